@@ -1,0 +1,46 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package lifecycle
+
+import (
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// InvalidConfig returns the error that New of package pkg returns for all the
+// problems of its Config at once, or nil where there are none. A problem names
+// its field as the Config spells it, for example
+// field.Required(field.NewPath("NodeName"), "").
+func InvalidConfig(pkg string, problems field.ErrorList) error {
+	if len(problems) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%s: invalid config: %w", pkg, problems.ToAggregate())
+}
+
+// DefaultDuration sets *d to def where it is zero. It returns a problem where
+// *d is then below min.
+func DefaultDuration(name string, d *time.Duration, def, minimum time.Duration) field.ErrorList {
+	if *d == 0 {
+		*d = def
+	}
+	if *d < minimum {
+		return field.ErrorList{field.Invalid(field.NewPath(name), d.String(), fmt.Sprintf("must be at least %v, or 0 for the default of %v", minimum, def))}
+	}
+	return nil
+}
+
+// DefaultInt sets *n to def where it is zero. It returns a problem where *n is
+// then below minimum.
+func DefaultInt(name string, n *int, def, minimum int) field.ErrorList {
+	if *n == 0 {
+		*n = def
+	}
+	if *n < minimum {
+		return field.ErrorList{field.Invalid(field.NewPath(name), *n, fmt.Sprintf("must be at least %d, or 0 for the default of %d", minimum, def))}
+	}
+	return nil
+}

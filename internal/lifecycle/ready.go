@@ -1,0 +1,36 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package lifecycle
+
+import (
+	"sync"
+
+	"k8s.io/client-go/tools/cache"
+)
+
+// Ready is a [cache.DoneChecker] whose channel closes at the first call of
+// Mark. Make it with NewReady: a channel belongs to the synctest bubble that
+// makes it, so New of a controller is the place.
+type Ready struct {
+	name string
+	once sync.Once
+	done chan struct{}
+}
+
+var _ cache.DoneChecker = (*Ready)(nil)
+
+// NewReady returns a Ready that is not marked. The name is what cache.WaitFor
+// prints while it waits.
+func NewReady(name string) *Ready {
+	return &Ready{name: name, done: make(chan struct{})}
+}
+
+// Name implements cache.DoneChecker.
+func (r *Ready) Name() string { return r.name }
+
+// Done implements cache.DoneChecker.
+func (r *Ready) Done() <-chan struct{} { return r.done }
+
+// Mark closes the channel. Further calls do nothing.
+func (r *Ready) Mark() { r.once.Do(func() { close(r.done) }) }

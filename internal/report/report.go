@@ -1,0 +1,70 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package report says that something fails, once, and that it works again.
+package report
+
+import (
+	"context"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/kubewright/kubewright/internal/apierr"
+)
+
+// A Handler is what every Config calls ErrorHandler: it is told of an error
+// that a controller met in the background and goes on from. It is called
+// synchronously and must not block.
+type Handler func(ctx context.Context, err error, msg string)
+
+// A Streak follows one activity that may fail many times in a row. The first
+// failure of a run, and every one of another class than the one before, goes
+// to the Handler, or to the log where there is none; repeats of it are printed
+// at V4 only; the success that ends the run prints one line.
+//
+// The zero value is ready to use. A Streak belongs to the one goroutine that
+// carries out its activity. It is small, so that ten thousand nodes can have
+// one each.
+type Streak struct {
+	since time.Time
+	class apierr.Class
+	msg   string
+	count int
+}
+
+// Fail records a failure. The message is constant; keysAndValues go to the log
+// only.
+func (s *Streak) Fail(ctx context.Context, handler Handler, err error, msg string, keysAndValues ...any) {
+	class := apierr.Classify(err)
+	again := s.count > 0 && s.class == class && s.msg == msg
+	if s.count == 0 {
+		s.since = time.Now()
+	}
+	s.count++
+	s.class, s.msg = class, msg
+	logger := klog.FromContext(ctx)
+	switch {
+	case again:
+		logger.V(4).Info(msg, append(keysAndValues, "err", err, "failures", s.count)...)
+	case handler != nil:
+		handler(ctx, err, msg)
+	default:
+		logger.Error(err, msg, keysAndValues...)
+	}
+}
+
+// OK records a success. Where it ends a run of failures it prints msg at V0
+// and returns for how long the activity failed; otherwise it returns 0.
+func (s *Streak) OK(ctx context.Context, msg string, keysAndValues ...any) time.Duration {
+	if s.count == 0 {
+		return 0
+	}
+	outage := time.Since(s.since)
+	klog.FromContext(ctx).Info(msg, append(keysAndValues, "failures", s.count, "outage", outage)...)
+	*s = Streak{}
+	return outage
+}
+
+// Failures returns how many failures the present run has.
+func (s *Streak) Failures() int { return s.count }

@@ -1,0 +1,64 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package report
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/ktesting"
+)
+
+func TestStreakTellsOnceAndOnceMoreForAnotherClass(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var told []string
+		handler := func(_ context.Context, err error, msg string) { told = append(told, msg+": "+err.Error()) }
+		var s Streak
+		for range 3 {
+			s.Fail(t.Context(), handler, errors.New("refused"), "Renewing failed")
+			time.Sleep(time.Second)
+		}
+		s.Fail(t.Context(), handler, apierrors.NewServiceUnavailable("busy"), "Renewing failed")
+		if want := "Renewing failed: refused|Renewing failed: busy"; strings.Join(told, "|") != want {
+			t.Errorf("told %q, want %q", told, want)
+		}
+		if s.Failures() != 4 {
+			t.Errorf("Failures = %d, want 4", s.Failures())
+		}
+		time.Sleep(time.Second)
+		if got := s.OK(t.Context(), "Renewing works again"); got != 4*time.Second {
+			t.Errorf("outage %v, want 4s", got)
+		}
+		if got := s.OK(t.Context(), "Renewing works again"); got != 0 {
+			t.Errorf("second OK: outage %v, want 0", got)
+		}
+		s.Fail(t.Context(), handler, errors.New("refused"), "Renewing failed")
+		if len(told) != 3 {
+			t.Errorf("a new run of failures was not told: %q", told)
+		}
+	})
+}
+
+func TestStreakLogsWithoutAHandler(t *testing.T) {
+	logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true), ktesting.Verbosity(2)))
+	ctx := klog.NewContext(t.Context(), logger)
+	var s Streak
+	for range 3 {
+		s.Fail(ctx, nil, errors.New("refused"), "Renewing failed", "node", "n1")
+	}
+	s.OK(ctx, "Renewing works again", "node", "n1")
+	got := logger.GetSink().(ktesting.Underlier).GetBuffer().String()
+	if n := strings.Count(got, "Renewing failed"); n != 1 {
+		t.Errorf("%d lines for the failure at V2, want 1:\n%s", n, got)
+	}
+	if n := strings.Count(got, "Renewing works again"); n != 1 {
+		t.Errorf("%d lines for the recovery, want 1:\n%s", n, got)
+	}
+}
