@@ -1,0 +1,34 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package slots runs one function for each of many names, again and again: for
+// one node or for ten thousand in the same process, without a goroutine or a
+// timer for a name that waits.
+//
+// # Pace
+//
+// Each name owns a phase within the interval, and a run that goes well is
+// followed by the next one at that phase. Phases follow an additive recurrence
+// by the golden ratio, which keeps any number of them spread evenly; a
+// hash would leave gaps and clusters, and jitter needs dozens of rounds to
+// disperse a herd. After an outage names therefore fall back into their own
+// places within two intervals.
+//
+// Starts are paced by a token bucket at half as much again as the steady rate,
+// so that neither a start of ten thousand nodes nor the end of an outage is a
+// storm.
+//
+// # Order
+//
+// Names run in the order in which they are due. Where more are due than can
+// run, those whose deadline is still ahead go first, the nearest deadline
+// before the others, and those that are lost already go last: an overload that
+// can't save all saves as many as it can.
+//
+// # Concurrency
+//
+// A name has at most one run at a time, also when it is removed and added
+// again during a run. At most Workers runs are under way at once. Add, Remove,
+// Trigger, Get and Each may be called by anybody at any time, also from a run;
+// they never block on one.
+package slots

@@ -1,0 +1,71 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package slots
+
+import (
+	"hash/fnv"
+	"math/bits"
+	"time"
+)
+
+// goldenRatio is 2^64 divided by the golden ratio, made odd. Multiples of it
+// modulo 2^64 are spread evenly for any count of them (Weyl's theorem; three-
+// distance theorem).
+const goldenRatio = 0x9E3779B97F4A7C15
+
+// A phase is a place within the interval as a fraction of 2^64.
+type phase uint64
+
+// firstPhase is where the first name of a scheduler goes. It depends on the
+// name so that the schedulers of many processes started together differ.
+func firstPhase(name string) phase {
+	h := fnv.New64a()
+	h.Write([]byte(name)) // never fails
+	// FNV leaves the high bits of similar short names alike; one more mixing
+	// step makes node-1 and node-2 far apart.
+	return phase(h.Sum64() * goldenRatio)
+}
+
+// next returns the phase of the name after the one at p.
+func (p phase) next() phase { return p + goldenRatio }
+
+// of returns the phase as a time within the interval.
+func (p phase) of(interval time.Duration) time.Duration {
+	hi, _ := bits.Mul64(uint64(p), uint64(interval))
+	return time.Duration(hi)
+}
+
+// untilSlot returns how long it is from now (since the epoch) to the next slot
+// of p that is at least gap away: after a late run the slot that comes at once
+// is left out.
+func untilSlot(now time.Duration, p phase, interval, gap time.Duration) time.Duration {
+	earliest := now + gap
+	slot := earliest - earliest%interval + p.of(interval)
+	if slot < earliest {
+		slot += interval
+	}
+	return slot - now
+}
+
+// A bucket paces starts. Its time is a duration since the epoch.
+type bucket struct {
+	tokens float64
+	last   time.Duration
+}
+
+// wait adds what has come in since the last call at rate per second, up to
+// burst, and returns how long it takes until there is a token: 0 when there is
+// one now.
+func (b *bucket) wait(now time.Duration, rate, burst float64) time.Duration {
+	b.tokens = min(burst, b.tokens+rate*(now-b.last).Seconds())
+	b.last = now
+	if b.tokens >= 1 {
+		return 0
+	}
+	// Rounded up: waking a moment too early would only mean to wait again.
+	return time.Duration((1-b.tokens)/rate*float64(time.Second)) + 1
+}
+
+// take takes the token that wait reported.
+func (b *bucket) take() { b.tokens-- }

@@ -1,0 +1,333 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package slots
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// catchUp is how much faster than the steady rate runs may start: enough to
+// be through with a backlog in two thirds of an interval.
+const catchUp = 1.5
+
+// minRate is the least number of starts a second, whatever the number of
+// names: retries of a single node must not wait for tokens.
+const minRate = 20
+
+// Config is what a Scheduler needs to know. All fields are required but MinGap.
+type Config[E any] struct {
+	// Interval is the steady time between two runs of a name.
+	Interval time.Duration
+	// Workers is the largest number of runs under way at once.
+	Workers int
+	// MinGap is the least time between the end of a run and the start of the
+	// next one that a Trigger asks for.
+	MinGap time.Duration
+	// Do runs a name. Its context ends with that of Run and when the name is
+	// removed.
+	Do func(ctx context.Context, name string, value E) Next
+}
+
+// Next says when a name runs next. The zero value: at its next slot.
+type Next struct {
+	// Wait is the time from the end of this run; 0 means the next slot.
+	Wait time.Duration
+	// NoLaterThanSlot cuts Wait short at the next slot.
+	NoLaterThanSlot bool
+	// Deadline is when the name is lost if it has not run again; the zero time
+	// means that it can't be lost.
+	Deadline time.Time
+	// Idle leaves the name alone until it is triggered. Wait does not count.
+	Idle bool
+	// Done removes the name.
+	Done bool
+}
+
+// Scheduler runs names. Make it with New.
+type Scheduler[E any] struct {
+	cfg   Config[E]
+	epoch time.Time
+	wake  chan struct{}
+
+	mu      sync.Mutex
+	entries map[string]*entry[E]
+	phase   phase
+	waiting queue[E] // not due yet
+	ready   queue[E] // due, and the deadline ahead
+	lost    queue[E] // due, and the deadline past
+	running int
+	bucket  bucket
+}
+
+// New returns a Scheduler without names.
+func New[E any](cfg Config[E]) *Scheduler[E] {
+	s := &Scheduler[E]{
+		cfg:     cfg,
+		epoch:   time.Now(),
+		wake:    make(chan struct{}, 1),
+		entries: make(map[string]*entry[E]),
+		waiting: queue[E]{before: byDue[E]},
+		ready:   queue[E]{before: byDeadline[E]},
+		lost:    queue[E]{before: byDue[E]},
+	}
+	s.bucket.tokens = s.burst()
+	return s
+}
+
+// Add adds a name that is due at once. It reports false, and changes nothing,
+// where the name is there already.
+func (s *Scheduler[E]) Add(name string, value E) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e, ok := s.entries[name]; ok {
+		if !e.removed || e.revived != nil {
+			return false
+		}
+		// The run that Remove cancelled has not come back yet. Two chains for
+		// one name must not exist, so the new one begins where that run ends.
+		e.revived = &value
+		return true
+	}
+	if len(s.entries) == 0 && s.phase == 0 {
+		s.phase = firstPhase(name)
+	} else {
+		s.phase = s.phase.next()
+	}
+	e := &entry[E]{name: name, value: value, phase: s.phase, due: s.now(), deadline: forever, ended: -forever}
+	s.entries[name] = e
+	s.waiting.add(e)
+	s.poke()
+	return true
+}
+
+// Remove removes a name and cancels its run if one is under way; it does not
+// wait for it. It returns the value the name had, and false where there was
+// none.
+func (s *Scheduler[E]) Remove(name string) (value E, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e, ok := s.entries[name]
+	if !ok {
+		return value, false
+	}
+	if !e.running {
+		e.leave()
+		delete(s.entries, name)
+		return e.value, true
+	}
+	if e.removed {
+		if e.revived == nil {
+			return value, false
+		}
+		value = *e.revived
+		e.revived = nil
+		return value, true
+	}
+	e.removed = true
+	e.cancel()
+	return e.value, true
+}
+
+// Trigger makes a name due now, or MinGap after its last run. Triggers that
+// come before the run they ask for has begun are one. It reports whether the
+// name is there.
+func (s *Scheduler[E]) Trigger(name string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e, ok := s.entries[name]
+	if !ok || e.removed && e.revived == nil {
+		return false
+	}
+	s.trigger(e)
+	return true
+}
+
+// TriggerAll triggers every name.
+func (s *Scheduler[E]) TriggerAll() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range s.entries {
+		s.trigger(e)
+	}
+}
+
+func (s *Scheduler[E]) trigger(e *entry[E]) {
+	if e.running {
+		e.again = true
+		return
+	}
+	due := s.now()
+	if e.ended >= 0 {
+		due = max(due, e.ended+s.cfg.MinGap)
+	}
+	if e.queue != nil && (e.queue != &s.waiting || e.due <= due) {
+		return // it runs as soon as it can, or sooner
+	}
+	e.leave()
+	e.due = due
+	s.waiting.add(e)
+	s.poke()
+}
+
+// Get returns the value of a name.
+func (s *Scheduler[E]) Get(name string) (value E, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e, ok := s.entries[name]
+	switch {
+	case !ok || e.removed && e.revived == nil:
+		return value, false
+	case e.removed:
+		return *e.revived, true
+	}
+	return e.value, true
+}
+
+// Len returns the number of names.
+func (s *Scheduler[E]) Len() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.entries)
+}
+
+// Names returns the names, in no order.
+func (s *Scheduler[E]) Names() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	names := make([]string, 0, len(s.entries))
+	for name, e := range s.entries {
+		if !e.removed || e.revived != nil {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// Run runs names until ctx is done, and returns when the last run has.
+// It must be called once.
+func (s *Scheduler[E]) Run(ctx context.Context) {
+	var runs sync.WaitGroup
+	defer runs.Wait()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for ctx.Err() == nil {
+		timer.Reset(s.start(ctx, &runs))
+		select {
+		case <-ctx.Done():
+		case <-s.wake:
+		case <-timer.C:
+		}
+	}
+}
+
+// start starts what is due and can run, and returns how long it is until there
+// may be more.
+func (s *Scheduler[E]) start(ctx context.Context, runs *sync.WaitGroup) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.now()
+	for e := s.waiting.first(); e != nil && e.due <= now; e = s.waiting.first() {
+		s.ready.add(s.waiting.take())
+	}
+	for s.running < s.cfg.Workers {
+		e := s.mostUrgent(now)
+		if e == nil {
+			break
+		}
+		if wait := s.bucket.wait(now, s.rate(), s.burst()); wait > 0 {
+			return min(wait, s.untilDue(now))
+		}
+		s.bucket.take()
+		e.leave()
+		e.running, e.again = true, false
+		s.running++
+		runCtx, cancel := context.WithCancel(ctx)
+		e.cancel = cancel
+		runs.Go(func() {
+			defer cancel()
+			s.finish(e, s.cfg.Do(runCtx, e.name, e.value))
+		})
+	}
+	return s.untilDue(now)
+}
+
+// mostUrgent returns the entry that runs next, still in its queue, or nil.
+func (s *Scheduler[E]) mostUrgent(now time.Duration) *entry[E] {
+	for e := s.ready.first(); e != nil && e.deadline <= now; e = s.ready.first() {
+		s.lost.add(s.ready.take())
+	}
+	if e := s.ready.first(); e != nil {
+		return e
+	}
+	return s.lost.first()
+}
+
+func (s *Scheduler[E]) untilDue(now time.Duration) time.Duration {
+	if e := s.waiting.first(); e != nil {
+		return e.due - now
+	}
+	return forever
+}
+
+// finish takes back an entry whose run has ended.
+func (s *Scheduler[E]) finish(e *entry[E], next Next) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	defer s.poke() // a worker is free
+	now := s.now()
+	s.running--
+	e.running, e.cancel, e.ended = false, nil, now
+	if e.removed || next.Done {
+		if e.revived == nil {
+			delete(s.entries, e.name)
+			return
+		}
+		e.value, e.revived, e.removed = *e.revived, nil, false
+		e.due, e.deadline, e.ended = now, forever, -forever
+		s.waiting.add(e)
+		return
+	}
+	e.deadline = forever
+	if !next.Deadline.IsZero() {
+		e.deadline = next.Deadline.Sub(s.epoch)
+	}
+	switch {
+	case e.again:
+		e.due = now + s.cfg.MinGap
+	case next.Idle:
+		return
+	default:
+		e.due = now + s.wait(e, now, next)
+	}
+	s.waiting.add(e)
+}
+
+func (s *Scheduler[E]) wait(e *entry[E], now time.Duration, next Next) time.Duration {
+	slot := untilSlot(now, e.phase, s.cfg.Interval, s.cfg.Interval/4)
+	switch {
+	case next.Wait <= 0:
+		return slot
+	case next.NoLaterThanSlot:
+		return min(next.Wait, slot)
+	}
+	return next.Wait
+}
+
+func (s *Scheduler[E]) rate() float64 {
+	return max(minRate, catchUp*float64(len(s.entries))/s.cfg.Interval.Seconds())
+}
+
+func (s *Scheduler[E]) burst() float64 { return float64(s.cfg.Workers) }
+
+func (s *Scheduler[E]) now() time.Duration { return time.Since(s.epoch) }
+
+// poke wakes Run.
+func (s *Scheduler[E]) poke() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,428 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package slots
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// run is one call of Do as the tests see it.
+type run struct {
+	name  string
+	value int
+	start time.Duration
+}
+
+// world runs a scheduler in a bubble and records what it does.
+type world struct {
+	*Scheduler[int]
+	t     *testing.T
+	begin time.Time
+	stop  func()
+
+	mu       sync.Mutex
+	runs     []run
+	inFlight map[string]int
+	most     int
+	do       func(ctx context.Context, name string, value int) Next
+}
+
+func newWorld(t *testing.T, workers int, do func(ctx context.Context, name string, value int) Next) *world {
+	w := &world{t: t, begin: time.Now(), inFlight: make(map[string]int), do: do}
+	w.Scheduler = New(Config[int]{
+		Interval: 10 * time.Second,
+		Workers:  workers,
+		MinGap:   100 * time.Millisecond,
+		Do:       w.record,
+	})
+	return w
+}
+
+func (w *world) record(ctx context.Context, name string, value int) Next {
+	w.mu.Lock()
+	w.runs = append(w.runs, run{name, value, time.Since(w.begin)})
+	w.inFlight[name]++
+	if w.inFlight[name] > 1 {
+		w.t.Errorf("%d runs of %s at once", w.inFlight[name], name)
+	}
+	total := 0
+	for _, n := range w.inFlight {
+		total += n
+	}
+	w.most = max(w.most, total)
+	w.mu.Unlock()
+	defer func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.inFlight[name]--; w.inFlight[name] == 0 {
+			delete(w.inFlight, name)
+		}
+	}()
+	return w.do(ctx, name, value)
+}
+
+// start runs the scheduler until the returned function, or the test, ends.
+func (w *world) start() {
+	ctx, cancel := context.WithCancel(w.t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		w.Run(ctx)
+	}()
+	w.stop = func() {
+		cancel()
+		<-done
+	}
+}
+
+func (w *world) seen() []run {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.runs)
+}
+
+// peak returns the largest number of runs at once.
+func (w *world) peak() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.most
+}
+
+// pass lets time pass, and what is then due happen.
+func pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+// times returns when name ran.
+func (w *world) times(name string) (at []time.Duration) {
+	for _, r := range w.seen() {
+		if r.name == name {
+			at = append(at, r.start)
+		}
+	}
+	return at
+}
+
+func steady(context.Context, string, int) Next { return Next{} }
+
+func bubble(t *testing.T, workers int, do func(context.Context, string, int) Next, test func(w *world)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, workers, do)
+		test(w)
+		if w.stop != nil {
+			w.stop()
+		}
+	})
+}
+
+func TestOneNameRunsAtOnceThenAtItsSlot(t *testing.T) {
+	bubble(t, 4, steady, func(w *world) {
+		w.Add("n", 1)
+		w.start()
+		pass(95 * time.Second)
+		at := w.times("n")
+		if len(at) < 9 || at[0] != 0 {
+			t.Fatalf("ran at %v, want at 0 and then every 10 s", at)
+		}
+		if gap := at[1] - at[0]; gap < 2500*time.Millisecond || gap > 12500*time.Millisecond {
+			t.Errorf("first slot after %v", gap)
+		}
+		for i := 2; i < len(at); i++ {
+			if at[i]-at[i-1] != 10*time.Second {
+				t.Errorf("run %d came %v after the one before", i, at[i]-at[i-1])
+			}
+		}
+	})
+}
+
+func TestTenThousandNamesAreFlatAndFlatAgainAfterAnOutage(t *testing.T) {
+	const n = 10_000
+	outage := [2]time.Duration{100 * time.Second, 160 * time.Second}
+	var w *world
+	do := func(context.Context, string, int) Next {
+		time.Sleep(10 * time.Millisecond)
+		if at := time.Since(w.begin); at >= outage[0] && at < outage[1] {
+			return Next{Wait: 7 * time.Second, NoLaterThanSlot: true}
+		}
+		return Next{}
+	}
+	bubble(t, 64, do, func(world *world) {
+		w = world
+		for i := range n {
+			w.Add(fmt.Sprintf("node-%d", i), i)
+		}
+		w.start()
+		pass(250 * time.Second)
+		perSecond := make([]int, 251)
+		for _, r := range w.seen() {
+			perSecond[r.start/time.Second]++
+		}
+		flat := func(from, to int) {
+			for s := from; s < to; s++ {
+				if perSecond[s] < 900 || perSecond[s] > 1100 {
+					t.Errorf("second %d has %d runs, want 1000±10%%", s, perSecond[s])
+				}
+			}
+		}
+		flat(20, 100)
+		flat(180, 250)
+		for s, got := range perSecond {
+			if got > 1600 {
+				t.Errorf("second %d has %d runs, more than the pace allows", s, got)
+			}
+		}
+		if got := w.peak(); got > 64 {
+			t.Errorf("%d runs at once with 64 workers", got)
+		}
+	})
+}
+
+func TestOverloadSavesWhoCanBeSaved(t *testing.T) {
+	// One worker, a backlog of three: of the two that can be saved the one
+	// with less time left goes first, and the lost one last.
+	var order []string
+	var w *world
+	do := func(_ context.Context, name string, _ int) Next {
+		if time.Since(w.begin) < 10*time.Second {
+			left := map[string]time.Duration{"lost": 12 * time.Second, "later": 60 * time.Second, "sooner": 40 * time.Second, "block": time.Hour}[name]
+			wait := map[string]time.Duration{"lost": 15 * time.Second, "later": 14 * time.Second, "sooner": 16 * time.Second, "block": 13 * time.Second}[name]
+			return Next{Wait: wait, Deadline: time.Now().Add(left)}
+		}
+		order = append(order, name)
+		if name == "block" {
+			time.Sleep(10 * time.Second)
+		}
+		return Next{Idle: true}
+	}
+	bubble(t, 1, do, func(world *world) {
+		w = world
+		for _, name := range []string{"lost", "later", "sooner", "block"} {
+			w.Add(name, 0)
+		}
+		w.start()
+		pass(time.Minute)
+		if want := []string{"block", "sooner", "later", "lost"}; !slices.Equal(order, want) {
+			t.Errorf("order %v, want %v", order, want)
+		}
+	})
+}
+
+func TestTriggersBeforeARunAreOne(t *testing.T) {
+	bubble(t, 4, func(context.Context, string, int) Next { return Next{Idle: true} }, func(w *world) {
+		w.Add("n", 0)
+		w.start()
+		pass(time.Second)
+		for range 1000 {
+			if !w.Trigger("n") {
+				t.Fatal("Trigger says the name is not there")
+			}
+			time.Sleep(100 * time.Microsecond)
+		}
+		pass(time.Minute)
+		if got := w.times("n"); len(got) != 3 || got[2]-got[1] != 100*time.Millisecond {
+			t.Errorf("ran at %v, want the start, once at the first trigger and once 100 ms later", got)
+		}
+		if w.Trigger("unknown") {
+			t.Error("Trigger says an unknown name is there")
+		}
+	})
+}
+
+func TestTriggerDuringARunRunsAgain(t *testing.T) {
+	do := func(context.Context, string, int) Next {
+		pass(time.Second)
+		return Next{Idle: true}
+	}
+	bubble(t, 4, do, func(w *world) {
+		w.Add("n", 0)
+		w.start()
+		pass(500 * time.Millisecond)
+		w.TriggerAll()
+		pass(time.Minute)
+		if got, want := w.times("n"), []time.Duration{0, 1100 * time.Millisecond}; !slices.Equal(got, want) {
+			t.Errorf("ran at %v, want %v", got, want)
+		}
+	})
+}
+
+func TestWaitMayBeCutShortAtTheSlot(t *testing.T) {
+	var cut atomic.Bool
+	do := func(context.Context, string, int) Next {
+		return Next{Wait: time.Minute, NoLaterThanSlot: cut.Load()}
+	}
+	bubble(t, 4, do, func(w *world) {
+		w.Add("n", 0)
+		w.start()
+		pass(61 * time.Second)
+		if got := w.times("n"); len(got) != 2 || got[1] != time.Minute {
+			t.Errorf("ran at %v, want at 0 and 1m0s", got)
+		}
+		cut.Store(true)
+		pass(2 * time.Minute)
+		got := w.times("n")
+		if gap := got[3] - got[2]; gap > 12500*time.Millisecond {
+			t.Errorf("ran %v after the one before, want the slot to come first", gap)
+		}
+	})
+}
+
+func TestRemoveAndAddDuringARunKeepOneChain(t *testing.T) {
+	var cancelled atomic.Int32
+	do := func(ctx context.Context, _ string, _ int) Next {
+		select {
+		case <-ctx.Done():
+			cancelled.Add(1)
+			time.Sleep(3 * time.Second) // a call that does not heed its context at once
+		case <-time.After(5 * time.Second):
+		}
+		return Next{}
+	}
+	bubble(t, 4, do, func(w *world) {
+		w.Add("n", 0)
+		w.start()
+		pass(time.Second)
+		for i := range 100 {
+			if got, ok := w.Remove("n"); !ok || got != i {
+				t.Fatalf("Remove %d = %d, %v", i, got, ok)
+			}
+			if _, ok := w.Get("n"); ok || w.Trigger("n") || len(w.Names()) != 0 {
+				t.Fatal("the name is still there after Remove")
+			}
+			if _, ok := w.Remove("n"); ok {
+				t.Fatal("the second Remove found it")
+			}
+			if !w.Add("n", i+1) {
+				t.Fatalf("Add %d after Remove was refused", i+1)
+			}
+			if w.Add("n", -1) {
+				t.Fatal("the second Add was accepted")
+			}
+			if got, ok := w.Get("n"); !ok || got != i+1 {
+				t.Fatalf("Get = %d, %v, want %d", got, ok, i+1)
+			}
+		}
+		pass(9 * time.Second)
+		if got := w.seen(); len(got) != 2 || got[0].value != 0 || got[1].value != 100 || cancelled.Load() != 1 {
+			t.Errorf("runs %v (%d cancelled), want one with 0, cancelled, and one with 100", got, cancelled.Load())
+		}
+		pass(time.Minute)
+		if got := len(w.seen()); got > 8 {
+			t.Errorf("%d runs in a minute: more than one chain", got)
+		}
+		w.Remove("n")
+	})
+}
+
+func TestDoneRemovesAndRemovedNamesDoNotRun(t *testing.T) {
+	do := func(_ context.Context, name string, _ int) Next { return Next{Done: name == "done"} }
+	bubble(t, 4, do, func(w *world) {
+		w.Add("done", 0)
+		w.Add("gone", 0)
+		w.Remove("gone")
+		w.start()
+		pass(time.Minute)
+		if got := w.seen(); len(got) != 1 || got[0].name != "done" || w.Len() != 0 {
+			t.Errorf("runs %v, %d names left, want one run of done and none left", got, w.Len())
+		}
+		if !w.Add("done", 1) {
+			t.Error("Add after Done was refused")
+		}
+	})
+}
+
+func TestRunWaitsForRunsAndNothingRunsAfterIt(t *testing.T) {
+	var ended time.Duration
+	var w *world
+	do := func(ctx context.Context, _ string, _ int) Next {
+		<-ctx.Done()
+		pass(time.Second)
+		ended = time.Since(w.begin)
+		return Next{}
+	}
+	bubble(t, 4, do, func(world *world) {
+		w = world
+		w.Add("n", 0)
+		w.start()
+		pass(5 * time.Second)
+		w.stop()
+		if ended != 6*time.Second || time.Since(w.begin) != ended {
+			t.Errorf("the run ended at %v, Run returned at %v, want both at 6s", ended, time.Since(w.begin))
+		}
+		w.Trigger("n")
+		w.Add("m", 0)
+		pass(time.Minute)
+		if len(w.seen()) != 1 {
+			t.Errorf("runs after Run returned: %v", w.seen())
+		}
+	})
+}
+
+func TestRetriesOfOneNameDoNotWaitForTokens(t *testing.T) {
+	bubble(t, 1, func(context.Context, string, int) Next { return Next{Wait: 200 * time.Millisecond} }, func(w *world) {
+		w.Add("n", 0)
+		w.start()
+		pass(10*time.Second + time.Millisecond)
+		if got := len(w.seen()); got != 51 {
+			t.Errorf("%d runs in 10 s at 200 ms, want 51", got)
+		}
+	})
+}
+
+// TestRandomUse holds the invariants (record checks them) under every call in
+// any order.
+func TestRandomUse(t *testing.T) {
+	for seed := range uint64(20) {
+		do := func(ctx context.Context, _ string, _ int) Next {
+			select {
+			case <-ctx.Done():
+			case <-time.After(rand.N(time.Second)):
+			}
+			return Next{Wait: rand.N(5 * time.Second), NoLaterThanSlot: rand.N(2) == 0, Idle: rand.N(4) == 0, Done: rand.N(50) == 0, Deadline: time.Now().Add(rand.N(10 * time.Second))}
+		}
+		bubble(t, 3, do, func(w *world) {
+			r := rand.New(rand.NewPCG(seed, seed))
+			w.start()
+			for range 3000 {
+				name := fmt.Sprint(r.IntN(12))
+				switch r.IntN(5) {
+				case 0:
+					w.Add(name, r.Int())
+				case 1:
+					w.Remove(name)
+				case 2:
+					w.Trigger(name)
+				case 3:
+					w.Get(name)
+				case 4:
+					time.Sleep(time.Duration(r.IntN(int(100 * time.Millisecond))))
+				}
+			}
+			if got := w.peak(); got > 3 {
+				t.Errorf("seed %d: %d runs at once with 3 workers", seed, got)
+			}
+			for _, name := range w.Names() {
+				w.Remove(name)
+			}
+			pass(2 * time.Second)
+			if w.Len() != 0 {
+				t.Errorf("seed %d: %d names left after all were removed", seed, w.Len())
+			}
+			before := len(w.seen())
+			pass(time.Minute)
+			if after := len(w.seen()); after != before {
+				t.Errorf("seed %d: %d runs of removed names", seed, after-before)
+			}
+		})
+	}
+}
