@@ -1,0 +1,3 @@
+module github.com/kubewright/kubewright/test/controlplane
+
+go 1.26.0

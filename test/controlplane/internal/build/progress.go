@@ -1,0 +1,99 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package build
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"time"
+)
+
+// progressPeriod is how often a line about the progress is written, to a terminal or not: often enough to see that it lives,
+// seldom enough for the log of a CI job.
+const progressPeriod = 10 * time.Second
+
+// progress counts the lines that the go command writes, each of which stands for a module downloaded or a package compiled, and
+// tells now and then how far it is. It keeps the last lines for an error message.
+type progress struct {
+	out   io.Writer
+	what  string
+	total int // 0: not known
+	start time.Time
+	quit  chan struct{}
+	ended chan struct{}
+
+	mu      sync.Mutex
+	partial []byte
+	count   int
+	last    []string
+}
+
+// keptLines is how many lines of the go command an error shows.
+const keptLines = 30
+
+func newProgress(out io.Writer, what string, total int) *progress {
+	p := &progress{out: out, what: what, total: total, start: time.Now(), quit: make(chan struct{}), ended: make(chan struct{})}
+	go p.report()
+	return p
+}
+
+// stop ends the reports.
+func (p *progress) stop() {
+	close(p.quit)
+	<-p.ended
+}
+
+func (p *progress) report() {
+	defer close(p.ended)
+	ticker := time.NewTicker(progressPeriod)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-p.quit:
+			return
+		case <-ticker.C:
+			fmt.Fprintln(p.out, p.line(time.Since(p.start)))
+		}
+	}
+}
+
+// line describes the progress after elapsed. Packages that Go's build cache has are not among those that are counted.
+func (p *progress) line(elapsed time.Duration) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	count := fmt.Sprint(p.count)
+	if p.total > 0 {
+		count = fmt.Sprintf("%d of at most %d", p.count, p.total)
+	}
+	return fmt.Sprintf("  %s: %s, %s", p.what, count, elapsed.Round(time.Second))
+}
+
+// Write takes what the go command writes to its standard error.
+func (p *progress) Write(data []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.partial = append(p.partial, data...)
+	for {
+		line, rest, found := bytes.Cut(p.partial, []byte("\n"))
+		if !found {
+			return len(data), nil
+		}
+		p.count++
+		p.last = append(p.last, string(line))
+		if len(p.last) > keptLines {
+			p.last = p.last[1:]
+		}
+		p.partial = rest
+	}
+}
+
+// tail returns the last lines.
+func (p *progress) tail() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return strings.Join(p.last, "\n")
+}

@@ -1,0 +1,171 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+)
+
+// layout is where a cluster's files and ports are.
+type layout struct {
+	dir   string
+	ports map[string]int // by component, and etcdPeer
+}
+
+// etcdPeer is the key of the port on which etcd would listen to other members.
+const etcdPeer = "etcd-peer"
+
+func (l layout) file(name string) string { return filepath.Join(l.dir, name) }
+
+// url returns the base URL of a component.
+func (l layout) url(component string) string {
+	scheme := "https"
+	if component == Etcd || component == etcdPeer {
+		scheme = "http"
+	}
+	return fmt.Sprintf("%s://127.0.0.1:%d", scheme, l.ports[component])
+}
+
+// Files of a cluster's directory.
+const (
+	caCert      = "pki/ca.crt"
+	caKey       = "pki/ca.key"
+	servingCert = "pki/serving.crt"
+	servingKey  = "pki/serving.key"
+	tokenKey    = "pki/service-account.key"
+	tokenPub    = "pki/service-account.pub"
+	adminConfig = "admin.kubeconfig"
+	auditLog    = "audit.log"
+	auditPolicy = "audit-policy.yaml"
+	etcdData    = "etcd"
+)
+
+// auditPolicyYAML logs every request once, and a watch twice: when it starts and when it ends.
+const auditPolicyYAML = `apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+- level: Metadata
+`
+
+// arguments returns the arguments of every component that runs.
+func arguments(o Options, l layout) map[string][]string {
+	args := map[string][]string{
+		Etcd:              etcdArguments(l),
+		APIServer:         apiServerArguments(o, l),
+		ControllerManager: controllerManagerArguments(l),
+		Scheduler:         schedulerArguments(l),
+	}
+	for name := range args {
+		if !slices.Contains(o.running(), name) {
+			delete(args, name)
+			continue
+		}
+		// In a single process the gates are global, and giving them twice is an error.
+		if o.FeatureGates != "" && name != Etcd && (name == APIServer || !o.SingleProcess) {
+			args[name] = append(args[name], "--feature-gates="+o.FeatureGates)
+		}
+		args[name] = append(args[name], o.ExtraArgs[name]...)
+	}
+	return args
+}
+
+// singleArguments returns the arguments of the one process that runs all components.
+func singleArguments(o Options, l layout) []string {
+	args := arguments(o, l)
+	var all []string
+	for _, name := range o.running() {
+		all = append(append(all, "--", name), args[name]...)
+	}
+	return all
+}
+
+func etcdArguments(l layout) []string {
+	return []string{
+		"--name=default",
+		"--data-dir=" + l.file(etcdData),
+		"--unsafe-no-fsync", // the data is thrown away
+		"--listen-client-urls=" + l.url(Etcd),
+		"--advertise-client-urls=" + l.url(Etcd),
+		"--listen-peer-urls=" + l.url(etcdPeer),
+		"--initial-advertise-peer-urls=" + l.url(etcdPeer),
+		"--initial-cluster=default=" + l.url(etcdPeer),
+		"--socket-reuse-port",
+	}
+}
+
+func apiServerArguments(o Options, l layout) []string {
+	args := []string{
+		"--bind-address=127.0.0.1",
+		fmt.Sprintf("--secure-port=%d", l.ports[APIServer]),
+		"--permit-port-sharing",
+		"--etcd-servers=" + l.url(Etcd),
+		"--tls-cert-file=" + l.file(servingCert),
+		"--tls-private-key-file=" + l.file(servingKey),
+		"--client-ca-file=" + l.file(caCert),
+		"--authorization-mode=Node,RBAC",
+		"--enable-admission-plugins=NodeRestriction",
+		// The kubernetes Service may not have a loopback address as its endpoint.
+		"--advertise-address=127.0.0.1",
+		"--endpoint-reconciler-type=none",
+		"--service-cluster-ip-range=10.0.0.0/24",
+		"--service-account-issuer=https://kubernetes.default.svc.cluster.local",
+		"--service-account-key-file=" + l.file(tokenPub),
+		"--service-account-signing-key-file=" + l.file(tokenKey),
+		"--allow-privileged",
+	}
+	if slices.Contains(o.Without, ControllerManager) {
+		// Nobody would make the default ServiceAccount, without which this plugin refuses every pod.
+		args = append(args, "--disable-admission-plugins=ServiceAccount")
+	}
+	if o.RuntimeConfig != "" {
+		args = append(args, "--runtime-config="+o.RuntimeConfig)
+	}
+	if o.Audit {
+		args = append(args,
+			"--audit-policy-file="+l.file(auditPolicy),
+			"--audit-log-path="+l.file(auditLog),
+			"--audit-log-mode=blocking",  // an entry is in the file when its request ends
+			"--audit-log-maxsize=100000", // MB: never rotate
+		)
+	}
+	return args
+}
+
+func controllerManagerArguments(l layout) []string {
+	return append(clientArguments(ControllerManager, l),
+		"--use-service-account-credentials",
+		// With the default of 20 requests per second the first default ServiceAccount is seconds late, because every
+		// controller first gets a token.
+		"--kube-api-qps=500",
+		"--kube-api-burst=1000",
+		"--root-ca-file="+l.file(caCert),
+		"--service-account-private-key-file="+l.file(tokenKey),
+		"--cluster-signing-cert-file="+l.file(caCert),
+		"--cluster-signing-key-file="+l.file(caKey),
+	)
+}
+
+func schedulerArguments(l layout) []string {
+	return append(clientArguments(Scheduler, l), "--kube-api-qps=500", "--kube-api-burst=1000")
+}
+
+// clientArguments are what the controller manager and the scheduler have in common.
+func clientArguments(component string, l layout) []string {
+	kubeconfig := l.file(component + ".kubeconfig")
+	return []string{
+		"--kubeconfig=" + kubeconfig,
+		"--authentication-kubeconfig=" + kubeconfig,
+		"--authorization-kubeconfig=" + kubeconfig,
+		"--bind-address=127.0.0.1",
+		fmt.Sprintf("--secure-port=%d", l.ports[component]),
+		"--permit-port-sharing",
+		"--tls-cert-file=" + l.file(servingCert),
+		"--tls-private-key-file=" + l.file(servingKey),
+		// There is one of each; after a kill the next one would wait for the dead one's lease to expire.
+		"--leader-elect=false",
+	}
+}

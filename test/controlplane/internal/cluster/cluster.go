@@ -1,0 +1,214 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package cluster starts, watches over and stops the components of one Kubernetes control plane on the loopback interface.
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/kubewright/kubewright/test/controlplane/internal/kubeconfig"
+	"github.com/kubewright/kubewright/test/controlplane/internal/pki"
+	"github.com/kubewright/kubewright/test/controlplane/internal/ports"
+	"github.com/kubewright/kubewright/test/controlplane/internal/process"
+	"github.com/kubewright/kubewright/test/controlplane/internal/rundir"
+)
+
+// Cluster is a running control plane. Its methods may be called concurrently.
+type Cluster struct {
+	options Options
+	binary  string
+	dir     *rundir.Dir
+	layout  layout
+	ca      *pki.Authority
+	admin   kubeconfig.Credentials
+	client  *http.Client // as the admin
+	spawner *process.Spawner
+	logf    func(format string, args ...any)
+
+	reservations []*ports.Reservation
+
+	// mu is held while a component is started or stopped, never while one is waited for to become ready.
+	mu        sync.Mutex
+	stopped   bool
+	processes map[string]*process.Process
+	ending    map[*process.Process]bool // their end is wanted
+}
+
+// Start starts a control plane from the executable binary in the directory dir and returns when it is ready to be used. When it
+// fails, or ctx is done first, what it started has been stopped. logf is told when a component ends that nobody stopped.
+//
+// The owner of dir removes the directory afterwards.
+func Start(ctx context.Context, binary string, dir *rundir.Dir, o Options, logf func(format string, args ...any)) (*Cluster, error) {
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	c := &Cluster{
+		options:   o,
+		binary:    binary,
+		dir:       dir,
+		layout:    layout{dir: dir.Path, ports: map[string]int{}},
+		spawner:   process.NewSpawner(),
+		logf:      logf,
+		processes: map[string]*process.Process{},
+		ending:    map[*process.Process]bool{},
+	}
+	err := c.prepare()
+	if err == nil {
+		err = c.startAll(ctx)
+	}
+	if err != nil {
+		return nil, errors.Join(err, c.Stop())
+	}
+	return c, nil
+}
+
+// prepare reserves the ports and writes the files.
+func (c *Cluster) prepare() error {
+	for _, name := range append(slices.Clone(components), etcdPeer) {
+		r, err := ports.Reserve()
+		if err != nil {
+			return err
+		}
+		c.reservations = append(c.reservations, r)
+		c.layout.ports[name] = r.Port
+	}
+	if err := os.Mkdir(c.layout.file("pki"), 0o700); err != nil {
+		return err
+	}
+	var err error
+	if c.ca, err = pki.NewAuthority("kubewright-test-ca"); err != nil {
+		return err
+	}
+	serving, err := c.ca.Server("kube-apiserver", "127.0.0.1", "localhost", "10.0.0.1",
+		"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local")
+	if err != nil {
+		return err
+	}
+	private, public, err := pki.SigningKey()
+	if err != nil {
+		return err
+	}
+	for name, content := range map[string][]byte{
+		caCert: c.ca.Cert, caKey: c.ca.Key,
+		servingCert: serving.Cert, servingKey: serving.Key,
+		tokenKey: private, tokenPub: public,
+		auditPolicy: []byte(auditPolicyYAML),
+	} {
+		if err := os.WriteFile(c.layout.file(name), content, 0o600); err != nil {
+			return err
+		}
+	}
+	if err := os.Mkdir(c.layout.file(etcdData), 0o700); err != nil {
+		return err
+	}
+	for _, component := range []string{ControllerManager, Scheduler} {
+		// The users that the bootstrap policy's roles for the two are bound to.
+		creds, err := c.Client("system:" + component)
+		if err != nil {
+			return err
+		}
+		if err := kubeconfig.Write(c.layout.file(component+".kubeconfig"), creds.YAML("")); err != nil {
+			return err
+		}
+	}
+	if c.admin, err = c.Client("kubewright-admin", "system:masters"); err != nil {
+		return err
+	}
+	if err := kubeconfig.Write(c.layout.file(adminConfig), c.admin.YAML("")); err != nil {
+		return err
+	}
+	c.client, err = newHTTPClient(c.admin)
+	return err
+}
+
+// startAll starts all processes and waits until the cluster is usable.
+func (c *Cluster) startAll(ctx context.Context) error {
+	for _, name := range c.options.processes() {
+		if name == ControllerManager {
+			// It and the scheduler give up soon when there is no API server.
+			if err := c.waitReady(ctx, APIServer); err != nil {
+				return err
+			}
+		}
+		c.mu.Lock()
+		err := c.start(name)
+		c.mu.Unlock()
+		if err != nil {
+			return err
+		}
+	}
+	return c.WaitReady(ctx)
+}
+
+// start starts a process. The caller holds c.mu.
+func (c *Cluster) start(name string) error {
+	if c.stopped {
+		return errors.New("the cluster is stopped")
+	}
+	if p := c.processes[name]; p != nil && !p.HasExited() {
+		return fmt.Errorf("%s runs already", name)
+	}
+	args := singleArguments(c.options, c.layout)
+	if name != All {
+		args = arguments(c.options, c.layout)[name]
+	}
+	p, err := c.spawner.Start(process.Spec{Name: name, Path: c.binary, Args: args, Dir: c.dir.Path, Log: c.LogFile(name)})
+	if err != nil {
+		return fmt.Errorf("%w\n%s", err, c.logTail(name))
+	}
+	c.processes[name] = p
+	// Should this process be killed right here, the parent-death signal has taken p along.
+	if err := c.dir.Record(p.Identity); err != nil {
+		return errors.Join(err, p.Kill())
+	}
+	go c.watch(name, p)
+	return nil
+}
+
+// watch tells when p ends although nobody stopped it.
+func (c *Cluster) watch(name string, p *process.Process) {
+	<-p.Exited()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.processes[name] == p && !c.ending[p] && !c.stopped {
+		c.logf("%s ended by itself: %v\n%s", name, p.Err(), c.logTail(name))
+	}
+}
+
+// Stop kills what runs and gives the ports up. What a cluster stored is lost anyhow, so nothing is shut down in order.
+func (c *Cluster) Stop() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.stopped = true // keeps restarts under way from starting anything
+	var running []*process.Process
+	for _, p := range c.processes {
+		running = append(running, p)
+	}
+	err := process.KillAll(running)
+	for _, r := range c.reservations {
+		r.Release()
+	}
+	c.reservations = nil
+	return err
+}
+
+// LogFile returns the file with the output of a process; in a cluster with SingleProcess there is one for all components.
+func (c *Cluster) LogFile(component string) string {
+	if c.options.SingleProcess {
+		component = All
+	}
+	return filepath.Join(c.dir.Path, component+".log")
+}
+
+// ReadyTimeout bounds how long a cluster or a restarted component may take to become ready: a start takes 4 s on a quiet
+// machine and 10 s on a loaded one.
+const ReadyTimeout = 60 * time.Second

@@ -1,0 +1,79 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// The components, in the order in which they start.
+const (
+	Etcd              = "etcd"
+	APIServer         = "kube-apiserver"
+	ControllerManager = "kube-controller-manager"
+	Scheduler         = "kube-scheduler"
+	// All is the one process of a cluster with SingleProcess; in requests, all processes of any cluster.
+	All = "all"
+)
+
+// components are the names of all components, in the order in which they start.
+var components = []string{Etcd, APIServer, ControllerManager, Scheduler}
+
+// Options says what cluster to run.
+type Options struct {
+	// Version is the Kubernetes version, for status only: the executable decides.
+	Version string
+	// SingleProcess runs all components in one process: lighter and faster, but they can't be killed or gated one by one.
+	SingleProcess bool
+	// Without names components that don't run: the scheduler, or the scheduler and the controller manager.
+	Without []string
+	// FeatureGates is the value of --feature-gates of all Kubernetes components.
+	FeatureGates string
+	// RuntimeConfig is the value of the API server's --runtime-config.
+	RuntimeConfig string
+	// ExtraArgs are further arguments of components; they come last, so that they override.
+	ExtraArgs map[string][]string
+	// Audit makes the API server log every request's metadata.
+	Audit bool
+}
+
+// Validate reports every problem.
+func (o Options) Validate() error {
+	var errs []error
+	for _, name := range o.Without {
+		if name != ControllerManager && name != Scheduler {
+			errs = append(errs, fmt.Errorf("can't run without %q; only %s and %s can be left out", name, ControllerManager, Scheduler))
+		}
+	}
+	for name, args := range o.ExtraArgs {
+		if !slices.Contains(components, name) {
+			errs = append(errs, fmt.Errorf("arguments for %q: no such component; there are %s", name, strings.Join(components, ", ")))
+		}
+		for _, arg := range args {
+			if !strings.HasPrefix(arg, "--") {
+				errs = append(errs, fmt.Errorf("argument %q of %s: want --flag or --flag=value", arg, name))
+			}
+			if o.SingleProcess && name != APIServer && strings.HasPrefix(arg, "--feature-gates") {
+				errs = append(errs, fmt.Errorf("%s: a single process has one set of feature gates, give them to all", name))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// running returns the components that run, in the order in which they start.
+func (o Options) running() []string {
+	return slices.DeleteFunc(slices.Clone(components), func(name string) bool { return slices.Contains(o.Without, name) })
+}
+
+// processes returns the names of the processes.
+func (o Options) processes() []string {
+	if o.SingleProcess {
+		return []string{All}
+	}
+	return o.running()
+}

@@ -1,0 +1,158 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/kubewright/kubewright/test/controlplane/internal/kubeconfig"
+)
+
+// newHTTPClient returns a client that authenticates with creds' certificate. It keeps no connections: servers are killed, paused
+// and restarted under it.
+func newHTTPClient(creds kubeconfig.Credentials) (*http.Client, error) {
+	cert, err := tls.X509KeyPair(creds.Cert, creds.Key)
+	if err != nil {
+		return nil, err
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(creds.CA)
+	return &http.Client{
+		Timeout: 5 * time.Second,
+		Transport: &http.Transport{
+			DisableKeepAlives: true,
+			TLSClientConfig:   &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{cert}},
+		},
+	}, nil
+}
+
+// readyPeriod is how often a component that isn't ready is asked again.
+const readyPeriod = 25 * time.Millisecond
+
+// readyPath is where each component says whether it is ready.
+var readyPath = map[string]string{
+	Etcd:              "/health",
+	APIServer:         "/readyz",
+	ControllerManager: "/healthz",
+	Scheduler:         "/readyz",
+}
+
+// defaultServiceAccount exists when pods can be made.
+const defaultServiceAccount = "/api/v1/namespaces/default/serviceaccounts/default"
+
+// WaitReady waits until every component says that it is ready and, if there is a controller manager, the default
+// ServiceAccount exists.
+func (c *Cluster) WaitReady(ctx context.Context) error {
+	for _, name := range c.options.running() {
+		if err := c.waitReady(ctx, name); err != nil {
+			return err
+		}
+	}
+	if slices.Contains(c.options.Without, ControllerManager) {
+		return nil
+	}
+	err := c.poll(ctx, APIServer, defaultServiceAccount)
+	if err != nil {
+		return fmt.Errorf("the default ServiceAccount: %w\n%s", err, c.logTail(ControllerManager))
+	}
+	return nil
+}
+
+// waitReady waits until component is ready, or its process has ended, or ctx is done.
+func (c *Cluster) waitReady(ctx context.Context, component string) error {
+	if err := c.poll(ctx, component, readyPath[component]); err != nil {
+		return fmt.Errorf("%s is not ready: %w\n%s", component, err, c.logTail(component))
+	}
+	return nil
+}
+
+// poll asks component for path until the answer is 200.
+func (c *Cluster) poll(ctx context.Context, component, path string) error {
+	ticker := time.NewTicker(readyPeriod)
+	defer ticker.Stop()
+	for {
+		_, err := c.get(ctx, c.layout.url(component)+path)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w; the last answer: %w", context.Cause(ctx), err)
+		case <-c.exited(component):
+			return errors.New("it ended")
+		case <-ticker.C:
+		}
+	}
+}
+
+// exited returns the channel that is closed when component's process ends.
+func (c *Cluster) exited(component string) <-chan struct{} {
+	if c.options.SingleProcess {
+		component = All
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if p := c.processes[component]; p != nil {
+		return p.Exited()
+	}
+	return nil
+}
+
+// get returns the body of a 200 answer; any other is an error.
+func (c *Cluster) get(ctx context.Context, url string) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	return c.do(req)
+}
+
+func (c *Cluster) do(req *http.Request) ([]byte, error) {
+	resp, err := c.client.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode/100 != 2 {
+		return nil, &statusError{resp.StatusCode, fmt.Sprintf("%s %s: %s: %s", req.Method, req.URL.Path, resp.Status, strings.TrimSpace(string(body)))}
+	}
+	return body, nil
+}
+
+// statusError is an answer other than 2xx.
+type statusError struct {
+	code int
+	text string
+}
+
+func (e *statusError) Error() string { return e.text }
+
+// tailLines is how much of a component's log an error shows.
+const tailLines = 20
+
+// logTail returns the end of component's log.
+func (c *Cluster) logTail(component string) string {
+	data, err := os.ReadFile(c.LogFile(component))
+	if err != nil {
+		return ""
+	}
+	lines := bytes.Split(bytes.TrimSpace(data), []byte("\n"))
+	lines = lines[max(0, len(lines)-tailLines):]
+	return fmt.Sprintf("--- end of %s's log ---\n%s\n---", component, bytes.Join(lines, []byte("\n")))
+}

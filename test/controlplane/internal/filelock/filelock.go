@@ -1,0 +1,65 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package filelock locks files between processes. The kernel releases a lock when its last holder is gone, however it went.
+package filelock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+	"time"
+)
+
+// ErrHeld is returned by Try when another process holds the lock.
+var ErrHeld = errors.New("lock is held")
+
+// Lock is a lock that is held.
+type Lock struct{ file *os.File }
+
+// pollPeriod is how often a lock that another process holds is tried again: flock(2) can't be interrupted.
+const pollPeriod = 50 * time.Millisecond
+
+// Try takes the lock on file, which it creates if need be, or returns ErrHeld.
+func Try(file string) (*Lock, error) {
+	f, err := os.OpenFile(file, os.O_RDWR|os.O_CREATE, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	if err == nil {
+		return &Lock{f}, nil
+	}
+	f.Close()
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		return nil, ErrHeld
+	}
+	return nil, fmt.Errorf("lock %s: %w", file, err)
+}
+
+// Acquire takes the lock on file, waiting for it until ctx is done. It calls waiting once if it must wait.
+func Acquire(ctx context.Context, file string, waiting func()) (*Lock, error) {
+	for {
+		lock, err := Try(file)
+		if !errors.Is(err, ErrHeld) {
+			return lock, err
+		}
+		if waiting != nil {
+			waiting()
+			waiting = nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-time.After(pollPeriod):
+		}
+	}
+}
+
+// File returns the locked file, for a child process to inherit: the lock lives as long as any process has it open.
+func (l *Lock) File() *os.File { return l.file }
+
+// Release gives up this process's hold.
+func (l *Lock) Release() { l.file.Close() }
