@@ -1,0 +1,236 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package apitest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// call is a request being served.
+type call struct {
+	s     *Server
+	r     *Request
+	ctx   context.Context
+	query url.Values
+
+	accept   accepted
+	kind     *kind
+	view     int
+	warnings []string
+}
+
+// answer is what goes back: a whole body, or a stream.
+type answer struct {
+	code        int
+	contentType string
+	body        []byte
+	stream      io.ReadCloser
+	retryAfter  int32
+	warnings    []string
+}
+
+// serve does everything between the wire and the wire.
+func (c *call) serve() *answer {
+	a, err := c.dispatch()
+	if err != nil {
+		return c.failure(err)
+	}
+	a.warnings = c.warnings
+	return a
+}
+
+func (c *call) dispatch() (*answer, error) {
+	var ok bool
+	if c.accept, ok = negotiate(c.r.Accept); !ok {
+		return nil, notAcceptable()
+	}
+	if c.r.Resource == "" {
+		return c.discover()
+	}
+	gv := schema.GroupVersion{Group: c.r.Group, Version: c.r.Version}
+	c.kind, c.view = lookup(gv, c.r.Resource)
+	if c.kind == nil || !c.s.serves(gv) {
+		return nil, errNoPath
+	}
+	if err := c.s.authorize(c); err != nil {
+		return nil, err
+	}
+	if c.r.Subresource != "" && !(c.r.Subresource == "status" && c.kind.status) {
+		return c.special()
+	}
+	switch c.r.Verb {
+	case "get":
+		return c.get()
+	case "list":
+		return c.list()
+	case "watch":
+		return c.watch()
+	case "create":
+		return c.create()
+	case "update":
+		return c.update()
+	case "patch":
+		return c.patch()
+	case "delete":
+		return c.delete()
+	case "deletecollection":
+		return c.deleteCollection()
+	}
+	return nil, apierrors.NewMethodNotSupported(c.resource(), c.r.Verb)
+}
+
+func (c *call) resource() schema.GroupResource { return c.kind.groupResource(c.view) }
+
+func (c *call) table() *table { return c.s.store.tables[c.kind] }
+
+// key is the object that the path of the request names.
+func (c *call) key() key {
+	k := key{name: c.r.Name}
+	if c.kind.namespaced {
+		k.namespace = c.r.Namespace
+	}
+	return k
+}
+
+// errNoPath is what the API server says of a path that nothing serves. It is
+// no Status, so a client can tell it from an object that doesn't exist.
+var errNoPath = errors.New("404 page not found")
+
+func notAcceptable() error {
+	return StatusError(http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable,
+		"only the following media types are accepted: application/json, application/yaml, application/vnd.kubernetes.protobuf")
+}
+
+// failure is the answer to an error.
+func (c *call) failure(err error) *answer {
+	if err == errNoPath {
+		return &answer{code: http.StatusNotFound, contentType: "text/plain; charset=utf-8", body: []byte("404 page not found\n")}
+	}
+	var se apierrors.APIStatus
+	var status metav1.Status
+	if errors.As(err, &se) {
+		status = se.Status()
+	} else {
+		status = apierrors.NewInternalError(err).ErrStatus
+	}
+	m := c.accept.media
+	if m == nil {
+		if a, ok := negotiate(c.r.Accept); ok {
+			m = a.media
+		} else {
+			m = jsonCodec
+		}
+	}
+	a := &answer{code: int(status.Code), contentType: m.name, body: encodeStatus(m, status), warnings: c.warnings}
+	if d := status.Details; d != nil && (a.code == http.StatusTooManyRequests || a.code >= 500) {
+		a.retryAfter = d.RetryAfterSeconds
+	}
+	return a
+}
+
+func encodeStatus(m *media, status metav1.Status) []byte {
+	status.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
+	return m.encode(&status)
+}
+
+// object is the answer with an object in it.
+func (c *call) object(code int, it *item) (*answer, error) {
+	return &answer{code: code, contentType: c.accept.name, body: it.encoded(c.kind, c.view, c.accept)}, nil
+}
+
+// decode reads the body as the kind of the path and converts it to how it is
+// stored.
+func (c *call) decode() (runtime.Object, error) {
+	gvk := c.kind.views[c.view].gv.WithKind(c.kind.name)
+	obj, err := c.decodeAs(gvk)
+	if err != nil {
+		return nil, err
+	}
+	return c.kind.convertFrom(obj, c.view), nil
+}
+
+// decodeAs reads the body as an object of the given kind. A body that says
+// nothing about its kind is taken to be of it.
+func (c *call) decodeAs(want schema.GroupVersionKind) (runtime.Object, error) {
+	var m *media
+	switch mediaOf(c.r.ContentType) {
+	case jsonMedia, "":
+		m = jsonCodec
+	case protobufMedia:
+		m = protoCodec
+	default:
+		return nil, StatusError(http.StatusUnsupportedMediaType, metav1.StatusReasonUnsupportedMediaType,
+			"the body of the request was in an unknown format - accepted media types include: application/json, application/yaml, application/vnd.kubernetes.protobuf")
+	}
+	dec := m.Serializer
+	validation := c.query.Get("fieldValidation")
+	if !m.proto && validation != metav1.FieldValidationIgnore {
+		dec = m.strict
+	}
+	obj, got, err := dec.Decode(c.r.Body, &want, nil)
+	if err != nil {
+		strict, isStrict := runtime.AsStrictDecodingError(err)
+		if !isStrict || obj == nil || validation == metav1.FieldValidationStrict {
+			return nil, decodeError(want, got, err, c.r.Body)
+		}
+		for _, e := range strict.Errors() {
+			c.warnings = append(c.warnings, e.Error())
+		}
+	}
+	if *got != want {
+		if got.Kind != want.Kind {
+			return nil, apierrors.NewBadRequest(fmt.Sprintf("%s in version %q cannot be handled as a %s: converting (%s) to (%s): unknown conversion",
+				got.Kind, got.Version, want.Kind, got, want))
+		}
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("the API version in the data (%s) does not match the expected API version (%s)",
+			got.GroupVersion(), want.GroupVersion()))
+	}
+	return obj, nil
+}
+
+func decodeError(want schema.GroupVersionKind, got *schema.GroupVersionKind, err error, body []byte) error {
+	if got != nil && got.Kind != "" {
+		return apierrors.NewBadRequest(fmt.Sprintf("%s in version %q cannot be handled as a %s: %v", got.Kind, got.Version, want.Kind, err))
+	}
+	return apierrors.NewBadRequest(fmt.Sprintf("the object provided is unrecognized (must be of type %s): %v (%d bytes)", want.Kind, err, len(body)))
+}
+
+// bodyName is the name in the body of a create, for the journal. Bodies that
+// can't be decoded have none.
+func bodyName(r *Request) string {
+	if r.Subresource != "" {
+		return ""
+	}
+	obj, err := r.Object()
+	if err != nil {
+		return ""
+	}
+	if m, err := meta.Accessor(obj); err == nil {
+		return m.GetName()
+	}
+	return ""
+}
+
+// responseBody is a body that is all there.
+type responseBody struct{ bytes.Reader }
+
+func newBody(b []byte) *responseBody {
+	rb := &responseBody{}
+	rb.Reset(b)
+	return rb
+}
+
+func (*responseBody) Close() error { return nil }

@@ -1,0 +1,177 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package apitest
+
+import (
+	"fmt"
+	"reflect"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/scheme"
+)
+
+// The functions here act on the stored objects directly, as somebody else
+// who is not under test: without a request, a journal entry, a fault, an
+// authorizer or validation. Watches see what they do.
+
+// Put creates or replaces an object and returns it as stored. UID, creation
+// time and generation are given as by the server unless obj has them; a
+// resourceVersion in obj is ignored. Status is taken as it is.
+func (s *Server) Put(obj runtime.Object) runtime.Object {
+	k, v := kindOf(obj)
+	obj = k.convertFrom(obj.DeepCopyObject(), v)
+	m := metaOf(obj)
+	s.store.mu.Lock()
+	defer s.store.mu.Unlock()
+	t := s.store.tables[k]
+	old := t.items[key{m.GetNamespace(), m.GetName()}]
+	if old != nil {
+		m.SetUID(metaOf(old.obj).GetUID())
+		m.SetCreationTimestamp(metaOf(old.obj).GetCreationTimestamp())
+	}
+	if m.GetUID() == "" {
+		m.SetUID(s.newUID())
+	}
+	if t := m.GetCreationTimestamp(); t.IsZero() {
+		m.SetCreationTimestamp(metav1.Now().Rfc3339Copy())
+	}
+	if k.generation && m.GetGeneration() == 0 {
+		m.SetGeneration(1)
+	}
+	if k.defaults != nil {
+		k.defaults(obj)
+	}
+	return s.store.put(t, obj, old).obj.DeepCopyObject()
+}
+
+// Get returns a copy of a stored object, by its type and its namespace and
+// name, or nil if there is none.
+func Get[T runtime.Object](s *Server, namespace, name string) (obj T) {
+	k, v := kindOf(newOf[T]())
+	s.store.mu.Lock()
+	it := s.store.tables[k].items[key{namespace, name}]
+	s.store.mu.Unlock()
+	if it == nil {
+		return obj
+	}
+	return k.convertTo(it.obj, v).DeepCopyObject().(T)
+}
+
+// List returns copies of all stored objects of a type in a namespace, or in
+// all for "", sorted by namespace and name.
+func List[T runtime.Object](s *Server, namespace string) []T {
+	k, v := kindOf(newOf[T]())
+	s.store.mu.Lock()
+	items := s.store.tables[k].sorted(namespace)
+	s.store.mu.Unlock()
+	out := make([]T, len(items))
+	for i, it := range items {
+		out[i] = k.convertTo(it.obj, v).DeepCopyObject().(T)
+	}
+	return out
+}
+
+// Edit changes a stored object, spec, status and metadata alike, and returns
+// it; nil if it doesn't exist. f gets a copy of its own.
+func Edit[T runtime.Object](s *Server, namespace, name string, f func(T)) (obj T) {
+	k, v := kindOf(newOf[T]())
+	s.store.mu.Lock()
+	defer s.store.mu.Unlock()
+	t := s.store.tables[k]
+	old := t.items[key{namespace, name}]
+	if old == nil {
+		return obj
+	}
+	obj = k.convertTo(old.obj, v).DeepCopyObject().(T)
+	f(obj)
+	return k.convertTo(s.edited(t, k.convertFrom(obj.DeepCopyObject(), v), old).obj, v).DeepCopyObject().(T)
+}
+
+// edited stores obj over old with the generation it is due.
+func (s *Server) edited(t *table, obj runtime.Object, old *item) *item {
+	if t.kind.generation && t.kind.specChanged(obj, old.obj) {
+		metaOf(obj).SetGeneration(metaOf(old.obj).GetGeneration() + 1)
+	}
+	return s.store.put(t, obj, old)
+}
+
+// Delete removes a stored object at once, whatever its grace period and
+// finalizers, and reports whether it existed.
+func Delete[T runtime.Object](s *Server, namespace, name string) bool {
+	k, _ := kindOf(newOf[T]())
+	s.store.mu.Lock()
+	defer s.store.mu.Unlock()
+	t := s.store.tables[k]
+	it := t.items[key{namespace, name}]
+	if it == nil {
+		return false
+	}
+	s.store.remove(t, it)
+	return true
+}
+
+// ResourceVersion is the newest resourceVersion the server has given out.
+func (s *Server) ResourceVersion() string {
+	s.store.mu.Lock()
+	defer s.store.mu.Unlock()
+	return formatRV(s.store.rv)
+}
+
+// newOf makes an object of the pointer type T.
+func newOf[T runtime.Object]() T {
+	return reflect.New(reflect.TypeFor[T]().Elem()).Interface().(T)
+}
+
+// kindOf finds the row of an object's type. A type the server doesn't serve
+// is a mistake in a test.
+func kindOf(obj runtime.Object) (*kind, int) {
+	gvks, _, err := scheme.Scheme.ObjectKinds(obj)
+	if err != nil {
+		panic("apitest: " + err.Error())
+	}
+	for _, k := range kinds {
+		for v := range k.views {
+			if k.name == gvks[0].Kind && k.views[v].gv == gvks[0].GroupVersion() {
+				return k, v
+			}
+		}
+	}
+	panic(fmt.Sprintf("apitest: no kind %v", gvks[0]))
+}
+
+// newUID gives out UIDs that are unique within the server and the same in
+// every run of a test.
+func (s *Server) newUID() types.UID {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.uids++
+	return types.UID(fmt.Sprintf("%08x-7e57-4000-8000-%012x", s.uids, s.uids*2654435761&0xffffffffffff))
+}
+
+// maxGenerated is the length of a generateName the server keeps: with five
+// characters appended it is the length of a DNS label.
+const maxGenerated = 58
+
+// suffixAlphabet is that of generated names: no vowels and nothing that looks
+// like one, so that no words come out.
+const suffixAlphabet = "bcdfghjklmnpqrstvwxz2456789"
+
+// generateName appends five characters that look random, are the same in every
+// run of a test, and don't repeat.
+func (s *Server) generateName(base string) string {
+	s.mu.Lock()
+	s.suffixes++
+	n := s.suffixes
+	s.mu.Unlock()
+	const all = 27 * 27 * 27 * 27 * 27
+	n = n * 7919083 % all
+	var suffix [5]byte
+	for i := range suffix {
+		suffix[i] = suffixAlphabet[n%27]
+		n /= 27
+	}
+	return base[:min(len(base), maxGenerated)] + string(suffix[:])
+}

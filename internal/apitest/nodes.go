@@ -1,0 +1,102 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package apitest
+
+import (
+	"slices"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+var nodes = &kind{
+	name: "Node", resource: "nodes", views: []view{{gv: corev1.SchemeGroupVersion}},
+	status: true, validName: apivalidation.NameIsDNSSubdomain, unconditional: true,
+	fields: func(obj runtime.Object, path string) (string, bool) {
+		if path == "spec.unschedulable" {
+			return strconv.FormatBool(obj.(*corev1.Node).Spec.Unschedulable), true
+		}
+		return "", false
+	},
+	defaults: func(obj runtime.Object) {
+		// What a node has it can give, unless it says otherwise.
+		if n := obj.(*corev1.Node); n.Status.Allocatable == nil && n.Status.Capacity != nil {
+			n.Status.Allocatable = n.Status.Capacity.DeepCopy()
+		}
+	},
+	onCreate: func(w *write, obj runtime.Object) {
+		n := obj.(*corev1.Node)
+		n.Spec.ConfigSource, n.Status.Config = nil, nil
+		// The admission plugin TaintNodesByCondition.
+		taint := corev1.Taint{Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoSchedule}
+		if !slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.MatchTaint(&taint) }) {
+			n.Spec.Taints = append(n.Spec.Taints, taint)
+		}
+	},
+	onUpdate: func(w *write, obj, old runtime.Object) {
+		n, o := obj.(*corev1.Node), old.(*corev1.Node)
+		if w.r.Subresource == "status" {
+			n.Spec = o.Spec
+		} else {
+			n.Status = o.Status
+		}
+		if o.Spec.ConfigSource == nil {
+			n.Spec.ConfigSource = nil
+		}
+		if o.Status.Config == nil {
+			n.Status.Config = nil
+		}
+	},
+	validate: validateNode,
+}
+
+func validateNode(w *write, obj, old runtime.Object) (errs field.ErrorList) {
+	n := obj.(*corev1.Node)
+	errs = append(errs, validateTaints(n.Spec.Taints, field.NewPath("spec", "taints"))...)
+	if old == nil {
+		return errs
+	}
+	o := old.(*corev1.Node)
+	spec := field.NewPath("spec")
+	if o.Spec.PodCIDR != "" && n.Spec.PodCIDR != o.Spec.PodCIDR || len(o.Spec.PodCIDRs) > 0 && !slices.Equal(n.Spec.PodCIDRs, o.Spec.PodCIDRs) {
+		errs = append(errs, field.Forbidden(spec.Child("podCIDRs"), "node updates may not change podCIDR except from \"\" to valid"))
+	}
+	if o.Spec.ProviderID != "" && n.Spec.ProviderID != o.Spec.ProviderID {
+		errs = append(errs, field.Forbidden(spec.Child("providerID"), "node updates may not change providerID except from \"\" to valid"))
+	}
+	// Nothing else of a spec changes but these.
+	a, b := n.Spec, o.Spec
+	for _, s := range []*corev1.NodeSpec{&a, &b} {
+		s.Taints, s.Unschedulable, s.PodCIDR, s.PodCIDRs, s.ProviderID, s.ConfigSource = nil, false, "", nil, "", nil
+	}
+	if !equality.Semantic.DeepEqual(a, b) {
+		errs = append(errs, field.Forbidden(spec, "node updates may only change labels, taints, or capacity (or configSource, if the DynamicKubeletConfig feature gate is enabled)"))
+	}
+	return errs
+}
+
+func validateTaints(taints []corev1.Taint, path *field.Path) (errs field.ErrorList) {
+	for i, t := range taints {
+		p := path.Index(i)
+		if t.Key == "" {
+			errs = append(errs, field.Required(p.Child("key"), ""))
+		}
+		switch t.Effect {
+		case corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule, corev1.TaintEffectNoExecute:
+		case "":
+			errs = append(errs, field.Required(p.Child("effect"), ""))
+		default:
+			errs = append(errs, field.NotSupported(p.Child("effect"), t.Effect, []corev1.TaintEffect{
+				corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule, corev1.TaintEffectNoExecute}))
+		}
+		if slices.ContainsFunc(taints[:i], func(o corev1.Taint) bool { return o.Key == t.Key && o.Effect == t.Effect }) {
+			errs = append(errs, field.Duplicate(p, t))
+		}
+	}
+	return errs
+}

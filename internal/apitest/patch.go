@@ -1,0 +1,126 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package apitest
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/client-go/kubernetes/scheme"
+)
+
+func (c *call) patch() (*answer, error) {
+	switch c.r.PatchType {
+	case types.JSONPatchType, types.MergePatchType, types.StrategicMergePatchType:
+	default:
+		return nil, StatusError(http.StatusUnsupportedMediaType, metav1.StatusReasonUnsupportedMediaType,
+			"the body of the request was in an unknown format - accepted media types include: application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json")
+	}
+	it, err := c.applyPatch()
+	if err != nil {
+		return nil, err
+	}
+	return c.object(http.StatusOK, it)
+}
+
+func (c *call) applyPatch() (*item, error) {
+	c.s.store.mu.Lock()
+	defer c.s.store.mu.Unlock()
+	old := c.table().items[c.key()]
+	if old == nil {
+		return nil, apierrors.NewNotFound(c.resource(), c.r.Name)
+	}
+	obj, err := c.patched(old)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.matchNamespace(obj); err != nil {
+		return nil, err
+	}
+	return c.replace(c.newWrite(), obj, old)
+}
+
+// patched is what the patch makes of old, as it is stored.
+func (c *call) patched(old *item) (runtime.Object, error) {
+	gvk := c.kind.views[c.view].gv.WithKind(c.kind.name)
+	was := jsonCodec.encode(c.kind.convertTo(old.obj, c.view))
+	now, err := c.patchJSON(was)
+	if err != nil {
+		return nil, err
+	}
+	dec := jsonCodec.strict
+	if c.query.Get("fieldValidation") == metav1.FieldValidationIgnore {
+		dec = jsonCodec.Serializer
+	}
+	obj, got, err := dec.Decode(now, &gvk, nil)
+	if err != nil {
+		strict, isStrict := runtime.AsStrictDecodingError(err)
+		if !isStrict || obj == nil || c.query.Get("fieldValidation") == metav1.FieldValidationStrict {
+			return nil, apierrors.NewInvalid(c.kind.groupKind(), c.r.Name, field.ErrorList{
+				field.Invalid(field.NewPath("patch"), string(c.r.Body), err.Error())})
+		}
+		for _, e := range strict.Errors() {
+			c.warnings = append(c.warnings, e.Error())
+		}
+	}
+	if *got != gvk {
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("the API version in the data (%s) does not match the expected API version (%s)", got.GroupVersion(), gvk.GroupVersion()))
+	}
+	return c.kind.convertFrom(obj, c.view), nil
+}
+
+func (c *call) patchJSON(was []byte) ([]byte, error) {
+	switch c.r.PatchType {
+	case types.StrategicMergePatchType:
+		zero, err := scheme.Scheme.New(c.kind.views[c.view].gv.WithKind(c.kind.name))
+		if err != nil {
+			return nil, err
+		}
+		now, err := strategicpatch.StrategicMergePatch(was, c.r.Body, zero)
+		if err != nil {
+			return nil, apierrors.NewBadRequest(err.Error())
+		}
+		return now, nil
+	case types.JSONPatchType:
+		return jsonPatch(was, c.r.Body)
+	}
+	var doc, patch any
+	if err := json.Unmarshal(was, &doc); err != nil {
+		return nil, err
+	}
+	if err := json.Unmarshal(c.r.Body, &patch); err != nil {
+		return nil, apierrors.NewBadRequest(err.Error())
+	}
+	if _, ok := patch.(map[string]any); !ok {
+		return nil, apierrors.NewBadRequest("Invalid JSON Patch")
+	}
+	return json.Marshal(mergePatch(doc, patch))
+}
+
+// mergePatch applies a JSON merge patch (RFC 7386).
+func mergePatch(doc, patch any) any {
+	p, ok := patch.(map[string]any)
+	if !ok {
+		return patch
+	}
+	d, ok := doc.(map[string]any)
+	if !ok {
+		d = map[string]any{}
+	}
+	for k, v := range p {
+		if v == nil {
+			delete(d, k)
+		} else {
+			d[k] = mergePatch(d[k], v)
+		}
+	}
+	return d
+}

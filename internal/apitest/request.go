@@ -1,0 +1,198 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package apitest
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Request is one request as the server saw it, and, in the journal, what became
+// of it. It is a value: keeping it keeps nothing else alive but its body.
+type Request struct {
+	Seq  int       // 1 for the first request the server saw
+	Time time.Time // when it arrived; virtual time inside a synctest bubble
+	User User
+
+	Method string // HTTP method
+	Path   string // URL path without the query
+	Query  string // raw query
+
+	// Verb is the API verb: get, list, watch, create, update, patch, delete or
+	// deletecollection, and for paths that are no resources the HTTP method in
+	// lower case.
+	Verb        string
+	Group       string
+	Version     string
+	Resource    string // plural; empty for paths that are no resources
+	Subresource string
+	Namespace   string
+	Name        string // from the path, else from a metadata.name field selector, else from a created body
+
+	LabelSelector string
+	FieldSelector string
+	FieldManager  string
+	DryRun        bool
+
+	ContentType string
+	Accept      string
+	UserAgent   string
+	PatchType   types.PatchType // for PATCH: the media type of the patch
+	Body        []byte          // as sent; not to be changed
+
+	Code     int           // HTTP status; 0 while running, or when no response was sent
+	Duration time.Duration // from arrival to response; for a watch to its end
+	Err      error         // the transport error the client got instead of a response
+	Fault    string        // name of the injected fault that decided the answer
+	Done     bool          // false while the request (or its watch) is still running
+}
+
+// String is for failure messages: who did what, when, with what result.
+func (r Request) String() string {
+	what := r.Path
+	if r.Query != "" {
+		what += "?" + r.Query
+	}
+	res := fmt.Sprint(r.Code)
+	switch {
+	case r.Err != nil:
+		res = r.Err.Error()
+	case !r.Done:
+		res += " (running)"
+	}
+	return fmt.Sprintf("#%d %s %s %s %s -> %s", r.Seq, r.Time.Format("15:04:05.000"), r.User.Name, r.Verb, what, res)
+}
+
+// GroupResource is the group and plural resource of the request.
+func (r Request) GroupResource() schema.GroupResource {
+	return schema.GroupResource{Group: r.Group, Resource: r.Resource}
+}
+
+// Object decodes the body as the API type it says it is, from JSON or
+// protobuf. It is no use for patches; see Map.
+func (r Request) Object() (runtime.Object, error) {
+	obj, _, err := mediaFor(r.ContentType).Decode(r.Body, nil, nil)
+	return obj, err
+}
+
+// Map decodes a JSON body, above all that of a patch, without a type. A
+// protobuf body is decoded by type first.
+func (r Request) Map() (map[string]any, error) {
+	body := r.Body
+	if mediaOf(r.ContentType) == protobufMedia {
+		obj, err := r.Object()
+		if err != nil {
+			return nil, err
+		}
+		if body, err = json.Marshal(obj); err != nil {
+			return nil, err
+		}
+	}
+	m := map[string]any{}
+	return m, json.Unmarshal(body, &m)
+}
+
+// parseRequest fills in what method, path, query and headers say, by the
+// URL conventions of the Kubernetes API.
+func parseRequest(r *Request, req *http.Request) (url.Values, error) {
+	r.Method, r.Path, r.Query = req.Method, req.URL.Path, req.URL.RawQuery
+	r.ContentType, r.Accept, r.UserAgent = req.Header.Get("Content-Type"), req.Header.Get("Accept"), req.Header.Get("User-Agent")
+	var query url.Values
+	if r.Query != "" {
+		var err error
+		if query, err = url.ParseQuery(r.Query); err != nil {
+			return nil, err
+		}
+		r.LabelSelector, r.FieldSelector = query.Get("labelSelector"), query.Get("fieldSelector")
+		r.FieldManager = query.Get("fieldManager")
+		r.DryRun = len(query["dryRun"]) > 0
+	}
+	r.parsePath()
+	r.Verb = strings.ToLower(r.Method)
+	if r.Resource == "" {
+		return query, nil
+	}
+	switch r.Method {
+	case http.MethodGet, http.MethodHead:
+		switch {
+		case query.Get("watch") == "true" || query.Get("watch") == "1":
+			r.Verb = "watch"
+		case r.Name == "":
+			r.Verb = "list"
+		default:
+			r.Verb = "get"
+		}
+		if r.Name == "" && r.FieldSelector != "" {
+			// A list or watch of one name is authorized like a get of it.
+			if sel, err := fields.ParseSelector(r.FieldSelector); err == nil {
+				if name, ok := sel.RequiresExactMatch("metadata.name"); ok {
+					r.Name = name
+				}
+			}
+		}
+	case http.MethodPost:
+		r.Verb = "create"
+	case http.MethodPut:
+		r.Verb = "update"
+	case http.MethodPatch:
+		r.PatchType = types.PatchType(mediaOf(r.ContentType))
+	case http.MethodDelete:
+		if r.Name == "" {
+			r.Verb = "deletecollection"
+		}
+	}
+	return query, nil
+}
+
+// parsePath takes /api/V/... and /apis/G/V/... apart. A path that is none of
+// these leaves Resource empty.
+func (r *Request) parsePath() {
+	rest, ok := strings.CutPrefix(r.Path, "/api/")
+	if !ok {
+		if rest, ok = strings.CutPrefix(r.Path, "/apis/"); !ok {
+			return
+		}
+		if r.Group, rest, ok = strings.Cut(rest, "/"); !ok {
+			return
+		}
+	}
+	r.Version, rest, _ = strings.Cut(rest, "/")
+	rest = strings.Trim(rest, "/")
+	if rest == "" {
+		return
+	}
+	var parts [6]string
+	n := 0
+	for p := range strings.SplitSeq(rest, "/") {
+		if n < len(parts) {
+			parts[n] = p
+		}
+		n++
+	}
+	p := parts[:min(n, len(parts))]
+	// namespaces/NS/RESOURCE..., but namespaces/NS and namespaces/NS/status
+	// are the Namespace object itself.
+	if p[0] == "namespaces" && len(p) > 1 {
+		r.Namespace = p[1]
+		if len(p) > 2 && p[2] != "status" && p[2] != "finalize" {
+			p = p[2:]
+		}
+	}
+	r.Resource = p[0]
+	if len(p) > 1 {
+		r.Name = p[1]
+	}
+	if len(p) > 2 {
+		r.Subresource = strings.Join(p[2:], "/")
+	}
+}

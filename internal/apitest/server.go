@@ -1,0 +1,287 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package apitest
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+)
+
+// Options configures a Server. The zero value is a server of version v1.37.1
+// that serves the stable APIs, keeps every request in its journal and holds
+// node identities to the node rules while all others may do everything.
+type Options struct {
+	// Version is what /version reports as gitVersion.
+	Version string
+	// Namespaces exist from the start, besides default, kube-system,
+	// kube-public and kube-node-lease.
+	Namespaces []string
+	// Serve and Refuse change which group versions are served. By default
+	// these are the stable ones. See Server.Serve.
+	Serve, Refuse []schema.GroupVersion
+	// Gates turns feature gates of the API on or off. A gate that is off
+	// drops its fields on write, as the real server does. Missing gates have
+	// the default of the real server's version.
+	Gates map[Gate]bool
+	// Authorizer decides who may do what. Nil means NodeRules for node
+	// identities and everything for everybody else.
+	Authorizer Authorizer
+	// Journal says which requests are kept in the journal; nil keeps all.
+	// It is called when a request arrives.
+	Journal func(Request) bool
+	// RefuseWatchList makes the server answer a watch that asks for its
+	// initial events as servers without that feature do, with 422.
+	RefuseWatchList bool
+	// History is how many changes of each kind can be watched from the past,
+	// at least; older resourceVersions are answered with 410. 0 means 4096.
+	History int
+	// BookmarkInterval is the time between bookmarks on a watch that allows
+	// them; 0 means a minute.
+	BookmarkInterval time.Duration
+}
+
+// Server is an API server in memory. It has no goroutine of its own: requests
+// run on the goroutine of the client that sends them, and a watch waits in the
+// Read of its response body. It may be used from any number of goroutines.
+// Inside a synctest bubble it must be made in that bubble.
+type Server struct {
+	opts    Options
+	journal journal
+	faults  faults
+	store   store
+	watches watchRules
+
+	mu         sync.Mutex
+	authorizer Authorizer
+	served     map[schema.GroupVersion]bool
+	gates      map[Gate]bool
+	uids       uint64 // UIDs given out
+	suffixes   uint64 // generated names given out
+}
+
+// New makes a server.
+func New(opts Options) *Server {
+	if opts.Version == "" {
+		opts.Version = "v1.37.1"
+	}
+	if opts.History == 0 {
+		opts.History = 4096
+	}
+	if opts.BookmarkInterval == 0 {
+		opts.BookmarkInterval = time.Minute
+	}
+	s := &Server{opts: opts, authorizer: opts.Authorizer, served: map[schema.GroupVersion]bool{}, gates: opts.Gates}
+	s.journal = journal{start: time.Now(), keep: opts.Journal}
+	s.store = store{rv: 1, tables: map[*kind]*table{}, history: opts.History}
+	for _, k := range kinds {
+		s.store.tables[k] = &table{kind: k, items: map[key]*item{}, watchers: map[*watcher]struct{}{}}
+	}
+	for _, gv := range stableVersions {
+		s.served[gv] = true
+	}
+	for _, gv := range opts.Serve {
+		s.served[gv] = true
+	}
+	for _, gv := range opts.Refuse {
+		s.served[gv] = false
+	}
+	for _, ns := range append([]string{metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic, corev1.NamespaceNodeLease}, opts.Namespaces...) {
+		s.Put(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}})
+	}
+	return s
+}
+
+// Serve starts or stops serving a group version at run time, as a restarted
+// API server with another --runtime-config would. Objects are kept.
+func (s *Server) Serve(gv schema.GroupVersion, on bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.served[gv] = on
+}
+
+func (s *Server) serves(gv schema.GroupVersion) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.served[gv]
+}
+
+// Authorize replaces the authorizer; nil is the default of Options.Authorizer.
+func (s *Server) Authorize(a Authorizer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.authorizer = a
+}
+
+// Config returns a client configuration that reaches the server as user. The
+// client's own rate limit is off. It may be changed freely: content types,
+// Timeout, QPS, UserAgent and Wrap work as against a real server.
+func (s *Server) Config(user User) *rest.Config {
+	return &rest.Config{
+		Host:      "http://apitest.invalid",
+		Transport: &transport{server: s, user: user},
+		QPS:       -1,
+		UserAgent: "apitest",
+	}
+}
+
+// Client returns a clientset that reaches the server as user.
+func (s *Server) Client(user User) *kubernetes.Clientset {
+	return kubernetes.NewForConfigOrDie(s.Config(user))
+}
+
+// transport carries the requests of one user to the server.
+type transport struct {
+	server *Server
+	user   User
+}
+
+// RoundTrip implements http.RoundTripper.
+func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
+	return t.server.roundTrip(t.user, req)
+}
+
+// CloseIdleConnections is there because client-go asks for it.
+func (*transport) CloseIdleConnections() {}
+
+func (s *Server) roundTrip(user User, req *http.Request) (*http.Response, error) {
+	body, err := readBody(req)
+	if err != nil {
+		return nil, err
+	}
+	ctx := req.Context()
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	r := &Request{Time: time.Now(), User: user, Body: body}
+	query, err := parseRequest(r, req)
+	if err != nil {
+		return nil, fmt.Errorf("apitest: %w", err)
+	}
+	if r.Verb == "create" && r.Name == "" {
+		r.Name = bodyName(r)
+	}
+	s.journal.begin(r)
+	call := &call{s: s, r: r, ctx: ctx, query: query}
+
+	latency, f := s.faults.take(r)
+	if latency > 0 {
+		if err := sleep(ctx, latency); err != nil {
+			return s.fail(r, f, err)
+		}
+	}
+	if f == nil {
+		return s.finish(call, nil, call.serve())
+	}
+	switch {
+	case f.Answer != nil:
+		resp, err := f.Answer(*r)
+		if err != nil {
+			return s.fail(r, f, err)
+		}
+		s.journal.update(r, func(r *Request) {
+			r.Code, r.Fault, r.Done, r.Duration = resp.StatusCode, f.Name, true, time.Since(r.Time)
+		})
+		return resp, nil
+	case f.Status != nil:
+		return s.finish(call, f, call.failure(f.Status))
+	case f.Err != nil:
+		return s.fail(r, f, f.Err)
+	case f.Hang:
+		return s.fail(r, f, hang(ctx))
+	case f.Malformed:
+		return s.finish(call, f, &answer{code: http.StatusOK, contentType: jsonMedia, body: []byte(`{"kind": <html>`)})
+	case f.CommitAfter > 0:
+		return s.commitLate(call, f)
+	}
+	a := call.serve()
+	if a.stream != nil {
+		a.stream.Close()
+	}
+	if f.HangResponse {
+		return s.fail(r, f, hang(ctx))
+	}
+	return s.fail(r, f, ErrConnReset)
+}
+
+// commitLate serves a request at its time, whether or not its client waits
+// until then. The timer needs no goroutine before it fires.
+func (s *Server) commitLate(c *call, f *Fault) (*http.Response, error) {
+	done := make(chan *answer, 1)
+	served := *c
+	served.ctx = context.WithoutCancel(c.ctx)
+	time.AfterFunc(f.CommitAfter, func() { done <- served.serve() })
+	select {
+	case a := <-done:
+		return s.finish(c, f, a)
+	case <-c.ctx.Done():
+		return s.fail(c.r, f, c.ctx.Err())
+	}
+}
+
+// fail ends a request without a response.
+func (s *Server) fail(r *Request, f *Fault, err error) (*http.Response, error) {
+	s.journal.update(r, func(r *Request) {
+		r.Err, r.Done, r.Duration = err, true, time.Since(r.Time)
+		if f != nil {
+			r.Fault = f.Name
+		}
+	})
+	return nil, err
+}
+
+// finish turns an answer into a response.
+func (s *Server) finish(c *call, f *Fault, a *answer) (*http.Response, error) {
+	s.journal.update(c.r, func(r *Request) {
+		r.Code = a.code
+		if f != nil {
+			r.Fault = f.Name
+		}
+		if a.stream == nil {
+			r.Done, r.Duration = true, time.Since(r.Time)
+		}
+	})
+	h := make(http.Header, 2)
+	h["Content-Type"] = []string{a.contentType}
+	for _, w := range a.warnings {
+		h.Add("Warning", `299 - "`+w+`"`)
+	}
+	if a.retryAfter > 0 {
+		h.Set("Retry-After", fmt.Sprint(a.retryAfter))
+	}
+	resp := &http.Response{
+		Status:     http.StatusText(a.code),
+		StatusCode: a.code,
+		Proto:      "HTTP/2.0", ProtoMajor: 2,
+		Header: h,
+	}
+	if a.stream != nil {
+		resp.Body, resp.ContentLength = a.stream, -1
+	} else {
+		resp.Body, resp.ContentLength = newBody(a.body), int64(len(a.body))
+	}
+	return resp, nil
+}
+
+func readBody(req *http.Request) ([]byte, error) {
+	if req.Body == nil || req.Body == http.NoBody {
+		return nil, nil
+	}
+	defer req.Body.Close()
+	if req.ContentLength > 0 {
+		b := make([]byte, req.ContentLength)
+		_, err := io.ReadFull(req.Body, b)
+		return b, err
+	}
+	return io.ReadAll(req.Body)
+}

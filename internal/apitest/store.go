@@ -1,0 +1,169 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package apitest
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+)
+
+// key names an object within its kind.
+type key struct{ namespace, name string }
+
+func (k key) compare(o key) int {
+	return cmp.Or(cmp.Compare(k.namespace, o.namespace), cmp.Compare(k.name, o.name))
+}
+
+// item is one version of one object. It never changes, so that it can be
+// handed around without copies and encoded once for everybody.
+type item struct {
+	key key
+	rv  uint64
+	obj runtime.Object // as stored, with group, version and kind
+
+	mu  sync.Mutex
+	enc []encoding
+}
+
+type encoding struct {
+	view    int
+	proto   bool
+	partial bool
+	bytes   []byte
+}
+
+func newItem(obj runtime.Object, rv uint64) *item {
+	m := metaOf(obj)
+	return &item{key: key{m.GetNamespace(), m.GetName()}, rv: rv, obj: obj}
+}
+
+// encoded returns the item as a client that asked for a and view v gets it.
+// The bytes are shared.
+func (it *item) encoded(k *kind, v int, a accepted) []byte {
+	it.mu.Lock()
+	defer it.mu.Unlock()
+	for _, e := range it.enc {
+		if e.view == v && e.proto == a.proto && e.partial == a.partial {
+			return e.bytes
+		}
+	}
+	obj := it.obj
+	if a.partial {
+		obj = partialOf(obj)
+	} else {
+		obj = k.convertTo(obj, v)
+	}
+	b := a.encode(obj)
+	it.enc = append(it.enc, encoding{v, a.proto, a.partial, b})
+	return b
+}
+
+// event is one change, for watches that start in the past.
+type event struct {
+	typ  watch.EventType
+	rv   uint64
+	at   time.Time
+	cur  *item // the new state; of a deletion the last, with the deletion's resourceVersion
+	prev *item // the state before, nil for a creation
+}
+
+// table holds all objects of one kind.
+type table struct {
+	kind      *kind
+	items     map[key]*item
+	log       []event // oldest first, at most Options.History
+	forgotten uint64  // events up to this resourceVersion are no longer in log
+	watchers  map[*watcher]struct{}
+	snapshots map[uint64][]*item // for the pages of a list, by resourceVersion
+	pages     []uint64           // keys of snapshots, oldest first
+}
+
+// sorted returns the items of one namespace, or all, in the order of keys.
+func (t *table) sorted(namespace string) []*item {
+	out := make([]*item, 0, len(t.items))
+	for k, it := range t.items {
+		if namespace == "" || k.namespace == namespace {
+			out = append(out, it)
+		}
+	}
+	slices.SortFunc(out, func(a, b *item) int { return a.key.compare(b.key) })
+	return out
+}
+
+// store is what etcd is to an API server. All of it is under one lock, which
+// no function of a test is ever called with.
+type store struct {
+	mu      sync.Mutex
+	rv      uint64
+	tables  map[*kind]*table
+	history int
+}
+
+func (st *store) next() uint64 {
+	st.rv++
+	return st.rv
+}
+
+func formatRV(rv uint64) string { return strconv.FormatUint(rv, 10) }
+
+// put stores obj, which becomes immutable, as a new version. prev is the
+// version it replaces, nil for a creation. The lock is held.
+func (st *store) put(t *table, obj runtime.Object, prev *item) *item {
+	rv := st.next()
+	metaOf(obj).SetResourceVersion(formatRV(rv))
+	it := newItem(obj, rv)
+	t.items[it.key] = it
+	typ := watch.Modified
+	if prev == nil {
+		typ = watch.Added
+	}
+	st.publish(t, event{typ: typ, rv: rv, at: time.Now(), cur: it, prev: prev})
+	return it
+}
+
+// remove deletes an object; the event carries last, its final state, under
+// the resourceVersion of the deletion. The lock is held.
+func (st *store) remove(t *table, last *item) *item {
+	rv := st.next()
+	obj := shallow(last.obj)
+	metaOf(obj).SetResourceVersion(formatRV(rv))
+	it := newItem(obj, rv)
+	delete(t.items, last.key)
+	st.publish(t, event{typ: watch.Deleted, rv: rv, at: time.Now(), cur: it, prev: last})
+	return it
+}
+
+func (st *store) publish(t *table, ev event) {
+	t.log = append(t.log, ev)
+	if n := len(t.log); n > 2*st.history {
+		// Trimmed in bulk, so that a write costs no copying.
+		t.forgotten = t.log[n-st.history-1].rv
+		t.log = slices.Clone(t.log[n-st.history:])
+	}
+	for w := range t.watchers {
+		w.offer(ev)
+	}
+}
+
+// since returns the events after rv, or ok=false if some of them are
+// forgotten. The lock is held.
+func (t *table) since(rv uint64) (evs []event, ok bool) {
+	if rv < t.forgotten {
+		return nil, false
+	}
+	i, _ := slices.BinarySearchFunc(t.log, rv+1, func(e event, rv uint64) int { return cmp.Compare(e.rv, rv) })
+	return t.log[i:], true
+}
+
+// forget drops all history: older resourceVersions are expired.
+func (t *table) forget(rv uint64) {
+	t.forgotten, t.log = rv, nil
+	t.snapshots, t.pages = nil, nil
+}

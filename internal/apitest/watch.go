@@ -1,0 +1,349 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package apitest
+
+import (
+	"context"
+	"encoding/binary"
+	"io"
+	"net/http"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes/scheme"
+)
+
+// watchTimeout ends a watch whose client gave no timeoutSeconds. The real
+// server picks a random time from half an hour to an hour.
+const watchTimeout = 30 * time.Minute
+
+// frame is one event as one client is to see it.
+type frame struct {
+	typ    watch.EventType
+	at     time.Time      // when it happened, for LagWatches
+	item   *item          // nil for bookmarks and errors
+	rv     uint64         // of a bookmark
+	initEd bool           // a bookmark that ends the initial events
+	status *metav1.Status // of an error
+}
+
+// watcher is the body of a watch response. It has no goroutine: events are
+// queued by writers, and encoded by whoever reads the body.
+type watcher struct {
+	c         *call
+	sel       *selector
+	after     uint64 // events up to this resourceVersion are not for this client
+	bookmarks bool
+	timeout   *time.Timer
+
+	wake chan struct{} // has a token when there may be something new
+	next time.Time     // when the next bookmark is due; used by the reader only
+	rest []byte        // encoded and not yet read; used by the reader only
+
+	mu    sync.Mutex
+	queue []frame
+	ended bool
+	err   error // what the reader gets once the queue is empty
+}
+
+func (c *call) watch() (*answer, error) {
+	sel, err := c.selector()
+	if err != nil {
+		return nil, err
+	}
+	opts, err := c.listOptions(!c.s.opts.RefuseWatchList)
+	if err != nil {
+		return nil, err
+	}
+	initial := opts.SendInitialEvents != nil && *opts.SendInitialEvents
+	if initial {
+		if err := c.waitFresh(opts.ResourceVersion); err != nil {
+			return nil, err
+		}
+	}
+	from, err := parseRV(opts.ResourceVersion)
+	if err != nil {
+		return nil, err
+	}
+	d := watchTimeout
+	if opts.TimeoutSeconds != nil && *opts.TimeoutSeconds > 0 {
+		d = time.Duration(*opts.TimeoutSeconds) * time.Second
+	}
+	w := &watcher{
+		c: c, sel: sel, after: from,
+		bookmarks: opts.AllowWatchBookmarks,
+		timeout:   time.NewTimer(d),
+		wake:      make(chan struct{}, 1),
+		next:      time.Now().Add(c.s.opts.BookmarkInterval),
+	}
+	w.start(opts.SendInitialEvents, from)
+	contentType := c.accept.name
+	if c.accept.proto {
+		contentType += ";stream=watch"
+	}
+	return &answer{code: http.StatusOK, contentType: contentType, stream: w}, nil
+}
+
+// start queues what the client missed and subscribes it to what follows, both
+// under the lock of the store so that there is no gap.
+func (w *watcher) start(sendInitial *bool, from uint64) {
+	st, t := &w.c.s.store, w.c.table()
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	now := time.Now()
+	switch {
+	case sendInitial != nil && *sendInitial, sendInitial == nil && from == 0:
+		for _, it := range t.sorted(w.sel.namespace) {
+			if w.sel.matches(it.obj) {
+				w.queue = append(w.queue, frame{typ: watch.Added, item: it, at: now})
+			}
+		}
+		w.after = st.rv
+		if sendInitial != nil && w.bookmarks {
+			w.queue = append(w.queue, frame{typ: watch.Bookmark, rv: st.rv, initEd: true, at: now})
+		}
+	case from == 0:
+		w.after = st.rv
+	default:
+		evs, ok := t.since(from)
+		if !ok {
+			w.queue = append(w.queue, expired(from, t.forgotten))
+			w.ended, w.err = true, io.EOF
+			return
+		}
+		for _, ev := range evs {
+			w.offer(ev)
+		}
+	}
+	t.watchers[w] = struct{}{}
+}
+
+func expired(rv, oldest uint64) frame {
+	e := apierrors.NewResourceExpired("too old resource version: " + formatRV(rv) + " (" + formatRV(oldest) + ")")
+	return frame{typ: watch.Error, status: &e.ErrStatus}
+}
+
+// offer queues an event if it is for this client. The lock of the store is
+// held.
+func (w *watcher) offer(ev event) {
+	if ev.rv <= w.after {
+		return
+	}
+	f := frame{at: ev.at, item: ev.cur}
+	now := ev.typ != watch.Deleted && w.sel.matches(ev.cur.obj)
+	was := ev.prev != nil && w.sel.matches(ev.prev.obj)
+	switch {
+	case now && was:
+		f.typ = watch.Modified
+	case now:
+		f.typ = watch.Added
+	case was:
+		f.typ = watch.Deleted
+		if ev.typ != watch.Deleted {
+			// It left the selection: the client gets its last matching
+			// state, with the resourceVersion of the change.
+			obj := shallow(ev.prev.obj)
+			metaOf(obj).SetResourceVersion(formatRV(ev.rv))
+			f.item = newItem(obj, ev.rv)
+		}
+	default:
+		return
+	}
+	w.push(f)
+}
+
+func (w *watcher) push(f frame) {
+	w.mu.Lock()
+	if !w.ended {
+		w.queue = append(w.queue, f)
+	}
+	w.mu.Unlock()
+	w.poke()
+}
+
+func (w *watcher) poke() {
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Read implements io.Reader for the response body.
+func (w *watcher) Read(p []byte) (int, error) {
+	for len(w.rest) == 0 {
+		f, wait, err := w.take()
+		if err != nil {
+			w.end(err)
+			return 0, err
+		}
+		if f != nil {
+			w.rest = w.encode(*f)
+			continue
+		}
+		if err := w.wait(wait); err != nil {
+			w.end(err)
+			return 0, err
+		}
+	}
+	n := copy(p, w.rest)
+	w.rest = w.rest[n:]
+	return n, nil
+}
+
+// take returns the next frame if it is due, else how long to wait for it; 0
+// means for ever.
+func (w *watcher) take() (*frame, time.Duration, error) {
+	if err := w.c.ctx.Err(); err != nil {
+		return nil, 0, err
+	}
+	lag, stalled := w.c.s.watches.of(w.c.r)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if stalled {
+		if w.ended && w.err != io.EOF {
+			return nil, 0, w.err
+		}
+		return nil, 0, nil
+	}
+	if len(w.queue) == 0 {
+		if w.ended {
+			return nil, 0, w.err
+		}
+		return nil, 0, nil
+	}
+	f := w.queue[0]
+	if due := time.Until(f.at.Add(lag)); lag > 0 && due > 0 {
+		return nil, due, nil
+	}
+	w.queue[0] = frame{}
+	w.queue = w.queue[1:]
+	return &f, 0, nil
+}
+
+// wait blocks until there may be something to read. A bookmark that becomes
+// due meanwhile is queued.
+func (w *watcher) wait(d time.Duration) error {
+	var due <-chan time.Time
+	bookmark := false
+	if d == 0 && w.bookmarks {
+		d, bookmark = max(time.Until(w.next), 1), true
+	}
+	if d > 0 {
+		t := time.NewTimer(d)
+		defer t.Stop()
+		due = t.C
+	}
+	select {
+	case <-w.wake:
+	case <-due:
+		if bookmark {
+			w.next = w.next.Add(w.c.s.opts.BookmarkInterval)
+			w.bookmark()
+		}
+	case <-w.timeout.C:
+		return io.EOF
+	case <-w.c.ctx.Done():
+		return w.c.ctx.Err()
+	}
+	return nil
+}
+
+// bookmark queues a bookmark, unless something else is waiting anyway.
+func (w *watcher) bookmark() {
+	if _, stalled := w.c.s.watches.of(w.c.r); stalled {
+		return
+	}
+	st := &w.c.s.store
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.queue) == 0 && !w.ended {
+		w.queue = append(w.queue, frame{typ: watch.Bookmark, rv: max(st.rv, w.after)})
+	}
+}
+
+// Close implements io.Closer for the response body.
+func (w *watcher) Close() error {
+	w.end(context.Canceled)
+	return nil
+}
+
+// end closes the stream: a reader gets what is queued and then err.
+func (w *watcher) end(err error) {
+	w.mu.Lock()
+	already := w.ended
+	if !already {
+		w.ended, w.err = true, err
+	}
+	w.mu.Unlock()
+	st := &w.c.s.store
+	st.mu.Lock()
+	delete(w.c.table().watchers, w)
+	st.mu.Unlock()
+	w.timeout.Stop()
+	w.c.s.journal.update(w.c.r, func(r *Request) {
+		if !r.Done {
+			r.Done, r.Duration = true, time.Since(r.Time)
+		}
+	})
+	w.poke()
+}
+
+// encode makes the bytes of a frame: in JSON a line, in protobuf a message
+// with its length before it.
+func (w *watcher) encode(f frame) []byte {
+	c := w.c
+	var object []byte
+	switch {
+	case f.item != nil:
+		object = f.item.encoded(c.kind, c.view, c.accept)
+	case f.status != nil:
+		object = encodeStatus(c.accept.media, *f.status)
+	default:
+		object = c.accept.encode(c.bookmarkObject(f))
+	}
+	if !c.accept.proto {
+		b := make([]byte, 0, len(object)+len(f.typ)+24)
+		b = append(b, `{"type":"`...)
+		b = append(b, f.typ...)
+		b = append(b, `","object":`...)
+		if n := len(object); n > 0 && object[n-1] == '\n' {
+			object = object[:n-1]
+		}
+		b = append(b, object...)
+		return append(b, '}', '\n')
+	}
+	ev := metav1.WatchEvent{Type: string(f.typ), Object: runtime.RawExtension{Raw: object}}
+	b := make([]byte, 4+ev.Size())
+	n, err := ev.MarshalToSizedBuffer(b[4:])
+	if err != nil {
+		panic("apitest: " + err.Error())
+	}
+	binary.BigEndian.PutUint32(b, uint32(n))
+	return b[:4+n]
+}
+
+// bookmarkObject is an object of the watched kind that has nothing but a
+// resourceVersion.
+func (c *call) bookmarkObject(f frame) runtime.Object {
+	gvk := c.kind.views[c.view].gv.WithKind(c.kind.name)
+	var obj runtime.Object = &metav1.PartialObjectMetadata{}
+	if c.accept.partial {
+		gvk = metaV1.WithKind("PartialObjectMetadata")
+	} else if o, err := scheme.Scheme.New(gvk); err == nil {
+		obj = o
+	}
+	obj.GetObjectKind().SetGroupVersionKind(gvk)
+	m := metaOf(obj)
+	m.SetResourceVersion(formatRV(f.rv))
+	if f.initEd {
+		m.SetAnnotations(map[string]string{metav1.InitialEventsAnnotationKey: "true"})
+	}
+	return obj
+}

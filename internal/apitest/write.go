@@ -1,0 +1,369 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package apitest
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// write is what the hooks of a kind may know of the write they are part of.
+type write struct {
+	s    *Server
+	r    *Request
+	kind *kind
+	view int
+	now  metav1.Time // truncated to seconds, as the API stores times
+}
+
+func (c *call) newWrite() *write {
+	return &write{s: c.s, r: c.r, kind: c.kind, view: c.view, now: metav1.Now().Rfc3339Copy()}
+}
+
+// gate reports whether a feature gate of the API is on.
+func (w *write) gate(g Gate) bool { return w.s.gate(g) }
+
+// matchNamespace gives obj the namespace of the request, or refuses it.
+func (c *call) matchNamespace(obj runtime.Object) error {
+	want := ""
+	if c.kind.namespaced {
+		want = c.r.Namespace
+	}
+	m := metaOf(obj)
+	switch got := m.GetNamespace(); {
+	case got == want:
+	case got == "" || want == "":
+		m.SetNamespace(want)
+	default:
+		return apierrors.NewBadRequest("the namespace of the provided object does not match the namespace sent on the request")
+	}
+	return nil
+}
+
+func (c *call) create() (*answer, error) {
+	if c.r.Subresource != "" {
+		return nil, apierrors.NewMethodNotSupported(c.resource(), "create")
+	}
+	if named := c.r.Path[strings.LastIndexByte(c.r.Path, '/')+1:]; named != c.kind.resource {
+		return nil, apierrors.NewMethodNotSupported(c.resource(), "create")
+	}
+	obj, err := c.decode()
+	if err != nil {
+		return nil, err
+	}
+	if err := c.matchNamespace(obj); err != nil {
+		return nil, err
+	}
+	m := metaOf(obj)
+	if m.GetResourceVersion() != "" {
+		return nil, errors.New("resourceVersion should not be set on objects to be created")
+	}
+	w := c.newWrite()
+	if m.GetName() == "" && m.GetGenerateName() != "" {
+		m.SetName(c.s.generateName(m.GetGenerateName()))
+	}
+	c.s.store.mu.Lock()
+	it, err := c.insert(w, obj)
+	c.s.store.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	return c.object(http.StatusCreated, it)
+}
+
+// insert makes obj acceptable and stores it. The lock of the store is held.
+func (c *call) insert(w *write, obj runtime.Object) (*item, error) {
+	k, t, m := c.kind, c.table(), metaOf(obj)
+	w.s.prepareCreate(w, obj)
+	if k.namespaced {
+		if err := c.s.namespaceOpen(k, m); err != nil {
+			return nil, err
+		}
+	}
+	if err := c.s.admit(c, w, obj, nil); err != nil {
+		return nil, err
+	}
+	if errs := k.check(w, obj, nil); len(errs) > 0 {
+		return nil, apierrors.NewInvalid(k.groupKind(), m.GetName(), errs)
+	}
+	if prev := t.items[key{m.GetNamespace(), m.GetName()}]; prev != nil {
+		err := apierrors.NewAlreadyExists(c.resource(), m.GetName())
+		if metaOf(prev.obj).GetDeletionTimestamp() != nil {
+			err.ErrStatus.Message = "object is being deleted: " + err.ErrStatus.Message
+		}
+		return nil, err
+	}
+	if c.r.DryRun {
+		return newItem(obj, 0), nil
+	}
+	return c.s.store.put(t, obj, nil), nil
+}
+
+// prepareCreate gives a new object everything that the server provides.
+func (s *Server) prepareCreate(w *write, obj runtime.Object) {
+	k, m := w.kind, metaOf(obj)
+	obj.GetObjectKind().SetGroupVersionKind(k.stored().WithKind(k.name))
+	m.SetUID(s.newUID())
+	m.SetCreationTimestamp(w.now)
+	m.SetDeletionTimestamp(nil)
+	m.SetDeletionGracePeriodSeconds(nil)
+	m.SetSelfLink("")
+	m.SetOwnerReferences(dedup(m.GetOwnerReferences()))
+	if k.generation {
+		m.SetGeneration(1)
+	}
+	if k.defaults != nil {
+		k.defaults(obj)
+	}
+	if k.onCreate != nil {
+		k.onCreate(w, obj)
+	}
+	m.SetManagedFields(nil)
+	w.manage(m, nil)
+}
+
+// namespaceOpen refuses new objects in a namespace that doesn't exist or is
+// going away. The lock of the store is held.
+func (s *Server) namespaceOpen(k *kind, m metav1.Object) error {
+	it := s.store.tables[namespaces].items[key{name: m.GetNamespace()}]
+	if it == nil {
+		return apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, m.GetNamespace())
+	}
+	if metaOf(it.obj).GetDeletionTimestamp() != nil {
+		err := apierrors.NewForbidden(k.groupResource(0), m.GetName(),
+			fmt.Errorf("unable to create new content in namespace %s because it is being terminated", m.GetNamespace()))
+		err.ErrStatus.Details.Causes = append(err.ErrStatus.Details.Causes, metav1.StatusCause{
+			Type: "NamespaceTerminating", Message: fmt.Sprintf("namespace %s is being terminated", m.GetNamespace()), Field: "metadata.namespace"})
+		return err
+	}
+	return nil
+}
+
+// check validates an object as a whole.
+func (k *kind) check(w *write, obj, old runtime.Object) field.ErrorList {
+	path := field.NewPath("metadata")
+	errs := apivalidation.ValidateObjectMetaAccessor(metaOf(obj), k.namespaced, k.validName, path)
+	if old != nil {
+		errs = append(errs, apivalidation.ValidateObjectMetaAccessorUpdate(metaOf(obj), metaOf(old), path)...)
+	}
+	if k.validate != nil {
+		errs = append(errs, k.validate(w, obj, old)...)
+	}
+	return errs
+}
+
+func (c *call) update() (*answer, error) {
+	obj, err := c.decode()
+	if err != nil {
+		return nil, err
+	}
+	if err := c.matchNamespace(obj); err != nil {
+		return nil, err
+	}
+	m := metaOf(obj)
+	if m.GetName() == "" {
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s based on URL) was undeterminable: name must be provided", c.r.Name))
+	}
+	if m.GetName() != c.r.Name {
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s) does not match the name on the URL (%s)", m.GetName(), c.r.Name))
+	}
+	mayCreate := c.kind.createOnUpdate && c.r.Subresource == ""
+	if _, err := c.lookup(); err != nil && mayCreate {
+		if err := c.s.authorizeCreate(c); err != nil {
+			return nil, err
+		}
+	}
+	it, code, err := c.put(obj, mayCreate)
+	if err != nil {
+		return nil, err
+	}
+	return c.object(code, it)
+}
+
+// put replaces the object of the path by obj, or creates it.
+func (c *call) put(obj runtime.Object, mayCreate bool) (*item, int, error) {
+	c.s.store.mu.Lock()
+	defer c.s.store.mu.Unlock()
+	w := c.newWrite()
+	old := c.table().items[c.key()]
+	if old == nil && !mayCreate {
+		return nil, 0, apierrors.NewNotFound(c.resource(), c.r.Name)
+	}
+	if uid := metaOf(obj).GetUID(); uid != "" {
+		// A UID in the body is a precondition, also of an object that no
+		// longer exists.
+		var have types.UID
+		var rv uint64
+		if old != nil {
+			have, rv = metaOf(old.obj).GetUID(), old.rv
+		}
+		if have != uid {
+			return nil, 0, apierrors.NewConflict(c.resource(), c.r.Name, c.preconditionFailed(rv, uid, have))
+		}
+	}
+	if old == nil {
+		metaOf(obj).SetResourceVersion("")
+		it, err := c.insert(w, obj)
+		return it, http.StatusCreated, err
+	}
+	it, err := c.replace(w, obj, old)
+	return it, http.StatusOK, err
+}
+
+func (c *call) preconditionFailed(rv uint64, want, have types.UID) error {
+	path := "/registry/" + c.kind.resource + "/"
+	if k := c.key(); k.namespace != "" {
+		path += k.namespace + "/"
+	}
+	return fmt.Errorf("StorageError: invalid object, Code: 4, Key: %s%s, ResourceVersion: %d, AdditionalErrorMsg: Precondition failed: UID in precondition: %s, UID in object meta: %s",
+		path, c.r.Name, rv, want, have)
+}
+
+// optimisticLock is the message everybody knows.
+const optimisticLock = "the object has been modified; please apply your changes to the latest version and try again"
+
+// replace stores obj in place of old, if it may. The lock of the store is
+// held.
+func (c *call) replace(w *write, obj runtime.Object, old *item) (*item, error) {
+	k, t, m, om := c.kind, c.table(), metaOf(obj), metaOf(old.obj)
+	switch rv, err := parseRV(m.GetResourceVersion()); {
+	case err != nil:
+		return nil, apierrors.NewInvalid(k.groupKind(), c.r.Name, field.ErrorList{
+			field.Invalid(field.NewPath("metadata", "resourceVersion"), m.GetResourceVersion(), err.Error())})
+	case rv == 0 && !k.unconditional:
+		return nil, apierrors.NewInvalid(schema.GroupKind{Group: c.resource().Group, Kind: k.resource}, c.r.Name, field.ErrorList{
+			field.Invalid(field.NewPath("metadata", "resourceVersion"), 0, "must be specified for an update")})
+	case rv != 0 && rv != old.rv:
+		return nil, apierrors.NewConflict(c.resource(), c.r.Name, errors.New(optimisticLock))
+	}
+	m.SetResourceVersion(om.GetResourceVersion())
+	obj.GetObjectKind().SetGroupVersionKind(k.stored().WithKind(k.name))
+	m.SetOwnerReferences(dedup(m.GetOwnerReferences()))
+	m.SetGeneration(om.GetGeneration())
+	if m.GetUID() == "" {
+		m.SetUID(om.GetUID())
+	}
+	m.SetCreationTimestamp(om.GetCreationTimestamp())
+	if t := om.GetDeletionTimestamp(); t != nil {
+		m.SetDeletionTimestamp(t)
+	}
+	if g := om.GetDeletionGracePeriodSeconds(); g != nil && m.GetDeletionGracePeriodSeconds() == nil {
+		m.SetDeletionGracePeriodSeconds(g)
+	}
+	if k.defaults != nil {
+		k.defaults(obj)
+	}
+	if k.onUpdate != nil {
+		k.onUpdate(w, obj, old.obj)
+	}
+	if k.generation && k.specChanged(obj, old.obj) {
+		m.SetGeneration(om.GetGeneration() + 1)
+	}
+	changed := w.manage(m, old)
+	if err := c.s.admit(c, w, obj, old.obj); err != nil {
+		return nil, err
+	}
+	if errs := k.check(w, obj, old.obj); len(errs) > 0 {
+		return nil, apierrors.NewInvalid(k.groupKind(), c.r.Name, errs)
+	}
+	if !changed && w.same(obj, old.obj) {
+		return old, nil
+	}
+	if c.r.DryRun {
+		return newItem(obj, old.rv), nil
+	}
+	if om.GetDeletionTimestamp() != nil && len(m.GetFinalizers()) == 0 &&
+		(om.GetDeletionGracePeriodSeconds() == nil || *om.GetDeletionGracePeriodSeconds() == 0) {
+		// The last finalizer went, and nothing else kept the object.
+		c.s.store.remove(t, old)
+		return newItem(obj, old.rv), nil
+	}
+	return c.s.store.put(t, obj, old), nil
+}
+
+// same reports whether two versions differ in nothing but who manages them.
+func (w *write) same(obj, old runtime.Object) bool {
+	m := metaOf(obj)
+	mf := m.GetManagedFields()
+	m.SetManagedFields(metaOf(old).GetManagedFields())
+	same := apiequality.Semantic.DeepEqual(obj, old)
+	m.SetManagedFields(mf)
+	return same
+}
+
+// stub stands for the field sets that the real server tracks.
+var stub = &metav1.FieldsV1{Raw: []byte(`{"f:metadata":{"f:labels":{}},"f:spec":{}}`)}
+
+// manage brings managedFields up to date: those of old unless the client sent
+// its own, with the entry of this writer added or dated anew. The contents of
+// the field sets are a stub. It reports whether the client changed them.
+func (w *write) manage(m metav1.Object, old *item) (changed bool) {
+	entries := m.GetManagedFields()
+	if old != nil {
+		was := metaOf(old.obj).GetManagedFields()
+		switch {
+		case len(entries) == 0:
+			entries = was
+		case len(entries) == 1 && entries[0].Manager == "" && entries[0].FieldsV1 == nil:
+			entries, changed = nil, true // [{}] resets
+		default:
+			changed = len(entries) != len(was)
+		}
+	}
+	e := metav1.ManagedFieldsEntry{
+		Manager: w.manager(), Operation: metav1.ManagedFieldsOperationUpdate,
+		APIVersion: w.kind.views[w.view].gv.String(), Time: &w.now,
+		FieldsType: "FieldsV1", FieldsV1: stub, Subresource: w.r.Subresource,
+	}
+	i := slices.IndexFunc(entries, func(x metav1.ManagedFieldsEntry) bool {
+		return x.Manager == e.Manager && x.Operation == e.Operation && x.APIVersion == e.APIVersion && x.Subresource == e.Subresource
+	})
+	out := make([]metav1.ManagedFieldsEntry, len(entries), len(entries)+1)
+	copy(out, entries)
+	if i < 0 {
+		out = append(out, e)
+	} else {
+		out[i] = e
+	}
+	m.SetManagedFields(out)
+	return changed
+}
+
+// manager is the field manager of a request: what it says, else the first
+// part of its user agent.
+func (w *write) manager() string {
+	if w.r.FieldManager != "" {
+		return w.r.FieldManager
+	}
+	name, _, _ := strings.Cut(w.r.UserAgent, "/")
+	if name == "" {
+		name = "unknown"
+	}
+	return name
+}
+
+func dedup(refs []metav1.OwnerReference) []metav1.OwnerReference {
+	if len(refs) < 2 {
+		return refs
+	}
+	var out []metav1.OwnerReference
+	for _, ref := range refs {
+		if !slices.ContainsFunc(out, func(o metav1.OwnerReference) bool { return apiequality.Semantic.DeepEqual(o, ref) }) {
+			out = append(out, ref)
+		}
+	}
+	return out
+}
