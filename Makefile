@@ -1,0 +1,65 @@
+# Copyright The Kubewright Authors
+# SPDX-License-Identifier: Apache-2.0
+#
+# A new machine needs Go, git, gcc and make; every target installs what else it
+# needs through the Go module proxy. `make` alone prints the targets.
+
+SHELL := /usr/bin/env bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+GO ?= go
+# Nested modules: their requirements stay out of the root go.mod.
+MODULES := $(patsubst %/go.mod,%,$(shell git ls-files '*/go.mod' | grep -v testdata))
+# One test of a bubble runs for virtual months; a real minute is plenty, a hang is not waited for.
+TEST_TIMEOUT ?= 20m
+E2E_TIMEOUT ?= 30m
+BENCH ?= .
+BENCHTIME ?= 1s
+
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+
+.PHONY: help
+help: ## Print the targets
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: test
+test: vet unit race e2e ## The one test command: vet, unit, race and end-to-end tests
+
+.PHONY: vet
+vet: ## Vet every module, and check that files are formatted
+	@out=$$(git ls-files '*.go' | xargs gofmt -l); if [ -n "$$out" ]; then echo "not formatted:"; echo "$$out"; exit 1; fi
+	$(GO) vet ./...
+	@# Vetting the control plane's own program would vet Kubernetes: its launcher is enough.
+	@for m in $(MODULES); do case $$m in test/controlplane/*) continue;; esac; echo "vet $$m"; (cd $$m && $(GO) vet ./...); done
+
+.PHONY: unit
+unit: ## Unit tests, and every benchmark once so that none rots
+	$(GO) test -timeout $(TEST_TIMEOUT) ./...
+	$(GO) test -timeout $(TEST_TIMEOUT) -run '^$$' -bench . -benchtime 1x ./... >/dev/null
+
+.PHONY: race
+race: ## Unit tests under the race detector
+	$(GO) test -race -timeout $(TEST_TIMEOUT) ./...
+
+.PHONY: e2e
+e2e: ## The packages and examples against a real control plane (built on first use: six to eight minutes)
+	cd test/controlplane && $(GO) test -timeout $(E2E_TIMEOUT) ./...
+	KUBEWRIGHT_E2E=1 $(GO) test -timeout $(E2E_TIMEOUT) -p 1 -count=1 ./test/e2e/...
+
+.PHONY: demo
+demo: ## Real control plane on loopback, an example node with node credentials (KEEP=1 keeps it running)
+	$(GO) run ./examples/demo $(if $(KEEP),--keep)
+
+.PHONY: bench
+bench: ## Benchmarks of the packages, then side by side with their peers (BENCH, BENCHTIME)
+	$(GO) test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) -benchmem ./...
+	cd bench && $(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -timeout 60m ./...
+
+.PHONY: lint
+lint: vet ## Vet and staticcheck (pinned)
+	$(GO) run $(STATICCHECK) ./...
+
+.PHONY: api
+api: ## Rewrite the golden files of the exported API
+	$(GO) test -run TestExportedAPI . -update

@@ -1,0 +1,389 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package kubewright_test
+
+import (
+	"bytes"
+	"flag"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// This file and api_test.go keep the house in order: what CONVENTIONS asks of
+// every package is checked here, offline, instead of being remembered.
+
+var update = flag.Bool("update", false, "rewrite the golden files of the exported API")
+
+const module = "github.com/kubewright/kubewright"
+
+// product lists the six packages; those not written yet are left out by built.
+var product = []string{"lease", "nodestatus", "podsync", "election", "resourceslice", "configcheckpoint"}
+
+// built returns the product packages that exist.
+func built(t *testing.T) []string {
+	t.Helper()
+	var there []string
+	for _, pkg := range product {
+		if _, err := os.Stat(filepath.Join(pkg, "doc.go")); err == nil {
+			there = append(there, pkg)
+		}
+	}
+	if len(there) == 0 {
+		t.Fatal("no product package found: is the test run in the root of the module?")
+	}
+	return there
+}
+
+// goFile is a Go file of the repository, nested modules included.
+type goFile struct {
+	path   string // slash-separated, from the root
+	source []byte
+	ast    *ast.File
+	fset   *token.FileSet
+}
+
+func (f goFile) dir() string  { return filepath.ToSlash(filepath.Dir(f.path)) }
+func (f goFile) isTest() bool { return strings.HasSuffix(f.path, "_test.go") }
+
+// in reports whether the file is in the folder or below it.
+func (f goFile) in(folder string) bool { return strings.HasPrefix(f.path, folder+"/") }
+
+// nested lists the folders of other modules, which may require what they like.
+func (f goFile) nested(modules []string) bool {
+	return slices.ContainsFunc(modules, f.in)
+}
+
+// support reports whether the file belongs to a package that exists for tests.
+func (f goFile) support() bool {
+	for _, folder := range []string{"internal/apitest", "internal/lifecycletest", "podsync/podsynctest", "test"} {
+		if f.in(folder) {
+			return true
+		}
+	}
+	return false
+}
+
+func (f goFile) imports() []string {
+	var paths []string
+	for _, spec := range f.ast.Imports {
+		paths = append(paths, strings.Trim(spec.Path.Value, "`\""))
+	}
+	return paths
+}
+
+func walk(t *testing.T, visit func(path string, d fs.DirEntry)) {
+	t.Helper()
+	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && path != "." && (strings.HasPrefix(d.Name(), ".git") || d.Name() == "bin") {
+			return filepath.SkipDir
+		}
+		visit(filepath.ToSlash(path), d)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func goFiles(t *testing.T) []goFile {
+	t.Helper()
+	var files []goFile
+	walk(t, func(path string, d fs.DirEntry) {
+		if d.IsDir() || !strings.HasSuffix(path, ".go") || strings.Contains(path, "/testdata/") {
+			return
+		}
+		source, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fset := token.NewFileSet()
+		parsed, err := parser.ParseFile(fset, path, source, parser.ParseComments)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, goFile{path, source, parsed, fset})
+	})
+	return files
+}
+
+func nestedModules(t *testing.T) []string {
+	t.Helper()
+	var folders []string
+	walk(t, func(path string, d fs.DirEntry) {
+		if !d.IsDir() && d.Name() == "go.mod" && path != "go.mod" {
+			folders = append(folders, filepath.ToSlash(filepath.Dir(path)))
+		}
+	})
+	return folders
+}
+
+func TestEveryFileHasTheLicenceHeader(t *testing.T) {
+	const want = "// Copyright The Kubewright Authors\n// SPDX-License-Identifier: Apache-2.0\n\n"
+	for _, f := range goFiles(t) {
+		if !bytes.HasPrefix(f.source, []byte(want)) {
+			t.Errorf("%s does not begin with the two lines of the licence header and a blank line", f.path)
+		}
+	}
+	walk(t, func(path string, d fs.DirEntry) {
+		name := d.Name()
+		if d.IsDir() || !(name == "Makefile" || strings.HasSuffix(name, ".sh") || strings.HasSuffix(name, ".yaml")) {
+			return
+		}
+		source, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if head := source[:min(len(source), 300)]; !bytes.Contains(head, []byte("# SPDX-License-Identifier: Apache-2.0")) {
+			t.Errorf("%s has no licence header", path)
+		}
+	})
+}
+
+func TestEveryPackageHasOneComment(t *testing.T) {
+	type pkg struct{ dir, name string }
+	comments := make(map[pkg][]string)
+	for _, f := range goFiles(t) {
+		if f.isTest() {
+			continue
+		}
+		p := pkg{f.dir(), f.ast.Name.Name}
+		if comments[p] == nil {
+			comments[p] = []string{}
+		}
+		if f.ast.Doc != nil {
+			comments[p] = append(comments[p], f.path)
+			text := f.ast.Doc.Text()
+			if strings.Contains(text, "Copyright") || strings.Contains(text, "SPDX") {
+				t.Errorf("%s: the package comment has swallowed the licence header", f.path)
+			}
+			if begin := "Package " + p.name + " "; p.name != "main" && !strings.HasPrefix(text, begin) {
+				t.Errorf("%s: the package comment does not begin with %q", f.path, begin)
+			}
+		}
+	}
+	for p, where := range comments {
+		if len(where) != 1 {
+			t.Errorf("package %s in %s has %d package comments (%s), want one", p.name, p.dir, len(where), strings.Join(where, ", "))
+		}
+	}
+}
+
+func TestProductPackagesAreDocumentedUnderTheSameHeadings(t *testing.T) {
+	want := []string{"Usage", "Behavior", "Concurrency", "Failure modes", "Events and hooks", "Permissions", "Compatibility"}
+	for _, pkg := range built(t) {
+		source, err := os.ReadFile(filepath.Join(pkg, "doc.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var headings []string
+		for _, match := range regexp.MustCompile(`(?m)^// # (.+)$`).FindAllSubmatch(source, -1) {
+			headings = append(headings, string(match[1]))
+		}
+		if !slices.Equal(headings, want) {
+			t.Errorf("%s/doc.go has the headings %q, want %q", pkg, headings, want)
+		}
+	}
+}
+
+func TestProductPackagesHaveExamples(t *testing.T) {
+	for _, pkg := range built(t) {
+		examples := 0
+		for _, f := range goFiles(t) {
+			if f.dir() != pkg || !f.isTest() {
+				continue
+			}
+			for _, decl := range f.ast.Decls {
+				if fn, ok := decl.(*ast.FuncDecl); ok && strings.HasPrefix(fn.Name.Name, "Example") {
+					examples++
+					if !bytes.Contains(f.source, []byte("// Output:")) {
+						t.Errorf("%s: the Example has no output to compare, so it never runs", f.path)
+					}
+				}
+			}
+		}
+		if examples < 2 {
+			t.Errorf("package %s has %d runnable Examples, want two or more", pkg, examples)
+		}
+	}
+}
+
+func TestExactlySixDirectRequirements(t *testing.T) {
+	gomod, err := os.ReadFile("go.mod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"github.com/google/go-cmp", "k8s.io/api", "k8s.io/apimachinery", "k8s.io/client-go", "k8s.io/klog/v2", "k8s.io/utils"}
+	var got []string
+	for _, match := range regexp.MustCompile(`(?m)^(?:require )?\s*(\S+\.\S+/\S+) v\S+$`).FindAllSubmatch(gomod, -1) {
+		got = append(got, string(match[1]))
+	}
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
+		t.Errorf("go.mod requires directly %q, want %q", got, want)
+	}
+	if bytes.Contains(gomod, []byte("replace")) {
+		t.Error("go.mod has a replace: it would not hold for those who import us")
+	}
+}
+
+func TestImports(t *testing.T) {
+	modules := nestedModules(t)
+	for _, f := range goFiles(t) {
+		if f.nested(modules) {
+			continue
+		}
+		for _, path := range f.imports() {
+			if !f.isTest() && !f.support() && (path == "testing" || strings.HasPrefix(path, "testing/") || strings.HasPrefix(path, "github.com/google/go-cmp")) {
+				t.Errorf("%s imports %s: that is for tests", f.path, path)
+			}
+			if !f.isTest() && !f.support() && (strings.HasPrefix(path, module+"/internal/apitest") || strings.HasPrefix(path, module+"/internal/lifecycletest")) {
+				t.Errorf("%s imports %s: that is for tests", f.path, path)
+			}
+			if host, _, _ := strings.Cut(path, "/"); !strings.Contains(host, ".") {
+				continue // standard library
+			}
+			if !strings.HasPrefix(path, module) && !strings.HasPrefix(path, "k8s.io/") && !strings.HasPrefix(path, "github.com/google/go-cmp/") {
+				t.Errorf("%s imports %s, which is of none of the six requirements", f.path, path)
+			}
+		}
+	}
+}
+
+func TestProductPackagesDoNotImportOneAnother(t *testing.T) {
+	for _, f := range goFiles(t) {
+		own, _, _ := strings.Cut(f.path, "/")
+		if !slices.Contains(product, own) {
+			continue
+		}
+		for _, path := range f.imports() {
+			rest, ok := strings.CutPrefix(path, module+"/")
+			if other, _, _ := strings.Cut(rest, "/"); ok && other != own && slices.Contains(product, other) {
+				t.Errorf("%s imports %s: the six packages meet only in the embedder's main", f.path, path)
+			}
+		}
+	}
+}
+
+// forbidden are calls that a library must leave to the program it is part of,
+// with the reason. The arguments are selectors as written in the source.
+var forbidden = map[string]string{
+	"utilruntime.HandleError":            "it has a process-global limiter; use the context's logger and ErrorHandler",
+	"utilruntime.HandleErrorWithContext": "it has a process-global limiter; use the context's logger and ErrorHandler",
+	"workqueue.SetProvider":              "global, and the first call wins",
+	"klog.Background":                    "the logger comes from the context",
+	"klog.InfoS":                         "the logger comes from the context",
+	"klog.Infof":                         "the logger comes from the context",
+	"klog.ErrorS":                        "the logger comes from the context",
+	"klog.Errorf":                        "the logger comes from the context",
+	"os.Exit":                            "only main ends the process",
+	"context.TODO":                       "every call has a caller",
+	"context.Background":                 "every call has a caller",
+	"os.Getenv":                          "settings come from Config",
+	"signal.Notify":                      "signals are main's",
+	"flag.String":                        "flags are main's",
+}
+
+func TestProductPackagesLeaveTheProcessAlone(t *testing.T) {
+	for _, f := range goFiles(t) {
+		top, _, _ := strings.Cut(f.path, "/")
+		if f.isTest() || f.support() || !slices.Contains(append(slices.Clone(product), "internal"), top) {
+			continue
+		}
+		ast.Inspect(f.ast, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.SelectorExpr:
+				if x, ok := n.X.(*ast.Ident); ok {
+					if why, bad := forbidden[x.Name+"."+n.Sel.Name]; bad {
+						t.Errorf("%s uses %s.%s: %s", f.fset.Position(n.Pos()), x.Name, n.Sel.Name, why)
+					}
+				}
+			case *ast.CallExpr:
+				if id, ok := n.Fun.(*ast.Ident); ok && id.Name == "panic" {
+					t.Errorf("%s panics: a node must not die of it", f.fset.Position(n.Pos()))
+				}
+			case *ast.FuncDecl:
+				if n.Name.Name == "init" && n.Recv == nil {
+					t.Errorf("%s: init runs in every program that links us", f.fset.Position(n.Pos()))
+				}
+			}
+			return true
+		})
+	}
+}
+
+func TestFilesAreShort(t *testing.T) {
+	for _, f := range goFiles(t) {
+		if lines := bytes.Count(f.source, []byte("\n")); !f.isTest() && lines > 400 {
+			t.Errorf("%s has %d lines, more than 400: is it still one concern?", f.path, lines)
+		}
+	}
+}
+
+func TestUnfinishedWorkHasAReason(t *testing.T) {
+	// TO-DO markers are allowed with a reason: "TODO(why or where): what".
+	mark := regexp.MustCompile(`\b(TODO|FIXME|XXX)\b(\([^)]{8,}\))?`)
+	for _, f := range goFiles(t) {
+		if f.path == "repo_test.go" {
+			continue
+		}
+		for _, match := range mark.FindAllSubmatchIndex(f.source, -1) {
+			if match[4] < 0 {
+				line := 1 + bytes.Count(f.source[:match[0]], []byte("\n"))
+				t.Errorf("%s:%d: a mark for later without its reason", f.path, line)
+			}
+		}
+	}
+}
+
+func TestNothingNamesAMachineOrARegistry(t *testing.T) {
+	if _, err := exec.LookPath("git"); err != nil {
+		t.Skip("needs git to know which files belong to the repository")
+	}
+	out, err := exec.Command("git", "ls-files", "-z").Output()
+	if err != nil {
+		t.Skip("not a git checkout: " + err.Error())
+	}
+	// Written so that this file does not match itself.
+	bad := regexp.MustCompile(`(^|[^A-Za-z0-9_.])/(w` + `ork|r` + `oot)/|prox` + `y\.golang|deb\.debia` + `n|registry\.npmj` + `s`)
+	for path := range strings.SplitSeq(strings.TrimRight(string(out), "\x00"), "\x00") {
+		if strings.HasSuffix(path, ".sum") {
+			continue
+		}
+		content, err := os.ReadFile(path)
+		if err != nil {
+			continue // deleted in the work tree, or a link
+		}
+		if match := bad.Find(content); match != nil {
+			t.Errorf("%s contains %q", path, match)
+		}
+	}
+}
+
+func TestExamplesCanBeCopied(t *testing.T) {
+	mains := make(map[string]bool)
+	for _, f := range goFiles(t) {
+		if f.in("examples") && f.ast.Name.Name == "main" {
+			mains[f.dir()] = true
+		}
+	}
+	for dir := range mains {
+		for _, file := range []string{"README.md", "main_test.go"} {
+			if _, err := os.Stat(filepath.Join(dir, file)); err != nil {
+				t.Errorf("%s has no %s", dir, file)
+			}
+		}
+	}
+}
