@@ -58,7 +58,7 @@ func run(name string) bool {
 		os.Exit(cli.Run(scheduler.NewSchedulerCommand()))
 	case "kubectl":
 		// An unreadable -v is reported by kubectl's own flag parsing.
-		_ = logs.GlogSetter(kubectl.GetLogVerbosity(os.Args))
+		_, _ = logs.GlogSetter(kubectl.GetLogVerbosity(os.Args))
 		if err := cli.RunNoErrOutput(kubectl.NewDefaultKubectlCommand()); err != nil {
 			kubectlutil.CheckErr(err)
 		}

@@ -92,7 +92,7 @@ const keepUnused = 14 * 24 * time.Hour
 // prune removes version's executables, other than current, that have not been used for a long time, and what interrupted builds
 // have left. The caller holds version's lock.
 func (b *Builder) prune(version, current string) error {
-	dirs, err := filepath.Glob(filepath.Join(b.Cache, "controlplane", version+"[-.]*"))
+	dirs, err := filepath.Glob(filepath.Join(b.Cache, "controlplane", version+`[.\-]*`))
 	if err != nil {
 		return err
 	}
