@@ -5,12 +5,15 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"flag"
 	"fmt"
+	"net/http"
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"github.com/spf13/pflag"
 	"go.etcd.io/etcd/pkg/v3/flags"
@@ -30,10 +33,13 @@ import (
 	scheduleroptions "k8s.io/kubernetes/cmd/kube-scheduler/app/options"
 )
 
-// program is one of the four: its arguments, and how to run it until ctx is done.
+// program is one of the four.
 type program struct {
 	name string
-	run  func(ctx context.Context) error
+	// run runs it until ctx is done.
+	run func(ctx context.Context) error
+	// ready returns when the next program can be started; nil: at once.
+	ready func(ctx context.Context) error
 }
 
 // runAll runs several programs in this process until one of them fails or a signal comes. args is a sequence of groups,
@@ -77,9 +83,21 @@ func runAll(args []string) error {
 		return err
 	}
 
-	done := make(chan error, len(programs))
-	for _, p := range programs {
+	return runPrograms(ctx, programs)
+}
+
+// runPrograms starts one program after the other. When one fails it returns at once, and with it ends the process: the others would
+// wait for their peers for a long time before they gave up.
+func runPrograms(ctx context.Context, programs []program) error {
+	ended := make(chan error, len(programs))
+	for i, p := range programs {
 		go func() {
+			for _, before := range programs[:i] {
+				if before.ready != nil && before.ready(ctx) != nil {
+					ended <- nil // ctx is done
+					return
+				}
+			}
 			err := p.run(ctx)
 			if err == nil && ctx.Err() == nil {
 				err = errors.New("ended by itself")
@@ -87,15 +105,15 @@ func runAll(args []string) error {
 			if err != nil {
 				err = fmt.Errorf("%s: %w", p.name, err)
 			}
-			done <- err
+			ended <- err
 		}()
 	}
-	var errs []error
 	for range programs {
-		errs = append(errs, <-done)
-		stop()
+		if err := <-ended; err != nil {
+			return err
+		}
 	}
-	return errors.Join(errs...)
+	return nil
 }
 
 // split cuts args into its groups.
@@ -152,7 +170,9 @@ func prepareAPIServer(args []string) (program, error) {
 	if err := parse("kube-apiserver", o.Flags(), args); err != nil {
 		return program{}, err
 	}
-	return program{run: func(ctx context.Context) error {
+	// The controller manager and the scheduler end when they find no API server.
+	ready := func(ctx context.Context) error { return awaitReady(ctx, o.SecureServing.BindPort) }
+	return program{ready: ready, run: func(ctx context.Context) error {
 		if err := logsapi.ValidateAndApply(o.Logs, utilfeature.DefaultFeatureGate); err != nil {
 			return err
 		}
@@ -165,6 +185,29 @@ func prepareAPIServer(args []string) (program, error) {
 		}
 		return apiserver.Run(ctx, completed)
 	}}, nil
+}
+
+// awaitReady waits until the API server in this process says that it is ready.
+func awaitReady(ctx context.Context, port int) error {
+	// Everybody may read /readyz, and the server is in this very process.
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+	for {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("https://127.0.0.1:%d/readyz", port), nil)
+		if err != nil {
+			return err
+		}
+		if resp, err := client.Do(req); err == nil {
+			resp.Body.Close()
+			if resp.StatusCode == http.StatusOK {
+				return nil
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
 }
 
 func prepareControllerManager(args []string) (program, error) {
