@@ -44,18 +44,17 @@ func (c *Cluster) Resume(component string) error {
 func (c *Cluster) Restart(ctx context.Context, component string) error {
 	ctx, cancel := context.WithTimeout(ctx, ReadyTimeout)
 	defer cancel()
-	if err := c.each(component, func(name string) error {
-		if err := c.end(name, (*process.Process).Kill); err != nil {
-			return err
-		}
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		return c.start(name)
-	}); err != nil {
+	if err := c.Kill(component); err != nil {
 		return err
 	}
 	if component == All {
-		return c.WaitReady(ctx)
+		return c.startAll(ctx)
+	}
+	c.mu.Lock()
+	err := c.start(component)
+	c.mu.Unlock()
+	if err != nil {
+		return err
 	}
 	return c.waitReady(ctx, component)
 }

@@ -1,0 +1,144 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+var testLayout = layout{dir: "/run/x", ports: map[string]int{Etcd: 1, etcdPeer: 2, APIServer: 3, ControllerManager: 4, Scheduler: 5}}
+
+func TestArguments(t *testing.T) {
+	for name, tc := range map[string]struct {
+		options   Options
+		component string
+		want      []string // each is among the arguments
+		not       []string // prefixes of none
+	}{
+		"API server": {
+			component: APIServer,
+			want: []string{
+				"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction", "--secure-port=3", "--permit-port-sharing",
+				"--etcd-servers=http://127.0.0.1:1", "--endpoint-reconciler-type=none", "--advertise-address=127.0.0.1",
+			},
+			not: []string{"--audit", "--feature-gates", "--runtime-config", "--disable-admission-plugins"},
+		},
+		"etcd": {
+			component: Etcd,
+			want: []string{
+				"--listen-client-urls=http://127.0.0.1:1", "--initial-cluster=default=http://127.0.0.1:2", "--data-dir=/run/x/etcd",
+				"--unsafe-no-fsync", "--socket-reuse-port",
+			},
+		},
+		"controller manager": {
+			component: ControllerManager,
+			want: []string{
+				"--use-service-account-credentials", "--kube-api-qps=500", "--kube-api-burst=1000", "--secure-port=4",
+				"--kubeconfig=/run/x/kube-controller-manager.kubeconfig", "--leader-elect=false",
+			},
+		},
+		"scheduler": {
+			component: Scheduler,
+			want:      []string{"--secure-port=5", "--kubeconfig=/run/x/kube-scheduler.kubeconfig", "--permit-port-sharing"},
+		},
+		"audit": {
+			options:   Options{Audit: true},
+			component: APIServer,
+			want:      []string{"--audit-log-path=/run/x/audit.log", "--audit-policy-file=/run/x/audit-policy.yaml", "--audit-log-mode=blocking"},
+		},
+		"without the controller manager nobody makes ServiceAccounts": {
+			options:   Options{Without: []string{Scheduler, ControllerManager}},
+			component: APIServer,
+			want:      []string{"--disable-admission-plugins=ServiceAccount"},
+		},
+		"served versions": {
+			options:   Options{RuntimeConfig: "a/v1=false"},
+			component: APIServer,
+			want:      []string{"--runtime-config=a/v1=false"},
+		},
+		"gates of all": {
+			options:   Options{FeatureGates: "A=true"},
+			component: Scheduler,
+			want:      []string{"--feature-gates=A=true"},
+		},
+		"gates are none of etcd's business": {
+			options:   Options{FeatureGates: "A=true"},
+			component: Etcd,
+			not:       []string{"--feature-gates"},
+		},
+		"gates of a single process are given once": {
+			options:   Options{FeatureGates: "A=true", SingleProcess: true},
+			component: Scheduler,
+			not:       []string{"--feature-gates"},
+		},
+	} {
+		got := arguments(tc.options, testLayout)[tc.component]
+		for _, want := range tc.want {
+			if !slices.Contains(got, want) {
+				t.Errorf("%s: no %s among %q", name, want, got)
+			}
+		}
+		for _, prefix := range tc.not {
+			if i := slices.IndexFunc(got, func(arg string) bool { return strings.HasPrefix(arg, prefix) }); i >= 0 {
+				t.Errorf("%s: there is %s", name, got[i])
+			}
+		}
+	}
+}
+
+func TestExtraArgumentsComeLast(t *testing.T) {
+	o := Options{FeatureGates: "A=true", ExtraArgs: map[string][]string{APIServer: {"--bind-address=::1", "--v=4"}}}
+	got := arguments(o, testLayout)[APIServer]
+	if tail := got[len(got)-2:]; !slices.Equal(tail, []string{"--bind-address=::1", "--v=4"}) {
+		t.Errorf("last arguments %q", tail)
+	}
+}
+
+func TestSingleArguments(t *testing.T) {
+	o := Options{SingleProcess: true, Without: []string{Scheduler}, FeatureGates: "A=true"}
+	var programs []string
+	gates := 0
+	args := singleArguments(o, testLayout)
+	for i, arg := range args {
+		if arg == "--" {
+			programs = append(programs, args[i+1])
+		}
+		if strings.HasPrefix(arg, "--feature-gates") {
+			gates++
+		}
+	}
+	if want := []string{Etcd, APIServer, ControllerManager}; !slices.Equal(programs, want) || gates != 1 {
+		t.Errorf("programs %q, want %q; %d times gates", programs, want, gates)
+	}
+	if args[0] != "--" {
+		t.Errorf("first argument %q", args[0])
+	}
+}
+
+func TestProcesses(t *testing.T) {
+	if got := (Options{}).processes(); !slices.Equal(got, components) {
+		t.Errorf("processes %q", got)
+	}
+	if got := (Options{SingleProcess: true}).processes(); !slices.Equal(got, []string{All}) {
+		t.Errorf("processes %q", got)
+	}
+	c := &Cluster{options: Options{Without: []string{Scheduler}}}
+	err := c.each(Scheduler, func(string) error { return nil })
+	if err == nil || !strings.Contains(err.Error(), `no process "kube-scheduler"; there are etcd, kube-apiserver, kube-controller-manager`) {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestIssueWantsOneIdentity(t *testing.T) {
+	c := &Cluster{}
+	for _, id := range []Identity{
+		{}, {Node: "a", User: "b"}, {ServiceAccount: "a"}, {Namespace: "a"}, {Node: "a", Namespace: "b", ServiceAccount: "c"},
+	} {
+		if _, err := c.Issue(t.Context(), id); err == nil {
+			t.Errorf("credentials for %+v", id)
+		}
+	}
+}
