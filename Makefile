@@ -49,7 +49,7 @@ e2e: ## The packages and examples against a real control plane (built on first u
 
 .PHONY: demo
 demo: ## Real control plane on loopback, an example node with node credentials (KEEP=1 keeps it running)
-	$(GO) run ./examples/demo $(if $(KEEP),--keep)
+	@hack/demo.sh $(if $(KEEP),--keep)
 
 .PHONY: bench
 bench: ## Benchmarks of the packages, then side by side with their peers (BENCH, BENCHTIME)

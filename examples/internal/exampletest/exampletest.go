@@ -1,0 +1,152 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package exampletest runs the examples in their own tests, against the
+// in-memory API server behind a real connection.
+package exampletest
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/kubewright/kubewright/internal/apitest"
+)
+
+// patience bounds every wait. It is not a measure of anything: a test that
+// needs it has failed.
+const patience = time.Minute
+
+// Kubeconfig serves s to user on loopback for the rest of the test, and returns
+// the path of a kubeconfig file for it.
+func Kubeconfig(t *testing.T, s *apitest.Server, user apitest.User) string {
+	t.Helper()
+	server := httptest.NewServer(s.Handler(user))
+	t.Cleanup(func() {
+		server.CloseClientConnections()
+		server.Close()
+	})
+	cfg := clientcmdapi.NewConfig()
+	cfg.Clusters["test"] = &clientcmdapi.Cluster{Server: server.URL}
+	cfg.AuthInfos["test"] = clientcmdapi.NewAuthInfo()
+	cfg.Contexts["test"] = &clientcmdapi.Context{Cluster: "test", AuthInfo: "test"}
+	cfg.CurrentContext = "test"
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := clientcmd.WriteToFile(*cfg, path); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// Program is a running example.
+type Program struct {
+	t    *testing.T
+	stop context.CancelFunc
+	done chan struct{}
+	err  error
+	out  output
+}
+
+// Start runs the example's run function until Stop, or the end of the test.
+func Start(t *testing.T, run func(ctx context.Context, args []string, stdout io.Writer) error, args ...string) *Program {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	p := &Program{t: t, stop: cancel, done: make(chan struct{})}
+	go func() {
+		defer close(p.done)
+		p.err = run(ctx, args, &p.out)
+	}()
+	t.Cleanup(func() { _ = p.Stop() })
+	return p
+}
+
+// Stop ends the program as SIGTERM would, and returns what it returned.
+func (p *Program) Stop() error {
+	p.t.Helper()
+	p.stop()
+	return p.Wait()
+}
+
+// Wait waits for the program to end by itself, and returns what it returned.
+func (p *Program) Wait() error {
+	p.t.Helper()
+	select {
+	case <-p.done:
+		return p.err
+	case <-time.After(patience):
+		p.t.Fatalf("the program still runs after %v; it printed:\n%s", patience, p.Output())
+		return nil
+	}
+}
+
+// Output returns what the program has printed.
+func (p *Program) Output() string { return p.out.String() }
+
+// Eventually waits until the condition holds. It looks again whenever the
+// server has seen a request, which is when its state can have changed.
+func Eventually(t *testing.T, s *apitest.Server, what string, condition func() bool) {
+	t.Helper()
+	deadline := time.NewTimer(patience)
+	defer deadline.Stop()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for !condition() {
+		select {
+		case <-deadline.C:
+			t.Fatalf("waited %v for: %s; requests: %v", patience, what, s.Journal())
+		case <-tick.C:
+		}
+	}
+}
+
+// Manifests returns the objects in YAML files.
+func Manifests(t *testing.T, paths ...string) []runtime.Object {
+	t.Helper()
+	var objects []runtime.Object
+	for _, path := range paths {
+		content, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for document := range bytes.SplitSeq(content, []byte("\n---\n")) {
+			if len(bytes.TrimSpace(document)) == 0 {
+				continue
+			}
+			object, _, err := scheme.Codecs.UniversalDeserializer().Decode(document, nil, nil)
+			if err != nil {
+				t.Fatalf("%s: %v", path, err)
+			}
+			objects = append(objects, object)
+		}
+	}
+	return objects
+}
+
+// output is a buffer that may be read while it is written.
+type output struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.buf.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.buf.String()
+}

@@ -1,0 +1,45 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"context"
+	"sync"
+)
+
+// Group runs functions at the same time. The first that returns ends the
+// context of all, and Wait returns its error when all have returned. It is
+// golang.org/x/sync/errgroup as far as the examples need it, with one
+// difference: a function that returns nil ends the group too, for a kubelet
+// without one of its controllers is not half a kubelet.
+type Group struct {
+	ctx    context.Context
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+	once   sync.Once
+	err    error
+}
+
+// NewGroup returns a Group under ctx.
+func NewGroup(ctx context.Context) *Group {
+	g := &Group{}
+	g.ctx, g.cancel = context.WithCancel(ctx)
+	return g
+}
+
+// Go runs f.
+func (g *Group) Go(f func(ctx context.Context) error) {
+	g.wg.Go(func() {
+		err := f(g.ctx)
+		g.once.Do(func() { g.err = err })
+		g.cancel()
+	})
+}
+
+// Wait waits for all functions and returns the error of the first that ended.
+func (g *Group) Wait() error {
+	g.wg.Wait()
+	g.cancel()
+	return g.err
+}

@@ -1,0 +1,126 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package kube is the part of a main function that all examples have in
+// common: flags that people know, clients, signals and the exit status. Copy
+// it along with an example; nothing in it is a promise.
+package kube
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/klog/v2"
+)
+
+// Main runs an example until it returns or the process gets SIGINT or SIGTERM;
+// a second signal kills it. It exits with 0, with 1 on an error, and with 2
+// where the arguments are wrong.
+func Main(run func(ctx context.Context, args []string, stdout io.Writer) error) {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // from now on a signal has its default effect
+	err := run(ctx, os.Args[1:], os.Stdout)
+	klog.Flush()
+	switch {
+	case err == nil, errors.Is(err, flag.ErrHelp):
+	case errors.Is(err, errUsage):
+		os.Exit(2) // the flag set has printed what is wrong
+	default:
+		fmt.Fprintln(os.Stderr, "Error:", err)
+		os.Exit(1)
+	}
+}
+
+// errUsage marks errors in the arguments.
+var errUsage = errors.New("usage")
+
+// Flags are those that every example has.
+type Flags struct {
+	*flag.FlagSet
+	kubeconfig string
+}
+
+// NewFlags returns the flags of the example called name: --kubeconfig and those
+// of klog, -v among them.
+func NewFlags(name string) *Flags {
+	f := &Flags{FlagSet: flag.NewFlagSet(name, flag.ContinueOnError)}
+	klog.InitFlags(f.FlagSet)
+	f.StringVar(&f.kubeconfig, "kubeconfig", os.Getenv("KUBECONFIG"), "`path` of a kubeconfig file; without it the ServiceAccount of the pod is used")
+	return f
+}
+
+// NodeName adds --node-name. Its default is $NODE_NAME, which a pod gets from
+// the downward API, then the name of the host.
+func (f *Flags) NodeName() *string {
+	name := os.Getenv("NODE_NAME")
+	if name == "" {
+		name, _ = os.Hostname() // an empty name is refused later, by name
+	}
+	return f.String("node-name", name, "`name` of the Node")
+}
+
+// Parse parses the arguments and refuses what is left over.
+func (f *Flags) Parse(args []string) error {
+	err := f.FlagSet.Parse(args)
+	if err == nil && f.NArg() > 0 {
+		err = fmt.Errorf("unexpected argument %q", f.Arg(0))
+		fmt.Fprintln(f.Output(), err)
+	}
+	if err != nil && !errors.Is(err, flag.ErrHelp) {
+		return errors.Join(errUsage, err)
+	}
+	return err
+}
+
+// Config returns the client configuration that --kubeconfig names, or that of
+// the pod the process runs in.
+func (f *Flags) Config() (*rest.Config, error) {
+	cfg, err := clientcmd.BuildConfigFromFlags("", f.kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("no client configuration: %w", err)
+	}
+	return rest.AddUserAgent(cfg, "kubewright-examples/"+f.Name()), nil
+}
+
+// Heartbeats returns a client for leases and node status. It has a connection
+// of its own, so that neither a reset after a lost heartbeat cuts the watches
+// of the process nor a large list delays a heartbeat, and no rate limit in the
+// client: client-go's default of 5 requests a second would starve the 51st
+// node of a process.
+func Heartbeats(cfg *rest.Config) (*kubernetes.Clientset, error) {
+	cfg = rest.CopyConfig(cfg)
+	cfg.QPS = -1
+	cfg.Timeout = 10 * time.Second
+	// client-go shares connections between equal configurations; a dialer of
+	// its own makes this one unequal.
+	cfg.Dial = (&net.Dialer{Timeout: 5 * time.Second, KeepAlive: 15 * time.Second}).DialContext
+	return kubernetes.NewForConfig(rest.AddUserAgent(cfg, cfg.UserAgent+"/heartbeat"))
+}
+
+// Events returns a recorder that writes events.k8s.io/v1 events as component,
+// and the function that ends it.
+func Events(ctx context.Context, cfg *rest.Config, component string) (events.EventRecorder, func(), error) {
+	client, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		return nil, nil, err
+	}
+	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: client.EventsV1()})
+	if err := broadcaster.StartRecordingToSinkWithContext(ctx); err != nil {
+		broadcaster.Shutdown()
+		return nil, nil, err
+	}
+	return broadcaster.NewRecorder(scheme.Scheme, component), broadcaster.Shutdown, nil
+}
