@@ -1,0 +1,252 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podstatus
+
+import (
+	"math"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// Reasons of waiting containers without one.
+const (
+	reasonContainerCreating = "ContainerCreating"
+	reasonPodInitializing   = "PodInitializing"
+)
+
+// kind is one of the three lists of containers of a pod.
+type kind int
+
+const (
+	regular kind = iota
+	initial
+	ephemeral
+)
+
+// containers merges the three lists of container statuses.
+func (m *merger) containers() {
+	spec := &m.pod.Spec
+	m.next.InitContainerStatuses = mergeContainers(m, initial, spec.InitContainers, statusPath.Child("initContainerStatuses"),
+		m.stored.InitContainerStatuses, m.observed.InitContainerStatuses)
+	m.next.ContainerStatuses = mergeContainers(m, regular, spec.Containers, statusPath.Child("containerStatuses"),
+		m.stored.ContainerStatuses, m.observed.ContainerStatuses)
+	m.next.EphemeralContainerStatuses = mergeContainers(m, ephemeral, debugContainers(spec), statusPath.Child("ephemeralContainerStatuses"),
+		m.stored.EphemeralContainerStatuses, m.observed.EphemeralContainerStatuses)
+}
+
+// debugContainers returns the ephemeral containers of spec as containers.
+func debugContainers(spec *corev1.PodSpec) []corev1.Container {
+	var out []corev1.Container
+	for i := range spec.EphemeralContainers {
+		out = append(out, corev1.Container(spec.EphemeralContainers[i].EphemeralContainerCommon))
+	}
+	return out
+}
+
+// mergeContainers returns a status for each container of the spec, in the
+// spec's order: the observed one, else the stored one, else, where anything was
+// observed, that it waits. The API replaces such a list whole, so one that left
+// out a container would take its exit code away. Statuses of containers that the
+// spec doesn't have are left out, observed ones as a problem.
+func mergeContainers(m *merger, k kind, specs []corev1.Container, path *field.Path, stored, observed []corev1.ContainerStatus) []corev1.ContainerStatus {
+	if len(observed) == 0 && len(stored) == 0 {
+		return nil
+	}
+	var out []corev1.ContainerStatus
+	for i := range specs {
+		c := &specs[i]
+		old := find(stored, c.Name)
+		at := indexOfContainer(observed, c.Name)
+		switch {
+		case at >= 0:
+			out = append(out, m.container(k, c, path.Index(at), old, observed[at]))
+		case old != nil:
+			out = append(out, *old.DeepCopy())
+		case len(observed) > 0 && k != ephemeral:
+			out = append(out, m.container(k, c, path, nil, corev1.ContainerStatus{Name: c.Name}))
+		}
+	}
+	for i := range observed {
+		switch name := observed[i].Name; {
+		case indexOfContainer(observed, name) != i:
+			m.problem(field.Duplicate(path.Index(i).Child("name"), name))
+		case !hasContainer(specs, name):
+			m.problem(field.NotFound(path.Index(i).Child("name"), name))
+		}
+	}
+	return out
+}
+
+func indexOfContainer(list []corev1.ContainerStatus, name string) int {
+	for i := range list {
+		if list[i].Name == name {
+			return i
+		}
+	}
+	return -1
+}
+
+func hasContainer(specs []corev1.Container, name string) bool {
+	for i := range specs {
+		if specs[i].Name == name {
+			return true
+		}
+	}
+	return false
+}
+
+// container returns what to store for one container of the spec that has cs
+// observed and old, if not nil, stored.
+func (m *merger) container(k kind, c *corev1.Container, path *field.Path, old *corev1.ContainerStatus, cs corev1.ContainerStatus) corev1.ContainerStatus {
+	if old != nil && old.State.Terminated != nil && !mayLeaveTerminated(&m.pod.Spec, k, c, old.State.Terminated) && cs.State.Terminated == nil {
+		m.problem(field.Forbidden(path.Child("state"), "a container that ended and isn't restarted has no other state"))
+		return *old.DeepCopy()
+	}
+	m.containerState(path.Child("state"), &cs.State)
+	m.containerState(path.Child("lastState"), &cs.LastTerminationState)
+	if cs.State == (corev1.ContainerState{}) {
+		cs.State.Waiting = &corev1.ContainerStateWaiting{Reason: reasonContainerCreating}
+		if k == regular && len(m.pod.Spec.InitContainers) > 0 {
+			cs.State.Waiting.Reason = reasonPodInitializing
+		}
+	}
+	// Runs and waits of before are no last state, only ends are.
+	cs.LastTerminationState.Running, cs.LastTerminationState.Waiting = nil, nil
+
+	if cs.RestartCount < 0 {
+		m.problem(field.Invalid(path.Child("restartCount"), cs.RestartCount, "must not be negative"))
+		cs.RestartCount = 0
+	}
+	if old != nil {
+		inherit(&cs, old)
+	}
+	cs.Image, cs.ImageID = text(cs.Image, maxReason), text(cs.ImageID, maxReason)
+	if cs.Image == "" {
+		cs.Image = text(c.Image, maxReason)
+	}
+	cs.ContainerID = text(cs.ContainerID, maxReason)
+	readiness(&cs, k, c)
+	m.containerDetails(path, k, c, &cs)
+	return cs
+}
+
+// mayLeaveTerminated reports whether the API server lets a container that ended
+// so get another state.
+func mayLeaveTerminated(spec *corev1.PodSpec, k kind, c *corev1.Container, end *corev1.ContainerStateTerminated) bool {
+	if k == ephemeral {
+		return false
+	}
+	return mayRestartPod(spec) || ShouldRestart(spec, c, end.ExitCode)
+}
+
+// inherit fills what cs lacks from old, the stored status of the same container.
+func inherit(cs, old *corev1.ContainerStatus) {
+	ended := old.State.Terminated
+	restarted := ended != nil && cs.State.Terminated == nil
+
+	// A provider that keeps no count, or lost it by a restart of its own,
+	// reports one that is too low; the way out of an end is a restart.
+	switch {
+	case restarted && cs.State.Running != nil && cs.RestartCount <= old.RestartCount:
+		if old.RestartCount < math.MaxInt32 {
+			cs.RestartCount = old.RestartCount + 1
+		}
+	case cs.RestartCount < old.RestartCount:
+		cs.RestartCount = old.RestartCount
+	}
+	same := cs.RestartCount == old.RestartCount
+
+	// The end of the run before is what tells why a container restarts.
+	if cs.LastTerminationState.Terminated == nil {
+		if restarted || (ended != nil && !same) {
+			cs.LastTerminationState.Terminated = ended.DeepCopy()
+		} else {
+			cs.LastTerminationState.Terminated = old.LastTerminationState.Terminated.DeepCopy()
+		}
+	}
+	switch state := &cs.State; {
+	case state.Terminated != nil && state.Terminated.StartedAt.IsZero():
+		if old.State.Running != nil {
+			state.Terminated.StartedAt = cut(old.State.Running.StartedAt)
+		} else if ended != nil && same {
+			state.Terminated.StartedAt = cut(ended.StartedAt)
+		}
+	case state.Running != nil && state.Running.StartedAt.IsZero():
+		if old.State.Running != nil && same {
+			state.Running.StartedAt = cut(old.State.Running.StartedAt)
+		}
+	}
+	if cs.ContainerID == "" && same {
+		cs.ContainerID = old.ContainerID
+	}
+	if cs.Image == "" {
+		cs.Image = old.Image
+	}
+	if cs.ImageID == "" && cs.Image == old.Image {
+		cs.ImageID = old.ImageID
+	}
+}
+
+// readiness makes ready and started agree with the state, and gives started a
+// value: without a startup probe a container that runs has started.
+func readiness(cs *corev1.ContainerStatus, k kind, c *corev1.Container) {
+	started := false
+	if cs.State.Running != nil {
+		started = cs.Ready || c.StartupProbe == nil
+		if cs.Started != nil {
+			started = *cs.Started
+		}
+	}
+	cs.Started = &started
+	if k == initial && !IsSidecar(c) {
+		// Of an init container "ready" means that it has completed.
+		cs.Ready = cs.State.Terminated != nil && cs.State.Terminated.ExitCode == 0
+		return
+	}
+	cs.Ready = cs.Ready && started
+}
+
+// containerState leaves the most final member of state and makes it storable.
+func (m *merger) containerState(path *field.Path, state *corev1.ContainerState) {
+	set := 0
+	for _, is := range [...]bool{state.Waiting != nil, state.Running != nil, state.Terminated != nil} {
+		if is {
+			set++
+		}
+	}
+	if set > 1 {
+		m.problem(field.Invalid(path, "waiting, running, terminated", "only one of them may be set"))
+	}
+	switch {
+	case state.Terminated != nil:
+		state.Waiting, state.Running = nil, nil
+		end := state.Terminated
+		end.Reason = text(end.Reason, maxReason)
+		end.Message = text(end.Message, terminationShare(&m.pod.Spec))
+		end.ContainerID = text(end.ContainerID, maxReason)
+		m.timestamp(path.Child("terminated", "startedAt"), &end.StartedAt)
+		m.timestamp(path.Child("terminated", "finishedAt"), &end.FinishedAt)
+	case state.Running != nil:
+		state.Waiting = nil
+		m.timestamp(path.Child("running", "startedAt"), &state.Running.StartedAt)
+	case state.Waiting != nil:
+		state.Waiting.Reason = text(state.Waiting.Reason, maxReason)
+		state.Waiting.Message = text(state.Waiting.Message, maxMessage)
+	}
+}
+
+func (m *merger) timestamp(path *field.Path, t *metav1.Time) {
+	if t.IsZero() {
+		*t = metav1.Time{}
+		return
+	}
+	if !storable(*t) {
+		m.problem(field.Invalid(path, t.Unix(), "not a time that the API can store"))
+		*t = metav1.Time{}
+		return
+	}
+	*t = cut(*t)
+}

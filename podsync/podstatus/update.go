@@ -1,0 +1,178 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podstatus
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// Update is what a node has to say about one pod.
+type Update struct {
+	// Observed is the status that the provider reports. Its zero fields mean "no
+	// opinion": addresses, start time and each container without a status keep
+	// what is stored. Reason and Message are always those of the report, so that
+	// they go away with their cause.
+	//
+	// Conditions in it are written if their type is not one that is computed
+	// (ContainersReady, Ready, Initialized) or another component's
+	// (PodScheduled). PodReadyToStartContainers replaces the computed one;
+	// DisruptionTarget is written with a transition to a terminal phase and
+	// only then. PodResizePending, PodResizeInProgress and
+	// AllContainersRestarting are taken off the pod by a report whose Conditions
+	// are not nil and lack them. LastProbeTime is not written: it would cost a
+	// request for each report.
+	//
+	// Fields that belong to others are ignored: nominatedNodeName, qosClass,
+	// resize and the status of resource claims.
+	Observed corev1.PodStatus
+
+	// Stopped says that nothing of the pod runs and that nothing will. The phase
+	// becomes terminal with it, and never without.
+	Stopped bool
+
+	// Failure ends the pod as Failed whatever its containers' exit codes say:
+	// evicted, too long active, rejected, lost. Nil leaves it to the exit codes.
+	// It shows once Stopped is true.
+	Failure *Failure
+
+	// KeepPhase takes Observed.Phase, where it is set and possible, in place of
+	// the phase that the containers add up to. "Possible" excludes a terminal
+	// phase before Stopped, Succeeded without an exit code 0 of every container
+	// that has to complete, and a way back.
+	KeepPhase bool
+
+	// Generation is the metadata.generation of the spec that the provider has
+	// accepted. It is written as observedGeneration of the status and of the
+	// conditions written here, and never lowers what is stored. Zero leaves
+	// them.
+	Generation int64
+
+	// Now is the time of the update. It is cut to seconds, the resolution of the
+	// API, and becomes the transition time of conditions that change and the
+	// start time of a pod that has none.
+	Now time.Time
+}
+
+// Failure is an end that the node decided, not the containers.
+type Failure struct {
+	// Reason and Message become status.reason and status.message, such as
+	// "Evicted" and the resource that ran out.
+	Reason, Message string
+	// DisruptionReason adds the condition DisruptionTarget with this reason
+	// (KEP-3329), for example corev1.PodReasonTerminationByKubelet, by which a
+	// Job tells an eviction from a failure of its own. Empty adds none.
+	DisruptionReason string
+}
+
+// Next returns the status to store for pod after u, pod.Status being the one
+// stored now, and what had to be left out of u.Observed because the API server
+// would refuse it or because it can't be true. A non-empty list says that the
+// provider has a defect to report; the status is fit to be stored all the same.
+//
+// The result shares no memory with pod or u, and neither is changed. It is a
+// fixed point: once it is stored, the same Update gives it again, whatever its
+// Now.
+func Next(pod *corev1.Pod, u Update) (corev1.PodStatus, field.ErrorList) {
+	m := merger{pod: pod, stored: &pod.Status, observed: u.Observed.DeepCopy(), u: u}
+	m.u.Now = seconds(u.Now)
+
+	// Everything that isn't ours passes through as it is stored.
+	m.next = *pod.Status.DeepCopy()
+	m.next.ObservedGeneration = max(m.next.ObservedGeneration, u.Generation)
+
+	m.addresses()
+	m.containers()
+	m.resources()
+	if m.next.StartTime == nil {
+		m.next.StartTime = m.startTime()
+	}
+	if u.Stopped {
+		settle(&pod.Spec, &m.next)
+	}
+	m.phase()
+	m.conditions()
+	return m.next, m.problems
+}
+
+// merger holds one call of Next.
+type merger struct {
+	pod      *corev1.Pod
+	stored   *corev1.PodStatus
+	observed *corev1.PodStatus // private copy
+	u        Update
+	next     corev1.PodStatus
+	problems field.ErrorList
+}
+
+func (m *merger) problem(err *field.Error) { m.problems = append(m.problems, err) }
+
+var statusPath = field.NewPath("status")
+
+// phase decides phase, reason and message, which belong together.
+func (m *merger) phase() {
+	if IsTerminal(m.stored.Phase) {
+		// The first end wins, with its reason.
+		return
+	}
+	m.next.Phase = m.decidePhase()
+	m.next.Reason, m.next.Message = text(m.observed.Reason, maxReason), text(m.observed.Message, maxMessage)
+	if f := m.u.Failure; f != nil && m.u.Stopped {
+		m.next.Reason, m.next.Message = text(f.Reason, maxReason), text(f.Message, maxMessage)
+	}
+}
+
+func (m *merger) decidePhase() corev1.PodPhase {
+	if m.u.Stopped {
+		return m.finalPhase()
+	}
+	phase := Phase(&m.pod.Spec, &m.next)
+	if m.u.KeepPhase {
+		switch m.observed.Phase {
+		case "":
+		case corev1.PodPending, corev1.PodRunning, corev1.PodSucceeded, corev1.PodFailed:
+			phase = m.observed.Phase
+		default:
+			m.problem(field.NotSupported(statusPath.Child("phase"), m.observed.Phase,
+				[]corev1.PodPhase{corev1.PodPending, corev1.PodRunning, corev1.PodSucceeded, corev1.PodFailed}))
+		}
+	}
+	// Running is never left for Pending; an end shows once it is confirmed that
+	// nothing runs.
+	if phase == corev1.PodRunning || m.stored.Phase == corev1.PodRunning {
+		return corev1.PodRunning
+	}
+	return corev1.PodPending
+}
+
+func (m *merger) finalPhase() corev1.PodPhase {
+	if m.u.Failure != nil {
+		return corev1.PodFailed
+	}
+	phase := FinalPhase(&m.pod.Spec, &m.next)
+	if !m.u.KeepPhase || m.observed.Phase == phase {
+		return phase
+	}
+	switch m.observed.Phase {
+	case corev1.PodFailed:
+		return corev1.PodFailed
+	case corev1.PodSucceeded:
+		m.problem(field.Invalid(statusPath.Child("phase"), m.observed.Phase, "not every container is known to have exited with code 0"))
+	}
+	return phase
+}
+
+func (m *merger) startTime() *metav1.Time {
+	t := metav1.Time{Time: m.u.Now}
+	if o := m.observed.StartTime; o != nil && storable(*o) {
+		t = cut(*o)
+	}
+	if t.IsZero() {
+		return nil
+	}
+	return &t
+}

@@ -1,0 +1,133 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podstatus
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	netutils "k8s.io/utils/net"
+)
+
+// Validate returns what an API server of Kubernetes 1.37 refuses, with 422
+// Invalid, in status as the new status of pod, pod.Status being the stored one. It
+// returns nil for every status that [Next] returns. Phase, reason, message and
+// the names of containers are not validated by API servers and not here.
+func Validate(pod *corev1.Pod, status *corev1.PodStatus) field.ErrorList {
+	v := validator{pod: pod, stored: &pod.Status}
+	if status.ObservedGeneration < 0 {
+		v.add(field.Invalid(statusPath.Child("observedGeneration"), status.ObservedGeneration, "must not be negative"))
+	}
+	// An empty class is filled in from the stored object.
+	if status.QOSClass != "" && status.QOSClass != v.stored.QOSClass {
+		v.add(field.Invalid(statusPath.Child("qosClass"), status.QOSClass, "must not change"))
+	}
+	path := statusPath.Child("conditions")
+	for i := range status.Conditions {
+		v.errs = append(v.errs, checkCondition(path.Index(i), &status.Conditions[i])...)
+	}
+	v.podIPs(status)
+	v.hostIPs(status)
+
+	spec := &pod.Spec
+	v.containers(initial, statusPath.Child("initContainerStatuses"), spec.InitContainers, v.stored.InitContainerStatuses, status.InitContainerStatuses)
+	v.containers(regular, statusPath.Child("containerStatuses"), spec.Containers, v.stored.ContainerStatuses, status.ContainerStatuses)
+	v.containers(ephemeral, statusPath.Child("ephemeralContainerStatuses"), debugContainers(spec), v.stored.EphemeralContainerStatuses, status.EphemeralContainerStatuses)
+	return v.errs
+}
+
+type validator struct {
+	pod    *corev1.Pod
+	stored *corev1.PodStatus
+	errs   field.ErrorList
+}
+
+func (v *validator) add(err *field.Error) { v.errs = append(v.errs, err) }
+
+func (v *validator) podIPs(status *corev1.PodStatus) {
+	path := statusPath.Child("podIPs")
+	var ips, stored []string
+	for _, ip := range status.PodIPs {
+		ips = append(ips, ip.IP)
+	}
+	for _, ip := range v.stored.PodIPs {
+		stored = append(stored, ip.IP)
+	}
+	v.families(path, ips, stored)
+	first := ""
+	if len(ips) > 0 {
+		first = ips[0]
+	}
+	if status.PodIP != first {
+		v.add(field.Invalid(statusPath.Child("podIP"), status.PodIP, "must be the first of podIPs"))
+	}
+}
+
+func (v *validator) hostIPs(status *corev1.PodStatus) {
+	path := statusPath.Child("hostIPs")
+	var ips, stored []string
+	for _, ip := range status.HostIPs {
+		ips = append(ips, ip.IP)
+	}
+	for _, ip := range v.stored.HostIPs {
+		stored = append(stored, ip.IP)
+	}
+	v.families(path, ips, stored)
+	if len(ips) > 0 && status.HostIP != ips[0] {
+		v.add(field.Invalid(statusPath.Child("hostIP"), status.HostIP, "must be the first of hostIPs"))
+	}
+}
+
+// families checks spelling and number of addresses; a stored one may stay as it is.
+func (v *validator) families(path *field.Path, ips, stored []string) {
+	for i, ip := range ips {
+		if slices.Contains(stored, ip) {
+			continue
+		}
+		if addr, err := netip.ParseAddr(ip); err != nil || addr.Zone() != "" || addr.Is4In6() {
+			v.add(field.Invalid(path.Index(i), ip, "must be an IP address"))
+		}
+	}
+	if len(ips) > 2 || len(ips) == 2 && netutils.IsIPv6String(ips[0]) == netutils.IsIPv6String(ips[1]) {
+		v.add(field.Invalid(path, ips, "at most one address of each IP family can be stored"))
+	}
+}
+
+func (v *validator) containers(k kind, path *field.Path, specs []corev1.Container, stored, list []corev1.ContainerStatus) {
+	for i := range list {
+		cs, path := &list[i], path.Index(i)
+		var c corev1.Container
+		known := false
+		for j := range specs {
+			if specs[j].Name == cs.Name {
+				c, known = specs[j], true
+			}
+		}
+		if old := find(stored, cs.Name); old != nil && old.State.Terminated != nil && cs.State.Terminated == nil {
+			// A container that the spec doesn't have restarts by no policy.
+			if !v.mayRestart(k, &c, known, old.State.Terminated) {
+				v.add(field.Forbidden(path.Child("state"), fmt.Sprintf("container %s ended and isn't restarted", cs.Name)))
+			}
+		}
+		v.errs = append(v.errs, checkUser(path.Child("user"), &v.pod.Spec, cs.User)...)
+		for j := range cs.VolumeMounts {
+			v.errs = append(v.errs, checkMount(path.Child("volumeMounts").Index(j), &cs.VolumeMounts[j])...)
+		}
+		for j := range cs.AllocatedResourcesStatus {
+			if known || k == ephemeral {
+				v.errs = append(v.errs, checkAllocated(path.Child("allocatedResourcesStatus").Index(j), k, &c, v.stored, &cs.AllocatedResourcesStatus[j])...)
+			}
+		}
+	}
+}
+
+func (v *validator) mayRestart(k kind, c *corev1.Container, known bool, end *corev1.ContainerStateTerminated) bool {
+	if !known {
+		return k != ephemeral && mayRestartPod(&v.pod.Spec)
+	}
+	return mayLeaveTerminated(&v.pod.Spec, k, c, end)
+}
