@@ -68,8 +68,14 @@ func (c *call) dispatch() (*answer, error) {
 	if err := c.s.authorize(c); err != nil {
 		return nil, err
 	}
-	if c.r.Subresource != "" && !(c.r.Subresource == "status" && c.kind.status) {
-		return c.special()
+	if c.r.Subresource != "" {
+		sub, ok := c.kind.subresource(c.r.Subresource)
+		if !ok {
+			return nil, errNoPath
+		}
+		if sub.create != nil {
+			return c.special(sub)
+		}
 	}
 	switch c.r.Verb {
 	case "get":

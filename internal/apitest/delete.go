@@ -79,6 +79,9 @@ func (c *call) removeOne(it *item, opts metav1.DeleteOptions) (last *item, gone 
 		}
 	}
 	obj := shallow(it.obj)
+	if c.kind.onDelete != nil && c.kind.onDelete(obj) {
+		return c.s.store.put(c.table(), obj, it), false, nil
+	}
 	graceful, pending := markDeleted(c.kind, obj, &opts)
 	if pending {
 		return it, false, nil
@@ -94,7 +97,7 @@ func (c *call) removeOne(it *item, opts metav1.DeleteOptions) (last *item, gone 
 	if c.r.DryRun || len(opts.DryRun) > 0 {
 		return newItem(obj, it.rv), !finalizers && !(graceful && *opts.GracePeriodSeconds > 0), nil
 	}
-	st, t := &c.s.store, c.table()
+	st, t := c.s.store, c.table()
 	if graceful || finalizers {
 		if !sameMeta(om, m) {
 			it = st.put(t, obj, it)
@@ -197,7 +200,7 @@ func (c *call) deleteCollection() (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	st := &c.s.store
+	st := c.s.store
 	st.mu.Lock()
 	rv := st.rv
 	var items []*item

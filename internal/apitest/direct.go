@@ -38,7 +38,7 @@ func (s *Server) Put(obj runtime.Object) runtime.Object {
 	if t := m.GetCreationTimestamp(); t.IsZero() {
 		m.SetCreationTimestamp(metav1.Now().Rfc3339Copy())
 	}
-	if k.generation && m.GetGeneration() == 0 {
+	if k.spec != nil && m.GetGeneration() == 0 {
 		m.SetGeneration(1)
 	}
 	if k.defaults != nil {
@@ -92,7 +92,7 @@ func Edit[T runtime.Object](s *Server, namespace, name string, f func(T)) (obj T
 
 // edited stores obj over old with the generation it is due.
 func (s *Server) edited(t *table, obj runtime.Object, old *item) *item {
-	if t.kind.generation && t.kind.specChanged(obj, old.obj) {
+	if t.kind.spec != nil && !t.kind.sameSpec(obj, old.obj) {
 		metaOf(obj).SetGeneration(metaOf(old.obj).GetGeneration() + 1)
 	}
 	return s.store.put(t, obj, old)

@@ -3,4 +3,200 @@
 
 package apitest
 
-func (c *call) discover() (*answer, error) { return nil, errNoPath }
+import (
+	"net/http"
+	"slices"
+	"strings"
+
+	apidiscovery "k8s.io/api/apidiscovery/v2"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/apimachinery/pkg/version"
+)
+
+// discover serves the paths that are no resources.
+func (c *call) discover() (*answer, error) {
+	if c.r.Method != http.MethodGet {
+		return nil, errNoPath
+	}
+	path := strings.TrimSuffix(c.r.Path, "/")
+	aggregated := strings.Contains(c.r.Accept, "as=APIGroupDiscoveryList") && strings.Contains(c.r.Accept, "v=v2;")
+	switch path {
+	case "/version":
+		return c.version()
+	case "/healthz", "/livez", "/readyz":
+		return &answer{code: http.StatusOK, contentType: "text/plain; charset=utf-8", body: []byte("ok")}, nil
+	case "/api", "/apis":
+		if aggregated {
+			return c.aggregated(path == "/api")
+		}
+		if path == "/api" {
+			return c.made(&metav1.APIVersions{
+				TypeMeta: metav1.TypeMeta{Kind: "APIVersions", APIVersion: "v1"}, Versions: []string{"v1"},
+				ServerAddressByClientCIDRs: []metav1.ServerAddressByClientCIDR{},
+			})
+		}
+		return c.groups()
+	}
+	var gv schema.GroupVersion
+	if v, ok := strings.CutPrefix(path, "/api/"); ok {
+		gv.Version = v
+	} else if rest, ok := strings.CutPrefix(path, "/apis/"); ok {
+		group, v, versioned := strings.Cut(rest, "/")
+		if !versioned {
+			return c.group(group)
+		}
+		gv = schema.GroupVersion{Group: group, Version: v}
+	}
+	return c.resources(gv)
+}
+
+// made is the answer with an object that isn't stored.
+func (c *call) made(obj runtime.Object) (*answer, error) {
+	return &answer{code: http.StatusOK, contentType: c.accept.name, body: c.accept.encode(obj)}, nil
+}
+
+func (c *call) version() (*answer, error) {
+	git := c.s.opts.Version
+	major, rest, _ := strings.Cut(strings.TrimPrefix(git, "v"), ".")
+	minor, _, _ := strings.Cut(rest, ".")
+	body, err := json.Marshal(version.Info{Major: major, Minor: minor, GitVersion: git, GoVersion: "go1.26", Compiler: "gc", Platform: "linux/amd64"})
+	if err != nil {
+		return nil, err
+	}
+	return &answer{code: http.StatusOK, contentType: jsonMedia, body: body}, nil
+}
+
+// versions are the served group versions: groups in a fixed order, in each the
+// preferred version first.
+func (s *Server) versions() [][]schema.GroupVersion {
+	var out [][]schema.GroupVersion
+	for _, k := range kinds {
+		for _, v := range k.views {
+			if !s.serves(v.gv) {
+				continue
+			}
+			i := slices.IndexFunc(out, func(g []schema.GroupVersion) bool { return g[0].Group == v.gv.Group })
+			switch {
+			case i < 0:
+				out = append(out, []schema.GroupVersion{v.gv})
+			case !slices.Contains(out[i], v.gv):
+				out[i] = append(out[i], v.gv)
+			}
+		}
+	}
+	return out
+}
+
+func apiGroup(gvs []schema.GroupVersion) metav1.APIGroup {
+	g := metav1.APIGroup{Name: gvs[0].Group}
+	for _, gv := range gvs {
+		g.Versions = append(g.Versions, metav1.GroupVersionForDiscovery{GroupVersion: gv.String(), Version: gv.Version})
+	}
+	g.PreferredVersion = g.Versions[0]
+	return g
+}
+
+func (c *call) groups() (*answer, error) {
+	list := &metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}, Groups: []metav1.APIGroup{}}
+	for _, gvs := range c.s.versions() {
+		if gvs[0].Group != "" {
+			list.Groups = append(list.Groups, apiGroup(gvs))
+		}
+	}
+	return c.made(list)
+}
+
+func (c *call) group(name string) (*answer, error) {
+	for _, gvs := range c.s.versions() {
+		if gvs[0].Group == name && name != "" {
+			g := apiGroup(gvs)
+			g.TypeMeta = metav1.TypeMeta{Kind: "APIGroup", APIVersion: "v1"}
+			return c.made(&g)
+		}
+	}
+	return nil, errNoPath
+}
+
+// verbs are in the order in which discovery gives them.
+var mainVerbs = metav1.Verbs{"create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"}
+
+func (c *call) resources(gv schema.GroupVersion) (*answer, error) {
+	if !c.s.serves(gv) {
+		return nil, errNoPath
+	}
+	list := &metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: gv.String(), APIResources: []metav1.APIResource{}}
+	for _, k := range kindsIn(gv) {
+		list.APIResources = append(list.APIResources, metav1.APIResource{
+			Name: k.resource, SingularName: strings.ToLower(k.name), Namespaced: k.namespaced, Kind: k.name, Verbs: mainVerbs})
+		for _, sub := range k.allSubresources() {
+			r := metav1.APIResource{Name: k.resource + "/" + sub.name, Namespaced: k.namespaced, Kind: k.name, Verbs: sub.verbs()}
+			if sub.gvk.Kind != "" {
+				r.Kind = sub.gvk.Kind
+				if sub.gvk.Group != "" {
+					r.Group, r.Version = sub.gvk.Group, sub.gvk.Version
+				}
+			}
+			list.APIResources = append(list.APIResources, r)
+		}
+	}
+	return c.made(list)
+}
+
+// kindsIn are the kinds of one group version by the names of their resources.
+func kindsIn(gv schema.GroupVersion) (out []*kind) {
+	for _, k := range kinds {
+		if slices.ContainsFunc(k.views, func(v view) bool { return v.gv == gv }) {
+			out = append(out, k)
+		}
+	}
+	slices.SortFunc(out, func(a, b *kind) int { return strings.Compare(a.resource, b.resource) })
+	return out
+}
+
+// aggregated is all of discovery in one document, for /api or for /apis.
+func (c *call) aggregated(legacy bool) (*answer, error) {
+	list := apidiscovery.APIGroupDiscoveryList{
+		TypeMeta: metav1.TypeMeta{Kind: "APIGroupDiscoveryList", APIVersion: "apidiscovery.k8s.io/v2"},
+		Items:    []apidiscovery.APIGroupDiscovery{},
+	}
+	for _, gvs := range c.s.versions() {
+		if (gvs[0].Group == "") != legacy {
+			continue
+		}
+		g := apidiscovery.APIGroupDiscovery{ObjectMeta: metav1.ObjectMeta{Name: gvs[0].Group}}
+		for _, gv := range gvs {
+			v := apidiscovery.APIVersionDiscovery{Version: gv.Version, Freshness: apidiscovery.DiscoveryFreshnessCurrent}
+			for _, k := range kindsIn(gv) {
+				v.Resources = append(v.Resources, discovered(k, gv))
+			}
+			g.Versions = append(g.Versions, v)
+		}
+		list.Items = append(list.Items, g)
+	}
+	body, err := json.Marshal(list)
+	if err != nil {
+		return nil, err
+	}
+	return &answer{code: http.StatusOK, contentType: "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList", body: body}, nil
+}
+
+func discovered(k *kind, gv schema.GroupVersion) apidiscovery.APIResourceDiscovery {
+	r := apidiscovery.APIResourceDiscovery{
+		Resource: k.resource, SingularResource: strings.ToLower(k.name), Verbs: mainVerbs, Scope: apidiscovery.ScopeCluster,
+		ResponseKind: &metav1.GroupVersionKind{Group: gv.Group, Version: gv.Version, Kind: k.name},
+	}
+	if k.namespaced {
+		r.Scope = apidiscovery.ScopeNamespace
+	}
+	for _, sub := range k.allSubresources() {
+		gvk := metav1.GroupVersionKind{Group: gv.Group, Version: gv.Version, Kind: k.name}
+		if sub.gvk.Kind != "" {
+			gvk = metav1.GroupVersionKind(sub.gvk)
+		}
+		r.Subresources = append(r.Subresources, apidiscovery.APISubresourceDiscovery{Subresource: sub.name, ResponseKind: &gvk, Verbs: sub.verbs()})
+	}
+	return r
+}

@@ -3,19 +3,38 @@
 
 package apitest
 
+import (
+	"strconv"
+	"strings"
+)
+
 // Gate is a feature gate of the API server that decides which fields it keeps.
 type Gate string
 
-// The gates that the server knows. Those not named here behave as they do on a
-// server of the default version.
+// The gates that the server knows. What others do to fields it does as a
+// server of its version with default gates.
 const (
 	// CoordinatedLeaderElection keeps spec.strategy and spec.preferredHolder
-	// of a Lease. Off by default.
+	// of a Lease.
 	CoordinatedLeaderElection Gate = "CoordinatedLeaderElection"
+
+	// These keep fields of ResourceSlices.
+	DRADeviceTaints              Gate = "DRADeviceTaints"
+	DRAPartitionableDevices      Gate = "DRAPartitionableDevices"
+	DRADeviceBindingConditions   Gate = "DRADeviceBindingConditions"
+	DRAConsumableCapacity        Gate = "DRAConsumableCapacity"
+	DRADeviceCompatibilityGroups Gate = "DRADeviceCompatibilityGroups"
+	DRANodeAllocatableResources  Gate = "DRANodeAllocatableResources"
+	DRAListTypeAttributes        Gate = "DRAListTypeAttributes"
+	DRAPartitionableDevicesType  Gate = "DRAPartitionableDevicesType"
+	DRAOptionalNodeOperations    Gate = "DRAOptionalNodeOperations"
 )
 
-// gatesOn are the gates that are on unless Options.Gates says otherwise.
-var gatesOn = map[Gate]bool{}
+// onSince is the minor version from which a gate is on by default; the others
+// are off in all versions.
+var onSince = map[Gate]int{
+	DRADeviceTaints: 36, DRAPartitionableDevices: 36, DRADeviceBindingConditions: 36, DRAConsumableCapacity: 36,
+}
 
 func (s *Server) gate(g Gate) bool {
 	s.mu.Lock()
@@ -23,7 +42,8 @@ func (s *Server) gate(g Gate) bool {
 	if on, ok := s.gates[g]; ok {
 		return on
 	}
-	return gatesOn[g]
+	since, ok := onSince[g]
+	return ok && s.minor >= since
 }
 
 // SetGate turns a gate on or off at run time. Stored objects keep what they
@@ -35,4 +55,12 @@ func (s *Server) SetGate(g Gate, on bool) {
 		s.gates = map[Gate]bool{}
 	}
 	s.gates[g] = on
+}
+
+// minorOf is the minor version in a version like v1.37.1, 0 in others.
+func minorOf(version string) int {
+	_, rest, _ := strings.Cut(version, ".")
+	minor, _, _ := strings.Cut(rest, ".")
+	n, _ := strconv.Atoi(minor)
+	return n
 }

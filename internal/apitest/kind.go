@@ -4,7 +4,10 @@
 package apitest
 
 import (
-	"k8s.io/apimachinery/pkg/apis/meta/v1"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -19,9 +22,10 @@ type kind struct {
 	// stored.
 	views      []view
 	namespaced bool
-	// status says that /status is a subresource of its own, so that writes
-	// of the object leave status alone and the other way round.
-	status bool
+	// status says that /status is a subresource, so that writes of the object
+	// leave status alone and the other way round; onUpdate sees to it.
+	status       bool
+	subresources []subresource // others
 
 	// validName checks metadata.name, or with prefix a generateName.
 	validName func(name string, prefix bool) []string
@@ -32,8 +36,10 @@ type kind struct {
 	createOnUpdate bool // PUT of a missing object creates it
 	unconditional  bool // PUT without a resourceVersion overwrites
 	returnsDeleted bool // DELETE answers with the object, not a Status
-	generation     bool // metadata.generation is kept: 1, and one more for each change of spec
 
+	// spec returns what metadata.generation counts the changes of; nil for a
+	// kind that keeps no generation.
+	spec func(obj runtime.Object) any
 	// defaults fills in what a client may leave out. Any write.
 	defaults func(obj runtime.Object)
 	// onCreate and onUpdate make a client's object acceptable: they reset
@@ -44,17 +50,21 @@ type kind struct {
 	validate func(w *write, obj, old runtime.Object) field.ErrorList
 	// graceful decides the grace period of a deletion; nil means that the
 	// kind has none.
-	graceful func(obj runtime.Object, opts *v1.DeleteOptions)
-	// specChanged says whether an update counts for generation.
-	specChanged func(obj, old runtime.Object) bool
+	graceful func(obj runtime.Object, opts *metav1.DeleteOptions)
+	// onDelete may keep an object from being removed at once, by changing
+	// it; it returns false if there is nothing to change.
+	onDelete func(obj runtime.Object) (changed bool)
 }
 
 // view is one API version of a kind.
 type view struct {
 	gv schema.GroupVersion
 	// toStored and fromStored convert; nil for the stored version. They
-	// return fresh objects or share what they don't change.
+	// return fresh objects, which may share what they don't change.
 	toStored, fromStored func(runtime.Object) runtime.Object
+	// labels are the selectable fields of this version with their stored
+	// names; nil means that they are the same.
+	labels map[string]string
 }
 
 func (k *kind) stored() schema.GroupVersion { return k.views[0].gv }
@@ -82,4 +92,42 @@ func (k *kind) convertFrom(obj runtime.Object, v int) runtime.Object {
 	}
 	obj.GetObjectKind().SetGroupVersionKind(k.stored().WithKind(k.name))
 	return obj
+}
+
+// allSubresources are those of the row and /status.
+func (k *kind) allSubresources() []subresource {
+	if !k.status {
+		return k.subresources
+	}
+	return append(slices.Clone(k.subresources), subresource{name: "status"})
+}
+
+// subresource finds a subresource; ok is false if there is none.
+func (k *kind) subresource(name string) (subresource, bool) {
+	for _, s := range k.allSubresources() {
+		if s.name == name {
+			return s, true
+		}
+	}
+	return subresource{}, false
+}
+
+// sameSpec reports whether an update leaves alone what generation counts.
+func (k *kind) sameSpec(obj, old runtime.Object) bool {
+	return equality.Semantic.DeepEqual(k.spec(obj), k.spec(old))
+}
+
+// lookup finds the kind and view that serve a resource in a group version.
+func lookup(gv schema.GroupVersion, resource string) (*kind, int) {
+	for _, k := range kinds {
+		if k.resource != resource {
+			continue
+		}
+		for v := range k.views {
+			if k.views[v].gv == gv {
+				return k, v
+			}
+		}
+	}
+	return nil, 0
 }

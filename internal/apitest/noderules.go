@@ -4,11 +4,266 @@
 package apitest
 
 import (
-	"k8s.io/apimachinery/pkg/runtime"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/selection"
 )
 
-// NodeRules is the Node authorizer together with the NodeRestriction admission
-// plugin: what a kubelet's identity may do.
-var NodeRules Authorizer = AuthorizerFunc(func(s *Server, r Request) (bool, string) { return true, "" })
+// NodeRules is the server's Node authorizer. What it lets through, the
+// NodeRestriction admission plugin then narrows further; that plugin is always
+// on, for users in group system:nodes whose authorizer allowed the request.
+//
+// It knows which objects a node has to do with from the pods bound to it: of
+// the objects they name it may read those, and of ResourceSlices those that
+// name it.
+var NodeRules Authorizer = nodeRules{}
 
-func (s *Server) nodeRestriction(c *call, obj, old runtime.Object) error { return nil }
+type nodeRules struct{}
+
+// nodeGeneral is what a node may do without a relationship to the object.
+var nodeGeneral = []rbacv1.PolicyRule{
+	{Verbs: []string{"create"}, APIGroups: []string{"authentication.k8s.io"}, Resources: []string{"tokenreviews"}},
+	{Verbs: []string{"create"}, APIGroups: []string{"authorization.k8s.io"}, Resources: []string{"subjectaccessreviews", "localsubjectaccessreviews"}},
+	{Verbs: []string{"get", "list", "watch"}, APIGroups: []string{""}, Resources: []string{"services"}},
+	{Verbs: []string{"create", "update", "patch"}, APIGroups: []string{"", "events.k8s.io"}, Resources: []string{"events"}},
+}
+
+// Authorize implements Authorizer.
+func (nodeRules) Authorize(s *Server, r Request) (bool, string) {
+	node, ok := r.User.nodeName()
+	if !ok {
+		return false, ""
+	}
+	if r.Resource == "" {
+		return true, "" // discovery is everybody's
+	}
+	switch (schema.GroupResource{Group: r.Group, Resource: r.Resource}) {
+	case schema.GroupResource{Resource: "nodes"}:
+		return nodeOnNodes(node, r)
+	case schema.GroupResource{Resource: "pods"}:
+		return nodeOnPods(s, node, r)
+	case schema.GroupResource{Resource: "secrets"}, schema.GroupResource{Resource: "configmaps"}:
+		return nodeOnReferenced(s, node, r)
+	case schema.GroupResource{Resource: "serviceaccounts"}:
+		if r.Verb != "get" || r.Subresource != "" {
+			return false, "can only create tokens for individual service accounts"
+		}
+		return nodeOnReferenced(s, node, r)
+	case schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}:
+		return nodeOnLeases(node, r)
+	case schema.GroupResource{Group: "resource.k8s.io", Resource: "resourceslices"}:
+		return nodeOnSlices(s, node, r)
+	case schema.GroupResource{Group: "resource.k8s.io", Resource: "resourceclaims"}:
+		if r.Verb != "get" {
+			return false, "can only get individual resources of this type"
+		}
+		return nodeOnReferenced(s, node, r)
+	}
+	return rulesAllow(nodeGeneral, r), ""
+}
+
+func nodeOnNodes(node string, r Request) (bool, string) {
+	switch r.Subresource + " " + r.Verb {
+	case " create", " update", " patch", "status update", "status patch":
+		return true, "" // NodeRestriction looks at the name
+	case " get", " list", " watch":
+		switch r.Name {
+		case node:
+			return true, ""
+		case "":
+			return false, fmt.Sprintf("node '%s' cannot read all nodes, only its own Node object", node)
+		}
+		return false, fmt.Sprintf("node '%s' cannot read '%s', only its own Node object", node, r.Name)
+	}
+	return false, ""
+}
+
+func nodeOnPods(s *Server, node string, r Request) (bool, string) {
+	switch r.Subresource + " " + r.Verb {
+	case " create", " delete", "status update", "status patch", "eviction create":
+		return true, "" // NodeRestriction looks at the pod
+	case " get":
+		return s.related(node, r.Name, func(p *corev1.Pod) bool { return p.Name == r.Name && p.Namespace == r.Namespace })
+	case " list", " watch":
+		if selects(r, "spec.nodeName", node) {
+			return true, ""
+		}
+		if r.Name != "" {
+			return s.related(node, r.Name, func(p *corev1.Pod) bool { return p.Name == r.Name && p.Namespace == r.Namespace })
+		}
+		return false, "can only list/watch pods with spec.nodeName field selector"
+	}
+	return false, ""
+}
+
+func nodeOnLeases(node string, r Request) (bool, string) {
+	switch r.Verb {
+	case "get", "create", "update", "patch", "delete":
+	default:
+		return false, "can only get, create, update, patch, or delete a node lease"
+	}
+	if r.Namespace != corev1.NamespaceNodeLease {
+		return false, fmt.Sprintf("can only access leases in the %q system namespace", corev1.NamespaceNodeLease)
+	}
+	if r.Verb != "create" && r.Name != node {
+		return false, "can only access node lease with the same name as the requesting node"
+	}
+	return true, ""
+}
+
+func nodeOnSlices(s *Server, node string, r Request) (bool, string) {
+	switch r.Verb {
+	case "create":
+		return true, "" // NodeRestriction looks into it
+	case "get", "update", "patch", "delete":
+		slice := Get[*resourcev1.ResourceSlice](s, "", r.Name)
+		if slice != nil && slice.Spec.NodeName != nil && *slice.Spec.NodeName == node {
+			return true, ""
+		}
+		return false, noRelationship(node)
+	case "list", "watch", "deletecollection":
+		if selects(r, resourcev1.ResourceSliceSelectorNodeName, node) {
+			return true, ""
+		}
+		return false, "can only list/watch/deletecollection resourceslices with nodeName field selector"
+	}
+	return false, "only the following verbs are allowed for a ResourceSlice: get, watch, list, create, update, patch, delete, deletecollection"
+}
+
+// nodeOnReferenced decides about objects that pods of the node name.
+func nodeOnReferenced(s *Server, node string, r Request) (bool, string) {
+	switch {
+	case r.Verb != "get" && r.Verb != "list" && r.Verb != "watch":
+		return false, "can only read resources of this type"
+	case r.Subresource != "":
+		return false, "cannot read subresource"
+	case r.Namespace == "":
+		return false, "can only read namespaced object of this type"
+	}
+	return s.related(node, r.Name, func(p *corev1.Pod) bool {
+		return p.Namespace == r.Namespace && slices.Contains(references(p, r.Resource), r.Name)
+	})
+}
+
+func noRelationship(node string) string {
+	return fmt.Sprintf("no relationship found between node '%s' and this object", node)
+}
+
+// related reports whether a pod bound to the node satisfies f.
+func (s *Server) related(node, name string, f func(*corev1.Pod) bool) (bool, string) {
+	if name == "" {
+		return false, "No Object name found"
+	}
+	s.store.mu.Lock()
+	defer s.store.mu.Unlock()
+	for _, it := range s.store.named["pods"].items {
+		if p := it.obj.(*corev1.Pod); p.Spec.NodeName == node && f(p) {
+			return true, ""
+		}
+	}
+	return false, noRelationship(node)
+}
+
+// selects reports whether a request's field selector wants field=value.
+func selects(r Request, field, value string) bool {
+	sel, err := fields.ParseSelector(r.FieldSelector)
+	if err != nil {
+		return false
+	}
+	return slices.ContainsFunc(sel.Requirements(), func(req fields.Requirement) bool {
+		return req.Field == field && req.Operator != selection.NotEquals && req.Value == value
+	})
+}
+
+// references lists the objects of a resource that a pod names.
+func references(p *corev1.Pod, resource string) (names []string) {
+	add := func(name string) {
+		if name != "" {
+			names = append(names, name)
+		}
+	}
+	switch resource {
+	case "serviceaccounts":
+		add(p.Spec.ServiceAccountName)
+	case "resourceclaims":
+		for _, c := range p.Status.ResourceClaimStatuses {
+			if c.ResourceClaimName != nil {
+				add(*c.ResourceClaimName)
+			}
+		}
+		for _, c := range p.Spec.ResourceClaims {
+			if c.ResourceClaimName != nil {
+				add(*c.ResourceClaimName)
+			}
+		}
+	case "configmaps":
+		eachContainer(p, func(c *corev1.Container) {
+			for _, e := range c.EnvFrom {
+				if e.ConfigMapRef != nil {
+					add(e.ConfigMapRef.Name)
+				}
+			}
+			for _, e := range c.Env {
+				if e.ValueFrom != nil && e.ValueFrom.ConfigMapKeyRef != nil {
+					add(e.ValueFrom.ConfigMapKeyRef.Name)
+				}
+			}
+		})
+		for _, v := range p.Spec.Volumes {
+			if v.ConfigMap != nil {
+				add(v.ConfigMap.Name)
+			}
+			if v.Projected != nil {
+				for _, src := range v.Projected.Sources {
+					if src.ConfigMap != nil {
+						add(src.ConfigMap.Name)
+					}
+				}
+			}
+		}
+	case "secrets":
+		for _, ref := range p.Spec.ImagePullSecrets {
+			add(ref.Name)
+		}
+		eachContainer(p, func(c *corev1.Container) {
+			for _, e := range c.EnvFrom {
+				if e.SecretRef != nil {
+					add(e.SecretRef.Name)
+				}
+			}
+			for _, e := range c.Env {
+				if e.ValueFrom != nil && e.ValueFrom.SecretKeyRef != nil {
+					add(e.ValueFrom.SecretKeyRef.Name)
+				}
+			}
+		})
+		for _, v := range p.Spec.Volumes {
+			if v.Secret != nil {
+				add(v.Secret.SecretName)
+			}
+			if v.Projected != nil {
+				for _, src := range v.Projected.Sources {
+					if src.Secret != nil {
+						add(src.Secret.Name)
+					}
+				}
+			}
+		}
+	}
+	return names
+}
+
+func eachContainer(p *corev1.Pod, f func(*corev1.Container)) {
+	for i := range p.Spec.InitContainers {
+		f(&p.Spec.InitContainers[i])
+	}
+	for i := range p.Spec.Containers {
+		f(&p.Spec.Containers[i])
+	}
+}

@@ -33,7 +33,7 @@ func (c *call) get() (*answer, error) {
 
 // lookup finds the object that the path names.
 func (c *call) lookup() (*item, error) {
-	st := &c.s.store
+	st := c.s.store
 	st.mu.Lock()
 	it := c.table().items[c.key()]
 	st.mu.Unlock()
@@ -64,7 +64,7 @@ func (c *call) waitFresh(rv string) error {
 	if err != nil {
 		return err
 	}
-	st := &c.s.store
+	st := c.s.store
 	for deadline := time.Now().Add(freshWait); ; {
 		st.mu.Lock()
 		have := st.rv
@@ -143,7 +143,7 @@ func (c *call) list() (*answer, error) {
 // page selects the objects of a list. more is how many are left for further
 // pages, nil if this is the last.
 func (c *call) page(sel *selector, opts *metav1.ListOptions) (items []*item, rv uint64, more *int, err error) {
-	st, t := &c.s.store, c.table()
+	st, t := c.s.store, c.table()
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	rv = st.rv

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/url"
 
+	resourcev1 "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	internalvalidation "k8s.io/apimachinery/pkg/apis/meta/internalversion/validation"
@@ -28,10 +29,11 @@ type selector struct {
 	namespace string // empty for all
 	labels    labels.Selector
 	fields    fields.Requirements
+	minor     int // the server's minor version
 }
 
 func (c *call) selector() (*selector, error) {
-	sel := &selector{kind: c.kind, labels: labels.Everything()}
+	sel := &selector{kind: c.kind, minor: c.s.minor, labels: labels.Everything()}
 	if c.kind.namespaced {
 		sel.namespace = c.r.Namespace
 	}
@@ -47,8 +49,13 @@ func (c *call) selector() (*selector, error) {
 			return nil, apierrors.NewBadRequest(err.Error())
 		}
 		sel.fields = fs.Requirements()
-		for _, req := range sel.fields {
-			if !sel.known(req.Field) {
+		for i, req := range sel.fields {
+			if names := c.kind.views[c.view].labels; names != nil && req.Field != "metadata.name" && req.Field != "metadata.namespace" {
+				if sel.fields[i].Field = names[req.Field]; sel.fields[i].Field == "" {
+					sel.fields[i].Field = "?" + req.Field
+				}
+			}
+			if !sel.known(sel.fields[i].Field) {
 				return nil, apierrors.NewBadRequest(fmt.Sprintf("Unable to find %q that match label selector %q, field selector %q: field label not supported: %s",
 					c.kind.views[c.view].gv.String()+", Resource="+c.kind.resource, c.r.LabelSelector, c.r.FieldSelector, req.Field))
 			}
@@ -64,7 +71,7 @@ func (sel *selector) known(field string) bool {
 	case "metadata.namespace":
 		return sel.kind.namespaced
 	}
-	if sel.kind.fields == nil {
+	if sel.kind.fields == nil || field == resourcev1.ResourceSliceSelectorPoolName && sel.minor < 37 {
 		return false
 	}
 	zero, err := scheme.Scheme.New(sel.kind.stored().WithKind(sel.kind.name))

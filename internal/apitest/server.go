@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"sync"
 	"time"
@@ -22,7 +23,8 @@ import (
 // that serves the stable APIs, keeps every request in its journal and holds
 // node identities to the node rules while all others may do everything.
 type Options struct {
-	// Version is what /version reports as gitVersion.
+	// Version is what /version reports as gitVersion. Default feature gates,
+	// limits and field selectors follow its minor version, from v1.34 on.
 	Version string
 	// Namespaces exist from the start, besides default, kube-system,
 	// kube-public and kube-node-lease.
@@ -31,8 +33,8 @@ type Options struct {
 	// these are the stable ones. See Server.Serve.
 	Serve, Refuse []schema.GroupVersion
 	// Gates turns feature gates of the API on or off. A gate that is off
-	// drops its fields on write, as the real server does. Missing gates have
-	// the default of the real server's version.
+	// drops its fields on write, as the real server does. Gates that are not
+	// named have the default of Version.
 	Gates map[Gate]bool
 	// Authorizer decides who may do what. Nil means NodeRules for node
 	// identities and everything for everybody else.
@@ -57,9 +59,10 @@ type Options struct {
 // Inside a synctest bubble it must be made in that bubble.
 type Server struct {
 	opts    Options
+	minor   int // of Options.Version
 	journal journal
 	faults  faults
-	store   store
+	store   *store
 	watches watchRules
 
 	mu         sync.Mutex
@@ -81,12 +84,10 @@ func New(opts Options) *Server {
 	if opts.BookmarkInterval == 0 {
 		opts.BookmarkInterval = time.Minute
 	}
-	s := &Server{opts: opts, authorizer: opts.Authorizer, served: map[schema.GroupVersion]bool{}, gates: opts.Gates}
+	s := &Server{opts: opts, authorizer: opts.Authorizer, served: map[schema.GroupVersion]bool{}, gates: maps.Clone(opts.Gates)}
 	s.journal = journal{start: time.Now(), keep: opts.Journal}
-	s.store = store{rv: 1, tables: map[*kind]*table{}, history: opts.History}
-	for _, k := range kinds {
-		s.store.tables[k] = &table{kind: k, items: map[key]*item{}, watchers: map[*watcher]struct{}{}}
-	}
+	s.minor = minorOf(opts.Version)
+	s.store = newStore(opts.History)
 	for _, gv := range stableVersions {
 		s.served[gv] = true
 	}

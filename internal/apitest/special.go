@@ -3,4 +3,149 @@
 
 package apitest
 
-func (c *call) special() (*answer, error) { return nil, errNoPath }
+import (
+	"errors"
+	"fmt"
+	"net/http"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// subresource is a part of a kind with a path of its own.
+type subresource struct {
+	name string
+	// create, if set, handles a POST of gvk. Without it the subresource is a
+	// view of the object that can be read, updated and patched.
+	create func(c *call) (*answer, error)
+	gvk    schema.GroupVersionKind
+}
+
+func (s subresource) verbs() metav1.Verbs {
+	if s.create != nil {
+		return metav1.Verbs{"create"}
+	}
+	return metav1.Verbs{"get", "patch", "update"}
+}
+
+// special serves the subresources that are created.
+func (c *call) special(sub subresource) (*answer, error) {
+	if c.r.Verb != "create" {
+		return nil, apierrors.NewMethodNotSupported(c.resource(), c.r.Verb)
+	}
+	return sub.create(c)
+}
+
+// success is the answer to a create that creates nothing.
+func (c *call) success() (*answer, error) {
+	return &answer{code: http.StatusCreated, contentType: c.accept.name, body: encodeStatus(c.accept.media, metav1.Status{Status: metav1.StatusSuccess})}, nil
+}
+
+// bind is pods/binding: it assigns a pod to a node, once.
+func bind(c *call) (*answer, error) {
+	obj, err := c.decodeAs(corev1.SchemeGroupVersion.WithKind("Binding"))
+	if err != nil {
+		return nil, err
+	}
+	b := obj.(*corev1.Binding)
+	if b.Name != c.r.Name {
+		return nil, apierrors.NewBadRequest("name in URL does not match name in Binding object")
+	}
+	if b.Target.Name == "" || b.Target.Kind != "" && b.Target.Kind != "Node" {
+		return nil, errors.New("target.name: Required value")
+	}
+	st, t := c.s.store, c.table()
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	old := t.items[c.key()]
+	if old == nil {
+		return nil, apierrors.NewNotFound(c.resource(), c.r.Name)
+	}
+	conflict := func(format string, args ...any) (*answer, error) {
+		return nil, apierrors.NewConflict(schema.GroupResource{Resource: "pods/binding"}, c.r.Name, fmt.Errorf(format, args...))
+	}
+	pod := old.obj.DeepCopyObject().(*corev1.Pod)
+	switch {
+	case b.UID != "" && b.UID != pod.UID:
+		return nil, apierrors.NewConflict(c.resource(), c.r.Name, c.preconditionFailed(old.rv, b.UID, pod.UID))
+	case b.ResourceVersion != "" && b.ResourceVersion != pod.ResourceVersion:
+		return nil, apierrors.NewConflict(c.resource(), c.r.Name, errors.New(optimisticLock))
+	case pod.DeletionTimestamp != nil:
+		return conflict("pod %s is being deleted, cannot be assigned to a host", pod.Name)
+	case pod.Spec.NodeName != "":
+		return conflict("pod %v is already assigned to node %q", pod.Name, pod.Spec.NodeName)
+	case len(pod.Spec.SchedulingGates) > 0:
+		return conflict("pod %v has non-empty .spec.schedulingGates", pod.Name)
+	}
+	pod.Spec.NodeName = b.Target.Name
+	pod.Status.NominatedNodeName = ""
+	if pod.Annotations == nil && len(b.Annotations) > 0 {
+		pod.Annotations = map[string]string{}
+	}
+	for k, v := range b.Annotations {
+		pod.Annotations[k] = v
+	}
+	setPodCondition(pod, corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionTrue})
+	if !c.r.DryRun {
+		st.put(t, pod, old)
+	}
+	return c.success()
+}
+
+// evict is pods/eviction: a deletion with a reason. There are no disruption
+// budgets.
+func evict(c *call) (*answer, error) {
+	obj, err := c.decodeAs(policyv1.SchemeGroupVersion.WithKind("Eviction"))
+	if err != nil {
+		return nil, err
+	}
+	e := obj.(*policyv1.Eviction)
+	if e.Name != c.r.Name {
+		return nil, apierrors.NewBadRequest("name in URL does not match name in Eviction object")
+	}
+	opts := metav1.DeleteOptions{}
+	if e.DeleteOptions != nil {
+		opts = *e.DeleteOptions
+	}
+	st, t := c.s.store, c.table()
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	old := t.items[c.key()]
+	if old == nil {
+		return nil, apierrors.NewNotFound(c.resource(), c.r.Name)
+	}
+	if err := c.s.nodeRestriction(c, nil, old.obj); err != nil {
+		return nil, err
+	}
+	pod := old.obj.DeepCopyObject().(*corev1.Pod)
+	if p := opts.Preconditions; p != nil {
+		if p.UID != nil && *p.UID != pod.UID {
+			return nil, apierrors.NewConflict(schema.GroupResource{Resource: "Pod"}, pod.Name,
+				fmt.Errorf("the UID in the precondition (%s) does not match the UID in record (%s). The object might have been deleted and then recreated", *p.UID, pod.UID))
+		}
+		if p.ResourceVersion != nil && *p.ResourceVersion != pod.ResourceVersion {
+			return nil, apierrors.NewConflict(schema.GroupResource{Resource: "Pod"}, pod.Name,
+				fmt.Errorf("the ResourceVersion in the precondition (%s) does not match the ResourceVersion in record (%s). The object might have been modified", *p.ResourceVersion, pod.ResourceVersion))
+		}
+		opts.Preconditions = nil
+	}
+	if c.r.DryRun || len(opts.DryRun) > 0 {
+		return c.success()
+	}
+	if setPodCondition(pod, corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue,
+		Reason: "EvictionByEvictionAPI", Message: "Eviction API: evicting"}) {
+		old = st.put(t, pod, old)
+	}
+	// The deletion is the server's own: NodeRestriction has had its say.
+	own := *c
+	req := *c.r
+	req.User = Admin
+	own.r = &req
+	if _, _, err := own.removeOne(old, opts); err != nil {
+		return nil, err
+	}
+	return c.success()
+}

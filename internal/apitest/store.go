@@ -103,7 +103,17 @@ type store struct {
 	mu      sync.Mutex
 	rv      uint64
 	tables  map[*kind]*table
+	named   map[string]*table // by resource
 	history int
+}
+
+func newStore(history int) *store {
+	st := &store{rv: 1, tables: map[*kind]*table{}, named: map[string]*table{}, history: history}
+	for _, k := range kinds {
+		t := &table{kind: k, items: map[key]*item{}, watchers: map[*watcher]struct{}{}}
+		st.tables[k], st.named[k.resource] = t, t
+	}
+	return st
 }
 
 func (st *store) next() uint64 {

@@ -92,7 +92,7 @@ func (c *call) watch() (*answer, error) {
 // start queues what the client missed and subscribes it to what follows, both
 // under the lock of the store so that there is no gap.
 func (w *watcher) start(sendInitial *bool, from uint64) {
-	st, t := &w.c.s.store, w.c.table()
+	st, t := w.c.s.store, w.c.table()
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	now := time.Now()
@@ -258,7 +258,7 @@ func (w *watcher) bookmark() {
 	if _, stalled := w.c.s.watches.of(w.c.r); stalled {
 		return
 	}
-	st := &w.c.s.store
+	st := w.c.s.store
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	w.mu.Lock()
@@ -282,7 +282,7 @@ func (w *watcher) end(err error) {
 		w.ended, w.err = true, err
 	}
 	w.mu.Unlock()
-	st := &w.c.s.store
+	st := w.c.s.store
 	st.mu.Lock()
 	delete(w.c.table().watchers, w)
 	st.mu.Unlock()

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -87,15 +88,18 @@ func (c *call) create() (*answer, error) {
 // insert makes obj acceptable and stores it. The lock of the store is held.
 func (c *call) insert(w *write, obj runtime.Object) (*item, error) {
 	k, t, m := c.kind, c.table(), metaOf(obj)
-	w.s.prepareCreate(w, obj)
+	if k.defaults != nil {
+		k.defaults(obj)
+	}
 	if k.namespaced {
 		if err := c.s.namespaceOpen(k, m); err != nil {
 			return nil, err
 		}
 	}
-	if err := c.s.admit(c, w, obj, nil); err != nil {
+	if err := c.s.admit(c, obj, nil); err != nil {
 		return nil, err
 	}
+	w.s.prepareCreate(w, obj)
 	if errs := k.check(w, obj, nil); len(errs) > 0 {
 		return nil, apierrors.NewInvalid(k.groupKind(), m.GetName(), errs)
 	}
@@ -122,11 +126,8 @@ func (s *Server) prepareCreate(w *write, obj runtime.Object) {
 	m.SetDeletionGracePeriodSeconds(nil)
 	m.SetSelfLink("")
 	m.SetOwnerReferences(dedup(m.GetOwnerReferences()))
-	if k.generation {
+	if k.spec != nil {
 		m.SetGeneration(1)
-	}
-	if k.defaults != nil {
-		k.defaults(obj)
 	}
 	if k.onCreate != nil {
 		k.onCreate(w, obj)
@@ -138,7 +139,7 @@ func (s *Server) prepareCreate(w *write, obj runtime.Object) {
 // namespaceOpen refuses new objects in a namespace that doesn't exist or is
 // going away. The lock of the store is held.
 func (s *Server) namespaceOpen(k *kind, m metav1.Object) error {
-	it := s.store.tables[namespaces].items[key{name: m.GetNamespace()}]
+	it := s.store.named["namespaces"].items[key{name: m.GetNamespace()}]
 	if it == nil {
 		return apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, m.GetNamespace())
 	}
@@ -239,6 +240,13 @@ const optimisticLock = "the object has been modified; please apply your changes 
 // held.
 func (c *call) replace(w *write, obj runtime.Object, old *item) (*item, error) {
 	k, t, m, om := c.kind, c.table(), metaOf(obj), metaOf(old.obj)
+	obj.GetObjectKind().SetGroupVersionKind(k.stored().WithKind(k.name))
+	if k.defaults != nil {
+		k.defaults(obj)
+	}
+	if err := c.s.admit(c, obj, old.obj); err != nil {
+		return nil, err
+	}
 	switch rv, err := parseRV(m.GetResourceVersion()); {
 	case err != nil:
 		return nil, apierrors.NewInvalid(k.groupKind(), c.r.Name, field.ErrorList{
@@ -250,7 +258,6 @@ func (c *call) replace(w *write, obj runtime.Object, old *item) (*item, error) {
 		return nil, apierrors.NewConflict(c.resource(), c.r.Name, errors.New(optimisticLock))
 	}
 	m.SetResourceVersion(om.GetResourceVersion())
-	obj.GetObjectKind().SetGroupVersionKind(k.stored().WithKind(k.name))
 	m.SetOwnerReferences(dedup(m.GetOwnerReferences()))
 	m.SetGeneration(om.GetGeneration())
 	if m.GetUID() == "" {
@@ -263,19 +270,13 @@ func (c *call) replace(w *write, obj runtime.Object, old *item) (*item, error) {
 	if g := om.GetDeletionGracePeriodSeconds(); g != nil && m.GetDeletionGracePeriodSeconds() == nil {
 		m.SetDeletionGracePeriodSeconds(g)
 	}
-	if k.defaults != nil {
-		k.defaults(obj)
-	}
 	if k.onUpdate != nil {
 		k.onUpdate(w, obj, old.obj)
 	}
-	if k.generation && k.specChanged(obj, old.obj) {
+	if k.spec != nil && !k.sameSpec(obj, old.obj) {
 		m.SetGeneration(om.GetGeneration() + 1)
 	}
 	changed := w.manage(m, old)
-	if err := c.s.admit(c, w, obj, old.obj); err != nil {
-		return nil, err
-	}
 	if errs := k.check(w, obj, old.obj); len(errs) > 0 {
 		return nil, apierrors.NewInvalid(k.groupKind(), c.r.Name, errs)
 	}
@@ -295,13 +296,20 @@ func (c *call) replace(w *write, obj runtime.Object, old *item) (*item, error) {
 }
 
 // same reports whether two versions differ in nothing but who manages them.
+// The fields of an object are compared from last to first, so that a change of
+// status or spec is found before the metadata is looked at.
 func (w *write) same(obj, old runtime.Object) bool {
 	m := metaOf(obj)
 	mf := m.GetManagedFields()
 	m.SetManagedFields(metaOf(old).GetManagedFields())
-	same := apiequality.Semantic.DeepEqual(obj, old)
-	m.SetManagedFields(mf)
-	return same
+	defer m.SetManagedFields(mf)
+	a, b := reflect.ValueOf(obj).Elem(), reflect.ValueOf(old).Elem()
+	for i := a.NumField() - 1; i >= 0; i-- {
+		if !apiequality.Semantic.DeepEqual(a.Field(i).Addr().Interface(), b.Field(i).Addr().Interface()) {
+			return false
+		}
+	}
+	return true
 }
 
 // stub stands for the field sets that the real server tracks.

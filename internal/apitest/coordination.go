@@ -1,0 +1,114 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package apitest
+
+import (
+	"strings"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	coordinationv1beta1 "k8s.io/api/coordination/v1beta1"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	"k8s.io/apimachinery/pkg/runtime"
+	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apimachinery/pkg/util/version"
+)
+
+var leases = &kind{
+	name: "Lease", resource: "leases", views: []view{{gv: coordinationv1.SchemeGroupVersion}},
+	namespaced: true, validName: apivalidation.NameIsDNSSubdomain, createOnUpdate: true,
+	onCreate: func(w *write, obj runtime.Object) {
+		if l := obj.(*coordinationv1.Lease); !w.gate(CoordinatedLeaderElection) {
+			l.Spec.Strategy, l.Spec.PreferredHolder = nil, nil
+		}
+	},
+	onUpdate: func(w *write, obj, old runtime.Object) {
+		if w.gate(CoordinatedLeaderElection) {
+			return
+		}
+		// A gated field stays only where it was already in use.
+		l, o := obj.(*coordinationv1.Lease), old.(*coordinationv1.Lease)
+		if o.Spec.Strategy == nil {
+			l.Spec.Strategy = nil
+		}
+		if o.Spec.PreferredHolder == nil {
+			l.Spec.PreferredHolder = nil
+		}
+	},
+	validate: func(_ *write, obj, _ runtime.Object) (errs field.ErrorList) {
+		spec, path := &obj.(*coordinationv1.Lease).Spec, field.NewPath("spec")
+		if d := spec.LeaseDurationSeconds; d != nil && *d <= 0 {
+			errs = append(errs, field.Invalid(path.Child("leaseDurationSeconds"), *d, "must be greater than 0"))
+		}
+		if n := spec.LeaseTransitions; n != nil && *n < 0 {
+			errs = append(errs, field.Invalid(path.Child("leaseTransitions"), *n, "must be greater than or equal to 0"))
+		}
+		if spec.Strategy != nil {
+			errs = append(errs, validateStrategy(*spec.Strategy, path.Child("strategy"))...)
+		}
+		if h := spec.PreferredHolder; h != nil && *h != "" && (spec.Strategy == nil || *spec.Strategy == "") {
+			errs = append(errs, field.Forbidden(path.Child("preferredHolder"), "may only be specified if `strategy` is defined"))
+		}
+		return errs
+	},
+}
+
+var leaseCandidates = &kind{
+	name: "LeaseCandidate", resource: "leasecandidates", views: []view{{gv: coordinationv1beta1.SchemeGroupVersion}},
+	namespaced: true, createOnUpdate: true,
+	validName: func(name string, _ bool) []string { return utilvalidation.IsConfigMapKey(name) },
+	fields: func(obj runtime.Object, path string) (string, bool) {
+		return obj.(*coordinationv1beta1.LeaseCandidate).Spec.LeaseName, path == "spec.leaseName"
+	},
+	validate: validateLeaseCandidate,
+}
+
+func validateLeaseCandidate(_ *write, obj, old runtime.Object) (errs field.ErrorList) {
+	spec, path := &obj.(*coordinationv1beta1.LeaseCandidate).Spec, field.NewPath("spec")
+	if spec.LeaseName == "" {
+		errs = append(errs, field.Required(path.Child("leaseName"), ""))
+	}
+	emulation, err := version.ParseSemantic(spec.EmulationVersion)
+	if spec.EmulationVersion != "" && (err != nil || strings.HasPrefix(spec.EmulationVersion, "v")) {
+		errs = append(errs, field.Invalid(path.Child("emulationVersion"), spec.EmulationVersion, "must be a valid semantic version"))
+	}
+	binary, err := version.ParseSemantic(spec.BinaryVersion)
+	switch {
+	case spec.BinaryVersion == "":
+		errs = append(errs, field.Required(path.Child("binaryVersion"), ""))
+	case err != nil || strings.HasPrefix(spec.BinaryVersion, "v"):
+		errs = append(errs, field.Invalid(path.Child("binaryVersion"), spec.BinaryVersion, "must be a valid semantic version"))
+	case emulation != nil && binary.LessThan(emulation):
+		errs = append(errs, field.Invalid(path.Child("binaryVersion"), spec.BinaryVersion, "must be greater than or equal to `emulationVersion`"))
+	}
+	switch spec.Strategy {
+	case "":
+		errs = append(errs, field.Required(path.Child("strategy"), ""))
+	case coordinationv1.OldestEmulationVersion:
+		if spec.EmulationVersion == "" {
+			errs = append(errs, field.Required(path.Child("emulationVersion"), "must be specified when `strategy` is 'OldestEmulationVersion'"))
+		}
+	default:
+		errs = append(errs, validateStrategy(spec.Strategy, path.Child("strategy"))...)
+	}
+	if old != nil {
+		errs = append(errs, apivalidation.ValidateImmutableField(spec.LeaseName, old.(*coordinationv1beta1.LeaseCandidate).Spec.LeaseName, path.Child("leaseName"))...)
+	}
+	return errs
+}
+
+// validateStrategy wants the one strategy that Kubernetes defines, or a name
+// with a domain.
+func validateStrategy(s coordinationv1.CoordinatedLeaseStrategy, path *field.Path) (errs field.ErrorList) {
+	if !strings.Contains(string(s), "/") {
+		if s != coordinationv1.OldestEmulationVersion {
+			errs = append(errs, field.NotSupported(path, s, []coordinationv1.CoordinatedLeaseStrategy{coordinationv1.OldestEmulationVersion}))
+		}
+		return errs
+	}
+	for _, msg := range utilvalidation.IsQualifiedName(string(s)) {
+		errs = append(errs, field.Invalid(path, s, msg))
+	}
+	return errs
+}
