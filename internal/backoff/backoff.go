@@ -17,12 +17,16 @@ type Policy struct {
 	Base time.Duration
 	// Cap is the longest delay, before jitter.
 	Cap time.Duration
+	// Jitter is the share of a delay that is drawn, above 0 and at most 1.
+	// 0 means a half.
+	Jitter float64
 }
 
 // Delay returns how long to wait after so many failures in a row: Base doubled
-// with each failure after the first, at most Cap, then drawn evenly from the
-// upper half. The lower half is left out so that a failing call is never
-// repeated at once; the upper half is enough to spread a fleet.
+// with each failure after the first, at most Cap, then drawn evenly from its
+// upper half (or the share that Jitter says). The lower half is left out so
+// that a failing call is never repeated at once; the upper half is enough to
+// spread a fleet.
 // It returns 0 for no failure.
 func (p Policy) Delay(failures int) time.Duration {
 	return p.delay(failures, rand.Float64())
@@ -38,5 +42,9 @@ func (p Policy) delay(failures int, r float64) time.Duration {
 	if shift := failures - 1; shift < 62 && p.Base <= p.Cap>>shift {
 		d = p.Base << shift
 	}
-	return time.Duration(float64(d) * (0.5 + 0.5*r))
+	jitter := p.Jitter
+	if jitter == 0 {
+		jitter = 0.5
+	}
+	return time.Duration(float64(d) * (1 - jitter*(1-r)))
 }

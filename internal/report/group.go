@@ -1,0 +1,103 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package report
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/kubewright/kubewright/internal/apierr"
+)
+
+// A Group follows one activity that many members carry out, each of which may
+// fail by itself: where ten thousand nodes lose the API server at once, one
+// line says so and one says that it is over. The first failure of each class
+// goes to the Handler, or to the log where there is none; those that follow,
+// of this member and of others, are printed at V4 only, until no member fails
+// in that way any more.
+//
+// The zero value is ready to use, by any number of goroutines.
+type Group struct {
+	mu    sync.Mutex
+	since time.Time // when the first of the present failures began
+	count int       // failures since then
+	most  int       // the largest number of members that failed at once
+	now   int       // members that fail
+	class [int(apierr.Other) + 1]int
+}
+
+// A Member is one member's part of a Group: the classes of failure it has
+// shown since its last success. The zero value is a member that does not fail.
+// It belongs to the goroutine that carries out the member's activity.
+type Member struct{ classes uint32 }
+
+// Fail records a failure of a member. The message is constant; keysAndValues
+// say which member it is, and go to the log only.
+func (g *Group) Fail(ctx context.Context, handler Handler, m *Member, err error, msg string, keysAndValues ...any) {
+	first := g.fail(m, apierr.Classify(err))
+	logger := klog.FromContext(ctx)
+	switch {
+	case !first:
+		logger.V(4).Info(msg, append(keysAndValues, "err", err)...)
+	case handler != nil:
+		handler(ctx, err, msg)
+	default:
+		logger.Error(err, msg, keysAndValues...)
+	}
+}
+
+// fail reports whether no member failed in this way before.
+func (g *Group) fail(m *Member, class apierr.Class) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.now == 0 {
+		g.since, g.count, g.most = time.Now(), 0, 0
+	}
+	g.count++
+	if m.classes == 0 {
+		g.now++
+		g.most = max(g.most, g.now)
+	}
+	if m.classes&(1<<class) != 0 {
+		return false
+	}
+	m.classes |= 1 << class
+	g.class[class]++
+	return g.class[class] == 1
+}
+
+// OK records a success of a member. Where no member fails any more it prints
+// msg at V0.
+func (g *Group) OK(ctx context.Context, m *Member, msg string, keysAndValues ...any) {
+	if !g.leave(m) {
+		return
+	}
+	g.mu.Lock()
+	count, most, outage := g.count, g.most, time.Since(g.since)
+	g.mu.Unlock()
+	klog.FromContext(ctx).Info(msg, append(keysAndValues, "failures", count, "members", most, "outage", outage)...)
+}
+
+// Leave takes a member that is there no longer out of those that fail.
+func (g *Group) Leave(m *Member) { g.leave(m) }
+
+// leave reports whether m was the last member that failed.
+func (g *Group) leave(m *Member) bool {
+	if m.classes == 0 {
+		return false
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for class := range g.class {
+		if m.classes&(1<<class) != 0 {
+			g.class[class]--
+		}
+	}
+	m.classes = 0
+	g.now--
+	return g.now == 0
+}

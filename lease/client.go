@@ -1,0 +1,105 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package lease
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/flowcontrol"
+	"k8s.io/klog/v2"
+
+	"github.com/kubewright/kubewright/internal/apierr"
+)
+
+const (
+	// resetAfter is how many calls in a row without an answer make a
+	// connection suspect. One may be a slow server.
+	resetAfter = 2
+	// resetGap is the least time between two resets.
+	resetGap = time.Minute
+)
+
+// A resetter calls a function when the connection seems to be dead: when calls
+// run into their deadline, and not when a server that is well says no, or none
+// listens.
+type resetter struct {
+	reset func() // may be nil
+
+	mu       sync.Mutex
+	timeouts int // since the last answer
+	last     time.Time
+}
+
+// observe takes note of how a call ended.
+func (r *resetter) observe(err error) {
+	if r.reset != nil && r.due(err) {
+		r.reset()
+	}
+}
+
+func (r *resetter) due(err error) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var answer apierrors.APIStatus
+	switch {
+	case err == nil || errors.As(err, &answer):
+		r.timeouts = 0
+		return false
+	case apierr.Classify(err) != apierr.Timeout:
+		return false
+	}
+	r.timeouts++
+	if r.timeouts < resetAfter || !r.last.IsZero() && time.Since(r.last) < resetGap {
+		return false
+	}
+	r.timeouts, r.last = 0, time.Now()
+	return true
+}
+
+// A rateLimit warns, once, that the client allows fewer requests than the nodes
+// need. Renewals would be late for no reason that anybody sees.
+type rateLimit struct {
+	limiter flowcontrol.RateLimiter // nil: none, or none that we can see
+
+	mu     sync.Mutex
+	warned bool
+}
+
+// rateLimiterOf returns the rate limiter of a typed client, or nil.
+func rateLimiterOf(client any) flowcontrol.RateLimiter {
+	with, ok := client.(interface{ RESTClient() rest.Interface })
+	if !ok {
+		return nil
+	}
+	// A clientset for tests has a typed nil here.
+	restClient, ok := with.RESTClient().(*rest.RESTClient)
+	if !ok || restClient == nil {
+		return nil
+	}
+	return restClient.GetRateLimiter()
+}
+
+func (l *rateLimit) check(ctx context.Context, c *Controller) {
+	if l.limiter == nil {
+		return
+	}
+	nodes := c.nodes.Len()
+	need := float64(nodes) / c.cfg.RenewInterval.Seconds()
+	have := l.limiter.QPS()
+	if float64(have) >= need {
+		return
+	}
+	l.mu.Lock()
+	first := !l.warned
+	l.warned = true
+	l.mu.Unlock()
+	if first {
+		klog.FromContext(ctx).Info("Client allows fewer requests than the node leases need: renewals will be late", "allowedPerSecond", have, "neededPerSecond", need, "nodes", nodes)
+	}
+}

@@ -1,0 +1,201 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package lease
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	coordinationv1client "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	"k8s.io/client-go/tools/events"
+
+	"github.com/kubewright/kubewright/internal/lifecycle"
+)
+
+// The defaults of Config.
+const (
+	// DefaultDuration is the kubelet's nodeLeaseDurationSeconds (KEP-589).
+	DefaultDuration = 40 * time.Second
+	// DefaultCallTimeout is the longest default deadline of one API call. With
+	// it, and DefaultDuration, a request that hangs leaves time for a second
+	// and a third one before kube-controller-manager loses patience, 50 s after
+	// the last renewal.
+	DefaultCallTimeout = 10 * time.Second
+	// DefaultShutdownTimeout is the time for what OnShutdown asks for.
+	DefaultShutdownTimeout = 5 * time.Second
+	// DefaultWorkers is how many nodes are worked on at once. By Little's law
+	// it is enough for 1,000 renewals a second of 64 ms each, and it is below
+	// the 100 streams that the API server allows on one HTTP/2 connection.
+	DefaultWorkers = 64
+	// DefaultName is the name of the controller in logs and health checks.
+	DefaultName = "lease"
+)
+
+// An OwnerFunc returns the reference to the Node that owns the lease of
+// nodeName. The garbage collector deletes the lease with that Node, and the
+// controller renews it only while the Node exists:
+//
+//   - An error for which [k8s.io/apimachinery/pkg/api/errors.IsNotFound] is
+//     true says that the Node does not exist. Nothing is read or written until
+//     that changes.
+//   - After any other error a lease that exists is renewed with the owner it
+//     has, and none is created.
+//   - A reference without UID says that the lease has no owner; see [NoOwner].
+//
+// It is called before each renewal, for different nodes at the same time, so it
+// must answer from memory. It must return when ctx is done.
+type OwnerFunc func(ctx context.Context, nodeName string) (metav1.OwnerReference, error)
+
+// A GateFunc says whether the lease of nodeName may be renewed: nil for yes. An
+// error that lasts makes the node Unknown within its grace period, so it is
+// for a node that can't be trusted to report its own state; one that knows
+// that it is not healthy should report Ready=False instead and go on renewing.
+//
+// It is called before each renewal, for different nodes at the same time, and
+// has a quarter of RenewInterval: to return later means no.
+type GateFunc func(ctx context.Context, nodeName string) error
+
+// Config configures a Controller. The zero value of every optional field means
+// the default that its comment states.
+type Config struct {
+	// Client reads and writes Leases in the namespace kube-node-lease. Required.
+	// clientset.CoordinationV1() is one. It should have a connection of its own
+	// (see the package comment), and its rate limit must be off (QPS -1) or
+	// leave room for one request per node and RenewInterval: the default of
+	// client-go, 5 a second, is used up by 50 nodes.
+	Client coordinationv1client.LeasesGetter
+	// NodeName is the node served from the start. Required, but where nodes
+	// come with [Controller.Add]: then it may be empty.
+	NodeName string
+	// Owner returns the Node that owns a lease. Required. It has no default
+	// because a lease without an owner is never garbage collected: who really
+	// wants that sets [NoOwner]. With a Node informer use [NodeOwner]; with
+	// package nodestatus its method OwnerReference.
+	Owner OwnerFunc
+
+	// Gate says whether a node may renew its lease. Default: always.
+	Gate GateFunc
+	// HolderIdentity is written to the leases and decides whether a lease that
+	// is found is ours. Set it where several processes may serve the same
+	// nodes, to something that stays the same over a restart. Default: the
+	// name of the node, as the kubelet does.
+	HolderIdentity string
+	// Duration is written to the leases: how long after a renewal others may
+	// take them for expired. Whole seconds. A lease found with another duration
+	// is corrected. kube-controller-manager does not look at it, but has a
+	// grace period of its own. Default: DefaultDuration.
+	Duration time.Duration
+	// RenewInterval is the time between two renewals of a lease. At most half
+	// of Duration, and well below the grace period of kube-controller-manager
+	// (--node-monitor-grace-period, 50 s by default). Default: a quarter of
+	// Duration.
+	RenewInterval time.Duration
+	// OnForeign says what to do about a lease that somebody else holds.
+	// Default: ForeignWaitExpired.
+	OnForeign ForeignPolicy
+	// OnShutdown says what becomes of the leases that are held when Run ends,
+	// and of that of a node when it is removed. Default: ShutdownLeave.
+	OnShutdown ShutdownPolicy
+	// ResetConnections, if set, is called when two calls in a row had no answer
+	// within CallTimeout, and then for a minute not again. It should close the
+	// connections of Client, so that the next call makes a new one: a
+	// connection whose other end has vanished is otherwise noticed after 45 s
+	// only (HTTP/2 idle time 30 s, ping timeout 15 s). It is called from a
+	// worker and must not block.
+	ResetConnections func()
+
+	// CallTimeout is the deadline of one API call, its retries inside client-go
+	// included. Less than Duration. Default: a quarter of Duration, but at least
+	// a second and at most DefaultCallTimeout.
+	CallTimeout time.Duration
+	// ShutdownTimeout bounds what OnShutdown asks for when Run ends. Default:
+	// DefaultShutdownTimeout.
+	ShutdownTimeout time.Duration
+	// Workers is the largest number of nodes worked on, and so of requests under
+	// way, at once. Default: DefaultWorkers.
+	Workers int
+
+	// Name is the name in logs and health checks. Default: DefaultName.
+	Name string
+	// ErrorHandler is told of errors that the controller goes on from: of the
+	// first of each class while nodes fail with it. [Hooks.Failed] is told of
+	// all. It is called synchronously and must not block. Default: the logger of
+	// Run's context.
+	ErrorHandler func(ctx context.Context, err error, msg string)
+	// EventRecorder records the events listed in the package comment.
+	// Default: none.
+	EventRecorder events.EventRecorder
+	// Hooks are called on what happens. Default: none.
+	Hooks Hooks
+}
+
+// The limits of Config.
+const (
+	minDuration      = time.Second
+	minRenewInterval = 100 * time.Millisecond
+	minCallTimeout   = time.Millisecond
+)
+
+// complete fills in the defaults and returns all that is wrong.
+func (cfg *Config) complete() error {
+	var problems field.ErrorList
+	at := func(name string) *field.Path { return field.NewPath(name) }
+	if cfg.Client == nil {
+		problems = append(problems, field.Required(at("Client"), "for example clientset.CoordinationV1()"))
+	}
+	if cfg.NodeName != "" {
+		for _, msg := range validation.IsDNS1123Subdomain(cfg.NodeName) {
+			problems = append(problems, field.Invalid(at("NodeName"), cfg.NodeName, msg))
+		}
+	}
+	if cfg.Owner == nil {
+		problems = append(problems, field.Required(at("Owner"), "or lease.NoOwner for leases that nobody cleans up"))
+	}
+	problems = append(problems, cfg.completeTimes()...)
+	problems = append(problems, lifecycle.DefaultInt("Workers", &cfg.Workers, DefaultWorkers, 1)...)
+	if cfg.OnForeign < ForeignWaitExpired || cfg.OnForeign > ForeignFail {
+		problems = append(problems, field.NotSupported(at("OnForeign"), cfg.OnForeign.String(),
+			[]string{"ForeignWaitExpired", "ForeignTakeOver", "ForeignFail"}))
+	}
+	if cfg.OnShutdown < ShutdownLeave || cfg.OnShutdown > ShutdownExpire {
+		problems = append(problems, field.NotSupported(at("OnShutdown"), cfg.OnShutdown.String(),
+			[]string{"ShutdownLeave", "ShutdownDelete", "ShutdownExpire"}))
+	}
+	if cfg.Name == "" {
+		cfg.Name = DefaultName
+	}
+	return lifecycle.InvalidConfig("lease", problems)
+}
+
+func (cfg *Config) completeTimes() (problems field.ErrorList) {
+	duration := lifecycle.DefaultDuration("Duration", &cfg.Duration, DefaultDuration, minDuration)
+	if len(duration) == 0 && cfg.Duration%time.Second != 0 {
+		duration = append(duration, field.Invalid(field.NewPath("Duration"), cfg.Duration.String(), "must be whole seconds: the API has no others"))
+	}
+	problems = append(problems, duration...)
+	problems = append(problems, lifecycle.DefaultDuration("ShutdownTimeout", &cfg.ShutdownTimeout, DefaultShutdownTimeout, minCallTimeout)...)
+	// The rest depends on Duration: with a wrong one the defaults would be
+	// reported as the fault of fields that nobody set.
+	base := cfg.Duration
+	if len(duration) > 0 {
+		base = DefaultDuration
+	}
+	problems = append(problems, lifecycle.DefaultDuration("RenewInterval", &cfg.RenewInterval, base/4, minRenewInterval)...)
+	problems = append(problems, lifecycle.DefaultDuration("CallTimeout", &cfg.CallTimeout, min(max(base/4, time.Second), DefaultCallTimeout), minCallTimeout)...)
+	if len(duration) > 0 {
+		return problems
+	}
+	if cfg.RenewInterval > cfg.Duration/2 {
+		problems = append(problems, field.Invalid(field.NewPath("RenewInterval"), cfg.RenewInterval.String(), fmt.Sprintf("must be at most half of Duration, %v: one late renewal must not let the lease expire", cfg.Duration)))
+	}
+	// A duration of one second has the default of one second.
+	if cfg.CallTimeout > max(cfg.Duration, time.Second) {
+		problems = append(problems, field.Invalid(field.NewPath("CallTimeout"), cfg.CallTimeout.String(), fmt.Sprintf("must be at most Duration, %v", cfg.Duration)))
+	}
+	return problems
+}

@@ -1,0 +1,220 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package lease
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	coordinationv1client "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+
+	"github.com/kubewright/kubewright/internal/lifecycle"
+	"github.com/kubewright/kubewright/internal/report"
+	"github.com/kubewright/kubewright/internal/slots"
+)
+
+// triggerGap is the least time between two visits to a node that Trigger asks
+// for.
+const triggerGap = 100 * time.Millisecond
+
+// A Controller keeps the leases of one node or many. Make it with [New].
+// All its methods may be called by any number of goroutines, from hooks too;
+// none of them blocks but Run.
+type Controller struct {
+	cfg    Config
+	rules  rules
+	leases coordinationv1client.LeaseInterface
+	epoch  time.Time
+	wall   func() time.Time // the clock of RenewTime; tests step it
+
+	once     lifecycle.Once
+	ready    *lifecycle.Ready
+	progress *lifecycle.Progress
+	stop     context.CancelCauseFunc // ends Run; set before the first turn
+
+	nodes     *slots.Scheduler[*node]
+	renewing  report.Group
+	asking    report.Group // Owner
+	reset     resetter
+	rateLimit rateLimit
+
+	mu      sync.Mutex
+	stopped bool // Run has returned, or is about to
+}
+
+// node is what the controller keeps of a node. The state is written under mu
+// by the one turn that the node has at a time, which may read it without.
+type node struct {
+	mu sync.Mutex
+	state
+	leaving bool // removed, and to be released first; under Controller.mu
+
+	renewing report.Member
+	asking   report.Member
+}
+
+// New returns a Controller for a valid Config. The error names every field that
+// is wrong. New sends nothing and starts nothing.
+func New(cfg Config) (*Controller, error) {
+	if err := cfg.complete(); err != nil {
+		return nil, err
+	}
+	c := &Controller{
+		cfg:       cfg,
+		rules:     rules{duration: cfg.Duration, interval: cfg.RenewInterval, onForeign: cfg.OnForeign},
+		leases:    cfg.Client.Leases(corev1.NamespaceNodeLease),
+		epoch:     time.Now(),
+		wall:      time.Now,
+		ready:     lifecycle.NewReady(cfg.Name),
+		reset:     resetter{reset: cfg.ResetConnections},
+		rateLimit: rateLimit{limiter: rateLimiterOf(cfg.Client)},
+	}
+	// A turn has two rounds of conflicts at most: six calls, besides Gate,
+	// Owner and the wait for its slot.
+	c.progress = lifecycle.NewProgress(cfg.Name, 2*cfg.RenewInterval+8*cfg.CallTimeout)
+	c.nodes = slots.New(slots.Config[*node]{
+		Interval: cfg.RenewInterval,
+		Workers:  cfg.Workers,
+		MinGap:   triggerGap,
+		Do:       c.visit,
+	})
+	if cfg.NodeName != "" {
+		c.nodes.Add(cfg.NodeName, newNode())
+	}
+	return c, nil
+}
+
+func newNode() *node { return &node{state: state{renewed: never}} }
+
+// Run keeps the leases until ctx is done. It returns nil then, after everything
+// that it started has ended and OnShutdown is carried out, and it returns
+// before only with a [*HeldByOtherError], where the Config asks for it. A second
+// call returns [ErrAlreadyRun].
+func (c *Controller) Run(ctx context.Context) error {
+	if !c.once.Begin() {
+		return ErrAlreadyRun
+	}
+	logger := klog.LoggerWithName(klog.FromContext(ctx), c.cfg.Name)
+	ctx = klog.NewContext(ctx, logger)
+	work, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	c.stop = stop
+	logger.V(3).Info("Started", "nodes", c.nodes.Len(), "renewInterval", c.cfg.RenewInterval, "duration", c.cfg.Duration)
+	defer logger.V(3).Info("Stopped")
+
+	c.progress.Beat()
+	c.nodes.Run(work)
+	c.mu.Lock()
+	c.stopped = true
+	c.mu.Unlock()
+	c.progress.Stop()
+	c.releaseAll(ctx)
+	if ctx.Err() == nil {
+		return context.Cause(work) // a turn has ended us
+	}
+	return nil
+}
+
+// Add starts to serve a node. It does nothing where the node is served already,
+// so that the handlers of an informer can call it. The error is [ErrStopped]
+// after Run has returned, and says what is wrong with a name that can't be that
+// of a Node.
+func (c *Controller) Add(nodeName string) error {
+	if msgs := validation.IsDNS1123Subdomain(nodeName); len(msgs) > 0 {
+		return fmt.Errorf("lease: invalid node name %q: %s", nodeName, strings.Join(msgs, "; "))
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.stopped {
+		return ErrStopped
+	}
+	if n, ok := c.nodes.Get(nodeName); ok {
+		if n.leaving {
+			n.leaving = false
+			c.nodes.Trigger(nodeName)
+		}
+		return nil
+	}
+	if c.once.Begun() && c.nodes.Len() == 0 {
+		c.progress.Beat() // nothing was to be done until now
+	}
+	c.nodes.Add(nodeName, newNode())
+	return nil
+}
+
+// Remove stops serving a node. What OnShutdown asks for is tried once, with
+// CallTimeout for each call, after Remove has returned. It does nothing where
+// the node is not served.
+func (c *Controller) Remove(nodeName string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.cfg.OnShutdown == ShutdownLeave || !c.once.Begun() || c.stopped {
+		if n, ok := c.nodes.Remove(nodeName); ok {
+			c.forget(n)
+		}
+		return
+	}
+	if n, ok := c.nodes.Get(nodeName); ok {
+		n.leaving = true
+		c.nodes.Trigger(nodeName)
+	}
+}
+
+// forget takes a node that is no longer served out of the reports.
+func (c *Controller) forget(n *node) {
+	c.renewing.Leave(&n.renewing)
+	c.asking.Leave(&n.asking)
+}
+
+// Trigger makes the controller look at a node now: at its Gate and its Owner,
+// and to write the lease if that is called for. A lease that was renewed
+// within the last quarter of RenewInterval, and is as it should be, is not
+// written again. Triggers that come faster than ten a second are one. It does
+// nothing where the node is not served.
+func (c *Controller) Trigger(nodeName string) { c.nodes.Trigger(nodeName) }
+
+// Ready returns a checker that is done when the first lease has been written.
+// For one of several nodes see [Controller.Status].
+func (c *Controller) Ready() cache.DoneChecker { return c.ready }
+
+// Name returns Config.Name.
+func (c *Controller) Name() string { return c.cfg.Name }
+
+// Check reports whether the controller makes progress: nil while it does, and
+// before Run. An API server that does not answer is no reason to restart the
+// process, so that is not an error here; [Controller.Status] has it. The
+// request is not used and may be nil.
+func (c *Controller) Check(*http.Request) error {
+	if !c.hasStopped() && c.nodes.Len() == 0 {
+		return nil
+	}
+	return c.progress.Check()
+}
+
+// served returns a node that is served.
+func (c *Controller) served(nodeName string) (*node, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n, ok := c.nodes.Get(nodeName)
+	return n, ok && !n.leaving
+}
+
+func (c *Controller) hasStopped() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.stopped
+}
+
+// now reads both clocks.
+func (c *Controller) now() instant {
+	return instant{since: time.Since(c.epoch), wall: c.wall().UnixMicro()}
+}

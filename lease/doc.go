@@ -1,0 +1,158 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package lease renews the Lease objects by which nodes say that they are
+// alive (KEP-589), for one node or ten thousand in a process.
+//
+// A [Controller] creates the Lease kube-node-lease/NAME of each of its nodes,
+// renews it with one PUT per RenewInterval, ties it to its Node, and stops when
+// the Node is gone or may no longer speak for itself. It is what the kubelet
+// does through k8s.io/component-helpers, as a library of its own, with the
+// failures handled that those leave to chance: a clock that is set back, a
+// Node that was created anew, a second process with the same name, a
+// connection whose other end has vanished.
+//
+// # Usage
+//
+// For one node, with the Node registered by package nodestatus or by whoever:
+//
+//	controller, err := lease.New(lease.Config{
+//		Client:   clientset.CoordinationV1(),
+//		NodeName: "node-1",
+//		Owner:    nodes.OwnerReference, // of a nodestatus.Controller
+//		Gate:     nodes.Live,
+//		Hooks: lease.Hooks{
+//			Recovered: func(r lease.Recovered) { nodes.Resync(r.NodeName) },
+//			Deleted:   func(d lease.Deleted) { nodes.Resync(d.NodeName) },
+//		},
+//	})
+//	if err != nil {
+//		return err
+//	}
+//	return controller.Run(ctx)
+//
+// For many, leave NodeName empty and call [Controller.Add] and
+// [Controller.Remove], before or during Run. With a Node informer,
+// [NodeOwner] answers for Owner, and its handlers call [Controller.Trigger].
+//
+// The client should have a connection of its own, so that a reset of it breaks
+// no watch, and no rate limit:
+//
+//	config := rest.CopyConfig(config)
+//	config.QPS = -1
+//	config.Dial = (&net.Dialer{Timeout: 5 * time.Second}).DialContext // own connection
+//
+// # Behavior
+//
+// Every visit to a node begins with Gate and Owner, which cost nothing. Then:
+//
+//   - A lease that was written before is written again, with the
+//     resourceVersion and UID of that answer: one PUT, no GET, no watch.
+//   - Else it is read. One that does not exist is created, if Owner names its
+//     Node; one that is ours or nobody's is taken as it is; for one that
+//     somebody else holds see [ForeignPolicy].
+//   - A conflict is answered by a read. Where the lease is gone Owner is asked
+//     again before it is created, because as a rule the garbage collector was
+//     there first and the Node is gone too.
+//
+// A start costs a GET and a POST, or a GET and a PUT. What others have put on a
+// lease stays: labels, annotations, finalizers, owners other than the Node. The
+// holder, the duration and the reference to the Node are corrected.
+//
+// RenewTime is the wall clock, but grows with every write, whatever that clock
+// does: kube-controller-manager ignores a renewal that is not later than the
+// one it has seen. Nothing else depends on the wall clock.
+//
+// The nodes of a Controller renew in turn, evenly spread over RenewInterval,
+// and return to their places after an outage. Starts are limited to one and a
+// half times the steady rate, so that neither ten thousand nodes that come
+// together nor the end of an outage is a storm. Where not all can be served,
+// those whose leases can still be saved are first. A node that waits has no
+// goroutine and no timer.
+//
+// A node whose Gate says no is paused: nothing is sent for it. A node whose
+// Node does not exist is not read or written either, until Owner says that it
+// is back, at the next RenewInterval or [Controller.Trigger].
+//
+// # Concurrency
+//
+// All methods may be called by any number of goroutines, before, during and
+// after Run; only Run blocks. Run has returned only after all that it started
+// has ended; nothing is sent before it is called or after it has returned.
+//
+// A node has at most one visit at a time, also when it is removed and added
+// again; Workers nodes at most are visited at once. Gate, Owner and hooks are
+// called from these visits, without locks, and may call the Controller. One
+// that does not return holds up its node and one worker.
+//
+// # Failure modes
+//
+// Any failure of the API is retried for as long as Run runs, after 0.2 s at
+// first, doubled up to 7 s, with jitter, and at least as late as Retry-After
+// asks. (Within a call client-go itself repeats requests that are answered with
+// Retry-After; CallTimeout bounds that.) Refusals that no repetition helps, 401, 403 and 422, wait
+// 5 to 7 s from the beginning. One failing node makes at most 12 visits a
+// minute.
+//
+// With the defaults a node does not become Unknown, at a grace period of 50 s,
+// in an outage of up to 25 s, whether the API server refuses, fails or does not
+// answer at all: the last renewal is up to 10 s old when it begins, and the
+// next one comes at most one CallTimeout and one short backoff, or else one
+// long backoff, after its end. [Hooks.Recovered] tells of a lease that had
+// expired; the status of the node must be written then, because a renewal does
+// not make a node Ready that is not.
+//
+// A request whose answer is lost may have been stored. The next write then
+// meets a conflict, and the read that follows shows our own RenewTime: that is
+// a renewal, not a foreign one.
+//
+// A connection that is dead looks like a server that does not answer, for 45 s:
+// Config.ResetConnections is for that.
+//
+// The API server refuses (403) a client with the credentials of one node that
+// writes the lease of another: reported as an [*IdentityError] that names both.
+// A missing namespace kube-node-lease is reported as [ErrNoNamespace].
+//
+// Two processes that serve the same node under the same HolderIdentity both
+// renew its lease, each in conflict with the other, and the node looks alive
+// while one of them is: Hooks.Contended, an event and a line in the log say so.
+// With different identities the second one waits until the first is gone.
+//
+// # Events and hooks
+//
+// Events about the Node, where Config.EventRecorder is set. All of them are
+// warnings, and about a change:
+//
+//	LeaseHeldByOther  RenewLease     somebody else holds the lease
+//	LeaseTakenOver    TakeOverLease  we have taken it from somebody else
+//	LeaseContended    RenewLease     somebody else keeps writing our lease
+//
+// Recommended names for metrics, fed by [Hooks]:
+//
+//	kubewright_lease_renewals_total             Renewed
+//	kubewright_lease_renewal_duration_seconds   Renewed, Latency
+//	kubewright_lease_failures_total{class}      Failed, Class
+//	kubewright_lease_outage_seconds             Recovered, Outage
+//	kubewright_lease_nodes{phase}               PhaseChanged, From and To
+//	kubewright_lease_contentions_total          Contended
+//	kubewright_lease_takeovers_total            TakenOver
+//
+// The log has at V0 that a lease is held by somebody else, taken over or
+// contended, that the clock is behind, and the first of each kind of failure
+// with its end; at V2 changes of phase; at V4 each write and each that was left
+// out. A steady renewal prints nothing below V4.
+//
+// # Permissions
+//
+// In the namespace kube-node-lease: get, create and update of leases; delete
+// with ShutdownDelete only. Nothing is listed or watched. The Node authorizer
+// lets system:node:NAME do all of this to the lease NAME. A ServiceAccount
+// needs a Role, and a FlowSchema that puts its requests on the priority level
+// node-high, where those of nodes are.
+//
+// # Compatibility
+//
+// coordination.k8s.io/v1, served since Kubernetes 1.14. Fields of the Lease that
+// are newer than the client library are dropped by a write, as by any typed
+// client. The kubelet and this package can follow each other on the same lease.
+package lease

@@ -1,0 +1,118 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package lease
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+var (
+	// ErrAlreadyRun is returned by Run when it was called before.
+	ErrAlreadyRun = errors.New("lease: already run: a Controller runs once")
+	// ErrStopped is returned by Add after Run has returned.
+	ErrStopped = errors.New("lease: stopped: Run has returned")
+	// ErrHeldByOther is what a [*HeldByOtherError] is.
+	ErrHeldByOther = errors.New("held by another")
+	// ErrNoNamespace is reported when the namespace kube-node-lease does not
+	// exist. kube-apiserver creates it within a minute of its start.
+	ErrNoNamespace = errors.New("lease: namespace " + corev1.NamespaceNodeLease + " does not exist")
+)
+
+// HeldByOtherError is returned by Run with [ForeignFail].
+// [ErrHeldByOther] is what it wraps.
+type HeldByOtherError struct {
+	// NodeName is the node whose lease it is.
+	NodeName string
+	// Holder is who holds it.
+	Holder string
+}
+
+// Error implements error.
+func (e *HeldByOtherError) Error() string {
+	return fmt.Sprintf("lease: lease of node %q is %v: %q", e.NodeName, ErrHeldByOther, e.Holder)
+}
+
+// Unwrap returns ErrHeldByOther.
+func (e *HeldByOtherError) Unwrap() error { return ErrHeldByOther }
+
+// IdentityError is reported when the API server refuses a request because the
+// client has the credentials of another node: the Node authorizer lets
+// system:node:NAME touch the lease NAME and no other.
+type IdentityError struct {
+	// NodeName is the node that the Controller was told to serve.
+	NodeName string
+	// Identity is who the client is to the API server, for example
+	// system:node:other; empty where the answer does not say.
+	Identity string
+	// Err is the answer of the API server.
+	Err error
+}
+
+// Error implements error.
+func (e *IdentityError) Error() string {
+	if e.Identity == "" {
+		return fmt.Sprintf("lease: the client may not write the lease of node %q: it has the credentials of another node: %v", e.NodeName, e.Err)
+	}
+	return fmt.Sprintf("lease: the client is %q and may write the lease of node %q only, but the node served is %q: the node name or the credentials are wrong: %v",
+		e.Identity, strings.TrimPrefix(e.Identity, nodeUserPrefix), e.NodeName, e.Err)
+}
+
+// Unwrap returns the answer of the API server.
+func (e *IdentityError) Unwrap() error { return e.Err }
+
+const (
+	nodeUserPrefix = "system:node:"
+	// nodeNameRule is how both the Node authorizer and the admission plugin
+	// NodeRestriction say it.
+	nodeNameRule = "with the same name as the requesting node"
+)
+
+// explain gives an error of the API server the context that its text lacks.
+func explain(nodeName string, err error) error {
+	switch {
+	case apierrors.IsForbidden(err):
+		identity := userOf(err.Error())
+		node, isNode := strings.CutPrefix(identity, nodeUserPrefix)
+		if isNode && node != nodeName || !isNode && strings.Contains(err.Error(), nodeNameRule) {
+			return &IdentityError{NodeName: nodeName, Identity: identity, Err: err}
+		}
+	case isNamespaceMissing(err):
+		return fmt.Errorf("%w: %w", ErrNoNamespace, err)
+	}
+	return fmt.Errorf("lease: node %q: %w", nodeName, err)
+}
+
+// explainOwner is explain for an error of Owner.
+func explainOwner(nodeName string, err error) error {
+	return fmt.Errorf("lease: owner of the lease of node %q: %w", nodeName, err)
+}
+
+// userOf returns the user that an authorizer's message names: User "…" cannot.
+func userOf(message string) string {
+	_, rest, ok := strings.Cut(message, `User "`)
+	if !ok {
+		return ""
+	}
+	user, _, ok := strings.Cut(rest, `" cannot`)
+	if !ok {
+		return ""
+	}
+	return user
+}
+
+// isNamespaceMissing reports whether a create was refused for want of its
+// namespace.
+func isNamespaceMissing(err error) bool {
+	var status apierrors.APIStatus
+	if !apierrors.IsNotFound(err) || !errors.As(err, &status) {
+		return false
+	}
+	details := status.Status().Details
+	return details != nil && details.Kind == "namespaces"
+}

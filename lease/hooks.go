@@ -1,0 +1,99 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package lease
+
+import "time"
+
+// Hooks are told what happens. Each is optional. They are called synchronously
+// and without locks by the worker that serves the node, one at a time for each
+// node, and must not block: a hook may call every method of the Controller.
+type Hooks struct {
+	// Renewed is called after each write that the API server accepted.
+	Renewed func(Renewed)
+	// Failed is called after each turn that ended with an error.
+	Failed func(Failed)
+	// Recovered is called after a renewal that came so late that the lease had
+	// expired, whatever the cause. kube-controller-manager may have made the
+	// node Unknown meanwhile; no number of renewals undoes that, only a write
+	// of the node's status does.
+	Recovered func(Recovered)
+	// PhaseChanged is called when a node is in another [Phase].
+	PhaseChanged func(PhaseChanged)
+	// Deleted is called when a lease that was held turns out to be gone. Where
+	// the garbage collector did it the Node is gone as well, which the embedder
+	// may not know yet. Afterwards Owner is asked again.
+	Deleted func(Deleted)
+	// Contended is called when somebody else has written the lease three times
+	// within its duration: as a rule a second process that serves the same
+	// node. It is called again only after a quiet time of one duration.
+	Contended func(Contended)
+	// TakenOver is called after a lease that somebody else held was taken.
+	TakenOver func(TakenOver)
+}
+
+// Renewed is the argument of Hooks.Renewed.
+type Renewed struct {
+	// NodeName is the node.
+	NodeName string
+	// Latency is how long the call took.
+	Latency time.Duration
+	// Created says that the lease did not exist.
+	Created bool
+}
+
+// Failed is the argument of Hooks.Failed.
+type Failed struct {
+	// NodeName is the node.
+	NodeName string
+	// Class is a short constant name of the kind of failure, fit for a label
+	// of a metric: Timeout, Unreachable, Forbidden, Throttled, Server …
+	Class string
+	// Err is the error.
+	Err error
+	// Failures is the number of turns that failed in a row, with this one.
+	Failures int
+}
+
+// Recovered is the argument of Hooks.Recovered.
+type Recovered struct {
+	// NodeName is the node.
+	NodeName string
+	// Outage is the time between the two renewals.
+	Outage time.Duration
+}
+
+// PhaseChanged is the argument of Hooks.PhaseChanged.
+type PhaseChanged struct {
+	// NodeName is the node.
+	NodeName string
+	// From and To are the phases before and after.
+	From, To Phase
+	// Holder is who holds the lease now, in PhaseForeign only.
+	Holder string
+	// Reason is what Gate or Owner said, in PhasePaused and PhaseNoOwner only.
+	Reason error
+}
+
+// Deleted is the argument of Hooks.Deleted.
+type Deleted struct {
+	// NodeName is the node.
+	NodeName string
+}
+
+// Contended is the argument of Hooks.Contended.
+type Contended struct {
+	// NodeName is the node.
+	NodeName string
+	// Holder is the identity that the other writer uses. It may be ours: two
+	// processes with the same node name.
+	Holder string
+}
+
+// TakenOver is the argument of Hooks.TakenOver.
+type TakenOver struct {
+	// NodeName is the node.
+	NodeName string
+	// Holder is who held the lease before.
+	Holder string
+}

@@ -1,0 +1,142 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package lease
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
+
+	"github.com/kubewright/kubewright/internal/apierr"
+	"github.com/kubewright/kubewright/internal/lifecycle"
+)
+
+// isLeaving reports whether a node is to be released and dropped.
+func (c *Controller) isLeaving(n *node) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return n.leaving
+}
+
+// leave releases the lease of a node that was removed, and drops the node
+// unless it was added again meanwhile.
+func (c *Controller) leave(ctx context.Context, nodeName string, n *node) {
+	c.releaseAndTell(ctx, nodeName, n)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if n.leaving {
+		c.nodes.Remove(nodeName)
+		c.forget(n)
+	}
+}
+
+// releaseAll releases what is held when Run ends.
+func (c *Controller) releaseAll(ctx context.Context) {
+	if c.cfg.OnShutdown == ShutdownLeave {
+		return
+	}
+	ctx, cancel := lifecycle.Shutdown(ctx, c.cfg.ShutdownTimeout)
+	defer cancel()
+	names := c.nodes.Names()
+	work := make(chan string, len(names))
+	for _, name := range names {
+		work <- name
+	}
+	close(work)
+	var workers sync.WaitGroup
+	for range min(c.cfg.Workers, len(names)) {
+		workers.Go(func() {
+			for name := range work {
+				if n, ok := c.nodes.Get(name); ok {
+					c.releaseAndTell(ctx, name, n)
+				}
+			}
+		})
+	}
+	workers.Wait()
+}
+
+func (c *Controller) releaseAndTell(ctx context.Context, nodeName string, n *node) {
+	lease := klog.KRef(corev1.NamespaceNodeLease, nodeName)
+	switch released, err := c.release(ctx, nodeName, n); {
+	case err != nil:
+		err = fmt.Errorf("lease: release of node %q: %w", nodeName, err)
+		c.renewing.Fail(ctx, c.cfg.ErrorHandler, &n.renewing, err, "Failed to release node lease", "lease", lease, "onShutdown", c.cfg.OnShutdown)
+	case released:
+		klog.FromContext(ctx).V(2).Info("Released node lease", "lease", lease, "onShutdown", c.cfg.OnShutdown)
+	}
+}
+
+// release does with the lease what OnShutdown says, if it is still as we left
+// it. It reports whether there was something to do.
+func (c *Controller) release(ctx context.Context, nodeName string, n *node) (released bool, err error) {
+	defer func() {
+		n.mu.Lock()
+		n.forget()
+		n.phase = PhasePending
+		n.mu.Unlock()
+	}()
+	if n.version != "" {
+		err = c.giveUp(ctx, nodeName, n)
+		if class := apierr.Classify(err); class != apierr.Conflict {
+			return class == apierr.None, unlessGone(err)
+		}
+	} else if n.uid == "" && (n.trouble == nil || n.trouble.firstUnsure == 0) {
+		return false, nil // nothing is ours
+	}
+	// Somebody has written or deleted it, perhaps we ourselves with a write
+	// whose answer did not come. What is not as we left it is not ours.
+	lease, err := c.read(ctx, nodeName)
+	if err != nil {
+		return false, unlessGone(err)
+	}
+	renewTime := microseconds(lease.Spec.RenewTime)
+	known := n.uid == lease.UID && n.renewTime == renewTime
+	if ptr.Deref(lease.Spec.HolderIdentity, "") != c.holder(nodeName) || !known && !n.unsure(renewTime) {
+		return false, nil
+	}
+	n.mu.Lock()
+	n.adopt(&turn{}, lease)
+	n.mu.Unlock()
+	err = c.giveUp(ctx, nodeName, n)
+	if apierrors.IsConflict(err) {
+		return false, nil // whoever is so busy with it shall have it
+	}
+	return err == nil, unlessGone(err)
+}
+
+func (c *Controller) read(ctx context.Context, nodeName string) (*coordinationv1.Lease, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.CallTimeout)
+	defer cancel()
+	return c.leases.Get(ctx, nodeName, metav1.GetOptions{})
+}
+
+// giveUp deletes the lease that n has or lets it expire, on condition that it
+// is still that object in that version.
+func (c *Controller) giveUp(ctx context.Context, nodeName string, n *node) error {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.CallTimeout)
+	defer cancel()
+	if c.cfg.OnShutdown == ShutdownDelete {
+		return c.leases.Delete(ctx, nodeName, metav1.DeleteOptions{
+			Preconditions: &metav1.Preconditions{UID: ptr.To(n.uid), ResourceVersion: ptr.To(n.version)},
+		})
+	}
+	_, err := c.leases.Update(ctx, n.expired(nodeName), metav1.UpdateOptions{FieldManager: fieldManager})
+	return err
+}
+
+// unlessGone is nil where there is nothing left to release.
+func unlessGone(err error) error {
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,218 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package lease
+
+import (
+	"slices"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+)
+
+// An instant is now on two clocks. The monotonic one schedules; the wall clock
+// goes into RenewTime and nowhere else.
+type instant struct {
+	since time.Duration // since the controller was made
+	wall  int64         // microseconds since 1970, the resolution of RenewTime
+}
+
+// never is before every instant.
+const never = time.Duration(-1 << 62)
+
+// state is what is kept of the lease of one node: enough to renew it with one
+// PUT. Ten thousand of them lie in memory, so what only few need stands behind
+// a pointer.
+type state struct {
+	phase Phase
+
+	// The lease that we hold, or believe to. A uid without a version is one
+	// that must be read before it is written.
+	uid     types.UID
+	version string
+	owner   metav1.OwnerReference // the Node it names; no UID for none
+	extra   *coordinationv1.Lease // what else is to be kept of it, or nil
+
+	renewTime int64         // the highest RenewTime that was stored, as far as we know
+	renewed   time.Duration // when a write was last accepted, or never
+	trouble   *trouble
+}
+
+// trouble is what must be remembered of a lease with which not all is well.
+type trouble struct {
+	failures int
+	err      error
+
+	// RenewTimes of writes whose answer we did not get; zero for none.
+	firstUnsure, lastUnsure int64
+
+	foreign struct {
+		holder    string
+		renewTime int64
+		since     time.Duration // when we first saw this renewTime
+	}
+
+	thefts    [thefts]time.Duration // when somebody else wrote our lease, latest last
+	contended bool
+
+	vanished      time.Duration // when the lease we held was last gone
+	vanishedOwner types.UID     // and who owned it
+	clockBehind   bool          // it was said that our clock is behind
+}
+
+// thefts is how many foreign writes within one duration make a contention. One
+// or two may be a process that is being replaced by its successor.
+const thefts = 3
+
+// inTrouble returns s.trouble, made where it is missing.
+func (s *state) inTrouble() *trouble {
+	if s.trouble == nil {
+		s.trouble = &trouble{vanished: never}
+		for i := range s.trouble.thefts {
+			s.trouble.thefts[i] = never
+		}
+	}
+	return s.trouble
+}
+
+// well ends the failures, and the trouble where nothing of it matters now.
+func (s *state) well(now time.Duration, duration time.Duration) {
+	t := s.trouble
+	if t == nil {
+		return
+	}
+	t.failures, t.err = 0, nil
+	if now-t.thefts[thefts-1] > duration {
+		t.contended = false
+	}
+	if t.contended || t.clockBehind || t.firstUnsure != 0 || t.foreign.holder != "" ||
+		now-t.thefts[thefts-1] <= duration || now-t.vanished <= duration {
+		return
+	}
+	s.trouble = nil
+}
+
+// unsure reports whether renewTime is that of a write of ours that may or may
+// not have been stored.
+func (s *state) unsure(renewTime int64) bool {
+	t := s.trouble
+	return t != nil && t.firstUnsure != 0 && t.firstUnsure <= renewTime && renewTime <= t.lastUnsure
+}
+
+// forget drops the lease, but not the highest RenewTime: who watches a lease
+// of this name compares with that, whatever became of the object.
+func (s *state) forget() {
+	s.uid, s.version, s.owner, s.extra = "", "", metav1.OwnerReference{}, nil
+}
+
+// adopt takes the lease as the API server showed it in turn t.
+func (s *state) adopt(t *turn, lease *coordinationv1.Lease) {
+	s.uid, s.version = lease.UID, lease.ResourceVersion
+	s.renewTime = max(s.renewTime, microseconds(lease.Spec.RenewTime))
+	s.owner = metav1.OwnerReference{}
+	if i := slices.IndexFunc(lease.OwnerReferences, isNode); i >= 0 {
+		s.owner = lease.OwnerReferences[i]
+	}
+	if sameOwner(s.owner, t.owner) {
+		s.owner = t.owner // its strings are in memory anyway
+	}
+	s.extra = extraOf(lease)
+}
+
+// extraOf returns what a write has to keep of a lease besides what the state
+// holds anyway: all that others have put there. Nil for nothing. managedFields
+// are left out: an update without them keeps those of the server.
+func extraOf(lease *coordinationv1.Lease) *coordinationv1.Lease {
+	extra := &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{
+			Labels:          lease.Labels,
+			Annotations:     lease.Annotations,
+			Finalizers:      lease.Finalizers,
+			OwnerReferences: slices.DeleteFunc(slices.Clone(lease.OwnerReferences), isNode),
+		},
+		Spec: lease.Spec,
+	}
+	extra.Spec.HolderIdentity, extra.Spec.LeaseDurationSeconds, extra.Spec.RenewTime = nil, nil, nil
+	if len(extra.Labels) == 0 && len(extra.Annotations) == 0 && len(extra.Finalizers) == 0 &&
+		len(extra.OwnerReferences) == 0 && extra.Spec == (coordinationv1.LeaseSpec{}) {
+		return nil
+	}
+	return extra.DeepCopy()
+}
+
+func isNode(ref metav1.OwnerReference) bool {
+	return ref.Kind == nodeKind && ref.APIVersion == nodeAPIVersion
+}
+
+func sameOwner(a, b metav1.OwnerReference) bool {
+	return a.UID == b.UID && a.Name == b.Name && a.Kind == b.Kind && a.APIVersion == b.APIVersion &&
+		ptr.Equal(a.Controller, b.Controller) && ptr.Equal(a.BlockOwnerDeletion, b.BlockOwnerDeletion)
+}
+
+// object returns the lease to write. For a create it has no UID and version.
+func (s *state) object(r *rules, t *turn, now instant) *coordinationv1.Lease {
+	lease := &coordinationv1.Lease{}
+	if s.extra != nil {
+		s.extra.DeepCopyInto(lease)
+	}
+	lease.Name, lease.Namespace = t.nodeName, corev1.NamespaceNodeLease
+	lease.UID, lease.ResourceVersion = s.uid, s.version
+	if owner := s.nextOwner(t); owner.UID != "" {
+		// Only one Node can own the lease of a node: another one is a former
+		// incarnation, and the garbage collector would act on it.
+		lease.OwnerReferences = append(slices.DeleteFunc(lease.OwnerReferences, func(ref metav1.OwnerReference) bool {
+			return ref.Kind == owner.Kind && ref.APIVersion == owner.APIVersion
+		}), owner)
+	}
+	t.renewTime = max(s.nextRenewTime(now), t.renewTime+1)
+	lease.Spec.HolderIdentity = &t.holder
+	lease.Spec.LeaseDurationSeconds = ptr.To(int32(r.duration / time.Second))
+	lease.Spec.RenewTime = ptr.To(metav1.NewMicroTime(time.UnixMicro(t.renewTime)))
+	if t.takeFrom != "" {
+		lease.Spec.LeaseTransitions = ptr.To(ptr.Deref(lease.Spec.LeaseTransitions, 0) + 1)
+		lease.Spec.AcquireTime = lease.Spec.RenewTime
+	}
+	return lease
+}
+
+// nextOwner is the owner that a write in turn t names: what Owner said, or where
+// it failed or wants none, what the lease has.
+func (s *state) nextOwner(t *turn) metav1.OwnerReference {
+	if t.ownerErr != nil || t.owner.UID == "" {
+		return s.owner
+	}
+	return t.owner
+}
+
+// nextRenewTime is the wall clock, but always more than in any write before the
+// present turn:
+// kube-controller-manager takes a renewal for one only when RenewTime grows
+// (k/k #113081), so a clock that is set back must not be followed.
+func (s *state) nextRenewTime(now instant) int64 {
+	last := s.renewTime
+	if s.trouble != nil {
+		last = max(last, s.trouble.lastUnsure)
+	}
+	return max(now.wall, last+1)
+}
+
+// microseconds is a RenewTime as an integer; 0 for none.
+func microseconds(t *metav1.MicroTime) int64 {
+	if t == nil {
+		return 0
+	}
+	return t.UnixMicro()
+}
+
+// expired returns the lease as ShutdownExpire leaves it.
+func (s *state) expired(nodeName string) *coordinationv1.Lease {
+	t := &turn{nodeName: nodeName}
+	lease := s.object(&rules{duration: time.Second}, t, instant{})
+	lease.Spec.HolderIdentity = nil
+	lease.Spec.RenewTime = ptr.To(metav1.NewMicroTime(time.UnixMicro(s.renewTime)))
+	return lease
+}

@@ -1,0 +1,136 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package lease
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
+)
+
+// The reasons and actions of events.
+const (
+	reasonForeign   = "LeaseHeldByOther"
+	reasonTakenOver = "LeaseTakenOver"
+	reasonContended = "LeaseContended"
+
+	actionRenew    = "RenewLease"
+	actionTakeOver = "TakeOverLease"
+)
+
+// tell says what came of a turn: to the log, the hooks, the recorder of events
+// and whoever waits for readiness. Latency is that of the last call.
+func (c *Controller) tell(ctx context.Context, n *node, t *turn, latency time.Duration) {
+	log := klog.FromContext(ctx)
+	lease := klog.KRef(corev1.NamespaceNodeLease, t.nodeName)
+	hooks := &c.cfg.Hooks
+
+	switch {
+	case t.gateErr != nil || n.phase == PhaseNoOwner || t.ownerErr != nil && errors.Is(t.err, t.ownerErr):
+		c.asking.Leave(&n.asking) // not asked, or told below
+	case t.ownerErr != nil:
+		c.asking.Fail(ctx, c.cfg.ErrorHandler, &n.asking, explainOwner(t.nodeName, t.ownerErr), "Failed to get the owner of a node lease", "lease", lease)
+	default:
+		c.asking.OK(ctx, &n.asking, "Got the owner of node leases again", "lease", lease)
+	}
+
+	switch {
+	case t.written:
+		if log := log.V(4); log.Enabled() { // ten thousand in ten seconds
+			log.Info("Renewed node lease", "lease", lease, "created", t.created, "latency", latency)
+		}
+		if t.created {
+			log.V(2).Info("Created node lease", "lease", lease)
+		}
+		c.ready.Mark()
+		c.renewing.OK(ctx, &n.renewing, "Renewing node leases again", "lease", lease)
+		if hooks.Renewed != nil {
+			hooks.Renewed(Renewed{NodeName: t.nodeName, Latency: latency, Created: t.created})
+		}
+	case t.err != nil:
+		c.renewing.Fail(ctx, c.cfg.ErrorHandler, &n.renewing, t.err, "Failed to renew node lease", "lease", lease)
+		if hooks.Failed != nil {
+			hooks.Failed(Failed{NodeName: t.nodeName, Class: t.class.String(), Err: t.err, Failures: n.trouble.failures})
+		}
+	case t.skipped:
+		log.V(4).Info("Did not write node lease: it was renewed a moment ago", "lease", lease)
+	default:
+		c.renewing.Leave(&n.renewing) // it does not try
+	}
+	if t.again && !t.written && t.err == nil && n.phase == PhasePending {
+		log.V(2).Info("Node lease was deleted again: not creating it with the same owner at once", "lease", lease, "ownerUID", t.owner.UID)
+	}
+	c.tellPhase(ctx, n, t, lease)
+	c.tellOthers(ctx, n, t, lease)
+	if t.behind > 0 {
+		log.Info("Clock is behind the renew time of a node lease: counting up from there", "lease", lease, "behind", t.behind)
+	}
+	if t.recovered > 0 {
+		log.V(2).Info("Renewed a node lease that had expired", "lease", lease, "outage", t.recovered)
+		if hooks.Recovered != nil {
+			hooks.Recovered(Recovered{NodeName: t.nodeName, Outage: t.recovered})
+		}
+	}
+	if t.fatal != nil {
+		c.stop(t.fatal)
+	}
+}
+
+// tellPhase says that the phase has changed.
+func (c *Controller) tellPhase(ctx context.Context, n *node, t *turn, lease klog.ObjectRef) {
+	if n.phase == t.from {
+		return
+	}
+	log := klog.FromContext(ctx)
+	changed := PhaseChanged{NodeName: t.nodeName, From: t.from, To: n.phase}
+	switch n.phase {
+	case PhaseForeign:
+		changed.Holder = n.trouble.foreign.holder
+		log.Info("Node lease is held by another", "lease", lease, "holder", changed.Holder, "onForeign", c.cfg.OnForeign)
+		c.event(t, corev1.EventTypeWarning, reasonForeign, actionRenew, "Lease is held by %q, not by %q", changed.Holder, t.holder)
+	case PhasePaused:
+		changed.Reason = t.gateErr
+		log.V(2).Info("Paused renewal of node lease", "lease", lease, "reason", t.gateErr)
+	case PhaseNoOwner:
+		changed.Reason = t.ownerErr
+		log.V(2).Info("Stopped renewal of node lease: its Node does not exist", "lease", lease)
+	default:
+		log.V(2).Info("Node lease is in another phase", "lease", lease, "from", t.from, "to", n.phase)
+	}
+	if hook := c.cfg.Hooks.PhaseChanged; hook != nil {
+		hook(changed)
+	}
+}
+
+// tellOthers says what others did to the lease, and we to theirs.
+func (c *Controller) tellOthers(ctx context.Context, n *node, t *turn, lease klog.ObjectRef) {
+	log := klog.FromContext(ctx)
+	if t.takenOver != "" {
+		log.Info("Took over node lease", "lease", lease, "from", t.takenOver)
+		c.event(t, corev1.EventTypeWarning, reasonTakenOver, actionTakeOver, "Took over the lease from %q", t.takenOver)
+		if hook := c.cfg.Hooks.TakenOver; hook != nil {
+			hook(TakenOver{NodeName: t.nodeName, Holder: t.takenOver})
+		}
+	}
+	if t.stolen != "" {
+		log.Info("Node lease is contended: somebody else keeps writing it", "lease", lease, "holder", t.stolen)
+		c.event(t, corev1.EventTypeWarning, reasonContended, actionRenew, "Somebody else keeps writing the lease as %q: does a second process serve this node?", t.stolen)
+		if hook := c.cfg.Hooks.Contended; hook != nil {
+			hook(Contended{NodeName: t.nodeName, Holder: t.stolen})
+		}
+	}
+}
+
+// event records an event about the Node.
+func (c *Controller) event(t *turn, eventType, reason, action, note string, args ...any) {
+	if c.cfg.EventRecorder == nil {
+		return
+	}
+	regarding := &corev1.ObjectReference{APIVersion: nodeAPIVersion, Kind: nodeKind, Name: t.nodeName, UID: t.owner.UID}
+	related := &corev1.ObjectReference{APIVersion: "coordination.k8s.io/v1", Kind: "Lease", Namespace: corev1.NamespaceNodeLease, Name: t.nodeName}
+	c.cfg.EventRecorder.Eventf(regarding, related, eventType, reason, action, note, args...)
+}
