@@ -101,9 +101,21 @@ func hasContainer(specs []corev1.Container, name string) bool {
 // container returns what to store for one container of the spec that has cs
 // observed and old, if not nil, stored.
 func (m *merger) container(k kind, c *corev1.Container, path *field.Path, old *corev1.ContainerStatus, cs corev1.ContainerStatus) corev1.ContainerStatus {
-	if old != nil && old.State.Terminated != nil && !mayLeaveTerminated(&m.pod.Spec, k, c, old.State.Terminated) && cs.State.Terminated == nil {
-		m.problem(field.Forbidden(path.Child("state"), "a container that ended and isn't restarted has no other state"))
-		return *old.DeepCopy()
+	if m.u.Stopped && cs.State.Running == nil {
+		// It won't be started again: the end of its last run is its end.
+		if end := lastEnd(&cs); end != nil && cs.State.Terminated == nil {
+			cs.State, cs.LastTerminationState = corev1.ContainerState{Terminated: end}, corev1.ContainerState{}
+		}
+	}
+	if old != nil && old.State.Terminated != nil && cs.State.Terminated == nil {
+		if m.u.Stopped && old.State.Terminated.Reason == ReasonContainerStatusUnknown && cs.RestartCount <= old.RestartCount {
+			// The end that settle gave this run.
+			return *old.DeepCopy()
+		}
+		if !mayLeaveTerminated(&m.pod.Spec, k, c, old.State.Terminated) {
+			m.problem(field.Forbidden(path.Child("state"), "a container that ended and isn't restarted has no other state"))
+			return *old.DeepCopy()
+		}
 	}
 	m.containerState(path.Child("state"), &cs.State)
 	m.containerState(path.Child("lastState"), &cs.LastTerminationState)

@@ -10,10 +10,21 @@ import (
 )
 
 // Equal reports whether the API stores a and b alike: nil and empty lists are the
-// same, so are times within one second, quantities by value. Lists in another
-// order differ.
+// same, so are times within one second, and conditions in any order, since the API
+// orders them as it likes.
 func Equal(a, b *corev1.PodStatus) bool {
-	return equalWire(a, b)
+	if len(a.Conditions) != len(b.Conditions) {
+		return false
+	}
+	for i := range a.Conditions {
+		at := indexOf(b.Conditions, a.Conditions[i].Type)
+		if at < 0 || !equalCondition(&a.Conditions[i], &b.Conditions[at]) {
+			return false
+		}
+	}
+	x, y := *a, *b
+	x.Conditions, y.Conditions = nil, nil
+	return equalWire(&x, &y)
 }
 
 // wire is what the generated API types have. Their wire form is exact, ordered,

@@ -5,6 +5,7 @@ package podstatus
 
 import (
 	"encoding/json"
+	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -87,9 +88,7 @@ func (w *patchWriter) append(out []byte) []byte {
 		if i > 0 {
 			out = append(out, ',')
 		}
-		out = append(out, '"')
-		out = append(out, f.name...)
-		out = append(out, '"', ':')
+		out = append(appendJSON(out, f.name), ':')
 		if sub, ok := f.value.(*patchWriter); ok {
 			out = sub.append(out)
 			continue
@@ -138,12 +137,8 @@ func (w *patchWriter) status(old, next *corev1.PodStatus) {
 	w.containers("initContainerStatuses", old.InitContainerStatuses, next.InitContainerStatuses)
 	w.containers("containerStatuses", old.ContainerStatuses, next.ContainerStatuses)
 	w.containers("ephemeralContainerStatuses", old.EphemeralContainerStatuses, next.EphemeralContainerStatuses)
-	if !equalResources(old.AllocatedResources, next.AllocatedResources) {
-		w.set("allocatedResources", replaceMap(next.AllocatedResources))
-	}
-	if !equalRequirements(old.Resources, next.Resources) {
-		w.requirements("resources", next.Resources)
-	}
+	w.resources("allocatedResources", old.AllocatedResources, next.AllocatedResources)
+	w.requirements("resources", old.Resources, next.Resources)
 }
 
 // list writes a list that strategic merge would merge by a key, as a whole.
@@ -165,28 +160,43 @@ type directive struct {
 	Patch string `json:"$patch"`
 }
 
-// replaceMap returns a patch that puts list in the place of the map.
-func replaceMap(list corev1.ResourceList) any {
-	if len(list) == 0 {
-		return nil
+// resources writes the names whose quantity changed. A map takes no directive to
+// replace it where none is stored yet.
+func (w *patchWriter) resources(name string, old, next corev1.ResourceList) {
+	switch {
+	case equalResources(old, next):
+	case len(next) == 0:
+		w.set(name, nil)
+	default:
+		var p patchWriter
+		for _, key := range slices.Sorted(maps.Keys(next)) {
+			if q, ok := old[key]; !ok || q.Cmp(next[key]) != 0 {
+				p.set(string(key), next[key])
+			}
+		}
+		for _, key := range slices.Sorted(maps.Keys(old)) {
+			if _, ok := next[key]; !ok {
+				p.set(string(key), nil)
+			}
+		}
+		w.set(name, &p)
 	}
-	out := make(map[string]any, len(list)+1)
-	for name, q := range list {
-		out[string(name)] = q
-	}
-	out["$patch"] = "replace"
-	return out
 }
 
-func (w *patchWriter) requirements(name string, r *corev1.ResourceRequirements) {
-	if r == nil {
+func (w *patchWriter) requirements(name string, old, next *corev1.ResourceRequirements) {
+	switch {
+	case equalRequirements(old, next):
+	case next == nil:
 		w.set(name, nil)
-		return
+	default:
+		var p patchWriter
+		if old == nil {
+			old = &corev1.ResourceRequirements{}
+		}
+		p.resources("limits", old.Limits, next.Limits)
+		p.resources("requests", old.Requests, next.Requests)
+		w.set(name, &p)
 	}
-	w.set(name, struct {
-		directive
-		*corev1.ResourceRequirements
-	}{directive{"replace"}, r})
 }
 
 func (w *patchWriter) containers(name string, old, next []corev1.ContainerStatus) {

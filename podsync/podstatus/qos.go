@@ -4,6 +4,8 @@
 package podstatus
 
 import (
+	"strings"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 )
@@ -17,7 +19,7 @@ import (
 // its containers'.
 func QOSClass(spec *corev1.PodSpec) corev1.PodQOSClass {
 	var all []*corev1.ResourceRequirements
-	if r := spec.Resources; r != nil && (hasCompute(r.Requests) || hasCompute(r.Limits)) {
+	if r := spec.Resources; r != nil && (hasPodLevel(r.Requests) || hasPodLevel(r.Limits)) {
 		all = append(all, r)
 	} else {
 		for i := range spec.Containers {
@@ -39,6 +41,17 @@ func QOSClass(spec *corev1.PodSpec) corev1.PodQOSClass {
 		return corev1.PodQOSGuaranteed
 	}
 	return corev1.PodQOSBurstable
+}
+
+// hasPodLevel reports whether list names a resource that can be set for a pod as a
+// whole.
+func hasPodLevel(list corev1.ResourceList) bool {
+	for name := range list {
+		if name == corev1.ResourceCPU || name == corev1.ResourceMemory || strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix) {
+			return true
+		}
+	}
+	return false
 }
 
 func hasCompute(list corev1.ResourceList) bool {
