@@ -35,7 +35,7 @@ type Options struct {
 	// RuntimeConfig says which API versions and resources are served, for example "resource.k8s.io/v1": false.
 	RuntimeConfig map[string]bool
 	// ExtraArgs are further arguments by component, for example "--node-monitor-grace-period=8s" of ControllerManager. They
-	// override those that the harness sets.
+	// replace those that the harness sets; entries of --feature-gates and --runtime-config are added.
 	ExtraArgs map[string][]string
 	// Audit logs the metadata of every request, for Cluster.AuditEvents.
 	Audit bool

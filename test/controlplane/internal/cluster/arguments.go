@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strings"
 )
 
 // layout is where a cluster's files and ports are.
@@ -35,6 +36,7 @@ const (
 	caKey       = "pki/ca.key"
 	servingCert = "pki/serving.crt"
 	servingKey  = "pki/serving.key"
+	proxyCA     = "pki/front-proxy-ca.crt"
 	tokenKey    = "pki/service-account.key"
 	tokenPub    = "pki/service-account.pub"
 	adminConfig = "admin.kubeconfig"
@@ -68,9 +70,27 @@ func arguments(o Options, l layout) map[string][]string {
 		if o.FeatureGates != "" && name != Etcd && (name == APIServer || !o.SingleProcess) {
 			args[name] = append(args[name], "--feature-gates="+o.FeatureGates)
 		}
-		args[name] = append(args[name], o.ExtraArgs[name]...)
+		args[name] = override(args[name], o.ExtraArgs[name])
 	}
 	return args
+}
+
+// override returns args with extra, where a flag in extra replaces the same flag in args. To repeat it would do for most flags, but
+// lists, such as --authorization-mode, would grow.
+func override(args, extra []string) []string {
+	kept := slices.DeleteFunc(slices.Clone(args), func(arg string) bool {
+		return !merges[flagName(arg)] && slices.ContainsFunc(extra, func(e string) bool { return flagName(e) == flagName(arg) })
+	})
+	return append(kept, extra...)
+}
+
+// merges are the flags whose values are maps: both ours and the caller's entries count.
+var merges = map[string]bool{"--feature-gates": true, "--runtime-config": true}
+
+// flagName returns --flag of --flag=value.
+func flagName(arg string) string {
+	name, _, _ := strings.Cut(arg, "=")
+	return name
 }
 
 // singleArguments returns the arguments of the one process that runs all components.
@@ -106,6 +126,12 @@ func apiServerArguments(o Options, l layout) []string {
 		"--tls-cert-file=" + l.file(servingCert),
 		"--tls-private-key-file=" + l.file(servingKey),
 		"--client-ca-file=" + l.file(caCert),
+		// No aggregated API server is run; without this the others complain all the time that they miss it.
+		"--requestheader-client-ca-file=" + l.file(proxyCA),
+		"--requestheader-allowed-names=front-proxy-client",
+		"--requestheader-username-headers=X-Remote-User",
+		"--requestheader-group-headers=X-Remote-Group",
+		"--requestheader-extra-headers-prefix=X-Remote-Extra-",
 		"--authorization-mode=Node,RBAC",
 		"--enable-admission-plugins=NodeRestriction",
 		// The kubernetes Service may not have a loopback address as its endpoint.

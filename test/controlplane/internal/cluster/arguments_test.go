@@ -89,11 +89,22 @@ func TestArguments(t *testing.T) {
 	}
 }
 
-func TestExtraArgumentsComeLast(t *testing.T) {
-	o := Options{FeatureGates: "A=true", ExtraArgs: map[string][]string{APIServer: {"--bind-address=::1", "--v=4"}}}
-	got := arguments(o, testLayout)[APIServer]
-	if tail := got[len(got)-2:]; !slices.Equal(tail, []string{"--bind-address=::1", "--v=4"}) {
-		t.Errorf("last arguments %q", tail)
+func TestExtraArgumentsOverride(t *testing.T) {
+	o := Options{FeatureGates: "A=true", ExtraArgs: map[string][]string{
+		APIServer: {"--authorization-mode=RBAC", "--v=4", "--feature-gates=B=true", "--allow-privileged=false"},
+	}}
+	counts := map[string]int{}
+	for _, arg := range arguments(o, testLayout)[APIServer] {
+		counts[arg]++
+		counts[flagName(arg)]++
+	}
+	for want, n := range map[string]int{
+		"--authorization-mode=RBAC": 1, "--authorization-mode": 1, "--v=4": 1, "--allow-privileged": 1, "--allow-privileged=false": 1,
+		"--feature-gates=A=true": 1, "--feature-gates=B=true": 1,
+	} {
+		if counts[want] != n {
+			t.Errorf("%s occurs %d times, want %d", want, counts[want], n)
+		}
 	}
 }
 

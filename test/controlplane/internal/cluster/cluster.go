@@ -38,6 +38,7 @@ type Cluster struct {
 
 	// mu is held while a component is started or stopped, never while one is waited for to become ready.
 	mu        sync.Mutex
+	ready     bool // the start has succeeded; until then Start's error tells everything
 	stopped   bool
 	processes map[string]*process.Process
 	ending    map[*process.Process]bool // their end is wanted
@@ -68,6 +69,9 @@ func Start(ctx context.Context, binary string, dir *rundir.Dir, o Options, logf 
 	if err != nil {
 		return nil, errors.Join(err, c.Stop())
 	}
+	c.mu.Lock()
+	c.ready = true
+	c.mu.Unlock()
 	return c, nil
 }
 
@@ -88,6 +92,11 @@ func (c *Cluster) prepare() error {
 	if c.ca, err = pki.NewAuthority("kubewright-test-ca"); err != nil {
 		return err
 	}
+	// An authority that issues nothing: whoever has its certificates may claim to be anybody.
+	proxy, err := pki.NewAuthority("kubewright-test-front-proxy-ca")
+	if err != nil {
+		return err
+	}
 	serving, err := c.ca.Server("kube-apiserver", "127.0.0.1", "localhost", "10.0.0.1",
 		"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local")
 	if err != nil {
@@ -100,6 +109,7 @@ func (c *Cluster) prepare() error {
 	for name, content := range map[string][]byte{
 		caCert: c.ca.Cert, caKey: c.ca.Key,
 		servingCert: serving.Cert, servingKey: serving.Key,
+		proxyCA:  proxy.Cert,
 		tokenKey: private, tokenPub: public,
 		auditPolicy: []byte(auditPolicyYAML),
 	} {
@@ -179,7 +189,7 @@ func (c *Cluster) watch(name string, p *process.Process) {
 	<-p.Exited()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.processes[name] == p && !c.ending[p] && !c.stopped {
+	if c.processes[name] == p && c.ready && !c.stopped && !c.ending[p] {
 		c.logf("%s ended by itself: %v\n%s", name, p.Err(), c.logTail(name))
 	}
 }

@@ -35,7 +35,8 @@ type Options struct {
 	FeatureGates string
 	// RuntimeConfig is the value of the API server's --runtime-config.
 	RuntimeConfig string
-	// ExtraArgs are further arguments of components; they come last, so that they override.
+	// ExtraArgs are further arguments of components. They replace ours, except that --feature-gates and --runtime-config add
+	// to them.
 	ExtraArgs map[string][]string
 	// Audit makes the API server log every request's metadata.
 	Audit bool

@@ -1,0 +1,52 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package harness
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"testing"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+)
+
+var shared = Shared{Options: Options{Audit: true}}
+
+// victimVariable makes the test binary a test that is going to be killed.
+const victimVariable = "KUBEWRIGHT_TEST_VICTIM"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(victimVariable) != "" {
+		victim()
+	}
+	os.Exit(shared.Run(m))
+}
+
+// victim starts a cluster, says what it consists of, and waits to be killed.
+func victim() {
+	c, err := start(bare)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	if err := json.NewEncoder(os.Stdout).Encode(c.status); err != nil {
+		os.Exit(1)
+	}
+	select {}
+}
+
+// bare is a cluster that starts fast: etcd and the API server.
+var bare = Options{Without: []string{ControllerManager, Scheduler}}
+
+// newClient returns a clientset.
+func newClient(t *testing.T, cfg *rest.Config) kubernetes.Interface {
+	t.Helper()
+	client, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client
+}
