@@ -1,0 +1,43 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package apierr
+
+import (
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+// NodeUserPrefix begins the user name of a node's credentials; the name of the
+// node follows.
+const NodeUserPrefix = "system:node:"
+
+// NodeIdentity returns the user name, for example system:node:n1, that the API
+// server says the client has, where err is a 403 for a node's credentials. The
+// answer has it in its text only: User "system:node:n1" cannot … from the
+// authorizers, node "n1" is not allowed to … from NodeRestriction.
+func NodeIdentity(err error) (user string, ok bool) {
+	if !apierrors.IsForbidden(err) {
+		return "", false
+	}
+	if user, ok = quoted(err.Error(), `User "`, `" cannot`); ok {
+		return user, strings.HasPrefix(user, NodeUserPrefix)
+	}
+	node, ok := quoted(err.Error(), `node "`, `" is not allowed to`)
+	return NodeUserPrefix + node, ok
+}
+
+// quoted returns what stands between the last start before the first end, and
+// that end.
+func quoted(text, start, end string) (string, bool) {
+	before, _, ok := strings.Cut(text, end)
+	if !ok {
+		return "", false
+	}
+	i := strings.LastIndex(before, start)
+	if i < 0 {
+		return "", false
+	}
+	return before[i+len(start):], true
+}

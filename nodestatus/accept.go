@@ -1,0 +1,165 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package nodestatus
+
+import (
+	"context"
+	"math/rand/v2"
+
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+)
+
+// The reasons of events.
+const (
+	// EventNodeRegistered: the Node was created or adopted.
+	EventNodeRegistered = "NodeRegistered"
+	// EventNodeReplaced: the Node is another object than before.
+	EventNodeReplaced = "NodeReplaced"
+	// EventNodeReady and EventNodeNotReady: the Ready condition has changed.
+	EventNodeReady    = "NodeReady"
+	EventNodeNotReady = "NodeNotReady"
+	// EventConditionChanged: another condition has changed.
+	EventConditionChanged = "NodeConditionChanged"
+)
+
+// The actions of events.
+const (
+	actionRegister = "Register"
+	actionUpdate   = "UpdateStatus"
+)
+
+// accept takes in the answer to a write: answer is the Node as it is now, shown
+// as it was known before, nil for one that was created.
+func (r *work) accept(ctx context.Context, answer, shown *corev1.Node) {
+	owned, err := ownershipOf(r.node)
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Failed to note what was written")
+	}
+	// The answer shows whether what we said is what is there now: an admission
+	// webhook, or a write that came between, may have changed it.
+	d, err := compare(r.node, answer, owned)
+	clobbered := err == nil && !d.empty()
+
+	st := r.state
+	st.mu.Lock()
+	now := r.now()
+	first := st.phase != PhaseRegistered
+	st.phase, st.uid = PhaseRegistered, answer.UID
+	st.owned, st.hash = owned.encode(), r.hash
+	st.lastWrite = now
+	st.nextReport = nextReportAfter(now, r.cfg.ReportInterval, r.cause, rand.Float64())
+	switch {
+	case !st.see(answer):
+		// The event handler has shown something newer meanwhile.
+	case clobbered && r.cause == CauseDrift:
+		// It was said again, and changed again: whoever does that will do so
+		// every time. The next report says it again.
+		st.foreign = false
+	default:
+		st.foreign = clobbered
+	}
+	if r.cause == CauseDrift {
+		st.nextDrift = now + r.cfg.SyncInterval
+	}
+	st.force, st.notBefore = false, 0
+	st.specChanged = st.specChanged || shown != nil && specDiffers(shown, answer)
+	trouble := st.trouble
+	st.trouble = nil
+	st.mu.Unlock()
+
+	if trouble != nil {
+		if hook := r.cfg.Hooks.Recovered; hook != nil {
+			hook(Recovered{NodeName: r.name, Outage: now - trouble.since})
+		}
+	}
+	if st.streaks != nil {
+		st.streaks.calls.OK(ctx, "Writing the node works again")
+	}
+	if first {
+		r.announce(ctx, answer)
+	}
+	r.tellConditions(ctx, answer, shown)
+	r.tellSpec()
+}
+
+// specDiffers reports whether somebody has changed the spec.
+func specDiffers(before, after *corev1.Node) bool {
+	return before != nil && !apiequality.Semantic.DeepEqual(before.Spec, after.Spec)
+}
+
+// announce says that the node is registered.
+func (r *work) announce(ctx context.Context, node *corev1.Node) {
+	r.ready.Mark()
+	klog.FromContext(ctx).V(2).Info("Registered node", "uid", node.UID, "created", r.created)
+	if hook := r.cfg.Hooks.Registered; hook != nil {
+		hook(Registered{NodeName: r.name, Node: node.DeepCopy(), Created: r.created})
+	}
+	r.event(node.UID, corev1.EventTypeNormal, EventNodeRegistered, actionRegister, "Registered Node %s", r.name)
+}
+
+// tellConditions says which of our conditions have changed. It is called when
+// the API server has accepted them, so what it says is true, and said once.
+func (r *work) tellConditions(ctx context.Context, answer, shown *corev1.Node) {
+	for _, said := range r.node.Status.Conditions {
+		condition := findCondition(answer.Status.Conditions, said.Type)
+		if condition == nil {
+			continue
+		}
+		var from corev1.ConditionStatus
+		if shown != nil {
+			if old := findCondition(shown.Status.Conditions, said.Type); old != nil {
+				from = old.Status
+			}
+		}
+		if from == condition.Status {
+			continue
+		}
+		klog.FromContext(ctx).V(2).Info("Condition changed", "condition", condition.Type, "from", from, "to", condition.Status, "reason", condition.Reason)
+		if hook := r.cfg.Hooks.ConditionChanged; hook != nil {
+			hook(ConditionChanged{NodeName: r.name, From: from, Condition: *condition})
+		}
+		r.conditionEvent(answer.UID, from, *condition)
+	}
+}
+
+// conditionEvent records an event about a condition. A condition other than
+// Ready that is False from the start is no news.
+func (r *work) conditionEvent(uid types.UID, from corev1.ConditionStatus, c corev1.NodeCondition) {
+	kind, reason := corev1.EventTypeNormal, EventConditionChanged
+	switch {
+	case c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue:
+		reason = EventNodeReady
+	case c.Type == corev1.NodeReady:
+		kind, reason = corev1.EventTypeWarning, EventNodeNotReady
+	case from == "" && c.Status == corev1.ConditionFalse:
+		return
+	}
+	r.event(uid, kind, reason, actionUpdate, "Condition %s is now %s: %s (%s)", c.Type, c.Status, c.Message, c.Reason)
+}
+
+// event records an event about the Node.
+func (r *work) event(uid types.UID, kind, reason, action, note string, args ...any) {
+	if r.cfg.EventRecorder == nil {
+		return
+	}
+	node := &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: r.name, UID: uid}
+	r.cfg.EventRecorder.Eventf(node, nil, kind, reason, action, note, args...)
+}
+
+// tellSpec calls the hook for a changed spec.
+func (r *work) tellSpec() {
+	st := r.state
+	st.mu.Lock()
+	changed, view := st.specChanged, st.view
+	st.specChanged = false
+	st.mu.Unlock()
+	if hook := r.cfg.Hooks.SpecChanged; changed && hook != nil {
+		if node := view.node(); node != nil {
+			hook(SpecChanged{NodeName: r.name, Node: node})
+		}
+	}
+}

@@ -1,0 +1,198 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package nodestatus
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// The reasons of the conditions that the controller writes by itself.
+const (
+	// ReasonReady is the reason of Ready=True.
+	ReasonReady = "NodeReady"
+	// ReasonHealthCheckFailed: a health check returned an error without a
+	// reason of its own.
+	ReasonHealthCheckFailed = "HealthCheckFailed"
+	// ReasonHealthCheckTimeout: a health check did not return in time.
+	ReasonHealthCheckTimeout = "HealthCheckTimeout"
+	// ReasonSetterFailed: a setter failed before all had succeeded once, so
+	// that part of the status was never known.
+	ReasonSetterFailed = "StatusSetterFailed"
+	// ReasonSetterTimeout: a setter did not return in time.
+	ReasonSetterTimeout = "StatusSetterTimeout"
+	// ReasonShutdown: Run ended under ShutdownNotReady.
+	ReasonShutdown = "NodeShutdown"
+	// ReasonNoPressure is the reason of the pressure conditions that no setter
+	// sets.
+	ReasonNoPressure = "NoPressureReported"
+)
+
+// maxMessage is the length at which messages of conditions are cut.
+const maxMessage = 1024
+
+// A failure is a setter or health check that failed.
+type failure struct {
+	field string // as Config spells it
+	check bool
+	late  bool
+	err   error
+}
+
+// findCondition returns the condition of the type, or nil.
+func findCondition(conditions []corev1.NodeCondition, kind corev1.NodeConditionType) *corev1.NodeCondition {
+	for i := range conditions {
+		if conditions[i].Type == kind {
+			return &conditions[i]
+		}
+	}
+	return nil
+}
+
+// complementConditions adds the conditions that no setter has set: Ready, in
+// the last place, and unless omitPressure the three pressures. Times become
+// zero: they are not part of what is said.
+func complementConditions(status *corev1.NodeStatus, failures []failure, complete, omitPressure bool) {
+	if !omitPressure {
+		addPressures(status)
+	}
+	ready := readiness(findCondition(status.Conditions, corev1.NodeReady), failures, complete)
+	conditions := slices.DeleteFunc(status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == corev1.NodeReady })
+	// Consumers of old took the last condition for Ready; the place costs nothing.
+	status.Conditions = append(conditions, ready)
+	for i := range status.Conditions {
+		c := &status.Conditions[i]
+		c.LastHeartbeatTime, c.LastTransitionTime = metav1.Time{}, metav1.Time{}
+		c.Message = cut(c.Message)
+	}
+}
+
+// addPressures adds those pressure conditions that are missing, as False. They
+// are the conditions besides Ready that kube-controller-manager takes for the
+// kubelet's: it writes them after an outage, adding those that are missing,
+// and nobody but the node ever corrects them.
+func addPressures(status *corev1.NodeStatus) {
+	for _, p := range [...]struct {
+		kind corev1.NodeConditionType
+		what string
+	}{
+		{corev1.NodeMemoryPressure, "memory"},
+		{corev1.NodeDiskPressure, "disk"},
+		{corev1.NodePIDPressure, "PID"},
+	} {
+		if findCondition(status.Conditions, p.kind) == nil {
+			status.Conditions = append(status.Conditions, corev1.NodeCondition{
+				Type: p.kind, Status: corev1.ConditionFalse, Reason: ReasonNoPressure, Message: "nothing has reported " + p.what + " pressure",
+			})
+		}
+	}
+}
+
+// readiness returns the Ready condition. set is the one that a setter set, or
+// nil. A failed check or a late setter outweighs it; so does a failed setter
+// until all have succeeded once.
+func readiness(set *corev1.NodeCondition, failures []failure, complete bool) corev1.NodeCondition {
+	reason := ""
+	var messages []string
+	// Checks go first: they are what the embedder chose to explain itself with.
+	for _, checks := range []bool{true, false} {
+		for _, f := range failures {
+			if f.check != checks || !f.check && !f.late && complete {
+				continue
+			}
+			why, message := explain(f)
+			if reason == "" {
+				reason = why
+			}
+			messages = append(messages, message)
+		}
+	}
+	switch {
+	case reason != "":
+		return corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionFalse, Reason: reason, Message: strings.Join(messages, "; ")}
+	case set != nil:
+		return *set
+	}
+	return corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: ReasonReady, Message: "all health checks passed"}
+}
+
+// explain returns what the Ready condition says of a failure.
+func explain(f failure) (reason, message string) {
+	if own, ok := errors.AsType[*NotReadyError](f.err); ok && f.check {
+		reason, message = own.Reason, own.Message
+		if reason == "" {
+			reason = ReasonHealthCheckFailed
+		}
+		return reason, message
+	}
+	switch {
+	case f.check && f.late:
+		return ReasonHealthCheckTimeout, fmt.Sprintf("%s: %v", f.field, f.err)
+	case f.check:
+		return ReasonHealthCheckFailed, f.err.Error()
+	case f.late:
+		return ReasonSetterTimeout, fmt.Sprintf("%s: %v", f.field, f.err)
+	}
+	return ReasonSetterFailed, fmt.Sprintf("%s: %v", f.field, f.err)
+}
+
+// cut shortens a message to maxMessage bytes without splitting a character.
+func cut(message string) string {
+	if len(message) <= maxMessage {
+		return message
+	}
+	const mark = " ..."
+	end := maxMessage - len(mark)
+	for end > 0 && !utf8.RuneStart(message[end]) {
+		end--
+	}
+	return message[:end] + mark
+}
+
+// checkConditions returns what is wrong with the conditions a setter has set.
+// An empty status, which the API server would store, is none of the three that
+// consumers know.
+func checkConditions(conditions []corev1.NodeCondition) error {
+	seen := make(map[corev1.NodeConditionType]bool, len(conditions))
+	for _, c := range conditions {
+		switch {
+		case c.Type == "":
+			return errors.New("a condition has no type")
+		case seen[c.Type]:
+			return fmt.Errorf("condition %s is there twice", c.Type)
+		case c.Status != corev1.ConditionTrue && c.Status != corev1.ConditionFalse && c.Status != corev1.ConditionUnknown:
+			return fmt.Errorf("condition %s has status %q, want True, False or Unknown", c.Type, c.Status)
+		}
+		seen[c.Type] = true
+	}
+	return nil
+}
+
+// stamp returns conditions with their times: the heartbeat is now, and the
+// transition is the one that the server shows where it shows the same status,
+// now where it does not. What the setters think of the time does not matter:
+// they have not seen what the server was told meanwhile.
+func stamp(conditions, shown []corev1.NodeCondition, now metav1.Time) []corev1.NodeCondition {
+	stamped := slices.Clone(conditions)
+	for i := range stamped {
+		c := &stamped[i]
+		c.LastHeartbeatTime, c.LastTransitionTime = now, now
+		if old := findCondition(shown, c.Type); old != nil && old.Status == c.Status && !old.LastTransitionTime.IsZero() {
+			c.LastTransitionTime = old.LastTransitionTime
+		}
+	}
+	return stamped
+}
+
+// byNodeLifecycle reports whether kube-controller-manager wrote the condition
+// because it had not heard of the node.
+func byNodeLifecycle(c corev1.NodeCondition) bool {
+	return c.Status == corev1.ConditionUnknown && (c.Reason == "NodeStatusUnknown" || c.Reason == "NodeStatusNeverUpdated")
+}

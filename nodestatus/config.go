@@ -1,0 +1,156 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package nodestatus
+
+import (
+	"context"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/events"
+)
+
+// The defaults of Config.
+const (
+	// DefaultSyncInterval is how often a node's status is computed; it is the
+	// kubelet's nodeStatusUpdateFrequency.
+	DefaultSyncInterval = 10 * time.Second
+	// DefaultReportInterval is how often an unchanged status is written; it is
+	// the kubelet's nodeStatusReportFrequency (KEP-589).
+	DefaultReportInterval = 5 * time.Minute
+	// DefaultSetterTimeout is how long one setter or health check may take.
+	DefaultSetterTimeout = 5 * time.Second
+	// DefaultGracePeriod is below the 50 s (40 s before Kubernetes 1.32) that
+	// kube-controller-manager waits before it calls a node Unknown.
+	DefaultGracePeriod = 40 * time.Second
+	// DefaultCallTimeout is the deadline of one API call.
+	DefaultCallTimeout = 10 * time.Second
+	// DefaultShutdownTimeout is the time for what OnShutdown asks for.
+	DefaultShutdownTimeout = 5 * time.Second
+	// DefaultWorkers is how many nodes are worked on at once.
+	DefaultWorkers = 64
+	// DefaultName is the name of the controller in logs and health checks.
+	DefaultName = "nodestatus"
+)
+
+// A Setter fills in what it knows of the node: node.Name tells which one. It
+// may set labels, annotations, every field of the status and, with effect only
+// when the Node is created, the spec. What no setter sets belongs to others
+// and is left alone; what one has set and sets no longer is removed, conditions
+// included.
+//
+// The node is a scratch copy: it starts as Config.Template with the name filled
+// in and holds what the setters before this one have set. The setter may write
+// to it until it returns, and must not keep it. Times of conditions need not be
+// filled in: the controller does.
+//
+// An error, or a return after ctx is done, discards what this call has set and
+// keeps what the setter set last. Until all setters have succeeded once, and
+// whenever one does not return in time, Ready is False with the reason
+// [ReasonSetterFailed] or [ReasonSetterTimeout].
+//
+// Setters of one node run one after another, those of different nodes at the
+// same time. One that has not returned is not called again for its node.
+type Setter func(ctx context.Context, node *corev1.Node) error
+
+// A HealthCheck says whether the node can run pods: nil for yes. Any error
+// makes Ready False at once, with the error's text as message and, where the
+// error is a [*NotReadyError], its reason. A check that does not return in time
+// counts as failed, and is not called again for this node before it returns.
+//
+// The checks of one node run at the same time as each other and as its setters.
+type HealthCheck func(ctx context.Context, nodeName string) error
+
+// Config configures a Controller. The zero value of every optional field means
+// the default that its comment states.
+type Config struct {
+	// Client reads and writes Nodes. Required.
+	// clientset.CoreV1() is one. Its transport should be shared with the lease
+	// controller's heartbeats rather than with informers, and its rate limit
+	// must be off (QPS -1) or fit the number of nodes.
+	Client corev1client.NodesGetter
+	// NodeName is the name of the Node served from the start. Required, but
+	// where nodes come with [Controller.Add]: then it may be empty.
+	NodeName string
+
+	// Template is what every node starts from: its labels, annotations, spec
+	// and status go into each round before the setters run. Taints, providerID
+	// and the rest of the spec, ownerReferences and finalizers take effect
+	// when the Node is created, and are never changed after that. Its name
+	// must be empty or NodeName. Default: an empty Node.
+	Template *corev1.Node
+	// Setters fill in the status, in this order. At most 64. Default: none.
+	Setters []Setter
+	// HealthChecks decide about the Ready condition. Default: none, and Ready
+	// is True while the setters work, or what a setter made of it.
+	HealthChecks []HealthCheck
+	// NodeCredentials says that Client authenticates as system:node:NodeName,
+	// as kubelets do. The API server lets such an identity set few of the
+	// labels under kubernetes.io and k8s.io (NodeRestriction): New refuses a
+	// Template with another one, and one that a setter sets is left out and
+	// reported. Default: false, for a ServiceAccount or an administrator.
+	NodeCredentials bool
+	// OmitPressure leaves the conditions MemoryPressure, DiskPressure and
+	// PIDPressure to somebody else. By default those that no setter sets are
+	// written as False: kube-controller-manager sets all three to Unknown after
+	// an outage, and if nobody owns them they stay so.
+	OmitPressure bool
+	// FormerConditions lists types of conditions that an earlier version of
+	// the program owned. They are removed when the Node is adopted, unless a
+	// setter sets them. Default: none.
+	FormerConditions []corev1.NodeConditionType
+
+	// SyncInterval is the time between two rounds of setters and health checks.
+	// At least 100 ms. Default: DefaultSyncInterval.
+	SyncInterval time.Duration
+	// ReportInterval is how often an unchanged status is written. At least
+	// SyncInterval. The first report after a change comes after between half
+	// and one and a half of it, so that a fleet spreads. Without a lease it
+	// must be below the grace period of kube-controller-manager; SyncInterval
+	// is a good choice then. Default: DefaultReportInterval.
+	ReportInterval time.Duration
+	// SetterTimeout is how long one setter or health check may take. All the
+	// setters of a round share twice this time: with more than two of them a
+	// slow one is given an even share of what is left. Default:
+	// DefaultSetterTimeout.
+	SetterTimeout time.Duration
+	// GracePeriod is the silence after which somebody may have called the node
+	// Unknown: --node-monitor-grace-period of kube-controller-manager with a
+	// margin. When the process slept or the API failed for so long, the next
+	// write is complete and is based on a fresh read. Refused status writes
+	// close the gate of [Controller.Live] after it. Default: DefaultGracePeriod.
+	GracePeriod time.Duration
+
+	// OnDeleted says what to do when somebody has deleted the Node.
+	// Default: DeletedExit.
+	OnDeleted DeletedPolicy
+	// OnReplaced says what to do when the Node is another object of the same
+	// name. Default: ReplacedAdopt.
+	OnReplaced ReplacedPolicy
+	// OnShutdown says what is written when Run ends. Default: ShutdownLeave.
+	OnShutdown ShutdownPolicy
+
+	// CallTimeout is the deadline of one API call, its retries inside client-go
+	// included. Default: DefaultCallTimeout.
+	CallTimeout time.Duration
+	// ShutdownTimeout bounds what OnShutdown asks for. Default:
+	// DefaultShutdownTimeout.
+	ShutdownTimeout time.Duration
+	// Workers is the largest number of nodes worked on at once.
+	// Default: DefaultWorkers.
+	Workers int
+
+	// Name is the name in logs and health checks. Default: DefaultName.
+	Name string
+	// ErrorHandler is told of errors that the controller goes on from, once per
+	// run of equal ones. It is called synchronously and must not block.
+	// Default: the logger of Run's context.
+	ErrorHandler func(ctx context.Context, err error, msg string)
+	// EventRecorder records the events listed in the package comment.
+	// Default: none.
+	EventRecorder events.EventRecorder
+	// Hooks are called on what happens. Default: none.
+	Hooks Hooks
+}

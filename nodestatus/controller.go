@@ -1,0 +1,199 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package nodestatus
+
+import (
+	"context"
+	"fmt"
+	"hash/maphash"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+
+	"github.com/kubewright/kubewright/internal/lifecycle"
+	"github.com/kubewright/kubewright/internal/slots"
+)
+
+// minGap is the least time between two rounds of a node: triggers that come
+// faster are one.
+const minGap = 100 * time.Millisecond
+
+// A Controller registers Nodes and keeps their status true. Make it with New.
+type Controller struct {
+	cfg      Config
+	epoch    time.Time    // what state's durations count from
+	seed     maphash.Seed // of the hashes in state
+	nodes    *slots.Scheduler[*state]
+	once     lifecycle.Once
+	ready    *lifecycle.Ready
+	progress *lifecycle.Progress
+	calls    sync.WaitGroup // setters and health checks under way
+	sleeps   sleepWatch
+
+	exit  context.CancelCauseFunc // ends Run with an error; for rounds
+	ended atomic.Bool             // Run has returned
+}
+
+// New returns a Controller for cfg. It reports every problem of cfg at once, by
+// field name, and does nothing else: no call is made before Run.
+func New(cfg Config) (*Controller, error) {
+	if err := complete(&cfg); err != nil {
+		return nil, err
+	}
+	c := &Controller{
+		cfg:   cfg,
+		epoch: time.Now(),
+		seed:  maphash.MakeSeed(),
+		ready: lifecycle.NewReady(cfg.Name),
+	}
+	// A round is bounded by its setters and a few calls; three that did not
+	// come round mean that something is stuck.
+	c.progress = lifecycle.NewProgress(cfg.Name, 3*cfg.SyncInterval+c.roundLimit())
+	c.sleeps.limit = max(cfg.GracePeriod, 2*cfg.SyncInterval)
+	c.nodes = slots.New(slots.Config[*state]{
+		Interval: cfg.SyncInterval,
+		Workers:  cfg.Workers,
+		MinGap:   minGap,
+		Do:       c.round,
+	})
+	if cfg.NodeName != "" {
+		c.nodes.Add(cfg.NodeName, &state{})
+	}
+	return c, nil
+}
+
+// roundLimit is how long a round may take: its setters, a read and two writes.
+func (c *Controller) roundLimit() time.Duration {
+	return 2*c.cfg.SetterTimeout + 3*c.cfg.CallTimeout
+}
+
+// Run serves the nodes until ctx is done and then returns nil, after what
+// OnShutdown asks for. It returns an error that wraps [ErrNodeDeleted] or
+// [ErrNodeReplaced] where the policies say so, and [ErrAlreadyRun] at a second
+// call. An API server that is away or refuses is no reason to return.
+//
+// It returns after every setter, health check and hook it called has returned:
+// a setter that ignores its context holds it up.
+func (c *Controller) Run(ctx context.Context) error {
+	if !c.once.Begin() {
+		return ErrAlreadyRun
+	}
+	logger := klog.LoggerWithName(klog.FromContext(ctx), c.cfg.Name)
+	ctx = klog.NewContext(ctx, logger)
+	logger.V(3).Info("Started", "nodes", c.nodes.Len())
+	runCtx, exit := context.WithCancelCause(ctx)
+	defer exit(nil)
+	c.exit = exit
+	c.progress.Beat()
+
+	c.nodes.Run(runCtx)
+
+	c.farewell(ctx)
+	c.calls.Wait()
+	c.progress.Stop()
+	c.ended.Store(true)
+	logger.V(3).Info("Stopped")
+	if err := context.Cause(runCtx); err != context.Cause(ctx) { //nolint:errorlint // who came first?
+		return err
+	}
+	return nil
+}
+
+// Add begins to serve a node, before or while Run runs. A node that is served
+// already is left alone. It returns an error where nodeName is not a valid
+// name of a Node, and [ErrStopped] after Run has returned. It never blocks.
+func (c *Controller) Add(nodeName string) error {
+	if problems := validation.IsDNS1123Subdomain(nodeName); len(problems) > 0 {
+		return fmt.Errorf("nodestatus: invalid node name %q: %s", nodeName, problems[0])
+	}
+	if c.ended.Load() {
+		return ErrStopped
+	}
+	c.nodes.Add(nodeName, &state{})
+	return nil
+}
+
+// Remove ceases to serve a node and cancels the round that is under way. It
+// writes nothing: the Node stays as it is, and kube-controller-manager calls it
+// Unknown unless it is deleted. It never blocks.
+func (c *Controller) Remove(nodeName string) {
+	c.nodes.Remove(nodeName)
+}
+
+// Trigger runs the setters and health checks of a node now, and writes what has
+// changed. Calls that come before the round they ask for has begun are one, and
+// rounds are at least 100 ms apart. It never blocks, and does nothing for a
+// node that is not served.
+func (c *Controller) Trigger(nodeName string) {
+	c.nodes.Trigger(nodeName)
+}
+
+// Resync reads the Node and writes its whole status, now. It is to be called
+// when the API server may have declared the node Unknown meanwhile; the lease
+// controller's Recovered hook is the place. It never blocks.
+func (c *Controller) Resync(nodeName string) {
+	if st, ok := c.nodes.Get(nodeName); ok {
+		st.requestLook()
+		c.nodes.Trigger(nodeName)
+	}
+}
+
+// Ready is done when a node was registered for the first time.
+func (c *Controller) Ready() cache.DoneChecker { return c.ready }
+
+// Name returns Config.Name.
+func (c *Controller) Name() string { return c.cfg.Name }
+
+// Check returns an error when the loop of Run is stuck or has ended. It says
+// nothing about nodes: an unreachable API server is no reason to restart the
+// process. With Name it satisfies the HealthChecker of k8s.io/apiserver, and by
+// itself controller-runtime's healthz.Checker.
+func (c *Controller) Check(*http.Request) error {
+	err := c.progress.Check()
+	if err == nil || c.ended.Load() || c.busy() {
+		return err
+	}
+	return nil // nothing to do is no reason to beat
+}
+
+// busy reports whether any node is due to be worked on.
+func (c *Controller) busy() bool {
+	for _, name := range c.nodes.Names() {
+		if st, ok := c.nodes.Get(name); ok && !st.idle() {
+			return true
+		}
+	}
+	return false
+}
+
+// now returns the monotonic time since New.
+func (c *Controller) now() time.Duration { return time.Since(c.epoch) }
+
+// A sleepWatch notices that the whole process did not run for a while.
+type sleepWatch struct {
+	limit time.Duration
+
+	mu     sync.Mutex
+	last   time.Time
+	sleeps uint32
+}
+
+// tick returns how many times the process slept up to now. The clock is the
+// wall's, because the monotonic one stands still while a machine is suspended;
+// a step of the wall clock counts as a sleep, which costs one read per node.
+func (w *sleepWatch) tick(now time.Time) uint32 {
+	now = now.Round(0)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.last.IsZero() && now.Sub(w.last) > w.limit {
+		w.sleeps++
+	}
+	w.last = now
+	return w.sleeps
+}

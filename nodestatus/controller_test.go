@@ -1,0 +1,181 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package nodestatus
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/kubewright/kubewright/internal/apitest"
+)
+
+// world is one bubble: a server, a controller that serves node n1, and the
+// values its setters give.
+type world struct {
+	*testing.T
+	server *apitest.Server
+	c      *Controller
+	cancel context.CancelFunc
+	done   chan struct{}
+	err    error
+}
+
+const node1 = "n1"
+
+// patches and the other matches count what a node's controller asks for.
+var (
+	posts   = apitest.Match{Verb: "create", Resource: "nodes"}
+	gets    = apitest.Match{Verb: "get", Resource: "nodes"}
+	patches = apitest.Match{Verb: "patch", Resource: "nodes/status"}
+)
+
+// start makes a world with a running controller. Unset fields of cfg get what
+// a test of a kubelet wants.
+func start(t *testing.T, s *apitest.Server, cfg Config) *world {
+	t.Helper()
+	if cfg.NodeName == "" {
+		cfg.NodeName = node1
+	}
+	if cfg.Client == nil {
+		cfg.Client = s.Client(apitest.NodeUser(cfg.NodeName)).CoreV1()
+		cfg.NodeCredentials = true
+	}
+	if cfg.Template == nil {
+		cfg.Template = template()
+	}
+	c, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{T: t, server: s, c: c, done: make(chan struct{})}
+	ctx, cancel := context.WithCancel(t.Context())
+	w.cancel = cancel
+	go func() {
+		defer close(w.done)
+		w.err = c.Run(ctx)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-w.done
+	})
+	synctest.Wait()
+	return w
+}
+
+// template is a node as a virtual kubelet would describe it.
+func template() *corev1.Node {
+	n := &corev1.Node{}
+	n.Labels = map[string]string{"kubernetes.io/hostname": node1, "example.com/pool": "a"}
+	n.Annotations = map[string]string{"example.com/build": "7"}
+	n.Spec.ProviderID = "example://n1"
+	n.Spec.Taints = []corev1.Taint{{Key: "example.com/virtual", Effect: corev1.TaintEffectNoSchedule}}
+	n.Status.Capacity = corev1.ResourceList{
+		corev1.ResourceCPU:    resource.MustParse("4"),
+		corev1.ResourceMemory: resource.MustParse("8Gi"),
+		corev1.ResourcePods:   resource.MustParse("110"),
+	}
+	n.Status.Allocatable = n.Status.Capacity.DeepCopy()
+	n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.0.0.1"}, {Type: corev1.NodeHostName, Address: node1}}
+	return n
+}
+
+// stop ends Run and returns its error.
+func (w *world) stop() error {
+	w.cancel()
+	<-w.done
+	return w.err
+}
+
+// pass lets time pass and everything that is due happen.
+func (w *world) pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+// node returns the Node that the server holds.
+func (w *world) node() *corev1.Node {
+	w.Helper()
+	n := apitest.Get[*corev1.Node](w.server, "", node1)
+	if n == nil {
+		w.Fatal("there is no Node")
+	}
+	return n
+}
+
+// condition returns a condition of the Node that the server holds.
+func (w *world) condition(kind corev1.NodeConditionType) corev1.NodeCondition {
+	w.Helper()
+	c := findCondition(w.node().Status.Conditions, kind)
+	if c == nil {
+		w.Fatalf("the Node has no condition %s", kind)
+	}
+	return *c
+}
+
+// expect checks how many creates, reads and patches there were since the last
+// time, and forgets them.
+func (w *world) expect(creates, reads, writes int) {
+	w.Helper()
+	c, r, p := w.server.Count(posts), w.server.Count(gets), w.server.Count(patches)
+	journal := w.server.Journal()
+	if c != creates || r != reads || p != writes || len(journal) != c+r+p {
+		w.Errorf("%d creates, %d reads, %d patches, want %d, %d, %d and nothing else: %v", c, r, p, creates, reads, writes, journal[:min(len(journal), 30)])
+	}
+	w.server.ResetJournal()
+}
+
+func TestN1(t *testing.T) { synctest.Test(t, testN1) }
+
+// N1: registration is exactly one POST with the Ready condition and the taints.
+func testN1(t *testing.T) {
+	s := apitest.New(apitest.Options{})
+	w := start(t, s, Config{})
+	sent, err := w.server.Requests(posts)[0].Object()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.expect(1, 0, 0)
+	conditions := sent.(*corev1.Node).Status.Conditions
+	if last := conditions[len(conditions)-1]; last.Type != corev1.NodeReady || last.Status != corev1.ConditionTrue || last.LastHeartbeatTime.IsZero() || last.LastTransitionTime.IsZero() {
+		t.Errorf("the last condition of the POST is %+v, want Ready=True with times", last)
+	}
+	if len(conditions) != 4 {
+		t.Errorf("%d conditions, want the kubelet's four: %v", len(conditions), conditions)
+	}
+	n := w.node()
+	taints := n.Spec.Taints
+	if len(taints) == 0 || taints[0].Key != "example.com/virtual" {
+		t.Errorf("taints are %v", taints)
+	}
+	if n.Labels["kubernetes.io/hostname"] != node1 || n.Spec.ProviderID != "example://n1" || n.Annotations["example.com/build"] != "7" {
+		t.Errorf("the Node lacks something of the template: %+v", n)
+	}
+	select {
+	case <-w.c.Ready().Done():
+	default:
+		t.Error("not ready after registration")
+	}
+}
+
+func TestN2(t *testing.T) { synctest.Test(t, testN2) }
+
+// N2: an unchanged hour is twelve patches, give or take one, and no read.
+func testN2(t *testing.T) {
+	s := apitest.New(apitest.Options{})
+	w := start(t, s, Config{})
+	w.expect(1, 0, 0)
+	for range 24 {
+		w.pass(time.Hour)
+		n := s.Count(patches)
+		if n < 11 || n > 13 {
+			t.Errorf("%d patches in an unchanged hour, want 12±1", n)
+		}
+		w.expect(0, 0, n)
+	}
+}

@@ -1,0 +1,158 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package nodestatus
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Hooks are told what happens. Each is optional. They are called synchronously
+// and without locks from the goroutine that works on the node, one at a time
+// for each node, and must not block: a hook may call every method of the
+// Controller.
+type Hooks struct {
+	// Registered is called when the Node was created or adopted: at the start,
+	// after it was deleted and registered again, and after it was replaced.
+	Registered func(Registered)
+	// Deleted is called when it turns out that somebody deleted the Node.
+	Deleted func(Deleted)
+	// Replaced is called when it turns out that the Node is another object,
+	// before it is adopted.
+	Replaced func(Replaced)
+	// Written is called after each status write that the API server accepted.
+	Written func(Written)
+	// Failed is called after each API call that failed.
+	Failed func(Failed)
+	// Recovered is called after the success that ends a run of failed calls.
+	Recovered func(Recovered)
+	// ConditionChanged is called when a condition that the controller owns has
+	// another status, after the API server accepted it.
+	ConditionChanged func(ConditionChanged)
+	// SpecChanged is called when somebody else has changed the spec of the
+	// Node, for example its pod CIDR, as soon as an answer or the event
+	// handler shows it.
+	SpecChanged func(SpecChanged)
+	// SetterFailed is called for each setter and health check that failed or
+	// was late, in each round.
+	SetterFailed func(SetterFailed)
+}
+
+// Registered is the argument of Hooks.Registered.
+type Registered struct {
+	// NodeName is the node.
+	NodeName string
+	// Node is the object as the API server returned it; the hook may keep it.
+	Node *corev1.Node
+	// Created is false where the object was there already and was adopted.
+	Created bool
+}
+
+// Deleted is the argument of Hooks.Deleted.
+type Deleted struct {
+	// NodeName is the node.
+	NodeName string
+	// UID is that of the object that is gone.
+	UID types.UID
+	// Policy is what happens now.
+	Policy DeletedPolicy
+}
+
+// Replaced is the argument of Hooks.Replaced.
+type Replaced struct {
+	// NodeName is the node.
+	NodeName string
+	// OldUID is that of the object served so far, NewUID that of the one that
+	// has its name now.
+	OldUID, NewUID types.UID
+	// Policy is what happens now.
+	Policy ReplacedPolicy
+}
+
+// A Cause says why a status was written.
+type Cause string
+
+// The causes of status writes.
+const (
+	// CauseAdopt is the first write to an object that was there already.
+	CauseAdopt Cause = "Adopt"
+	// CauseChange is a change of what the setters and checks say.
+	CauseChange Cause = "Change"
+	// CauseDrift is a write that undoes somebody else's.
+	CauseDrift Cause = "Drift"
+	// CauseReport is the report of an unchanged status.
+	CauseReport Cause = "Report"
+	// CauseResync is a full write after an outage or on request.
+	CauseResync Cause = "Resync"
+	// CauseShutdown is the last write of Run.
+	CauseShutdown Cause = "Shutdown"
+)
+
+// Written is the argument of Hooks.Written.
+type Written struct {
+	// NodeName is the node.
+	NodeName string
+	// Cause is why it was written.
+	Cause Cause
+	// Bytes is the size of the patch.
+	Bytes int
+	// Latency is how long the call took.
+	Latency time.Duration
+}
+
+// Failed is the argument of Hooks.Failed.
+type Failed struct {
+	// NodeName is the node.
+	NodeName string
+	// Verb is create, get, patch or delete.
+	Verb string
+	// Class is a short constant name of the kind of failure, fit for a label
+	// of a metric: Timeout, Unreachable, Forbidden, Throttled, Server …
+	Class string
+	// Err is the error.
+	Err error
+	// Latency is how long the call took.
+	Latency time.Duration
+}
+
+// Recovered is the argument of Hooks.Recovered.
+type Recovered struct {
+	// NodeName is the node.
+	NodeName string
+	// Outage is the time since the first of the failures in a row.
+	Outage time.Duration
+}
+
+// ConditionChanged is the argument of Hooks.ConditionChanged.
+type ConditionChanged struct {
+	// NodeName is the node.
+	NodeName string
+	// From is the status before, empty where the condition is new.
+	From corev1.ConditionStatus
+	// Condition is the condition as it was written.
+	Condition corev1.NodeCondition
+}
+
+// SpecChanged is the argument of Hooks.SpecChanged.
+type SpecChanged struct {
+	// NodeName is the node.
+	NodeName string
+	// Node is the object as it is now; the hook may keep it.
+	Node *corev1.Node
+}
+
+// SetterFailed is the argument of Hooks.SetterFailed.
+type SetterFailed struct {
+	// NodeName is the node.
+	NodeName string
+	// Field is the setter or check as Config spells it, for example
+	// "Setters[0]" or "HealthChecks[2]".
+	Field string
+	// Late is true where it did not return in time.
+	Late bool
+	// Err is the error.
+	Err error
+}

@@ -1,0 +1,85 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package nodestatus
+
+import (
+	"context"
+	"io/fs"
+	"os"
+	"runtime"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// HostInfo returns a Setter for NodeInfo. What info says is taken; what it
+// leaves empty is that of the machine the process runs on, as far as it can be
+// read: architecture, operating system, kernel version, OS image, machine ID,
+// system UUID and boot ID. What can't be read, as in most containers, stays
+// empty. It is read in each round, because a kernel can be patched live. For a
+// virtual node, which is no machine, set NodeInfo in a Setter of your own.
+//
+// KubeletVersion should be set: an empty one is shown in kubectl get nodes, and
+// some tools refuse to parse it.
+func HostInfo(info corev1.NodeSystemInfo) Setter {
+	return hostInfo(os.DirFS("/"), info)
+}
+
+// hostInfo is HostInfo for the machine whose root directory is root.
+func hostInfo(root fs.FS, info corev1.NodeSystemInfo) Setter {
+	return func(_ context.Context, node *corev1.Node) error {
+		into := &node.Status.NodeInfo
+		*into = *info.DeepCopy()
+		for _, field := range []struct {
+			value *string
+			read  func() string
+		}{
+			{&into.Architecture, func() string { return runtime.GOARCH }},
+			{&into.OperatingSystem, func() string { return runtime.GOOS }},
+			{&into.KernelVersion, firstOf(root, "proc/sys/kernel/osrelease")},
+			{&into.OSImage, func() string { return prettyName(readFile(root, "etc/os-release")) }},
+			{&into.MachineID, firstOf(root, "etc/machine-id", "var/lib/dbus/machine-id")},
+			{&into.SystemUUID, firstOf(root, "sys/class/dmi/id/product_uuid", "etc/machine-id")},
+			{&into.BootID, firstOf(root, "proc/sys/kernel/random/boot_id")},
+		} {
+			if *field.value == "" {
+				*field.value = field.read()
+			}
+		}
+		return nil
+	}
+}
+
+// firstOf returns a function that returns the content of the first of the files
+// that has any.
+func firstOf(root fs.FS, names ...string) func() string {
+	return func() string {
+		for _, name := range names {
+			if content := readFile(root, name); content != "" {
+				return content
+			}
+		}
+		return ""
+	}
+}
+
+// readFile returns the content of a file without the space around it, or
+// nothing where it can't be read.
+func readFile(root fs.FS, name string) string {
+	content, err := fs.ReadFile(root, name)
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(content))
+}
+
+// prettyName returns PRETTY_NAME of an os-release file (os-release(5)).
+func prettyName(content string) string {
+	for line := range strings.Lines(content) {
+		if value, ok := strings.CutPrefix(strings.TrimSpace(line), "PRETTY_NAME="); ok {
+			return strings.Trim(value, `"'`)
+		}
+	}
+	return ""
+}

@@ -1,0 +1,234 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package nodestatus
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+	"unique"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/sets"
+)
+
+// ownership names what a Node has from us. Whatever else it has belongs to
+// others and is neither changed nor removed.
+type ownership struct {
+	conditions, labels, annotations, capacity, allocatable sets.Set[string]
+	fields                                                 sets.Set[string] // of the status, by JSON name; not those above
+}
+
+// sections lists the parts of o with the letter they have in the encoding.
+func (o *ownership) sections() []ownedSection {
+	return []ownedSection{
+		{'a', &o.annotations}, {'c', &o.conditions}, {'f', &o.fields},
+		{'l', &o.labels}, {'q', &o.capacity}, {'r', &o.allocatable},
+	}
+}
+
+type ownedSection struct {
+	letter byte
+	keys   *sets.Set[string]
+}
+
+// ownershipOf returns what node, a composed scratch, holds.
+func ownershipOf(node *corev1.Node) (ownership, error) {
+	fields, err := statusFields(&node.Status, true)
+	if err != nil {
+		return ownership{}, err
+	}
+	o := ownership{
+		labels:      sets.KeySet(node.Labels),
+		annotations: sets.KeySet(node.Annotations),
+		capacity:    keysOf(node.Status.Capacity),
+		allocatable: keysOf(node.Status.Allocatable),
+		fields:      sets.KeySet(fields),
+		conditions:  sets.New[string](),
+	}
+	for _, c := range node.Status.Conditions {
+		o.conditions.Insert(string(c.Type))
+	}
+	return o, nil
+}
+
+func keysOf(list corev1.ResourceList) sets.Set[string] {
+	keys := sets.New[string]()
+	for name := range list {
+		keys.Insert(string(name))
+	}
+	return keys
+}
+
+// encode returns o as a string that nodes with the same ownership share.
+func (o *ownership) encode() unique.Handle[string] {
+	var b strings.Builder
+	for _, section := range o.sections() {
+		for _, key := range slices.Sorted(maps.Keys(*section.keys)) {
+			b.WriteByte(section.letter)
+			b.WriteString(key)
+			b.WriteByte('\n')
+		}
+	}
+	return unique.Make(b.String())
+}
+
+// decodeOwnership returns what encode encoded; the zero Handle is nothing.
+func decodeOwnership(h unique.Handle[string]) ownership {
+	var o ownership
+	for _, section := range o.sections() {
+		*section.keys = sets.New[string]()
+	}
+	if h == (unique.Handle[string]{}) {
+		return o
+	}
+	for line := range strings.SplitSeq(strings.TrimSuffix(h.Value(), "\n"), "\n") {
+		for _, section := range o.sections() {
+			if line != "" && line[0] == section.letter {
+				section.keys.Insert(line[1:])
+			}
+		}
+	}
+	return o
+}
+
+// statusFields returns the fields of status as JSON, but for conditions,
+// capacity and allocatable, which are merged by key, and the phase, which
+// nobody has written since Kubernetes 1.0. Two structs that JSON can't omit are
+// left out where they are empty and ours says so: then nobody set them.
+func statusFields(status *corev1.NodeStatus, ours bool) (map[string]json.RawMessage, error) {
+	rest := *status
+	rest.Conditions, rest.Capacity, rest.Allocatable, rest.Phase = nil, nil, nil, ""
+	encoded, err := json.Marshal(rest)
+	if err != nil {
+		return nil, err
+	}
+	fields := make(map[string]json.RawMessage)
+	if err := json.Unmarshal(encoded, &fields); err != nil {
+		return nil, err
+	}
+	if ours && status.NodeInfo == (corev1.NodeSystemInfo{}) {
+		delete(fields, "nodeInfo")
+	}
+	if ours && status.DaemonEndpoints == (corev1.NodeDaemonEndpoints{}) {
+		delete(fields, "daemonEndpoints")
+	}
+	return fields, nil
+}
+
+// canonical rewrites quantities in their canonical form, as the server will
+// return them: "1000m" and "1" are equal and must not be taken for a change.
+func canonical(lists ...corev1.ResourceList) {
+	for _, list := range lists {
+		for name, quantity := range list {
+			quantity.Add(resource.Quantity{Format: quantity.Format}) // forgets the text it was parsed from
+			list[name] = quantity
+		}
+	}
+}
+
+// keepLast fills in, from what the server showed last, what we own and node
+// lacks. It is used in rounds in which a setter failed, whose fields are then
+// the ones that are missing.
+func keepLast(node, last *corev1.Node, owned ownership) error {
+	if last == nil {
+		return nil
+	}
+	node.Labels = keepKeys(node.Labels, last.Labels, owned.labels)
+	node.Annotations = keepKeys(node.Annotations, last.Annotations, owned.annotations)
+	node.Status.Capacity = keepKeys(node.Status.Capacity, last.Status.Capacity, owned.capacity)
+	node.Status.Allocatable = keepKeys(node.Status.Allocatable, last.Status.Allocatable, owned.allocatable)
+	for _, c := range last.Status.Conditions {
+		// Ready is always made anew, and what the node lifecycle controller
+		// has written is nobody's last good value.
+		if c.Type != corev1.NodeReady && owned.conditions.Has(string(c.Type)) && !byNodeLifecycle(c) &&
+			findCondition(node.Status.Conditions, c.Type) == nil {
+			node.Status.Conditions = append(node.Status.Conditions, c)
+		}
+	}
+	if owned.fields.Has("addresses") {
+		node.Status.Addresses = keepAddresses(node.Status.Addresses, last.Status.Addresses)
+	}
+	return keepFields(&node.Status, &last.Status, owned.fields)
+}
+
+func keepKeys[K ~string, V any](now, last map[K]V, owned sets.Set[string]) map[K]V {
+	for key, value := range last {
+		if _, there := now[key]; there || !owned.Has(string(key)) {
+			continue
+		}
+		if now == nil {
+			now = make(map[K]V)
+		}
+		now[key] = value
+	}
+	return now
+}
+
+// keepAddresses adds the last addresses of those types that are missing.
+func keepAddresses(now, last []corev1.NodeAddress) []corev1.NodeAddress {
+	types := sets.New[corev1.NodeAddressType]()
+	for _, a := range now {
+		types.Insert(a.Type)
+	}
+	for _, a := range last {
+		if !types.Has(a.Type) {
+			now = append(now, a)
+		}
+	}
+	return now
+}
+
+// keepFields adds the last values of the other fields of the status. Structs
+// are merged field by field: two setters may share one.
+func keepFields(now, last *corev1.NodeStatus, owned sets.Set[string]) error {
+	current, err := statusFields(now, true)
+	if err != nil {
+		return err
+	}
+	before, err := statusFields(last, true)
+	if err != nil {
+		return err
+	}
+	kept := make(map[string]any)
+	for name, value := range before {
+		if !owned.Has(name) {
+			continue
+		}
+		var a, b any
+		if err := json.Unmarshal(value, &b); err != nil {
+			return err
+		}
+		if raw, there := current[name]; there {
+			if err := json.Unmarshal(raw, &a); err != nil {
+				return err
+			}
+		}
+		kept[name] = fillIn(a, b)
+	}
+	encoded, err := json.Marshal(kept)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(encoded, now)
+}
+
+// fillIn returns now, with what is missing or empty in it taken from last.
+func fillIn(now, last any) any {
+	switch now {
+	case nil, "":
+		return last
+	}
+	into, ok := now.(map[string]any)
+	from, both := last.(map[string]any)
+	if !ok || !both {
+		return now
+	}
+	for key, value := range from {
+		into[key] = fillIn(into[key], value)
+	}
+	return into
+}

@@ -1,0 +1,162 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package nodestatus
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kubewright/kubewright/internal/apierr"
+	"github.com/kubewright/kubewright/internal/backoff"
+)
+
+// A step is what a round does about the API server.
+type step int
+
+const (
+	stepNone     step = iota
+	stepRegister      // create the Node, or adopt the one that is there
+	stepLook          // read the Node, then write it whole
+	stepWrite         // write the status
+)
+
+// A situation is what the choice of a step depends on. Times are durations
+// since the same epoch; 0 is never.
+type situation struct {
+	now   time.Duration
+	phase Phase
+
+	look         bool          // somebody asked for a read and a full write
+	slept        bool          // the process slept since the last round
+	force        bool          // a full write is owed since the last read
+	failingSince time.Duration // since when calls fail
+	changed      bool          // the setters say something else than was accepted
+	drifted      bool          // the server shows something else than was accepted
+
+	notBefore  time.Duration // backoff
+	nextReport time.Duration
+	nextDrift  time.Duration
+
+	grace, interval time.Duration // Config.GracePeriod and SyncInterval
+}
+
+// decide returns what to do now, and why.
+func decide(s situation) (step, Cause) {
+	switch {
+	case (s.phase == PhaseDeleted || s.phase == PhaseReplaced) && !s.look:
+		return stepNone, ""
+	case s.now < s.notBefore:
+		return stepNone, ""
+	case s.phase == PhaseRegistering:
+		return stepRegister, ""
+	case s.look || s.slept:
+		return stepLook, CauseResync
+	case s.failingSince != 0 && s.now-s.failingSince >= s.grace:
+		// Nobody has heard of the node for so long that it may have been called
+		// Unknown: what the server shows now decides about the transition time.
+		return stepLook, CauseResync
+	case s.force:
+		return stepWrite, CauseResync
+	case s.changed:
+		return stepWrite, CauseChange
+	case s.drifted && s.now >= s.nextDrift:
+		return stepWrite, CauseDrift
+	case s.now+s.interval/2 >= s.nextReport:
+		// Half an interval early rather than late: otherwise a report that is
+		// due a moment after a round waits a whole one, and five minutes
+		// become ten seconds more each time.
+		return stepWrite, CauseReport
+	}
+	return stepNone, ""
+}
+
+// nextReportAfter returns when to report next. The first report after a change
+// comes after between half and one and a half of the interval, by the draw r in
+// [0,1), so that nodes that changed together do not report together for ever.
+func nextReportAfter(now, interval time.Duration, cause Cause, r float64) time.Duration {
+	if cause == CauseReport {
+		return now + interval
+	}
+	return now + time.Duration((0.5+r)*float64(interval))
+}
+
+// A verdict is what the answer to a call means.
+type verdict int
+
+const (
+	accepted verdict = iota
+	away             // no answer, or one that is not about us: try again
+	refused          // the same call will fail again
+	gone             // there is no such Node
+	present          // there is one already
+	other            // the Node may be another object
+)
+
+// judge returns what the error of a call about the Node means.
+func judge(err error, nodeName string) verdict {
+	switch apierr.Classify(err) {
+	case apierr.None:
+		return accepted
+	case apierr.NotFound:
+		if isNodeMissing(err, nodeName) {
+			return gone
+		}
+		return refused
+	case apierr.AlreadyExists:
+		return present
+	case apierr.Conflict:
+		return other
+	case apierr.Invalid:
+		if mentionsUID(err) {
+			return other
+		}
+		return refused
+	case apierr.Unauthorized, apierr.Forbidden:
+		return refused
+	default:
+		return away
+	}
+}
+
+// isNodeMissing reports whether the 404 says that this Node does not exist,
+// rather than that a proxy or a wrong address does not know the path: what
+// follows from a deleted Node is too much to follow from that.
+func isNodeMissing(err error, nodeName string) bool {
+	details := detailsOf(err)
+	if details == nil || details.Name != nodeName || details.Kind != "nodes" {
+		return false
+	}
+	_, unexpected := apierrors.StatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
+	return !unexpected
+}
+
+// mentionsUID reports whether a 422 is about metadata.uid, which can't change:
+// the patch was made for another object.
+func mentionsUID(err error) bool {
+	details := detailsOf(err)
+	return details != nil && slices.ContainsFunc(details.Causes, func(c metav1.StatusCause) bool { return c.Field == "metadata.uid" })
+}
+
+func detailsOf(err error) *metav1.StatusDetails {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return nil
+	}
+	return status.Status().Details
+}
+
+// pause returns how long to wait after the failures-th failure in a row. A
+// server that is away is tried again soon; one that refuses will do so again,
+// so it is asked seldom; one that says when is believed.
+func pause(v verdict, err error, failures int) time.Duration {
+	policy := backoff.Policy{Base: 200 * time.Millisecond, Cap: 7 * time.Second}
+	if v == refused {
+		policy = backoff.Policy{Base: 7 * time.Second, Cap: 30 * time.Second}
+	}
+	return max(policy.Delay(failures), apierr.RetryAfter(err))
+}

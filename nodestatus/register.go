@@ -1,0 +1,222 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package nodestatus
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+	"unique"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/klog/v2"
+
+	"github.com/kubewright/kubewright/internal/apierr"
+)
+
+// register creates the Node with its status in one request: a Node without a
+// Ready condition is schedulable, and a cloud controller deletes one that it
+// does not know. A Node that is there already is adopted.
+func (r *work) register(ctx context.Context) {
+	r.state.mu.Lock()
+	r.state.look = false // registering answers the question
+	r.state.mu.Unlock()
+
+	node := r.node.DeepCopy()
+	node.UID, node.ResourceVersion, node.CreationTimestamp = "", "", metav1.Time{}
+	node.Status.Conditions = stamp(node.Status.Conditions, nil, metav1.Now())
+	answer, latency, err := r.create(ctx, node)
+	switch v := judge(err, r.name); {
+	case v == accepted:
+		r.created = true
+		r.accept(ctx, answer, nil)
+		return
+	case v == present:
+	case apierr.Classify(err) == apierr.Forbidden && ctx.Err() == nil:
+		// Who may not create Nodes may still be allowed to keep one up to date.
+		klog.FromContext(ctx).V(4).Info("Creating the Node is forbidden, looking for an existing one", "err", err)
+	default:
+		r.failed(ctx, "create", err, latency)
+		return
+	}
+	existing, getLatency, getErr := r.get(ctx, r.name)
+	switch {
+	case getErr == nil:
+		r.adopt(existing)
+		r.write(ctx)
+	case apierr.Classify(err) == apierr.Forbidden:
+		r.failed(ctx, "create", err, latency) // the reason why there is none
+	default:
+		r.failed(ctx, "get", getErr, getLatency)
+	}
+}
+
+// adopt makes node the object that is written from now on. What it has is
+// taken for somebody else's, but for the conditions that the embedder says an
+// earlier run has left.
+func (r *work) adopt(node *corev1.Node) {
+	former := ownership{conditions: sets.New[string]()}
+	for _, kind := range r.cfg.FormerConditions {
+		former.conditions.Insert(string(kind))
+	}
+	st := r.state
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.forget()
+	st.phase = PhaseRegistering
+	st.uid, st.view, st.owned = node.UID, newView(node), former.encode()
+	r.cause = CauseAdopt
+}
+
+// forget drops what is known of the object served so far.
+func (st *state) forget() {
+	st.view, st.uid, st.hash, st.owned = nil, "", 0, unique.Handle[string]{}
+	st.look, st.force, st.foreign, st.specChanged = false, false, false, false
+	st.notBefore, st.nextDrift = 0, 0
+}
+
+// look reads the Node. It reports whether its status is now to be written.
+func (r *work) look(ctx context.Context) bool {
+	st := r.state
+	st.mu.Lock()
+	st.look = false // before the read: a request that comes during it wants another
+	phase, uid := st.phase, st.uid
+	st.mu.Unlock()
+	node, latency, err := r.get(ctx, r.name)
+	switch {
+	case err == nil && phase == PhaseRegistered && node.UID == uid:
+		st.mu.Lock()
+		defer st.mu.Unlock()
+		st.specChanged = st.specChanged || specDiffers(st.view.node(), node)
+		st.see(node)
+		st.force = true
+		return true
+	case err == nil && phase == PhaseRegistered:
+		return r.replaced(ctx, node)
+	case err == nil:
+		r.adopt(node) // it was gone, and somebody asked to look
+		return true
+	case phase != PhaseRegistered && judge(err, r.name) == gone:
+		return false // still gone
+	}
+	st.requestLook()
+	r.failed(ctx, "get", err, latency)
+	return false
+}
+
+// replaced applies OnReplaced. It reports whether the status is to be written
+// to the new object.
+func (r *work) replaced(ctx context.Context, node *corev1.Node) bool {
+	st := r.state
+	st.mu.Lock()
+	old := st.uid
+	st.forget()
+	st.phase = PhaseReplaced
+	st.mu.Unlock()
+	klog.FromContext(ctx).Info("Node was replaced by another object of the same name", "oldUID", old, "newUID", node.UID, "policy", r.cfg.OnReplaced)
+	if hook := r.cfg.Hooks.Replaced; hook != nil {
+		hook(Replaced{NodeName: r.name, OldUID: old, NewUID: node.UID, Policy: r.cfg.OnReplaced})
+	}
+	r.event(node.UID, corev1.EventTypeWarning, EventNodeReplaced, actionRegister, "The Node was replaced by another object: its UID was %s", old)
+	if r.cfg.OnReplaced == ReplacedAdopt {
+		r.adopt(node)
+		return true
+	}
+	if r.name == r.cfg.NodeName {
+		r.exit(fmt.Errorf("nodestatus: node %q: %w", r.name, ErrNodeReplaced))
+	}
+	return false
+}
+
+// gone applies OnDeleted.
+func (r *work) gone(ctx context.Context) {
+	st := r.state
+	st.mu.Lock()
+	uid := st.uid
+	st.forget()
+	st.trouble = nil
+	st.phase = PhaseDeleted
+	if r.cfg.OnDeleted == DeletedReregister {
+		st.phase = PhaseRegistering
+		// Who deleted it may want to see it gone; a fleet's nodes do not come
+		// back as one.
+		st.notBefore = r.now() + r.cfg.SyncInterval + time.Duration(rand.Float64()/2*float64(r.cfg.SyncInterval))
+	}
+	st.mu.Unlock()
+	klog.FromContext(ctx).Info("Node was deleted by somebody else", "uid", uid, "policy", r.cfg.OnDeleted)
+	if hook := r.cfg.Hooks.Deleted; hook != nil {
+		hook(Deleted{NodeName: r.name, UID: uid, Policy: r.cfg.OnDeleted})
+	}
+	if r.cfg.OnDeleted == DeletedExit && r.name == r.cfg.NodeName {
+		r.exit(fmt.Errorf("nodestatus: node %q: %w", r.name, ErrNodeDeleted))
+	}
+}
+
+// failed takes in the error of a call.
+func (r *work) failed(ctx context.Context, verb string, err error, latency time.Duration) {
+	if ctx.Err() != nil {
+		return // we hung up
+	}
+	v := judge(err, r.name)
+	if hook := r.cfg.Hooks.Failed; hook != nil {
+		hook(Failed{NodeName: r.name, Verb: verb, Class: apierr.Classify(err).String(), Err: err, Latency: latency})
+	}
+	st := r.state
+	st.mu.Lock()
+	registered := st.phase == PhaseRegistered
+	st.mu.Unlock()
+	switch {
+	case v == gone && registered:
+		r.gone(ctx)
+		return
+	case v == other && registered && verb == "patch":
+		// The object may have changed under us. One read tells.
+		uid := r.served()
+		if !r.look(ctx) {
+			return // look has dealt with it
+		}
+		if r.served() != uid {
+			r.write(ctx) // adopted: what fails now is not counted as this again
+			return
+		}
+	}
+	r.count(v, err)
+	st.streak().calls.Fail(ctx, r.cfg.ErrorHandler, explainCall(r.name, verb, err), "Failed to write the node")
+}
+
+// served returns the UID of the object that is served.
+func (r *work) served() types.UID {
+	r.state.mu.Lock()
+	defer r.state.mu.Unlock()
+	return r.state.uid
+}
+
+// count notes a failed call and sets the time before which there is no other.
+func (r *work) count(v verdict, err error) {
+	st := r.state
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	now := r.now()
+	if st.trouble == nil {
+		st.trouble = &trouble{since: now}
+	}
+	t := st.trouble
+	t.failures++
+	t.err = err
+	tries := t.failures
+	if v == refused {
+		if t.refusals == 0 {
+			t.refusedSince = now
+		}
+		t.refusals++
+		tries = t.refusals
+	} else {
+		t.refusals, t.refusedSince = 0, 0
+	}
+	st.notBefore = now + pause(v, err, tries)
+}

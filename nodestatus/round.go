@@ -1,0 +1,146 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package nodestatus
+
+import (
+	"context"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/kubewright/kubewright/internal/slots"
+)
+
+// round computes the status of a node and makes the calls that follow from it.
+// The scheduler runs one round of a node at a time.
+func (c *Controller) round(ctx context.Context, name string, st *state) slots.Next {
+	c.progress.Beat()
+	defer func() {
+		c.progress.Beat()
+		c.sleeps.tick(time.Now())
+	}()
+	ctx = klog.NewContext(ctx, klog.LoggerWithValues(klog.FromContext(ctx), "node", klog.KRef("", name)))
+	sleeps := c.sleeps.tick(time.Now())
+	if st.idle() {
+		return slots.Next{Idle: true}
+	}
+	node := c.collect(ctx, name, st)
+	if node == nil {
+		return slots.Next{}
+	}
+	r := &work{Controller: c, name: name, state: st, node: node, hash: fingerprint(c.seed, node)}
+	r.tellSpec()
+
+	s, err := r.situation(sleeps)
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Failed to compare the status with the API server's")
+	}
+	next, cause := decide(s)
+	klog.FromContext(ctx).V(5).Info("Decided", "step", next, "cause", cause, "changed", s.changed, "drifted", s.drifted, "look", s.look)
+	switch next {
+	case stepRegister:
+		r.register(ctx)
+	case stepLook:
+		r.cause = cause
+		if r.look(ctx) {
+			r.write(ctx)
+		}
+	case stepWrite:
+		r.cause = cause
+		r.write(ctx)
+	}
+	return r.next()
+}
+
+// work is one round of one node.
+type work struct {
+	*Controller
+	name  string
+	state *state
+	node  *corev1.Node // what is to be said, without times
+	hash  uint64       // of it
+	cause Cause
+
+	created bool // for Hooks.Registered
+}
+
+// situation returns what the choice of a step depends on.
+func (r *work) situation(sleeps uint32) (situation, error) {
+	st := r.state
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	s := situation{
+		now: r.now(), phase: st.phase,
+		look: st.look, slept: st.sleeps != sleeps, force: st.force, changed: st.hash != r.hash,
+		notBefore: st.notBefore, nextReport: st.nextReport, nextDrift: st.nextDrift,
+		grace: r.cfg.GracePeriod, interval: r.cfg.SyncInterval,
+	}
+	if s.slept {
+		// Kept as look: the read may need more than this round.
+		st.look, st.sleeps = st.look || st.phase == PhaseRegistered, sleeps
+	}
+	if st.trouble != nil {
+		s.failingSince = st.trouble.since
+	}
+	if !st.foreign || st.phase != PhaseRegistered || s.changed {
+		return s, nil
+	}
+	// Only what somebody else wrote can differ from what was accepted, so a
+	// quiet node is never decoded.
+	d, err := compare(r.node, st.view.node(), decodeOwnership(st.owned))
+	s.drifted = !d.empty()
+	if err == nil && !s.drifted {
+		st.foreign = false
+	}
+	return s, err
+}
+
+// next returns when the next round is to be.
+func (r *work) next() slots.Next {
+	st := r.state
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.resting() {
+		return slots.Next{Idle: !st.look}
+	}
+	now := r.now()
+	switch {
+	case st.notBefore > now:
+		return slots.Next{Wait: st.notBefore - now}
+	case st.foreign && st.phase == PhaseRegistered && st.nextDrift > now:
+		return slots.Next{Wait: st.nextDrift - now, NoLaterThanSlot: true}
+	}
+	return slots.Next{}
+}
+
+// write sends the status and takes in the answer.
+func (r *work) write(ctx context.Context) {
+	st := r.state
+	st.mu.Lock()
+	shown, uid, owned := st.view.node(), st.uid, decodeOwnership(st.owned)
+	st.mu.Unlock()
+	d, err := compare(r.node, shown, owned)
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Failed to compare the status with the API server's")
+		return
+	}
+	conditions := stamp(r.node.Status.Conditions, shown.Status.Conditions, metav1.Now())
+	data, err := d.patch(uid, conditions)
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Failed to encode the status")
+		return
+	}
+	answer, latency, err := r.patch(ctx, r.name, data)
+	if err != nil {
+		r.failed(ctx, "patch", err, latency)
+		return
+	}
+	r.accept(ctx, answer, shown)
+	klog.FromContext(ctx).V(4).Info("Wrote status", "cause", r.cause, "bytes", len(data), "latency", latency)
+	if hook := r.cfg.Hooks.Written; hook != nil {
+		hook(Written{NodeName: r.name, Cause: r.cause, Bytes: len(data), Latency: latency})
+	}
+}

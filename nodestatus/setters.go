@@ -1,0 +1,154 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package nodestatus
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"runtime"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+// SetCondition sets a condition of a scratch Node, in the place of the one of
+// the same type if there is one. It is for use in a Setter. The times of the
+// condition do not matter: the controller fills them in.
+func SetCondition(node *corev1.Node, condition corev1.NodeCondition) {
+	if old := findCondition(node.Status.Conditions, condition.Type); old != nil {
+		*old = condition
+		return
+	}
+	node.Status.Conditions = append(node.Status.Conditions, condition)
+}
+
+// Condition returns a Setter for a condition that state decides about. An error
+// of state keeps the condition as it was last.
+func Condition(kind corev1.NodeConditionType, state func(ctx context.Context, nodeName string) (status corev1.ConditionStatus, reason, message string, err error)) Setter {
+	return func(ctx context.Context, node *corev1.Node) error {
+		status, reason, message, err := state(ctx, node.Name)
+		if err != nil {
+			return err
+		}
+		SetCondition(node, corev1.NodeCondition{Type: kind, Status: status, Reason: reason, Message: message})
+		return nil
+	}
+}
+
+// NoPressure returns a Setter that says that there is no memory, disk or PID
+// pressure, but where a setter before it has said otherwise. The controller
+// does the same after all setters unless Config.OmitPressure is set.
+func NoPressure() Setter {
+	return func(_ context.Context, node *corev1.Node) error {
+		addPressures(&node.Status)
+		return nil
+	}
+}
+
+// Capacity returns a Setter for the capacity, and for what of it pods can have:
+// capacity less reserved, and never less than nothing. Resources that are in
+// reserved only are ignored. reserved may be nil.
+func Capacity(capacity, reserved corev1.ResourceList) Setter {
+	capacity, reserved = capacity.DeepCopy(), reserved.DeepCopy()
+	return func(_ context.Context, node *corev1.Node) error {
+		if node.Status.Capacity == nil {
+			node.Status.Capacity = make(corev1.ResourceList)
+		}
+		if node.Status.Allocatable == nil {
+			node.Status.Allocatable = make(corev1.ResourceList)
+		}
+		for name, quantity := range capacity {
+			left := quantity.DeepCopy()
+			left.Sub(reserved[name])
+			if left.Sign() < 0 {
+				left.Set(0)
+			}
+			node.Status.Capacity[name] = quantity.DeepCopy()
+			node.Status.Allocatable[name] = left
+		}
+		return nil
+	}
+}
+
+// Addresses returns a Setter for the addresses. Those of another type that a
+// setter before it has set are kept.
+func Addresses(addresses ...corev1.NodeAddress) Setter {
+	addresses = slices.Clone(addresses)
+	return func(_ context.Context, node *corev1.Node) error {
+		set := slices.DeleteFunc(node.Status.Addresses, func(old corev1.NodeAddress) bool {
+			return slices.ContainsFunc(addresses, func(a corev1.NodeAddress) bool { return a.Type == old.Type })
+		})
+		node.Status.Addresses = append(set, addresses...)
+		return nil
+	}
+}
+
+// The kubelet's limits for the images in a Node's status.
+const (
+	// MaxImages is how many images a Node lists at most.
+	MaxImages = 50
+	// MaxImageNames is how many names it lists of each.
+	MaxImageNames = 5
+)
+
+// Images returns a Setter for the images that are on the node. Of more than
+// MaxImages those listed are the largest, as the scheduler prefers nodes by the
+// bytes they need not pull; of the names of an image the first MaxImageNames
+// are listed. What list returns is not changed.
+func Images(list func(ctx context.Context, nodeName string) ([]corev1.ContainerImage, error)) Setter {
+	return func(ctx context.Context, node *corev1.Node) error {
+		images, err := list(ctx, node.Name)
+		if err != nil {
+			return err
+		}
+		node.Status.Images = capImages(images)
+		return nil
+	}
+}
+
+// capImages returns the images to be listed, in an order that depends on
+// nothing but the images: another order would be another status.
+func capImages(images []corev1.ContainerImage) []corev1.ContainerImage {
+	images = slices.Clone(images)
+	for i, image := range images {
+		images[i].Names = slices.Clone(image.Names[:min(len(image.Names), MaxImageNames)])
+	}
+	slices.SortStableFunc(images, func(a, b corev1.ContainerImage) int {
+		return cmp.Or(cmp.Compare(b.SizeBytes, a.SizeBytes), slices.Compare(a.Names, b.Names))
+	})
+	return images[:min(len(images), MaxImages)]
+}
+
+// KubeletPort returns a Setter for the port on which the node answers as a
+// kubelet does. Without one, leave it out: kubectl logs then says so.
+func KubeletPort(port int32) Setter {
+	return func(_ context.Context, node *corev1.Node) error {
+		node.Status.DaemonEndpoints.KubeletEndpoint.Port = port
+		return nil
+	}
+}
+
+// StandardLabels returns a Setter for the labels that workloads expect of every
+// node, and that a node's credentials may set: kubernetes.io/hostname is the
+// name of the node (left out where that is no valid label: names may be longer
+// than 63 characters), kubernetes.io/os and kubernetes.io/arch are those of
+// NodeInfo where a setter before it has set it, and of this process else.
+func StandardLabels() Setter {
+	return func(_ context.Context, node *corev1.Node) error {
+		labels := map[string]string{
+			corev1.LabelOSStable:   cmp.Or(node.Status.NodeInfo.OperatingSystem, runtime.GOOS),
+			corev1.LabelArchStable: cmp.Or(node.Status.NodeInfo.Architecture, runtime.GOARCH),
+		}
+		if len(validation.IsValidLabelValue(node.Name)) == 0 {
+			labels[corev1.LabelHostname] = node.Name
+		}
+		if node.Labels == nil {
+			node.Labels = make(map[string]string)
+		}
+		maps.Copy(node.Labels, labels)
+		return nil
+	}
+}

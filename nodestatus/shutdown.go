@@ -1,0 +1,109 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package nodestatus
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"github.com/kubewright/kubewright/internal/apierr"
+	"github.com/kubewright/kubewright/internal/lifecycle"
+)
+
+// farewell does what OnShutdown asks for, for all nodes, within
+// ShutdownTimeout.
+func (c *Controller) farewell(ctx context.Context) {
+	if c.cfg.OnShutdown == ShutdownLeave {
+		return
+	}
+	ctx, cancel := lifecycle.Shutdown(ctx, c.cfg.ShutdownTimeout)
+	defer cancel()
+	var writes sync.WaitGroup
+	free := make(chan struct{}, c.cfg.Workers)
+	for _, name := range c.nodes.Names() {
+		st, ok := c.nodes.Get(name)
+		if !ok {
+			continue
+		}
+		select {
+		case free <- struct{}{}:
+		case <-ctx.Done():
+		}
+		if ctx.Err() != nil {
+			klog.FromContext(ctx).Info("Shutdown timed out before every node was written", "policy", c.cfg.OnShutdown)
+			break
+		}
+		writes.Go(func() {
+			defer func() { <-free }()
+			c.sayFarewell(ctx, name, st)
+		})
+	}
+	writes.Wait()
+}
+
+// sayFarewell does it for one node.
+func (c *Controller) sayFarewell(ctx context.Context, name string, st *state) {
+	st.mu.Lock()
+	phase, uid, view := st.phase, st.uid, st.view
+	st.mu.Unlock()
+	if phase != PhaseRegistered {
+		return
+	}
+	var err error
+	if c.cfg.OnShutdown == ShutdownUnregister {
+		err = c.remove(ctx, name, uid)
+	} else {
+		err = c.sayNotReady(ctx, name, uid, view)
+	}
+	switch judge(err, name) {
+	case accepted:
+		klog.FromContext(ctx).V(2).Info("Said farewell", "node", klog.KRef("", name), "policy", c.cfg.OnShutdown)
+	case gone, other: // somebody was faster, and it is no longer ours
+	default:
+		c.report(ctx, explainCall(name, "shutdown of", err), "Failed to say that the node shuts down")
+	}
+}
+
+// sayNotReady makes Ready False.
+func (c *Controller) sayNotReady(ctx context.Context, name string, uid types.UID, view *view) error {
+	shown := view.node()
+	if shown == nil {
+		return nil
+	}
+	ready := stamp([]corev1.NodeCondition{{
+		Type: corev1.NodeReady, Status: corev1.ConditionFalse, Reason: ReasonShutdown, Message: "the node is shutting down",
+	}}, shown.Status.Conditions, metav1.Now())
+	data, err := difference{}.patch(uid, ready)
+	if err != nil {
+		return fmt.Errorf("encode the status: %w", err)
+	}
+	answer, latency, err := c.patch(ctx, name, data)
+	if err != nil {
+		if hook := c.cfg.Hooks.Failed; hook != nil {
+			hook(Failed{NodeName: name, Verb: "patch", Class: apierr.Classify(err).String(), Err: err, Latency: latency})
+		}
+		return err
+	}
+	if hook := c.cfg.Hooks.Written; hook != nil {
+		hook(Written{NodeName: name, Cause: CauseShutdown, Bytes: len(data), Latency: latency})
+	}
+	last := &work{Controller: c, name: name, node: &corev1.Node{Status: corev1.NodeStatus{Conditions: ready}}}
+	last.tellConditions(ctx, answer, shown)
+	return nil
+}
+
+// report tells the error handler of an error that comes once.
+func (c *Controller) report(ctx context.Context, err error, msg string) {
+	if c.cfg.ErrorHandler != nil {
+		c.cfg.ErrorHandler(ctx, err, msg)
+		return
+	}
+	klog.FromContext(ctx).Error(err, msg)
+}

@@ -1,0 +1,149 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package nodestatus
+
+import (
+	"hash/maphash"
+	"sync"
+	"time"
+	"unique"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+
+	"github.com/kubewright/kubewright/internal/report"
+)
+
+// state is what is kept of one node between rounds. There may be ten thousand:
+// the Node itself is kept encoded, what was written as a hash, the names of
+// what we own shared among nodes that own the same, and what matters only in
+// trouble is not there without. Times are durations since Controller.epoch.
+type state struct {
+	mu sync.Mutex // guards what follows
+
+	view    *view                 // what the server showed last; immutable
+	uid     types.UID             // of the registered Node; empty before
+	owned   unique.Handle[string] // what the Node has from us: an encoded ownership
+	hash    uint64                // of the status the server accepted last
+	trouble *trouble              // nil while calls succeed
+
+	lastRound  time.Duration
+	lastWrite  time.Duration
+	nextReport time.Duration
+	notBefore  time.Duration // no call before this, but reads that were asked for
+	nextDrift  time.Duration // no write against another writer before this
+
+	busy       [2]uint64 // setters and checks under way, a bit each
+	missed     [2]uint64 // those of them that a later round would have called
+	sleeps     uint32    // how many sleeps of the process were answered
+	phase      Phase
+	lateRounds uint16
+
+	look        bool // read the Node and then write it whole
+	force       bool // it was read, and is to be written whole
+	foreign     bool // view is not from our own call
+	specChanged bool // since the hook was told
+	complete    bool // all setters have succeeded in one round
+
+	streaks *streaks // nil while nothing fails; for the round alone
+}
+
+// trouble is what is known of a run of failed calls.
+type trouble struct {
+	err          error
+	failures     int
+	since        time.Duration
+	refusedSince time.Duration // 0 unless the server refused
+	refusals     int
+}
+
+// streaks keep repeated errors from being printed again.
+type streaks struct{ calls, setters, labels report.Streak }
+
+// requestLook makes the next round read the Node and write it whole.
+func (st *state) requestLook() {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.look = true
+}
+
+// idle reports whether there is nothing to do before somebody asks.
+func (st *state) idle() bool {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return st.resting() && !st.look
+}
+
+// resting reports whether the policies have put the node to rest.
+func (st *state) resting() bool {
+	return st.phase == PhaseDeleted || st.phase == PhaseReplaced
+}
+
+// see takes node as the server's view unless a newer one is known, and reports
+// whether it did. It does not keep node.
+func (st *state) see(node *corev1.Node) bool {
+	if st.view != nil && st.uid == node.UID && !newer(node.ResourceVersion, st.view.resourceVersion) {
+		return false
+	}
+	st.view = newView(node)
+	return true
+}
+
+// newer reports whether resourceVersion a is later than b. Since Kubernetes
+// 1.35 they are defined to be comparable (KEP-5504), and they always were for
+// objects kept in etcd. One that is not a number is taken for newer.
+func newer(a, b string) bool {
+	order, err := resourceversion.CompareResourceVersion(a, b)
+	return err != nil || order > 0
+}
+
+// view is a Node as the server showed it: in protobuf a fifth of its size as an
+// object. It is never changed.
+type view struct {
+	resourceVersion string
+	encoded         []byte
+}
+
+// newView encodes node without its managedFields, which nobody here reads and
+// which would double it.
+func newView(node *corev1.Node) *view {
+	lean := *node
+	lean.ManagedFields = nil
+	encoded, err := lean.Marshal()
+	if err != nil {
+		// Marshal fails only where a buffer is smaller than Size says.
+		return nil
+	}
+	return &view{resourceVersion: node.ResourceVersion, encoded: encoded}
+}
+
+// node decodes the view. It returns nil for a nil view.
+func (v *view) node() *corev1.Node {
+	if v == nil {
+		return nil
+	}
+	node := &corev1.Node{}
+	if err := node.Unmarshal(v.encoded); err != nil {
+		return nil // newView wrote it: can't happen
+	}
+	return node
+}
+
+// fingerprint returns the hash of what node says without the times of its
+// conditions, which must be zero: labels, annotations and status. The encoding
+// is deterministic (maps are written in the order of their keys). A collision,
+// one in 2^64, would delay a change until the next report.
+func fingerprint(seed maphash.Seed, node *corev1.Node) uint64 {
+	said := corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Labels: node.Labels, Annotations: node.Annotations},
+		Status:     node.Status,
+	}
+	encoded, err := said.Marshal()
+	if err != nil {
+		return 0
+	}
+	return maphash.Bytes(seed, encoded)
+}
