@@ -1,0 +1,148 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Fleet is thousands of virtual nodes in one process: one lease controller and
+// one status controller serve them all.
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"runtime"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kubewright/kubewright/examples/internal/kube"
+	"github.com/kubewright/kubewright/lease"
+	"github.com/kubewright/kubewright/nodestatus"
+)
+
+func main() { kube.Main(run) }
+
+// counters are what the progress line shows.
+type counters struct {
+	registered, renewals, patches, failures atomic.Int64
+}
+
+func run(ctx context.Context, args []string, stdout io.Writer) error {
+	flags := kube.NewFlags("fleet")
+	nodes := flags.Int("nodes", 100, "`number` of nodes")
+	prefix := flags.String("node-prefix", "fleet-", "`prefix` of their names; a number follows")
+	unregister := flags.Bool("unregister", false, "delete the Nodes at the end; the identity must be allowed to")
+	report := flags.Duration("report-interval", 10*time.Second, "`time` between two progress lines")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	cfg, err := flags.Config()
+	if err != nil {
+		return err
+	}
+	heartbeats, err := kube.Heartbeats(cfg)
+	if err != nil {
+		return err
+	}
+
+	var count counters
+	var leases *lease.Controller
+	onShutdown := nodestatus.ShutdownLeave
+	if *unregister {
+		onShutdown = nodestatus.ShutdownUnregister
+	}
+	status, err := nodestatus.New(nodestatus.Config{
+		Client:     heartbeats.CoreV1(),
+		Template:   template(),
+		OnDeleted:  nodestatus.DeletedReregister,
+		OnShutdown: onShutdown,
+		// Time to delete them all at a few hundred requests a second.
+		ShutdownTimeout: nodestatus.DefaultShutdownTimeout + time.Duration(*nodes)*10*time.Millisecond,
+		Hooks: nodestatus.Hooks{
+			Registered: func(r nodestatus.Registered) {
+				count.registered.Add(1)
+				leases.Trigger(r.NodeName)
+			},
+			Deleted: func(nodestatus.Deleted) { count.registered.Add(-1) },
+			Written: func(nodestatus.Written) { count.patches.Add(1) },
+			Failed:  func(nodestatus.Failed) { count.failures.Add(1) },
+		},
+	})
+	if err != nil {
+		return err
+	}
+	leases, err = lease.New(lease.Config{
+		Client: heartbeats.CoordinationV1(),
+		Owner:  status.OwnerReference,
+		Gate:   status.Live,
+		Hooks: lease.Hooks{
+			Renewed:   func(lease.Renewed) { count.renewals.Add(1) },
+			Failed:    func(lease.Failed) { count.failures.Add(1) },
+			Recovered: func(r lease.Recovered) { status.Resync(r.NodeName) },
+			Deleted:   func(d lease.Deleted) { status.Resync(d.NodeName) },
+		},
+	})
+	if err != nil {
+		return err
+	}
+	for i := range *nodes {
+		name := fmt.Sprintf("%s%d", *prefix, i)
+		if err := status.Add(name); err != nil {
+			return err
+		}
+		if err := leases.Add(name); err != nil {
+			return err
+		}
+	}
+
+	group := kube.NewGroup(ctx)
+	group.Go(status.Run)
+	group.Go(leases.Run)
+	group.Go(func(ctx context.Context) error {
+		count.print(ctx, stdout, *nodes, *report)
+		return nil
+	})
+	return group.Wait()
+}
+
+// print writes a line each interval until ctx is done.
+func (c *counters) print(ctx context.Context, stdout io.Writer, nodes int, interval time.Duration) {
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	var renewals, patches int64
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		r, p := c.renewals.Load(), c.patches.Load()
+		var mem runtime.MemStats
+		runtime.ReadMemStats(&mem)
+		fmt.Fprintf(stdout, "%d of %d nodes registered, %.0f lease renewals/s, %.1f status writes/s, %d failures, %d goroutines, %d MiB heap\n",
+			c.registered.Load(), nodes, float64(r-renewals)/interval.Seconds(), float64(p-patches)/interval.Seconds(), c.failures.Load(), runtime.NumGoroutine(), mem.HeapAlloc>>20)
+		renewals, patches = r, p
+	}
+}
+
+// template is every node of the fleet but for its name.
+func template() *corev1.Node {
+	capacity := corev1.ResourceList{
+		corev1.ResourceCPU:    resource.MustParse("4"),
+		corev1.ResourceMemory: resource.MustParse("16Gi"),
+		corev1.ResourcePods:   resource.MustParse("110"),
+	}
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"type": "virtual-kubewright"}},
+		Spec: corev1.NodeSpec{
+			Taints: []corev1.Taint{{Key: "kubewright.dev/virtual", Effect: corev1.TaintEffectNoSchedule}},
+		},
+		Status: corev1.NodeStatus{
+			Capacity:    capacity,
+			Allocatable: capacity,
+			NodeInfo:    corev1.NodeSystemInfo{OperatingSystem: "linux", Architecture: runtime.GOARCH, KubeletVersion: "v1.37.0-kubewright"},
+		},
+	}
+}
