@@ -15,7 +15,7 @@ const catchUp = 1.5
 
 // minRate is the least number of starts a second, whatever the number of
 // names: retries of a single node must not wait for tokens.
-const minRate = 20
+const minRate = 100
 
 // Config is what a Scheduler needs to know. All fields are required but MinGap.
 type Config[E any] struct {

@@ -9,6 +9,7 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -16,8 +17,6 @@ import (
 	"testing"
 	"time"
 
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
@@ -93,8 +92,8 @@ func (p *Program) Wait() error {
 // Output returns what the program has printed.
 func (p *Program) Output() string { return p.out.String() }
 
-// Eventually waits until the condition holds. It looks again whenever the
-// server has seen a request, which is when its state can have changed.
+// Eventually waits until the condition holds. A program of its own offers
+// nothing else to wait for than what it does to the server and prints.
 func Eventually(t *testing.T, s *apitest.Server, what string, condition func() bool) {
 	t.Helper()
 	deadline := time.NewTimer(patience)
@@ -110,27 +109,37 @@ func Eventually(t *testing.T, s *apitest.Server, what string, condition func() b
 	}
 }
 
-// Manifests returns the objects in YAML files.
-func Manifests(t *testing.T, paths ...string) []runtime.Object {
+// Server returns an API server that authorizes as a real one does: nodes by the
+// Node authorizer and NodeRestriction, everybody else by the roles and bindings
+// in the manifests, administrators always.
+func Server(t *testing.T, manifests ...string) *apitest.Server {
 	t.Helper()
-	var objects []runtime.Object
-	for _, path := range paths {
+	var contents [][]byte
+	for _, path := range manifests {
 		content, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for document := range bytes.SplitSeq(content, []byte("\n---\n")) {
-			if len(bytes.TrimSpace(document)) == 0 {
-				continue
-			}
-			object, _, err := scheme.Codecs.UniversalDeserializer().Decode(document, nil, nil)
-			if err != nil {
-				t.Fatalf("%s: %v", path, err)
-			}
-			objects = append(objects, object)
+		contents = append(contents, content)
+	}
+	rbac, err := apitest.RBACFrom(contents...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := apitest.New(apitest.Options{})
+	s.Authorize(apitest.AnyOf(apitest.NodeRules, rbac))
+	return s
+}
+
+// NothingRefused checks that the program has asked for nothing that its rights
+// do not allow.
+func NothingRefused(t *testing.T, s *apitest.Server) {
+	t.Helper()
+	for _, r := range s.Journal() {
+		if r.Code == http.StatusForbidden {
+			t.Errorf("refused: %v", r)
 		}
 	}
-	return objects
 }
 
 // output is a buffer that may be read while it is written.

@@ -1,0 +1,105 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/kubewright/kubewright/examples/internal/exampletest"
+	"github.com/kubewright/kubewright/internal/apitest"
+)
+
+// ready returns the Ready condition of the Node, or a zero one.
+func ready(s *apitest.Server) corev1.NodeCondition {
+	if node := apitest.Get[*corev1.Node](s, "", "n1"); node != nil {
+		for _, c := range node.Status.Conditions {
+			if c.Type == corev1.NodeReady {
+				return c
+			}
+		}
+	}
+	return corev1.NodeCondition{}
+}
+
+func TestNodeTellsTheTruth(t *testing.T) {
+	for name, tc := range map[string]struct {
+		user apitest.User
+		args []string
+	}{
+		"ServiceAccount": {apitest.ServiceAccountUser("kubewright", "virtual-node"), nil},
+		"Node":           {apitest.NodeUser("n1"), []string{"--node-credentials"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := exampletest.Server(t, "../rbac/lease.yaml", "../rbac/nodestatus.yaml", "../rbac/events.yaml")
+			unhealthy := filepath.Join(t.TempDir(), "unhealthy")
+			program := exampletest.Start(t, run, append(tc.args, "--kubeconfig", exampletest.Kubeconfig(t, s, tc.user),
+				"--node-name", "n1", "--unhealthy-file", unhealthy, "--sync-interval", "100ms")...)
+			is := func(status corev1.ConditionStatus) func() bool {
+				return func() bool { return ready(s).Status == status }
+			}
+
+			exampletest.Eventually(t, s, "the node to be ready", is(corev1.ConditionTrue))
+			exampletest.Eventually(t, s, "its lease", func() bool {
+				return len(apitest.List[*coordinationv1.Lease](s, corev1.NamespaceNodeLease)) == 1
+			})
+			if err := os.WriteFile(unhealthy, []byte("fan 2 stands still\n"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			exampletest.Eventually(t, s, "the node not to be ready", is(corev1.ConditionFalse))
+			if c := ready(s); c.Reason != "HealthCheckFailed" || !strings.Contains(c.Message, "fan 2 stands still") {
+				t.Errorf("Ready=False with %s: %q, want the reason of the health check", c.Reason, c.Message)
+			}
+			if err := os.Remove(unhealthy); err != nil {
+				t.Fatal(err)
+			}
+			exampletest.Eventually(t, s, "the node to be ready again", is(corev1.ConditionTrue))
+
+			old := apitest.Get[*corev1.Node](s, "", "n1").UID
+			apitest.Delete[*corev1.Node](s, "", "n1")
+			// Nobody watches the Node: the next write finds out, here one that
+			// a change of health causes.
+			if err := os.WriteFile(unhealthy, []byte("again\n"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			exampletest.Eventually(t, s, "the Node to be registered again", func() bool {
+				node := apitest.Get[*corev1.Node](s, "", "n1")
+				return node != nil && node.UID != old
+			})
+			if !strings.Contains(program.Output(), "deleted by somebody else; policy: Reregister") {
+				t.Errorf("the program did not tell of the deletion; it printed:\n%s", program.Output())
+			}
+			if err := program.Stop(); err != nil {
+				t.Errorf("the program ended with %v", err)
+			}
+			if c := ready(s); c.Status != corev1.ConditionFalse {
+				t.Errorf("after the end Ready is %s: %s", c.Status, c.Reason)
+			}
+			exampletest.NothingRefused(t, s)
+		})
+	}
+}
+
+func TestExitWhenDeleted(t *testing.T) {
+	s := exampletest.Server(t)
+	unhealthy := filepath.Join(t.TempDir(), "unhealthy")
+	program := exampletest.Start(t, run, "--kubeconfig", exampletest.Kubeconfig(t, s, apitest.Admin),
+		"--node-name", "n1", "--unhealthy-file", unhealthy, "--sync-interval", "100ms", "--exit-when-deleted")
+	exampletest.Eventually(t, s, "the node to be ready", func() bool { return ready(s).Status == corev1.ConditionTrue })
+	apitest.Delete[*corev1.Node](s, "", "n1")
+	if err := os.WriteFile(unhealthy, []byte("any\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := program.Wait(); err == nil || !strings.Contains(err.Error(), "deleted") {
+		t.Errorf("the program ended with %v, want it to say that the Node was deleted", err)
+	}
+	if node := apitest.Get[*corev1.Node](s, "", "n1"); node != nil {
+		t.Error("the Node is there again")
+	}
+}
