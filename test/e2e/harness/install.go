@@ -5,10 +5,15 @@ package harness
 
 import (
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 )
+
+// keepUnused is how long launchers stay in the cache that nobody starts any more, and what killed builds have left.
+const keepUnused = 14 * 24 * time.Hour
 
 // install moves an executable to dir, under a name made of its content, and returns the path. The same content is installed once,
 // and a file that is there never changes: another process may be running it.
@@ -18,8 +23,23 @@ func install(executable, dir string) (string, error) {
 		return "", err
 	}
 	target := filepath.Join(dir, fmt.Sprintf("controlplane-%.6x", sha256.Sum256(content)))
-	if _, err := os.Stat(target); err == nil {
-		return target, nil
+	now := time.Now()
+	if err := os.Chtimes(target, now, now); errors.Is(err, os.ErrNotExist) {
+		if err := os.Rename(executable, target); err != nil {
+			return "", err
+		}
 	}
-	return target, os.Rename(executable, target)
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return "", err
+	}
+	for _, e := range entries {
+		// Another process may be pruning as well.
+		if info, err := e.Info(); err == nil && time.Since(info.ModTime()) > keepUnused {
+			if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
+				return "", err
+			}
+		}
+	}
+	return target, nil
 }

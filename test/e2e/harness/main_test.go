@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"testing"
+	"time"
 
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -35,7 +36,7 @@ func victim() {
 	if err := json.NewEncoder(os.Stdout).Encode(c.status); err != nil {
 		os.Exit(1)
 	}
-	select {}
+	time.Sleep(time.Hour)
 }
 
 // bare is a cluster that starts fast: etcd and the API server.

@@ -11,7 +11,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -66,6 +68,10 @@ func (b *Builder) goCommand(ctx context.Context, dir string, p *progress, args .
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-mod=readonly", "GOWORK=off", "GOEXPERIMENT=", "PWD="+dir)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // lets it remove its temporary files
 	cmd.WaitDelay = 10 * time.Second
+	// Should this process be killed, nobody wants the result. The signal comes when the thread ends that forked; so it stays.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGINT}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	var stdout bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, p
 	if err := cmd.Run(); err != nil {

@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 		os.Exit(m.Run())
 	case "sleeper": // runs until a signal ends it
 		fmt.Println("sleeping")
-		select {}
+		time.Sleep(time.Hour)
 	case "polite": // ends in order
 		c := make(chan os.Signal, 1)
 		signal.Notify(c, syscall.SIGTERM)
@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 		fmt.Println(p.Identity)
-		select {}
+		time.Sleep(time.Hour)
 	}
 }
 

@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 	case "own":
 		err = own(os.Args[2], os.Args[3], len(os.Args) > 4)
 	case "sleep":
-		select {}
+		time.Sleep(time.Hour)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -63,7 +63,8 @@ func own(root, name string, janitor bool) error {
 		return err
 	}
 	fmt.Println(id)
-	select {}
+	time.Sleep(time.Hour)
+	return nil
 }
 
 // killedOwner returns the identity of the process that an owner has left behind that was killed.
