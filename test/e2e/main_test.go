@@ -1,0 +1,18 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"os"
+	"testing"
+
+	"github.com/kubewright/kubewright/test/e2e/harness"
+)
+
+// shared is the cluster of all tests that don't disturb it: the defaults of
+// Kubernetes, and an audit log in which requests are counted. Tests that kill or
+// pause a component, or need other settings, start their own.
+var shared = harness.Shared{Options: harness.Options{Audit: true}}
+
+func TestMain(m *testing.M) { os.Exit(shared.Run(m)) }
