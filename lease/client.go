@@ -4,15 +4,14 @@
 package lease
 
 import (
-	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/flowcontrol"
-	"k8s.io/klog/v2"
 
 	"github.com/kubewright/kubewright/internal/apierr"
 )
@@ -67,8 +66,7 @@ func (r *resetter) due(err error) bool {
 type rateLimit struct {
 	limiter flowcontrol.RateLimiter // nil: none, or none that we can see
 
-	mu     sync.Mutex
-	warned bool
+	warned atomic.Bool
 }
 
 // rateLimiterOf returns the rate limiter of a typed client, or nil.
@@ -85,21 +83,11 @@ func rateLimiterOf(client any) flowcontrol.RateLimiter {
 	return restClient.GetRateLimiter()
 }
 
-func (l *rateLimit) check(ctx context.Context, c *Controller) {
-	if l.limiter == nil {
-		return
+// short reports, once, that the client allows fewer requests than so many nodes
+// need.
+func (l *rateLimit) short(nodes int, interval time.Duration) bool {
+	if l.limiter == nil || float64(l.limiter.QPS())*interval.Seconds() >= float64(nodes) {
+		return false
 	}
-	nodes := c.nodes.Len()
-	need := float64(nodes) / c.cfg.RenewInterval.Seconds()
-	have := l.limiter.QPS()
-	if float64(have) >= need {
-		return
-	}
-	l.mu.Lock()
-	first := !l.warned
-	l.warned = true
-	l.mu.Unlock()
-	if first {
-		klog.FromContext(ctx).Info("Client allows fewer requests than the node leases need: renewals will be late", "allowedPerSecond", have, "neededPerSecond", need, "nodes", nodes)
-	}
+	return !l.warned.Swap(true)
 }

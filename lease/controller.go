@@ -82,10 +82,11 @@ func New(cfg Config) (*Controller, error) {
 	// Owner and the wait for its slot.
 	c.progress = lifecycle.NewProgress(cfg.Name, 2*cfg.RenewInterval+8*cfg.CallTimeout)
 	c.nodes = slots.New(slots.Config[*node]{
-		Interval: cfg.RenewInterval,
-		Workers:  cfg.Workers,
-		MinGap:   triggerGap,
-		Do:       c.visit,
+		Interval:    cfg.RenewInterval,
+		Workers:     cfg.Workers,
+		MinGap:      triggerGap,
+		StartWithin: cfg.Duration,
+		Do:          c.visit,
 	})
 	if cfg.NodeName != "" {
 		c.nodes.Add(cfg.NodeName, newNode())

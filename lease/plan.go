@@ -49,7 +49,7 @@ type turn struct {
 	ownerErr error
 
 	conflicts int    // writes refused because somebody else had written
-	reread    bool   // an update was found invalid and the lease read again
+	read      bool   // the lease was read
 	again     bool   // the lease has vanished twice within one duration
 	takeFrom  string // the holder that the next write takes the lease from
 	renewTime int64  // what the last write said
@@ -147,8 +147,7 @@ func (s *state) after(r *rules, t *turn, did step, lease *coordinationv1.Lease, 
 		// Perhaps our idea of the lease is at fault: read it, and if the API
 		// server does not like the result either, somebody must look at it.
 		s.version = ""
-		if !t.reread {
-			t.reread = true
+		if !t.read {
 			return get
 		}
 	}
@@ -207,7 +206,7 @@ func (s *state) checkClock(t *turn, now instant) {
 
 // found decides what to do with a lease that was read.
 func (s *state) found(r *rules, t *turn, lease *coordinationv1.Lease, now instant) step {
-	t.takeFrom = ""
+	t.read, t.takeFrom = true, ""
 	holder := ptr.Deref(lease.Spec.HolderIdentity, "")
 	renewTime := microseconds(lease.Spec.RenewTime)
 	switch {

@@ -10,6 +10,7 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
 
 	"github.com/kubewright/kubewright/internal/slots"
 )
@@ -24,7 +25,9 @@ func (c *Controller) visit(ctx context.Context, nodeName string, n *node) slots.
 		c.leave(ctx, nodeName, n)
 		return slots.Next{Wait: triggerGap} // unless it is gone now
 	}
-	c.rateLimit.check(ctx, c)
+	if nodes := c.nodes.Len(); c.rateLimit.short(nodes, c.cfg.RenewInterval) {
+		klog.FromContext(ctx).Info("Client allows fewer requests a second than the node leases need: renewals will be late", "nodes", nodes, "renewInterval", c.cfg.RenewInterval)
+	}
 	t := &turn{nodeName: nodeName, holder: c.holder(nodeName), mayFail: nodeName == c.cfg.NodeName}
 	t.gateErr = c.gate(ctx, nodeName)
 	if t.gateErr == nil {

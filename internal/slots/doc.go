@@ -21,9 +21,10 @@
 // # Order
 //
 // Names run in the order in which they are due. Where more are due than can
-// run, those whose deadline is still ahead go first, the nearest deadline
-// before the others, and those that are lost already go last: an overload that
-// can't save all saves as many as it can.
+// run, those whose deadline is within an interval go first, the nearest before
+// the others; then those that are lost already; and those last whose deadline
+// is further away. So an overload saves as many names as it can, and does not
+// run some of them more often than need be while others never run.
 //
 // # Concurrency
 //

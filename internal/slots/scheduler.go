@@ -17,7 +17,8 @@ const catchUp = 1.5
 // names: retries of a single node must not wait for tokens.
 const minRate = 100
 
-// Config is what a Scheduler needs to know. All fields are required but MinGap.
+// Config is what a Scheduler needs to know. All fields are required but MinGap
+// and StartWithin.
 type Config[E any] struct {
 	// Interval is the steady time between two runs of a name.
 	Interval time.Duration
@@ -26,6 +27,10 @@ type Config[E any] struct {
 	// MinGap is the least time between the end of a run and the start of the
 	// next one that a Trigger asks for.
 	MinGap time.Duration
+	// StartWithin is how long after it was added a name is lost if it has not
+	// run; 0 means that it can't be lost. Where names have deadlines, those
+	// that are added must have one too, or an overload never gets to them.
+	StartWithin time.Duration
 	// Do runs a name. Its context ends with that of Run and when the name is
 	// removed.
 	Do func(ctx context.Context, name string, value E) Next
@@ -96,7 +101,8 @@ func (s *Scheduler[E]) Add(name string, value E) bool {
 	} else {
 		s.phase = s.phase.next()
 	}
-	e := &entry[E]{name: name, value: value, phase: s.phase, due: s.now(), deadline: forever, ended: -forever}
+	now := s.now()
+	e := &entry[E]{name: name, value: value, phase: s.phase, due: now, deadline: s.startBy(now), ended: -forever}
 	s.entries[name] = e
 	s.waiting.add(e)
 	s.poke()
@@ -259,10 +265,14 @@ func (s *Scheduler[E]) mostUrgent(now time.Duration) *entry[E] {
 	for e := s.ready.first(); e != nil && e.deadline <= now; e = s.ready.first() {
 		s.lost.add(s.ready.take())
 	}
-	if e := s.ready.first(); e != nil {
-		return e
+	ready, lost := s.ready.first(), s.lost.first()
+	if ready == nil || lost != nil && ready.deadline-now > s.cfg.Interval {
+		// What can wait for an interval more makes room for what is lost, or
+		// those that run in time would run again and again, and those that
+		// came too late once never.
+		return lost
 	}
-	return s.lost.first()
+	return ready
 }
 
 func (s *Scheduler[E]) untilDue(now time.Duration) time.Duration {
@@ -286,7 +296,7 @@ func (s *Scheduler[E]) finish(e *entry[E], next Next) {
 			return
 		}
 		e.value, e.revived, e.removed = *e.revived, nil, false
-		e.due, e.deadline, e.ended = now, forever, -forever
+		e.due, e.deadline, e.ended = now, s.startBy(now), -forever
 		s.waiting.add(e)
 		return
 	}
@@ -314,6 +324,14 @@ func (s *Scheduler[E]) wait(e *entry[E], now time.Duration, next Next) time.Dura
 		return min(next.Wait, slot)
 	}
 	return next.Wait
+}
+
+// startBy is the deadline of a name that is added now.
+func (s *Scheduler[E]) startBy(now time.Duration) time.Duration {
+	if s.cfg.StartWithin == 0 {
+		return forever
+	}
+	return now + s.cfg.StartWithin
 }
 
 func (s *Scheduler[E]) rate() float64 {

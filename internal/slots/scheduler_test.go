@@ -189,14 +189,15 @@ func TestTenThousandNamesAreFlatAndFlatAgainAfterAnOutage(t *testing.T) {
 }
 
 func TestOverloadSavesWhoCanBeSaved(t *testing.T) {
-	// One worker, a backlog of three: of the two that can be saved the one
-	// with less time left goes first, and the lost one last.
+	// One worker, a backlog of four: first those that are lost within an
+	// interval, the one with less time left before the other, then the one
+	// that is lost already, and last the one with time to spare.
 	var order []string
 	var w *world
 	do := func(_ context.Context, name string, _ int) Next {
 		if time.Since(w.begin) < 10*time.Second {
-			left := map[string]time.Duration{"lost": 12 * time.Second, "later": 60 * time.Second, "sooner": 40 * time.Second, "block": time.Hour}[name]
-			wait := map[string]time.Duration{"lost": 15 * time.Second, "later": 14 * time.Second, "sooner": 16 * time.Second, "block": 13 * time.Second}[name]
+			left := map[string]time.Duration{"lost": 12 * time.Second, "spare": time.Minute, "later": 30 * time.Second, "sooner": 29 * time.Second, "block": time.Hour}[name]
+			wait := map[string]time.Duration{"lost": 15 * time.Second, "spare": 14 * time.Second, "later": 14 * time.Second, "sooner": 16 * time.Second, "block": 13 * time.Second}[name]
 			return Next{Wait: wait, Deadline: time.Now().Add(left)}
 		}
 		order = append(order, name)
@@ -207,13 +208,42 @@ func TestOverloadSavesWhoCanBeSaved(t *testing.T) {
 	}
 	bubble(t, 1, do, func(world *world) {
 		w = world
-		for _, name := range []string{"lost", "later", "sooner", "block"} {
+		for _, name := range []string{"lost", "spare", "later", "sooner", "block"} {
 			w.Add(name, 0)
 		}
 		w.start()
 		pass(time.Minute)
-		if want := []string{"block", "sooner", "later", "lost"}; !slices.Equal(order, want) {
+		if want := []string{"block", "sooner", "later", "lost", "spare"}; !slices.Equal(order, want) {
 			t.Errorf("order %v, want %v", order, want)
+		}
+	})
+}
+
+func TestOverloadStarvesNobody(t *testing.T) {
+	// Thirty names, and a worker that can run ten in an interval: each of them
+	// can still run in time, every three intervals, if nobody runs more often.
+	last := make(map[string]time.Time)
+	do := func(context.Context, string, int) Next {
+		time.Sleep(time.Second)
+		return Next{Deadline: time.Now().Add(40 * time.Second)}
+	}
+	bubble(t, 1, func(ctx context.Context, name string, _ int) Next {
+		last[name] = time.Now()
+		return do(ctx, name, 0)
+	}, func(w *world) {
+		w.cfg.StartWithin = 20 * time.Second // a third of them are late from the beginning
+		for i := range 30 {
+			w.Add(fmt.Sprint(i), 0)
+		}
+		w.start()
+		pass(2 * time.Minute)
+		for range 10 {
+			pass(time.Minute)
+			for i := range 30 {
+				if age := time.Since(last[fmt.Sprint(i)]); age > 40*time.Second {
+					t.Errorf("%v after the start: name %d ran %v ago", time.Since(w.begin), i, age)
+				}
+			}
 		}
 	})
 }

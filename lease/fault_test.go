@@ -1,0 +1,360 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/kubewright/kubewright/internal/apitest"
+)
+
+func (f *fixture) stepClock(d time.Duration) {
+	f.owners.mu.Lock()
+	defer f.owners.mu.Unlock()
+	f.step = d
+}
+
+func TestL5ClockSteps(t *testing.T) {
+	const year = 365 * 24 * time.Hour
+	for _, steps := range [][]time.Duration{{-time.Hour}, {year}, {-year}, {year, -year, -time.Hour, year + time.Hour}} {
+		t.Run(fmt.Sprint(steps), func(t *testing.T) {
+			bubble(t, nil, func(f *fixture) {
+				f.start()
+				watched := f.watchFreshness(50 * time.Second)
+				for _, step := range steps {
+					pass(3 * time.Minute)
+					f.stepClock(step)
+				}
+				pass(10 * time.Minute)
+				f.wantGrowing()
+				watched.wantNeverUnknown()
+				if n := f.server.Count(gets); n != 1 {
+					t.Errorf("%d GETs, want only the first", n)
+				}
+				if len(f.told.recovered) > 0 || len(f.told.errs) > 0 {
+					t.Errorf("a step of the wall clock was taken for an outage: %v %v", f.told.recovered, f.told.errs)
+				}
+			})
+		})
+	}
+}
+
+// A restart finds a lease that was renewed by a clock an hour ahead.
+func TestL5RestartWithRenewTimeInTheFuture(t *testing.T) {
+	bubble(t, nil, func(f *fixture) {
+		f.putLease(nodeName, time.Now().Add(time.Hour), nil)
+		watched := f.watchFreshness(50 * time.Second)
+		f.start()
+		pass(10 * time.Minute)
+		watched.wantNeverUnknown()
+		if got := f.lease().Spec.RenewTime; !got.After(time.Now()) {
+			t.Errorf("renewTime went back to %v", got)
+		}
+	})
+}
+
+var outages = map[string]apitest.Fault{
+	"500":     {Status: apitest.InternalError("broken")},
+	"503":     {Status: apitest.Unavailable(0)},
+	"Refused": {Err: apitest.ErrConnRefused},
+	"Reset":   {Err: apitest.ErrConnReset},
+	"Hang":    {Hang: true},
+	// Writes are stored, and nobody learns of it.
+	"Blackhole": {HangResponse: true},
+}
+
+func TestL7Outage(t *testing.T) {
+	const outage = 5 * time.Minute
+	for name, fault := range outages {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, nil, func(f *fixture) {
+				f.start()
+				pass(time.Minute + 3*time.Second)
+				f.server.ResetJournal()
+				restore := f.server.Inject(fault)
+				pass(outage)
+				// What hangs when the outage ends hangs on until its deadline.
+				within := 7 * time.Second
+				if fault.Hang || fault.HangResponse {
+					within += DefaultCallTimeout
+				}
+				visits := len(f.told.failed)
+				if limit := 12 * int(outage/time.Minute); visits > limit {
+					t.Errorf("%d visits in %v, want %d at most", visits, outage, limit)
+				}
+				if n := f.server.Total(); n > 3*visits+10 {
+					t.Errorf("%d requests in %d visits", n, visits)
+				}
+				restore()
+				end := time.Now()
+				for f.status().Failures > 0 && time.Since(end) < time.Minute {
+					pass(10 * time.Millisecond)
+				}
+				if took := time.Since(end); took > within {
+					t.Errorf("renewed %v after the end of the outage, want %v at most", took, within)
+				}
+				pass(10 * time.Minute)
+				if len(f.told.recovered) != 1 || f.told.recovered[0].Outage < outage {
+					t.Errorf("recoveries: %+v, want one", f.told.recovered)
+				}
+				if len(f.told.errs) == 0 || len(f.told.errs) > 2 {
+					t.Errorf("%d errors were reported for one outage: %v", len(f.told.errs), f.told.errs)
+				}
+				if len(f.told.contended) > 0 {
+					t.Error("contended by ourselves")
+				}
+				f.wantGrowing()
+			})
+		})
+	}
+}
+
+// TestL8OutageWithinTheGracePeriod is the promise of the package comment: 25 s
+// of anything, begun at any time between two renewals, and the node is never
+// Unknown. The API server is back after it; a longer outage is Unknown.
+func TestL8OutageWithinTheGracePeriod(t *testing.T) {
+	const grace = 50 * time.Second
+	for name, fault := range outages {
+		t.Run(name, func(t *testing.T) {
+			for offset := time.Duration(0); offset < 10*time.Second; offset += 700 * time.Millisecond {
+				bubble(t, nil, func(f *fixture) {
+					f.start()
+					watched := f.watchFreshness(grace)
+					pass(time.Minute + offset)
+					restore := f.server.Inject(fault)
+					pass(25 * time.Second)
+					restore()
+					pass(2 * time.Minute)
+					watched.wantNeverUnknown()
+				})
+			}
+			bubble(t, nil, func(f *fixture) {
+				f.start()
+				watched := f.watchFreshness(grace)
+				pass(time.Minute)
+				apitestFault := fault
+				apitestFault.HangResponse, apitestFault.Hang = false, fault.Hang || fault.HangResponse // nothing is stored
+				defer f.server.Inject(apitestFault)()
+				pass(2 * time.Minute)
+				watched.wantUnknown()
+			})
+		})
+	}
+}
+
+func TestL9CancelAtAnyTime(t *testing.T) {
+	stuck := func(ctx context.Context, _ string) error { <-ctx.Done(); return ctx.Err() }
+	for name, mutate := range map[string]func(*fixture, *Config){
+		"MidRequest":  func(f *fixture, _ *Config) { f.server.Inject(apitest.Fault{Hang: true}) },
+		"MidLatency":  func(f *fixture, _ *Config) { f.server.Inject(apitest.Fault{Latency: 5 * time.Second}) },
+		"MidBackoff":  func(f *fixture, _ *Config) { f.server.Inject(apitest.Fault{Err: apitest.ErrConnRefused}) },
+		"MidRetry":    func(f *fixture, _ *Config) { f.server.Inject(apitest.Fault{Status: apitest.TooManyRequests(5)}) },
+		"MidGate":     func(_ *fixture, cfg *Config) { cfg.Gate = stuck },
+		"MidInterval": nil,
+		"MidOwner": func(_ *fixture, cfg *Config) {
+			cfg.Owner = func(ctx context.Context, n string) (metav1.OwnerReference, error) {
+				return metav1.OwnerReference{}, stuck(ctx, n)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, after := range []time.Duration{0, 37 * time.Millisecond, 2*time.Second + time.Millisecond, 31 * time.Second} {
+				bubble(t, mutate, func(f *fixture) {
+					f.start()
+					pass(after)
+					f.stop() // checks that it returns at once, without an error
+					before := f.server.Total()
+					pass(time.Hour)
+					if n := f.server.Total() - before; n > 0 {
+						t.Errorf("%d requests after Run", n)
+					}
+				})
+			}
+		})
+	}
+}
+
+func TestL13RefusalsAreNotHot(t *testing.T) {
+	for name, status := range map[string]*fault{
+		"401":    {apitest.Fault{Status: apitest.Unauthorized()}, 13},
+		"403":    {apitest.Fault{Status: apitest.Forbidden("leases", nodeName, "no")}, 13},
+		"422":    {apitest.Fault{Status: apitest.StatusError(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, "no")}, 26},
+		"422PUT": {apitest.Fault{Match: puts, Status: apitest.StatusError(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, "no")}, 26},
+		"429":    {apitest.Fault{Status: apitest.TooManyRequests(0)}, 18},
+		// client-go does what the server says: once a second.
+		"429RetryAfter": {apitest.Fault{Status: apitest.TooManyRequests(1)}, 61},
+		"409":           {apitest.Fault{Match: puts, Status: apitest.StatusError(http.StatusConflict, metav1.StatusReasonConflict, "no")}, 100},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, nil, func(f *fixture) {
+				f.start()
+				pass(15 * time.Second)
+				f.server.ResetJournal()
+				f.server.Inject(status.Fault)
+				for minute := range 10 {
+					before := f.server.Total()
+					pass(time.Minute)
+					if n := f.server.Total() - before; n > status.perMinute {
+						t.Errorf("%d requests in minute %d, want %d at most", n, minute, status.perMinute)
+					}
+				}
+				if len(f.told.errs) == 0 || len(f.told.errs) > 2 {
+					t.Errorf("%d errors reported: %v", len(f.told.errs), f.told.errs)
+				}
+			})
+		})
+	}
+}
+
+type fault struct {
+	apitest.Fault
+	perMinute int
+}
+
+func TestL13WrongNodeNamesBoth(t *testing.T) {
+	bubble(t, func(f *fixture, cfg *Config) {
+		cfg.Client = f.server.Client(apitest.NodeUser("node-2")).CoordinationV1()
+	}, func(f *fixture) {
+		f.start()
+		pass(time.Hour)
+		if len(f.told.errs) != 1 {
+			t.Fatalf("reported %d errors, want one: %v", len(f.told.errs), f.told.errs)
+		}
+		err, ok := errors.AsType[*IdentityError](f.told.errs[0])
+		if !ok || err.NodeName != "node-1" || err.Identity != "system:node:node-2" {
+			t.Fatalf("reported %#v", f.told.errs[0])
+		}
+		for _, want := range []string{`"system:node:node-2"`, `node "node-2" only`, `"node-1"`} {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%q does not contain %s", err, want)
+			}
+		}
+		if n := f.server.Total(); n > 13*60 {
+			t.Errorf("%d requests in an hour", n)
+		}
+		if s := f.status(); s.LastError == nil || s.Failures == 0 || s.Phase != PhasePending {
+			t.Errorf("status is %+v", s)
+		}
+	})
+}
+
+// Only silence makes a connection suspect.
+func TestResetConnections(t *testing.T) {
+	for name, test := range map[string]struct {
+		fault apitest.Fault
+		min   int
+		max   int
+	}{
+		"Hang":     {apitest.Fault{Hang: true}, 9, 10},
+		"500":      {apitest.Fault{Status: apitest.InternalError("")}, 0, 0},
+		"Refused":  {apitest.Fault{Err: apitest.ErrConnRefused}, 0, 0},
+		"403":      {apitest.Fault{Status: apitest.Forbidden("leases", "", "")}, 0, 0},
+		"504":      {apitest.Fault{Status: apitest.ServerTimeout()}, 0, 0},
+		"Sporadic": {apitest.Fault{Hang: true, Times: 1}, 0, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			resets := 0
+			bubble(t, func(_ *fixture, cfg *Config) { cfg.ResetConnections = func() { resets++ } }, func(f *fixture) {
+				f.start()
+				pass(time.Minute)
+				f.server.Inject(test.fault)
+				pass(10 * time.Minute)
+			})
+			if resets < test.min || resets > test.max {
+				t.Errorf("%d resets in ten minutes, want %d to %d", resets, test.min, test.max)
+			}
+		})
+	}
+}
+
+// C1: a Node that is deleted says nothing about the connection.
+func TestC1NoResetForADeletedNode(t *testing.T) {
+	resets := 0
+	bubble(t, func(_ *fixture, cfg *Config) { cfg.ResetConnections = func() { resets++ } }, func(f *fixture) {
+		f.start()
+		pass(time.Minute)
+		apitest.Delete[*corev1.Node](f.server, "", nodeName)
+		apitest.Delete[*coordinationv1.Lease](f.server, corev1.NamespaceNodeLease, nodeName)
+		pass(10 * time.Minute)
+	})
+	if resets > 0 {
+		t.Errorf("%d resets", resets)
+	}
+}
+
+// A dead connection is replaced before the node is Unknown (C4): the third
+// request goes out on a new one.
+func TestC4DeadConnection(t *testing.T) {
+	var restore func()
+	bubble(t, func(_ *fixture, cfg *Config) { cfg.ResetConnections = func() { restore() } }, func(f *fixture) {
+		f.start()
+		watched := f.watchFreshness(50 * time.Second)
+		pass(time.Minute + time.Second)
+		restore = f.server.Inject(apitest.Fault{Hang: true})
+		pass(5 * time.Minute)
+		watched.wantNeverUnknown()
+		if len(f.told.recovered) != 0 {
+			t.Errorf("the lease had expired: %+v", f.told.recovered)
+		}
+	})
+}
+
+// freshness applies the rule by which kube-controller-manager decides that a
+// node is Unknown, as far as leases are concerned.
+type freshness struct {
+	f       *fixture
+	unknown []time.Time
+}
+
+// watchFreshness looks at the lease every five seconds for as long as the test
+// lasts (node-lifecycle controller, nodeMonitorPeriod).
+func (f *fixture) watchFreshness(grace time.Duration) *freshness {
+	w := &freshness{f: f}
+	ctx, cancel := context.WithCancel(f.Context())
+	f.Cleanup(cancel)
+	go func() {
+		var saved int64
+		probed := time.Now()
+		for ctx.Err() == nil {
+			if lease := f.lease(); lease != nil && ptr.Deref(lease.Spec.RenewTime, metav1.MicroTime{}).UnixMicro() > saved {
+				saved, probed = lease.Spec.RenewTime.UnixMicro(), time.Now()
+			}
+			if time.Since(probed) > grace {
+				w.unknown = append(w.unknown, time.Now())
+			}
+			select {
+			case <-time.After(5 * time.Second):
+			case <-ctx.Done():
+			}
+		}
+	}()
+	synctest.Wait()
+	return w
+}
+
+func (w *freshness) wantNeverUnknown() {
+	w.f.Helper()
+	if len(w.unknown) > 0 {
+		w.f.Errorf("the node was Unknown from %v on", w.unknown[0])
+	}
+}
+
+func (w *freshness) wantUnknown() {
+	w.f.Helper()
+	if len(w.unknown) == 0 {
+		w.f.Error("the node was never Unknown although it could not renew its lease")
+	}
+}

@@ -1,0 +1,293 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package lease
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/kubewright/kubewright/internal/apitest"
+)
+
+// fleet is a bubble with many nodes in one controller.
+type fleet struct {
+	*fixture
+	inFlight gauge
+}
+
+// gauge counts the requests under way.
+type gauge struct {
+	mu       sync.Mutex
+	now, max int
+}
+
+func (g *gauge) add(n int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.now += n
+	g.max = max(g.max, g.now)
+}
+
+// count is a transport wrapper that counts what is under way.
+func (f *fleet) count(next http.RoundTripper) http.RoundTripper {
+	return roundTripper(func(r *http.Request) (*http.Response, error) {
+		f.inFlight.add(1)
+		defer f.inFlight.add(-1)
+		return next.RoundTrip(r)
+	})
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+func ownerOf(_ context.Context, name string) (metav1.OwnerReference, error) {
+	return metav1.OwnerReference{APIVersion: "v1", Kind: "Node", Name: name, UID: types.UID("uid-of-" + name)}, nil
+}
+
+func fleetBubble(t *testing.T, nodes int, mutate func(*Config), test func(*fleet)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		server := apitest.New(apitest.Options{})
+		f := &fleet{fixture: &fixture{T: t, server: server}}
+		config := server.Config(apitest.Admin)
+		config.Wrap(f.count)
+		cfg := Config{
+			Client:       kubernetes.NewForConfigOrDie(config).CoordinationV1(),
+			Owner:        ownerOf,
+			Hooks:        f.told.hooks(),
+			ErrorHandler: func(_ context.Context, err error, _ string) { note(&f.told, &f.told.errs)(err) },
+		}
+		if mutate != nil {
+			mutate(&cfg)
+		}
+		f.controller = f.new(cfg)
+		for i := range nodes {
+			if err := f.controller.Add(fmt.Sprintf("node-%05d", i)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		test(f)
+		if f.cancel != nil {
+			f.stop()
+		}
+	})
+}
+
+// perSecond is the number of accepted PUTs in each of the last n whole seconds.
+func (f *fleet) perSecond(seconds int) []int {
+	h := make([]int, seconds)
+	begin := time.Now().Add(-time.Duration(seconds) * time.Second)
+	for _, r := range f.server.Requests(puts) {
+		if i := int(r.Time.Sub(begin) / time.Second); !r.Time.Before(begin) && i < seconds && r.Code == 200 {
+			h[i]++
+		}
+	}
+	return h
+}
+
+func (f *fleet) wantFlat(when string, h []int, each int) {
+	f.Helper()
+	for _, n := range h {
+		if n < each*9/10 || n > each*11/10 {
+			f.Errorf("%s: PUTs a second are %v, want %d ±10 %%", when, h, each)
+			return
+		}
+	}
+}
+
+func TestL14TenThousandNodes(t *testing.T) {
+	const nodes, each = 10_000, 1_000
+	fleetBubble(t, nodes, nil, func(f *fleet) {
+		f.server.Inject(apitest.Fault{Latency: 10 * time.Millisecond})
+		f.start()
+		pass(30 * time.Second) // the start, and two intervals
+		f.server.ResetJournal()
+		pass(20 * time.Second)
+		f.wantFlat("after the start", f.perSecond(20), each)
+		if n := f.server.Count(leases); n != 2*nodes {
+			t.Errorf("%d requests in two intervals, want %d", n, 2*nodes)
+		}
+
+		for _, fault := range []apitest.Fault{{Err: apitest.ErrConnRefused}, {Hang: true}} {
+			restore := f.server.Inject(fault)
+			pass(time.Minute)
+			restore()
+			if fault.Hang {
+				pass(DefaultCallTimeout) // of the calls that hang
+			}
+			pass(20 * time.Second)
+			f.server.ResetJournal()
+			pass(20 * time.Second)
+			f.wantFlat("two intervals after the outage", f.perSecond(20), each)
+			if n := f.server.Count(leases); n != 2*nodes {
+				t.Errorf("%d requests in two intervals, want %d", n, 2*nodes)
+			}
+		}
+		if f.inFlight.max > DefaultWorkers {
+			t.Errorf("%d requests were under way at once, want %d at most", f.inFlight.max, DefaultWorkers)
+		}
+		if n := len(f.told.recovered); n != 2*nodes {
+			t.Errorf("%d leases recovered from two outages, want %d", n, 2*nodes)
+		}
+		if n := len(f.told.errs); n > 4 {
+			t.Errorf("%d errors were reported for two outages: %v …", n, f.told.errs[:4])
+		}
+	})
+}
+
+// W8: a start of ten thousand nodes is no storm.
+func TestW8Start(t *testing.T) {
+	const nodes = 10_000
+	fleetBubble(t, nodes, nil, func(f *fleet) {
+		f.server.Inject(apitest.Fault{Latency: 10 * time.Millisecond})
+		f.start()
+		pass(12 * time.Second)
+		if n := f.server.Count(posts); n != nodes {
+			t.Errorf("%d leases were created in 12 s, want %d", n, nodes)
+		}
+		for second, n := range f.server.PerSecond(leases) {
+			// One and a half times the steady rate, two requests each, and
+			// one burst.
+			if n > 2*1500+2*DefaultWorkers {
+				t.Errorf("%d requests in second %d", n, second)
+			}
+		}
+		if f.inFlight.max > DefaultWorkers {
+			t.Errorf("%d requests were under way at once", f.inFlight.max)
+		}
+	})
+}
+
+// W1: with an API server that is slower than the workers can be, those leases
+// are renewed that can still be saved, and each of them in time.
+func TestW1SlowServer(t *testing.T) {
+	const nodes = 1_000
+	fleetBubble(t, nodes, func(cfg *Config) { cfg.Workers = 10 }, func(f *fleet) {
+		f.server.Inject(apitest.Fault{Latency: 300 * time.Millisecond}) // 33 a second of 100 wanted
+		f.start()
+		pass(5 * time.Minute)
+		for i := range nodes {
+			s, _ := f.controller.Status(fmt.Sprintf("node-%05d", i))
+			if age := time.Since(s.LastRenewal); s.LastRenewal.IsZero() || age > DefaultDuration {
+				t.Fatalf("node %d: %+v, %v old: others are renewed more often instead", i, s, age)
+			}
+		}
+	})
+}
+
+// W2: adding and removing a node must not fork its chain of renewals.
+func TestL11RemoveAndAddDuringCalls(t *testing.T) {
+	bubble(t, nil, func(f *fixture) {
+		restore := f.server.Inject(apitest.Fault{Latency: 70 * time.Millisecond})
+		f.start()
+		for range 100 {
+			f.controller.Remove(nodeName)
+			if err := f.controller.Add(nodeName); err != nil {
+				t.Fatal(err)
+			}
+			f.controller.Trigger(nodeName)
+			pass(31 * time.Millisecond)
+		}
+		restore()
+		pass(time.Minute)
+		f.server.ResetJournal()
+		pass(100 * 10 * time.Second)
+		if n := f.server.Count(leases); n != 100 {
+			t.Errorf("%d requests in 100 intervals", n)
+		}
+		if len(f.told.contended) > 0 {
+			t.Error("contended by ourselves")
+		}
+	})
+}
+
+// Nodes come and go while others are renewed.
+func TestAddAndRemoveWhileRunning(t *testing.T) {
+	fleetBubble(t, 10, nil, func(f *fleet) {
+		f.start()
+		pass(time.Minute)
+		for i := range 100 {
+			if err := f.controller.Add(fmt.Sprintf("late-%d", i)); err != nil {
+				t.Fatal(err)
+			}
+			if err := f.controller.Add(fmt.Sprintf("late-%d", i)); err != nil {
+				t.Errorf("Add of a node that is served = %v, want nil", err)
+			}
+		}
+		pass(time.Minute)
+		f.server.ResetJournal()
+		pass(time.Minute)
+		if n := f.server.Count(puts); n != 110*6 {
+			t.Errorf("%d PUTs, want %d", n, 110*6)
+		}
+		for i := range 100 {
+			f.controller.Remove(fmt.Sprintf("late-%d", i))
+		}
+		pass(time.Second)
+		f.server.ResetJournal()
+		pass(time.Minute)
+		if n := f.server.Count(puts); n != 10*6 {
+			t.Errorf("%d PUTs, want %d", n, 10*6)
+		}
+		if err := f.controller.Add("Not_A_Name"); err == nil {
+			t.Error("an impossible node name was accepted")
+		}
+	})
+}
+
+// W7: a namespace that is missing must not hold up the workers, and neither
+// must one node whose calls fail.
+func TestW7OneBadNodeDoesNotHoldUpOthers(t *testing.T) {
+	fleetBubble(t, 50, func(cfg *Config) { cfg.Workers = 2 }, func(f *fleet) {
+		f.server.Inject(apitest.Fault{
+			Match:  apitest.Match{Func: func(r apitest.Request) bool { return r.Name < "node-00004" }},
+			Status: apitest.StatusError(404, metav1.StatusReasonNotFound, "no"),
+		})
+		f.start()
+		pass(time.Minute)
+		f.server.ResetJournal()
+		pass(10 * time.Minute)
+		good := 0
+		for _, r := range f.server.Requests(puts) {
+			if r.Name >= "node-00004" {
+				good++
+			}
+		}
+		if good != 46*60 {
+			t.Errorf("%d renewals of 46 good nodes in 60 intervals, want %d", good, 46*60)
+		}
+		if len(f.told.errs) != 1 {
+			t.Errorf("%d errors were reported for four nodes that fail alike", len(f.told.errs))
+		}
+	})
+}
+
+// E1: the rate limit that client-go sets by default starves a fleet, and nobody
+// would see why.
+func TestE1RateLimitIsSeen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := apitest.New(apitest.Options{})
+		for qps, want := range map[float32]bool{5: true, 1000: false, -1: false} {
+			config := server.Config(apitest.Admin)
+			config.QPS, config.Burst = qps, 10
+			limit := rateLimit{limiter: rateLimiterOf(kubernetes.NewForConfigOrDie(config).CoordinationV1())}
+			if got := limit.short(100, 10*time.Second); got != want {
+				t.Errorf("100 nodes with QPS %v: short %v, want %v", qps, got, want)
+			}
+			if limit.short(100, 10*time.Second) {
+				t.Error("said twice")
+			}
+		}
+	})
+}

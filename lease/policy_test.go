@@ -1,0 +1,494 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package lease
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/ptr"
+
+	"github.com/kubewright/kubewright/internal/apitest"
+)
+
+func onForeign(policy ForeignPolicy) func(*fixture, *Config) {
+	return func(_ *fixture, cfg *Config) { cfg.OnForeign = policy }
+}
+
+// steal writes the lease as another holder would, whose clock is off by skew.
+func (f *fixture) steal(holder string, skew time.Duration) {
+	f.editLease(func(l *coordinationv1.Lease) {
+		l.Spec.HolderIdentity = &holder
+		l.Spec.RenewTime = ptr.To(metav1.NewMicroTime(time.Now().Add(skew)))
+	})
+}
+
+func TestL10WaitExpired(t *testing.T) {
+	for _, skew := range []time.Duration{0, time.Hour, -time.Hour} {
+		t.Run(skew.String(), func(t *testing.T) {
+			recorder := events.NewFakeRecorder(100)
+			bubble(t, func(_ *fixture, cfg *Config) { cfg.EventRecorder = recorder }, func(f *fixture) {
+				f.putLease("other", time.Now().Add(skew), nil)
+				f.start()
+				// As long as the other one renews, nothing is written.
+				for range 30 {
+					pass(10 * time.Second)
+					f.steal("other", skew)
+				}
+				if n := f.server.Count(gets); n != f.server.Total() || n > 32 {
+					t.Errorf("%d GETs of %d requests in 30 intervals", n, f.server.Total())
+				}
+				s := f.status()
+				if s.Phase != PhaseForeign || s.Holder != "other" {
+					t.Errorf("status is %+v", s)
+				}
+				// It stops. Its lease says 40 s.
+				last := time.Now()
+				for f.status().Phase != PhaseHeld {
+					pass(time.Second)
+				}
+				if took := time.Since(last); took < 40*time.Second || took > 51*time.Second {
+					t.Errorf("taken over %v after the last renewal, want 40 s and an interval at most", took)
+				}
+				if l := f.lease(); *l.Spec.LeaseTransitions != 1 || *l.Spec.HolderIdentity != nodeName || l.Spec.AcquireTime == nil {
+					t.Errorf("lease is %+v", l.Spec)
+				}
+				if len(f.told.takenOver) != 1 || f.told.takenOver[0].Holder != "other" {
+					t.Errorf("TakenOver: %+v", f.told.takenOver)
+				}
+				f.wantGrowing()
+				pass(time.Hour)
+				if f.told.contended != nil {
+					t.Errorf("Contended: %+v", f.told.contended)
+				}
+				if *f.lease().Spec.LeaseTransitions != 1 {
+					t.Error("taken over again")
+				}
+			})
+			if got, want := drain(recorder), "LeaseHeldByOther LeaseTakenOver"; got != want {
+				t.Errorf("events are %q, want %q", got, want)
+			}
+		})
+	}
+}
+
+// drain returns the reasons of the events that were recorded.
+func drain(r *events.FakeRecorder) string {
+	var reasons []string
+	for len(r.Events) > 0 {
+		reasons = append(reasons, strings.Fields(<-r.Events)[1])
+	}
+	return strings.Join(reasons, " ")
+}
+
+func TestL10WaitExpiredWhileServing(t *testing.T) {
+	bubble(t, nil, func(f *fixture) {
+		f.start()
+		pass(time.Minute)
+		f.server.ResetJournal()
+		f.steal("other", 0)
+		pass(10 * time.Second)
+		f.wantPhase(PhaseForeign)
+		f.wantCalls("PUT GET")
+		// It gives the lease up: no need to wait.
+		f.editLease(func(l *coordinationv1.Lease) { l.Spec.HolderIdentity = nil })
+		pass(10 * time.Second)
+		f.wantPhase(PhaseHeld)
+		f.wantCalls("PUT GET GET PUT")
+		if got := f.told.phases; !slices.Equal(got, []Phase{PhaseHeld, PhaseForeign, PhaseHeld}) {
+			t.Errorf("phases are %v", got)
+		}
+	})
+}
+
+func TestL10TakeOver(t *testing.T) {
+	bubble(t, onForeign(ForeignTakeOver), func(f *fixture) {
+		f.putLease("other", time.Now(), nil)
+		f.start()
+		f.wantCalls("GET PUT")
+		f.wantPhase(PhaseHeld)
+		if l := f.lease(); *l.Spec.LeaseTransitions != 1 || *l.Spec.HolderIdentity != nodeName {
+			t.Errorf("lease is %+v", l.Spec)
+		}
+		pass(time.Minute)
+		// Somebody who takes it back at once, each time.
+		f.server.ResetJournal()
+		for range 30 {
+			f.steal("other", 0)
+			pass(10 * time.Second)
+		}
+		if len(f.told.contended) != 1 || f.told.contended[0].Holder != "other" {
+			t.Errorf("Contended: %+v, want it once", f.told.contended)
+		}
+		if !f.status().Contended {
+			t.Error("the status does not say that the lease is contended")
+		}
+		if n := f.server.Count(leases); n > 3*31 {
+			t.Errorf("%d requests in 30 intervals: that is a fight", n)
+		}
+		pass(2 * time.Minute)
+		if f.status().Contended {
+			t.Error("contended although nobody else has written for two minutes")
+		}
+	})
+}
+
+func TestL10Fail(t *testing.T) {
+	bubble(t, onForeign(ForeignFail), func(f *fixture) {
+		f.start()
+		if err := f.controller.Add("node-2"); err != nil {
+			t.Fatal(err)
+		}
+		pass(time.Minute)
+		f.steal("other", 0)
+		var err error
+		select {
+		case err = <-f.done:
+		case <-time.After(11 * time.Second):
+			t.Fatal("Run goes on")
+		}
+		f.cancel()
+		f.cancel = nil
+		held, ok := errors.AsType[*HeldByOtherError](err)
+		if !ok || !errors.Is(err, ErrHeldByOther) || held.Holder != "other" || held.NodeName != nodeName {
+			t.Errorf("Run = %v", err)
+		}
+		if *f.lease().Spec.HolderIdentity != "other" {
+			t.Error("the lease of the other was written")
+		}
+	})
+}
+
+// One of many nodes must not end the others.
+func TestL10FailOfAnAddedNode(t *testing.T) {
+	bubble(t, func(f *fixture, cfg *Config) {
+		cfg.OnForeign = ForeignFail
+		cfg.NodeName = "node-2"
+		cfg.Client = f.server.Client(apitest.Admin).CoordinationV1()
+		f.putNode("node-2")
+	}, func(f *fixture) {
+		f.putLease("other", time.Now(), nil)
+		if err := f.controller.Add(nodeName); err != nil {
+			t.Fatal(err)
+		}
+		f.start()
+		pass(10 * time.Minute) // its lease has expired by far
+		f.wantPhase(PhaseForeign)
+		if s, _ := f.controller.Status("node-2"); s.Phase != PhaseHeld {
+			t.Errorf("node-2: %+v", s)
+		}
+		apitest.Delete[*coordinationv1.Lease](f.server, corev1.NamespaceNodeLease, nodeName)
+		pass(10 * time.Second)
+		f.wantPhase(PhaseHeld)
+	})
+}
+
+// S14: two processes with one node name. Both use the same holder identity, so
+// that only the RenewTime gives them away.
+func TestS14SecondProcessWithTheSameName(t *testing.T) {
+	recorder := events.NewFakeRecorder(100)
+	bubble(t, func(_ *fixture, cfg *Config) { cfg.EventRecorder = recorder }, func(f *fixture) {
+		f.start()
+		pass(15 * time.Second)
+		second := f.new(f.controller.cfg)
+		second.cfg.Hooks, second.cfg.EventRecorder = Hooks{}, nil
+		ctx, cancel := context.WithCancel(f.Context())
+		defer cancel()
+		done := make(chan error, 1)
+		go func() { done <- second.Run(ctx) }()
+		pass(time.Minute)
+		if len(f.told.contended) != 1 || f.told.contended[0].Holder != nodeName {
+			t.Errorf("Contended: %+v, want it once", f.told.contended)
+		}
+		before := f.server.Total()
+		pass(time.Hour)
+		if n := f.server.Total() - before; n > 2*3*361 {
+			t.Errorf("%d requests in an hour of two processes: they fight", n)
+		}
+		if len(f.told.contended) != 1 {
+			t.Errorf("Contended was called %d times", len(f.told.contended))
+		}
+		cancel()
+		<-done
+		pass(2 * time.Minute)
+		if f.status().Contended {
+			t.Error("contended after the other one has stopped")
+		}
+	})
+	if got := drain(recorder); got != "LeaseContended" {
+		t.Errorf("events are %q", got)
+	}
+}
+
+// A successor that overlaps with its predecessor for a moment is no contention.
+func TestRollingReplacementIsNotContended(t *testing.T) {
+	bubble(t, nil, func(f *fixture) {
+		f.start()
+		pass(time.Minute)
+		second := f.new(f.controller.cfg)
+		ctx, cancel := context.WithCancel(f.Context())
+		done := make(chan error, 1)
+		go func() { done <- second.Run(ctx) }()
+		pass(15 * time.Second)
+		f.stop()
+		pass(time.Hour)
+		if len(f.told.contended) > 0 {
+			t.Errorf("Contended: %+v", f.told.contended)
+		}
+		cancel()
+		<-done
+	})
+}
+
+func TestL12Gate(t *testing.T) {
+	var closed error
+	var stuck bool
+	bubble(t, func(f *fixture, cfg *Config) {
+		cfg.Gate = func(ctx context.Context, name string) error {
+			f.owners.mu.Lock()
+			err, wait := closed, stuck
+			f.owners.mu.Unlock()
+			if wait {
+				<-ctx.Done()
+			}
+			return err
+		}
+	}, func(f *fixture) {
+		set := func(err error, s bool) {
+			f.owners.mu.Lock()
+			closed, stuck = err, s
+			f.owners.mu.Unlock()
+		}
+		f.start()
+		pass(time.Minute)
+		set(errors.New("unwell"), false)
+		f.server.ResetJournal()
+		pass(10 * time.Minute)
+		f.wantCalls("")
+		f.wantPhase(PhasePaused)
+		if n := len(f.told.phases); n != 2 {
+			t.Errorf("phases are %v: not only the edge", f.told.phases)
+		}
+		set(nil, false)
+		f.controller.Trigger(nodeName)
+		synctest.Wait()
+		f.wantCalls("PUT")
+		f.wantPhase(PhaseHeld)
+		if len(f.told.recovered) != 1 {
+			t.Errorf("recovered: %+v: the lease had expired", f.told.recovered)
+		}
+		// Flaps.
+		f.server.ResetJournal()
+		for range 100 {
+			set(errors.New("unwell"), false)
+			f.controller.Trigger(nodeName)
+			pass(50 * time.Millisecond)
+			set(nil, false)
+			f.controller.Trigger(nodeName)
+			pass(50 * time.Millisecond)
+		}
+		if n := f.server.Total(); n > 110 {
+			t.Errorf("%d requests in 10 s of flapping", n)
+		}
+		// S5: a gate that hangs is a closed gate.
+		set(nil, true)
+		pass(11 * time.Second)
+		f.server.ResetJournal()
+		pass(5 * time.Minute)
+		f.wantCalls("")
+		f.wantPhase(PhasePaused)
+		if len(f.told.failed) > 0 || len(f.told.errs) > 0 {
+			t.Errorf("a closed gate is no error: %v %v", f.told.failed, f.told.errs)
+		}
+	})
+}
+
+func TestTriggerDoesNotMakeRenewalsMoreFrequent(t *testing.T) {
+	bubble(t, nil, func(f *fixture) {
+		f.start()
+		pass(time.Second)
+		f.server.ResetJournal()
+		for range 100 {
+			f.controller.Trigger(nodeName)
+			pass(10 * time.Millisecond)
+		}
+		f.wantCalls("")
+		pass(10 * time.Second)
+		f.wantCalls("PUT")
+	})
+}
+
+func TestL17Shutdown(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		policy ShutdownPolicy
+		before func(*fixture)
+		after  func(*fixture, *coordinationv1.Lease)
+		want   string // calls at shutdown
+	}{
+		{"Leave", ShutdownLeave, nil, wantHolder(nodeName), ""},
+		{"Delete", ShutdownDelete, nil, wantNone, "DELETE"},
+		{"Expire", ShutdownExpire, nil, func(f *fixture, l *coordinationv1.Lease) {
+			if l.Spec.HolderIdentity != nil || *l.Spec.LeaseDurationSeconds != 1 || len(l.OwnerReferences) != 1 {
+				f.Errorf("lease is %+v", l)
+			}
+			if renewed := f.status().LastRenewal; !l.Spec.RenewTime.Equal(ptr.To(metav1.NewMicroTime(renewed.Truncate(time.Microsecond)))) {
+				f.Errorf("renewTime %v is not that of the last renewal, %v", l.Spec.RenewTime, renewed)
+			}
+		}, "PUT"},
+		{"DeleteLabelled", ShutdownDelete, func(f *fixture) {
+			f.editLease(func(l *coordinationv1.Lease) { l.Labels = map[string]string{"a": "b"} })
+		}, wantNone, "DELETE GET DELETE"},
+		{"DeleteForeign", ShutdownDelete, func(f *fixture) { f.steal("other", 0) }, wantHolder("other"), "DELETE GET"},
+		{"ExpireForeign", ShutdownExpire, func(f *fixture) { f.steal("other", 0) }, wantHolder("other"), "PUT GET"},
+		{"DeleteOfASecondProcess", ShutdownDelete, func(f *fixture) { f.steal(nodeName, time.Second) }, wantHolder(nodeName), "DELETE GET"},
+		{"DeleteSuccessor", ShutdownDelete, func(f *fixture) {
+			apitest.Delete[*coordinationv1.Lease](f.server, corev1.NamespaceNodeLease, nodeName)
+			f.putLease(nodeName, time.Now(), nil)
+		}, wantHolder(nodeName), "DELETE GET"},
+		{"DeleteGone", ShutdownDelete, func(f *fixture) {
+			apitest.Delete[*coordinationv1.Lease](f.server, corev1.NamespaceNodeLease, nodeName)
+		}, wantNone, "DELETE"},
+		{"ExpireGone", ShutdownExpire, func(f *fixture) {
+			apitest.Delete[*coordinationv1.Lease](f.server, corev1.NamespaceNodeLease, nodeName)
+		}, wantNone, "PUT GET"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			bubble(t, func(_ *fixture, cfg *Config) { cfg.OnShutdown = test.policy }, func(f *fixture) {
+				f.start()
+				pass(15 * time.Second)
+				if test.before != nil {
+					test.before(f)
+				}
+				f.server.ResetJournal()
+				f.stop()
+				f.wantCalls(test.want)
+				test.after(f, f.lease())
+				if len(f.told.errs) > 0 {
+					t.Errorf("reported %v", f.told.errs)
+				}
+			})
+		})
+	}
+}
+
+func wantHolder(holder string) func(*fixture, *coordinationv1.Lease) {
+	return func(f *fixture, l *coordinationv1.Lease) {
+		f.Helper()
+		if l == nil || *l.Spec.HolderIdentity != holder {
+			f.Errorf("lease is %+v, want one that %q holds", l, holder)
+		}
+	}
+}
+
+func wantNone(f *fixture, l *coordinationv1.Lease) {
+	f.Helper()
+	if l != nil {
+		f.Errorf("lease is %+v, want none", l)
+	}
+}
+
+// A write that was under way when Run ended is found and released too.
+func TestL17WriteUnderWay(t *testing.T) {
+	for _, fault := range []apitest.Fault{{Match: puts, HangResponse: true}, {Match: posts, HangResponse: true}} {
+		bubble(t, func(_ *fixture, cfg *Config) { cfg.OnShutdown = ShutdownDelete }, func(f *fixture) {
+			f.server.Inject(fault)
+			f.start()
+			pass(13 * time.Second)
+			f.stop()
+			wantNone(f, f.lease())
+		})
+	}
+}
+
+// An API server that does not answer holds up the end for ShutdownTimeout.
+func TestL17Hang(t *testing.T) {
+	bubble(t, func(_ *fixture, cfg *Config) { cfg.OnShutdown = ShutdownDelete }, func(f *fixture) {
+		f.start()
+		pass(time.Minute)
+		f.server.Inject(apitest.Fault{Hang: true})
+		begin := time.Now()
+		f.cancel()
+		if err := <-f.done; err != nil {
+			t.Errorf("Run = %v", err)
+		}
+		f.cancel = nil
+		if took := time.Since(begin); took != DefaultShutdownTimeout {
+			t.Errorf("Run returned after %v, want %v", took, DefaultShutdownTimeout)
+		}
+		if len(f.told.errs) != 1 {
+			t.Errorf("reported %v", f.told.errs)
+		}
+	})
+}
+
+func TestRemove(t *testing.T) {
+	for policy, want := range map[ShutdownPolicy]string{ShutdownLeave: "", ShutdownDelete: "DELETE", ShutdownExpire: "PUT"} {
+		t.Run(policy.String(), func(t *testing.T) {
+			bubble(t, func(_ *fixture, cfg *Config) { cfg.OnShutdown = policy }, func(f *fixture) {
+				f.start()
+				pass(15 * time.Second)
+				f.server.ResetJournal()
+				f.controller.Remove(nodeName)
+				f.controller.Remove(nodeName)
+				if _, ok := f.controller.Status(nodeName); ok {
+					t.Error("the node is served after Remove")
+				}
+				pass(time.Hour)
+				f.wantCalls(want)
+				if err := f.controller.Check(nil); err != nil {
+					t.Errorf("Check without nodes: %v", err)
+				}
+				if err := f.controller.Add(nodeName); err != nil {
+					t.Fatal(err)
+				}
+				if err := f.controller.Check(nil); err != nil {
+					t.Errorf("Check after Add: %v", err)
+				}
+				pass(time.Second)
+				f.wantPhase(PhaseHeld)
+			})
+		})
+	}
+}
+
+// Added again while its release is still to come, or under way, or refused.
+func TestRemoveAndAdd(t *testing.T) {
+	for _, latency := range []time.Duration{0, time.Second} {
+		bubble(t, func(_ *fixture, cfg *Config) { cfg.OnShutdown = ShutdownDelete }, func(f *fixture) {
+			f.server.Inject(apitest.Fault{Latency: latency})
+			f.start()
+			pass(15 * time.Second)
+			for _, wait := range []time.Duration{0, latency / 2, latency, 3 * latency} {
+				f.controller.Remove(nodeName)
+				pass(wait)
+				if err := f.controller.Add(nodeName); err != nil {
+					t.Fatal(err)
+				}
+				pass(15 * time.Second)
+				f.wantPhase(PhaseHeld)
+				if f.lease() == nil {
+					t.Error("there is no lease")
+				}
+			}
+			f.server.ResetJournal()
+			pass(10 * time.Minute)
+			if n := f.server.Count(apitest.Match{}); n != 60 {
+				t.Errorf("%d requests in 60 intervals", n)
+			}
+			f.cancel() // the release of the lease takes its time
+			<-f.done
+			f.cancel = nil
+		})
+	}
+}
