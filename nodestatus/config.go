@@ -129,7 +129,8 @@ type Config struct {
 	// OnReplaced says what to do when the Node is another object of the same
 	// name. Default: ReplacedAdopt.
 	OnReplaced ReplacedPolicy
-	// OnShutdown says what is written when Run ends. Default: ShutdownLeave.
+	// OnShutdown says what is written when Run ends, and when a node is removed.
+	// Default: ShutdownLeave.
 	OnShutdown ShutdownPolicy
 
 	// CallTimeout is the deadline of one API call, its retries inside client-go

@@ -115,15 +115,27 @@ func (c *Controller) Add(nodeName string) error {
 	if c.ended.Load() {
 		return ErrStopped
 	}
+	if st, ok := c.nodes.Get(nodeName); ok && st.comeBack() {
+		return nil
+	}
 	c.nodes.Add(nodeName, &state{})
 	return nil
 }
 
-// Remove ceases to serve a node and cancels the round that is under way. It
-// writes nothing: the Node stays as it is, and kube-controller-manager calls it
-// Unknown unless it is deleted. It never blocks.
+// Remove ceases to serve a node. Under ShutdownLeave it cancels the round that
+// is under way and writes nothing: the Node stays as it is, and
+// kube-controller-manager calls it Unknown after a while. Under the other
+// policies the node is served until Run has written what they ask for. It never
+// blocks.
 func (c *Controller) Remove(nodeName string) {
-	c.nodes.Remove(nodeName)
+	if c.cfg.OnShutdown == ShutdownLeave || !c.once.Begun() || c.ended.Load() {
+		c.nodes.Remove(nodeName)
+		return
+	}
+	if st, ok := c.nodes.Get(nodeName); ok {
+		st.leave()
+		c.nodes.Trigger(nodeName)
+	}
 }
 
 // Trigger runs the setters and health checks of a node now, and writes what has

@@ -45,7 +45,8 @@ func (p ReplacedPolicy) String() string {
 	return nameOf(int(p), "Adopt", "Exit")
 }
 
-// A ShutdownPolicy says what Run writes before it returns.
+// A ShutdownPolicy says what is written last for a node: before Run returns, and
+// after Remove.
 type ShutdownPolicy int
 
 const (

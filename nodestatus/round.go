@@ -24,6 +24,9 @@ func (c *Controller) round(ctx context.Context, name string, st *state) slots.Ne
 	}()
 	ctx = klog.NewContext(ctx, klog.LoggerWithValues(klog.FromContext(ctx), "node", klog.KRef("", name)))
 	sleeps := c.sleeps.tick(time.Now())
+	if st.isLeaving() {
+		return c.leave(ctx, name, st)
+	}
 	if st.idle() {
 		return slots.Next{Idle: true}
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/kubewright/kubewright/internal/apierr"
 	"github.com/kubewright/kubewright/internal/lifecycle"
+	"github.com/kubewright/kubewright/internal/slots"
 )
 
 // farewell does what OnShutdown asks for, for all nodes, within
@@ -46,6 +47,49 @@ func (c *Controller) farewell(ctx context.Context) {
 		})
 	}
 	writes.Wait()
+}
+
+// leave says farewell to a node that Remove was called for.
+func (c *Controller) leave(ctx context.Context, name string, st *state) slots.Next {
+	farewell, cancel := lifecycle.Shutdown(ctx, c.cfg.ShutdownTimeout)
+	defer cancel()
+	c.sayFarewell(farewell, name, st)
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.leaving = false
+	if st.rejoin {
+		// Served again, from the start: it may have been unregistered.
+		st.rejoin = false
+		st.forget()
+		st.phase = PhaseRegistering
+		return slots.Next{Wait: minGap}
+	}
+	st.left = true
+	c.nodes.Remove(name)
+	return slots.Next{}
+}
+
+// leave makes the next round the last.
+func (st *state) leave() {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.leaving, st.rejoin = true, false
+}
+
+// isLeaving reports whether this round is to be the last.
+func (st *state) isLeaving() bool {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return st.leaving
+}
+
+// comeBack makes a node that is leaving begin anew after its last round. It
+// reports false where that is over: then the scheduler can take it again.
+func (st *state) comeBack() bool {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.rejoin = st.leaving
+	return !st.left
 }
 
 // sayFarewell does it for one node.

@@ -47,6 +47,9 @@ type state struct {
 	foreign     bool // view is not from our own call
 	specChanged bool // since the hook was told
 	complete    bool // all setters have succeeded in one round
+	leaving     bool // Remove was called, and something is to be written first
+	rejoin      bool // and then Add
+	left        bool // out of the scheduler
 
 	streaks *streaks // nil while nothing fails; for the round alone
 }

@@ -1,0 +1,170 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package nodestatus
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+)
+
+// noClient is a client for tests that make no call.
+type noClient struct{ corev1client.NodesGetter }
+
+func TestNewFillsInDefaults(t *testing.T) {
+	c, err := New(Config{Client: noClient{}, NodeName: node1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := c.cfg
+	for name, same := range map[string]bool{
+		"SyncInterval":    cfg.SyncInterval == DefaultSyncInterval,
+		"ReportInterval":  cfg.ReportInterval == DefaultReportInterval,
+		"SetterTimeout":   cfg.SetterTimeout == DefaultSetterTimeout,
+		"GracePeriod":     cfg.GracePeriod == DefaultGracePeriod,
+		"CallTimeout":     cfg.CallTimeout == DefaultCallTimeout,
+		"ShutdownTimeout": cfg.ShutdownTimeout == DefaultShutdownTimeout,
+		"Workers":         cfg.Workers == DefaultWorkers,
+		"Name":            cfg.Name == DefaultName && c.Name() == DefaultName,
+	} {
+		if !same {
+			t.Errorf("%s has not its default: %+v", name, cfg)
+		}
+	}
+	slow, err := New(Config{Client: noClient{}, SyncInterval: time.Hour})
+	if err != nil || slow.cfg.ReportInterval != time.Hour {
+		t.Errorf("with SyncInterval of an hour: %v; ReportInterval defaults to %v", err, slow.cfg.ReportInterval)
+	}
+}
+
+func TestNewCopiesItsConfig(t *testing.T) {
+	setters := []Setter{func(context.Context, *corev1.Node) error { return nil }}
+	tmpl := template()
+	c, err := New(Config{Client: noClient{}, Template: tmpl, Setters: setters})
+	if err != nil {
+		t.Fatal(err)
+	}
+	setters[0] = nil
+	tmpl.Labels["later"] = "x"
+	if c.cfg.Setters[0] == nil || c.cfg.Template.Labels["later"] != "" {
+		t.Error("the controller shares memory with the Config it was made from")
+	}
+}
+
+func TestNewReportsEveryProblemByItsField(t *testing.T) {
+	ok := func(edit func(*Config)) Config {
+		cfg := Config{Client: noClient{}, NodeName: node1}
+		edit(&cfg)
+		return cfg
+	}
+	for _, tc := range []struct {
+		name string
+		cfg  Config
+		want []string
+	}{
+		{"no client", Config{NodeName: node1}, []string{"Client: Required value"}},
+		{"bad name", ok(func(c *Config) { c.NodeName = "Node_1" }), []string{"NodeName: Invalid value"}},
+		{"short interval", ok(func(c *Config) { c.SyncInterval = time.Millisecond }), []string{"SyncInterval: Invalid value"}},
+		{"negative", ok(func(c *Config) { c.CallTimeout, c.Workers = -1, -1 }), []string{"CallTimeout: Invalid value", "Workers: Invalid value"}},
+		{"reports more often than rounds", ok(func(c *Config) { c.ReportInterval = time.Second }), []string{"ReportInterval: Invalid value", "SyncInterval, which is 10s"}},
+		{"nil functions", ok(func(c *Config) { c.Setters, c.HealthChecks = []Setter{nil}, []HealthCheck{nil} }), []string{"Setters[0]: Required value", "HealthChecks[0]: Required value"}},
+		{"too many", ok(func(c *Config) {
+			c.Setters = make([]Setter, 65)
+			for i := range c.Setters {
+				c.Setters[i] = NoPressure()
+			}
+		}), []string{"Setters: Too many: 65"}},
+		{"no policies", ok(func(c *Config) { c.OnDeleted, c.OnReplaced, c.OnShutdown = 3, -1, 9 }), []string{"OnDeleted: Invalid value", "OnReplaced: Invalid value", "OnShutdown: Invalid value"}},
+		{"a node can't unregister itself", ok(func(c *Config) { c.NodeCredentials, c.OnShutdown = true, ShutdownUnregister }), []string{"OnShutdown: Forbidden"}},
+		{"template of another node", ok(func(c *Config) { c.Template = &corev1.Node{}; c.Template.Name = "n2" }), []string{"Template.Name: Invalid value"}},
+		{"generated name", ok(func(c *Config) { c.Template = &corev1.Node{}; c.Template.GenerateName = "n-" }), []string{"Template.GenerateName: Forbidden"}},
+		{"labels", ok(func(c *Config) { c.Template = template(); c.Template.Labels["a b"] = "!" }), []string{"Template.Labels"}},
+		{"annotations", ok(func(c *Config) { c.Template = template(); c.Template.Annotations["a b"] = "" }), []string{"Template.Annotations"}},
+		{"labels that a node may not set", ok(func(c *Config) {
+			c.NodeCredentials, c.Template = true, template()
+			c.Template.Labels["node-role.kubernetes.io/virtual"] = ""
+			c.Template.Labels["node-restriction.kubernetes.io/x"] = ""
+		}), []string{"Template.Labels: Forbidden", "node-restriction.kubernetes.io/x, node-role.kubernetes.io/virtual"}},
+		{"config source", ok(func(c *Config) {
+			c.NodeCredentials, c.Template = true, template()
+			c.Template.Spec.ConfigSource = &corev1.NodeConfigSource{}
+		}), []string{"Template.Spec.ConfigSource: Forbidden"}},
+		{"taints", ok(func(c *Config) {
+			c.Template = template()
+			c.Template.Spec.Taints = []corev1.Taint{{Key: "", Effect: "Sometimes"}}
+		}), []string{"Template.Spec.Taints[0].Key", "Template.Spec.Taints[0].Effect: Unsupported value"}},
+		{"conditions", ok(func(c *Config) {
+			c.Template = template()
+			c.Template.Status.Conditions = []corev1.NodeCondition{{Type: "Ready"}}
+		}), []string{"Template.Status.Conditions: Invalid value", `status ""`}},
+		{"former conditions", ok(func(c *Config) { c.FormerConditions = []corev1.NodeConditionType{""} }), []string{"FormerConditions[0]: Required value"}},
+		{"all at once", Config{NodeName: "!", Workers: -1, OnDeleted: 7}, []string{"Client", "NodeName", "Workers", "OnDeleted"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			_, err := New(tc.cfg)
+			if err == nil {
+				t.Fatal("New has nothing against it")
+			}
+			if !strings.HasPrefix(err.Error(), "nodestatus: invalid config: ") {
+				t.Errorf("the error is %v", err)
+			}
+			for _, want := range tc.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("%q does not say %q", err, want)
+				}
+			}
+			var all utilerrors.Aggregate
+			if !errors.As(err, &all) {
+				t.Errorf("%T is no aggregate", err)
+			}
+		})
+	}
+}
+
+func TestMayLabel(t *testing.T) {
+	for key, want := range map[string]bool{
+		"pool":                                     true,
+		"example.com/pool":                         true,
+		"notkubernetes.io/x":                       true,
+		"kubernetes.io/hostname":                   true,
+		"kubernetes.io/os":                         true,
+		"kubernetes.io/arch":                       true,
+		"beta.kubernetes.io/os":                    true,
+		"topology.kubernetes.io/zone":              true,
+		"failure-domain.beta.kubernetes.io/zone":   true,
+		"node.kubernetes.io/instance-type":         true,
+		"node.kubernetes.io/anything":              true,
+		"sub.kubelet.kubernetes.io/anything":       true,
+		"kubernetes.io/role":                       false,
+		"node-role.kubernetes.io/control-plane":    false,
+		"topology.kubernetes.io/rack":              false,
+		"k8s.io/x":                                 false,
+		"cloud.k8s.io/x":                           false,
+		"node-restriction.kubernetes.io/x":         false,
+		"example.node-restriction.kubernetes.io/x": false,
+	} {
+		if got := MayLabel(key); got != want {
+			t.Errorf("MayLabel(%q) = %v, want %v", key, got, want)
+		}
+	}
+}
+
+func TestNamesOfConstants(t *testing.T) {
+	for _, tc := range []struct{ got, want string }{
+		{DeletedExit.String(), "Exit"}, {DeletedReregister.String(), "Reregister"}, {DeletedIdle.String(), "Idle"}, {DeletedPolicy(9).String(), "Invalid"},
+		{ReplacedAdopt.String(), "Adopt"}, {ReplacedExit.String(), "Exit"}, {ReplacedPolicy(-1).String(), "Invalid"},
+		{ShutdownLeave.String(), "Leave"}, {ShutdownNotReady.String(), "NotReady"}, {ShutdownUnregister.String(), "Unregister"},
+		{PhaseRegistering.String(), "Registering"}, {PhaseRegistered.String(), "Registered"}, {PhaseDeleted.String(), "Deleted"}, {PhaseReplaced.String(), "Replaced"},
+	} {
+		if tc.got != tc.want {
+			t.Errorf("%q, want %q", tc.got, tc.want)
+		}
+	}
+}
