@@ -38,20 +38,17 @@ func (m *merger) conditions() {
 // observedConditions writes the conditions in the report that are the provider's
 // to write, and returns its PodReadyToStartContainers, if any.
 func (m *merger) observedConditions(ends bool) (sandbox corev1.PodCondition) {
-	seen := func(i int) bool {
-		return indexOf(m.observed.Conditions, m.observed.Conditions[i].Type) != i
-	}
-	path := statusPath.Child("conditions")
 	for i, c := range m.observed.Conditions {
-		if errs := checkCondition(path.Index(i), &c); len(errs) > 0 {
+		at := place{"conditions", i}
+		if errs := checkCondition(at.path(), &c); len(errs) > 0 {
 			m.problems = append(m.problems, errs...)
 			continue
 		}
-		if seen(i) {
-			m.problem(field.Duplicate(path.Index(i).Child("type"), c.Type))
+		if indexOf(m.observed.Conditions, c.Type) != i {
+			m.problem(field.Duplicate(at.path("type"), c.Type))
 			continue
 		}
-		m.timestamp(path.Index(i).Child("lastTransitionTime"), &c.LastTransitionTime)
+		m.timestamp(at, &c.LastTransitionTime, "lastTransitionTime")
 		c.Reason, c.Message = text(c.Reason, maxReason), text(c.Message, maxMessage)
 		switch c.Type {
 		case corev1.PodScheduled, corev1.ContainersReady, corev1.PodReady, corev1.PodInitialized:

@@ -26,14 +26,29 @@ const (
 	ephemeral
 )
 
+// place is an element of a list in the status. Its path is made when there is a
+// problem to report: most reports have none.
+type place struct {
+	list  string
+	index int
+}
+
+func (p place) path(names ...string) *field.Path {
+	path := statusPath.Child(p.list).Index(p.index)
+	if len(names) > 0 {
+		path = path.Child(names[0], names[1:]...)
+	}
+	return path
+}
+
 // containers merges the three lists of container statuses.
 func (m *merger) containers() {
 	spec := &m.pod.Spec
-	m.next.InitContainerStatuses = mergeContainers(m, initial, spec.InitContainers, statusPath.Child("initContainerStatuses"),
+	m.next.InitContainerStatuses = mergeContainers(m, initial, spec.InitContainers, "initContainerStatuses",
 		m.stored.InitContainerStatuses, m.observed.InitContainerStatuses)
-	m.next.ContainerStatuses = mergeContainers(m, regular, spec.Containers, statusPath.Child("containerStatuses"),
+	m.next.ContainerStatuses = mergeContainers(m, regular, spec.Containers, "containerStatuses",
 		m.stored.ContainerStatuses, m.observed.ContainerStatuses)
-	m.next.EphemeralContainerStatuses = mergeContainers(m, ephemeral, debugContainers(spec), statusPath.Child("ephemeralContainerStatuses"),
+	m.next.EphemeralContainerStatuses = mergeContainers(m, ephemeral, debugContainers(spec), "ephemeralContainerStatuses",
 		m.stored.EphemeralContainerStatuses, m.observed.EphemeralContainerStatuses)
 }
 
@@ -51,7 +66,7 @@ func debugContainers(spec *corev1.PodSpec) []corev1.Container {
 // observed, that it waits. The API replaces such a list whole, so one that left
 // out a container would take its exit code away. Statuses of containers that the
 // spec doesn't have are left out, observed ones as a problem.
-func mergeContainers(m *merger, k kind, specs []corev1.Container, path *field.Path, stored, observed []corev1.ContainerStatus) []corev1.ContainerStatus {
+func mergeContainers(m *merger, k kind, specs []corev1.Container, list string, stored, observed []corev1.ContainerStatus) []corev1.ContainerStatus {
 	if len(observed) == 0 && len(stored) == 0 {
 		return nil
 	}
@@ -62,19 +77,19 @@ func mergeContainers(m *merger, k kind, specs []corev1.Container, path *field.Pa
 		at := indexOfContainer(observed, c.Name)
 		switch {
 		case at >= 0:
-			out = append(out, m.container(k, c, path.Index(at), old, observed[at]))
+			out = append(out, m.container(k, c, place{list, at}, old, observed[at]))
 		case old != nil:
 			out = append(out, *old.DeepCopy())
 		case len(observed) > 0 && k != ephemeral:
-			out = append(out, m.container(k, c, path, nil, corev1.ContainerStatus{Name: c.Name}))
+			out = append(out, m.container(k, c, place{list, i}, nil, corev1.ContainerStatus{Name: c.Name}))
 		}
 	}
 	for i := range observed {
 		switch name := observed[i].Name; {
 		case indexOfContainer(observed, name) != i:
-			m.problem(field.Duplicate(path.Index(i).Child("name"), name))
+			m.problem(field.Duplicate(place{list, i}.path("name"), name))
 		case !hasContainer(specs, name):
-			m.problem(field.NotFound(path.Index(i).Child("name"), name))
+			m.problem(field.NotFound(place{list, i}.path("name"), name))
 		}
 	}
 	return out
@@ -100,7 +115,7 @@ func hasContainer(specs []corev1.Container, name string) bool {
 
 // container returns what to store for one container of the spec that has cs
 // observed and old, if not nil, stored.
-func (m *merger) container(k kind, c *corev1.Container, path *field.Path, old *corev1.ContainerStatus, cs corev1.ContainerStatus) corev1.ContainerStatus {
+func (m *merger) container(k kind, c *corev1.Container, at place, old *corev1.ContainerStatus, cs corev1.ContainerStatus) corev1.ContainerStatus {
 	if m.u.Stopped && cs.State.Running == nil {
 		// It won't be started again: the end of its last run is its end.
 		if end := lastEnd(&cs); end != nil && cs.State.Terminated == nil {
@@ -113,12 +128,12 @@ func (m *merger) container(k kind, c *corev1.Container, path *field.Path, old *c
 			return *old.DeepCopy()
 		}
 		if !mayLeaveTerminated(&m.pod.Spec, k, c, old.State.Terminated) {
-			m.problem(field.Forbidden(path.Child("state"), "a container that ended and isn't restarted has no other state"))
+			m.problem(field.Forbidden(at.path("state"), "a container that ended and isn't restarted has no other state"))
 			return *old.DeepCopy()
 		}
 	}
-	m.containerState(path.Child("state"), &cs.State)
-	m.containerState(path.Child("lastState"), &cs.LastTerminationState)
+	m.containerState(at, "state", &cs.State)
+	m.containerState(at, "lastState", &cs.LastTerminationState)
 	if cs.State == (corev1.ContainerState{}) {
 		cs.State.Waiting = &corev1.ContainerStateWaiting{Reason: reasonContainerCreating}
 		if k == regular && len(m.pod.Spec.InitContainers) > 0 {
@@ -129,7 +144,7 @@ func (m *merger) container(k kind, c *corev1.Container, path *field.Path, old *c
 	cs.LastTerminationState.Running, cs.LastTerminationState.Waiting = nil, nil
 
 	if cs.RestartCount < 0 {
-		m.problem(field.Invalid(path.Child("restartCount"), cs.RestartCount, "must not be negative"))
+		m.problem(field.Invalid(at.path("restartCount"), cs.RestartCount, "must not be negative"))
 		cs.RestartCount = 0
 	}
 	if old != nil {
@@ -141,7 +156,7 @@ func (m *merger) container(k kind, c *corev1.Container, path *field.Path, old *c
 	}
 	cs.ContainerID = text(cs.ContainerID, maxReason)
 	readiness(&cs, k, c)
-	m.containerDetails(path, k, c, &cs)
+	m.containerDetails(at, k, c, &cs)
 	return cs
 }
 
@@ -222,7 +237,7 @@ func readiness(cs *corev1.ContainerStatus, k kind, c *corev1.Container) {
 }
 
 // containerState leaves the most final member of state and makes it storable.
-func (m *merger) containerState(path *field.Path, state *corev1.ContainerState) {
+func (m *merger) containerState(at place, which string, state *corev1.ContainerState) {
 	set := 0
 	for _, is := range [...]bool{state.Waiting != nil, state.Running != nil, state.Terminated != nil} {
 		if is {
@@ -230,7 +245,7 @@ func (m *merger) containerState(path *field.Path, state *corev1.ContainerState) 
 		}
 	}
 	if set > 1 {
-		m.problem(field.Invalid(path, "waiting, running, terminated", "only one of them may be set"))
+		m.problem(field.Invalid(at.path(which), "waiting, running, terminated", "only one of them may be set"))
 	}
 	switch {
 	case state.Terminated != nil:
@@ -239,24 +254,24 @@ func (m *merger) containerState(path *field.Path, state *corev1.ContainerState) 
 		end.Reason = text(end.Reason, maxReason)
 		end.Message = text(end.Message, terminationShare(&m.pod.Spec))
 		end.ContainerID = text(end.ContainerID, maxReason)
-		m.timestamp(path.Child("terminated", "startedAt"), &end.StartedAt)
-		m.timestamp(path.Child("terminated", "finishedAt"), &end.FinishedAt)
+		m.timestamp(at, &end.StartedAt, which, "terminated", "startedAt")
+		m.timestamp(at, &end.FinishedAt, which, "terminated", "finishedAt")
 	case state.Running != nil:
 		state.Waiting = nil
-		m.timestamp(path.Child("running", "startedAt"), &state.Running.StartedAt)
+		m.timestamp(at, &state.Running.StartedAt, which, "running", "startedAt")
 	case state.Waiting != nil:
 		state.Waiting.Reason = text(state.Waiting.Reason, maxReason)
 		state.Waiting.Message = text(state.Waiting.Message, maxMessage)
 	}
 }
 
-func (m *merger) timestamp(path *field.Path, t *metav1.Time) {
+func (m *merger) timestamp(at place, t *metav1.Time, names ...string) {
 	if t.IsZero() {
 		*t = metav1.Time{}
 		return
 	}
 	if !storable(*t) {
-		m.problem(field.Invalid(path, t.Unix(), "not a time that the API can store"))
+		m.problem(field.Invalid(at.path(names...), t.Unix(), "not a time that the API can store"))
 		*t = metav1.Time{}
 		return
 	}

@@ -15,14 +15,16 @@ import (
 )
 
 // containerDetails takes out of cs what the API server would refuse.
-func (m *merger) containerDetails(path *field.Path, k kind, c *corev1.Container, cs *corev1.ContainerStatus) {
-	if errs := checkUser(path.Child("user"), &m.pod.Spec, cs.User); len(errs) > 0 {
-		m.problems = append(m.problems, errs...)
-		cs.User = nil
+func (m *merger) containerDetails(at place, k kind, c *corev1.Container, cs *corev1.ContainerStatus) {
+	if cs.User != nil {
+		if errs := checkUser(at.path("user"), &m.pod.Spec, cs.User); len(errs) > 0 {
+			m.problems = append(m.problems, errs...)
+			cs.User = nil
+		}
 	}
 	mounts := cs.VolumeMounts[:0]
 	for i := range cs.VolumeMounts {
-		if errs := checkMount(path.Child("volumeMounts").Index(i), &cs.VolumeMounts[i]); len(errs) > 0 {
+		if errs := checkMount(at.path("volumeMounts").Index(i), &cs.VolumeMounts[i]); len(errs) > 0 {
 			m.problems = append(m.problems, errs...)
 			continue
 		}
@@ -32,8 +34,8 @@ func (m *merger) containerDetails(path *field.Path, k kind, c *corev1.Container,
 
 	allocated := cs.AllocatedResourcesStatus[:0]
 	for i := range cs.AllocatedResourcesStatus {
-		at := path.Child("allocatedResourcesStatus").Index(i)
-		if errs := checkAllocated(at, k, c, m.stored, &cs.AllocatedResourcesStatus[i]); len(errs) > 0 {
+		path := at.path("allocatedResourcesStatus").Index(i)
+		if errs := checkAllocated(path, k, c, m.stored, &cs.AllocatedResourcesStatus[i]); len(errs) > 0 {
 			m.problems = append(m.problems, errs...)
 			continue
 		}
@@ -41,10 +43,14 @@ func (m *merger) containerDetails(path *field.Path, k kind, c *corev1.Container,
 	}
 	cs.AllocatedResourcesStatus = allocated
 
-	m.resourceList(path.Child("allocatedResources"), cs.AllocatedResources)
-	m.requirements(path.Child("resources"), cs.Resources)
+	if cs.AllocatedResources != nil {
+		m.resourceList(at.path("allocatedResources"), cs.AllocatedResources)
+	}
+	if cs.Resources != nil {
+		m.requirements(at.path("resources"), cs.Resources)
+	}
 	if cs.StopSignal != nil && !utf8.ValidString(string(*cs.StopSignal)) {
-		m.problem(field.Invalid(path.Child("stopSignal"), text(string(*cs.StopSignal), 100), "must be UTF-8"))
+		m.problem(field.Invalid(at.path("stopSignal"), text(string(*cs.StopSignal), 100), "must be UTF-8"))
 		cs.StopSignal = nil
 	}
 }
@@ -62,9 +68,6 @@ func (m *merger) resources() {
 }
 
 func (m *merger) requirements(path *field.Path, r *corev1.ResourceRequirements) {
-	if r == nil {
-		return
-	}
 	m.resourceList(path.Child("limits"), r.Limits)
 	m.resourceList(path.Child("requests"), r.Requests)
 	// Claims are part of the spec only.
