@@ -133,12 +133,15 @@ func explain(f failure) (reason, message string) {
 		return reason, message
 	}
 	switch {
-	case f.check && f.late:
-		return ReasonHealthCheckTimeout, fmt.Sprintf("%s: %v", f.field, f.err)
+	case f.late:
+		// The same text as long as it lasts: another one would be a write.
+		reason = ReasonSetterTimeout
+		if f.check {
+			reason = ReasonHealthCheckTimeout
+		}
+		return reason, f.field + " did not return in time"
 	case f.check:
 		return ReasonHealthCheckFailed, f.err.Error()
-	case f.late:
-		return ReasonSetterTimeout, fmt.Sprintf("%s: %v", f.field, f.err)
 	}
 	return ReasonSetterFailed, fmt.Sprintf("%s: %v", f.field, f.err)
 }

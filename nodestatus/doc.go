@@ -59,11 +59,13 @@
 //
 // The transition time of a condition moves if and only if its status differs
 // from what the server showed last. The server's view is that of the last
-// answer or, better, of the informer behind [Controller.EventHandler]. Where
-// somebody may have written Unknown meanwhile (after GracePeriod without
-// success, after a sleep of the process, after [Controller.Resync]) the Node is
-// read before it is written. Without any of these a flip to Unknown that nobody
-// tells of is undone by the next write, with the older transition time.
+// answer or, better, of the informer behind [Controller.EventHandler]; with
+// one, a write also carries the resourceVersion, so that a write of somebody
+// else that came between is never dated wrongly. Where somebody may have
+// written Unknown meanwhile (after GracePeriod without success, after a sleep
+// of the process, after [Controller.Resync]) the Node is read before it is
+// written. Without any of these a flip to Unknown that nobody tells of is
+// undone by the next write, with the older transition time.
 //
 // What comes back is compared with what was said. What another writer has
 // changed is said once more at once, and after that at most once a

@@ -59,6 +59,7 @@ func (st *state) observe(node *corev1.Node, deleted bool) bool {
 		// What informers say of the past is not always so: a read decides.
 		st.look = true
 	default:
+		st.watched = true
 		before := st.view
 		if !st.see(node) {
 			return false // our own write, or older

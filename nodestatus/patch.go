@@ -237,14 +237,18 @@ type patchCondition struct {
 }
 
 // patch encodes the difference as a strategic merge patch that applies to the
-// object with this uid and to no other. All of conditions go into it, whole and
+// object with this uid and to no other, and to no other version of it where one
+// is given. All of conditions go into it, whole and
 // whether they changed or not: a diff would be against a view that may be old.
-func (d difference) patch(uid types.UID, conditions []corev1.NodeCondition) ([]byte, error) {
+func (d difference) patch(uid types.UID, version string, conditions []corev1.NodeCondition) ([]byte, error) {
 	metadata := maps.Clone(d.metadata)
 	if metadata == nil {
 		metadata = make(map[string]any)
 	}
 	metadata["uid"] = uid
+	if version != "" {
+		metadata["resourceVersion"] = version
+	}
 	status := maps.Clone(d.status)
 	if status == nil {
 		status = make(map[string]any)

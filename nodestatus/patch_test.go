@@ -209,7 +209,7 @@ func TestPatch(t *testing.T) {
 				t.Fatal(err)
 			}
 			conditions := stamp(then.Status.Conditions, shown.Status.Conditions, now)
-			patch, err := d.patch("u1", conditions)
+			patch, err := d.patch("u1", "", conditions)
 			if err != nil {
 				t.Fatal(err)
 			}

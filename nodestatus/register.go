@@ -12,7 +12,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
 
@@ -70,7 +69,7 @@ func (r *work) adopt(node *corev1.Node) {
 	st.forget()
 	st.phase = PhaseRegistering
 	st.uid, st.view, st.owned = node.UID, newView(node), former.encode()
-	r.cause = CauseAdopt
+	r.cause, r.fresh = CauseAdopt, true
 }
 
 // forget drops what is known of the object served so far.
@@ -94,7 +93,7 @@ func (r *work) look(ctx context.Context) bool {
 		defer st.mu.Unlock()
 		st.specChanged = st.specChanged || specDiffers(st.view.node(), node)
 		st.see(node)
-		st.force = true
+		st.force, r.fresh = true, true
 		return true
 	case err == nil && phase == PhaseRegistered:
 		return r.replaced(ctx, node)
@@ -174,26 +173,16 @@ func (r *work) failed(ctx context.Context, verb string, err error, latency time.
 	case v == gone && registered:
 		r.gone(ctx)
 		return
-	case v == other && registered && verb == "patch":
-		// The object may have changed under us. One read tells.
-		uid := r.served()
-		if !r.look(ctx) {
-			return // look has dealt with it
+	case v == other && verb == "patch" && r.conflicts < maxConflicts:
+		// Somebody else was faster, or it is another object: one read tells.
+		r.conflicts++
+		if r.look(ctx) {
+			r.write(ctx)
 		}
-		if r.served() != uid {
-			r.write(ctx) // adopted: what fails now is not counted as this again
-			return
-		}
+		return
 	}
 	r.count(v, err)
 	st.streak().calls.Fail(ctx, r.cfg.ErrorHandler, explainCall(r.name, verb, err), "Failed to write the node")
-}
-
-// served returns the UID of the object that is served.
-func (r *work) served() types.UID {
-	r.state.mu.Lock()
-	defer r.state.mu.Unlock()
-	return r.state.uid
 }
 
 // count notes a failed call and sets the time before which there is no other.

@@ -67,8 +67,14 @@ type work struct {
 	hash  uint64       // of it
 	cause Cause
 
-	created bool // for Hooks.Registered
+	created   bool // for Hooks.Registered
+	fresh     bool // the Node was read in this round
+	conflicts int  // writes of this round that met another's
 }
+
+// maxConflicts is how many writes of a round may meet another's. The one after
+// that no longer minds.
+const maxConflicts = 2
 
 // situation returns what the choice of a step depends on.
 func (r *work) situation(sleeps uint32) (situation, error) {
@@ -124,6 +130,12 @@ func (r *work) write(ctx context.Context) {
 	st := r.state
 	st.mu.Lock()
 	shown, uid, owned := st.view.node(), st.uid, decodeOwnership(st.owned)
+	version := ""
+	if (r.fresh || st.watched) && r.conflicts < maxConflicts {
+		// The view is that of now, as far as we know, and if it is not we want
+		// to hear of it: transition times are made from it.
+		version = st.view.resourceVersion
+	}
 	st.mu.Unlock()
 	d, err := compare(r.node, shown, owned)
 	if err != nil {
@@ -131,7 +143,7 @@ func (r *work) write(ctx context.Context) {
 		return
 	}
 	conditions := stamp(r.node.Status.Conditions, shown.Status.Conditions, metav1.Now())
-	data, err := d.patch(uid, conditions)
+	data, err := d.patch(uid, version, conditions)
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "Failed to encode the status")
 		return

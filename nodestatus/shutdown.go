@@ -124,7 +124,7 @@ func (c *Controller) sayNotReady(ctx context.Context, name string, uid types.UID
 	ready := stamp([]corev1.NodeCondition{{
 		Type: corev1.NodeReady, Status: corev1.ConditionFalse, Reason: ReasonShutdown, Message: "the node is shutting down",
 	}}, shown.Status.Conditions, metav1.Now())
-	data, err := difference{}.patch(uid, ready)
+	data, err := difference{}.patch(uid, "", ready)
 	if err != nil {
 		return fmt.Errorf("encode the status: %w", err)
 	}

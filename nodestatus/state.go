@@ -45,6 +45,7 @@ type state struct {
 	look        bool // read the Node and then write it whole
 	force       bool // it was read, and is to be written whole
 	foreign     bool // view is not from our own call
+	watched     bool // the event handler shows what others write
 	specChanged bool // since the hook was told
 	complete    bool // all setters have succeeded in one round
 	leaving     bool // Remove was called, and something is to be written first

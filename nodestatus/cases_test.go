@@ -1,0 +1,702 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package nodestatus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubewright/kubewright/internal/apitest"
+)
+
+// The cases of the specification, by their names. N1 and N2 are in
+// controller_test.go, N4 and N5 in writers_test.go.
+
+// knob is a value that a test turns while setters and checks read it.
+type knob[T any] struct {
+	mu    sync.Mutex
+	value T
+}
+
+func (k *knob[T]) set(value T) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.value = value
+}
+
+func (k *knob[T]) get() T {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.value
+}
+
+// podsSetter says how many pods the node takes.
+func podsSetter(pods *knob[int64]) Setter {
+	return func(_ context.Context, n *corev1.Node) error {
+		n.Status.Capacity[corev1.ResourcePods] = *resource.NewQuantity(pods.get(), resource.DecimalSI)
+		return nil
+	}
+}
+
+// healthCheck fails with what the knob holds.
+func healthCheck(health *knob[error]) HealthCheck {
+	return func(context.Context, string) error { return health.get() }
+}
+
+// N3: a change is patched within 200 ms of Trigger, and 1,000 Triggers in
+// 100 ms are at most 2 patches.
+func TestN3(t *testing.T) { synctest.Test(t, testN3) }
+
+func testN3(t *testing.T) {
+	s := apitest.New(apitest.Options{})
+	pods := &knob[int64]{value: 110}
+	w := start(t, s, Config{Setters: []Setter{podsSetter(pods)}})
+	w.expect(1, 0, 0)
+	w.pass(time.Minute + 3*time.Second)
+	for i := range 5 {
+		pods.set(int64(i))
+		begin := time.Now()
+		w.c.Trigger(node1)
+		w.pass(200 * time.Millisecond)
+		if got := w.node().Status.Capacity.Pods().Value(); got != int64(i) {
+			t.Errorf("%d pods 200 ms after Trigger, want %d", got, i)
+		}
+		if at := s.Requests(patches)[0].Time.Sub(begin); at > 200*time.Millisecond {
+			t.Errorf("patched %v after Trigger", at)
+		}
+		w.expect(0, 0, 1)
+	}
+	w.pass(time.Second)
+	for i := range 1000 {
+		pods.set(int64(1000 + i))
+		w.c.Trigger(node1)
+		w.pass(100 * time.Microsecond)
+	}
+	w.pass(200 * time.Millisecond)
+	if n := s.Count(patches); n < 1 || n > 2 {
+		t.Errorf("%d patches for 1000 Triggers in 100 ms, want 1 or 2", n)
+	}
+	if got := w.node().Status.Capacity.Pods().Value(); got != 1999 {
+		t.Errorf("%d pods at the end, want the last value", got)
+	}
+}
+
+// N6: a setter that fails keeps what it set last, and the others go on.
+func TestN6(t *testing.T) { synctest.Test(t, testN6) }
+
+func testN6(t *testing.T) {
+	s := apitest.New(apitest.Options{})
+	pods, failing := &knob[int64]{value: 110}, &knob[error]{}
+	var told []SetterFailed
+	w := start(t, s, Config{
+		Setters: []Setter{
+			func(_ context.Context, n *corev1.Node) error {
+				n.Status.NodeInfo.KubeletVersion = "half-done" // must not be seen when it fails
+				SetCondition(n, corev1.NodeCondition{Type: "Fit", Status: corev1.ConditionTrue, Reason: "Yes"})
+				n.Status.Capacity["example.com/gpu"] = resource.MustParse("2")
+				if err := failing.get(); err != nil {
+					n.Status.Capacity["example.com/gpu"] = resource.MustParse("0")
+					return err
+				}
+				n.Status.NodeInfo.KubeletVersion = "v1"
+				return nil
+			},
+			podsSetter(pods),
+		},
+		Hooks: Hooks{SetterFailed: func(f SetterFailed) { told = append(told, f) }},
+	})
+	before := w.node()
+	broken := errors.New("no answer from the runtime")
+	failing.set(broken)
+	pods.set(50)
+	w.c.Trigger(node1)
+	w.pass(time.Second)
+	n := w.node()
+	if n.Status.Capacity.Pods().Value() != 50 {
+		t.Error("the setter that works has no effect")
+	}
+	if gpu := n.Status.Capacity["example.com/gpu"]; gpu.Value() != 2 || n.Status.NodeInfo.KubeletVersion != "v1" {
+		t.Errorf("the failing setter has left %v and %q", gpu.Value(), n.Status.NodeInfo.KubeletVersion)
+	}
+	if diff := cmp.Diff(before.Status.Addresses, n.Status.Addresses); diff != "" {
+		t.Errorf("addresses have changed: %s", diff)
+	}
+	if w.condition("Fit").Reason != "Yes" || w.condition(corev1.NodeReady).Status != corev1.ConditionTrue {
+		t.Errorf("conditions are %v", n.Status.Conditions)
+	}
+	if len(told) != 1 || told[0].Field != "Setters[0]" || told[0].Late || !errors.Is(told[0].Err, broken) {
+		t.Errorf("the hook was told %+v", told)
+	}
+}
+
+// A setter that has never worked leaves the node registered but not Ready.
+func TestN6FromTheStart(t *testing.T) { synctest.Test(t, testN6FromTheStart) }
+
+func testN6FromTheStart(t *testing.T) {
+	s := apitest.New(apitest.Options{})
+	failing := &knob[error]{value: errors.New("no disk")}
+	w := start(t, s, Config{Setters: []Setter{func(context.Context, *corev1.Node) error { return failing.get() }}})
+	if ready := w.condition(corev1.NodeReady); ready.Status != corev1.ConditionFalse || ready.Reason != ReasonSetterFailed || ready.Message != "Setters[0]: no disk" {
+		t.Errorf("Ready is %+v", ready)
+	}
+	w.expect(1, 0, 0)
+	failing.set(nil)
+	w.pass(10 * time.Second)
+	if ready := w.condition(corev1.NodeReady); ready.Status != corev1.ConditionTrue {
+		t.Errorf("Ready is %+v", ready)
+	}
+	failing.set(errors.New("again"))
+	w.pass(time.Minute)
+	if ready := w.condition(corev1.NodeReady); ready.Status != corev1.ConditionTrue {
+		t.Errorf("Ready is %+v after a failure of what has worked before", ready)
+	}
+}
+
+// N7: a setter or check that hangs makes Ready False within its timeout, closes
+// the lease's gate after three rounds, and opens it again when it returns.
+func TestN7(t *testing.T) {
+	for name, cfg := range map[string]func(hang func(context.Context)) Config{
+		"Setter": func(hang func(context.Context)) Config {
+			return Config{Setters: []Setter{func(ctx context.Context, _ *corev1.Node) error { hang(ctx); return nil }}}
+		},
+		"HealthCheck": func(hang func(context.Context)) Config {
+			return Config{HealthChecks: []HealthCheck{func(ctx context.Context, _ string) error { hang(ctx); return nil }}}
+		},
+	} {
+		for _, deaf := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/deaf=%v", name, deaf), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) { testN7(t, deaf, cfg) })
+			})
+		}
+	}
+}
+
+func testN7(t *testing.T, deaf bool, config func(hang func(context.Context)) Config) {
+	s := apitest.New(apitest.Options{})
+	release := make(chan struct{})
+	hanging, calls := &knob[bool]{}, &knob[int]{}
+	w := start(t, s, config(func(ctx context.Context) {
+		if !hanging.get() {
+			return
+		}
+		calls.set(calls.get() + 1)
+		done := ctx.Done()
+		if deaf {
+			done = nil
+		}
+		select {
+		case <-done:
+		case <-release:
+		}
+	}))
+	t.Cleanup(sync.OnceFunc(func() {
+		select {
+		case <-release:
+		default:
+			close(release)
+		}
+	}))
+	w.pass(time.Minute)
+	if err := w.c.Live(t.Context(), node1); err != nil {
+		t.Fatalf("Live = %v while all is well", err)
+	}
+	s.ResetJournal()
+
+	hanging.set(true)
+	begin := time.Now()
+	w.c.Trigger(node1)
+	w.pass(DefaultSetterTimeout + 200*time.Millisecond)
+	ready := w.condition(corev1.NodeReady)
+	if ready.Status != corev1.ConditionFalse || ready.Reason != ReasonSetterTimeout && ready.Reason != ReasonHealthCheckTimeout {
+		t.Errorf("Ready is %+v after the timeout", ready)
+	}
+	if err := w.c.Live(t.Context(), node1); err != nil {
+		t.Errorf("Live = %v after one round: NotReady is the better message", err)
+	}
+	w.pass(begin.Add(50 * time.Second).Sub(time.Now()))
+	if err := w.c.Live(t.Context(), node1); err == nil {
+		t.Error("Live after three rounds that hang")
+	}
+	w.expect(0, 0, 1)
+	if n := calls.get(); deaf && n != 1 {
+		t.Errorf("%d calls of a function that has not returned, want 1", n)
+	}
+	w.pass(time.Hour)
+	if err := w.c.Check(nil); err != nil {
+		t.Errorf("Check = %v: the loop is not stuck", err)
+	}
+
+	hanging.set(false)
+	close(release)
+	recovered := 200 * time.Millisecond
+	if !deaf {
+		recovered = DefaultSyncInterval // nobody tells that it will work again
+	}
+	w.pass(recovered)
+	if ready := w.condition(corev1.NodeReady); ready.Status != corev1.ConditionTrue {
+		t.Errorf("Ready is %+v after it returned", ready)
+	}
+	if err := w.c.Live(t.Context(), node1); err != nil {
+		t.Errorf("Live = %v after it returned", err)
+	}
+}
+
+// With several setters a slow one leaves time for those after it.
+func TestN7OneHangsOthersRun(t *testing.T) { synctest.Test(t, testN7OneHangsOthersRun) }
+
+func testN7OneHangsOthersRun(t *testing.T) {
+	s := apitest.New(apitest.Options{})
+	pods := &knob[int64]{value: 7}
+	hang := func(ctx context.Context, _ *corev1.Node) error { <-ctx.Done(); return ctx.Err() }
+	w := start(t, s, Config{Setters: []Setter{hang, hang, hang, podsSetter(pods)}})
+	w.pass(2 * DefaultSetterTimeout)
+	if got := w.node().Status.Capacity.Pods().Value(); got != 7 {
+		t.Errorf("%d pods, want 7: the last setter had no time", got)
+	}
+	if ready := w.condition(corev1.NodeReady); ready.Reason != ReasonSetterTimeout || !strings.Contains(ready.Message, "Setters[2]") {
+		t.Errorf("Ready is %+v", ready)
+	}
+}
+
+// N8: a deleted Node, under each policy.
+func TestN8Exit(t *testing.T) { synctest.Test(t, testN8Exit) }
+
+func testN8Exit(t *testing.T) {
+	s := apitest.New(apitest.Options{})
+	var deleted []Deleted
+	w := start(t, s, Config{Hooks: Hooks{Deleted: func(d Deleted) { deleted = append(deleted, d) }}})
+	uid := w.node().UID
+	if ref, err := w.c.OwnerReference(t.Context(), node1); err != nil || ref != (metav1.OwnerReference{APIVersion: "v1", Kind: "Node", Name: node1, UID: uid}) {
+		t.Errorf("OwnerReference = %v, %v", ref, err)
+	}
+	s.ResetJournal()
+	apitest.Delete[*corev1.Node](s, "", node1)
+	w.c.Resync(node1)
+	w.pass(time.Second)
+	select {
+	case <-w.done:
+	default:
+		t.Fatal("Run goes on after the Node was deleted")
+	}
+	if !errors.Is(w.err, ErrNodeDeleted) || !strings.Contains(w.err.Error(), node1) {
+		t.Errorf("Run = %v, want ErrNodeDeleted of %s", w.err, node1)
+	}
+	w.expect(0, 1, 0)
+	if len(deleted) != 1 || deleted[0] != (Deleted{NodeName: node1, UID: uid, Policy: DeletedExit}) {
+		t.Errorf("the hook was told %+v", deleted)
+	}
+	if _, err := w.c.OwnerReference(t.Context(), node1); !apierrors.IsNotFound(err) {
+		t.Errorf("OwnerReference: %v, want NotFound", err)
+	}
+	if err := w.c.Live(t.Context(), node1); err == nil {
+		t.Error("Live after the Node was deleted")
+	}
+	if w.c.Node(node1) != nil {
+		t.Error("Node returns one that is gone")
+	}
+}
+
+func TestN8Reregister(t *testing.T) { synctest.Test(t, testN8Reregister) }
+
+func testN8Reregister(t *testing.T) {
+	s := apitest.New(apitest.Options{})
+	var registered []types.UID
+	w := start(t, s, Config{OnDeleted: DeletedReregister, Hooks: Hooks{Registered: func(r Registered) {
+		if !r.Created {
+			t.Errorf("told of adoption: %+v", r)
+		}
+		registered = append(registered, r.Node.UID)
+	}}})
+	old := w.node().UID
+	s.ResetJournal()
+	apitest.Delete[*corev1.Node](s, "", node1)
+	// It is noticed by the next report, at the latest after 7.5 minutes, and
+	// created an interval and a half later at the latest.
+	for apitest.Get[*corev1.Node](s, "", node1) == nil && s.Count(posts) == 0 {
+		w.pass(time.Second)
+		if time.Since(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)) > 7*time.Minute+30*time.Second+16*time.Second {
+			t.Fatal("not registered again")
+		}
+		if n, late := s.Count(patches), w.c.Live(t.Context(), node1) != nil; n == 1 && !late && s.Count(posts) == 0 {
+			t.Error("Live while the Node is gone and that is known")
+		}
+	}
+	w.expect(1, 0, 1)
+	if w.node().UID == old {
+		t.Fatal("the Node is the old one")
+	}
+	if ref, err := w.c.OwnerReference(t.Context(), node1); err != nil || ref.UID != w.node().UID {
+		t.Errorf("OwnerReference = %v, %v, want UID %s", ref, err, w.node().UID)
+	}
+	if taints := w.node().Spec.Taints; len(taints) == 0 || taints[0].Key != "example.com/virtual" {
+		t.Errorf("taints after registering again: %v", taints)
+	}
+	if diff := cmp.Diff([]types.UID{old, w.node().UID}, registered); diff != "" {
+		t.Errorf("the hook was told (-want +got):\n%s", diff)
+	}
+}
+
+func TestN8Idle(t *testing.T) { synctest.Test(t, testN8Idle) }
+
+func testN8Idle(t *testing.T) {
+	s := apitest.New(apitest.Options{})
+	w := start(t, s, Config{OnDeleted: DeletedIdle})
+	apitest.Delete[*corev1.Node](s, "", node1)
+	w.c.Resync(node1)
+	w.pass(time.Second)
+	w.expect(1, 1, 0)
+	w.c.Trigger(node1)
+	w.pass(24 * time.Hour)
+	w.expect(0, 0, 0)
+	if status, _ := w.c.Status(node1); status.Phase != PhaseDeleted {
+		t.Errorf("the status is %+v", status)
+	}
+	if err := w.c.Check(nil); err != nil {
+		t.Errorf("Check = %v while there is nothing to do", err)
+	}
+	w.c.Resync(node1) // a look at nothing
+	w.pass(time.Hour)
+	w.expect(0, 1, 0)
+	s.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node1}})
+	w.c.Resync(node1)
+	w.pass(time.Second)
+	w.expect(0, 1, 1)
+	if ready := w.condition(corev1.NodeReady); ready.Status != corev1.ConditionTrue {
+		t.Errorf("Ready is %+v after somebody created the Node", ready)
+	}
+	if err := w.stop(); err != nil {
+		t.Errorf("Run = %v", err)
+	}
+}
+
+// N8: a Node that was replaced gets no write before it is adopted.
+func TestN8Adopt(t *testing.T) { synctest.Test(t, testN8Adopt) }
+
+func testN8Adopt(t *testing.T) {
+	s := apitest.New(apitest.Options{})
+	var steps []string
+	var other types.UID
+	w := start(t, s, Config{Hooks: Hooks{
+		Registered: func(r Registered) { steps = append(steps, fmt.Sprintf("registered %s %v", r.Node.UID, r.Created)) },
+		Replaced: func(r Replaced) {
+			steps = append(steps, fmt.Sprintf("replaced %s by %s", r.OldUID, r.NewUID))
+			if n := apitest.Get[*corev1.Node](s, "", node1); len(n.Status.Conditions) != 0 {
+				t.Errorf("the other Node was written before it was adopted: %v", n.Status.Conditions)
+			}
+		},
+	}})
+	old := w.node().UID
+	s.ResetJournal()
+	apitest.Delete[*corev1.Node](s, "", node1)
+	s.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node1, Labels: map[string]string{"theirs": "x"}}})
+	other = w.node().UID
+	w.pass(7*time.Minute + 31*time.Second)
+	// The report meets the other Node, is refused, and is followed by a read
+	// and the first write.
+	var calls []string
+	for _, r := range s.Journal() {
+		calls = append(calls, fmt.Sprint(r.Verb, " ", r.Code))
+	}
+	if want := []string{"patch 422", "get 200", "patch 200"}; !slices.Equal(calls[:3], want) {
+		t.Errorf("the calls were %v, want %v", calls, want)
+	}
+	n := w.node()
+	if n.UID != other || n.Labels["theirs"] != "x" || n.Labels["example.com/pool"] != "a" || len(n.Status.Conditions) != 4 {
+		t.Errorf("after adoption: %+v", n)
+	}
+	if len(n.Spec.Taints) != 0 {
+		t.Errorf("adoption has set taints: %v", n.Spec.Taints)
+	}
+	want := []string{
+		fmt.Sprintf("registered %s true", old),
+		fmt.Sprintf("replaced %s by %s", old, other),
+		fmt.Sprintf("registered %s false", other),
+	}
+	if diff := cmp.Diff(want, steps); diff != "" {
+		t.Errorf("hooks (-want +got):\n%s", diff)
+	}
+	if ref, err := w.c.OwnerReference(t.Context(), node1); err != nil || ref.UID != other {
+		t.Errorf("OwnerReference = %v, %v", ref, err)
+	}
+}
+
+func TestN8ReplacedExit(t *testing.T) { synctest.Test(t, testN8ReplacedExit) }
+
+func testN8ReplacedExit(t *testing.T) {
+	s := apitest.New(apitest.Options{})
+	w := start(t, s, Config{OnReplaced: ReplacedExit})
+	apitest.Delete[*corev1.Node](s, "", node1)
+	s.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node1}})
+	w.pass(7*time.Minute + 31*time.Second)
+	select {
+	case <-w.done:
+	default:
+		t.Fatal("Run goes on")
+	}
+	if !errors.Is(w.err, ErrNodeReplaced) {
+		t.Errorf("Run = %v, want ErrNodeReplaced", w.err)
+	}
+	if n := w.node(); len(n.Status.Conditions) != 0 {
+		t.Errorf("the other Node was written: %v", n.Status.Conditions)
+	}
+}
+
+// N9: two internal addresses that change places, and become one.
+func TestN9(t *testing.T) { synctest.Test(t, testN9) }
+
+func testN9(t *testing.T) {
+	s := apitest.New(apitest.Options{})
+	internal := func(ips ...string) []corev1.NodeAddress {
+		var list []corev1.NodeAddress
+		for _, ip := range ips {
+			list = append(list, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: ip})
+		}
+		return append(list, corev1.NodeAddress{Type: corev1.NodeHostName, Address: node1})
+	}
+	addresses := &knob[[]corev1.NodeAddress]{value: internal("10.0.0.1", "fd00::1")}
+	w := start(t, s, Config{Setters: []Setter{func(_ context.Context, n *corev1.Node) error {
+		n.Status.Addresses = addresses.get()
+		return nil
+	}}})
+	for _, next := range [][]corev1.NodeAddress{internal("fd00::1", "10.0.0.1"), internal("10.0.0.2"), internal(), nil, internal("10.0.0.3", "10.0.0.4")} {
+		addresses.set(next)
+		w.c.Trigger(node1)
+		w.pass(time.Second)
+		if diff := cmp.Diff(next, w.node().Status.Addresses); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+	}
+}
+
+// N10: a Node that exists is adopted with the labels, taints and conditions
+// that others gave it, and without those that an earlier run has left.
+func TestN10(t *testing.T) { synctest.Test(t, testN10) }
+
+func testN10(t *testing.T) {
+	s := apitest.New(apitest.Options{})
+	theirs := corev1.NodeCondition{Type: "KernelDeadlock", Status: corev1.ConditionFalse, Reason: "KernelHasNoDeadlock"}
+	s.Put(&corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: node1, Labels: map[string]string{"team": "a", "example.com/pool": "old", "node-role.kubernetes.io/worker": ""}, Annotations: map[string]string{"note": "x"}},
+		Spec:       corev1.NodeSpec{Unschedulable: true, ProviderID: "theirs://1", Taints: []corev1.Taint{{Key: "admin", Effect: corev1.TaintEffectNoExecute}}},
+		Status: corev1.NodeStatus{
+			Capacity:   corev1.ResourceList{"example.com/dongle": resource.MustParse("3")},
+			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown, Reason: "NodeStatusUnknown"}, theirs, {Type: "OldOfOurs", Status: corev1.ConditionTrue}},
+		},
+	})
+	before := w1(s)
+	w := start(t, s, Config{FormerConditions: []corev1.NodeConditionType{"OldOfOurs"}})
+	w.expect(1, 1, 1)
+	n := w.node()
+	want := map[string]string{"team": "a", "example.com/pool": "a", "node-role.kubernetes.io/worker": "", "kubernetes.io/hostname": node1}
+	if diff := cmp.Diff(want, n.Labels); diff != "" {
+		t.Errorf("labels (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(before.Spec, n.Spec); diff != "" {
+		t.Errorf("spec (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(theirs, w.condition("KernelDeadlock")); diff != "" {
+		t.Errorf("their condition (-want +got):\n%s", diff)
+	}
+	if findCondition(n.Status.Conditions, "OldOfOurs") != nil {
+		t.Error("the condition of an earlier run is still there")
+	}
+	if dongle := n.Status.Capacity["example.com/dongle"]; dongle.Value() != 3 || n.Annotations["note"] != "x" {
+		t.Errorf("capacity %v, annotations %v", n.Status.Capacity, n.Annotations)
+	}
+	if ready := w.condition(corev1.NodeReady); ready.Status != corev1.ConditionTrue || time.Since(ready.LastTransitionTime.Time) > time.Second {
+		t.Errorf("Ready is %+v", ready)
+	}
+	var kinds []string
+	for _, c := range n.Status.Conditions {
+		if c.Type != "KernelDeadlock" {
+			kinds = append(kinds, string(c.Type))
+		}
+	}
+	if diff := cmp.Diff([]string{"MemoryPressure", "DiskPressure", "PIDPressure", "Ready"}, kinds); diff != "" {
+		t.Errorf("our conditions (-want +got):\n%s", diff)
+	}
+}
+
+func w1(s *apitest.Server) *corev1.Node { return apitest.Get[*corev1.Node](s, "", node1) }
+
+// N11: with a node's credentials nothing is sent that the API server forbids.
+func TestN11(t *testing.T) { synctest.Test(t, testN11) }
+
+func testN11(t *testing.T) {
+	s := apitest.New(apitest.Options{})
+	extra, health := &knob[map[string]string]{}, &knob[error]{}
+	var reported []string
+	w := start(t, s, Config{
+		OnDeleted: DeletedReregister, OnShutdown: ShutdownNotReady,
+		HealthChecks: []HealthCheck{healthCheck(health)},
+		Setters: []Setter{StandardLabels(), func(_ context.Context, n *corev1.Node) error {
+			for key, value := range extra.get() {
+				n.Labels[key] = value
+			}
+			n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: fmt.Sprint("later", len(extra.get())), Effect: corev1.TaintEffectNoSchedule})
+			n.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: "p", UID: "1"}}
+			return nil
+		}},
+		ErrorHandler: func(_ context.Context, err error, _ string) { reported = append(reported, err.Error()) },
+	})
+	act := []func(){
+		func() { extra.set(map[string]string{"node-role.kubernetes.io/x": "", "zone": "a"}) },
+		func() { extra.set(map[string]string{"node-restriction.kubernetes.io/y": "", "zone": "b"}) },
+		func() { health.set(errors.New("down")) },
+		func() { apitest.Edit(s, "", node1, func(n *corev1.Node) { n.Spec.Taints = nil }) },
+		func() {
+			apitest.Edit(s, "", node1, func(n *corev1.Node) { n.Labels["node-role.kubernetes.io/admin"] = "" })
+		},
+		func() { apitest.Delete[*corev1.Node](s, "", node1); w.c.Resync(node1) },
+		func() { health.set(nil) },
+		func() {
+			apitest.Delete[*corev1.Node](s, "", node1)
+			s.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node1, Labels: map[string]string{"k8s.io/z": ""}}})
+		},
+	}
+	for _, do := range act {
+		do()
+		w.c.Trigger(node1)
+		w.pass(20 * time.Minute)
+	}
+	if w.node().Labels["zone"] != "b" || w.node().Labels["node-restriction.kubernetes.io/y"] != "" {
+		t.Errorf("labels are %v", w.node().Labels)
+	}
+	if err := w.stop(); err != nil {
+		t.Errorf("Run = %v", err)
+	}
+	for _, r := range s.Journal() {
+		if r.Code == 403 || r.Verb == "delete" {
+			t.Errorf("forbidden: %v", r)
+		}
+	}
+	if ready := w.condition(corev1.NodeReady); ready.Reason != ReasonShutdown {
+		t.Errorf("Ready is %+v after the end", ready)
+	}
+	if len(reported) == 0 || !strings.Contains(reported[0], "node-role.kubernetes.io/x") {
+		t.Errorf("the forbidden label was reported as %q", reported)
+	}
+}
+
+// N12: events come after the API server has accepted what they tell, and once.
+func TestN12(t *testing.T) { synctest.Test(t, testN12) }
+
+func testN12(t *testing.T) {
+	s := apitest.New(apitest.Options{})
+	health := &knob[error]{}
+	rec := &recorder{}
+	w := start(t, s, Config{HealthChecks: []HealthCheck{healthCheck(health)}, EventRecorder: rec})
+	rec.expect(t, "Normal NodeRegistered Register", "Normal NodeReady UpdateStatus")
+
+	remove := s.Inject(apitest.Fault{Match: patches, Status: apitest.InternalError("down")})
+	health.set(errors.New("no runtime"))
+	w.pass(time.Minute)
+	rec.expect(t)
+	if n := s.Count(patches); n < 5 {
+		t.Errorf("%d tries in a minute", n)
+	}
+	remove()
+	w.pass(10 * time.Second)
+	rec.expect(t, "Warning NodeNotReady UpdateStatus")
+	w.pass(time.Hour)
+	rec.expect(t)
+	health.set(nil)
+	w.pass(11 * time.Second)
+	rec.expect(t, "Normal NodeReady UpdateStatus")
+	if rec.about != (corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: node1, UID: w.node().UID}) {
+		t.Errorf("the events are about %+v", rec.about)
+	}
+}
+
+// recorder is an events.EventRecorder that remembers.
+type recorder struct {
+	mu    sync.Mutex
+	seen  []string
+	about corev1.ObjectReference
+}
+
+func (r *recorder) Eventf(regarding, _ runtime.Object, kind, reason, action, _ string, _ ...any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.seen = append(r.seen, kind+" "+reason+" "+action)
+	r.about = *regarding.(*corev1.ObjectReference)
+}
+
+// expect checks the events since the last time.
+func (r *recorder) expect(t *testing.T, want ...string) {
+	t.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if diff := cmp.Diff(want, r.seen); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
+	}
+	r.seen = nil
+}
+
+// N13: nothing but Run blocks: before Run, while it runs, after it.
+func TestN13(t *testing.T) { synctest.Test(t, testN13) }
+
+func testN13(t *testing.T) {
+	s := apitest.New(apitest.Options{})
+	c, err := New(Config{Client: s.Client(apitest.Admin).CoreV1(), NodeName: node1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := func(when string) {
+		begin := time.Now()
+		for _, name := range []string{node1, "nobody"} {
+			for range 1000 {
+				c.Trigger(name)
+				c.Resync(name)
+			}
+			c.Status(name)
+			c.Node(name)
+			_ = c.Live(t.Context(), name)
+			_, _ = c.OwnerReference(t.Context(), name)
+			c.EventHandler().OnAdd(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: "x", ResourceVersion: "1"}}, false)
+			c.EventHandler().OnDelete(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: "x", ResourceVersion: "1"}})
+		}
+		_ = c.Add("other")
+		c.Remove("other")
+		_ = c.Check(nil)
+		if took := time.Since(begin); took != 0 {
+			t.Errorf("%s: blocked for %v", when, took)
+		}
+	}
+	all("before Run")
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- c.Run(ctx) }()
+	synctest.Wait()
+	all("during Run")
+	s.Inject(apitest.Fault{Hang: true})
+	time.Sleep(10 * time.Minute)
+	all("while the API hangs")
+	cancel()
+	if err := <-ended; err != nil {
+		t.Errorf("Run = %v", err)
+	}
+	all("after Run")
+	if err := c.Add(node1); !errors.Is(err, ErrStopped) {
+		t.Errorf("Add after Run = %v, want ErrStopped", err)
+	}
+	if err := c.Check(nil); err == nil {
+		t.Error("Check is content after Run has returned")
+	}
+}
