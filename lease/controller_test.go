@@ -156,7 +156,12 @@ func (f *fixture) new(cfg Config) *Controller {
 }
 
 func (f *fixture) putNode(name string) *corev1.Node {
-	return f.server.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}).(*corev1.Node)
+	return f.server.Put(&corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{
+			{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: metav1.Now()},
+		}},
+	}).(*corev1.Node)
 }
 
 func (f *fixture) start() {

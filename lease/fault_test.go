@@ -16,7 +16,6 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 
 	"github.com/kubewright/kubewright/internal/apitest"
 )
@@ -312,49 +311,32 @@ func TestC4DeadConnection(t *testing.T) {
 	})
 }
 
-// freshness applies the rule by which kube-controller-manager decides that a
-// node is Unknown, as far as leases are concerned.
+// freshness is the judge of a node: the rule of kube-controller-manager.
 type freshness struct {
-	f       *fixture
-	unknown []time.Time
+	f    *fixture
+	rule *apitest.NodeLifecycle
 }
 
-// watchFreshness looks at the lease every five seconds for as long as the test
-// lasts (node-lifecycle controller, nodeMonitorPeriod).
+// watchFreshness judges the node for as long as the test lasts.
 func (f *fixture) watchFreshness(grace time.Duration) *freshness {
-	w := &freshness{f: f}
+	w := &freshness{f, f.server.NodeLifecycle(apitest.NodeLifecycleOptions{GracePeriod: grace})}
 	ctx, cancel := context.WithCancel(f.Context())
 	f.Cleanup(cancel)
-	go func() {
-		var saved int64
-		probed := time.Now()
-		for ctx.Err() == nil {
-			if lease := f.lease(); lease != nil && ptr.Deref(lease.Spec.RenewTime, metav1.MicroTime{}).UnixMicro() > saved {
-				saved, probed = lease.Spec.RenewTime.UnixMicro(), time.Now()
-			}
-			if time.Since(probed) > grace {
-				w.unknown = append(w.unknown, time.Now())
-			}
-			select {
-			case <-time.After(5 * time.Second):
-			case <-ctx.Done():
-			}
-		}
-	}()
+	go w.rule.Run(ctx)
 	synctest.Wait()
 	return w
 }
 
 func (w *freshness) wantNeverUnknown() {
 	w.f.Helper()
-	if len(w.unknown) > 0 {
-		w.f.Errorf("the node was Unknown from %v on", w.unknown[0])
+	if outages := w.rule.Outages(nodeName); len(outages) > 0 {
+		w.f.Errorf("the node was Unknown: %v", outages)
 	}
 }
 
 func (w *freshness) wantUnknown() {
 	w.f.Helper()
-	if len(w.unknown) == 0 {
+	if len(w.rule.Outages(nodeName)) == 0 {
 		w.f.Error("the node was never Unknown although it could not renew its lease")
 	}
 }

@@ -1,0 +1,303 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package lease
+
+import (
+	"context"
+	"errors"
+	"math"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubewright/kubewright/internal/apitest"
+)
+
+// The tests of this file, and those elsewhere whose names begin in the same
+// way, are named after defects that other implementations have or had:
+// S virtual-kubelet, C component-helpers and the kubelet, W kwok, E client-go.
+// S1 and S11 are in TestL9, S4 in TestL2, S5 and S12 in TestL12, S7 and C5 in
+// TestL4 and TestL10, S10 in TestL13, C6 in TestL5, C7 in TestOwnerFails, W5 in
+// TestL10, W6 in TestOwnerFails.
+
+// S2, C2, S9: the pace of retries. The first ones are neither doubled nor sent
+// at once.
+func TestS2C2S9PaceOfRetries(t *testing.T) {
+	bubble(t, nil, func(f *fixture) {
+		f.start()
+		pass(time.Minute)
+		f.server.ResetJournal()
+		f.server.Inject(apitest.Fault{Err: apitest.ErrConnRefused})
+		pass(time.Minute)
+		tries := f.server.Requests(leases)
+		for i, want := range []time.Duration{200, 400, 800, 1600, 3200, 6400, 7000, 7000} {
+			want *= time.Millisecond
+			got := tries[i+1].Time.Sub(tries[i].Time)
+			if got > want || got < want*5/7-time.Millisecond {
+				t.Errorf("wait %d is %v, want %v or up to two sevenths less", i, got, want)
+			}
+		}
+	})
+}
+
+// S3: an outage must not pile up timers or goroutines.
+func TestS3LongOutageKeepsNothing(t *testing.T) {
+	bubble(t, nil, func(f *fixture) {
+		f.start()
+		pass(time.Minute)
+		restore := f.server.Inject(apitest.Fault{Err: apitest.ErrConnRefused})
+		pass(24 * time.Hour)
+		restore()
+		pass(5 * time.Minute)
+		n, _ := f.controller.served(nodeName)
+		if n.trouble != nil {
+			t.Errorf("kept of an outage that is over: %+v", n.trouble)
+		}
+	})
+}
+
+// S6: somebody deletes the Node, the garbage collector the lease, and Owner does
+// not learn of it for a long time, or ever.
+func TestS6NoChurnWithTheGarbageCollector(t *testing.T) {
+	bubble(t, func(f *fixture, cfg *Config) {
+		stale := NodeOwner(&f.owners)
+		ref, _ := stale(context.Background(), nodeName)
+		cfg.Owner = func(context.Context, string) (metav1.OwnerReference, error) { return ref, nil }
+	}, func(f *fixture) {
+		ctx, cancel := context.WithCancel(f.Context())
+		go f.server.RunGarbageCollector(ctx, 100*time.Millisecond)
+		defer cancel()
+		f.start()
+		pass(time.Minute)
+		apitest.Delete[*corev1.Node](f.server, "", nodeName)
+		f.server.ResetJournal()
+		pass(10 * time.Minute)
+		if n := f.server.Count(apitest.Match{Resource: "leases", Verb: "create,update"}); n > 2*31 {
+			t.Errorf("%d writes in 60 intervals", n)
+		}
+		if n := len(f.told.deleted); n == 0 {
+			t.Error("nobody was told that the lease vanishes")
+		}
+		cancel()
+	})
+	// The same with an Owner that knows: nothing is sent at all.
+	bubble(t, nil, func(f *fixture) {
+		ctx, cancel := context.WithCancel(f.Context())
+		go f.server.RunGarbageCollector(ctx, 100*time.Millisecond)
+		f.start()
+		pass(time.Minute)
+		apitest.Delete[*corev1.Node](f.server, "", nodeName)
+		f.server.ResetJournal()
+		pass(10 * time.Minute)
+		f.wantCalls("")
+		// And when it is back, the old lease is no obstacle.
+		f.putNode(nodeName)
+		pass(10 * time.Second)
+		f.wantPhase(PhaseHeld)
+		pass(time.Minute)
+		if f.lease() == nil || f.server.Count(posts) != 1 {
+			t.Errorf("after the Node is back: lease %v, calls %s", f.lease(), f.calls())
+		}
+		cancel()
+	})
+}
+
+// S7: the Node is replaced, and the garbage collector is at the lease's heels.
+func TestS7ReplacedNodeKeepsItsLease(t *testing.T) {
+	bubble(t, nil, func(f *fixture) {
+		f.start()
+		watched := f.watchFreshness(50 * time.Second)
+		ctx, cancel := context.WithCancel(f.Context())
+		go f.server.RunGarbageCollector(ctx, 3*time.Second)
+		for range 20 {
+			pass(25 * time.Second)
+			apitest.Delete[*corev1.Node](f.server, "", nodeName)
+			node := f.putNode(nodeName)
+			pass(15 * time.Second)
+			if l := f.lease(); l == nil || l.OwnerReferences[0].UID != node.UID {
+				t.Fatalf("lease is %+v, want the owner %s", l, node.UID)
+			}
+		}
+		watched.wantNeverUnknown()
+		cancel()
+	})
+}
+
+// S8: the period does not slide by the latency of the calls.
+func TestS8NoDrift(t *testing.T) {
+	bubble(t, nil, func(f *fixture) {
+		f.server.Inject(apitest.Fault{Latency: 300 * time.Millisecond})
+		f.start()
+		pass(time.Minute)
+		f.server.ResetJournal()
+		pass(time.Hour)
+		tries := f.server.Requests(puts)
+		if len(tries) != 360 {
+			t.Errorf("%d renewals in an hour, want 360", len(tries))
+		}
+		for i := 1; i < len(tries); i++ {
+			if period := tries[i].Time.Sub(tries[i-1].Time); (period - 10*time.Second).Abs() > time.Millisecond {
+				t.Fatalf("period %d is %v", i, period)
+			}
+		}
+	})
+}
+
+// S13, C8: durations that other implementations divide to zero.
+func TestS13C8ShortDurations(t *testing.T) {
+	for _, seconds := range []int{1, 2, 3, 5} {
+		duration := time.Duration(seconds) * time.Second
+		bubble(t, func(_ *fixture, cfg *Config) { cfg.Duration = duration }, func(f *fixture) {
+			f.start()
+			pass(duration)
+			f.server.ResetJournal()
+			pass(100 * duration)
+			if n := f.server.Count(puts); math.Abs(float64(n-400)) > 1 {
+				t.Errorf("%v: %d renewals in 100 durations, want four each", duration, n)
+			}
+			// Failures are no faster than renewals, and no slower.
+			f.server.ResetJournal()
+			f.server.Inject(apitest.Fault{Err: apitest.ErrConnRefused})
+			pass(100 * duration)
+			if n := f.server.Count(leases); n < 390 || n > 700 {
+				t.Errorf("%v: %d tries in 100 durations", duration, n)
+			}
+		})
+	}
+}
+
+// C3: a server that hangs does not get the same request five times before
+// anything else is tried: Gate and Owner are asked before each.
+func TestC3HangIsNotRepeatedBlindly(t *testing.T) {
+	bubble(t, nil, func(f *fixture) {
+		f.start()
+		pass(time.Minute)
+		f.server.ResetJournal()
+		f.owners.mu.Lock()
+		before := f.owners.calls
+		f.owners.mu.Unlock()
+		f.server.Inject(apitest.Fault{Hang: true})
+		pass(10 * time.Minute)
+		f.owners.mu.Lock()
+		asked := f.owners.calls - before
+		f.owners.mu.Unlock()
+		if n := f.server.Count(leases); n > asked || n > 62 {
+			t.Errorf("%d requests in ten minutes, Owner was asked %d times", n, asked)
+		}
+	})
+}
+
+// C9, kops #13259: the end of Run while the Node is being deleted must not make
+// the lease again.
+func TestC9EndDuringDeletion(t *testing.T) {
+	for _, when := range []time.Duration{0, time.Second, 9 * time.Second} {
+		bubble(t, nil, func(f *fixture) {
+			f.start()
+			pass(time.Minute)
+			apitest.Delete[*corev1.Node](f.server, "", nodeName)
+			f.server.CollectGarbage()
+			pass(when)
+			f.stop()
+			pass(time.Minute)
+			if f.lease() != nil {
+				t.Error("the lease is back")
+			}
+		})
+	}
+}
+
+// W3: a conflict is solved at once and not at the next interval.
+func TestW3ConflictIsSolvedAtOnce(t *testing.T) {
+	bubble(t, nil, func(f *fixture) {
+		f.start()
+		pass(15 * time.Second)
+		for range 10 {
+			f.editLease(func(l *coordinationv1.Lease) { l.Labels = map[string]string{"at": time.Now().Format("150405")} })
+			before := f.status().LastRenewal
+			pass(10 * time.Second)
+			if got := f.status().LastRenewal.Sub(before); got != 10*time.Second {
+				t.Errorf("renewed after %v", got)
+			}
+		}
+		// E3: nor is a write that leaves RenewTime alone taken for a renewal.
+		if len(f.told.contended) > 0 {
+			t.Error("contended because of labels")
+		}
+	})
+}
+
+// W4: after a restart our own lease is not foreign.
+func TestW4Restart(t *testing.T) {
+	for _, holder := range []string{"", "host-a"} {
+		bubble(t, func(_ *fixture, cfg *Config) { cfg.HolderIdentity = holder }, func(f *fixture) {
+			f.start()
+			pass(time.Minute)
+			f.stop()
+			f.server.ResetJournal()
+			f.controller = f.new(f.controller.cfg)
+			f.start()
+			f.wantCalls("GET PUT")
+			f.wantPhase(PhaseHeld)
+		})
+	}
+}
+
+// W6: what is created always has an owner, whatever Owner says in between.
+func TestW6NeverWithoutOwner(t *testing.T) {
+	bubble(t, func(f *fixture, cfg *Config) {
+		turn := 0
+		cfg.Owner = func(ctx context.Context, name string) (metav1.OwnerReference, error) {
+			switch turn++; turn % 3 {
+			case 0:
+				return metav1.OwnerReference{}, errors.New("not now")
+			case 1:
+				return metav1.OwnerReference{}, context.DeadlineExceeded
+			}
+			return metav1.OwnerReference{APIVersion: "v1", Kind: "Node", Name: name, UID: types.UID("u")}, nil
+		}
+	}, func(f *fixture) {
+		f.start()
+		for range 50 {
+			pass(20 * time.Second)
+			if l := f.lease(); l != nil && len(l.OwnerReferences) != 1 {
+				t.Fatalf("lease is %+v", l)
+			}
+			apitest.Delete[*coordinationv1.Lease](f.server, corev1.NamespaceNodeLease, nodeName)
+		}
+	})
+}
+
+// Trigger, Add, Remove and Status never block: not before Run, not while a turn
+// is stuck, not after Run.
+func TestNothingBlocksButRun(t *testing.T) {
+	bubble(t, func(_ *fixture, cfg *Config) {
+		cfg.Gate = func(ctx context.Context, _ string) error { <-ctx.Done(); return nil }
+	}, func(f *fixture) {
+		all := func() {
+			begin := time.Now()
+			for range 1000 {
+				f.controller.Trigger(nodeName)
+				f.controller.Trigger("unknown")
+				f.controller.Remove("unknown")
+				_ = f.controller.Add("node-2")
+				f.controller.Remove("node-2")
+				f.controller.Status(nodeName)
+			}
+			if took := time.Since(begin); took > 0 {
+				t.Errorf("blocked for %v", took)
+			}
+		}
+		all()
+		f.start()
+		all()
+		synctest.Wait()
+		f.stop()
+		all()
+	})
+}
