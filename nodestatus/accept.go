@@ -76,9 +76,7 @@ func (r *work) accept(ctx context.Context, answer, shown *corev1.Node) {
 			hook(Recovered{NodeName: r.name, Outage: now - trouble.since})
 		}
 	}
-	if st.streaks != nil {
-		st.streaks.calls.OK(ctx, "Writing the node works again")
-	}
+	r.calls.OK(ctx, &st.calls, "Writing nodes works again")
 	if first {
 		r.announce(ctx, answer)
 	}

@@ -116,7 +116,7 @@ func (c *Controller) call(ctx context.Context, name string, st *state, number in
 	}
 	callCtx, cancel := context.WithTimeout(ctx, timeout)
 	done := make(chan error, 1)
-	c.calls.Go(func() {
+	c.running.Go(func() {
 		defer cancel()
 		err := f(callCtx)
 		if callCtx.Err() != nil {
@@ -165,9 +165,7 @@ func (st *state) end(number int) bool {
 // failed.
 func (c *Controller) reportFailures(ctx context.Context, name string, st *state, failures []failure) {
 	if len(failures) == 0 {
-		if st.streaks != nil {
-			st.streaks.setters.OK(ctx, "All setters and health checks work again")
-		}
+		c.setters.OK(ctx, &st.setters, "All setters and health checks work again")
 		return
 	}
 	var texts []string
@@ -180,7 +178,7 @@ func (c *Controller) reportFailures(ctx context.Context, name string, st *state,
 		}
 	}
 	err := fmt.Errorf("node %q: %w", name, errors.Join(errs...))
-	st.streak().setters.Fail(ctx, c.cfg.ErrorHandler, err, "Failed to determine the status of the node", "failed", strings.Join(texts, ","))
+	c.setters.Fail(ctx, c.cfg.ErrorHandler, &st.setters, err, "Failed to determine the status of node", "failed", strings.Join(texts, ","))
 }
 
 // dropForbiddenLabels takes out the labels for which the API server would
@@ -188,19 +186,12 @@ func (c *Controller) reportFailures(ctx context.Context, name string, st *state,
 func (c *Controller) dropForbiddenLabels(ctx context.Context, name string, st *state, node *corev1.Node) {
 	keys := forbiddenLabels(node.Labels)
 	if len(keys) == 0 {
+		c.labels.OK(ctx, &st.labels, "No setter sets labels any more that a node may not set")
 		return
 	}
 	for _, key := range keys {
 		delete(node.Labels, key)
 	}
 	err := fmt.Errorf("node %q: node credentials may not set the labels %s: they were left out; see MayLabel", name, strings.Join(keys, ", "))
-	st.streak().labels.Fail(ctx, c.cfg.ErrorHandler, err, "A setter has set labels that a node may not set")
-}
-
-// streak returns the streaks of the node, for the round alone.
-func (st *state) streak() *streaks {
-	if st.streaks == nil {
-		st.streaks = &streaks{}
-	}
-	return st.streaks
+	c.labels.Fail(ctx, c.cfg.ErrorHandler, &st.labels, err, "A setter has set labels that a node may not set")
 }

@@ -17,6 +17,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/kubewright/kubewright/internal/lifecycle"
+	"github.com/kubewright/kubewright/internal/report"
 	"github.com/kubewright/kubewright/internal/slots"
 )
 
@@ -33,8 +34,11 @@ type Controller struct {
 	once     lifecycle.Once
 	ready    *lifecycle.Ready
 	progress *lifecycle.Progress
-	calls    sync.WaitGroup // setters and health checks under way
+	running  sync.WaitGroup // setters and health checks under way
 	sleeps   sleepWatch
+
+	// What fails of many nodes at once is told once.
+	calls, setters, labels report.Group
 
 	exit  context.CancelCauseFunc // ends Run with an error; for rounds
 	ended atomic.Bool             // Run has returned
@@ -95,7 +99,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	c.nodes.Run(runCtx)
 
 	c.farewell(ctx)
-	c.calls.Wait()
+	c.running.Wait()
 	c.progress.Stop()
 	c.ended.Store(true)
 	logger.V(3).Info("Stopped")
@@ -129,13 +133,22 @@ func (c *Controller) Add(nodeName string) error {
 // blocks.
 func (c *Controller) Remove(nodeName string) {
 	if c.cfg.OnShutdown == ShutdownLeave || !c.once.Begun() || c.ended.Load() {
-		c.nodes.Remove(nodeName)
+		if st, ok := c.nodes.Remove(nodeName); ok {
+			c.retire(st)
+		}
 		return
 	}
 	if st, ok := c.nodes.Get(nodeName); ok {
 		st.leave()
 		c.nodes.Trigger(nodeName)
 	}
+}
+
+// retire takes a node that is no longer served out of the reports.
+func (c *Controller) retire(st *state) {
+	c.calls.Retire(&st.calls)
+	c.setters.Retire(&st.setters)
+	c.labels.Retire(&st.labels)
 }
 
 // Trigger runs the setters and health checks of a node now, and writes what has

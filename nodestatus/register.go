@@ -182,7 +182,7 @@ func (r *work) failed(ctx context.Context, verb string, err error, latency time.
 		return
 	}
 	r.count(v, err)
-	st.streak().calls.Fail(ctx, r.cfg.ErrorHandler, explainCall(r.name, verb, err), "Failed to write the node")
+	r.calls.Fail(ctx, r.cfg.ErrorHandler, &st.calls, explainCall(r.name, verb, err), "Failed to write node")
 }
 
 // count notes a failed call and sets the time before which there is no other.

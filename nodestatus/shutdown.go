@@ -66,6 +66,7 @@ func (c *Controller) leave(ctx context.Context, name string, st *state) slots.Ne
 	}
 	st.left = true
 	c.nodes.Remove(name)
+	c.retire(st)
 	return slots.Next{}
 }
 
@@ -111,7 +112,7 @@ func (c *Controller) sayFarewell(ctx context.Context, name string, st *state) {
 		klog.FromContext(ctx).V(2).Info("Said farewell", "node", klog.KRef("", name), "policy", c.cfg.OnShutdown)
 	case gone, other: // somebody was faster, and it is no longer ours
 	default:
-		c.report(ctx, explainCall(name, "shutdown of", err), "Failed to say that the node shuts down")
+		c.calls.Fail(ctx, c.cfg.ErrorHandler, &st.calls, explainCall(name, "say farewell for", err), "Failed to say farewell", "policy", c.cfg.OnShutdown)
 	}
 }
 
@@ -141,13 +142,4 @@ func (c *Controller) sayNotReady(ctx context.Context, name string, uid types.UID
 	last := &work{Controller: c, name: name, node: &corev1.Node{Status: corev1.NodeStatus{Conditions: ready}}}
 	last.tellConditions(ctx, answer, shown)
 	return nil
-}
-
-// report tells the error handler of an error that comes once.
-func (c *Controller) report(ctx context.Context, err error, msg string) {
-	if c.cfg.ErrorHandler != nil {
-		c.cfg.ErrorHandler(ctx, err, msg)
-		return
-	}
-	klog.FromContext(ctx).Error(err, msg)
 }

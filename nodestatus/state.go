@@ -52,7 +52,8 @@ type state struct {
 	rejoin      bool // and then Add
 	left        bool // out of the scheduler
 
-	streaks *streaks // nil while nothing fails; for the round alone
+	// Of the reports in Controller, which guard them.
+	calls, setters, labels report.Member
 }
 
 // trouble is what is known of a run of failed calls.
@@ -63,9 +64,6 @@ type trouble struct {
 	refusedSince time.Duration // 0 unless the server refused
 	refusals     int
 }
-
-// streaks keep repeated errors from being printed again.
-type streaks struct{ calls, setters, labels report.Streak }
 
 // requestLook makes the next round read the Node and write it whole.
 func (st *state) requestLook() {

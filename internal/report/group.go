@@ -32,8 +32,11 @@ type Group struct {
 
 // A Member is one member's part of a Group: the classes of failure it has
 // shown since its last success. The zero value is a member that does not fail.
-// It belongs to the goroutine that carries out the member's activity.
+// The Group's lock guards it.
 type Member struct{ classes uint32 }
+
+// retired marks a member that no longer counts; it is above all classes.
+const retired = 1 << 31
 
 // Fail records a failure of a member. The message is constant; keysAndValues
 // say which member it is, and go to the log only.
@@ -54,6 +57,9 @@ func (g *Group) Fail(ctx context.Context, handler Handler, m *Member, err error,
 func (g *Group) fail(m *Member, class apierr.Class) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if m.classes&retired != 0 {
+		return false
+	}
 	if g.now == 0 {
 		g.since, g.count, g.most = time.Now(), 0, 0
 	}
@@ -85,13 +91,23 @@ func (g *Group) OK(ctx context.Context, m *Member, msg string, keysAndValues ...
 // Leave takes a member that is there no longer out of those that fail.
 func (g *Group) Leave(m *Member) { g.leave(m) }
 
-// leave reports whether m was the last member that failed.
-func (g *Group) leave(m *Member) bool {
-	if m.classes == 0 {
-		return false
-	}
+// Retire is Leave for good: what fails after it, such as a call that was under
+// way when the member was removed, is printed at V4 and counts for nothing. It
+// may be called while the member's activity is under way.
+func (g *Group) Retire(m *Member) {
+	g.leave(m)
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	m.classes = retired
+}
+
+// leave reports whether m was the last member that failed.
+func (g *Group) leave(m *Member) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if m.classes&^retired == 0 {
+		return false
+	}
 	for class := range g.class {
 		if m.classes&(1<<class) != 0 {
 			g.class[class]--
