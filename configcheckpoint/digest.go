@@ -1,0 +1,70 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package configcheckpoint
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"time"
+)
+
+// A Digest is the SHA-256 of a payload, and its identity: two payloads with
+// the same bytes are the same configuration, whatever object, version or file
+// they came from. The zero Digest stands for the built-in default.
+type Digest [sha256.Size]byte
+
+// DigestOf returns the digest of a payload.
+func DigestOf(data []byte) Digest { return sha256.Sum256(data) }
+
+// IsZero reports whether d stands for the built-in default.
+func (d Digest) IsZero() bool { return d == Digest{} }
+
+// String returns d in 64 hexadecimal digits, which is also the name of its
+// file in the store.
+func (d Digest) String() string { return hex.EncodeToString(d[:]) }
+
+// MarshalText implements encoding.TextMarshaler.
+func (d Digest) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler, so that a Digest can be a
+// flag (flag.TextVar). It accepts exactly 64 hexadecimal digits.
+func (d *Digest) UnmarshalText(text []byte) error {
+	if len(text) != hex.EncodedLen(len(d)) {
+		return fmt.Errorf("configcheckpoint: a digest has %d hexadecimal digits, not %d characters", hex.EncodedLen(len(d)), len(text))
+	}
+	var parsed Digest
+	if _, err := hex.Decode(parsed[:], text); err != nil {
+		return fmt.Errorf("configcheckpoint: digest: %w", err)
+	}
+	*d = parsed
+	return nil
+}
+
+// A Ref names one configuration. The zero Ref is the built-in default.
+type Ref struct {
+	// Digest identifies the payload.
+	Digest Digest `json:"digest"`
+	// Name says where the payload came from, for people.
+	Name string `json:"name,omitempty"`
+	// Version is the source's own version of it, for people.
+	Version string `json:"version,omitempty"`
+	// Size is the length of the payload in bytes.
+	Size int `json:"size,omitempty"`
+	// Time is when it was staged, by the wall clock. It is for people: nothing
+	// is decided by it.
+	Time time.Time `json:"time,omitzero"`
+}
+
+// String returns the name and the first digits of the digest.
+func (r Ref) String() string {
+	if r.Digest.IsZero() {
+		return "the built-in default"
+	}
+	short := r.Digest.String()[:12]
+	if r.Name == "" {
+		return "sha256:" + short
+	}
+	return r.Name + " (sha256:" + short + ")"
+}

@@ -1,0 +1,111 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package configcheckpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"iter"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// DefaultFileInterval is how often File reads its file.
+const DefaultFileInterval = 10 * time.Second
+
+// fileSettle is how long a file must have held the same content to be
+// delivered: an editor may be half way through.
+const fileSettle = time.Second
+
+// File returns a Source that reads a file every so often; zero means
+// DefaultFileInterval. It opens the path anew each time, so that it follows
+// the exchange of a symbolic link, which is how a mounted ConfigMap changes. It
+// looks at the content and never at the times of the file. New content is
+// delivered when two reads a second apart agree on it.
+//
+// The file must be a regular one of at most MaxPayloadSize bytes. One that is
+// missing is ErrSourceNotFound and never "nothing assigned"; an empty one is
+// an empty payload. The path must be absolute and without "..".
+func File(path string, every time.Duration) (Source, error) {
+	switch {
+	case !filepath.IsAbs(path) || !cleanPath(path):
+		return nil, fmt.Errorf("configcheckpoint: source file %q: must be an absolute path without empty, \".\" or \"..\" elements", path)
+	case strings.ContainsRune(path, 0):
+		return nil, fmt.Errorf("configcheckpoint: source file %q: contains a NUL", path)
+	case every < 0:
+		return nil, fmt.Errorf("configcheckpoint: source file %q: the interval %v is negative", path, every)
+	case every == 0:
+		every = DefaultFileInterval
+	}
+	return fileSource{path: path, every: every}, nil
+}
+
+type fileSource struct {
+	path  string
+	every time.Duration
+}
+
+// Payloads implements Source.
+func (s fileSource) Payloads(ctx context.Context) iter.Seq2[Payload, error] {
+	return func(yield func(Payload, error) bool) {
+		var delivered, seen Digest
+		failing := false
+		for ctx.Err() == nil {
+			wait := s.every
+			data, err := s.read()
+			digest := DigestOf(data)
+			switch {
+			case err != nil:
+				failing, seen = true, Digest{}
+				if !yield(Payload{}, err) {
+					return
+				}
+			case digest == delivered && !failing:
+				seen = digest
+			case digest != seen:
+				seen, wait = digest, min(fileSettle, s.every)
+			default:
+				delivered, failing = digest, false
+				if !yield(Payload{Data: data, Name: "file " + s.path}, nil) {
+					return
+				}
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(wait):
+			}
+		}
+	}
+}
+
+// read returns what is in the file now, never nil without an error.
+func (s fileSource) read() ([]byte, error) {
+	// To open a FIFO would block.
+	info, err := os.Stat(s.path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("%w: file %s", ErrSourceNotFound, s.path)
+	case err != nil:
+		return nil, fmt.Errorf("configcheckpoint: source: %w", err)
+	case !info.Mode().IsRegular():
+		return nil, fmt.Errorf("configcheckpoint: source: %s is not a regular file", s.path)
+	}
+	f, err := os.Open(s.path)
+	if err != nil {
+		return nil, fmt.Errorf("configcheckpoint: source: %w", err)
+	}
+	data, err := io.ReadAll(io.LimitReader(f, MaxPayloadSize+1))
+	if err := errors.Join(err, f.Close()); err != nil {
+		return nil, fmt.Errorf("configcheckpoint: source: %w", err)
+	}
+	if len(data) > MaxPayloadSize {
+		return nil, fmt.Errorf("%w: file %s has more than %d bytes", ErrTooLarge, s.path, MaxPayloadSize)
+	}
+	return data, nil
+}

@@ -1,0 +1,48 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix && !aix && !solaris
+
+package configcheckpoint
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"syscall"
+)
+
+// checkOwner refuses a directory that somebody else could write: whoever can
+// write it decides what the node runs.
+func checkOwner(info fs.FileInfo) error {
+	if mode := info.Mode().Perm(); mode&0o022 != 0 {
+		return fmt.Errorf("%w: mode %#o lets others write; set it to 0700", ErrPermissions, mode)
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if ok && int(stat.Uid) != os.Geteuid() {
+		return fmt.Errorf("%w: owned by uid %d, and this process runs as %d", ErrPermissions, stat.Uid, os.Geteuid())
+	}
+	return nil
+}
+
+// lockDir locks the directory for as long as it is open in this process. The
+// kernel drops the lock however the process ends.
+func lockDir(dir *os.File) error {
+	err := syscall.Flock(int(dir.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		return ErrLocked
+	}
+	if err != nil {
+		return fmt.Errorf("flock: %w", err)
+	}
+	return nil
+}
+
+// syncDirFile flushes and closes the directory that was opened.
+func syncDirFile(dir *os.File, err error) error {
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}

@@ -1,0 +1,54 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package configcheckpoint
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"syscall"
+	"testing"
+
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+)
+
+func TestMain(m *testing.M) {
+	// The second handler is a limiter by real time, which in a bubble sleeps
+	// for years.
+	utilruntime.ErrorHandlers = utilruntime.ErrorHandlers[:1]
+	os.Exit(m.Run())
+}
+
+// identifiers returns every identifier in a Go file.
+func identifiers(t *testing.T, file string) []string {
+	t.Helper()
+	parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	ast.Inspect(parsed, func(n ast.Node) bool {
+		if id, ok := n.(*ast.Ident); ok {
+			names = append(names, id.Name)
+		}
+		return true
+	})
+	return names
+}
+
+// healthy is a Trial.Health that is content.
+func healthy(context.Context) error { return nil }
+
+const errReadOnly = syscall.EROFS
+
+// frame makes a slot of any JSON.
+func frame(text []byte) []byte {
+	slot := fmt.Appendf(nil, "%s %d %x\n%s\n", slotMagic, len(text), sha256.Sum256(text), text)
+	return append(slot, bytes.Repeat([]byte{' '}, max(0, slotSize-len(slot)))...)
+}

@@ -1,0 +1,546 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package configcheckpoint
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// The tests of this file are named after bugs of the systems before this one.
+
+// TestPromotionWithoutRestart: the last-known-good configuration was updated
+// at the next start only, so that what followed a good one fell back past it
+// (kubernetes issue 57808).
+func TestPromotionWithoutRestart(t *testing.T) { synctest.Test(t, testPromotionWithoutRestart) }
+func testPromotionWithoutRestart(t *testing.T) {
+	n := proven(t, "A") // promoted, and the process runs on
+	n.delivers("bad 1")
+	n.runs()
+	n.is("A", isFalse, PhaseGood, ReasonDecodeFailed)
+	n.delivers("B")
+	n.restarts()
+	if err := n.c.Verdict(errors.New("ill")); err != nil {
+		t.Fatal(err)
+	}
+	n.restarts()
+	n.is("A", isFalse, PhaseRolledBack, ReasonUnhealthy)
+}
+
+// TestLastKnownGoodIsWrittenOnce: it was rewritten every ten seconds for ever.
+func TestLastKnownGoodIsWrittenOnce(t *testing.T) { synctest.Test(t, testLastKnownGoodIsWrittenOnce) }
+func testLastKnownGoodIsWrittenOnce(t *testing.T) {
+	n := proven(t, "A")
+	before := n.disk.steps
+	n.goes(30 * 24 * time.Hour)
+	if after := n.disk.steps; after != before {
+		t.Errorf("%d changes of the disk in a month", after-before)
+	}
+}
+
+// TestPromotesRunningNotStored: what was promoted was what lay on the disk, so
+// that a configuration that had never run became the last-known-good one.
+func TestPromotesRunningNotStored(t *testing.T) { synctest.Test(t, testPromotesRunningNotStored) }
+func testPromotesRunningNotStored(t *testing.T) {
+	n := proven(t, "A")
+	n.delivers("B")
+	n.restarts()
+	n.goes(DefaultSoak - time.Second)
+	n.delivers("C") // stored; B runs on until the restart
+	if err := n.c.Verdict(nil); !errors.Is(err, ErrNoTrial) {
+		t.Errorf("Verdict on what is not assigned any more: %v", err)
+	}
+	n.goes(time.Hour)
+	if lkg := n.c.sit.rec.LKG; lkg.Digest != ref("A").Digest {
+		t.Errorf("%v is called good", lkg)
+	}
+	n.restarts()
+	n.is("C", isTrue, PhaseTrial, ReasonTrial)
+}
+
+// TestClockJumps: the trial was measured by the time of a file against the wall
+// clock, so that a step of the clock promoted at once or never.
+func TestClockJumps(t *testing.T) { synctest.Test(t, testClockJumps) }
+func testClockJumps(t *testing.T) {
+	n := newNode(t)
+	n.start()
+	n.delivers("A")
+	for _, when := range []time.Time{{}, time.Unix(0, 0), time.Date(2106, 2, 7, 0, 0, 0, 0, time.UTC)} {
+		n.c.mu.Lock()
+		err := n.c.update(func(r record) (record, bool) {
+			a := *r.Assigned
+			a.Time = when
+			r.Assigned = &a
+			return r, true
+		})
+		n.c.mu.Unlock()
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.restarts()
+		n.goes(DefaultSoak - time.Second)
+		n.is("A", isTrue, PhaseTrial, ReasonTrial)
+		n.stop(nil)
+		n.start()
+		n.cancel()
+		<-n.done
+		n.err = ErrRestart // as if asked for
+	}
+	n.restarts()
+	n.goes(DefaultSoak)
+	n.is("A", isTrue, PhaseGood, ReasonGood)
+}
+
+// TestRestartDoesNotResetOrExtendTrial: the first event after each start wrote
+// the assignment anew, and with it began the trial.
+func TestRestartDoesNotResetOrExtendTrial(t *testing.T) {
+	synctest.Test(t, testRestartDoesNotResetOrExtendTrial)
+}
+func testRestartDoesNotResetOrExtendTrial(t *testing.T) {
+	n := proven(t, "A")
+	n.delivers("B")
+	n.restarts()
+	for attempt := 2; attempt <= 3; attempt++ {
+		n.kill()
+		n.start()
+		before := n.disk.steps
+		n.delivers("B")
+		if n.disk.steps != before {
+			t.Error("the delivery of what runs was written")
+		}
+		if s := n.c.Status(); s.Attempt != attempt {
+			t.Errorf("start %d of %d, want %d", s.Attempt, s.Attempts, attempt)
+		}
+	}
+	n.goes(DefaultSoak - time.Second)
+	n.delivers("B")
+	n.goes(time.Second)
+	n.is("B", isTrue, PhaseGood, ReasonGood)
+}
+
+// TestCrashLoopEndsOnLastKnownGood: a configuration that validates and then
+// takes the process down was never rolled back.
+func TestCrashLoopEndsOnLastKnownGood(t *testing.T) {
+	synctest.Test(t, testCrashLoopEndsOnLastKnownGood)
+}
+func testCrashLoopEndsOnLastKnownGood(t *testing.T) {
+	n := proven(t, "A")
+	n.delivers("B")
+	n.restarts()
+	for start := range DefaultAttempts {
+		n.is("B", isTrue, PhaseTrial, ReasonTrial)
+		if start == 1 {
+			n.boot = "boot 2" // the machine went down with it
+		}
+		n.kill()
+		n.start()
+	}
+	n.is("A", isFalse, PhaseRolledBack, ReasonCrashLoop)
+	if s := n.c.Status(); !strings.Contains(s.Message, "3 starts without success, 1 of them ended with a reboot") {
+		t.Error(s.Message)
+	}
+	// A crash of what is good, a day later, is nobody's roll-back.
+	for range 10 {
+		n.goes(24 * time.Hour)
+		n.kill()
+		n.start()
+	}
+	n.is("A", isFalse, PhaseRolledBack, ReasonCrashLoop)
+}
+
+// TestBrokenLastKnownGoodStillBoots: an unreadable last-known-good
+// configuration kept the node from booting.
+func TestBrokenLastKnownGoodStillBoots(t *testing.T) {
+	synctest.Test(t, testBrokenLastKnownGoodStillBoots)
+}
+func testBrokenLastKnownGoodStillBoots(t *testing.T) {
+	n := proven(t, "A")
+	n.delivers("B")
+	n.restarts()
+	n.goes(DefaultSoak)
+	n.kill()
+	n.spoil("B")
+	n.start()
+	n.is("A", isFalse, PhaseDegraded, ReasonCheckpointCorrupt)
+	if n.active.Role != RolePrevious {
+		t.Errorf("%+v", n.active)
+	}
+	n.kill()
+	n.spoil("A")
+	n.start()
+	n.is("default", isFalse, PhaseDegraded, ReasonCheckpointCorrupt)
+}
+
+// spoil damages the stored payload of a configuration.
+func (n *node) spoil(text string) {
+	n.t.Helper()
+	file := n.disk.names[payloadPath(ref(text).Digest)]
+	if file == nil {
+		n.t.Fatalf("%s is not stored", text)
+	}
+	file.data = []byte("rot")
+}
+
+// TestHealedCheckpointIsApplied: a damaged checkpoint was never downloaded
+// again, or was and did not take effect.
+func TestHealedCheckpointIsApplied(t *testing.T) { synctest.Test(t, testHealedCheckpointIsApplied) }
+func testHealedCheckpointIsApplied(t *testing.T) {
+	n := proven(t, "A")
+	for range DefaultAttempts {
+		n.kill()
+		n.spoil("A")
+		n.start()
+		n.is("default", isFalse, PhaseDegraded, ReasonCheckpointCorrupt)
+		n.delivers("A")
+		n.restarts()
+		n.is("A", isTrue, PhaseGood, ReasonGood)
+	}
+	// A disk that loses it each time does not restart the process for ever.
+	n.kill()
+	n.spoil("A")
+	n.start()
+	n.delivers("A")
+	n.goes(time.Hour)
+	n.runs()
+	n.is("default", isFalse, PhaseDegraded, ReasonCheckpointCorrupt)
+}
+
+// TestDamagedTrialIsHealed does the same for a configuration on trial.
+func TestDamagedTrialIsHealed(t *testing.T) { synctest.Test(t, testDamagedTrialIsHealed) }
+func testDamagedTrialIsHealed(t *testing.T) {
+	n := proven(t, "A")
+	n.delivers("B")
+	n.restarts()
+	n.kill()
+	n.spoil("B")
+	n.start()
+	n.is("A", isFalse, PhaseDegraded, ReasonCheckpointCorrupt)
+	n.delivers("B")
+	n.restarts()
+	n.is("B", isTrue, PhaseTrial, ReasonTrial)
+	if s := n.c.Status(); s.Attempt != 2 {
+		t.Errorf("start %d, want 2: the one without a payload was none", s.Attempt)
+	}
+}
+
+// TestZeroLengthSlots: an empty file, which is what a power cut leaves, was
+// read as the wish to run the built-in configuration.
+func TestZeroLengthSlots(t *testing.T) { synctest.Test(t, testZeroLengthSlots) }
+func testZeroLengthSlots(t *testing.T) {
+	for _, blank := range [][]byte{{}, make([]byte, slotSize), []byte("garbage")} {
+		n := proven(t, "A")
+		for _, name := range slotNames() { // either one: nothing is lost
+			n.kill()
+			n.disk.names[name].data = blank
+			n.start()
+			n.is("A", isTrue, PhaseGood, ReasonGood)
+		}
+		n.kill()
+		for _, name := range slotNames() {
+			n.disk.names[name].data = blank
+		}
+		n.start()
+		n.is("default", isFalse, PhaseDefault, ReasonStoreCorrupt)
+		if n.disk.names[slotA+badSuffix] == nil || n.disk.names[slotB+badSuffix] == nil {
+			t.Error("the damaged slots were not kept")
+		}
+		n.delivers("A")
+		n.restarts()
+		n.is("A", isTrue, PhaseTrial, ReasonTrial)
+	}
+}
+
+// TestBuilds: a new configuration and an old program crash-looped until
+// somebody came; the same program must not try again, a new one must.
+func TestSameBuildDoesNotRetryRejected(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { testRetryRejected(t, "1", false) })
+}
+func TestNewBuildRetriesRejected(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { testRetryRejected(t, "2", true) })
+}
+func testRetryRejected(t *testing.T, build string, retried bool) {
+	n := proven(t, "A")
+	n.delivers("B")
+	n.restarts()
+	if err := n.c.Verdict(errors.New("too old a program")); err != nil {
+		t.Fatal(err)
+	}
+	n.restarts()
+	n.delivers("bad 1")
+	n.stop(nil)
+	n.cfg.Build = build
+	n.cfg.Codec.Decode = func(data []byte) (string, error) { return string(data), nil }
+	n.start()
+	if retried {
+		n.is("B", isTrue, PhaseTrial, ReasonTrial)
+		n.delivers("bad 1") // which this build can decode
+		n.restarts()
+		n.is("bad 1", isTrue, PhaseTrial, ReasonTrial)
+		return
+	}
+	n.is("A", isFalse, PhaseRolledBack, ReasonUnhealthy)
+	n.delivers("bad 1")
+	n.goes(time.Hour)
+	n.runs()
+}
+
+// TestTwoTriesRollBackToProven: the second of two tries took the first for its
+// roll-back target.
+func TestTwoTriesRollBackToProven(t *testing.T) { synctest.Test(t, testTwoTriesRollBackToProven) }
+func testTwoTriesRollBackToProven(t *testing.T) {
+	n := proven(t, "A")
+	n.delivers("B")
+	n.restarts()
+	n.goes(time.Minute)
+	n.delivers("C")
+	n.restarts()
+	n.is("C", isTrue, PhaseTrial, ReasonTrial)
+	if err := n.c.Verdict(errors.New("ill")); err != nil {
+		t.Fatal(err)
+	}
+	n.restarts()
+	n.is("A", isFalse, PhaseRolledBack, ReasonUnhealthy)
+}
+
+// TestInvalidUpdateDoesNotEndTrial: any further call, even one that failed,
+// cancelled the timer that would have rolled back.
+func TestInvalidUpdateDoesNotEndTrial(t *testing.T) {
+	synctest.Test(t, testInvalidUpdateDoesNotEndTrial)
+}
+func testInvalidUpdateDoesNotEndTrial(t *testing.T) {
+	n := proven(t, "A")
+	n.cfg.Trial.Health = func(context.Context) error { return errors.New("ill") }
+	n.delivers("B")
+	n.restarts()
+	n.goes(30 * time.Second)
+	n.delivers("bad 1")
+	n.is("B", isFalse, PhaseTrial, ReasonDecodeFailed)
+	n.goes(30 * time.Second)
+	n.restarts()
+	if n.active.Config != "A" {
+		t.Errorf("runs %q", n.active.Config)
+	}
+}
+
+// TestSetOfRejectionsSurvivesManyBadPayloads: what is rejected and assigned
+// stays so, whatever comes to the door.
+func TestRolledBackStaysSoWhateverComes(t *testing.T) {
+	synctest.Test(t, testRolledBackStaysSoWhateverComes)
+}
+func testRolledBackStaysSoWhateverComes(t *testing.T) {
+	n := proven(t, "A")
+	n.delivers("B")
+	n.restarts()
+	if err := n.c.Verdict(errors.New("ill")); err != nil {
+		t.Fatal(err)
+	}
+	n.restarts()
+	for range 3 {
+		for _, bad := range []string{"bad 1", "bad 2", "bad 3", "bad 4", "bad 5", "bad 6"} {
+			n.delivers(bad)
+		}
+	}
+	n.delivers("B")
+	n.goes(time.Hour)
+	n.runs()
+	n.stop(nil)
+	n.start()
+	n.is("A", isFalse, PhaseRolledBack, ReasonUnhealthy)
+}
+
+// TestHangingHealthRollsBack: what hangs is no less ill than what fails, also
+// if it ignores its context.
+func TestHangingHealthRollsBack(t *testing.T) {
+	for name, health := range map[string]func(context.Context, chan struct{}) error{
+		"until its deadline": func(ctx context.Context, _ chan struct{}) error { <-ctx.Done(); return ctx.Err() },
+		"for ever":           func(_ context.Context, release chan struct{}) error { <-release; return nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				release := make(chan struct{})
+				defer close(release)
+				n := proven(t, "A")
+				n.cfg.Trial.Health = func(ctx context.Context) error { return health(ctx, release) }
+				n.delivers("B")
+				n.restarts()
+				n.goes(5 * time.Minute)
+				n.restarts()
+				n.is("A", isFalse, PhaseRolledBack, ReasonUnhealthy)
+			})
+		})
+	}
+}
+
+// TestPanicInDecode: at the door it is one rejection; in another build, which
+// finds the payload on the disk, it is one start.
+func TestPanicInDecodeIsOneAttempt(t *testing.T) { synctest.Test(t, testPanicInDecodeIsOneAttempt) }
+func testPanicInDecodeIsOneAttempt(t *testing.T) {
+	n := proven(t, "A")
+	n.cfg.Codec.Decode = func(data []byte) (string, error) {
+		if string(data) != "A" {
+			panic("out of range")
+		}
+		return string(data), nil
+	}
+	n.delivers("B") // by a process whose Decode is well
+	n.restarts()
+	n.is("A", isFalse, PhaseRolledBack, ReasonDecodeFailed)
+	n.delivers("C")
+	n.runs()
+	n.is("A", isFalse, PhaseRolledBack, ReasonDecodeFailed)
+	if s := n.c.Status(); !strings.Contains(s.Message, "panic: out of range") {
+		t.Error(s.Message)
+	}
+}
+
+// TestDowngradeDoesNotOverwrite: a record of a newer version kept an older
+// program from booting.
+func TestDowngradeDoesNotOverwrite(t *testing.T) { synctest.Test(t, testDowngradeDoesNotOverwrite) }
+func testDowngradeDoesNotOverwrite(t *testing.T) {
+	n := proven(t, "A")
+	n.kill()
+	newer := n.c.store.rec
+	newer.Schema, newer.MinReader, newer.Gen = recordSchema+1, recordSchema+1, newer.Gen+1
+	slot, err := encodeSlot(newer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := n.disk.names[slotNames()[1-n.c.store.cur]]
+	file.data, file.durable = slot, slot
+	before := n.disk.steps
+	n.start()
+	if n.active.Config != "A" || n.active.Role != RoleLastKnownGood {
+		t.Errorf("%+v", n.active)
+	}
+	n.is("A", isFalse, PhaseDegraded, ReasonStoreTooNew)
+	n.delivers("B")
+	n.goes(time.Hour)
+	n.runs()
+	n.stop(nil)
+	if n.disk.steps != before {
+		t.Errorf("the store was changed")
+	}
+	// And one whose fields mean something else.
+	text := []byte(`{"schema":9,"minReader":9,"gen":99,"assigned":"elsewhere","lastKnownGood":[1]}`)
+	framed := frame(text)
+	file.data, file.durable = framed, framed
+	n.start()
+	n.is("default", isFalse, PhaseDegraded, ReasonStoreTooNew)
+}
+
+// TestStops: a clean stop of a healthy process is not a failed start, and any
+// other stop is.
+func TestSigtermWhileHealthyNotCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { testStops(t, nil, nil, 1) })
+}
+func TestSigtermWhileUnhealthyCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { testStops(t, errors.New("ill"), nil, 2) })
+}
+func TestFailureOfTheAgentCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { testStops(t, nil, errors.New("port is taken"), 2) })
+}
+func testStops(t *testing.T, health, why error, want int) {
+	n := proven(t, "A")
+	n.cfg.Trial.Health = func(context.Context) error { return health }
+	n.delivers("B")
+	n.restarts()
+	n.goes(30 * time.Second)
+	n.stop(why)
+	n.start()
+	if s := n.c.Status(); s.Attempt != want {
+		t.Errorf("start %d, want %d", s.Attempt, want)
+	}
+	if why == nil {
+		return
+	}
+	n.stop(why)
+	n.start()
+	n.stop(why)
+	n.start()
+	n.is("A", isFalse, PhaseRolledBack, ReasonCrashLoop)
+	if s := n.c.Status(); !strings.Contains(s.Message, "the last one said: "+why.Error()) {
+		t.Error(s.Message)
+	}
+}
+
+// TestRejectReasonReachesCondition: the reason was "see the log".
+func TestRejectReasonReachesCondition(t *testing.T) {
+	synctest.Test(t, testRejectReasonReachesCondition)
+}
+func testRejectReasonReachesCondition(t *testing.T) {
+	n := proven(t, "A")
+	n.delivers("bad 1")
+	c := n.c.Status().Condition("ConfigOK")
+	if c.Type != "ConfigOK" || c.Status != corev1.ConditionFalse || c.Reason != "DecodeFailed" || !strings.Contains(c.Message, "bad from the start") {
+		t.Errorf("%+v", c)
+	}
+	n.stop(nil)
+	n.start() // the reason is remembered with the rejection
+	n.delivers("bad 1")
+	if again := n.c.Status().Condition("ConfigOK"); again.Reason != "DecodeFailed" || !strings.Contains(again.Message, "bad from the start") {
+		t.Errorf("%+v", again)
+	}
+}
+
+// TestTransitionTimeStable: the transition time moved with every sync that
+// failed.
+func TestTransitionTimeStable(t *testing.T) { synctest.Test(t, testTransitionTimeStable) }
+func testTransitionTimeStable(t *testing.T) {
+	n := proven(t, "A")
+	n.goes(time.Hour)
+	n.delivers("bad 1")
+	since := n.c.Status().Since
+	if since != time.Now() {
+		t.Errorf("the transition is dated %v, want now", since)
+	}
+	reports := len(n.seen)
+	for range 100 {
+		n.goes(10 * time.Second)
+		n.yields(arrival{err: errors.New("no connection")})
+		n.delivers("bad 1")
+	}
+	if got := n.c.Status().Since; got != since {
+		t.Errorf("the transition time moved by %v", got.Sub(since))
+	}
+	if grown := len(n.seen) - reports; grown != 200 {
+		t.Errorf("%d reports of 200 changes", grown)
+	}
+	reports = len(n.seen)
+	for range 100 {
+		n.goes(10 * time.Second)
+		n.delivers("bad 1")
+	}
+	if grown := len(n.seen) - reports; grown != 0 {
+		t.Errorf("%d reports of no change", grown)
+	}
+}
+
+// TestNothingRunsAfterRun: five loops ran for ever, without a context. That
+// none is left is what every bubble of this package checks.
+func TestReadOnlyRefusesUnproven(t *testing.T) { synctest.Test(t, testReadOnlyRefusesUnproven) }
+func testReadOnlyRefusesUnproven(t *testing.T) {
+	n := proven(t, "A")
+	n.delivers("B")
+	synctest.Wait()
+	n.disk.broken = errReadOnly
+	n.restarts()
+	n.is("A", isFalse, PhaseDegraded, ReasonStoreReadOnly)
+	n.delivers("B")
+	n.delivers("C")
+	n.goes(24 * time.Hour)
+	n.runs()
+	n.is("A", isFalse, PhaseDegraded, ReasonStoreReadOnly)
+	n.disk.broken = nil
+	n.goes(storeRetry().Cap)
+	n.restarts()
+	if n.active.Config != "C" && n.active.Config != "B" || !n.active.Trial {
+		t.Errorf("%+v", n.active)
+	}
+}

@@ -1,0 +1,60 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package configcheckpoint
+
+import (
+	"context"
+	"errors"
+	"iter"
+)
+
+// MaxPayloadSize is the most bytes a payload may have: what fits a ConfigMap.
+const MaxPayloadSize = 1 << 20
+
+// Errors of the sources of this package. They keep the running configuration
+// and are told apart with errors.Is.
+var (
+	// ErrSourceNotFound: the ConfigMap or file is not there. That is never
+	// taken to mean that nothing is assigned: deleting an object by mistake
+	// must not reconfigure a fleet.
+	ErrSourceNotFound = errors.New("configcheckpoint: the source does not exist")
+	// ErrKeyNotFound: the ConfigMap has no such key.
+	ErrKeyNotFound = errors.New("configcheckpoint: the ConfigMap has no such key")
+	// ErrTooLarge: the payload has more than MaxPayloadSize bytes.
+	ErrTooLarge = errors.New("configcheckpoint: the payload is too large")
+)
+
+// A Payload is a configuration as a source delivers it.
+type Payload struct {
+	// Data is what Codec.Decode reads. An empty slice is a payload like any
+	// other; nil says that nothing is assigned, and returns the node to the
+	// built-in default and forgets the last-known-good configuration.
+	Data []byte
+	// Name says where it came from, for people, for example
+	// "ConfigMap kube-system/agent[config.yaml]". At most 256 bytes are kept.
+	Name string
+	// Version is the source's own version of it, for people. It decides
+	// nothing: a new version of the same bytes is the same configuration.
+	// At most 128 bytes are kept.
+	Version string
+}
+
+// A Source yields the wanted payload when it is first known and after each
+// change, until ctx is done. An error keeps what runs, is reported, and ends
+// nothing: the source is asked on. A source that returns before ctx is done
+// has said all it will say.
+//
+// One goroutine ranges over Payloads, once in a Run. After an error it waits
+// a while, up to ten seconds, before it asks for the next payload, so that a
+// source that fails at once does not make a busy loop. The controller copies
+// what it is given.
+type Source interface {
+	Payloads(ctx context.Context) iter.Seq2[Payload, error]
+}
+
+// SourceFunc is a function that is a Source.
+type SourceFunc func(ctx context.Context) iter.Seq2[Payload, error]
+
+// Payloads implements Source.
+func (f SourceFunc) Payloads(ctx context.Context) iter.Seq2[Payload, error] { return f(ctx) }

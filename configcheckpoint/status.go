@@ -1,0 +1,203 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package configcheckpoint
+
+import (
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// A Phase is the state of the rollout.
+type Phase string
+
+const (
+	// PhaseDefault: nothing is assigned; the built-in default runs.
+	PhaseDefault Phase = "Default"
+	// PhaseStaged: the assigned configuration is stored, and runs after the
+	// restart that Run asks for.
+	PhaseStaged Phase = "Staged"
+	// PhaseTrial: the assigned configuration runs and is not proven.
+	PhaseTrial Phase = "Trial"
+	// PhaseGood: the assigned configuration runs and is proven.
+	PhaseGood Phase = "Good"
+	// PhaseRolledBack: the assigned configuration is rejected; another one runs.
+	PhaseRolledBack Phase = "RolledBack"
+	// PhaseDegraded: the assigned configuration could not be started, for a
+	// reason that is not its fault; another one runs.
+	PhaseDegraded Phase = "Degraded"
+)
+
+// Status says what runs and why. It is a copy; the zero Status is that of a
+// controller before Boot.
+type Status struct {
+	// Phase is empty before Boot.
+	Phase Phase
+	// Active is what runs, and Role the part it plays.
+	Active Ref
+	Role   Role
+	// Assigned is what was last accepted from the source.
+	Assigned Ref
+	// LastKnownGood is what a failed trial falls back to.
+	LastKnownGood Ref
+	// Attempt is the number of the present start during a trial, from 1 to
+	// Attempts; 0 otherwise.
+	Attempt, Attempts int
+	// OK is True while what runs is what the source wants, False while it is
+	// not, Unknown before Boot.
+	OK corev1.ConditionStatus
+	// Reason and Message explain OK. The message is for people.
+	Reason  Reason
+	Message string
+	// Since is when OK last changed, by the wall clock.
+	Since time.Time
+}
+
+// Condition returns s as a condition of the given type, ready to be put into a
+// Node's status by whatever writes it. The heartbeat is left zero: it is the
+// writer's.
+func (s Status) Condition(conditionType corev1.NodeConditionType) corev1.NodeCondition {
+	status, reason, message := s.ConditionStatus()
+	return corev1.NodeCondition{
+		Type:               conditionType,
+		Status:             status,
+		Reason:             reason,
+		Message:            message,
+		LastTransitionTime: metav1.NewTime(s.Since),
+	}
+}
+
+// ConditionStatus returns the three parts of a condition that a controller of
+// Node conditions asks for.
+func (s Status) ConditionStatus() (status corev1.ConditionStatus, reason, message string) {
+	if s.OK == "" {
+		return corev1.ConditionUnknown, string(ReasonNotBooted), "the configuration has not been chosen yet"
+	}
+	return s.OK, string(s.Reason), s.Message
+}
+
+// A situation is what a Status is computed from.
+type situation struct {
+	rec      record
+	build    string
+	attempts int // the limit
+
+	running Ref
+	role    Role
+	skipped *ReasonError           // why the assigned configuration was not started
+	store   *ReasonError           // what is wrong with the store now
+	door    *ReasonError           // why the last payload was not accepted
+	source  error                  // why the source has no payload
+	waiting string                 // why the last payload is held back
+	restart bool                   // Run asks for a restart
+	before  corev1.ConditionStatus // the present Status.OK
+	health  error                  // of the configuration on trial
+}
+
+// onTrial reports whether what runs is assigned and neither proven nor
+// rejected.
+func (s situation) onTrial() bool {
+	if s.rec.Assigned == nil || s.rec.proven() || s.running.Digest != s.rec.Assigned.Digest {
+		return false
+	}
+	_, rejected := s.rec.rejection(s.running.Digest, s.build)
+	return !rejected
+}
+
+// status explains the situation. Since is left zero.
+func (s situation) status() Status {
+	st := Status{Active: s.running, Role: s.role, Attempts: s.attempts}
+	if s.rec.Assigned != nil {
+		st.Assigned = *s.rec.Assigned
+	}
+	if s.rec.LKG != nil {
+		st.LastKnownGood = *s.rec.LKG
+	}
+	if s.onTrial() {
+		st.Attempt = onTrial(s.rec, s.build).Failed + 1
+	}
+	s.explain(&st)
+	s.overlay(&st)
+	st.Message = tidy(st.Message, maxStatusMessage)
+	return st
+}
+
+// maxStatusMessage keeps messages within what an event's note may have (1024
+// bytes), with room for a name.
+const maxStatusMessage = 900
+
+// explain sets the phase and the verdict from what is assigned and what runs.
+func (s situation) explain(st *Status) {
+	assigned := st.Assigned
+	x, rejected := s.rec.rejection(assigned.Digest, s.build)
+	switch {
+	case s.store != nil && s.store.Reason == ReasonStoreTooNew:
+		st.set(PhaseDegraded, corev1.ConditionFalse, ReasonStoreTooNew, fmt.Sprintf("%v; running %s", s.store.Err, s.running))
+	case s.running.Digest == assigned.Digest && assigned.Digest.IsZero():
+		st.set(PhaseDefault, corev1.ConditionTrue, ReasonDefault, "nothing is assigned; running the built-in default")
+	case s.running.Digest == assigned.Digest && s.rec.proven():
+		st.set(PhaseGood, corev1.ConditionTrue, ReasonGood, fmt.Sprintf("running %s", s.running))
+	case s.onTrial():
+		message := fmt.Sprintf("running %s on trial, start %d of %d", s.running, st.Attempt, s.attempts)
+		if s.health != nil {
+			message += "; unhealthy: " + s.health.Error()
+		}
+		st.set(PhaseTrial, corev1.ConditionTrue, ReasonTrial, message)
+	case rejected && !s.rec.proven():
+		st.set(PhaseRolledBack, corev1.ConditionFalse, x.Reason, fmt.Sprintf("%s was rejected: %s; running %s", assigned, x.Message, s.running))
+	case s.skipped != nil:
+		st.set(PhaseDegraded, corev1.ConditionFalse, s.skipped.Reason, fmt.Sprintf("%s could not be started: %v; running %s", assigned, s.skipped.Err, s.running))
+	default:
+		// Assigned a moment ago: what ran before runs until the restart, and
+		// is as right or wrong as it was.
+		ok := corev1.ConditionTrue
+		if s.before != "" {
+			ok = s.before
+		}
+		st.set(PhaseStaged, ok, ReasonStaged, fmt.Sprintf("%s is staged; running %s", assigned, s.running))
+	}
+}
+
+// overlay adds what is wrong, or on its way, besides what runs. Where the
+// verdict is False already its reason stays, because that is the one to act on
+// first.
+func (s situation) overlay(st *Status) {
+	blame := func(e *ReasonError) {
+		if e == nil {
+			return
+		}
+		if st.OK == corev1.ConditionFalse {
+			if e.Reason != st.Reason {
+				st.Message += "; " + e.Error()
+			}
+			return
+		}
+		st.OK, st.Reason = corev1.ConditionFalse, e.Reason
+		st.Message = e.Error() + "; " + st.Message
+	}
+	note := func(reason Reason, message string) {
+		if st.OK == corev1.ConditionTrue && st.Phase != PhaseStaged {
+			st.Reason = reason
+		}
+		st.Message += "; " + message
+	}
+	blame(s.door)
+	blame(s.store)
+	if s.waiting != "" {
+		note(ReasonWaiting, s.waiting)
+	}
+	if s.source != nil {
+		note(ReasonSourceFailed, "the source failed: "+s.source.Error())
+	}
+	if s.restart {
+		st.Message += "; waiting for the restart"
+	}
+}
+
+// set fills in what explain decided.
+func (st *Status) set(phase Phase, ok corev1.ConditionStatus, reason Reason, message string) {
+	st.Phase, st.OK, st.Reason, st.Message = phase, ok, reason, message
+}
