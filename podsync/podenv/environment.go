@@ -1,0 +1,252 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podenv
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Var is an environment variable.
+type Var struct {
+	Name, Value string
+}
+
+// Environment is what a container's process starts with.
+type Environment struct {
+	// Vars are the variables, each name once: those of Services by name, then
+	// those of the container in the order of the spec, the keys of an envFrom
+	// source by name. A variable that is defined again has the place and the
+	// value of its last definition. The same pod and objects give the same order.
+	Vars []Var
+	// Command and Args are the container's, with references expanded. Empty means
+	// the image's.
+	Command, Args []string
+	// Late are the names of variables that hold an address which isn't known yet,
+	// and of those that refer to one. They are not in Vars, and references to them
+	// stand unexpanded in Command and Args. Resolve again, with [Addresses], once
+	// the pod has its address.
+	Late []string
+}
+
+// Strings returns the variables as NAME=value, as in exec.Cmd.Env.
+func (e *Environment) Strings() []string {
+	out := make([]string, len(e.Vars))
+	for i, v := range e.Vars {
+		out[i] = v.Name + "=" + v.Value
+	}
+	return out
+}
+
+// Lookup returns the value of the variable of this name.
+func (e *Environment) Lookup(name string) (string, bool) {
+	for _, v := range e.Vars {
+		if v.Name == name {
+			return v.Value, true
+		}
+	}
+	return "", false
+}
+
+// Container returns the environment of the pod's container, init container or
+// ephemeral container of this name.
+//
+// The error names everything that is missing, joined; each part is a
+// [*SourceError], or an error of the API or of ctx. Ask [CanWait] whether to try
+// again. Sources marked optional are not missed.
+func (p *Pod) Container(ctx context.Context, name string, addresses Addresses) (Environment, error) {
+	c, err := p.container(name)
+	if err != nil {
+		return Environment{}, &SourceError{Container: name, Field: "name", Err: err}
+	}
+	b := builder{p: p, c: c, addresses: addresses.of(p.pod), own: map[string]int{}, late: map[string]bool{}}
+
+	links, err := p.serviceVars(ctx)
+	if err != nil {
+		b.errs = append(b.errs, err)
+	}
+	b.links = make(map[string]string, len(links))
+	for _, v := range links {
+		b.links[v.Name] = v.Value
+	}
+	for i := range c.EnvFrom {
+		b.addFrom(ctx, i, &c.EnvFrom[i])
+	}
+	for i := range c.Env {
+		b.addVar(ctx, &c.Env[i])
+	}
+	if len(b.errs) > 0 {
+		return Environment{}, errors.Join(b.errs...)
+	}
+
+	out := Environment{Vars: make([]Var, 0, len(links)+len(b.own)), Late: slices.Sorted(maps.Keys(b.late))}
+	for _, v := range links {
+		if _, ok := b.own[v.Name]; !ok && !b.late[v.Name] {
+			out.Vars = append(out.Vars, v)
+		}
+	}
+	for i, v := range b.vars {
+		if at, ok := b.own[v.Name]; ok && at == i {
+			out.Vars = append(out.Vars, v)
+		}
+	}
+	out.Command, out.Args = b.expandAll(c.Command), b.expandAll(c.Args)
+	return out, nil
+}
+
+// builder makes one container's environment, definition by definition.
+type builder struct {
+	p         *Pod
+	c         *corev1.Container
+	addresses Addresses
+
+	links map[string]string // variables of Services
+	vars  []Var             // all definitions, in order
+	own   map[string]int    // name to the last definition in vars
+	late  map[string]bool   // names whose last definition waits for an address
+	errs  []error
+}
+
+// set defines a variable, over what had its name before.
+func (b *builder) set(field, name, value string) {
+	if name == "" || strings.ContainsAny(name, "=\x00") {
+		b.fail(&SourceError{Field: field, Wait: true, Err: fmt.Errorf("%q is no name of a variable", name)})
+		return
+	}
+	if strings.IndexByte(value, 0) >= 0 {
+		b.fail(&SourceError{Field: field, Wait: true, Err: errors.New("the value has a NUL byte, at which a process would take it to end")})
+		return
+	}
+	delete(b.late, name)
+	b.own[name] = len(b.vars)
+	b.vars = append(b.vars, Var{name, value})
+}
+
+// setLate defines a variable whose value isn't known yet.
+func (b *builder) setLate(name string) {
+	delete(b.own, name)
+	b.late[name] = true
+}
+
+func (b *builder) fail(err *SourceError) {
+	err.Container = b.c.Name
+	b.errs = append(b.errs, err)
+}
+
+// lookup finds a variable for a reference. One that comes late hides one of a
+// Service.
+func (b *builder) lookup(name string) (string, bool) {
+	if at, ok := b.own[name]; ok {
+		return b.vars[at].Value, true
+	}
+	if b.late[name] {
+		return "", false
+	}
+	value, ok := b.links[name]
+	return value, ok
+}
+
+func (b *builder) expandAll(in []string) []string {
+	if in == nil {
+		return nil
+	}
+	out := make([]string, len(in))
+	for i, s := range in {
+		out[i] = Expand(s, b.lookup)
+	}
+	return out
+}
+
+// addFrom defines a variable for each key of an object. Keys of binaryData are no
+// text, and define none.
+func (b *builder) addFrom(ctx context.Context, i int, from *corev1.EnvFromSource) {
+	field := fmt.Sprintf("envFrom[%d]", i)
+	switch {
+	case from.ConfigMapRef != nil:
+		ref := from.ConfigMapRef
+		cm, err := b.p.configMap(ctx, ref.Name)
+		if err != nil {
+			b.missing(field, "ConfigMap", ref.Name, "", ref.Optional, err)
+			return
+		}
+		for _, key := range slices.Sorted(maps.Keys(cm.Data)) {
+			b.set(field, from.Prefix+key, cm.Data[key])
+		}
+	case from.SecretRef != nil:
+		ref := from.SecretRef
+		secret, err := b.p.secret(ctx, ref.Name)
+		if err != nil {
+			b.missing(field, "Secret", ref.Name, "", ref.Optional, err)
+			return
+		}
+		for _, key := range slices.Sorted(maps.Keys(secret.Data)) {
+			b.set(field, from.Prefix+key, string(secret.Data[key]))
+		}
+	default:
+		b.fail(&SourceError{Field: field, Err: errors.New("a source that is not known here")})
+	}
+}
+
+// missing notes that an object or a key can't be had, unless it is absent and
+// optional.
+func (b *builder) missing(field, kind, name, key string, optional *bool, err error) {
+	if errors.Is(err, ErrMissing) && optional != nil && *optional {
+		return
+	}
+	b.fail(&SourceError{Field: field, Kind: kind, Namespace: b.p.pod.Namespace, Name: name, Key: key, Wait: true, Err: err})
+}
+
+// addVar defines one variable of the container's env.
+func (b *builder) addVar(ctx context.Context, v *corev1.EnvVar) {
+	field := "env " + v.Name
+	from := v.ValueFrom
+	switch {
+	case from == nil || v.Value != "":
+		late := false
+		value := Expand(v.Value, func(name string) (string, bool) {
+			late = late || b.late[name]
+			return b.lookup(name)
+		})
+		if late {
+			b.setLate(v.Name)
+			return
+		}
+		b.set(field, v.Name, value)
+	case from.ConfigMapKeyRef != nil:
+		ref := from.ConfigMapKeyRef
+		value, err := b.p.configKey(ctx, ref.Name, ref.Key)
+		if err != nil {
+			b.missing(field, "ConfigMap", ref.Name, ref.Key, ref.Optional, err)
+			return
+		}
+		b.set(field, v.Name, value)
+	case from.SecretKeyRef != nil:
+		ref := from.SecretKeyRef
+		value, err := b.p.secretKey(ctx, ref.Name, ref.Key)
+		if err != nil {
+			b.missing(field, "Secret", ref.Name, ref.Key, ref.Optional, err)
+			return
+		}
+		b.set(field, v.Name, value)
+	case from.FieldRef != nil:
+		b.addField(field, v.Name, from.FieldRef)
+	case from.ResourceFieldRef != nil:
+		value, err := b.p.resourceField(from.ResourceFieldRef, b.c)
+		if err != nil {
+			b.fail(&SourceError{Field: field, Err: err})
+			return
+		}
+		b.set(field, v.Name, value)
+	case from.FileKeyRef != nil:
+		b.addFile(ctx, field, v.Name, from.FileKeyRef)
+	default:
+		b.fail(&SourceError{Field: field, Err: errors.New("a source that is not known here")})
+	}
+}

@@ -1,0 +1,102 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podenv
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// addField defines a variable that holds a field of the pod.
+func (b *builder) addField(field, name string, ref *corev1.ObjectFieldSelector) {
+	var addresses []string
+	list := false
+	switch ref.FieldPath {
+	case "status.podIP":
+		addresses = b.addresses.PodIPs
+	case "status.podIPs":
+		addresses, list = b.addresses.PodIPs, true
+	case "status.hostIP":
+		addresses = b.addresses.HostIPs
+	case "status.hostIPs":
+		addresses, list = b.addresses.HostIPs, true
+	default:
+		value, err := fieldValue(b.p.pod, ref)
+		if err != nil {
+			b.fail(&SourceError{Field: field, Err: err})
+			return
+		}
+		b.set(field, name, value)
+		return
+	}
+	switch {
+	case len(addresses) == 0:
+		b.setLate(name)
+	case list:
+		b.set(field, name, strings.Join(addresses, ","))
+	default:
+		b.set(field, name, addresses[0])
+	}
+}
+
+// fieldValue returns a field of the pod that doesn't change while it runs on its
+// node, or the labels or annotations as they were when the pod was handed over.
+func fieldValue(pod *corev1.Pod, ref *corev1.ObjectFieldSelector) (string, error) {
+	if ref.APIVersion != "" && ref.APIVersion != "v1" {
+		return "", fmt.Errorf("no fields of version %q", ref.APIVersion)
+	}
+	switch path := ref.FieldPath; path {
+	case "metadata.name":
+		return pod.Name, nil
+	case "metadata.namespace":
+		return pod.Namespace, nil
+	case "metadata.uid":
+		return string(pod.UID), nil
+	case "metadata.labels":
+		return formatMap(pod.Labels), nil
+	case "metadata.annotations":
+		return formatMap(pod.Annotations), nil
+	case "spec.nodeName":
+		return pod.Spec.NodeName, nil
+	case "spec.serviceAccountName":
+		return pod.Spec.ServiceAccountName, nil
+	default:
+		// metadata.labels['key'], the value of one; empty if there is none.
+		if key, ok := subscript(path, "metadata.labels"); ok {
+			return pod.Labels[key], nil
+		}
+		if key, ok := subscript(path, "metadata.annotations"); ok {
+			return pod.Annotations[key], nil
+		}
+		return "", fmt.Errorf("no field %q can be referred to", path)
+	}
+}
+
+// subscript returns key of a path such as base['key'].
+func subscript(path, base string) (key string, ok bool) {
+	rest, ok := strings.CutPrefix(path, base+"['")
+	if !ok {
+		return "", false
+	}
+	return strings.CutSuffix(rest, "']")
+}
+
+// formatMap writes labels or annotations as documented for downward API volumes:
+// a line key="value" for each, by key, with the value quoted as Go quotes strings.
+func formatMap(m map[string]string) string {
+	var out []byte
+	for i, key := range slices.Sorted(maps.Keys(m)) {
+		if i > 0 {
+			out = append(out, '\n')
+		}
+		out = append(append(out, key...), '=')
+		out = strconv.AppendQuote(out, m[key])
+	}
+	return string(out)
+}

@@ -1,0 +1,146 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podenv
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Pod resolves what one pod's containers and volumes need. It keeps each object
+// that it has read, so that all containers of the pod see the same version; make a
+// new one with [Resolver.Pod] to see changes, as at the restart of a container.
+// What was missing is not kept: the next call looks again. It is safe for
+// concurrent use.
+type Pod struct {
+	resolver *Resolver
+	pod      *corev1.Pod // private copy, read-only
+
+	mu      sync.Mutex
+	objects map[objectKey]any
+}
+
+// Addresses are the addresses of a pod and its host, the primary one first.
+type Addresses struct {
+	// PodIPs are the pod's addresses. Without any those of the pod's status are
+	// taken, and those of the host for a pod in the host's network.
+	PodIPs []string
+	// HostIPs are the node's. Without any those of the pod's status are taken.
+	HostIPs []string
+}
+
+// of fills in what the pod's status has.
+func (a Addresses) of(pod *corev1.Pod) Addresses {
+	if len(a.HostIPs) == 0 {
+		for _, ip := range pod.Status.HostIPs {
+			a.HostIPs = append(a.HostIPs, ip.IP)
+		}
+		if len(a.HostIPs) == 0 && pod.Status.HostIP != "" {
+			a.HostIPs = []string{pod.Status.HostIP}
+		}
+	}
+	if len(a.PodIPs) == 0 {
+		for _, ip := range pod.Status.PodIPs {
+			a.PodIPs = append(a.PodIPs, ip.IP)
+		}
+		if len(a.PodIPs) == 0 && pod.Status.PodIP != "" {
+			a.PodIPs = []string{pod.Status.PodIP}
+		}
+	}
+	if len(a.PodIPs) == 0 && pod.Spec.HostNetwork {
+		a.PodIPs = a.HostIPs
+	}
+	return a
+}
+
+// container returns the container of this name, of whatever kind.
+func (p *Pod) container(name string) (*corev1.Container, error) {
+	spec := &p.pod.Spec
+	for _, list := range [...][]corev1.Container{spec.Containers, spec.InitContainers} {
+		for i := range list {
+			if list[i].Name == name {
+				return &list[i], nil
+			}
+		}
+	}
+	for i := range spec.EphemeralContainers {
+		if spec.EphemeralContainers[i].Name == name {
+			return (*corev1.Container)(&spec.EphemeralContainers[i].EphemeralContainerCommon), nil
+		}
+	}
+	return nil, fmt.Errorf("the pod has no container %q", name)
+}
+
+// configMap returns a ConfigMap of the pod's namespace. The error is ErrMissing if
+// there is none.
+func (p *Pod) configMap(ctx context.Context, name string) (*corev1.ConfigMap, error) {
+	return read(ctx, p, "ConfigMap", name, func(ctx context.Context) (*corev1.ConfigMap, error) {
+		return p.resolver.cfg.ConfigMaps.ConfigMaps(p.pod.Namespace).Get(ctx, name, metav1.GetOptions{})
+	})
+}
+
+// secret returns a Secret of the pod's namespace. The error is ErrMissing if there
+// is none.
+func (p *Pod) secret(ctx context.Context, name string) (*corev1.Secret, error) {
+	return read(ctx, p, "Secret", name, func(ctx context.Context) (*corev1.Secret, error) {
+		return p.resolver.cfg.Secrets.Secrets(p.pod.Namespace).Get(ctx, name, metav1.GetOptions{})
+	})
+}
+
+// configKey returns a text of a ConfigMap.
+func (p *Pod) configKey(ctx context.Context, name, key string) (string, error) {
+	cm, err := p.configMap(ctx, name)
+	if err != nil {
+		return "", err
+	}
+	value, ok := cm.Data[key]
+	if !ok {
+		return "", ErrMissing
+	}
+	return value, nil
+}
+
+// secretKey returns a value of a Secret.
+func (p *Pod) secretKey(ctx context.Context, name, key string) (string, error) {
+	secret, err := p.secret(ctx, name)
+	if err != nil {
+		return "", err
+	}
+	value, ok := secret.Data[key]
+	if !ok {
+		return "", ErrMissing
+	}
+	return string(value), nil
+}
+
+// read returns the object that the pod has read before, or reads it.
+func read[T any](ctx context.Context, p *Pod, kind, name string, get func(context.Context) (*T, error)) (*T, error) {
+	key := objectKey{kind, p.pod.Namespace, name}
+	p.mu.Lock()
+	kept, ok := p.objects[key]
+	p.mu.Unlock()
+	if ok {
+		return kept.(*T), nil
+	}
+	obj, err := p.resolver.reads.get(ctx, key, func(ctx context.Context) (any, error) { return get(ctx) })
+	if apierrors.IsNotFound(err) {
+		return nil, ErrMissing
+	}
+	if err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if kept, ok := p.objects[key]; ok {
+		// Another call was first: all containers see its version.
+		return kept.(*T), nil
+	}
+	p.objects[key] = obj
+	return obj.(*T), nil
+}

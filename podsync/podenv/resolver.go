@@ -1,0 +1,32 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podenv
+
+import (
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Resolver reads, for any number of pods, what their containers need from the API.
+// It is safe for concurrent use.
+type Resolver struct {
+	cfg      Config
+	reads    reads
+	services serviceCache
+}
+
+// New returns a Resolver. It makes no request; it returns an error that names
+// every field of cfg that can't be used.
+func New(cfg Config) (*Resolver, error) {
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	r := &Resolver{cfg: cfg}
+	r.reads.timeout = cfg.CallTimeout
+	return r, nil
+}
+
+// Pod returns what pod gets. It makes no request, and copies pod.
+func (r *Resolver) Pod(pod *corev1.Pod) *Pod {
+	return &Pod{resolver: r, pod: pod.DeepCopy(), objects: map[objectKey]any{}}
+}

@@ -1,0 +1,194 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podenv
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// File is a file of a volume.
+type File struct {
+	// Data is the content.
+	Data []byte
+	// Mode are the permission bits that the pod asks for, 0644 by default.
+	Mode int32
+	// Expires is when the content is no longer valid, for a token. Have it made
+	// anew in time, by a call to [Pod.Volume]; the kubelet does after 80 % of the
+	// time. Zero for all else.
+	Expires time.Time
+}
+
+// defaultMode is the API's default for the volumes here.
+const defaultMode = 0o644
+
+// IsData reports whether [Pod.Volume] has the files of v: it is a ConfigMap, a
+// Secret, a downward API volume or a projection of such.
+func IsData(v *corev1.Volume) bool {
+	return v.ConfigMap != nil || v.Secret != nil || v.DownwardAPI != nil || v.Projected != nil
+}
+
+// Volume returns the files of the pod's volume of this name, by their
+// slash-separated path in it. Every path is local. The files belong to the caller.
+// Errors are as with [Pod.Container]. Each call asks for new tokens; nothing else is
+// read twice.
+func (p *Pod) Volume(ctx context.Context, name string) (map[string]File, error) {
+	f := filler{p: p, field: "volume " + name, files: map[string]File{}, mode: defaultMode}
+	at := -1
+	for i := range p.pod.Spec.Volumes {
+		if p.pod.Spec.Volumes[i].Name == name {
+			at = i
+		}
+	}
+	if at < 0 {
+		f.fail(&SourceError{Err: errors.New("the pod has no such volume")})
+		return nil, errors.Join(f.errs...)
+	}
+	switch v := &p.pod.Spec.Volumes[at]; {
+	case v.ConfigMap != nil:
+		f.defaultMode(v.ConfigMap.DefaultMode)
+		f.configMap(ctx, v.ConfigMap.Name, v.ConfigMap.Items, v.ConfigMap.Optional)
+	case v.Secret != nil:
+		f.defaultMode(v.Secret.DefaultMode)
+		f.secret(ctx, v.Secret.SecretName, v.Secret.Items, v.Secret.Optional)
+	case v.DownwardAPI != nil:
+		f.defaultMode(v.DownwardAPI.DefaultMode)
+		f.downward(v.DownwardAPI.Items)
+	case v.Projected != nil:
+		f.defaultMode(v.Projected.DefaultMode)
+		for i := range v.Projected.Sources {
+			f.project(ctx, &v.Projected.Sources[i])
+		}
+	default:
+		f.fail(&SourceError{Err: errors.New("not a volume of data from the API")})
+	}
+	if len(f.errs) > 0 {
+		return nil, errors.Join(f.errs...)
+	}
+	return f.files, nil
+}
+
+// filler collects the files of one volume.
+type filler struct {
+	p     *Pod
+	field string
+	files map[string]File
+	mode  int32
+	errs  []error
+}
+
+func (f *filler) defaultMode(mode *int32) {
+	if mode != nil {
+		f.mode = *mode
+	}
+}
+
+func (f *filler) fail(err *SourceError) {
+	err.Field = f.field
+	f.errs = append(f.errs, err)
+}
+
+func (f *filler) missing(kind, name, key string, optional *bool, err error) {
+	if errors.Is(err, ErrMissing) && optional != nil && *optional {
+		return
+	}
+	f.fail(&SourceError{Kind: kind, Namespace: f.p.pod.Namespace, Name: name, Key: key, Wait: true, Err: err})
+}
+
+// add writes a file; a later source of a projection is over an earlier one.
+func (f *filler) add(path string, data []byte, mode *int32, expires time.Time) {
+	if !filepath.IsLocal(path) {
+		f.fail(&SourceError{Err: fmt.Errorf("the path %q leads out of the volume", path)})
+		return
+	}
+	file := File{Data: data, Mode: f.mode, Expires: expires}
+	if mode != nil {
+		file.Mode = *mode
+	}
+	f.files[path] = file
+}
+
+func (f *filler) project(ctx context.Context, s *corev1.VolumeProjection) {
+	switch {
+	case s.ConfigMap != nil:
+		f.configMap(ctx, s.ConfigMap.Name, s.ConfigMap.Items, s.ConfigMap.Optional)
+	case s.Secret != nil:
+		f.secret(ctx, s.Secret.Name, s.Secret.Items, s.Secret.Optional)
+	case s.DownwardAPI != nil:
+		f.downward(s.DownwardAPI.Items)
+	case s.ServiceAccountToken != nil:
+		f.token(ctx, s.ServiceAccountToken)
+	default:
+		f.fail(&SourceError{Err: errors.New("a projection that is not supported here")})
+	}
+}
+
+func (f *filler) configMap(ctx context.Context, name string, items []corev1.KeyToPath, optional *bool) {
+	cm, err := f.p.configMap(ctx, name)
+	if err != nil {
+		f.missing("ConfigMap", name, "", optional, err)
+		return
+	}
+	data := make(map[string][]byte, len(cm.Data)+len(cm.BinaryData))
+	for key, text := range cm.Data {
+		data[key] = []byte(text)
+	}
+	maps.Copy(data, cm.BinaryData)
+	f.keys("ConfigMap", name, items, optional, data)
+}
+
+func (f *filler) secret(ctx context.Context, name string, items []corev1.KeyToPath, optional *bool) {
+	secret, err := f.p.secret(ctx, name)
+	if err != nil {
+		f.missing("Secret", name, "", optional, err)
+		return
+	}
+	f.keys("Secret", name, items, optional, secret.Data)
+}
+
+// keys adds a file for each item, or for each key of the object if there are no
+// items.
+func (f *filler) keys(kind, name string, items []corev1.KeyToPath, optional *bool, data map[string][]byte) {
+	if len(items) == 0 {
+		for key, value := range data {
+			f.add(key, bytes.Clone(value), nil, time.Time{})
+		}
+		return
+	}
+	for i := range items {
+		value, ok := data[items[i].Key]
+		if !ok {
+			f.missing(kind, name, items[i].Key, optional, ErrMissing)
+			continue
+		}
+		f.add(items[i].Path, bytes.Clone(value), items[i].Mode, time.Time{})
+	}
+}
+
+func (f *filler) downward(items []corev1.DownwardAPIVolumeFile) {
+	for i := range items {
+		var value string
+		var err error
+		switch item := &items[i]; {
+		case item.FieldRef != nil:
+			value, err = fieldValue(f.p.pod, item.FieldRef)
+		case item.ResourceFieldRef != nil:
+			value, err = f.p.resourceField(item.ResourceFieldRef, nil)
+		default:
+			err = errors.New("a source that is not known here")
+		}
+		if err != nil {
+			f.fail(&SourceError{Err: fmt.Errorf("%s: %w", items[i].Path, err)})
+			continue
+		}
+		f.add(items[i].Path, []byte(value), items[i].Mode, time.Time{})
+	}
+}
