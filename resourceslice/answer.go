@@ -1,0 +1,193 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package resourceslice
+
+import (
+	"encoding/json"
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	resourcev1 "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/klog/v2"
+)
+
+// compare finds out what the API server made of a slice: fields whose feature
+// is off, or that it doesn't know, are dropped without a word.
+func (j *job) compare(page *page, sent, got *resourcev1.ResourceSlice, rec *record) {
+	differs := false
+	accept := func(sent, got hash) {
+		if sent == got {
+			return
+		}
+		differs = true
+		j.c.mu.Lock()
+		j.w.accepted[sent] = got
+		j.c.mu.Unlock()
+	}
+	accept(j.want.heads[page.kind()], rec.head)
+	there := rec.devices
+	if page.counters {
+		there = rec.sets
+	}
+	index := indexOf(there)
+	for i := range page.items {
+		it := &page.items[i]
+		if at, ok := index[it.name]; ok {
+			accept(it.hash, there[at].hash)
+		} else {
+			accept(it.hash, hash{})
+		}
+	}
+	if !differs {
+		return
+	}
+	fields := missingFields(&sent.Spec, &got.Spec)
+	if len(fields) == 0 {
+		return // something was added; that is the API server's affair
+	}
+	err := &DroppedFieldsError{Pool: j.p.id, Slice: got.Name, Fields: fields}
+	j.c.mu.Lock()
+	if j.w.dropped == nil {
+		j.w.dropped = err
+	}
+	j.c.mu.Unlock()
+	j.report(err, "The API server dropped fields of a ResourceSlice")
+}
+
+// missingFields returns the paths, without indexes, that are in sent and not
+// or not the same in got.
+func missingFields(sent, got *resourcev1.ResourceSliceSpec) []string {
+	var fields []string
+	walk("", plain(sent), plain(got), func(path string) {
+		if path = strings.TrimPrefix(path, "."); !slices.Contains(fields, path) {
+			fields = append(fields, path)
+		}
+	})
+	slices.Sort(fields)
+	return fields
+}
+
+// plain returns the JSON form of a spec.
+func plain(spec *resourcev1.ResourceSliceSpec) (v any) {
+	if b, err := json.Marshal(spec); err == nil {
+		_ = json.Unmarshal(b, &v) // it was made a moment ago
+	}
+	return v
+}
+
+func walk(path string, sent, got any, missing func(string)) {
+	switch sent := sent.(type) {
+	case map[string]any:
+		got, ok := got.(map[string]any)
+		if !ok {
+			missing(path)
+			return
+		}
+		for key, value := range sent {
+			if key == "timeAdded" {
+				continue
+			}
+			sub := path + "." + key
+			if strings.HasSuffix(path, "attributes") || strings.HasSuffix(path, "capacity") || strings.HasSuffix(path, "nodeAllocatableResources") || strings.HasSuffix(path, "counters") {
+				sub = path // keys of these are names, not fields
+			}
+			if other, ok := got[key]; ok {
+				walk(sub, value, other, missing)
+			} else {
+				missing(sub)
+			}
+		}
+	case []any:
+		got, ok := got.([]any)
+		if !ok || len(got) != len(sent) {
+			missing(path)
+			return
+		}
+		for i := range sent {
+			walk(path, sent[i], got[i], missing)
+		}
+	default:
+		if sent != got {
+			missing(path)
+		}
+	}
+}
+
+// refuse takes from what is wanted what the API server has refused: those
+// devices or counter sets that it names or, where it names none, all that the
+// page has and the slice has not. Where nothing is left to take, the whole
+// pool waits.
+func (j *job) refuse(page *page, err error) {
+	invalid := &InvalidError{Pool: j.p.id, Slice: page.name, Err: err}
+	items := j.inOrder(page)
+	named := namedItems(err, page.counters)
+	var bad []item
+	for i, it := range items {
+		if it.encoded != nil && slices.Contains(named, i) {
+			bad = append(bad, it)
+		}
+	}
+	if len(bad) == 0 {
+		there := page.live()
+		for _, it := range items {
+			if at, ok := there[it.name]; it.encoded != nil && (!ok || at != it.hash) {
+				bad = append(bad, it)
+			}
+		}
+	}
+	j.c.mu.Lock()
+	j.w.refusedAt = time.Now()
+	if len(bad) == 0 {
+		j.w.blocked = j.want
+	} else {
+		j.w.invalid = invalid
+	}
+	for _, it := range bad {
+		j.w.refused[it.hash] = true
+	}
+	j.c.mu.Unlock()
+	if len(bad) == 0 {
+		j.permanent(invalid)
+		return
+	}
+	j.logger.V(2).Info("The API server refused a ResourceSlice", "slice", klog.KRef("", page.name), "leftOut", len(bad))
+	j.report(invalid, "The pool can't be published as it is")
+}
+
+// live returns the hashes of what the page has on the API server.
+func (p *page) live() map[string]hash {
+	there := make(map[string]hash)
+	if p.rec == nil {
+		return there
+	}
+	for _, li := range slices.Concat(p.rec.devices, p.rec.sets) {
+		there[li.name] = li.hash
+	}
+	return there
+}
+
+// namedItems returns the indexes of the devices or counter sets that an answer
+// names.
+func namedItems(err error, counters bool) (indexes []int) {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) || status.Status().Details == nil {
+		return nil
+	}
+	prefix := "spec.devices["
+	if counters {
+		prefix = "spec.sharedCounters["
+	}
+	for _, cause := range status.Status().Details.Causes {
+		rest, ok := strings.CutPrefix(cause.Field, prefix)
+		number, _, closed := strings.Cut(rest, "]")
+		if i, err := strconv.Atoi(number); ok && closed && err == nil {
+			indexes = append(indexes, i)
+		}
+	}
+	return indexes
+}

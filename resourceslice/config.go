@@ -1,0 +1,155 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package resourceslice
+
+import (
+	"context"
+	"maps"
+	"time"
+
+	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	resourcev1client "k8s.io/client-go/kubernetes/typed/resource/v1"
+	resourcev1beta1client "k8s.io/client-go/kubernetes/typed/resource/v1beta1"
+	resourcev1beta2client "k8s.io/client-go/kubernetes/typed/resource/v1beta2"
+	"k8s.io/client-go/util/workqueue"
+
+	"github.com/kubewright/kubewright/internal/lifecycle"
+)
+
+// The defaults of Config.
+const (
+	// DefaultName is the name of the controller in logs and health checks.
+	DefaultName = "resourceslice"
+	// DefaultConcurrency is how many writes are under way at once.
+	DefaultConcurrency = 8
+	// DefaultWorkers is how many pools are worked on at once.
+	DefaultWorkers = 4
+	// DefaultMinInterval is the least time between two publishes of a pool.
+	DefaultMinInterval = time.Second
+	// DefaultRepairDelay is how long a change by somebody else is left alone.
+	DefaultRepairDelay = time.Second
+	// DefaultCallTimeout is the deadline of one API call.
+	DefaultCallTimeout = 10 * time.Second
+	// DefaultShutdownTimeout is the time to complete a pool that is half
+	// published when Run is asked to end.
+	DefaultShutdownTimeout = 2 * time.Second
+)
+
+// Client is what the controller needs of a clientset: any
+// kubernetes.Interface is one. Only the version that the API server serves is
+// used. Its rate limit should be off (rest.Config.QPS -1) or at least 50 a
+// second: client-go's default of 5 turns the first publish of 10,000 devices
+// into half a minute.
+type Client interface {
+	ResourceV1() resourcev1client.ResourceV1Interface
+	ResourceV1beta2() resourcev1beta2client.ResourceV1beta2Interface
+	ResourceV1beta1() resourcev1beta1client.ResourceV1beta1Interface
+}
+
+// Config configures a Controller. The zero value of every optional field means
+// the default that its comment states.
+type Config struct {
+	// Client reads and writes ResourceSlices. Required.
+	Client Client
+	// NodeName is the node whose devices are published. Required, but where
+	// every pool has a NodeSelection: such a controller publishes for no node
+	// in particular, one per cluster, usually behind a leader election.
+	NodeName string
+	// Owner owns the slices. Required where NodeName is set, usually as
+	// NodeOwner. Without an owner slices stay when their publisher is gone.
+	Owner Owner
+	// Driver narrows the controller to one driver: the watch delivers only
+	// that driver's slices, and Set refuses others. Default: any driver, which
+	// costs a kubelet with several of them one watch instead of one each.
+	Driver string
+	// Labels are set on every slice; other labels are left alone.
+	Labels map[string]string
+
+	// MinInterval is the least time between two publishes of a pool: the first
+	// Set is published at once, those that follow within MinInterval together.
+	// A Set that removes a device or adds a taint which keeps Pods away does
+	// not wait. Default: DefaultMinInterval.
+	MinInterval time.Duration
+	// RepairDelay is how long a change by somebody else is left alone before
+	// it is undone. It doubles, up to five minutes, when that somebody does not
+	// give in. Default: DefaultRepairDelay.
+	RepairDelay time.Duration
+	// HoldEmpty delays a Set without devices for a pool that has some on the
+	// API server, since drivers that enumerate too early at boot find none.
+	// Default: 0, no delay.
+	HoldEmpty time.Duration
+	// UnclaimedGrace is how long after the start slices of the node are kept
+	// that belong to no pool that was Set, before they are deleted. Only for
+	// the one publisher of all the node's devices, such as a kubelet. Default:
+	// 0, pools that nobody claims are never touched.
+	UnclaimedGrace time.Duration
+	// Concurrency is how many writes are under way at once. Default:
+	// DefaultConcurrency.
+	Concurrency int
+	// Workers is how many pools are worked on at once. Default:
+	// DefaultWorkers.
+	Workers int
+
+	// Name is the name of the controller in logs, metrics and health checks.
+	// Default: DefaultName.
+	Name string
+	// CallTimeout is the deadline of one API call. Default:
+	// DefaultCallTimeout.
+	CallTimeout time.Duration
+	// ShutdownTimeout is how long Run goes on after its context is done in
+	// order to complete pools that are half published. Slices stay. Default:
+	// DefaultShutdownTimeout.
+	ShutdownTimeout time.Duration
+	// ErrorHandler is told of errors that the controller goes on from: of
+	// *InvalidError, *DroppedFieldsError, *ForbiddenError, *ContendedError,
+	// *UnavailableError and *UnsupportedError when they begin, and of an outage
+	// of the API when it has lasted for 30 seconds. It is called synchronously
+	// and must not block. Default: the error is logged.
+	ErrorHandler func(ctx context.Context, err error, msg string)
+	// Hooks observe writes and publishes. Default: none.
+	Hooks Hooks
+	// QueueMetrics provides the metrics of the queue of pools. Default: none.
+	QueueMetrics workqueue.MetricsProvider
+}
+
+// complete returns the config with defaults, or all that is wrong with it.
+func (cfg Config) complete() (Config, error) {
+	var problems field.ErrorList
+	if cfg.Client == nil {
+		problems = append(problems, field.Required(field.NewPath("Client"), ""))
+	}
+	if cfg.NodeName != "" {
+		problems = append(problems, validateNodeName(cfg.NodeName, field.NewPath("NodeName"))...)
+		if cfg.Owner == nil {
+			problems = append(problems, field.Required(field.NewPath("Owner"), "slices of a node must go away with it"))
+		}
+	}
+	if cfg.Driver != "" {
+		problems = append(problems, validateDriverName(cfg.Driver, field.NewPath("Driver"))...)
+	}
+	problems = append(problems, metav1validation.ValidateLabels(cfg.Labels, field.NewPath("Labels"))...)
+	cfg.Labels = maps.Clone(cfg.Labels)
+	for _, d := range []struct {
+		name    string
+		value   *time.Duration
+		def     time.Duration
+		minimum time.Duration
+	}{
+		{"MinInterval", &cfg.MinInterval, DefaultMinInterval, time.Millisecond},
+		{"RepairDelay", &cfg.RepairDelay, DefaultRepairDelay, time.Millisecond},
+		{"HoldEmpty", &cfg.HoldEmpty, 0, 0},
+		{"UnclaimedGrace", &cfg.UnclaimedGrace, 0, 0},
+		{"CallTimeout", &cfg.CallTimeout, DefaultCallTimeout, time.Millisecond},
+		{"ShutdownTimeout", &cfg.ShutdownTimeout, DefaultShutdownTimeout, time.Millisecond},
+	} {
+		problems = append(problems, lifecycle.DefaultDuration(d.name, d.value, d.def, d.minimum)...)
+	}
+	problems = append(problems, lifecycle.DefaultInt("Concurrency", &cfg.Concurrency, DefaultConcurrency, 1)...)
+	problems = append(problems, lifecycle.DefaultInt("Workers", &cfg.Workers, DefaultWorkers, 1)...)
+	if cfg.Name == "" {
+		cfg.Name = DefaultName
+	}
+	return cfg, lifecycle.InvalidConfig("resourceslice", problems)
+}

@@ -1,0 +1,317 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package resourceslice
+
+import (
+	"bytes"
+	"cmp"
+	"hash/maphash"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// A hash stands for the content of a device, a counter set or what else a
+// slice has, without its pool's generation and count and without the times of
+// taints. Two contents that the API can't tell apart have the same hash: it is
+// taken from the protobuf encoding, which sorts maps, doesn't distinguish nil
+// from empty, and has quantities in their canonical form.
+type hash [2]uint64
+
+// hasher makes hashes that can be compared with each other only: its seeds are
+// random, so that nobody can construct two devices with one hash.
+type hasher struct{ seeds [2]maphash.Seed }
+
+func newHasher() hasher { return hasher{[2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}} }
+
+func (h hasher) sum(b []byte) hash {
+	return hash{maphash.Bytes(h.seeds[0], b), maphash.Bytes(h.seeds[1], b)}
+}
+
+// item is a device or a counter set in encoded form: a tenth of the memory of
+// the decoded one. Items are immutable.
+type item struct {
+	name    string
+	hash    hash
+	encoded []byte // nil: as it is on the server, see page.keep
+	*traits        // nil for a device without any
+}
+
+// traits is what the layout of a pool depends on beyond name and content.
+type traits struct {
+	// advanced devices have taints, consume counters or have list attributes:
+	// a slice with one of them holds 64 devices at most, not 128.
+	advanced bool
+	consumes []string    // counter sets
+	taints   []taintTime // all taints; the times are zero where Set gave none
+}
+
+// taintTime is a taint with its time, which the API server sets on each write
+// that leaves it out. What was set once must be repeated, or a taint would grow
+// younger with every change of its slice.
+type taintTime struct {
+	device, key, value string
+	effect             resourcev1.DeviceTaintEffect
+	added              metav1.Time
+}
+
+func (t taintTime) same(other taintTime) bool {
+	return t.device == other.device && t.key == other.key && t.value == other.value && t.effect == other.effect
+}
+
+func (i item) isAdvanced() bool { return i.traits != nil && i.advanced }
+
+func (i item) timesOfTaints() []taintTime {
+	if i.traits == nil {
+		return nil
+	}
+	return i.taints
+}
+
+func (i item) counterSets() []string {
+	if i.traits == nil {
+		return nil
+	}
+	return i.consumes
+}
+
+// encoder turns devices and counter sets into items; it keeps a buffer.
+type encoder struct {
+	hasher
+	buf []byte
+}
+
+// message is a protobuf message of k8s.io/api.
+type message interface {
+	Size() int
+	MarshalToSizedBuffer([]byte) (int, error)
+}
+
+// encode returns the encoding, valid until the next call.
+func (e *encoder) encode(m message) []byte {
+	size := m.Size()
+	if size > cap(e.buf) {
+		e.buf = make([]byte, 2*size)
+	}
+	// The error is for messages that don't fit the buffer, which has the size
+	// that they gave.
+	n, _ := m.MarshalToSizedBuffer(e.buf[:size])
+	return e.buf[size-n : size]
+}
+
+// device returns the item of a device. The one that was there before, if it
+// has the same content, is used again, so that a Set which changes little keeps
+// little.
+func (e *encoder) device(d *resourcev1.Device, before *item) (it item, reused bool) {
+	t := traitsOf(d)
+	bare := d
+	if t != nil && len(t.taints) > 0 {
+		bare = withoutTimes(d)
+	}
+	encoded := e.encode(bare)
+	it = item{name: d.Name, hash: e.sum(encoded), traits: t}
+	if before != nil && before.hash == it.hash && slices.EqualFunc(before.timesOfTaints(), it.timesOfTaints(), sameTime) {
+		return *before, true
+	}
+	it.encoded = bytes.Clone(encoded)
+	return it, false
+}
+
+func sameTime(a, b taintTime) bool { return a.same(b) && a.added.Time.Equal(b.added.Time) }
+
+func (e *encoder) counterSet(s *resourcev1.CounterSet) item {
+	encoded := e.encode(s)
+	return item{name: s.Name, hash: e.sum(encoded), encoded: bytes.Clone(encoded)}
+}
+
+func traitsOf(d *resourcev1.Device) *traits {
+	var t traits
+	for i := range d.ConsumesCounters {
+		t.consumes = append(t.consumes, d.ConsumesCounters[i].CounterSet)
+	}
+	for i := range d.Taints {
+		taint := &d.Taints[i]
+		tt := taintTime{device: d.Name, key: taint.Key, value: taint.Value, effect: taint.Effect}
+		if taint.TimeAdded != nil {
+			tt.added = metav1.Time{Time: taint.TimeAdded.Truncate(1e9)} // the API has whole seconds
+		}
+		t.taints = append(t.taints, tt)
+	}
+	t.advanced = len(t.consumes) > 0 || len(t.taints) > 0 || hasListAttribute(d)
+	if !t.advanced {
+		return nil
+	}
+	return &t
+}
+
+func hasListAttribute(d *resourcev1.Device) bool {
+	for _, a := range d.Attributes {
+		if a.BoolValues != nil || a.IntValues != nil || a.StringValues != nil || a.VersionValues != nil {
+			return true
+		}
+	}
+	return false
+}
+
+func withoutTimes(d *resourcev1.Device) *resourcev1.Device {
+	bare := *d
+	bare.Taints = slices.Clone(d.Taints)
+	for i := range bare.Taints {
+		bare.Taints[i].TimeAdded = nil
+	}
+	return &bare
+}
+
+// selection is who can use the devices of a slice, in the form of its spec.
+type selection struct {
+	nodeName  string // immutable in the API, unlike the rest
+	selector  *corev1.NodeSelector
+	allNodes  bool
+	perDevice bool
+}
+
+func (s selection) apply(spec *resourcev1.ResourceSliceSpec) {
+	if s.nodeName != "" {
+		spec.NodeName = &s.nodeName
+	}
+	spec.NodeSelector = s.selector
+	if s.allNodes {
+		spec.AllNodes = new(true)
+	}
+	if s.perDevice {
+		spec.PerDeviceNodeSelection = new(true)
+	}
+}
+
+// head returns the hash of what a slice has beside its devices and counters,
+// its pool and its node: who can use it, and how.
+func (e *encoder) head(spec *resourcev1.ResourceSliceSpec) hash {
+	bare := resourcev1.ResourceSliceSpec{
+		NodeSelector:           spec.NodeSelector,
+		AllNodes:               spec.AllNodes,
+		PerDeviceNodeSelection: spec.PerDeviceNodeSelection,
+		PartitionTypeAttribute: spec.PartitionTypeAttribute,
+		SkipNodeOperations:     slices.Clone(spec.SkipNodeOperations),
+	}
+	slices.Sort(bare.SkipNodeOperations)
+	return e.sum(e.encode(&bare))
+}
+
+// desired is a pool as Set left it. It is immutable.
+type desired struct {
+	id        PoolID
+	devices   []item  // by name, or as given in an ordered pool
+	byName    []int32 // indexes of devices by name in an ordered pool, else nil
+	sets      []item  // by name
+	selection selection
+	skip      []resourcev1.SkipNodeOperation // sorted
+	partition resourcev1.FullyQualifiedName
+	heads     [3]hash // by kind of page
+	ordered   bool
+	atomic    bool
+}
+
+// kinds of pages, as indexes of desired.heads
+const (
+	plainPage    = iota // devices, none of which consumes counters, or nothing
+	consumerPage        // devices, some of which consume counters
+	counterPage         // counter sets
+)
+
+// find returns the item of a device, or nil.
+func (d *desired) find(name string) *item {
+	if d == nil {
+		return nil
+	}
+	at := func(i int) int {
+		if d.byName != nil {
+			return int(d.byName[i])
+		}
+		return i
+	}
+	lo, hi := 0, len(d.devices)
+	for lo < hi {
+		mid := int(uint(lo+hi) >> 1)
+		if d.devices[at(mid)].name < name {
+			lo = mid + 1
+		} else {
+			hi = mid
+		}
+	}
+	if lo < len(d.devices) && d.devices[at(lo)].name == name {
+		return &d.devices[at(lo)]
+	}
+	return nil
+}
+
+// spec returns the part of the spec that pages of a kind have in common.
+func (d *desired) spec(kind int) resourcev1.ResourceSliceSpec {
+	spec := resourcev1.ResourceSliceSpec{Driver: d.id.Driver, Pool: resourcev1.ResourcePool{Name: d.id.Name}}
+	d.selection.apply(&spec)
+	if kind == counterPage {
+		return spec
+	}
+	spec.SkipNodeOperations = slices.Clone(d.skip)
+	if kind == consumerPage && d.partition != "" {
+		spec.PartitionTypeAttribute = &d.partition
+	}
+	return spec
+}
+
+// newDesired encodes a pool. Items of the one before are used again; fresh
+// lists the indexes in pool.Devices of the devices that are not among them and
+// so have to be validated. same reports that nothing differs.
+func (e *encoder) newDesired(id PoolID, pool *Pool, nodeName string, before *desired) (d *desired, fresh []int, same bool) {
+	d = &desired{
+		id: id, ordered: pool.Ordered, atomic: pool.Atomic,
+		partition: pool.PartitionTypeAttribute,
+		skip:      slices.Clone(pool.SkipNodeOperations),
+		devices:   make([]item, len(pool.Devices)),
+		selection: selection{selector: pool.Nodes.Selector.DeepCopy(), allNodes: pool.Nodes.AllNodes, perDevice: pool.Nodes.PerDevice},
+	}
+	if pool.Nodes.local() {
+		d.selection.nodeName = nodeName
+	}
+	slices.Sort(d.skip)
+	for i := range pool.Devices {
+		was := before.find(pool.Devices[i].Name)
+		it, reused := e.device(&pool.Devices[i], was)
+		d.devices[i] = it
+		if !reused {
+			fresh = append(fresh, i)
+		}
+	}
+	d.sort()
+	for i := range pool.SharedCounters {
+		d.sets = append(d.sets, e.counterSet(&pool.SharedCounters[i]))
+	}
+	slices.SortStableFunc(d.sets, byName)
+	for kind := range d.heads {
+		spec := d.spec(kind)
+		d.heads[kind] = e.head(&spec)
+	}
+	return d, fresh, before != nil && len(fresh) == 0 && d.sameAs(before)
+}
+
+func byName(a, b item) int { return cmp.Compare(a.name, b.name) }
+
+func (d *desired) sort() {
+	if !d.ordered {
+		slices.SortStableFunc(d.devices, byName)
+		return
+	}
+	d.byName = make([]int32, len(d.devices))
+	for i := range d.byName {
+		d.byName[i] = int32(i)
+	}
+	slices.SortStableFunc(d.byName, func(a, b int32) int { return byName(d.devices[a], d.devices[b]) })
+}
+
+func (d *desired) sameAs(other *desired) bool {
+	same := func(a, b item) bool { return a.name == b.name && a.hash == b.hash }
+	return d.ordered == other.ordered && d.atomic == other.atomic && d.selection.nodeName == other.selection.nodeName &&
+		d.heads == other.heads && slices.EqualFunc(d.devices, other.devices, same) && slices.EqualFunc(d.sets, other.sets, same)
+}

@@ -1,0 +1,212 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package resourceslice
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+
+	resourcev1 "k8s.io/api/resource/v1"
+
+	"github.com/kubewright/kubewright/internal/apierr"
+)
+
+// byPoolIndex is the name of the informers' index.
+const byPoolIndex = "pool"
+
+// scope is one watch: the slices of a node, or those of a driver that belong
+// to no node. Both are what the API server has an index for.
+type scope struct {
+	nodeName string
+	driver   string // empty: all
+}
+
+func (s scope) selector() string {
+	set := fields.Set{resourcev1.ResourceSliceSelectorNodeName: s.nodeName}
+	if s.driver != "" {
+		set[resourcev1.ResourceSliceSelectorDriver] = s.driver
+	}
+	return set.AsSelector().String()
+}
+
+// mirror is what the API server has in a scope, as records.
+type mirror struct {
+	scope    scope
+	informer cache.SharedIndexInformer
+	list     func(context.Context, metav1.ListOptions) (runtime.Object, error)
+}
+
+// events is what a mirror tells.
+type events struct {
+	changed func(old, rec *record) // old is nil for one that is new
+	deleted func(rec *record)
+	failed  func(err error) // nil: works
+}
+
+func (c *Controller) newMirror(sc scope, v version, ev events) (*mirror, error) {
+	m := &mirror{scope: sc}
+	m.list = func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
+		ctx, cancel := context.WithTimeout(ctx, c.cfg.CallTimeout)
+		defer cancel()
+		opts.FieldSelector = sc.selector()
+		return v.list(ctx, opts)
+	}
+	lw := &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
+			list, err := m.list(ctx, opts)
+			ev.failed(err)
+			return list, err
+		},
+		WatchFuncWithContext: func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
+			opts.FieldSelector = sc.selector()
+			w, err := startWatch(ctx, c.cfg.CallTimeout, func(ctx context.Context) (watch.Interface, error) { return v.watch(ctx, opts) })
+			ev.failed(err)
+			return w, err
+		},
+	}
+	m.informer = cache.NewSharedIndexInformerWithOptions(lw, v.example, cache.SharedIndexInformerOptions{
+		ObjectDescription: "ResourceSlice " + sc.selector(),
+		Indexers: cache.Indexers{byPoolIndex: func(obj any) ([]string, error) {
+			rec, ok := obj.(*record)
+			if !ok {
+				return nil, fmt.Errorf("resourceslice: unexpected %T in the store", obj)
+			}
+			return []string{rec.id.String()}, nil
+		}},
+	})
+	var mu sync.Mutex
+	e := encoder{hasher: c.hasher}
+	err := m.informer.SetTransform(func(obj any) (any, error) {
+		slice, ok := obj.(runtime.Object)
+		if _, done := obj.(*record); done || !ok {
+			return obj, nil
+		}
+		converted, err := v.convert(slice)
+		if err != nil {
+			return nil, err
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		return e.record(converted), nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("resourceslice: set up the watch: %w", err)
+	}
+	// Errors have gone to failed already.
+	err = m.informer.SetWatchErrorHandlerWithContext(func(ctx context.Context, _ *cache.Reflector, err error) {
+		klog.FromContext(ctx).V(4).Info("Watch of ResourceSlices ended", "selector", sc.selector(), "err", err)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("resourceslice: set up the watch: %w", err)
+	}
+	_, err = m.informer.AddEventHandler(cache.ResourceEventHandlerDetailedFuncs{
+		AddFunc: func(obj any, initial bool) {
+			if !initial { // all pools are looked at when the watch has begun
+				ev.changed(nil, obj.(*record))
+			}
+		},
+		UpdateFunc: func(old, obj any) {
+			if old, rec := old.(*record), obj.(*record); old.ResourceVersion != rec.ResourceVersion {
+				ev.changed(old, rec)
+			}
+		},
+		DeleteFunc: func(obj any) {
+			if unknown, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+				obj = unknown.Obj
+			}
+			if rec, ok := obj.(*record); ok {
+				ev.deleted(rec)
+			}
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("resourceslice: set up the watch: %w", err)
+	}
+	return m, nil
+}
+
+// slices returns what the watch has delivered of a pool, and the resource
+// version up to which it has; empty where that isn't known.
+func (m *mirror) slices(id PoolID) (records []*record, seen string) {
+	// The resource version first: what comes in between is in the slices then
+	// and not yet in the version, and so is merely looked at twice.
+	seen = m.informer.GetIndexer().LastStoreSyncResourceVersion()
+	objects, err := m.informer.GetIndexer().ByIndex(byPoolIndex, id.String())
+	if err != nil {
+		return nil, "" // there is an index of that name
+	}
+	for _, obj := range objects {
+		if rec, ok := obj.(*record); ok {
+			records = append(records, rec)
+		}
+	}
+	return records, seen
+}
+
+// all returns all that the watch has delivered.
+func (m *mirror) all() (records []*record) {
+	for _, obj := range m.informer.GetIndexer().List() {
+		if rec, ok := obj.(*record); ok {
+			records = append(records, rec)
+		}
+	}
+	return records
+}
+
+func (m *mirror) synced() bool { return m.informer.HasSynced() }
+
+// startWatch starts a watch within timeout, without ending it after that.
+func startWatch(ctx context.Context, timeout time.Duration, start func(context.Context) (watch.Interface, error)) (watch.Interface, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	timer := time.AfterFunc(timeout, cancel)
+	w, err := start(ctx)
+	if !timer.Stop() && err != nil {
+		err = fmt.Errorf("start a watch: %w", context.DeadlineExceeded)
+	}
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	return stoppableWatch{w, cancel}, nil
+}
+
+type stoppableWatch struct {
+	watch.Interface
+	cancel context.CancelFunc
+}
+
+func (w stoppableWatch) Stop() {
+	w.cancel()
+	w.Interface.Stop()
+}
+
+// versionGone reports whether a request failed because its version of the API
+// is not served. A genuine 404 names the object that is missing, and a list or
+// a watch has none.
+func versionGone(err error, collection bool) bool {
+	if apierr.Classify(err) != apierr.NotFound {
+		return false
+	}
+	var status apierrors.APIStatus
+	if collection || !errors.As(err, &status) || status.Status().Details == nil {
+		return true
+	}
+	details := status.Status().Details
+	return details.Name == "" || details.Kind == "" ||
+		slices.ContainsFunc(details.Causes, func(cause metav1.StatusCause) bool {
+			return cause.Type == metav1.CauseTypeUnexpectedServerResponse // not an answer of the API
+		})
+}

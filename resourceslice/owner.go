@@ -1,0 +1,87 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package resourceslice
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Owner tells whose life the slices follow: the garbage collector deletes them
+// with it.
+type Owner interface {
+	// OwnerReference returns the reference that slices carry. It is asked at
+	// the start, and again when slices were deleted by somebody else, since
+	// the owner may have been deleted and made anew with another UID. While it
+	// returns an error nothing is created; that it doesn't exist yet is said
+	// with an API error of reason NotFound and is not reported.
+	OwnerReference(ctx context.Context) (metav1.OwnerReference, error)
+}
+
+// OwnerFunc is a function as an Owner.
+type OwnerFunc func(ctx context.Context) (metav1.OwnerReference, error)
+
+// OwnerReference calls f.
+func (f OwnerFunc) OwnerReference(ctx context.Context) (metav1.OwnerReference, error) { return f(ctx) }
+
+// NodeOwner makes a Node the owner. Asking it costs one GET of the Node.
+func NodeOwner(nodes corev1client.NodeInterface, name string) Owner {
+	return OwnerFunc(func(ctx context.Context) (metav1.OwnerReference, error) {
+		node, err := nodes.Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return metav1.OwnerReference{}, fmt.Errorf("get the Node that owns the slices: %w", err)
+		}
+		return metav1.OwnerReference{
+			APIVersion: corev1.SchemeGroupVersion.String(),
+			Kind:       "Node",
+			Name:       node.Name,
+			UID:        node.UID,
+			Controller: new(true),
+		}, nil
+	})
+}
+
+// ownerCache asks an Owner when it has to.
+type ownerCache struct {
+	source Owner
+
+	mu    sync.Mutex
+	ref   *metav1.OwnerReference
+	stale bool
+}
+
+// get returns the reference, or nil where slices have no owner.
+func (o *ownerCache) get(ctx context.Context, timeout time.Duration) (*metav1.OwnerReference, error) {
+	if o.source == nil {
+		return nil, nil
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.ref != nil && !o.stale {
+		return o.ref, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	ref, err := o.source.OwnerReference(ctx)
+	if err != nil {
+		return nil, err
+	}
+	o.ref, o.stale = &ref, false
+	return o.ref, nil
+}
+
+// doubt has the owner asked again: somebody deleted slices, and that may have
+// been the garbage collector because the owner is gone.
+func (o *ownerCache) doubt() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.stale = true
+}

@@ -1,0 +1,410 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package resourceslice_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/kubewright/kubewright/internal/apitest"
+	"github.com/kubewright/kubewright/resourceslice"
+)
+
+func TestMain(m *testing.M) {
+	utilruntime.ErrorHandlers = utilruntime.ErrorHandlers[:1]
+	os.Exit(m.Run())
+}
+
+const (
+	node   = "n1"
+	driver = "gpu.example.com"
+)
+
+var pool = resourceslice.PoolID{Driver: driver, Name: node}
+
+// bubble runs a test in a bubble with an API server, a consumer that checks
+// every event, and a node.
+func bubble(t *testing.T, test func(*rig)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		r := &rig{T: t, s: apitest.New(apitest.Options{})}
+		r.s.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}})
+		r.consumer = watchAll(t, r.s)
+		test(r)
+		if r.stop != nil {
+			r.halt()
+		}
+		r.consumer.close()
+	})
+}
+
+// rig is a test's world.
+type rig struct {
+	*testing.T
+	s        *apitest.Server
+	c        *resourceslice.Controller
+	consumer *consumer
+	user     apitest.User
+
+	stop context.CancelFunc
+	done chan error
+
+	mu        sync.Mutex
+	errs      []error
+	published []resourceslice.Publish
+}
+
+func (r *rig) config() resourceslice.Config {
+	if r.user.Name == "" {
+		r.user = apitest.NodeUser(node)
+	}
+	cs := r.s.Client(r.user)
+	return resourceslice.Config{
+		Client: cs, NodeName: node, Owner: resourceslice.NodeOwner(cs.CoreV1().Nodes(), node),
+		ErrorHandler: func(_ context.Context, err error, _ string) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.errs = append(r.errs, err)
+		},
+		Hooks: resourceslice.Hooks{Publish: func(p resourceslice.Publish) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.published = append(r.published, p)
+		}},
+	}
+}
+
+// start makes and runs a controller.
+func (r *rig) start(change ...func(*resourceslice.Config)) {
+	r.Helper()
+	cfg := r.config()
+	for _, f := range change {
+		f(&cfg)
+	}
+	c, err := resourceslice.New(cfg)
+	if err != nil {
+		r.Fatal(err)
+	}
+	r.run(c)
+}
+
+func (r *rig) run(c *resourceslice.Controller) {
+	ctx, cancel := context.WithCancel(r.Context())
+	r.c, r.stop, r.done = c, cancel, make(chan error, 1)
+	go func() { r.done <- c.Run(ctx) }()
+}
+
+// halt stops the controller.
+func (r *rig) halt() {
+	r.Helper()
+	r.stop()
+	if err := <-r.done; err != nil {
+		r.Errorf("Run = %v", err)
+	}
+	r.stop = nil
+}
+
+func (r *rig) set(p resourceslice.Pool) {
+	r.Helper()
+	if err := r.c.Set(pool, p); err != nil {
+		r.Fatalf("Set: %v", err)
+	}
+}
+
+// publish sets a pool and waits until it is there.
+func (r *rig) publish(p resourceslice.Pool) {
+	r.Helper()
+	r.set(p)
+	r.wait()
+}
+
+func (r *rig) wait() {
+	r.Helper()
+	ctx, cancel := context.WithTimeout(r.Context(), 10*time.Minute)
+	defer cancel()
+	if err := r.c.Wait(ctx, pool); err != nil {
+		r.Fatalf("Wait: %v", err)
+	}
+	synctest.Wait()
+}
+
+// settle lets some time pass.
+func (r *rig) settle(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+// foreign does something as somebody else: its events are not the controller's.
+func (r *rig) foreign(do func()) {
+	synctest.Wait()
+	r.consumer.tolerate(true)
+	do()
+	synctest.Wait()
+	r.consumer.tolerate(false)
+}
+
+// writes counts the writes of slices since the last call of reset.
+func (r *rig) writes() map[string]int {
+	counts := map[string]int{}
+	for _, verb := range []string{"create", "update", "delete", "patch", "deletecollection"} {
+		if n := r.s.Count(apitest.Match{Verb: verb, Resource: "resourceslices"}); n > 0 {
+			counts[verb] = n
+		}
+	}
+	return counts
+}
+
+// expect checks how many writes there were since the last call.
+func (r *rig) expect(what string, creates, updates, deletes int) {
+	r.Helper()
+	synctest.Wait()
+	want := map[string]int{}
+	for verb, n := range map[string]int{"create": creates, "update": updates, "delete": deletes} {
+		if n > 0 {
+			want[verb] = n
+		}
+	}
+	if got := r.writes(); !maps.Equal(got, want) {
+		r.Errorf("%s: writes %v, want %v", what, got, want)
+	}
+	r.s.ResetJournal()
+}
+
+func (r *rig) slices() []*resourcev1.ResourceSlice {
+	all := apitest.List[*resourcev1.ResourceSlice](r.s, "")
+	slices.SortFunc(all, func(a, b *resourcev1.ResourceSlice) int {
+		if a.Name < b.Name {
+			return -1
+		}
+		return 1
+	})
+	return all
+}
+
+// devices returns what a consumer sees: the devices of the newest generation.
+func (r *rig) devices() map[string]resourcev1.Device {
+	all := map[string]resourcev1.Device{}
+	for _, s := range r.slices() {
+		for _, d := range s.Spec.Devices {
+			all[d.Name] = d
+		}
+	}
+	return all
+}
+
+func (r *rig) reported() []error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.errs)
+}
+
+// has reports whether an error of the type was reported, and how often.
+func has[T error](r *rig) (last T, n int) {
+	for _, err := range r.reported() {
+		if e, ok := errors.AsType[T](err); ok {
+			last, n = e, n+1
+		}
+	}
+	return last, n
+}
+
+func (r *rig) window() (total time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, p := range r.published {
+		total += p.Window
+	}
+	return total
+}
+
+// device makes a device with a few attributes; v is one of them.
+func device(i int, v string) resourcev1.Device {
+	return resourcev1.Device{
+		Name: fmt.Sprintf("dev-%05d", i),
+		Attributes: map[resourcev1.QualifiedName]resourcev1.DeviceAttribute{
+			"index": {IntValue: new(int64(i))},
+			"model": {StringValue: new("model-" + v)},
+		},
+		Capacity: map[resourcev1.QualifiedName]resourcev1.DeviceCapacity{"memory": {Value: resource.MustParse("40Gi")}},
+	}
+}
+
+func devices(n int) []resourcev1.Device {
+	all := make([]resourcev1.Device, n)
+	for i := range all {
+		all[i] = device(i, "a")
+	}
+	return all
+}
+
+// tainted makes devices of which every one has a taint: 64 fit on a slice.
+func tainted(n int) []resourcev1.Device {
+	all := devices(n)
+	for i := range all {
+		all[i].Taints = []resourcev1.DeviceTaint{{Key: "example.com/health", Effect: resourcev1.DeviceTaintEffectNone}}
+	}
+	return all
+}
+
+// consumer watches slices as the scheduler does, and checks with every event
+// what a consumer relies on.
+type consumer struct {
+	t    *testing.T
+	w    watch.Interface
+	done chan struct{}
+
+	mu        sync.Mutex
+	tolerant  bool // events come from somebody else
+	removing  bool // pools may be deleted
+	slices    map[string]*resourcev1.ResourceSlice
+	complete  map[string]bool
+	completed int // times that a pool became complete
+}
+
+func watchAll(t *testing.T, s *apitest.Server) *consumer {
+	w, err := s.Client(apitest.Admin).ResourceV1().ResourceSlices().Watch(t.Context(), metav1.ListOptions{TimeoutSeconds: new(int64(1000 * 3600))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &consumer{t: t, w: w, done: make(chan struct{}), slices: map[string]*resourcev1.ResourceSlice{}, complete: map[string]bool{}}
+	go func() {
+		defer close(c.done)
+		for event := range w.ResultChan() {
+			if slice, ok := event.Object.(*resourcev1.ResourceSlice); ok {
+				c.see(event.Type, slice)
+			}
+		}
+	}()
+	s.ResetJournal()
+	return c
+}
+
+func (c *consumer) close() {
+	c.w.Stop()
+	<-c.done
+}
+
+func (c *consumer) tolerate(is bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.tolerant = is
+}
+
+// remove allows pools to be deleted from now on.
+func (c *consumer) remove() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.removing = true
+}
+
+func key(s *resourcev1.ResourceSlice) string { return s.Spec.Driver + "/" + s.Spec.Pool.Name }
+
+// top returns the newest generation of a pool and its slices.
+func (c *consumer) top(pool string) (generation int64, newest []*resourcev1.ResourceSlice) {
+	generation = -1
+	for _, s := range c.slices {
+		if key(s) != pool {
+			continue
+		}
+		if g := s.Spec.Pool.Generation; g > generation {
+			generation, newest = g, nil
+		}
+		if s.Spec.Pool.Generation == generation {
+			newest = append(newest, s)
+		}
+	}
+	return generation, newest
+}
+
+func (c *consumer) see(event watch.EventType, s *resourcev1.ResourceSlice) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	pool := key(s)
+	before, _ := c.top(pool)
+	old := c.slices[s.Name]
+	if event == watch.Deleted {
+		delete(c.slices, s.Name)
+	} else {
+		c.slices[s.Name] = s
+	}
+	generation, newest := c.top(pool)
+	complete := len(newest) > 0 && int(newest[0].Spec.Pool.ResourceSliceCount) == len(newest)
+	fail := func(format string, args ...any) {
+		if !c.tolerant {
+			c.t.Errorf("%s of %s in pool %s: "+format, append([]any{event, s.Name, pool}, args...)...)
+		}
+	}
+	if event != watch.Deleted && s.Spec.Pool.Generation < generation && !(old != nil && old.Spec.Pool.Generation == s.Spec.Pool.Generation) {
+		fail("I1: a write at generation %d while there is %d", s.Spec.Pool.Generation, generation)
+	}
+	if complete && !c.complete[pool] {
+		c.completed++
+		if event == watch.Deleted {
+			fail("I2: the pool becomes complete by a delete")
+		}
+	}
+	for _, other := range newest {
+		if other.Spec.Pool.ResourceSliceCount != newest[0].Spec.Pool.ResourceSliceCount {
+			fail("I3: slices of generation %d disagree on their number", generation)
+		}
+	}
+	if complete {
+		if problem := invalidPool(newest); problem != "" {
+			fail("I4: %s", problem)
+		}
+	}
+	if event == watch.Deleted && s.Spec.Pool.Generation == before && !c.removing {
+		fail("I5: a slice of the newest generation was deleted")
+	}
+	if generation >= 0 && generation < before && !c.removing {
+		fail("I6: the generation fell from %d to %d", before, generation)
+	}
+	c.complete[pool] = complete
+}
+
+// invalidPool says what makes a complete pool unusable.
+func invalidPool(newest []*resourcev1.ResourceSlice) string {
+	devices, sets := map[string]bool{}, map[string]map[string]resourcev1.Counter{}
+	for _, s := range newest {
+		for _, set := range s.Spec.SharedCounters {
+			if sets[set.Name] != nil {
+				return "counter set " + set.Name + " is there twice"
+			}
+			sets[set.Name] = set.Counters
+		}
+	}
+	for _, s := range newest {
+		for _, d := range s.Spec.Devices {
+			if devices[d.Name] {
+				return "device " + d.Name + " is there twice"
+			}
+			devices[d.Name] = true
+			for _, c := range d.ConsumesCounters {
+				for name := range c.Counters {
+					if _, ok := sets[c.CounterSet][name]; !ok {
+						return "device " + d.Name + " consumes what isn't there"
+					}
+				}
+			}
+		}
+	}
+	return ""
+}
+
+type sliceType = *resourcev1.ResourceSlice

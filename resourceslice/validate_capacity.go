@@ -1,0 +1,125 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package resourceslice
+
+import (
+	"math"
+	"slices"
+
+	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// maxValidValues is the limit of requestPolicy.validValues, which the API
+// types state but don't export.
+const maxValidValues = 10
+
+// validateCapacity checks the request policy of a capacity.
+func validateCapacity(c *resourcev1.DeviceCapacity, shared bool, path *field.Path) field.ErrorList {
+	policy := c.RequestPolicy
+	path = path.Child("requestPolicy")
+	switch {
+	case policy == nil:
+		return nil
+	case !shared:
+		return field.ErrorList{field.Forbidden(path, "needs allowMultipleAllocations")}
+	case len(policy.ValidValues) > 0 && policy.ValidRange != nil:
+		return field.ErrorList{field.Forbidden(path, "must not have both validValues and validRange")}
+	case len(policy.ValidValues) == 0 && policy.ValidRange == nil:
+		return nil
+	case policy.Default == nil:
+		return field.ErrorList{field.Required(path.Child("default"), "validValues and validRange need it")}
+	case policy.ValidRange != nil:
+		return validateRange(policy.Default, policy.ValidRange, c.Value, path)
+	}
+	return validateValidValues(policy, c.Value, path.Child("validValues"))
+}
+
+func validateValidValues(policy *resourcev1.CapacityRequestPolicy, capacity resource.Quantity, path *field.Path) field.ErrorList {
+	values := policy.ValidValues
+	if len(values) > maxValidValues {
+		return field.ErrorList{field.TooMany(path, len(values), maxValidValues)}
+	}
+	var problems field.ErrorList
+	for i, v := range values {
+		if i > 0 && values[i-1].Cmp(v) > 0 {
+			problems = append(problems, field.Invalid(path.Index(i), v.String(), "must be in ascending order"))
+		}
+		if i > 0 && values[i-1].Cmp(v) == 0 {
+			problems = append(problems, field.Duplicate(path.Index(i), v.String()))
+		}
+		if v.Cmp(capacity) > 0 {
+			problems = append(problems, field.Invalid(path.Index(i), v.String(), "must not be more than the capacity"))
+		}
+	}
+	if !slices.ContainsFunc(values, func(v resource.Quantity) bool { return v.Cmp(*policy.Default) == 0 }) {
+		problems = append(problems, field.Invalid(path, policy.Default.String(), "must have the default among them"))
+	}
+	return problems
+}
+
+func validateRange(def *resource.Quantity, r *resourcev1.CapacityRequestPolicyRange, capacity resource.Quantity, path *field.Path) field.ErrorList {
+	in := path.Child("validRange")
+	if r.Min == nil {
+		return field.ErrorList{field.Required(in.Child("min"), "")}
+	}
+	var problems field.ErrorList
+	atMost := func(name string, q, limit *resource.Quantity, message string) {
+		if q != nil && limit != nil && q.Cmp(*limit) > 0 {
+			problems = append(problems, field.Invalid(in.Child(name), q.String(), message))
+		}
+	}
+	atMost("min", r.Min, &capacity, "must not be more than the capacity")
+	atMost("min", r.Min, def, "must not be more than the default")
+	atMost("min", r.Min, r.Max, "must not be more than max")
+	atMost("max", r.Max, &capacity, "must not be more than the capacity")
+	if r.Max != nil {
+		atMost("default", def, r.Max, "must not be more than max")
+	}
+	if r.Step == nil {
+		return problems
+	}
+	if r.Step.Sign() <= 0 {
+		return append(problems, field.Invalid(in.Child("step"), r.Step.String(), "must be positive"))
+	}
+	next := r.Min.DeepCopy()
+	next.Add(*r.Step)
+	atMost("step", &next, &capacity, "min and one step must not be more than the capacity")
+	return append(problems, validateSteps(def, r, in)...)
+}
+
+// validateSteps checks that the default and max can be reached. The API server
+// counts in units of 64 bits, or in thousandths where anything is fractional.
+func validateSteps(def *resource.Quantity, r *resourcev1.CapacityRequestPolicyRange, in *field.Path) field.ErrorList {
+	unit := (*resource.Quantity).Value
+	all := []*resource.Quantity{def, r.Min, r.Max, r.Step}
+	if slices.ContainsFunc(all, func(q *resource.Quantity) bool { return q != nil && !precise(q, 0) }) {
+		unit = (*resource.Quantity).MilliValue
+	}
+	for _, q := range all {
+		if q == nil {
+			continue
+		}
+		if q.Sign() < 0 || q.CmpInt64(math.MaxInt64) > 0 {
+			return field.ErrorList{field.Invalid(in, q.String(), "must be between 0 and 9223372036854775807 where there is a step")}
+		}
+		if !precise(q, resource.Milli) || q.Cmp(*resource.NewMilliQuantity(q.MilliValue(), q.Format)) != 0 && !precise(q, 0) {
+			return field.ErrorList{field.Invalid(in, q.String(), "must be a multiple of one thousandth")}
+		}
+	}
+	var problems field.ErrorList
+	for _, q := range []*resource.Quantity{def, r.Max} {
+		if q != nil && (unit(q)-unit(r.Min))%unit(r.Step) != 0 {
+			problems = append(problems, field.Invalid(in.Child("step"), q.String(), "must be min and a whole number of steps"))
+		}
+	}
+	return problems
+}
+
+// precise reports whether nothing of q is below the scale.
+func precise(q *resource.Quantity, scale resource.Scale) bool {
+	rounded := q.DeepCopy()
+	return rounded.RoundUp(scale)
+}
