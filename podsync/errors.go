@@ -1,0 +1,58 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podsync
+
+import (
+	"errors"
+	"time"
+)
+
+var (
+	// ErrAlreadyRun is returned by Run when it is called a second time.
+	ErrAlreadyRun = errors.New("podsync: Run was called before")
+	// ErrNotFound is what an [Inspector] wraps when the provider does not hold
+	// the pod, and what Evict returns for a pod that is not there or has ended.
+	ErrNotFound = errors.New("podsync: no such pod")
+)
+
+// A RejectError is a decision that a pod can't run here, ever. Make it with
+// Reject.
+type RejectError struct {
+	// Reason becomes status.reason of the pod. It is in CamelCase.
+	Reason string
+	// Message becomes status.message of the pod.
+	Message string
+}
+
+// Reject returns the error with which Start or Admit refuses a pod for good. Its
+// phase becomes Failed with this reason and message, and whoever made the pod
+// may make another one elsewhere. Every other error is taken to be temporary.
+func Reject(reason, message string) error { return &RejectError{Reason: reason, Message: message} }
+
+// Error returns the reason and the message.
+func (e *RejectError) Error() string { return e.Reason + ": " + e.Message }
+
+// A RetryError asks for a delay before the next try. Make it with RetryAfter.
+type RetryError struct {
+	// Err is what went wrong.
+	Err error
+	// After is the delay.
+	After time.Duration
+}
+
+// RetryAfter wraps an error of a provider's method to say when the call should
+// be repeated, instead of the exponential backoff. A delay of zero or less
+// means after [Config.RetryMin].
+func RetryAfter(err error, after time.Duration) error {
+	if err == nil {
+		return nil
+	}
+	return &RetryError{Err: err, After: after}
+}
+
+// Error returns the text of the wrapped error.
+func (e *RetryError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the wrapped error.
+func (e *RetryError) Unwrap() error { return e.Err }

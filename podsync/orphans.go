@@ -1,0 +1,181 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podsync
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+)
+
+const (
+	// orphanGets is how many orphans are asked about at once.
+	orphanGets = 8
+	// orphanRest is how long an instance that turned out to be none is left
+	// alone, at most.
+	orphanRest = time.Hour
+	// massOrphans is how many orphans are never too many.
+	massOrphans = 5
+	// massShare is the part of the provider's pods that are.
+	massShare = 4
+	// massPasses is how often too many orphans must be found before it is
+	// believed.
+	massPasses = 10
+)
+
+// A verdict is what the API says of an orphan.
+type verdict int
+
+const (
+	verdictUnknown verdict = iota // the API did not answer
+	verdictGone
+	verdictThere
+)
+
+// runOrphans verifies orphans after each List until ctx is done.
+func (c *Controller) runOrphans(ctx context.Context) {
+	for {
+		select {
+		case <-c.verify:
+			c.verifyOrphans(ctx)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// verifyOrphans asks the API about the orphans that are due. A cache must not
+// decide this: one that is empty by mistake would end every pod of the node.
+func (c *Controller) verifyOrphans(ctx context.Context) {
+	c.mu.Lock()
+	now := c.now()
+	var due []*track
+	for _, t := range c.tracks {
+		if t.orphan && t.held && t.orphanAt <= now {
+			due = append(due, t)
+		}
+	}
+	c.mu.Unlock()
+	if len(due) == 0 {
+		return
+	}
+	verdicts := make([]verdict, len(due))
+	var (
+		wg     sync.WaitGroup
+		places = make(chan struct{}, orphanGets)
+	)
+	for i, t := range due {
+		places <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-places }()
+			verdicts[i] = c.judge(ctx, t.ref)
+		})
+	}
+	wg.Wait()
+	if ctx.Err() == nil {
+		c.sentence(ctx, due, verdicts)
+	}
+}
+
+// judge finds out whether the pod of an instance is gone.
+func (c *Controller) judge(ctx context.Context, ref Ref) verdict {
+	key := types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}.String()
+	if obj, ok, _ := c.informer.GetIndexer().GetByKey(key); ok {
+		if pod, ok := obj.(*corev1.Pod); ok && pod.UID == ref.UID {
+			return verdictThere // it is there, only not ours
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.CallTimeout)
+	defer cancel()
+	start := time.Now()
+	pod, err := c.get(ctx, ref)
+	if hook := c.cfg.Hooks.APICall; hook != nil {
+		hook(APICall{Op: OpGet, Ref: ref, Duration: time.Since(start), Err: err})
+	}
+	switch {
+	case err != nil:
+		klog.FromContext(ctx).V(4).Info("Could not verify an orphan", "podUID", ref.UID, "err", err)
+		return verdictUnknown
+	case pod == nil:
+		return verdictGone
+	}
+	return verdictThere
+}
+
+// sentence does what follows from the verdicts.
+func (c *Controller) sentence(ctx context.Context, due []*track, verdicts []verdict) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	defer poke(c.kick)
+	now := c.now()
+	held := 0
+	for _, t := range c.tracks {
+		if t.held {
+			held++
+		}
+	}
+	var gone []*track
+	for i, t := range due {
+		if !t.orphan || c.tracks[t.ref.UID] != t {
+			continue // it has changed meanwhile
+		}
+		switch verdicts[i] {
+		case verdictGone:
+			gone = append(gone, t)
+		case verdictThere:
+			t.orphanPasses = 0
+			t.orphanWait = min(2*t.orphanWait, orphanRest)
+			t.orphanAt = now + t.orphanWait
+			c.dropped(t.ref, DroppedOrphan, nil)
+		}
+	}
+	if c.tooMany(ctx, gone, held) {
+		return
+	}
+	for _, t := range gone {
+		c.condemn(ctx, t, now)
+	}
+}
+
+// tooMany reports whether so many orphans are more likely to be a mistake, and
+// says so.
+func (c *Controller) tooMany(ctx context.Context, gone []*track, held int) bool {
+	if c.cfg.Policy.AllowMassOrphans || len(gone) <= max(massOrphans, held/massShare) {
+		return false
+	}
+	believed := true
+	refs := make([]Ref, len(gone))
+	for i, t := range gone {
+		t.orphanPasses++
+		believed = believed && t.orphanPasses >= massPasses
+		refs[i] = t.ref
+	}
+	if believed {
+		return false
+	}
+	logger := klog.FromContext(ctx)
+	c.later(func() { logger.Info("Too many orphans; none is removed", "orphans", len(refs), "held", held) })
+	if hook := c.cfg.Hooks.MassOrphans; hook != nil {
+		c.later(func() { hook(MassOrphans{Refs: refs, Held: held}) })
+	}
+	return true
+}
+
+// condemn makes an orphan end.
+func (c *Controller) condemn(ctx context.Context, t *track, now instant) {
+	t.orphan = false
+	t.finish(now, StopOrphaned, nil, minGrace)
+	t.end.reason, t.end.grace = StopOrphaned, minGrace
+	logger := klog.FromContext(ctx)
+	ref := t.ref
+	c.later(func() {
+		logger.Info("Stopping an orphan", "pod", klog.KRef(ref.Namespace, ref.Name), "podUID", ref.UID)
+	})
+	c.warn(t, ReasonOrphanRemoved, actionStop, "the pod does not exist any more; its instance is being stopped")
+	c.touch(t)
+}

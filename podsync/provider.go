@@ -1,0 +1,115 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podsync
+
+import (
+	"context"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// A Ref names one pod instance. It is comparable, and it is the only key that
+// this package uses: two pods that follow one another under the same namespace
+// and name have different UIDs and are never taken for each other.
+type Ref struct {
+	UID       types.UID
+	Namespace string
+	Name      string
+}
+
+// RefOf returns the Ref of a pod.
+func RefOf(pod *corev1.Pod) Ref {
+	return Ref{UID: pod.UID, Namespace: pod.Namespace, Name: pod.Name}
+}
+
+// String returns namespace/name(UID), for logs.
+func (r Ref) String() string { return r.Namespace + "/" + r.Name + "(" + string(r.UID) + ")" }
+
+// A State is what a provider knows of one pod at one moment.
+type State struct {
+	// Ref says which pod. A provider whose backend can't store the UID may
+	// leave it empty: the State is then taken to be that of the pod with the
+	// same namespace and name if exactly one is known, and is dropped
+	// otherwise. An instance without a UID is never removed as an orphan.
+	Ref
+	// Stopped says that nothing of the pod runs, and nothing will. Status is
+	// final then. It is a promise: the name may be used by another pod, and
+	// the pod may be deleted from the API, as soon as it is given.
+	Stopped bool
+	// Generation is the metadata.generation of the spec in force; 0 means that
+	// of the pod last handed over by Start or Update.
+	Generation int64
+	// Status holds what the provider knows: addresses, container statuses, and
+	// conditions of its own types. What is zero expresses no opinion. The phase
+	// and the standard conditions are derived from the container statuses,
+	// but see [Policy.TrustPhase]. Each State replaces the one before: it is
+	// complete, not a change.
+	Status corev1.PodStatus
+}
+
+// A Provider runs pods. Its three methods are idempotent, and for one pod at
+// most one of them is called at a time (List excepted, which is about all pods
+// and is called alongside the others). For different pods they are called at the
+// same time, up to [Config.MaxCalls].
+//
+// The context of a call ends when Run is told to return, and that of Start and
+// Update also when the pod must be stopped: a call that waits should return
+// then, and Stop follows once it has. Calls have no deadline of their own,
+// since pulling an image may take an hour; one that never returns blocks its
+// own pod only.
+//
+// The pods passed in are private copies.
+type Provider interface {
+	// Start makes the pod exist. It is repeated, with backoff, until it
+	// returns nil or a rejection (see [Reject]); a call for a UID that exists
+	// already adopts the instance. It need not wait until containers run.
+	Start(ctx context.Context, pod *corev1.Pod) (State, error)
+	// Stop ends the pod within the grace period. State.Stopped in the result
+	// means that it has ended, with exit codes in Status if known; otherwise
+	// Stop has begun it and the end is reported later, or seen by List. It is
+	// repeated, with a grace period that never grows, until the pod has
+	// stopped. A pod that the provider does not know is Stopped, not an error.
+	Stop(ctx context.Context, ref Ref, opts StopOptions) (State, error)
+	// List returns every pod that the provider holds, including stopped ones
+	// that it has not forgotten. An error means that nothing is known: it is
+	// never taken for an empty list, and a provider must not return an empty
+	// or partial list because its backend did not answer.
+	List(ctx context.Context) ([]State, error)
+}
+
+// StopOptions say how and why a pod is stopped.
+type StopOptions struct {
+	// Grace is how long the containers may take to end after they were asked
+	// to. It is at least a second.
+	Grace time.Duration
+	// Reason says why.
+	Reason StopReason
+	// Pod is the pod as last seen, a private copy; nil for an orphan.
+	Pod *corev1.Pod
+}
+
+// A StopReason says why a pod is stopped.
+type StopReason string
+
+// The reasons to stop a pod.
+const (
+	// StopDeleted: the pod is being deleted or is gone from the API.
+	StopDeleted StopReason = "Deleted"
+	// StopCompleted: all containers have ended, or the API says that the pod
+	// has a terminal phase; what is left of it goes.
+	StopCompleted StopReason = "Completed"
+	// StopEvicted: [Controller.Evict] was called.
+	StopEvicted StopReason = "Evicted"
+	// StopDeadline: spec.activeDeadlineSeconds is over.
+	StopDeadline StopReason = "DeadlineExceeded"
+	// StopRejected: Start was called and returned a rejection.
+	StopRejected StopReason = "Rejected"
+	// StopLost: the provider does not list the pod any more and the pod ends
+	// for it; the call makes sure that nothing is left.
+	StopLost StopReason = "Lost"
+	// StopOrphaned: the provider holds a pod that the API does not have.
+	StopOrphaned StopReason = "Orphaned"
+)

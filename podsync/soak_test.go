@@ -1,0 +1,396 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podsync_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubewright/kubewright/internal/apitest"
+	"github.com/kubewright/kubewright/podsync"
+	"github.com/kubewright/kubewright/podsync/podsynctest"
+)
+
+var (
+	soakSeeds = flag.Int("soak.seeds", 40, "how many random worlds TestSoak lives through")
+	soakSeed  = flag.Uint64("soak.seed", 0, "the one seed that TestSoak lives through")
+	soakSteps = flag.Int("soak.steps", 150, "how many steps TestSoak takes in each world")
+)
+
+// TestSoak lets everything happen to pods that can happen, in an order that the
+// seed decides, and crashes the process in between. After each step the
+// invariants hold; in the end everything converges, and then nothing is
+// written any more.
+func TestSoak(t *testing.T) {
+	if *soakSeed > 0 {
+		synctest.Test(t, func(t *testing.T) { soak(t, *soakSeed) })
+		return
+	}
+	for seed := range uint64(*soakSeeds) {
+		t.Run(fmt.Sprint(seed+1), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { soak(t, seed+1) })
+		})
+	}
+}
+
+// A soaker is a world in which things happen.
+type soaker struct {
+	*world
+	rand    *rand.Rand
+	crashes float64 // how likely a crash is after each step
+	names   []string
+	clean   []func() // removes faults
+	ended   map[types.UID]corev1.PodPhase
+	asked   int // requests about single pods
+	log     []string
+}
+
+func soak(t *testing.T, seed uint64) {
+	r := rand.New(rand.NewPCG(seed, 17))
+	opts := podsynctest.Options{
+		StartTime: pick(r, 0, 0, 300*time.Millisecond, 20*time.Second),
+		StopTime:  pick(r, 0, 0, 2*time.Second, 50*time.Second),
+		ExitCode:  pick[int32](r, 0, 143),
+	}
+	wrap := pick(r, full, full, simple, releasing)
+	s := &soaker{rand: r, crashes: pick(r, 0, 0.05, 0.3, 1), ended: map[types.UID]corev1.PodPhase{}}
+	wrapped := wrap(nil)
+	if _, ok := wrapped.(podsync.Releaser); !ok {
+		opts.Forgets = true
+	}
+	s.world = newWorld(t, opts)
+	s.wrap = wrap
+	s.server = apitest.New(apitest.Options{Journal: func(apitest.Request) bool { return false }})
+	s.server.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}})
+	s.watchWrites()
+	for i := range 6 {
+		s.names = append(s.names, fmt.Sprint("p", i))
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			for _, line := range s.log {
+				t.Log(line)
+			}
+		}
+	})
+	s.start()
+	for range *soakSteps {
+		s.step()
+		if s.t.Failed() {
+			return
+		}
+		pass(pick(r, 0, 0, 10*time.Millisecond, time.Second, 7*time.Second, time.Minute, 20*time.Minute))
+		s.check()
+		if s.rand.Float64() < s.crashes {
+			s.note("crash")
+			s.crash()
+			pass(pick(r, 0, time.Second, 10*time.Minute))
+			s.start()
+		}
+	}
+	s.converge()
+}
+
+func pick[T any](r *rand.Rand, choices ...T) T { return choices[r.IntN(len(choices))] }
+
+func (s *soaker) note(format string, args ...any) {
+	s.log = append(s.log, time.Now().Format("02 15:04:05.000 ")+fmt.Sprintf(format, args...))
+}
+
+// watchWrites looks at each write of the controller before the server does.
+func (s *soaker) watchWrites() {
+	s.server.Inject(apitest.Fault{Match: apitest.Match{User: nodeUser, Func: func(r apitest.Request) bool {
+		if r.Resource != "pods" {
+			return false
+		}
+		if r.Verb != "list" && r.Verb != "watch" {
+			s.asked++
+		}
+		switch r.Verb {
+		case "patch":
+			s.judgePatch(r)
+		case "delete":
+			s.judgeDelete(r)
+		}
+		return false
+	}}, Times: 1})
+}
+
+func (s *soaker) judgePatch(r apitest.Request) {
+	var body map[string]json.RawMessage
+	var meta map[string]string
+	if err := json.Unmarshal(r.Body, &body); err != nil {
+		s.t.Errorf("patch: %v", err)
+	}
+	if err := json.Unmarshal(body["metadata"], &meta); err != nil || meta["uid"] == "" || len(body) != 2 {
+		s.t.Errorf("I9: patch without UID or of more than the status: %s", r.Body)
+	}
+	delete(meta, "uid")
+	delete(meta, "resourceVersion")
+	if len(meta) > 0 {
+		s.t.Errorf("I9: patch of metadata: %s", r.Body)
+	}
+	s.note("PATCH %s %s", r.Name, r.Body)
+}
+
+func (s *soaker) judgeDelete(r apitest.Request) {
+	pod := s.pod(r.Name)
+	obj, err := r.Object()
+	opts, ok := obj.(*metav1.DeleteOptions)
+	if err != nil || !ok {
+		s.t.Errorf("DELETE with %v, %v", obj, err)
+		return
+	}
+	if opts.Preconditions == nil || opts.Preconditions.UID == nil || opts.GracePeriodSeconds == nil || *opts.GracePeriodSeconds != 0 {
+		s.t.Errorf("I6: DELETE without UID or with grace: %s", r.Body)
+		return
+	}
+	uid := *opts.Preconditions.UID
+	s.note("DELETE %s %s", r.Name, uid)
+	if s.backend.Running(uid) {
+		s.t.Errorf("I6: DELETE of %s, which runs", r.Name)
+	}
+	if pod != nil && pod.UID == uid && pod.Status.Phase != corev1.PodFailed && pod.Status.Phase != corev1.PodSucceeded {
+		s.t.Errorf("I6: DELETE of %s in phase %s", r.Name, pod.Status.Phase)
+	}
+}
+
+// step does one thing to the world.
+func (s *soaker) step() {
+	name := pick(s.rand, s.names...)
+	pod := s.pod(name)
+	if pod == nil {
+		s.create(name)
+		return
+	}
+	uid := pod.UID
+	admin := s.server.Client(apitest.Admin).CoreV1().Pods("default")
+	switch n := s.rand.IntN(26); n {
+	case 0, 1, 2:
+		grace := pick[int64](s.rand, 1, 5, 30, 120)
+		s.note("delete %s within %d s", name, grace)
+		_ = admin.Delete(context.Background(), name, metav1.DeleteOptions{GracePeriodSeconds: &grace})
+	case 3:
+		s.note("force delete %s", name)
+		_ = admin.Delete(context.Background(), name, metav1.DeleteOptions{GracePeriodSeconds: new(int64)})
+		if s.rand.IntN(2) == 0 && s.pod(name) == nil {
+			s.create(name)
+		}
+	case 4:
+		s.note("evict %s", name)
+		_ = s.c.Evict(podsync.RefOf(pod), podsync.Eviction{Message: "memory"})
+	case 5:
+		s.note("gate or label of %s", name)
+		apitest.Edit(s.server, "default", name, func(p *corev1.Pod) {
+			p.Labels = map[string]string{"l": fmt.Sprint(s.rand.IntN(9))}
+			setCondition(p, "example.com/gate", pick(s.rand, corev1.ConditionTrue, corev1.ConditionFalse))
+		})
+	case 6:
+		s.note("%s is marked not ready", name)
+		apitest.Edit(s.server, "default", name, func(p *corev1.Pod) { setCondition(p, corev1.PodReady, corev1.ConditionFalse) })
+	case 7:
+		if !terminal(pod) {
+			s.note("%s is failed by somebody", name)
+			apitest.Edit(s.server, "default", name, func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed })
+		}
+	case 8, 9:
+		if pod.DeletionTimestamp == nil {
+			s.note("update %s", name)
+			apitest.Edit(s.server, "default", name, func(p *corev1.Pod) {
+				p.Spec.Containers[0].Image = fmt.Sprint("registry.example/app:", s.rand.IntN(9))
+			})
+		}
+	case 10, 11:
+		if pod.Spec.RestartPolicy != corev1.RestartPolicyAlways {
+			code := pick[int32](s.rand, 0, 0, 1)
+			if pod.Spec.RestartPolicy == corev1.RestartPolicyOnFailure {
+				code = 0 // after another one the provider would restart it
+			}
+			s.note("exit %s %d: %v", name, code, s.backend.Exit(uid, code))
+		}
+	case 12:
+		s.note("finish %s: %v", name, s.backend.Finish(uid, pick[int32](s.rand, 0, 1)))
+	case 13:
+		s.note("lose %s: %v", name, s.backend.Lose(uid))
+	case 14:
+		s.backend.Repeat(uid)
+	case 15, 16, 17:
+		f := podsynctest.Fault{
+			Op:  pick(s.rand, podsync.OpStart, podsync.OpStop, podsync.OpUpdate, podsync.OpList, podsync.OpRelease, podsync.OpInspect, podsync.OpWatch, podsynctest.OpReport),
+			UID: pick(s.rand, "", "", uid), Times: pick(s.rand, 1, 3, 0),
+		}
+		switch s.rand.IntN(5) {
+		case 0:
+			f.Delay = pick(s.rand, 50*time.Millisecond, 20*time.Second)
+		case 1:
+			f.Hang = f.Op != podsynctest.OpReport
+		case 2:
+			f.Err = errors.New("the backend is down")
+		case 3:
+			f.ErrAfter = errors.New("the answer was lost")
+		case 4:
+			f.Lose, f.Repeat = s.rand.IntN(2) == 0, s.rand.IntN(3)
+		}
+		s.note("provider fault %+v", f)
+		s.clean = append(s.clean, s.backend.Inject(f))
+	case 18, 19, 20:
+		f := apitest.Fault{Match: apitest.Match{User: nodeUser}, Times: pick(s.rand, 1, 5, 0), For: pick(s.rand, time.Second, time.Minute, time.Hour)}
+		switch s.rand.IntN(6) {
+		case 0:
+			f.Status = apitest.Unavailable(0)
+		case 1:
+			f.Status = apitest.TooManyRequests(1)
+		case 2:
+			f.Err = apitest.ErrConnReset
+		case 3:
+			f.Hang = true
+		case 4:
+			f.LoseResponse, f.Match.Verb = true, "patch,delete"
+		case 5:
+			f.Latency = 3 * time.Second
+		}
+		s.note("API fault %+v", f)
+		s.clean = append(s.clean, s.server.Inject(f))
+	case 21:
+		s.note("watches drop")
+		s.server.Compact()
+		s.server.BreakWatches(watches)
+	case 22:
+		s.note("watches lag")
+		s.clean = append(s.clean, s.server.LagWatches(watches, pick(s.rand, time.Second, 40*time.Second)))
+	case 23, 24:
+		s.note("all is well again")
+		s.repair()
+	case 25:
+		s.note("restart")
+		s.stop()
+		s.start()
+	}
+	synctest.Wait()
+}
+
+func (s *soaker) create(name string) {
+	pod := newPod(name, restart(pick(s.rand, corev1.RestartPolicyAlways, corev1.RestartPolicyNever, corev1.RestartPolicyOnFailure)))
+	if s.rand.IntN(5) == 0 {
+		pod.Spec.ActiveDeadlineSeconds = new(int64(pick(s.rand, 5, 300)))
+	}
+	if s.rand.IntN(5) == 0 {
+		pod.Finalizers = []string{"example.com/hold"}
+	}
+	if s.rand.IntN(4) == 0 {
+		pod.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: "example.com/gate"}}
+	}
+	created := s.server.Put(pod).(*corev1.Pod)
+	s.note("create %s %s %s", name, created.UID, pod.Spec.RestartPolicy)
+	synctest.Wait()
+}
+
+func setCondition(p *corev1.Pod, typ corev1.PodConditionType, status corev1.ConditionStatus) {
+	c := condition(p, typ)
+	if c == nil {
+		p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: typ})
+		c = &p.Status.Conditions[len(p.Status.Conditions)-1]
+	}
+	c.Status, c.LastTransitionTime = status, metav1.Now()
+}
+
+func terminal(p *corev1.Pod) bool {
+	return p.Status.Phase == corev1.PodFailed || p.Status.Phase == corev1.PodSucceeded
+}
+
+func (s *soaker) repair() {
+	for _, f := range s.clean {
+		f()
+	}
+	s.clean = nil
+}
+
+// check looks at the invariants that can be seen from outside.
+func (s *soaker) check() {
+	for _, pod := range apitest.List[*corev1.Pod](s.server, "default") {
+		if phase, ok := s.ended[pod.UID]; ok && phase != pod.Status.Phase {
+			s.t.Errorf("I7: %s was %s and is %s", pod.Name, phase, pod.Status.Phase)
+		}
+		if terminal(pod) {
+			s.ended[pod.UID] = pod.Status.Phase
+		}
+		if pod.Status.Phase == corev1.PodSucceeded {
+			for _, c := range pod.Status.ContainerStatuses {
+				if c.State.Terminated == nil || c.State.Terminated.ExitCode != 0 {
+					s.t.Errorf("I8: %s succeeded with %+v", pod.Name, c.State)
+				}
+			}
+		}
+		if pod.Status.ObservedGeneration > pod.Generation {
+			s.t.Errorf("I10: %s has observed %d of %d", pod.Name, pod.Status.ObservedGeneration, pod.Generation)
+		}
+	}
+	for _, v := range s.backend.Violations() {
+		s.t.Error(v)
+	}
+}
+
+// converge lets everything work again and checks that what should be, is.
+func (s *soaker) converge() {
+	s.note("the end")
+	s.repair()
+	for _, name := range s.names {
+		if pod := s.pod(name); pod != nil && s.rand.IntN(3) == 0 {
+			_ = s.server.Client(apitest.Admin).CoreV1().Pods("default").Delete(context.Background(), name, metav1.DeleteOptions{})
+		}
+		apitest.Edit(s.server, "default", name, func(p *corev1.Pod) { setCondition(p, "example.com/gate", corev1.ConditionTrue) })
+	}
+	pass(2 * time.Hour)
+	for _, pod := range apitest.List[*corev1.Pod](s.server, "default") {
+		if len(pod.Finalizers) > 0 && pod.DeletionTimestamp != nil {
+			// As the API server does when the last finalizer goes.
+			apitest.Delete[*corev1.Pod](s.server, "default", pod.Name)
+		}
+	}
+	pass(time.Hour)
+	s.check()
+	before := s.asked
+	held := map[types.UID]bool{}
+	for _, st := range s.backend.Held() {
+		held[st.UID] = !st.Stopped
+	}
+	pods := apitest.List[*corev1.Pod](s.server, "default")
+	for _, pod := range pods {
+		running := held[pod.UID]
+		switch {
+		case pod.DeletionTimestamp != nil:
+			s.t.Errorf("%s is still being deleted, in phase %s, running: %v, stage %s", pod.Name, pod.Status.Phase, running, s.stage(pod.UID))
+		case terminal(pod) && running:
+			s.t.Errorf("%s is %s and runs, stage %s", pod.Name, pod.Status.Phase, s.stage(pod.UID))
+		case !terminal(pod) && !running:
+			s.t.Errorf("%s is %s and does not run, stage %s", pod.Name, pod.Status.Phase, s.stage(pod.UID))
+		case !terminal(pod) && !isReady(pod):
+			s.t.Errorf("%s runs and is not ready: %+v", pod.Name, pod.Status)
+		case !terminal(pod) && pod.Status.ObservedGeneration != pod.Generation:
+			s.t.Errorf("I10: %s has observed %d of %d", pod.Name, pod.Status.ObservedGeneration, pod.Generation)
+		}
+		delete(held, pod.UID)
+	}
+	for uid := range held {
+		s.t.Errorf("the backend still holds %s, stage %s", uid, s.stage(uid))
+	}
+	if n := s.known(); n != len(pods) {
+		s.t.Errorf("I23: %d pods known, %d exist", n, len(pods))
+	}
+	pass(time.Minute)
+	if n := s.asked - before; n > 0 {
+		s.t.Errorf("I13: %d requests in the last minute", n)
+	}
+}

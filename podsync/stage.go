@@ -1,0 +1,43 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podsync
+
+// A Stage is how far a pod has come between its binding to the node and the
+// moment this package forgets it.
+type Stage uint8
+
+// The stages in their order. A pod goes back only from Running to Waiting, when
+// the provider has lost it and its restart policy is Always, and from Stopped
+// to Terminating, when the provider broke its promise and runs it again.
+const (
+	// StageUnsynced: the provider has not yet said whether it holds the pod.
+	// Nothing is called and nothing written.
+	StageUnsynced Stage = iota
+	// StageWaiting: the pod may not start yet: another pod of its name has not
+	// stopped, it has not been admitted, or there was no free call.
+	StageWaiting
+	// StageStarting: Start was called and has not succeeded yet.
+	StageStarting
+	// StageRunning: Start has succeeded, or the provider listed the pod.
+	StageRunning
+	// StageTerminating: the pod is to stop.
+	StageTerminating
+	// StageStopped: nothing of the pod runs.
+	StageStopped
+	// StageFinal: the API has the final status, or the object is gone.
+	StageFinal
+	// StageReleased: the API has been told that the pod may disappear, or it
+	// rests there as completed.
+	StageReleased
+)
+
+var stageNames = [...]string{"Unsynced", "Waiting", "Starting", "Running", "Terminating", "Stopped", "Final", "Released"}
+
+// String returns the name of the stage, fit for a metric's label.
+func (s Stage) String() string {
+	if int(s) >= len(stageNames) {
+		return "Unknown"
+	}
+	return stageNames[s]
+}

@@ -1,0 +1,302 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podsync_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/klog/v2"
+
+	"github.com/kubewright/kubewright/internal/apitest"
+	"github.com/kubewright/kubewright/podsync"
+	"github.com/kubewright/kubewright/podsync/podsynctest"
+)
+
+func TestMain(m *testing.M) {
+	// The second handler limits a rate by the process's clock and would sleep
+	// for years in a bubble.
+	utilruntime.ErrorHandlers = utilruntime.ErrorHandlers[:1]
+	os.Exit(m.Run())
+}
+
+const (
+	node     = "n1"
+	nodeUser = "system:node:" + node
+)
+
+var (
+	patches = apitest.Match{User: nodeUser, Verb: "patch", Resource: "pods/status"}
+	deletes = apitest.Match{User: nodeUser, Verb: "delete", Resource: "pods"}
+	gets    = apitest.Match{User: nodeUser, Verb: "get", Resource: "pods"}
+	watches = apitest.Match{User: nodeUser, Verb: "watch", Resource: "pods"}
+)
+
+// A world is an API server and a backend, and at most one controller between
+// them at a time.
+type world struct {
+	t        *testing.T
+	server   *apitest.Server
+	backend  *podsynctest.Backend
+	provider *podsynctest.Provider
+	c        *podsync.Controller
+	cfg      podsync.Config
+	wrap     func(*podsynctest.Provider) podsync.Provider
+
+	cancel  context.CancelFunc
+	done    chan struct{}
+	dropped []podsync.Dropped
+	masses  int
+}
+
+// simple hides all capabilities.
+func simple(p *podsynctest.Provider) podsync.Provider { return struct{ podsync.Provider }{p} }
+
+// releasing shows Release only.
+func releasing(p *podsynctest.Provider) podsync.Provider {
+	return struct {
+		podsync.Provider
+		podsync.Releaser
+	}{p, p}
+}
+
+func full(p *podsynctest.Provider) podsync.Provider { return p }
+
+func newWorld(t *testing.T, opts podsynctest.Options) *world {
+	w := &world{t: t, server: apitest.New(apitest.Options{}), backend: podsynctest.NewBackend(opts), wrap: full}
+	w.server.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}})
+	t.Cleanup(func() {
+		w.stop()
+		if v := w.backend.Violations(); len(v) > 0 {
+			t.Errorf("the contract was broken:\n%s", strings.Join(v, "\n"))
+		}
+	})
+	return w
+}
+
+// run starts a controller.
+func (w *world) run() {
+	w.t.Helper()
+	w.start()
+	select {
+	case <-w.c.Ready().Done():
+	default:
+		w.t.Fatal("the controller is not ready")
+	}
+}
+
+func (w *world) start() {
+	w.t.Helper()
+	w.provider = w.backend.Connect()
+	cfg := w.cfg
+	cfg.Client = w.server.Client(apitest.NodeUser(node)).CoreV1()
+	cfg.Provider = w.wrap(w.provider)
+	if cfg.NodeName == "" && cfg.Informer == nil {
+		cfg.NodeName = node
+	}
+	cfg.Hooks.Dropped = func(d podsync.Dropped) { w.dropped = append(w.dropped, d) }
+	cfg.Hooks.MassOrphans = func(podsync.MassOrphans) { w.masses++ }
+	c, err := podsync.New(cfg)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.c = c
+	ctx, cancel := context.WithCancel(klog.NewContext(w.t.Context(), klog.Logger{})) // which prints nothing
+	w.cancel, w.done = cancel, make(chan struct{})
+	go func() {
+		defer close(w.done)
+		if err := c.Run(ctx); err != nil {
+			w.t.Errorf("Run: %v", err)
+		}
+	}()
+	synctest.Wait()
+}
+
+// stop ends the controller in peace.
+func (w *world) stop() {
+	if w.cancel == nil {
+		return
+	}
+	w.cancel()
+	<-w.done
+	w.cancel = nil
+	w.provider.Crash()
+}
+
+// crash kills the controller: nothing it wanted to do is done any more.
+func (w *world) crash() {
+	if w.cancel == nil {
+		return
+	}
+	w.provider.Crash()
+	remove := w.server.Inject(apitest.Fault{Match: apitest.Match{User: nodeUser}, Err: apitest.ErrConnRefused})
+	w.cancel()
+	<-w.done
+	w.cancel = nil
+	remove()
+}
+
+// pass lets time pass.
+func pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+func newPod(name string, edit ...func(*corev1.Pod)) *corev1.Pod {
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
+		Spec: corev1.PodSpec{
+			NodeName:   node,
+			Containers: []corev1.Container{{Name: "main", Image: "registry.example/app:1"}},
+		},
+		Status: corev1.PodStatus{
+			Phase:      corev1.PodPending,
+			QOSClass:   corev1.PodQOSBestEffort,
+			Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now()}},
+		},
+	}
+	for _, f := range edit {
+		f(pod)
+	}
+	return pod
+}
+
+func restart(policy corev1.RestartPolicy) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Spec.RestartPolicy = policy }
+}
+
+// bind makes a pod that is bound to the node.
+func (w *world) bind(pod *corev1.Pod) *corev1.Pod {
+	created := w.server.Put(pod).(*corev1.Pod)
+	synctest.Wait()
+	return created
+}
+
+func (w *world) pod(name string) *corev1.Pod {
+	return apitest.Get[*corev1.Pod](w.server, "default", name)
+}
+
+// kubectlDelete deletes as a user does; a negative grace is the pod's own.
+func (w *world) kubectlDelete(name string, grace int64) {
+	w.t.Helper()
+	opts := metav1.DeleteOptions{}
+	if grace >= 0 {
+		opts.GracePeriodSeconds = &grace
+	}
+	if err := w.server.Client(apitest.Admin).CoreV1().Pods("default").Delete(w.t.Context(), name, opts); err != nil {
+		w.t.Fatalf("deleting %s: %v", name, err)
+	}
+	synctest.Wait()
+}
+
+func (w *world) expectPhase(name string, phase corev1.PodPhase) *corev1.Pod {
+	w.t.Helper()
+	pod := w.pod(name)
+	if pod == nil {
+		w.t.Fatalf("pod %s is gone, want phase %s", name, phase)
+	}
+	if pod.Status.Phase != phase {
+		w.t.Errorf("pod %s is %s (%s: %s), want %s", name, pod.Status.Phase, pod.Status.Reason, pod.Status.Message, phase)
+	}
+	return pod
+}
+
+func (w *world) expectGone(name string) {
+	w.t.Helper()
+	if pod := w.pod(name); pod != nil {
+		w.t.Errorf("pod %s is still there: phase %s, deletionTimestamp %v", name, pod.Status.Phase, pod.DeletionTimestamp)
+	}
+}
+
+// expectRequests compares the number of status patches, deletions and gets of
+// single pods since the last call of ResetJournal.
+func (w *world) expectRequests(wantPatches, wantDeletes, wantGets int) {
+	w.t.Helper()
+	p, d, g := w.server.Count(patches), w.server.Count(deletes), w.server.Count(gets)
+	if p != wantPatches || d != wantDeletes || g != wantGets {
+		w.t.Errorf("%d PATCH, %d DELETE, %d GET; want %d, %d, %d:\n%s", p, d, g, wantPatches, wantDeletes, wantGets, w.journal())
+	}
+}
+
+func (w *world) journal() string {
+	var b strings.Builder
+	for _, r := range w.server.Journal() {
+		if r.Resource == "pods" && r.Verb != "list" && r.Verb != "watch" {
+			fmt.Fprintf(&b, "%s %s %s/%s %s -> %d %v\n", r.Time.Format("15:04:05.000"), r.Verb, r.Name, r.Subresource, r.Body, r.Code, r.Err)
+		}
+	}
+	return b.String()
+}
+
+// expectCalls compares the journal of the backend, without lists and watches.
+func (w *world) expectCalls(want ...string) {
+	w.t.Helper()
+	var got []string
+	for _, c := range w.backend.Calls("") {
+		switch c.Op {
+		case podsync.OpList, podsync.OpAdmit:
+		case podsync.OpStop:
+			got = append(got, fmt.Sprintf("stop %s %v %s", c.Ref.Name, c.Grace, c.Reason))
+		default:
+			got = append(got, fmt.Sprintf("%s %s", c.Op, c.Ref.Name))
+		}
+	}
+	if !slices.Equal(got, want) {
+		w.t.Errorf("calls of the provider:\n  got  %q\n  want %q", got, want)
+	}
+}
+
+func (w *world) stage(uid types.UID) string {
+	for ref, info := range w.c.All() {
+		if ref.UID == uid {
+			return info.Stage.String()
+		}
+	}
+	return "forgotten"
+}
+
+// known returns how many pods the controller keeps anything of.
+func (w *world) known() (n int) {
+	for range w.c.All() {
+		n++
+	}
+	return n
+}
+
+func condition(pod *corev1.Pod, typ corev1.PodConditionType) *corev1.PodCondition {
+	for i := range pod.Status.Conditions {
+		if pod.Status.Conditions[i].Type == typ {
+			return &pod.Status.Conditions[i]
+		}
+	}
+	return nil
+}
+
+func isReady(pod *corev1.Pod) bool {
+	c := condition(pod, corev1.PodReady)
+	return c != nil && c.Status == corev1.ConditionTrue
+}
+
+// patched decodes the bodies of the status patches of a pod.
+func (w *world) patched(name string) (bodies []map[string]any) {
+	for _, r := range w.server.Requests(apitest.Match{Verb: "patch", Resource: "pods/status", Name: name}) {
+		var body map[string]any
+		if err := json.Unmarshal(r.Body, &body); err != nil {
+			w.t.Fatal(err)
+		}
+		bodies = append(bodies, body)
+	}
+	return bodies
+}

@@ -1,0 +1,261 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podsync
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"slices"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/klog/v2"
+
+	"github.com/kubewright/kubewright/internal/apierr"
+	"github.com/kubewright/kubewright/podsync/podstatus"
+)
+
+// startWrite makes the request that comes next for t, if there is one and there
+// is a place. It returns when to look again.
+func (c *Controller) startWrite(t *track, now instant, waited bool) (wake instant) {
+	s, urgent := t.nextWrite(&c.rules, now)
+	if s.op == "" || c.draining && (!t.over() || s.op == OpGet || c.apiCtx.Err() != nil) {
+		return s.wake
+	}
+	q := queueWrite
+	if urgent {
+		q = queueUrgent
+	}
+	if !c.take(t, q, now, waited) {
+		return never // its turn comes
+	}
+	var u podstatus.Update
+	if s.op == OpPatch {
+		u = t.update(&c.rules)
+	}
+	minimal := t.minimal
+	call := t.writing(now, s.op)
+	c.running[laneAPI]++
+	c.calls.Go(func() {
+		ctx, cancel := context.WithTimeout(c.apiCtx, c.cfg.CallTimeout)
+		defer cancel()
+		switch s.op {
+		case OpPatch:
+			c.patch(ctx, t, call, u, minimal)
+		case OpDelete:
+			c.delete(ctx, t, call)
+		case OpGet:
+			pod, err := c.get(ctx, t.ref)
+			c.written(t, call, err, func(now instant) {
+				if err == nil {
+					t.read(&c.rules, now, pod)
+				} else {
+					t.failed(&c.rules, now, err)
+				}
+			})
+		}
+	})
+	return never
+}
+
+// patch brings the status in the API to what is known. Where it is there
+// already there is no request.
+func (c *Controller) patch(ctx context.Context, t *track, call *call, u podstatus.Update, minimal bool) {
+	pod := call.pod
+	next, problems := podstatus.Next(pod, u)
+	if minimal {
+		next = podstatus.Minimal(pod, &next)
+	}
+	body := podstatus.Patch(pod, &next)
+	if next.Phase != pod.Status.Phase {
+		body = pin(body, pod.ResourceVersion)
+	}
+	logger := klog.FromContext(ctx)
+	if body == nil {
+		logger.V(4).Info("Status is stored already", "pod", klog.KObj(pod), "podUID", pod.UID)
+		c.mu.Lock()
+		c.running[laneAPI]--
+		t.settled(&c.rules, c.now(), call, nil, true)
+		c.complain(t, problems)
+		c.touch(t)
+		c.mu.Unlock()
+		poke(c.kick)
+		return
+	}
+	resp, err := c.cfg.Client.Pods(pod.Namespace).Patch(ctx, pod.Name, podstatus.PatchType, body,
+		metav1.PatchOptions{FieldManager: c.cfg.Name}, "status")
+	logger.V(4).Info("Wrote status", "pod", klog.KObj(pod), "podUID", pod.UID, "phase", next.Phase, "err", err)
+	if err == nil {
+		resp.ManagedFields = nil
+		same := podstatus.Equal(&resp.Status, &next)
+		c.written(t, call, nil, func(now instant) {
+			c.complain(t, problems)
+			lag := now - t.reportedAt
+			fresh := t.reportedAt > 0 && t.want == call.want && t.stored != call.want
+			t.settled(&c.rules, now, call, resp, same)
+			if fresh {
+				t.reportedAt = 0
+				if hook := c.cfg.Hooks.StatusStored; hook != nil {
+					c.later(func() { hook(StatusStored{Ref: t.ref, Lag: lag}) })
+				}
+			}
+		})
+		return
+	}
+	c.written(t, call, err, func(now instant) {
+		switch {
+		case isInstanceGone(err):
+			t.missing(now)
+		case apierr.Classify(err) == apierr.Conflict:
+			t.conflicted(&c.rules, now)
+		case apierr.Classify(err) == apierr.Invalid:
+			t.refuse(call)
+			c.dropped(t.ref, DroppedInvalid, err)
+			c.warn(t, ReasonInvalidStatus, actionSync, err.Error())
+		default:
+			t.failed(&c.rules, now, err)
+		}
+	})
+}
+
+// pin makes a patch conditional on the version that it was computed from. A
+// change of phase is: a pod that somebody else has ended must not become Running
+// by a patch that was on its way. Others are not, or the conditions that several
+// components write would get in each other's way.
+func pin(body []byte, version string) []byte {
+	rest, ok := bytes.CutPrefix(body, []byte(`{"metadata":{`))
+	if !ok || version == "" {
+		return body
+	}
+	return slices.Concat([]byte(`{"metadata":{"resourceVersion":`), strconv.AppendQuote(nil, version), []byte(`,`), rest)
+}
+
+// complain says what was wrong with a report.
+func (c *Controller) complain(t *track, problems field.ErrorList) {
+	if len(problems) == 0 {
+		return
+	}
+	err := problems.ToAggregate()
+	why := DroppedInvalid
+	for _, problem := range problems {
+		if problem.Type == field.ErrorTypeForbidden {
+			why = DroppedTransition
+		}
+	}
+	c.dropped(t.ref, why, err)
+	c.warn(t, ReasonInvalidStatus, actionSync, err.Error())
+}
+
+// isInstanceGone reports whether a PATCH failed because the pod, or the pod of
+// this UID, does not exist. The API server calls the latter an attempt to change
+// an immutable field.
+func isInstanceGone(err error) bool {
+	if apierrors.IsNotFound(err) {
+		return true
+	}
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) || !apierrors.IsInvalid(err) || status.Status().Details == nil {
+		return false
+	}
+	for _, cause := range status.Status().Details.Causes {
+		if cause.Field == "metadata.uid" {
+			return true
+		}
+	}
+	return false
+}
+
+// delete lets the API remove the pod.
+func (c *Controller) delete(ctx context.Context, t *track, call *call) {
+	err := c.cfg.Client.Pods(t.ref.Namespace).Delete(ctx, t.ref.Name, metav1.DeleteOptions{
+		GracePeriodSeconds: new(int64),
+		Preconditions:      &metav1.Preconditions{UID: &t.ref.UID},
+	})
+	klog.FromContext(ctx).V(4).Info("Deleted pod", "pod", klog.KRef(t.ref.Namespace, t.ref.Name), "podUID", t.ref.UID, "err", err)
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		err = nil // it, or this instance of it, is gone already
+	}
+	c.written(t, call, err, func(now instant) {
+		if err == nil {
+			t.letGo(now)
+		} else {
+			t.failed(&c.rules, now, err)
+		}
+	})
+}
+
+// get asks the API itself, not a cache, for the instance. The pod is nil if it
+// does not exist.
+//
+// The credentials of a node may read its own pods only, and are told of one
+// that is gone what they are told of others': 403. They may list their own, and
+// a pod never changes its node.
+func (c *Controller) get(ctx context.Context, ref Ref) (*corev1.Pod, error) {
+	pods := c.cfg.Client.Pods(ref.Namespace)
+	pod, err := pods.Get(ctx, ref.Name, metav1.GetOptions{})
+	if apierrors.IsForbidden(err) && c.cfg.NodeName != "" {
+		list, listErr := pods.List(ctx, metav1.ListOptions{FieldSelector: fields.Set{
+			"metadata.name": ref.Name, "spec.nodeName": c.cfg.NodeName,
+		}.String()})
+		if listErr != nil {
+			return nil, listErr
+		}
+		if len(list.Items) == 0 {
+			return nil, nil
+		}
+		pod, err = &list.Items[0], nil
+	}
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if pod.UID != ref.UID {
+		return nil, nil
+	}
+	pod.ManagedFields = nil
+	return pod, nil
+}
+
+// written takes the result of a request.
+func (c *Controller) written(t *track, call *call, err error, apply func(now instant)) {
+	c.mu.Lock()
+	now := c.now()
+	c.running[laneAPI]--
+	if c.breaker.done(now, err) {
+		c.retryWrites()
+	}
+	apply(now)
+	c.touch(t)
+	c.mu.Unlock()
+	poke(c.kick)
+
+	ctx := c.apiCtx
+	switch {
+	case err == nil:
+		c.apiErrors.OK(ctx, &t.apiErrs, "Writing to pods works again")
+	case ctx.Err() == nil && !isInstanceGone(err):
+		c.apiErrors.Fail(ctx, c.cfg.ErrorHandler, &t.apiErrs, err, "Writing to a pod failed",
+			"op", call.op, "pod", klog.KRef(t.ref.Namespace, t.ref.Name), "podUID", t.ref.UID)
+	}
+	if hook := c.cfg.Hooks.APICall; hook != nil {
+		hook(APICall{Op: call.op, Ref: t.ref, Duration: now - call.since, Err: err})
+	}
+}
+
+// retryWrites ends the backoff of every pod: the server is back.
+func (c *Controller) retryWrites() {
+	for _, t := range c.tracks {
+		if t.writeFailures > 0 {
+			t.writeAt = 0
+			c.touch(t)
+		}
+	}
+}
