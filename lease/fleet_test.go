@@ -106,49 +106,53 @@ func (f *fleet) wantFlat(when string, h []int, each int) {
 	}
 }
 
-func TestL14TenThousandNodes(t *testing.T) {
-	const nodes, each = 10_000, 1_000
+func TestL14TenThousandNodes(t *testing.T) { testFlat(t, 10_000, apitest.Fault{Hang: true}) }
+
+// With fewer nodes, for there are 1.5 times as many requests as usual when each
+// of them is refused at once.
+func TestL14Refused(t *testing.T) { testFlat(t, 1_000, apitest.Fault{Err: apitest.ErrConnRefused}) }
+
+func testFlat(t *testing.T, nodes int, fault apitest.Fault) {
+	each := nodes / 10
 	fleetBubble(t, nodes, nil, func(f *fleet) {
 		f.server.Inject(apitest.Fault{Latency: 10 * time.Millisecond})
 		f.start()
-		pass(30 * time.Second) // the start, and two intervals
+		pass(25 * time.Second) // the start, and an interval and a half
 		f.server.ResetJournal()
-		pass(20 * time.Second)
-		f.wantFlat("after the start", f.perSecond(20), each)
-		if n := f.server.Count(leases); n != 2*nodes {
-			t.Errorf("%d requests in two intervals, want %d", n, 2*nodes)
+		pass(10 * time.Second)
+		f.wantFlat("after the start", f.perSecond(10), each)
+		if n := f.server.Count(leases); n != nodes {
+			t.Errorf("%d requests in an interval, want %d", n, nodes)
 		}
 
-		for _, fault := range []apitest.Fault{{Err: apitest.ErrConnRefused}, {Hang: true}} {
-			restore := f.server.Inject(fault)
-			pass(time.Minute)
-			restore()
-			if fault.Hang {
-				pass(DefaultCallTimeout) // of the calls that hang
-			}
-			pass(20 * time.Second)
-			f.server.ResetJournal()
-			pass(20 * time.Second)
-			f.wantFlat("two intervals after the outage", f.perSecond(20), each)
-			if n := f.server.Count(leases); n != 2*nodes {
-				t.Errorf("%d requests in two intervals, want %d", n, 2*nodes)
-			}
+		restore := f.server.Inject(fault)
+		pass(time.Minute)
+		restore()
+		if fault.Hang {
+			pass(DefaultCallTimeout) // of the calls that hang
+		}
+		pass(20 * time.Second)
+		f.server.ResetJournal()
+		pass(10 * time.Second)
+		f.wantFlat("two intervals after the outage", f.perSecond(10), each)
+		if n := f.server.Count(leases); n != nodes {
+			t.Errorf("%d requests in an interval, want %d", n, nodes)
 		}
 		if f.inFlight.max > DefaultWorkers {
 			t.Errorf("%d requests were under way at once, want %d at most", f.inFlight.max, DefaultWorkers)
 		}
-		if n := len(f.told.recovered); n != 2*nodes {
-			t.Errorf("%d leases recovered from two outages, want %d", n, 2*nodes)
+		if n := len(f.told.recovered); n != nodes {
+			t.Errorf("%d leases recovered from the outage, want %d", n, nodes)
 		}
-		if n := len(f.told.errs); n > 4 {
-			t.Errorf("%d errors were reported for two outages: %v …", n, f.told.errs[:4])
+		if n := len(f.told.errs); n == 0 || n > 2 {
+			t.Errorf("%d errors were reported for one outage", n)
 		}
 	})
 }
 
-// W8: a start of ten thousand nodes is no storm.
+// W8: the start of a fleet is no storm.
 func TestW8Start(t *testing.T) {
-	const nodes = 10_000
+	const nodes = 2_000
 	fleetBubble(t, nodes, nil, func(f *fleet) {
 		f.server.Inject(apitest.Fault{Latency: 10 * time.Millisecond})
 		f.start()
@@ -159,7 +163,7 @@ func TestW8Start(t *testing.T) {
 		for second, n := range f.server.PerSecond(leases) {
 			// One and a half times the steady rate, two requests each, and
 			// one burst.
-			if n > 2*1500+2*DefaultWorkers {
+			if n > 2*300+2*DefaultWorkers {
 				t.Errorf("%d requests in second %d", n, second)
 			}
 		}
