@@ -105,7 +105,8 @@ func (c *Cluster) Kill(t testing.TB, component string) {
 	c.must(t, request{Op: "kill", Component: component}, nil)
 }
 
-// Terminate ends a component in order, with SIGTERM, and waits until it is gone, up to 90 s.
+// Terminate ends a component in order, with SIGTERM, and waits until it is gone, up to 90 s. An API server with open watches takes
+// 60 s, in which it serves them.
 func (c *Cluster) Terminate(t testing.TB, component string) {
 	t.Helper()
 	c.must(t, request{Op: "terminate", Component: component}, nil)

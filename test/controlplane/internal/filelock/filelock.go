@@ -22,8 +22,23 @@ type Lock struct{ file *os.File }
 // pollPeriod is how often a lock that another process holds is tried again: flock(2) can't be interrupted.
 const pollPeriod = 50 * time.Millisecond
 
-// Try takes the lock on file, which it creates if need be, or returns ErrHeld.
+// Try takes the lock on file, which it creates if need be, or returns ErrHeld. A holder may remove the file.
 func Try(file string) (*Lock, error) {
+	for {
+		lock, err := open(file)
+		if err != nil {
+			return nil, err
+		}
+		if lock.isAt(file) {
+			return lock, nil
+		}
+		// The former holder has removed the file since it was opened here; who opens it now gets another one.
+		lock.Release()
+	}
+}
+
+// open opens file and locks what it has opened.
+func open(file string) (*Lock, error) {
 	f, err := os.OpenFile(file, os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
 		return nil, err
@@ -37,6 +52,16 @@ func Try(file string) (*Lock, error) {
 		return nil, ErrHeld
 	}
 	return nil, fmt.Errorf("lock %s: %w", file, err)
+}
+
+// isAt reports whether the locked file is the one that is called file.
+func (l *Lock) isAt(file string) bool {
+	mine, err := l.file.Stat()
+	if err != nil {
+		return false
+	}
+	there, err := os.Stat(file)
+	return err == nil && os.SameFile(mine, there)
 }
 
 // Acquire takes the lock on file, waiting for it until ctx is done. It calls waiting once if it must wait.

@@ -6,7 +6,10 @@ package filelock
 import (
 	"context"
 	"errors"
+	"os"
 	"path/filepath"
+	"runtime"
+	"sync"
 	"testing"
 )
 
@@ -38,4 +41,42 @@ func TestLockExcludes(t *testing.T) {
 		t.Fatal(err)
 	}
 	third.Release()
+}
+
+// TestHoldersMayRemoveTheFile: whoever waits for the lock on a file that is gone would lock something that nobody else can see.
+func TestHoldersMayRemoveTheFile(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "lock")
+	holders := 0
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for range 50 {
+				lock, err := Try(file)
+				if errors.Is(err, ErrHeld) {
+					continue
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				count := func(d int) int {
+					mu.Lock()
+					defer mu.Unlock()
+					holders += d
+					return holders
+				}
+				if n := count(1); n != 1 {
+					t.Errorf("%d holders", n)
+				}
+				runtime.Gosched()
+				count(-1)
+				if err := os.Remove(file); err != nil {
+					t.Error(err)
+				}
+				lock.Release()
+			}
+		})
+	}
+	wg.Wait()
 }

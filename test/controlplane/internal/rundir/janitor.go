@@ -65,10 +65,14 @@ func RunJanitor(dir string, owner io.Reader) error {
 		return err
 	}
 	// Removal is serialized with sweep, which might otherwise take the half removed directory for one without owner.
-	lock, err := filelock.Acquire(ctx, filepath.Join(filepath.Dir(dir), rootLock), nil)
+	root := filepath.Dir(dir)
+	lock, err := filelock.Acquire(ctx, filepath.Join(root, rootLock), nil)
 	if err != nil {
 		return err
 	}
 	defer lock.Release()
-	return os.RemoveAll(dir)
+	if err := os.RemoveAll(dir); err != nil {
+		return err
+	}
+	return removeEmptyRoot(root)
 }

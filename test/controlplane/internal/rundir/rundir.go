@@ -56,10 +56,7 @@ func Create(ctx context.Context, root, name string) (*Dir, error) {
 	if name != "" && !validName.MatchString(name) {
 		return nil, fmt.Errorf("cluster name %q: want at most 41 of a-z, 0-9 and -", name)
 	}
-	if err := makeRoot(root); err != nil {
-		return nil, err
-	}
-	lock, err := filelock.Acquire(ctx, filepath.Join(root, rootLock), nil)
+	lock, err := lockRoot(ctx, root)
 	if err != nil {
 		return nil, err
 	}
@@ -82,6 +79,37 @@ func Create(ctx context.Context, root, name string) (*Dir, error) {
 	}
 	d.lock, err = filelock.Try(filepath.Join(d.Path, lockFile))
 	return d, err
+}
+
+// lockRoot makes root if it isn't there and takes its lock.
+func lockRoot(ctx context.Context, root string) (*filelock.Lock, error) {
+	for {
+		err := makeRoot(root)
+		var lock *filelock.Lock
+		if err == nil {
+			lock, err = filelock.Acquire(ctx, filepath.Join(root, rootLock), nil)
+		}
+		if !errors.Is(err, os.ErrNotExist) {
+			return lock, err
+		}
+		// Meanwhile the last cluster's janitor has removed root.
+	}
+}
+
+// removeEmptyRoot removes root if no cluster's directory is in it. The caller holds its lock.
+func removeEmptyRoot(root string) error {
+	entries, err := os.ReadDir(root)
+	if err != nil || len(entries) != 1 || entries[0].Name() != rootLock {
+		return err
+	}
+	if err := os.Remove(filepath.Join(root, rootLock)); err != nil {
+		return err
+	}
+	// Somebody who is about to create a cluster may have made a new lock already.
+	if err := os.Remove(root); err != nil && !errors.Is(err, syscall.ENOTEMPTY) && !errors.Is(err, syscall.EEXIST) {
+		return err
+	}
+	return nil
 }
 
 // makeRoot makes root, which lies in a directory that others may write to: it must be ours alone.

@@ -1,0 +1,50 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/kubewright/kubewright/internal/apitest"
+	"github.com/kubewright/kubewright/internal/apitest/conformance"
+	"github.com/kubewright/kubewright/test/e2e/harness"
+)
+
+var updateConformance = flag.Bool("update-conformance", false, "record what the real API server answers to the cases of internal/apitest/conformance")
+
+// TestConformance runs the cases that internal/apitest must pass against the real API server: what it answers must be what is
+// recorded. No controller runs, so that nobody but the case changes anything.
+func TestConformance(t *testing.T) {
+	c := harness.Start(t, harness.Options{
+		Without: []string{harness.ControllerManager, harness.Scheduler},
+		RuntimeConfig: map[string]bool{
+			"coordination.k8s.io/v1beta1": true, "resource.k8s.io/v1beta1": true, "resource.k8s.io/v1beta2": true,
+		},
+	})
+	target := conformance.Target{
+		Config: func(t *testing.T) func(apitest.User) *rest.Config {
+			return func(u apitest.User) *rest.Config {
+				if node, ok := strings.CutPrefix(u.Name, "system:node:"); ok {
+					return c.NodeConfig(t, node)
+				}
+				return c.AdminConfig()
+			}
+		},
+	}
+	if *updateConformance {
+		dir := filepath.Join("..", "..", "internal", "apitest", "conformance", "testdata")
+		target.Record = func(t *testing.T, name, transcript string) {
+			if err := os.WriteFile(filepath.Join(dir, name+".txt"), []byte(transcript), 0o644); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	conformance.Run(t, target)
+}
