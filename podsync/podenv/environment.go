@@ -21,7 +21,7 @@ type Var struct {
 
 // Environment is what a container's process starts with.
 type Environment struct {
-	// Vars are the variables, each name once: those of Services by name, then
+	// Vars are the variables, each name once: those of Services by Service, then
 	// those of the container in the order of the spec, the keys of an envFrom
 	// source by name. A variable that is defined again has the place and the
 	// value of its last definition. The same pod and objects give the same order.
@@ -72,9 +72,9 @@ func (p *Pod) Container(ctx context.Context, name string, addresses Addresses) (
 	if err != nil {
 		b.errs = append(b.errs, err)
 	}
-	b.links = make(map[string]string, len(links))
-	for _, v := range links {
-		b.links[v.Name] = v.Value
+	b.serviceVars, b.links = links, make(map[string]int, len(links))
+	for i := range links {
+		b.links[links[i].Name] = i
 	}
 	for i := range c.EnvFrom {
 		b.addFrom(ctx, i, &c.EnvFrom[i])
@@ -87,8 +87,8 @@ func (p *Pod) Container(ctx context.Context, name string, addresses Addresses) (
 	}
 
 	out := Environment{Vars: make([]Var, 0, len(links)+len(b.own)), Late: slices.Sorted(maps.Keys(b.late))}
-	for _, v := range links {
-		if _, ok := b.own[v.Name]; !ok && !b.late[v.Name] {
+	for i, v := range links {
+		if _, ok := b.own[v.Name]; !ok && !b.late[v.Name] && b.links[v.Name] == i {
 			out.Vars = append(out.Vars, v)
 		}
 	}
@@ -107,11 +107,12 @@ type builder struct {
 	c         *corev1.Container
 	addresses Addresses
 
-	links map[string]string // variables of Services
-	vars  []Var             // all definitions, in order
-	own   map[string]int    // name to the last definition in vars
-	late  map[string]bool   // names whose last definition waits for an address
-	errs  []error
+	serviceVars []Var
+	links       map[string]int  // name to the last definition in serviceVars
+	vars        []Var           // all definitions of the container, in order
+	own         map[string]int  // name to the last definition in vars
+	late        map[string]bool // names whose last definition waits for an address
+	errs        []error
 }
 
 // set defines a variable, over what had its name before.
@@ -149,8 +150,10 @@ func (b *builder) lookup(name string) (string, bool) {
 	if b.late[name] {
 		return "", false
 	}
-	value, ok := b.links[name]
-	return value, ok
+	if at, ok := b.links[name]; ok {
+		return b.serviceVars[at].Value, true
+	}
+	return "", false
 }
 
 func (b *builder) expandAll(in []string) []string {
@@ -200,6 +203,7 @@ func (b *builder) missing(field, kind, name, key string, optional *bool, err err
 	if errors.Is(err, ErrMissing) && optional != nil && *optional {
 		return
 	}
+	b.p.forget(kind, name)
 	b.fail(&SourceError{Field: field, Kind: kind, Namespace: b.p.pod.Namespace, Name: name, Key: key, Wait: true, Err: err})
 }
 

@@ -16,8 +16,8 @@ import (
 // Pod resolves what one pod's containers and volumes need. It keeps each object
 // that it has read, so that all containers of the pod see the same version; make a
 // new one with [Resolver.Pod] to see changes, as at the restart of a container.
-// What was missing is not kept: the next call looks again. It is safe for
-// concurrent use.
+// An object that lacked something is not kept: the next call looks again. It is safe
+// for concurrent use.
 type Pod struct {
 	resolver *Resolver
 	pod      *corev1.Pod // private copy, read-only
@@ -117,6 +117,13 @@ func (p *Pod) secretKey(ctx context.Context, name, key string) (string, error) {
 		return "", ErrMissing
 	}
 	return string(value), nil
+}
+
+// forget lets the next call read an object again.
+func (p *Pod) forget(kind, name string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.objects, objectKey{kind, p.pod.Namespace, name})
 }
 
 // read returns the object that the pod has read before, or reads it.

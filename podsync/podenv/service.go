@@ -25,55 +25,51 @@ const (
 	apiServiceName      = "kubernetes"
 )
 
-// serviceVars returns the variables that name Services, by name.
+// serviceLinks are the variables that name one Service.
+type serviceLinks struct {
+	service string
+	vars    []Var
+}
+
+// serviceVars returns the variables that name Services, by Service. Services whose
+// names run into each other once they are upper case define a variable twice; the
+// last definition counts.
 func (p *Pod) serviceVars(ctx context.Context) ([]Var, error) {
 	if p.resolver.cfg.Services == nil {
 		return nil, nil
 	}
-	var all []Var
-	api, err := p.resolver.linkedServices(ctx, apiServiceNamespace, apiServiceName)
+	links, err := p.resolver.serviceLinks(ctx, apiServiceNamespace, apiServiceName)
 	if err != nil {
 		return nil, fmt.Errorf("podenv: Service %s/%s: %w", apiServiceNamespace, apiServiceName, err)
 	}
-	byName := map[string]*corev1.Service{}
-	for _, s := range api {
-		byName[s.Name] = s
-	}
 	// The API's default is true.
-	if links := p.pod.Spec.EnableServiceLinks; links == nil || *links {
-		services, err := p.resolver.linkedServices(ctx, p.pod.Namespace, "")
+	if enabled := p.pod.Spec.EnableServiceLinks; enabled == nil || *enabled {
+		own, err := p.resolver.serviceLinks(ctx, p.pod.Namespace, "")
 		if err != nil {
 			return nil, fmt.Errorf("podenv: Services of %s: %w", p.pod.Namespace, err)
 		}
-		for _, s := range services {
-			byName[s.Name] = s
+		// A Service of this name in the pod's namespace hides the API's.
+		if !slices.ContainsFunc(own, func(l serviceLinks) bool { return l.service == apiServiceName }) {
+			own = slices.Concat(links, own)
 		}
+		links = own
 	}
-	// Names of Services and of their ports may run into each other once they are
-	// upper case; the last Service by name has the variable then.
-	names := make([]string, 0, len(byName))
-	for name := range byName {
-		names = append(names, name)
+	n := 0
+	for i := range links {
+		n += len(links[i].vars)
 	}
-	slices.Sort(names)
-	for _, name := range names {
-		all = appendServiceVars(all, byName[name])
+	vars := make([]Var, 0, n)
+	for i := range links {
+		vars = append(vars, links[i].vars...)
 	}
-	slices.SortStableFunc(all, func(a, b Var) int { return strings.Compare(a.Name, b.Name) })
-	out := all[:0]
-	for i, v := range all {
-		if i+1 == len(all) || all[i+1].Name != v.Name {
-			out = append(out, v)
-		}
-	}
-	return out, nil
+	return vars, nil
 }
 
-// appendServiceVars appends the variables of one Service: the two kinds that
-// containers have had since before DNS, and that are documented with Services.
-func appendServiceVars(out []Var, s *corev1.Service) []Var {
+// varsOf returns the variables of one Service: the two kinds that containers have had
+// since before DNS, and that are documented with Services.
+func varsOf(s *corev1.Service) []Var {
 	name, ip := variableName(s.Name), s.Spec.ClusterIP
-	out = append(out, Var{name + "_SERVICE_HOST", ip})
+	out := []Var{{name + "_SERVICE_HOST", ip}}
 	for i := range s.Spec.Ports {
 		port := &s.Spec.Ports[i]
 		number := strconv.Itoa(int(port.Port))
@@ -96,39 +92,40 @@ func appendServiceVars(out []Var, s *corev1.Service) []Var {
 
 func variableName(s string) string { return strings.ToUpper(strings.ReplaceAll(s, "-", "_")) }
 
-// serviceCache keeps the Services of namespaces for Config.ServiceAge.
+// serviceCache keeps the variables of namespaces for Config.ServiceAge.
 type serviceCache struct {
 	mu      sync.Mutex
 	entries map[objectKey]serviceEntry
 }
 
 type serviceEntry struct {
-	read     time.Time // when the request began
-	services []*corev1.Service
+	read  time.Time // when the request began
+	links []serviceLinks
 }
 
-// linkedServices returns the Services of a namespace that have a cluster IP, or the
-// one of this name if it exists and has one. They are shared and read-only.
-func (r *Resolver) linkedServices(ctx context.Context, namespace, name string) ([]*corev1.Service, error) {
+// serviceLinks returns the variables of the Services of a namespace that have a
+// cluster IP, by name, or of the one of this name if it exists and has one. They are
+// shared and read-only.
+func (r *Resolver) serviceLinks(ctx context.Context, namespace, name string) ([]serviceLinks, error) {
 	key := objectKey{"Service", namespace, name}
-	if services, ok := r.services.get(key, r.cfg.ServiceAge); ok {
-		return services, nil
+	if links, ok := r.services.get(key, r.cfg.ServiceAge); ok {
+		return links, nil
 	}
 	v, err := r.reads.get(ctx, key, func(ctx context.Context) (any, error) {
 		began := time.Now()
-		services, err := r.readServices(ctx, namespace, name)
+		links, err := r.readLinks(ctx, namespace, name)
 		if err == nil {
-			r.services.put(key, serviceEntry{began, services}, r.cfg.ServiceAge)
+			r.services.put(key, serviceEntry{began, links}, r.cfg.ServiceAge)
 		}
-		return services, err
+		return links, err
 	})
 	if err != nil {
 		return nil, err
 	}
-	return v.([]*corev1.Service), nil
+	return v.([]serviceLinks), nil
 }
 
-func (r *Resolver) readServices(ctx context.Context, namespace, name string) ([]*corev1.Service, error) {
+func (r *Resolver) readLinks(ctx context.Context, namespace, name string) ([]serviceLinks, error) {
 	var items []corev1.Service
 	if name != "" {
 		s, err := r.cfg.Services.Services(namespace).Get(ctx, name, metav1.GetOptions{})
@@ -147,28 +144,25 @@ func (r *Resolver) readServices(ctx context.Context, namespace, name string) ([]
 		}
 		items = list.Items
 	}
-	services := make([]*corev1.Service, 0, len(items))
+	links := make([]serviceLinks, 0, len(items))
 	for i := range items {
 		if ip := items[i].Spec.ClusterIP; ip == "" || ip == corev1.ClusterIPNone || len(items[i].Spec.Ports) == 0 {
 			continue
 		}
-		// What the variables need, and not what else a Service has.
-		services = append(services, &corev1.Service{
-			ObjectMeta: metav1.ObjectMeta{Namespace: items[i].Namespace, Name: items[i].Name},
-			Spec:       corev1.ServiceSpec{ClusterIP: items[i].Spec.ClusterIP, Ports: items[i].Spec.Ports},
-		})
+		links = append(links, serviceLinks{items[i].Name, varsOf(&items[i])})
 	}
-	return services, nil
+	slices.SortFunc(links, func(a, b serviceLinks) int { return strings.Compare(a.service, b.service) })
+	return links, nil
 }
 
-func (c *serviceCache) get(key objectKey, age time.Duration) ([]*corev1.Service, bool) {
+func (c *serviceCache) get(key objectKey, age time.Duration) ([]serviceLinks, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e, ok := c.entries[key]
 	if !ok || time.Since(e.read) > age {
 		return nil, false
 	}
-	return e.services, true
+	return e.links, true
 }
 
 // put keeps e and drops what is too old, so that the cache holds the namespaces of

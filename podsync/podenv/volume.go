@@ -100,6 +100,7 @@ func (f *filler) missing(kind, name, key string, optional *bool, err error) {
 	if errors.Is(err, ErrMissing) && optional != nil && *optional {
 		return
 	}
+	f.p.forget(kind, name)
 	f.fail(&SourceError{Kind: kind, Namespace: f.p.pod.Namespace, Name: name, Key: key, Wait: true, Err: err})
 }
 

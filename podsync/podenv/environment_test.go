@@ -1,0 +1,259 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podenv
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kubewright/kubewright/internal/apitest"
+)
+
+func TestContainer(t *testing.T) {
+	settings := configMap("settings", map[string]string{"MODE": "fast", "COLOR": "red", "with.dot": "1", "tricky": "$(MODE)"})
+	settings.BinaryData = map[string][]byte{"LOGO": {0xff}}
+	login := secret("login", map[string]string{"USER": "ann", "COLOR": "blue"})
+	for _, tc := range []struct {
+		name       string
+		env        []corev1.EnvVar
+		from       []corev1.EnvFromSource
+		args       []string
+		want       string // NAME=value, by semicolons
+		late       string
+		wantedArgs string
+	}{
+		{name: "nothing", want: ""},
+		{name: "values in the order of the spec", env: []corev1.EnvVar{value("B", "1"), value("A", "2"), value("C", "")}, want: "B=1;A=2;C="},
+		{name: "the last definition counts", env: []corev1.EnvVar{value("A", "1"), value("B", "2"), value("A", "3")}, want: "B=2;A=3"},
+		{name: "references go back", env: []corev1.EnvVar{value("A", "1"), value("B", "<$(A)$(C)>"), value("C", "3")}, want: "A=1;B=<1$(C)>;C=3"},
+		{name: "references see what is redefined later", env: []corev1.EnvVar{value("A", "1"), value("B", "$(A)"), value("A", "2")}, want: "B=1;A=2"},
+		{name: "a variable can refer to what it replaces", env: []corev1.EnvVar{value("PATH", "/a"), value("PATH", "$(PATH):/b")}, want: "PATH=/a:/b"},
+		{name: "escapes", env: []corev1.EnvVar{value("A", "1"), value("B", "$$(A) $$$(A) $A $")}, want: "A=1;B=$(A) $1 $A $"},
+
+		{name: "all of a ConfigMap", from: []corev1.EnvFromSource{fromConfigMap("", "settings", false)}, want: "COLOR=red;MODE=fast;tricky=$(MODE);with.dot=1"},
+		{name: "prefix", from: []corev1.EnvFromSource{fromSecret("DB_", "login", false)}, want: "DB_COLOR=blue;DB_USER=ann"},
+		{name: "later sources over earlier ones, env over both", from: []corev1.EnvFromSource{fromConfigMap("", "settings", false), fromSecret("", "login", false)},
+			env: []corev1.EnvVar{value("MODE", "slow $(COLOR)")}, want: "tricky=$(MODE);with.dot=1;COLOR=blue;USER=ann;MODE=slow blue"},
+		{name: "optional sources", from: []corev1.EnvFromSource{fromConfigMap("", "none", true), fromSecret("", "none", true)}, want: ""},
+
+		{name: "keys", env: []corev1.EnvVar{configMapRef("A", "settings", "MODE", false), secretRef("B", "login", "USER", false), value("C", "$(A)$(B)")}, want: "A=fast;B=ann;C=fastann"},
+		{name: "values from objects aren't expanded", env: []corev1.EnvVar{value("MODE", "x"), configMapRef("A", "settings", "tricky", false)}, want: "MODE=x;A=$(MODE)"},
+		{name: "optional keys keep what was there", env: []corev1.EnvVar{value("A", "1"), configMapRef("A", "settings", "NONE", true), secretRef("B", "none", "NONE", true)}, want: "A=1"},
+
+		{name: "fields", env: []corev1.EnvVar{fieldRef("N", "metadata.name"), fieldRef("NS", "metadata.namespace"), fieldRef("U", "metadata.uid"), fieldRef("L", "metadata.labels['app']"),
+			fieldRef("X", "metadata.annotations['none']"), fieldRef("NODE", "spec.nodeName"), fieldRef("SA", "spec.serviceAccountName")},
+			want: "N=p;NS=shop;U=uid-1;L=web;X=;NODE=n1;SA=robot"},
+		{name: "addresses come late", env: []corev1.EnvVar{value("POD_IP", "old"), fieldRef("POD_IP", "status.podIP"), fieldRef("ALL", "status.podIPs"), fieldRef("HOST", "status.hostIP"),
+			fieldRef("HOSTS", "status.hostIPs"), value("URL", "http://$(POD_IP)"), value("X", "$(URL)"), value("LITERAL", "$$(POD_IP)"), value("ALL", "none")},
+			args: []string{"--ip=$(POD_IP)", "--x=$(LITERAL)"}, want: "LITERAL=$(POD_IP);ALL=none", late: "HOST HOSTS POD_IP URL X", wantedArgs: "--ip=$(POD_IP) --x=$(POD_IP)"},
+		{name: "command and args", env: []corev1.EnvVar{value("A", "1")}, args: []string{"$(A)", "$(B)", "$$(A)", ""}, want: "A=1", wantedArgs: "1 $(B) $(A) "},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			w := newWorld(t, nil, settings.DeepCopy(), login.DeepCopy())
+			pod := podOf(corev1.Container{Env: tc.env, EnvFrom: tc.from, Args: tc.args, Command: tc.args})
+			pod.ObjectMeta = metav1.ObjectMeta{UID: "uid-1", Labels: map[string]string{"app": "web"}}
+			pod.Spec.ServiceAccountName = "robot"
+			p := w.pod(pod)
+			for range 3 {
+				env, err := p.Container(t.Context(), "app", Addresses{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got := strings.Join(env.Strings(), ";"); got != tc.want {
+					t.Errorf("got  %s\nwant %s", got, tc.want)
+				}
+				if got := strings.Join(env.Late, " "); got != tc.late {
+					t.Errorf("late %s, want %s", got, tc.late)
+				}
+				if got := strings.Join(env.Args, " "); got != tc.wantedArgs || !slices.Equal(env.Command, env.Args) {
+					t.Errorf("args %q, command %q, want %q", env.Args, env.Command, tc.wantedArgs)
+				}
+			}
+			for _, resource := range []string{"configmaps", "secrets"} {
+				if n := w.count(resource); n > 3 {
+					t.Errorf("%d reads of %s", n, resource)
+				}
+			}
+		})
+	}
+}
+
+// TestContainerAddresses: where addresses come from, once there are any.
+func TestContainerAddresses(t *testing.T) {
+	env := []corev1.EnvVar{fieldRef("IP", "status.podIP"), fieldRef("IPS", "status.podIPs"), fieldRef("HOST", "status.hostIP"), fieldRef("HOSTS", "status.hostIPs"), value("URL", "http://$(IP)/")}
+	for _, tc := range []struct {
+		name      string
+		addresses Addresses
+		status    corev1.PodStatus
+		host      bool
+		want      string
+		late      int
+	}{
+		{name: "given", addresses: Addresses{PodIPs: []string{"10.0.0.1", "fd00::1"}, HostIPs: []string{"192.168.0.1"}}, status: corev1.PodStatus{PodIP: "10.9.9.9"},
+			want: "IP=10.0.0.1;IPS=10.0.0.1,fd00::1;HOST=192.168.0.1;HOSTS=192.168.0.1;URL=http://10.0.0.1/"},
+		{name: "of the status", status: corev1.PodStatus{PodIP: "10.0.0.1", HostIP: "192.168.0.1", HostIPs: []corev1.HostIP{{IP: "192.168.0.1"}, {IP: "fd00::2"}}},
+			want: "IP=10.0.0.1;IPS=10.0.0.1;HOST=192.168.0.1;HOSTS=192.168.0.1,fd00::2;URL=http://10.0.0.1/"},
+		{name: "of the host", host: true, addresses: Addresses{HostIPs: []string{"192.168.0.1"}},
+			want: "IP=192.168.0.1;IPS=192.168.0.1;HOST=192.168.0.1;HOSTS=192.168.0.1;URL=http://192.168.0.1/"},
+		{name: "of nobody", addresses: Addresses{HostIPs: []string{"192.168.0.1"}}, want: "HOST=192.168.0.1;HOSTS=192.168.0.1", late: 3},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			w := newWorld(t, nil)
+			pod := podOf(corev1.Container{Env: env})
+			pod.Status, pod.Spec.HostNetwork = tc.status, tc.host
+			got, err := w.pod(pod).Container(t.Context(), "app", tc.addresses)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if s := strings.Join(got.Strings(), ";"); s != tc.want || len(got.Late) != tc.late {
+				t.Errorf("got  %s, late %v\nwant %s", s, got.Late, tc.want)
+			}
+		})
+	}
+}
+
+// TestContainerErrors: everything that is missing is named at once.
+func TestContainerErrors(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		env  []corev1.EnvVar
+		from []corev1.EnvFromSource
+		want []string // errors
+		wait bool
+	}{
+		{name: "all at once", env: []corev1.EnvVar{configMapRef("A", "settings", "NONE", false), secretRef("B", "none", "USER", false)}, from: []corev1.EnvFromSource{fromConfigMap("", "none", false)}, wait: true,
+			want: []string{
+				"podenv: container app: envFrom[0]: ConfigMap shop/none: missing",
+				`podenv: container app: env A: key "NONE" of ConfigMap shop/settings: missing`,
+				`podenv: container app: env B: key "USER" of Secret shop/none: missing`,
+			}},
+		{name: "never", env: []corev1.EnvVar{fieldRef("A", "status.phase"), configMapRef("B", "none", "K", false)}, want: []string{
+			`podenv: container app: env A: no field "status.phase" can be referred to`,
+			`podenv: container app: env B: key "K" of ConfigMap shop/none: missing`,
+		}},
+		{name: "no source", env: []corev1.EnvVar{{Name: "A", ValueFrom: &corev1.EnvVarSource{}}}, from: []corev1.EnvFromSource{{}}, want: []string{
+			"podenv: container app: envFrom[0]: a source that is not known here",
+			"podenv: container app: env A: a source that is not known here",
+		}},
+		{name: "version of a field", env: []corev1.EnvVar{{Name: "A", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v2", FieldPath: "metadata.name"}}}}, want: []string{
+			`podenv: container app: env A: no fields of version "v2"`,
+		}},
+		{name: "NUL", from: []corev1.EnvFromSource{fromSecret("", "nul", false)}, wait: true, want: []string{
+			"podenv: container app: envFrom[0]: the value has a NUL byte, at which a process would take it to end",
+		}},
+		{name: "file without ReadFile", env: []corev1.EnvVar{{Name: "A", ValueFrom: &corev1.EnvVarSource{FileKeyRef: &corev1.FileKeySelector{VolumeName: "v", Path: "f", Key: "k"}}}}, want: []string{
+			"podenv: container app: env A: variables from files are not supported on this node",
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			w := newWorld(t, nil, configMap("settings", nil), secret("nul", map[string]string{"K": "a\x00b"}))
+			p := w.pod(podOf(corev1.Container{Env: tc.env, EnvFrom: tc.from}))
+			_, err := p.Container(t.Context(), "app", Addresses{})
+			if err == nil || err.Error() != strings.Join(tc.want, "\n") {
+				t.Errorf("got  %v\nwant %s", err, strings.Join(tc.want, "\n"))
+			}
+			if CanWait(err) != tc.wait {
+				t.Errorf("CanWait = %v, want %v", !tc.wait, tc.wait)
+			}
+		})
+	}
+	w := newWorld(t, nil)
+	_, err := w.pod(podOf(corev1.Container{})).Container(t.Context(), "other", Addresses{})
+	var source *SourceError
+	if !errors.As(err, &source) || source.Container != "other" || CanWait(err) {
+		t.Errorf("a container that the pod doesn't have: %v", err)
+	}
+}
+
+// TestMissingThenCreated: the same Pod finds what it missed, object or key, once it
+// is there.
+func TestMissingThenCreated(t *testing.T) {
+	w := newWorld(t, nil)
+	p := w.pod(podOf(corev1.Container{Env: []corev1.EnvVar{configMapRef("A", "late", "K", false)}}))
+	for _, step := range []struct {
+		do      func()
+		missing bool
+	}{
+		{func() {}, true},
+		{func() { w.server.Put(configMap("late", nil)) }, true},
+		{func() {
+			apitest.Edit(w.server, ns, "late", func(cm *corev1.ConfigMap) { cm.Data = map[string]string{"K": "v"} })
+		}, false},
+	} {
+		step.do()
+		_, err := p.Container(t.Context(), "app", Addresses{})
+		if errors.Is(err, ErrMissing) != step.missing || (err != nil) != step.missing {
+			t.Fatalf("got %v, missing should be %v", err, step.missing)
+		}
+	}
+}
+
+// TestContainerKinds: init and ephemeral containers have environments too.
+func TestContainerKinds(t *testing.T) {
+	w := newWorld(t, nil)
+	pod := podOf(corev1.Container{Env: []corev1.EnvVar{value("WHO", "app")}})
+	pod.Spec.InitContainers = []corev1.Container{{Name: "init", Env: []corev1.EnvVar{value("WHO", "init")}}}
+	pod.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "debug", Env: []corev1.EnvVar{value("WHO", "debug")}}}}
+	p := w.pod(pod)
+	for _, name := range []string{"app", "init", "debug"} {
+		env, err := p.Container(t.Context(), name, Addresses{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if who, _ := env.Lookup("WHO"); who != name {
+			t.Errorf("%s has the environment of %s", name, who)
+		}
+	}
+}
+
+// TestAPIErrors: a failure of the API is not an absence.
+func TestAPIErrors(t *testing.T) {
+	for _, optional := range []bool{false, true} {
+		w := newWorld(t, nil, configMap("settings", map[string]string{"K": "v"}))
+		remove := w.server.Inject(apitest.Fault{Match: apitest.Match{Resource: "configmaps"}, Status: apitest.InternalError("broken")})
+		p := w.pod(podOf(corev1.Container{Env: []corev1.EnvVar{configMapRef("A", "settings", "K", optional)}}))
+		_, err := p.Container(t.Context(), "app", Addresses{})
+		if err == nil || errors.Is(err, ErrMissing) || !CanWait(err) {
+			t.Errorf("optional %v: %v", optional, err)
+		}
+		remove()
+		if _, err := p.Container(t.Context(), "app", Addresses{}); err != nil {
+			t.Errorf("optional %v: after the failure: %v", optional, err)
+		}
+	}
+}
+
+func TestNewInvalid(t *testing.T) {
+	_, err := New(Config{ServiceAge: -1, CallTimeout: -1})
+	const want = "podenv: invalid config: "
+	if err == nil || !strings.HasPrefix(err.Error(), want) {
+		t.Fatalf("got %v", err)
+	}
+	for _, name := range []string{"ConfigMaps", "Secrets", "ServiceAge", "CallTimeout"} {
+		if !strings.Contains(err.Error(), name) {
+			t.Errorf("%v doesn't name %s", err, name)
+		}
+	}
+}
+
+func TestCanWait(t *testing.T) {
+	never := &SourceError{Err: errors.New("x")}
+	wait := &SourceError{Wait: true, Err: ErrMissing}
+	for _, tc := range []struct {
+		err  error
+		want bool
+	}{
+		{nil, false}, {never, false}, {wait, true}, {errors.New("API"), true},
+		{errors.Join(wait, wait), true}, {errors.Join(wait, never), false}, {errors.Join(errors.Join(never)), false},
+	} {
+		if got := CanWait(tc.err); got != tc.want {
+			t.Errorf("CanWait(%v) = %v", tc.err, got)
+		}
+	}
+}
