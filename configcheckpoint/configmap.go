@@ -7,20 +7,22 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"iter"
+	"math/rand/v2"
 	"strings"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/watch"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
-	"k8s.io/client-go/tools/cache"
+
+	"github.com/kubewright/kubewright/internal/apierr"
+	"github.com/kubewright/kubewright/internal/backoff"
 )
 
 // ConfigMap returns a Source that watches one key of one ConfigMap, in Data or
@@ -62,177 +64,214 @@ func (s configMapSource) String() string {
 // Payloads implements Source.
 func (s configMapSource) Payloads(ctx context.Context) iter.Seq2[Payload, error] {
 	return func(yield func(Payload, error) bool) {
-		w := &configMapWatch{source: s, changed: make(chan struct{}, 1)}
-		informer := cache.NewSharedIndexInformerWithOptions(w.listWatch(), &corev1.ConfigMap{}, cache.SharedIndexInformerOptions{})
-		handler, err := w.attach(informer)
-		if err != nil {
-			yield(Payload{}, fmt.Errorf("configcheckpoint: %s: %w", s, err))
-			return
-		}
-		ctx, cancel := context.WithCancel(ctx)
-		var wg sync.WaitGroup
-		defer wg.Wait()
-		defer cancel()
-		wg.Go(func() { informer.RunWithContext(ctx) })
-		synced := handler.HasSyncedChecker().Done()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-synced:
-				synced = nil
-				w.sync()
-			case <-w.changed:
+		w := &configMapWatch{source: s, api: s.client.ConfigMaps(s.namespace), yield: yield}
+		for ctx.Err() == nil && !w.stopped {
+			err := w.round(ctx)
+			if err == nil || ctx.Err() != nil || w.stopped {
+				continue
 			}
-			if p, known, err := w.take(); known && !yield(p, err) {
-				return
-			}
+			w.failed(ctx, err)
 		}
 	}
 }
 
-// configMapWatch is what is known of the ConfigMap during one Payloads.
+// configMapWatch is what is known of the ConfigMap during one Payloads. An
+// informer would do as well but for its manners in an outage: it begins its
+// backoff anew every two minutes, sends two requests each time, and does not
+// tell of a connection that is lost before the first event.
 type configMapWatch struct {
-	source  configMapSource
-	changed chan struct{}
+	source configMapSource
+	api    corev1client.ConfigMapInterface
+	yield  func(Payload, error) bool
 
-	mu     sync.Mutex
-	synced bool
-	object *corev1.ConfigMap // belongs to the informer, never written to
-	err    error             // of the last request
+	object   *corev1.ConfigMap // nil: there is none
+	version  string            // to watch from; "": to be listed first
+	emitted  string            // what was yielded last, as id has it
+	failures int               // rounds that failed in a row
+	stopped  bool              // yield returned false
 }
 
-// set changes w and has it looked at.
-func (w *configMapWatch) set(change func()) {
-	w.mu.Lock()
-	change()
-	w.mu.Unlock()
+// configMapRetry paces the rounds in an outage.
+func configMapRetry() backoff.Policy {
+	return backoff.Policy{Base: time.Second, Cap: time.Minute}
+}
+
+// failed yields why a round failed, and waits. The next round begins with a
+// list, so that a source that may list and not watch is followed all the same,
+// if late.
+func (w *configMapWatch) failed(ctx context.Context, err error) {
+	w.version = ""
+	if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
+		if w.failures == 0 {
+			w.failures++
+			return // no outage: the watch had fallen behind
+		}
+	}
+	w.failures++
+	if !w.yield(Payload{}, fmt.Errorf("configcheckpoint: %s: %w", w.source, err)) {
+		w.stopped = true
+		return
+	}
 	select {
-	case w.changed <- struct{}{}:
+	case <-ctx.Done():
+	case <-time.After(max(configMapRetry().Delay(w.failures), apierr.RetryAfter(err))):
+	}
+}
+
+// round lists where that is needed, and then watches until the stream ends. It
+// returns nil where the next round can follow at once.
+func (w *configMapWatch) round(ctx context.Context) error {
+	if w.version == "" {
+		if err := w.list(ctx); err != nil {
+			return err
+		}
+		if w.id() != w.emitted {
+			w.emit()
+		}
+	}
+	// As client-go does: long enough to cost little, spread so that a fleet
+	// does not come back all at once.
+	lifetime := 5*time.Minute + time.Duration(rand.Int64N(int64(5*time.Minute)))
+	ctx, cancel := context.WithTimeout(ctx, lifetime+DefaultCallTimeout)
+	defer cancel()
+	stream, err := w.open(ctx, lifetime, cancel)
+	if err != nil {
+		return err
+	}
+	defer stream.Stop()
+	// client-go hands out an empty stream where the connection is lost before
+	// the answer. So the outage is over with the first event, or when the
+	// stream has lasted a while.
+	lasted := time.NewTimer(time.Second)
+	defer lasted.Stop()
+	alive := false
+	for !w.stopped {
+		var event watch.Event
+		open := true
+		select {
+		case event, open = <-stream.ResultChan():
+		case <-lasted.C:
+		}
+		if !open {
+			if !alive {
+				return fmt.Errorf("watch: the connection was lost: %w", io.ErrUnexpectedEOF)
+			}
+			return nil
+		}
+		alive = true
+		if w.failures > 0 {
+			w.failures = 0
+			w.emit()
+		}
+		if event.Object == nil {
+			continue
+		}
+		if err := w.take(event); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// list reads what there is now. It asks for the newest state: a cache that lags
+// would take the node back to an older configuration.
+func (w *configMapWatch) list(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, DefaultCallTimeout)
+	defer cancel()
+	list, err := w.api.List(ctx, metav1.ListOptions{FieldSelector: w.selector()})
+	if err != nil {
+		return fmt.Errorf("list: %w", err)
+	}
+	w.object = nil
+	for i := range list.Items {
+		if list.Items[i].Name == w.source.name {
+			w.object = &list.Items[i]
+		}
+	}
+	w.version = list.ResourceVersion
+	return nil
+}
+
+// open begins a watch. The deadline for the answer is shorter than that for the
+// stream; cancel ends both.
+func (w *configMapWatch) open(ctx context.Context, lifetime time.Duration, cancel context.CancelFunc) (watch.Interface, error) {
+	seconds := int64(lifetime / time.Second)
+	deadline := time.AfterFunc(DefaultCallTimeout, cancel)
+	stream, err := w.api.Watch(ctx, metav1.ListOptions{
+		FieldSelector:       w.selector(),
+		ResourceVersion:     w.version,
+		TimeoutSeconds:      &seconds,
+		AllowWatchBookmarks: true,
+	})
+	if !deadline.Stop() {
+		if err == nil {
+			stream.Stop()
+		}
+		err = context.DeadlineExceeded
+	}
+	if err != nil {
+		return nil, fmt.Errorf("watch: %w", err)
+	}
+	return stream, nil
+}
+
+// take follows one event of the stream.
+func (w *configMapWatch) take(event watch.Event) error {
+	if event.Type == watch.Error {
+		return fmt.Errorf("watch: %w", apierrors.FromObject(event.Object))
+	}
+	cm, ok := event.Object.(*corev1.ConfigMap)
+	if !ok {
+		return fmt.Errorf("watch: got a %T", event.Object)
+	}
+	w.version = cm.ResourceVersion
+	if cm.Name != w.source.name {
+		return nil // a bookmark
+	}
+	switch event.Type {
+	case watch.Added, watch.Modified:
+		w.object = cm
+	case watch.Deleted:
+		w.object = nil
 	default:
+		return nil
 	}
+	w.emit()
+	return nil
 }
 
-// sync says that the first list has been dealt with.
-func (w *configMapWatch) sync() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.synced = true
+func (w *configMapWatch) selector() string {
+	return fields.OneTermEqualSelector("metadata.name", w.source.name).String()
 }
 
-// attach connects w to the informer.
-func (w *configMapWatch) attach(informer cache.SharedIndexInformer) (cache.ResourceEventHandlerRegistration, error) {
-	// Errors are seen where the requests are made. The default would hand them
-	// to a limiter that all of the process shares.
-	err := informer.SetWatchErrorHandlerWithContext(func(context.Context, *cache.Reflector, error) {})
-	if err != nil {
-		return nil, err
+// id tells one state of the object from another.
+func (w *configMapWatch) id() string {
+	if w.object == nil {
+		return "absent"
 	}
-	err = informer.SetTransform(func(obj any) (any, error) {
-		if cm, ok := obj.(*corev1.ConfigMap); ok {
-			cm.ManagedFields = nil // never read, and often larger than the rest
-		}
-		return obj, nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	keep := func(obj any) {
-		if cm, ok := obj.(*corev1.ConfigMap); ok && cm.Name == w.source.name {
-			w.set(func() { w.object = cm })
-		}
-	}
-	return informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    keep,
-		UpdateFunc: func(_, obj any) { keep(obj) },
-		DeleteFunc: func(any) { w.set(func() { w.object = nil }) },
-	})
+	return string(w.object.UID) + "/" + w.object.ResourceVersion
 }
 
-// take returns the payload or the error to yield, and whether there is one.
-func (w *configMapWatch) take() (p Payload, known bool, err error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	switch {
-	case w.err != nil:
-		return Payload{}, true, fmt.Errorf("configcheckpoint: %s: %w", w.source, w.err)
-	case !w.synced:
-		return Payload{}, false, nil
-	case w.object == nil:
-		return Payload{}, true, fmt.Errorf("%w: %s", ErrSourceNotFound, w.source)
+// emit yields what there is now.
+func (w *configMapWatch) emit() {
+	w.emitted = w.id()
+	p, err := w.payload()
+	w.stopped = w.stopped || !w.yield(p, err)
+}
+
+// payload returns the payload in the object, or why there is none.
+func (w *configMapWatch) payload() (Payload, error) {
+	if w.object == nil {
+		return Payload{}, fmt.Errorf("%w: %s", ErrSourceNotFound, w.source)
 	}
-	p = Payload{Name: w.source.String(), Version: string(w.object.UID) + "/" + w.object.ResourceVersion}
+	p := Payload{Name: w.source.String(), Version: w.id()}
 	if text, ok := w.object.Data[w.source.key]; ok {
 		p.Data = []byte(text)
-		return p, true, nil
+		return p, nil
 	}
 	if data, ok := w.object.BinaryData[w.source.key]; ok {
 		p.Data = append([]byte{}, data...)
-		return p, true, nil
+		return p, nil
 	}
-	return Payload{}, true, fmt.Errorf("%w: %s", ErrKeyNotFound, w.source)
-}
-
-// listWatch makes the requests, each with a deadline for its answer.
-func (w *configMapWatch) listWatch() *cache.ListWatch {
-	api := w.source.client.ConfigMaps(w.source.namespace)
-	selector := fields.OneTermEqualSelector("metadata.name", w.source.name).String()
-	return &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
-			ctx, cancel := context.WithTimeout(ctx, DefaultCallTimeout)
-			defer cancel()
-			opts.FieldSelector = selector
-			list, err := api.List(ctx, opts)
-			w.answered(err)
-			return list, err
-		},
-		WatchFuncWithContext: func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
-			// The deadline is for the beginning of the stream only. The server
-			// ends the stream after opts.TimeoutSeconds.
-			ctx, cancel := context.WithCancel(ctx)
-			deadline := time.AfterFunc(DefaultCallTimeout, cancel)
-			opts.FieldSelector = selector
-			stream, err := api.Watch(ctx, opts)
-			if !deadline.Stop() {
-				if err == nil {
-					stream.Stop()
-				}
-				err = context.DeadlineExceeded
-			}
-			if err != nil {
-				cancel()
-				if opts.SendInitialEvents == nil || !apierrors.IsInvalid(err) {
-					w.answered(err)
-				} // else an old server: the reflector lists instead
-				return nil, err
-			}
-			w.answered(nil)
-			return cancelOnStop{stream, cancel}, nil
-		},
-	}
-}
-
-// answered notes how a request ended. What an expired resourceVersion leads to
-// is a list, whose answer counts.
-func (w *configMapWatch) answered(err error) {
-	if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) || errors.Is(err, context.Canceled) {
-		return
-	}
-	w.mu.Lock()
-	same := err == nil && w.err == nil
-	w.mu.Unlock()
-	if !same {
-		w.set(func() { w.err = err })
-	}
-}
-
-// cancelOnStop ends the context of a stream with the stream.
-type cancelOnStop struct {
-	watch.Interface
-	cancel context.CancelFunc
-}
-
-func (c cancelOnStop) Stop() {
-	c.Interface.Stop()
-	c.cancel()
+	return Payload{}, fmt.Errorf("%w: %s", ErrKeyNotFound, w.source)
 }

@@ -129,7 +129,7 @@ func New[T any](cfg Config[T]) (*Controller[T], error) {
 }
 
 // Ready returns a checker that is done when Run has dealt with the first
-// payload of the source. Don't hold the start of the agent for it: the point
+// payload that the source yields. Don't hold the start of the agent for it: the point
 // of a checkpoint is to start without the source.
 func (c *Controller[T]) Ready() cache.DoneChecker { return c.ready }
 

@@ -162,7 +162,6 @@ func (l *loop[T]) run(ctx context.Context) error {
 // arrived takes what the source yielded.
 func (l *loop[T]) arrived(ctx context.Context, a arrival) {
 	c := l.c
-	defer c.ready.Mark()
 	info := DeliveredInfo{Err: a.err}
 	if a.err == nil && a.payload.Data != nil {
 		info.Ref = Ref{Digest: DigestOf(a.payload.Data), Name: a.payload.Name, Version: a.payload.Version, Size: len(a.payload.Data)}
@@ -179,6 +178,7 @@ func (l *loop[T]) arrived(ctx context.Context, a arrival) {
 	l.streaks.source.OK(ctx, "The source delivers again")
 	l.payload = a.payload
 	l.look(ctx)
+	c.ready.Mark()
 }
 
 // look deals with the last payload, and arranges for another look.

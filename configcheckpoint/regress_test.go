@@ -72,7 +72,9 @@ func testClockJumps(t *testing.T) {
 	n := newNode(t)
 	n.start()
 	n.delivers("A")
-	for _, when := range []time.Time{{}, time.Unix(0, 0), time.Date(2106, 2, 7, 0, 0, 0, 0, time.UTC)} {
+	n.restarts()
+	for _, when := range []time.Time{time.Unix(0, 0), time.Date(2106, 2, 7, 0, 0, 0, 0, time.UTC)} {
+		// As a clock would have had it that was wrong by decades.
 		n.c.mu.Lock()
 		err := n.c.update(func(r record) (record, bool) {
 			a := *r.Assigned
@@ -84,17 +86,12 @@ func testClockJumps(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		n.restarts()
-		n.goes(DefaultSoak - time.Second)
-		n.is("A", isTrue, PhaseTrial, ReasonTrial)
 		n.stop(nil)
 		n.start()
-		n.cancel()
-		<-n.done
-		n.err = ErrRestart // as if asked for
+		n.goes(DefaultSoak - time.Second)
+		n.is("A", isTrue, PhaseTrial, ReasonTrial)
 	}
-	n.restarts()
-	n.goes(DefaultSoak)
+	n.goes(time.Second)
 	n.is("A", isTrue, PhaseGood, ReasonGood)
 }
 
@@ -257,7 +254,7 @@ func testZeroLengthSlots(t *testing.T) {
 	}
 }
 
-// TestBuilds: a new configuration and an old program crash-looped until
+// TestSameBuildDoesNotRetryRejected: a new configuration and an old program crash-looped until
 // somebody came; the same program must not try again, a new one must.
 func TestSameBuildDoesNotRetryRejected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { testRetryRejected(t, "1", false) })
@@ -329,7 +326,7 @@ func testInvalidUpdateDoesNotEndTrial(t *testing.T) {
 	}
 }
 
-// TestSetOfRejectionsSurvivesManyBadPayloads: what is rejected and assigned
+// TestRolledBackStaysSoWhateverComes: what is rejected and assigned
 // stays so, whatever comes to the door.
 func TestRolledBackStaysSoWhateverComes(t *testing.T) {
 	synctest.Test(t, testRolledBackStaysSoWhateverComes)
@@ -378,7 +375,7 @@ func TestHangingHealthRollsBack(t *testing.T) {
 	}
 }
 
-// TestPanicInDecode: at the door it is one rejection; in another build, which
+// TestPanicInDecodeIsOneAttempt: at the door it is one rejection; in another build, which
 // finds the payload on the disk, it is one start.
 func TestPanicInDecodeIsOneAttempt(t *testing.T) { synctest.Test(t, testPanicInDecodeIsOneAttempt) }
 func testPanicInDecodeIsOneAttempt(t *testing.T) {
@@ -435,7 +432,7 @@ func testDowngradeDoesNotOverwrite(t *testing.T) {
 	n.is("default", isFalse, PhaseDegraded, ReasonStoreTooNew)
 }
 
-// TestStops: a clean stop of a healthy process is not a failed start, and any
+// TestSigtermWhileHealthyNotCounted: a clean stop of a healthy process is not a failed start, and any
 // other stop is.
 func TestSigtermWhileHealthyNotCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { testStops(t, nil, nil, 1) })
@@ -522,8 +519,8 @@ func testTransitionTimeStable(t *testing.T) {
 	}
 }
 
-// TestNothingRunsAfterRun: five loops ran for ever, without a context. That
-// none is left is what every bubble of this package checks.
+// TestReadOnlyRefusesUnproven: what can't be counted is not started, because it
+// could take the process down for ever.
 func TestReadOnlyRefusesUnproven(t *testing.T) { synctest.Test(t, testReadOnlyRefusesUnproven) }
 func testReadOnlyRefusesUnproven(t *testing.T) {
 	n := proven(t, "A")

@@ -1,0 +1,233 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package configcheckpoint
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// hot makes a node whose processes take a new configuration as they run; err
+// says what Apply answers for one.
+func hot(t *testing.T, text string, err func(Active[string]) error) *node {
+	t.Helper()
+	n := proven(t, text)
+	n.stop(nil)
+	n.cfg.Apply = func(_ context.Context, a Active[string]) error {
+		n.active = a
+		return err(a)
+	}
+	n.start()
+	return n
+}
+
+func takesAll(Active[string]) error { return nil }
+
+func TestHotApply(t *testing.T) { synctest.Test(t, testHotApply) }
+func testHotApply(t *testing.T) {
+	n := hot(t, "A", takesAll)
+	n.delivers("B")
+	n.is("B", isTrue, PhaseTrial, ReasonTrial)
+	n.goes(DefaultSoak)
+	n.is("B", isTrue, PhaseGood, ReasonGood)
+	n.delivers("C")
+	n.goes(time.Minute)
+	n.delivers("D")
+	n.is("D", isTrue, PhaseTrial, ReasonTrial)
+	if err := n.c.Verdict(errors.New("ill")); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Wait()
+	n.is("B", isFalse, PhaseRolledBack, ReasonUnhealthy)
+	n.delivers("")
+	n.is("default", isTrue, PhaseDefault, ReasonDefault)
+	n.runs()
+}
+
+// TestHotApplyIsCounted: the process dies of what it applied.
+func TestHotApplyIsCounted(t *testing.T) { synctest.Test(t, testHotApplyIsCounted) }
+func testHotApplyIsCounted(t *testing.T) {
+	n := hot(t, "A", takesAll)
+	n.delivers("B")
+	for range DefaultAttempts {
+		if n.active.Config != "B" || !n.active.Trial {
+			t.Errorf("%+v", n.active)
+		}
+		n.kill()
+		n.start()
+	}
+	n.is("A", isFalse, PhaseRolledBack, ReasonCrashLoop)
+}
+
+func TestApplyFails(t *testing.T) { synctest.Test(t, testApplyFails) }
+func testApplyFails(t *testing.T) {
+	n := hot(t, "A", func(a Active[string]) error {
+		if a.Config == "B" {
+			return errors.New("socket is busy")
+		}
+		return nil
+	})
+	n.delivers("B")
+	n.is("A", isFalse, PhaseRolledBack, ReasonApplyFailed) // and A was applied anew
+	if s := n.c.Status(); !strings.Contains(s.Message, "socket is busy") {
+		t.Error(s.Message)
+	}
+	n.delivers("B")
+	n.runs()
+	n.delivers("C")
+	n.is("C", isTrue, PhaseTrial, ReasonTrial)
+}
+
+// TestApplyOfFallbackFails: nothing can be applied any more, so the process
+// has to go.
+func TestApplyOfFallbackFails(t *testing.T) { synctest.Test(t, testApplyOfFallbackFails) }
+func testApplyOfFallbackFails(t *testing.T) {
+	n := hot(t, "A", func(Active[string]) error { return errors.New("all is lost") })
+	n.delivers("B")
+	n.restarts()
+	n.is("A", isFalse, PhaseRolledBack, ReasonApplyFailed)
+}
+
+func TestApplyPanics(t *testing.T) { synctest.Test(t, testApplyPanics) }
+func testApplyPanics(t *testing.T) {
+	n := hot(t, "A", func(a Active[string]) error {
+		if a.Config == "B" {
+			panic("nil map")
+		}
+		return nil
+	})
+	n.delivers("B")
+	n.is("A", isFalse, PhaseRolledBack, ReasonApplyFailed)
+	if s := n.c.Status(); !strings.Contains(s.Message, "panic: nil map") {
+		t.Error(s.Message)
+	}
+}
+
+// TestApplyHangs: what ignores its deadline may still be at work, so nothing
+// else is applied in this process.
+func TestApplyHangs(t *testing.T) { synctest.Test(t, testApplyHangs) }
+func testApplyHangs(t *testing.T) {
+	release := make(chan struct{})
+	defer close(release)
+	n := hot(t, "A", func(a Active[string]) error {
+		if a.Config == "B" {
+			<-release
+		}
+		return nil
+	})
+	n.delivers("B")
+	n.goes(DefaultCallTimeout + abandonAfter + DefaultShutdownTimeout)
+	n.restarts()
+	n.is("A", isFalse, PhaseRolledBack, ReasonApplyFailed)
+}
+
+// TestStopDuringApply: a stop that was asked for is no failure of what was
+// being applied.
+func TestStopDuringApply(t *testing.T) { synctest.Test(t, testStopDuringApply) }
+func testStopDuringApply(t *testing.T) {
+	n := proven(t, "A")
+	n.stop(nil)
+	n.cfg.Apply = func(ctx context.Context, _ Active[string]) error { <-ctx.Done(); return ctx.Err() }
+	n.start()
+	n.delivers("B")
+	n.stop(nil)
+	if n.err != nil {
+		t.Errorf("Run returned %v", n.err)
+	}
+	n.start()
+	n.is("B", isTrue, PhaseTrial, ReasonTrial)
+	if s := n.c.Status(); s.Attempt != 1 {
+		t.Errorf("start %d, want 1", s.Attempt)
+	}
+}
+
+func TestAdmitWaits(t *testing.T) { synctest.Test(t, testAdmitWaits) }
+func testAdmitWaits(t *testing.T) {
+	n := proven(t, "A")
+	n.stop(nil)
+	asked := 0
+	n.cfg.Admit = func(_ context.Context, p Payload) (time.Duration, error) {
+		asked++
+		p.Data[0] = 'X' // it is a copy
+		if asked <= 3 {
+			return time.Minute, nil
+		}
+		return 0, nil
+	}
+	n.start()
+	n.delivers("B")
+	n.is("A", isTrue, PhaseGood, ReasonWaiting)
+	before := n.disk.steps
+	n.goes(3*time.Minute - time.Second)
+	n.is("A", isTrue, PhaseGood, ReasonWaiting)
+	if n.disk.steps != before {
+		t.Error("the disk was written before it was admitted")
+	}
+	n.goes(time.Second)
+	n.restarts()
+	n.is("B", isTrue, PhaseTrial, ReasonTrial)
+	if asked != 4 {
+		t.Errorf("asked %d times", asked)
+	}
+	n.delivers("A") // the way back is not asked for
+	n.restarts()
+	if asked != 4 {
+		t.Errorf("asked for the way back")
+	}
+}
+
+// TestAdmitWaitIsSuperseded: what waits is forgotten when something newer
+// comes, or the old.
+func TestAdmitWaitIsSuperseded(t *testing.T) { synctest.Test(t, testAdmitWaitIsSuperseded) }
+func testAdmitWaitIsSuperseded(t *testing.T) {
+	n := proven(t, "A")
+	n.stop(nil)
+	n.cfg.Admit = func(_ context.Context, p Payload) (time.Duration, error) {
+		if string(p.Data) == "B" {
+			return time.Hour, nil
+		}
+		return 0, nil
+	}
+	n.start()
+	n.delivers("B")
+	n.delivers("A")
+	n.is("A", isTrue, PhaseGood, ReasonGood)
+	n.goes(2 * time.Hour)
+	n.runs()
+	n.delivers("B")
+	n.delivers("C")
+	n.restarts()
+	n.is("C", isTrue, PhaseTrial, ReasonTrial)
+}
+
+// TestAdmitWithoutAnswer: no answer is not a verdict, neither at a deadline nor
+// at shutdown.
+func TestAdmitWithoutAnswer(t *testing.T) { synctest.Test(t, testAdmitWithoutAnswer) }
+func testAdmitWithoutAnswer(t *testing.T) {
+	n := proven(t, "A")
+	n.stop(nil)
+	answers := false
+	n.cfg.Admit = func(ctx context.Context, _ Payload) (time.Duration, error) {
+		if answers {
+			return 0, nil
+		}
+		<-ctx.Done()
+		return 0, ctx.Err()
+	}
+	n.start()
+	n.delivers("B")
+	n.goes(time.Hour)
+	n.is("A", isTrue, PhaseGood, ReasonWaiting)
+	n.stop(nil)
+	n.start()
+	n.delivers("B")
+	answers = true
+	n.goes(2 * DefaultCallTimeout)
+	n.restarts()
+	n.is("B", isTrue, PhaseTrial, ReasonTrial)
+}

@@ -1,0 +1,394 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package configcheckpoint
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+
+	"github.com/kubewright/kubewright/internal/apitest"
+)
+
+func TestConfigMapSourceRejectsBadReference(t *testing.T) {
+	client := struct{ corev1client.ConfigMapsGetter }{}
+	for _, test := range []struct {
+		client               corev1client.ConfigMapsGetter
+		namespace, name, key string
+		want                 []string
+	}{
+		{nil, "kube-system", "agent", "config.yaml", []string{"client is nil"}},
+		{client, "", "agent", "config.yaml", []string{`namespace ""`}},
+		{client, "../x", "agent", "config.yaml", []string{`namespace "../x"`}},
+		{client, "kube-system", "", "config.yaml", []string{`name ""`}},
+		{client, "kube-system", "Agent/..", "config.yaml", []string{`name "Agent/.."`}},
+		{client, "kube-system", "agent", "", []string{`key ""`}},
+		{client, "kube-system", "agent", "..", []string{`key ".."`}},
+		{client, "kube-system", "agent", "a/b", []string{`key "a/b"`}},
+		{client, "kube-system", "agent", strings.Repeat("k", 254), []string{"key "}},
+		{nil, "X", "X", "/", []string{"client is nil", "namespace", "name", "key"}},
+	} {
+		_, err := ConfigMap(test.client, test.namespace, test.name, test.key)
+		if err == nil {
+			t.Errorf("%q %q %q: no error", test.namespace, test.name, test.key)
+			continue
+		}
+		for _, want := range test.want {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%q is not in: %v", want, err)
+			}
+		}
+	}
+}
+
+// watched is a source under test and what it yields.
+type watched struct {
+	t      *testing.T
+	server *apitest.Server
+	got    chan arrival
+}
+
+func watchConfigMap(t *testing.T, s *apitest.Server) watched {
+	source, err := ConfigMap(s.Client(apitest.Admin).CoreV1(), "kube-system", "agent", "config.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := watched{t, s, make(chan arrival, 1000)}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for p, err := range source.Payloads(ctx) {
+			w.got <- arrival{p, err}
+		}
+	}()
+	t.Cleanup(func() { cancel(); <-done })
+	synctest.Wait()
+	return w
+}
+
+// last returns what was yielded last, and drops all of it.
+func (w watched) last() arrival {
+	w.t.Helper()
+	synctest.Wait()
+	if len(w.got) == 0 {
+		w.t.Fatal("nothing was yielded")
+	}
+	var a arrival
+	for len(w.got) > 0 {
+		a = <-w.got
+	}
+	return a
+}
+
+func (w watched) none() {
+	w.t.Helper()
+	synctest.Wait()
+	if len(w.got) > 0 {
+		w.t.Errorf("yielded %+v", <-w.got)
+	}
+}
+
+func (w watched) yields(data string) {
+	w.t.Helper()
+	if a := w.last(); a.err != nil || string(a.payload.Data) != data || a.payload.Data == nil {
+		w.t.Errorf("yielded %+v, want %q", a, data)
+	}
+}
+
+func (w watched) fails(want error) {
+	w.t.Helper()
+	if a := w.last(); !errors.Is(a.err, want) || !strings.Contains(a.err.Error(), "ConfigMap kube-system/agent[config.yaml]") {
+		w.t.Errorf("yielded %+v, want %v", a, want)
+	}
+}
+
+func TestConfigMapSource(t *testing.T) { synctest.Test(t, testConfigMapSource) }
+func testConfigMapSource(t *testing.T) {
+	s := apitest.New(apitest.Options{})
+	s.Put(agentConfig("A"))
+	w := watchConfigMap(t, s)
+	a := w.last()
+	cm := apitest.Get[*corev1.ConfigMap](s, "kube-system", "agent")
+	if string(a.payload.Data) != "A" || a.payload.Name != "ConfigMap kube-system/agent[config.yaml]" ||
+		a.payload.Version != string(cm.UID)+"/"+cm.ResourceVersion {
+		t.Errorf("%+v", a)
+	}
+	set := func(change func(*corev1.ConfigMap)) {
+		apitest.Edit(s, "kube-system", "agent", change)
+	}
+	set(func(cm *corev1.ConfigMap) { cm.Data["config.yaml"] = "B" }) // in place
+	w.yields("B")
+	set(func(cm *corev1.ConfigMap) { cm.Data["config.yaml"] = "" })
+	w.yields("")
+	set(func(cm *corev1.ConfigMap) {
+		delete(cm.Data, "config.yaml")
+		cm.BinaryData = map[string][]byte{"config.yaml": {0, 1}}
+	})
+	w.yields("\x00\x01")
+	set(func(cm *corev1.ConfigMap) { cm.BinaryData = nil })
+	w.fails(ErrKeyNotFound)
+	set(func(cm *corev1.ConfigMap) { cm.Data = map[string]string{"config.yaml": "C"} })
+	w.yields("C")
+	apitest.Delete[*corev1.ConfigMap](s, "kube-system", "agent")
+	w.fails(ErrSourceNotFound)
+	s.Put(agentConfig("D"))
+	w.yields("D")
+	// Another object in the namespace is none of its business.
+	other := agentConfig("X")
+	other.Name = "other"
+	s.Put(other)
+	w.none()
+	for _, r := range s.Journal() {
+		if r.FieldSelector != "metadata.name=agent" || r.Resource != "configmaps" || r.Verb != "list" && r.Verb != "watch" {
+			t.Errorf("request %+v", r)
+		}
+	}
+}
+
+// TestUpdateAfterLongIdle: the watch has been renewed many times by then, at a
+// cost of a few requests an hour.
+func TestUpdateAfterLongIdle(t *testing.T) { synctest.Test(t, testUpdateAfterLongIdle) }
+func testUpdateAfterLongIdle(t *testing.T) {
+	s := apitest.New(apitest.Options{})
+	s.Put(agentConfig("A"))
+	w := watchConfigMap(t, s)
+	w.yields("A")
+	s.ResetJournal()
+	time.Sleep(24 * time.Hour)
+	// A watch lives for five to ten minutes.
+	if n := s.Total(); n < 24*6 || n > 24*12 {
+		t.Errorf("%d requests in a day", n)
+	}
+	s.Put(agentConfig("B"))
+	w.yields("B")
+}
+
+func TestConfigMapOutages(t *testing.T) {
+	for name, test := range map[string]struct {
+		fault apitest.Fault
+		want  string
+	}{
+		"forbidden":   {apitest.Fault{Status: apitest.Forbidden("configmaps", "agent", "not yours")}, "not yours"},
+		"away":        {apitest.Fault{Err: apitest.ErrConnRefused}, "refused"},
+		"reset":       {apitest.Fault{Err: apitest.ErrConnReset}, "reset"},
+		"overloaded":  {apitest.Fault{Status: apitest.TooManyRequests(1)}, "too many requests"},
+		"broken":      {apitest.Fault{Status: apitest.InternalError("etcd is away")}, "etcd is away"},
+		"hanging":     {apitest.Fault{Hang: true}, "deadline"},
+		"unavailable": {apitest.Fault{Status: apitest.Unavailable(0)}, "unable to handle"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := apitest.New(apitest.Options{})
+				s.Put(agentConfig("A"))
+				remove := s.Inject(test.fault)
+				w := watchConfigMap(t, s)
+				time.Sleep(10 * time.Minute)
+				a := w.last()
+				if a.err == nil || !strings.Contains(strings.ToLower(a.err.Error()), test.want) || !strings.Contains(a.err.Error(), "ConfigMap kube-system/agent") {
+					t.Errorf("yielded %+v, want an error with %q", a, test.want)
+				}
+				limit := 25
+				if name == "overloaded" || name == "reset" {
+					limit *= 11 // client-go repeats each of these ten times
+				}
+				if n := s.Total(); n > limit {
+					t.Errorf("%d requests in ten minutes", n)
+				}
+				remove()
+				time.Sleep(2 * time.Minute)
+				w.yields("A")
+				s.Inject(test.fault)
+				s.DropWatches(apitest.Match{})
+				time.Sleep(10 * time.Minute)
+				if a := w.last(); a.err == nil {
+					t.Errorf("yielded %+v, want an error", a)
+				}
+			})
+		})
+	}
+}
+
+// TestOldServerListsInstead: a server that can't stream lists makes no error.
+func TestOldServerListsInstead(t *testing.T) { synctest.Test(t, testOldServerListsInstead) }
+func testOldServerListsInstead(t *testing.T) {
+	s := apitest.New(apitest.Options{RefuseWatchList: true})
+	s.Put(agentConfig("A"))
+	w := watchConfigMap(t, s)
+	a := <-w.got
+	if a.err != nil || string(a.payload.Data) != "A" {
+		t.Errorf("the first was %+v", a)
+	}
+	s.Compact()
+	s.ExpireWatches(apitest.Match{})
+	time.Sleep(time.Minute)
+	for len(w.got) > 0 {
+		if a := <-w.got; a.err != nil {
+			t.Errorf("yielded %+v", a)
+		}
+	}
+	s.Put(agentConfig("B"))
+	w.yields("B")
+}
+
+// onConfigMap makes a node whose source is a ConfigMap.
+func onConfigMap(t *testing.T, s *apitest.Server, key string) *node {
+	n := newNode(t)
+	source, err := ConfigMap(s.Client(apitest.Admin).CoreV1(), "kube-system", "agent", key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.cfg.Source = source
+	return n
+}
+
+// TestMetadataOnlyEditIsIgnored: every label or annotation restarted every
+// agent of the fleet.
+func TestMetadataOnlyEditIsIgnored(t *testing.T) { synctest.Test(t, testMetadataOnlyEditIsIgnored) }
+func testMetadataOnlyEditIsIgnored(t *testing.T) {
+	s := apitest.New(apitest.Options{})
+	s.Put(agentConfig("A"))
+	n := onConfigMap(t, s, "config.yaml")
+	n.start()
+	n.restarts()
+	n.goes(DefaultSoak)
+	before := n.disk.steps
+	apitest.Edit(s, "kube-system", "agent", func(cm *corev1.ConfigMap) {
+		cm.Labels = map[string]string{"edited": "yes"}
+		cm.Annotations = map[string]string{"edited": "yes"}
+		cm.Data["other.yaml"] = "x"
+	})
+	apitest.Delete[*corev1.ConfigMap](s, "kube-system", "agent")
+	s.Put(agentConfig("A")) // another UID, the same bytes
+	n.goes(time.Hour)
+	n.runs()
+	n.is("A", isTrue, PhaseGood, ReasonGood)
+	if n.disk.steps != before {
+		t.Error("the store was written")
+	}
+}
+
+// TestInPlaceUpdate: an edit in place was ignored, which left part of the fleet
+// on the old content for ever.
+func TestInPlaceUpdate(t *testing.T) { synctest.Test(t, testInPlaceUpdate) }
+func testInPlaceUpdate(t *testing.T) {
+	s := apitest.New(apitest.Options{})
+	s.Put(agentConfig("A"))
+	n := onConfigMap(t, s, "config.yaml")
+	n.start()
+	for _, text := range []string{"A", "B", "C", "B"} {
+		s.Put(agentConfig(text))
+		n.restarts()
+		n.is(text, isTrue, PhaseTrial, ReasonTrial)
+		n.goes(DefaultSoak)
+		n.is(text, isTrue, PhaseGood, ReasonGood)
+	}
+	s.Put(agentConfig("bad"))
+	n.goes(time.Second)
+	n.is("B", isFalse, PhaseGood, ReasonDecodeFailed)
+	s.Put(agentConfig("B"))
+	n.goes(time.Second)
+	n.is("B", isTrue, PhaseGood, ReasonGood)
+	n.runs()
+}
+
+// TestSameObjectOtherKey: the identity of a configuration was its object's.
+func TestSameObjectOtherKey(t *testing.T) { synctest.Test(t, testSameObjectOtherKey) }
+func testSameObjectOtherKey(t *testing.T) {
+	s := apitest.New(apitest.Options{})
+	cm := agentConfig("A")
+	cm.Data["canary.yaml"], cm.Data["copy.yaml"] = "bad", "A"
+	s.Put(cm)
+	n := onConfigMap(t, s, "config.yaml")
+	n.start()
+	n.restarts()
+	n.goes(DefaultSoak)
+	for key, want := range map[string]Reason{"canary.yaml": ReasonDecodeFailed, "copy.yaml": ReasonGood, "none.yaml": ReasonSourceFailed} {
+		n.stop(nil)
+		n.cfg.Source = onConfigMap(t, s, key).cfg.Source
+		n.start()
+		n.goes(time.Minute)
+		n.runs()
+		if st := n.c.Status(); n.active.Config != "A" || st.Reason != want || st.Phase != PhaseGood {
+			t.Errorf("%s: runs %q, %+v", key, n.active.Config, st)
+		}
+	}
+}
+
+func TestSourceDeletedKeepsConfig(t *testing.T) { synctest.Test(t, testSourceDeletedKeepsConfig) }
+func testSourceDeletedKeepsConfig(t *testing.T) {
+	s := apitest.New(apitest.Options{})
+	s.Put(agentConfig("A"))
+	n := onConfigMap(t, s, "config.yaml")
+	n.start()
+	n.restarts()
+	n.goes(DefaultSoak)
+	apitest.Delete[*corev1.ConfigMap](s, "kube-system", "agent")
+	n.goes(24 * time.Hour)
+	n.runs()
+	n.is("A", isTrue, PhaseGood, ReasonSourceFailed)
+	if m := n.c.Status().Message; !strings.Contains(m, "ConfigMap kube-system/agent[config.yaml]") {
+		t.Error(m)
+	}
+	n.stop(nil)
+	n.start()
+	n.is("A", isTrue, PhaseGood, ReasonSourceFailed)
+	s.Put(agentConfig("B"))
+	n.goes(time.Minute)
+	n.restarts()
+	n.is("B", isTrue, PhaseTrial, ReasonTrial)
+}
+
+// TestBootWithoutAPI: the agent comes up on what is on its disk.
+func TestBootWithoutAPI(t *testing.T) { synctest.Test(t, testBootWithoutAPI) }
+func testBootWithoutAPI(t *testing.T) {
+	s := apitest.New(apitest.Options{})
+	s.Put(agentConfig("A"))
+	n := onConfigMap(t, s, "config.yaml")
+	n.start()
+	n.restarts()
+	n.goes(DefaultSoak)
+	n.stop(nil)
+	s.Inject(apitest.Fault{Hang: true})
+	before := time.Now()
+	n.start()
+	if n.active.Config != "A" || time.Since(before) != 0 {
+		t.Errorf("runs %q after %v", n.active.Config, time.Since(before))
+	}
+	n.goes(time.Hour)
+	n.runs()
+	n.is("A", isTrue, PhaseGood, ReasonSourceFailed)
+}
+
+// TestNodeIdentity: a node may read the ConfigMap only if a Role says so, and
+// one that names it alone will do.
+func TestNodeIdentity(t *testing.T) { synctest.Test(t, testNodeIdentity) }
+func testNodeIdentity(t *testing.T) {
+	s := apitest.New(apitest.Options{})
+	s.Put(agentConfig("A"))
+	source, err := ConfigMap(s.Client(apitest.NodeUser("n1")).CoreV1(), "kube-system", "agent", "config.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var got []string
+	for p, err := range source.Payloads(ctx) {
+		got = append(got, string(p.Data))
+		if err != nil && !strings.Contains(err.Error(), "forbidden") {
+			t.Errorf("%v", err)
+		}
+		break
+	}
+	if !slices.Equal(got, []string{""}) {
+		t.Errorf("%q, want an error: the Node authorizer knows no reason", got)
+	}
+}
