@@ -103,32 +103,3 @@ func testWatchNodes(t *testing.T) {
 		}
 	}
 }
-
-func TestFaults(t *testing.T) { synctest.Test(t, testFaults) }
-
-func testFaults(t *testing.T) {
-	s := apitest.New(apitest.Options{})
-	nodes := s.Client(apitest.Admin).CoreV1().Nodes()
-	s.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
-
-	// client-go obeys Retry-After by itself.
-	remove := s.Inject(apitest.Fault{Match: apitest.Match{Verb: "get", Resource: "nodes"}, Times: 1, Status: apitest.TooManyRequests(7)})
-	start := time.Now()
-	if _, err := nodes.Get(t.Context(), "n1", metav1.GetOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	if d := time.Since(start); d != 7*time.Second {
-		t.Errorf("waited %v", d)
-	}
-	remove()
-
-	defer s.Inject(apitest.Fault{Match: apitest.Match{Verb: "get"}, Hang: true})()
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
-	defer cancel()
-	if _, err := nodes.Get(ctx, "n1", metav1.GetOptions{}); err == nil {
-		t.Error("a hanging request came back")
-	}
-	if r := s.Journal(); len(r) != 3 || r[2].Duration != 3*time.Second || r[2].Err == nil {
-		t.Errorf("journal: %v", r)
-	}
-}

@@ -214,13 +214,15 @@ func decodeError(want schema.GroupVersionKind, got *schema.GroupVersionKind, err
 	return apierrors.NewBadRequest(fmt.Sprintf("the object provided is unrecognized (must be of type %s): %v (%d bytes)", want.Kind, err, len(body)))
 }
 
-// bodyName is the name in the body of a create, for the journal. Bodies that
-// can't be decoded have none.
+// bodyName is the name in the body of a create, for the journal and for faults
+// that are about one object. Bodies that can't be decoded have none.
 func bodyName(r *Request) string {
-	if r.Subresource != "" {
+	k, v := lookup(schema.GroupVersion{Group: r.Group, Version: r.Version}, r.Resource)
+	if k == nil || r.Subresource != "" {
 		return ""
 	}
-	obj, err := r.Object()
+	gvk := k.views[v].gv.WithKind(k.name)
+	obj, _, err := mediaFor(r.ContentType).Decode(r.Body, &gvk, nil)
 	if err != nil {
 		return ""
 	}

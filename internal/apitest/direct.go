@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"reflect"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -75,7 +76,8 @@ func List[T runtime.Object](s *Server, namespace string) []T {
 }
 
 // Edit changes a stored object, spec, status and metadata alike, and returns
-// it; nil if it doesn't exist. f gets a copy of its own.
+// it; nil if it doesn't exist. f gets a copy of its own and must not use the
+// server. If it changes nothing, nothing is written.
 func Edit[T runtime.Object](s *Server, namespace, name string, f func(T)) (obj T) {
 	k, v := kindOf(newOf[T]())
 	s.store.mu.Lock()
@@ -87,7 +89,11 @@ func Edit[T runtime.Object](s *Server, namespace, name string, f func(T)) (obj T
 	}
 	obj = k.convertTo(old.obj, v).DeepCopyObject().(T)
 	f(obj)
-	return k.convertTo(s.edited(t, k.convertFrom(obj.DeepCopyObject(), v), old).obj, v).DeepCopyObject().(T)
+	stored := k.convertFrom(obj.DeepCopyObject(), v)
+	if equality.Semantic.DeepEqual(stored, old.obj) {
+		return obj
+	}
+	return k.convertTo(s.edited(t, stored, old).obj, v).DeepCopyObject().(T)
 }
 
 // edited stores obj over old with the generation it is due.

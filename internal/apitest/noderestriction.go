@@ -27,10 +27,14 @@ func (s *Server) nodeRestriction(c *call, obj, old runtime.Object) error {
 	if !ok || allowsAll(c.s.authorizerInUse()) {
 		return nil
 	}
+	name := c.r.Name
+	if obj != nil {
+		name = metaOf(obj).GetName()
+	}
 	var err error
 	switch c.kind.resource {
 	case "nodes":
-		err = restrictNode(node, c.r.Name, obj, old)
+		err = restrictNode(node, name, obj, old)
 	case "pods":
 		err = s.restrictPod(node, c.r.Subresource, obj, old)
 	case "leases":
@@ -41,7 +45,7 @@ func (s *Server) nodeRestriction(c *call, obj, old runtime.Object) error {
 	if err == nil || apierrors.IsNotFound(err) {
 		return err
 	}
-	return apierrors.NewForbidden(c.resource(), c.r.Name, err)
+	return apierrors.NewForbidden(c.resource(), name, err)
 }
 
 func restrictNode(node, name string, obj, old runtime.Object) error {

@@ -24,6 +24,12 @@ func (c *call) patch() (*answer, error) {
 		return nil, StatusError(http.StatusUnsupportedMediaType, metav1.StatusReasonUnsupportedMediaType,
 			"the body of the request was in an unknown format - accepted media types include: application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json")
 	}
+	if !c.r.named {
+		return nil, apierrors.NewMethodNotSupported(c.resource(), "patch")
+	}
+	if err := c.checkOptions("PatchOptions"); err != nil {
+		return nil, err
+	}
 	it, err := c.applyPatch()
 	if err != nil {
 		return nil, err

@@ -55,6 +55,8 @@ type Request struct {
 	Err      error         // the transport error the client got instead of a response
 	Fault    string        // name of the injected fault that decided the answer
 	Done     bool          // false while the request (or its watch) is still running
+
+	named bool // the path has a name
 }
 
 // String is for failure messages: who did what, when, with what result.
@@ -190,7 +192,7 @@ func (r *Request) parsePath() {
 	}
 	r.Resource = p[0]
 	if len(p) > 1 {
-		r.Name = p[1]
+		r.Name, r.named = p[1], p[1] != ""
 	}
 	if len(p) > 2 {
 		r.Subresource = strings.Join(p[2:], "/")

@@ -61,6 +61,10 @@ func (c *call) selector() (*selector, error) {
 			}
 		}
 	}
+	if c.r.named {
+		// A watch of the path of one object.
+		sel.fields = append(sel.fields, fields.Requirement{Field: "metadata.name", Operator: selection.Equals, Value: c.r.Name})
+	}
 	return sel, nil
 }
 

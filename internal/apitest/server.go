@@ -100,6 +100,7 @@ func New(opts Options) *Server {
 	for _, ns := range append([]string{metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic, corev1.NamespaceNodeLease}, opts.Namespaces...) {
 		s.Put(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}})
 	}
+	s.Compact() // nobody can have seen what was before
 	return s
 }
 
@@ -152,8 +153,12 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return t.server.roundTrip(t.user, req)
 }
 
-// CloseIdleConnections is there because client-go asks for it.
+// CloseIdleConnections and CancelRequest are there because client-go looks for
+// them. A request ends with its context.
 func (*transport) CloseIdleConnections() {}
+
+// CancelRequest does nothing.
+func (*transport) CancelRequest(*http.Request) {}
 
 func (s *Server) roundTrip(user User, req *http.Request) (*http.Response, error) {
 	body, err := readBody(req)
@@ -169,7 +174,7 @@ func (s *Server) roundTrip(user User, req *http.Request) (*http.Response, error)
 	if err != nil {
 		return nil, fmt.Errorf("apitest: %w", err)
 	}
-	if r.Verb == "create" && r.Name == "" {
+	if r.Verb == "create" && !r.named {
 		r.Name = bodyName(r)
 	}
 	s.journal.begin(r)

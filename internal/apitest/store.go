@@ -107,8 +107,12 @@ type store struct {
 	history int
 }
 
+// firstRV leaves room for resourceVersions that are older than all the server
+// knows.
+const firstRV = 100
+
 func newStore(history int) *store {
-	st := &store{rv: 1, tables: map[*kind]*table{}, named: map[string]*table{}, history: history}
+	st := &store{rv: firstRV, tables: map[*kind]*table{}, named: map[string]*table{}, history: history}
 	for _, k := range kinds {
 		t := &table{kind: k, items: map[key]*item{}, watchers: map[*watcher]struct{}{}}
 		st.tables[k], st.named[k.resource] = t, t

@@ -15,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -54,12 +55,27 @@ func (c *call) matchNamespace(obj runtime.Object) error {
 	return nil
 }
 
+// checkOptions validates the options of a write that the query has.
+func (c *call) checkOptions(kind string) error {
+	if len(c.query) == 0 {
+		return nil
+	}
+	opts := &metav1.PatchOptions{DryRun: c.query["dryRun"], FieldManager: c.r.FieldManager, FieldValidation: c.query.Get("fieldValidation")}
+	if errs := metav1validation.ValidatePatchOptions(opts, types.MergePatchType); len(errs) > 0 {
+		return apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: kind}, "", errs)
+	}
+	return nil
+}
+
 func (c *call) create() (*answer, error) {
 	if c.r.Subresource != "" {
 		return nil, apierrors.NewMethodNotSupported(c.resource(), "create")
 	}
-	if named := c.r.Path[strings.LastIndexByte(c.r.Path, '/')+1:]; named != c.kind.resource {
+	if c.r.named {
 		return nil, apierrors.NewMethodNotSupported(c.resource(), "create")
+	}
+	if err := c.checkOptions("CreateOptions"); err != nil {
+		return nil, err
 	}
 	obj, err := c.decode()
 	if err != nil {
@@ -167,6 +183,12 @@ func (k *kind) check(w *write, obj, old runtime.Object) field.ErrorList {
 }
 
 func (c *call) update() (*answer, error) {
+	if !c.r.named {
+		return nil, apierrors.NewMethodNotSupported(c.resource(), "update")
+	}
+	if err := c.checkOptions("UpdateOptions"); err != nil {
+		return nil, err
+	}
 	obj, err := c.decode()
 	if err != nil {
 		return nil, err

@@ -1,0 +1,140 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package apitest
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// CollectGarbage does once what the garbage collector does: it deletes every
+// object whose owners are all gone, by kind, name and UID, and carries out
+// deletions with the Foreground and Orphan policies. It returns the deleted
+// objects as "resource/namespace/name". Owners of kinds that the server does
+// not know count as existing.
+func (s *Server) CollectGarbage() (deleted []string) {
+	s.store.mu.Lock()
+	defer s.store.mu.Unlock()
+	for {
+		n := 0
+		for _, k := range kinds {
+			t := s.store.tables[k]
+			for _, it := range t.sorted("") {
+				if s.orphaned(it) && s.collect(k, it) {
+					deleted = append(deleted, k.resource+"/"+it.key.namespace+"/"+it.key.name)
+					n++
+				}
+			}
+			for _, it := range t.sorted("") {
+				s.propagate(t, it)
+			}
+		}
+		if n == 0 {
+			return deleted
+		}
+	}
+}
+
+// RunGarbageCollector collects garbage every so often until ctx is done.
+func (s *Server) RunGarbageCollector(ctx context.Context, every time.Duration) {
+	for sleep(ctx, every) == nil {
+		s.CollectGarbage()
+	}
+}
+
+// orphaned reports whether an object has owners and none of them exists.
+func (s *Server) orphaned(it *item) bool {
+	refs := metaOf(it.obj).GetOwnerReferences()
+	return len(refs) > 0 && !slices.ContainsFunc(refs, func(ref metav1.OwnerReference) bool { return s.exists(ref, it.key.namespace) })
+}
+
+func (s *Server) exists(ref metav1.OwnerReference, namespace string) bool {
+	gv, err := schema.ParseGroupVersion(ref.APIVersion)
+	if err != nil {
+		return true
+	}
+	for _, k := range kinds {
+		if k.name != ref.Kind || k.stored().Group != gv.Group {
+			continue
+		}
+		at := key{name: ref.Name}
+		if k.namespaced {
+			at.namespace = namespace
+		}
+		owner := s.store.tables[k].items[at]
+		return owner != nil && metaOf(owner.obj).GetUID() == ref.UID
+	}
+	return true
+}
+
+// asServer is a call by which the server itself changes something.
+func (s *Server) asServer(k *kind) *call {
+	return &call{s: s, r: &Request{User: Admin, Group: k.stored().Group, Resource: k.resource}, ctx: context.Background(), kind: k}
+}
+
+// collect deletes an object like any client, so that grace and finalizers
+// count. It reports whether that changed anything.
+func (s *Server) collect(k *kind, it *item) bool {
+	if metaOf(it.obj).GetDeletionTimestamp() != nil {
+		return false
+	}
+	uid := metaOf(it.obj).GetUID()
+	_, _, err := s.asServer(k).removeOne(it, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
+	return err == nil
+}
+
+// propagate carries out what a finalizer of a deletion policy waits for.
+func (s *Server) propagate(t *table, it *item) {
+	m := metaOf(it.obj)
+	if m.GetDeletionTimestamp() == nil {
+		return
+	}
+	foreground := slices.Contains(m.GetFinalizers(), metav1.FinalizerDeleteDependents)
+	orphan := slices.Contains(m.GetFinalizers(), metav1.FinalizerOrphanDependents)
+	if !foreground && !orphan {
+		return
+	}
+	left := 0
+	for _, k := range kinds {
+		dt := s.store.tables[k]
+		for _, dep := range dt.sorted("") {
+			if !ownedBy(dep, m.GetUID()) {
+				continue
+			}
+			if foreground {
+				s.collect(k, dep)
+				if dt.items[dep.key] != nil {
+					left++
+				}
+				continue
+			}
+			obj := shallow(dep.obj)
+			metaOf(obj).SetOwnerReferences(slices.DeleteFunc(slices.Clone(metaOf(obj).GetOwnerReferences()),
+				func(ref metav1.OwnerReference) bool { return ref.UID == m.GetUID() }))
+			s.store.put(dt, obj, dep)
+		}
+	}
+	if left > 0 {
+		return
+	}
+	finalizers := slices.DeleteFunc(slices.Clone(m.GetFinalizers()), func(f string) bool {
+		return f == metav1.FinalizerDeleteDependents || f == metav1.FinalizerOrphanDependents
+	})
+	if len(finalizers) == 0 && (m.GetDeletionGracePeriodSeconds() == nil || *m.GetDeletionGracePeriodSeconds() == 0) {
+		s.store.remove(t, it)
+		return
+	}
+	obj := shallow(it.obj)
+	metaOf(obj).SetFinalizers(finalizers)
+	s.store.put(t, obj, it)
+}
+
+func ownedBy(it *item, uid types.UID) bool {
+	return slices.ContainsFunc(metaOf(it.obj).GetOwnerReferences(), func(ref metav1.OwnerReference) bool { return ref.UID == uid })
+}
