@@ -72,6 +72,13 @@ func checkLife(t testing.TB, d *dice) {
 			t.Fatalf("the same report after it was stored makes another patch: %s", p)
 		}
 
+		if mirror, ok := mirrored(u, &stored.Status); ok {
+			again, problems := Next(stored, mirror)
+			if p := Patch(stored, &again); p != nil || len(problems) > 0 && !u.KeepPhase {
+				t.Fatalf("the stored status as a report makes a patch, problems %v: %s", problems, p)
+			}
+		}
+
 		minimal := Minimal(pod, &next)
 		if p := Patch(pod, &minimal); p != nil {
 			if back := store(t, pod, p); !Equal(&back.Status, &minimal) {
@@ -80,6 +87,26 @@ func checkLife(t testing.TB, d *dice) {
 		}
 		pod = stored
 	}
+}
+
+// mirrored is u with the stored status, and those of its conditions that the report
+// had, in the place of the report: who keeps no reports may use it. It is false for a
+// report with invalid conditions.
+func mirrored(u Update, stored *corev1.PodStatus) (Update, bool) {
+	reported := u.Observed.Conditions
+	for i := range reported {
+		if len(checkCondition(nil, &reported[i])) > 0 {
+			return u, false
+		}
+	}
+	u.Observed = *stored
+	u.Observed.Conditions = nil
+	for _, c := range stored.Conditions {
+		if indexOf(reported, c.Type) >= 0 {
+			u.Observed.Conditions = append(u.Observed.Conditions, c)
+		}
+	}
+	return u, true
 }
 
 // checkNext checks the promises of the package comment.

@@ -76,7 +76,8 @@ type Failure struct {
 //
 // The result shares no memory with pod or u, and neither is changed. It is a
 // fixed point: once it is stored, the same Update gives it again, whatever its
-// Now.
+// Now. So does an Update with the stored status in the place of the report, and of
+// its conditions those that the report had: nobody has to keep reports.
 func Next(pod *corev1.Pod, u Update) (corev1.PodStatus, field.ErrorList) {
 	m := merger{pod: pod, stored: &pod.Status, observed: u.Observed.DeepCopy(), u: u}
 	m.u.Now = seconds(u.Now)
