@@ -14,26 +14,34 @@ import (
 // addresses takes over what was observed of hostIP(s) and podIP(s), each pair
 // together.
 func (m *merger) addresses() {
-	many := make([]string, 0, 2)
-	for _, ip := range m.observed.PodIPs {
-		many = append(many, ip.IP)
-	}
-	if ips := m.addressList("podIP", m.observed.PodIP, many); len(ips) > 0 {
+	if ips := m.addressList("podIP", m.observed.PodIP, podIPStrings(m.observed.PodIPs)); len(ips) > 0 {
 		m.next.PodIP, m.next.PodIPs = ips[0], make([]corev1.PodIP, len(ips))
 		for i := range ips {
 			m.next.PodIPs[i].IP = ips[i]
 		}
 	}
-	many = many[:0]
-	for _, ip := range m.observed.HostIPs {
-		many = append(many, ip.IP)
-	}
-	if ips := m.addressList("hostIP", m.observed.HostIP, many); len(ips) > 0 {
+	if ips := m.addressList("hostIP", m.observed.HostIP, hostIPStrings(m.observed.HostIPs)); len(ips) > 0 {
 		m.next.HostIP, m.next.HostIPs = ips[0], make([]corev1.HostIP, len(ips))
 		for i := range ips {
 			m.next.HostIPs[i].IP = ips[i]
 		}
 	}
+}
+
+func podIPStrings(list []corev1.PodIP) []string {
+	out := make([]string, len(list))
+	for i := range list {
+		out[i] = list[i].IP
+	}
+	return out
+}
+
+func hostIPStrings(list []corev1.HostIP) []string {
+	out := make([]string, len(list))
+	for i := range list {
+		out[i] = list[i].IP
+	}
+	return out
 }
 
 // addressList returns the observed addresses as the API wants them: in canonical

@@ -30,8 +30,7 @@ func Validate(pod *corev1.Pod, status *corev1.PodStatus) field.ErrorList {
 	for i := range status.Conditions {
 		v.errs = append(v.errs, checkCondition(path.Index(i), &status.Conditions[i])...)
 	}
-	v.podIPs(status)
-	v.hostIPs(status)
+	v.addresses(status)
 
 	spec := &pod.Spec
 	v.containers(initial, statusPath.Child("initContainerStatuses"), spec.InitContainers, v.stored.InitContainerStatuses, status.InitContainerStatuses)
@@ -48,16 +47,11 @@ type validator struct {
 
 func (v *validator) add(err *field.Error) { v.errs = append(v.errs, err) }
 
-func (v *validator) podIPs(status *corev1.PodStatus) {
-	path := statusPath.Child("podIPs")
-	var ips, stored []string
-	for _, ip := range status.PodIPs {
-		ips = append(ips, ip.IP)
-	}
-	for _, ip := range v.stored.PodIPs {
-		stored = append(stored, ip.IP)
-	}
-	v.families(path, ips, stored)
+// addresses checks podIP(s) and hostIP(s). Of the pod the single field and the list
+// are both set or both not; the host may have the single one alone.
+func (v *validator) addresses(status *corev1.PodStatus) {
+	ips := podIPStrings(status.PodIPs)
+	v.families(statusPath.Child("podIPs"), ips, podIPStrings(v.stored.PodIPs))
 	first := ""
 	if len(ips) > 0 {
 		first = ips[0]
@@ -65,18 +59,9 @@ func (v *validator) podIPs(status *corev1.PodStatus) {
 	if status.PodIP != first {
 		v.add(field.Invalid(statusPath.Child("podIP"), status.PodIP, "must be the first of podIPs"))
 	}
-}
 
-func (v *validator) hostIPs(status *corev1.PodStatus) {
-	path := statusPath.Child("hostIPs")
-	var ips, stored []string
-	for _, ip := range status.HostIPs {
-		ips = append(ips, ip.IP)
-	}
-	for _, ip := range v.stored.HostIPs {
-		stored = append(stored, ip.IP)
-	}
-	v.families(path, ips, stored)
+	ips = hostIPStrings(status.HostIPs)
+	v.families(statusPath.Child("hostIPs"), ips, hostIPStrings(v.stored.HostIPs))
 	if len(ips) > 0 && status.HostIP != ips[0] {
 		v.add(field.Invalid(statusPath.Child("hostIP"), status.HostIP, "must be the first of hostIPs"))
 	}
