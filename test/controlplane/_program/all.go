@@ -53,30 +53,36 @@ func runAll(args []string) error {
 	logsapi.ReapplyHandling = logsapi.ReapplyHandlingIgnoreUnchanged
 	rest.SetDefaultWarningHandler(rest.NoWarnings{})
 
-	// All options exist before any flag is parsed and all flags are parsed before any gate is read, because the three servers
-	// register with one global registry of gates.
-	prepare := map[string]func([]string) (program, error){
-		"etcd":                    prepareEtcd,
-		"kube-apiserver":          prepareAPIServer,
-		"kube-controller-manager": prepareControllerManager,
-		"kube-scheduler":          prepareScheduler,
-	}
 	groups, err := split(args)
 	if err != nil {
 		return err
 	}
-	var programs []program
-	for _, group := range groups {
-		f := prepare[group[0]]
-		if f == nil {
-			return fmt.Errorf("all: unknown program %q", group[0])
+	programs := make([]program, len(groups))
+	// All flags are parsed before any gate is read, because the three servers register with one global registry of gates. The
+	// controller manager comes first: up to Kubernetes 1.34 it changes a gate's default, which panics after others made their flags.
+	for _, step := range []struct {
+		name    string
+		prepare func([]string) (program, error)
+	}{
+		{"kube-controller-manager", prepareControllerManager},
+		{"kube-apiserver", prepareAPIServer},
+		{"kube-scheduler", prepareScheduler},
+		{"etcd", prepareEtcd},
+	} {
+		for i, group := range groups {
+			if group[0] != step.name {
+				continue
+			}
+			if programs[i], err = step.prepare(group[1:]); err != nil {
+				return fmt.Errorf("%s: %w", step.name, err)
+			}
+			programs[i].name = step.name
 		}
-		p, err := f(group[1:])
-		if err != nil {
-			return fmt.Errorf("%s: %w", group[0], err)
+	}
+	for i, p := range programs {
+		if p.run == nil {
+			return fmt.Errorf("all: unknown program %q", groups[i][0])
 		}
-		p.name = group[0]
-		programs = append(programs, p)
 	}
 	registry := apiserveroptions.NewServerRunOptions().GenericServerRunOptions.ComponentGlobalsRegistry
 	if err := registry.Set(); err != nil {
