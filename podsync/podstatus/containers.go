@@ -62,7 +62,8 @@ func debugContainers(spec *corev1.PodSpec) []corev1.Container {
 }
 
 // mergeContainers returns a status for each container of the spec, in the
-// spec's order: the observed one, else the stored one, else, where anything was
+// spec's order: the observed one, if it says in which state the container is or
+// nothing is stored; else the stored one; else, where anything was
 // observed, that it waits. The API replaces such a list whole, so one that left
 // out a container would take its exit code away. Statuses of containers that the
 // spec doesn't have are left out, observed ones as a problem.
@@ -76,7 +77,7 @@ func mergeContainers(m *merger, k kind, specs []corev1.Container, list string, s
 		old := find(stored, c.Name)
 		at := indexOfContainer(observed, c.Name)
 		switch {
-		case at >= 0:
+		case at >= 0 && (old == nil || observed[at].State != corev1.ContainerState{}):
 			out = append(out, m.container(k, c, place{list, at}, old, observed[at]))
 		case old != nil:
 			out = append(out, *old.DeepCopy())

@@ -26,6 +26,8 @@ func TestNextStates(t *testing.T) {
 		{name: "first report", pod: "Always c1", observed: "c1=ready", want: "Running c1=ready"},
 		{name: "others wait", pod: "Always i1 c1 c2", observed: "i1=run", want: "Pending i1=run"},
 		{name: "a container without opinion keeps its status", pod: "Never c1 c2|Running c1=0 c2=ready", observed: "c2=run", want: "Running c1=0 c2=run"},
+		{name: "a container without a state keeps its status", pod: "Never c1 c2|Running c1=0 c2=ready", observed: "c1=none c2=none", want: "Running c1=0 c2=ready"},
+		{name: "a first status without a state", pod: "Never c1", observed: "c1=none", want: "Pending c1=wait"},
 		{name: "order of the spec", pod: "Always c2 c1", observed: "c1=ready c2=ready", want: "Running c2=ready c1=ready"},
 		{name: "unknown container", pod: "Always c1", observed: "c1=ready c9=ready", want: "Running c1=ready", problems: 1},
 		{name: "twice the same container", pod: "Always c1", observed: "c1=ready c1=0", want: "Running c1=ready", problems: 1},

@@ -14,8 +14,8 @@ import (
 // Update is what a node has to say about one pod.
 type Update struct {
 	// Observed is the status that the provider reports. Its zero fields mean "no
-	// opinion": addresses, start time and each container without a status keep
-	// what is stored. Reason and Message are always those of the report, so that
+	// opinion": addresses, start time and each container without a status, or with
+	// one without a state, keep what is stored. Reason and Message are always those of the report, so that
 	// they go away with their cause.
 	//
 	// Conditions in it are written if their type is not one that is computed
