@@ -102,7 +102,7 @@ func unknownEnd(cs *corev1.ContainerStatus) corev1.ContainerState {
 	return corev1.ContainerState{Terminated: end}
 }
 
-// Lost returns observed with every container that was running ended in a way
+// Lost returns status with every container that was running ended in a way
 // that nobody saw and waiting for its next start, one restart more counted. It is
 // what to report of a pod that its provider has lost and that is started again.
 // The result shares no memory with the argument.
