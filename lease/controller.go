@@ -160,7 +160,7 @@ func (c *Controller) Remove(nodeName string) {
 	defer c.mu.Unlock()
 	if c.cfg.OnShutdown == ShutdownLeave || !c.once.Begun() || c.stopped {
 		if n, ok := c.nodes.Remove(nodeName); ok {
-			c.forget(n)
+			c.retire(n)
 		}
 		return
 	}
@@ -170,10 +170,10 @@ func (c *Controller) Remove(nodeName string) {
 	}
 }
 
-// forget takes a node that is no longer served out of the reports.
-func (c *Controller) forget(n *node) {
-	c.renewing.Leave(&n.renewing)
-	c.asking.Leave(&n.asking)
+// retire takes a node that is no longer served out of the reports, for good.
+func (c *Controller) retire(n *node) {
+	c.renewing.Retire(&n.renewing)
+	c.asking.Retire(&n.asking)
 }
 
 // Trigger makes the controller look at a node now: at its Gate and its Owner,

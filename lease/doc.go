@@ -38,9 +38,10 @@
 // The client should have a connection of its own, so that a reset of it breaks
 // no watch, and no rate limit:
 //
-//	config := rest.CopyConfig(config)
-//	config.QPS = -1
-//	config.Dial = (&net.Dialer{Timeout: 5 * time.Second}).DialContext // own connection
+//	heartbeats := rest.CopyConfig(config)
+//	heartbeats.QPS = -1
+//	heartbeats.Dial = (&net.Dialer{}).DialContext // no transport is shared that has its own
+//	clientset, err := kubernetes.NewForConfig(heartbeats)
 //
 // # Behavior
 //
@@ -88,19 +89,22 @@
 // # Failure modes
 //
 // Any failure of the API is retried for as long as Run runs, after 0.2 s at
-// first, doubled up to 7 s, with jitter, and at least as late as Retry-After
-// asks. (Within a call client-go itself repeats requests that are answered with
-// Retry-After; CallTimeout bounds that.) Refusals that no repetition helps, 401, 403 and 422, wait
-// 5 to 7 s from the beginning. One failing node makes at most 12 visits a
-// minute.
+// first, doubled up to 7 s, with jitter, and no sooner than Retry-After asks.
+// (Within a call client-go itself repeats requests that are answered with
+// Retry-After; CallTimeout bounds that.) Refusals that no repetition helps,
+// 401, 403 and 422, wait 5 to 7 s from the beginning. An outage costs some
+// twelve tries a minute for each node, and for all nodes together never more
+// than one and a half times as many as there are renewals.
 //
-// With the defaults a node does not become Unknown, at a grace period of 50 s,
-// in an outage of up to 25 s, whether the API server refuses, fails or does not
-// answer at all: the last renewal is up to 10 s old when it begins, and the
-// next one comes at most one CallTimeout and one short backoff, or else one
-// long backoff, after its end. [Hooks.Recovered] tells of a lease that had
-// expired; the status of the node must be written then, because a renewal does
-// not make a node Ready that is not.
+// How long the API server may be away before a node is Unknown follows from
+// that. When it goes, the last renewal is up to one RenewInterval old; when it is
+// back, a call that it never answers may take up to CallTimeout to end, and a
+// backoff up to 7 s (or RenewInterval, if that is less). What is left of the
+// grace period of kube-controller-manager, 50 s by default, is safe: 23 s with
+// the defaults, whatever goes wrong in them. A large fleet needs two thirds of
+// RenewInterval more to be renewed as a whole, and has 16 s. A lease that had
+// expired is told by [Hooks.Recovered]; the status of the node must be written
+// then, because a renewal does not make a node Ready that is not.
 //
 // A request whose answer is lost may have been stored. The next write then
 // meets a conflict, and the read that follows shows our own RenewTime: that is

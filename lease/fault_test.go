@@ -7,7 +7,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"math/rand/v2"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -151,6 +154,34 @@ func TestL8OutageWithinTheGracePeriod(t *testing.T) {
 				watched.wantUnknown()
 			})
 		})
+	}
+}
+
+// The bound of the package comment: 23 s of any failures in any order.
+func TestL8AnythingForTheBound(t *testing.T) {
+	var faults []apitest.Fault
+	for _, name := range slices.Sorted(maps.Keys(outages)) {
+		faults = append(faults, outages[name])
+	}
+	for seed := range uint64(200) {
+		random := rand.New(rand.NewPCG(seed, 1))
+		bubble(t, nil, func(f *fixture) {
+			f.start()
+			watched := f.watchFreshness(50 * time.Second)
+			pass(time.Minute + time.Duration(random.Int64N(int64(10*time.Second))))
+			for left := 23 * time.Second; left > 0; {
+				part := min(left, time.Duration(random.Int64N(int64(15*time.Second))))
+				restore := f.server.Inject(faults[random.IntN(len(faults))])
+				pass(part)
+				restore()
+				left -= part
+			}
+			pass(2 * time.Minute)
+			watched.wantNeverUnknown()
+		})
+		if t.Failed() {
+			t.Fatalf("seed %d", seed)
+		}
 	}
 }
 

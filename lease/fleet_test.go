@@ -150,6 +150,32 @@ func testFlat(t *testing.T, nodes int, fault apitest.Fault) {
 	})
 }
 
+// The bound of the package comment for a fleet: 16 s.
+func TestL8FleetForTheBound(t *testing.T) {
+	const nodes = 1_000
+	for _, fault := range []apitest.Fault{{Hang: true}, {Err: apitest.ErrConnRefused}} {
+		fleetBubble(t, nodes, nil, func(f *fleet) {
+			for i := range nodes {
+				f.putNode(fmt.Sprintf("node-%05d", i))
+			}
+			f.server.Inject(apitest.Fault{Latency: 10 * time.Millisecond})
+			f.start()
+			rule := f.server.NodeLifecycle(apitest.NodeLifecycleOptions{})
+			ctx, cancel := context.WithCancel(f.Context())
+			defer cancel()
+			go rule.Run(ctx)
+			pass(30 * time.Second)
+			restore := f.server.Inject(fault)
+			pass(16 * time.Second)
+			restore()
+			pass(time.Minute)
+			if n := len(rule.AllOutages()); n > 0 {
+				t.Errorf("%d nodes were Unknown", n)
+			}
+		})
+	}
+}
+
 // W8: the start of a fleet is no storm.
 func TestW8Start(t *testing.T) {
 	const nodes = 2_000

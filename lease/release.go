@@ -34,7 +34,7 @@ func (c *Controller) leave(ctx context.Context, nodeName string, n *node) {
 	defer c.mu.Unlock()
 	if n.leaving {
 		c.nodes.Remove(nodeName)
-		c.forget(n)
+		c.retire(n)
 	}
 }
 

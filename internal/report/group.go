@@ -79,13 +79,9 @@ func (g *Group) fail(m *Member, class apierr.Class) bool {
 // OK records a success of a member. Where no member fails any more it prints
 // msg at V0.
 func (g *Group) OK(ctx context.Context, m *Member, msg string, keysAndValues ...any) {
-	if !g.leave(m) {
-		return
+	if failures, members, outage := g.leave(m); failures > 0 {
+		klog.FromContext(ctx).Info(msg, append(keysAndValues, "failures", failures, "members", members, "outage", outage)...)
 	}
-	g.mu.Lock()
-	count, most, outage := g.count, g.most, time.Since(g.since)
-	g.mu.Unlock()
-	klog.FromContext(ctx).Info(msg, append(keysAndValues, "failures", count, "members", most, "outage", outage)...)
 }
 
 // Leave takes a member that is there no longer out of those that fail.
@@ -101,12 +97,13 @@ func (g *Group) Retire(m *Member) {
 	m.classes = retired
 }
 
-// leave reports whether m was the last member that failed.
-func (g *Group) leave(m *Member) bool {
+// leave returns what the failures came to where m was the last member that
+// failed, and zeros else.
+func (g *Group) leave(m *Member) (failures, members int, outage time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if m.classes&^retired == 0 {
-		return false
+		return 0, 0, 0
 	}
 	for class := range g.class {
 		if m.classes&(1<<class) != 0 {
@@ -114,6 +111,8 @@ func (g *Group) leave(m *Member) bool {
 		}
 	}
 	m.classes = 0
-	g.now--
-	return g.now == 0
+	if g.now--; g.now > 0 {
+		return 0, 0, 0
+	}
+	return g.count, g.most, time.Since(g.since)
 }
