@@ -133,7 +133,12 @@ func (c *Controller) call(ctx context.Context, name string, st *state, number in
 		return err
 	case <-callCtx.Done():
 	}
-	return fmt.Errorf("%w (%v)", errLate, timeout)
+	select {
+	case err := <-done: // it has ended callCtx, after sending
+		return err
+	default:
+		return fmt.Errorf("%w (%v)", errLate, timeout)
+	}
 }
 
 // begin marks a setter or check as under way. Where it is already, begin
@@ -178,7 +183,11 @@ func (c *Controller) reportFailures(ctx context.Context, name string, st *state,
 		}
 	}
 	err := fmt.Errorf("node %q: %w", name, errors.Join(errs...))
-	c.setters.Fail(ctx, c.cfg.ErrorHandler, &st.setters, err, "Failed to determine the status of node", "failed", strings.Join(texts, ","))
+	msg := "Health check of node failed"
+	if !failures[0].check { // setters come first
+		msg = "Failed to determine the status of node"
+	}
+	c.setters.Fail(ctx, c.cfg.ErrorHandler, &st.setters, err, msg, "failed", strings.Join(texts, ","))
 }
 
 // dropForbiddenLabels takes out the labels for which the API server would

@@ -52,7 +52,8 @@ const (
 // [ReasonSetterFailed] or [ReasonSetterTimeout].
 //
 // Setters of one node run one after another, those of different nodes at the
-// same time. One that has not returned is not called again for its node.
+// same time. One that has not returned is not called again for its node, unless
+// the node was removed and added again meanwhile.
 type Setter func(ctx context.Context, node *corev1.Node) error
 
 // A HealthCheck says whether the node can run pods: nil for yes. Any error

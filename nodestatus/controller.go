@@ -58,13 +58,14 @@ func New(cfg Config) (*Controller, error) {
 	}
 	// A round is bounded by its setters and a few calls; three that did not
 	// come round mean that something is stuck.
-	c.progress = lifecycle.NewProgress(cfg.Name, 3*cfg.SyncInterval+c.roundLimit())
+	c.progress = lifecycle.NewProgress(cfg.Name, c.patience())
 	c.sleeps.limit = max(cfg.GracePeriod, 2*cfg.SyncInterval)
 	c.nodes = slots.New(slots.Config[*state]{
-		Interval: cfg.SyncInterval,
-		Workers:  cfg.Workers,
-		MinGap:   minGap,
-		Do:       c.round,
+		Interval:    cfg.SyncInterval,
+		Workers:     cfg.Workers,
+		MinGap:      minGap,
+		StartWithin: c.patience(),
+		Do:          c.round,
 	})
 	if cfg.NodeName != "" {
 		c.nodes.Add(cfg.NodeName, &state{})
@@ -76,6 +77,10 @@ func New(cfg Config) (*Controller, error) {
 func (c *Controller) roundLimit() time.Duration {
 	return 2*c.cfg.SetterTimeout + 3*c.cfg.CallTimeout
 }
+
+// patience is how long after its last round a node is taken for neglected: by
+// Live, and by the scheduler where there is more to do than can be done.
+func (c *Controller) patience() time.Duration { return 3*c.cfg.SyncInterval + c.roundLimit() }
 
 // Run serves the nodes until ctx is done and then returns nil, after what
 // OnShutdown asks for. It returns an error that wraps [ErrNodeDeleted] or

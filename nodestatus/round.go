@@ -55,7 +55,9 @@ func (c *Controller) round(ctx context.Context, name string, st *state) slots.Ne
 		r.cause = cause
 		r.write(ctx)
 	}
-	return r.next()
+	after := r.next()
+	after.Deadline = time.Now().Add(c.patience())
+	return after
 }
 
 // work is one round of one node.

@@ -121,12 +121,13 @@ func (c *Controller) OwnerReference(_ context.Context, nodeName string) (metav1.
 const lateRoundsLimit = 3
 
 // Live returns nil while the node deserves that its lease is renewed, and an
-// error that says why where it does not: the Node is not registered, no round
-// was completed for three intervals, a setter or health check has been late
-// three rounds in a row, or the API server has been refusing the status for
-// GracePeriod. A node that is not Ready is alive: its status says so faster
-// and better than a lease that runs out. An API server that is away closes
-// nothing either: a lease renewed the moment it is back keeps the node.
+// error that says why where it does not: the Node is not registered; no round
+// was completed for three intervals and the time that a round may take; a
+// setter or health check has been late three rounds in a row; or the API server
+// has been refusing the status for GracePeriod. A node that is not Ready is
+// alive: its status says so faster and better than a lease that runs out. An
+// API server that is away closes nothing either: a lease renewed the moment it
+// is back keeps the node.
 //
 // It never blocks and makes no call.
 func (c *Controller) Live(_ context.Context, nodeName string) error {
@@ -145,7 +146,7 @@ func (c *Controller) Live(_ context.Context, nodeName string) error {
 	switch {
 	case st.phase != PhaseRegistered:
 		return fmt.Errorf("nodestatus: node %q is not registered (%v)", nodeName, st.phase)
-	case age > 3*c.cfg.SyncInterval+c.roundLimit():
+	case age > c.patience():
 		return fmt.Errorf("nodestatus: node %q: setters and health checks ran last %v ago", nodeName, age.Round(time.Second))
 	case st.lateRounds >= lateRoundsLimit:
 		return fmt.Errorf("nodestatus: node %q: a setter or health check did not return in time for %d rounds", nodeName, st.lateRounds)

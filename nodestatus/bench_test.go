@@ -1,0 +1,138 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package nodestatus
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+)
+
+// echo is a client whose server accepts everything and keeps nothing.
+type echo struct{ corev1client.NodeInterface }
+
+func (e echo) Nodes() corev1client.NodeInterface { return e }
+
+func (echo) Create(_ context.Context, node *corev1.Node, _ metav1.CreateOptions) (*corev1.Node, error) {
+	node = node.DeepCopy()
+	node.UID, node.ResourceVersion = types.UID("00000000-0000-0000-0000-"+fmt.Sprintf("%012d", len(node.Name))), "123456789"
+	node.CreationTimestamp = metav1.Now()
+	return node, nil
+}
+
+// benchConfig describes a virtual node as one finds them: five labels, a taint,
+// three setters and a health check.
+func benchConfig() Config {
+	return Config{
+		Client: echo{}, Template: template(),
+		Setters: []Setter{StandardLabels(), Capacity(template().Status.Capacity, nil), func(_ context.Context, n *corev1.Node) error {
+			n.Spec.ProviderID = "example://" + n.Name
+			n.Status.NodeInfo = corev1.NodeSystemInfo{KubeletVersion: "v1.37.2", ContainerRuntimeVersion: "example://1.2.3", OperatingSystem: "linux", Architecture: "amd64"}
+			return nil
+		}},
+		HealthChecks: []HealthCheck{func(context.Context, string) error { return nil }},
+	}
+}
+
+// registered returns a controller whose nodes are registered with an echo.
+func registered(b *testing.B, n int) (*Controller, []string) {
+	b.Helper()
+	c, err := New(benchConfig())
+	if err != nil {
+		b.Fatal(err)
+	}
+	names := make([]string, n)
+	for i := range names {
+		names[i] = fmt.Sprintf("virtual-node-%05d.example.com", i)
+		if err := c.Add(names[i]); err != nil {
+			b.Fatal(err)
+		}
+		st, _ := c.nodes.Get(names[i])
+		c.round(b.Context(), names[i], st)
+		if st.phase != PhaseRegistered {
+			b.Fatalf("%s is not registered", names[i])
+		}
+	}
+	return c, names
+}
+
+// BenchmarkRoundUnchanged is a round of a node that has nothing to say: what
+// 10,000 nodes cost 1,000 times a second.
+func BenchmarkRoundUnchanged(b *testing.B) {
+	c, names := registered(b, 1)
+	st, _ := c.nodes.Get(names[0])
+	ctx := b.Context()
+	b.ReportAllocs()
+	for b.Loop() {
+		c.round(ctx, names[0], st)
+	}
+}
+
+// BenchmarkPatch is what a write costs before it is sent.
+func BenchmarkPatch(b *testing.B) {
+	for _, images := range []int{0, MaxImages} {
+		b.Run(fmt.Sprintf("images=%d", images), func(b *testing.B) {
+			node := said(func(n *corev1.Node) {
+				for i := range images {
+					n.Status.Images = append(n.Status.Images, corev1.ContainerImage{
+						Names:     []string{fmt.Sprintf("registry.example.com/team/image-%02d@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef", i), fmt.Sprintf("registry.example.com/team/image-%02d:v1.2.3", i)},
+						SizeBytes: 123456789,
+					})
+				}
+			})
+			node.UID = "u1"
+			encoded := newView(node)
+			owned, err := ownershipOf(node)
+			if err != nil {
+				b.Fatal(err)
+			}
+			handle := owned.encode()
+			var size int
+			b.ReportAllocs()
+			for b.Loop() {
+				shown := encoded.node()
+				d, err := compare(node, shown, decodeOwnership(handle))
+				if err != nil {
+					b.Fatal(err)
+				}
+				data, err := d.patch("u1", "", stamp(node.Status.Conditions, shown.Status.Conditions, metav1.Now()))
+				if err != nil {
+					b.Fatal(err)
+				}
+				size = len(data)
+			}
+			b.ReportMetric(float64(size), "patch-B")
+		})
+	}
+}
+
+// BenchmarkIdleNodes is the memory of registered nodes between rounds.
+func BenchmarkIdleNodes(b *testing.B) {
+	const n = 10000
+	for b.Loop() {
+		before := heap()
+		goroutines := runtime.NumGoroutine()
+		c, names := registered(b, n)
+		b.ReportMetric((heap()-before)/n, "B/node")
+		st, _ := c.nodes.Get(names[0])
+		b.ReportMetric(float64(len(st.view.encoded)), "encoded-B/node")
+		b.ReportMetric(float64(runtime.NumGoroutine()-goroutines), "goroutines")
+		runtime.KeepAlive(c)
+	}
+}
+
+// heap returns the bytes of live objects.
+func heap() float64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return float64(m.HeapAlloc)
+}

@@ -1,0 +1,340 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package nodestatus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kubewright/kubewright/internal/apitest"
+)
+
+// judged runs the node-lifecycle controller of the server; it writes Unknown.
+func judged(t *testing.T, s *apitest.Server) *apitest.NodeLifecycle {
+	judge := s.NodeLifecycle(apitest.NodeLifecycleOptions{Write: true})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		judge.Run(ctx)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+	return judge
+}
+
+// outages are ways in which the API server can be away.
+var outages = map[string]apitest.Fault{
+	"Refused": {Err: apitest.ErrConnRefused},
+	"Reset":   {Err: apitest.ErrConnReset},
+	"Hang":    {Hang: true},
+	"500":     {Status: apitest.InternalError("broken")},
+	"503":     {Status: apitest.Unavailable(0)},
+	"429":     {Status: apitest.TooManyRequests(2)},
+	"Lost":    {LoseResponse: true},
+	"Slow":    {Latency: 9 * time.Second},
+}
+
+// The status alone keeps a node alive, as it did before there were leases: with
+// ReportInterval as short as SyncInterval the node is never Unknown while
+// outages stay below 25 s, and after longer ones it recovers by itself.
+func TestOutages(t *testing.T) {
+	for name, fault := range outages {
+		for _, length := range []time.Duration{25 * time.Second, 5 * time.Minute} {
+			t.Run(fmt.Sprintf("%s/%v", name, length), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) { testOutage(t, fault, length) })
+			})
+		}
+	}
+}
+
+func testOutage(t *testing.T, fault apitest.Fault, length time.Duration) {
+	s := apitest.New(apitest.Options{})
+	var recovered []Recovered
+	tries := 0
+	w := start(t, s, Config{
+		ReportInterval: DefaultSyncInterval,
+		ErrorHandler:   func(context.Context, error, string) {},
+		Hooks: Hooks{
+			Failed:    func(Failed) { tries++ },
+			Recovered: func(r Recovered) { recovered = append(recovered, r) },
+		},
+	})
+	judge := judged(t, s)
+	random := rand.New(rand.NewPCG(uint64(length), 7))
+	for range 5 {
+		w.pass(2*time.Minute + time.Duration(random.Int64N(int64(10*time.Second))))
+		recovered, tries = nil, 0
+		remove := s.Inject(fault)
+		w.pass(length)
+		remove()
+		// No hot loop: five quick tries, and then one in 3.5 s at most. (The
+		// server sees more: client-go repeats some by itself.)
+		if most := 6 + int(length/(3500*time.Millisecond)); tries > most {
+			t.Errorf("%d tries in an outage of %v, want %d at most", tries, length, most)
+		}
+		end := time.Now()
+		// A call that hangs when the outage ends does so for CallTimeout.
+		w.pass(DefaultCallTimeout + 7*time.Second + time.Second)
+		ready := w.condition(corev1.NodeReady)
+		if ready.Status != corev1.ConditionTrue || ready.LastHeartbeatTime.Time.Before(end.Add(-fault.Latency).Truncate(time.Second)) {
+			t.Errorf("Ready is %+v after the outage, which ended at %v", ready, end)
+		}
+		if len(recovered) > 1 {
+			t.Errorf("told of %d recoveries", len(recovered))
+		}
+	}
+	bad := judge.Outages(node1)
+	switch {
+	case length < 30*time.Second && len(bad) > 0:
+		t.Errorf("the node was Unknown: %v", bad)
+	case length > time.Minute && fault.LoseResponse != true && fault.Latency == 0 && len(bad) != 5:
+		t.Errorf("the node was Unknown %d times in 5 long outages: %v", len(bad), bad)
+	}
+	for _, kind := range []corev1.NodeConditionType{corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure} {
+		if c := w.condition(kind); c.Status != corev1.ConditionFalse {
+			t.Errorf("%s is left %s", kind, c.Status)
+		}
+	}
+	if len(bad) > 0 {
+		if ready := w.condition(corev1.NodeReady); ready.LastTransitionTime.Time.Before(bad[len(bad)-1].From.Truncate(time.Second)) {
+			t.Errorf("Ready is dated %v, before the node was Unknown at %v", ready.LastTransitionTime, bad[len(bad)-1].From)
+		}
+	}
+}
+
+// heartbeats plays the lease controller: while Live lets it, it renews.
+func heartbeats(t *testing.T, s *apitest.Server, c *Controller) {
+	client := s.Client(apitest.NodeUser(node1)).CoordinationV1().Leases(corev1.NamespaceNodeLease)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for ctx.Err() == nil {
+			if err := c.Live(ctx, node1); err == nil {
+				renew(ctx, t, client.Get, client.Create, client.Update)
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(10 * time.Second):
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+}
+
+func renew(ctx context.Context, t *testing.T,
+	get func(context.Context, string, metav1.GetOptions) (*coordinationv1.Lease, error),
+	create func(context.Context, *coordinationv1.Lease, metav1.CreateOptions) (*coordinationv1.Lease, error),
+	update func(context.Context, *coordinationv1.Lease, metav1.UpdateOptions) (*coordinationv1.Lease, error),
+) {
+	now := metav1.NowMicro()
+	lease, err := get(ctx, node1, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		lease = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: node1}}
+		lease.Spec.RenewTime = &now
+		_, err = create(ctx, lease, metav1.CreateOptions{})
+	} else if err == nil {
+		lease.Spec.RenewTime = &now
+		_, err = update(ctx, lease, metav1.UpdateOptions{})
+	}
+	if err != nil && ctx.Err() == nil {
+		t.Errorf("renewing: %v", err)
+	}
+}
+
+// With a lease behind the gate: a node whose check hangs is NotReady at once
+// and Unknown when it stays so; one that is only unhealthy never is.
+func TestGate(t *testing.T) { synctest.Test(t, testGate) }
+
+func testGate(t *testing.T) {
+	s := apitest.New(apitest.Options{})
+	health := &knob[error]{}
+	hang := &knob[bool]{}
+	w := start(t, s, Config{
+		ErrorHandler: func(context.Context, error, string) {},
+		HealthChecks: []HealthCheck{func(ctx context.Context, _ string) error {
+			if hang.get() {
+				<-ctx.Done()
+			}
+			return health.get()
+		}},
+	})
+	judge := judged(t, s)
+	heartbeats(t, s, w.c)
+	w.pass(time.Hour)
+	health.set(errors.New("the runtime is down"))
+	w.pass(DefaultSyncInterval)
+	if ready := w.condition(corev1.NodeReady); ready.Status != corev1.ConditionFalse || ready.Message != "the runtime is down" {
+		t.Errorf("Ready is %+v", ready)
+	}
+	w.pass(time.Hour)
+	if bad := judge.Outages(node1); len(bad) != 0 {
+		t.Errorf("Unknown although it says why it is not Ready: %v", bad)
+	}
+	health.set(nil)
+	w.pass(time.Minute)
+
+	hang.set(true)
+	w.pass(DefaultSyncInterval + DefaultSetterTimeout)
+	if ready := w.condition(corev1.NodeReady); ready.Reason != ReasonHealthCheckTimeout {
+		t.Errorf("Ready is %+v", ready)
+	}
+	w.pass(3 * time.Minute)
+	if bad := judge.Outages(node1); len(bad) != 1 {
+		t.Errorf("outages of a node that hangs: %v, want one", bad)
+	}
+	hang.set(false)
+	// The lease is renewed again; the status has changed, so it is written.
+	w.pass(2 * DefaultSyncInterval)
+	if ready := w.condition(corev1.NodeReady); ready.Status != corev1.ConditionTrue {
+		t.Errorf("Ready is %+v after recovery", ready)
+	}
+}
+
+// The API server refuses: tried seldom, said once, and the gate closes; and
+// when it accepts again all is well by itself.
+func TestRefusals(t *testing.T) {
+	for name, status := range map[string]*apierrors.StatusError{
+		"401": apitest.Unauthorized(),
+		"403": apitest.Forbidden("nodes", node1, "not yours"),
+		"422": apitest.StatusError(422, metav1.StatusReasonInvalid, "is invalid"),
+		"404": apitest.StatusError(404, metav1.StatusReasonNotFound, "the path is not there"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { testRefusal(t, status) })
+		})
+	}
+}
+
+func testRefusal(t *testing.T, status *apierrors.StatusError) {
+	s := apitest.New(apitest.Options{})
+	health := &knob[error]{}
+	told := 0
+	var failures []Failed
+	w := start(t, s, Config{
+		HealthChecks: []HealthCheck{healthCheck(health)},
+		ErrorHandler: func(_ context.Context, _ error, msg string) {
+			if msg == "Failed to write node" {
+				told++
+			}
+		},
+		Hooks: Hooks{Failed: func(f Failed) { failures = append(failures, f) }},
+	})
+	w.pass(time.Minute)
+	remove := s.Inject(apitest.Fault{Match: patches, Status: status})
+	health.set(errors.New("down"))
+	w.c.Trigger(node1)
+	w.pass(time.Second)
+	if err := w.c.Live(t.Context(), node1); err != nil {
+		t.Errorf("Live = %v after the first refusal", err)
+	}
+	w.pass(DefaultGracePeriod + 10*time.Second)
+	if err := w.c.Live(t.Context(), node1); err == nil {
+		t.Error("Live although the status is refused")
+	}
+	if status, _ := w.c.Status(node1); status.LastError == nil || status.Failures == 0 {
+		t.Errorf("the status is %+v", status)
+	}
+	s.ResetJournal()
+	w.pass(time.Hour)
+	if n := s.Count(patches); n < 100 || n > 300 {
+		t.Errorf("%d tries in an hour of refusals", n)
+	}
+	if told != 1 {
+		t.Errorf("the error handler was told %d times", told)
+	}
+	if !slices.ContainsFunc(failures, func(f Failed) bool { return f.Verb == "patch" && f.Class != "" && f.Err != nil }) {
+		t.Errorf("the hook was told %+v", failures)
+	}
+	remove()
+	w.pass(31 * time.Second)
+	if ready := w.condition(corev1.NodeReady); ready.Message != "down" {
+		t.Errorf("Ready is %+v", ready)
+	}
+	if err := w.c.Live(t.Context(), node1); err != nil {
+		t.Errorf("Live = %v after it was accepted", err)
+	}
+}
+
+// Credentials of another node: the report names both.
+func TestIdentity(t *testing.T) { synctest.Test(t, testIdentity) }
+
+func testIdentity(t *testing.T) {
+	s := apitest.New(apitest.Options{})
+	var reported error
+	w := start(t, s, Config{
+		Client: s.Client(apitest.NodeUser("n2")).CoreV1(), NodeCredentials: true,
+		ErrorHandler: func(_ context.Context, err error, _ string) { reported = err },
+	})
+	var identity *IdentityError
+	if !errors.As(reported, &identity) || identity.Identity != "system:node:n2" || identity.NodeName != node1 || !apierrors.IsForbidden(identity) {
+		t.Errorf("reported %v", reported)
+	}
+	s.ResetJournal()
+	w.pass(time.Hour)
+	if n := len(s.Journal()); n > 500 {
+		t.Errorf("%d requests in an hour", n)
+	}
+	select {
+	case <-w.c.Ready().Done():
+		t.Error("ready")
+	default:
+	}
+}
+
+// Without the right to create Nodes an existing one is kept.
+func TestCreateForbidden(t *testing.T) { synctest.Test(t, testCreateForbidden) }
+
+func testCreateForbidden(t *testing.T) {
+	s := apitest.New(apitest.Options{})
+	s.Inject(apitest.Fault{Match: posts, Status: apitest.Forbidden("nodes", node1, "may not create")})
+	w := start(t, s, Config{ErrorHandler: func(context.Context, error, string) {}})
+	w.pass(20 * time.Second)
+	if status, _ := w.c.Status(node1); status.Phase != PhaseRegistering || !apierrors.IsForbidden(status.LastError) {
+		t.Errorf("the status is %+v", status)
+	}
+	s.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node1}})
+	w.pass(31 * time.Second)
+	if ready := w.condition(corev1.NodeReady); ready.Status != corev1.ConditionTrue {
+		t.Errorf("Ready is %+v", ready)
+	}
+}
+
+// A process that did not run for a while reads before it writes.
+func TestSleep(t *testing.T) { synctest.Test(t, testSleep) }
+
+func testSleep(t *testing.T) {
+	s := apitest.New(apitest.Options{})
+	w := start(t, s, Config{})
+	w.pass(time.Hour)
+	s.ResetJournal()
+	unknown(s)
+	at := time.Now().Truncate(time.Second)
+	// The process is stopped: the wall clock goes on, and rounds do not come.
+	w.c.sleeps.mu.Lock()
+	w.c.sleeps.last = w.c.sleeps.last.Add(-time.Hour)
+	w.c.sleeps.mu.Unlock()
+	w.pass(DefaultSyncInterval)
+	w.expect(0, 1, 1)
+	if ready := w.condition(corev1.NodeReady); ready.Status != corev1.ConditionTrue || ready.LastTransitionTime.Time.Before(at) {
+		t.Errorf("Ready is %+v, Unknown since %v", ready, at)
+	}
+}
