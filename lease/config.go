@@ -105,8 +105,10 @@ type Config struct {
 	// within CallTimeout, and then for a minute not again. It should close the
 	// connections of Client, so that the next call makes a new one: a
 	// connection whose other end has vanished is otherwise noticed after 45 s
-	// only (HTTP/2 idle time 30 s, ping timeout 15 s). It is called from a
-	// worker and must not block.
+	// only (HTTP/2 idle time 30 s, ping timeout 15 s). CloseAll of a dialer of
+	// k8s.io/client-go/util/connrotation does that; CloseIdleConnections of a
+	// transport does not reliably, since other calls hold the connection. It is
+	// called from a worker and must not block. Default: nothing.
 	ResetConnections func()
 
 	// CallTimeout is the deadline of one API call, its retries inside client-go

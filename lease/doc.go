@@ -40,7 +40,8 @@
 //
 //	heartbeats := rest.CopyConfig(config)
 //	heartbeats.QPS = -1
-//	heartbeats.Dial = (&net.Dialer{}).DialContext // no transport is shared that has its own
+//	dialer := connrotation.NewDialer((&net.Dialer{}).DialContext) // k8s.io/client-go/util/connrotation
+//	heartbeats.Dial = dialer.DialContext                          // and dialer.CloseAll for ResetConnections
 //	clientset, err := kubernetes.NewForConfig(heartbeats)
 //
 // # Behavior

@@ -99,7 +99,7 @@ func (c *Controller) tellPhase(ctx context.Context, n *node, t *turn, lease klog
 		changed.Reason = t.ownerErr
 		log.V(2).Info("Stopped renewal of node lease: its Node does not exist", "lease", lease)
 	default:
-		log.V(2).Info("Node lease is in another phase", "lease", lease, "from", t.from, "to", n.phase)
+		log.V(2).Info("Changed phase of node lease", "lease", lease, "from", t.from, "to", n.phase)
 	}
 	if hook := c.cfg.Hooks.PhaseChanged; hook != nil {
 		hook(changed)
