@@ -1,8 +1,9 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Fleet is thousands of virtual nodes in one process: one lease controller and
-// one status controller serve them all.
+// Fleet is thousands of virtual nodes and tens of thousands of simulated pods in
+// one process: one lease controller, one status controller and one pod
+// controller serve them all.
 package main
 
 import (
@@ -34,6 +35,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	nodes := flags.Int("nodes", 100, "`number` of nodes")
 	prefix := flags.String("node-prefix", "fleet-", "`prefix` of their names; a number follows")
 	unregister := flags.Bool("unregister", false, "delete the Nodes at the end; the identity must be allowed to")
+	runFor := flags.Duration("pod-duration", time.Minute, "`time` after which pods that are not to be restarted succeed")
 	report := flags.Duration("report-interval", 10*time.Second, "`time` between two progress lines")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -97,18 +99,32 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		}
 	}
 
+	client, err := kube.Unlimited(cfg)
+	if err != nil {
+		return err
+	}
+	pods, informer, provider, err := newPods(client, *prefix, *runFor)
+	if err != nil {
+		return err
+	}
+
 	group := kube.NewGroup(ctx)
 	group.Go(status.Run)
 	group.Go(leases.Run)
 	group.Go(func(ctx context.Context) error {
-		count.print(ctx, stdout, *nodes, *report)
+		informer.RunWithContext(ctx)
+		return nil
+	})
+	group.Go(pods.Run)
+	group.Go(func(ctx context.Context) error {
+		count.print(ctx, stdout, *nodes, *report, provider.count)
 		return nil
 	})
 	return group.Wait()
 }
 
 // print writes a line each interval until ctx is done.
-func (c *counters) print(ctx context.Context, stdout io.Writer, nodes int, interval time.Duration) {
+func (c *counters) print(ctx context.Context, stdout io.Writer, nodes int, interval time.Duration, pods func() int) {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	var renewals, patches int64
@@ -121,8 +137,8 @@ func (c *counters) print(ctx context.Context, stdout io.Writer, nodes int, inter
 		r, p := c.renewals.Load(), c.patches.Load()
 		var mem runtime.MemStats
 		runtime.ReadMemStats(&mem)
-		fmt.Fprintf(stdout, "%d of %d nodes registered, %.0f lease renewals/s, %.1f status writes/s, %d failures, %d goroutines, %d MiB heap\n",
-			c.registered.Load(), nodes, float64(r-renewals)/interval.Seconds(), float64(p-patches)/interval.Seconds(), c.failures.Load(), runtime.NumGoroutine(), mem.HeapAlloc>>20)
+		fmt.Fprintf(stdout, "%d of %d nodes registered, %d pods running, %.0f lease renewals/s, %.1f status writes/s, %d failures, %d goroutines, %d MiB heap\n",
+			c.registered.Load(), nodes, pods(), float64(r-renewals)/interval.Seconds(), float64(p-patches)/interval.Seconds(), c.failures.Load(), runtime.NumGoroutine(), mem.HeapAlloc>>20)
 		renewals, patches = r, p
 	}
 }

@@ -5,12 +5,14 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubewright/kubewright/examples/internal/exampletest"
 	"github.com/kubewright/kubewright/internal/apitest"
@@ -19,7 +21,7 @@ import (
 var fleetUser = apitest.ServiceAccountUser("kubewright", "virtual-node")
 
 func TestFleetIsRegisteredAndRenewed(t *testing.T) {
-	s := exampletest.Server(t, "../rbac/lease.yaml", "../rbac/nodestatus.yaml")
+	s := exampletest.Server(t, "../rbac/lease.yaml", "../rbac/nodestatus.yaml", "../rbac/podsync.yaml")
 	program := exampletest.Start(t, run, "--kubeconfig", exampletest.Kubeconfig(t, s, fleetUser), "--nodes", "200", "--report-interval", "100ms")
 	exampletest.Eventually(t, s, "200 nodes and leases", func() bool {
 		return s.Count(apitest.Match{Verb: "create", Resource: "leases"}) == 200
@@ -36,6 +38,54 @@ func TestFleetIsRegisteredAndRenewed(t *testing.T) {
 	exampletest.NothingRefused(t, s)
 }
 
+func TestFleetRunsPods(t *testing.T) {
+	const pods = 40
+	s := exampletest.Server(t, "../rbac/lease.yaml", "../rbac/nodestatus.yaml", "../rbac/podsync.yaml")
+	program := exampletest.Start(t, run, "--kubeconfig", exampletest.Kubeconfig(t, s, fleetUser), "--nodes", "4", "--pod-duration", "10ms", "--report-interval", "50ms")
+	for i := range pods {
+		pod := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprint("pod-", i)},
+			Spec:       corev1.PodSpec{NodeName: fmt.Sprint("fleet-", i%4), RestartPolicy: corev1.RestartPolicyAlways, Containers: []corev1.Container{{Name: "c", Image: "none"}}},
+		}
+		if i%2 == 0 {
+			pod.Spec.RestartPolicy = corev1.RestartPolicyNever
+		}
+		s.Put(pod)
+	}
+	s.Put(&corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "of-another-node"},
+		Spec:       corev1.PodSpec{NodeName: "elsewhere", Containers: []corev1.Container{{Name: "c", Image: "none"}}},
+	})
+	phases := func() map[corev1.PodPhase]int {
+		count := make(map[corev1.PodPhase]int)
+		for _, pod := range apitest.List[*corev1.Pod](s, "default") {
+			count[pod.Status.Phase]++
+		}
+		return count
+	}
+	exampletest.Eventually(t, s, "half of the pods to run and half to have succeeded", func() bool {
+		got := phases()
+		return got[corev1.PodRunning] == pods/2 && got[corev1.PodSucceeded] == pods/2
+	})
+	exampletest.Eventually(t, s, "the progress line", func() bool {
+		return strings.Contains(program.Output(), fmt.Sprint(pods/2, " pods running"))
+	})
+	client := s.Client(apitest.Admin)
+	if err := client.CoreV1().Pods("default").Delete(t.Context(), "pod-1", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	exampletest.Eventually(t, s, "the deleted pod to be gone", func() bool {
+		return apitest.Get[*corev1.Pod](s, "default", "pod-1") == nil
+	})
+	if err := program.Stop(); err != nil {
+		t.Errorf("the program ended with %v", err)
+	}
+	if pod := apitest.Get[*corev1.Pod](s, "default", "of-another-node"); pod.Status.Phase != "" {
+		t.Errorf("a pod of another node was made %s", pod.Status.Phase)
+	}
+	exampletest.NothingRefused(t, s)
+}
+
 func TestFleetUnregisters(t *testing.T) {
 	// What the README says that --unregister needs besides.
 	content, err := os.ReadFile("../rbac/nodestatus.yaml")
@@ -46,7 +96,7 @@ func TestFleetUnregisters(t *testing.T) {
 	if err := os.WriteFile(deleting, bytes.Replace(content, []byte("verbs: [get, create]"), []byte("verbs: [get, create, delete]"), 1), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s := exampletest.Server(t, "../rbac/lease.yaml", deleting)
+	s := exampletest.Server(t, "../rbac/lease.yaml", "../rbac/podsync.yaml", deleting)
 	program := exampletest.Start(t, run, "--kubeconfig", exampletest.Kubeconfig(t, s, fleetUser), "--nodes", "50", "--unregister")
 	exampletest.Eventually(t, s, "50 nodes and leases", func() bool {
 		return s.Count(apitest.Match{Verb: "create", Resource: "leases"}) == 50

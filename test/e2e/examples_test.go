@@ -183,7 +183,7 @@ func TestExampleLeaseUnderItsManifests(t *testing.T) {
 func TestExampleFleetUnderItsManifests(t *testing.T) {
 	const nodes = 300
 	cluster := shared.Cluster(t)
-	applyManifests(t, cluster, "lease.yaml", "nodestatus.yaml", "flowschema.yaml")
+	applyManifests(t, cluster, "lease.yaml", "nodestatus.yaml", "podsync.yaml", "flowschema.yaml")
 	client := kubernetes.NewForConfigOrDie(cluster.AdminConfig())
 	p := startExample(t, "fleet", "--kubeconfig="+cluster.ServiceAccountKubeconfig(t, "kubewright", "virtual-node"), fmt.Sprint("--nodes=", nodes), "--node-prefix=example-fleet-")
 	for i := range nodes {

@@ -110,6 +110,14 @@ func Heartbeats(cfg *rest.Config) (*kubernetes.Clientset, error) {
 	return kubernetes.NewForConfig(rest.AddUserAgent(cfg, cfg.UserAgent+"/heartbeat"))
 }
 
+// Unlimited returns a client for everything else, without a rate limit in the
+// client: the API server has its own (API Priority and Fairness).
+func Unlimited(cfg *rest.Config) (*kubernetes.Clientset, error) {
+	cfg = rest.CopyConfig(cfg)
+	cfg.QPS = -1
+	return kubernetes.NewForConfig(cfg)
+}
+
 // Events returns a recorder that writes events.k8s.io/v1 events as component,
 // and the function that ends it.
 func Events(ctx context.Context, cfg *rest.Config, component string) (events.EventRecorder, func(), error) {

@@ -1,0 +1,49 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/kubewright/kubewright/podsync"
+)
+
+// newPods returns the controller of all the fleet's pods and the informer that
+// it sees them through, which the caller runs. Ten thousand nodes are served by
+// one watch.
+func newPods(client kubernetes.Interface, prefix string, runFor time.Duration) (*podsync.Controller, cache.SharedIndexInformer, *simulator, error) {
+	bound := fields.OneTermNotEqualSelector("spec.nodeName", "")
+	lw := cache.NewListWatchFromClient(client.CoreV1().RESTClient(), "pods", metav1.NamespaceAll, bound)
+	informer := cache.NewSharedIndexInformerWithOptions(lw, &corev1.Pod{}, cache.SharedIndexInformerOptions{})
+	// Who wrote which field is a third of a pod's size, and nobody here asks.
+	strip := func(object any) (any, error) {
+		if pod, ok := object.(*corev1.Pod); ok {
+			pod.ManagedFields = nil
+		}
+		return object, nil
+	}
+	if err := informer.SetTransform(strip); err != nil {
+		return nil, nil, nil, err
+	}
+	provider := newSimulator(runFor)
+	controller, err := podsync.New(podsync.Config{
+		Client:   client.CoreV1(),
+		Provider: provider,
+		Informer: informer,
+		Owns: func(pod *corev1.Pod) bool {
+			return strings.HasPrefix(pod.Spec.NodeName, prefix)
+		},
+		// The pods of this provider are gone with the process: those that had
+		// started are simply started again.
+		Policy: podsync.Policy{Lost: podsync.LostRestart},
+	})
+	return controller, informer, provider, err
+}

@@ -1,0 +1,175 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubewright/kubewright/podsync"
+)
+
+// simulator is a podsync.Provider whose pods run by being remembered. Those that
+// are not to be restarted (a Job's) succeed after a while. It keeps the State of
+// each pod and nothing else, so that tens of thousands are no burden.
+type simulator struct {
+	runFor time.Duration
+
+	mu   sync.Mutex
+	pods map[types.UID]simulated
+}
+
+// simulated is one pod. A State that was handed out is not changed any more,
+// only replaced: podsync may be reading it.
+type simulated struct {
+	podsync.State
+	due time.Time // when it succeeds; zero for never
+}
+
+func newSimulator(runFor time.Duration) *simulator {
+	return &simulator{runFor: runFor, pods: make(map[types.UID]simulated)}
+}
+
+// interface checks: what podsync finds by type assertion must not be lost to a
+// changed signature.
+var (
+	_ podsync.Provider = (*simulator)(nil)
+	_ podsync.Watcher  = (*simulator)(nil)
+	_ podsync.Releaser = (*simulator)(nil)
+)
+
+// tick is how often pods are looked through for those that are done.
+const tick = time.Second
+
+// Start implements podsync.Provider.
+func (s *simulator) Start(_ context.Context, pod *corev1.Pod) (podsync.State, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p, ok := s.pods[pod.UID]; ok {
+		return p.State, nil // called again
+	}
+	now := metav1.Now()
+	state := podsync.State{Ref: podsync.RefOf(pod)}
+	state.Status.PodIP = "192.0.2.1" // TEST-NET-1: nobody can be there (RFC 5737)
+	state.Status.PodIPs = []corev1.PodIP{{IP: state.Status.PodIP}}
+	for _, c := range pod.Spec.InitContainers {
+		state.Status.InitContainerStatuses = append(state.Status.InitContainerStatuses, ended(c, now))
+	}
+	for _, c := range pod.Spec.Containers {
+		state.Status.ContainerStatuses = append(state.Status.ContainerStatuses, corev1.ContainerStatus{
+			Name: c.Name, Image: c.Image, Ready: true, Started: new(true),
+			State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: now}},
+		})
+	}
+	p := simulated{State: state}
+	if pod.Spec.RestartPolicy != corev1.RestartPolicyAlways {
+		p.due = now.Add(s.runFor)
+	}
+	s.pods[pod.UID] = p
+	return state, nil
+}
+
+// Stop implements podsync.Provider.
+func (s *simulator) Stop(_ context.Context, ref podsync.Ref, _ podsync.StopOptions) (podsync.State, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p, ok := s.pods[ref.UID]
+	if !ok {
+		return podsync.State{Ref: ref, Stopped: true}, nil
+	}
+	return s.end(p.State), nil
+}
+
+// end stops a pod that runs. The caller holds the lock.
+func (s *simulator) end(state podsync.State) podsync.State {
+	if state.Stopped {
+		return state
+	}
+	now := metav1.Now()
+	state.Status = *state.Status.DeepCopy()
+	for i := range state.Status.ContainerStatuses {
+		c := &state.Status.ContainerStatuses[i]
+		c.Ready, c.Started = false, new(false)
+		started := c.State.Running.StartedAt
+		c.State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "Completed", StartedAt: started, FinishedAt: now}}
+	}
+	state.Stopped = true
+	s.pods[state.UID] = simulated{State: state}
+	return state
+}
+
+// Release implements podsync.Releaser.
+func (s *simulator) Release(_ context.Context, ref podsync.Ref) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.pods, ref.UID)
+	return nil
+}
+
+// List implements podsync.Provider.
+func (s *simulator) List(context.Context) ([]podsync.State, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	states := make([]podsync.State, 0, len(s.pods))
+	for _, p := range s.pods {
+		states = append(states, p.State)
+	}
+	return states, nil
+}
+
+// Watch implements podsync.Watcher: it ends what has run long enough.
+func (s *simulator) Watch(ctx context.Context, report func(podsync.State)) error {
+	ticker := time.NewTicker(tick)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+			for _, state := range s.endDue() {
+				report(state)
+			}
+		}
+	}
+}
+
+func (s *simulator) endDue() (ended []podsync.State) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.pods {
+		if !p.due.IsZero() && time.Until(p.due) <= 0 {
+			ended = append(ended, s.end(p.State))
+		}
+	}
+	return ended
+}
+
+// count returns how many pods run.
+func (s *simulator) count() (running int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.pods {
+		if !p.Stopped {
+			running++
+		}
+	}
+	return running
+}
+
+// ended is the status of an init container: it has run already.
+func ended(c corev1.Container, now metav1.Time) corev1.ContainerStatus {
+	status := corev1.ContainerStatus{Name: c.Name, Image: c.Image, Ready: true}
+	if c.RestartPolicy != nil { // a sidecar runs on
+		status.Started = new(true)
+		status.State.Running = &corev1.ContainerStateRunning{StartedAt: now}
+		return status
+	}
+	status.State.Terminated = &corev1.ContainerStateTerminated{Reason: "Completed", StartedAt: now, FinishedAt: now}
+	return status
+}
