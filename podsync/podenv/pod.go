@@ -135,7 +135,7 @@ func read[T any](ctx context.Context, p *Pod, kind, name string, get func(contex
 	if ok {
 		return kept.(*T), nil
 	}
-	obj, err := p.resolver.reads.get(ctx, key, func(ctx context.Context) (any, error) { return get(ctx) })
+	obj, err := p.resolver.reads.get(ctx, key, true, func(ctx context.Context) (any, error) { return get(ctx) })
 	if apierrors.IsNotFound(err) {
 		return nil, ErrMissing
 	}

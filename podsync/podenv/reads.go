@@ -36,14 +36,15 @@ type flight struct {
 	next  *flight // starts when this one is done; guarded by reads.mu
 }
 
-// get returns what fetch returns, from a request that began after the call. The
-// object is shared and read-only. It returns early, with ctx's error, when ctx is
+// get returns what fetch returns, from a request that began after the call, or, if
+// it needn't be that fresh, from one that is under way. The object is shared and
+// read-only. It returns early, with ctx's error, when ctx is
 // done; the request then goes on for the others, within the timeout.
-func (r *reads) get(ctx context.Context, key objectKey, fetch func(context.Context) (any, error)) (any, error) {
+func (r *reads) get(ctx context.Context, key objectKey, fresh bool, fetch func(context.Context) (any, error)) (any, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	f := r.join(ctx, key, fetch)
+	f := r.join(ctx, key, fresh, fetch)
 	select {
 	case <-f.done:
 		return f.obj, f.err
@@ -53,11 +54,14 @@ func (r *reads) get(ctx context.Context, key objectKey, fetch func(context.Conte
 }
 
 // join returns the flight to wait for.
-func (r *reads) join(ctx context.Context, key objectKey, fetch func(context.Context) (any, error)) *flight {
+func (r *reads) join(ctx context.Context, key objectKey, fresh bool, fetch func(context.Context) (any, error)) *flight {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	current := r.flights[key]
-	if current != nil && current.next != nil {
+	switch {
+	case current != nil && !fresh:
+		return current
+	case current != nil && current.next != nil:
 		return current.next
 	}
 	f := &flight{done: make(chan struct{}), fetch: func() (any, error) {

@@ -111,7 +111,7 @@ func (r *Resolver) serviceLinks(ctx context.Context, namespace, name string) ([]
 	if links, ok := r.services.get(key, r.cfg.ServiceAge); ok {
 		return links, nil
 	}
-	v, err := r.reads.get(ctx, key, func(ctx context.Context) (any, error) {
+	v, err := r.reads.get(ctx, key, false, func(ctx context.Context) (any, error) {
 		began := time.Now()
 		links, err := r.readLinks(ctx, namespace, name)
 		if err == nil {
