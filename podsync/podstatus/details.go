@@ -130,13 +130,15 @@ func checkMount(path *field.Path, mount *corev1.VolumeMountStatus) field.ErrorLi
 	return errs
 }
 
-// checkAllocated checks the health of one resource of container c, KEP-4680.
+// checkAllocated checks the health of one resource of container c, KEP-4680. Of a
+// container that the spec doesn't have, nil, the API server doesn't know what it
+// requests, and lets any name pass.
 func checkAllocated(path *field.Path, k kind, c *corev1.Container, stored *corev1.PodStatus, r *corev1.ResourceStatus) field.ErrorList {
 	if k == ephemeral {
 		return field.ErrorList{field.Forbidden(path, "ephemeral containers have no resources")}
 	}
 	var errs field.ErrorList
-	if !hasResource(c, stored.ExtendedResourceClaimStatus, r.Name) {
+	if c != nil && !hasResource(c, stored.ExtendedResourceClaimStatus, r.Name) {
 		errs = append(errs, field.Invalid(path.Child("name"), text(string(r.Name), 100), "must be a resource that the container requests or a claim of it"))
 	}
 	for i := range r.Resources {

@@ -85,16 +85,14 @@ func (v *validator) families(path *field.Path, ips, stored []string) {
 func (v *validator) containers(k kind, path *field.Path, specs []corev1.Container, stored, list []corev1.ContainerStatus) {
 	for i := range list {
 		cs, path := &list[i], path.Index(i)
-		var c corev1.Container
-		known := false
+		var c *corev1.Container
 		for j := range specs {
 			if specs[j].Name == cs.Name {
-				c, known = specs[j], true
+				c = &specs[j]
 			}
 		}
 		if old := find(stored, cs.Name); old != nil && old.State.Terminated != nil && cs.State.Terminated == nil {
-			// A container that the spec doesn't have restarts by no policy.
-			if !v.mayRestart(k, &c, known, old.State.Terminated) {
+			if !v.mayRestart(k, c, old.State.Terminated) {
 				v.add(field.Forbidden(path.Child("state"), fmt.Sprintf("container %s ended and isn't restarted", cs.Name)))
 			}
 		}
@@ -103,15 +101,15 @@ func (v *validator) containers(k kind, path *field.Path, specs []corev1.Containe
 			v.errs = append(v.errs, checkMount(path.Child("volumeMounts").Index(j), &cs.VolumeMounts[j])...)
 		}
 		for j := range cs.AllocatedResourcesStatus {
-			if known || k == ephemeral {
-				v.errs = append(v.errs, checkAllocated(path.Child("allocatedResourcesStatus").Index(j), k, &c, v.stored, &cs.AllocatedResourcesStatus[j])...)
-			}
+			v.errs = append(v.errs, checkAllocated(path.Child("allocatedResourcesStatus").Index(j), k, c, v.stored, &cs.AllocatedResourcesStatus[j])...)
 		}
 	}
 }
 
-func (v *validator) mayRestart(k kind, c *corev1.Container, known bool, end *corev1.ContainerStateTerminated) bool {
-	if !known {
+// mayRestart is mayLeaveTerminated also for a container that the spec doesn't have:
+// it restarts by no policy.
+func (v *validator) mayRestart(k kind, c *corev1.Container, end *corev1.ContainerStateTerminated) bool {
+	if c == nil {
 		return k != ephemeral && mayRestartPod(&v.pod.Spec)
 	}
 	return mayLeaveTerminated(&v.pod.Spec, k, c, end)

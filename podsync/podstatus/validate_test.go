@@ -69,6 +69,9 @@ func TestValidate(t *testing.T) {
 		{name: "health twice", change: health("example.com/gpu", ok, ok), want: "status.containerStatuses[0].allocatedResourcesStatus[0].resources[1].resourceID"},
 		{name: "no health", change: health("example.com/gpu", corev1.ResourceHealth{Health: "Fine"}), want: "status.containerStatuses[0].allocatedResourcesStatus[0].resources[0].health"},
 		{name: "health with an empty message", change: health("example.com/gpu", corev1.ResourceHealth{Health: "Healthy", Message: new("")}), want: "status.containerStatuses[0].allocatedResourcesStatus[0].resources[0].message"},
+		{name: "health of a container that the spec doesn't have", change: func(s *corev1.PodStatus) {
+			s.ContainerStatuses = append(s.ContainerStatuses, corev1.ContainerStatus{Name: "z", AllocatedResourcesStatus: []corev1.ResourceStatus{{Name: "any", Resources: []corev1.ResourceHealth{{Health: "Fine"}}}}})
+		}, want: "status.containerStatuses[2].allocatedResourcesStatus[0].resources[0].health"},
 		{name: "health of a debug container", change: func(s *corev1.PodStatus) {
 			s.EphemeralContainerStatuses = testStatus("e1=run").EphemeralContainerStatuses
 			s.EphemeralContainerStatuses[0].AllocatedResourcesStatus = []corev1.ResourceStatus{{Name: "cpu"}}
