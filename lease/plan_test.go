@@ -407,6 +407,21 @@ func TestObject(t *testing.T) {
 	}
 }
 
+// kube-controller-manager remembers the highest RenewTime, whatever becomes of
+// the lease: somebody else with a slower clock writes it, or it is made again.
+func TestRenewTimeNeverGoesBackWithTheLease(t *testing.T) {
+	s := heldState()
+	s.renewTime = 9_000_000_000
+	s.adopt(testTurn(), stored(renewedAt(4_000_000_000)))
+	if got := s.nextRenewTime(at()); got != 9_000_000_001 {
+		t.Errorf("after a slower clock: next is %d", got)
+	}
+	s.forget()
+	if got := s.nextRenewTime(at()); got != 9_000_000_001 {
+		t.Errorf("after the lease is gone: next is %d", got)
+	}
+}
+
 // What was found is not changed by what is written, and does not keep it alive.
 func TestObjectSharesNothing(t *testing.T) {
 	found := stored(func(l *coordinationv1.Lease) {

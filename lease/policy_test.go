@@ -163,6 +163,9 @@ func TestL10Fail(t *testing.T) {
 		if !ok || !errors.Is(err, ErrHeldByOther) || held.Holder != "other" || held.NodeName != nodeName {
 			t.Errorf("Run = %v", err)
 		}
+		if want := `lease: lease of node "node-1" is held by another: "other"`; err.Error() != want {
+			t.Errorf("error is %q, want %q", err, want)
+		}
 		if *f.lease().Spec.HolderIdentity != "other" {
 			t.Error("the lease of the other was written")
 		}
