@@ -385,6 +385,10 @@ func TestObject(t *testing.T) {
 		"another owner": {stored(func(l *coordinationv1.Lease) { l.OwnerReferences = append(l.OwnerReferences, other) }),
 			func(t *turn) { t.owner = owner2; t.owner.Controller = &controller },
 			&coordinationv1.Lease{ObjectMeta: meta("lease-1", "8", other, metav1.OwnerReference{APIVersion: "v1", Kind: "Node", Name: nodeName, UID: "uid-2", Controller: &controller}), Spec: spec(5_000_000_000)}},
+		"an owner that is no Node": {stored(func(l *coordinationv1.Lease) {
+			l.OwnerReferences = []metav1.OwnerReference{{APIVersion: "x/v1", Kind: "Host", Name: "h", UID: "h-1"}, other}
+		}), func(t *turn) { t.owner = metav1.OwnerReference{APIVersion: "x/v1", Kind: "Host", Name: "h", UID: "h-2"} },
+			&coordinationv1.Lease{ObjectMeta: meta("lease-1", "8", other, metav1.OwnerReference{APIVersion: "x/v1", Kind: "Host", Name: "h", UID: "h-2"}), Spec: spec(5_000_000_000)}},
 		"duration and managedFields": {stored(func(l *coordinationv1.Lease) {
 			l.Spec.LeaseDurationSeconds = ptr.To[int32](7)
 			l.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "m"}}
