@@ -1,0 +1,112 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Vkprovider runs a provider that was written for virtual-kubelet as a node of
+// this library. adapter.go is what to copy; the rest is a provider of that shape
+// to try it with.
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kubewright/kubewright/examples/internal/kube"
+	"github.com/kubewright/kubewright/lease"
+	"github.com/kubewright/kubewright/nodestatus"
+	"github.com/kubewright/kubewright/podsync"
+)
+
+func main() { kube.Main(run) }
+
+func run(ctx context.Context, args []string, stdout io.Writer) error {
+	flags := kube.NewFlags("vkprovider")
+	nodeName := flags.NodeName()
+	nodeCredentials := flags.Bool("node-credentials", false, "the client is system:node:NODE-NAME, as a kubelet is")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	cfg, err := flags.Config()
+	if err != nil {
+		return err
+	}
+	heartbeats, err := kube.Heartbeats(cfg)
+	if err != nil {
+		return err
+	}
+	client, err := kube.Unlimited(cfg)
+	if err != nil {
+		return err
+	}
+
+	pods, err := podsync.New(podsync.Config{
+		Client:   client.CoreV1(),
+		NodeName: *nodeName,
+		Provider: Adapt(newCloud()),
+		// Providers of this kind compute the phase themselves, and not all of
+		// them report containers.
+		Policy: podsync.Policy{TrustPhase: true},
+		Hooks: podsync.Hooks{
+			StageChanged: func(s podsync.StageChanged) {
+				if !s.Forgotten {
+					fmt.Fprintf(stdout, "pod %s/%s: %v\n", s.Ref.Namespace, s.Ref.Name, s.To)
+				}
+			},
+		},
+	})
+	if err != nil {
+		return err
+	}
+	var leases *lease.Controller
+	node, err := nodestatus.New(nodestatus.Config{
+		Client:          heartbeats.CoreV1(),
+		NodeName:        *nodeName,
+		Template:        template(),
+		NodeCredentials: *nodeCredentials,
+		OnDeleted:       nodestatus.DeletedReregister,
+		OnShutdown:      nodestatus.ShutdownNotReady,
+		// A node whose pods are not looked after is not ready.
+		HealthChecks: []nodestatus.HealthCheck{func(context.Context, string) error { return pods.Check(nil) }},
+		Hooks: nodestatus.Hooks{
+			Registered: func(r nodestatus.Registered) { leases.Trigger(r.NodeName) },
+		},
+	})
+	if err != nil {
+		return err
+	}
+	leases, err = lease.New(lease.Config{
+		Client:   heartbeats.CoordinationV1(),
+		NodeName: *nodeName,
+		Owner:    node.OwnerReference,
+		Gate:     node.Live,
+		Hooks: lease.Hooks{
+			Recovered: func(r lease.Recovered) { node.Resync(r.NodeName) },
+			Deleted:   func(d lease.Deleted) { node.Resync(d.NodeName) },
+		},
+	})
+	if err != nil {
+		return err
+	}
+	group := kube.NewGroup(ctx)
+	group.Go(pods.Run)
+	group.Go(node.Run)
+	group.Go(leases.Run)
+	return group.Wait()
+}
+
+func template() *corev1.Node {
+	capacity := corev1.ResourceList{
+		corev1.ResourceCPU:    resource.MustParse("20"),
+		corev1.ResourceMemory: resource.MustParse("100Gi"),
+		corev1.ResourcePods:   resource.MustParse("20"),
+	}
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"type": "virtual-kubelet"}},
+		Spec:       corev1.NodeSpec{Taints: []corev1.Taint{{Key: "virtual-kubelet.io/provider", Value: "cloud", Effect: corev1.TaintEffectNoSchedule}}},
+		Status:     corev1.NodeStatus{Capacity: capacity, Allocatable: capacity},
+	}
+}
