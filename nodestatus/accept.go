@@ -52,8 +52,9 @@ func (r *work) accept(ctx context.Context, answer, shown *corev1.Node) {
 	st.owned, st.hash = owned.encode(), r.hash
 	st.lastWrite = now
 	st.nextReport = nextReportAfter(now, r.cfg.ReportInterval, r.cause, rand.Float64())
+	st.see(answer)
 	switch {
-	case !st.see(answer):
+	case st.view.resourceVersion != answer.ResourceVersion:
 		// The event handler has shown something newer meanwhile.
 	case clobbered && r.cause == CauseDrift:
 		// It was said again, and changed again: whoever does that will do so

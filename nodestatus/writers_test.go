@@ -175,7 +175,7 @@ func testN4WithoutInformer(t *testing.T) {
 		}
 	}
 	unknown(s)
-	w.pass(DefaultReportInterval * 3 / 2)
+	w.pass(DefaultReportInterval*3/2 + DefaultSyncInterval)
 	if ready := w.condition(corev1.NodeReady); ready.Status != corev1.ConditionTrue {
 		t.Errorf("Ready is %+v after the next report", ready)
 	}

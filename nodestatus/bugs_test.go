@@ -1,0 +1,350 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package nodestatus
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/kubewright/kubewright/internal/apitest"
+)
+
+// The bugs of the ancestors that the specification lists, by their names there:
+// V1 to V10 of virtual-kubelet's node controller, K1 to K5 of the kubelet's. (V11
+// is a remark on tests.) The cases N1 to N13 cover some of them as well.
+
+// V1: the first health check fails, or registration meets an error that passes:
+// Run goes on.
+func TestV1RunOutlivesAFirstFailure(t *testing.T) { synctest.Test(t, testV1) }
+
+func testV1(t *testing.T) {
+	s := apitest.New(apitest.Options{})
+	s.Inject(apitest.Fault{Match: posts, Times: 2, Status: apitest.InternalError("starting")})
+	health := &knob[error]{value: errors.New("not up yet")}
+	w := start(t, s, Config{HealthChecks: []HealthCheck{healthCheck(health)}})
+	w.pass(2 * time.Second)
+	w.expect(3, 0, 0)
+	if ready := w.condition(corev1.NodeReady); ready.Status != corev1.ConditionFalse || ready.Message != "not up yet" {
+		t.Errorf("Ready is %+v", ready)
+	}
+	health.set(nil)
+	w.pass(DefaultSyncInterval * 5 / 4) // a slot right after a round is left out
+	if ready := w.condition(corev1.NodeReady); ready.Status != corev1.ConditionTrue {
+		t.Errorf("Ready is %+v", ready)
+	}
+}
+
+// V2: a health check that fails later is said, not kept silent about.
+func TestV2UnhealthyIsSaid(t *testing.T) { synctest.Test(t, testV2) }
+
+func testV2(t *testing.T) {
+	s := apitest.New(apitest.Options{})
+	health := &knob[error]{}
+	w := start(t, s, Config{HealthChecks: []HealthCheck{healthCheck(health)}})
+	w.pass(time.Hour)
+	health.set(&NotReadyError{Reason: "RuntimeDown", Message: "no answer on the socket"})
+	w.c.Trigger(node1)
+	w.pass(200 * time.Millisecond)
+	if ready := w.condition(corev1.NodeReady); ready.Status != corev1.ConditionFalse || ready.Reason != "RuntimeDown" || ready.Message != "no answer on the socket" {
+		t.Errorf("Ready is %+v 200 ms after the check failed", ready)
+	}
+}
+
+// V3: a deleted Node is not patched for ever: see N8. What is left here is that
+// nothing is sent while the policy waits.
+func TestV3NothingIsSentToADeletedNode(t *testing.T) { synctest.Test(t, testV3) }
+
+func testV3(t *testing.T) {
+	s := apitest.New(apitest.Options{})
+	w := start(t, s, Config{OnDeleted: DeletedIdle, ReportInterval: DefaultSyncInterval})
+	apitest.Delete[*corev1.Node](s, "", node1)
+	w.pass(3 * DefaultSyncInterval)
+	w.expect(1, 0, 1)
+	for range 100 {
+		w.c.Trigger(node1)
+		w.pass(time.Minute)
+	}
+	w.expect(0, 0, 0)
+}
+
+// V4: a provider that reports a change before the loop begins, or after it has
+// ended, is not blocked: N13.
+
+// V5: a heartbeat is small, and writes no annotation with the status in it.
+func TestV5HeartbeatIsSmall(t *testing.T) { synctest.Test(t, testV5) }
+
+func testV5(t *testing.T) {
+	s := apitest.New(apitest.Options{})
+	w := start(t, s, Config{Setters: []Setter{Images(func(context.Context, string) ([]corev1.ContainerImage, error) {
+		return slices.Repeat([]corev1.ContainerImage{{Names: []string{strings.Repeat("x", 100)}, SizeBytes: 1}}, MaxImages), nil
+	})}})
+	w.pass(time.Hour)
+	for _, r := range s.Requests(patches) {
+		if len(r.Body) > 1300 {
+			t.Errorf("a heartbeat of %d bytes: %s", len(r.Body), r.Body)
+		}
+		if strings.Contains(string(r.Body), "annotations") || strings.Contains(string(r.Body), "images") {
+			t.Errorf("a heartbeat with more than conditions: %s", r.Body)
+		}
+	}
+	if n := w.node().Annotations; len(n) != 1 {
+		t.Errorf("annotations are %v", n)
+	}
+}
+
+// V6 (virtual-kubelet #956): Unknown is written between the view that a patch is
+// made from and the patch. All of each condition is in it, so Ready is right
+// after it whatever was there.
+func TestV6UnknownBetweenViewAndPatch(t *testing.T) { synctest.Test(t, testV6) }
+
+func testV6(t *testing.T) {
+	s := apitest.New(apitest.Options{})
+	pods := &knob[int64]{value: 1}
+	w := start(t, s, Config{Setters: []Setter{podsSetter(pods)}})
+	s.Inject(apitest.Fault{Match: patches, Latency: time.Second})
+	pods.set(2) // Ready does not change, so a diff would leave it out
+	w.c.Trigger(node1)
+	w.pass(500 * time.Millisecond)
+	unknown(s)
+	w.pass(time.Second)
+	for _, kind := range []corev1.NodeConditionType{corev1.NodeReady, corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure} {
+		if c := w.condition(kind); c.Status == corev1.ConditionUnknown || c.Reason == "NodeStatusUnknown" || strings.Contains(c.Message, "stopped posting") {
+			t.Errorf("%s is %+v after the patch", kind, c)
+		}
+	}
+}
+
+// V7: transition times of a provider, which go backwards, are not believed: N5.
+
+// V8: a setter that sets a condition only leaves everything else alone.
+func TestV8PartialSetter(t *testing.T) { synctest.Test(t, testV8) }
+
+func testV8(t *testing.T) {
+	s := apitest.New(apitest.Options{})
+	named := template()
+	named.Name, named.Status.NodeInfo.KernelVersion = node1, "6.1"
+	s.Put(named)
+	before := w1(s)
+	w := start(t, s, Config{Template: &corev1.Node{}, Setters: []Setter{func(_ context.Context, n *corev1.Node) error {
+		SetCondition(n, corev1.NodeCondition{Type: "Fit", Status: corev1.ConditionTrue})
+		return nil
+	}}})
+	w.pass(time.Hour)
+	n := w.node()
+	if len(n.Status.Capacity) != len(before.Status.Capacity) || len(n.Status.Addresses) != len(before.Status.Addresses) ||
+		n.Status.NodeInfo.KernelVersion != "6.1" || len(n.Labels) != len(before.Labels) || len(n.Annotations) != len(before.Annotations) {
+		t.Errorf("a setter of one condition has wiped out something: %+v", n)
+	}
+}
+
+// V9: nothing is shared with the embedder: what it does later to the objects it
+// gave or was given changes nothing (and is no race).
+func TestV9NothingIsShared(t *testing.T) { synctest.Test(t, testV9) }
+
+func testV9(t *testing.T) {
+	s := apitest.New(apitest.Options{})
+	var kept []*corev1.Node
+	conditions := []corev1.NodeCondition{{Type: "Fit", Status: corev1.ConditionTrue, Reason: "R"}}
+	w := start(t, s, Config{
+		Setters: []Setter{func(_ context.Context, n *corev1.Node) error {
+			n.Status.Conditions = conditions // shares its array
+			kept = append(kept, n)
+			return nil
+		}},
+		Hooks: Hooks{Registered: func(r Registered) { r.Node.Labels["hook"] = "x"; r.Node.Status.Conditions[0].Reason = "hook" }},
+	})
+	for range 5 {
+		for _, n := range kept {
+			n.Labels["later"] = "x"
+			n.Status.Capacity["later"] = *n.Status.Capacity.Cpu()
+		}
+		if n := w.c.Node(node1); n != nil {
+			n.Status.Conditions[0].Reason, n.Labels["mine"] = "mine", "x"
+		}
+		w.c.Trigger(node1)
+		w.pass(time.Second)
+	}
+	n := w.node()
+	if n.Labels["later"] != "" || n.Labels["hook"] != "" || n.Labels["mine"] != "" || w.condition("Fit").Reason != "R" {
+		t.Errorf("the embedder's later edits have come through: %+v", n)
+	}
+	if !conditions[0].LastHeartbeatTime.IsZero() {
+		t.Error("times were written into the embedder's slice")
+	}
+	w.expect(1, 0, 0)
+}
+
+// V10: no condition has an empty status, whether by default or by a setter.
+func TestV10NoEmptyStatus(t *testing.T) { synctest.Test(t, testV10) }
+
+func testV10(t *testing.T) {
+	s := apitest.New(apitest.Options{})
+	var failed []SetterFailed
+	w := start(t, s, Config{
+		Setters: []Setter{func(_ context.Context, n *corev1.Node) error {
+			SetCondition(n, corev1.NodeCondition{Type: "Fit"})
+			return nil
+		}},
+		Hooks: Hooks{SetterFailed: func(f SetterFailed) { failed = append(failed, f) }},
+	})
+	for _, c := range w.node().Status.Conditions {
+		if c.Status != corev1.ConditionTrue && c.Status != corev1.ConditionFalse {
+			t.Errorf("%s has status %q", c.Type, c.Status)
+		}
+	}
+	if len(failed) != 1 || !strings.Contains(failed[0].Err.Error(), "condition Fit has status") {
+		t.Errorf("told %+v", failed)
+	}
+}
+
+// K1: a registration is not for ever: after the Node was deleted it is registered
+// again where the policy says so, and never where it does not: N8.
+
+// K2: a patch that hangs ends with Run's context, at once, and every patch says
+// which object it is for.
+func TestK2PatchesEndWithRunAndNameTheirObject(t *testing.T) { synctest.Test(t, testK2) }
+
+func testK2(t *testing.T) {
+	s := apitest.New(apitest.Options{})
+	pods := &knob[int64]{value: 1}
+	w := start(t, s, Config{Setters: []Setter{podsSetter(pods)}})
+	w.pass(time.Hour)
+	uid := string(w.node().UID)
+	for _, r := range s.Requests(patches) {
+		if !strings.Contains(string(r.Body), `"uid":"`+uid+`"`) {
+			t.Errorf("a patch without uid: %s", r.Body)
+		}
+	}
+	s.Inject(apitest.Fault{Match: patches, Hang: true})
+	pods.set(2)
+	w.c.Trigger(node1)
+	w.pass(3 * time.Second)
+	begin := time.Now()
+	if err := w.stop(); err != nil || time.Since(begin) > 0 {
+		t.Errorf("Run returned %v after %v", err, time.Since(begin))
+	}
+}
+
+// K3: events are not repeated with each try: N12.
+
+// K4: registration is retried with growing, jittered pauses, and stops with Run.
+func TestK4RegistrationIsRetriedWithJitter(t *testing.T) {
+	var gaps [2][]time.Duration
+	for i := range gaps {
+		synctest.Test(t, func(t *testing.T) {
+			s := apitest.New(apitest.Options{})
+			s.Inject(apitest.Fault{Match: posts, Err: apitest.ErrConnRefused})
+			w := start(t, s, Config{ErrorHandler: func(context.Context, error, string) {}})
+			w.pass(time.Minute)
+			begin := time.Now()
+			if err := w.stop(); err != nil || time.Since(begin) > 0 {
+				t.Errorf("Run returned %v after %v", err, time.Since(begin))
+			}
+			var last time.Time
+			for _, r := range s.Requests(posts) {
+				if !last.IsZero() {
+					gaps[i] = append(gaps[i], r.Time.Sub(last))
+				}
+				last = r.Time
+			}
+		})
+	}
+	for _, g := range gaps {
+		if len(g) < 10 || len(g) > 25 || g[0] > 200*time.Millisecond || slices.Max(g) > 7*time.Second+time.Millisecond {
+			t.Errorf("the pauses were %v", g)
+		}
+	}
+	if slices.Equal(gaps[0], gaps[1]) {
+		t.Error("two nodes have the same pauses: there is no jitter")
+	}
+}
+
+// K5: Ready is the last of our conditions, also when another one comes later,
+// and after another writer has removed one.
+func TestK5ReadyIsLast(t *testing.T) { synctest.Test(t, testK5) }
+
+func testK5(t *testing.T) {
+	s := apitest.New(apitest.Options{})
+	more := &knob[bool]{}
+	w := start(t, s, Config{Setters: []Setter{func(_ context.Context, n *corev1.Node) error {
+		if more.get() {
+			SetCondition(n, corev1.NodeCondition{Type: "Later", Status: corev1.ConditionTrue})
+		}
+		return nil
+	}}})
+	last := func() corev1.NodeConditionType {
+		conditions := w.node().Status.Conditions
+		return conditions[len(conditions)-1].Type
+	}
+	more.set(true)
+	w.c.Trigger(node1)
+	w.pass(time.Second)
+	if got := last(); got != corev1.NodeReady || len(w.node().Status.Conditions) != 5 {
+		t.Errorf("the last of %v is %s", w.node().Status.Conditions, got)
+	}
+	apitest.Edit(s, "", node1, func(n *corev1.Node) { n.Status.Conditions = n.Status.Conditions[2:] })
+	w.c.Resync(node1)
+	w.pass(time.Second)
+	if got := last(); got != corev1.NodeReady || len(w.node().Status.Conditions) != 5 {
+		t.Errorf("the last of %v is %s", w.node().Status.Conditions, got)
+	}
+}
+
+// stripper is the transport to an API server whose admission webhook takes a
+// label out of every patch.
+type stripper struct{ next http.RoundTripper }
+
+func (s stripper) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Method == http.MethodPatch {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			return nil, err
+		}
+		body = regexp.MustCompile(`"labels":\{[^}]*\},`).ReplaceAll(body, nil)
+		r = r.Clone(r.Context())
+		r.Body, r.ContentLength = io.NopCloser(strings.NewReader(string(body))), int64(len(body))
+	}
+	return s.next.RoundTrip(r)
+}
+
+// A webhook that undoes part of each write is answered once, then with each
+// report; not every ten seconds for ever.
+func TestWebhookThatUndoesAWrite(t *testing.T) { synctest.Test(t, testWebhook) }
+
+func testWebhook(t *testing.T) {
+	s := apitest.New(apitest.Options{})
+	restConfig := s.Config(apitest.NodeUser(node1))
+	restConfig.Wrap(func(next http.RoundTripper) http.RoundTripper { return stripper{next} })
+	client, err := kubernetes.NewForConfig(restConfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	zone := &knob[string]{value: "a"}
+	w := start(t, s, Config{Client: client.CoreV1(), NodeCredentials: true, Setters: []Setter{func(_ context.Context, n *corev1.Node) error {
+		n.Labels["zone"] = zone.get()
+		return nil
+	}}})
+	watch(t, w.c, s.Client(apitest.NodeUser(node1)))
+	s.ResetJournal()
+	zone.set("b")
+	w.c.Trigger(node1)
+	w.pass(time.Hour)
+	if n := s.Count(patches); n < 12 || n > 2+2*13 {
+		t.Errorf("%d patches in an hour", n)
+	}
+	if w.node().Labels["zone"] != "a" {
+		t.Error("the webhook did not strip the label")
+	}
+}
