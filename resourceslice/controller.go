@@ -55,7 +55,7 @@ func New(cfg Config) (*Controller, error) {
 		progress: lifecycle.NewProgress(cfg.Name, 2*beatInterval+3*cfg.CallTimeout),
 		tokens:   make(chan struct{}, cfg.Concurrency),
 		own:      newOwnWrites(),
-		owner:    ownerCache{source: cfg.Owner},
+		owner:    newOwnerCache(cfg.Owner),
 		pools:    make(map[PoolID]*pool),
 	}, nil
 }

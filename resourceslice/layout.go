@@ -36,7 +36,7 @@ func (d *desired) layOut(o *observed, usable []*record, count int, compact bool)
 	}
 
 	l := newLayout(devices, withDevices, false)
-	l.match(count-len(counters.pages), generation, len(devices))
+	l.match(count-len(counters.pages), len(devices))
 	if needed := l.needed(len(devices)); compact && len(l.pages) >= needed+compactAbove && len(l.pages) > 2*needed {
 		l.compact(needed + (needed+sparePer-1)/sparePer)
 	}
@@ -59,21 +59,20 @@ func (d *desired) layOut(o *observed, usable []*record, count int, compact bool)
 }
 
 // match makes the number of pages count, if that is a sensible number: pages
-// of earlier generations without anything wanted on them are kept only so far,
-// and what is missing beyond them has to be created.
-func (l *layout) match(count int, generation int64, devices int) {
-	if count > 2*l.needed(devices)+compactAbove {
+// without anything wanted on them are kept only so far, and what is missing
+// beyond them has to be created.
+func (l *layout) match(count, devices int) {
+	if count > max(len(l.pages), 2*l.needed(devices)+compactAbove) {
 		count = 0
 	}
-	used := 0
+	free := count
 	for _, p := range l.pages {
-		if p.rec.generation == generation || len(p.items) > 0 {
-			used++
+		if len(p.items) > 0 {
+			free--
 		}
 	}
-	free := max(0, count-used)
 	l.pages = slices.DeleteFunc(l.pages, func(p *page) bool {
-		if p.rec.generation == generation || len(p.items) > 0 {
+		if len(p.items) > 0 {
 			return false
 		}
 		free--

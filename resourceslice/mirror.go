@@ -74,6 +74,11 @@ func (c *Controller) newMirror(sc scope, v version, ev events) (*mirror, error) 
 			opts.FieldSelector = sc.selector()
 			w, err := startWatch(ctx, c.cfg.CallTimeout, func(ctx context.Context) (watch.Interface, error) { return v.watch(ctx, opts) })
 			ev.failed(err)
+			if opts.ResourceVersion == "" && apierr.Classify(err) == apierr.Gone {
+				// The informer asks again at once, and without end, where what
+				// it has is too old. It has nothing: let it list instead.
+				return nil, fmt.Errorf("resourceslice: watch from the beginning: %v", err) //nolint:errorlint // hidden on purpose
+			}
 			return w, err
 		},
 	}

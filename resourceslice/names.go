@@ -83,9 +83,12 @@ func orderAfter(order string) string {
 	return fmt.Sprintf("%0*x", orderDigits, n+orderSpacing)
 }
 
-// orderBetween returns an order number between a and b, where b may be "" for
-// the end. It has more digits than they have where there is no room.
+// orderBetween returns an order number between a and b, where a may be "" for
+// the start and b for the end. It has more digits than they have where there is no room.
 func orderBetween(a, b string) string {
+	if a == "" {
+		a = strings.Repeat("0", orderDigits)
+	}
 	lo, errLo := strconv.ParseUint(a[:orderDigits], 16, 32)
 	hi, errHi := uint64(1)<<(4*orderDigits), error(nil)
 	if b != "" {

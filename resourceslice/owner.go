@@ -49,13 +49,18 @@ func NodeOwner(nodes corev1client.NodeInterface, name string) Owner {
 	})
 }
 
-// ownerCache asks an Owner when it has to.
+// ownerCache asks an Owner when it has to, once for all who want to know.
 type ownerCache struct {
 	source Owner
+	turn   chan struct{} // held by who asks
 
 	mu    sync.Mutex
 	ref   *metav1.OwnerReference
 	stale bool
+}
+
+func newOwnerCache(source Owner) ownerCache {
+	return ownerCache{source: source, turn: make(chan struct{}, 1)}
 }
 
 // get returns the reference, or nil where slices have no owner.
@@ -63,10 +68,14 @@ func (o *ownerCache) get(ctx context.Context, timeout time.Duration) (*metav1.Ow
 	if o.source == nil {
 		return nil, nil
 	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.ref != nil && !o.stale {
-		return o.ref, nil
+	select {
+	case o.turn <- struct{}{}:
+		defer func() { <-o.turn }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if ref := o.known(); ref != nil {
+		return ref, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -74,8 +83,20 @@ func (o *ownerCache) get(ctx context.Context, timeout time.Duration) (*metav1.Ow
 	if err != nil {
 		return nil, err
 	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	o.ref, o.stale = &ref, false
 	return o.ref, nil
+}
+
+// known returns the reference where it need not be asked for.
+func (o *ownerCache) known() *metav1.OwnerReference {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.stale {
+		return nil
+	}
+	return o.ref
 }
 
 // doubt has the owner asked again: somebody deleted slices, and that may have

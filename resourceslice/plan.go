@@ -120,9 +120,14 @@ func newPlan(d *desired, o *observed) *plan {
 func makePlan(d *desired, o *observed, compact bool) *plan {
 	top, complete, uniform := newest(o.live)
 	usable := candidates(d, o.live, top, complete)
-	count := 0
-	if uniform && !complete {
+	var count int
+	switch {
+	case complete:
+		count = len(usable)
+	case uniform:
 		count = int(top[0].count)
+	case len(top) > 0:
+		count = 1 // they disagree; what holds nothing is of no use
 	}
 	p := &plan{pages: d.layOut(o, usable, count, compact), generation: o.floor}
 	for _, page := range p.pages {

@@ -10,6 +10,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -408,3 +409,5 @@ func invalidPool(newest []*resourcev1.ResourceSlice) string {
 }
 
 type sliceType = *resourcev1.ResourceSlice
+
+func contains(err error, text string) bool { return err != nil && strings.Contains(err.Error(), text) }

@@ -203,6 +203,7 @@ func (j *job) plan() (*plan, result) {
 	}
 	if len(j.w.refused) > 0 && time.Since(j.w.refusedAt) >= refusedRetry {
 		clear(j.w.refused)
+		j.w.invalid = nil
 	}
 	if field := j.unsupported(); field != "" {
 		j.permanent(&UnsupportedError{Pool: j.p.id, Version: j.s.version.name, Field: field})
@@ -385,6 +386,9 @@ func (j *job) published(p *plan) {
 		}
 	})
 	j.c.mu.Unlock()
+	if len(w.refused) > 0 {
+		j.later(time.Until(w.refusedAt.Add(refusedRetry)))
+	}
 	if w.writes == 0 && !isNew {
 		return
 	}

@@ -5,7 +5,6 @@ package resourceslice
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"time"
 
@@ -26,9 +25,6 @@ const (
 	graphRetry = 5 * time.Millisecond
 	graphTries = 8
 )
-
-// errStopped says that Run is to end and nothing has to be finished.
-var errStopped = errors.New("resourceslice: stopped")
 
 // verdict is what follows from the answer to one write.
 type verdict int
@@ -69,10 +65,10 @@ func (b *batch) hopeless() bool {
 
 func (b *batch) result() (r result, ok bool) {
 	switch {
-	case b.verdicts[stopped] > 0:
-		return result{done: true}, false
 	case b.verdicts[failure] > 0:
 		return result{err: b.err, after: b.after}, false
+	case b.verdicts[stopped] > 0:
+		return result{done: true}, false
 	case b.verdicts[forbidden] > 0:
 		return result{after: forbiddenRetry}, false
 	case b.verdicts[refused] > 0:
@@ -130,12 +126,14 @@ func parallel[T any](j *job, all []T, do func(T) (verdict, error)) (r result, ok
 		writers.Go(func() {
 			for one := range next {
 				j.c.tokens <- struct{}{}
-				v, err := stopped, errStopped
-				if !b.hopeless() && !j.mustStop() {
-					v, err = do(one)
+				switch {
+				case b.hopeless():
+				case j.mustStop():
+					b.note(stopped, nil)
+				default:
+					b.note(do(one))
 				}
 				<-j.c.tokens
-				b.note(v, err)
 				j.c.progress.Beat()
 			}
 		})

@@ -1,0 +1,224 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package resourceslice_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	resourcev1 "k8s.io/api/resource/v1"
+
+	"github.com/kubewright/kubewright/internal/apitest"
+	"github.com/kubewright/kubewright/resourceslice"
+)
+
+// faults are the ways in which a single write can fail.
+var faults = map[string]apitest.Fault{
+	"404":        {Status: apitest.StatusError(404, "NotFound", "not served")},
+	"409":        {Status: apitest.StatusError(409, "Conflict", "changed meanwhile")},
+	"403":        {Status: apitest.Forbidden("resourceslices", "s", "no relationship found")},
+	"422":        {Status: apitest.StatusError(422, "Invalid", "refused")},
+	"429":        {Status: apitest.TooManyRequests(1)},
+	"500":        {Status: apitest.InternalError("broken")},
+	"hang":       {Hang: true},
+	"reset":      {Err: apitest.ErrConnReset},
+	"lostAnswer": {LoseResponse: true},
+	"hungAnswer": {HangResponse: true},
+	"late":       {CommitAfter: 15 * time.Second},
+}
+
+// TestEveryWriteCanFail makes each write of a switch to a new generation fail
+// in each way, and wants the rest of the writes and few more.
+func TestEveryWriteCanFail(t *testing.T) {
+	const before, after = 7, 8 // slices; after that many there is a spare one
+	for name, fault := range faults {
+		for k := range after + 1 {
+			t.Run(fmt.Sprintf("%s/%d", name, k), func(t *testing.T) {
+				bubble(t, func(r *rig) {
+					r.start()
+					r.publish(resourceslice.Pool{Devices: tainted(before * 64)})
+					r.expect("first publish", before, 0, 0)
+					r.settle(time.Minute)
+					f := fault
+					f.Match = apitest.Match{Verb: "create,update", Resource: "resourceslices"}
+					f.Skip, f.Times = k, 1
+					r.s.Inject(f)
+					want := tainted(after * 64)
+					r.set(resourceslice.Pool{Devices: want})
+					r.settle(2 * time.Hour) // what was refused is tried again after one
+					if got := len(r.devices()); got != len(want) {
+						t.Errorf("%d devices, want %d", got, len(want))
+					}
+					if s, _ := r.c.Status(pool); s.Published != s.Revision || s.Err != nil || !s.Complete {
+						t.Errorf("status: %+v", s)
+					}
+					counts := r.writes()
+					total, extra := counts["create"]+counts["update"], 1
+					switch name {
+					case "422":
+						// One device is left out or stays as it was, and comes
+						// back an hour later: two switches more at most.
+						extra = 2 * (after + 2)
+					case "404":
+						extra = 3 // the version is looked for again
+					}
+					if total > before+3+extra || counts["delete"] > 0 && name != "422" {
+						t.Errorf("writes %v, want %d and %d more at most, and no delete", counts, before+3, extra)
+					}
+				})
+			})
+		}
+	}
+}
+
+// TestRandomEdits changes a pool at random, again and again, while writes fail
+// and others meddle; the consumer sees nothing that it must not see, and in the
+// end there is what was asked for.
+func TestRandomEdits(t *testing.T) {
+	for seed := range uint64(40) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			bubble(t, func(r *rig) { randomEdits(r, rand.New(rand.NewPCG(seed, 1))) })
+		})
+	}
+}
+
+func randomEdits(r *rig, rng *rand.Rand) {
+	names := make([]string, 0, len(faults))
+	for name := range faults {
+		if name != "404" { // ends the watch as well: the pool is looked at anew
+			names = append(names, name)
+		}
+	}
+	r.start(func(cfg *resourceslice.Config) {
+		cfg.Concurrency = 1 + rng.IntN(8)
+		cfg.MinInterval = 50 * time.Millisecond
+	})
+	var p resourceslice.Pool
+	p.Ordered = rng.IntN(3) == 0
+	p.Atomic = rng.IntN(4) == 0
+	var undo []func()
+	next := 0
+	for range 60 {
+		edit(rng, &p, &next)
+		if err := r.c.Set(pool, p); err != nil {
+			r.Fatalf("Set: %v", err)
+		}
+		if rng.IntN(3) == 0 {
+			f := faults[names[rng.IntN(len(names))]]
+			f.Match = apitest.Match{Verb: "create,update,delete", Resource: "resourceslices"}
+			f.Skip, f.Times = rng.IntN(6), 1+rng.IntN(2)
+			undo = append(undo, r.s.Inject(f))
+		}
+		time.Sleep(time.Duration(rng.IntN(2000)) * time.Millisecond)
+		switch rng.IntN(12) {
+		case 0: // a crash
+			r.halt()
+			r.start()
+			if err := r.c.Set(pool, p); err != nil {
+				r.Fatalf("Set: %v", err)
+			}
+		case 1:
+			r.s.DropWatches(apitest.Match{})
+		case 2:
+			r.s.ExpireWatches(apitest.Match{Resource: "resourceslices", User: r.user.Name})
+		case 3:
+			resume := r.s.StallWatches(apitest.Match{Resource: "resourceslices", User: r.user.Name})
+			time.AfterFunc(5*time.Second, resume)
+		}
+	}
+	for _, f := range undo {
+		f()
+	}
+	r.settle(3 * time.Hour)
+	got := r.devices()
+	if len(got) != len(p.Devices) {
+		r.Errorf("%d devices, want %d", len(got), len(p.Devices))
+	}
+	for _, d := range p.Devices {
+		live, ok := got[d.Name]
+		if !ok || *live.Attributes["model"].StringValue != *d.Attributes["model"].StringValue || len(live.Taints) != len(d.Taints) {
+			r.Errorf("device %s is %v, want %v", d.Name, live, d)
+			break
+		}
+	}
+	if r.Failed() {
+		status, _ := r.c.Status(pool)
+		r.Errorf("ordered %v, atomic %v, status %+v, reported %v, generations %v", p.Ordered, p.Atomic, status, r.reported(), r.generations())
+	}
+	if p.Ordered {
+		r.checkOrder(p.Devices)
+	}
+	if _, n := has[*resourceslice.ContendedError](r); n > 0 {
+		r.Errorf("own writes were taken for somebody else's")
+	}
+	r.s.ResetJournal()
+	r.settle(time.Hour)
+	r.expect("an hour later", 0, 0, 0)
+}
+
+// checkOrder checks that a consumer that goes through slices by name sees the
+// devices in their order.
+func (r *rig) checkOrder(want []resourcev1.Device) {
+	r.Helper()
+	i := 0
+	for _, s := range r.slices() {
+		for _, d := range s.Spec.Devices {
+			if i >= len(want) || d.Name != want[i].Name {
+				r.Errorf("device %d is %s", i, d.Name)
+				return
+			}
+			i++
+		}
+	}
+}
+
+func edit(rng *rand.Rand, p *resourceslice.Pool, next *int) {
+	add := func(n int) {
+		for range n {
+			d := device(*next, "a")
+			*next++
+			at := rng.IntN(len(p.Devices) + 1)
+			p.Devices = append(p.Devices[:at:at], append([]resourcev1.Device{d}, p.Devices[at:]...)...)
+		}
+	}
+	remove := func(n int) {
+		for range min(n, len(p.Devices)) {
+			at := rng.IntN(len(p.Devices))
+			p.Devices = append(p.Devices[:at:at], p.Devices[at+1:]...)
+		}
+	}
+	change := func(n int) {
+		for range min(n, len(p.Devices)) {
+			i := rng.IntN(len(p.Devices))
+			d := p.Devices[i].DeepCopy()
+			d.Attributes["model"] = resourcev1.DeviceAttribute{StringValue: new(fmt.Sprint("m", rng.IntN(1000)))}
+			if rng.IntN(4) == 0 {
+				d.Taints = []resourcev1.DeviceTaint{{Key: "t", Value: fmt.Sprint(rng.IntN(9)), Effect: resourcev1.DeviceTaintEffectNoSchedule}}
+			} else {
+				d.Taints = nil
+			}
+			p.Devices[i] = *d
+		}
+	}
+	switch rng.IntN(8) {
+	case 0:
+		add(1 + rng.IntN(300))
+	case 1:
+		remove(1 + rng.IntN(250))
+	case 2, 3:
+		change(1 + rng.IntN(5))
+	case 4:
+		add(1)
+	case 5:
+		remove(1)
+	case 6:
+		rng.Shuffle(len(p.Devices), func(i, j int) { p.Devices[i], p.Devices[j] = p.Devices[j], p.Devices[i] })
+	case 7:
+		remove(1 + rng.IntN(20))
+		add(1 + rng.IntN(20))
+		change(1)
+	}
+}

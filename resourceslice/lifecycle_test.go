@@ -1,0 +1,46 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package resourceslice_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kubewright/kubewright/internal/apitest"
+	"github.com/kubewright/kubewright/internal/lifecycletest"
+	"github.com/kubewright/kubewright/resourceslice"
+)
+
+func TestLifecycle(t *testing.T) {
+	lifecycletest.Test(t, lifecycletest.Subject{
+		New: func(t *testing.T, s *apitest.Server, i int) lifecycletest.Controller {
+			name := fmt.Sprintf("n%d", i)
+			s.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
+			cs := s.Client(apitest.NodeUser(name))
+			c, err := resourceslice.New(resourceslice.Config{
+				Client: cs, NodeName: name, Owner: resourceslice.NodeOwner(cs.CoreV1().Nodes(), name),
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for p := range 3 {
+				id := resourceslice.PoolID{Driver: fmt.Sprintf("d%d.example.com", p), Name: name}
+				if err := c.Set(id, resourceslice.Pool{Devices: tainted(200)}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			return c
+		},
+		ErrAlreadyRun: resourceslice.ErrAlreadyRun,
+		ReturnWithin:  resourceslice.DefaultShutdownTimeout,
+		// Twice a try, of which the informer makes one every 30 to 60 seconds;
+		// client-go repeats a throttled one ten times.
+		MaxPerHour:  2500,
+		ReadyWithin: 6 * time.Minute,
+	})
+}
