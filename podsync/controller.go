@@ -97,6 +97,7 @@ func New(cfg Config) (*Controller, error) {
 			policy: backoff.Policy{Base: cfg.RetryMin, Cap: max(cfg.RetryMin, min(cfg.RetryMax, breakerCap))},
 		},
 	}
+	c.cacheErrors.handler, c.cacheErrors.policy = cfg.ErrorHandler, c.breaker.policy
 	c.rules.updates = c.caps.updater != nil
 	c.rules.releases = c.caps.releaser != nil
 	c.rules.admits = c.caps.admitter != nil
@@ -133,7 +134,7 @@ func (c *Controller) Run(ctx context.Context) error {
 
 	own := c.cfg.Informer == nil
 	if own {
-		if err := c.informer.SetWatchErrorHandlerWithContext(c.cacheErrors.handler(c.cfg.ErrorHandler)); err != nil {
+		if err := c.informer.SetWatchErrorHandlerWithContext(c.cacheErrors.ended); err != nil {
 			return fmt.Errorf("podsync: %w", err)
 		}
 	}

@@ -9,12 +9,16 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
 
+	"github.com/kubewright/kubewright/internal/backoff"
 	"github.com/kubewright/kubewright/internal/report"
 )
 
@@ -37,8 +41,17 @@ func (c *Controller) newInformer() cache.SharedIndexInformer {
 		},
 		WatchFuncWithContext: func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
 			opts.FieldSelector = selector
-			stream, err := boundedWatch(ctx, c.cfg.CallTimeout, opts, pods.Watch)
-			return stream, c.cacheErrors.note(ctx, err)
+			for {
+				stream, err := boundedWatch(ctx, c.cfg.CallTimeout, opts, pods.Watch)
+				switch err = c.cacheErrors.note(ctx, err); {
+				case err == nil:
+					return stream, nil
+				case ctx.Err() != nil:
+					return nil, ctx.Err()
+				case !isWaitedFor(err):
+					return nil, err
+				}
+			}
 		},
 	}, &corev1.Pod{}, cache.SharedIndexInformerOptions{})
 	// A quarter of a pod's memory is who wrote which field when.
@@ -86,28 +99,58 @@ func (s *boundedStream) Stop() {
 	s.Interface.Stop()
 }
 
-// cacheErrors reports what the informer's list and watch fail with, once.
-type cacheErrors struct {
-	mu     sync.Mutex
-	streak report.Streak
+// isWaitedFor reports whether a watch failed in a way after which a reflector
+// waits, for up to half a minute and whatever becomes of its context.
+func isWaitedFor(err error) bool {
+	return utilnet.IsConnectionRefused(err) || apierrors.IsTooManyRequests(err)
 }
 
-func (e *cacheErrors) handler(handler report.Handler) cache.WatchErrorHandlerWithContext {
-	return func(ctx context.Context, _ *cache.Reflector, err error) {
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		if ctx.Err() == nil {
-			e.streak.Fail(ctx, handler, err, "Watching pods failed")
-		}
-	}
+// isExpired reports whether a watch failed in a way after which a reflector
+// streams the list again, at once and for ever.
+func isExpired(err error) bool {
+	return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) ||
+		apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge)
+}
+
+// cacheErrors reports what the informer's list and watch fail with, once, and
+// waits where a reflector does not, or not as it should.
+type cacheErrors struct {
+	handler report.Handler
+	policy  backoff.Policy
+
+	mu      sync.Mutex
+	streak  report.Streak
+	refused int // answers in a row after which we wait
+	expired int // answers in a row that the version asked for is gone
 }
 
 // note takes the result of a list or watch, and returns it.
 func (e *cacheErrors) note(ctx context.Context, err error) error {
-	if err == nil {
-		e.mu.Lock()
-		defer e.mu.Unlock()
+	e.mu.Lock()
+	var delay time.Duration
+	switch {
+	case err == nil:
+		e.expired, e.refused = 0, 0
 		e.streak.OK(ctx, "Watching pods works again")
+	case ctx.Err() != nil:
+	case isWaitedFor(err):
+		e.refused++
+		delay = e.policy.Delay(e.refused)
+	case isExpired(err):
+		delay = e.policy.Delay(e.expired) // the first one is in the order of things
+		e.expired++
+	}
+	if err != nil && ctx.Err() == nil {
+		e.streak.Fail(ctx, e.handler, err, "Watching pods failed")
+	}
+	e.mu.Unlock()
+	if delay > 0 {
+		sleep(ctx, delay)
 	}
 	return err
+}
+
+// ended is the informer's handler of errors. They have been noted.
+func (*cacheErrors) ended(ctx context.Context, _ *cache.Reflector, err error) {
+	klog.FromContext(ctx).V(4).Info("Watch of pods ended", "err", err)
 }

@@ -35,7 +35,7 @@ func (c *Controller) runLists(ctx context.Context, registration cache.ResourceEv
 			return
 		case err != nil:
 			streak.Fail(ctx, c.cfg.ErrorHandler, err, "Listing the provider's pods failed")
-			wait = min(wait, c.rules.retry.Delay(streak.Failures()))
+			wait = min(wait, c.breaker.policy.Delay(streak.Failures()))
 		default:
 			streak.OK(ctx, "Listing the provider's pods works again")
 			c.ready.Mark()

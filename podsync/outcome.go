@@ -244,7 +244,8 @@ func (t *track) conflicted(r *rules, now instant) {
 	t.write = nil
 	t.reload = true
 	if t.writeFailures > 0 {
-		t.writeAt = now + r.retry.Delay(int(t.writeFailures))
+		// To lose a race is no outage: the next one may be won.
+		t.writeAt = now + min(r.retry.Delay(int(t.writeFailures)), 4*r.retry.Base)
 	}
 	t.writeFailures++
 }

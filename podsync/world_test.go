@@ -57,6 +57,7 @@ type world struct {
 
 	cancel  context.CancelFunc
 	done    chan struct{}
+	began   time.Time
 	dropped []podsync.Dropped
 	masses  int
 }
@@ -75,7 +76,7 @@ func releasing(p *podsynctest.Provider) podsync.Provider {
 func full(p *podsynctest.Provider) podsync.Provider { return p }
 
 func newWorld(t *testing.T, opts podsynctest.Options) *world {
-	w := &world{t: t, server: apitest.New(apitest.Options{}), backend: podsynctest.NewBackend(opts), wrap: full}
+	w := &world{t: t, server: apitest.New(apitest.Options{}), backend: podsynctest.NewBackend(opts), wrap: full, began: time.Now()}
 	w.server.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}})
 	t.Cleanup(func() {
 		w.stop()
@@ -90,6 +91,19 @@ func newWorld(t *testing.T, opts podsynctest.Options) *world {
 func (w *world) run() {
 	w.t.Helper()
 	w.start()
+	w.isReady()
+}
+
+// run2 starts a controller that needs time to be ready.
+func (w *world) run2(d time.Duration) {
+	w.t.Helper()
+	w.start()
+	pass(d)
+	w.isReady()
+}
+
+func (w *world) isReady() {
+	w.t.Helper()
 	select {
 	case <-w.c.Ready().Done():
 	default:

@@ -27,8 +27,8 @@ type Options struct {
 	// ExitCode is that of containers that are stopped within their grace
 	// period. Default: 0. Those that are not end with 137.
 	ExitCode int32
-	// Forgets drops pods as soon as they have stopped, as providers do that
-	// are no Releaser.
+	// Forgets drops pods that have stopped and were to, as providers do that
+	// are no Releaser. One that ends by itself stays until Stop is called.
 	Forgets bool
 	// AllowOverlap says that two pods of one name may run at once, as with
 	// podsync's Policy.Overlap. Default: that is a violation.
@@ -163,7 +163,7 @@ func (b *Backend) stopped(in *instance, code int32) {
 	b.end(in, code)
 	in.state.Stopped = true
 	b.report(in)
-	if b.opts.Forgets {
+	if b.opts.Forgets && !in.kill.IsZero() {
 		delete(b.pods, in.ref.UID)
 	}
 }

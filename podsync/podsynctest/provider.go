@@ -131,6 +131,9 @@ func (p *Provider) Stop(ctx context.Context, ref podsync.Ref, opts podsync.StopO
 // stopping makes an instance end within a grace period.
 func (b *Backend) stopping(in *instance, grace time.Duration) {
 	if in.state.Stopped {
+		if b.opts.Forgets {
+			delete(b.pods, in.ref.UID)
+		}
 		return
 	}
 	kill := time.Now().Add(grace)
