@@ -38,9 +38,9 @@ func TestLifecycle(t *testing.T) {
 		},
 		ErrAlreadyRun: resourceslice.ErrAlreadyRun,
 		ReturnWithin:  resourceslice.DefaultShutdownTimeout,
-		// Twice a try, of which the informer makes one every 30 to 60 seconds;
-		// client-go repeats a throttled one ten times.
-		MaxPerHour:  2500,
+		// The informer tries every 30 to 60 seconds, with two requests, and
+		// client-go repeats ten times what was throttled or reset.
+		MaxPerHour:  3500,
 		ReadyWithin: 6 * time.Minute,
 	})
 }

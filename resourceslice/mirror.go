@@ -74,10 +74,12 @@ func (c *Controller) newMirror(sc scope, v version, ev events) (*mirror, error) 
 			opts.FieldSelector = sc.selector()
 			w, err := startWatch(ctx, c.cfg.CallTimeout, func(ctx context.Context) (watch.Interface, error) { return v.watch(ctx, opts) })
 			ev.failed(err)
-			if opts.ResourceVersion == "" && apierr.Classify(err) == apierr.Gone {
-				// The informer asks again at once, and without end, where what
-				// it has is too old. It has nothing: let it list instead.
-				return nil, fmt.Errorf("resourceslice: watch from the beginning: %v", err) //nolint:errorlint // hidden on purpose
+			if err != nil && opts.SendInitialEvents != nil {
+				// The informer sleeps on some errors of such a watch without
+				// looking at its context, and on 410 asks again at once and
+				// without end. Of one that it doesn't know it makes the best:
+				// it lists, and does all that with care.
+				return nil, fmt.Errorf("resourceslice: watch with initial events: %v", err) //nolint:errorlint // hidden on purpose
 			}
 			return w, err
 		},

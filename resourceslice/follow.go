@@ -1,0 +1,210 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package resourceslice
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	resourcev1 "k8s.io/api/resource/v1"
+
+	"github.com/kubewright/kubewright/internal/backoff"
+)
+
+// DefaultStaleAfter is how long a driver may be gone before FollowOptions.OnStale
+// applies: as long as the kubelet waits before it removes the slices of a
+// driver that has unregistered.
+const DefaultStaleAfter = 30 * time.Second
+
+// healthyAfter is how long a stream must have worked before an error of it
+// counts as the first one.
+const healthyAfter = time.Minute
+
+var reopenBackoff = backoff.Policy{Base: time.Second, Cap: time.Minute}
+
+// Stream is a source of whole states of a driver's pools.
+type Stream interface {
+	// Next returns the pools as they are, by name, when they have changed and
+	// once at the beginning; a pool that is missing is gone. io.EOF says that
+	// nothing will change any more, errors.ErrUnsupported that the driver has
+	// no devices, and any other error that the stream has to be opened again.
+	// It returns soon after ctx is done.
+	Next(ctx context.Context) (map[string]Pool, error)
+}
+
+// StaleAction is what happens to the pools of a driver that is gone.
+type StaleAction int
+
+const (
+	// KeepStale leaves the pools as they are.
+	KeepStale StaleAction = iota
+	// TaintStale taints all devices with FollowOptions.StaleTaint, so that no
+	// new Pods get them.
+	TaintStale
+	// RemoveStale removes the pools.
+	RemoveStale
+)
+
+// FollowOptions are the optional parameters of Follow.
+type FollowOptions struct {
+	// StaleAfter is how long the stream may be broken before OnStale applies.
+	// Default: DefaultStaleAfter.
+	StaleAfter time.Duration
+	// OnStale is what happens then. Default: KeepStale.
+	OnStale StaleAction
+	// StaleTaint is the taint of TaintStale. Default: key
+	// <driver>/unreachable, effect NoSchedule.
+	StaleTaint resourcev1.DeviceTaint
+	// ErrorHandler is told of broken streams, once until the next message, and
+	// of pools that Set refuses. Default: the error is logged.
+	ErrorHandler func(ctx context.Context, err error, msg string)
+}
+
+// Follow hands what a driver streams to a Sink, usually a Controller, until ctx
+// is done or the stream ends for good, and then returns nil. It opens the
+// stream again whenever it breaks; a Stream that is an io.Closer is closed
+// before. Nothing changes before the first message: a driver that registers
+// anew finds its slices as they were.
+func Follow(ctx context.Context, sink Sink, driver string, open func(context.Context) (Stream, error), opts FollowOptions) error {
+	if sink == nil || open == nil || driver == "" {
+		return errors.New("resourceslice: Follow needs a sink, a driver and a function that opens its stream")
+	}
+	if opts.StaleAfter == 0 {
+		opts.StaleAfter = DefaultStaleAfter
+	}
+	if opts.StaleTaint.Key == "" {
+		opts.StaleTaint = resourcev1.DeviceTaint{Key: driver + "/unreachable", Effect: resourcev1.DeviceTaintEffectNoSchedule}
+	}
+	f := &follower{sink: sink, driver: driver, open: open, opts: opts}
+	failures := 0
+	for ctx.Err() == nil {
+		began := time.Now()
+		err := f.once(ctx)
+		switch {
+		case ctx.Err() != nil || errors.Is(err, io.EOF):
+			return nil
+		case errors.Is(err, errors.ErrUnsupported):
+			f.apply(ctx, nil)
+			return nil
+		}
+		if time.Since(began) >= healthyAfter {
+			failures = 0
+		}
+		failures++
+		if !f.broken {
+			f.broken = true
+			f.since = time.Now()
+			f.report(ctx, fmt.Errorf("resourceslice: stream of driver %s: %w", driver, err), "The stream of a driver broke")
+		}
+		f.pause(ctx, reopenBackoff.Delay(failures))
+	}
+	return nil
+}
+
+// follower is one Follow.
+type follower struct {
+	sink   Sink
+	driver string
+	open   func(context.Context) (Stream, error)
+	opts   FollowOptions
+
+	last   map[string]Pool // the last message
+	broken bool            // no message since the stream broke
+	since  time.Time
+	stale  bool // OnStale was applied
+}
+
+// once follows one stream until it breaks or ends.
+func (f *follower) once(ctx context.Context) (err error) {
+	stream, err := f.open(ctx)
+	if err != nil {
+		return err
+	}
+	if closer, ok := stream.(io.Closer); ok {
+		defer func() { err = errors.Join(err, closer.Close()) }()
+	}
+	for {
+		pools, err := stream.Next(ctx)
+		if err != nil {
+			return err
+		}
+		if f.broken {
+			klog.FromContext(ctx).V(2).Info("The stream of a driver works again", "driver", f.driver, "outage", time.Since(f.since))
+		}
+		f.broken, f.stale = false, false
+		f.apply(ctx, pools)
+	}
+}
+
+// apply makes the driver's pools what a message says.
+func (f *follower) apply(ctx context.Context, pools map[string]Pool) {
+	for name, pool := range pools {
+		f.set(ctx, name, pool)
+	}
+	for name := range f.last {
+		if _, ok := pools[name]; !ok {
+			f.sink.Remove(PoolID{f.driver, name})
+		}
+	}
+	f.last = maps.Clone(pools)
+}
+
+func (f *follower) set(ctx context.Context, name string, pool Pool) {
+	if err := f.sink.Set(PoolID{f.driver, name}, pool); err != nil {
+		f.report(ctx, err, "A driver sent a pool that can't be published")
+	}
+}
+
+// pause waits before the stream is opened again; if the driver is gone for too
+// long meanwhile, its pools get what OnStale says.
+func (f *follower) pause(ctx context.Context, d time.Duration) {
+	end := time.Now().Add(d)
+	until := func(t time.Time) {
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Until(t)):
+		}
+	}
+	if deadline := f.since.Add(f.opts.StaleAfter); !f.stale && f.opts.OnStale != KeepStale && !deadline.After(end) {
+		until(deadline)
+		if ctx.Err() != nil {
+			return
+		}
+		f.expire(ctx)
+	}
+	until(end)
+}
+
+// expire applies OnStale.
+func (f *follower) expire(ctx context.Context) {
+	f.stale = true
+	klog.FromContext(ctx).Info("A driver is gone", "driver", f.driver, "since", f.since)
+	for name, pool := range f.last {
+		if f.opts.OnStale == RemoveStale {
+			f.sink.Remove(PoolID{f.driver, name})
+			continue
+		}
+		pool.Devices = slices.Clone(pool.Devices)
+		for i := range pool.Devices {
+			taints := pool.Devices[i].Taints
+			pool.Devices[i].Taints = append(taints[:len(taints):len(taints)], f.opts.StaleTaint)
+		}
+		f.set(ctx, name, pool)
+	}
+}
+
+func (f *follower) report(ctx context.Context, err error, msg string) {
+	if f.opts.ErrorHandler != nil {
+		f.opts.ErrorHandler(ctx, err, msg)
+		return
+	}
+	klog.FromContext(ctx).Error(err, msg, "driver", f.driver)
+}
