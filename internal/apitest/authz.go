@@ -99,7 +99,7 @@ func forbidden(c *call, r Request, reason string) error {
 		resource += "/" + r.Subresource
 	}
 	msg := fmt.Sprintf("User %q cannot %s resource %q in API group %q", r.User.Name, r.Verb, resource, r.Group)
-	if c.kind != nil && !c.kind.namespaced || r.Namespace == "" {
+	if r.Namespace == "" {
 		msg += " at the cluster scope"
 	} else {
 		msg += fmt.Sprintf(" in the namespace %q", r.Namespace)

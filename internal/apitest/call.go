@@ -11,6 +11,8 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
+	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -63,18 +65,24 @@ func (c *call) dispatch() (*answer, error) {
 	gv := schema.GroupVersion{Group: c.r.Group, Version: c.r.Version}
 	c.kind, c.view = lookup(gv, c.r.Resource)
 	if c.kind == nil || !c.s.serves(gv) {
-		return nil, errNoPath
+		return nil, c.s.unknown(gv.Group)
 	}
 	if err := c.s.authorize(c); err != nil {
 		return nil, err
 	}
+	if w := c.kind.views[c.view].deprecation(c.kind, c.s.minor); w != "" {
+		c.warnings = append(c.warnings, w)
+	}
 	if c.r.Subresource != "" {
 		sub, ok := c.kind.subresource(c.r.Subresource)
 		if !ok {
-			return nil, errNoPath
+			return nil, c.s.unknown(gv.Group)
 		}
 		if sub.create != nil {
 			return c.special(sub)
+		}
+		if !slices.Contains(sub.verbs(), c.r.Verb) {
+			return nil, methodNotAllowed()
 		}
 	}
 	switch c.r.Verb {
@@ -95,7 +103,7 @@ func (c *call) dispatch() (*answer, error) {
 	case "deletecollection":
 		return c.deleteCollection()
 	}
-	return nil, apierrors.NewMethodNotSupported(c.resource(), c.r.Verb)
+	return nil, methodNotAllowed()
 }
 
 func (c *call) resource() schema.GroupResource { return c.kind.groupResource(c.view) }
@@ -111,13 +119,36 @@ func (c *call) key() key {
 	return k
 }
 
-// errNoPath is what the API server says of a path that nothing serves. It is
-// no Status, so a client can tell it from an object that doesn't exist.
+// errNoPath is what the API server says of a path in a group of which it
+// serves nothing at all: no Status, but plain text.
 var errNoPath = errors.New("404 page not found")
 
+// unknown is the answer to a path that nothing serves. Its Status has no
+// details, so a client can tell it from an object that doesn't exist.
+func (s *Server) unknown(group string) error {
+	for _, k := range kinds {
+		for _, v := range k.views {
+			if v.gv.Group == group && s.serves(v.gv) {
+				e := StatusError(http.StatusNotFound, metav1.StatusReasonNotFound, "the server could not find the requested resource")
+				e.ErrStatus.Details = &metav1.StatusDetails{}
+				return e
+			}
+		}
+	}
+	return errNoPath
+}
+
 func notAcceptable() error {
-	return StatusError(http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable,
-		"only the following media types are accepted: application/json, application/yaml, application/vnd.kubernetes.protobuf")
+	e := StatusError(http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable,
+		"406: Not Acceptable\n\nAvailable representations: application/json, application/yaml, application/vnd.kubernetes.protobuf, application/json;stream=watch, application/vnd.kubernetes.protobuf;stream=watch")
+	e.ErrStatus.Details = &metav1.StatusDetails{}
+	return e
+}
+
+func methodNotAllowed() error {
+	e := StatusError(http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed, "the server does not allow this method on the requested resource")
+	e.ErrStatus.Details = &metav1.StatusDetails{}
+	return e
 }
 
 // failure is the answer to an error.
@@ -130,7 +161,7 @@ func (c *call) failure(err error) *answer {
 	if errors.As(err, &se) {
 		status = se.Status()
 	} else {
-		status = apierrors.NewInternalError(err).ErrStatus
+		status = metav1.Status{Status: metav1.StatusFailure, Code: http.StatusInternalServerError, Message: err.Error()}
 	}
 	m := c.accept.media
 	if m == nil {
@@ -198,8 +229,12 @@ func (c *call) decodeAs(want schema.GroupVersionKind) (runtime.Object, error) {
 	}
 	if *got != want {
 		if got.Kind != want.Kind {
-			return nil, apierrors.NewBadRequest(fmt.Sprintf("%s in version %q cannot be handled as a %s: converting (%s) to (%s): unknown conversion",
-				got.Kind, got.Version, want.Kind, got, want))
+			internal, _, _ := strings.Cut(want.Group, ".")
+			if internal == "" {
+				internal = "core"
+			}
+			return nil, apierrors.NewBadRequest(fmt.Sprintf("%s in version %q cannot be handled as a %s: converting (%s.%s) to (%s.%s): unknown conversion",
+				got.Kind, got.Version, want.Kind, got.Version, got.Kind, internal, want.Kind))
 		}
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("the API version in the data (%s) does not match the expected API version (%s)",
 			got.GroupVersion(), want.GroupVersion()))

@@ -55,13 +55,10 @@ var leases = &kind{
 }
 
 var leaseCandidates = &kind{
-	name: "LeaseCandidate", resource: "leasecandidates", views: []view{{gv: coordinationv1beta1.SchemeGroupVersion}},
+	name: "LeaseCandidate", resource: "leasecandidates", views: []view{{gv: coordinationv1beta1.SchemeGroupVersion, deprecated: 36, removed: 39}},
 	namespaced: true, createOnUpdate: true,
 	validName: func(name string, _ bool) []string { return utilvalidation.IsConfigMapKey(name) },
-	fields: func(obj runtime.Object, path string) (string, bool) {
-		return obj.(*coordinationv1beta1.LeaseCandidate).Spec.LeaseName, path == "spec.leaseName"
-	},
-	validate: validateLeaseCandidate,
+	validate:  validateLeaseCandidate,
 }
 
 func validateLeaseCandidate(_ *write, obj, old runtime.Object) (errs field.ErrorList) {
@@ -69,24 +66,30 @@ func validateLeaseCandidate(_ *write, obj, old runtime.Object) (errs field.Error
 	if spec.LeaseName == "" {
 		errs = append(errs, field.Required(path.Child("leaseName"), ""))
 	}
-	emulation, err := version.ParseSemantic(spec.EmulationVersion)
-	if spec.EmulationVersion != "" && (err != nil || strings.HasPrefix(spec.EmulationVersion, "v")) {
-		errs = append(errs, field.Invalid(path.Child("emulationVersion"), spec.EmulationVersion, "must be a valid semantic version"))
+	// A version that can't be read counts as the lowest.
+	semantic := func(name, value string) *version.Version {
+		v, err := version.ParseSemantic(value)
+		if err == nil && !strings.HasPrefix(value, "v") {
+			return v
+		}
+		if value != "" {
+			errs = append(errs, field.Invalid(path.Child(name), value, "must be a valid semantic version"))
+		}
+		return version.MustParseSemantic("0.0.0")
 	}
-	binary, err := version.ParseSemantic(spec.BinaryVersion)
-	switch {
-	case spec.BinaryVersion == "":
+	emulation := semantic("emulationVersion", spec.EmulationVersion)
+	if spec.BinaryVersion == "" {
 		errs = append(errs, field.Required(path.Child("binaryVersion"), ""))
-	case err != nil || strings.HasPrefix(spec.BinaryVersion, "v"):
-		errs = append(errs, field.Invalid(path.Child("binaryVersion"), spec.BinaryVersion, "must be a valid semantic version"))
-	case emulation != nil && binary.LessThan(emulation):
+	}
+	binary := semantic("binaryVersion", spec.BinaryVersion)
+	if spec.BinaryVersion != "" && spec.EmulationVersion != "" && binary.LessThan(emulation) {
 		errs = append(errs, field.Invalid(path.Child("binaryVersion"), spec.BinaryVersion, "must be greater than or equal to `emulationVersion`"))
 	}
 	switch spec.Strategy {
 	case "":
 		errs = append(errs, field.Required(path.Child("strategy"), ""))
 	case coordinationv1.OldestEmulationVersion:
-		if spec.EmulationVersion == "" {
+		if emulation.EqualTo(version.MustParseSemantic("0.0.0")) {
 			errs = append(errs, field.Required(path.Child("emulationVersion"), "must be specified when `strategy` is 'OldestEmulationVersion'"))
 		}
 	default:
@@ -101,6 +104,7 @@ func validateLeaseCandidate(_ *write, obj, old runtime.Object) (errs field.Error
 // validateStrategy wants the one strategy that Kubernetes defines, or a name
 // with a domain.
 func validateStrategy(s coordinationv1.CoordinatedLeaseStrategy, path *field.Path) (errs field.ErrorList) {
+	path = path.Child("strategy") // the server names it twice
 	if !strings.Contains(string(s), "/") {
 		if s != coordinationv1.OldestEmulationVersion {
 			errs = append(errs, field.NotSupported(path, s, []coordinationv1.CoordinatedLeaseStrategy{coordinationv1.OldestEmulationVersion}))

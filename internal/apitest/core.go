@@ -19,8 +19,8 @@ import (
 
 var namespaces = &kind{
 	name: "Namespace", resource: "namespaces", views: []view{{gv: corev1.SchemeGroupVersion}},
-	status: true, subresources: []subresource{{name: "finalize"}},
-	validName: apivalidation.ValidateNamespaceName, unconditional: true, returnsDeleted: true,
+	status: true, subresources: []subresource{{name: "finalize", updateOnly: true}},
+	validName: apivalidation.ValidateNamespaceName, unconditional: true, returnsDeleted: true, noCollection: true,
 	fields: func(obj runtime.Object, path string) (string, bool) {
 		switch ns := obj.(*corev1.Namespace); path {
 		case "status.phase":
@@ -59,17 +59,15 @@ var namespaces = &kind{
 	},
 	// Nobody empties namespaces here: one that is deleted stays Terminating
 	// until its finalizer is taken away by /finalize.
-	onDelete: func(obj runtime.Object) bool {
+	onDelete: func(obj runtime.Object) (keep, changed bool) {
 		ns := obj.(*corev1.Namespace)
-		if len(ns.Spec.Finalizers) == 0 {
-			return false
+		if len(ns.Spec.Finalizers) == 0 || ns.DeletionTimestamp != nil {
+			return len(ns.Spec.Finalizers) > 0, false
 		}
-		if ns.DeletionTimestamp == nil {
-			now := metav1.Now().Rfc3339Copy()
-			ns.DeletionTimestamp = &now
-			ns.Status.Phase = corev1.NamespaceTerminating
-		}
-		return true
+		now := metav1.Now().Rfc3339Copy()
+		ns.DeletionTimestamp = &now
+		ns.Status.Phase = corev1.NamespaceTerminating
+		return true, true
 	},
 }
 

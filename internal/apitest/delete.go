@@ -74,17 +74,21 @@ func (c *call) removeOne(it *item, opts metav1.DeleteOptions) (last *item, gone 
 	}
 	if p := opts.Preconditions; p != nil {
 		if p.UID != nil && *p.UID != m.GetUID() {
-			return nil, false, apierrors.NewConflict(c.resource(), m.GetName(),
-				fmt.Errorf("Precondition failed: UID in precondition: %v, UID in object meta: %v", *p.UID, m.GetUID()))
+			return nil, false, apierrors.NewConflict(schema.GroupResource{Group: c.kind.stored().Group, Resource: c.kind.name}, m.GetName(),
+				fmt.Errorf("the UID in the precondition (%s) does not match the UID in record (%s). The object might have been deleted and then recreated", *p.UID, m.GetUID()))
 		}
 		if p.ResourceVersion != nil && *p.ResourceVersion != m.GetResourceVersion() {
-			return nil, false, apierrors.NewConflict(c.resource(), m.GetName(),
-				fmt.Errorf("Precondition failed: ResourceVersion in precondition: %v, ResourceVersion in object meta: %v", *p.ResourceVersion, m.GetResourceVersion()))
+			return nil, false, apierrors.NewConflict(schema.GroupResource{Group: c.kind.stored().Group, Resource: c.kind.name}, m.GetName(),
+				fmt.Errorf("the ResourceVersion in the precondition (%s) does not match the ResourceVersion in record (%s). The object might have been modified", *p.ResourceVersion, m.GetResourceVersion()))
 		}
 	}
 	obj := shallow(it.obj)
-	if c.kind.onDelete != nil && c.kind.onDelete(obj) {
-		return c.s.store.put(c.table(), obj, it), false, nil
+	if c.kind.onDelete != nil {
+		if keep, changed := c.kind.onDelete(obj); keep && changed && !c.r.DryRun && len(opts.DryRun) == 0 {
+			return c.s.store.put(c.table(), obj, it), false, nil
+		} else if keep {
+			return it, false, nil
+		}
 	}
 	graceful, pending := markDeleted(c.kind, obj, &opts)
 	if pending {
@@ -196,6 +200,9 @@ func sameMeta(a, b metav1.Object) bool {
 }
 
 func (c *call) deleteCollection() (*answer, error) {
+	if c.kind.noCollection {
+		return nil, methodNotAllowed()
+	}
 	opts, err := c.deleteOptions()
 	if err != nil {
 		return nil, err

@@ -123,6 +123,13 @@ func (c *call) group(name string) (*answer, error) {
 // verbs are in the order in which discovery gives them.
 var mainVerbs = metav1.Verbs{"create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"}
 
+func (k *kind) verbs() metav1.Verbs {
+	if k.noCollection {
+		return slices.DeleteFunc(slices.Clone(mainVerbs), func(v string) bool { return v == "deletecollection" })
+	}
+	return mainVerbs
+}
+
 func (c *call) resources(gv schema.GroupVersion) (*answer, error) {
 	if !c.s.serves(gv) {
 		return nil, errNoPath
@@ -130,7 +137,7 @@ func (c *call) resources(gv schema.GroupVersion) (*answer, error) {
 	list := &metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: gv.String(), APIResources: []metav1.APIResource{}}
 	for _, k := range kindsIn(gv) {
 		list.APIResources = append(list.APIResources, metav1.APIResource{
-			Name: k.resource, SingularName: strings.ToLower(k.name), Namespaced: k.namespaced, Kind: k.name, Verbs: mainVerbs})
+			Name: k.resource, SingularName: strings.ToLower(k.name), Namespaced: k.namespaced, Kind: k.name, Verbs: k.verbs()})
 		for _, sub := range k.allSubresources() {
 			r := metav1.APIResource{Name: k.resource + "/" + sub.name, Namespaced: k.namespaced, Kind: k.name, Verbs: sub.verbs()}
 			if sub.gvk.Kind != "" {
@@ -185,7 +192,7 @@ func (c *call) aggregated(legacy bool) (*answer, error) {
 
 func discovered(k *kind, gv schema.GroupVersion) apidiscovery.APIResourceDiscovery {
 	r := apidiscovery.APIResourceDiscovery{
-		Resource: k.resource, SingularResource: strings.ToLower(k.name), Verbs: mainVerbs, Scope: apidiscovery.ScopeCluster,
+		Resource: k.resource, SingularResource: strings.ToLower(k.name), Verbs: k.verbs(), Scope: apidiscovery.ScopeCluster,
 		ResponseKind: &metav1.GroupVersionKind{Group: gv.Group, Version: gv.Version, Kind: k.name},
 	}
 	if k.namespaced {

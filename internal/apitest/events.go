@@ -11,6 +11,7 @@ import (
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
@@ -90,7 +91,14 @@ func validateEvent(w *write, obj, old runtime.Object) (errs field.ErrorList) {
 		if e.InvolvedObject.Namespace == "" && e.Namespace != metav1.NamespaceDefault && e.Namespace != metav1.NamespaceSystem {
 			errs = append(errs, field.Invalid(involved, e.InvolvedObject.Namespace, "does not match event.namespace"))
 		}
-		errs = append(errs, requireText("reportingController", e.ReportingController, 0)...)
+		controller := "reportingController"
+		if !strict {
+			controller = "reportingComponent" // its name in the core group
+		}
+		errs = append(errs, requireText(controller, e.ReportingController, 0)...)
+		for _, msg := range utilvalidation.IsQualifiedName(e.ReportingController) {
+			errs = append(errs, field.Invalid(field.NewPath(controller), e.ReportingController, msg))
+		}
 		errs = append(errs, requireText("reportingInstance", e.ReportingInstance, 128)...)
 		errs = append(errs, requireText("action", e.Action, 128)...)
 		errs = append(errs, requireText("reason", e.Reason, 128)...)

@@ -4,6 +4,7 @@
 package apitest
 
 import (
+	"fmt"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -35,6 +36,7 @@ type kind struct {
 
 	createOnUpdate bool // PUT of a missing object creates it
 	unconditional  bool // PUT without a resourceVersion overwrites
+	noCollection   bool // its objects can't be deleted all at once
 	returnsDeleted bool // DELETE answers with the object, not a Status
 
 	// spec returns what metadata.generation counts the changes of; nil for a
@@ -51,9 +53,8 @@ type kind struct {
 	// graceful decides the grace period of a deletion; nil means that the
 	// kind has none.
 	graceful func(obj runtime.Object, opts *metav1.DeleteOptions)
-	// onDelete may keep an object from being removed at once, by changing
-	// it; it returns false if there is nothing to change.
-	onDelete func(obj runtime.Object) (changed bool)
+	// onDelete may keep an object from being removed, and change it.
+	onDelete func(obj runtime.Object) (keep, changed bool)
 }
 
 // view is one API version of a kind.
@@ -65,6 +66,17 @@ type view struct {
 	// labels are the selectable fields of this version with their stored
 	// names; nil means that they are the same.
 	labels map[string]string
+	// deprecated and removed are the minor versions since when it is.
+	deprecated, removed int
+}
+
+// deprecation is the warning with which a server of a minor version answers
+// requests for the view; empty if there is none.
+func (v *view) deprecation(k *kind, minor int) string {
+	if v.deprecated == 0 || minor < v.deprecated {
+		return ""
+	}
+	return fmt.Sprintf("%s %s is deprecated in v1.%d+, unavailable in v1.%d+", v.gv, k.name, v.deprecated, v.removed)
 }
 
 func (k *kind) stored() schema.GroupVersion { return k.views[0].gv }

@@ -36,6 +36,14 @@ var nodeGeneral = []rbacv1.PolicyRule{
 
 // Authorize implements Authorizer.
 func (nodeRules) Authorize(s *Server, r Request) (bool, string) {
+	ok, reason := authorizeNode(s, r)
+	if reason != "" {
+		reason = "node: " + reason
+	}
+	return ok, reason
+}
+
+func authorizeNode(s *Server, r Request) (bool, string) {
 	node, ok := r.User.nodeName()
 	if !ok {
 		return false, ""

@@ -8,8 +8,8 @@ import (
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
@@ -57,27 +57,31 @@ var nodes = &kind{
 
 func validateNode(w *write, obj, old runtime.Object) (errs field.ErrorList) {
 	n := obj.(*corev1.Node)
-	errs = append(errs, validateTaints(n.Spec.Taints, field.NewPath("spec", "taints"))...)
+	errs = append(errs, validateTaints(n.Spec.Taints, field.NewPath("metadata", "taints"))...)
 	if old == nil {
 		return errs
 	}
-	o := old.(*corev1.Node)
-	spec := field.NewPath("spec")
-	if o.Spec.PodCIDR != "" && n.Spec.PodCIDR != o.Spec.PodCIDR || len(o.Spec.PodCIDRs) > 0 && !slices.Equal(n.Spec.PodCIDRs, o.Spec.PodCIDRs) {
+	o, spec := old.(*corev1.Node), field.NewPath("spec")
+	if len(o.Spec.PodCIDRs) > 0 && !slices.Equal(n.Spec.PodCIDRs, o.Spec.PodCIDRs) {
 		errs = append(errs, field.Forbidden(spec.Child("podCIDRs"), "node updates may not change podCIDR except from \"\" to valid"))
 	}
-	if o.Spec.ProviderID != "" && n.Spec.ProviderID != o.Spec.ProviderID {
-		errs = append(errs, field.Forbidden(spec.Child("providerID"), "node updates may not change providerID except from \"\" to valid"))
+	if was, is := o.Spec.ProviderID, n.Spec.ProviderID; was != "" && is == "" {
+		errs = append(errs, field.Invalid(spec.Child("providerID"), nil, "field cannot be cleared once set"))
+	} else if was != "" && is != was {
+		errs = append(errs, field.Invalid(spec.Child("providerID"), nil, "field cannot be modified once set"))
 	}
-	// Nothing else of a spec changes but these.
-	a, b := n.Spec, o.Spec
-	for _, s := range []*corev1.NodeSpec{&a, &b} {
-		s.Taints, s.Unschedulable, s.PodCIDR, s.PodCIDRs, s.ProviderID, s.ConfigSource = nil, false, "", nil, "", nil
-	}
-	if !equality.Semantic.DeepEqual(a, b) {
-		errs = append(errs, field.Forbidden(spec, "node updates may only change labels, taints, or capacity (or configSource, if the DynamicKubeletConfig feature gate is enabled)"))
+	if n.Spec.DoNotUseExternalID != o.Spec.DoNotUseExternalID {
+		errs = append(errs, field.Forbidden(spec.Child("externalID"), "may not be updated"))
 	}
 	return errs
+}
+
+// internalTaint is a taint as the server's own type has it, which its error
+// messages quote.
+type internalTaint struct {
+	Key, Value string
+	Effect     corev1.TaintEffect
+	TimeAdded  *metav1.Time
 }
 
 func validateTaints(taints []corev1.Taint, path *field.Path) (errs field.ErrorList) {
@@ -95,7 +99,9 @@ func validateTaints(taints []corev1.Taint, path *field.Path) (errs field.ErrorLi
 				corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule, corev1.TaintEffectNoExecute}))
 		}
 		if slices.ContainsFunc(taints[:i], func(o corev1.Taint) bool { return o.Key == t.Key && o.Effect == t.Effect }) {
-			errs = append(errs, field.Duplicate(p, t))
+			e := field.Duplicate(p, internalTaint{t.Key, t.Value, t.Effect, t.TimeAdded})
+			e.Detail = "taints must be unique by key and effect pair"
+			errs = append(errs, e)
 		}
 	}
 	return errs

@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -21,11 +22,12 @@ func (c *call) patch() (*answer, error) {
 	switch c.r.PatchType {
 	case types.JSONPatchType, types.MergePatchType, types.StrategicMergePatchType:
 	default:
-		return nil, StatusError(http.StatusUnsupportedMediaType, metav1.StatusReasonUnsupportedMediaType,
-			"the body of the request was in an unknown format - accepted media types include: application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json")
+		e := StatusError(http.StatusUnsupportedMediaType, metav1.StatusReasonUnsupportedMediaType, "415: Unsupported Media Type")
+		e.ErrStatus.Details = &metav1.StatusDetails{}
+		return nil, e
 	}
 	if !c.r.named {
-		return nil, apierrors.NewMethodNotSupported(c.resource(), "patch")
+		return nil, methodNotAllowed()
 	}
 	if err := c.checkOptions("PatchOptions"); err != nil {
 		return nil, err
@@ -48,7 +50,7 @@ func (c *call) applyPatch() (*item, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := c.matchNamespace(obj); err != nil {
+	if err := c.matchName(obj); err != nil {
 		return nil, err
 	}
 	return c.replace(c.newWrite(), obj, old)
@@ -70,8 +72,8 @@ func (c *call) patched(old *item) (runtime.Object, error) {
 	if err != nil {
 		strict, isStrict := runtime.AsStrictDecodingError(err)
 		if !isStrict || obj == nil || c.query.Get("fieldValidation") == metav1.FieldValidationStrict {
-			return nil, apierrors.NewInvalid(c.kind.groupKind(), c.r.Name, field.ErrorList{
-				field.Invalid(field.NewPath("patch"), string(c.r.Body), err.Error())})
+			return nil, apierrors.NewInvalid(schema.GroupKind{}, "", field.ErrorList{
+				field.Invalid(field.NewPath("patch"), string(now), err.Error())})
 		}
 		for _, e := range strict.Errors() {
 			c.warnings = append(c.warnings, e.Error())

@@ -32,7 +32,11 @@ var pods = &kind{
 	onCreate: func(w *write, obj runtime.Object) {
 		p := obj.(*corev1.Pod)
 		p.Status = corev1.PodStatus{Phase: corev1.PodPending, QOSClass: qosClass(&p.Spec)}
-		admitPod(p)
+		if p.Spec.Priority == nil {
+			p.Spec.Priority = ptr.To[int32](0)
+			p.Spec.PreemptionPolicy = ptr.To(corev1.PreemptLowerPriority)
+		}
+		tolerateAbsence(p)
 	},
 	onUpdate: updatePod,
 	validate: validatePod,
@@ -164,13 +168,9 @@ func defaultIPs(s *corev1.PodStatus) {
 	}
 }
 
-// admitPod does what the admission plugins do to every pod: tolerations of a
-// node that is away for a while, and the default priority.
-func admitPod(p *corev1.Pod) {
-	if p.Spec.Priority == nil {
-		p.Spec.Priority = ptr.To[int32](0)
-		p.Spec.PreemptionPolicy = ptr.To(corev1.PreemptLowerPriority)
-	}
+// tolerateAbsence is the admission plugin DefaultTolerationSeconds: a pod
+// tolerates for a while that its node is away, and can't be rid of that.
+func tolerateAbsence(p *corev1.Pod) {
 	for _, key := range []string{corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable} {
 		tolerated := slices.ContainsFunc(p.Spec.Tolerations, func(t corev1.Toleration) bool {
 			return (t.Key == key || t.Key == "") && (t.Effect == corev1.TaintEffectNoExecute || t.Effect == "")
@@ -209,6 +209,7 @@ func updatePod(w *write, obj, old runtime.Object) {
 	switch w.r.Subresource {
 	case "":
 		p.Status = o.Status
+		tolerateAbsence(p)
 	case "status":
 		p.Spec = o.Spec
 		p.OwnerReferences = o.OwnerReferences

@@ -6,6 +6,7 @@ package apitest
 import (
 	"math"
 	"net/netip"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -31,6 +32,10 @@ func validatePod(w *write, obj, old runtime.Object) field.ErrorList {
 		return append(validatePodSpec(&p.Spec), validatePodChange(&p.Spec, &o.Spec)...)
 	case "ephemeralcontainers":
 		return validateEphemeral(p.Spec.EphemeralContainers, o.Spec.EphemeralContainers)
+	case "resize":
+		if was := o.Status.QOSClass; qosClass(&p.Spec) != was {
+			return field.ErrorList{field.Invalid(field.NewPath("spec"), was, "Pod QOS Class may not change as a result of resizing")}
+		}
 	}
 	return nil
 }
@@ -67,7 +72,7 @@ func validatePodSpec(s *corev1.PodSpec) (errs field.ErrorList) {
 	case corev1.RestartPolicyAlways, corev1.RestartPolicyOnFailure, corev1.RestartPolicyNever:
 	default:
 		errs = append(errs, field.NotSupported(path.Child("restartPolicy"), s.RestartPolicy,
-			[]corev1.RestartPolicy{corev1.RestartPolicyAlways, corev1.RestartPolicyNever, corev1.RestartPolicyOnFailure}))
+			[]corev1.RestartPolicy{corev1.RestartPolicyAlways, corev1.RestartPolicyOnFailure, corev1.RestartPolicyNever}))
 	}
 	if s.NodeName != "" {
 		for _, msg := range apivalidation.NameIsDNSSubdomain(s.NodeName, false) {
@@ -99,8 +104,11 @@ func validatePodChange(s, o *corev1.PodSpec) (errs field.ErrorList) {
 	case n != nil && d != nil && *n > *d:
 		errs = append(errs, field.Invalid(deadline, *n, "must be less than or equal to previous value"))
 	}
-	for i, t := range o.Tolerations {
-		if i >= len(s.Tolerations) || !equality.Semantic.DeepEqual(s.Tolerations[i], t) {
+	for _, was := range o.Tolerations {
+		if !slices.ContainsFunc(s.Tolerations, func(t corev1.Toleration) bool {
+			t.TolerationSeconds = was.TolerationSeconds
+			return equality.Semantic.DeepEqual(t, was)
+		}) {
 			errs = append(errs, field.Forbidden(path.Child("tolerations"), "existing toleration can not be modified except its tolerationSeconds"))
 			break
 		}
@@ -150,11 +158,20 @@ func validatePodStatus(p, o *corev1.Pod) (errs field.ErrorList) {
 			continue
 		}
 		if families[addr.Is4()] {
-			errs = append(errs, field.Invalid(path.Child("podIPs"), p.Status.PodIPs, "may specify no more than one IP for each IP family"))
+			errs = append(errs, field.Invalid(path.Child("podIPs"), internalIPs(p.Status.PodIPs), "may specify no more than one IP for each IP family"))
 		}
 		families[addr.Is4()] = true
 	}
 	return errs
+}
+
+// internalIPs are addresses as the server's own type has them, which its error
+// messages quote.
+func internalIPs(ips []corev1.PodIP) (out []struct{ IP string }) {
+	for _, ip := range ips {
+		out = append(out, struct{ IP string }{ip.IP})
+	}
+	return out
 }
 
 // validateTransition refuses to bring a container back that ended for good.

@@ -127,7 +127,7 @@ func parseRequest(r *Request, req *http.Request) (url.Values, error) {
 	switch r.Method {
 	case http.MethodGet, http.MethodHead:
 		switch {
-		case query.Get("watch") == "true" || query.Get("watch") == "1":
+		case !r.named && (query.Get("watch") == "true" || query.Get("watch") == "1"):
 			r.Verb = "watch"
 		case r.Name == "":
 			r.Verb = "list"

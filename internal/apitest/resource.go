@@ -7,6 +7,7 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	resourcev1beta1 "k8s.io/api/resource/v1beta1"
 	resourcev1beta2 "k8s.io/api/resource/v1beta2"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -23,12 +24,36 @@ var resourceClaimTemplates = &kind{
 	views: resourceViews(&resourcev1.ResourceClaimTemplate{}, &resourcev1beta2.ResourceClaimTemplate{}, &resourcev1beta1.ResourceClaimTemplate{},
 		inSpec(inSpec(flatRequests)), inSpec(inSpec(exactRequests))),
 	namespaced: true, validName: apivalidation.NameIsDNSSubdomain, unconditional: true, returnsDeleted: true,
+	defaults: func(obj runtime.Object) {
+		defaultRequests(obj.(*resourcev1.ResourceClaimTemplate).Spec.Spec.Devices.Requests)
+	},
 	validate: func(_ *write, obj, old runtime.Object) field.ErrorList {
 		if old == nil {
 			return nil
 		}
-		return apivalidation.ValidateImmutableField(obj.(*resourcev1.ResourceClaimTemplate).Spec, old.(*resourcev1.ResourceClaimTemplate).Spec, field.NewPath("spec"))
+		return immutableSpec(obj.(*resourcev1.ResourceClaimTemplate).Spec, old.(*resourcev1.ResourceClaimTemplate).Spec)
 	},
+}
+
+// immutableSpec refuses a change of spec.
+func immutableSpec(spec, old any) (errs field.ErrorList) {
+	if !equality.Semantic.DeepEqual(spec, old) {
+		errs = append(errs, field.Invalid(field.NewPath("spec"), nil, apivalidation.FieldImmutableErrorMsg))
+	}
+	return errs
+}
+
+// defaultRequests asks for one device where a request says nothing.
+func defaultRequests(requests []resourcev1.DeviceRequest) {
+	for i := range requests {
+		e := requests[i].Exactly
+		if e != nil && e.AllocationMode == "" {
+			e.AllocationMode = resourcev1.DeviceAllocationModeExactCount
+		}
+		if e != nil && e.AllocationMode == resourcev1.DeviceAllocationModeExactCount && e.Count == 0 {
+			e.Count = 1
+		}
+	}
 }
 
 var resourceClaims = &kind{
@@ -36,6 +61,7 @@ var resourceClaims = &kind{
 	views: resourceViews(&resourcev1.ResourceClaim{}, &resourcev1beta2.ResourceClaim{}, &resourcev1beta1.ResourceClaim{},
 		inSpec(flatRequests), inSpec(exactRequests)),
 	namespaced: true, status: true, validName: apivalidation.NameIsDNSSubdomain, unconditional: true, returnsDeleted: true,
+	defaults: func(obj runtime.Object) { defaultRequests(obj.(*resourcev1.ResourceClaim).Spec.Devices.Requests) },
 	onCreate: func(_ *write, obj runtime.Object) {
 		obj.(*resourcev1.ResourceClaim).Status = resourcev1.ResourceClaimStatus{}
 	},
@@ -51,7 +77,7 @@ var resourceClaims = &kind{
 		if old == nil {
 			return nil
 		}
-		return apivalidation.ValidateImmutableField(obj.(*resourcev1.ResourceClaim).Spec, old.(*resourcev1.ResourceClaim).Spec, field.NewPath("spec"))
+		return immutableSpec(obj.(*resourcev1.ResourceClaim).Spec, old.(*resourcev1.ResourceClaim).Spec)
 	},
 }
 

@@ -19,8 +19,8 @@ import (
 func resourceViews(v1, v1beta2, v1beta1 runtime.Object, toV1beta1, fromV1beta1 func(map[string]any)) []view {
 	return []view{
 		{gv: resourcev1.SchemeGroupVersion},
-		{gv: resourcev1beta2.SchemeGroupVersion, toStored: viaJSON(v1, nil), fromStored: viaJSON(v1beta2, nil)},
-		{gv: resourcev1beta1.SchemeGroupVersion, toStored: viaJSON(v1, fromV1beta1), fromStored: viaJSON(v1beta1, toV1beta1)},
+		{gv: resourcev1beta2.SchemeGroupVersion, toStored: viaJSON(v1, nil), fromStored: viaJSON(v1beta2, nil), deprecated: 36, removed: 39},
+		{gv: resourcev1beta1.SchemeGroupVersion, toStored: viaJSON(v1, fromV1beta1), fromStored: viaJSON(v1beta1, toV1beta1), deprecated: 35, removed: 38},
 	}
 }
 

@@ -56,14 +56,16 @@ func (c *call) selector() (*selector, error) {
 				}
 			}
 			if !sel.known(sel.fields[i].Field) {
-				return nil, apierrors.NewBadRequest(fmt.Sprintf("Unable to find %q that match label selector %q, field selector %q: field label not supported: %s",
-					c.kind.views[c.view].gv.String()+", Resource="+c.kind.resource, c.r.LabelSelector, c.r.FieldSelector, req.Field))
+				if c.kind.fields == nil {
+					return nil, apierrors.NewBadRequest(fmt.Sprintf("%q is not a known field selector: only \"metadata.name\", \"metadata.namespace\"", req.Field))
+				}
+				unsupported := "field label not supported"
+				if c.kind.resource == "resourceslices" { // it says more
+					unsupported += " for " + c.kind.views[c.view].gv.WithKind(c.kind.name).String()
+				}
+				return nil, apierrors.NewBadRequest(unsupported + ": " + req.Field)
 			}
 		}
-	}
-	if c.r.named {
-		// A watch of the path of one object.
-		sel.fields = append(sel.fields, fields.Requirement{Field: "metadata.name", Operator: selection.Equals, Value: c.r.Name})
 	}
 	return sel, nil
 }
@@ -130,6 +132,12 @@ func (c *call) listOptions(watchListOK bool) (*metav1.ListOptions, error) {
 	}
 	if errs := internalvalidation.ValidateListOptions(internal, watchListOK); len(errs) > 0 {
 		return nil, apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: "ListOptions"}, "", errs)
+	}
+	if opts.Watch {
+		// A watch that starts anywhere gets its initial events anyhow, and
+		// with bookmarks the end of them.
+		internalversion.SetListOptionsDefaults(internal, watchListOK)
+		opts.SendInitialEvents = internal.SendInitialEvents
 	}
 	return opts, nil
 }

@@ -9,6 +9,7 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"strconv"
 	"sync"
 	"time"
 
@@ -260,7 +261,7 @@ func (s *Server) finish(c *call, f *Fault, a *answer) (*http.Response, error) {
 	h := make(http.Header, 2)
 	h["Content-Type"] = []string{a.contentType}
 	for _, w := range a.warnings {
-		h.Add("Warning", `299 - "`+w+`"`)
+		h.Add("Warning", "299 - "+strconv.Quote(w))
 	}
 	if a.retryAfter > 0 {
 		h.Set("Retry-After", fmt.Sprint(a.retryAfter))

@@ -152,11 +152,11 @@ func validateDevice(d *resourcev1.Device, path *field.Path) (errs field.ErrorLis
 	}
 	for name, a := range d.Attributes {
 		at := path.Child("attributes").Key(string(name))
-		errs = append(errs, validateQualified(name, at)...)
+		errs = append(errs, validateQualified(name, path.Child("attributes"))...)
 		errs = append(errs, validateAttribute(a, at)...)
 	}
 	for name := range d.Capacity {
-		errs = append(errs, validateQualified(name, path.Child("capacity").Key(string(name)))...)
+		errs = append(errs, validateQualified(name, path.Child("capacity"))...)
 	}
 	if len(d.Taints) > resourcev1.DeviceTaintsMaxLength {
 		errs = append(errs, field.TooMany(path.Child("taints"), len(d.Taints), resourcev1.DeviceTaintsMaxLength))
@@ -204,32 +204,29 @@ func validateQualified(name resourcev1.QualifiedName, path *field.Path) (errs fi
 }
 
 func validateAttribute(a resourcev1.DeviceAttribute, path *field.Path) (errs field.ErrorList) {
-	n := 0
-	if a.IntValue != nil {
-		n++
-	}
-	if a.BoolValue != nil {
-		n++
-	}
+	const all = "`int`, `bool`, `string`, `version`, `ints`, `bools`, `strings`, `versions`"
+	var set []string
 	for _, v := range []struct {
 		name  string
-		value *string
-	}{{"string", a.StringValue}, {"version", a.VersionValue}} {
-		if v.value == nil {
-			continue
+		isSet bool
+		text  *string
+	}{
+		{"int", a.IntValue != nil, nil}, {"bool", a.BoolValue != nil, nil}, {"string", a.StringValue != nil, a.StringValue}, {"version", a.VersionValue != nil, a.VersionValue},
+		{"ints", a.IntValues != nil, nil}, {"bools", a.BoolValues != nil, nil}, {"strings", a.StringValues != nil, nil}, {"versions", a.VersionValues != nil, nil},
+	} {
+		if v.isSet {
+			set = append(set, v.name)
 		}
-		n++
-		if len(*v.value) > resourcev1.DeviceAttributeMaxValueLength {
-			errs = append(errs, field.TooLong(path.Child(v.name), *v.value, resourcev1.DeviceAttributeMaxValueLength))
-		}
-	}
-	for _, list := range []int{len(a.IntValues), len(a.BoolValues), len(a.StringValues), len(a.VersionValues)} {
-		if list > 0 {
-			n++
+		if v.text != nil && len(*v.text) > resourcev1.DeviceAttributeMaxValueLength {
+			errs = append(errs, field.TooLong(path.Child(v.name), *v.text, resourcev1.DeviceAttributeMaxValueLength))
 		}
 	}
-	if n != 1 {
-		errs = append(errs, field.Invalid(path, a, "exactly one value must be specified"))
+	switch len(set) {
+	case 1:
+	case 0:
+		errs = append(errs, field.Invalid(path, "", "must specify one of: "+all))
+	default:
+		errs = append(errs, field.Invalid(path, "{"+strings.Join(set, ", ")+"}", "must specify exactly one of: "+all))
 	}
 	return errs
 }

@@ -22,11 +22,16 @@ type subresource struct {
 	// view of the object that can be read, updated and patched.
 	create func(c *call) (*answer, error)
 	gvk    schema.GroupVersionKind
+	// updateOnly is set for a view that can only be written by PUT.
+	updateOnly bool
 }
 
 func (s subresource) verbs() metav1.Verbs {
 	if s.create != nil {
 		return metav1.Verbs{"create"}
+	}
+	if s.updateOnly {
+		return metav1.Verbs{"update"}
 	}
 	return metav1.Verbs{"get", "patch", "update"}
 }
@@ -34,14 +39,14 @@ func (s subresource) verbs() metav1.Verbs {
 // special serves the subresources that are created.
 func (c *call) special(sub subresource) (*answer, error) {
 	if c.r.Verb != "create" {
-		return nil, apierrors.NewMethodNotSupported(c.resource(), c.r.Verb)
+		return nil, methodNotAllowed()
 	}
 	return sub.create(c)
 }
 
 // success is the answer to a create that creates nothing.
 func (c *call) success() (*answer, error) {
-	return &answer{code: http.StatusCreated, contentType: c.accept.name, body: encodeStatus(c.accept.media, metav1.Status{Status: metav1.StatusSuccess})}, nil
+	return &answer{code: http.StatusCreated, contentType: c.accept.name, body: encodeStatus(c.accept.media, metav1.Status{Status: metav1.StatusSuccess, Code: http.StatusCreated})}, nil
 }
 
 // bind is pods/binding: it assigns a pod to a node, once.
@@ -70,7 +75,7 @@ func bind(c *call) (*answer, error) {
 	pod := old.obj.DeepCopyObject().(*corev1.Pod)
 	switch {
 	case b.UID != "" && b.UID != pod.UID:
-		return nil, apierrors.NewConflict(c.resource(), c.r.Name, c.preconditionFailed(old.rv, b.UID, pod.UID))
+		return nil, apierrors.NewConflict(c.resource(), c.r.Name, c.preconditionFailed(b.UID, pod.UID))
 	case b.ResourceVersion != "" && b.ResourceVersion != pod.ResourceVersion:
 		return nil, apierrors.NewConflict(c.resource(), c.r.Name, errors.New(optimisticLock))
 	case pod.DeletionTimestamp != nil:

@@ -4,10 +4,13 @@
 package apitest
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
+	"fmt"
 	"io"
 	"net/http"
+	"strconv"
 	"sync"
 	"time"
 
@@ -66,9 +69,9 @@ func (c *call) watch() (*answer, error) {
 			return nil, err
 		}
 	}
-	from, err := parseRV(opts.ResourceVersion)
+	from, err := strconv.ParseUint(cmp.Or(opts.ResourceVersion, "0"), 10, 64)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("resourceVersion: Invalid value: %q: %w", opts.ResourceVersion, err)
 	}
 	d := watchTimeout
 	if opts.TimeoutSeconds != nil && *opts.TimeoutSeconds > 0 {

@@ -4,13 +4,17 @@
 package apitest
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/http"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
@@ -67,12 +71,24 @@ func (c *call) checkOptions(kind string) error {
 	return nil
 }
 
-func (c *call) create() (*answer, error) {
-	if c.r.Subresource != "" {
-		return nil, apierrors.NewMethodNotSupported(c.resource(), "create")
+// matchName refuses a body that names another object than the path.
+func (c *call) matchName(obj runtime.Object) error {
+	if err := c.matchNamespace(obj); err != nil {
+		return err
 	}
+	switch name := metaOf(obj).GetName(); name {
+	case c.r.Name:
+		return nil
+	case "":
+		return apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s based on URL) was undeterminable: name must be provided", c.r.Name))
+	default:
+		return apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s) does not match the name on the URL (%s)", name, c.r.Name))
+	}
+}
+
+func (c *call) create() (*answer, error) {
 	if c.r.named {
-		return nil, apierrors.NewMethodNotSupported(c.resource(), "create")
+		return nil, methodNotAllowed()
 	}
 	if err := c.checkOptions("CreateOptions"); err != nil {
 		return nil, err
@@ -88,6 +104,7 @@ func (c *call) create() (*answer, error) {
 	if m.GetResourceVersion() != "" {
 		return nil, errors.New("resourceVersion should not be set on objects to be created")
 	}
+	c.dedupOwners(m)
 	w := c.newWrite()
 	if m.GetName() == "" && m.GetGenerateName() != "" {
 		m.SetName(c.s.generateName(m.GetGenerateName()))
@@ -141,7 +158,6 @@ func (s *Server) prepareCreate(w *write, obj runtime.Object) {
 	m.SetDeletionTimestamp(nil)
 	m.SetDeletionGracePeriodSeconds(nil)
 	m.SetSelfLink("")
-	m.SetOwnerReferences(dedup(m.GetOwnerReferences()))
 	if k.spec != nil {
 		m.SetGeneration(1)
 	}
@@ -176,15 +192,32 @@ func (k *kind) check(w *write, obj, old runtime.Object) field.ErrorList {
 	if old != nil {
 		errs = append(errs, apivalidation.ValidateObjectMetaAccessorUpdate(metaOf(obj), metaOf(old), path)...)
 	}
+	if k.stored().Group != coordinationv1.GroupName {
+		for i, f := range metaOf(obj).GetFinalizers() {
+			if !strings.Contains(f, "/") && f != string(corev1.FinalizerKubernetes) && f != metav1.FinalizerOrphanDependents && f != metav1.FinalizerDeleteDependents {
+				errs = append(errs, field.Invalid(path.Child("finalizers").Index(i), f, "name is neither a standard finalizer name nor is it fully qualified"))
+			}
+		}
+	}
 	if k.validate != nil {
 		errs = append(errs, k.validate(w, obj, old)...)
 	}
-	return errs
+	return unique(errs)
+}
+
+// unique drops errors that say the same as an earlier one.
+func unique(errs field.ErrorList) (out field.ErrorList) {
+	for _, e := range errs {
+		if !slices.ContainsFunc(out, func(o *field.Error) bool { return o.Error() == e.Error() }) {
+			out = append(out, e)
+		}
+	}
+	return out
 }
 
 func (c *call) update() (*answer, error) {
 	if !c.r.named {
-		return nil, apierrors.NewMethodNotSupported(c.resource(), "update")
+		return nil, methodNotAllowed()
 	}
 	if err := c.checkOptions("UpdateOptions"); err != nil {
 		return nil, err
@@ -193,15 +226,8 @@ func (c *call) update() (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := c.matchNamespace(obj); err != nil {
+	if err := c.matchName(obj); err != nil {
 		return nil, err
-	}
-	m := metaOf(obj)
-	if m.GetName() == "" {
-		return nil, apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s based on URL) was undeterminable: name must be provided", c.r.Name))
-	}
-	if m.GetName() != c.r.Name {
-		return nil, apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s) does not match the name on the URL (%s)", m.GetName(), c.r.Name))
 	}
 	mayCreate := c.kind.createOnUpdate && c.r.Subresource == ""
 	if _, err := c.lookup(); err != nil && mayCreate {
@@ -229,12 +255,11 @@ func (c *call) put(obj runtime.Object, mayCreate bool) (*item, int, error) {
 		// A UID in the body is a precondition, also of an object that no
 		// longer exists.
 		var have types.UID
-		var rv uint64
 		if old != nil {
-			have, rv = metaOf(old.obj).GetUID(), old.rv
+			have = metaOf(old.obj).GetUID()
 		}
 		if have != uid {
-			return nil, 0, apierrors.NewConflict(c.resource(), c.r.Name, c.preconditionFailed(rv, uid, have))
+			return nil, 0, apierrors.NewConflict(c.resource(), c.r.Name, c.preconditionFailed(uid, have))
 		}
 	}
 	if old == nil {
@@ -246,13 +271,13 @@ func (c *call) put(obj runtime.Object, mayCreate bool) (*item, int, error) {
 	return it, http.StatusOK, err
 }
 
-func (c *call) preconditionFailed(rv uint64, want, have types.UID) error {
+func (c *call) preconditionFailed(want, have types.UID) error {
 	path := "/registry/" + c.kind.resource + "/"
 	if k := c.key(); k.namespace != "" {
 		path += k.namespace + "/"
 	}
-	return fmt.Errorf("StorageError: invalid object, Code: 4, Key: %s%s, ResourceVersion: %d, AdditionalErrorMsg: Precondition failed: UID in precondition: %s, UID in object meta: %s",
-		path, c.r.Name, rv, want, have)
+	return fmt.Errorf("StorageError: invalid object, Code: 4, Key: %s%s, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: %s, UID in object meta: %s",
+		path, c.r.Name, want, have)
 }
 
 // optimisticLock is the message everybody knows.
@@ -269,10 +294,9 @@ func (c *call) replace(w *write, obj runtime.Object, old *item) (*item, error) {
 	if err := c.s.admit(c, obj, old.obj); err != nil {
 		return nil, err
 	}
-	switch rv, err := parseRV(m.GetResourceVersion()); {
+	switch rv, err := strconv.ParseUint(cmp.Or(m.GetResourceVersion(), "0"), 10, 64); {
 	case err != nil:
-		return nil, apierrors.NewInvalid(k.groupKind(), c.r.Name, field.ErrorList{
-			field.Invalid(field.NewPath("metadata", "resourceVersion"), m.GetResourceVersion(), err.Error())})
+		return nil, err
 	case rv == 0 && !k.unconditional:
 		return nil, apierrors.NewInvalid(schema.GroupKind{Group: c.resource().Group, Kind: k.resource}, c.r.Name, field.ErrorList{
 			field.Invalid(field.NewPath("metadata", "resourceVersion"), 0, "must be specified for an update")})
@@ -280,7 +304,7 @@ func (c *call) replace(w *write, obj runtime.Object, old *item) (*item, error) {
 		return nil, apierrors.NewConflict(c.resource(), c.r.Name, errors.New(optimisticLock))
 	}
 	m.SetResourceVersion(om.GetResourceVersion())
-	m.SetOwnerReferences(dedup(m.GetOwnerReferences()))
+	c.dedupOwners(m)
 	m.SetGeneration(om.GetGeneration())
 	if m.GetUID() == "" {
 		m.SetUID(om.GetUID())
@@ -385,15 +409,23 @@ func (w *write) manager() string {
 	return name
 }
 
-func dedup(refs []metav1.OwnerReference) []metav1.OwnerReference {
+// dedupOwners drops owner references that occur twice, with a warning.
+func (c *call) dedupOwners(m metav1.Object) {
+	refs := m.GetOwnerReferences()
 	if len(refs) < 2 {
-		return refs
+		return
 	}
 	var out []metav1.OwnerReference
+	var twice []string
 	for _, ref := range refs {
-		if !slices.ContainsFunc(out, func(o metav1.OwnerReference) bool { return apiequality.Semantic.DeepEqual(o, ref) }) {
+		if slices.ContainsFunc(out, func(o metav1.OwnerReference) bool { return apiequality.Semantic.DeepEqual(o, ref) }) {
+			twice = append(twice, string(ref.UID))
+		} else {
 			out = append(out, ref)
 		}
 	}
-	return out
+	if twice != nil {
+		m.SetOwnerReferences(out)
+		c.warnings = append(c.warnings, ".metadata.ownerReferences contains duplicate entries; API server dedups owner references in 1.20+, and may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: "+strings.Join(twice, ", "))
+	}
 }

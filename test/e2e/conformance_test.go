@@ -29,12 +29,16 @@ func TestConformance(t *testing.T) {
 		},
 	})
 	target := conformance.Target{
-		Config: func(t *testing.T) func(apitest.User) *rest.Config {
-			return func(u apitest.User) *rest.Config {
-				if node, ok := strings.CutPrefix(u.Name, "system:node:"); ok {
-					return c.NodeConfig(t, node)
-				}
-				return c.AdminConfig()
+		Server: func(t *testing.T) conformance.Server {
+			return conformance.Server{
+				Config: func(u apitest.User) *rest.Config {
+					if node, ok := strings.CutPrefix(u.Name, "system:node:"); ok {
+						return c.NodeConfig(t, node)
+					}
+					return c.AdminConfig()
+				},
+				// A new process has no history before its start.
+				Forget: func() { c.Restart(t, harness.APIServer) },
 			}
 		},
 	}

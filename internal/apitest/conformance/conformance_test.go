@@ -1,0 +1,31 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package conformance_test
+
+import (
+	"testing"
+	"testing/synctest"
+
+	coordinationv1beta1 "k8s.io/api/coordination/v1beta1"
+	resourcev1beta1 "k8s.io/api/resource/v1beta1"
+	resourcev1beta2 "k8s.io/api/resource/v1beta2"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/kubewright/kubewright/internal/apitest"
+	"github.com/kubewright/kubewright/internal/apitest/conformance"
+)
+
+// TestAPITest runs every case against apitest, each on a server and in a
+// bubble of its own.
+func TestAPITest(t *testing.T) {
+	conformance.Run(t, conformance.Target{
+		Isolate: synctest.Test,
+		Server: func(*testing.T) conformance.Server {
+			s := apitest.New(apitest.Options{Serve: []schema.GroupVersion{
+				coordinationv1beta1.SchemeGroupVersion, resourcev1beta1.SchemeGroupVersion, resourcev1beta2.SchemeGroupVersion,
+			}})
+			return conformance.Server{Config: s.Config, Forget: s.Compact}
+		},
+	})
+}

@@ -1,0 +1,236 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package conformance
+
+// pod is a pod bound to a node, or to none.
+func pod(name, node string, change ...func(object)) object {
+	p := object{"metadata": object{"name": name}, "spec": object{"containers": []any{object{"name": "c", "image": "example.com/i:1"}}}}
+	if node != "" {
+		in(p, "spec")["nodeName"] = node
+	}
+	for _, f := range change {
+		f(p)
+	}
+	return p
+}
+
+func specOf(k string, v any) func(object) { return func(p object) { in(p, "spec")[k] = v } }
+
+var podCases = []scenario{
+	{"pod-create", func(c *C) {
+		c.namespace()
+		c.post(podsPath, pod("plain", ""), 201)
+		c.post(podsPath, pod("bound", "n-pods", func(p object) {
+			p["status"] = object{"phase": "Running"} // not taken on create
+			in(p, "metadata")["generation"] = 7
+		}), 201)
+		container := func(image string, res object) []any {
+			return []any{object{"name": "c", "image": image, "resources": res}}
+		}
+		both := object{"limits": object{"cpu": "1", "memory": "1Gi"}}
+		c.post(podsPath, pod("guaranteed", "", specOf("containers", container("i:latest", both))), 201)
+		c.post(podsPath, pod("burstable", "", specOf("containers", container("h/i", object{"requests": object{"cpu": "1"}}))), 201)
+		c.post(podsPath, pod("never", "", specOf("restartPolicy", "Never"), specOf("terminationGracePeriodSeconds", 0), specOf("activeDeadlineSeconds", 5)), 201)
+		c.post(podsPath, pod("bad", "", specOf("containers", nil)), 422)
+		c.post(podsPath, pod("bad", "", specOf("containers", []any{object{"name": "Bad", "image": ""}, object{"name": "x", "image": "i"}, object{"name": "x", "image": "i"}})), 422)
+		c.post(podsPath, pod("bad", "", specOf("restartPolicy", "Perhaps")), 422)
+		c.post(podsPath, pod("bad", "Not_A_Node"), 422)
+		c.post(podsPath, pod("bad", "", specOf("activeDeadlineSeconds", 0)), 422)
+		for _, q := range []string{"spec.nodeName=n-pods", "spec.nodeName=", "status.phase=Pending", "spec.restartPolicy=Never", "spec.schedulerName=default-scheduler,spec.nodeName!=", "spec.hostNetwork=false", "status.podIP=1.2.3.4", "metadata.name=plain"} {
+			c.lists(req{Path: podsPath, Query: "fieldSelector=" + q, Code: 200})
+		}
+		c.lists(req{Path: podsPath, Query: "fieldSelector=spec.nonsense=1", Code: 400})
+	}},
+	{"pod-update", func(c *C) {
+		c.namespace()
+		made := c.post(podsPath, pod("p", "n-pods", specOf("activeDeadlineSeconds", 100)), 201)
+		path := podsPath + "/p"
+		c.patch(path, strategicPatch, object{"spec": object{"containers": []any{object{"name": "c", "image": "example.com/i:2"}}}}, 200) // generation 2
+		c.patch(path, mergePatch, object{"metadata": object{"labels": object{"l": "1"}}, "status": object{"phase": "Failed"}}, 200)      // generation stays
+		c.patch(path, mergePatch, object{"spec": object{"activeDeadlineSeconds": 50}}, 200)
+		c.patch(path, mergePatch, object{"spec": object{"activeDeadlineSeconds": 60}}, 422)
+		c.patch(path, mergePatch, object{"spec": object{"activeDeadlineSeconds": nil}}, 422)
+		c.do(req{Method: "PATCH", Path: path, Type: mergePatch, Body: object{"spec": object{"nodeName": "other"}}, Code: 422, quiet: true})
+		c.do(req{Method: "PATCH", Path: path, Type: mergePatch, Body: object{"spec": object{"terminationGracePeriodSeconds": 1}}, Code: 422, quiet: true})
+		c.do(req{Method: "PATCH", Path: path, Type: strategicPatch, Body: object{"spec": object{"containers": []any{object{"name": "d", "image": "i"}}}}, Code: 422, quiet: true})
+		c.patch(path, jsonPatch, []any{object{"op": "add", "path": "/spec/tolerations/-", "value": object{"key": "k", "operator": "Exists"}}}, 200)
+		c.do(req{Method: "PATCH", Path: path, Type: jsonPatch, Body: []any{object{"op": "remove", "path": "/spec/tolerations/2"}}, Code: 422, quiet: true})
+		// Those of an absent node come back by themselves.
+		c.patch(path, mergePatch, object{"spec": object{"tolerations": []any{object{"key": "k", "operator": "Exists"}}}}, 0)
+		c.put(path, made.Body, 409)
+		c.get(path, 200)
+	}},
+	{"pod-delete", func(c *C) {
+		c.namespace()
+		p := c.post(podsPath, pod("p", "n-pods"), 201)
+		path := podsPath + "/p"
+		w := c.watch(req{Path: podsPath, Query: "resourceVersion=" + p.rv()})
+		defer w.stop()
+		c.delete(path, nil, 200) // the pod's own 30 s; generation goes up
+		w.expect("MODIFIED")
+		c.delete(path, nil, 200) // under way
+		c.delete(path, object{"gracePeriodSeconds": 60}, 200)
+		w.silent()
+		c.delete(path, object{"gracePeriodSeconds": 10}, 200) // only shorter
+		w.expect("MODIFIED")
+		c.delete(path, object{"gracePeriodSeconds": 0, "preconditions": object{"uid": "88888888-8888-8888-8888-888888888888"}}, 409)
+		c.delete(path, object{"gracePeriodSeconds": 0, "preconditions": object{"uid": p.uid()}}, 200)
+		w.expect("MODIFIED", "DELETED")
+		w.silent()
+		c.delete(path, nil, 404)
+		c.patch(path+"/status", strategicPatch, object{"status": object{"phase": "Failed"}}, 404)
+	}},
+	{"pod-delete-at-once", func(c *C) {
+		c.namespace()
+		free := c.post(podsPath, pod("free", ""), 201)
+		w := c.watch(req{Path: podsPath, Query: "resourceVersion=" + free.rv()})
+		defer w.stop()
+		c.delete(podsPath+"/free", nil, 200) // nobody runs it
+		w.expect("MODIFIED", "DELETED")
+		c.quiet("POST", podsPath, pod("done", "n-pods"), 201)
+		w.expect("ADDED")
+		c.do(req{Method: "PATCH", Path: podsPath + "/done/status", Type: strategicPatch, Body: object{"status": object{"phase": "Succeeded"}}, Code: 200, quiet: true})
+		w.expect("MODIFIED")
+		c.delete(podsPath+"/done", object{"gracePeriodSeconds": 30}, 200) // it has ended
+		w.expect("MODIFIED", "DELETED")
+		c.quiet("POST", podsPath, pod("forced", "n-pods"), 201)
+		c.delete(podsPath+"/forced", object{"gracePeriodSeconds": 0}, 200)
+		w.expect("ADDED", "MODIFIED", "DELETED")
+		c.quiet("POST", podsPath, pod("zero", "n-pods", specOf("terminationGracePeriodSeconds", 0)), 201)
+		c.delete(podsPath+"/zero", nil, 200)
+		w.expect("ADDED", "MODIFIED", "DELETED")
+		c.quiet("POST", podsPath, pod("negative", "n-pods"), 201)
+		c.delete(podsPath+"/negative", object{"gracePeriodSeconds": -7}, 0)
+	}},
+	{"pod-finalizer", func(c *C) {
+		c.namespace()
+		p := c.post(podsPath, pod("p", "n-pods", func(p object) { in(p, "metadata")["finalizers"] = []any{"example.com/f"} }), 201)
+		path := podsPath + "/p"
+		w := c.watch(req{Path: podsPath, Query: "resourceVersion=" + p.rv()})
+		defer w.stop()
+		c.delete(path, object{"gracePeriodSeconds": 10}, 200)
+		w.expect("MODIFIED")
+		c.delete(path, object{"gracePeriodSeconds": 0}, 200) // stays, with grace 0
+		w.expect("MODIFIED")
+		c.delete(path, object{"gracePeriodSeconds": 0}, 200) // useless
+		w.silent()
+		c.patch(path, mergePatch, object{"metadata": object{"finalizers": nil}}, 200)
+		w.expect("DELETED")
+		// With grace left the object outlives its last finalizer.
+		c.quiet("POST", podsPath, pod("q", "n-pods", func(p object) { in(p, "metadata")["finalizers"] = []any{"example.com/f"} }), 201)
+		c.delete(podsPath+"/q", object{"gracePeriodSeconds": 10}, 200)
+		c.patch(podsPath+"/q", mergePatch, object{"metadata": object{"finalizers": nil}}, 200)
+		c.get(podsPath+"/q", 200)
+		c.delete(podsPath+"/q", object{"gracePeriodSeconds": 0}, 200)
+		c.get(podsPath+"/q", 404)
+	}},
+}
+
+var podStatusCases = []scenario{
+	{"pod-status", func(c *C) {
+		c.namespace()
+		made := c.post(podsPath, pod("p", "n-pods", specOf("restartPolicy", "Never")), 201)
+		path := podsPath + "/p/status"
+		set := func(code int, status object) *answer {
+			c.Helper()
+			return c.patch(path, strategicPatch, object{"status": status}, code)
+		}
+		set(200, object{"phase": "Running", "podIP": "10.0.0.1", "observedGeneration": 1, "conditions": []any{object{"type": "Ready", "status": "True", "observedGeneration": 1}}})
+		set(200, object{"podIP": "10.0.0.2", "podIPs": nil})
+		set(422, object{"podIPs": []any{object{"ip": "10.0.0.2"}, object{"ip": "10.0.0.3"}}})
+		set(422, object{"podIPs": []any{object{"$patch": "replace"}, object{"ip": "nonsense"}}, "podIP": "nonsense"})
+		set(422, object{"qosClass": "Guaranteed"})
+		set(422, object{"observedGeneration": -1})
+		set(200, object{"observedGeneration": nil, "conditions": []any{object{"type": "Ready", "status": "False", "observedGeneration": nil}}}) // kept
+		set(200, object{"phase": "Failed"})
+		set(200, object{"phase": "Pending"}) // no order is enforced
+		ended := object{"name": "c", "image": "i", "imageID": "", "ready": false, "restartCount": 0, "state": object{"terminated": object{"exitCode": 0}}}
+		running := object{"name": "c", "image": "i", "imageID": "", "ready": true, "restartCount": 1, "state": object{"running": object{}}}
+		set(200, object{"containerStatuses": []any{running}})
+		set(200, object{"containerStatuses": []any{ended}})
+		set(422, object{"containerStatuses": []any{running}})
+		set(422, object{"nominatedNodeName": "n-other"})
+		// Of metadata, labels and annotations may change, owners may not; spec
+		// may not.
+		c.patch(path, mergePatch, object{
+			"metadata": object{"labels": object{"l": "1"}, "annotations": object{"a": "1"}, "finalizers": []any{"example.com/f"}, "ownerReferences": []any{object{"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "u"}}},
+			"spec":     object{"activeDeadlineSeconds": 5},
+		}, 200)
+		c.put(path, made.with(func(m object) {
+			delete(in(m, "metadata"), "resourceVersion")
+			m["status"] = object{"phase": "Running"}
+		}), 200)
+		c.patch(path, mergePatch, object{"metadata": object{"uid": "99999999-9999-9999-9999-999999999999"}, "status": object{"phase": "Failed"}}, 422)
+		c.get(path, 200)
+	}},
+	{"pod-status-restarts", func(c *C) {
+		c.namespace()
+		c.quiet("POST", podsPath, pod("always", "n-pods"), 201)
+		c.quiet("POST", podsPath, pod("on-failure", "n-pods", specOf("restartPolicy", "OnFailure")), 201)
+		state := func(name string, state object, code int) {
+			c.Helper()
+			c.patch(podsPath+"/"+name+"/status", strategicPatch, object{"status": object{"containerStatuses": []any{
+				object{"name": "c", "image": "i", "imageID": "", "ready": false, "restartCount": 0, "state": state}}}}, code)
+		}
+		ended := func(code int) object { return object{"terminated": object{"exitCode": code}} }
+		running := object{"running": object{}}
+		state("always", ended(0), 200)
+		state("always", running, 200)
+		state("on-failure", ended(1), 200)
+		state("on-failure", running, 200)
+		state("on-failure", ended(0), 200)
+		state("on-failure", running, 422)
+	}},
+}
+
+var podSubresourceCases = []scenario{
+	{"pod-binding", func(c *C) {
+		c.namespace()
+		p := c.post(podsPath, pod("p", ""), 201)
+		w := c.watch(req{Path: podsPath, Query: "fieldSelector=spec.nodeName=n-bind&resourceVersion=" + p.rv()})
+		defer w.stop()
+		bind := func(meta object, node string, code int) {
+			c.Helper()
+			c.post(podsPath+"/p/binding", object{"apiVersion": "v1", "kind": "Binding", "metadata": meta, "target": object{"kind": "Node", "name": node}}, code)
+		}
+		bind(object{"name": "other"}, "n-bind", 400)
+		bind(object{"name": "p", "uid": "99999999-9999-9999-9999-999999999999"}, "n-bind", 409)
+		bind(object{"name": "p", "annotations": object{"a": "b"}}, "n-bind", 201)
+		w.expect("ADDED")
+		bind(object{"name": "p"}, "n-bind", 409)
+		c.post(podsPath+"/absent/binding", object{"apiVersion": "v1", "kind": "Binding", "metadata": object{"name": "absent"}, "target": object{"kind": "Node", "name": "n"}}, 404)
+	}},
+	{"pod-eviction", func(c *C) {
+		c.namespace()
+		p := c.post(podsPath, pod("p", "n-pods"), 201)
+		w := c.watch(req{Path: podsPath, Query: "resourceVersion=" + p.rv()})
+		defer w.stop()
+		evict := func(meta, opts object, code int) {
+			c.Helper()
+			c.post(podsPath+"/p/eviction", object{"apiVersion": "policy/v1", "kind": "Eviction", "metadata": meta, "deleteOptions": opts}, code)
+		}
+		evict(object{"name": "other"}, nil, 400)
+		evict(object{"name": "p"}, object{"preconditions": object{"uid": "99999999-9999-9999-9999-999999999999"}}, 409)
+		evict(object{"name": "p"}, object{"gracePeriodSeconds": 20}, 201)
+		w.expect("MODIFIED", "MODIFIED")
+		evict(object{"name": "p"}, object{"gracePeriodSeconds": 0}, 201)
+		w.expect("MODIFIED", "DELETED")
+		evict(object{"name": "p"}, nil, 404)
+	}},
+	{"pod-parts", func(c *C) {
+		c.namespace()
+		c.post(podsPath, pod("p", "n-pods"), 201)
+		path := podsPath + "/p"
+		c.patch(path+"/ephemeralcontainers", strategicPatch, object{
+			"metadata": object{"labels": object{"l": "1"}},
+			"spec":     object{"activeDeadlineSeconds": 5, "ephemeralContainers": []any{object{"name": "debug", "image": "d"}}},
+		}, 200)
+		c.do(req{Method: "PATCH", Path: path + "/ephemeralcontainers", Type: strategicPatch, Body: object{"spec": object{"ephemeralContainers": []any{object{"name": "debug", "image": "e"}}}}, Code: 422, quiet: true})
+		c.patch(path+"/resize", strategicPatch, object{
+			"spec": object{"activeDeadlineSeconds": 5, "containers": []any{object{"name": "c", "image": "other", "resources": object{"requests": object{"cpu": "2"}}}}},
+		}, 0)
+		c.get(path, 200)
+		c.do(req{Method: "PATCH", Path: path, Type: strategicPatch, Body: object{"spec": object{"ephemeralContainers": []any{object{"name": "x", "image": "d"}}}}, Code: 422, quiet: true})
+	}},
+}

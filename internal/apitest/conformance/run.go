@@ -1,0 +1,144 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package conformance
+
+import (
+	"embed"
+	"slices"
+	"strings"
+	"testing"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/kubewright/kubewright/internal/apitest"
+)
+
+// Target is an API server to run the cases against.
+type Target struct {
+	// Server returns the server for a case: a new one or always the same.
+	// Required. It is called within the case.
+	Server func(t *testing.T) Server
+	// Isolate runs a case, for example in a synctest bubble. Nil calls it.
+	Isolate func(t *testing.T, f func(t *testing.T))
+	// Record receives the transcripts instead of comparing them.
+	Record func(t *testing.T, name, transcript string)
+	// Only, if not empty, is the name of the one case to run.
+	Only string
+}
+
+// Server is the API server of a case.
+type Server struct {
+	// Config returns a client configuration for a user: apitest.Admin or a
+	// node user. Required.
+	Config func(apitest.User) *rest.Config
+	// Forget makes the server forget the history of its objects. Required.
+	Forget func()
+}
+
+//go:embed testdata
+var recordings embed.FS
+
+// scenario is a case by name.
+type scenario struct {
+	name string
+	run  func(c *C)
+}
+
+// all returns every case. They may run in any order, once per server.
+func all() []scenario {
+	var list []scenario
+	for _, part := range [][]scenario{
+		objectCases, updateCases, patchCases, deleteCases, listCases, watchCases, encodingCases,
+		nodeCases, podCases, podStatusCases, podSubresourceCases, identityCases, coordinationCases, eventCases, coreCases, sliceCases, discoveryCases,
+	} {
+		list = append(list, part...)
+	}
+	return list
+}
+
+// Run runs every case as a subtest.
+func Run(t *testing.T, target Target) {
+	isolate := target.Isolate
+	if isolate == nil {
+		isolate = func(t *testing.T, f func(*testing.T)) { f(t) }
+	}
+	for _, s := range all() {
+		if target.Only != "" && target.Only != s.name {
+			continue
+		}
+		t.Run(s.name, func(t *testing.T) {
+			transcript := ""
+			isolate(t, func(t *testing.T) {
+				c := newC(t, s.name, target.Server(t))
+				s.run(c)
+				transcript = c.out.String()
+			})
+			if t.Failed() && target.Record == nil {
+				t.Logf("transcript:\n%s", transcript)
+				return
+			}
+			if target.Record != nil {
+				target.Record(t, s.name, transcript)
+				return
+			}
+			want, err := recordings.ReadFile("testdata/" + s.name + ".txt")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d := difference(string(want), transcript); d != "" {
+				t.Errorf("differs from the recording of the real server (-):\n%s", d)
+			}
+		})
+	}
+}
+
+// difference shows the lines in which two transcripts differ, by step.
+func difference(want, got string) string {
+	if want == got {
+		return ""
+	}
+	a, b := steps(want), steps(got)
+	var out strings.Builder
+	for i := range max(len(a), len(b)) {
+		var x, y []string
+		if i < len(a) {
+			x = a[i]
+		}
+		if i < len(b) {
+			y = b[i]
+		}
+		if slices.Equal(x, y) {
+			continue
+		}
+		if len(x) > 0 && len(y) > 0 && x[0] == y[0] {
+			out.WriteString(x[0] + "\n")
+		}
+		only(&out, "- ", x, y)
+		only(&out, "+ ", y, x)
+		if len(x) == 0 || len(y) == 0 || x[0] != y[0] {
+			break // out of step: what follows says nothing
+		}
+	}
+	return out.String()
+}
+
+// steps are the lines of requests, notes and events, each with what belongs to
+// it.
+func steps(transcript string) (out [][]string) {
+	for line := range strings.SplitSeq(strings.TrimSuffix(transcript, "\n"), "\n") {
+		if len(out) == 0 || strings.ContainsAny(line[:1], ">#*") {
+			out = append(out, nil)
+		}
+		out[len(out)-1] = append(out[len(out)-1], line)
+	}
+	return out
+}
+
+func only(out *strings.Builder, mark string, lines, others []string) {
+	for _, line := range lines {
+		if !slices.Contains(others, line) {
+			out.WriteString(mark + line + "\n")
+		}
+	}
+}
