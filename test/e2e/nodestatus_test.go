@@ -1,0 +1,511 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/kubewright/kubewright/nodestatus"
+	"github.com/kubewright/kubewright/test/e2e/harness"
+)
+
+// statusConfig is a node with credentials of its own whose requests the audit
+// log can tell from all others: the agent is nodestatus-NAME.
+func statusConfig(t *testing.T, cluster *harness.Cluster, name string) nodestatus.Config {
+	t.Helper()
+	return nodestatus.Config{
+		Client:          leaseClient(t, cluster.NodeConfig(t, name), "nodestatus-"+name).CoreV1(),
+		NodeName:        name,
+		NodeCredentials: true,
+		Template: &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"example.com/pool": "a"}},
+			Spec:       corev1.NodeSpec{ProviderID: "example://" + name, Taints: []corev1.Taint{{Key: "example.com/virtual", Effect: corev1.TaintEffectNoSchedule}}},
+		},
+		Setters: []nodestatus.Setter{
+			nodestatus.StandardLabels(),
+			nodestatus.HostInfo(corev1.NodeSystemInfo{KubeletVersion: "v1.37.0-kubewright"}),
+			nodestatus.Capacity(corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourcePods: resource.MustParse("110")}, nil),
+			nodestatus.Addresses(corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: "10.0.0.1"}, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: "fd00::1"}),
+		},
+		SyncInterval: time.Second,
+		ErrorHandler: func(_ context.Context, err error, msg string) { t.Errorf("%s: %v", msg, err) },
+	}
+}
+
+// statusRun is a nodestatus controller that runs.
+type statusRun struct {
+	*nodestatus.Controller
+	done chan struct{}
+	err  error
+}
+
+// runStatus runs a controller until the test ends.
+func runStatus(t *testing.T, cfg nodestatus.Config) *statusRun {
+	t.Helper()
+	c, err := nodestatus.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := &statusRun{Controller: c, done: make(chan struct{})}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	go func() {
+		defer close(run.done)
+		run.err = c.Run(ctx)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-run.done
+	})
+	return run
+}
+
+// awaitEnd returns the error of Run.
+func (r *statusRun) awaitEnd(t *testing.T) error {
+	t.Helper()
+	select {
+	case <-r.done:
+		return r.err
+	case <-time.After(30 * time.Second):
+		t.Fatal("Run goes on")
+		return nil
+	}
+}
+
+func (r *statusRun) awaitReady(t *testing.T) {
+	t.Helper()
+	select {
+	case <-r.Ready().Done():
+	case <-time.After(30 * time.Second):
+		t.Fatal("the node was not registered")
+	}
+}
+
+// watchNode gives a controller the informer that a kubelet has.
+func watchNode(t *testing.T, cluster *harness.Cluster, c *nodestatus.Controller, name string) {
+	t.Helper()
+	client := leaseClient(t, cluster.NodeConfig(t, name), "kubewright-e2e-informer")
+	informer := cache.NewSharedIndexInformerWithOptions(
+		cache.NewListWatchFromClient(client.CoreV1().RESTClient(), "nodes", metav1.NamespaceAll, fields.OneTermEqualSelector(metav1.ObjectNameField, name)),
+		&corev1.Node{}, cache.SharedIndexInformerOptions{})
+	if _, err := informer.AddEventHandler(c.EventHandler()); err != nil {
+		t.Fatal(err)
+	}
+	go informer.RunWithContext(t.Context())
+	if !cache.WaitForCacheSync(t.Context().Done(), informer.HasSynced) {
+		t.Fatal("the cache of the Node is not synced")
+	}
+}
+
+// deleteNode deletes a Node as an administrator does.
+func deleteNode(t *testing.T, admin kubernetes.Interface, name string) {
+	t.Helper()
+	if err := admin.CoreV1().Nodes().Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// hasTaint reports whether the node has a taint with the key.
+func hasTaint(node *corev1.Node, key string) bool {
+	return slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key == key })
+}
+
+// TestNodeStatus is the life of a node with its own credentials: registered in
+// one POST, kept for one PATCH per report, NotReady with a reason and back, and
+// deleted; nothing else is sent, and nothing that is forbidden.
+func TestNodeStatus(t *testing.T) {
+	const name, report = "status-1", 3 * time.Second
+	cluster := shared.Cluster(t)
+	admin := kubernetes.NewForConfigOrDie(cluster.AdminConfig())
+	var health atomic.Pointer[nodestatus.NotReadyError]
+	var mu sync.Mutex
+	written := make(map[nodestatus.Cause]int)
+	cfg := statusConfig(t, cluster, name)
+	cfg.ReportInterval = report
+	cfg.HealthChecks = []nodestatus.HealthCheck{func(context.Context, string) error {
+		if err := health.Load(); err != nil {
+			return err
+		}
+		return nil
+	}}
+	cfg.ErrorHandler = func(_ context.Context, err error, msg string) {
+		if health.Load() == nil {
+			t.Errorf("%s: %v", msg, err)
+		}
+	}
+	cfg.Hooks.Written = func(w nodestatus.Written) {
+		mu.Lock()
+		defer mu.Unlock()
+		written[w.Cause]++
+	}
+	run := runStatus(t, cfg)
+	run.awaitReady(t)
+	watchNode(t, cluster, run.Controller, name)
+	node := awaitNode(t, admin, name, "Ready without the taint of its creation", func(n *corev1.Node) bool {
+		return isReady(n) && !hasTaint(n, corev1.TaintNodeNotReady)
+	})
+	if !hasTaint(node, "example.com/virtual") || node.Labels["kubernetes.io/hostname"] != name || node.Labels["example.com/pool"] != "a" || node.Spec.ProviderID != "example://"+name {
+		t.Errorf("the Node lacks something of what it was registered with: %+v", node)
+	}
+	if len(node.Status.Conditions) != 4 || node.Status.Conditions[3].Type != corev1.NodeReady {
+		t.Errorf("conditions are %v", node.Status.Conditions)
+	}
+	if len(node.Status.Addresses) != 2 || node.Status.NodeInfo.KubeletVersion == "" || node.Status.NodeInfo.KernelVersion == "" {
+		t.Errorf("the status is %+v", node.Status)
+	}
+
+	// Twenty seconds in which nothing changes.
+	time.Sleep(20 * time.Second)
+	mu.Lock()
+	reports := written[nodestatus.CauseReport]
+	mu.Unlock()
+	if reports < 5 || reports > 8 {
+		t.Errorf("%d reports in 20 s, want one in %v", reports, report)
+	}
+
+	health.Store(&nodestatus.NotReadyError{Reason: "RuntimeDown", Message: "no answer on the socket"})
+	run.Trigger(name)
+	awaitNode(t, admin, name, "NotReady with its reason, and tainted", func(n *corev1.Node) bool {
+		ready := condition(n, corev1.NodeReady)
+		return ready.Status == corev1.ConditionFalse && ready.Reason == "RuntimeDown" && ready.Message == "no answer on the socket" && hasTaint(n, corev1.TaintNodeNotReady)
+	})
+	health.Store(nil)
+	run.Trigger(name)
+	awaitNode(t, admin, name, "Ready again", func(n *corev1.Node) bool {
+		return isReady(n) && !hasTaint(n, corev1.TaintNodeNotReady) && hasTaint(n, "example.com/virtual")
+	})
+
+	deleteNode(t, admin, name)
+	if err := run.awaitEnd(t); !errors.Is(err, nodestatus.ErrNodeDeleted) {
+		t.Errorf("Run = %v, want ErrNodeDeleted", err)
+	}
+
+	calls := by(t, cluster, "nodestatus-"+name)
+	writes := 0
+	for _, n := range written {
+		writes += n
+	}
+	var patches, conflicts int
+	for i, call := range calls {
+		switch {
+		case i == 0 && call == fmt.Sprintf("create nodes/%s 201", name):
+		case call == fmt.Sprintf("patch nodes/%s 200", name):
+			patches++
+		case call == fmt.Sprintf("patch nodes/%s 409", name) && i+1 < len(calls) && calls[i+1] == fmt.Sprintf("get nodes/%s 200", name):
+			conflicts++ // with kube-controller-manager, which edits taints
+		case call == fmt.Sprintf("get nodes/%s 200", name) && conflicts > 0:
+		case i == len(calls)-1 && (call == fmt.Sprintf("get nodes/%s 404", name) || call == fmt.Sprintf("patch nodes/%s 404", name)):
+		default:
+			t.Errorf("request %d of %d is %q", i, len(calls), call)
+		}
+	}
+	if patches != writes || conflicts > 2 {
+		t.Errorf("%d patches and %d conflicts for %v", patches, conflicts, written)
+	}
+	t.Logf("%d requests, writes by cause: %v", len(calls), written)
+}
+
+// TestNodeStatusDeleted deletes Nodes under the policies that go on.
+func TestNodeStatusDeleted(t *testing.T) {
+	cluster := shared.Cluster(t)
+	admin := kubernetes.NewForConfigOrDie(cluster.AdminConfig())
+
+	t.Run("Reregister", func(t *testing.T) {
+		const name = "status-reregister"
+		cfg := statusConfig(t, cluster, name)
+		cfg.OnDeleted = nodestatus.DeletedReregister
+		run := runStatus(t, cfg)
+		run.awaitReady(t)
+		watchNode(t, cluster, run.Controller, name)
+		for range 2 {
+			uid := run.Node(name).UID
+			deleteNode(t, admin, name)
+			node := awaitNode(t, admin, name, "registered again", func(n *corev1.Node) bool { return n.UID != uid && isReady(n) })
+			if !hasTaint(node, "example.com/virtual") {
+				t.Errorf("taints are %v", node.Spec.Taints)
+			}
+			awaitOwner(t, run, name, node.UID)
+		}
+	})
+
+	t.Run("Idle", func(t *testing.T) {
+		const name = "status-idle"
+		deleted := make(chan struct{})
+		cfg := statusConfig(t, cluster, name)
+		cfg.OnDeleted = nodestatus.DeletedIdle
+		cfg.Hooks.Deleted = func(nodestatus.Deleted) { close(deleted) }
+		run := runStatus(t, cfg)
+		run.awaitReady(t)
+		watchNode(t, cluster, run.Controller, name)
+		deleteNode(t, admin, name)
+		<-deleted
+		if _, err := run.OwnerReference(t.Context(), name); !apierrors.IsNotFound(err) {
+			t.Errorf("OwnerReference: %v", err)
+		}
+		before := len(by(t, cluster, "nodestatus-"+name))
+		time.Sleep(5 * time.Second)
+		if after := len(by(t, cluster, "nodestatus-"+name)); after != before {
+			t.Errorf("%d requests for a node that is idle", after-before)
+		}
+		createReadyNode(t, admin, name)
+		awaitNode(t, admin, name, "adopted", func(n *corev1.Node) bool { return condition(n, corev1.NodeReady).Reason == nodestatus.ReasonReady })
+	})
+}
+
+// awaitOwner waits until the controller knows the object's UID.
+func awaitOwner(t *testing.T, run *statusRun, name string, uid types.UID) {
+	t.Helper()
+	deadline := time.After(10 * time.Second)
+	for {
+		if ref, err := run.OwnerReference(t.Context(), name); err == nil && ref.UID == uid {
+			return
+		}
+		select {
+		case <-deadline:
+			t.Fatalf("the owner of %s is not %s", name, uid)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// TestNodeStatusReplaced has a Node deleted and created by somebody else, and
+// nobody who tells: the next report is refused because of its UID.
+func TestNodeStatusReplaced(t *testing.T) {
+	const name = "status-replaced"
+	cluster := shared.Cluster(t)
+	admin := kubernetes.NewForConfigOrDie(cluster.AdminConfig())
+	replaced := make(chan nodestatus.Replaced, 10)
+	var conditions int
+	cfg := statusConfig(t, cluster, name)
+	cfg.ReportInterval = 5 * time.Second
+	cfg.Hooks.Replaced = func(r nodestatus.Replaced) {
+		if node, err := admin.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{}); err == nil {
+			conditions = len(node.Status.Conditions)
+		}
+		replaced <- r
+	}
+	run := runStatus(t, cfg)
+	run.awaitReady(t)
+	old := run.Node(name).UID
+	deleteNode(t, admin, name)
+	other, err := admin.CoreV1().Nodes().Create(t.Context(), &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"theirs": "x"}},
+		Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: "Theirs", Status: corev1.ConditionTrue, Reason: "X"}}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { deleteNodeAfter(t, admin, name) })
+	select {
+	case r := <-replaced:
+		if r.OldUID != old || r.NewUID != other.UID || conditions != 1 {
+			t.Errorf("replaced: %+v, with %d conditions before it was adopted; want %s by %s with 1", r, conditions, old, other.UID)
+		}
+	case <-time.After(30 * time.Second):
+		t.Fatal("nobody noticed")
+	}
+	node := awaitNode(t, admin, name, "adopted", isReady)
+	if node.UID != other.UID || node.Labels["theirs"] != "x" || node.Labels["example.com/pool"] != "a" || condition(node, "Theirs").Reason != "X" || hasTaint(node, "example.com/virtual") {
+		t.Errorf("after adoption: %+v", node)
+	}
+	awaitOwner(t, run, name, other.UID)
+	calls := by(t, cluster, "nodestatus-"+name)
+	refused := slices.IndexFunc(calls, func(call string) bool { return strings.HasPrefix(call, "patch") && !strings.HasSuffix(call, " 200") })
+	if refused < 0 || len(calls) < refused+3 || calls[refused+1] != fmt.Sprintf("get nodes/%s 200", name) || calls[refused+2] != fmt.Sprintf("patch nodes/%s 200", name) {
+		t.Fatalf("the requests were %v", calls)
+	}
+	t.Logf("a patch for another uid is answered with: %s", calls[refused])
+}
+
+func deleteNodeAfter(t *testing.T, admin kubernetes.Interface, name string) {
+	if err := admin.CoreV1().Nodes().Delete(context.Background(), name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		t.Error(err)
+	}
+}
+
+// TestNodeStatusForbidden has setters and administrators try what a node's
+// credentials may not do: it is left out, and nothing is refused.
+func TestNodeStatusForbidden(t *testing.T) {
+	const name = "status-forbidden"
+	cluster := shared.Cluster(t)
+	admin := kubernetes.NewForConfigOrDie(cluster.AdminConfig())
+	// The Node exists, with what only an administrator may set.
+	created := createReadyNode(t, admin, name)
+	created.Labels = map[string]string{"node-role.kubernetes.io/worker": "", "node-restriction.kubernetes.io/x": "y"}
+	created.Spec.Taints = []corev1.Taint{{Key: "admin", Effect: corev1.TaintEffectNoExecute}}
+	if _, err := admin.CoreV1().Nodes().Update(t.Context(), created, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	var reports atomic.Int32
+	var round atomic.Int32
+	cfg := statusConfig(t, cluster, name)
+	cfg.OnShutdown = nodestatus.ShutdownNotReady
+	cfg.ErrorHandler = func(_ context.Context, err error, msg string) {
+		if !strings.Contains(err.Error(), "node-role.kubernetes.io/master") {
+			t.Errorf("%s: %v", msg, err)
+		}
+		reports.Add(1)
+	}
+	cfg.Setters = append(cfg.Setters, func(_ context.Context, node *corev1.Node) error {
+		node.Labels["round"] = fmt.Sprint(round.Add(1))
+		node.Labels["node-role.kubernetes.io/master"] = ""
+		node.Spec.Taints = nil
+		node.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: "p", UID: "u"}}
+		return nil
+	})
+	runStatus(t, cfg)
+	node := awaitNode(t, admin, name, "written a few times", func(n *corev1.Node) bool { return n.Labels["round"] > "3" })
+	if _, master := node.Labels["node-role.kubernetes.io/master"]; master || node.Labels["node-restriction.kubernetes.io/x"] != "y" || !hasTaint(node, "admin") {
+		t.Errorf("labels %v, taints %v", node.Labels, node.Spec.Taints)
+	}
+	if _, worker := node.Labels["node-role.kubernetes.io/worker"]; !worker {
+		t.Error("a label of the administrator is gone")
+	}
+	if got := reports.Load(); got != 1 {
+		t.Errorf("the label was reported %d times", got)
+	}
+	for _, call := range by(t, cluster, "nodestatus-"+name) {
+		if strings.HasSuffix(call, " 403") {
+			t.Errorf("forbidden: %s", call)
+		}
+	}
+
+	// Credentials of another node.
+	told := make(chan error, 10)
+	wrong := statusConfig(t, cluster, name)
+	wrong.NodeName = "status-of-another"
+	wrong.ErrorHandler = func(_ context.Context, err error, _ string) { told <- err }
+	runStatus(t, wrong)
+	select {
+	case err := <-told:
+		var identity *nodestatus.IdentityError
+		if !errors.As(err, &identity) || identity.Identity != "system:node:"+name || identity.NodeName != "status-of-another" {
+			t.Errorf("the report is %v", err)
+		}
+	case <-time.After(30 * time.Second):
+		t.Error("nothing was reported")
+	}
+}
+
+// helperVariable names the kubeconfig of TestNodeStatusHelper.
+const helperVariable = "KUBEWRIGHT_E2E_NODESTATUS_KUBECONFIG"
+
+// TestNodeStatusHelper is the process that TestNodeStatusUnknown stops: a node
+// that lives by its status alone. Without its variable it does nothing.
+func TestNodeStatusHelper(t *testing.T) {
+	path := os.Getenv(helperVariable)
+	if path == "" {
+		return
+	}
+	ctx, stop := signal.NotifyContext(t.Context(), syscall.SIGTERM)
+	defer stop()
+	config, err := clientcmd.BuildConfigFromFlags("", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.QPS = -1
+	c, err := nodestatus.New(nodestatus.Config{
+		Client: kubernetes.NewForConfigOrDie(config).CoreV1(), NodeName: "status-unknown", NodeCredentials: true,
+		SyncInterval: time.Second, ReportInterval: time.Second, GracePeriod: 3 * time.Second,
+		OnShutdown: nodestatus.ShutdownNotReady,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Run(ctx); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestNodeStatusUnknown: kube-controller-manager, with a short grace period,
+// does not take the node for dead over a restart of the API server, writes
+// Unknown while the process stands still, and the process repairs all that it
+// has written as soon as it runs again.
+func TestNodeStatusUnknown(t *testing.T) {
+	const name, grace = "status-unknown", 12 * time.Second
+	cluster := harness.Start(t, harness.Options{ExtraArgs: map[string][]string{
+		harness.ControllerManager: {"--node-monitor-grace-period=" + grace.String(), "--node-monitor-period=1s"},
+	}})
+	admin := kubernetes.NewForConfigOrDie(cluster.AdminConfig())
+	helper := exec.Command(os.Args[0], "-test.run=^TestNodeStatusHelper$", "-test.v")
+	helper.Env = append(os.Environ(), helperVariable+"="+cluster.NodeKubeconfig(t, name))
+	helper.Stdout, helper.Stderr = os.Stdout, os.Stderr
+	if err := helper.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- helper.Wait() }()
+	tell := func(s syscall.Signal) {
+		if err := helper.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
+			t.Error(err)
+		}
+	}
+	t.Cleanup(func() { tell(syscall.SIGKILL) })
+	node := awaitNode(t, admin, name, "Ready", isReady)
+	since := condition(node, corev1.NodeReady).LastTransitionTime
+
+	began := time.Now()
+	cluster.Restart(t, harness.APIServer)
+	if took := time.Since(began); took < grace-8*time.Second {
+		time.Sleep(grace)
+		node = awaitNode(t, admin, name, "there", func(*corev1.Node) bool { return true })
+		if ready := condition(node, corev1.NodeReady); ready.Status != corev1.ConditionTrue || !ready.LastTransitionTime.Equal(&since) {
+			t.Errorf("Ready is %+v after a restart of the API server that took %v", ready, took)
+		}
+	} else {
+		t.Logf("the API server was away for %v: no promise is kept or broken", took)
+		awaitNode(t, admin, name, "Ready again", isReady)
+	}
+
+	tell(syscall.SIGSTOP)
+	stopped := time.Now()
+	node = awaitNode(t, admin, name, "Unknown", func(n *corev1.Node) bool {
+		return condition(n, corev1.NodeReady).Status == corev1.ConditionUnknown && condition(n, corev1.NodeDiskPressure).Status == corev1.ConditionUnknown
+	})
+	if took := time.Since(stopped); took < grace-2*time.Second {
+		t.Errorf("Unknown after %v, less than the grace period", took)
+	}
+	unknown := condition(node, corev1.NodeReady).LastTransitionTime
+	time.Sleep(2 * time.Second) // transitions have whole seconds
+	tell(syscall.SIGCONT)
+	resumed := time.Now()
+	node = awaitNode(t, admin, name, "Ready again", isReady)
+	t.Logf("Unknown %v after it was stopped, Ready %v after it was resumed", unknown.Sub(stopped).Round(time.Second), time.Since(resumed).Round(time.Millisecond))
+	for _, kind := range []corev1.NodeConditionType{corev1.NodeReady, corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure} {
+		c := condition(node, kind)
+		if c.Status == corev1.ConditionUnknown || !c.LastTransitionTime.After(unknown.Time) {
+			t.Errorf("%s is %+v, Unknown since %v", kind, c, unknown)
+		}
+	}
+	awaitNode(t, admin, name, "without the taint", func(n *corev1.Node) bool { return !hasTaint(n, corev1.TaintNodeUnreachable) })
+
+	tell(syscall.SIGTERM)
+	if err := <-ended; err != nil {
+		t.Errorf("the process ended with %v", err)
+	}
+	awaitNode(t, admin, name, "NotReady because it shut down", func(n *corev1.Node) bool {
+		return condition(n, corev1.NodeReady).Reason == nodestatus.ReasonShutdown
+	})
+}
