@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 )
 
 // osFS is the fsys of a real directory. Every access goes through an os.Root,
@@ -63,16 +64,21 @@ func (o *osFS) open() (err error) {
 
 func (o *osFS) mkdir(name string) error { return o.root.Mkdir(name, 0o700) }
 
-func (o *osFS) readFile(name string, limit int) ([]byte, error) {
-	// Without this check a FIFO put in the file's place would block the boot.
+// openFile opens a regular file. Without the check a FIFO that somebody put in
+// its place would block the boot.
+func (o *osFS) openFile(name string, flag int) (*os.File, error) {
 	info, err := o.root.Lstat(name)
-	if err != nil {
+	switch {
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return nil, err
-	}
-	if !info.Mode().IsRegular() {
+	case err == nil && !info.Mode().IsRegular():
 		return nil, &fs.PathError{Op: "open", Path: name, Err: errors.New("not a regular file")}
 	}
-	f, err := o.root.Open(name)
+	return o.root.OpenFile(name, flag, 0o600)
+}
+
+func (o *osFS) readFile(name string, limit int) ([]byte, error) {
+	f, err := o.openFile(name, os.O_RDONLY)
 	if err != nil {
 		return nil, err
 	}
@@ -81,7 +87,7 @@ func (o *osFS) readFile(name string, limit int) ([]byte, error) {
 }
 
 func (o *osFS) readDir(name string) ([]string, error) {
-	dir, err := o.root.Open(name)
+	dir, err := o.openDir(name)
 	if err != nil {
 		return nil, err
 	}
@@ -90,11 +96,11 @@ func (o *osFS) readDir(name string) ([]string, error) {
 }
 
 func (o *osFS) createFile(name string) (file, error) {
-	return o.root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	return o.openFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC)
 }
 
 func (o *osFS) overwrite(name string, data []byte) error {
-	f, err := o.root.OpenFile(name, os.O_WRONLY|os.O_CREATE|writeThrough, 0o600)
+	f, err := o.openFile(name, os.O_WRONLY|os.O_CREATE|writeThrough)
 	if err != nil {
 		return err
 	}
@@ -110,7 +116,19 @@ func (o *osFS) syncDir(name string) error {
 	if name == ".." {
 		return syncDirFile(os.Open(filepath.Dir(o.path)))
 	}
-	return syncDirFile(o.root.Open(name))
+	return syncDirFile(o.openDir(name))
+}
+
+// openDir opens a directory, and like openFile does not wait for a FIFO.
+func (o *osFS) openDir(name string) (*os.File, error) {
+	info, err := o.root.Lstat(name)
+	switch {
+	case err != nil:
+		return nil, err
+	case !info.IsDir():
+		return nil, &fs.PathError{Op: "open", Path: name, Err: syscall.ENOTDIR}
+	}
+	return o.root.Open(name)
 }
 
 func (o *osFS) close() error {

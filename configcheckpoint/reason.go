@@ -6,7 +6,6 @@ package configcheckpoint
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"syscall"
 )
 
@@ -106,12 +105,12 @@ func storeReason(err error) Reason {
 	switch {
 	case errors.Is(err, errTooNew):
 		return ReasonStoreTooNew
+	case errors.Is(err, errCorrupt):
+		return ReasonCheckpointCorrupt
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		return ReasonStoreFull
 	case errors.Is(err, syscall.EROFS):
 		return ReasonStoreReadOnly
-	case errors.Is(err, errCorrupt), errors.Is(err, fs.ErrNotExist):
-		return ReasonCheckpointCorrupt
 	}
 	return ReasonStoreFailed
 }

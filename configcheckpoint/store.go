@@ -24,8 +24,8 @@ import (
 //	W7  Nothing is decided by a file's time or the wall clock.
 
 var (
-	// errCorrupt: a payload is not what its name says.
-	errCorrupt = errors.New("the stored payload is damaged")
+	// errCorrupt: a payload can't be used.
+	errCorrupt = errors.New("the stored payload is damaged or missing")
 	// errTooNew: the record is in a format this code must not touch.
 	errTooNew = errors.New("the store was written by a newer program")
 )
@@ -245,14 +245,16 @@ func (s *store) writable() error {
 	return s.repair()
 }
 
-// load returns a payload, or errCorrupt where it is not what its name says.
+// load returns a payload, or an error that wraps errCorrupt where it is not what
+// its name says or can't be read. What can't be read is as good as lost: it is
+// to be replaced.
 func (s *store) load(d Digest) ([]byte, error) {
 	if !s.opened {
 		return nil, errors.New("the store is not open")
 	}
 	data, err := s.fs.readFile(payloadPath(d), MaxPayloadSize+1)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: %w", errCorrupt, err)
 	}
 	if DigestOf(data) != d {
 		return nil, errCorrupt
