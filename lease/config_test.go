@@ -27,7 +27,7 @@ func TestDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	if cfg.Duration != 40*time.Second || cfg.RenewInterval != 10*time.Second || cfg.CallTimeout != 10*time.Second ||
-		cfg.ShutdownTimeout != 5*time.Second || cfg.Workers != 64 || cfg.Name != "lease" ||
+		cfg.ShutdownTimeout != 5*time.Second || cfg.Workers != 40 || cfg.Name != "lease" ||
 		cfg.OnForeign != ForeignWaitExpired || cfg.OnShutdown != ShutdownLeave {
 		t.Errorf("defaults are %+v", cfg)
 	}

@@ -433,7 +433,7 @@ func TestL4OwnerChanges(t *testing.T) {
 			t.Errorf("owners are %+v, want %+v", lease.OwnerReferences, want)
 		}
 		pass(time.Minute)
-		if f.lease().Labels["kept"] != "yes" || !slices.Equal(f.lease().Finalizers, lease.Finalizers) {
+		if f.lease().Labels["kept"] != "yes" || !slices.Equal(f.lease().Finalizers, []string{"example.com/kept"}) {
 			t.Errorf("what others wrote is lost: %+v", f.lease().ObjectMeta)
 		}
 		if n := f.server.Count(gets); n != 1 {

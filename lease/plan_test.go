@@ -387,7 +387,9 @@ func TestObject(t *testing.T) {
 			&coordinationv1.Lease{ObjectMeta: meta("lease-1", "8", other, metav1.OwnerReference{APIVersion: "v1", Kind: "Node", Name: nodeName, UID: "uid-2", Controller: &controller}), Spec: spec(5_000_000_000)}},
 		"an owner that is no Node": {stored(func(l *coordinationv1.Lease) {
 			l.OwnerReferences = []metav1.OwnerReference{{APIVersion: "x/v1", Kind: "Host", Name: "h", UID: "h-1"}, other}
-		}), func(t *turn) { t.owner = metav1.OwnerReference{APIVersion: "x/v1", Kind: "Host", Name: "h", UID: "h-2"} },
+		}), func(t *turn) {
+			t.owner = metav1.OwnerReference{APIVersion: "x/v1", Kind: "Host", Name: "h", UID: "h-2"}
+		},
 			&coordinationv1.Lease{ObjectMeta: meta("lease-1", "8", other, metav1.OwnerReference{APIVersion: "x/v1", Kind: "Host", Name: "h", UID: "h-2"}), Spec: spec(5_000_000_000)}},
 		"duration and managedFields": {stored(func(l *coordinationv1.Lease) {
 			l.Spec.LeaseDurationSeconds = ptr.To[int32](7)
@@ -423,6 +425,32 @@ func TestRenewTimeNeverGoesBackWithTheLease(t *testing.T) {
 	s.forget()
 	if got := s.nextRenewTime(at()); got != 9_000_000_001 {
 		t.Errorf("after the lease is gone: next is %d", got)
+	}
+}
+
+// A clock that is behind is said once, and again after it was right.
+func TestClockBehindIsSaidOnce(t *testing.T) {
+	s := heldState()
+	said := func(wall int64) time.Duration {
+		turn := testTurn()
+		turn.renewTime = s.nextRenewTime(instant{wall: wall})
+		s.accepted(testRules(0), turn, update, stored(renewedAt(turn.renewTime)), instant{since: at().since, wall: wall})
+		return turn.behind
+	}
+	for i, test := range []struct {
+		wall int64
+		want time.Duration
+	}{
+		{5_000_000_000, 0},
+		{4_999_500_000, 0}, // half a second is nothing
+		{4_990_000_000, 10*time.Second + 2*time.Microsecond},
+		{4_980_000_000, 0},
+		{5_010_000_000, 0},
+		{5_000_000_000, 10*time.Second + time.Microsecond},
+	} {
+		if got := said(test.wall); got != test.want {
+			t.Errorf("write %d: said %v, want %v", i, got, test.want)
+		}
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -312,6 +313,34 @@ func TestL12Gate(t *testing.T) {
 		f.wantPhase(PhasePaused)
 		if len(f.told.failed) > 0 || len(f.told.errs) > 0 {
 			t.Errorf("a closed gate is no error: %v %v", f.told.failed, f.told.errs)
+		}
+	})
+}
+
+// What is paused does not fail: the failure after the pause is a new one.
+func TestPauseEndsFailures(t *testing.T) {
+	var closed atomic.Bool
+	bubble(t, func(f *fixture, cfg *Config) {
+		cfg.Gate = func(context.Context, string) error {
+			if closed.Load() {
+				return errors.New("unwell")
+			}
+			return nil
+		}
+	}, func(f *fixture) {
+		f.server.Inject(apitest.Fault{Err: apitest.ErrConnRefused})
+		f.start()
+		for range 3 {
+			pass(time.Minute)
+			closed.Store(true)
+			pass(time.Minute)
+			if s := f.status(); s.Phase != PhasePaused || s.Failures != 0 || s.LastError != nil {
+				t.Errorf("status is %+v", s)
+			}
+			closed.Store(false)
+		}
+		if n := len(f.told.errs); n != 3 {
+			t.Errorf("%d errors were reported, want one before each pause", n)
 		}
 	})
 }
