@@ -62,12 +62,12 @@ func (c *Controller) collect(ctx context.Context, name string, st *state) *corev
 // runSetters returns the Node as the setters have made it. Each works on a copy
 // of its own, so that one that fails or comes late leaves nothing behind.
 func (c *Controller) runSetters(ctx context.Context, name string, st *state) (*corev1.Node, []failure) {
-	node := c.cfg.Template.DeepCopy()
-	node.Name = name
+	node := c.cfg.Template // shared by all nodes: only copies of it change
 	var failures []failure
 	deadline := time.Now().Add(2 * c.cfg.SetterTimeout)
 	for i, set := range c.cfg.Setters {
 		scratch := node.DeepCopy()
+		scratch.Name = name
 		share := time.Until(deadline) / time.Duration(len(c.cfg.Setters)-i)
 		err := c.call(ctx, name, st, i, min(share, c.cfg.SetterTimeout), func(ctx context.Context) error { return set(ctx, scratch) })
 		if err == nil {
@@ -77,9 +77,11 @@ func (c *Controller) runSetters(ctx context.Context, name string, st *state) (*c
 			failures = append(failures, failure{field: fmt.Sprintf("Setters[%d]", i), late: isLate(err), err: err})
 			continue
 		}
-		scratch.Name = name
 		node = scratch
 	}
+	// The last setter may have put slices and maps of its own into its copy.
+	node = node.DeepCopy()
+	node.Name = name
 	return node, failures
 }
 
