@@ -141,6 +141,9 @@ func (t *track) take(r *rules, now instant, st *State) {
 	if t.final || st.Status.Size() == 0 {
 		return // too late, or no opinion
 	}
+	if t.lost != nil {
+		carryRestarts(&st.Status, t.lost)
+	}
 	t.observed, t.mirrored, t.own = &st.Status, false, nil
 	for i := range st.Status.Conditions {
 		t.own = append(t.own, st.Status.Conditions[i].Type)
@@ -152,6 +155,25 @@ func (t *track) take(r *rules, now instant, st *State) {
 	t.repairs = 0
 	if t.end == nil && t.pod != nil && t.ended(r) {
 		t.finish(now, StopCompleted, nil, specGrace(t.pod))
+	}
+}
+
+// carryRestarts counts in the first reports of an instance the restart that it
+// is, and tells how the one before ended. What is stored once is carried on by
+// podstatus.
+func carryRestarts(status, lost *corev1.PodStatus) {
+	for i := range status.ContainerStatuses {
+		c := &status.ContainerStatuses[i]
+		for j := range lost.ContainerStatuses {
+			before := &lost.ContainerStatuses[j]
+			if before.Name != c.Name || c.RestartCount >= before.RestartCount {
+				continue
+			}
+			c.RestartCount = before.RestartCount
+			if c.LastTerminationState.Terminated == nil {
+				c.LastTerminationState = before.LastTerminationState
+			}
+		}
 	}
 }
 
@@ -232,6 +254,7 @@ func (t *track) lose(r *rules, now instant) {
 	}
 	lost := podstatus.Lost(&t.pod.Status)
 	t.observed, t.mirrored, t.print = &lost, true, 0
+	t.lost = &lost
 	t.running, t.accepted, t.acked = false, 0, nil
 	t.since = now
 	t.want++

@@ -191,7 +191,7 @@ func (t *track) settled(r *rules, now instant, c *call, resp *corev1.Pod, same b
 		return
 	}
 	if t.pod.ResourceVersion == resp.ResourceVersion && same {
-		t.stale = false
+		t.stale, t.lost = false, nil
 		t.observed, t.mirrored = &t.pod.Status, true // from here on the object is its own report
 	}
 	t.final = t.final || c.over && podstatus.IsTerminal(resp.Status.Phase)

@@ -67,6 +67,7 @@ type track struct {
 	// What the provider says.
 	observed *corev1.PodStatus         // the last report; pod.Status once that has it
 	mirrored bool                      // observed is a status that the API has or had, not a report
+	lost     *corev1.PodStatus         // what a pod that starts again had come to, until that is stored
 	own      []corev1.PodConditionType // the conditions of the last report
 	print    uint64                    // its fingerprint
 	seen     uint64                    // when it last showed that it holds the pod, in Controller.seq

@@ -136,3 +136,13 @@ func (p *Provider) call(ctx context.Context, c Call, effect func(*Backend) error
 	}
 	return err
 }
+
+// ClearFaults removes every fault.
+func (b *Backend) ClearFaults() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, f := range b.faults {
+		close(f.gone)
+	}
+	b.faults = nil
+}
