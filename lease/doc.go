@@ -35,6 +35,10 @@
 // [Controller.Remove], before or during Run. With a Node informer,
 // [NodeOwner] answers for Owner, and its handlers call [Controller.Trigger].
 //
+// A process that ends in order ends this controller last: the node is alive
+// while its pods are being stopped. (If its Node is deleted before, renewal has
+// stopped by itself.)
+//
 // The client should have a connection of its own, so that a reset of it breaks
 // no watch, and no rate limit:
 //
