@@ -132,7 +132,8 @@ func (j *job) refuse(page *page, err error) {
 			bad = append(bad, it)
 		}
 	}
-	if len(bad) == 0 {
+	vague := len(bad) == 0
+	if vague {
 		there := page.live()
 		for _, it := range items {
 			if at, ok := there[it.name]; it.encoded != nil && (!ok || at != it.hash) {
@@ -141,7 +142,7 @@ func (j *job) refuse(page *page, err error) {
 		}
 	}
 	j.c.mu.Lock()
-	j.w.refusedAt = time.Now()
+	j.w.refusedAt, j.w.vague = time.Now(), j.w.vague || vague
 	if len(bad) == 0 {
 		j.w.blocked = j.want
 	} else {

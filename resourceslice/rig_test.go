@@ -411,3 +411,5 @@ func invalidPool(newest []*resourcev1.ResourceSlice) string {
 type sliceType = *resourcev1.ResourceSlice
 
 func contains(err error, text string) bool { return err != nil && strings.Contains(err.Error(), text) }
+
+var quantity = resource.MustParse

@@ -48,11 +48,13 @@ type pool struct {
 	open    bool // half published
 	status  Status
 	changed chan struct{} // closed when the status changes
-	// drift is when somebody else was noticed to have changed slices; repairs
-	// are the times at which that was undone lately; manager is who it was.
-	drift   time.Time
-	repairs []time.Time
-	manager string
+	// drift is when somebody else was noticed to have changed slices, repairs
+	// how often that was undone without a long pause between, repaired when it
+	// was last, and manager who it was.
+	drift    time.Time
+	repairs  int
+	repaired time.Time
+	manager  string
 
 	work work // of the worker that has the pool
 }
@@ -70,6 +72,7 @@ type work struct {
 	accepted  map[hash]hash
 	refused   map[hash]bool
 	refusedAt time.Time
+	vague     bool     // it isn't known which of what was refused was the reason
 	blocked   *desired // wasn't taken, whatever of it was left out
 	dropped   *DroppedFieldsError
 	invalid   *InvalidError
@@ -116,11 +119,13 @@ func (p *pool) update(change func(*Status)) {
 }
 
 // repairDelay is how long to wait before a change by somebody else is undone:
-// the more often that happened in the last contentionWindow, the longer.
+// longer and longer while that goes on.
 func (p *pool) repairDelay(base time.Duration) time.Duration {
-	p.repairs = slices.DeleteFunc(p.repairs, func(t time.Time) bool { return time.Since(t) > contentionWindow })
+	if time.Since(p.repaired) > contentionWindow+maxRepairDelay {
+		p.repairs = 0
+	}
 	delay := base
-	for n := contentionAfter - 1; n < len(p.repairs) && delay < maxRepairDelay; n++ {
+	for n := contentionAfter; n <= p.repairs && delay < maxRepairDelay; n++ {
 		delay *= 2
 	}
 	return max(base, min(delay, maxRepairDelay))
@@ -130,6 +135,10 @@ func (p *pool) repairDelay(base time.Duration) time.Duration {
 func (w *work) forget(d *desired) {
 	if len(w.accepted)+len(w.refused) == 0 {
 		return
+	}
+	if w.vague {
+		clear(w.refused)
+		w.vague = false
 	}
 	wanted := make(map[hash]bool)
 	if d != nil {

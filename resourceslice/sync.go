@@ -19,7 +19,8 @@ import (
 )
 
 const (
-	// contentionAfter repairs within contentionWindow are contention.
+	// contentionAfter repairs are contention, unless between them was a pause
+	// of contentionWindow and the longest delay.
 	contentionAfter  = 3
 	contentionWindow = 5 * time.Minute
 	maxRepairDelay   = 5 * time.Minute
@@ -115,6 +116,9 @@ func (c *Controller) begin(ctx context.Context, id PoolID) *job {
 	if p == nil || c.session == nil || ctx.Err() != nil && !p.open {
 		return nil
 	}
+	if p.want == nil && p.status.Published == p.status.Revision {
+		return nil // whatever slices it has now are somebody else's
+	}
 	return &job{
 		c: c, s: c.session, p: p, w: &p.work, ctx: ctx,
 		logger: klog.LoggerWithValues(klog.FromContext(ctx), "driver", id.Driver, "pool", id.Name),
@@ -193,10 +197,7 @@ func (j *job) try() result {
 // plan returns nil where nothing can be planned, with the reason.
 func (j *job) plan() (*plan, result) {
 	if j.want == nil {
-		if len(j.live) == 0 {
-			return &plan{}, result{}
-		}
-		return planRemove(j.live), result{}
+		return j.planRemoval()
 	}
 	if j.w.blocked == j.want && time.Since(j.w.refusedAt) < refusedRetry {
 		return nil, result{after: time.Until(j.w.refusedAt.Add(refusedRetry))}
@@ -212,11 +213,9 @@ func (j *job) plan() (*plan, result) {
 	if wait := j.holdEmpty(); wait > 0 {
 		return nil, result{after: wait}
 	}
-	owner, err := j.c.owner.get(j.ctx, j.c.cfg.CallTimeout)
-	if err != nil {
-		return nil, result{err: &ownerError{err}}
+	if err := j.askOwner(); err != nil {
+		return nil, result{err: err}
 	}
-	j.owner = owner
 	if other := j.foreign(); other != nil {
 		j.report(&ContendedError{Pool: j.p.id, Manager: strings.ToLower(other.Kind) + " " + other.Name}, "The pool belongs to somebody else")
 		return nil, result{after: forbiddenRetry}
@@ -224,8 +223,32 @@ func (j *job) plan() (*plan, result) {
 	return newPlan(j.want, &observed{
 		live: j.live, floor: j.w.floor, accepted: j.w.accepted, refused: j.w.refused, taken: j.w.taken,
 		compact: time.Since(j.w.compacted) >= compactInterval,
-		owner:   owner, labels: j.c.cfg.Labels,
+		owner:   j.owner, labels: j.c.cfg.Labels,
 	}), result{}
+}
+
+// planRemoval removes what is ours: slices of other nodes' pools of that name
+// stay.
+func (j *job) planRemoval() (*plan, result) {
+	if j.foreign() != nil {
+		if err := j.askOwner(); err != nil {
+			return nil, result{err: err}
+		}
+		j.live = slices.DeleteFunc(j.live, j.isForeign)
+	}
+	if len(j.live) == 0 {
+		return &plan{}, result{}
+	}
+	return planRemove(j.live), result{}
+}
+
+func (j *job) askOwner() error {
+	owner, err := j.c.owner.get(j.ctx, j.c.cfg.CallTimeout)
+	if err != nil {
+		return &ownerError{err}
+	}
+	j.owner = owner
+	return nil
 }
 
 // unsupported returns what the version in use doesn't have: before v1, counter
@@ -253,14 +276,18 @@ func (j *job) holdEmpty() time.Duration {
 // would delete each other's slices.
 func (j *job) foreign() *metav1.OwnerReference {
 	for _, rec := range j.live {
-		if rec.nodeName != "" && rec.nodeName == j.c.cfg.NodeName {
-			continue // whoever owns it: it is about our node
-		}
-		if other := rec.foreignOwner(j.owner); other != nil {
-			return other
+		if j.isForeign(rec) {
+			return rec.foreignOwner(j.owner)
 		}
 	}
 	return nil
+}
+
+func (j *job) isForeign(rec *record) bool {
+	if rec.nodeName != "" && rec.nodeName == j.c.cfg.NodeName {
+		return false // whoever owns it: it is about our node
+	}
+	return rec.foreignOwner(j.owner) != nil
 }
 
 // ownerError says that the owner could not be asked.
@@ -347,8 +374,9 @@ func (j *job) noteRepair() {
 	}
 	j.repair = true
 	j.c.mu.Lock()
-	j.p.repairs = append(j.p.repairs, time.Now())
-	repairs, manager := len(j.p.repairs), j.p.manager
+	j.p.repairs++
+	j.p.repaired = time.Now()
+	repairs, manager := j.p.repairs, j.p.manager
 	next := j.p.repairDelay(j.c.cfg.RepairDelay)
 	j.c.mu.Unlock()
 	j.logger.V(2).Info("Repairing what somebody else has changed", "manager", manager, "repairs", repairs)
@@ -372,7 +400,7 @@ func (j *job) published(p *plan) {
 	}
 	isNew := j.asked.Published != j.asked.Revision
 	j.c.mu.Lock()
-	if w.problem() == nil && !j.repair {
+	if w.problem() == nil && j.p.repairs == 0 {
 		clear(w.reported)
 	}
 	if j.p.drift.Equal(j.drift) {

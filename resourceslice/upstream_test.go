@@ -1,0 +1,505 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package resourceslice_test
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	resourcev1beta1 "k8s.io/api/resource/v1beta1"
+	resourcev1beta2 "k8s.io/api/resource/v1beta2"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kubewright/kubewright/internal/apitest"
+	"github.com/kubewright/kubewright/resourceslice"
+)
+
+// Each of these is a mistake that the upstream helper makes, with what it does
+// instead of what is asserted here.
+
+// U1: slices that a bump has not reached are deleted and created anew after one
+// 500, with one more generation.
+func TestU1ErrorInTheMiddleOfABump(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start(func(cfg *resourceslice.Config) { cfg.Concurrency = 1 })
+		r.publish(resourceslice.Pool{Devices: devices(640), Atomic: true})
+		r.expect("first publish", 10, 0, 0)
+		r.s.Inject(apitest.Fault{Match: apitest.Match{Verb: "update", Resource: "resourceslices"}, Skip: 4, Times: 1, Status: apitest.InternalError("etcd")})
+		all := devices(640)
+		all[0], all[639] = device(0, "b"), device(639, "b")
+		r.publish(resourceslice.Pool{Devices: all, Atomic: true})
+		r.expect("bump with a 500 at the fifth write", 0, 11, 0)
+		if g := r.slices()[0].Spec.Pool.Generation; g != 2 {
+			t.Errorf("generation %d, want 2", g)
+		}
+	})
+}
+
+// U2: the pool is never complete again, and all others are rewritten for ever.
+func TestU2OneSliceIsRefusedForEver(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.s.Inject(apitest.Fault{
+			Match: apitest.Match{Verb: "create,update", Resource: "resourceslices", Func: func(q apitest.Request) bool {
+				obj, err := q.Object()
+				s, ok := obj.(*resourcev1.ResourceSlice)
+				return err == nil && ok && hasDevice(s, "dev-00100")
+			}},
+			Status: apitest.StatusError(422, metav1.StatusReasonInvalid, "dev-00100 is not welcome"),
+		})
+		r.start()
+		r.set(resourceslice.Pool{Devices: devices(640)})
+		r.settle(10 * time.Second)
+		if got := len(r.devices()); got != 640-64 {
+			t.Errorf("%d devices, want all but those of the slice that is refused", got)
+		}
+		status, _ := r.c.Status(pool)
+		if _, ok := errors.AsType[*resourceslice.InvalidError](status.Err); !ok || !status.Complete {
+			t.Errorf("status %+v, want a complete pool and an InvalidError", status)
+		}
+		if err := r.c.Wait(r.Context(), pool); err == nil {
+			t.Error("Wait = nil")
+		}
+		r.s.ResetJournal()
+		r.settle(50 * time.Minute)
+		r.expect("an hour", 0, 0, 0)
+		if _, n := has[*resourceslice.InvalidError](r); n != 1 {
+			t.Errorf("reported %d times: %v", n, r.reported())
+		}
+		all := devices(640)
+		r.set(resourceslice.Pool{Devices: append(all[:100], all[101:]...)})
+		r.settle(time.Minute)
+		if got := len(r.devices()); got != 639 {
+			t.Errorf("%d devices after it was removed", got)
+		}
+	})
+}
+
+func hasDevice(s *resourcev1.ResourceSlice, name string) bool {
+	for _, d := range s.Spec.Devices {
+		if d.Name == name {
+			return true
+		}
+	}
+	return false
+}
+
+// U3: every Set rewrites all slices, with a new generation and as many errors.
+func TestU3DroppedFields(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.s.SetGate(apitest.DRADeviceTaints, false)
+		r.start()
+		r.set(resourceslice.Pool{Devices: tainted(200)})
+		r.settle(time.Second)
+		r.expect("the first time", 4, 0, 0)
+		for range 3 {
+			r.set(resourceslice.Pool{Devices: tainted(200)})
+			r.settle(10 * time.Second)
+		}
+		r.settle(time.Hour)
+		r.expect("again and again", 0, 0, 0)
+		dropped, n := has[*resourceslice.DroppedFieldsError](r)
+		if n != 1 || fmt.Sprint(dropped.Fields) != "[devices.taints]" {
+			t.Errorf("reported %v", r.reported())
+		}
+		if err := r.c.Wait(r.Context(), pool); err == nil {
+			t.Error("Wait = nil although taints were dropped")
+		}
+		all := tainted(200)
+		all[0] = device(0, "b")
+		r.set(resourceslice.Pool{Devices: all})
+		r.settle(time.Minute)
+		r.expect("one device changes", 0, 1, 0)
+	})
+}
+
+// U5: the garbage collector and the controller delete and create the slices in
+// turn, since the UID that was read first is used for ever.
+func TestU5NodeIsCreatedAnew(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start()
+		r.publish(resourceslice.Pool{Devices: tainted(200)})
+		r.expect("first publish", 4, 0, 0)
+		var owner *corev1.Node
+		r.foreign(func() {
+			apitest.Delete[*corev1.Node](r.s, "", node)
+			owner = r.s.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}).(*corev1.Node)
+			for _, s := range r.slices() { // as the garbage collector does
+				apitest.Delete[sliceType](r.s, "", s.Name)
+			}
+		})
+		r.settle(time.Minute)
+		r.expect("repair", 4, 0, 0)
+		for _, s := range r.slices() {
+			if s.OwnerReferences[0].UID != owner.UID {
+				t.Errorf("owner of %s is %v, want %s", s.Name, s.OwnerReferences, owner.UID)
+			}
+		}
+		if n := r.s.Count(apitest.Match{Verb: "get", Resource: "nodes"}); n > 1 {
+			t.Errorf("the Node was asked for %d times", n)
+		}
+	})
+}
+
+// U5, the other way round: only some slices are gone when the Node is seen to
+// be another one.
+func TestU5OwnerOfSlicesThatAreLeft(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start()
+		r.publish(resourceslice.Pool{Devices: tainted(200)})
+		r.s.ResetJournal()
+		r.foreign(func() {
+			apitest.Delete[*corev1.Node](r.s, "", node)
+			apitest.Delete[sliceType](r.s, "", r.slices()[0].Name)
+		})
+		r.settle(10 * time.Second)
+		r.expect("while there is no Node", 0, 0, 0)
+		if n := len(r.reported()); n != 0 {
+			t.Errorf("reported %v", r.reported())
+		}
+		r.foreign(func() { r.s.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}) })
+		r.settle(time.Minute)
+		r.expect("the owner of three, and the fourth", 1, 3, 0)
+	})
+}
+
+// U6, U12: a list in another order, and one with a device inserted at the
+// front, rewrite everything.
+func TestU6U12OrderAndInsertion(t *testing.T) {
+	bubble(t, func(r *rig) {
+		all := devices(640)
+		r.start()
+		r.publish(resourceslice.Pool{Devices: all[1:]})
+		r.s.ResetJournal()
+		reversed := make([]resourcev1.Device, 0, len(all))
+		for i := len(all) - 1; i > 0; i-- {
+			reversed = append(reversed, all[i])
+		}
+		r.publish(resourceslice.Pool{Devices: reversed})
+		r.expect("U6", 0, 0, 0)
+		r.settle(time.Minute)
+		r.publish(resourceslice.Pool{Devices: all})
+		r.expect("U12", 0, 1, 0)
+	})
+}
+
+// U7: own creates are forgotten beyond a hundred when the watch is slow, and
+// made twice.
+func TestU7ManySlicesAndASlowWatch(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start()
+		r.settle(time.Second)
+		resume := r.s.StallWatches(apitest.Match{User: r.user.Name})
+		all := tainted(150 * 64)
+		r.publish(resourceslice.Pool{Devices: all})
+		for i := range 20 {
+			all[0] = device(0, fmt.Sprint(i))
+			r.publish(resourceslice.Pool{Devices: all})
+		}
+		r.expect("while the watch delivers nothing", 150, 20, 0)
+		resume()
+		r.settle(time.Hour)
+		r.expect("when it does", 0, 0, 0)
+	})
+}
+
+// U8: all slices one after the other, deletes first, incomplete all the while.
+func TestU8WindowOfABump(t *testing.T) {
+	const rtt = 10 * time.Millisecond
+	bubble(t, func(r *rig) {
+		r.start()
+		r.publish(resourceslice.Pool{Devices: tainted(64 * 64)})
+		r.s.ResetJournal()
+		r.s.Inject(apitest.Fault{Match: apitest.Match{Resource: "resourceslices", Verb: "create,update,delete"}, Latency: rtt})
+		before := r.window()
+		r.publish(resourceslice.Pool{Devices: tainted(64*64 + 64)})
+		r.expect("one slice more, and nine to spare", 1+9, 64, 0)
+		// The window opens with the answer to the first write.
+		if window, want := r.window()-before, time.Duration((74-1+7)/8)*rtt; window > want {
+			t.Errorf("incomplete for %v, want %v at most", window, want)
+		}
+	})
+}
+
+// U9: a slice that is there twice is deleted, and Pods that wait are not woken
+// up. The consumer of the rig asserts I2.
+func TestU9RedundantSlice(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start()
+		r.publish(pools(device(1, "a")))
+		r.s.ResetJournal()
+		r.foreign(func() { r.there(live("zz", 1, 1, device(1, "a"))) })
+		r.settle(time.Minute)
+		r.expect("repair", 0, 1, 1)
+	})
+}
+
+// U10: two writers rewrite each other's slices without end and without a word.
+func TestU10TwoWriters(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.consumer.tolerate(true)
+		other := &rig{T: r.T, s: r.s, consumer: r.consumer}
+		r.start()
+		other.start(func(cfg *resourceslice.Config) { cfg.Name = "other" })
+		r.set(pools(device(1, "a")))
+		r.settle(time.Second)
+		other.set(pools(device(1, "b")))
+		r.settle(time.Hour)
+		total := 0
+		for _, n := range r.writes() {
+			total += n
+		}
+		if total > 60 {
+			t.Errorf("%d writes in an hour", total)
+		}
+		contended, n := has[*resourceslice.ContendedError](r)
+		if n != 1 || contended.Manager != "other" {
+			t.Errorf("reported %v, want the other writer once", r.reported())
+		}
+		other.halt()
+	})
+}
+
+// U11: nothing is said for ever when slices can't be listed, and the caller
+// waits.
+func TestU11NotAllowedToList(t *testing.T) {
+	bubble(t, func(r *rig) {
+		allow := r.s.Inject(apitest.Fault{Match: apitest.Match{Resource: "resourceslices", User: apitest.NodeUser(node).Name}, Status: apitest.Forbidden("resourceslices", "", "no")})
+		r.start()
+		begin := time.Now()
+		r.set(pools(device(1, "a")))
+		if time.Since(begin) != 0 {
+			t.Error("Set waited")
+		}
+		r.settle(10 * time.Minute)
+		forbidden, n := has[*resourceslice.ForbiddenError](r)
+		if n != 1 || forbidden.Verb != "list" {
+			t.Errorf("reported %v", r.reported())
+		}
+		allow()
+		r.settle(time.Minute)
+		if len(r.devices()) != 1 {
+			t.Error("not published after the permission was there")
+		}
+	})
+}
+
+// U13: one create and all others again, half a minute later.
+func TestU13OneSliceDeleted(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start()
+		r.publish(resourceslice.Pool{Devices: tainted(640)})
+		r.s.ResetJournal()
+		r.foreign(func() { apitest.Delete[sliceType](r.s, "", r.slices()[4].Name) })
+		r.settle(1100 * time.Millisecond)
+		r.expect("repair", 1, 0, 0)
+		if n := len(r.reported()); n != 0 {
+			t.Errorf("reported %v", r.reported())
+		}
+	})
+}
+
+// U14: conflicts and slices that are gone are reported as errors.
+func TestU14RacesAreNotErrors(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start()
+		r.publish(resourceslice.Pool{Devices: tainted(200)})
+		r.s.ResetJournal()
+		defer r.s.StallWatches(apitest.Match{User: r.user.Name})()
+		all := tainted(200)
+		for i := range 4 {
+			all[i*64] = device(i*64, "b")
+		}
+		r.consumer.tolerate(true)
+		names := r.slices()
+		apitest.Delete[sliceType](r.s, "", names[0].Name)
+		apitest.Edit(r.s, "", names[1].Name, func(s sliceType) { s.Labels = map[string]string{"a": "b"} })
+		r.publish(resourceslice.Pool{Devices: all})
+		if n := len(r.reported()); n != 0 {
+			t.Errorf("reported %v", r.reported())
+		}
+		if len(r.devices()) != 200 {
+			t.Errorf("%d devices", len(r.devices()))
+		}
+		for _, s := range r.slices() {
+			if s.Name == names[1].Name && s.Labels["a"] != "b" {
+				t.Error("somebody else's label is gone")
+			}
+		}
+	})
+}
+
+// U15: any 404 makes the client ask all versions, and it may stay on a wrong
+// one.
+func TestU15VersionRotation(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start()
+		r.publish(resourceslice.Pool{Devices: tainted(200)})
+		r.s.ResetJournal()
+		r.s.Serve(resourcev1.SchemeGroupVersion, false)
+		r.s.Serve(resourcev1beta1.SchemeGroupVersion, true)
+		r.s.DropWatches(apitest.Match{User: r.user.Name})
+		all := tainted(200)
+		all[0] = device(0, "b")
+		r.publish(resourceslice.Pool{Devices: all})
+		r.expect("v1beta1", 0, 1, 0)
+		r.s.Serve(resourcev1beta1.SchemeGroupVersion, false)
+		r.s.Serve(resourcev1beta2.SchemeGroupVersion, true)
+		all[0] = device(0, "c")
+		r.publish(resourceslice.Pool{Devices: all}) // finds out by the write
+		if got := r.writes(); got["update"] != 2 || got["create"]+got["delete"] != 0 {
+			t.Errorf("v1beta2: writes %v, want two updates, of which one failed", got)
+		}
+		r.s.Serve(resourcev1.SchemeGroupVersion, true)
+		r.settle(2 * time.Hour)
+		r.s.ResetJournal()
+		all[0] = device(0, "d")
+		r.publish(resourceslice.Pool{Devices: all})
+		if n := r.s.Count(apitest.Match{Verb: "update", Func: func(q apitest.Request) bool { return q.Version == "v1" }}); n != 1 {
+			t.Errorf("not back on v1: %v", r.s.Journal())
+		}
+		r.foreign(func() { apitest.Delete[sliceType](r.s, "", r.slices()[0].Name) }) // a genuine 404
+		r.settle(time.Minute)
+		if n := r.s.Count(apitest.Match{Func: func(q apitest.Request) bool { return q.Version != "v1" && q.Resource == "resourceslices" }}); n != 0 {
+			t.Error("a slice that is gone was taken for a version that is gone")
+		}
+	})
+}
+
+func TestNoVersionIsServed(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.s.Serve(resourcev1.SchemeGroupVersion, false)
+		r.start()
+		r.set(pools(device(1, "a")))
+		r.settle(time.Hour)
+		if _, n := has[*resourceslice.UnavailableError](r); n != 1 {
+			t.Errorf("reported %v", r.reported())
+		}
+		if n := len(r.s.Journal()); n > 150 {
+			t.Errorf("%d requests in an hour", n)
+		}
+		r.s.Serve(resourcev1.SchemeGroupVersion, true)
+		r.settle(6 * time.Minute)
+		if len(r.devices()) != 1 {
+			t.Error("not published when it is")
+		}
+	})
+}
+
+func TestCountersNeedV1(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.s.Serve(resourcev1.SchemeGroupVersion, false)
+		r.s.Serve(resourcev1beta1.SchemeGroupVersion, true)
+		r.start()
+		r.set(gpus(2))
+		r.settle(time.Hour / 2)
+		r.expect("v1beta1", 0, 0, 0)
+		if err := r.c.Wait(r.Context(), pool); !errors.As(err, new(*resourceslice.UnsupportedError)) {
+			t.Errorf("Wait = %v", err)
+		}
+		r.s.Serve(resourcev1.SchemeGroupVersion, true)
+		r.settle(2 * time.Hour)
+		r.expect("v1", 2, 0, 0)
+	})
+}
+
+// U16: two nodes that give their cluster-wide pools one name delete each
+// other's slices.
+func TestU16PoolOfAnotherNode(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.s.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n2"}})
+		all := resourceslice.Pool{Devices: []resourcev1.Device{device(1, "a")}, Nodes: resourceslice.NodeSelection{AllNodes: true}}
+		onNode := func(name string) func(*resourceslice.Config) {
+			return func(cfg *resourceslice.Config) {
+				cs := r.s.Client(apitest.Admin)
+				cfg.Client, cfg.NodeName, cfg.Owner = cs, name, resourceslice.NodeOwner(cs.CoreV1().Nodes(), name)
+			}
+		}
+		other := &rig{T: r.T, s: r.s, consumer: r.consumer}
+		other.start(onNode("n2"))
+		other.publish(all)
+		r.expect("the other node", 1, 0, 0)
+		r.start(onNode(node))
+		all.Devices = append(all.Devices, device(2, "a"))
+		r.set(all)
+		r.settle(time.Hour)
+		r.expect("this node", 0, 0, 0)
+		if _, n := has[*resourceslice.ContendedError](r); n != 1 {
+			t.Errorf("reported %v", r.reported())
+		}
+		r.consumer.remove()
+		other.c.Remove(pool)
+		other.wait()
+		r.settle(2 * time.Minute)
+		r.expect("when the other has given it up", 1, 0, 1)
+		other.halt()
+	})
+}
+
+// U17, S12: labels and owners of slices that are there are never looked at.
+func TestU17LabelsAndOwners(t *testing.T) {
+	bubble(t, func(r *rig) {
+		s := live("s1", 1, 1, device(1, "a"))
+		s.Labels = map[string]string{"theirs": "x"}
+		s.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node, UID: "of-an-earlier-life"}}
+		r.foreign(func() { r.s.Put(s) })
+		r.start(func(cfg *resourceslice.Config) { cfg.Labels = map[string]string{"ours": "y"} })
+		r.publish(pools(device(1, "a")))
+		r.expect("adoption", 0, 1, 0)
+		got := r.slices()[0]
+		owner := apitest.Get[*corev1.Node](r.s, "", node)
+		if !maps.Equal(got.Labels, map[string]string{"theirs": "x", "ours": "y"}) || len(got.OwnerReferences) != 1 || got.OwnerReferences[0].UID != owner.UID {
+			t.Errorf("metadata %v %v", got.Labels, got.OwnerReferences)
+		}
+		if got.Spec.Pool.Generation != 1 {
+			t.Errorf("generation %d", got.Spec.Pool.Generation)
+		}
+	})
+}
+
+// U18: deletes of what is gone already.
+func TestU18NoRedundantDeletes(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start()
+		r.publish(resourceslice.Pool{Devices: tainted(640)})
+		r.s.ResetJournal()
+		r.consumer.remove()
+		defer r.s.StallWatches(apitest.Match{User: r.user.Name})()
+		r.c.Remove(pool)
+		r.wait()
+		r.settle(10 * time.Second)
+		r.expect("Remove with a watch that delivers nothing", 0, 0, 10)
+	})
+}
+
+// U19: fields whose absence leads to a 422, or which the helper doesn't know.
+func TestU19FieldsOfOtherGates(t *testing.T) {
+	bubble(t, func(r *rig) {
+		list := device(1, "a")
+		list.Attributes["list"] = resourcev1.DeviceAttribute{StringValues: []string{"a", "b"}}
+		r.start()
+		r.set(pools(list, device(2, "a")))
+		r.settle(time.Minute)
+		if _, n := has[*resourceslice.InvalidError](r); n != 1 {
+			t.Errorf("list attribute: reported %v", r.reported())
+		}
+		if got := r.devices(); len(got) != 1 || got["dev-00002"].Name == "" {
+			t.Errorf("devices %v, want the one without", got)
+		}
+		mapped := device(3, "a")
+		mapped.NodeAllocatableResources = map[corev1.ResourceName]resourcev1.NodeAllocatableResource{
+			"cpu": {Mapping: &resourcev1.NodeAllocatableMapping{DeviceMultiplier: new(quantity("1"))}},
+		}
+		r.set(pools(mapped))
+		r.settle(time.Minute)
+		dropped, n := has[*resourceslice.DroppedFieldsError](r)
+		if n != 1 || fmt.Sprint(dropped.Fields) != "[devices.nodeAllocatableResources]" {
+			t.Errorf("node allocatable resource: reported %v", r.reported())
+		}
+	})
+}
