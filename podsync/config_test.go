@@ -1,0 +1,96 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podsync_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/kubewright/kubewright/internal/apitest"
+	"github.com/kubewright/kubewright/podsync"
+	"github.com/kubewright/kubewright/podsync/podsynctest"
+)
+
+func TestConfigProblemsAllAtOnce(t *testing.T) {
+	_, err := podsync.New(podsync.Config{
+		Owns:          func(*corev1.Pod) bool { return true },
+		Relist:        time.Millisecond,
+		MaxCalls:      -1,
+		StatusWriters: -1,
+		RetryMin:      time.Minute,
+		RetryMax:      time.Second,
+		CallTimeout:   -1,
+		Policy:        podsync.Policy{Lost: 7, ReleaseAfter: -1, OrphanDelay: -1},
+	})
+	if err == nil || !strings.HasPrefix(err.Error(), "podsync: invalid config: ") {
+		t.Fatalf("error %v", err)
+	}
+	for _, name := range []string{
+		"Client", "Provider", "NodeName", "Owns", "Relist", "MaxCalls", "StatusWriters", "RetryMax", "CallTimeout",
+		"Policy.Lost", "Policy.ReleaseAfter", "Policy.OrphanDelay",
+	} {
+		if !strings.Contains(err.Error(), name+":") {
+			t.Errorf("%s is missing in %v", name, err)
+		}
+	}
+}
+
+func TestConfigDefaultsAreValid(t *testing.T) {
+	cfg := podsync.Config{
+		Client:   apitest.New(apitest.Options{}).Client(apitest.Admin).CoreV1(),
+		Provider: podsynctest.NewBackend(podsynctest.Options{}).Connect(),
+		NodeName: "n",
+	}
+	c, err := podsync.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Name() != "podsync" || c.Ready().Name() != "podsync" {
+		t.Errorf("names %q, %q", c.Name(), c.Ready().Name())
+	}
+	cfg.RetryMin = 10 * time.Minute // beyond the default of RetryMax
+	if _, err := podsync.New(cfg); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestErrors(t *testing.T) {
+	err := errors.New("no")
+	if podsync.RetryAfter(nil, time.Second) != nil {
+		t.Error("RetryAfter of no error is one")
+	}
+	if !errors.Is(podsync.RetryAfter(err, time.Second), err) {
+		t.Error("RetryAfter hides its error")
+	}
+	if got := podsync.Reject("Reason", "message").Error(); got != "Reason: message" {
+		t.Error(got)
+	}
+	if got := (podsync.Ref{UID: "u", Namespace: "ns", Name: "n"}).String(); got != "ns/n(u)" {
+		t.Error(got)
+	}
+	if podsync.StageReleased.String() != "Released" || podsync.Stage(99).String() != "Unknown" {
+		t.Error("names of stages")
+	}
+}
+
+func TestReportsBeforeAndAfterRun(t *testing.T) {
+	bubble(t, podsynctest.Options{}, func(w *world) {
+		w.run()
+		pod := w.bind(newPod("a"))
+		w.stop()
+		w.c.Report(podsync.State{Ref: podsync.RefOf(pod), Stopped: true})
+		if err := w.c.Run(context.Background()); !errors.Is(err, podsync.ErrAlreadyRun) {
+			t.Errorf("second Run: %v", err)
+		}
+		if err := w.c.Evict(podsync.Ref{UID: "nobody"}, podsync.Eviction{}); !errors.Is(err, podsync.ErrNotFound) {
+			t.Errorf("evicting nobody: %v", err)
+		}
+		w.expectPhase("a", corev1.PodRunning)
+	})
+}

@@ -1,0 +1,186 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podsync
+
+import (
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+// What follows from the answers of the API: 3.6 of the specification.
+func TestAPIResults(t *testing.T) {
+	reported := func() *scene { return running().says(runs()) }
+	stopped := func() *scene { return running(deletedWithin(30)).says(exited(0, true)) }
+	answer := func(s *scene, same bool, edit ...func(*corev1.Pod)) *scene {
+		c := s.writing(tick, OpPatch)
+		resp := s.pod.DeepCopy()
+		resp.ResourceVersion = "40"
+		for _, f := range edit {
+			f(resp)
+		}
+		s.settled(s.r, tick, c, resp, same)
+		return s
+	}
+	fail := func(s *scene, n int, err error) *scene {
+		for range n {
+			s.writing(tick, OpPatch)
+			s.failed(s.r, tick, err)
+		}
+		return s
+	}
+	refuse := func(s *scene, n int) *scene {
+		for range n {
+			s.refuse(s.writing(tick, OpPatch))
+		}
+		return s
+	}
+	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "a", errFailed)
+	for _, tc := range []struct {
+		name  string
+		scene *scene
+		at    instant // after tick
+		write Op
+		final bool
+	}{
+		{name: "to be written", scene: reported(), write: OpPatch},
+		{name: "200, as sent", scene: answer(reported(), true)},
+		{name: "200, with somebody else's change", scene: answer(reported(), false), write: OpPatch},
+		{name: "200, but a report came meanwhile", scene: func() *scene {
+			s := reported()
+			c := s.writing(tick, OpPatch)
+			s.says(exited(1, false))
+			s.settled(s.r, tick, c, s.pod, true)
+			return s
+		}(), at: time.Second, write: OpPatch},
+		{name: "200, and the watch was faster", scene: func() *scene {
+			s := reported()
+			c := s.writing(tick, OpPatch)
+			resp := s.pod.DeepCopy()
+			resp.ResourceVersion = "40"
+			s.desire(s.r, tick, resp.DeepCopy())
+			s.settled(s.r, tick, c, resp, true)
+			return s
+		}()},
+		{name: "200, and the watch comes later", scene: func() *scene {
+			s := answer(reported(), true)
+			s.desire(s.r, tick, s.pod.DeepCopy())
+			return s
+		}()},
+		{name: "an older version comes late", scene: func() *scene {
+			old := testPod()
+			s := answer(reported(), true)
+			s.desire(s.r, tick, old)
+			return s
+		}()},
+		{name: "it was there already", scene: func() *scene {
+			s := reported()
+			s.settled(s.r, tick, s.writing(tick, OpPatch), nil, true)
+			return s
+		}()},
+		{name: "final 200", scene: answer(stopped(), true, phase(corev1.PodFailed)), write: OpDelete, final: true},
+		{name: "404: wait for the watch", scene: reported().with(func(s *scene) { s.writing(tick, OpPatch); s.missing(tick) }), at: goneAfter - 1},
+		{name: "404: ask", scene: reported().with(func(s *scene) { s.writing(tick, OpPatch); s.missing(tick) }), at: goneAfter, write: OpGet},
+		{name: "404, and it is there", scene: reported().with(func(s *scene) { s.writing(tick, OpPatch); s.missing(tick); s.read(s.r, tick, s.pod) }), write: OpPatch},
+		{name: "404 twice: removed", scene: reported().with(func(s *scene) { s.writing(tick, OpPatch); s.missing(tick); s.read(s.r, tick, nil) }), at: time.Hour},
+		{name: "409: read", scene: reported().with(func(s *scene) { s.writing(tick, OpPatch); s.conflicted(s.r, tick) }), write: OpGet},
+		{name: "409: read, and again", scene: reported().with(func(s *scene) { s.writing(tick, OpPatch); s.conflicted(s.r, tick); s.read(s.r, tick, s.pod) }), write: OpPatch},
+		{name: "409 again and again: seldom", scene: reported().with(func(s *scene) {
+			for range 9 {
+				s.writing(tick, OpPatch)
+				s.conflicted(s.r, tick)
+			}
+		})},
+		{name: "422: held", scene: refuse(reported(), 1), at: 24 * time.Hour},
+		{name: "422: until it changes", scene: refuse(reported(), 1).says(runs()), write: OpPatch},
+		{name: "422 final: what can't be invalid", scene: refuse(stopped(), 1), write: OpPatch},
+		{name: "422 final twice: done without", scene: refuse(stopped(), 2), write: OpDelete, final: true},
+		{name: "503: backoff", scene: fail(reported(), 1, errFailed)},
+		{name: "503: again", scene: fail(reported(), 1, errFailed), at: time.Second, write: OpPatch},
+		{name: "503 for ever: again", scene: fail(reported(), 1000, errFailed), at: time.Minute, write: OpPatch},
+		{name: "Retry-After", scene: fail(reported(), 1, apierrors.NewTooManyRequests("later", 20)), at: 19 * time.Second},
+		{name: "403: seldom", scene: fail(reported(), 1, forbidden), at: time.Minute - 1},
+		{name: "403: again", scene: fail(reported(), 1, forbidden), at: time.Minute, write: OpPatch},
+		{name: "somebody undoes the end", scene: ended().now(phase(corev1.PodRunning)), write: OpPatch},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s := tc.scene
+			s.advance(s.r, tick+tc.at)
+			if got, _ := s.nextWrite(s.r, tick+tc.at); got.op != tc.write {
+				t.Errorf("write %q, want %q", got.op, tc.write)
+			}
+			if s.final != tc.final {
+				t.Errorf("final %v, want %v", s.final, tc.final)
+			}
+		})
+	}
+}
+
+// Where somebody undoes each of our writes, they become rarer.
+func TestRepairsBecomeRarer(t *testing.T) {
+	s := running()
+	for i := range 20 {
+		s.now(func(p *corev1.Pod) { p.ResourceVersion = string(rune('3'+i/10)) + string(rune('0'+i%10)) })
+		c := s.writing(tick, OpPatch)
+		resp := s.pod.DeepCopy()
+		s.settled(s.r, tick, c, resp, true)
+	}
+	if s.writeAt < tick+s.r.retry.Cap/2 {
+		t.Errorf("the next repair is due %v later", s.writeAt-tick)
+	}
+	s.says(runs())
+	if s.repairs != 0 {
+		t.Error("a report doesn't end it")
+	}
+}
+
+// The API server before 1.34 keeps no generation of pods.
+func TestUpdatesWithoutGeneration(t *testing.T) {
+	zero := func(p *corev1.Pod) { p.Generation = 0 }
+	s := fresh(zero).calls(OpStart, 0, runs())
+	if s.changed() {
+		t.Error("changed at once")
+	}
+	s.now(func(p *corev1.Pod) { p.Labels = map[string]string{"a": "b"} })
+	if s.changed() {
+		t.Error("a label counts as a change")
+	}
+	for name, edit := range map[string]func(*corev1.Pod){
+		"image":      func(p *corev1.Pod) { p.Spec.Containers[0].Image = "other" },
+		"deadline":   func(p *corev1.Pod) { p.Spec.ActiveDeadlineSeconds = new(int64(5)) },
+		"toleration": func(p *corev1.Pod) { p.Spec.Tolerations = []corev1.Toleration{{Key: "k"}} },
+		"ephemeral": func(p *corev1.Pod) {
+			p.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "debug"}}}
+		},
+	} {
+		if s := fresh(zero).calls(OpStart, 0, runs()).now(edit); !s.changed() {
+			t.Errorf("%s does not count as a change", name)
+		}
+	}
+}
+
+// The first status waits for the pod to run: P1.
+func TestMergeUntil(t *testing.T) {
+	pending := &State{Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: "c", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{}}}}}}
+	for name, tc := range map[string]struct {
+		scene *scene
+		want  instant
+	}{
+		"not started":        {fresh(), tick - 9*time.Second},
+		"starting":           {fresh().calls(OpStart, 0), tick - 9*time.Second},
+		"started, waiting":   {fresh().calls(OpStart, 0, pending), tick - 9*time.Second},
+		"started, runs":      {fresh().calls(OpStart, 0, runs()), 0},
+		"waiting, but known": {fresh(func(p *corev1.Pod) { p.Status.StartTime = &metav1.Time{Time: time.Unix(1, 0)} }).calls(OpStart, 0, pending), 0},
+		"ending":             {running().now(deletedWithin(30)), tick + time.Second},
+	} {
+		if got := tc.scene.mergeUntil(tc.scene.r); got != tc.want {
+			t.Errorf("%s: %v, want %v", name, got, tc.want)
+		}
+	}
+}

@@ -1,0 +1,271 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podsync
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kubewright/kubewright/internal/backoff"
+)
+
+// The tables below are the transitions T1 to T20 of a pod, without goroutines,
+// clients or clocks: what has happened, and what is to be done then.
+
+const tick = time.Minute // the present of the tables, as an instant
+
+func testRules() *rules {
+	return &rules{
+		relist: 10 * time.Second, pendingAfter: time.Second,
+		retry:   backoff.Policy{Base: time.Second, Cap: time.Minute},
+		epoch:   time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),
+		updates: true, releases: true,
+	}
+}
+
+func testPod(edit ...func(*corev1.Pod)) *corev1.Pod {
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "a", UID: "u", Generation: 1, ResourceVersion: "10"},
+		Spec: corev1.PodSpec{
+			RestartPolicy:                 corev1.RestartPolicyNever,
+			TerminationGracePeriodSeconds: new(int64(30)),
+			Containers:                    []corev1.Container{{Name: "c"}},
+		},
+		Status: corev1.PodStatus{Phase: corev1.PodPending},
+	}
+	for _, f := range edit {
+		f(pod)
+	}
+	return pod
+}
+
+func phase(p corev1.PodPhase) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) { pod.Status.Phase = p }
+}
+
+func deletedWithin(seconds int64) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) {
+		pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = &metav1.Time{Time: time.Unix(1, 0)}, &seconds
+		pod.ResourceVersion = "30"
+	}
+}
+
+func finalizer(pod *corev1.Pod) { pod.Finalizers = []string{"f"} }
+
+func ran(pod *corev1.Pod) {
+	pod.Status.Phase, pod.Status.ObservedGeneration = corev1.PodRunning, 1
+	pod.Status.StartTime = &metav1.Time{Time: time.Unix(1, 0)}
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
+}
+
+func runs() *State {
+	return &State{Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{
+		Name: "c", Ready: true, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}},
+	}}}}
+}
+
+func exited(code int32, stopped bool) *State {
+	return &State{Stopped: stopped, Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{
+		Name: "c", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code}},
+	}}}}
+}
+
+// A scene is a track to which things have happened.
+type scene struct {
+	*track
+	r    *rules
+	seq  uint64
+	free bool
+}
+
+func newScene(pod *corev1.Pod) *scene {
+	s := &scene{track: &track{ref: RefOf(pod), want: 1, since: tick - 10*time.Second}, r: testRules(), free: true}
+	s.desire(s.r, s.since, pod)
+	s.inCache = true
+	return s
+}
+
+// fresh is a pod that was never started; waiting to be looked at.
+func fresh(edit ...func(*corev1.Pod)) *scene {
+	s := newScene(testPod(edit...))
+	s.classify(s.r, s.since)
+	return s
+}
+
+// adopted is a pod that the provider held at the start.
+func adopted(st *State, edit ...func(*corev1.Pod)) *scene {
+	s := newScene(testPod(edit...))
+	s.says(st)
+	s.classify(s.r, s.since)
+	return s
+}
+
+// running is a pod that has been started and written.
+func running(edit ...func(*corev1.Pod)) *scene {
+	s := adopted(runs(), append([]func(*corev1.Pod){ran}, edit...)...)
+	s.stored, s.stale = s.want, false
+	return s
+}
+
+func (s *scene) now(edit ...func(*corev1.Pod)) *scene {
+	pod := s.pod.DeepCopy()
+	pod.ResourceVersion = "20"
+	for _, f := range edit {
+		f(pod)
+	}
+	s.desire(s.r, tick, pod)
+	return s
+}
+
+func (s *scene) says(st *State) *scene {
+	s.seq++
+	s.observe(s.r, tick, s.seq, st, uint64(1000+s.seq), false)
+	return s
+}
+
+// calls begins a call, and ends it if it has a result.
+func (s *scene) calls(op Op, grace time.Duration, results ...any) *scene {
+	s.seq++
+	c := s.began(tick, s.seq, step{op: op, grace: grace})
+	c.cancel = func() {}
+	if len(results) == 0 {
+		return s
+	}
+	s.seq++
+	st := &State{}
+	var err error
+	switch r := results[0].(type) {
+	case *State:
+		st = r
+	case error:
+		err = r
+	}
+	s.returned(s.r, tick, s.seq, st, uint64(1000+s.seq), err)
+	return s
+}
+
+func (s *scene) with(f func(*scene)) *scene { f(s); return s }
+
+var errFailed = errors.New("failed")
+
+func TestPlan(t *testing.T) {
+	stopAccepted := func(s *scene) *scene { return s.calls(OpStop, 30*time.Second, runs()) }
+	for _, tc := range []struct {
+		name   string
+		scene  *scene
+		at     instant // after tick
+		stage  Stage
+		call   Op
+		grace  time.Duration
+		cancel bool
+		write  Op
+	}{
+		{name: "unsynced: nothing", scene: newScene(testPod()), stage: StageUnsynced},
+		{name: "3.4 fresh: start", scene: fresh(), stage: StageWaiting, call: OpStart, write: OpPatch},
+		{name: "3.4 held: adopt", scene: adopted(runs(), ran), stage: StageRunning, write: OpPatch},
+		{name: "3.4 held with an older spec: update", scene: adopted(runs(), ran, func(p *corev1.Pod) { p.Generation = 3 }), stage: StageRunning, call: OpUpdate, write: OpPatch},
+		{name: "3.4 terminal and held: stop, no status", scene: adopted(runs(), phase(corev1.PodFailed)), stage: StageTerminating, call: OpStop, grace: 30 * time.Second},
+		{name: "3.4 terminal and stopped: rest", scene: adopted(exited(0, true), phase(corev1.PodSucceeded)), stage: StageReleased},
+		{name: "3.4 terminal and absent: rest", scene: fresh(phase(corev1.PodFailed)), stage: StageReleased},
+		{name: "3.4 deleted and held: stop", scene: adopted(runs(), ran, deletedWithin(7)), stage: StageTerminating, call: OpStop, grace: 7 * time.Second, write: OpPatch},
+		{name: "3.4 deleted and absent: final status", scene: fresh(ran, deletedWithin(7)), stage: StageStopped, write: OpPatch},
+		{name: "3.4 lost, never restarted: final status", scene: fresh(ran), stage: StageStopped, write: OpPatch},
+		{name: "3.4 lost, always restarted: start", scene: fresh(ran, func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyAlways }), stage: StageWaiting, call: OpStart, write: OpPatch},
+
+		{name: "T1 name taken: wait", scene: fresh().with(func(s *scene) { s.free = false }), stage: StageWaiting, write: OpPatch},
+		{name: "T1 name taken, overlap", scene: fresh().with(func(s *scene) { s.free, s.r.policy.Overlap = false, true }), stage: StageWaiting, call: OpStart, write: OpPatch},
+		{name: "T1 admission first", scene: fresh().with(func(s *scene) { s.r.admits = true }), stage: StageWaiting, call: OpAdmit, write: OpPatch},
+		{name: "T1 admitted: start", scene: fresh().with(func(s *scene) { s.r.admits = true }).calls(OpAdmit, 0, nil), stage: StageWaiting, call: OpStart, write: OpPatch},
+		{name: "T2 started", scene: fresh().calls(OpStart, 0, runs()), stage: StageRunning, write: OpPatch},
+		{name: "T2 starting: one call", scene: fresh().calls(OpStart, 0), stage: StageStarting, write: OpPatch},
+		{name: "T3 start failed: backoff", scene: fresh().calls(OpStart, 0, errFailed), stage: StageStarting, write: OpPatch},
+		{name: "T3 start failed: again", scene: fresh().calls(OpStart, 0, errFailed), at: 2 * time.Second, stage: StageStarting, call: OpStart, write: OpPatch},
+		{name: "T3 RetryAfter: not yet", scene: fresh().calls(OpStart, 0, RetryAfter(errFailed, time.Hour)), at: 59 * time.Minute, stage: StageStarting, write: OpPatch},
+		{name: "T3 RetryAfter: now", scene: fresh().calls(OpStart, 0, RetryAfter(errFailed, time.Hour)), at: time.Hour, stage: StageStarting, call: OpStart, write: OpPatch},
+		{name: "T3 update ends the backoff", scene: fresh().calls(OpStart, 0, errFailed).now(func(p *corev1.Pod) { p.Generation = 2 }), stage: StageStarting, call: OpStart, write: OpPatch},
+		{name: "T4 admission refused", scene: fresh().calls(OpAdmit, 0, Reject("R", "m")), stage: StageStopped, write: OpPatch},
+		{name: "T4 start refused: stop what there may be", scene: fresh().calls(OpStart, 0, Reject("R", "m")), stage: StageTerminating, call: OpStop, grace: time.Second},
+		{name: "T5 update", scene: running().now(func(p *corev1.Pod) { p.Generation = 2 }), stage: StageRunning, call: OpUpdate, write: OpPatch},
+		{name: "T5 update failed: backoff", scene: running().now(func(p *corev1.Pod) { p.Generation = 2 }).calls(OpUpdate, 0, errFailed), stage: StageRunning, write: OpPatch},
+		{name: "T5 updated", scene: running().now(func(p *corev1.Pod) { p.Generation = 2 }).calls(OpUpdate, 0, runs()), stage: StageRunning, write: OpPatch},
+		{name: "T5 no updater", scene: running().now(func(p *corev1.Pod) { p.Generation = 2 }).with(func(s *scene) { s.r.updates = false }), stage: StageRunning, write: OpPatch},
+		{name: "T6 report", scene: running().says(runs()), stage: StageRunning, write: OpPatch},
+		{name: "T6 nothing new", scene: running(), stage: StageRunning},
+		{name: "T7 changed by others", scene: running().now(), stage: StageRunning, write: OpPatch},
+		{name: "T8 work done: stop, status later", scene: running().says(exited(0, false)), stage: StageTerminating, call: OpStop, grace: 30 * time.Second},
+		{name: "T8a stopped by itself: final status", scene: running().says(exited(0, true)), stage: StageStopped, write: OpPatch},
+		{name: "T9 absent once: nothing", scene: running().with(func(s *scene) { s.absent(s.r, tick, 90, false) }), stage: StageRunning},
+		{name: "T9 absent twice at once: nothing", scene: running().with(func(s *scene) { s.absent(s.r, tick, 90, false); s.absent(s.r, tick, 91, false) }), stage: StageRunning},
+		{name: "T9 absent twice: lost", scene: running().with(func(s *scene) { s.absent(s.r, tick-10*time.Second, 90, false); s.absent(s.r, tick, 91, false) }), stage: StageTerminating, call: OpStop, grace: time.Second},
+		{name: "T9 absent and not found: lost", scene: running().with(func(s *scene) { s.absent(s.r, tick, 90, true) }), stage: StageTerminating, call: OpStop, grace: time.Second},
+		{name: "T9 absent from a list that began before it was seen", scene: running().with(func(s *scene) { s.absent(s.r, tick, 0, true) }), stage: StageRunning},
+		{name: "T9 absent: inspect", scene: running().with(func(s *scene) { s.r.inspects = true; s.absent(s.r, tick, 90, false) }), stage: StageRunning, call: OpInspect},
+		{name: "T10 deleted while starting: cancel", scene: fresh().calls(OpStart, 0).now(deletedWithin(30)), stage: StageTerminating, cancel: true},
+		{name: "T10 deleted", scene: running().now(deletedWithin(20)), stage: StageTerminating, call: OpStop, grace: 20 * time.Second},
+		{name: "T10 deleted with grace 0", scene: running().now(deletedWithin(0)), stage: StageTerminating, call: OpStop, grace: time.Second},
+		{name: "T10 failed by somebody", scene: running().now(phase(corev1.PodFailed)), stage: StageTerminating, call: OpStop, grace: 30 * time.Second},
+		{name: "T10 deadline", scene: running(func(p *corev1.Pod) { p.Spec.ActiveDeadlineSeconds = new(int64(1)) }), stage: StageTerminating, call: OpStop, grace: 30 * time.Second},
+		{name: "T11 grace shortened during Stop: cancel", scene: running().now(deletedWithin(20)).calls(OpStop, 20*time.Second).with(func(s *scene) { s.finish(tick, StopDeleted, nil, 5*time.Second) }), stage: StageTerminating, cancel: true},
+		{name: "T11 grace shortened after Stop: again", scene: stopAccepted(running().now(deletedWithin(30))).with(func(s *scene) { s.finish(tick, StopDeleted, nil, 5*time.Second) }), stage: StageTerminating, call: OpStop, grace: 5 * time.Second},
+		{name: "T12 stop failed: backoff", scene: running().now(deletedWithin(20)).calls(OpStop, 20*time.Second, errFailed), stage: StageTerminating},
+		{name: "T12 stop failed: again, in full", scene: running().now(deletedWithin(20)).calls(OpStop, 20*time.Second, errFailed), at: 2 * time.Second, stage: StageTerminating, call: OpStop, grace: 20 * time.Second, write: OpPatch},
+		{name: "T13 stop accepted: wait", scene: stopAccepted(running().now(deletedWithin(30))), at: 31 * time.Second, stage: StageTerminating, write: OpPatch},
+		{name: "T13 grace over: again, with what is left", scene: stopAccepted(running().now(deletedWithin(30))), at: 32 * time.Second, stage: StageTerminating, call: OpStop, grace: time.Second, write: OpPatch},
+		{name: "T14 stopped by return", scene: running().now(deletedWithin(30)).calls(OpStop, 30*time.Second, exited(0, true)), stage: StageStopped, write: OpPatch},
+		{name: "T14 stopped by report", scene: stopAccepted(running().now(deletedWithin(30))).says(exited(0, true)), stage: StageStopped, write: OpPatch},
+		{name: "T14 stopped by absence", scene: stopAccepted(running().now(deletedWithin(30))).with(func(s *scene) { s.absent(s.r, tick, 90, false) }), stage: StageStopped, write: OpPatch},
+		{name: "T14 stopped by not found", scene: running().now(deletedWithin(30)).calls(OpStop, 30*time.Second, ErrNotFound), stage: StageStopped, write: OpPatch},
+		{name: "T14 failed stop and one absence: not yet", scene: running().now(deletedWithin(30)).calls(OpStop, 30*time.Second, errFailed).with(func(s *scene) { s.absent(s.r, tick, 90, false) }), stage: StageTerminating},
+		{name: "T15 deleted before start", scene: fresh().now(deletedWithin(30)), stage: StageStopped, write: OpPatch},
+		{name: "T16 final status stored", scene: ended(), stage: StageReleased},
+		{name: "T17 deletion", scene: ended(deletedWithin(30)), stage: StageFinal, write: OpDelete},
+		{name: "T17 finalizers left only", scene: ended(finalizer, deletedWithin(0)), stage: StageReleased, call: OpRelease},
+		{name: "T17 deleted: release", scene: ended(deletedWithin(30)).with(func(s *scene) { s.letGo(tick) }), stage: StageReleased, call: OpRelease},
+		{name: "T17 half-done deletion: once more", scene: ended(deletedWithin(30)).with(func(s *scene) { s.letGo(tick) }), at: 30 * time.Second, stage: StageReleased, call: OpRelease, write: OpDelete},
+		{name: "T19 removed: release", scene: ended().with(func(s *scene) { s.vanish(tick) }), stage: StageFinal, call: OpRelease},
+		{name: "T19 removed, no releaser: stop once", scene: ended().with(func(s *scene) { s.r.releases = false; s.vanish(tick) }), stage: StageFinal, call: OpStop, grace: time.Second},
+		{name: "T20 removed while it runs", scene: running().with(func(s *scene) { s.vanish(tick) }), stage: StageTerminating, call: OpStop, grace: time.Second},
+		{name: "3.7 orphan: nothing", scene: orphan(runs()), stage: StageStarting},
+		{name: "3.7 stopped orphan: nothing", scene: orphan(exited(0, true)), stage: StageFinal},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			now := tick + tc.at
+			s := tc.scene
+			s.advance(s.r, now)
+			call := s.nextCall(s.r, now, s.free)
+			write, _ := s.nextWrite(s.r, now)
+			if got := s.position(); got != tc.stage {
+				t.Errorf("stage %v, want %v", got, tc.stage)
+			}
+			if call.op != tc.call || call.op == OpStop && call.grace != tc.grace || call.cancel != tc.cancel {
+				t.Errorf("call %q with %v, cancel %v; want %q with %v, cancel %v", call.op, call.grace, call.cancel, tc.call, tc.grace, tc.cancel)
+			}
+			if write.op != tc.write {
+				t.Errorf("write %q, want %q", write.op, tc.write)
+			}
+		})
+	}
+}
+
+// ended is a pod that has ended by itself and whose final status is stored.
+func ended(edit ...func(*corev1.Pod)) *scene {
+	s := running().says(exited(0, true))
+	c := s.writing(tick, OpPatch)
+	done := s.pod.DeepCopy()
+	done.ResourceVersion, done.Status.Phase = "15", corev1.PodSucceeded
+	s.settled(s.r, tick, c, done, true)
+	if len(edit) > 0 {
+		s.now(edit...)
+	}
+	return s
+}
+
+func orphan(st *State) *scene {
+	s := &scene{track: &track{ref: Ref{UID: "o"}, orphan: true, removed: true, known: true}, r: testRules(), free: true}
+	return s.says(st)
+}
