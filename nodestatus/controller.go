@@ -52,7 +52,7 @@ func New(cfg Config) (*Controller, error) {
 	}
 	c := &Controller{
 		cfg:   cfg,
-		epoch: time.Now(),
+		epoch: time.Now().Add(-1), // so that no time is 0, which means never
 		seed:  maphash.MakeSeed(),
 		ready: lifecycle.NewReady(cfg.Name),
 	}

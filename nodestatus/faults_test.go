@@ -227,10 +227,10 @@ func TestRefusals(t *testing.T) {
 func testRefusal(t *testing.T, status *apierrors.StatusError) {
 	s := apitest.New(apitest.Options{})
 	health := &knob[error]{}
-	told := 0
+	told, rounds := 0, 0
 	var failures []Failed
 	w := start(t, s, Config{
-		HealthChecks: []HealthCheck{healthCheck(health)},
+		HealthChecks: []HealthCheck{func(context.Context, string) error { rounds++; return health.get() }},
 		ErrorHandler: func(_ context.Context, _ error, msg string) {
 			if msg == "Failed to write node" {
 				told++
@@ -254,9 +254,16 @@ func testRefusal(t *testing.T, status *apierrors.StatusError) {
 		t.Errorf("the status is %+v", status)
 	}
 	s.ResetJournal()
+	rounds = 0
 	w.pass(time.Hour)
 	if n := s.Count(patches); n < 100 || n > 300 {
 		t.Errorf("%d tries in an hour of refusals", n)
+	}
+	if rounds < 350 {
+		t.Errorf("%d rounds in an hour of refusals: the node is not watched over", rounds)
+	}
+	if err := w.c.Check(nil); err != nil {
+		t.Errorf("Check = %v: to restart the process would not help", err)
 	}
 	if told != 1 {
 		t.Errorf("the error handler was told %d times", told)

@@ -49,8 +49,10 @@ func (st *state) observe(node *corev1.Node, deleted bool) bool {
 	switch {
 	case st.phase == PhaseRegistering:
 		return false // registering finds out by itself
-	case st.phase != PhaseRegistered:
-		// At rest. A Node that is there may be worth a look; that it goes, not.
+	case st.phase == PhaseReplaced:
+		return false // it is not ours, and only Resync may take it
+	case st.phase == PhaseDeleted:
+		// A Node that is there is worth a look; that it goes, not.
 		st.look = st.look || !deleted
 	case deleted || node.UID != st.uid:
 		if node.UID != st.uid && !newer(node.ResourceVersion, st.view.resourceVersion) {

@@ -120,7 +120,8 @@ func (r *work) next() slots.Next {
 	now := r.now()
 	switch {
 	case st.notBefore > now:
-		return slots.Next{Wait: st.notBefore - now}
+		// Rounds go on meanwhile: they are what Live and Check look at.
+		return slots.Next{Wait: st.notBefore - now, NoLaterThanSlot: true}
 	case st.foreign && st.phase == PhaseRegistered && st.nextDrift > now:
 		return slots.Next{Wait: st.nextDrift - now, NoLaterThanSlot: true}
 	}

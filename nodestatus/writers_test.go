@@ -290,3 +290,37 @@ func testEventHandler(t *testing.T) {
 		t.Errorf("registrations (-want +got):\n%s", diff)
 	}
 }
+
+// Under ReplacedExit a node of a fleet keeps off the other object, whatever the
+// event handler shows, until Resync.
+func TestEventHandlerReplacedExit(t *testing.T) { synctest.Test(t, testEventHandlerReplacedExit) }
+
+func testEventHandlerReplacedExit(t *testing.T) {
+	s := apitest.New(apitest.Options{})
+	w := start(t, s, Config{NodeName: "other", Client: s.Client(apitest.Admin).CoreV1(), Template: &corev1.Node{}, OnReplaced: ReplacedExit})
+	if err := w.c.Add(node1); err != nil {
+		t.Fatal(err)
+	}
+	watch(t, w.c, s.Client(apitest.Admin))
+	apitest.Delete[*corev1.Node](s, "", node1)
+	s.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node1}})
+	w.pass(time.Second)
+	for i := range 5 {
+		apitest.Edit(s, "", node1, func(n *corev1.Node) { n.Labels = map[string]string{"i": fmt.Sprint(i)} })
+		w.pass(time.Minute)
+	}
+	if n := w.node(); len(n.Status.Conditions) != 0 {
+		t.Errorf("the other object was written: %v", n.Status.Conditions)
+	}
+	if status, _ := w.c.Status(node1); status.Phase != PhaseReplaced {
+		t.Errorf("the status is %+v", status)
+	}
+	if err := w.c.Live(t.Context(), "other"); err != nil {
+		t.Errorf("Live of the other node: %v", err)
+	}
+	w.c.Resync(node1)
+	w.pass(time.Second)
+	if ready := w.condition(corev1.NodeReady); ready.Status != corev1.ConditionTrue {
+		t.Errorf("Ready is %+v after Resync", ready)
+	}
+}
