@@ -132,7 +132,7 @@ func (f *follower) once(ctx context.Context) (err error) {
 		defer func() { err = errors.Join(err, closer.Close()) }()
 	}
 	for {
-		pools, err := stream.Next(ctx)
+		pools, err := f.next(ctx, stream)
 		if err != nil {
 			return err
 		}
@@ -163,24 +163,40 @@ func (f *follower) set(ctx context.Context, name string, pool Pool) {
 	}
 }
 
-// pause waits before the stream is opened again; if the driver is gone for too
-// long meanwhile, its pools get what OnStale says.
+// next waits for a message.
+func (f *follower) next(ctx context.Context, stream Stream) (pools map[string]Pool, err error) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		pools, err = stream.Next(ctx)
+	}()
+	f.await(ctx, done)
+	<-done
+	return pools, err
+}
+
+// pause waits before the stream is opened again.
 func (f *follower) pause(ctx context.Context, d time.Duration) {
-	end := time.Now().Add(d)
-	until := func(t time.Time) {
-		select {
-		case <-ctx.Done():
-		case <-time.After(time.Until(t)):
-		}
+	ctx, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	f.await(ctx, ctx.Done())
+}
+
+// await waits for done. If the driver is gone for too long meanwhile, its pools
+// get what OnStale says.
+func (f *follower) await(ctx context.Context, done <-chan struct{}) {
+	if !f.broken || f.stale || f.opts.OnStale == KeepStale {
+		<-done
+		return
 	}
-	if deadline := f.since.Add(f.opts.StaleAfter); !f.stale && f.opts.OnStale != KeepStale && !deadline.After(end) {
-		until(deadline)
-		if ctx.Err() != nil {
-			return
-		}
+	stale := time.NewTimer(time.Until(f.since.Add(f.opts.StaleAfter)))
+	defer stale.Stop()
+	select {
+	case <-done:
+	case <-stale.C:
 		f.expire(ctx)
+		<-done
 	}
-	until(end)
 }
 
 // expire applies OnStale.

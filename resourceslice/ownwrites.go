@@ -25,9 +25,14 @@ type ownWrites struct {
 	pending map[string]ownWrite
 	// last is the resource version of the last own write of each slice: what
 	// the watch delivers with that one or an earlier one is no news.
-	last map[string]string
+	last map[string]lastWrite
 	// deleted has the slices that this process deletes or has deleted.
 	deleted map[types.UID]bool
+}
+
+type lastWrite struct {
+	resourceVersion string
+	at              time.Time
 }
 
 type ownWrite struct {
@@ -37,7 +42,7 @@ type ownWrite struct {
 }
 
 func newOwnWrites() ownWrites {
-	return ownWrites{pending: map[string]ownWrite{}, last: map[string]string{}, deleted: map[types.UID]bool{}}
+	return ownWrites{pending: map[string]ownWrite{}, last: map[string]lastWrite{}, deleted: map[types.UID]bool{}}
 }
 
 // wrote records what the API server answered to a create or an update, or to a
@@ -46,7 +51,7 @@ func (o *ownWrites) wrote(rec *record) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.pending[rec.Name] = ownWrite{rec: rec, at: time.Now()}
-	o.last[rec.Name] = rec.ResourceVersion
+	o.last[rec.Name] = lastWrite{rec.ResourceVersion, time.Now()}
 }
 
 // gone records that a slice doesn't exist any longer.
@@ -75,7 +80,7 @@ func (o *ownWrites) knows(rec *record) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	last, ok := o.last[rec.Name]
-	return ok && !newer(rec.ResourceVersion, last)
+	return ok && !newer(rec.ResourceVersion, last.resourceVersion)
 }
 
 // knowsDeleted is knows for a slice that is gone; it is forgotten.
@@ -95,8 +100,8 @@ func (o *ownWrites) knowsDeleted(rec *record) bool {
 func (o *ownWrites) writtenWithin(name string, d time.Duration) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	p, ok := o.pending[name]
-	return ok && !p.gone && time.Since(p.at) < d
+	last, ok := o.last[name]
+	return ok && time.Since(last.at) < d
 }
 
 // apply corrects what a store has of a pool, when it was at resource version

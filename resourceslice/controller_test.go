@@ -1,0 +1,334 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package resourceslice_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kubewright/kubewright/internal/apitest"
+	"github.com/kubewright/kubewright/resourceslice"
+)
+
+func TestNewRefuses(t *testing.T) {
+	_, err := resourceslice.New(resourceslice.Config{NodeName: "N!", Driver: "no driver", MinInterval: -1, Concurrency: -1, Labels: map[string]string{"a b": "c"}})
+	for _, field := range []string{"Client", "NodeName", "Owner", "Driver", "MinInterval", "Concurrency", "Labels"} {
+		if !contains(err, field+": ") {
+			t.Errorf("%v does not name %s", err, field)
+		}
+	}
+}
+
+func TestSetRefusesOtherDrivers(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start(func(cfg *resourceslice.Config) { cfg.Driver = driver })
+		err := r.c.Set(resourceslice.PoolID{Driver: "other.example.com", Name: node}, resourceslice.Pool{})
+		if _, ok := errors.AsType[*resourceslice.InvalidError](err); !ok {
+			t.Errorf("Set = %v", err)
+		}
+	})
+}
+
+// TestChangesComeTogether: the first is published at once, the others after
+// MinInterval, together; what takes something from Pods doesn't wait.
+func TestChangesComeTogether(t *testing.T) {
+	bubble(t, func(r *rig) {
+		all := devices(10)
+		r.start()
+		r.publish(resourceslice.Pool{Devices: all})
+		r.s.ResetJournal()
+		r.settle(time.Minute)
+		for i := range 5 {
+			all[i] = device(i, "b")
+			r.set(resourceslice.Pool{Devices: all})
+			r.settle(10 * time.Millisecond)
+		}
+		r.expect("the first of five", 0, 1, 0)
+		r.settle(time.Second)
+		r.expect("the others", 0, 1, 0)
+		r.set(resourceslice.Pool{Devices: all[1:]})
+		r.settle(0)
+		r.expect("one less", 0, 1, 0)
+		all[2].Taints = []resourcev1.DeviceTaint{{Key: "broken", Effect: resourcev1.DeviceTaintEffectNoExecute}}
+		r.set(resourceslice.Pool{Devices: all[1:]})
+		r.settle(0)
+		r.expect("a taint", 0, 1, 0)
+	})
+}
+
+func TestHoldEmpty(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.there(live("s1", 1, 1, device(1, "a")))
+		r.start(func(cfg *resourceslice.Config) { cfg.HoldEmpty = 30 * time.Second })
+		r.set(resourceslice.Pool{}) // the first enumeration at boot
+		r.settle(29 * time.Second)
+		r.expect("within HoldEmpty", 0, 0, 0)
+		r.set(pools(device(1, "a")))
+		r.settle(time.Minute)
+		r.expect("the second enumeration", 0, 0, 0)
+		r.set(resourceslice.Pool{})
+		r.settle(31 * time.Second)
+		r.expect("it is empty indeed", 0, 1, 0)
+	})
+}
+
+func TestWaitsForTheNode(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.foreign(func() { apitest.Delete[*corev1.Node](r.s, "", node) })
+		r.start()
+		r.set(pools(device(1, "a")))
+		r.settle(10 * time.Minute)
+		r.expect("without a Node", 0, 0, 0)
+		if n := r.s.Count(apitest.Match{Verb: "get", Resource: "nodes"}); n > 40 || len(r.reported()) > 0 {
+			t.Errorf("%d requests, reported %v", n, r.reported())
+		}
+		r.foreign(func() { r.s.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}) })
+		r.settle(31 * time.Second)
+		if len(r.devices()) != 1 {
+			t.Error("not published when the Node is there")
+		}
+	})
+}
+
+func TestClusterPools(t *testing.T) {
+	bubble(t, func(r *rig) {
+		cfg := resourceslice.Config{Client: r.s.Client(apitest.Admin)}
+		c, err := resourceslice.New(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.run(c)
+		id := resourceslice.PoolID{Driver: driver, Name: "fabric"}
+		selector := func(zone string) resourceslice.NodeSelection {
+			return resourceslice.NodeSelection{Selector: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+				MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "zone", Operator: corev1.NodeSelectorOpIn, Values: []string{zone}}},
+			}}}}
+		}
+		publish := func(what string, nodes resourceslice.NodeSelection, creates, updates int) {
+			t.Helper()
+			if err := c.Set(id, resourceslice.Pool{Devices: devices(200), Nodes: nodes}); err != nil {
+				t.Fatal(err)
+			}
+			if err := c.Wait(r.Context(), id); err != nil {
+				t.Fatal(err)
+			}
+			r.expect(what, creates, updates, 0)
+			r.settle(time.Minute)
+		}
+		publish("add-one-network-device-all-nodes", resourceslice.NodeSelection{AllNodes: true}, 4, 0)
+		for _, s := range r.slices() {
+			if s.Spec.NodeName != nil || len(s.OwnerReferences) != 0 || s.Spec.AllNodes == nil {
+				t.Errorf("%s: %v %v", s.Name, s.Spec.NodeName, s.OwnerReferences)
+			}
+		}
+		publish("some nodes: all slices at once", selector("a"), 0, 4)
+		publish("update-node-selector", selector("b"), 0, 4)
+		if g := r.slices()[0].Spec.Pool.Generation; g != 3 {
+			t.Errorf("generation %d, want 3", g)
+		}
+		if err := c.Set(id, resourceslice.Pool{}); err == nil {
+			t.Error("a pool of no node was accepted by a controller without one")
+		}
+	})
+}
+
+// TestNodePoolBecomesClusterPool: the node's name is immutable, so all slices
+// are made anew.
+func TestNodePoolBecomesClusterPool(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.user = apitest.Admin
+		r.start()
+		r.publish(resourceslice.Pool{Devices: tainted(200)})
+		r.expect("of the node", 4, 0, 0)
+		r.publish(resourceslice.Pool{Devices: tainted(200), Nodes: resourceslice.NodeSelection{AllNodes: true}})
+		r.expect("of all nodes", 4, 0, 4)
+		r.publish(resourceslice.Pool{Devices: tainted(200)})
+		r.expect("of the node again", 4, 0, 4)
+	})
+}
+
+// TestCrashInTheMiddle stops the process hard after each write of a bump; the
+// next one makes the writes that are left and deletes nothing.
+func TestCrashInTheMiddle(t *testing.T) {
+	for after := 1; after < 9; after++ {
+		t.Run(fmt.Sprint(after), func(t *testing.T) {
+			bubble(t, func(r *rig) {
+				r.start()
+				r.publish(resourceslice.Pool{Devices: tainted(7 * 64)})
+				r.settle(time.Minute)
+				r.s.ResetJournal()
+				// The process is gone: nothing of what it sends arrives.
+				heal := r.s.Inject(apitest.Fault{Match: apitest.Match{User: r.user.Name, Verb: "create,update,delete", Resource: "resourceslices"}, Skip: after, Err: apitest.ErrConnReset})
+				want := resourceslice.Pool{Devices: tainted(8 * 64)}
+				r.set(want)
+				r.settle(time.Second)
+				r.halt()
+				heal()
+				r.s.ResetJournal()
+				r.start()
+				r.publish(want)
+				counts := r.writes()
+				if n := counts["create"] + counts["update"]; n != 9-after || counts["delete"] > 0 {
+					t.Errorf("writes %v, want %d", counts, 9-after)
+				}
+				if g := r.slices()[0].Spec.Pool.Generation; g != 2 {
+					t.Errorf("generation %d, want 2", g)
+				}
+			})
+		})
+	}
+}
+
+// TestStopClosesTheWindow: a pool that is half published when Run is to end is
+// completed first.
+func TestStopClosesTheWindow(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start(func(cfg *resourceslice.Config) { cfg.Concurrency = 1 })
+		r.publish(resourceslice.Pool{Devices: tainted(7 * 64)})
+		r.settle(time.Minute)
+		r.s.ResetJournal()
+		r.s.Inject(apitest.Fault{Match: apitest.Match{Verb: "create,update", Resource: "resourceslices"}, Latency: 100 * time.Millisecond})
+		r.s.Inject(apitest.Fault{Match: apitest.Match{Verb: "create,update", Resource: "resourceslices"}, Skip: 4, Times: 1, Status: apitest.InternalError("x")})
+		r.set(resourceslice.Pool{Devices: tainted(8 * 64)})
+		time.Sleep(250 * time.Millisecond)
+		r.halt()
+		if got := r.generations(); len(got) != 9 || got[0] != "2/9" || got[8] != "2/9" {
+			t.Errorf("generations and counts %v", got)
+		}
+	})
+}
+
+// TestStopWithoutWindow: what has not begun is not begun.
+func TestStopWithoutWindow(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start(func(cfg *resourceslice.Config) { cfg.Concurrency = 1 })
+		r.publish(resourceslice.Pool{Devices: tainted(7 * 64)})
+		r.settle(time.Minute)
+		r.s.ResetJournal()
+		r.s.Inject(apitest.Fault{Match: apitest.Match{Verb: "create,update", Resource: "resourceslices"}, Latency: 100 * time.Millisecond})
+		all := tainted(7 * 64)
+		for i := range 7 {
+			all[i*64] = device(i*64, "b")
+		}
+		r.set(resourceslice.Pool{Devices: all})
+		time.Sleep(250 * time.Millisecond)
+		r.halt()
+		r.expect("independent changes", 0, 3, 0)
+	})
+}
+
+func TestWithdraw(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start()
+		r.publish(resourceslice.Pool{Devices: tainted(200)})
+		r.s.ResetJournal()
+		r.consumer.remove()
+		ctx, cancel := context.WithTimeout(r.Context(), time.Minute)
+		defer cancel()
+		if err := r.c.Withdraw(ctx); err != nil {
+			t.Fatal(err)
+		}
+		r.expect("Withdraw", 0, 0, 4)
+		r.publish(resourceslice.Pool{Devices: tainted(64)})
+		r.expect("and back", 1, 0, 0)
+		if g := r.slices()[0].Spec.Pool.Generation; g != 2 {
+			t.Errorf("generation %d, want 2: it never falls in a process", g)
+		}
+	})
+}
+
+func TestWaitAndStatus(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start()
+		if err := r.c.Wait(r.Context(), pool); !errors.Is(err, resourceslice.ErrUnknownPool) {
+			t.Errorf("Wait = %v", err)
+		}
+		if _, ok := r.c.Status(pool); ok {
+			t.Error("a status of nothing")
+		}
+		stop := r.s.Inject(apitest.Fault{Match: apitest.Match{Verb: "create"}, Status: apitest.Unavailable(0)})
+		r.set(pools(device(1, "a")))
+		ctx, cancel := context.WithTimeout(r.Context(), time.Minute)
+		defer cancel()
+		if err := r.c.Wait(ctx, pool); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Wait = %v", err)
+		}
+		if n := len(r.reported()); n != 1 {
+			t.Errorf("an outage of a minute was reported %d times: %v", n, r.reported())
+		}
+		stop()
+		r.wait()
+		s, _ := r.c.Status(pool)
+		if s.Revision != 1 || s.Published != 1 || s.Generation != 1 || s.Slices != 1 || s.Devices != 1 || !s.Complete || s.Err != nil {
+			t.Errorf("status %+v", s)
+		}
+	})
+}
+
+// TestForeignChangesAreUndone: an attribute in k slices is k writes.
+func TestForeignChangesAreUndone(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start()
+		r.publish(resourceslice.Pool{Devices: devices(640)})
+		r.s.ResetJournal()
+		r.foreign(func() {
+			for _, i := range []int{1, 5, 7} {
+				apitest.Edit(r.s, "", r.slices()[i].Name, func(s sliceType) {
+					s.Spec.Devices[0].Attributes["model"] = resourcev1.DeviceAttribute{StringValue: new("changed")}
+				})
+			}
+		})
+		r.settle(1100 * time.Millisecond)
+		r.expect("fix-after-update", 0, 3, 0)
+		r.settle(time.Hour)
+		for range 2 {
+			r.foreign(func() {
+				for _, s := range r.slices() {
+					apitest.Delete[sliceType](r.s, "", s.Name)
+				}
+			})
+			r.settle(1100 * time.Millisecond)
+			r.expect("recreate-after-delete", 10, 0, 0)
+			r.settle(time.Hour)
+		}
+	})
+}
+
+// TestNodeIsDeniedItsNewSlice: the node authorizer learns of a slice some
+// milliseconds after it was created.
+func TestNodeIsDeniedItsNewSlice(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start()
+		r.publish(pools(device(1, "a")))
+		r.s.ResetJournal()
+		r.s.Inject(apitest.Fault{Match: apitest.Match{Verb: "update", Resource: "resourceslices"}, Times: 3, Status: apitest.Forbidden("resourceslices", "s", "no relationship found")})
+		r.publish(pools(device(2, "a")))
+		r.expect("denied three times", 0, 4, 0)
+		if n := len(r.reported()); n != 0 {
+			t.Errorf("reported %v", r.reported())
+		}
+		r.settle(time.Minute)
+		deny := r.s.Inject(apitest.Fault{Match: apitest.Match{Verb: "update", Resource: "resourceslices"}, Status: apitest.Forbidden("resourceslices", "s", "policy")})
+		r.set(pools(device(3, "a")))
+		r.settle(10 * time.Minute)
+		if n := r.s.Count(apitest.Match{Verb: "update", Resource: "resourceslices"}); n > 11 {
+			t.Errorf("%d updates in ten minutes", n)
+		}
+		if e, n := has[*resourceslice.ForbiddenError](r); n != 1 || e.Verb != "update" || e.Pool != pool {
+			t.Errorf("reported %v", r.reported())
+		}
+		deny()
+		r.settle(time.Minute)
+		if _, ok := r.devices()["dev-00003"]; !ok {
+			t.Error("not published when it was allowed")
+		}
+	})
+}
