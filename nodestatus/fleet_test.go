@@ -35,8 +35,9 @@ func testFleet(t *testing.T) {
 	s := apitest.New(apitest.Options{})
 	s.Inject(apitest.Fault{Latency: 10 * time.Millisecond})
 	w := start(t, s, Config{
-		Client:  s.Client(apitest.Admin).CoreV1(),
-		Workers: 16,
+		Client:       s.Client(apitest.Admin).CoreV1(),
+		Workers:      16,
+		SyncInterval: 30 * time.Second, // fewer rounds, for a faster test
 		Setters: []Setter{StandardLabels(), func(_ context.Context, node *corev1.Node) error {
 			node.Spec.ProviderID = "example://" + node.Name
 			return nil
