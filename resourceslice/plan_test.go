@@ -1,0 +1,457 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package resourceslice
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	resourcev1 "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+var testID = PoolID{"gpu.example.com", "n1"}
+
+// model is an API server in a map, for plans alone.
+type model struct {
+	t      testing.TB
+	e      encoder
+	slices map[string]*resourcev1.ResourceSlice
+	rv     int
+	floor  int64
+}
+
+func newModel(t testing.TB) *model {
+	return &model{t: t, e: encoder{hasher: newHasher()}, slices: map[string]*resourcev1.ResourceSlice{}}
+}
+
+func (m *model) live() (all []*record) {
+	for _, s := range m.slices {
+		all = append(all, m.e.record(s))
+	}
+	slices.SortFunc(all, func(a, b *record) int { return strings.Compare(a.Name, b.Name) })
+	return all
+}
+
+func (m *model) desired(p Pool) *desired {
+	d, _, _ := m.e.newDesired(testID, &p, "n1", nil)
+	return d
+}
+
+func (m *model) observed() *observed {
+	o := &observed{live: m.live(), floor: m.floor, accepted: map[hash]hash{}}
+	for _, rec := range o.live {
+		m.floor = max(m.floor, rec.generation)
+	}
+	o.floor = m.floor
+	return o
+}
+
+// write carries out one write of a plan.
+func (m *model) write(d *desired, p *plan, page *page) {
+	m.t.Helper()
+	j := &job{c: &Controller{hasher: m.e.hasher}, want: d, live: m.live()}
+	s, err := j.build(p, page)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	if page.rec == nil {
+		if m.slices[s.Name] != nil {
+			m.t.Fatalf("create of %s, which is there", s.Name)
+		}
+		s.UID = types.UID(fmt.Sprint("uid-", m.rv))
+	}
+	if n := len(s.Spec.Devices); n > page.limit() {
+		m.t.Fatalf("%s gets %d devices", s.Name, n)
+	}
+	m.rv++
+	s.ResourceVersion = fmt.Sprint(m.rv)
+	m.slices[s.Name] = s
+	m.floor = max(m.floor, s.Spec.Pool.Generation)
+}
+
+// complete returns the devices of the newest generation, and whether all of
+// its slices are there.
+func (m *model) complete() (names []string, ok bool) {
+	top, ok, _ := newest(m.live())
+	for _, rec := range top {
+		for _, li := range rec.devices {
+			names = append(names, li.name)
+		}
+	}
+	slices.Sort(names)
+	return names, ok
+}
+
+// apply carries out a plan up to stop writes, and checks after each what a
+// consumer sees. It reports whether it carried out all of it.
+func (m *model) apply(d *desired, p *plan, rng *rand.Rand, stop int) bool {
+	m.t.Helper()
+	was, wasComplete := m.complete()
+	for _, phase := range p.phases {
+		for _, i := range rng.Perm(len(phase)) {
+			if stop--; stop < 0 {
+				return false
+			}
+			m.write(d, p, phase[i])
+			m.check(p, was, wasComplete)
+		}
+	}
+	for _, group := range p.deletes {
+		for _, rec := range group {
+			if stop--; stop < 0 {
+				return false
+			}
+			if _, ok := m.complete(); !ok {
+				m.t.Error("I2: a delete while the pool is incomplete")
+			}
+			top, _, _ := newest(m.live())
+			if !p.bump && rec.generation == top[0].generation {
+				m.t.Errorf("I5: %s of the newest generation is deleted", rec.Name)
+			}
+			delete(m.slices, rec.Name)
+		}
+	}
+	return true
+}
+
+func (m *model) check(p *plan, was []string, wasComplete bool) {
+	m.t.Helper()
+	top, complete, uniform := newest(m.live())
+	if !uniform {
+		m.t.Error("I3: slices of a generation disagree on their number")
+	}
+	if top[0].generation != p.generation {
+		m.t.Errorf("I6: generation %d while %d is written", top[0].generation, p.generation)
+	}
+	if !complete && !p.window {
+		m.t.Error("the pool is incomplete in a plan without a window")
+	}
+	names, _ := m.complete()
+	if complete && len(slices.Compact(slices.Clone(names))) != len(names) {
+		m.t.Error("I4: a device is there twice")
+	}
+	if complete && wasComplete && !p.bump {
+		// One by one: what was there before is there until it is removed.
+		for _, name := range was {
+			if !slices.Contains(names, name) && slices.ContainsFunc(p.pages, func(p *page) bool {
+				return slices.ContainsFunc(p.items, func(it item) bool { return it.name == name })
+			}) {
+				m.t.Errorf("%s is gone for a while", name)
+			}
+		}
+	}
+}
+
+func someDevices(from, to int) (all []resourcev1.Device) {
+	for i := from; i < to; i++ {
+		all = append(all, resourcev1.Device{Name: fmt.Sprintf("d%05d", i)})
+	}
+	return all
+}
+
+func someTainted(from, to int) []resourcev1.Device {
+	all := someDevices(from, to)
+	for i := range all {
+		all[i].Taints = []resourcev1.DeviceTaint{{Key: "k", Effect: resourcev1.DeviceTaintEffectNoSchedule}}
+	}
+	return all
+}
+
+// TestPlan goes from one pool to the next and wants so many writes each time.
+func TestPlan(t *testing.T) {
+	type step struct {
+		pool                      Pool
+		creates, updates, deletes int
+		generation                int64
+	}
+	change := func(devices []resourcev1.Device, at ...int) []resourcev1.Device {
+		devices = slices.Clone(devices)
+		for _, i := range at {
+			devices[i].AllowMultipleAllocations = new(true)
+		}
+		return devices
+	}
+	ordered := func(devices []resourcev1.Device) Pool { return Pool{Devices: devices, Ordered: true} }
+	for name, steps := range map[string][]step{
+		"one slice up to 128 plain devices": {
+			{Pool{}, 1, 0, 0, 1},
+			{Pool{Devices: someDevices(0, 128)}, 0, 1, 0, 1},
+			{Pool{Devices: someDevices(0, 129)}, 1, 1, 0, 2},
+		},
+		"new slices get 64": {
+			{Pool{Devices: someDevices(0, 129)}, 3, 0, 0, 1},
+		},
+		"plain devices go beyond 64 before the number changes": {
+			{Pool{Devices: someDevices(0, 192)}, 3, 0, 0, 1},
+			{Pool{Devices: someDevices(0, 193)}, 0, 1, 0, 1},
+			{Pool{Devices: someDevices(0, 384)}, 0, 3, 0, 1},
+			{Pool{Devices: someDevices(0, 385)}, 1, 3, 0, 2},
+		},
+		"a taint on a slice of more than 64": {
+			{Pool{Devices: someDevices(0, 128)}, 1, 0, 0, 1},
+			{Pool{Devices: append(someTainted(0, 1), someDevices(1, 128)...)}, 1, 1, 0, 2},
+		},
+		"more than four slices get spare ones": {
+			{Pool{Devices: someTainted(0, 4*64)}, 4, 0, 0, 1},
+			{Pool{Devices: someTainted(0, 4*64+1)}, 2, 4, 0, 2},
+			{Pool{Devices: someTainted(0, 6*64)}, 0, 2, 0, 2},
+			{Pool{Devices: someTainted(0, 6*64+1)}, 2, 6, 0, 3},
+		},
+		"no compaction of what is half empty": {
+			{Pool{Devices: someTainted(0, 10*64)}, 10, 0, 0, 1},
+			{Pool{Devices: someTainted(0, 3*64)}, 0, 7, 0, 1},
+		},
+		"compaction of what is mostly empty": {
+			{Pool{Devices: someTainted(0, 20*64)}, 20, 0, 0, 1},
+			{Pool{Devices: someTainted(0, 64)}, 0, 2, 18, 2},
+		},
+		"the number doesn't change when all go": {
+			{Pool{Devices: someTainted(0, 3*64)}, 3, 0, 0, 1},
+			{Pool{}, 0, 3, 0, 1},
+			{Pool{Devices: someTainted(64, 128)}, 0, 1, 0, 1},
+		},
+		"atomic": {
+			{Pool{Devices: someTainted(0, 3*64), Atomic: true}, 3, 0, 0, 1},
+			{Pool{Devices: change(someTainted(0, 3*64), 5), Atomic: true}, 0, 1, 0, 1},
+			{Pool{Devices: change(someTainted(0, 3*64), 6, 100), Atomic: true}, 0, 3, 0, 2},
+		},
+		"ordered, append and prepend": {
+			{ordered(someTainted(64, 192)), 2, 0, 0, 1},
+			{ordered(someTainted(64, 193)), 1, 2, 0, 2},
+			{ordered(someTainted(63, 193)), 1, 3, 0, 3},
+			{ordered(someTainted(62, 193)), 0, 1, 0, 3},
+		},
+		"ordered, one in the middle": {
+			{ordered(someTainted(0, 100)), 2, 0, 0, 1},
+			{ordered(append(someTainted(0, 20), someTainted(21, 100)...)), 0, 1, 0, 1},
+			{ordered(someTainted(0, 100)), 0, 1, 0, 1},
+		},
+		"ordered, the last comes first": {
+			{ordered(someTainted(0, 100)), 2, 0, 0, 1},
+			{ordered(append(someTainted(99, 100), someTainted(0, 64)...)), 1, 2, 0, 2},
+		},
+		"an ordered pool of which only the order changes, within a slice": {
+			{ordered(someDevices(0, 100)), 1, 0, 0, 1},
+			{ordered(append(someDevices(50, 100), someDevices(0, 50)...)), 0, 1, 0, 1},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newModel(t)
+			for i, step := range steps {
+				d := m.desired(step.pool)
+				o := m.observed()
+				o.compact = true
+				p := newPlan(d, o)
+				var creates, updates, deletes int
+				for _, phase := range p.phases {
+					for _, page := range phase {
+						if page.rec == nil {
+							creates++
+						} else {
+							updates++
+						}
+					}
+				}
+				for _, group := range p.deletes {
+					deletes += len(group)
+				}
+				if creates != step.creates || updates != step.updates || deletes != step.deletes || p.generation != step.generation {
+					t.Errorf("step %d: %d creates, %d updates, %d deletes, generation %d, want %+v", i, creates, updates, deletes, p.generation,
+						[]any{step.creates, step.updates, step.deletes, step.generation})
+				}
+				m.apply(d, p, rand.New(rand.NewPCG(1, 1)), 1e9)
+				o = m.observed()
+				if again := newPlan(d, o); !again.empty() {
+					t.Errorf("step %d: %d writes more", i, again.writes())
+				}
+				m.checkOrder(step.pool)
+			}
+		})
+	}
+}
+
+func (m *model) checkOrder(p Pool) {
+	m.t.Helper()
+	var got, want []string
+	for _, rec := range m.live() {
+		for _, li := range rec.devices {
+			got = append(got, li.name)
+		}
+	}
+	for _, d := range p.Devices {
+		want = append(want, d.Name)
+	}
+	if !p.Ordered {
+		slices.Sort(got)
+		slices.Sort(want)
+	}
+	if !slices.Equal(got, want) {
+		m.t.Errorf("devices %v\nwant %v", got, want)
+	}
+}
+
+// TestPlanProperty: random pools, of which some are only half published before
+// the next one comes. Whatever there is, one plan leads to what is wanted,
+// consumers see only what they may see, and the next plan is empty.
+func TestPlanProperty(t *testing.T) {
+	for seed := range uint64(120) {
+		rng := rand.New(rand.NewPCG(seed, 7))
+		m := newModel(t)
+		p := Pool{Ordered: seed%3 == 0, Atomic: seed%5 == 0}
+		for step := range 25 {
+			p.Devices = randomPool(rng, p.Devices)
+			d := m.desired(p)
+			for range 3 { // interrupted that often at most
+				o := m.observed()
+				o.compact = rng.IntN(2) == 0
+				todo := newPlan(d, o)
+				stop := 1 << 30
+				if rng.IntN(3) == 0 {
+					stop = rng.IntN(todo.writes() + 1)
+				}
+				resumes := todo.writes() - stop
+				if m.apply(d, todo, rng, stop) {
+					break
+				}
+				rest := newPlan(d, m.observed())
+				if !todo.bump && resumes < todo.writes() && rest.writes() > todo.writes() {
+					t.Errorf("seed %d step %d: %d writes were planned, %d after %d of them", seed, step, todo.writes(), rest.writes(), stop)
+				}
+				if rng.IntN(2) == 0 {
+					p.Devices = randomPool(rng, p.Devices)
+					d = m.desired(p)
+				}
+			}
+			m.apply(d, newPlan(d, m.observed()), rng, 1<<30)
+			if again := newPlan(d, m.observed()); !again.empty() {
+				t.Errorf("seed %d step %d: %d writes more", seed, step, again.writes())
+			}
+			m.checkOrder(p)
+			if t.Failed() {
+				t.Fatalf("seed %d step %d", seed, step)
+			}
+		}
+	}
+}
+
+func randomPool(rng *rand.Rand, devices []resourcev1.Device) []resourcev1.Device {
+	devices = slices.Clone(devices)
+	switch rng.IntN(7) {
+	case 0:
+		from := rng.IntN(2000)
+		for _, d := range someDevices(from, from+rng.IntN(200)) {
+			if !slices.ContainsFunc(devices, func(o resourcev1.Device) bool { return o.Name == d.Name }) {
+				devices = append(devices, d)
+			}
+		}
+	case 1:
+		devices = devices[:rng.IntN(len(devices)+1)]
+	case 2:
+		rng.Shuffle(len(devices), func(i, j int) { devices[i], devices[j] = devices[j], devices[i] })
+	case 3:
+		devices = slices.DeleteFunc(devices, func(resourcev1.Device) bool { return rng.IntN(10) == 0 })
+	case 4:
+		d := resourcev1.Device{Name: fmt.Sprintf("x%d", rng.IntN(1<<30))}
+		devices = slices.Insert(devices, rng.IntN(len(devices)+1), d)
+	default:
+		for range rng.IntN(4) {
+			if len(devices) > 0 {
+				i := rng.IntN(len(devices))
+				devices[i].BindsToNode = new(rng.IntN(2) == 0)
+				devices[i].Taints = someTainted(0, 1)[0].Taints[:rng.IntN(2)]
+			}
+		}
+	}
+	return devices
+}
+
+// TestResumeIsExact: after every prefix of a bump the writes that are left are
+// those that were not made.
+func TestResumeIsExact(t *testing.T) {
+	for k := range 14 {
+		m := newModel(t)
+		rng := rand.New(rand.NewPCG(uint64(k), 3))
+		d := m.desired(Pool{Devices: someTainted(0, 10*64)})
+		m.apply(d, newPlan(d, m.observed()), rng, 1<<30)
+		d = m.desired(Pool{Devices: append(someTainted(0, 5*64), someTainted(5*64+1, 11*64+3)...)})
+		todo := newPlan(d, m.observed())
+		total := todo.writes()
+		if m.apply(d, todo, rng, k) {
+			t.Fatalf("only %d writes", total)
+		}
+		rest := newPlan(d, m.observed())
+		if rest.writes() != total-k || k > 0 && rest.bump || len(rest.deletes) > 0 {
+			t.Errorf("after %d of %d writes there are %d left, bump %v, deletes %d", k, total, rest.writes(), rest.bump, len(rest.deletes))
+		}
+	}
+}
+
+func TestOrderNumbers(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	orders := []string{orderAfter("")}
+	for range 3000 {
+		at := rng.IntN(len(orders) + 1)
+		if rng.IntN(4) == 0 {
+			at = 0
+		}
+		switch {
+		case at == 0:
+			orders = slices.Insert(orders, 0, orderBetween("", orders[0]))
+		case at == len(orders):
+			orders = append(orders, orderAfter(orders[at-1]))
+		default:
+			orders = slices.Insert(orders, at, orderBetween(orders[at-1], orders[at]))
+		}
+	}
+	n := newNamer(testID, "n1", map[string]bool{})
+	names := make([]string, len(orders))
+	for i, order := range orders {
+		names[i] = n.name(order)
+		if orderOf(names[i]) != order {
+			t.Fatalf("%s has the order %q, want %q", names[i], orderOf(names[i]), order)
+		}
+	}
+	if !slices.IsSorted(names) {
+		t.Error("names don't sort as their pages")
+	}
+}
+
+func TestPageNames(t *testing.T) {
+	for _, node := range []string{"", "n1", strings.Repeat("a", 253), "a." + strings.Repeat("b.", 40) + "c"} {
+		for _, driver := range []string{"d.example.com", strings.Repeat("a", 40) + "." + strings.Repeat("b", 22), "Upper.Example.Com"} {
+			name := newNamer(PoolID{driver, "p"}, node, map[string]bool{}).name(orderAfter(""))
+			if len(name) > maxPageName {
+				t.Errorf("%s is too long", name)
+			}
+			if problems := validateNodeName(name, nil); len(problems) > 0 {
+				t.Errorf("%s: %v", name, problems)
+			}
+		}
+	}
+}
+
+func TestOlderTaintTimesAreKept(t *testing.T) {
+	m := newModel(t)
+	d := m.desired(Pool{Devices: someTainted(0, 1)})
+	m.apply(d, newPlan(d, m.observed()), rand.New(rand.NewPCG(1, 1)), 9)
+	at := metav1.Unix(1_000_000_000, 0)
+	for _, s := range m.slices {
+		s.Spec.Devices[0].Taints[0].TimeAdded = &at
+	}
+	d = m.desired(Pool{Devices: someTainted(0, 2)})
+	m.apply(d, newPlan(d, m.observed()), rand.New(rand.NewPCG(1, 1)), 9)
+	for _, s := range m.slices {
+		if got := s.Spec.Devices[0].Taints[0].TimeAdded; got == nil || !got.Equal(&at) {
+			t.Errorf("time %v, want %v", got, at)
+		}
+		if got := s.Spec.Devices[1].Taints[0].TimeAdded; got != nil {
+			t.Errorf("a new taint has the time %v before the API server gives it one", got)
+		}
+	}
+}
