@@ -87,6 +87,7 @@ func (m *machine) boot() error {
 	defer c.mu.Unlock()
 	c.activate(found)
 	c.life = booted
+	c.refresh()
 	m.active = found.active
 	if found.active.Trial {
 		m.starts[found.active.Config]++

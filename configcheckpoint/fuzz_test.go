@@ -1,0 +1,205 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package configcheckpoint
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kubewright/kubewright/internal/apitest"
+)
+
+// someSlots returns slots of every kind, for the fuzzer to start from.
+func someSlots(f *testing.F) [][]byte {
+	var slots [][]byte
+	for _, r := range []record{
+		emptyRecord(),
+		stage(emptyRecord(), *ref("A"), "1"),
+		openAttempt(state("B", "A", "Z"), "1", "boot"),
+		state("A", "A", "Z").withRejected("1", "B", "C"),
+		{Schema: 9, MinReader: 9, LKG: ref("A")},
+	} {
+		slot, err := encodeSlot(r)
+		if err != nil {
+			f.Fatal(err)
+		}
+		slots = append(slots, slot)
+	}
+	return append(slots, nil, make([]byte, slotSize), slots[1][:4096], frame([]byte("{}")), frame([]byte("null")), frame([]byte(`{"schema":1,"minReader":1,"gen":-1}`)))
+}
+
+// FuzzDecodeSlot: any bytes, and any JSON in a valid frame, make a record that
+// can be written again or an error.
+func FuzzDecodeSlot(f *testing.F) {
+	for _, slot := range someSlots(f) {
+		f.Add(slot, false)
+		if _, text, ok := bytes.Cut(slot, []byte("\n")); ok {
+			f.Add(bytes.TrimSpace(text), true)
+		}
+	}
+	f.Fuzz(func(t *testing.T, data []byte, framed bool) {
+		if framed {
+			data = frame(data)
+		}
+		r, err := decodeSlot(data)
+		if err != nil || r.MinReader > recordSchema {
+			return
+		}
+		if err := r.check(); err != nil {
+			t.Errorf("a record that is not valid: %v", err)
+		}
+		again, err := encodeSlot(r)
+		if err != nil {
+			return // larger than what this code writes
+		}
+		if back, err := decodeSlot(again); err != nil || !sameRecord(&back, &r) {
+			t.Errorf("%+v came back as %+v, %v", r, back, err)
+		}
+		for _, c := range candidates(r, "1") { // never panics
+			_ = c.ref.String()
+		}
+	})
+}
+
+// FuzzBoot puts any bytes on the disk: with a Default no boot fails, nothing
+// runs that the disk does not vouch for, and the node takes a new
+// configuration.
+func FuzzBoot(f *testing.F) {
+	for _, a := range someSlots(f) {
+		for _, b := range someSlots(f) {
+			f.Add(a, b, []byte("A"), false)
+		}
+		f.Add(bytes.TrimSpace(a), []byte{}, []byte("A"), true)
+	}
+	f.Fuzz(func(t *testing.T, a, b, payload []byte, framed bool) {
+		if framed {
+			a, b = frame(a), frame(b)
+		}
+		disk := newCrashFS()
+		put := func(name string, node *inode) { disk.names[name], disk.durable[name] = node, node }
+		put(".", &inode{dir: true})
+		put(payloadDir, &inode{dir: true})
+		put(slotA, &inode{data: a, durable: a})
+		put(slotB, &inode{data: b, durable: b})
+		put(payloadPath(ref("A").Digest), &inode{data: payload, durable: payload})
+		m := newMachine(disk)
+		for range 2 {
+			if err := m.boot(); err != nil {
+				t.Fatalf("boot: %v", err)
+			}
+			if m.active.Config != "default" && m.active.Config != "A" {
+				t.Errorf("runs %q", m.active.Config)
+			}
+		}
+		st := m.c.Status()
+		if st.OK != corev1.ConditionTrue && st.OK != corev1.ConditionFalse || st.Reason == "" || st.Message == "" {
+			t.Errorf("%+v", st)
+		}
+		err := m.deliver("next")
+		if m.c.store.frozen != nil {
+			if err == nil {
+				t.Error("the store of a newer program was written")
+			}
+			return
+		}
+		// A record at the end of all generations is not one we could have
+		// written; it must not panic, and that is all.
+		if m.c.store.rec.Gen == 0 || m.c.store.rec.Gen > 1<<62 {
+			return
+		}
+		if _, rejected := m.c.sit.rec.rejection(ref("next").Digest, "test"); rejected {
+			return
+		}
+		if err := m.boot(); err != nil || m.active.Config != "next" {
+			t.Errorf("after a delivery: runs %q, %v; %v", m.active.Config, err, m.c.Status())
+		}
+	})
+}
+
+// FuzzConfigMapSource puts any payload in the ConfigMap.
+func FuzzConfigMapSource(f *testing.F) {
+	f.Add("", []byte(nil), true)
+	f.Add("a: b", []byte{}, false)
+	f.Add("\x00\xff", []byte("\xff\xfe"), true)
+	f.Fuzz(func(t *testing.T, text string, binary []byte, both bool) {
+		synctest.Test(t, func(t *testing.T) {
+			s := apitest.New(apitest.Options{})
+			cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "agent"}}
+			want := binary
+			if both {
+				text = strings.ToValidUTF8(text, "?") // what an API server stores
+				cm.Data = map[string]string{"config.yaml": text}
+				want = []byte(text)
+			} else {
+				cm.BinaryData = map[string][]byte{"config.yaml": binary}
+			}
+			s.Put(cm)
+			w := watchConfigMap(t, s)
+			a := w.last()
+			if a.err != nil || a.payload.Data == nil || !bytes.Equal(a.payload.Data, want) {
+				t.Errorf("yielded %+v, want %q", a, want)
+			}
+		})
+	})
+}
+
+// FuzzFileSource puts any payload in the file.
+func FuzzFileSource(f *testing.F) {
+	f.Add([]byte(nil))
+	f.Add([]byte("a: b"))
+	dir := f.TempDir()
+	f.Fuzz(func(t *testing.T, data []byte) {
+		path := filepath.Join(dir, "config.yaml")
+		if err := os.WriteFile(path, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Test(t, func(t *testing.T) {
+			source, err := File(path, time.Second)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			for p, err := range source.Payloads(ctx) {
+				if err != nil || p.Data == nil || !bytes.Equal(p.Data, data) {
+					t.Errorf("yielded %q, %v, want %q", p.Data, err, data)
+				}
+				break
+			}
+		})
+	})
+}
+
+// FuzzDeliver hands any payload with any name to the controller.
+func FuzzDeliver(f *testing.F) {
+	f.Add([]byte("A"), "ConfigMap kube-system/agent[config.yaml]", "uid/1")
+	f.Add([]byte("bad"), strings.Repeat("\xff\"", 500), strings.Repeat("<", 500))
+	f.Add([]byte(nil), "", "\n")
+	f.Fuzz(func(t *testing.T, data []byte, name, version string) {
+		m := newMachine(newCrashFS())
+		if err := m.boot(); err != nil {
+			t.Fatal(err)
+		}
+		m.l.payload = Payload{Data: data, Name: name, Version: version}
+		m.l.delivered(t.Context())
+		if m.c.sit.store != nil {
+			t.Errorf("%v", m.c.sit.store)
+		}
+		if err := m.boot(); err != nil {
+			t.Fatal(err)
+		}
+		if want := string(data); data != nil && m.active.Config != want && !bytes.HasPrefix(data, []byte("bad")) && len(data) <= MaxPayloadSize {
+			t.Errorf("runs %q, want %q", m.active.Config, want)
+		}
+	})
+}
