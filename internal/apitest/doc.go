@@ -18,6 +18,14 @@
 // [Server.Put], [Get], [Edit] and [Delete] act on objects directly, as
 // somebody else who is not under test.
 //
+// It has no part in what other components do to objects: there are no namespace
+// controller, no disruption budgets, no ServiceAccount admission, no quota and
+// no priority and fairness. [Server.CollectGarbage] and [Server.NodeLifecycle]
+// stand in for the two controllers that the packages here depend on. Of the
+// encodings it refuses YAML, CBOR and Tables, and server-side apply with 415.
+// What it puts into managedFields is a stub. Validation covers what controllers
+// of nodes, pods, leases and devices can get wrong.
+//
 // How true it is to the real server is decided by package
 // internal/apitest/conformance, whose cases run against both.
 package apitest

@@ -42,6 +42,9 @@ type kind struct {
 	// spec returns what metadata.generation counts the changes of; nil for a
 	// kind that keeps no generation.
 	spec func(obj runtime.Object) any
+	// node returns the node that an object belongs to, for the Node
+	// authorizer; nil for a kind whose objects belong to none.
+	node func(obj runtime.Object) string
 	// defaults fills in what a client may leave out. Any write.
 	defaults func(obj runtime.Object)
 	// onCreate and onUpdate make a client's object acceptable: they reset

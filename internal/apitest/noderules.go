@@ -6,6 +6,7 @@ package apitest
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -130,8 +131,9 @@ func nodeOnSlices(s *Server, node string, r Request) (bool, string) {
 	case "create":
 		return true, "" // NodeRestriction looks into it
 	case "get", "update", "patch", "delete":
-		slice := Get[*resourcev1.ResourceSlice](s, "", r.Name)
-		if slice != nil && slice.Spec.NodeName != nil && *slice.Spec.NodeName == node {
+		s.store.mu.Lock()
+		defer s.store.mu.Unlock()
+		if it := s.store.named["resourceslices"].items[key{name: r.Name}]; it != nil && s.knownOn(it, node) {
 			return true, ""
 		}
 		return false, noRelationship(node)
@@ -171,11 +173,17 @@ func (s *Server) related(node, name string, f func(*corev1.Pod) bool) (bool, str
 	s.store.mu.Lock()
 	defer s.store.mu.Unlock()
 	for _, it := range s.store.named["pods"].items {
-		if p := it.obj.(*corev1.Pod); p.Spec.NodeName == node && f(p) {
+		if s.knownOn(it, node) && f(it.obj.(*corev1.Pod)) {
 			return true, ""
 		}
 	}
 	return false, noRelationship(node)
+}
+
+// knownOn reports whether the authorizer knows that an object belongs to a
+// node.
+func (s *Server) knownOn(it *item, node string) bool {
+	return it.node == node && time.Since(it.at) >= s.opts.NodeGraphLag
 }
 
 // selects reports whether a request's field selector wants field=value.

@@ -27,6 +27,7 @@ var pods = &kind{
 	},
 	validName: apivalidation.NameIsDNSSubdomain, unconditional: true, returnsDeleted: true,
 	spec:     func(obj runtime.Object) any { return &obj.(*corev1.Pod).Spec },
+	node:     func(obj runtime.Object) string { return obj.(*corev1.Pod).Spec.NodeName },
 	fields:   podField,
 	defaults: defaultPod,
 	onCreate: func(w *write, obj runtime.Object) {

@@ -11,6 +11,7 @@ import (
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
 )
 
 var deviceClasses = &kind{
@@ -87,14 +88,12 @@ var resourceSlices = &kind{
 		inSpec(basicDevices), inSpec(plainDevices)),
 	validName: apivalidation.NameIsDNSSubdomain, unconditional: true, returnsDeleted: true,
 	spec: func(obj runtime.Object) any { return &obj.(*resourcev1.ResourceSlice).Spec },
+	node: func(obj runtime.Object) string { return ptr.Deref(obj.(*resourcev1.ResourceSlice).Spec.NodeName, "") },
 	fields: func(obj runtime.Object, path string) (string, bool) {
 		s := obj.(*resourcev1.ResourceSlice)
 		switch path {
 		case resourcev1.ResourceSliceSelectorNodeName:
-			if s.Spec.NodeName == nil {
-				return "", true
-			}
-			return *s.Spec.NodeName, true
+			return ptr.Deref(s.Spec.NodeName, ""), true
 		case resourcev1.ResourceSliceSelectorDriver:
 			return s.Spec.Driver, true
 		case resourcev1.ResourceSliceSelectorPoolName:

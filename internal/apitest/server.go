@@ -40,6 +40,10 @@ type Options struct {
 	// Authorizer decides who may do what. Nil means NodeRules for node
 	// identities and everything for everybody else.
 	Authorizer Authorizer
+	// NodeGraphLag is how long after an object was bound to a node, or made
+	// for it, the Node authorizer learns of it. The real one learns from
+	// watches, within milliseconds, and refuses until then.
+	NodeGraphLag time.Duration
 	// Journal says which requests are kept in the journal; nil keeps all.
 	// It is called when a request arrives.
 	Journal func(Request) bool

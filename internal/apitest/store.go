@@ -24,9 +24,11 @@ func (k key) compare(o key) int {
 // item is one version of one object. It never changes, so that it can be
 // handed around without copies and encoded once for everybody.
 type item struct {
-	key key
-	rv  uint64
-	obj runtime.Object // as stored, with group, version and kind
+	key  key
+	rv   uint64
+	obj  runtime.Object // as stored, with group, version and kind
+	node string         // the node it belongs to, if any
+	at   time.Time      // since when it belongs there
 
 	mu  sync.Mutex
 	enc []encoding
@@ -133,6 +135,12 @@ func (st *store) put(t *table, obj runtime.Object, prev *item) *item {
 	rv := st.next()
 	metaOf(obj).SetResourceVersion(formatRV(rv))
 	it := newItem(obj, rv)
+	if t.kind.node != nil {
+		it.node, it.at = t.kind.node(obj), time.Now()
+		if prev != nil && prev.node == it.node {
+			it.at = prev.at
+		}
+	}
 	t.items[it.key] = it
 	typ := watch.Modified
 	if prev == nil {

@@ -35,7 +35,17 @@ func TestConformance(t *testing.T) {
 					if node, ok := strings.CutPrefix(u.Name, "system:node:"); ok {
 						return c.NodeConfig(t, node)
 					}
+					if u.Name != apitest.Admin.Name {
+						return c.UserConfig(t, u.Name, u.Groups...)
+					}
 					return c.AdminConfig()
+				},
+				Grant: func(manifest string) {
+					path := filepath.Join(t.TempDir(), "rbac.yaml")
+					if err := os.WriteFile(path, []byte(manifest), 0o600); err != nil {
+						t.Fatal(err)
+					}
+					c.Kubectl(t, "apply", "-f", path)
 				},
 				// A new process has no history before its start.
 				Forget: func() { c.Restart(t, harness.APIServer) },

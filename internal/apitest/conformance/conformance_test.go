@@ -21,11 +21,21 @@ import (
 func TestAPITest(t *testing.T) {
 	conformance.Run(t, conformance.Target{
 		Isolate: synctest.Test,
-		Server: func(*testing.T) conformance.Server {
+		Server: func(t *testing.T) conformance.Server {
 			s := apitest.New(apitest.Options{Serve: []schema.GroupVersion{
 				coordinationv1beta1.SchemeGroupVersion, resourcev1beta1.SchemeGroupVersion, resourcev1beta2.SchemeGroupVersion,
 			}})
-			return conformance.Server{Config: s.Config, Forget: s.Compact}
+			return conformance.Server{
+				Config: s.Config,
+				Forget: s.Compact,
+				Grant: func(manifest string) {
+					rbac, err := apitest.RBACFrom([]byte(manifest))
+					if err != nil {
+						t.Fatal(err)
+					}
+					s.Authorize(apitest.AnyOf(apitest.NodeRules, rbac))
+				},
+			}
 		},
 	})
 }

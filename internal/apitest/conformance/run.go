@@ -29,9 +29,12 @@ type Target struct {
 
 // Server is the API server of a case.
 type Server struct {
-	// Config returns a client configuration for a user: apitest.Admin or a
-	// node user. Required.
+	// Config returns a client configuration for a user: apitest.Admin, a
+	// node user or any other. Required.
 	Config func(apitest.User) *rest.Config
+	// Grant creates the ClusterRoles, Roles and bindings of a manifest.
+	// Required.
+	Grant func(manifest string)
 	// Forget makes the server forget the history of its objects. Required.
 	Forget func()
 }
@@ -50,7 +53,7 @@ func all() []scenario {
 	var list []scenario
 	for _, part := range [][]scenario{
 		objectCases, updateCases, patchCases, deleteCases, listCases, watchCases, encodingCases,
-		nodeCases, podCases, podStatusCases, podSubresourceCases, identityCases, coordinationCases, eventCases, coreCases, sliceCases, discoveryCases,
+		nodeCases, podCases, podStatusCases, podSubresourceCases, identityCases, rbacCases, coordinationCases, eventCases, coreCases, sliceCases, discoveryCases,
 	} {
 		list = append(list, part...)
 	}
