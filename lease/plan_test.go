@@ -477,6 +477,16 @@ func TestObjectSharesNothing(t *testing.T) {
 	}
 }
 
+// A pause does not make a write that may be stored another's.
+func TestUnsureOutlivesAPause(t *testing.T) {
+	s, turn := heldState(), testTurn()
+	s.mayBeStored(4_999_000_000)
+	turn.gateErr = errElse
+	s.begin(testRules(0), turn, at())
+	s.found(testRules(0), testTurn(), stored(renewedAt(4_999_000_000)), at())
+	wantThefts(0)(t, s, turn)
+}
+
 func TestTroubleEnds(t *testing.T) {
 	s := heldState()
 	s.failed(testRules(0), testTurn(), apierr.Server, errElse, 0)

@@ -112,6 +112,25 @@ func TestL10WaitExpiredWhileServing(t *testing.T) {
 	})
 }
 
+// A takeover whose answer is lost is one all the same, and not two.
+func TestL10TakeOverResponseLost(t *testing.T) {
+	bubble(t, nil, func(f *fixture) {
+		f.putLease("other", time.Now(), nil)
+		f.server.Inject(apitest.Fault{Match: puts, LoseResponse: true, Times: 1})
+		f.start()
+		pass(time.Minute)
+		if len(f.told.takenOver) != 1 || f.told.takenOver[0].Holder != "other" {
+			t.Errorf("TakenOver: %+v, want it once", f.told.takenOver)
+		}
+		if n := *f.lease().Spec.LeaseTransitions; n != 1 {
+			t.Errorf("%d transitions", n)
+		}
+		if len(f.told.contended) > 0 {
+			t.Error("contended by ourselves")
+		}
+	})
+}
+
 func TestL10TakeOver(t *testing.T) {
 	bubble(t, onForeign(ForeignTakeOver), func(f *fixture) {
 		f.putLease("other", time.Now(), nil)
@@ -432,11 +451,14 @@ func wantNone(f *fixture, l *coordinationv1.Lease) {
 
 // A write that was under way when Run ended is found and released too.
 func TestL17WriteUnderWay(t *testing.T) {
-	for _, fault := range []apitest.Fault{{Match: puts, HangResponse: true}, {Match: posts, HangResponse: true}} {
+	for when, match := range map[time.Duration]apitest.Match{13 * time.Second: puts, 5 * time.Second: posts} {
 		bubble(t, func(_ *fixture, cfg *Config) { cfg.OnShutdown = ShutdownDelete }, func(f *fixture) {
-			f.server.Inject(fault)
+			f.server.Inject(apitest.Fault{Match: match, HangResponse: true})
 			f.start()
-			pass(13 * time.Second)
+			pass(when)
+			if n := f.server.Count(match); n != 1 {
+				t.Fatalf("%d requests are under way, want 1", n)
+			}
 			f.stop()
 			wantNone(f, f.lease())
 		})
