@@ -4,88 +4,24 @@
 package lease
 
 import (
-	"bufio"
 	"crypto/tls"
 	"encoding/json"
 	"fmt"
-	"io"
 	"math"
 	"net/http"
-	"os"
-	"os/exec"
 	"testing"
 	"time"
+
+	"github.com/kubewright/kubewright/bench/internal/child"
 )
 
-// role tells the processes of a benchmark what they are.
-const role = "BENCH_ROLE"
-
 func TestMain(m *testing.M) {
-	var err error
-	switch who := os.Getenv(role); who {
-	case "":
-		os.Exit(m.Run())
-	case "server":
-		err = serve()
-	default:
-		err = keep(who)
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-}
-
-// process is a child that answers lines with JSON. It ends with its input.
-type process struct {
-	b   *testing.B
-	in  io.WriteCloser
-	out *json.Decoder
-}
-
-func start(b *testing.B, who string, env ...string) *process {
-	b.Helper()
-	exe, err := os.Executable()
-	if err != nil {
-		b.Fatal(err)
-	}
-	cmd := exec.CommandContext(b.Context(), exe)
-	cmd.Env = append(append(os.Environ(), env...), role+"="+who)
-	cmd.Stderr = io.Discard // component-helpers logs each of ten thousand failures
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		b.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		b.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(func() {
-		in.Close()
-		_ = cmd.Process.Kill() // it may have ended by itself
-		_ = cmd.Wait()
+	child.Main(m, func(role string) error {
+		if role == "server" {
+			return serve()
+		}
+		return keep(role)
 	})
-	return &process{b, in, json.NewDecoder(bufio.NewReader(out))}
-}
-
-func (p *process) read(into any) {
-	p.b.Helper()
-	if err := p.out.Decode(into); err != nil {
-		p.b.Fatal(err)
-	}
-}
-
-// ask sends a line and reads the answer.
-func (p *process) ask() (f figures) {
-	p.b.Helper()
-	if _, err := fmt.Fprintln(p.in, "measure"); err != nil {
-		p.b.Fatal(err)
-	}
-	p.read(&f)
-	return f
 }
 
 // endpoint is the running server.
@@ -99,7 +35,7 @@ type endpoint struct {
 func startServer(b *testing.B, latency time.Duration) *endpoint {
 	b.Helper()
 	e := &endpoint{b: b, http: &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}}
-	start(b, "server", "BENCH_LATENCY="+latency.String()).read(e)
+	child.Start(b, "server", "BENCH_LATENCY="+latency.String()).Read(e)
 	return e
 }
 
@@ -137,15 +73,18 @@ func run(b *testing.B, peer string, nodes int, latency time.Duration) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	client := start(b, peer, "BENCH_URL="+server.URL, "BENCH_CERT="+string(cert), fmt.Sprint("BENCH_NODES=", nodes))
+	client := child.Start(b, peer, "BENCH_URL="+server.URL, "BENCH_CERT="+string(cert), fmt.Sprint("BENCH_NODES=", nodes))
 	var empty figures
-	client.read(&empty)
+	client.Read(&empty)
 
 	time.Sleep(40 * time.Second) // to the steady state
 	const window = 40 * time.Second
-	from, begin := time.Now(), client.ask()
+	var begin, end figures
+	client.Ask("measure", &begin)
+	from := time.Now()
 	time.Sleep(window)
-	to, end := time.Now(), client.ask()
+	client.Ask("measure", &end)
+	to := time.Now()
 	var r report
 	server.get("/report", &r)
 	if r.Leases != nodes {

@@ -1,0 +1,93 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package child runs parts of a benchmark in processes of their own, so that CPU
+// time, heap and goroutines belong to one part. A child is the test binary itself
+// with a role; it talks JSON on its standard output and ends with its input.
+package child
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"testing"
+)
+
+const roleVariable = "KUBEWRIGHT_BENCH_ROLE"
+
+// Main runs the tests of m in the parent process, and the part that the role
+// names in a child. It is for TestMain.
+func Main(m *testing.M, parts func(role string) error) {
+	role := os.Getenv(roleVariable)
+	if role == "" {
+		os.Exit(m.Run())
+	}
+	if err := parts(role); err != nil {
+		fmt.Fprintln(os.Stderr, role+":", err)
+		os.Exit(1)
+	}
+}
+
+// Process is a running child.
+type Process struct {
+	b   *testing.B
+	in  io.WriteCloser
+	out *json.Decoder
+	cmd *exec.Cmd
+}
+
+// Start starts a child. It is ended with the benchmark.
+func Start(b *testing.B, role string, env ...string) *Process {
+	b.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		b.Fatal(err)
+	}
+	cmd := exec.CommandContext(b.Context(), exe)
+	cmd.Env = append(append(os.Environ(), env...), roleVariable+"="+role)
+	cmd.Stderr = io.Discard // some peers log each of ten thousand failures
+	if os.Getenv("BENCH_VERBOSE") != "" {
+		cmd.Stderr = os.Stderr
+	}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		b.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		b.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		b.Fatal(err)
+	}
+	p := &Process{b, in, json.NewDecoder(bufio.NewReader(out)), cmd}
+	b.Cleanup(p.Stop)
+	return p
+}
+
+// Stop ends the child. It may be called more than once.
+func (p *Process) Stop() {
+	p.in.Close()
+	_ = p.cmd.Process.Kill() // it may have ended by itself
+	_ = p.cmd.Wait()
+}
+
+// Read reads one answer of the child.
+func (p *Process) Read(into any) {
+	p.b.Helper()
+	if err := p.out.Decode(into); err != nil {
+		p.b.Fatalf("a child of the benchmark has ended: %v (BENCH_VERBOSE=1 shows why)", err)
+	}
+}
+
+// Ask sends a word to the child and reads its answer.
+func (p *Process) Ask(word string, into any) {
+	p.b.Helper()
+	if _, err := fmt.Fprintln(p.in, word); err != nil {
+		p.b.Fatal(err)
+	}
+	p.Read(into)
+}

@@ -1,0 +1,161 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podsync
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/virtual-kubelet/virtual-kubelet/node"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/util/workqueue"
+	podfast "sigs.k8s.io/kwok/kustomize/stage/pod/fast"
+	"sigs.k8s.io/kwok/pkg/apis/internalversion"
+	"sigs.k8s.io/kwok/pkg/config"
+	"sigs.k8s.io/kwok/pkg/config/resources"
+	kwok "sigs.k8s.io/kwok/pkg/kwok/controllers"
+	"sigs.k8s.io/kwok/pkg/utils/informer"
+	"sigs.k8s.io/kwok/pkg/utils/lifecycle"
+	"sigs.k8s.io/kwok/pkg/utils/slices"
+
+	"github.com/kubewright/kubewright/podsync"
+)
+
+// started counts the pods that a provider was told to start.
+var started atomic.Int64
+
+// firstStart is when the first of them was, in nanoseconds.
+var firstStart atomic.Int64
+
+func countStart() {
+	firstStart.CompareAndSwap(0, time.Now().UnixNano())
+	started.Add(1)
+}
+
+// peers start running the pods of nodeName until ctx is done.
+var peers = map[string]func(ctx context.Context, client kubernetes.Interface, nodeName string) error{
+	"kubewright":      startKubewright,
+	"virtual-kubelet": startVirtualKubelet(func() workqueue.TypedRateLimiter[any] { return nil }, 10),
+	"virtual-kubelet-unlimited": startVirtualKubelet(func() workqueue.TypedRateLimiter[any] {
+		return workqueue.NewTypedItemExponentialFailureRateLimiter[any](5*time.Millisecond, 10*time.Second)
+	}, 50),
+	"kwok": startKwok,
+}
+
+func startKubewright(ctx context.Context, client kubernetes.Interface, nodeName string) error {
+	controller, err := podsync.New(podsync.Config{
+		Client:   client.CoreV1(),
+		NodeName: nodeName,
+		Provider: newNothing(),
+	})
+	if err != nil {
+		return err
+	}
+	go controller.Run(ctx)
+	return nil
+}
+
+func startVirtualKubelet(limiter func() workqueue.TypedRateLimiter[any], workers int) func(context.Context, kubernetes.Interface, string) error {
+	return func(ctx context.Context, client kubernetes.Interface, nodeName string) error {
+		own := informers.NewSharedInformerFactoryWithOptions(client, time.Minute, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+			o.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", nodeName).String()
+		}))
+		all := informers.NewSharedInformerFactory(client, time.Minute)
+		controller, err := node.NewPodController(node.PodControllerConfig{
+			PodClient:                            client.CoreV1(),
+			PodInformer:                          own.Core().V1().Pods(),
+			EventRecorder:                        record.NewFakeRecorder(0), // does nothing, as those of the others
+			Provider:                             newVirtualKubeletNothing(),
+			ConfigMapInformer:                    all.Core().V1().ConfigMaps(),
+			SecretInformer:                       all.Core().V1().Secrets(),
+			ServiceInformer:                      all.Core().V1().Services(),
+			SyncPodsFromKubernetesRateLimiter:    limiter(),
+			DeletePodsFromKubernetesRateLimiter:  limiter(),
+			SyncPodStatusFromProviderRateLimiter: limiter(),
+		})
+		if err != nil {
+			return err
+		}
+		own.Start(ctx.Done())
+		all.Start(ctx.Done())
+		go controller.Run(ctx, workers)
+		return nil
+	}
+}
+
+func startKwok(ctx context.Context, client kubernetes.Interface, nodeName string) error {
+	stages, err := slices.MapWithError([]string{podfast.DefaultPodReady, podfast.DefaultPodComplete, podfast.DefaultPodDelete}, config.UnmarshalWithType[*internalversion.Stage, string])
+	if err != nil {
+		return err
+	}
+	cycle, err := lifecycle.NewLifecycle(stages)
+	if err != nil {
+		return err
+	}
+	nodes, err := informer.NewInformer[*corev1.Node, *corev1.NodeList](client.CoreV1().Nodes()).WatchWithCache(ctx, informer.Option{}, make(chan informer.Event[*corev1.Node], 100))
+	if err != nil {
+		return err
+	}
+	controller, err := kwok.NewPodController(kwok.PodControllerConfig{
+		TypedClient:          client,
+		NodeCacheGetter:      nodes,
+		NodeIP:               "10.0.0.1",
+		CIDR:                 "10.0.0.0/8",
+		Lifecycle:            resources.NewStaticGetter(cycle),
+		NodeGetFunc:          func(name string) (*kwok.NodeInfo, bool) { return &kwok.NodeInfo{}, name == nodeName },
+		PlayStageParallelism: 4, // its default
+		Recorder:             record.NewFakeRecorder(0),
+	})
+	if err != nil {
+		return err
+	}
+	events := make(chan informer.Event[*corev1.Pod], 1)
+	if err := informer.NewInformer[*corev1.Pod, *corev1.PodList](client.CoreV1().Pods("")).Watch(ctx, informer.Option{
+		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", nodeName).String(),
+	}, events); err != nil {
+		return err
+	}
+	return controller.Start(ctx, events)
+}
+
+// running returns the status that a pod has once it runs.
+func running(pod *corev1.Pod) (status corev1.PodStatus) {
+	now := metav1.Now()
+	status.Phase = corev1.PodRunning
+	status.StartTime = &now
+	status.PodIP = "10.0.0.1"
+	status.PodIPs = []corev1.PodIP{{IP: status.PodIP}}
+	status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: now}}
+	for _, c := range pod.Spec.Containers {
+		status.ContainerStatuses = append(status.ContainerStatuses, corev1.ContainerStatus{
+			Name: c.Name, Image: c.Image, Ready: true,
+			State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: now}},
+		})
+	}
+	return status
+}
+
+// terminated changes a status to that of a pod that has stopped.
+func terminated(status *corev1.PodStatus) {
+	now := metav1.Now()
+	status.Phase = corev1.PodSucceeded
+	for i := range status.ContainerStatuses {
+		c := &status.ContainerStatuses[i]
+		c.Ready = false
+		c.State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "Completed", FinishedAt: now}}
+	}
+}
+
+// noPod is what virtual-kubelet takes for not found.
+type noPod string
+
+func (n noPod) Error() string { return fmt.Sprintf("pod %q not found", string(n)) }
+func (noPod) NotFound() bool  { return true }

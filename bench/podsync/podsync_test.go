@@ -1,0 +1,224 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podsync
+
+import (
+	"encoding/pem"
+	"fmt"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/kubewright/kubewright/bench/internal/child"
+	"github.com/kubewright/kubewright/test/e2e/harness"
+)
+
+// order is that of the cases in a run.
+var order = []string{"kubewright", "virtual-kubelet", "virtual-kubelet-unlimited", "kwok"}
+
+func newPod(name, node string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Labels: map[string]string{"bench": node}},
+		Spec: corev1.PodSpec{
+			NodeName:                     node,
+			AutomountServiceAccountToken: new(false),
+			Containers:                   []corev1.Container{{Name: "c", Image: "example.com/none:1"}},
+		},
+	}
+}
+
+// BenchmarkStub binds 10,000 pods to a node of a server that takes 10 ms for
+// every request, and looks at the first ten seconds.
+func BenchmarkStub(b *testing.B) {
+	const pods, latency, window = 10_000, 10 * time.Millisecond, 10 * time.Second
+	for _, peer := range order {
+		b.Run(peer, func(b *testing.B) {
+			for b.Loop() {
+				const node = "bench-node"
+				server := child.Start(b, "server", fmt.Sprint("BENCH_PODS=", pods), "BENCH_LATENCY="+latency.String(), "BENCH_NODE="+node)
+				var endpoint struct {
+					URL  string
+					Cert []byte
+				}
+				server.Read(&endpoint)
+				controller := child.Start(b, peer, "BENCH_KUBECONFIG="+kubeconfig(b, endpoint.URL, endpoint.Cert), "BENCH_NODE="+node)
+				handed(b, controller, peer, pods)
+				var before, after int
+				server.Ask("writes", &before)
+				begin := time.Now()
+				time.Sleep(window)
+				server.Ask("writes", &after)
+				b.ReportMetric(float64(after-before)/time.Since(begin).Seconds(), "status-writes/s")
+				controller.Stop()
+				server.Stop()
+				b.ReportMetric(0, "ns/op") // a run takes as long as it is told to
+			}
+		})
+	}
+}
+
+// handed reports how long it takes from the first pod that a provider is given
+// to the last one, for ten seconds at most. kwok has no provider.
+func handed(b *testing.B, controller *child.Process, peer string, pods int64) {
+	if peer == "kwok" {
+		time.Sleep(3 * time.Second) // its list and first writes
+		return
+	}
+	var s state
+	for s.Started < pods && s.SinceFirst < 10*time.Second {
+		time.Sleep(20 * time.Millisecond)
+		controller.Ask("state", &s)
+	}
+	b.ReportMetric(float64(s.Started), "handed-over")
+	b.ReportMetric(s.SinceFirst.Seconds(), "s-to-hand-over")
+}
+
+func kubeconfig(b *testing.B, url string, cert []byte) string {
+	cfg := clientcmdapi.NewConfig()
+	cfg.Clusters["b"] = &clientcmdapi.Cluster{Server: url, CertificateAuthorityData: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert})}
+	cfg.Contexts["b"] = &clientcmdapi.Context{Cluster: "b"}
+	cfg.CurrentContext = "b"
+	path := filepath.Join(b.TempDir(), "kubeconfig")
+	if err := clientcmd.WriteToFile(*cfg, path); err != nil {
+		b.Fatal(err)
+	}
+	return path
+}
+
+// BenchmarkRealServer runs and deletes 1,000 pods on etcd and kube-apiserver. The
+// case named bare-client is the limit: as many status patches by 16 goroutines
+// that do nothing else.
+func BenchmarkRealServer(b *testing.B) {
+	const pods = 1000
+	cluster := harness.Start(b, harness.Options{Without: []string{harness.ControllerManager, harness.Scheduler}})
+	client := kubernetes.NewForConfigOrDie(cluster.AdminConfig())
+	b.Run("bare-client", func(b *testing.B) {
+		for b.Loop() {
+			created := createPods(b, client, "bare", pods)
+			begin := time.Now()
+			parallel(b, created, func(pod *corev1.Pod) error {
+				patch := fmt.Sprintf(`{"metadata":{"uid":%q},"status":{"phase":"Running","podIP":"10.0.0.1","podIPs":[{"ip":"10.0.0.1"}],"startTime":"2026-01-01T00:00:00Z","conditions":[{"type":"Ready","status":"True","lastTransitionTime":"2026-01-01T00:00:00Z"}],"containerStatuses":[{"name":"c","image":"example.com/none:1","imageID":"","ready":true,"restartCount":0,"state":{"running":{"startedAt":"2026-01-01T00:00:00Z"}}}]}}`, pod.UID)
+				_, err := client.CoreV1().Pods(pod.Namespace).Patch(b.Context(), pod.Name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
+				return err
+			})
+			took := time.Since(begin)
+			b.ReportMetric(pods/took.Seconds(), "status-writes/s")
+			b.ReportMetric(took.Seconds(), "s-to-running")
+			begin = time.Now()
+			parallel(b, created, func(pod *corev1.Pod) error {
+				return client.CoreV1().Pods(pod.Namespace).Delete(b.Context(), pod.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64)})
+			})
+			b.ReportMetric(time.Since(begin).Seconds(), "s-to-gone")
+			b.ReportMetric(0, "ns/op")
+		}
+	})
+	for _, peer := range order {
+		b.Run(peer, func(b *testing.B) {
+			for b.Loop() {
+				node := "bench-" + peer
+				createPods(b, client, node, pods)
+				w := watchPods(b, client, node)
+				controller := child.Start(b, peer, "BENCH_KUBECONFIG="+cluster.AdminKubeconfig(), "BENCH_NODE="+node)
+				begin := time.Now()
+				w.until(b, pods, func(e watch.Event) bool { return e.Object.(*corev1.Pod).Status.Phase == corev1.PodRunning })
+				took := time.Since(begin)
+				b.ReportMetric(pods/took.Seconds(), "status-writes/s")
+				b.ReportMetric(took.Seconds(), "s-to-running")
+				begin = time.Now()
+				if err := client.CoreV1().Pods("default").DeleteCollection(b.Context(), metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: "bench=" + node}); err != nil {
+					b.Fatal(err)
+				}
+				w.until(b, pods, func(e watch.Event) bool { return e.Type == watch.Deleted })
+				b.ReportMetric(time.Since(begin).Seconds(), "s-to-gone")
+				var s state
+				controller.Ask("state", &s)
+				b.ReportMetric(s.CPU.Seconds()/pods*1e6, "CPU-µs/pod")
+				controller.Stop()
+				b.ReportMetric(0, "ns/op")
+			}
+		})
+	}
+}
+
+// createPods creates pods that are bound to node.
+func createPods(b *testing.B, client kubernetes.Interface, node string, n int) []*corev1.Pod {
+	b.Helper()
+	pods := make([]*corev1.Pod, n)
+	for i := range pods {
+		pods[i] = newPod(fmt.Sprintf("%s-%05d", node, i), node)
+	}
+	parallel(b, pods, func(pod *corev1.Pod) error {
+		created, err := client.CoreV1().Pods(pod.Namespace).Create(b.Context(), pod, metav1.CreateOptions{})
+		if err == nil {
+			*pod = *created
+		}
+		return err
+	})
+	return pods
+}
+
+// parallel calls f for each pod, 16 at a time.
+func parallel(b *testing.B, pods []*corev1.Pod, f func(*corev1.Pod) error) {
+	b.Helper()
+	work := make(chan *corev1.Pod)
+	var wg sync.WaitGroup
+	for range 16 {
+		wg.Go(func() {
+			for pod := range work {
+				if err := f(pod); err != nil {
+					b.Error(err)
+				}
+			}
+		})
+	}
+	for _, pod := range pods {
+		work <- pod
+	}
+	close(work)
+	wg.Wait()
+	if b.Failed() {
+		b.FailNow()
+	}
+}
+
+type podWatch struct{ watch.Interface }
+
+func watchPods(b *testing.B, client kubernetes.Interface, node string) podWatch {
+	b.Helper()
+	w, err := client.CoreV1().Pods("default").Watch(b.Context(), metav1.ListOptions{FieldSelector: "spec.nodeName=" + node})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(w.Stop)
+	return podWatch{w}
+}
+
+// until waits until so many pods have had an event that counts.
+func (w podWatch) until(b *testing.B, n int, counts func(watch.Event) bool) {
+	b.Helper()
+	deadline := time.After(5 * time.Minute)
+	seen := make(map[types.UID]bool)
+	for len(seen) < n {
+		select {
+		case <-deadline:
+			b.Fatalf("%d of %d pods after five minutes", len(seen), n)
+		case event, ok := <-w.ResultChan():
+			if !ok {
+				b.Fatal("the watch has ended")
+			}
+			if event.Type != watch.Bookmark && counts(event) {
+				seen[event.Object.(*corev1.Pod).UID] = true
+			}
+		}
+	}
+}
