@@ -48,38 +48,33 @@ func (b *builder) addFile(ctx context.Context, field, name string, ref *corev1.F
 // envFileValue returns the value of key in an environment file as KEP-3721 defines
 // it, a strict part of what a shell reads: lines NAME='value', where the value goes
 // to the next quote, over lines if need be, and has no escapes; blank lines;
-// comments, at the beginning of a line or after a value. NAME= followed by a blank
-// or by nothing is empty. The first definition counts; text after it isn't looked
-// at.
+// comments, at the beginning of a line or after a value. A blank after the = makes
+// the value empty, as in a shell; a name has no blank before the =. Lines end with LF
+// or CRLF. The first definition counts; text after it isn't looked at.
 func envFileValue(text, key string) (value string, ok bool, err error) {
+	text = strings.ReplaceAll(text, "\r\n", "\n")
 	for line := 1; text != ""; line++ {
 		text = strings.TrimLeft(text, " \t")
-		if text == "" {
-			break
-		}
-		if text[0] == '\n' || text[0] == '#' || strings.HasPrefix(text, "\r\n") {
+		if text == "" || text[0] == '\n' || text[0] == '#' {
 			_, text, _ = strings.Cut(text, "\n")
 			continue
 		}
-		var name string
-		name, text, ok = strings.Cut(text, "=")
-		if !ok || name == "" || strings.ContainsAny(name, " \t\r\n") {
+		name, rest, ok := strings.Cut(text, "=")
+		if !ok || name == "" || strings.ContainsRune(name, '\n') || strings.TrimRight(name, " \t") != name {
 			return "", false, fmt.Errorf("line %d: not of the form NAME='value'", line)
 		}
-		value = ""
+		value, text = "", rest
 		switch {
 		case strings.HasPrefix(text, "'"):
-			value, text, ok = strings.Cut(text[1:], "'")
-			if !ok {
+			if value, text, ok = strings.Cut(text[1:], "'"); !ok {
 				return "", false, fmt.Errorf("line %d: a quote is not closed", line)
 			}
 			line += strings.Count(value, "\n")
-			var rest string
 			rest, text, _ = strings.Cut(text, "\n")
-			if rest = strings.Trim(rest, " \t\r"); rest != "" && rest[0] != '#' {
+			if rest = strings.TrimLeft(rest, " \t"); rest != "" && rest[0] != '#' {
 				return "", false, fmt.Errorf("line %d: text after the closing quote", line)
 			}
-		case text == "" || strings.IndexByte(" \t\r\n", text[0]) >= 0:
+		case strings.HasPrefix(text, " "), strings.HasPrefix(text, "\t"):
 			_, text, _ = strings.Cut(text, "\n")
 		default:
 			return "", false, fmt.Errorf("line %d: the value is not in single quotes", line)

@@ -193,11 +193,14 @@ func TestEnvFileValue(t *testing.T) {
 		{name: "lines", text: "A='1\n\n2'\nB='3'", key: "A", want: "1\n\n2", ok: true},
 		{name: "after lines", text: "A='1\n\n2'\nB='3'", key: "B", want: "3", ok: true},
 		{name: "comments and blanks", text: "# A='0'\n\n  \t\n \tA='1' # one\nB='2'# two", key: "B", want: "2", ok: true},
-		{name: "empty value", text: "A=\nB=''", key: "A", ok: true},
+		{name: "empty value", text: "A=''\nB='2'", key: "A", ok: true},
 		{name: "blank before the quote is empty", text: "A= '1'\nB='2'", key: "A", ok: true},
 		{name: "CRLF", text: "A='1'\r\n\r\nB='2'\r\n", key: "B", want: "2", ok: true},
+		{name: "CRLF in a value", text: "A='1\r\n2'\r\n", key: "A", want: "1\n2", ok: true},
+		{name: "blank in a name", text: "export A='1'\nA='2'", key: "A", want: "2", ok: true},
 		{name: "any name", text: "a.b-c/d='1'", key: "a.b-c/d", want: "1", ok: true},
 
+		{name: "no value", text: "A=\nB=''", key: "B", fails: "line 1: the value is not in single quotes"},
 		{name: "no quotes", text: "A=1", key: "A", fails: "line 1: the value is not in single quotes"},
 		{name: "double quotes", text: "A='1'\nB=\"2\"", key: "B", fails: "line 2"},
 		{name: "no =", text: "\n#\nexport", key: "A", fails: "line 3: not of the form"},
@@ -227,7 +230,7 @@ func FuzzEnvFile(f *testing.F) {
 		if _, _, err := envFileValue(before, name); err != nil {
 			return // and no panic
 		}
-		if name == "" || strings.ContainsAny(name, "= \t\r\n#") || strings.ContainsRune(value, '\'') {
+		if name == "" || strings.ContainsAny(name, "= \t\r\n#") || strings.ContainsAny(value, "'\r") {
 			return
 		}
 		if _, defined, _ := envFileValue(before, name); defined {
