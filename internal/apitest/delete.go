@@ -65,6 +65,23 @@ func (c *call) delete() (*answer, error) {
 	return &answer{code: http.StatusOK, contentType: c.accept.name, body: encodeStatus(c.accept.media, status)}, nil
 }
 
+// preconditions refuses to delete another object or version than the client
+// means.
+func (c *call) preconditions(p *metav1.Preconditions, m metav1.Object) error {
+	var err error
+	switch {
+	case p == nil:
+	case p.UID != nil && *p.UID != m.GetUID():
+		err = fmt.Errorf("the UID in the precondition (%s) does not match the UID in record (%s). The object might have been deleted and then recreated", *p.UID, m.GetUID())
+	case p.ResourceVersion != nil && *p.ResourceVersion != m.GetResourceVersion():
+		err = fmt.Errorf("the ResourceVersion in the precondition (%s) does not match the ResourceVersion in record (%s). The object might have been modified", *p.ResourceVersion, m.GetResourceVersion())
+	}
+	if err == nil {
+		return nil
+	}
+	return apierrors.NewConflict(schema.GroupResource{Group: c.kind.stored().Group, Resource: c.kind.name}, m.GetName(), err)
+}
+
 // removeOne deletes an object as far as it may go at once. It returns its
 // last state and whether it is gone. The lock of the store is held.
 func (c *call) removeOne(it *item, opts metav1.DeleteOptions) (last *item, gone bool, err error) {
@@ -72,15 +89,8 @@ func (c *call) removeOne(it *item, opts metav1.DeleteOptions) (last *item, gone 
 	if err := c.s.admitDelete(c, it.obj); err != nil {
 		return nil, false, err
 	}
-	if p := opts.Preconditions; p != nil {
-		if p.UID != nil && *p.UID != m.GetUID() {
-			return nil, false, apierrors.NewConflict(schema.GroupResource{Group: c.kind.stored().Group, Resource: c.kind.name}, m.GetName(),
-				fmt.Errorf("the UID in the precondition (%s) does not match the UID in record (%s). The object might have been deleted and then recreated", *p.UID, m.GetUID()))
-		}
-		if p.ResourceVersion != nil && *p.ResourceVersion != m.GetResourceVersion() {
-			return nil, false, apierrors.NewConflict(schema.GroupResource{Group: c.kind.stored().Group, Resource: c.kind.name}, m.GetName(),
-				fmt.Errorf("the ResourceVersion in the precondition (%s) does not match the ResourceVersion in record (%s). The object might have been modified", *p.ResourceVersion, m.GetResourceVersion()))
-		}
+	if err := c.preconditions(opts.Preconditions, m); err != nil {
+		return nil, false, err
 	}
 	obj := shallow(it.obj)
 	if c.kind.onDelete != nil {

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/utils/ptr"
 )
 
 // NodeRules is the server's Node authorizer. What it lets through, the
@@ -198,81 +199,38 @@ func selects(r Request, field, value string) bool {
 }
 
 // references lists the objects of a resource that a pod names.
-func references(p *corev1.Pod, resource string) (names []string) {
-	add := func(name string) {
-		if name != "" {
-			names = append(names, name)
+func references(p *corev1.Pod, resource string) []string {
+	names := map[string][]string{"serviceaccounts": {p.Spec.ServiceAccountName}}
+	add := func(resource, name string) { names[resource] = append(names[resource], name) }
+	for _, c := range p.Status.ResourceClaimStatuses {
+		add("resourceclaims", ptr.Deref(c.ResourceClaimName, ""))
+	}
+	for _, c := range p.Spec.ResourceClaims {
+		add("resourceclaims", ptr.Deref(c.ResourceClaimName, ""))
+	}
+	for _, ref := range p.Spec.ImagePullSecrets {
+		add("secrets", ref.Name)
+	}
+	eachContainer(p, func(c *corev1.Container) {
+		for _, e := range c.EnvFrom {
+			add("configmaps", ptr.Deref(e.ConfigMapRef, corev1.ConfigMapEnvSource{}).Name)
+			add("secrets", ptr.Deref(e.SecretRef, corev1.SecretEnvSource{}).Name)
+		}
+		for _, e := range c.Env {
+			from := ptr.Deref(e.ValueFrom, corev1.EnvVarSource{})
+			add("configmaps", ptr.Deref(from.ConfigMapKeyRef, corev1.ConfigMapKeySelector{}).Name)
+			add("secrets", ptr.Deref(from.SecretKeyRef, corev1.SecretKeySelector{}).Name)
+		}
+	})
+	for _, v := range p.Spec.Volumes {
+		add("configmaps", ptr.Deref(v.ConfigMap, corev1.ConfigMapVolumeSource{}).Name)
+		add("secrets", ptr.Deref(v.Secret, corev1.SecretVolumeSource{}).SecretName)
+		for _, src := range ptr.Deref(v.Projected, corev1.ProjectedVolumeSource{}).Sources {
+			add("configmaps", ptr.Deref(src.ConfigMap, corev1.ConfigMapProjection{}).Name)
+			add("secrets", ptr.Deref(src.Secret, corev1.SecretProjection{}).Name)
 		}
 	}
-	switch resource {
-	case "serviceaccounts":
-		add(p.Spec.ServiceAccountName)
-	case "resourceclaims":
-		for _, c := range p.Status.ResourceClaimStatuses {
-			if c.ResourceClaimName != nil {
-				add(*c.ResourceClaimName)
-			}
-		}
-		for _, c := range p.Spec.ResourceClaims {
-			if c.ResourceClaimName != nil {
-				add(*c.ResourceClaimName)
-			}
-		}
-	case "configmaps":
-		eachContainer(p, func(c *corev1.Container) {
-			for _, e := range c.EnvFrom {
-				if e.ConfigMapRef != nil {
-					add(e.ConfigMapRef.Name)
-				}
-			}
-			for _, e := range c.Env {
-				if e.ValueFrom != nil && e.ValueFrom.ConfigMapKeyRef != nil {
-					add(e.ValueFrom.ConfigMapKeyRef.Name)
-				}
-			}
-		})
-		for _, v := range p.Spec.Volumes {
-			if v.ConfigMap != nil {
-				add(v.ConfigMap.Name)
-			}
-			if v.Projected != nil {
-				for _, src := range v.Projected.Sources {
-					if src.ConfigMap != nil {
-						add(src.ConfigMap.Name)
-					}
-				}
-			}
-		}
-	case "secrets":
-		for _, ref := range p.Spec.ImagePullSecrets {
-			add(ref.Name)
-		}
-		eachContainer(p, func(c *corev1.Container) {
-			for _, e := range c.EnvFrom {
-				if e.SecretRef != nil {
-					add(e.SecretRef.Name)
-				}
-			}
-			for _, e := range c.Env {
-				if e.ValueFrom != nil && e.ValueFrom.SecretKeyRef != nil {
-					add(e.ValueFrom.SecretKeyRef.Name)
-				}
-			}
-		})
-		for _, v := range p.Spec.Volumes {
-			if v.Secret != nil {
-				add(v.Secret.SecretName)
-			}
-			if v.Projected != nil {
-				for _, src := range v.Projected.Sources {
-					if src.Secret != nil {
-						add(src.Secret.Name)
-					}
-				}
-			}
-		}
-	}
-	return names
+	return slices.DeleteFunc(names[resource], func(name string) bool { return name == "" })
 }
 
 func eachContainer(p *corev1.Pod, f func(*corev1.Container)) {

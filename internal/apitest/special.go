@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/ptr"
 )
 
 // subresource is a part of a kind with a path of its own.
@@ -49,6 +50,24 @@ func (c *call) success() (*answer, error) {
 	return &answer{code: http.StatusCreated, contentType: c.accept.name, body: encodeStatus(c.accept.media, metav1.Status{Status: metav1.StatusSuccess, Code: http.StatusCreated})}, nil
 }
 
+// onPod does something to the pod of the path on behalf of an object of
+// another kind, which has to have its name. The lock of the store is held.
+func (c *call) onPod(kind, name string, do func(old *item, pod *corev1.Pod) error) (*answer, error) {
+	if name != c.r.Name {
+		return nil, apierrors.NewBadRequest("name in URL does not match name in " + kind + " object")
+	}
+	c.s.store.mu.Lock()
+	defer c.s.store.mu.Unlock()
+	old := c.table().items[c.key()]
+	if old == nil {
+		return nil, apierrors.NewNotFound(c.resource(), c.r.Name)
+	}
+	if err := do(old, old.obj.DeepCopyObject().(*corev1.Pod)); err != nil {
+		return nil, err
+	}
+	return c.success()
+}
+
 // bind is pods/binding: it assigns a pod to a node, once.
 func bind(c *call) (*answer, error) {
 	obj, err := c.decodeAs(corev1.SchemeGroupVersion.WithKind("Binding"))
@@ -56,28 +75,21 @@ func bind(c *call) (*answer, error) {
 		return nil, err
 	}
 	b := obj.(*corev1.Binding)
-	if b.Name != c.r.Name {
-		return nil, apierrors.NewBadRequest("name in URL does not match name in Binding object")
-	}
 	if b.Target.Name == "" || b.Target.Kind != "" && b.Target.Kind != "Node" {
 		return nil, errors.New("target.name: Required value")
 	}
-	st, t := c.s.store, c.table()
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	old := t.items[c.key()]
-	if old == nil {
-		return nil, apierrors.NewNotFound(c.resource(), c.r.Name)
+	return c.onPod("Binding", b.Name, func(old *item, pod *corev1.Pod) error { return c.bindTo(b, old, pod) })
+}
+
+func (c *call) bindTo(b *corev1.Binding, old *item, pod *corev1.Pod) error {
+	conflict := func(format string, args ...any) error {
+		return apierrors.NewConflict(schema.GroupResource{Resource: "pods/binding"}, c.r.Name, fmt.Errorf(format, args...))
 	}
-	conflict := func(format string, args ...any) (*answer, error) {
-		return nil, apierrors.NewConflict(schema.GroupResource{Resource: "pods/binding"}, c.r.Name, fmt.Errorf(format, args...))
-	}
-	pod := old.obj.DeepCopyObject().(*corev1.Pod)
 	switch {
 	case b.UID != "" && b.UID != pod.UID:
-		return nil, apierrors.NewConflict(c.resource(), c.r.Name, c.preconditionFailed(b.UID, pod.UID))
+		return apierrors.NewConflict(c.resource(), c.r.Name, c.preconditionFailed(b.UID, pod.UID))
 	case b.ResourceVersion != "" && b.ResourceVersion != pod.ResourceVersion:
-		return nil, apierrors.NewConflict(c.resource(), c.r.Name, errors.New(optimisticLock))
+		return apierrors.NewConflict(c.resource(), c.r.Name, errors.New(optimisticLock))
 	case pod.DeletionTimestamp != nil:
 		return conflict("pod %s is being deleted, cannot be assigned to a host", pod.Name)
 	case pod.Spec.NodeName != "":
@@ -95,9 +107,9 @@ func bind(c *call) (*answer, error) {
 	}
 	setPodCondition(pod, corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionTrue})
 	if !c.r.DryRun {
-		st.put(t, pod, old)
+		c.s.store.put(c.table(), pod, old)
 	}
-	return c.success()
+	return nil
 }
 
 // evict is pods/eviction: a deletion with a reason. There are no disruption
@@ -108,49 +120,31 @@ func evict(c *call) (*answer, error) {
 		return nil, err
 	}
 	e := obj.(*policyv1.Eviction)
-	if e.Name != c.r.Name {
-		return nil, apierrors.NewBadRequest("name in URL does not match name in Eviction object")
-	}
-	opts := metav1.DeleteOptions{}
-	if e.DeleteOptions != nil {
-		opts = *e.DeleteOptions
-	}
-	st, t := c.s.store, c.table()
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	old := t.items[c.key()]
-	if old == nil {
-		return nil, apierrors.NewNotFound(c.resource(), c.r.Name)
-	}
+	return c.onPod("Eviction", e.Name, func(old *item, pod *corev1.Pod) error {
+		return c.evictPod(ptr.Deref(e.DeleteOptions, metav1.DeleteOptions{}), old, pod)
+	})
+}
+
+func (c *call) evictPod(opts metav1.DeleteOptions, old *item, pod *corev1.Pod) error {
 	if err := c.s.nodeRestriction(c, nil, old.obj); err != nil {
-		return nil, err
+		return err
 	}
-	pod := old.obj.DeepCopyObject().(*corev1.Pod)
-	if p := opts.Preconditions; p != nil {
-		if p.UID != nil && *p.UID != pod.UID {
-			return nil, apierrors.NewConflict(schema.GroupResource{Resource: "Pod"}, pod.Name,
-				fmt.Errorf("the UID in the precondition (%s) does not match the UID in record (%s). The object might have been deleted and then recreated", *p.UID, pod.UID))
-		}
-		if p.ResourceVersion != nil && *p.ResourceVersion != pod.ResourceVersion {
-			return nil, apierrors.NewConflict(schema.GroupResource{Resource: "Pod"}, pod.Name,
-				fmt.Errorf("the ResourceVersion in the precondition (%s) does not match the ResourceVersion in record (%s). The object might have been modified", *p.ResourceVersion, pod.ResourceVersion))
-		}
-		opts.Preconditions = nil
+	if err := c.preconditions(opts.Preconditions, pod); err != nil {
+		return err
 	}
+	opts.Preconditions = nil
 	if c.r.DryRun || len(opts.DryRun) > 0 {
-		return c.success()
+		return nil
 	}
 	if setPodCondition(pod, corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue,
 		Reason: "EvictionByEvictionAPI", Message: "Eviction API: evicting"}) {
-		old = st.put(t, pod, old)
+		old = c.s.store.put(c.table(), pod, old)
 	}
 	// The deletion is the server's own: NodeRestriction has had its say.
 	own := *c
 	req := *c.r
 	req.User = Admin
 	own.r = &req
-	if _, _, err := own.removeOne(old, opts); err != nil {
-		return nil, err
-	}
-	return c.success()
+	_, _, err := own.removeOne(old, opts)
+	return err
 }
