@@ -158,7 +158,7 @@ func TestV9NothingIsShared(t *testing.T) { synctest.Test(t, testV9) }
 
 func testV9(t *testing.T) {
 	s := apitest.New(apitest.Options{})
-	var kept []*corev1.Node
+	var kept notes[*corev1.Node]
 	claimed := metav1.NewTime(time.Unix(1, 0))
 	conditions := []corev1.NodeCondition{
 		{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "R", LastHeartbeatTime: claimed},
@@ -169,13 +169,13 @@ func testV9(t *testing.T) {
 	w := start(t, s, Config{
 		Setters: []Setter{func(_ context.Context, n *corev1.Node) error {
 			n.Status.Conditions, n.Status.Capacity = conditions, capacity // shared by all nodes and rounds
-			kept = append(kept, n)
+			kept.add(n)
 			return nil
 		}},
 		Hooks: Hooks{Registered: func(r Registered) { r.Node.Labels["hook"] = "x"; r.Node.Status.Conditions[0].Reason = "hook" }},
 	})
 	for range 5 {
-		for _, n := range kept {
+		for _, n := range kept.get() {
 			n.Labels["later"] = "x"
 		}
 		if n := w.c.Node(node1); n != nil {
@@ -199,20 +199,20 @@ func TestV10NoEmptyStatus(t *testing.T) { synctest.Test(t, testV10) }
 
 func testV10(t *testing.T) {
 	s := apitest.New(apitest.Options{})
-	var failed []SetterFailed
+	var notes notes[SetterFailed]
 	w := start(t, s, Config{
 		Setters: []Setter{func(_ context.Context, n *corev1.Node) error {
 			SetCondition(n, corev1.NodeCondition{Type: "Fit"})
 			return nil
 		}},
-		Hooks: Hooks{SetterFailed: func(f SetterFailed) { failed = append(failed, f) }},
+		Hooks: Hooks{SetterFailed: notes.add},
 	})
 	for _, c := range w.node().Status.Conditions {
 		if c.Status != corev1.ConditionTrue && c.Status != corev1.ConditionFalse {
 			t.Errorf("%s has status %q", c.Type, c.Status)
 		}
 	}
-	if len(failed) != 1 || !strings.Contains(failed[0].Err.Error(), "condition Fit has status") {
+	if failed := notes.get(); len(failed) != 1 || !strings.Contains(failed[0].Err.Error(), "condition Fit has status") {
 		t.Errorf("told %+v", failed)
 	}
 }

@@ -46,6 +46,15 @@ func (k *knob[T]) get() T {
 	return k.value
 }
 
+// notes is what hooks have told, for a test to read.
+type notes[T any] struct{ knob[[]T] }
+
+func (n *notes[T]) add(note T) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.value = append(n.value, note)
+}
+
 // podsSetter says how many pods the node takes.
 func podsSetter(pods *knob[int64]) Setter {
 	return func(_ context.Context, n *corev1.Node) error {
@@ -103,7 +112,7 @@ func TestN6(t *testing.T) { synctest.Test(t, testN6) }
 func testN6(t *testing.T) {
 	s := apitest.New(apitest.Options{})
 	pods, failing := &knob[int64]{value: 110}, &knob[error]{}
-	var told []SetterFailed
+	var notes notes[SetterFailed]
 	w := start(t, s, Config{
 		Setters: []Setter{
 			func(_ context.Context, n *corev1.Node) error {
@@ -119,7 +128,7 @@ func testN6(t *testing.T) {
 			},
 			podsSetter(pods),
 		},
-		Hooks: Hooks{SetterFailed: func(f SetterFailed) { told = append(told, f) }},
+		Hooks: Hooks{SetterFailed: notes.add},
 	})
 	before := w.node()
 	broken := errors.New("no answer from the runtime")
@@ -140,7 +149,7 @@ func testN6(t *testing.T) {
 	if w.condition("Fit").Reason != "Yes" || w.condition(corev1.NodeReady).Status != corev1.ConditionTrue {
 		t.Errorf("conditions are %v", n.Status.Conditions)
 	}
-	if len(told) != 1 || told[0].Field != "Setters[0]" || told[0].Late || !errors.Is(told[0].Err, broken) {
+	if told := notes.get(); len(told) != 1 || told[0].Field != "Setters[0]" || told[0].Late || !errors.Is(told[0].Err, broken) {
 		t.Errorf("the hook was told %+v", told)
 	}
 }
@@ -279,8 +288,8 @@ func TestN8Exit(t *testing.T) { synctest.Test(t, testN8Exit) }
 
 func testN8Exit(t *testing.T) {
 	s := apitest.New(apitest.Options{})
-	var deleted []Deleted
-	w := start(t, s, Config{Hooks: Hooks{Deleted: func(d Deleted) { deleted = append(deleted, d) }}})
+	var notes notes[Deleted]
+	w := start(t, s, Config{Hooks: Hooks{Deleted: notes.add}})
 	uid := w.node().UID
 	if ref, err := w.c.OwnerReference(t.Context(), node1); err != nil || ref != (metav1.OwnerReference{APIVersion: "v1", Kind: "Node", Name: node1, UID: uid}) {
 		t.Errorf("OwnerReference = %v, %v", ref, err)
@@ -298,7 +307,7 @@ func testN8Exit(t *testing.T) {
 		t.Errorf("Run = %v, want ErrNodeDeleted of %s", w.err, node1)
 	}
 	w.expect(0, 1, 0)
-	if len(deleted) != 1 || deleted[0] != (Deleted{NodeName: node1, UID: uid, Policy: DeletedExit}) {
+	if deleted := notes.get(); len(deleted) != 1 || deleted[0] != (Deleted{NodeName: node1, UID: uid, Policy: DeletedExit}) {
 		t.Errorf("the hook was told %+v", deleted)
 	}
 	if _, err := w.c.OwnerReference(t.Context(), node1); !apierrors.IsNotFound(err) {
@@ -316,12 +325,12 @@ func TestN8Reregister(t *testing.T) { synctest.Test(t, testN8Reregister) }
 
 func testN8Reregister(t *testing.T) {
 	s := apitest.New(apitest.Options{})
-	var registered []types.UID
+	var registered notes[types.UID]
 	w := start(t, s, Config{OnDeleted: DeletedReregister, Hooks: Hooks{Registered: func(r Registered) {
 		if !r.Created {
 			t.Errorf("told of adoption: %+v", r)
 		}
-		registered = append(registered, r.Node.UID)
+		registered.add(r.Node.UID)
 	}}})
 	old := w.node().UID
 	s.ResetJournal()
@@ -347,7 +356,7 @@ func testN8Reregister(t *testing.T) {
 	if taints := w.node().Spec.Taints; len(taints) == 0 || taints[0].Key != "example.com/virtual" {
 		t.Errorf("taints after registering again: %v", taints)
 	}
-	if diff := cmp.Diff([]types.UID{old, w.node().UID}, registered); diff != "" {
+	if diff := cmp.Diff([]types.UID{old, w.node().UID}, registered.get()); diff != "" {
 		t.Errorf("the hook was told (-want +got):\n%s", diff)
 	}
 }
@@ -390,12 +399,12 @@ func TestN8Adopt(t *testing.T) { synctest.Test(t, testN8Adopt) }
 
 func testN8Adopt(t *testing.T) {
 	s := apitest.New(apitest.Options{})
-	var steps []string
+	var steps notes[string]
 	var other types.UID
 	w := start(t, s, Config{Hooks: Hooks{
-		Registered: func(r Registered) { steps = append(steps, fmt.Sprintf("registered %s %v", r.Node.UID, r.Created)) },
+		Registered: func(r Registered) { steps.add(fmt.Sprintf("registered %s %v", r.Node.UID, r.Created)) },
 		Replaced: func(r Replaced) {
-			steps = append(steps, fmt.Sprintf("replaced %s by %s", r.OldUID, r.NewUID))
+			steps.add(fmt.Sprintf("replaced %s by %s", r.OldUID, r.NewUID))
 			if n := apitest.Get[*corev1.Node](s, "", node1); len(n.Status.Conditions) != 0 {
 				t.Errorf("the other Node was written before it was adopted: %v", n.Status.Conditions)
 			}
@@ -428,7 +437,7 @@ func testN8Adopt(t *testing.T) {
 		fmt.Sprintf("replaced %s by %s", old, other),
 		fmt.Sprintf("registered %s false", other),
 	}
-	if diff := cmp.Diff(want, steps); diff != "" {
+	if diff := cmp.Diff(want, steps.get()); diff != "" {
 		t.Errorf("hooks (-want +got):\n%s", diff)
 	}
 	if ref, err := w.c.OwnerReference(t.Context(), node1); err != nil || ref.UID != other {
@@ -541,7 +550,7 @@ func TestN11(t *testing.T) { synctest.Test(t, testN11) }
 func testN11(t *testing.T) {
 	s := apitest.New(apitest.Options{})
 	extra, health := &knob[map[string]string]{}, &knob[error]{}
-	var reported []string
+	var notes notes[string]
 	w := start(t, s, Config{
 		OnDeleted: DeletedReregister, OnShutdown: ShutdownNotReady,
 		HealthChecks: []HealthCheck{healthCheck(health)},
@@ -553,7 +562,7 @@ func testN11(t *testing.T) {
 			n.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: "p", UID: "1"}}
 			return nil
 		}},
-		ErrorHandler: func(_ context.Context, err error, _ string) { reported = append(reported, err.Error()) },
+		ErrorHandler: func(_ context.Context, err error, _ string) { notes.add(err.Error()) },
 	})
 	act := []func(){
 		func() { extra.set(map[string]string{"node-role.kubernetes.io/x": "", "zone": "a"}) },
@@ -589,7 +598,7 @@ func testN11(t *testing.T) {
 	if ready := w.condition(corev1.NodeReady); ready.Reason != ReasonShutdown {
 		t.Errorf("Ready is %+v after the end", ready)
 	}
-	if len(reported) == 0 || !strings.Contains(reported[0], "node-role.kubernetes.io/x") {
+	if reported := notes.get(); len(reported) == 0 || !strings.Contains(reported[0], "node-role.kubernetes.io/x") {
 		t.Errorf("the forbidden label was reported as %q", reported)
 	}
 }

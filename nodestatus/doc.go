@@ -36,6 +36,8 @@
 // that is assigned before either Run starts.
 //
 // [Controller.Add] and [Controller.Remove] change the set of nodes at any time.
+// OnShutdown, which says what is written last for a node, applies to Remove as
+// to the end of Run.
 //
 // # Behavior
 //
@@ -84,9 +86,9 @@
 // are called without locks by the goroutine that works on the node. When Run
 // returns, every function it has called has returned.
 //
-// A node that waits costs neither a goroutine nor a timer, and less than 2 KiB
-// of memory: the Node is kept encoded (measured with bench_test.go, for a Node
-// of 1.3 kB).
+// A node that waits costs neither a goroutine nor a timer, and about 1.5 kB of
+// memory: the Node is kept encoded, which here takes 0.9 kB of it
+// (BenchmarkIdleNodes). A round that finds nothing to write takes about 50 µs.
 //
 // # Failure modes
 //
@@ -110,6 +112,9 @@
 //     such as a proxy's, is not taken for that.
 //   - The Node is another object: [ReplacedPolicy]. No write lands on it before
 //     it is adopted.
+//   - Another writer is faster than a write that carries the resourceVersion:
+//     the Node is read and written again, at once and twice at most; then it is
+//     written without.
 //   - Labels that a node identity may not set: see [MayLabel] and
 //     Config.NodeCredentials.
 //   - Two processes serve one node: both write what they say, whenever they see

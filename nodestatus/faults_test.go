@@ -64,27 +64,28 @@ func TestOutages(t *testing.T) {
 
 func testOutage(t *testing.T, fault apitest.Fault, length time.Duration) {
 	s := apitest.New(apitest.Options{})
-	var recovered []Recovered
-	tries := 0
+	var recovered notes[Recovered]
+	var failed notes[Failed]
 	w := start(t, s, Config{
 		ReportInterval: DefaultSyncInterval,
 		ErrorHandler:   func(context.Context, error, string) {},
 		Hooks: Hooks{
-			Failed:    func(Failed) { tries++ },
-			Recovered: func(r Recovered) { recovered = append(recovered, r) },
+			Failed:    failed.add,
+			Recovered: recovered.add,
 		},
 	})
 	judge := judged(t, s)
 	random := rand.New(rand.NewPCG(uint64(length), 7))
 	for range 5 {
 		w.pass(2*time.Minute + time.Duration(random.Int64N(int64(10*time.Second))))
-		recovered, tries = nil, 0
+		recovered.set(nil)
+		failed.set(nil)
 		remove := s.Inject(fault)
 		w.pass(length)
 		remove()
 		// No hot loop: five quick tries, and then one in 3.5 s at most. (The
 		// server sees more: client-go repeats some by itself.)
-		if most := 6 + int(length/(3500*time.Millisecond)); tries > most {
+		if tries, most := len(failed.get()), 6+int(length/(3500*time.Millisecond)); tries > most {
 			t.Errorf("%d tries in an outage of %v, want %d at most", tries, length, most)
 		}
 		end := time.Now()
@@ -94,8 +95,8 @@ func testOutage(t *testing.T, fault apitest.Fault, length time.Duration) {
 		if ready.Status != corev1.ConditionTrue || ready.LastHeartbeatTime.Time.Before(end.Add(-fault.Latency).Truncate(time.Second)) {
 			t.Errorf("Ready is %+v after the outage, which ended at %v", ready, end)
 		}
-		if len(recovered) > 1 {
-			t.Errorf("told of %d recoveries", len(recovered))
+		if told := recovered.get(); len(told) > 1 {
+			t.Errorf("told of %d recoveries", len(told))
 		}
 	}
 	bad := judge.Outages(node1)
@@ -227,16 +228,17 @@ func TestRefusals(t *testing.T) {
 func testRefusal(t *testing.T, status *apierrors.StatusError) {
 	s := apitest.New(apitest.Options{})
 	health := &knob[error]{}
-	told, rounds := 0, 0
-	var failures []Failed
+	var told notes[string]
+	var rounds notes[time.Time]
+	var failures notes[Failed]
 	w := start(t, s, Config{
-		HealthChecks: []HealthCheck{func(context.Context, string) error { rounds++; return health.get() }},
+		HealthChecks: []HealthCheck{func(context.Context, string) error { rounds.add(time.Now()); return health.get() }},
 		ErrorHandler: func(_ context.Context, _ error, msg string) {
 			if msg == "Failed to write node" {
-				told++
+				told.add(msg)
 			}
 		},
-		Hooks: Hooks{Failed: func(f Failed) { failures = append(failures, f) }},
+		Hooks: Hooks{Failed: failures.add},
 	})
 	w.pass(time.Minute)
 	remove := s.Inject(apitest.Fault{Match: patches, Status: status})
@@ -254,22 +256,22 @@ func testRefusal(t *testing.T, status *apierrors.StatusError) {
 		t.Errorf("the status is %+v", status)
 	}
 	s.ResetJournal()
-	rounds = 0
+	rounds.set(nil)
 	w.pass(time.Hour)
 	if n := s.Count(patches); n < 100 || n > 300 {
 		t.Errorf("%d tries in an hour of refusals", n)
 	}
-	if rounds < 350 {
-		t.Errorf("%d rounds in an hour of refusals: the node is not watched over", rounds)
+	if n := len(rounds.get()); n < 350 {
+		t.Errorf("%d rounds in an hour of refusals: the node is not watched over", n)
 	}
 	if err := w.c.Check(nil); err != nil {
 		t.Errorf("Check = %v: to restart the process would not help", err)
 	}
-	if told != 1 {
-		t.Errorf("the error handler was told %d times", told)
+	if n := len(told.get()); n != 1 {
+		t.Errorf("the error handler was told %d times", n)
 	}
-	if !slices.ContainsFunc(failures, func(f Failed) bool { return f.Verb == "patch" && f.Class != "" && f.Err != nil }) {
-		t.Errorf("the hook was told %+v", failures)
+	if !slices.ContainsFunc(failures.get(), func(f Failed) bool { return f.Verb == "patch" && f.Class != "" && f.Err != nil }) {
+		t.Errorf("the hook was told %+v", failures.get())
 	}
 	remove()
 	w.pass(31 * time.Second)
@@ -286,13 +288,13 @@ func TestIdentity(t *testing.T) { synctest.Test(t, testIdentity) }
 
 func testIdentity(t *testing.T) {
 	s := apitest.New(apitest.Options{})
-	var reported error
+	var notes notes[error]
 	w := start(t, s, Config{
 		Client: s.Client(apitest.NodeUser("n2")).CoreV1(), NodeCredentials: true,
-		ErrorHandler: func(_ context.Context, err error, _ string) { reported = err },
+		ErrorHandler: func(_ context.Context, err error, _ string) { notes.add(err) },
 	})
 	var identity *IdentityError
-	if !errors.As(reported, &identity) || identity.Identity != "system:node:n2" || identity.NodeName != node1 || !apierrors.IsForbidden(identity) {
+	if reported := errors.Join(notes.get()...); !errors.As(reported, &identity) || identity.Identity != "system:node:n2" || identity.NodeName != node1 || !apierrors.IsForbidden(identity) {
 		t.Errorf("reported %v", reported)
 	}
 	s.ResetJournal()

@@ -228,8 +228,8 @@ func TestShutdown(t *testing.T) {
 func testShutdown(t *testing.T, policy ShutdownPolicy) {
 	s := apitest.New(apitest.Options{})
 	s.Inject(apitest.Fault{Latency: 10 * time.Millisecond})
-	var written []Written
-	w := start(t, s, Config{Client: s.Client(apitest.Admin).CoreV1(), OnShutdown: policy, Hooks: Hooks{Written: func(x Written) { written = append(written, x) }}})
+	var written notes[Written]
+	w := start(t, s, Config{Client: s.Client(apitest.Admin).CoreV1(), OnShutdown: policy, Hooks: Hooks{Written: written.add}})
 	names := fleet(100)
 	for _, name := range names {
 		if err := w.c.Add(name); err != nil {
@@ -272,7 +272,7 @@ func testShutdown(t *testing.T, policy ShutdownPolicy) {
 				t.Errorf("%s has lost something: %+v", node.Name, node.Status)
 			}
 		}
-		if last := written[len(written)-1]; last.Cause != CauseShutdown {
+		if last := written.get()[len(written.get())-1]; last.Cause != CauseShutdown {
 			t.Errorf("the last write was told as %+v", last)
 		}
 	case ShutdownUnregister:

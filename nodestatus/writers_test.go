@@ -251,11 +251,11 @@ func TestEventHandler(t *testing.T) { synctest.Test(t, testEventHandler) }
 
 func testEventHandler(t *testing.T) {
 	s := apitest.New(apitest.Options{})
-	var specs []string
-	var registered []bool
+	var specs notes[string]
+	var registered notes[bool]
 	w := start(t, s, Config{OnDeleted: DeletedIdle, Hooks: Hooks{
-		SpecChanged: func(c SpecChanged) { specs = append(specs, c.Node.Spec.PodCIDR) },
-		Registered:  func(r Registered) { registered = append(registered, r.Created) },
+		SpecChanged: func(c SpecChanged) { specs.add(c.Node.Spec.PodCIDR) },
+		Registered:  func(r Registered) { registered.add(r.Created) },
 	}})
 	watch(t, w.c, s.Client(apitest.NodeUser(node1)))
 	s.ResetJournal()
@@ -265,8 +265,8 @@ func testEventHandler(t *testing.T) {
 	}
 	apitest.Edit(s, "", node1, func(n *corev1.Node) { n.Spec.PodCIDR = "10.0.0.0/24" })
 	w.pass(time.Second)
-	if len(specs) != 1 || specs[0] != "10.0.0.0/24" || w.c.Node(node1).Spec.PodCIDR != "10.0.0.0/24" {
-		t.Errorf("the spec changes told are %q", specs)
+	if told := specs.get(); len(told) != 1 || told[0] != "10.0.0.0/24" || w.c.Node(node1).Spec.PodCIDR != "10.0.0.0/24" {
+		t.Errorf("the spec changes told are %q", told)
 	}
 	s.ResetJournal()
 	apitest.Delete[*corev1.Node](s, "", node1)
@@ -286,7 +286,7 @@ func testEventHandler(t *testing.T) {
 	if status, _ := w.c.Status(node1); status.Phase != PhaseRegistered || status.UID != w.node().UID {
 		t.Errorf("the status is %+v a second after the Node was replaced", status)
 	}
-	if diff := cmp.Diff([]bool{true, false, false}, registered); diff != "" {
+	if diff := cmp.Diff([]bool{true, false, false}, registered.get()); diff != "" {
 		t.Errorf("registrations (-want +got):\n%s", diff)
 	}
 }
