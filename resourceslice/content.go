@@ -8,6 +8,8 @@ import (
 	"cmp"
 	"hash/maphash"
 	"slices"
+	"sort"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
@@ -23,9 +25,14 @@ type hash [2]uint64
 
 // hasher makes hashes that can be compared with each other only: its seeds are
 // random, so that nobody can construct two devices with one hash.
-type hasher struct{ seeds [2]maphash.Seed }
+type hasher struct {
+	seeds [2]maphash.Seed
+	fingerprinter
+}
 
-func newHasher() hasher { return hasher{[2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}} }
+func newHasher() hasher {
+	return hasher{[2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}, newFingerprinter()}
+}
 
 func (h hasher) sum(b []byte) hash {
 	return hash{maphash.Bytes(h.seeds[0], b), maphash.Bytes(h.seeds[1], b)}
@@ -36,7 +43,8 @@ func (h hasher) sum(b []byte) hash {
 type item struct {
 	name    string
 	hash    hash
-	encoded []byte // nil: as it is on the server, see page.keep
+	print   uint64 // the fingerprint of a device
+	encoded []byte // nil: it stays as it is on the API server
 	*traits        // nil for a device without any
 }
 
@@ -106,15 +114,20 @@ func (e *encoder) encode(m message) []byte {
 // has the same content, is used again, so that a Set which changes little keeps
 // little.
 func (e *encoder) device(d *resourcev1.Device, before *item) (it item, reused bool) {
+	print := e.fingerprint(d)
+	if before != nil && before.print == print {
+		return *before, true
+	}
 	t := traitsOf(d)
 	bare := d
 	if t != nil && len(t.taints) > 0 {
 		bare = withoutTimes(d)
 	}
 	encoded := e.encode(bare)
-	it = item{name: d.Name, hash: e.sum(encoded), traits: t}
+	it = item{name: d.Name, hash: e.sum(encoded), print: print, traits: t}
 	if before != nil && before.hash == it.hash && slices.EqualFunc(before.timesOfTaints(), it.timesOfTaints(), sameTime) {
-		return *before, true
+		it.encoded = before.encoded
+		return it, true
 	}
 	it.encoded = bytes.Clone(encoded)
 	return it, false
@@ -205,6 +218,7 @@ type desired struct {
 	id        PoolID
 	devices   []item  // by name, or as given in an ordered pool
 	byName    []int32 // indexes of devices by name in an ordered pool, else nil
+	given     []int32 // indexes of devices in the order in which they were Set
 	sets      []item  // by name
 	selection selection
 	skip      []resourcev1.SkipNodeOperation // sorted
@@ -223,8 +237,16 @@ const (
 
 // find returns the item of a device, or nil.
 func (d *desired) find(name string) *item {
+	if i := d.indexOf(name); i >= 0 {
+		return &d.devices[i]
+	}
+	return nil
+}
+
+// indexOf returns the index of a device, or -1.
+func (d *desired) indexOf(name string) int {
 	if d == nil {
-		return nil
+		return -1
 	}
 	at := func(i int) int {
 		if d.byName != nil {
@@ -232,19 +254,47 @@ func (d *desired) find(name string) *item {
 		}
 		return i
 	}
-	lo, hi := 0, len(d.devices)
-	for lo < hi {
-		mid := int(uint(lo+hi) >> 1)
-		if d.devices[at(mid)].name < name {
-			lo = mid + 1
-		} else {
-			hi = mid
+	i, found := sort.Find(len(d.devices), func(i int) int { return strings.Compare(name, d.devices[at(i)].name) })
+	if !found {
+		return -1
+	}
+	return at(i)
+}
+
+// unchanged reports whether the devices are those of the pool and, if that
+// matters, in the same order. It is quick about it when they are.
+func (d *desired) unchanged(e *encoder, devices []resourcev1.Device) bool {
+	if len(devices) != len(d.devices) {
+		return false
+	}
+	var seen []bool // once the order differs: a name may be there twice
+	for i := range devices {
+		at := int(d.given[i])
+		if d.devices[at].name != devices[i].Name {
+			if d.ordered {
+				return false
+			}
+			if seen == nil {
+				seen = make([]bool, len(devices))
+				for _, before := range d.given[:i] {
+					seen[before] = true
+				}
+			}
+			if at = d.indexOf(devices[i].Name); at < 0 {
+				return false
+			}
+		}
+		if seen != nil {
+			if seen[at] {
+				return false
+			}
+			seen[at] = true
+		}
+		if d.devices[at].print != e.fingerprint(&devices[i]) {
+			return false
 		}
 	}
-	if lo < len(d.devices) && d.devices[at(lo)].name == name {
-		return &d.devices[at(lo)]
-	}
-	return nil
+	return true
 }
 
 // spec returns the part of the spec that pages of a kind have in common.
@@ -269,13 +319,24 @@ func (e *encoder) newDesired(id PoolID, pool *Pool, nodeName string, before *des
 		id: id, ordered: pool.Ordered, atomic: pool.Atomic,
 		partition: pool.PartitionTypeAttribute,
 		skip:      slices.Clone(pool.SkipNodeOperations),
-		devices:   make([]item, len(pool.Devices)),
 		selection: selection{selector: pool.Nodes.Selector.DeepCopy(), allNodes: pool.Nodes.AllNodes, perDevice: pool.Nodes.PerDevice},
 	}
 	if pool.Nodes.local() {
 		d.selection.nodeName = nodeName
 	}
 	slices.Sort(d.skip)
+	for i := range pool.SharedCounters {
+		d.sets = append(d.sets, e.counterSet(&pool.SharedCounters[i]))
+	}
+	slices.SortStableFunc(d.sets, byName)
+	for kind := range d.heads {
+		spec := d.spec(kind)
+		d.heads[kind] = e.head(&spec)
+	}
+	if before != nil && d.sameBut(before) && before.unchanged(e, pool.Devices) {
+		return before, nil, true
+	}
+	d.devices = make([]item, len(pool.Devices))
 	for i := range pool.Devices {
 		was := before.find(pool.Devices[i].Name)
 		it, reused := e.device(&pool.Devices[i], was)
@@ -285,33 +346,42 @@ func (e *encoder) newDesired(id PoolID, pool *Pool, nodeName string, before *des
 		}
 	}
 	d.sort()
-	for i := range pool.SharedCounters {
-		d.sets = append(d.sets, e.counterSet(&pool.SharedCounters[i]))
-	}
-	slices.SortStableFunc(d.sets, byName)
-	for kind := range d.heads {
-		spec := d.spec(kind)
-		d.heads[kind] = e.head(&spec)
-	}
 	return d, fresh, before != nil && len(fresh) == 0 && d.sameAs(before)
 }
 
 func byName(a, b item) int { return cmp.Compare(a.name, b.name) }
 
+// sort sorts the devices by name, unless their order matters.
 func (d *desired) sort() {
-	if !d.ordered {
-		slices.SortStableFunc(d.devices, byName)
+	order := make([]int32, len(d.devices))
+	for i := range order {
+		order[i] = int32(i)
+	}
+	slices.SortStableFunc(order, func(a, b int32) int { return byName(d.devices[a], d.devices[b]) })
+	d.given = make([]int32, len(d.devices))
+	if d.ordered {
+		d.byName = order
+		for i := range d.given {
+			d.given[i] = int32(i)
+		}
 		return
 	}
-	d.byName = make([]int32, len(d.devices))
-	for i := range d.byName {
-		d.byName[i] = int32(i)
+	sorted := make([]item, len(d.devices))
+	for i, at := range order {
+		sorted[i] = d.devices[at]
+		d.given[at] = int32(i)
 	}
-	slices.SortStableFunc(d.byName, func(a, b int32) int { return byName(d.devices[a], d.devices[b]) })
+	d.devices = sorted
 }
 
-func (d *desired) sameAs(other *desired) bool {
-	same := func(a, b item) bool { return a.name == b.name && a.hash == b.hash }
+// sameBut reports whether nothing differs but perhaps the devices.
+func (d *desired) sameBut(other *desired) bool {
 	return d.ordered == other.ordered && d.atomic == other.atomic && d.selection.nodeName == other.selection.nodeName &&
-		d.heads == other.heads && slices.EqualFunc(d.devices, other.devices, same) && slices.EqualFunc(d.sets, other.sets, same)
+		d.heads == other.heads && slices.EqualFunc(d.sets, other.sets, sameItem)
+}
+
+func sameItem(a, b item) bool { return a.name == b.name && a.hash == b.hash }
+
+func (d *desired) sameAs(other *desired) bool {
+	return d.sameBut(other) && slices.EqualFunc(d.devices, other.devices, sameItem)
 }

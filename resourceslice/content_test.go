@@ -1,0 +1,261 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package resourceslice
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"testing"
+	"time"
+
+	resourcev1 "k8s.io/api/resource/v1"
+	resourcev1beta1 "k8s.io/api/resource/v1beta1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// fill sets a field to something that isn't its zero value, and reports the
+// paths of all fields below it through visit, each with a function that
+// changes that field alone.
+func fill(v reflect.Value, path string, visit func(path string, change func())) {
+	switch v.Interface().(type) {
+	case resource.Quantity:
+		v.Set(reflect.ValueOf(resource.MustParse("3")))
+		visit(path, func() { v.Set(reflect.ValueOf(resource.MustParse("4"))) })
+		return
+	case metav1.Time:
+		v.Set(reflect.ValueOf(metav1.Unix(1_000_000_000, 0)))
+		visit(path, func() { v.Set(reflect.ValueOf(metav1.Unix(1_100_000_000, 0))) })
+		return
+	}
+	switch v.Kind() {
+	case reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+		fill(v.Elem(), path, visit)
+	case reflect.Struct:
+		for i := range v.NumField() {
+			fill(v.Field(i), path+"."+v.Type().Field(i).Name, visit)
+		}
+	case reflect.Slice:
+		v.Set(reflect.MakeSlice(v.Type(), 1, 1))
+		fill(v.Index(0), path, visit)
+		visit(path+" longer", func() { v.Set(reflect.Append(v, v.Index(0))) })
+	case reflect.Map:
+		v.Set(reflect.MakeMap(v.Type()))
+		value := reflect.New(v.Type().Elem()).Elem()
+		key := reflect.ValueOf("key").Convert(v.Type().Key())
+		fill(value, path, func(path string, change func()) {
+			visit(path, func() {
+				change()
+				v.SetMapIndex(key, value)
+			})
+		})
+		v.SetMapIndex(key, value)
+		visit(path+" key", func() {
+			v.SetMapIndex(key, reflect.Value{})
+			v.SetMapIndex(reflect.ValueOf("other").Convert(v.Type().Key()), value)
+		})
+	case reflect.String:
+		v.SetString("a")
+		visit(path, func() { v.SetString("b") })
+	case reflect.Bool:
+		v.SetBool(true)
+		visit(path, func() { v.SetBool(false) })
+	case reflect.Int64:
+		v.SetInt(1)
+		visit(path, func() { v.SetInt(2) })
+	default:
+		panic(path + " has kind " + v.Kind().String())
+	}
+}
+
+// TestEveryFieldChangesTheHash guards against fields that a later version of
+// the API adds: a change of one must be seen.
+func TestEveryFieldChangesTheHash(t *testing.T) {
+	e := encoder{hasher: newHasher()}
+	var changes []func()
+	var paths []string
+	fill(reflect.ValueOf(&resourcev1.ResourceSliceSpec{}).Elem(), "", func(path string, change func()) { paths = append(paths, path) })
+	for i, path := range paths {
+		var spec resourcev1.ResourceSliceSpec
+		changes = nil
+		fill(reflect.ValueOf(&spec).Elem(), "", func(_ string, change func()) { changes = append(changes, change) })
+		content := func() string {
+			s := &resourcev1.ResourceSlice{Spec: spec}
+			rec := e.record(s)
+			return fmt.Sprint(rec.id, rec.generation, rec.count, rec.nodeName, rec.head, rec.devices, rec.sets, rec.taints)
+		}
+		before := content()
+		changes[i]()
+		if content() == before {
+			t.Errorf("a change of %s is not seen", path)
+		}
+	}
+	if len(paths) < 60 {
+		t.Errorf("only %d fields", len(paths))
+	}
+}
+
+// TestEveryFieldChangesTheFingerprint is the same for the shortcut of Set.
+func TestEveryFieldChangesTheFingerprint(t *testing.T) {
+	e := encoder{hasher: newHasher()}
+	var paths []string
+	fill(reflect.ValueOf(&resourcev1.Device{}).Elem(), "", func(path string, _ func()) { paths = append(paths, path) })
+	for i, path := range paths {
+		var d resourcev1.Device
+		var changes []func()
+		fill(reflect.ValueOf(&d).Elem(), "", func(_ string, change func()) { changes = append(changes, change) })
+		before := e.fingerprint(&d)
+		if e.fingerprint(d.DeepCopy()) != before {
+			t.Fatal("the fingerprint of a copy is another one")
+		}
+		changes[i]()
+		if e.fingerprint(&d) == before {
+			t.Errorf("a change of %s is not seen", path)
+		}
+	}
+	var empty resourcev1.Device
+	v := reflect.ValueOf(&empty).Elem()
+	none := e.fingerprint(&empty)
+	for i := range v.NumField() {
+		fill(v.Field(i), "", func(string, func()) {})
+		if e.fingerprint(&empty) == none {
+			t.Errorf("that %s is set is not seen", v.Type().Field(i).Name)
+		}
+		v.Field(i).SetZero()
+	}
+}
+
+// TestSetTwiceTheSameName: two of one name are not the pool that had another
+// in the place of one of them.
+func TestSetTwiceTheSameName(t *testing.T) {
+	e := encoder{hasher: newHasher()}
+	p := Pool{Devices: someDevices(0, 3)}
+	d, _, _ := e.newDesired(testID, &p, "n1", nil)
+	for _, devices := range [][]resourcev1.Device{
+		{p.Devices[0], p.Devices[0], p.Devices[2]}, {p.Devices[2], p.Devices[2], p.Devices[2]}, {p.Devices[1], p.Devices[0], p.Devices[0]},
+	} {
+		if _, _, same := e.newDesired(testID, &Pool{Devices: devices}, "n1", d); same {
+			t.Errorf("%v passes for the same", devices)
+		}
+	}
+	if _, _, same := e.newDesired(testID, &Pool{Devices: []resourcev1.Device{p.Devices[2], p.Devices[0], p.Devices[1]}}, "n1", d); !same {
+		t.Error("another order doesn't pass for the same")
+	}
+}
+
+func TestEqualContentHasOneHash(t *testing.T) {
+	e := encoder{hasher: newHasher()}
+	a := resourcev1.Device{Name: "a", Capacity: map[resourcev1.QualifiedName]resourcev1.DeviceCapacity{"m": {Value: resource.MustParse("1024Mi")}}}
+	b := resourcev1.Device{
+		Name: "a", Attributes: map[resourcev1.QualifiedName]resourcev1.DeviceAttribute{}, Taints: []resourcev1.DeviceTaint{},
+		Capacity: map[resourcev1.QualifiedName]resourcev1.DeviceCapacity{"m": {Value: resource.MustParse("1Gi")}},
+	}
+	first, _ := e.device(&a, nil)
+	second, reused := e.device(&b, &first)
+	if first.hash != second.hash || !reused {
+		t.Error("nil and empty, or 1024Mi and 1Gi, make a difference")
+	}
+	a.Taints = []resourcev1.DeviceTaint{{Key: "k", Effect: "NoSchedule", TimeAdded: &metav1.Time{Time: time.Unix(1, 0)}}}
+	b = *a.DeepCopy()
+	b.Taints[0].TimeAdded = nil
+	first, _ = e.device(&a, nil)
+	second, _ = e.device(&b, nil)
+	if first.hash != second.hash {
+		t.Error("the time of a taint changes the hash")
+	}
+	if a.Taints[0].TimeAdded == nil {
+		t.Error("the embedder's device was changed")
+	}
+}
+
+// TestConversion: whatever is in a slice comes back from each version.
+func TestConversion(t *testing.T) {
+	full := &resourcev1.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "a", Labels: map[string]string{"a": "b"}}}
+	fill(reflect.ValueOf(&full.Spec).Elem(), "", func(string, func()) {})
+	other := full.DeepCopy()
+	other.Spec.NodeName, other.Spec.AllNodes, other.Spec.Devices = nil, nil, nil
+	for _, s := range []*resourcev1.ResourceSlice{full, other} {
+		beta2, err := toV1beta2(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := fromV1beta2(beta2); err != nil || !equality.Semantic.DeepEqual(got, s) {
+			t.Errorf("v1beta2: %v\ngot  %+v\nwant %+v", err, got, s)
+		}
+		beta1, err := toV1beta1(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := fromV1beta1(beta1); err != nil || !equality.Semantic.DeepEqual(got, s) {
+			t.Errorf("v1beta1: %v\ngot  %+v\nwant %+v", err, got, s)
+		}
+	}
+	// A field that is new in v1beta1 must not be lost by the explicit part.
+	basic := reflect.TypeFor[resourcev1beta1.BasicDevice]()
+	if got, want := basic.NumField(), reflect.TypeFor[resourcev1.Device]().NumField()-1; got != want {
+		t.Errorf("v1beta1 has %d fields in a basic device, v1 has %d", got, want)
+	}
+}
+
+// BenchmarkSetUnchanged is what a Set costs that changes nothing.
+func BenchmarkSetUnchanged(b *testing.B) {
+	for _, n := range []int{1000, 10_000, 100_000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			p := Pool{Devices: typical(n)}
+			e := encoder{hasher: newHasher()}
+			d, _, _ := e.newDesired(testID, &p, "n1", nil)
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, _, same := e.newDesired(testID, &p, "n1", d); !same {
+					b.Fatal("not the same")
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkPlan is what it costs to find out what has to be written when one
+// device of many has changed.
+func BenchmarkPlan(b *testing.B) {
+	for _, n := range []int{1000, 10_000, 100_000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			m := newModel(b)
+			p := Pool{Devices: typical(n)}
+			d := m.desired(p)
+			m.apply(d, newPlan(d, m.observed()), rand.New(rand.NewPCG(1, 1)), 1<<30)
+			p.Devices[n/2].AllowMultipleAllocations = new(true)
+			d, o := m.desired(p), m.observed()
+			b.ReportAllocs()
+			for b.Loop() {
+				if newPlan(d, o).writes() != 1 {
+					b.Fatal("not one write")
+				}
+			}
+		})
+	}
+}
+
+// typical makes devices of seven attributes and a capacity.
+func typical(n int) []resourcev1.Device {
+	all := make([]resourcev1.Device, n)
+	for i := range all {
+		all[i] = resourcev1.Device{
+			Name: fmt.Sprintf("gpu-%06d", i),
+			Attributes: map[resourcev1.QualifiedName]resourcev1.DeviceAttribute{
+				"index":            {IntValue: new(int64(i))},
+				"uuid":             {StringValue: new(fmt.Sprintf("GPU-%032x", i))},
+				"productName":      {StringValue: new("Example Accelerator 9000")},
+				"brand":            {StringValue: new("Example")},
+				"architecture":     {StringValue: new("Whatever")},
+				"driverVersion":    {VersionValue: new("550.54.15")},
+				"example.com/numa": {IntValue: new(int64(i % 2))},
+			},
+			Capacity: map[resourcev1.QualifiedName]resourcev1.DeviceCapacity{"memory": {Value: resource.MustParse("80Gi")}},
+		}
+	}
+	return all
+}
