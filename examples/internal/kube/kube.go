@@ -28,7 +28,7 @@ import (
 
 // Main runs an example until it returns or the process gets SIGINT or SIGTERM;
 // a second signal kills it. It exits with 0, with 1 on an error, and with 2
-// where the arguments are wrong.
+// where the arguments are wrong. An error may have an ExitStatus of its own.
 func Main(run func(ctx context.Context, args []string, stdout io.Writer) error) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // from now on a signal has its default effect
@@ -40,8 +40,18 @@ func Main(run func(ctx context.Context, args []string, stdout io.Writer) error) 
 		os.Exit(2) // the flag set has printed what is wrong
 	default:
 		fmt.Fprintln(os.Stderr, "Error:", err)
-		os.Exit(1)
+		status := 1
+		if own, ok := errors.AsType[exitStatus](err); ok {
+			status = own.ExitStatus()
+		}
+		os.Exit(status)
 	}
+}
+
+// exitStatus is an error with an exit status of its own.
+type exitStatus interface {
+	error
+	ExitStatus() int
 }
 
 // errUsage marks errors in the arguments.
