@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -328,12 +329,12 @@ func TestC1NoResetForADeletedNode(t *testing.T) {
 // A dead connection is replaced before the node is Unknown (C4): the third
 // request goes out on a new one.
 func TestC4DeadConnection(t *testing.T) {
-	var restore func()
-	bubble(t, func(_ *fixture, cfg *Config) { cfg.ResetConnections = func() { restore() } }, func(f *fixture) {
+	var restore atomic.Pointer[func()]
+	bubble(t, func(_ *fixture, cfg *Config) { cfg.ResetConnections = func() { (*restore.Load())() } }, func(f *fixture) {
 		f.start()
 		watched := f.watchFreshness(50 * time.Second)
 		pass(time.Minute + time.Second)
-		restore = f.server.Inject(apitest.Fault{Hang: true})
+		restore.Store(new(f.server.Inject(apitest.Fault{Hang: true})))
 		pass(5 * time.Minute)
 		watched.wantNeverUnknown()
 		if len(f.told.recovered) != 0 {

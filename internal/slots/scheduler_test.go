@@ -222,28 +222,26 @@ func TestOverloadSavesWhoCanBeSaved(t *testing.T) {
 func TestOverloadStarvesNobody(t *testing.T) {
 	// Thirty names, and a worker that can run ten in an interval: each of them
 	// can still run in time, every three intervals, if nobody runs more often.
-	last := make(map[string]time.Time)
 	do := func(context.Context, string, int) Next {
 		time.Sleep(time.Second)
 		return Next{Deadline: time.Now().Add(40 * time.Second)}
 	}
-	bubble(t, 1, func(ctx context.Context, name string, _ int) Next {
-		last[name] = time.Now()
-		return do(ctx, name, 0)
-	}, func(w *world) {
+	bubble(t, 1, do, func(w *world) {
 		w.cfg.StartWithin = 20 * time.Second // a third of them are late from the beginning
 		for i := range 30 {
 			w.Add(fmt.Sprint(i), 0)
 		}
 		w.start()
-		pass(2 * time.Minute)
-		for range 10 {
-			pass(time.Minute)
-			for i := range 30 {
-				if age := time.Since(last[fmt.Sprint(i)]); age > 40*time.Second {
-					t.Errorf("%v after the start: name %d ran %v ago", time.Since(w.begin), i, age)
-				}
+		pass(12 * time.Minute)
+		last := make(map[string]time.Duration)
+		for _, r := range w.seen() {
+			if gap := r.start - last[r.name]; gap > 40*time.Second && r.start > 2*time.Minute {
+				t.Errorf("%v after the start: name %s had not run for %v", r.start, r.name, gap)
 			}
+			last[r.name] = r.start
+		}
+		if len(last) != 30 {
+			t.Errorf("%d of 30 names have run", len(last))
 		}
 	})
 }
