@@ -5,6 +5,7 @@ package nodestatus
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 
 	corev1 "k8s.io/api/core/v1"
@@ -97,7 +98,7 @@ func (r *work) announce(ctx context.Context, node *corev1.Node) {
 	if hook := r.cfg.Hooks.Registered; hook != nil {
 		hook(Registered{NodeName: r.name, Node: node.DeepCopy(), Created: r.created})
 	}
-	r.event(node.UID, corev1.EventTypeNormal, EventNodeRegistered, actionRegister, "Registered Node %s", r.name)
+	r.event(node.UID, corev1.EventTypeNormal, EventNodeRegistered, actionRegister, "Registered Node "+r.name)
 }
 
 // tellConditions says which of our conditions have changed. It is called when
@@ -137,16 +138,17 @@ func (r *work) conditionEvent(uid types.UID, from corev1.ConditionStatus, c core
 	case from == "" && c.Status == corev1.ConditionFalse:
 		return
 	}
-	r.event(uid, kind, reason, actionUpdate, "Condition %s is now %s: %s (%s)", c.Type, c.Status, c.Message, c.Reason)
+	r.event(uid, kind, reason, actionUpdate, fmt.Sprintf("Condition %s is now %s, %s: %s", c.Type, c.Status, c.Reason, c.Message))
 }
 
-// event records an event about the Node.
-func (r *work) event(uid types.UID, kind, reason, action, note string, args ...any) {
+// event records an event about the Node. The API allows notes of 1,024 bytes,
+// as many as we allow the message of a condition.
+func (r *work) event(uid types.UID, kind, reason, action, note string) {
 	if r.cfg.EventRecorder == nil {
 		return
 	}
 	node := &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: r.name, UID: uid}
-	r.cfg.EventRecorder.Eventf(node, nil, kind, reason, action, note, args...)
+	r.cfg.EventRecorder.Eventf(node, nil, kind, reason, action, "%s", cut(note))
 }
 
 // tellSpec calls the hook for a changed spec.

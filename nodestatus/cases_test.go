@@ -614,7 +614,7 @@ func testN12(t *testing.T) {
 	rec.expect(t, "Normal NodeRegistered Register", "Normal NodeReady UpdateStatus")
 
 	remove := s.Inject(apitest.Fault{Match: patches, Status: apitest.InternalError("down")})
-	health.set(errors.New("no runtime"))
+	health.set(errors.New("no runtime " + strings.Repeat("at all ", 1000)))
 	w.pass(time.Minute)
 	rec.expect(t)
 	if n := s.Count(patches); n < 5 {
@@ -640,9 +640,13 @@ type recorder struct {
 	about corev1.ObjectReference
 }
 
-func (r *recorder) Eventf(regarding, _ runtime.Object, kind, reason, action, _ string, _ ...any) {
+func (r *recorder) Eventf(regarding, _ runtime.Object, kind, reason, action, note string, args ...any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if note := fmt.Sprintf(note, args...); len(note) > 1024 {
+		note = fmt.Sprintf("of %d bytes, which the API server refuses: ", len(note))
+		r.seen = append(r.seen, note)
+	}
 	r.seen = append(r.seen, kind+" "+reason+" "+action)
 	r.about = *regarding.(*corev1.ObjectReference)
 }

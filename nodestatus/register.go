@@ -121,7 +121,7 @@ func (r *work) replaced(ctx context.Context, node *corev1.Node) bool {
 	if hook := r.cfg.Hooks.Replaced; hook != nil {
 		hook(Replaced{NodeName: r.name, OldUID: old, NewUID: node.UID, Policy: r.cfg.OnReplaced})
 	}
-	r.event(node.UID, corev1.EventTypeWarning, EventNodeReplaced, actionRegister, "The Node was replaced by another object: its UID was %s", old)
+	r.event(node.UID, corev1.EventTypeWarning, EventNodeReplaced, actionRegister, fmt.Sprintf("The Node was replaced by another object: its UID was %s", old))
 	if r.cfg.OnReplaced == ReplacedAdopt {
 		r.adopt(node)
 		return true
