@@ -199,9 +199,10 @@ func TestProductPackagesAreDocumentedUnderTheSameHeadings(t *testing.T) {
 }
 
 func TestProductPackagesHaveExamples(t *testing.T) {
+	files := goFiles(t)
 	for _, pkg := range built(t) {
 		examples := 0
-		for _, f := range goFiles(t) {
+		for _, f := range files {
 			if f.dir() != pkg || !f.isTest() {
 				continue
 			}
