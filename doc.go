@@ -11,6 +11,12 @@
 //   - [github.com/kubewright/kubewright/nodestatus] registers the Node, keeps
 //     its conditions and status true, and notices when it is deleted or
 //     replaced.
+//   - [github.com/kubewright/kubewright/podsync] reconciles the Pods bound to a
+//     node with a provider that the embedder writes.
+//   - [github.com/kubewright/kubewright/resourceslice] publishes devices as
+//     ResourceSlices for Dynamic Resource Allocation.
+//   - [github.com/kubewright/kubewright/configcheckpoint] keeps the last-known-good
+//     configuration: checkpoint, trial, promotion, roll-back.
 //
 // An embedder composes them in its own main, through functions: what one
 // controller needs to know of another is a field of its Config.
