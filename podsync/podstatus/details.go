@@ -125,7 +125,7 @@ func checkMount(path *field.Path, mount *corev1.VolumeMountStatus) field.ErrorLi
 	case ref == "":
 		errs = append(errs, field.Required(path, ""))
 	case len(ref) > maxImageRef || !utf8.ValidString(ref):
-		errs = append(errs, field.TooLong(path, "", maxImageRef))
+		errs = append(errs, field.Invalid(path, text(ref, 100), fmt.Sprintf("must be UTF-8 of at most %d bytes", maxImageRef)))
 	}
 	return errs
 }

@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	netutils "k8s.io/utils/net"
 )
@@ -26,6 +28,7 @@ func Validate(pod *corev1.Pod, status *corev1.PodStatus) field.ErrorList {
 	if status.QOSClass != "" && status.QOSClass != v.stored.QOSClass {
 		v.add(field.Invalid(statusPath.Child("qosClass"), status.QOSClass, "must not change"))
 	}
+	v.nomination(status.NominatedNodeName)
 	path := statusPath.Child("conditions")
 	for i := range status.Conditions {
 		v.errs = append(v.errs, checkCondition(path.Index(i), &status.Conditions[i])...)
@@ -46,6 +49,19 @@ type validator struct {
 }
 
 func (v *validator) add(err *field.Error) { v.errs = append(v.errs, err) }
+
+// nomination checks the scheduler's field, which a pod that is bound doesn't get.
+func (v *validator) nomination(name string) {
+	if name == "" || name == v.stored.NominatedNodeName {
+		return
+	}
+	path := statusPath.Child("nominatedNodeName")
+	if msgs := validation.IsDNS1123Subdomain(name); len(msgs) > 0 {
+		v.add(field.Invalid(path, name, strings.Join(msgs, "; ")))
+	} else if v.pod.Spec.NodeName != "" {
+		v.add(field.Forbidden(path, "the pod is bound to a node"))
+	}
+}
 
 // addresses checks podIP(s) and hostIP(s). Of the pod the single field and the list
 // are both set or both not; the host may have the single one alone.

@@ -39,6 +39,8 @@ func TestValidate(t *testing.T) {
 		{name: "as stored", change: func(s *corev1.PodStatus) {}},
 		{name: "qosClass changes", change: func(s *corev1.PodStatus) { s.QOSClass = corev1.PodQOSGuaranteed }, want: "status.qosClass", silent: true},
 		{name: "qosClass left out", change: func(s *corev1.PodStatus) { s.QOSClass = "" }},
+		{name: "nominated, though bound", change: func(s *corev1.PodStatus) { s.NominatedNodeName = "n2" }, want: "status.nominatedNodeName", silent: true},
+		{name: "nominated nonsense", change: func(s *corev1.PodStatus) { s.NominatedNodeName = "N 2" }, want: "status.nominatedNodeName", silent: true},
 		{name: "observedGeneration", change: func(s *corev1.PodStatus) { s.ObservedGeneration = -1 }, want: "status.observedGeneration", silent: true},
 		{name: "condition type", change: func(s *corev1.PodStatus) {
 			s.Conditions = append(s.Conditions, corev1.PodCondition{Type: "-", Status: "True"})
@@ -79,7 +81,7 @@ func TestValidate(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			pod := testPod("Never c1 c2 e1|Running c1=run c2=0")
-			pod.Status.QOSClass = corev1.PodQOSBurstable
+			pod.Status.QOSClass, pod.Spec.NodeName = corev1.PodQOSBurstable, "n1"
 			pod.Spec.Containers[0].Resources = corev1.ResourceRequirements{
 				Requests: corev1.ResourceList{"example.com/gpu": resource.MustParse("1")}, Claims: []corev1.ResourceClaim{{Name: "c", Request: "r"}}}
 			status := pod.Status.DeepCopy()
