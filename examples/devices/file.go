@@ -1,0 +1,103 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/util/yaml"
+
+	"github.com/kubewright/kubewright/resourceslice"
+)
+
+// file is the content of the file: devices and counter sets as in the API,
+// with one field more.
+type file struct {
+	// Driver is the driver's name.
+	Driver string `json:"driver"`
+	// Pool is the pool's name; by default that of the node.
+	Pool string `json:"pool"`
+	// SharedCounters are what partitions of one device share.
+	SharedCounters []resourcev1.CounterSet `json:"sharedCounters"`
+	Devices        []entry                 `json:"devices"`
+}
+
+// entry is a device and its health.
+type entry struct {
+	resourcev1.Device
+	// Unhealthy says what is wrong with the device. It becomes a taint that
+	// keeps new Pods away; those that have the device keep it.
+	Unhealthy string `json:"unhealthy"`
+}
+
+// pool returns the file as the controller wants it.
+func (f *file) pool(nodeName string) (resourceslice.PoolID, resourceslice.Pool) {
+	id := resourceslice.PoolID{Driver: f.Driver, Name: f.Pool}
+	if id.Name == "" {
+		id.Name = nodeName
+	}
+	pool := resourceslice.Pool{SharedCounters: f.SharedCounters}
+	for _, e := range f.Devices {
+		device := e.Device
+		if e.Unhealthy != "" {
+			device.Taints = append(device.Taints, resourcev1.DeviceTaint{
+				Key: f.Driver + "/unhealthy", Value: e.Unhealthy, Effect: resourcev1.DeviceTaintEffectNoSchedule,
+			})
+		}
+		pool.Devices = append(pool.Devices, device)
+	}
+	return id, pool
+}
+
+// parse reads YAML or JSON, and refuses fields that it doesn't know.
+func parse(content []byte) (*file, error) {
+	content, err := yaml.ToJSON(content)
+	if err != nil {
+		return nil, err
+	}
+	decoder := json.NewDecoder(bytes.NewReader(content))
+	decoder.DisallowUnknownFields()
+	var f file
+	if err := decoder.Decode(&f); err != nil {
+		return nil, err
+	}
+	return &f, nil
+}
+
+// follow hands the file over at once and whenever its content has changed,
+// until ctx is done. An error is handed over once.
+func follow(ctx context.Context, path string, every time.Duration, changed func(*file, error)) {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	var last []byte
+	var lastErr string
+	for {
+		content, err := os.ReadFile(path)
+		switch {
+		case errors.Is(err, os.ErrNotExist):
+			err = fmt.Errorf("%s is not there: what was published stays", path)
+			fallthrough
+		case err != nil:
+			if err.Error() != lastErr {
+				changed(nil, err)
+				lastErr = err.Error()
+			}
+		case last == nil || !bytes.Equal(content, last):
+			last, lastErr = content, ""
+			changed(parse(content))
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}

@@ -1,0 +1,96 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Devices publishes the devices that a file describes, as a DRA driver
+// publishes those that it finds: it is the part of a driver that tells the
+// scheduler what there is, to be copied. The file is read again whenever it
+// changes.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/kubewright/kubewright/examples/internal/kube"
+	"github.com/kubewright/kubewright/resourceslice"
+)
+
+func main() { kube.Main(run) }
+
+func run(ctx context.Context, args []string, stdout io.Writer) error {
+	flags := kube.NewFlags("devices")
+	nodeName := flags.NodeName()
+	path := flags.String("file", "devices.yaml", "`path` of the file that describes the devices")
+	poll := flags.Duration("poll", time.Second, "how often the file is looked at")
+	withdraw := flags.Bool("withdraw", false, "delete the slices at the end, as when the driver is removed; by default they stay, as when it is restarted")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	cfg, err := flags.Config()
+	if err != nil {
+		return err
+	}
+	client, err := kube.Unlimited(cfg)
+	if err != nil {
+		return err
+	}
+	controller, err := resourceslice.New(resourceslice.Config{
+		Client:   client,
+		NodeName: *nodeName,
+		Owner:    resourceslice.NodeOwner(client.CoreV1().Nodes(), *nodeName),
+		// A driver that comes up before its devices are there finds none.
+		HoldEmpty: 10 * time.Second,
+		ErrorHandler: func(_ context.Context, err error, _ string) {
+			fmt.Fprintln(stdout, explain(err))
+		},
+		Hooks: resourceslice.Hooks{Publish: func(p resourceslice.Publish) {
+			fmt.Fprintf(stdout, "pool %s: %d devices in %d slices of generation %d, %d writes\n", p.Pool, p.Devices, p.Slices, p.Generation, p.Writes)
+		}},
+	})
+	if err != nil {
+		return err
+	}
+
+	// The controller outlives the signal where the slices have to go.
+	running, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	stopped := make(chan error, 1)
+	go func() { stopped <- controller.Run(running) }()
+
+	follow(ctx, *path, *poll, func(f *file, err error) {
+		if err == nil {
+			err = controller.Set(f.pool(*nodeName))
+		}
+		if err != nil {
+			// What was published before stays.
+			fmt.Fprintln(stdout, explain(err))
+		}
+	})
+	if *withdraw {
+		last, cancel := context.WithTimeout(running, 10*time.Second)
+		defer cancel()
+		if err := controller.Withdraw(last); err != nil {
+			return errors.Join(fmt.Errorf("withdraw: %w", err), end(stop, stopped))
+		}
+	}
+	return end(stop, stopped)
+}
+
+func end(stop context.CancelFunc, stopped <-chan error) error {
+	stop()
+	return <-stopped
+}
+
+// explain says what an administrator can do about an error.
+func explain(err error) string {
+	if dropped, ok := errors.AsType[*resourceslice.DroppedFieldsError](err); ok {
+		return fmt.Sprintf("pool %s is published without %v: turn on the feature gate, or upgrade the API server", dropped.Pool, dropped.Fields)
+	}
+	if forbidden, ok := errors.AsType[*resourceslice.ForbiddenError](err); ok {
+		return fmt.Sprintf("%v: see examples/rbac", forbidden)
+	}
+	return err.Error()
+}
