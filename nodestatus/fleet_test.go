@@ -281,3 +281,27 @@ func testShutdown(t *testing.T, policy ShutdownPolicy) {
 		}
 	}
 }
+
+// An API server that stumbles at the end is tried again within ShutdownTimeout,
+// and one that is away holds Run up no longer.
+func TestShutdownTriesAgain(t *testing.T) { synctest.Test(t, testShutdownTriesAgain) }
+
+func testShutdownTriesAgain(t *testing.T) {
+	s := apitest.New(apitest.Options{})
+	w := start(t, s, Config{OnShutdown: ShutdownNotReady})
+	w.pass(time.Second)
+	s.Inject(apitest.Fault{Match: patches, Times: 3, Status: apitest.InternalError("busy")})
+	if err := w.stop(); err != nil {
+		t.Errorf("Run = %v", err)
+	}
+	if ready := w.condition(corev1.NodeReady); ready.Reason != ReasonShutdown {
+		t.Errorf("Ready is %+v", ready)
+	}
+	var notes notes[error]
+	other := start(t, s, Config{NodeName: "n2", Template: &corev1.Node{}, OnShutdown: ShutdownNotReady, ErrorHandler: func(_ context.Context, err error, _ string) { notes.add(err) }})
+	s.Inject(apitest.Fault{Err: apitest.ErrConnRefused})
+	begin := time.Now()
+	if err := other.stop(); err != nil || time.Since(begin) > DefaultShutdownTimeout || len(notes.get()) != 1 {
+		t.Errorf("Run = %v after %v, reported %v", err, time.Since(begin), notes.get())
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -51,9 +52,12 @@ func (c *Controller) farewell(ctx context.Context) {
 
 // leave says farewell to a node that Remove was called for.
 func (c *Controller) leave(ctx context.Context, name string, st *state) slots.Next {
-	farewell, cancel := lifecycle.Shutdown(ctx, c.cfg.ShutdownTimeout)
+	farewell, cancel := context.WithTimeout(ctx, c.cfg.ShutdownTimeout)
 	defer cancel()
 	c.sayFarewell(farewell, name, st)
+	if ctx.Err() != nil {
+		return slots.Next{} // Run ends, and says farewell to all that are left
+	}
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	st.leaving = false
@@ -93,7 +97,8 @@ func (st *state) comeBack() bool {
 	return !st.left
 }
 
-// sayFarewell does it for one node.
+// sayFarewell does it for one node, and tries again until ctx is done where the
+// API server is away.
 func (c *Controller) sayFarewell(ctx context.Context, name string, st *state) {
 	st.mu.Lock()
 	phase, uid, view := st.phase, st.uid, st.view
@@ -102,10 +107,15 @@ func (c *Controller) sayFarewell(ctx context.Context, name string, st *state) {
 		return
 	}
 	var err error
-	if c.cfg.OnShutdown == ShutdownUnregister {
-		err = c.remove(ctx, name, uid)
-	} else {
-		err = c.sayNotReady(ctx, name, uid, view)
+	for failures := 1; ; failures++ {
+		if c.cfg.OnShutdown == ShutdownUnregister {
+			err = c.remove(ctx, name, uid)
+		} else {
+			err = c.sayNotReady(ctx, name, uid, view)
+		}
+		if judge(err, name) != away || !sleep(ctx, pause(away, err, failures)) {
+			break
+		}
 	}
 	switch judge(err, name) {
 	case accepted:
@@ -113,6 +123,18 @@ func (c *Controller) sayFarewell(ctx context.Context, name string, st *state) {
 	case gone, other: // somebody was faster, and it is no longer ours
 	default:
 		c.calls.Fail(ctx, c.cfg.ErrorHandler, &st.calls, explainCall(name, "say farewell for", err), "Failed to say farewell", "policy", c.cfg.OnShutdown)
+	}
+}
+
+// sleep reports false where ctx is done before d is over.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
 	}
 }
 

@@ -33,7 +33,7 @@ type state struct {
 	lastRound  time.Duration
 	lastWrite  time.Duration
 	nextReport time.Duration
-	notBefore  time.Duration // no call before this, but reads that were asked for
+	notBefore  time.Duration // no call before this
 	nextDrift  time.Duration // no write against another writer before this
 
 	busy       [2]uint64 // setters and checks under way, a bit each
@@ -114,11 +114,9 @@ type view struct {
 func newView(node *corev1.Node) *view {
 	lean := *node
 	lean.ManagedFields = nil
-	encoded, err := lean.Marshal()
-	if err != nil {
-		// Marshal fails only where a buffer is smaller than Size says.
-		return nil
-	}
+	// Marshal fails only where Size is wrong. A view without content would be
+	// taken for a Node that lacks everything, and all of it written.
+	encoded, _ := lean.Marshal()
 	return &view{resourceVersion: node.ResourceVersion, encoded: encoded}
 }
 
@@ -128,9 +126,7 @@ func (v *view) node() *corev1.Node {
 		return nil
 	}
 	node := &corev1.Node{}
-	if err := node.Unmarshal(v.encoded); err != nil {
-		return nil // newView wrote it: can't happen
-	}
+	_ = node.Unmarshal(v.encoded) // newView has encoded it
 	return node
 }
 
