@@ -1,0 +1,217 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package process
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+
+	"github.com/kubewright/kubewright/examples/kubelet/internal/shim"
+	"github.com/kubewright/kubewright/internal/apitest"
+	"github.com/kubewright/kubewright/podsync"
+	"github.com/kubewright/kubewright/podsync/podenv"
+)
+
+func TestMain(m *testing.M) {
+	shim.Main()
+	utilruntime.ErrorHandlers = utilruntime.ErrorHandlers[:1]
+	os.Exit(m.Run())
+}
+
+// patience bounds every wait. A test that needs it has failed.
+const patience = time.Minute
+
+// rig is a Provider that is watched, with an API server for what pods refer to.
+type rig struct {
+	*testing.T
+	api  *apitest.Server
+	root string
+	*Provider
+	stop func() // ends the watch
+
+	mu     sync.Mutex
+	seen   map[types.UID][]podsync.State
+	change chan struct{} // closed at the next report
+}
+
+func newRig(t *testing.T) *rig {
+	r := &rig{T: t, api: apitest.New(apitest.Options{}), root: t.TempDir(), seen: map[types.UID][]podsync.State{}, change: make(chan struct{})}
+	r.open()
+	t.Cleanup(func() {
+		r.stopAll()
+		r.close()
+		left, err := shim.Processes(r.root)
+		if err != nil || len(left) > 0 {
+			t.Errorf("processes left behind: %v, %v", left, err)
+		}
+	})
+	return r
+}
+
+// config is that of a provider with quick restarts.
+func config(t testing.TB, api *apitest.Server, root string) Config {
+	core := api.Client(apitest.Admin).CoreV1()
+	env, err := podenv.New(podenv.Config{ConfigMaps: core, Secrets: core, Services: core, ServiceAccounts: core})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Config{
+		Root: root, Environment: env, HostIP: "127.0.0.1",
+		Allocatable: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("10"), corev1.ResourceCPU: resource.MustParse("2")},
+		Backoff:     func() Backoff { return Backoff{Initial: 10 * time.Millisecond, Max: 20 * time.Millisecond} },
+	}
+}
+
+// open begins with what is in the folder, as a new kubelet does.
+func (r *rig) open() {
+	r.Helper()
+	p, err := Open(context.Background(), config(r, r.api, r.root))
+	if err != nil {
+		r.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := p.Watch(ctx, r.note); err != nil {
+			r.Errorf("Watch: %v", err)
+		}
+	})
+	r.Provider, r.stop = p, func() { cancel(); wg.Wait() }
+}
+
+func (r *rig) close() {
+	r.stop()
+	if err := r.Close(); err != nil {
+		r.Error(err)
+	}
+}
+
+// restart is a kubelet that dies and is started again.
+func (r *rig) restart() {
+	r.close()
+	r.open()
+}
+
+func (r *rig) note(s podsync.State) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.seen[s.UID] = append(r.seen[s.UID], s)
+	close(r.change)
+	r.change = make(chan struct{})
+}
+
+// stopAll ends all pods at once.
+func (r *rig) stopAll() {
+	states, err := r.List(context.Background())
+	if err != nil {
+		r.Error(err)
+	}
+	for _, s := range states {
+		if _, err := r.Stop(context.Background(), s.Ref, podsync.StopOptions{Grace: time.Nanosecond}); err != nil {
+			r.Error(err)
+		}
+		r.await(s.Ref, "its end", func(s podsync.State) bool { return s.Stopped })
+	}
+}
+
+// begin starts a pod.
+func (r *rig) begin(pod *corev1.Pod) podsync.Ref {
+	r.Helper()
+	if _, err := r.Start(r.Context(), pod); err != nil {
+		r.Fatal(err)
+	}
+	return podsync.RefOf(pod)
+}
+
+// await waits until the state of a pod satisfies the condition.
+func (r *rig) await(ref podsync.Ref, what string, condition func(podsync.State) bool) podsync.State {
+	r.Helper()
+	timeout := time.After(patience)
+	for {
+		r.mu.Lock()
+		change := r.change
+		r.mu.Unlock()
+		s, err := r.Inspect(context.Background(), ref)
+		if err != nil {
+			r.Fatal(err)
+		}
+		if condition(s) {
+			return s
+		}
+		select {
+		case <-change:
+		case <-timeout:
+			r.Fatalf("waited %v for %s; the pod has %+v", patience, what, s.Status)
+		}
+	}
+}
+
+func stopped(s podsync.State) bool { return s.Stopped }
+
+func allRunning(s podsync.State) bool {
+	for _, c := range s.Status.ContainerStatuses {
+		if c.State.Running == nil || !c.Ready {
+			return false
+		}
+	}
+	return true
+}
+
+// container runs a shell script. It can append to the file $OUT, which all
+// containers of the rig share.
+func (r *rig) container(name, script string) corev1.Container {
+	return corev1.Container{
+		Name: name, Image: "none", Command: []string{"sh", "-c", script},
+		Env: []corev1.EnvVar{{Name: "OUT", Value: filepath.Join(r.root, "out")}},
+	}
+}
+
+// output returns what containers have written.
+func (r *rig) output() []string {
+	data, err := os.ReadFile(filepath.Join(r.root, "out"))
+	if err != nil {
+		return nil
+	}
+	return strings.Fields(string(data))
+}
+
+var serial int
+
+func newPod(policy corev1.RestartPolicy, containers ...corev1.Container) *corev1.Pod {
+	serial++
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprint("p", serial), UID: types.UID(fmt.Sprint("uid-", serial)), Generation: 1},
+		Spec:       corev1.PodSpec{RestartPolicy: policy, Containers: containers},
+	}
+}
+
+// forever is a script that tells that it runs and ends when it is asked to.
+const forever = `echo $KUBEWRIGHT_RUN >> $OUT; exec sleep 1000`
+
+func exitOf(c corev1.ContainerStatus) *corev1.ContainerStateTerminated { return c.State.Terminated }
+
+// listen accepts connections on loopback and returns the port.
+func listen(t *testing.T) int32 {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	return int32(l.Addr().(*net.TCPAddr).Port)
+}

@@ -1,0 +1,198 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package shim
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/kubewright/kubewright/examples/kubelet/internal/record"
+)
+
+// variable is the environment variable by which what descends from a command is
+// known. Its value is the folder of the run.
+const variable = "KUBEWRIGHT_RUN"
+
+// A Run is a command under its shim, as seen by the kubelet.
+type Run struct {
+	dir   string
+	alive *os.File
+	cmd   *exec.Cmd // nil if an earlier process started the shim
+	stdin *os.File  // of a bound command: it ends when this is closed
+}
+
+// Start runs a command. The folder must exist and hold no other run. An error
+// means that nothing was started.
+func Start(dir string, c Command) (*Run, error) {
+	c.Env = slices.DeleteFunc(slices.Clone(c.Env), func(v string) bool { return strings.HasPrefix(v, variable+"=") })
+	c.Env = append(c.Env, variable+"="+dir)
+	input, err := json.Marshal(c)
+	if err != nil {
+		return nil, err
+	}
+	r, err := fork(dir, c.Bound)
+	if err != nil {
+		return nil, fmt.Errorf("start a shim: %w", err)
+	}
+	// The command goes through a pipe and not to the disk: its environment may
+	// hold secrets. A shim that reads half of it, because this process died,
+	// ends without having started anything.
+	if _, err := r.stdin.Write(input); err != nil && !errors.Is(err, syscall.EPIPE) {
+		return nil, errors.Join(err, r.stdin.Close(), r.Close())
+	}
+	if !c.Bound {
+		err = r.stdin.Close()
+		r.stdin = nil
+	}
+	return r, err
+}
+
+// fork makes the FIFOs of a run and the shim that holds them.
+func fork(dir string, bound bool) (_ *Run, err error) {
+	var files []*os.File // closed here, whatever happens; the shim has copies
+	defer func() {
+		for _, f := range files {
+			_ = f.Close()
+		}
+	}()
+	open := func(name string, flag int) *os.File {
+		if err != nil {
+			return nil
+		}
+		var f *os.File
+		if f, err = os.OpenFile(filepath.Join(dir, name), flag, 0o600); err == nil {
+			files = append(files, f)
+		}
+		return f
+	}
+	for _, name := range []string{aliveFile, controlFile} {
+		if err := syscall.Mkfifo(filepath.Join(dir, name), 0o600); err != nil {
+			return nil, fmt.Errorf("mkfifo %s: %w", name, err)
+		}
+	}
+	r, err := Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	alive := open(aliveFile, os.O_WRONLY|syscall.O_NONBLOCK)
+	control := open(controlFile, os.O_RDWR)
+	output := open(outputFile, os.O_WRONLY|os.O_CREATE|os.O_APPEND)
+	if err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
+	stdin, input, err := os.Pipe()
+	if err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
+	files = append(files, stdin)
+	r.stdin = input
+	r.cmd = &exec.Cmd{
+		Path:       "/proc/self/exe", // also after an upgrade has replaced the file
+		Args:       []string{Name, dir},
+		Dir:        "/",
+		Env:        []string{"GOMAXPROCS=1", variable + "=" + dir},
+		Stdin:      stdin,
+		Stdout:     output,
+		Stderr:     output,
+		ExtraFiles: []*os.File{alive, control},
+		// Signals for the kubelet's process group, as from a terminal, are not
+		// for its pods.
+		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
+	}
+	if err := r.cmd.Start(); err != nil {
+		return nil, errors.Join(err, input.Close(), r.Close())
+	}
+	return r, nil
+}
+
+// Open returns the run in a folder, which an earlier process may have started.
+func Open(dir string) (*Run, error) {
+	alive, err := os.OpenFile(filepath.Join(dir, aliveFile), os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	return &Run{dir: dir, alive: alive}, nil
+}
+
+// Close lets go of the run, which goes on unless it is bound.
+func (r *Run) Close() error {
+	err := r.alive.Close()
+	if r.stdin != nil {
+		err = errors.Join(err, r.stdin.Close())
+	}
+	return err
+}
+
+// Follow calls changed for each change of the run's files and returns nil when
+// the shim has ended: then either the run has an exit, or it has never started.
+// After Close, or when ctx is done, it returns an error. It is called once.
+func (r *Run) Follow(ctx context.Context, changed func()) error {
+	defer context.AfterFunc(ctx, func() { _ = r.alive.Close() })()
+	buf := make([]byte, 16)
+	for {
+		_, err := r.alive.Read(buf)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		changed()
+	}
+	if r.cmd != nil {
+		_ = r.cmd.Wait() // it has ended; what it has to say is in the files
+	}
+	if r.stdin != nil {
+		_ = r.stdin.Close()
+	}
+	_ = r.alive.Close()
+	st, err := Read(r.dir)
+	if err != nil || !st.MayHaveStarted || st.Exit != nil {
+		return err
+	}
+	// The shim was killed.
+	if err := sweep(ctx, r.dir); err != nil {
+		return err
+	}
+	exit := Exit{Code: 137, Reason: ReasonUnknown, Message: "the process that watched the container was killed", FinishedAt: time.Now()}
+	if st.Running != nil {
+		exit.StartedAt = st.Running.StartedAt
+	}
+	return record.Write(filepath.Join(r.dir, exitFile), exit)
+}
+
+// Stop asks the command to end, with SIGTERM to its process group, and has it
+// and all that descends from it killed at the deadline, whether this process
+// lives then or not. It may be called again to make the deadline an earlier one.
+// A run that has ended is no error.
+func (r *Run) Stop(deadline time.Time) error {
+	if err := record.Write(filepath.Join(r.dir, stopFile), stop{deadline}); err != nil {
+		return err
+	}
+	control, err := os.OpenFile(filepath.Join(r.dir, controlFile), os.O_WRONLY|syscall.O_NONBLOCK, 0)
+	switch {
+	case errors.Is(err, syscall.ENXIO), errors.Is(err, fs.ErrNotExist):
+		return nil // nobody reads it any more
+	case err != nil:
+		return err
+	}
+	_, err = control.Write([]byte{0})
+	if err = errors.Join(err, control.Close()); errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.EAGAIN) {
+		return nil // ended in between, or so many bytes are there that one will do
+	}
+	return err
+}

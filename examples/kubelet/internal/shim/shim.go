@@ -1,0 +1,251 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package shim
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/kubewright/kubewright/examples/kubelet/internal/record"
+)
+
+// Name is the name that a shim runs under, for people who look at processes.
+const Name = "kubelet-shim"
+
+// Main runs a shim and does not return, if that is what this process was started
+// for; otherwise it returns at once. A program that uses this package calls it
+// first in main, and in TestMain.
+func Main() {
+	if len(os.Args) != 2 || os.Args[0] != Name {
+		return
+	}
+	if err := run(os.Args[1]); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// prSetChildSubreaper is PR_SET_CHILD_SUBREAPER of prctl(2).
+const prSetChildSubreaper = 36
+
+// reaper is a shim at work. All of it is one goroutine, so that a process is
+// never signalled after it was reaped, when its number may be another's.
+type reaper struct {
+	dir   string
+	alive *os.File
+
+	pid     int // the command, which leads its process group
+	started time.Time
+	exit    *Exit // once it has ended
+	asked   bool  // to end
+	kill    <-chan time.Time
+}
+
+func run(dir string) error {
+	s := &reaper{dir: dir, alive: os.NewFile(3, aliveFile)}
+	control := os.NewFile(4, controlFile)
+	if err := keepFiles(); err != nil {
+		return err
+	}
+	// The command is killed when the thread that started it dies.
+	runtime.LockOSThread()
+	if _, _, errno := syscall.RawSyscall(syscall.SYS_PRCTL, prSetChildSubreaper, 1, 0); errno != 0 {
+		return fmt.Errorf("prctl: %w", errno)
+	}
+	// Who wants to stop the command says so through control. Signals are caught
+	// and not ignored, because the command would inherit that.
+	signal.Notify(make(chan os.Signal), syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM)
+	died := make(chan os.Signal, 1)
+	signal.Notify(died, syscall.SIGCHLD)
+
+	var c Command
+	if err := json.NewDecoder(os.Stdin).Decode(&c); err != nil {
+		return fmt.Errorf("no command: %w", err) // the kubelet died
+	}
+	if err := s.start(c); err != nil {
+		return err
+	}
+	stops := make(chan struct{}, 1)
+	go watch(control, stops)
+	gone := make(chan struct{})
+	if c.Bound {
+		go func() {
+			_, _ = io.Copy(io.Discard, os.Stdin)
+			close(gone)
+		}()
+	}
+	for {
+		if ended, err := s.reap(); ended || err != nil {
+			return err
+		}
+		select {
+		case <-died:
+		case <-stops:
+			s.readStop()
+		case <-s.kill:
+			s.kill = nil
+			s.killAll()
+		case <-gone:
+			gone = nil
+			s.killAll()
+		}
+	}
+}
+
+// keepFiles keeps what this process has open from the command: its own pipes, and
+// what the kubelet may have been started with.
+func keepFiles() error {
+	entries, err := os.ReadDir("/proc/self/fd")
+	for _, e := range entries {
+		if fd, err := strconv.Atoi(e.Name()); err == nil && fd > 2 {
+			syscall.CloseOnExec(fd)
+		}
+	}
+	return err
+}
+
+// watch makes a wake-up of what is written to control.
+func watch(control *os.File, wake chan<- struct{}) {
+	buf := make([]byte, 64)
+	for {
+		if _, err := control.Read(buf); err != nil {
+			return
+		}
+		select {
+		case wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// start runs the command. A command that can't be run has ended.
+func (s *reaper) start(c Command) error {
+	if err := os.WriteFile(filepath.Join(s.dir, startingFile), nil, 0o600); err != nil {
+		return err
+	}
+	s.started = time.Now()
+	pid, err := execute(c)
+	if err != nil {
+		s.exit = &Exit{Code: 128, Reason: ReasonStartError, Message: err.Error(), StartedAt: s.started, FinishedAt: s.started}
+		return nil
+	}
+	s.pid = pid
+	// Without this record the command runs as well, and is stopped as well.
+	if err := record.Write(filepath.Join(s.dir, runningFile), Running{PID: pid, StartedAt: s.started}); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+	}
+	s.tell()
+	return nil
+}
+
+func execute(c Command) (int, error) {
+	log, err := os.OpenFile(c.Log, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o640)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = log.Close() }()
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = null.Close() }()
+	// The program is looked for where the command would look for it.
+	if err := os.Chdir(c.Dir); err != nil {
+		return 0, err
+	}
+	for _, v := range c.Env {
+		if path, ok := strings.CutPrefix(v, "PATH="); ok {
+			if err := os.Setenv("PATH", path); err != nil {
+				return 0, err
+			}
+		}
+	}
+	program, err := exec.LookPath(c.Args[0])
+	if err != nil {
+		return 0, err
+	}
+	return syscall.ForkExec(program, c.Args, &syscall.ProcAttr{
+		Env:   c.Env,
+		Files: []uintptr{null.Fd(), log.Fd(), log.Fd()},
+		Sys:   &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL},
+	})
+}
+
+// tell wakes whoever follows the run, if anybody does.
+func (s *reaper) tell() { _, _ = s.alive.Write([]byte{0}) }
+
+// reap takes in what has died. Once the command has, it kills what is left of
+// it, and when nothing is it records the exit and reports true.
+func (s *reaper) reap() (bool, error) {
+	for {
+		var status syscall.WaitStatus
+		pid, err := syscall.Wait4(-1, &status, syscall.WNOHANG, nil)
+		switch {
+		case err == syscall.EINTR:
+		case err == syscall.ECHILD:
+			if s.exit == nil {
+				return false, fmt.Errorf("process %d vanished", s.pid)
+			}
+			return true, record.Write(filepath.Join(s.dir, exitFile), s.exit)
+		case err != nil:
+			return false, fmt.Errorf("wait: %w", err)
+		case pid == 0: // what is left lives
+			if s.exit != nil {
+				s.killAll()
+			}
+			return false, nil
+		case pid == s.pid:
+			s.ended(status)
+		}
+	}
+}
+
+func (s *reaper) ended(status syscall.WaitStatus) {
+	s.exit = &Exit{Code: int32(status.ExitStatus()), Reason: ReasonCompleted, StartedAt: s.started, FinishedAt: time.Now()}
+	if status.Signaled() {
+		s.exit.Signal = int32(status.Signal())
+		s.exit.Code = 128 + s.exit.Signal
+	}
+	if s.exit.Code != 0 {
+		s.exit.Reason = ReasonError
+	}
+}
+
+// readStop does what stop.json asks for.
+func (s *reaper) readStop() {
+	var st stop
+	if ok, err := record.Read(filepath.Join(s.dir, stopFile), &st); !ok || err != nil {
+		return
+	}
+	if !s.asked && s.exit == nil {
+		s.asked = true
+		_ = syscall.Kill(-s.pid, syscall.SIGTERM)
+	}
+	s.kill = time.After(time.Until(st.Deadline))
+}
+
+// killAll kills the command's process group and every child, the orphans among
+// its descendants included. What descends from those comes to this process
+// when they die, and is killed by the next call.
+func (s *reaper) killAll() {
+	if s.exit == nil {
+		_ = syscall.Kill(-s.pid, syscall.SIGKILL)
+	}
+	if err := killChildren(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+	}
+}

@@ -1,0 +1,351 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package shim
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+func TestMain(m *testing.M) {
+	Main()
+	os.Exit(m.Run())
+}
+
+// far is a deadline that no test waits for.
+func far() time.Time { return time.Now().Add(time.Hour) }
+
+// rig is a folder for one run and the pipes by which the command talks to the
+// test.
+type rig struct {
+	*testing.T
+	dir string
+}
+
+func newRig(t *testing.T) *rig {
+	r := &rig{t, filepath.Join(t.TempDir(), "run")}
+	if err := os.Mkdir(r.dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { // whatever the test has found
+		if err := sweep(context.Background(), r.dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return r
+}
+
+// command returns a shell command that can write to the pipe $PIPE.
+func (r *rig) command(script string) Command {
+	r.Helper()
+	pipe := filepath.Join(filepath.Dir(r.dir), "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		r.Fatal(err)
+	}
+	return Command{
+		Args: []string{"sh", "-c", script},
+		Env:  []string{"PATH=" + os.Getenv("PATH"), "PIPE=" + pipe},
+		Dir:  r.TempDir(),
+		Log:  filepath.Join(filepath.Dir(r.dir), "log"),
+	}
+}
+
+// hear waits for what a command writes to its pipe.
+func (r *rig) hear() string {
+	r.Helper()
+	data, err := os.ReadFile(filepath.Join(filepath.Dir(r.dir), "pipe"))
+	if err != nil {
+		r.Fatal(err)
+	}
+	return strings.TrimSpace(string(data))
+}
+
+func (r *rig) hearPID() int {
+	r.Helper()
+	pid, err := strconv.Atoi(r.hear())
+	if err != nil {
+		r.Fatal(err)
+	}
+	return pid
+}
+
+func (r *rig) start(c Command) *Run {
+	r.Helper()
+	run, err := Start(r.dir, c)
+	if err != nil {
+		r.Fatal(err)
+	}
+	return run
+}
+
+func (r *rig) follow(run *Run) Status {
+	r.Helper()
+	if err := run.Follow(r.Context(), func() {}); err != nil {
+		r.Fatal(err)
+	}
+	status, err := Read(r.dir)
+	if err != nil {
+		r.Fatal(err)
+	}
+	return status
+}
+
+func (r *rig) exit(run *Run) Exit {
+	r.Helper()
+	status := r.follow(run)
+	if status.Exit == nil {
+		output, _ := os.ReadFile(filepath.Join(r.dir, outputFile))
+		r.Fatalf("the run has no exit; the shim printed %q", output)
+	}
+	return *status.Exit
+}
+
+// gone checks that a process does not run. One that was reaped by init or its
+// kind may be a zombie for a moment.
+func (r *rig) gone(pid int) {
+	r.Helper()
+	stat, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
+	if err == nil && !strings.Contains(string(stat), ") Z ") {
+		r.Errorf("process %d still runs: %s", pid, stat)
+	}
+}
+
+// shimPID returns the parent of a process.
+func (r *rig) shimOf(pid int) int {
+	r.Helper()
+	stat, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
+	if err != nil {
+		r.Fatal(err)
+	}
+	return parent(string(stat))
+}
+
+func TestExit(t *testing.T) {
+	for name, tc := range map[string]struct {
+		args   []string
+		code   int32
+		signal int32
+		reason string
+	}{
+		"success":    {[]string{"sh", "-c", "exit 0"}, 0, 0, ReasonCompleted},
+		"failure":    {[]string{"sh", "-c", "exit 3"}, 3, 0, ReasonError},
+		"signal":     {[]string{"sh", "-c", "kill -9 $$"}, 137, 9, ReasonError},
+		"no program": {[]string{"kubewright-no-such-program"}, 128, 0, ReasonStartError},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			c := r.command("")
+			c.Args = tc.args
+			e := r.exit(r.start(c))
+			if e.Code != tc.code || e.Signal != tc.signal || e.Reason != tc.reason {
+				t.Errorf("exit %+v, want code %d, signal %d, reason %s", e, tc.code, tc.signal, tc.reason)
+			}
+			if e.StartedAt.IsZero() || e.FinishedAt.Before(e.StartedAt) {
+				t.Errorf("it ran from %v to %v", e.StartedAt, e.FinishedAt)
+			}
+		})
+	}
+}
+
+func TestCommandHasItsEnvironmentAndNothingElse(t *testing.T) {
+	r := newRig(t)
+	c := r.command(`echo to stdout; echo to stderr >&2; env; ls /proc/self/fd | wc -l; pwd`)
+	r.exit(r.start(c))
+	log, err := os.ReadFile(c.Log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"to stdout", "to stderr", "PIPE=", variable + "=" + r.dir, c.Dir, "\n4\n"} {
+		// Four descriptors: 0, 1, 2 and that by which ls reads the folder.
+		if !strings.Contains(string(log), want) {
+			t.Errorf("the log has no %q:\n%s", want, log)
+		}
+	}
+	if strings.Contains(string(log), "GOMAXPROCS") {
+		t.Error("the command has the shim's environment")
+	}
+}
+
+// A daemon leaves session and process group, and its parent dies.
+const daemon = `setsid sh -c 'setsid sh -c "echo \$\$ > \$PIPE; exec sleep 1000" & exec sleep 1000' & `
+
+func TestNothingIsLeft(t *testing.T) {
+	t.Run("after the end", func(t *testing.T) {
+		r := newRig(t)
+		run := r.start(r.command(daemon + `wait; exit 0`))
+		pid := r.hearPID()
+		if err := run.Stop(far()); err != nil { // ends sh; the rest is not asked
+			t.Fatal(err)
+		}
+		r.exit(run)
+		r.gone(pid)
+	})
+	t.Run("after the deadline", func(t *testing.T) {
+		r := newRig(t)
+		run := r.start(r.command(`trap "" TERM; ` + daemon + `while true; do wait; done`))
+		pid := r.hearPID()
+		if err := run.Stop(time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		if e := r.exit(run); e.Code != 137 {
+			t.Errorf("exit code %d, want 137", e.Code)
+		}
+		r.gone(pid)
+	})
+	t.Run("when the shim is killed", func(t *testing.T) {
+		r := newRig(t)
+		run := r.start(r.command(daemon + `while true; do wait; done`))
+		pid := r.hearPID()
+		// It tells once that the command runs, perhaps after the command has.
+		if _, err := run.alive.Read(make([]byte, 1)); err != nil {
+			t.Fatal(err)
+		}
+		status, err := Read(r.dir)
+		if err != nil || status.Running == nil {
+			t.Fatalf("%+v, %v", status, err)
+		}
+		if err := syscall.Kill(r.shimOf(status.Running.PID), syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		if e := r.exit(run); e.Code != 137 || e.Reason != ReasonUnknown || !e.StartedAt.Equal(status.Running.StartedAt) {
+			t.Errorf("exit %+v, want an unknown one", e)
+		}
+		r.gone(pid)
+		r.gone(status.Running.PID)
+	})
+}
+
+func TestStopIsGraceful(t *testing.T) {
+	r := newRig(t)
+	run := r.start(r.command(`trap "exit 7" TERM; echo > $PIPE; while true; do sleep 1000 & wait; done`))
+	r.hear()
+	if err := run.Stop(far()); err != nil {
+		t.Fatal(err)
+	}
+	if e := r.exit(run); e.Code != 7 {
+		t.Errorf("exit code %d, want that of the trap, 7", e.Code)
+	}
+	if err := run.Stop(far()); err != nil {
+		t.Errorf("Stop after the end: %v", err)
+	}
+}
+
+func TestDeadlineCanBecomeEarlier(t *testing.T) {
+	r := newRig(t)
+	run := r.start(r.command(`trap "echo > $PIPE" TERM; echo > $PIPE; while true; do sleep 1000 & wait; done`))
+	r.hear()
+	if err := run.Stop(far()); err != nil {
+		t.Fatal(err)
+	}
+	r.hear() // it was asked, and goes on
+	if err := run.Stop(time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if e := r.exit(run); e.Code != 137 {
+		t.Errorf("exit code %d, want 137", e.Code)
+	}
+}
+
+func TestRunOutlivesItsFollower(t *testing.T) {
+	r := newRig(t)
+	first := r.start(r.command(`echo $$ > $PIPE; read line < $PIPE; exit $line`))
+	r.hear()
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	second, err := Open(r.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(filepath.Dir(r.dir), "pipe"), []byte("5\n"), 0); err != nil {
+		t.Fatal(err)
+	}
+	if e := r.exit(second); e.Code != 5 {
+		t.Errorf("exit code %d, want 5", e.Code)
+	}
+	_ = first.cmd.Wait()
+	// Whoever comes later still finds it.
+	third, err := Open(r.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e := r.exit(third); e.Code != 5 {
+		t.Errorf("exit code %d, want 5", e.Code)
+	}
+}
+
+func TestBoundCommandEndsWithItsStarter(t *testing.T) {
+	r := newRig(t)
+	c := r.command(`trap "" TERM; ` + daemon + `while true; do wait; done`)
+	c.Bound = true
+	run := r.start(c)
+	pid := r.hearPID()
+	if err := run.stdin.Close(); err != nil { // as the end of the process does
+		t.Fatal(err)
+	}
+	run.stdin = nil
+	r.exit(run)
+	r.gone(pid)
+}
+
+func TestStarterDiesBeforeTheCommandIsKnown(t *testing.T) {
+	r := newRig(t)
+	run, err := fork(r.dir, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := run.stdin.WriteString(`{"Args":["tou`); err != nil {
+		t.Fatal(err)
+	}
+	if err := run.stdin.Close(); err != nil {
+		t.Fatal(err)
+	}
+	run.stdin = nil
+	if status := r.follow(run); status.MayHaveStarted {
+		t.Errorf("the run may have started: %+v", status)
+	}
+}
+
+func TestFollowEndsWithItsContext(t *testing.T) {
+	r := newRig(t)
+	run := r.start(r.command(`echo > $PIPE; exec sleep 1000`))
+	r.hear()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := run.Follow(ctx, func() {}); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("Follow returned %v", err)
+	}
+	second, err := Open(r.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := second.Stop(time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	r.exit(second)
+	_ = run.cmd.Wait()
+}
+
+func TestParent(t *testing.T) {
+	for stat, want := range map[string]int{
+		"12 (sh) S 7 12 12 0":       7,
+		"12 (a) b) (c) R 8 12 12 0": 8,
+		"12 (sh) S":                 -1,
+		"":                          -1,
+		"12 (sh) S x":               -1,
+	} {
+		if got := parent(stat); got != want {
+			t.Errorf("parent(%q) = %d, want %d", stat, got, want)
+		}
+	}
+}

@@ -1,0 +1,88 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kubewright/kubewright/nodestatus"
+)
+
+// taintKey keeps away what was not made for a node without isolation.
+const taintKey = "kubewright.dev/host-processes"
+
+// version is what kubectl get nodes shows.
+const version = "v1.37.0-kubewright"
+
+// maxPods is how many pods the node takes.
+const maxPods = 110
+
+// machine is what this machine has.
+type machine struct {
+	capacity corev1.ResourceList
+}
+
+func readMachine() (*machine, error) {
+	memory, err := memTotal("/proc/meminfo")
+	if err != nil {
+		return nil, err
+	}
+	return &machine{corev1.ResourceList{
+		corev1.ResourceCPU:    *resource.NewQuantity(int64(runtime.NumCPU()), resource.DecimalSI),
+		corev1.ResourceMemory: *resource.NewQuantity(memory, resource.BinarySI),
+		corev1.ResourcePods:   *resource.NewQuantity(maxPods, resource.DecimalSI),
+	}}, nil
+}
+
+// allocatable is what pods can have: nothing is kept back for this process.
+func (m *machine) allocatable() corev1.ResourceList { return m.capacity }
+
+// setters fill in the Node.
+func (m *machine) setters(o *options) []nodestatus.Setter {
+	return []nodestatus.Setter{
+		nodestatus.HostInfo(corev1.NodeSystemInfo{KubeletVersion: version, ContainerRuntimeVersion: "process://" + version}),
+		nodestatus.StandardLabels(),
+		nodestatus.Capacity(m.capacity, nil),
+		nodestatus.Addresses(
+			corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: o.nodeIP},
+			corev1.NodeAddress{Type: corev1.NodeHostName, Address: o.nodeName},
+		),
+	}
+}
+
+// template is what the Node is created with.
+func template(o *options) *corev1.Node {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: o.nodeName}}
+	if o.taint {
+		node.Spec.Taints = []corev1.Taint{{Key: taintKey, Effect: corev1.TaintEffectNoSchedule}}
+	}
+	return node
+}
+
+// memTotal returns the bytes of memory, by a file like /proc/meminfo.
+func memTotal(path string) (int64, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = f.Close() }()
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		if rest, ok := strings.CutPrefix(lines.Text(), "MemTotal:"); ok {
+			kib, err := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(rest), "kB")), 10, 64)
+			return kib << 10, err
+		}
+	}
+	return 0, fmt.Errorf("%s does not say how much memory there is", path)
+}

@@ -1,0 +1,179 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+
+	"github.com/kubewright/kubewright/examples/internal/exampletest"
+	"github.com/kubewright/kubewright/examples/kubelet/internal/shim"
+	"github.com/kubewright/kubewright/internal/apitest"
+)
+
+func TestMain(m *testing.M) {
+	shim.Main()
+	utilruntime.ErrorHandlers = utilruntime.ErrorHandlers[:1]
+	os.Exit(m.Run())
+}
+
+// kubelet is the example with the credentials of node n1.
+type kubelet struct {
+	*testing.T
+	api     *apitest.Server
+	args    []string
+	program *exampletest.Program
+}
+
+func newKubelet(t *testing.T, args ...string) *kubelet {
+	api := exampletest.Server(t)
+	root := filepath.Join(t.TempDir(), "kubelet")
+	k := &kubelet{T: t, api: api, args: append([]string{
+		"--kubeconfig", exampletest.Kubeconfig(t, api, apitest.NodeUser("n1")),
+		"--node-name", "n1", "--node-credentials", "--root-dir", root,
+	}, args...)}
+	t.Cleanup(func() {
+		left, err := shim.Processes(root)
+		if err != nil || len(left) > 0 {
+			t.Errorf("processes left behind: %v, %v", left, err)
+		}
+		for _, pid := range left {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+	})
+	k.start()
+	return k
+}
+
+func (k *kubelet) start() { k.program = exampletest.Start(k.T, run, k.args...) }
+
+func (k *kubelet) stop() {
+	k.Helper()
+	if err := k.program.Stop(); err != nil {
+		k.Errorf("the program ended with %v", err)
+	}
+}
+
+// bind makes a pod that is bound to the node.
+func (k *kubelet) bind(name string, policy corev1.RestartPolicy, script string) {
+	k.api.Put(&corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
+		Spec: corev1.PodSpec{
+			NodeName:      "n1",
+			RestartPolicy: policy,
+			Containers:    []corev1.Container{{Name: "c", Image: "none", Command: []string{"sh", "-c", script}}},
+		},
+	})
+}
+
+// await waits until a pod satisfies the condition; nil is a pod that is gone.
+func (k *kubelet) await(name, what string, condition func(*corev1.Pod) bool) *corev1.Pod {
+	k.Helper()
+	var pod *corev1.Pod
+	exampletest.Eventually(k.T, k.api, name+" "+what, func() bool {
+		pod = apitest.Get[*corev1.Pod](k.api, "default", name)
+		return condition(pod)
+	})
+	return pod
+}
+
+func phase(want corev1.PodPhase) func(*corev1.Pod) bool {
+	return func(p *corev1.Pod) bool { return p != nil && p.Status.Phase == want }
+}
+
+func gone(p *corev1.Pod) bool { return p == nil }
+
+func TestPodsRun(t *testing.T) {
+	k := newKubelet(t)
+	out := filepath.Join(t.TempDir(), "out")
+	k.bind("service", corev1.RestartPolicyAlways, fmt.Sprintf("echo started >> %s; exec sleep 1000", out))
+	k.bind("job", corev1.RestartPolicyNever, "echo done")
+	k.bind("failure", corev1.RestartPolicyNever, "exit 9")
+	k.api.Put(&corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "image-only"},
+		Spec:       corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Name: "c", Image: "nginx"}}},
+	})
+
+	k.await("job", "to succeed", phase(corev1.PodSucceeded))
+	failed := k.await("failure", "to fail", phase(corev1.PodFailed))
+	if e := failed.Status.ContainerStatuses[0].State.Terminated; e == nil || e.ExitCode != 9 || e.Reason != "Error" {
+		t.Errorf("the pod that fails has %+v", failed.Status.ContainerStatuses[0])
+	}
+	rejected := k.await("image-only", "to be rejected", phase(corev1.PodFailed))
+	if rejected.Status.Reason != "Unsupported" || !strings.Contains(rejected.Status.Message, "no command") {
+		t.Errorf("the pod without a command has %s: %s", rejected.Status.Reason, rejected.Status.Message)
+	}
+	before := k.await("service", "to run", phase(corev1.PodRunning))
+
+	// The program ends and comes back; the pod runs on, and nothing is written.
+	k.stop()
+	writes := k.api.Count(apitest.Match{Resource: "pods/status"})
+	k.start()
+	exampletest.Eventually(t, k.api, "the node to be ready again", func() bool {
+		node := apitest.Get[*corev1.Node](k.api, "", "n1")
+		return node != nil && len(node.Status.Conditions) > 0 && ready(node) == corev1.ConditionTrue
+	})
+	k.bind("after", corev1.RestartPolicyNever, "true")
+	k.await("after", "to succeed", phase(corev1.PodSucceeded))
+	if n := k.api.Count(apitest.Match{Resource: "pods/status"}) - writes; n > 2 {
+		t.Errorf("%d status writes after a restart, want those of the new pod: two or fewer", n)
+	}
+	after := k.await("service", "to run", phase(corev1.PodRunning))
+	if a, b := after.Status.ContainerStatuses[0], before.Status.ContainerStatuses[0]; a.ContainerID != b.ContainerID || a.RestartCount != 0 {
+		t.Errorf("the pod was %+v and is %+v", b, a)
+	}
+	if data, err := os.ReadFile(out); err != nil || string(data) != "started\n" {
+		t.Errorf("the container wrote %q, %v, want one line", data, err)
+	}
+
+	k.delete("service")
+	k.await("service", "to be gone", gone)
+	k.stop()
+	exampletest.NothingRefused(t, k.api)
+}
+
+// delete begins a graceful deletion, as kubectl does.
+func (k *kubelet) delete(name string) {
+	k.Helper()
+	err := k.api.Client(apitest.Admin).CoreV1().Pods("default").Delete(k.Context(), name, metav1.DeleteOptions{})
+	if err != nil {
+		k.Fatal(err)
+	}
+}
+
+func ready(node *corev1.Node) corev1.ConditionStatus {
+	for _, c := range node.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			return c.Status
+		}
+	}
+	return corev1.ConditionUnknown
+}
+
+func TestMissingConfigMapIsNamed(t *testing.T) {
+	k := newKubelet(t)
+	k.api.Put(&corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "waits"},
+		Spec: corev1.PodSpec{NodeName: "n1", RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{
+			Name: "c", Image: "none", Command: []string{"true"},
+			EnvFrom: []corev1.EnvFromSource{{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "absent"}}}},
+		}}},
+	})
+	k.await("waits", "to be pending with a reason", func(p *corev1.Pod) bool {
+		return p.Status.Phase == corev1.PodPending && strings.Contains(p.Status.Message, "absent")
+	})
+	k.api.Put(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "absent"}})
+	k.await("waits", "to succeed", phase(corev1.PodSucceeded))
+	k.stop()
+}
