@@ -13,11 +13,8 @@ import (
 	"strconv"
 	"strings"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
-	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -183,36 +180,6 @@ func (s *Server) namespaceOpen(k *kind, m metav1.Object) error {
 		return err
 	}
 	return nil
-}
-
-// check validates an object as a whole.
-func (k *kind) check(w *write, obj, old runtime.Object) field.ErrorList {
-	path := field.NewPath("metadata")
-	errs := apivalidation.ValidateObjectMetaAccessor(metaOf(obj), k.namespaced, k.validName, path)
-	if old != nil {
-		errs = append(errs, apivalidation.ValidateObjectMetaAccessorUpdate(metaOf(obj), metaOf(old), path)...)
-	}
-	if k.stored().Group != coordinationv1.GroupName {
-		for i, f := range metaOf(obj).GetFinalizers() {
-			if !strings.Contains(f, "/") && f != string(corev1.FinalizerKubernetes) && f != metav1.FinalizerOrphanDependents && f != metav1.FinalizerDeleteDependents {
-				errs = append(errs, field.Invalid(path.Child("finalizers").Index(i), f, "name is neither a standard finalizer name nor is it fully qualified"))
-			}
-		}
-	}
-	if k.validate != nil {
-		errs = append(errs, k.validate(w, obj, old)...)
-	}
-	return unique(errs)
-}
-
-// unique drops errors that say the same as an earlier one.
-func unique(errs field.ErrorList) (out field.ErrorList) {
-	for _, e := range errs {
-		if !slices.ContainsFunc(out, func(o *field.Error) bool { return o.Error() == e.Error() }) {
-			out = append(out, e)
-		}
-	}
-	return out
 }
 
 func (c *call) update() (*answer, error) {

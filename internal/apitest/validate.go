@@ -1,0 +1,68 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package apitest
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
+)
+
+// check validates an object as a whole.
+func (k *kind) check(w *write, obj, old runtime.Object) field.ErrorList {
+	var errs field.ErrorList
+	if old == nil || !metaEqual(metaOf(obj), metaOf(old)) {
+		errs = k.checkMeta(obj, old)
+	}
+	if k.validate != nil {
+		errs = append(errs, k.validate(w, obj, old)...)
+	}
+	return unique(errs)
+}
+
+func (k *kind) checkMeta(obj, old runtime.Object) field.ErrorList {
+	path := field.NewPath("metadata")
+	errs := apivalidation.ValidateObjectMetaAccessor(metaOf(obj), k.namespaced, k.validName, path)
+	if old != nil {
+		errs = append(errs, apivalidation.ValidateObjectMetaAccessorUpdate(metaOf(obj), metaOf(old), path)...)
+	}
+	if k.stored().Group != coordinationv1.GroupName {
+		for i, f := range metaOf(obj).GetFinalizers() {
+			if !strings.Contains(f, "/") && f != string(corev1.FinalizerKubernetes) && f != metav1.FinalizerOrphanDependents && f != metav1.FinalizerDeleteDependents {
+				errs = append(errs, field.Invalid(path.Child("finalizers").Index(i), f, "name is neither a standard finalizer name nor is it fully qualified"))
+			}
+		}
+	}
+	return errs
+}
+
+// metaEqual reports whether all metadata is as it was that somebody could have
+// got wrong, so that it need not be checked again: heartbeats are many.
+func metaEqual(m, o metav1.Object) bool {
+	return m.GetName() == o.GetName() && m.GetNamespace() == o.GetNamespace() && m.GetGenerateName() == o.GetGenerateName() && m.GetUID() == o.GetUID() &&
+		m.GetDeletionTimestamp() == o.GetDeletionTimestamp() && ptr.Equal(m.GetDeletionGracePeriodSeconds(), o.GetDeletionGracePeriodSeconds()) &&
+		maps.Equal(m.GetLabels(), o.GetLabels()) && maps.Equal(m.GetAnnotations(), o.GetAnnotations()) && slices.Equal(m.GetFinalizers(), o.GetFinalizers()) &&
+		slices.EqualFunc(m.GetOwnerReferences(), o.GetOwnerReferences(), func(a, b metav1.OwnerReference) bool {
+			return a.APIVersion == b.APIVersion && a.Kind == b.Kind && a.Name == b.Name && a.UID == b.UID &&
+				ptr.Equal(a.Controller, b.Controller) && ptr.Equal(a.BlockOwnerDeletion, b.BlockOwnerDeletion)
+		})
+}
+
+// unique drops errors that say the same as an earlier one.
+func unique(errs field.ErrorList) (out field.ErrorList) {
+	for _, e := range errs {
+		if !slices.ContainsFunc(out, func(o *field.Error) bool { return o.Error() == e.Error() }) {
+			out = append(out, e)
+		}
+	}
+	return out
+}
