@@ -3,6 +3,8 @@
 
 package podsync
 
+import "context"
+
 // Kept returns how many entries of all maps and queues there are.
 func (c *Controller) Kept() int {
 	c.mu.Lock()
@@ -12,4 +14,41 @@ func (c *Controller) Kept() int {
 		n += c.queues[q].len()
 	}
 	return n
+}
+
+// Lag returns how many pods are known by an answer to a write, and not yet by
+// the version of it that the informer has.
+func (c *Controller) Lag() (n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for key, t := range c.names {
+		obj, ok, err := c.informer.GetIndexer().GetByKey(key.String())
+		if err != nil || !ok || obj != any(t.pod) {
+			n++
+		}
+	}
+	return n
+}
+
+// DropTracks makes the controller forget everything, and returns how many pods
+// it knew.
+func (c *Controller) DropTracks() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := len(c.tracks)
+	c.tracks, c.names, c.dirty, c.wakes = nil, nil, nil, nil
+	for q := range c.queues {
+		c.queues[q] = fifo{}
+	}
+	return n
+}
+
+// ListWith reconciles with the List of another provider.
+func (c *Controller) ListWith(p Provider) {
+	own := c.cfg.Provider
+	c.cfg.Provider = p
+	defer func() { c.cfg.Provider = own }()
+	if err := c.list(context.Background()); err != nil {
+		panic(err)
+	}
 }

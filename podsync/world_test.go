@@ -54,6 +54,7 @@ type world struct {
 	c        *podsync.Controller
 	cfg      podsync.Config
 	wrap     func(*podsynctest.Provider) podsync.Provider
+	admin    bool // the controller has an administrator's credentials
 
 	cancel  context.CancelFunc
 	done    chan struct{}
@@ -115,7 +116,11 @@ func (w *world) start() {
 	w.t.Helper()
 	w.provider = w.backend.Connect()
 	cfg := w.cfg
-	cfg.Client = w.server.Client(apitest.NodeUser(node)).CoreV1()
+	user := apitest.NodeUser(node)
+	if w.admin {
+		user = apitest.Admin
+	}
+	cfg.Client = w.server.Client(user).CoreV1()
 	cfg.Provider = w.wrap(w.provider)
 	if cfg.NodeName == "" && cfg.Informer == nil {
 		cfg.NodeName = node

@@ -1,0 +1,184 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podsynctest
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubewright/kubewright/podsync"
+)
+
+// DefaultTimeout is how long a pod may take to start or to stop in TestProvider.
+const DefaultTimeout = 30 * time.Second
+
+// nodeName is the node of every pod of the suite.
+const nodeName = "podsynctest"
+
+// A Suite says how TestProvider gets and uses a provider.
+type Suite struct {
+	// New returns a provider that holds no pods, with a backend of its own. It
+	// is called for each test; t.Cleanup is the place to end it. Required.
+	New func(t testing.TB) podsync.Provider
+	// Reopen returns the provider that the next process has: one that knows
+	// nothing but finds the pods of old, which is not used any more. Default:
+	// none, and the tests of a restart are not run.
+	Reopen func(t testing.TB, old podsync.Provider) podsync.Provider
+	// Pod returns a pod that runs until it is stopped. Its metadata and node
+	// are set by the suite. Default: one container that is called main.
+	Pod func() *corev1.Pod
+	// Completes returns a pod with the restart policy Never that soon ends by
+	// itself, with exit code 0. Default: none, and completion is not tested.
+	Completes func() *corev1.Pod
+	// Nameless says that the backend keeps no UIDs, so that two pods of one
+	// name can't be told apart. Default: they can.
+	Nameless bool
+	// Timeout is how long a pod may take to start, to stop or to complete.
+	// Default: DefaultTimeout.
+	Timeout time.Duration
+}
+
+// TestProvider holds a provider to the contract of podsync.Provider and of the
+// optional interfaces that it has: first call by call, then under a Controller
+// with an API server in memory. It needs no network and no cluster. What a
+// provider does not claim to do is not tested.
+func TestProvider(t *testing.T, suite Suite) {
+	if suite.New == nil {
+		t.Fatal("podsynctest: Suite.New is required")
+	}
+	if suite.Timeout <= 0 {
+		suite.Timeout = DefaultTimeout
+	}
+	if suite.Pod == nil {
+		suite.Pod = func() *corev1.Pod {
+			return &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "registry.example/pause:1"}}}}
+		}
+	}
+	for _, group := range [][]check{providerChecks, capabilityChecks, controllerChecks} {
+		for _, c := range group {
+			if c.needs != nil && !c.needs(&suite, suite.New(t)) {
+				continue
+			}
+			t.Run(c.name, func(t *testing.T) {
+				p := suite.New(t)
+				c.run(&subject{TB: t, suite: &suite, provider: p})
+			})
+		}
+	}
+}
+
+// A check is one test of the suite.
+type check struct {
+	name  string
+	needs func(*Suite, podsync.Provider) bool // nil: every provider has it
+	run   func(*subject)
+}
+
+// A subject is a provider under test.
+type subject struct {
+	testing.TB
+	suite    *Suite
+	provider podsync.Provider
+	pods     int
+}
+
+// pod returns a new pod for Start.
+func (s *subject) pod(name string) *corev1.Pod { return s.named(s.suite.Pod(), name) }
+
+func (s *subject) named(pod *corev1.Pod, name string) *corev1.Pod {
+	s.pods++
+	pod = pod.DeepCopy()
+	pod.Namespace, pod.Name = metav1.NamespaceDefault, name
+	pod.UID = types.UID(fmt.Sprintf("%08d-0000-4000-8000-%012d", s.pods, time.Now().UnixNano()%1e12))
+	pod.Generation, pod.ResourceVersion = 1, "1"
+	pod.CreationTimestamp = metav1.Now()
+	pod.Spec.NodeName = nodeName
+	pod.Status.Phase = corev1.PodPending
+	return pod
+}
+
+// start calls Start until it succeeds, as a Controller does.
+func (s *subject) start(pod *corev1.Pod) podsync.State {
+	s.Helper()
+	var st podsync.State
+	s.eventually("Start of "+pod.Name+" succeeds", func() error {
+		var err error
+		st, err = s.provider.Start(s.Context(), pod.DeepCopy())
+		return err
+	})
+	return st
+}
+
+// stop stops a pod, and waits until it has.
+func (s *subject) stop(pod *corev1.Pod) podsync.State {
+	s.Helper()
+	opts := podsync.StopOptions{Grace: time.Second, Reason: podsync.StopDeleted, Pod: pod.DeepCopy()}
+	var st podsync.State
+	s.eventually("Stop of "+pod.Name+" succeeds", func() error {
+		var err error
+		st, err = s.provider.Stop(s.Context(), podsync.RefOf(pod), opts)
+		return err
+	})
+	if st.Stopped {
+		return st
+	}
+	s.eventually(pod.Name+" has stopped", func() error {
+		listed, ok, err := s.listed(podsync.RefOf(pod))
+		if err == nil && ok && !listed.Stopped {
+			err = fmt.Errorf("List has %v and not Stopped", listed.Ref)
+		}
+		st = listed
+		return err
+	})
+	return st
+}
+
+// listed returns what List says of a pod.
+func (s *subject) listed(ref podsync.Ref) (podsync.State, bool, error) {
+	states, err := s.provider.List(s.Context())
+	if err != nil {
+		return podsync.State{}, false, err
+	}
+	for _, st := range states {
+		if st.UID == ref.UID || st.UID == "" && st.Namespace == ref.Namespace && st.Name == ref.Name {
+			return st, true, nil
+		}
+	}
+	return podsync.State{}, false, nil
+}
+
+// mustList checks what List says of a pod.
+func (s *subject) mustList(pod *corev1.Pod) podsync.State {
+	s.Helper()
+	st, ok, err := s.listed(podsync.RefOf(pod))
+	if err != nil {
+		s.Fatalf("List: %v", err)
+	}
+	if !ok {
+		s.Fatalf("List does not have %s", pod.Name)
+	}
+	return st
+}
+
+// eventually waits until ok returns nil. A provider may need time that no test
+// can know: this asks again until the timeout of the suite.
+func (s *subject) eventually(what string, ok func() error) {
+	s.Helper()
+	deadline := time.Now().Add(s.suite.Timeout)
+	for {
+		err := ok()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			s.Fatalf("%s: not within %v: %v", what, s.suite.Timeout, err)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
