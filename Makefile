@@ -35,7 +35,7 @@ vet: ## Vet every module, and check that files are formatted
 .PHONY: unit
 unit: ## Unit tests, and every benchmark once so that none rots
 	$(GO) test -timeout $(TEST_TIMEOUT) ./...
-	$(GO) test -timeout $(TEST_TIMEOUT) -run '^$$' -bench . -benchtime 1x ./... >/dev/null
+	$(GO) test -short -timeout $(TEST_TIMEOUT) -run '^$$' -bench . -benchtime 1x ./... >/dev/null
 
 .PHONY: race
 race: ## Unit tests under the race detector

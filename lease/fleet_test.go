@@ -106,7 +106,7 @@ func (f *fleet) wantFlat(when string, h []int, each int) {
 	}
 }
 
-func TestL14TenThousandNodes(t *testing.T) { testFlat(t, 10_000, apitest.Fault{Hang: true}) }
+func TestL14TenThousandNodes(t *testing.T) { testFlat(t, fleetSize, apitest.Fault{Hang: true}) }
 
 // With fewer nodes, for there are 1.5 times as many requests as usual when each
 // of them is refused at once.
