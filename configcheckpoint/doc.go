@@ -124,10 +124,15 @@
 // ConfigPromoted (Promote), Warning ConfigRejected (Reject, at the door),
 // Warning ConfigRolledBack (RollBack).
 //
-// Status().Condition returns a Node condition, and Status().ConditionStatus its
-// three parts, for whatever writes the Node's status; Hooks.StatusChanged is
-// the time to have it written. It is True while what the source wants is what
-// runs. The constants of type Reason list its reasons.
+// The Node condition: NodeCondition returns a setter to be listed with those of
+// package nodestatus, or of whatever else writes the Node's status, and
+// Hooks.StatusChanged is the moment to have it written:
+//
+//	setters := []nodestatus.Setter{controller.NodeCondition("AgentConfigOK")}
+//	hooks := configcheckpoint.Hooks{StatusChanged: func(configcheckpoint.Status) { nodes.Trigger(nodeName) }}
+//
+// The condition is True while what the source wants is what runs. The constants
+// of type Reason list its reasons.
 //
 // Recommended names for metrics: configcheckpoint_info{role} (gauge, 1),
 // configcheckpoint_trial (gauge), configcheckpoint_deliveries_total{result},

@@ -12,8 +12,8 @@ import (
 	"github.com/kubewright/kubewright/configcheckpoint"
 )
 
-// Whatever writes the Node's status takes the condition from the Status: whole,
-// or in its three parts.
+// What runs and why is a condition of the Node, for whatever writes the Node's
+// status.
 func ExampleStatus_Condition() {
 	status := configcheckpoint.Status{
 		Phase:   configcheckpoint.PhaseRolledBack,
@@ -22,13 +22,11 @@ func ExampleStatus_Condition() {
 		Message: "ConfigMap kube-system/agent[config.yaml] was rejected: 3 starts without success",
 	}
 	condition := status.Condition("AgentConfigOK")
-	fmt.Println(condition.Type, condition.Status, condition.Reason)
-
-	ok, reason, message := status.ConditionStatus()
-	fmt.Println(ok, reason, len(message))
+	fmt.Printf("%s=%s %s\n", condition.Type, condition.Status, condition.Reason)
+	fmt.Println(condition.Message)
 	// Output:
-	// AgentConfigOK False CrashLoop
-	// False CrashLoop 79
+	// AgentConfigOK=False CrashLoop
+	// ConfigMap kube-system/agent[config.yaml] was rejected: 3 starts without success
 }
 
 // A rollout begins on a tenth of the nodes; the share is raised while the

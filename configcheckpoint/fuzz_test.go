@@ -8,6 +8,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -35,7 +36,7 @@ func someSlots(f *testing.F) [][]byte {
 		}
 		slots = append(slots, slot)
 	}
-	return append(slots, nil, make([]byte, slotSize), slots[1][:4096], frame([]byte("{}")), frame([]byte("null")), frame([]byte(`{"schema":1,"minReader":1,"gen":-1}`)))
+	return append(slots, nil, make([]byte, slotSize), slots[1][:4096], append(slices.Clone(slots[2]), 'x'), []byte(strings.Repeat("x", slotSize+1)), frame([]byte("{}")), frame([]byte("null")), frame([]byte(`{"schema":1,"minReader":1,"gen":-1}`)))
 }
 
 // FuzzDecodeSlot: any bytes, and any JSON in a valid frame, make a record that

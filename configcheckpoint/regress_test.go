@@ -231,7 +231,8 @@ func testDamagedTrialIsHealed(t *testing.T) {
 // read as the wish to run the built-in configuration.
 func TestZeroLengthSlots(t *testing.T) { synctest.Test(t, testZeroLengthSlots) }
 func testZeroLengthSlots(t *testing.T) {
-	for _, blank := range [][]byte{{}, make([]byte, slotSize), []byte("garbage")} {
+	long := []byte(strings.Repeat("x", slotSize+1)) // which is never cut short
+	for _, blank := range [][]byte{{}, make([]byte, slotSize), []byte("garbage"), long} {
 		n := proven(t, "A")
 		for _, name := range slotNames() { // either one: nothing is lost
 			n.kill()
@@ -477,6 +478,15 @@ func testRejectReasonReachesCondition(t *testing.T) {
 	c := n.c.Status().Condition("ConfigOK")
 	if c.Type != "ConfigOK" || c.Status != corev1.ConditionFalse || c.Reason != "DecodeFailed" || !strings.Contains(c.Message, "bad from the start") {
 		t.Errorf("%+v", c)
+	}
+	// The setter is one of package nodestatus without its import.
+	type setter func(context.Context, *corev1.Node) error
+	var set setter = n.c.NodeCondition("ConfigOK")
+	node := &corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: "Ready"}}}}
+	for range 2 {
+		if err := set(t.Context(), node); err != nil || len(node.Status.Conditions) != 2 || node.Status.Conditions[1] != c {
+			t.Errorf("%+v, %v", node.Status.Conditions, err)
+		}
 	}
 	n.stop(nil)
 	n.start() // the reason is remembered with the rejection

@@ -4,6 +4,7 @@
 package configcheckpoint
 
 import (
+	"context"
 	"fmt"
 	"time"
 
@@ -56,27 +57,38 @@ type Status struct {
 	Since time.Time
 }
 
-// Condition returns s as a condition of the given type, ready to be put into a
-// Node's status by whatever writes it. The heartbeat is left zero: it is the
-// writer's.
-func (s Status) Condition(conditionType corev1.NodeConditionType) corev1.NodeCondition {
-	status, reason, message := s.ConditionStatus()
-	return corev1.NodeCondition{
-		Type:               conditionType,
-		Status:             status,
-		Reason:             reason,
-		Message:            message,
+// Condition returns s as a condition of the given type, for whatever writes the
+// Node's status. The heartbeat is left zero: it is the writer's.
+func (s Status) Condition(kind corev1.NodeConditionType) corev1.NodeCondition {
+	c := corev1.NodeCondition{
+		Type:               kind,
+		Status:             s.OK,
+		Reason:             string(s.Reason),
+		Message:            s.Message,
 		LastTransitionTime: metav1.NewTime(s.Since),
 	}
+	if s.OK == "" {
+		c.Status, c.Reason = corev1.ConditionUnknown, string(ReasonNotBooted)
+		c.Message = "the configuration has not been chosen yet"
+	}
+	return c
 }
 
-// ConditionStatus returns the three parts of a condition that a controller of
-// Node conditions asks for.
-func (s Status) ConditionStatus() (status corev1.ConditionStatus, reason, message string) {
-	if s.OK == "" {
-		return corev1.ConditionUnknown, string(ReasonNotBooted), "the configuration has not been chosen yet"
+// NodeCondition returns a function that sets the condition of the given type of
+// a Node to what the status is when it is called, in the place of the one that
+// is there. It is a setter as package nodestatus takes them, and never fails.
+func (c *Controller[T]) NodeCondition(kind corev1.NodeConditionType) func(context.Context, *corev1.Node) error {
+	return func(_ context.Context, node *corev1.Node) error {
+		condition := c.Status().Condition(kind)
+		for i := range node.Status.Conditions {
+			if old := &node.Status.Conditions[i]; old.Type == kind {
+				*old = condition
+				return nil
+			}
+		}
+		node.Status.Conditions = append(node.Status.Conditions, condition)
+		return nil
 	}
-	return s.OK, string(s.Reason), s.Message
 }
 
 // A situation is what a Status is computed from.

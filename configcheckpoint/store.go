@@ -84,8 +84,9 @@ func (s *store) open() (damage, err error) {
 // a slot at all, and what is wrong with those that can't be used.
 func (s *store) readSlots() (present bool, causes []error) {
 	for i, name := range slotNames() {
-		// One byte more than a slot, so that a longer file is not valid.
-		data, err := s.fs.readFile(name, slotSize+1)
+		// A file that has grown is read as far as a slot goes: it is never cut
+		// short, so what is beyond would be in the way for ever.
+		data, err := s.fs.readFile(name, slotSize)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
