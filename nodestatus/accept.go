@@ -67,7 +67,7 @@ func (r *work) accept(ctx context.Context, answer, shown *corev1.Node) {
 	if r.cause == CauseDrift {
 		st.nextDrift = now + r.cfg.SyncInterval
 	}
-	st.force, st.notBefore = false, 0
+	st.force, st.resumed, st.notBefore = false, false, 0
 	st.specChanged = st.specChanged || shown != nil && specDiffers(shown, answer)
 	trouble := st.trouble
 	st.trouble = nil

@@ -24,7 +24,12 @@ import (
 func (r *work) register(ctx context.Context) {
 	r.state.mu.Lock()
 	r.state.look = false // registering answers the question
+	resumed := r.state.resumed
 	r.state.mu.Unlock()
+	if resumed {
+		r.resume(ctx)
+		return
+	}
 
 	node := r.node.DeepCopy()
 	node.UID, node.ResourceVersion, node.CreationTimestamp = "", "", metav1.Time{}
@@ -55,6 +60,18 @@ func (r *work) register(ctx context.Context) {
 	}
 }
 
+// resume goes on with an adoption whose write has failed. Nothing is created:
+// the Node was there, and if it is not any more somebody has deleted it.
+func (r *work) resume(ctx context.Context) {
+	node, latency, err := r.get(ctx, r.name)
+	if err != nil {
+		r.failed(ctx, "get", err, latency)
+		return
+	}
+	r.adopt(node)
+	r.write(ctx)
+}
+
 // adopt makes node the object that is written from now on. What it has is
 // taken for somebody else's, but for the conditions that the embedder says an
 // earlier run has left.
@@ -66,8 +83,9 @@ func (r *work) adopt(node *corev1.Node) {
 	st := r.state
 	st.mu.Lock()
 	defer st.mu.Unlock()
+	resumed := st.resumed || st.resting()
 	st.forget()
-	st.phase = PhaseRegistering
+	st.phase, st.resumed = PhaseRegistering, resumed
 	st.uid, st.view, st.owned = node.UID, newView(node), former.encode()
 	r.cause, r.fresh = CauseAdopt, true
 }
@@ -75,7 +93,7 @@ func (r *work) adopt(node *corev1.Node) {
 // forget drops what is known of the object served so far.
 func (st *state) forget() {
 	st.view, st.uid, st.hash, st.owned = nil, "", 0, unique.Handle[string]{}
-	st.look, st.force, st.foreign, st.specChanged = false, false, false, false
+	st.look, st.force, st.foreign, st.specChanged, st.resumed = false, false, false, false, false
 	st.notBefore, st.nextDrift = 0, 0
 }
 
@@ -167,7 +185,7 @@ func (r *work) failed(ctx context.Context, verb string, err error, latency time.
 	}
 	st := r.state
 	st.mu.Lock()
-	registered := st.phase == PhaseRegistered
+	registered := st.phase == PhaseRegistered || st.resumed
 	st.mu.Unlock()
 	switch {
 	case v == gone && registered:

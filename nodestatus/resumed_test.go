@@ -1,0 +1,93 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package nodestatus
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kubewright/kubewright/internal/apitest"
+)
+
+// A Node that takes the place of one that was registered, and is deleted before
+// it could be adopted, was deleted by somebody else like any other: OnDeleted
+// decides, and under DeletedExit it must not be created.
+func TestDeletedWhileAdoptedExit(t *testing.T) { synctest.Test(t, testDeletedWhileAdoptedExit) }
+
+func testDeletedWhileAdoptedExit(t *testing.T) {
+	s := apitest.New(apitest.Options{})
+	w := start(t, s, Config{})
+	w.replaceAndDelete()
+	select {
+	case <-w.done:
+	default:
+		t.Fatal("Run goes on after the Node was deleted")
+	}
+	if !errors.Is(w.err, ErrNodeDeleted) {
+		t.Errorf("Run = %v, want ErrNodeDeleted", w.err)
+	}
+	if n := s.Count(posts); n != 0 {
+		t.Errorf("%d creates of a Node that somebody has deleted", n)
+	}
+}
+
+func TestDeletedWhileAdoptedIdle(t *testing.T) { synctest.Test(t, testDeletedWhileAdoptedIdle) }
+
+func testDeletedWhileAdoptedIdle(t *testing.T) {
+	s := apitest.New(apitest.Options{})
+	w := start(t, s, Config{OnDeleted: DeletedIdle})
+	apitest.Delete[*corev1.Node](s, "", node1)
+	w.c.Resync(node1)
+	w.pass(time.Second)
+	w.replaceAndDelete()
+	if n := s.Count(posts); n != 0 {
+		t.Errorf("%d creates of a Node that somebody has deleted", n)
+	}
+	if status, _ := w.c.Status(node1); status.Phase != PhaseDeleted {
+		t.Errorf("the status is %+v", status)
+	}
+	s.ResetJournal()
+	w.pass(time.Hour)
+	w.expect(0, 0, 0)
+}
+
+func TestDeletedWhileAdoptedReregister(t *testing.T) {
+	synctest.Test(t, testDeletedWhileAdoptedReregister)
+}
+
+func testDeletedWhileAdoptedReregister(t *testing.T) {
+	s := apitest.New(apitest.Options{})
+	var deleted notes[Deleted]
+	w := start(t, s, Config{OnDeleted: DeletedReregister, Hooks: Hooks{Deleted: deleted.add}})
+	w.replaceAndDelete()
+	if n := s.Count(posts); n != 1 {
+		t.Errorf("%d creates, want 1", n)
+	}
+	if told := deleted.get(); len(told) != 1 {
+		t.Errorf("the hook was told %+v, want one deletion", told)
+	}
+	w.node()
+}
+
+// replaceAndDelete replaces the Node while its status can't be written, and
+// then deletes what has replaced it.
+func (w *world) replaceAndDelete() {
+	apitest.Delete[*corev1.Node](w.server, "", node1)
+	w.server.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node1}})
+	restore := w.server.Inject(apitest.Fault{Match: patches, Status: apitest.Unavailable(0)})
+	w.c.Resync(node1)
+	w.pass(5 * time.Second)
+	if status, _ := w.c.Status(node1); status.Failures == 0 {
+		w.Errorf("the status is %+v, want failed writes of the new Node", status)
+	}
+	w.server.ResetJournal()
+	apitest.Delete[*corev1.Node](w.server, "", node1)
+	restore()
+	w.pass(time.Minute)
+}
