@@ -119,7 +119,8 @@ func (r *work) look(ctx context.Context) bool {
 		r.adopt(node) // it was gone, and somebody asked to look
 		return true
 	case phase != PhaseRegistered && judge(err, r.name) == gone:
-		return false // still gone
+		r.rest() // still gone
+		return false
 	}
 	st.requestLook()
 	r.failed(ctx, "get", err, latency)
@@ -144,10 +145,28 @@ func (r *work) replaced(ctx context.Context, node *corev1.Node) bool {
 		r.adopt(node)
 		return true
 	}
+	r.rest()
 	if r.name == r.cfg.NodeName {
 		r.exit(fmt.Errorf("nodestatus: node %q: %w", r.name, ErrNodeReplaced))
 	}
 	return false
+}
+
+// rest ends the failures of a node that the policies have put to rest: it does
+// not try any more, and must not hold up what is told of the others.
+func (r *work) rest() {
+	st := r.state
+	st.mu.Lock()
+	resting := st.resting()
+	if resting {
+		st.trouble = nil
+	}
+	st.mu.Unlock()
+	if resting {
+		r.calls.Leave(&st.calls)
+		r.setters.Leave(&st.setters)
+		r.labels.Leave(&st.labels)
+	}
 }
 
 // gone applies OnDeleted.
@@ -169,6 +188,7 @@ func (r *work) gone(ctx context.Context) {
 	if hook := r.cfg.Hooks.Deleted; hook != nil {
 		hook(Deleted{NodeName: r.name, UID: uid, Policy: r.cfg.OnDeleted})
 	}
+	r.rest()
 	if r.cfg.OnDeleted == DeletedExit && r.name == r.cfg.NodeName {
 		r.exit(fmt.Errorf("nodestatus: node %q: %w", r.name, ErrNodeDeleted))
 	}

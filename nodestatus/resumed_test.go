@@ -4,6 +4,7 @@
 package nodestatus
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"testing/synctest"
@@ -90,4 +91,51 @@ func (w *world) replaceAndDelete() {
 	apitest.Delete[*corev1.Node](w.server, "", node1)
 	restore()
 	w.pass(time.Minute)
+}
+
+// A node that is put to rest while its calls fail does not count as failing any
+// more: the next outage is reported again.
+func TestRestingNodeDoesNotHoldReports(t *testing.T) {
+	synctest.Test(t, testRestingNodeDoesNotHoldReports)
+}
+
+func testRestingNodeDoesNotHoldReports(t *testing.T) {
+	s := apitest.New(apitest.Options{})
+	var told notes[error]
+	sick := errors.New("sick")
+	w := start(t, s, Config{
+		Client:       s.Client(apitest.Admin).CoreV1(),
+		OnDeleted:    DeletedIdle,
+		ErrorHandler: func(_ context.Context, err error, _ string) { told.add(err) },
+		HealthChecks: []HealthCheck{func(_ context.Context, name string) error {
+			if name != node1 {
+				return sick
+			}
+			return nil
+		}},
+	})
+	if err := w.c.Add("other"); err != nil {
+		t.Fatal(err)
+	}
+	w.pass(time.Second)
+	restore := s.Inject(apitest.Fault{Status: apitest.Unavailable(0)})
+	w.c.Resync("other")
+	w.pass(time.Second)
+	apitest.Delete[*corev1.Node](s, "", "other")
+	restore()
+	w.pass(time.Minute)
+	if status, _ := w.c.Status("other"); status.Phase != PhaseDeleted || status.Failures != 0 {
+		t.Fatalf("the status is %+v, want a deleted node without failures", status)
+	}
+	if n := len(told.get()); n != 2 {
+		t.Fatalf("told %v, want the health check and the outage", told.get())
+	}
+	s.Inject(apitest.Fault{Status: apitest.Unavailable(0)})
+	w.c.Resync(node1)
+	w.pass(time.Minute)
+	if n := len(told.get()); n != 3 {
+		t.Errorf("told %v, want the second outage too", told.get())
+	}
+	w.c.Resync("other")
+	w.pass(time.Second)
 }
