@@ -102,16 +102,17 @@ func (c *Controller) Run(ctx context.Context) error {
 	c.progress.Beat()
 
 	c.nodes.Run(runCtx)
+	var fatal error
+	if ctx.Err() == nil {
+		fatal = context.Cause(runCtx) // a round has ended us
+	}
 
 	c.farewell(ctx)
 	c.running.Wait()
 	c.progress.Stop()
 	c.ended.Store(true)
 	logger.V(3).Info("Stopped")
-	if err := context.Cause(runCtx); err != context.Cause(ctx) { //nolint:errorlint // who came first?
-		return err
-	}
-	return nil
+	return fatal
 }
 
 // Add begins to serve a node, before or while Run runs. A node that is served

@@ -5,12 +5,14 @@ package nodestatus
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 
 	"github.com/kubewright/kubewright/internal/apitest"
 )
@@ -178,4 +180,20 @@ func testN2(t *testing.T) {
 		}
 		w.expect(0, 0, n)
 	}
+}
+
+// The cause of a context is the embedder's: it may be of a type that can't be
+// compared.
+func TestCauseThatCannotBeCompared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, err := New(Config{Client: apitest.New(apitest.Options{}).Client(apitest.Admin).CoreV1(), NodeName: node1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancelCause(t.Context())
+		cancel(utilerrors.NewAggregate([]error{errors.New("one"), errors.New("two")}))
+		if err := c.Run(ctx); err != nil {
+			t.Errorf("Run = %v, want nil", err)
+		}
+	})
 }
