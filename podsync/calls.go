@@ -89,9 +89,7 @@ func (c *Controller) provided(t *track, call *call, st State, err error) {
 	print := c.prints.of(&st)
 	ctx := c.callCtx
 	if ctx.Err() != nil && err != nil {
-		err = nil
-		call.canceled = true // Run is returning: nothing is wrong
-		c.abandoned(t, call)
+		c.abandoned(t, call) // Run is returning: nothing is wrong
 		return
 	}
 	c.mu.Lock()

@@ -33,7 +33,11 @@ func (t *track) desire(r *rules, now instant, pod *corev1.Pod) bool {
 	}
 	wasDeleted, grace := t.deleted, graceOf(pod)
 	t.deleted = pod.DeletionTimestamp != nil
-	t.finalized = t.deleted && pod.DeletionGracePeriodSeconds != nil && *pod.DeletionGracePeriodSeconds == 0 && len(pod.Finalizers) > 0
+	atOnce := t.deleted && pod.DeletionGracePeriodSeconds != nil && *pod.DeletionGracePeriodSeconds == 0
+	t.finalized = atOnce && len(pod.Finalizers) > 0
+	if atOnce && !t.finalized && t.goingAt == 0 {
+		t.goingAt = now
+	}
 	if t.deleted {
 		t.finish(now, StopDeleted, nil, grace)
 	}

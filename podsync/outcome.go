@@ -20,6 +20,7 @@ func (t *track) began(now instant, seq uint64, s step) *call {
 	case OpStart:
 		t.held = true
 	case OpStop:
+		t.call.over = t.stopped
 		t.end.stops++
 		t.end.passed = s.grace
 	}
@@ -81,7 +82,7 @@ func (t *track) succeeded(r *rules, now instant, seq uint64, c *call, st *State,
 		if unknown {
 			*st = State{Stopped: true}
 		}
-		if t.stopped {
+		if c.over {
 			t.held = false // T19
 			return
 		}

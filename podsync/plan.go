@@ -241,6 +241,9 @@ func (t *track) nextWrite(r *rules, now instant) (s step, urgent bool) {
 		s.op, urgent = OpPatch, true
 	case t.deleted && !t.released:
 		s.op, urgent = OpDelete, true
+		if t.goingAt > 0 {
+			at = t.goingAt + goneAfter // it is as good as gone
+		}
 	case t.deleted && len(t.pod.Finalizers) == 0 && !t.finalized:
 		// A deletion that did not finish; one more call finishes it.
 		s.op, at = OpDelete, t.releasedAt+goneAfter

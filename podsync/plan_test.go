@@ -224,6 +224,8 @@ func TestPlan(t *testing.T) {
 		{name: "T15 deleted before start", scene: fresh().now(deletedWithin(30)), stage: StageStopped, write: OpPatch},
 		{name: "T16 final status stored", scene: ended(), stage: StageReleased},
 		{name: "T17 deletion", scene: ended(deletedWithin(30)), stage: StageFinal, write: OpDelete},
+		{name: "T17 deleted at once by somebody: wait", scene: ended(deletedWithin(0)), stage: StageFinal},
+		{name: "T17 deleted at once, and still there", scene: ended(deletedWithin(0)), at: goneAfter, stage: StageFinal, write: OpDelete},
 		{name: "T17 finalizers left only", scene: ended(finalizer, deletedWithin(0)), stage: StageReleased, call: OpRelease},
 		{name: "T17 deleted: release", scene: ended(deletedWithin(30)).with(func(s *scene) { s.letGo(tick) }), stage: StageReleased, call: OpRelease},
 		{name: "T17 half-done deletion: once more", scene: ended(deletedWithin(30)).with(func(s *scene) { s.letGo(tick) }), at: 30 * time.Second, stage: StageReleased, call: OpRelease, write: OpDelete},

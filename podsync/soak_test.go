@@ -10,6 +10,7 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -53,8 +54,10 @@ type soaker struct {
 	names   []string
 	clean   []func() // removes faults
 	ended   map[types.UID]corev1.PodPhase
-	asked   int // requests about single pods
-	log     []string
+
+	mu    sync.Mutex // requests come from many goroutines
+	asked int        // requests about single pods
+	log   []string
 }
 
 func soak(t *testing.T, seed uint64) {
@@ -106,6 +109,8 @@ func soak(t *testing.T, seed uint64) {
 func pick[T any](r *rand.Rand, choices ...T) T { return choices[r.IntN(len(choices))] }
 
 func (s *soaker) note(format string, args ...any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.log = append(s.log, time.Now().Format("02 15:04:05.000 ")+fmt.Sprintf(format, args...))
 }
 
@@ -116,7 +121,9 @@ func (s *soaker) watchWrites() {
 			return false
 		}
 		if r.Verb != "list" && r.Verb != "watch" {
+			s.mu.Lock()
 			s.asked++
+			s.mu.Unlock()
 		}
 		switch r.Verb {
 		case "patch":

@@ -63,6 +63,7 @@ type track struct {
 	forced    bool    // Policy.ReleaseAfter is over
 	deleted   bool    // it has a deletionTimestamp
 	finalized bool    // deleted with grace 0 and finalizers: nothing is left to do
+	goingAt   instant // when it was seen deleted with grace 0 and without finalizers; 0: it was not
 
 	// What the provider says.
 	observed *corev1.PodStatus         // the last report; pod.Status once that has it
@@ -143,7 +144,7 @@ type call struct {
 	seq      uint64        // when it began, in Controller.seq
 	grace    time.Duration // of Stop
 	want     uint64        // of a status
-	over     bool          // it is the final status
+	over     bool          // of a status: it is the final one; of Stop: the pod had stopped
 	pod      *corev1.Pod   // what it was given
 	canceled bool
 	cancel   func()
