@@ -91,35 +91,26 @@ func validateRange(def *resource.Quantity, r *resourcev1.CapacityRequestPolicyRa
 }
 
 // validateSteps checks that the default and max can be reached. The API server
-// counts in units of 64 bits, or in thousandths where anything is fractional.
+// counts in whole units, or in thousandths where the feature gate
+// DRAFractionalCapacityRange is on and anything is fractional. What one of the
+// two takes is for the API server to decide.
 func validateSteps(def *resource.Quantity, r *resourcev1.CapacityRequestPolicyRange, in *field.Path) field.ErrorList {
-	unit := (*resource.Quantity).Value
-	all := []*resource.Quantity{def, r.Min, r.Max, r.Step}
-	if slices.ContainsFunc(all, func(q *resource.Quantity) bool { return q != nil && !precise(q, 0) }) {
-		unit = (*resource.Quantity).MilliValue
-	}
-	for _, q := range all {
-		if q == nil {
-			continue
-		}
-		if q.Sign() < 0 || q.CmpInt64(math.MaxInt64) > 0 {
+	for _, q := range []*resource.Quantity{def, r.Min, r.Max, r.Step} {
+		if q != nil && (q.Sign() < 0 || q.CmpInt64(math.MaxInt64) > 0) {
 			return field.ErrorList{field.Invalid(in, q.String(), "must be between 0 and 9223372036854775807 where there is a step")}
-		}
-		if !precise(q, resource.Milli) || q.Cmp(*resource.NewMilliQuantity(q.MilliValue(), q.Format)) != 0 && !precise(q, 0) {
-			return field.ErrorList{field.Invalid(in, q.String(), "must be a multiple of one thousandth")}
 		}
 	}
 	var problems field.ErrorList
 	for _, q := range []*resource.Quantity{def, r.Max} {
-		if q != nil && (unit(q)-unit(r.Min))%unit(r.Step) != 0 {
+		if q != nil && !reaches(q, r, (*resource.Quantity).Value) && !reaches(q, r, (*resource.Quantity).MilliValue) {
 			problems = append(problems, field.Invalid(in.Child("step"), q.String(), "must be min and a whole number of steps"))
 		}
 	}
 	return problems
 }
 
-// precise reports whether nothing of q is below the scale.
-func precise(q *resource.Quantity, scale resource.Scale) bool {
-	rounded := q.DeepCopy()
-	return rounded.RoundUp(scale)
+// reaches reports whether q is min and a whole number of steps, in some unit.
+func reaches(q *resource.Quantity, r *resourcev1.CapacityRequestPolicyRange, unit func(*resource.Quantity) int64) bool {
+	step := unit(r.Step)
+	return step > 0 && (unit(q)-unit(r.Min))%step == 0
 }
