@@ -27,9 +27,10 @@ type Config[E any] struct {
 	// MinGap is the least time between the end of a run and the start of the
 	// next one that a Trigger asks for.
 	MinGap time.Duration
-	// StartWithin is how long after it was added a name is lost if it has not
-	// run; 0 means that it can't be lost. Where names have deadlines, those
-	// that are added must have one too, or an overload never gets to them.
+	// StartWithin is how long after it was added, or after a run that gave no
+	// deadline, a name is lost if it has not run; 0 means that it can't be
+	// lost. Where names have deadlines all must have one, or an overload never
+	// gets to the others.
 	StartWithin time.Duration
 	// Do runs a name. Its context ends with that of Run and when the name is
 	// removed.
@@ -43,7 +44,7 @@ type Next struct {
 	// NoLaterThanSlot cuts Wait short at the next slot.
 	NoLaterThanSlot bool
 	// Deadline is when the name is lost if it has not run again; the zero time
-	// means that it can't be lost.
+	// means Config.StartWithin after this run.
 	Deadline time.Time
 	// Idle leaves the name alone until it is triggered. Wait does not count.
 	Idle bool
@@ -300,7 +301,7 @@ func (s *Scheduler[E]) finish(e *entry[E], next Next) {
 		s.waiting.add(e)
 		return
 	}
-	e.deadline = forever
+	e.deadline = s.startBy(now)
 	if !next.Deadline.IsZero() {
 		e.deadline = next.Deadline.Sub(s.epoch)
 	}
@@ -326,7 +327,7 @@ func (s *Scheduler[E]) wait(e *entry[E], now time.Duration, next Next) time.Dura
 	return next.Wait
 }
 
-// startBy is the deadline of a name that is added now.
+// startBy is the deadline of a name that has none of its own.
 func (s *Scheduler[E]) startBy(now time.Duration) time.Duration {
 	if s.cfg.StartWithin == 0 {
 		return forever

@@ -246,6 +246,32 @@ func TestOverloadStarvesNobody(t *testing.T) {
 	})
 }
 
+func TestOverloadStarvesNobodyWithoutADeadline(t *testing.T) {
+	// The first run of each of twenty names fails, as in an outage, so that
+	// none has a deadline yet. Then a worker can run ten in an interval.
+	var seen sync.Map
+	do := func(_ context.Context, name string, _ int) Next {
+		if _, again := seen.LoadOrStore(name, true); !again {
+			return Next{Wait: 5 * time.Second}
+		}
+		time.Sleep(time.Second)
+		return Next{Deadline: time.Now().Add(40 * time.Second)}
+	}
+	bubble(t, 1, do, func(w *world) {
+		w.cfg.StartWithin = 40 * time.Second
+		for i := range 20 {
+			w.Add(fmt.Sprint(i), 0)
+		}
+		w.start()
+		pass(2 * time.Minute)
+		for i := range 20 {
+			if got := w.times(fmt.Sprint(i)); len(got) < 2 {
+				t.Errorf("name %d has run at %v only: those with a deadline go before it for ever", i, got)
+			}
+		}
+	})
+}
+
 func TestTriggersBeforeARunAreOne(t *testing.T) {
 	bubble(t, 4, func(context.Context, string, int) Next { return Next{Idle: true} }, func(w *world) {
 		w.Add("n", 0)
