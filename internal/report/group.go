@@ -91,10 +91,10 @@ func (g *Group) Leave(m *Member) { g.leave(m) }
 // way when the member was removed, is printed at V4 and counts for nothing. It
 // may be called while the member's activity is under way.
 func (g *Group) Retire(m *Member) {
-	g.leave(m)
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	m.classes = retired
+	g.leaveLocked(m)
+	m.classes = retired // under the same lock: a failure between the two would never end
 }
 
 // leave returns what the failures came to where m was the last member that
@@ -102,6 +102,10 @@ func (g *Group) Retire(m *Member) {
 func (g *Group) leave(m *Member) (failures, members int, outage time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	return g.leaveLocked(m)
+}
+
+func (g *Group) leaveLocked(m *Member) (failures, members int, outage time.Duration) {
 	if m.classes&^retired == 0 {
 		return 0, 0, 0
 	}

@@ -6,6 +6,7 @@ package report
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 )
 
@@ -27,5 +28,27 @@ func TestGroupRetiredMemberCountsForNothing(t *testing.T) {
 	}
 	if g.now != 1 {
 		t.Errorf("%d members fail, want only the one that is not retired", g.now)
+	}
+}
+
+// A failure that meets Retire counts before it or not at all.
+func TestGroupRetireMeetsFail(t *testing.T) {
+	var g Group
+	handler := func(context.Context, error, string) {}
+	members := make([]Member, 20_000)
+	var all sync.WaitGroup
+	for range 4 { // each fails all members while Retire goes through them
+		all.Go(func() {
+			for i := range members {
+				g.Fail(t.Context(), handler, &members[i], errors.New("refused"), "Renewing failed")
+			}
+		})
+	}
+	for i := range members {
+		g.Retire(&members[i])
+	}
+	all.Wait()
+	if g.now != 0 || g.class != [len(g.class)]int{} {
+		t.Errorf("%d members fail, by class %v, want none: all have retired", g.now, g.class)
 	}
 }
