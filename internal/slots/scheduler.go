@@ -148,35 +148,22 @@ func (s *Scheduler[E]) Trigger(name string) bool {
 	if !ok || e.removed && e.revived == nil {
 		return false
 	}
-	s.trigger(e)
-	return true
-}
-
-// TriggerAll triggers every name.
-func (s *Scheduler[E]) TriggerAll() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, e := range s.entries {
-		s.trigger(e)
-	}
-}
-
-func (s *Scheduler[E]) trigger(e *entry[E]) {
 	if e.running {
 		e.again = true
-		return
+		return true
 	}
 	due := s.now()
 	if e.ended >= 0 {
 		due = max(due, e.ended+s.cfg.MinGap)
 	}
 	if e.queue != nil && (e.queue != &s.waiting || e.due <= due) {
-		return // it runs as soon as it can, or sooner
+		return true // it runs as soon as it can, or sooner
 	}
 	e.leave()
 	e.due = due
 	s.waiting.add(e)
 	s.poke()
+	return true
 }
 
 // Get returns the value of a name.

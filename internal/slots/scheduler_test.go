@@ -302,7 +302,7 @@ func TestTriggerDuringARunRunsAgain(t *testing.T) {
 		w.Add("n", 0)
 		w.start()
 		pass(500 * time.Millisecond)
-		w.TriggerAll()
+		w.Trigger("n")
 		pass(time.Minute)
 		if got, want := w.times("n"), []time.Duration{0, 1100 * time.Millisecond}; !slices.Equal(got, want) {
 			t.Errorf("ran at %v, want %v", got, want)
