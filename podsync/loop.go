@@ -52,6 +52,9 @@ func (c *Controller) drain() {
 	c.draining = true
 	for _, t := range c.tracks {
 		c.touch(t)
+		if t.write != nil && !t.write.over {
+			t.write.cancel() // the next process has it from List
+		}
 	}
 }
 

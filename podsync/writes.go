@@ -41,9 +41,10 @@ func (c *Controller) startWrite(t *track, now instant, waited bool) (wake instan
 	}
 	minimal := t.minimal
 	call := t.writing(now, s.op)
+	ctx, cancel := context.WithTimeout(c.apiCtx, c.cfg.CallTimeout)
+	call.cancel = cancel
 	c.running[laneAPI]++
 	c.calls.Go(func() {
-		ctx, cancel := context.WithTimeout(c.apiCtx, c.cfg.CallTimeout)
 		defer cancel()
 		switch s.op {
 		case OpPatch:
