@@ -79,8 +79,8 @@ func New(cfg Config) (*Controller, error) {
 		rateLimit: rateLimit{limiter: rateLimiterOf(cfg.Client)},
 	}
 	// A turn has two rounds of conflicts at most: six calls, besides Gate,
-	// Owner and the wait for its slot.
-	c.progress = lifecycle.NewProgress(cfg.Name, 2*cfg.RenewInterval+8*cfg.CallTimeout)
+	// Owner and the wait for its slot, or after a failure a longer one.
+	c.progress = lifecycle.NewProgress(cfg.Name, 2*cfg.RenewInterval+8*cfg.CallTimeout+max(retries().Cap, cfg.Duration))
 	c.nodes = slots.New(slots.Config[*node]{
 		Interval:    cfg.RenewInterval,
 		Workers:     cfg.Workers,

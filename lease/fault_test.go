@@ -372,3 +372,21 @@ func (w *freshness) wantUnknown() {
 		w.f.Error("the node was never Unknown although it could not renew its lease")
 	}
 }
+
+// A wait that the API server's answer asks for is progress, however short the
+// intervals are: a restart would not help.
+func TestCheckDuringALongWait(t *testing.T) {
+	mutate := func(_ *fixture, cfg *Config) {
+		cfg.Duration, cfg.CallTimeout = 4*time.Second, 100*time.Millisecond
+	}
+	bubble(t, mutate, func(f *fixture) {
+		f.server.Inject(apitest.Fault{Status: apitest.Forbidden("leases", nodeName, "not yours")})
+		f.start()
+		for range 600 {
+			pass(100 * time.Millisecond)
+			if err := f.controller.Check(nil); err != nil {
+				t.Fatalf("Check while the API server refuses: %v", err)
+			}
+		}
+	})
+}
