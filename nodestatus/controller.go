@@ -128,6 +128,9 @@ func (c *Controller) Add(nodeName string) error {
 	if st, ok := c.nodes.Get(nodeName); ok && st.comeBack() {
 		return nil
 	}
+	if c.once.Begun() && c.nodes.Len() == 0 {
+		c.progress.Beat() // nothing was to be done until now
+	}
 	c.nodes.Add(nodeName, &state{})
 	return nil
 }

@@ -305,3 +305,19 @@ func testShutdownTriesAgain(t *testing.T) {
 		t.Errorf("Run = %v after %v, reported %v", err, time.Since(begin), notes.get())
 	}
 }
+
+// A controller that had nothing to do for long is not stuck when it gets a node.
+func TestCheckAfterAdd(t *testing.T) { synctest.Test(t, testCheckAfterAdd) }
+
+func testCheckAfterAdd(t *testing.T) {
+	w := start(t, apitest.New(apitest.Options{}), Config{})
+	w.c.Remove(node1)
+	w.pass(time.Hour)
+	if err := w.c.Add(node1); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.c.Check(nil); err != nil {
+		t.Errorf("Check after Add: %v", err)
+	}
+	w.pass(time.Second)
+}

@@ -85,6 +85,7 @@ func TestProgress(t *testing.T) {
 			t.Errorf("after a new beat: %v", err)
 		}
 		p.Stop()
+		p.Beat() // of something that was still under way
 		if err := p.Check(); err == nil || !strings.Contains(err.Error(), "Run has returned") {
 			t.Errorf("after Stop: %v", err)
 		}

@@ -36,11 +36,14 @@ func NewProgress(name string, limit time.Duration) *Progress {
 	return &Progress{name: name, limit: limit}
 }
 
-// Beat says that the loop is running and came round now.
+// Beat says that the loop is running and came round now. After Stop it does
+// nothing.
 func (p *Progress) Beat() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.state, p.last = running, time.Now()
+	if p.state != stopped {
+		p.state, p.last = running, time.Now()
+	}
 }
 
 // Stop says that the loop has ended.
