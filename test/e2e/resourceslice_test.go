@@ -488,6 +488,11 @@ func (d *dra) allModeDuringChanges(one, two *publisher) {
 	changing := gpusFrom(0, 640, "a")
 	two.set(allDriver, resourceslice.Pool{Devices: changing})
 	d.window(allDriver, "dra-2")
+	mine := `device.attributes["all.example.com"].model == "mine"`
+	// The scheduler has seen both pools when this one is scheduled.
+	pod := d.claim(allDriver, "", mine, resourcev1.DeviceAllocationModeAll)
+	d.scheduled(pod)
+	d.finish(pod)
 	ctx, cancel := context.WithCancel(d.Context())
 	done := make(chan int)
 	go func() {
@@ -505,7 +510,7 @@ func (d *dra) allModeDuringChanges(one, two *publisher) {
 		done <- n
 	}()
 	for range 10 {
-		pod := d.claim(allDriver, "", `device.attributes["all.example.com"].model == "mine"`, resourcev1.DeviceAllocationModeAll)
+		pod := d.claim(allDriver, "", mine, resourcev1.DeviceAllocationModeAll)
 		if node, devices := d.scheduled(pod); node != "dra-1" || len(devices) != 2 {
 			d.Errorf("pod on %s with %v", node, devices)
 		}
