@@ -10,6 +10,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/kubewright/kubewright/internal/apierr"
 )
 
 var (
@@ -60,27 +62,26 @@ func (e *IdentityError) Error() string {
 		return fmt.Sprintf("lease: the client may not write the lease of node %q: it has the credentials of another node: %v", e.NodeName, e.Err)
 	}
 	return fmt.Sprintf("lease: the client is %q and may write the lease of node %q only, but the node served is %q: the node name or the credentials are wrong: %v",
-		e.Identity, strings.TrimPrefix(e.Identity, nodeUserPrefix), e.NodeName, e.Err)
+		e.Identity, strings.TrimPrefix(e.Identity, apierr.NodeUserPrefix), e.NodeName, e.Err)
 }
 
 // Unwrap returns the answer of the API server.
 func (e *IdentityError) Unwrap() error { return e.Err }
 
-const (
-	nodeUserPrefix = "system:node:"
-	// nodeNameRule is how both the Node authorizer and the admission plugin
-	// NodeRestriction say it.
-	nodeNameRule = "with the same name as the requesting node"
-)
+// nodeNameRule is how both the Node authorizer and the admission plugin
+// NodeRestriction say it.
+const nodeNameRule = "with the same name as the requesting node"
 
 // explain gives an error of the API server the context that its text lacks.
 func explain(nodeName string, err error) error {
 	switch {
 	case apierrors.IsForbidden(err):
-		identity := userOf(err.Error())
-		node, isNode := strings.CutPrefix(identity, nodeUserPrefix)
-		if isNode && node != nodeName || !isNode && strings.Contains(err.Error(), nodeNameRule) {
+		identity, isNode := apierr.NodeIdentity(err)
+		switch {
+		case isNode && identity != apierr.NodeUserPrefix+nodeName:
 			return &IdentityError{NodeName: nodeName, Identity: identity, Err: err}
+		case !isNode && strings.Contains(err.Error(), nodeNameRule):
+			return &IdentityError{NodeName: nodeName, Err: err}
 		}
 	case isNamespaceMissing(err):
 		return fmt.Errorf("%w: %w", ErrNoNamespace, err)
@@ -91,19 +92,6 @@ func explain(nodeName string, err error) error {
 // explainOwner is explain for an error of Owner.
 func explainOwner(nodeName string, err error) error {
 	return fmt.Errorf("lease: owner of the lease of node %q: %w", nodeName, err)
-}
-
-// userOf returns the user that an authorizer's message names: User "…" cannot.
-func userOf(message string) string {
-	_, rest, ok := strings.Cut(message, `User "`)
-	if !ok {
-		return ""
-	}
-	user, _, ok := strings.Cut(rest, `" cannot`)
-	if !ok {
-		return ""
-	}
-	return user
 }
 
 // isNamespaceMissing reports whether a create was refused for want of its
