@@ -26,15 +26,12 @@ const taintKey = "kubewright.dev/host-processes"
 // version is what kubectl get nodes shows.
 const version = "v1.37.0-kubewright"
 
-// maxPods is how many pods the node takes.
-const maxPods = 110
-
 // machine is what this machine has.
 type machine struct {
 	capacity corev1.ResourceList
 }
 
-func readMachine() (*machine, error) {
+func readMachine(maxPods int) (*machine, error) {
 	memory, err := memTotal("/proc/meminfo")
 	if err != nil {
 		return nil, err
@@ -42,7 +39,7 @@ func readMachine() (*machine, error) {
 	return &machine{corev1.ResourceList{
 		corev1.ResourceCPU:    *resource.NewQuantity(int64(runtime.NumCPU()), resource.DecimalSI),
 		corev1.ResourceMemory: *resource.NewQuantity(memory, resource.BinarySI),
-		corev1.ResourcePods:   *resource.NewQuantity(maxPods, resource.DecimalSI),
+		corev1.ResourcePods:   *resource.NewQuantity(int64(maxPods), resource.DecimalSI),
 	}}, nil
 }
 
@@ -63,8 +60,8 @@ func (m *machine) setters(o *options) []nodestatus.Setter {
 }
 
 // template is what the Node is created with.
-func template(o *options) *corev1.Node {
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: o.nodeName}}
+func template(o *options, s settings) *corev1.Node {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: o.nodeName, Labels: s.Labels}}
 	if o.taint {
 		node.Spec.Taints = []corev1.Taint{{Key: taintKey, Effect: corev1.TaintEffectNoSchedule}}
 	}

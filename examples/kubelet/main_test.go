@@ -6,7 +6,9 @@
 package main
 
 import (
+	"context"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -28,18 +30,22 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// kubelet is the example with the credentials of node n1.
-type kubelet struct {
+// nodeTest is the example with the credentials of node n1.
+type nodeTest struct {
 	*testing.T
 	api     *apitest.Server
 	args    []string
+	run     func(ctx context.Context, args []string, stdout io.Writer) error
 	program *exampletest.Program
 }
 
-func newKubelet(t *testing.T, args ...string) *kubelet {
-	api := exampletest.Server(t)
+func newNode(t *testing.T, args ...string) *nodeTest {
+	return newNodeWith(t, exampletest.Server(t), run, args...)
+}
+
+func newNodeWith(t *testing.T, api *apitest.Server, run func(ctx context.Context, args []string, stdout io.Writer) error, args ...string) *nodeTest {
 	root := filepath.Join(t.TempDir(), "kubelet")
-	k := &kubelet{T: t, api: api, args: append([]string{
+	k := &nodeTest{T: t, api: api, run: run, args: append([]string{
 		"--kubeconfig", exampletest.Kubeconfig(t, api, apitest.NodeUser("n1")),
 		"--node-name", "n1", "--node-credentials", "--root-dir", root,
 	}, args...)}
@@ -56,9 +62,9 @@ func newKubelet(t *testing.T, args ...string) *kubelet {
 	return k
 }
 
-func (k *kubelet) start() { k.program = exampletest.Start(k.T, run, k.args...) }
+func (k *nodeTest) start() { k.program = exampletest.Start(k.T, k.run, k.args...) }
 
-func (k *kubelet) stop() {
+func (k *nodeTest) stop() {
 	k.Helper()
 	if err := k.program.Stop(); err != nil {
 		k.Errorf("the program ended with %v", err)
@@ -66,7 +72,7 @@ func (k *kubelet) stop() {
 }
 
 // bind makes a pod that is bound to the node.
-func (k *kubelet) bind(name string, policy corev1.RestartPolicy, script string) {
+func (k *nodeTest) bind(name string, policy corev1.RestartPolicy, script string) {
 	k.api.Put(&corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
 		Spec: corev1.PodSpec{
@@ -78,7 +84,7 @@ func (k *kubelet) bind(name string, policy corev1.RestartPolicy, script string) 
 }
 
 // await waits until a pod satisfies the condition; nil is a pod that is gone.
-func (k *kubelet) await(name, what string, condition func(*corev1.Pod) bool) *corev1.Pod {
+func (k *nodeTest) await(name, what string, condition func(*corev1.Pod) bool) *corev1.Pod {
 	k.Helper()
 	var pod *corev1.Pod
 	exampletest.Eventually(k.T, k.api, name+" "+what, func() bool {
@@ -95,7 +101,7 @@ func phase(want corev1.PodPhase) func(*corev1.Pod) bool {
 func gone(p *corev1.Pod) bool { return p == nil }
 
 func TestPodsRun(t *testing.T) {
-	k := newKubelet(t)
+	k := newNode(t)
 	out := filepath.Join(t.TempDir(), "out")
 	k.bind("service", corev1.RestartPolicyAlways, fmt.Sprintf("echo started >> %s; exec sleep 1000", out))
 	k.bind("job", corev1.RestartPolicyNever, "echo done")
@@ -144,7 +150,7 @@ func TestPodsRun(t *testing.T) {
 }
 
 // delete begins a graceful deletion, as kubectl does.
-func (k *kubelet) delete(name string) {
+func (k *nodeTest) delete(name string) {
 	k.Helper()
 	err := k.api.Client(apitest.Admin).CoreV1().Pods("default").Delete(k.Context(), name, metav1.DeleteOptions{})
 	if err != nil {
@@ -162,7 +168,7 @@ func ready(node *corev1.Node) corev1.ConditionStatus {
 }
 
 func TestMissingConfigMapIsNamed(t *testing.T) {
-	k := newKubelet(t)
+	k := newNode(t)
 	k.api.Put(&corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "waits"},
 		Spec: corev1.PodSpec{NodeName: "n1", RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{

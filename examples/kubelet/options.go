@@ -8,10 +8,11 @@ package main
 import (
 	"fmt"
 	"net"
+	"path/filepath"
 	"time"
 
+	"github.com/kubewright/kubewright/configcheckpoint"
 	"github.com/kubewright/kubewright/examples/internal/kube"
-	"github.com/kubewright/kubewright/examples/kubelet/internal/process"
 )
 
 // options are the flags.
@@ -22,8 +23,12 @@ type options struct {
 	nodeCredentials bool
 	taint           bool
 	root            string
-	backoffInitial  time.Duration
-	backoffMax      time.Duration
+	configMap       string
+	configFile      string
+	configDir       string
+	configSoak      time.Duration
+	publishCPUs     bool
+	builtin         settings // that run while none are assigned
 }
 
 func parse(args []string) (*options, error) {
@@ -33,8 +38,12 @@ func parse(args []string) (*options, error) {
 	o.BoolVar(&o.nodeCredentials, "node-credentials", false, "the client is system:node:NODE-NAME")
 	o.BoolVar(&o.taint, "register-taint", true, "let only pods come that tolerate "+taintKey+", since they are not isolated from this machine")
 	o.StringVar(&o.root, "root-dir", "/var/lib/kubewright-kubelet", "`folder` for what has to outlive this process: pods, logs, exit codes")
-	o.DurationVar(&o.backoffInitial, "backoff-initial", 0, "`time` before the second restart of a container, doubled for each further one (default 10s)")
-	o.DurationVar(&o.backoffMax, "backoff-max", 0, "longest `time` before a restart of a container (default 5m)")
+	o.StringVar(&o.configMap, "config-map", "", "`namespace/name/key` of a ConfigMap with settings; see README.md")
+	o.StringVar(&o.configFile, "config-file", "", "`path` of a file with settings, instead of a ConfigMap")
+	o.StringVar(&o.configDir, "config-dir", "", "`folder` of the settings on disk, the good ones and those on trial (default ROOT-DIR/config)")
+	o.DurationVar(&o.configSoak, "config-soak", configcheckpoint.DefaultSoak, "how `long` new settings must run well to be called good")
+	o.BoolVar(&o.publishCPUs, "publish-cpus", false, "publish the CPUs of this machine as devices of the driver "+cpuDriver)
+	o.builtin.addFlags(o.FlagSet)
 	if err := o.Parse(args); err != nil {
 		return nil, err
 	}
@@ -42,10 +51,13 @@ func parse(args []string) (*options, error) {
 	if net.ParseIP(o.nodeIP) == nil {
 		return nil, fmt.Errorf("--node-ip: %q is no address", o.nodeIP)
 	}
-	return o, nil
-}
-
-// backoff is that of containers.
-func (o *options) backoff() process.Backoff {
-	return process.Backoff{Initial: o.backoffInitial, Max: o.backoffMax}
+	if o.configDir == "" {
+		o.configDir = filepath.Join(o.root, "config")
+	}
+	if err := o.builtin.validate(); err != nil {
+		return nil, err
+	}
+	var err error
+	o.configDir, err = filepath.Abs(o.configDir)
+	return o, err
 }

@@ -46,10 +46,22 @@ func (p *program) Write(b []byte) (int, error) {
 // startExample builds examples/NAME and runs it until the end of the test.
 func startExample(t *testing.T, name string, args ...string) *program {
 	t.Helper()
+	return startBinary(t, buildExample(t, name), args...)
+}
+
+// buildExample returns the path of examples/NAME, built.
+func buildExample(t *testing.T, name string) string {
+	t.Helper()
 	binary := filepath.Join(t.TempDir(), name)
 	if out, err := exec.Command("go", "build", "-o", binary, "../../examples/"+name).CombinedOutput(); err != nil {
 		t.Fatalf("build examples/%s: %v\n%s", name, err, out)
 	}
+	return binary
+}
+
+// startBinary runs a program until the end of the test.
+func startBinary(t *testing.T, binary string, args ...string) *program {
+	t.Helper()
 	p := &program{t: t, cmd: exec.Command(binary, args...)}
 	p.cmd.Stdout, p.cmd.Stderr = p, p
 	// Whatever becomes of the test, the program does not outlive it.
@@ -65,7 +77,7 @@ func startExample(t *testing.T, name string, args ...string) *program {
 		if t.Failed() {
 			p.mu.Lock()
 			defer p.mu.Unlock()
-			t.Logf("examples/%s printed:\n%s", name, p.out.String())
+			t.Logf("%s printed:\n%s", filepath.Base(binary), p.out.String())
 		}
 	})
 	return p

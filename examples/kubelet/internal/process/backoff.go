@@ -5,28 +5,35 @@ package process
 
 import "time"
 
+// The defaults of Backoff are what a kubelet does.
+const (
+	DefaultBackoffInitial = 10 * time.Second
+	DefaultBackoffMax     = 5 * time.Minute
+	DefaultBackoffReset   = 10 * time.Minute
+)
+
 // Backoff is how long a container that has ended waits for its next start. The
-// zero value of a field means its default, which is what a kubelet does.
+// zero value of a field means its default.
 type Backoff struct {
 	// Initial is the wait before the second restart; before the first there is
-	// none. Default: 10 s.
+	// none. Default: DefaultBackoffInitial.
 	Initial time.Duration
-	// Max ends the doubling. Default: 5 min.
+	// Max ends the doubling. Default: DefaultBackoffMax.
 	Max time.Duration
 	// Reset is how long a container must have run for its past to be
-	// forgotten. Default: 10 min.
+	// forgotten. Default: DefaultBackoffReset.
 	Reset time.Duration
 }
 
 func (b Backoff) withDefaults() Backoff {
 	if b.Initial <= 0 {
-		b.Initial = 10 * time.Second
+		b.Initial = DefaultBackoffInitial
 	}
 	if b.Max <= 0 {
-		b.Max = 5 * time.Minute
+		b.Max = DefaultBackoffMax
 	}
 	if b.Reset <= 0 {
-		b.Reset = 10 * time.Minute
+		b.Reset = DefaultBackoffReset
 	}
 	b.Max = max(b.Max, b.Initial)
 	return b

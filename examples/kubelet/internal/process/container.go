@@ -183,7 +183,7 @@ func (c *container) delay() time.Duration {
 	if !exit.StartedAt.IsZero() {
 		ran = exit.FinishedAt.Sub(exit.StartedAt)
 	}
-	return c.pod.provider.cfg.Backoff().withDefaults().next(c.attempt, c.waited, ran)
+	return c.pod.provider.cfg.Backoff.withDefaults().next(c.attempt, c.waited, ran)
 }
 
 // forget deletes an old run.

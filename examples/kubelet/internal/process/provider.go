@@ -22,9 +22,9 @@ import (
 
 // Config configures a Provider. All fields are required but for Backoff.
 type Config struct {
-	// Root is the folder that the provider keeps everything in. One provider at
-	// a time uses it; the next one finds there what runs.
-	Root string
+	// Root is the folder that the provider keeps everything in. It may be closed
+	// after the Provider; the next one finds there what runs.
+	Root *Root
 	// Environment resolves environment variables and volumes.
 	Environment *podenv.Resolver
 	// HostIP is the address of the node, and so of all its pods: they have no
@@ -33,17 +33,15 @@ type Config struct {
 	// Allocatable is what all pods together may ask for.
 	Allocatable corev1.ResourceList
 	// Backoff is how long a container that has ended waits for its next start.
-	// It is called for each.
-	Backoff func() Backoff
+	Backoff Backoff
 }
 
 // Provider runs pods as processes. Make it with Open.
 type Provider struct {
-	cfg   Config
-	store *store
-	ctx   context.Context // of the goroutines
-	end   context.CancelFunc
-	wg    sync.WaitGroup
+	cfg Config
+	ctx context.Context // of the goroutines
+	end context.CancelFunc
+	wg  sync.WaitGroup
 
 	mu      sync.Mutex
 	pods    map[types.UID]*pod
@@ -63,21 +61,18 @@ var _ interface {
 // have run on. Their goroutines have the values of ctx and end with it or with
 // Close.
 func Open(ctx context.Context, cfg Config) (*Provider, error) {
-	s, err := openStore(cfg.Root)
+	dirs, err := cfg.Root.list()
 	if err != nil {
 		return nil, err
 	}
-	p := &Provider{cfg: cfg, store: s, pods: map[types.UID]*pod{}, wake: make(chan struct{}, 1)}
+	p := &Provider{cfg: cfg, pods: map[types.UID]*pod{}, wake: make(chan struct{}, 1)}
 	p.ctx, p.end = context.WithCancel(ctx)
-	dirs, err := s.list()
-	if err != nil {
-		return nil, errors.Join(err, p.Close())
-	}
 	// All of them or none: a pod left out would be taken for lost.
 	for _, dir := range dirs {
 		pod, err := p.load(dir)
 		if err != nil {
-			return nil, errors.Join(fmt.Errorf("pod in %s: %w", dir, err), p.Close())
+			p.end()
+			return nil, fmt.Errorf("pod in %s: %w", dir, err)
 		}
 		p.pods[pod.ref.UID] = pod
 	}
@@ -88,10 +83,9 @@ func Open(ctx context.Context, cfg Config) (*Provider, error) {
 }
 
 // Close lets go of the pods, which run on, and waits for the goroutines.
-func (p *Provider) Close() error {
+func (p *Provider) Close() {
 	p.end()
 	p.wg.Wait()
-	return p.store.close()
 }
 
 // find returns a pod, or nil.
@@ -107,7 +101,7 @@ func (p *Provider) Start(ctx context.Context, spec *corev1.Pod) (podsync.State, 
 	if pod := p.find(spec.UID); pod != nil {
 		return pod.published(), nil
 	}
-	dir, err := p.store.create(spec, func(dir string) error { return p.prepare(ctx, spec, dir) })
+	dir, err := p.cfg.Root.create(spec, func(dir string) error { return p.prepare(ctx, spec, dir) })
 	if err != nil {
 		return podsync.State{}, err
 	}
@@ -193,7 +187,7 @@ func (p *Provider) Release(_ context.Context, ref podsync.Ref) error {
 	}
 	pod.end()
 	<-pod.done
-	if err := p.store.remove(ref.UID); err != nil {
+	if err := p.cfg.Root.remove(ref.UID); err != nil {
 		return err
 	}
 	p.mu.Lock()

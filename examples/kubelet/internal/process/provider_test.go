@@ -270,7 +270,7 @@ func TestEnvironmentAndVolumes(t *testing.T) {
 
 func TestOneKubeletAtATime(t *testing.T) {
 	r := newRig(t)
-	if p, err := Open(t.Context(), config(t, r.api, r.root)); err == nil {
-		t.Error("a second kubelet uses the folder", p.Close())
+	if root, err := Lock(r.root); err == nil {
+		t.Error("a second kubelet uses the folder", root.Close())
 	}
 }

@@ -65,7 +65,11 @@ func newRig(t *testing.T) *rig {
 }
 
 // config is that of a provider with quick restarts.
-func config(t testing.TB, api *apitest.Server, root string) Config {
+func config(t testing.TB, api *apitest.Server, path string) Config {
+	root, err := Lock(path)
+	if err != nil {
+		t.Fatal(err)
+	}
 	core := api.Client(apitest.Admin).CoreV1()
 	env, err := podenv.New(podenv.Config{ConfigMaps: core, Secrets: core, Services: core, ServiceAccounts: core})
 	if err != nil {
@@ -74,7 +78,7 @@ func config(t testing.TB, api *apitest.Server, root string) Config {
 	return Config{
 		Root: root, Environment: env, HostIP: "127.0.0.1",
 		Allocatable: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("10"), corev1.ResourceCPU: resource.MustParse("2")},
-		Backoff:     func() Backoff { return Backoff{Initial: 10 * time.Millisecond, Max: 20 * time.Millisecond} },
+		Backoff:     Backoff{Initial: 10 * time.Millisecond, Max: 20 * time.Millisecond},
 	}
 }
 
@@ -97,7 +101,8 @@ func (r *rig) open() {
 
 func (r *rig) close() {
 	r.stop()
-	if err := r.Close(); err != nil {
+	r.Close()
+	if err := r.cfg.Root.Close(); err != nil {
 		r.Error(err)
 	}
 }

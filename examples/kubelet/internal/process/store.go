@@ -22,7 +22,7 @@ import (
 	"github.com/kubewright/kubewright/examples/kubelet/internal/record"
 )
 
-// A store is the folder of a kubelet:
+// A Root is the folder of a kubelet. What is in it, besides what others keep there:
 //
 //	lock                              held by the one kubelet that uses it
 //	pods/UID/pod.json                 an accepted pod
@@ -33,7 +33,7 @@ import (
 //	pods/UID/containers/NAME/N        that run, a folder of package shim
 //	pods/UID/containers/NAME/N/run.json, health.json
 //	trash                             what is being deleted
-type store struct {
+type Root struct {
 	root string
 	lock *os.File
 }
@@ -57,13 +57,14 @@ type runRecord struct {
 	Waited time.Duration `json:"waited"`
 }
 
-// openStore makes the folder if need be and locks it.
-func openStore(root string) (*store, error) {
-	root, err := filepath.Abs(root)
+// Lock makes the folder if need be, and has it for this process until Close. A
+// kubelet does that before anything else.
+func Lock(path string) (*Root, error) {
+	root, err := filepath.Abs(path)
 	if err != nil {
 		return nil, err
 	}
-	s := &store{root: root}
+	s := &Root{root: root}
 	for _, dir := range []string{s.pods(), s.trash()} {
 		// Secrets are below it.
 		if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -74,7 +75,7 @@ func openStore(root string) (*store, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := syscall.Flock(int(s.lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+	if err := lockFile(s.lock); err != nil {
 		return nil, errors.Join(fmt.Errorf("%s is in use by another kubelet: %w", root, err), s.lock.Close())
 	}
 	if err := os.RemoveAll(s.trash()); err != nil {
@@ -86,15 +87,33 @@ func openStore(root string) (*store, error) {
 	return s, nil
 }
 
-func (s *store) close() error { return s.lock.Close() }
+// lockPatience is how long the lock of a kubelet may outlive it. One that was
+// killed while it forked has a child that holds everything open until exec.
+const lockPatience = 3 * time.Second
 
-func (s *store) pods() string               { return filepath.Join(s.root, "pods") }
-func (s *store) trash() string              { return filepath.Join(s.root, "trash") }
-func (s *store) pod(uid types.UID) string   { return filepath.Join(s.pods(), string(uid)) }
-func (s *store) draft(uid types.UID) string { return filepath.Join(s.trash(), "new-"+string(uid)) }
+// lockFile locks a file, until it is closed.
+func lockFile(f *os.File) error {
+	for begin := time.Now(); ; time.Sleep(20 * time.Millisecond) {
+		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if !errors.Is(err, syscall.EWOULDBLOCK) || time.Since(begin) > lockPatience {
+			return err
+		}
+	}
+}
+
+// Close lets another kubelet have the folder.
+func (s *Root) Close() error { return s.lock.Close() }
+
+// Path returns the absolute path of the folder.
+func (s *Root) Path() string { return s.root }
+
+func (s *Root) pods() string               { return filepath.Join(s.root, "pods") }
+func (s *Root) trash() string              { return filepath.Join(s.root, "trash") }
+func (s *Root) pod(uid types.UID) string   { return filepath.Join(s.pods(), string(uid)) }
+func (s *Root) draft(uid types.UID) string { return filepath.Join(s.trash(), "new-"+string(uid)) }
 
 // list returns the folders of all pods.
-func (s *store) list() ([]string, error) {
+func (s *Root) list() ([]string, error) {
 	entries, err := os.ReadDir(s.pods())
 	if err != nil {
 		return nil, err
@@ -108,7 +127,7 @@ func (s *store) list() ([]string, error) {
 
 // create makes the folder of a pod with what prepare puts in it: whole or not at
 // all.
-func (s *store) create(pod *corev1.Pod, prepare func(dir string) error) (dir string, err error) {
+func (s *Root) create(pod *corev1.Pod, prepare func(dir string) error) (dir string, err error) {
 	dir = s.pod(pod.UID)
 	draft := s.draft(pod.UID)
 	if err := os.RemoveAll(draft); err != nil {
@@ -132,7 +151,7 @@ func (s *store) create(pod *corev1.Pod, prepare func(dir string) error) (dir str
 }
 
 // remove deletes the folder of a pod: for whoever lists them at once.
-func (s *store) remove(uid types.UID) error {
+func (s *Root) remove(uid types.UID) error {
 	gone := filepath.Join(s.trash(), string(uid))
 	if err := os.Rename(s.pod(uid), gone); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err

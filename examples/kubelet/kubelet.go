@@ -1,0 +1,171 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/events"
+
+	"github.com/kubewright/kubewright/examples/internal/kube"
+	"github.com/kubewright/kubewright/examples/kubelet/internal/process"
+	"github.com/kubewright/kubewright/lease"
+	"github.com/kubewright/kubewright/nodestatus"
+	"github.com/kubewright/kubewright/podsync"
+	"github.com/kubewright/kubewright/podsync/podenv"
+	"github.com/kubewright/kubewright/resourceslice"
+)
+
+// kubelet is the controllers, put together.
+type kubelet struct {
+	*options
+	root   *process.Root
+	stdout io.Writer
+
+	// From connect: leases and the node's status have a connection of their own.
+	client, heartbeats *kubernetes.Clientset
+	recorder           events.EventRecorder
+	shutdown           func()
+
+	// From assemble.
+	node     *nodestatus.Controller
+	leases   *lease.Controller
+	pods     *podsync.Controller
+	provider *process.Provider
+	cpus     *resourceslice.Controller // nil unless published
+}
+
+// connect makes the clients.
+func (k *kubelet) connect(ctx context.Context, cfg *rest.Config) (err error) {
+	if k.client, err = kube.Unlimited(cfg); err != nil {
+		return err
+	}
+	if k.heartbeats, err = kube.Heartbeats(cfg); err != nil {
+		return err
+	}
+	k.recorder, k.shutdown, err = kube.Events(ctx, cfg, "kubewright-kubelet")
+	return err
+}
+
+// assemble makes the controllers. What runs of the pods has been found when it
+// returns.
+func (k *kubelet) assemble(ctx context.Context, s settings, condition nodestatus.Setter) error {
+	machine, err := readMachine(s.MaxPods)
+	if err != nil {
+		return err
+	}
+	if err := k.assembleNode(s, machine, condition); err != nil {
+		return err
+	}
+	if k.publishCPUs {
+		if k.cpus, err = newCPUs(k.client, k.nodeName, "/sys/devices/system/cpu"); err != nil {
+			return err
+		}
+	}
+	core := k.client.CoreV1()
+	env, err := podenv.New(podenv.Config{ConfigMaps: core, Secrets: core, Services: core, ServiceAccounts: core, Allocatable: machine.allocatable})
+	if err != nil {
+		return err
+	}
+	k.provider, err = process.Open(ctx, process.Config{
+		Root: k.root, Environment: env, HostIP: k.nodeIP, Allocatable: machine.allocatable(), Backoff: s.backoff(),
+	})
+	if err != nil {
+		return err
+	}
+	k.pods, err = podsync.New(podsync.Config{
+		Client: core, Provider: k.provider, NodeName: k.nodeName,
+		Relist:        s.SyncInterval.Duration,
+		Policy:        podsync.Policy{OrphanDelay: s.OrphanDelay.Duration},
+		EventRecorder: k.recorder,
+	})
+	if err != nil {
+		k.provider.Close()
+	}
+	return err
+}
+
+// assembleNode makes the controllers of the Node and of its lease. Each knows
+// something that the other has to act on; their hooks are called from Run, when
+// both exist.
+func (k *kubelet) assembleNode(s settings, m *machine, condition nodestatus.Setter) (err error) {
+	k.node, err = nodestatus.New(nodestatus.Config{
+		Client:          k.heartbeats.CoreV1(),
+		NodeName:        k.nodeName,
+		Template:        template(k.options, s),
+		Setters:         append(m.setters(k.options), condition),
+		HealthChecks:    []nodestatus.HealthCheck{k.podsAlive},
+		NodeCredentials: k.nodeCredentials,
+		// The Node comes back, its pods don't: the garbage collector of pods
+		// deletes them, and podsync stops what runs.
+		OnDeleted:     nodestatus.DeletedReregister,
+		OnShutdown:    nodestatus.ShutdownNotReady,
+		EventRecorder: k.recorder,
+		Hooks: nodestatus.Hooks{
+			Registered: func(r nodestatus.Registered) {
+				fmt.Fprintf(k.stdout, "node %s: registered, UID %s\n", r.NodeName, r.Node.UID)
+				k.leases.Trigger(r.NodeName)
+			},
+			ConditionChanged: func(c nodestatus.ConditionChanged) {
+				fmt.Fprintf(k.stdout, "node %s: %s=%s, %s: %s\n", c.NodeName, c.Condition.Type, c.Condition.Status, c.Condition.Reason, c.Condition.Message)
+			},
+		},
+	})
+	if err != nil {
+		return err
+	}
+	k.leases, err = lease.New(lease.Config{
+		Client:   k.heartbeats.CoordinationV1(),
+		NodeName: k.nodeName,
+		Owner:    k.node.OwnerReference,
+		Gate:     k.node.Live,
+		Hooks: lease.Hooks{
+			Recovered: func(r lease.Recovered) { k.node.Resync(r.NodeName) },
+			Deleted:   func(d lease.Deleted) { k.node.Resync(d.NodeName) },
+		},
+	})
+	return err
+}
+
+// run runs the controllers until one of them ends or ctx is done. The pods run on.
+func (k *kubelet) run(ctx context.Context) error {
+	defer k.provider.Close()
+	group := kube.NewGroup(ctx)
+	group.Go(k.node.Run)
+	group.Go(k.leases.Run)
+	group.Go(k.pods.Run)
+	if k.cpus != nil {
+		group.Go(k.cpus.Run)
+	}
+	return group.Wait()
+}
+
+// changed has the Node's status written.
+func (k *kubelet) changed() {
+	if k.node != nil {
+		k.node.Trigger(k.nodeName)
+	}
+}
+
+// health is that of settings on trial: the controllers make progress. Whether
+// the API server answers is not a matter of settings.
+func (k *kubelet) health(context.Context) error {
+	return errors.Join(k.node.Check(&http.Request{}), k.leases.Check(&http.Request{}), k.pods.Check(&http.Request{}))
+}
+
+// podsAlive is the health check of the Node.
+func (k *kubelet) podsAlive(context.Context, string) error {
+	if err := k.pods.Check(&http.Request{}); err != nil {
+		return &nodestatus.NotReadyError{Reason: "PodsStuck", Message: err.Error()}
+	}
+	return nil
+}

@@ -1,0 +1,94 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/yaml"
+
+	"github.com/kubewright/kubewright/examples/kubelet/internal/process"
+	"github.com/kubewright/kubewright/podsync"
+)
+
+// settings are what can change without a new command line.
+type settings struct {
+	// SyncInterval is the time between two looks at all pods.
+	SyncInterval metav1.Duration `json:"syncInterval"`
+	// OrphanDelay is the time for which a pod must have been unknown to the API
+	// before it is asked about and the pod removed.
+	OrphanDelay metav1.Duration `json:"orphanDelay"`
+	// BackoffInitial, BackoffMax and BackoffReset are those of containers; see
+	// process.Backoff.
+	BackoffInitial metav1.Duration `json:"backoffInitial"`
+	BackoffMax     metav1.Duration `json:"backoffMax"`
+	BackoffReset   metav1.Duration `json:"backoffReset"`
+	// MaxPods is how many pods the node takes.
+	MaxPods int `json:"maxPods"`
+	// Labels are set on the Node. Those that a node may not set take the
+	// program down at its start; it is rolled back to what it ran before.
+	Labels map[string]string `json:"labels,omitempty"`
+}
+
+// addFlags adds flags for what a command line may want to be otherwise while no
+// settings are assigned, and sets the rest.
+func (s *settings) addFlags(flags *flag.FlagSet) {
+	*s = settings{
+		BackoffInitial: metav1.Duration{Duration: process.DefaultBackoffInitial},
+		BackoffMax:     metav1.Duration{Duration: process.DefaultBackoffMax},
+		BackoffReset:   metav1.Duration{Duration: process.DefaultBackoffReset},
+		MaxPods:        110,
+	}
+	// The provider lists its pods from memory, which costs nothing.
+	flags.DurationVar(&s.SyncInterval.Duration, "sync-interval", podsync.DefaultRelist, "`time` between two looks at all pods, to find what was missed (setting syncInterval)")
+	flags.DurationVar(&s.OrphanDelay.Duration, "orphan-delay", podsync.DefaultOrphanDelay, "`time` for which a pod must have been unknown to the API before it is asked and the pod removed (setting orphanDelay)")
+}
+
+// decode reads settings. What is not in the data is as in s; a misspelt key is an
+// error.
+func (s settings) decode(data []byte) (settings, error) {
+	err := yaml.UnmarshalStrict(data, &s)
+	return s, err
+}
+
+// validate returns all that is wrong.
+func (s settings) validate() error {
+	var problems []error
+	for _, d := range []struct {
+		name  string
+		value metav1.Duration
+		least time.Duration
+	}{
+		{"syncInterval", s.SyncInterval, 100 * time.Millisecond},
+		{"orphanDelay", s.OrphanDelay, time.Millisecond},
+		{"backoffInitial", s.BackoffInitial, time.Millisecond},
+		{"backoffMax", s.BackoffMax, s.BackoffInitial.Duration},
+		{"backoffReset", s.BackoffReset, time.Millisecond},
+	} {
+		if d.value.Duration < d.least {
+			problems = append(problems, fmt.Errorf("%s: %v is less than %v", d.name, d.value.Duration, d.least))
+		}
+	}
+	if s.MaxPods < 1 || s.MaxPods > 10000 {
+		problems = append(problems, fmt.Errorf("maxPods: %d is not between 1 and 10000", s.MaxPods))
+	}
+	for key, value := range s.Labels {
+		for _, why := range append(validation.IsQualifiedName(key), validation.IsValidLabelValue(value)...) {
+			problems = append(problems, fmt.Errorf("labels: %s=%s: %s", key, value, why))
+		}
+	}
+	return errors.Join(problems...)
+}
+
+// backoff is that of containers.
+func (s settings) backoff() process.Backoff {
+	return process.Backoff{Initial: s.BackoffInitial.Duration, Max: s.BackoffMax.Duration, Reset: s.BackoffReset.Duration}
+}
