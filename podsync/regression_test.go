@@ -188,7 +188,7 @@ func TestK1StatusesAreWrittenSideBySide(t *testing.T) {
 		for i := range 96 {
 			w.server.Put(newPod(fmt.Sprint("p", i)))
 		}
-		// 96 patches of 20 ms by 16 writers; one after another took 1.92 s.
+		// 96 patches of 20 ms by 32 writers; one after another took 1.92 s.
 		pass(96 / podsync.DefaultStatusWriters * 20 * time.Millisecond)
 		for i := range 96 {
 			w.expectPhase(fmt.Sprint("p", i), corev1.PodRunning)

@@ -304,19 +304,6 @@ func (s *soaker) create(name string) {
 	synctest.Wait()
 }
 
-func setCondition(p *corev1.Pod, typ corev1.PodConditionType, status corev1.ConditionStatus) {
-	c := condition(p, typ)
-	if c == nil {
-		p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: typ})
-		c = &p.Status.Conditions[len(p.Status.Conditions)-1]
-	}
-	c.Status, c.LastTransitionTime = status, metav1.Now()
-}
-
-func terminal(p *corev1.Pod) bool {
-	return p.Status.Phase == corev1.PodFailed || p.Status.Phase == corev1.PodSucceeded
-}
-
 func (s *soaker) repair() {
 	for _, f := range s.clean {
 		f()

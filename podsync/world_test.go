@@ -303,6 +303,19 @@ func condition(pod *corev1.Pod, typ corev1.PodConditionType) *corev1.PodConditio
 	return nil
 }
 
+func setCondition(p *corev1.Pod, typ corev1.PodConditionType, status corev1.ConditionStatus) {
+	c := condition(p, typ)
+	if c == nil {
+		p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: typ})
+		c = &p.Status.Conditions[len(p.Status.Conditions)-1]
+	}
+	c.Status, c.LastTransitionTime = status, metav1.Now()
+}
+
+func terminal(p *corev1.Pod) bool {
+	return p.Status.Phase == corev1.PodFailed || p.Status.Phase == corev1.PodSucceeded
+}
+
 func isReady(pod *corev1.Pod) bool {
 	c := condition(pod, corev1.PodReady)
 	return c != nil && c.Status == corev1.ConditionTrue

@@ -1,0 +1,190 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podsynctest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/kubewright/kubewright/podsync"
+)
+
+// The suite finds what it is there to find: each broken provider fails the
+// checks named beside it.
+func TestSuiteFindsBrokenProviders(t *testing.T) {
+	for name, tc := range map[string]struct {
+		wrap  func(*Provider) podsync.Provider
+		fails []string
+	}{
+		"sound":                  {func(p *Provider) podsync.Provider { return p }, nil},
+		"unknown is an error":    {func(p *Provider) podsync.Provider { return unknownIsError{p} }, []string{"StopOfAnUnknownPodIsStopped"}},
+		"lists by name":          {func(p *Provider) podsync.Provider { return byName{p} }, []string{"PodsAreToldApartByUID"}},
+		"stops nothing":          {func(p *Provider) podsync.Provider { return stopsNothing{p} }, []string{"LifeOfAPod", "StopEndsThePod"}},
+		"lists nothing":          {func(p *Provider) podsync.Provider { return listsNothing{p} }, []string{"ListHasEveryPodOnce", "StartTwiceIsOneInstance"}},
+		"fails on empty":         {func(p *Provider) podsync.Provider { return failsOnEmpty{p} }, []string{"EmptyListIsNoError"}},
+		"has its own names":      {func(p *Provider) podsync.Provider { return ownNames{p} }, []string{"StatesAreValid"}},
+		"ignores its context":    {func(p *Provider) podsync.Provider { return deaf{p, make(chan struct{})} }, []string{"StartReturnsWhenCancelled"}},
+		"shares its memory":      {func(p *Provider) podsync.Provider { return &sharing{Provider: p} }, []string{"StatesArePrivate"}},
+		"forgets before Release": {func(p *Provider) podsync.Provider { p.backend.opts.Forgets = true; return p }, []string{"ReleaseForgetsAndNothingElseDoes"}},
+		"inspects anything":      {func(p *Provider) podsync.Provider { return inspectsAnything{p} }, []string{"InspectKnowsAndKnowsNot"}},
+		"watch never ends":       {func(p *Provider) podsync.Provider { return endless{p} }, []string{"WatchReportsTheEnd"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			suite := &Suite{Timeout: 100 * time.Millisecond, Pod: func() *corev1.Pod {
+				return &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "image"}}}}
+			}}
+			if tc.fails == nil {
+				suite.Timeout = 10 * time.Second // for machines that are busy
+			}
+			failed := map[string]string{}
+			for _, group := range [][]check{providerChecks, capabilityChecks, controllerChecks} {
+				for _, c := range group {
+					if tc.fails != nil && !slices.Contains(tc.fails, c.name) {
+						continue
+					}
+					p := tc.wrap(NewBackend(Options{}).Connect())
+					if c.needs != nil && !c.needs(suite, p) {
+						continue
+					}
+					tb := &failing{TB: t}
+					tb.run(func() { c.run(&subject{TB: tb, suite: suite, provider: p}) })
+					if tb.message != "" {
+						failed[c.name] = tb.message
+					}
+				}
+			}
+			if got := slices.Sorted(maps.Keys(failed)); !slices.Equal(got, tc.fails) {
+				t.Errorf("failed: %q (%v), want %q", got, failed, tc.fails)
+			}
+		})
+	}
+}
+
+// A failing keeps the failures of a check to itself.
+type failing struct {
+	testing.TB
+	mu       sync.Mutex
+	message  string
+	cleanups []func()
+}
+
+func (f *failing) run(check func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer func() {
+			for _, c := range slices.Backward(f.cleanups) {
+				c()
+			}
+		}()
+		check()
+	}()
+	<-done
+}
+
+func (f *failing) Errorf(format string, args ...any) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.message += fmt.Sprintf(format, args...) + "; "
+}
+func (f *failing) Error(args ...any)                 { f.Errorf("%s", fmt.Sprint(args...)) }
+func (f *failing) Fatal(args ...any)                 { f.Error(args...); runtime.Goexit() }
+func (f *failing) Fatalf(format string, args ...any) { f.Errorf(format, args...); runtime.Goexit() }
+func (f *failing) Cleanup(c func())                  { f.cleanups = append(f.cleanups, c) }
+
+type unknownIsError struct{ *Provider }
+
+func (p unknownIsError) Stop(ctx context.Context, ref podsync.Ref, opts podsync.StopOptions) (podsync.State, error) {
+	if _, err := p.Inspect(ctx, ref); err != nil {
+		return podsync.State{}, err
+	}
+	return p.Provider.Stop(ctx, ref, opts)
+}
+
+type byName struct{ *Provider }
+
+func (p byName) Stop(ctx context.Context, ref podsync.Ref, opts podsync.StopOptions) (podsync.State, error) {
+	for _, st := range p.backend.Held() {
+		if st.Name == ref.Name && !st.Stopped {
+			ref = st.Ref
+		}
+	}
+	return p.Provider.Stop(ctx, ref, opts)
+}
+
+type stopsNothing struct{ podsync.Provider }
+
+func (stopsNothing) Stop(_ context.Context, ref podsync.Ref, opts podsync.StopOptions) (podsync.State, error) {
+	return podsync.State{Ref: ref, Stopped: opts.Pod == nil}, nil
+}
+
+type listsNothing struct{ podsync.Provider }
+
+func (listsNothing) List(context.Context) ([]podsync.State, error) { return nil, nil }
+
+type failsOnEmpty struct{ podsync.Provider }
+
+func (p failsOnEmpty) List(ctx context.Context) ([]podsync.State, error) {
+	states, err := p.Provider.List(ctx)
+	if err == nil && len(states) == 0 {
+		err = errors.New("nothing there")
+	}
+	return states, err
+}
+
+type ownNames struct{ podsync.Provider }
+
+func (p ownNames) List(ctx context.Context) ([]podsync.State, error) {
+	states, err := p.Provider.List(ctx)
+	for i := range states {
+		states[i].Status.ContainerStatuses[0].Name += "-1"
+	}
+	return states, err
+}
+
+type deaf struct {
+	podsync.Provider
+	never chan struct{}
+}
+
+func (p deaf) Start(context.Context, *corev1.Pod) (podsync.State, error) {
+	<-p.never
+	return podsync.State{}, nil
+}
+
+// sharing returns the same memory again and again.
+type sharing struct {
+	podsync.Provider
+	states []podsync.State
+}
+
+func (p *sharing) Start(ctx context.Context, pod *corev1.Pod) (podsync.State, error) {
+	st, err := p.Provider.Start(ctx, pod)
+	p.states = []podsync.State{st}
+	return st, err
+}
+
+func (p *sharing) List(context.Context) ([]podsync.State, error) { return p.states, nil }
+
+type inspectsAnything struct{ *Provider }
+
+func (inspectsAnything) Inspect(_ context.Context, ref podsync.Ref) (podsync.State, error) {
+	return podsync.State{Ref: ref}, nil
+}
+
+type endless struct{ *Provider }
+
+func (p endless) Watch(ctx context.Context, report func(podsync.State)) error {
+	time.Sleep(200 * time.Millisecond)
+	return p.Provider.Watch(ctx, report)
+}
