@@ -153,8 +153,8 @@ func (c *Controller) Add(nodeName string) error {
 }
 
 // Remove stops serving a node. What OnShutdown asks for is tried once, with
-// CallTimeout for each call, after Remove has returned. It does nothing where
-// the node is not served.
+// CallTimeout for each call, after Remove has returned, and once more if Run
+// ends meanwhile. It does nothing where the node is not served.
 func (c *Controller) Remove(nodeName string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

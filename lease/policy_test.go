@@ -546,3 +546,28 @@ func TestRemoveAndAdd(t *testing.T) {
 		})
 	}
 }
+
+// Run that ends while the lease of a removed node is being released begins that
+// again under ShutdownTimeout.
+func TestRemoveJustBeforeTheEnd(t *testing.T) {
+	for _, policy := range []ShutdownPolicy{ShutdownDelete, ShutdownExpire} {
+		bubble(t, func(_ *fixture, cfg *Config) { cfg.OnShutdown = policy }, func(f *fixture) {
+			f.start()
+			pass(15 * time.Second)
+			f.server.Inject(apitest.Fault{Latency: time.Second})
+			f.controller.Remove(nodeName)
+			pass(500 * time.Millisecond)
+			f.cancel()
+			if err := <-f.done; err != nil {
+				t.Errorf("Run = %v", err)
+			}
+			f.cancel = nil
+			if lease := f.lease(); lease != nil && ptr.Deref(lease.Spec.HolderIdentity, "") != "" {
+				t.Errorf("%v: the lease is still held: %v", policy, lease.Spec)
+			}
+			if len(f.told.errs) != 0 {
+				t.Errorf("%v: told of %v", policy, f.told.errs)
+			}
+		})
+	}
+}

@@ -5,6 +5,7 @@ package lease
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 
@@ -30,6 +31,9 @@ func (c *Controller) isLeaving(n *node) bool {
 // unless it was added again meanwhile.
 func (c *Controller) leave(ctx context.Context, nodeName string, n *node) {
 	c.releaseAndTell(ctx, nodeName, n)
+	if ctx.Err() != nil {
+		return // Run ends, and releases all that are left
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if n.leaving {
@@ -67,6 +71,7 @@ func (c *Controller) releaseAll(ctx context.Context) {
 func (c *Controller) releaseAndTell(ctx context.Context, nodeName string, n *node) {
 	lease := klog.KRef(corev1.NamespaceNodeLease, nodeName)
 	switch released, err := c.release(ctx, nodeName, n); {
+	case err != nil && errors.Is(ctx.Err(), context.Canceled): // see leave
 	case err != nil:
 		err = fmt.Errorf("lease: release of node %q: %w", nodeName, err)
 		c.renewing.Fail(ctx, c.cfg.ErrorHandler, &n.renewing, err, "Failed to release node lease", "lease", lease, "onShutdown", c.cfg.OnShutdown)
@@ -79,6 +84,9 @@ func (c *Controller) releaseAndTell(ctx context.Context, nodeName string, n *nod
 // it. It reports whether there was something to do.
 func (c *Controller) release(ctx context.Context, nodeName string, n *node) (released bool, err error) {
 	defer func() {
+		if err != nil && ctx.Err() != nil {
+			return // cut short, and perhaps to be tried again
+		}
 		n.mu.Lock()
 		n.forget()
 		n.phase = PhasePending
