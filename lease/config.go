@@ -114,7 +114,7 @@ type Config struct {
 	ResetConnections func()
 
 	// CallTimeout is the deadline of one API call, its retries inside client-go
-	// included. Less than Duration. Default: a quarter of Duration, but at least
+	// included. At most Duration. Default: a quarter of Duration, but at least
 	// a second and at most DefaultCallTimeout.
 	CallTimeout time.Duration
 	// ShutdownTimeout bounds what OnShutdown asks for when Run ends. Default:

@@ -71,10 +71,10 @@
 //
 // The nodes of a Controller renew in turn, evenly spread over RenewInterval,
 // and return to their places after an outage. Starts are limited to one and a
-// half times the steady rate, so that neither ten thousand nodes that come
-// together nor the end of an outage is a storm. Where not all can be served,
-// those whose leases can still be saved are first. A node that waits has no
-// goroutine and no timer.
+// half times the steady rate, or a hundred a second if that is more, so that
+// neither ten thousand nodes that come together nor the end of an outage is a
+// storm. Where not all can be served, those whose leases can still be saved are
+// first. A node that waits has no goroutine and no timer.
 //
 // A node whose Gate says no is paused: nothing is sent for it. A node whose
 // Node does not exist is not read or written either, until Owner says that it
@@ -98,8 +98,8 @@
 // (Within a call client-go itself repeats requests that are answered with
 // Retry-After; CallTimeout bounds that.) Refusals that no repetition helps,
 // 401, 403 and 422, wait 5 to 7 s from the beginning. An outage costs some
-// twelve tries a minute for each node, and for all nodes together never more
-// than one and a half times as many as there are renewals.
+// twelve tries a minute for each node; for all nodes of a large fleet together
+// never more than one and a half times as many as there are renewals.
 //
 // How long the API server may be away before a node is Unknown follows from
 // that. When it goes, the last renewal is up to one RenewInterval old; when it is
