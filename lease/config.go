@@ -6,6 +6,7 @@ package lease
 import (
 	"context"
 	"fmt"
+	"math"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -90,7 +91,8 @@ type Config struct {
 	// Duration is written to the leases: how long after a renewal others may
 	// take them for expired. Whole seconds. A lease found with another duration
 	// is corrected. kube-controller-manager does not look at it, but has a
-	// grace period of its own. Default: DefaultDuration.
+	// grace period of its own: where that is shorter set Duration to it, because
+	// [Hooks.Recovered] goes by Duration. Default: DefaultDuration.
 	Duration time.Duration
 	// RenewInterval is the time between two renewals of a lease. At most half
 	// of Duration, and well below the grace period of kube-controller-manager
@@ -141,6 +143,7 @@ type Config struct {
 // The limits of Config.
 const (
 	minDuration      = time.Second
+	maxDuration      = math.MaxInt32 * time.Second // of the API
 	minRenewInterval = 100 * time.Millisecond
 	minCallTimeout   = time.Millisecond
 )
@@ -180,6 +183,9 @@ func (cfg *Config) completeTimes() (problems field.ErrorList) {
 	duration := lifecycle.DefaultDuration("Duration", &cfg.Duration, DefaultDuration, minDuration)
 	if len(duration) == 0 && cfg.Duration%time.Second != 0 {
 		duration = append(duration, field.Invalid(field.NewPath("Duration"), cfg.Duration.String(), "must be whole seconds: the API has no others"))
+	}
+	if cfg.Duration > maxDuration {
+		duration = append(duration, field.Invalid(field.NewPath("Duration"), cfg.Duration.String(), "must be at most "+maxDuration.String()))
 	}
 	problems = append(problems, duration...)
 	problems = append(problems, lifecycle.DefaultDuration("ShutdownTimeout", &cfg.ShutdownTimeout, DefaultShutdownTimeout, minCallTimeout)...)

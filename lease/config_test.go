@@ -54,6 +54,7 @@ func TestInvalidConfig(t *testing.T) {
 		"node name":         {func(cfg *Config) { cfg.NodeName = "Node_1" }, []string{`NodeName: Invalid value: "Node_1"`}},
 		"fraction":          {func(cfg *Config) { cfg.Duration = 1500 * time.Millisecond }, []string{"Duration: Invalid", "whole seconds"}},
 		"negative duration": {func(cfg *Config) { cfg.Duration = -time.Second }, []string{"Duration: Invalid"}},
+		"endless duration":  {func(cfg *Config) { cfg.Duration = 100 * 365 * 24 * time.Hour }, []string{"Duration: Invalid", "must be at most 596523h14m7s"}},
 		"negative interval": {func(cfg *Config) { cfg.RenewInterval = -1 }, []string{"RenewInterval: Invalid"}},
 		"long interval":     {func(cfg *Config) { cfg.RenewInterval = 21 * time.Second }, []string{"RenewInterval: Invalid", "half of Duration"}},
 		"long call":         {func(cfg *Config) { cfg.CallTimeout = 41 * time.Second }, []string{"CallTimeout: Invalid"}},

@@ -14,7 +14,8 @@ type Hooks struct {
 	// Failed is called after each turn that ended with an error.
 	Failed func(Failed)
 	// Recovered is called after a renewal that came so late that the lease had
-	// expired, whatever the cause. kube-controller-manager may have made the
+	// expired, whatever the cause, but on the monotonic clock: that of a machine
+	// that was suspended stood still. kube-controller-manager may have made the
 	// node Unknown meanwhile; no number of renewals undoes that, only a write
 	// of the node's status does.
 	Recovered func(Recovered)
