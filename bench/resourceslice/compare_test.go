@@ -1,0 +1,237 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package resourceslice
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"text/tabwriter"
+	"time"
+
+	resourcev1 "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/kubewright/kubewright/internal/apitest"
+)
+
+var sizes = flag.Bool("all-sizes", false, "compare with 100,000 devices too, which takes minutes")
+
+func TestMain(m *testing.M) {
+	utilruntime.ErrorHandlers = utilruntime.ErrorHandlers[:1]
+	os.Exit(m.Run())
+}
+
+// roundTrip is how long the server takes for a write.
+const roundTrip = 10 * time.Millisecond
+
+// change is a case: what the devices are changed to, or what happens.
+type change struct {
+	name    string
+	devices func(all []resourcev1.Device) []resourcev1.Device
+	happens func(s *apitest.Server)
+}
+
+var changes = []change{
+	{name: "the same again", devices: func(all []resourcev1.Device) []resourcev1.Device { return all }},
+	{name: "another order", devices: func(all []resourcev1.Device) []resourcev1.Device {
+		all = slices.Clone(all)
+		slices.Reverse(all)
+		return all
+	}},
+	{name: "1 device changed", devices: replace(1)},
+	{name: "2 devices changed", devices: replace(2)},
+	{name: "7 devices changed", devices: replace(7)},
+	{name: "first device removed", devices: func(all []resourcev1.Device) []resourcev1.Device { return all[1:] }},
+	{name: "first device added", devices: func(all []resourcev1.Device) []resourcev1.Device {
+		return slices.Insert(slices.Clone(all), 0, device(999_999, "new"))
+	}},
+	{name: "64 devices more", devices: func(all []resourcev1.Device) []resourcev1.Device {
+		all = slices.Clone(all)
+		for i := range 64 {
+			all = append(all, device(900_000+i, "new"))
+		}
+		return all
+	}},
+	{name: "half the devices removed", devices: func(all []resourcev1.Device) []resourcev1.Device { return all[len(all)/2:] }},
+	{name: "a slice deleted by others", happens: func(s *apitest.Server) {
+		all := apitest.List[*resourcev1.ResourceSlice](s, "")
+		apitest.Delete[*resourcev1.ResourceSlice](s, "", all[len(all)/2].Name)
+	}},
+	{name: "2 changed, one 500", devices: replace(2), happens: func(s *apitest.Server) {
+		s.Inject(apitest.Fault{Match: apitest.Match{Verb: "update", Resource: "resourceslices"}, Skip: 1, Times: 1, Status: apitest.InternalError("etcd")})
+	}},
+}
+
+// replace changes n devices, evenly spread.
+func replace(n int) func([]resourcev1.Device) []resourcev1.Device {
+	return func(all []resourcev1.Device) []resourcev1.Device {
+		all = slices.Clone(all)
+		for i := range n {
+			at := i * len(all) / n
+			all[at] = device(at, "changed")
+		}
+		return all
+	}
+}
+
+// outcome is what a case cost.
+type outcome struct {
+	writes int
+	took   time.Duration // until the last write was answered
+	window time.Duration // incomplete meanwhile
+}
+
+func (o outcome) String() string {
+	return fmt.Sprintf("%d\t%v\t%v", o.writes, o.took.Round(time.Millisecond), o.window.Round(time.Millisecond))
+}
+
+func TestCompare(t *testing.T) {
+	counts := []int{1000, 10_000}
+	if *sizes {
+		counts = append(counts, 100_000)
+	}
+	for _, n := range counts {
+		out := tabwriter.NewWriter(t.Output(), 0, 0, 2, ' ', tabwriter.AlignRight)
+		fmt.Fprintf(out, "%d devices\t%s: writes\ttook\tincomplete\t%s: writes\ttook\tincomplete\t\n", n, peerNames[0], peerNames[1])
+		var first map[string]outcome
+		for _, c := range changes {
+			got := make(map[string]outcome)
+			first = make(map[string]outcome)
+			for _, name := range peerNames {
+				synctest.Test(t, func(t *testing.T) { first[name], got[name] = compare(t, peers[name](), n, c) })
+			}
+			mine, other := got[peerNames[0]], got[peerNames[1]]
+			fmt.Fprintf(out, "%s\t%v\t%v\t\n", c.name, mine, other)
+			// A single write of theirs has twice as many devices as one of ours.
+			if mine.window > other.window || other.writes > 1 && mine.writes > other.writes {
+				t.Errorf("%s: %v, upstream %v", c.name, mine, other)
+			}
+		}
+		fmt.Fprintf(out, "first publish\t%v\t%v\t\n", first[peerNames[0]], first[peerNames[1]])
+		out.Flush()
+	}
+}
+
+// compare publishes n devices and makes a change.
+func compare(t *testing.T, p peer, n int, c change) (first, then outcome) {
+	s := newServer()
+	s.Inject(apitest.Fault{Match: apitest.Match{Verb: "create,update,delete", Resource: "resourceslices"}, Latency: roundTrip})
+	w := watchPool(t, s)
+	p.start(t, s.Client(apitest.NodeUser(node)))
+	time.Sleep(time.Minute)
+	measure := func(do func()) outcome {
+		synctest.Wait()
+		s.ResetJournal()
+		w.reset()
+		begin := time.Now()
+		do()
+		time.Sleep(65 * time.Second) // the helper looks again after 30
+		synctest.Wait()
+		o := outcome{window: w.window()}
+		for _, q := range s.Journal() {
+			o.writes++
+			o.took = max(o.took, q.Time.Add(q.Duration).Sub(begin))
+		}
+		return o
+	}
+	all := devices(n)
+	first = measure(func() { p.set(all) })
+	then = measure(func() {
+		if c.happens != nil {
+			c.happens(s)
+		}
+		if c.devices != nil {
+			p.set(c.devices(all))
+		}
+	})
+	p.stop()
+	w.close()
+	return first, then
+}
+
+// poolWatch tells how long the pool was incomplete, as the scheduler sees it.
+type poolWatch struct {
+	w    watch.Interface
+	done chan struct{}
+
+	mu         sync.Mutex
+	slices     map[string]*resourcev1.ResourceSlice
+	incomplete time.Time
+	total      time.Duration
+}
+
+func watchPool(t *testing.T, s *apitest.Server) *poolWatch {
+	w, err := s.Client(apitest.Admin).ResourceV1().ResourceSlices().Watch(t.Context(), metav1.ListOptions{TimeoutSeconds: new(int64(1000 * 3600))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &poolWatch{w: w, done: make(chan struct{}), slices: map[string]*resourcev1.ResourceSlice{}}
+	go func() {
+		defer close(p.done)
+		for event := range w.ResultChan() {
+			if slice, ok := event.Object.(*resourcev1.ResourceSlice); ok {
+				p.see(event.Type, slice)
+			}
+		}
+	}()
+	return p
+}
+
+func (p *poolWatch) see(event watch.EventType, s *resourcev1.ResourceSlice) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if event == watch.Deleted {
+		delete(p.slices, s.Name)
+	} else {
+		slim := s.DeepCopy()
+		slim.Spec.Devices = nil
+		p.slices[s.Name] = slim
+	}
+	top, n, count := int64(-1), int64(0), int64(0)
+	for _, other := range p.slices {
+		if g := other.Spec.Pool.Generation; g > top {
+			top, n, count = g, 0, other.Spec.Pool.ResourceSliceCount
+		}
+		if other.Spec.Pool.Generation == top {
+			n++
+		}
+	}
+	switch complete := n == count; {
+	case !complete && p.incomplete.IsZero():
+		p.incomplete = time.Now()
+	case complete && !p.incomplete.IsZero():
+		p.total += time.Since(p.incomplete)
+		p.incomplete = time.Time{}
+	}
+}
+
+func (p *poolWatch) reset() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.total = 0
+	if !p.incomplete.IsZero() {
+		p.incomplete = time.Now()
+	}
+}
+
+func (p *poolWatch) window() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.incomplete.IsZero() {
+		return p.total + time.Since(p.incomplete)
+	}
+	return p.total
+}
+
+func (p *poolWatch) close() {
+	p.w.Stop()
+	<-p.done
+}

@@ -1,0 +1,220 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package resourceslice
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/dynamic-resource-allocation/cel"
+	"k8s.io/dynamic-resource-allocation/structured"
+
+	"github.com/kubewright/kubewright/internal/apitest"
+	"github.com/kubewright/kubewright/resourceslice"
+)
+
+// oracle asks the scheduler's allocator what it makes of every state that the
+// writes of the controller go through.
+type oracle struct {
+	t      *testing.T
+	slices map[string]*resourcev1.ResourceSlice
+	cache  *cel.Cache
+
+	states, incomplete int
+}
+
+// classes is a lister with one class, of all devices.
+type classes struct{}
+
+func (classes) List() ([]*resourcev1.DeviceClass, error) {
+	return []*resourcev1.DeviceClass{{ObjectMeta: metav1.ObjectMeta{Name: "any"}}}, nil
+}
+
+func (c classes) Get(string) (*resourcev1.DeviceClass, error) {
+	all, err := c.List()
+	return all[0], err
+}
+
+var features = structured.Features{
+	AdminAccess: true, ConsumableCapacity: true, DeviceBindingAndStatus: true, DeviceTaints: true, PartitionableDevices: true, PrioritizedList: true,
+}
+
+// allocate asks for devices of the pool as it is.
+func (o *oracle) allocate(mode resourcev1.DeviceAllocationMode) ([]resourcev1.AllocationResult, error) {
+	var all []*resourcev1.ResourceSlice
+	for _, s := range o.slices {
+		all = append(all, s)
+	}
+	allocator, err := structured.NewAllocator(context.Background(), features, structured.AllocatedState{
+		AllocatedDevices:         sets.New[structured.DeviceID](),
+		AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
+		AggregatedCapacity:       structured.NewConsumedCapacityCollection(),
+	}, classes{}, all, o.cache)
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	request := resourcev1.ExactDeviceRequest{DeviceClassName: "any", AllocationMode: mode}
+	if mode == resourcev1.DeviceAllocationModeExactCount {
+		request.Count = 1
+	} else {
+		// As many as fit into a claim: those with this number.
+		request.Selectors = []resourcev1.DeviceSelector{{CEL: &resourcev1.CELDeviceSelector{Expression: `device.attributes["gpu.example.com"].index < 8`}}}
+	}
+	return allocator.Allocate(context.Background(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, []*resourcev1.ResourceClaim{{
+		ObjectMeta: metav1.ObjectMeta{Name: "claim", Namespace: "default"},
+		Spec:       resourcev1.ResourceClaimSpec{Devices: resourcev1.DeviceClaim{Requests: []resourcev1.DeviceRequest{{Name: "r", Exactly: &request}}}},
+	}})
+}
+
+// see is called with each event.
+func (o *oracle) see(event watch.EventType, s *resourcev1.ResourceSlice) {
+	if event == watch.Deleted {
+		delete(o.slices, s.Name)
+	} else {
+		o.slices[s.Name] = s
+	}
+	top, n, count, free := int64(-1), int64(0), int64(0), 0
+	for _, other := range o.slices {
+		if g := other.Spec.Pool.Generation; g > top {
+			top, n, count, free = g, 0, other.Spec.Pool.ResourceSliceCount, 0
+		}
+		if other.Spec.Pool.Generation == top {
+			n++
+			for _, d := range other.Spec.Devices {
+				if len(d.Taints) == 0 {
+					free++
+				}
+			}
+		}
+	}
+	o.states++
+	got, err := o.allocate(resourcev1.DeviceAllocationModeExactCount)
+	if n != count {
+		// The pool is being switched: no device is to be had, and that is all.
+		o.incomplete++
+		if err == nil && len(got) > 0 {
+			o.t.Errorf("the allocator takes devices from %d of %d slices", n, count)
+		}
+		return
+	}
+	if err != nil && !(errors.Is(err, structured.ErrFailedAllocationOnNode) && free == 0) {
+		o.t.Errorf("state %d, generation %d: %v", o.states, top, err)
+	}
+	if free > 0 && len(got) != 1 {
+		o.t.Errorf("state %d, generation %d: none of %d devices was allocated", o.states, top, free)
+	}
+	// A pool that the allocator holds to be invalid or incomplete fails this
+	// one hard.
+	if _, err := o.allocate(resourcev1.DeviceAllocationModeAll); err != nil && !errors.Is(err, structured.ErrFailedAllocationOnNode) {
+		o.t.Errorf("state %d, generation %d, all devices: %v", o.states, top, err)
+	}
+}
+
+// TestAllocator takes random pools through random edits, with writes that fail,
+// and asks the allocator after every write.
+func TestAllocator(t *testing.T) {
+	for seed := range uint64(12) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { allocator(t, rand.New(rand.NewPCG(seed, 5))) })
+		})
+	}
+}
+
+func allocator(t *testing.T, rng *rand.Rand) {
+	s := newServer()
+	o := &oracle{t: t, slices: map[string]*resourcev1.ResourceSlice{}, cache: cel.NewCache(10, cel.Features{})}
+	w, err := s.Client(apitest.Admin).ResourceV1().ResourceSlices().Watch(t.Context(), metav1.ListOptions{TimeoutSeconds: new(int64(1000 * 3600))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for event := range w.ResultChan() {
+			if slice, ok := event.Object.(*resourcev1.ResourceSlice); ok {
+				o.see(event.Type, slice)
+			}
+		}
+	}()
+	p := &ours{}
+	p.start(t, s.Client(apitest.NodeUser(node)))
+	pool := resourceslice.Pool{Ordered: rng.IntN(3) == 0}
+	gpus, next := 1+rng.IntN(4), 0
+	for range 25 {
+		pool.SharedCounters, pool.Devices = nil, edit(rng, pool.Devices, &next)
+		if rng.IntN(4) == 0 {
+			gpus = rng.IntN(12)
+		}
+		whole := pool
+		whole.Devices = slices.Clone(pool.Devices)
+		partition(&whole, gpus)
+		if err := p.c.Set(poolID, whole); err != nil {
+			t.Fatal(err)
+		}
+		if rng.IntN(3) == 0 {
+			s.Inject(apitest.Fault{
+				Match: apitest.Match{Verb: "create,update,delete", Resource: "resourceslices"}, Skip: rng.IntN(5), Times: 1,
+				Status: apitest.InternalError("etcd"), LoseResponse: rng.IntN(2) == 0,
+			})
+		}
+		time.Sleep(time.Duration(rng.IntN(3000)) * time.Millisecond)
+	}
+	time.Sleep(time.Hour)
+	p.stop()
+	w.Stop()
+	<-done
+	if o.states < 25 {
+		t.Errorf("only %d states", o.states)
+	}
+	t.Logf("%d states, of which %d incomplete", o.states, o.incomplete)
+}
+
+// partition adds partitionable devices with their counters.
+func partition(p *resourceslice.Pool, gpus int) {
+	for g := range gpus {
+		set := fmt.Sprintf("card-%d", g)
+		counters := func(size string) map[string]resourcev1.Counter {
+			return map[string]resourcev1.Counter{"memory": {Value: resource.MustParse(size)}}
+		}
+		p.SharedCounters = append(p.SharedCounters, resourcev1.CounterSet{Name: set, Counters: counters("80Gi")})
+		for i, size := range []string{"80Gi", "40Gi", "40Gi"} {
+			d := device(1000+g*10+i, "partition")
+			d.ConsumesCounters = []resourcev1.DeviceCounterConsumption{{CounterSet: set, Counters: counters(size)}}
+			p.Devices = append(p.Devices, d)
+		}
+	}
+}
+
+func edit(rng *rand.Rand, all []resourcev1.Device, next *int) []resourcev1.Device {
+	all = slices.Clone(all)
+	switch rng.IntN(5) {
+	case 0:
+		for range 1 + rng.IntN(150) {
+			all = append(all, device(10_000+*next, "a"))
+			*next++
+		}
+	case 1:
+		all = all[:rng.IntN(len(all)+1)]
+	case 2:
+		rng.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	default:
+		for range min(len(all), 1+rng.IntN(4)) {
+			i := rng.IntN(len(all))
+			all[i].Taints = []resourcev1.DeviceTaint{{Key: "t", Value: fmt.Sprint(rng.IntN(5)), Effect: resourcev1.DeviceTaintEffectNoSchedule}}
+		}
+	}
+	return all
+}
