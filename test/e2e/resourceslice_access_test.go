@@ -22,15 +22,20 @@ import (
 )
 
 // TestResourceSliceV1beta1 publishes to an API server that serves nothing
-// newer, as the node's kubelet.
+// newer. The node authorizer and the quota plugin watch v1 themselves, and
+// without it keep the API server from becoming ready: they are off, and the
+// publisher isn't a kubelet.
 func TestResourceSliceV1beta1(t *testing.T) {
 	cluster := harness.Start(t, harness.Options{
 		Without:       []string{harness.ControllerManager, harness.Scheduler},
 		RuntimeConfig: map[string]bool{"resource.k8s.io/v1": false, "resource.k8s.io/v1beta1": true},
+		ExtraArgs: map[string][]string{harness.APIServer: {
+			"--authorization-mode=RBAC", "--disable-admission-plugins=ResourceQuota,ServiceAccount",
+		}},
 	})
 	d := &dra{T: t, cluster: cluster, admin: kubernetes.NewForConfigOrDie(cluster.AdminConfig())}
 	d.createNode("dra-1")
-	p := d.publish("dra-1", nil)
+	p := d.publish("dra-1", cluster.AdminConfig())
 	list := func() []resourcev1beta1Device {
 		slices, err := d.admin.ResourceV1beta1().ResourceSlices().List(t.Context(), metav1.ListOptions{})
 		if err != nil {
@@ -67,7 +72,7 @@ func TestResourceSliceV1beta1(t *testing.T) {
 		t.Errorf("%d devices have changed", changed)
 	}
 	p.stop()
-	again := d.publish("dra-1", nil)
+	again := d.publish("dra-1", cluster.AdminConfig())
 	again.set(gpuDriver, resourceslice.Pool{Devices: devices})
 	if n := again.writes.Load(); n != 0 {
 		t.Errorf("%d writes after a restart", n)
