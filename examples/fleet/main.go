@@ -76,9 +76,10 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		return err
 	}
 	leases, err = lease.New(lease.Config{
-		Client: heartbeats.CoordinationV1(),
-		Owner:  status.OwnerReference,
-		Gate:   status.Live,
+		Client:           heartbeats.CoordinationV1(),
+		ResetConnections: heartbeats.ResetConnections,
+		Owner:            status.OwnerReference,
+		Gate:             status.Live,
 		Hooks: lease.Hooks{
 			Renewed:   func(lease.Renewed) { count.renewals.Add(1) },
 			Failed:    func(lease.Failed) { count.failures.Add(1) },

@@ -32,9 +32,10 @@ type kubelet struct {
 	stdout io.Writer
 
 	// From connect: leases and the node's status have a connection of their own.
-	client, heartbeats *kubernetes.Clientset
-	recorder           events.EventRecorder
-	shutdown           func()
+	client     *kubernetes.Clientset
+	heartbeats *kube.HeartbeatClient
+	recorder   events.EventRecorder
+	shutdown   func()
 
 	// From assemble.
 	node     *nodestatus.Controller
@@ -76,9 +77,11 @@ func (k *kubelet) assemble(ctx context.Context, s settings, condition nodestatus
 	if err != nil {
 		return err
 	}
-	k.provider, err = process.Open(ctx, process.Config{
-		Root: k.root, Environment: env, HostIP: k.nodeIP, Allocatable: machine.allocatable(), Backoff: s.backoff(),
-	})
+	cfg := process.Config{Root: k.root, Environment: env, HostIP: k.nodeIP, Allocatable: machine.allocatable(), Backoff: s.backoff()}
+	if k.publishCPUs {
+		cfg.CPUs = claims{k.client.ResourceV1(), k.nodeName}.cpus
+	}
+	k.provider, err = process.Open(ctx, cfg)
 	if err != nil {
 		return err
 	}
@@ -124,10 +127,11 @@ func (k *kubelet) assembleNode(s settings, m *machine, condition nodestatus.Sett
 		return err
 	}
 	k.leases, err = lease.New(lease.Config{
-		Client:   k.heartbeats.CoordinationV1(),
-		NodeName: k.nodeName,
-		Owner:    k.node.OwnerReference,
-		Gate:     k.node.Live,
+		Client:           k.heartbeats.CoordinationV1(),
+		ResetConnections: k.heartbeats.ResetConnections,
+		NodeName:         k.nodeName,
+		Owner:            k.node.OwnerReference,
+		Gate:             k.node.Live,
 		Hooks: lease.Hooks{
 			Recovered: func(r lease.Recovered) { k.node.Resync(r.NodeName) },
 			Deleted:   func(d lease.Deleted) { k.node.Resync(d.NodeName) },

@@ -47,10 +47,11 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 
 	nodes := nodeInformer(client, *nodeName)
 	controller, err := lease.New(lease.Config{
-		Client:   heartbeats.CoordinationV1(),
-		NodeName: *nodeName,
-		Owner:    lease.NodeOwner(corev1listers.NewNodeLister(nodes.GetIndexer())),
-		Duration: *duration,
+		Client:           heartbeats.CoordinationV1(),
+		ResetConnections: heartbeats.ResetConnections,
+		NodeName:         *nodeName,
+		Owner:            lease.NodeOwner(corev1listers.NewNodeLister(nodes.GetIndexer())),
+		Duration:         *duration,
 		Hooks: lease.Hooks{
 			PhaseChanged: func(p lease.PhaseChanged) {
 				fmt.Fprintf(stdout, "lease of node %s: %v\n", p.NodeName, p.To)

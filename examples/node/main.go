@@ -90,10 +90,11 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		return err
 	}
 	leases, err = lease.New(lease.Config{
-		Client:   heartbeats.CoordinationV1(),
-		NodeName: *nodeName,
-		Owner:    node.OwnerReference, // no lease without its Node
-		Gate:     node.Live,           // a stuck process must not look alive
+		Client:           heartbeats.CoordinationV1(),
+		ResetConnections: heartbeats.ResetConnections,
+		NodeName:         *nodeName,
+		Owner:            node.OwnerReference, // no lease without its Node
+		Gate:             node.Live,           // a stuck process must not look alive
 		Hooks: lease.Hooks{
 			// After so long a silence somebody may have called the node
 			// Unknown, and only a status write undoes that.

@@ -79,10 +79,11 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		return err
 	}
 	leases, err = lease.New(lease.Config{
-		Client:   heartbeats.CoordinationV1(),
-		NodeName: *nodeName,
-		Owner:    node.OwnerReference,
-		Gate:     node.Live,
+		Client:           heartbeats.CoordinationV1(),
+		ResetConnections: heartbeats.ResetConnections,
+		NodeName:         *nodeName,
+		Owner:            node.OwnerReference,
+		Gate:             node.Live,
 		Hooks: lease.Hooks{
 			Recovered: func(r lease.Recovered) { node.Resync(r.NodeName) },
 			Deleted:   func(d lease.Deleted) { node.Resync(d.NodeName) },

@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/connrotation"
 	"k8s.io/klog/v2"
 )
 
@@ -105,19 +106,33 @@ func (f *Flags) Config() (*rest.Config, error) {
 	return rest.AddUserAgent(cfg, "kubewright-examples/"+f.Name()), nil
 }
 
-// Heartbeats returns a client for leases and node status. It has a connection
-// of its own, so that neither a reset after a lost heartbeat cuts the watches
-// of the process nor a large list delays a heartbeat, and no rate limit in the
-// client: client-go's default of 5 requests a second would starve the 51st
-// node of a process.
-func Heartbeats(cfg *rest.Config) (*kubernetes.Clientset, error) {
+// HeartbeatClient is a client for leases and node status.
+type HeartbeatClient struct {
+	*kubernetes.Clientset
+	dialer *connrotation.Dialer
+}
+
+// ResetConnections closes the connections of the client, so that the next
+// request makes a new one: for lease.Config.ResetConnections.
+func (c *HeartbeatClient) ResetConnections() { c.dialer.CloseAll() }
+
+// Heartbeats returns a client that has connections of its own, so that neither a
+// reset after a lost heartbeat cuts the watches of the process nor a large list
+// delays a heartbeat, and no rate limit: client-go's default of 5 requests a
+// second would starve the 51st node of a process. It needs no timeout either,
+// because every call of the controllers has its own.
+func Heartbeats(cfg *rest.Config) (*HeartbeatClient, error) {
 	cfg = rest.CopyConfig(cfg)
 	cfg.QPS = -1
-	cfg.Timeout = 10 * time.Second
 	// client-go shares connections between equal configurations; a dialer of
 	// its own makes this one unequal.
-	cfg.Dial = (&net.Dialer{Timeout: 5 * time.Second, KeepAlive: 15 * time.Second}).DialContext
-	return kubernetes.NewForConfig(rest.AddUserAgent(cfg, cfg.UserAgent+"/heartbeat"))
+	dialer := connrotation.NewDialer((&net.Dialer{Timeout: 5 * time.Second, KeepAlive: 15 * time.Second}).DialContext)
+	cfg.Dial = dialer.DialContext
+	client, err := kubernetes.NewForConfig(rest.AddUserAgent(cfg, cfg.UserAgent+"/heartbeat"))
+	if err != nil {
+		return nil, err
+	}
+	return &HeartbeatClient{client, dialer}, nil
 }
 
 // Unlimited returns a client for everything else, without a rate limit in the
