@@ -72,7 +72,7 @@ func startVirtualKubelet(limiter func() workqueue.TypedRateLimiter[any], workers
 		controller, err := node.NewPodController(node.PodControllerConfig{
 			PodClient:                            client.CoreV1(),
 			PodInformer:                          own.Core().V1().Pods(),
-			EventRecorder:                        record.NewFakeRecorder(0), // does nothing, as those of the others
+			EventRecorder:                        &record.FakeRecorder{}, // without a channel it drops events; ours has no recorder
 			Provider:                             newVirtualKubeletNothing(),
 			ConfigMapInformer:                    all.Core().V1().ConfigMaps(),
 			SecretInformer:                       all.Core().V1().Secrets(),
@@ -112,7 +112,7 @@ func startKwok(ctx context.Context, client kubernetes.Interface, nodeName string
 		Lifecycle:            resources.NewStaticGetter(cycle),
 		NodeGetFunc:          func(name string) (*kwok.NodeInfo, bool) { return &kwok.NodeInfo{}, name == nodeName },
 		PlayStageParallelism: 4, // its default
-		Recorder:             record.NewFakeRecorder(0),
+		Recorder:             &record.FakeRecorder{},
 	})
 	if err != nil {
 		return err

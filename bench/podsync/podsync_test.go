@@ -4,6 +4,7 @@
 package podsync
 
 import (
+	"context"
 	"encoding/pem"
 	"fmt"
 	"path/filepath"
@@ -13,9 +14,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
@@ -127,10 +129,10 @@ func BenchmarkRealServer(b *testing.B) {
 			for b.Loop() {
 				node := "bench-" + peer
 				createPods(b, client, node, pods)
-				w := watchPods(b, client, node)
+				seen := observe(b, client, node)
 				controller := child.Start(b, peer, "BENCH_KUBECONFIG="+cluster.AdminKubeconfig(), "BENCH_NODE="+node)
 				begin := time.Now()
-				w.until(b, pods, func(e watch.Event) bool { return e.Object.(*corev1.Pod).Status.Phase == corev1.PodRunning })
+				seen.until(b, pods, seen.running)
 				took := time.Since(begin)
 				b.ReportMetric(pods/took.Seconds(), "status-writes/s")
 				b.ReportMetric(took.Seconds(), "s-to-running")
@@ -138,7 +140,7 @@ func BenchmarkRealServer(b *testing.B) {
 				if err := client.CoreV1().Pods("default").DeleteCollection(b.Context(), metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: "bench=" + node}); err != nil {
 					b.Fatal(err)
 				}
-				w.until(b, pods, func(e watch.Event) bool { return e.Type == watch.Deleted })
+				seen.until(b, pods, seen.gone)
 				b.ReportMetric(time.Since(begin).Seconds(), "s-to-gone")
 				var s state
 				controller.Ask("state", &s)
@@ -191,34 +193,71 @@ func parallel(b *testing.B, pods []*corev1.Pod, f func(*corev1.Pod) error) {
 	}
 }
 
-type podWatch struct{ watch.Interface }
-
-func watchPods(b *testing.B, client kubernetes.Interface, node string) podWatch {
-	b.Helper()
-	w, err := client.CoreV1().Pods("default").Watch(b.Context(), metav1.ListOptions{FieldSelector: "spec.nodeName=" + node})
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(w.Stop)
-	return podWatch{w}
+// progress is what an informer has seen of the pods of a node. It is not a bare
+// watch: a server that is busy drops those that do not keep up.
+type progress struct {
+	mu            sync.Mutex
+	running, gone map[types.UID]bool
+	changed       chan struct{}
 }
 
-// until waits until so many pods have had an event that counts.
-func (w podWatch) until(b *testing.B, n int, counts func(watch.Event) bool) {
+func observe(b *testing.B, client kubernetes.Interface, node string) *progress {
+	b.Helper()
+	p := &progress{running: make(map[types.UID]bool), gone: make(map[types.UID]bool), changed: make(chan struct{}, 1)}
+	lw := cache.NewListWatchFromClient(client.CoreV1().RESTClient(), "pods", "default", fields.OneTermEqualSelector("spec.nodeName", node))
+	informer := cache.NewSharedIndexInformerWithOptions(lw, &corev1.Pod{}, cache.SharedIndexInformerOptions{})
+	if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(object any) { p.see(object.(*corev1.Pod)) },
+		UpdateFunc: func(_, object any) { p.see(object.(*corev1.Pod)) },
+		DeleteFunc: func(object any) {
+			if unknown, ok := object.(cache.DeletedFinalStateUnknown); ok {
+				object = unknown.Obj
+			}
+			p.note(p.gone, object.(*corev1.Pod).UID)
+		},
+	}); err != nil {
+		b.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(b.Context())
+	b.Cleanup(cancel)
+	go informer.RunWithContext(ctx)
+	if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
+		b.Fatal("the pods can't be listed")
+	}
+	return p
+}
+
+func (p *progress) see(pod *corev1.Pod) {
+	if pod.Status.Phase == corev1.PodRunning {
+		p.note(p.running, pod.UID)
+	}
+}
+
+func (p *progress) note(set map[types.UID]bool, uid types.UID) {
+	p.mu.Lock()
+	set[uid] = true
+	p.mu.Unlock()
+	select {
+	case p.changed <- struct{}{}:
+	default:
+	}
+}
+
+// until waits until a set has so many pods.
+func (p *progress) until(b *testing.B, n int, set map[types.UID]bool) {
 	b.Helper()
 	deadline := time.After(5 * time.Minute)
-	seen := make(map[types.UID]bool)
-	for len(seen) < n {
+	for {
+		p.mu.Lock()
+		got := len(set)
+		p.mu.Unlock()
+		if got >= n {
+			return
+		}
 		select {
 		case <-deadline:
-			b.Fatalf("%d of %d pods after five minutes", len(seen), n)
-		case event, ok := <-w.ResultChan():
-			if !ok {
-				b.Fatal("the watch has ended")
-			}
-			if event.Type != watch.Bookmark && counts(event) {
-				seen[event.Object.(*corev1.Pod).UID] = true
-			}
+			b.Fatalf("%d of %d pods after five minutes", got, n)
+		case <-p.changed:
 		}
 	}
 }
