@@ -35,6 +35,9 @@ func (r *work) register(ctx context.Context) {
 	node.UID, node.ResourceVersion, node.CreationTimestamp = "", "", metav1.Time{}
 	node.Status.Conditions = stamp(node.Status.Conditions, nil, metav1.Now())
 	answer, latency, err := r.create(ctx, node)
+	r.state.mu.Lock()
+	r.state.unsure = apierr.MayHaveCommitted(err)
+	r.state.mu.Unlock()
 	switch v := judge(err, r.name); {
 	case v == accepted:
 		r.created = true

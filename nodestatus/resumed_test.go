@@ -139,3 +139,34 @@ func testRestingNodeDoesNotHoldReports(t *testing.T) {
 	w.c.Resync("other")
 	w.pass(time.Second)
 }
+
+// A Node whose registration was stored, but answered only after Run was told to
+// end, gets its farewell too.
+func TestFarewellToANodeThatWasBeingCreated(t *testing.T) {
+	for _, policy := range []ShutdownPolicy{ShutdownLeave, ShutdownNotReady, ShutdownUnregister} {
+		t.Run(policy.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := apitest.New(apitest.Options{})
+				s.Inject(apitest.Fault{Match: posts, HangResponse: true})
+				w := start(t, s, Config{Client: s.Client(apitest.Admin).CoreV1(), OnShutdown: policy})
+				w.pass(time.Second)
+				if err := w.stop(); err != nil {
+					t.Errorf("Run = %v", err)
+				}
+				node := apitest.Get[*corev1.Node](s, "", node1)
+				switch policy {
+				case ShutdownLeave:
+					w.expect(1, 0, 0)
+				case ShutdownNotReady:
+					if ready := w.condition(corev1.NodeReady); ready.Status != corev1.ConditionFalse || ready.Reason != ReasonShutdown {
+						t.Errorf("Ready is %+v", ready)
+					}
+				case ShutdownUnregister:
+					if node != nil {
+						t.Error("the Node was left behind")
+					}
+				}
+			})
+		})
+	}
+}

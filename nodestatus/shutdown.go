@@ -101,9 +101,18 @@ func (st *state) comeBack() bool {
 // API server is away.
 func (c *Controller) sayFarewell(ctx context.Context, name string, st *state) {
 	st.mu.Lock()
-	phase, uid, view := st.phase, st.uid, st.view
+	phase, uid, view, unsure := st.phase, st.uid, st.view, st.unsure
 	st.mu.Unlock()
-	if phase != PhaseRegistered {
+	switch {
+	case phase == PhaseRegistering && unsure:
+		// Whether the Node was created only a read can tell.
+		node, _, err := c.get(ctx, name)
+		if err != nil {
+			c.endFarewell(ctx, name, st, err)
+			return
+		}
+		uid, view = node.UID, newView(node)
+	case phase != PhaseRegistered:
 		return
 	}
 	var err error
@@ -117,6 +126,11 @@ func (c *Controller) sayFarewell(ctx context.Context, name string, st *state) {
 			break
 		}
 	}
+	c.endFarewell(ctx, name, st, err)
+}
+
+// endFarewell says how the farewell to a node has ended.
+func (c *Controller) endFarewell(ctx context.Context, name string, st *state, err error) {
 	switch judge(err, name) {
 	case accepted:
 		klog.FromContext(ctx).V(2).Info("Said farewell", "node", klog.KRef("", name), "policy", c.cfg.OnShutdown)
