@@ -25,11 +25,18 @@ type simulator struct {
 	pods map[types.UID]simulated
 }
 
-// simulated is one pod. A State that was handed out is not changed any more,
-// only replaced: podsync may be reading it.
+// simulated is one pod.
 type simulated struct {
 	podsync.State
 	due time.Time // when it succeeds; zero for never
+}
+
+// private returns the State as a copy that shares nothing: who gets it may
+// change it, and may read it while the simulator goes on.
+func (p simulated) private() podsync.State {
+	state := p.State
+	state.Status = *state.Status.DeepCopy()
+	return state
 }
 
 func newSimulator(runFor time.Duration) *simulator {
@@ -52,7 +59,7 @@ func (s *simulator) Start(_ context.Context, pod *corev1.Pod) (podsync.State, er
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if p, ok := s.pods[pod.UID]; ok {
-		return p.State, nil // called again
+		return p.private(), nil // called again
 	}
 	now := metav1.Now()
 	state := podsync.State{Ref: podsync.RefOf(pod)}
@@ -72,7 +79,7 @@ func (s *simulator) Start(_ context.Context, pod *corev1.Pod) (podsync.State, er
 		p.due = now.Add(s.runFor)
 	}
 	s.pods[pod.UID] = p
-	return state, nil
+	return p.private(), nil
 }
 
 // Stop implements podsync.Provider.
@@ -83,16 +90,16 @@ func (s *simulator) Stop(_ context.Context, ref podsync.Ref, _ podsync.StopOptio
 	if !ok {
 		return podsync.State{Ref: ref, Stopped: true}, nil
 	}
-	return s.end(p.State), nil
+	return s.end(p), nil
 }
 
-// end stops a pod that runs. The caller holds the lock.
-func (s *simulator) end(state podsync.State) podsync.State {
-	if state.Stopped {
-		return state
+// end stops a pod if it runs. The caller holds the lock.
+func (s *simulator) end(p simulated) podsync.State {
+	if p.Stopped {
+		return p.private()
 	}
 	now := metav1.Now()
-	state.Status = *state.Status.DeepCopy()
+	state := p.State
 	for i := range state.Status.ContainerStatuses {
 		c := &state.Status.ContainerStatuses[i]
 		c.Ready, c.Started = false, new(false)
@@ -100,8 +107,9 @@ func (s *simulator) end(state podsync.State) podsync.State {
 		c.State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "Completed", StartedAt: started, FinishedAt: now}}
 	}
 	state.Stopped = true
-	s.pods[state.UID] = simulated{State: state}
-	return state
+	p = simulated{State: state}
+	s.pods[state.UID] = p
+	return p.private()
 }
 
 // Release implements podsync.Releaser.
@@ -118,7 +126,7 @@ func (s *simulator) List(context.Context) ([]podsync.State, error) {
 	defer s.mu.Unlock()
 	states := make([]podsync.State, 0, len(s.pods))
 	for _, p := range s.pods {
-		states = append(states, p.State)
+		states = append(states, p.private())
 	}
 	return states, nil
 }
@@ -144,7 +152,7 @@ func (s *simulator) endDue() (ended []podsync.State) {
 	defer s.mu.Unlock()
 	for _, p := range s.pods {
 		if !p.due.IsZero() && time.Until(p.due) <= 0 {
-			ended = append(ended, s.end(p.State))
+			ended = append(ended, s.end(p))
 		}
 	}
 	return ended

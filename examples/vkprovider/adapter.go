@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kubewright/kubewright/podsync"
 	"github.com/kubewright/kubewright/podsync/podstatus"
@@ -41,14 +42,48 @@ type Notifier interface {
 // gets them, so that a pod is never taken for another one of the same name; the
 // provider must therefore return pods with the UID that it was given.
 func Adapt(handler LifecycleHandler) podsync.Provider {
-	a := &adapter{handler}
+	a := &adapter{handler: handler, ended: make(map[types.UID]podsync.State)}
 	if notifier, ok := handler.(Notifier); ok {
 		return &notifyingAdapter{adapter: a, notifier: notifier}
 	}
 	return a
 }
 
-type adapter struct{ handler LifecycleHandler }
+type adapter struct {
+	handler LifecycleHandler
+
+	// ended are the last words of pods that have stopped. Providers forget a
+	// pod in DeletePod and tell its exit codes through the callback only, so
+	// they are kept here until podsync does not need them any more.
+	mu    sync.Mutex
+	ended map[types.UID]podsync.State
+}
+
+// keep remembers what the provider tells by itself, if it is final.
+func (a *adapter) keep(state podsync.State) {
+	if state.Stopped {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.ended[state.UID] = private(state)
+	}
+}
+
+// private returns a copy that shares nothing: a State that was handed out may
+// be changed by who got it.
+func private(state podsync.State) podsync.State {
+	state.Status = *state.Status.DeepCopy()
+	return state
+}
+
+// stopped returns the state of a pod that the provider does not hold.
+func (a *adapter) stopped(ref podsync.Ref) podsync.State {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if state, ok := a.ended[ref.UID]; ok {
+		return private(state)
+	}
+	return podsync.State{Ref: ref, Stopped: true}
+}
 
 // What podsync finds by type assertion must not be lost to a changed signature.
 var (
@@ -95,7 +130,7 @@ func (a *adapter) Update(ctx context.Context, pod *corev1.Pod) (podsync.State, e
 func (a *adapter) Stop(ctx context.Context, ref podsync.Ref, opts podsync.StopOptions) (podsync.State, error) {
 	held, err := a.find(ctx, ref)
 	if errors.Is(err, podsync.ErrNotFound) || errors.Is(err, errOtherPod) {
-		return podsync.State{Ref: ref, Stopped: true}, nil
+		return a.stopped(ref), nil
 	}
 	if err != nil {
 		return podsync.State{}, err
@@ -116,7 +151,9 @@ func (a *adapter) Stop(ctx context.Context, ref podsync.Ref, opts podsync.StopOp
 	held, err = a.find(ctx, ref)
 	switch {
 	case errors.Is(err, podsync.ErrNotFound), errors.Is(err, errOtherPod):
-		return podsync.State{Ref: ref, Stopped: true}, nil
+		state := a.stopped(ref)
+		a.keep(state)
+		return state, nil
 	case err != nil:
 		return podsync.State{}, err
 	}
@@ -127,15 +164,17 @@ func (a *adapter) Stop(ctx context.Context, ref podsync.Ref, opts podsync.StopOp
 // until it is deleted.
 func (a *adapter) Release(ctx context.Context, ref podsync.Ref) error {
 	held, err := a.find(ctx, ref)
-	if errors.Is(err, podsync.ErrNotFound) || errors.Is(err, errOtherPod) {
-		return nil
-	}
-	if err != nil {
+	switch {
+	case err == nil:
+		if err := a.handler.DeletePod(ctx, held.DeepCopy()); err != nil && !isNotFound(err) {
+			return err
+		}
+	case !errors.Is(err, podsync.ErrNotFound) && !errors.Is(err, errOtherPod):
 		return err
 	}
-	if err := a.handler.DeletePod(ctx, held.DeepCopy()); err != nil && !isNotFound(err) {
-		return err
-	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.ended, ref.UID)
 	return nil
 }
 
@@ -158,9 +197,18 @@ func (a *adapter) List(ctx context.Context) ([]podsync.State, error) {
 		return nil, err
 	}
 	states := make([]podsync.State, 0, len(pods))
+	held := make(map[types.UID]bool, len(pods))
 	for _, pod := range pods {
 		if pod != nil {
 			states = append(states, stateOf(pod))
+			held[pod.UID] = true
+		}
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for uid, state := range a.ended {
+		if !held[uid] {
+			states = append(states, private(state))
 		}
 	}
 	return states, nil
@@ -218,7 +266,9 @@ func (a *notifyingAdapter) Watch(ctx context.Context, report func(podsync.State)
 		mu.RLock()
 		defer mu.RUnlock()
 		if live && pod != nil {
-			report(stateOf(pod))
+			state := stateOf(pod)
+			a.keep(state)
+			report(state)
 		}
 	})
 	<-ctx.Done()
