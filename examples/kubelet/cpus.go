@@ -20,6 +20,9 @@ import (
 // cpuDriver is the driver whose devices are the CPUs of the machine.
 const cpuDriver = "cpu.kubewright.dev"
 
+// devicePrefix and the number of a CPU are the name of its device.
+const devicePrefix = "cpu-"
+
 // newCPUs returns a controller that publishes the machine's CPUs as devices of
 // the node.
 func newCPUs(client kubernetes.Interface, nodeName, sys string) (*resourceslice.Controller, error) {
@@ -54,7 +57,7 @@ func cpuDevices(sys string) ([]resourcev1.Device, error) {
 	var devices []resourcev1.Device
 	for _, n := range numbers {
 		device := resourcev1.Device{
-			Name:       "cpu-" + strconv.Itoa(n),
+			Name:       devicePrefix + strconv.Itoa(n),
 			Attributes: map[resourcev1.QualifiedName]resourcev1.DeviceAttribute{"cpu": {IntValue: new(int64(n))}},
 		}
 		for attribute, file := range map[resourcev1.QualifiedName]string{"core": "core_id", "package": "physical_package_id"} {

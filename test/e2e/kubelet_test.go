@@ -41,7 +41,7 @@ type kubeletRig struct {
 	pods      *podWatch
 }
 
-func newKubeletRig(t *testing.T, cluster *harness.Cluster, node string) *kubeletRig {
+func newKubeletRig(t *testing.T, cluster *harness.Cluster, node string, args ...string) *kubeletRig {
 	r := &kubeletRig{
 		T: t, cluster: cluster, client: kubernetes.NewForConfigOrDie(cluster.AdminConfig()),
 		node: node, namespace: node, root: filepath.Join(t.TempDir(), "kubelet"), out: filepath.Join(t.TempDir(), "out"),
@@ -50,6 +50,7 @@ func newKubeletRig(t *testing.T, cluster *harness.Cluster, node string) *kubelet
 	r.args = []string{"--kubeconfig=" + cluster.NodeKubeconfig(t, node), "--node-name=" + node, "--node-credentials", "--root-dir=" + r.root,
 		// What is left when a kubelet was killed between two steps is found soon.
 		"--sync-interval=1s", "--orphan-delay=1s", "-v=2"}
+	r.args = append(r.args, args...)
 	_, err := r.client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: r.namespace}}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)

@@ -21,7 +21,11 @@ import (
 // Admit implements podsync.Admitter: a pod that asks for what there isn't, or
 // for more than is left, fails, and whoever made it may make it elsewhere.
 func (p *Provider) Admit(_ context.Context, pod *corev1.Pod, active iter.Seq[*corev1.Pod]) error {
-	if why := unsupported(pod, int64(os.Geteuid())); why != "" {
+	why := unsupported(pod, int64(os.Geteuid()))
+	if why == "" && p.cfg.CPUs == nil && len(pod.Spec.ResourceClaims) > 0 {
+		why = "resource claims: this kubelet has no devices"
+	}
+	if why != "" {
 		return podsync.Reject("Unsupported", why)
 	}
 	return fits(pod, active, p.cfg.Allocatable)

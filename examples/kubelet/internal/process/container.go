@@ -58,6 +58,10 @@ func (c *container) log(attempt int) string    { return c.runDir(attempt) + ".lo
 
 // load reads what the folder of the container says.
 func (c *container) load() error {
+	// What was run in the container for the last kubelet has ended with it.
+	if err := removeAll(filepath.Join(c.dir, execPrefix+"*")); err != nil {
+		return err
+	}
 	numbers, err := attempts(c.dir)
 	if err != nil || len(numbers) == 0 {
 		return err
@@ -129,11 +133,15 @@ func (c *container) begin(ctx context.Context) *failure {
 	if err != nil {
 		return &failure{"CreateContainerConfigError", err.Error()}
 	}
+	cpus, err := c.pod.provider.cpus(ctx, c.pod.spec, c.Container)
+	if err != nil {
+		return &failure{"CreateContainerConfigError", err.Error()}
+	}
 	attempt, waited := max(c.attempt, 0), time.Duration(0)
 	if c.status.Exit != nil {
 		attempt, waited = c.attempt+1, c.delay()
 	}
-	run, err := c.fork(attempt, waited, env)
+	run, err := c.fork(attempt, waited, env, cpus)
 	if err != nil {
 		return &failure{"RunContainerError", err.Error()}
 	}
@@ -147,7 +155,7 @@ func (c *container) begin(ctx context.Context) *failure {
 }
 
 // fork makes the folder of a run and starts it.
-func (c *container) fork(attempt int, waited time.Duration, env podenv.Environment) (*shim.Run, error) {
+func (c *container) fork(attempt int, waited time.Duration, env podenv.Environment, cpus []int) (*shim.Run, error) {
 	dir := c.runDir(attempt)
 	// One that is there belongs to a run that has not come to start anything.
 	if err := os.RemoveAll(dir); err != nil {
@@ -161,19 +169,27 @@ func (c *container) fork(attempt int, waited time.Duration, env podenv.Environme
 	}
 	return shim.Start(dir, shim.Command{
 		Args: append(slices.Clip(env.Command), env.Args...),
-		Env:  environ(env.Strings(), c.root()),
+		Env:  c.environ(env.Strings()),
 		Dir:  c.workingDir(),
 		Log:  c.log(attempt),
+		CPUs: cpus,
 	})
 }
 
-// environ adds to the variables of a container what its image would have set,
-// and where its volumes are.
-func environ(vars []string, root string) []string {
-	if !slices.ContainsFunc(vars, func(v string) bool { return strings.HasPrefix(v, "PATH=") }) {
-		vars = append(vars, "PATH="+os.Getenv("PATH"))
+// environ adds to the variables of a container what a runtime would have set, and
+// where its volumes are.
+func (c *container) environ(vars []string) []string {
+	hostname := c.pod.spec.Spec.Hostname
+	if hostname == "" {
+		hostname = c.pod.spec.Name
 	}
-	return append(vars, rootVariable+"="+root)
+	for _, v := range []string{"PATH=" + os.Getenv("PATH"), "HOSTNAME=" + hostname} {
+		name, _, _ := strings.Cut(v, "=")
+		if !slices.ContainsFunc(vars, func(v string) bool { return strings.HasPrefix(v, name+"=") }) {
+			vars = append(vars, v)
+		}
+	}
+	return append(vars, rootVariable+"="+c.root())
 }
 
 // delay returns how long the container waits for its next run.

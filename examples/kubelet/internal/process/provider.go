@@ -20,7 +20,7 @@ import (
 	"github.com/kubewright/kubewright/podsync/podenv"
 )
 
-// Config configures a Provider. All fields are required but for Backoff.
+// Config configures a Provider.
 type Config struct {
 	// Root is the folder that the provider keeps everything in. It may be closed
 	// after the Provider; the next one finds there what runs.
@@ -33,7 +33,11 @@ type Config struct {
 	// Allocatable is what all pods together may ask for.
 	Allocatable corev1.ResourceList
 	// Backoff is how long a container that has ended waits for its next start.
+	// Optional.
 	Backoff Backoff
+	// CPUs returns the CPUs that a container has claimed, nil for all. Optional:
+	// without it pods with resource claims are rejected.
+	CPUs func(ctx context.Context, pod *corev1.Pod, container *corev1.Container) ([]int, error)
 }
 
 // Provider runs pods as processes. Make it with Open.
@@ -123,6 +127,8 @@ func (p *Provider) prepare(ctx context.Context, spec *corev1.Pod, dir string) er
 	for _, c := range containersOf(&spec.Spec) {
 		_, err := resolved.Container(ctx, c.Name, p.addresses())
 		errs = append(errs, err)
+		_, err = p.cpus(ctx, spec, c.Container)
+		errs = append(errs, err)
 	}
 	errs = append(errs, fillVolumes(ctx, resolved, spec, dir))
 	err := errors.Join(errs...)
@@ -138,6 +144,14 @@ func (p *Provider) prepare(ctx context.Context, spec *corev1.Pod, dir string) er
 		}
 	}
 	return nil
+}
+
+// cpus returns the CPUs that a container may run on, nil for all.
+func (p *Provider) cpus(ctx context.Context, spec *corev1.Pod, c *corev1.Container) ([]int, error) {
+	if p.cfg.CPUs == nil || len(c.Resources.Claims) == 0 {
+		return nil, nil
+	}
+	return p.cfg.CPUs(ctx, spec, c)
 }
 
 func (p *Provider) addresses() podenv.Addresses {

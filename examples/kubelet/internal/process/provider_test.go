@@ -274,3 +274,52 @@ func TestOneKubeletAtATime(t *testing.T) {
 		t.Error("a second kubelet uses the folder", root.Close())
 	}
 }
+
+func TestDataVolumeIsReplacedAtOnce(t *testing.T) {
+	r := newRig(t)
+	put := func(value string) {
+		r.api.Put(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "cm"}, Data: map[string]string{"key": value}})
+	}
+	put("one")
+	pod := newPod(corev1.RestartPolicyNever, r.container("c", "true"))
+	pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "cm"}}}}}
+	ref := r.begin(pod)
+	r.await(ref, "the end", stopped)
+	dir := r.cfg.Root.pod(pod.UID)
+	open, err := os.Open(filepath.Join(volumePath(dir, "v"), "key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer open.Close()
+	// What a crash in the middle of an exchange leaves.
+	if err := os.Symlink("nowhere", volumePath(dir, "v")+".new"); err != nil {
+		t.Fatal(err)
+	}
+	put("two")
+	if _, err := fillData(t.Context(), r.cfg.Environment.Pod(pod), "v", dir); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := os.ReadFile(filepath.Join(volumePath(dir, "v"), "key")); err != nil || string(got) != "two" {
+		t.Errorf("%q, %v", got, err)
+	}
+	old := make([]byte, 10)
+	if n, err := open.Read(old); err != nil || string(old[:n]) != "one" {
+		t.Errorf("who has it open reads %q, %v", old[:n], err)
+	}
+	entries, err := os.ReadDir(filepath.Join(dir, "volumes"))
+	if err != nil || len(entries) != 2 { // the link and its folder
+		t.Errorf("left: %v, %v", entries, err)
+	}
+}
+
+func TestShortestToken(t *testing.T) {
+	token := func(seconds *int64) corev1.VolumeProjection {
+		return corev1.VolumeProjection{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{ExpirationSeconds: seconds}}
+	}
+	v := &corev1.Volume{VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
+		{ConfigMap: &corev1.ConfigMapProjection{}}, token(nil), token(new(int64(1800))), token(new(int64(7200))),
+	}}}}
+	if got := shortestToken(v); got != 30*time.Minute {
+		t.Errorf("%v, want 30m", got)
+	}
+}

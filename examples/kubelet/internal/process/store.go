@@ -159,6 +159,15 @@ func (s *Root) remove(uid types.UID) error {
 	return os.RemoveAll(gone)
 }
 
+// removeAll deletes everything that matches a pattern.
+func removeAll(pattern string) error {
+	paths, err := filepath.Glob(pattern)
+	for _, path := range paths {
+		err = errors.Join(err, os.RemoveAll(path))
+	}
+	return err
+}
+
 // attempts returns the numbers of the runs in the folder of a container, in
 // order.
 func attempts(dir string) ([]int, error) {

@@ -82,6 +82,9 @@ func fillData(ctx context.Context, resolved *podenv.Pod, name, dir string) (expi
 	// A relative link is right also after the folder was moved.
 	path := volumePath(dir, name)
 	old, _ := os.Readlink(path)
+	if err := os.RemoveAll(path + ".new"); err != nil { // left by a crash
+		return expires, err
+	}
 	if err := os.Symlink(filepath.Base(fresh), path+".new"); err != nil {
 		return expires, err
 	}

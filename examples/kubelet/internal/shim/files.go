@@ -37,6 +37,9 @@ type Command struct {
 	Dir string
 	// Log is the file that output is appended to.
 	Log string
+	// CPUs are the numbers of those that the command may run on. Empty: all that
+	// the kubelet may.
+	CPUs []int
 	// Bound ends the command when the process that started it dies. It is for
 	// what has no meaning without that, such as a probe.
 	Bound bool

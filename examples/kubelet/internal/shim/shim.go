@@ -14,10 +14,12 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"github.com/kubewright/kubewright/examples/kubelet/internal/record"
 )
@@ -178,11 +180,30 @@ func execute(c Command) (int, error) {
 	if err != nil {
 		return 0, err
 	}
+	if len(c.CPUs) > 0 {
+		if err := pin(c.CPUs); err != nil {
+			return 0, fmt.Errorf("run on CPUs %v: %w", c.CPUs, err)
+		}
+	}
 	return syscall.ForkExec(program, c.Args, &syscall.ProcAttr{
 		Env:   c.Env,
 		Files: []uintptr{null.Fd(), log.Fd(), log.Fd()},
 		Sys:   &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL},
 	})
+}
+
+// pin keeps this thread, and what it starts, to these CPUs.
+func pin(cpus []int) error {
+	const bits = 8 * unsafe.Sizeof(uintptr(0))
+	mask := make([]uintptr, uintptr(slices.Max(cpus))/bits+1)
+	for _, n := range cpus {
+		mask[uintptr(n)/bits] |= 1 << (uintptr(n) % bits)
+	}
+	_, _, errno := syscall.RawSyscall(syscall.SYS_SCHED_SETAFFINITY, 0, uintptr(len(mask))*bits/8, uintptr(unsafe.Pointer(&mask[0])))
+	if errno != 0 {
+		return errno
+	}
+	return nil
 }
 
 // tell wakes whoever follows the run, if anybody does.

@@ -176,6 +176,22 @@ func TestCommandHasItsEnvironmentAndNothingElse(t *testing.T) {
 	}
 }
 
+func TestPinning(t *testing.T) {
+	r := newRig(t)
+	c := r.command("grep Cpus_allowed_list /proc/self/status")
+	c.CPUs = []int{0}
+	r.exit(r.start(c))
+	if log, err := os.ReadFile(c.Log); err != nil || string(log) != "Cpus_allowed_list:\t0\n" {
+		t.Errorf("the command runs on %q, %v", log, err)
+	}
+	r = newRig(t)
+	c = r.command("true")
+	c.CPUs = []int{1000}
+	if e := r.exit(r.start(c)); e.Reason != ReasonStartError || !strings.Contains(e.Message, "CPUs [1000]") {
+		t.Errorf("on a CPU that there isn't: %+v", e)
+	}
+}
+
 // A daemon leaves session and process group, and its parent dies.
 const daemon = `setsid sh -c 'setsid sh -c "echo \$\$ > \$PIPE; exec sleep 1000" & exec sleep 1000' & `
 
