@@ -57,6 +57,8 @@ func (j *job) compare(page *page, sent, got *resourcev1.ResourceSlice, rec *reco
 	}
 	j.c.mu.Unlock()
 	j.report(err, "The API server dropped fields of a ResourceSlice")
+	j.c.release.need()
+	j.s.poke()
 }
 
 // missingFields returns the paths, without indexes, that are in sent and not
@@ -123,6 +125,8 @@ func walk(path string, sent, got any, missing func(string)) {
 // page has and the slice has not. Where nothing is left to take, the whole
 // pool waits.
 func (j *job) refuse(page *page, err error) {
+	j.c.release.need()
+	j.s.poke()
 	invalid := &InvalidError{Pool: j.p.id, Slice: page.name, Err: err}
 	items := j.inOrder(page)
 	named := namedItems(err, page.counters)

@@ -28,6 +28,7 @@ type Controller struct {
 	tokens   chan struct{} // one for each write that may be under way
 	own      ownWrites
 	owner    ownerCache
+	release  release
 
 	// outlives is the context of writes: it goes on for ShutdownTimeout when
 	// that of Run is done. Set by Run before anything reads it.
@@ -56,6 +57,7 @@ func New(cfg Config) (*Controller, error) {
 		tokens:   make(chan struct{}, cfg.Concurrency),
 		own:      newOwnWrites(),
 		owner:    newOwnerCache(cfg.Owner),
+		release:  newRelease(cfg.Client),
 		pools:    make(map[PoolID]*pool),
 	}, nil
 }

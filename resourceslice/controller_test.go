@@ -7,12 +7,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
+	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/features"
+	featurestesting "k8s.io/client-go/features/testing"
 
 	"github.com/kubewright/kubewright/internal/apitest"
 	"github.com/kubewright/kubewright/resourceslice"
@@ -330,5 +335,61 @@ func TestNodeIsDeniedItsNewSlice(t *testing.T) {
 		if _, ok := r.devices()["dev-00003"]; !ok {
 			t.Error("not published when it was allowed")
 		}
+	})
+}
+
+// TestUpgradeOfTheAPIServer: what was dropped is sent again when the API server
+// is another one, and not before.
+func TestUpgradeOfTheAPIServer(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.s.SetGate(apitest.DRADeviceTaints, false)
+		r.start()
+		r.set(resourceslice.Pool{Devices: tainted(200)})
+		r.settle(time.Hour)
+		r.expect("without the feature", 4, 0, 0)
+		r.s.SetGate(apitest.DRADeviceTaints, true)
+		r.s.DropWatches(apitest.Match{User: r.user.Name})
+		r.settle(time.Hour)
+		r.expect("the same release", 0, 0, 0)
+		r.s.Inject(apitest.Fault{Match: apitest.Match{Func: func(q apitest.Request) bool { return q.Path == "/version" }}, Answer: func(apitest.Request) (*http.Response, error) {
+			return &http.Response{
+				StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}},
+				Body: io.NopCloser(strings.NewReader(`{"major":"1","minor":"38","gitVersion":"v1.38.0"}`)),
+			}, nil
+		}})
+		r.s.DropWatches(apitest.Match{User: r.user.Name})
+		r.settle(time.Hour)
+		r.expect("another release", 0, 4, 0)
+		if err := r.c.Wait(r.Context(), pool); err != nil {
+			t.Errorf("Wait = %v", err)
+		}
+	})
+}
+
+// TestWithoutAtomicFIFO: the informer's store doesn't know its resource version
+// with that feature of client-go off.
+func TestWithoutAtomicFIFO(t *testing.T) {
+	for _, f := range []features.Feature{features.UnlockWhileProcessingFIFO, features.AtomicFIFO} {
+		featurestesting.SetFeatureDuringTest(t, f, false)
+	}
+	bubble(t, func(r *rig) {
+		r.start()
+		r.settle(time.Second)
+		resume := r.s.StallWatches(apitest.Match{User: r.user.Name})
+		all := tainted(640)
+		r.publish(resourceslice.Pool{Devices: all})
+		for i := range 5 {
+			all[0] = device(0, fmt.Sprint(i))
+			r.publish(resourceslice.Pool{Devices: all})
+		}
+		r.expect("while the watch delivers nothing", 10, 5, 0)
+		resume()
+		r.settle(time.Hour)
+		r.expect("when it does", 0, 0, 0)
+		r.foreign(func() { apitest.Delete[sliceType](r.s, "", r.slices()[3].Name) })
+		r.settle(2 * time.Second)
+		r.expect("one slice deleted", 1, 0, 0)
+		r.settle(time.Hour)
+		r.expect("an hour later", 0, 0, 0)
 	})
 }

@@ -79,7 +79,8 @@
 //     an *InvalidError is reported. It is sent again when it is Set otherwise,
 //     and every hour.
 //   - Fields that the API server drops, since a feature is off or it is too old,
-//     are reported as a *DroppedFieldsError and not sent again.
+//     are reported as a *DroppedFieldsError and not sent again, until the API
+//     server is of another release.
 //   - A missing permission is a *ForbiddenError and tried every minute. A node's
 //     own credentials are denied a slice for some milliseconds after it was
 //     created, and for ever when it is gone: both are recognised.

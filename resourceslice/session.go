@@ -107,6 +107,7 @@ func (s *session) run() {
 	}
 	for s.ctx.Err() == nil && !s.isGone() {
 		s.watch()
+		s.c.lookAtRelease(s.ctx)
 		s.c.progress.Beat()
 		select {
 		case <-s.ctx.Done():
@@ -197,6 +198,8 @@ func (s *session) failed(err error) {
 	switch {
 	case s.ctx.Err() != nil:
 	case class == apierr.None:
+		s.c.release.watched()
+		s.poke()
 		s.since = time.Time{}
 		s.streak.OK(s.ctx, "Watch of ResourceSlices works again")
 	case versionGone(err, true):

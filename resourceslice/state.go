@@ -46,6 +46,7 @@ type pool struct {
 	urgent  bool
 	cluster bool // it was Set for other nodes than the controller's own
 	open    bool // half published
+	anew    bool // the API server is another one
 	status  Status
 	changed chan struct{} // closed when the status changes
 	// drift is when somebody else was noticed to have changed slices, repairs

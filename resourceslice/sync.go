@@ -74,8 +74,12 @@ func (c *Controller) sync(ctx context.Context, id PoolID) {
 		return
 	}
 	j.c.mu.Lock()
-	j.p.urgent = false
+	anew := j.p.anew
+	j.p.urgent, j.p.anew = false, false
 	j.c.mu.Unlock()
+	if anew {
+		j.w.anew()
+	}
 	if j.w.revision != j.asked.Revision {
 		j.w.revision, j.w.began = j.asked.Revision, time.Now()
 		j.w.forget(j.want)
