@@ -125,8 +125,9 @@ type Policy struct {
 	// Lost says what becomes of a pod that had started and that the provider
 	// does not hold any more. Default: LostByRestartPolicy.
 	Lost LostPolicy
-	// KeepOrphans leaves instances alone whose pods are gone from the API.
-	// Default: they are stopped, after the API has confirmed it for each.
+	// KeepOrphans leaves instances alone whose pods are gone from the API, and
+	// does not make others wait for their names. Default: they are stopped,
+	// after the API has confirmed it for each.
 	KeepOrphans bool
 	// OrphanDelay is how long List must have returned an instance without a
 	// pod before the API is asked. Default: DefaultOrphanDelay.

@@ -114,6 +114,9 @@ func (c *Controller) gone(obj any) {
 	pod, _ := obj.(*corev1.Pod)
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.closed {
+		return
+	}
 	now := c.now()
 	drop := func(t *track) {
 		t.inCache = false

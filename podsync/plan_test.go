@@ -174,6 +174,7 @@ func TestPlan(t *testing.T) {
 		{name: "3.4 terminal and absent: rest", scene: fresh(phase(corev1.PodFailed)), stage: StageReleased},
 		{name: "3.4 deleted and held: stop", scene: adopted(runs(), ran, deletedWithin(7)), stage: StageTerminating, call: OpStop, grace: 7 * time.Second, write: OpPatch},
 		{name: "3.4 deleted and absent: final status", scene: fresh(ran, deletedWithin(7)), stage: StageStopped, write: OpPatch},
+		{name: "3.4 terminal, deleted and absent: deletion", scene: fresh(phase(corev1.PodFailed), deletedWithin(30)), stage: StageFinal, write: OpDelete},
 		{name: "3.4 lost, never restarted: final status", scene: fresh(ran), stage: StageStopped, write: OpPatch},
 		{name: "3.4 lost, always restarted: start", scene: fresh(ran, func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyAlways }), stage: StageWaiting, call: OpStart, write: OpPatch},
 
