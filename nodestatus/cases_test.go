@@ -238,7 +238,7 @@ func testN7(t *testing.T, deaf bool, config func(hang func(context.Context)) Con
 	if err := w.c.Live(t.Context(), node1); err != nil {
 		t.Errorf("Live = %v after one round: NotReady is the better message", err)
 	}
-	w.pass(begin.Add(50 * time.Second).Sub(time.Now()))
+	w.pass(time.Until(begin.Add(50 * time.Second)))
 	if err := w.c.Live(t.Context(), node1); err == nil {
 		t.Error("Live after three rounds that hang")
 	}

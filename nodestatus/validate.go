@@ -134,6 +134,7 @@ func checkTemplate(cfg *Config) field.ErrorList {
 		problems = append(problems, field.Forbidden(path.Child("Labels"),
 			fmt.Sprintf("node credentials may not set %s (NodeRestriction); see MayLabel", strings.Join(keys, ", "))))
 	}
+	//lint:ignore SA1019 NodeRestriction still refuses it
 	if cfg.NodeCredentials && template.Spec.ConfigSource != nil {
 		problems = append(problems, field.Forbidden(path.Child("Spec", "ConfigSource"), "node credentials may not set it (NodeRestriction)"))
 	}

@@ -61,7 +61,7 @@ func TestEvents(t *testing.T) {
 				t.Errorf("%s:\n got  %q\n want %q", what, got, want)
 			}
 		}
-		pod := w.bind(newPod("a"))
+		w.bind(newPod("a"))
 		pass(time.Hour)
 		w.kubectlDelete("a", -1)
 		pass(time.Minute)
@@ -69,7 +69,7 @@ func TestEvents(t *testing.T) {
 
 		w.backend.Inject(podsynctest.Fault{Op: podsync.OpStart, Err: errDown, Times: 5})
 		w.backend.Inject(podsynctest.Fault{Op: podsync.OpStop, Err: errDown, Times: 5})
-		pod = w.bind(newPod("a"))
+		pod := w.bind(newPod("a"))
 		pass(time.Hour)
 		expect("failing starts", "a Warning FailedStart Starting: the backend is down")
 		if err := w.c.Evict(podsync.RefOf(pod), podsync.Eviction{Message: "out of memory"}); err != nil {

@@ -253,7 +253,7 @@ func TestI16NothingBeforeAllIsKnown(t *testing.T) {
 				gone := newPod("gone")
 				gone.UID = "gone"
 				w.backend.Plant(gone)
-				heal := func() {}
+				var heal func()
 				if unknown == "API" {
 					heal = w.server.Inject(apitest.Fault{Match: apitest.Match{User: nodeUser, Verb: "list,watch"}, Status: apitest.Unavailable(0)})
 				} else {

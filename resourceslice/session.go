@@ -42,7 +42,6 @@ type session struct {
 	scopes map[scope]*mirror
 	known  bool // a scope was synced: the version is served
 	gone   bool // the version is not served, any longer
-	better bool // a newer version is served
 	streak report.Streak
 	since  time.Time // the watch fails since
 }

@@ -12,7 +12,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 	"k8s.io/client-go/kubernetes/scheme"
 )
 
@@ -33,8 +32,6 @@ type media struct {
 var (
 	jsonCodec  = newMedia(jsonMedia)
 	protoCodec = newMedia(protobufMedia)
-	// protoRaw encodes without the envelope, as the frames of a watch want it.
-	protoRaw = protobuf.NewRawSerializer(scheme.Scheme, scheme.Scheme)
 )
 
 func newMedia(name string) *media {

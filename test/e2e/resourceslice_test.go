@@ -72,7 +72,7 @@ func startDRA(t *testing.T, o harness.Options) *dra {
 
 func (d *dra) createNode(name string) *corev1.Node {
 	d.Helper()
-	node, err := d.admin.CoreV1().Nodes().Create(d.Context(), &corev1.Node{
+	_, err := d.admin.CoreV1().Nodes().Create(d.Context(), &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name}},
 		Status: corev1.NodeStatus{
 			Conditions:  []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "Test"}},
@@ -85,7 +85,7 @@ func (d *dra) createNode(name string) *corev1.Node {
 	}
 	// TaintNodesByCondition taints every node that is created; the controller
 	// that would take the taint off again doesn't run.
-	node, err = d.admin.CoreV1().Nodes().Patch(d.Context(), name, types.MergePatchType, []byte(`{"spec":{"taints":null}}`), metav1.PatchOptions{})
+	node, err := d.admin.CoreV1().Nodes().Patch(d.Context(), name, types.MergePatchType, []byte(`{"spec":{"taints":null}}`), metav1.PatchOptions{})
 	if err != nil {
 		d.Fatal(err)
 	}

@@ -70,7 +70,7 @@ func run(dir string) error {
 	}
 	// Who wants to stop the command says so through control. Signals are caught
 	// and not ignored, because the command would inherit that.
-	signal.Notify(make(chan os.Signal), syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM)
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM)
 	died := make(chan os.Signal, 1)
 	signal.Notify(died, syscall.SIGCHLD)
 
