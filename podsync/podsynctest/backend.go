@@ -216,6 +216,9 @@ func copyState(st podsync.State) podsync.State {
 // is not there.
 func (b *Backend) Exit(uid types.UID, code int32) bool {
 	return b.with(uid, func(in *instance) {
+		if in.timer != nil && in.kill.IsZero() {
+			in.timer.Stop() // it was about to run, and has ended instead
+		}
 		b.end(in, code)
 		b.report(in)
 	})
