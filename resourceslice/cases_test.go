@@ -143,6 +143,40 @@ func TestRemovePool(t *testing.T) {
 	})
 }
 
+// TestRemoveWithLeftovers: what an earlier publisher has left of an earlier
+// generation must not become the pool while it is removed.
+func TestRemoveWithLeftovers(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.there(live("a", 1, 1, device(1, "a")), live("b", 2, 2, device(1, "a")), live("c", 2, 2, device(2, "a")))
+		r.start()
+		r.consumer.remove()
+		r.c.Remove(pool)
+		r.wait()
+		r.expect("Remove", 0, 0, 3)
+	})
+}
+
+// TestFirstWriteIsRefused: the first write of a new generation goes alone, so
+// that nothing has changed when it is refused.
+func TestFirstWriteIsRefused(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start()
+		r.publish(resourceslice.Pool{Devices: devices(640), Atomic: true})
+		r.expect("first publish", 10, 0, 0)
+		r.settle(time.Minute)
+		window := r.window()
+		r.s.Inject(apitest.Fault{Match: apitest.Match{Verb: "update", Resource: "resourceslices"}, Times: 1, Status: apitest.StatusError(422, metav1.StatusReasonInvalid, "no")})
+		all := devices(640)
+		all[0], all[639] = device(0, "b"), device(639, "b")
+		r.set(resourceslice.Pool{Devices: all, Atomic: true})
+		r.settle(time.Minute)
+		r.expect("one device of two was refused", 0, 2, 0)
+		if g := r.slices()[0].Spec.Pool.Generation; g != 1 || r.window() != window {
+			t.Errorf("generation %d, incomplete for %v", g, r.window()-window)
+		}
+	})
+}
+
 func TestPoolThatIsNotSetIsNotTouched(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.there(live("s1", 1, 1, device(1, "a")))

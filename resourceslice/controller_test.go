@@ -211,6 +211,44 @@ func TestStopClosesTheWindow(t *testing.T) {
 	})
 }
 
+// TestStopWhileWaiting: so is one that waits for a better time to go on.
+func TestStopWhileWaiting(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start()
+		r.publish(resourceslice.Pool{Devices: tainted(7 * 64)})
+		r.settle(time.Minute)
+		heal := r.s.Inject(apitest.Fault{Match: apitest.Match{Verb: "create,update", Resource: "resourceslices"}, Skip: 4, Status: apitest.InternalError("x")})
+		r.set(resourceslice.Pool{Devices: tainted(8 * 64)})
+		r.settle(time.Minute)
+		heal()
+		r.s.ResetJournal()
+		r.settle(time.Millisecond)
+		r.expect("while it waits", 0, 0, 0)
+		r.halt()
+		if got := r.generations(); len(got) != 9 || got[0] != "2/9" || got[8] != "2/9" {
+			t.Errorf("generations and counts %v", got)
+		}
+	})
+}
+
+// TestThrottled: what the API server tells one writer holds for all.
+func TestThrottled(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.s.Inject(apitest.Fault{Match: apitest.Match{Verb: "create", Resource: "resourceslices"}, Times: 1, Status: apitest.TooManyRequests(0)})
+		r.start()
+		r.set(pools(device(1, "a")))
+		r.settle(10 * time.Millisecond)
+		other := resourceslice.PoolID{Driver: "other.example.com", Name: node}
+		if err := r.c.Set(other, pools(device(1, "a"))); err != nil {
+			t.Fatal(err)
+		}
+		r.settle(900 * time.Millisecond)
+		r.expect("within a second", 1, 0, 0)
+		r.settle(time.Second)
+		r.expect("after it", 2, 0, 0)
+	})
+}
+
 // TestStopWithoutWindow: what has not begun is not begun.
 func TestStopWithoutWindow(t *testing.T) {
 	bubble(t, func(r *rig) {

@@ -161,14 +161,15 @@ func (w *work) problem() error {
 	return nil
 }
 
+// openWindow notes that the pool is half published. Writers call it at the same
+// time.
 func (j *job) openWindow() {
+	j.c.mu.Lock()
+	defer j.c.mu.Unlock()
 	if j.w.window.IsZero() {
 		j.w.window = time.Now()
 	}
-	j.open = true
-	j.c.mu.Lock()
-	defer j.c.mu.Unlock()
-	j.p.open = true
+	j.open, j.p.open = true, true
 	j.p.update(func(s *Status) { s.Complete = false })
 }
 

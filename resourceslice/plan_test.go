@@ -93,6 +93,10 @@ func (m *model) complete() (names []string, ok bool) {
 func (m *model) apply(d *desired, p *plan, rng *rand.Rand, stop int) bool {
 	m.t.Helper()
 	was, wasComplete := m.complete()
+	left := 0
+	for _, phase := range p.phases {
+		left += len(phase)
+	}
 	for _, phase := range p.phases {
 		for _, i := range rng.Perm(len(phase)) {
 			if stop--; stop < 0 {
@@ -100,6 +104,10 @@ func (m *model) apply(d *desired, p *plan, rng *rand.Rand, stop int) bool {
 			}
 			m.write(d, p, phase[i])
 			m.check(p, was, wasComplete)
+			left--
+			if _, ok := m.complete(); ok && p.window && left > 0 {
+				m.t.Errorf("the pool is complete %d writes before it is what is wanted", left)
+			}
 		}
 	}
 	for _, group := range p.deletes {

@@ -1,0 +1,100 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package resourceslice
+
+import (
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// written makes a record of a slice.
+func written(name, uid, resourceVersion string) *record {
+	return &record{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(uid), ResourceVersion: resourceVersion}, id: testID}
+}
+
+func TestOwnWritesCorrectTheStore(t *testing.T) {
+	for name, tc := range map[string]struct {
+		write  func(*ownWrites)
+		stored []*record
+		seen   string // the store's resource version
+		after  time.Duration
+		want   []string // name/uid/resource version
+	}{
+		"nothing written": {func(*ownWrites) {}, []*record{written("a", "1", "5")}, "9", 0, []string{"a/1/5"}},
+		"created, not delivered": {
+			func(o *ownWrites) { o.wrote(written("a", "1", "12")) }, nil, "9", 0, []string{"a/1/12"},
+		},
+		"created, delivered": {
+			func(o *ownWrites) { o.wrote(written("a", "1", "12")) }, []*record{written("a", "1", "12")}, "12", 0, []string{"a/1/12"},
+		},
+		"created, and deleted by others since": {
+			func(o *ownWrites) { o.wrote(written("a", "1", "12")) }, nil, "13", 0, nil,
+		},
+		"updated, not delivered": {
+			func(o *ownWrites) { o.wrote(written("a", "1", "100")) }, []*record{written("a", "1", "99")}, "99", 0, []string{"a/1/100"},
+		},
+		"updated, and by others since": {
+			func(o *ownWrites) { o.wrote(written("a", "1", "10")) }, []*record{written("a", "1", "11")}, "9", 0, []string{"a/1/11"},
+		},
+		"deleted, not delivered": {
+			func(o *ownWrites) { o.gone(written("a", "1", "10")) }, []*record{written("a", "1", "10")}, "11", 0, nil,
+		},
+		"deleted, and made anew by others": {
+			func(o *ownWrites) { o.gone(written("a", "1", "10")) }, []*record{written("a", "2", "12")}, "12", 0, []string{"a/2/12"},
+		},
+		"deleted before it was delivered": {
+			func(o *ownWrites) { o.wrote(written("a", "1", "10")); o.gone(written("a", "1", "10")) }, nil, "9", 0, nil,
+		},
+		"created, the store doesn't tell": {
+			func(o *ownWrites) { o.wrote(written("a", "1", "12")) }, nil, "", time.Second, []string{"a/1/12"},
+		},
+		"created a while ago, the store doesn't tell": {
+			func(o *ownWrites) { o.wrote(written("a", "1", "12")) }, nil, "", trustAfter + 1, nil,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				o := newOwnWrites()
+				tc.write(&o)
+				time.Sleep(tc.after)
+				for range 2 { // what was settled stays so
+					var got []string
+					for _, rec := range o.apply(testID, slices.Clone(tc.stored), tc.seen) {
+						got = append(got, rec.Name+"/"+string(rec.UID)+"/"+rec.ResourceVersion)
+					}
+					if !slices.Equal(got, tc.want) {
+						t.Errorf("got %v, want %v", got, tc.want)
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestOwnEventsAreNoNews(t *testing.T) {
+	o := newOwnWrites()
+	o.wrote(written("a", "1", "10"))
+	for version, known := range map[string]bool{"9": true, "10": true, "11": false, "100": false} {
+		if o.knows(written("a", "1", version)) != known {
+			t.Errorf("resource version %s: known %v", version, !known)
+		}
+	}
+	if o.knows(written("b", "2", "1")) {
+		t.Error("a slice that was never written is known")
+	}
+	o.deleting(written("a", "1", "10"), true)
+	if !o.knowsDeleted(written("a", "1", "10")) || o.knowsDeleted(written("a", "1", "10")) {
+		t.Error("an own delete is known once")
+	}
+	o.deleting(written("a", "1", "10"), true)
+	o.deleting(written("a", "1", "10"), false)
+	if o.knowsDeleted(written("a", "1", "10")) {
+		t.Error("a delete that did not happen is known")
+	}
+}
