@@ -31,6 +31,23 @@ start() {
   example_pid=$!
 }
 
+# supervise starts a program again until it ends with status 0, as systemd does
+# with Restart=on-failure.
+supervise() {
+  local child status
+  trap 'kill -TERM "$child" 2>/dev/null' TERM
+  while :; do
+    "$@" &
+    child=$!
+    while :; do
+      wait "$child" && status=0 || status=$?
+      kill -0 "$child" 2>/dev/null || break # else a signal came in between
+    done
+    [[ $status -eq 0 ]] && return 0
+    echo "supervisor: exit status $status"
+  done
+}
+
 # stop ends it as a service manager would.
 stop() {
   kill -TERM "$example_pid"
@@ -92,6 +109,8 @@ admin=$("$dir/controlplane" kubeconfig --name="$cluster")
 
 . hack/demo/node.sh
 . hack/demo/pods.sh
+. hack/demo/settings.sh
+. hack/demo/devices.sh
 
 if $keep; then
   say "Still running, until Ctrl-C"
