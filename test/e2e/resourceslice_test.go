@@ -436,6 +436,9 @@ func TestResourceSlice(t *testing.T) {
 	all := gpusFrom(0, 10_000, "b")
 	two.set(gpuDriver, resourceslice.Pool{Devices: all})
 	t.Logf("10,000 devices: %d writes in %v, incomplete for %v", two.last().Writes, two.last().Latency, d.window(gpuDriver, "dra-2"))
+	pod = d.claim(gpuDriver, "dra-2", "", exact)
+	d.scheduled(pod) // the scheduler has seen the whole pool
+	d.finish(pod)
 	for i := range 20 {
 		all[i], all[5000+i] = gpu(i, fmt.Sprint("c", i)), gpu(5000+i, fmt.Sprint("c", i))
 		two.set(gpuDriver, resourceslice.Pool{Devices: all})
