@@ -7,6 +7,7 @@ package process
 
 import (
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -79,7 +80,7 @@ func TestOrder(t *testing.T) {
 	always := corev1.ContainerRestartPolicyAlways
 	sidecar := say("sidecar", `trap "echo end-sidecar >> $OUT; exit 0" TERM; while true; do sleep 1000 & wait; done`)
 	sidecar.RestartPolicy = &always
-	sidecar.StartupProbe = &corev1.Probe{ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"sh", "-c", "echo probe >> $OUT"}}}}
+	sidecar.StartupProbe = &corev1.Probe{ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"sh", "-c", "grep -q sidecar $OUT && echo probe >> $OUT"}}}}
 	pod := newPod(corev1.RestartPolicyNever, say("app", "echo end-app >> $OUT"))
 	pod.Spec.InitContainers = []corev1.Container{say("first", ""), sidecar, say("second", "")}
 	s := r.await(r.begin(pod), "the end", stopped)
@@ -109,8 +110,22 @@ func TestFailedInitContainerEndsThePod(t *testing.T) {
 
 func TestAdoption(t *testing.T) {
 	r := newRig(t)
-	ref := r.begin(newPod(corev1.RestartPolicyAlways, r.container("a", forever), r.container("b", forever)))
+	// A process that runs has not written yet: it says so when it has.
+	path := filepath.Join(r.root, "wrote")
+	if err := syscall.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	wrote, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer wrote.Close()
+	script := "echo $KUBEWRIGHT_RUN >> $OUT; echo > " + path + "; exec sleep 1000"
+	ref := r.begin(newPod(corev1.RestartPolicyAlways, r.container("a", script), r.container("b", script)))
 	before := r.await(ref, "all to run", allRunning)
+	if _, err := io.ReadFull(wrote, make([]byte, 2)); err != nil {
+		t.Fatal(err)
+	}
 	for range 3 {
 		r.restart()
 		list, err := r.List(t.Context())
