@@ -25,7 +25,7 @@ import (
 )
 
 var (
-	soakSeeds = flag.Int("soak.seeds", 40, "how many random worlds TestSoak lives through")
+	soakSeeds = flag.Int("soak.seeds", 100, "how many random worlds TestSoak lives through")
 	soakSeed  = flag.Uint64("soak.seed", 0, "the one seed that TestSoak lives through")
 	soakSteps = flag.Int("soak.steps", 150, "how many steps TestSoak takes in each world")
 )
@@ -39,7 +39,11 @@ func TestSoak(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) { soak(t, *soakSeed) })
 		return
 	}
-	for seed := range uint64(*soakSeeds) {
+	seeds := *soakSeeds
+	if testing.Short() {
+		seeds = min(seeds, 20)
+	}
+	for seed := range uint64(seeds) {
 		t.Run(fmt.Sprint(seed+1), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { soak(t, seed+1) })
 		})

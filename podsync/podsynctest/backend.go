@@ -189,13 +189,15 @@ func (b *Backend) after(in *instance, d time.Duration, f func()) {
 	if in.timer != nil {
 		in.timer.Stop()
 	}
-	in.timer = time.AfterFunc(d, func() {
+	var timer *time.Timer
+	timer = time.AfterFunc(d, func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		if b.pods[in.ref.UID] == in {
+		if b.pods[in.ref.UID] == in && in.timer == timer {
 			f()
 		}
 	})
+	in.timer = timer
 }
 
 // report tells those that watch.
@@ -218,6 +220,7 @@ func (b *Backend) Exit(uid types.UID, code int32) bool {
 	return b.with(uid, func(in *instance) {
 		if in.timer != nil && in.kill.IsZero() {
 			in.timer.Stop() // it was about to run, and has ended instead
+			in.timer = nil
 		}
 		b.end(in, code)
 		b.report(in)
