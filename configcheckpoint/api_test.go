@@ -10,6 +10,7 @@ import (
 	"iter"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -146,7 +147,7 @@ func testVerdictOnDeadDisk(t *testing.T) {
 	n := proven(t, "A")
 	n.delivers("B")
 	n.restarts()
-	n.disk.broken = errReadOnly
+	n.disk.breaks(errReadOnly)
 	if err := n.c.Verdict(nil); !errors.Is(err, errReadOnly) {
 		t.Errorf("a promotion that could not be written: %v", err)
 	}
@@ -169,13 +170,13 @@ func TestRejectionIsWrittenLater(t *testing.T) { synctest.Test(t, testRejectionI
 func testRejectionIsWrittenLater(t *testing.T) {
 	n := hot(t, "A", takesAll)
 	n.delivers("B")
-	n.disk.broken = errReadOnly
+	n.disk.breaks(errReadOnly)
 	if err := n.c.Verdict(errors.New("ill")); !errors.Is(err, errReadOnly) {
 		t.Fatal(err)
 	}
 	synctest.Wait()
 	n.is("A", isFalse, PhaseRolledBack, ReasonUnhealthy)
-	n.disk.broken = nil
+	n.disk.breaks(nil)
 	n.delivers("C") // any commit takes it along
 	n.delivers("A")
 	n.delivers("B")
@@ -419,7 +420,7 @@ func testLateDisk(t *testing.T) {
 	}()
 	n.goes(time.Hour)
 	n.runs()
-	late.mounted = true
+	late.mounted.Store(true)
 	n.goes(storeRetry().Cap)
 	n.restarts()
 	n.is("A", isTrue, PhaseGood, ReasonGood)
@@ -427,11 +428,11 @@ func testLateDisk(t *testing.T) {
 
 type lateDisk struct {
 	fsys
-	mounted bool
+	mounted atomic.Bool
 }
 
 func (d *lateDisk) open() error {
-	if !d.mounted {
+	if !d.mounted.Load() {
 		return errors.New("no such device")
 	}
 	return d.fsys.open()

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -162,10 +163,10 @@ func testAdmitWaits(t *testing.T) {
 	n.start()
 	n.delivers("B")
 	n.is("A", isTrue, PhaseGood, ReasonWaiting)
-	before := n.disk.steps
+	before := n.disk.changes()
 	n.goes(3*time.Minute - time.Second)
 	n.is("A", isTrue, PhaseGood, ReasonWaiting)
-	if n.disk.steps != before {
+	if n.disk.changes() != before {
 		t.Error("the disk was written before it was admitted")
 	}
 	n.goes(time.Second)
@@ -211,9 +212,9 @@ func TestAdmitWithoutAnswer(t *testing.T) { synctest.Test(t, testAdmitWithoutAns
 func testAdmitWithoutAnswer(t *testing.T) {
 	n := proven(t, "A")
 	n.stop(nil)
-	answers := false
+	var answers atomic.Bool
 	n.cfg.Admit = func(ctx context.Context, _ Payload) (time.Duration, error) {
-		if answers {
+		if answers.Load() {
 			return 0, nil
 		}
 		<-ctx.Done()
@@ -226,7 +227,7 @@ func testAdmitWithoutAnswer(t *testing.T) {
 	n.stop(nil)
 	n.start()
 	n.delivers("B")
-	answers = true
+	answers.Store(true)
 	n.goes(2 * DefaultCallTimeout)
 	n.restarts()
 	n.is("B", isTrue, PhaseTrial, ReasonTrial)

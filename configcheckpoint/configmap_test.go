@@ -260,7 +260,7 @@ func testMetadataOnlyEditIsIgnored(t *testing.T) {
 	n.start()
 	n.restarts()
 	n.goes(DefaultSoak)
-	before := n.disk.steps
+	before := n.disk.changes()
 	apitest.Edit(s, "kube-system", "agent", func(cm *corev1.ConfigMap) {
 		cm.Labels = map[string]string{"edited": "yes"}
 		cm.Annotations = map[string]string{"edited": "yes"}
@@ -271,7 +271,7 @@ func testMetadataOnlyEditIsIgnored(t *testing.T) {
 	n.goes(time.Hour)
 	n.runs()
 	n.is("A", isTrue, PhaseGood, ReasonGood)
-	if n.disk.steps != before {
+	if n.disk.changes() != before {
 		t.Error("the store was written")
 	}
 }

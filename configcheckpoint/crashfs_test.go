@@ -12,6 +12,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync"
 )
 
 // crashFS is a file system in memory that knows what a power cut would leave
@@ -26,9 +27,10 @@ type crashFS struct {
 	pending []nameChange      // changes of names not flushed, oldest first
 
 	steps     int
-	crashAt   int            // panic before this step; 0: never
-	fail      map[int]error  // steps that fail
-	broken    error          // what every step fails with, or nil
+	crashAt   int           // panic before this step; 0: never
+	fail      map[int]error // steps that fail
+	mu        sync.Mutex
+	broken    error          // what every step fails with, or nil; mu guards it
 	flushing  *inode         // the file that the step to come would flush
 	overwrote []byte         // what flushing held before
 	calls     map[string]int // by kind, to be counted
@@ -89,6 +91,8 @@ var _ fsys = (*crashFS)(nil)
 // step counts a change, and crashes or fails there if it is to. It returns
 // whether the change is to be made.
 func (m *crashFS) step(kind string) (bool, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	m.steps++
 	if m.steps == m.crashAt {
 		panic(crashed{})
@@ -105,6 +109,21 @@ func (m *crashFS) step(kind string) (bool, error) {
 	}
 	m.calls[kind]++
 	return true, nil
+}
+
+// changes returns how many there were. Unlike the fields it may be called while
+// a process runs.
+func (m *crashFS) changes() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.steps
+}
+
+// breaks has every change fail from now on, or with nil none.
+func (m *crashFS) breaks(err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.broken = err
 }
 
 func (m *crashFS) missing(op, name string) error {

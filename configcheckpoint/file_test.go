@@ -1,6 +1,8 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
+//go:build unix
+
 package configcheckpoint
 
 import (

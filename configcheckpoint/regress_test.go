@@ -38,9 +38,9 @@ func testPromotionWithoutRestart(t *testing.T) {
 func TestLastKnownGoodIsWrittenOnce(t *testing.T) { synctest.Test(t, testLastKnownGoodIsWrittenOnce) }
 func testLastKnownGoodIsWrittenOnce(t *testing.T) {
 	n := proven(t, "A")
-	before := n.disk.steps
+	before := n.disk.changes()
 	n.goes(30 * 24 * time.Hour)
-	if after := n.disk.steps; after != before {
+	if after := n.disk.changes(); after != before {
 		t.Errorf("%d changes of the disk in a month", after-before)
 	}
 }
@@ -107,9 +107,9 @@ func testRestartDoesNotResetOrExtendTrial(t *testing.T) {
 	for attempt := 2; attempt <= 3; attempt++ {
 		n.kill()
 		n.start()
-		before := n.disk.steps
+		before := n.disk.changes()
 		n.delivers("B")
-		if n.disk.steps != before {
+		if n.disk.changes() != before {
 			t.Error("the delivery of what runs was written")
 		}
 		if s := n.c.Status(); s.Attempt != attempt {
@@ -412,7 +412,7 @@ func testDowngradeDoesNotOverwrite(t *testing.T) {
 	}
 	file := n.disk.names[slotNames()[1-n.c.store.cur]]
 	file.data, file.durable = slot, slot
-	before := n.disk.steps
+	before := n.disk.changes()
 	n.start()
 	if n.active.Config != "A" || n.active.Role != RoleLastKnownGood {
 		t.Errorf("%+v", n.active)
@@ -422,7 +422,7 @@ func testDowngradeDoesNotOverwrite(t *testing.T) {
 	n.goes(time.Hour)
 	n.runs()
 	n.stop(nil)
-	if n.disk.steps != before {
+	if n.disk.changes() != before {
 		t.Errorf("the store was changed")
 	}
 	// And one whose fields mean something else.
@@ -536,7 +536,7 @@ func testReadOnlyRefusesUnproven(t *testing.T) {
 	n := proven(t, "A")
 	n.delivers("B")
 	synctest.Wait()
-	n.disk.broken = errReadOnly
+	n.disk.breaks(errReadOnly)
 	n.restarts()
 	n.is("A", isFalse, PhaseDegraded, ReasonStoreReadOnly)
 	n.delivers("B")
@@ -544,7 +544,7 @@ func testReadOnlyRefusesUnproven(t *testing.T) {
 	n.goes(24 * time.Hour)
 	n.runs()
 	n.is("A", isFalse, PhaseDegraded, ReasonStoreReadOnly)
-	n.disk.broken = nil
+	n.disk.breaks(nil)
 	n.goes(storeRetry().Cap)
 	n.restarts()
 	if n.active.Config != "C" && n.active.Config != "B" || !n.active.Trial {
