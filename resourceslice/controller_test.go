@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/features"
 	featurestesting "k8s.io/client-go/features/testing"
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/kubewright/kubewright/internal/apitest"
 	"github.com/kubewright/kubewright/resourceslice"
@@ -207,6 +208,43 @@ func TestStopClosesTheWindow(t *testing.T) {
 		r.halt()
 		if got := r.generations(); len(got) != 9 || got[0] != "2/9" || got[8] != "2/9" {
 			t.Errorf("generations and counts %v", got)
+		}
+	})
+}
+
+// meddler is a webhook that changes a label.
+type meddler struct{ http.RoundTripper }
+
+func (m meddler) RoundTrip(req *http.Request) (*http.Response, error) {
+	if req.Body != nil {
+		body, err := io.ReadAll(req.Body)
+		if err != nil {
+			return nil, err
+		}
+		text := strings.ReplaceAll(string(body), `"ours":"y"`, `"ours":"z"`)
+		req = req.Clone(req.Context())
+		req.Body, req.ContentLength = io.NopCloser(strings.NewReader(text)), int64(len(text))
+	}
+	return m.RoundTripper.RoundTrip(req)
+}
+
+// TestWebhookThatMeddles: what is written is never what is read, and that is no
+// reason to write all the time.
+func TestWebhookThatMeddles(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start(func(cfg *resourceslice.Config) {
+			rc := r.s.Config(r.user)
+			rc.ContentType = "application/json"
+			rc.Wrap(func(rt http.RoundTripper) http.RoundTripper { return meddler{rt} })
+			cfg.Client, cfg.Labels = kubernetes.NewForConfigOrDie(rc), map[string]string{"ours": "y"}
+		})
+		r.set(pools(device(1, "a")))
+		r.settle(time.Hour)
+		if n := len(r.s.Requests(apitest.Match{Verb: "create,update", Resource: "resourceslices"})); n < 4 || n > 120 {
+			t.Errorf("%d writes in an hour", n)
+		}
+		if n := len(r.reported()); n != 1 {
+			t.Errorf("reported %v", r.reported())
 		}
 	})
 }

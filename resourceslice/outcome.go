@@ -35,6 +35,9 @@ func (j *job) failed(r result) time.Duration {
 	if _, ok := errors.AsType[*ownerError](r.err); ok {
 		policy = ownerBackoff
 	}
+	if errors.Is(r.err, errDiverges) {
+		policy = divergeBackoff
+	}
 	wait := max(policy.Delay(j.w.failures), r.after)
 	j.w.retryAt = time.Now().Add(wait)
 	waiting := apierr.Classify(r.err) == apierr.NotFound // the owner doesn't exist yet

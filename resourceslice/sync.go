@@ -5,6 +5,7 @@ package resourceslice
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -36,9 +37,14 @@ const (
 
 var (
 	retryBackoff = backoff.Policy{Base: 50 * time.Millisecond, Cap: 30 * time.Second}
+	// divergeBackoff is for what somebody else has to mend.
+	divergeBackoff = backoff.Policy{Base: time.Second, Cap: 5 * time.Minute}
 	// ownerBackoff is for an owner that doesn't exist yet.
 	ownerBackoff = backoff.Policy{Base: time.Second, Cap: 30 * time.Second}
 )
+
+// errDiverges is what comes of a webhook that changes what it is shown.
+var errDiverges = errors.New("resourceslice: the API server keeps something else than it was sent")
 
 // job is one look at a pool. While a worker has it, nobody else has the same
 // pool.
@@ -84,14 +90,19 @@ func (c *Controller) sync(ctx context.Context, id PoolID) {
 		j.w.revision, j.w.began = j.asked.Revision, time.Now()
 		j.w.forget(j.want)
 	}
-	for quick := 0; ; {
+	for quick, rounds := 0, 0; ; {
 		r := j.try()
+		if r.written {
+			rounds++
+		}
 		switch {
 		case r.done:
 			return
 		case r.again && quick < quickRetries:
 			quick++
 			continue
+		case rounds > quickRetries:
+			r.err = errDiverges
 		case r.progress:
 			quick = 0
 			continue
@@ -166,6 +177,7 @@ type result struct {
 	done     bool          // nothing more to do now
 	again    bool          // somebody else was faster: plan anew
 	progress bool          // something was done: plan anew
+	written  bool          // all that was planned was
 	err      error         // try again later
 	after    time.Duration // so much later, at least; with err nil: later is no failure
 }

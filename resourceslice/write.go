@@ -106,7 +106,7 @@ func (j *job) execute(p *plan) result {
 			return r
 		}
 	}
-	return result{progress: true}
+	return result{progress: true, written: true}
 }
 
 // compactedBy notes that a plan gets rid of many pages.
