@@ -1,0 +1,185 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package configcheckpoint
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+)
+
+// image is one thing that a crash could leave.
+type image struct {
+	what  string
+	files map[string][]byte // nil data: a directory
+}
+
+// boot returns the file system after the machine was booted on an image.
+func (m *crashFS) boot(i image) *crashFS {
+	fresh := newCrashFS()
+	fresh.off, fresh.acked, fresh.attempted, fresh.crashed = m.off, m.acked, slices.Clone(m.attempted), true
+	for name, data := range i.files {
+		node := &inode{dir: data == nil, data: data, durable: data}
+		fresh.names[name], fresh.durable[name] = node, node
+	}
+	return fresh
+}
+
+// powerCut returns every image that a power cut now could leave. In the weak
+// model any of the changes of names not flushed may have reached the disk, in
+// the ordered one a beginning of them, as with a journal; the weak images
+// include the ordered ones.
+func (m *crashFS) powerCut(weak bool) []image {
+	var images []image
+	seen := map[string]bool{}
+	for _, kept := range m.keptChanges(weak) {
+		names := maps.Clone(m.durable)
+		for i, c := range m.pending {
+			if kept&(1<<i) != 0 {
+				c.apply(names)
+			}
+		}
+		for _, files := range fileImages(reachable(names)) {
+			what := fmt.Sprintf("names %b of %d, %s", kept, len(m.pending), describe(files))
+			if !seen[what] {
+				seen[what] = true
+				images = append(images, image{what, files})
+			}
+		}
+	}
+	return images
+}
+
+// keptChanges returns sets of pending changes as bits.
+func (m *crashFS) keptChanges(weak bool) []int {
+	var sets []int
+	if weak {
+		for set := range 1 << len(m.pending) {
+			sets = append(sets, set)
+		}
+		return sets
+	}
+	for n := range len(m.pending) + 1 {
+		sets = append(sets, 1<<n-1)
+	}
+	return sets
+}
+
+// reachable drops what lies in a directory that is not there.
+func reachable(names map[string]*inode) map[string]*inode {
+	kept := map[string]*inode{}
+	for name, node := range names {
+		if name == "." || names["."] != nil && (path.Dir(name) == "." || names[path.Dir(name)] != nil) {
+			kept[name] = node
+		}
+	}
+	return kept
+}
+
+// fileImages returns the contents that the files may have: for each dirty one
+// in turn everything that can be left of it, with the others old and new.
+func fileImages(names map[string]*inode) []map[string][]byte {
+	settled := func(dirty func(*inode) []byte) map[string][]byte {
+		files := map[string][]byte{}
+		for name, node := range names {
+			switch {
+			case node.dir:
+				files[name] = nil
+			case node.dirty():
+				files[name] = append([]byte{}, dirty(node)...)
+			default:
+				files[name] = append([]byte{}, node.data...)
+			}
+		}
+		return files
+	}
+	older := settled(func(n *inode) []byte { return n.durable })
+	newer := settled(func(n *inode) []byte { return n.data })
+	images := []map[string][]byte{older, newer}
+	for name, node := range names {
+		if !node.dirty() {
+			continue
+		}
+		for _, torn := range tornImages(node.durable, node.data) {
+			files := maps.Clone(newer)
+			files[name] = torn
+			images = append(images, files)
+		}
+	}
+	return images
+}
+
+// tornImages returns what can be left of a file between two contents.
+func tornImages(before, after []byte) [][]byte {
+	longer := func(b []byte) []byte {
+		return append(bytes.Clone(b), make([]byte, max(len(before), len(after))-len(b))...)
+	}
+	o, n := longer(before), longer(after)
+	images := [][]byte{{}, make([]byte, len(n))}
+	for _, cut := range []int{1, 90, 300, 512, 4096} {
+		if cut <= 0 || cut >= len(n) {
+			continue
+		}
+		images = append(images,
+			append([]byte{}, n[:cut]...),                                      // short
+			append(append([]byte{}, n[:cut]...), make([]byte, len(n)-cut)...), // zero tail
+			append(append([]byte{}, n[:cut]...), o[cut:]...),
+			append(append([]byte{}, o[:cut]...), n[cut:]...),
+		)
+	}
+	return images
+}
+
+// killed returns what the next process finds when this one is killed now: the
+// kernel lives on, with everything written and what of it is flushed. A write
+// that flushes in the same call is completed by the kernel, or cut short at a
+// page and flushed as far as it got.
+func (m *crashFS) killed() []*crashFS {
+	if m.flushing == nil || m.off.oneCall {
+		return []*crashFS{m.clone(nil)}
+	}
+	torn := append(bytes.Clone(m.flushing.data[:4096]), m.overwrote[min(4096, len(m.overwrote)):]...)
+	return []*crashFS{m.clone(m.flushing.data), m.clone(torn)}
+}
+
+// clone copies the file system; what is being flushed then holds flushed.
+func (m *crashFS) clone(flushed []byte) *crashFS {
+	fresh := newCrashFS()
+	fresh.off, fresh.acked, fresh.attempted, fresh.crashed = m.off, m.acked, slices.Clone(m.attempted), true
+	copies := map[*inode]*inode{nil: nil}
+	clone := func(node *inode) *inode {
+		if copies[node] == nil && node != nil {
+			c := *node
+			if node == m.flushing && flushed != nil {
+				c.data, c.durable = flushed, flushed
+			}
+			copies[node] = &c
+		}
+		return copies[node]
+	}
+	for name, node := range m.names {
+		fresh.names[name] = clone(node)
+	}
+	for name, node := range m.durable {
+		fresh.durable[name] = clone(node)
+	}
+	for _, c := range m.pending {
+		c.node = clone(c.node)
+		fresh.pending = append(fresh.pending, c)
+	}
+	return fresh
+}
+
+// describe sums up the files of an image.
+func describe(files map[string][]byte) string {
+	var parts []string
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		parts = append(parts, fmt.Sprintf("%s %d %.4x", name, len(files[name]), sha256.Sum256(files[name])))
+	}
+	return strings.Join(parts, ", ")
+}

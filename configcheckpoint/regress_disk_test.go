@@ -1,0 +1,240 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package configcheckpoint
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// TestRolledBackStaysSoWhateverComes: what is rejected and assigned
+// stays so, whatever comes to the door.
+func TestRolledBackStaysSoWhateverComes(t *testing.T) {
+	synctest.Test(t, testRolledBackStaysSoWhateverComes)
+}
+func testRolledBackStaysSoWhateverComes(t *testing.T) {
+	n := proven(t, "A")
+	n.delivers("B")
+	n.restarts()
+	if err := n.c.Verdict(errors.New("ill")); err != nil {
+		t.Fatal(err)
+	}
+	n.restarts()
+	for range 3 {
+		for _, bad := range []string{"bad 1", "bad 2", "bad 3", "bad 4", "bad 5", "bad 6"} {
+			n.delivers(bad)
+		}
+	}
+	n.delivers("B")
+	n.goes(time.Hour)
+	n.runs()
+	n.stop(nil)
+	n.start()
+	n.is("A", isFalse, PhaseRolledBack, ReasonUnhealthy)
+}
+
+// TestHangingHealthRollsBack: what hangs is no less ill than what fails, also
+// if it ignores its context.
+func TestHangingHealthRollsBack(t *testing.T) {
+	for name, health := range map[string]func(context.Context, chan struct{}) error{
+		"until its deadline": func(ctx context.Context, _ chan struct{}) error { <-ctx.Done(); return ctx.Err() },
+		"for ever":           func(_ context.Context, release chan struct{}) error { <-release; return nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				release := make(chan struct{})
+				defer close(release)
+				n := proven(t, "A")
+				n.cfg.Trial.Health = func(ctx context.Context) error { return health(ctx, release) }
+				n.delivers("B")
+				n.restarts()
+				n.goes(5 * time.Minute)
+				n.restarts()
+				n.is("A", isFalse, PhaseRolledBack, ReasonUnhealthy)
+			})
+		})
+	}
+}
+
+// TestPanicInDecodeIsOneAttempt: at the door it is one rejection; in another build, which
+// finds the payload on the disk, it is one start.
+func TestPanicInDecodeIsOneAttempt(t *testing.T) { synctest.Test(t, testPanicInDecodeIsOneAttempt) }
+func testPanicInDecodeIsOneAttempt(t *testing.T) {
+	n := proven(t, "A")
+	n.cfg.Codec.Decode = func(data []byte) (string, error) {
+		if string(data) != "A" {
+			panic("out of range")
+		}
+		return string(data), nil
+	}
+	n.delivers("B") // by a process whose Decode is well
+	n.restarts()
+	n.is("A", isFalse, PhaseRolledBack, ReasonDecodeFailed)
+	n.delivers("C")
+	n.runs()
+	n.is("A", isFalse, PhaseRolledBack, ReasonDecodeFailed)
+	if s := n.c.Status(); !strings.Contains(s.Message, "panic: out of range") {
+		t.Error(s.Message)
+	}
+}
+
+// TestDowngradeDoesNotOverwrite: a record of a newer version kept an older
+// program from booting.
+func TestDowngradeDoesNotOverwrite(t *testing.T) { synctest.Test(t, testDowngradeDoesNotOverwrite) }
+func testDowngradeDoesNotOverwrite(t *testing.T) {
+	n := proven(t, "A")
+	n.kill()
+	newer := n.c.store.rec
+	newer.Schema, newer.MinReader, newer.Gen = recordSchema+1, recordSchema+1, newer.Gen+1
+	slot, err := encodeSlot(newer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := n.disk.names[slotNames()[1-n.c.store.cur]]
+	file.data, file.durable = slot, slot
+	before := n.disk.changes()
+	n.start()
+	if n.active.Config != "A" || n.active.Role != RoleLastKnownGood {
+		t.Errorf("%+v", n.active)
+	}
+	n.is("A", isFalse, PhaseDegraded, ReasonStoreTooNew)
+	n.delivers("B")
+	n.goes(time.Hour)
+	n.runs()
+	n.stop(nil)
+	if n.disk.changes() != before {
+		t.Errorf("the store was changed")
+	}
+	// And one whose fields mean something else.
+	text := []byte(`{"schema":9,"minReader":9,"gen":99,"assigned":"elsewhere","lastKnownGood":[1]}`)
+	framed := frame(text)
+	file.data, file.durable = framed, framed
+	n.start()
+	n.is("default", isFalse, PhaseDegraded, ReasonStoreTooNew)
+}
+
+// TestSigtermWhileHealthyNotCounted: a clean stop of a healthy process is not a failed start, and any
+// other stop is.
+func TestSigtermWhileHealthyNotCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { testStops(t, nil, nil, 1) })
+}
+func TestSigtermWhileUnhealthyCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { testStops(t, errors.New("ill"), nil, 2) })
+}
+func TestFailureOfTheAgentCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { testStops(t, nil, errors.New("port is taken"), 2) })
+}
+func testStops(t *testing.T, health, why error, want int) {
+	n := proven(t, "A")
+	n.cfg.Trial.Health = func(context.Context) error { return health }
+	n.delivers("B")
+	n.restarts()
+	n.goes(30 * time.Second)
+	n.stop(why)
+	n.start()
+	if s := n.c.Status(); s.Attempt != want {
+		t.Errorf("start %d, want %d", s.Attempt, want)
+	}
+	if why == nil {
+		return
+	}
+	n.stop(why)
+	n.start()
+	n.stop(why)
+	n.start()
+	n.is("A", isFalse, PhaseRolledBack, ReasonCrashLoop)
+	if s := n.c.Status(); !strings.Contains(s.Message, "the last one said: "+why.Error()) {
+		t.Error(s.Message)
+	}
+}
+
+// TestRejectReasonReachesCondition: the reason was "see the log".
+func TestRejectReasonReachesCondition(t *testing.T) {
+	synctest.Test(t, testRejectReasonReachesCondition)
+}
+func testRejectReasonReachesCondition(t *testing.T) {
+	n := proven(t, "A")
+	n.delivers("bad 1")
+	c := n.c.Status().Condition("ConfigOK")
+	if c.Type != "ConfigOK" || c.Status != corev1.ConditionFalse || c.Reason != "DecodeFailed" || !strings.Contains(c.Message, "bad from the start") {
+		t.Errorf("%+v", c)
+	}
+	// The setter is one of package nodestatus without its import.
+	type setter func(context.Context, *corev1.Node) error
+	var set setter = n.c.NodeCondition("ConfigOK")
+	node := &corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: "Ready"}}}}
+	for range 2 {
+		if err := set(t.Context(), node); err != nil || len(node.Status.Conditions) != 2 || node.Status.Conditions[1] != c {
+			t.Errorf("%+v, %v", node.Status.Conditions, err)
+		}
+	}
+	n.stop(nil)
+	n.start() // the reason is remembered with the rejection
+	n.delivers("bad 1")
+	if again := n.c.Status().Condition("ConfigOK"); again.Reason != "DecodeFailed" || !strings.Contains(again.Message, "bad from the start") {
+		t.Errorf("%+v", again)
+	}
+}
+
+// TestTransitionTimeStable: the transition time moved with every sync that
+// failed.
+func TestTransitionTimeStable(t *testing.T) { synctest.Test(t, testTransitionTimeStable) }
+func testTransitionTimeStable(t *testing.T) {
+	n := proven(t, "A")
+	n.goes(time.Hour)
+	n.delivers("bad 1")
+	since := n.c.Status().Since
+	if since != time.Now() {
+		t.Errorf("the transition is dated %v, want now", since)
+	}
+	reports := len(n.seen)
+	for range 100 {
+		n.goes(10 * time.Second)
+		n.yields(arrival{err: errors.New("no connection")})
+		n.delivers("bad 1")
+	}
+	if got := n.c.Status().Since; got != since {
+		t.Errorf("the transition time moved by %v", got.Sub(since))
+	}
+	if grown := len(n.seen) - reports; grown != 200 {
+		t.Errorf("%d reports of 200 changes", grown)
+	}
+	reports = len(n.seen)
+	for range 100 {
+		n.goes(10 * time.Second)
+		n.delivers("bad 1")
+	}
+	if grown := len(n.seen) - reports; grown != 0 {
+		t.Errorf("%d reports of no change", grown)
+	}
+}
+
+// TestReadOnlyRefusesUnproven: what can't be counted is not started, because it
+// could take the process down for ever.
+func TestReadOnlyRefusesUnproven(t *testing.T) { synctest.Test(t, testReadOnlyRefusesUnproven) }
+func testReadOnlyRefusesUnproven(t *testing.T) {
+	n := proven(t, "A")
+	n.delivers("B")
+	synctest.Wait()
+	n.disk.breaks(errReadOnly)
+	n.restarts()
+	n.is("A", isFalse, PhaseDegraded, ReasonStoreReadOnly)
+	n.delivers("B")
+	n.delivers("C")
+	n.goes(24 * time.Hour)
+	n.runs()
+	n.is("A", isFalse, PhaseDegraded, ReasonStoreReadOnly)
+	n.disk.breaks(nil)
+	n.goes(storeRetry().Cap)
+	n.restarts()
+	if n.active.Config != "C" && n.active.Config != "B" || !n.active.Trial {
+		t.Errorf("%+v", n.active)
+	}
+}
