@@ -53,17 +53,10 @@ func TestPodRunsToItsEnd(t *testing.T) {
 	}
 }
 
-func TestRestartsWithBackoff(t *testing.T) {
+func TestRestarts(t *testing.T) {
 	r := newRig(t)
 	ref := r.begin(newPod(corev1.RestartPolicyAlways, r.container("c", "exit 1")))
-	s := r.await(ref, "a third restart that is held back", func(s podsync.State) bool {
-		c := s.Status.ContainerStatuses[0]
-		return c.RestartCount >= 3 && c.State.Waiting != nil && c.State.Waiting.Reason == "CrashLoopBackOff"
-	})
-	c := s.Status.ContainerStatuses[0]
-	if last := c.LastTerminationState.Terminated; last == nil || last.ExitCode != 1 {
-		t.Errorf("its last state is %+v", c.LastTerminationState)
-	}
+	s := r.await(ref, "a third restart", func(s podsync.State) bool { return s.Status.ContainerStatuses[0].RestartCount >= 3 })
 	if s.Stopped {
 		t.Error("it counts as stopped")
 	}
@@ -74,13 +67,32 @@ func TestRestartsWithBackoff(t *testing.T) {
 	}
 }
 
+func TestBackoffShows(t *testing.T) {
+	r := newRigWith(t, Backoff{Initial: time.Hour})
+	ref := r.begin(newPod(corev1.RestartPolicyAlways, r.container("c", "exit 1")))
+	held := func(s podsync.State) bool {
+		c := s.Status.ContainerStatuses[0]
+		return c.State.Waiting != nil && c.State.Waiting.Reason == "CrashLoopBackOff"
+	}
+	check := func(s podsync.State) {
+		t.Helper()
+		c := s.Status.ContainerStatuses[0]
+		if last := c.LastTerminationState.Terminated; last == nil || last.ExitCode != 1 || c.RestartCount != 1 || s.Stopped {
+			t.Errorf("after one restart at once the container is %+v", c)
+		}
+	}
+	check(r.await(ref, "the second restart to be held back", held))
+	r.restart() // which does not cut it short
+	check(r.await(ref, "it to be held back still", held))
+}
+
 func TestOrder(t *testing.T) {
 	r := newRig(t)
 	say := func(name, then string) corev1.Container { return r.container(name, "echo "+name+" >> $OUT; "+then) }
 	always := corev1.ContainerRestartPolicyAlways
 	sidecar := say("sidecar", `trap "echo end-sidecar >> $OUT; exit 0" TERM; while true; do sleep 1000 & wait; done`)
 	sidecar.RestartPolicy = &always
-	sidecar.StartupProbe = &corev1.Probe{ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"sh", "-c", "grep -q sidecar $OUT && echo probe >> $OUT"}}}}
+	sidecar.StartupProbe = &corev1.Probe{TimeoutSeconds: 60, ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"sh", "-c", "grep -q sidecar $OUT && echo probe >> $OUT"}}}}
 	pod := newPod(corev1.RestartPolicyNever, say("app", "echo end-app >> $OUT"))
 	pod.Spec.InitContainers = []corev1.Container{say("first", ""), sidecar, say("second", "")}
 	s := r.await(r.begin(pod), "the end", stopped)
@@ -223,7 +235,7 @@ func TestHooksAndProbes(t *testing.T) {
 	t.Run("liveness", func(t *testing.T) {
 		r := newRig(t)
 		c := r.container("c", `echo $KUBEWRIGHT_RUN > $OUT; exec sleep 1000`)
-		c.LivenessProbe = &corev1.Probe{FailureThreshold: 1, ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{
+		c.LivenessProbe = &corev1.Probe{FailureThreshold: 1, TimeoutSeconds: 60, ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{
 			Command: []string{"sh", "-c", `case $(cat $OUT) in */0) exit 1;; esac`},
 		}}}
 		ref := r.begin(newPod(corev1.RestartPolicyAlways, c))

@@ -40,18 +40,22 @@ const patience = time.Minute
 // rig is a Provider that is watched, with an API server for what pods refer to.
 type rig struct {
 	*testing.T
-	api  *apitest.Server
-	root string
+	api     *apitest.Server
+	root    string
+	backoff Backoff
 	*Provider
 	stop func() // ends the watch
 
 	mu     sync.Mutex
-	seen   map[types.UID][]podsync.State
 	change chan struct{} // closed at the next report
 }
 
 func newRig(t *testing.T) *rig {
-	r := &rig{T: t, api: apitest.New(apitest.Options{}), root: t.TempDir(), seen: map[types.UID][]podsync.State{}, change: make(chan struct{})}
+	return newRigWith(t, Backoff{Initial: 10 * time.Millisecond, Max: 20 * time.Millisecond})
+}
+
+func newRigWith(t *testing.T, backoff Backoff) *rig {
+	r := &rig{T: t, api: apitest.New(apitest.Options{}), root: t.TempDir(), backoff: backoff, change: make(chan struct{})}
 	r.open()
 	t.Cleanup(func() {
 		r.stopAll()
@@ -64,7 +68,7 @@ func newRig(t *testing.T) *rig {
 	return r
 }
 
-// config is that of a provider with quick restarts.
+// config is that of a provider.
 func config(t testing.TB, api *apitest.Server, path string) Config {
 	root, err := Lock(path)
 	if err != nil {
@@ -78,14 +82,15 @@ func config(t testing.TB, api *apitest.Server, path string) Config {
 	return Config{
 		Root: root, Environment: env, HostIP: "127.0.0.1",
 		Allocatable: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("10"), corev1.ResourceCPU: resource.MustParse("2")},
-		Backoff:     Backoff{Initial: 10 * time.Millisecond, Max: 20 * time.Millisecond},
 	}
 }
 
 // open begins with what is in the folder, as a new kubelet does.
 func (r *rig) open() {
 	r.Helper()
-	p, err := Open(context.Background(), config(r, r.api, r.root))
+	cfg := config(r, r.api, r.root)
+	cfg.Backoff = r.backoff
+	p, err := Open(context.Background(), cfg)
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -113,10 +118,9 @@ func (r *rig) restart() {
 	r.open()
 }
 
-func (r *rig) note(s podsync.State) {
+func (r *rig) note(podsync.State) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.seen[s.UID] = append(r.seen[s.UID], s)
 	close(r.change)
 	r.change = make(chan struct{})
 }
