@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"reflect"
+	"slices"
 	"testing"
 	"time"
 
@@ -86,9 +87,16 @@ func TestEveryFieldChangesTheHash(t *testing.T) {
 		content := func() string {
 			s := &resourcev1.ResourceSlice{Spec: spec}
 			rec := e.record(s)
-			return fmt.Sprint(rec.id, rec.generation, rec.count, rec.nodeName, rec.head, rec.devices, rec.sets, rec.taints)
+			text := fmt.Sprint(rec.id, rec.generation, rec.count, rec.nodeName, rec.head, rec.taints)
+			for _, li := range slices.Concat(rec.devices, rec.sets) {
+				text += fmt.Sprint(li.name, li.hash)
+			}
+			return text
 		}
 		before := content()
+		if content() != before {
+			t.Fatal("the content of the same slice is another one")
+		}
 		changes[i]()
 		if content() == before {
 			t.Errorf("a change of %s is not seen", path)

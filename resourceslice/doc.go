@@ -52,9 +52,9 @@
 //     others are undone after a second. When that somebody doesn't give in,
 //     repairs come less and less often, up to five minutes apart.
 //
-// The informer's store holds records of some ten bytes per device in place of
-// the objects, and pools are kept in their encoded form: 100,000 devices take
-// some 40 MB.
+// The informer's store holds records, names and hashes, in place of the objects,
+// and pools are kept in their encoded form: 100,000 devices of seven attributes
+// take some 45 MB. A Set that changes nothing takes a microsecond per device.
 //
 // Slices belong to Config.Owner, usually the Node. Nothing is created before
 // that exists; when it was deleted and made anew, slices get the new owner.

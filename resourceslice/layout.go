@@ -155,7 +155,7 @@ func keep(items []item, refused map[hash]bool, live []*record, of func(*record) 
 		}
 		replaced[it.name] = true
 		if ok {
-			kept = append(kept, item{name: li.name, hash: li.hash, traits: &traits{advanced: li.advanced, consumes: li.consumes}})
+			kept = append(kept, item{name: li.name, hash: li.hash, traits: li.traits})
 		}
 	}
 	return kept, replaced

@@ -33,10 +33,9 @@ type record struct {
 
 // liveItem is a device or a counter set as it is on the API server.
 type liveItem struct {
-	name     string
-	hash     hash
-	advanced bool
-	consumes []string
+	name    string
+	hash    hash
+	*traits // nil for a device without any
 }
 
 // record makes the record of a slice. It keeps no part of the slice but
@@ -57,7 +56,7 @@ func (e *encoder) record(s *resourcev1.ResourceSlice) *record {
 	}
 	for i := range s.Spec.Devices {
 		it := e.liveDevice(&s.Spec.Devices[i])
-		r.devices[i] = liveItem{name: it.name, hash: it.hash, advanced: it.isAdvanced(), consumes: it.counterSets()}
+		r.devices[i] = liveItem{name: it.name, hash: it.hash, traits: it.traits}
 		r.taints = append(r.taints, it.timesOfTaints()...)
 	}
 	for i := range s.Spec.SharedCounters {
