@@ -22,7 +22,10 @@ import (
 	"github.com/kubewright/kubewright/internal/apitest"
 )
 
-var sizes = flag.Bool("all-sizes", false, "compare with 100,000 devices too, which takes minutes")
+var (
+	large = flag.Bool("100k", false, "compare with 100,000 devices instead of 1,000 and 10,000; a case takes a minute or two")
+	only  = flag.String("only", "", "compare in this `case` only")
+)
 
 func TestMain(m *testing.M) {
 	utilruntime.ErrorHandlers = utilruntime.ErrorHandlers[:1]
@@ -95,14 +98,17 @@ func (o outcome) String() string {
 
 func TestCompare(t *testing.T) {
 	counts := []int{1000, 10_000}
-	if *sizes {
-		counts = append(counts, 100_000)
+	if *large {
+		counts = []int{100_000}
 	}
 	for _, n := range counts {
 		out := tabwriter.NewWriter(t.Output(), 0, 0, 2, ' ', tabwriter.AlignRight)
 		fmt.Fprintf(out, "%d devices\t%s: writes\ttook\tincomplete\t%s: writes\ttook\tincomplete\t\n", n, peerNames[0], peerNames[1])
 		var first map[string]outcome
 		for _, c := range changes {
+			if *only != "" && c.name != *only {
+				continue
+			}
 			got := make(map[string]outcome)
 			first = make(map[string]outcome)
 			for _, name := range peerNames {
