@@ -39,7 +39,7 @@ var nodeGeneral = []rbacv1.PolicyRule{
 // Authorize implements Authorizer.
 func (nodeRules) Authorize(s *Server, r Request) (bool, string) {
 	ok, reason := authorizeNode(s, r)
-	if reason != "" {
+	if reason != "" && s.minor >= 37 { // the union of authorizers names them
 		reason = "node: " + reason
 	}
 	return ok, reason

@@ -27,7 +27,7 @@ func validatePod(w *write, obj, old runtime.Object) field.ErrorList {
 	o := old.(*corev1.Pod)
 	switch w.r.Subresource {
 	case "status":
-		return validatePodStatus(p, o)
+		return validatePodStatus(w, p, o)
 	case "":
 		return append(validatePodSpec(&p.Spec), validatePodChange(&p.Spec, &o.Spec)...)
 	case "ephemeralcontainers":
@@ -137,7 +137,7 @@ func validateEphemeral(s, o []corev1.EphemeralContainer) (errs field.ErrorList) 
 	return errs
 }
 
-func validatePodStatus(p, o *corev1.Pod) (errs field.ErrorList) {
+func validatePodStatus(w *write, p, o *corev1.Pod) (errs field.ErrorList) {
 	path := field.NewPath("status")
 	if p.Status.ObservedGeneration < 0 {
 		errs = append(errs, field.Invalid(path.Child("observedGeneration"), p.Status.ObservedGeneration, "must be a non-negative integer"))
@@ -145,7 +145,7 @@ func validatePodStatus(p, o *corev1.Pod) (errs field.ErrorList) {
 	if p.Status.QOSClass != o.Status.QOSClass {
 		errs = append(errs, field.Invalid(path.Child("qosClass"), p.Status.QOSClass, apivalidation.FieldImmutableErrorMsg))
 	}
-	if n := p.Status.NominatedNodeName; n != "" && n != o.Status.NominatedNodeName && o.Spec.NodeName != "" {
+	if n := p.Status.NominatedNodeName; n != "" && n != o.Status.NominatedNodeName && o.Spec.NodeName != "" && w.s.minor >= 35 {
 		errs = append(errs, field.Forbidden(path.Child("nominatedNodeName"), "may not be set on pods that are already bound to a node"))
 	}
 	errs = append(errs, validateTransition(p.Status.ContainerStatuses, o.Status.ContainerStatuses, &o.Spec, path.Child("containerStatuses"))...)

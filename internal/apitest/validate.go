@@ -21,19 +21,26 @@ import (
 func (k *kind) check(w *write, obj, old runtime.Object) field.ErrorList {
 	var errs field.ErrorList
 	if old == nil || !metaEqual(metaOf(obj), metaOf(old)) {
-		errs = k.checkMeta(obj, old)
+		errs = k.checkMeta(w, obj, old)
 	}
 	if k.validate != nil {
 		errs = append(errs, k.validate(w, obj, old)...)
 	}
+	if w.s.minor < 37 {
+		return errs
+	}
 	return unique(errs)
 }
 
-func (k *kind) checkMeta(obj, old runtime.Object) field.ErrorList {
+func (k *kind) checkMeta(w *write, obj, old runtime.Object) field.ErrorList {
 	path := field.NewPath("metadata")
 	errs := apivalidation.ValidateObjectMetaAccessor(metaOf(obj), k.namespaced, k.validName, path)
 	if old != nil {
-		errs = append(errs, apivalidation.ValidateObjectMetaAccessorUpdate(metaOf(obj), metaOf(old), path)...)
+		changes := apivalidation.ValidateObjectMetaAccessorUpdate(metaOf(obj), metaOf(old), path)
+		errs = append(errs, changes...)
+		if w.s.minor < 37 {
+			errs = append(errs, changes...) // older servers say it twice
+		}
 	}
 	if k.stored().Group != coordinationv1.GroupName {
 		for i, f := range metaOf(obj).GetFinalizers() {
