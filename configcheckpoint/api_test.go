@@ -203,4 +203,19 @@ func testForget(t *testing.T) {
 	if s := n.c.Status(); s.Attempt != 1 {
 		t.Errorf("start %d, want 1", s.Attempt)
 	}
+	// What was rejected at the door is looked at again, too.
+	n.c.cfg.Codec.Validate = func(text string) error {
+		if text == "C" {
+			return errors.New("no such device")
+		}
+		return nil
+	}
+	n.delivers("C")
+	n.is("B", isFalse, PhaseTrial, ReasonValidationFailed)
+	n.c.cfg.Codec.Validate = nil // the device has been plugged in
+	if err := n.c.Forget(ref("C").Digest); err != nil {
+		t.Fatal(err)
+	}
+	n.restarts()
+	n.is("C", isTrue, PhaseTrial, ReasonTrial)
 }

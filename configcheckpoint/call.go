@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -17,14 +18,20 @@ var errAbandoned = errors.New("did not return when its deadline had passed")
 
 // calls runs functions of the embedder that take a context. One that does not
 // return in time is left behind, because the loop that must roll back a bad
-// configuration can't wait for what that configuration has hung.
+// configuration can't wait for what that configuration has hung. It is not
+// called again before it has returned.
 type calls struct{ pending sync.WaitGroup }
 
 // start runs f under a context with a deadline. The channel yields its error,
-// or errAbandoned soon after the deadline.
-func (c *calls) start(ctx context.Context, timeout time.Duration, f func(context.Context) error) <-chan error {
+// or errAbandoned soon after the deadline. busy is set while f runs; where it
+// is set already f is not called, and the error is errAbandoned.
+func (c *calls) start(ctx context.Context, timeout time.Duration, busy *atomic.Bool, f func(context.Context) error) <-chan error {
 	// Room for both senders: the one that comes second is never read.
 	result := make(chan error, 2)
+	if !busy.CompareAndSwap(false, true) {
+		result <- errAbandoned
+		return result
+	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	abandoned := time.AfterFunc(timeout+abandonAfter, func() {
 		result <- fmt.Errorf("%w, after %v", errAbandoned, timeout)
@@ -33,6 +40,7 @@ func (c *calls) start(ctx context.Context, timeout time.Duration, f func(context
 		defer cancel()
 		_, err := guard(func() (struct{}, error) { return struct{}{}, f(ctx) })
 		abandoned.Stop()
+		busy.Store(false)
 		result <- err
 	})
 	return result
@@ -42,8 +50,8 @@ func (c *calls) start(ctx context.Context, timeout time.Duration, f func(context
 const abandonAfter = time.Second
 
 // do runs f like start and waits for it. It returns soon after ctx is done.
-func (c *calls) do(ctx context.Context, timeout time.Duration, f func(context.Context) error) error {
-	result := c.start(ctx, timeout, f)
+func (c *calls) do(ctx context.Context, timeout time.Duration, busy *atomic.Bool, f func(context.Context) error) error {
+	result := c.start(ctx, timeout, busy, f)
 	select {
 	case err := <-result:
 		return err

@@ -86,6 +86,7 @@ type Controller[T any] struct {
 	sit      situation
 	unsaved  bool // sit.rec holds such a rejection
 	diverged bool // something else than active is to run
+	forgot   bool // the last payload may be looked at in another light
 	news     []func(observer)
 	untidy   error // of the last prune
 	// storeFailures counts the commits that failed in a row.
@@ -169,8 +170,8 @@ func (c *Controller[T]) Verdict(failure error) error {
 }
 
 // Forget removes the rejection of a configuration, so that it may be tried
-// again: at once where it is still what the source asks for, otherwise when it
-// is delivered. It returns nil where there is none.
+// again: at once where it is assigned or what the source delivered last,
+// otherwise when it is delivered. It returns nil where there is none.
 func (c *Controller[T]) Forget(d Digest) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -183,6 +184,7 @@ func (c *Controller[T]) Forget(d Digest) error {
 		r, forgot = forget(r, d)
 		return r, forgot
 	})
+	c.forgot = c.forgot || forgot
 	if err == nil && forgot && c.sit.rec.Assigned != nil && c.sit.rec.Assigned.Digest == d && c.sit.running.Digest != d {
 		c.diverged = true
 	}

@@ -112,7 +112,7 @@ func (m *machine) deliver(text string) error {
 		delete(m.starts, text)
 	}
 	m.last = text
-	m.l.payload = Payload{Data: data, Name: "test", Version: "1"}
+	m.l.payload = &Payload{Data: data, Name: "test", Version: "1"}
 	m.l.retryStore(true)
 	m.l.delivered(context.Background())
 	if m.fs.off.keepOlder {

@@ -17,7 +17,7 @@ import (
 // the same is to be looked at again, or 0 where it is settled. It runs on
 // Run's goroutine.
 func (l *loop[T]) delivered(ctx context.Context) time.Duration {
-	c, p := l.c, l.payload
+	c, p := l.c, *l.payload
 	ref := Ref{Name: tidy(p.Name, maxName), Version: tidy(p.Version, maxVersion), Size: len(p.Data), Time: time.Now()}
 	if p.Data != nil {
 		ref.Digest = DigestOf(p.Data)
@@ -103,7 +103,7 @@ func (l *loop[T]) inspect(ctx context.Context, ref Ref, p Payload, proven bool) 
 		return nil, 0
 	}
 	var wait time.Duration
-	err := l.calls.do(ctx, c.cfg.CallTimeout, func(ctx context.Context) error {
+	err := l.calls.do(ctx, c.cfg.CallTimeout, &l.busy.admit, func(ctx context.Context) error {
 		w, err := c.cfg.Admit(ctx, Payload{Data: bytes.Clone(p.Data), Name: p.Name, Version: p.Version})
 		if err == nil {
 			wait = w

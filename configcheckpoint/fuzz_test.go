@@ -191,7 +191,7 @@ func FuzzDeliver(f *testing.F) {
 		if err := m.boot(); err != nil {
 			t.Fatal(err)
 		}
-		m.l.payload = Payload{Data: data, Name: name, Version: version}
+		m.l.payload = &Payload{Data: data, Name: name, Version: version}
 		m.l.delivered(t.Context())
 		if m.c.sit.store != nil {
 			t.Errorf("%v", m.c.sit.store)

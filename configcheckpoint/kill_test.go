@@ -83,7 +83,7 @@ func childCommit(dir string) error {
 	}
 	l := &loop[string]{c: c, again: stoppedTimer(), store: stoppedTimer(), check: stoppedTimer()}
 	for n := c.store.rec.Gen; ; n++ {
-		l.payload = Payload{Data: []byte(fmt.Sprint("config ", n)), Name: "child"}
+		l.payload = &Payload{Data: []byte(fmt.Sprint("config ", n)), Name: "child"}
 		l.delivered(context.Background())
 		if c.sit.store != nil {
 			return c.sit.store

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -17,10 +18,11 @@ import (
 type loop[T any] struct {
 	c       *Controller[T]
 	calls   calls
+	busy    struct{ health, admit, apply atomic.Bool }
 	streaks errorStreaks
 
 	deliveries chan arrival
-	payload    Payload     // the last one
+	payload    *Payload    // the last one; nil before the first
 	again      *time.Timer // to look at payload once more
 
 	store    *time.Timer // to write again what could not be written
@@ -144,6 +146,7 @@ func (l *loop[T]) run(ctx context.Context) error {
 			return nil
 		case <-beat.C:
 		case <-c.wake:
+			l.lookAgain(ctx)
 		case a := <-l.deliveries:
 			l.arrived(ctx, a)
 		case <-l.again.C:
@@ -176,7 +179,7 @@ func (l *loop[T]) arrived(ctx context.Context, a arrival) {
 		return
 	}
 	l.streaks.source.OK(ctx, "The source delivers again")
-	l.payload = a.payload
+	l.payload = &a.payload
 	l.look(ctx)
 	c.ready.Mark()
 }
@@ -186,6 +189,18 @@ func (l *loop[T]) look(ctx context.Context) {
 	l.again.Stop()
 	if wait := l.delivered(ctx); wait > 0 {
 		l.again.Reset(wait)
+	}
+}
+
+// lookAgain looks at the last payload once more if Forget asks for it.
+func (l *loop[T]) lookAgain(ctx context.Context) {
+	c := l.c
+	c.mu.Lock()
+	forgot := c.forgot
+	c.forgot = false
+	c.mu.Unlock()
+	if forgot && l.payload != nil {
+		l.look(ctx)
 	}
 }
 
@@ -265,7 +280,7 @@ func (l *loop[T]) apply(ctx context.Context) error {
 		if err != nil {
 			return errors.Join(ErrRestart, err)
 		}
-		err = l.calls.do(ctx, c.cfg.CallTimeout, func(ctx context.Context) error { return c.cfg.Apply(ctx, found.active) })
+		err = l.calls.do(ctx, c.cfg.CallTimeout, &l.busy.apply, func(ctx context.Context) error { return c.cfg.Apply(ctx, found.active) })
 		c.mu.Lock()
 		switch {
 		case err == nil:

@@ -33,7 +33,7 @@ func (l *loop[T]) startCheck(ctx context.Context) {
 		return
 	}
 	if l.checked == nil {
-		l.checked = l.calls.start(ctx, l.c.cfg.CallTimeout, health)
+		l.checked = l.calls.start(ctx, l.c.cfg.CallTimeout, &l.busy.health, health)
 	}
 }
 
