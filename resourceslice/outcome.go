@@ -98,6 +98,9 @@ func (j *job) noteRepair() {
 		return
 	}
 	j.repair = true
+	if time.Since(j.w.unsure) < lateWrites {
+		return // it may be an own write that has landed late
+	}
 	j.c.mu.Lock()
 	j.p.repairs++
 	j.p.repaired = time.Now()

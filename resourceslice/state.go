@@ -79,6 +79,7 @@ type work struct {
 	invalid   *InvalidError
 	taken     map[string]bool
 	compacted time.Time
+	unsure    time.Time // when a write failed last that may have been stored
 	writes    int       // since it was complete
 	window    time.Time // since when it is incomplete by our doing; zero if it isn't
 	lost      time.Duration

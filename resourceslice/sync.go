@@ -22,6 +22,9 @@ const (
 	contentionAfter  = 3
 	contentionWindow = 5 * time.Minute
 	maxRepairDelay   = 5 * time.Minute
+	// lateWrites is for how long after a write without an answer changes may be
+	// its doing: the API server gives up on it after a minute.
+	lateWrites = 2 * time.Minute
 	// forbiddenRetry is how often what is forbidden is tried again.
 	forbiddenRetry = time.Minute
 	// refusedRetry is how often content is sent again that the API server has
