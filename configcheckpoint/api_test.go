@@ -171,8 +171,9 @@ func testRejectionIsWrittenLater(t *testing.T) {
 	}
 	synctest.Wait()
 	n.is("A", isFalse, PhaseRolledBack, ReasonUnhealthy)
+	n.goes(time.Hour)
 	n.disk.breaks(nil)
-	n.delivers("C") // any commit takes it along
+	n.goes(storeRetry().Cap)
 	n.delivers("A")
 	n.delivers("B")
 	n.is("A", isFalse, PhaseGood, ReasonUnhealthy)

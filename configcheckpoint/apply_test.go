@@ -232,3 +232,26 @@ func testAdmitWithoutAnswer(t *testing.T) {
 	n.restarts()
 	n.is("B", isTrue, PhaseTrial, ReasonTrial)
 }
+
+// TestHotApplyWaitsForDisk: what can't be counted is not applied, and what runs
+// is not applied again and again meanwhile.
+func TestHotApplyWaitsForDisk(t *testing.T) { synctest.Test(t, testHotApplyWaitsForDisk) }
+func testHotApplyWaitsForDisk(t *testing.T) {
+	n := proven(t, "A")
+	n.delivers("B")
+	n.disk.breaks(errReadOnly)
+	n.cfg.Apply = func(_ context.Context, a Active[string]) error {
+		if a.Config == "A" {
+			t.Error("what runs was applied again")
+		}
+		n.active = a
+		return nil
+	}
+	n.restarts()
+	n.is("A", isFalse, PhaseDegraded, ReasonStoreReadOnly)
+	n.goes(24 * time.Hour)
+	n.is("A", isFalse, PhaseDegraded, ReasonStoreReadOnly)
+	n.disk.breaks(nil)
+	n.goes(storeRetry().Cap)
+	n.is("B", isTrue, PhaseTrial, ReasonTrial)
+}

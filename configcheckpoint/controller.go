@@ -246,11 +246,12 @@ func (c *Controller[T]) notify() {
 // errorStreaks say once what fails, and once that it works again.
 type errorStreaks struct{ source, store, other report.Streak }
 
-// retries are the delays after failures in a row.
+// sourceRetry is the pause after errors of the source in a row.
 func sourceRetry() backoff.Policy {
 	return backoff.Policy{Base: 200 * time.Millisecond, Cap: 10 * time.Second}
 }
 
+// storeRetry is the pause after commits in a row that failed.
 func storeRetry() backoff.Policy {
 	return backoff.Policy{Base: 10 * time.Second, Cap: 10 * time.Minute}
 }

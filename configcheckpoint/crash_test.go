@@ -113,7 +113,7 @@ func (m *machine) deliver(text string) error {
 	}
 	m.last = text
 	m.l.payload = &Payload{Data: data, Name: "test", Version: "1"}
-	m.l.retryStore(true)
+	m.l.retryStore()
 	m.l.delivered(context.Background())
 	if m.fs.off.keepOlder {
 		m.pruneToNewest()

@@ -26,6 +26,7 @@ type loop[T any] struct {
 	again      *time.Timer // to look at payload once more
 
 	store    *time.Timer // to write again what could not be written
+	waiting  bool        // for that timer
 	storeErr error       // to be reported
 
 	check   *time.Timer  // the next check of the trial
@@ -129,7 +130,6 @@ func (l *loop[T]) run(ctx context.Context) error {
 	c := l.c
 	beat := time.NewTicker(c.cfg.CallTimeout)
 	defer beat.Stop()
-	l.retryStore(false) // Boot has just tried
 	for {
 		c.progress.Beat()
 		if ctx.Err() != nil {
@@ -137,6 +137,7 @@ func (l *loop[T]) run(ctx context.Context) error {
 		}
 		err := l.converge(ctx)
 		l.followTrial()
+		l.followStore()
 		l.publish(ctx)
 		if err != nil {
 			return err
@@ -152,7 +153,7 @@ func (l *loop[T]) run(ctx context.Context) error {
 		case <-l.again.C:
 			l.look(ctx)
 		case <-l.store.C:
-			l.retryStore(true)
+			l.retryStore()
 		case <-l.check.C:
 			l.startCheck(ctx)
 		case err := <-l.checked:
@@ -204,26 +205,40 @@ func (l *loop[T]) lookAgain(ctx context.Context) {
 	}
 }
 
-// retryStore writes what could not be written before, or, with again false,
-// arranges for that. Where it kept the assigned configuration from being
-// started that is tried again.
-func (l *loop[T]) retryStore(again bool) {
+// followStore arranges for what could not be written to be written again, and
+// for the start that could not be recorded to be made.
+func (l *loop[T]) followStore() {
+	c := l.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if l.waiting || !c.blocked() && !c.unsaved && c.store.opened {
+		return
+	}
+	c.storeFailures++
+	l.waiting = true
+	l.store.Reset(storeRetry().Delay(c.storeFailures))
+}
+
+// blocked reports whether the assigned configuration was not started because
+// that could not be recorded. Callers hold mu.
+func (c *Controller[T]) blocked() bool {
+	return c.sit.skipped != nil && transientStore(c.sit.skipped.Reason)
+}
+
+// retryStore is the next try.
+func (l *loop[T]) retryStore() {
 	c := l.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	defer c.refresh()
-	blocked := c.sit.skipped != nil && transientStore(c.sit.skipped.Reason)
+	l.waiting = false
+	blocked := c.blocked()
 	if !blocked && !c.unsaved && c.store.opened {
-		return
+		return // something else has been written meanwhile, and this with it
 	}
-	if again {
-		if err := l.writeAgain(); err == nil {
-			c.diverged = c.diverged || blocked
-			return
-		}
+	if err := l.writeAgain(); err == nil {
+		c.diverged = c.diverged || blocked
 	}
-	c.storeFailures++
-	l.store.Reset(storeRetry().Delay(c.storeFailures))
 }
 
 // writeAgain opens the store where Boot could not, and commits what is known.
@@ -275,11 +290,20 @@ func (l *loop[T]) restart(want Ref) error {
 // embedder until one is taken.
 func (l *loop[T]) apply(ctx context.Context) error {
 	c := l.c
-	for {
+	for failed := false; ; failed = true {
 		found, err := c.resolve(ctx)
 		if err != nil {
 			return errors.Join(ErrRestart, err)
 		}
+		c.mu.Lock()
+		if !failed && found.active.Ref.Digest == c.sit.running.Digest {
+			// What is to run can't be started, and what runs is next in line.
+			c.sit.skipped = found.skipped
+			c.refresh()
+			c.mu.Unlock()
+			return nil
+		}
+		c.mu.Unlock()
 		err = l.calls.do(ctx, c.cfg.CallTimeout, &l.busy.apply, func(ctx context.Context) error { return c.cfg.Apply(ctx, found.active) })
 		c.mu.Lock()
 		switch {
