@@ -35,6 +35,7 @@ type container struct {
 	attempt  int           // the number of the newest run, from 0; -1: none
 	waited   time.Duration // how long it was held back
 	run      *shim.Run     // nil unless it runs
+	env      []string      // that it was started with; nil if an earlier process did
 	status   shim.Status   // what its files say
 	previous *shim.Exit    // how the run before it has ended
 	message  string        // that the newest run has left
@@ -88,6 +89,10 @@ func (c *container) load() error {
 	}
 	if c.status.Exit != nil {
 		c.noteExit()
+		// The shim may be about to end: then nothing is left for sure.
+		if run, err := shim.Open(dir); err == nil {
+			_ = run.Follow(c.pod.ctx, func() {})
+		}
 		return nil
 	}
 	// It runs, unless its FIFO says otherwise.
@@ -167,9 +172,10 @@ func (c *container) fork(attempt int, waited time.Duration, env podenv.Environme
 	if err := record.Write(filepath.Join(dir, "run.json"), runRecord{waited}); err != nil {
 		return nil, err
 	}
+	c.env = c.environ(env.Strings())
 	return shim.Start(dir, shim.Command{
 		Args: append(slices.Clip(env.Command), env.Args...),
-		Env:  c.environ(env.Strings()),
+		Env:  c.env,
 		Dir:  c.workingDir(),
 		Log:  c.log(attempt),
 		CPUs: cpus,

@@ -28,6 +28,7 @@ import (
 // any goroutine.
 type target struct {
 	spec *corev1.Container
+	env  []string // nil: that of the process
 	pid  int
 	dir  string // for what is run in the container
 	work string // its working directory
@@ -35,7 +36,7 @@ type target struct {
 }
 
 func (c *container) target() target {
-	return target{c.Container, c.status.Running.PID, c.dir, c.workingDir(), c.pod.provider.cfg.HostIP}
+	return target{c.Container, c.env, c.status.Running.PID, c.dir, c.workingDir(), c.pod.provider.cfg.HostIP}
 }
 
 // hook runs a lifecycle hook.
@@ -126,9 +127,12 @@ func seconds(n, byDefault int32) time.Duration {
 
 // exec runs a command with the environment of the container.
 func (t *target) exec(ctx context.Context, command []string) error {
-	environ, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(t.pid), "environ"))
-	if err != nil {
-		return err
+	env := t.env
+	if env == nil {
+		var err error
+		if env, err = shim.Environ(ctx, t.pid); err != nil {
+			return err
+		}
 	}
 	dir, err := os.MkdirTemp(t.dir, execPrefix)
 	if err != nil {
@@ -137,7 +141,7 @@ func (t *target) exec(ctx context.Context, command []string) error {
 	defer func() { _ = os.RemoveAll(dir) }()
 	run, err := shim.Start(dir, shim.Command{
 		Args:  command,
-		Env:   strings.Split(strings.TrimSuffix(string(environ), "\x00"), "\x00"),
+		Env:   env,
 		Dir:   t.work,
 		Log:   filepath.Join(dir, "log"),
 		Bound: true,

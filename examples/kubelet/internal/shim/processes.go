@@ -7,6 +7,7 @@ package shim
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,15 +20,53 @@ import (
 // sweep kills all processes that have the run of this folder in their
 // environment, and returns when there are none.
 func sweep(ctx context.Context, dir string) error {
+	// A process that dies has no environment any more, but may still have files
+	// and ports.
+	dying := map[int]string{} // when it was started, by its number
 	for {
-		found, err := marked(func(run string) bool { return run == dir }, func(p *os.Process) { _ = p.Kill() })
-		if err != nil || len(found) == 0 {
+		found, err := marked(func(run string) bool { return run == dir }, func(p *os.Process) {
+			if st, ok := readStat(p.Pid); ok {
+				dying[p.Pid] = st.started
+			}
+			_ = p.Kill()
+		})
+		if err != nil {
 			return err
+		}
+		for pid, started := range dying {
+			if st, ok := readStat(pid); !ok || st.started != started || st.dead() {
+				delete(dying, pid)
+			}
+		}
+		if len(found)+len(dying) == 0 {
+			return nil
 		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(10 * time.Millisecond): // for them to die
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// Environ returns the environment of a command that runs, by its number. It is for
+// a command that an earlier process has started: nobody has written it down, since
+// it may hold secrets.
+func Environ(ctx context.Context, pid int) ([]string, error) {
+	for {
+		text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "environ"))
+		if err != nil {
+			return nil, err
+		}
+		// A process has none for a moment while it executes another program.
+		env := strings.Split(strings.TrimSuffix(string(text), "\x00"), "\x00")
+		if slices.ContainsFunc(env, func(v string) bool { return strings.HasPrefix(v, variable+"=") }) {
+			return env, nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("process %d does not show its environment: %w", pid, ctx.Err())
+		case <-time.After(10 * time.Millisecond):
 		}
 	}
 }
@@ -93,8 +132,7 @@ func killChildren() error {
 	}
 	self := os.Getpid()
 	for _, pid := range pids {
-		stat, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
-		if err == nil && parent(string(stat)) == self {
+		if st, ok := readStat(pid); ok && st.parent == self {
 			// Nobody but this process can reap it, so the number is still its own.
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}
@@ -102,20 +140,31 @@ func killChildren() error {
 	return nil
 }
 
-// parent returns the number of the parent in a /proc/PID/stat. The name of the
-// program in it may hold anything, so the fields are counted from its end.
-func parent(stat string) int {
-	at := strings.LastIndexByte(stat, ')')
-	if at < 0 {
-		return -1
-	}
-	fields := strings.Fields(stat[at+1:])
-	if len(fields) < 2 {
-		return -1
-	}
-	ppid, err := strconv.Atoi(fields[1])
+// stat is what /proc/PID/stat says of a process.
+type stat struct {
+	state   string
+	parent  int
+	started string // in clock ticks since the machine was
+}
+
+// dead reports whether only the number of the process is left, for its parent.
+func (s stat) dead() bool { return s.state == "Z" || s.state == "X" }
+
+func readStat(pid int) (stat, bool) {
+	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
 	if err != nil {
-		return -1
+		return stat{}, false
 	}
-	return ppid
+	return parseStat(string(text))
+}
+
+// parseStat reads a /proc/PID/stat. The name of the program in it may hold
+// anything, so the fields are counted from its end.
+func parseStat(text string) (st stat, ok bool) {
+	fields := strings.Fields(text[strings.LastIndexByte(text, ')')+1:])
+	if len(fields) < 20 {
+		return stat{}, false
+	}
+	parent, err := strconv.Atoi(fields[1])
+	return stat{fields[0], parent, fields[19]}, err == nil
 }

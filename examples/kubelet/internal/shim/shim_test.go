@@ -110,24 +110,22 @@ func (r *rig) exit(run *Run) Exit {
 	return *status.Exit
 }
 
-// gone checks that a process does not run. One that was reaped by init or its
-// kind may be a zombie for a moment.
+// gone checks that a process does not run.
 func (r *rig) gone(pid int) {
 	r.Helper()
-	stat, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
-	if err == nil && !strings.Contains(string(stat), ") Z ") {
-		r.Errorf("process %d still runs: %s", pid, stat)
+	if st, ok := readStat(pid); ok && !st.dead() {
+		r.Errorf("process %d still runs: %+v", pid, st)
 	}
 }
 
-// shimPID returns the parent of a process.
+// shimOf returns the parent of a process.
 func (r *rig) shimOf(pid int) int {
 	r.Helper()
-	stat, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
-	if err != nil {
-		r.Fatal(err)
+	st, ok := readStat(pid)
+	if !ok {
+		r.Fatalf("there is no process %d", pid)
 	}
-	return parent(string(stat))
+	return st.parent
 }
 
 func TestExit(t *testing.T) {
@@ -352,16 +350,20 @@ func TestFollowEndsWithItsContext(t *testing.T) {
 	_ = run.cmd.Wait()
 }
 
-func TestParent(t *testing.T) {
-	for stat, want := range map[string]int{
-		"12 (sh) S 7 12 12 0":       7,
-		"12 (a) b) (c) R 8 12 12 0": 8,
-		"12 (sh) S":                 -1,
-		"":                          -1,
-		"12 (sh) S x":               -1,
+func TestParseStat(t *testing.T) {
+	const rest = " 12 12 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 931966 0 0"
+	for text, want := range map[string]stat{
+		"12 (sh) S 7" + rest:       {"S", 7, "931966"},
+		"12 (a) b) (c) Z 8" + rest: {"Z", 8, "931966"},
+		"12 (sh) S":                {},
+		"":                         {},
+		"12 (sh) S x" + rest:       {},
 	} {
-		if got := parent(stat); got != want {
-			t.Errorf("parent(%q) = %d, want %d", stat, got, want)
+		if got, ok := parseStat(text); ok != (want != stat{}) || ok && got != want {
+			t.Errorf("parseStat(%q) = %+v, %v, want %+v", text, got, ok, want)
 		}
+	}
+	if st, ok := readStat(os.Getpid()); !ok || st.parent != os.Getppid() || st.dead() {
+		t.Errorf("of this process: %+v, %v", st, ok)
 	}
 }
