@@ -5,6 +5,7 @@ package e2e
 
 import (
 	"fmt"
+	"os"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -101,19 +102,24 @@ func TestExampleKubeletCPUs(t *testing.T) {
 	if _, err := r.client.ResourceV1().ResourceClaimTemplates(r.namespace).Create(t.Context(), template, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	pod := r.template("pinned", corev1.RestartPolicyNever, `echo $(grep Cpus_allowed_list /proc/self/status) >> $OUT`)
+	pod := r.template("pinned", corev1.RestartPolicyNever, `echo $(grep Cpus_allowed_list /proc/self/status) >> $OUT; until [ -e $OUT.seen ]; do sleep 0.1; done`)
 	pod.Name = "pinned"
 	pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "cpu", ResourceClaimTemplateName: new("one-cpu")}}
 	pod.Spec.Containers[0].Resources.Claims = []corev1.ResourceClaim{{Name: "cpu"}}
 	if _, err := r.client.CoreV1().Pods(r.namespace).Create(t.Context(), &corev1.Pod{ObjectMeta: pod.ObjectMeta, Spec: pod.Spec}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	r.awaitSucceeded("pinned", 1)
+	r.await("the pod to run", func(pods []*corev1.Pod) bool { return len(pods) == 1 && pods[0].Status.Phase == corev1.PodRunning })
+	// While it runs: a claim is deallocated once its pod has ended.
 	claims, err := r.client.ResourceV1().ResourceClaims(r.namespace).List(t.Context(), metav1.ListOptions{})
 	if err != nil || len(claims.Items) != 1 || claims.Items[0].Status.Allocation == nil {
 		t.Fatalf("%+v, %v", claims, err)
 	}
 	device := claims.Items[0].Status.Allocation.Devices.Results[0].Device
+	if err := os.WriteFile(r.out+".seen", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r.awaitSucceeded("pinned", 1)
 	if line := r.written()[0]; len(line) != 2 || "cpu-"+line[1] != device {
 		t.Errorf("the pod ran with %q, and was given %s", line, device)
 	}

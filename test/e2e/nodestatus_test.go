@@ -353,9 +353,10 @@ func TestNodeStatusForbidden(t *testing.T) {
 	admin := kubernetes.NewForConfigOrDie(cluster.AdminConfig())
 	// The Node exists, with what only an administrator may set.
 	created := createReadyNode(t, admin, name)
-	created.Labels = map[string]string{"node-role.kubernetes.io/worker": "", "node-restriction.kubernetes.io/x": "y"}
-	created.Spec.Taints = []corev1.Taint{{Key: "admin", Effect: corev1.TaintEffectNoExecute}}
-	if _, err := admin.CoreV1().Nodes().Update(t.Context(), created, metav1.UpdateOptions{}); err != nil {
+	// A patch: the controller manager writes to a new Node at the same time.
+	patch := `{"metadata":{"labels":{"node-role.kubernetes.io/worker":"","node-restriction.kubernetes.io/x":"y"}},"spec":{"taints":[{"key":"admin","effect":"NoExecute"}]}}`
+	created, err := admin.CoreV1().Nodes().Patch(t.Context(), created.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	if err != nil {
 		t.Fatal(err)
 	}
 	var reports atomic.Int32
