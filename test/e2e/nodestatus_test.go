@@ -355,8 +355,7 @@ func TestNodeStatusForbidden(t *testing.T) {
 	created := createReadyNode(t, admin, name)
 	// A patch: the controller manager writes to a new Node at the same time.
 	patch := `{"metadata":{"labels":{"node-role.kubernetes.io/worker":"","node-restriction.kubernetes.io/x":"y"}},"spec":{"taints":[{"key":"admin","effect":"NoExecute"}]}}`
-	created, err := admin.CoreV1().Nodes().Patch(t.Context(), created.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
-	if err != nil {
+	if _, err := admin.CoreV1().Nodes().Patch(t.Context(), created.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	var reports atomic.Int32
