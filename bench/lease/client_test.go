@@ -16,6 +16,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -141,7 +142,7 @@ func startComponentHelpers(ctx context.Context, client kubernetes.Interface, nam
 // startKwok starts kwok's controller as kwok does: with its four workers, and
 // leases read from an informer.
 func startKwok(ctx context.Context, client kubernetes.Interface, names []string) error {
-	lw := cache.NewListWatchFromClient(client.CoordinationV1().RESTClient(), "leases", corev1.NamespaceNodeLease, nil)
+	lw := cache.NewListWatchFromClient(client.CoordinationV1().RESTClient(), "leases", corev1.NamespaceNodeLease, fields.Everything())
 	store, informer := cache.NewInformerWithOptions(cache.InformerOptions{ListerWatcher: lw, ObjectType: &coordinationv1.Lease{}, Handler: cache.ResourceEventHandlerFuncs{}})
 	go informer.RunWithContext(ctx)
 	if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
