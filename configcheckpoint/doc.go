@@ -58,6 +58,11 @@
 // configuration brought down; the message of the rejection says how many
 // starts ended with a reboot.
 //
+// Health that comes and goes decides nothing: each failure starts Soak again
+// and each success starts Grace again, so a configuration whose health keeps
+// flapping stays on trial, running, until a verdict or a newer payload. Where
+// flapping must end a trial, let Health fail for as long as it is in doubt.
+//
 // A newer payload replaces the one on trial at once. What a failed trial goes
 // back to is always the last configuration that passed one. When the source
 // returns to that, it runs again without a trial.

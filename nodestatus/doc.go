@@ -101,13 +101,13 @@
 //     and the lease is no longer renewed.
 //   - A setter fails: what it set last stays, and the others go on. Before all
 //     have succeeded once Ready is False with reason StatusSetterFailed.
-//   - The API server is away: retries from 200 ms to 7 s with jitter, for ever,
-//     each call under CallTimeout, Retry-After honoured. After GracePeriod the
-//     Node is read first and then written whole.
-//   - The API server refuses (401, 403, 422): retries from 7 s to 30 s.
-//     Credentials of another node are reported as [IdentityError]. After
-//     GracePeriod Live fails: a lease would vouch for a status that is not
-//     known to anybody.
+//   - The API server is away: retries after 200 ms to 7 s, less up to half of
+//     it at random, for ever, each call under CallTimeout, Retry-After
+//     honoured. After GracePeriod the Node is read first and then written whole.
+//   - The API server refuses (401, 403, 422): retries after 7 s to 30 s, less up
+//     to half of it at random. Credentials of another node are reported as
+//     [IdentityError]. After GracePeriod Live fails: a lease would vouch for a
+//     status that is not known to anybody.
 //   - The Node is deleted: [DeletedPolicy]. A 404 that is not about the Node,
 //     such as a proxy's, is not taken for that.
 //   - The Node is another object: [ReplacedPolicy]. No write lands on it before
