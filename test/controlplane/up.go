@@ -47,6 +47,10 @@ func parseUp(args []string) (upFlags, error) {
 		f.Without = append(f.Without, s)
 		return nil
 	})
+	fs.Func("extra", "a further `instance` of the scheduler or the controller manager, such as kube-scheduler-2, which restart starts; may be repeated", func(s string) error {
+		f.Extra = append(f.Extra, s)
+		return nil
+	})
 	fs.Func("arg", "a further argument of a component, as `COMPONENT=--FLAG=VALUE`; may be repeated", func(s string) error {
 		name, arg, found := strings.Cut(s, "=")
 		if !found {

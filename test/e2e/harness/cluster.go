@@ -125,6 +125,7 @@ func (c *Cluster) Resume(t testing.TB, component string) {
 }
 
 // Restart kills a component if it runs, starts it with the same port, data and arguments, and waits until it is ready, up to 60 s.
+// It is also what starts an instance of Options.Extra.
 func (c *Cluster) Restart(t testing.TB, component string) {
 	t.Helper()
 	c.must(t, request{Op: "restart", Component: component}, nil)

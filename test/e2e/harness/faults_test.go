@@ -93,6 +93,39 @@ func TestFaults(t *testing.T) {
 	})
 }
 
+// TestExtraInstances: two schedulers besides a single process, of which one can be killed without the other.
+func TestExtraInstances(t *testing.T) {
+	needsClusters(t)
+	names := []string{"kube-scheduler-a", "kube-scheduler-b"}
+	c := Start(t, Options{
+		SingleProcess: true, Without: bare.Without, Extra: names,
+		ExtraArgs: map[string][]string{Scheduler: {"--leader-elect=true"}},
+	})
+	instances := func() map[string]Component {
+		m := map[string]Component{}
+		for _, component := range c.Components(t) {
+			m[component.Name] = component
+		}
+		return m
+	}
+	for _, name := range names {
+		if got := instances()[name].State; got != "stopped" {
+			t.Errorf("%s is %q before anybody started it", name, got)
+		}
+		c.Restart(t, name)
+	}
+	c.Kill(t, names[0])
+	got := instances()
+	a, b := got[names[0]], got[names[1]]
+	if a.State != "stopped" || b.State != "running" || b.PID == got[All].PID || a.Port == b.Port || a.Log == b.Log {
+		t.Errorf("after %s was killed: %+v, %+v", names[0], a, b)
+	}
+	c.Restart(t, names[0])
+	if a := instances()[names[0]]; a.State != "running" {
+		t.Errorf("%s is %s after its restart", a.Name, a.State)
+	}
+}
+
 func TestSingleProcess(t *testing.T) {
 	c := Start(t, Options{SingleProcess: true, FeatureGates: map[string]bool{"CoordinatedLeaderElection": false}})
 	client := newClient(t, c.AdminConfig())

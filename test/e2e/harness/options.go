@@ -30,11 +30,14 @@ type Options struct {
 	// Without names components that are not to run: the controller manager, the scheduler. Without the controller manager
 	// there are no default ServiceAccounts, and pods are admitted without one.
 	Without []string
+	// Extra names further instances of the controller manager and the scheduler: "kube-scheduler-2". Each is a process of its own,
+	// with the component's arguments and a port of its own, and does not start with the cluster: Cluster.Restart starts it.
+	Extra []string
 	// FeatureGates are set in all Kubernetes components. For one component use ExtraArgs.
 	FeatureGates map[string]bool
 	// RuntimeConfig says which API versions and resources are served, for example "resource.k8s.io/v1": false.
 	RuntimeConfig map[string]bool
-	// ExtraArgs are further arguments by component, for example "--node-monitor-grace-period=8s" of ControllerManager. They
+	// ExtraArgs are further arguments by component, whose further instances have them too, or by such an instance; for example "--node-monitor-grace-period=8s" of ControllerManager. They
 	// replace those that the harness sets; entries of --feature-gates and --runtime-config are added.
 	ExtraArgs map[string][]string
 	// Audit logs the metadata of every request, for Cluster.AuditEvents.
@@ -52,6 +55,9 @@ func (o Options) arguments() []string {
 	}
 	for _, component := range o.Without {
 		args = append(args, "--without="+component)
+	}
+	for _, instance := range o.Extra {
+		args = append(args, "--extra="+instance)
 	}
 	if len(o.FeatureGates) > 0 {
 		args = append(args, "--feature-gates="+joinBools(o.FeatureGates))

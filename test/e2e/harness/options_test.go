@@ -25,13 +25,14 @@ func TestArguments(t *testing.T) {
 		Version:       "1.36",
 		SingleProcess: true,
 		Without:       []string{Scheduler},
+		Extra:         []string{"kube-scheduler-2"},
 		FeatureGates:  map[string]bool{"B": false, "A": true},
 		RuntimeConfig: map[string]bool{"g/v1": false, "g/v1beta1": true},
 		ExtraArgs:     map[string][]string{ControllerManager: {"--x=1", "--y"}, APIServer: {"--z"}},
 		Audit:         true,
 	}.arguments()
 	want := []string{
-		"up", "--version=1.36", "--single-process", "--without=kube-scheduler", "--feature-gates=A=true,B=false",
+		"up", "--version=1.36", "--single-process", "--without=kube-scheduler", "--extra=kube-scheduler-2", "--feature-gates=A=true,B=false",
 		"--runtime-config=g/v1=false,g/v1beta1=true", "--arg=kube-apiserver=--z",
 		"--arg=kube-controller-manager=--x=1", "--arg=kube-controller-manager=--y", "--audit",
 	}

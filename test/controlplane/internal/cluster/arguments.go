@@ -53,24 +53,34 @@ rules:
 - level: Metadata
 `
 
-// arguments returns the arguments of every component that runs.
+// arguments returns the arguments of every component that runs, and of the further instances.
 func arguments(o Options, l layout) map[string][]string {
 	args := map[string][]string{
 		Etcd:              etcdArguments(l),
 		APIServer:         apiServerArguments(o, l),
-		ControllerManager: controllerManagerArguments(l),
-		Scheduler:         schedulerArguments(l),
+		ControllerManager: controllerManagerArguments(l, ControllerManager),
+		Scheduler:         schedulerArguments(l, Scheduler),
+	}
+	for _, name := range o.Without {
+		delete(args, name)
+	}
+	for _, name := range o.Extra {
+		if componentOf(name) == Scheduler {
+			args[name] = schedulerArguments(l, name)
+		} else {
+			args[name] = controllerManagerArguments(l, name)
+		}
 	}
 	for name := range args {
-		if !slices.Contains(o.running(), name) {
-			delete(args, name)
-			continue
-		}
+		component := componentOf(name)
 		// In a single process the gates are global, and giving them twice is an error.
-		if o.FeatureGates != "" && name != Etcd && (name == APIServer || !o.SingleProcess) {
+		if o.FeatureGates != "" && name != Etcd && (name == APIServer || o.process(name) == name) {
 			args[name] = append(args[name], "--feature-gates="+o.FeatureGates)
 		}
-		args[name] = override(args[name], o.ExtraArgs[name])
+		args[name] = override(args[name], o.ExtraArgs[component])
+		if name != component {
+			args[name] = override(args[name], o.ExtraArgs[name])
+		}
 	}
 	return args
 }
@@ -161,8 +171,8 @@ func apiServerArguments(o Options, l layout) []string {
 	return args
 }
 
-func controllerManagerArguments(l layout) []string {
-	return append(clientArguments(ControllerManager, l),
+func controllerManagerArguments(l layout, name string) []string {
+	return append(clientArguments(l, name),
 		"--use-service-account-credentials",
 		// With the default of 20 requests per second the first default ServiceAccount is seconds late, because every
 		// controller first gets a token.
@@ -175,19 +185,19 @@ func controllerManagerArguments(l layout) []string {
 	)
 }
 
-func schedulerArguments(l layout) []string {
-	return append(clientArguments(Scheduler, l), "--kube-api-qps=500", "--kube-api-burst=1000")
+func schedulerArguments(l layout, name string) []string {
+	return append(clientArguments(l, name), "--kube-api-qps=500", "--kube-api-burst=1000")
 }
 
 // clientArguments are what the controller manager and the scheduler have in common.
-func clientArguments(component string, l layout) []string {
-	kubeconfig := l.file(component + ".kubeconfig")
+func clientArguments(l layout, name string) []string {
+	kubeconfig := l.file(componentOf(name) + ".kubeconfig")
 	return []string{
 		"--kubeconfig=" + kubeconfig,
 		"--authentication-kubeconfig=" + kubeconfig,
 		"--authorization-kubeconfig=" + kubeconfig,
 		"--bind-address=127.0.0.1",
-		fmt.Sprintf("--secure-port=%d", l.ports[component]),
+		fmt.Sprintf("--secure-port=%d", l.ports[name]),
 		"--permit-port-sharing",
 		"--tls-cert-file=" + l.file(servingCert),
 		"--tls-private-key-file=" + l.file(servingKey),

@@ -129,6 +129,50 @@ func TestSingleArguments(t *testing.T) {
 	}
 }
 
+func TestExtraInstances(t *testing.T) {
+	o := Options{
+		SingleProcess: true, Without: []string{ControllerManager, Scheduler}, FeatureGates: "A=true",
+		Extra:     []string{"kube-scheduler-2", "kube-controller-manager-b"},
+		ExtraArgs: map[string][]string{Scheduler: {"--leader-elect=true", "--v=3"}, "kube-scheduler-2": {"--v=4"}},
+	}
+	if err := o.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	l := testLayout
+	l.ports = map[string]int{"kube-scheduler-2": 6, "kube-controller-manager-b": 7}
+	args := arguments(o, l)
+	for name, want := range map[string][]string{
+		"kube-scheduler-2":          {"--secure-port=6", "--kubeconfig=/run/x/kube-scheduler.kubeconfig", "--leader-elect=true", "--v=4", "--feature-gates=A=true"},
+		"kube-controller-manager-b": {"--secure-port=7", "--kubeconfig=/run/x/kube-controller-manager.kubeconfig", "--leader-elect=false", "--use-service-account-credentials"},
+	} {
+		for _, arg := range want {
+			if !slices.Contains(args[name], arg) {
+				t.Errorf("%s: no %s among %q", name, arg, args[name])
+			}
+		}
+	}
+	if slices.Contains(args["kube-scheduler-2"], "--v=3") {
+		t.Errorf("the component's argument is not replaced: %q", args["kube-scheduler-2"])
+	}
+	if args[Scheduler] != nil || args[ControllerManager] != nil {
+		t.Error("arguments of a component that doesn't run")
+	}
+	if got, want := o.starting(), []string{All}; !slices.Equal(got, want) {
+		t.Errorf("%q start, want %q", got, want)
+	}
+	if got, want := o.processes(), []string{All, "kube-scheduler-2", "kube-controller-manager-b"}; !slices.Equal(got, want) {
+		t.Errorf("processes %q, want %q", got, want)
+	}
+	for _, name := range []string{Scheduler, Scheduler + "-", Etcd + "-2", "scheduler-2", ""} {
+		if err := (Options{Extra: []string{name}}).Validate(); err == nil {
+			t.Errorf("a further instance %q was accepted", name)
+		}
+	}
+	if err := (Options{Extra: []string{"kube-scheduler-2", "kube-scheduler-2"}}).Validate(); err == nil {
+		t.Error("the same instance twice was accepted")
+	}
+}
+
 func TestProcesses(t *testing.T) {
 	if got := (Options{}).processes(); !slices.Equal(got, components) {
 		t.Errorf("processes %q", got)

@@ -77,7 +77,7 @@ func Start(ctx context.Context, binary string, dir *rundir.Dir, o Options, logf 
 
 // prepare reserves the ports and writes the files.
 func (c *Cluster) prepare() error {
-	for _, name := range append(slices.Clone(components), etcdPeer) {
+	for _, name := range slices.Concat(components, []string{etcdPeer}, c.options.Extra) {
 		r, err := ports.Reserve()
 		if err != nil {
 			return err
@@ -142,7 +142,7 @@ func (c *Cluster) prepare() error {
 
 // startAll starts all processes and waits until the cluster is usable.
 func (c *Cluster) startAll(ctx context.Context) error {
-	for _, name := range c.options.processes() {
+	for _, name := range c.options.starting() {
 		if name == ControllerManager {
 			// It and the scheduler give up soon when there is no API server.
 			if err := c.waitReady(ctx, APIServer); err != nil {
@@ -170,6 +170,10 @@ func (c *Cluster) start(name string) error {
 	args := singleArguments(c.options, c.layout)
 	if name != All {
 		args = arguments(c.options, c.layout)[name]
+	}
+	if slices.Contains(c.options.Extra, name) {
+		// The executable goes by argv[0], and where that is none of its programs, by the next argument.
+		args = append([]string{componentOf(name)}, args...)
 	}
 	p, err := c.spawner.Start(process.Spec{Name: name, Path: c.binary, Args: args, Dir: c.dir.Path, Log: c.LogFile(name)})
 	if err != nil {
@@ -213,10 +217,7 @@ func (c *Cluster) Stop() error {
 
 // LogFile returns the file with the output of a process; in a cluster with SingleProcess there is one for all components.
 func (c *Cluster) LogFile(component string) string {
-	if c.options.SingleProcess {
-		component = All
-	}
-	return filepath.Join(c.dir.Path, component+".log")
+	return filepath.Join(c.dir.Path, c.options.process(component)+".log")
 }
 
 // ReadyTimeout bounds how long a cluster or a restarted component may take to become ready: a start takes 4 s on a quiet

@@ -69,6 +69,12 @@ func (c *Cluster) each(component string, f func(name string) error) error {
 		return f(component)
 	}
 	for _, name := range all {
+		c.mu.Lock()
+		started := c.processes[name] != nil
+		c.mu.Unlock()
+		if !started && slices.Contains(c.options.Extra, name) {
+			continue
+		}
 		if err := f(name); err != nil {
 			return err
 		}

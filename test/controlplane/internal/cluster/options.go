@@ -31,11 +31,14 @@ type Options struct {
 	SingleProcess bool
 	// Without names components that don't run: the scheduler, or the scheduler and the controller manager.
 	Without []string
+	// Extra names further instances of the scheduler and the controller manager: "kube-scheduler-2". Each is a process of its own,
+	// with the component's arguments and a port of its own. None starts with the cluster: the first restart starts it.
+	Extra []string
 	// FeatureGates is the value of --feature-gates of all Kubernetes components.
 	FeatureGates string
 	// RuntimeConfig is the value of the API server's --runtime-config.
 	RuntimeConfig string
-	// ExtraArgs are further arguments of components. They replace ours, except that --feature-gates and --runtime-config add
+	// ExtraArgs are further arguments of components, which their instances in Extra have too, or of such an instance. They replace ours, except that --feature-gates and --runtime-config add
 	// to them.
 	ExtraArgs map[string][]string
 	// Audit makes the API server log every request's metadata.
@@ -50,15 +53,20 @@ func (o Options) Validate() error {
 			errs = append(errs, fmt.Errorf("can't run without %q; only %s and %s can be left out", name, ControllerManager, Scheduler))
 		}
 	}
+	for i, name := range o.Extra {
+		if component := componentOf(name); component != ControllerManager && component != Scheduler || component == name || slices.Contains(o.Extra[:i], name) {
+			errs = append(errs, fmt.Errorf("further instance %q: want %s-NAME or %s-NAME, each once", name, ControllerManager, Scheduler))
+		}
+	}
 	for name, args := range o.ExtraArgs {
-		if !slices.Contains(components, name) {
+		if !slices.Contains(components, name) && !slices.Contains(o.Extra, name) {
 			errs = append(errs, fmt.Errorf("arguments for %q: no such component; there are %s", name, strings.Join(components, ", ")))
 		}
 		for _, arg := range args {
 			if !strings.HasPrefix(arg, "--") {
 				errs = append(errs, fmt.Errorf("argument %q of %s: want --flag or --flag=value", arg, name))
 			}
-			if o.SingleProcess && name != APIServer && strings.HasPrefix(arg, "--feature-gates") {
+			if o.SingleProcess && name != APIServer && !slices.Contains(o.Extra, name) && strings.HasPrefix(arg, "--feature-gates") {
 				errs = append(errs, fmt.Errorf("%s: a single process has one set of feature gates, give them to all", name))
 			}
 		}
@@ -71,10 +79,31 @@ func (o Options) running() []string {
 	return slices.DeleteFunc(slices.Clone(components), func(name string) bool { return slices.Contains(o.Without, name) })
 }
 
-// processes returns the names of the processes.
-func (o Options) processes() []string {
+// starting returns the names of the processes that start with the cluster.
+func (o Options) starting() []string {
 	if o.SingleProcess {
 		return []string{All}
 	}
 	return o.running()
+}
+
+// processes returns the names of all processes that there can be.
+func (o Options) processes() []string { return append(o.starting(), o.Extra...) }
+
+// process returns the name of the process in which a component or a further instance of one runs.
+func (o Options) process(name string) string {
+	if o.SingleProcess && slices.Contains(components, name) {
+		return All
+	}
+	return name
+}
+
+// componentOf returns the component that name is an instance of: kube-scheduler for kube-scheduler-2, and every component for itself.
+func componentOf(name string) string {
+	for _, component := range components {
+		if name == component || strings.HasPrefix(name, component+"-") && len(name) > len(component)+1 {
+			return component
+		}
+	}
+	return ""
 }

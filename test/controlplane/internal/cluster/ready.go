@@ -72,7 +72,7 @@ func (c *Cluster) WaitReady(ctx context.Context) error {
 
 // waitReady waits until component is ready, or its process has ended, or ctx is done.
 func (c *Cluster) waitReady(ctx context.Context, component string) error {
-	if err := c.poll(ctx, component, readyPath[component]); err != nil {
+	if err := c.poll(ctx, component, readyPath[componentOf(component)]); err != nil {
 		return fmt.Errorf("%s is not ready: %w\n%s", component, err, c.logTail(component))
 	}
 	return nil
@@ -99,12 +99,9 @@ func (c *Cluster) poll(ctx context.Context, component, path string) error {
 
 // exited returns the channel that is closed when component's process ends.
 func (c *Cluster) exited(component string) <-chan struct{} {
-	if c.options.SingleProcess {
-		component = All
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if p := c.processes[component]; p != nil {
+	if p := c.processes[c.options.process(component)]; p != nil {
 		return p.Exited()
 	}
 	return nil
