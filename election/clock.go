@@ -1,0 +1,59 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package election
+
+import "time"
+
+// maxDrift is how far the wall clock and the monotonic clock may come apart
+// between two renewals before the machine is taken for one that was suspended:
+// the monotonic clock stands still meanwhile.
+const maxDrift = time.Second
+
+// clock reads the two clocks of a process. Everything that matters for safety is
+// measured on the monotonic one; the wall clock is written into the Lease, where
+// others read it, and shows that the machine was suspended.
+type clock struct {
+	epoch time.Time
+	// rate is how fast the monotonic clock runs, 1 for right, and step is by how
+	// much the wall clock is wrong. Tests set them: time in a bubble is one and
+	// the same for all.
+	rate float64
+	step func() time.Duration
+}
+
+func newClock() *clock {
+	return &clock{epoch: time.Now(), rate: 1, step: func() time.Duration { return 0 }}
+}
+
+// instant is a reading of both clocks.
+type instant struct {
+	mono time.Duration // since the epoch
+	wall time.Time
+}
+
+// drift is the difference of the two clocks.
+func (i instant) drift(c *clock) time.Duration { return i.wall.Sub(c.epoch.Round(0)) - i.mono }
+
+func (c *clock) now() instant {
+	t := time.Now()
+	mono := t.Sub(c.epoch)
+	return instant{mono: c.shown(mono), wall: t.Round(0).Add(c.step())}
+}
+
+// shown returns what this clock shows for a span of true time.
+func (c *clock) shown(d time.Duration) time.Duration {
+	if c.rate == 1 {
+		return d
+	}
+	return time.Duration(float64(d) * c.rate)
+}
+
+// span returns how long it takes until this clock has moved by d. It is
+// rounded up, so that a timer for it does not fire a nanosecond early.
+func (c *clock) span(d time.Duration) time.Duration {
+	if c.rate == 1 {
+		return d
+	}
+	return time.Duration(float64(d)/c.rate) + 1
+}

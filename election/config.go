@@ -1,0 +1,226 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package election
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	coordinationv1client "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	"k8s.io/client-go/tools/events"
+
+	"github.com/kubewright/kubewright/internal/lifecycle"
+)
+
+// The defaults of Config. Those of Timing are with [Timing].
+const (
+	// DefaultCallTimeout is the longest default deadline of one API call.
+	DefaultCallTimeout = 5 * time.Second
+	// DefaultShutdownTimeout is the time for giving the lease away, after the
+	// work has returned.
+	DefaultShutdownTimeout = 5 * time.Second
+	// DefaultName is the name of the Candidate in logs and health checks.
+	DefaultName = "election"
+)
+
+// A LeadFunc is the work that only the leader does. It is called when a term
+// begins, in a goroutine of its own, and never a second time before it has
+// returned.
+//
+// The context is cancelled the moment leadership can't be assured any more;
+// [context.Cause] tells why: [ErrLost], [ErrExpired], [ErrSuperseded],
+// [ErrResigned], or the cause of the context of Run. From then on the work has
+// Timing.Drain to return. The lease is not given to anybody before it has
+// returned, and is kept, and Check fails, where it does not.
+//
+// A LeadFunc that returns while its context is not done has finished: the
+// lease is released and Run returns what it returned. After its context is done
+// what it returns does not matter: an error that is not that of the context is
+// reported to ErrorHandler, and the candidate stands for election again.
+type LeadFunc func(ctx context.Context, term Term) error
+
+// Config configures a Candidate. The zero value of every optional field means
+// the default that its comment states.
+type Config struct {
+	// Client reads, watches and writes the Lease. Required.
+	// clientset.CoordinationV1() is one. Its rate limit should be off (QPS -1),
+	// or its own: a renewal that waits behind other requests is a late one.
+	Client coordinationv1client.LeasesGetter
+	// Lease is the namespace and name of the Lease for which the candidates
+	// stand. Required. It need not exist. Not in kube-node-lease.
+	Lease types.NamespacedName
+	// Self is what this candidate says about itself. Required is its Identity,
+	// which with the registry LeaseCandidates may consist of letters, digits,
+	// '-', '_' and '.' only, and a BinaryVersion there.
+	Self Peer
+	// Lead is the work of the leader. Required.
+	Lead LeadFunc
+
+	// Strategy says who is the best leader. Default: [First]; with the registry
+	// LeaseCandidates [OldestEmulationVersion].
+	Strategy Strategy
+	// Timing is how fast the election is and what it endures. Default: that of
+	// kube-controller-manager, 15 s, 10 s and 3 s.
+	Timing Timing
+	// Registry says where candidates make themselves known. Default: OnLease.
+	Registry Registry
+	// ExclusiveIdentity says that the embedder guarantees that at no time two
+	// processes use Self.Identity, for example by a lock on the host or as a
+	// StatefulSet does. Then the identity is written as it is, without a random
+	// suffix, and a process that is started anew continues the term of its
+	// predecessor at once instead of waiting for the lease to expire. Where the
+	// guarantee is broken there are two leaders. Default: false.
+	ExclusiveIdentity bool
+	// FallbackAfter is how long a lease must have been free, with the registry
+	// LeaseCandidates, before candidates claim it by themselves, because no
+	// controller does its work. Default: Timing.LeaseDuration.
+	FallbackAfter time.Duration
+
+	// CallTimeout is the deadline of one API call; a leader gives a call half of
+	// the time that is left, if that is less. 1.1 Timing.RenewInterval +
+	// CallTimeout < Timing.RenewDeadline must hold. Default: half of
+	// Timing.RenewDeadline, at most DefaultCallTimeout.
+	CallTimeout time.Duration
+	// ShutdownTimeout bounds the requests that give the lease away and withdraw
+	// the record when Run ends. It does not bound Lead. Default:
+	// DefaultShutdownTimeout.
+	ShutdownTimeout time.Duration
+
+	// Name is the name in logs and health checks. Default: DefaultName.
+	Name string
+	// ErrorHandler is told of errors that the candidate goes on from: of the
+	// first of each class while requests fail with it. [Hooks.Failed] is told of
+	// all. It is called synchronously and must not block. Default: the logger of
+	// Run's context.
+	ErrorHandler func(ctx context.Context, err error, msg string)
+	// EventRecorder records the events listed in the package comment.
+	// Default: none.
+	EventRecorder events.EventRecorder
+	// Hooks are called on what happens. Default: none.
+	Hooks Hooks
+}
+
+// The limits of what a record may hold.
+const (
+	maxIdentity       = 200 // with the suffix below the 253 of an object's name
+	maxAttributes     = 8
+	maxAttributeBytes = 256
+	minCallTimeout    = time.Millisecond
+)
+
+// complete fills in the defaults and returns all that is wrong.
+func (cfg *Config) complete() error {
+	var problems field.ErrorList
+	at := func(name string) *field.Path { return field.NewPath(name) }
+	if cfg.Client == nil {
+		problems = append(problems, field.Required(at("Client"), "for example clientset.CoordinationV1()"))
+	}
+	if cfg.Lead == nil {
+		problems = append(problems, field.Required(at("Lead"), "what to do while leading"))
+	}
+	if cfg.Registry.native && cfg.Registry.candidates == nil {
+		problems = append(problems, field.Required(at("Registry"), "LeaseCandidates needs a client, for example clientset.CoordinationV1beta1()"))
+	}
+	if cfg.Strategy == nil {
+		cfg.Strategy = First()
+		if cfg.Registry.native {
+			cfg.Strategy = OldestEmulationVersion()
+		}
+	}
+	for _, msg := range checkStrategyName(cfg.Strategy.Name()) {
+		problems = append(problems, field.Invalid(at("Strategy"), cfg.Strategy.Name(), msg))
+	}
+	problems = append(problems, checkLease(at("Lease"), cfg.Lease)...)
+	problems = append(problems, checkPeer(at("Self"), cfg.Self, cfg.Registry.native, cfg.Strategy)...)
+	problems = append(problems, cfg.completeTimes()...)
+	if cfg.Name == "" {
+		cfg.Name = DefaultName
+	}
+	cfg.Self = cfg.Self.clone()
+	return lifecycle.InvalidConfig("election", problems)
+}
+
+func (cfg *Config) completeTimes() field.ErrorList {
+	problems := cfg.Timing.complete()
+	timing := cfg.Timing
+	if len(problems) > 0 {
+		timing = Timing{}.WithDefaults() // not to report what follows from it
+	}
+	problems = append(problems, lifecycle.DefaultDuration("FallbackAfter", &cfg.FallbackAfter, timing.LeaseDuration, time.Nanosecond)...)
+	problems = append(problems, lifecycle.DefaultDuration("ShutdownTimeout", &cfg.ShutdownTimeout, DefaultShutdownTimeout, minCallTimeout)...)
+	problems = append(problems, lifecycle.DefaultDuration("CallTimeout", &cfg.CallTimeout, timing.callTimeout(), minCallTimeout)...)
+	if first := timing.longestInterval(); len(problems) == 0 && first+cfg.CallTimeout >= timing.RenewDeadline {
+		problems = append(problems, field.Invalid(field.NewPath("CallTimeout"), cfg.CallTimeout.String(),
+			fmt.Sprintf("1.1 RenewInterval + CallTimeout < RenewDeadline must hold, but %v + %v >= %v", first, cfg.CallTimeout, timing.RenewDeadline)))
+	}
+	return problems
+}
+
+// nodeLeases is the namespace of the heartbeats of nodes. Whatever watches them
+// takes every Lease there for one.
+const nodeLeases = "kube-node-lease"
+
+func checkLease(path *field.Path, name types.NamespacedName) (problems field.ErrorList) {
+	for _, msg := range apivalidation.ValidateNamespaceName(name.Namespace, false) {
+		problems = append(problems, field.Invalid(path.Child("Namespace"), name.Namespace, msg))
+	}
+	if name.Namespace == nodeLeases {
+		problems = append(problems, field.Invalid(path.Child("Namespace"), name.Namespace, "is for the heartbeats of nodes"))
+	}
+	for _, msg := range apivalidation.NameIsDNSSubdomain(name.Name, false) {
+		problems = append(problems, field.Invalid(path.Child("Name"), name.Name, msg))
+	}
+	return problems
+}
+
+// checkPeer returns what is wrong with what a candidate says about itself.
+func checkPeer(path *field.Path, p Peer, native bool, s Strategy) (problems field.ErrorList) {
+	switch {
+	case p.Identity == "":
+		problems = append(problems, field.Required(path.Child("Identity"), "for example the name of the Pod"))
+	case len(p.Identity) > maxIdentity:
+		problems = append(problems, field.TooLong(path.Child("Identity"), "", maxIdentity))
+	case native:
+		for _, msg := range validation.IsConfigMapKey(p.Identity) {
+			problems = append(problems, field.Invalid(path.Child("Identity"), p.Identity, msg))
+		}
+	}
+	problems = append(problems, checkVersions(path, p, native)...)
+	if n := len(p.Attributes); n > maxAttributes {
+		problems = append(problems, field.TooMany(path.Child("Attributes"), n, maxAttributes))
+	}
+	bytes := 0
+	for k, v := range p.Attributes {
+		bytes += len(k) + len(v)
+	}
+	if bytes > maxAttributeBytes {
+		problems = append(problems, field.TooLong(path.Child("Attributes"), "", maxAttributeBytes))
+	}
+	if len(problems) == 0 && !eligible(s, p) {
+		problems = append(problems, field.Invalid(path, p.Identity, fmt.Sprintf("is not eligible under the strategy %s", s.Name())))
+	}
+	return problems
+}
+
+func checkVersions(path *field.Path, p Peer, native bool) (problems field.ErrorList) {
+	valid := true
+	for _, v := range []struct{ name, value string }{{"BinaryVersion", p.BinaryVersion}, {"EmulationVersion", p.EmulationVersion}} {
+		if _, ok := parseVersion(v.value); !ok && v.value != "" {
+			problems = append(problems, field.Invalid(path.Child(v.name), v.value, "must be a semantic version without v, for example 1.37.1"))
+			valid = false
+		}
+	}
+	if native && p.BinaryVersion == "" {
+		problems = append(problems, field.Required(path.Child("BinaryVersion"), "a LeaseCandidate must have one"))
+	}
+	if valid && p.EmulationVersion != "" && compareVersions(p.BinaryVersion, p.EmulationVersion) < 0 {
+		problems = append(problems, field.Invalid(path.Child("EmulationVersion"), p.EmulationVersion, fmt.Sprintf("must be at most BinaryVersion, %q; a pre-release is lower than its release", p.BinaryVersion)))
+	}
+	return problems
+}

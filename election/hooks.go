@@ -1,0 +1,108 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package election
+
+import "time"
+
+// Hooks are told what happens. Each is optional. They are called synchronously
+// and without locks by the goroutine that keeps the lease, one at a time, and
+// must not block: a hook that takes longer than the lease has left costs it.
+// They may call every method of the Candidate.
+type Hooks struct {
+	// TermStarted is called when this candidate begins to lead, before Lead.
+	TermStarted func(TermStarted)
+	// TermEnded is called when Lead has returned.
+	TermEnded func(TermEnded)
+	// LeaderChanged is called when another holder is seen on the Lease, this
+	// candidate included.
+	LeaderChanged func(LeaderChanged)
+	// Renewed is called after each renewal.
+	Renewed func(Renewed)
+	// Failed is called after each request that failed, but for conflicts, which
+	// are part of the protocol.
+	Failed func(Failed)
+	// Offered is called when this candidate leads and offers the lease to a
+	// better one.
+	Offered func(Offered)
+	// OfferEnded is called when that has accepted, or is given up.
+	OfferEnded func(OfferEnded)
+}
+
+// TermStarted is the argument of Hooks.TermStarted.
+type TermStarted struct {
+	// Token is [Term.Token].
+	Token uint64
+	// Transitions is leaseTransitions of the Lease.
+	Transitions int32
+	// Vacant is how long nobody was seen to renew the lease before: the time of
+	// the failover. 0 where that is not known.
+	Vacant time.Duration
+}
+
+// TermEnded is the argument of Hooks.TermEnded.
+type TermEnded struct {
+	// Token is [Term.Token].
+	Token uint64
+	// Cause is why: one of ErrLost, ErrExpired, ErrSuperseded and ErrResigned,
+	// the cause of the context of Run, or nil where Lead returned by itself.
+	Cause error
+	// Duration is how long the term was.
+	Duration time.Duration
+	// Drained is how long Lead took to return after its context was cancelled.
+	Drained time.Duration
+}
+
+// LeaderChanged is the argument of Hooks.LeaderChanged.
+type LeaderChanged struct {
+	// From and To are holder identities as the Lease has them, "" for nobody.
+	From, To string
+}
+
+// Renewed is the argument of Hooks.Renewed.
+type Renewed struct {
+	// Latency is how long the call took.
+	Latency time.Duration
+}
+
+// Failed is the argument of Hooks.Failed.
+type Failed struct {
+	// Op is what was tried.
+	Op Op
+	// Class is a short constant name of the kind of failure, fit for a label of
+	// a metric: Timeout, Unreachable, Forbidden, Throttled, Server …
+	Class string
+	// Err is the error.
+	Err error
+}
+
+// Offered is the argument of Hooks.Offered.
+type Offered struct {
+	// To is the identity of the candidate, as on the Lease.
+	To string
+}
+
+// OfferEnded is the argument of Hooks.OfferEnded.
+type OfferEnded struct {
+	// To is the identity of the candidate, as on the Lease.
+	To string
+	// Accepted says that the candidate accepted, so that the lease will be
+	// handed over. Else it is left alone for a while.
+	Accepted bool
+	// Elapsed is the time since the offer.
+	Elapsed time.Duration
+}
+
+// An Op names a request.
+type Op string
+
+// The requests of a Candidate.
+const (
+	OpRead     Op = "read"     // GET of the Lease
+	OpWatch    Op = "watch"    // the watch of the Lease
+	OpClaim    Op = "claim"    // the write that begins a term
+	OpRenew    Op = "renew"    // a renewal
+	OpHandOver Op = "handover" // the write that gives the lease away
+	OpPublish  Op = "publish"  // the write of this candidate's record
+	OpWithdraw Op = "withdraw" // the removal of that record
+)

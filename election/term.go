@@ -1,0 +1,90 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package election
+
+import (
+	"sync"
+	"time"
+)
+
+// Term is one stay in office. It is a small value that may be copied and used by
+// any number of goroutines, also after the term is over. The zero value is a
+// term that is over.
+type Term struct{ t *term }
+
+// Token is the fencing token: a number that is larger for every later term of
+// the same Lease, also when the Lease was deleted in between. What a leader
+// writes elsewhere should carry it, and be refused where a larger one was seen
+// before; nothing else stops a request that was sent in time and arrives late
+// (C. Gray and D. Cheriton, Leases, 1989; M. Burrows, Chubby, 2006). It is the
+// resourceVersion of the write that began the term, which Kubernetes documents
+// as a number that grows (KEP-5504). A restored backup of etcd sets it back.
+// 0 where the API server's resourceVersion is not a number.
+func (t Term) Token() uint64 {
+	if t.t == nil {
+		return 0
+	}
+	return t.t.token
+}
+
+// Valid reports whether this process leads now, by all that it knows: ask
+// before each side effect. It is false for good once the context of the term is
+// cancelled. For a moment it is also false where the wall clock says that the
+// machine was suspended, which the monotonic clock does not notice: until a
+// renewal has shown that the lease is still held.
+func (t Term) Valid() bool { return t.t != nil && t.t.valid() }
+
+// Deadline is when the term ends if no renewal succeeds any more: the moment
+// up to which a request that is sent now may be under way. It moves with every
+// renewal; the deadline of the context that was passed to Config.Lead does not
+// exist, for the same reason. The zero Time if the term is over.
+func (t Term) Deadline() time.Time {
+	if t.t == nil {
+		return time.Time{}
+	}
+	return t.t.deadlineAt()
+}
+
+// term is the state behind Term.
+type term struct {
+	clock *clock
+	token uint64
+
+	mu       sync.Mutex
+	over     bool
+	deadline time.Duration // of the monotonic clock
+	drift    time.Duration // when the renewal that set deadline was sent
+}
+
+// extend records that a write of the lease that was sent at the given instant
+// succeeded.
+func (t *term) extend(sent instant, deadline time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.deadline, t.drift = deadline, sent.drift(t.clock)
+}
+
+// end makes the term invalid for good.
+func (t *term) end() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.over = true
+}
+
+func (t *term) valid() bool {
+	now := t.clock.now()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return !t.over && now.mono < t.deadline && now.drift(t.clock)-t.drift <= maxDrift
+}
+
+func (t *term) deadlineAt() time.Time {
+	now := t.clock.now()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.over {
+		return time.Time{}
+	}
+	return time.Now().Add(t.clock.span(t.deadline - now.mono))
+}
