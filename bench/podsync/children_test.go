@@ -48,6 +48,7 @@ func runPods(peer string) error {
 	cfg.QPS = -1
 	cfg.ContentType = "application/vnd.kubernetes.protobuf"
 	cfg.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
+	cfg.DisableCompression = true // as the components of Kubernetes have it: the network is near, the CPU is not
 	client, err := kubernetes.NewForConfig(cfg)
 	if err != nil {
 		return err

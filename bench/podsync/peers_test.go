@@ -5,7 +5,9 @@ package podsync
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"os"
 	"sync/atomic"
 	"time"
 
@@ -13,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/record"
@@ -47,7 +50,40 @@ var peers = map[string]func(ctx context.Context, client kubernetes.Interface, no
 	"virtual-kubelet-unlimited": startVirtualKubelet(func() workqueue.TypedRateLimiter[any] {
 		return workqueue.NewTypedItemExponentialFailureRateLimiter[any](5*time.Millisecond, 10*time.Second)
 	}, 50),
-	"kwok": startKwok,
+	"kwok":     startKwok,
+	bareClient: startBareClient,
+}
+
+const bareClient = "bare-client"
+
+// startBareClient lists the pods of a node, patches the status of each once, and
+// does nothing else.
+func startBareClient(ctx context.Context, client kubernetes.Interface, nodeName string) error {
+	pods, err := client.CoreV1().Pods("").List(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("spec.nodeName", nodeName).String()})
+	if err != nil {
+		return err
+	}
+	work := make(chan *corev1.Pod)
+	for range podsync.DefaultStatusWriters {
+		go func() {
+			for pod := range work {
+				patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID}, "status": running(pod)})
+				if err == nil {
+					_, err = client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+				}
+				if err != nil {
+					fmt.Fprintln(os.Stderr, "bare client:", err)
+				}
+			}
+		}()
+	}
+	go func() {
+		for i := range pods.Items {
+			work <- &pods.Items[i]
+		}
+		close(work)
+	}()
+	return nil
 }
 
 func startKubewright(ctx context.Context, client kubernetes.Interface, nodeName string) error {

@@ -4,6 +4,7 @@
 // Package child runs parts of a benchmark in processes of their own, so that CPU
 // time, heap and goroutines belong to one part. A child is the test binary itself
 // with a role; it talks JSON on its standard output and ends with its input.
+// BENCH_CPUPROFILE=directory makes each child write its CPU profile there.
 package child
 
 import (
@@ -13,10 +14,15 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"runtime/pprof"
 	"testing"
 )
 
-const roleVariable = "KUBEWRIGHT_BENCH_ROLE"
+const (
+	roleVariable    = "KUBEWRIGHT_BENCH_ROLE"
+	profileVariable = "BENCH_CPUPROFILE"
+)
 
 // Main runs the tests of m in the parent process, and the part that the role
 // names in a child. It is for TestMain.
@@ -25,10 +31,32 @@ func Main(m *testing.M, parts func(role string) error) {
 	if role == "" {
 		os.Exit(m.Run())
 	}
-	if err := parts(role); err != nil {
+	stop, err := profile(role)
+	if err == nil {
+		err = parts(role)
+		stop()
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, role+":", err)
 		os.Exit(1)
 	}
+}
+
+// profile writes a CPU profile of a part to the directory that the environment
+// names, where it does, until stop is called.
+func profile(role string) (stop func(), err error) {
+	dir := os.Getenv(profileVariable)
+	if dir == "" {
+		return func() {}, nil
+	}
+	f, err := os.Create(filepath.Join(dir, fmt.Sprintf("%s.%d.pprof", role, os.Getpid())))
+	if err != nil {
+		return nil, err
+	}
+	if err := pprof.StartCPUProfile(f); err != nil {
+		return nil, err
+	}
+	return func() { pprof.StopCPUProfile(); f.Close() }, nil
 }
 
 // Process is a running child.
@@ -71,7 +99,9 @@ func Start(b *testing.B, role string, env ...string) *Process {
 // Stop ends the child. It may be called more than once.
 func (p *Process) Stop() {
 	p.in.Close()
-	_ = p.cmd.Process.Kill() // it may have ended by itself
+	if os.Getenv(profileVariable) == "" { // else it ends by itself, and writes its profile
+		_ = p.cmd.Process.Kill() // it may have ended already
+	}
 	_ = p.cmd.Wait()
 }
 
