@@ -22,7 +22,7 @@ import (
 const (
 	// DefaultCandidateTTL is how long after it was last renewed a
 	// LeaseCandidate counts, and exists. It is that of the API server's
-	// controller; candidates renew theirs every five minutes.
+	// controller.
 	DefaultCandidateTTL = 30 * time.Minute
 	// DefaultControllerWorkers is how many Leases are worked on at once.
 	DefaultControllerWorkers = 8
@@ -70,8 +70,9 @@ type ControllerConfig struct {
 	// way to a better candidate. Default: DefaultMinTenure.
 	MinTenure time.Duration
 	// CandidateTTL is how long a LeaseCandidate counts after it was last seen to
-	// be renewed. Then it is deleted. At least ten minutes, since candidates
-	// renew theirs every five. Default: DefaultCandidateTTL.
+	// be renewed. Then it is deleted. At least a quarter of an hour, since
+	// candidates renew theirs every five minutes or ten. Default:
+	// DefaultCandidateTTL.
 	CandidateTTL time.Duration
 	// CallTimeout is the deadline of one API call; a list, which may be long,
 	// has ten times as much. Default: DefaultCallTimeout.
@@ -95,8 +96,8 @@ type ControllerConfig struct {
 	QueueMetrics workqueue.MetricsProvider
 }
 
-// minCandidateTTL is twice the time in which candidates renew their record.
-const minCandidateTTL = 10 * time.Minute
+// minCandidateTTL is more than the time in which candidates renew theirs.
+const minCandidateTTL = 15 * time.Minute
 
 // complete fills in the defaults and returns all that is wrong.
 func (cfg *ControllerConfig) complete() error {

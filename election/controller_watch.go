@@ -127,7 +127,7 @@ func (m *mirror) start(source listwatch.Config, example runtime.Object, handler 
 	err = m.informer.SetTransform(func(obj any) (any, error) {
 		if object, ok := obj.(metav1.Object); ok {
 			object.SetManagedFields(nil)
-			object.SetAnnotations(nil)
+			object.SetAnnotations(keep(object.GetAnnotations(), peerAnnotation))
 			object.SetLabels(nil)
 			object.SetOwnerReferences(nil)
 		}
@@ -145,6 +145,15 @@ func (m *mirror) start(source listwatch.Config, example runtime.Object, handler 
 		return fmt.Errorf("election: set up the watch of %s: %w", m.resource, err)
 	}
 	return nil
+}
+
+// keep returns a map with nothing but a key, nil where it is not there.
+func keep(m map[string]string, key string) map[string]string {
+	value, ok := m[key]
+	if !ok {
+		return nil
+	}
+	return map[string]string{key: value}
 }
 
 // watched is told of each list and each start of a watch, and returns how long

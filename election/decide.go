@@ -4,6 +4,7 @@
 package election
 
 import (
+	"cmp"
 	"time"
 )
 
@@ -111,7 +112,7 @@ func (d *decider) survey() {
 			continue
 		}
 		if d.at(c.seen.Add(d.ttl)) {
-			if d.at(c.retryAt) && (d.garbage == nil || c.seen.Before(d.garbage.seen)) {
+			if d.at(c.retryAt) && (d.garbage == nil || cmp.Or(c.seen.Compare(d.garbage.seen), cmp.Compare(c.key.Name, d.garbage.key.Name)) < 0) {
 				d.garbage = c
 			}
 			continue
@@ -119,7 +120,7 @@ func (d *decider) survey() {
 		if !c.usable() {
 			continue
 		}
-		if c.spins() && d.at(c.retryAt) {
+		if c.spins() && d.at(c.retryAt) && (d.spins == nil || c.key.Name < d.spins.key.Name) {
 			d.spins = c
 		}
 		d.ballots = append(d.ballots, ballot{Peer: c.peer, strategy: c.strategy})

@@ -259,13 +259,12 @@ func (e *entry) admit(now time.Time, obj *coordinationv1beta1.LeaseCandidate, fr
 	return c
 }
 
-// peerOf reads what a LeaseCandidate says about its candidate.
+// peerOf reads what a LeaseCandidate says about its candidate. The API server
+// checks most of it; what it let through all the same must do no harm.
 func peerOf(obj *coordinationv1beta1.LeaseCandidate) (Peer, error) {
-	p := Peer{
-		Identity:         obj.Name,
-		BinaryVersion:    obj.Spec.BinaryVersion,
-		EmulationVersion: obj.Spec.EmulationVersion,
-		Created:          obj.CreationTimestamp.Time,
+	p, err := peerFromCandidate(obj)
+	if err != nil {
+		return p, err
 	}
 	var problems field.ErrorList
 	path := field.NewPath("spec")
