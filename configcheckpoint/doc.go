@@ -139,10 +139,15 @@
 // The condition is True while what the source wants is what runs. The constants
 // of type Reason list its reasons.
 //
-// Recommended names for metrics: configcheckpoint_info{role} (gauge, 1),
-// configcheckpoint_trial (gauge), configcheckpoint_deliveries_total{result},
-// configcheckpoint_promotions_total, configcheckpoint_rejections_total{reason},
-// configcheckpoint_condition{reason} (gauge).
+// Recommended names for metrics made of [Hooks], the first, second and last of
+// them gauges:
+//
+//	kubewright_configcheckpoint_info{role}                StatusChanged, Role: 1 for the present one
+//	kubewright_configcheckpoint_trial                     StatusChanged, Phase: 1 during a trial
+//	kubewright_configcheckpoint_deliveries_total{result}  Delivered
+//	kubewright_configcheckpoint_promotions_total          Promoted
+//	kubewright_configcheckpoint_rejections_total{reason}  Rejected, Reason
+//	kubewright_configcheckpoint_condition{reason}         StatusChanged, OK: 1, 0 or -1 for Unknown, under the present Reason
 //
 // # Permissions
 //

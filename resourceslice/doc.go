@@ -97,14 +97,14 @@
 // # Events and hooks
 //
 // The package sends no events: slices are changed by machines for machines.
-// [Hooks] tell of each write and each publish. Recommended metrics, with the
-// driver as their only label:
+// [Hooks] tell of each write and each publish. Recommended metrics, all of them
+// by driver:
 //
-//	resourceslice_writes_total{driver,verb,result}            counter
-//	resourceslice_publish_duration_seconds{driver}            histogram of Publish.Latency
-//	resourceslice_incomplete_seconds_total{driver}            counter of Publish.Window
-//	resourceslice_repairs_total{driver}                       counter of Publish.Repair
-//	resourceslice_devices{driver}                             gauge of Publish.Devices
+//	kubewright_resourceslice_writes_total{driver,verb,result}            counter
+//	kubewright_resourceslice_publish_duration_seconds{driver}            histogram of Publish.Latency
+//	kubewright_resourceslice_incomplete_seconds_total{driver}            counter of Publish.Window
+//	kubewright_resourceslice_repairs_total{driver}                       counter of Publish.Repair
+//	kubewright_resourceslice_devices{driver}                             gauge of Publish.Devices
 //
 // # Permissions
 //

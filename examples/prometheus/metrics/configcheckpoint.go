@@ -1,0 +1,85 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/kubewright/kubewright/configcheckpoint"
+)
+
+// ConfigCheckpoint counts what a configcheckpoint.Controller does.
+func ConfigCheckpoint(registry prometheus.Registerer, next configcheckpoint.Hooks) (configcheckpoint.Hooks, error) {
+	s := set{registry: registry}
+	var (
+		info       = s.gauge("kubewright_configcheckpoint_info", "The part that the running configuration plays: 1 for that one.", "role")
+		trial      = s.gauge("kubewright_configcheckpoint_trial", "1 while the running configuration is on trial.").WithLabelValues()
+		deliveries = s.counter("kubewright_configcheckpoint_deliveries_total", "What the source has yielded: a payload, nothing (unassigned) or an error.", "result")
+		promotions = s.counter("kubewright_configcheckpoint_promotions_total", "Configurations that have passed their trial.").WithLabelValues()
+		rejections = s.counter("kubewright_configcheckpoint_rejections_total", "Configurations that were barred, at the door or after they ran.", "reason")
+		condition  = s.gauge("kubewright_configcheckpoint_condition", "The condition under its present reason: 1 for True, 0 for False, -1 for Unknown.", "reason")
+	)
+	role, reason := only{gauge: info}, only{gauge: condition}
+	hooks := next
+	hooks.Delivered = func(e configcheckpoint.DeliveredInfo) {
+		deliveries.WithLabelValues(deliveryOf(e)).Inc()
+		call(next.Delivered, e)
+	}
+	hooks.Promoted = func(e configcheckpoint.PromotedInfo) {
+		promotions.Inc()
+		call(next.Promoted, e)
+	}
+	hooks.Rejected = func(e configcheckpoint.RejectedInfo) {
+		rejections.WithLabelValues(string(e.Reason)).Inc()
+		call(next.Rejected, e)
+	}
+	hooks.StatusChanged = func(e configcheckpoint.Status) {
+		role.set(string(e.Role), 1)
+		reason.set(string(e.Reason), conditionValue(e.OK))
+		trial.Set(0)
+		if e.Phase == configcheckpoint.PhaseTrial {
+			trial.Set(1)
+		}
+		call(next.StatusChanged, e)
+	}
+	return hooks, s.err()
+}
+
+// only keeps a gauge with one label at one series. What was is removed and not
+// set to 0, which of the condition means False; and after the new one is there,
+// so that no scrape sees none.
+type only struct {
+	gauge *prometheus.GaugeVec
+	value string
+}
+
+func (o *only) set(label string, value float64) {
+	o.gauge.WithLabelValues(label).Set(value)
+	if label != o.value {
+		o.gauge.DeleteLabelValues(o.value)
+	}
+	o.value = label
+}
+
+// deliveryOf is the label of what the source has yielded.
+func deliveryOf(e configcheckpoint.DeliveredInfo) string {
+	switch {
+	case e.Err != nil:
+		return "error"
+	case e.Ref.Digest.IsZero():
+		return "unassigned"
+	}
+	return "payload"
+}
+
+func conditionValue(status corev1.ConditionStatus) float64 {
+	switch status {
+	case corev1.ConditionTrue:
+		return 1
+	case corev1.ConditionFalse:
+		return 0
+	}
+	return -1
+}

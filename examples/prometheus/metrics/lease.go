@@ -1,0 +1,65 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/kubewright/kubewright/lease"
+)
+
+// Lease counts what a lease.Controller does.
+func Lease(registry prometheus.Registerer, next lease.Hooks) (lease.Hooks, error) {
+	s := set{registry: registry}
+	var (
+		renewals    = s.counter("kubewright_lease_renewals_total", "Renewals that the API server accepted.").WithLabelValues()
+		latency     = s.histogram("kubewright_lease_renewal_duration_seconds", "Time that a renewal took.", callBuckets()).WithLabelValues()
+		failures    = s.counter("kubewright_lease_failures_total", "Turns of a node that ended with an error, by class of error.", "class")
+		outage      = s.histogram("kubewright_lease_outage_seconds", "Time between two renewals that were too far apart, so that the lease had expired.", outageBuckets()).WithLabelValues()
+		nodes       = s.gauge("kubewright_lease_nodes", "Nodes by the phase of their lease; a node is counted from its first turn on.", "phase")
+		contentions = s.counter("kubewright_lease_contentions_total", "Leases that somebody else keeps writing.").WithLabelValues()
+		takeovers   = s.counter("kubewright_lease_takeovers_total", "Leases taken from somebody else.").WithLabelValues()
+	)
+	// A node comes in phase Pending, uncounted, and a lease that is to be found
+	// out about again is Pending too: which of them it is has to be known.
+	var (
+		mu     sync.Mutex
+		phases = map[string]lease.Phase{}
+	)
+	hooks := next
+	hooks.Renewed = func(e lease.Renewed) {
+		renewals.Inc()
+		latency.Observe(e.Latency.Seconds())
+		call(next.Renewed, e)
+	}
+	hooks.Failed = func(e lease.Failed) {
+		failures.WithLabelValues(e.Class).Inc()
+		call(next.Failed, e)
+	}
+	hooks.Recovered = func(e lease.Recovered) {
+		outage.Observe(e.Outage.Seconds())
+		call(next.Recovered, e)
+	}
+	hooks.PhaseChanged = func(e lease.PhaseChanged) {
+		mu.Lock()
+		if before, known := phases[e.NodeName]; known {
+			nodes.WithLabelValues(before.String()).Dec()
+		}
+		phases[e.NodeName] = e.To
+		nodes.WithLabelValues(e.To.String()).Inc()
+		mu.Unlock()
+		call(next.PhaseChanged, e)
+	}
+	hooks.Contended = func(e lease.Contended) {
+		contentions.Inc()
+		call(next.Contended, e)
+	}
+	hooks.TakenOver = func(e lease.TakenOver) {
+		takeovers.Inc()
+		call(next.TakenOver, e)
+	}
+	return hooks, s.err()
+}

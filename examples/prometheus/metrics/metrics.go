@@ -1,0 +1,100 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package metrics makes Prometheus metrics of the hooks of Kubewright's
+// packages, under the names that their package comments recommend. It is to be
+// copied: the files of the packages that a program uses, and this one.
+//
+// Each function registers the metrics of one package and returns hooks that
+// count what happens and then call the program's own:
+//
+//	hooks, err := metrics.Lease(registry, lease.Hooks{
+//		Recovered: func(r lease.Recovered) { nodes.Resync(r.NodeName) },
+//	})
+//
+// Call it once for each registry; the error says which metrics are registered
+// already. A process with two controllers of one package tells them apart by
+// prometheus.WrapRegistererWith and a label of its own.
+//
+// No label has the name of a node, a pod or a device, nor the text of an error:
+// a fleet of ten thousand nodes has as many series as one node.
+package metrics
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+// Handler serves what is registered. A metric that can't be collected is left
+// out and counted in promhttp_metric_handler_errors_total: the others are worth
+// more than none.
+func Handler(registry *prometheus.Registry) http.Handler {
+	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{Registry: registry, ErrorHandling: promhttp.ContinueOnError})
+}
+
+// Buckets of histograms. Calls end within CallTimeout, 10 s; an outage begins
+// to matter when a lease expires, 40 s; a pool or a status that takes minutes
+// is what one wants to see.
+func callBuckets() []float64   { return prometheus.ExponentialBuckets(0.005, 2, 12) }   // 5 ms to 10 s
+func lagBuckets() []float64    { return prometheus.ExponentialBuckets(0.025, 2.5, 11) } // 25 ms to 4 min
+func outageBuckets() []float64 { return prometheus.ExponentialBuckets(1, 2, 14) }       // 1 s to 2 h 16 min
+func sizeBuckets() []float64   { return prometheus.ExponentialBuckets(256, 2, 10) }     // 256 B to 128 KiB
+
+// A set is the metrics of one package on their way into a registry.
+type set struct {
+	registry prometheus.Registerer
+	errs     []error
+}
+
+func (s *set) counter(name, help string, labels ...string) *prometheus.CounterVec {
+	c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+	s.register(name, c)
+	return c
+}
+
+func (s *set) gauge(name, help string, labels ...string) *prometheus.GaugeVec {
+	g := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels)
+	s.register(name, g)
+	return g
+}
+
+func (s *set) histogram(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
+	h := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, labels)
+	s.register(name, h)
+	return h
+}
+
+func (s *set) register(name string, c prometheus.Collector) {
+	if err := s.registry.Register(c); err != nil {
+		s.errs = append(s.errs, fmt.Errorf("metrics: %s: %w", name, err))
+	}
+}
+
+func (s *set) err() error { return errors.Join(s.errs...) }
+
+// call calls the program's own hook, if it has one.
+func call[T any](hook func(T), event T) {
+	if hook != nil {
+		hook(event)
+	}
+}
+
+// resultOf is the label of an API request: ok, the status code of a refusal, or
+// unanswered. The reason in a refusal is not used, for an admission webhook may
+// put any text there.
+func resultOf(err error) string {
+	if err == nil {
+		return "ok"
+	}
+	var status apierrors.APIStatus
+	if errors.As(err, &status) && status.Status().Code != 0 {
+		return strconv.Itoa(int(status.Status().Code))
+	}
+	return "unanswered"
+}

@@ -1,0 +1,207 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics_test
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	dto "github.com/prometheus/client_model/go"
+)
+
+// A metric is what the tests of this file know of a metric.
+type metric struct {
+	kind   dto.MetricType
+	labels []string // sorted
+}
+
+// registered returns all metrics of a package by name.
+func registered(t *testing.T, s subject) map[string]metric {
+	t.Helper()
+	families, err := exercised(t, s).Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]metric{}
+	for _, family := range families {
+		m := metric{kind: family.GetType()}
+		for _, label := range family.Metric[0].Label {
+			m.labels = append(m.labels, label.GetName())
+		}
+		slices.Sort(m.labels)
+		all[family.GetName()] = m
+	}
+	return all
+}
+
+// recommended matches a metric in a package comment, with its labels.
+var recommended = regexp.MustCompile(`\b(kubewright_[a-z_]+)(?:\{([a-z,]+)\})?`)
+
+func TestNamesAreThoseOfThePackageComments(t *testing.T) {
+	for _, s := range subjects {
+		source, err := os.ReadFile(filepath.Join("..", "..", "..", s.name, "doc.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, section, _ := strings.Cut(string(source), "// # Events and hooks\n")
+		section, _, _ = strings.Cut(section, "// # Permissions\n")
+		here := registered(t, s)
+		for _, match := range recommended.FindAllStringSubmatch(section, -1) {
+			name, labels := match[1], strings.Split(match[2], ",")
+			if match[2] == "" {
+				labels = nil
+			}
+			slices.Sort(labels)
+			m, ok := here[name]
+			if !ok {
+				t.Errorf("package %s recommends %s, which is not registered", s.name, name)
+			} else if !slices.Equal(m.labels, labels) {
+				t.Errorf("%s has the labels %q, package %s recommends %q", name, m.labels, s.name, labels)
+			}
+			delete(here, name)
+		}
+		for name := range here {
+			t.Errorf("%s is registered, and package %s does not recommend it", name, s.name)
+		}
+	}
+}
+
+// dashboard is what the test needs of a Grafana dashboard.
+type dashboard struct {
+	Panels []panel
+}
+
+type panel struct {
+	Title   string
+	Type    string
+	GridPos struct{ X, Y, W, H int }
+	Panels  []panel // of a row that is collapsed
+	Targets []struct{ Expr string }
+}
+
+// Parts of PromQL, as far as the dashboard uses it.
+var (
+	nameInQuery  = regexp.MustCompile(`\b(kubewright_[a-z_]+)(?:\{([^}]*)\})?(\[[^\]]+\])?`)
+	labelInQuery = regexp.MustCompile(`([a-z_]+)\s*(?:=~|!~|!=|=)`)
+	byInQuery    = regexp.MustCompile(`\b(?:by|without)\s*\(([^)]*)\)`)
+	// everywhere are labels that Prometheus gives to every series.
+	everywhere = []string{"job", "instance"}
+)
+
+func TestDashboardQueriesWhatIsRegistered(t *testing.T) {
+	source, err := os.ReadFile("../dashboard.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var d dashboard
+	if err := json.Unmarshal(source, &d); err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]metric{}
+	for _, s := range subjects {
+		for name, m := range registered(t, s) {
+			all[name] = m
+		}
+	}
+	shown := map[string]bool{}
+	queries := 0
+	for _, p := range d.Panels {
+		if len(p.Targets) == 0 && p.Type != "row" {
+			t.Errorf("panel %q shows nothing", p.Title)
+		}
+		for _, target := range p.Targets {
+			queries++
+			for _, problem := range problemsOf(target.Expr, all, shown) {
+				t.Errorf("panel %q: %s: %s", p.Title, target.Expr, problem)
+			}
+		}
+	}
+	if queries == 0 {
+		t.Fatal("the dashboard has no queries: is it read as it is written?")
+	}
+	for name := range all {
+		if !shown[name] {
+			t.Errorf("no panel shows %s", name)
+		}
+	}
+}
+
+// problemsOf returns what is wrong with a query, and notes what it shows.
+func problemsOf(expr string, all map[string]metric, shown map[string]bool) (problems []string) {
+	allowed := slices.Clone(everywhere)
+	found := nameInQuery.FindAllStringSubmatch(expr, -1)
+	if found == nil {
+		return []string{"queries no metric of ours"}
+	}
+	for _, match := range found {
+		name, matchers, window := match[1], match[2], match[3]
+		m, ok := all[name]
+		for _, suffix := range []string{"_bucket", "_sum", "_count"} {
+			if base, cut := strings.CutSuffix(name, suffix); cut && !ok && all[base].kind == dto.MetricType_HISTOGRAM {
+				name, m, ok = base, all[base], true
+				if suffix == "_bucket" {
+					allowed = append(allowed, "le")
+				}
+			}
+		}
+		switch counts := m.kind == dto.MetricType_COUNTER || m.kind == dto.MetricType_HISTOGRAM; {
+		case !ok:
+			problems = append(problems, name+" is not registered")
+		case m.kind == dto.MetricType_HISTOGRAM && name == match[1]:
+			problems = append(problems, name+" is a histogram and has no series of this name")
+		case counts && window == "":
+			problems = append(problems, name+" only grows: use rate or increase")
+		case !counts && window != "":
+			problems = append(problems, name+" is a gauge, which has no rate")
+		}
+		shown[name] = true
+		allowed = append(allowed, m.labels...)
+		for _, label := range labelInQuery.FindAllStringSubmatch(matchers, -1) {
+			if !slices.Contains(m.labels, label[1]) && !slices.Contains(everywhere, label[1]) {
+				problems = append(problems, name+" has no label "+label[1])
+			}
+		}
+	}
+	for _, by := range byInQuery.FindAllStringSubmatch(expr, -1) {
+		for label := range strings.SplitSeq(by[1], ",") {
+			if label = strings.TrimSpace(label); !slices.Contains(allowed, label) {
+				problems = append(problems, "nothing here has the label "+label)
+			}
+		}
+	}
+	if strings.Contains(expr, "histogram_quantile") && !slices.Contains(allowed, "le") {
+		problems = append(problems, "a quantile needs buckets")
+	}
+	return problems
+}
+
+func TestProblemsOf(t *testing.T) {
+	all := map[string]metric{
+		"kubewright_a_total":   {kind: dto.MetricType_COUNTER, labels: []string{"class"}},
+		"kubewright_b":         {kind: dto.MetricType_GAUGE},
+		"kubewright_c_seconds": {kind: dto.MetricType_HISTOGRAM},
+	}
+	for expr, want := range map[string]int{
+		`sum by (class) (rate(kubewright_a_total{job="x",class="y"}[5m]))`: 0,
+		`sum(kubewright_b)`: 0,
+		`histogram_quantile(0.99, sum by (le) (rate(kubewright_c_seconds_bucket[5m])))`: 0,
+		`sum(up)`:                                               1,
+		`rate(kubewright_z_total[5m])`:                          1,
+		`sum(kubewright_a_total)`:                               1,
+		`rate(kubewright_b[5m])`:                                1,
+		`rate(kubewright_c_seconds[5m])`:                        1,
+		`rate(kubewright_a_total{verb="get"}[5m])`:              1,
+		`sum by (verb) (rate(kubewright_a_total[5m]))`:          1,
+		`histogram_quantile(0.9, rate(kubewright_a_total[5m]))`: 1,
+	} {
+		if got := problemsOf(expr, all, map[string]bool{}); len(got) != want {
+			t.Errorf("%s: %q, want %d problems", expr, got, want)
+		}
+	}
+}

@@ -1,0 +1,216 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics_test
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/kubewright/kubewright/configcheckpoint"
+	"github.com/kubewright/kubewright/examples/prometheus/metrics"
+	"github.com/kubewright/kubewright/lease"
+	"github.com/kubewright/kubewright/nodestatus"
+	"github.com/kubewright/kubewright/podsync"
+	"github.com/kubewright/kubewright/resourceslice"
+)
+
+// hooksOf returns the hooks of a package without any of the program's own.
+func hooksOf[H any](t *testing.T, f func(prometheus.Registerer, H) (H, error)) (H, *prometheus.Registry) {
+	t.Helper()
+	registry := prometheus.NewPedanticRegistry()
+	var none H
+	hooks, err := f(registry, none)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return hooks, registry
+}
+
+// check compares all series of a registry with those wanted.
+func check(t *testing.T, registry *prometheus.Registry, want map[string]float64) {
+	t.Helper()
+	got := gather(t, registry)
+	for _, name := range slices.Sorted(maps.Keys(want)) {
+		if value, ok := got[name]; !ok || value != want[name] {
+			t.Errorf("%s is %v (there: %t), want %v", name, value, ok, want[name])
+		}
+		delete(got, name)
+	}
+	for _, name := range slices.Sorted(maps.Keys(got)) {
+		t.Errorf("unexpected: %s %v", name, got[name])
+	}
+}
+
+func TestLease(t *testing.T) {
+	hooks, registry := hooksOf(t, metrics.Lease)
+	phase := func(node string, from, to lease.Phase) {
+		hooks.PhaseChanged(lease.PhaseChanged{NodeName: node, From: from, To: to})
+	}
+	for i := range 3 {
+		phase(fmt.Sprint("n", i), lease.PhasePending, lease.PhaseHeld)
+		hooks.Renewed(lease.Renewed{Latency: 250 * time.Millisecond})
+	}
+	phase("n0", lease.PhaseHeld, lease.PhasePending) // to be found out again
+	phase("n0", lease.PhasePending, lease.PhaseForeign)
+	phase("n1", lease.PhaseHeld, lease.PhasePaused)
+	hooks.Failed(lease.Failed{Class: "Timeout"})
+	hooks.Failed(lease.Failed{Class: "Timeout"})
+	hooks.Failed(lease.Failed{Class: "Forbidden"})
+	hooks.Recovered(lease.Recovered{Outage: time.Minute})
+	hooks.TakenOver(lease.TakenOver{})
+	check(t, registry, map[string]float64{
+		"kubewright_lease_renewals_total":                    3,
+		"kubewright_lease_renewal_duration_seconds_count":    3,
+		"kubewright_lease_renewal_duration_seconds_sum":      0.75,
+		`kubewright_lease_failures_total{class="Timeout"}`:   2,
+		`kubewright_lease_failures_total{class="Forbidden"}`: 1,
+		"kubewright_lease_outage_seconds_count":              1,
+		"kubewright_lease_outage_seconds_sum":                60,
+		`kubewright_lease_nodes{phase="Pending"}`:            0,
+		`kubewright_lease_nodes{phase="Held"}`:               1,
+		`kubewright_lease_nodes{phase="Foreign"}`:            1,
+		`kubewright_lease_nodes{phase="Paused"}`:             1,
+		"kubewright_lease_contentions_total":                 0,
+		"kubewright_lease_takeovers_total":                   1,
+	})
+}
+
+func TestNodeStatus(t *testing.T) {
+	hooks, registry := hooksOf(t, metrics.NodeStatus)
+	hooks.Registered(nodestatus.Registered{Created: true})
+	hooks.Written(nodestatus.Written{Cause: nodestatus.CauseReport, Bytes: 512, Latency: time.Second / 4})
+	hooks.Written(nodestatus.Written{Cause: nodestatus.CauseReport, Bytes: 512, Latency: time.Second / 4})
+	hooks.Failed(nodestatus.Failed{Verb: "patch", Class: "Server"})
+	hooks.Recovered(nodestatus.Recovered{Outage: 90 * time.Second})
+	hooks.SetterFailed(nodestatus.SetterFailed{Field: "Setters[1]", Late: true})
+	hooks.Deleted(nodestatus.Deleted{})
+	hooks.Replaced(nodestatus.Replaced{})
+	hooks.ConditionChanged(nodestatus.ConditionChanged{Condition: corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionFalse}})
+	check(t, registry, map[string]float64{
+		`kubewright_nodestatus_writes_total{cause="Report"}`:                          2,
+		`kubewright_nodestatus_write_duration_seconds_count{cause="Report"}`:          2,
+		`kubewright_nodestatus_write_duration_seconds_sum{cause="Report"}`:            0.5,
+		`kubewright_nodestatus_write_bytes_count{cause="Report"}`:                     2,
+		`kubewright_nodestatus_write_bytes_sum{cause="Report"}`:                       1024,
+		`kubewright_nodestatus_call_failures_total{class="Server",verb="patch"}`:      1,
+		"kubewright_nodestatus_outage_duration_seconds_count":                         1,
+		"kubewright_nodestatus_outage_duration_seconds_sum":                           90,
+		`kubewright_nodestatus_setter_failures_total{field="Setters[1]",late="true"}`: 1,
+		`kubewright_nodestatus_registrations_total{created="true"}`:                   1,
+		"kubewright_nodestatus_nodes_deleted_total":                                   1,
+		"kubewright_nodestatus_nodes_replaced_total":                                  1,
+		`kubewright_nodestatus_condition_changes_total{status="False",type="Ready"}`:  1,
+	})
+}
+
+func TestPodSync(t *testing.T) {
+	hooks, registry := hooksOf(t, metrics.PodSync)
+	for _, err := range []error{nil, podsync.Reject("NoGPU", "there is none"), fmt.Errorf("x: %w", podsync.ErrNotFound), errors.New("the backend is down"), nil} {
+		hooks.ProviderCall(podsync.ProviderCall{Op: podsync.OpStart, Duration: time.Second, Err: err})
+	}
+	hooks.APICall(podsync.APICall{Op: podsync.OpPatch, Duration: time.Second})
+	hooks.APICall(podsync.APICall{Op: podsync.OpPatch, Duration: time.Second, Err: apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, "a")})
+	hooks.APICall(podsync.APICall{Op: podsync.OpPatch, Duration: time.Second, Err: errors.New("connection reset by peer")})
+	hooks.StatusStored(podsync.StatusStored{Lag: time.Second / 2})
+	stage := func(from, to podsync.Stage) { hooks.StageChanged(podsync.StageChanged{From: from, To: to}) }
+	stage(podsync.StageUnsynced, podsync.StageWaiting)
+	stage(podsync.StageUnsynced, podsync.StageRunning)
+	stage(podsync.StageUnsynced, podsync.StageReleased)
+	stage(podsync.StageWaiting, podsync.StageRunning)
+	hooks.StageChanged(podsync.StageChanged{From: podsync.StageReleased, To: podsync.StageReleased, Forgotten: true})
+	hooks.StageChanged(podsync.StageChanged{Forgotten: true}) // never counted
+	hooks.Dropped(podsync.Dropped{Why: podsync.DroppedInvalid})
+	hooks.MassOrphans(podsync.MassOrphans{Refs: make([]podsync.Ref, 7), Held: 8})
+	const call, request = "kubewright_podsync_provider_call_duration_seconds", "kubewright_podsync_api_request_duration_seconds"
+	check(t, registry, map[string]float64{
+		call + `_count{op="start",result="ok"}`:                 2,
+		call + `_sum{op="start",result="ok"}`:                   2,
+		call + `_count{op="start",result="rejected"}`:           1,
+		call + `_sum{op="start",result="rejected"}`:             1,
+		call + `_count{op="start",result="not_found"}`:          1,
+		call + `_sum{op="start",result="not_found"}`:            1,
+		call + `_count{op="start",result="error"}`:              1,
+		call + `_sum{op="start",result="error"}`:                1,
+		request + `_count{op="patch",result="ok"}`:              1,
+		request + `_sum{op="patch",result="ok"}`:                1,
+		request + `_count{op="patch",result="404"}`:             1,
+		request + `_sum{op="patch",result="404"}`:               1,
+		request + `_count{op="patch",result="unanswered"}`:      1,
+		request + `_sum{op="patch",result="unanswered"}`:        1,
+		"kubewright_podsync_status_lag_seconds_count":           1,
+		"kubewright_podsync_status_lag_seconds_sum":             0.5,
+		`kubewright_podsync_pods{stage="Waiting"}`:              0,
+		`kubewright_podsync_pods{stage="Running"}`:              2,
+		`kubewright_podsync_pods{stage="Released"}`:             0,
+		`kubewright_podsync_dropped_total{why="InvalidStatus"}`: 1,
+		"kubewright_podsync_orphans_held_back":                  7,
+	})
+}
+
+func TestResourceSlice(t *testing.T) {
+	hooks, registry := hooksOf(t, metrics.ResourceSlice)
+	pool := func(driver, name string) resourceslice.PoolID {
+		return resourceslice.PoolID{Driver: driver, Name: name}
+	}
+	publish := func(p resourceslice.PoolID, devices int, repair bool) {
+		hooks.Publish(resourceslice.Publish{Pool: p, Slices: min(devices, 1), Devices: devices, Latency: time.Second, Window: time.Second / 4, Repair: repair})
+	}
+	hooks.Write(resourceslice.Write{Pool: pool("gpu", "a"), Verb: "create"})
+	hooks.Write(resourceslice.Write{Pool: pool("gpu", "a"), Verb: "create", Err: apierrors.NewTooManyRequests("later", 1)})
+	publish(pool("gpu", "a"), 8, false)
+	publish(pool("gpu", "b"), 4, false)
+	publish(pool("gpu", "a"), 6, true)
+	publish(pool("gpu", "b"), 0, false) // removed
+	publish(pool("nic", "a"), 2, false)
+	check(t, registry, map[string]float64{
+		`kubewright_resourceslice_writes_total{driver="gpu",result="ok",verb="create"}`:  1,
+		`kubewright_resourceslice_writes_total{driver="gpu",result="429",verb="create"}`: 1,
+		`kubewright_resourceslice_publish_duration_seconds_count{driver="gpu"}`:          4,
+		`kubewright_resourceslice_publish_duration_seconds_sum{driver="gpu"}`:            4,
+		`kubewright_resourceslice_publish_duration_seconds_count{driver="nic"}`:          1,
+		`kubewright_resourceslice_publish_duration_seconds_sum{driver="nic"}`:            1,
+		`kubewright_resourceslice_incomplete_seconds_total{driver="gpu"}`:                1,
+		`kubewright_resourceslice_incomplete_seconds_total{driver="nic"}`:                0.25,
+		`kubewright_resourceslice_repairs_total{driver="gpu"}`:                           1,
+		`kubewright_resourceslice_repairs_total{driver="nic"}`:                           0,
+		`kubewright_resourceslice_devices{driver="gpu"}`:                                 6,
+		`kubewright_resourceslice_devices{driver="nic"}`:                                 2,
+	})
+}
+
+func TestConfigCheckpoint(t *testing.T) {
+	hooks, registry := hooksOf(t, metrics.ConfigCheckpoint)
+	ref := configcheckpoint.Ref{Digest: configcheckpoint.DigestOf([]byte("a: 1"))}
+	hooks.Delivered(configcheckpoint.DeliveredInfo{Ref: ref})
+	hooks.Delivered(configcheckpoint.DeliveredInfo{})
+	hooks.Delivered(configcheckpoint.DeliveredInfo{Err: errors.New("no such ConfigMap")})
+	hooks.StatusChanged(configcheckpoint.Status{Role: configcheckpoint.RoleDefault, Reason: configcheckpoint.ReasonDefault, OK: corev1.ConditionTrue})
+	hooks.StatusChanged(configcheckpoint.Status{Role: configcheckpoint.RoleAssigned, Reason: configcheckpoint.ReasonTrial, OK: corev1.ConditionTrue, Phase: configcheckpoint.PhaseTrial})
+	trial := gather(t, registry)
+	if trial["kubewright_configcheckpoint_trial"] != 1 || trial[`kubewright_configcheckpoint_condition{reason="Trial"}`] != 1 {
+		t.Errorf("during a trial: %v", trial)
+	}
+	hooks.Rejected(configcheckpoint.RejectedInfo{Ref: ref, Reason: configcheckpoint.ReasonUnhealthy})
+	hooks.StatusChanged(configcheckpoint.Status{Role: configcheckpoint.RoleLastKnownGood, Reason: configcheckpoint.ReasonUnhealthy, OK: corev1.ConditionFalse, Phase: configcheckpoint.PhaseRolledBack})
+	hooks.Promoted(configcheckpoint.PromotedInfo{Ref: ref})
+	check(t, registry, map[string]float64{
+		`kubewright_configcheckpoint_info{role="LastKnownGood"}`:            1,
+		"kubewright_configcheckpoint_trial":                                 0,
+		`kubewright_configcheckpoint_deliveries_total{result="payload"}`:    1,
+		`kubewright_configcheckpoint_deliveries_total{result="unassigned"}`: 1,
+		`kubewright_configcheckpoint_deliveries_total{result="error"}`:      1,
+		"kubewright_configcheckpoint_promotions_total":                      1,
+		`kubewright_configcheckpoint_rejections_total{reason="Unhealthy"}`:  1,
+		`kubewright_configcheckpoint_condition{reason="Unhealthy"}`:         0,
+	})
+}
