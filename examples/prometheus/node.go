@@ -1,0 +1,193 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/client-go/rest"
+
+	"github.com/kubewright/kubewright/configcheckpoint"
+	"github.com/kubewright/kubewright/examples/internal/kube"
+	"github.com/kubewright/kubewright/examples/prometheus/metrics"
+	"github.com/kubewright/kubewright/lease"
+	"github.com/kubewright/kubewright/nodestatus"
+	"github.com/kubewright/kubewright/podsync"
+	"github.com/kubewright/kubewright/podsync/podsynctest"
+	"github.com/kubewright/kubewright/resourceslice"
+)
+
+// driver is the name under which the devices are published.
+const driver = "prometheus.kubewright.dev"
+
+type options struct {
+	nodeName        *string
+	devices         int
+	settings, store string
+}
+
+// A node is the controllers of one node.
+type node struct {
+	lease      *lease.Controller
+	status     *nodestatus.Controller
+	pods       *podsync.Controller
+	slices     *resourceslice.Controller
+	checkpoint *configcheckpoint.Controller[string] // nil without settings
+}
+
+// newNode wires the controllers: each gets the hooks that count, with those of
+// this program behind them.
+func newNode(cfg *rest.Config, registry prometheus.Registerer, opts options) (*node, error) {
+	heartbeats, err := kube.Heartbeats(cfg)
+	if err != nil {
+		return nil, err
+	}
+	client, err := kube.Unlimited(cfg)
+	if err != nil {
+		return nil, err
+	}
+	n := &node{}
+	trigger := func(name string) { n.lease.Trigger(name) } // a new Node: the lease has a new owner
+	statusHooks, err1 := metrics.NodeStatus(registry, nodestatus.Hooks{
+		Registered: func(r nodestatus.Registered) { trigger(r.NodeName) },
+	})
+	leaseHooks, err2 := metrics.Lease(registry, lease.Hooks{
+		Recovered: func(r lease.Recovered) { n.status.Resync(r.NodeName) },
+		Deleted:   func(d lease.Deleted) { n.status.Resync(d.NodeName) },
+	})
+	podHooks, err3 := metrics.PodSync(registry, podsync.Hooks{})
+	sliceHooks, err4 := metrics.ResourceSlice(registry, resourceslice.Hooks{})
+	settingsHooks, err5 := metrics.ConfigCheckpoint(registry, configcheckpoint.Hooks{
+		StatusChanged: func(configcheckpoint.Status) { n.status.Trigger(*opts.nodeName) },
+	})
+	if err := errors.Join(err1, err2, err3, err4, err5); err != nil {
+		return nil, err
+	}
+
+	var setters []nodestatus.Setter
+	if opts.settings != "" {
+		if n.checkpoint, err = newCheckpoint(opts, settingsHooks); err != nil {
+			return nil, err
+		}
+		setters = append(setters, n.checkpoint.NodeCondition("SettingsOK"))
+	}
+	capacity := corev1.ResourceList{
+		corev1.ResourceCPU:    resource.MustParse("8"),
+		corev1.ResourceMemory: resource.MustParse("32Gi"),
+		corev1.ResourcePods:   resource.MustParse("110"),
+	}
+	n.status, err1 = nodestatus.New(nodestatus.Config{
+		Client: heartbeats.CoreV1(), NodeName: *opts.nodeName,
+		Template: &corev1.Node{Spec: corev1.NodeSpec{
+			// Pods here run by saying so: only what tolerates that may come.
+			Taints: []corev1.Taint{{Key: "kubewright.dev/pretends", Effect: corev1.TaintEffectNoExecute}},
+		}},
+		Setters:    append(setters, nodestatus.Capacity(capacity, nil), nodestatus.StandardLabels()),
+		OnDeleted:  nodestatus.DeletedReregister,
+		OnShutdown: nodestatus.ShutdownNotReady,
+		Hooks:      statusHooks,
+	})
+	n.pods, err2 = podsync.New(podsync.Config{
+		Client: client.CoreV1(), NodeName: *opts.nodeName,
+		Provider: podsynctest.NewBackend(podsynctest.Options{}).Connect(),
+		Hooks:    podHooks,
+	})
+	n.slices, err3 = resourceslice.New(resourceslice.Config{
+		Client: client, NodeName: *opts.nodeName, Driver: driver,
+		Owner: resourceslice.NodeOwner(client.CoreV1().Nodes(), *opts.nodeName),
+		Hooks: sliceHooks,
+	})
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return nil, err
+	}
+	n.lease, err = lease.New(lease.Config{
+		Client: heartbeats.CoordinationV1(), ResetConnections: heartbeats.ResetConnections,
+		NodeName: *opts.nodeName,
+		Owner:    n.status.OwnerReference,
+		Gate:     n.status.Live,
+		Hooks:    leaseHooks,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return n, n.slices.Set(resourceslice.PoolID{Driver: driver, Name: *opts.nodeName}, resourceslice.Pool{Devices: devices(opts.devices)})
+}
+
+func devices(count int) []resourcev1.Device {
+	var all []resourcev1.Device
+	for i := range count {
+		all = append(all, resourcev1.Device{Name: fmt.Sprintf("device-%d", i)})
+	}
+	return all
+}
+
+// newCheckpoint returns the controller of settings that are one line of text
+// and take effect by being there.
+func newCheckpoint(opts options, hooks configcheckpoint.Hooks) (*configcheckpoint.Controller[string], error) {
+	source, err := configcheckpoint.File(opts.settings, 0)
+	if err != nil {
+		return nil, err
+	}
+	return configcheckpoint.New(configcheckpoint.Config[string]{
+		Dir: opts.store,
+		Codec: configcheckpoint.Codec[string]{
+			Decode: func(data []byte) (string, error) { return string(data), nil },
+			Validate: func(s string) error {
+				if s == "" {
+					return errors.New("there is nothing in it")
+				}
+				return nil
+			},
+			Default: func() (string, error) { return "default", nil },
+		},
+		Source: source,
+		Apply:  func(context.Context, configcheckpoint.Active[string]) error { return nil },
+		Hooks:  hooks,
+	})
+}
+
+// run runs the controllers until ctx is done. The lease ends last: the node is
+// alive while its pods' last statuses are written.
+func (n *node) run(ctx context.Context) error {
+	if n.checkpoint != nil {
+		if _, err := n.checkpoint.Boot(ctx); err != nil {
+			return errors.Join(err, n.checkpoint.Close(err))
+		}
+	}
+	leaseCtx, stopLease := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopLease()
+	leaseEnded := make(chan error, 1)
+	go func() { leaseEnded <- n.lease.Run(leaseCtx) }()
+
+	group := kube.NewGroup(ctx)
+	group.Go(n.status.Run)
+	group.Go(n.pods.Run)
+	group.Go(n.slices.Run)
+	if n.checkpoint != nil {
+		group.Go(n.checkpoint.Run)
+	}
+	err := group.Wait()
+	stopLease()
+	err = errors.Join(err, <-leaseEnded)
+	if n.checkpoint != nil {
+		err = errors.Join(err, n.checkpoint.Close(err))
+	}
+	return err
+}
+
+// check returns what is stuck.
+func (n *node) check(r *http.Request) error {
+	err := errors.Join(n.lease.Check(r), n.status.Check(r), n.pods.Check(r), n.slices.Check(r))
+	if n.checkpoint != nil {
+		err = errors.Join(err, n.checkpoint.Check(r))
+	}
+	return err
+}
