@@ -5,11 +5,19 @@ package election
 
 import (
 	"context"
+	"fmt"
+	"math/rand/v2"
 	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
 
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
 
 	"github.com/kubewright/kubewright/internal/lifecycle"
+	"github.com/kubewright/kubewright/internal/report"
 )
 
 // A Candidate stands for election. Make it with [New]. All its methods may be
@@ -23,6 +31,24 @@ type Candidate struct {
 	once     lifecycle.Once
 	ready    *lifecycle.Ready
 	progress *lifecycle.Progress
+	trouble  report.Streak // of requests; the loop's
+
+	changed   chan struct{} // something for the loop to take in
+	resigning atomic.Bool
+
+	mu     sync.Mutex
+	self   Peer
+	status status
+}
+
+// status is what the loop has published of its state.
+type status struct {
+	holder string
+	until  time.Duration // of the monotonic clock: to when the holder holds it
+	// cancelled says that the context of the work is done, since cancelledAt,
+	// and that it has not returned.
+	cancelled   bool
+	cancelledAt time.Duration
 }
 
 // New returns a Candidate for a valid Config. The error names every field that
@@ -31,7 +57,20 @@ func New(cfg Config) (*Candidate, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
 	}
-	return &Candidate{cfg: cfg, identity: cfg.Self.Identity, clock: newClock(), ready: lifecycle.NewReady(cfg.Name)}, nil
+	c := &Candidate{
+		cfg:      cfg,
+		identity: cfg.Self.Identity,
+		clock:    newClock(),
+		ready:    lifecycle.NewReady(cfg.Name),
+		// The loop comes round every idleWake at least.
+		progress: lifecycle.NewProgress(cfg.Name, 3*idleWake),
+		changed:  make(chan struct{}, 1),
+		self:     cfg.Self,
+	}
+	if !cfg.ExclusiveIdentity {
+		c.identity += fmt.Sprintf("_%08x", rand.Uint32())
+	}
+	return c, nil
 }
 
 // Run stands for election until ctx is done, term after term. It returns nil
@@ -43,8 +82,19 @@ func (c *Candidate) Run(ctx context.Context) error {
 	if !c.once.Begin() {
 		return ErrAlreadyRun
 	}
-	<-ctx.Done()
-	return nil
+	if ctx.Err() != nil {
+		return nil
+	}
+	logger := klog.LoggerWithName(klog.FromContext(ctx), c.cfg.Name)
+	logger = klog.LoggerWithValues(logger, "lease", klog.KRef(c.cfg.Lease.Namespace, c.cfg.Lease.Name), "identity", c.identity)
+	ctx = klog.NewContext(ctx, logger)
+	logger.V(3).Info("Started", "strategy", c.cfg.Strategy.Name(), "timing", c.cfg.Timing)
+	defer logger.V(3).Info("Stopped")
+	defer c.progress.Stop()
+
+	l := c.newLoop(ctx)
+	l.run()
+	return l.err
 }
 
 // Identity returns what this candidate writes to the Lease as its holder
@@ -54,20 +104,56 @@ func (c *Candidate) Identity() string { return c.identity }
 
 // Leader returns the holder identity that the Lease had when it was last seen,
 // "" for nobody, and whether that is known and was renewed in time.
-func (c *Candidate) Leader() (identity string, ok bool) { return "", false }
+func (c *Candidate) Leader() (identity string, ok bool) {
+	now := c.clock.now().mono
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.status.holder, c.status.holder != "" && now < c.status.until
+}
 
 // Update changes what this candidate says about itself: its load, whether it is
 // ready (LastResort), its version. The function is called at once, with a copy;
 // the identity can't be changed. What comes of it is published at once if the
 // last change is ten seconds old, and else when it is. The error says why a
 // change is refused.
-func (c *Candidate) Update(change func(*Peer)) error { return nil }
+func (c *Candidate) Update(change func(*Peer)) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p := c.self.clone()
+	change(&p)
+	p = p.clone() // the embedder may keep the map
+	p.Identity, p.Created = c.self.Identity, c.self.Created
+	if problems := checkPeer(field.NewPath("Self"), p, c.cfg.Registry.native, c.cfg.Strategy); len(problems) > 0 {
+		return fmt.Errorf("election: invalid update: %w", problems.ToAggregate())
+	}
+	c.self = p
+	c.wake()
+	return nil
+}
 
 // Resign ends the term, if there is one, as soon as Lead has returned, and lets
 // the others claim the lease. This candidate stands back for Timing.MinTenure,
 // but for a lease that nobody else wants. It does nothing where this candidate
 // does not lead.
-func (c *Candidate) Resign() {}
+func (c *Candidate) Resign() {
+	c.resigning.Store(true)
+	c.wake()
+}
+
+// wake makes the loop come round.
+func (c *Candidate) wake() {
+	select {
+	case c.changed <- struct{}{}:
+	default:
+	}
+}
+
+// peer returns what this candidate says about itself.
+func (c *Candidate) peer() Peer {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.self
+}
 
 // Ready returns a checker that is done when the Lease has been read for the
 // first time: this candidate takes part.
@@ -81,4 +167,19 @@ func (c *Candidate) Name() string { return c.cfg.Name }
 // Lead goes on although its context was cancelled longer than Timing.Drain ago.
 // An API server that does not answer is no error. The request is not used and
 // may be nil.
-func (c *Candidate) Check(*http.Request) error { return nil }
+func (c *Candidate) Check(*http.Request) error {
+	now := c.clock.now().mono
+	c.mu.Lock()
+	st := c.status
+	c.mu.Unlock()
+	if late := now - st.cancelledAt - c.cfg.Timing.Drain; st.cancelled && late > 0 {
+		return fmt.Errorf("%s: the work of the leader goes on %v after it should have returned", c.cfg.Name, late.Round(time.Millisecond))
+	}
+	return c.progress.Check()
+}
+
+func (c *Candidate) setStatus(st status) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.status = st
+}

@@ -32,21 +32,17 @@ type instant struct {
 	wall time.Time
 }
 
-// drift is the difference of the two clocks.
-func (i instant) drift(c *clock) time.Duration { return i.wall.Sub(c.epoch.Round(0)) - i.mono }
+// drift is the difference of the two clocks, but for a constant.
+func (i instant) drift() time.Duration { return time.Duration(i.wall.UnixNano()) - i.mono }
 
 func (c *clock) now() instant {
 	t := time.Now()
-	mono := t.Sub(c.epoch)
-	return instant{mono: c.shown(mono), wall: t.Round(0).Add(c.step())}
-}
-
-// shown returns what this clock shows for a span of true time.
-func (c *clock) shown(d time.Duration) time.Duration {
-	if c.rate == 1 {
-		return d
+	mono, wall := t.Sub(c.epoch), t.Round(0) // these come apart while a machine is suspended
+	if c.rate != 1 {
+		fast := time.Duration(float64(mono)*c.rate) - mono
+		mono, wall = mono+fast, wall.Add(fast)
 	}
-	return time.Duration(float64(d) * c.rate)
+	return instant{mono: mono, wall: wall.Add(c.step())}
 }
 
 // span returns how long it takes until this clock has moved by d. It is

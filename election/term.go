@@ -62,7 +62,7 @@ type term struct {
 func (t *term) extend(sent instant, deadline time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.deadline, t.drift = deadline, sent.drift(t.clock)
+	t.deadline, t.drift = deadline, sent.drift()
 }
 
 // end makes the term invalid for good.
@@ -76,7 +76,7 @@ func (t *term) valid() bool {
 	now := t.clock.now()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return !t.over && now.mono < t.deadline && now.drift(t.clock)-t.drift <= maxDrift
+	return !t.over && now.mono < t.deadline && now.drift()-t.drift <= maxDrift
 }
 
 func (t *term) deadlineAt() time.Time {

@@ -1,0 +1,145 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package election
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+)
+
+// office is where the leader works. It knows at every moment who is there,
+// from the call of Lead to its return, and complains when there are two.
+type office struct {
+	tb testing.TB
+
+	mu      sync.Mutex
+	present map[string]int // leaders by name
+	order   []stay
+	token   uint64
+	since   time.Time // when it was last left empty
+	gaps    []gap
+	broken  []string
+}
+
+// stay is one term.
+type stay struct {
+	who   string
+	token uint64
+	from  time.Time
+	to    time.Time // zero while it lasts
+	cause error
+}
+
+// gap is a time in which nobody led.
+type gap struct{ from, to time.Time }
+
+func newOffice(tb testing.TB) *office {
+	o := &office{tb: tb, present: make(map[string]int), since: time.Now()}
+	tb.Cleanup(func() {
+		for _, b := range o.faults() {
+			tb.Error(b)
+		}
+	})
+	return o
+}
+
+// lead returns work that stays until its context is done, and then for as long
+// as linger says.
+func (o *office) lead(who string, linger time.Duration) LeadFunc {
+	return func(ctx context.Context, term Term) error {
+		leave := o.enter(who, term.Token())
+		<-ctx.Done()
+		time.Sleep(linger)
+		leave(context.Cause(ctx))
+		return ctx.Err()
+	}
+}
+
+// enter says that somebody begins to lead.
+func (o *office) enter(who string, token uint64) (leave func(cause error)) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	now := time.Now()
+	for other, n := range o.present {
+		if n > 0 {
+			o.broken = append(o.broken, fmt.Sprintf("two leaders at %v: %s leads, and %s begins", now.Format("15:04:05.000"), other, who))
+		}
+	}
+	if token <= o.token {
+		o.broken = append(o.broken, fmt.Sprintf("token %d of %s is not larger than %d", token, who, o.token))
+	}
+	o.token = token
+	if o.crowd() == 0 {
+		o.gaps = append(o.gaps, gap{o.since, now})
+	}
+	o.present[who]++
+	i := len(o.order)
+	o.order = append(o.order, stay{who: who, token: token, from: now})
+	return func(cause error) {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		o.order[i].to, o.order[i].cause = time.Now(), cause
+		if o.present[who] > 0 {
+			o.present[who]--
+		}
+		if o.crowd() == 0 {
+			o.since = time.Now()
+		}
+	}
+}
+
+func (o *office) crowd() (n int) {
+	for _, k := range o.present {
+		n += k
+	}
+	return n
+}
+
+// forget takes a leader out that has crashed.
+func (o *office) forget(who string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.present[who] > 0 {
+		delete(o.present, who)
+		o.since = time.Now()
+	}
+}
+
+// current returns who leads, "" for nobody.
+func (o *office) current() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for who, n := range o.present {
+		if n > 0 {
+			return who
+		}
+	}
+	return ""
+}
+
+func (o *office) stays() []stay {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return append([]stay(nil), o.order...)
+}
+
+// lastGap returns how long nobody led before the present leader.
+func (o *office) lastGap() time.Duration {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(o.gaps) == 0 {
+		return 0
+	}
+	g := o.gaps[len(o.gaps)-1]
+	return g.to.Sub(g.from)
+}
+
+func (o *office) faults() []string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return append([]string(nil), o.broken...)
+}
