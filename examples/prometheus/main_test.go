@@ -89,8 +89,8 @@ func TestNodeIsMeasured(t *testing.T) {
 		`kubewright_configcheckpoint_info{role="Assigned"}`:                                                   {1, exactly},
 		`kubewright_configcheckpoint_trial`:                                                                   {1, exactly},
 		`kubewright_configcheckpoint_deliveries_total{result="payload"}`:                                      {1, atLeast},
-		`go_goroutines`:                                                                                       {1, atLeast},
-		`promhttp_metric_handler_errors_total{cause="encoding"}`:                                              {0, exactly},
+		`go_goroutines`: {1, atLeast},
+		`promhttp_metric_handler_errors_total{cause="encoding"}`: {0, exactly},
 	} {
 		exampletest.Eventually(t, s, series, func() bool {
 			got, ok := scrape(t, program)[series]

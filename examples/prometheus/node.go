@@ -162,12 +162,8 @@ func (n *node) run(ctx context.Context) error {
 			return errors.Join(err, n.checkpoint.Close(err))
 		}
 	}
-	leaseCtx, stopLease := context.WithCancel(context.WithoutCancel(ctx))
-	defer stopLease()
-	leaseEnded := make(chan error, 1)
-	go func() { leaseEnded <- n.lease.Run(leaseCtx) }()
-
 	group := kube.NewGroup(ctx)
+	group.Last(n.lease.Run)
 	group.Go(n.status.Run)
 	group.Go(n.pods.Run)
 	group.Go(n.slices.Run)
@@ -175,8 +171,6 @@ func (n *node) run(ctx context.Context) error {
 		group.Go(n.checkpoint.Run)
 	}
 	err := group.Wait()
-	stopLease()
-	err = errors.Join(err, <-leaseEnded)
 	if n.checkpoint != nil {
 		err = errors.Join(err, n.checkpoint.Close(err))
 	}
