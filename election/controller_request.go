@@ -82,8 +82,8 @@ func (c *Controller) send(ctx context.Context, r *request) (err error) {
 	leases, candidates := c.cfg.Client.Leases(r.key.Namespace), c.cfg.Candidates.LeaseCandidates(r.key.Namespace)
 	switch {
 	case r.do == look:
-		r.read = true
 		r.gotLease, err = leases.Get(ctx, r.key.Name, metav1.GetOptions{})
+		r.read = err == nil
 	case r.do == collect:
 		r.gone = true
 		return candidates.Delete(ctx, r.name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &r.uid, ResourceVersion: &r.version}})
@@ -98,7 +98,7 @@ func (c *Controller) send(ctx context.Context, r *request) (err error) {
 		r.gotLease, r.gotCandidate, r.gone = nil, nil, false
 	}
 	if r.do == look && apierrors.IsNotFound(err) {
-		r.gone, err = true, nil
+		r.gone, r.read, err = true, true, nil
 	}
 	return err
 }
@@ -213,8 +213,8 @@ func (c *Controller) takeIn(now time.Time, e *entry, r *request) {
 		if known == nil || known.uid != r.gotCandidate.UID || r.read && known.version == r.version || !olderThan(r.gotCandidate.ResourceVersion, known.version) {
 			e.admit(now, r.gotCandidate, false)
 		}
-	case r.do == look || !r.ofCandidate() && (r.gone || r.gotLease != nil):
-		if r.do == look {
+	case !r.ofCandidate() && (r.gone || r.gotLease != nil):
+		if r.read {
 			e.lookedAt = now
 		}
 		asKnown := e.lease == r.lease

@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -17,7 +16,6 @@ import (
 	coordinationv1beta1 "k8s.io/api/coordination/v1beta1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/ptr"
 
@@ -252,23 +250,31 @@ func (s *ctlStub) answer(ctx context.Context) {
 	if err != nil || record == nil {
 		return
 	}
-	watch, err := client.Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + s.name, ResourceVersion: record.ResourceVersion})
-	if err != nil {
-		return
-	}
-	defer watch.Stop()
 	refresh := time.NewTicker(5 * time.Minute)
 	defer refresh.Stop()
+	for ctx.Err() == nil {
+		record = s.follow(ctx, record, refresh.C)
+	}
+}
+
+// follow is answer for one watch.
+func (s *ctlStub) follow(ctx context.Context, record *coordinationv1beta1.LeaseCandidate, refresh <-chan time.Time) *coordinationv1beta1.LeaseCandidate {
+	watch, err := s.clients.CoordinationV1beta1().LeaseCandidates(ctlNamespace).Watch(ctx,
+		metav1.ListOptions{FieldSelector: "metadata.name=" + s.name, ResourceVersion: record.ResourceVersion})
+	if err != nil {
+		return record
+	}
+	defer watch.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			return
-		case <-refresh.C:
+			return record
+		case <-refresh:
 			record = s.put(ctx, record)
 		case event, ok := <-watch.ResultChan():
 			seen, isRecord := event.Object.(*coordinationv1beta1.LeaseCandidate)
 			if !ok || !isRecord {
-				return
+				return record
 			}
 			record = seen
 			s.mu.Lock()
@@ -328,12 +334,44 @@ func (s *ctlStub) renew(ctx context.Context) {
 	}
 }
 
+// leads is what a holder of the Lease looks like that renewed it so long ago, by
+// a clock that is right.
+func (r *ctlRig) leads(holder string, ago time.Duration) *coordinationv1.Lease {
+	renewed := metav1.NewMicroTime(time.Now().Add(-ago))
+	return &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Namespace: ctlNamespace, Name: ctlLease},
+		Spec:       coordinationv1.LeaseSpec{HolderIdentity: &holder, LeaseDurationSeconds: ptr.To[int32](15), RenewTime: &renewed},
+	}
+}
+
+// legacy renews the Lease as an elector does that knows nothing of candidates:
+// the spec is made anew each time.
+func (r *ctlRig) legacy(holder string) (stop func()) {
+	if r.lease() == nil {
+		r.server.Put(r.leads(holder, 0))
+	}
+	ctx, cancel := context.WithCancel(r.Context())
+	var done sync.WaitGroup
+	done.Go(func() {
+		ticker := time.NewTicker(2 * time.Second)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-ticker.C:
+				apitest.Edit(r.server, ctlNamespace, ctlLease, func(l *coordinationv1.Lease) { l.Spec = r.leads(holder, 0).Spec })
+			}
+		}
+	})
+	stop = func() { cancel(); done.Wait() }
+	r.Cleanup(stop)
+	return stop
+}
+
 // ctlBubble runs a test of a rig in a bubble.
 func ctlBubble(test func(*ctlRig)) func(*testing.T) {
 	return func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) { test(newCtlRig(t, apitest.Options{})) })
 	}
 }
-
-var _ = schema.GroupVersion{}
-var _ = strings.Join
