@@ -7,8 +7,8 @@
 //
 // # Pace
 //
-// Each name owns a phase within the interval, and a run that goes well is
-// followed by the next one at that phase. Phases follow an additive recurrence
+// Each name owns a place within the interval, and a run that goes well is
+// followed by the next one at that place. Places follow an additive recurrence
 // by the golden ratio, which keeps any number of them spread evenly; a
 // hash would leave gaps and clusters, and jitter needs dozens of rounds to
 // disperse a herd. After an outage names therefore fall back into their own

@@ -61,9 +61,10 @@ type Scheduler[E any] struct {
 	mu      sync.Mutex
 	entries map[string]*entry[E]
 	phase   phase
-	waiting queue[E] // not due yet
-	ready   queue[E] // due, and the deadline ahead
-	lost    queue[E] // due, and the deadline past
+	wakeAt  time.Duration // when Run looks next if nobody wakes it
+	waiting queue[E]      // not due yet
+	ready   queue[E]      // due, and the deadline ahead
+	lost    queue[E]      // due, and the deadline past
 	running int
 	bucket  bucket
 }
@@ -105,8 +106,7 @@ func (s *Scheduler[E]) Add(name string, value E) bool {
 	now := s.now()
 	e := &entry[E]{name: name, value: value, phase: s.phase, due: now, deadline: s.startBy(now), ended: -forever}
 	s.entries[name] = e
-	s.waiting.add(e)
-	s.poke()
+	s.wait(e)
 	return true
 }
 
@@ -161,8 +161,7 @@ func (s *Scheduler[E]) Trigger(name string) bool {
 	}
 	e.leave()
 	e.due = due
-	s.waiting.add(e)
-	s.poke()
+	s.wait(e)
 	return true
 }
 
@@ -223,6 +222,15 @@ func (s *Scheduler[E]) start(ctx context.Context, runs *sync.WaitGroup) time.Dur
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.now()
+	wait := s.startDue(ctx, runs, now)
+	s.wakeAt = forever
+	if wait < forever-now {
+		s.wakeAt = now + wait
+	}
+	return wait
+}
+
+func (s *Scheduler[E]) startDue(ctx context.Context, runs *sync.WaitGroup, now time.Duration) time.Duration {
 	for e := s.waiting.first(); e != nil && e.due <= now; e = s.waiting.first() {
 		s.ready.add(s.waiting.take())
 	}
@@ -274,9 +282,11 @@ func (s *Scheduler[E]) untilDue(now time.Duration) time.Duration {
 func (s *Scheduler[E]) finish(e *entry[E], next Next) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	defer s.poke() // a worker is free
 	now := s.now()
 	s.running--
+	if len(s.ready.entries)+len(s.lost.entries) > 0 {
+		s.poke() // a worker is free
+	}
 	e.running, e.cancel, e.ended = false, nil, now
 	if e.removed || next.Done {
 		if e.revived == nil {
@@ -285,7 +295,7 @@ func (s *Scheduler[E]) finish(e *entry[E], next Next) {
 		}
 		e.value, e.revived, e.removed = *e.revived, nil, false
 		e.due, e.deadline, e.ended = now, s.startBy(now), -forever
-		s.waiting.add(e)
+		s.wait(e)
 		return
 	}
 	e.deadline = s.startBy(now)
@@ -298,12 +308,22 @@ func (s *Scheduler[E]) finish(e *entry[E], next Next) {
 	case next.Idle:
 		return
 	default:
-		e.due = now + s.wait(e, now, next)
+		e.due = now + s.until(e, now, next)
 	}
-	s.waiting.add(e)
+	s.wait(e)
 }
 
-func (s *Scheduler[E]) wait(e *entry[E], now time.Duration, next Next) time.Duration {
+// wait makes an entry wait until it is due, and wakes Run where that is before
+// it looks by itself.
+func (s *Scheduler[E]) wait(e *entry[E]) {
+	s.waiting.add(e)
+	if e.due < s.wakeAt {
+		s.poke()
+	}
+}
+
+// until returns how long it is from now to the next run.
+func (s *Scheduler[E]) until(e *entry[E], now time.Duration, next Next) time.Duration {
 	slot := untilSlot(now, e.phase, s.cfg.Interval, s.cfg.Interval/4)
 	switch {
 	case next.Wait <= 0:

@@ -74,7 +74,7 @@ func Start(b *testing.B, role string, env ...string) *Process {
 	if err != nil {
 		b.Fatal(err)
 	}
-	cmd := exec.CommandContext(b.Context(), exe)
+	cmd := exec.Command(exe)
 	cmd.Env = append(append(os.Environ(), env...), roleVariable+"="+role)
 	cmd.Stderr = io.Discard // some peers log each of ten thousand failures
 	if os.Getenv("BENCH_VERBOSE") != "" {
