@@ -18,12 +18,12 @@ func TestGroupEndsInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		group := kube.NewGroup(ctx)
-		var ended []string
+		ends := make(chan string, 3)
 		until := func(name string, takes time.Duration) func(context.Context) error {
 			return func(ctx context.Context) error {
 				<-ctx.Done()
 				time.Sleep(takes)
-				ended = append(ended, name) // one at a time, or the race detector says so
+				ends <- name
 				return nil
 			}
 		}
@@ -33,6 +33,11 @@ func TestGroupEndsInOrder(t *testing.T) {
 		cancel()
 		if err := group.Wait(); err != nil {
 			t.Error(err)
+		}
+		close(ends)
+		var ended []string
+		for name := range ends {
+			ended = append(ended, name)
 		}
 		if want := []string{"status", "pods", "lease"}; !slices.Equal(ended, want) {
 			t.Errorf("ended as %q, want %q", ended, want)
