@@ -1,0 +1,199 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package election
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"math"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"text/tabwriter"
+
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/klog/v2"
+)
+
+var (
+	runs  = flag.Int("runs", 5, "how often each scenario is run; those that take long have a limit of their own")
+	only  = flag.String("only", "", "run this `scenario` only")
+	write = flag.Bool("write", false, "write the table to "+resultsFile)
+)
+
+func TestMain(m *testing.M) {
+	utilruntime.ErrorHandlers = utilruntime.ErrorHandlers[:1]
+	klog.SetLogger(klog.Logger{}) // client-go says every failed try
+	os.Exit(m.Run())
+}
+
+// systems are the columns, ours first.
+func systems() []*system {
+	return []*system{onLease(), controlled(), controlledElectors(), electors(false), electors(true), builtIn(false), builtIn(true)}
+}
+
+// tolerance is how much worse a median may be and still be the same: a request more or less.
+const tolerance = 0.02
+
+// TestCompare runs every scenario with every system, prints the table, and holds that OnLease is first in every row, and that each
+// Controller is where the API server's is second.
+func TestCompare(t *testing.T) {
+	all := systems()
+	table := newTable(all)
+	for _, sc := range scenarios {
+		if *only != "" && sc.name != *only {
+			continue
+		}
+		results := measure(t, sc, all)
+		for i, row := range sc.rows {
+			table.add(row, results[i])
+			compare(t, row, all, results[i])
+		}
+	}
+	fmt.Fprint(t.Output(), table.text())
+	if *write && *only == "" {
+		if err := os.WriteFile(resultsFile, table.markdown(), 0o644); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// measure returns the samples by row and system.
+func measure(t *testing.T, sc scenario, all []*system) [][]sample {
+	results := make([][]sample, len(sc.rows))
+	for i := range results {
+		results[i] = make([]sample, len(all))
+	}
+	n := *runs
+	if sc.runs > 0 {
+		n = min(n, sc.runs)
+	}
+	for j, s := range all {
+		if sc.preference && !s.prefers {
+			continue
+		}
+		for seed := range n {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, s, uint64(seed))
+				for i, v := range sc.run(w) {
+					results[i][j] = append(results[i][j], v)
+				}
+				w.close()
+			})
+		}
+	}
+	return results
+}
+
+// compare checks the order of a row.
+func compare(t *testing.T, row string, all []*system, results []sample) {
+	best := results[0].median()
+	for j, s := range all {
+		if len(results[j]) == 0 || s.ours {
+			continue
+		}
+		if theirs := results[j].median(); best > theirs+tolerance {
+			t.Errorf("%s: %s %s, %s %s", row, all[0].name, figure(best), s.name, figure(theirs))
+		}
+		if s.coordinator == nil {
+			continue
+		}
+		for i, other := range all {
+			if other.ours && other.coordinator != nil && results[i].median() > results[j].median()+tolerance {
+				t.Errorf("%s: %s %s, %s %s", row, other.name, figure(results[i].median()), s.name, figure(results[j].median()))
+			}
+		}
+	}
+}
+
+// sample are the results of one row and system.
+type sample []float64
+
+func (s sample) median() float64 {
+	sorted := slices.Sorted(slices.Values(s))
+	return sorted[len(sorted)/2]
+}
+
+// String is the median and the worst.
+func (s sample) String() string {
+	if len(s) == 0 {
+		return "-"
+	}
+	median, worst := figure(s.median()), figure(slices.Max(s))
+	if median == worst {
+		return median
+	}
+	return fmt.Sprintf("%s (%s)", median, worst)
+}
+
+func figure(v float64) string {
+	switch {
+	case math.IsInf(v, 1):
+		return "never"
+	case v >= 10:
+		return fmt.Sprintf("%.1f", v)
+	}
+	return fmt.Sprintf("%.2f", v)
+}
+
+// table is what is printed and kept.
+type table struct{ rows [][]string }
+
+func newTable(all []*system) *table {
+	head := []string{"seconds, unless it says something else: median (worst)"}
+	for _, s := range all {
+		head = append(head, s.name)
+	}
+	return &table{[][]string{head}}
+}
+
+func (tb *table) add(name string, results []sample) {
+	row := []string{name}
+	for _, s := range results {
+		row = append(row, s.String())
+	}
+	tb.rows = append(tb.rows, row)
+}
+
+func (tb *table) text() string {
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	for _, row := range tb.rows {
+		fmt.Fprintln(w, strings.Join(row, "\t"))
+	}
+	w.Flush()
+	return b.String()
+}
+
+// resultsFile keeps the table.
+const resultsFile = "results.md"
+
+func (tb *table) markdown() []byte {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, `# Elections side by side
+
+Written by `+"`go test -run TestCompare . -args -runs %d -write`"+`; do not edit. The package
+comment says what is simulated. The systems:
+
+- **OnLease**: candidates of this library, without anything else.
+- **Controller**: this library's Controller with its candidates.
+- **Controller, client-go**: this library's Controller with candidates such as
+  kube-scheduler: client-go's elector in coordinated mode, which releases.
+- **client-go**: client-go's elector, without and with ReleaseOnCancel.
+- **API server**: the controller of kube-apiserver v1.37.1 behind the gate
+  CoordinatedLeaderElection, with candidates such as kube-scheduler, which
+  release and which do not.
+
+`, *runs)
+	for i, row := range tb.rows {
+		fmt.Fprintf(&b, "| %s |\n", strings.Join(row, " | "))
+		if i == 0 {
+			fmt.Fprintf(&b, "|%s\n", strings.Repeat("---|", len(row)))
+		}
+	}
+	return b.Bytes()
+}

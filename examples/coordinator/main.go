@@ -1,0 +1,88 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Coordinator elects leaders for components that stand as LeaseCandidates:
+// package election's Controller, of which one instance works at a time because
+// it is itself what a Candidate leads with.
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubewright/kubewright/election"
+	"github.com/kubewright/kubewright/examples/internal/kube"
+)
+
+func main() { kube.Main(run) }
+
+func run(ctx context.Context, args []string, stdout io.Writer) error {
+	hostname, _ := os.Hostname() // an empty identity is refused later, by name
+	flags := kube.NewFlags("coordinator")
+	identity := flags.String("identity", hostname, "`name` of this instance, unlike that of the others")
+	displace := flags.Bool("displace", false, "hold the Lease of the controllers in the API servers, so that none of them elects; else the strategies have to differ")
+	duration := flags.Duration("lease-duration", election.DefaultLeaseDuration, "how long after its end another instance takes over; whole `seconds`")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	cfg, err := flags.Config()
+	if err != nil {
+		return err
+	}
+	renewals, err := kube.Heartbeats(cfg)
+	if err != nil {
+		return err
+	}
+	client, err := kube.Unlimited(cfg)
+	if err != nil {
+		return err
+	}
+
+	lease := types.NamespacedName{Namespace: metav1.NamespaceSystem, Name: "kubewright-coordinator"}
+	if *displace {
+		lease.Name = election.BuiltInControllerLease
+	}
+	candidate, err := election.New(election.Config{
+		Client: renewals.CoordinationV1(),
+		Lease:  lease,
+		Self:   election.Peer{Identity: *identity},
+		Timing: election.Timing{LeaseDuration: *duration},
+		Lead: func(ctx context.Context, _ election.Term) error {
+			fmt.Fprintf(stdout, "%s coordinates\n", *identity)
+			// A Controller runs once: a term has one of its own.
+			controller, err := election.NewController(election.ControllerConfig{
+				Client: client.CoordinationV1(), Candidates: client.CoordinationV1beta1(),
+				Hooks: hooks(stdout),
+			})
+			if err != nil {
+				return err
+			}
+			defer fmt.Fprintf(stdout, "%s has stopped\n", *identity)
+			return controller.Run(ctx)
+		},
+	})
+	if err != nil {
+		return err
+	}
+	return candidate.Run(ctx)
+}
+
+// hooks print what the Controller does.
+func hooks(stdout io.Writer) election.ControllerHooks {
+	return election.ControllerHooks{
+		Elected: func(e election.Elected) {
+			fmt.Fprintf(stdout, "%v: elected %s (%s) after %q\n", e.Lease, e.Holder, e.Strategy, e.Previous)
+		},
+		Preferred: func(p election.Preferred) {
+			fmt.Fprintf(stdout, "%v: %s is to give way to %s\n", p.Lease, p.Holder, p.PreferredHolder)
+		},
+		Silent: func(s election.Silent) {
+			fmt.Fprintf(stdout, "%v: %s does not answer\n", s.Lease, s.Candidate)
+		},
+	}
+}

@@ -1,0 +1,124 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Leader runs as many times as you like, and one of them works: a candidate of
+// package election whose work is guarded by the lease and fenced by the token
+// of its term.
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/kubewright/kubewright/election"
+	"github.com/kubewright/kubewright/examples/internal/kube"
+)
+
+func main() { kube.Main(run) }
+
+// options are the flags.
+type options struct {
+	lease, configMap types.NamespacedName
+	self             election.Peer
+	candidates       bool
+	timing           election.Timing
+	interval         time.Duration
+}
+
+func (o *options) add(flags *kube.Flags) {
+	hostname, _ := os.Hostname() // an empty identity is refused later, by name
+	o.lease = types.NamespacedName{Namespace: "kubewright", Name: "example"}
+	o.configMap = o.lease
+	flags.Func("lease", "`NAMESPACE/NAME` of the Lease (default "+o.lease.String()+")", named(&o.lease))
+	flags.Func("config-map", "`NAMESPACE/NAME` of the ConfigMap in which the leader counts (default "+o.configMap.String()+")", named(&o.configMap))
+	flags.StringVar(&o.self.Identity, "identity", hostname, "`name` of this candidate, unlike that of the others")
+	flags.StringVar(&o.self.BinaryVersion, "version", "1.0.0", "semantic `version` of this candidate: among equal priorities the oldest leads")
+	flags.Func("priority", "how gladly this candidate leads, a `number`; only without --lease-candidates (default 0)", func(s string) error {
+		_, err := fmt.Sscanf(s, "%d", &o.self.Priority)
+		return err
+	})
+	flags.BoolVar(&o.candidates, "lease-candidates", false, "stand as a LeaseCandidate, and let the API server or examples/coordinator choose")
+	flags.DurationVar(&o.timing.LeaseDuration, "lease-duration", election.DefaultLeaseDuration, "how long after the last renewal the others take over; whole `seconds`")
+	flags.DurationVar(&o.timing.MinTenure, "min-tenure", election.DefaultMinTenure, "how `long` a leader leads before it looks for a better candidate")
+	flags.DurationVar(&o.interval, "interval", time.Second, "time between two pieces of work")
+}
+
+// named parses NAMESPACE/NAME.
+func named(name *types.NamespacedName) func(string) error {
+	return func(s string) error {
+		namespace, rest, found := strings.Cut(s, "/")
+		if !found {
+			return fmt.Errorf("want NAMESPACE/NAME")
+		}
+		*name = types.NamespacedName{Namespace: namespace, Name: rest}
+		return nil
+	}
+}
+
+func run(ctx context.Context, args []string, stdout io.Writer) error {
+	var o options
+	flags := kube.NewFlags("leader")
+	o.add(flags)
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	cfg, err := flags.Config()
+	if err != nil {
+		return err
+	}
+	// A renewal must not wait for what the work has to ask.
+	renewals, err := kube.Heartbeats(cfg)
+	if err != nil {
+		return err
+	}
+	client, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		return err
+	}
+
+	out := &printer{stdout}
+	config := election.Config{
+		Client:   renewals.CoordinationV1(),
+		Lease:    o.lease,
+		Self:     o.self,
+		Strategy: election.HighestPriority(election.OldestEmulationVersion()),
+		Timing:   o.timing,
+		Lead: func(ctx context.Context, term election.Term) error {
+			return lead(ctx, &counter{
+				client: client.CoreV1().ConfigMaps(o.configMap.Namespace), name: o.configMap.Name,
+				by: o.self.Identity, term: term,
+			}, o.interval, out)
+		},
+		Hooks: election.Hooks{
+			LeaderChanged: func(c election.LeaderChanged) { out.printf("leader: %q", c.To) },
+			Offered:       func(o election.Offered) { out.printf("offered the lease to %s", o.To) },
+			TermEnded: func(e election.TermEnded) {
+				out.printf("term %d ended after %v: %v", e.Token, e.Duration.Round(time.Millisecond), e.Cause)
+			},
+		},
+	}
+	if o.candidates {
+		// The one strategy that the API server carries out.
+		config.Strategy = election.OldestEmulationVersion()
+		config.Registry = election.LeaseCandidates(renewals.CoordinationV1beta1())
+	}
+	candidate, err := election.New(config)
+	if err != nil {
+		return err
+	}
+	return candidate.Run(ctx)
+}
+
+// printer prints lines with the time, which is what an election is about.
+type printer struct{ w io.Writer }
+
+func (p *printer) printf(format string, args ...any) {
+	fmt.Fprintf(p.w, "%s "+format+"\n", append([]any{time.Now().Format("15:04:05.000")}, args...)...)
+}
