@@ -101,7 +101,7 @@ trap 'exit 130' INT TERM
 say "Building (the control plane is built once, in six to eight minutes, and kept in the user's cache)"
 (cd test/controlplane && go build -o "$dir/controlplane" .)
 "$dir/controlplane" build
-go build -o "$dir/" ./examples/node ./examples/kubelet
+go build -o "$dir/" ./examples/node ./examples/kubelet ./examples/leader
 
 say "Starting etcd, kube-apiserver, kube-controller-manager and kube-scheduler"
 "$dir/controlplane" up --detach --name="$cluster"
@@ -111,6 +111,7 @@ admin=$("$dir/controlplane" kubeconfig --name="$cluster")
 . hack/demo/pods.sh
 . hack/demo/settings.sh
 . hack/demo/devices.sh
+. hack/demo/election.sh
 
 if $keep; then
   say "Still running, until Ctrl-C"

@@ -1,0 +1,216 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubewright/kubewright/test/e2e/harness"
+)
+
+// component is a real kube-scheduler or kube-controller-manager of which two
+// instances run with coordinated election.
+type component struct {
+	*electionRig
+	name       string
+	identities map[string]string // by instance
+	ended      []electionTerm    // when an instance was ended: who and to
+}
+
+// startInstance starts an instance and learns under which identity it stands.
+func (c *component) startInstance(instance string) {
+	c.Helper()
+	before := c.candidates()
+	c.cluster.Restart(c.T, instance)
+	deadline := time.Now().Add(time.Minute)
+	for {
+		for _, name := range c.candidates() {
+			if !slices.Contains(before, name) {
+				c.identities[instance] = name
+				return
+			}
+		}
+		if time.Now().After(deadline) {
+			c.Fatalf("%s does not stand for election", instance)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+func (c *component) candidates() (names []string) {
+	c.Helper()
+	list, err := c.admin.CoordinationV1beta1().LeaseCandidates(metav1.NamespaceSystem).List(c.Context(), metav1.ListOptions{})
+	if err != nil {
+		c.Fatal(err)
+	}
+	for _, item := range list.Items {
+		if item.Spec.LeaseName == c.lease.Name {
+			names = append(names, item.Name)
+		}
+	}
+	return names
+}
+
+// awaitInstance waits until one of the instances has acquired the lease, by
+// its own log, and is not the one called old.
+func (c *component) awaitInstance(old string) (instance string) {
+	c.Helper()
+	lease := c.awaitLease("renewed by another", func(l *coordinationv1.Lease) bool {
+		for name, identity := range c.identities {
+			if name != old && holder(l) == identity && l.Spec.RenewTime != nil && *l.Spec.LeaseDurationSeconds == 15 {
+				instance = name
+				return true
+			}
+		}
+		return false
+	})
+	c.Logf("%s is led by %s, transitions %d", c.name, instance, *lease.Spec.LeaseTransitions)
+	return instance
+}
+
+// The lines of a component's log that begin and end a term.
+var (
+	klogTime  = regexp.MustCompile(`^[IWEF](\d{4} \d\d:\d\d:\d\d\.\d{6})`)
+	beginLine = "Successfully acquired lease"
+	// What an instance prints when it was told to end, or has lost the lease.
+	endLines = []string{"leaderelection lost", "Leaderelection lost", "leader election lost", "Requested to terminate"}
+)
+
+// leadership returns the terms in an instance's log. What ends a term is a line,
+// or that somebody ended the instance.
+func (c *component) leadership(instance string) (terms []*electionTerm) {
+	c.Helper()
+	var ends []time.Time
+	all := c.cluster.Components(c.T)
+	i := slices.IndexFunc(all, func(p harness.Component) bool { return p.Name == instance })
+	data, err := os.ReadFile(all[i].Log)
+	if err != nil {
+		c.Fatal(err)
+	}
+	for line := range strings.Lines(string(data)) {
+		match := klogTime.FindStringSubmatch(line)
+		if match == nil {
+			continue
+		}
+		at, err := time.ParseInLocation("20060102 15:04:05.000000", time.Now().Format("2006")+match[1], time.Local)
+		if err != nil {
+			c.Fatal(err)
+		}
+		switch {
+		case strings.Contains(line, beginLine) && strings.Contains(line, c.lease.Name):
+			terms = append(terms, &electionTerm{who: instance, from: at})
+		case slices.ContainsFunc(endLines, func(s string) bool { return strings.Contains(line, s) }):
+			ends = append(ends, at)
+		}
+	}
+	for _, e := range c.ended {
+		if e.who == instance {
+			ends = append(ends, e.to)
+		}
+	}
+	for _, term := range terms {
+		for _, at := range ends {
+			if at.After(term.from) && (term.to.IsZero() || at.Before(term.to)) {
+				term.to = at
+			}
+		}
+	}
+	return terms
+}
+
+// endInstance ends an instance, and waits for another one to lead.
+func (c *component) endInstance(end func(testing.TB, string), instance, how string) (next string) {
+	c.Helper()
+	began := time.Now()
+	end(c.T, instance)
+	c.ended = append(c.ended, electionTerm{who: instance, to: time.Now()})
+	next = c.awaitInstance(instance)
+	c.Logf("%s: %v until the next one leads after %s", c.name, time.Since(began), how)
+	return next
+}
+
+// record takes the terms of all instances into the rig, which checks that there
+// were never two at once.
+func (c *component) record() {
+	for instance := range c.identities {
+		c.terms = append(c.terms, c.leadership(instance)...)
+	}
+	slices.SortFunc(c.terms, func(a, b *electionTerm) int { return a.from.Compare(b.from) })
+	for i, term := range c.terms {
+		if i > 0 {
+			c.Logf("%s: %s leads %v after %s", c.name, term.who, term.from.Sub(c.terms[i-1].to), c.terms[i-1].who)
+		}
+	}
+	if n := len(c.terms); n > 0 && c.terms[n-1].to.IsZero() {
+		c.terms[n-1].to = time.Now()
+	}
+}
+
+// TestElectionOfComponents: our Controller elects real kube-schedulers and
+// kube-controller-managers. The API server's gate is off, so it elects nobody,
+// and drops preferredHolder.
+func TestElectionOfComponents(t *testing.T) {
+	electComponents(t, harness.Options{})
+}
+
+// TestElectionOfComponentsInsteadOfBuiltInController: the same with the gate on
+// and the API server's controller displaced.
+func TestElectionOfComponentsInsteadOfBuiltInController(t *testing.T) {
+	electComponents(t, harness.Options{FeatureGates: coordinatedCluster.FeatureGates})
+}
+
+func electComponents(t *testing.T, o harness.Options) {
+	o.SingleProcess, o.Audit = true, true
+	o.Without = []string{harness.ControllerManager, harness.Scheduler}
+	o.RuntimeConfig = coordinatedCluster.RuntimeConfig
+	o.ExtraArgs = map[string][]string{}
+	components := []string{harness.Scheduler, harness.ControllerManager}
+	for _, name := range components {
+		o.Extra = append(o.Extra, name+"-a", name+"-b")
+		o.ExtraArgs[name] = []string{"--leader-elect=true", "--feature-gates=CoordinatedLeaderElection=true"}
+	}
+	gate := len(o.FeatureGates) > 0
+	cluster := harness.Start(t, o)
+	applyManifests(t, cluster, "election-controller.yaml")
+	args := []string{"--kubeconfig=" + cluster.ServiceAccountKubeconfig(t, "kubewright", "election-controller"), "--identity=coordinator"}
+	if gate {
+		args = append(args, "--displace")
+	}
+	coordinator := startExample(t, "coordinator", args...)
+	if gate {
+		displace(t, cluster, "coordinator_")
+	}
+
+	for _, name := range components {
+		t.Run(name, func(t *testing.T) {
+			c := &component{electionRig: newElectionRig(t, cluster, name), name: name, identities: map[string]string{}}
+			c.lease = types.NamespacedName{Namespace: metav1.NamespaceSystem, Name: name}
+			c.startInstance(name + "-a")
+			c.startInstance(name + "-b")
+			began := time.Now()
+			first := c.awaitInstance("")
+			t.Logf("%v until the first one leads", time.Since(began))
+
+			second := c.endInstance(cluster.Kill, first, "a kill")
+			c.startInstance(first) // under another identity
+			c.endInstance(cluster.Terminate, second, "an exit")
+			c.record()
+		})
+	}
+	coordinator.stop()
+	for _, e := range cluster.AuditEvents(t) {
+		if e.User == "system:serviceaccount:kubewright:election-controller" && e.Code == 403 {
+			t.Errorf("the manifests do not allow %v", e)
+		}
+	}
+}

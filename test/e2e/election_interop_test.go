@@ -1,0 +1,253 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+
+	"github.com/kubewright/kubewright/election"
+	"github.com/kubewright/kubewright/test/e2e/harness"
+)
+
+// legacy is client-go's elector, with the timing that everybody has.
+type legacy struct {
+	stop func()
+	cut  *atomic.Bool
+}
+
+// legacy starts an elector that stands for the rig's Lease until it is stopped.
+func (r *electionRig) legacy(name string) *legacy {
+	client, cut := r.client(r.cluster.AdminConfig(), "kubewright-e2e-"+name)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context()))
+	var work sync.WaitGroup
+	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
+		Lock: &resourcelock.LeaseLock{
+			LeaseMeta:  metav1.ObjectMeta{Namespace: r.lease.Namespace, Name: r.lease.Name},
+			Client:     client.CoordinationV1(),
+			LockConfig: resourcelock.ResourceLockConfig{Identity: name},
+		},
+		LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second,
+		ReleaseOnCancel: true, Name: name,
+		Callbacks: leaderelection.LeaderCallbacks{
+			OnStartedLeading: func(ctx context.Context) {
+				work.Add(1)
+				defer work.Done()
+				term := r.begin(name, 0)
+				<-ctx.Done()
+				r.end(term)
+			},
+			OnStoppedLeading: func() {},
+		},
+	})
+	if err != nil {
+		r.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		elector.Run(ctx)
+	}()
+	l := &legacy{cut: cut, stop: sync.OnceFunc(func() {
+		cancel()
+		<-done
+		work.Wait()
+	})}
+	r.Cleanup(l.stop)
+	return l
+}
+
+// TestElectionUpgradeAndDowngrade: a program that used client-go's elector is
+// replaced by one with a Candidate, one replica after the other, and back.
+func TestElectionUpgradeAndDowngrade(t *testing.T) {
+	r := newElectionRig(t, shared.Cluster(t), "upgrade")
+	cfg := r.cluster.AdminConfig()
+	old := r.legacy("old")
+	r.awaitLeader("old")
+	a := r.stand("a", "1.31.0", false, cfg)
+	b := r.stand("b", "1.31.0", false, cfg)
+
+	// The old one leads on, and isn't disturbed: a record each, and no more.
+	const span = 20 * time.Second
+	time.Sleep(span)
+	if who, _ := r.leader(); who != "old" {
+		t.Fatalf("%q leads", who)
+	}
+	for _, c := range []*contender{a, b} {
+		if got := r.requests(c.agent, span+5*time.Second); got["update leases"] > 0 || got["patch leases"] > 2 {
+			t.Errorf("%s sent %v while another led", c.name, got)
+		}
+	}
+
+	old.stop()
+	began := time.Now()
+	for who := ""; who != "a" && who != "b"; who, _ = r.leader() {
+		if time.Since(began) > time.Minute {
+			t.Fatal("nobody took over")
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	first, gap := r.leader()
+	t.Logf("%s took over from client-go's elector after %v", first, gap)
+	if gap > 3*time.Second { // it was released; a stagger, and the busy machine
+		t.Errorf("nobody led for %v", gap)
+	}
+
+	// Back: the old program stands by as long as one of ours leads, and takes
+	// over when the last of them has gone.
+	again := r.legacy("again")
+	time.Sleep(5 * time.Second)
+	leader, other := a, b
+	if first == "b" {
+		leader, other = b, a
+	}
+	other.stop()
+	leader.stop()
+	r.awaitLeader("again")
+	// And one that dies is replaced when its lease has expired.
+	r.stand("c", "1.31.0", false, cfg)
+	time.Sleep(3 * time.Second)
+	died := time.Now()
+	again.cut.Store(true)
+	r.awaitLeader("c")
+	// It last renewed up to 2 s before; its lease is for 15 s.
+	if took := time.Since(died); took < 10*time.Second || took > crashFailover {
+		t.Errorf("%v until ours took over from a dead elector", took)
+	}
+	again.cut.Store(false)
+}
+
+// coordinatedCluster has the gate on and the API served: the API server elects.
+var coordinatedCluster = harness.Options{
+	Without: []string{harness.ControllerManager, harness.Scheduler}, Audit: true,
+	FeatureGates:  map[string]bool{"CoordinatedLeaderElection": true},
+	RuntimeConfig: map[string]bool{"coordination.k8s.io/v1beta1": true},
+}
+
+// TestElectionBuiltInController: the controller in the API server elects our
+// candidates.
+func TestElectionBuiltInController(t *testing.T) {
+	r := newElectionRig(t, harness.Start(t, coordinatedCluster), "built-in")
+	cfg := r.cluster.AdminConfig()
+	a := r.stand("a", "1.31.0", true, cfg)
+	r.awaitLeader("a")
+	lease := r.awaitLease("coordinated", func(l *coordinationv1.Lease) bool { return l.Spec.Strategy != nil })
+	if *lease.Spec.Strategy != coordinationv1.OldestEmulationVersion {
+		t.Errorf("strategy %s", *lease.Spec.Strategy)
+	}
+
+	// A better one: the controller asks a to give way, and it does so without a gap.
+	time.Sleep(2 * time.Second)
+	began := time.Now()
+	c := r.stand("c", "1.30.0", true, cfg)
+	gap := r.awaitLeader("c")
+	t.Logf("a better candidate led %v after it came", time.Since(began))
+	if gap > handOver {
+		t.Errorf("nobody led for %v when a better candidate came", gap)
+	}
+
+	// An exit: the record is gone, the lease free, and the controller elects a.
+	c.stop()
+	gap = r.awaitLeader("a")
+	candidates, err := r.admin.CoordinationV1beta1().LeaseCandidates(r.lease.Namespace).List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := len(candidates.Items); n != 1 {
+		t.Errorf("%d LeaseCandidates after an exit, want that of a", n)
+	}
+
+	// A loss of the network.
+	b := r.stand("b", "1.31.0", true, cfg)
+	time.Sleep(3 * time.Second)
+	began = time.Now()
+	a.cut.Store(true)
+	r.awaitLeader("b")
+	t.Logf("%v until another led", time.Since(began))
+	a.cut.Store(false)
+	_ = b
+
+	// What it costs when nothing happens.
+	time.Sleep(12 * time.Second)
+	if got := r.requests(b.agent, 10*time.Second); got["update leases"] < 2 || got["update leases"] > 5 {
+		t.Errorf("the leader sent %v in 10 s", got)
+	}
+}
+
+// displace makes the API server give up the Lease of its controller to one of
+// ours, and waits until that controller has ended.
+func displace(t *testing.T, cluster *harness.Cluster, ours ...string) *electionRig {
+	t.Helper()
+	r := newElectionRig(t, cluster, election.BuiltInControllerLease)
+	r.lease.Namespace = metav1.NamespaceSystem
+	r.awaitLease("held by the API server", func(l *coordinationv1.Lease) bool { return holder(l) != "" })
+	time.Sleep(2 * time.Second) // for ours to see it
+	if err := r.admin.CoordinationV1().Leases(r.lease.Namespace).Delete(t.Context(), r.lease.Name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	r.awaitLease("held by ours", func(l *coordinationv1.Lease) bool {
+		return slices.ContainsFunc(ours, func(name string) bool { return heldBy(name)(l) })
+	})
+	time.Sleep(12 * time.Second) // client-go's elector works on for RenewDeadline
+	return r
+}
+
+// TestElectionDisplacesBuiltInController: whoever holds the Lease of the
+// controllers in the API servers takes their place; nothing of them is heard
+// any more.
+func TestElectionDisplacesBuiltInController(t *testing.T) {
+	cluster := harness.Start(t, coordinatedCluster)
+	applyManifests(t, cluster, "election-controller.yaml")
+	r := newElectionRig(t, cluster, "displaced")
+	cfg := cluster.AdminConfig()
+	const account = "system:serviceaccount:kubewright:election-controller"
+	kubeconfig := cluster.ServiceAccountKubeconfig(t, "kubewright", "election-controller")
+	binary := buildExample(t, "coordinator")
+	one := startBinary(t, binary, "--kubeconfig="+kubeconfig, "--identity=one", "--displace")
+	two := startBinary(t, binary, "--kubeconfig="+kubeconfig, "--identity=two", "--displace")
+
+	own := displace(t, cluster, "one_", "two_")
+	lease := own.awaitLease("held", func(l *coordinationv1.Lease) bool { return holder(l) != "" })
+	leader, other := one, two
+	if heldBy("two_")(lease) {
+		leader, other = two, one
+	}
+
+	quiet := time.Now()
+	a := r.stand("a", "1.31.0", true, cfg)
+	r.awaitLeader("a")
+	time.Sleep(6 * time.Second)
+	began := time.Now()
+	r.stand("c", "1.30.0", true, cfg)
+	gap := r.awaitLeader("c")
+	t.Logf("our Controller: a better candidate led %v after it came, with a gap of %v", time.Since(began), gap)
+
+	// The Controller is highly available.
+	leader.stop()
+	own.awaitLease("held by the other", func(l *coordinationv1.Lease) bool { return holder(l) != holder(lease) && holder(l) != "" })
+	r.awaitLeader("c")
+	a.stop()
+	r.stand("b", "1.29.0", true, cfg)
+	r.awaitLeader("b")
+	other.stop()
+
+	for _, e := range cluster.AuditEvents(t) {
+		switch {
+		case e.Time.Before(quiet), e.APIGroup != "coordination.k8s.io":
+		case e.User == "system:apiserver" && slices.Contains([]string{"create", "update", "patch", "delete"}, e.Verb) && e.Name != own.lease.Name && e.Namespace == r.lease.Namespace:
+			t.Errorf("the built-in controller did %s %s %s", e.Verb, e.Resource, e.Name)
+		case e.User == account && e.Code == 403:
+			t.Errorf("the manifests do not allow %v", e)
+		}
+	}
+}

@@ -1,0 +1,339 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	watchtools "k8s.io/client-go/tools/watch"
+
+	"github.com/kubewright/kubewright/election"
+	"github.com/kubewright/kubewright/test/e2e/harness"
+)
+
+// electionRig is an election for one Lease and those who stand for it.
+type electionRig struct {
+	*testing.T
+	cluster *harness.Cluster
+	admin   kubernetes.Interface
+	lease   types.NamespacedName
+
+	mu    sync.Mutex
+	terms []*electionTerm
+}
+
+// electionTerm is the time in which somebody did the work.
+type electionTerm struct {
+	who      string
+	token    uint64
+	from, to time.Time // to is zero while it goes on
+}
+
+// newElectionRig makes a rig. When the test ends, there were never two leaders
+// and the tokens have grown.
+func newElectionRig(t *testing.T, cluster *harness.Cluster, lease string) *electionRig {
+	r := &electionRig{
+		T: t, cluster: cluster, admin: kubernetes.NewForConfigOrDie(cluster.AdminConfig()),
+		lease: types.NamespacedName{Namespace: metav1.NamespaceDefault, Name: lease},
+	}
+	t.Cleanup(r.neverTwo)
+	return r
+}
+
+func (r *electionRig) begin(who string, token uint64) *electionTerm {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	term := &electionTerm{who: who, token: token, from: time.Now()}
+	r.terms = append(r.terms, term)
+	return term
+}
+
+func (r *electionRig) end(term *electionTerm) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if term.to.IsZero() {
+		term.to = time.Now()
+	}
+}
+
+// neverTwo checks that no term began before the one before it had ended.
+func (r *electionRig) neverTwo() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i, term := range r.terms[:max(0, len(r.terms)-1)] {
+		next := r.terms[i+1]
+		if term.to.IsZero() || next.from.Before(term.to) {
+			r.Errorf("%s leads from %v while %s leads from %v to %v", next.who, next.from, term.who, term.from, term.to)
+		}
+		if next.token != 0 && term.token >= next.token {
+			r.Errorf("token %d of %s follows %d of %s", next.token, next.who, term.token, term.who)
+		}
+	}
+}
+
+// leader returns who leads, "" for nobody, and the gap before its term.
+func (r *electionRig) leader() (who string, gap time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.terms) == 0 || !r.terms[len(r.terms)-1].to.IsZero() {
+		return "", 0
+	}
+	last := r.terms[len(r.terms)-1]
+	if len(r.terms) > 1 {
+		gap = last.from.Sub(r.terms[len(r.terms)-2].to)
+	}
+	return last.who, gap
+}
+
+// awaitLeader waits until who leads, and returns for how long nobody did before
+// that.
+func (r *electionRig) awaitLeader(who string) time.Duration {
+	r.Helper()
+	deadline := time.Now().Add(90 * time.Second)
+	for {
+		leader, gap := r.leader()
+		if leader == who {
+			r.Logf("%s leads after a gap of %v", who, gap)
+			return gap
+		}
+		if time.Now().After(deadline) {
+			r.Fatalf("%q leads, not %s", leader, who)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// awaitLease waits until the Lease satisfies the condition.
+func (r *electionRig) awaitLease(what string, condition func(*coordinationv1.Lease) bool) *coordinationv1.Lease {
+	r.Helper()
+	ctx, cancel := context.WithTimeout(r.Context(), 90*time.Second)
+	defer cancel()
+	lw := cache.NewListWatchFromClient(r.admin.CoordinationV1().RESTClient(), "leases", r.lease.Namespace, fields.OneTermEqualSelector(metav1.ObjectNameField, r.lease.Name))
+	event, err := watchtools.UntilWithSync(ctx, lw, &coordinationv1.Lease{}, nil, func(event watch.Event) (bool, error) {
+		lease, ok := event.Object.(*coordinationv1.Lease)
+		return ok && event.Type != watch.Deleted && condition(lease), nil
+	})
+	if err != nil {
+		r.Fatalf("waiting for Lease %v to be %s: %v", r.lease, what, err)
+	}
+	return event.Object.(*coordinationv1.Lease)
+}
+
+// holder returns the holder of a Lease, "" for none.
+func holder(l *coordinationv1.Lease) string {
+	if l.Spec.HolderIdentity == nil {
+		return ""
+	}
+	return *l.Spec.HolderIdentity
+}
+
+// heldBy is a condition of a Lease. Identities have a random suffix.
+func heldBy(name string) func(*coordinationv1.Lease) bool {
+	return func(l *coordinationv1.Lease) bool { return strings.HasPrefix(holder(l), name) }
+}
+
+// wire carries requests until it is cut, as if the machine lost its network.
+type wire struct {
+	base http.RoundTripper
+	cut  *atomic.Bool
+}
+
+func (w wire) RoundTrip(req *http.Request) (*http.Response, error) {
+	if w.cut.Load() {
+		<-req.Context().Done()
+		return nil, req.Context().Err()
+	}
+	return w.base.RoundTrip(req)
+}
+
+// client returns a client whose requests the audit log can tell, and what cuts
+// it off.
+func (r *electionRig) client(cfg *rest.Config, agent string) (*kubernetes.Clientset, *atomic.Bool) {
+	cut := new(atomic.Bool)
+	cfg = rest.CopyConfig(cfg)
+	cfg.UserAgent = agent
+	cfg.Wrap(func(base http.RoundTripper) http.RoundTripper { return wire{base, cut} })
+	return kubernetes.NewForConfigOrDie(cfg), cut
+}
+
+// contender is a candidate in this process.
+type contender struct {
+	r     *electionRig
+	name  string
+	agent string
+	stop  func() // ends it in order
+	cut   *atomic.Bool
+
+	mu   sync.Mutex
+	errs []error
+}
+
+// stand starts a candidate. Its name is also the beginning of its identity.
+func (r *electionRig) stand(name, version string, native bool, cfg *rest.Config) *contender {
+	r.Helper()
+	c := &contender{r: r, name: name, agent: "kubewright-e2e-" + r.lease.Name + "-" + name}
+	client, cut := r.client(cfg, c.agent)
+	c.cut = cut
+	config := election.Config{
+		Client:   client.CoordinationV1(),
+		Lease:    r.lease,
+		Self:     election.Peer{Identity: name, BinaryVersion: version},
+		Strategy: election.OldestEmulationVersion(),
+		Timing:   election.Timing{MinTenure: 5 * time.Second},
+		Lead: func(ctx context.Context, term election.Term) error {
+			work := r.begin(name, term.Token())
+			<-ctx.Done()
+			r.end(work)
+			return nil
+		},
+		ErrorHandler: func(_ context.Context, err error, _ string) {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.errs = append(c.errs, err)
+		},
+	}
+	if native {
+		config.Registry = election.LeaseCandidates(client.CoordinationV1beta1())
+	}
+	candidate, err := election.New(config)
+	if err != nil {
+		r.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context()))
+	done := make(chan error, 1)
+	go func() { done <- candidate.Run(ctx) }()
+	c.stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			r.Errorf("%s: Run = %v", name, err)
+		}
+	})
+	r.Cleanup(c.stop)
+	return c
+}
+
+// reported waits for an error that matches.
+func (c *contender) reported(match func(error) bool) error {
+	c.r.Helper()
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		c.mu.Lock()
+		i := slices.IndexFunc(c.errs, match)
+		if i >= 0 {
+			defer c.mu.Unlock()
+			return c.errs[i]
+		}
+		c.mu.Unlock()
+		if time.Now().After(deadline) {
+			c.r.Fatalf("%s reported nothing such, only %v", c.name, c.errs)
+		}
+	}
+}
+
+// requests counts what an agent sent in the last span, as "update leases".
+func (r *electionRig) requests(agent string, span time.Duration) map[string]int {
+	r.Helper()
+	since := time.Now().Add(-span)
+	counts := map[string]int{}
+	for _, e := range r.cluster.AuditEvents(r) {
+		if e.UserAgent == agent && e.Time.After(since) {
+			counts[fmt.Sprintf("%s %s", e.Verb, e.Resource)]++
+		}
+	}
+	return counts
+}
+
+// handOver is how long nobody may lead when a leader hands the lease over: it
+// takes milliseconds, and the machine is busy.
+const handOver = time.Second
+
+// crashFailover is the exported bound, and what a busy machine adds.
+var crashFailover = election.Timing{}.CrashFailover() + 2*time.Second
+
+// TestElectionOnLease is an election on a cluster with the defaults of
+// Kubernetes: steady state, a better candidate, an exit, a loss of the network.
+func TestElectionOnLease(t *testing.T) {
+	r := newElectionRig(t, shared.Cluster(t), "on-lease")
+	cfg := r.cluster.AdminConfig()
+	a := r.stand("a", "1.31.0", false, cfg)
+	r.awaitLeader("a")
+	b := r.stand("b", "1.32.0", false, cfg)
+
+	// One PUT a renewal from the leader, nothing at all from the others.
+	const span = 15 * time.Second
+	time.Sleep(span + 2*time.Second)
+	if got := r.requests(a.agent, span); got["update leases"] < 4 || got["update leases"] > 6 || len(got) > 1 {
+		t.Errorf("the leader sent %v in %v", got, span)
+	}
+	if got := r.requests(b.agent, span); len(got) > 0 {
+		t.Errorf("a standby sent %v in %v", got, span)
+	}
+
+	c := r.stand("c", "1.30.0", false, cfg) // the oldest leads
+	if gap := r.awaitLeader("c"); gap > handOver {
+		t.Errorf("nobody led for %v when a better candidate came", gap)
+	}
+	lease := r.awaitLease("held by c", heldBy("c"))
+	if lease.Spec.PreferredHolder != nil || lease.Spec.Strategy != nil {
+		t.Errorf("fields that a server with the gate off drops: %+v", lease.Spec)
+	}
+
+	c.stop()
+	if gap := r.awaitLeader("a"); gap > handOver {
+		t.Errorf("nobody led for %v after an orderly exit", gap)
+	}
+
+	// Cut off, the leader stops by itself, and before anybody else begins.
+	begin := time.Now()
+	a.cut.Store(true)
+	r.awaitLeader("b")
+	if took := time.Since(begin); took > crashFailover {
+		t.Errorf("%v until another led, at most %v", took, crashFailover)
+	}
+	before := *lease.Spec.LeaseTransitions
+	if lease = r.awaitLease("held by b", heldBy("b")); *lease.Spec.LeaseTransitions != before+2 {
+		t.Errorf("leaseTransitions %d after %d and two terms", *lease.Spec.LeaseTransitions, before)
+	}
+	a.cut.Store(false)
+}
+
+// TestElectionNodeCredentials: a node can't take part, and learns why.
+func TestElectionNodeCredentials(t *testing.T) {
+	cluster := shared.Cluster(t)
+	for _, native := range []bool{false, true} {
+		r := newElectionRig(t, cluster, fmt.Sprintf("node-%t", native))
+		c := r.stand("n1", "1.31.0", native, cluster.NodeConfig(t, "n1"))
+		err := c.reported(func(err error) bool {
+			return apierrors.IsForbidden(errors.Unwrap(err)) || strings.Contains(err.Error(), "forbidden")
+		})
+		t.Log(err)
+		for _, want := range []string{"system:node:n1", r.lease.Name} {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%q does not say %q", err, want)
+			}
+		}
+		time.Sleep(5 * time.Second)
+		c.stop()
+		if got := r.requests(c.agent, time.Minute); got["get leases"]+got["list leases"]+got["watch leases"]+got["create leases"] > 20 {
+			t.Errorf("refused, a candidate sent %v", got)
+		}
+	}
+}
