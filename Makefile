@@ -42,8 +42,8 @@ race: ## Unit tests under the race detector
 	$(GO) test -race -timeout $(TEST_TIMEOUT) ./...
 
 .PHONY: e2e
-e2e: ## The packages and examples against a real control plane (built on first use: six to eight minutes)
-	cd test/controlplane && $(GO) test -timeout $(TEST_TIMEOUT) ./... && $(GO) run . build
+e2e: ## The packages and examples against a real control plane (built on first use: six to eight minutes; KUBEWRIGHT_E2E_VERSION=1.36 takes another version)
+	cd test/controlplane && $(GO) test -timeout $(TEST_TIMEOUT) ./... && $(GO) run . build $(if $(KUBEWRIGHT_E2E_VERSION),--version=$(KUBEWRIGHT_E2E_VERSION))
 	KUBEWRIGHT_E2E=1 $(GO) test -timeout $(E2E_TIMEOUT) -p 1 -count=1 ./test/e2e/...
 
 .PHONY: demo

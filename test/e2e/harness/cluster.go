@@ -17,6 +17,9 @@ import (
 // enableVariable must be "1" for end-to-end tests to run.
 const enableVariable = "KUBEWRIGHT_E2E"
 
+// versionVariable is the version of clusters whose Options name none, so that all tests can be run against another one.
+const versionVariable = "KUBEWRIGHT_E2E_VERSION"
+
 // Enabled reports whether end-to-end tests are to run.
 func Enabled() bool { return os.Getenv(enableVariable) == "1" }
 
@@ -74,6 +77,9 @@ func Start(t testing.TB, o Options) *Cluster {
 }
 
 func start(o Options) (*Cluster, error) {
+	if o.Version == "" {
+		o.Version = os.Getenv(versionVariable)
+	}
 	l, ready, err := startLauncher(o.arguments())
 	if err != nil {
 		return nil, err

@@ -22,7 +22,8 @@ const (
 // Options says what control plane to start. The zero value is one of the default version, all components in processes of their own,
 // with the defaults of Kubernetes.
 type Options struct {
-	// Version is the Kubernetes version, such as "v1.36.3" or "1.36"; "" is the default. test/controlplane/README.md lists them.
+	// Version is the Kubernetes version, such as "v1.36.3" or "1.36"; "" is that of the environment variable
+	// KUBEWRIGHT_E2E_VERSION, or else the default. test/controlplane/README.md lists them.
 	Version string
 	// SingleProcess runs all components in one process. It is lighter and faster, but components can't be killed or paused
 	// one by one, and have the same feature gates.
