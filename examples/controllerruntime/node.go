@@ -1,0 +1,168 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync/atomic"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/client-go/kubernetes"
+	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"github.com/kubewright/kubewright/examples/internal/kube"
+	"github.com/kubewright/kubewright/lease"
+	"github.com/kubewright/kubewright/nodestatus"
+	"github.com/kubewright/kubewright/podsync"
+)
+
+// A site is where a node can be served: what is the same for each time that
+// this replica does.
+type site struct {
+	nodeName   string
+	heartbeats *kube.HeartbeatClient
+	pods       *kubernetes.Clientset
+	informer   toolscache.SharedIndexInformer
+	recorder   events.EventRecorder
+	provider   podsync.Provider
+	now        atomic.Pointer[node] // nil while this replica does not serve it
+}
+
+func newSite(ctx context.Context, mgr manager.Manager, nodeName string, provider podsync.Provider) (*site, error) {
+	heartbeats, err := kube.Heartbeats(mgr.GetConfig())
+	if err != nil {
+		return nil, err
+	}
+	// The manager's connection will do for all but heartbeats.
+	pods, err := kubernetes.NewForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
+	if err != nil {
+		return nil, err
+	}
+	shared, err := mgr.GetCache().GetInformer(ctx, &corev1.Pod{}, cache.BlockUntilSynced(false))
+	if err != nil {
+		return nil, err
+	}
+	informer, ok := shared.(toolscache.SharedIndexInformer)
+	if !ok {
+		return nil, fmt.Errorf("the manager's cache has a %T, no informer of client-go", shared)
+	}
+	return &site{
+		nodeName: nodeName, heartbeats: heartbeats, pods: pods, informer: informer,
+		recorder: mgr.GetEventRecorder("kubewright-node"), provider: provider,
+	}, nil
+}
+
+// run serves the node until ctx is done. Controllers run once: each term has its
+// own. The lease ends last, for the node is alive while the last statuses of its
+// pods are written. Were each controller a Runnable of its own, the manager would
+// end all of them at the same time.
+func (s *site) run(ctx context.Context) error {
+	n, err := s.newNode()
+	if err != nil {
+		return err
+	}
+	s.now.Store(n)
+	defer s.now.Store(nil)
+	group := kube.NewGroup(ctx)
+	group.Last(n.lease.Run)
+	group.Go(n.status.Run)
+	group.Go(n.pods.Run)
+	return group.Wait()
+}
+
+// A node is the controllers of one term.
+type node struct {
+	lease  *lease.Controller
+	status *nodestatus.Controller
+	pods   *podsync.Controller
+}
+
+func (s *site) newNode() (*node, error) {
+	n := &node{}
+	var err1, err2, err3 error
+	n.status, err1 = nodestatus.New(nodestatus.Config{
+		Client:   s.heartbeats.CoreV1(),
+		NodeName: s.nodeName,
+		Template: &corev1.Node{Spec: corev1.NodeSpec{
+			// Pods here run by saying so: only what tolerates that may come.
+			Taints: []corev1.Taint{{Key: "kubewright.dev/pretends", Effect: corev1.TaintEffectNoExecute}},
+		}},
+		Setters: []nodestatus.Setter{nodestatus.StandardLabels(), nodestatus.Capacity(corev1.ResourceList{
+			corev1.ResourceCPU:    resource.MustParse("8"),
+			corev1.ResourceMemory: resource.MustParse("32Gi"),
+			corev1.ResourcePods:   resource.MustParse("110"),
+		}, nil)},
+		OnDeleted: nodestatus.DeletedReregister,
+		// With a replica that takes over, or this one that comes back, the node
+		// stays Ready: OnShutdown is left at ShutdownLeave.
+		EventRecorder: s.recorder,
+		Hooks: nodestatus.Hooks{
+			Registered: func(r nodestatus.Registered) { n.lease.Trigger(r.NodeName) },
+		},
+	})
+	n.pods, err2 = podsync.New(podsync.Config{
+		Client:        s.pods.CoreV1(),
+		NodeName:      s.nodeName,
+		Informer:      s.informer,
+		Provider:      s.provider,
+		EventRecorder: s.recorder,
+	})
+	if err := errors.Join(err1, err2); err != nil {
+		return nil, err
+	}
+	n.lease, err3 = lease.New(lease.Config{
+		Client:           s.heartbeats.CoordinationV1(),
+		ResetConnections: s.heartbeats.ResetConnections,
+		NodeName:         s.nodeName,
+		Owner:            n.status.OwnerReference,
+		Gate:             n.status.Live,
+		EventRecorder:    s.recorder,
+		Hooks: lease.Hooks{
+			Recovered: func(r lease.Recovered) { n.status.Resync(r.NodeName) },
+			Deleted:   func(d lease.Deleted) { n.status.Resync(d.NodeName) },
+		},
+	})
+	return n, err3
+}
+
+// addChecks adds the checks of the three controllers. The manager takes checks
+// before it starts only, so these ask for the controllers of the present term. A
+// replica that stands by is healthy and ready: it does what it is there for.
+func (s *site) addChecks(mgr manager.Manager) error {
+	while := func(check func(n *node, r *http.Request) error) healthz.Checker {
+		return func(r *http.Request) error {
+			if n := s.now.Load(); n != nil {
+				return check(n, r)
+			}
+			return nil
+		}
+	}
+	ready := func(of func(n *node) toolscache.DoneChecker) healthz.Checker {
+		return while(func(n *node, _ *http.Request) error {
+			checker := of(n)
+			select {
+			case <-checker.Done():
+				return nil
+			default:
+				return fmt.Errorf("%s is not ready", checker.Name())
+			}
+		})
+	}
+	return errors.Join(
+		mgr.AddHealthzCheck(lease.DefaultName, while(func(n *node, r *http.Request) error { return n.lease.Check(r) })),
+		mgr.AddHealthzCheck(nodestatus.DefaultName, while(func(n *node, r *http.Request) error { return n.status.Check(r) })),
+		mgr.AddHealthzCheck(podsync.DefaultName, while(func(n *node, r *http.Request) error { return n.pods.Check(r) })),
+		mgr.AddReadyzCheck(lease.DefaultName, ready(func(n *node) toolscache.DoneChecker { return n.lease.Ready() })),
+		mgr.AddReadyzCheck(nodestatus.DefaultName, ready(func(n *node) toolscache.DoneChecker { return n.status.Ready() })),
+		mgr.AddReadyzCheck(podsync.DefaultName, ready(func(n *node) toolscache.DoneChecker { return n.pods.Ready() })),
+	)
+}
