@@ -13,6 +13,8 @@
 //     replaced.
 //   - [github.com/kubewright/kubewright/podsync] reconciles the Pods bound to a
 //     node with a provider that the embedder writes.
+//   - [github.com/kubewright/kubewright/election] elects a leader among the
+//     replicas of a program, the best of them, and never two at once.
 //   - [github.com/kubewright/kubewright/resourceslice] publishes devices as
 //     ResourceSlices for Dynamic Resource Allocation.
 //   - [github.com/kubewright/kubewright/configcheckpoint] keeps the last-known-good
