@@ -45,7 +45,7 @@ var scenarios = []scenario{
 	{name: "slow clocks", rows: []string{"candidates' clocks 6 s behind: leaderless, % of a minute", "requests per second"}, runs: 3, run: slowClocks},
 	{name: "fast clock", rows: []string{"leader's clock 10 min ahead: crash fail-over"}, runs: 10, run: fastClock},
 	{name: "partition", rows: []string{"leader cut off: until another leads", "two leaders meanwhile"}, run: partitioned},
-	{name: "deleted", rows: []string{"Lease deleted by hand: two leaders", "leaderless"}, run: deleted},
+	{name: "deleted", rows: []string{"Lease deleted by hand: two leaders"}, run: deleted},
 }
 
 // phase waits for a random time, so that nothing is in step with what comes next.
@@ -263,5 +263,5 @@ func deleted(w *world) []float64 {
 	begin := time.Now()
 	apitest.Delete[*coordinationv1.Lease](w.server, namespace, leaseName)
 	time.Sleep(time.Minute)
-	return []float64{w.twoLeaders(begin), w.leaderless(begin)}
+	return []float64{w.twoLeaders(begin)}
 }

@@ -24,7 +24,7 @@ const (
 )
 
 func electors(release bool) *system {
-	s := &system{name: "client-go", candidate: func(ctx context.Context, p *process) {
+	s := &system{name: "client-go", electors: true, releases: release, candidate: func(ctx context.Context, p *process) {
 		p.restarting(ctx, func(ctx context.Context, id string) { elect(ctx, p, id, release, false) })
 	}}
 	if release {
@@ -35,7 +35,7 @@ func electors(release bool) *system {
 
 // builtIn is the API server's controller with candidates such as kube-scheduler.
 func builtIn(release bool) *system {
-	s := &system{name: "API server", prefers: true, coordinator: coordinate, candidate: func(ctx context.Context, p *process) {
+	s := &system{name: "API server", electors: true, releases: release, prefers: true, coordinator: coordinate, candidate: func(ctx context.Context, p *process) {
 		p.restarting(ctx, func(ctx context.Context, id string) {
 			ctx, cancel := context.WithCancel(ctx)
 			defer cancel()

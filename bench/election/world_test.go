@@ -36,8 +36,10 @@ const (
 
 // system is a way to elect a leader.
 type system struct {
-	name string
-	ours bool
+	name     string
+	ours     bool
+	electors bool // the candidates are client-go's
+	releases bool // and they release the lease when they end
 	// candidate takes part as p until ctx is done.
 	candidate func(ctx context.Context, p *process)
 	// coordinator, where there is one, decides until ctx is done.

@@ -8,9 +8,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -41,7 +43,8 @@ func (o *options) add(flags *kube.Flags) {
 	flags.StringVar(&o.self.Identity, "identity", hostname, "`name` of this candidate, unlike that of the others")
 	flags.StringVar(&o.self.BinaryVersion, "version", "1.0.0", "semantic `version` of this candidate: among equal priorities the oldest leads")
 	flags.Func("priority", "how gladly this candidate leads, a `number`; only without --lease-candidates (default 0)", func(s string) error {
-		_, err := fmt.Sscanf(s, "%d", &o.self.Priority)
+		priority, err := strconv.ParseInt(s, 10, 32)
+		o.self.Priority = int32(priority)
 		return err
 	})
 	flags.BoolVar(&o.candidates, "lease-candidates", false, "stand as a LeaseCandidate, and let the API server or examples/coordinator choose")
@@ -55,7 +58,7 @@ func named(name *types.NamespacedName) func(string) error {
 	return func(s string) error {
 		namespace, rest, found := strings.Cut(s, "/")
 		if !found {
-			return fmt.Errorf("want NAMESPACE/NAME")
+			return errors.New("want NAMESPACE/NAME")
 		}
 		*name = types.NamespacedName{Namespace: namespace, Name: rest}
 		return nil

@@ -125,7 +125,9 @@ func TestFenced(t *testing.T) {
 	})
 	a := stand(t, s, "a")
 	says(t, s, a, "is fenced off by 999999999")
-	_ = a.Stop()
+	if err := a.Stop(); err != nil {
+		t.Errorf("a ended with %v", err)
+	}
 	if n := s.Count(apitest.Match{Verb: "update", Resource: "configmaps"}); n != 0 {
 		t.Errorf("%d writes past a later leader", n)
 	}
@@ -154,7 +156,7 @@ func TestNodeCredentials(t *testing.T) {
 }
 
 func TestWrongFlags(t *testing.T) {
-	for _, args := range [][]string{{"--no-such-flag"}, {"leftover"}, {"--lease", "nothing"}, {"--priority", "high"}, {"--interval", "soon"}} {
+	for _, args := range [][]string{{"--no-such-flag"}, {"leftover"}, {"--lease", "nothing"}, {"--priority", "2nd"}, {"--interval", "soon"}} {
 		if err := exampletest.Start(t, run, args...).Wait(); err == nil {
 			t.Errorf("%q was accepted", args)
 		}

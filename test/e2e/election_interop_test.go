@@ -26,8 +26,10 @@ type legacy struct {
 	cut  *atomic.Bool
 }
 
-// legacy starts an elector that stands for the rig's Lease until it is stopped.
-func (r *electionRig) legacy(name string) *legacy {
+// legacy starts an elector that stands for the rig's Lease until it is stopped,
+// and then releases it or not. One that releases does so before its work is
+// told to stop, when it can't renew in time: it may be one leader of two then.
+func (r *electionRig) legacy(name string, release bool) *legacy {
 	client, cut := r.client(r.cluster.AdminConfig(), "kubewright-e2e-"+name)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context()))
 	var work sync.WaitGroup
@@ -38,7 +40,7 @@ func (r *electionRig) legacy(name string) *legacy {
 			LockConfig: resourcelock.ResourceLockConfig{Identity: name},
 		},
 		LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second,
-		ReleaseOnCancel: true, Name: name,
+		ReleaseOnCancel: release, Name: name,
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(ctx context.Context) {
 				work.Add(1)
@@ -72,7 +74,7 @@ func (r *electionRig) legacy(name string) *legacy {
 func TestElectionUpgradeAndDowngrade(t *testing.T) {
 	r := newElectionRig(t, shared.Cluster(t), "upgrade")
 	cfg := r.cluster.AdminConfig()
-	old := r.legacy("old")
+	old := r.legacy("old", true)
 	r.awaitLeader("old")
 	a := r.stand("a", "1.31.0", false, cfg)
 	b := r.stand("b", "1.31.0", false, cfg)
@@ -105,7 +107,7 @@ func TestElectionUpgradeAndDowngrade(t *testing.T) {
 
 	// Back: the old program stands by as long as one of ours leads, and takes
 	// over when the last of them has gone.
-	again := r.legacy("again")
+	again := r.legacy("again", false)
 	time.Sleep(5 * time.Second)
 	leader, other := a, b
 	if first == "b" {

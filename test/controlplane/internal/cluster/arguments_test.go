@@ -133,7 +133,7 @@ func TestExtraInstances(t *testing.T) {
 	o := Options{
 		SingleProcess: true, Without: []string{ControllerManager, Scheduler}, FeatureGates: "A=true",
 		Extra:     []string{"kube-scheduler-2", "kube-controller-manager-b"},
-		ExtraArgs: map[string][]string{Scheduler: {"--leader-elect=true", "--v=3"}, "kube-scheduler-2": {"--v=4"}},
+		ExtraArgs: map[string][]string{Scheduler: {"--leader-elect=true", "--v=3", "--feature-gates=B=true"}, "kube-scheduler-2": {"--v=4"}},
 	}
 	if err := o.Validate(); err != nil {
 		t.Fatal(err)

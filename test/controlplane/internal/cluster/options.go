@@ -66,7 +66,7 @@ func (o Options) Validate() error {
 			if !strings.HasPrefix(arg, "--") {
 				errs = append(errs, fmt.Errorf("argument %q of %s: want --flag or --flag=value", arg, name))
 			}
-			if o.SingleProcess && name != APIServer && !slices.Contains(o.Extra, name) && strings.HasPrefix(arg, "--feature-gates") {
+			if o.SingleProcess && name != APIServer && slices.Contains(o.running(), name) && strings.HasPrefix(arg, "--feature-gates") {
 				errs = append(errs, fmt.Errorf("%s: a single process has one set of feature gates, give them to all", name))
 			}
 		}
