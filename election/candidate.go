@@ -155,8 +155,8 @@ func (c *Candidate) peer() Peer {
 	return c.self
 }
 
-// Ready returns a checker that is done when the Lease has been read for the
-// first time: this candidate takes part.
+// Ready returns a checker that is done when the Lease has been seen or written
+// for the first time: this candidate takes part.
 func (c *Candidate) Ready() cache.DoneChecker { return c.ready }
 
 // Name returns Config.Name.

@@ -27,9 +27,8 @@ type loop struct {
 	watch    *watcher[*coordinationv1.Lease]
 	returned chan error // by the work
 	term     *term
-	cancel   context.CancelCauseFunc // of the work
-	err      error                   // what the work returned by itself
-	keeper   *keeper                 // with LeaseCandidates
+	err      error   // what the work returned by itself
+	keeper   *keeper // with LeaseCandidates
 }
 
 // answer is the outcome of a request.
@@ -127,7 +126,7 @@ func (l *loop) answered(a answer) {
 	l.abort = nil
 	now := l.clock.now()
 	if a.op == OpRead {
-		l.machine.readDone(now, a.lease, a.err)
+		l.machine.readDone(now, a.sent, a.lease, a.err)
 	} else {
 		l.machine.writeDone(now, a.sent, a.op, a.lease, a.err)
 	}
@@ -177,10 +176,12 @@ func (l *loop) effects() {
 	for _, effect := range told { // first what can't wait for a hook
 		switch e := effect.(type) {
 		case cancelWork:
-			l.term.end()
-			l.cancel(e.cause)
+			l.term.end(e.cause)
 		case extendWork:
-			l.term.extend(e.sent, e.deadline)
+			if !l.term.extend(e.sent, e.deadline) {
+				// It ended by itself while this loop was held up.
+				l.machine.endTerm(l.clock.now().mono, ErrExpired)
+			}
 		}
 	}
 	for _, effect := range told {
@@ -195,9 +196,8 @@ func (l *loop) effects() {
 // begin starts the work.
 func (l *loop) begin(b beginWork) {
 	ctx, cancel := context.WithCancelCause(l.ctx)
-	t := &term{clock: l.clock, token: l.machine.term.token}
-	t.extend(b.sent, b.deadline)
-	l.term, l.cancel = t, cancel
+	t := newTerm(l.clock, l.machine.term.token, cancel, b.sent, b.deadline)
+	l.term = t
 	l.wg.Go(func() {
 		l.returned <- l.cfg.Lead(ctx, Term{t})
 	})
@@ -205,14 +205,16 @@ func (l *loop) begin(b beginWork) {
 
 // workReturned hands the end of the work to the machine.
 func (l *loop) workReturned(err error) {
-	l.term.end()
+	now := l.clock.now()
+	l.machine.expire(now) // it may be why the work has returned
+	l.effects()
+	l.term.end(nil)
 	cause := l.machine.term.cause
-	if l.machine.worked(l.clock.now().mono) {
+	if l.machine.worked(now.mono) {
 		l.err = err
 	} else if err != nil {
 		l.workFailed(err, cause)
 	}
-	l.cancel(nil)
 	l.effects()
 }
 
@@ -233,7 +235,7 @@ func (l *loop) publishStatus() {
 		st.until = m.term.deadline
 	}
 	l.setStatus(st)
-	if m.known {
+	if m.lease != nil {
 		l.ready.Mark()
 	}
 }

@@ -42,7 +42,7 @@ func sameTerm(a, b pulseOf) bool {
 }
 
 // readDone takes in the answer to a GET.
-func (m *machine) readDone(now instant, l *coordinationv1.Lease, err error) {
+func (m *machine) readDone(now, sent instant, l *coordinationv1.Lease, err error) {
 	m.busy = ""
 	switch apierr.Classify(err) {
 	case apierr.None:
@@ -51,7 +51,7 @@ func (m *machine) readDone(now instant, l *coordinationv1.Lease, err error) {
 	case apierr.Canceled:
 		return // by us
 	default:
-		m.failed(now.mono, err)
+		m.failed(now.mono, now.mono-sent.mono, err)
 		return
 	}
 	m.reread, m.failures, m.lastRead = false, 0, now.mono
@@ -91,18 +91,19 @@ func (m *machine) writeDone(now, sent instant, op Op, l *coordinationv1.Lease, e
 		if apierr.MayHaveCommitted(err) && op != OpRenew {
 			m.reread = true
 		}
-		m.failed(now.mono, err)
+		m.failed(now.mono, now.mono-sent.mono, err)
 	}
 	m.notStored(now.mono, op)
 }
 
-// failed counts a request that failed and says when the next may be sent.
-func (m *machine) failed(now time.Duration, err error) {
+// failed counts a request that failed after some time, and says when the next
+// may be sent.
+func (m *machine) failed(now, took time.Duration, err error) {
 	m.failures++
 	if m.phase == leading || m.phase == draining {
 		delay := m.leaderDelay(now, m.failures)
-		if apierr.Classify(err) == apierr.Timeout {
-			delay = 0 // it has waited long enough
+		if took >= minCall {
+			delay = 0 // that was long enough
 		}
 		m.retryAt = now + delay
 		return
@@ -111,11 +112,14 @@ func (m *machine) failed(now time.Duration, err error) {
 }
 
 // leaderDelay is how long a leader waits after so many failures: never so long
-// that no time is left. It does not wait for what Retry-After asks: it is one
+// that no time is left, nor so short that it would never come to its end. It does not wait for what Retry-After asks: it is one
 // small request, and the term is at stake.
 func (m *machine) leaderDelay(now time.Duration, failures int) time.Duration {
+	if failures <= 0 {
+		return 0
+	}
 	delay := backoff.Policy{Base: retryMin, Cap: retryMax}.Delay(failures)
-	return max(0, min(delay, (m.term.deadline-now)/2))
+	return max(retryLeast, min(delay, (m.term.deadline-now)/2))
 }
 
 // stored takes in a write that succeeded.

@@ -89,7 +89,7 @@ type setup struct {
 // told what happens, and when, and says what to do next.
 type machine struct {
 	setup
-	told  []any // effects for the driver, in order
+	told  []any // what the loop is to do and to tell, in order
 	phase phase
 
 	sighting

@@ -4,6 +4,7 @@
 package election
 
 import (
+	"context"
 	"sync"
 	"time"
 )
@@ -46,30 +47,65 @@ func (t Term) Deadline() time.Time {
 	return t.t.deadlineAt()
 }
 
-// term is the state behind Term.
+// term is the state behind Term. It ends by itself at its deadline, also while
+// the loop that would extend it is held up in a hook.
 type term struct {
-	clock *clock
-	token uint64
+	clock  *clock
+	token  uint64
+	cancel context.CancelCauseFunc // of the work
 
 	mu       sync.Mutex
 	over     bool
 	deadline time.Duration // of the monotonic clock
 	drift    time.Duration // when the renewal that set deadline was sent
+	timer    *time.Timer
 }
 
-// extend records that a write of the lease that was sent at the given instant
-// succeeded.
-func (t *term) extend(sent instant, deadline time.Duration) {
+// newTerm begins a term by a write of the lease that was sent at the given
+// instant. It ends the work by cancel.
+func newTerm(c *clock, token uint64, cancel context.CancelCauseFunc, sent instant, deadline time.Duration) *term {
+	t := &term{clock: c, token: token, cancel: cancel, deadline: deadline, drift: sent.drift()}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.timer = time.AfterFunc(c.span(deadline-c.now().mono), t.expire)
+	return t
+}
+
+// extend records that a renewal that was sent at the given instant succeeded.
+// It reports false where the term was over before.
+func (t *term) extend(sent instant, deadline time.Duration) bool {
+	now := t.clock.now().mono
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.over || now >= t.deadline {
+		return false
+	}
 	t.deadline, t.drift = deadline, sent.drift()
+	t.timer.Reset(t.clock.span(deadline - now))
+	return true
 }
 
-// end makes the term invalid for good.
-func (t *term) end() {
+// end makes the term invalid for good and cancels the work.
+func (t *term) end(cause error) {
 	t.mu.Lock()
-	defer t.mu.Unlock()
 	t.over = true
+	t.timer.Stop()
+	t.mu.Unlock()
+	t.cancel(cause)
+}
+
+// expire ends the term where its deadline has come.
+func (t *term) expire() {
+	now := t.clock.now().mono
+	t.mu.Lock()
+	due := now >= t.deadline
+	if !due && !t.over {
+		t.timer.Reset(t.clock.span(t.deadline - now))
+	}
+	t.mu.Unlock()
+	if due {
+		t.end(ErrExpired)
+	}
 }
 
 func (t *term) valid() bool {

@@ -43,6 +43,8 @@ const (
 	renewJitter = 0.1
 	// retryMin and retryMax bound the wait after a failed write of a leader.
 	retryMin, retryMax = 250 * time.Millisecond, time.Second
+	// retryLeast is the least of them, when the time of a leader runs out.
+	retryLeast = 100 * time.Millisecond
 	// maxLeaseDuration is what the API can hold.
 	maxLeaseDuration = math.MaxInt32 * time.Second
 	minRenewInterval = 100 * time.Millisecond
