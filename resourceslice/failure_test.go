@@ -4,8 +4,11 @@
 package resourceslice_test
 
 import (
+	"flag"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -74,57 +77,115 @@ func TestEveryWriteCanFail(t *testing.T) {
 	}
 }
 
+// TestLostAnswerCompletesThePool: all writes of a switch to a new generation
+// were stored, the answer to the last was lost, and the watch is down. The pool
+// is complete then although its publisher doesn't know: the devices of the slice
+// that it misses must not be put on others of that generation.
+func TestLostAnswerCompletesThePool(t *testing.T) {
+	for _, ordered := range []bool{false, true} {
+		for name, fault := range map[string]apitest.Fault{"lost": faults["lostAnswer"], "hung": faults["hungAnswer"], "late": faults["late"]} {
+			t.Run(fmt.Sprintf("%s/ordered=%v", name, ordered), func(t *testing.T) {
+				bubble(t, func(r *rig) { lostAnswer(r, fault, ordered) })
+			})
+		}
+	}
+}
+
+func lostAnswer(r *rig, fault apitest.Fault, ordered bool) {
+	all := devices(1000)
+	r.start(func(cfg *resourceslice.Config) { cfg.Concurrency = 1 })
+	r.publish(resourceslice.Pool{Ordered: ordered, Devices: all[300:500]})
+	defer r.s.StallWatches(apitest.Match{Resource: "resourceslices", User: r.user.Name})()
+	n := len(r.slices())
+	r.s.ResetJournal()
+	fault.Match, fault.Times = apitest.Match{Verb: "create,update", Resource: "resourceslices"}, 1
+	fault.Skip = n + 1 // the last write of those that two slices more take
+	defer r.s.Inject(fault)()
+	r.set(resourceslice.Pool{Ordered: ordered, Devices: all[200:500]})
+	r.settle(time.Second)
+	r.set(resourceslice.Pool{Ordered: ordered, Devices: all[100:510]}) // meanwhile
+	r.settle(time.Minute)
+	r.set(resourceslice.Pool{Ordered: ordered, Devices: all})
+	r.settle(10 * time.Minute)
+	if got := len(r.devices()); got != len(all) {
+		r.Errorf("%d devices, want %d", got, len(all))
+	}
+	if len(r.reported()) > 0 {
+		r.Errorf("reported %v", r.reported())
+	}
+}
+
 // TestRandomEdits changes a pool at random, again and again, while writes fail
 // and others meddle; the consumer sees nothing that it must not see, and in the
 // end there is what was asked for.
 func TestRandomEdits(t *testing.T) {
-	for seed := range uint64(24) {
+	for i := range *editSeeds {
+		seed := *editFrom + uint64(i)
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			bubble(t, func(r *rig) { randomEdits(r, rand.New(rand.NewPCG(seed, 1))) })
 		})
 	}
 }
 
+var (
+	editSeeds = flag.Int("edits.seeds", 24, "how many random scripts TestRandomEdits goes through")
+	editFrom  = flag.Uint64("edits.from", 0, "the first seed of TestRandomEdits")
+)
+
 func randomEdits(r *rig, rng *rand.Rand) {
-	names := make([]string, 0, len(faults))
-	for name := range faults {
-		if name != "404" { // ends the watch as well: the pool is looked at anew
-			names = append(names, name)
-		}
-	}
-	r.start(func(cfg *resourceslice.Config) {
-		cfg.Concurrency = 1 + rng.IntN(8)
-		cfg.MinInterval = 50 * time.Millisecond
+	// In order, so that a seed is a script.
+	names := slices.DeleteFunc(slices.Sorted(maps.Keys(faults)), func(name string) bool {
+		return name == "404" // ends the watch as well: the pool is looked at anew
 	})
+	concurrency := 1 + rng.IntN(8)
+	lives, life := 0, ""
+	start := func() {
+		lives++
+		life = fmt.Sprint("life-", lives)
+		r.start(func(cfg *resourceslice.Config) {
+			cfg.Name = life
+			cfg.Concurrency = concurrency
+			cfg.MinInterval = 50 * time.Millisecond
+		})
+	}
+	start()
 	var p resourceslice.Pool
 	p.Ordered = rng.IntN(3) == 0
 	p.Atomic = rng.IntN(4) == 0
 	var undo []func()
 	next := 0
+	r.Notef("ordered %v, atomic %v, concurrency %d", p.Ordered, p.Atomic, concurrency)
 	for range 60 {
-		edit(rng, &p, &next)
+		r.Notef("%s: %d devices", edit(rng, &p, &next), len(p.Devices))
 		if err := r.c.Set(pool, p); err != nil {
 			r.Fatalf("Set: %v", err)
 		}
 		if rng.IntN(3) == 0 {
-			f := faults[names[rng.IntN(len(names))]]
+			name := names[rng.IntN(len(names))]
+			f := faults[name]
 			f.Match = apitest.Match{Verb: "create,update,delete", Resource: "resourceslices"}
 			f.Skip, f.Times = rng.IntN(6), 1+rng.IntN(2)
+			r.Notef("fault %s after %d writes, times %d", name, f.Skip, f.Times)
 			undo = append(undo, r.s.Inject(f))
 		}
 		time.Sleep(time.Duration(rng.IntN(2000)) * time.Millisecond)
 		switch rng.IntN(12) {
-		case 0: // a crash
+		case 0:
+			r.Notef("crash")
 			r.halt()
-			r.start()
+			r.consumer.died(life)
+			start()
 			if err := r.c.Set(pool, p); err != nil {
 				r.Fatalf("Set: %v", err)
 			}
 		case 1:
+			r.Notef("watches drop")
 			r.s.DropWatches(apitest.Match{})
 		case 2:
+			r.Notef("the watch expires")
 			r.s.ExpireWatches(apitest.Match{Resource: "resourceslices", User: r.user.Name})
 		case 3:
+			r.Notef("the watch stalls")
 			resume := r.s.StallWatches(apitest.Match{Resource: "resourceslices", User: r.user.Name})
 			time.AfterFunc(5*time.Second, resume)
 		}
@@ -132,6 +193,7 @@ func randomEdits(r *rig, rng *rand.Rand) {
 	for _, f := range undo {
 		f()
 	}
+	r.Notef("the end")
 	r.settle(3 * time.Hour)
 	got := r.devices()
 	if len(got) != len(p.Devices) {
@@ -175,7 +237,8 @@ func (r *rig) checkOrder(want []resourcev1.Device) {
 	}
 }
 
-func edit(rng *rand.Rand, p *resourceslice.Pool, next *int) {
+// edit changes the pool, and says how.
+func edit(rng *rand.Rand, p *resourceslice.Pool, next *int) string {
 	add := func(n int) {
 		for range n {
 			d := device(*next, "a")
@@ -206,19 +269,26 @@ func edit(rng *rand.Rand, p *resourceslice.Pool, next *int) {
 	switch rng.IntN(8) {
 	case 0:
 		add(1 + rng.IntN(300))
+		return "add many"
 	case 1:
 		remove(1 + rng.IntN(250))
+		return "remove many"
 	case 2, 3:
 		change(1 + rng.IntN(5))
+		return "change some"
 	case 4:
 		add(1)
+		return "add one"
 	case 5:
 		remove(1)
+		return "remove one"
 	case 6:
 		rng.Shuffle(len(p.Devices), func(i, j int) { p.Devices[i], p.Devices[j] = p.Devices[j], p.Devices[i] })
-	case 7:
+		return "shuffle"
+	default:
 		remove(1 + rng.IntN(20))
 		add(1 + rng.IntN(20))
 		change(1)
+		return "replace some"
 	}
 }

@@ -26,7 +26,9 @@ func (d *desired) layOut(o *observed, usable []*record, count int, compact bool)
 	if len(usable) > 0 {
 		generation = usable[0].generation
 	}
-	dirty := func(p *page) bool { return p.rec == nil || p.rec.generation < generation || p.differs(d, o) }
+	dirty := func(p *page) bool {
+		return p.rec == nil || p.rec.generation < generation || len(o.unanswered[p.name]) > 0 || p.differs(d, o)
+	}
 
 	counters := newLayout(sets, withSets, true)
 	counters.shed()

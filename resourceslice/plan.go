@@ -21,6 +21,8 @@ type observed struct {
 	refused map[hash]bool
 	// compact allows to compact the pool although nothing else has to change.
 	compact bool
+	// unanswered has the writes that may still be carried out, by name.
+	unanswered map[string][]attempt
 	// taken has names that slices of other pools have.
 	taken map[string]bool
 
@@ -129,8 +131,12 @@ func makePlan(d *desired, o *observed, compact bool) *plan {
 	case len(top) > 0:
 		count = 1 // they disagree; what holds nothing is of no use
 	}
-	p := &plan{pages: d.layOut(o, usable, count, compact), generation: o.floor}
+	assumed, really := o.assume(usable, d.selection.nodeName)
+	p := &plan{pages: d.layOut(o, assumed, count, compact), generation: o.floor}
 	for _, page := range p.pages {
+		if rec, ok := really[page.rec]; ok {
+			page.rec = rec
+		}
 		page.diff(d, o)
 	}
 	if len(top) > 0 {
@@ -183,20 +189,23 @@ func (p *plan) choose(d *desired, o *observed, top []*record, complete, uniform 
 	}
 	slices.SortStableFunc(changed, riskiestFirst)
 	slices.SortStableFunc(behind, riskiestFirst)
+	slices.SortStableFunc(behind, o.unansweredFirst)
 
-	here := uniform && !surplus && top[0].count == int64(len(p.pages)) && top[0].generation == p.generation
+	here := !p.collides(o) && uniform && !surplus && top[0].count == int64(len(p.pages)) && top[0].generation == p.generation
 	switch {
 	case here && complete && (len(changed) < 2 || p.independent(d, changed)):
 		p.add(changed)
-	case here && !complete:
+	case here && !complete && (len(o.unanswered) == 0 || p.independent(d, changed)):
+		// A write without an answer may complete the pool at any time.
 		p.window = true
 		p.add(changed)
 		p.add(behind)
 	default:
 		p.bump, p.window = true, len(p.pages) > 1
-		p.generation++
+		p.generation = p.next(o)
 		all := slices.Clone(p.pages)
 		slices.SortStableFunc(all, riskiestFirst)
+		slices.SortStableFunc(all, o.unansweredFirst)
 		// The first write alone: if it is refused, the earlier generation is
 		// still complete.
 		p.add(all[:1])

@@ -60,13 +60,19 @@ func (m *model) write(d *desired, p *plan, page *page) {
 	if err != nil {
 		m.t.Fatal(err)
 	}
+	if page.rec == nil && m.slices[s.Name] != nil {
+		m.t.Fatalf("create of %s, which is there", s.Name)
+	}
+	m.store(s, page)
+}
+
+// store does what the API server does with a write that it accepts.
+func (m *model) store(s *resourcev1.ResourceSlice, page *page) {
+	m.t.Helper()
 	if page.rec == nil {
-		if m.slices[s.Name] != nil {
-			m.t.Fatalf("create of %s, which is there", s.Name)
-		}
 		s.UID = types.UID(fmt.Sprint("uid-", m.rv))
 	}
-	if n := len(s.Spec.Devices); n > page.limit() {
+	if n := len(s.Spec.Devices); n > plainLimit || n > advancedLimit && slices.ContainsFunc(s.Spec.Devices, func(d resourcev1.Device) bool { return len(d.Taints) > 0 }) {
 		m.t.Fatalf("%s gets %d devices", s.Name, n)
 	}
 	m.rv++

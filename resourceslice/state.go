@@ -80,14 +80,18 @@ type work struct {
 	taken     map[string]bool
 	compacted time.Time
 	unsure    time.Time // when a write failed last that may have been stored
-	writes    int       // since it was complete
-	window    time.Time // since when it is incomplete by our doing; zero if it isn't
-	lost      time.Duration
+	// unanswered has the writes, by the name of their slice, that may still be
+	// carried out. Writers add to it at the same time, under the lock.
+	unanswered map[string][]attempt
+	writes     int       // since it was complete
+	window     time.Time // since when it is incomplete by our doing; zero if it isn't
+	lost       time.Duration
 }
 
 func newPool(id PoolID) *pool {
 	return &pool{id: id, changed: make(chan struct{}), work: work{
 		reported: map[string]bool{}, accepted: map[hash]hash{}, refused: map[hash]bool{}, taken: map[string]bool{},
+		unanswered: map[string][]attempt{},
 	}}
 }
 

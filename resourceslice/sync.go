@@ -22,9 +22,6 @@ const (
 	contentionAfter  = 3
 	contentionWindow = 5 * time.Minute
 	maxRepairDelay   = 5 * time.Minute
-	// lateWrites is for how long after a write without an answer changes may be
-	// its doing: the API server gives up on it after a minute.
-	lateWrites = 2 * time.Minute
 	// forbiddenRetry is how often what is forbidden is tried again.
 	forbiddenRetry = time.Minute
 	// refusedRetry is how often content is sent again that the API server has
@@ -191,6 +188,14 @@ func (j *job) try() result {
 	if !known {
 		return result{done: true} // the session will have all pools looked at
 	}
+	if len(j.w.unanswered) > 0 {
+		if err := j.resolve(live); err != nil {
+			return result{err: err}
+		}
+		if live, known = j.s.live(j.p.id, j.cluster); !known {
+			return result{done: true}
+		}
+	}
 	j.live = live
 	for _, rec := range live {
 		j.w.floor = max(j.w.floor, rec.generation)
@@ -238,8 +243,9 @@ func (j *job) plan() (*plan, result) {
 	}
 	return newPlan(j.want, &observed{
 		live: j.live, floor: j.w.floor, accepted: j.w.accepted, refused: j.w.refused, taken: j.w.taken,
-		compact: time.Since(j.w.compacted) >= compactInterval,
-		owner:   j.owner, labels: j.c.cfg.Labels,
+		compact:    time.Since(j.w.compacted) >= compactInterval,
+		unanswered: j.w.unanswered,
+		owner:      j.owner, labels: j.c.cfg.Labels,
 	}), result{}
 }
 
@@ -251,6 +257,9 @@ func (j *job) planRemoval() (*plan, result) {
 			return nil, result{err: err}
 		}
 		j.live = slices.DeleteFunc(j.live, j.isForeign)
+	}
+	if len(j.live) == 0 && len(j.w.unanswered) > 0 {
+		return nil, result{after: time.Second} // a create may still be carried out
 	}
 	if len(j.live) == 0 {
 		return &plan{}, result{}

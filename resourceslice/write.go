@@ -206,11 +206,18 @@ func (j *job) write(p *plan, page *page) (verdict, error) {
 			j.refuse(page, err)
 			return refused, err
 		}
+		if apierr.MayHaveCommitted(err) {
+			e := encoder{hasher: j.c.hasher}
+			j.noteUnanswered(e.record(slice), page.rec)
+		}
 		return j.judge(verb, page.rec, page.name, err)
 	}
 	e := encoder{hasher: j.c.hasher}
 	rec := e.record(answer)
 	j.c.own.wrote(rec)
+	j.c.mu.Lock()
+	j.w.found(rec)
+	j.c.mu.Unlock()
 	j.compare(page, slice, answer, rec)
 	return stored, nil
 }
@@ -306,6 +313,8 @@ func (j *job) lookUp(rec *record, name string, because error) (verdict, error) {
 			j.c.own.gone(rec)
 		}
 		return outdated, because
+	case apierr.Classify(err) == apierr.Forbidden && rec == nil && j.isUnanswered(name):
+		return failure, because // it is the one we sent, and the authorizer will know soon
 	case apierr.Classify(err) == apierr.Forbidden && rec == nil:
 		return j.take(name), because // a node can't see what isn't its own
 	default:
@@ -313,6 +322,9 @@ func (j *job) lookUp(rec *record, name string, because error) (verdict, error) {
 	}
 	e := encoder{hasher: j.c.hasher}
 	found := e.record(slice)
+	j.c.mu.Lock()
+	j.w.found(found)
+	j.c.mu.Unlock()
 	if found.id != j.p.id || found.nodeName != j.want.nodeName() && rec == nil {
 		return j.take(name), because
 	}

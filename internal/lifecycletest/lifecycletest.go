@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/kubewright/kubewright/internal/apitest"
+	"github.com/kubewright/kubewright/internal/testlog"
 )
 
 // Controller is what all controllers have in common.
@@ -88,7 +89,7 @@ var outages = []outage{
 
 // world is one bubble: a server and a controller.
 type world struct {
-	*testing.T
+	*testlog.T
 	Subject
 	server     *apitest.Server
 	controller Controller
@@ -97,7 +98,7 @@ type world struct {
 func (subject Subject) bubble(test func(*world)) func(*testing.T) {
 	return func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			w := &world{T: t, Subject: subject, server: apitest.New(apitest.Options{})}
+			w := &world{T: testlog.New(t), Subject: subject, server: apitest.New(apitest.Options{})}
 			w.controller = subject.New(t, w.server, 0)
 			test(w)
 		})
@@ -224,7 +225,7 @@ func (w *world) nothingAfterReturn() {
 }
 
 func (w *world) twoSideBySide() {
-	other := w.New(w.T, w.server, 1)
+	other := w.New(w.T.T, w.server, 1)
 	first, second := w.start(w.controller), w.start(other)
 	w.awaitReady(w.controller, "the start")
 	w.awaitReady(other, "the start")
