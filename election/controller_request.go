@@ -85,8 +85,8 @@ func (c *Controller) send(ctx context.Context, r *request) (err error) {
 		r.gotLease, err = leases.Get(ctx, r.key.Name, metav1.GetOptions{})
 		r.read = err == nil
 	case r.do == collect:
-		r.gone = true
-		return candidates.Delete(ctx, r.name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &r.uid, ResourceVersion: &r.version}})
+		err = candidates.Delete(ctx, r.name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &r.uid, ResourceVersion: &r.version}})
+		r.gone = err == nil
 	case r.creates():
 		r.gotLease, err = leases.Create(ctx, c.newLease(r), metav1.CreateOptions{FieldManager: c.cfg.Name})
 	case r.ofCandidate():
@@ -95,7 +95,7 @@ func (c *Controller) send(ctx context.Context, r *request) (err error) {
 		r.gotLease, err = leases.Patch(ctx, r.key.Name, types.MergePatchType, r.patch(c.rules), metav1.PatchOptions{FieldManager: c.cfg.Name})
 	}
 	if err != nil {
-		r.gotLease, r.gotCandidate, r.gone = nil, nil, false
+		r.gotLease, r.gotCandidate = nil, nil
 	}
 	if r.do == look && apierrors.IsNotFound(err) {
 		r.gone, r.read, err = true, true, nil

@@ -262,6 +262,10 @@ func (s *ctlStub) follow(ctx context.Context, record *coordinationv1beta1.LeaseC
 	watch, err := s.clients.CoordinationV1beta1().LeaseCandidates(ctlNamespace).Watch(ctx,
 		metav1.ListOptions{FieldSelector: "metadata.name=" + s.name, ResourceVersion: record.ResourceVersion})
 	if err != nil {
+		select {
+		case <-time.After(time.Second):
+		case <-ctx.Done():
+		}
 		return record
 	}
 	defer watch.Stop()

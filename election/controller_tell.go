@@ -79,6 +79,9 @@ func (c *Controller) tellFailure(ctx context.Context, e *entry, r *request, err 
 			logger.Error(err, "Better candidates have to wait")
 		}
 		return
+	case class == apierr.NotFound && !r.gone && r.ofCandidate():
+		logger.V(4).Info("LeaseCandidates are not served", "err", err) // the watch has said so
+		return
 	case failures <= patientConflicts && (class == apierr.Conflict || class == apierr.AlreadyExists || class == apierr.NotFound):
 		logger.V(4).Info("Somebody else was faster", "err", err)
 		return

@@ -141,6 +141,9 @@ func (e *entry) outcome(now time.Time, r *request, err error) time.Duration {
 		return 0
 	}
 	class := apierr.Classify(err)
+	if class == apierr.NotFound && !r.gone {
+		class = apierr.Forbidden // it is the API that is not there
+	}
 	if r.ofCandidate() && c != nil && (class == apierr.Forbidden || class == apierr.Invalid || errors.Is(err, errAltered)) {
 		c.refusals++
 		c.retryAt = now.Add(refusedRetries().Delay(c.refusals))
