@@ -43,7 +43,6 @@ type Controller struct {
 
 	providerErrors report.Group
 	apiErrors      report.Group
-	cacheErrors    cacheErrors
 
 	calls     sync.WaitGroup
 	callCtx   context.Context // of calls of the provider; set by Run
@@ -97,7 +96,6 @@ func New(cfg Config) (*Controller, error) {
 			policy: backoff.Policy{Base: cfg.RetryMin, Cap: max(cfg.RetryMin, min(cfg.RetryMax, breakerCap))},
 		},
 	}
-	c.cacheErrors.handler, c.cacheErrors.policy = cfg.ErrorHandler, c.breaker.policy
 	c.rules.updates = c.caps.updater != nil
 	c.rules.releases = c.caps.releaser != nil
 	c.rules.admits = c.caps.admitter != nil
@@ -134,7 +132,7 @@ func (c *Controller) Run(ctx context.Context) error {
 
 	own := c.cfg.Informer == nil
 	if own {
-		if err := c.informer.SetWatchErrorHandlerWithContext(c.cacheErrors.ended); err != nil {
+		if err := c.informer.SetWatchErrorHandlerWithContext(watchEnded); err != nil {
 			return fmt.Errorf("podsync: %w", err)
 		}
 	}

@@ -15,14 +15,22 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
 	resourcev1 "k8s.io/api/resource/v1"
 
 	"github.com/kubewright/kubewright/internal/apierr"
+	"github.com/kubewright/kubewright/internal/backoff"
+	"github.com/kubewright/kubewright/internal/listwatch"
 )
+
+// listTimeout is the deadline of a list, which may be long.
+const listTimeout = 2 * time.Minute
+
+// watchBackoff is for lists and watches after which an informer waits wrongly
+// or not at all.
+var watchBackoff = backoff.Policy{Base: time.Second, Cap: 30 * time.Second}
 
 // byPoolIndex is the name of the informers' index.
 const byPoolIndex = "pool"
@@ -64,26 +72,15 @@ func (c *Controller) newMirror(sc scope, v version, ev events) (*mirror, error) 
 		opts.FieldSelector = sc.selector()
 		return v.list(ctx, opts)
 	}
-	lw := &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
-			list, err := m.list(ctx, opts)
+	lw := listwatch.New(listwatch.Config{
+		List: v.list, Watch: v.watch, FieldSelector: sc.selector(),
+		ListTimeout: max(listTimeout, c.cfg.CallTimeout), AnswerTimeout: c.cfg.CallTimeout,
+		Retries: watchBackoff,
+		Outcome: func(_ context.Context, err error) time.Duration {
 			ev.failed(err)
-			return list, err
+			return 0
 		},
-		WatchFuncWithContext: func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
-			opts.FieldSelector = sc.selector()
-			w, err := startWatch(ctx, c.cfg.CallTimeout, func(ctx context.Context) (watch.Interface, error) { return v.watch(ctx, opts) })
-			ev.failed(err)
-			if err != nil && opts.SendInitialEvents != nil {
-				// The informer sleeps on some errors of such a watch without
-				// looking at its context, and on 410 asks again at once and
-				// without end. Of one that it doesn't know it makes the best:
-				// it lists, and does all that with care.
-				return nil, fmt.Errorf("resourceslice: watch with initial events: %v", err) //nolint:errorlint // hidden on purpose
-			}
-			return w, err
-		},
-	}
+	})
 	m.informer = cache.NewSharedIndexInformerWithOptions(lw, v.example, cache.SharedIndexInformerOptions{
 		ObjectDescription: "ResourceSlice " + sc.selector(),
 		Indexers: cache.Indexers{byPoolIndex: func(obj any) ([]string, error) {
@@ -174,31 +171,6 @@ func (m *mirror) all() (records []*record) {
 }
 
 func (m *mirror) synced() bool { return m.informer.HasSynced() }
-
-// startWatch starts a watch within timeout, without ending it after that.
-func startWatch(ctx context.Context, timeout time.Duration, start func(context.Context) (watch.Interface, error)) (watch.Interface, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	timer := time.AfterFunc(timeout, cancel)
-	w, err := start(ctx)
-	if !timer.Stop() && err != nil {
-		err = fmt.Errorf("start a watch: %w", context.DeadlineExceeded)
-	}
-	if err != nil {
-		cancel()
-		return nil, err
-	}
-	return stoppableWatch{w, cancel}, nil
-}
-
-type stoppableWatch struct {
-	watch.Interface
-	cancel context.CancelFunc
-}
-
-func (w stoppableWatch) Stop() {
-	w.cancel()
-	w.Interface.Stop()
-}
 
 // versionGone reports whether a request failed because its version of the API
 // is not served. A genuine 404 names the object that is missing, and a list or

@@ -19,30 +19,33 @@ import (
 type Handler func(ctx context.Context, err error, msg string)
 
 // A Streak follows one activity that may fail many times in a row. The first
-// failure of a run, and every one of another class than the one before, goes
-// to the Handler, or to the log where there is none; repeats of it are printed
-// at V4 only; the success that ends the run prints one line.
+// failure of each class in a run goes to the Handler, or to the log where there
+// is none; repeats are printed at V4 only, also where two classes take turns;
+// the success that ends the run prints one line.
 //
 // The zero value is ready to use. A Streak belongs to the one goroutine that
 // carries out its activity. It is small, so that ten thousand nodes can have
 // one each.
 type Streak struct {
-	since time.Time
-	class apierr.Class
-	msg   string
-	count int
+	since   time.Time
+	classes uint32 // those that msg was told with
+	msg     string
+	count   int
 }
 
 // Fail records a failure. The message is constant; keysAndValues go to the log
 // only.
 func (s *Streak) Fail(ctx context.Context, handler Handler, err error, msg string, keysAndValues ...any) {
-	class := apierr.Classify(err)
-	again := s.count > 0 && s.class == class && s.msg == msg
 	if s.count == 0 {
 		s.since = time.Now()
 	}
+	if s.msg != msg {
+		s.classes, s.msg = 0, msg
+	}
+	class := uint32(1) << apierr.Classify(err)
+	again := s.classes&class != 0
+	s.classes |= class
 	s.count++
-	s.class, s.msg = class, msg
 	logger := klog.FromContext(ctx)
 	switch {
 	case again:

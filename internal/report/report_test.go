@@ -46,6 +46,23 @@ func TestStreakTellsOnceAndOnceMoreForAnotherClass(t *testing.T) {
 	})
 }
 
+func TestStreakOfTwoClassesInTurn(t *testing.T) {
+	told := 0
+	handler := func(context.Context, error, string) { told++ }
+	var s Streak
+	for range 10 { // an API server that throttles, and is slow to say so
+		s.Fail(t.Context(), handler, apierrors.NewTooManyRequests("later", 1), "Watching failed")
+		s.Fail(t.Context(), handler, context.DeadlineExceeded, "Watching failed")
+	}
+	if told != 2 {
+		t.Errorf("told %d times, want once for each class", told)
+	}
+	s.Fail(t.Context(), handler, context.DeadlineExceeded, "Writing failed")
+	if told != 3 {
+		t.Errorf("another activity was told %d times in all, want 3", told)
+	}
+}
+
 func TestStreakLogsWithoutAHandler(t *testing.T) {
 	logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true), ktesting.Verbosity(2)))
 	ctx := klog.NewContext(t.Context(), logger)
