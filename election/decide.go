@@ -194,14 +194,13 @@ func (d *decider) elect(strategy Strategy, vacant bool) decision {
 		return decision{} // whoever renews next
 	case d.waits(best):
 		return decision{}
-	case !d.fresh(best):
+	case !d.fresh(best) && !d.prepared(best):
 		if d.lease != nil && d.lease.holder != "" && d.lookedAt.Before(d.silentAt()) {
 			return decision{do: look, why: "the holder is silent"}
 		}
 		return decision{do: ping, who: best, why: "the candidate is the best for a vacant lease"}
 	case !vacant:
-		d.at(best.heard.Add(d.ackTimeout))
-		return decision{}
+		return decision{} // until the lease expires
 	}
 	return decision{do: assign, who: best, strategy: strategy.Name(), why: "the lease is vacant and the candidate is there"}
 }
@@ -277,6 +276,15 @@ func (d *decider) lastResort(c *candidate) bool {
 // waits reports whether a candidate has a ping to answer and still has time.
 func (d *decider) waits(c *candidate) bool {
 	return !c.pinged.IsZero() && !d.at(c.pinged.Add(d.ackTimeout))
+}
+
+// prepared reports whether a candidate has shown that it is there since the
+// holder fell silent. That was for the moment of expiry, so it holds a little
+// longer: else a candidate would be asked again whenever that moment is noticed
+// a millisecond late.
+func (d *decider) prepared(c *candidate) bool {
+	return d.lease != nil && d.lease.holder != "" && c.pinged.IsZero() &&
+		!c.heard.Before(d.silentAt()) && d.now.Before(c.heard.Add(2*d.ackTimeout))
 }
 
 // fresh reports whether a candidate has shown lately that it is there.

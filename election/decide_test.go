@@ -131,6 +131,8 @@ func TestDecide(t *testing.T) {
 		{"silent, looked", held("x", 10*time.Second, nominee("a", 1)).looked(), "ping a"},
 		{"looked before it was silent", held("x", 11*time.Second, nominee("a", 1)).with(func(s *scene) { s.lookedAt = decideNow.Add(-2 * time.Second) }), "look"},
 		{"silent, answered", held("x", 10*time.Second+1, nominee("a", 1).heardAgo(1)).looked(), "wait 4.999999999s"},
+		{"expired, answered while it was silent", held("x", 15*time.Second+1, nominee("a", 1).heardAgo(5*time.Second)), "assign a"},
+		{"expired for long, answered while it was silent", held("x", 20*time.Second, nominee("a", 1).heardAgo(10*time.Second)).looked(), "ping a"},
 		{"silent, the best has not answered", held("x", 14*time.Second, nominee("a", 1).pingedAgo(5*time.Second), nominee("b", 1)).looked(), "ping b"},
 		{"a short lease", held("x", 2*time.Second, nominee("a", 1)).with(func(s *scene) { s.lease.duration = 3 * time.Second }), "look"},
 		{"a short lease, in time", held("x", 2*time.Second-1, nominee("a", 1)).with(func(s *scene) { s.lease.duration = 3 * time.Second }), "wait 1ns"},
