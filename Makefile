@@ -11,6 +11,8 @@ SHELL := /usr/bin/env bash
 GO ?= go
 # Nested modules: their requirements stay out of the root go.mod.
 MODULES := $(patsubst %/go.mod,%,$(shell git ls-files '*/go.mod' | grep -v testdata))
+# Those that are tested with the root; bench and test/controlplane have targets of their own.
+EXAMPLES := $(filter examples/%,$(MODULES))
 # One test of a bubble runs for virtual months; a real minute is plenty, a hang is not waited for.
 TEST_TIMEOUT ?= 30m
 E2E_TIMEOUT ?= 30m
@@ -35,11 +37,13 @@ vet: ## Vet every module, and check that files are formatted
 .PHONY: unit
 unit: ## Unit tests, and every benchmark once so that none rots
 	$(GO) test -timeout $(TEST_TIMEOUT) ./...
+	@for m in $(EXAMPLES); do echo "test $$m"; (cd $$m && $(GO) test -timeout $(TEST_TIMEOUT) ./...); done
 	$(GO) test -short -timeout $(TEST_TIMEOUT) -run '^$$' -bench . -benchtime 1x ./... >/dev/null
 
 .PHONY: race
 race: ## Unit tests under the race detector
 	$(GO) test -race -timeout $(TEST_TIMEOUT) ./...
+	@for m in $(EXAMPLES); do echo "test $$m"; (cd $$m && $(GO) test -race -timeout $(TEST_TIMEOUT) ./...); done
 
 .PHONY: e2e
 e2e: ## The packages and examples against a real control plane (built on first use: six to eight minutes; KUBEWRIGHT_E2E_VERSION=1.36 takes another version)

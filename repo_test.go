@@ -240,6 +240,42 @@ func TestExactlySixDirectRequirements(t *testing.T) {
 	}
 }
 
+// requirements returns the modules that a go.mod requires, with their versions.
+func requirements(t *testing.T, path string) map[string]string {
+	t.Helper()
+	gomod, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	versions := make(map[string]string)
+	for _, match := range regexp.MustCompile(`(?m)^(?:require )?\s*(\S+\.\S+/\S+) (v\S+)`).FindAllSubmatch(gomod, -1) {
+		versions[string(match[1])] = string(match[2])
+	}
+	return versions
+}
+
+func TestModulesOfExamplesHaveTheVersionsOfTheRoot(t *testing.T) {
+	// Else they show something else than what is tested here, and all of
+	// client-go is compiled once more for them.
+	root := requirements(t, "go.mod")
+	if root["k8s.io/client-go"] == "" {
+		t.Fatalf("go.mod is not read as it is written: %v", root)
+	}
+	for _, folder := range nestedModules(t) {
+		if !strings.HasPrefix(folder, "examples/") {
+			continue
+		}
+		for name, version := range requirements(t, folder+"/go.mod") {
+			if want, shared := root[name]; shared && version != want {
+				t.Errorf("%s requires %s %s, the root %s", folder, name, version, want)
+			}
+		}
+		if gomod, err := os.ReadFile(folder + "/go.mod"); err != nil || !bytes.Contains(gomod, []byte("replace "+module+" => ../..")) {
+			t.Errorf("%s does not replace %s by the one it lies in (%v)", folder, module, err)
+		}
+	}
+}
+
 func TestImports(t *testing.T) {
 	modules := nestedModules(t)
 	for _, f := range goFiles(t) {
