@@ -10,5 +10,8 @@
 //
 // All have their own defaults: 10 workers and a rate limit of 10 pods a second
 // after a burst of 100 for virtual-kubelet, 4 workers for kwok. In the case
-// named virtual-kubelet-unlimited that limit is off and there are 50 workers.
+// named virtual-kubelet-unlimited that limit is off and there are 50 workers. In
+// the case named kwok-terminal its stages write the last status of a pod before
+// they delete it, as a kubelet does and as this library always does; with its own
+// stages kwok leaves that write out.
 package podsync

@@ -50,8 +50,9 @@ var peers = map[string]func(ctx context.Context, client kubernetes.Interface, no
 	"virtual-kubelet-unlimited": startVirtualKubelet(func() workqueue.TypedRateLimiter[any] {
 		return workqueue.NewTypedItemExponentialFailureRateLimiter[any](5*time.Millisecond, 10*time.Second)
 	}, 50),
-	"kwok":     startKwok,
-	bareClient: startBareClient,
+	"kwok":          startKwok(podfast.DefaultPodDelete),
+	"kwok-terminal": startKwok(terminateFirst, deleteTerminal),
+	bareClient:      startBareClient,
 }
 
 const bareClient = "bare-client"
@@ -127,8 +128,53 @@ func startVirtualKubelet(limiter func() workqueue.TypedRateLimiter[any], workers
 	}
 }
 
-func startKwok(ctx context.Context, client kubernetes.Interface, nodeName string) error {
-	stages, err := slices.MapWithError([]string{podfast.DefaultPodReady, podfast.DefaultPodComplete, podfast.DefaultPodDelete}, config.UnmarshalWithType[*internalversion.Stage, string])
+// Stages of kwok that end a pod as a kubelet does: its last status first, then the
+// object. kwok's own stage deletes a running pod.
+const (
+	terminateFirst = `
+apiVersion: kwok.x-k8s.io/v1alpha1
+kind: Stage
+metadata: {name: pod-terminate}
+spec:
+  resourceRef: {apiGroup: v1, kind: Pod}
+  selector:
+    matchExpressions:
+    - {key: .metadata.deletionTimestamp, operator: Exists}
+    - {key: .status.phase, operator: In, values: [Running]}
+  next:
+    statusTemplate: |
+      phase: Succeeded
+      containerStatuses:
+      {{ range .status.containerStatuses }}
+      - name: {{ .name | Quote }}
+        image: {{ .image | Quote }}
+        ready: false
+        restartCount: 0
+        state: {terminated: {exitCode: 0, reason: Completed, finishedAt: {{ Now | Quote }}}}
+      {{ end }}
+`
+	deleteTerminal = `
+apiVersion: kwok.x-k8s.io/v1alpha1
+kind: Stage
+metadata: {name: pod-delete}
+spec:
+  resourceRef: {apiGroup: v1, kind: Pod}
+  selector:
+    matchExpressions:
+    - {key: .metadata.deletionTimestamp, operator: Exists}
+    - {key: .status.phase, operator: In, values: [Succeeded, Failed]}
+  next: {delete: true}
+`
+)
+
+func startKwok(end ...string) func(context.Context, kubernetes.Interface, string) error {
+	return func(ctx context.Context, client kubernetes.Interface, nodeName string) error {
+		return runKwok(ctx, client, nodeName, append([]string{podfast.DefaultPodReady, podfast.DefaultPodComplete}, end...))
+	}
+}
+
+func runKwok(ctx context.Context, client kubernetes.Interface, nodeName string, sources []string) error {
+	stages, err := slices.MapWithError(sources, config.UnmarshalWithType[*internalversion.Stage, string])
 	if err != nil {
 		return err
 	}

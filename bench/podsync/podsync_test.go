@@ -108,7 +108,7 @@ func BenchmarkRealServer(b *testing.B) {
 	const pods = 1000
 	cluster := harness.Start(b, harness.Options{Without: []string{harness.ControllerManager, harness.Scheduler}})
 	client := kubernetes.NewForConfigOrDie(cluster.AdminConfig())
-	for _, peer := range append([]string{bareClient}, order...) {
+	for _, peer := range append([]string{bareClient, "kwok-terminal"}, order...) {
 		b.Run(peer, func(b *testing.B) {
 			for b.Loop() {
 				node := "bench-" + peer

@@ -22,6 +22,7 @@ var updateConformance = flag.Bool("update-conformance", false, "record what the 
 // TestConformance runs the cases that internal/apitest must pass against the real API server: what it answers must be what is
 // recorded. No controller runs, so that nobody but the case changes anything.
 func TestConformance(t *testing.T) {
+	harness.OnlyDefaultVersion(t, "the answers are recorded of the default version")
 	c := harness.Start(t, harness.Options{
 		Without: []string{harness.ControllerManager, harness.Scheduler},
 		RuntimeConfig: map[string]bool{

@@ -323,6 +323,7 @@ func validPool() *resourceslice.Pool {
 // TestResourceSliceValidation holds Set against the API server's dry-run, with
 // all features on.
 func TestResourceSliceValidation(t *testing.T) {
+	harness.OnlyDefaultVersion(t, "others lack some of the features")
 	cluster := harness.Start(t, harness.Options{
 		Without: []string{harness.ControllerManager, harness.Scheduler},
 		FeatureGates: map[string]bool{

@@ -23,6 +23,14 @@ const versionVariable = "KUBEWRIGHT_E2E_VERSION"
 // Enabled reports whether end-to-end tests are to run.
 func Enabled() bool { return os.Getenv(enableVariable) == "1" }
 
+// OnlyDefaultVersion skips a test whose truth is that of one version, where the tests are run against another one.
+func OnlyDefaultVersion(t testing.TB, why string) {
+	t.Helper()
+	if os.Getenv(versionVariable) != "" {
+		t.Skip(versionVariable + " is set, and " + why)
+	}
+}
+
 // skipMessage tells why a test was skipped and how to run it.
 const skipMessage = "needs a real control plane: run \"make e2e\", or set " + enableVariable + "=1"
 
