@@ -1,0 +1,305 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package listwatch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/kubewright/kubewright/internal/apitest"
+	"github.com/kubewright/kubewright/internal/backoff"
+	"github.com/kubewright/kubewright/internal/testlog"
+)
+
+func TestMain(m *testing.M) {
+	utilruntime.ErrorHandlers = utilruntime.ErrorHandlers[:1]
+	os.Exit(m.Run())
+}
+
+const (
+	listTimeout   = time.Minute
+	answerTimeout = 10 * time.Second
+)
+
+var pods = apitest.Match{Resource: "pods"}
+
+// subject is an informer with a source of ours, in a bubble.
+type subject struct {
+	*testlog.T
+	server   *apitest.Server
+	informer cache.SharedIndexInformer
+	outcomes []error
+	wait     time.Duration // what Outcome asks for
+
+	cancel context.CancelFunc
+	done   chan struct{}
+}
+
+func bubble(t *testing.T, test func(*subject)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		s := &subject{T: testlog.New(t), server: apitest.New(apitest.Options{})}
+		s.put("one", "n1")
+		s.put("other", "n2")
+		client := s.server.Client(apitest.Admin).CoreV1().Pods("default")
+		s.informer = cache.NewSharedIndexInformer(New(Config{
+			List:          func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return client.List(ctx, o) },
+			Watch:         client.Watch,
+			FieldSelector: "spec.nodeName=n1",
+			ListTimeout:   listTimeout,
+			AnswerTimeout: answerTimeout,
+			Retries:       backoff.Policy{Base: time.Second, Cap: 30 * time.Second},
+			Outcome: func(_ context.Context, err error) time.Duration {
+				s.outcomes = append(s.outcomes, err)
+				return s.wait
+			},
+		}), &corev1.Pod{}, 0, nil)
+		test(s)
+		s.stop()
+	})
+}
+
+func (s *subject) put(name, node string) {
+	s.server.Put(&corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"},
+		Spec:       corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "c", Image: "registry.example/c"}}},
+	})
+}
+
+func (s *subject) start() {
+	ctx, cancel := context.WithCancel(s.Context())
+	s.cancel, s.done = cancel, make(chan struct{})
+	go func() {
+		defer close(s.done)
+		s.informer.RunWithContext(ctx)
+	}()
+	synctest.Wait()
+}
+
+// stop ends the informer, which has to end at once whatever it waits for.
+func (s *subject) stop() {
+	s.Helper()
+	begin := time.Now()
+	s.cancel()
+	<-s.done
+	if took := time.Since(begin); took > 0 {
+		s.Errorf("the informer ended %v after its context", took)
+	}
+}
+
+func (s *subject) pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+// has checks that the informer has n objects.
+func (s *subject) has(n int) {
+	s.Helper()
+	if got := len(s.informer.GetStore().List()); got != n || !s.informer.HasSynced() {
+		s.Errorf("%d objects, synced %v; want %d", got, s.informer.HasSynced(), n)
+	}
+}
+
+func TestDeliversWhatTheSelectorSelects(t *testing.T) {
+	bubble(t, func(s *subject) {
+		s.start()
+		s.has(1)
+		s.put("two", "n1")
+		s.put("three", "n2")
+		synctest.Wait()
+		s.has(2)
+		for _, err := range s.outcomes {
+			if err != nil {
+				s.Errorf("an outcome is %v", err)
+			}
+		}
+	})
+}
+
+var errs = map[string]apitest.Fault{
+	"410":       {Status: apitest.Gone()},
+	"too large": {Status: tooLarge()},
+	"429":       {Status: apitest.TooManyRequests(1)},
+	"503":       {Status: apitest.Unavailable(0)},
+	"refused":   {Err: apitest.ErrConnRefused},
+	"reset":     {Err: apitest.ErrConnReset},
+	"hang":      {Hang: true},
+}
+
+// An hour of each error costs few requests, whatever the reflector would do
+// about it; then the informer works again within a minute, and the end of the
+// context ends it at once, in the midst of the outage too.
+func TestHourOfErrors(t *testing.T) {
+	for name, fault := range errs {
+		t.Run(name, func(t *testing.T) {
+			for _, at := range []string{"from the start", "later"} {
+				t.Run(at, func(t *testing.T) {
+					bubble(t, func(s *subject) {
+						fault.Match = pods
+						if at == "later" {
+							s.start()
+							s.server.BreakWatches(pods)
+						}
+						repair := s.server.Inject(fault)
+						if at != "later" {
+							s.start()
+						}
+						s.server.ResetJournal()
+						before := len(s.outcomes)
+						s.pass(time.Hour)
+						// Of ours; client-go repeats what was throttled or reset
+						// ten times, a second apart.
+						if n := len(s.outcomes) - before; n > 400 {
+							s.Errorf("%d tries in an hour", n)
+						}
+						if n := s.server.Count(pods); n > 3600 {
+							s.Errorf("%d requests in an hour", n)
+						}
+						repair()
+						s.pass(2 * time.Minute)
+						s.has(1)
+						s.server.Inject(fault)
+						s.server.BreakWatches(pods)
+						s.pass(10*time.Minute + 300*time.Millisecond)
+					})
+				})
+			}
+		})
+	}
+}
+
+// The end of the context ends an informer at once that was never synced, too:
+// there the reflector sleeps through it after some errors.
+func TestEndBeforeItWorked(t *testing.T) {
+	for name, fault := range errs {
+		for i := range 8 {
+			t.Run(fmt.Sprint(name, "/", i), func(t *testing.T) {
+				bubble(t, func(s *subject) {
+					fault.Match = pods
+					s.server.Inject(fault)
+					s.start()
+					s.pass(time.Duration(i*i) * 3700 * time.Millisecond)
+				})
+			})
+		}
+	}
+}
+
+func tooLarge() *apierrors.StatusError {
+	err := apierrors.NewTimeoutError("too large resource version", 1)
+	err.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge}}
+	return err
+}
+
+// A stream on which nothing comes any longer, not even its end, is given up
+// soon after the server should have ended it.
+func TestDeadStream(t *testing.T) {
+	bubble(t, func(s *subject) {
+		s.start()
+		resume := s.server.StallWatches(pods)
+		s.server.Inject(apitest.Fault{Match: pods, Times: 1, Hang: true}) // and the next one has no answer
+		s.put("two", "n1")
+		s.server.ResetJournal()
+		s.pass(10*time.Minute + slack + answerTimeout + time.Minute)
+		if n := s.server.Count(pods); n < 2 {
+			s.Errorf("%d requests: the dead stream is still trusted", n)
+		}
+		resume()
+		s.pass(time.Minute)
+		s.has(2)
+	})
+}
+
+// The end of the context is no outcome.
+func TestEndIsNoOutcome(t *testing.T) {
+	bubble(t, func(s *subject) {
+		s.server.Inject(apitest.Fault{Match: pods, Hang: true})
+		s.start()
+		s.pass(time.Second)
+		s.stop()
+		if len(s.outcomes) > 0 {
+			s.Errorf("outcomes %v", s.outcomes)
+		}
+	})
+}
+
+// What Outcome asks for is waited.
+func TestOutcomePaces(t *testing.T) {
+	bubble(t, func(s *subject) {
+		s.wait = 10 * time.Minute
+		s.server.Inject(apitest.Fault{Match: pods, Status: apitest.InternalError("broken")})
+		s.start()
+		s.pass(time.Hour)
+		if n := len(s.outcomes); n > 7 {
+			s.Errorf("%d requests in an hour, ten minutes apart", n)
+		}
+	})
+}
+
+func TestBounded(t *testing.T) {
+	hang := func(ctx context.Context, _ metav1.ListOptions) (watch.Interface, error) {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	fake := func(opened *context.Context) func(context.Context, metav1.ListOptions) (watch.Interface, error) {
+		return func(ctx context.Context, _ metav1.ListOptions) (watch.Interface, error) {
+			*opened = ctx
+			return watch.NewFake(), nil
+		}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		begin := time.Now()
+		_, err := Bounded(t.Context(), answerTimeout, metav1.ListOptions{}, hang)
+		if took := time.Since(begin); !errors.Is(err, context.DeadlineExceeded) || took != answerTimeout {
+			t.Errorf("no answer: %v after %v", err, took)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := Bounded(ctx, answerTimeout, metav1.ListOptions{}, hang); !errors.Is(err, context.DeadlineExceeded) || time.Since(begin) != answerTimeout+time.Second {
+			t.Errorf("the context's own end: %v", err)
+		}
+		var opened context.Context
+		s, err := Bounded(t.Context(), answerTimeout, metav1.ListOptions{TimeoutSeconds: new(int64(300))}, fake(&opened))
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(300*time.Second + slack - time.Second)
+		synctest.Wait()
+		if opened.Err() != nil {
+			t.Error("the stream was ended before its time")
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if opened.Err() == nil {
+			t.Error("the stream goes on for ever")
+		}
+		s.Stop()
+		s, err = Bounded(t.Context(), answerTimeout, metav1.ListOptions{}, fake(&opened))
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(24 * time.Hour)
+		synctest.Wait()
+		if opened.Err() != nil {
+			t.Error("a stream without a time was ended")
+		}
+		s.Stop()
+		if opened.Err() == nil {
+			t.Error("Stop left the request open")
+		}
+	})
+}
