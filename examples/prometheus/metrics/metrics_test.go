@@ -16,6 +16,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/kubewright/kubewright/configcheckpoint"
+	"github.com/kubewright/kubewright/election"
 	"github.com/kubewright/kubewright/examples/prometheus/metrics"
 	"github.com/kubewright/kubewright/lease"
 	"github.com/kubewright/kubewright/nodestatus"
@@ -46,6 +47,8 @@ var subjects = []subject{
 	{name: "resourceslice", make: adapt(metrics.ResourceSlice), none: resourceslice.Hooks{}},
 	{name: "configcheckpoint", make: adapt(metrics.ConfigCheckpoint), none: configcheckpoint.Hooks{},
 		uncounted: []string{"Booted", "Staged"}}, // StatusChanged follows both
+	{name: "election", make: adapt(metrics.Election), none: election.Hooks{}},
+	{name: "election", make: adapt(metrics.ElectionController), none: election.ControllerHooks{}},
 }
 
 func adapt[H any](f func(prometheus.Registerer, H) (H, error)) func(prometheus.Registerer, any) (any, error) {

@@ -4,6 +4,7 @@
 package metrics_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -17,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/kubewright/kubewright/configcheckpoint"
+	"github.com/kubewright/kubewright/election"
 	"github.com/kubewright/kubewright/examples/prometheus/metrics"
 	"github.com/kubewright/kubewright/lease"
 	"github.com/kubewright/kubewright/nodestatus"
@@ -212,5 +214,67 @@ func TestConfigCheckpoint(t *testing.T) {
 		"kubewright_configcheckpoint_promotions_total":                      1,
 		`kubewright_configcheckpoint_rejections_total{reason="Unhealthy"}`:  1,
 		`kubewright_configcheckpoint_condition{reason="Unhealthy"}`:         0,
+	})
+}
+
+func TestElection(t *testing.T) {
+	hooks, registry := hooksOf(t, metrics.Election)
+	for cause, err := range map[string]error{
+		"finished": nil, "lost": election.ErrLost, "expired": fmt.Errorf("x: %w", election.ErrExpired),
+		"superseded": election.ErrSuperseded, "resigned": election.ErrResigned, "stopped": context.Canceled,
+	} {
+		hooks.TermStarted(election.TermStarted{Vacant: 10 * time.Second})
+		if got := gather(t, registry)["kubewright_election_leading"]; got != 1 {
+			t.Errorf("in a term that will be %s: leading is %v", cause, got)
+		}
+		hooks.TermEnded(election.TermEnded{Cause: err, Drained: time.Second / 4})
+	}
+	hooks.TermStarted(election.TermStarted{}) // nobody knows for how long it was vacant
+	hooks.TermEnded(election.TermEnded{Drained: time.Second / 2})
+	hooks.LeaderChanged(election.LeaderChanged{From: "a", To: "b"})
+	hooks.Renewed(election.Renewed{Latency: time.Second / 8})
+	hooks.Failed(election.Failed{Op: election.OpRenew, Class: "Timeout"})
+	hooks.Offered(election.Offered{To: "c"})
+	hooks.Offered(election.Offered{To: "c"})
+	hooks.OfferEnded(election.OfferEnded{To: "c", Accepted: true})
+	check(t, registry, map[string]float64{
+		"kubewright_election_leading":                                            0,
+		"kubewright_election_terms_total":                                        7,
+		`kubewright_election_terms_ended_total{cause="finished"}`:                2,
+		`kubewright_election_terms_ended_total{cause="lost"}`:                    1,
+		`kubewright_election_terms_ended_total{cause="expired"}`:                 1,
+		`kubewright_election_terms_ended_total{cause="superseded"}`:              1,
+		`kubewright_election_terms_ended_total{cause="resigned"}`:                1,
+		`kubewright_election_terms_ended_total{cause="stopped"}`:                 1,
+		"kubewright_election_failover_seconds_count":                             6,
+		"kubewright_election_failover_seconds_sum":                               60,
+		"kubewright_election_drain_seconds_count":                                7,
+		"kubewright_election_drain_seconds_sum":                                  2,
+		"kubewright_election_leader_changes_total":                               1,
+		"kubewright_election_renewal_duration_seconds_count":                     1,
+		"kubewright_election_renewal_duration_seconds_sum":                       0.125,
+		`kubewright_election_request_failures_total{class="Timeout",op="renew"}`: 1,
+		"kubewright_election_offers_total":                                       2,
+		`kubewright_election_offers_ended_total{accepted="true"}`:                1,
+	})
+}
+
+func TestElectionController(t *testing.T) {
+	hooks, registry := hooksOf(t, metrics.ElectionController)
+	hooks.Elected(election.Elected{Strategy: "OldestEmulationVersion", Unrenewed: 15 * time.Second})
+	hooks.Elected(election.Elected{Strategy: "OldestEmulationVersion"}) // the first one ever
+	hooks.Preferred(election.Preferred{})
+	hooks.Silent(election.Silent{})
+	hooks.Collected(election.Collected{})
+	hooks.RequestFailed(election.RequestFailed{Action: "assign", Class: "Conflict"})
+	const prefix = "kubewright_election_controller_"
+	check(t, registry, map[string]float64{
+		prefix + `elections_total{strategy="OldestEmulationVersion"}`:       2,
+		prefix + "failover_seconds_count":                                   1,
+		prefix + "failover_seconds_sum":                                     15,
+		prefix + "preferences_total":                                        1,
+		prefix + "silences_total":                                           1,
+		prefix + "collected_total":                                          1,
+		prefix + `request_failures_total{action="assign",class="Conflict"}`: 1,
 	})
 }

@@ -1,0 +1,122 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"errors"
+	"strconv"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/kubewright/kubewright/election"
+)
+
+// Election counts what an election.Candidate does.
+func Election(registry prometheus.Registerer, next election.Hooks) (election.Hooks, error) {
+	s := set{registry: registry}
+	var (
+		leading  = s.gauge("kubewright_election_leading", "1 while this process leads, until its work has returned.").WithLabelValues()
+		terms    = s.counter("kubewright_election_terms_total", "Terms that this process has begun.").WithLabelValues()
+		ends     = s.counter("kubewright_election_terms_ended_total", "Terms that have ended, by cause.", "cause")
+		failover = s.histogram("kubewright_election_failover_seconds", "Time for which nobody was seen to lead before a term of this process.", outageBuckets()).WithLabelValues()
+		drain    = s.histogram("kubewright_election_drain_seconds", "Time that the work took to return after its term.", lagBuckets()).WithLabelValues()
+		changes  = s.counter("kubewright_election_leader_changes_total", "Changes of the holder that this process has seen.").WithLabelValues()
+		renewal  = s.histogram("kubewright_election_renewal_duration_seconds", "Time that a renewal took.", callBuckets()).WithLabelValues()
+		failures = s.counter("kubewright_election_request_failures_total", "Requests that failed, by request and class of error.", "op", "class")
+		offers   = s.counter("kubewright_election_offers_total", "Offers of the lease to a better candidate.").WithLabelValues()
+		answers  = s.counter("kubewright_election_offers_ended_total", "Offers that were accepted (accepted=true) or given up.", "accepted")
+	)
+	hooks := next
+	hooks.TermStarted = func(e election.TermStarted) {
+		leading.Set(1)
+		terms.Inc()
+		if e.Vacant > 0 { // 0: not known
+			failover.Observe(e.Vacant.Seconds())
+		}
+		call(next.TermStarted, e)
+	}
+	hooks.TermEnded = func(e election.TermEnded) {
+		leading.Set(0)
+		ends.WithLabelValues(causeOf(e.Cause)).Inc()
+		drain.Observe(e.Drained.Seconds())
+		call(next.TermEnded, e)
+	}
+	hooks.LeaderChanged = func(e election.LeaderChanged) {
+		changes.Inc()
+		call(next.LeaderChanged, e)
+	}
+	hooks.Renewed = func(e election.Renewed) {
+		renewal.Observe(e.Latency.Seconds())
+		call(next.Renewed, e)
+	}
+	hooks.Failed = func(e election.Failed) {
+		failures.WithLabelValues(string(e.Op), e.Class).Inc()
+		call(next.Failed, e)
+	}
+	hooks.Offered = func(e election.Offered) {
+		offers.Inc()
+		call(next.Offered, e)
+	}
+	hooks.OfferEnded = func(e election.OfferEnded) {
+		answers.WithLabelValues(strconv.FormatBool(e.Accepted)).Inc()
+		call(next.OfferEnded, e)
+	}
+	return hooks, s.err()
+}
+
+// ElectionController counts what an election.Controller does. Nothing is counted
+// for each Lease: a cluster may have thousands.
+func ElectionController(registry prometheus.Registerer, next election.ControllerHooks) (election.ControllerHooks, error) {
+	s := set{registry: registry}
+	var (
+		elections   = s.counter("kubewright_election_controller_elections_total", "Candidates made the holder of a Lease, by strategy.", "strategy")
+		failover    = s.histogram("kubewright_election_controller_failover_seconds", "Time for which nobody was seen to renew a Lease before its election.", outageBuckets()).WithLabelValues()
+		preferences = s.counter("kubewright_election_controller_preferences_total", "Holders asked to give way to a better candidate.").WithLabelValues()
+		silences    = s.counter("kubewright_election_controller_silences_total", "Pings that a candidate has left unanswered.").WithLabelValues()
+		collected   = s.counter("kubewright_election_controller_collected_total", "LeaseCandidates deleted because nobody renewed them.").WithLabelValues()
+		failures    = s.counter("kubewright_election_controller_request_failures_total", "Requests that failed, by what was to be done and class of error.", "action", "class")
+	)
+	hooks := next
+	hooks.Elected = func(e election.Elected) {
+		elections.WithLabelValues(e.Strategy).Inc()
+		if e.Unrenewed > 0 { // 0: nobody held it
+			failover.Observe(e.Unrenewed.Seconds())
+		}
+		call(next.Elected, e)
+	}
+	hooks.Preferred = func(e election.Preferred) {
+		preferences.Inc()
+		call(next.Preferred, e)
+	}
+	hooks.Silent = func(e election.Silent) {
+		silences.Inc()
+		call(next.Silent, e)
+	}
+	hooks.Collected = func(e election.Collected) {
+		collected.Inc()
+		call(next.Collected, e)
+	}
+	hooks.RequestFailed = func(e election.RequestFailed) {
+		failures.WithLabelValues(e.Action, e.Class).Inc()
+		call(next.RequestFailed, e)
+	}
+	return hooks, s.err()
+}
+
+// causeOf is the label of the end of a term.
+func causeOf(err error) string {
+	switch {
+	case err == nil:
+		return "finished" // the work returned by itself
+	case errors.Is(err, election.ErrLost):
+		return "lost"
+	case errors.Is(err, election.ErrExpired):
+		return "expired"
+	case errors.Is(err, election.ErrSuperseded):
+		return "superseded"
+	case errors.Is(err, election.ErrResigned):
+		return "resigned"
+	}
+	return "stopped" // the context of Run is done
+}
