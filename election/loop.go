@@ -206,7 +206,11 @@ func (l *loop) begin(b beginWork) {
 // workReturned hands the end of the work to the machine.
 func (l *loop) workReturned(err error) {
 	now := l.clock.now()
-	l.machine.expire(now) // it may be why the work has returned
+	// What may be why it has returned comes first.
+	l.machine.expire(now)
+	if l.ctx.Err() != nil {
+		l.machine.stop(now.mono, context.Cause(l.ctx))
+	}
 	l.effects()
 	l.term.end(nil)
 	cause := l.machine.term.cause

@@ -59,6 +59,36 @@ type replica struct {
 	mu    sync.Mutex
 	notes []string
 	errs  []error
+	step  time.Duration // by which the wall clock is wrong
+	hang  time.Duration // for which the next hook hangs
+}
+
+// setStep makes the wall clock of a candidate wrong.
+func (c *replica) setStep(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.step = d
+}
+
+func (c *replica) wrong() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.step
+}
+
+// hangHook makes the next hook take so long.
+func (c *replica) hangHook(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.hang = d
+}
+
+func (c *replica) hook() {
+	c.mu.Lock()
+	d := c.hang
+	c.hang = 0
+	c.mu.Unlock()
+	time.Sleep(d)
 }
 
 // new returns a candidate that does nothing but lead. Its requests are those of
@@ -82,6 +112,8 @@ func (r *rig) new(name string, change ...func(*Config)) *replica {
 		LeaderChanged: func(e LeaderChanged) { c.note("leader %q", e.To) },
 		Offered:       func(e Offered) { c.note("offered %s", e.To) },
 		OfferEnded:    func(e OfferEnded) { c.note("accepted %v", e.Accepted) },
+		Renewed:       func(Renewed) { c.hook() },
+		Failed:        func(Failed) { c.hook() },
 	}
 	if r.native {
 		cfg.Registry = LeaseCandidates(clients.CoordinationV1beta1())
@@ -96,6 +128,7 @@ func (r *rig) new(name string, change ...func(*Config)) *replica {
 	if c.Candidate, err = New(cfg); err != nil {
 		r.Fatal(err)
 	}
+	c.clock.step = c.wrong
 	return c
 }
 

@@ -1,0 +1,365 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package election
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/kubewright/kubewright/internal/apitest"
+)
+
+var (
+	soakSeed = flag.Uint64("soak.seed", 1, "first seed of the soak tests")
+	soakTime = flag.Duration("soak.time", 200_000*time.Second, "virtual time of all soak tests together")
+)
+
+// soakRuns is how many bubbles share soakTime.
+const soakRuns = 20
+
+// lateCommit is how long after the timeout of its client a write may land.
+const lateCommit = 8 * time.Second
+
+// soak is a fleet of candidates to which everything happens that may: cut off
+// and reconnected, killed and started, with writes that land late, clocks that
+// step and run wrong by up to what is tolerated, watches that stall, an API
+// server that goes away, hooks that hang, and work that takes its time to stop.
+// The office checks at every moment that one leads at most: from the call of
+// Lead to its return. After each time of trouble there must be a leader again
+// within the bound.
+type soak struct {
+	*rig
+	rng      *rand.Rand
+	timing   Timing
+	fleet    []*replica
+	made     int
+	worst    time.Duration // from the end of trouble to a leader
+	crashes  int
+	failover time.Duration // the longest, after a crash without other trouble
+	undo     []func()
+	tamper   func(*Candidate) // breaks a rule, to see that this is noticed
+}
+
+func TestSoak(t *testing.T)                    { soakAll(t, false) }
+func TestSoakWithLeaseCandidates(t *testing.T) { soakAll(t, true) }
+
+func soakAll(t *testing.T, native bool) {
+	share := *soakTime / soakRuns
+	if testing.Short() {
+		share /= 10
+	}
+	for i := range soakRuns / 2 {
+		seed := *soakSeed + uint64(i)
+		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s := newSoak(t, seed, native)
+				s.run(share)
+				t.Logf("%d terms of %d candidates, a leader again at most %v after trouble, %v after %d plain crashes",
+					len(s.office.stays()), s.made, s.worst, s.failover, s.crashes)
+			})
+		})
+	}
+}
+
+// The soak notices when a rule is broken. Each of these is one that keeps two
+// leaders apart.
+func TestSoakNoticesBrokenRules(t *testing.T) {
+	for name, tamper := range map[string]func(*Candidate){
+		"leads longer than the lease":  func(c *Candidate) { c.cfg.Timing.RenewDeadline = 20 * time.Second },
+		"claims before the lease ends": func(c *Candidate) { c.cfg.Timing.LeaseDuration = 7 * time.Second },
+		"clocks beyond the tolerance": func(c *Candidate) {
+			if c.clock.rate > 1 {
+				c.clock.rate *= 1.5
+			} else {
+				c.clock.rate /= 1.5
+			}
+		},
+		"work that takes too long to stop": func(c *Candidate) {
+			lead := c.cfg.Lead
+			c.cfg.Lead = func(ctx context.Context, term Term) error {
+				longer, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+				stop := context.AfterFunc(ctx, func() {
+					time.Sleep(4 * c.cfg.Timing.Drain)
+					cancel(context.Cause(ctx))
+				})
+				defer stop()
+				return lead(longer, term)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newSoak(t, 1, false)
+				s.office.doomed = true
+				s.tamper = tamper
+				s.disturb(3000 * time.Second)
+			})
+		})
+	}
+}
+
+func newSoak(t *testing.T, seed uint64, native bool) *soak {
+	opts := apitest.Options{Journal: func(apitest.Request) bool { return false }}
+	if native && seed%3 != 0 { // else the gate is off, and preferredHolder is dropped
+		opts.Gates = map[apitest.Gate]bool{apitest.CoordinatedLeaderElection: true}
+	}
+	s := &soak{rig: newRig(t, opts), rng: rand.New(rand.NewPCG(seed, 7)), timing: Timing{}.WithDefaults()}
+	s.native = native
+	s.config = func(cfg *Config) {
+		cfg.Timing = s.timing
+		cfg.ErrorHandler = func(context.Context, error, string) {}
+		if !native {
+			cfg.Strategy = HighestPriority(NewestVersion())
+		}
+	}
+	if native {
+		s.startController()
+	}
+	return s
+}
+
+// startController runs a Controller, which is as cut off as anybody at times.
+func (s *soak) startController() {
+	clients := s.server.Client(apitest.User{Name: "controller"})
+	c, err := NewController(ControllerConfig{
+		Client: clients.CoordinationV1(), Candidates: clients.CoordinationV1beta1(),
+		ErrorHandler: func(context.Context, error, string) {},
+	})
+	if err != nil {
+		s.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(s.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := c.Run(ctx); err != nil {
+			s.Error(err)
+		}
+	}()
+	s.Cleanup(func() { cancel(); <-done })
+}
+
+func (s *soak) run(total time.Duration) {
+	began := time.Now()
+	for range 5 {
+		s.join()
+	}
+	s.calm("the start")
+	for time.Since(began) < total {
+		for range 1 + s.rng.IntN(8) {
+			s.trouble()
+			s.pass(30)
+		}
+		s.heal()
+		s.calm("trouble")
+		s.pass(60)
+		s.crash()
+	}
+	s.heal()
+	for _, c := range s.fleet {
+		if err := c.stop(); err != nil {
+			s.Errorf("Run = %v", err)
+		}
+	}
+}
+
+// disturb makes trouble and asks for nothing, until a rule is seen broken.
+func (s *soak) disturb(total time.Duration) {
+	for range 5 {
+		s.join()
+	}
+	for began := time.Now(); time.Since(began) < total && len(s.office.faults()) == 0; {
+		s.trouble()
+		s.pass(30)
+	}
+	s.heal()
+}
+
+// pass lets up to so many seconds pass.
+func (s *soak) pass(seconds float64) { time.Sleep(s.upTo(seconds)) }
+
+func (s *soak) upTo(seconds float64) time.Duration {
+	return time.Duration(s.rng.Float64() * seconds * float64(time.Second))
+}
+
+// join starts a candidate whose clocks are wrong.
+func (s *soak) join() {
+	s.made++
+	name := fmt.Sprintf("p%d", s.made)
+	rate := 1 + s.timing.RateTolerance()*0.999*(2*s.rng.Float64()-1)
+	if s.rng.IntN(2) == 0 { // as wrong as it may be
+		rate = 1 + s.timing.RateTolerance()*0.999*float64(1-2*s.rng.IntN(2))
+	}
+	step := s.upTo(7200) - time.Hour
+	linger := time.Duration(s.rng.Float64() * float64(s.timing.Drain-20*time.Millisecond) / rate)
+	c := s.new(name, func(cfg *Config) {
+		cfg.Self.Priority = s.rng.Int32N(4)
+		cfg.Self.BinaryVersion = fmt.Sprintf("1.%d.0", 35+s.rng.IntN(3))
+		cfg.Lead = s.office.lead(name, linger)
+	})
+	c.clock.rate = rate
+	c.setStep(step)
+	if s.tamper != nil {
+		s.tamper(c.Candidate)
+	}
+	s.fleet = append(s.fleet, c.start())
+}
+
+func (s *soak) any() *replica { return s.fleet[s.rng.IntN(len(s.fleet))] }
+
+// until undoes something after a while, or when the trouble is over.
+func (s *soak) until(seconds float64, undo func()) {
+	timer := time.AfterFunc(s.upTo(seconds), undo)
+	s.undo = append(s.undo, func() {
+		if timer.Stop() {
+			undo()
+		}
+	})
+}
+
+// trouble makes one thing go wrong.
+func (s *soak) trouble() {
+	c := s.any()
+	if s.rng.IntN(2) == 0 { // the leader is the most interesting
+		if i := slices.IndexFunc(s.fleet, (*replica).leads); i >= 0 {
+			c = s.fleet[i]
+		}
+	}
+	user := apitest.Match{User: c.user}
+	if s.native && s.rng.IntN(6) == 0 {
+		user.User = "controller"
+	}
+	switch s.rng.IntN(12) {
+	case 0: // a partition
+		s.until(60, s.isolateUser(user))
+	case 1: // a partition that refuses, and breaks the watches
+		s.server.BreakWatches(user)
+		s.until(60, s.server.Inject(apitest.Fault{Match: user, Err: apitest.ErrConnRefused}))
+	case 2: // the API server is gone
+		s.server.BreakWatches(apitest.Match{})
+		s.until(60, s.server.Inject(s.outage(apitest.Match{})))
+	case 3: // writes that land late
+		m := apitest.Match{Verb: "update,create,patch", User: user.User}
+		for range 1 + s.rng.IntN(3) {
+			s.server.Inject(apitest.Fault{Match: m, Times: 1, For: 10 * time.Second, CommitAfter: s.upTo((DefaultCallTimeout + lateCommit).Seconds())})
+		}
+	case 4: // and any
+		s.server.Inject(apitest.Fault{Match: apitest.Match{Verb: "update,create"}, Times: 2, For: 10 * time.Second, CommitAfter: s.upTo((DefaultCallTimeout + lateCommit).Seconds())})
+	case 5: // answers that are lost
+		s.server.Inject(apitest.Fault{Match: apitest.Match{Verb: "update,create", User: user.User}, Times: 1 + s.rng.IntN(3), For: 30 * time.Second, LoseResponse: true})
+	case 6: // watches that stall
+		s.until(60, s.server.StallWatches(user))
+	case 7: // watches that have lost their place
+		s.server.ExpireWatches(apitest.Match{})
+	case 8: // a step of a wall clock
+		c.setStep(s.upTo(7200) - time.Hour)
+	case 9: // a process ends, another begins
+		i := slices.Index(s.fleet, c)
+		s.fleet = slices.Delete(s.fleet, i, i+1)
+		if err := c.stop(); err != nil {
+			s.Errorf("Run = %v", err)
+		}
+		s.join()
+	case 10:
+		c.Resign()
+	case 11:
+		if err := c.Update(func(p *Peer) { p.Priority, p.LastResort = s.rng.Int32N(4), s.rng.IntN(4) == 0 }); err != nil {
+			s.Error(err)
+		}
+	}
+	if s.rng.IntN(10) == 0 {
+		c.hangHook(s.upTo(20))
+	}
+}
+
+func (s *soak) isolateUser(m apitest.Match) func() {
+	heal, resume := s.server.Inject(apitest.Fault{Match: m, Hang: true}), s.server.StallWatches(m)
+	return func() { heal(); resume() }
+}
+
+// outage is a way in which the API server is not there.
+func (s *soak) outage(m apitest.Match) apitest.Fault {
+	switch s.rng.IntN(4) {
+	case 0:
+		return apitest.Fault{Match: m, Hang: true}
+	case 1:
+		return apitest.Fault{Match: m, Err: apitest.ErrConnRefused}
+	case 2:
+		return apitest.Fault{Match: m, Status: apitest.Unavailable(0)}
+	default:
+		return apitest.Fault{Match: m, Status: apitest.TooManyRequests(1)}
+	}
+}
+
+// heal ends all trouble.
+func (s *soak) heal() {
+	for _, undo := range s.undo {
+		undo()
+	}
+	s.undo = nil
+}
+
+// bound is the time to a leader after the end of trouble: a write may land late
+// and look like a renewal, and a request may be hung or backing off.
+func (s *soak) bound() time.Duration {
+	b := s.timing.CrashFailover()
+	if s.native {
+		b += s.timing.LeaseDuration + 30*time.Second // the fallback, and a keeper that backs off
+	}
+	return slowest(b, s.timing) + lateCommit + 2*DefaultCallTimeout + retries().Cap + 20*time.Second // of a hook
+}
+
+// slowest returns how long d can take by a clock that is tolerated.
+func slowest(d time.Duration, timing Timing) time.Duration {
+	return time.Duration(float64(d) / (1 - timing.RateTolerance()))
+}
+
+// calm waits for a leader.
+func (s *soak) calm(after string) {
+	_, took := s.awaitLeaderEvery(50*time.Millisecond, s.bound(), after)
+	s.worst = max(s.worst, took)
+}
+
+// crash kills the leader, where there is no other trouble, and nobody waits for
+// anything from before.
+func (s *soak) crash() {
+	time.Sleep(s.bound())
+	i := slices.IndexFunc(s.fleet, (*replica).leads)
+	if i < 0 || s.fleet[i].self.LastResort {
+		return
+	}
+	c := s.fleet[i]
+	c.crash()
+	s.fleet = slices.Delete(s.fleet, i, i+1)
+	limit := slowest(s.timing.CrashFailover(), s.timing) + 100*time.Millisecond
+	if s.native {
+		limit = s.bound()
+	}
+	_, took := s.awaitLeaderEvery(10*time.Millisecond, limit, "a crash")
+	s.crashes++
+	s.failover = max(s.failover, took)
+	c.stop()
+	s.join()
+}
+
+func (s *soak) awaitLeaderEvery(tick, limit time.Duration, after string) (string, time.Duration) {
+	s.Helper()
+	began := time.Now()
+	for {
+		if who := s.office.current(); who != "" {
+			return who, time.Since(began)
+		}
+		if time.Since(began) > limit {
+			s.Fatalf("at %v: nobody leads %v after %s; lease %+v", time.Now().Format(time.TimeOnly), limit, after, s.lease())
+		}
+		time.Sleep(tick)
+	}
+}
