@@ -28,8 +28,8 @@ const (
 
 // A Codec turns a payload into the embedder's configuration.
 type Codec[T any] struct {
-	// Decode parses a payload, merges what the embedder merges (drop-ins,
-	// flags), and sets defaults. Required. It must not keep data, must not
+	// Required. Decode parses a payload, merges what the embedder merges
+	// (drop-ins, flags), and sets defaults. It must not keep data, must not
 	// block, and should be strict: a misspelt key that is ignored is a rollout
 	// that did nothing. A panic counts as an error.
 	Decode func(data []byte) (T, error)
@@ -48,46 +48,47 @@ type Codec[T any] struct {
 // It belongs to the program and never to the configuration on trial.
 type Trial struct {
 	// Soak is for how long the configuration must run in one process, healthy
-	// all the while, to be promoted. At least 1 second. Zero means DefaultSoak.
+	// all the while, to be promoted. At least 1 second. Default: DefaultSoak.
 	Soak time.Duration
 	// Attempts is how many starts without success roll it back. Keep it below
 	// the supervisor's own limit (systemd gives up after 5 starts in 10
-	// seconds). At least 1. Zero means DefaultAttempts.
+	// seconds). At least 1. Default: DefaultAttempts.
 	Attempts int
 	// Health returns an error while the process does not do its work. It is
 	// called during a trial only, one call at a time, and must return when ctx
 	// is done. Nil means that to be alive is to be healthy.
 	Health func(ctx context.Context) error
 	// Every is the time between two calls of Health. At least 1 millisecond.
-	// Zero means DefaultEvery.
+	// Default: DefaultEvery.
 	Every time.Duration
 	// Grace is for how long Health may fail in a row before the configuration
 	// is rolled back. A process that takes long to become healthy needs more.
-	// At least 1 millisecond. Zero means DefaultGrace.
+	// At least 1 millisecond. Default: DefaultGrace.
 	Grace time.Duration
 }
 
-// Config configures a Controller.
+// Config configures a Controller. The zero value of every optional field means
+// the default that its comment states.
 type Config[T any] struct {
-	// Dir is the directory of the store. Required: an absolute path without
+	// Required. Dir is the directory of the store: an absolute path without
 	// "..", to a local disk, whose parent exists. It is created with mode 0700
 	// and belongs to this controller alone. One that others can write, or that
 	// another user owns, is refused.
 	Dir string
-	// Codec turns payloads into configurations. Required: its Decode.
+	// Required is its Decode. Codec turns payloads into configurations.
 	Codec Codec[T]
-	// Source says which configuration to run. Required.
+	// Required. Source says which configuration to run.
 	Source Source
 
-	// Name names the controller in logs and health checks. Zero means
+	// Name names the controller in logs and health checks. Default:
 	// DefaultName.
 	Name string
 	// Build is the version of the program. A configuration that one build
-	// rejected is given a new chance by another. At most 128 bytes. Zero means
-	// that a rejection holds for all builds.
+	// rejected is given a new chance by another. At most 128 bytes. Default: a
+	// rejection holds for all builds.
 	Build string
-	// Trial says when a configuration is good. Zero means the defaults of all
-	// its fields.
+	// Trial says when a configuration is good. Default: those of all its
+	// fields.
 	Trial Trial
 	// Apply puts a configuration into effect in the running process. It is
 	// called by Run, one call at a time, and must be repeatable. An error
@@ -106,22 +107,22 @@ type Config[T any] struct {
 	Redact func(err error) string
 
 	// CallTimeout is the deadline of each call of Health, Apply and Admit. At
-	// least 1 millisecond. Zero means DefaultCallTimeout.
+	// least 1 millisecond. Default: DefaultCallTimeout.
 	CallTimeout time.Duration
 	// ShutdownTimeout is how long Run waits, when it is to return, for such a
-	// call that outlives its context. At least 1 millisecond. Zero means
+	// call that outlives its context. At least 1 millisecond. Default:
 	// DefaultShutdownTimeout.
 	ShutdownTimeout time.Duration
 	// ErrorHandler is told of errors that the controller goes on from. It must
 	// not block. Nil means that they are logged.
 	ErrorHandler func(ctx context.Context, err error, msg string)
-	// EventRecorder records the events listed in the package comment. Nil
-	// means none.
+	// EventRecorder records the events listed in the package comment. Default:
+	// none.
 	EventRecorder events.EventRecorder
-	// EventObject is what the events are about, usually the Node. Required with
-	// EventRecorder.
+	// Required with EventRecorder. EventObject is what the events are about,
+	// usually the Node.
 	EventObject runtime.Object
-	// Hooks observe what the controller does.
+	// Hooks observe what the controller does. Default: none.
 	Hooks Hooks
 }
 

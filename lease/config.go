@@ -66,16 +66,16 @@ type GateFunc func(ctx context.Context, nodeName string) error
 // Config configures a Controller. The zero value of every optional field means
 // the default that its comment states.
 type Config struct {
-	// Client reads and writes Leases in the namespace kube-node-lease. Required.
-	// clientset.CoordinationV1() is one. It should have a connection of its own
-	// (see the package comment), and its rate limit must be off (QPS -1) or
-	// leave room for one request per node and RenewInterval: the default of
-	// client-go, 5 a second, is used up by 50 nodes.
+	// Required. Client reads and writes Leases in the namespace
+	// kube-node-lease. clientset.CoordinationV1() is one. It should have a
+	// connection of its own (see the package comment), and its rate limit must
+	// be off (QPS -1) or leave room for one request per node and RenewInterval:
+	// the default of client-go, 5 a second, is used up by 50 nodes.
 	Client coordinationv1client.LeasesGetter
-	// NodeName is the node served from the start. Required, but where nodes
-	// come with [Controller.Add]: then it may be empty.
+	// Required, but where nodes come with [Controller.Add]. NodeName is the
+	// node served from the start.
 	NodeName string
-	// Owner returns the Node that owns a lease. Required. It has no default
+	// Required. Owner returns the Node that owns a lease. It has no default
 	// because a lease without an owner is never garbage collected: who really
 	// wants that sets [NoOwner]. With a Node informer use [NodeOwner]; with
 	// package nodestatus its method OwnerReference.

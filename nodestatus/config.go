@@ -67,13 +67,13 @@ type HealthCheck func(ctx context.Context, nodeName string) error
 // Config configures a Controller. The zero value of every optional field means
 // the default that its comment states.
 type Config struct {
-	// Client reads and writes Nodes. Required.
-	// clientset.CoreV1() is one. Its transport should be shared with the lease
-	// controller's heartbeats rather than with informers, and its rate limit
-	// must be off (QPS -1) or fit the number of nodes.
+	// Required. Client reads and writes Nodes. clientset.CoreV1() is one. Its
+	// transport should be shared with the lease controller's heartbeats rather
+	// than with informers, and its rate limit must be off (QPS -1) or fit the
+	// number of nodes.
 	Client corev1client.NodesGetter
-	// NodeName is the name of the Node served from the start. Required, but
-	// where nodes come with [Controller.Add]: then it may be empty.
+	// Required, but where nodes come with [Controller.Add]. NodeName is the
+	// name of the Node served from the start.
 	NodeName string
 
 	// Template is what every node starts from: its labels, annotations, spec

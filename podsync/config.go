@@ -56,15 +56,15 @@ const (
 // Config configures a Controller. The zero value of every optional field means
 // the default that its comment states.
 type Config struct {
-	// Client writes the status of pods and deletes them. Required.
+	// Required. Client writes the status of pods and deletes them.
 	// clientset.CoreV1() is one. Its rate limit should be off (QPS -1): the
 	// default of client-go is five requests a second, for all pods together.
 	Client corev1client.PodsGetter
-	// Provider runs the pods. Required. See [Updater], [Watcher], [Inspector],
+	// Required. Provider runs the pods. See [Updater], [Watcher], [Inspector],
 	// [Releaser] and [Admitter] for what it may do besides.
 	Provider Provider
-	// NodeName is the node whose pods are run. Required, unless Informer is
-	// set.
+	// Required, unless Informer is set. NodeName is the node whose pods are
+	// run.
 	NodeName string
 
 	// Informer is where pods are seen. The embedder starts it; it must be of

@@ -51,14 +51,14 @@ type Client interface {
 // Config configures a Controller. The zero value of every optional field means
 // the default that its comment states.
 type Config struct {
-	// Client reads and writes ResourceSlices. Required.
+	// Required. Client reads and writes ResourceSlices.
 	Client Client
-	// NodeName is the node whose devices are published. Required, but where
-	// every pool has a NodeSelection: such a controller publishes for no node
-	// in particular, one per cluster, usually behind a leader election.
+	// Required, but where every pool has a NodeSelection. NodeName is the node
+	// whose devices are published. A controller without one publishes for no
+	// node in particular, one per cluster, usually behind a leader election.
 	NodeName string
-	// Owner owns the slices. Required where NodeName is set, usually as
-	// NodeOwner. Without an owner slices stay when their publisher is gone.
+	// Required where NodeName is set, usually as NodeOwner. Owner owns the
+	// slices. Without an owner slices stay when their publisher is gone.
 	Owner Owner
 	// Driver narrows the controller to one driver: the watch delivers only
 	// that driver's slices, and Set refuses others. Default: any driver, which
