@@ -86,7 +86,7 @@ func (m *machine) worst() record {
 // wanted returns the record that the Lease should have now, and whether it
 // should have one.
 func (m *machine) wanted(now time.Duration) (record, bool) {
-	if m.native || m.self.LastResort || m.stopping {
+	if m.native || m.self.LastResort || m.stopping || now < m.standBackTo {
 		return record{}, false
 	}
 	p := m.asPeer()

@@ -165,11 +165,13 @@ func (c *replica) crash() {
 
 // isolate cuts a candidate off from the API server and returns how to undo it.
 func (c *replica) isolate() (heal func()) {
-	m := apitest.Match{User: c.user}
-	heal = c.rig.server.Inject(apitest.Fault{Match: m, Hang: true})
-	resume := c.rig.server.StallWatches(m)
+	return c.rig.isolate(apitest.Match{User: c.user})
+}
+
+func (r *rig) isolate(m apitest.Match) (heal func()) {
+	answer, resume := r.server.Inject(apitest.Fault{Match: m, Hang: true}), r.server.StallWatches(m)
 	return func() {
-		heal()
+		answer()
 		resume()
 	}
 }

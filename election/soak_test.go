@@ -239,7 +239,7 @@ func (s *soak) trouble() {
 	}
 	switch s.rng.IntN(12) {
 	case 0: // a partition
-		s.until(60, s.isolateUser(user))
+		s.until(60, s.isolate(user))
 	case 1: // a partition that refuses, and breaks the watches
 		s.server.BreakWatches(user)
 		s.until(60, s.server.Inject(apitest.Fault{Match: user, Err: apitest.ErrConnRefused}))
@@ -278,11 +278,6 @@ func (s *soak) trouble() {
 	if s.rng.IntN(10) == 0 {
 		c.hangHook(s.upTo(20))
 	}
-}
-
-func (s *soak) isolateUser(m apitest.Match) func() {
-	heal, resume := s.server.Inject(apitest.Fault{Match: m, Hang: true}), s.server.StallWatches(m)
-	return func() { heal(); resume() }
 }
 
 // outage is a way in which the API server is not there.

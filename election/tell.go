@@ -38,7 +38,7 @@ func (l *loop) tell(effect any) {
 		l.tellEnd(e.cause)
 	case TermEnded:
 		log.V(2).Info("Stopped leading", "token", e.Token, "cause", fmt.Sprint(e.Cause), "duration", e.Duration, "drained", e.Drained)
-		if e.Drained > l.cfg.Timing.Drain {
+		if lost(e.Cause) && e.Drained > l.cfg.Timing.Drain {
 			log.Info("The work returned later than Timing.Drain after its context was cancelled: two may have led", "drained", e.Drained, "drain", l.cfg.Timing.Drain)
 		}
 		if !lost(e.Cause) {

@@ -56,6 +56,7 @@ type term struct {
 
 	mu       sync.Mutex
 	over     bool
+	expired  bool          // by itself
 	deadline time.Duration // of the monotonic clock
 	drift    time.Duration // when the renewal that set deadline was sent
 	timer    *time.Timer
@@ -72,12 +73,15 @@ func newTerm(c *clock, token uint64, cancel context.CancelCauseFunc, sent instan
 }
 
 // extend records that a renewal that was sent at the given instant succeeded.
-// It reports false where the term was over before.
+// It reports false where the term had come to its deadline before.
 func (t *term) extend(sent instant, deadline time.Duration) bool {
 	now := t.clock.now().mono
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.over || now >= t.deadline {
+	if t.over {
+		return !t.expired // the work drains
+	}
+	if now >= t.deadline {
 		return false
 	}
 	t.deadline, t.drift = deadline, sent.drift()
@@ -98,7 +102,8 @@ func (t *term) end(cause error) {
 func (t *term) expire() {
 	now := t.clock.now().mono
 	t.mu.Lock()
-	due := now >= t.deadline
+	due := now >= t.deadline && !t.over
+	t.expired = t.expired || due
 	if !due && !t.over {
 		t.timer.Reset(t.clock.span(t.deadline - now))
 	}

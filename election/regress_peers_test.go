@@ -1,0 +1,288 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package election
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/kubewright/kubewright/internal/apitest"
+)
+
+// The bugs of coordinated election in the API server, on the side of the
+// candidates, by their numbers in the specification; with the registry OnLease.
+
+// K1: candidates that are equal and were made in the same moment stay with who
+// leads.
+func TestK1TiesStayWithTheIncumbent(t *testing.T) {
+	inRig(t, func(r *rig) {
+		r.config = func(cfg *Config) { cfg.Strategy = OldestEmulationVersion() }
+		for i := range 5 {
+			r.start(fmt.Sprint("c", i))
+		}
+		r.sleep(25 * time.Minute)
+		if stays := r.office.stays(); len(stays) != 1 {
+			t.Errorf("%d terms in 25 minutes", len(stays))
+		}
+	})
+}
+
+// K2: a better candidate that is dead costs an offer now and then, and no term.
+func TestK2DeadBestCandidate(t *testing.T) {
+	inRig(t, func(r *rig) {
+		r.config = func(cfg *Config) { cfg.Strategy = HighestPriority(nil) }
+		a := r.start("a")
+		r.sleep(time.Second)
+		best := r.start("best", func(cfg *Config) { cfg.Self.Priority = 9 })
+		r.sleep(10 * time.Second)
+		best.crash() // within the tenure of a
+		r.sleep(time.Hour)
+		r.expectLeader(a)
+		if stays := r.office.stays(); len(stays) != 1 {
+			t.Errorf("%d terms", len(stays))
+		}
+		offers := 0
+		for _, note := range a.told() {
+			if strings.HasPrefix(note, "offered") {
+				offers++
+			}
+		}
+		if offers != 1 {
+			t.Errorf("%d offers, want 1: its record is gone after that", offers)
+		}
+	})
+}
+
+// K3, K10: whatever is missing from a Lease, nobody panics, and somebody leads.
+func TestK3IncompleteLeases(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(*coordinationv1.LeaseSpec)
+		within time.Duration
+	}{
+		"nil holder":   {func(s *coordinationv1.LeaseSpec) { s.HolderIdentity = nil }, 100 * time.Millisecond},
+		"empty holder": {func(s *coordinationv1.LeaseSpec) { s.HolderIdentity = ptr.To("") }, 100 * time.Millisecond},
+		"nothing":      {func(s *coordinationv1.LeaseSpec) { *s = coordinationv1.LeaseSpec{} }, 100 * time.Millisecond},
+		"only a holder": {func(s *coordinationv1.LeaseSpec) {
+			*s = coordinationv1.LeaseSpec{HolderIdentity: ptr.To("x")}
+		}, 15100 * time.Millisecond},
+		"no renewTime":     {func(s *coordinationv1.LeaseSpec) { s.RenewTime = nil }, 15100 * time.Millisecond},
+		"a short duration": {func(s *coordinationv1.LeaseSpec) { s.LeaseDurationSeconds = ptr.To[int32](4) }, 4100 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inRig(t, func(r *rig) {
+				r.put("x")
+				r.edit(func(l *coordinationv1.Lease) { tc.change(&l.Spec) })
+				r.start("a")
+				_, took := r.awaitLeader(time.Minute)
+				if took > tc.within || tc.within > time.Second && took < tc.within-200*time.Millisecond {
+					t.Errorf("it took %v, want about %v", took, tc.within)
+				}
+			})
+		})
+	}
+}
+
+// K4: the candidate to which the lease is offered dies, before or after it has
+// accepted.
+func TestK4PreferredCandidateDies(t *testing.T) {
+	for _, after := range []bool{false, true} {
+		t.Run(fmt.Sprint("after its answer: ", after), func(t *testing.T) {
+			inRig(t, func(r *rig) {
+				r.config = func(cfg *Config) { cfg.Strategy = HighestPriority(nil) }
+				a := r.start("a", func(cfg *Config) { cfg.Lead = r.office.lead("a", 2*time.Second) })
+				r.sleep(time.Second)
+				b := r.start("b", func(cfg *Config) { cfg.Self.Priority = 9 })
+				r.sleep(time.Second)
+				if !after {
+					b.crash()
+				} else {
+					for !slices.Contains(a.told(), "accepted true") {
+						time.Sleep(time.Millisecond)
+					}
+					b.crash()
+				}
+				r.sleep(2 * time.Minute)
+				r.expectLeader(a)
+				if stays := r.office.stays(); after != (len(stays) > 1) {
+					t.Errorf("terms: %v", stays)
+				}
+			})
+		})
+	}
+}
+
+// K7: an elector of client-go holds the same Lease: nothing is written but the
+// records, once.
+func TestK7LegacyHolder(t *testing.T) {
+	inRig(t, func(r *rig) {
+		r.put("legacy")
+		stop := false
+		go func() {
+			for !stop {
+				time.Sleep(2 * time.Second)
+				r.edit(func(l *coordinationv1.Lease) { l.Spec.RenewTime.Time = time.Now() })
+			}
+		}()
+		for i := range 3 {
+			r.start(fmt.Sprint("c", i), func(cfg *Config) { cfg.Strategy = NewestVersion() })
+		}
+		r.sleep(9 * time.Minute)
+		stop = true
+		if n := r.server.Count(apitest.Match{Verb: "update,patch,create"}); n != 3 {
+			t.Errorf("%d writes in nine minutes, want a record for each of 3", n)
+		}
+		if r.office.current() != "" {
+			t.Error("somebody leads beside the legacy holder")
+		}
+		r.sleep(time.Minute)
+		if r.office.current() == "" {
+			t.Error("nobody leads after the legacy holder is gone")
+		}
+	})
+}
+
+// K8: a hand-over leaves no gap, and works while the old leader drains.
+func TestK8HandOverWithoutGap(t *testing.T) {
+	inRig(t, func(r *rig) {
+		r.config = func(cfg *Config) { cfg.Strategy = NewestVersion() }
+		r.start("old", func(cfg *Config) { cfg.Lead = r.office.lead("old", 2*time.Second) })
+		r.sleep(time.Minute)
+		b := r.start("new", func(cfg *Config) { cfg.Self.BinaryVersion = "1.38.0" })
+		r.sleep(3 * time.Second)
+		r.expectLeader(b)
+		if gap := r.office.lastGap(); gap > 25*time.Millisecond {
+			t.Errorf("nobody led for %v", gap)
+		}
+	})
+}
+
+// K12: who is started anew under its old name says at once what it is now.
+func TestK12RestartWithAnotherVersion(t *testing.T) {
+	inRig(t, func(r *rig) {
+		r.config = func(cfg *Config) { cfg.ExclusiveIdentity = true }
+		r.start("a")
+		r.sleep(time.Minute)
+		b := r.start("b")
+		r.sleep(time.Minute)
+		heal := b.isolate()
+		b.cancel() // its record stays
+		r.sleep(10 * time.Second)
+		heal()
+		r.start("b", func(cfg *Config) { cfg.Self.BinaryVersion = "1.38.0" })
+		r.sleep(300 * time.Millisecond)
+		if got := records(r.lease().Annotations)["b"].Binary; got != "1.38.0" {
+			t.Errorf("the record says %q", got)
+		}
+	})
+}
+
+// K13: a record that somebody has removed is back within a second.
+func TestK13RemovedRecord(t *testing.T) {
+	inRig(t, func(r *rig) {
+		r.start("a")
+		r.sleep(time.Second)
+		b := r.start("b")
+		r.sleep(time.Minute)
+		r.edit(func(l *coordinationv1.Lease) { delete(l.Annotations, recordKey(b.Identity())) })
+		r.sleep(time.Second)
+		if _, ok := records(r.lease().Annotations)[b.Identity()]; !ok {
+			t.Error("the record is not back")
+		}
+	})
+}
+
+// A replica that is started anew does not wait out its own lease.
+func TestExclusiveIdentityContinuesAtOnce(t *testing.T) {
+	inRig(t, func(r *rig) {
+		r.config = func(cfg *Config) { cfg.ExclusiveIdentity = true }
+		a := r.start("a")
+		r.sleep(time.Minute)
+		heal := a.isolate()
+		r.office.forget("a")
+		a.cancel()
+		r.sleep(6 * time.Second)
+		heal()
+		again := r.start("a")
+		r.sleep(100 * time.Millisecond)
+		r.expectLeader(again)
+		if got := *r.lease().Spec.LeaseTransitions; got != 1 {
+			t.Errorf("transitions %d: a new term is a new one", got)
+		}
+	})
+}
+
+// Two processes with one identity are two.
+func TestTwoProcessesWithOneIdentity(t *testing.T) {
+	inRig(t, func(r *rig) {
+		a, b := r.new("same"), r.new("same")
+		if a.Identity() == b.Identity() {
+			t.Fatal("the same identity on the Lease")
+		}
+		a.start()
+		b.start()
+		r.sleep(10 * time.Minute)
+		if stays := r.office.stays(); len(stays) != 1 {
+			t.Errorf("%d terms", len(stays))
+		}
+	})
+}
+
+// Resign lets another lead, and stands back.
+func TestResign(t *testing.T) {
+	inRig(t, func(r *rig) {
+		a := r.start("a")
+		r.sleep(time.Second)
+		b := r.start("b")
+		r.sleep(time.Minute)
+		a.Resign()
+		r.sleep(100 * time.Millisecond)
+		r.expectLeader(b)
+		r.sleep(time.Hour)
+		r.expectLeader(b)
+		b.Resign()
+		r.sleep(100 * time.Millisecond)
+		r.expectLeader(a)
+	})
+}
+
+// Resign with nobody else leads to a new term of the same candidate.
+func TestResignAlone(t *testing.T) {
+	inRig(t, func(r *rig) {
+		a := r.start("a")
+		r.sleep(time.Minute)
+		a.Resign()
+		r.sleep(3 * time.Second)
+		r.expectLeader(a)
+		if stays := r.office.stays(); len(stays) != 2 {
+			t.Errorf("%d terms", len(stays))
+		}
+	})
+}
+
+// Who is not ready gives way, also to somebody worse, and leads where there is
+// nobody else.
+func TestLastResort(t *testing.T) {
+	inRig(t, func(r *rig) {
+		r.config = func(cfg *Config) { cfg.Strategy = HighestPriority(nil) }
+		a := r.start("a", func(cfg *Config) { cfg.Self.Priority = 5 })
+		r.sleep(time.Second)
+		b := r.start("b")
+		r.sleep(time.Minute)
+		r.expectLeader(a)
+		if err := a.Update(func(p *Peer) { p.LastResort = true }); err != nil {
+			t.Fatal(err)
+		}
+		r.sleep(time.Second)
+		r.expectLeader(b)
+		b.stop()
+		r.sleep(3 * time.Second)
+		r.expectLeader(a)
+	})
+}
