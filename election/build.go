@@ -98,6 +98,11 @@ func (m *machine) renewedLease(now instant) *coordinationv1.Lease {
 	return l
 }
 
+// handoverSeconds is the leaseDurationSeconds of a lease that is handed over,
+// until its new holder confirms it: that long nobody leads if the new holder has
+// died in the meantime. client-go's candidates look every two to five seconds.
+const handoverSeconds = 5
+
 // givenLease gives it to a candidate, or to nobody.
 func (m *machine) givenLease(now instant, to string) *coordinationv1.Lease {
 	l := m.editable()
@@ -112,7 +117,7 @@ func (m *machine) givenLease(now instant, to string) *coordinationv1.Lease {
 	if to == "" {
 		l.Spec.LeaseDurationSeconds = ptr.To[int32](releaseSeconds)
 	} else {
-		l.Spec.LeaseDurationSeconds = m.seconds()
+		l.Spec.LeaseDurationSeconds = ptr.To(min(*m.seconds(), handoverSeconds))
 		l.Spec.LeaseTransitions = ptr.To(transitionsOf(l) + 1)
 		l.Annotations[handoverAnnotation] = m.id
 	}
