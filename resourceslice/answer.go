@@ -65,7 +65,7 @@ func (j *job) compare(page *page, sent, got *resourcev1.ResourceSlice, rec *reco
 // or not the same in got.
 func missingFields(sent, got *resourcev1.ResourceSliceSpec) []string {
 	var fields []string
-	walk("", plain(sent), plain(got), func(path string) {
+	walk("", plain(sent), plain(got), false, func(path string) {
 		if path = strings.TrimPrefix(path, "."); !slices.Contains(fields, path) {
 			fields = append(fields, path)
 		}
@@ -82,7 +82,11 @@ func plain(spec *resourcev1.ResourceSliceSpec) (v any) {
 	return v
 }
 
-func walk(path string, sent, got any, missing func(string)) {
+// keyedByName are the fields whose keys are names, not fields.
+var keyedByName = []string{"attributes", "capacity", "nodeAllocatableResources", "counters"}
+
+// walk compares two values; names says that the keys are names.
+func walk(path string, sent, got any, names bool, missing func(string)) {
 	switch sent := sent.(type) {
 	case map[string]any:
 		got, ok := got.(map[string]any)
@@ -95,11 +99,11 @@ func walk(path string, sent, got any, missing func(string)) {
 				continue
 			}
 			sub := path + "." + key
-			if strings.HasSuffix(path, "attributes") || strings.HasSuffix(path, "capacity") || strings.HasSuffix(path, "nodeAllocatableResources") || strings.HasSuffix(path, "counters") {
-				sub = path // keys of these are names, not fields
+			if names {
+				sub = path
 			}
 			if other, ok := got[key]; ok {
-				walk(sub, value, other, missing)
+				walk(sub, value, other, !names && slices.Contains(keyedByName, key), missing)
 			} else {
 				missing(sub)
 			}
@@ -111,7 +115,7 @@ func walk(path string, sent, got any, missing func(string)) {
 			return
 		}
 		for i := range sent {
-			walk(path, sent[i], got[i], missing)
+			walk(path, sent[i], got[i], false, missing)
 		}
 	default:
 		if sent != got {

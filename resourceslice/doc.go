@@ -119,8 +119,10 @@
 // # Compatibility
 //
 // Kubernetes 1.32 and newer: the newest of resource.k8s.io/v1, v1beta2 and
-// v1beta1 that is served. Counter sets need v1 in the layout of 1.35. Local
-// validation has the limits of 1.37; where an older server has lower ones (4
-// taints per device before 1.35) it refuses the device, see above. clientsets
-// work best with protobuf, their default.
+// v1beta1 that is served. A controller of a node that publishes a pool for
+// other nodes watches that pool alone from 1.37 on, and before all such pools
+// of the driver. Counter sets need v1 in the layout of 1.35. Local validation
+// has the limits of 1.37; where an older server has lower ones (4 taints per
+// device before 1.35) it refuses the device, see above. clientsets work best
+// with protobuf, their default.
 package resourceslice

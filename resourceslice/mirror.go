@@ -35,11 +35,12 @@ var watchBackoff = backoff.Policy{Base: time.Second, Cap: 30 * time.Second}
 // byPoolIndex is the name of the informers' index.
 const byPoolIndex = "pool"
 
-// scope is one watch: the slices of a node, or those of a driver that belong
-// to no node. Both are what the API server has an index for.
+// scope is one watch: the slices of a node, or those of a driver or of one pool
+// that belong to no node.
 type scope struct {
 	nodeName string
 	driver   string // empty: all
+	pool     string // empty: all
 }
 
 func (s scope) selector() string {
@@ -47,13 +48,22 @@ func (s scope) selector() string {
 	if s.driver != "" {
 		set[resourcev1.ResourceSliceSelectorDriver] = s.driver
 	}
+	if s.pool != "" {
+		set[resourcev1.ResourceSliceSelectorPoolName] = s.pool
+	}
 	return set.AsSelector().String()
+}
+
+// covers reports whether a slice is in the scope.
+func (s scope) covers(rec *record) bool {
+	return s.nodeName == rec.nodeName && (s.driver == "" || s.driver == rec.id.Driver) && (s.pool == "" || s.pool == rec.id.Name)
 }
 
 // mirror is what the API server has in a scope, as records.
 type mirror struct {
 	scope    scope
 	informer cache.SharedIndexInformer
+	stop     context.CancelFunc
 	list     func(context.Context, metav1.ListOptions) (runtime.Object, error)
 }
 
@@ -61,7 +71,7 @@ type mirror struct {
 type events struct {
 	changed func(old, rec *record) // old is nil for one that is new
 	deleted func(rec *record)
-	failed  func(err error) // nil: works
+	failed  func(sc scope, err error) // nil: works
 }
 
 func (c *Controller) newMirror(sc scope, v version, ev events) (*mirror, error) {
@@ -77,7 +87,7 @@ func (c *Controller) newMirror(sc scope, v version, ev events) (*mirror, error) 
 		ListTimeout: max(listTimeout, c.cfg.CallTimeout), AnswerTimeout: c.cfg.CallTimeout,
 		Retries: watchBackoff,
 		Outcome: func(_ context.Context, err error) time.Duration {
-			ev.failed(err)
+			ev.failed(sc, err)
 			return 0
 		},
 	})

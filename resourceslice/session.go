@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 
@@ -40,6 +41,7 @@ type session struct {
 
 	mu     sync.Mutex
 	scopes map[scope]*mirror
+	noPool bool // the API server can't select by the name of a pool
 	known  bool // a scope was synced: the version is served
 	gone   bool // the version is not served, any longer
 	streak report.Streak
@@ -131,7 +133,7 @@ func (s *session) poke() {
 
 // watch starts the watches that are needed and not there.
 func (s *session) watch() {
-	for _, sc := range s.c.scopes() {
+	for _, sc := range s.needed() {
 		s.mu.Lock()
 		_, ok := s.scopes[sc]
 		s.mu.Unlock()
@@ -144,13 +146,18 @@ func (s *session) watch() {
 			klog.FromContext(s.ctx).Error(err, "Watch of ResourceSlices was not set up")
 			continue
 		}
+		ctx, cancel := context.WithCancel(s.ctx)
+		m.stop = cancel
 		s.mu.Lock()
 		s.scopes[sc] = m
 		s.mu.Unlock()
-		s.mirrors.Go(func() { m.informer.RunWithContext(s.ctx) })
+		s.mirrors.Go(func() {
+			defer cancel()
+			m.informer.RunWithContext(ctx)
+		})
 		s.mirrors.Go(func() {
 			select {
-			case <-s.ctx.Done():
+			case <-ctx.Done():
 			case <-m.informer.HasSyncedChecker().Done():
 				s.synced()
 			}
@@ -158,21 +165,64 @@ func (s *session) watch() {
 	}
 }
 
-// scopes returns what has to be watched for the pools that there are.
-func (c *Controller) scopes() (scopes []scope) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.cfg.NodeName != "" {
-		scopes = append(scopes, scope{nodeName: c.cfg.NodeName, driver: c.cfg.Driver})
+// needed returns what has to be watched for the pools that there are.
+func (s *session) needed() (scopes []scope) {
+	byPool := s.selectsByPool()
+	s.c.mu.Lock()
+	defer s.c.mu.Unlock()
+	seen := make(map[scope]bool)
+	add := func(sc scope) {
+		if !seen[sc] {
+			seen[sc] = true
+			scopes = append(scopes, sc)
+		}
 	}
-	seen := make(map[string]bool)
-	for id, p := range c.pools {
-		if (p.cluster || c.cfg.NodeName == "") && !seen[id.Driver] {
-			seen[id.Driver] = true
-			scopes = append(scopes, scope{driver: id.Driver})
+	if s.c.cfg.NodeName != "" {
+		add(scope{nodeName: s.c.cfg.NodeName, driver: s.c.cfg.Driver})
+	}
+	for id, p := range s.c.pools {
+		for _, sc := range s.c.scopesOf(id, p.cluster, byPool) {
+			add(sc)
 		}
 	}
 	return scopes
+}
+
+// scopesOf returns in which scopes a pool's slices are. A controller of a node
+// watches by their names those pools of its that others see: each node may have
+// one, and each would have to hear of all the others' (Kubernetes 1.37). One
+// that has no node publishes all that its driver has, and needs one watch.
+func (c *Controller) scopesOf(id PoolID, cluster, byPool bool) []scope {
+	if c.cfg.NodeName == "" {
+		return []scope{{driver: id.Driver}}
+	}
+	scopes := []scope{{nodeName: c.cfg.NodeName, driver: c.cfg.Driver}}
+	switch {
+	case cluster && byPool:
+		scopes = append(scopes, scope{driver: id.Driver, pool: id.Name})
+	case cluster:
+		scopes = append(scopes, scope{driver: id.Driver})
+	}
+	return scopes
+}
+
+func (s *session) selectsByPool() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.noPool
+}
+
+// selectByDriver makes do without the selector that the API server is too old
+// for.
+func (s *session) selectByDriver() {
+	s.noPool = true
+	for sc, m := range s.scopes {
+		if sc.pool != "" {
+			m.stop()
+			delete(s.scopes, sc)
+		}
+	}
+	s.poke()
 }
 
 // synced has every pool looked at: a watch has delivered all that there is.
@@ -190,12 +240,14 @@ func (s *session) synced() {
 }
 
 // failed is told of every list and of every start of a watch.
-func (s *session) failed(err error) {
+func (s *session) failed(sc scope, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	class := apierr.Classify(err)
 	switch {
 	case s.ctx.Err() != nil:
+	case sc.pool != "" && apierrors.IsBadRequest(err):
+		s.selectByDriver()
 	case class == apierr.None:
 		s.c.release.watched()
 		s.poke()
@@ -266,17 +318,10 @@ func (s *session) watched() map[scope]*mirror {
 // live returns all slices of a pool that there are, and false while that isn't
 // known.
 func (s *session) live(id PoolID, cluster bool) ([]*record, bool) {
-	needed := []scope{{nodeName: s.c.cfg.NodeName, driver: s.c.cfg.Driver}}
-	switch {
-	case s.c.cfg.NodeName == "":
-		needed = []scope{{driver: id.Driver}}
-	case cluster:
-		needed = append(needed, scope{driver: id.Driver})
-	}
 	var all []*record
 	seen := ""
 	scopes := s.watched()
-	for i, sc := range needed {
+	for i, sc := range s.c.scopesOf(id, cluster, s.selectsByPool()) {
 		m := scopes[sc]
 		if m == nil || !m.synced() {
 			return nil, false

@@ -347,7 +347,7 @@ func (j *job) take(name string) verdict {
 // slice doesn't say: whether it exists. A node may list its slices always.
 func (j *job) stillThere(rec *record) (v verdict, known bool) {
 	for sc, m := range j.s.watched() {
-		if sc.nodeName != rec.nodeName {
+		if !sc.covers(rec) {
 			continue
 		}
 		list, err := m.list(j.c.outlives, metav1.ListOptions{})

@@ -7,7 +7,7 @@
 // allocator.
 //
 //	go test -run TestCompare -v ./resourceslice     # writes, time, incomplete window
-//	go test -run TestCompare -v ./resourceslice -args -100k -only "2 devices changed"
+//	go test -run TestCompare -v ./resourceslice -args -100k
 //	go test -run TestMemory -v ./resourceslice      # heap of a publisher of 100,000 devices
 //	go test -run '^$' -bench . ./resourceslice      # a Set or Update that changes nothing
 //	go test -run TestAllocator ./resourceslice      # every intermediate state, through the allocator
