@@ -61,21 +61,23 @@ func (c *component) candidates() (names []string) {
 	return names
 }
 
-// awaitInstance waits until one of the instances has acquired the lease, by
-// its own log, and is not the one called old.
-func (c *component) awaitInstance(old string) (instance string) {
+// awaitInstance waits until one of the instances leads, by its own log, that is
+// not the one called old.
+func (c *component) awaitInstance(old string) string {
 	c.Helper()
-	lease := c.awaitLease("renewed by another", func(l *coordinationv1.Lease) bool {
-		for name, identity := range c.identities {
-			if name != old && holder(l) == identity && l.Spec.RenewTime != nil && *l.Spec.LeaseDurationSeconds == 15 {
-				instance = name
-				return true
+	for deadline := time.Now().Add(90 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		for instance := range c.identities {
+			terms := c.leadership(instance)
+			if instance != old && len(terms) > 0 && terms[len(terms)-1].to.IsZero() {
+				lease := c.awaitLease("held by "+instance, func(l *coordinationv1.Lease) bool { return holder(l) == c.identities[instance] })
+				c.Logf("%s leads, transitions %d", instance, *lease.Spec.LeaseTransitions)
+				return instance
 			}
 		}
-		return false
-	})
-	c.Logf("%s is led by %s, transitions %d", c.name, instance, *lease.Spec.LeaseTransitions)
-	return instance
+		if time.Now().After(deadline) {
+			c.Fatalf("no %s but %s leads", c.name, old)
+		}
+	}
 }
 
 // The lines of a component's log that begin and end a term.
@@ -131,9 +133,10 @@ func (c *component) leadership(instance string) (terms []*electionTerm) {
 // endInstance ends an instance, and waits for another one to lead.
 func (c *component) endInstance(end func(testing.TB, string), instance, how string) (next string) {
 	c.Helper()
+	// From the signal on it does nothing more.
 	began := time.Now()
+	c.ended = append(c.ended, electionTerm{who: instance, to: began})
 	end(c.T, instance)
-	c.ended = append(c.ended, electionTerm{who: instance, to: time.Now()})
 	next = c.awaitInstance(instance)
 	c.Logf("%s: %v until the next one leads after %s", c.name, time.Since(began), how)
 	return next
@@ -197,10 +200,7 @@ func electComponents(t *testing.T, o harness.Options) {
 			c.lease = types.NamespacedName{Namespace: metav1.NamespaceSystem, Name: name}
 			c.startInstance(name + "-a")
 			c.startInstance(name + "-b")
-			began := time.Now()
 			first := c.awaitInstance("")
-			t.Logf("%v until the first one leads", time.Since(began))
-
 			second := c.endInstance(cluster.Kill, first, "a kill")
 			c.startInstance(first) // under another identity
 			c.endInstance(cluster.Terminate, second, "an exit")
