@@ -1,0 +1,59 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package election_test
+
+import (
+	"cmp"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/kubewright/kubewright/election"
+)
+
+// leastLoaded prefers the candidate with the lowest load, and replaces a leader
+// only where it makes a difference.
+type leastLoaded struct{}
+
+func (leastLoaded) Name() string { return "example.com/least-loaded" }
+
+func (leastLoaded) Compare(a, b election.Peer) int { return cmp.Compare(load(a), load(b)) }
+
+func (leastLoaded) Preempts(challenger, incumbent election.Peer) bool {
+	return load(incumbent)-load(challenger) >= 20
+}
+
+func load(p election.Peer) int {
+	percent, err := strconv.Atoi(p.Attributes["load"])
+	if err != nil {
+		return 100
+	}
+	return percent
+}
+
+// A strategy of one's own, which candidates feed by [Candidate.Update], with a
+// threshold below which nothing changes.
+func ExamplePreempter() {
+	var strategy election.Strategy = leastLoaded{}
+	busy := election.Peer{Identity: "a", Attributes: map[string]string{"load": "70"}}
+	idle := election.Peer{Identity: "b", Attributes: map[string]string{"load": "55"}}
+	fmt.Println("b is better:", strategy.Compare(idle, busy) < 0)
+	fmt.Println("b replaces a:", strategy.(election.Preempter).Preempts(idle, busy))
+	// Output:
+	// b is better: true
+	// b replaces a: false
+}
+
+// What a timing endures is a consequence of its three numbers.
+func ExampleTiming() {
+	for _, timing := range []election.Timing{{}, election.LongOutageTiming()} {
+		fmt.Printf("outage %v, failover %v, clocks %.0f %%\n", timing.MaxOutage(), timing.CrashFailover(), 100*timing.RateTolerance())
+	}
+	unsafe := election.Timing{LeaseDuration: 15 * time.Second, RenewDeadline: 14 * time.Second, RenewInterval: 2 * time.Second}
+	fmt.Println(unsafe.Validate())
+	// Output:
+	// outage 5.7s, failover 17.5s, clocks 7 %
+	// outage 1m12.5s, failover 2m2.5s, clocks 13 %
+	// election: invalid config: Timing.RenewDeadline: Invalid value: "14s": RenewDeadline + Drain < LeaseDuration must hold, but 14s + 3s >= 15s: there would be two leaders
+}
