@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kubewright/kubewright/internal/apitest"
+	"github.com/kubewright/kubewright/internal/testlog"
 	"github.com/kubewright/kubewright/podsync"
 	"github.com/kubewright/kubewright/podsync/podsynctest"
 )
@@ -53,6 +54,7 @@ func TestSoak(t *testing.T) {
 // A soaker is a world in which things happen.
 type soaker struct {
 	*world
+	t       *testlog.T
 	rand    *rand.Rand
 	crashes float64 // how likely a crash is after each step
 	names   []string
@@ -61,7 +63,6 @@ type soaker struct {
 
 	mu    sync.Mutex // requests come from many goroutines
 	asked int        // requests about single pods
-	log   []string
 }
 
 func soak(t *testing.T, seed uint64) {
@@ -72,7 +73,7 @@ func soak(t *testing.T, seed uint64) {
 		ExitCode:  pick[int32](r, 0, 143),
 	}
 	wrap := pick(r, full, full, simple, releasing)
-	s := &soaker{rand: r, crashes: pick(r, 0, 0.05, 0.3, 1), ended: map[types.UID]corev1.PodPhase{}}
+	s := &soaker{t: testlog.New(t), rand: r, crashes: pick(r, 0, 0.05, 0.3, 1), ended: map[types.UID]corev1.PodPhase{}}
 	wrapped := wrap(nil)
 	if _, ok := wrapped.(podsync.Releaser); !ok {
 		opts.Forgets = true
@@ -85,13 +86,6 @@ func soak(t *testing.T, seed uint64) {
 	for i := range 6 {
 		s.names = append(s.names, fmt.Sprint("p", i))
 	}
-	t.Cleanup(func() {
-		if t.Failed() {
-			for _, line := range s.log {
-				t.Log(line)
-			}
-		}
-	})
 	s.start()
 	for range *soakSteps {
 		s.step()
@@ -101,7 +95,7 @@ func soak(t *testing.T, seed uint64) {
 		pass(pick(r, 0, 0, 10*time.Millisecond, time.Second, 7*time.Second, time.Minute, 20*time.Minute))
 		s.check()
 		if s.rand.Float64() < s.crashes {
-			s.note("crash")
+			s.t.Notef("crash")
 			s.crash()
 			pass(pick(r, 0, time.Second, 10*time.Minute))
 			s.start()
@@ -111,12 +105,6 @@ func soak(t *testing.T, seed uint64) {
 }
 
 func pick[T any](r *rand.Rand, choices ...T) T { return choices[r.IntN(len(choices))] }
-
-func (s *soaker) note(format string, args ...any) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.log = append(s.log, time.Now().Format("02 15:04:05.000 ")+fmt.Sprintf(format, args...))
-}
 
 // watchWrites looks at each write of the controller before the server does.
 func (s *soaker) watchWrites() {
@@ -153,7 +141,7 @@ func (s *soaker) judgePatch(r apitest.Request) {
 	if len(meta) > 0 {
 		s.t.Errorf("I9: patch of metadata: %s", r.Body)
 	}
-	s.note("PATCH %s %s", r.Name, r.Body)
+	s.t.Notef("PATCH %s %s", r.Name, r.Body)
 }
 
 func (s *soaker) judgeDelete(r apitest.Request) {
@@ -169,7 +157,7 @@ func (s *soaker) judgeDelete(r apitest.Request) {
 		return
 	}
 	uid := *opts.Preconditions.UID
-	s.note("DELETE %s %s", r.Name, uid)
+	s.t.Notef("DELETE %s %s", r.Name, uid)
 	if s.backend.Running(uid) {
 		s.t.Errorf("I6: DELETE of %s, which runs", r.Name)
 	}
@@ -191,34 +179,34 @@ func (s *soaker) step() {
 	switch n := s.rand.IntN(26); n {
 	case 0, 1, 2:
 		grace := pick[int64](s.rand, 1, 5, 30, 120)
-		s.note("delete %s within %d s", name, grace)
+		s.t.Notef("delete %s within %d s", name, grace)
 		_ = admin.Delete(context.Background(), name, metav1.DeleteOptions{GracePeriodSeconds: &grace})
 	case 3:
-		s.note("force delete %s", name)
+		s.t.Notef("force delete %s", name)
 		_ = admin.Delete(context.Background(), name, metav1.DeleteOptions{GracePeriodSeconds: new(int64)})
 		if s.rand.IntN(2) == 0 && s.pod(name) == nil {
 			s.create(name)
 		}
 	case 4:
-		s.note("evict %s", name)
+		s.t.Notef("evict %s", name)
 		_ = s.c.Evict(podsync.RefOf(pod), podsync.Eviction{Message: "memory"})
 	case 5:
-		s.note("gate or label of %s", name)
+		s.t.Notef("gate or label of %s", name)
 		apitest.Edit(s.server, "default", name, func(p *corev1.Pod) {
 			p.Labels = map[string]string{"l": fmt.Sprint(s.rand.IntN(9))}
 			setCondition(p, "example.com/gate", pick(s.rand, corev1.ConditionTrue, corev1.ConditionFalse))
 		})
 	case 6:
-		s.note("%s is marked not ready", name)
+		s.t.Notef("%s is marked not ready", name)
 		apitest.Edit(s.server, "default", name, func(p *corev1.Pod) { setCondition(p, corev1.PodReady, corev1.ConditionFalse) })
 	case 7:
 		if !terminal(pod) {
-			s.note("%s is failed by somebody", name)
+			s.t.Notef("%s is failed by somebody", name)
 			apitest.Edit(s.server, "default", name, func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed })
 		}
 	case 8, 9:
 		if pod.DeletionTimestamp == nil {
-			s.note("update %s", name)
+			s.t.Notef("update %s", name)
 			apitest.Edit(s.server, "default", name, func(p *corev1.Pod) {
 				p.Spec.Containers[0].Image = fmt.Sprint("registry.example/app:", s.rand.IntN(9))
 			})
@@ -229,12 +217,12 @@ func (s *soaker) step() {
 			if pod.Spec.RestartPolicy == corev1.RestartPolicyOnFailure {
 				code = 0 // after another one the provider would restart it
 			}
-			s.note("exit %s %d: %v", name, code, s.backend.Exit(uid, code))
+			s.t.Notef("exit %s %d: %v", name, code, s.backend.Exit(uid, code))
 		}
 	case 12:
-		s.note("finish %s: %v", name, s.backend.Finish(uid, pick[int32](s.rand, 0, 1)))
+		s.t.Notef("finish %s: %v", name, s.backend.Finish(uid, pick[int32](s.rand, 0, 1)))
 	case 13:
-		s.note("lose %s: %v", name, s.backend.Lose(uid))
+		s.t.Notef("lose %s: %v", name, s.backend.Lose(uid))
 	case 14:
 		s.backend.Repeat(uid)
 	case 15, 16, 17:
@@ -254,7 +242,7 @@ func (s *soaker) step() {
 		case 4:
 			f.Lose, f.Repeat = s.rand.IntN(2) == 0, s.rand.IntN(3)
 		}
-		s.note("provider fault %+v", f)
+		s.t.Notef("provider fault %+v", f)
 		s.clean = append(s.clean, s.backend.Inject(f))
 	case 18, 19, 20:
 		f := apitest.Fault{Match: apitest.Match{User: nodeUser}, Times: pick(s.rand, 1, 5, 0), For: pick(s.rand, time.Second, time.Minute, time.Hour)}
@@ -272,20 +260,20 @@ func (s *soaker) step() {
 		case 5:
 			f.Latency = 3 * time.Second
 		}
-		s.note("API fault %+v", f)
+		s.t.Notef("API fault %+v", f)
 		s.clean = append(s.clean, s.server.Inject(f))
 	case 21:
-		s.note("watches drop")
+		s.t.Notef("watches drop")
 		s.server.Compact()
 		s.server.BreakWatches(watches)
 	case 22:
-		s.note("watches lag")
+		s.t.Notef("watches lag")
 		s.clean = append(s.clean, s.server.LagWatches(watches, pick(s.rand, time.Second, 40*time.Second)))
 	case 23, 24:
-		s.note("all is well again")
+		s.t.Notef("all is well again")
 		s.repair()
 	case 25:
-		s.note("restart")
+		s.t.Notef("restart")
 		s.stop()
 		s.start()
 	}
@@ -304,7 +292,7 @@ func (s *soaker) create(name string) {
 		pod.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: "example.com/gate"}}
 	}
 	created := s.server.Put(pod).(*corev1.Pod)
-	s.note("create %s %s %s", name, created.UID, pod.Spec.RestartPolicy)
+	s.t.Notef("create %s %s %s", name, created.UID, pod.Spec.RestartPolicy)
 	synctest.Wait()
 }
 
@@ -342,7 +330,7 @@ func (s *soaker) check() {
 
 // converge lets everything work again and checks that what should be, is.
 func (s *soaker) converge() {
-	s.note("the end")
+	s.t.Notef("the end")
 	s.repair()
 	for _, name := range s.names {
 		if pod := s.pod(name); pod != nil && s.rand.IntN(3) == 0 {
