@@ -58,6 +58,7 @@ demo: ## Real control plane on loopback, an example node with node credentials (
 bench: ## Benchmarks of the packages, then side by side with their peers (BENCH, BENCHTIME)
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) -benchmem ./...
 	cd bench && $(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -timeout 60m ./...
+	cd bench/election && $(GO) test -run TestCompare -v -count=1 . # elections in virtual time: a table, which can't be faster or slower
 
 .PHONY: lint
 lint: vet ## Vet and staticcheck (pinned)

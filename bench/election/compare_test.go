@@ -176,7 +176,7 @@ func (tb *table) text() string {
 }
 
 // resultsFile keeps the table.
-const resultsFile = "results.md"
+const resultsFile = "README.md"
 
 func (tb *table) markdown() []byte {
 	var b bytes.Buffer

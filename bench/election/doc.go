@@ -3,9 +3,10 @@
 
 // Package election measures the candidates and the Controller of this library
 // beside client-go's elector and the API server's own coordinated leader
-// election, in the same run.
+// election, in the same run. It is a module of its own because k8s.io/kubernetes
+// needs its staging modules replaced.
 //
-//	go test -run TestCompare -v ./election              # from bench: the table, and that ours is first
+//	go test -run TestCompare -v .                       # the table, and that ours is first
 //	go test -run TestCompare -v . -args -only crash     # one scenario
 //	go test -run TestCompare . -args -runs 60 -write    # writes README.md
 //
