@@ -59,12 +59,18 @@ import (
 //		…
 //	}
 //
-// With that name of the Lease it replaces the controller of the API servers,
-// which compete for it like any elector. It takes it over when they lose it, for
-// example when somebody deletes the Lease: the Candidate watches it, they ask
-// every two seconds. Where the gate is off they don't exist, and any other name
-// will do, with the same effect as long as LeaseCandidates are served: but for
-// preferredHolder, which the API server then drops, see [ErrOffersDropped].
+// With that name of the Lease it replaces the controllers inside the API
+// servers, which compete for it as any elector does. To take it from one of them,
+// release it in its name:
+//
+//	kubectl patch lease -n kube-system leader-election-controller --type=merge \
+//		-p '{"spec":{"holderIdentity":"","leaseDurationSeconds":1}}'
+//
+// The Candidate, which watches the Lease, is faster than an elector that asks
+// every two seconds; that one works on for up to ten seconds, which is harmless,
+// see above. Where the gate is off they don't exist, and any other name will do.
+// All works there in the same way as long as LeaseCandidates are served, but for
+// preferredHolder, which the API server then drops; see [ErrOffersDropped].
 //
 // # Cost
 //

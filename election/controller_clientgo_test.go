@@ -26,6 +26,8 @@ type clientGo struct {
 	plain    bool // an elector without candidate, as before the feature
 	release  bool
 
+	namespace, lease string // default: ctlNamespace and ctlLease
+
 	cancel context.CancelFunc
 	done   sync.WaitGroup
 
@@ -37,6 +39,9 @@ func (p *clientGo) start() *clientGo {
 	ctx, cancel := context.WithCancel(p.rig.Context())
 	p.cancel = cancel
 	p.rig.Cleanup(p.stop)
+	if p.lease == "" {
+		p.namespace, p.lease = ctlNamespace, ctlLease
+	}
 	clients := p.rig.server.Client(apitest.User{Name: p.name})
 	if !p.plain {
 		candidate, informers, err := leaderelection.NewCandidate(clients, ctlNamespace, p.name, ctlLease, "1.37.0", p.emulated, coordinationv1.OldestEmulationVersion)
@@ -47,7 +52,7 @@ func (p *clientGo) start() *clientGo {
 	}
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Lock: &resourcelock.LeaseLock{
-			LeaseMeta: metav1.ObjectMeta{Namespace: ctlNamespace, Name: ctlLease}, Client: clients.CoordinationV1(),
+			LeaseMeta: metav1.ObjectMeta{Namespace: p.namespace, Name: p.lease}, Client: clients.CoordinationV1(),
 			LockConfig: resourcelock.ResourceLockConfig{Identity: p.name},
 		},
 		LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second,
