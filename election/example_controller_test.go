@@ -26,6 +26,7 @@ func ExampleController() {
 	})
 	clientset := server.Client(apitest.Admin) // in a program kubernetes.NewForConfig
 	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
 
 	coordinator, err := election.New(election.Config{
 		Client: clientset.CoordinationV1(),
