@@ -13,6 +13,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/kubewright/kubewright/internal/testlog"
 )
 
 // feed is a Source that a test speaks through.
@@ -35,7 +37,7 @@ func (f feed) Payloads(ctx context.Context) iter.Seq2[Payload, error] {
 
 // node is a machine with a disk, on which a process runs or does not.
 type node struct {
-	t    *testing.T
+	t    *testlog.T
 	disk *crashFS
 	cfg  Config[string]
 	boot string // the machine's boot ID
@@ -51,10 +53,10 @@ type node struct {
 
 // newNode makes a node inside a bubble.
 func newNode(t *testing.T) *node {
-	n := &node{t: t, disk: newCrashFS(), boot: "boot 1", feed: make(feed)}
+	n := &node{t: testlog.New(t), disk: newCrashFS(), boot: "boot 1", feed: make(feed)}
 	n.cfg = Config[string]{
 		Dir: "/crashfs", Codec: testCodec(), Source: n.feed, Build: "1",
-		ErrorHandler: func(_ context.Context, err error, msg string) { t.Logf("%s: %v", msg, err) },
+		ErrorHandler: func(_ context.Context, err error, msg string) { n.t.Notef("%s: %v", msg, err) },
 		Hooks:        Hooks{StatusChanged: func(s Status) { n.seen = append(n.seen, s) }},
 	}
 	t.Cleanup(func() {

@@ -149,6 +149,10 @@ func liveAndDie(t *testing.T, dir string, gen uint64) uint64 {
 			gen = acknowledged(t, line, gen)
 		}
 	}
+	// No process may be started while the store is open here: until it has
+	// become the other program it holds the lock, too.
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
 	s := &store{fs: &osFS{path: dir}}
 	damage, err := s.open()
 	if err != nil || damage != nil {

@@ -24,6 +24,7 @@ import (
 
 	"github.com/kubewright/kubewright/internal/apitest"
 	"github.com/kubewright/kubewright/internal/lifecycletest"
+	"github.com/kubewright/kubewright/internal/testlog"
 )
 
 const nodeName = "node-1"
@@ -38,7 +39,7 @@ var (
 // fixture is one bubble: an API server with a Node, a controller for that node
 // and what its hooks were told.
 type fixture struct {
-	*testing.T
+	*testlog.T
 	server     *apitest.Server
 	controller *Controller
 	step       time.Duration // of the wall clock, under owners.mu
@@ -120,7 +121,7 @@ func (r *record) hooks() Hooks {
 func bubble(t *testing.T, mutate func(*fixture, *Config), test func(*fixture)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		f := &fixture{T: t, server: apitest.New(apitest.Options{})}
+		f := &fixture{T: testlog.New(t), server: apitest.New(apitest.Options{})}
 		f.owners.server = f.server
 		f.putNode(nodeName)
 		cfg := Config{

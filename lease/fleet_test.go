@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/kubewright/kubewright/internal/apitest"
+	"github.com/kubewright/kubewright/internal/testlog"
 )
 
 // fleet is a bubble with many nodes in one controller.
@@ -59,7 +60,7 @@ func fleetBubble(t *testing.T, nodes int, mutate func(*Config), test func(*fleet
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		server := apitest.New(apitest.Options{})
-		f := &fleet{fixture: &fixture{T: t, server: server}}
+		f := &fleet{fixture: &fixture{T: testlog.New(t), server: server}}
 		config := server.Config(apitest.Admin)
 		config.Wrap(f.count)
 		cfg := Config{

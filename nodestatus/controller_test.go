@@ -15,12 +15,13 @@ import (
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 
 	"github.com/kubewright/kubewright/internal/apitest"
+	"github.com/kubewright/kubewright/internal/testlog"
 )
 
 // world is one bubble: a server, a controller that serves node n1, and the
 // values its setters give.
 type world struct {
-	*testing.T
+	*testlog.T
 	server *apitest.Server
 	c      *Controller
 	cancel context.CancelFunc
@@ -55,8 +56,8 @@ func start(t *testing.T, s *apitest.Server, cfg Config) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{T: t, server: s, c: c, done: make(chan struct{})}
-	ctx, cancel := context.WithCancel(t.Context())
+	w := &world{T: testlog.New(t), server: s, c: c, done: make(chan struct{})}
+	ctx, cancel := context.WithCancel(w.Context())
 	w.cancel = cancel
 	go func() {
 		defer close(w.done)
