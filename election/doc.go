@@ -146,6 +146,15 @@
 //	kubewright_election_failures_total{op,class}         Failed
 //	kubewright_election_offers_total{accepted}           OfferEnded
 //
+// and by [ControllerHooks]:
+//
+//	kubewright_election_controller_elections_total{strategy}      Elected, Strategy
+//	kubewright_election_controller_vacancy_seconds                Elected, Unrenewed
+//	kubewright_election_controller_preferences_total              Preferred
+//	kubewright_election_controller_silences_total                 Silent
+//	kubewright_election_controller_collected_total                Collected
+//	kubewright_election_controller_failures_total{action,class}   RequestFailed
+//
 // The log has at V0 that leadership was lost, and the first of each kind of
 // failure with its end; at V2 terms, offers and other leaders; at V4 each
 // request. A renewal prints nothing below V4.

@@ -8,43 +8,39 @@ import (
 	"strconv"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kubewright/kubewright/election"
 )
 
-// Election counts what an election.Candidate does.
-func Election(registry prometheus.Registerer, next election.Hooks) (election.Hooks, error) {
+// Election counts what an election.Candidate does that stands for a lease, named
+// as in its Config.
+func Election(registry prometheus.Registerer, lease types.NamespacedName, next election.Hooks) (election.Hooks, error) {
 	s := set{registry: registry}
 	var (
-		leading  = s.gauge("kubewright_election_leading", "1 while this process leads, until its work has returned.").WithLabelValues()
-		terms    = s.counter("kubewright_election_terms_total", "Terms that this process has begun.").WithLabelValues()
-		ends     = s.counter("kubewright_election_terms_ended_total", "Terms that have ended, by cause.", "cause")
-		failover = s.histogram("kubewright_election_failover_seconds", "Time for which nobody was seen to lead before a term of this process.", outageBuckets()).WithLabelValues()
-		drain    = s.histogram("kubewright_election_drain_seconds", "Time that the work took to return after its term.", lagBuckets()).WithLabelValues()
-		changes  = s.counter("kubewright_election_leader_changes_total", "Changes of the holder that this process has seen.").WithLabelValues()
+		leader   = s.gauge("kubewright_election_leader", "1 while this process leads, until its work has returned.", "lease").WithLabelValues(lease.String())
+		terms    = s.counter("kubewright_election_terms_total", "Terms of this process that have ended, by cause.", "cause")
+		length   = s.histogram("kubewright_election_term_duration_seconds", "Length of those terms.", termBuckets()).WithLabelValues()
+		drain    = s.histogram("kubewright_election_drain_duration_seconds", "Time that the work took to return after its term.", lagBuckets()).WithLabelValues()
+		vacancy  = s.histogram("kubewright_election_vacancy_seconds", "Time for which nobody was seen to lead before a term of this process.", outageBuckets()).WithLabelValues()
 		renewal  = s.histogram("kubewright_election_renewal_duration_seconds", "Time that a renewal took.", callBuckets()).WithLabelValues()
-		failures = s.counter("kubewright_election_request_failures_total", "Requests that failed, by request and class of error.", "op", "class")
-		offers   = s.counter("kubewright_election_offers_total", "Offers of the lease to a better candidate.").WithLabelValues()
-		answers  = s.counter("kubewright_election_offers_ended_total", "Offers that were accepted (accepted=true) or given up.", "accepted")
+		failures = s.counter("kubewright_election_failures_total", "Requests that failed, by request and class of error.", "op", "class")
+		offers   = s.counter("kubewright_election_offers_total", "Offers to a better candidate that were accepted (accepted=true) or given up.", "accepted")
 	)
 	hooks := next
 	hooks.TermStarted = func(e election.TermStarted) {
-		leading.Set(1)
-		terms.Inc()
+		leader.Set(1)
 		if e.Vacant > 0 { // 0: not known
-			failover.Observe(e.Vacant.Seconds())
+			vacancy.Observe(e.Vacant.Seconds())
 		}
 		call(next.TermStarted, e)
 	}
 	hooks.TermEnded = func(e election.TermEnded) {
-		leading.Set(0)
-		ends.WithLabelValues(causeOf(e.Cause)).Inc()
+		leader.Set(0)
+		terms.WithLabelValues(causeOf(e.Cause)).Inc()
+		length.Observe(e.Duration.Seconds())
 		drain.Observe(e.Drained.Seconds())
 		call(next.TermEnded, e)
-	}
-	hooks.LeaderChanged = func(e election.LeaderChanged) {
-		changes.Inc()
-		call(next.LeaderChanged, e)
 	}
 	hooks.Renewed = func(e election.Renewed) {
 		renewal.Observe(e.Latency.Seconds())
@@ -54,12 +50,8 @@ func Election(registry prometheus.Registerer, next election.Hooks) (election.Hoo
 		failures.WithLabelValues(string(e.Op), e.Class).Inc()
 		call(next.Failed, e)
 	}
-	hooks.Offered = func(e election.Offered) {
-		offers.Inc()
-		call(next.Offered, e)
-	}
 	hooks.OfferEnded = func(e election.OfferEnded) {
-		answers.WithLabelValues(strconv.FormatBool(e.Accepted)).Inc()
+		offers.WithLabelValues(strconv.FormatBool(e.Accepted)).Inc()
 		call(next.OfferEnded, e)
 	}
 	return hooks, s.err()
@@ -71,17 +63,17 @@ func ElectionController(registry prometheus.Registerer, next election.Controller
 	s := set{registry: registry}
 	var (
 		elections   = s.counter("kubewright_election_controller_elections_total", "Candidates made the holder of a Lease, by strategy.", "strategy")
-		failover    = s.histogram("kubewright_election_controller_failover_seconds", "Time for which nobody was seen to renew a Lease before its election.", outageBuckets()).WithLabelValues()
+		vacancy     = s.histogram("kubewright_election_controller_vacancy_seconds", "Time for which nobody was seen to renew a Lease before its election.", outageBuckets()).WithLabelValues()
 		preferences = s.counter("kubewright_election_controller_preferences_total", "Holders asked to give way to a better candidate.").WithLabelValues()
 		silences    = s.counter("kubewright_election_controller_silences_total", "Pings that a candidate has left unanswered.").WithLabelValues()
 		collected   = s.counter("kubewright_election_controller_collected_total", "LeaseCandidates deleted because nobody renewed them.").WithLabelValues()
-		failures    = s.counter("kubewright_election_controller_request_failures_total", "Requests that failed, by what was to be done and class of error.", "action", "class")
+		failures    = s.counter("kubewright_election_controller_failures_total", "Requests that failed, by what was to be done and class of error.", "action", "class")
 	)
 	hooks := next
 	hooks.Elected = func(e election.Elected) {
 		elections.WithLabelValues(e.Strategy).Inc()
 		if e.Unrenewed > 0 { // 0: nobody held it
-			failover.Observe(e.Unrenewed.Seconds())
+			vacancy.Observe(e.Unrenewed.Seconds())
 		}
 		call(next.Elected, e)
 	}

@@ -44,6 +44,7 @@ func Handler(registry *prometheus.Registry) http.Handler {
 func callBuckets() []float64   { return prometheus.ExponentialBuckets(0.005, 2, 12) }   // 5 ms to 10 s
 func lagBuckets() []float64    { return prometheus.ExponentialBuckets(0.025, 2.5, 11) } // 25 ms to 4 min
 func outageBuckets() []float64 { return prometheus.ExponentialBuckets(1, 2, 14) }       // 1 s to 2 h 16 min
+func termBuckets() []float64   { return prometheus.ExponentialBuckets(60, 4, 9) }       // 1 min to 45 days
 func sizeBuckets() []float64   { return prometheus.ExponentialBuckets(256, 2, 10) }     // 256 B to 128 KiB
 
 // A set is the metrics of one package on their way into a registry.

@@ -218,44 +218,41 @@ func TestConfigCheckpoint(t *testing.T) {
 }
 
 func TestElection(t *testing.T) {
-	hooks, registry := hooksOf(t, metrics.Election)
+	hooks, registry := hooksOf(t, candidate)
+	const leader = `kubewright_election_leader{lease="kubewright/example"}`
 	for cause, err := range map[string]error{
 		"finished": nil, "lost": election.ErrLost, "expired": fmt.Errorf("x: %w", election.ErrExpired),
 		"superseded": election.ErrSuperseded, "resigned": election.ErrResigned, "stopped": context.Canceled,
 	} {
 		hooks.TermStarted(election.TermStarted{Vacant: 10 * time.Second})
-		if got := gather(t, registry)["kubewright_election_leading"]; got != 1 {
-			t.Errorf("in a term that will be %s: leading is %v", cause, got)
+		if got := gather(t, registry)[leader]; got != 1 {
+			t.Errorf("in a term that will be %s: leader is %v", cause, got)
 		}
-		hooks.TermEnded(election.TermEnded{Cause: err, Drained: time.Second / 4})
+		hooks.TermEnded(election.TermEnded{Cause: err, Duration: time.Minute, Drained: time.Second / 4})
 	}
 	hooks.TermStarted(election.TermStarted{}) // nobody knows for how long it was vacant
 	hooks.TermEnded(election.TermEnded{Drained: time.Second / 2})
-	hooks.LeaderChanged(election.LeaderChanged{From: "a", To: "b"})
 	hooks.Renewed(election.Renewed{Latency: time.Second / 8})
 	hooks.Failed(election.Failed{Op: election.OpRenew, Class: "Timeout"})
-	hooks.Offered(election.Offered{To: "c"})
-	hooks.Offered(election.Offered{To: "c"})
 	hooks.OfferEnded(election.OfferEnded{To: "c", Accepted: true})
 	check(t, registry, map[string]float64{
-		"kubewright_election_leading":                                            0,
-		"kubewright_election_terms_total":                                        7,
-		`kubewright_election_terms_ended_total{cause="finished"}`:                2,
-		`kubewright_election_terms_ended_total{cause="lost"}`:                    1,
-		`kubewright_election_terms_ended_total{cause="expired"}`:                 1,
-		`kubewright_election_terms_ended_total{cause="superseded"}`:              1,
-		`kubewright_election_terms_ended_total{cause="resigned"}`:                1,
-		`kubewright_election_terms_ended_total{cause="stopped"}`:                 1,
-		"kubewright_election_failover_seconds_count":                             6,
-		"kubewright_election_failover_seconds_sum":                               60,
-		"kubewright_election_drain_seconds_count":                                7,
-		"kubewright_election_drain_seconds_sum":                                  2,
-		"kubewright_election_leader_changes_total":                               1,
-		"kubewright_election_renewal_duration_seconds_count":                     1,
-		"kubewright_election_renewal_duration_seconds_sum":                       0.125,
-		`kubewright_election_request_failures_total{class="Timeout",op="renew"}`: 1,
-		"kubewright_election_offers_total":                                       2,
-		`kubewright_election_offers_ended_total{accepted="true"}`:                1,
+		leader: 0,
+		`kubewright_election_terms_total{cause="finished"}`:              2,
+		`kubewright_election_terms_total{cause="lost"}`:                  1,
+		`kubewright_election_terms_total{cause="expired"}`:               1,
+		`kubewright_election_terms_total{cause="superseded"}`:            1,
+		`kubewright_election_terms_total{cause="resigned"}`:              1,
+		`kubewright_election_terms_total{cause="stopped"}`:               1,
+		"kubewright_election_term_duration_seconds_count":                7,
+		"kubewright_election_term_duration_seconds_sum":                  360,
+		"kubewright_election_drain_duration_seconds_count":               7,
+		"kubewright_election_drain_duration_seconds_sum":                 2,
+		"kubewright_election_vacancy_seconds_count":                      6,
+		"kubewright_election_vacancy_seconds_sum":                        60,
+		"kubewright_election_renewal_duration_seconds_count":             1,
+		"kubewright_election_renewal_duration_seconds_sum":               0.125,
+		`kubewright_election_failures_total{class="Timeout",op="renew"}`: 1,
+		`kubewright_election_offers_total{accepted="true"}`:              1,
 	})
 }
 
@@ -269,12 +266,12 @@ func TestElectionController(t *testing.T) {
 	hooks.RequestFailed(election.RequestFailed{Action: "assign", Class: "Conflict"})
 	const prefix = "kubewright_election_controller_"
 	check(t, registry, map[string]float64{
-		prefix + `elections_total{strategy="OldestEmulationVersion"}`:       2,
-		prefix + "failover_seconds_count":                                   1,
-		prefix + "failover_seconds_sum":                                     15,
-		prefix + "preferences_total":                                        1,
-		prefix + "silences_total":                                           1,
-		prefix + "collected_total":                                          1,
-		prefix + `request_failures_total{action="assign",class="Conflict"}`: 1,
+		prefix + `elections_total{strategy="OldestEmulationVersion"}`: 2,
+		prefix + "vacancy_seconds_count":                              1,
+		prefix + "vacancy_seconds_sum":                                15,
+		prefix + "preferences_total":                                  1,
+		prefix + "silences_total":                                     1,
+		prefix + "collected_total":                                    1,
+		prefix + `failures_total{action="assign",class="Conflict"}`:   1,
 	})
 }
