@@ -224,7 +224,7 @@ func (l *loop) workReturned(err error) {
 
 // takeRequests takes in what other goroutines have asked for.
 func (l *loop) takeRequests() {
-	l.machine.self = l.peer()
+	l.machine.setSelf(l.peer())
 	if l.resigning.CompareAndSwap(true, false) {
 		l.machine.resign(l.clock.now().mono)
 		l.effects()

@@ -114,7 +114,9 @@ type machine struct {
 	self        Peer // without the identity on the Lease
 	created     time.Time
 	records     map[string]record // on the Lease
+	standing    *standing         // what follows from them; nil where that is to be found out
 	published   publishing
+	annotations map[string]string // from which records was read
 	watched     map[string]watchedRecord
 	mixed       bool    // other candidates use the other registry
 	draw        float64 // of this vacancy, to spread claims of equal rank
@@ -322,6 +324,9 @@ func (m *machine) worked(now time.Duration) (bySelf bool) {
 	m.draw = m.random()
 	return bySelf
 }
+
+// setSelf changes what this candidate says about itself.
+func (m *machine) setSelf(p Peer) { m.self, m.standing = p, nil }
 
 // watchRefused says that the Lease can't be watched for want of permission.
 func (m *machine) watchRefused(now time.Duration) {

@@ -35,9 +35,13 @@ func (r record) content() record {
 
 // lookAtRecords takes in the records on the Lease.
 func (m *machine) lookAtRecords(now time.Duration) {
-	m.records = nil
+	m.standing = nil
+	var annotations map[string]string
 	if m.lease != nil {
-		m.records = records(m.lease.Annotations)
+		annotations = m.lease.Annotations
+	}
+	if m.records == nil || !maps.Equal(annotations, m.annotations) { // as a rule a renewal changes none
+		m.records, m.annotations = records(annotations), annotations
 	}
 	_, own := m.records[m.id]
 	strategy := m.lease != nil && m.lease.Spec.Strategy != nil && !m.mine()
@@ -46,7 +50,7 @@ func (m *machine) lookAtRecords(now time.Duration) {
 		m.tell(mixedRegistries{})
 	}
 	if m.native {
-		m.records = nil
+		clear(m.records)
 		return
 	}
 	for id := range m.watched {
@@ -67,14 +71,39 @@ func (m *machine) lookAtRecords(now time.Duration) {
 	}
 }
 
-// hasPlace reports whether there is a place for a record of this candidate: it
-// has one, or there are less than maxRecords, or it is better than the worst.
-func (m *machine) hasPlace() bool {
+// standing is where this candidate stands among those that have records.
+type standing struct {
+	// place says that there is a place for a record of this candidate: it has
+	// one, or there are less than maxRecords, or the strategy prefers it to the
+	// worst.
+	place bool
+	// rank is how many come before it when the lease is free: maxRank at most.
+	rank int
+}
+
+// stands returns where this candidate stands.
+func (m *machine) stands() standing {
+	if m.standing == nil {
+		m.standing = &standing{place: m.findPlace(), rank: m.findRank()}
+	}
+	return *m.standing
+}
+
+func (m *machine) findPlace() bool {
 	if _, own := m.records[m.id]; own || len(m.records) < maxRecords {
 		return true
 	}
-	worst := m.worst()
-	return compare(m.strategy, m.asPeer(), worst.peer(), holderOf(m.lease)) < 0
+	// Among equals nobody makes room: a fleet that starts together would
+	// write and write until the first ones by name had a place each.
+	return prefer(m.strategy, m.asPeer(), m.worst().peer()) < 0
+}
+
+func (m *machine) findRank() int {
+	peers, known := m.others(holderOf(m.lease))
+	if !known {
+		return maxRank
+	}
+	return min(rank(m.strategy, m.asPeer(), peers, ""), maxRank)
 }
 
 // worst returns the record that has to make room for a better one.
@@ -128,7 +157,7 @@ func (m *machine) publishAt(now time.Duration) time.Duration {
 	switch {
 	case !wanted && published:
 		at = now
-	case !wanted || !m.hasPlace():
+	case !wanted || !m.stands().place:
 		return never
 	case !published:
 		at = max(m.published.missing+time.Duration(m.published.jitter*float64(publishSpread)), m.published.at+publishGap)

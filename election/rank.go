@@ -11,12 +11,16 @@ import (
 // is the better leader. incumbent is the identity of who leads, or "".
 func compare(s Strategy, a, b Peer, incumbent string) int {
 	return cmp.Or(
-		better(eligible(s, a), eligible(s, b)),
-		s.Compare(a, b),
+		prefer(s, a, b),
 		better(incumbent != "" && a.Identity == incumbent, incumbent != "" && b.Identity == incumbent),
 		a.Created.Compare(b.Created),
 		cmp.Compare(a.Identity, b.Identity),
 	)
+}
+
+// prefer is compare without its ways to break ties.
+func prefer(s Strategy, a, b Peer) int {
+	return cmp.Or(better(eligible(s, a), eligible(s, b)), s.Compare(a, b))
 }
 
 // better orders what is true before what is not.

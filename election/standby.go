@@ -59,7 +59,7 @@ func (m *machine) watching() bool {
 
 // observer reports whether there is no place for a record of this candidate.
 func (m *machine) observer() bool {
-	return !m.native && m.known && m.lease != nil && !m.self.LastResort && !m.hasPlace()
+	return !m.native && m.known && m.lease != nil && !m.self.LastResort && !m.stands().place
 }
 
 // readInterval draws when to read again what nobody watches.
@@ -99,11 +99,7 @@ func (m *machine) turn() time.Duration {
 	if m.self.LastResort || m.pulse < m.standBackTo || m.observer() {
 		return last
 	}
-	peers, known := m.others(holderOf(m.lease))
-	if !known {
-		return last
-	}
-	if r := rank(m.strategy, m.asPeer(), peers, ""); r < maxRank {
+	if r := m.stands().rank; r < maxRank {
 		return time.Duration(r) * stagger
 	}
 	return last

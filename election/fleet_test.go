@@ -1,0 +1,239 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package election
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+
+	"github.com/kubewright/kubewright/internal/apitest"
+)
+
+// Steady state: a leader sends a PUT every RenewInterval and each candidate a
+// PATCH every ten minutes; that is all.
+func TestBudget(t *testing.T) {
+	inRig(t, func(r *rig) {
+		for i := range 5 {
+			r.start(fmt.Sprint("c", i))
+		}
+		r.sleep(time.Minute)
+		r.server.ResetJournal()
+		const hours = 10
+		r.sleep(hours * time.Hour)
+		count := func(verb string) int { return r.server.Count(apitest.Match{Verb: verb}) }
+		if n := count("update"); n < hours*1180 || n > hours*1235 {
+			t.Errorf("%d PUTs in %d hours, want 1200 an hour", n, hours)
+		}
+		if n := count("patch"); n < hours*20 || n > hours*28 {
+			t.Errorf("%d PATCHes in %d hours, want 24 an hour", n, hours)
+		}
+		if n := count("get"); n > hours*4 {
+			t.Errorf("%d GETs", n)
+		}
+		if n := count("create,delete,list"); n != 0 {
+			t.Errorf("%d other requests", n)
+		}
+	})
+}
+
+// A crash costs one write, an exit two, and a start a GET, a watch and a PATCH.
+func TestRequestsPerEvent(t *testing.T) {
+	inRig(t, func(r *rig) {
+		a := r.start("a")
+		r.sleep(time.Second)
+		b := r.start("b")
+		r.sleep(time.Minute)
+		for verb, want := range map[string]int{"get": 1, "watch": 1, "patch": 1, "update": 0, "create": 0} {
+			if n := r.server.Count(apitest.Match{User: "b", Verb: verb}); n != want {
+				t.Errorf("start: %d %s, want %d", n, verb, want)
+			}
+		}
+		r.server.ResetJournal()
+		a.stop()
+		r.sleep(30 * time.Millisecond)
+		r.expectLeader(b)
+		if j := r.server.Journal(); len(j) != 2 {
+			t.Errorf("exit: %v", j)
+		}
+	})
+}
+
+// 200 candidates that start together: one leads, sixteen have records, and
+// there is no herd.
+func TestTwoHundredStartTogether(t *testing.T) {
+	inRig(t, func(r *rig) {
+		for i := range 200 {
+			r.start(fmt.Sprint("c", i))
+		}
+		r.sleep(time.Minute)
+		if stays := r.office.stays(); len(stays) != 1 {
+			t.Errorf("%d terms", len(stays))
+		}
+		if n := len(records(r.lease().Annotations)); n != maxRecords {
+			t.Errorf("%d records, want %d", n, maxRecords)
+		}
+		r.server.ResetJournal()
+		r.sleep(10 * time.Minute)
+		if n := r.server.Count(apitest.Match{Verb: "patch"}); n > 40 {
+			t.Errorf("%d PATCHes in ten minutes", n)
+		}
+		// 184 observers, each a GET in 30 s.
+		if n := r.server.Count(apitest.Match{Verb: "get"}); n > 184*20*12/10 {
+			t.Errorf("%d GETs in ten minutes", n)
+		}
+	})
+}
+
+// Observers take over where all who have records are gone.
+func TestObserversAreTheReserve(t *testing.T) {
+	inRig(t, func(r *rig) {
+		var all []*replica
+		for i := range 40 {
+			all = append(all, r.start(fmt.Sprint("c", i)))
+		}
+		r.sleep(time.Minute)
+		recorded := records(r.lease().Annotations)
+		observers := 0
+		for _, c := range all {
+			if _, ok := recorded[c.Identity()]; ok {
+				c.crash()
+			} else {
+				observers++
+			}
+		}
+		if observers != 24 {
+			t.Fatalf("%d observers", observers)
+		}
+		_, took := r.awaitLeader(3*2*DefaultLeaseDuration + (Timing{}).CrashFailover())
+		t.Logf("an observer leads after %v", took)
+		r.sleep(time.Hour)
+		for id := range records(r.lease().Annotations) {
+			if _, dead := recorded[id]; dead {
+				t.Errorf("the record of %s, which is dead, is still there", id)
+			}
+		}
+	})
+}
+
+// 5,000 agents: what the observers among them cost, measured on 200.
+func TestFiveThousandObservers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, apitest.Options{})
+		const agents = 200
+		for i := range agents {
+			r.start(fmt.Sprint("c", i))
+			time.Sleep(20 * time.Millisecond)
+		}
+		r.sleep(2 * time.Minute)
+		r.server.ResetJournal()
+		const span = 5 * time.Minute
+		r.sleep(span)
+		perSecond := float64(r.server.Count(apitest.Match{Verb: "get"})) / span.Seconds() * 5000 / (agents - maxRecords)
+		if perSecond > 190 {
+			t.Errorf("%.0f requests a second for 5,000 agents, want about 165", perSecond)
+		}
+		if len(r.office.stays()) != 1 {
+			t.Errorf("terms: %v", r.office.stays())
+		}
+	})
+}
+
+// Work that survives an outage of exactly MaxOutage, whatever it looks like and
+// whenever it begins.
+func TestMaxOutageCostsNoTerm(t *testing.T) {
+	for name, fault := range map[string]apitest.Fault{
+		"hang":    {Hang: true},
+		"refused": {Err: apitest.ErrConnRefused},
+		"503":     {Status: apitest.Unavailable(0)},
+		"429":     {Status: apitest.TooManyRequests(1)},
+		"500":     {Status: apitest.InternalError("x")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for i := range 12 {
+				inRig(t, func(r *rig) {
+					a := r.start("a")
+					r.sleep(time.Second)
+					r.start("b")
+					r.sleep(time.Minute + time.Duration(i)*250*time.Millisecond)
+					fault.For = (Timing{}).MaxOutage()
+					r.server.BreakWatches(apitest.Match{})
+					r.server.Inject(fault)
+					r.sleep(time.Minute)
+					r.expectLeader(a)
+					if n := len(r.office.stays()); n != 1 {
+						t.Errorf("%d terms", n)
+					}
+				})
+			}
+		})
+	}
+}
+
+// Watches that stall don't cost a term, and are noticed.
+func TestStalledWatch(t *testing.T) {
+	inRig(t, func(r *rig) {
+		a := r.start("a")
+		r.sleep(time.Second)
+		b := r.start("b")
+		r.sleep(time.Minute)
+		r.server.StallWatches(apitest.Match{User: "b"}) // and every new one
+		r.sleep(time.Hour)
+		if n := len(r.office.stays()); n != 1 {
+			t.Errorf("%d terms", n)
+		}
+		a.crash()
+		// b believes that a is alive from one look at the Lease to the next.
+		r.sleep(2*DefaultLeaseDuration + time.Second)
+		r.expectLeader(b)
+	})
+}
+
+// Without permission to watch the Lease is polled; without permission to patch
+// the record is written by an update.
+func TestDegradedPermissions(t *testing.T) {
+	inRig(t, func(r *rig) {
+		r.config = func(cfg *Config) { cfg.Strategy = HighestPriority(nil) }
+		r.server.Inject(apitest.Fault{Match: apitest.Match{Verb: "watch,patch"}, Status: apitest.Forbidden("leases", "agent", "no")})
+		a := r.start("a")
+		r.sleep(time.Second)
+		r.expectLeader(a)
+		b := r.start("b", func(cfg *Config) { cfg.Self.Priority = 7 })
+		r.sleep(50 * time.Second)
+		r.expectLeader(b)
+		b.crash()
+		if _, took := r.awaitLeader(time.Minute); took > (Timing{}).CrashFailover()+DefaultRenewInterval {
+			t.Errorf("it took %v", took)
+		}
+	})
+}
+
+// A record that can't be read is no candidate, and makes room.
+func TestGarbageOnTheLease(t *testing.T) {
+	inRig(t, func(r *rig) {
+		a := r.start("a")
+		r.sleep(time.Second)
+		r.edit(func(l *coordinationv1.Lease) {
+			for i := range 40 {
+				l.Annotations[fmt.Sprintf("%s%016x", recordPrefix, i)] = `{"id":`
+			}
+			l.Annotations[recordKey("x")] = `{"id":"y"}`
+			l.Annotations[offerAnnotation] = "what"
+			l.Annotations["example.com/mine"] = "stays"
+		})
+		b := r.start("b")
+		r.sleep(time.Minute)
+		r.expectLeader(a)
+		l := r.lease()
+		if n := len(l.Annotations); n != 3 || l.Annotations["example.com/mine"] != "stays" {
+			t.Errorf("annotations %v", l.Annotations)
+		}
+		if _, ok := records(l.Annotations)[b.Identity()]; !ok {
+			t.Error("b has no record")
+		}
+	})
+}

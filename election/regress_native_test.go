@@ -1,0 +1,301 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package election
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	coordinationv1beta1 "k8s.io/api/coordination/v1beta1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/kubewright/kubewright/internal/apitest"
+)
+
+// The bugs of coordinated election in the API server, on the side of the
+// candidates, with LeaseCandidate objects. Nobody coordinates but the test.
+
+func inNativeRig(t *testing.T, test func(*rig)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, apitest.Options{Gates: map[apitest.Gate]bool{apitest.CoordinatedLeaderElection: true}})
+		r.native = true
+		test(r)
+	})
+}
+
+func (c *replica) record() *coordinationv1beta1.LeaseCandidate {
+	return apitest.Get[*coordinationv1beta1.LeaseCandidate](c.rig.server, theLease.Namespace, c.Identity())
+}
+
+func (c *replica) editRecord(change func(*coordinationv1beta1.LeaseCandidate)) {
+	apitest.Edit(c.rig.server, theLease.Namespace, c.Identity(), change)
+}
+
+// elect makes a candidate the holder, as a controller does.
+func (r *rig) elect(c *replica) {
+	now := metav1.NewMicroTime(time.Now())
+	r.server.Put(&coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Namespace: theLease.Namespace, Name: theLease.Name},
+		Spec: coordinationv1.LeaseSpec{
+			HolderIdentity: ptr.To(c.Identity()), RenewTime: &now, AcquireTime: &now, LeaseDurationSeconds: ptr.To[int32](15),
+			LeaseTransitions: ptr.To[int32](0), Strategy: ptr.To(coordinationv1.OldestEmulationVersion),
+		},
+	})
+}
+
+func TestLeaseCandidateCreation(t *testing.T) {
+	inNativeRig(t, func(r *rig) {
+		a := r.start("a", func(cfg *Config) {
+			cfg.Self.EmulationVersion, cfg.Self.Priority, cfg.Self.Attributes = "1.36.0", 3, map[string]string{"zone": "z"}
+		})
+		r.sleep(time.Second)
+		lc := a.record()
+		if lc == nil || lc.Spec.LeaseName != theLease.Name || lc.Spec.BinaryVersion != "1.37.0" || lc.Spec.EmulationVersion != "1.36.0" ||
+			lc.Spec.Strategy != coordinationv1.OldestEmulationVersion || lc.Spec.RenewTime == nil {
+			t.Fatalf("LeaseCandidate %+v", lc)
+		}
+		p, err := peerFromCandidate(lc)
+		if err != nil || p.Priority != 3 || p.Attributes["zone"] != "z" {
+			t.Errorf("peer %+v, %v", p, err)
+		}
+		a.stop()
+		if a.record() != nil {
+			t.Error("the LeaseCandidate is still there after Run")
+		}
+	})
+}
+
+// K6: one ping is answered by one write, whatever the two clocks show.
+func TestK6OneAckForOnePing(t *testing.T) {
+	for _, skew := range []time.Duration{0, 6 * time.Second, -6 * time.Second, time.Hour, -time.Hour} {
+		t.Run(skew.String(), func(t *testing.T) {
+			inNativeRig(t, func(r *rig) {
+				a := r.start("a")
+				r.sleep(10 * time.Second)
+				writes := apitest.Match{Resource: "leasecandidates", Verb: "update,create,patch"}
+				before := r.server.Count(writes)
+				ping := metav1.NewMicroTime(time.Now().Add(skew))
+				a.editRecord(func(lc *coordinationv1beta1.LeaseCandidate) { lc.Spec.PingTime = &ping })
+				asked := !ping.Before(a.record().Spec.RenewTime)
+				r.sleep(100 * time.Millisecond)
+				if acked := !a.record().Spec.RenewTime.Before(&ping); !acked {
+					t.Errorf("renewTime %v is before pingTime %v", a.record().Spec.RenewTime, ping)
+				}
+				r.sleep(time.Minute)
+				want := 0
+				if asked {
+					want = 1
+				}
+				if n := r.server.Count(writes) - before; n != want {
+					t.Errorf("%d writes, want %d", n, want)
+				}
+			})
+		})
+	}
+}
+
+// K10: pings of a LeaseCandidate whose renewTime somebody has removed.
+func TestK10NoRenewTime(t *testing.T) {
+	inNativeRig(t, func(r *rig) {
+		a := r.start("a")
+		r.sleep(10 * time.Second)
+		ping := metav1.NewMicroTime(time.Now())
+		a.editRecord(func(lc *coordinationv1beta1.LeaseCandidate) { lc.Spec.RenewTime, lc.Spec.PingTime = nil, &ping })
+		r.sleep(100 * time.Millisecond)
+		if a.record().Spec.RenewTime == nil {
+			t.Error("not acked")
+		}
+	})
+}
+
+// K12: who is started anew under its old name says at once what it is now.
+func TestK12RestartWithAnotherVersionNative(t *testing.T) {
+	inNativeRig(t, func(r *rig) {
+		r.config = func(cfg *Config) { cfg.ExclusiveIdentity = true }
+		a := r.start("a")
+		r.sleep(time.Minute)
+		heal := a.isolate()
+		a.stop()
+		heal()
+		b := r.start("a", func(cfg *Config) { cfg.Self.BinaryVersion, cfg.Self.EmulationVersion = "1.38.0", "1.37.0" })
+		r.sleep(100 * time.Millisecond)
+		if got := b.record().Spec; got.BinaryVersion != "1.38.0" || got.EmulationVersion != "1.37.0" {
+			t.Errorf("LeaseCandidate %+v", got)
+		}
+	})
+}
+
+// K13: a LeaseCandidate that somebody has deleted is back within a second.
+func TestK13DeletedLeaseCandidate(t *testing.T) {
+	inNativeRig(t, func(r *rig) {
+		a := r.start("a")
+		r.sleep(time.Minute)
+		apitest.Delete[*coordinationv1beta1.LeaseCandidate](r.server, theLease.Namespace, a.Identity())
+		r.sleep(time.Second)
+		if a.record() == nil {
+			t.Error("not back")
+		}
+	})
+}
+
+// K14: where no controller does anything, and where the API is not even
+// served, somebody leads all the same.
+func TestK14Fallback(t *testing.T) {
+	for _, served := range []bool{true, false} {
+		t.Run(fmt.Sprint("served: ", served), func(t *testing.T) {
+			inNativeRig(t, func(r *rig) {
+				r.server.Serve(coordinationv1beta1.SchemeGroupVersion, served)
+				a := r.start("a")
+				r.start("b")
+				r.start("c")
+				who, took := r.awaitLeader(time.Minute)
+				if took < DefaultLeaseDuration || took > DefaultLeaseDuration+3*time.Second {
+					t.Errorf("%s leads after %v", who, took)
+				}
+				for i := range a.errors() {
+					if served || !errors.Is(a.errors()[i], ErrNoCandidateAPI) {
+						t.Errorf("told %v", a.errors()[i])
+					}
+				}
+				if !served && len(a.errors()) != 1 {
+					t.Errorf("%d errors, want that the API is missing, once", len(a.errors()))
+				}
+			})
+		})
+	}
+}
+
+// K8: a leader that is asked to give way stops its work, and hands over to whom
+// it was asked to, without a gap. K18: not before the work has returned.
+func TestK8PreferredHolder(t *testing.T) {
+	inNativeRig(t, func(r *rig) {
+		a := r.start("a", func(cfg *Config) { cfg.Lead = r.office.lead("a", 2*time.Second) })
+		b := r.start("b")
+		r.sleep(time.Second)
+		r.elect(a)
+		r.sleep(time.Minute)
+		r.expectLeader(a)
+		r.edit(func(l *coordinationv1.Lease) { l.Spec.PreferredHolder = ptr.To(b.Identity()) })
+		r.sleep(1900 * time.Millisecond)
+		if holderOf(r.lease()) != a.Identity() {
+			t.Error("handed over under running work")
+		}
+		r.sleep(200 * time.Millisecond)
+		r.expectLeader(b)
+		if gap := r.office.lastGap(); gap > 25*time.Millisecond {
+			t.Errorf("nobody led for %v", gap)
+		}
+		if l := r.lease(); preferredHolder(l) != "" || l.Spec.Strategy == nil || *l.Spec.LeaseTransitions != 1 {
+			t.Errorf("Lease %+v", l.Spec)
+		}
+	})
+}
+
+// K19: a controller that goes by a wrong clock makes a candidate the holder
+// while another one leads. The candidate waits.
+func TestK19AssignedOverALiveLeader(t *testing.T) {
+	inNativeRig(t, func(r *rig) {
+		a := r.start("a", func(cfg *Config) { cfg.Lead = r.office.lead("a", 2900*time.Millisecond) })
+		b := r.start("b")
+		r.sleep(time.Second)
+		r.elect(a)
+		r.sleep(time.Minute)
+		r.server.StallWatches(apitest.Match{User: "a"})
+		r.edit(func(l *coordinationv1.Lease) { l.Spec.HolderIdentity = ptr.To(b.Identity()); l.Spec.AcquireTime = nil })
+		r.sleep(14 * time.Second) // the office complains about two
+		r.sleep(2 * time.Second)
+		r.expectLeader(b)
+	})
+}
+
+// After Resign a candidate is not to be chosen for a while.
+func TestResignNative(t *testing.T) {
+	inNativeRig(t, func(r *rig) {
+		a := r.start("a")
+		r.sleep(time.Second)
+		r.elect(a)
+		r.sleep(time.Minute)
+		a.Resign()
+		r.sleep(time.Second)
+		if a.record() != nil || holderOf(r.lease()) != "" {
+			t.Errorf("record %v, holder %q", a.record(), holderOf(r.lease()))
+		}
+		r.sleep(DefaultMinTenure)
+		if a.record() == nil {
+			t.Error("no LeaseCandidate after MinTenure")
+		}
+	})
+}
+
+// B12: who is chosen by the built-in controller, which counts nothing, counts.
+func TestB12ElectedWithoutTransitions(t *testing.T) {
+	inNativeRig(t, func(r *rig) {
+		a := r.start("a")
+		r.sleep(time.Second)
+		r.elect(a)
+		r.edit(func(l *coordinationv1.Lease) { l.Spec.AcquireTime, l.Spec.LeaseTransitions = nil, nil })
+		r.sleep(time.Second)
+		r.expectLeader(a)
+		if l := r.lease(); l.Spec.AcquireTime == nil || *l.Spec.LeaseTransitions != 1 {
+			t.Errorf("Lease %+v", l.Spec)
+		}
+	})
+}
+
+// Candidates that use different registries are told.
+func TestMixedRegistriesAreReported(t *testing.T) {
+	inRig(t, func(r *rig) {
+		r.start("a")
+		r.sleep(time.Minute)
+		b := r.start("b", func(cfg *Config) {
+			cfg.Registry = LeaseCandidates(r.server.Client(apitest.User{Name: "b"}).CoordinationV1beta1())
+		})
+		r.sleep(time.Minute)
+		if errs := b.errors(); len(errs) != 1 || !errors.Is(errs[0], ErrMixedRegistries) {
+			t.Errorf("told %v", errs)
+		}
+	})
+}
+
+// The keeper of a LeaseCandidate sends 6 writes an hour and nothing else.
+func TestUpkeepBudget(t *testing.T) {
+	inNativeRig(t, func(r *rig) {
+		a := r.start("a")
+		r.sleep(time.Second)
+		r.elect(a)
+		r.sleep(time.Minute)
+		r.server.ResetJournal()
+		r.sleep(10 * time.Hour)
+		if n := r.server.Count(apitest.Match{Resource: "leasecandidates", Verb: "update"}); n < 54 || n > 67 {
+			t.Errorf("%d renewals in ten hours, want 60", n)
+		}
+		if n := r.server.Count(apitest.Match{Resource: "leasecandidates", Verb: "get,list,create,delete,patch"}); n != 0 {
+			t.Errorf("%d other requests", n)
+		}
+	})
+}
+
+// Without permission to watch it is polled, and pings are answered in time.
+func TestUpkeepWithoutWatch(t *testing.T) {
+	inNativeRig(t, func(r *rig) {
+		r.server.Inject(apitest.Fault{Match: apitest.Match{Verb: "watch"}, Status: apitest.Forbidden("things", "", "no")})
+		a := r.start("a")
+		r.sleep(time.Minute)
+		ping := metav1.NewMicroTime(time.Now())
+		a.editRecord(func(lc *coordinationv1beta1.LeaseCandidate) { lc.Spec.PingTime = &ping })
+		r.sleep(4 * time.Second)
+		if a.record().Spec.RenewTime.Before(&ping) {
+			t.Error("not acked")
+		}
+		r.elect(a)
+		r.sleep(4 * time.Second)
+		r.expectLeader(a)
+	})
+}
