@@ -13,7 +13,6 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kubewright/kubewright/test/e2e/harness"
 )
@@ -196,8 +195,7 @@ func electComponents(t *testing.T, o harness.Options) {
 
 	for _, name := range components {
 		t.Run(name, func(t *testing.T) {
-			c := &component{electionRig: newElectionRig(t, cluster, name), name: name, identities: map[string]string{}}
-			c.lease = types.NamespacedName{Namespace: metav1.NamespaceSystem, Name: name}
+			c := &component{electionRig: newElectionRig(t, cluster, metav1.NamespaceSystem, name), name: name, identities: map[string]string{}}
 			c.startInstance(name + "-a")
 			c.startInstance(name + "-b")
 			first := c.awaitInstance("")

@@ -81,10 +81,9 @@ func TestExampleLeaderUnderItsManifests(t *testing.T) {
 	cluster := shared.Cluster(t)
 	applyManifests(t, cluster, "election.yaml", "election-work.yaml")
 	l := &leaders{
-		electionRig: newElectionRig(t, cluster, "example"), binary: buildExample(t, "leader"),
+		electionRig: newElectionRig(t, cluster, "kubewright", "example"), binary: buildExample(t, "leader"),
 		kubeconfig: cluster.ServiceAccountKubeconfig(t, "kubewright", "virtual-node"), programs: map[string]*program{},
 	}
-	l.lease.Namespace = "kubewright"
 	stop := l.watchCounts()
 	for _, id := range []string{"a", "b", "c"} {
 		l.start(id)
@@ -155,10 +154,9 @@ func TestExampleLeaderAsLeaseCandidate(t *testing.T) {
 	cluster := harness.Start(t, o)
 	applyManifests(t, cluster, "election.yaml", "election-work.yaml", "election-controller.yaml")
 	l := &leaders{
-		electionRig: newElectionRig(t, cluster, "example"), binary: buildExample(t, "leader"),
+		electionRig: newElectionRig(t, cluster, "kubewright", "example"), binary: buildExample(t, "leader"),
 		kubeconfig: cluster.ServiceAccountKubeconfig(t, "kubewright", "virtual-node"), programs: map[string]*program{},
 	}
-	l.lease.Namespace = "kubewright"
 	coordinator := startExample(t, "coordinator", "--kubeconfig="+cluster.ServiceAccountKubeconfig(t, "kubewright", "election-controller"), "--identity=coordinator")
 	l.start("a", "--lease-candidates")
 	l.awaitHolder("a")

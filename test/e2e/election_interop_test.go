@@ -72,7 +72,7 @@ func (r *electionRig) legacy(name string, release bool) *legacy {
 // TestElectionUpgradeAndDowngrade: a program that used client-go's elector is
 // replaced by one with a Candidate, one replica after the other, and back.
 func TestElectionUpgradeAndDowngrade(t *testing.T) {
-	r := newElectionRig(t, shared.Cluster(t), "upgrade")
+	r := newElectionRig(t, shared.Cluster(t), metav1.NamespaceDefault, "upgrade")
 	cfg := r.cluster.AdminConfig()
 	old := r.legacy("old", true)
 	r.awaitLeader("old")
@@ -139,7 +139,7 @@ var coordinatedCluster = harness.Options{
 // TestElectionBuiltInController: the controller in the API server elects our
 // candidates.
 func TestElectionBuiltInController(t *testing.T) {
-	r := newElectionRig(t, harness.Start(t, coordinatedCluster), "built-in")
+	r := newElectionRig(t, harness.Start(t, coordinatedCluster), metav1.NamespaceDefault, "built-in")
 	cfg := r.cluster.AdminConfig()
 	a := r.stand("a", "1.31.0", true, cfg)
 	r.awaitLeader("a")
@@ -190,8 +190,7 @@ func TestElectionBuiltInController(t *testing.T) {
 // ours, and waits until that controller has ended.
 func displace(t *testing.T, cluster *harness.Cluster, ours ...string) *electionRig {
 	t.Helper()
-	r := newElectionRig(t, cluster, election.BuiltInControllerLease)
-	r.lease.Namespace = metav1.NamespaceSystem
+	r := newElectionRig(t, cluster, metav1.NamespaceSystem, election.BuiltInControllerLease)
 	r.awaitLease("held by the API server", func(l *coordinationv1.Lease) bool { return holder(l) != "" })
 	time.Sleep(2 * time.Second) // for ours to see it
 	cluster.Kubectl(t, "patch", "lease", "-n", r.lease.Namespace, r.lease.Name, "--type=merge", `-p={"spec":{"holderIdentity":""}}`)
@@ -208,7 +207,7 @@ func displace(t *testing.T, cluster *harness.Cluster, ours ...string) *electionR
 func TestElectionDisplacesBuiltInController(t *testing.T) {
 	cluster := harness.Start(t, coordinatedCluster)
 	applyManifests(t, cluster, "election-controller.yaml")
-	r := newElectionRig(t, cluster, "displaced")
+	r := newElectionRig(t, cluster, metav1.NamespaceDefault, "displaced")
 	cfg := cluster.AdminConfig()
 	const account = "system:serviceaccount:kubewright:election-controller"
 	kubeconfig := cluster.ServiceAccountKubeconfig(t, "kubewright", "election-controller")

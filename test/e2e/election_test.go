@@ -48,14 +48,16 @@ type electionTerm struct {
 	from, to time.Time // to is zero while it goes on
 }
 
-// newElectionRig makes a rig. When the test ends, there were never two leaders
-// and the tokens have grown.
-func newElectionRig(t *testing.T, cluster *harness.Cluster, lease string) *electionRig {
+// newElectionRig makes a rig. When the test ends, there were never two leaders,
+// the tokens have grown, and no holder of the Lease was replaced by others
+// before it had expired.
+func newElectionRig(t *testing.T, cluster *harness.Cluster, namespace, name string) *electionRig {
 	r := &electionRig{
 		T: t, cluster: cluster, admin: kubernetes.NewForConfigOrDie(cluster.AdminConfig()),
-		lease: types.NamespacedName{Namespace: metav1.NamespaceDefault, Name: lease},
+		lease: types.NamespacedName{Namespace: namespace, Name: name},
 	}
 	t.Cleanup(r.neverTwo)
+	t.Cleanup(r.watchHolders())
 	return r
 }
 
@@ -127,8 +129,7 @@ func (r *electionRig) awaitLease(what string, condition func(*coordinationv1.Lea
 	r.Helper()
 	ctx, cancel := context.WithTimeout(r.Context(), 90*time.Second)
 	defer cancel()
-	lw := cache.NewListWatchFromClient(r.admin.CoordinationV1().RESTClient(), "leases", r.lease.Namespace, fields.OneTermEqualSelector(metav1.ObjectNameField, r.lease.Name))
-	event, err := watchtools.UntilWithSync(ctx, lw, &coordinationv1.Lease{}, nil, func(event watch.Event) (bool, error) {
+	event, err := watchtools.UntilWithSync(ctx, r.listWatch(), &coordinationv1.Lease{}, nil, func(event watch.Event) (bool, error) {
 		lease, ok := event.Object.(*coordinationv1.Lease)
 		return ok && event.Type != watch.Deleted && condition(lease), nil
 	})
@@ -136,6 +137,11 @@ func (r *electionRig) awaitLease(what string, condition func(*coordinationv1.Lea
 		r.Fatalf("waiting for Lease %v to be %s: %v", r.lease, what, err)
 	}
 	return event.Object.(*coordinationv1.Lease)
+}
+
+// listWatch is for the Lease alone.
+func (r *electionRig) listWatch() *cache.ListWatch {
+	return cache.NewListWatchFromClient(r.admin.CoordinationV1().RESTClient(), "leases", r.lease.Namespace, fields.OneTermEqualSelector(metav1.ObjectNameField, r.lease.Name))
 }
 
 // holder returns the holder of a Lease, "" for none.
@@ -271,7 +277,7 @@ var crashFailover = election.Timing{}.CrashFailover() + 2*time.Second
 // TestElectionOnLease is an election on a cluster with the defaults of
 // Kubernetes: steady state, a better candidate, an exit, a loss of the network.
 func TestElectionOnLease(t *testing.T) {
-	r := newElectionRig(t, shared.Cluster(t), "on-lease")
+	r := newElectionRig(t, shared.Cluster(t), metav1.NamespaceDefault, "on-lease")
 	cfg := r.cluster.AdminConfig()
 	a := r.stand("a", "1.31.0", false, cfg)
 	r.awaitLeader("a")
@@ -319,7 +325,7 @@ func TestElectionOnLease(t *testing.T) {
 func TestElectionNodeCredentials(t *testing.T) {
 	cluster := shared.Cluster(t)
 	for _, native := range []bool{false, true} {
-		r := newElectionRig(t, cluster, fmt.Sprintf("node-%t", native))
+		r := newElectionRig(t, cluster, metav1.NamespaceDefault, fmt.Sprintf("node-%t", native))
 		c := r.stand("n1", "1.31.0", native, cluster.NodeConfig(t, "n1"))
 		err := c.reported(func(err error) bool {
 			return apierrors.IsForbidden(errors.Unwrap(err)) || strings.Contains(err.Error(), "forbidden")
