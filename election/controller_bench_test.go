@@ -19,7 +19,7 @@ import (
 
 // benchController is a Controller that knows so many Leases, each with a holder
 // and so many candidates, and that nothing runs for.
-func benchController(b *testing.B, leases, each int) *Controller {
+func benchController(b testing.TB, leases, each int) *Controller {
 	b.Helper()
 	c := &Controller{cfg: ControllerConfig{}, index: index{}, rules: decideRules(), ctx: context.Background()}
 	c.queue = workqueue.NewTypedDelayingQueue[types.NamespacedName]()

@@ -152,7 +152,7 @@ func TestController(t *testing.T) {
 	}))
 }
 
-func TestShouldReelect(t *testing.T) {
+func TestControllerShouldReelect(t *testing.T) {
 	for _, tc := range []struct {
 		name string
 		s    *scene

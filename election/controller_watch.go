@@ -165,9 +165,11 @@ func (c *Controller) watched(ctx context.Context, m *mirror, err error) time.Dur
 		m.refusals = 0
 		c.watching.OK(ctx, &m.streak, "Lists and watches work again")
 		return 0
-	case class == apierr.Invalid || class == apierr.Gone:
+	case (class == apierr.Invalid || class == apierr.Gone) && m.refusals < 2:
 		// How an API server says that it can't stream a list, or no longer has
-		// the version asked for; the informer knows what to do.
+		// the version asked for; the informer knows what to do, and then it is
+		// well.
+		m.refusals++
 		klog.FromContext(ctx).V(4).Info("Watch was refused", "resource", m.resource, "namespace", m.namespace, "err", err)
 		return 0
 	case class == apierr.Forbidden:
@@ -176,7 +178,8 @@ func (c *Controller) watched(ctx context.Context, m *mirror, err error) time.Dur
 		err = fmt.Errorf("%w: %w", ErrNoCandidateAPI, err)
 	}
 	c.watching.Fail(ctx, c.cfg.ErrorHandler, &m.streak, err, "Can't list and watch", "resource", m.resource, "namespace", m.namespace)
-	if class == apierr.Forbidden || class == apierr.NotFound || class == apierr.Unauthorized {
+	switch class {
+	case apierr.Forbidden, apierr.NotFound, apierr.Unauthorized, apierr.Invalid, apierr.Gone:
 		m.refusals++
 		return watchRefused().Delay(m.refusals)
 	}

@@ -283,11 +283,12 @@ func (d *decider) waits(c *candidate) bool {
 // longer: else a candidate would be asked again whenever that moment is noticed
 // a millisecond late.
 func (d *decider) prepared(c *candidate) bool {
-	return d.lease != nil && d.lease.holder != "" && c.pinged.IsZero() &&
+	return d.lease != nil && d.lease.holder != "" &&
 		!c.heard.Before(d.silentAt()) && d.now.Before(c.heard.Add(2*d.ackTimeout))
 }
 
-// fresh reports whether a candidate has shown lately that it is there.
+// fresh reports whether a candidate that has no ping to answer has shown lately
+// that it is there.
 func (d *decider) fresh(c *candidate) bool {
-	return c.pinged.IsZero() && !c.heard.IsZero() && d.now.Before(c.heard.Add(d.ackTimeout))
+	return !c.heard.IsZero() && d.now.Before(c.heard.Add(d.ackTimeout))
 }

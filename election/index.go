@@ -41,9 +41,8 @@ type situation struct {
 	// server was seen to drop them.
 	offersFrom time.Time
 	// given is the candidate that has the Lease from us and has not renewed it
-	// yet, and what we wrote.
+	// yet.
 	given *candidate
-	pulse pulse
 }
 
 // leaseView is what matters of a Lease.
@@ -197,7 +196,7 @@ func (e *entry) observe(now time.Time, lease *coordinationv1.Lease, r *rules) bo
 	if before == nil || before.pulse() != p {
 		silent := before != nil && before.holder != "" && !now.Before(e.silentAtOf(before, r))
 		e.pulseAt = now
-		if e.given != nil && p != e.pulse {
+		if e.given != nil {
 			e.given.doubts, e.given = 0, nil // it has taken what it was given
 		}
 		if silent {
@@ -210,12 +209,13 @@ func (e *entry) observe(now time.Time, lease *coordinationv1.Lease, r *rules) bo
 
 // gave notes that we made a candidate the holder, with the answer to that.
 func (e *entry) gave(now time.Time, c *candidate, lease *coordinationv1.Lease, r *rules) {
-	if e.given != nil && e.lease != nil && e.lease.pulse() == e.pulse {
+	if e.given != nil {
 		e.given.doubt(now)
+		e.given = nil
 	}
 	e.observe(now, lease, r)
 	if e.lease.holder == c.peer.Identity {
-		e.given, e.pulse = c, e.lease.pulse()
+		e.given = c
 	}
 }
 
