@@ -5,6 +5,7 @@ package election
 
 import (
 	"maps"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/version"
@@ -44,12 +45,6 @@ func (p Peer) clone() Peer {
 	return p
 }
 
-// sameAs reports whether both say the same about themselves.
-func (p Peer) sameAs(q Peer) bool {
-	return p.Identity == q.Identity && p.BinaryVersion == q.BinaryVersion && p.EmulationVersion == q.EmulationVersion &&
-		p.Priority == q.Priority && p.LastResort == q.LastResort && maps.Equal(p.Attributes, q.Attributes)
-}
-
 // emulated returns EmulationVersion, or what stands for it.
 func (p Peer) emulated() string {
 	if p.EmulationVersion == "" {
@@ -59,9 +54,9 @@ func (p Peer) emulated() string {
 }
 
 // parseVersion reads a semantic version as the API server does for a
-// LeaseCandidate: with all three numbers, and without "v".
+// LeaseCandidate: with all three numbers, and without "v" or space.
 func parseVersion(s string) (*version.Version, bool) {
-	if s == "" || s[0] < '0' || s[0] > '9' {
+	if s == "" || s[0] < '0' || s[0] > '9' || strings.TrimSpace(s) != s {
 		return nil, false
 	}
 	v, err := version.ParseSemantic(s)

@@ -1,0 +1,185 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package election
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubewright/kubewright/internal/apitest"
+)
+
+func validConfig() Config {
+	clients := apitest.New(apitest.Options{}).Client(apitest.Admin)
+	return Config{
+		Client: clients.CoordinationV1(), Lease: types.NamespacedName{Namespace: "default", Name: "x"},
+		Self: Peer{Identity: "a"}, Lead: func(context.Context, Term) error { return nil },
+	}
+}
+
+// All that is wrong is reported at once, and by name.
+func TestEveryWrongFieldIsReported(t *testing.T) {
+	many := make(map[string]string)
+	for c := 'a'; c < 'a'+9; c++ {
+		many[string(c)] = strings.Repeat("x", 30)
+	}
+	_, err := New(Config{
+		Lease:       types.NamespacedName{Namespace: "kube-node-lease", Name: "Not_A_Name"},
+		Self:        Peer{BinaryVersion: "v1.2", EmulationVersion: "2", Attributes: many},
+		Strategy:    StrategyFunc("mine", nil),
+		Timing:      Timing{LeaseDuration: 1500 * time.Millisecond, RenewInterval: -1},
+		Registry:    LeaseCandidates(nil),
+		CallTimeout: -1, ShutdownTimeout: -1, FallbackAfter: -1,
+	})
+	if err == nil {
+		t.Fatal("no error")
+	}
+	for _, want := range []string{
+		"election: invalid config: ", "Client: Required", "Lead: Required", "Registry: Required", "Lease.Namespace: Invalid", "Lease.Name: Invalid",
+		"Self.Identity: Required", "Self.BinaryVersion: Invalid", "Self.EmulationVersion: Invalid", "Self.Attributes: Too many", "Self.Attributes: Too long",
+		"Strategy: Invalid", "Timing.LeaseDuration: Invalid", "Timing.RenewInterval: Invalid", "CallTimeout: Invalid", "ShutdownTimeout: Invalid", "FallbackAfter: Invalid",
+	} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q is not in\n%v", want, err)
+		}
+	}
+}
+
+func TestInvalidConfigs(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(*Config)
+		want   string
+	}{
+		"emulates what it is not": {func(c *Config) { c.Self.BinaryVersion, c.Self.EmulationVersion = "1.1.0", "1.2.0" }, "at most BinaryVersion"},
+		"a pre-release":           {func(c *Config) { c.Self.BinaryVersion, c.Self.EmulationVersion = "1.33.0-alpha.1", "1.33.0" }, "a pre-release is lower"},
+		"not eligible":            {func(c *Config) { c.Strategy = OldestEmulationVersion() }, "not eligible"},
+		"identity of an address": {func(c *Config) {
+			c.Registry = LeaseCandidates(apitest.New(apitest.Options{}).Client(apitest.Admin).CoordinationV1beta1())
+			c.Self.Identity, c.Self.BinaryVersion = "10.0.0.1:80", "1.0.0"
+		}, "Self.Identity: Invalid"},
+		"native without version": {func(c *Config) {
+			c.Registry = LeaseCandidates(apitest.New(apitest.Options{}).Client(apitest.Admin).CoordinationV1beta1())
+		}, "Self.BinaryVersion: Required"},
+		"long identity":      {func(c *Config) { c.Self.Identity = strings.Repeat("x", 201) }, "Self.Identity: Too long"},
+		"long strategy name": {func(c *Config) { c.Strategy = HighestPriority(StrategyFunc("a/"+strings.Repeat("x", 60), nil)) }, "Strategy: Invalid"},
+		"long calls":         {func(c *Config) { c.CallTimeout = 7 * time.Second }, "1.1 RenewInterval + CallTimeout < RenewDeadline must hold, but 3.3s + 7s >= 10s"},
+	} {
+		cfg := validConfig()
+		tc.change(&cfg)
+		if _, err := New(cfg); err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: %v, want %q", name, err, tc.want)
+		}
+	}
+}
+
+// An address is a fine identity where no object has its name.
+func TestAnyIdentityOnTheLease(t *testing.T) {
+	cfg := validConfig()
+	cfg.Self.Identity = "10.0.0.1:80/ü"
+	if _, err := New(cfg); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestLeaderElectionConfigValidation has the name of client-go's; C2 is that
+// RetryPeriod is left out there.
+func TestLeaderElectionConfigValidation(t *testing.T) {
+	s := time.Second
+	for name, tc := range map[string]struct {
+		timing Timing
+		want   string
+	}{
+		"defaults":                   {Timing{}, ""},
+		"long outages":               {LongOutageTiming(), ""},
+		"the shortest":               {Timing{LeaseDuration: 2 * s}, ""},
+		"OpenShift's":                {Timing{LeaseDuration: 137 * s, RenewDeadline: 107 * s, RenewInterval: 26 * s}, ""},
+		"C2: 15/14/2":                {Timing{LeaseDuration: 15 * s, RenewDeadline: 14 * s, RenewInterval: 2 * s}, "RenewDeadline + Drain < LeaseDuration must hold, but 14s + 3s >= 15s"},
+		"deadline of the lease":      {Timing{LeaseDuration: 15 * s, RenewDeadline: 15 * s}, "RenewDeadline + Drain < LeaseDuration"},
+		"too long a drain":           {Timing{Drain: 5 * s}, "but 10s + 5s >= 15s"},
+		"a drain that just fits":     {Timing{Drain: 4999 * time.Millisecond}, ""},
+		"renewals too far apart":     {Timing{RenewInterval: 5 * s}, "1.1 RenewInterval + a call < RenewDeadline must hold, but 5.5s + 5s >= 10s"},
+		"C4: fractions":              {Timing{LeaseDuration: 2500 * time.Millisecond}, "whole seconds"},
+		"a second":                   {Timing{LeaseDuration: s}, "at least 2s"},
+		"negative":                   {Timing{LeaseDuration: -s}, "Timing.LeaseDuration"},
+		"longer than the API allows": {Timing{LeaseDuration: 1 << 31 * s}, "at most"},
+		"busy":                       {Timing{RenewInterval: time.Millisecond}, "at least 100ms"},
+		"negative tenure":            {Timing{MinTenure: -1, AckTimeout: -1}, "Timing.MinTenure"},
+	} {
+		err := tc.timing.Validate()
+		if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: %v, want %q", name, err, tc.want)
+		}
+		if err == nil && tc.timing.RateTolerance() <= 0 {
+			t.Errorf("%s: tolerance %v", name, tc.timing.RateTolerance())
+		}
+	}
+}
+
+func TestTimingBounds(t *testing.T) {
+	if got, want := (Timing{}).WithDefaults(), (Timing{15 * time.Second, 10 * time.Second, 3 * time.Second, 3 * time.Second, 5 * time.Second, 30 * time.Second}); got != want {
+		t.Errorf("defaults %+v", got)
+	}
+	long := LongOutageTiming()
+	if long.MaxOutage() < 60*time.Second || long.CrashFailover() > 163*time.Second {
+		t.Errorf("long outages: %v, %v", long.MaxOutage(), long.CrashFailover())
+	}
+	for _, timing := range []Timing{{}, long, {LeaseDuration: 4 * time.Second}} {
+		timing = timing.WithDefaults()
+		r := timing.RateTolerance()
+		held := time.Duration(float64(timing.RenewDeadline+timing.Drain) / (1 - r))
+		waited := time.Duration(float64(timing.LeaseDuration) / (1 + r))
+		if diff := waited - held; diff < -time.Microsecond || diff > time.Microsecond {
+			t.Errorf("%+v: at the tolerance a slow leader has stopped after %v, a fast one begins after %v", timing, held, waited)
+		}
+	}
+}
+
+func TestUpdateIsChecked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, err := New(validConfig())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Update(func(p *Peer) { p.BinaryVersion = "x" }); err == nil || !strings.Contains(err.Error(), "Self.BinaryVersion") {
+			t.Errorf("error %v", err)
+		}
+		attributes := map[string]string{"load": "1"}
+		if err := c.Update(func(p *Peer) { p.Identity, p.Attributes = "other", attributes }); err != nil {
+			t.Error(err)
+		}
+		attributes["load"] = "2"
+		if p := c.peer(); p.Identity != "a" || p.Attributes["load"] != "1" {
+			t.Errorf("peer %+v", p)
+		}
+	})
+}
+
+// Changes are published at once, and then every ten seconds at most.
+func TestUpdatesAreRateLimited(t *testing.T) {
+	inRig(t, func(r *rig) {
+		r.start("a")
+		r.sleep(time.Second)
+		b := r.start("b")
+		r.sleep(time.Minute)
+		r.server.ResetJournal()
+		for i := range int32(100) {
+			if err := b.Update(func(p *Peer) { p.Priority = i }); err != nil {
+				t.Fatal(err)
+			}
+			r.sleep(time.Second)
+		}
+		r.sleep(11 * time.Second)
+		if n := r.server.Count(apitest.Match{User: "b"}); n < 10 || n > 12 {
+			t.Errorf("%d writes of 100 changes in 100 s", n)
+		}
+		if got := records(r.lease().Annotations)[b.Identity()].Priority; got != 99 {
+			t.Errorf("priority %d", got)
+		}
+	})
+}

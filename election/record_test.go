@@ -1,0 +1,87 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package election
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestRecordsAreReadAsTheyWereWritten(t *testing.T) {
+	r := record{
+		ID: "10.0.0.1:80/ü_0a1b2c3d", Binary: "1.37.0", Emulation: "1.36.0", Priority: -3, Attributes: map[string]string{"zone": "a"},
+		Strategy: "example.com/x", Created: time.Date(2026, 1, 2, 3, 4, 5, 6000000, time.UTC), Ack: "3.1", Beat: 7,
+	}
+	got := records(map[string]string{recordKey(r.ID): r.encode(), "other": "x"})
+	if diff := cmp.Diff(map[string]record{r.ID: r}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if p := r.peer(); p.Identity != r.ID || p.Priority != -3 || p.Attributes["zone"] != "a" || !p.Created.Equal(r.Created) {
+		t.Errorf("peer %+v", p)
+	}
+}
+
+// What can't be a record is no candidate; it is dropped by the next leader.
+func TestWhatIsNoRecord(t *testing.T) {
+	good := record{ID: "a"}
+	for name, tc := range map[string]struct{ key, value string }{
+		"empty":              {recordKey("x"), ""},
+		"not JSON":           {recordKey("x"), "{"},
+		"another type":       {recordKey("x"), `["x"]`},
+		"without identity":   {recordKey("x"), `{}`},
+		"another's key":      {recordKey("x"), `{"id":"y"}`},
+		"too long":           {recordKey("x"), `{"id":"x","strategy":"` + strings.Repeat("s", maxRecordBytes) + `"}`},
+		"a number too large": {recordKey("x"), `{"id":"x","priority":3000000000}`},
+		"a wrong time":       {recordKey("x"), `{"id":"x","created":"yesterday"}`},
+	} {
+		annotations := map[string]string{recordKey("a"): good.encode(), tc.key: tc.value}
+		if got := records(annotations); len(got) != 1 {
+			t.Errorf("%s: %v", name, got)
+		}
+		if got := orphanedRecords(annotations); len(got) != 1 || got[0] != tc.key {
+			t.Errorf("%s: orphans %q", name, got)
+		}
+	}
+}
+
+func TestOffers(t *testing.T) {
+	o := leaseOffer{To: "a", ID: "1.2"}
+	if got, ok := offerOn(map[string]string{offerAnnotation: o.encode()}); !ok || got != o {
+		t.Errorf("%+v %v", got, ok)
+	}
+	for _, bad := range []string{"", "{", `{}`, `{"to":"a"}`, `{"id":"1"}`, `{"to":1,"id":2}`} {
+		if got, ok := offerOn(map[string]string{offerAnnotation: bad}); ok {
+			t.Errorf("%q is an offer: %+v", bad, got)
+		}
+	}
+}
+
+// FuzzAnnotations: whatever somebody writes on the Lease, it is read without a
+// panic, and a record can only speak for its own identity.
+func FuzzAnnotations(f *testing.F) {
+	f.Add("a", `{"id":"a","binary":"1.2.3","priority":5}`, `{"to":"a","id":"1.1"}`)
+	f.Add("a", `{"id":"a","attrs":{"x":null}}`, `[]`)
+	f.Fuzz(func(t *testing.T, id, value, offer string) {
+		annotations := map[string]string{recordKey(id): value, offerAnnotation: offer}
+		for got, r := range records(annotations) {
+			if got != r.ID || recordKey(got) != recordKey(id) {
+				t.Errorf("a record of %q under the key of %q", got, id)
+			}
+			for _, s := range []Strategy{OldestEmulationVersion(), NewestVersion(), HighestPriority(nil), Prefer("x", "y")} {
+				if compare(s, r.peer(), r.peer(), "") != 0 {
+					t.Errorf("%s: %+v differs from itself", s.Name(), r)
+				}
+			}
+			if again := records(map[string]string{recordKey(r.ID): r.encode()}); len(r.encode()) <= maxRecordBytes && len(again) != 1 {
+				t.Errorf("%+v is not read again", r)
+			}
+		}
+		if o, ok := offerOn(annotations); ok && (o.To == "" || o.ID == "") {
+			t.Errorf("offer %+v", o)
+		}
+	})
+}

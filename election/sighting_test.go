@@ -1,0 +1,136 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package election
+
+import (
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+)
+
+// leaseOf returns a Lease: its holder, when that renewed it, and changes.
+func leaseOf(holder string, renewed int64, change ...func(*coordinationv1.Lease)) *coordinationv1.Lease {
+	at := metav1.NewMicroTime(time.Unix(renewed, 0))
+	l := &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "lease", UID: "u1", ResourceVersion: "1"},
+		Spec: coordinationv1.LeaseSpec{
+			HolderIdentity: &holder, LeaseDurationSeconds: ptr.To[int32](15), RenewTime: &at, AcquireTime: &at, LeaseTransitions: ptr.To[int32](4),
+		},
+	}
+	for _, f := range change {
+		f(l)
+	}
+	return l
+}
+
+func atVersion(rv string) func(*coordinationv1.Lease) {
+	return func(l *coordinationv1.Lease) { l.ResourceVersion = rv }
+}
+
+func uid(id types.UID) func(*coordinationv1.Lease) {
+	return func(l *coordinationv1.Lease) { l.UID = id }
+}
+
+func released(l *coordinationv1.Lease) { l.Spec.LeaseDurationSeconds = ptr.To[int32](1) }
+
+func handedBy(from string) func(*coordinationv1.Lease) {
+	return func(l *coordinationv1.Lease) {
+		l.Annotations = map[string]string{handoverAnnotation: from}
+		l.Spec.LeaseTransitions = ptr.To[int32](5)
+	}
+}
+
+// When a lease is free, by all that was seen of it. Sightings are ten seconds
+// apart, the first one at 0; we are "me".
+func TestFreeAt(t *testing.T) {
+	s := time.Second
+	for name, tc := range map[string]struct {
+		seen []*coordinationv1.Lease
+		want time.Duration
+	}{
+		"absent from the beginning":             {[]*coordinationv1.Lease{nil}, 0},
+		"held":                                  {[]*coordinationv1.Lease{leaseOf("x", 1)}, 15 * s},
+		"held, and not renewed":                 {[]*coordinationv1.Lease{leaseOf("x", 1), leaseOf("x", 1, atVersion("9"))}, 15 * s},
+		"renewed":                               {[]*coordinationv1.Lease{leaseOf("x", 1), leaseOf("x", 2)}, 25 * s},
+		"renewed, by a clock that was set back": {[]*coordinationv1.Lease{leaseOf("x", 9), leaseOf("x", 2)}, 25 * s},
+		"no duration": {[]*coordinationv1.Lease{leaseOf("x", 1, func(l *coordinationv1.Lease) {
+			l.Spec.LeaseDurationSeconds = nil
+		})}, 15 * s},
+		"a longer duration": {[]*coordinationv1.Lease{leaseOf("x", 1, func(l *coordinationv1.Lease) {
+			l.Spec.LeaseDurationSeconds = ptr.To[int32](60)
+		})}, 60 * s},
+		"released":                         {[]*coordinationv1.Lease{leaseOf("x", 1), leaseOf("", 2, released)}, 10 * s},
+		"emptied by somebody":              {[]*coordinationv1.Lease{leaseOf("x", 1), leaseOf("", 2)}, 15 * s},
+		"deleted":                          {[]*coordinationv1.Lease{leaseOf("x", 1), nil}, 15 * s},
+		"deleted and made anew":            {[]*coordinationv1.Lease{leaseOf("x", 1), nil, leaseOf("", 0, uid("u2"))}, 20 * s},
+		"made anew unseen":                 {[]*coordinationv1.Lease{leaseOf("x", 1), leaseOf("", 0, uid("u2"), released)}, 15 * s},
+		"taken by another":                 {[]*coordinationv1.Lease{leaseOf("x", 1), leaseOf("y", 2)}, 25 * s},
+		"taken by another who released it": {[]*coordinationv1.Lease{leaseOf("x", 1), leaseOf("y", 2), leaseOf("", 3, released)}, 20 * s},
+		"given to us":                      {[]*coordinationv1.Lease{leaseOf("x", 1), leaseOf("me", 2, handedBy("x"))}, 0},
+		"given to us by somebody else":     {[]*coordinationv1.Lease{leaseOf("x", 1), leaseOf("me", 2, handedBy("z"))}, 15 * s},
+		"written over a leader":            {[]*coordinationv1.Lease{leaseOf("x", 1), leaseOf("me", 2)}, 15 * s},
+		"ours, released and taken by another": {[]*coordinationv1.Lease{
+			leaseOf("me", 1), leaseOf("", 2, released), leaseOf("y", 3),
+		}, 35 * s},
+		"ours, and deleted": {[]*coordinationv1.Lease{leaseOf("me", 1), nil}, 10 * s},
+	} {
+		var seen sighting
+		for i, l := range tc.seen {
+			seen.see(time.Duration(i)*10*s, l, "me", 15*s)
+		}
+		got := seen.freeAt()
+		if holderOf(seen.lease) == "me" {
+			got = seen.base
+		}
+		if got != tc.want {
+			t.Errorf("%s: free at %v, want %v", name, got, tc.want)
+		}
+	}
+}
+
+func TestPulse(t *testing.T) {
+	before := leaseOf("x", 1)
+	for name, tc := range map[string]struct {
+		after *coordinationv1.Lease
+		want  bool
+	}{
+		"the same":                  {leaseOf("x", 1), false},
+		"another resourceVersion":   {leaseOf("x", 1, atVersion("7")), false},
+		"another annotation":        {leaseOf("x", 1, handedBy("y"), func(l *coordinationv1.Lease) { l.Spec.LeaseTransitions = ptr.To[int32](4) }), false},
+		"another renewTime":         {leaseOf("x", 2), true},
+		"no renewTime":              {leaseOf("x", 2, func(l *coordinationv1.Lease) { l.Spec.RenewTime = nil }), true},
+		"another holder":            {leaseOf("y", 1), true},
+		"no holder":                 {leaseOf("x", 1, func(l *coordinationv1.Lease) { l.Spec.HolderIdentity = nil }), true},
+		"another uid":               {leaseOf("x", 1, uid("u2")), true},
+		"another number of changes": {leaseOf("x", 1, func(l *coordinationv1.Lease) { l.Spec.LeaseTransitions = nil }), true},
+		"another duration":          {leaseOf("x", 1, released), true},
+		"gone":                      {nil, true},
+	} {
+		var seen sighting
+		seen.see(0, before, "me", time.Second)
+		if got := seen.see(time.Second, tc.after, "me", time.Second); got != tc.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+func TestOlder(t *testing.T) {
+	for _, tc := range []struct {
+		a, b string
+		want bool
+	}{{"10", "9", true}, {"9", "10", false}, {"9", "9", false}, {"", "9", false}, {"9", "", false}, {"x", "9", false}, {"99999999999999999999", "9", true}} {
+		if got := older(tc.a, tc.b); got != tc.want {
+			t.Errorf("older(%q, %q) = %v", tc.a, tc.b, got)
+		}
+	}
+	for rv, want := range map[string]uint64{"12": 12, "": 0, "x": 0, "99999999999999999999": 0} {
+		if got := tokenOf(leaseOf("x", 1, atVersion(rv))); got != want {
+			t.Errorf("token of %q is %d", rv, got)
+		}
+	}
+}
