@@ -43,6 +43,7 @@ say "kill -9 of the leader: another one leads when the lease of 8 s has expired,
 not=$leader
 date +%T.%3N
 show kill -KILL "${candidates[$leader]}"
+wait "${candidates[$leader]}" 2>/dev/null || true
 leads
 story
 
