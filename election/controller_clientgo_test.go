@@ -171,7 +171,7 @@ func TestControllerClientGo(t *testing.T) {
 		watchTwo(r, time.Minute, a, b)
 		r.want("leads", a.leading(), true)
 		a.stop()
-		watchTwo(r, 15*time.Second+3*time.Second, a, b) // and it polls every two seconds
+		watchTwo(r, 15*time.Second+5*time.Second, a, b) // and it asks every 2 to 4.4 s
 		r.want("leads", b.leading(), true)
 	}))
 	t.Run("TestCoordinatedLeaderElectionLeaseTransfer", ctlBubble(func(r *ctlRig) {
