@@ -86,10 +86,11 @@ type ballot struct {
 // lease over it. It is "" where there are no ballots.
 func chosenStrategy(ballots []ballot) (name string, agreed bool) {
 	highest := ""
-	for i, b := range ballots {
+	for _, b := range ballots {
 		c := compareVersions(b.BinaryVersion, highest)
 		switch {
-		case i == 0 || c > 0:
+		case b.strategy == "": // says nothing
+		case name == "" || c > 0:
 			highest, name, agreed = b.BinaryVersion, b.strategy, true
 		case c == 0 && b.strategy != name:
 			name, agreed = min(name, b.strategy), false
