@@ -136,7 +136,7 @@ func (j *job) refuse(page *page, err error) {
 	named := namedItems(err, page.counters)
 	var bad []item
 	for i, it := range items {
-		if it.encoded != nil && slices.Contains(named, i) {
+		if it.encoded != "" && slices.Contains(named, i) {
 			bad = append(bad, it)
 		}
 	}
@@ -144,7 +144,7 @@ func (j *job) refuse(page *page, err error) {
 	if vague {
 		there := page.live()
 		for _, it := range items {
-			if at, ok := there[it.name]; it.encoded != nil && (!ok || at != it.hash) {
+			if at, ok := there[it.name]; it.encoded != "" && (!ok || at != it.hash) {
 				bad = append(bad, it)
 			}
 		}

@@ -22,7 +22,7 @@ func (j *job) build(p *plan, page *page) (*resourcev1.ResourceSlice, error) {
 	slice.Spec.Pool.ResourceSliceCount = int64(len(p.pages))
 	items := j.inOrder(page)
 	var is *resourcev1.ResourceSlice // what the page is now
-	if page.rec != nil && slices.ContainsFunc(items, func(it item) bool { return it.encoded == nil }) {
+	if page.rec != nil && slices.ContainsFunc(items, func(it item) bool { return it.encoded == "" }) {
 		ctx, cancel := context.WithTimeout(j.c.outlives, j.c.cfg.CallTimeout)
 		defer cancel()
 		var err error
@@ -83,7 +83,7 @@ func (j *job) metadata(page *page) metav1.ObjectMeta {
 }
 
 func (j *job) addDevice(slice, is *resourcev1.ResourceSlice, it *item) error {
-	if it.encoded == nil {
+	if it.encoded == "" {
 		if is != nil {
 			for i := range is.Spec.Devices {
 				if is.Spec.Devices[i].Name == it.name {
@@ -95,7 +95,7 @@ func (j *job) addDevice(slice, is *resourcev1.ResourceSlice, it *item) error {
 		return fmt.Errorf("resourceslice: device %s is not on slice %s any longer", it.name, slice.Name)
 	}
 	var device resourcev1.Device
-	if err := device.Unmarshal(it.encoded); err != nil {
+	if err := device.Unmarshal([]byte(it.encoded)); err != nil {
 		return fmt.Errorf("resourceslice: decode device %s: %w", it.name, err)
 	}
 	for i, t := range it.timesOfTaints() {
@@ -123,7 +123,7 @@ func (j *job) timeOf(t taintTime) metav1.Time {
 }
 
 func addSet(slice, is *resourcev1.ResourceSlice, it *item) error {
-	if it.encoded == nil {
+	if it.encoded == "" {
 		if is != nil {
 			for i := range is.Spec.SharedCounters {
 				if is.Spec.SharedCounters[i].Name == it.name {
@@ -135,7 +135,7 @@ func addSet(slice, is *resourcev1.ResourceSlice, it *item) error {
 		return fmt.Errorf("resourceslice: counter set %s is not on slice %s any longer", it.name, slice.Name)
 	}
 	var set resourcev1.CounterSet
-	if err := set.Unmarshal(it.encoded); err != nil {
+	if err := set.Unmarshal([]byte(it.encoded)); err != nil {
 		return fmt.Errorf("resourceslice: decode counter set %s: %w", it.name, err)
 	}
 	slice.Spec.SharedCounters = append(slice.Spec.SharedCounters, set)

@@ -4,7 +4,6 @@
 package resourceslice
 
 import (
-	"bytes"
 	"cmp"
 	"hash/maphash"
 	"slices"
@@ -44,7 +43,7 @@ type item struct {
 	name    string
 	hash    hash
 	print   uint64 // the fingerprint of a device
-	encoded []byte // nil: it stays as it is on the API server
+	encoded string // empty: it stays as it is on the API server
 	*traits        // nil for a device without any
 }
 
@@ -129,15 +128,28 @@ func (e *encoder) device(d *resourcev1.Device, before *item) (it item, reused bo
 		it.encoded = before.encoded
 		return it, true
 	}
-	it.encoded = bytes.Clone(encoded)
+	it.encoded = string(encoded)
+	it.name = within(it.encoded, it.name)
 	return it, false
+}
+
+// within returns the name of a message, its first field, as a part of the
+// encoding, so that it takes no memory of its own.
+func within(encoded, name string) string {
+	const tagAndLength = 2
+	if len(encoded) >= tagAndLength+len(name) && encoded[tagAndLength:tagAndLength+len(name)] == name {
+		return encoded[tagAndLength : tagAndLength+len(name)]
+	}
+	return name
 }
 
 func sameTime(a, b taintTime) bool { return a.same(b) && a.added.Time.Equal(b.added.Time) }
 
 func (e *encoder) counterSet(s *resourcev1.CounterSet) item {
 	encoded := e.encode(s)
-	return item{name: s.Name, hash: e.sum(encoded), encoded: bytes.Clone(encoded)}
+	it := item{hash: e.sum(encoded), encoded: string(encoded)}
+	it.name = within(it.encoded, s.Name)
+	return it
 }
 
 func traitsOf(d *resourcev1.Device) *traits {

@@ -8,8 +8,10 @@ import (
 	"math/rand/v2"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	resourcev1 "k8s.io/api/resource/v1"
 	resourcev1beta1 "k8s.io/api/resource/v1beta1"
@@ -266,4 +268,22 @@ func typical(n int) []resourcev1.Device {
 		}
 	}
 	return all
+}
+
+// TestNamesTakeNoMemory: a name is a part of the encoding that follows it.
+func TestNamesTakeNoMemory(t *testing.T) {
+	e := encoder{hasher: newHasher()}
+	for _, name := range []string{"a", strings.Repeat("x", 63), strings.Repeat("y", 300)} {
+		d, _ := e.device(&resourcev1.Device{Name: name, AllNodes: new(true)}, nil)
+		set := e.counterSet(&resourcev1.CounterSet{Name: name})
+		for _, it := range []item{d, set} {
+			if it.name != name {
+				t.Errorf("the name is %q, want %q", it.name, name)
+			}
+			// A length of 128 and more takes another byte; no valid name has it.
+			if within := unsafe.StringData(it.name) == unsafe.StringData(it.encoded[2:]); within != (len(name) < 128) {
+				t.Errorf("%d bytes within their encoding: %v", len(name), within)
+			}
+		}
+	}
 }
