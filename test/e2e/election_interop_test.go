@@ -186,14 +186,15 @@ func TestElectionBuiltInController(t *testing.T) {
 	a.cut.Store(false)
 }
 
-// displace makes the API server give up the Lease of its controller to one of
-// ours, and waits until that controller has ended.
+// displace releases the Lease of the API server's controller in its name, which
+// asks for it again only every two seconds, and waits until that controller has
+// ended.
 func displace(t *testing.T, cluster *harness.Cluster, ours ...string) *electionRig {
 	t.Helper()
 	r := newElectionRig(t, cluster, metav1.NamespaceSystem, election.BuiltInControllerLease)
 	r.awaitLease("held by the API server", func(l *coordinationv1.Lease) bool { return holder(l) != "" })
 	time.Sleep(2 * time.Second) // for ours to see it
-	cluster.Kubectl(t, "patch", "lease", "-n", r.lease.Namespace, r.lease.Name, "--type=merge", `-p={"spec":{"holderIdentity":""}}`)
+	cluster.Kubectl(t, "patch", "lease", "-n", r.lease.Namespace, r.lease.Name, "--type=merge", `-p={"spec":{"holderIdentity":"","leaseDurationSeconds":1}}`)
 	r.awaitLease("held by ours", func(l *coordinationv1.Lease) bool {
 		return slices.ContainsFunc(ours, func(name string) bool { return heldBy(name)(l) })
 	})
