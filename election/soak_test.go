@@ -18,7 +18,7 @@ import (
 
 var (
 	soakSeed = flag.Uint64("soak.seed", 1, "first seed of the soak tests")
-	soakTime = flag.Duration("soak.time", 200_000*time.Second, "virtual time of all soak tests together")
+	soakTime = flag.Duration("soak.time", soakSeconds*time.Second, "virtual time of all soak tests together")
 )
 
 // soakRuns is how many bubbles share soakTime.
