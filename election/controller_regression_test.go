@@ -248,9 +248,7 @@ func TestControllerRegressions(t *testing.T) {
 			r.advance(time.Hour)
 			// Tried again after one, two, four, eight, sixteen minutes …, each
 			// time for a term.
-			if n := *r.lease().Spec.LeaseTransitions; n > 15 {
-				r.Errorf("%d transitions in an hour", n)
-			}
+			r.want("transitions", *r.lease().Spec.LeaseTransitions, 13)
 		}},
 		{"K7 a holder that knows nothing of candidates is left alone", func(r *ctlRig) {
 			stop := r.legacy("legacy")

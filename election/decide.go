@@ -267,7 +267,7 @@ func (d *decider) may(c *candidate) bool { return !c.late(d.now, d.rules) && d.a
 // there is no other: it has just let it expire, or did not take it lately when
 // it was given it.
 func (d *decider) lastResort(c *candidate) bool {
-	if d.lease != nil && c.peer.Identity == d.lease.holder && !c.heard.After(d.pulseAt) {
+	if d.lease != nil && c.peer.Identity == d.lease.holder && (c == d.given || !c.heard.After(d.pulseAt)) {
 		return true
 	}
 	return !d.at(c.doubtedUntil)

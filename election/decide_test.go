@@ -141,6 +141,7 @@ func TestDecide(t *testing.T) {
 		{"a lease without renewTime counts from when it was seen", held("x", time.Second, nominee("a", 1)).with(func(s *scene) { s.lease.renewTime = 0 }), "wait 9s"},
 		{"expired, the holder is the best and was not heard since", held("a", 15*time.Second, nominee("a", 1), nominee("b", 2)).looked(), "ping b"},
 		{"expired, the holder is the best and was heard since", held("a", 15*time.Second, nominee("a", 1).heardAgo(fresh), nominee("b", 2)).looked(), "assign a"},
+		{"expired, the holder is there and did not take what it was given", held("a", 15*time.Second, nominee("a", 1).heardAgo(fresh), nominee("b", 2).heardAgo(fresh)).with(func(s *scene) { s.given = s.candidates["a"] }), "assign b"},
 		{"expired, the holder is the only one", held("a", 15*time.Second, nominee("a", 1)).looked(), "ping a"},
 		{"expired, the holder is the only one and answers", held("a", 15*time.Second, nominee("a", 1).heardAgo(fresh)).looked(), "assign a"},
 		{"expired, the others don't answer", held("a", 15*time.Second, nominee("a", 1), nominee("b", 2).pingedAgo(stale)).looked(), "ping a"},

@@ -190,6 +190,9 @@ func (e *entry) observe(now time.Time, lease *coordinationv1.Lease, r *rules) bo
 	l := viewOf(lease)
 	e.lease = l
 	if before == nil || before.uid != l.uid || before.holder != l.holder || before.transitions != l.transitions {
+		if e.given != nil && before != nil && !now.Before(e.silentAtOf(before, r)) {
+			e.given.doubt(now)
+		}
 		e.termAt, e.given = now, nil
 	}
 	p := l.pulse()
@@ -209,10 +212,6 @@ func (e *entry) observe(now time.Time, lease *coordinationv1.Lease, r *rules) bo
 
 // gave notes that we made a candidate the holder, with the answer to that.
 func (e *entry) gave(now time.Time, c *candidate, lease *coordinationv1.Lease, r *rules) {
-	if e.given != nil {
-		e.given.doubt(now)
-		e.given = nil
-	}
 	e.observe(now, lease, r)
 	if e.lease.holder == c.peer.Identity {
 		e.given = c
