@@ -174,7 +174,7 @@ func (s *server) store(method, name string, sent *coordinationv1.Lease) (*coordi
 	// What the real one adds, and clients have to carry or strip.
 	sent.ManagedFields = []metav1.ManagedFieldsEntry{{
 		Manager: "bench", Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "coordination.k8s.io/v1", FieldsType: "FieldsV1",
-		FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:metadata":{"f:ownerReferences":{".":{}}},"f:spec":{"f:holderIdentity":{},"f:leaseDurationSeconds":{},"f:renewTime":{}}}`)},
+		FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:ownerReferences":{".":{}}},"f:spec":{"f:holderIdentity":{},"f:leaseDurationSeconds":{},"f:renewTime":{}}}`),
 	}}
 	s.leases[name] = sent
 	for watcher := range s.watchers {

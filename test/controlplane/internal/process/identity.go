@@ -72,7 +72,7 @@ func stat(file string) (state byte, start uint64, err error) {
 	// The second field is the command in parentheses, and may itself contain spaces and parentheses.
 	i := bytes.LastIndexByte(data, ')')
 	fields := strings.Fields(string(data[i+1:]))
-	const stateField, startField = 3 - 3, 22 - 3
+	const stateField, startField = 0, 19 // proc_pid_stat(5) counts from 1, and the first two are cut off
 	if i < 0 || len(fields) <= startField {
 		return 0, 0, fmt.Errorf("%s: unknown format", file)
 	}
