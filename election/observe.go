@@ -26,6 +26,7 @@ func (m *machine) observe(now instant, l *coordinationv1.Lease, deleted bool) {
 		m.draw = m.random()
 	}
 	if to := holderOf(l); to != from || !known && to != "" {
+		m.standing = nil
 		m.tell(LeaderChanged{From: from, To: to})
 	}
 	if m.phase == leading || m.phase == draining {

@@ -35,16 +35,16 @@ func (r record) content() record {
 
 // lookAtRecords takes in the records on the Lease.
 func (m *machine) lookAtRecords(now time.Duration) {
-	m.standing = nil
 	var annotations map[string]string
 	if m.lease != nil {
 		annotations = m.lease.Annotations
 	}
 	if m.records == nil || !maps.Equal(annotations, m.annotations) { // as a rule a renewal changes none
-		m.records, m.annotations = records(annotations), annotations
+		m.records, m.annotations, m.standing = records(annotations), annotations, nil
 	}
 	_, own := m.records[m.id]
-	strategy := m.lease != nil && m.lease.Spec.Strategy != nil && !m.mine()
+	// A leader of ours has removed the strategy when it claimed the lease.
+	strategy := m.lease != nil && m.lease.Spec.Strategy != nil && !m.mine() && holderOf(m.lease) != ""
 	if !m.mixed && (m.native && len(m.records) > 0 || !m.native && strategy) {
 		m.mixed = true
 		m.tell(mixedRegistries{})
