@@ -192,12 +192,11 @@ func (d *decider) elect(strategy Strategy, vacant bool) decision {
 	switch {
 	case best == nil:
 		return decision{} // whoever renews next
+	case d.lease != nil && d.lease.holder != "" && d.lookedAt.Before(d.silentAt()):
+		return decision{do: look, why: "the holder is silent"}
 	case d.waits(best):
 		return decision{}
 	case !d.fresh(best) && !d.prepared(best):
-		if d.lease != nil && d.lease.holder != "" && d.lookedAt.Before(d.silentAt()) {
-			return decision{do: look, why: "the holder is silent"}
-		}
 		return decision{do: ping, who: best, why: "the candidate is the best for a vacant lease"}
 	case !vacant:
 		return decision{} // until the lease expires
