@@ -144,12 +144,11 @@ func deadWhenOffered(w *world) []float64 {
 	w.start(&process{name: "other", version: "1.31.0"})
 	time.Sleep(60 * time.Second)
 	w.phase()
-	begin := time.Now()
 	better := w.start(&process{name: "better", version: "1.30.0"})
 	if !w.request(5*time.Minute, func(r apitest.Request) bool { return r.User.Name != better.name && offers(r.Body, better.name) }) {
 		w.t.Errorf("%s: the better candidate is not offered the lease", w.system.name)
 	}
-	begin = time.Now()
+	begin := time.Now()
 	better.crash()
 	time.Sleep(5 * time.Minute)
 	return []float64{w.leaderless(begin)}

@@ -160,7 +160,7 @@ func TestElectionBuiltInController(t *testing.T) {
 
 	// An exit: the record is gone, the lease free, and the controller elects a.
 	c.stop()
-	gap = r.awaitLeader("a")
+	r.awaitLeader("a")
 	candidates, err := r.admin.CoordinationV1beta1().LeaseCandidates(r.lease.Namespace).List(t.Context(), metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
