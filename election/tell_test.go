@@ -1,0 +1,110 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package election
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/ktesting"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kubewright/kubewright/internal/apitest"
+)
+
+// What the hooks of two candidates are told over two hand-overs and a loss.
+func TestHooksTellTheStory(t *testing.T) {
+	inRig(t, func(r *rig) {
+		r.config = func(cfg *Config) { cfg.Strategy = NewestVersion() }
+		a := r.start("a")
+		r.sleep(time.Minute)
+		b := r.start("b", func(cfg *Config) { cfg.Self.BinaryVersion = "1.38.0" })
+		r.sleep(time.Minute)
+		b.stop()
+		r.sleep(time.Minute)
+		r.edit(func(l *coordinationv1.Lease) { *l.Spec.LeaseTransitions = 9 })
+		r.sleep(time.Second)
+		quoted := func(c *replica) string { return `leader "` + c.Identity() + `"` }
+		want := []string{
+			quoted(a), "lead 0",
+			"offered " + b.Identity(), "accepted true", "ended election: a better candidate takes over", quoted(b),
+			`leader ""`, quoted(a), "lead 2", "ended election: lease lost", "lead 10",
+		}
+		if diff := cmp.Diff(want, a.told()); diff != "" {
+			t.Errorf("a (-want +got):\n%s", diff)
+		}
+		if diff := cmp.Diff([]string{quoted(a), quoted(b), "lead 1", `leader ""`, "ended context canceled"}, sortedTail(b.told())); diff != "" {
+			t.Errorf("b (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// sortedTail puts the end of a term after the release that follows it, which
+// come in this order or the other.
+func sortedTail(notes []string) []string {
+	slices.SortFunc(notes[len(notes)-2:], func(a, b string) int { return strings.Compare(b, a) })
+	return notes
+}
+
+func TestEvents(t *testing.T) {
+	inRig(t, func(r *rig) {
+		recorder := events.NewFakeRecorder(10)
+		a := r.start("a", func(cfg *Config) { cfg.EventRecorder = recorder })
+		r.sleep(time.Minute)
+		r.edit(func(l *coordinationv1.Lease) { *l.Spec.LeaseTransitions = 9 })
+		r.sleep(20 * time.Second)
+		a.stop()
+		close(recorder.Events)
+		var got []string
+		for e := range recorder.Events {
+			got = append(got, strings.Join(strings.Fields(e)[:2], " "))
+		}
+		want := []string{"Normal BecameLeader", "Warning LeadershipLost", "Normal BecameLeader", "Normal StoppedLeading"}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+	})
+}
+
+// A steady leader, and one who stands by, print nothing at V2; an outage prints
+// one line for its beginning and one for its end.
+func TestLog(t *testing.T) {
+	inRig(t, func(r *rig) {
+		logger := ktesting.NewLogger(ktesting.NopTL{}, ktesting.NewConfig(ktesting.BufferLogs(true), ktesting.Verbosity(2)))
+		buffer := logger.GetSink().(ktesting.Underlier).GetBuffer()
+		lines := func() (n int) {
+			return strings.Count(buffer.String(), "\n")
+		}
+		run := func(name string) {
+			c := r.new(name, func(cfg *Config) { cfg.ErrorHandler = nil })
+			ctx, cancel := context.WithCancel(klog.NewContext(r.Context(), logger))
+			done := make(chan struct{})
+			go func() { defer close(done); c.Run(ctx) }()
+			r.Cleanup(func() { cancel(); <-done })
+		}
+		run("a")
+		r.sleep(time.Second)
+		run("b")
+		r.sleep(time.Minute)
+		began := lines()
+		r.sleep(10 * time.Hour)
+		if n := lines() - began; n != 0 {
+			t.Errorf("%d lines in ten quiet hours:\n%s", n, buffer.String())
+		}
+		heal := r.server.Inject(apitest.Fault{Match: apitest.Match{User: "a"}, Err: apitest.ErrConnRefused})
+		r.sleep(5 * time.Second)
+		heal()
+		r.sleep(time.Minute)
+		if n := lines() - began; n != 2 {
+			t.Errorf("%d lines about a short outage:\n%s", n, buffer.String())
+		}
+	})
+}
