@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"time"
+	"unicode/utf8"
 
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/types"
@@ -112,6 +113,7 @@ const (
 	maxIdentity       = 200 // with the suffix below the 253 of an object's name
 	maxAttributes     = 8
 	maxAttributeBytes = 256
+	recordSlack       = 200 // for what is not known beforehand: suffix, times, ack
 	minCallTimeout    = time.Millisecond
 )
 
@@ -203,10 +205,25 @@ func checkPeer(path *field.Path, p Peer, native bool, s Strategy) (problems fiel
 	if bytes > maxAttributeBytes {
 		problems = append(problems, field.TooLong(path.Child("Attributes"), "", maxAttributeBytes))
 	}
+	if raw := recordOf(p, s.Name()).encode(); !utf8.ValidString(p.Identity) || !validText(p.Attributes) {
+		problems = append(problems, field.Invalid(path, "", "Identity and Attributes must be valid UTF-8"))
+	} else if len(raw) > maxRecordBytes-recordSlack {
+		problems = append(problems, field.TooLong(path, "", maxRecordBytes-recordSlack))
+	}
 	if len(problems) == 0 && !eligible(s, p) {
 		problems = append(problems, field.Invalid(path, p.Identity, fmt.Sprintf("is not eligible under the strategy %s", s.Name())))
 	}
 	return problems
+}
+
+// validText reports whether attributes are the same after JSON.
+func validText(attributes map[string]string) bool {
+	for k, v := range attributes {
+		if !utf8.ValidString(k) || !utf8.ValidString(v) {
+			return false
+		}
+	}
+	return true
 }
 
 func checkVersions(path *field.Path, p Peer, native bool) (problems field.ErrorList) {

@@ -66,6 +66,8 @@ func TestInvalidConfigs(t *testing.T) {
 		"native without version": {func(c *Config) {
 			c.Registry = LeaseCandidates(apitest.New(apitest.Options{}).Client(apitest.Admin).CoordinationV1beta1())
 		}, "Self.BinaryVersion: Required"},
+		"not text":           {func(c *Config) { c.Self.Identity = "a\xff" }, "valid UTF-8"},
+		"a record too long":  {func(c *Config) { c.Self.Identity = strings.Repeat("\x01", 200) }, "Self: Too long"},
 		"long identity":      {func(c *Config) { c.Self.Identity = strings.Repeat("x", 201) }, "Self.Identity: Too long"},
 		"long strategy name": {func(c *Config) { c.Strategy = HighestPriority(StrategyFunc("a/"+strings.Repeat("x", 60), nil)) }, "Strategy: Invalid"},
 		"long calls":         {func(c *Config) { c.CallTimeout = 7 * time.Second }, "1.1 RenewInterval + CallTimeout < RenewDeadline must hold, but 3.3s + 7s >= 10s"},

@@ -118,11 +118,7 @@ func (m *machine) wanted(now time.Duration) (record, bool) {
 	if m.native || m.self.LastResort || m.stopping || now < m.standBackTo {
 		return record{}, false
 	}
-	p := m.asPeer()
-	r := record{
-		ID: p.Identity, Binary: p.BinaryVersion, Emulation: p.EmulationVersion, Priority: p.Priority,
-		Attributes: p.Attributes, Strategy: m.strategy.Name(), Created: p.Created,
-	}
+	r := recordOf(m.asPeer(), m.strategy.Name())
 	if last := m.published.content; last.ID != "" && now < m.published.changedAt+changeGap {
 		r = last
 	}

@@ -52,6 +52,14 @@ type record struct {
 	Beat       int               `json:"beat,omitempty"` // grows every recordInterval
 }
 
+// recordOf returns what a candidate writes about itself.
+func recordOf(p Peer, strategy string) record {
+	return record{
+		ID: p.Identity, Binary: p.BinaryVersion, Emulation: p.EmulationVersion, Priority: p.Priority,
+		Attributes: p.Attributes, Strategy: strategy, Created: p.Created,
+	}
+}
+
 func (r record) peer() Peer {
 	return Peer{
 		Identity: r.ID, BinaryVersion: r.Binary, EmulationVersion: r.Emulation,
