@@ -96,6 +96,9 @@ func TestMemory(t *testing.T) {
 		t.Logf("%s: 100,000 devices in %d slices: %.1f MB", name, slices, float64(heap[name])/1e6)
 		runtime.KeepAlive(s)
 	}
+	if mine := heap["kubewright"]; mine > 40e6 {
+		t.Errorf("kubewright needs %.1f MB, want 40 at most", float64(mine)/1e6)
+	}
 	if ratio := float64(heap["kubewright"]) / float64(heap["upstream"]); ratio > 0.1 {
 		t.Errorf("kubewright needs %.2f of what upstream needs, want a tenth at most", ratio)
 	}
