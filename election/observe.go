@@ -24,6 +24,9 @@ func (m *machine) observe(now instant, l *coordinationv1.Lease, deleted bool) {
 	from, known := holderOf(m.lease), m.known
 	if m.see(now.mono, l, m.id, m.timing.LeaseDuration) {
 		m.draw = m.random()
+		if holder := holderOf(l); holder != "" && holder != m.id {
+			m.conflicts = 0 // somebody is alive, so that is why
+		}
 	}
 	if to := holderOf(l); to != from || !known && to != "" {
 		m.standing = nil

@@ -212,6 +212,9 @@ func (m *machine) next(now instant) step {
 	if s.op != "" {
 		m.busy, m.basedOn = s.op, resourceVersionOf(m.lease)
 	}
+	if m.standBackTo > now.mono {
+		s.wake = min(s.wake, m.standBackTo) // then there are records to write
+	}
 	if s.wake == 0 || s.wake > now.mono+idleWake {
 		s.wake = now.mono + idleWake
 	}

@@ -37,6 +37,10 @@ type watcher[T object] struct {
 	cancel context.CancelFunc
 }
 
+// longStream is how long a stream must have lasted for the next one to be opened
+// at once.
+const longStream = 10 * time.Second
+
 // sight is what a watcher has to say.
 type sight[T object] struct {
 	object  T
@@ -76,7 +80,12 @@ func (w *watcher[T]) sights() <-chan sight[T] {
 func (w *watcher[T]) run(ctx context.Context, from string) {
 	failures := 0
 	for ctx.Err() == nil {
+		opened := time.Now()
 		progress, err := w.stream(ctx, &from)
+		if err == nil && time.Since(opened) > longStream {
+			failures = 0
+			continue // the server ends them all in time
+		}
 		s := sight[T]{err: err}
 		switch class := apierr.Classify(err); {
 		case class == apierr.Gone:
@@ -87,7 +96,7 @@ func (w *watcher[T]) run(ctx context.Context, from string) {
 		if progress {
 			failures = 0
 		}
-		failures++ // an end is no failure, but no reason for haste either
+		failures++ // an end so soon is no failure, but no reason for haste either
 		if err != nil && !w.send(ctx, s) || s.gone || s.refused {
 			return
 		}
