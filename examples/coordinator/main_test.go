@@ -92,9 +92,9 @@ func TestElects(t *testing.T) {
 			two := coordinator(t, s, "two", tc.args...)
 			stopA := stand(t, s, "a")
 			holds(t, s, "a")
-			if !strings.Contains(one.Output(), "kubewright/example: elected a_") {
-				t.Errorf("the first instance printed\n%s", one.Output())
-			}
+			exampletest.Eventually(t, s, "the first instance to say so", func() bool {
+				return strings.Contains(one.Output(), "kubewright/example: elected a_")
+			})
 
 			if err := one.Stop(); err != nil {
 				t.Errorf("the first instance ended with %v", err)
