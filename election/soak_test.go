@@ -112,6 +112,12 @@ func newSoak(t *testing.T, seed uint64, native bool) *soak {
 		opts.Gates = map[apitest.Gate]bool{apitest.CoordinatedLeaderElection: true}
 	}
 	s := &soak{rig: newRig(t, opts), rng: rand.New(rand.NewPCG(seed, 7)), timing: Timing{}.WithDefaults()}
+	switch seed % 4 {
+	case 2:
+		s.timing = LongOutageTiming()
+	case 3:
+		s.timing = Timing{LeaseDuration: 6 * time.Second}.WithDefaults()
+	}
 	s.native = native
 	s.config = func(cfg *Config) {
 		cfg.Timing = s.timing
