@@ -100,15 +100,19 @@ func gracefulExit(w *world) []float64 {
 	return []float64{w.leaderless(begin)}
 }
 
-func betterJoins(w *world) []float64 {
-	old := w.start(&process{name: "old", version: "1.31.0"})
+// join lets a better candidate come to two others, one of which has led for a minute.
+func (w *world) join() (old, better *process, begin time.Time) {
+	old = w.start(&process{name: "old", version: "1.31.0"})
 	w.leader()
 	time.Sleep(2 * time.Second)
 	w.start(&process{name: "other", version: "1.31.0"})
 	time.Sleep(60 * time.Second)
 	w.phase()
-	begin := time.Now()
-	w.start(&process{name: "better", version: "1.30.0"})
+	return old, w.start(&process{name: "better", version: "1.30.0"}), time.Now()
+}
+
+func betterJoins(w *world) []float64 {
+	old, _, begin := w.join()
 	_, at, ok := w.next(old.name, 5*time.Minute)
 	if !ok {
 		return []float64{never, never}
@@ -118,14 +122,7 @@ func betterJoins(w *world) []float64 {
 
 // deadOnArrival: a better candidate dies as soon as the server has its record.
 func deadOnArrival(w *world) []float64 {
-	w.start(&process{name: "old", version: "1.31.0"})
-	w.leader()
-	time.Sleep(2 * time.Second)
-	w.start(&process{name: "other", version: "1.31.0"})
-	time.Sleep(60 * time.Second)
-	w.phase()
-	begin := time.Now()
-	better := w.start(&process{name: "better", version: "1.30.0"})
+	_, better, begin := w.join()
 	if !w.request(time.Minute, func(r apitest.Request) bool { return r.User.Name == better.name && r.Method != http.MethodGet }) {
 		w.t.Errorf("%s: the better candidate has no record", w.system.name)
 	}
@@ -138,13 +135,7 @@ func deadOnArrival(w *world) []float64 {
 
 // deadWhenOffered: a better candidate dies at the moment at which somebody else writes that it is to have the lease.
 func deadWhenOffered(w *world) []float64 {
-	w.start(&process{name: "old", version: "1.31.0"})
-	w.leader()
-	time.Sleep(2 * time.Second)
-	w.start(&process{name: "other", version: "1.31.0"})
-	time.Sleep(60 * time.Second)
-	w.phase()
-	better := w.start(&process{name: "better", version: "1.30.0"})
+	_, better, _ := w.join()
 	if !w.request(5*time.Minute, func(r apitest.Request) bool { return r.User.Name != better.name && offers(r.Body, better.name) }) {
 		w.t.Errorf("%s: the better candidate is not offered the lease", w.system.name)
 	}
