@@ -123,9 +123,8 @@ func TestK4PreferredCandidateDies(t *testing.T) {
 func TestK7LegacyHolder(t *testing.T) {
 	inRig(t, func(r *rig) {
 		r.put("legacy")
-		stop := false
 		go func() {
-			for !stop {
+			for range 9 * 30 {
 				time.Sleep(2 * time.Second)
 				r.edit(func(l *coordinationv1.Lease) { l.Spec.RenewTime.Time = time.Now() })
 			}
@@ -134,7 +133,6 @@ func TestK7LegacyHolder(t *testing.T) {
 			r.start(fmt.Sprint("c", i), func(cfg *Config) { cfg.Strategy = NewestVersion() })
 		}
 		r.sleep(9 * time.Minute)
-		stop = true
 		if n := r.server.Count(apitest.Match{Verb: "update,patch,create"}); n != 3 {
 			t.Errorf("%d writes in nine minutes, want a record for each of 3", n)
 		}
