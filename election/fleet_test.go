@@ -23,7 +23,7 @@ func TestBudget(t *testing.T) {
 		}
 		r.sleep(time.Minute)
 		r.server.ResetJournal()
-		const hours = 10
+		const hours = 4
 		r.sleep(hours * time.Hour)
 		count := func(verb string) int { return r.server.Count(apitest.Match{Verb: verb}) }
 		if n := count("update"); n < hours*1180 || n > hours*1235 {
