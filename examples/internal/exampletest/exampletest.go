@@ -31,7 +31,14 @@ const patience = time.Minute
 // the path of a kubeconfig file for it.
 func Kubeconfig(t *testing.T, s *apitest.Server, user apitest.User) string {
 	t.Helper()
-	server := httptest.NewServer(s.Handler(user))
+	return KubeconfigOf(t, s.Handler(user))
+}
+
+// KubeconfigOf is Kubeconfig for any handler: that of a Server and a user, behind
+// whatever a test has in between.
+func KubeconfigOf(t *testing.T, handler http.Handler) string {
+	t.Helper()
+	server := httptest.NewServer(handler)
 	t.Cleanup(func() {
 		server.CloseClientConnections()
 		server.Close()

@@ -1,0 +1,130 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+	"time"
+)
+
+// network is that of one replica.
+type network struct {
+	mu      sync.Mutex
+	down    chan struct{} // closed while it is cut
+	waiting *letter       // holds back one request
+}
+
+// letter is a request that is under way for long.
+type letter struct {
+	method  string
+	arrived chan struct{}
+	open    chan struct{}
+	answer  chan int
+}
+
+// to returns what a server looks like from inside the network.
+func (n *network) to(server http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		n.mu.Lock()
+		down, held := n.down, n.waiting
+		if held != nil && held.method == r.Method {
+			n.waiting = nil
+		} else {
+			held = nil
+		}
+		n.mu.Unlock()
+		ctx, cancel := context.WithCancel(r.Context())
+		defer cancel()
+		switch {
+		case held != nil:
+			held.carry(server, r)
+		case isClosed(down):
+			// Like packets that are dropped. The end of a connection is seen only
+			// where the body was read.
+			_, _ = io.Copy(io.Discard, r.Body)
+			<-ctx.Done()
+		default:
+			go func() {
+				select {
+				case <-down:
+					cancel()
+				case <-ctx.Done():
+				}
+			}()
+			server.ServeHTTP(w, r.WithContext(ctx))
+			if !isClosed(down) {
+				return
+			}
+		}
+		panic(http.ErrAbortHandler)
+	})
+}
+
+// carry hands the request over when the letter is opened, whatever has become of
+// who has sent it.
+func (l *letter) carry(server http.Handler, r *http.Request) {
+	content, err := io.ReadAll(r.Body)
+	if err != nil {
+		return
+	}
+	r = r.Clone(context.WithoutCancel(r.Context()))
+	r.Body = io.NopCloser(bytes.NewReader(content))
+	close(l.arrived)
+	<-l.open
+	answer := httptest.NewRecorder()
+	server.ServeHTTP(answer, r)
+	l.answer <- answer.Code
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// cut drops whatever is under way and whatever is sent from now on.
+func (n *network) cut() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	close(n.down)
+}
+
+// heal ends that. What was sent meanwhile is lost.
+func (n *network) heal() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.down = make(chan struct{})
+}
+
+// hold holds the next request of a method back, until it is released.
+func (n *network) hold(method string) *letter {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.waiting = &letter{method: method, arrived: make(chan struct{}), open: make(chan struct{}), answer: make(chan int, 1)}
+	return n.waiting
+}
+
+func (l *letter) await(t *testing.T) {
+	t.Helper()
+	select {
+	case <-l.arrived:
+	case <-time.After(time.Minute):
+		t.Fatal("the request was not sent")
+	}
+}
+
+// release delivers the request and returns the status of the answer.
+func (l *letter) release() int {
+	close(l.open)
+	return <-l.answer
+}

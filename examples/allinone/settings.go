@@ -1,0 +1,74 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+
+	"github.com/kubewright/kubewright/configcheckpoint"
+)
+
+// settings are what changes without a new command line. Both replicas have
+// them; they take effect at once, without a restart, and so without a change
+// of leadership.
+type settings struct {
+	// Pods is how many pods the node takes.
+	Pods int `json:"pods"`
+	// Devices is how many devices it offers.
+	Devices int `json:"devices"`
+}
+
+// builtin are the settings while none are assigned.
+func builtin() (settings, error) { return settings{Pods: 110, Devices: 4}, nil }
+
+// decode reads settings. A misspelt key is an error.
+func decode(data []byte) (settings, error) {
+	s, _ := builtin()
+	err := yaml.UnmarshalStrict(data, &s)
+	return s, err
+}
+
+// validate returns all that is wrong.
+func (s settings) validate() error {
+	var problems []error
+	if s.Pods < 0 || s.Pods > 10000 {
+		problems = append(problems, fmt.Errorf("pods: %d is not between 0 and 10000", s.Pods))
+	}
+	if s.Devices < 0 || s.Devices > 1000 {
+		problems = append(problems, fmt.Errorf("devices: %d is not between 0 and 1000", s.Devices))
+	}
+	return errors.Join(problems...)
+}
+
+// configCondition is the condition of the Node that says which settings run.
+const configCondition corev1.NodeConditionType = "SettingsOK"
+
+// newCheckpoint returns the controller of the settings of a replica, which has a
+// store of its own.
+func newCheckpoint(s *site, client corev1client.ConfigMapsGetter, dir, ref string, soak time.Duration) (*configcheckpoint.Controller[settings], error) {
+	namespace, rest, _ := strings.Cut(ref, "/")
+	name, key, _ := strings.Cut(rest, "/")
+	source, err := configcheckpoint.ConfigMap(client, namespace, name, key)
+	if err != nil {
+		return nil, err
+	}
+	return configcheckpoint.New(configcheckpoint.Config[settings]{
+		Dir:    dir,
+		Codec:  configcheckpoint.Codec[settings]{Decode: decode, Validate: settings.validate, Default: builtin},
+		Source: source,
+		Trial:  configcheckpoint.Trial{Soak: soak, Health: s.health},
+		Apply:  s.apply,
+		Hooks: configcheckpoint.Hooks{StatusChanged: func(status configcheckpoint.Status) {
+			s.printf("settings: %s: %s", status.Reason, status.Message)
+			s.changed()
+		}},
+	})
+}
