@@ -68,6 +68,9 @@ func (o *ownerCache) get(ctx context.Context, timeout time.Duration) (*metav1.Ow
 	if o.source == nil {
 		return nil, nil
 	}
+	if ref := o.known(); ref != nil {
+		return ref, nil
+	}
 	select {
 	case o.turn <- struct{}{}:
 		defer func() { <-o.turn }()

@@ -44,8 +44,8 @@ var pool = resourceslice.PoolID{Driver: driver, Name: node}
 // every event, and a node.
 func bubble(t *testing.T, test func(*rig)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		r := &rig{T: testlog.New(t), s: apitest.New(apitest.Options{})}
+	synctest.Test(t, func(inside *testing.T) {
+		r := &rig{T: testlog.New(inside), s: apitest.New(apitest.Options{})}
 		r.s.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}})
 		r.consumer = watchAll(r.T, r.s)
 		test(r)
@@ -53,6 +53,9 @@ func bubble(t *testing.T, test func(*rig)) {
 			r.halt()
 		}
 		r.consumer.close()
+		if t.Failed() {
+			r.Tell()
+		}
 	})
 }
 

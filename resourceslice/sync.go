@@ -268,7 +268,11 @@ func (j *job) planRemoval() (*plan, result) {
 }
 
 func (j *job) askOwner() error {
-	owner, err := j.c.owner.get(j.ctx, j.c.cfg.CallTimeout)
+	ctx := j.ctx
+	if j.isOpen() {
+		ctx = j.c.outlives // what is half published is completed when Run is to end
+	}
+	owner, err := j.c.owner.get(ctx, j.c.cfg.CallTimeout)
 	if err != nil {
 		return &ownerError{err}
 	}

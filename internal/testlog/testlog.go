@@ -45,7 +45,7 @@ func New(t *testing.T) *T {
 	l.logger = textlogger.NewLogger(config)
 	t.Cleanup(func() {
 		if t.Failed() {
-			l.tell() // something failed that went past the log
+			l.Tell() // something failed that went past the log
 		}
 	})
 	return l
@@ -69,8 +69,8 @@ func (t *T) add(line string) {
 	t.lines = append(t.lines, line)
 }
 
-// tell prints the log, once.
-func (t *T) tell() {
+// Tell prints the log, once: for a test that has failed otherwise.
+func (t *T) Tell() {
 	t.Helper()
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -89,28 +89,28 @@ func (t *T) tell() {
 // Error is testing.T.Error behind the log.
 func (t *T) Error(args ...any) {
 	t.Helper()
-	t.tell()
+	t.Tell()
 	t.T.Error(args...)
 }
 
 // Errorf is testing.T.Errorf behind the log.
 func (t *T) Errorf(format string, args ...any) {
 	t.Helper()
-	t.tell()
+	t.Tell()
 	t.T.Errorf(format, args...)
 }
 
 // Fatal is testing.T.Fatal behind the log.
 func (t *T) Fatal(args ...any) {
 	t.Helper()
-	t.tell()
+	t.Tell()
 	t.T.Fatal(args...)
 }
 
 // Fatalf is testing.T.Fatalf behind the log.
 func (t *T) Fatalf(format string, args ...any) {
 	t.Helper()
-	t.tell()
+	t.Tell()
 	t.T.Fatalf(format, args...)
 }
 
