@@ -105,10 +105,13 @@ func (o *ownWrites) writtenWithin(name string, d time.Duration) bool {
 }
 
 // apply corrects what a store has of a pool, when it was at resource version
-// seen, by the own writes that it doesn't have.
-func (o *ownWrites) apply(id PoolID, stored []*record, seen string) []*record {
+// seen, by the own writes that it doesn't have. It reads the store under its
+// own lock: an own delete that the store delivers meanwhile must not be forgotten
+// before what was read without it is corrected.
+func (o *ownWrites) apply(id PoolID, read func() (stored []*record, seen string)) []*record {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	stored, seen := read()
 	index := make(map[string]int, len(stored))
 	for i, rec := range stored {
 		index[rec.Name] = i

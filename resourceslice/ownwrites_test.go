@@ -65,7 +65,7 @@ func TestOwnWritesCorrectTheStore(t *testing.T) {
 				time.Sleep(tc.after)
 				for range 2 { // what was settled stays so
 					var got []string
-					for _, rec := range o.apply(testID, slices.Clone(tc.stored), tc.seen) {
+					for _, rec := range o.apply(testID, func() ([]*record, string) { return slices.Clone(tc.stored), tc.seen }) {
 						got = append(got, rec.Name+"/"+string(rec.UID)+"/"+rec.ResourceVersion)
 					}
 					if !slices.Equal(got, tc.want) {
@@ -96,5 +96,23 @@ func TestOwnEventsAreNoNews(t *testing.T) {
 	o.deleting(written("a", "1", "10"), false)
 	if o.knowsDeleted(written("a", "1", "10")) {
 		t.Error("a delete that did not happen is known")
+	}
+}
+
+// TestStoreIsReadUnderTheLock: a delete that was delivered between the read of
+// the store and the correction was forgotten, and the slice deleted again.
+func TestStoreIsReadUnderTheLock(t *testing.T) {
+	o := newOwnWrites()
+	rec := written("a", "1", "10")
+	o.gone(rec)
+	got := o.apply(testID, func() ([]*record, string) {
+		if o.mu.TryLock() {
+			t.Error("the watch can deliver meanwhile")
+			o.mu.Unlock()
+		}
+		return []*record{rec}, "9"
+	})
+	if len(got) != 0 {
+		t.Errorf("%s is there", got[0].Name)
 	}
 }

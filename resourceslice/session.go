@@ -318,21 +318,25 @@ func (s *session) watched() map[scope]*mirror {
 // live returns all slices of a pool that there are, and false while that isn't
 // known.
 func (s *session) live(id PoolID, cluster bool) ([]*record, bool) {
-	var all []*record
-	seen := ""
+	var mirrors []*mirror
 	scopes := s.watched()
-	for i, sc := range s.c.scopesOf(id, cluster, s.selectsByPool()) {
+	for _, sc := range s.c.scopesOf(id, cluster, s.selectsByPool()) {
 		m := scopes[sc]
 		if m == nil || !m.synced() {
 			return nil, false
 		}
-		records, at := m.slices(id)
-		all = append(all, records...)
-		if i == 0 || at == "" || newer(seen, at) {
-			seen = at // of two watches the one that is behind counts
-		}
+		mirrors = append(mirrors, m)
 	}
-	return s.c.own.apply(id, all, seen), true
+	return s.c.own.apply(id, func() (all []*record, seen string) {
+		for i, m := range mirrors {
+			records, at := m.slices(id)
+			all = append(all, records...)
+			if i == 0 || at == "" || newer(seen, at) {
+				seen = at // of two watches the one that is behind counts
+			}
+		}
+		return all, seen
+	}), true
 }
 
 // removeUnclaimed removes the pools of the node that nobody has Set.
