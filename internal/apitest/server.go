@@ -229,8 +229,9 @@ func (s *Server) roundTrip(user User, req *http.Request) (*http.Response, error)
 // until then. The timer needs no goroutine before it fires.
 func (s *Server) commitLate(c *call, f *Fault) (*http.Response, error) {
 	done := make(chan *answer, 1)
-	served := *c
-	served.ctx = context.WithoutCancel(c.ctx)
+	// Its own request: the client that gives up writes into the one it made.
+	served, request := *c, *c.r
+	served.ctx, served.r = context.WithoutCancel(c.ctx), &request
 	time.AfterFunc(f.CommitAfter, func() { done <- served.serve() })
 	select {
 	case a := <-done:

@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -42,8 +44,10 @@ type subject struct {
 	*testlog.T
 	server   *apitest.Server
 	informer cache.SharedIndexInformer
-	outcomes []error
 	wait     time.Duration // what Outcome asks for
+
+	mu   sync.Mutex
+	seen []error // by Outcome
 
 	cancel context.CancelFunc
 	done   chan struct{}
@@ -64,13 +68,22 @@ func bubble(t *testing.T, test func(*subject)) {
 			AnswerTimeout: answerTimeout,
 			Retries:       backoff.Policy{Base: time.Second, Cap: 30 * time.Second},
 			Outcome: func(_ context.Context, err error) time.Duration {
-				s.outcomes = append(s.outcomes, err)
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				s.seen = append(s.seen, err)
 				return s.wait
 			},
 		}), &corev1.Pod{}, 0, nil)
 		test(s)
 		s.stop()
 	})
+}
+
+// outcomes returns what Outcome was told.
+func (s *subject) outcomes() []error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.seen)
 }
 
 func (s *subject) put(name, node string) {
@@ -122,7 +135,7 @@ func TestDeliversWhatTheSelectorSelects(t *testing.T) {
 		s.put("three", "n2")
 		synctest.Wait()
 		s.has(2)
-		for _, err := range s.outcomes {
+		for _, err := range s.outcomes() {
 			if err != nil {
 				s.Errorf("an outcome is %v", err)
 			}
@@ -159,11 +172,11 @@ func TestHourOfErrors(t *testing.T) {
 							s.start()
 						}
 						s.server.ResetJournal()
-						before := len(s.outcomes)
+						before := len(s.outcomes())
 						s.pass(time.Hour)
 						// Of ours; client-go repeats what was throttled or reset
 						// ten times, a second apart.
-						if n := len(s.outcomes) - before; n > 400 {
+						if n := len(s.outcomes()) - before; n > 400 {
 							s.Errorf("%d tries in an hour", n)
 						}
 						if n := s.server.Count(pods); n > 3600 {
@@ -231,8 +244,8 @@ func TestEndIsNoOutcome(t *testing.T) {
 		s.start()
 		s.pass(time.Second)
 		s.stop()
-		if len(s.outcomes) > 0 {
-			s.Errorf("outcomes %v", s.outcomes)
+		if len(s.outcomes()) > 0 {
+			s.Errorf("outcomes %v", s.outcomes())
 		}
 	})
 }
@@ -244,7 +257,7 @@ func TestOutcomePaces(t *testing.T) {
 		s.server.Inject(apitest.Fault{Match: pods, Status: apitest.InternalError("broken")})
 		s.start()
 		s.pass(time.Hour)
-		if n := len(s.outcomes); n > 7 {
+		if n := len(s.outcomes()); n > 7 {
 			s.Errorf("%d requests in an hour, ten minutes apart", n)
 		}
 	})
