@@ -5,7 +5,6 @@ package podsync
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"sync/atomic"
@@ -15,7 +14,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/record"
@@ -30,6 +28,7 @@ import (
 	"sigs.k8s.io/kwok/pkg/utils/slices"
 
 	"github.com/kubewright/kubewright/podsync"
+	"github.com/kubewright/kubewright/podsync/podstatus"
 )
 
 // started counts the pods that a provider was told to start.
@@ -52,39 +51,56 @@ var peers = map[string]func(ctx context.Context, client kubernetes.Interface, no
 	}, 50),
 	"kwok":          startKwok(podfast.DefaultPodDelete),
 	"kwok-terminal": startKwok(terminateFirst, deleteTerminal),
-	bareClient:      startBareClient,
+	bareClient:      startBareClient(false),
+	watchingClient:  startBareClient(true),
 }
 
-const bareClient = "bare-client"
+const (
+	bareClient     = "bare-client"
+	watchingClient = "bare-client-watching"
+)
 
-// startBareClient lists the pods of a node, patches the status of each once, and
-// does nothing else.
-func startBareClient(ctx context.Context, client kubernetes.Interface, nodeName string) error {
-	pods, err := client.CoreV1().Pods("").List(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("spec.nodeName", nodeName).String()})
-	if err != nil {
-		return err
-	}
-	work := make(chan *corev1.Pod)
-	for range podsync.DefaultStatusWriters {
-		go func() {
-			for pod := range work {
-				patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID}, "status": running(pod)})
-				if err == nil {
-					_, err = client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
-				}
-				if err != nil {
-					fmt.Fprintln(os.Stderr, "bare client:", err)
-				}
-			}
-		}()
-	}
-	go func() {
+// startBareClient lists the pods of a node, patches the status of each once, with
+// what this library would write, and does nothing else; but to watch the pods,
+// where it is told to, as whoever runs them must.
+func startBareClient(watching bool) func(context.Context, kubernetes.Interface, string) error {
+	return func(ctx context.Context, client kubernetes.Interface, nodeName string) error {
+		selector := fields.OneTermEqualSelector("spec.nodeName", nodeName).String()
+		if watching {
+			own := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.FieldSelector = selector }))
+			own.Core().V1().Pods().Informer()
+			own.Start(ctx.Done())
+			own.WaitForCacheSync(ctx.Done())
+		}
+		pods, err := client.CoreV1().Pods("").List(ctx, metav1.ListOptions{FieldSelector: selector})
+		if err != nil {
+			return err
+		}
+		type write struct {
+			pod   *corev1.Pod
+			patch []byte
+		}
+		work := make(chan write, len(pods.Items))
 		for i := range pods.Items {
-			work <- &pods.Items[i]
+			pod := &pods.Items[i]
+			next, problems := podstatus.Next(pod, podstatus.Update{Observed: running(pod), Generation: pod.Generation, Now: time.Now()})
+			if len(problems) > 0 {
+				return problems.ToAggregate()
+			}
+			work <- write{pod, podstatus.Patch(pod, &next)}
 		}
 		close(work)
-	}()
-	return nil
+		for range podsync.DefaultStatusWriters {
+			go func() {
+				for w := range work {
+					if _, err := client.CoreV1().Pods(w.pod.Namespace).Patch(ctx, w.pod.Name, podstatus.PatchType, w.patch, metav1.PatchOptions{}, "status"); err != nil {
+						fmt.Fprintln(os.Stderr, "bare client:", err)
+					}
+				}
+			}()
+		}
+		return nil
+	}
 }
 
 func startKubewright(ctx context.Context, client kubernetes.Interface, nodeName string) error {

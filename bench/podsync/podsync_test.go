@@ -101,14 +101,14 @@ func kubeconfig(b *testing.B, url string, cert []byte) string {
 // BenchmarkRealServer runs and deletes 1,000 pods on etcd and kube-apiserver.
 // Status writes are counted from the first pod that is seen Running to the last
 // one, so neither the start of a process nor its first list is part of them. The
-// case named bare-client is the limit: a process that lists the pods, patches each
-// of them once by as many goroutines as this library's default, and does nothing
-// else.
+// cases named bare-client are the limit: a process that lists the pods, patches
+// each of them once with the status that this library writes, by as many
+// goroutines as its default, and does nothing else, or watches the pods as well.
 func BenchmarkRealServer(b *testing.B) {
 	const pods = 1000
 	cluster := harness.Start(b, harness.Options{Without: []string{harness.ControllerManager, harness.Scheduler}})
 	client := kubernetes.NewForConfigOrDie(cluster.AdminConfig())
-	for _, peer := range append([]string{bareClient, "kwok-terminal"}, order...) {
+	for _, peer := range append([]string{bareClient, watchingClient, "kwok-terminal"}, order...) {
 		b.Run(peer, func(b *testing.B) {
 			for b.Loop() {
 				node := "bench-" + peer
@@ -120,7 +120,7 @@ func BenchmarkRealServer(b *testing.B) {
 				b.ReportMetric(time.Since(begin).Seconds(), "s-to-running")
 				b.ReportMetric(seen.rate(), "status-writes/s")
 				grace := (*int64)(nil)
-				if peer == bareClient {
+				if peer == bareClient || peer == watchingClient {
 					grace = new(int64) // nobody ends its pods
 				}
 				begin = time.Now()
