@@ -269,9 +269,14 @@ func (w *podWatch) see(pod *corev1.Pod) {
 // seeDeleted checks the last state of a pod that is gone.
 func (w *podWatch) seeDeleted(pod *corev1.Pod) {
 	w.mu.Lock()
+	before := w.life[string(pod.UID)]
 	w.life[string(pod.UID)] = pod
 	w.mu.Unlock()
-	if forced := pod.Annotations[forcedAnnotation] != ""; !forced && pod.Spec.NodeName != "" && !terminal(pod) {
+	// The API server removes a pod at once that it found without a node, and does
+	// so even if the pod is bound before that is stored: then it was never marked
+	// for deletion, and no kubelet could do anything about it.
+	unmarked := before != nil && before.DeletionTimestamp == nil && len(pod.Status.ContainerStatuses) == 0
+	if forced := pod.Annotations[forcedAnnotation] != ""; !forced && !unmarked && pod.Spec.NodeName != "" && !terminal(pod) {
 		w.t.Errorf("pod %s went from the API in phase %s", pod.Name, pod.Status.Phase)
 	}
 }
