@@ -154,11 +154,6 @@ func (r *ctlRig) requests() (requests []string) {
 	return requests
 }
 
-// writes returns how often Leases and LeaseCandidates were written, by whoever.
-func (r *ctlRig) writes() int {
-	return r.server.Count(apitest.Match{Verb: "create,update,patch,delete"})
-}
-
 func (r *ctlRig) want(what string, got, want any) {
 	r.Helper()
 	if fmt.Sprint(got) != fmt.Sprint(want) {

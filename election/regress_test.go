@@ -128,7 +128,7 @@ func TestC4EveryRenewalIsSeen(t *testing.T) {
 	inRig(t, func(r *rig) {
 		frozen := time.Now()
 		a := r.new("a")
-		a.clock.step = func() time.Duration { return frozen.Sub(time.Now()) } // a wall clock that stands
+		a.clock.step = func() time.Duration { return time.Until(frozen) } // a wall clock that stands
 		a.start()
 		r.sleep(time.Second)
 		b := r.start("b")
