@@ -23,6 +23,9 @@ BENCHTIME ?= 1s
 BIN := bin
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.8.0
+# A copy of the database, http(s):// or file://, for machines that can't reach the one it knows.
+GOVULNDB ?=
 
 .PHONY: help
 help: ## Print the targets
@@ -64,10 +67,21 @@ bench: ## Benchmarks of the packages, then side by side with their peers (BENCH,
 	cd bench/election && $(GO) test -run TestCompare -v -count=1 . # elections in virtual time: a table, which can't be faster or slower
 
 .PHONY: lint
-lint: vet ## Vet and staticcheck (pinned), of every module
+lint: vet vuln ## Vet, staticcheck and govulncheck (pinned) of every module, and the list of licences
 	@mkdir -p $(BIN) && GOBIN=$(abspath $(BIN)) $(GO) install $(STATICCHECK)
 	$(abspath $(BIN))/staticcheck ./...
 	@for m in $(MODULES); do echo "staticcheck $$m"; (cd $$m && $(abspath $(BIN))/staticcheck ./...); done
+	@$(GO) run ./hack/licences $(MODULES) | diff -u DEPENDENCIES.md - || { echo "run make licences"; exit 1; }
+
+.PHONY: vuln
+vuln: ## Known vulnerabilities in what the modules call; says so where the database can't be reached
+	@mkdir -p $(BIN) && GOBIN=$(abspath $(BIN)) $(GO) install $(GOVULNCHECK)
+	@hack/vuln.sh $(abspath $(BIN))/govulncheck '$(GOVULNDB)' . $(MODULES)
+
+.PHONY: licences
+licences: ## Rewrite DEPENDENCIES.md, the modules that this is built from and their licences
+	@mkdir -p $(BIN)
+	$(GO) run ./hack/licences $(MODULES) >$(BIN)/DEPENDENCIES.md && mv $(BIN)/DEPENDENCIES.md DEPENDENCIES.md
 
 .PHONY: api
 api: ## Rewrite the golden files of the exported API

@@ -1,0 +1,42 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import "strings"
+
+// licences are told apart by words that their texts can't do without. A file
+// may hold several of them.
+var licences = []struct {
+	id    string
+	words []string
+	not   string // words that make it another one
+}{
+	{"Apache-2.0", []string{"Apache License", "Version 2.0", "TERMS AND CONDITIONS FOR USE, REPRODUCTION, AND DISTRIBUTION"}, ""},
+	{"MIT", []string{"Permission is hereby granted, free of charge, to any person obtaining a copy", "above copyright notice and this permission notice shall be included"}, ""},
+	{"BSD-3-Clause", []string{"Redistribution and use in source and binary forms", "Redistributions in binary form must reproduce", "may be used to endorse or promote products"}, ""},
+	{"BSD-2-Clause", []string{"Redistribution and use in source and binary forms", "Redistributions in binary form must reproduce"}, "may be used to endorse or promote products"},
+	{"ISC", []string{"Permission to use, copy, modify, and/or distribute this software for any purpose"}, ""},
+	{"ISC", []string{"Permission to use, copy, modify, and distribute this software for any purpose"}, ""},
+	{"MPL-2.0", []string{"Mozilla Public License Version 2.0"}, ""},
+}
+
+// classify returns the SPDX identifiers of the licences that a text holds. Lines
+// may be broken anywhere, and letters be of any case.
+func classify(text string) (ids []string) {
+	text = strings.ToLower(strings.Join(strings.Fields(text), " "))
+	has := func(words string) bool { return strings.Contains(text, strings.ToLower(words)) }
+next:
+	for _, l := range licences {
+		if l.not != "" && has(l.not) {
+			continue
+		}
+		for _, words := range l.words {
+			if !has(words) {
+				continue next
+			}
+		}
+		ids = append(ids, l.id)
+	}
+	return ids
+}

@@ -1,0 +1,142 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Licences lists the modules that the modules of this repository are built
+// from, with the licence of each, as a Markdown page on standard output. It ends
+// with an error where a licence is missing or isn't one of those that it knows:
+// somebody then has to look.
+//
+//	go run ./hack/licences examples/prometheus bench >DEPENDENCIES.md
+//
+// The arguments are the folders of the nested modules.
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+func main() {
+	if err := run(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "licences:", err)
+		os.Exit(1)
+	}
+}
+
+// module is one that something here is built from.
+type module struct {
+	path, version, folder string
+}
+
+func run(nested []string) error {
+	users := map[module][]string{}
+	note := func(user, folder string, flags ...string) error {
+		found, err := linked(folder, flags)
+		for _, m := range found {
+			users[m] = append(users[m], user)
+		}
+		return err
+	}
+	if err := note("the packages", ".", packages()...); err != nil {
+		return err
+	}
+	if err := note("tests and examples", ".", "-test", "./..."); err != nil {
+		return err
+	}
+	for _, folder := range nested {
+		if err := note("`"+folder+"`", folder, "-test", "./..."); err != nil {
+			return err
+		}
+	}
+
+	fmt.Print(header)
+	for _, m := range slices.SortedFunc(maps.Keys(users), func(a, b module) int {
+		return strings.Compare(a.path+" "+a.version, b.path+" "+b.version)
+	}) {
+		licence, err := licenceOf(m.folder)
+		if err != nil {
+			return fmt.Errorf("%s %s: %w", m.path, m.version, err)
+		}
+		// What the packages need, everything that imports them needs.
+		who := users[m]
+		if who[0] == "the packages" {
+			who = who[:1]
+		}
+		fmt.Printf("| %s | %s | %s | %s |\n", m.path, m.version, licence, strings.Join(who, ", "))
+	}
+	return nil
+}
+
+const header = `# Dependencies
+
+Every module that something in this repository is built from, and its licence;
+written by ` + "`make licences`" + `, and compared by ` + "`make lint`" + `. Those of "the packages" are what
+a program that imports all six of them links; the others stay here.
+
+The control plane of the end-to-end tests is not among them: whoever tests builds
+it, from the modules that [test/controlplane/versions](test/controlplane/versions)
+pins, and it is never passed on.
+
+| module | version | licence | for |
+|---|---|---|---|
+`
+
+// packages are the arguments that select what an embedder imports.
+func packages() []string {
+	return []string{"./lease/...", "./nodestatus/...", "./podsync/...", "./election/...", "./resourceslice/...", "./configcheckpoint/..."}
+}
+
+// linked returns the modules, but for those of this repository, that the
+// packages selected by args in a folder are built from.
+func linked(folder string, args []string) ([]module, error) {
+	format := "{{with .Module}}{{if not .Main}}{{.Path}}\t{{with .Replace}}{{.Version}}{{else}}{{.Version}}{{end}}\t{{.Dir}}{{end}}{{end}}"
+	list := exec.Command("go", append([]string{"list", "-deps", "-f", format}, args...)...)
+	list.Dir, list.Stderr = folder, os.Stderr
+	out, err := list.Output()
+	if err != nil {
+		return nil, fmt.Errorf("go list in %s: %w", folder, err)
+	}
+	seen := map[module]bool{}
+	for lines := bufio.NewScanner(bytes.NewReader(out)); lines.Scan(); {
+		if f := strings.Split(lines.Text(), "\t"); len(f) == 3 && !strings.HasPrefix(f[0], "github.com/kubewright/") {
+			seen[module{f[0], f[1], f[2]}] = true
+		}
+	}
+	return slices.Collect(maps.Keys(seen)), nil
+}
+
+// licenceOf returns the SPDX identifiers of the licences in a module's folder.
+func licenceOf(folder string) (string, error) {
+	entries, err := os.ReadDir(folder)
+	if err != nil {
+		return "", err
+	}
+	var ids []string
+	for _, entry := range entries {
+		name := strings.ToUpper(entry.Name())
+		if !entry.Type().IsRegular() || !strings.HasPrefix(name, "LICEN") && !strings.HasPrefix(name, "COPYING") {
+			continue
+		}
+		text, err := os.ReadFile(filepath.Join(folder, entry.Name()))
+		if err != nil {
+			return "", err
+		}
+		found := classify(string(text))
+		if len(found) == 0 {
+			return "", fmt.Errorf("%s holds no licence that this program knows", entry.Name())
+		}
+		ids = append(ids, found...)
+	}
+	if len(ids) == 0 {
+		return "", fmt.Errorf("no licence file")
+	}
+	slices.Sort(ids)
+	return strings.Join(slices.Compact(ids), " AND "), nil
+}
