@@ -5,9 +5,13 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -36,6 +40,34 @@ func TestFleetIsRegisteredAndRenewed(t *testing.T) {
 		t.Errorf("%d nodes are left, want all 200", n)
 	}
 	exampletest.NothingRefused(t, s)
+}
+
+func TestFleetServesProfiles(t *testing.T) {
+	s := exampletest.Server(t, "../rbac/lease.yaml", "../rbac/nodestatus.yaml", "../rbac/podsync.yaml")
+	program := exampletest.Start(t, run, "--kubeconfig", exampletest.Kubeconfig(t, s, fleetUser), "--nodes", "1", "--pprof-address", "127.0.0.1:0")
+	address := regexp.MustCompile(`http://127\.0\.0\.1:\d+/debug/pprof/`)
+	exampletest.Eventually(t, s, "the address of the profiles", func() bool { return address.MatchString(program.Output()) })
+	for _, profile := range []string{"goroutine", "heap"} {
+		resp, err := http.Get(address.FindString(program.Output()) + profile)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, err := io.Copy(io.Discard, resp.Body)
+		if err := errors.Join(err, resp.Body.Close()); err != nil || resp.StatusCode != http.StatusOK || n == 0 {
+			t.Errorf("the %s profile: %s, %d bytes, %v", profile, resp.Status, n, err)
+		}
+	}
+	if err := program.Stop(); err != nil {
+		t.Errorf("the program ended with %v", err)
+	}
+}
+
+func TestFleetRefusesAnAddressOfOthers(t *testing.T) {
+	s := exampletest.Server(t, "../rbac/lease.yaml", "../rbac/nodestatus.yaml", "../rbac/podsync.yaml")
+	program := exampletest.Start(t, run, "--kubeconfig", exampletest.Kubeconfig(t, s, fleetUser), "--nodes", "1", "--pprof-address", "192.0.2.1:1")
+	if err := program.Wait(); err == nil || !strings.HasPrefix(err.Error(), "profiles: ") {
+		t.Errorf("the program ended with %v, want that it can't serve profiles there", err)
+	}
 }
 
 func TestFleetRunsPods(t *testing.T) {
