@@ -198,7 +198,7 @@ func (c Config) withDefaults() (Config, error) {
 	if c.PendingAfter == 0 {
 		c.PendingAfter = DefaultPendingAfter
 	}
-	c.PendingAfter = max(c.PendingAfter, 0)
+	c.PendingAfter = min(max(c.PendingAfter, 0), horizon)
 	if c.Name == "" {
 		c.Name = DefaultName
 	}
@@ -216,6 +216,7 @@ func (c Config) withDefaults() (Config, error) {
 		{"Policy.OrphanDelay", &c.Policy.OrphanDelay, DefaultOrphanDelay, ms},
 	} {
 		problems = append(problems, lifecycle.DefaultDuration(d.name, d.value, d.def, d.min)...)
+		*d.value = min(*d.value, horizon)
 	}
 	problems = append(problems, lifecycle.DefaultInt("MaxCalls", &c.MaxCalls, DefaultMaxCalls, 1)...)
 	problems = append(problems, lifecycle.DefaultInt("StatusWriters", &c.StatusWriters, DefaultStatusWriters, 1)...)
@@ -228,5 +229,6 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Policy.ReleaseAfter < 0 {
 		problems = append(problems, field.Invalid(field.NewPath("Policy.ReleaseAfter"), c.Policy.ReleaseAfter.String(), "must not be negative"))
 	}
+	c.Policy.ReleaseAfter = min(c.Policy.ReleaseAfter, horizon)
 	return c, lifecycle.InvalidConfig("podsync", problems)
 }

@@ -7,19 +7,20 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"github.com/kubewright/kubewright/podsync/podstatus"
 )
 
 // desire takes a version of the object: from the informer, or the answer to a
-// write. It reports whether it was news.
+// write. It reports whether it was news. That the object is there is for the
+// informer to say: an answer may come after it was deleted.
 func (t *track) desire(r *rules, now instant, pod *corev1.Pod) bool {
 	old := t.pod
 	if older(pod, old) {
 		return false
 	}
-	t.orphan, t.removed = false, false
 	t.pod = pod
 	if old != nil && old.ResourceVersion == pod.ResourceVersion {
 		// The same version from the other source: ours goes, the cache's stays.
@@ -41,7 +42,8 @@ func (t *track) desire(r *rules, now instant, pod *corev1.Pod) bool {
 	if t.deleted {
 		t.finish(now, StopDeleted, nil, grace)
 	}
-	if old == nil || old.Generation != pod.Generation || t.deleted != wasDeleted {
+	if old == nil || old.Generation != pod.Generation || t.deleted != wasDeleted ||
+		pod.Generation == 0 && mutableChanged(&old.Spec, &pod.Spec) {
 		t.retryAt, t.failures = 0, 0 // I15: what has changed may work now
 	}
 	switch {
@@ -77,9 +79,12 @@ func (t *track) vanish(now instant) {
 
 // finish makes the pod end, or end sooner.
 func (t *track) finish(now instant, reason StopReason, failure *podstatus.Failure, grace time.Duration) {
-	grace = max(grace, minGrace)
+	grace = min(max(grace, minGrace), horizon)
 	if t.end != nil {
-		t.end.grace = min(t.end.grace, grace)
+		if grace < t.end.grace {
+			t.end.grace = grace
+			t.retryAt, t.failures = 0, 0 // I15
+		}
 		return
 	}
 	t.end = &ending{reason: reason, failure: failure, since: now, grace: grace}
@@ -91,7 +96,7 @@ func specGrace(pod *corev1.Pod) time.Duration {
 	if pod == nil || pod.Spec.TerminationGracePeriodSeconds == nil {
 		return corev1.DefaultTerminationGracePeriodSeconds * time.Second
 	}
-	return max(minGrace, time.Duration(*pod.Spec.TerminationGracePeriodSeconds)*time.Second)
+	return max(minGrace, seconds(*pod.Spec.TerminationGracePeriodSeconds))
 }
 
 // graceOf is how long whoever deletes the pod gives it.
@@ -99,7 +104,13 @@ func graceOf(pod *corev1.Pod) time.Duration {
 	if pod.DeletionGracePeriodSeconds == nil {
 		return specGrace(pod)
 	}
-	return max(minGrace, time.Duration(*pod.DeletionGracePeriodSeconds)*time.Second)
+	return max(minGrace, seconds(*pod.DeletionGracePeriodSeconds))
+}
+
+// seconds returns so many seconds. The API has no limit for a grace period, and
+// "for ever" is often spelled as the largest integer.
+func seconds(n int64) time.Duration {
+	return time.Duration(min(n, int64(horizon/time.Second))) * time.Second
 }
 
 // observe takes what the provider says of the pod. Seq is when it was said, in
@@ -141,8 +152,9 @@ func (t *track) take(r *rules, now instant, st *State) {
 	if st.Generation > 0 && !t.running {
 		// It counts until the pod is handed over; from then on we know.
 		t.accepted = st.Generation
+		t.limitAccepted()
 	}
-	if t.final || st.Status.Size() == 0 {
+	if t.final || equality.Semantic.DeepEqual(&st.Status, &corev1.PodStatus{}) {
 		return // too late, or no opinion
 	}
 	if t.lost != nil {
@@ -159,6 +171,14 @@ func (t *track) take(r *rules, now instant, st *State) {
 	t.repairs = 0
 	if t.end == nil && t.pod != nil && t.ended(r) {
 		t.finish(now, StopCompleted, nil, specGrace(t.pod))
+	}
+}
+
+// limitAccepted leaves out a generation that the pod never had: no update would be
+// newer than it.
+func (t *track) limitAccepted() {
+	if t.pod != nil {
+		t.accepted = min(t.accepted, t.pod.Generation)
 	}
 }
 
@@ -281,6 +301,7 @@ func (t *track) classify(r *rules, now instant) (lost bool) {
 			if t.accepted == 0 {
 				t.accepted = t.pod.Status.ObservedGeneration
 			}
+			t.limitAccepted()
 			if t.end == nil && t.ended(r) {
 				t.finish(now, StopCompleted, nil, specGrace(t.pod))
 			}

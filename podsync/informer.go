@@ -24,6 +24,12 @@ func (c *Controller) newInformer() cache.SharedIndexInformer {
 	pods := c.cfg.Client.Pods(metav1.NamespaceAll)
 	source := listwatch.New(listwatch.Config{
 		List: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
+			if opts.ResourceVersion == "0" {
+				// A reflector begins with any state of the past, as an API
+				// server may have it that is behind. Pods that are gone would
+				// be in it, and be started (k/k #59848).
+				opts.ResourceVersion = ""
+			}
 			return pods.List(ctx, opts)
 		},
 		Watch:         pods.Watch,

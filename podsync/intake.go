@@ -56,15 +56,18 @@ func (c *Controller) seen(obj any) {
 		return
 	}
 	t, now := c.tracks[pod.UID], c.now()
+	fresh := t == nil || t.pod == nil
+	if fresh && !c.cfg.Owns(pod) {
+		return // also if the provider holds it: see judge
+	}
 	if t == nil {
-		if !c.cfg.Owns(pod) {
-			return
-		}
 		t = c.add(RefOf(pod), now)
 		c.supersede(t, now)
 	}
-	fresh := t.pod == nil
 	t.inCache = true
+	if !older(pod, t.pod) {
+		t.orphan, t.removed = false, false
+	}
 	if !t.desire(&c.rules, now, pod) {
 		return
 	}
@@ -124,7 +127,8 @@ func (c *Controller) gone(obj any) {
 		c.touch(t)
 	}
 	if pod != nil {
-		if t := c.tracks[pod.UID]; t != nil {
+		// An orphan is not ours, or it is too new to be seen: it is verified.
+		if t := c.tracks[pod.UID]; t != nil && t.pod != nil {
 			t.desire(&c.rules, now, pod) // its last version
 			drop(t)
 		}

@@ -51,7 +51,15 @@ type fifo struct {
 
 func (q *fifo) len() int { return len(q.items) - q.head }
 
-func (q *fifo) push(t *track) { q.items = append(q.items, t) }
+func (q *fifo) push(t *track) {
+	if len(q.items) == cap(q.items) && q.head > len(q.items)/2 {
+		// Rather than grow, make room: a queue may never be empty for months.
+		n := copy(q.items, q.items[q.head:])
+		clear(q.items[n:])
+		q.items, q.head = q.items[:n], 0
+	}
+	q.items = append(q.items, t)
+}
 
 func (q *fifo) pop() *track {
 	t := q.items[q.head]

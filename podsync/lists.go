@@ -74,6 +74,9 @@ func (c *Controller) list(ctx context.Context) error {
 		hook(ProviderCall{Op: OpList, Duration: time.Since(start), Err: err})
 	}
 	if err != nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.dropEarly()
 		return err
 	}
 	prints := make([]uint64, len(states))
@@ -93,14 +96,20 @@ func (c *Controller) list(ctx context.Context) error {
 		c.absentOrNew(t, now, begin)
 	}
 	c.synced = true
+	c.dropEarly()
+	poke(c.kick)
+	return nil
+}
+
+// dropEarly drops the reports of pods that did not come in time.
+func (c *Controller) dropEarly() {
+	now := c.now()
 	for uid, e := range c.early {
 		if now-e.at > earlyFor {
 			delete(c.early, uid)
 			c.dropped(e.state.Ref, DroppedUnknown, nil)
 		}
 	}
-	poke(c.kick)
-	return nil
 }
 
 // listed takes one entry of a List that began at begin.
@@ -108,6 +117,10 @@ func (c *Controller) listed(now instant, begin uint64, st *State, print uint64) 
 	t := c.find(st.Ref)
 	if t == nil {
 		if st.UID == "" {
+			// It may be of any pod of the name: none of them is absent.
+			for t := c.names[nameOf(st.Ref)]; t != nil; t = t.next {
+				t.listNo = c.listNo
+			}
 			c.dropped(st.Ref, DroppedAmbiguous, nil)
 			return
 		}
@@ -137,7 +150,7 @@ func (c *Controller) absentOrNew(t *track, now instant, begin uint64) {
 	case t.listNo != c.listNo && t.known:
 		held := t.held
 		lost = t.absent(&c.rules, now, begin, false)
-		if lost || t.look || held != t.held {
+		if lost || t.look || held != t.held || t.forgettable() {
 			c.touch(t)
 		}
 	case !t.known && t.pod != nil && (!c.synced || t.born < begin || t.held):

@@ -180,7 +180,7 @@ func (c *Controller) settle(ctx context.Context, t *track, now instant) {
 	}
 	wake = min(wake, c.startCall(t, now, false), c.startWrite(t, now, false))
 	c.publish(ctx, t)
-	if t.forgettable() {
+	if t.forgettable() && !c.lingers(t) {
 		c.forget(ctx, t)
 		return
 	}
@@ -246,6 +246,12 @@ func (c *Controller) add(ref Ref, now instant) *track {
 	return t
 }
 
+// lingers reports whether t is an orphan that was dealt with and that the
+// provider lists all the same. Forgotten, it would be a new one.
+func (c *Controller) lingers(t *track) bool {
+	return t.end.reason == StopOrphaned && t.listNo == c.listNo
+}
+
 // forget drops everything that is known of a pod.
 func (c *Controller) forget(ctx context.Context, t *track) {
 	c.wakes.set(t, never)
@@ -266,8 +272,8 @@ func (c *Controller) forget(ctx context.Context, t *track) {
 		}
 	}
 	t.next = nil
-	c.providerErrors.Leave(&t.callErrs)
-	c.apiErrors.Leave(&t.apiErrs)
+	c.providerErrors.Retire(&t.callErrs)
+	c.apiErrors.Retire(&t.apiErrs)
 	logger := klog.FromContext(ctx).V(4)
 	ref, stage := t.ref, t.stage
 	if logger.Enabled() {

@@ -40,7 +40,7 @@ func (t *track) returned(r *rules, now instant, seq uint64, st *State, print uin
 	if c.op == OpInspect {
 		t.look = false // the next List decides
 		if errors.Is(err, ErrNotFound) {
-			return t.absent(r, now, seq, true)
+			return t.absent(r, now, c.seq, true) // what was reported since is newer
 		}
 		return false
 	}
@@ -114,7 +114,7 @@ func (t *track) stopAccepted(r *rules, now instant, c *call) {
 func (r *rules) delay(err error, failures int) time.Duration {
 	if after, ok := errors.AsType[*RetryError](err); ok {
 		if after.After > 0 {
-			return after.After
+			return min(after.After, horizon)
 		}
 		return r.retry.Base
 	}
@@ -191,9 +191,12 @@ func (t *track) settled(r *rules, now instant, c *call, resp *corev1.Pod, same b
 	if t.want != c.want {
 		return
 	}
-	if t.pod.ResourceVersion == resp.ResourceVersion && same {
+	switch {
+	case t.pod.ResourceVersion == resp.ResourceVersion && same:
 		t.stale, t.lost = false, nil
 		t.observed, t.mirrored = &t.pod.Status, true // from here on the object is its own report
+	case t.pod.ResourceVersion == resp.ResourceVersion && resp.ResourceVersion == c.pod.ResourceVersion:
+		t.stale, t.lost = false, nil // it keeps no more of it than it had: a gate of the API is off
 	}
 	t.final = t.final || c.over && podstatus.IsTerminal(resp.Status.Phase)
 }
@@ -242,8 +245,8 @@ func (t *track) letGo(now instant) {
 // conflicted takes note that the pod has been written by somebody else since
 // the version that the status was computed from.
 func (t *track) conflicted(r *rules, now instant) {
+	t.reload = !older(t.write.pod, t.pod) // else the informer has it already
 	t.write = nil
-	t.reload = true
 	if t.writeFailures > 0 {
 		// To lose a race is no outage: the next one may be won.
 		t.writeAt = now + min(r.retry.Delay(int(t.writeFailures)), 4*r.retry.Base)
@@ -253,6 +256,7 @@ func (t *track) conflicted(r *rules, now instant) {
 
 // read takes what the API has, nil if the instance does not exist.
 func (t *track) read(r *rules, now instant, pod *corev1.Pod) {
+	base := t.write.pod
 	t.write = nil
 	t.reload = false
 	switch {
@@ -260,6 +264,10 @@ func (t *track) read(r *rules, now instant, pod *corev1.Pod) {
 		t.goneAt = 0
 		t.desire(r, now, pod)
 		t.stale = true
+		if pod.ResourceVersion == base.ResourceVersion {
+			// Nobody has been faster: it is refused for another reason.
+			t.writeAt = now + r.retry.Delay(int(t.writeFailures))
+		}
 	case t.goneAt == 0:
 		t.goneAt = now
 	default:

@@ -41,6 +41,18 @@ func TestAPIResults(t *testing.T) {
 		}
 		return s
 	}
+	none := func(*corev1.Pod) *corev1.Pod { return nil }
+	same := func(pod *corev1.Pod) *corev1.Pod { return pod.DeepCopy() }
+	newer := func(pod *corev1.Pod) *corev1.Pod {
+		pod = pod.DeepCopy()
+		pod.ResourceVersion = "50"
+		return pod
+	}
+	read := func(s *scene, has func(*corev1.Pod) *corev1.Pod) *scene {
+		s.writing(tick, OpGet)
+		s.read(s.r, tick, has(s.pod))
+		return s
+	}
 	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "a", errFailed)
 	for _, tc := range []struct {
 		name  string
@@ -87,10 +99,12 @@ func TestAPIResults(t *testing.T) {
 		{name: "final 200", scene: answer(stopped(), true, phase(corev1.PodFailed)), write: OpDelete, final: true},
 		{name: "404: wait for the watch", scene: reported().with(func(s *scene) { s.writing(tick, OpPatch); s.missing(tick) }), at: goneAfter - 1},
 		{name: "404: ask", scene: reported().with(func(s *scene) { s.writing(tick, OpPatch); s.missing(tick) }), at: goneAfter, write: OpGet},
-		{name: "404, and it is there", scene: reported().with(func(s *scene) { s.writing(tick, OpPatch); s.missing(tick); s.read(s.r, tick, s.pod) }), write: OpPatch},
-		{name: "404 twice: removed", scene: reported().with(func(s *scene) { s.writing(tick, OpPatch); s.missing(tick); s.read(s.r, tick, nil) }), at: time.Hour},
+		{name: "404, and it is there", scene: read(reported().with(func(s *scene) { s.writing(tick, OpPatch); s.missing(tick) }), same), write: OpPatch},
+		{name: "404 twice: removed", scene: read(reported().with(func(s *scene) { s.writing(tick, OpPatch); s.missing(tick) }), none), at: time.Hour},
 		{name: "409: read", scene: reported().with(func(s *scene) { s.writing(tick, OpPatch); s.conflicted(s.r, tick) }), write: OpGet},
-		{name: "409: read, and again", scene: reported().with(func(s *scene) { s.writing(tick, OpPatch); s.conflicted(s.r, tick); s.read(s.r, tick, s.pod) }), write: OpPatch},
+		{name: "409: read, and again", scene: read(reported().with(func(s *scene) { s.writing(tick, OpPatch); s.conflicted(s.r, tick) }), newer), write: OpPatch},
+		{name: "409: read, and nobody was faster", scene: read(reported().with(func(s *scene) { s.writing(tick, OpPatch); s.conflicted(s.r, tick) }), same)},
+		{name: "409: read, and again later", scene: read(reported().with(func(s *scene) { s.writing(tick, OpPatch); s.conflicted(s.r, tick) }), same), at: time.Second, write: OpPatch},
 		{name: "409 again and again: seldom", scene: reported().with(func(s *scene) {
 			for range 9 {
 				s.writing(tick, OpPatch)

@@ -65,11 +65,10 @@ func (t *track) advance(r *rules, now instant) (expired bool, wake instant) {
 		t.released = true // I20: whoever holds the finalizers ends it
 	}
 	if limit := t.pod.Spec.ActiveDeadlineSeconds; limit != nil && t.end == nil && !r.policy.IgnoreDeadline {
-		start := t.since
-		if t.pod.Status.StartTime != nil {
-			start = r.at(t.pod.Status.StartTime.Time)
+		at := t.since + seconds(*limit)
+		if start := t.pod.Status.StartTime; start != nil {
+			at = r.at(start.Add(seconds(*limit)))
 		}
-		at := start + time.Duration(*limit)*time.Second
 		if now < at {
 			wake = at
 		} else {
@@ -181,8 +180,9 @@ func (t *track) changed() bool {
 	if t.pod.Generation > 0 {
 		return t.pod.Generation > t.accepted
 	}
-	// API servers before 1.34 keep no generation: compare what can change.
-	return t.acked != nil && t.acked != t.pod && mutableChanged(&t.acked.Spec, &t.pod.Spec)
+	// API servers before 1.34 keep no generation: compare what can change. What
+	// a pod that was adopted runs with nobody knows.
+	return t.acked == nil || t.acked != t.pod && mutableChanged(&t.acked.Spec, &t.pod.Spec)
 }
 
 // mutableChanged compares the fields of a spec that the API lets change.
@@ -264,7 +264,7 @@ func (t *track) mergeUntil(r *rules) instant {
 		return t.end.since + r.pendingAfter
 	case !t.running:
 		return t.since + r.pendingAfter
-	case t.pod.Status.StartTime == nil && podstatus.Phase(&t.pod.Spec, t.observed) == corev1.PodPending:
+	case t.pod.Status.StartTime == nil && (t.observed == nil || podstatus.Phase(&t.pod.Spec, t.observed) == corev1.PodPending):
 		return t.since + r.pendingAfter
 	}
 	return 0

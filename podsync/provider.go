@@ -32,8 +32,9 @@ func (r Ref) String() string { return r.Namespace + "/" + r.Name + "(" + string(
 type State struct {
 	// Ref says which pod. A provider whose backend can't store the UID may
 	// leave it empty: the State is then taken to be that of the pod with the
-	// same namespace and name if exactly one is known, and is dropped
-	// otherwise. An instance without a UID is never removed as an orphan.
+	// same namespace and name if exactly one is known. Otherwise it is dropped,
+	// and in a List says no more than that none of them is missing. An instance
+	// without a UID is never removed as an orphan.
 	Ref
 	// Stopped says that nothing of the pod runs, and nothing will. Status is
 	// final then. It is a promise: the name may be used by another pod, and
@@ -55,9 +56,10 @@ type State struct {
 // and is called alongside the others). For different pods they are called at the
 // same time, up to [Config.MaxCalls].
 //
-// The context of a call ends when Run is told to return, and that of Start and
-// Update also when the pod must be stopped: a call that waits should return
-// then, and Stop follows once it has. Calls have no deadline of their own,
+// The context of a call ends when Run is told to return, that of Start and
+// Update also when the pod must be stopped, and that of Stop when its grace
+// period has become shorter: a call that waits should return then, and Stop
+// follows once it has. Calls have no deadline of their own,
 // since pulling an image may take an hour; one that never returns blocks its
 // own pod only.
 //
@@ -76,7 +78,9 @@ type Provider interface {
 	// List returns every pod that the provider holds, including stopped ones
 	// that it has not forgotten. An error means that nothing is known: it is
 	// never taken for an empty list, and a provider must not return an empty
-	// or partial list because its backend did not answer.
+	// or partial list because its backend did not answer. Nor must it return
+	// pods of nodes that others serve: the credentials of a node can't tell
+	// them from pods that are gone, and those are stopped.
 	List(ctx context.Context) ([]State, error)
 }
 

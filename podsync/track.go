@@ -20,6 +20,11 @@ type instant = time.Duration
 // never is later than every instant.
 const never instant = 1<<63 - 1
 
+// horizon is the longest time that is reckoned with, 73 years: the sum of an
+// instant and two of them is no less than each, which the largest durations that
+// are asked for would not give.
+const horizon time.Duration = 1 << 61
+
 // rules are what decisions depend on besides the pod.
 type rules struct {
 	policy       Policy

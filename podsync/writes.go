@@ -25,7 +25,7 @@ import (
 // is a place. It returns when to look again.
 func (c *Controller) startWrite(t *track, now instant, waited bool) (wake instant) {
 	s, urgent := t.nextWrite(&c.rules, now)
-	if s.op == "" || c.draining && (!t.over() || s.op == OpGet || c.apiCtx.Err() != nil) {
+	if s.op == "" || c.draining && (!t.over() || t.goneAt > 0 || c.apiCtx.Err() != nil) {
 		return s.wake
 	}
 	q := queueWrite
@@ -179,14 +179,18 @@ func (c *Controller) delete(ctx context.Context, t *track, call *call) {
 		Preconditions:      &metav1.Preconditions{UID: &t.ref.UID},
 	})
 	klog.FromContext(ctx).V(4).Info("Deleted pod", "pod", klog.KRef(t.ref.Namespace, t.ref.Name), "podUID", t.ref.UID, "err", err)
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+	gone := apierrors.IsNotFound(err) || apierrors.IsConflict(err)
+	if gone {
 		err = nil // it, or this instance of it, is gone already
 	}
 	c.written(t, call, err, func(now instant) {
-		if err == nil {
-			t.letGo(now)
-		} else {
+		if err != nil {
 			t.failed(&c.rules, now, err)
+			return
+		}
+		t.letGo(now)
+		if gone {
+			t.missing(now)
 		}
 	})
 }
@@ -242,7 +246,7 @@ func (c *Controller) written(t *track, call *call, err error, apply func(now ins
 	switch {
 	case err == nil:
 		c.apiErrors.OK(ctx, &t.apiErrs, "Writing to pods works again")
-	case ctx.Err() == nil && !isInstanceGone(err):
+	case ctx.Err() == nil && !isInstanceGone(err) && apierr.Classify(err) != apierr.Canceled:
 		c.apiErrors.Fail(ctx, c.cfg.ErrorHandler, &t.apiErrs, err, "Writing to a pod failed",
 			"op", call.op, "pod", klog.KRef(t.ref.Namespace, t.ref.Name), "podUID", t.ref.UID)
 	}

@@ -1,0 +1,140 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podsync_test
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kubewright/kubewright/internal/apitest"
+	"github.com/kubewright/kubewright/podsync/podsynctest"
+)
+
+// Defects that this package has had itself: of what an API server and its
+// cache may say, and when.
+
+// A pod of another node that the provider lists, and that was left alone at
+// first, was run from the first change of it on.
+func TestForeignPodStaysForeignWhenItChanges(t *testing.T) {
+	bubble(t, podsynctest.Options{}, func(w *world) {
+		w.cfg.Informer = w.informer("", nil)
+		w.cfg.NodeName = node
+		w.server.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n2"}})
+		w.backend.Plant(w.bind(newPod("a", func(p *corev1.Pod) { p.Spec.NodeName = "n2" })))
+		w.run()
+		for range 10 {
+			pass(time.Minute)
+			apitest.Edit(w.server, "default", "a", func(p *corev1.Pod) { p.Labels = map[string]string{"at": time.Now().String()} })
+		}
+		apitest.Delete[*corev1.Pod](w.server, "default", "a")
+		pass(time.Second)
+		w.expectCalls() // it is an orphan now, and is to be verified first
+		w.expectRequests(0, 0, 0)
+	})
+}
+
+// A DELETE that was answered with "no such pod" was repeated for as long as the
+// watch lagged.
+func TestNothingFollowsADeletionOfNothing(t *testing.T) {
+	bubble(t, podsynctest.Options{StopTime: 2 * time.Second}, func(w *world) {
+		w.run()
+		w.bind(newPod("a"))
+		pass(time.Minute)
+		w.server.ResetJournal()
+		w.kubectlDelete("a", -1)
+		fresh := w.server.LagWatches(watches, 24*time.Hour)
+		pass(10 * time.Hour)
+		// The DELETE that counts, one more because the pod is still there, and
+		// the question whether it is.
+		w.expectRequests(1, 2, 1)
+		fresh()
+		pass(25 * time.Hour)
+		if n := w.c.Kept(); n != 0 {
+			t.Errorf("%d entries are kept", n)
+		}
+	})
+}
+
+// A conflict that has nothing to do with a newer version, but with a webhook
+// for example, was met again every few seconds.
+func TestConflictWithNobodyIsSeldom(t *testing.T) {
+	bubble(t, podsynctest.Options{}, func(w *world) {
+		w.run()
+		w.server.Inject(apitest.Fault{Match: patches, Status: apitest.StatusError(http.StatusConflict, metav1.StatusReasonConflict, "by a webhook")})
+		w.bind(newPod("a"))
+		pass(time.Hour)
+		if p, g := w.server.Count(patches), w.server.Count(gets); p > 40 || g > 40 {
+			t.Errorf("%d PATCH and %d GET in an hour", p, g)
+		}
+	})
+}
+
+// The exit code of a pod that ended while the process was told to end was lost,
+// if somebody else had written the pod meanwhile.
+func TestConflictDuringShutdown(t *testing.T) {
+	bubble(t, podsynctest.Options{}, func(w *world) {
+		w.run()
+		pod := w.bind(newPod("a", restart(corev1.RestartPolicyNever)))
+		pass(time.Second)
+		w.server.LagWatches(watches, time.Hour)
+		apitest.Edit(w.server, "default", "a", func(p *corev1.Pod) { p.Labels = map[string]string{"a": "b"} })
+		w.server.Inject(apitest.Fault{Match: patches, Latency: time.Second})
+		w.backend.Finish(pod.UID, 0)
+		pass(500 * time.Millisecond)
+		begin := time.Now()
+		w.stop()
+		if took := time.Since(begin); took > 3*time.Second {
+			t.Errorf("Run took %v to return", took)
+		}
+		w.expectPhase("a", corev1.PodSucceeded)
+	})
+}
+
+// Writes that shutdown cuts short were reported as errors.
+func TestShutdownIsNoError(t *testing.T) {
+	bubble(t, podsynctest.Options{}, func(w *world) {
+		var mu sync.Mutex
+		var told []string
+		w.cfg.ErrorHandler = func(_ context.Context, err error, msg string) {
+			mu.Lock()
+			defer mu.Unlock()
+			told = append(told, msg+": "+err.Error())
+		}
+		w.run()
+		w.server.Inject(apitest.Fault{Match: patches, Latency: 5 * time.Second})
+		w.bind(newPod("a"))
+		pass(time.Second)
+		w.stop()
+		if len(told) > 0 {
+			t.Errorf("told %q", told)
+		}
+	})
+}
+
+// The list with which a process begins may have been that of an API server
+// that is behind: it shows pods that are gone for long, and they were started
+// (k/k #59848).
+func TestFirstListIsNotOld(t *testing.T) {
+	bubble(t, podsynctest.Options{}, func(w *world) {
+		w.server = apitest.New(apitest.Options{RefuseWatchList: true})
+		w.server.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}})
+		w.run()
+		lists := w.server.Requests(apitest.Match{Verb: "list", Resource: "pods"})
+		if len(lists) == 0 {
+			t.Fatal("no list")
+		}
+		for _, r := range lists {
+			if strings.Contains(r.Query, "resourceVersion=0") {
+				t.Errorf("%s may be answered from any state of the past", r.Query)
+			}
+		}
+	})
+}

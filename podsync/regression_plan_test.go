@@ -1,0 +1,127 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podsync
+
+import (
+	"context"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/kubewright/kubewright/internal/report"
+)
+
+// Defects that this package has had itself, where they are seen without
+// goroutines and clocks.
+
+// A pod that was gone, as the cache knew by a list, came back with the late
+// answer to a write.
+func TestLateAnswerDoesNotRevive(t *testing.T) {
+	s := running().says(exited(1, false))
+	c := s.writing(tick, OpPatch)
+	s.inCache = false
+	s.vanish(tick)
+	resp := s.pod.DeepCopy()
+	resp.ResourceVersion = "40"
+	s.settled(s.r, tick, c, resp, true)
+	if !s.removed {
+		t.Error("the answer to a PATCH")
+	}
+	s.writing(tick, OpGet)
+	resp = resp.DeepCopy()
+	resp.ResourceVersion = "50"
+	s.read(s.r, tick, resp)
+	if !s.removed {
+		t.Error("the answer to a GET")
+	}
+}
+
+// A part of a status that the API server drops was sent again for ever.
+func TestWhatTheServerDropsIsSentOnce(t *testing.T) {
+	s := running().says(runs())
+	for n := range 2 {
+		if got, _ := s.nextWrite(s.r, tick); got.op != OpPatch {
+			t.Fatalf("write %d is %q, want PATCH", n+1, got.op)
+		}
+		c := s.writing(tick, OpPatch)
+		resp := s.pod.DeepCopy()
+		resp.ResourceVersion = "40" // of the first one; the second one changes nothing
+		s.settled(s.r, tick, c, resp, false)
+	}
+	if got, _ := s.nextWrite(s.r, tick+s.r.retry.Cap); got.op != "" {
+		t.Errorf("write 3 is %q", got.op)
+	}
+	s.now(func(p *corev1.Pod) { p.ResourceVersion = "50" })
+	if got, _ := s.nextWrite(s.r, tick+s.r.retry.Cap); got.op != OpPatch {
+		t.Errorf("after somebody else's write: %q, want PATCH", got.op)
+	}
+}
+
+// Without generations the changes of a pod that was adopted went unnoticed,
+// those while the process was down too.
+func TestUpdatesOfAdoptedPodsWithoutGeneration(t *testing.T) {
+	zero := func(p *corev1.Pod) { p.Generation = 0 }
+	s := adopted(runs(), ran, zero)
+	if got := s.nextCall(s.r, tick, true); got.op != OpUpdate {
+		t.Errorf("after the adoption: %q, want Update", got.op)
+	}
+	s.calls(OpUpdate, 0, runs())
+	if s.changed() {
+		t.Error("changed at once")
+	}
+	if s.now(func(p *corev1.Pod) { p.Spec.Containers[0].Image = "other" }); !s.changed() {
+		t.Error("a new image does not count as a change")
+	}
+}
+
+// Nor did they end a backoff.
+func TestBackoffEndsWithoutGeneration(t *testing.T) {
+	s := fresh(func(p *corev1.Pod) { p.Generation = 0 }).calls(OpStart, 0, errFailed)
+	if s.now(func(p *corev1.Pod) { p.Labels = map[string]string{"a": "b"} }); s.retryAt == 0 {
+		t.Error("a label ends it")
+	}
+	if s.now(func(p *corev1.Pod) { p.Spec.Containers[0].Image, p.ResourceVersion = "other", "30" }); s.retryAt != 0 {
+		t.Error("a new image does not end it")
+	}
+}
+
+// A queue that was never empty kept the place of everybody who had been in it.
+func TestQueueThatIsNeverEmpty(t *testing.T) {
+	var q fifo
+	var tracks [3]track
+	for i := range 100_000 {
+		q.push(&tracks[i%3])
+		if i >= 10 && q.pop() != &tracks[(i-10)%3] {
+			t.Fatal("out of order")
+		}
+	}
+	if n := cap(q.items); n > 100 {
+		t.Errorf("ten wait in %d places", n)
+	}
+}
+
+// The failure of a request that ended just after its pod was forgotten never
+// ended: no outage after it was told of.
+func TestFailureOfAForgottenPod(t *testing.T) {
+	ctx := klog.NewContext(t.Context(), klog.Logger{})
+	told := 0
+	handler := func(context.Context, error, string) { told++ }
+	for name, of := range map[string]func(*Controller, *track) (*report.Group, *report.Member){
+		"provider": func(c *Controller, t *track) (*report.Group, *report.Member) { return &c.providerErrors, &t.callErrs },
+		"API":      func(c *Controller, t *track) (*report.Group, *report.Member) { return &c.apiErrors, &t.apiErrs },
+	} {
+		var c Controller
+		var forgotten track
+		c.forget(ctx, &forgotten)
+		group, late := of(&c, &forgotten)
+		group.Fail(ctx, handler, late, errFailed, "late")
+		told = 0
+		var next report.Member
+		group.Fail(ctx, handler, &next, errFailed, "the next outage")
+		if told != 1 {
+			t.Errorf("%s: the next outage was told of %d times", name, told)
+		}
+	}
+}

@@ -1,0 +1,315 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podsync_test
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubewright/kubewright/internal/apitest"
+	"github.com/kubewright/kubewright/podsync"
+	"github.com/kubewright/kubewright/podsync/podsynctest"
+)
+
+// Defects that this package has had itself: of what a provider may say, and
+// when. Those of the other side are in regression_api_test.go.
+
+// A bending provider changes what another one says.
+type bending struct {
+	podsync.Provider
+	stop func(*podsync.State)
+	list func([]podsync.State) []podsync.State
+}
+
+func (p bending) Stop(ctx context.Context, ref podsync.Ref, opts podsync.StopOptions) (podsync.State, error) {
+	st, err := p.Provider.Stop(ctx, ref, opts)
+	if p.stop != nil {
+		p.stop(&st)
+	}
+	return st, err
+}
+
+func (p bending) List(ctx context.Context) ([]podsync.State, error) {
+	states, err := p.Provider.List(ctx)
+	if p.list != nil {
+		states = p.list(states)
+	}
+	return states, err
+}
+
+// anonymous hides the UIDs.
+func anonymous(states []podsync.State) []podsync.State {
+	for i := range states {
+		states[i].UID = ""
+	}
+	return states
+}
+
+// A Stop that says no more than that the pod has stopped took away the exit
+// codes that had just been reported.
+func TestStateWithoutStatusKeepsTheLastReport(t *testing.T) {
+	bubble(t, podsynctest.Options{Forgets: true}, func(w *world) {
+		w.wrap = func(p *podsynctest.Provider) podsync.Provider {
+			return bending{Provider: p, stop: func(st *podsync.State) { st.Status = corev1.PodStatus{} }}
+		}
+		w.run()
+		pod := w.bind(newPod("a", restart(corev1.RestartPolicyNever)))
+		pass(time.Second)
+		w.backend.Exit(pod.UID, 0)
+		w.c.Report(w.backend.Held()[0])
+		synctest.Wait()
+		got := w.expectPhase("a", corev1.PodSucceeded)
+		if end := got.Status.ContainerStatuses[0].State.Terminated; end == nil || end.Reason != "Completed" {
+			t.Errorf("its container: %+v", got.Status.ContainerStatuses[0].State)
+		}
+	})
+}
+
+// Who has shortened the grace period of a pod whose Stop fails waited for the
+// backoff.
+func TestShorterGraceEndsBackoff(t *testing.T) {
+	bubble(t, podsynctest.Options{}, func(w *world) {
+		w.run()
+		w.bind(newPod("a"))
+		w.backend.Inject(podsynctest.Fault{Op: podsync.OpStop, Err: podsync.RetryAfter(errDown, time.Hour), Times: 1})
+		w.kubectlDelete("a", 300)
+		pass(time.Second)
+		w.kubectlDelete("a", 5)
+		w.expectGone("a")
+	})
+}
+
+// Times that are meant to be for ever have an end in a time.Duration: they came
+// out negative, and the pod was killed at once, or called for without a pause.
+func TestTimesBeyondADuration(t *testing.T) {
+	for _, seconds := range []int64{10_000_000_000, math.MaxInt64 / 2} {
+		t.Run(fmt.Sprint("grace of ", seconds, " s"), func(t *testing.T) {
+			bubble(t, podsynctest.Options{StopTime: time.Hour}, func(w *world) {
+				w.run()
+				w.bind(newPod("a", func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = &seconds }))
+				w.server.ResetJournal()
+				apitest.Edit(w.server, "default", "a", func(p *corev1.Pod) {
+					p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &metav1.Time{Time: time.Now().Add(time.Hour)}, &seconds
+				})
+				pass(59 * time.Minute)
+				calls := w.backend.Calls(podsync.OpStop)
+				if len(calls) != 1 || calls[0].Grace < 50*365*24*time.Hour {
+					t.Fatalf("calls of Stop: %+v", calls)
+				}
+				pass(2 * time.Minute)
+				w.expectGone("a")
+			})
+		})
+	}
+	t.Run("delay of a provider", func(t *testing.T) {
+		bubble(t, podsynctest.Options{}, func(w *world) {
+			w.run()
+			w.backend.Inject(podsynctest.Fault{Op: podsync.OpStart, Err: podsync.RetryAfter(errDown, math.MaxInt64), Times: 50})
+			w.bind(newPod("a"))
+			pass(24 * time.Hour)
+			w.expectCalls("start a")
+		})
+	})
+	t.Run("Relist", func(t *testing.T) {
+		bubble(t, podsynctest.Options{StopTime: time.Hour}, func(w *world) {
+			var lists atomic.Int32
+			w.cfg.Relist, w.cfg.PendingAfter, w.cfg.Policy.ReleaseAfter = math.MaxInt64, math.MaxInt64, math.MaxInt64
+			w.wrap = func(p *podsynctest.Provider) podsync.Provider {
+				return bending{Provider: p, list: func(s []podsync.State) []podsync.State {
+					if lists.Add(1) > 50 {
+						time.Sleep(time.Hour) // or the test would not end
+					}
+					return s
+				}}
+			}
+			w.run()
+			w.bind(newPod("a"))
+			w.kubectlDelete("a", 3000)
+			pass(2 * time.Hour)
+			if n := lists.Load(); n != 1 {
+				t.Errorf("%d calls of List", n)
+			}
+			if n := len(w.backend.Calls(podsync.OpStop)); n != 2 { // and once after the grace period
+				t.Errorf("%d calls of Stop", n)
+			}
+		})
+	})
+	t.Run("startTime", func(t *testing.T) {
+		bubble(t, podsynctest.Options{}, func(w *world) {
+			w.run()
+			w.bind(newPod("a", func(p *corev1.Pod) {
+				p.Spec.ActiveDeadlineSeconds = new(int64(math.MaxInt32))
+				p.Status.StartTime = &metav1.Time{Time: time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)}
+			}))
+			pass(time.Minute)
+			w.expectPhase("a", corev1.PodRunning)
+		})
+	})
+}
+
+// A generation that the pod never had was written as observed, and no update
+// was handed over any more.
+func TestGenerationOfTheFuture(t *testing.T) {
+	bubble(t, podsynctest.Options{}, func(w *world) {
+		w.wrap = func(p *podsynctest.Provider) podsync.Provider {
+			return struct {
+				bending
+				podsync.Updater
+			}{bending{Provider: p, list: func(states []podsync.State) []podsync.State {
+				for i := range states {
+					states[i].Generation = 99
+				}
+				return states
+			}}, p}
+		}
+		pod := w.bind(newPod("a"))
+		w.backend.Plant(pod)
+		w.run()
+		pass(time.Minute)
+		if got := w.expectPhase("a", corev1.PodRunning); got.Status.ObservedGeneration != got.Generation {
+			t.Errorf("I10: it has observed %d of %d", got.Status.ObservedGeneration, got.Generation)
+		}
+		apitest.Edit(w.server, "default", "a", func(p *corev1.Pod) { p.Spec.Containers[0].Image = "registry.example/app:2" })
+		pass(time.Second)
+		w.expectCalls("update a")
+	})
+}
+
+// An Inspector's answer is as old as the question: what was reported meanwhile
+// is newer, and the pod was killed in spite of it.
+func TestReportDuringInspectIsNewer(t *testing.T) {
+	bubble(t, podsynctest.Options{}, func(w *world) {
+		var hidden atomic.Bool
+		asked, answer := make(chan struct{}), make(chan struct{})
+		w.wrap = func(p *podsynctest.Provider) podsync.Provider {
+			return struct {
+				bending
+				podsync.Inspector
+			}{bending{Provider: p, list: func(states []podsync.State) []podsync.State {
+				if hidden.Load() {
+					return nil
+				}
+				return states
+			}}, inspectorFunc(func(context.Context, podsync.Ref) (podsync.State, error) {
+				close(asked)
+				<-answer
+				return podsync.State{}, podsync.ErrNotFound
+			})}
+		}
+		w.run()
+		pod := w.bind(newPod("a", restart(corev1.RestartPolicyNever)))
+		hidden.Store(true) // as while its backend starts
+		<-asked
+		hidden.Store(false)
+		w.c.Report(w.backend.Held()[0])
+		close(answer)
+		pass(time.Minute)
+		w.expectPhase("a", corev1.PodRunning)
+		if !w.backend.Running(pod.UID) {
+			t.Error("it was stopped")
+		}
+	})
+}
+
+type inspectorFunc func(context.Context, podsync.Ref) (podsync.State, error)
+
+func (f inspectorFunc) Inspect(ctx context.Context, ref podsync.Ref) (podsync.State, error) {
+	return f(ctx, ref)
+}
+
+// Of a backend that keeps no UIDs a List had an instance of the name, and since
+// two pods had the name it was taken for neither's: the old pod counted as
+// stopped, and the new one started beside it.
+func TestAmbiguousNameIsNotAbsence(t *testing.T) {
+	bubble(t, podsynctest.Options{StopTime: time.Hour, Forgets: true}, func(w *world) {
+		w.cfg.Relist = 100 * time.Millisecond
+		w.wrap = func(p *podsynctest.Provider) podsync.Provider { return bending{Provider: p, list: anonymous} }
+		w.run()
+		old := w.bind(newPod("a"))
+		pass(time.Second)
+		w.kubectlDelete("a", 0)
+		next := w.bind(newPod("a"))
+		pass(900 * time.Millisecond)
+		if !w.backend.Running(old.UID) || w.backend.Running(next.UID) {
+			t.Errorf("the old one runs: %v, the new one: %v", w.backend.Running(old.UID), w.backend.Running(next.UID))
+		}
+		pass(time.Second)
+		if w.backend.Running(old.UID) || !w.backend.Running(next.UID) {
+			t.Errorf("the old one runs: %v, the new one: %v", w.backend.Running(old.UID), w.backend.Running(next.UID))
+		}
+	})
+}
+
+// And as long as the old one could not be released, the new one was lost again
+// and again.
+func TestAmbiguousNameIsNotLost(t *testing.T) {
+	bubble(t, podsynctest.Options{}, func(w *world) {
+		w.wrap = func(p *podsynctest.Provider) podsync.Provider {
+			return struct {
+				bending
+				podsync.Releaser
+			}{bending{Provider: p, list: anonymous}, p}
+		}
+		w.run()
+		w.backend.Inject(podsynctest.Fault{Op: podsync.OpRelease, Err: errDown})
+		w.bind(newPod("a"))
+		pass(time.Second)
+		w.kubectlDelete("a", 0)
+		w.bind(newPod("a"))
+		pass(time.Minute)
+		w.backend.ResetCalls()
+		pass(time.Hour)
+		if got := w.expectPhase("a", corev1.PodRunning); got.Status.ContainerStatuses[0].RestartCount != 0 {
+			t.Errorf("it was restarted: %+v", got.Status.ContainerStatuses[0])
+		}
+		if n := len(w.backend.Calls(podsync.OpStart)); n > 0 {
+			t.Errorf("%d calls of Start", n)
+		}
+	})
+}
+
+// A provider that is no Releaser and lists what it has run for ever had each
+// pod stopped as an orphan, over and over.
+func TestStoppedPodsThatStayListedCostNothing(t *testing.T) {
+	bubble(t, podsynctest.Options{}, func(w *world) {
+		w.wrap = simple
+		w.run()
+		w.bind(newPod("a"))
+		w.kubectlDelete("a", -1)
+		pass(10 * time.Minute)
+		w.expectGone("a")
+		w.server.ResetJournal()
+		w.backend.ResetCalls()
+		pass(24 * time.Hour)
+		w.expectCalls()
+		w.expectRequests(0, 0, 0)
+		if n := w.known(); n > 1 {
+			t.Errorf("%d pods known", n)
+		}
+	})
+}
+
+// Reports of pods that never come were kept for as long as List failed.
+func TestEarlyReportsGoWithoutAList(t *testing.T) {
+	bubble(t, podsynctest.Options{}, func(w *world) {
+		w.run()
+		w.backend.Inject(podsynctest.Fault{Op: podsync.OpList, Err: errDown})
+		for i := range 100 {
+			w.c.Report(stateOf(podsync.Ref{UID: types.UID(fmt.Sprint(i)), Name: "nobody"}, ""))
+		}
+		pass(time.Hour)
+		if n := w.c.Kept(); n != 0 {
+			t.Errorf("%d entries are kept", n)
+		}
+	})
+}
