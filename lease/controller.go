@@ -56,7 +56,8 @@ type Controller struct {
 type node struct {
 	mu sync.Mutex
 	state
-	leaving bool // removed, and to be released first; under Controller.mu
+	leaving bool  // removed, and to be released first; under Controller.mu
+	told    Phase // the last one that the hook was told
 
 	renewing report.Member
 	asking   report.Member
@@ -87,6 +88,7 @@ func New(cfg Config) (*Controller, error) {
 		MinGap:      triggerGap,
 		StartWithin: cfg.Duration,
 		Do:          c.visit,
+		Gone:        c.gone,
 	})
 	if cfg.NodeName != "" {
 		c.nodes.Add(cfg.NodeName, newNode())
@@ -119,6 +121,11 @@ func (c *Controller) Run(ctx context.Context) error {
 	c.mu.Unlock()
 	c.progress.Stop()
 	c.releaseAll(ctx)
+	for _, name := range c.nodes.Names() {
+		if n, ok := c.nodes.Get(name); ok {
+			c.gone(ctx, name, n)
+		}
+	}
 	if ctx.Err() == nil {
 		return context.Cause(work) // a turn has ended us
 	}
@@ -154,7 +161,8 @@ func (c *Controller) Add(nodeName string) error {
 
 // Remove stops serving a node. What OnShutdown asks for is tried once, with
 // CallTimeout for each call, after Remove has returned, and once more if Run
-// ends meanwhile. It does nothing where the node is not served.
+// ends meanwhile. [Hooks.PhaseChanged] is told of PhaseStopped after that. It
+// does nothing where the node is not served.
 func (c *Controller) Remove(nodeName string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -90,6 +90,7 @@ type record struct {
 	failed    []Failed
 	recovered []Recovered
 	phases    []Phase
+	changes   []PhaseChanged
 	deleted   []Deleted
 	contended []Contended
 	takenOver []TakenOver
@@ -106,13 +107,16 @@ func note[T any](r *record, list *[]T) func(T) {
 
 func (r *record) hooks() Hooks {
 	return Hooks{
-		Renewed:      note(r, &r.renewed),
-		Failed:       note(r, &r.failed),
-		Recovered:    note(r, &r.recovered),
-		PhaseChanged: func(c PhaseChanged) { note(r, &r.phases)(c.To) },
-		Deleted:      note(r, &r.deleted),
-		Contended:    note(r, &r.contended),
-		TakenOver:    note(r, &r.takenOver),
+		Renewed:   note(r, &r.renewed),
+		Failed:    note(r, &r.failed),
+		Recovered: note(r, &r.recovered),
+		PhaseChanged: func(c PhaseChanged) {
+			note(r, &r.phases)(c.To)
+			note(r, &r.changes)(c)
+		},
+		Deleted:   note(r, &r.deleted),
+		Contended: note(r, &r.contended),
+		TakenOver: note(r, &r.takenOver),
 	}
 }
 
@@ -139,7 +143,33 @@ func bubble(t *testing.T, mutate func(*fixture, *Config), test func(*fixture)) {
 		if f.cancel != nil {
 			f.stop()
 		}
+		if f.done != nil {
+			f.checkPhases()
+		}
 	})
+}
+
+// checkPhases checks what PhaseChanged was told, after Run has returned: each
+// change begins where the one before has ended, and the last is to Stopped. A
+// gauge of nodes by phase depends on it.
+func (f *fixture) checkPhases() {
+	f.Helper()
+	last := map[string]Phase{}
+	for i, c := range f.told.changes {
+		from := last[c.NodeName]
+		if from == PhaseStopped {
+			from = PhasePending // it was added again
+		}
+		if c.From != from || c.To == from {
+			f.Errorf("change %d of node %s is from %v to %v, after one to %v", i, c.NodeName, c.From, c.To, last[c.NodeName])
+		}
+		last[c.NodeName] = c.To
+	}
+	for name, phase := range last {
+		if phase != PhaseStopped {
+			f.Errorf("the last that the hook was told of node %s is %v", name, phase)
+		}
+	}
 }
 
 func (f *fixture) new(cfg Config) *Controller {

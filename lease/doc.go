@@ -141,8 +141,8 @@
 //	kubewright_lease_renewals_total             Renewed
 //	kubewright_lease_renewal_duration_seconds   Renewed, Latency
 //	kubewright_lease_failures_total{class}      Failed, Class
-//	kubewright_lease_outage_seconds             Recovered, Outage
-//	kubewright_lease_nodes{phase}               PhaseChanged, From and To
+//	kubewright_lease_outage_duration_seconds    Recovered, Outage
+//	kubewright_lease_nodes{phase}               PhaseChanged, From and To but Pending and Stopped
 //	kubewright_lease_contentions_total          Contended
 //	kubewright_lease_takeovers_total            TakenOver
 //

@@ -6,8 +6,8 @@ package lease
 import "time"
 
 // Hooks are told what happens. Each is optional. They are called synchronously
-// and without locks by the worker that serves the node, one at a time for each
-// node, and must not block: a hook may call every method of the Controller.
+// and without locks by a goroutine of Run, one at a time for each node, and must
+// not block. They may call every method of the Controller.
 type Hooks struct {
 	// Renewed is called after each write that the API server accepted.
 	Renewed func(Renewed)
@@ -19,7 +19,10 @@ type Hooks struct {
 	// node Unknown meanwhile; no number of renewals undoes that, only a write
 	// of the node's status does.
 	Recovered func(Recovered)
-	// PhaseChanged is called when a node is in another [Phase].
+	// PhaseChanged is called when a node is in another [Phase]. It begins in
+	// PhasePending, which is not told, and ends in PhaseStopped, which is told
+	// once: after the node was removed while Run ran, and for every other when
+	// Run ends.
 	PhaseChanged func(PhaseChanged)
 	// Deleted is called when a lease that was held turns out to be gone. Where
 	// the garbage collector did it the Node is gone as well, which the embedder

@@ -59,8 +59,7 @@ type turn struct {
 
 // outcome is what there is to tell about a turn, and when the next one is.
 type outcome struct {
-	from      Phase // the phase at the beginning
-	written   bool  // the last call was a write that was accepted
+	written   bool // the last call was a write that was accepted
 	created   bool
 	err       error         // the turn failed
 	class     apierr.Class  // and how
@@ -90,7 +89,6 @@ const maxConflicts = 2
 
 // begin decides how a turn begins, after Gate and Owner have been asked.
 func (s *state) begin(r *rules, t *turn, now instant) step {
-	t.from = s.phase
 	switch {
 	case t.gateErr != nil:
 		s.phase = PhasePaused

@@ -64,7 +64,7 @@ const (
 	PhasePaused
 	// PhaseNoOwner: the Node does not exist.
 	PhaseNoOwner
-	// PhaseStopped: Run has returned.
+	// PhaseStopped: the node is no longer served, or Run has returned.
 	PhaseStopped
 )
 

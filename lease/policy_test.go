@@ -258,7 +258,9 @@ func TestRollingReplacementIsNotContended(t *testing.T) {
 	bubble(t, nil, func(f *fixture) {
 		f.start()
 		pass(time.Minute)
-		second := f.new(f.controller.cfg)
+		cfg := f.controller.cfg
+		cfg.Hooks.PhaseChanged = nil // what that tells is of one controller
+		second := f.new(cfg)
 		ctx, cancel := context.WithCancel(f.Context())
 		done := make(chan error, 1)
 		go func() { done <- second.Run(ctx) }()
@@ -500,6 +502,9 @@ func TestRemove(t *testing.T) {
 				}
 				pass(time.Hour)
 				f.wantCalls(want)
+				if got := f.told.phases; !slices.Equal(got, []Phase{PhaseHeld, PhaseStopped}) {
+					t.Errorf("the hook was told %v", got)
+				}
 				if err := f.controller.Check(nil); err != nil {
 					t.Errorf("Check without nodes: %v", err)
 				}

@@ -82,11 +82,12 @@ func (c *Controller) tell(ctx context.Context, n *node, t *turn, latency time.Du
 
 // tellPhase says that the phase has changed.
 func (c *Controller) tellPhase(ctx context.Context, n *node, t *turn, lease klog.ObjectRef) {
-	if n.phase == t.from {
+	if n.phase == n.told {
 		return
 	}
 	log := klog.FromContext(ctx)
-	changed := PhaseChanged{NodeName: t.nodeName, From: t.from, To: n.phase}
+	changed := PhaseChanged{NodeName: t.nodeName, From: n.told, To: n.phase}
+	n.told = n.phase
 	switch n.phase {
 	case PhaseForeign:
 		changed.Holder = n.trouble.foreign.holder
@@ -98,12 +99,22 @@ func (c *Controller) tellPhase(ctx context.Context, n *node, t *turn, lease klog
 	case PhaseNoOwner:
 		changed.Reason = t.ownerErr
 		log.V(2).Info("Stopped renewal of node lease: its Node does not exist", "lease", lease)
+	case PhaseStopped:
+		log.V(4).Info("Node lease is not served any more", "lease", lease, "from", changed.From) // of thousands at the end of Run
 	default:
-		log.V(2).Info("Changed phase of node lease", "lease", lease, "from", t.from, "to", n.phase)
+		log.V(2).Info("Changed phase of node lease", "lease", lease, "from", changed.From, "to", changed.To)
 	}
 	if hook := c.cfg.Hooks.PhaseChanged; hook != nil {
 		hook(changed)
 	}
+}
+
+// gone says that a node is no longer served. It is called after its last turn.
+func (c *Controller) gone(ctx context.Context, nodeName string, n *node) {
+	n.mu.Lock()
+	n.phase = PhaseStopped
+	n.mu.Unlock()
+	c.tellPhase(ctx, n, &turn{nodeName: nodeName}, klog.KRef(corev1.NamespaceNodeLease, nodeName))
 }
 
 // tellOthers says what others did to the lease, and we to theirs.

@@ -30,6 +30,6 @@
 //
 // A name has at most one run at a time, also when it is removed and added
 // again during a run. At most Workers runs are under way at once. Add, Remove,
-// Trigger, Get and Each may be called by anybody at any time, also from a run;
+// Trigger, Get and Names may be called by anybody at any time, also from a run;
 // they never block on one.
 package slots

@@ -23,8 +23,9 @@ type entry[E any] struct {
 
 	running bool
 	again   bool   // triggered during a run
-	removed bool   // removed during a run
-	revived *E     // added again during the run that Remove cancelled
+	removed bool   // removed, and its last run or Gone is not over
+	told    bool   // Gone is being called, or about to be
+	revived *E     // added again while removed
 	cancel  func() // ends the context of the run
 }
 

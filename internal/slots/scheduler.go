@@ -17,41 +17,6 @@ const catchUp = 1.5
 // names: retries of a single node must not wait for tokens.
 const minRate = 100
 
-// Config is what a Scheduler needs to know. All fields are required but MinGap
-// and StartWithin.
-type Config[E any] struct {
-	// Interval is the steady time between two runs of a name.
-	Interval time.Duration
-	// Workers is the largest number of runs under way at once.
-	Workers int
-	// MinGap is the least time between the end of a run and the start of the
-	// next one that a Trigger asks for.
-	MinGap time.Duration
-	// StartWithin is how long after it was added, or after a run that gave no
-	// deadline, a name is lost if it has not run; 0 means that it can't be
-	// lost. Where names have deadlines all must have one, or an overload never
-	// gets to the others.
-	StartWithin time.Duration
-	// Do runs a name. Its context ends with that of Run and when the name is
-	// removed.
-	Do func(ctx context.Context, name string, value E) Next
-}
-
-// Next says when a name runs next. The zero value: at its next slot.
-type Next struct {
-	// Wait is the time from the end of this run; 0 means the next slot.
-	Wait time.Duration
-	// NoLaterThanSlot cuts Wait short at the next slot.
-	NoLaterThanSlot bool
-	// Deadline is when the name is lost if it has not run again; the zero time
-	// means Config.StartWithin after this run.
-	Deadline time.Time
-	// Idle leaves the name alone until it is triggered. Wait does not count.
-	Idle bool
-	// Done removes the name.
-	Done bool
-}
-
 // Scheduler runs names. Make it with New.
 type Scheduler[E any] struct {
 	cfg   Config[E]
@@ -65,6 +30,8 @@ type Scheduler[E any] struct {
 	waiting queue[E]      // not due yet
 	ready   queue[E]      // due, and the deadline ahead
 	lost    queue[E]      // due, and the deadline past
+	gone    []*entry[E]   // removed, and Gone not called yet
+	begun   bool          // Run runs
 	running int
 	bucket  bucket
 }
@@ -93,8 +60,9 @@ func (s *Scheduler[E]) Add(name string, value E) bool {
 		if !e.removed || e.revived != nil {
 			return false
 		}
-		// The run that Remove cancelled has not come back yet. Two chains for
-		// one name must not exist, so the new one begins where that run ends.
+		// The run that Remove cancelled has not come back yet, or Gone has not.
+		// Two chains for one name must not exist, so the new one begins where
+		// that ends.
 		e.revived = &value
 		return true
 	}
@@ -120,21 +88,26 @@ func (s *Scheduler[E]) Remove(name string) (value E, ok bool) {
 	if !ok {
 		return value, false
 	}
-	if !e.running {
-		e.leave()
-		delete(s.entries, name)
-		return e.value, true
-	}
-	if e.removed {
-		if e.revived == nil {
-			return value, false
-		}
+	switch {
+	case e.removed && e.revived == nil:
+		return value, false
+	case e.removed:
 		value = *e.revived
 		e.revived = nil
 		return value, true
+	case e.running:
+		e.removed = true
+		e.cancel()
+		return e.value, true
 	}
-	e.removed = true
-	e.cancel()
+	e.leave()
+	if s.cfg.Gone == nil || !s.begun {
+		delete(s.entries, name)
+		return e.value, true
+	}
+	e.removed, e.told = true, true
+	s.gone = append(s.gone, e)
+	s.poke()
 	return e.value, true
 }
 
@@ -151,6 +124,9 @@ func (s *Scheduler[E]) Trigger(name string) bool {
 	if e.running {
 		e.again = true
 		return true
+	}
+	if e.removed {
+		return true // it runs after Gone
 	}
 	due := s.now()
 	if e.ended >= 0 {
@@ -202,7 +178,11 @@ func (s *Scheduler[E]) Names() []string {
 // Run runs names until ctx is done, and returns when the last run has.
 // It must be called once.
 func (s *Scheduler[E]) Run(ctx context.Context) {
+	s.mu.Lock()
+	s.begun = true
+	s.mu.Unlock()
 	var runs sync.WaitGroup
+	defer s.end(ctx)
 	defer runs.Wait()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -213,6 +193,19 @@ func (s *Scheduler[E]) Run(ctx context.Context) {
 		case <-s.wake:
 		case <-timer.C:
 		}
+	}
+}
+
+// end calls Gone for the names that were removed in the last moment.
+func (s *Scheduler[E]) end(ctx context.Context) {
+	s.mu.Lock()
+	gone := s.gone
+	s.gone, s.begun = nil, false
+	s.running += len(gone)
+	s.mu.Unlock()
+	for _, e := range gone {
+		s.cfg.Gone(ctx, e.name, e.value)
+		s.finish(e, Next{})
 	}
 }
 
@@ -234,6 +227,15 @@ func (s *Scheduler[E]) startDue(ctx context.Context, runs *sync.WaitGroup, now t
 	for e := s.waiting.first(); e != nil && e.due <= now; e = s.waiting.first() {
 		s.ready.add(s.waiting.take())
 	}
+	for ; s.running < s.cfg.Workers && len(s.gone) > 0; s.running++ {
+		e := s.gone[0]
+		s.gone = s.gone[1:]
+		e.running = true
+		runs.Go(func() {
+			s.cfg.Gone(ctx, e.name, e.value)
+			s.finish(e, Next{})
+		})
+	}
 	for s.running < s.cfg.Workers {
 		e := s.mostUrgent(now)
 		if e == nil {
@@ -250,7 +252,10 @@ func (s *Scheduler[E]) startDue(ctx context.Context, runs *sync.WaitGroup, now t
 		e.cancel = cancel
 		runs.Go(func() {
 			defer cancel()
-			s.finish(e, s.cfg.Do(runCtx, e.name, e.value))
+			next := s.cfg.Do(runCtx, e.name, e.value)
+			for !s.finish(e, next) {
+				s.cfg.Gone(ctx, e.name, e.value)
+			}
 		})
 	}
 	return s.untilDue(now)
@@ -278,25 +283,31 @@ func (s *Scheduler[E]) untilDue(now time.Duration) time.Duration {
 	return forever
 }
 
-// finish takes back an entry whose run has ended.
-func (s *Scheduler[E]) finish(e *entry[E], next Next) {
+// finish takes back an entry whose run has ended. It reports false, and does
+// nothing, where Gone has to be called before.
+func (s *Scheduler[E]) finish(e *entry[E], next Next) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	e.removed = e.removed || next.Done
+	if e.removed && !e.told && s.cfg.Gone != nil {
+		e.told = true
+		return false
+	}
 	now := s.now()
 	s.running--
-	if len(s.ready.entries)+len(s.lost.entries) > 0 {
+	if len(s.ready.entries)+len(s.lost.entries)+len(s.gone) > 0 {
 		s.poke() // a worker is free
 	}
 	e.running, e.cancel, e.ended = false, nil, now
-	if e.removed || next.Done {
+	if e.removed {
 		if e.revived == nil {
 			delete(s.entries, e.name)
-			return
+			return true
 		}
-		e.value, e.revived, e.removed = *e.revived, nil, false
+		e.value, e.revived, e.removed, e.told = *e.revived, nil, false, false
 		e.due, e.deadline, e.ended = now, s.startBy(now), -forever
 		s.wait(e)
-		return
+		return true
 	}
 	e.deadline = s.startBy(now)
 	if !next.Deadline.IsZero() {
@@ -306,11 +317,12 @@ func (s *Scheduler[E]) finish(e *entry[E], next Next) {
 	case e.again:
 		e.due = now + s.cfg.MinGap
 	case next.Idle:
-		return
+		return true
 	default:
 		e.due = now + s.until(e, now, next)
 	}
 	s.wait(e)
+	return true
 }
 
 // wait makes an entry wait until it is due, and wakes Run where that is before

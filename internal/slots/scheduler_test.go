@@ -31,6 +31,8 @@ type world struct {
 
 	mu       sync.Mutex
 	runs     []run
+	gone     []run
+	order    []string // of runs and calls of Gone
 	inFlight map[string]int
 	most     int
 	do       func(ctx context.Context, name string, value int) Next
@@ -43,13 +45,25 @@ func newWorld(t *testing.T, workers int, do func(ctx context.Context, name strin
 		Workers:  workers,
 		MinGap:   100 * time.Millisecond,
 		Do:       w.record,
+		Gone:     w.recordGone,
 	})
 	return w
+}
+
+func (w *world) recordGone(_ context.Context, name string, value int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.gone = append(w.gone, run{name, value, time.Since(w.begin)})
+	w.order = append(w.order, fmt.Sprint("gone ", value))
+	if w.inFlight[name] > 0 {
+		w.t.Errorf("Gone of %s during a run", name)
+	}
 }
 
 func (w *world) record(ctx context.Context, name string, value int) Next {
 	w.mu.Lock()
 	w.runs = append(w.runs, run{name, value, time.Since(w.begin)})
+	w.order = append(w.order, fmt.Sprint("run ", value))
 	w.inFlight[name]++
 	if w.inFlight[name] > 1 {
 		w.t.Errorf("%d runs of %s at once", w.inFlight[name], name)
@@ -389,8 +403,60 @@ func TestDoneRemovesAndRemovedNamesDoNotRun(t *testing.T) {
 		if got := w.seen(); len(got) != 1 || got[0].name != "done" || w.Len() != 0 {
 			t.Errorf("runs %v, %d names left, want one run of done and none left", got, w.Len())
 		}
+		if len(w.gone) != 1 || w.gone[0].name != "done" {
+			t.Errorf("Gone was called for %v, want done: the other was removed before Run", w.gone)
+		}
 		if !w.Add("done", 1) {
 			t.Error("Add after Done was refused")
+		}
+	})
+}
+
+func TestGoneComesBetweenTheRunsOfANameAddedAgain(t *testing.T) {
+	for _, during := range []bool{false, true} {
+		do := func(ctx context.Context, _ string, _ int) Next {
+			if during {
+				<-ctx.Done()
+				pass(time.Second)
+			}
+			return Next{}
+		}
+		bubble(t, 1, do, func(w *world) {
+			w.start()
+			w.Add("n", 1)
+			pass(2 * time.Second)
+			if _, ok := w.Remove("n"); !ok {
+				t.Error("not removed")
+			}
+			if _, ok := w.Remove("n"); ok || w.Trigger("n") || len(w.Names()) != 0 {
+				t.Error("it is still there after Remove")
+			}
+			if !w.Add("n", 2) || w.Add("n", 3) || !w.Trigger("n") {
+				t.Error("it can't be added again, or twice")
+			}
+			pass(3 * time.Second)
+			w.stop()
+			if want := []string{"run 1", "gone 1", "run 2"}; !slices.Equal(w.order, want) {
+				t.Errorf("during a run %v: %q, want %q", during, w.order, want)
+			}
+		})
+	}
+}
+
+func TestGoneIsCalledBeforeRunReturns(t *testing.T) {
+	bubble(t, 1, steady, func(w *world) {
+		w.start()
+		w.Add("n", 1)
+		pass(time.Second)
+		w.Remove("n")
+		w.stop()
+		if len(w.gone) != 1 || w.Len() != 0 {
+			t.Errorf("Gone was called %d times, %d names left", len(w.gone), w.Len())
+		}
+		w.Add("m", 1)
+		w.Remove("m")
+		if len(w.gone) != 1 || w.Len() != 0 {
+			t.Errorf("after Run: Gone was called %d times, %d names left", len(w.gone), w.Len())
 		}
 	})
 }
@@ -471,6 +537,18 @@ func TestRandomUse(t *testing.T) {
 			pass(2 * time.Second)
 			if w.Len() != 0 {
 				t.Errorf("seed %d: %d names left after all were removed", seed, w.Len())
+			}
+			told := map[int]bool{}
+			for _, g := range w.gone {
+				if told[g.value] {
+					t.Errorf("seed %d: Gone was called twice for %v", seed, g)
+				}
+				told[g.value] = true
+			}
+			for _, r := range w.seen() {
+				if !told[r.value] {
+					t.Errorf("seed %d: Gone was not called for %v", seed, r)
+				}
 			}
 			before := len(w.seen())
 			pass(time.Minute)

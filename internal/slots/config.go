@@ -1,0 +1,50 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package slots
+
+import (
+	"context"
+	"time"
+)
+
+// Config is what a Scheduler needs to know. All fields are required but MinGap,
+// StartWithin and Gone.
+type Config[E any] struct {
+	// Interval is the steady time between two runs of a name.
+	Interval time.Duration
+	// Workers is the largest number of runs under way at once.
+	Workers int
+	// MinGap is the least time between the end of a run and the start of the
+	// next one that a Trigger asks for.
+	MinGap time.Duration
+	// StartWithin is how long after it was added, or after a run that gave no
+	// deadline, a name is lost if it has not run; 0 means that it can't be
+	// lost. Where names have deadlines all must have one, or an overload never
+	// gets to the others.
+	StartWithin time.Duration
+	// Do runs a name. Its context ends with that of Run and when the name is
+	// removed.
+	Do func(ctx context.Context, name string, value E) Next
+	// Gone is called once for each name that is removed while Run runs: after
+	// its last run, and before the first one of the same name added again (which
+	// is not told of where it is removed before that). Its context is that of
+	// Run. It counts as a run of the name, but waits for no slot and no token.
+	// Nil calls nothing.
+	Gone func(ctx context.Context, name string, value E)
+}
+
+// Next says when a name runs next. The zero value: at its next slot.
+type Next struct {
+	// Wait is the time from the end of this run; 0 means the next slot.
+	Wait time.Duration
+	// NoLaterThanSlot cuts Wait short at the next slot.
+	NoLaterThanSlot bool
+	// Deadline is when the name is lost if it has not run again; the zero time
+	// means Config.StartWithin after this run.
+	Deadline time.Time
+	// Idle leaves the name alone until it is triggered. Wait does not count.
+	Idle bool
+	// Done removes the name.
+	Done bool
+}
