@@ -12,20 +12,6 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// A NoConfigError says why no configuration can be run. It is ErrNoConfig.
-type NoConfigError struct {
-	// Causes has one error for each configuration that was tried, in order.
-	Causes []error
-}
-
-// Error implements error.
-func (e *NoConfigError) Error() string {
-	return fmt.Sprintf("%v: %v", ErrNoConfig, errors.Join(e.Causes...))
-}
-
-// Unwrap returns ErrNoConfig and the causes.
-func (e *NoConfigError) Unwrap() []error { return append([]error{ErrNoConfig}, e.Causes...) }
-
 // Boot chooses the configuration to run, from the disk alone: the assigned one
 // if it is proven or may be tried once more, else the last-known-good one,
 // else the one before it, else the built-in default. Call it once, before
@@ -64,7 +50,7 @@ func (c *Controller[T]) Boot(ctx context.Context) (Active[T], error) {
 	c.activate(choice)
 	c.life = booted
 	c.refresh()
-	info := BootedInfo{Ref: c.sit.running, Role: c.sit.role, Trial: c.active.Trial}
+	info := Booted{Ref: c.sit.running, Role: c.sit.role, Trial: c.active.Trial}
 	c.tell(func(o observer) { o.booted(info) })
 	klog.FromContext(ctx).V(2).Info("Chose the configuration", "config", c.sit.running.String(), "role", c.sit.role, "trial", c.active.Trial)
 	return c.active, nil

@@ -15,15 +15,24 @@ import (
 	"github.com/kubewright/kubewright/internal/lifecycle"
 )
 
-// The values that zero fields of Config and Trial take.
+// The defaults of Config and Trial.
 const (
-	DefaultName            = "configcheckpoint"
-	DefaultSoak            = 10 * time.Minute
-	DefaultAttempts        = 3
-	DefaultEvery           = 10 * time.Second
-	DefaultGrace           = time.Minute
-	DefaultCallTimeout     = 30 * time.Second
+	// DefaultSoak is for how long a configuration must run well to be promoted.
+	DefaultSoak = 10 * time.Minute
+	// DefaultAttempts is how many starts without success roll it back. It is
+	// below the 5 within 10 s after which systemd gives up.
+	DefaultAttempts = 3
+	// DefaultEvery is the time between two calls of Trial.Health.
+	DefaultEvery = 10 * time.Second
+	// DefaultGrace is for how long Trial.Health may fail.
+	DefaultGrace = time.Minute
+	// DefaultCallTimeout is the deadline of one call of Health, Apply or Admit.
+	DefaultCallTimeout = 30 * time.Second
+	// DefaultShutdownTimeout is the time for such a call that is under way when
+	// Run is to return.
 	DefaultShutdownTimeout = 10 * time.Second
+	// DefaultName is the name of the controller in logs and health checks.
+	DefaultName = "configcheckpoint"
 )
 
 // A Codec turns a payload into the embedder's configuration.
@@ -80,9 +89,6 @@ type Config[T any] struct {
 	// Required. Source says which configuration to run.
 	Source Source
 
-	// Name names the controller in logs and health checks. Default:
-	// DefaultName.
-	Name string
 	// Build is the version of the program. A configuration that one build
 	// rejected is given a new chance by another. At most 128 bytes. Default: a
 	// rejection holds for all builds.
@@ -113,53 +119,58 @@ type Config[T any] struct {
 	// call that outlives its context. At least 1 millisecond. Default:
 	// DefaultShutdownTimeout.
 	ShutdownTimeout time.Duration
-	// ErrorHandler is told of errors that the controller goes on from. It must
-	// not block. Nil means that they are logged.
+
+	// Name is the name in logs and health checks. Default: DefaultName.
+	Name string
+	// ErrorHandler is told of errors that the controller goes on from: of the
+	// first of each class while the same work fails with it. It is called
+	// synchronously and must not block. Default: the logger of Boot's and Run's
+	// context.
 	ErrorHandler func(ctx context.Context, err error, msg string)
-	// EventRecorder records the events listed in the package comment. Default:
-	// none.
+	// EventRecorder records the events listed in the package comment.
+	// Default: none.
 	EventRecorder events.EventRecorder
 	// Required with EventRecorder. EventObject is what the events are about,
 	// usually the Node.
 	EventObject runtime.Object
-	// Hooks observe what the controller does. Default: none.
+	// Hooks are called on what happens. Default: none.
 	Hooks Hooks
 }
 
-// complete sets the defaults and returns everything that is wrong.
-func (c *Config[T]) complete() field.ErrorList {
+// complete fills in the defaults and returns all that is wrong.
+func (cfg *Config[T]) complete() error {
 	var problems field.ErrorList
 	switch {
-	case c.Dir == "":
+	case cfg.Dir == "":
 		problems = append(problems, field.Required(field.NewPath("Dir"), ""))
-	case !cleanPath(c.Dir):
-		problems = append(problems, field.Invalid(field.NewPath("Dir"), c.Dir, "must be an absolute path without empty, \".\" or \"..\" elements"))
+	case !cleanPath(cfg.Dir):
+		problems = append(problems, field.Invalid(field.NewPath("Dir"), cfg.Dir, "must be an absolute path without empty, \".\" or \"..\" elements"))
 	}
-	if c.Codec.Decode == nil {
+	if cfg.Codec.Decode == nil {
 		problems = append(problems, field.Required(field.NewPath("Codec", "Decode"), ""))
 	}
-	if c.Source == nil {
+	if cfg.Source == nil {
 		problems = append(problems, field.Required(field.NewPath("Source"), ""))
 	}
-	if c.Name == "" {
-		c.Name = DefaultName
+	if cfg.Name == "" {
+		cfg.Name = DefaultName
 	}
-	if len(c.Build) > maxBuild || tidy(c.Build, maxBuild) != c.Build {
-		problems = append(problems, field.Invalid(field.NewPath("Build"), c.Build, "must be at most 128 bytes of printable text"))
+	if len(cfg.Build) > maxBuild || tidy(cfg.Build, maxBuild) != cfg.Build {
+		problems = append(problems, field.Invalid(field.NewPath("Build"), cfg.Build, "must be at most 128 bytes of printable text"))
 	}
-	if c.EventRecorder != nil && c.EventObject == nil {
+	if cfg.EventRecorder != nil && cfg.EventObject == nil {
 		problems = append(problems, field.Required(field.NewPath("EventObject"), "EventRecorder is set"))
 	}
-	if c.Redact == nil {
-		c.Redact = error.Error
+	if cfg.Redact == nil {
+		cfg.Redact = error.Error
 	}
-	problems = append(problems, lifecycle.DefaultDuration("Trial.Soak", &c.Trial.Soak, DefaultSoak, time.Second)...)
-	problems = append(problems, lifecycle.DefaultInt("Trial.Attempts", &c.Trial.Attempts, DefaultAttempts, 1)...)
-	problems = append(problems, lifecycle.DefaultDuration("Trial.Every", &c.Trial.Every, DefaultEvery, time.Millisecond)...)
-	problems = append(problems, lifecycle.DefaultDuration("Trial.Grace", &c.Trial.Grace, DefaultGrace, time.Millisecond)...)
-	problems = append(problems, lifecycle.DefaultDuration("CallTimeout", &c.CallTimeout, DefaultCallTimeout, time.Millisecond)...)
-	problems = append(problems, lifecycle.DefaultDuration("ShutdownTimeout", &c.ShutdownTimeout, DefaultShutdownTimeout, time.Millisecond)...)
-	return problems
+	problems = append(problems, lifecycle.DefaultDuration("Trial.Soak", &cfg.Trial.Soak, DefaultSoak, time.Second)...)
+	problems = append(problems, lifecycle.DefaultInt("Trial.Attempts", &cfg.Trial.Attempts, DefaultAttempts, 1)...)
+	problems = append(problems, lifecycle.DefaultDuration("Trial.Every", &cfg.Trial.Every, DefaultEvery, time.Millisecond)...)
+	problems = append(problems, lifecycle.DefaultDuration("Trial.Grace", &cfg.Trial.Grace, DefaultGrace, time.Millisecond)...)
+	problems = append(problems, lifecycle.DefaultDuration("CallTimeout", &cfg.CallTimeout, DefaultCallTimeout, time.Millisecond)...)
+	problems = append(problems, lifecycle.DefaultDuration("ShutdownTimeout", &cfg.ShutdownTimeout, DefaultShutdownTimeout, time.Millisecond)...)
+	return lifecycle.InvalidConfig("configcheckpoint", problems)
 }
 
 // cleanPath reports whether path says outright which file it means.

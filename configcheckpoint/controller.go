@@ -18,32 +18,6 @@ import (
 	"github.com/kubewright/kubewright/internal/report"
 )
 
-var (
-	// ErrAlreadyRun is returned by a second Run.
-	ErrAlreadyRun = errors.New("configcheckpoint: Run was called before")
-	// ErrAlreadyBooted is returned by a second Boot.
-	ErrAlreadyBooted = errors.New("configcheckpoint: Boot was called before")
-	// ErrNotBooted is returned by what needs a Boot that succeeded.
-	ErrNotBooted = errors.New("configcheckpoint: Boot has not succeeded")
-	// ErrClosed is returned after Close.
-	ErrClosed = errors.New("configcheckpoint: closed")
-	// ErrNoTrial is returned by Verdict when what runs is not on trial.
-	ErrNoTrial = errors.New("configcheckpoint: the running configuration is not on trial")
-	// ErrRestart is returned by Run when another configuration is to run and
-	// Config.Apply is not set, or failed. The process should stop its work,
-	// call Close and end with an exit status other than 0, so that its
-	// supervisor starts it again.
-	ErrRestart = errors.New("configcheckpoint: restart to run another configuration")
-	// ErrLocked is returned by Boot when another process has the store open.
-	ErrLocked = errors.New("configcheckpoint: another process uses the store")
-	// ErrPermissions is returned by Boot when somebody else could write the
-	// store, and so decide what this node runs.
-	ErrPermissions = errors.New("configcheckpoint: the store is not protected")
-	// ErrNoConfig is returned by Boot when no configuration can be run and
-	// Codec.Default is not set or fails too. The error says why for each.
-	ErrNoConfig = errors.New("configcheckpoint: no configuration can be run")
-)
-
 // An Active is a configuration that runs.
 type Active[T any] struct {
 	// Config is what Codec.Decode or Codec.Default returned.
@@ -57,11 +31,11 @@ type Active[T any] struct {
 }
 
 // A Controller keeps a configuration on disk, decides which one runs, and
-// rolls back one that turns out bad. Make it with New, call Boot once, then
+// rolls back one that turns out bad. Make it with [New], call Boot once, then
 // Run.
 //
-// All methods may be called from any goroutine, also from the embedder's
-// functions in Config, except that Codec's may only call Status.
+// All its methods may be called by any number of goroutines, from the functions
+// in Config too, except that Codec's may only call Status.
 type Controller[T any] struct {
 	cfg      Config[T]
 	bootID   func() string
@@ -109,10 +83,10 @@ const (
 	closed
 )
 
-// New returns a Controller. It does no I/O; an error names everything that is
-// wrong with cfg.
+// New returns a Controller for a valid Config. The error names every field that
+// is wrong. New reads nothing and starts nothing.
 func New[T any](cfg Config[T]) (*Controller[T], error) {
-	if err := lifecycle.InvalidConfig("configcheckpoint", cfg.complete()); err != nil {
+	if err := cfg.complete(); err != nil {
 		return nil, err
 	}
 	c := &Controller[T]{
@@ -130,15 +104,17 @@ func New[T any](cfg Config[T]) (*Controller[T], error) {
 }
 
 // Ready returns a checker that is done when Run has dealt with the first
-// payload that the source yields. Don't hold the start of the agent for it: the point
-// of a checkpoint is to start without the source.
+// payload that the source yields. Don't hold the start of the agent for it: the
+// point of a checkpoint is to start without the source.
 func (c *Controller[T]) Ready() cache.DoneChecker { return c.ready }
 
 // Name returns Config.Name.
 func (c *Controller[T]) Name() string { return c.cfg.Name }
 
-// Check implements a liveness check: it returns an error when Run's loop is
-// stuck or has ended, and nil before Run.
+// Check reports whether the controller makes progress: nil while it does, and
+// before Run. A source or a disk that fails is no reason to restart the process,
+// so that is not an error here; [Controller.Status] has it. The request is not
+// used and may be nil.
 func (c *Controller[T]) Check(*http.Request) error { return c.progress.Check() }
 
 // Status returns what runs and why. It never blocks on the disk.

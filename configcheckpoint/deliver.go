@@ -150,9 +150,8 @@ func (l *loop[T]) assign(ctx context.Context, ref Ref, change func(record) (reco
 	c.prune()
 	c.sit.skipped = nil
 	c.diverged = true
-	info := StagedInfo{Ref: ref, Proven: c.sit.rec.proven()}
+	info := Staged{Ref: ref, Proven: c.sit.rec.proven()}
 	c.tell(func(o observer) { o.staged(info) })
-	klog.FromContext(ctx).V(2).Info("Assigned a configuration", "config", ref.String(), "proven", info.Proven)
 	return 0
 }
 

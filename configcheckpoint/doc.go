@@ -125,9 +125,12 @@
 //
 // # Events and hooks
 //
-// Events, about Config.EventObject: Normal ConfigStaged (action Stage), Normal
-// ConfigPromoted (Promote), Warning ConfigRejected (Reject, at the door),
-// Warning ConfigRolledBack (RollBack).
+// Events about Config.EventObject, where Config.EventRecorder is set:
+//
+//	ConfigStaged      Stage     Normal   a new configuration was stored and assigned
+//	ConfigPromoted    Promote   Normal   it has passed its trial
+//	ConfigRejected    Reject    Warning  it was barred at the door
+//	ConfigRolledBack  RollBack  Warning  it was barred after it ran
 //
 // The Node condition: NodeCondition returns a setter to be listed with those of
 // package nodestatus, or of whatever else writes the Node's status, and
@@ -139,8 +142,8 @@
 // The condition is True while what the source wants is what runs. The constants
 // of type Reason list its reasons.
 //
-// Recommended names for metrics made of [Hooks], the first, second and last of
-// them gauges:
+// Recommended names for metrics, fed by [Hooks]; the first, the second and the
+// last are gauges:
 //
 //	kubewright_configcheckpoint_info{role}                StatusChanged, Role: 1 for the present one
 //	kubewright_configcheckpoint_trial                     StatusChanged, Phase: 1 during a trial
@@ -148,6 +151,10 @@
 //	kubewright_configcheckpoint_promotions_total          Promoted
 //	kubewright_configcheckpoint_rejections_total{reason}  Rejected, Reason
 //	kubewright_configcheckpoint_condition{reason}         StatusChanged, OK: 1, 0 or -1 for Unknown, under the present Reason
+//
+// The log has at V0 each configuration that was rejected or rolled back, and the
+// first of each kind of failure with its end; at V2 each one that was assigned,
+// applied or promoted, and what Boot chose. A trial that goes on prints nothing.
 //
 // # Permissions
 //

@@ -7,62 +7,77 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/klog/v2"
 )
 
-// Hooks observe a Controller. Every field may be nil. Run calls them one after
-// the other from its own goroutine, without holding a lock, also for what
-// happened in Boot and Verdict; they must not block.
+// Hooks are told what happens. Each is optional. They are called synchronously
+// and without locks by the goroutine of Run, one at a time, also for what
+// happened in Boot and Verdict, and must not block. They may call every method
+// of the Controller.
 type Hooks struct {
 	// Booted is called once, with what Boot chose.
-	Booted func(BootedInfo)
+	Booted func(Booted)
 	// Delivered is called for everything the source yields.
-	Delivered func(DeliveredInfo)
+	Delivered func(Delivered)
 	// Staged is called when a new configuration has been stored and assigned.
-	Staged func(StagedInfo)
+	Staged func(Staged)
 	// Promoted is called when a configuration has passed its trial.
-	Promoted func(PromotedInfo)
+	Promoted func(Promoted)
 	// Rejected is called when a configuration is barred: at the door, or after
 	// it ran.
-	Rejected func(RejectedInfo)
+	Rejected func(Rejected)
 	// StatusChanged is called with the status whenever it has changed. It is
 	// the place to have the Node's status written.
 	StatusChanged func(Status)
 }
 
-// BootedInfo says what Boot chose.
-type BootedInfo struct {
-	Ref   Ref
-	Role  Role
+// Booted is the argument of Hooks.Booted.
+type Booted struct {
+	// Ref is the configuration that runs; zero for the built-in default.
+	Ref Ref
+	// Role is the part it plays.
+	Role Role
+	// Trial says that it has yet to be proven.
 	Trial bool
 }
 
-// DeliveredInfo says what the source yielded: a payload or an error. Ref is
-// zero for an error, and for a payload that assigns nothing.
-type DeliveredInfo struct {
+// Delivered is the argument of Hooks.Delivered.
+type Delivered struct {
+	// Ref is the payload; zero for an error, and for a payload that assigns
+	// nothing.
 	Ref Ref
+	// Err is what the source yielded in place of a payload.
 	Err error
 }
 
-// StagedInfo says what was assigned. Ref is zero where nothing is.
-type StagedInfo struct {
+// Staged is the argument of Hooks.Staged.
+type Staged struct {
+	// Ref is what was assigned; zero where nothing is.
 	Ref Ref
-	// Proven: it is the last-known-good configuration, so no trial follows.
+	// Proven says that it is the last-known-good configuration, so that no
+	// trial follows.
 	Proven bool
 }
 
-// PromotedInfo says what has passed its trial.
-type PromotedInfo struct {
+// Promoted is the argument of Hooks.Promoted.
+type Promoted struct {
+	// Ref is the configuration.
 	Ref Ref
-	// ByVerdict: it was promoted by Verdict(nil) rather than by its soak.
+	// ByVerdict says that it was promoted by Verdict(nil) rather than by its
+	// soak.
 	ByVerdict bool
 }
 
-// RejectedInfo says what was barred and why.
-type RejectedInfo struct {
-	Ref     Ref
-	Reason  Reason
+// Rejected is the argument of Hooks.Rejected.
+type Rejected struct {
+	// Ref is the configuration.
+	Ref Ref
+	// Reason is why, fit for a label of a metric.
+	Reason Reason
+	// Message explains it to people, after Config.Redact.
 	Message string
-	// RolledBack: it was assigned, so another configuration takes its place.
+	// RolledBack says that it was assigned, so that another configuration takes
+	// its place.
 	RolledBack bool
 }
 
@@ -79,8 +94,9 @@ const (
 	actionRollBack = "RollBack"
 )
 
-// An observer hands what happened to the hooks and the event recorder.
+// An observer hands what happened to the log, the hooks and the event recorder.
 type observer struct {
+	logger   klog.Logger // of Run
 	hooks    Hooks
 	recorder events.EventRecorder
 	object   runtime.Object
@@ -94,33 +110,36 @@ func (o observer) event(eventType, reason, action, note string) {
 	}
 }
 
-func (o observer) booted(i BootedInfo) {
+func (o observer) booted(i Booted) {
 	if o.hooks.Booted != nil {
 		o.hooks.Booted(i)
 	}
 }
 
-func (o observer) delivered(i DeliveredInfo) {
+func (o observer) delivered(i Delivered) {
 	if o.hooks.Delivered != nil {
 		o.hooks.Delivered(i)
 	}
 }
 
-func (o observer) staged(i StagedInfo) {
+func (o observer) staged(i Staged) {
+	o.logger.V(2).Info("Assigned a configuration", "config", i.Ref.String(), "proven", i.Proven)
 	if o.hooks.Staged != nil {
 		o.hooks.Staged(i)
 	}
 	o.event(corev1.EventTypeNormal, eventStaged, actionStage, "Assigned "+i.Ref.String())
 }
 
-func (o observer) promoted(i PromotedInfo) {
+func (o observer) promoted(i Promoted) {
+	o.logger.V(2).Info("A configuration passed its trial", "config", i.Ref.String(), "byVerdict", i.ByVerdict)
 	if o.hooks.Promoted != nil {
 		o.hooks.Promoted(i)
 	}
 	o.event(corev1.EventTypeNormal, eventPromoted, actionPromote, i.Ref.String()+" passed its trial")
 }
 
-func (o observer) rejected(i RejectedInfo) {
+func (o observer) rejected(i Rejected) {
+	o.logger.Info("Rejected a configuration", "config", i.Ref.String(), "reason", i.Reason, "message", i.Message, "rolledBack", i.RolledBack)
 	if o.hooks.Rejected != nil {
 		o.hooks.Rejected(i)
 	}

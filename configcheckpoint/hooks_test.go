@@ -28,11 +28,11 @@ func testHooksAndEvents(t *testing.T) {
 	var log []string
 	add := func(format string, args ...any) { log = append(log, fmt.Sprintf(format, args...)) }
 	n.cfg.Hooks = Hooks{
-		Booted:    func(i BootedInfo) { add("booted %s trial %v", i.Role, i.Trial) },
-		Delivered: func(i DeliveredInfo) { add("delivered %d bytes, %v", i.Ref.Size, i.Err) },
-		Staged:    func(i StagedInfo) { add("staged %d bytes, proven %v", i.Ref.Size, i.Proven) },
-		Promoted:  func(i PromotedInfo) { add("promoted %d bytes, verdict %v", i.Ref.Size, i.ByVerdict) },
-		Rejected:  func(i RejectedInfo) { add("rejected %d bytes, %s, %v", i.Ref.Size, i.Reason, i.RolledBack) },
+		Booted:    func(i Booted) { add("booted %s trial %v", i.Role, i.Trial) },
+		Delivered: func(i Delivered) { add("delivered %d bytes, %v", i.Ref.Size, i.Err) },
+		Staged:    func(i Staged) { add("staged %d bytes, proven %v", i.Ref.Size, i.Proven) },
+		Promoted:  func(i Promoted) { add("promoted %d bytes, verdict %v", i.Ref.Size, i.ByVerdict) },
+		Rejected:  func(i Rejected) { add("rejected %d bytes, %s, %v", i.Ref.Size, i.Reason, i.RolledBack) },
 		StatusChanged: func(s Status) {
 			add("status %s", s.Reason)
 			if got := n.c.Status(); got != s { // no lock is held
@@ -137,7 +137,7 @@ func testRedact(t *testing.T) {
 		}
 		return 0, nil
 	}
-	n.cfg.Hooks.Rejected = func(i RejectedInfo) {
+	n.cfg.Hooks.Rejected = func(i Rejected) {
 		if i.Message != "redacted" {
 			t.Errorf("%+v", i)
 		}

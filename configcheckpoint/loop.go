@@ -166,7 +166,7 @@ func (l *loop[T]) run(ctx context.Context) error {
 // arrived takes what the source yielded.
 func (l *loop[T]) arrived(ctx context.Context, a arrival) {
 	c := l.c
-	info := DeliveredInfo{Err: a.err}
+	info := Delivered{Err: a.err}
 	if a.err == nil && a.payload.Data != nil {
 		info.Ref = Ref{Digest: DigestOf(a.payload.Data), Name: a.payload.Name, Version: a.payload.Version, Size: len(a.payload.Data)}
 	}
@@ -349,12 +349,14 @@ func (l *loop[T]) publish(ctx context.Context) {
 	case healthy:
 		l.streaks.store.OK(ctx, "The store can be written again")
 	}
+	observer := c.observer
+	observer.logger = klog.FromContext(ctx)
 	for _, tell := range news {
-		tell(c.observer)
+		tell(observer)
 	}
 	if st := c.Status(); st != l.reported {
 		l.reported = st
-		c.observer.statusChanged(st)
+		observer.statusChanged(st)
 	}
 }
 

@@ -10,32 +10,41 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kubewright/kubewright/internal/enum"
 )
 
-// A Phase is the state of the rollout.
-type Phase string
+// A Phase says how the rollout stands.
+type Phase int
 
 const (
+	// PhasePending: Boot has not returned.
+	PhasePending Phase = iota
 	// PhaseDefault: nothing is assigned; the built-in default runs.
-	PhaseDefault Phase = "Default"
+	PhaseDefault
 	// PhaseStaged: the assigned configuration is stored, and runs after the
 	// restart that Run asks for.
-	PhaseStaged Phase = "Staged"
+	PhaseStaged
 	// PhaseTrial: the assigned configuration runs and is not proven.
-	PhaseTrial Phase = "Trial"
+	PhaseTrial
 	// PhaseGood: the assigned configuration runs and is proven.
-	PhaseGood Phase = "Good"
+	PhaseGood
 	// PhaseRolledBack: the assigned configuration is rejected; another one runs.
-	PhaseRolledBack Phase = "RolledBack"
+	PhaseRolledBack
 	// PhaseDegraded: the assigned configuration could not be started, for a
 	// reason that is not its fault; another one runs.
-	PhaseDegraded Phase = "Degraded"
+	PhaseDegraded
 )
+
+// String returns the name of the phase, fit for a label of a metric.
+func (p Phase) String() string {
+	return enum.Name(p, "Pending", "Default", "Staged", "Trial", "Good", "RolledBack", "Degraded")
+}
 
 // Status says what runs and why. It is a copy; the zero Status is that of a
 // controller before Boot.
 type Status struct {
-	// Phase is empty before Boot.
+	// Phase is how the rollout stands.
 	Phase Phase
 	// Active is what runs, and Role the part it plays.
 	Active Ref

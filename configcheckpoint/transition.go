@@ -38,7 +38,7 @@ func (c *Controller[T]) bar(ref Ref, reason Reason, message string) error {
 		c.attempt = Digest{}
 	}
 	assigned := c.sit.rec.Assigned
-	info := RejectedInfo{Ref: ref, Reason: x.Reason, Message: x.Message, RolledBack: assigned != nil && assigned.Digest == ref.Digest}
+	info := Rejected{Ref: ref, Reason: x.Reason, Message: x.Message, RolledBack: assigned != nil && assigned.Digest == ref.Digest}
 	c.tell(func(o observer) { o.rejected(info) })
 	return c.update(func(r record) (record, bool) { return r, true })
 }
@@ -59,7 +59,7 @@ func (c *Controller[T]) promote(byVerdict bool) error {
 	}
 	c.attempt, c.soak, c.sit.health = Digest{}, soak{}, nil
 	c.active.Trial = false
-	info := PromotedInfo{Ref: ref, ByVerdict: byVerdict}
+	info := Promoted{Ref: ref, ByVerdict: byVerdict}
 	c.tell(func(o observer) { o.promoted(info) })
 	c.refresh()
 	c.prune()

@@ -137,23 +137,23 @@
 //
 // Recommended names for metrics, fed by [Hooks]:
 //
-//	kubewright_election_leader{lease}                    TermStarted, TermEnded
-//	kubewright_election_terms_total{cause}               TermEnded, Cause
-//	kubewright_election_term_duration_seconds            TermEnded, Duration
-//	kubewright_election_drain_duration_seconds           TermEnded, Drained
-//	kubewright_election_vacancy_seconds                  TermStarted, Vacant
-//	kubewright_election_renewal_duration_seconds         Renewed, Latency
-//	kubewright_election_failures_total{op,class}         Failed
-//	kubewright_election_offers_total{accepted}           OfferEnded
+//	kubewright_election_leader                       TermStarted, TermEnded: 1 in between
+//	kubewright_election_terms_total{cause}           TermEnded, Cause
+//	kubewright_election_term_duration_seconds        TermEnded, Duration
+//	kubewright_election_drain_duration_seconds       TermEnded, Drained
+//	kubewright_election_vacancy_duration_seconds     TermStarted, Vacant
+//	kubewright_election_renewal_duration_seconds     Renewed, Latency
+//	kubewright_election_failures_total{op,class}     Failed, Op and Class
+//	kubewright_election_offers_total{accepted}       OfferEnded, Accepted
 //
 // and by [ControllerHooks]:
 //
-//	kubewright_election_controller_elections_total{strategy}      Elected, Strategy
-//	kubewright_election_controller_vacancy_seconds                Elected, Unrenewed
-//	kubewright_election_controller_preferences_total              Preferred
-//	kubewright_election_controller_silences_total                 Silent
-//	kubewright_election_controller_collected_total                Collected
-//	kubewright_election_controller_failures_total{action,class}   RequestFailed
+//	kubewright_election_controller_elections_total{strategy}     Elected, Strategy
+//	kubewright_election_controller_vacancy_duration_seconds      Elected, Unrenewed
+//	kubewright_election_controller_preferences_total             Preferred
+//	kubewright_election_controller_silences_total                Silent
+//	kubewright_election_controller_collections_total             Collected
+//	kubewright_election_controller_failures_total{action,class}  RequestFailed, Action and Class
 //
 // The log has at V0 that leadership was lost, and the first of each kind of
 // failure with its end; at V2 terms, offers and other leaders; at V4 each

@@ -124,8 +124,8 @@
 //
 // # Events and hooks
 //
-// With Config.EventRecorder these events are recorded about the Node, after the
-// API server has accepted what they tell, and once:
+// Events about the Node, where Config.EventRecorder is set, after the API server
+// has accepted what they tell, and once:
 //
 //	NodeRegistered        Register      Normal   the Node was created or adopted
 //	NodeReplaced          Register      Warning  the Node is another object
@@ -133,18 +133,23 @@
 //	NodeNotReady          UpdateStatus  Warning  Ready is False
 //	NodeConditionChanged  UpdateStatus  Normal   another condition has changed
 //
-// [Hooks] carry everything that metrics need. Recommended names:
+// Recommended names for metrics, fed by [Hooks]:
 //
-//	kubewright_nodestatus_writes_total{cause}               Written
-//	kubewright_nodestatus_write_duration_seconds{cause}     Written.Latency
-//	kubewright_nodestatus_write_bytes{cause}                Written.Bytes
-//	kubewright_nodestatus_call_failures_total{verb,class}   Failed
-//	kubewright_nodestatus_outage_duration_seconds           Recovered.Outage
-//	kubewright_nodestatus_setter_failures_total{field,late} SetterFailed
-//	kubewright_nodestatus_registrations_total{created}      Registered
-//	kubewright_nodestatus_nodes_deleted_total               Deleted
-//	kubewright_nodestatus_nodes_replaced_total              Replaced
+//	kubewright_nodestatus_writes_total{cause}                   Written, Cause
+//	kubewright_nodestatus_write_duration_seconds{cause}         Written, Latency
+//	kubewright_nodestatus_write_bytes{cause}                    Written, Bytes
+//	kubewright_nodestatus_failures_total{verb,class}            Failed, Verb and Class
+//	kubewright_nodestatus_outage_duration_seconds               Recovered, Outage
+//	kubewright_nodestatus_setter_failures_total{field,late}     SetterFailed
+//	kubewright_nodestatus_registrations_total{created}          Registered
+//	kubewright_nodestatus_deletions_total                       Deleted
+//	kubewright_nodestatus_replacements_total                    Replaced
 //	kubewright_nodestatus_condition_changes_total{type,status}  ConditionChanged
+//
+// The log has at V0 that a Node was deleted or replaced by somebody else, and the
+// first of each kind of failure with its end; at V2 registrations and changes of
+// conditions; at V4 each write; at V5 what each round has decided. A round that
+// finds nothing new prints nothing below V5.
 //
 // # Permissions
 //

@@ -115,7 +115,7 @@ func (c *Controller) provided(t *track, call *call, st State, err error) {
 			"op", call.op, "pod", klog.KRef(t.ref.Namespace, t.ref.Name), "podUID", t.ref.UID)
 	}
 	if hook := c.cfg.Hooks.ProviderCall; hook != nil {
-		hook(ProviderCall{Op: call.op, Ref: t.ref, Duration: now - call.since, Err: err})
+		hook(ProviderCall{Op: call.op, Ref: t.ref, Latency: now - call.since, Err: err})
 	}
 }
 

@@ -135,7 +135,7 @@ type Policy struct {
 	// AllowMassOrphans removes any number of orphans at once. Default: if more
 	// than five and more than a quarter of the provider's pods are orphans,
 	// they are removed only after ten passes have found the same, and
-	// Hooks.MassOrphans is called each time: such a number is more likely to
+	// [Hooks.MassOrphans] is called each time: such a number is more likely to
 	// be a mistake, as of a wrong cluster or an API server that was restored.
 	AllowMassOrphans bool
 	// Overlap lets a pod start while another one of its namespace and name has

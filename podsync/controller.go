@@ -62,6 +62,7 @@ type Controller struct {
 	breaker  breaker
 	effects  []func()
 	synced   bool // the first List was reconciled
+	heldBack bool // the last pass has found too many orphans
 	draining bool // Run is to return
 	closed   bool // Run has returned
 }

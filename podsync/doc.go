@@ -97,19 +97,35 @@
 //
 // # Events and hooks
 //
-// Events are Warnings about the pod, once for each distinct message in a row:
-// FailedAdmit, FailedStart, FailedUpdate, FailedStop, FailedRelease, the reason
-// of a rejection or an eviction, Lost, DeadlineExceeded, InvalidStatus and
-// OrphanRemoved.
+// Events about the pod, where Config.EventRecorder is set. All of them are
+// warnings, and are recorded once for each distinct message in a row:
 //
-// [Hooks] see every call and every step. Names for metrics made from them:
+//	FailedAdmit       Admitting      Admit returned an error
+//	FailedStart       Starting       Start returned an error
+//	FailedUpdate      Updating       Update returned an error
+//	FailedStop        Stopping       Stop returned an error
+//	FailedRelease     Releasing      Release returned an error
+//	(its reason)      Admitting      the pod was rejected
+//	(its reason)      Stopping       the pod was evicted
+//	DeadlineExceeded  Stopping       spec.activeDeadlineSeconds is over
+//	OrphanRemoved     Stopping       an instance without a pod is being stopped
+//	Lost              SyncingStatus  the provider does not hold the pod any more
+//	InvalidStatus     SyncingStatus  the provider's status can't be stored as it is
 //
-//	kubewright_podsync_provider_call_duration_seconds{op,result}   ProviderCall
-//	kubewright_podsync_api_request_duration_seconds{op,result}     APICall
-//	kubewright_podsync_status_lag_seconds                          StatusStored
-//	kubewright_podsync_pods{stage}                                 StageChanged
-//	kubewright_podsync_dropped_total{why}                          Dropped
-//	kubewright_podsync_orphans_held_back                           MassOrphans
+// Recommended names for metrics, fed by [Hooks]:
+//
+//	kubewright_podsync_provider_call_duration_seconds{op,result}  ProviderCall, Latency
+//	kubewright_podsync_api_call_duration_seconds{op,result}       APICall, Latency
+//	kubewright_podsync_status_lag_seconds                         StatusStored, Lag
+//	kubewright_podsync_pods{stage}                                StageChanged, From but Unsynced and To
+//	kubewright_podsync_dropped_total{reason}                      Dropped, Reason
+//	kubewright_podsync_orphans_held_back                          MassOrphans, Refs
+//
+// The log has at V0 each orphan that is stopped, that too many of them are held
+// back, and the first of each kind of failure with its end; at V2 pods that run,
+// end or have stopped; at V4 other steps, and each write and each that was left
+// out; at V5 each List. A node to whose pods nothing happens prints nothing
+// below V5.
 //
 // # Permissions
 //

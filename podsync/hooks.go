@@ -6,8 +6,8 @@ package podsync
 import "time"
 
 // Hooks are told what happens. Each is optional. They are called synchronously
-// and without locks, from several goroutines at a time, and must not block; they
-// may call every method of the Controller.
+// and without locks by goroutines of Run, several at a time, and must not block.
+// They may call every method of the Controller.
 type Hooks struct {
 	// ProviderCall is called after each call of the provider has returned.
 	ProviderCall func(ProviderCall)
@@ -20,14 +20,16 @@ type Hooks struct {
 	// Dropped is called when something was not done that somebody may expect.
 	Dropped func(Dropped)
 	// MassOrphans is called in each pass in which so many orphans were found
-	// that none is removed; see [Policy.AllowMassOrphans].
+	// that none is removed, and once without any when that is over: they have
+	// got their pods back, are gone, or are believed and being removed. See
+	// [Policy.AllowMassOrphans].
 	MassOrphans func(MassOrphans)
 }
 
-// An Op names a call.
+// An Op names a call, in a word that is fit for a label of a metric.
 type Op string
 
-// The calls of the provider, then those of the API.
+// The calls of the provider, which are its methods.
 const (
 	OpAdmit   Op = "admit"
 	OpStart   Op = "start"
@@ -37,53 +39,70 @@ const (
 	OpInspect Op = "inspect"
 	OpList    Op = "list"
 	OpWatch   Op = "watch"
-
-	OpPatch  Op = "patch"
-	OpDelete Op = "delete"
-	OpGet    Op = "get"
 )
 
-// ProviderCall describes a call of the provider.
+// The requests to the API.
+const (
+	OpPatch  Op = "patch"  // PATCH of a pod's status
+	OpDelete Op = "delete" // DELETE of a pod
+	OpGet    Op = "get"    // GET of a pod
+)
+
+// ProviderCall is the argument of Hooks.ProviderCall.
 type ProviderCall struct {
-	Op       Op
-	Ref      Ref // zero for OpList and OpWatch
-	Duration time.Duration
-	Err      error
-}
-
-// APICall describes a request.
-type APICall struct {
-	Op       Op
-	Ref      Ref
-	Duration time.Duration
-	Err      error
-}
-
-// StatusStored says how long the newest report took to reach the API.
-type StatusStored struct {
+	// Op is the method.
+	Op Op
+	// Ref is the pod; zero for OpList and OpWatch.
 	Ref Ref
+	// Latency is how long the call took.
+	Latency time.Duration
+	// Err is what it returned.
+	Err error
+}
+
+// APICall is the argument of Hooks.APICall.
+type APICall struct {
+	// Op is the request.
+	Op Op
+	// Ref is the pod.
+	Ref Ref
+	// Latency is how long the call took.
+	Latency time.Duration
+	// Err is what it failed with, nil for a success.
+	Err error
+}
+
+// StatusStored is the argument of Hooks.StatusStored.
+type StatusStored struct {
+	// Ref is the pod.
+	Ref Ref
+	// Lag is the time from the provider's report to the answer of the API.
 	Lag time.Duration
 }
 
-// StageChanged describes a step of a pod.
+// StageChanged is the argument of Hooks.StageChanged.
 type StageChanged struct {
-	Ref      Ref
+	// Ref is the pod.
+	Ref Ref
+	// From and To are the stages before and after. Every pod begins in
+	// StageUnsynced, which is not told.
 	From, To Stage
 	// Forgotten says that To is the last stage of the pod and that nothing is
 	// kept of it any more. From and To are equal then.
 	Forgotten bool
 }
 
-// Dropped says that something was left out.
+// Dropped is the argument of Hooks.Dropped.
 type Dropped struct {
+	// Ref is the pod; it may lack the UID, see DroppedAmbiguous.
 	Ref Ref
-	// Why is one of the Dropped… constants.
-	Why string
+	// Reason is one of the Dropped… constants.
+	Reason string
 	// Err has details, if there are any.
 	Err error
 }
 
-// The values of Dropped.Why.
+// The values of Dropped.Reason.
 const (
 	// DroppedInvalid: the API refuses the status that the provider reported.
 	// It is not sent again until it changes.
@@ -103,9 +122,10 @@ const (
 	DroppedOrphan = "OrphanKept"
 )
 
-// MassOrphans describes a pass in which too many orphans were found.
+// MassOrphans is the argument of Hooks.MassOrphans.
 type MassOrphans struct {
-	// Refs are the orphans; the API has confirmed that their pods are gone.
+	// Refs are the orphans that are held back; the API has confirmed that their
+	// pods are gone. Empty when none is any more.
 	Refs []Ref
 	// Held is how many pods the provider holds in all.
 	Held int

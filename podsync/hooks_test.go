@@ -115,10 +115,10 @@ func TestHooks(t *testing.T) {
 		w.cfg.Hooks = podsync.Hooks{
 			ProviderCall: func(c podsync.ProviderCall) {
 				if c.Op != podsync.OpList {
-					add("%s %v %v", c.Op, c.Duration, c.Err)
+					add("%s %v %v", c.Op, c.Latency, c.Err)
 				}
 			},
-			APICall:      func(c podsync.APICall) { add("%s %v %v", c.Op, c.Duration, c.Err) },
+			APICall:      func(c podsync.APICall) { add("%s %v %v", c.Op, c.Latency, c.Err) },
 			StatusStored: func(s podsync.StatusStored) { add("stored after %v", s.Lag) },
 			StageChanged: func(s podsync.StageChanged) {
 				if s.Forgotten {

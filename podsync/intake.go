@@ -209,7 +209,7 @@ func (c *Controller) runWatch(ctx context.Context) {
 		start := time.Now()
 		err := c.caps.watcher.Watch(ctx, c.Report)
 		if hook := c.cfg.Hooks.ProviderCall; hook != nil {
-			hook(ProviderCall{Op: OpWatch, Duration: time.Since(start), Err: err})
+			hook(ProviderCall{Op: OpWatch, Latency: time.Since(start), Err: err})
 		}
 		if ctx.Err() != nil {
 			return

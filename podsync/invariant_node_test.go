@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -87,7 +88,7 @@ func TestI17StaleCacheIsNoEvidence(t *testing.T) {
 		if n := w.server.Count(gets); n == 0 || n > 4*30 {
 			t.Errorf("%d GETs in a day", n)
 		}
-		if len(w.dropped) == 0 || w.dropped[0].Why != podsync.DroppedOrphan {
+		if len(w.dropped) == 0 || w.dropped[0].Reason != podsync.DroppedOrphan {
 			t.Errorf("dropped: %+v", w.dropped)
 		}
 	})
@@ -108,11 +109,74 @@ func TestI17MassGuard(t *testing.T) {
 			if n := len(w.backend.Held()); n != 0 {
 				t.Errorf("I17: %d are left in the end", n)
 			}
-			if w.masses == 0 != allow {
-				t.Errorf("the hook was called %d times", w.masses)
+			want := append(slices.Repeat([]int{20}, 9), 0)
+			if allow {
+				want = nil
+			}
+			if !slices.Equal(w.masses, want) {
+				t.Errorf("the hook was told of %d orphans, want %d", w.masses, want)
 			}
 		})
 	}
+}
+
+// A gauge that is made from the hook must go back to 0, however it ends.
+func TestI17MassGuardEnds(t *testing.T) {
+	for name, end := range map[string]func(*world){
+		"the instances are gone": func(w *world) {
+			for _, st := range w.backend.Held() {
+				w.backend.Lose(st.UID)
+			}
+		},
+		"there are more instances": func(w *world) {
+			for i := range 80 {
+				w.bind(newPod(fmt.Sprint("p", i)))
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, podsynctest.Options{}, func(w *world) {
+				w.cfg.Relist = 10 * time.Second
+				w.plant(20)
+				w.run()
+				pass(50 * time.Second)
+				if n := len(w.masses); n == 0 || w.masses[n-1] != 20 {
+					t.Fatalf("the hook was told of %d orphans, want 20", w.masses)
+				}
+				end(w)
+				pass(time.Hour)
+				i := slices.Index(w.masses, 0)
+				if i != len(w.masses)-1 {
+					t.Errorf("the hook was told of %d orphans, want 0 once and at last", w.masses)
+				}
+			})
+		})
+	}
+}
+
+// An API server that answers for a few at a time must not have a mistake carried
+// out in small parts.
+func TestI17MassGuardCountsWhatIsNotKnown(t *testing.T) {
+	bubble(t, podsynctest.Options{}, func(w *world) {
+		w.cfg.Relist = 10 * time.Second
+		w.plant(20)
+		restore := w.server.Inject(apitest.Fault{
+			Match: apitest.Match{Verb: "get", Resource: "pods", Func: func(r apitest.Request) bool {
+				return r.Name != "orphan3" && r.Name != "orphan14"
+			}},
+			Status: apitest.InternalError("broken"),
+		})
+		w.run()
+		pass(10 * time.Minute)
+		if n := len(w.backend.Held()); n != 20 {
+			t.Errorf("I17: %d are left while the API answers for 2 of 20", n)
+		}
+		restore()
+		pass(3 * time.Minute)
+		if n := len(w.backend.Held()); n != 0 {
+			t.Errorf("I17: %d are left in the end", n)
+		}
+	})
 }
 
 func TestI17OrphansAreKeptIfWanted(t *testing.T) {

@@ -224,7 +224,7 @@ func TestI11ReportOfAPodThatNeverComes(t *testing.T) {
 			t.Error("I11: Report has blocked")
 		}
 		pass(10 * time.Minute)
-		if len(w.dropped) != 1 || w.dropped[0].Why != podsync.DroppedUnknown {
+		if len(w.dropped) != 1 || w.dropped[0].Reason != podsync.DroppedUnknown {
 			t.Errorf("I11: dropped %+v", w.dropped)
 		}
 	})

@@ -71,7 +71,7 @@ func (c *Controller) list(ctx context.Context) error {
 	start := time.Now()
 	states, err := c.cfg.Provider.List(callCtx)
 	if hook := c.cfg.Hooks.ProviderCall; hook != nil {
-		hook(ProviderCall{Op: OpList, Duration: time.Since(start), Err: err})
+		hook(ProviderCall{Op: OpList, Latency: time.Since(start), Err: err})
 	}
 	if err != nil {
 		c.mu.Lock()

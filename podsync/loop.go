@@ -225,9 +225,9 @@ func (c *Controller) publish(ctx context.Context, t *track) {
 func (c *Controller) later(f func()) { c.effects = append(c.effects, f) }
 
 // dropped tells the hook that something was left out.
-func (c *Controller) dropped(ref Ref, why string, err error) {
+func (c *Controller) dropped(ref Ref, reason string, err error) {
 	if hook := c.cfg.Hooks.Dropped; hook != nil {
-		c.later(func() { hook(Dropped{Ref: ref, Why: why, Err: err}) })
+		c.later(func() { hook(Dropped{Ref: ref, Reason: reason, Err: err}) })
 	}
 }
 

@@ -60,8 +60,9 @@ func (c *Controller) verifyOrphans(ctx context.Context) {
 			due = append(due, t)
 		}
 	}
+	idle := len(due) == 0 && !c.heldBack
 	c.mu.Unlock()
-	if len(due) == 0 {
+	if idle {
 		return
 	}
 	verdicts := make([]verdict, len(due))
@@ -95,7 +96,7 @@ func (c *Controller) judge(ctx context.Context, ref Ref) verdict {
 	start := time.Now()
 	pod, err := c.get(ctx, ref)
 	if hook := c.cfg.Hooks.APICall; hook != nil {
-		hook(APICall{Op: OpGet, Ref: ref, Duration: time.Since(start), Err: err})
+		hook(APICall{Op: OpGet, Ref: ref, Latency: time.Since(start), Err: err})
 	}
 	switch {
 	case err != nil:
@@ -120,11 +121,14 @@ func (c *Controller) sentence(ctx context.Context, due []*track, verdicts []verd
 		}
 	}
 	var gone []*track
+	unknown := 0
 	for i, t := range due {
 		if !t.orphan || c.tracks[t.ref.UID] != t {
 			continue // it has changed meanwhile
 		}
 		switch verdicts[i] {
+		case verdictUnknown:
+			unknown++
 		case verdictGone:
 			gone = append(gone, t)
 		case verdictThere:
@@ -134,36 +138,58 @@ func (c *Controller) sentence(ctx context.Context, due []*track, verdicts []verd
 			c.dropped(t.ref, DroppedOrphan, nil)
 		}
 	}
-	if c.tooMany(ctx, gone, held) {
+	if c.tooMany(gone, unknown, held) {
+		if len(gone) == 0 {
+			return // as many as before, for all we know
+		}
+		refs := make([]Ref, len(gone))
+		for i, t := range gone {
+			refs[i] = t.ref
+		}
+		c.holdBack(ctx, refs, held)
 		return
+	}
+	if c.heldBack {
+		c.holdBack(ctx, nil, held)
 	}
 	for _, t := range gone {
 		c.condemn(ctx, t, now)
 	}
 }
 
-// tooMany reports whether so many orphans are more likely to be a mistake, and
-// says so.
-func (c *Controller) tooMany(ctx context.Context, gone []*track, held int) bool {
-	if c.cfg.Policy.AllowMassOrphans || len(gone) <= max(massOrphans, held/massShare) {
+// tooMany reports whether so many orphans are more likely to be a mistake. Those
+// that the API did not answer for count: it may answer for a few at a time, and
+// a mistake must not be carried out in small parts.
+func (c *Controller) tooMany(gone []*track, unknown, held int) bool {
+	most := max(massOrphans, held/massShare)
+	if c.cfg.Policy.AllowMassOrphans || len(gone)+unknown <= most {
 		return false
 	}
-	believed := true
-	refs := make([]Ref, len(gone))
-	for i, t := range gone {
+	believed := len(gone) > most
+	for _, t := range gone {
 		t.orphanPasses++
 		believed = believed && t.orphanPasses >= massPasses
-		refs[i] = t.ref
 	}
-	if believed {
-		return false
-	}
+	return !believed
+}
+
+// holdBack says which orphans are held back now, if any.
+func (c *Controller) holdBack(ctx context.Context, refs []Ref, held int) {
 	logger := klog.FromContext(ctx)
-	c.later(func() { logger.Info("Too many orphans; none is removed", "orphans", len(refs), "held", held) })
+	switch {
+	case len(refs) == 0:
+		c.later(func() { logger.Info("Orphans are not held back any more", "held", held) })
+	case !c.heldBack:
+		c.later(func() { logger.Info("Too many orphans: none is removed", "orphans", len(refs), "held", held) })
+	default:
+		c.later(func() {
+			logger.V(4).Info("Still too many orphans: none is removed", "orphans", len(refs), "held", held)
+		})
+	}
+	c.heldBack = len(refs) > 0
 	if hook := c.cfg.Hooks.MassOrphans; hook != nil {
 		c.later(func() { hook(MassOrphans{Refs: refs, Held: held}) })
 	}
-	return true
 }
 
 // condemn makes an orphan end.

@@ -191,7 +191,7 @@ func TestInvalidStatusThenDelete(t *testing.T) {
 			w.kubectlDelete("a", -1)
 			pass(time.Minute)
 			w.expectGone("a")
-			if len(w.dropped) == 0 || w.dropped[0].Why != podsync.DroppedInvalid {
+			if len(w.dropped) == 0 || w.dropped[0].Reason != podsync.DroppedInvalid {
 				t.Errorf("dropped: %+v", w.dropped)
 			}
 		})
@@ -280,7 +280,7 @@ func TestStatesWithoutUID(t *testing.T) {
 		nameless.Name = "nobody"
 		w.c.Report(nameless)
 		synctest.Wait()
-		if len(w.dropped) != 1 || w.dropped[0].Why != podsync.DroppedAmbiguous {
+		if len(w.dropped) != 1 || w.dropped[0].Reason != podsync.DroppedAmbiguous {
 			t.Errorf("dropped: %+v", w.dropped)
 		}
 	})

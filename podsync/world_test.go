@@ -60,7 +60,7 @@ type world struct {
 	done    chan struct{}
 	began   time.Time
 	dropped []podsync.Dropped
-	masses  int
+	masses  []int // how many orphans were held back, in each call of the hook
 }
 
 // simple hides all capabilities.
@@ -126,7 +126,7 @@ func (w *world) start() {
 		cfg.NodeName = node
 	}
 	cfg.Hooks.Dropped = func(d podsync.Dropped) { w.dropped = append(w.dropped, d) }
-	cfg.Hooks.MassOrphans = func(podsync.MassOrphans) { w.masses++ }
+	cfg.Hooks.MassOrphans = func(m podsync.MassOrphans) { w.masses = append(w.masses, len(m.Refs)) }
 	c, err := podsync.New(cfg)
 	if err != nil {
 		w.t.Fatal(err)

@@ -251,7 +251,7 @@ func (c *Controller) written(t *track, call *call, err error, apply func(now ins
 			"op", call.op, "pod", klog.KRef(t.ref.Namespace, t.ref.Name), "podUID", t.ref.UID)
 	}
 	if hook := c.cfg.Hooks.APICall; hook != nil {
-		hook(APICall{Op: call.op, Ref: t.ref, Duration: now - call.since, Err: err})
+		hook(APICall{Op: call.op, Ref: t.ref, Latency: now - call.since, Err: err})
 	}
 }
 

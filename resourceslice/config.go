@@ -20,21 +20,22 @@ import (
 
 // The defaults of Config.
 const (
-	// DefaultName is the name of the controller in logs and health checks.
-	DefaultName = "resourceslice"
-	// DefaultConcurrency is how many writes are under way at once.
-	DefaultConcurrency = 8
-	// DefaultWorkers is how many pools are worked on at once.
-	DefaultWorkers = 4
 	// DefaultMinInterval is the least time between two publishes of a pool.
 	DefaultMinInterval = time.Second
 	// DefaultRepairDelay is how long a change by somebody else is left alone.
 	DefaultRepairDelay = time.Second
+	// DefaultConcurrency is how many writes are under way at once.
+	DefaultConcurrency = 8
 	// DefaultCallTimeout is the deadline of one API call.
 	DefaultCallTimeout = 10 * time.Second
 	// DefaultShutdownTimeout is the time to complete a pool that is half
 	// published when Run is asked to end.
 	DefaultShutdownTimeout = 2 * time.Second
+	// DefaultWorkers is how many pools are worked on at once.
+	DefaultWorkers = 4
+	// DefaultName is the name of the controller in logs, metrics and health
+	// checks.
+	DefaultName = "resourceslice"
 )
 
 // Client is what the controller needs of a clientset: any
@@ -59,12 +60,12 @@ type Config struct {
 	NodeName string
 	// Required where NodeName is set, usually as NodeOwner. Owner owns the
 	// slices. Without an owner slices stay when their publisher is gone.
-	Owner Owner
+	Owner OwnerFunc
 	// Driver narrows the controller to one driver: the watch delivers only
 	// that driver's slices, and Set refuses others. Default: any driver, which
 	// costs a kubelet with several of them one watch instead of one each.
 	Driver string
-	// Labels are set on every slice; other labels are left alone.
+	// Labels are set on every slice; other labels are left alone. Default: none.
 	Labels map[string]string
 
 	// MinInterval is the least time between two publishes of a pool: the first
@@ -88,37 +89,38 @@ type Config struct {
 	// Concurrency is how many writes are under way at once. Default:
 	// DefaultConcurrency.
 	Concurrency int
-	// Workers is how many pools are worked on at once. Default:
-	// DefaultWorkers.
-	Workers int
 
-	// Name is the name of the controller in logs, metrics and health checks.
-	// Default: DefaultName.
-	Name string
-	// CallTimeout is the deadline of one API call. Default:
-	// DefaultCallTimeout.
+	// CallTimeout is the deadline of one API call, its retries inside client-go
+	// included. Default: DefaultCallTimeout.
 	CallTimeout time.Duration
 	// ShutdownTimeout is how long Run goes on after its context is done in
 	// order to complete pools that are half published. Slices stay. Default:
 	// DefaultShutdownTimeout.
 	ShutdownTimeout time.Duration
+	// Workers is the largest number of pools worked on at once. Default:
+	// DefaultWorkers.
+	Workers int
+
+	// Name is the name in logs, metrics and health checks. Default:
+	// DefaultName.
+	Name string
 	// ErrorHandler is told of errors that the controller goes on from: of
 	// *InvalidError, *DroppedFieldsError, *ForbiddenError, *ContendedError,
 	// *UnavailableError and *UnsupportedError when they begin, and of an outage
 	// of the API when it has lasted for 30 seconds. It is called synchronously
-	// and must not block. Default: the error is logged.
+	// and must not block. Default: the logger of Run's context.
 	ErrorHandler func(ctx context.Context, err error, msg string)
-	// Hooks observe writes and publishes. Default: none.
+	// Hooks are called on what happens. Default: none.
 	Hooks Hooks
 	// QueueMetrics provides the metrics of the queue of pools. Default: none.
 	QueueMetrics workqueue.MetricsProvider
 }
 
-// complete returns the config with defaults, or all that is wrong with it.
-func (cfg Config) complete() (Config, error) {
+// complete fills in the defaults and returns all that is wrong.
+func (cfg *Config) complete() error {
 	var problems field.ErrorList
 	if cfg.Client == nil {
-		problems = append(problems, field.Required(field.NewPath("Client"), ""))
+		problems = append(problems, field.Required(field.NewPath("Client"), "for example a clientset"))
 	}
 	if cfg.NodeName != "" {
 		problems = append(problems, validateNodeName(cfg.NodeName, field.NewPath("NodeName"))...)
@@ -151,5 +153,5 @@ func (cfg Config) complete() (Config, error) {
 	if cfg.Name == "" {
 		cfg.Name = DefaultName
 	}
-	return cfg, lifecycle.InvalidConfig("resourceslice", problems)
+	return lifecycle.InvalidConfig("resourceslice", problems)
 }

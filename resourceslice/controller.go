@@ -16,8 +16,10 @@ import (
 	"github.com/kubewright/kubewright/internal/lifecycle"
 )
 
-// Controller publishes pools of devices. Make it with New, start it with Run,
-// and tell it what there is with Set and Remove.
+// A Controller publishes pools of devices. Make it with [New], start it with
+// Run, and tell it what there is with Set and Remove. All its methods may be
+// called by any number of goroutines; none of them blocks but Run, Wait and
+// Withdraw.
 type Controller struct {
 	cfg      Config
 	hasher   hasher
@@ -41,11 +43,10 @@ type Controller struct {
 	paused  time.Time                                // no write before: the API server asked for it
 }
 
-// New returns a Controller. It does no I/O and starts nothing. The error lists
-// all that is wrong with the Config.
+// New returns a Controller for a valid Config. The error names every field that
+// is wrong. New sends nothing and starts nothing.
 func New(cfg Config) (*Controller, error) {
-	cfg, err := cfg.complete()
-	if err != nil {
+	if err := cfg.complete(); err != nil {
 		return nil, err
 	}
 	return &Controller{
@@ -65,12 +66,15 @@ func New(cfg Config) (*Controller, error) {
 // Name returns Config.Name.
 func (c *Controller) Name() string { return c.cfg.Name }
 
-// Ready is done when it is known for the first time what the API server has:
-// from then on pools are published. Whether a pool is, Wait tells.
+// Ready returns a checker that is done when it is known for the first time what
+// the API server has: from then on pools are published. Whether one is, Wait
+// tells.
 func (c *Controller) Ready() cache.DoneChecker { return c.ready }
 
-// Check returns an error when the controller makes no progress: then a restart
-// may help. It says nothing about the API server.
+// Check reports whether the controller makes progress: nil while it does, and
+// before Run. An API server that does not answer is no reason to restart the
+// process, so that is not an error here; [Controller.Status] has it. The
+// request is not used and may be nil.
 func (c *Controller) Check(*http.Request) error { return c.progress.Check() }
 
 // Set says what a pool has. It may be called at any time, by any goroutine, and
@@ -210,7 +214,7 @@ func (c *Controller) Withdraw(ctx context.Context) error {
 
 // Run publishes until ctx is done and then returns nil; slices stay. A pool
 // that is half published at that time is completed, for ShutdownTimeout at
-// most. Run can be called once: ErrAlreadyRun is its only error.
+// most. A second call returns [ErrAlreadyRun], which is its only error.
 func (c *Controller) Run(ctx context.Context) error {
 	if !c.once.Begin() {
 		return ErrAlreadyRun

@@ -96,15 +96,20 @@
 //
 // # Events and hooks
 //
-// The package sends no events: slices are changed by machines for machines.
-// [Hooks] tell of each write and each publish. Recommended metrics, all of them
-// by driver:
+// No events are recorded: slices are changed by machines for machines.
 //
-//	kubewright_resourceslice_writes_total{driver,verb,result}            counter
-//	kubewright_resourceslice_publish_duration_seconds{driver}            histogram of Publish.Latency
-//	kubewright_resourceslice_incomplete_seconds_total{driver}            counter of Publish.Window
-//	kubewright_resourceslice_repairs_total{driver}                       counter of Publish.Repair
-//	kubewright_resourceslice_devices{driver}                             gauge of Publish.Devices
+// Recommended names for metrics, fed by [Hooks]:
+//
+//	kubewright_resourceslice_writes_total{driver,verb,result}  APICall
+//	kubewright_resourceslice_publish_duration_seconds{driver}  Published, Latency
+//	kubewright_resourceslice_incomplete_seconds_total{driver}  Published, Window
+//	kubewright_resourceslice_repairs_total{driver}             Published, Repair
+//	kubewright_resourceslice_devices{driver}                   Published, Devices
+//
+// The log has at V0 what ErrorHandler would be told, and that a driver is gone;
+// at V2 each publish, each repair and each slice that was refused, and which
+// version of the API is used; at V4 each write. Where nothing changes nothing is
+// printed.
 //
 // # Permissions
 //

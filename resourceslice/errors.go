@@ -11,18 +11,19 @@ import (
 )
 
 var (
-	// ErrAlreadyRun is returned by Run when it is called a second time.
-	ErrAlreadyRun = errors.New("resourceslice: already run")
+	// ErrAlreadyRun is returned by Run when it was called before.
+	ErrAlreadyRun = errors.New("resourceslice: already run: a Controller runs once")
 	// ErrUnknownPool is returned by Wait for a pool that was neither Set nor
 	// Removed.
 	ErrUnknownPool = errors.New("resourceslice: unknown pool")
 )
 
-// InvalidError says that a pool can't be published as it is. Set returns it
+// An InvalidError says that a pool can't be published as it is. Set returns it
 // for what can be seen without the API server. The controller reports it when
 // the API server refuses a slice all the same: it then leaves out what was
 // refused, or leaves it as it was, and publishes the rest.
 type InvalidError struct {
+	// Pool is the pool.
 	Pool PoolID
 	// Slice is the object that the API server refused; empty from Set.
 	Slice string
@@ -32,6 +33,7 @@ type InvalidError struct {
 	Err error
 }
 
+// Error implements error.
 func (e *InvalidError) Error() string {
 	if e.Slice != "" {
 		return fmt.Sprintf("resourceslice: pool %s: slice %s refused: %v", e.Pool, e.Slice, e.Err)
@@ -42,11 +44,12 @@ func (e *InvalidError) Error() string {
 // Unwrap returns the problems.
 func (e *InvalidError) Unwrap() error { return e.Err }
 
-// DroppedFieldsError says that the API server stored a slice without some of
+// A DroppedFieldsError says that the API server stored a slice without some of
 // its fields, as it does when a feature gate is off or when it is too old to
 // know them. What it did store is published; the fields are sent again when
 // their device changes or the API server's version does.
 type DroppedFieldsError struct {
+	// Pool is the pool.
 	Pool PoolID
 	// Slice is the object in which it was first seen.
 	Slice string
@@ -55,20 +58,23 @@ type DroppedFieldsError struct {
 	Fields []string
 }
 
+// Error implements error.
 func (e *DroppedFieldsError) Error() string {
 	return fmt.Sprintf("resourceslice: pool %s: slice %s: the API server dropped %s", e.Pool, e.Slice, strings.Join(e.Fields, ", "))
 }
 
-// ForbiddenError says that the controller lacks a permission. It tries again
+// A ForbiddenError says that the controller lacks a permission. It tries again
 // every minute.
 type ForbiddenError struct {
 	// Pool is the zero value where all pools are concerned.
 	Pool PoolID
 	// Verb is list, create, update or delete.
 	Verb string
-	Err  error
+	// Err is the answer of the API server.
+	Err error
 }
 
+// Error implements error.
 func (e *ForbiddenError) Error() string {
 	if e.Pool == (PoolID{}) {
 		return fmt.Sprintf("resourceslice: not allowed to %s ResourceSlices: %v", e.Verb, e.Err)
@@ -76,12 +82,13 @@ func (e *ForbiddenError) Error() string {
 	return fmt.Sprintf("resourceslice: pool %s: not allowed to %s a ResourceSlice: %v", e.Pool, e.Verb, e.Err)
 }
 
-// Unwrap returns the API server's answer.
+// Unwrap returns the answer of the API server.
 func (e *ForbiddenError) Unwrap() error { return e.Err }
 
-// ContendedError says that somebody else keeps changing the slices of a pool,
+// A ContendedError says that somebody else keeps changing the slices of a pool,
 // or owns them.
 type ContendedError struct {
+	// Pool is the pool.
 	Pool PoolID
 	// Manager is the field manager of the other writer as the API server
 	// recorded it; empty where that is not known.
@@ -93,6 +100,7 @@ type ContendedError struct {
 	Next    time.Duration
 }
 
+// Error implements error.
 func (e *ContendedError) Error() string {
 	by := "another writer"
 	if e.Manager != "" {
@@ -104,7 +112,7 @@ func (e *ContendedError) Error() string {
 	return fmt.Sprintf("resourceslice: pool %s was changed by %s and repaired %d times lately, the next repair comes after %v", e.Pool, by, e.Repairs, e.Next)
 }
 
-// UnavailableError says that the API server serves no version of ResourceSlice
+// An UnavailableError says that the API server serves no version of ResourceSlice
 // that this package knows. The controller goes on asking, every 30 seconds at
 // first and every five minutes in the end.
 type UnavailableError struct {
@@ -112,19 +120,22 @@ type UnavailableError struct {
 	Versions []string
 }
 
+// Error implements error.
 func (e *UnavailableError) Error() string {
 	return "resourceslice: the API server serves no ResourceSlice in resource.k8s.io/" + strings.Join(e.Versions, ", ")
 }
 
-// UnsupportedError says that a pool needs what the version of the API in use
+// An UnsupportedError says that a pool needs what the version of the API in use
 // doesn't have. Nothing of it is published until Set changes it or the API
 // server serves a newer version.
 type UnsupportedError struct {
+	// Pool is the pool.
 	Pool PoolID
 	// Version is the version in use, Field the path within Pool.
 	Version, Field string
 }
 
+// Error implements error.
 func (e *UnsupportedError) Error() string {
 	return fmt.Sprintf("resourceslice: pool %s: %s needs resource.k8s.io/v1, the API server has %s only", e.Pool, e.Field, e.Version)
 }

@@ -5,18 +5,21 @@ package resourceslice
 
 import "time"
 
-// Hooks observe the controller; nil fields are not called. They are called
-// synchronously and without locks, by several goroutines at once, and must not
-// block: a write waits for them.
+// Hooks are told what happens. Each is optional. They are called synchronously
+// and without locks by goroutines of Run, several at a time, and must not block:
+// a write waits for them. They may call every method of the Controller but Wait
+// and Withdraw, which wait.
 type Hooks struct {
-	// Write is called after each request that writes a slice.
-	Write func(Write)
-	// Publish is called each time a pool has become what Set asked for.
-	Publish func(Publish)
+	// APICall is called after each request that writes a slice.
+	APICall func(APICall)
+	// Published is called each time a pool has become what Set asked for, or has
+	// gone as Remove asked for.
+	Published func(Published)
 }
 
-// Write is one create, update or delete of a slice.
-type Write struct {
+// APICall is the argument of Hooks.APICall.
+type APICall struct {
+	// Pool is the pool whose slice it is.
 	Pool PoolID
 	// Slice is the name of the object.
 	Slice string
@@ -24,21 +27,24 @@ type Write struct {
 	Verb string
 	// Devices is how many devices the slice has; 0 for a delete.
 	Devices int
-	// Duration is how long the request took.
-	Duration time.Duration
-	// Err is what it failed with.
+	// Latency is how long the call took.
+	Latency time.Duration
+	// Err is what it failed with, nil for a success.
 	Err error
 }
 
-// Publish is a pool that has become complete on the API server.
-type Publish struct {
+// Published is the argument of Hooks.Published.
+type Published struct {
+	// Pool is the pool, complete on the API server.
 	Pool PoolID
 	// Revision counts the Sets of the pool that changed it.
 	Revision int64
-	// Generation is spec.pool.generation and Slices the number of slices.
+	// Generation is spec.pool.generation.
 	Generation int64
-	Slices     int
-	Devices    int
+	// Slices is the number of slices; 0 for a pool that was removed.
+	Slices int
+	// Devices is the number of devices in them.
+	Devices int
 	// Writes is how many requests it took, retries included.
 	Writes int
 	// Latency is the time since Set or, for a repair, since the change by

@@ -119,7 +119,7 @@ func (j *job) published(p *plan) {
 	w.streak.OK(j.ctx, "The pool is published again", "driver", j.p.id.Driver, "pool", j.p.id.Name)
 	w.failures, w.failing, w.retryAt = 0, time.Time{}, time.Time{}
 	j.closeWindow()
-	done := Publish{
+	done := Published{
 		Pool: j.p.id, Revision: j.asked.Revision, Generation: p.generation, Slices: len(p.pages), Devices: p.devices(),
 		Writes: w.writes, Window: w.lost, Repair: j.repair, Latency: time.Since(j.setAt),
 	}
@@ -151,8 +151,8 @@ func (j *job) published(p *plan) {
 	w.writes, w.lost = 0, 0
 	j.logger.V(2).Info("Published a pool", "revision", done.Revision, "generation", done.Generation, "slices", done.Slices,
 		"devices", done.Devices, "writes", done.Writes, "latency", done.Latency, "window", done.Window, "repair", done.Repair)
-	if j.c.cfg.Hooks.Publish != nil {
-		j.c.cfg.Hooks.Publish(done)
+	if j.c.cfg.Hooks.Published != nil {
+		j.c.cfg.Hooks.Published(done)
 	}
 }
 

@@ -15,26 +15,22 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Owner tells whose life the slices follow: the garbage collector deletes them
-// with it.
-type Owner interface {
-	// OwnerReference returns the reference that slices carry. It is asked at
-	// the start, and again when slices were deleted by somebody else, since
-	// the owner may have been deleted and made anew with another UID. While it
-	// returns an error nothing is created; that it doesn't exist yet is said
-	// with an API error of reason NotFound and is not reported.
-	OwnerReference(ctx context.Context) (metav1.OwnerReference, error)
-}
-
-// OwnerFunc is a function as an Owner.
+// An OwnerFunc returns the reference to the object whose life the slices follow:
+// the garbage collector deletes them with it.
+//
+// It is asked at the start, and again when slices were deleted by somebody else,
+// since the owner may have been deleted and made anew with another UID. While it
+// returns an error nothing is created; an error for which
+// [k8s.io/apimachinery/pkg/api/errors.IsNotFound] is true says that the owner
+// does not exist yet and is not reported. It must return when ctx is done, which
+// is after CallTimeout.
 type OwnerFunc func(ctx context.Context) (metav1.OwnerReference, error)
 
-// OwnerReference calls f.
-func (f OwnerFunc) OwnerReference(ctx context.Context) (metav1.OwnerReference, error) { return f(ctx) }
-
-// NodeOwner makes a Node the owner. Asking it costs one GET of the Node.
-func NodeOwner(nodes corev1client.NodeInterface, name string) Owner {
-	return OwnerFunc(func(ctx context.Context) (metav1.OwnerReference, error) {
+// NodeOwner returns an [OwnerFunc] that makes a Node the owner. Asking it costs
+// one GET of the Node; where the program has a nodestatus.Controller, whose
+// method OwnerReference knows, it costs none.
+func NodeOwner(nodes corev1client.NodeInterface, name string) OwnerFunc {
+	return func(ctx context.Context) (metav1.OwnerReference, error) {
 		node, err := nodes.Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return metav1.OwnerReference{}, fmt.Errorf("get the Node that owns the slices: %w", err)
@@ -46,12 +42,12 @@ func NodeOwner(nodes corev1client.NodeInterface, name string) Owner {
 			UID:        node.UID,
 			Controller: new(true),
 		}, nil
-	})
+	}
 }
 
-// ownerCache asks an Owner when it has to, once for all who want to know.
+// ownerCache asks for the owner when it has to, once for all who want to know.
 type ownerCache struct {
-	source Owner
+	source OwnerFunc
 	turn   chan struct{} // held by who asks
 
 	mu    sync.Mutex
@@ -59,7 +55,7 @@ type ownerCache struct {
 	stale bool
 }
 
-func newOwnerCache(source Owner) ownerCache {
+func newOwnerCache(source OwnerFunc) ownerCache {
 	return ownerCache{source: source, turn: make(chan struct{}, 1)}
 }
 
@@ -82,7 +78,7 @@ func (o *ownerCache) get(ctx context.Context, timeout time.Duration) (*metav1.Ow
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	ref, err := o.source.OwnerReference(ctx)
+	ref, err := o.source(ctx)
 	if err != nil {
 		return nil, err
 	}

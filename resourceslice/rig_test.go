@@ -72,7 +72,7 @@ type rig struct {
 
 	mu        sync.Mutex
 	errs      []error
-	published []resourceslice.Publish
+	published []resourceslice.Published
 }
 
 func (r *rig) config() resourceslice.Config {
@@ -87,7 +87,7 @@ func (r *rig) config() resourceslice.Config {
 			defer r.mu.Unlock()
 			r.errs = append(r.errs, err)
 		},
-		Hooks: resourceslice.Hooks{Publish: func(p resourceslice.Publish) {
+		Hooks: resourceslice.Hooks{Published: func(p resourceslice.Published) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			r.published = append(r.published, p)

@@ -170,16 +170,16 @@ func (j *job) call(verb, name string, devices int, do func(ctx context.Context) 
 	defer cancel()
 	begin := time.Now()
 	err := do(ctx)
-	w := Write{Pool: j.p.id, Slice: name, Verb: verb, Devices: devices, Duration: time.Since(begin), Err: err}
+	done := APICall{Pool: j.p.id, Slice: name, Verb: verb, Devices: devices, Latency: time.Since(begin), Err: err}
 	j.c.mu.Lock()
 	j.w.writes++
 	if apierr.MayHaveCommitted(err) {
 		j.w.unsure = time.Now()
 	}
 	j.c.mu.Unlock()
-	j.logger.V(4).Info("Wrote a ResourceSlice", "verb", verb, "slice", klog.KRef("", name), "devices", devices, "duration", w.Duration, "err", err)
-	if j.c.cfg.Hooks.Write != nil {
-		j.c.cfg.Hooks.Write(w)
+	j.logger.V(4).Info("Wrote a ResourceSlice", "verb", verb, "slice", klog.KRef("", name), "devices", devices, "latency", done.Latency, "err", err)
+	if j.c.cfg.Hooks.APICall != nil {
+		j.c.cfg.Hooks.APICall(done)
 	}
 	return err
 }

@@ -46,7 +46,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		ErrorHandler: func(_ context.Context, err error, _ string) {
 			fmt.Fprintln(stdout, explain(err))
 		},
-		Hooks: resourceslice.Hooks{Publish: func(p resourceslice.Publish) {
+		Hooks: resourceslice.Hooks{Published: func(p resourceslice.Published) {
 			fmt.Fprintf(stdout, "pool %s: %d devices in %d slices of generation %d, %d writes\n", p.Pool, p.Devices, p.Slices, p.Generation, p.Writes)
 		}},
 	})

@@ -109,7 +109,7 @@ type publisher struct {
 
 	mu        sync.Mutex
 	errs      []error
-	publishes []resourceslice.Publish
+	publishes []resourceslice.Published
 	writes    atomic.Int64
 }
 
@@ -129,8 +129,8 @@ func (d *dra) publish(node string, cfg *rest.Config, change ...func(*resourcesli
 			p.errs = append(p.errs, err)
 		},
 		Hooks: resourceslice.Hooks{
-			Write: func(w resourceslice.Write) { p.writes.Add(1) },
-			Publish: func(done resourceslice.Publish) {
+			APICall: func(resourceslice.APICall) { p.writes.Add(1) },
+			Published: func(done resourceslice.Published) {
 				p.mu.Lock()
 				defer p.mu.Unlock()
 				p.publishes = append(p.publishes, done)
@@ -181,7 +181,7 @@ func (p *publisher) reported() []error {
 	return slices.Clone(p.errs)
 }
 
-func (p *publisher) last() resourceslice.Publish {
+func (p *publisher) last() resourceslice.Published {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.publishes[len(p.publishes)-1]

@@ -23,15 +23,15 @@ func ConfigCheckpoint(registry prometheus.Registerer, next configcheckpoint.Hook
 	)
 	role, reason := only{gauge: info}, only{gauge: condition}
 	hooks := next
-	hooks.Delivered = func(e configcheckpoint.DeliveredInfo) {
+	hooks.Delivered = func(e configcheckpoint.Delivered) {
 		deliveries.WithLabelValues(deliveryOf(e)).Inc()
 		call(next.Delivered, e)
 	}
-	hooks.Promoted = func(e configcheckpoint.PromotedInfo) {
+	hooks.Promoted = func(e configcheckpoint.Promoted) {
 		promotions.Inc()
 		call(next.Promoted, e)
 	}
-	hooks.Rejected = func(e configcheckpoint.RejectedInfo) {
+	hooks.Rejected = func(e configcheckpoint.Rejected) {
 		rejections.WithLabelValues(string(e.Reason)).Inc()
 		call(next.Rejected, e)
 	}
@@ -64,7 +64,7 @@ func (o *only) set(label string, value float64) {
 }
 
 // deliveryOf is the label of what the source has yielded.
-func deliveryOf(e configcheckpoint.DeliveredInfo) string {
+func deliveryOf(e configcheckpoint.Delivered) string {
 	switch {
 	case e.Err != nil:
 		return "error"

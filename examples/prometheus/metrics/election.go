@@ -8,21 +8,19 @@ import (
 	"strconv"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kubewright/kubewright/election"
 )
 
-// Election counts what an election.Candidate does that stands for a lease, named
-// as in its Config.
-func Election(registry prometheus.Registerer, lease types.NamespacedName, next election.Hooks) (election.Hooks, error) {
+// Election counts what an election.Candidate does.
+func Election(registry prometheus.Registerer, next election.Hooks) (election.Hooks, error) {
 	s := set{registry: registry}
 	var (
-		leader   = s.gauge("kubewright_election_leader", "1 while this process leads, until its work has returned.", "lease").WithLabelValues(lease.String())
+		leader   = s.gauge("kubewright_election_leader", "1 while this process leads, until its work has returned.").WithLabelValues()
 		terms    = s.counter("kubewright_election_terms_total", "Terms of this process that have ended, by cause.", "cause")
 		length   = s.histogram("kubewright_election_term_duration_seconds", "Length of those terms.", termBuckets()).WithLabelValues()
 		drain    = s.histogram("kubewright_election_drain_duration_seconds", "Time that the work took to return after its term.", lagBuckets()).WithLabelValues()
-		vacancy  = s.histogram("kubewright_election_vacancy_seconds", "Time for which nobody was seen to lead before a term of this process.", outageBuckets()).WithLabelValues()
+		vacancy  = s.histogram("kubewright_election_vacancy_duration_seconds", "Time for which nobody was seen to lead before a term of this process.", outageBuckets()).WithLabelValues()
 		renewal  = s.histogram("kubewright_election_renewal_duration_seconds", "Time that a renewal took.", callBuckets()).WithLabelValues()
 		failures = s.counter("kubewright_election_failures_total", "Requests that failed, by request and class of error.", "op", "class")
 		offers   = s.counter("kubewright_election_offers_total", "Offers to a better candidate that were accepted (accepted=true) or given up.", "accepted")
@@ -63,10 +61,10 @@ func ElectionController(registry prometheus.Registerer, next election.Controller
 	s := set{registry: registry}
 	var (
 		elections   = s.counter("kubewright_election_controller_elections_total", "Candidates made the holder of a Lease, by strategy.", "strategy")
-		vacancy     = s.histogram("kubewright_election_controller_vacancy_seconds", "Time for which nobody was seen to renew a Lease before its election.", outageBuckets()).WithLabelValues()
+		vacancy     = s.histogram("kubewright_election_controller_vacancy_duration_seconds", "Time for which nobody was seen to renew a Lease before its election.", outageBuckets()).WithLabelValues()
 		preferences = s.counter("kubewright_election_controller_preferences_total", "Holders asked to give way to a better candidate.").WithLabelValues()
 		silences    = s.counter("kubewright_election_controller_silences_total", "Pings that a candidate has left unanswered.").WithLabelValues()
-		collected   = s.counter("kubewright_election_controller_collected_total", "LeaseCandidates deleted because nobody renewed them.").WithLabelValues()
+		collected   = s.counter("kubewright_election_controller_collections_total", "LeaseCandidates deleted because nobody renewed them.").WithLabelValues()
 		failures    = s.counter("kubewright_election_controller_failures_total", "Requests that failed, by what was to be done and class of error.", "action", "class")
 	)
 	hooks := next

@@ -4,8 +4,6 @@
 package metrics
 
 import (
-	"sync"
-
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/kubewright/kubewright/lease"
@@ -18,16 +16,10 @@ func Lease(registry prometheus.Registerer, next lease.Hooks) (lease.Hooks, error
 		renewals    = s.counter("kubewright_lease_renewals_total", "Renewals that the API server accepted.").WithLabelValues()
 		latency     = s.histogram("kubewright_lease_renewal_duration_seconds", "Time that a renewal took.", callBuckets()).WithLabelValues()
 		failures    = s.counter("kubewright_lease_failures_total", "Turns of a node that ended with an error, by class of error.", "class")
-		outage      = s.histogram("kubewright_lease_outage_seconds", "Time between two renewals that were too far apart, so that the lease had expired.", outageBuckets()).WithLabelValues()
-		nodes       = s.gauge("kubewright_lease_nodes", "Nodes by the phase of their lease; a node is counted from its first turn on.", "phase")
+		outage      = s.histogram("kubewright_lease_outage_duration_seconds", "Time between two renewals that were too far apart, so that the lease had expired.", outageBuckets()).WithLabelValues()
+		nodes       = s.gauge("kubewright_lease_nodes", "Nodes by the phase of their lease; those of which nothing is known yet are not counted.", "phase")
 		contentions = s.counter("kubewright_lease_contentions_total", "Leases that somebody else keeps writing.").WithLabelValues()
 		takeovers   = s.counter("kubewright_lease_takeovers_total", "Leases taken from somebody else.").WithLabelValues()
-	)
-	// A node comes in phase Pending, uncounted, and a lease that is to be found
-	// out about again is Pending too: which of them it is has to be known.
-	var (
-		mu     sync.Mutex
-		phases = map[string]lease.Phase{}
 	)
 	hooks := next
 	hooks.Renewed = func(e lease.Renewed) {
@@ -44,13 +36,14 @@ func Lease(registry prometheus.Registerer, next lease.Hooks) (lease.Hooks, error
 		call(next.Recovered, e)
 	}
 	hooks.PhaseChanged = func(e lease.PhaseChanged) {
-		mu.Lock()
-		if before, known := phases[e.NodeName]; known {
-			nodes.WithLabelValues(before.String()).Dec()
+		// A node begins in PhasePending, which nobody is told, and ends in
+		// PhaseStopped: neither is counted.
+		if e.From != lease.PhasePending {
+			nodes.WithLabelValues(e.From.String()).Dec()
 		}
-		phases[e.NodeName] = e.To
-		nodes.WithLabelValues(e.To.String()).Inc()
-		mu.Unlock()
+		if e.To != lease.PhasePending && e.To != lease.PhaseStopped {
+			nodes.WithLabelValues(e.To.String()).Inc()
+		}
 		call(next.PhaseChanged, e)
 	}
 	hooks.Contended = func(e lease.Contended) {

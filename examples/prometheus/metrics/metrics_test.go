@@ -15,7 +15,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	dto "github.com/prometheus/client_model/go"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kubewright/kubewright/configcheckpoint"
 	"github.com/kubewright/kubewright/election"
@@ -41,7 +40,8 @@ type subject struct {
 // subjects are all files of this package.
 var subjects = []subject{
 	{name: "lease", make: adapt(metrics.Lease), none: lease.Hooks{},
-		uncounted: []string{"Deleted"}}, // the phase tells of it
+		uncounted: []string{"Deleted"}, // the phase tells of it
+		samples:   []any{lease.PhaseChanged{To: lease.PhaseHeld}}},
 	{name: "nodestatus", make: adapt(metrics.NodeStatus), none: nodestatus.Hooks{},
 		uncounted: []string{"SpecChanged"}},
 	{name: "podsync", make: adapt(metrics.PodSync), none: podsync.Hooks{},
@@ -49,14 +49,10 @@ var subjects = []subject{
 	{name: "resourceslice", make: adapt(metrics.ResourceSlice), none: resourceslice.Hooks{}},
 	{name: "configcheckpoint", make: adapt(metrics.ConfigCheckpoint), none: configcheckpoint.Hooks{},
 		uncounted: []string{"Booted", "Staged"}}, // StatusChanged follows both
-	{name: "election", make: adapt(candidate), none: election.Hooks{},
+	{name: "election", make: adapt(metrics.Election), none: election.Hooks{},
 		uncounted: []string{"LeaderChanged", "Offered"},
 		samples:   []any{election.TermStarted{Vacant: time.Second}}},
 	{name: "election", make: adapt(metrics.ElectionController), none: election.ControllerHooks{}},
-}
-
-func candidate(registry prometheus.Registerer, next election.Hooks) (election.Hooks, error) {
-	return metrics.Election(registry, types.NamespacedName{Namespace: "kubewright", Name: "example"}, next)
 }
 
 func adapt[H any](f func(prometheus.Registerer, H) (H, error)) func(prometheus.Registerer, any) (any, error) {

@@ -16,19 +16,19 @@ func PodSync(registry prometheus.Registerer, next podsync.Hooks) (podsync.Hooks,
 	s := set{registry: registry}
 	var (
 		provider = s.histogram("kubewright_podsync_provider_call_duration_seconds", "Time that a call of the provider took.", lagBuckets(), "op", "result")
-		requests = s.histogram("kubewright_podsync_api_request_duration_seconds", "Time that an API request about one pod took.", callBuckets(), "op", "result")
+		requests = s.histogram("kubewright_podsync_api_call_duration_seconds", "Time that an API request about one pod took.", callBuckets(), "op", "result")
 		lag      = s.histogram("kubewright_podsync_status_lag_seconds", "Time from the provider's report to the status in the API.", lagBuckets()).WithLabelValues()
 		pods     = s.gauge("kubewright_podsync_pods", "Pods by stage; a pod is counted from when the provider has said whether it holds it.", "stage")
-		dropped  = s.counter("kubewright_podsync_dropped_total", "Things that were left out, by reason.", "why")
-		orphans  = s.gauge("kubewright_podsync_orphans_held_back", "Orphans of the last pass that found too many of them to believe it; it is not set back when they are gone.").WithLabelValues()
+		dropped  = s.counter("kubewright_podsync_dropped_total", "Things that were left out, by reason.", "reason")
+		orphans  = s.gauge("kubewright_podsync_orphans_held_back", "Orphans that are held back because there are too many of them to believe it.").WithLabelValues()
 	)
 	hooks := next
 	hooks.ProviderCall = func(e podsync.ProviderCall) {
-		provider.WithLabelValues(string(e.Op), providerResultOf(e.Err)).Observe(e.Duration.Seconds())
+		provider.WithLabelValues(string(e.Op), providerResultOf(e.Err)).Observe(e.Latency.Seconds())
 		call(next.ProviderCall, e)
 	}
 	hooks.APICall = func(e podsync.APICall) {
-		requests.WithLabelValues(string(e.Op), resultOf(e.Err)).Observe(e.Duration.Seconds())
+		requests.WithLabelValues(string(e.Op), resultOf(e.Err)).Observe(e.Latency.Seconds())
 		call(next.APICall, e)
 	}
 	hooks.StatusStored = func(e podsync.StatusStored) {
@@ -47,7 +47,7 @@ func PodSync(registry prometheus.Registerer, next podsync.Hooks) (podsync.Hooks,
 		call(next.StageChanged, e)
 	}
 	hooks.Dropped = func(e podsync.Dropped) {
-		dropped.WithLabelValues(e.Why).Inc()
+		dropped.WithLabelValues(e.Reason).Inc()
 		call(next.Dropped, e)
 	}
 	hooks.MassOrphans = func(e podsync.MassOrphans) {

@@ -27,11 +27,11 @@ func ResourceSlice(registry prometheus.Registerer, next resourceslice.Hooks) (re
 		pools = map[resourceslice.PoolID]int{}
 	)
 	hooks := next
-	hooks.Write = func(e resourceslice.Write) {
+	hooks.APICall = func(e resourceslice.APICall) {
 		writes.WithLabelValues(e.Pool.Driver, e.Verb, resultOf(e.Err)).Inc()
-		call(next.Write, e)
+		call(next.APICall, e)
 	}
-	hooks.Publish = func(e resourceslice.Publish) {
+	hooks.Published = func(e resourceslice.Published) {
 		latency.WithLabelValues(e.Pool.Driver).Observe(e.Latency.Seconds())
 		incomplete.WithLabelValues(e.Pool.Driver).Add(e.Window.Seconds())
 		n := 0.0
@@ -46,7 +46,7 @@ func ResourceSlice(registry prometheus.Registerer, next resourceslice.Hooks) (re
 			delete(pools, e.Pool) // it was removed
 		}
 		mu.Unlock()
-		call(next.Publish, e)
+		call(next.Published, e)
 	}
 	return hooks, s.err()
 }

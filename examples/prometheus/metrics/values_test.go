@@ -65,6 +65,9 @@ func TestLease(t *testing.T) {
 	phase("n0", lease.PhaseHeld, lease.PhasePending) // to be found out again
 	phase("n0", lease.PhasePending, lease.PhaseForeign)
 	phase("n1", lease.PhaseHeld, lease.PhasePaused)
+	phase("n2", lease.PhaseHeld, lease.PhaseStopped)
+	phase("n3", lease.PhasePending, lease.PhaseStopped) // never served
+	phase("n2", lease.PhasePending, lease.PhaseHeld)    // added again
 	hooks.Failed(lease.Failed{Class: "Timeout"})
 	hooks.Failed(lease.Failed{Class: "Timeout"})
 	hooks.Failed(lease.Failed{Class: "Forbidden"})
@@ -76,9 +79,8 @@ func TestLease(t *testing.T) {
 		"kubewright_lease_renewal_duration_seconds_sum":      0.75,
 		`kubewright_lease_failures_total{class="Timeout"}`:   2,
 		`kubewright_lease_failures_total{class="Forbidden"}`: 1,
-		"kubewright_lease_outage_seconds_count":              1,
-		"kubewright_lease_outage_seconds_sum":                60,
-		`kubewright_lease_nodes{phase="Pending"}`:            0,
+		"kubewright_lease_outage_duration_seconds_count":     1,
+		"kubewright_lease_outage_duration_seconds_sum":       60,
 		`kubewright_lease_nodes{phase="Held"}`:               1,
 		`kubewright_lease_nodes{phase="Foreign"}`:            1,
 		`kubewright_lease_nodes{phase="Paused"}`:             1,
@@ -104,13 +106,13 @@ func TestNodeStatus(t *testing.T) {
 		`kubewright_nodestatus_write_duration_seconds_sum{cause="Report"}`:            0.5,
 		`kubewright_nodestatus_write_bytes_count{cause="Report"}`:                     2,
 		`kubewright_nodestatus_write_bytes_sum{cause="Report"}`:                       1024,
-		`kubewright_nodestatus_call_failures_total{class="Server",verb="patch"}`:      1,
+		`kubewright_nodestatus_failures_total{class="Server",verb="patch"}`:           1,
 		"kubewright_nodestatus_outage_duration_seconds_count":                         1,
 		"kubewright_nodestatus_outage_duration_seconds_sum":                           90,
 		`kubewright_nodestatus_setter_failures_total{field="Setters[1]",late="true"}`: 1,
 		`kubewright_nodestatus_registrations_total{created="true"}`:                   1,
-		"kubewright_nodestatus_nodes_deleted_total":                                   1,
-		"kubewright_nodestatus_nodes_replaced_total":                                  1,
+		"kubewright_nodestatus_deletions_total":                                       1,
+		"kubewright_nodestatus_replacements_total":                                    1,
 		`kubewright_nodestatus_condition_changes_total{status="False",type="Ready"}`:  1,
 	})
 }
@@ -118,11 +120,11 @@ func TestNodeStatus(t *testing.T) {
 func TestPodSync(t *testing.T) {
 	hooks, registry := hooksOf(t, metrics.PodSync)
 	for _, err := range []error{nil, podsync.Reject("NoGPU", "there is none"), fmt.Errorf("x: %w", podsync.ErrNotFound), errors.New("the backend is down"), nil} {
-		hooks.ProviderCall(podsync.ProviderCall{Op: podsync.OpStart, Duration: time.Second, Err: err})
+		hooks.ProviderCall(podsync.ProviderCall{Op: podsync.OpStart, Latency: time.Second, Err: err})
 	}
-	hooks.APICall(podsync.APICall{Op: podsync.OpPatch, Duration: time.Second})
-	hooks.APICall(podsync.APICall{Op: podsync.OpPatch, Duration: time.Second, Err: apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, "a")})
-	hooks.APICall(podsync.APICall{Op: podsync.OpPatch, Duration: time.Second, Err: errors.New("connection reset by peer")})
+	hooks.APICall(podsync.APICall{Op: podsync.OpPatch, Latency: time.Second})
+	hooks.APICall(podsync.APICall{Op: podsync.OpPatch, Latency: time.Second, Err: apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, "a")})
+	hooks.APICall(podsync.APICall{Op: podsync.OpPatch, Latency: time.Second, Err: errors.New("connection reset by peer")})
 	hooks.StatusStored(podsync.StatusStored{Lag: time.Second / 2})
 	stage := func(from, to podsync.Stage) { hooks.StageChanged(podsync.StageChanged{From: from, To: to}) }
 	stage(podsync.StageUnsynced, podsync.StageWaiting)
@@ -131,31 +133,35 @@ func TestPodSync(t *testing.T) {
 	stage(podsync.StageWaiting, podsync.StageRunning)
 	hooks.StageChanged(podsync.StageChanged{From: podsync.StageReleased, To: podsync.StageReleased, Forgotten: true})
 	hooks.StageChanged(podsync.StageChanged{Forgotten: true}) // never counted
-	hooks.Dropped(podsync.Dropped{Why: podsync.DroppedInvalid})
+	hooks.Dropped(podsync.Dropped{Reason: podsync.DroppedInvalid})
 	hooks.MassOrphans(podsync.MassOrphans{Refs: make([]podsync.Ref, 7), Held: 8})
-	const call, request = "kubewright_podsync_provider_call_duration_seconds", "kubewright_podsync_api_request_duration_seconds"
+	if got := gather(t, registry)["kubewright_podsync_orphans_held_back"]; got != 7 {
+		t.Errorf("%v orphans are held back, want 7", got)
+	}
+	hooks.MassOrphans(podsync.MassOrphans{Held: 8})
+	const call, request = "kubewright_podsync_provider_call_duration_seconds", "kubewright_podsync_api_call_duration_seconds"
 	check(t, registry, map[string]float64{
-		call + `_count{op="start",result="ok"}`:                 2,
-		call + `_sum{op="start",result="ok"}`:                   2,
-		call + `_count{op="start",result="rejected"}`:           1,
-		call + `_sum{op="start",result="rejected"}`:             1,
-		call + `_count{op="start",result="not_found"}`:          1,
-		call + `_sum{op="start",result="not_found"}`:            1,
-		call + `_count{op="start",result="error"}`:              1,
-		call + `_sum{op="start",result="error"}`:                1,
-		request + `_count{op="patch",result="ok"}`:              1,
-		request + `_sum{op="patch",result="ok"}`:                1,
-		request + `_count{op="patch",result="404"}`:             1,
-		request + `_sum{op="patch",result="404"}`:               1,
-		request + `_count{op="patch",result="unanswered"}`:      1,
-		request + `_sum{op="patch",result="unanswered"}`:        1,
-		"kubewright_podsync_status_lag_seconds_count":           1,
-		"kubewright_podsync_status_lag_seconds_sum":             0.5,
-		`kubewright_podsync_pods{stage="Waiting"}`:              0,
-		`kubewright_podsync_pods{stage="Running"}`:              2,
-		`kubewright_podsync_pods{stage="Released"}`:             0,
-		`kubewright_podsync_dropped_total{why="InvalidStatus"}`: 1,
-		"kubewright_podsync_orphans_held_back":                  7,
+		call + `_count{op="start",result="ok"}`:                    2,
+		call + `_sum{op="start",result="ok"}`:                      2,
+		call + `_count{op="start",result="rejected"}`:              1,
+		call + `_sum{op="start",result="rejected"}`:                1,
+		call + `_count{op="start",result="not_found"}`:             1,
+		call + `_sum{op="start",result="not_found"}`:               1,
+		call + `_count{op="start",result="error"}`:                 1,
+		call + `_sum{op="start",result="error"}`:                   1,
+		request + `_count{op="patch",result="ok"}`:                 1,
+		request + `_sum{op="patch",result="ok"}`:                   1,
+		request + `_count{op="patch",result="404"}`:                1,
+		request + `_sum{op="patch",result="404"}`:                  1,
+		request + `_count{op="patch",result="unanswered"}`:         1,
+		request + `_sum{op="patch",result="unanswered"}`:           1,
+		"kubewright_podsync_status_lag_seconds_count":              1,
+		"kubewright_podsync_status_lag_seconds_sum":                0.5,
+		`kubewright_podsync_pods{stage="Waiting"}`:                 0,
+		`kubewright_podsync_pods{stage="Running"}`:                 2,
+		`kubewright_podsync_pods{stage="Released"}`:                0,
+		`kubewright_podsync_dropped_total{reason="InvalidStatus"}`: 1,
+		"kubewright_podsync_orphans_held_back":                     0,
 	})
 }
 
@@ -165,10 +171,10 @@ func TestResourceSlice(t *testing.T) {
 		return resourceslice.PoolID{Driver: driver, Name: name}
 	}
 	publish := func(p resourceslice.PoolID, devices int, repair bool) {
-		hooks.Publish(resourceslice.Publish{Pool: p, Slices: min(devices, 1), Devices: devices, Latency: time.Second, Window: time.Second / 4, Repair: repair})
+		hooks.Published(resourceslice.Published{Pool: p, Slices: min(devices, 1), Devices: devices, Latency: time.Second, Window: time.Second / 4, Repair: repair})
 	}
-	hooks.Write(resourceslice.Write{Pool: pool("gpu", "a"), Verb: "create"})
-	hooks.Write(resourceslice.Write{Pool: pool("gpu", "a"), Verb: "create", Err: apierrors.NewTooManyRequests("later", 1)})
+	hooks.APICall(resourceslice.APICall{Pool: pool("gpu", "a"), Verb: "create"})
+	hooks.APICall(resourceslice.APICall{Pool: pool("gpu", "a"), Verb: "create", Err: apierrors.NewTooManyRequests("later", 1)})
 	publish(pool("gpu", "a"), 8, false)
 	publish(pool("gpu", "b"), 4, false)
 	publish(pool("gpu", "a"), 6, true)
@@ -193,18 +199,18 @@ func TestResourceSlice(t *testing.T) {
 func TestConfigCheckpoint(t *testing.T) {
 	hooks, registry := hooksOf(t, metrics.ConfigCheckpoint)
 	ref := configcheckpoint.Ref{Digest: configcheckpoint.DigestOf([]byte("a: 1"))}
-	hooks.Delivered(configcheckpoint.DeliveredInfo{Ref: ref})
-	hooks.Delivered(configcheckpoint.DeliveredInfo{})
-	hooks.Delivered(configcheckpoint.DeliveredInfo{Err: errors.New("no such ConfigMap")})
+	hooks.Delivered(configcheckpoint.Delivered{Ref: ref})
+	hooks.Delivered(configcheckpoint.Delivered{})
+	hooks.Delivered(configcheckpoint.Delivered{Err: errors.New("no such ConfigMap")})
 	hooks.StatusChanged(configcheckpoint.Status{Role: configcheckpoint.RoleDefault, Reason: configcheckpoint.ReasonDefault, OK: corev1.ConditionTrue})
 	hooks.StatusChanged(configcheckpoint.Status{Role: configcheckpoint.RoleAssigned, Reason: configcheckpoint.ReasonTrial, OK: corev1.ConditionTrue, Phase: configcheckpoint.PhaseTrial})
 	trial := gather(t, registry)
 	if trial["kubewright_configcheckpoint_trial"] != 1 || trial[`kubewright_configcheckpoint_condition{reason="Trial"}`] != 1 {
 		t.Errorf("during a trial: %v", trial)
 	}
-	hooks.Rejected(configcheckpoint.RejectedInfo{Ref: ref, Reason: configcheckpoint.ReasonUnhealthy})
+	hooks.Rejected(configcheckpoint.Rejected{Ref: ref, Reason: configcheckpoint.ReasonUnhealthy})
 	hooks.StatusChanged(configcheckpoint.Status{Role: configcheckpoint.RoleLastKnownGood, Reason: configcheckpoint.ReasonUnhealthy, OK: corev1.ConditionFalse, Phase: configcheckpoint.PhaseRolledBack})
-	hooks.Promoted(configcheckpoint.PromotedInfo{Ref: ref})
+	hooks.Promoted(configcheckpoint.Promoted{Ref: ref})
 	check(t, registry, map[string]float64{
 		`kubewright_configcheckpoint_info{role="LastKnownGood"}`:            1,
 		"kubewright_configcheckpoint_trial":                                 0,
@@ -218,8 +224,8 @@ func TestConfigCheckpoint(t *testing.T) {
 }
 
 func TestElection(t *testing.T) {
-	hooks, registry := hooksOf(t, candidate)
-	const leader = `kubewright_election_leader{lease="kubewright/example"}`
+	hooks, registry := hooksOf(t, metrics.Election)
+	const leader = "kubewright_election_leader"
 	for cause, err := range map[string]error{
 		"finished": nil, "lost": election.ErrLost, "expired": fmt.Errorf("x: %w", election.ErrExpired),
 		"superseded": election.ErrSuperseded, "resigned": election.ErrResigned, "stopped": context.Canceled,
@@ -247,8 +253,8 @@ func TestElection(t *testing.T) {
 		"kubewright_election_term_duration_seconds_sum":                  360,
 		"kubewright_election_drain_duration_seconds_count":               7,
 		"kubewright_election_drain_duration_seconds_sum":                 2,
-		"kubewright_election_vacancy_seconds_count":                      6,
-		"kubewright_election_vacancy_seconds_sum":                        60,
+		"kubewright_election_vacancy_duration_seconds_count":             6,
+		"kubewright_election_vacancy_duration_seconds_sum":               60,
 		"kubewright_election_renewal_duration_seconds_count":             1,
 		"kubewright_election_renewal_duration_seconds_sum":               0.125,
 		`kubewright_election_failures_total{class="Timeout",op="renew"}`: 1,
@@ -267,11 +273,11 @@ func TestElectionController(t *testing.T) {
 	const prefix = "kubewright_election_controller_"
 	check(t, registry, map[string]float64{
 		prefix + `elections_total{strategy="OldestEmulationVersion"}`: 2,
-		prefix + "vacancy_seconds_count":                              1,
-		prefix + "vacancy_seconds_sum":                                15,
+		prefix + "vacancy_duration_seconds_count":                     1,
+		prefix + "vacancy_duration_seconds_sum":                       15,
 		prefix + "preferences_total":                                  1,
 		prefix + "silences_total":                                     1,
-		prefix + "collected_total":                                    1,
+		prefix + "collections_total":                                  1,
 		prefix + `failures_total{action="assign",class="Conflict"}`:   1,
 	})
 }
