@@ -1,0 +1,118 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// A disk is a small file system for the kubelet's folder, which can be filled.
+type disk struct {
+	dir     string
+	mounted bool
+}
+
+// diskSize and diskInodes are what fits on it: much more than the pods need, and
+// little enough to be filled in no time.
+const (
+	diskSize     = "48m"
+	diskMaxFiles = "8000"
+)
+
+// mountDisk makes the folder, on a file system of its own if this process may.
+func mountDisk(dir string) (*disk, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	d := &disk{dir: dir}
+	err := syscall.Mount("kubewright-chaos", dir, "tmpfs", syscall.MS_NOSUID|syscall.MS_NODEV, "mode=0700,size="+diskSize+",nr_inodes="+diskMaxFiles)
+	if errors.Is(err, syscall.EPERM) {
+		return d, nil
+	}
+	d.mounted = err == nil
+	return d, err
+}
+
+func (d *disk) filler() string { return filepath.Join(d.dir, "filler") }
+
+// fillSpace takes all room for data that is left.
+func (d *disk) fillSpace() error {
+	f, err := os.OpenFile(filepath.Join(d.filler(), "data"), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return err
+	}
+	block := make([]byte, 1<<20)
+	for size := len(block); size > 0 && err == nil; {
+		if _, err = f.Write(block[:size]); errors.Is(err, syscall.ENOSPC) {
+			size, err = size/2, nil
+		}
+	}
+	return errors.Join(err, f.Close())
+}
+
+// fillInodes takes all room for files that is left.
+func (d *disk) fillInodes() error {
+	for {
+		f, err := os.CreateTemp(d.filler(), "")
+		if errors.Is(err, syscall.ENOSPC) {
+			return nil
+		}
+		if err = errors.Join(err, f.Close()); err != nil {
+			return err
+		}
+	}
+}
+
+// free gives the room back.
+func (d *disk) free() error { return os.RemoveAll(d.filler()) }
+
+// keepFull fills the disk, and fills it again where the kubelet has made room, until
+// ctx is done.
+func (d *disk) keepFull(ctx context.Context, fill func() error) error {
+	if err := os.Mkdir(d.filler(), 0o700); err != nil {
+		return err
+	}
+	for {
+		if err := fill(); err != nil {
+			return errors.Join(err, d.free())
+		}
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-ctx.Done():
+			return d.free()
+		}
+	}
+}
+
+// unmount removes the disk. An error means that somebody still uses it.
+func (d *disk) unmount() error {
+	if !d.mounted {
+		return nil
+	}
+	if err := syscall.Unmount(d.dir, 0); err != nil {
+		return errors.Join(fmt.Errorf("unmount %s: %w", d.dir, err), syscall.Unmount(d.dir, syscall.MNT_DETACH))
+	}
+	d.mounted = false
+	return nil
+}
+
+// mountsBelow returns what is mounted in a folder.
+func mountsBelow(dir string) (found []string, err error) {
+	data, err := os.ReadFile("/proc/self/mountinfo")
+	for line := range strings.Lines(string(data)) {
+		if fields := strings.Fields(line); len(fields) > 4 && (fields[4] == dir || strings.HasPrefix(fields[4], dir+"/")) {
+			found = append(found, fields[4])
+		}
+	}
+	return found, err
+}

@@ -1,0 +1,154 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/kubewright/kubewright/test/e2e/harness"
+)
+
+// An injector makes the faults of a schedule.
+type injector struct {
+	host    *host
+	cluster *harness.Cluster
+	kubelet *supervisor
+	proxy   *proxy
+	disk    *disk
+	clock   *clock
+	record  *recorder
+	log     func(format string, args ...any)
+
+	mu    sync.Mutex
+	count map[kind]int
+}
+
+// run makes the faults of a lane, one after the other. Each is over when the next
+// one begins, and when run returns. When ctx is done the rest is left out.
+func (in *injector) run(ctx context.Context, began time.Time, faults []fault) error {
+	for _, f := range faults {
+		sleep(ctx, time.Until(began.Add(f.At)))
+		if ctx.Err() != nil {
+			return nil
+		}
+		in.announce(f)
+		if err := in.inject(ctx, f); err != nil {
+			return fmt.Errorf("%s: %w", f.Kind, err)
+		}
+		in.record.note("", "over: %s", f.Kind)
+	}
+	return nil
+}
+
+func (in *injector) announce(f fault) {
+	text := string(f.Kind)
+	if f.For > 0 {
+		text += fmt.Sprintf(", for %v", f.For)
+	}
+	if f.Kind == clockStep {
+		text += fmt.Sprintf(" to %v off", f.By.Round(time.Second))
+	}
+	in.mu.Lock()
+	in.count[f.Kind]++
+	in.mu.Unlock()
+	in.record.note("", "fault: %s", text)
+	in.log("%s", text)
+}
+
+// inject makes one fault, and returns when it is over. What is broken is mended also
+// when ctx is done.
+func (in *injector) inject(ctx context.Context, f fault) error {
+	t := in.host
+	hold := func() { sleep(ctx, f.For) }
+	always := context.WithoutCancel(ctx)
+	switch f.Kind {
+	case connDrop:
+		in.proxy.drop()
+		return nil
+	case clockStep:
+		in.clock.step(f.By)
+		return nil
+	case diskFull, diskInodes:
+		fill := in.disk.fillSpace
+		if f.Kind == diskInodes {
+			fill = in.disk.fillInodes
+		}
+		full, cancel := context.WithTimeout(ctx, f.For)
+		defer cancel()
+		return in.disk.keepFull(full, fill)
+	}
+	// From here on the kubelet can't be heard.
+	defer in.record.outage(time.Now())
+	switch f.Kind {
+	case apiKill, apiTerminate, etcdKill:
+		component := harness.APIServer
+		if f.Kind == etcdKill {
+			component = harness.Etcd
+		}
+		return t.try(func() {
+			if f.Kind == apiTerminate {
+				in.cluster.Terminate(t, component)
+			} else {
+				in.cluster.Kill(t, component)
+			}
+			hold()
+			in.cluster.Restart(t, component)
+			in.cluster.WaitReady(t)
+		})
+	case apiPause, etcdPause:
+		component := harness.APIServer
+		if f.Kind == etcdPause {
+			component = harness.Etcd
+		}
+		return t.try(func() {
+			in.cluster.Pause(t, component)
+			hold()
+			in.cluster.Resume(t, component)
+			in.cluster.WaitReady(t)
+		})
+	case connHang:
+		in.proxy.hold()
+		hold()
+		in.proxy.letGo()
+	case connStale:
+		in.proxy.deaden()
+		hold()
+	case connRefuse:
+		in.proxy.setRefuse(true)
+		in.proxy.drop()
+		hold()
+		in.proxy.setRefuse(false)
+	case kubeletPause:
+		in.kubelet.signal(syscall.SIGSTOP)
+		hold()
+		in.kubelet.signal(syscall.SIGCONT)
+	case kubeletKill, kubeletTerminate:
+		signal := syscall.SIGKILL
+		if f.Kind == kubeletTerminate {
+			signal = syscall.SIGTERM
+		}
+		end, cancel := context.WithTimeout(always, orderlyEnd)
+		defer cancel()
+		if err := in.kubelet.end(end, signal); err != nil {
+			return fmt.Errorf("the kubelet did not end within %v: %w", orderlyEnd, err)
+		}
+		hold()
+		return in.kubelet.start(always)
+	default:
+		return errors.New("no such fault")
+	}
+	return nil
+}
+
+// orderlyEnd is within what time the kubelet ends when it is told to, also if nobody
+// answers it: what its controllers do at their end has 5 s each at most, and there
+// are calls that are under way.
+const orderlyEnd = 45 * time.Second

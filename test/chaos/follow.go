@@ -1,0 +1,106 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+)
+
+// A sink is told what a watch shows. It is called from one goroutine.
+type sink interface {
+	// replace is called with all objects there are at a revision, and with that
+	// up to which the sink has been told of everything; "" at first.
+	replace(ctx context.Context, objects []runtime.Object, since, now string)
+	change(kind watch.EventType, object runtime.Object)
+}
+
+// pause is how long the API server is left alone after an error.
+const pause = 200 * time.Millisecond
+
+// callTimeout bounds a call of the checker or of the churn: the API server may hang.
+const callTimeout = 5 * time.Second
+
+// follow lists and watches until ctx is done. Unlike a reflector it says between
+// which revisions it could not see, so that what has gone in between can be looked
+// up.
+func follow(ctx context.Context, lw *cache.ListWatch, to sink) {
+	var since, revision string
+	for ctx.Err() == nil {
+		if revision == "" {
+			objects, now, err := listAll(ctx, lw, metav1.ListOptions{})
+			if err != nil {
+				sleep(ctx, pause)
+				continue
+			}
+			to.replace(ctx, objects, since, now)
+			revision = now
+		}
+		next, err := follow1(ctx, lw, to, revision)
+		revision = next
+		if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
+			since, revision = next, ""
+			continue
+		}
+		sleep(ctx, pause)
+	}
+}
+
+// follow1 watches once. It returns the revision up to which the sink has been told.
+func follow1(ctx context.Context, lw *cache.ListWatch, to sink, revision string) (string, error) {
+	w, err := lw.WatchWithContext(ctx, metav1.ListOptions{ResourceVersion: revision, AllowWatchBookmarks: true})
+	if err != nil {
+		return revision, err
+	}
+	defer w.Stop()
+	for event := range w.ResultChan() {
+		if event.Type == watch.Error {
+			return revision, apierrors.FromObject(event.Object)
+		}
+		object, err := meta.Accessor(event.Object)
+		if err != nil {
+			return revision, err
+		}
+		revision = object.GetResourceVersion()
+		if event.Type != watch.Bookmark {
+			to.change(event.Type, event.Object)
+		}
+	}
+	return revision, nil
+}
+
+func listAll(ctx context.Context, lw *cache.ListWatch, options metav1.ListOptions) ([]runtime.Object, string, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	list, err := lw.ListWithContext(ctx, options)
+	if err != nil {
+		return nil, "", err
+	}
+	objects, err := meta.ExtractList(list)
+	if err != nil {
+		return nil, "", err
+	}
+	l, err := meta.ListAccessor(list)
+	if err != nil {
+		return nil, "", err
+	}
+	return objects, l.GetResourceVersion(), nil
+}
+
+// sleep waits, or until ctx is done.
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}

@@ -1,0 +1,216 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// The rules that hold at the end, when nothing has been broken for a while.
+const (
+	ruleSettled  = "afterwards all that is to run runs, and all else has ended"
+	ruleCounted  = "restart counts are those of the commands"
+	ruleSlices   = "the ResourceSlices list the CPUs, each once"
+	ruleSettings = "the last good settings are in force"
+	ruleLeft     = "nothing is left behind"
+	ruleKubelet  = "the kubelet ends when told to, and otherwise only for its settings or its disk"
+)
+
+// settlePatience is how long it may take until everything is as it should be after
+// the last fault. The longest wait that somebody may be in is a minute: of the
+// kubelet before it tries again to start a container.
+const settlePatience = 150 * time.Second
+
+// settle waits until a condition finds nothing missing, and returns what it finds at
+// last.
+func settle(ctx context.Context, patience time.Duration, missing func(context.Context) []finding) []finding {
+	deadline := time.Now().Add(patience)
+	for {
+		call, cancel := context.WithTimeout(ctx, 2*callTimeout)
+		found := missing(call)
+		cancel()
+		if len(found) == 0 || time.Now().After(deadline) || ctx.Err() != nil {
+			return found
+		}
+		sleep(ctx, pause)
+	}
+}
+
+// unsettled returns what is not yet as it should be when nothing is broken any more.
+func (r *rig) unsettled(ctx context.Context) []finding {
+	v := verdict{Rule: ruleSettled}
+	if ready := condition(r.node.get(), corev1.NodeReady); ready.Status != corev1.ConditionTrue {
+		v.add("", "the Node is Ready=%s, %s: %s", ready.Status, ready.Reason, ready.Message)
+	}
+	if err := r.look(); err != nil {
+		v.add("", "%v", err)
+	}
+	wanted := r.wantedPods(ctx, &v)
+	pods := r.record.pods()
+	alive := map[types.UID]bool{}
+	counts := map[string]int{}
+	for _, p := range pods {
+		alive[p.UID] = true
+		counts[p.Labels[appLabel]]++
+		r.podUnsettled(&v, p, wanted)
+	}
+	for app, want := range wanted {
+		if counts[app] != want {
+			v.add("", "%d pods of %s, want %d", counts[app], app, want)
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for key, n := range r.running {
+		if !alive[key.uid] {
+			v.add(key.uid, "container %s of a pod that is gone runs %d times", key.name, n)
+		}
+	}
+	return v.Findings
+}
+
+// podUnsettled says what is wrong with a pod that is in the API.
+func (r *rig) podUnsettled(v *verdict, p *corev1.Pod, wanted map[string]int) {
+	_, service := wanted[p.Labels[appLabel]]
+	r.mu.Lock()
+	n := r.running[containerKey{p.UID, "c"}]
+	r.mu.Unlock()
+	switch {
+	case p.DeletionTimestamp != nil:
+		v.add(p.UID, "it is still being deleted, in phase %s", p.Status.Phase)
+	case service && (p.Status.Phase != corev1.PodRunning || !podReady(p)):
+		v.add(p.UID, "it is %s, ready: %t; want Running and ready: %s %s", p.Status.Phase, podReady(p), p.Status.Reason, p.Status.Message)
+	case service && n != 1:
+		v.add(p.UID, "it is Running, and its command runs %d times", n)
+	case !service && !terminal(p.Status.Phase):
+		v.add(p.UID, "it is %s, and should have ended: %s %s", p.Status.Phase, p.Status.Reason, p.Status.Message)
+	case !service && n != 0:
+		v.add(p.UID, "it is %s, and its command runs %d times", p.Status.Phase, n)
+	}
+}
+
+// wantedPods returns how many pods of which app are to run, and says which
+// controllers are not content.
+func (r *rig) wantedPods(ctx context.Context, v *verdict) map[string]int {
+	wanted := map[string]int{}
+	list := metav1.ListOptions{}
+	deployments, err := r.client.AppsV1().Deployments(r.make.namespace).List(ctx, list)
+	if err != nil {
+		v.add("", "%v", err)
+		return wanted
+	}
+	for _, d := range deployments.Items {
+		want := *d.Spec.Replicas
+		wanted[d.Name] = int(want)
+		if s := d.Status; s.ObservedGeneration != d.Generation || s.ReadyReplicas != want || s.UpdatedReplicas != want || s.Replicas != want {
+			v.add("", "Deployment %s has %s, wants %d", d.Name, counted(s), want)
+		}
+	}
+	agent, err := r.client.AppsV1().DaemonSets(r.make.namespace).Get(ctx, "agent", metav1.GetOptions{})
+	if err != nil {
+		v.add("", "%v", err)
+		return wanted
+	}
+	wanted[agent.Name] = 1
+	if s := agent.Status; s.ObservedGeneration != agent.Generation || s.NumberReady != 1 || s.UpdatedNumberScheduled != 1 {
+		v.add("", "DaemonSet %s has %d of 1 ready, %d new", agent.Name, s.NumberReady, s.UpdatedNumberScheduled)
+	}
+	for _, name := range r.churn.jobs {
+		job, err := r.client.BatchV1().Jobs(r.make.namespace).Get(ctx, name, metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(err): // it was never made, or was deleted without an answer
+		case err != nil:
+			v.add("", "%v", err)
+		case !complete(job):
+			v.add("", "Job %s has %d of %d pods succeeded and %d failed, and is not complete", name, job.Status.Succeeded, *job.Spec.Completions, job.Status.Failed)
+		case job.Status.Succeeded != *job.Spec.Completions || job.Status.Failed > 0:
+			v.add("", "Job %s has had %d pods succeed and %d fail, want %d and none", name, job.Status.Succeeded, job.Status.Failed, *job.Spec.Completions)
+		}
+	}
+	return wanted
+}
+
+func counted(s appsv1.DeploymentStatus) string {
+	return fmt.Sprintf("%d pods, %d of them new, %d ready", s.Replicas, s.UpdatedReplicas, s.ReadyReplicas)
+}
+
+func complete(job *batchv1.Job) bool {
+	for _, c := range job.Status.Conditions {
+		if c.Type == batchv1.JobComplete && c.Status == corev1.ConditionTrue {
+			return true
+		}
+	}
+	return false
+}
+
+func podReady(p *corev1.Pod) bool {
+	for _, c := range p.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// miscounted compares the restart counts of pods that run with what was started.
+// What runs now may have begun a moment ago, so it is asked until it fits.
+func (r *rig) miscounted(context.Context) []finding {
+	v := verdict{Rule: ruleCounted}
+	data, err := os.ReadFile(r.make.out)
+	if err != nil {
+		v.add("", "%v", err)
+	}
+	starts := map[containerKey]int32{}
+	lines, _ := parseLines(string(data))
+	for _, l := range lines {
+		starts[containerKey{l.UID, l.Container}]++
+	}
+	for _, p := range r.record.pods() {
+		for _, c := range p.Status.ContainerStatuses {
+			if n := starts[containerKey{p.UID, c.Name}]; c.State.Running != nil && n != c.RestartCount+1 {
+				v.add(p.UID, "container %s was started %d times by its own account, and restarted %d times by the API's", c.Name, n, c.RestartCount)
+			}
+		}
+	}
+	return v.Findings
+}
+
+// remains returns what is left of pods, when there are to be none.
+func (r *rig) remains(context.Context) []finding {
+	v := verdict{Rule: ruleLeft}
+	for _, p := range r.record.pods() {
+		v.add(p.UID, "it is still in the API, in phase %s", p.Status.Phase)
+	}
+	if err := r.look(); err != nil {
+		v.add("", "%v", err)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, p := range r.left {
+		v.add("", "process %d of %s (a shim: %t)", p.PID, p.Run, p.Shim)
+	}
+	for _, folder := range []string{"pods", "trash"} {
+		entries, err := os.ReadDir(filepath.Join(r.root(), folder))
+		if err != nil {
+			v.add("", "%v", err)
+		}
+		for _, e := range entries {
+			v.add("", "file %s", filepath.Join(folder, e.Name()))
+		}
+	}
+	return v.Findings
+}
