@@ -107,10 +107,11 @@ func graceOf(pod *corev1.Pod) time.Duration {
 	return max(minGrace, seconds(*pod.DeletionGracePeriodSeconds))
 }
 
-// seconds returns so many seconds. The API has no limit for a grace period, and
-// "for ever" is often spelled as the largest integer.
+// seconds returns so many seconds, as far as a time.Duration has them. The API has
+// no limits for a grace period: "for ever" is often spelled as the largest
+// integer, and what is negative means at once.
 func seconds(n int64) time.Duration {
-	return time.Duration(min(n, int64(horizon/time.Second))) * time.Second
+	return time.Duration(min(max(n, 0), int64(horizon/time.Second))) * time.Second
 }
 
 // observe takes what the provider says of the pod. Seq is when it was said, in

@@ -5,7 +5,9 @@ package podsync
 
 import (
 	"context"
+	"math"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
@@ -122,6 +124,21 @@ func TestFailureOfAForgottenPod(t *testing.T) {
 		group.Fail(ctx, handler, &next, errFailed, "the next outage")
 		if told != 1 {
 			t.Errorf("%s: the next outage was told of %d times", name, told)
+		}
+	}
+}
+
+// Grace periods that are no time.Duration.
+func TestGracePeriods(t *testing.T) {
+	for n, want := range map[int64]time.Duration{
+		math.MinInt64: minGrace, -10_000_000_000: minGrace, -1: minGrace, 0: minGrace, 1: time.Second, 30: 30 * time.Second,
+		10_000_000_000: horizon / time.Second * time.Second, math.MaxInt64: horizon / time.Second * time.Second,
+	} {
+		if got := specGrace(testPod(func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = &n })); got != want {
+			t.Errorf("of the spec, %d s: %v, want %v", n, got, want)
+		}
+		if got := graceOf(testPod(func(p *corev1.Pod) { p.DeletionGracePeriodSeconds = &n })); got != want {
+			t.Errorf("of a deletion, %d s: %v, want %v", n, got, want)
 		}
 	}
 }

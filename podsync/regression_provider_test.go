@@ -92,7 +92,7 @@ func TestShorterGraceEndsBackoff(t *testing.T) {
 // Times that are meant to be for ever have an end in a time.Duration: they came
 // out negative, and the pod was killed at once, or called for without a pause.
 func TestTimesBeyondADuration(t *testing.T) {
-	for _, seconds := range []int64{10_000_000_000, math.MaxInt64 / 2} {
+	for _, seconds := range []int64{10_000_000_000, math.MaxInt64 / 2, math.MaxInt64} {
 		t.Run(fmt.Sprint("grace of ", seconds, " s"), func(t *testing.T) {
 			bubble(t, podsynctest.Options{StopTime: time.Hour}, func(w *world) {
 				w.run()

@@ -5,7 +5,6 @@ package podsync_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -60,6 +59,7 @@ type soaker struct {
 	names   []string
 	clean   []func() // removes faults
 	ended   map[types.UID]corev1.PodPhase
+	before  map[types.UID]*corev1.Pod
 
 	mu    sync.Mutex // requests come from many goroutines
 	asked int        // requests about single pods
@@ -72,8 +72,8 @@ func soak(t *testing.T, seed uint64) {
 		StopTime:  pick(r, 0, 0, 2*time.Second, 50*time.Second),
 		ExitCode:  pick[int32](r, 0, 143),
 	}
-	wrap := pick(r, full, full, simple, releasing)
-	s := &soaker{t: testlog.New(t), rand: r, crashes: pick(r, 0, 0.05, 0.3, 1), ended: map[types.UID]corev1.PodPhase{}}
+	wrap := pick(r, full, full, simple, releasing, mute)
+	s := &soaker{t: testlog.New(t), rand: r, crashes: pick(r, 0, 0.05, 0.3, 1), ended: map[types.UID]corev1.PodPhase{}, before: map[types.UID]*corev1.Pod{}}
 	wrapped := wrap(nil)
 	if _, ok := wrapped.(podsync.Releaser); !ok {
 		opts.Forgets = true
@@ -105,66 +105,6 @@ func soak(t *testing.T, seed uint64) {
 }
 
 func pick[T any](r *rand.Rand, choices ...T) T { return choices[r.IntN(len(choices))] }
-
-// watchWrites looks at each write of the controller before the server does.
-func (s *soaker) watchWrites() {
-	s.server.Inject(apitest.Fault{Match: apitest.Match{User: nodeUser, Func: func(r apitest.Request) bool {
-		if r.Resource != "pods" {
-			return false
-		}
-		if r.Verb != "list" && r.Verb != "watch" {
-			s.mu.Lock()
-			s.asked++
-			s.mu.Unlock()
-		}
-		switch r.Verb {
-		case "patch":
-			s.judgePatch(r)
-		case "delete":
-			s.judgeDelete(r)
-		}
-		return false
-	}}, Times: 1})
-}
-
-func (s *soaker) judgePatch(r apitest.Request) {
-	var body map[string]json.RawMessage
-	var meta map[string]string
-	if err := json.Unmarshal(r.Body, &body); err != nil {
-		s.t.Errorf("patch: %v", err)
-	}
-	if err := json.Unmarshal(body["metadata"], &meta); err != nil || meta["uid"] == "" || len(body) != 2 {
-		s.t.Errorf("I9: patch without UID or of more than the status: %s", r.Body)
-	}
-	delete(meta, "uid")
-	delete(meta, "resourceVersion")
-	if len(meta) > 0 {
-		s.t.Errorf("I9: patch of metadata: %s", r.Body)
-	}
-	s.t.Notef("PATCH %s %s", r.Name, r.Body)
-}
-
-func (s *soaker) judgeDelete(r apitest.Request) {
-	pod := s.pod(r.Name)
-	obj, err := r.Object()
-	opts, ok := obj.(*metav1.DeleteOptions)
-	if err != nil || !ok {
-		s.t.Errorf("DELETE with %v, %v", obj, err)
-		return
-	}
-	if opts.Preconditions == nil || opts.Preconditions.UID == nil || opts.GracePeriodSeconds == nil || *opts.GracePeriodSeconds != 0 {
-		s.t.Errorf("I6: DELETE without UID or with grace: %s", r.Body)
-		return
-	}
-	uid := *opts.Preconditions.UID
-	s.t.Notef("DELETE %s %s", r.Name, uid)
-	if s.backend.Running(uid) {
-		s.t.Errorf("I6: DELETE of %s, which runs", r.Name)
-	}
-	if pod != nil && pod.UID == uid && pod.Status.Phase != corev1.PodFailed && pod.Status.Phase != corev1.PodSucceeded {
-		s.t.Errorf("I6: DELETE of %s in phase %s", r.Name, pod.Status.Phase)
-	}
-}
 
 // step does one thing to the world.
 func (s *soaker) step() {
@@ -289,6 +229,12 @@ func (s *soaker) create(name string) {
 		pod.Finalizers = []string{"example.com/hold"}
 	}
 	if s.rand.IntN(4) == 0 {
+		pod.Spec.InitContainers = []corev1.Container{
+			{Name: "init", Image: "registry.example/init:1"},
+			{Name: "sidecar", Image: "registry.example/sidecar:1", RestartPolicy: new(corev1.ContainerRestartPolicyAlways)},
+		}
+	}
+	if s.rand.IntN(4) == 0 {
 		pod.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: "example.com/gate"}}
 	}
 	created := s.server.Put(pod).(*corev1.Pod)
@@ -312,6 +258,8 @@ func (s *soaker) check() {
 		if terminal(pod) {
 			s.ended[pod.UID] = pod.Status.Phase
 		}
+		s.goesBack(s.before[pod.UID], pod)
+		s.before[pod.UID] = pod
 		if pod.Status.Phase == corev1.PodSucceeded {
 			for _, c := range pod.Status.ContainerStatuses {
 				if c.State.Terminated == nil || c.State.Terminated.ExitCode != 0 {

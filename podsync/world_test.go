@@ -76,6 +76,26 @@ func releasing(p *podsynctest.Provider) podsync.Provider {
 
 func full(p *podsynctest.Provider) podsync.Provider { return p }
 
+// mute says in its answers no more than it must: the rest comes by Watch.
+func mute(p *podsynctest.Provider) podsync.Provider { return muteProvider{p} }
+
+type muteProvider struct{ *podsynctest.Provider }
+
+func (p muteProvider) Start(ctx context.Context, pod *corev1.Pod) (podsync.State, error) {
+	_, err := p.Provider.Start(ctx, pod)
+	return podsync.State{}, err
+}
+
+func (p muteProvider) Update(ctx context.Context, pod *corev1.Pod) (podsync.State, error) {
+	_, err := p.Provider.Update(ctx, pod)
+	return podsync.State{}, err
+}
+
+func (p muteProvider) Stop(ctx context.Context, ref podsync.Ref, opts podsync.StopOptions) (podsync.State, error) {
+	st, err := p.Provider.Stop(ctx, ref, opts)
+	return podsync.State{Stopped: st.Stopped}, err
+}
+
 func newWorld(t *testing.T, opts podsynctest.Options) *world {
 	w := &world{t: t, server: apitest.New(apitest.Options{}), backend: podsynctest.NewBackend(opts), wrap: full, began: time.Now()}
 	w.server.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}})

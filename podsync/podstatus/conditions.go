@@ -91,7 +91,7 @@ func (m *merger) setCondition(c corev1.PodCondition) {
 	switch {
 	case old.Status == c.Status:
 		c.LastTransitionTime = old.LastTransitionTime
-	case c.LastTransitionTime.IsZero():
+	case c.LastTransitionTime.IsZero(), c.LastTransitionTime.Before(&old.LastTransitionTime):
 		c.LastTransitionTime = metav1.Time{Time: m.u.Now}
 	}
 	*old = c

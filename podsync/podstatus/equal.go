@@ -18,6 +18,9 @@ func Equal(a, b *corev1.PodStatus) bool {
 	}
 	for i := range a.Conditions {
 		at := indexOf(b.Conditions, a.Conditions[i].Type)
+		if indexOf(a.Conditions, a.Conditions[i].Type) < i {
+			continue // of a type that is there twice the first one counts
+		}
 		if at < 0 || !equalCondition(&a.Conditions[i], &b.Conditions[at]) {
 			return false
 		}

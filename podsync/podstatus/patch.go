@@ -225,8 +225,8 @@ func (w *patchWriter) conditions(old, next []corev1.PodCondition) {
 	for i := range next {
 		c := &next[i]
 		at := indexOf(old, c.Type)
-		if at >= 0 && equalCondition(&old[at], c) {
-			continue
+		if at >= 0 && equalCondition(&old[at], c) || indexOf(next, c.Type) < i {
+			continue // of a type that is there twice the first one counts
 		}
 		var before corev1.PodCondition
 		if at >= 0 {
