@@ -10,6 +10,8 @@ import (
 	"fmt"
 
 	"k8s.io/klog/v2"
+
+	"github.com/kubewright/kubewright/internal/report"
 )
 
 // Boot chooses the configuration to run, from the disk alone: the assigned one
@@ -36,7 +38,7 @@ func (c *Controller[T]) Boot(ctx context.Context) (Active[T], error) {
 	}
 	for _, problem := range []error{err, damage} {
 		if problem != nil {
-			c.report(ctx, problem, "Failed to open the store whole")
+			c.report(ctx, fmt.Errorf("configcheckpoint: %w", problem), "Failed to open the store whole")
 		}
 	}
 	choice, err := c.resolve(ctx)
@@ -127,7 +129,7 @@ func (c *Controller[T]) resolve(ctx context.Context) (choice[T], error) {
 		}
 		causes = append(causes, fmt.Errorf("%s: %w", cand.role, err))
 		if cand.role != RoleDefault || len(chain) == 1 {
-			c.report(ctx, err, "Failed to start with a configuration")
+			c.report(ctx, fmt.Errorf("configcheckpoint: %w", err), "Failed to start with a configuration")
 		}
 	}
 	return choice[T]{}, &NoConfigError{Causes: causes}
@@ -219,11 +221,7 @@ func (c *Controller[T]) activate(found choice[T]) {
 
 // report hands an error to the embedder's handler, or logs it.
 func (c *Controller[T]) report(ctx context.Context, err error, msg string) {
-	if c.cfg.ErrorHandler != nil {
-		c.cfg.ErrorHandler(ctx, err, msg)
-		return
-	}
-	klog.FromContext(ctx).Error(err, msg)
+	report.Tell(ctx, c.cfg.ErrorHandler, err, msg)
 }
 
 // guard calls a function of the embedder and turns a panic into an error.

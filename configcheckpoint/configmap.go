@@ -154,7 +154,7 @@ func (w *configMapWatch) round(ctx context.Context) error {
 		}
 		if !open {
 			if !alive {
-				return fmt.Errorf("watch: the connection was lost: %w", io.ErrUnexpectedEOF)
+				return fmt.Errorf("configcheckpoint: watch: the connection was lost: %w", io.ErrUnexpectedEOF)
 			}
 			return nil
 		}
@@ -180,7 +180,7 @@ func (w *configMapWatch) list(ctx context.Context) error {
 	defer cancel()
 	list, err := w.api.List(ctx, metav1.ListOptions{FieldSelector: w.selector()})
 	if err != nil {
-		return fmt.Errorf("list: %w", err)
+		return fmt.Errorf("configcheckpoint: list: %w", err)
 	}
 	w.object = nil
 	for i := range list.Items {
@@ -210,7 +210,7 @@ func (w *configMapWatch) open(ctx context.Context, lifetime time.Duration, cance
 		err = context.DeadlineExceeded
 	}
 	if err != nil {
-		return nil, fmt.Errorf("watch: %w", err)
+		return nil, fmt.Errorf("configcheckpoint: watch: %w", err)
 	}
 	return stream, nil
 }
@@ -218,11 +218,11 @@ func (w *configMapWatch) open(ctx context.Context, lifetime time.Duration, cance
 // take follows one event of the stream.
 func (w *configMapWatch) take(event watch.Event) error {
 	if event.Type == watch.Error {
-		return fmt.Errorf("watch: %w", apierrors.FromObject(event.Object))
+		return fmt.Errorf("configcheckpoint: watch: %w", apierrors.FromObject(event.Object))
 	}
 	cm, ok := event.Object.(*corev1.ConfigMap)
 	if !ok {
-		return fmt.Errorf("watch: got a %T", event.Object)
+		return fmt.Errorf("configcheckpoint: watch: got a %T", event.Object)
 	}
 	w.version = cm.ResourceVersion
 	if cm.Name != w.source.name {

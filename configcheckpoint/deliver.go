@@ -115,7 +115,7 @@ func (l *loop[T]) inspect(ctx context.Context, ref Ref, p Payload, proven bool) 
 		return nil, wait
 	case errors.Is(err, errAbandoned), errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		// No answer is no verdict.
-		l.streaks.other.Fail(ctx, c.cfg.ErrorHandler, err, "Failed to ask for admission")
+		l.streaks.other.Fail(ctx, c.cfg.ErrorHandler, fmt.Errorf("configcheckpoint: ask for admission: %w", err), "Failed to ask for admission")
 		return nil, c.cfg.CallTimeout
 	}
 	return &ReasonError{Reason: ReasonNotAdmitted, Ref: ref, Err: err}, 0

@@ -328,7 +328,7 @@ func (l *loop[T]) apply(ctx context.Context) error {
 			return fmt.Errorf("%w: %w", l.restart(candidates(c.sit.rec, c.cfg.Build)[0].ref), failure)
 		}
 		c.mu.Unlock()
-		c.report(ctx, failure, "Failed to apply a configuration")
+		c.report(ctx, fmt.Errorf("configcheckpoint: %w", failure), "Failed to apply a configuration")
 	}
 }
 
@@ -341,11 +341,11 @@ func (l *loop[T]) publish(ctx context.Context) {
 	healthy := c.sit.store == nil
 	c.mu.Unlock()
 	if untidy != nil {
-		l.streaks.other.Fail(ctx, c.cfg.ErrorHandler, untidy, "Failed to remove old payloads")
+		l.streaks.other.Fail(ctx, c.cfg.ErrorHandler, fmt.Errorf("configcheckpoint: remove old payloads: %w", untidy), "Failed to remove old payloads")
 	}
 	switch {
 	case storeErr != nil:
-		l.streaks.store.Fail(ctx, c.cfg.ErrorHandler, storeErr, "Failed to write the store")
+		l.streaks.store.Fail(ctx, c.cfg.ErrorHandler, fmt.Errorf("configcheckpoint: write the store: %w", storeErr), "Failed to write the store")
 	case healthy:
 		l.streaks.store.OK(ctx, "The store can be written again")
 	}

@@ -13,7 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// fieldManager is one for all candidates, so that managedFields of a Lease has
+// fieldManager is who managedFields names as the writer of Leases and
+// LeaseCandidates: one for all candidates and controllers, so that a Lease has
 // one entry for all of them.
 const fieldManager = "kubewright-election"
 

@@ -49,18 +49,18 @@ type LeadFunc func(ctx context.Context, term Term) error
 // Config configures a Candidate. The zero value of every optional field means
 // the default that its comment states.
 type Config struct {
-	// Client reads, watches and writes the Lease. Required.
+	// Required. Client reads, watches and writes the Lease.
 	// clientset.CoordinationV1() is one. Its rate limit should be off (QPS -1),
 	// or its own: a renewal that waits behind other requests is a late one.
 	Client coordinationv1client.LeasesGetter
-	// Lease is the namespace and name of the Lease for which the candidates
-	// stand. Required. It need not exist. Not in kube-node-lease.
+	// Required. Lease is the namespace and name of the Lease for which the
+	// candidates stand. It need not exist. Not in kube-node-lease.
 	Lease types.NamespacedName
-	// Self is what this candidate says about itself. Required is its Identity,
-	// which with the registry LeaseCandidates may consist of letters, digits,
-	// '-', '_' and '.' only, and a BinaryVersion there.
+	// Required is its Identity. Self is what this candidate says about itself.
+	// With the registry LeaseCandidates its BinaryVersion is required too, and
+	// its Identity may consist of letters, digits, '-', '_' and '.' only.
 	Self Peer
-	// Lead is the work of the leader. Required.
+	// Required. Lead is the work of the leader.
 	Lead LeadFunc
 
 	// Strategy says who is the best leader. Default: [First]; with the registry

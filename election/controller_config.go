@@ -39,12 +39,12 @@ const BuiltInControllerLease = "leader-election-controller"
 // ControllerConfig configures a Controller. The zero value of every optional
 // field means the default that its comment states.
 type ControllerConfig struct {
-	// Client reads, watches and writes Leases. Required.
+	// Required. Client reads, watches and writes Leases.
 	// clientset.CoordinationV1() is one. Its rate limit should be off (QPS -1):
 	// that of client-go, 5 a second, is used up when some Leases lose their
 	// holders at once.
 	Client coordinationv1client.LeasesGetter
-	// Candidates reads, watches and writes LeaseCandidates. Required.
+	// Required. Candidates reads, watches and writes LeaseCandidates.
 	// clientset.CoordinationV1beta1() is one.
 	Candidates coordinationv1beta1client.LeaseCandidatesGetter
 
@@ -77,8 +77,8 @@ type ControllerConfig struct {
 	// CallTimeout is the deadline of one API call; a list, which may be long,
 	// has ten times as much. Default: DefaultCallTimeout.
 	CallTimeout time.Duration
-	// Workers is how many Leases are worked on, and so how many requests are
-	// under way, at once. Default: DefaultControllerWorkers.
+	// Workers is the largest number of Leases worked on, and so of requests under
+	// way, at once. Default: DefaultControllerWorkers.
 	Workers int
 
 	// Name is the name in logs, metrics and health checks. Default:

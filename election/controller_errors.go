@@ -20,7 +20,7 @@ var (
 
 	// errAltered is the failure of a write that went well and did not have its
 	// effect, as an admission webhook may bring about.
-	errAltered = errors.New("election: the API server has stored something else than it was sent")
+	errAltered = errors.New("the API server has stored something else than it was sent")
 )
 
 // CandidateInvalidError is reported by a [Controller] for a LeaseCandidate that

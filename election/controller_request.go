@@ -88,11 +88,11 @@ func (c *Controller) send(ctx context.Context, r *request) (err error) {
 		err = candidates.Delete(ctx, r.name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &r.uid, ResourceVersion: &r.version}})
 		r.gone = err == nil
 	case r.creates():
-		r.gotLease, err = leases.Create(ctx, c.newLease(r), metav1.CreateOptions{FieldManager: c.cfg.Name})
+		r.gotLease, err = leases.Create(ctx, c.newLease(r), metav1.CreateOptions{FieldManager: fieldManager})
 	case r.ofCandidate():
-		r.gotCandidate, err = candidates.Patch(ctx, r.name, types.MergePatchType, r.patch(c.rules), metav1.PatchOptions{FieldManager: c.cfg.Name})
+		r.gotCandidate, err = candidates.Patch(ctx, r.name, types.MergePatchType, r.patch(c.rules), metav1.PatchOptions{FieldManager: fieldManager})
 	default:
-		r.gotLease, err = leases.Patch(ctx, r.key.Name, types.MergePatchType, r.patch(c.rules), metav1.PatchOptions{FieldManager: c.cfg.Name})
+		r.gotLease, err = leases.Patch(ctx, r.key.Name, types.MergePatchType, r.patch(c.rules), metav1.PatchOptions{FieldManager: fieldManager})
 	}
 	if err != nil {
 		r.gotLease, r.gotCandidate = nil, nil

@@ -6,11 +6,13 @@ package election
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
 	"github.com/kubewright/kubewright/internal/apierr"
+	"github.com/kubewright/kubewright/internal/report"
 )
 
 // patientConflicts is how many conflicts in a row are in the order of things.
@@ -53,7 +55,7 @@ func (c *Controller) tell(ctx context.Context, e *entry, r *request, err error, 
 			hook(Collected{Lease: r.key, Candidate: r.name})
 		}
 	default:
-		logger.V(4).Info("Done")
+		logger.V(4).Info("Sent request")
 	}
 }
 
@@ -70,13 +72,10 @@ func (c *Controller) tellFailure(ctx context.Context, e *entry, r *request, err 
 	logger := klog.FromContext(ctx)
 	switch {
 	case errors.Is(err, ErrOffersDropped):
-		switch handler := c.cfg.ErrorHandler; {
-		case !first:
+		if first {
+			report.Tell(ctx, c.cfg.ErrorHandler, err, "Better candidates have to wait")
+		} else {
 			logger.V(4).Info("The API server still drops preferredHolder")
-		case handler != nil:
-			handler(ctx, err, "Better candidates have to wait")
-		default:
-			logger.Error(err, "Better candidates have to wait")
 		}
 		return
 	case class == apierr.NotFound && !r.gone && r.ofCandidate():
@@ -91,6 +90,8 @@ func (c *Controller) tellFailure(ctx context.Context, e *entry, r *request, err 
 			resource = "leasecandidates"
 		}
 		err = &PermissionError{Verb: r.verb(), Resource: resource, Namespace: r.key.Namespace, Err: err}
+	default:
+		err = fmt.Errorf("election: %v for Lease %v: %w", r.do, r.key, err)
 	}
 	c.electing.Fail(ctx, c.cfg.ErrorHandler, &e.streak, err, "Request about a Lease failed")
 }

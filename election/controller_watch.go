@@ -176,8 +176,10 @@ func (c *Controller) watched(ctx context.Context, m *mirror, err error) time.Dur
 		err = &PermissionError{Verb: "list", Resource: m.resource, Namespace: m.namespace, Err: err}
 	case class == apierr.NotFound && m.resource == "leasecandidates":
 		err = fmt.Errorf("%w: %w", ErrNoCandidateAPI, err)
+	default:
+		err = fmt.Errorf("election: list and watch %s: %w", m.resource, err)
 	}
-	c.watching.Fail(ctx, c.cfg.ErrorHandler, &m.streak, err, "Can't list and watch", "resource", m.resource, "namespace", m.namespace)
+	c.watching.Fail(ctx, c.cfg.ErrorHandler, &m.streak, err, "Failed to list and watch", "resource", m.resource, "namespace", m.namespace)
 	switch class {
 	case apierr.Forbidden, apierr.NotFound, apierr.Unauthorized, apierr.Invalid, apierr.Gone:
 		m.refusals++

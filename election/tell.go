@@ -14,6 +14,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/kubewright/kubewright/internal/apierr"
+	"github.com/kubewright/kubewright/internal/report"
 )
 
 // The reasons and the actions of events.
@@ -80,15 +81,7 @@ func (l *loop) tellEnd(cause error) {
 }
 
 // complain hands an error to the ErrorHandler, or to the log.
-func (c *Candidate) complainTo(ctx context.Context, err error, msg string) {
-	if c.cfg.ErrorHandler != nil {
-		c.cfg.ErrorHandler(ctx, err, msg)
-		return
-	}
-	klog.FromContext(ctx).Error(err, msg)
-}
-
-func (l *loop) complain(err error, msg string) { l.complainTo(l.ctx, err, msg) }
+func (l *loop) complain(err error, msg string) { report.Tell(l.ctx, l.cfg.ErrorHandler, err, msg) }
 
 // workFailed says that the work returned an error after its context was
 // cancelled, unless that says no more than that.
@@ -96,7 +89,7 @@ func (l *loop) workFailed(err, cause error) {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || cause != nil && errors.Is(err, cause) {
 		return
 	}
-	l.complain(err, "The work of the leader ended with an error")
+	l.complain(fmt.Errorf("election: lead: %w", err), "The work of the leader ended with an error")
 }
 
 // report says what came of a request.

@@ -10,11 +10,11 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	coordinationv1client "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/tools/events"
 
+	"github.com/kubewright/kubewright/internal/enum"
 	"github.com/kubewright/kubewright/internal/lifecycle"
 )
 
@@ -155,24 +155,14 @@ func (cfg *Config) complete() error {
 	if cfg.Client == nil {
 		problems = append(problems, field.Required(at("Client"), "for example clientset.CoordinationV1()"))
 	}
-	if cfg.NodeName != "" {
-		for _, msg := range validation.IsDNS1123Subdomain(cfg.NodeName) {
-			problems = append(problems, field.Invalid(at("NodeName"), cfg.NodeName, msg))
-		}
-	}
+	problems = append(problems, lifecycle.CheckNodeName("NodeName", cfg.NodeName)...)
 	if cfg.Owner == nil {
 		problems = append(problems, field.Required(at("Owner"), "or lease.NoOwner for leases that nobody cleans up"))
 	}
 	problems = append(problems, cfg.completeTimes()...)
 	problems = append(problems, lifecycle.DefaultInt("Workers", &cfg.Workers, DefaultWorkers, 1)...)
-	if cfg.OnForeign < ForeignWaitExpired || cfg.OnForeign > ForeignFail {
-		problems = append(problems, field.NotSupported(at("OnForeign"), cfg.OnForeign.String(),
-			[]string{"ForeignWaitExpired", "ForeignTakeOver", "ForeignFail"}))
-	}
-	if cfg.OnShutdown < ShutdownLeave || cfg.OnShutdown > ShutdownExpire {
-		problems = append(problems, field.NotSupported(at("OnShutdown"), cfg.OnShutdown.String(),
-			[]string{"ShutdownLeave", "ShutdownDelete", "ShutdownExpire"}))
-	}
+	problems = append(problems, enum.Check("OnForeign", cfg.OnForeign, ForeignFail)...)
+	problems = append(problems, enum.Check("OnShutdown", cfg.OnShutdown, ShutdownExpire)...)
 	if cfg.Name == "" {
 		cfg.Name = DefaultName
 	}

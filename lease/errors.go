@@ -19,14 +19,14 @@ var (
 	ErrAlreadyRun = errors.New("lease: already run: a Controller runs once")
 	// ErrStopped is returned by Add after Run has returned.
 	ErrStopped = errors.New("lease: stopped: Run has returned")
-	// ErrHeldByOther is what a [*HeldByOtherError] is.
-	ErrHeldByOther = errors.New("held by another")
+	// ErrHeldByOther is what a [*HeldByOtherError] wraps.
+	ErrHeldByOther = errors.New("lease: held by another")
 	// ErrNoNamespace is reported when the namespace kube-node-lease does not
 	// exist. kube-apiserver creates it within a minute of its start.
 	ErrNoNamespace = errors.New("lease: namespace " + corev1.NamespaceNodeLease + " does not exist")
 )
 
-// HeldByOtherError is returned by Run with [ForeignFail].
+// A HeldByOtherError is returned by Run with [ForeignFail].
 // [ErrHeldByOther] is what it wraps.
 type HeldByOtherError struct {
 	// NodeName is the node whose lease it is.
@@ -37,13 +37,13 @@ type HeldByOtherError struct {
 
 // Error implements error.
 func (e *HeldByOtherError) Error() string {
-	return fmt.Sprintf("lease: lease of node %q is %v: %q", e.NodeName, ErrHeldByOther, e.Holder)
+	return fmt.Sprintf("lease: lease of node %q is held by another: %q", e.NodeName, e.Holder)
 }
 
 // Unwrap returns ErrHeldByOther.
 func (e *HeldByOtherError) Unwrap() error { return ErrHeldByOther }
 
-// IdentityError is reported when the API server refuses a request because the
+// An IdentityError is reported when the API server refuses a request because the
 // client has the credentials of another node: the Node authorizer lets
 // system:node:NAME touch the lease NAME and no other.
 type IdentityError struct {

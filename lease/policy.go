@@ -3,7 +3,7 @@
 
 package lease
 
-import "fmt"
+import "github.com/kubewright/kubewright/internal/enum"
 
 // A ForeignPolicy says what to do about a lease that somebody else holds.
 type ForeignPolicy int
@@ -26,7 +26,7 @@ const (
 
 // String returns the name of the policy.
 func (p ForeignPolicy) String() string {
-	return nameOf(int(p), "WaitExpired", "TakeOver", "Fail")
+	return enum.Name(p, "WaitExpired", "TakeOver", "Fail")
 }
 
 // A ShutdownPolicy says what becomes of a lease that is no longer renewed.
@@ -46,36 +46,5 @@ const (
 
 // String returns the name of the policy.
 func (p ShutdownPolicy) String() string {
-	return nameOf(int(p), "Leave", "Delete", "Expire")
-}
-
-// A Phase says how the lease of a node stands.
-type Phase uint8
-
-const (
-	// PhasePending: nothing is known yet, or it is to be found out again.
-	PhasePending Phase = iota
-	// PhaseHeld: the last write was accepted. Whether the lease has expired
-	// since, because renewals fail, Status.Expires says.
-	PhaseHeld
-	// PhaseForeign: somebody else holds it.
-	PhaseForeign
-	// PhasePaused: Gate does not let it be renewed.
-	PhasePaused
-	// PhaseNoOwner: the Node does not exist.
-	PhaseNoOwner
-	// PhaseStopped: the node is no longer served, or Run has returned.
-	PhaseStopped
-)
-
-// String returns the name of the phase, fit for a label of a metric.
-func (p Phase) String() string {
-	return nameOf(int(p), "Pending", "Held", "Foreign", "Paused", "NoOwner", "Stopped")
-}
-
-func nameOf(i int, names ...string) string {
-	if i < 0 || i >= len(names) {
-		return fmt.Sprintf("Invalid(%d)", i)
-	}
-	return names[i]
+	return enum.Name(p, "Leave", "Delete", "Expire")
 }

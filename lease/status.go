@@ -3,7 +3,35 @@
 
 package lease
 
-import "time"
+import (
+	"time"
+
+	"github.com/kubewright/kubewright/internal/enum"
+)
+
+// A Phase says how the lease of a node stands.
+type Phase int
+
+const (
+	// PhasePending: nothing is known yet, or it is to be found out again.
+	PhasePending Phase = iota
+	// PhaseHeld: the last write was accepted. Whether the lease has expired
+	// since, because renewals fail, Status.Expires says.
+	PhaseHeld
+	// PhaseForeign: somebody else holds it.
+	PhaseForeign
+	// PhasePaused: Gate does not let it be renewed.
+	PhasePaused
+	// PhaseNoOwner: the Node does not exist.
+	PhaseNoOwner
+	// PhaseStopped: the node is no longer served, or Run has returned.
+	PhaseStopped
+)
+
+// String returns the name of the phase, fit for a label of a metric.
+func (p Phase) String() string {
+	return enum.Name(p, "Pending", "Held", "Foreign", "Paused", "NoOwner", "Stopped")
+}
 
 // Status is how the lease of one node stands.
 type Status struct {

@@ -14,21 +14,14 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// The reasons of events.
+// The reasons and actions of events.
 const (
-	// EventNodeRegistered: the Node was created or adopted.
-	EventNodeRegistered = "NodeRegistered"
-	// EventNodeReplaced: the Node is another object than before.
-	EventNodeReplaced = "NodeReplaced"
-	// EventNodeReady and EventNodeNotReady: the Ready condition has changed.
-	EventNodeReady    = "NodeReady"
-	EventNodeNotReady = "NodeNotReady"
-	// EventConditionChanged: another condition has changed.
-	EventConditionChanged = "NodeConditionChanged"
-)
+	reasonRegistered       = "NodeRegistered"
+	reasonReplaced         = "NodeReplaced"
+	reasonNodeReady        = "NodeReady"
+	reasonNodeNotReady     = "NodeNotReady"
+	reasonConditionChanged = "NodeConditionChanged"
 
-// The actions of events.
-const (
 	actionRegister = "Register"
 	actionUpdate   = "UpdateStatus"
 )
@@ -98,7 +91,7 @@ func (r *work) announce(ctx context.Context, node *corev1.Node) {
 	if hook := r.cfg.Hooks.Registered; hook != nil {
 		hook(Registered{NodeName: r.name, Node: node.DeepCopy(), Created: r.created})
 	}
-	r.event(node.UID, corev1.EventTypeNormal, EventNodeRegistered, actionRegister, "Registered Node "+r.name)
+	r.event(node.UID, corev1.EventTypeNormal, reasonRegistered, actionRegister, "Registered Node "+r.name)
 }
 
 // tellConditions says which of our conditions have changed. It is called when
@@ -129,12 +122,12 @@ func (r *work) tellConditions(ctx context.Context, answer, shown *corev1.Node) {
 // conditionEvent records an event about a condition. A condition other than
 // Ready that is False from the start is no news.
 func (r *work) conditionEvent(uid types.UID, from corev1.ConditionStatus, c corev1.NodeCondition) {
-	kind, reason := corev1.EventTypeNormal, EventConditionChanged
+	kind, reason := corev1.EventTypeNormal, reasonConditionChanged
 	switch {
 	case c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue:
-		reason = EventNodeReady
+		reason = reasonNodeReady
 	case c.Type == corev1.NodeReady:
-		kind, reason = corev1.EventTypeWarning, EventNodeNotReady
+		kind, reason = corev1.EventTypeWarning, reasonNodeNotReady
 	case from == "" && c.Status == corev1.ConditionFalse:
 		return
 	}

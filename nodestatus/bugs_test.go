@@ -91,7 +91,7 @@ func TestV5HeartbeatIsSmall(t *testing.T) { synctest.Test(t, testV5) }
 func testV5(t *testing.T) {
 	s := apitest.New(apitest.Options{})
 	w := start(t, s, Config{Setters: []Setter{Images(func(context.Context, string) ([]corev1.ContainerImage, error) {
-		return slices.Repeat([]corev1.ContainerImage{{Names: []string{strings.Repeat("x", 100)}, SizeBytes: 1}}, MaxImages), nil
+		return slices.Repeat([]corev1.ContainerImage{{Names: []string{strings.Repeat("x", 100)}, SizeBytes: 1}}, maxImages), nil
 	})}})
 	w.pass(time.Hour)
 	for _, r := range s.Requests(patches) {

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// fieldManager is who the server is told owns the fields we write.
+// fieldManager is who managedFields names as the writer of Nodes.
 const fieldManager = "kubewright-nodestatus"
 
 // create creates the Node.

@@ -184,7 +184,7 @@ func (c *Controller) reportFailures(ctx context.Context, name string, st *state,
 			hook(SetterFailed{NodeName: name, Field: f.field, Late: f.late, Err: f.err})
 		}
 	}
-	err := fmt.Errorf("node %q: %w", name, errors.Join(errs...))
+	err := fmt.Errorf("nodestatus: node %q: %w", name, errors.Join(errs...))
 	msg := "Health check of node failed"
 	if !failures[0].check { // setters come first
 		msg = "Failed to determine the status of node"
@@ -203,6 +203,6 @@ func (c *Controller) dropForbiddenLabels(ctx context.Context, name string, st *s
 	for _, key := range keys {
 		delete(node.Labels, key)
 	}
-	err := fmt.Errorf("node %q: node credentials may not set the labels %s: they were left out; see MayLabel", name, strings.Join(keys, ", "))
+	err := fmt.Errorf("nodestatus: node %q: node credentials may not set the labels %s: they were left out; see MayLabel", name, strings.Join(keys, ", "))
 	c.labels.Fail(ctx, c.cfg.ErrorHandler, &st.labels, err, "A setter has set labels that a node may not set")
 }

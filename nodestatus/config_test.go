@@ -78,10 +78,10 @@ func TestNewReportsEveryProblemByItsField(t *testing.T) {
 		{"too many", ok(func(c *Config) {
 			c.Setters = make([]Setter, 65)
 			for i := range c.Setters {
-				c.Setters[i] = NoPressure()
+				c.Setters[i] = StandardLabels()
 			}
 		}), []string{"Setters: Too many: 65"}},
-		{"no policies", ok(func(c *Config) { c.OnDeleted, c.OnReplaced, c.OnShutdown = 3, -1, 9 }), []string{"OnDeleted: Invalid value", "OnReplaced: Invalid value", "OnShutdown: Invalid value"}},
+		{"no policies", ok(func(c *Config) { c.OnDeleted, c.OnReplaced, c.OnShutdown = 3, -1, 9 }), []string{"OnDeleted: Unsupported value", "OnReplaced: Unsupported value", "OnShutdown: Unsupported value"}},
 		{"a node can't unregister itself", ok(func(c *Config) { c.NodeCredentials, c.OnShutdown = true, ShutdownUnregister }), []string{"OnShutdown: Forbidden"}},
 		{"template of another node", ok(func(c *Config) { c.Template = &corev1.Node{}; c.Template.Name = "n2" }), []string{"Template.Name: Invalid value"}},
 		{"generated name", ok(func(c *Config) { c.Template = &corev1.Node{}; c.Template.GenerateName = "n-" }), []string{"Template.GenerateName: Forbidden"}},
@@ -159,8 +159,8 @@ func TestMayLabel(t *testing.T) {
 
 func TestNamesOfConstants(t *testing.T) {
 	for _, tc := range []struct{ got, want string }{
-		{DeletedExit.String(), "Exit"}, {DeletedReregister.String(), "Reregister"}, {DeletedIdle.String(), "Idle"}, {DeletedPolicy(9).String(), "Invalid"},
-		{ReplacedAdopt.String(), "Adopt"}, {ReplacedExit.String(), "Exit"}, {ReplacedPolicy(-1).String(), "Invalid"},
+		{DeletedExit.String(), "Exit"}, {DeletedReregister.String(), "Reregister"}, {DeletedIdle.String(), "Idle"}, {DeletedPolicy(9).String(), "Invalid(9)"},
+		{ReplacedAdopt.String(), "Adopt"}, {ReplacedExit.String(), "Exit"}, {ReplacedPolicy(-1).String(), "Invalid(-1)"},
 		{ShutdownLeave.String(), "Leave"}, {ShutdownNotReady.String(), "NotReady"}, {ShutdownUnregister.String(), "Unregister"},
 		{PhaseRegistering.String(), "Registering"}, {PhaseRegistered.String(), "Registered"}, {PhaseDeleted.String(), "Deleted"}, {PhaseReplaced.String(), "Replaced"},
 	} {

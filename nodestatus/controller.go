@@ -47,7 +47,7 @@ type Controller struct {
 // New returns a Controller for cfg. It reports every problem of cfg at once, by
 // field name, and does nothing else: no call is made before Run.
 func New(cfg Config) (*Controller, error) {
-	if err := complete(&cfg); err != nil {
+	if err := cfg.complete(); err != nil {
 		return nil, err
 	}
 	c := &Controller{

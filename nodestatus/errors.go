@@ -17,13 +17,10 @@ var (
 	ErrStopped = errors.New("nodestatus: stopped: Run has returned")
 	// ErrNodeDeleted is what Run's error wraps when somebody has deleted the
 	// Node of Config.NodeName and OnDeleted is DeletedExit.
-	ErrNodeDeleted = errors.New("the Node was deleted")
+	ErrNodeDeleted = errors.New("nodestatus: the Node was deleted")
 	// ErrNodeReplaced is what Run's error wraps when the Node of
 	// Config.NodeName has become another object and OnReplaced is ReplacedExit.
-	ErrNodeReplaced = errors.New("the Node was replaced by another object of the same name")
-	// ErrNotServed is what the methods that take a node name wrap where no
-	// such node was added.
-	ErrNotServed = errors.New("the node is not served by this controller")
+	ErrNodeReplaced = errors.New("nodestatus: the Node was replaced by another object of the same name")
 )
 
 // A NotReadyError is an error of a [HealthCheck] that chooses the reason of the
@@ -36,7 +33,7 @@ type NotReadyError struct {
 	Message string
 }
 
-// Error returns the reason and the message.
+// Error implements error.
 func (e *NotReadyError) Error() string {
 	if e.Reason == "" {
 		return e.Message
@@ -57,9 +54,9 @@ type IdentityError struct {
 	Err error
 }
 
-// Error names both nodes.
+// Error implements error.
 func (e *IdentityError) Error() string {
-	return fmt.Sprintf("the client is %q, but the node served is %q: the node name or the credentials are wrong: %v", e.Identity, e.NodeName, e.Err)
+	return fmt.Sprintf("nodestatus: the client is %q, but the node served is %q: the node name or the credentials are wrong: %v", e.Identity, e.NodeName, e.Err)
 }
 
 // Unwrap returns the answer of the API server.
@@ -68,7 +65,7 @@ func (e *IdentityError) Unwrap() error { return e.Err }
 // explainCall gives an error of the API server the context that its text lacks.
 func explainCall(nodeName, verb string, err error) error {
 	if identity, ok := apierr.NodeIdentity(err); ok && identity != apierr.NodeUserPrefix+nodeName {
-		err = &IdentityError{NodeName: nodeName, Identity: identity, Err: err}
+		return &IdentityError{NodeName: nodeName, Identity: identity, Err: err}
 	}
 	return fmt.Errorf("nodestatus: %s node %q: %w", verb, nodeName, err)
 }

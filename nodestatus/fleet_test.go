@@ -5,7 +5,6 @@ package nodestatus
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -127,8 +126,8 @@ func testFleetNodeDeleted(t *testing.T) {
 	if _, ok := w.c.Status("other"); ok {
 		t.Error("a removed node has a status")
 	}
-	if err := w.c.Live(t.Context(), "other"); !errors.Is(err, ErrNotServed) {
-		t.Errorf("Live of a removed node: %v, want ErrNotServed", err)
+	if err := w.c.Live(t.Context(), "other"); err == nil || err.Error() != `nodestatus: node "other" is not served` {
+		t.Errorf("Live of a removed node: %v", err)
 	}
 	if err := w.c.Add("other"); err != nil {
 		t.Fatal(err)

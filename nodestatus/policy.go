@@ -3,6 +3,8 @@
 
 package nodestatus
 
+import "github.com/kubewright/kubewright/internal/enum"
+
 // A DeletedPolicy says what to do when the Node was deleted by somebody else.
 type DeletedPolicy int
 
@@ -24,7 +26,7 @@ const (
 
 // String returns the name of the policy.
 func (p DeletedPolicy) String() string {
-	return nameOf(int(p), "Exit", "Reregister", "Idle")
+	return enum.Name(p, "Exit", "Reregister", "Idle")
 }
 
 // A ReplacedPolicy says what to do when the Node of this name is another object
@@ -42,7 +44,7 @@ const (
 
 // String returns the name of the policy.
 func (p ReplacedPolicy) String() string {
-	return nameOf(int(p), "Adopt", "Exit")
+	return enum.Name(p, "Adopt", "Exit")
 }
 
 // A ShutdownPolicy says what is written last for a node: before Run returns, and
@@ -64,12 +66,5 @@ const (
 
 // String returns the name of the policy.
 func (p ShutdownPolicy) String() string {
-	return nameOf(int(p), "Leave", "NotReady", "Unregister")
-}
-
-func nameOf(i int, names ...string) string {
-	if i < 0 || i >= len(names) {
-		return "Invalid"
-	}
-	return names[i]
+	return enum.Name(p, "Leave", "NotReady", "Unregister")
 }

@@ -143,14 +143,14 @@ func (r *work) replaced(ctx context.Context, node *corev1.Node) bool {
 	if hook := r.cfg.Hooks.Replaced; hook != nil {
 		hook(Replaced{NodeName: r.name, OldUID: old, NewUID: node.UID, Policy: r.cfg.OnReplaced})
 	}
-	r.event(node.UID, corev1.EventTypeWarning, EventNodeReplaced, actionRegister, fmt.Sprintf("The Node was replaced by another object: its UID was %s", old))
+	r.event(node.UID, corev1.EventTypeWarning, reasonReplaced, actionRegister, fmt.Sprintf("The Node was replaced by another object: its UID was %s", old))
 	if r.cfg.OnReplaced == ReplacedAdopt {
 		r.adopt(node)
 		return true
 	}
 	r.rest()
 	if r.name == r.cfg.NodeName {
-		r.exit(fmt.Errorf("nodestatus: node %q: %w", r.name, ErrNodeReplaced))
+		r.exit(fmt.Errorf("%w: node %q", ErrNodeReplaced, r.name))
 	}
 	return false
 }
@@ -193,7 +193,7 @@ func (r *work) gone(ctx context.Context) {
 	}
 	r.rest()
 	if r.cfg.OnDeleted == DeletedExit && r.name == r.cfg.NodeName {
-		r.exit(fmt.Errorf("nodestatus: node %q: %w", r.name, ErrNodeDeleted))
+		r.exit(fmt.Errorf("%w: node %q", ErrNodeDeleted, r.name))
 	}
 }
 

@@ -38,16 +38,6 @@ func Condition(kind corev1.NodeConditionType, state func(ctx context.Context, no
 	}
 }
 
-// NoPressure returns a Setter that says that there is no memory, disk or PID
-// pressure, but where a setter before it has said otherwise. The controller
-// does the same after all setters unless Config.OmitPressure is set.
-func NoPressure() Setter {
-	return func(_ context.Context, node *corev1.Node) error {
-		addPressures(&node.Status)
-		return nil
-	}
-}
-
 // Capacity returns a Setter for the capacity, and for what of it pods can have:
 // capacity less reserved, and never less than nothing. Resources that are in
 // reserved only are ignored. reserved may be nil.
@@ -86,18 +76,17 @@ func Addresses(addresses ...corev1.NodeAddress) Setter {
 	}
 }
 
-// The kubelet's limits for the images in a Node's status.
+// The kubelet's limits for the images in a Node's status: how many it lists, and
+// how many names of each.
 const (
-	// MaxImages is how many images a Node lists at most.
-	MaxImages = 50
-	// MaxImageNames is how many names it lists of each.
-	MaxImageNames = 5
+	maxImages     = 50
+	maxImageNames = 5
 )
 
-// Images returns a Setter for the images that are on the node. Of more than
-// MaxImages those listed are the largest, as the scheduler prefers nodes by the
-// bytes they need not pull; of the names of an image the first MaxImageNames
-// are listed. What list returns is not changed.
+// Images returns a Setter for the images that are on the node. Of more than 50
+// those listed are the largest, as the scheduler prefers nodes by the bytes they
+// need not pull; of the names of an image the first five are listed. Both are
+// the kubelet's limits. What list returns is not changed.
 func Images(list func(ctx context.Context, nodeName string) ([]corev1.ContainerImage, error)) Setter {
 	return func(ctx context.Context, node *corev1.Node) error {
 		images, err := list(ctx, node.Name)
@@ -114,12 +103,12 @@ func Images(list func(ctx context.Context, nodeName string) ([]corev1.ContainerI
 func capImages(images []corev1.ContainerImage) []corev1.ContainerImage {
 	images = slices.Clone(images)
 	for i, image := range images {
-		images[i].Names = slices.Clone(image.Names[:min(len(image.Names), MaxImageNames)])
+		images[i].Names = slices.Clone(image.Names[:min(len(image.Names), maxImageNames)])
 	}
 	slices.SortStableFunc(images, func(a, b corev1.ContainerImage) int {
 		return cmp.Or(cmp.Compare(b.SizeBytes, a.SizeBytes), slices.Compare(a.Names, b.Names))
 	})
-	return images[:min(len(images), MaxImages)]
+	return images[:min(len(images), maxImages)]
 }
 
 // KubeletPort returns a Setter for the port on which the node answers as a

@@ -74,7 +74,7 @@ func TestImages(t *testing.T) {
 		return images, nil
 	}))
 	got := n.Status.Images
-	if len(got) != MaxImages || len(got[0].Names) != MaxImageNames || got[0].SizeBytes != 6 || got[0].Names[0] != "image-06:0" {
+	if len(got) != maxImages || len(got[0].Names) != maxImageNames || got[0].SizeBytes != 6 || got[0].Names[0] != "image-06:0" {
 		t.Errorf("%d images, the first is %+v", len(got), got[0])
 	}
 	for i := 1; i < len(got); i++ {
@@ -97,8 +97,8 @@ func TestConditionSetters(t *testing.T) {
 			return status, "R", "M", err
 		})
 	}
-	n := set(t, state(corev1.ConditionFalse, nil), state(corev1.ConditionTrue, nil), NoPressure(), NoPressure())
-	if len(n.Status.Conditions) != 4 || n.Status.Conditions[0] != (corev1.NodeCondition{Type: "Fit", Status: corev1.ConditionTrue, Reason: "R", Message: "M"}) {
+	n := set(t, state(corev1.ConditionFalse, nil), state(corev1.ConditionTrue, nil))
+	if len(n.Status.Conditions) != 1 || n.Status.Conditions[0] != (corev1.NodeCondition{Type: "Fit", Status: corev1.ConditionTrue, Reason: "R", Message: "M"}) {
 		t.Errorf("conditions are %v", n.Status.Conditions)
 	}
 	failed := errors.New("unknown")

@@ -12,6 +12,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubewright/kubewright/internal/enum"
 )
 
 // A Phase is where a node stands with the API server.
@@ -28,9 +30,9 @@ const (
 	PhaseReplaced
 )
 
-// String returns the name of the phase.
+// String returns the name of the phase, fit for a label of a metric.
 func (p Phase) String() string {
-	return nameOf(int(p), "Registering", "Registered", "Deleted", "Replaced")
+	return enum.Name(p, "Registering", "Registered", "Deleted", "Replaced")
 }
 
 // Status is what the controller knows of a node.
@@ -133,7 +135,7 @@ const lateRoundsLimit = 3
 func (c *Controller) Live(_ context.Context, nodeName string) error {
 	st, ok := c.nodes.Get(nodeName)
 	if !ok {
-		return fmt.Errorf("nodestatus: node %q: %w", nodeName, ErrNotServed)
+		return fmt.Errorf("nodestatus: node %q is not served", nodeName)
 	}
 	st.mu.Lock()
 	defer st.mu.Unlock()

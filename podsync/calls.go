@@ -111,7 +111,7 @@ func (c *Controller) provided(t *track, call *call, st State, err error) {
 	case err == nil || errors.Is(err, ErrNotFound):
 		c.providerErrors.OK(ctx, &t.callErrs, "Calls of the provider succeed again")
 	case !canceled && !isReject(err):
-		c.providerErrors.Fail(ctx, c.cfg.ErrorHandler, &t.callErrs, err, "A call of the provider failed",
+		c.providerErrors.Fail(ctx, c.cfg.ErrorHandler, &t.callErrs, explain(call.op, t.ref, err), "Failed to call the provider",
 			"op", call.op, "pod", klog.KRef(t.ref.Namespace, t.ref.Name), "podUID", t.ref.UID)
 	}
 	if hook := c.cfg.Hooks.ProviderCall; hook != nil {

@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/events"
 
+	"github.com/kubewright/kubewright/internal/enum"
 	"github.com/kubewright/kubewright/internal/lifecycle"
 )
 
@@ -157,7 +158,7 @@ type Policy struct {
 }
 
 // A LostPolicy says what becomes of pods that the provider has lost.
-type LostPolicy uint8
+type LostPolicy int
 
 const (
 	// LostByRestartPolicy starts a lost pod again if its restart policy is
@@ -169,38 +170,43 @@ const (
 	LostRestart
 )
 
-// withDefaults returns the config with every optional field set, or all that
-// is wrong with it.
-func (c Config) withDefaults() (Config, error) {
+// String returns the name of the policy.
+func (p LostPolicy) String() string {
+	return enum.Name(p, "ByRestartPolicy", "Fail", "Restart")
+}
+
+// complete fills in the defaults and returns all that is wrong.
+func (cfg *Config) complete() error {
 	var problems field.ErrorList
-	if c.Client == nil {
-		problems = append(problems, field.Required(field.NewPath("Client"), ""))
+	if cfg.Client == nil {
+		problems = append(problems, field.Required(field.NewPath("Client"), "for example clientset.CoreV1()"))
 	}
-	if c.Provider == nil {
-		problems = append(problems, field.Required(field.NewPath("Provider"), ""))
+	if cfg.Provider == nil {
+		problems = append(problems, field.Required(field.NewPath("Provider"), "what runs the pods"))
 	}
-	if c.NodeName == "" && c.Informer == nil {
+	if cfg.NodeName == "" && cfg.Informer == nil {
 		problems = append(problems, field.Required(field.NewPath("NodeName"), "unless Informer is set"))
 	}
-	if c.Owns != nil && c.Informer == nil {
+	problems = append(problems, lifecycle.CheckNodeName("NodeName", cfg.NodeName)...)
+	if cfg.Owns != nil && cfg.Informer == nil {
 		problems = append(problems, field.Invalid(field.NewPath("Owns"), "func", "needs Informer: the Controller's own shows the pods of NodeName only"))
 	}
-	if c.Owns == nil {
-		node := c.NodeName
-		c.Owns = func(pod *corev1.Pod) bool {
+	if cfg.Owns == nil {
+		node := cfg.NodeName
+		cfg.Owns = func(pod *corev1.Pod) bool {
 			return pod.Spec.NodeName != "" && (node == "" || pod.Spec.NodeName == node)
 		}
 	}
 	relist := DefaultRelist
-	if _, ok := c.Provider.(Watcher); ok {
+	if _, ok := cfg.Provider.(Watcher); ok {
 		relist = DefaultRelistWatched
 	}
-	if c.PendingAfter == 0 {
-		c.PendingAfter = DefaultPendingAfter
+	if cfg.PendingAfter == 0 {
+		cfg.PendingAfter = DefaultPendingAfter
 	}
-	c.PendingAfter = min(max(c.PendingAfter, 0), horizon)
-	if c.Name == "" {
-		c.Name = DefaultName
+	cfg.PendingAfter = min(max(cfg.PendingAfter, 0), horizon)
+	if cfg.Name == "" {
+		cfg.Name = DefaultName
 	}
 	const ms = time.Millisecond
 	for _, d := range []struct {
@@ -208,27 +214,25 @@ func (c Config) withDefaults() (Config, error) {
 		value    *time.Duration
 		def, min time.Duration
 	}{
-		{"Relist", &c.Relist, relist, 100 * ms},
-		{"RetryMin", &c.RetryMin, DefaultRetryMin, ms},
-		{"RetryMax", &c.RetryMax, max(DefaultRetryMax, c.RetryMin), ms},
-		{"CallTimeout", &c.CallTimeout, DefaultCallTimeout, ms},
-		{"ShutdownTimeout", &c.ShutdownTimeout, DefaultShutdownTimeout, ms},
-		{"Policy.OrphanDelay", &c.Policy.OrphanDelay, DefaultOrphanDelay, ms},
+		{"Relist", &cfg.Relist, relist, 100 * ms},
+		{"RetryMin", &cfg.RetryMin, DefaultRetryMin, ms},
+		{"RetryMax", &cfg.RetryMax, max(DefaultRetryMax, cfg.RetryMin), ms},
+		{"CallTimeout", &cfg.CallTimeout, DefaultCallTimeout, ms},
+		{"ShutdownTimeout", &cfg.ShutdownTimeout, DefaultShutdownTimeout, ms},
+		{"Policy.OrphanDelay", &cfg.Policy.OrphanDelay, DefaultOrphanDelay, ms},
 	} {
 		problems = append(problems, lifecycle.DefaultDuration(d.name, d.value, d.def, d.min)...)
 		*d.value = min(*d.value, horizon)
 	}
-	problems = append(problems, lifecycle.DefaultInt("MaxCalls", &c.MaxCalls, DefaultMaxCalls, 1)...)
-	problems = append(problems, lifecycle.DefaultInt("StatusWriters", &c.StatusWriters, DefaultStatusWriters, 1)...)
-	if c.RetryMax > 0 && c.RetryMax < c.RetryMin {
-		problems = append(problems, field.Invalid(field.NewPath("RetryMax"), c.RetryMax.String(), "must be at least RetryMin"))
+	problems = append(problems, lifecycle.DefaultInt("MaxCalls", &cfg.MaxCalls, DefaultMaxCalls, 1)...)
+	problems = append(problems, lifecycle.DefaultInt("StatusWriters", &cfg.StatusWriters, DefaultStatusWriters, 1)...)
+	if cfg.RetryMax > 0 && cfg.RetryMax < cfg.RetryMin {
+		problems = append(problems, field.Invalid(field.NewPath("RetryMax"), cfg.RetryMax.String(), "must be at least RetryMin"))
 	}
-	if c.Policy.Lost > LostRestart {
-		problems = append(problems, field.Invalid(field.NewPath("Policy.Lost"), c.Policy.Lost, "must be one of the Lost… constants"))
+	problems = append(problems, enum.Check("Policy.Lost", cfg.Policy.Lost, LostRestart)...)
+	if cfg.Policy.ReleaseAfter < 0 {
+		problems = append(problems, field.Invalid(field.NewPath("Policy.ReleaseAfter"), cfg.Policy.ReleaseAfter.String(), "must not be negative"))
 	}
-	if c.Policy.ReleaseAfter < 0 {
-		problems = append(problems, field.Invalid(field.NewPath("Policy.ReleaseAfter"), c.Policy.ReleaseAfter.String(), "must not be negative"))
-	}
-	c.Policy.ReleaseAfter = min(c.Policy.ReleaseAfter, horizon)
-	return c, lifecycle.InvalidConfig("podsync", problems)
+	cfg.Policy.ReleaseAfter = min(cfg.Policy.ReleaseAfter, horizon)
+	return lifecycle.InvalidConfig("podsync", problems)
 }

@@ -26,7 +26,7 @@ func TestConfigProblemsAllAtOnce(t *testing.T) {
 		RetryMin:      time.Minute,
 		RetryMax:      time.Second,
 		CallTimeout:   -1,
-		Policy:        podsync.Policy{Lost: 7, ReleaseAfter: -1, OrphanDelay: -1},
+		Policy:        podsync.Policy{Lost: -1, ReleaseAfter: -1, OrphanDelay: -1},
 	})
 	if err == nil || !strings.HasPrefix(err.Error(), "podsync: invalid config: ") {
 		t.Fatalf("error %v", err)
@@ -58,6 +58,10 @@ func TestConfigDefaultsAreValid(t *testing.T) {
 	if _, err := podsync.New(cfg); err != nil {
 		t.Error(err)
 	}
+	cfg.NodeName = "Not_A_Name"
+	if _, err := podsync.New(cfg); err == nil || !strings.Contains(err.Error(), "NodeName: Invalid value") {
+		t.Errorf("an impossible node name: %v", err)
+	}
 }
 
 func TestErrors(t *testing.T) {
@@ -74,7 +78,7 @@ func TestErrors(t *testing.T) {
 	if got := (podsync.Ref{UID: "u", Namespace: "ns", Name: "n"}).String(); got != "ns/n(u)" {
 		t.Error(got)
 	}
-	if podsync.StageReleased.String() != "Released" || podsync.Stage(99).String() != "Unknown" {
+	if podsync.StageReleased.String() != "Released" || podsync.Stage(99).String() != "Invalid(99)" {
 		t.Error("names of stages")
 	}
 }

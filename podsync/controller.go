@@ -26,7 +26,9 @@ const listTimeout = 2 * time.Minute
 // stuckAfter is how long the loop may take for one round before Check says so.
 const stuckAfter = 2 * time.Minute
 
-// A Controller runs the pods of a node, or of many. Make it with New.
+// A Controller runs the pods of a node, or of many. Make it with [New]. All its
+// methods may be called by any number of goroutines, from the provider and hooks
+// too; none of them blocks but Run.
 type Controller struct {
 	cfg      Config
 	caps     capabilities
@@ -67,11 +69,10 @@ type Controller struct {
 	closed   bool // Run has returned
 }
 
-// New returns a Controller that does nothing before Run. Its error names every
-// field of cfg that is wrong.
+// New returns a Controller for a valid Config. The error names every field that
+// is wrong. New sends nothing and starts nothing.
 func New(cfg Config) (*Controller, error) {
-	cfg, err := cfg.withDefaults()
-	if err != nil {
+	if err := cfg.complete(); err != nil {
 		return nil, err
 	}
 	retry := backoff.Policy{Base: cfg.RetryMin, Cap: cfg.RetryMax}
@@ -107,9 +108,9 @@ func New(cfg Config) (*Controller, error) {
 	return c, nil
 }
 
-// Run runs the pods until ctx is done, and returns nil then, or ErrAlreadyRun
-// at once if it was called before. Any other error means that Config.Informer
-// has been stopped. It returns after every goroutine and every call that it
+// Run runs the pods until ctx is done, and returns nil then. A second call returns
+// [ErrAlreadyRun]. Any other error means that Config.Informer has been stopped. It
+// returns after every goroutine and every call that it
 // started has returned. It does not stop pods: they go on, and the next process
 // finds them through List. Final statuses that are known are stored before it
 // returns, for at most [Config.ShutdownTimeout].
@@ -165,16 +166,17 @@ func (c *Controller) close() {
 	c.closed = true
 }
 
-// Ready returns what closes when the provider's first List was reconciled with
-// the pods of the API, and pods start.
+// Ready returns a checker that is done when the provider's first List was
+// reconciled with the pods of the API: from then on pods start.
 func (c *Controller) Ready() cache.DoneChecker { return c.ready }
 
-// Name returns Config.Name. With Check it makes the Controller a health check.
+// Name returns Config.Name.
 func (c *Controller) Name() string { return c.cfg.Name }
 
-// Check returns an error if Run has returned or its loop is stuck. Neither an
-// API server nor a provider that does not answer is an error: a restart would
-// not help.
+// Check reports whether the controller makes progress: nil while it does, and
+// before Run. Neither an API server nor a provider that does not answer is a
+// reason to restart the process, so that is not an error here; [Controller.All]
+// has it. The request is not used and may be nil.
 func (c *Controller) Check(*http.Request) error { return c.progress.Check() }
 
 // now returns the present instant.

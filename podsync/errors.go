@@ -5,19 +5,20 @@ package podsync
 
 import (
 	"errors"
+	"fmt"
 	"time"
 )
 
 var (
-	// ErrAlreadyRun is returned by Run when it is called a second time.
-	ErrAlreadyRun = errors.New("podsync: Run was called before")
+	// ErrAlreadyRun is returned by Run when it was called before.
+	ErrAlreadyRun = errors.New("podsync: already run: a Controller runs once")
 	// ErrNotFound is what an [Inspector] wraps when the provider does not hold
 	// the pod, and what Evict returns for a pod that is not there or has ended.
 	ErrNotFound = errors.New("podsync: no such pod")
 )
 
 // A RejectError is a decision that a pod can't run here, ever. Make it with
-// Reject.
+// [Reject].
 type RejectError struct {
 	// Reason becomes status.reason of the pod. It is in CamelCase.
 	Reason string
@@ -30,10 +31,10 @@ type RejectError struct {
 // may make another one elsewhere. Every other error is taken to be temporary.
 func Reject(reason, message string) error { return &RejectError{Reason: reason, Message: message} }
 
-// Error returns the reason and the message.
+// Error implements error.
 func (e *RejectError) Error() string { return e.Reason + ": " + e.Message }
 
-// A RetryError asks for a delay before the next try. Make it with RetryAfter.
+// A RetryError asks for a delay before the next try. Make it with [RetryAfter].
 type RetryError struct {
 	// Err is what went wrong.
 	Err error
@@ -51,8 +52,13 @@ func RetryAfter(err error, after time.Duration) error {
 	return &RetryError{Err: err, After: after}
 }
 
-// Error returns the text of the wrapped error.
+// Error implements error with the text of the wrapped error.
 func (e *RetryError) Error() string { return e.Err.Error() }
 
 // Unwrap returns the wrapped error.
 func (e *RetryError) Unwrap() error { return e.Err }
+
+// explain gives an error of the provider or the API the context that it lacks.
+func explain(op Op, ref Ref, err error) error {
+	return fmt.Errorf("podsync: %s pod %s/%s: %w", op, ref.Namespace, ref.Name, err)
+}

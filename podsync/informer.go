@@ -5,6 +5,7 @@ package podsync
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -60,7 +61,7 @@ func (e *cacheErrors) note(ctx context.Context, err error) time.Duration {
 	if err == nil {
 		e.streak.OK(ctx, "Watching pods works again")
 	} else {
-		e.streak.Fail(ctx, e.handler, err, "Watching pods failed")
+		e.streak.Fail(ctx, e.handler, fmt.Errorf("podsync: watch pods: %w", err), "Failed to watch pods")
 	}
 	return 0
 }

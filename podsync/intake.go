@@ -5,6 +5,7 @@ package podsync
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -219,7 +220,7 @@ func (c *Controller) runWatch(ctx context.Context) {
 		}
 		failures++
 		if err != nil {
-			streak.Fail(ctx, c.cfg.ErrorHandler, err, "Watch of the provider ended")
+			streak.Fail(ctx, c.cfg.ErrorHandler, fmt.Errorf("podsync: watch of the provider: %w", err), "Watch of the provider ended")
 		} else {
 			streak.OK(ctx, "Watch of the provider works again")
 		}

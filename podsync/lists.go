@@ -5,6 +5,7 @@ package podsync
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -34,7 +35,7 @@ func (c *Controller) runLists(ctx context.Context, registration cache.ResourceEv
 		case ctx.Err() != nil:
 			return
 		case err != nil:
-			streak.Fail(ctx, c.cfg.ErrorHandler, err, "Listing the provider's pods failed")
+			streak.Fail(ctx, c.cfg.ErrorHandler, fmt.Errorf("podsync: list of the provider: %w", err), "Failed to list the provider's pods")
 			wait = min(wait, c.breaker.policy.Delay(streak.Failures()))
 		default:
 			streak.OK(ctx, "Listing the provider's pods works again")

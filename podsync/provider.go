@@ -15,9 +15,10 @@ import (
 // this package uses: two pods that follow one another under the same namespace
 // and name have different UIDs and are never taken for each other.
 type Ref struct {
-	UID       types.UID
-	Namespace string
-	Name      string
+	// UID is metadata.uid.
+	UID types.UID
+	// Namespace and Name are for people, and for backends that go by names.
+	Namespace, Name string
 }
 
 // RefOf returns the Ref of a pod.

@@ -3,9 +3,11 @@
 
 package podsync
 
+import "github.com/kubewright/kubewright/internal/enum"
+
 // A Stage is how far a pod has come between its binding to the node and the
 // moment this package forgets it.
-type Stage uint8
+type Stage int
 
 // The stages in their order. A pod goes back only from Running to Waiting, when
 // the provider has lost it and its restart policy is Always, and from Stopped
@@ -32,12 +34,7 @@ const (
 	StageReleased
 )
 
-var stageNames = [...]string{"Unsynced", "Waiting", "Starting", "Running", "Terminating", "Stopped", "Final", "Released"}
-
-// String returns the name of the stage, fit for a metric's label.
+// String returns the name of the stage, fit for a label of a metric.
 func (s Stage) String() string {
-	if int(s) >= len(stageNames) {
-		return "Unknown"
-	}
-	return stageNames[s]
+	return enum.Name(s, "Unsynced", "Waiting", "Starting", "Running", "Terminating", "Stopped", "Final", "Released")
 }

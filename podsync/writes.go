@@ -21,6 +21,9 @@ import (
 	"github.com/kubewright/kubewright/podsync/podstatus"
 )
 
+// fieldManager is who managedFields names as the writer of statuses.
+const fieldManager = "kubewright-podsync"
+
 // startWrite makes the request that comes next for t, if there is one and there
 // is a place. It returns when to look again.
 func (c *Controller) startWrite(t *track, now instant, waited bool) (wake instant) {
@@ -90,7 +93,7 @@ func (c *Controller) patch(ctx context.Context, t *track, call *call, u podstatu
 		return
 	}
 	resp, err := c.cfg.Client.Pods(pod.Namespace).Patch(ctx, pod.Name, podstatus.PatchType, body,
-		metav1.PatchOptions{FieldManager: c.cfg.Name}, "status")
+		metav1.PatchOptions{FieldManager: fieldManager}, "status")
 	logger.V(4).Info("Wrote status", "pod", klog.KObj(pod), "podUID", pod.UID, "phase", next.Phase, "err", err)
 	if err == nil {
 		resp.ManagedFields = nil
@@ -247,7 +250,7 @@ func (c *Controller) written(t *track, call *call, err error, apply func(now ins
 	case err == nil:
 		c.apiErrors.OK(ctx, &t.apiErrs, "Writing to pods works again")
 	case ctx.Err() == nil && !isInstanceGone(err) && apierr.Classify(err) != apierr.Canceled:
-		c.apiErrors.Fail(ctx, c.cfg.ErrorHandler, &t.apiErrs, err, "Writing to a pod failed",
+		c.apiErrors.Fail(ctx, c.cfg.ErrorHandler, &t.apiErrs, explain(call.op, t.ref, err), "Failed to write to a pod",
 			"op", call.op, "pod", klog.KRef(t.ref.Namespace, t.ref.Name), "podUID", t.ref.UID)
 	}
 	if hook := c.cfg.Hooks.APICall; hook != nil {

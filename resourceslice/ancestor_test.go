@@ -122,12 +122,12 @@ func TestS2S10Streams(t *testing.T) {
 func TestFollowStale(t *testing.T) {
 	for _, tc := range []struct {
 		name                      string
-		action                    resourceslice.StaleAction
+		action                    resourceslice.StalePolicy
 		creates, updates, deletes int
 	}{
-		{"keep", resourceslice.KeepStale, 0, 0, 0},
-		{"taint", resourceslice.TaintStale, 0, 1, 0},
-		{"remove", resourceslice.RemoveStale, 0, 0, 1},
+		{"keep", resourceslice.StaleKeep, 0, 0, 0},
+		{"taint", resourceslice.StaleTaint, 0, 1, 0},
+		{"remove", resourceslice.StaleRemove, 0, 0, 1},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			bubble(t, func(r *rig) {

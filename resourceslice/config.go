@@ -101,8 +101,9 @@ type Config struct {
 	// DefaultWorkers.
 	Workers int
 
-	// Name is the name in logs, metrics and health checks. Default:
-	// DefaultName.
+	// Name is the name in logs, metrics and health checks, and with the prefix
+	// "kubewright-" the field manager of the slices, by which a second publisher
+	// of a pool is told, see [ContendedError]. Default: DefaultName.
 	Name string
 	// ErrorHandler is told of errors that the controller goes on from: of
 	// *InvalidError, *DroppedFieldsError, *ForbiddenError, *ContendedError,

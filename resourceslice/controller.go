@@ -16,6 +16,10 @@ import (
 	"github.com/kubewright/kubewright/internal/lifecycle"
 )
 
+// fieldManagerPrefix and Config.Name are who managedFields names as the writer
+// of slices.
+const fieldManagerPrefix = "kubewright-"
+
 // A Controller publishes pools of devices. Make it with [New], start it with
 // Run, and tell it what there is with Set and Remove. All its methods may be
 // called by any number of goroutines; none of them blocks but Run, Wait and
@@ -52,7 +56,7 @@ func New(cfg Config) (*Controller, error) {
 	return &Controller{
 		cfg:      cfg,
 		hasher:   newHasher(),
-		versions: versions(cfg.Client, cfg.Name),
+		versions: versions(cfg.Client, fieldManagerPrefix+cfg.Name),
 		ready:    lifecycle.NewReady(cfg.Name),
 		progress: lifecycle.NewProgress(cfg.Name, 2*beatInterval+3*cfg.CallTimeout),
 		tokens:   make(chan struct{}, cfg.Concurrency),

@@ -173,7 +173,7 @@ func randomEdits(r *rig, rng *rand.Rand) {
 		case 0:
 			r.Notef("crash")
 			r.halt()
-			r.consumer.died(life)
+			r.consumer.died("kubewright-" + life)
 			start()
 			if err := r.c.Set(pool, p); err != nil {
 				r.Fatalf("Set: %v", err)

@@ -17,6 +17,9 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 
 	"github.com/kubewright/kubewright/internal/backoff"
+	"github.com/kubewright/kubewright/internal/enum"
+	"github.com/kubewright/kubewright/internal/lifecycle"
+	"github.com/kubewright/kubewright/internal/report"
 )
 
 // DefaultStaleAfter is how long a driver may be gone before FollowOptions.OnStale
@@ -40,31 +43,37 @@ type Stream interface {
 	Next(ctx context.Context) (map[string]Pool, error)
 }
 
-// StaleAction is what happens to the pools of a driver that is gone.
-type StaleAction int
+// A StalePolicy says what happens to the pools of a driver that is gone.
+type StalePolicy int
 
 const (
-	// KeepStale leaves the pools as they are.
-	KeepStale StaleAction = iota
-	// TaintStale taints all devices with FollowOptions.StaleTaint, so that no
+	// StaleKeep leaves the pools as they are.
+	StaleKeep StalePolicy = iota
+	// StaleTaint taints all devices with FollowOptions.StaleTaint, so that no
 	// new Pods get them.
-	TaintStale
-	// RemoveStale removes the pools.
-	RemoveStale
+	StaleTaint
+	// StaleRemove removes the pools.
+	StaleRemove
 )
+
+// String returns the name of the policy.
+func (p StalePolicy) String() string {
+	return enum.Name(p, "Keep", "Taint", "Remove")
+}
 
 // FollowOptions are the optional parameters of Follow.
 type FollowOptions struct {
 	// StaleAfter is how long the stream may be broken before OnStale applies.
 	// Default: DefaultStaleAfter.
 	StaleAfter time.Duration
-	// OnStale is what happens then. Default: KeepStale.
-	OnStale StaleAction
-	// StaleTaint is the taint of TaintStale. Default: key
+	// OnStale says what happens then. Default: StaleKeep.
+	OnStale StalePolicy
+	// StaleTaint is the taint of the policy StaleTaint. Default: key
 	// <driver>/unreachable, effect NoSchedule.
 	StaleTaint resourcev1.DeviceTaint
 	// ErrorHandler is told of broken streams, once until the next message, and
-	// of pools that Set refuses. Default: the error is logged.
+	// of pools that Set refuses. It is called synchronously and must not block.
+	// Default: the logger of Follow's context.
 	ErrorHandler func(ctx context.Context, err error, msg string)
 }
 
@@ -75,10 +84,12 @@ type FollowOptions struct {
 // anew finds its slices as they were.
 func Follow(ctx context.Context, sink Sink, driver string, open func(context.Context) (Stream, error), opts FollowOptions) error {
 	if sink == nil || open == nil || driver == "" {
-		return errors.New("resourceslice: Follow needs a sink, a driver and a function that opens its stream")
+		return errors.New("resourceslice: invalid config: Follow needs a sink, a driver and a function that opens its stream")
 	}
-	if opts.StaleAfter == 0 {
-		opts.StaleAfter = DefaultStaleAfter
+	problems := lifecycle.DefaultDuration("StaleAfter", &opts.StaleAfter, DefaultStaleAfter, time.Millisecond)
+	problems = append(problems, enum.Check("OnStale", opts.OnStale, StaleRemove)...)
+	if err := lifecycle.InvalidConfig("resourceslice", problems); err != nil {
+		return err
 	}
 	if opts.StaleTaint.Key == "" {
 		opts.StaleTaint = resourcev1.DeviceTaint{Key: driver + "/unreachable", Effect: resourcev1.DeviceTaintEffectNoSchedule}
@@ -185,7 +196,7 @@ func (f *follower) pause(ctx context.Context, d time.Duration) {
 // await waits for done. If the driver is gone for too long meanwhile, its pools
 // get what OnStale says.
 func (f *follower) await(ctx context.Context, done <-chan struct{}) {
-	if !f.broken || f.stale || f.opts.OnStale == KeepStale {
+	if !f.broken || f.stale || f.opts.OnStale == StaleKeep {
 		<-done
 		return
 	}
@@ -204,7 +215,7 @@ func (f *follower) expire(ctx context.Context) {
 	f.stale = true
 	klog.FromContext(ctx).Info("A driver is gone", "driver", f.driver, "since", f.since)
 	for name, pool := range f.last {
-		if f.opts.OnStale == RemoveStale {
+		if f.opts.OnStale == StaleRemove {
 			f.sink.Remove(PoolID{f.driver, name})
 			continue
 		}
@@ -218,9 +229,5 @@ func (f *follower) expire(ctx context.Context) {
 }
 
 func (f *follower) report(ctx context.Context, err error, msg string) {
-	if f.opts.ErrorHandler != nil {
-		f.opts.ErrorHandler(ctx, err, msg)
-		return
-	}
-	klog.FromContext(ctx).Error(err, msg, "driver", f.driver)
+	report.Tell(ctx, f.opts.ErrorHandler, err, msg, "driver", f.driver)
 }

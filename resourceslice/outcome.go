@@ -9,7 +9,10 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/klog/v2"
+
 	"github.com/kubewright/kubewright/internal/apierr"
+	"github.com/kubewright/kubewright/internal/report"
 )
 
 // ownerError says that the owner could not be asked.
@@ -69,11 +72,7 @@ func (j *job) report(err error, message string) {
 		j.logger.V(4).Info(message, "err", err)
 		return
 	}
-	if j.c.cfg.ErrorHandler != nil {
-		j.c.cfg.ErrorHandler(j.ctx, err, message)
-		return
-	}
-	j.logger.Error(err, message)
+	report.Tell(klog.NewContext(j.ctx, j.logger), j.c.cfg.ErrorHandler, err, message)
 }
 
 // permanent records and reports an error that trying again doesn't change.

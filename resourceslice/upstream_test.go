@@ -258,7 +258,7 @@ func TestU10TwoWriters(t *testing.T) {
 			t.Errorf("%d writes in an hour", total)
 		}
 		contended, n := has[*resourceslice.ContendedError](r)
-		if n != 1 || contended.Manager != "other" {
+		if n != 1 || contended.Manager != "kubewright-other" {
 			t.Errorf("reported %v, want the other writer once", r.reported())
 		}
 		other.halt()

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
@@ -19,6 +20,18 @@ func InvalidConfig(pkg string, problems field.ErrorList) error {
 		return nil
 	}
 	return fmt.Errorf("%s: invalid config: %w", pkg, problems.ToAggregate())
+}
+
+// CheckNodeName returns what is wrong with the name of a Node; an empty one is
+// for the package to judge.
+func CheckNodeName(at, name string) (problems field.ErrorList) {
+	if name == "" {
+		return nil
+	}
+	for _, msg := range validation.IsDNS1123Subdomain(name) {
+		problems = append(problems, field.Invalid(field.NewPath(at), name, msg))
+	}
+	return problems
 }
 
 // DefaultDuration sets *d to def where it is zero. It returns a problem where

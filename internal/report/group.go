@@ -41,16 +41,11 @@ const retired = 1 << 31
 // Fail records a failure of a member. The message is constant; keysAndValues
 // say which member it is, and go to the log only.
 func (g *Group) Fail(ctx context.Context, handler Handler, m *Member, err error, msg string, keysAndValues ...any) {
-	first := g.fail(m, apierr.Classify(err))
-	logger := klog.FromContext(ctx)
-	switch {
-	case !first:
-		logger.V(4).Info(msg, append(keysAndValues, "err", err)...)
-	case handler != nil:
-		handler(ctx, err, msg)
-	default:
-		logger.Error(err, msg, keysAndValues...)
+	if !g.fail(m, apierr.Classify(err)) {
+		klog.FromContext(ctx).V(4).Info(msg, append(keysAndValues, "err", err)...)
+		return
 	}
+	Tell(ctx, handler, err, msg, keysAndValues...)
 }
 
 // fail reports whether no member failed in this way before.

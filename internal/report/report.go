@@ -18,6 +18,15 @@ import (
 // synchronously and must not block.
 type Handler func(ctx context.Context, err error, msg string)
 
+// Tell hands an error to the handler, or to the log where there is none.
+func Tell(ctx context.Context, handler Handler, err error, msg string, keysAndValues ...any) {
+	if handler != nil {
+		handler(ctx, err, msg)
+		return
+	}
+	klog.FromContext(ctx).Error(err, msg, keysAndValues...)
+}
+
 // A Streak follows one activity that may fail many times in a row. The first
 // failure of each class in a run goes to the Handler, or to the log where there
 // is none; repeats are printed at V4 only, also where two classes take turns;
@@ -46,15 +55,11 @@ func (s *Streak) Fail(ctx context.Context, handler Handler, err error, msg strin
 	again := s.classes&class != 0
 	s.classes |= class
 	s.count++
-	logger := klog.FromContext(ctx)
-	switch {
-	case again:
-		logger.V(4).Info(msg, append(keysAndValues, "err", err, "failures", s.count)...)
-	case handler != nil:
-		handler(ctx, err, msg)
-	default:
-		logger.Error(err, msg, keysAndValues...)
+	if again {
+		klog.FromContext(ctx).V(4).Info(msg, append(keysAndValues, "err", err, "failures", s.count)...)
+		return
 	}
+	Tell(ctx, handler, err, msg, keysAndValues...)
 }
 
 // OK records a success. Where it ends a run of failures it prints msg at V0
