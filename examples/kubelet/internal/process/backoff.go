@@ -50,3 +50,10 @@ func (b Backoff) next(attempt int, waited, ran time.Duration) time.Duration {
 	}
 	return min(2*waited, b.Max)
 }
+
+// due returns when a container may be started again that has finished at a time and
+// is to wait. That time was read from a clock that may have been set back since,
+// which is no reason to wait for longer.
+func due(finished time.Time, wait time.Duration, now time.Time) time.Time {
+	return now.Add(min(finished.Add(wait).Sub(now), wait))
+}

@@ -38,3 +38,17 @@ func TestBackoff(t *testing.T) {
 		})
 	}
 }
+
+func TestDue(t *testing.T) {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	for finished, want := range map[time.Duration]time.Duration{
+		0:                10 * time.Second,
+		-3 * time.Second: 7 * time.Second,
+		-time.Hour:       -time.Hour + 10*time.Second,
+		time.Hour:        10 * time.Second, // the clock was set back
+	} {
+		if got := due(now.Add(finished), 10*time.Second, now).Sub(now); got != want {
+			t.Errorf("finished at %v: due at %v, want %v", finished, got, want)
+		}
+	}
+}

@@ -296,7 +296,7 @@ func (c *container) over(run *shim.Run) {
 // noteExit works out what follows from an exit.
 func (c *container) noteExit() {
 	exit := c.status.Exit
-	c.due = exit.FinishedAt.Add(c.delay())
+	c.due = due(exit.FinishedAt, c.delay(), time.Now())
 	c.message = c.terminationMessage(exit)
 	c.health.Ready = false
 }

@@ -153,7 +153,8 @@ func (p *pod) keepTokens() {
 // keepToken replaces one volume again and again. Nobody has written down how old
 // the token of an adopted pod is; the first one is as old as the pod.
 func (p *pod) keepToken(v *corev1.Volume) {
-	wait := shortestToken(v)*8/10 - time.Since(p.accepted)
+	life := shortestToken(v)
+	wait := life*8/10 - max(time.Since(p.accepted), 0)
 	for {
 		select {
 		case <-time.After(max(wait, 0)):
@@ -161,7 +162,8 @@ func (p *pod) keepToken(v *corev1.Volume) {
 			return
 		}
 		expires, err := fillData(p.starting, p.provider.cfg.Environment.Pod(p.spec), v.Name, p.dir)
-		if wait = time.Until(expires) * 8 / 10; err != nil || wait < minRefresh {
+		// The clock may be behind that of the API server, which says when it expires.
+		if wait = min(time.Until(expires), life) * 8 / 10; err != nil || wait < minRefresh {
 			wait = minRefresh
 		}
 		if err != nil && p.starting.Err() == nil {

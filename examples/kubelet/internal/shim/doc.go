@@ -14,16 +14,19 @@
 // A run is a folder. What is in it, in the order of its life:
 //
 //	alive         a FIFO whose only writer is the shim: end of file means that it is dead
-//	control       a FIFO whose only reader is the shim: a byte means "read stop.json"
+//	control       a FIFO whose only reader is the shim: when the command, which is
+//	              asked to end now, is to be killed
 //	starting      the command may run from now on
 //	running.json  the command runs
-//	stop.json     when it is to be killed; it has been asked to end before
 //	exit.json     it has ended, and nothing of it is left
 //
 // The writing end of alive is opened before the shim is forked and handed to it,
 // so that at no moment a shim exists that does not hold it: a kubelet that finds
 // nobody there knows that nobody will come. No process is ever found by its
 // number, which another one may have by then.
+//
+// A shim that can't write to its folder, because the disk is full, lives on until it
+// can.
 //
 // If the shim itself is killed, which nobody has a reason to do but the
 // kernel when memory runs out, its command is killed by the kernel

@@ -21,7 +21,6 @@ const (
 	controlFile  = "control"
 	startingFile = "starting"
 	runningFile  = "running.json"
-	stopFile     = "stop.json"
 	exitFile     = "exit.json"
 	outputFile   = "shim.log" // what the shim prints if it panics
 )
@@ -75,7 +74,7 @@ const (
 	ReasonUnknown = "ContainerStatusUnknown"
 )
 
-// stop is the content of stop.json.
+// stop is a message through control.
 type stop struct {
 	Deadline time.Time `json:"deadline"`
 }

@@ -178,9 +178,11 @@ func (r *Run) Follow(ctx context.Context, changed func()) error {
 // Stop asks the command to end, with SIGTERM to its process group, and has it
 // and all that descends from it killed at the deadline, whether this process
 // lives then or not. It may be called again to make the deadline an earlier one.
-// A run that has ended is no error.
+// A run that has ended is no error. It needs no room on the disk, which the command
+// may have filled.
 func (r *Run) Stop(deadline time.Time) error {
-	if err := record.Write(filepath.Join(r.dir, stopFile), stop{deadline}); err != nil {
+	message, err := json.Marshal(stop{deadline})
+	if err != nil {
 		return err
 	}
 	control, err := os.OpenFile(filepath.Join(r.dir, controlFile), os.O_WRONLY|syscall.O_NONBLOCK, 0)
@@ -190,9 +192,10 @@ func (r *Run) Stop(deadline time.Time) error {
 	case err != nil:
 		return err
 	}
-	_, err = control.Write([]byte{0})
-	if err = errors.Join(err, control.Close()); errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.EAGAIN) {
-		return nil // ended in between, or so many bytes are there that one will do
+	// It is less than PIPE_BUF, so it is written whole or not at all.
+	_, err = control.Write(message)
+	if err = errors.Join(err, control.Close()); errors.Is(err, syscall.EPIPE) {
+		return nil // ended in between
 	}
 	return err
 }

@@ -7,8 +7,10 @@ package shim
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -52,10 +54,16 @@ type reaper struct {
 
 	pid     int // the command, which leads its process group
 	started time.Time
-	exit    *Exit // once it has ended
-	asked   bool  // to end
+	running *Running // as long as it is not on the disk
+	exit    *Exit    // once it has ended
+	over    bool     // and nothing is left of it
+	asked   bool     // to end
 	kill    <-chan time.Time
 }
+
+// retryWrite is the time between two tries to put something on a disk that does not
+// take it.
+const retryWrite = 500 * time.Millisecond
 
 func run(dir string) error {
 	s := &reaper{dir: dir, alive: os.NewFile(3, aliveFile)}
@@ -81,7 +89,7 @@ func run(dir string) error {
 	if err := s.start(c); err != nil {
 		return err
 	}
-	stops := make(chan struct{}, 1)
+	stops := make(chan stop)
 	go watch(control, stops)
 	gone := make(chan struct{})
 	if c.Bound {
@@ -91,13 +99,23 @@ func run(dir string) error {
 		}()
 	}
 	for {
-		if ended, err := s.reap(); ended || err != nil {
+		if err := s.reap(); err != nil {
 			return err
+		}
+		var again <-chan time.Time
+		switch kept, err := s.keep(); {
+		case err != nil:
+			return err
+		case !kept:
+			again = time.After(retryWrite)
+		case s.over:
+			return nil
 		}
 		select {
 		case <-died:
-		case <-stops:
-			s.readStop()
+		case <-again:
+		case st := <-stops:
+			s.stop(st)
 		case <-s.kill:
 			s.kill = nil
 			s.killAll()
@@ -120,46 +138,58 @@ func keepFiles() error {
 	return err
 }
 
-// watch makes a wake-up of what is written to control.
-func watch(control *os.File, wake chan<- struct{}) {
-	buf := make([]byte, 64)
-	for {
-		if _, err := control.Read(buf); err != nil {
+// watch reads what is written to control.
+func watch(control io.Reader, stops chan<- stop) {
+	for d := json.NewDecoder(control); ; {
+		var st stop
+		if d.Decode(&st) != nil {
 			return
 		}
-		select {
-		case wake <- struct{}{}:
-		default:
-		}
+		stops <- st
 	}
 }
 
-// start runs the command. A command that can't be run has ended.
+// start runs the command. A command that can't be run has ended. One whose output
+// has no place to go has not been started, and may be later.
 func (s *reaper) start(c Command) error {
+	log, err := os.OpenFile(c.Log, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o640)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = log.Close() }()
 	if err := os.WriteFile(filepath.Join(s.dir, startingFile), nil, 0o600); err != nil {
 		return err
 	}
 	s.started = time.Now()
-	pid, err := execute(c)
+	s.pid, err = execute(c, log)
 	if err != nil {
 		s.exit = &Exit{Code: 128, Reason: ReasonStartError, Message: err.Error(), StartedAt: s.started, FinishedAt: s.started}
 		return nil
 	}
-	s.pid = pid
-	// Without this record the command runs as well, and is stopped as well.
-	if err := record.Write(filepath.Join(s.dir, runningFile), Running{PID: pid, StartedAt: s.started}); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-	}
-	s.tell()
+	s.running = &Running{PID: s.pid, StartedAt: s.started}
 	return nil
 }
 
-func execute(c Command) (int, error) {
-	log, err := os.OpenFile(c.Log, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o640)
-	if err != nil {
-		return 0, err
+// keep writes what is not on the disk yet, and reports whether there is nothing
+// more. A disk that is full is no reason to forget how a command has ended: nobody
+// else knows.
+func (s *reaper) keep() (kept bool, err error) {
+	switch {
+	case s.over:
+		err = record.Write(filepath.Join(s.dir, exitFile), s.exit)
+	case s.running != nil:
+		if err = record.Write(filepath.Join(s.dir, runningFile), s.running); err == nil {
+			s.running = nil
+			s.tell()
+		}
 	}
-	defer func() { _ = log.Close() }()
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, err // the folder is gone: nobody wants to know
+	}
+	return err == nil, nil
+}
+
+func execute(c Command, log *os.File) (int, error) {
 	null, err := os.Open(os.DevNull)
 	if err != nil {
 		return 0, err
@@ -209,30 +239,31 @@ func pin(cpus []int) error {
 // tell wakes whoever follows the run, if anybody does.
 func (s *reaper) tell() { _, _ = s.alive.Write([]byte{0}) }
 
-// reap takes in what has died. Once the command has, it kills what is left of
-// it, and when nothing is it records the exit and reports true.
-func (s *reaper) reap() (bool, error) {
-	for {
+// reap takes in what has died. Once the command has, it kills what is left of it,
+// until nothing is.
+func (s *reaper) reap() error {
+	for !s.over {
 		var status syscall.WaitStatus
 		pid, err := syscall.Wait4(-1, &status, syscall.WNOHANG, nil)
 		switch {
 		case err == syscall.EINTR:
 		case err == syscall.ECHILD:
 			if s.exit == nil {
-				return false, fmt.Errorf("process %d vanished", s.pid)
+				return fmt.Errorf("process %d vanished", s.pid)
 			}
-			return true, record.Write(filepath.Join(s.dir, exitFile), s.exit)
+			s.over = true
 		case err != nil:
-			return false, fmt.Errorf("wait: %w", err)
+			return fmt.Errorf("wait: %w", err)
 		case pid == 0: // what is left lives
 			if s.exit != nil {
 				s.killAll()
 			}
-			return false, nil
+			return nil
 		case pid == s.pid:
 			s.ended(status)
 		}
 	}
+	return nil
 }
 
 func (s *reaper) ended(status syscall.WaitStatus) {
@@ -246,12 +277,8 @@ func (s *reaper) ended(status syscall.WaitStatus) {
 	}
 }
 
-// readStop does what stop.json asks for.
-func (s *reaper) readStop() {
-	var st stop
-	if ok, err := record.Read(filepath.Join(s.dir, stopFile), &st); !ok || err != nil {
-		return
-	}
+// stop asks the command to end, and has it killed later.
+func (s *reaper) stop(st stop) {
 	if !s.asked && s.exit == nil {
 		s.asked = true
 		_ = syscall.Kill(-s.pid, syscall.SIGTERM)

@@ -10,6 +10,8 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -267,6 +269,95 @@ func TestDeadlineCanBecomeEarlier(t *testing.T) {
 	}
 	if e := r.exit(run); e.Code != 137 {
 		t.Errorf("exit code %d, want 137", e.Code)
+	}
+}
+
+// block has the shim fail to write a file, as on a full disk, until what it returns
+// is called.
+func (r *rig) block(file string) (unblock func()) {
+	r.Helper()
+	path := filepath.Join(r.dir, file+".tmp")
+	if err := os.Mkdir(path, 0o700); err != nil {
+		r.Fatal(err)
+	}
+	return func() {
+		r.Helper()
+		if err := os.Remove(path); err != nil {
+			r.Fatal(err)
+		}
+	}
+}
+
+func TestWhatIsKnownOutlivesAFullDisk(t *testing.T) {
+	r := newRig(t)
+	unblockRunning, unblockExit := r.block(runningFile), r.block(exitFile)
+	run := r.start(r.command(`echo $$ > $PIPE; read line < $PIPE; exit 3`))
+	pid := r.hearPID()
+	if status, err := Read(r.dir); err != nil || !status.MayHaveStarted || status.Running != nil {
+		t.Errorf("%+v, %v, want a run that may have started", status, err)
+	}
+	unblockRunning()
+	if _, err := run.alive.Read(make([]byte, 1)); err != nil { // until it tells
+		t.Fatal(err)
+	}
+	if status, err := Read(r.dir); err != nil || status.Running == nil || status.Running.PID != pid {
+		t.Errorf("%+v, %v, want one that runs", status, err)
+	}
+	shim, err := os.FindProcess(r.shimOf(pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(filepath.Dir(r.dir), "pipe"), []byte("end\n"), 0); err != nil {
+		t.Fatal(err)
+	}
+	for st, ok := readStat(pid); ok && !st.dead(); st, ok = readStat(pid) {
+		runtime.Gosched()
+	}
+	if err := shim.Signal(syscall.Signal(0)); err != nil {
+		t.Errorf("the shim does not wait for the disk: %v", err)
+	}
+	unblockExit()
+	if e := r.exit(run); e.Code != 3 || e.Reason != ReasonError {
+		t.Errorf("exit %+v, want code 3", e)
+	}
+}
+
+func TestStopNeedsNoDisk(t *testing.T) {
+	r := newRig(t)
+	run := r.start(r.command(`trap "" TERM; echo > $PIPE; while true; do sleep 1000 & wait; done`))
+	r.hear()
+	if _, err := run.alive.Read(make([]byte, 1)); err != nil { // until it has written that it runs
+		t.Fatal(err)
+	}
+	files := func() (names []string) {
+		entries, err := os.ReadDir(r.dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			names = append(names, e.Name())
+		}
+		return names
+	}
+	before := files()
+	if err := run.Stop(far()); err != nil {
+		t.Fatal(err)
+	}
+	if after := files(); !slices.Equal(before, after) {
+		t.Errorf("there were %q, and are %q", before, after)
+	}
+	if err := run.Stop(time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	r.exit(run)
+}
+
+func TestWithoutALogNothingIsStarted(t *testing.T) {
+	r := newRig(t)
+	c := r.command("true")
+	c.Log = filepath.Join(r.dir, "absent", "log")
+	if status := r.follow(r.start(c)); status.MayHaveStarted {
+		t.Errorf("the run may have started: %+v", status)
 	}
 }
 
