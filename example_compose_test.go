@@ -1,0 +1,111 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package kubewright_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/kubewright/kubewright/internal/apitest"
+	"github.com/kubewright/kubewright/lease"
+	"github.com/kubewright/kubewright/nodestatus"
+	"github.com/kubewright/kubewright/podsync"
+	"github.com/kubewright/kubewright/podsync/podsynctest"
+)
+
+func serve(ctx context.Context, client kubernetes.Interface, name string, provider podsync.Provider) error {
+	var leases *lease.Controller
+	pods, err1 := podsync.New(podsync.Config{Client: client.CoreV1(), NodeName: name, Provider: provider})
+	node, err2 := nodestatus.New(nodestatus.Config{
+		Client: client.CoreV1(), NodeName: name,
+		HealthChecks: []nodestatus.HealthCheck{func(context.Context, string) error { return pods.Check(nil) }},
+		Hooks:        nodestatus.Hooks{Registered: func(r nodestatus.Registered) { leases.Trigger(r.NodeName) }},
+	})
+	leases, err3 := lease.New(lease.Config{
+		Client: client.CoordinationV1(), NodeName: name,
+		Owner: node.OwnerReference, // no lease without its Node
+		Gate:  node.Live,           // a stuck process must not look alive
+		Hooks: lease.Hooks{
+			Recovered: func(r lease.Recovered) { node.Resync(r.NodeName) }, // after an outage
+			Deleted:   func(d lease.Deleted) { node.Resync(d.NodeName) },   // is the Node gone, too?
+		},
+	})
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	alive, stop := context.WithCancel(context.WithoutCancel(ctx)) // a node is alive while it ends
+	var work, heart sync.WaitGroup
+	heart.Go(func() { err3 = leases.Run(alive); cancel() })
+	work.Go(func() { err2 = node.Run(ctx); cancel() })
+	work.Go(func() { err1 = pods.Run(ctx); cancel() })
+	work.Wait()
+	stop()
+	heart.Wait()
+	return errors.Join(err1, err2, err3)
+}
+
+// A node that runs pods: three controllers that know nothing of each other, and
+// the functions that connect them.
+func Example_composition() {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	server := apitest.New(apitest.Options{}) // in your program: a real one
+	provider := podsynctest.NewBackend(podsynctest.Options{}).Connect()
+	ended := make(chan error)
+	go func() { ended <- serve(ctx, server.Client(apitest.NodeUser("n1")), "n1", provider) }()
+
+	server.Put(&corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"},
+		Spec:       corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Name: "web", Image: "registry.example/web:1"}}},
+	})
+	w, err := server.Client(apitest.Admin).CoreV1().Pods("default").Watch(ctx, metav1.ListOptions{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for event := range w.ResultChan() {
+		if pod, ok := event.Object.(*corev1.Pod); ok && pod.Status.Phase == corev1.PodRunning {
+			fmt.Println("pod", pod.Name, pod.Status.Phase)
+			break
+		}
+	}
+	cancel()
+	fmt.Println("ended:", <-ended)
+	// Output:
+	// pod web Running
+	// ended: <nil>
+}
+
+// TestPackageCommentShowsTheExample keeps the composition in doc.go one that
+// compiles and runs.
+func TestPackageCommentShowsTheExample(t *testing.T) {
+	doc, err := os.ReadFile("doc.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	source, err := os.ReadFile("example_compose_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var shown strings.Builder
+	for line := range strings.Lines(string(doc)) {
+		if code, ok := strings.CutPrefix(line, "//\t"); ok {
+			shown.WriteString(code)
+		}
+	}
+	if !strings.HasPrefix(shown.String(), "func serve(") || !bytes.Contains(source, []byte(shown.String())) {
+		t.Errorf("the program in doc.go is not part of example_compose_test.go:\n%s", shown.String())
+	}
+}
