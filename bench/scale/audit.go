@@ -1,0 +1,157 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"time"
+)
+
+// request is a kind of request.
+type request struct {
+	Agent    string `json:"agent"`
+	Verb     string `json:"verb"`
+	Resource string `json:"resource"` // with the subresource; the first part of the path where it is none
+	Code     int    `json:"code"`
+}
+
+// auditLine is what is read of an audit.k8s.io/v1 Event.
+type auditLine struct {
+	AuditID    string `json:"auditID"`
+	Stage      string `json:"stage"`
+	Verb       string `json:"verb"`
+	RequestURI string `json:"requestURI"`
+	UserAgent  string `json:"userAgent"`
+	ObjectRef  *struct {
+		Resource    string `json:"resource"`
+		Subresource string `json:"subresource"`
+	} `json:"objectRef"`
+	ResponseStatus struct {
+		Code int `json:"code"`
+	} `json:"responseStatus"`
+	Received time.Time `json:"requestReceivedTimestamp"`
+	Done     time.Time `json:"stageTimestamp"`
+}
+
+// kind returns what kind of request a line is about.
+func (l *auditLine) kind() request {
+	r := request{Agent: shortAgent(l.UserAgent), Verb: l.Verb, Code: l.ResponseStatus.Code}
+	if l.ObjectRef == nil || l.ObjectRef.Resource == "" {
+		path, _, _ := strings.Cut(strings.TrimPrefix(l.RequestURI, "/"), "?")
+		first, _, _ := strings.Cut(path, "/")
+		r.Resource = "/" + first
+		return r
+	}
+	r.Resource = l.ObjectRef.Resource
+	if l.ObjectRef.Subresource != "" {
+		r.Resource += "/" + l.ObjectRef.Subresource
+	}
+	return r
+}
+
+// shortAgent returns a User-Agent without what client-go says of the machine and
+// the build: of "fleet/v0.0.0 (linux/amd64) kubernetes/$Format/examples/fleet" it
+// is "examples/fleet", and without such an end "fleet". A program that has put
+// one such agent behind another one counts by the last.
+func shortAgent(agent string) string {
+	const build = ") kubernetes/"
+	if i := strings.LastIndex(agent, build); i >= 0 {
+		if _, own, found := strings.Cut(agent[i+len(build):], "/"); found {
+			return own
+		}
+	}
+	name, _, _ := strings.Cut(agent, "/")
+	return name
+}
+
+// auditLog reads the audit log of an API server while that writes it. Its methods
+// may be called concurrently.
+type auditLog struct {
+	path string
+
+	mu      sync.Mutex
+	offset  int64
+	rest    []byte          // of a line that is not written to its end yet
+	watches map[string]bool // by audit ID: a watch has a line when it begins and one when it ends
+	took    map[request][]span
+}
+
+func newAuditLog(path string) *auditLog {
+	return &auditLog{path: path, watches: make(map[string]bool), took: make(map[request][]span)}
+}
+
+// follow reads what has been written since the last call.
+func (a *auditLog) follow() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	f, err := os.Open(a.path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if _, err := f.Seek(a.offset, io.SeekStart); err != nil {
+		return err
+	}
+	data, err := io.ReadAll(f)
+	if err != nil {
+		return err
+	}
+	a.offset += int64(len(data))
+	return a.add(data)
+}
+
+// add takes a further part of the log.
+func (a *auditLog) add(data []byte) error {
+	data = append(a.rest, data...)
+	for {
+		line, rest, complete := bytes.Cut(data, []byte("\n"))
+		if !complete {
+			a.rest = bytes.Clone(line)
+			return nil
+		}
+		data = rest
+		var l auditLine
+		if err := json.Unmarshal(line, &l); err != nil {
+			return fmt.Errorf("audit log: %w in %q", err, line)
+		}
+		if l.Verb == "watch" {
+			if a.watches[l.AuditID] {
+				continue
+			}
+			a.watches[l.AuditID] = true
+		}
+		kind := l.kind()
+		a.took[kind] = append(a.took[kind], span{End: l.Done, Took: l.Done.Sub(l.Received)})
+	}
+}
+
+// requests are those of one kind in some time.
+type requests struct {
+	request
+	Count int `json:"count"`
+	// Took is what the API server needed to answer: of a watch, to begin.
+	Took distribution `json:"took"`
+}
+
+// between returns the requests that were answered in [from, to), of the agents
+// that match, sorted by nothing.
+func (a *auditLog) between(from, to time.Time, match func(agent string) bool) (all []requests) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for kind, spans := range a.took {
+		if !match(kind.Agent) {
+			continue
+		}
+		if times := within(spans, from, to); len(times) > 0 {
+			all = append(all, requests{kind, len(times), distribute(times)})
+		}
+	}
+	return all
+}

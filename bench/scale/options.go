@@ -1,0 +1,82 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// options say what is run. They are part of the results.
+type options struct {
+	Nodes     int           `json:"nodes"`
+	Pods      int           `json:"pods"`
+	Duration  time.Duration `json:"duration"`  // of the churn
+	PodChurn  float64       `json:"podChurn"`  // pods deleted, and as many created, a second
+	NodeChurn float64       `json:"nodeChurn"` // nodes deleted a minute
+	Rate      float64       `json:"rate"`      // pods created and at the end deleted a second
+	Interval  time.Duration `json:"interval"`  // of samples
+	Order     []string      `json:"order"`
+
+	out  string // the directory of what is written
+	draw string // a file of results to be written again, instead of a run
+}
+
+// errUsage marks errors in the arguments.
+var errUsage = errors.New("usage")
+
+// parse parses the arguments.
+func parse(args []string) (options, error) {
+	var o options
+	var order string
+	fs := flag.NewFlagSet("scale", flag.ContinueOnError)
+	fs.IntVar(&o.Nodes, "nodes", 1000, "`number` of nodes")
+	fs.IntVar(&o.Pods, "pods", 20_000, "`number` of pods")
+	fs.DurationVar(&o.Duration, "duration", 10*time.Minute, "`time` with churn, after the ramp-up")
+	fs.Float64Var(&o.PodChurn, "pod-churn", 20, "pods deleted, and as many created, a `second`")
+	fs.Float64Var(&o.NodeChurn, "node-churn", 6, "Nodes deleted, and registered again, a `minute`")
+	fs.Float64Var(&o.Rate, "rate", 200, "pods created at the beginning, and deleted at the end, a `second` at most")
+	fs.DurationVar(&o.Interval, "interval", 5*time.Second, "`time` between two samples")
+	fs.StringVar(&order, "order", ours+","+theirs, "who is run, and in which `order`")
+	fs.StringVar(&o.out, "out", ".", "`directory` to write to")
+	fs.StringVar(&o.draw, "draw", "", "write report and picture of a `file` of results again; nothing is run")
+	if err := fs.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return o, err
+		}
+		return o, errors.Join(errUsage, err)
+	}
+	o.Order = strings.Split(order, ",")
+	if err := errors.Join(o.problems(fs)...); err != nil {
+		fmt.Fprintln(fs.Output(), err)
+		return o, errors.Join(errUsage, err)
+	}
+	return o, nil
+}
+
+// problems returns what is wrong with the options.
+func (o options) problems(fs *flag.FlagSet) (problems []error) {
+	if fs.NArg() > 0 {
+		problems = append(problems, fmt.Errorf("unexpected argument %q", fs.Arg(0)))
+	}
+	if o.Nodes < 1 || o.Pods < 1 {
+		problems = append(problems, errors.New("--nodes and --pods must be at least 1"))
+	}
+	if o.Rate <= 0 || o.PodChurn < 0 || o.NodeChurn < 0 {
+		problems = append(problems, errors.New("--rate must be positive, --pod-churn and --node-churn must not be negative"))
+	}
+	if o.Interval < time.Second || o.Duration < 4*o.Interval {
+		problems = append(problems, errors.New("--interval must be at least 1s, and --duration at least four intervals"))
+	}
+	for i, name := range o.Order {
+		if _, ok := contenders[name]; !ok || slices.Contains(o.Order[:i], name) {
+			problems = append(problems, fmt.Errorf("--order: %q is not one of %s and %s, or is there twice", name, ours, theirs))
+		}
+	}
+	return problems
+}
