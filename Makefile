@@ -18,6 +18,11 @@ TEST_TIMEOUT ?= 30m
 E2E_TIMEOUT ?= 30m
 BENCH ?= .
 BENCHTIME ?= 1s
+SCALE_DURATION ?= 10m
+SCALE_NODES ?= 1000
+SCALE_PODS ?= 20000
+SCALE_OUT ?= $(BIN)/scale
+SCALE_ARGS ?=
 
 # Tools that are built for their own use; not committed.
 BIN := bin
@@ -65,6 +70,10 @@ bench: ## Benchmarks of the packages, then side by side with their peers (BENCH,
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) -benchmem ./...
 	cd bench && $(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -timeout 60m ./...
 	cd bench/election && $(GO) test -run TestCompare -v -count=1 . # elections in virtual time: a table, which can't be faster or slower
+
+.PHONY: scale
+scale: ## 1,000 nodes and 20,000 pods in one process for ten minutes, and kwok with the same; report and picture in SCALE_OUT (SCALE_DURATION=1m SCALE_NODES=100 SCALE_PODS=1000 SCALE_ARGS=--order=kwok,kubewright)
+	cd bench && $(GO) run ./scale --duration=$(SCALE_DURATION) --nodes=$(SCALE_NODES) --pods=$(SCALE_PODS) --out=$(abspath $(SCALE_OUT)) $(SCALE_ARGS)
 
 .PHONY: lint
 lint: vet vuln ## Vet, staticcheck and govulncheck (pinned) of every module, and the list of licences
