@@ -63,6 +63,9 @@ func exported(t *testing.T, files []goFile) string {
 		for _, decl := range f.ast.Decls {
 			switch decl := decl.(type) {
 			case *ast.FuncDecl:
+				if decl.Recv != nil && !exportedReceiver(decl.Recv.List[0].Type) {
+					continue // of an interface that a type implements for us
+				}
 				decl.Doc, decl.Body = nil, nil
 			case *ast.GenDecl:
 				if decl.Tok == token.IMPORT {
@@ -79,6 +82,19 @@ func exported(t *testing.T, files []goFile) string {
 	}
 	slices.Sort(lines)
 	return strings.Join(lines, "\n") + "\n"
+}
+
+// exportedReceiver reports whether a method is one of an exported type.
+func exportedReceiver(expr ast.Expr) bool {
+	switch x := expr.(type) {
+	case *ast.StarExpr:
+		return exportedReceiver(x.X)
+	case *ast.IndexExpr: // of a generic type
+		return exportedReceiver(x.X)
+	case *ast.Ident:
+		return x.IsExported()
+	}
+	return true
 }
 
 func dropComments(decl *ast.GenDecl) {

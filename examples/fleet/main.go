@@ -28,7 +28,7 @@ func main() { kube.Main(run) }
 
 // counters are what the progress line shows.
 type counters struct {
-	registered, renewals, patches, failures atomic.Int64
+	renewals, patches, failures atomic.Int64
 }
 
 func run(ctx context.Context, args []string, stdout io.Writer) error {
@@ -68,13 +68,9 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		// Time to delete them all at a few hundred requests a second.
 		ShutdownTimeout: nodestatus.DefaultShutdownTimeout + time.Duration(*nodes)*10*time.Millisecond,
 		Hooks: nodestatus.Hooks{
-			Registered: func(r nodestatus.Registered) {
-				count.registered.Add(1)
-				leases.Trigger(r.NodeName)
-			},
-			Deleted: func(nodestatus.Deleted) { count.registered.Add(-1) },
-			Written: func(nodestatus.Written) { count.patches.Add(1) },
-			Failed:  func(nodestatus.Failed) { count.failures.Add(1) },
+			Registered: func(r nodestatus.Registered) { leases.Trigger(r.NodeName) },
+			Written:    func(nodestatus.Written) { count.patches.Add(1) },
+			Failed:     func(nodestatus.Failed) { count.failures.Add(1) },
 		},
 	})
 	if err != nil {
@@ -95,14 +91,24 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
-	for i := range *nodes {
-		name := fmt.Sprintf("%s%d", *prefix, i)
-		if err := status.Add(name); err != nil {
+	names := make([]string, *nodes)
+	for i := range names {
+		names[i] = fmt.Sprintf("%s%d", *prefix, i)
+		if err := status.Add(names[i]); err != nil {
 			return err
 		}
-		if err := leases.Add(name); err != nil {
+		if err := leases.Add(names[i]); err != nil {
 			return err
 		}
+	}
+	// Counted when it is asked for: it goes down as well as up.
+	registered := func() (count int) {
+		for _, name := range names {
+			if s, ok := status.Status(name); ok && s.Phase == nodestatus.PhaseRegistered {
+				count++
+			}
+		}
+		return count
 	}
 
 	client, err := kube.Unlimited(cfg)
@@ -115,15 +121,15 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	}
 
 	group := kube.NewGroup(ctx)
+	group.Last(leases.Run) // a node is alive while it ends
 	group.Go(status.Run)
-	group.Go(leases.Run)
 	group.Go(func(ctx context.Context) error {
 		informer.RunWithContext(ctx)
 		return nil
 	})
 	group.Go(pods.Run)
 	group.Go(func(ctx context.Context) error {
-		count.print(ctx, stdout, *nodes, *report, provider.count)
+		count.print(ctx, stdout, *nodes, *report, registered, provider.count)
 		return nil
 	})
 	if *profiles != "" {
@@ -133,7 +139,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 }
 
 // print writes a line each interval until ctx is done.
-func (c *counters) print(ctx context.Context, stdout io.Writer, nodes int, interval time.Duration, pods func() int) {
+func (c *counters) print(ctx context.Context, stdout io.Writer, nodes int, interval time.Duration, registered, pods func() int) {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	var renewals, patches int64
@@ -147,7 +153,7 @@ func (c *counters) print(ctx context.Context, stdout io.Writer, nodes int, inter
 		var mem runtime.MemStats
 		runtime.ReadMemStats(&mem)
 		fmt.Fprintf(stdout, "%d of %d nodes registered, %d pods running, %.0f lease renewals/s, %.1f status writes/s, %d failures, %d goroutines, %d MiB heap\n",
-			c.registered.Load(), nodes, pods(), float64(r-renewals)/interval.Seconds(), float64(p-patches)/interval.Seconds(), c.failures.Load(), runtime.NumGoroutine(), mem.HeapAlloc>>20)
+			registered(), nodes, pods(), float64(r-renewals)/interval.Seconds(), float64(p-patches)/interval.Seconds(), c.failures.Load(), runtime.NumGoroutine(), mem.HeapAlloc>>20)
 		renewals, patches = r, p
 	}
 }
