@@ -65,6 +65,11 @@ e2e: ## The packages and examples against a real control plane (built on first u
 demo: ## Real control plane on loopback, an example node with node credentials (KEEP=1 keeps it running)
 	@hack/demo.sh $(if $(KEEP),--keep)
 
+.PHONY: chaos
+chaos: ## examples/kubelet while everything around it breaks (CHAOS_DURATION=10m, CHAOS_SEED, CHAOS_DIR for logs; root for a full disk)
+	cd test/controlplane && $(GO) run . build
+	@mkdir -p $(BIN) && $(GO) build -o $(BIN)/chaos ./test/chaos && $(BIN)/chaos --duration=$(or $(CHAOS_DURATION),10m) --seed=$(or $(CHAOS_SEED),0) --dir=$(CHAOS_DIR)
+
 .PHONY: bench
 bench: ## Benchmarks of the packages, then side by side with their peers (BENCH, BENCHTIME)
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) -benchmem ./...
