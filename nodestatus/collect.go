@@ -56,6 +56,9 @@ func (c *Controller) collect(ctx context.Context, name string, st *state) *corev
 	}
 	complementConditions(&node.Status, failures, st.complete, c.cfg.OmitPressure)
 	canonical(node.Status.Capacity, node.Status.Allocatable)
+	for key, value := range node.Annotations {
+		node.Annotations[key] = text(value)
+	}
 	return node
 }
 

@@ -70,7 +70,7 @@ func complementConditions(status *corev1.NodeStatus, failures []failure, complet
 	for i := range status.Conditions {
 		c := &status.Conditions[i]
 		c.LastHeartbeatTime, c.LastTransitionTime = metav1.Time{}, metav1.Time{}
-		c.Message = cut(c.Message)
+		c.Reason, c.Message = text(c.Reason), cut(text(c.Message))
 	}
 }
 
@@ -145,6 +145,10 @@ func explain(f failure) (reason, message string) {
 	}
 	return ReasonSetterFailed, fmt.Sprintf("%s: %v", f.field, f.err)
 }
+
+// text returns s as the API stores it, in UTF-8. What is stored otherwise than it
+// was sent would be taken for somebody else's.
+func text(s string) string { return strings.ToValidUTF8(s, string(utf8.RuneError)) }
 
 // cut shortens a message to maxMessage bytes without splitting a character.
 func cut(message string) string {

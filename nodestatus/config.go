@@ -172,6 +172,11 @@ type Config struct {
 // a node has a bit for each.
 const maxFunctions = 64
 
+// longest is the longest time that is reckoned with, nine years: sums of several
+// are no less than each, which the largest durations that are asked for would
+// not give.
+const longest time.Duration = 1 << 58
+
 // complete copies what the Config points to, fills in the defaults and returns
 // all that is wrong.
 func (cfg *Config) complete() error {
@@ -214,6 +219,7 @@ func (cfg *Config) completeTimes() field.ErrorList {
 		{"ShutdownTimeout", &cfg.ShutdownTimeout, DefaultShutdownTimeout, time.Millisecond},
 	} {
 		problems = append(problems, lifecycle.DefaultDuration(d.name, d.value, d.def, d.minimum)...)
+		*d.value = min(*d.value, longest)
 	}
 	if cfg.SyncInterval >= minGap && cfg.ReportInterval >= minGap && cfg.ReportInterval < cfg.SyncInterval {
 		problems = append(problems, field.Invalid(field.NewPath("ReportInterval"), cfg.ReportInterval.String(),

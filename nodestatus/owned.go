@@ -4,6 +4,7 @@
 package nodestatus
 
 import (
+	"bytes"
 	"encoding/json"
 	"maps"
 	"slices"
@@ -105,6 +106,16 @@ func statusFields(status *corev1.NodeStatus, ours bool) (map[string]json.RawMess
 	encoded, err := json.Marshal(rest)
 	if err != nil {
 		return nil, err
+	}
+	if bytes.Contains(encoded, []byte(`\ufffd`)) {
+		// What is not UTF-8 is spelled so, and otherwise once it was stored.
+		rest = corev1.NodeStatus{} // it shares its lists with status
+		if err := json.Unmarshal(encoded, &rest); err != nil {
+			return nil, err
+		}
+		if encoded, err = json.Marshal(rest); err != nil {
+			return nil, err
+		}
 	}
 	fields := make(map[string]json.RawMessage)
 	if err := json.Unmarshal(encoded, &fields); err != nil {

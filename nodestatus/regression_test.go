@@ -1,0 +1,89 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package nodestatus
+
+import (
+	"context"
+	"errors"
+	"math"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+	"unicode/utf8"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/kubewright/kubewright/internal/apitest"
+)
+
+// Defects that this package has had itself.
+
+// Times that are meant to be for ever have an end in a time.Duration: their sums
+// came out negative. Reports came with each round, setters had no time, and Live
+// closed the gate of the lease.
+func TestTimesBeyondADuration(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := apitest.New(apitest.Options{})
+		const forever time.Duration = math.MaxInt64
+		w := start(t, s, Config{
+			ReportInterval: forever, SetterTimeout: forever, GracePeriod: forever, CallTimeout: forever, ShutdownTimeout: forever,
+			Setters:      []Setter{func(ctx context.Context, _ *corev1.Node) error { return ctx.Err() }},
+			HealthChecks: []HealthCheck{func(ctx context.Context, _ string) error { return ctx.Err() }},
+			OnShutdown:   ShutdownNotReady,
+		})
+		w.expect(1, 0, 0)
+		w.pass(24 * time.Hour)
+		w.expect(0, 0, 0)
+		if c := w.condition(corev1.NodeReady); c.Status != corev1.ConditionTrue {
+			t.Errorf("Ready is %+v", c)
+		}
+		if err := w.c.Live(t.Context(), node1); err != nil {
+			t.Error(err)
+		}
+		if err := w.c.Check(nil); err != nil {
+			t.Error(err)
+		}
+		if err := w.stop(); err != nil {
+			t.Error(err)
+		}
+		if c := w.condition(corev1.NodeReady); c.Reason != ReasonShutdown {
+			t.Errorf("after the shutdown Ready is %+v", c)
+		}
+	})
+}
+
+// What is not UTF-8, such as the output of a probe, is stored as something else
+// than was sent: it was taken for somebody else's and sent again.
+func TestTextThatIsNotUTF8(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := apitest.New(apitest.Options{})
+		sick := &knob[error]{}
+		w := start(t, s, Config{
+			HealthChecks: []HealthCheck{func(context.Context, string) error { return sick.get() }},
+			Setters: []Setter{func(_ context.Context, n *corev1.Node) error {
+				SetCondition(n, corev1.NodeCondition{Type: "Fit", Status: corev1.ConditionTrue, Reason: "R\xff", Message: "\xff\xfe"})
+				n.Status.NodeInfo.OSImage = "An OS \xff"
+				n.Annotations = map[string]string{"example.com/a": "\xff"}
+				return nil
+			}},
+		})
+		w.pass(20 * time.Minute)
+		s.ResetJournal()
+		w.pass(time.Hour)
+		if n := s.Count(patches); n > 13 {
+			t.Errorf("%d patches in an unchanged hour, want 12±1", n)
+		}
+		sick.set(errors.New("probe said \xff" + strings.Repeat("\xff", 5000)))
+		w.pass(20 * time.Minute)
+		s.ResetJournal()
+		w.pass(time.Hour)
+		if n := s.Count(patches); n > 13 {
+			t.Errorf("%d patches in an unchanged hour, want 12±1", n)
+		}
+		if c := w.condition(corev1.NodeReady); !utf8.ValidString(c.Message) || !strings.HasPrefix(c.Message, "probe said ") {
+			t.Errorf("Ready says %q", c.Message)
+		}
+	})
+}
