@@ -96,6 +96,9 @@ func prepare(ctx context.Context, o options) (*environment, string, error) {
 // conclude writes report and picture, prints what was checked of this library's,
 // and returns errClaims if not all of it holds.
 func conclude(r *results, out string, stdout io.Writer) error {
+	if err := os.MkdirAll(out, 0o755); err != nil {
+		return err
+	}
 	picture := picture(r)
 	err := errors.Join(
 		create(filepath.Join(out, "report.md"), func(w io.Writer) error { return writeReport(w, r) }),

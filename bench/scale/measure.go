@@ -145,10 +145,15 @@ func (t *trial) stages(ctx context.Context) error {
 	if err := t.stage(&r.Churn, from); err != nil {
 		return err
 	}
+	after, err := serverHistograms(ctx, t.cluster.client)
+	if err != nil {
+		return err
+	}
+	r.Server = latencies(before, after)
 	// What does not come to rest is told by the checks.
 	_ = t.wait(ctx, patience/2, "the churn to be worked off", func() bool { return allRunning() && allReady() })
 	r.Churn.Absences = nodes.took(from, time.Now())
-	if err := t.afterChurn(ctx, before, flips); err != nil {
+	if err := t.afterChurn(ctx, flips); err != nil {
 		return err
 	}
 	t.say("churn is over: %d of %d pods are Running, %d of %d Nodes Ready", r.Found.Running, o.Pods, r.Found.Ready, o.Nodes)
@@ -171,13 +176,8 @@ func (t *trial) stages(ctx context.Context) error {
 	return t.footprint(ctx, &r.Drained)
 }
 
-// afterChurn looks at what the churn has left.
-func (t *trial) afterChurn(ctx context.Context, before map[string]histogram, flips faults) error {
-	after, err := serverHistograms(ctx, t.cluster.client)
-	if err != nil {
-		return err
-	}
-	t.result.Server = latencies(before, after)
+// afterChurn looks at what the churn has left. Before it there were flips.
+func (t *trial) afterChurn(ctx context.Context, flips faults) (err error) {
 	t.result.Flips = t.observer.nodes.faults()
 	t.result.Flips.Count -= flips.Count
 	t.result.Flips.Examples = t.result.Flips.Examples[len(flips.Examples):]

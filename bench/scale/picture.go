@@ -18,6 +18,7 @@ func picture(r *results) *chart {
 		title: fmt.Sprintf("%d nodes and %d pods in one process", r.Options.Nodes, r.Options.Pods),
 		subtitle: fmt.Sprintf("%g pods/s replaced and %g Nodes/min deleted for %s, between the dotted lines; before: ramp-up, after: all pods deleted",
 			r.Options.PodChurn, r.Options.NodeChurn, short(r.Options.Duration)),
+		axis: "all axes: minutes since the program was started",
 		panels: []panel{
 			{title: "Pods Running"},
 			{title: "From bound to Running, ms: p50, p99 (dashed)", log: true},
@@ -32,10 +33,8 @@ func picture(r *results) *chart {
 		result := &r.Contenders[i]
 		colour := colours[result.Name]
 		c.legend = append(c.legend, legend{text: result.Name, colour: colour})
-		for _, stage := range []stage{result.Churn} {
-			if stage.To > 0 {
-				c.marks = append(c.marks, mark{stage.From / 60, colour}, mark{stage.To / 60, colour})
-			}
+		if churn := result.Churn; churn.To > 0 {
+			c.marks = append(c.marks, mark{churn.From / 60, colour}, mark{churn.To / 60, colour})
 		}
 		for _, s := range result.Samples {
 			c.end = max(c.end, s.At/60)

@@ -14,7 +14,8 @@ import (
 // chart is a picture of panels below each other with one time axis.
 type chart struct {
 	title, subtitle string
-	end             float64 // of the time axis, in minutes
+	axis            string  // what the time axes show
+	end             float64 // of them, in minutes
 	legend          []legend
 	marks           []mark
 	panels          []panel
@@ -71,6 +72,7 @@ func (c *chart) write(w io.Writer) error {
 	text(&b, leftMargin, 24, "font-size=\"17\" font-weight=\"bold\"", c.title)
 	text(&b, leftMargin, 44, "", c.subtitle)
 	c.writeLegend(&b)
+	text(&b, chartWidth-rightMargin, headHeight+16, "text-anchor=\"end\"", c.axis)
 	for i, p := range c.panels {
 		c.writePanel(&b, p, headHeight+float64(i)*panelHeight)
 	}
@@ -109,7 +111,6 @@ func (c *chart) writePanel(b *strings.Builder, p panel, top float64) {
 			text(b, c.x(t), top+plotHeight+15, "text-anchor=\"middle\"", tickLabel(t))
 		}
 	}
-	text(b, chartWidth-rightMargin, top-8, "text-anchor=\"end\" fill=\"#777777\"", "minutes since the program was started")
 	for _, m := range c.marks {
 		fmt.Fprintf(b, "<path d=\"M%.1f %.1fV%.1f\" stroke=\"%s\" stroke-dasharray=\"1 3\" fill=\"none\"/>\n", c.x(m.at), top, top+plotHeight, m.colour)
 	}
