@@ -41,6 +41,7 @@ type driver struct {
 	random *rand.Rand // the same choices for every contender
 	alive  []alive
 	made   int
+	away   sync.WaitGroup // Nodes that are created again soon
 	// trouble are requests of the driver that failed. They are repeated.
 	trouble faults
 }
@@ -73,7 +74,8 @@ func (d *driver) deletePods(ctx context.Context) {
 	pace(ctx, d.o.Rate, count, func(int) { d.deletePod(ctx) })
 }
 
-// churn replaces pods and deletes Nodes until ctx is done.
+// churn replaces pods and deletes Nodes until ctx is done. Nodes may be away then
+// that it creates again later.
 func (d *driver) churn(ctx context.Context) {
 	// What has begun is finished: a pod is not left without the one in its place.
 	whole := context.WithoutCancel(ctx)
@@ -181,11 +183,12 @@ func (d *driver) replaceNode(ctx context.Context) {
 		return // it is away already
 	}
 	d.deleteNode(ctx, name)
-	if d.registers {
-		return
+	if !d.registers {
+		d.away.Go(func() {
+			time.Sleep(recreateAfter)
+			d.createNode(ctx, name)
+		})
 	}
-	time.Sleep(recreateAfter)
-	d.createNode(ctx, name)
 }
 
 func (d *driver) createNode(ctx context.Context, name string) {

@@ -152,6 +152,8 @@ func (t *trial) stages(ctx context.Context) error {
 	r.Server = latencies(before, after)
 	// What does not come to rest is told by the checks.
 	_ = t.wait(ctx, patience/2, "the churn to be worked off", func() bool { return allRunning() && allReady() })
+	t.driver.away.Wait()
+	r.Churn.Starts, r.Churn.Ends = pods.took(from, time.Now())
 	r.Churn.Absences = nodes.took(from, time.Now())
 	if err := t.afterChurn(ctx, flips); err != nil {
 		return err

@@ -95,9 +95,9 @@ func (b *report) figures() {
 		{"deleted to gone, churn", func(c *result) distribution { return c.Churn.Ends }},
 		{"deleted to gone, all at the end", func(c *result) distribution { return c.Drain.Ends }},
 	} {
-		b.row(d.what+", ms: p50 / p90 / p99", func(c *result) string { return quantiles(d.of(c), inMillis) })
+		b.row(d.what+", ms: p50 / p90 / p99 / most", func(c *result) string { return quantiles(d.of(c), inMillis) })
 	}
-	b.row("Node gone to Ready again, s: p50 / p90 / p99", func(c *result) string {
+	b.row("Node gone to Ready again, s: p50 / p90 / p99 / most", func(c *result) string {
 		return quantiles(c.Churn.Absences, func(d time.Duration) string { return fmt.Sprintf("%.1f", d.Seconds()) })
 	})
 	b.row("pods replaced in the churn", func(c *result) string { return fmt.Sprint(c.Churn.Ends.N) })
@@ -143,7 +143,7 @@ func quantiles(d distribution, in func(time.Duration) string) string {
 	if d.N == 0 {
 		return "–"
 	}
-	return in(d.P50) + " / " + in(d.P90) + " / " + in(d.P99)
+	return in(d.P50) + " / " + in(d.P90) + " / " + in(d.P99) + " / " + in(d.Max)
 }
 
 func mean(values []float64) (m float64) {
