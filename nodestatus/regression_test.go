@@ -54,6 +54,29 @@ func TestTimesBeyondADuration(t *testing.T) {
 	})
 }
 
+// A program that triggers each round by itself wants no others.
+func TestSyncIntervalBeyondADuration(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := apitest.New(apitest.Options{})
+		rounds := 0
+		w := start(t, s, Config{SyncInterval: math.MaxInt64, Setters: []Setter{func(context.Context, *corev1.Node) error {
+			if rounds++; rounds > 50 {
+				time.Sleep(time.Hour) // or the test would not end
+			}
+			return nil
+		}}})
+		w.pass(24 * time.Hour)
+		w.c.Trigger(node1)
+		w.pass(24 * time.Hour)
+		if rounds != 2 {
+			t.Errorf("%d rounds, want the first and the one that was asked for", rounds)
+		}
+		if err := w.c.Live(t.Context(), node1); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // What is not UTF-8, such as the output of a probe, is stored as something else
 // than was sent: it was taken for somebody else's and sent again.
 func TestTextThatIsNotUTF8(t *testing.T) {

@@ -81,7 +81,8 @@ type Provider interface {
 	// never taken for an empty list, and a provider must not return an empty
 	// or partial list because its backend did not answer. Nor must it return
 	// pods of nodes that others serve: the credentials of a node can't tell
-	// them from pods that are gone, and those are stopped.
+	// them from pods that are gone, and those are stopped. The context has a
+	// deadline: two minutes, or [Config.Relist] if that is longer.
 	List(ctx context.Context) ([]State, error)
 }
 

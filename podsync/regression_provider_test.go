@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -310,6 +311,35 @@ func TestEarlyReportsGoWithoutAList(t *testing.T) {
 		pass(time.Hour)
 		if n := w.c.Kept(); n != 0 {
 			t.Errorf("%d entries are kept", n)
+		}
+	})
+}
+
+// The ways back that the comment of Stage names, and no others.
+func TestStagesGoBack(t *testing.T) {
+	bubble(t, podsynctest.Options{}, func(w *world) {
+		w.cfg.Relist = 10 * time.Second
+		var back []string
+		w.cfg.Hooks.StageChanged = func(s podsync.StageChanged) {
+			if s.To < s.From {
+				back = append(back, fmt.Sprint(s.From, " to ", s.To))
+			}
+		}
+		w.run()
+		lost := w.bind(newPod("lost"))
+		ended := w.bind(newPod("ended", restart(corev1.RestartPolicyNever)))
+		pass(time.Second)
+		w.backend.Lose(lost.UID)
+		pass(time.Minute)
+		w.backend.Finish(ended.UID, 1)
+		pass(time.Second)
+		apitest.Edit(w.server, "default", "ended", func(p *corev1.Pod) { p.Status.Phase = corev1.PodRunning })
+		pass(time.Minute)
+		w.backend.Lose(ended.UID)
+		w.backend.Plant(ended)
+		pass(time.Minute)
+		if want := []string{"Running to Starting", "Released to Stopped", "Released to Terminating"}; !slices.Equal(back, want) {
+			t.Errorf("%q, want %q", back, want)
 		}
 	})
 }

@@ -9,9 +9,11 @@ import "github.com/kubewright/kubewright/internal/enum"
 // moment this package forgets it.
 type Stage int
 
-// The stages in their order. A pod goes back only from Running to Waiting, when
-// the provider has lost it and its restart policy is Always, and from Stopped
-// to Terminating, when the provider broke its promise and runs it again.
+// The stages in their order. A pod goes back only from Running to Starting, when
+// the provider has lost it and [Policy.Lost] lets it start again; from Stopped or
+// later to Terminating, when the provider broke its promise and runs it again;
+// and from Final or later to Stopped, when somebody has undone its end in the API,
+// where it is then written again.
 const (
 	// StageUnsynced: the provider has not yet said whether it holds the pod.
 	// Nothing is called and nothing written.
