@@ -65,7 +65,7 @@ func (f goFile) nested(modules []string) bool {
 
 // support reports whether the file belongs to a package that exists for tests.
 func (f goFile) support() bool {
-	for _, folder := range []string{"internal/apitest", "internal/lifecycletest", "internal/testlog", "examples/internal/exampletest", "podsync/podsynctest", "test"} {
+	for _, folder := range []string{"internal/apitest", "internal/lifecycletest", "internal/testlog", "internal/testmain", "examples/internal/exampletest", "podsync/podsynctest", "test"} {
 		if f.in(folder) {
 			return true
 		}

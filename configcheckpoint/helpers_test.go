@@ -15,17 +15,14 @@ import (
 	"syscall"
 	"testing"
 
-	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"github.com/kubewright/kubewright/internal/testmain"
 )
 
 func TestMain(m *testing.M) {
 	if os.Getenv(childEnv) != "" {
 		os.Exit(runChild())
 	}
-	// The second handler is a limiter by real time, which in a bubble sleeps
-	// for years.
-	utilruntime.ErrorHandlers = utilruntime.ErrorHandlers[:1]
-	os.Exit(m.Run())
+	testmain.Run(m)
 }
 
 // identifiers returns every identifier in a Go file.

@@ -4,15 +4,9 @@
 package election
 
 import (
-	"os"
 	"testing"
 
-	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"github.com/kubewright/kubewright/internal/testmain"
 )
 
-func TestMain(m *testing.M) {
-	// The other handlers are a limiter of real time, which sleeps for
-	// centuries in a bubble.
-	utilruntime.ErrorHandlers = utilruntime.ErrorHandlers[:1]
-	os.Exit(m.Run())
-}
+func TestMain(m *testing.M) { testmain.Run(m) }

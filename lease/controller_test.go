@@ -6,8 +6,6 @@ package lease
 import (
 	"context"
 	"errors"
-	"fmt"
-	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -23,7 +21,6 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/kubewright/kubewright/internal/apitest"
-	"github.com/kubewright/kubewright/internal/lifecycletest"
 	"github.com/kubewright/kubewright/internal/testlog"
 )
 
@@ -295,29 +292,6 @@ func (f *fixture) wantGrowing() {
 		}
 		last = renewTime
 	}
-}
-
-func TestLifecycle(t *testing.T) {
-	lifecycletest.Test(t, lifecycletest.Subject{
-		New: func(t *testing.T, s *apitest.Server, i int) lifecycletest.Controller {
-			name := fmt.Sprintf("node-%d", i)
-			s.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
-			c, err := New(Config{
-				Client:   s.Client(apitest.NodeUser(name)).CoordinationV1(),
-				NodeName: name,
-				Owner:    (&owners{server: s}).get,
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			return c
-		},
-		ErrAlreadyRun: ErrAlreadyRun,
-		// 12 visits a minute, each a GET and a POST at most. With Retry-After: 1
-		// client-go itself repeats each of them every second.
-		MaxPerHour:  3600,
-		ReadyWithin: 17 * time.Second,
-	})
 }
 
 func TestL1SteadyStateIsOnePUTPerRenewal(t *testing.T) {
@@ -600,6 +574,3 @@ func TestNoOwner(t *testing.T) {
 		}
 	})
 }
-
-var _ lifecycletest.Controller = (*Controller)(nil)
-var _ interface{ Check(*http.Request) error } = (*Controller)(nil)

@@ -4,20 +4,15 @@
 package lease
 
 import (
-	"os"
 	"testing"
 
-	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
-
 	"github.com/kubewright/kubewright/internal/apitest/leasestub"
+	"github.com/kubewright/kubewright/internal/testmain"
 )
 
 func TestMain(m *testing.M) {
 	if leasestub.ServeChild() {
 		return
 	}
-	// The other handlers are a limiter of real time, which sleeps for
-	// centuries in a bubble.
-	utilruntime.ErrorHandlers = utilruntime.ErrorHandlers[:1]
-	os.Exit(m.Run())
+	testmain.Run(m)
 }

@@ -5,7 +5,6 @@ package apitest_test
 
 import (
 	"context"
-	"os"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,19 +14,14 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/utils/ptr"
 
 	"github.com/kubewright/kubewright/internal/apitest"
+	"github.com/kubewright/kubewright/internal/testmain"
 )
 
-func TestMain(m *testing.M) {
-	// The second handler limits a rate by the process's clock and would sleep
-	// for years in a bubble.
-	utilruntime.ErrorHandlers = utilruntime.ErrorHandlers[:1]
-	os.Exit(m.Run())
-}
+func TestMain(m *testing.M) { testmain.Run(m) }
 
 func TestLeaseLife(t *testing.T) { synctest.Test(t, testLeaseLife) }
 

@@ -18,7 +18,7 @@ type Resolver struct {
 // New returns a Resolver. It makes no request; it returns an error that names
 // every field of cfg that can't be used.
 func New(cfg Config) (*Resolver, error) {
-	if err := cfg.validate(); err != nil {
+	if err := cfg.complete(); err != nil {
 		return nil, err
 	}
 	r := &Resolver{cfg: cfg}

@@ -4,23 +4,17 @@
 package podenv
 
 import (
-	"os"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 
 	"github.com/kubewright/kubewright/internal/apitest"
+	"github.com/kubewright/kubewright/internal/testmain"
 )
 
-func TestMain(m *testing.M) {
-	// The second handler limits a rate by the process's clock and would sleep
-	// for years in a bubble.
-	utilruntime.ErrorHandlers = utilruntime.ErrorHandlers[:1]
-	os.Exit(m.Run())
-}
+func TestMain(m *testing.M) { testmain.Run(m) }
 
 const ns = "shop"
 

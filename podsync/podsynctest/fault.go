@@ -17,9 +17,7 @@ import (
 var errHung = errors.New("podsynctest: the call hung")
 
 // OpReport is what faults of single reports of Watch match.
-const OpReport = opReport
-
-const opReport podsync.Op = "report"
+const OpReport podsync.Op = "report"
 
 // A Fault is something that goes wrong on purpose.
 type Fault struct {
@@ -77,7 +75,7 @@ func (b *Backend) faultOf(c Call) *fault {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, f := range b.faults {
-		if f.Op == "" && c.Op == opReport || f.Op != "" && f.Op != c.Op ||
+		if f.Op == "" && c.Op == OpReport || f.Op != "" && f.Op != c.Op ||
 			f.UID != "" && f.UID != c.Ref.UID || f.Name != "" && f.Name != c.Ref.Name ||
 			f.Times > 0 && f.used >= f.Times {
 			continue

@@ -13,13 +13,20 @@ import (
 
 // A Call is an entry of the journal.
 type Call struct {
-	Op         podsync.Op
-	Ref        podsync.Ref
-	Generation int64              // of the pod handed to Start or Update
-	Grace      time.Duration      // of Stop
-	Reason     podsync.StopReason // of Stop
-	Begin, End time.Time          // End is zero while it is under way
-	Err        error
+	// Op is the method.
+	Op podsync.Op
+	// Ref is the pod; zero for List and Watch.
+	Ref podsync.Ref
+	// Generation is that of the pod that Start or Update was given.
+	Generation int64
+	// Grace and Reason are those that Stop was given.
+	Grace  time.Duration
+	Reason podsync.StopReason
+	// Begin and End are when it began and returned; End is zero while it is
+	// under way.
+	Begin, End time.Time
+	// Err is what it returned.
+	Err error
 	// Cut says that the connection was cut during the call.
 	Cut bool
 

@@ -211,7 +211,7 @@ func (p *Provider) Watch(ctx context.Context, report func(podsync.State)) error 
 			return f.Err
 		}
 		for _, st := range p.drain() {
-			f := p.backend.faultOf(Call{Op: opReport, Ref: st.Ref})
+			f := p.backend.faultOf(Call{Op: OpReport, Ref: st.Ref})
 			if f == nil {
 				report(st)
 				continue

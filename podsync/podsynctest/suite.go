@@ -23,8 +23,8 @@ const nodeName = "podsynctest"
 
 // A Suite says how TestProvider gets and uses a provider.
 type Suite struct {
-	// New returns a provider that holds no pods, with a backend of its own. It
-	// is called for each test; t.Cleanup is the place to end it. Required.
+	// Required. New returns a provider that holds no pods, with a backend of its
+	// own. It is called for each test; t.Cleanup is the place to end it.
 	New func(t testing.TB) podsync.Provider
 	// Reopen returns the provider that the next process has: one that knows
 	// nothing but finds the pods of old, which is not used any more. Default:

@@ -4,21 +4,17 @@
 package podsynctest_test
 
 import (
-	"os"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 
+	"github.com/kubewright/kubewright/internal/testmain"
 	"github.com/kubewright/kubewright/podsync"
 	"github.com/kubewright/kubewright/podsync/podsynctest"
 )
 
-func TestMain(m *testing.M) {
-	utilruntime.ErrorHandlers = utilruntime.ErrorHandlers[:1]
-	os.Exit(m.Run())
-}
+func TestMain(m *testing.M) { testmain.Run(m) }
 
 // The provider in memory keeps the contract, with and without its capabilities.
 func TestContract(t *testing.T) {
