@@ -26,10 +26,6 @@ func (c *Controller) startCall(t *track, now instant, waited bool) (wake instant
 	if !c.take(t, q, now, waited) {
 		return never // its turn comes
 	}
-	var active []*corev1.Pod
-	if s.op == OpAdmit {
-		active = c.admittedPods()
-	}
 	c.seq++
 	call := t.began(now, c.seq, s)
 	ctx, cancel := context.WithCancel(c.callCtx)
@@ -41,7 +37,7 @@ func (c *Controller) startCall(t *track, now instant, waited bool) (wake instant
 	}
 	c.calls.Go(func() {
 		defer cancel()
-		st, err := c.provide(ctx, t.ref, call, opts, active)
+		st, err := c.provide(ctx, t.ref, call, opts)
 		c.provided(t, call, st, err)
 	})
 	return never
@@ -59,14 +55,14 @@ func (c *Controller) nameFree(t *track) bool {
 
 // provide makes one call of the provider. Nothing of what it returns is shared
 // with it.
-func (c *Controller) provide(ctx context.Context, ref Ref, call *call, opts StopOptions, active []*corev1.Pod) (st State, err error) {
+func (c *Controller) provide(ctx context.Context, ref Ref, call *call, opts StopOptions) (st State, err error) {
 	var pod *corev1.Pod
 	if call.pod != nil && call.op != OpInspect && call.op != OpRelease {
 		pod = call.pod.DeepCopy()
 	}
 	switch call.op {
 	case OpAdmit:
-		err = c.caps.admitter.Admit(ctx, pod, copies(active))
+		err = c.caps.admitter.Admit(ctx, pod, c.active)
 	case OpStart:
 		st, err = c.cfg.Provider.Start(ctx, pod)
 	case OpUpdate:

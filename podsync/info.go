@@ -54,26 +54,24 @@ func (c *Controller) All() iter.Seq2[Ref, Info] {
 	}
 }
 
-// admittedPods returns the pods that have their place, the oldest first.
-func (c *Controller) admittedPods() (pods []*corev1.Pod) {
+// active yields private copies of the pods that have their place, the oldest first.
+// They are collected when somebody asks: of ten thousand pods that are admitted
+// one after the other, each would otherwise wait for a list of those before it.
+func (c *Controller) active(yield func(*corev1.Pod) bool) {
+	c.mu.Lock()
+	var pods []*corev1.Pod
 	for _, t := range c.tracks {
 		if t.admitted && !t.stopped && t.pod != nil {
 			pods = append(pods, t.pod)
 		}
 	}
+	c.mu.Unlock()
 	slices.SortFunc(pods, func(a, b *corev1.Pod) int {
 		return a.CreationTimestamp.Compare(b.CreationTimestamp.Time)
 	})
-	return pods
-}
-
-// copies yields private copies.
-func copies(pods []*corev1.Pod) iter.Seq[*corev1.Pod] {
-	return func(yield func(*corev1.Pod) bool) {
-		for _, pod := range pods {
-			if !yield(pod.DeepCopy()) {
-				return
-			}
+	for _, pod := range pods {
+		if !yield(pod.DeepCopy()) {
+			return
 		}
 	}
 }

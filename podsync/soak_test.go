@@ -80,6 +80,10 @@ func soak(t *testing.T, seed uint64) {
 	}
 	s.world = newWorld(t, opts)
 	s.wrap = wrap
+	s.cfg.Policy.Lost = pick(r, podsync.LostByRestartPolicy, podsync.LostFail, podsync.LostRestart)
+	s.cfg.PendingAfter = pick(r, 0, -1, time.Minute)
+	s.cfg.StatusWriters = pick(r, 0, 1)
+	s.cfg.MaxCalls = pick(r, 0, 2)
 	s.server = apitest.New(apitest.Options{Journal: func(apitest.Request) bool { return false }})
 	s.server.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}})
 	s.watchWrites()
