@@ -50,6 +50,7 @@ type Payload struct {
 // source that fails at once does not make a busy loop. The controller copies
 // what it is given.
 type Source interface {
+	// Payloads returns what the source yields, until ctx is done.
 	Payloads(ctx context.Context) iter.Seq2[Payload, error]
 }
 

@@ -10,8 +10,8 @@ import (
 )
 
 // ControllerHooks are told what a [Controller] does. Each is optional. They are
-// called synchronously and without locks by the worker that has the Lease, one
-// at a time for each Lease, and must not block.
+// called synchronously and without locks by a goroutine of Run, one at a time for
+// each Lease, and must not block. They may call every method of the Controller.
 type ControllerHooks struct {
 	// Elected is called after a candidate was made the holder of a Lease.
 	Elected func(Elected)

@@ -6,9 +6,9 @@ package election
 import "time"
 
 // Hooks are told what happens. Each is optional. They are called synchronously
-// and without locks by the goroutine that keeps the lease, one at a time, and
-// must not block: a hook that takes longer than the lease has left costs it.
-// They may call every method of the Candidate.
+// and without locks by the goroutine of Run, one at a time, and must not block: a
+// hook that takes longer than the lease has left costs it. They may call every
+// method of the Candidate.
 type Hooks struct {
 	// TermStarted is called when this candidate begins to lead, before Lead.
 	TermStarted func(TermStarted)

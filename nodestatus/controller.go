@@ -25,7 +25,9 @@ import (
 // faster are one.
 const minGap = 100 * time.Millisecond
 
-// A Controller registers Nodes and keeps their status true. Make it with New.
+// A Controller registers Nodes and keeps their status true. Make it with [New].
+// All its methods may be called by any number of goroutines, from setters and
+// hooks too; none of them blocks but Run.
 type Controller struct {
 	cfg      Config
 	epoch    time.Time    // what state's durations count from
@@ -44,8 +46,8 @@ type Controller struct {
 	ended atomic.Bool             // Run has returned
 }
 
-// New returns a Controller for cfg. It reports every problem of cfg at once, by
-// field name, and does nothing else: no call is made before Run.
+// New returns a Controller for a valid Config. The error names every field that
+// is wrong. New sends nothing and starts nothing.
 func New(cfg Config) (*Controller, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
@@ -178,16 +180,18 @@ func (c *Controller) Resync(nodeName string) {
 	}
 }
 
-// Ready is done when a node was registered for the first time.
+// Ready returns a checker that is done when the first node has been registered.
+// For one of several nodes see [Controller.Status].
 func (c *Controller) Ready() cache.DoneChecker { return c.ready }
 
 // Name returns Config.Name.
 func (c *Controller) Name() string { return c.cfg.Name }
 
-// Check returns an error when the loop of Run is stuck or has ended. It says
-// nothing about nodes: an unreachable API server is no reason to restart the
-// process. With Name it satisfies the HealthChecker of k8s.io/apiserver, and by
-// itself controller-runtime's healthz.Checker.
+// Check reports whether the controller makes progress: nil while it does, and
+// before Run. An API server that does not answer is no reason to restart the
+// process, so that is not an error here; [Controller.Status] has it. The
+// request is not used and may be nil. With Name it is a HealthChecker of
+// k8s.io/apiserver, and by itself a healthz.Checker of controller-runtime.
 func (c *Controller) Check(*http.Request) error {
 	err := c.progress.Check()
 	if err == nil || c.ended.Load() || c.busy() {

@@ -11,9 +11,8 @@ import (
 )
 
 // Hooks are told what happens. Each is optional. They are called synchronously
-// and without locks from the goroutine that works on the node, one at a time
-// for each node, and must not block: a hook may call every method of the
-// Controller.
+// and without locks by a goroutine of Run, one at a time for each node, and must
+// not block. They may call every method of the Controller.
 type Hooks struct {
 	// Registered is called when the Node was created or adopted: at the start,
 	// after it was deleted and registered again, and after it was replaced.

@@ -139,7 +139,7 @@ func (r *work) replaced(ctx context.Context, node *corev1.Node) bool {
 	st.forget()
 	st.phase = PhaseReplaced
 	st.mu.Unlock()
-	klog.FromContext(ctx).Info("Node was replaced by another object of the same name", "oldUID", old, "newUID", node.UID, "policy", r.cfg.OnReplaced)
+	klog.FromContext(ctx).Info("Node was replaced by another object of the same name", "oldUID", old, "newUID", node.UID, "onReplaced", r.cfg.OnReplaced)
 	if hook := r.cfg.Hooks.Replaced; hook != nil {
 		hook(Replaced{NodeName: r.name, OldUID: old, NewUID: node.UID, Policy: r.cfg.OnReplaced})
 	}
@@ -187,7 +187,7 @@ func (r *work) gone(ctx context.Context) {
 		st.notBefore = r.now() + r.cfg.SyncInterval + time.Duration(rand.Float64()/2*float64(r.cfg.SyncInterval))
 	}
 	st.mu.Unlock()
-	klog.FromContext(ctx).Info("Node was deleted by somebody else", "uid", uid, "policy", r.cfg.OnDeleted)
+	klog.FromContext(ctx).Info("Node was deleted by somebody else", "uid", uid, "onDeleted", r.cfg.OnDeleted)
 	if hook := r.cfg.Hooks.Deleted; hook != nil {
 		hook(Deleted{NodeName: r.name, UID: uid, Policy: r.cfg.OnDeleted})
 	}

@@ -39,7 +39,7 @@ func (c *Controller) farewell(ctx context.Context) {
 		case <-ctx.Done():
 		}
 		if ctx.Err() != nil {
-			klog.FromContext(ctx).Info("Shutdown timed out before every node was written", "policy", c.cfg.OnShutdown)
+			klog.FromContext(ctx).Info("Shutdown timed out before every node was released", "onShutdown", c.cfg.OnShutdown)
 			break
 		}
 		writes.Go(func() {
@@ -133,10 +133,10 @@ func (c *Controller) sayFarewell(ctx context.Context, name string, st *state) {
 func (c *Controller) endFarewell(ctx context.Context, name string, st *state, err error) {
 	switch judge(err, name) {
 	case accepted:
-		klog.FromContext(ctx).V(2).Info("Said farewell", "node", klog.KRef("", name), "policy", c.cfg.OnShutdown)
+		klog.FromContext(ctx).V(2).Info("Released node", "node", klog.KRef("", name), "onShutdown", c.cfg.OnShutdown)
 	case gone, other: // somebody was faster, and it is no longer ours
 	default:
-		c.calls.Fail(ctx, c.cfg.ErrorHandler, &st.calls, explainCall(name, "say farewell for", err), "Failed to say farewell", "policy", c.cfg.OnShutdown)
+		c.calls.Fail(ctx, c.cfg.ErrorHandler, &st.calls, explainCall(name, "release", err), "Failed to release node", "onShutdown", c.cfg.OnShutdown)
 	}
 }
 

@@ -109,9 +109,10 @@ type Config struct {
 
 	// Name is the name in logs and health checks. Default: DefaultName.
 	Name string
-	// ErrorHandler is told of errors that the controller goes on from, once per
-	// run of equal ones. It is called synchronously and must not block.
-	// Default: the logger of Run's context.
+	// ErrorHandler is told of errors that the controller goes on from: of the
+	// first of each class while pods fail with it. [Hooks.ProviderCall] and
+	// [Hooks.APICall] are told of all. It is called synchronously and must not
+	// block. Default: the logger of Run's context.
 	ErrorHandler func(ctx context.Context, err error, msg string)
 	// EventRecorder records the events listed in the package comment.
 	// Default: none.

@@ -94,7 +94,7 @@ func (c *Controller) patch(ctx context.Context, t *track, call *call, u podstatu
 	}
 	resp, err := c.cfg.Client.Pods(pod.Namespace).Patch(ctx, pod.Name, podstatus.PatchType, body,
 		metav1.PatchOptions{FieldManager: fieldManager}, "status")
-	logger.V(4).Info("Wrote status", "pod", klog.KObj(pod), "podUID", pod.UID, "phase", next.Phase, "err", err)
+	logger.V(4).Info("Sent status", "pod", klog.KObj(pod), "podUID", pod.UID, "phase", next.Phase, "err", err)
 	if err == nil {
 		resp.ManagedFields = nil
 		same := podstatus.Equal(&resp.Status, &next)
@@ -181,7 +181,7 @@ func (c *Controller) delete(ctx context.Context, t *track, call *call) {
 		GracePeriodSeconds: new(int64),
 		Preconditions:      &metav1.Preconditions{UID: &t.ref.UID},
 	})
-	klog.FromContext(ctx).V(4).Info("Deleted pod", "pod", klog.KRef(t.ref.Namespace, t.ref.Name), "podUID", t.ref.UID, "err", err)
+	klog.FromContext(ctx).V(4).Info("Sent deletion of pod", "pod", klog.KRef(t.ref.Namespace, t.ref.Name), "podUID", t.ref.UID, "err", err)
 	gone := apierrors.IsNotFound(err) || apierrors.IsConflict(err)
 	if gone {
 		err = nil // it, or this instance of it, is gone already

@@ -44,6 +44,8 @@ const (
 // second: client-go's default of 5 turns the first publish of 10,000 devices
 // into half a minute.
 type Client interface {
+	// ResourceV1, ResourceV1beta2 and ResourceV1beta1 are the methods of a
+	// clientset, one for each version of the API.
 	ResourceV1() resourcev1client.ResourceV1Interface
 	ResourceV1beta2() resourcev1beta2client.ResourceV1beta2Interface
 	ResourceV1beta1() resourcev1beta1client.ResourceV1beta1Interface

@@ -69,7 +69,9 @@ func (n NodeSelection) local() bool { return n == NodeSelection{} }
 // Sink is the part of a Controller that a source of devices needs. Code that
 // discovers devices takes a Sink, so that its tests need no API server.
 type Sink interface {
+	// Set is [Controller.Set].
 	Set(PoolID, Pool) error
+	// Remove is [Controller.Remove].
 	Remove(PoolID)
 }
 

@@ -177,7 +177,7 @@ func (j *job) call(verb, name string, devices int, do func(ctx context.Context) 
 		j.w.unsure = time.Now()
 	}
 	j.c.mu.Unlock()
-	j.logger.V(4).Info("Wrote a ResourceSlice", "verb", verb, "slice", klog.KRef("", name), "devices", devices, "latency", done.Latency, "err", err)
+	j.logger.V(4).Info("Sent request", "verb", verb, "slice", klog.KRef("", name), "devices", devices, "latency", done.Latency, "err", err)
 	if j.c.cfg.Hooks.APICall != nil {
 		j.c.cfg.Hooks.APICall(done)
 	}

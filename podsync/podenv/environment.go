@@ -16,6 +16,7 @@ import (
 
 // Var is an environment variable.
 type Var struct {
+	// Name is its name, Value its value with all references resolved.
 	Name, Value string
 }
 
