@@ -5,6 +5,8 @@ package podsync_test
 
 import (
 	"context"
+	"fmt"
+	"io"
 	"net/http"
 	"strings"
 	"sync"
@@ -135,6 +137,65 @@ func TestFirstListIsNotOld(t *testing.T) {
 			if strings.Contains(r.Query, "resourceVersion=0") {
 				t.Errorf("%s may be answered from any state of the past", r.Query)
 			}
+		}
+	})
+}
+
+// A proxy that does not know the path says "not found", too. By the second time a
+// pod whose status it was asked to write was taken for gone, and killed.
+func TestNotFoundOfAProxyIsNoPodGone(t *testing.T) {
+	page := func(apitest.Request) (*http.Response, error) {
+		return &http.Response{StatusCode: http.StatusNotFound, Header: http.Header{"Content-Type": {"text/plain"}}, Body: io.NopCloser(strings.NewReader("404 page not found"))}, nil
+	}
+	for name, fault := range map[string]apitest.Fault{
+		"a page":                {Answer: page},
+		"a status of no object": {Status: apitest.StatusError(http.StatusNotFound, metav1.StatusReasonNotFound, "the server could not find the requested resource")},
+	} {
+		for _, admin := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, ", admin: ", admin), func(t *testing.T) {
+				bubble(t, podsynctest.Options{}, func(w *world) {
+					w.admin = admin
+					w.run()
+					pod, deleted := w.bind(newPod("a")), w.bind(newPod("b"))
+					pass(time.Second)
+					remove := w.server.Inject(fault)
+					w.backend.Edit(pod.UID, func(s *corev1.PodStatus) { s.Message = "hello" })
+					pass(time.Hour)
+					if !w.backend.Running(pod.UID) {
+						t.Error("it was killed")
+					}
+					remove()
+					pass(10 * time.Minute)
+					if got := w.expectPhase("a", corev1.PodRunning); got.Status.Message != "hello" {
+						t.Errorf("its message is %q", got.Status.Message)
+					}
+					fault := fault
+					fault.Match = apitest.Match{Verb: "delete", Func: func(r apitest.Request) bool { return strings.Contains(string(r.Body), string(deleted.UID)) }}
+					remove = w.server.Inject(fault)
+					w.kubectlDelete("b", -1)
+					pass(time.Minute)
+					remove()
+					pass(10 * time.Minute)
+					w.expectGone("b")
+				})
+			})
+		}
+	}
+}
+
+// Nor is an instance an orphan by that.
+func TestNotFoundOfAProxyIsNoOrphan(t *testing.T) {
+	bubble(t, podsynctest.Options{}, func(w *world) {
+		w.admin = true
+		w.plant(1)
+		w.server.Inject(apitest.Fault{
+			Match:  apitest.Match{Verb: "get", Resource: "pods"},
+			Status: apitest.StatusError(http.StatusNotFound, metav1.StatusReasonNotFound, "the server could not find the requested resource"),
+		})
+		w.run()
+		pass(time.Hour)
+		if len(w.backend.Held()) != 1 {
+			t.Error("it was stopped")
 		}
 	})
 }

@@ -114,7 +114,7 @@ func (c *Controller) patch(ctx context.Context, t *track, call *call, u podstatu
 	}
 	c.written(t, call, err, func(now instant) {
 		switch {
-		case isInstanceGone(err):
+		case isInstanceGone(err, pod.Name):
 			t.missing(now)
 		case apierr.Classify(err) == apierr.Conflict:
 			t.conflicted(&c.rules, now)
@@ -159,8 +159,8 @@ func (c *Controller) complain(t *track, problems field.ErrorList) {
 // isInstanceGone reports whether a PATCH failed because the pod, or the pod of
 // this UID, does not exist. The API server calls the latter an attempt to change
 // an immutable field.
-func isInstanceGone(err error) bool {
-	if apierrors.IsNotFound(err) {
+func isInstanceGone(err error, name string) bool {
+	if isPodMissing(err, name) {
 		return true
 	}
 	var status apierrors.APIStatus
@@ -175,6 +175,19 @@ func isInstanceGone(err error) bool {
 	return false
 }
 
+// isPodMissing reports whether a 404 says that this pod does not exist, rather than
+// that a proxy or a wrong address does not know the path: a pod that is missing is
+// stopped.
+func isPodMissing(err error, name string) bool {
+	var status apierrors.APIStatus
+	if !apierrors.IsNotFound(err) || !errors.As(err, &status) || status.Status().Details == nil {
+		return false
+	}
+	_, unexpected := apierrors.StatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
+	details := status.Status().Details
+	return details.Kind == "pods" && details.Name == name && !unexpected
+}
+
 // delete lets the API remove the pod.
 func (c *Controller) delete(ctx context.Context, t *track, call *call) {
 	err := c.cfg.Client.Pods(t.ref.Namespace).Delete(ctx, t.ref.Name, metav1.DeleteOptions{
@@ -182,7 +195,7 @@ func (c *Controller) delete(ctx context.Context, t *track, call *call) {
 		Preconditions:      &metav1.Preconditions{UID: &t.ref.UID},
 	})
 	klog.FromContext(ctx).V(4).Info("Sent deletion of pod", "pod", klog.KRef(t.ref.Namespace, t.ref.Name), "podUID", t.ref.UID, "err", err)
-	gone := apierrors.IsNotFound(err) || apierrors.IsConflict(err)
+	gone := isPodMissing(err, t.ref.Name) || apierrors.IsConflict(err)
 	if gone {
 		err = nil // it, or this instance of it, is gone already
 	}
@@ -219,7 +232,7 @@ func (c *Controller) get(ctx context.Context, ref Ref) (*corev1.Pod, error) {
 		}
 		pod, err = &list.Items[0], nil
 	}
-	if apierrors.IsNotFound(err) {
+	if isPodMissing(err, ref.Name) {
 		return nil, nil
 	}
 	if err != nil {
@@ -249,7 +262,7 @@ func (c *Controller) written(t *track, call *call, err error, apply func(now ins
 	switch {
 	case err == nil:
 		c.apiErrors.OK(ctx, &t.apiErrs, "Writing to pods works again")
-	case ctx.Err() == nil && !isInstanceGone(err) && apierr.Classify(err) != apierr.Canceled:
+	case ctx.Err() == nil && !isInstanceGone(err, t.ref.Name) && apierr.Classify(err) != apierr.Canceled:
 		c.apiErrors.Fail(ctx, c.cfg.ErrorHandler, &t.apiErrs, explain(call.op, t.ref, err), "Failed to write to a pod",
 			"op", call.op, "pod", klog.KRef(t.ref.Namespace, t.ref.Name), "podUID", t.ref.UID)
 	}
