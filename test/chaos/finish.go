@@ -50,7 +50,8 @@ func (r *rig) finish(ctx context.Context) (verdicts []verdict, err error) {
 	}
 	left = append(left, r.leftovers(ctx)...)
 	decide(ruleLeft, 1, left)
-	decide(ruleKubelet, len(r.kubelet.exits), r.kubeletEnds())
+	exits, _ := r.kubelet.ended()
+	decide(ruleKubelet, len(exits), r.kubeletEnds(exits))
 	return verdicts, nil
 }
 
@@ -159,9 +160,8 @@ func (r *rig) leftovers(ctx context.Context) []finding {
 var expectedErrors = []string{"nodestatus: invalid config", "no space left on device", "configcheckpoint: restart"}
 
 // kubeletEnds judges how the kubelet has ended.
-func (r *rig) kubeletEnds() []finding {
+func (r *rig) kubeletEnds(exits []kubeletExit) []finding {
 	v := verdict{Rule: ruleKubelet}
-	exits, _ := r.kubelet.ended()
 	for _, e := range exits {
 		if e.ByUs && e.Code > 0 || !e.ByUs && e.Code != 75 && e.Code != 1 {
 			v.add("", "%s: %s", e.At.Format(time.TimeOnly), e.State)

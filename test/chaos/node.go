@@ -48,7 +48,10 @@ func (w *nodeWatch) change(kind watch.EventType, object runtime.Object) {
 			continue
 		}
 		w.record.note("", "node: %s=%s, %s: %s", t, is.Status, is.Reason, is.Message)
-		if t == corev1.NodeReady && was.Status != is.Status {
+		switch {
+		case t == configCondition && was.Reason != is.Reason:
+			w.record.configured(is.Reason)
+		case t == corev1.NodeReady && was.Status != is.Status:
 			w.record.ready(is.Status)
 		}
 	}
@@ -64,6 +67,13 @@ func (r *recorder) ready(status corev1.ConditionStatus) {
 	case status == corev1.ConditionUnknown && !r.history.Began.IsZero():
 		r.history.Unknown = append(r.history.Unknown, now)
 	}
+}
+
+// configured takes in what the settings have become.
+func (r *recorder) configured(reason string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.settings[reason]++
 }
 
 func (w *nodeWatch) get() *corev1.Node {

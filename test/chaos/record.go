@@ -35,7 +35,9 @@ type recorder struct {
 	current  map[types.UID]*corev1.Pod // that are in the API
 	events   int                       // of watches
 	relists  int
-	lookedUp int // last states that were found in the past
+	lookedUp int            // last states that were found in the past
+	misdated int            // pods that say that they started at another time than they did
+	settings map[string]int // what the condition of the settings became, by reason
 	notes    []note
 }
 
@@ -47,7 +49,7 @@ type note struct {
 }
 
 func newRecorder(out string, lw *cache.ListWatch) *recorder {
-	return &recorder{out: out, lw: lw, current: map[types.UID]*corev1.Pod{}, history: history{
+	return &recorder{out: out, lw: lw, current: map[types.UID]*corev1.Pod{}, settings: map[string]int{}, history: history{
 		Pods: map[types.UID]*life{}, Instances: map[instance]time.Time{},
 	}}
 }
@@ -101,6 +103,9 @@ func (r *recorder) see(pod *corev1.Pod) {
 	if l == nil {
 		l = &life{Name: pod.Name, App: pod.Labels[appLabel], UID: pod.UID, Policy: pod.Spec.RestartPolicy, Crashes: pod.Labels[crashLabel] != ""}
 		r.history.Pods[pod.UID] = l
+	}
+	if start, known := pod.Status.StartTime, r.current[pod.UID]; start != nil && known != nil && known.Status.StartTime == nil && time.Since(start.Time).Abs() > time.Minute {
+		r.misdated++ // it is the time of the kubelet
 	}
 	r.current[pod.UID] = pod
 	s := stateOf(pod, time.Now())

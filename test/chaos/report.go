@@ -41,8 +41,8 @@ type number struct {
 }
 
 func newReport(r *rig, in *injector, o options, verdicts []verdict) *report {
-	rep := &report{options: o, version: r.cluster.Version(), disk: slices.Contains(slices.Collect(maps.Keys(in.count)), diskFull) || r.disk.mounted,
-		faults: in.count, steps: r.churn.count, failed: r.churn.failed, verdicts: verdicts, record: r.record}
+	rep := &report{options: o, version: r.cluster.Version(), disk: r.canFill, faults: in.count,
+		steps: r.churn.count, failed: r.churn.failed, verdicts: verdicts, record: r.record}
 	r.record.mu.Lock()
 	defer r.record.mu.Unlock()
 	h := &r.record.history
@@ -82,6 +82,7 @@ func newReport(r *rig, in *injector, o options, verdicts []verdict) *report {
 	count("of them deleted without grace", forced)
 	count("commands seen in the process table", len(h.Instances))
 	count("starts that commands wrote of", len(h.Starts))
+	count("pods that say that they started a minute or more before or after they did", r.record.misdated)
 	count("restarts of containers that crash by themselves", restarts)
 	count("watch events of pods", r.record.events)
 	count("times that the checker had to list again", r.record.relists-1)
@@ -98,6 +99,9 @@ func newReport(r *rig, in *injector, o options, verdicts []verdict) *report {
 	count("starts of the kubelet", starts)
 	count("of them for new settings", byItself[75])
 	count("of them after an error (settings that take it down, no space to start)", byItself[1])
+	for _, reason := range slices.Sorted(maps.Keys(r.record.settings)) {
+		count("times that the settings of the Node became "+reason, r.record.settings[reason])
+	}
 	count("connections of the kubelet through the proxy", r.proxy.dials)
 	count("of them reset in the middle", r.proxy.resets)
 	count("times that the Node was reported Unknown", len(h.Unknown))

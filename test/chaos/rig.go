@@ -41,6 +41,7 @@ type rig struct {
 	make    workloads
 	proxy   *proxy
 	disk    *disk
+	canFill bool // the disk
 	clock   *clock
 	kubelet *supervisor
 	record  *recorder
@@ -78,6 +79,7 @@ func (r *rig) prepare(ctx context.Context, seed uint64) (err error) {
 	if r.disk, err = mountDisk(filepath.Join(r.dir, "disk")); err != nil {
 		return err
 	}
+	r.canFill = r.disk.mounted
 	r.log("starting a control plane")
 	var kubeconfig string
 	if err := r.host.try(func() {
