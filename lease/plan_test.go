@@ -12,11 +12,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
-
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/kubewright/kubewright/internal/apierr"
 	"github.com/kubewright/kubewright/internal/apitest"

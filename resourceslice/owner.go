@@ -9,10 +9,9 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
-
-	corev1 "k8s.io/api/core/v1"
 )
 
 // An OwnerFunc returns the reference to the object whose life the slices follow:

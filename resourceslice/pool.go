@@ -4,9 +4,8 @@
 package resourceslice
 
 import (
-	resourcev1 "k8s.io/api/resource/v1"
-
 	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 )
 
 // PoolID names a pool: consumers of ResourceSlices tell pools apart by driver

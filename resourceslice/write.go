@@ -8,11 +8,10 @@ import (
 	"sync"
 	"time"
 
+	resourcev1 "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
-
-	resourcev1 "k8s.io/api/resource/v1"
 
 	"github.com/kubewright/kubewright/internal/apierr"
 )
