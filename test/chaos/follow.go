@@ -48,7 +48,7 @@ func follow(ctx context.Context, lw *cache.ListWatch, to sink) {
 		}
 		next, err := follow1(ctx, lw, to, revision)
 		revision = next
-		if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
+		if lost(err) {
 			since, revision = next, ""
 			continue
 		}
@@ -78,6 +78,10 @@ func follow1(ctx context.Context, lw *cache.ListWatch, to sink, revision string)
 	}
 	return revision, nil
 }
+
+// lost reports whether the API server does not know any more what was at a revision,
+// or since.
+func lost(err error) bool { return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) }
 
 func listAll(ctx context.Context, lw *cache.ListWatch, options metav1.ListOptions) ([]runtime.Object, string, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)

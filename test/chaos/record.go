@@ -168,7 +168,7 @@ func (r *recorder) at(ctx context.Context, pod *corev1.Pod, revision uint64) (*c
 			}
 			return nil, nil
 		}
-		if ctx.Err() != nil {
+		if ctx.Err() != nil || lost(err) {
 			break
 		}
 		sleep(ctx, pause)
