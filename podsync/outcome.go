@@ -185,7 +185,7 @@ func (t *track) settled(r *rules, now instant, c *call, resp *corev1.Pod, same b
 		if t.want == t.stored {
 			t.repaired(r, now)
 		}
-		t.desire(r, now, resp)
+		t.answer(r, now, resp)
 	}
 	t.stored = c.want
 	if t.want != c.want {
@@ -199,6 +199,15 @@ func (t *track) settled(r *rules, now instant, c *call, resp *corev1.Pod, same b
 		t.stale, t.lost = false, nil // it keeps no more of it than it had: a gate of the API is off
 	}
 	t.final = t.final || c.over && podstatus.IsTerminal(resp.Status.Phase)
+}
+
+// answer takes the object that a request was answered with. Where the watch was
+// faster, which it mostly is, the cache has the same version: to keep the answer
+// in its place would be a second copy of every pod.
+func (t *track) answer(r *rules, now instant, pod *corev1.Pod) {
+	if t.pod == nil || t.pod.ResourceVersion != pod.ResourceVersion {
+		t.desire(r, now, pod)
+	}
 }
 
 // repaired takes note that a status was written although nothing new was
@@ -262,7 +271,7 @@ func (t *track) read(r *rules, now instant, pod *corev1.Pod) {
 	switch {
 	case pod != nil:
 		t.goneAt = 0
-		t.desire(r, now, pod)
+		t.answer(r, now, pod)
 		t.stale = true
 		if pod.ResourceVersion == base.ResourceVersion {
 			// Nobody has been faster: it is refused for another reason.
