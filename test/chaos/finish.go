@@ -163,7 +163,9 @@ var expectedErrors = []string{"nodestatus: invalid config", "no space left on de
 func (r *rig) kubeletEnds(exits []kubeletExit) []finding {
 	v := verdict{Rule: ruleKubelet}
 	for _, e := range exits {
-		if e.ByUs && e.Code > 0 || !e.ByUs && e.Code != 75 && e.Code != 1 {
+		// It may just have been about to end by itself when it was told to. What it ends
+		// with 1 for is in its log.
+		if signaled := e.Code == -1; signaled && !e.ByUs || !signaled && e.Code != 0 && e.Code != 1 && e.Code != 75 {
 			v.add("", "%s: %s", e.At.Format(time.TimeOnly), e.State)
 		}
 	}
