@@ -12,7 +12,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // A hash stands for the content of a device, a counter set or what else a
@@ -45,44 +44,6 @@ type item struct {
 	print   uint64 // the fingerprint of a device
 	encoded string // empty: it stays as it is on the API server
 	*traits        // nil for a device without any
-}
-
-// traits is what the layout of a pool depends on beyond name and content.
-type traits struct {
-	// advanced devices have taints, consume counters or have list attributes:
-	// a slice with one of them holds 64 devices at most, not 128.
-	advanced bool
-	consumes []string    // counter sets
-	taints   []taintTime // all taints; the times are zero where Set gave none
-}
-
-// taintTime is a taint with its time, which the API server sets on each write
-// that leaves it out. What was set once must be repeated, or a taint would grow
-// younger with every change of its slice.
-type taintTime struct {
-	device, key, value string
-	effect             resourcev1.DeviceTaintEffect
-	added              metav1.Time
-}
-
-func (t taintTime) same(other taintTime) bool {
-	return t.device == other.device && t.key == other.key && t.value == other.value && t.effect == other.effect
-}
-
-func (i item) isAdvanced() bool { return i.traits != nil && i.advanced }
-
-func (i item) timesOfTaints() []taintTime {
-	if i.traits == nil {
-		return nil
-	}
-	return i.taints
-}
-
-func (i item) counterSets() []string {
-	if i.traits == nil {
-		return nil
-	}
-	return i.consumes
 }
 
 // encoder turns devices and counter sets into items; it keeps a buffer.
@@ -118,9 +79,9 @@ func (e *encoder) device(d *resourcev1.Device, before *item) (it item, reused bo
 		return *before, true
 	}
 	t := traitsOf(d)
-	bare := d
+	bare := unshared(d)
 	if t != nil && len(t.taints) > 0 {
-		bare = withoutTimes(d)
+		bare = withoutTimes(bare)
 	}
 	encoded := e.encode(bare)
 	it = item{name: d.Name, hash: e.sum(encoded), print: print, traits: t}
@@ -150,44 +111,6 @@ func (e *encoder) counterSet(s *resourcev1.CounterSet) item {
 	it := item{hash: e.sum(encoded), encoded: string(encoded)}
 	it.name = within(it.encoded, s.Name)
 	return it
-}
-
-func traitsOf(d *resourcev1.Device) *traits {
-	var t traits
-	for i := range d.ConsumesCounters {
-		t.consumes = append(t.consumes, d.ConsumesCounters[i].CounterSet)
-	}
-	for i := range d.Taints {
-		taint := &d.Taints[i]
-		tt := taintTime{device: d.Name, key: taint.Key, value: taint.Value, effect: taint.Effect}
-		if taint.TimeAdded != nil {
-			tt.added = metav1.Time{Time: taint.TimeAdded.Truncate(1e9)} // the API has whole seconds
-		}
-		t.taints = append(t.taints, tt)
-	}
-	t.advanced = len(t.consumes) > 0 || len(t.taints) > 0 || hasListAttribute(d)
-	if !t.advanced {
-		return nil
-	}
-	return &t
-}
-
-func hasListAttribute(d *resourcev1.Device) bool {
-	for _, a := range d.Attributes {
-		if a.BoolValues != nil || a.IntValues != nil || a.StringValues != nil || a.VersionValues != nil {
-			return true
-		}
-	}
-	return false
-}
-
-func withoutTimes(d *resourcev1.Device) *resourcev1.Device {
-	bare := *d
-	bare.Taints = slices.Clone(d.Taints)
-	for i := range bare.Taints {
-		bare.Taints[i].TimeAdded = nil
-	}
-	return &bare
 }
 
 // selection is who can use the devices of a slice, in the form of its spec.
@@ -349,11 +272,13 @@ func (e *encoder) newDesired(id PoolID, pool *Pool, nodeName string, before *des
 		return before, nil, true
 	}
 	d.devices = make([]item, len(pool.Devices))
+	// Whether a device has to say where it is depends on the pool.
+	other := before != nil && before.selection.perDevice != d.selection.perDevice
 	for i := range pool.Devices {
 		was := before.find(pool.Devices[i].Name)
 		it, reused := e.device(&pool.Devices[i], was)
 		d.devices[i] = it
-		if !reused {
+		if !reused || other {
 			fresh = append(fresh, i)
 		}
 	}

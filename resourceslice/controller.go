@@ -140,7 +140,7 @@ func (c *Controller) want(id PoolID, d *desired, urgent bool) {
 		return
 	}
 	p.set(d, urgent)
-	if p.cluster && c.session != nil {
+	if (p.cluster || c.cfg.NodeName == "") && c.session != nil {
 		c.session.poke() // it may have to watch more
 	}
 	c.enqueue(id, 0)
@@ -184,12 +184,12 @@ func (c *Controller) Wait(ctx context.Context, id PoolID) error {
 }
 
 // Status returns where a pool stands, and false for one of which nothing is
-// wanted.
+// wanted and, as far as this controller is concerned, nothing is left.
 func (c *Controller) Status(id PoolID) (Status, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	p := c.pools[id]
-	if p == nil {
+	if p == nil || p.isGone() {
 		return Status{}, false
 	}
 	return p.status, true

@@ -79,14 +79,14 @@ func indexOf(items []liveItem) map[string]int {
 }
 
 // otherTimes reports whether a taint was Set with another time than the one
-// that is stored.
+// that is stored. A device may have the same taint twice.
 func (p *page) otherTimes(it *item) bool {
 	return slices.ContainsFunc(it.timesOfTaints(), func(t taintTime) bool {
 		if t.added.IsZero() {
 			return false
 		}
-		stored, ok := p.rec.timeOf(t)
-		return ok && !stored.Time.Equal(t.added.Time)
+		_, ok := p.rec.timeOf(t)
+		return ok && !slices.ContainsFunc(p.rec.taints, func(live taintTime) bool { return sameTime(live, t) })
 	})
 }
 

@@ -83,12 +83,12 @@ func (e *encoder) fingerprint(d *resourcev1.Device) uint64 {
 	for name, c := range d.Capacity {
 		one := f.quantity(f.text(2, string(name)), &c.Value)
 		if c.RequestPolicy != nil {
-			one = e.rare(one, c.RequestPolicy)
+			one = e.rare(one, c.RequestPolicy.DeepCopy()) // see unshared
 		}
 		capacities += one
 	}
 	for name, r := range d.NodeAllocatableResources {
-		allocatable += e.rare(f.text(3, string(name)), &r)
+		allocatable += e.rare(f.text(3, string(name)), r.DeepCopy())
 	}
 	sum = f.mix(f.mix(f.mix(sum, attributes), capacities), allocatable)
 	sum = f.mix(sum, uint64(len(d.ConsumesCounters)))

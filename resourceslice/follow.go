@@ -10,11 +10,12 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
-	"k8s.io/klog/v2"
-
 	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/klog/v2"
 
 	"github.com/kubewright/kubewright/internal/backoff"
 	"github.com/kubewright/kubewright/internal/enum"
@@ -68,8 +69,8 @@ type FollowOptions struct {
 	StaleAfter time.Duration
 	// OnStale says what happens then. Default: StaleKeep.
 	OnStale StalePolicy
-	// StaleTaint is the taint of the policy StaleTaint. Default: key
-	// <driver>/unreachable, effect NoSchedule.
+	// StaleTaint is the taint of the policy StaleTaint. Default: the key is
+	// <driver>/unreachable in lower case, the effect NoSchedule.
 	StaleTaint resourcev1.DeviceTaint
 	// ErrorHandler is told of broken streams, once until the next message, and
 	// of pools that Set refuses. It is called synchronously and must not block.
@@ -88,11 +89,17 @@ func Follow(ctx context.Context, sink Sink, driver string, open func(context.Con
 	}
 	problems := lifecycle.DefaultDuration("StaleAfter", &opts.StaleAfter, DefaultStaleAfter, time.Millisecond)
 	problems = append(problems, enum.Check("OnStale", opts.OnStale, StaleRemove)...)
+	if opts.StaleTaint.Key == "" {
+		opts.StaleTaint.Key = strings.ToLower(driver) + "/unreachable"
+	}
+	if opts.StaleTaint.Effect == "" {
+		opts.StaleTaint.Effect = resourcev1.DeviceTaintEffectNoSchedule
+	}
+	if opts.OnStale == StaleTaint {
+		problems = append(problems, validateTaint(&opts.StaleTaint, field.NewPath("StaleTaint"))...)
+	}
 	if err := lifecycle.InvalidConfig("resourceslice", problems); err != nil {
 		return err
-	}
-	if opts.StaleTaint.Key == "" {
-		opts.StaleTaint = resourcev1.DeviceTaint{Key: driver + "/unreachable", Effect: resourcev1.DeviceTaintEffectNoSchedule}
 	}
 	f := &follower{sink: sink, driver: driver, open: open, opts: opts}
 	failures := 0
@@ -135,7 +142,8 @@ type follower struct {
 
 // once follows one stream until it breaks or ends.
 func (f *follower) once(ctx context.Context) (err error) {
-	stream, err := f.open(ctx)
+	var stream Stream
+	f.do(ctx, func() { stream, err = f.open(ctx) })
 	if err != nil {
 		return err
 	}
@@ -143,7 +151,8 @@ func (f *follower) once(ctx context.Context) (err error) {
 		defer func() { err = errors.Join(err, closer.Close()) }()
 	}
 	for {
-		pools, err := f.next(ctx, stream)
+		var pools map[string]Pool
+		f.do(ctx, func() { pools, err = stream.Next(ctx) })
 		if err != nil {
 			return err
 		}
@@ -174,16 +183,14 @@ func (f *follower) set(ctx context.Context, name string, pool Pool) {
 	}
 }
 
-// next waits for a message.
-func (f *follower) next(ctx context.Context, stream Stream) (pools map[string]Pool, err error) {
+// do waits for a call of the driver's, which may take as long as it likes.
+func (f *follower) do(ctx context.Context, call func()) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		pools, err = stream.Next(ctx)
+		call()
 	}()
 	f.await(ctx, done)
-	<-done
-	return pools, err
 }
 
 // pause waits before the stream is opened again.

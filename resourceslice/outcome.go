@@ -140,6 +140,10 @@ func (j *job) published(p *plan) {
 			s.Err = w.problem()
 		}
 	})
+	if j.p.isGone() {
+		j.p.cluster = false
+		j.s.poke() // there may be a watch too many
+	}
 	j.c.mu.Unlock()
 	if len(w.refused) > 0 {
 		j.later(time.Until(w.refusedAt.Add(refusedRetry)))

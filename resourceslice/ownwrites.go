@@ -89,10 +89,31 @@ func (o *ownWrites) knowsDeleted(rec *record) bool {
 	defer o.mu.Unlock()
 	own := o.deleted[rec.UID]
 	delete(o.deleted, rec.UID)
-	if p, ok := o.pending[rec.Name]; ok && p.gone && p.rec.UID == rec.UID {
-		delete(o.pending, rec.Name)
+	if p, ok := o.pending[rec.Name]; ok && p.rec.hasUID(rec.UID) {
+		delete(o.pending, rec.Name) // no write brings it back
+	}
+	if last, ok := o.last[rec.Name]; ok && newer(rec.ResourceVersion, last.resourceVersion) {
+		delete(o.last, rec.Name)
 	}
 	return own
+}
+
+// keep says that slices are wanted, and reports whether this process was about
+// to delete one of them: a delete that got no answer may still be carried out,
+// and is then as unwelcome as one by somebody else.
+func (o *ownWrites) keep(pages []*page) (doomed bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(o.deleted) == 0 {
+		return false
+	}
+	for _, p := range pages {
+		if p.rec != nil && o.deleted[p.rec.UID] {
+			delete(o.deleted, p.rec.UID)
+			doomed = true
+		}
+	}
+	return doomed
 }
 
 // writtenWithin reports whether this process wrote the slice so lately that an
@@ -104,11 +125,12 @@ func (o *ownWrites) writtenWithin(name string, d time.Duration) bool {
 	return ok && time.Since(last.at) < d
 }
 
-// apply corrects what a store has of a pool, when it was at resource version
-// seen, by the own writes that it doesn't have. It reads the store under its
-// own lock: an own delete that the store delivers meanwhile must not be forgotten
-// before what was read without it is corrected.
-func (o *ownWrites) apply(id PoolID, read func() (stored []*record, seen string)) []*record {
+// apply corrects what stores have of a pool by the own writes that they don't
+// have; seen tells at which resource version the one was that has a slice, and
+// "" where that isn't known. It reads them under its own lock: an own delete
+// that a store delivers meanwhile must not be forgotten before what was read
+// without it is corrected.
+func (o *ownWrites) apply(id PoolID, read func() (stored []*record, seen func(*record) string)) []*record {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	stored, seen := read()
@@ -122,7 +144,7 @@ func (o *ownWrites) apply(id PoolID, read func() (stored []*record, seen string)
 			continue
 		}
 		i, there := index[name]
-		if o.settled(p, seen, there, func() *record { return stored[i] }) {
+		if o.settled(p, seen(p.rec), there, func() *record { return stored[i] }) {
 			delete(o.pending, name)
 			continue
 		}

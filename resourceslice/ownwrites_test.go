@@ -65,7 +65,9 @@ func TestOwnWritesCorrectTheStore(t *testing.T) {
 				time.Sleep(tc.after)
 				for range 2 { // what was settled stays so
 					var got []string
-					for _, rec := range o.apply(testID, func() ([]*record, string) { return slices.Clone(tc.stored), tc.seen }) {
+					for _, rec := range o.apply(testID, func() ([]*record, func(*record) string) {
+						return slices.Clone(tc.stored), func(*record) string { return tc.seen }
+					}) {
 						got = append(got, rec.Name+"/"+string(rec.UID)+"/"+rec.ResourceVersion)
 					}
 					if !slices.Equal(got, tc.want) {
@@ -105,12 +107,12 @@ func TestStoreIsReadUnderTheLock(t *testing.T) {
 	o := newOwnWrites()
 	rec := written("a", "1", "10")
 	o.gone(rec)
-	got := o.apply(testID, func() ([]*record, string) {
+	got := o.apply(testID, func() ([]*record, func(*record) string) {
 		if o.mu.TryLock() {
 			t.Error("the watch can deliver meanwhile")
 			o.mu.Unlock()
 		}
-		return []*record{rec}, "9"
+		return []*record{rec}, func(*record) string { return "9" }
 	})
 	if len(got) != 0 {
 		t.Errorf("%s is there", got[0].Name)

@@ -4,6 +4,7 @@
 package resourceslice
 
 import (
+	"math"
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -200,6 +201,10 @@ func (p *plan) choose(d *desired, o *observed, top []*record, complete, uniform 
 		p.window = true
 		p.add(changed)
 		p.add(behind)
+	case p.generation == math.MaxInt64:
+		// There is no later generation. Where there is no slice either, the
+		// first one will do.
+		*p = *planRemove(o.live)
 	default:
 		p.bump, p.window = true, len(p.pages) > 1
 		p.generation = p.next(o)

@@ -5,6 +5,8 @@ package resourceslice
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -102,20 +104,21 @@ func (s *session) run() {
 	defer beat.Stop()
 	upgrade := time.NewTicker(upgradeInterval)
 	defer upgrade.Stop()
-	unclaimed := make(<-chan time.Time)
+	unclaimed, due := make(<-chan time.Time), false
 	if s.c.cfg.UnclaimedGrace > 0 {
 		unclaimed = time.After(s.c.cfg.UnclaimedGrace)
 	}
 	for s.ctx.Err() == nil && !s.isGone() {
 		s.watch()
 		s.c.lookAtRelease(s.ctx)
+		due = due && !s.removeUnclaimed()
 		s.c.progress.Beat()
 		select {
 		case <-s.ctx.Done():
 		case <-s.wake:
 		case <-beat.C:
 		case <-unclaimed:
-			s.removeUnclaimed()
+			due = true
 		case <-upgrade.C:
 			if s.upgradable() {
 				return
@@ -131,9 +134,19 @@ func (s *session) poke() {
 	}
 }
 
-// watch starts the watches that are needed and not there.
+// watch starts the watches that are needed and not there, and ends those that
+// no pool needs any longer.
 func (s *session) watch() {
-	for _, sc := range s.needed() {
+	needed := s.needed()
+	for sc, m := range s.watched() {
+		if !slices.Contains(needed, sc) {
+			m.stop()
+			s.mu.Lock()
+			delete(s.scopes, sc)
+			s.mu.Unlock()
+		}
+	}
+	for _, sc := range needed {
 		s.mu.Lock()
 		_, ok := s.scopes[sc]
 		s.mu.Unlock()
@@ -177,10 +190,13 @@ func (s *session) needed() (scopes []scope) {
 			scopes = append(scopes, sc)
 		}
 	}
-	if s.c.cfg.NodeName != "" {
+	if s.c.cfg.NodeName != "" || s.c.cfg.Driver != "" {
 		add(scope{nodeName: s.c.cfg.NodeName, driver: s.c.cfg.Driver})
 	}
 	for id, p := range s.c.pools {
+		if p.isGone() {
+			continue
+		}
 		for _, sc := range s.c.scopesOf(id, p.cluster, byPool) {
 			add(sc)
 		}
@@ -260,13 +276,13 @@ func (s *session) failed(sc scope, err error) {
 		// How an API server says that it has no WatchList or no longer the
 		// resource version; the informer knows what to do.
 	case class == apierr.Forbidden:
-		s.streak.Fail(s.ctx, s.c.cfg.ErrorHandler, &ForbiddenError{Verb: "list", Err: err}, "ResourceSlices can't be listed and watched")
+		s.streak.Fail(s.ctx, s.c.cfg.ErrorHandler, &ForbiddenError{Verb: "list", Err: err}, "Failed to list and watch ResourceSlices")
 	default:
 		if s.since.IsZero() {
 			s.since = time.Now()
 		}
 		if time.Since(s.since) >= reportAfter {
-			s.streak.Fail(s.ctx, s.c.cfg.ErrorHandler, err, "ResourceSlices can't be listed and watched")
+			s.streak.Fail(s.ctx, s.c.cfg.ErrorHandler, fmt.Errorf("resourceslice: list and watch: %w", err), "Failed to list and watch ResourceSlices")
 		}
 	}
 }
@@ -327,24 +343,32 @@ func (s *session) live(id PoolID, cluster bool) ([]*record, bool) {
 		}
 		mirrors = append(mirrors, m)
 	}
-	return s.c.own.apply(id, func() (all []*record, seen string) {
+	return s.c.own.apply(id, func() (all []*record, seen func(*record) string) {
+		at := make([]string, len(mirrors))
 		for i, m := range mirrors {
-			records, at := m.slices(id)
+			var records []*record
+			records, at[i] = m.slices(id)
 			all = append(all, records...)
-			if i == 0 || at == "" || newer(seen, at) {
-				seen = at // of two watches the one that is behind counts
-			}
 		}
-		return all, seen
+		return all, func(rec *record) string {
+			for i, m := range mirrors {
+				if m.scope.covers(rec) {
+					return at[i] // the others may be far behind: they need not hear of it
+				}
+			}
+			return ""
+		}
 	}), true
 }
 
-// removeUnclaimed removes the pools of the node that nobody has Set.
-func (s *session) removeUnclaimed() {
+// removeUnclaimed removes the pools of the node that nobody has Set. It reports
+// whether it knows which there are.
+func (s *session) removeUnclaimed() (known bool) {
 	for sc, m := range s.watched() {
 		if sc.nodeName == "" || !m.synced() {
 			continue
 		}
+		known = true
 		for _, rec := range m.all() {
 			if _, claimed := s.c.Status(rec.id); !claimed {
 				klog.FromContext(s.ctx).Info("Removing a pool that nobody has claimed", "driver", rec.id.Driver, "pool", rec.id.Name)
@@ -352,41 +376,5 @@ func (s *session) removeUnclaimed() {
 			}
 		}
 	}
-}
-
-// changed is told of each slice that is new or changed.
-func (c *Controller) changed(old, rec *record) {
-	if c.own.knows(rec) {
-		return
-	}
-	c.drifted(rec, old != nil)
-	if old != nil && old.id != rec.id {
-		c.drifted(old, true)
-	}
-}
-
-// deleted is told of each slice that is gone.
-func (c *Controller) deleted(rec *record) {
-	if c.own.knowsDeleted(rec) {
-		return
-	}
-	c.owner.doubt()
-	c.drifted(rec, true)
-}
-
-// drifted has a pool looked at because somebody else has done something.
-func (c *Controller) drifted(rec *record, ours bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	p := c.pools[rec.id]
-	if p == nil {
-		return
-	}
-	if p.drift.IsZero() {
-		p.drift = time.Now()
-	}
-	if rec.manager != "" && ours {
-		p.manager = rec.manager
-	}
-	c.enqueue(rec.id, p.repairDelay(c.cfg.RepairDelay))
+	return known || s.c.cfg.NodeName == ""
 }

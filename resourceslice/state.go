@@ -7,9 +7,8 @@ import (
 	"slices"
 	"time"
 
-	"k8s.io/apimachinery/pkg/util/validation/field"
-
 	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/kubewright/kubewright/internal/report"
 )
@@ -95,6 +94,10 @@ func newPool(id PoolID) *pool {
 	}}
 }
 
+// isGone reports whether the pool was to go and is gone. It is kept for those
+// who Wait, and for its generation.
+func (p *pool) isGone() bool { return p.want == nil && p.status.Published == p.status.Revision }
+
 func (p *pool) desired() *desired {
 	if p == nil {
 		return nil
@@ -122,19 +125,6 @@ func (p *pool) update(change func(*Status)) {
 	p.status.Since = time.Now()
 	close(p.changed)
 	p.changed = make(chan struct{})
-}
-
-// repairDelay is how long to wait before a change by somebody else is undone:
-// longer and longer while that goes on.
-func (p *pool) repairDelay(base time.Duration) time.Duration {
-	if time.Since(p.repaired) > contentionWindow+maxRepairDelay {
-		p.repairs = 0
-	}
-	delay := base
-	for n := contentionAfter; n <= p.repairs && delay < maxRepairDelay; n++ {
-		delay *= 2
-	}
-	return max(base, min(delay, maxRepairDelay))
 }
 
 // forget drops what was learned about content that is not wanted any longer.

@@ -6,6 +6,7 @@ package resourceslice
 import (
 	"context"
 	"errors"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -128,7 +129,7 @@ func (c *Controller) begin(ctx context.Context, id PoolID) *job {
 	if p == nil || c.session == nil || ctx.Err() != nil && !p.open {
 		return nil
 	}
-	if p.want == nil && p.status.Published == p.status.Revision {
+	if p.isGone() {
 		return nil // whatever slices it has now are somebody else's
 	}
 	return &job{
@@ -200,9 +201,15 @@ func (j *job) try() result {
 	for _, rec := range live {
 		j.w.floor = max(j.w.floor, rec.generation)
 	}
+	if len(live) == 0 && j.w.floor == math.MaxInt64 {
+		j.w.floor = 0 // nobody can remember it, and there is no later one
+	}
 	p, r := j.plan()
 	if p == nil {
 		return r
+	}
+	if j.c.own.keep(p.pages) {
+		return result{progress: true} // from now on a late delete is noticed; was it before?
 	}
 	if p.empty() {
 		j.published(p)

@@ -124,15 +124,21 @@ func validateTaints(taints []resourcev1.DeviceTaint, path *field.Path) field.Err
 		return field.ErrorList{field.TooMany(path, len(taints), resourcev1.DeviceTaintsMaxLength)}
 	}
 	var problems field.ErrorList
+	for i := range taints {
+		problems = append(problems, validateTaint(&taints[i], path.Index(i))...)
+	}
+	return problems
+}
+
+func validateTaint(taint *resourcev1.DeviceTaint, path *field.Path) field.ErrorList {
 	effects := []resourcev1.DeviceTaintEffect{resourcev1.DeviceTaintEffectNoExecute, resourcev1.DeviceTaintEffectNoSchedule, resourcev1.DeviceTaintEffectNone}
-	for i, taint := range taints {
-		problems = append(problems, metav1validation.ValidateLabelName(taint.Key, path.Index(i).Child("key"))...)
-		problems = append(problems, invalid(path.Index(i).Child("value"), taint.Value, validation.IsValidLabelValue(taint.Value))...)
-		if taint.Effect == "" {
-			problems = append(problems, field.Required(path.Index(i).Child("effect"), ""))
-		} else if !slices.Contains(effects, taint.Effect) {
-			problems = append(problems, field.NotSupported(path.Index(i).Child("effect"), taint.Effect, effects))
-		}
+	problems := metav1validation.ValidateLabelName(taint.Key, path.Child("key"))
+	problems = append(problems, invalid(path.Child("value"), taint.Value, validation.IsValidLabelValue(taint.Value))...)
+	if taint.Effect == "" {
+		return append(problems, field.Required(path.Child("effect"), ""))
+	}
+	if !slices.Contains(effects, taint.Effect) {
+		problems = append(problems, field.NotSupported(path.Child("effect"), taint.Effect, effects))
 	}
 	return problems
 }

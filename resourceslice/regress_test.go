@@ -1,0 +1,272 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package resourceslice_test
+
+import (
+	"context"
+	"errors"
+	"math"
+	"reflect"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/features"
+	featurestesting "k8s.io/client-go/features/testing"
+
+	"github.com/kubewright/kubewright/internal/apitest"
+	"github.com/kubewright/kubewright/resourceslice"
+)
+
+// Each of these was a fault of this package, found by reading it.
+
+// TestDevicesAreCheckedForTheirPool: devices that were valid in a pool of the
+// node were not looked at again when each had to say where it is.
+func TestDevicesAreCheckedForTheirPool(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.user = apitest.Admin
+		r.start()
+		d := device(1, "a")
+		r.publish(pools(d))
+		perDevice := resourceslice.NodeSelection{PerDevice: true}
+		if err := r.c.Set(pool, resourceslice.Pool{Devices: []resourcev1.Device{d}, Nodes: perDevice}); err == nil {
+			t.Error("a device that doesn't say where it is was accepted")
+		}
+		d.AllNodes = new(true)
+		if err := r.c.Set(pool, resourceslice.Pool{Devices: []resourcev1.Device{d}, Nodes: perDevice}); err != nil {
+			t.Error(err)
+		}
+		if err := r.c.Set(pool, pools(d)); err == nil {
+			t.Error("a device that says where it is was accepted in a pool of the node")
+		}
+	})
+}
+
+// TestSetLeavesDevicesAlone: a quantity behind a pointer remembered its text
+// when it was encoded, which is a race where two pools share a device.
+func TestSetLeavesDevicesAlone(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start()
+		d := device(1, "a")
+		d.AllowMultipleAllocations = new(true)
+		d.Capacity["memory"] = resourcev1.DeviceCapacity{Value: quantity("40Gi"), RequestPolicy: &resourcev1.CapacityRequestPolicy{
+			Default: new(*resource.NewScaledQuantity(1, resource.Giga)), ValidValues: []resource.Quantity{*resource.NewScaledQuantity(1, resource.Giga)},
+		}}
+		d.NodeAllocatableResources = map[corev1.ResourceName]resourcev1.NodeAllocatableResource{
+			"cpu": {Mapping: &resourcev1.NodeAllocatableMapping{DeviceMultiplier: resource.NewQuantity(2, resource.DecimalSI)}},
+		}
+		before := d.DeepCopy()
+		r.set(pools(d))
+		if !reflect.DeepEqual(&d, before) {
+			t.Error("Set changed the device")
+		}
+	})
+}
+
+// TestClusterPoolOfANodeIsRepaired: the watch of the node's own slices, where
+// nothing happens, was taken for what is known of all of them, and a slice that
+// somebody deleted was thought to be there for ever.
+func TestClusterPoolOfANodeIsRepaired(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.user = apitest.Admin
+		r.start()
+		r.publish(resourceslice.Pool{Devices: tainted(200), Nodes: resourceslice.NodeSelection{AllNodes: true}})
+		r.settle(5 * time.Second)
+		r.s.ResetJournal()
+		r.foreign(func() { apitest.Delete[sliceType](r.s, "", r.slices()[1].Name) })
+		r.settle(2 * time.Second)
+		r.expect("one slice deleted", 1, 0, 0)
+	})
+}
+
+// TestRepairWithoutAtomicFIFO: so it was where the store doesn't know how far it
+// is, for a minute after each write.
+func TestRepairWithoutAtomicFIFO(t *testing.T) {
+	for _, f := range []features.Feature{features.UnlockWhileProcessingFIFO, features.AtomicFIFO} {
+		featurestesting.SetFeatureDuringTest(t, f, false)
+	}
+	bubble(t, func(r *rig) {
+		r.start()
+		r.settle(time.Second)
+		resume := r.s.StallWatches(apitest.Match{User: r.user.Name})
+		r.publish(resourceslice.Pool{Devices: tainted(200)})
+		resume()
+		r.settle(5 * time.Second)
+		r.s.ResetJournal()
+		r.foreign(func() { apitest.Delete[sliceType](r.s, "", r.slices()[1].Name) })
+		r.settle(2 * time.Second)
+		r.expect("one slice deleted", 1, 0, 0)
+	})
+}
+
+// TestDeleteThatLandsLate: a pool was removed and Set again, and then the delete
+// was carried out whose answer was lost. Since it was our own, nobody missed the
+// slice.
+func TestDeleteThatLandsLate(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start()
+		r.publish(pools(device(1, "a")))
+		r.settle(time.Minute)
+		r.consumer.remove()
+		r.s.Inject(apitest.Fault{Match: apitest.Match{Verb: "delete", Resource: "resourceslices"}, Times: 1, CommitAfter: 15 * time.Second})
+		r.c.Remove(pool)
+		r.settle(9 * time.Second)
+		r.set(pools(device(1, "a")))
+		r.settle(time.Minute)
+		if len(r.slices()) != 1 {
+			t.Errorf("%d slices", len(r.slices()))
+		}
+	})
+}
+
+// TestWatchesEndWithTheirPools: each pool of a cluster that a controller of a
+// node has published left a watch behind, and a status.
+func TestWatchesEndWithTheirPools(t *testing.T) {
+	for _, byNode := range []bool{true, false} {
+		bubble(t, func(r *rig) {
+			r.user = apitest.Admin
+			r.start(func(cfg *resourceslice.Config) {
+				if !byNode {
+					cfg.NodeName, cfg.Owner = "", nil
+				}
+			})
+			r.settle(time.Second)
+			match := apitest.Match{User: r.user.Name, Resource: "resourceslices"}
+			before := r.s.Watches(match)
+			r.consumer.remove()
+			for range 2 {
+				for _, name := range []string{"p1", "p2", "p3"} {
+					id := resourceslice.PoolID{Driver: name + ".example.com", Name: name}
+					if err := r.c.Set(id, resourceslice.Pool{Devices: devices(1), Nodes: resourceslice.NodeSelection{AllNodes: true}}); err != nil {
+						t.Fatal(err)
+					}
+					if err := r.c.Wait(r.Context(), id); err != nil {
+						t.Fatal(err)
+					}
+					r.settle(time.Second)
+					if n := r.s.Watches(match); n != before+1 {
+						t.Errorf("%d watches with a pool, %d before", n, before)
+					}
+					r.c.Remove(id)
+					if err := r.c.Wait(r.Context(), id); err != nil {
+						t.Fatal(err)
+					}
+					r.settle(time.Second)
+					if n := r.s.Watches(match); n != before {
+						t.Errorf("%d watches after a pool, %d before", n, before)
+					}
+					if s, ok := r.c.Status(id); ok {
+						t.Errorf("the status of a pool that is gone: %+v", s)
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestUnclaimedGraceInAnOutage: what was to be removed when the grace was over
+// stayed for ever if the API server could not be reached at that moment.
+func TestUnclaimedGraceInAnOutage(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.there(live("s1", 1, 1, device(1, "a")))
+		r.consumer.remove()
+		r.s.Inject(apitest.Fault{Match: apitest.Match{Resource: "resourceslices"}, For: 2 * time.Minute, Status: apitest.Unavailable(0)})
+		r.start(func(cfg *resourceslice.Config) { cfg.UnclaimedGrace = time.Minute })
+		r.settle(10 * time.Minute)
+		if n := len(r.slices()); n != 0 {
+			t.Errorf("%d slices", n)
+		}
+	})
+}
+
+// TestOneTaintTwice: a device with the same taint at two times was written
+// again and again.
+func TestOneTaintTwice(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start()
+		d := device(1, "a")
+		taint := func(year int) resourcev1.DeviceTaint {
+			at := metav1.Date(year, 1, 1, 0, 0, 0, 0, time.UTC)
+			return resourcev1.DeviceTaint{Key: "example.com/x", Effect: resourcev1.DeviceTaintEffectNoSchedule, TimeAdded: &at}
+		}
+		d.Taints = []resourcev1.DeviceTaint{taint(1999), taint(2001)}
+		r.publish(pools(d))
+		r.settle(10 * time.Minute)
+		r.expect("two taints", 1, 0, 0)
+	})
+}
+
+// TestFollowADriverWhoseSocketHangs: OnStale waited for open to return.
+func TestFollowADriverWhoseSocketHangs(t *testing.T) {
+	for _, name := range []string{driver, "GPU.example.com"} { // which is no prefix of a taint's key
+		bubble(t, func(r *rig) {
+			r.start()
+			ctx, cancel := context.WithCancel(r.Context())
+			defer cancel()
+			s, opened, done := &stream{messages: make(chan any)}, 0, make(chan error)
+			go func() {
+				done <- resourceslice.Follow(ctx, r.c, name, func(ctx context.Context) (resourceslice.Stream, error) {
+					if opened++; opened > 1 {
+						<-ctx.Done()
+						return nil, ctx.Err()
+					}
+					return s, nil
+				}, resourceslice.FollowOptions{OnStale: resourceslice.StaleTaint})
+			}()
+			s.send(device(1, "a"))
+			r.settle(time.Minute)
+			s.messages <- errors.New("gone")
+			r.settle(29 * time.Second)
+			if n := len(r.devices()["dev-00001"].Taints); n != 0 {
+				t.Errorf("%d taints after 29 s", n)
+			}
+			r.settle(2 * time.Second)
+			if n := len(r.devices()["dev-00001"].Taints); n != 1 {
+				t.Errorf("%d taints after 31 s", n)
+			}
+			cancel()
+			<-done
+		})
+	}
+}
+
+// TestFollowRefusesATaint: an invalid taint was found out when the driver was
+// gone, and then there was none.
+func TestFollowRefusesATaint(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start()
+		err := resourceslice.Follow(r.Context(), r.c, driver, func(context.Context) (resourceslice.Stream, error) { return nil, errors.ErrUnsupported },
+			resourceslice.FollowOptions{OnStale: resourceslice.StaleTaint, StaleTaint: resourcev1.DeviceTaint{Key: "x", Effect: "No"}})
+		if !contains(err, "StaleTaint.effect") {
+			t.Errorf("Follow = %v", err)
+		}
+	})
+}
+
+// TestReadyBeforeTheFirstPool: a controller of a driver's pools in the cluster
+// watched nothing before the first Set, so who waited for Ready waited for ever.
+func TestReadyBeforeTheFirstPool(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start(func(cfg *resourceslice.Config) { cfg.NodeName, cfg.Owner, cfg.Driver, cfg.Client = "", nil, driver, r.s.Client(apitest.Admin) })
+		<-r.c.Ready().Done()
+	})
+}
+
+// TestLastGeneration: the generation after the last one is negative. The API
+// server refused it, and devices were left out for that.
+func TestLastGeneration(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.there(live("s1", math.MaxInt64, 1, device(1, "a")))
+		r.consumer.remove()
+		r.start()
+		r.publish(resourceslice.Pool{Devices: tainted(200)})
+		if got := r.generations(); len(got) != 4 || got[0] != "1/4" || got[3] != "1/4" {
+			t.Errorf("generations and counts %v", got)
+		}
+		r.expect("all anew", 4, 0, 1)
+	})
+}
