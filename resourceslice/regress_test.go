@@ -251,7 +251,9 @@ func TestFollowRefusesATaint(t *testing.T) {
 // watched nothing before the first Set, so who waited for Ready waited for ever.
 func TestReadyBeforeTheFirstPool(t *testing.T) {
 	bubble(t, func(r *rig) {
-		r.start(func(cfg *resourceslice.Config) { cfg.NodeName, cfg.Owner, cfg.Driver, cfg.Client = "", nil, driver, r.s.Client(apitest.Admin) })
+		r.start(func(cfg *resourceslice.Config) {
+			cfg.NodeName, cfg.Owner, cfg.Driver, cfg.Client = "", nil, driver, r.s.Client(apitest.Admin)
+		})
 		<-r.c.Ready().Done()
 	})
 }
