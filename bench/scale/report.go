@@ -102,11 +102,12 @@ func (b *report) figures() {
 	})
 	b.row("pods replaced in the churn", func(c *result) string { return fmt.Sprint(c.Churn.Ends.N) })
 	b.row("requests in the churn, 1/s", func(c *result) string {
-		return fmt.Sprintf("%.0f", float64(total(c.Churn.Own))/c.Churn.length())
+		return fmt.Sprintf("%.0f", c.Churn.perSecond(total(c.Churn.Own)))
 	})
 	b.row("requests for pods, per pod's life (but watches)", func(c *result) string { return fmt.Sprintf("%.2f", perPod(c)) })
 	b.row("lease writes in the churn, per node and minute", func(c *result) string {
-		return fmt.Sprintf("%.1f", float64(total(only(c.Churn.Own, "leases", "create", "update", "patch")))/float64(b.r.Options.Nodes)/c.Churn.length()*60)
+		writes := total(only(c.Churn.Own, "leases", "create", "update", "patch"))
+		return fmt.Sprintf("%.1f", c.Churn.perSecond(writes)*60/float64(b.r.Options.Nodes))
 	})
 	b.row("CPU in the churn, cores: the program / the API server", func(c *result) string {
 		var own, server []float64

@@ -67,6 +67,14 @@ type stage struct {
 // length returns how long a stage took, in seconds.
 func (s stage) length() float64 { return s.To - s.From }
 
+// perSecond returns the rate of n in a stage, 0 for one that was never reached.
+func (s stage) perSecond(n int) float64 {
+	if s.length() <= 0 {
+		return 0
+	}
+	return float64(n) / s.length()
+}
+
 // latency is a histogram of the API server, of which quantiles are estimates.
 type latency struct {
 	What  string        `json:"what"`
