@@ -30,7 +30,7 @@ func (t *track) desire(r *rules, now instant, pod *corev1.Pod) bool {
 		return false
 	}
 	if t.reload {
-		t.reload, t.writeAt = false, 0
+		t.reload, t.beaten, t.writeAt = false, false, 0
 	}
 	wasDeleted, grace := t.deleted, graceOf(pod)
 	t.deleted = pod.DeletionTimestamp != nil

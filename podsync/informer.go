@@ -31,7 +31,11 @@ func (c *Controller) newInformer() cache.SharedIndexInformer {
 				// be in it, and be started (k/k #59848).
 				opts.ResourceVersion = ""
 			}
-			return pods.List(ctx, opts)
+			list, err := pods.List(ctx, opts)
+			if err == nil && list.ResourceVersion == "" {
+				return nil, errAnswer // not a list without pods, which would end them all
+			}
+			return list, err
 		},
 		Watch:         pods.Watch,
 		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", c.cfg.NodeName).String(),

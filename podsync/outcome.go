@@ -255,6 +255,7 @@ func (t *track) letGo(now instant) {
 // the version that the status was computed from.
 func (t *track) conflicted(r *rules, now instant) {
 	t.reload = !older(t.write.pod, t.pod) // else the informer has it already
+	t.beaten = t.reload
 	t.write = nil
 	if t.writeFailures > 0 {
 		// To lose a race is no outage: the next one may be won.
@@ -265,15 +266,15 @@ func (t *track) conflicted(r *rules, now instant) {
 
 // read takes what the API has, nil if the instance does not exist.
 func (t *track) read(r *rules, now instant, pod *corev1.Pod) {
-	base := t.write.pod
+	base, beaten := t.write.pod, t.beaten
 	t.write = nil
-	t.reload = false
+	t.reload, t.beaten = false, false
 	switch {
 	case pod != nil:
 		t.goneAt = 0
 		t.answer(r, now, pod)
 		t.stale = true
-		if pod.ResourceVersion == base.ResourceVersion {
+		if beaten && pod.ResourceVersion == base.ResourceVersion {
 			// Nobody has been faster: it is refused for another reason.
 			t.writeAt = now + r.retry.Delay(int(t.writeFailures))
 		}
@@ -286,6 +287,11 @@ func (t *track) read(r *rules, now instant, pod *corev1.Pod) {
 
 // failed takes note of a request that may succeed later.
 func (t *track) failed(r *rules, now instant, err error) {
+	if t.write.op == OpPatch && apierr.MayHaveCommitted(err) && !older(t.write.pod, t.pod) {
+		// Computed once more from the version before, a start time that is
+		// stored would be another one.
+		t.reload = true
+	}
 	t.write = nil
 	t.writeFailures++
 	delay := max(r.retry.Delay(int(t.writeFailures)), apierr.RetryAfter(err))

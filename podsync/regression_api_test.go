@@ -199,3 +199,107 @@ func TestNotFoundOfAProxyIsNoOrphan(t *testing.T) {
 		}
 	})
 }
+
+// empty is an answer that can be decoded and has nothing in it.
+func empty(kind string) func(apitest.Request) (*http.Response, error) {
+	return func(apitest.Request) (*http.Response, error) {
+		body := strings.NewReader(`{"kind":"` + kind + `","apiVersion":"v1"}`)
+		return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(body)}, nil
+	}
+}
+
+// An answer that is no pod, but can be decoded, was taken for the pod: one without
+// a spec, to which the provider was told to update it.
+func TestEmptyAnswerToAPatch(t *testing.T) {
+	bubble(t, podsynctest.Options{}, func(w *world) {
+		w.run()
+		remove := w.server.Inject(apitest.Fault{Match: patches, Answer: empty("Pod")})
+		pod := w.bind(newPod("a"))
+		pass(time.Hour)
+		if n := w.server.Count(patches); n > 40 {
+			t.Errorf("%d PATCH in an hour", n)
+		}
+		remove()
+		pass(10 * time.Minute)
+		w.expectPhase("a", corev1.PodRunning)
+		w.expectCalls("start a")
+		w.kubectlDelete("a", -1)
+		pass(time.Minute)
+		w.expectGone("a")
+		if w.backend.Running(pod.UID) {
+			t.Error("it runs")
+		}
+	})
+}
+
+// Or for the word that it is gone, and instances were stopped.
+func TestEmptyAnswerIsNoOrphan(t *testing.T) {
+	for _, admin := range []bool{false, true} {
+		bubble(t, podsynctest.Options{}, func(w *world) {
+			w.admin = admin
+			w.plant(1)
+			w.run()
+			w.server.Inject(apitest.Fault{Match: apitest.Match{Verb: "list", Resource: "pods"}, Answer: empty("PodList")})
+			if admin {
+				w.server.Inject(apitest.Fault{Match: apitest.Match{Verb: "get", Resource: "pods"}, Answer: empty("Pod")})
+			}
+			pass(time.Hour)
+			if len(w.backend.Held()) != 1 {
+				t.Errorf("it was stopped, admin: %v", admin)
+			}
+		})
+	}
+}
+
+// Or for an empty list, and every pod was stopped.
+func TestEmptyAnswerIsNoEmptyList(t *testing.T) {
+	for _, refuse := range []bool{false, true} {
+		bubble(t, podsynctest.Options{}, func(w *world) {
+			w.server = apitest.New(apitest.Options{RefuseWatchList: refuse})
+			w.server.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}})
+			w.run()
+			pod := w.bind(newPod("a"))
+			pass(time.Minute)
+			remove := w.server.Inject(apitest.Fault{Match: apitest.Match{Verb: "list,watch", Resource: "pods"}, Answer: empty("PodList")})
+			w.server.Compact()
+			w.server.ExpireWatches(watches)
+			pass(time.Hour)
+			if !w.backend.Running(pod.UID) {
+				t.Errorf("it was stopped, without lists by watch: %v", refuse)
+			}
+			remove()
+			pass(time.Hour)
+			w.kubectlDelete("a", -1)
+			pass(time.Minute)
+			w.expectGone("a")
+		})
+	}
+}
+
+// A status whose answer was lost was computed once more from the version before
+// it: the start time, and the times of the conditions, moved.
+func TestLostAnswerMovesNoTimes(t *testing.T) {
+	bubble(t, podsynctest.Options{StartTime: time.Hour}, func(w *world) {
+		w.cfg.RetryMin = 4 * time.Second
+		w.run()
+		w.server.Inject(apitest.Fault{Match: patches, LoseResponse: true, Times: 1})
+		w.bind(newPod("a"))
+		w.server.LagWatches(watches, 10*time.Minute)
+		pass(time.Second)
+		stored := w.pod("a").Status
+		if stored.StartTime == nil || !stored.StartTime.Time.Equal(time.Now()) {
+			t.Fatalf("its start time is %v", stored.StartTime)
+		}
+		pass(5 * time.Minute)
+		now := w.pod("a")
+		if !now.Status.StartTime.Equal(stored.StartTime) {
+			t.Errorf("its start time was %v and is %v", stored.StartTime, now.Status.StartTime)
+		}
+		for _, c := range stored.Conditions {
+			if got := condition(now, c.Type); !got.LastTransitionTime.Equal(&c.LastTransitionTime) {
+				t.Errorf("%s changed at %v, and now at %v", c.Type, c.LastTransitionTime, got.LastTransitionTime)
+			}
+		}
+		w.expectRequests(1, 0, 1)
+	})
+}

@@ -100,7 +100,8 @@ type track struct {
 	write         *call
 	want, stored  uint64 // the newest report, and the newest that the API has
 	stale         bool   // somebody else has written: it may have to be repaired
-	reload        bool   // a write met a newer version: read it
+	reload        bool   // a write met a newer version, or may have made one: read it
+	beaten        bool   // the former
 	refused       uint64 // the want that the API called invalid
 	reportedAt    instant
 	writeAt       instant

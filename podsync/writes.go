@@ -94,6 +94,9 @@ func (c *Controller) patch(ctx context.Context, t *track, call *call, u podstatu
 	}
 	resp, err := c.cfg.Client.Pods(pod.Namespace).Patch(ctx, pod.Name, podstatus.PatchType, body,
 		metav1.PatchOptions{FieldManager: fieldManager}, "status")
+	if err == nil && resp.UID != pod.UID {
+		err = errAnswer
+	}
 	logger.V(4).Info("Sent status", "pod", klog.KObj(pod), "podUID", pod.UID, "phase", next.Phase, "err", err)
 	if err == nil {
 		resp.ManagedFields = nil
@@ -175,6 +178,10 @@ func isInstanceGone(err error, name string) bool {
 	return false
 }
 
+// errAnswer is the error of an answer that can be decoded and still isn't one, such
+// as an empty object of a proxy. Much would follow from a pod that lacks everything.
+var errAnswer = errors.New("podsync: the API server's answer is not about the pod")
+
 // isPodMissing reports whether a 404 says that this pod does not exist, rather than
 // that a proxy or a wrong address does not know the path: a pod that is missing is
 // stopped.
@@ -224,10 +231,12 @@ func (c *Controller) get(ctx context.Context, ref Ref) (*corev1.Pod, error) {
 		list, listErr := pods.List(ctx, metav1.ListOptions{FieldSelector: fields.Set{
 			"metadata.name": ref.Name, "spec.nodeName": c.cfg.NodeName,
 		}.String()})
-		if listErr != nil {
+		switch {
+		case listErr != nil:
 			return nil, listErr
-		}
-		if len(list.Items) == 0 {
+		case list.ResourceVersion == "":
+			return nil, errAnswer
+		case len(list.Items) == 0:
 			return nil, nil
 		}
 		pod, err = &list.Items[0], nil
@@ -238,7 +247,11 @@ func (c *Controller) get(ctx context.Context, ref Ref) (*corev1.Pod, error) {
 	if err != nil {
 		return nil, err
 	}
-	if pod.UID != ref.UID {
+	switch pod.UID {
+	case ref.UID:
+	case "":
+		return nil, errAnswer
+	default:
 		return nil, nil
 	}
 	pod.ManagedFields = nil
