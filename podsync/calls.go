@@ -144,15 +144,15 @@ func (c *Controller) afterCall(t *track, call *call, err error, wasEnding bool) 
 	}
 	switch call.op {
 	case OpAdmit:
-		c.warn(t, ReasonFailedAdmit, actionAdmit, err.Error())
+		c.warn(t, reasonFailedAdmit, actionAdmit, err.Error())
 	case OpStart:
 		c.warn(t, ReasonFailedStart, actionStart, err.Error())
 	case OpUpdate:
-		c.warn(t, ReasonFailedUpdate, actionUpdate, err.Error())
+		c.warn(t, reasonFailedUpdate, actionUpdate, err.Error())
 	case OpStop:
-		c.warn(t, ReasonFailedStop, actionStop, err.Error())
+		c.warn(t, reasonFailedStop, actionStop, err.Error())
 	case OpRelease:
-		c.warn(t, ReasonFailedRelease, actionRelease, err.Error())
+		c.warn(t, reasonFailedRelease, actionRelease, err.Error())
 	}
 }
 

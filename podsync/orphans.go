@@ -202,6 +202,6 @@ func (c *Controller) condemn(ctx context.Context, t *track, now instant) {
 	c.later(func() {
 		logger.Info("Stopping an orphan", "pod", klog.KRef(ref.Namespace, ref.Name), "podUID", ref.UID)
 	})
-	c.warn(t, ReasonOrphanRemoved, actionStop, "the pod does not exist any more; its instance is being stopped")
+	c.warn(t, reasonOrphanRemoved, actionStop, "the pod does not exist any more; its instance is being stopped")
 	c.touch(t)
 }

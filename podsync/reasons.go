@@ -3,18 +3,11 @@
 
 package podsync
 
-// The reasons of events, and of the status of pods that this package ends.
+// The reasons of the status of pods that this package ends, or can't start, and
+// of the events about that.
 const (
-	// ReasonFailedStart: Start returned an error.
+	// ReasonFailedStart: Start returned an error. The pod is Pending.
 	ReasonFailedStart = "FailedStart"
-	// ReasonFailedUpdate: Update returned an error.
-	ReasonFailedUpdate = "FailedUpdate"
-	// ReasonFailedStop: Stop returned an error.
-	ReasonFailedStop = "FailedStop"
-	// ReasonFailedAdmit: Admit returned an error that is no rejection.
-	ReasonFailedAdmit = "FailedAdmit"
-	// ReasonFailedRelease: Release returned an error.
-	ReasonFailedRelease = "FailedRelease"
 	// ReasonLost: the provider does not hold a pod any more that had started.
 	ReasonLost = "Lost"
 	// ReasonEvicted is the reason of an [Eviction] without one.
@@ -22,10 +15,16 @@ const (
 	// ReasonDeadlineExceeded: spec.activeDeadlineSeconds is over. It is the
 	// kubelet's word, which the Job controller knows.
 	ReasonDeadlineExceeded = "DeadlineExceeded"
-	// ReasonInvalidStatus: the provider's status can't be stored as it is.
-	ReasonInvalidStatus = "InvalidStatus"
-	// ReasonOrphanRemoved: an instance without a pod is being stopped.
-	ReasonOrphanRemoved = "OrphanRemoved"
+)
+
+// The reasons of events besides; see the package comment.
+const (
+	reasonFailedUpdate  = "FailedUpdate"
+	reasonFailedStop    = "FailedStop"
+	reasonFailedAdmit   = "FailedAdmit"
+	reasonFailedRelease = "FailedRelease"
+	reasonInvalidStatus = "InvalidStatus"
+	reasonOrphanRemoved = "OrphanRemoved"
 )
 
 // The actions of events, which say what the controller did then.

@@ -124,7 +124,7 @@ func (c *Controller) patch(ctx context.Context, t *track, call *call, u podstatu
 		case apierr.Classify(err) == apierr.Invalid:
 			t.refuse(call)
 			c.dropped(t.ref, DroppedInvalid, err)
-			c.warn(t, ReasonInvalidStatus, actionSync, err.Error())
+			c.warn(t, reasonInvalidStatus, actionSync, err.Error())
 		default:
 			t.failed(&c.rules, now, err)
 		}
@@ -156,7 +156,7 @@ func (c *Controller) complain(t *track, problems field.ErrorList) {
 		}
 	}
 	c.dropped(t.ref, why, err)
-	c.warn(t, ReasonInvalidStatus, actionSync, err.Error())
+	c.warn(t, reasonInvalidStatus, actionSync, err.Error())
 }
 
 // isInstanceGone reports whether a PATCH failed because the pod, or the pod of
