@@ -89,7 +89,8 @@
 // hangs holds up its own pod only. A status that the API refuses as invalid is
 // not sent again until it changes, and never keeps a pod from being deleted.
 // Where a request is answered with "no such pod", nothing follows before the
-// informer says so too, or the API has said it twice.
+// informer says so too, or the API has said it twice. A status that may have been
+// stored although no answer came is read before it is written again.
 //
 // If the process dies, the next one finds what runs through List. What can be
 // lost then is the exit code of a pod that had just stopped: a provider that is
@@ -129,9 +130,13 @@
 //
 // # Permissions
 //
-// pods: get, list and watch (with the field selector spec.nodeName), delete;
-// pods/status: patch. The credentials of a node (system:node:NAME) have them for
-// its own pods. For events: events.k8s.io events: create, patch.
+// get, list, watch (with the field selector spec.nodeName) and delete of pods;
+// patch of pods/status. Config.EventRecorder needs create and patch of
+// events.k8s.io events.
+//
+// The Node authorizer lets system:node:NAME do all of this to the pods bound to
+// the Node NAME. A ServiceAccount needs a ClusterRole, which can't say "of my node
+// only".
 //
 // # Compatibility
 //
