@@ -161,8 +161,8 @@
 // The ConfigMap source needs list and watch of configmaps, which may be
 // limited to the one by resourceNames. The Node authorizer lets a node's
 // identity read a ConfigMap only while a pod on it uses it, so such an agent
-// needs a Role of its own. Events need create and patch of events.k8s.io
-// events. The File source needs nothing.
+// needs a Role of its own. Config.EventRecorder needs create and patch of
+// events.k8s.io events. The File source needs nothing.
 //
 // The store holds payloads as they come, mode 0600 in a directory of mode
 // 0700; it encrypts nothing, so configuration should refer to secrets rather

@@ -161,10 +161,11 @@
 //
 // # Permissions
 //
-// In the namespace of the Lease: get, list, watch, update and patch of leases
-// with resourceNames, and create (which can't have them). With LeaseCandidates
-// also get, list, watch, create, update and delete of leasecandidates; their
-// names are those of the candidates. The credentials of a node are not enough:
+// In the namespace of the Lease the client needs get, list, watch, update and
+// patch of leases with resourceNames, and create (which can't have them). With
+// LeaseCandidates also get, list, watch, create, update and delete of
+// leasecandidates; their names are those of the candidates. Config.EventRecorder
+// needs create and patch of events.k8s.io events. The credentials of a node are not enough:
 // they reach kube-node-lease only.
 //
 // A Controller needs get, list, watch, create and patch of leases, and get,

@@ -153,11 +153,13 @@
 //
 // # Permissions
 //
-// In the namespace kube-node-lease: get, create and update of leases; delete
-// with ShutdownDelete only. Nothing is listed or watched. The Node authorizer
-// lets system:node:NAME do all of this to the lease NAME. A ServiceAccount
-// needs a Role, and a FlowSchema that puts its requests on the priority level
-// node-high, where those of nodes are.
+// The client needs get, create and update of leases in the namespace
+// kube-node-lease; delete with ShutdownDelete only. Nothing is listed or watched. Config.EventRecorder
+// needs create and patch of events.k8s.io events.
+//
+// The Node authorizer lets system:node:NAME do all of this to the lease NAME. A
+// ServiceAccount needs a Role, and a FlowSchema that puts its requests on the
+// priority level node-high, where those of nodes are.
 //
 // # Compatibility
 //

@@ -153,18 +153,17 @@
 //
 // # Permissions
 //
-//   - nodes: create, get; delete for ShutdownUnregister
-//   - nodes/status: patch
-//   - events.k8s.io events: create, patch, update, for EventRecorder
+// The client needs get and create of nodes; delete with ShutdownUnregister only;
+// and patch of nodes/status. Nothing is listed or watched. Config.EventRecorder needs create
+// and patch of events.k8s.io events.
 //
-// Credentials of the node itself (system:node:NAME, group system:nodes) may do
-// all of that for their own Node but delete it. Without create the controller
-// adopts Nodes that somebody else has made.
+// The Node authorizer lets system:node:NAME do all of this to the Node NAME, but
+// delete it. Without create the controller adopts Nodes that somebody else has
+// made. A ServiceAccount needs a ClusterRole, and a FlowSchema that puts its
+// requests on the priority level node-high, where those of nodes are.
 //
-// A ServiceAccount does not fall under the priority level that the API server
-// keeps for nodes: it needs a FlowSchema of its own. The client must not be
-// rate limited below one request per node and 5 min plus changes; the default
-// of client-go is 5 a second.
+// The client must not be rate limited below one request per node and 5 min plus
+// changes; the default of client-go is 5 a second.
 //
 // # Compatibility
 //

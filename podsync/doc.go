@@ -130,8 +130,8 @@
 //
 // # Permissions
 //
-// get, list, watch (with the field selector spec.nodeName) and delete of pods;
-// patch of pods/status. Config.EventRecorder needs create and patch of
+// The client needs get, list, watch (with the field selector spec.nodeName) and
+// delete of pods, and patch of pods/status. Config.EventRecorder needs create and patch of
 // events.k8s.io events.
 //
 // The Node authorizer lets system:node:NAME do all of this to the pods bound to

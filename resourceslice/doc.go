@@ -113,8 +113,8 @@
 //
 // # Permissions
 //
-// get, list, watch, create, update and delete of resourceslices, and get of
-// nodes for [NodeOwner]. A ServiceAccount needs a ClusterRole for that, which
+// The client needs get, list, watch, create, update and delete of resourceslices,
+// and get of nodes for [NodeOwner]. A ServiceAccount needs a ClusterRole for that, which
 // can't say "of my node only": examples/rbac has one together with the
 // ValidatingAdmissionPolicy that does. A node's own credentials (system:node)
 // need nothing: the node authorizer lets them list and watch with the selector
