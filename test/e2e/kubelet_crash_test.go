@@ -67,8 +67,11 @@ func TestKubeletIsKilledAgainAndAgain(t *testing.T) {
 			t.Errorf("pod %s was started %d times and has %+v", p.Name, starts[string(p.UID)], p.Status.ContainerStatuses[0].State)
 		}
 	}
-	if want := c.jobs * jobPods; jobs != want {
-		t.Errorf("%d pods of Jobs, want %d: each once", jobs, want)
+	// The Job controller makes one more where the API server died with the answer
+	// to a create; a pod that the kubelet lost would have been replaced as well,
+	// but is not Succeeded.
+	if want := c.jobs * jobPods; jobs < want {
+		t.Errorf("%d pods of Jobs, want %d", jobs, want)
 	}
 	r.cluster.Kubectl(t, "delete", "-n", r.namespace, "--wait=false", "--all", "deployments,jobs")
 	r.awaitNone()

@@ -418,7 +418,8 @@ func (p *poolWatch) deletes() int {
 // TestResourceSlice is the proof with the real scheduler, API server,
 // garbage collector and node authorizer.
 func TestResourceSlice(t *testing.T) {
-	d := startDRA(t, harness.Options{})
+	// API servers before 1.36 drop taints by default.
+	d := startDRA(t, harness.Options{FeatureGates: map[string]bool{"DRADeviceTaints": true}})
 	exact := resourcev1.DeviceAllocationModeExactCount
 	one := d.publish("dra-1", nil)
 	two := d.publish("dra-2", nil)
