@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 
 	"k8s.io/client-go/kubernetes"
@@ -36,7 +37,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	if *supervised {
+	if *supervised && os.Getenv(childMark) == "" {
 		return supervise(ctx, args, stdout)
 	}
 	cfg, err := flags.Config()

@@ -8,6 +8,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -199,6 +200,19 @@ func closedPort(t *testing.T) string {
 	}
 	defer listener.Close()
 	return listener.Addr().String()
+}
+
+// TestSupervisedAgentDoesNotSupervise, however the flag is spelt: it would
+// start an agent that starts an agent.
+func TestSupervisedAgentDoesNotSupervise(t *testing.T) {
+	t.Setenv(childMark, "1")
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	kubeconfig := exampletest.Kubeconfig(t, exampletest.Server(t), apitest.Admin)
+	err := run(ctx, []string{"--kubeconfig", kubeconfig, "--supervise=true", "--configmap", "agent"}, io.Discard)
+	if err == nil || !strings.Contains(err.Error(), "source ConfigMap") {
+		t.Errorf("run = %v, want the error of an agent", err)
+	}
 }
 
 func TestWrongFlags(t *testing.T) {

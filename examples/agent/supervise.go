@@ -10,8 +10,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"slices"
-	"strings"
 	"syscall"
 	"time"
 )
@@ -27,9 +25,6 @@ func supervise(ctx context.Context, args []string, stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
-	args = slices.DeleteFunc(slices.Clone(args), func(arg string) bool {
-		return strings.TrimLeft(arg, "-") == "supervise"
-	})
 	for start := 1; ; start++ {
 		cmd := exec.CommandContext(ctx, exe, args...)
 		cmd.Env = append(os.Environ(), childMark+"=1")
@@ -57,6 +52,6 @@ func supervise(ctx context.Context, args []string, stdout io.Writer) error {
 	}
 }
 
-// childMark is in the environment of a supervised agent, for whoever looks at
-// it; the tests do.
+// childMark is in the environment of a supervised agent, which has the flags of
+// its supervisor and must not be one itself.
 const childMark = "KUBEWRIGHT_AGENT_SUPERVISED"

@@ -29,6 +29,9 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
+	if *poll <= 0 {
+		return fmt.Errorf("--poll=%v: must be more than 0", *poll)
+	}
 	cfg, err := flags.Config()
 	if err != nil {
 		return err
@@ -60,14 +63,23 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	stopped := make(chan error, 1)
 	go func() { stopped <- controller.Run(running) }()
 
+	var published resourceslice.PoolID
 	follow(ctx, *path, *poll, func(f *file, err error) {
-		if err == nil {
-			err = controller.Set(f.pool(*nodeName))
-		}
 		if err != nil {
 			// What was published before stays.
 			fmt.Fprintln(stdout, explain(err))
+			return
 		}
+		id, pool := f.pool(*nodeName)
+		if err := controller.Set(id, pool); err != nil {
+			fmt.Fprintln(stdout, explain(err))
+			return
+		}
+		// A pool that has another name now would offer each device twice.
+		if published != id && published != (resourceslice.PoolID{}) {
+			controller.Remove(published)
+		}
+		published = id
 	})
 	if *withdraw {
 		last, cancel := context.WithTimeout(running, 10*time.Second)

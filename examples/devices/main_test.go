@@ -70,6 +70,16 @@ func TestDevicesOfAFile(t *testing.T) {
 			if _, all := taints(); all != 5 {
 				t.Errorf("%d devices after a mistake in the file, want those of before", all)
 			}
+			write(strings.ReplaceAll(string(sample), "driver: gpu", "pool: renamed\ndriver: gpu"))
+			exampletest.Eventually(t, s, "the devices to be in the other pool, and in that alone", func() bool {
+				for _, slice := range apitest.List[*resourcev1.ResourceSlice](s, "") {
+					if slice.Spec.Pool.Name != "renamed" {
+						return false
+					}
+				}
+				_, all := taints()
+				return all == 5
+			})
 			write(strings.ReplaceAll(string(sample), "unhealthy: xid-79", ""))
 			exampletest.Eventually(t, s, "the taint to go", func() bool {
 				tainted, all := taints()
@@ -93,8 +103,14 @@ func TestWrongFlags(t *testing.T) {
 		}
 	}
 	s := exampletest.Server(t)
-	err := exampletest.Start(t, run, "--kubeconfig", exampletest.Kubeconfig(t, s, apitest.Admin), "--node-name", "Not A Name").Wait()
-	if err == nil || !strings.Contains(err.Error(), "NodeName") {
-		t.Errorf("%v does not name NodeName", err)
+	kubeconfig := exampletest.Kubeconfig(t, s, apitest.Admin)
+	for want, args := range map[string][]string{
+		"NodeName": {"--node-name", "Not A Name"},
+		"--poll":   {"--node-name", "n1", "--poll", "0s"},
+	} {
+		err := exampletest.Start(t, run, append(args, "--kubeconfig", kubeconfig)...).Wait()
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v does not name %s", err, want)
+		}
 	}
 }
