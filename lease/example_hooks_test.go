@@ -39,8 +39,12 @@ func ExampleHooks() {
 			Renewed: func(lease.Renewed) { renewals.Add(1) },
 			Failed:  func(f lease.Failed) { failures.Add(f.Class, 1) },
 			PhaseChanged: func(c lease.PhaseChanged) {
-				nodes.Add(c.From.String(), -1)
-				nodes.Add(c.To.String(), 1)
+				if c.From != lease.PhasePending { // where a node begins, untold
+					nodes.Add(c.From.String(), -1)
+				}
+				if c.To != lease.PhasePending && c.To != lease.PhaseStopped {
+					nodes.Add(c.To.String(), 1)
+				}
 				changed <- c
 			},
 		},
@@ -63,9 +67,11 @@ func ExampleHooks() {
 
 	cancel()
 	fmt.Println("stopped:", <-stopped)
+	fmt.Println("held:", nodes.Get("Held"), "paused:", nodes.Get("Paused"))
 	// Output:
 	// Pending -> Held
 	// Held -> Paused because of no sign of life from the runtime
 	// renewals: 1 paused: 1
 	// stopped: <nil>
+	// held: 0 paused: 0
 }
