@@ -3,7 +3,9 @@
 
 // Package enum is what the enumerations of all packages do alike: phases, stages
 // and policies are ints from 0, with a String method, and a policy in a Config
-// must be one of its constants.
+// must be one of its constants. What is a word wherever it goes, to the API, into
+// a file or a label of a metric, such as a reason or the name of a request, is a
+// string type and no concern of this package.
 package enum
 
 import (
