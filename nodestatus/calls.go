@@ -5,6 +5,7 @@ package nodestatus
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -21,6 +22,7 @@ func (c *Controller) create(ctx context.Context, node *corev1.Node) (*corev1.Nod
 	defer cancel()
 	begin := time.Now()
 	answer, err := c.cfg.Client.Nodes().Create(ctx, node, metav1.CreateOptions{FieldManager: fieldManager})
+	answer, err = checked(answer, err, node.Name)
 	return answer, time.Since(begin), err
 }
 
@@ -30,6 +32,7 @@ func (c *Controller) get(ctx context.Context, name string) (*corev1.Node, time.D
 	defer cancel()
 	begin := time.Now()
 	answer, err := c.cfg.Client.Nodes().Get(ctx, name, metav1.GetOptions{})
+	answer, err = checked(answer, err, name)
 	return answer, time.Since(begin), err
 }
 
@@ -41,7 +44,21 @@ func (c *Controller) patch(ctx context.Context, name string, data []byte) (*core
 	begin := time.Now()
 	answer, err := c.cfg.Client.Nodes().Patch(ctx, name, types.StrategicMergePatchType, data,
 		metav1.PatchOptions{FieldManager: fieldManager}, "status")
+	answer, err = checked(answer, err, name)
 	return answer, time.Since(begin), err
+}
+
+// errAnswer is the error of an answer that can be decoded and still isn't one, such
+// as an empty object of a proxy.
+var errAnswer = errors.New("the API server's answer is not about the Node")
+
+// checked makes an error of an answer that is not the Node of this name: a Node
+// without a UID would be another one than ours, and much follows from that.
+func checked(answer *corev1.Node, err error, name string) (*corev1.Node, error) {
+	if err == nil && (answer.Name != name || answer.UID == "") {
+		return nil, errAnswer
+	}
+	return answer, err
 }
 
 // remove deletes the Node if it is still the one with this uid.

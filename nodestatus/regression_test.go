@@ -6,7 +6,9 @@ package nodestatus
 import (
 	"context"
 	"errors"
+	"io"
 	"math"
+	"net/http"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -109,4 +111,43 @@ func TestTextThatIsNotUTF8(t *testing.T) {
 			t.Errorf("Ready says %q", c.Message)
 		}
 	})
+}
+
+// An answer that can be decoded and has nothing in it was taken for the Node of
+// another UID: replaced, said the policy, and Run ended.
+func TestEmptyAnswerIsNoOtherNode(t *testing.T) {
+	for _, verb := range []string{"create", "patch", "get"} {
+		t.Run(verb, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := apitest.New(apitest.Options{})
+				answer := apitest.Fault{Name: "empty", Match: apitest.Match{Verb: verb, Resource: "nodes/*"}, Times: 3, Answer: func(apitest.Request) (*http.Response, error) {
+					body := strings.NewReader(`{"kind":"Node","apiVersion":"v1"}`)
+					return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(body)}, nil
+				}}
+				if verb == "create" {
+					s.Inject(answer)
+				}
+				replaced := 0
+				w := start(t, s, Config{OnReplaced: ReplacedExit, Hooks: Hooks{Replaced: func(Replaced) { replaced++ }}})
+				w.pass(time.Minute)
+				if verb != "create" {
+					s.Inject(answer)
+				}
+				w.c.Resync(node1)
+				w.pass(10 * time.Minute)
+				if n := len(s.Requests(apitest.Match{Verb: verb, Func: func(r apitest.Request) bool { return r.Fault != "" }})); n == 0 {
+					t.Error("no empty answer was given")
+				}
+				if replaced > 0 {
+					t.Errorf("replaced %d times", replaced)
+				}
+				if ref, err := w.c.OwnerReference(t.Context(), node1); err != nil || ref.UID != w.node().UID {
+					t.Errorf("the owner is %v, %v", ref.UID, err)
+				}
+				if err := w.stop(); err != nil {
+					t.Errorf("Run = %v", err)
+				}
+			})
+		})
+	}
 }
