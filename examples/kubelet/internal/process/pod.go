@@ -31,6 +31,7 @@ type pod struct {
 	accepted   time.Time
 	containers []*container // those that initialize, then the others
 	deadline   *time.Time   // not nil: it is being stopped
+	unkept     bool         // the deadline is not on the disk
 	stopped    bool         // nothing runs, and nothing will
 
 	ctx  context.Context // of its goroutines
@@ -146,6 +147,11 @@ func (p *pod) step() (again time.Time, more bool) {
 		p.stop(time.Now().Add(grace(p.spec)))
 	}
 	p.stopped = todo.stopped
+	if p.unkept {
+		if p.keepDeadline(); p.unkept {
+			todo.wait(time.Now().Add(retryKeep))
+		}
+	}
 	return todo.again, len(todo.start) > 0 || todo.finished
 }
 
@@ -156,9 +162,21 @@ func (p *pod) stop(deadline time.Time) {
 	}
 	p.deadline = &deadline
 	p.endStarting()
-	// If it can't be stored, the next kubelet learns it from the API.
-	if err := record.Write(filepath.Join(p.dir, "stop.json"), stopRecord{deadline}); err != nil {
-		klog.FromContext(p.ctx).Error(err, "The end of the pod is not on disk")
+	if p.keepDeadline(); p.unkept {
+		klog.FromContext(p.ctx).Info("The end of the pod is not on disk yet")
+	}
+}
+
+// retryKeep is the time between two tries to put the deadline on the disk.
+const retryKeep = time.Second
+
+// keepDeadline puts the deadline on the disk, so that the next kubelet starts nothing
+// of the pod before it learns from the API that it is to end. A disk that is full is
+// no reason not to stop it: that may be what makes room.
+func (p *pod) keepDeadline() {
+	err := record.Write(filepath.Join(p.dir, "stop.json"), stopRecord{*p.deadline})
+	if p.unkept = err != nil; p.unkept {
+		klog.FromContext(p.ctx).V(4).Info("The end of the pod can't be written", "err", err)
 	}
 }
 
