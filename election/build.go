@@ -5,6 +5,7 @@ package election
 
 import (
 	"maps"
+	"math"
 	"strconv"
 	"time"
 
@@ -50,8 +51,8 @@ func (m *machine) claimedLease(now instant) *coordinationv1.Lease {
 	switch {
 	case m.lease == nil:
 		l.Spec.LeaseTransitions = ptr.To[int32](0)
-	case !assigned: // who has chosen us has counted already
-		l.Spec.LeaseTransitions = ptr.To(transitionsOf(l) + 1)
+	case !assigned || sameTerm(pulseIn(l), m.past): // who has chosen us has counted already
+		l.Spec.LeaseTransitions = ptr.To(nextTransition(transitionsOf(l)))
 	}
 	l.Spec.HolderIdentity = ptr.To(m.id)
 	l.Spec.LeaseDurationSeconds = m.seconds()
@@ -98,6 +99,16 @@ func (m *machine) renewedLease(now instant) *coordinationv1.Lease {
 	return l
 }
 
+// nextTransition returns the leaseTransitions of the term that follows. No number
+// is greater than the greatest, and the API takes none below 0, but any other one
+// tells two terms apart.
+func nextTransition(transitions int32) int32 {
+	if transitions < 0 || transitions == math.MaxInt32 {
+		return 0
+	}
+	return transitions + 1
+}
+
 // handoverSeconds is the leaseDurationSeconds of a lease that is handed over,
 // until its new holder confirms it: that long nobody leads if the new holder has
 // died in the meantime. client-go's candidates look every two to five seconds.
@@ -118,7 +129,7 @@ func (m *machine) givenLease(now instant, to string) *coordinationv1.Lease {
 		l.Spec.LeaseDurationSeconds = ptr.To[int32](releaseSeconds)
 	} else {
 		l.Spec.LeaseDurationSeconds = ptr.To(min(*m.seconds(), handoverSeconds))
-		l.Spec.LeaseTransitions = ptr.To(transitionsOf(l) + 1)
+		l.Spec.LeaseTransitions = ptr.To(nextTransition(transitionsOf(l)))
 		l.Annotations[handoverAnnotation] = m.id
 	}
 	if !m.native {

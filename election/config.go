@@ -155,9 +155,9 @@ func (cfg *Config) completeTimes() field.ErrorList {
 	if len(problems) > 0 {
 		timing = Timing{}.WithDefaults() // not to report what follows from it
 	}
-	problems = append(problems, lifecycle.DefaultDuration("FallbackAfter", &cfg.FallbackAfter, timing.LeaseDuration, time.Nanosecond)...)
-	problems = append(problems, lifecycle.DefaultDuration("ShutdownTimeout", &cfg.ShutdownTimeout, DefaultShutdownTimeout, minCallTimeout)...)
-	problems = append(problems, lifecycle.DefaultDuration("CallTimeout", &cfg.CallTimeout, timing.callTimeout(), minCallTimeout)...)
+	problems = append(problems, defaultDuration("FallbackAfter", &cfg.FallbackAfter, timing.LeaseDuration, time.Nanosecond)...)
+	problems = append(problems, defaultDuration("ShutdownTimeout", &cfg.ShutdownTimeout, DefaultShutdownTimeout, minCallTimeout)...)
+	problems = append(problems, defaultDuration("CallTimeout", &cfg.CallTimeout, timing.callTimeout(), minCallTimeout)...)
 	if first := timing.longestInterval(); len(problems) == 0 && first+cfg.CallTimeout >= timing.RenewDeadline {
 		problems = append(problems, field.Invalid(field.NewPath("CallTimeout"), cfg.CallTimeout.String(),
 			fmt.Sprintf("1.1 RenewInterval + CallTimeout < RenewDeadline must hold, but %v + %v >= %v", first, cfg.CallTimeout, timing.RenewDeadline)))

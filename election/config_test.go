@@ -5,6 +5,7 @@ package election
 
 import (
 	"context"
+	"math"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -182,6 +183,58 @@ func TestUpdatesAreRateLimited(t *testing.T) {
 		}
 		if got := records(r.lease().Annotations)[b.Identity()].Priority; got != 99 {
 			t.Errorf("priority %d", got)
+		}
+	})
+}
+
+// What can be refused is; sums of such durations must not overflow.
+func TestDurationsBeyondAllBounds(t *testing.T) {
+	for _, tm := range []Timing{{RenewDeadline: math.MaxInt64}, {RenewInterval: math.MaxInt64}, {Drain: math.MaxInt64}, {RenewDeadline: math.MaxInt64, RenewInterval: time.Second}} {
+		if err := tm.Validate(); err == nil {
+			t.Errorf("%+v is accepted", tm)
+		}
+	}
+	cfg := validConfig()
+	cfg.CallTimeout = math.MaxInt64
+	if _, err := New(cfg); err == nil {
+		t.Error("CallTimeout is accepted")
+	}
+}
+
+// For ever is a natural value of these, and must not come out as never.
+func TestNeverIsNotAtOnce(t *testing.T) {
+	inRig(t, func(r *rig) {
+		r.native = true
+		r.config = func(cfg *Config) { cfg.FallbackAfter = math.MaxInt64 }
+		r.put("x")
+		r.start("a")
+		r.sleep(time.Hour)
+		if h := holderOf(r.lease()); h != "x" {
+			t.Errorf("holder %q", h)
+		}
+	})
+	inRig(t, func(r *rig) {
+		r.config = func(cfg *Config) { cfg.Timing.MinTenure, cfg.Strategy = math.MaxInt64, HighestPriority(nil) }
+		a := r.start("a")
+		r.sleep(time.Second)
+		r.start("b", func(cfg *Config) { cfg.Self.Priority = 1 })
+		r.sleep(time.Hour)
+		r.expectLeader(a)
+	})
+	inRig(t, func(r *rig) {
+		r.config = func(cfg *Config) { cfg.Timing.AckTimeout, cfg.Strategy = math.MaxInt64, HighestPriority(nil) }
+		r.start("a")
+		r.sleep(time.Second)
+		b := r.start("b", func(cfg *Config) { cfg.Self.Priority = 1 })
+		r.sleep(time.Hour)
+		r.expectLeader(b)
+	})
+	inRig(t, func(r *rig) {
+		a := r.start("a", func(cfg *Config) { cfg.ShutdownTimeout = math.MaxInt64 })
+		r.sleep(time.Second)
+		a.stop()
+		if h := holderOf(r.lease()); h != "" {
+			t.Errorf("not released: %q", h)
 		}
 	})
 }

@@ -180,8 +180,9 @@ func (cfg *ControllerConfig) completeControllerTimes() (problems field.ErrorList
 		{"CandidateTTL", &cfg.CandidateTTL, DefaultCandidateTTL, minCandidateTTL},
 		{"CallTimeout", &cfg.CallTimeout, DefaultCallTimeout, minCallTimeout},
 	} {
-		problems = append(problems, lifecycle.DefaultDuration(d.name, d.value, d.def, d.minimum)...)
+		problems = append(problems, defaultDuration(d.name, d.value, d.def, d.minimum)...)
 	}
+	cfg.CallTimeout = min(cfg.CallTimeout, maxLeaseDuration/listFactor)
 	return problems
 }
 

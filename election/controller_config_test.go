@@ -5,8 +5,10 @@ package election
 
 import (
 	"errors"
+	"math"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"k8s.io/client-go/kubernetes"
@@ -120,4 +122,20 @@ func TestControllerPermissions(t *testing.T) {
 			}
 		}
 	})(t)
+}
+
+func TestControllerDurationsBeyondAllBounds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newCtlRig(t, apitest.Options{})
+		r.cfg.AckTimeout, r.cfg.MinTenure, r.cfg.CandidateTTL, r.cfg.CallTimeout = math.MaxInt64, math.MaxInt64, math.MaxInt64, math.MaxInt64
+		c := r.start()
+		r.stub("a", "1.36.0", "1.37.0").start()
+		r.advance(10 * time.Second)
+		if err := c.Check(nil); err != nil {
+			t.Error(err)
+		}
+		if h := r.holder(); h != "a" {
+			t.Errorf("holder %q %v", h, r.errors())
+		}
+	})
 }

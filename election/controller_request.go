@@ -7,7 +7,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"math"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -138,14 +137,10 @@ func (r *request) patch(rules *rules) []byte {
 		spec["pingTime"] = nil
 	case assign:
 		now := metav1.NowMicro()
-		transitions := r.lease.transitions
-		if transitions == math.MaxInt32 {
-			transitions = -1 // no number is greater, but every other one is different
-		}
 		spec["holderIdentity"] = r.name
 		spec["leaseDurationSeconds"] = int32(rules.duration / time.Second)
 		spec["acquireTime"], spec["renewTime"] = now, now
-		spec["leaseTransitions"] = transitions + 1
+		spec["leaseTransitions"] = nextTransition(r.lease.transitions)
 		spec["strategy"], spec["preferredHolder"] = r.strategy, nil
 	case offer:
 		spec["strategy"], spec["preferredHolder"] = r.strategy, r.name

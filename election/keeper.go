@@ -27,6 +27,7 @@ type keeper struct {
 	upkeep  upkeep
 	trouble report.Streak
 	watch   *watcher[*coordinationv1beta1.LeaseCandidate]
+	gone    int // watches in a row that have brought nothing but the loss of their place
 	wg      sync.WaitGroup
 
 	mu      sync.Mutex
@@ -158,6 +159,10 @@ func missingNamespace(err error) bool {
 
 // tendWatch starts the watch where there is none.
 func (k *keeper) tendWatch(ctx context.Context) {
+	if k.upkeep.watchStale {
+		k.watch.stop()
+		k.watch, k.upkeep.watchStale = nil, false
+	}
 	if k.watch != nil || !k.upkeep.known || k.upkeep.reread || k.upkeep.polling || k.upkeep.stopBy != 0 {
 		return
 	}
@@ -175,11 +180,18 @@ func (k *keeper) sighted(ctx context.Context, s sight[*coordinationv1beta1.Lease
 	case s.gone:
 		k.watch.stop()
 		k.watch, k.upkeep.reread = nil, true
+		if k.gone++; k.gone >= patientGone {
+			k.gone = 0
+			k.upkeep.watchRefused(k.clock.now().mono)
+			k.trouble.Fail(ctx, k.cfg.ErrorHandler, fmt.Errorf("election: watch LeaseCandidate: %w", s.err), "The LeaseCandidate can't be watched")
+		}
 	case s.refused:
 		k.watch.stop()
-		k.watch, k.upkeep.polling = nil, true
+		k.watch = nil
+		k.upkeep.watchRefused(k.clock.now().mono)
 		k.trouble.Fail(ctx, k.cfg.ErrorHandler, fmt.Errorf("election: watch LeaseCandidate: %w", s.err), "The LeaseCandidate can't be watched")
 	case s.err == nil:
+		k.gone = 0
 		k.upkeep.observe(s.object, s.deleted)
 	}
 }

@@ -4,6 +4,7 @@
 package election
 
 import (
+	"maps"
 	"strconv"
 	"time"
 
@@ -144,6 +145,7 @@ func (m *machine) awaitAck(now time.Duration, o *pendingOffer) (again time.Durat
 		s.until = now + min(suspectMin<<s.strikes, suspectMax)
 		s.strikes = min(s.strikes+1, 10)
 		s.drop = true
+		maps.DeleteFunc(m.suspects, func(_ string, old suspicion) bool { return now >= old.until+suspectMax }) // long gone
 		m.suspects[o.To] = s
 		m.closeOffer(now, false)
 	default:

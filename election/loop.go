@@ -24,6 +24,8 @@ type loop struct {
 
 	answers  chan answer
 	abort    context.CancelFunc // of the request under way
+	aborted  bool               // it was called
+	gone     int                // watches in a row that have brought nothing but the loss of their place
 	watch    *watcher[*coordinationv1.Lease]
 	returned chan error // by the work
 	term     *term
@@ -97,6 +99,7 @@ func (l *loop) step() step {
 	l.effects()
 	if s.abort && l.abort != nil {
 		l.abort()
+		l.aborted = true
 	}
 	if s.op != "" {
 		l.send(s.move)
@@ -112,7 +115,7 @@ func (l *loop) step() step {
 // send sends a request.
 func (l *loop) send(m move) {
 	ctx, cancel := context.WithTimeout(l.requests, l.clock.span(m.timeout))
-	l.abort = cancel
+	l.abort, l.aborted = cancel, false
 	sent := l.clock.now()
 	l.wg.Go(func() {
 		defer cancel()
@@ -141,10 +144,16 @@ func (l *loop) sighted(s sight[*coordinationv1.Lease]) {
 	case s.gone:
 		l.stopWatch()
 		l.machine.watchGone()
+		if l.gone++; l.gone >= patientGone {
+			l.gone = 0
+			l.machine.watchRefused(now.mono)
+			l.fail(OpWatch, s.err)
+		}
 	case s.refused:
 		l.stopWatch()
 		l.machine.watchRefused(now.mono)
 	case s.err == nil:
+		l.gone = 0
 		l.machine.observe(now, s.object, s.deleted)
 		l.effects()
 	}
@@ -196,8 +205,15 @@ func (l *loop) effects() {
 // begin starts the work.
 func (l *loop) begin(b beginWork) {
 	ctx, cancel := context.WithCancelCause(l.ctx)
-	t := newTerm(l.clock, l.machine.term.token, cancel, b.sent, b.deadline)
+	t := newTerm(l.clock, l.machine.term.token, ctx.Err, cancel, b.sent, b.deadline)
 	l.term = t
+	if now := l.clock.now().mono; now >= b.deadline {
+		// A hook took longer than the term. Somebody else may lead by now, and
+		// the work must not even begin.
+		l.machine.endTerm(now, ErrExpired)
+		l.returned <- nil
+		return
+	}
 	l.wg.Go(func() {
 		l.returned <- l.cfg.Lead(ctx, Term{t})
 	})

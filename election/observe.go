@@ -21,6 +21,11 @@ func (m *machine) observe(now instant, l *coordinationv1.Lease, deleted bool) {
 	if deleted {
 		l = nil
 	}
+	m.accept(now, l)
+}
+
+// accept takes in the Lease as it is, nil for absent.
+func (m *machine) accept(now instant, l *coordinationv1.Lease) {
 	from, known := holderOf(m.lease), m.known
 	if m.see(now.mono, l, m.id, m.timing.LeaseDuration) {
 		m.draw = m.random()
@@ -47,15 +52,16 @@ func sameTerm(a, b pulseOf) bool {
 
 // readDone takes in the answer to a GET.
 func (m *machine) readDone(now, sent instant, l *coordinationv1.Lease, err error) {
+	unwanted := m.unwanted(now.mono)
 	m.busy = ""
-	switch apierr.Classify(err) {
-	case apierr.None:
-	case apierr.NotFound:
+	switch class := apierr.Classify(err); {
+	case class == apierr.None:
+	case class == apierr.NotFound:
 		l = nil
-	case apierr.Canceled:
+	case class == apierr.Canceled && unwanted:
 		return // by us
 	default:
-		m.failed(now.mono, now.mono-sent.mono, err)
+		m.failed(&m.failures, now.mono, now.mono-sent.mono, err)
 		return
 	}
 	m.reread, m.failures, m.lastRead = false, 0, now.mono
@@ -66,7 +72,27 @@ func (m *machine) readDone(now, sent instant, l *coordinationv1.Lease, err error
 	// Where the holder seemed to be silent and is not, the watch is.
 	silent := m.known && m.held > 0 && now.mono >= m.held
 	m.watchStale = m.watchStale || silent && pulseIn(l) != pulseIn(m.lease)
+	if m.watching() && m.overwritten(l) {
+		// The watch has not shown it, so it may not have shown the last renewal
+		// of that holder either.
+		m.base = max(m.base, now.mono+durationOf(m.lease, m.timing.LeaseDuration))
+	}
+	if known := resourceVersionOf(m.lease); known == m.basedOn && older(known, resourceVersionOf(l)) {
+		// It was asked for after what is known was seen, so versions have gone
+		// back: the API server was restored from a backup. A watch from where we
+		// were would bring nothing for long.
+		m.watchStale = true
+		m.accept(now, l)
+		return
+	}
 	m.observe(now, l, false)
+}
+
+// overwritten reports whether somebody has taken the lease from its holder, and
+// left it to us or to nobody.
+func (m *machine) overwritten(l *coordinationv1.Lease) bool {
+	from, to := holderOf(m.lease), holderOf(l)
+	return from != "" && from != m.id && (to == "" || to == m.id) && !given(m.lease, l)
 }
 
 // writeDone takes in the answer to a write: the Lease as it was stored.
@@ -79,7 +105,7 @@ func (m *machine) writeDone(now, sent instant, op Op, l *coordinationv1.Lease, e
 	}
 	switch class {
 	case apierr.None:
-		m.failures, m.conflicts, m.retryAt = 0, 0, 0
+		m.failures, m.denials, m.conflicts, m.retryAt = 0, 0, 0, 0
 		m.stored(now, sent, op, l)
 		return
 	case apierr.Conflict, apierr.AlreadyExists, apierr.NotFound:
@@ -95,24 +121,24 @@ func (m *machine) writeDone(now, sent instant, op Op, l *coordinationv1.Lease, e
 		if apierr.MayHaveCommitted(err) && op != OpRenew {
 			m.reread = true
 		}
-		m.failed(now.mono, now.mono-sent.mono, err)
+		m.failed(&m.denials, now.mono, now.mono-sent.mono, err)
 	}
 	m.notStored(now.mono, op)
 }
 
-// failed counts a request that failed after some time, and says when the next
-// may be sent.
-func (m *machine) failed(now, took time.Duration, err error) {
-	m.failures++
+// failed counts a request that failed after some time among its like, and says
+// when the next may be sent.
+func (m *machine) failed(count *int, now, took time.Duration, err error) {
+	*count++
 	if m.phase == leading || m.phase == draining {
-		delay := m.leaderDelay(now, m.failures)
+		delay := m.leaderDelay(now, *count)
 		if took >= minCall {
 			delay = 0 // that was long enough
 		}
 		m.retryAt = now + delay
 		return
 	}
-	m.retryAt = now + max(retries().Delay(m.failures), apierr.RetryAfter(err))
+	m.retryAt = now + max(retries().Delay(*count), apierr.RetryAfter(err))
 }
 
 // leaderDelay is how long a leader waits after so many failures: never so long
@@ -142,6 +168,11 @@ func (m *machine) stored(now, sent instant, op Op, l *coordinationv1.Lease) {
 	if op == OpPublish {
 		m.recordStored(now.mono)
 	}
+	if _, there := m.records[m.id]; op == OpPublish && !there || op == OpWithdraw && there {
+		// Somebody alters what is written, such as a webhook.
+		m.published.retryAt = now.mono + changeGap
+		m.withdrawals++
+	}
 }
 
 // notStored takes in a write that failed, for good or not.
@@ -162,8 +193,11 @@ func (m *machine) claimed(now, sent instant, l *coordinationv1.Lease) {
 	}
 	m.observe(now, l, false)
 	deadline := sent.mono + m.timing.RenewDeadline
-	if !m.mine() || m.phase != standby || now.mono >= deadline {
-		return // too late, or not what was written: the next step claims again
+	if !m.mine() && resourceVersionOf(m.lease) == resourceVersionOf(l) {
+		m.retryAt = now.mono + retries().Cap // somebody alters what is written
+	}
+	if !m.mine() || m.phase != standby || now.mono >= deadline || now.drift()-sent.drift() > maxDrift {
+		return // too late, also for having been suspended: the next step claims again
 	}
 	if m.stopping {
 		m.giving = &giving{pulse: pulseIn(m.lease), until: deadline}

@@ -104,12 +104,13 @@ type machine struct {
 	noPatch  bool
 	lastRead time.Duration // when the last GET was answered
 	readAt   time.Duration // when the next one is due where there is no watch
-	// failures are requests in a row that failed, conflicts writes in a row
-	// that met one.
-	failures, conflicts int
-	retryAt             time.Duration
-	busy                Op     // the request under way
-	basedOn             string // the resourceVersion that it is based on
+	// failures are reads in a row that failed, denials writes, and conflicts
+	// writes that met one. A read that succeeds between two writes says nothing
+	// about the next one.
+	failures, denials, conflicts int
+	retryAt                      time.Duration
+	busy                         Op     // the request under way
+	basedOn                      string // the resourceVersion that it is based on
 
 	self        Peer // without the identity on the Lease
 	created     time.Time
@@ -123,6 +124,7 @@ type machine struct {
 	standBackTo time.Duration
 
 	term        termState
+	past        pulseOf // of the last term
 	suspects    map[string]suspicion
 	offers      int           // made by this process
 	cancelledAt time.Duration // when the context of the work was
@@ -269,7 +271,7 @@ func (m *machine) endTerm(now time.Duration, cause error) {
 	m.closeOffer(now, false)
 	m.phase = ended
 	m.reread = true
-	m.failures, m.retryAt = 0, 0
+	m.failures, m.denials, m.retryAt = 0, 0, 0
 }
 
 // drain says that the work is to end so that the lease can be given away.
@@ -287,6 +289,7 @@ func (m *machine) stop(now time.Duration, cause error) {
 	}
 	m.stopping = true
 	m.stopBy = never // of what follows the work
+	m.withdrawals = 0
 	switch m.phase {
 	case leading:
 		m.drain(now, cause)
@@ -321,8 +324,11 @@ func (m *machine) worked(now time.Duration) (bySelf bool) {
 	}
 	if held && (m.phase != ended || m.stopping) {
 		m.giving = &giving{pulse: m.term.pulse, to: m.term.target, until: m.term.deadline}
+		if _, there := m.records[m.term.target]; !there && !m.native {
+			m.giving.to = "" // it has withdrawn while the work came to its end
+		}
 	}
-	m.phase = standby
+	m.phase, m.past = standby, m.term.pulse
 	m.term = termState{}
 	m.draw = m.random()
 	return bySelf

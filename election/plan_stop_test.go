@@ -56,6 +56,21 @@ func TestStop(t *testing.T) {
 			t.Errorf("%v: holder %q", b.phase, holderOf(s.lease))
 		}
 	})
+	t.Run("given the lease meanwhile", func(t *testing.T) {
+		b := newBench(t)
+		b.expect(0, OpRead)
+		b.answer(OpRead, leaseOf("x", 1), nil)
+		b.stop(0, cause)
+		b.see(leaseOf("me", 2, handedBy("x"), atVersion("2")))
+		s := b.expect(0, OpHandOver)
+		if holderOf(s.lease) != "" || *s.lease.Spec.LeaseDurationSeconds != 1 {
+			t.Errorf("released with %+v", s.lease.Spec)
+		}
+		b.answer(OpHandOver, store(s.lease, "3"), nil)
+		if b.at(0); b.phase != finished {
+			t.Error(b.phase)
+		}
+	})
 	t.Run("leading", func(t *testing.T) {
 		b := newBench(t)
 		b.lead()

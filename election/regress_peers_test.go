@@ -66,9 +66,14 @@ func TestK3IncompleteLeases(t *testing.T) {
 		change func(*coordinationv1.LeaseSpec)
 		within time.Duration
 	}{
-		"nil holder":   {func(s *coordinationv1.LeaseSpec) { s.HolderIdentity = nil }, 100 * time.Millisecond},
-		"empty holder": {func(s *coordinationv1.LeaseSpec) { s.HolderIdentity = ptr.To("") }, 100 * time.Millisecond},
-		"nothing":      {func(s *coordinationv1.LeaseSpec) { *s = coordinationv1.LeaseSpec{} }, 100 * time.Millisecond},
+		// Somebody has emptied it, and who held it may not know.
+		"nil holder":             {func(s *coordinationv1.LeaseSpec) { s.HolderIdentity = nil }, 15100 * time.Millisecond},
+		"empty holder":           {func(s *coordinationv1.LeaseSpec) { s.HolderIdentity = ptr.To("") }, 15100 * time.Millisecond},
+		"nil holder, never held": {func(s *coordinationv1.LeaseSpec) { s.HolderIdentity, s.RenewTime = nil, nil }, 100 * time.Millisecond},
+		"released": {func(s *coordinationv1.LeaseSpec) {
+			s.HolderIdentity, s.LeaseDurationSeconds = nil, ptr.To[int32](1)
+		}, 100 * time.Millisecond},
+		"nothing": {func(s *coordinationv1.LeaseSpec) { *s = coordinationv1.LeaseSpec{} }, 100 * time.Millisecond},
 		"only a holder": {func(s *coordinationv1.LeaseSpec) {
 			*s = coordinationv1.LeaseSpec{HolderIdentity: ptr.To("x")}
 		}, 15100 * time.Millisecond},

@@ -111,8 +111,12 @@ func (s *sighting) see(now time.Duration, l *coordinationv1.Lease, self string, 
 		}
 		s.held = 0
 	}
-	if holder != "" && holder != self {
-		s.held = now + durationOf(l, def)
+	switch {
+	case holder != "" && holder != self:
+		// A holder that is promised less time than before has not heard of it yet.
+		s.held = max(s.held, now+durationOf(l, def))
+	case holder == "" && first && l != nil && l.Spec.RenewTime != nil && durationOf(l, 0) > releaseSeconds*time.Second:
+		s.base = now + durationOf(l, 0) // somebody has emptied it, maybe just now
 	}
 	return true
 }

@@ -145,8 +145,15 @@ func (m *machine) nextGiving(now instant) (s step, more bool) {
 	return step{move: move{op: OpHandOver, lease: m.givenLease(now, to), timeout: m.stopTimeout(now.mono)}}, true
 }
 
-// nextStopping withdraws the record and ends.
+// nextStopping releases a lease that was given to this candidate meanwhile,
+// withdraws the record and ends.
 func (m *machine) nextStopping(now instant) step {
+	if m.mine() && now.mono >= m.base && now.mono < m.stopBy {
+		m.giving = &giving{pulse: pulseIn(m.lease)}
+		if s, more := m.nextGiving(now); more {
+			return s
+		}
+	}
 	_, published := m.records[m.id]
 	if m.native || !published || m.withdrawals >= 3 || now.mono >= m.stopBy {
 		m.phase = finished

@@ -106,9 +106,8 @@ func (l *loop) report(a answer, now instant) {
 		if a.op == OpRenew {
 			call(l.cfg.Hooks.Renewed, Renewed{Latency: now.mono - a.sent.mono})
 		}
-	case class == apierr.Forbidden && a.op == OpPublish && l.machine.noPatch && a.lease == nil:
-		l.fail(a.op, a.err)
-	case class == apierr.Conflict, class == apierr.AlreadyExists, class == apierr.NotFound, class == apierr.Canceled:
+	case class == apierr.Conflict, class == apierr.AlreadyExists, class == apierr.Canceled && l.aborted:
+	case class == apierr.NotFound && !missingNamespace(a.err):
 	default:
 		l.fail(a.op, a.err)
 	}

@@ -52,7 +52,8 @@ func (t Term) Deadline() time.Time {
 type term struct {
 	clock  *clock
 	token  uint64
-	cancel context.CancelCauseFunc // of the work
+	done   func() error // not nil once the context of the work is done
+	cancel context.CancelCauseFunc
 
 	mu       sync.Mutex
 	over     bool
@@ -64,8 +65,8 @@ type term struct {
 
 // newTerm begins a term by a write of the lease that was sent at the given
 // instant. It ends the work by cancel.
-func newTerm(c *clock, token uint64, cancel context.CancelCauseFunc, sent instant, deadline time.Duration) *term {
-	t := &term{clock: c, token: token, cancel: cancel, deadline: deadline, drift: sent.drift()}
+func newTerm(c *clock, token uint64, done func() error, cancel context.CancelCauseFunc, sent instant, deadline time.Duration) *term {
+	t := &term{clock: c, token: token, done: done, cancel: cancel, deadline: deadline, drift: sent.drift()}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.timer = time.AfterFunc(c.span(deadline-c.now().mono), t.expire)
@@ -117,14 +118,14 @@ func (t *term) valid() bool {
 	now := t.clock.now()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return !t.over && now.mono < t.deadline && now.drift()-t.drift <= maxDrift
+	return !t.over && t.done() == nil && now.mono < t.deadline && now.drift()-t.drift <= maxDrift
 }
 
 func (t *term) deadlineAt() time.Time {
 	now := t.clock.now()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.over {
+	if t.over || t.done() != nil {
 		return time.Time{}
 	}
 	return time.Now().Add(t.clock.span(t.deadline - now.mono))

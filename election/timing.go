@@ -144,6 +144,15 @@ func (t Timing) longestInterval() time.Duration {
 // callTimeout is the default of Config.CallTimeout.
 func (t Timing) callTimeout() time.Duration { return min(t.RenewDeadline/2, DefaultCallTimeout) }
 
+// defaultDuration is lifecycle.DefaultDuration for a time that is added to others:
+// whatever is longer than a lease can be is cut to that, for ever would be in the
+// past.
+func defaultDuration(name string, d *time.Duration, def, minimum time.Duration) field.ErrorList {
+	problems := lifecycle.DefaultDuration(name, d, def, minimum)
+	*d = min(*d, maxLeaseDuration)
+	return problems
+}
+
 // complete fills in the defaults and returns all that is wrong.
 func (t *Timing) complete() (problems field.ErrorList) {
 	path := field.NewPath("Timing")
@@ -151,9 +160,9 @@ func (t *Timing) complete() (problems field.ErrorList) {
 		problems = append(problems, field.Invalid(path.Child(name), d.String(), fmt.Sprintf(format, args...)))
 	}
 	def := func(name string, d *time.Duration, def, minimum time.Duration) {
-		problems = append(problems, lifecycle.DefaultDuration(path.Child(name).String(), d, def, minimum)...)
+		problems = append(problems, defaultDuration(path.Child(name).String(), d, def, minimum)...)
 	}
-	def("LeaseDuration", &t.LeaseDuration, DefaultLeaseDuration, 2*time.Second)
+	problems = append(problems, lifecycle.DefaultDuration(path.Child("LeaseDuration").String(), &t.LeaseDuration, DefaultLeaseDuration, 2*time.Second)...)
 	if t.LeaseDuration%time.Second != 0 {
 		add("LeaseDuration", t.LeaseDuration, "must be whole seconds: the API has no others")
 	}

@@ -38,16 +38,20 @@ type upkeep struct {
 	want      candidacy
 	changedAt time.Duration // when what it says last changed
 
-	known    bool
-	object   *coordinationv1beta1.LeaseCandidate // nil where it does not exist
-	reread   bool
-	polling  bool
-	readAt   time.Duration
-	written  time.Duration // when it was last written
-	renewAt  time.Duration
-	failures int
-	retryAt  time.Duration
-	stopBy   time.Duration // 0 while not stopping
+	known   bool
+	object  *coordinationv1beta1.LeaseCandidate // nil where it does not exist
+	reread  bool
+	polling bool
+	// pollUntil is when a watch is tried again.
+	pollUntil time.Duration
+	// watchStale: the watch waits for versions that will not come.
+	watchStale bool
+	readAt     time.Duration
+	written    time.Duration // when it was last written
+	renewAt    time.Duration
+	failures   int
+	retryAt    time.Duration
+	stopBy     time.Duration // 0 while not stopping
 }
 
 // upkeepRetries are slower than those for the Lease: preference depends on it,
@@ -85,6 +89,7 @@ func (u *upkeep) next(now instant) upkeepStep {
 		}
 		wake = u.stopBy
 	}
+	u.polling = u.polling && now.mono < u.pollUntil
 	if now.mono < u.retryAt {
 		return upkeepStep{wake: min(wake, u.retryAt)}
 	}
@@ -156,6 +161,11 @@ func (u *upkeep) observe(o *coordinationv1beta1.LeaseCandidate, deleted bool) {
 	u.known, u.object = true, o
 }
 
+// watchRefused says that the object can't be watched for now.
+func (u *upkeep) watchRefused(now time.Duration) {
+	u.polling, u.pollUntil, u.readAt = true, now+pollFor, now+u.poll
+}
+
 // done takes in the answer to a request.
 func (u *upkeep) done(now instant, s upkeepStep, o *coordinationv1beta1.LeaseCandidate, err error) {
 	class := apierr.Classify(err)
@@ -182,6 +192,10 @@ func (u *upkeep) done(now instant, s upkeepStep, o *coordinationv1beta1.LeaseCan
 			// Of a predecessor, or of ours in a former life: it must say what
 			// this process is, at once.
 			u.renewAt, u.changedAt = now.mono, now.mono-changeGap
+		} else if u.object != nil && older(u.object.ResourceVersion, o.ResourceVersion) {
+			// Nothing was seen since it was asked for, so versions have gone back:
+			// the API server was restored from a backup.
+			u.object, u.watchStale = nil, true
 		}
 		u.observe(o, false)
 		return

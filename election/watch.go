@@ -41,6 +41,11 @@ type watcher[T object] struct {
 // at once.
 const longStream = 10 * time.Second
 
+// patientGone is how many watches in a row may lose their place at once, each
+// started from what was just read. Then there is no point in another one for a
+// while.
+const patientGone = 3
+
 // sight is what a watcher has to say.
 type sight[T object] struct {
 	object  T

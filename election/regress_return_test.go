@@ -1,0 +1,177 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package election
+
+import (
+	"fmt"
+	"math"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	coordinationv1beta1 "k8s.io/api/coordination/v1beta1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/kubewright/kubewright/internal/apitest"
+)
+
+// A leader or a record that did not come back, or what did not go away.
+
+// The API server is restored from a backup: versions go back by 500, and the Lease
+// to who held it then.
+func TestRestoredBackup(t *testing.T) {
+	b := newBench(t)
+	current := leaseOf("x", 9, atVersion("1000"))
+	for b.now < time.Minute && b.phase == standby {
+		if b.now > 10*time.Second && current.ResourceVersion == "1000" {
+			current = leaseOf("y", 5, atVersion("500"))
+		}
+		switch s := b.next(b.instant()); {
+		case s.op == OpRead:
+			b.answer(OpRead, current, nil)
+		case s.op == "":
+			b.now = s.wake
+		case s.lease != nil && s.lease.ResourceVersion == current.ResourceVersion:
+			b.answer(s.op, store(s.lease, "501"), nil)
+		default:
+			b.answer(s.op, nil, errConflict)
+		}
+		b.now += 10 * time.Millisecond
+	}
+	if b.phase != leading {
+		t.Errorf("%v at %v, holder %q", b.phase, b.now, holderOf(b.machine.lease))
+	}
+}
+
+func TestRestoredBackupOfALeaseCandidate(t *testing.T) {
+	u := &upkeep{namespace: "ns", name: "me", lease: "lease", strategy: "OldestEmulationVersion", random: func() float64 { return 0.5 }}
+	u.want = candidacy{self: Peer{BinaryVersion: "1.0.0"}, present: true}
+	now := func(d time.Duration) instant { return instant{mono: d, wall: time.Unix(1e9, 0).Add(d)} }
+	stored := &coordinationv1beta1.LeaseCandidate{ObjectMeta: metav1.ObjectMeta{Name: "me", ResourceVersion: "1000"}}
+	answer := func(at time.Duration, s upkeepStep) {
+		switch {
+		case s.op == upkeepRead:
+			u.done(now(at), s, stored.DeepCopy(), nil)
+		case s.object.ResourceVersion == stored.ResourceVersion:
+			stored = s.object.DeepCopy()
+			stored.ResourceVersion += "1"
+			u.done(now(at), s, stored.DeepCopy(), nil)
+		default:
+			u.done(now(at), s, nil, errConflict)
+		}
+	}
+	written := func(from, to time.Duration) (n int) {
+		for at := from; at < to; at += time.Second {
+			if s := u.next(now(at)); s.op != upkeepWait {
+				answer(at, s)
+				if s.op == upkeepUpdate && u.failures == 0 {
+					n++
+				}
+			}
+		}
+		return n
+	}
+	if n := written(0, time.Minute); n != 1 {
+		t.Fatalf("written %d times", n)
+	}
+	stored.ResourceVersion = "500"
+	if n := written(time.Minute, 20*time.Minute); n == 0 || !u.watchStale {
+		t.Errorf("written %d times after versions went back; the watch is to begin anew: %v", n, u.watchStale)
+	}
+}
+
+// No leaseTransitions is greater than that, and the API takes none below 0.
+func TestTransitionsAtTheirLimit(t *testing.T) {
+	inRig(t, func(r *rig) {
+		r.put("x")
+		r.edit(func(l *coordinationv1.Lease) { l.Spec.LeaseTransitions = ptr.To[int32](math.MaxInt32) })
+		a := r.start("a")
+		r.sleep(20 * time.Second)
+		r.expectLeader(a)
+	})
+}
+
+// K11: also a term that was lost before its first renewal.
+func TestK11TermWithoutRenewalCounts(t *testing.T) {
+	inRig(t, func(r *rig) {
+		a := r.start("a")
+		r.sleep(time.Second)
+		heal := r.server.Inject(apitest.Fault{Match: apitest.Match{User: "a"}, Status: apitest.Unavailable(0)})
+		r.sleep(11 * time.Second)
+		heal()
+		r.sleep(10 * time.Second)
+		r.expectLeader(a)
+		if n := *r.lease().Spec.LeaseTransitions; n != 1 {
+			t.Errorf("transitions %d in the second term: %v", n, a.told())
+		}
+	})
+}
+
+// Withdrawals that failed long ago are no reason not to try at the end.
+func TestWithdrawalAfterOldFailures(t *testing.T) {
+	lastResort := func(c *replica, is bool) {
+		if err := c.Update(func(p *Peer) { p.LastResort = is }); err != nil {
+			t.Error(err)
+		}
+	}
+	inRig(t, func(r *rig) {
+		a := r.start("a")
+		r.sleep(time.Second)
+		b := r.start("b")
+		r.sleep(20 * time.Second)
+		heal := r.server.Inject(apitest.Fault{Match: apitest.Match{User: "b", Verb: "patch"}, Status: apitest.Unavailable(0)})
+		lastResort(b, true)
+		r.sleep(time.Minute)
+		heal()
+		r.sleep(time.Minute)
+		lastResort(b, false)
+		r.sleep(time.Minute)
+		if _, ok := records(r.lease().Annotations)[b.Identity()]; !ok {
+			t.Error("no record")
+		}
+		b.stop()
+		if _, ok := records(r.lease().Annotations)[b.Identity()]; ok {
+			t.Error("the record is left behind")
+		}
+		r.expectLeader(a)
+	})
+}
+
+// The lease was accepted by one that ends before the work of the leader has.
+func TestHandedToOneThatEnds(t *testing.T) {
+	inRig(t, func(r *rig) {
+		a := r.start("a", func(cfg *Config) {
+			cfg.Strategy = HighestPriority(nil)
+			cfg.Lead = r.office.lead("a", 2*time.Second)
+		})
+		r.sleep(time.Second)
+		r.start("c", func(cfg *Config) { cfg.Strategy = HighestPriority(nil) })
+		b := r.start("b", func(cfg *Config) { cfg.Strategy, cfg.Self.Priority = HighestPriority(nil), 1 })
+		for a.leads() && len(a.told()) < 4 {
+			r.sleep(10 * time.Millisecond)
+		}
+		b.stop()
+		r.sleep(20 * time.Second)
+		if gap := r.office.lastGap(); r.office.current() == "" || gap > 600*time.Millisecond {
+			t.Errorf("%q leads, after %v of nobody", r.office.current(), gap)
+		}
+	})
+}
+
+// A leader that leads for months meets candidates that come and go.
+func TestSuspicionsAreForgotten(t *testing.T) {
+	b := newBench(t)
+	b.lead()
+	for i := range 1000 {
+		b.now += time.Hour
+		b.term.offer = &pendingOffer{leaseOffer: leaseOffer{To: fmt.Sprint("gone", i), ID: "1"}, stored: true}
+		b.records[b.term.offer.To] = record{ID: b.term.offer.To}
+		b.awaitAck(b.now, b.term.offer)
+		delete(b.records, fmt.Sprint("gone", i))
+	}
+	if n := len(b.suspects); n != 1 {
+		t.Errorf("%d candidates are suspected", n)
+	}
+}

@@ -1,0 +1,137 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package election
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+
+	"github.com/kubewright/kubewright/internal/apitest"
+)
+
+// Ways to two leaders, each of which was one.
+
+// A hook that hangs between the claim and the work, longer than the lease.
+func TestNoWorkBeginsAfterAHookThatOutlastedTheTerm(t *testing.T) {
+	inRig(t, func(r *rig) {
+		r.start("a", func(cfg *Config) {
+			told := cfg.Hooks.TermStarted
+			cfg.Hooks.TermStarted = func(e TermStarted) {
+				told(e)
+				if e.Transitions == 0 {
+					time.Sleep(20 * time.Second)
+				}
+			}
+		})
+		r.sleep(time.Second)
+		b := r.start("b")
+		r.sleep(time.Minute)
+		r.expectLeader(b)
+		if stays := r.office.stays(); len(stays) != 1 {
+			t.Errorf("terms %v", stays)
+		}
+	})
+}
+
+// A holder that somebody emptied may not know yet, whoever has just come.
+func TestANewcomerLeavesAnEmptiedLeaseAlone(t *testing.T) {
+	inRig(t, func(r *rig) {
+		a := r.start("a", func(cfg *Config) { cfg.Lead = r.office.lead("a", 2900*time.Millisecond) })
+		r.sleep(time.Minute)
+		r.expectLeader(a)
+		r.edit(func(l *coordinationv1.Lease) { *l.Spec.HolderIdentity = "" })
+		r.start("b")
+		r.sleep(time.Minute) // and the office has seen no two
+		if r.office.current() == "" {
+			t.Error("nobody leads")
+		}
+	})
+}
+
+// leaseDurationSeconds, edited to less: the holder was promised more, and may not
+// have seen it.
+func TestAShorterDurationTakesNothingFromAHolder(t *testing.T) {
+	inRig(t, func(r *rig) {
+		a := r.start("a", func(cfg *Config) { cfg.Lead = r.office.lead("a", 2900*time.Millisecond) })
+		r.sleep(time.Second)
+		b := r.start("b")
+		r.sleep(time.Minute)
+		r.expectLeader(a)
+		a.isolate()
+		r.edit(func(l *coordinationv1.Lease) { *l.Spec.LeaseDurationSeconds = 1 })
+		r.sleep(time.Minute)
+		r.expectLeader(b)
+	})
+}
+
+// The lease of a is given to b by somebody else, at each moment of a time in which
+// the watch of b has stalled. What b knows of the last renewal of a is older than
+// that then.
+func TestWrittenOverALeaderUnseen(t *testing.T) {
+	for after := 10 * time.Second; after < 16*time.Second; after += 500 * time.Millisecond {
+		for _, reason := range []string{"stalled", "gone"} {
+			inRig(t, func(r *rig) {
+				a := r.start("a", func(cfg *Config) { cfg.Lead = r.office.lead("a", 2900*time.Millisecond) })
+				r.sleep(time.Second)
+				b := r.start("b")
+				r.sleep(time.Minute)
+				r.expectLeader(a)
+				resume := r.server.StallWatches(apitest.Match{User: "b"})
+				r.sleep(after)
+				if r.office.current() == "a" {
+					r.edit(func(l *coordinationv1.Lease) { *l.Spec.HolderIdentity = b.Identity() })
+				}
+				if reason == "gone" {
+					resume()
+					r.server.ExpireWatches(apitest.Match{User: "b"})
+				}
+				r.sleep(time.Minute)
+				resume()
+				if faults := r.office.faults(); r.office.current() == "" || len(faults) > 0 {
+					t.Errorf("%s, overwritten after %v: %q leads; %q", reason, after, r.office.current(), faults)
+				}
+			})
+		}
+	}
+}
+
+// The claim was sent before the machine was suspended, and answered after.
+func TestSuspendedWhileClaiming(t *testing.T) {
+	b := newBench(t)
+	b.expect(0, OpRead)
+	b.answer(OpRead, nil, errNotFound)
+	s := b.expect(0, OpClaim)
+	sent := b.instant()
+	b.now = time.Second
+	now := b.instant()
+	now.wall = now.wall.Add(time.Hour)
+	b.writeDone(now, sent, OpClaim, store(s.lease, "10"), nil)
+	if b.phase == leading {
+		t.Error("leads by a claim of an hour ago")
+	}
+}
+
+// The context of the work is done before the loop has heard of that.
+func TestValidEndsWithTheContext(t *testing.T) {
+	inRig(t, func(r *rig) {
+		got := make(chan bool, 1)
+		a := r.start("a", func(cfg *Config) {
+			cfg.Lead = func(ctx context.Context, term Term) error {
+				<-ctx.Done()
+				got <- term.Valid() || !term.Deadline().IsZero()
+				return nil
+			}
+		})
+		r.sleep(time.Minute)
+		a.hangHook(5 * time.Second)
+		r.sleep(4 * time.Second) // within the hook
+		a.cancel()
+		if <-got {
+			t.Error("valid although its context is done")
+		}
+	})
+}
