@@ -92,6 +92,7 @@ func record(t *testing.T, p *past, change func()) (r *recorder) {
 		synctest.Wait()
 		change()
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		cancel()
 		p.watches[len(p.watches)-1].Stop()
 		<-done
