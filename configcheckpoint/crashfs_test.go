@@ -32,7 +32,9 @@ type crashFS struct {
 	flushing  *inode         // the file that the step to come would flush
 	overwrote []byte         // what flushing held before
 	calls     map[string]int // by kind, to be counted
-	off       mutation
+	// unreadable has files whose reading fails
+	unreadable map[string]error
+	off        mutation
 
 	acked     *record   // the newest record whose write returned
 	attempted []*record // those whose write was begun since
@@ -77,10 +79,11 @@ type nameChange struct {
 
 func newCrashFS() *crashFS {
 	return &crashFS{
-		names:   map[string]*inode{},
-		durable: map[string]*inode{},
-		fail:    map[int]error{},
-		calls:   map[string]int{},
+		names:      map[string]*inode{},
+		durable:    map[string]*inode{},
+		fail:       map[int]error{},
+		calls:      map[string]int{},
+		unreadable: map[string]error{},
 	}
 }
 
@@ -174,6 +177,9 @@ func (m *crashFS) slot(name string) string {
 }
 
 func (m *crashFS) readFile(name string, limit int) ([]byte, error) {
+	if err := m.unreadable[name]; err != nil {
+		return nil, &fs.PathError{Op: "open", Path: name, Err: err}
+	}
 	name = m.slot(name)
 	node := m.names[name]
 	if node == nil || node.dir {

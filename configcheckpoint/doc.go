@@ -69,11 +69,14 @@
 //
 // A rejection is kept with the digest of the payload and Config.Build. The
 // same build does not try the same bytes again, over restarts and however
-// often they are delivered, until Forget; another build does.
+// often they are delivered, until Forget; another build does. Four rejections
+// are kept. Those of configurations that ran outlast those made at the door,
+// which cost nothing to make again.
 //
 // Boot takes the first of these that can be loaded, decoded and validated: the
 // assigned configuration unless it is rejected, the last-known-good one, the
-// one that was that before, Codec.Default. It does not use the network.
+// one that was that before unless it was rejected since, Codec.Default. It does
+// not use the network.
 //
 // What is on the disk:
 //
@@ -116,6 +119,8 @@
 //   - One slot is damaged: it is repaired from the other, which is at most one
 //     change older. Both are: they are renamed to slot.a.bad and slot.b.bad, the
 //     built-in default runs, and the source assigns anew.
+//   - The store can't be read for want of file descriptors or memory: the
+//     built-in default runs, and what is stored as soon as it can be read.
 //   - The store was written by a newer program in a format that this one must
 //     not touch: it is read as far as can be and never written.
 //   - The directory can be written by others or belongs to another user: Boot

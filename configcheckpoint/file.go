@@ -27,7 +27,8 @@ const fileSettle = time.Second
 // DefaultFileInterval. It opens the path anew each time, so that it follows
 // the exchange of a symbolic link, which is how a mounted ConfigMap changes. It
 // looks at the content and never at the times of the file. New content is
-// delivered when two reads a second apart agree on it.
+// delivered when two reads agree on it, a second apart or, where that is less,
+// as far as the interval says.
 //
 // The file must be a regular one of at most MaxPayloadSize bytes. One that is
 // missing is ErrSourceNotFound and never "nothing assigned"; an empty one is

@@ -33,6 +33,9 @@ type loop[T any] struct {
 	checked <-chan error // the result of the one under way, or nil
 	trial   bool         // the timers above run
 
+	mended  *time.Timer // to forget that a payload had to be repaired
+	mending bool        // for that timer
+
 	reported Status
 }
 
@@ -66,13 +69,14 @@ func (c *Controller[T]) Run(ctx context.Context) error {
 		again:      stoppedTimer(),
 		store:      stoppedTimer(),
 		check:      stoppedTimer(),
+		mended:     stoppedTimer(),
 	}
 	logger := klog.FromContext(ctx)
 	logger.V(3).Info("Started")
 	l.calls.pending.Go(func() { l.follow(ctx) })
 	err := l.run(ctx)
 	cancel()
-	for _, timer := range []*time.Timer{l.again, l.store, l.check} {
+	for _, timer := range []*time.Timer{l.again, l.store, l.check, l.mended} {
 		timer.Stop()
 	}
 	if !l.calls.wait(c.cfg.ShutdownTimeout) {
@@ -137,6 +141,7 @@ func (l *loop[T]) run(ctx context.Context) error {
 		}
 		err := l.converge(ctx)
 		l.followTrial()
+		l.followRepair()
 		l.followStore()
 		l.publish(ctx)
 		if err != nil {
@@ -154,6 +159,8 @@ func (l *loop[T]) run(ctx context.Context) error {
 			l.look(ctx)
 		case <-l.store.C:
 			l.retryStore()
+		case <-l.mended.C:
+			l.forgetRepairs()
 		case <-l.check.C:
 			l.startCheck(ctx)
 		case err := <-l.checked:

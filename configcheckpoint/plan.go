@@ -43,25 +43,28 @@ func promote(r record, running Digest) (record, bool) {
 	if r.LKG != nil {
 		r.Previous = r.LKG
 	}
-	r.LKG, r.Trial = r.Assigned, nil
+	r.LKG, r.Trial, r.Healed = r.Assigned, nil, 0
 	r.Rejected = slices.DeleteFunc(slices.Clone(r.Rejected), func(x rejection) bool { return x.Digest == running })
 	return r, true
 }
 
 // reject bars x.Digest from x.Build. The rejection of what is assigned is kept
-// as long as it is assigned; of the others the oldest is forgotten first, and
-// would only be tried at the door again.
+// as long as it is assigned. Of the others those are forgotten first that were
+// made at the door, which would only be made there again, and of them the
+// oldest.
 func reject(r record, x rejection) record {
 	x.Message = tidy(x.Message, maxMessage)
 	r.Rejected = slices.DeleteFunc(slices.Clone(r.Rejected), func(old rejection) bool {
 		return old.Digest == x.Digest && old.Build == x.Build
 	})
 	r.Rejected = append(r.Rejected, x)
+	assigned := func(old rejection) bool { return r.Assigned != nil && old.Digest == r.Assigned.Digest }
 	for len(r.Rejected) > maxRejected {
-		oldest := slices.IndexFunc(r.Rejected, func(old rejection) bool {
-			return r.Assigned == nil || old.Digest != r.Assigned.Digest
-		})
-		r.Rejected = slices.Delete(r.Rejected, max(oldest, 0), max(oldest, 0)+1)
+		oldest := slices.IndexFunc(r.Rejected, func(old rejection) bool { return atTheDoor(old.Reason) && !assigned(old) })
+		if oldest < 0 {
+			oldest = max(0, slices.IndexFunc(r.Rejected, func(old rejection) bool { return !assigned(old) }))
+		}
+		r.Rejected = slices.Delete(r.Rejected, oldest, oldest+1)
 	}
 	if r.Trial != nil && r.Trial.Digest == x.Digest {
 		r.Trial = nil
@@ -187,7 +190,12 @@ func candidates(r record, build string) []candidate {
 		}
 	}
 	add(RoleLastKnownGood, r.LKG, false)
-	add(RolePrevious, r.Previous, false)
+	if r.Previous != nil {
+		// It was good once, and may have been tried again and found bad.
+		if _, rejected := r.rejection(r.Previous.Digest, build); !rejected {
+			add(RolePrevious, r.Previous, false)
+		}
+	}
 	return append(chain, candidate{role: RoleDefault})
 }
 

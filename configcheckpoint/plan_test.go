@@ -182,6 +182,7 @@ func TestCandidates(t *testing.T) {
 		{"rejected by another build", state("B", "A", "").withRejected("0", "B"), "Assigned B trial, LastKnownGood A, Default"},
 		{"the first, rejected", state("A", "", "").withRejected("1", "A"), "Default"},
 		{"the previous one anew", state("Z", "A", "Z"), "Assigned Z trial, LastKnownGood A, Default"},
+		{"the previous one anew, rejected", state("Z", "A", "Z").withRejected("1", "Z"), "LastKnownGood A, Default"},
 		{"what is good can't be rejected", state("A", "A", "").withRejected("1", "A"), "Assigned A, Default"},
 	} {
 		var got []string

@@ -115,6 +115,16 @@ func storeReason(err error) Reason {
 	return ReasonStoreFailed
 }
 
+// atTheDoor reports whether a reason is one for which a configuration is turned
+// away before it has run.
+func atTheDoor(reason Reason) bool {
+	switch reason {
+	case ReasonDecodeFailed, ReasonValidationFailed, ReasonNotAdmitted:
+		return true
+	}
+	return false
+}
+
 // transientStore reports whether a reason names a fault of the store that may
 // pass while the process runs, so that what it prevented is worth another try.
 func transientStore(reason Reason) bool {

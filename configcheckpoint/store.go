@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"slices"
 	"strings"
+	"syscall"
 )
 
 // The rules that make a store survive a crash at any moment. The comments of
@@ -60,8 +61,11 @@ func (s *store) open() (damage, err error) {
 	if err := s.fs.open(); err != nil {
 		return nil, fmt.Errorf("open the store: %w", err)
 	}
+	present, causes, err := s.readSlots()
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("open the store: %w", err), s.fs.close())
+	}
 	s.opened = true
-	present, causes := s.readSlots()
 	switch {
 	case s.frozen != nil:
 		return nil, nil
@@ -81,14 +85,19 @@ func (s *store) open() (damage, err error) {
 }
 
 // readSlots loads both slots and takes the newest. It returns whether there is
-// a slot at all, and what is wrong with those that can't be used.
-func (s *store) readSlots() (present bool, causes []error) {
+// a slot at all, and what is wrong with those that can't be used; and an error
+// where one can't be read for a reason that has nothing to do with it: that is
+// no damage to be repaired, which would overwrite what may be the newest record.
+func (s *store) readSlots() (present bool, causes []error, err error) {
 	for i, name := range slotNames() {
 		// A file that has grown is read as far as a slot goes: it is never cut
 		// short, so what is beyond would be in the way for ever.
 		data, err := s.fs.readFile(name, slotSize)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
+		}
+		if outOfResources(err) {
+			return false, nil, err
 		}
 		present = true
 		var r record
@@ -110,7 +119,15 @@ func (s *store) readSlots() (present bool, causes []error) {
 			s.frozen = fmt.Errorf("%w: schema %d, which takes a reader of %d; this is %d", errTooNew, r.Schema, r.MinReader, recordSchema)
 		}
 	}
-	return present, causes
+	return present, causes, nil
+}
+
+// outOfResources reports whether a file could not be read because the machine or
+// the process has too much open, or too little memory.
+func outOfResources(err error) bool {
+	return slices.ContainsFunc([]error{syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.EAGAIN, syscall.EINTR}, func(errno error) bool {
+		return errors.Is(err, errno)
+	})
 }
 
 // heldPayloads reports whether there are payloads. Unusable slots without any

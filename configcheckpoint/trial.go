@@ -69,3 +69,32 @@ func (l *loop[T]) observe(err error) {
 		l.check.Reset(next)
 	}
 }
+
+// followRepair arranges for the repairs of what is good to be forgotten when it
+// has run for Soak since the last one: only a disk that loses it over and over
+// is to be given up.
+func (l *loop[T]) followRepair() {
+	c := l.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	rec := c.sit.rec
+	mending := rec.Healed > 0 && rec.proven() && c.sit.running.Digest == rec.Assigned.Digest
+	switch {
+	case mending && !l.mending:
+		l.mended.Reset(c.cfg.Trial.Soak)
+	case !mending && l.mending:
+		l.mended.Stop()
+	}
+	l.mending = mending
+}
+
+// forgetRepairs is that moment. Where it can't be written it comes again.
+func (l *loop[T]) forgetRepairs() {
+	c := l.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l.mending = false
+	if err := c.update(func(r record) (record, bool) { r.Healed = 0; return r, true }); err != nil {
+		l.storeErr = err
+	}
+}
