@@ -6,7 +6,10 @@ package lease
 import (
 	"context"
 	"errors"
+	"io"
 	"math"
+	"net/http"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -300,4 +303,36 @@ func TestNothingBlocksButRun(t *testing.T) {
 		f.stop()
 		all()
 	})
+}
+
+// An answer that can be decoded and has nothing in it was told of as a renewal.
+func TestEmptyAnswerIsNoRenewal(t *testing.T) {
+	for _, verb := range []string{"create", "update", "get"} {
+		t.Run(verb, func(t *testing.T) {
+			bubble(t, nil, func(f *fixture) {
+				fault := apitest.Fault{
+					Name: "empty", Match: apitest.Match{Verb: verb, Resource: "leases"}, Times: 3,
+					Answer: func(apitest.Request) (*http.Response, error) {
+						body := strings.NewReader(`{"kind":"Lease","apiVersion":"coordination.k8s.io/v1"}`)
+						return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(body)}, nil
+					},
+				}
+				f.server.Inject(fault)
+				f.start()
+				watched := f.watchFreshness(50 * time.Second)
+				pass(10 * time.Minute)
+				watched.wantNeverUnknown()
+				f.wantGrowing()
+				stored := 0
+				for _, r := range f.server.Requests(apitest.Match{Verb: "create,update", Resource: "leases"}) {
+					if r.Fault == "" {
+						stored++
+					}
+				}
+				if n := len(f.told.renewed); n != stored {
+					t.Errorf("told of %d renewals, want %d", n, stored)
+				}
+			})
+		})
+	}
 }

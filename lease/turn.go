@@ -5,6 +5,7 @@ package lease
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -91,9 +92,16 @@ func (c *Controller) send(ctx context.Context, n *node, t *turn, did step) (leas
 	default:
 		lease, err = c.leases.Get(ctx, t.nodeName, metav1.GetOptions{})
 	}
+	if err == nil && lease.Name != t.nodeName {
+		lease, err = nil, errAnswer
+	}
 	c.reset.observe(err)
 	return lease, err
 }
+
+// errAnswer is the error of an answer that can be decoded and still isn't one, such
+// as an empty object of a proxy: it is no renewal.
+var errAnswer = errors.New("the API server's answer is not about the lease")
 
 // gate asks Gate.
 func (c *Controller) gate(ctx context.Context, nodeName string) error {
