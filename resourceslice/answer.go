@@ -19,17 +19,17 @@ import (
 // compare finds out what the API server made of a slice: fields whose feature
 // is off, or that it doesn't know, are dropped without a word.
 func (j *job) compare(page *page, sent, got *resourcev1.ResourceSlice, rec *record) {
-	differs := false
-	accept := func(sent, got hash) {
+	differs := make(map[string]hash) // what was sent, by name; "" is the head
+	accept := func(name string, sent, got hash) {
 		if sent == got {
 			return
 		}
-		differs = true
+		differs[name] = sent
 		j.c.mu.Lock()
 		j.w.accepted[sent] = got
 		j.c.mu.Unlock()
 	}
-	accept(j.want.heads[page.kind()], rec.head)
+	accept("", j.want.heads[page.kind()], rec.head)
 	there := rec.devices
 	if page.counters {
 		there = rec.sets
@@ -38,12 +38,12 @@ func (j *job) compare(page *page, sent, got *resourcev1.ResourceSlice, rec *reco
 	for i := range page.items {
 		it := &page.items[i]
 		if at, ok := index[it.name]; ok {
-			accept(it.hash, there[at].hash)
+			accept(it.name, it.hash, there[at].hash)
 		} else {
-			accept(it.hash, hash{})
+			accept(it.name, it.hash, hash{})
 		}
 	}
-	if !differs {
+	if len(differs) == 0 {
 		return
 	}
 	fields := missingFields(&sent.Spec, &got.Spec)
@@ -52,13 +52,37 @@ func (j *job) compare(page *page, sent, got *resourcev1.ResourceSlice, rec *reco
 	}
 	err := &DroppedFieldsError{Pool: j.p.id, Slice: got.Name, Fields: fields}
 	j.c.mu.Lock()
-	if j.w.dropped == nil {
-		j.w.dropped = err
+	for name, content := range differs {
+		if missing := missingFields(only(&sent.Spec, name), only(&got.Spec, name)); len(missing) > 0 {
+			j.w.faults[content] = &DroppedFieldsError{Pool: j.p.id, Slice: got.Name, Fields: missing}
+		}
 	}
+	j.w.sumUp()
 	j.c.mu.Unlock()
 	j.report(err, "The API server dropped fields of a ResourceSlice")
 	j.c.release.need()
 	j.s.poke()
+}
+
+// only returns the part of a spec that is about the device or the counter set of
+// that name, and for "" what is about none.
+func only(spec *resourcev1.ResourceSliceSpec, name string) *resourcev1.ResourceSliceSpec {
+	part := *spec
+	part.Devices, part.SharedCounters = nil, nil
+	for i := range spec.Devices {
+		if spec.Devices[i].Name == name {
+			part.Devices = spec.Devices[i : i+1]
+		}
+	}
+	for i := range spec.SharedCounters {
+		if spec.SharedCounters[i].Name == name {
+			part.SharedCounters = spec.SharedCounters[i : i+1]
+		}
+	}
+	if name != "" {
+		part = resourcev1.ResourceSliceSpec{Devices: part.Devices, SharedCounters: part.SharedCounters}
+	}
+	return &part
 }
 
 // missingFields returns the paths, without indexes, that are in sent and not
@@ -158,6 +182,7 @@ func (j *job) refuse(page *page, err error) {
 	}
 	for _, it := range bad {
 		j.w.refused[it.hash] = true
+		j.w.faults[it.hash] = invalid
 	}
 	j.c.mu.Unlock()
 	if len(bad) == 0 {

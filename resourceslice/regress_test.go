@@ -8,6 +8,7 @@ import (
 	"errors"
 	"math"
 	"reflect"
+	"slices"
 	"testing"
 	"time"
 
@@ -270,5 +271,72 @@ func TestLastGeneration(t *testing.T) {
 			t.Errorf("generations and counts %v", got)
 		}
 		r.expect("all anew", 4, 0, 1)
+	})
+}
+
+// TestErrorsGoWithTheirDevices: of two devices that were not taken as they are,
+// the one that had been corrected stayed in Status.Err until both were.
+func TestErrorsGoWithTheirDevices(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.s.SetGate(apitest.DRADeviceTaints, false)
+		r.s.SetGate(apitest.DRAConsumableCapacity, false)
+		r.start()
+		plain, tainted, shared := device(1, "a"), tainted(3)[2], device(3, "a")
+		shared.AllowMultipleAllocations = new(true)
+		fields := func(want ...string) {
+			t.Helper()
+			r.settle(10 * time.Second)
+			var got []string
+			s, _ := r.c.Status(pool)
+			if dropped, ok := errors.AsType[*resourceslice.DroppedFieldsError](s.Err); ok {
+				got = dropped.Fields
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("dropped %v, want %v", got, want)
+			}
+		}
+		r.set(pools(plain, tainted, shared))
+		fields("devices.allowMultipleAllocations", "devices.taints")
+		tainted.Taints = nil
+		r.set(pools(plain, tainted, shared))
+		fields("devices.allowMultipleAllocations")
+		shared.AllowMultipleAllocations = nil
+		r.set(pools(plain, tainted, shared))
+		fields()
+	})
+}
+
+// TestRefusalsGoWithTheirDevices is that for devices that the API server refused.
+func TestRefusalsGoWithTheirDevices(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start()
+		r.publish(pools(device(1, "a")))
+		r.settle(time.Minute)
+		refuse := func(name string) {
+			t.Helper()
+			err := apitest.StatusError(422, metav1.StatusReasonInvalid, name+" is not liked")
+			err.ErrStatus.Details = &metav1.StatusDetails{Causes: []metav1.StatusCause{{Field: "spec.devices[1]"}}}
+			r.s.Inject(apitest.Fault{Match: apitest.Match{Verb: "update", Resource: "resourceslices"}, Times: 1, Status: err})
+		}
+		err := func() error { s, _ := r.c.Status(pool); return s.Err }
+		refuse("dev-00002")
+		r.set(pools(device(1, "a"), device(2, "a")))
+		r.settle(10 * time.Second)
+		refuse("dev-00003")
+		r.set(pools(device(1, "a"), device(2, "a"), device(3, "a")))
+		r.settle(10 * time.Second)
+		if err := err(); !contains(err, "is not liked") {
+			t.Errorf("Err = %v", err)
+		}
+		r.set(pools(device(1, "a"), device(2, "a"), device(3, "b")))
+		r.settle(10 * time.Second)
+		if err := err(); !contains(err, "dev-00002 is not liked") {
+			t.Errorf("Err = %v", err)
+		}
+		r.set(pools(device(1, "a"), device(2, "b"), device(3, "b")))
+		r.settle(10 * time.Second)
+		if err := err(); err != nil {
+			t.Errorf("Err = %v", err)
+		}
 	})
 }

@@ -104,7 +104,8 @@ func (c *Controller) lookAtRelease(ctx context.Context) {
 // anew forgets what another API server made of the pool.
 func (w *work) anew() {
 	clear(w.accepted)
-	clear(w.refused)
+	w.forgetRefusals()
+	clear(w.faults)
 	clear(w.reported)
-	w.dropped, w.invalid, w.blocked = nil, nil, nil
+	w.dropped, w.blocked = nil, nil
 }

@@ -4,6 +4,8 @@
 package resourceslice
 
 import (
+	"errors"
+	"maps"
 	"slices"
 	"time"
 
@@ -74,6 +76,9 @@ type work struct {
 	refusedAt time.Time
 	vague     bool     // it isn't known which of what was refused was the reason
 	blocked   *desired // wasn't taken, whatever of it was left out
+	// faults says of what is wanted and not there as it is why: each is an
+	// *InvalidError or a *DroppedFieldsError. dropped and invalid sum them up.
+	faults    map[hash]error
 	dropped   *DroppedFieldsError
 	invalid   *InvalidError
 	taken     map[string]bool
@@ -90,7 +95,7 @@ type work struct {
 func newPool(id PoolID) *pool {
 	return &pool{id: id, changed: make(chan struct{}), work: work{
 		reported: map[string]bool{}, accepted: map[hash]hash{}, refused: map[hash]bool{}, taken: map[string]bool{},
-		unanswered: map[string][]attempt{},
+		unanswered: map[string][]attempt{}, faults: map[hash]error{},
 	}}
 }
 
@@ -133,8 +138,7 @@ func (w *work) forget(d *desired) {
 		return
 	}
 	if w.vague {
-		clear(w.refused)
-		w.vague = false
+		w.forgetRefusals()
 	}
 	wanted := make(map[hash]bool)
 	if d != nil {
@@ -155,11 +159,41 @@ func (w *work) forget(d *desired) {
 			delete(w.refused, h)
 		}
 	}
-	if len(w.accepted) == 0 {
-		w.dropped = nil
+	maps.DeleteFunc(w.faults, func(h hash, _ error) bool { return !wanted[h] })
+	w.sumUp()
+}
+
+// forgetRefusals has what was refused sent again.
+func (w *work) forgetRefusals() {
+	clear(w.refused)
+	maps.DeleteFunc(w.faults, func(_ hash, err error) bool { _, is := errors.AsType[*InvalidError](err); return is })
+	w.invalid, w.vague = nil, false
+}
+
+// sumUp makes the errors of the pool those of what it has.
+func (w *work) sumUp() {
+	var dropped DroppedFieldsError
+	var invalid *InvalidError
+	for _, fault := range w.faults {
+		if err, ok := errors.AsType[*InvalidError](fault); ok && (invalid == nil || err == w.invalid) {
+			invalid = err
+		}
+		if err, ok := errors.AsType[*DroppedFieldsError](fault); ok {
+			dropped.Pool, dropped.Slice = err.Pool, err.Slice
+			dropped.Fields = append(dropped.Fields, err.Fields...)
+		}
 	}
-	if len(w.refused) == 0 {
-		w.invalid = nil
+	w.invalid = invalid
+	slices.Sort(dropped.Fields)
+	dropped.Fields = slices.Compact(dropped.Fields)
+	switch {
+	case len(dropped.Fields) == 0:
+		w.dropped = nil
+	case w.dropped == nil:
+		w.dropped = &dropped
+	case !slices.Equal(w.dropped.Fields, dropped.Fields):
+		dropped.Slice = w.dropped.Slice // in which it was first seen
+		w.dropped = &dropped
 	}
 }
 

@@ -231,8 +231,7 @@ func (j *job) plan() (*plan, result) {
 		return nil, result{after: time.Until(j.w.refusedAt.Add(refusedRetry))}
 	}
 	if len(j.w.refused) > 0 && time.Since(j.w.refusedAt) >= refusedRetry {
-		clear(j.w.refused)
-		j.w.invalid = nil
+		j.w.forgetRefusals()
 	}
 	if field := j.unsupported(); field != "" {
 		j.permanent(&UnsupportedError{Pool: j.p.id, Version: j.s.version.name, Field: field})
