@@ -41,6 +41,8 @@ type driver struct {
 	random *rand.Rand // the same choices for every contender
 	alive  []alive
 	made   int
+	turns  []int // in which Nodes are deleted
+	turn   int
 	away   sync.WaitGroup // Nodes that are created again soon
 	// trouble are requests of the driver that failed. They are repeated.
 	trouble faults
@@ -53,7 +55,8 @@ type alive struct {
 }
 
 func newDriver(client kubernetes.Interface, p *pods, n *nodes, o options, registers bool) *driver {
-	return &driver{client: client, pods: p, nodes: n, o: o, registers: registers, random: rand.New(rand.NewPCG(1, 2))}
+	random := rand.New(rand.NewPCG(1, 2))
+	return &driver{client: client, pods: p, nodes: n, o: o, registers: registers, random: random, turns: random.Perm(o.Nodes)}
 }
 
 // createNodes creates all Nodes.
@@ -173,11 +176,14 @@ func (d *driver) deletePod(ctx context.Context) (node string, ok bool) {
 	return victim.node, true
 }
 
-// replaceNode deletes a Node, chosen at random among those that are Ready, and
-// creates it again if nobody else does.
+// replaceNode deletes the Node whose turn it is, and creates it again if nobody
+// else does. No Node has its turn twice before all have had it: the pod garbage
+// collector looks twice within a minute, and deletes the pods of a Node that is
+// away both times.
 func (d *driver) replaceNode(ctx context.Context) {
 	d.mu.Lock()
-	name := nodeName(d.random.IntN(d.o.Nodes))
+	name := nodeName(d.turns[d.turn%len(d.turns)])
+	d.turn++
 	d.mu.Unlock()
 	if !d.nodes.isReady(name) {
 		return // it is away already

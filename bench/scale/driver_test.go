@@ -55,8 +55,8 @@ func TestDriver(t *testing.T) {
 				}
 				d.away.Wait()
 				there := len(apitest.List[*corev1.Node](s, ""))
-				if registers && there >= 10 || !registers && there != 10 {
-					t.Errorf("%d Nodes are there", there)
+				if want := map[bool]int{true: 4, false: 10}[registers]; there != want {
+					t.Errorf("%d Nodes are there, want %d", there, want)
 				}
 
 				d.deletePods(t.Context())

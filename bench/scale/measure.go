@@ -191,6 +191,8 @@ func (t *trial) afterChurn(ctx context.Context, flips faults) (err error) {
 
 // finish ends the program, and looks at what is left.
 func (t *trial) finish(ctx context.Context) error {
+	// Requests that it gives up at its end are not looked at.
+	end := time.Now()
 	if err := t.program.stop(patience); err != nil {
 		t.result.Ended = err.Error()
 	}
@@ -214,7 +216,7 @@ func (t *trial) finish(ctx context.Context) error {
 	if err := t.observer.audit.follow(); err != nil {
 		return err
 	}
-	t.result.Whole = t.observer.audit.between(t.observer.start, time.Now(), t.observer.is)
+	t.result.Whole = t.observer.audit.between(t.observer.start, end, t.observer.is)
 	return nil
 }
 

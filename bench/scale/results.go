@@ -49,7 +49,7 @@ type result struct {
 	Trouble faults `json:"trouble"` // requests of the driver that failed
 
 	Server  []latency  `json:"server"` // as the API server says, during the churn
-	Whole   []requests `json:"whole"`  // the contender's, from its start to its end
+	Whole   []requests `json:"whole"`  // the contender's, until it was told to end
 	Samples []sample   `json:"samples"`
 }
 
