@@ -158,6 +158,9 @@ func (w *configMapWatch) round(ctx context.Context) error {
 			}
 			return nil
 		}
+		if event.Type == watch.Error {
+			return w.take(event) // no sign of life
+		}
 		alive = true
 		if w.failures > 0 {
 			w.failures = 0
