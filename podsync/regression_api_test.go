@@ -37,8 +37,8 @@ func TestForeignPodStaysForeignWhenItChanges(t *testing.T) {
 			apitest.Edit(w.server, "default", "a", func(p *corev1.Pod) { p.Labels = map[string]string{"at": time.Now().String()} })
 		}
 		apitest.Delete[*corev1.Pod](w.server, "default", "a")
-		pass(time.Second)
-		w.expectCalls() // it is an orphan now, and is to be verified first
+		pass(0)
+		w.expectCalls() // it is an orphan now, and is to be verified by the next List
 		w.expectRequests(0, 0, 0)
 	})
 }
