@@ -177,7 +177,7 @@
 // # Compatibility
 //
 // Linux first. On other Unix systems a flush may reach no further than the
-// drive's cache. On Windows and Plan 9 there is no lock, no check of the
+// drive's cache. On Windows there is no lock, no check of the
 // directory's owner and no flush of directories, so a power cut may lose the
 // newest payload, which then is delivered again; the record is as safe as
 // on Linux. The store must be on a local disk.

@@ -72,7 +72,8 @@ func (c *Controller) Name() string { return c.cfg.Name }
 
 // Ready returns a checker that is done when it is known for the first time what
 // the API server has: from then on pools are published. Whether one is, Wait
-// tells.
+// tells. A controller with neither NodeName nor Driver doesn't know what to look
+// at before the first Set.
 func (c *Controller) Ready() cache.DoneChecker { return c.ready }
 
 // Check reports whether the controller makes progress: nil while it does, and
@@ -157,7 +158,7 @@ func (c *Controller) enqueue(id PoolID, after time.Duration) {
 // before the call has asked for, or a later one: nil when that is all there,
 // and *InvalidError, *DroppedFieldsError or *UnsupportedError when it never
 // will be. It returns the cause when ctx is done, and ErrUnknownPool for a pool
-// of which nothing is wanted.
+// that was neither Set nor Removed.
 func (c *Controller) Wait(ctx context.Context, id PoolID) error {
 	var target int64
 	for {
