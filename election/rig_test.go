@@ -107,7 +107,7 @@ func (r *rig) new(name string, change ...func(*Config)) *replica {
 		},
 	}
 	cfg.Hooks = Hooks{
-		TermStarted:   func(e TermStarted) { c.note("lead %d", e.Transitions) },
+		TermStarted:   func(e TermStarted) { c.note("lead %d", e.Transitions); c.hook() },
 		TermEnded:     func(e TermEnded) { c.note("ended %v", e.Cause) },
 		LeaderChanged: func(e LeaderChanged) { c.note("leader %q", e.To) },
 		Offered:       func(e Offered) { c.note("offered %s", e.To) },

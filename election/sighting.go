@@ -113,8 +113,13 @@ func (s *sighting) see(now time.Duration, l *coordinationv1.Lease, self string, 
 	}
 	switch {
 	case holder != "" && holder != self:
-		// A holder that is promised less time than before has not heard of it yet.
-		s.held = max(s.held, now+durationOf(l, def))
+		// Within a term nobody shortens what is promised but somebody else, of
+		// whom the holder may not have heard.
+		promised := durationOf(l, def)
+		if before != nil && sameTerm(pulseIn(before), pulseIn(l)) {
+			promised = max(promised, durationOf(before, def))
+		}
+		s.held = max(s.held, now+promised)
 	case holder == "" && first && l != nil && l.Spec.RenewTime != nil && durationOf(l, 0) > releaseSeconds*time.Second:
 		s.base = now + durationOf(l, 0) // somebody has emptied it, maybe just now
 	}

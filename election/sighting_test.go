@@ -64,6 +64,7 @@ func TestFreeAt(t *testing.T) {
 		"a longer duration": {[]*coordinationv1.Lease{leaseOf("x", 1, func(l *coordinationv1.Lease) {
 			l.Spec.LeaseDurationSeconds = ptr.To[int32](60)
 		})}, 60 * s},
+		"renewed, and then shortened by somebody": {[]*coordinationv1.Lease{leaseOf("x", 1), leaseOf("x", 2, released)}, 25 * s},
 		"released":                         {[]*coordinationv1.Lease{leaseOf("x", 1), leaseOf("", 2, released)}, 10 * s},
 		"emptied by somebody":              {[]*coordinationv1.Lease{leaseOf("x", 1), leaseOf("", 2)}, 15 * s},
 		"deleted":                          {[]*coordinationv1.Lease{leaseOf("x", 1), nil}, 15 * s},
