@@ -32,7 +32,7 @@ type crashFS struct {
 	flushing  *inode         // the file that the step to come would flush
 	overwrote []byte         // what flushing held before
 	calls     map[string]int // by kind, to be counted
-	// unreadable has files whose reading fails
+	// unreadable has files whose reading fails; mu guards it
 	unreadable map[string]error
 	off        mutation
 
@@ -177,7 +177,10 @@ func (m *crashFS) slot(name string) string {
 }
 
 func (m *crashFS) readFile(name string, limit int) ([]byte, error) {
-	if err := m.unreadable[name]; err != nil {
+	m.mu.Lock()
+	err := m.unreadable[name]
+	m.mu.Unlock()
+	if err != nil {
 		return nil, &fs.PathError{Op: "open", Path: name, Err: err}
 	}
 	name = m.slot(name)

@@ -82,7 +82,9 @@ func TestSlotsThatCanNotBeReadNow(t *testing.T) {
 				}
 				n.start()
 				n.is("default", isFalse, PhaseDefault, ReasonStoreFailed)
+				n.disk.mu.Lock()
 				clear(n.disk.unreadable)
+				n.disk.mu.Unlock()
 				n.goes(time.Minute) // the store is tried again
 				n.restarts()
 				n.is("B", isTrue, PhaseGood, ReasonGood)
