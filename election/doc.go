@@ -73,8 +73,8 @@
 // lease away, by a user or a controller that went by a wrong clock, it waits
 // until that one must have stopped. A Lease that was deleted, or whose holder
 // was emptied by somebody else, is left alone for as long.
-// Only who starts after a Lease was deleted, or its leaseDurationSeconds made
-// less, can't know of a holder who may not have heard: don't, while one leads.
+// That goes by what a candidate has seen itself, so it is a precaution and no
+// promise: don't edit or delete the Lease while somebody leads.
 //
 // A leader that ends in order releases the lease (empty holder, one second, as
 // client-go does), and the next one claims it at once.

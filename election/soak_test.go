@@ -7,15 +7,11 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	coordinationv1 "k8s.io/api/coordination/v1"
-	"k8s.io/utils/ptr"
 
 	"github.com/kubewright/kubewright/internal/apitest"
 )
@@ -247,7 +243,7 @@ func (s *soak) trouble() {
 	if s.native && s.rng.IntN(6) == 0 {
 		user.User = "controller"
 	}
-	switch s.rng.IntN(13) {
+	switch s.rng.IntN(12) {
 	case 0: // a partition
 		s.until(60, s.isolate(user))
 	case 1: // a partition that refuses, and breaks the watches
@@ -284,27 +280,9 @@ func (s *soak) trouble() {
 		if err := c.Update(func(p *Peer) { p.Priority, p.LastResort = s.rng.Int32N(4), s.rng.IntN(4) == 0 }); err != nil {
 			s.Error(err)
 		}
-	case 12: // somebody edits the Lease by hand
-		if s.lease() != nil {
-			s.edit(s.meddling())
-		}
 	}
 	if s.rng.IntN(10) == 0 {
 		c.hangHook(s.upTo(20))
-	}
-}
-
-// meddling is what somebody may do to a Lease who does not know better. Not to
-// delete it or to shorten it: who comes after that can't know what there was.
-func (s *soak) meddling() func(*coordinationv1.Lease) {
-	switch s.rng.IntN(3) {
-	case 0:
-		return func(l *coordinationv1.Lease) { l.Spec.HolderIdentity = nil }
-	case 1:
-		to := s.any().Identity()
-		return func(l *coordinationv1.Lease) { l.Spec.HolderIdentity = &to }
-	default:
-		return func(l *coordinationv1.Lease) { l.Spec.LeaseTransitions = ptr.To[int32](math.MaxInt32) }
 	}
 }
 
