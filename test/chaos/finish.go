@@ -18,6 +18,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kubewright/kubewright/test/e2e/harness"
 )
 
 // finish judges what there is when nothing is broken any more, takes everything
@@ -28,6 +30,13 @@ func (r *rig) finish(ctx context.Context) (verdicts []verdict, err error) {
 		if len(found) > 0 {
 			r.log("broken: %s: %d times", rule, len(found))
 		}
+	}
+	// The controllers are not what is tested here, and some give up: a Deployment's
+	// after fifteen failures, and a ReplicaSet's does nothing for five minutes if it
+	// has not heard what became of a pod, because the API server died with the answer.
+	r.log("kube-controller-manager begins anew")
+	if err := r.host.try(func() { r.cluster.Restart(r.host, harness.ControllerManager) }); err != nil {
+		return nil, err
 	}
 	began := time.Now()
 	r.log("waiting for everything to be as it should be")

@@ -31,11 +31,9 @@ const (
 )
 
 // settlePatience is how long it may take until everything is as it should be after
-// the last fault. The longest wait that the kubelet may be in is a minute, before
-// it tries again to start a container. But a ReplicaSet, DaemonSet or Job controller
-// that has not heard what became of a pod that it made or deleted, because the API
-// server died with the answer, does nothing for five minutes.
-const settlePatience = 6 * time.Minute
+// the last fault. The longest wait that somebody may be in is a minute: of the
+// kubelet before it tries again to start a container.
+const settlePatience = 150 * time.Second
 
 // settle waits until a condition finds nothing missing, and returns what it finds at
 // last.

@@ -299,6 +299,9 @@ func (c *container) noteExit() {
 	c.due = due(exit.FinishedAt, c.delay(), time.Now())
 	c.message = c.terminationMessage(exit)
 	c.health.Ready = false
+	if !exit.EndBy.IsZero() {
+		c.pod.stop(exit.EndBy) // as the last kubelet knew, whose disk may have been full
+	}
 }
 
 // letGo ends what this process does about the run, which goes on if it runs.
@@ -343,7 +346,11 @@ func (c *container) signal(deadline time.Time) {
 	if c.run == nil {
 		return
 	}
-	if err := c.run.Stop(deadline); err != nil {
+	stop := c.run.Stop
+	if c.pod.deadline != nil {
+		stop = c.run.End
+	}
+	if err := stop(deadline); err != nil {
 		klog.FromContext(c.pod.ctx).Error(err, "The container can't be stopped", "container", c.Name)
 		c.asked = time.Time{}
 		time.AfterFunc(time.Second, func() { c.pod.do(func() {}) }) // which tries again

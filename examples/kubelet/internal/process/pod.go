@@ -172,7 +172,8 @@ const retryKeep = time.Second
 
 // keepDeadline puts the deadline on the disk, so that the next kubelet starts nothing
 // of the pod before it learns from the API that it is to end. A disk that is full is
-// no reason not to stop it: that may be what makes room.
+// no reason not to stop it: that may be what makes room. The next kubelet then finds
+// it in the exits of the containers that ran.
 func (p *pod) keepDeadline() {
 	err := record.Write(filepath.Join(p.dir, "stop.json"), stopRecord{*p.deadline})
 	if p.unkept = err != nil; p.unkept {

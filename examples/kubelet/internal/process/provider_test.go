@@ -241,6 +241,27 @@ func TestStopIsKeptWhenTheDiskTakesItAgain(t *testing.T) {
 	}
 }
 
+func TestStopThatIsNotOnTheDiskIsInTheExit(t *testing.T) {
+	r := newRig(t)
+	ref := r.begin(newPod(corev1.RestartPolicyAlways, r.container("c", forever)))
+	r.await(ref, "it to run", allRunning)
+	record := filepath.Join(r.root, "pods", string(ref.UID), "stop.json.tmp")
+	if err := os.Mkdir(record, 0o700); err != nil { // in the way, as no room is
+		t.Fatal(err)
+	}
+	if _, err := r.Stop(t.Context(), ref, podsync.StopOptions{Grace: time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	r.await(ref, "its end all the same", stopped)
+	r.restart()
+	if s := r.await(ref, "it to be known", func(podsync.State) bool { return true }); !s.Stopped {
+		t.Errorf("the next kubelet takes it for one that is to run: %+v", s.Status)
+	}
+	if got := r.output(); len(got) != 1 {
+		t.Errorf("it was started %d times", len(got))
+	}
+}
+
 func TestHooksAndProbes(t *testing.T) {
 	exec := func(script string) *corev1.LifecycleHandler {
 		return &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"sh", "-c", script}}}

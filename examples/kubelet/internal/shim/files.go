@@ -63,6 +63,9 @@ type Exit struct {
 	Message    string    `json:"message,omitempty"`
 	StartedAt  time.Time `json:"startedAt,omitzero"`
 	FinishedAt time.Time `json:"finishedAt"`
+	// EndBy is what [Run.End] was called with last: the command is not to be
+	// started again. Zero: it was not called while the run had not ended.
+	EndBy time.Time `json:"endBy,omitzero"`
 }
 
 // The reasons of an Exit.
@@ -77,6 +80,7 @@ const (
 // stop is a message through control.
 type stop struct {
 	Deadline time.Time `json:"deadline"`
+	Final    bool      `json:"final,omitempty"`
 }
 
 // Status is what the files of a run say.

@@ -180,8 +180,15 @@ func (r *Run) Follow(ctx context.Context, changed func()) error {
 // lives then or not. It may be called again to make the deadline an earlier one.
 // A run that has ended is no error. It needs no room on the disk, which the command
 // may have filled.
-func (r *Run) Stop(deadline time.Time) error {
-	message, err := json.Marshal(stop{deadline})
+func (r *Run) Stop(deadline time.Time) error { return r.ask(stop{Deadline: deadline}) }
+
+// End is Stop for a command that is not to be started again. Its Exit says so, to
+// whoever reads that: a kubelet that had no room on the disk to write it down may
+// be dead by then.
+func (r *Run) End(deadline time.Time) error { return r.ask(stop{deadline, true}) }
+
+func (r *Run) ask(st stop) error {
+	message, err := json.Marshal(st)
 	if err != nil {
 		return err
 	}

@@ -54,10 +54,11 @@ type reaper struct {
 
 	pid     int // the command, which leads its process group
 	started time.Time
-	running *Running // as long as it is not on the disk
-	exit    *Exit    // once it has ended
-	over    bool     // and nothing is left of it
-	asked   bool     // to end
+	running *Running  // as long as it is not on the disk
+	exit    *Exit     // once it has ended
+	over    bool      // and nothing is left of it
+	asked   bool      // to end
+	endBy   time.Time // of the newest stop that was final
 	kill    <-chan time.Time
 }
 
@@ -275,6 +276,7 @@ func (s *reaper) ended(status syscall.WaitStatus) {
 	if s.exit.Code != 0 {
 		s.exit.Reason = ReasonError
 	}
+	s.exit.EndBy = s.endBy
 }
 
 // stop asks the command to end, and has it killed later.
@@ -282,6 +284,12 @@ func (s *reaper) stop(st stop) {
 	if !s.asked && s.exit == nil {
 		s.asked = true
 		_ = syscall.Kill(-s.pid, syscall.SIGTERM)
+	}
+	if st.Final {
+		s.endBy = st.Deadline
+		if s.exit != nil {
+			s.exit.EndBy = s.endBy
+		}
 	}
 	s.kill = time.After(time.Until(st.Deadline))
 }
