@@ -50,6 +50,9 @@ func TestKubeletIsKilledAgainAndAgain(t *testing.T) {
 		r.start()
 	}
 
+	// A ReplicaSet's controller does nothing for five minutes if it has not heard what
+	// became of a pod, because the API server died with the answer.
+	r.cluster.Restart(t, harness.ControllerManager)
 	c.scale(3)
 	r.await("the Deployment's pods to be ready", func(pods []*corev1.Pod) bool { return readyPods(pods, "web") == 3 })
 	for i := range c.jobs {

@@ -273,11 +273,11 @@ func (w *podWatch) seeDeleted(pod *corev1.Pod) {
 	w.life[string(pod.UID)] = pod
 	w.mu.Unlock()
 	// The API server removes a pod at once that it found without a node, and does
-	// so even if the pod is bound before that is stored: then it was never marked
-	// for deletion, and no kubelet could do anything about it.
-	unmarked := before != nil && before.DeletionTimestamp == nil && len(pod.Status.ContainerStatuses) == 0
-	if forced := pod.Annotations[forcedAnnotation] != ""; !forced && !unmarked && pod.Spec.NodeName != "" && !terminal(pod) {
-		w.t.Errorf("pod %s went from the API in phase %s", pod.Name, pod.Status.Phase)
+	// so even if the pod is bound before that is stored: no kubelet could do
+	// anything about it. So this says nothing of pods that none has ever reported on.
+	unreported := before != nil && len(before.Status.ContainerStatuses) == 0 && len(pod.Status.ContainerStatuses) == 0
+	if forced := pod.Annotations[forcedAnnotation] != ""; !forced && !unreported && pod.Spec.NodeName != "" && !terminal(pod) {
+		w.t.Errorf("pod %s went from the API in phase %s: deleted %v, containers %+v", pod.Name, pod.Status.Phase, pod.DeletionTimestamp, pod.Status.ContainerStatuses)
 	}
 }
 
