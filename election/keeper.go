@@ -182,16 +182,20 @@ func (k *keeper) sighted(ctx context.Context, s sight[*coordinationv1beta1.Lease
 		k.watch, k.upkeep.reread = nil, true
 		if k.gone++; k.gone >= patientGone {
 			k.gone = 0
-			k.upkeep.watchRefused(k.clock.now().mono)
-			k.trouble.Fail(ctx, k.cfg.ErrorHandler, fmt.Errorf("election: watch LeaseCandidate: %w", s.err), "The LeaseCandidate can't be watched")
+			k.refused(ctx, s.err)
 		}
 	case s.refused:
 		k.watch.stop()
 		k.watch = nil
-		k.upkeep.watchRefused(k.clock.now().mono)
-		k.trouble.Fail(ctx, k.cfg.ErrorHandler, fmt.Errorf("election: watch LeaseCandidate: %w", s.err), "The LeaseCandidate can't be watched")
+		k.refused(ctx, s.err)
 	case s.err == nil:
 		k.gone = 0
 		k.upkeep.observe(s.object, s.deleted)
 	}
+}
+
+// refused makes do without a watch for a while.
+func (k *keeper) refused(ctx context.Context, err error) {
+	k.upkeep.watchRefused(k.clock.now().mono)
+	k.trouble.Fail(ctx, k.cfg.ErrorHandler, fmt.Errorf("election: watch LeaseCandidate: %w", err), "The LeaseCandidate can't be watched")
 }

@@ -209,16 +209,8 @@ func TestStopGoesOnAfterARestart(t *testing.T) {
 
 func TestStopIsKeptWhenTheDiskTakesItAgain(t *testing.T) {
 	r := newRig(t)
-	ref := r.begin(newPod(corev1.RestartPolicyAlways, r.container("c", forever)))
-	r.await(ref, "it to run", allRunning)
-	record := filepath.Join(r.root, "pods", string(ref.UID), "stop.json")
-	if err := os.Mkdir(record+".tmp", 0o700); err != nil { // in the way, as no room is
-		t.Fatal(err)
-	}
-	if _, err := r.Stop(t.Context(), ref, podsync.StopOptions{Grace: time.Hour}); err != nil {
-		t.Fatal(err)
-	}
-	r.await(ref, "its end all the same", stopped)
+	ref := r.stopWithoutRoom()
+	record := r.stopRecord(ref)
 	if err := os.Remove(record + ".tmp"); err != nil {
 		t.Fatal(err)
 	}
@@ -232,33 +224,43 @@ func TestStopIsKeptWhenTheDiskTakesItAgain(t *testing.T) {
 			t.Fatalf("waited %v for the record: %v", patience, err)
 		}
 	}
-	r.restart()
-	if s := r.await(ref, "its end", func(podsync.State) bool { return true }); !s.Stopped {
-		t.Errorf("the next kubelet takes it for one that is to run: %+v", s.Status)
-	}
-	if got := r.output(); len(got) != 1 {
-		t.Errorf("it was started %d times", len(got))
-	}
+	r.neverAgain(ref)
 }
 
 func TestStopThatIsNotOnTheDiskIsInTheExit(t *testing.T) {
 	r := newRig(t)
+	r.neverAgain(r.stopWithoutRoom())
+}
+
+// stopWithoutRoom stops a pod whose stop.json can't be written, until its .tmp, which
+// is in the way as no room is, is removed.
+func (r *rig) stopWithoutRoom() podsync.Ref {
+	r.Helper()
 	ref := r.begin(newPod(corev1.RestartPolicyAlways, r.container("c", forever)))
 	r.await(ref, "it to run", allRunning)
-	record := filepath.Join(r.root, "pods", string(ref.UID), "stop.json.tmp")
-	if err := os.Mkdir(record, 0o700); err != nil { // in the way, as no room is
-		t.Fatal(err)
+	if err := os.Mkdir(r.stopRecord(ref)+".tmp", 0o700); err != nil {
+		r.Fatal(err)
 	}
-	if _, err := r.Stop(t.Context(), ref, podsync.StopOptions{Grace: time.Hour}); err != nil {
-		t.Fatal(err)
+	if _, err := r.Stop(r.Context(), ref, podsync.StopOptions{Grace: time.Hour}); err != nil {
+		r.Fatal(err)
 	}
 	r.await(ref, "its end all the same", stopped)
+	return ref
+}
+
+func (r *rig) stopRecord(ref podsync.Ref) string {
+	return filepath.Join(r.root, "pods", string(ref.UID), "stop.json")
+}
+
+// neverAgain has another kubelet find a pod that was stopped.
+func (r *rig) neverAgain(ref podsync.Ref) {
+	r.Helper()
 	r.restart()
 	if s := r.await(ref, "it to be known", func(podsync.State) bool { return true }); !s.Stopped {
-		t.Errorf("the next kubelet takes it for one that is to run: %+v", s.Status)
+		r.Errorf("the next kubelet takes it for one that is to run: %+v", s.Status)
 	}
 	if got := r.output(); len(got) != 1 {
-		t.Errorf("it was started %d times", len(got))
+		r.Errorf("it was started %d times", len(got))
 	}
 }
 
