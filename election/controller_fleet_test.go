@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/ptr"
 
-	"github.com/kubewright/kubewright/internal/apitest"
+	"github.com/kubewright/kubewright/apitest"
 )
 
 // ctlFleet is many Leases with candidates that do what they should, at the

@@ -10,8 +10,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/election"
-	"github.com/kubewright/kubewright/internal/apitest"
 )
 
 // A better candidate comes, and the leader hands over as soon as its work has

@@ -12,8 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/election"
-	"github.com/kubewright/kubewright/internal/apitest"
 )
 
 // A Controller in each replica of a program, of which one works: the one whose

@@ -9,8 +9,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/election"
-	"github.com/kubewright/kubewright/internal/apitest"
 )
 
 // A replica that leads, does its work under the protection of the lease, and

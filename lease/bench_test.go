@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	coordinationv1client "k8s.io/client-go/kubernetes/typed/coordination/v1"
 
-	"github.com/kubewright/kubewright/internal/apitest/leasestub"
+	"github.com/kubewright/kubewright/internal/leasestub"
 )
 
 // BenchmarkL15TenThousandNodes renews the leases of 10,000 nodes over real

@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/connrotation"
 
-	"github.com/kubewright/kubewright/internal/apitest/leasestub"
+	"github.com/kubewright/kubewright/internal/leasestub"
 )
 
 // The test of this file is in real time, over real connections: it is about

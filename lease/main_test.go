@@ -6,7 +6,7 @@ package lease
 import (
 	"testing"
 
-	"github.com/kubewright/kubewright/internal/apitest/leasestub"
+	"github.com/kubewright/kubewright/internal/leasestub"
 	"github.com/kubewright/kubewright/internal/testmain"
 )
 

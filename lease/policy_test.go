@@ -19,7 +19,7 @@ import (
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/ptr"
 
-	"github.com/kubewright/kubewright/internal/apitest"
+	"github.com/kubewright/kubewright/apitest"
 )
 
 func onForeign(policy ForeignPolicy) func(*fixture, *Config) {

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kubewright/kubewright/internal/apitest"
+	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/internal/lifecycletest"
 )
 

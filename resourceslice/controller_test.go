@@ -20,7 +20,7 @@ import (
 	featurestesting "k8s.io/client-go/features/testing"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/kubewright/kubewright/internal/apitest"
+	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/resourceslice"
 )
 

@@ -21,7 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 
-	"github.com/kubewright/kubewright/internal/apitest"
+	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/internal/testlog"
 	"github.com/kubewright/kubewright/internal/testmain"
 	"github.com/kubewright/kubewright/resourceslice"

@@ -18,8 +18,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/bench/internal/child"
-	"github.com/kubewright/kubewright/internal/apitest"
 )
 
 func TestMain(m *testing.M) {

@@ -11,7 +11,7 @@ import (
 
 	resourcev1 "k8s.io/api/resource/v1"
 
-	"github.com/kubewright/kubewright/internal/apitest"
+	"github.com/kubewright/kubewright/apitest"
 )
 
 // BenchmarkUnchanged is what a state costs that is as it was before.

@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	upstream "k8s.io/dynamic-resource-allocation/resourceslice"
 
-	"github.com/kubewright/kubewright/internal/apitest"
+	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/resourceslice"
 )
 

@@ -14,9 +14,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/election"
 	"github.com/kubewright/kubewright/examples/internal/exampletest"
-	"github.com/kubewright/kubewright/internal/apitest"
 )
 
 func newServer(t *testing.T) *apitest.Server {

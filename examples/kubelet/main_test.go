@@ -19,9 +19,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 
+	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/examples/internal/exampletest"
 	"github.com/kubewright/kubewright/examples/kubelet/internal/shim"
-	"github.com/kubewright/kubewright/internal/apitest"
 )
 
 func TestMain(m *testing.M) {

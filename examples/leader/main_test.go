@@ -13,8 +13,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/examples/internal/exampletest"
-	"github.com/kubewright/kubewright/internal/apitest"
 )
 
 var account = apitest.ServiceAccountUser("kubewright", "virtual-node")

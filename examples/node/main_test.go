@@ -12,8 +12,8 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/examples/internal/exampletest"
-	"github.com/kubewright/kubewright/internal/apitest"
 )
 
 // ready returns the Ready condition of the Node, or a zero one.

@@ -17,8 +17,8 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/examples/internal/exampletest"
-	"github.com/kubewright/kubewright/internal/apitest"
 )
 
 // get returns the body of a page of the program, whose address it has printed.

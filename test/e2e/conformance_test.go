@@ -12,14 +12,14 @@ import (
 
 	"k8s.io/client-go/rest"
 
-	"github.com/kubewright/kubewright/internal/apitest"
-	"github.com/kubewright/kubewright/internal/apitest/conformance"
+	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/internal/conformance"
 	"github.com/kubewright/kubewright/test/e2e/harness"
 )
 
-var updateConformance = flag.Bool("update-conformance", false, "record what the real API server answers to the cases of internal/apitest/conformance")
+var updateConformance = flag.Bool("update-conformance", false, "record what the real API server answers to the cases of internal/conformance")
 
-// TestConformance runs the cases that internal/apitest must pass against the real API server: what it answers must be what is
+// TestConformance runs the cases that apitest must pass against the real API server: what it answers must be what is
 // recorded. No controller runs, so that nobody but the case changes anything.
 func TestConformance(t *testing.T) {
 	harness.OnlyDefaultVersion(t, "the answers are recorded of the default version")
@@ -54,7 +54,7 @@ func TestConformance(t *testing.T) {
 		},
 	}
 	if *updateConformance {
-		dir := filepath.Join("..", "..", "internal", "apitest", "conformance", "testdata")
+		dir := filepath.Join("..", "..", "internal", "conformance", "testdata")
 		target.Record = func(t *testing.T, name, transcript string) {
 			if err := os.WriteFile(filepath.Join(dir, name+".txt"), []byte(transcript), 0o644); err != nil {
 				t.Error(err)

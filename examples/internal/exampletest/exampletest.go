@@ -20,7 +20,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
-	"github.com/kubewright/kubewright/internal/apitest"
+	"github.com/kubewright/kubewright/apitest"
 )
 
 // patience bounds every wait. It is not a measure of anything: a test that

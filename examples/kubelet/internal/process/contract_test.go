@@ -13,8 +13,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/examples/kubelet/internal/shim"
-	"github.com/kubewright/kubewright/internal/apitest"
 	"github.com/kubewright/kubewright/podsync"
 	"github.com/kubewright/kubewright/podsync/podsynctest"
 )

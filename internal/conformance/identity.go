@@ -3,7 +3,7 @@
 
 package conformance
 
-import "github.com/kubewright/kubewright/internal/apitest"
+import "github.com/kubewright/kubewright/apitest"
 
 const nodeLeases = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 

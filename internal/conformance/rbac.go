@@ -3,7 +3,7 @@
 
 package conformance
 
-import "github.com/kubewright/kubewright/internal/apitest"
+import "github.com/kubewright/kubewright/apitest"
 
 // roles are what the user of rbacCases may do; {NS} is the case's namespace.
 const roles = `

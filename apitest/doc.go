@@ -27,5 +27,5 @@
 // of nodes, pods, leases and devices can get wrong.
 //
 // How true it is to the real server is decided by package
-// internal/apitest/conformance, whose cases run against both.
+// internal/conformance, whose cases run against both.
 package apitest

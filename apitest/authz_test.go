@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/kubewright/kubewright/internal/apitest"
+	"github.com/kubewright/kubewright/apitest"
 )
 
 const manifests = `

@@ -12,8 +12,8 @@ import (
 	resourcev1beta2 "k8s.io/api/resource/v1beta2"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/kubewright/kubewright/internal/apitest"
-	"github.com/kubewright/kubewright/internal/apitest/conformance"
+	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/internal/conformance"
 )
 
 // TestAPITest runs every case against apitest, each on a server and in a

@@ -1,7 +1,7 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package conformance holds internal/apitest to the truth: the same cases run
+// Package conformance holds apitest to the truth: the same cases run
 // against it and against a real control plane, and both must answer alike.
 //
 // A case is a script of requests. Each says with which code it is answered, for
