@@ -101,7 +101,8 @@ trap 'exit 130' INT TERM
 say "Building (the control plane is built once, in six to eight minutes, and kept in the user's cache)"
 (cd test/controlplane && go build -o "$dir/controlplane" .)
 "$dir/controlplane" build
-go build -o "$dir/" ./examples/node ./examples/kubelet ./examples/leader
+go build -o "$dir/" ./examples/node ./examples/leader
+go build -C examples/kubelet -o "$dir/" .
 
 say "Starting etcd, kube-apiserver, kube-controller-manager and kube-scheduler"
 "$dir/controlplane" up --detach --name="$cluster"

@@ -131,7 +131,7 @@ func buildKubelet(ctx context.Context, root, dir string, c *clock) (binary strin
 		return "", err
 	}
 	binary = filepath.Join(dir, "kubelet")
-	cmd := exec.CommandContext(ctx, "go", "build", "-o", binary, "-overlay="+list, "-ldflags=-X time.chaosClock="+c.path, "./examples/kubelet")
+	cmd := exec.CommandContext(ctx, "go", "build", "-C", "examples/kubelet", "-o", binary, "-overlay="+list, "-ldflags=-X time.chaosClock="+c.path, ".")
 	cmd.Dir = root
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build examples/kubelet: %w\n%s", err, out)

@@ -53,7 +53,7 @@ func startExample(t *testing.T, name string, args ...string) *program {
 func buildExample(t *testing.T, name string) string {
 	t.Helper()
 	binary := filepath.Join(t.TempDir(), name)
-	if out, err := exec.Command("go", "build", "-o", binary, "../../examples/"+name).CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-C", "../../examples/"+name, "-o", binary, ".").CombinedOutput(); err != nil {
 		t.Fatalf("build examples/%s: %v\n%s", name, err, out)
 	}
 	return binary
