@@ -39,6 +39,11 @@ help: ## Print the targets
 .PHONY: test
 test: vet unit race e2e ## The one test command: vet, unit, race and end-to-end tests
 
+.PHONY: check
+check: ## The inner loop: vet and short unit tests of the root module, without soaks, race detector and control plane
+	$(GO) vet ./...
+	$(GO) test -short -timeout $(TEST_TIMEOUT) ./...
+
 .PHONY: vet
 vet: ## Vet every module, and check that files are formatted
 	@out=$$(git ls-files '*.go' | xargs gofmt -l); if [ -n "$$out" ]; then echo "not formatted:"; echo "$$out"; exit 1; fi
@@ -87,6 +92,10 @@ lint: vet vuln ## Vet, staticcheck and govulncheck (pinned) of every module, and
 	$(abspath $(BIN))/staticcheck ./...
 	@for m in $(MODULES); do echo "staticcheck $$m"; (cd $$m && $(abspath $(BIN))/staticcheck ./...); done
 	@$(GO) run ./hack/licences $(MODULES) | diff -u DEPENDENCIES.md - || { echo "run make licences"; exit 1; }
+
+.PHONY: words
+words: ## Phrases that make comments and documentation hard to read, compared with net/http (WORDS=-v lists them)
+	@$(GO) run ./hack/words $(WORDS)
 
 .PHONY: vuln
 vuln: ## Known vulnerabilities in what the modules call; says so where the database can't be reached
