@@ -18,6 +18,9 @@ const (
 	// of a Lease.
 	CoordinatedLeaderElection Gate = "CoordinatedLeaderElection"
 
+	// NodeDeclaredFeatures keeps status.declaredFeatures of a Node.
+	NodeDeclaredFeatures Gate = "NodeDeclaredFeatures"
+
 	// These keep fields of ResourceSlices.
 	DRADeviceTaints              Gate = "DRADeviceTaints"
 	DRAPartitionableDevices      Gate = "DRAPartitionableDevices"
@@ -33,7 +36,8 @@ const (
 // onSince is the minor version from which a gate is on by default; the others
 // are off in all versions.
 var onSince = map[Gate]int{
-	DRADeviceTaints: 36, DRAPartitionableDevices: 36, DRADeviceBindingConditions: 36, DRAConsumableCapacity: 36,
+	NodeDeclaredFeatures: 36,
+	DRADeviceTaints:      36, DRAPartitionableDevices: 36, DRADeviceBindingConditions: 36, DRAConsumableCapacity: 36,
 }
 
 func (s *Server) gate(g Gate) bool {

@@ -4,6 +4,8 @@
 package apitest
 
 import (
+	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 
@@ -11,6 +13,7 @@ import (
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
@@ -32,6 +35,9 @@ var nodes = &kind{
 	onCreate: func(w *write, obj runtime.Object) {
 		n := obj.(*corev1.Node)
 		n.Spec.ConfigSource, n.Status.Config = nil, nil
+		if !w.gate(NodeDeclaredFeatures) {
+			n.Status.DeclaredFeatures = nil
+		}
 		// The admission plugin TaintNodesByCondition.
 		taint := corev1.Taint{Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoSchedule}
 		if !slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.MatchTaint(&taint) }) {
@@ -51,6 +57,9 @@ var nodes = &kind{
 		if o.Status.Config == nil {
 			n.Status.Config = nil
 		}
+		if !w.gate(NodeDeclaredFeatures) && o.Status.DeclaredFeatures == nil {
+			n.Status.DeclaredFeatures = nil
+		}
 	},
 	validate: validateNode,
 }
@@ -58,8 +67,15 @@ var nodes = &kind{
 func validateNode(w *write, obj, old runtime.Object) (errs field.ErrorList) {
 	n := obj.(*corev1.Node)
 	errs = append(errs, validateTaints(n.Spec.Taints, field.NewPath("metadata", "taints"))...)
+	errs = append(errs, validateDeclaredFeatures(n.Status.DeclaredFeatures, field.NewPath("status", "declaredFeatures"))...)
 	if old == nil {
 		return errs
+	}
+	// Only updates are held to this: a creation may repeat an address.
+	for i, a := range n.Status.Addresses {
+		if slices.Contains(n.Status.Addresses[:i], a) {
+			errs = append(errs, field.Duplicate(field.NewPath("status", "addresses").Index(i), internalAddress{a.Type, a.Address}))
+		}
 	}
 	o, spec := old.(*corev1.Node), field.NewPath("spec")
 	if len(o.Spec.PodCIDRs) > 0 && !slices.Equal(n.Spec.PodCIDRs, o.Spec.PodCIDRs) {
@@ -72,6 +88,36 @@ func validateNode(w *write, obj, old runtime.Object) (errs field.ErrorList) {
 	}
 	if n.Spec.DoNotUseExternalID != o.Spec.DoNotUseExternalID {
 		errs = append(errs, field.Forbidden(spec.Child("externalID"), "may not be updated"))
+	}
+	return errs
+}
+
+// internalAddress is an address as the server's own type has it, which its
+// error messages quote.
+type internalAddress struct {
+	Type    corev1.NodeAddressType
+	Address string
+}
+
+// declaredFeature is the form of the name of a declared feature.
+var declaredFeature = regexp.MustCompile(`^[A-Z][a-zA-Z0-9]*(/[a-zA-Z][a-zA-Z0-9]*)*$`)
+
+// validateDeclaredFeatures wants names of the right form, sorted and unique.
+func validateDeclaredFeatures(names []string, path *field.Path) (errs field.ErrorList) {
+	for i, name := range names {
+		switch {
+		case len(name) > utilvalidation.DNS1123SubdomainMaxLength:
+			errs = append(errs, field.Invalid(path.Index(i), name, fmt.Sprintf("invalid feature name %q: must be no more than %d characters", name, utilvalidation.DNS1123SubdomainMaxLength)))
+		case !declaredFeature.MatchString(name):
+			errs = append(errs, field.Invalid(path.Index(i), name, fmt.Sprintf("invalid feature name %q: must start with an UpperCamelCase segment, with subsequent segments separated by '/' (e.g., MyFeature or MyFeature/mySubFeature), and contain only alphanumeric characters and slashes", name)))
+		}
+		switch {
+		case i == 0:
+		case name == names[i-1]:
+			errs = append(errs, field.Duplicate(path.Index(i), name))
+		case name < names[i-1]:
+			errs = append(errs, field.Invalid(path.Index(i), name, "list must be sorted alphabetically"))
+		}
 	}
 	return errs
 }
