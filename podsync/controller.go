@@ -6,10 +6,13 @@ package podsync
 import (
 	"context"
 	"fmt"
+	"iter"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
@@ -17,6 +20,7 @@ import (
 	"github.com/kubewright/kubewright/internal/backoff"
 	"github.com/kubewright/kubewright/internal/lifecycle"
 	"github.com/kubewright/kubewright/internal/report"
+	"github.com/kubewright/kubewright/podsync/podstatus"
 )
 
 // listTimeout is the deadline of a LIST of pods, which may be long, and of the
@@ -54,10 +58,10 @@ type Controller struct {
 	mu       sync.Mutex
 	seq      uint64 // orders calls, reports and lists
 	listNo   uint32
-	tracks   map[types.UID]*track
-	names    map[types.NamespacedName]*track // heads of chains
+	tracks   map[types.UID]*podState
+	names    map[types.NamespacedName]*podState // heads of chains
 	early    map[types.UID]early
-	dirty    []*track
+	dirty    []*podState
 	wakes    wakes
 	queues   [queueCount]fifo
 	running  [laneCount]int
@@ -90,8 +94,8 @@ func New(cfg Config) (*Controller, error) {
 		kick:     make(chan struct{}, 1),
 		relist:   make(chan struct{}, 1),
 		verify:   make(chan struct{}, 1),
-		tracks:   map[types.UID]*track{},
-		names:    map[types.NamespacedName]*track{},
+		tracks:   map[types.UID]*podState{},
+		names:    map[types.NamespacedName]*podState{},
 		early:    map[types.UID]early{},
 		breaker: breaker{
 			trip:   cfg.StatusWriters,
@@ -182,10 +186,151 @@ func (c *Controller) Check(*http.Request) error { return c.progress.Check() }
 // now returns the present instant.
 func (c *Controller) now() instant { return time.Since(c.rules.epoch) }
 
-// poke makes the loop look at what is dirty.
-func poke(ch chan struct{}) {
+// wake makes the loop look at what is dirty.
+func wake(ch chan struct{}) {
 	select {
 	case ch <- struct{}{}:
 	default:
+	}
+}
+
+// Report takes a state that the provider has learnt of, as the report function
+// of Watch does. It never blocks for longer than another report takes to be
+// noted, and may be called by anybody at any time, also before and after Run.
+// Of several reports about a pod the last one counts; one about a pod that was
+// not seen yet waits for it for five minutes.
+func (c *Controller) Report(st State) {
+	print := c.prints.of(&st)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return
+	}
+	now := c.now()
+	t := c.find(st.Ref)
+	if t == nil && st.UID == "" {
+		c.dropped(st.Ref, DroppedAmbiguous, nil)
+		wake(c.kick)
+		return
+	}
+	if t != nil && t.provider.fp == print && t.stopped() == st.Stopped {
+		c.seq++
+		t.provider.seenSeq, t.provider.absences = c.seq, 0
+		return
+	}
+	st.Status = *st.Status.DeepCopy()
+	if t == nil {
+		c.early[st.UID] = early{state: st, print: print, at: now}
+		return
+	}
+	c.seq++
+	c.observe(t, now, c.seq, &st, print, false)
+	wake(c.kick)
+}
+
+// An Eviction says why a pod is evicted.
+type Eviction struct {
+	// Reason becomes status.reason. Default: ReasonEvicted.
+	Reason string
+	// Message becomes status.message, and says for example which resource ran
+	// out.
+	Message string
+	// Grace is how long the pod may take to end. It is at least a second, and
+	// not longer than what is left of it if the pod is ending already.
+	// Default: spec.terminationGracePeriodSeconds.
+	Grace time.Duration
+}
+
+// Evict stops a pod from the node's side. Its phase becomes Failed with the
+// reason and message, and the condition DisruptionTarget tells a Job that the
+// fault was not the pod's (KEP-3329). The object stays until somebody deletes
+// it. The error is ErrNotFound for a pod that is not there or has stopped; a pod
+// that is ending already ends as it would have, but sooner if Grace says so.
+func (c *Controller) Evict(ref Ref, eviction Eviction) error {
+	if eviction.Reason == "" {
+		eviction.Reason = ReasonEvicted
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	t := c.find(ref)
+	if t == nil || t.api.pod == nil || t.stopped() || t.removed() {
+		return ErrNotFound
+	}
+	if eviction.Grace <= 0 {
+		eviction.Grace = specGrace(t.api.pod)
+	}
+	if t.end == nil {
+		c.warn(t, eviction.Reason, actionStop, eviction.Message)
+	}
+	t.finish(c.now(), StopEvicted, &podstatus.Failure{
+		Reason: eviction.Reason, Message: eviction.Message, DisruptionReason: corev1.PodReasonTerminationByKubelet,
+	}, eviction.Grace)
+	c.markDirty(t)
+	wake(c.kick)
+	return nil
+}
+
+// Info is what the Controller knows of one pod, for a debugging page, or for a
+// server that has to find the pod by its name.
+type Info struct {
+	// Stage is how far the pod has come.
+	Stage Stage
+	// Pod is the newest version of the object that was seen, a private copy.
+	// It is nil for an orphan.
+	Pod *corev1.Pod
+	// Call is the call of the provider under way, "" if there is none.
+	Call Op
+	// CallSince is when it began.
+	CallSince time.Time
+	// Failures is how many calls of the provider failed in a row.
+	Failures int
+	// LastError is what the last of them failed with, nil after a success.
+	LastError error
+}
+
+// All returns the pods that the Controller knows, orphans included, in no
+// order. It may be used at any time by anybody; the pods are those of the moment
+// at which the iteration begins.
+func (c *Controller) All() iter.Seq2[Ref, Info] {
+	return func(yield func(Ref, Info) bool) {
+		c.mu.Lock()
+		refs := make([]Ref, 0, len(c.tracks))
+		infos := make([]Info, 0, len(c.tracks))
+		for _, t := range c.tracks {
+			info := Info{Stage: t.stage(), Pod: t.api.pod, Failures: int(t.call.failures), LastError: t.call.err}
+			if t.call.inflight != nil {
+				info.Call, info.CallSince = t.call.inflight.op, c.rules.epoch.Add(t.call.inflight.since)
+			}
+			refs, infos = append(refs, t.ref), append(infos, info)
+		}
+		c.mu.Unlock()
+		for i, info := range infos {
+			info.Pod = info.Pod.DeepCopy()
+			if !yield(refs[i], info) {
+				return
+			}
+		}
+	}
+}
+
+// active yields private copies of the pods that have their place, the oldest first.
+// They are collected when somebody asks: of ten thousand pods that are admitted
+// one after the other, each would otherwise wait for a list of those before it.
+func (c *Controller) active(yield func(*corev1.Pod) bool) {
+	c.mu.Lock()
+	var pods []*corev1.Pod
+	for _, t := range c.tracks {
+		if t.provider.admitted && !t.stopped() && t.api.pod != nil {
+			pods = append(pods, t.api.pod)
+		}
+	}
+	c.mu.Unlock()
+	slices.SortFunc(pods, func(a, b *corev1.Pod) int {
+		return a.CreationTimestamp.Compare(b.CreationTimestamp.Time)
+	})
+	for _, pod := range pods {
+		if !yield(pod.DeepCopy()) {
+			return
+		}
 	}
 }

@@ -23,7 +23,7 @@ func (c *Controller) Lag() (n int) {
 	defer c.mu.Unlock()
 	for key, t := range c.names {
 		obj, ok, err := c.informer.GetIndexer().GetByKey(key.String())
-		if err != nil || !ok || obj != any(t.pod) {
+		if err != nil || !ok || obj != any(t.api.pod) {
 			n++
 		}
 	}

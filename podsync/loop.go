@@ -4,11 +4,23 @@
 package podsync
 
 import (
+	"container/heap"
 	"context"
+	"fmt"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
+
+	"github.com/kubewright/kubewright/internal/apierr"
+	"github.com/kubewright/kubewright/internal/backoff"
+	"github.com/kubewright/kubewright/internal/listwatch"
+	"github.com/kubewright/kubewright/internal/report"
 )
 
 // idleBeat is how often the loop comes round when there is nothing to do, to
@@ -51,9 +63,9 @@ func (c *Controller) drain() {
 	defer c.mu.Unlock()
 	c.draining = true
 	for _, t := range c.tracks {
-		c.touch(t)
-		if t.write != nil && !t.write.over {
-			t.write.cancel() // the next process has it from List
+		c.markDirty(t)
+		if t.write.inflight != nil && !t.write.inflight.over {
+			t.write.inflight.cancel() // the next process has it from List
 		}
 	}
 }
@@ -63,22 +75,22 @@ func (c *Controller) drain() {
 func (c *Controller) round(ctx context.Context) (wait time.Duration, finished bool) {
 	c.mu.Lock()
 	now := c.now()
-	for len(c.wakes) > 0 && c.wakes[0].wakeAt <= now {
+	for len(c.wakes) > 0 && c.wakes[0].sched.wakeAt <= now {
 		t := c.wakes[0]
-		c.wakes.set(t, never)
-		c.touch(t)
+		c.wakes.set(t, noDeadline)
+		c.markDirty(t)
 	}
 	for len(c.dirty) > 0 {
 		batch := c.dirty
 		c.dirty = nil
 		for _, t := range batch {
-			t.dirty = false
-			c.settle(ctx, t, now)
+			t.sched.dirty = false
+			c.reconcile(ctx, t, now)
 		}
 	}
 	wait = c.startQueued(ctx, now)
 	if len(c.wakes) > 0 {
-		wait = min(wait, max(0, c.wakes[0].wakeAt-now))
+		wait = min(wait, max(0, c.wakes[0].sched.wakeAt-now))
 	}
 	finished = c.draining && len(c.dirty) == 0 && c.quiet()
 	effects := c.effects
@@ -97,13 +109,13 @@ func (c *Controller) startQueued(ctx context.Context, now instant) (wait time.Du
 		for c.queues[q].len() > 0 {
 			ok, wake := c.free(laneOf(q), now)
 			if !ok {
-				if wake != never {
+				if wake != noDeadline {
 					wait = min(wait, max(0, wake-now))
 				}
 				break
 			}
 			t := c.queues[q].pop()
-			t.queued[q] = false
+			t.sched.queued[q] = false
 			if q >= queueUrgent {
 				c.startWrite(t, now, true)
 			} else {
@@ -119,24 +131,24 @@ func (c *Controller) startQueued(ctx context.Context, now instant) (wait time.Du
 func (c *Controller) free(lane int, now instant) (ok bool, wake instant) {
 	switch lane {
 	case laneAdmit:
-		return c.running[lane] == 0, never
+		return c.running[lane] == 0, noDeadline
 	case laneAPI:
 		if c.running[lane] >= c.cfg.StatusWriters {
-			return false, never
+			return false, noDeadline
 		}
 		return c.breaker.allows(now, c.running[lane])
 	}
-	return c.running[lane] < c.cfg.MaxCalls, never
+	return c.running[lane] < c.cfg.MaxCalls, noDeadline
 }
 
 // take reports whether t may start in a queue's lane now; otherwise it waits.
 // Those that have waited go first.
-func (c *Controller) take(t *track, q int, now instant, waited bool) bool {
+func (c *Controller) take(t *podState, q int, now instant, waited bool) bool {
 	if ok, _ := c.free(laneOf(q), now); ok && (waited || c.queues[q].len() == 0) {
 		return true
 	}
-	if !t.queued[q] {
-		t.queued[q] = true
+	if !t.sched.queued[q] {
+		t.sched.queued[q] = true
 		c.queues[q].push(t)
 	}
 	return false
@@ -154,23 +166,23 @@ func (c *Controller) quiet() bool {
 		return true
 	}
 	for _, t := range c.tracks {
-		if t.over() && t.known && t.pod != nil && !t.removed && t.goneAt == 0 && (!t.final || t.deleted && !t.released) {
+		if t.over() && t.provider.listed && t.api.pod != nil && !t.removed() && t.api.notFoundAt == 0 && (!t.write.final || t.deleted() && !t.write.released) {
 			return false
 		}
 	}
 	return true
 }
 
-// touch makes the loop look at t.
-func (c *Controller) touch(t *track) {
-	if !t.dirty {
-		t.dirty = true
+// markDirty makes the loop look at t.
+func (c *Controller) markDirty(t *podState) {
+	if !t.sched.dirty {
+		t.sched.dirty = true
 		c.dirty = append(c.dirty, t)
 	}
 }
 
-// settle starts what follows from what is known of t.
-func (c *Controller) settle(ctx context.Context, t *track, now instant) {
+// reconcile starts what follows from what is known of t.
+func (c *Controller) reconcile(ctx context.Context, t *podState, now instant) {
 	if c.tracks[t.ref.UID] != t {
 		return // forgotten
 	}
@@ -188,22 +200,22 @@ func (c *Controller) settle(ctx context.Context, t *track, now instant) {
 }
 
 // publish tells others of the stage that t has come to.
-func (c *Controller) publish(ctx context.Context, t *track) {
+func (c *Controller) publish(ctx context.Context, t *podState) {
 	blocking := t.blocksName()
-	if t.blocking && !blocking {
+	if t.sched.blocking && !blocking {
 		for other := c.names[nameOf(t.ref)]; other != nil; other = other.next {
 			if other != t {
-				c.touch(other)
+				c.markDirty(other)
 			}
 		}
 	}
-	t.blocking = blocking
+	t.sched.blocking = blocking
 
-	from, to := t.stage, t.position()
+	from, to := t.sched.stage, t.stage()
 	if from == to {
 		return
 	}
-	t.stage = to
+	t.sched.stage = to
 	level := klog.Level(4)
 	if to == StageRunning || to == StageTerminating || to == StageStopped {
 		level = 2
@@ -236,9 +248,10 @@ func nameOf(ref Ref) types.NamespacedName {
 }
 
 // add makes a track for a pod.
-func (c *Controller) add(ref Ref, now instant) *track {
+func (c *Controller) add(ref Ref, now instant) *podState {
 	c.seq++
-	t := &track{ref: ref, since: now, born: c.seq, want: 1}
+	t := &podState{ref: ref}
+	t.api.since, t.sched.born, t.write.statusSeq = now, c.seq, 1
 	c.tracks[ref.UID] = t
 	name := nameOf(ref)
 	t.next = c.names[name]
@@ -248,13 +261,13 @@ func (c *Controller) add(ref Ref, now instant) *track {
 
 // lingers reports whether t is an orphan that was dealt with and that the
 // provider lists all the same. Forgotten, it would be a new one.
-func (c *Controller) lingers(t *track) bool {
-	return t.end.reason == StopOrphaned && t.listNo == c.listNo
+func (c *Controller) lingers(t *podState) bool {
+	return t.end.reason == StopOrphaned && t.sched.listNo == c.listNo
 }
 
 // forget drops everything that is known of a pod.
-func (c *Controller) forget(ctx context.Context, t *track) {
-	c.wakes.set(t, never)
+func (c *Controller) forget(ctx context.Context, t *podState) {
+	c.wakes.set(t, noDeadline)
 	delete(c.tracks, t.ref.UID)
 	name := nameOf(t.ref)
 	if head := c.names[name]; head == t {
@@ -272,14 +285,369 @@ func (c *Controller) forget(ctx context.Context, t *track) {
 		}
 	}
 	t.next = nil
-	c.providerErrors.Retire(&t.callErrs)
-	c.apiErrors.Retire(&t.apiErrs)
+	c.providerErrors.Retire(&t.sched.callErrs)
+	c.apiErrors.Retire(&t.sched.apiErrs)
 	logger := klog.FromContext(ctx).V(4)
-	ref, stage := t.ref, t.stage
+	ref, stage := t.ref, t.sched.stage
 	if logger.Enabled() {
 		c.later(func() { logger.Info("Forgot pod", "pod", klog.KRef(ref.Namespace, ref.Name), "podUID", ref.UID) })
 	}
 	if hook := c.cfg.Hooks.StageChanged; hook != nil {
 		c.later(func() { hook(StageChanged{Ref: ref, From: stage, To: stage, Forgotten: true}) })
+	}
+}
+
+// earlyFor is how long a report waits for its pod to be seen.
+const earlyFor = 5 * time.Minute
+
+// early is a report of a pod that was not seen yet.
+type early struct {
+	state State
+	print uint64
+	at    instant
+}
+
+// handlers take what the informer says. They do little: a pod is noted and
+// marked, however many come at once.
+func (c *Controller) handlers() cache.ResourceEventHandler {
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc: func(obj any) { c.seen(obj) },
+		UpdateFunc: func(old, obj any) {
+			// A relist shows a pod that was deleted and made again under its
+			// name as a change.
+			if a, ok := old.(*corev1.Pod); ok {
+				if b, ok := obj.(*corev1.Pod); ok && a.UID != b.UID {
+					c.gone(a)
+				}
+			}
+			c.seen(obj)
+		},
+		DeleteFunc: c.gone,
+	}
+}
+
+// seen takes a pod that the informer has.
+func (c *Controller) seen(obj any) {
+	pod, ok := obj.(*corev1.Pod)
+	if !ok {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return
+	}
+	t, now := c.tracks[pod.UID], c.now()
+	fresh := t == nil || t.api.pod == nil
+	if fresh && !c.cfg.Owns(pod) {
+		return // also if the provider holds it: see judge
+	}
+	if t == nil {
+		t = c.add(RefOf(pod), now)
+		c.supersede(t, now)
+	}
+	t.api.cached = true
+	if !older(pod, t.api.pod) {
+		t.api.presence = presencePresent
+	}
+	if !t.setPod(&c.rules, now, pod) {
+		return
+	}
+	if fresh {
+		c.firstSight(t, now)
+	}
+	c.markDirty(t)
+	wake(c.kick)
+}
+
+// supersede takes note that the API has the pod t: others of its name are gone.
+func (c *Controller) supersede(t *podState, now instant) {
+	for other := t.next; other != nil; other = other.next {
+		if !other.orphan() && other.api.cached {
+			other.api.cached = false
+			other.markDeleted(now)
+			c.markDirty(other)
+		}
+	}
+}
+
+// firstSight begins with a pod of which only reports were known, if anything.
+func (c *Controller) firstSight(t *podState, now instant) {
+	if e, ok := c.early[t.ref.UID]; ok {
+		delete(c.early, t.ref.UID)
+		c.seq++
+		t.observe(&c.rules, now, c.seq, &e.state, e.print, false)
+	}
+	t.provider.listed = false
+	switch {
+	case !c.synced:
+	case t.held() || t.stopped() || !t.evidence():
+		t.classify(&c.rules, now)
+	default:
+		// It ran before. Whether the provider still holds it, a List that
+		// begins now says.
+		wake(c.relist)
+	}
+}
+
+// gone takes note that the informer does not have a pod any more.
+func (c *Controller) gone(obj any) {
+	var key string
+	if tombstone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+		key, obj = tombstone.Key, tombstone.Obj
+	}
+	pod, _ := obj.(*corev1.Pod)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return
+	}
+	now := c.now()
+	drop := func(t *podState) {
+		t.api.cached = false
+		t.markDeleted(now)
+		c.markDirty(t)
+	}
+	if pod != nil {
+		// An orphan is not ours, or it is too new to be seen: it is verified.
+		if t := c.tracks[pod.UID]; t != nil && t.api.pod != nil {
+			t.setPod(&c.rules, now, pod) // its last version
+			drop(t)
+		}
+	} else if namespace, name, err := cache.SplitMetaNamespaceKey(key); err == nil {
+		for t := c.names[types.NamespacedName{Namespace: namespace, Name: name}]; t != nil; t = t.next {
+			if t.api.cached {
+				drop(t)
+			}
+		}
+	}
+	wake(c.kick)
+}
+
+// find returns the track of a ref; without a UID that of the one pod with its
+// name.
+func (c *Controller) find(ref Ref) *podState {
+	if ref.UID != "" {
+		return c.tracks[ref.UID]
+	}
+	t := c.names[nameOf(ref)]
+	if t == nil || t.next != nil {
+		return nil
+	}
+	return t
+}
+
+// observe gives a report to its track.
+func (c *Controller) observe(t *podState, now instant, seq uint64, st *State, print uint64, listed bool) {
+	st.Ref = t.ref
+	if why := t.observe(&c.rules, now, seq, st, print, listed); why != "" {
+		c.dropped(t.ref, why, nil)
+	}
+	if !t.provider.listed && c.synced && t.api.pod != nil && t.held() {
+		t.classify(&c.rules, now)
+	}
+	c.markDirty(t)
+}
+
+// newInformer returns an informer of the pods bound to the node, and of no
+// others: a node's credentials allow nothing else.
+func (c *Controller) newInformer() cache.SharedIndexInformer {
+	pods := c.cfg.Client.Pods(metav1.NamespaceAll)
+	source := listwatch.New(listwatch.Config{
+		List: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
+			if opts.ResourceVersion == "0" {
+				// A reflector begins with any state of the past, as an API
+				// server may have it that is behind. Pods that are gone would
+				// be in it, and be started (k/k #59848).
+				opts.ResourceVersion = ""
+			}
+			list, err := pods.List(ctx, opts)
+			if err == nil && list.ResourceVersion == "" {
+				return nil, errAnswer // not a list without pods, which would end them all
+			}
+			return list, err
+		},
+		Watch:         pods.Watch,
+		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", c.cfg.NodeName).String(),
+		ListTimeout:   max(listTimeout, c.cfg.CallTimeout),
+		AnswerTimeout: c.cfg.CallTimeout,
+		Retries:       c.breaker.policy,
+		Outcome:       (&cacheErrors{handler: c.cfg.ErrorHandler}).note,
+	})
+	informer := cache.NewSharedIndexInformerWithOptions(source, &corev1.Pod{}, cache.SharedIndexInformerOptions{})
+	// A quarter of a pod's memory is who wrote which field when.
+	_ = informer.SetTransform(func(obj any) (any, error) { // fails only once it runs
+		if pod, ok := obj.(*corev1.Pod); ok {
+			pod.ManagedFields = nil
+		}
+		return obj, nil
+	})
+	return informer
+}
+
+// cacheErrors reports what the informer's list and watch fail with, once.
+type cacheErrors struct {
+	handler report.Handler
+	streak  report.Streak
+}
+
+func (e *cacheErrors) note(ctx context.Context, err error) time.Duration {
+	if err == nil {
+		e.streak.OK(ctx, "Watching pods works again")
+	} else {
+		e.streak.Fail(ctx, e.handler, fmt.Errorf("podsync: watch pods: %w", err), "Failed to watch pods")
+	}
+	return 0
+}
+
+// watchEnded is the informer's handler of errors. They have been noted.
+func watchEnded(ctx context.Context, _ *cache.Reflector, err error) {
+	klog.FromContext(ctx).V(4).Info("Watch of pods ended", "err", err)
+}
+
+// The queues in which pods wait for a free place.
+const (
+	queueAdmit = iota
+	queueStart // Start, Update and Inspect
+	queueStop  // Stop and Release, which a flood of hanging starts must not block
+	queueUrgent
+	queueWrite
+	queueCount
+)
+
+// The lanes in which calls run.
+const (
+	laneAdmit = iota
+	laneStart
+	laneStop
+	laneAPI
+	laneCount
+)
+
+// queueOf returns the queue of a call of the provider.
+func queueOf(op Op) int {
+	switch op {
+	case OpAdmit:
+		return queueAdmit
+	case OpStop, OpRelease:
+		return queueStop
+	}
+	return queueStart
+}
+
+func laneOf(queue int) int { return min(queue, laneAPI) }
+
+// A fifo is a queue of pods.
+type fifo struct {
+	items []*podState
+	head  int
+}
+
+func (q *fifo) len() int { return len(q.items) - q.head }
+
+func (q *fifo) push(t *podState) {
+	if len(q.items) == cap(q.items) && q.head > len(q.items)/2 {
+		// Rather than grow, make room: a queue may never be empty for months.
+		n := copy(q.items, q.items[q.head:])
+		clear(q.items[n:])
+		q.items, q.head = q.items[:n], 0
+	}
+	q.items = append(q.items, t)
+}
+
+func (q *fifo) pop() *podState {
+	t := q.items[q.head]
+	q.items[q.head] = nil
+	q.head++
+	if q.head == len(q.items) {
+		q.items, q.head = q.items[:0], 0
+	}
+	return t
+}
+
+// A breaker keeps a failing API server from being called by every pod at once.
+// As long as requests fail one after the other because of the server, there is
+// one at a time, after a backoff of its own; the first success opens it. What
+// is wrong with one object does not count.
+type breaker struct {
+	trip   int // failures in a row that close it
+	policy backoff.Policy
+
+	failures int
+	until    instant
+}
+
+// allows reports whether another request may start while so many run, and when
+// to ask again.
+func (b *breaker) allows(now instant, running int) (ok bool, wake instant) {
+	if b.failures < b.trip {
+		return true, noDeadline
+	}
+	if running > 0 {
+		return false, noDeadline
+	}
+	return now >= b.until, b.until
+}
+
+// done takes the result of a request. It reports whether the server is back.
+func (b *breaker) done(now instant, err error) (back bool) {
+	switch apierr.Classify(err) {
+	case apierr.Timeout, apierr.Unreachable, apierr.Server, apierr.Throttled, apierr.Unauthorized, apierr.Other:
+		b.failures++
+		if n := b.failures - b.trip; n >= 0 {
+			b.until = now + b.policy.Delay(n+1)
+		}
+		return false
+	case apierr.Canceled:
+		return false
+	}
+	back = b.failures >= b.trip
+	b.failures = 0
+	return back
+}
+
+// breakerCap is the longest time between two requests of a closed breaker. It
+// bounds how long the end of an outage goes unnoticed.
+const breakerCap = 30 * time.Second
+
+// wakes is a heap of pods by when they are to be looked at.
+type wakes []*podState
+
+func (w wakes) Len() int           { return len(w) }
+func (w wakes) Less(i, j int) bool { return w[i].sched.wakeAt < w[j].sched.wakeAt }
+func (w wakes) Swap(i, j int) {
+	w[i], w[j] = w[j], w[i]
+	w[i].sched.wakeIndex, w[j].sched.wakeIndex = int32(i+1), int32(j+1)
+}
+
+// Push implements heap.Interface.
+func (w *wakes) Push(x any) {
+	t := x.(*podState)
+	*w = append(*w, t)
+	t.sched.wakeIndex = int32(len(*w))
+}
+
+// Pop implements heap.Interface.
+func (w *wakes) Pop() any {
+	old := *w
+	t := old[len(old)-1]
+	old[len(old)-1] = nil
+	*w = old[:len(old)-1]
+	t.sched.wakeIndex = 0
+	return t
+}
+
+// set makes t wake at the instant, and no other.
+func (w *wakes) set(t *podState, at instant) {
+	switch {
+	case t.sched.wakeIndex == 0 && at == noDeadline:
+	case t.sched.wakeIndex == 0:
+		t.sched.wakeAt = at
+		heap.Push(w, t)
+	case at == noDeadline:
+		heap.Remove(w, int(t.sched.wakeIndex-1))
+	case t.sched.wakeAt != at:
+		t.sched.wakeAt = at
+		heap.Fix(w, int(t.sched.wakeIndex-1))
 	}
 }

@@ -54,9 +54,9 @@ func (c *Controller) runOrphans(ctx context.Context) {
 func (c *Controller) verifyOrphans(ctx context.Context) {
 	c.mu.Lock()
 	now := c.now()
-	var due []*track
+	var due []*podState
 	for _, t := range c.tracks {
-		if t.orphan && t.held && t.orphanAt <= now {
+		if t.orphan() && t.held() && t.sched.orphanAt <= now {
 			due = append(due, t)
 		}
 	}
@@ -74,17 +74,17 @@ func (c *Controller) verifyOrphans(ctx context.Context) {
 		places <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-places }()
-			verdicts[i] = c.judge(ctx, t.ref)
+			verdicts[i] = c.checkOrphan(ctx, t.ref)
 		})
 	}
 	wg.Wait()
 	if ctx.Err() == nil {
-		c.sentence(ctx, due, verdicts)
+		c.applyVerdicts(ctx, due, verdicts)
 	}
 }
 
-// judge finds out whether the pod of an instance is gone.
-func (c *Controller) judge(ctx context.Context, ref Ref) verdict {
+// checkOrphan finds out whether the pod of an instance is gone.
+func (c *Controller) checkOrphan(ctx context.Context, ref Ref) verdict {
 	key := types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}.String()
 	if obj, ok, _ := c.informer.GetIndexer().GetByKey(key); ok {
 		if pod, ok := obj.(*corev1.Pod); ok && pod.UID == ref.UID {
@@ -108,22 +108,22 @@ func (c *Controller) judge(ctx context.Context, ref Ref) verdict {
 	return verdictThere
 }
 
-// sentence does what follows from the verdicts.
-func (c *Controller) sentence(ctx context.Context, due []*track, verdicts []verdict) {
+// applyVerdicts does what follows from the verdicts.
+func (c *Controller) applyVerdicts(ctx context.Context, due []*podState, verdicts []verdict) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	defer poke(c.kick)
+	defer wake(c.kick)
 	now := c.now()
 	held := 0
 	for _, t := range c.tracks {
-		if t.held {
+		if t.held() {
 			held++
 		}
 	}
-	var gone []*track
+	var gone []*podState
 	unknown := 0
 	for i, t := range due {
-		if !t.orphan || c.tracks[t.ref.UID] != t {
+		if !t.orphan() || c.tracks[t.ref.UID] != t {
 			continue // it has changed meanwhile
 		}
 		switch verdicts[i] {
@@ -132,9 +132,9 @@ func (c *Controller) sentence(ctx context.Context, due []*track, verdicts []verd
 		case verdictGone:
 			gone = append(gone, t)
 		case verdictThere:
-			t.orphanPasses = 0
-			t.orphanWait = min(2*t.orphanWait, orphanRest)
-			t.orphanAt = now + t.orphanWait
+			t.sched.orphanPasses = 0
+			t.sched.orphanWait = min(2*t.sched.orphanWait, orphanRest)
+			t.sched.orphanAt = now + t.sched.orphanWait
 			c.dropped(t.ref, DroppedOrphan, nil)
 		}
 	}
@@ -153,22 +153,22 @@ func (c *Controller) sentence(ctx context.Context, due []*track, verdicts []verd
 		c.holdBack(ctx, nil, held)
 	}
 	for _, t := range gone {
-		c.condemn(ctx, t, now)
+		c.stopOrphan(ctx, t, now)
 	}
 }
 
 // tooMany reports whether so many orphans are more likely to be a mistake. Those
 // that the API did not answer for count: it may answer for a few at a time, and
 // a mistake must not be carried out in small parts.
-func (c *Controller) tooMany(gone []*track, unknown, held int) bool {
+func (c *Controller) tooMany(gone []*podState, unknown, held int) bool {
 	most := max(massOrphans, held/massShare)
 	if c.cfg.Policy.AllowMassOrphans || len(gone)+unknown <= most {
 		return false
 	}
 	believed := len(gone) > most
 	for _, t := range gone {
-		t.orphanPasses++
-		believed = believed && t.orphanPasses >= massPasses
+		t.sched.orphanPasses++
+		believed = believed && t.sched.orphanPasses >= massPasses
 	}
 	return !believed
 }
@@ -192,9 +192,9 @@ func (c *Controller) holdBack(ctx context.Context, refs []Ref, held int) {
 	}
 }
 
-// condemn makes an orphan end.
-func (c *Controller) condemn(ctx context.Context, t *track, now instant) {
-	t.orphan = false
+// stopOrphan makes an orphan end.
+func (c *Controller) stopOrphan(ctx context.Context, t *podState, now instant) {
+	t.api.presence = presenceGone
 	t.finish(now, StopOrphaned, nil, minGrace)
 	t.end.reason, t.end.grace = StopOrphaned, minGrace
 	logger := klog.FromContext(ctx)
@@ -203,5 +203,5 @@ func (c *Controller) condemn(ctx context.Context, t *track, now instant) {
 		logger.Info("Stopping an orphan", "pod", klog.KRef(ref.Namespace, ref.Name), "podUID", ref.UID)
 	})
 	c.warn(t, reasonOrphanRemoved, actionStop, "the pod does not exist any more; its instance is being stopped")
-	c.touch(t)
+	c.markDirty(t)
 }

@@ -18,25 +18,25 @@ func TestAPIResults(t *testing.T) {
 	reported := func() *scene { return running().says(runs()) }
 	stopped := func() *scene { return running(deletedWithin(30)).says(exited(0, true)) }
 	answer := func(s *scene, same bool, edit ...func(*corev1.Pod)) *scene {
-		c := s.writing(tick, OpPatch)
-		resp := s.pod.DeepCopy()
+		c := s.writeStarted(tick, OpPatch)
+		resp := s.api.pod.DeepCopy()
 		resp.ResourceVersion = "40"
 		for _, f := range edit {
 			f(resp)
 		}
-		s.settled(s.r, tick, c, resp, same)
+		s.statusStored(s.r, tick, c, resp, same)
 		return s
 	}
 	fail := func(s *scene, n int, err error) *scene {
 		for range n {
-			s.writing(tick, OpPatch)
-			s.failed(s.r, tick, err)
+			s.writeStarted(tick, OpPatch)
+			s.writeFailed(s.r, tick, err)
 		}
 		return s
 	}
 	refuse := func(s *scene, n int) *scene {
 		for range n {
-			s.refuse(s.writing(tick, OpPatch))
+			s.statusRejected(s.writeStarted(tick, OpPatch))
 		}
 		return s
 	}
@@ -48,8 +48,8 @@ func TestAPIResults(t *testing.T) {
 		return pod
 	}
 	read := func(s *scene, has func(*corev1.Pod) *corev1.Pod) *scene {
-		s.writing(tick, OpGet)
-		s.read(s.r, tick, has(s.pod))
+		s.writeStarted(tick, OpGet)
+		s.finishGet(s.r, tick, has(s.api.pod))
 		return s
 	}
 	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "a", errFailed)
@@ -65,48 +65,48 @@ func TestAPIResults(t *testing.T) {
 		{name: "200, with somebody else's change", scene: answer(reported(), false), write: OpPatch},
 		{name: "200, but a report came meanwhile", scene: func() *scene {
 			s := reported()
-			c := s.writing(tick, OpPatch)
+			c := s.writeStarted(tick, OpPatch)
 			s.says(exited(1, false))
-			s.settled(s.r, tick, c, s.pod, true)
+			s.statusStored(s.r, tick, c, s.api.pod, true)
 			return s
 		}(), at: time.Second, write: OpPatch},
 		{name: "200, and the watch was faster", scene: func() *scene {
 			s := reported()
-			c := s.writing(tick, OpPatch)
-			resp := s.pod.DeepCopy()
+			c := s.writeStarted(tick, OpPatch)
+			resp := s.api.pod.DeepCopy()
 			resp.ResourceVersion = "40"
-			s.desire(s.r, tick, resp.DeepCopy())
-			s.settled(s.r, tick, c, resp, true)
+			s.setPod(s.r, tick, resp.DeepCopy())
+			s.statusStored(s.r, tick, c, resp, true)
 			return s
 		}()},
 		{name: "200, and the watch comes later", scene: func() *scene {
 			s := answer(reported(), true)
-			s.desire(s.r, tick, s.pod.DeepCopy())
+			s.setPod(s.r, tick, s.api.pod.DeepCopy())
 			return s
 		}()},
 		{name: "an older version comes late", scene: func() *scene {
 			old := testPod()
 			s := answer(reported(), true)
-			s.desire(s.r, tick, old)
+			s.setPod(s.r, tick, old)
 			return s
 		}()},
 		{name: "it was there already", scene: func() *scene {
 			s := reported()
-			s.settled(s.r, tick, s.writing(tick, OpPatch), nil, true)
+			s.statusStored(s.r, tick, s.writeStarted(tick, OpPatch), nil, true)
 			return s
 		}()},
 		{name: "final 200", scene: answer(stopped(), true, phase(corev1.PodFailed)), write: OpDelete, final: true},
-		{name: "404: wait for the watch", scene: reported().with(func(s *scene) { s.writing(tick, OpPatch); s.missing(tick) }), at: goneAfter - 1},
-		{name: "404: ask", scene: reported().with(func(s *scene) { s.writing(tick, OpPatch); s.missing(tick) }), at: goneAfter, write: OpGet},
-		{name: "404, and it is there", scene: read(reported().with(func(s *scene) { s.writing(tick, OpPatch); s.missing(tick) }), same), write: OpPatch},
-		{name: "404 twice: removed", scene: read(reported().with(func(s *scene) { s.writing(tick, OpPatch); s.missing(tick) }), none), at: time.Hour},
-		{name: "409: read", scene: reported().with(func(s *scene) { s.writing(tick, OpPatch); s.conflicted(s.r, tick) }), write: OpGet},
-		{name: "409: read, and again", scene: read(reported().with(func(s *scene) { s.writing(tick, OpPatch); s.conflicted(s.r, tick) }), newer), write: OpPatch},
-		{name: "409: read, and nobody was faster", scene: read(reported().with(func(s *scene) { s.writing(tick, OpPatch); s.conflicted(s.r, tick) }), same)},
-		{name: "409: read, and again later", scene: read(reported().with(func(s *scene) { s.writing(tick, OpPatch); s.conflicted(s.r, tick) }), same), at: time.Second, write: OpPatch},
+		{name: "404: wait for the watch", scene: reported().with(func(s *scene) { s.writeStarted(tick, OpPatch); s.notFound(tick) }), at: goneAfter - 1},
+		{name: "404: ask", scene: reported().with(func(s *scene) { s.writeStarted(tick, OpPatch); s.notFound(tick) }), at: goneAfter, write: OpGet},
+		{name: "404, and it is there", scene: read(reported().with(func(s *scene) { s.writeStarted(tick, OpPatch); s.notFound(tick) }), same), write: OpPatch},
+		{name: "404 twice: removed", scene: read(reported().with(func(s *scene) { s.writeStarted(tick, OpPatch); s.notFound(tick) }), none), at: time.Hour},
+		{name: "409: read", scene: reported().with(func(s *scene) { s.writeStarted(tick, OpPatch); s.conflicted(s.r, tick) }), write: OpGet},
+		{name: "409: read, and again", scene: read(reported().with(func(s *scene) { s.writeStarted(tick, OpPatch); s.conflicted(s.r, tick) }), newer), write: OpPatch},
+		{name: "409: read, and nobody was faster", scene: read(reported().with(func(s *scene) { s.writeStarted(tick, OpPatch); s.conflicted(s.r, tick) }), same)},
+		{name: "409: read, and again later", scene: read(reported().with(func(s *scene) { s.writeStarted(tick, OpPatch); s.conflicted(s.r, tick) }), same), at: time.Second, write: OpPatch},
 		{name: "409 again and again: seldom", scene: reported().with(func(s *scene) {
 			for range 9 {
-				s.writing(tick, OpPatch)
+				s.writeStarted(tick, OpPatch)
 				s.conflicted(s.r, tick)
 			}
 		})},
@@ -128,11 +128,11 @@ func TestAPIResults(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			s := tc.scene
 			s.advance(s.r, tick+tc.at)
-			if got, _ := s.nextWrite(s.r, tick+tc.at); got.op != tc.write {
+			if got, _ := s.decideWrite(s.r, tick+tc.at); got.op != tc.write {
 				t.Errorf("write %q, want %q", got.op, tc.write)
 			}
-			if s.final != tc.final {
-				t.Errorf("final %v, want %v", s.final, tc.final)
+			if s.write.final != tc.final {
+				t.Errorf("final %v, want %v", s.write.final, tc.final)
 			}
 		})
 	}
@@ -148,27 +148,27 @@ func TestTheCachesCopyIsKept(t *testing.T) {
 		watchFirst bool
 		take       func(s *scene, resp *corev1.Pod)
 	}{
-		{"of a write, the watch was faster", true, func(s *scene, resp *corev1.Pod) { s.settled(s.r, tick, s.write, resp, true) }},
-		{"of a write, the watch comes later", false, func(s *scene, resp *corev1.Pod) { s.settled(s.r, tick, s.write, resp, true) }},
-		{"of a read, the watch was faster", true, func(s *scene, resp *corev1.Pod) { s.track.read(s.r, tick, resp) }},
-		{"of a read, the watch comes later", false, func(s *scene, resp *corev1.Pod) { s.track.read(s.r, tick, resp) }},
+		{"of a write, the watch was faster", true, func(s *scene, resp *corev1.Pod) { s.statusStored(s.r, tick, s.write.inflight, resp, true) }},
+		{"of a write, the watch comes later", false, func(s *scene, resp *corev1.Pod) { s.statusStored(s.r, tick, s.write.inflight, resp, true) }},
+		{"of a read, the watch was faster", true, func(s *scene, resp *corev1.Pod) { s.podState.finishGet(s.r, tick, resp) }},
+		{"of a read, the watch comes later", false, func(s *scene, resp *corev1.Pod) { s.podState.finishGet(s.r, tick, resp) }},
 	} {
 		s := running().says(runs())
-		s.writing(tick, OpPatch)
-		resp := s.pod.DeepCopy()
+		s.writeStarted(tick, OpPatch)
+		resp := s.api.pod.DeepCopy()
 		resp.ResourceVersion = "40"
 		cached := resp.DeepCopy()
 		if test.watchFirst {
-			s.desire(s.r, tick, cached)
+			s.setPod(s.r, tick, cached)
 		}
 		test.take(s, resp)
 		if !test.watchFirst {
-			s.desire(s.r, tick, cached)
+			s.setPod(s.r, tick, cached)
 		}
-		if s.pod != cached {
+		if s.api.pod != cached {
 			t.Errorf("%s: the answer is held beside the cache's copy", test.name)
 		}
-		if s.mirrored && s.observed != &cached.Status {
+		if s.provider.mirrored && s.provider.status != &cached.Status {
 			t.Errorf("%s: the status of the answer is held beside the cache's copy", test.name)
 		}
 	}
@@ -178,15 +178,15 @@ func TestRepairsBecomeRarer(t *testing.T) {
 	s := running()
 	for i := range 20 {
 		s.now(func(p *corev1.Pod) { p.ResourceVersion = string(rune('3'+i/10)) + string(rune('0'+i%10)) })
-		c := s.writing(tick, OpPatch)
-		resp := s.pod.DeepCopy()
-		s.settled(s.r, tick, c, resp, true)
+		c := s.writeStarted(tick, OpPatch)
+		resp := s.api.pod.DeepCopy()
+		s.statusStored(s.r, tick, c, resp, true)
 	}
-	if s.writeAt < tick+s.r.retry.Cap/2 {
-		t.Errorf("the next repair is due %v later", s.writeAt-tick)
+	if s.write.retryAt < tick+s.r.retry.Cap/2 {
+		t.Errorf("the next repair is due %v later", s.write.retryAt-tick)
 	}
 	s.says(runs())
-	if s.repairs != 0 {
+	if s.write.repairs != 0 {
 		t.Error("a report doesn't end it")
 	}
 }

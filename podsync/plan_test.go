@@ -77,23 +77,24 @@ func exited(code int32, stopped bool) *State {
 
 // A scene is a track to which things have happened.
 type scene struct {
-	*track
+	*podState
 	r    *rules
 	seq  uint64
 	free bool
 }
 
 func newScene(pod *corev1.Pod) *scene {
-	s := &scene{track: &track{ref: RefOf(pod), want: 1, since: tick - 10*time.Second}, r: testRules(), free: true}
-	s.desire(s.r, s.since, pod)
-	s.inCache = true
+	s := &scene{podState: &podState{ref: RefOf(pod)}, r: testRules(), free: true}
+	s.write.statusSeq, s.api.since = 1, tick-10*time.Second
+	s.setPod(s.r, s.api.since, pod)
+	s.api.cached = true
 	return s
 }
 
 // fresh is a pod that was never started; waiting to be looked at.
 func fresh(edit ...func(*corev1.Pod)) *scene {
 	s := newScene(testPod(edit...))
-	s.classify(s.r, s.since)
+	s.classify(s.r, s.api.since)
 	return s
 }
 
@@ -101,24 +102,24 @@ func fresh(edit ...func(*corev1.Pod)) *scene {
 func adopted(st *State, edit ...func(*corev1.Pod)) *scene {
 	s := newScene(testPod(edit...))
 	s.says(st)
-	s.classify(s.r, s.since)
+	s.classify(s.r, s.api.since)
 	return s
 }
 
 // running is a pod that has been started and written.
 func running(edit ...func(*corev1.Pod)) *scene {
 	s := adopted(runs(), append([]func(*corev1.Pod){ran}, edit...)...)
-	s.stored, s.stale = s.want, false
+	s.write.storedSeq, s.write.stale = s.write.statusSeq, false
 	return s
 }
 
 func (s *scene) now(edit ...func(*corev1.Pod)) *scene {
-	pod := s.pod.DeepCopy()
+	pod := s.api.pod.DeepCopy()
 	pod.ResourceVersion = "20"
 	for _, f := range edit {
 		f(pod)
 	}
-	s.desire(s.r, tick, pod)
+	s.setPod(s.r, tick, pod)
 	return s
 }
 
@@ -131,7 +132,7 @@ func (s *scene) says(st *State) *scene {
 // calls begins a call, and ends it if it has a result.
 func (s *scene) calls(op Op, grace time.Duration, results ...any) *scene {
 	s.seq++
-	c := s.began(tick, s.seq, step{op: op, grace: grace})
+	c := s.callStarted(tick, s.seq, action{op: op, grace: grace})
 	c.cancel = func() {}
 	if len(results) == 0 {
 		return s
@@ -145,7 +146,7 @@ func (s *scene) calls(op Op, grace time.Duration, results ...any) *scene {
 	case error:
 		err = r
 	}
-	s.returned(s.r, tick, s.seq, st, uint64(1000+s.seq), err)
+	s.callReturned(s.r, tick, s.seq, st, uint64(1000+s.seq), err)
 	return s
 }
 
@@ -175,7 +176,7 @@ func TestPlan(t *testing.T) {
 		{name: "3.4 deleted and held: stop", scene: adopted(runs(), ran, deletedWithin(7)), stage: StageTerminating, call: OpStop, grace: 7 * time.Second, write: OpPatch},
 		{name: "3.4 deleted and absent: final status", scene: fresh(ran, deletedWithin(7)), stage: StageStopped, write: OpPatch},
 		{name: "3.4 terminal, deleted and absent: deletion", scene: fresh(phase(corev1.PodFailed), deletedWithin(30)), stage: StageFinal, write: OpDelete},
-		{name: "3.4 lost, never restarted: final status", scene: fresh(ran), stage: StageStopped, write: OpPatch},
+		{name: "3.4 lost, noDeadline restarted: final status", scene: fresh(ran), stage: StageStopped, write: OpPatch},
 		{name: "3.4 lost, always restarted: start", scene: fresh(ran, func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyAlways }), stage: StageWaiting, call: OpStart, write: OpPatch},
 
 		{name: "T1 name taken: wait", scene: fresh().with(func(s *scene) { s.free = false }), stage: StageWaiting, write: OpPatch},
@@ -228,11 +229,11 @@ func TestPlan(t *testing.T) {
 		{name: "T17 deleted at once by somebody: wait", scene: ended(deletedWithin(0)), stage: StageFinal},
 		{name: "T17 deleted at once, and still there", scene: ended(deletedWithin(0)), at: goneAfter, stage: StageFinal, write: OpDelete},
 		{name: "T17 finalizers left only", scene: ended(finalizer, deletedWithin(0)), stage: StageReleased, call: OpRelease},
-		{name: "T17 deleted: release", scene: ended(deletedWithin(30)).with(func(s *scene) { s.letGo(tick) }), stage: StageReleased, call: OpRelease},
-		{name: "T17 half-done deletion: once more", scene: ended(deletedWithin(30)).with(func(s *scene) { s.letGo(tick) }), at: 30 * time.Second, stage: StageReleased, call: OpRelease, write: OpDelete},
-		{name: "T19 removed: release", scene: ended().with(func(s *scene) { s.vanish(tick) }), stage: StageFinal, call: OpRelease},
-		{name: "T19 removed, no releaser: stop once", scene: ended().with(func(s *scene) { s.r.releases = false; s.vanish(tick) }), stage: StageFinal, call: OpStop, grace: time.Second},
-		{name: "T20 removed while it runs", scene: running().with(func(s *scene) { s.vanish(tick) }), stage: StageTerminating, call: OpStop, grace: time.Second},
+		{name: "T17 deleted: release", scene: ended(deletedWithin(30)).with(func(s *scene) { s.deleteSent(tick) }), stage: StageReleased, call: OpRelease},
+		{name: "T17 half-done deletion: once more", scene: ended(deletedWithin(30)).with(func(s *scene) { s.deleteSent(tick) }), at: 30 * time.Second, stage: StageReleased, call: OpRelease, write: OpDelete},
+		{name: "T19 removed: release", scene: ended().with(func(s *scene) { s.markDeleted(tick) }), stage: StageFinal, call: OpRelease},
+		{name: "T19 removed, no releaser: stop once", scene: ended().with(func(s *scene) { s.r.releases = false; s.markDeleted(tick) }), stage: StageFinal, call: OpStop, grace: time.Second},
+		{name: "T20 removed while it runs", scene: running().with(func(s *scene) { s.markDeleted(tick) }), stage: StageTerminating, call: OpStop, grace: time.Second},
 		{name: "3.7 orphan: nothing", scene: orphan(runs()), stage: StageStarting},
 		{name: "3.7 stopped orphan: nothing", scene: orphan(exited(0, true)), stage: StageFinal},
 	} {
@@ -240,9 +241,9 @@ func TestPlan(t *testing.T) {
 			now := tick + tc.at
 			s := tc.scene
 			s.advance(s.r, now)
-			call := s.nextCall(s.r, now, s.free)
-			write, _ := s.nextWrite(s.r, now)
-			if got := s.position(); got != tc.stage {
+			call := s.decideCall(s.r, now, s.free)
+			write, _ := s.decideWrite(s.r, now)
+			if got := s.stage(); got != tc.stage {
 				t.Errorf("stage %v, want %v", got, tc.stage)
 			}
 			if call.op != tc.call || call.op == OpStop && call.grace != tc.grace || call.cancel != tc.cancel {
@@ -258,10 +259,10 @@ func TestPlan(t *testing.T) {
 // ended is a pod that has ended by itself and whose final status is stored.
 func ended(edit ...func(*corev1.Pod)) *scene {
 	s := running().says(exited(0, true))
-	c := s.writing(tick, OpPatch)
-	done := s.pod.DeepCopy()
+	c := s.writeStarted(tick, OpPatch)
+	done := s.api.pod.DeepCopy()
 	done.ResourceVersion, done.Status.Phase = "15", corev1.PodSucceeded
-	s.settled(s.r, tick, c, done, true)
+	s.statusStored(s.r, tick, c, done, true)
 	if len(edit) > 0 {
 		s.now(edit...)
 	}
@@ -269,6 +270,7 @@ func ended(edit ...func(*corev1.Pod)) *scene {
 }
 
 func orphan(st *State) *scene {
-	s := &scene{track: &track{ref: Ref{UID: "o"}, orphan: true, removed: true, known: true}, r: testRules(), free: true}
+	s := &scene{podState: &podState{ref: Ref{UID: "o"}}, r: testRules(), free: true}
+	s.api.presence, s.provider.listed = presenceOrphan, true
 	return s.says(st)
 }

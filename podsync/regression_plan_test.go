@@ -22,20 +22,20 @@ import (
 // answer to a write.
 func TestLateAnswerDoesNotRevive(t *testing.T) {
 	s := running().says(exited(1, false))
-	c := s.writing(tick, OpPatch)
-	s.inCache = false
-	s.vanish(tick)
-	resp := s.pod.DeepCopy()
+	c := s.writeStarted(tick, OpPatch)
+	s.api.cached = false
+	s.markDeleted(tick)
+	resp := s.api.pod.DeepCopy()
 	resp.ResourceVersion = "40"
-	s.settled(s.r, tick, c, resp, true)
-	if !s.removed {
+	s.statusStored(s.r, tick, c, resp, true)
+	if !s.removed() {
 		t.Error("the answer to a PATCH")
 	}
-	s.writing(tick, OpGet)
+	s.writeStarted(tick, OpGet)
 	resp = resp.DeepCopy()
 	resp.ResourceVersion = "50"
-	s.read(s.r, tick, resp)
-	if !s.removed {
+	s.finishGet(s.r, tick, resp)
+	if !s.removed() {
 		t.Error("the answer to a GET")
 	}
 }
@@ -44,19 +44,19 @@ func TestLateAnswerDoesNotRevive(t *testing.T) {
 func TestWhatTheServerDropsIsSentOnce(t *testing.T) {
 	s := running().says(runs())
 	for n := range 2 {
-		if got, _ := s.nextWrite(s.r, tick); got.op != OpPatch {
+		if got, _ := s.decideWrite(s.r, tick); got.op != OpPatch {
 			t.Fatalf("write %d is %q, want PATCH", n+1, got.op)
 		}
-		c := s.writing(tick, OpPatch)
-		resp := s.pod.DeepCopy()
+		c := s.writeStarted(tick, OpPatch)
+		resp := s.api.pod.DeepCopy()
 		resp.ResourceVersion = "40" // of the first one; the second one changes nothing
-		s.settled(s.r, tick, c, resp, false)
+		s.statusStored(s.r, tick, c, resp, false)
 	}
-	if got, _ := s.nextWrite(s.r, tick+s.r.retry.Cap); got.op != "" {
+	if got, _ := s.decideWrite(s.r, tick+s.r.retry.Cap); got.op != "" {
 		t.Errorf("write 3 is %q", got.op)
 	}
 	s.now(func(p *corev1.Pod) { p.ResourceVersion = "50" })
-	if got, _ := s.nextWrite(s.r, tick+s.r.retry.Cap); got.op != OpPatch {
+	if got, _ := s.decideWrite(s.r, tick+s.r.retry.Cap); got.op != OpPatch {
 		t.Errorf("after somebody else's write: %q, want PATCH", got.op)
 	}
 }
@@ -66,7 +66,7 @@ func TestWhatTheServerDropsIsSentOnce(t *testing.T) {
 func TestUpdatesOfAdoptedPodsWithoutGeneration(t *testing.T) {
 	zero := func(p *corev1.Pod) { p.Generation = 0 }
 	s := adopted(runs(), ran, zero)
-	if got := s.nextCall(s.r, tick, true); got.op != OpUpdate {
+	if got := s.decideCall(s.r, tick, true); got.op != OpUpdate {
 		t.Errorf("after the adoption: %q, want Update", got.op)
 	}
 	s.calls(OpUpdate, 0, runs())
@@ -81,10 +81,10 @@ func TestUpdatesOfAdoptedPodsWithoutGeneration(t *testing.T) {
 // Nor did they end a backoff.
 func TestBackoffEndsWithoutGeneration(t *testing.T) {
 	s := fresh(func(p *corev1.Pod) { p.Generation = 0 }).calls(OpStart, 0, errFailed)
-	if s.now(func(p *corev1.Pod) { p.Labels = map[string]string{"a": "b"} }); s.retryAt == 0 {
+	if s.now(func(p *corev1.Pod) { p.Labels = map[string]string{"a": "b"} }); s.call.retryAt == 0 {
 		t.Error("a label ends it")
 	}
-	if s.now(func(p *corev1.Pod) { p.Spec.Containers[0].Image, p.ResourceVersion = "other", "30" }); s.retryAt != 0 {
+	if s.now(func(p *corev1.Pod) { p.Spec.Containers[0].Image, p.ResourceVersion = "other", "30" }); s.call.retryAt != 0 {
 		t.Error("a new image does not end it")
 	}
 }
@@ -92,7 +92,7 @@ func TestBackoffEndsWithoutGeneration(t *testing.T) {
 // A queue that was never empty kept the place of everybody who had been in it.
 func TestQueueThatIsNeverEmpty(t *testing.T) {
 	var q fifo
-	var tracks [3]track
+	var tracks [3]podState
 	for i := range 100_000 {
 		q.push(&tracks[i%3])
 		if i >= 10 && q.pop() != &tracks[(i-10)%3] {
@@ -110,12 +110,16 @@ func TestFailureOfAForgottenPod(t *testing.T) {
 	ctx := klog.NewContext(t.Context(), klog.Logger{})
 	told := 0
 	handler := func(context.Context, error, string) { told++ }
-	for name, of := range map[string]func(*Controller, *track) (*report.Group, *report.Member){
-		"provider": func(c *Controller, t *track) (*report.Group, *report.Member) { return &c.providerErrors, &t.callErrs },
-		"API":      func(c *Controller, t *track) (*report.Group, *report.Member) { return &c.apiErrors, &t.apiErrs },
+	for name, of := range map[string]func(*Controller, *podState) (*report.Group, *report.Member){
+		"provider": func(c *Controller, t *podState) (*report.Group, *report.Member) {
+			return &c.providerErrors, &t.sched.callErrs
+		},
+		"API": func(c *Controller, t *podState) (*report.Group, *report.Member) {
+			return &c.apiErrors, &t.sched.apiErrs
+		},
 	} {
 		var c Controller
-		var forgotten track
+		var forgotten podState
 		c.forget(ctx, &forgotten)
 		group, late := of(&c, &forgotten)
 		group.Fail(ctx, handler, late, errFailed, "late")

@@ -26,9 +26,9 @@ const fieldManager = "kubewright-podsync"
 
 // startWrite makes the request that comes next for t, if there is one and there
 // is a place. It returns when to look again.
-func (c *Controller) startWrite(t *track, now instant, waited bool) (wake instant) {
-	s, urgent := t.nextWrite(&c.rules, now)
-	if s.op == "" || c.draining && (!t.over() || t.goneAt > 0 || c.apiCtx.Err() != nil) {
+func (c *Controller) startWrite(t *podState, now instant, waited bool) (wake instant) {
+	s, urgent := t.decideWrite(&c.rules, now)
+	if s.op == "" || c.draining && (!t.over() || t.api.notFoundAt > 0 || c.apiCtx.Err() != nil) {
 		return s.wake
 	}
 	q := queueWrite
@@ -36,14 +36,14 @@ func (c *Controller) startWrite(t *track, now instant, waited bool) (wake instan
 		q = queueUrgent
 	}
 	if !c.take(t, q, now, waited) {
-		return never // its turn comes
+		return noDeadline // its turn comes
 	}
 	var u podstatus.Update
 	if s.op == OpPatch {
 		u = t.update(&c.rules)
 	}
-	minimal := t.minimal
-	call := t.writing(now, s.op)
+	minimal := t.write.minimal
+	call := t.writeStarted(now, s.op)
 	ctx, cancel := context.WithTimeout(c.apiCtx, c.cfg.CallTimeout)
 	call.cancel = cancel
 	c.running[laneAPI]++
@@ -56,21 +56,21 @@ func (c *Controller) startWrite(t *track, now instant, waited bool) (wake instan
 			c.delete(ctx, t, call)
 		case OpGet:
 			pod, err := c.get(ctx, t.ref)
-			c.written(t, call, err, func(now instant) {
+			c.finishWrite(t, call, err, func(now instant) {
 				if err == nil {
-					t.read(&c.rules, now, pod)
+					t.finishGet(&c.rules, now, pod)
 				} else {
-					t.failed(&c.rules, now, err)
+					t.writeFailed(&c.rules, now, err)
 				}
 			})
 		}
 	})
-	return never
+	return noDeadline
 }
 
 // patch brings the status in the API to what is known. Where it is there
 // already there is no request.
-func (c *Controller) patch(ctx context.Context, t *track, call *call, u podstatus.Update, minimal bool) {
+func (c *Controller) patch(ctx context.Context, t *podState, call *call, u podstatus.Update, minimal bool) {
 	pod := call.pod
 	next, problems := podstatus.Next(pod, u)
 	if minimal {
@@ -85,11 +85,11 @@ func (c *Controller) patch(ctx context.Context, t *track, call *call, u podstatu
 		logger.V(4).Info("Status is stored already", "pod", klog.KObj(pod), "podUID", pod.UID)
 		c.mu.Lock()
 		c.running[laneAPI]--
-		t.settled(&c.rules, c.now(), call, nil, true)
-		c.complain(t, problems)
-		c.touch(t)
+		t.statusStored(&c.rules, c.now(), call, nil, true)
+		c.reportProblems(t, problems)
+		c.markDirty(t)
 		c.mu.Unlock()
-		poke(c.kick)
+		wake(c.kick)
 		return
 	}
 	resp, err := c.cfg.Client.Pods(pod.Namespace).Patch(ctx, pod.Name, podstatus.PatchType, body,
@@ -101,13 +101,13 @@ func (c *Controller) patch(ctx context.Context, t *track, call *call, u podstatu
 	if err == nil {
 		resp.ManagedFields = nil
 		same := podstatus.Equal(&resp.Status, &next)
-		c.written(t, call, nil, func(now instant) {
-			c.complain(t, problems)
-			lag := now - t.reportedAt
-			fresh := t.reportedAt > 0 && t.want == call.want && t.stored != call.want
-			t.settled(&c.rules, now, call, resp, same)
+		c.finishWrite(t, call, nil, func(now instant) {
+			c.reportProblems(t, problems)
+			lag := now - t.write.reportedAt
+			fresh := t.write.reportedAt > 0 && t.write.statusSeq == call.want && t.write.storedSeq != call.want
+			t.statusStored(&c.rules, now, call, resp, same)
 			if fresh {
-				t.reportedAt = 0
+				t.write.reportedAt = 0
 				if hook := c.cfg.Hooks.StatusStored; hook != nil {
 					c.later(func() { hook(StatusStored{Ref: t.ref, Lag: lag}) })
 				}
@@ -115,18 +115,18 @@ func (c *Controller) patch(ctx context.Context, t *track, call *call, u podstatu
 		})
 		return
 	}
-	c.written(t, call, err, func(now instant) {
+	c.finishWrite(t, call, err, func(now instant) {
 		switch {
 		case isInstanceGone(err, pod.Name):
-			t.missing(now)
+			t.notFound(now)
 		case apierr.Classify(err) == apierr.Conflict:
 			t.conflicted(&c.rules, now)
 		case apierr.Classify(err) == apierr.Invalid:
-			t.refuse(call)
+			t.statusRejected(call)
 			c.dropped(t.ref, DroppedInvalid, err)
 			c.warn(t, reasonInvalidStatus, actionSync, err.Error())
 		default:
-			t.failed(&c.rules, now, err)
+			t.writeFailed(&c.rules, now, err)
 		}
 	})
 }
@@ -143,8 +143,8 @@ func pin(body []byte, version string) []byte {
 	return slices.Concat([]byte(`{"metadata":{"resourceVersion":`), strconv.AppendQuote(nil, version), []byte(`,`), rest)
 }
 
-// complain says what was wrong with a report.
-func (c *Controller) complain(t *track, problems field.ErrorList) {
+// reportProblems says what was wrong with a report.
+func (c *Controller) reportProblems(t *podState, problems field.ErrorList) {
 	if len(problems) == 0 {
 		return
 	}
@@ -196,7 +196,7 @@ func isPodMissing(err error, name string) bool {
 }
 
 // delete lets the API remove the pod.
-func (c *Controller) delete(ctx context.Context, t *track, call *call) {
+func (c *Controller) delete(ctx context.Context, t *podState, call *call) {
 	err := c.cfg.Client.Pods(t.ref.Namespace).Delete(ctx, t.ref.Name, metav1.DeleteOptions{
 		GracePeriodSeconds: new(int64),
 		Preconditions:      &metav1.Preconditions{UID: &t.ref.UID},
@@ -206,14 +206,14 @@ func (c *Controller) delete(ctx context.Context, t *track, call *call) {
 	if gone {
 		err = nil // it, or this instance of it, is gone already
 	}
-	c.written(t, call, err, func(now instant) {
+	c.finishWrite(t, call, err, func(now instant) {
 		if err != nil {
-			t.failed(&c.rules, now, err)
+			t.writeFailed(&c.rules, now, err)
 			return
 		}
-		t.letGo(now)
+		t.deleteSent(now)
 		if gone {
-			t.missing(now)
+			t.notFound(now)
 		}
 	})
 }
@@ -258,8 +258,8 @@ func (c *Controller) get(ctx context.Context, ref Ref) (*corev1.Pod, error) {
 	return pod, nil
 }
 
-// written takes the result of a request.
-func (c *Controller) written(t *track, call *call, err error, apply func(now instant)) {
+// finishWrite takes the result of a request.
+func (c *Controller) finishWrite(t *podState, call *call, err error, apply func(now instant)) {
 	c.mu.Lock()
 	now := c.now()
 	c.running[laneAPI]--
@@ -267,16 +267,16 @@ func (c *Controller) written(t *track, call *call, err error, apply func(now ins
 		c.retryWrites()
 	}
 	apply(now)
-	c.touch(t)
+	c.markDirty(t)
 	c.mu.Unlock()
-	poke(c.kick)
+	wake(c.kick)
 
 	ctx := c.apiCtx
 	switch {
 	case err == nil:
-		c.apiErrors.OK(ctx, &t.apiErrs, "Writing to pods works again")
+		c.apiErrors.OK(ctx, &t.sched.apiErrs, "Writing to pods works again")
 	case ctx.Err() == nil && !isInstanceGone(err, t.ref.Name) && apierr.Classify(err) != apierr.Canceled:
-		c.apiErrors.Fail(ctx, c.cfg.ErrorHandler, &t.apiErrs, explain(call.op, t.ref, err), "Failed to write to a pod",
+		c.apiErrors.Fail(ctx, c.cfg.ErrorHandler, &t.sched.apiErrs, explain(call.op, t.ref, err), "Failed to write to a pod",
 			"op", call.op, "pod", klog.KRef(t.ref.Namespace, t.ref.Name), "podUID", t.ref.UID)
 	}
 	if hook := c.cfg.Hooks.APICall; hook != nil {
@@ -287,9 +287,9 @@ func (c *Controller) written(t *track, call *call, err error, apply func(now ins
 // retryWrites ends the backoff of every pod: the server is back.
 func (c *Controller) retryWrites() {
 	for _, t := range c.tracks {
-		if t.writeFailures > 0 {
-			t.writeAt = 0
-			c.touch(t)
+		if t.write.failures > 0 {
+			t.write.retryAt = 0
+			c.markDirty(t)
 		}
 	}
 }

@@ -1,0 +1,521 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podsync
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+
+	"github.com/kubewright/kubewright/internal/backoff"
+	"github.com/kubewright/kubewright/internal/report"
+	"github.com/kubewright/kubewright/podsync/podstatus"
+)
+
+// An instant is a time since the controller was made: eight bytes instead of
+// twenty-four, for records of which there may be a hundred thousand.
+type instant = time.Duration
+
+// never is later than every instant.
+const noDeadline instant = 1<<63 - 1
+
+// horizon is the longest time that is reckoned with, 73 years: the sum of an
+// instant and two of them is no less than each, which the largest durations that
+// are asked for would not give.
+const horizon time.Duration = 1 << 61
+
+// rules are what decisions depend on besides the pod.
+type rules struct {
+	policy       Policy
+	relist       time.Duration
+	pendingAfter time.Duration
+	retry        backoff.Policy
+	epoch        time.Time // the instant 0
+
+	updates, releases, admits, inspects bool // capabilities of the provider
+}
+
+// at returns the instant of a time.
+func (r *rules) at(t time.Time) instant { return t.Sub(r.epoch) }
+
+// stopSlack is how long after the grace period the provider may take to say
+// that a pod has stopped before it is told again.
+const stopSlack = 2 * time.Second
+
+// goneAfter is how long a pod that the API no longer has may stay in the
+// informer before the API is asked once more, and how long a deleted pod may
+// stay before it is deleted again.
+const goneAfter = 30 * time.Second
+
+// minGrace is the shortest grace period that is passed on. It is the kubelet's.
+const minGrace = time.Second
+
+// A podState is everything that the Controller knows of one pod. decide*
+// methods choose the next action, and the methods in pod_events.go apply events.
+// Both are free of goroutines, clients and clocks. Controller.mu guards the
+// whole struct.
+//
+// Invariants that span the groups; TestSoak asserts all of them:
+//
+//   - Invariant: an instance that has stopped implies a termination.
+//   - Invariant: a call of Start or Update implies no termination when it began.
+//   - Invariant: a DELETE is sent only with a final status, and a final status
+//     is written only of a stopped instance or after Policy.ReleaseAfter.
+//   - Invariant: a pod that is not listed has no write under way, and no call
+//     that began after the Controller was told to wait for a List.
+type podState struct {
+	ref  Ref
+	next *podState // the next pod of the same namespace and name
+
+	api      apiState
+	provider providerState
+	end      *termination // why and how the pod ends; nil while it does not end
+	call     callState
+	write    writeState
+	sched    schedState
+}
+
+// A presence says whether the API has the object.
+type presence uint8
+
+const (
+	presencePresent presence = iota
+	presenceGone             // the object existed and is gone
+	presenceOrphan           // an instance without an object, not yet verified
+)
+
+// apiState is what the API says of the pod.
+//
+// Invariant: pod is nil only for an instance that the informer never showed.
+// Invariant: presenceOrphan implies a nil pod.
+// Invariant: the version of pod never goes back.
+type apiState struct {
+	pod        *corev1.Pod // the newest version; never changed
+	presence   presence
+	cached     bool    // the informer has the object
+	since      instant // first seen; or lost and due to start again
+	notFoundAt instant // the first "no such pod" in answer to a write; 0: none
+	goingAt    instant // first seen deleted with grace 0 and no finalizers; 0: never
+}
+
+// An instanceState says what the provider has of the pod.
+type instanceState uint8
+
+const (
+	instanceNone      instanceState = iota // nothing, as far as is known
+	instanceHeld                           // Start was called, or the provider listed it
+	instanceRunning                        // Start has succeeded, or the instance was adopted
+	instanceStopped                        // nothing runs; the provider keeps exit codes or logs
+	instanceForgotten                      // nothing runs, and the provider keeps nothing
+)
+
+// providerState is what the provider says of the pod.
+//
+// Invariant: an instance never leaves Stopped or Forgotten, except that a List
+// shows that the provider runs it again.
+// Invariant: mirrored implies that status is a status that the API has or had.
+// Invariant: generation is at most api.pod.Generation.
+type providerState struct {
+	instance     instanceState
+	listed       bool // the provider has said whether it holds the pod
+	admitted     bool
+	needsInspect bool
+	absences     uint8                     // Lists in a row that left the instance out
+	absentAt     instant                   // the first of absences
+	status       *corev1.PodStatus         // the last report; &api.pod.Status once that has it
+	mirrored     bool                      // status is from the API, not a report
+	lost         *corev1.PodStatus         // the status of a lost pod that starts again, until it is stored
+	conditions   []corev1.PodConditionType // the types in the last report
+	fp           uint64                    // the fingerprint of the last report
+	seenSeq      uint64                    // the last proof that the provider holds it, in Controller.seq
+	generation   int64                     // the generation that the provider has accepted
+	acceptedPod  *corev1.Pod               // the accepted pod, if the API keeps no generations
+}
+
+// callState is the pod's lane of provider calls.
+//
+// Invariant: at most one call is in flight.
+type callState struct {
+	inflight *call
+	failures int32
+	retryAt  instant
+	err      error // of the last call; nil after a success
+}
+
+// writeState is the pod's lane of API requests.
+//
+// Invariant: at most one request is in flight.
+// Invariant: storedSeq <= statusSeq.
+type writeState struct {
+	inflight    *call
+	statusSeq   uint64 // the newest status
+	storedSeq   uint64 // the newest status that the API has
+	rejectedSeq uint64 // the status that the API called invalid
+	stale       bool   // another client has written: the status may need a repair
+	reload      bool   // a write met a newer version, or may have made one: GET the pod
+	lostRace    bool   // reload because of a newer version
+	minimal     bool   // the final status is invalid: write only what can't be
+	forced      bool   // Policy.ReleaseAfter has expired
+	final       bool   // the API has the final status
+	released    bool   // DELETE was sent, or finalizers are all that is left
+	releasedAt  instant
+	reportedAt  instant // the first report that is not stored yet
+	failures    int32
+	retryAt     instant
+	repairs     uint8 // patches in a row that only other clients' writes caused
+	repairedAt  instant
+}
+
+// schedState is the driver's bookkeeping.
+//
+// Invariant: dirty means that the pod is in Controller.dirty, wakeIndex > 0 that
+// it is in Controller.wakes, queued[q] that it is in Controller.queues[q].
+type schedState struct {
+	stage             Stage // as last published
+	dirty             bool
+	queued            [queueCount]bool
+	blocking          bool // as last published to the pods of its name
+	listNo            uint32
+	wakeAt            instant
+	wakeIndex         int32 // place in the heap plus one; 0: not in the heap
+	callErrs, apiErrs report.Member
+	warned            string  // the last event
+	orphanAt          instant // when the orphan is due for verification
+	orphanWait        time.Duration
+	orphanPasses      uint8
+	born              uint64 // when it was first seen, in Controller.seq
+}
+
+// A termination says why and how a pod ends.
+//
+// Invariant: grace and passed never grow.
+type termination struct {
+	reason   StopReason
+	failure  *podstatus.Failure // nil: the exit codes decide
+	since    instant
+	grace    time.Duration // the shortest grace period requested
+	stops    int           // calls of Stop
+	passed   time.Duration // the grace period of the last call
+	accepted instant       // when Stop last succeeded; 0: never
+	killAt   instant       // when the grace period of the first success ends
+	recheck  instant       // when to call Stop again
+}
+
+// A call is a provider call or an API request under way.
+type call struct {
+	op       Op
+	since    instant
+	seq      uint64        // when it began, in Controller.seq
+	grace    time.Duration // of Stop
+	want     uint64        // of a PATCH: the statusSeq that it stores
+	over     bool          // of a PATCH: it stores the final status; of Stop: the pod had stopped
+	pod      *corev1.Pod   // the argument
+	canceled bool
+	cancel   func()
+}
+
+// held reports whether the provider has, or may have, an instance.
+func (t *podState) held() bool {
+	i := t.provider.instance
+	return i == instanceHeld || i == instanceRunning || i == instanceStopped
+}
+
+// running reports whether Start has succeeded and the pod has not stopped since.
+func (t *podState) running() bool { return t.provider.instance == instanceRunning }
+
+// stopped reports whether nothing of the pod runs, and nothing will.
+func (t *podState) stopped() bool { return t.provider.instance >= instanceStopped }
+
+// removed reports whether the API does not have the object.
+func (t *podState) removed() bool { return t.api.presence != presencePresent }
+
+// orphan reports whether t is an instance without a pod that the API has not
+// been asked about.
+func (t *podState) orphan() bool { return t.api.presence == presenceOrphan }
+
+// deleted reports whether the object has a deletionTimestamp.
+func (t *podState) deleted() bool { return t.api.pod != nil && t.api.pod.DeletionTimestamp != nil }
+
+// atOnce reports whether the object is deleted with a grace period of 0.
+func (t *podState) atOnce() bool {
+	return t.deleted() && t.api.pod.DeletionGracePeriodSeconds != nil && *t.api.pod.DeletionGracePeriodSeconds == 0
+}
+
+// finalized reports whether only finalizers keep the object.
+func (t *podState) finalized() bool { return t.atOnce() && len(t.api.pod.Finalizers) > 0 }
+
+// hold records that the provider has, or may have, an instance.
+func (t *podState) hold() {
+	if t.provider.instance == instanceNone {
+		t.provider.instance = instanceHeld
+	}
+}
+
+// forgotten records that the provider keeps nothing of the pod.
+func (t *podState) forgotten() {
+	if t.stopped() {
+		t.provider.instance = instanceForgotten
+	} else {
+		t.provider.instance = instanceNone
+	}
+}
+
+// An action is the next step of one lane of a pod.
+type action struct {
+	op     Op            // "": nothing, until wake or something happens
+	grace  time.Duration // of OpStop
+	cancel bool          // the call under way is in the way
+	wake   instant       // when to ask again; never: not by itself
+}
+
+// stage returns the stage of the pod.
+func (t *podState) stage() Stage {
+	switch {
+	case !t.provider.listed:
+		return StageUnsynced
+	case t.write.released, t.stopped() && t.write.final && !t.deleted() && !t.removed():
+		return StageReleased // it may go, or rests there as completed
+	case t.stopped() && (t.write.final || t.removed()):
+		return StageFinal
+	case t.stopped():
+		return StageStopped
+	case t.end != nil:
+		return StageTerminating
+	case t.running():
+		return StageRunning
+	case t.call.inflight != nil && t.call.inflight.op == OpStart || t.held():
+		return StageStarting
+	}
+	return StageWaiting
+}
+
+// over reports whether the API may be told that the pod has ended: nothing of
+// it runs, or nobody confirmed that in the time the policy gives.
+func (t *podState) over() bool { return t.stopped() || t.write.forced }
+
+// blocksName reports whether another pod of the same name must wait for t.
+func (t *podState) blocksName() bool { return !t.stopped() && (t.held() || !t.provider.listed) }
+
+// advance makes the transitions that need nothing but time or are due already.
+// It reports whether the pod's deadline is over, and when to ask again.
+func (t *podState) advance(r *rules, now instant) (expired bool, wake instant) {
+	wake = noDeadline
+	if !t.provider.listed {
+		return false, wake
+	}
+	if t.end != nil && !t.stopped() && !t.held() && t.call.inflight == nil {
+		t.stop(r, now) // T15: the provider never heard of it
+	}
+	if t.api.pod == nil || t.removed() {
+		return false, wake
+	}
+	if t.over() && t.write.final && t.finalized() {
+		t.write.released = true // I20: whoever holds the finalizers ends it
+	}
+	if limit := t.api.pod.Spec.ActiveDeadlineSeconds; limit != nil && t.end == nil && !r.policy.IgnoreDeadline {
+		at := t.api.since + seconds(*limit)
+		if start := t.api.pod.Status.StartTime; start != nil {
+			at = r.at(start.Add(seconds(*limit)))
+		}
+		if now < at {
+			wake = at
+		} else {
+			expired = true
+			t.finish(now, StopDeadline, &podstatus.Failure{Reason: ReasonDeadlineExceeded, Message: messageDeadline}, specGrace(t.api.pod))
+		}
+	}
+	if e := t.end; e != nil && r.policy.ReleaseAfter > 0 && t.deleted() && !t.stopped() && !t.write.forced {
+		at := e.since + e.grace + r.policy.ReleaseAfter
+		if now < at {
+			wake = min(wake, at)
+		} else {
+			t.write.forced = true
+			t.write.statusSeq++
+		}
+	}
+	return expired, wake
+}
+
+// decideCall says what the provider is to be called for. NameFree says that no
+// other pod of the same name blocks it.
+func (t *podState) decideCall(r *rules, now instant, nameFree bool) action {
+	switch {
+	case !t.provider.listed:
+		return action{wake: noDeadline}
+	case t.call.inflight != nil:
+		return action{wake: noDeadline, cancel: !t.call.inflight.canceled && t.inTheWay()}
+	}
+	s := t.wantedCall(r, now, nameFree)
+	if s.op != "" && now < t.call.retryAt {
+		return action{wake: t.call.retryAt}
+	}
+	return s
+}
+
+// inTheWay reports whether the call under way keeps the pod from being stopped,
+// or from being stopped in the time that is left.
+func (t *podState) inTheWay() bool {
+	switch t.call.inflight.op {
+	case OpAdmit, OpStart, OpUpdate, OpInspect:
+		return t.end != nil // T10
+	case OpStop:
+		return !t.stopped() && t.end.grace < t.call.inflight.grace // T11
+	}
+	return false
+}
+
+func (t *podState) wantedCall(r *rules, now instant, nameFree bool) action {
+	idle := action{wake: noDeadline}
+	switch {
+	case t.orphan():
+		return idle // until it is verified
+	case t.stopped():
+		return t.decideRelease(r)
+	case t.end != nil:
+		return t.decideStop(now)
+	case !t.running():
+		switch {
+		case !nameFree && !r.policy.Overlap:
+			return idle
+		case r.admits && !t.provider.admitted:
+			return action{op: OpAdmit, wake: noDeadline}
+		}
+		return action{op: OpStart, wake: noDeadline}
+	case t.provider.needsInspect:
+		return action{op: OpInspect, wake: noDeadline}
+	case r.updates && t.changed():
+		return action{op: OpUpdate, wake: noDeadline}
+	}
+	return idle
+}
+
+// decideStop says when Stop is called, and with which grace period: one that
+// never grows, and from the first success on no more than is left of it.
+func (t *podState) decideStop(now instant) action {
+	e := t.end
+	grace := e.grace
+	if e.accepted > 0 {
+		grace = min(grace, max(minGrace, e.killAt-now))
+	}
+	if e.passed > 0 {
+		grace = min(grace, e.passed)
+	}
+	if e.accepted > 0 && e.grace >= e.passed && now < e.recheck {
+		return action{wake: e.recheck}
+	}
+	return action{op: OpStop, grace: grace, wake: noDeadline}
+}
+
+// decideRelease says whether the provider is to forget a stopped pod: when the
+// API does not need it any more.
+func (t *podState) decideRelease(r *rules) action {
+	idle := action{wake: noDeadline}
+	if !t.held() || !t.removed() && !(t.write.released && t.write.final) {
+		return idle
+	}
+	switch {
+	case r.releases:
+		return action{op: OpRelease, wake: noDeadline}
+	case !t.removed():
+		return idle
+	}
+	// T19: it ended by itself and was left there for its logs.
+	return action{op: OpStop, grace: minGrace, wake: noDeadline}
+}
+
+// changed reports whether the spec is newer than what the provider accepted.
+func (t *podState) changed() bool {
+	if t.api.pod.Generation > 0 {
+		return t.api.pod.Generation > t.provider.generation
+	}
+	// API servers before 1.34 keep no generation: compare what can change. What
+	// a pod that was adopted runs with nobody knows.
+	return t.provider.acceptedPod == nil || t.provider.acceptedPod != t.api.pod && mutableChanged(&t.provider.acceptedPod.Spec, &t.api.pod.Spec)
+}
+
+// mutableChanged compares the fields of a spec that the API lets change.
+func mutableChanged(a, b *corev1.PodSpec) bool {
+	images := func(x, y []corev1.Container) bool {
+		if len(x) != len(y) {
+			return true
+		}
+		for i := range x {
+			if x[i].Image != y[i].Image || !equality.Semantic.DeepEqual(x[i].Resources, y[i].Resources) {
+				return true
+			}
+		}
+		return false
+	}
+	return images(a.Containers, b.Containers) || images(a.InitContainers, b.InitContainers) ||
+		!equality.Semantic.DeepEqual(a.EphemeralContainers, b.EphemeralContainers) ||
+		!equality.Semantic.DeepEqual(a.ActiveDeadlineSeconds, b.ActiveDeadlineSeconds) ||
+		!equality.Semantic.DeepEqual(a.Tolerations, b.Tolerations)
+}
+
+// forgettable reports whether nothing of the pod is left, anywhere.
+func (t *podState) forgettable() bool {
+	if !t.provider.listed || !t.removed() || t.api.cached || !t.stopped() || t.call.inflight != nil || t.write.inflight != nil {
+		return false
+	}
+	return !t.held()
+}
+
+// decideWrite says what the API is to be told.
+func (t *podState) decideWrite(r *rules, now instant) (s action, urgent bool) {
+	s = action{wake: noDeadline}
+	if !t.provider.listed || t.api.pod == nil || t.removed() || t.orphan() || t.write.inflight != nil {
+		return s, false
+	}
+	if t.api.notFoundAt > 0 {
+		if at := max(t.api.notFoundAt+goneAfter, t.write.retryAt); now < at {
+			return action{wake: at}, false
+		}
+		return action{op: OpGet, wake: noDeadline}, false
+	}
+	if t.write.reload {
+		if now < t.write.retryAt {
+			return action{wake: t.write.retryAt}, false
+		}
+		return action{op: OpGet, wake: noDeadline}, true
+	}
+	var at instant
+	switch {
+	case !t.over():
+		if t.write.statusSeq == t.write.storedSeq && !t.write.stale || t.write.statusSeq == t.write.rejectedSeq || t.write.final {
+			return s, false
+		}
+		s.op, at, urgent = OpPatch, t.mergeUntil(r), t.api.pod.Status.Phase == corev1.PodPending
+	case !t.write.final:
+		s.op, urgent = OpPatch, true
+	case t.deleted() && !t.write.released:
+		s.op, urgent = OpDelete, true
+		if t.api.goingAt > 0 {
+			at = t.api.goingAt + goneAfter // it is as good as gone
+		}
+	case t.deleted() && len(t.api.pod.Finalizers) == 0 && !t.finalized():
+		// A deletion that did not finish; one more call finishes it.
+		s.op, at = OpDelete, t.write.releasedAt+goneAfter
+	default:
+		return s, false
+	}
+	if at = max(at, t.write.retryAt); now < at {
+		return action{wake: at}, false
+	}
+	return s, urgent
+}
+
+// mergeUntil is until when a status waits for the one that is expected to
+// follow it at once, so that one write does for both: P1.
+func (t *podState) mergeUntil(r *rules) instant {
+	switch {
+	case t.end != nil:
+		return t.end.since + r.pendingAfter
+	case !t.running():
+		return t.api.since + r.pendingAfter
+	case t.api.pod.Status.StartTime == nil && (t.provider.status == nil || podstatus.Phase(&t.api.pod.Spec, t.provider.status) == corev1.PodPending):
+		return t.api.since + r.pendingAfter
+	}
+	return 0
+}

@@ -1,0 +1,619 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podsync
+
+import (
+	"errors"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+
+	"github.com/kubewright/kubewright/internal/apierr"
+	"github.com/kubewright/kubewright/podsync/podstatus"
+)
+
+// setPod takes a version of the object: from the informer, or the answer to a
+// write. It reports whether it was news. That the object is there is for the
+// informer to say: an answer may come after it was deleted.
+func (t *podState) setPod(r *rules, now instant, pod *corev1.Pod) bool {
+	old := t.api.pod
+	if older(pod, old) {
+		return false
+	}
+	t.api.pod = pod
+	if old != nil && old.ResourceVersion == pod.ResourceVersion {
+		// The same version from the other source: ours goes, the cache's stays.
+		if t.provider.status == &old.Status {
+			t.provider.status = &pod.Status
+		}
+		return false
+	}
+	if t.write.reload {
+		t.write.reload, t.write.lostRace, t.write.retryAt = false, false, 0
+	}
+	wasDeleted, grace := old != nil && old.DeletionTimestamp != nil, graceOf(pod)
+	if t.atOnce() && !t.finalized() && t.api.goingAt == 0 {
+		t.api.goingAt = now
+	}
+	if t.deleted() {
+		t.finish(now, StopDeleted, nil, grace)
+	}
+	if old == nil || old.Generation != pod.Generation || t.deleted() != wasDeleted ||
+		pod.Generation == 0 && mutableChanged(&old.Spec, &pod.Spec) {
+		t.call.retryAt, t.call.failures = 0, 0 // I15: what has changed may work now
+	}
+	switch {
+	case podstatus.IsTerminal(pod.Status.Phase):
+		t.finish(now, StopCompleted, nil, specGrace(pod))
+	case t.write.final:
+		// Somebody has undone the end. It is written again (the API server
+		// would let a failed pod run).
+		t.write.final = false
+	}
+	t.write.stale = true
+	return true
+}
+
+// older reports whether a is an older version than b.
+func older(a, b *corev1.Pod) bool {
+	if b == nil {
+		return false
+	}
+	order, err := resourceversion.CompareResourceVersion(a.ResourceVersion, b.ResourceVersion)
+	return err == nil && order < 0
+}
+
+// markDeleted takes note that the object is gone.
+func (t *podState) markDeleted(now instant) {
+	if t.removed() {
+		return
+	}
+	t.api.presence = presenceGone
+	t.call.retryAt = 0
+	t.finish(now, StopDeleted, nil, minGrace)
+}
+
+// finish makes the pod end, or end sooner.
+func (t *podState) finish(now instant, reason StopReason, failure *podstatus.Failure, grace time.Duration) {
+	grace = min(max(grace, minGrace), horizon)
+	if t.end != nil {
+		if grace < t.end.grace {
+			t.end.grace = grace
+			t.call.retryAt, t.call.failures = 0, 0 // I15
+		}
+		return
+	}
+	t.end = &termination{reason: reason, failure: failure, since: now, grace: grace}
+	t.call.retryAt, t.call.failures = 0, 0
+}
+
+// specGrace is how long the pod wants to be given.
+func specGrace(pod *corev1.Pod) time.Duration {
+	if pod == nil || pod.Spec.TerminationGracePeriodSeconds == nil {
+		return corev1.DefaultTerminationGracePeriodSeconds * time.Second
+	}
+	return max(minGrace, seconds(*pod.Spec.TerminationGracePeriodSeconds))
+}
+
+// graceOf is how long whoever deletes the pod gives it.
+func graceOf(pod *corev1.Pod) time.Duration {
+	if pod.DeletionGracePeriodSeconds == nil {
+		return specGrace(pod)
+	}
+	return max(minGrace, seconds(*pod.DeletionGracePeriodSeconds))
+}
+
+// seconds returns so many seconds, as far as a time.Duration has them. The API has
+// no limits for a grace period: "for ever" is often spelled as the largest
+// integer, and what is negative means at once.
+func seconds(n int64) time.Duration {
+	return time.Duration(min(max(n, 0), int64(horizon/time.Second))) * time.Second
+}
+
+// observe takes what the provider says of the pod. Seq is when it was said, in
+// Controller.seq; listed says that it is from a List begun then. St is private
+// to the track, and print its fingerprint. It returns why the report was
+// dropped, if it was.
+func (t *podState) observe(r *rules, now instant, seq uint64, st *State, print uint64, listed bool) (dropped string) {
+	if listed && seq < t.provider.seenSeq {
+		return "" // what is known is newer
+	}
+	if t.stopped() && !st.Stopped {
+		if !listed {
+			return DroppedAfterStop
+		}
+		// The provider broke its promise: stop it again.
+		t.provider.instance = instanceHeld
+		t.provider.seenSeq, t.provider.fp = seq, print
+		t.end.accepted, t.end.recheck = 0, 0
+		return DroppedAfterStop
+	}
+	t.provider.seenSeq = max(t.provider.seenSeq, seq)
+	t.provider.absences, t.provider.needsInspect = 0, false
+	t.hold()
+	if print == t.provider.fp && st.Stopped == t.stopped() {
+		return ""
+	}
+	t.provider.fp = print
+	t.take(r, now, st)
+	if st.Stopped {
+		t.stop(r, now)
+	}
+	return ""
+}
+
+// take keeps a report until it is stored.
+func (t *podState) take(r *rules, now instant, st *State) {
+	if st.Generation > 0 && !t.running() {
+		// It counts until the pod is handed over; from then on we know.
+		t.provider.generation = st.Generation
+		t.limitAccepted()
+	}
+	if t.write.final || equality.Semantic.DeepEqual(&st.Status, &corev1.PodStatus{}) {
+		return // too late, or no opinion
+	}
+	if t.provider.lost != nil {
+		carryRestarts(&st.Status, t.provider.lost)
+	}
+	t.provider.status, t.provider.mirrored, t.provider.conditions = &st.Status, false, nil
+	for i := range st.Status.Conditions {
+		t.provider.conditions = append(t.provider.conditions, st.Status.Conditions[i].Type)
+	}
+	if t.write.statusSeq == t.write.storedSeq || t.write.reportedAt == 0 {
+		t.write.reportedAt = now
+	}
+	t.write.statusSeq++
+	t.write.repairs = 0
+	if t.end == nil && t.api.pod != nil && t.ended(r) {
+		t.finish(now, StopCompleted, nil, specGrace(t.api.pod))
+	}
+}
+
+// limitAccepted leaves out a generation that the pod never had: no update would be
+// newer than it.
+func (t *podState) limitAccepted() {
+	if t.api.pod != nil {
+		t.provider.generation = min(t.provider.generation, t.api.pod.Generation)
+	}
+}
+
+// carryRestarts counts in the first reports of an instance the restart that it
+// is, and tells how the one before ended. What is stored once is carried on by
+// podstatus.
+func carryRestarts(status, lost *corev1.PodStatus) {
+	for i := range status.ContainerStatuses {
+		c := &status.ContainerStatuses[i]
+		for j := range lost.ContainerStatuses {
+			before := &lost.ContainerStatuses[j]
+			if before.Name != c.Name || c.RestartCount >= before.RestartCount {
+				continue
+			}
+			c.RestartCount = before.RestartCount
+			if c.LastTerminationState.Terminated == nil {
+				c.LastTerminationState = before.LastTerminationState
+			}
+		}
+	}
+}
+
+// ended reports whether the pod's work is done by what the provider says.
+func (t *podState) ended(r *rules) bool {
+	if t.provider.status == nil {
+		return false
+	}
+	if r.policy.TrustPhase && podstatus.IsTerminal(t.provider.status.Phase) {
+		return true
+	}
+	return podstatus.Ended(&t.api.pod.Spec, t.provider.status)
+}
+
+// stop takes note that nothing runs and nothing will.
+func (t *podState) stop(r *rules, now instant) {
+	if t.stopped() {
+		return
+	}
+	t.provider.needsInspect = false
+	if t.held() {
+		t.provider.instance = instanceStopped
+	} else {
+		t.provider.instance = instanceForgotten
+	}
+	t.call.retryAt, t.call.failures = 0, 0
+	t.finish(now, StopCompleted, nil, specGrace(t.api.pod))
+	if !r.releases && t.end.stops > 0 {
+		t.forgotten() // Stop was all there is
+	}
+	t.write.statusSeq++
+}
+
+// absent takes note of a List that began at seq and did not have the pod, or,
+// with sure, of an Inspector that does not know it. It reports whether the pod
+// is lost.
+func (t *podState) absent(r *rules, now instant, seq uint64, sure bool) (lost bool) {
+	if !t.held() || t.call.inflight != nil || t.provider.seenSeq >= seq {
+		return false
+	}
+	if t.stopped() || t.orphan() {
+		// It has forgotten the pod by itself.
+		t.stop(r, now)
+		t.forgotten()
+		return false
+	}
+	if t.provider.absences == 0 {
+		t.provider.absentAt = now
+	}
+	t.provider.absences = min(t.provider.absences+1, 250)
+	// Two lists that follow each other at once are one observation.
+	twice := t.provider.absences >= 2 && now-t.provider.absentAt >= r.relist/2
+	switch {
+	case t.end != nil && t.end.stops == 0:
+		return false // Stop will tell
+	case t.end != nil:
+		// A Stop that was accepted has had its effect. One that fails all the
+		// time counts less than two lists.
+		if t.end.accepted > 0 || sure || twice {
+			t.stop(r, now)
+			t.forgotten()
+		}
+		return false
+	case !t.running():
+		return false // Start is being retried, and will tell
+	case sure || twice:
+		t.markLost(r, now)
+		return true
+	}
+	t.provider.needsInspect = r.inspects
+	return false
+}
+
+// markLost decides about a pod that had started and that the provider does not
+// hold.
+func (t *podState) markLost(r *rules, now instant) {
+	t.provider.absences, t.provider.needsInspect = 0, false
+	again := r.policy.Lost == LostRestart ||
+		r.policy.Lost == LostByRestartPolicy && (t.api.pod.Spec.RestartPolicy == corev1.RestartPolicyAlways || t.api.pod.Spec.RestartPolicy == "")
+	if !again {
+		t.finish(now, StopLost, &podstatus.Failure{Reason: ReasonLost, Message: messageLost}, minGrace)
+		return
+	}
+	lost := podstatus.Lost(&t.api.pod.Status)
+	t.provider.status, t.provider.mirrored, t.provider.fp = &lost, true, 0
+	t.provider.lost = &lost
+	if t.running() {
+		t.provider.instance = instanceHeld
+	}
+	t.provider.generation, t.provider.acceptedPod = 0, nil
+	t.api.since = now
+	t.write.statusSeq++
+}
+
+// classify decides what a pod is at first sight, once the provider has said
+// whether it holds it. It reports whether the pod is lost.
+func (t *podState) classify(r *rules, now instant) (lost bool) {
+	t.provider.listed = true
+	if t.api.pod == nil {
+		return false
+	}
+	if podstatus.IsTerminal(t.api.pod.Status.Phase) {
+		t.write.final = true // whatever is left to do, the status is done
+	}
+	if t.held() {
+		t.provider.admitted = true
+		if !t.stopped() {
+			t.provider.instance = instanceRunning
+			if t.provider.generation == 0 {
+				t.provider.generation = t.api.pod.Status.ObservedGeneration
+			}
+			t.limitAccepted()
+			if t.end == nil && t.ended(r) {
+				t.finish(now, StopCompleted, nil, specGrace(t.api.pod))
+			}
+		}
+		return false
+	}
+	if t.end == nil && podstatus.HasStarted(&t.api.pod.Status) {
+		t.provider.admitted = true
+		t.markLost(r, now)
+		return true
+	}
+	return false
+}
+
+// evidence reports whether the API says that the pod has been started before,
+// so that not finding it in the provider means something.
+func (t *podState) evidence() bool {
+	return podstatus.IsTerminal(t.api.pod.Status.Phase) || podstatus.HasStarted(&t.api.pod.Status)
+}
+
+// callStarted takes note that the provider is being called.
+func (t *podState) callStarted(now instant, seq uint64, s action) *call {
+	t.call.inflight = &call{op: s.op, since: now, seq: seq, grace: s.grace, pod: t.api.pod}
+	switch s.op {
+	case OpStart:
+		t.hold()
+	case OpStop:
+		t.call.inflight.over = t.stopped()
+		t.end.stops++
+		t.end.passed = s.grace
+	}
+	return t.call.inflight
+}
+
+// callReturned takes the result of a call of the provider. It reports whether the
+// pod turned out to be lost.
+func (t *podState) callReturned(r *rules, now instant, seq uint64, st *State, print uint64, err error) (lost bool) {
+	c := t.call.inflight
+	t.call.inflight = nil
+	if err == nil || errors.Is(err, ErrNotFound) && (c.op == OpStop || c.op == OpRelease) {
+		t.call.failures, t.call.err = 0, nil
+		t.callSucceeded(r, now, seq, c, st, print, err != nil)
+		return false
+	}
+	if c.op == OpInspect {
+		t.provider.needsInspect = false // the next List decides
+		if errors.Is(err, ErrNotFound) {
+			return t.absent(r, now, c.seq, true) // what was reported since is newer
+		}
+		return false
+	}
+	if reject, ok := errors.AsType[*RejectError](err); ok && (c.op == OpStart || c.op == OpAdmit) {
+		t.call.err = err
+		t.finish(now, StopRejected, &podstatus.Failure{Reason: reject.Reason, Message: reject.Message}, minGrace)
+		return false
+	}
+	if c.canceled {
+		t.call.retryAt = 0 // it failed because we wanted it to
+		return false
+	}
+	t.call.failures++
+	t.call.retryAt = now + r.delay(err, int(t.call.failures))
+	if t.call.err == nil || t.call.err.Error() != err.Error() {
+		t.write.statusSeq++ // the message in the status changes
+	}
+	t.call.err = err
+	return false
+}
+
+// callSucceeded takes the result of a call that returned no error.
+func (t *podState) callSucceeded(r *rules, now instant, seq uint64, c *call, st *State, print uint64, unknown bool) {
+	switch c.op {
+	case OpAdmit:
+		t.provider.admitted = true
+		return
+	case OpRelease:
+		t.forgotten()
+		return
+	case OpStart, OpUpdate:
+		t.provider.generation = max(t.provider.generation, c.pod.Generation)
+		if !t.stopped() {
+			t.provider.instance = instanceRunning
+		}
+		t.write.statusSeq++
+		if c.pod.Generation == 0 {
+			t.provider.acceptedPod = c.pod
+		}
+	case OpStop:
+		if unknown {
+			*st = State{Stopped: true}
+		}
+		if c.over {
+			t.forgotten()
+			return
+		}
+	}
+	if t.provider.seenSeq <= c.seq || st.Stopped {
+		// Otherwise a report came during the call, and is the newer one.
+		t.observe(r, now, seq, st, print, false)
+	}
+	if c.op == OpStop && !t.stopped() {
+		t.stopAccepted(r, now, c)
+	}
+}
+
+// stopAccepted takes note that the provider is stopping the pod.
+func (t *podState) stopAccepted(r *rules, now instant, c *call) {
+	e := t.end
+	killAt := now + c.grace
+	if e.accepted == 0 {
+		e.killAt, e.recheck = killAt, killAt+stopSlack
+	} else {
+		// T13: past its grace period it is asked for again with each List.
+		e.killAt = min(e.killAt, killAt)
+		e.recheck = max(e.killAt+stopSlack, now+r.relist)
+	}
+	e.accepted = now
+}
+
+// delay returns how long to wait after an error of the provider.
+func (r *rules) delay(err error, failures int) time.Duration {
+	if after, ok := errors.AsType[*RetryError](err); ok {
+		if after.After > 0 {
+			return min(after.After, horizon)
+		}
+		return r.retry.Base
+	}
+	return r.retry.Delay(failures)
+}
+
+// update returns what there is to say of the pod. Everything that it refers to
+// is never changed any more.
+func (t *podState) update(r *rules) podstatus.Update {
+	u := podstatus.Update{Stopped: t.over(), KeepPhase: r.policy.TrustPhase, Generation: t.provider.generation, Now: time.Now()}
+	if t.provider.status != nil {
+		u.Observed = *t.provider.status
+		if t.provider.mirrored {
+			u.Observed.Conditions = ownConditions(t.provider.conditions, t.provider.status.Conditions)
+		}
+	}
+	switch {
+	case u.Stopped:
+		u.Failure, u.Generation = t.end.failure, t.api.pod.Generation
+	case t.running() && !r.updates:
+		u.Generation = t.api.pod.Generation // T5: there is nobody to accept it
+	case !t.running() && t.end == nil && t.provider.status == nil:
+		u.Observed.ContainerStatuses = waiting(t.api.pod.Spec.Containers)
+		u.Observed.InitContainerStatuses = waiting(t.api.pod.Spec.InitContainers)
+		if t.call.err != nil && t.call.failures > 0 {
+			u.Observed.Reason, u.Observed.Message = ReasonFailedStart, t.call.err.Error()
+		}
+	}
+	return u
+}
+
+// ownConditions returns the conditions of the types that the provider reports.
+func ownConditions(own []corev1.PodConditionType, all []corev1.PodCondition) (conditions []corev1.PodCondition) {
+	for i := range all {
+		for _, typ := range own {
+			if all[i].Type == typ {
+				conditions = append(conditions, all[i])
+			}
+		}
+	}
+	return conditions
+}
+
+// waiting returns statuses of containers that nothing is known of yet.
+func waiting(containers []corev1.Container) []corev1.ContainerStatus {
+	statuses := make([]corev1.ContainerStatus, len(containers))
+	for i := range containers {
+		statuses[i].Name = containers[i].Name
+	}
+	return statuses
+}
+
+// writeStarted takes note that a request is under way.
+func (t *podState) writeStarted(now instant, op Op) *call {
+	t.write.inflight = &call{op: op, since: now, want: t.write.statusSeq, over: t.over(), pod: t.api.pod}
+	return t.write.inflight
+}
+
+// statusStored takes note that the API has the status that was to be written: it was
+// there already, or resp has it. Same says that the status of resp is the one
+// that was computed, and so nobody else's work is left to look at.
+func (t *podState) statusStored(r *rules, now instant, c *call, resp *corev1.Pod, same bool) {
+	t.write.inflight = nil
+	t.write.failures, t.write.retryAt = 0, 0
+	if resp == nil {
+		resp, same = c.pod, true
+	} else {
+		if t.write.statusSeq == t.write.storedSeq {
+			t.repaired(r, now)
+		}
+		t.answer(r, now, resp)
+	}
+	t.write.storedSeq = c.want
+	if t.write.statusSeq != c.want {
+		return
+	}
+	switch {
+	case t.api.pod.ResourceVersion == resp.ResourceVersion && same:
+		t.write.stale, t.provider.lost = false, nil
+		t.provider.status, t.provider.mirrored = &t.api.pod.Status, true // from here on the object is its own report
+	case t.api.pod.ResourceVersion == resp.ResourceVersion && resp.ResourceVersion == c.pod.ResourceVersion:
+		t.write.stale, t.provider.lost = false, nil // it keeps no more of it than it had: a gate of the API is off
+	}
+	t.write.final = t.write.final || c.over && podstatus.IsTerminal(resp.Status.Phase)
+}
+
+// answer takes the object that a request was answered with. Where the watch was
+// faster, which it mostly is, the cache has the same version: to keep the answer
+// in its place would be a second copy of every pod.
+func (t *podState) answer(r *rules, now instant, pod *corev1.Pod) {
+	if t.api.pod == nil || t.api.pod.ResourceVersion != pod.ResourceVersion {
+		t.setPod(r, now, pod)
+	}
+}
+
+// repaired takes note that a status was written although nothing new was
+// reported. Where somebody undoes each of our writes, they become rarer.
+func (t *podState) repaired(r *rules, now instant) {
+	const atOnce = 3
+	if now-t.write.repairedAt > 2*r.retry.Cap {
+		t.write.repairs = 0
+	}
+	t.write.repairedAt = now
+	t.write.repairs = min(t.write.repairs+1, 250)
+	if t.write.repairs > atOnce {
+		t.write.retryAt = now + r.retry.Delay(int(t.write.repairs-atOnce))
+	}
+}
+
+// statusRejected takes note that the API calls the status invalid. It is held until it
+// changes; an end is written with what can't be invalid, and if that is refused
+// too, it stays unwritten: it must not keep the pod from being deleted.
+func (t *podState) statusRejected(c *call) {
+	t.write.inflight = nil
+	t.write.rejectedSeq = c.want
+	if c.over {
+		t.write.final, t.write.minimal = t.write.minimal, true
+	}
+}
+
+// notFound takes note that a request was answered with "no such pod".
+func (t *podState) notFound(now instant) {
+	t.write.inflight = nil
+	if t.api.notFoundAt == 0 {
+		t.api.notFoundAt = now
+	}
+}
+
+// deleteSent takes note that the pod is deleted in the API, or that its
+// finalizers are all that keeps it.
+func (t *podState) deleteSent(now instant) {
+	t.write.inflight = nil
+	t.write.failures, t.write.retryAt = 0, 0
+	t.write.released, t.write.releasedAt = true, now
+}
+
+// conflicted takes note that the pod has been written by somebody else since
+// the version that the status was computed from.
+func (t *podState) conflicted(r *rules, now instant) {
+	t.write.reload = !older(t.write.inflight.pod, t.api.pod) // else the informer has it already
+	t.write.lostRace = t.write.reload
+	t.write.inflight = nil
+	if t.write.failures > 0 {
+		// To lose a race is no outage: the next one may be won.
+		t.write.retryAt = now + min(r.retry.Delay(int(t.write.failures)), 4*r.retry.Base)
+	}
+	t.write.failures++
+}
+
+// finishGet takes what the API has, nil if the instance does not exist.
+func (t *podState) finishGet(r *rules, now instant, pod *corev1.Pod) {
+	base, beaten := t.write.inflight.pod, t.write.lostRace
+	t.write.inflight = nil
+	t.write.reload, t.write.lostRace = false, false
+	switch {
+	case pod != nil:
+		t.api.notFoundAt = 0
+		t.answer(r, now, pod)
+		t.write.stale = true
+		if beaten && pod.ResourceVersion == base.ResourceVersion {
+			// Nobody has been faster: it is refused for another reason.
+			t.write.retryAt = now + r.retry.Delay(int(t.write.failures))
+		}
+	case t.api.notFoundAt == 0:
+		t.api.notFoundAt = now
+	default:
+		t.markDeleted(now) // it has been said twice
+	}
+}
+
+// writeFailed takes note of a request that may succeed later.
+func (t *podState) writeFailed(r *rules, now instant, err error) {
+	if t.write.inflight.op == OpPatch && apierr.MayHaveCommitted(err) && !older(t.write.inflight.pod, t.api.pod) {
+		// Computed once more from the version before, a start time that is
+		// stored would be another one.
+		t.write.reload = true
+	}
+	t.write.inflight = nil
+	t.write.failures++
+	delay := max(r.retry.Delay(int(t.write.failures)), apierr.RetryAfter(err))
+	if apierr.Classify(err) == apierr.Forbidden {
+		delay = r.retry.Cap // only an administrator can help
+	}
+	t.write.retryAt = now + delay
+}

@@ -1,0 +1,423 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podsync
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+
+	"github.com/kubewright/kubewright/internal/report"
+)
+
+// startCall calls the provider for t if that is what comes next and there is a
+// place. It returns when to look again.
+func (c *Controller) startCall(t *podState, now instant, waited bool) (wake instant) {
+	s := t.decideCall(&c.rules, now, c.nameFree(t))
+	if s.cancel {
+		t.call.inflight.canceled = true
+		t.call.inflight.cancel()
+	}
+	if s.op == "" || c.draining {
+		return s.wake
+	}
+	q := queueOf(s.op)
+	if !c.take(t, q, now, waited) {
+		return noDeadline // its turn comes
+	}
+	c.seq++
+	call := t.callStarted(now, c.seq, s)
+	ctx, cancel := context.WithCancel(c.callCtx)
+	call.cancel = cancel
+	c.running[laneOf(q)]++
+	opts := StopOptions{Grace: s.grace}
+	if t.end != nil {
+		opts.Reason = t.end.reason
+	}
+	c.calls.Go(func() {
+		defer cancel()
+		st, err := c.callProvider(ctx, t.ref, call, opts)
+		c.finishCall(t, call, st, err)
+	})
+	return noDeadline
+}
+
+// nameFree reports whether no other pod of the same name blocks it.
+func (c *Controller) nameFree(t *podState) bool {
+	for other := c.names[nameOf(t.ref)]; other != nil; other = other.next {
+		if other != t && other.blocksName() {
+			return false
+		}
+	}
+	return true
+}
+
+// callProvider makes one call of the provider. Nothing of what it returns is shared
+// with it.
+func (c *Controller) callProvider(ctx context.Context, ref Ref, call *call, opts StopOptions) (st State, err error) {
+	var pod *corev1.Pod
+	if call.pod != nil && call.op != OpInspect && call.op != OpRelease {
+		pod = call.pod.DeepCopy()
+	}
+	switch call.op {
+	case OpAdmit:
+		err = c.caps.admitter.Admit(ctx, pod, c.active)
+	case OpStart:
+		st, err = c.cfg.Provider.Start(ctx, pod)
+	case OpUpdate:
+		st, err = c.caps.updater.Update(ctx, pod)
+	case OpStop:
+		opts.Pod = pod
+		st, err = c.cfg.Provider.Stop(ctx, ref, opts)
+	case OpInspect:
+		st, err = c.caps.inspector.Inspect(ctx, ref)
+	case OpRelease:
+		err = c.caps.releaser.Release(ctx, ref)
+	}
+	st.Ref = ref
+	st.Status = *st.Status.DeepCopy()
+	return st, err
+}
+
+// finishCall takes the result of a call.
+func (c *Controller) finishCall(t *podState, call *call, st State, err error) {
+	print := c.prints.of(&st)
+	ctx := c.callCtx
+	if ctx.Err() != nil && err != nil {
+		c.abandoned(t, call) // Run is returning: nothing is wrong
+		return
+	}
+	c.mu.Lock()
+	now := c.now()
+	c.seq++
+	canceled := call.canceled
+	c.running[laneOf(queueOf(call.op))]--
+	wasEnding := t.end != nil
+	lost := t.callReturned(&c.rules, now, c.seq, &st, print, err)
+	if lost {
+		c.warn(t, ReasonLost, actionSync, messageLost)
+	}
+	c.afterCall(t, call, err, wasEnding)
+	c.markDirty(t)
+	c.mu.Unlock()
+	wake(c.kick)
+
+	switch {
+	case err == nil || errors.Is(err, ErrNotFound):
+		c.providerErrors.OK(ctx, &t.sched.callErrs, "Calls of the provider succeed again")
+	case !canceled && !isReject(err):
+		c.providerErrors.Fail(ctx, c.cfg.ErrorHandler, &t.sched.callErrs, explain(call.op, t.ref, err), "Failed to call the provider",
+			"op", call.op, "pod", klog.KRef(t.ref.Namespace, t.ref.Name), "podUID", t.ref.UID)
+	}
+	if hook := c.cfg.Hooks.ProviderCall; hook != nil {
+		hook(ProviderCall{Op: call.op, Ref: t.ref, Latency: now - call.since, Err: err})
+	}
+}
+
+// abandoned takes note that a call ended because Run is returning.
+func (c *Controller) abandoned(t *podState, call *call) {
+	c.mu.Lock()
+	t.call.inflight = nil
+	c.running[laneOf(queueOf(call.op))]--
+	c.mu.Unlock()
+	wake(c.kick)
+}
+
+func isReject(err error) bool {
+	_, ok := errors.AsType[*RejectError](err)
+	return ok
+}
+
+// afterCall makes the event that a result is worth.
+func (c *Controller) afterCall(t *podState, call *call, err error, wasEnding bool) {
+	if err == nil {
+		t.sched.warned = ""
+		return
+	}
+	if reject, ok := errors.AsType[*RejectError](err); ok && !wasEnding && (call.op == OpStart || call.op == OpAdmit) {
+		c.warn(t, reject.Reason, actionAdmit, reject.Message)
+		return
+	}
+	if call.canceled || errors.Is(err, ErrNotFound) {
+		return
+	}
+	switch call.op {
+	case OpAdmit:
+		c.warn(t, reasonFailedAdmit, actionAdmit, err.Error())
+	case OpStart:
+		c.warn(t, ReasonFailedStart, actionStart, err.Error())
+	case OpUpdate:
+		c.warn(t, reasonFailedUpdate, actionUpdate, err.Error())
+	case OpStop:
+		c.warn(t, reasonFailedStop, actionStop, err.Error())
+	case OpRelease:
+		c.warn(t, reasonFailedRelease, actionRelease, err.Error())
+	}
+}
+
+// warn records a Warning about t, once for each distinct message in a row.
+func (c *Controller) warn(t *podState, reason, action, message string) {
+	recorder := c.cfg.EventRecorder
+	if recorder == nil || t.sched.warned == reason+message {
+		return
+	}
+	t.sched.warned = reason + message
+	regarding := &corev1.ObjectReference{
+		APIVersion: "v1", Kind: "Pod", Namespace: t.ref.Namespace, Name: t.ref.Name, UID: t.ref.UID,
+	}
+	c.later(func() { recorder.Eventf(regarding, nil, corev1.EventTypeWarning, reason, action, "%s", message) })
+}
+
+// listGap is the least time between two Lists: pods that ask for one at the
+// same time share it.
+const listGap = time.Second
+
+// runLists calls List until ctx is done: once the informer has what the API
+// has, then every now and then, and when somebody asks for it.
+func (c *Controller) runLists(ctx context.Context, registration cache.ResourceEventHandlerRegistration) {
+	select {
+	case <-registration.HasSyncedChecker().Done():
+	case <-ctx.Done():
+		return
+	}
+	var streak report.Streak
+	for ctx.Err() == nil {
+		err := c.list(ctx)
+		wait := time.Duration(float64(c.cfg.Relist) * (0.9 + 0.2*rand.Float64()))
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
+			streak.Fail(ctx, c.cfg.ErrorHandler, fmt.Errorf("podsync: list of the provider: %w", err), "Failed to list the provider's pods")
+			wait = min(wait, c.breaker.policy.Delay(streak.Failures()))
+		default:
+			streak.OK(ctx, "Listing the provider's pods works again")
+			c.ready.Mark()
+			wake(c.verify)
+		}
+		c.waitForList(ctx, wait)
+	}
+}
+
+// waitForList waits for the next List to be due, or asked for.
+func (c *Controller) waitForList(ctx context.Context, wait time.Duration) {
+	gap := min(listGap, wait)
+	sleep(ctx, gap)
+	timer := time.NewTimer(wait - gap)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-c.relist:
+	case <-ctx.Done():
+	}
+}
+
+// list asks the provider what it holds and gives each pod its part of the
+// answer.
+func (c *Controller) list(ctx context.Context) error {
+	c.mu.Lock()
+	c.seq++
+	begin := c.seq
+	c.mu.Unlock()
+
+	callCtx, cancel := context.WithTimeout(ctx, max(listTimeout, c.cfg.Relist))
+	defer cancel()
+	start := time.Now()
+	states, err := c.cfg.Provider.List(callCtx)
+	if hook := c.cfg.Hooks.ProviderCall; hook != nil {
+		hook(ProviderCall{Op: OpList, Latency: time.Since(start), Err: err})
+	}
+	if err != nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.dropEarly()
+		return err
+	}
+	prints := make([]uint64, len(states))
+	for i := range states {
+		prints[i] = c.prints.of(&states[i])
+	}
+	klog.FromContext(ctx).V(5).Info("Listed the provider's pods", "pods", len(states))
+
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := c.now()
+	c.listNo++
+	for i := range states {
+		c.listed(now, begin, &states[i], prints[i])
+	}
+	for _, t := range c.tracks {
+		c.absentOrNew(t, now, begin)
+	}
+	c.synced = true
+	c.dropEarly()
+	wake(c.kick)
+	return nil
+}
+
+// dropEarly drops the reports of pods that did not come in time.
+func (c *Controller) dropEarly() {
+	now := c.now()
+	for uid, e := range c.early {
+		if now-e.at > earlyFor {
+			delete(c.early, uid)
+			c.dropped(e.state.Ref, DroppedUnknown, nil)
+		}
+	}
+}
+
+// listed takes one entry of a List that began at begin.
+func (c *Controller) listed(now instant, begin uint64, st *State, print uint64) {
+	t := c.find(st.Ref)
+	if t == nil {
+		if st.UID == "" {
+			// It may be of any pod of the name: none of them is absent.
+			for t := c.names[nameOf(st.Ref)]; t != nil; t = t.next {
+				t.sched.listNo = c.listNo
+			}
+			c.dropped(st.Ref, DroppedAmbiguous, nil)
+			return
+		}
+		if c.cfg.Policy.KeepOrphans {
+			return
+		}
+		t = c.add(st.Ref, now)
+		t.api.presence, t.provider.listed = presenceOrphan, true
+		t.sched.orphanWait = c.cfg.Policy.OrphanDelay
+		t.sched.orphanAt = now + t.sched.orphanWait
+		delete(c.early, st.UID)
+	}
+	t.sched.listNo = c.listNo
+	if t.provider.fp == print && t.stopped() == st.Stopped && (t.held() || t.stopped()) {
+		t.provider.seenSeq, t.provider.absences, t.provider.needsInspect = max(t.provider.seenSeq, begin), 0, false
+		return
+	}
+	st.Status = *st.Status.DeepCopy()
+	c.observe(t, now, begin, st, print, true)
+}
+
+// absentOrNew takes what a List that began at begin says by leaving t out, and
+// decides about a pod that waited for it.
+func (c *Controller) absentOrNew(t *podState, now instant, begin uint64) {
+	lost := false
+	switch {
+	case t.sched.listNo != c.listNo && t.provider.listed:
+		held := t.held()
+		lost = t.absent(&c.rules, now, begin, false)
+		if lost || t.provider.needsInspect || held != t.held() || t.forgettable() {
+			c.markDirty(t)
+		}
+	case !t.provider.listed && t.api.pod != nil && (!c.synced || t.sched.born < begin || t.held()):
+		lost = t.classify(&c.rules, now)
+		c.markDirty(t)
+	}
+	if lost {
+		c.warn(t, ReasonLost, actionSync, messageLost)
+	}
+	if t.orphan() && c.blocks(t) {
+		t.sched.orphanAt = now // somebody waits for its name
+	}
+}
+
+// blocks reports whether a pod waits for the name of the orphan t.
+func (c *Controller) blocks(t *podState) bool {
+	if !t.blocksName() || c.cfg.Policy.Overlap {
+		return false
+	}
+	for other := c.names[nameOf(t.ref)]; other != nil; other = other.next {
+		if other != t && other.api.pod != nil && other.end == nil && !other.held() {
+			return true
+		}
+	}
+	return false
+}
+
+// runWatch runs the provider's Watch again and again.
+func (c *Controller) runWatch(ctx context.Context) {
+	var streak report.Streak
+	failures := 0
+	for ctx.Err() == nil {
+		start := time.Now()
+		err := c.caps.watcher.Watch(ctx, c.Report)
+		if hook := c.cfg.Hooks.ProviderCall; hook != nil {
+			hook(ProviderCall{Op: OpWatch, Latency: time.Since(start), Err: err})
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		if time.Since(start) > time.Minute {
+			failures = 0
+		}
+		failures++
+		if err != nil {
+			streak.Fail(ctx, c.cfg.ErrorHandler, fmt.Errorf("podsync: watch of the provider: %w", err), "Watch of the provider ended")
+		} else {
+			streak.OK(ctx, "Watch of the provider works again")
+		}
+		wake(c.relist) // what was missed
+		sleep(ctx, c.rules.retry.Delay(failures))
+	}
+}
+
+// sleep waits, at most until ctx is done.
+func sleep(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// fingerprints tell whether a report says anything new, without keeping the
+// last one: eight bytes a pod, and no allocation for a report that does not.
+// Two reports of one pod that differ have the same one once in 2^64 cases.
+type fingerprints struct {
+	seed    maphash.Seed
+	buffers sync.Pool // of *[]byte
+}
+
+func newFingerprints() *fingerprints {
+	return &fingerprints{seed: maphash.MakeSeed(), buffers: sync.Pool{New: func() any { return new([]byte) }}}
+}
+
+// of returns the fingerprint of a state. It is never 0.
+func (f *fingerprints) of(st *State) uint64 {
+	buffer := f.buffers.Get().(*[]byte)
+	defer f.buffers.Put(buffer)
+	size := st.Status.Size()
+	if cap(*buffer) < size {
+		*buffer = make([]byte, 0, 2*size)
+	}
+	b := (*buffer)[:size]
+	// The encoding is the API's own, with maps in order of their keys.
+	n, err := st.Status.MarshalToSizedBuffer(b)
+	if err != nil {
+		n = 0 // can't happen: the buffer has the size asked for
+	}
+	var h maphash.Hash
+	h.SetSeed(f.seed)
+	_, _ = h.Write(b[size-n:])
+	tail := [9]byte{0: bit(st.Stopped)}
+	for i := range 8 {
+		tail[1+i] = byte(st.Generation >> (8 * i))
+	}
+	_, _ = h.Write(tail[:])
+	return h.Sum64() | 1
+}
+
+func bit(b bool) byte {
+	if b {
+		return 1
+	}
+	return 0
+}
