@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"os"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -83,11 +84,20 @@ type Config struct {
 
 	// Gate says whether a node may renew its lease. Default: always.
 	Gate GateFunc
-	// HolderIdentity is written to the leases and decides whether a lease that
-	// is found is ours. Set it where several processes may serve the same
-	// nodes, to something that stays the same over a restart. Default: the
-	// name of the node, as the kubelet does.
+	// HolderIdentity is written to the leases. A lease that is found with another
+	// one is held by another process. Default: the name of the node, as the
+	// kubelet does, and as some of Kubernetes' tests expect.
 	HolderIdentity string
+	// Process tells processes apart that serve the same nodes under the same
+	// HolderIdentity. It is written to an annotation of the leases. A lease that
+	// is found with another one is held by another process; a lease with the
+	// same one is that of this process before a restart, and is taken at once. So
+	// it must stay the same over a restart, and no two processes that run at
+	// the same time may have it in common. A Pod of a Deployment has another host
+	// name than its predecessor, and waits until the lease of that has expired,
+	// unless OnShutdown is ShutdownExpire. At most 128 characters. Default: the
+	// name of the host.
+	Process string
 	// Duration is written to the leases: how long after a renewal others may
 	// take them for expired. Whole seconds. A lease found with another duration
 	// is corrected. kube-controller-manager does not look at it, but has a
@@ -159,6 +169,7 @@ func (cfg *Config) complete() error {
 	if cfg.Owner == nil {
 		problems = append(problems, field.Required(at("Owner"), "or lease.NoOwner for leases that nobody cleans up"))
 	}
+	problems = append(problems, cfg.completeProcess()...)
 	problems = append(problems, cfg.completeTimes()...)
 	problems = append(problems, lifecycle.DefaultInt("Workers", &cfg.Workers, DefaultWorkers, 1)...)
 	problems = append(problems, enum.Check("OnForeign", cfg.OnForeign, ForeignFail)...)
@@ -167,6 +178,24 @@ func (cfg *Config) complete() error {
 		cfg.Name = DefaultName
 	}
 	return lifecycle.InvalidConfig("lease", problems)
+}
+
+// maxProcess is the greatest length of Config.Process: each renewal carries it.
+const maxProcess = 128
+
+func (cfg *Config) completeProcess() field.ErrorList {
+	at := field.NewPath("Process")
+	if cfg.Process == "" {
+		host, err := os.Hostname()
+		if err != nil || host == "" {
+			return field.ErrorList{field.Required(at, fmt.Sprintf("the name of the host, its default, is not known: %v", err))}
+		}
+		cfg.Process = host[:min(len(host), maxProcess)]
+	}
+	if len(cfg.Process) > maxProcess {
+		return field.ErrorList{field.TooLong(at, cfg.Process, maxProcess)}
+	}
+	return nil
 }
 
 func (cfg *Config) completeTimes() (problems field.ErrorList) {

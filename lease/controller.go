@@ -6,7 +6,9 @@ package lease
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -30,11 +32,12 @@ const triggerGap = 100 * time.Millisecond
 // All its methods may be called by any number of goroutines, from hooks too;
 // none of them blocks but Run.
 type Controller struct {
-	cfg    Config
-	rules  rules
-	leases coordinationv1client.LeaseInterface
-	epoch  time.Time
-	wall   func() time.Time // the clock of RenewTime; tests step it
+	cfg     Config
+	rules   rules
+	leases  coordinationv1client.LeaseInterface
+	process process
+	epoch   time.Time
+	wall    func() time.Time // the clock of RenewTime; tests step it
 
 	once     lifecycle.Once
 	ready    *lifecycle.Ready
@@ -73,6 +76,7 @@ func New(cfg Config) (*Controller, error) {
 		cfg:       cfg,
 		rules:     rules{duration: cfg.Duration, interval: cfg.RenewInterval, onForeign: cfg.OnForeign},
 		leases:    cfg.Client.Leases(corev1.NamespaceNodeLease),
+		process:   process{name: cfg.Process, start: strconv.FormatUint(rand.Uint64(), 36)},
 		epoch:     time.Now(),
 		wall:      time.Now,
 		ready:     lifecycle.NewReady(cfg.Name),

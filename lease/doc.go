@@ -122,19 +122,20 @@
 // writes the lease of another: reported as an [*IdentityError] that names both.
 // A missing namespace kube-node-lease is reported as [ErrNoNamespace].
 //
-// Two processes that serve the same node under the same HolderIdentity both
-// renew its lease, each in conflict with the other, and the node looks alive
-// while one of them is: Hooks.Contended, an event and a line in the log say so.
-// With different identities the second one waits until the first is gone.
+// Of two processes that serve the same node the second waits, and says so once,
+// until the first no longer renews the lease: Config.Process tells them apart.
+// [Controller.Holds] says which of them may act. A client that writes the lease
+// without regard to that, such as a kubelet of the same name, makes it contended:
+// Hooks.Contended, an event and a line in the log say so.
 //
 // # Events and hooks
 //
 // Events about the Node, where Config.EventRecorder is set. All of them are
 // warnings, and about a change:
 //
-//	LeaseHeldByOther  RenewLease     somebody else holds the lease
-//	LeaseTakenOver    TakeOverLease  we have taken it from somebody else
-//	LeaseContended    RenewLease     somebody else keeps writing our lease
+//	LeaseHeldByOther  RenewLease     another process holds the lease
+//	LeaseTakenOver    TakeOverLease  we have taken it from another process
+//	LeaseContended    RenewLease     another process keeps writing our lease
 //
 // Recommended names for metrics, fed by [Hooks]:
 //

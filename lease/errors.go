@@ -21,6 +21,8 @@ var (
 	ErrStopped = errors.New("lease: stopped: Run has returned")
 	// ErrHeldByOther is what a [*HeldByOtherError] wraps.
 	ErrHeldByOther = errors.New("lease: held by another")
+	// ErrNotHeld is what a [*NotHeldError] wraps.
+	ErrNotHeld = errors.New("lease: not held")
 	// ErrNoNamespace is reported when the namespace kube-node-lease does not
 	// exist. kube-apiserver creates it within a minute of its start.
 	ErrNoNamespace = errors.New("lease: namespace " + corev1.NamespaceNodeLease + " does not exist")
@@ -31,17 +33,53 @@ var (
 type HeldByOtherError struct {
 	// NodeName is the node whose lease it is.
 	NodeName string
-	// Holder is who holds it.
+	// Holder is its holder identity, which may be ours.
 	Holder string
+	// Process is the Config.Process of the process that holds it, if that
+	// process uses this package; else empty.
+	Process string
 }
 
 // Error implements error.
 func (e *HeldByOtherError) Error() string {
-	return fmt.Sprintf("lease: lease of node %q is held by another: %q", e.NodeName, e.Holder)
+	return fmt.Sprintf("lease: lease of node %q is held by another: %v", e.NodeName, party{e.Holder, e.Process})
 }
 
 // Unwrap returns ErrHeldByOther.
 func (e *HeldByOtherError) Unwrap() error { return ErrHeldByOther }
+
+// A NotHeldError is returned by [Controller.Holds]. It wraps [ErrNotHeld] and
+// its cause.
+type NotHeldError struct {
+	// NodeName is the node whose lease it is.
+	NodeName string
+	// Holder is the holder identity of the lease, which may be ours, and Process
+	// the Config.Process of the process that holds it. Both are empty unless
+	// another process holds it.
+	Holder, Process string
+	// Err says why it is not held.
+	Err error
+}
+
+// The causes of a NotHeldError.
+var (
+	errNotServed = errors.New("the node is not served")
+	errNotHeld   = errors.New("it was not written yet, or is gone")
+	errForeign   = errors.New("held by another process")
+	errExpired   = errors.New("it was not renewed in time")
+	errContended = errors.New("another process keeps writing it")
+)
+
+// Error implements error. The text stays the same as long as the cause does.
+func (e *NotHeldError) Error() string {
+	if e.Holder != "" {
+		return fmt.Sprintf("lease: lease of node %q is not held: %v: %v", e.NodeName, e.Err, party{e.Holder, e.Process})
+	}
+	return fmt.Sprintf("lease: lease of node %q is not held: %v", e.NodeName, e.Err)
+}
+
+// Unwrap returns ErrNotHeld and Err.
+func (e *NotHeldError) Unwrap() []error { return []error{ErrNotHeld, e.Err} }
 
 // An IdentityError is reported when the API server refuses a request because the
 // client has the credentials of another node: the Node authorizer lets

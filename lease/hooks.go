@@ -73,8 +73,12 @@ type PhaseChanged struct {
 	NodeName string
 	// From and To are the phases before and after.
 	From, To Phase
-	// Holder is who holds the lease now, in PhaseForeign only.
+	// Holder is the holder identity of the lease, in PhaseForeign only. It may be
+	// the one that this Controller uses.
 	Holder string
+	// Process is the Config.Process of the process that holds the lease, in
+	// PhaseForeign only, and only if that process uses this package.
+	Process string
 	// Reason is what Gate or Owner said, in PhasePaused and PhaseNoOwner only.
 	Reason error
 }
@@ -89,15 +93,20 @@ type Deleted struct {
 type Contended struct {
 	// NodeName is the node.
 	NodeName string
-	// Holder is the identity that the other writer uses. It may be ours: two
-	// processes with the same node name.
+	// Holder is the identity that the other writer uses. It may be ours.
 	Holder string
+	// Process is the Config.Process of the other writer, if it uses this
+	// package and another holder identity.
+	Process string
 }
 
 // TakenOver is the argument of Hooks.TakenOver.
 type TakenOver struct {
 	// NodeName is the node.
 	NodeName string
-	// Holder is who held the lease before.
+	// Holder is the holder identity that the lease had before. It may be ours.
 	Holder string
+	// Process is the Config.Process of the process that held it, if that
+	// process uses this package.
+	Process string
 }

@@ -42,17 +42,19 @@ type rules struct {
 type turn struct {
 	nodeName string
 	holder   string // who we are
-	mayFail  bool   // ForeignFail may end Run because of this node
+	process  process
+	mayFail  bool // ForeignFail may end Run because of this node
 
 	gateErr  error
 	owner    metav1.OwnerReference
 	ownerErr error
 
-	conflicts int    // writes refused because somebody else had written
-	read      bool   // the lease was read
-	again     bool   // the lease has vanished twice within one duration
-	takeFrom  string // the holder that the next write takes the lease from
-	renewTime int64  // what the last write said
+	conflicts int     // writes refused because somebody else had written
+	read      bool    // the lease was read
+	again     bool    // the lease has vanished twice within one duration
+	takeFrom  party   // the holder that the next write takes the lease from
+	renewTime int64   // what the last write said
+	sent      instant // when the last write was sent
 
 	outcome
 }
@@ -65,8 +67,8 @@ type outcome struct {
 	class     apierr.Class  // and how
 	recovered time.Duration // the lease had expired: time between the renewals
 	vanished  bool          // the lease we held was gone
-	stolen    string        // who has written our lease three times now
-	takenOver string        // whom we took it from
+	stolen    party         // who has written our lease three times now
+	takenOver party         // whom we took it from
 	behind    time.Duration // how far our clock is behind RenewTime
 	skipped   bool          // there was nothing to write
 	fatal     error         // Run must end
@@ -126,7 +128,7 @@ func (s *state) after(r *rules, t *turn, did step, lease *coordinationv1.Lease, 
 	class := apierr.Classify(err)
 	write := did == create || did == update
 	if write && apierr.MayHaveCommitted(err) && err != nil {
-		s.mayBeStored(t.renewTime)
+		s.mayBeStored(t)
 	}
 	switch {
 	case class == apierr.None && write:
@@ -135,7 +137,7 @@ func (s *state) after(r *rules, t *turn, did step, lease *coordinationv1.Lease, 
 		return s.found(r, t, lease, now)
 	case write && (class == apierr.Conflict || class == apierr.AlreadyExists):
 		// An update with the UID of an object that is gone is a conflict too.
-		s.version = ""
+		s.version, s.held = "", false
 		if t.conflicts++; t.conflicts <= maxConflicts {
 			return get
 		}
@@ -152,13 +154,13 @@ func (s *state) after(r *rules, t *turn, did step, lease *coordinationv1.Lease, 
 	return s.failed(r, t, class, explain(t.nodeName, err), apierr.RetryAfter(err))
 }
 
-// mayBeStored remembers a write whose answer did not come.
-func (s *state) mayBeStored(renewTime int64) {
+// mayBeStored remembers the last write of turn t, whose answer did not come.
+func (s *state) mayBeStored(t *turn) {
 	tr := s.inTrouble()
 	if tr.firstUnsure == 0 {
-		tr.firstUnsure = renewTime
+		tr.firstUnsure = t.renewTime
 	}
-	tr.lastUnsure = renewTime
+	tr.lastUnsure, tr.unsureSent = t.renewTime, t.sent
 }
 
 // accepted takes note of a write that the API server has stored.
@@ -169,20 +171,22 @@ func (s *state) accepted(r *rules, t *turn, did step, lease *coordinationv1.Leas
 	}
 	t.created = did == create
 	t.takenOver = t.takeFrom
-	return s.held(r, t, max(s.renewTime, t.renewTime), now)
+	return s.acquired(r, t, max(s.renewTime, t.renewTime), t.sent, now)
 }
 
-// held ends a turn with a lease that is ours.
-func (s *state) held(r *rules, t *turn, renewTime int64, now instant) step {
+// acquired ends a turn with a lease that is ours, by a write that was sent at
+// sent. From then on the lease is reckoned: another process that waits for it to
+// expire begins no sooner.
+func (s *state) acquired(r *rules, t *turn, renewTime int64, sent, now instant) step {
 	s.renewTime = renewTime
 	s.phase = PhaseHeld
 	t.written = true
 	if s.renewed != never && now.since-s.renewed >= r.duration {
 		t.recovered = now.since - s.renewed
 	}
-	s.renewed = now.since
+	s.renewed, s.renewedWall, s.held = sent.since, sent.wall, true
 	if tr := s.trouble; tr != nil {
-		tr.foreign.holder = ""
+		tr.foreign.party = party{}
 	}
 	s.checkClock(t, now)
 	s.well(now.since, r.duration)
@@ -204,40 +208,61 @@ func (s *state) checkClock(t *turn, now instant) {
 
 // found decides what to do with a lease that was read.
 func (s *state) found(r *rules, t *turn, lease *coordinationv1.Lease, now instant) step {
-	t.read, t.takeFrom = true, ""
+	t.read, t.takeFrom = true, party{}
 	holder := ptr.Deref(lease.Spec.HolderIdentity, "")
 	renewTime := microseconds(lease.Spec.RenewTime)
 	switch {
-	case holder != "" && holder != t.holder:
+	case s.isForeign(t, lease):
 		return s.foreign(r, t, lease, now)
 	case s.unsure(renewTime):
-		// A write that we took for lost had landed. Where it is recent it is
-		// the renewal of this turn.
+		// A write that we took for lost had landed. If it is recent it is the
+		// renewal of this turn.
 		s.adopt(t, lease)
-		age := time.Duration(now.wall-renewTime) * time.Microsecond
-		if holder != "" && age >= 0 && age <= r.interval/2 && sameOwner(s.nextOwner(t), s.owner) {
-			t.takenOver = s.trouble.foreign.holder
-			s.trouble.firstUnsure, s.trouble.lastUnsure = 0, 0
-			return s.held(r, t, renewTime, now)
+		tr := s.trouble
+		if holder != "" && renewTime == tr.lastUnsure && now.since-tr.unsureSent.since <= r.interval/2 && sameOwner(s.nextOwner(t), s.owner) {
+			t.takenOver = tr.foreign.party
+			tr.firstUnsure, tr.lastUnsure = 0, 0
+			return s.acquired(r, t, renewTime, tr.unsureSent, now)
 		}
 		return update
 	case s.uid != "" && (lease.UID != s.uid || renewTime != s.renewTime):
 		// We held it, and this renewal is not ours.
-		s.theft(r, t, t.holder, now)
+		s.theft(r, t, party{holder: t.holder}, now)
 	}
 	s.adopt(t, lease)
 	return update
 }
 
-// foreign decides what to do with a lease that somebody else holds.
+// isForeign reports whether another process holds the lease: one with another
+// holder identity, or one that serves the same node under the same identity. A
+// lease that names no process is that of a kubelet, or of an earlier version of
+// this package, and whoever starts with the same identity follows it.
+func (s *state) isForeign(t *turn, lease *coordinationv1.Lease) bool {
+	holder, by := ptr.Deref(lease.Spec.HolderIdentity, ""), processOf(lease)
+	switch {
+	case holder == "":
+		return false
+	case holder != t.holder:
+		return true
+	case by == process{} || by == t.process:
+		return false
+	case by.name != t.process.name:
+		return true
+	}
+	// The same process was started twice. The later start goes on with the lease
+	// of the earlier one, and that one, if it is still there, yields.
+	return s.renewed != never
+}
+
+// foreign decides what to do with a lease that another process holds.
 func (s *state) foreign(r *rules, t *turn, lease *coordinationv1.Lease, now instant) step {
 	tr := s.inTrouble()
-	holder, renewTime := *lease.Spec.HolderIdentity, microseconds(lease.Spec.RenewTime)
+	holder, renewTime := partyOf(t, lease), microseconds(lease.Spec.RenewTime)
 	if s.uid != "" {
 		s.theft(r, t, holder, now)
 	}
-	if tr.foreign.holder != holder || tr.foreign.renewTime != renewTime {
-		tr.foreign.holder, tr.foreign.renewTime, tr.foreign.since = holder, renewTime, now.since
+	if tr.foreign.party != holder || tr.foreign.renewTime != renewTime {
+		tr.foreign.party, tr.foreign.renewTime, tr.foreign.since = holder, renewTime, now.since
 	}
 	expires := tr.foreign.since + durationOf(lease, r.duration) - now.since
 	if r.onForeign == ForeignTakeOver || r.onForeign == ForeignWaitExpired && expires <= 0 {
@@ -253,10 +278,35 @@ func (s *state) foreign(r *rules, t *turn, lease *coordinationv1.Lease, now inst
 	case r.onForeign == ForeignWaitExpired:
 		t.next.Wait = min(expires, r.interval)
 	case t.mayFail:
-		t.fatal = &HeldByOtherError{NodeName: t.nodeName, Holder: holder}
+		t.fatal = &HeldByOtherError{NodeName: t.nodeName, Holder: holder.holder, Process: holder.process}
 	}
 	return done
 }
+
+// holds returns nil while the lease is ours: it was renewed by this process, no
+// answer since has said otherwise, and too little time has passed for another
+// process to take it for expired. The wall clock only makes doubts: the monotonic
+// one stands still while a machine is suspended.
+func (s *state) holds(r *rules, now instant) error {
+	limit := r.duration - r.duration/holdMargin
+	age := max(now.since-s.renewed, time.Duration(now.wall-s.renewedWall)*time.Microsecond)
+	switch tr := s.trouble; {
+	case tr != nil && tr.contended:
+		return errContended
+	case s.held && age < limit:
+		return nil
+	case s.held:
+		return errExpired
+	case s.phase == PhaseForeign:
+		return errForeign
+	}
+	return errNotHeld
+}
+
+// holdMargin is the part of the duration, one in so many, that is left when
+// holds says that the lease has expired: time for what was begun before, and for
+// clocks that don't run at the same rate.
+const holdMargin = 20
 
 // durationOf is how long a lease is valid by its own account.
 func durationOf(lease *coordinationv1.Lease, otherwise time.Duration) time.Duration {
@@ -266,8 +316,8 @@ func durationOf(lease *coordinationv1.Lease, otherwise time.Duration) time.Durat
 	return otherwise
 }
 
-// theft counts a write of somebody else to a lease that we held.
-func (s *state) theft(r *rules, t *turn, holder string, now instant) {
+// theft counts a write of another process to a lease that we held.
+func (s *state) theft(r *rules, t *turn, holder party, now instant) {
 	tr := s.inTrouble()
 	copy(tr.thefts[:], tr.thefts[1:])
 	tr.thefts[thefts-1] = now.since
@@ -320,8 +370,8 @@ func (s *state) failed(r *rules, t *turn, class apierr.Class, err error, retryAf
 	tr := s.inTrouble()
 	tr.failures++
 	tr.err, t.err, t.class = err, err, class
-	if t.takeFrom != "" {
-		s.forget() // it is still somebody else's
+	if t.takeFrom != (party{}) {
+		s.forget() // it is still another's
 	}
 	wait := min(retries().Delay(tr.failures), r.interval)
 	switch class {

@@ -42,14 +42,14 @@ func testRules(policy ForeignPolicy) *rules {
 }
 
 func testTurn() *turn {
-	return &turn{nodeName: nodeName, holder: nodeName, mayFail: true, owner: owner1}
+	return &turn{nodeName: nodeName, holder: nodeName, process: process{"host", "2"}, mayFail: true, owner: owner1, sent: at()}
 }
 
 // heldState is a lease renewed 10 s ago.
 func heldState() *state {
 	return &state{
 		phase: PhaseHeld, uid: "lease-1", version: "7", owner: owner1,
-		renewTime: 4_990_000_000, renewed: 90 * time.Second,
+		renewTime: 4_990_000_000, renewed: 90 * time.Second, renewedWall: 4_990_000_000, held: true,
 	}
 }
 
@@ -130,7 +130,7 @@ func TestAfter(t *testing.T) {
 	mine := func() *state { return heldState() }
 	sentBefore := func() *state {
 		s := heldState()
-		s.mayBeStored(4_999_000_000)
+		s.mayBeStored(&turn{renewTime: 4_999_000_000, sent: instant{since: 99 * time.Second, wall: 4_999_000_000}})
 		return s
 	}
 	for name, test := range map[string]struct {
@@ -219,7 +219,7 @@ func TestAfter(t *testing.T) {
 func watching(since time.Duration) *state {
 	s := newState()
 	tr := s.inTrouble()
-	tr.foreign.holder, tr.foreign.renewTime, tr.foreign.since = "other", 4_990_000_000, since
+	tr.foreign.party, tr.foreign.renewTime, tr.foreign.since = party{holder: "other"}, 4_990_000_000, since
 	return s
 }
 
@@ -367,7 +367,10 @@ func TestObject(t *testing.T) {
 		}
 	}
 	meta := func(uid types.UID, version string, owners ...metav1.OwnerReference) metav1.ObjectMeta {
-		return metav1.ObjectMeta{Name: nodeName, Namespace: "kube-node-lease", UID: uid, ResourceVersion: version, OwnerReferences: owners}
+		return metav1.ObjectMeta{
+			Name: nodeName, Namespace: "kube-node-lease", UID: uid, ResourceVersion: version, OwnerReferences: owners,
+			Annotations: map[string]string{processAnnotation: "host/2"},
+		}
 	}
 	for name, test := range map[string]struct {
 		found *coordinationv1.Lease
@@ -462,7 +465,7 @@ func TestObjectSharesNothing(t *testing.T) {
 	before := found.DeepCopy()
 	s, turn := newState(), testTurn()
 	s.adopt(turn, found)
-	turn.takeFrom = "other"
+	turn.takeFrom = party{holder: "other"}
 	lease := s.object(testRules(0), turn, at())
 	lease.Labels["a"] = "c"
 	if *lease.Spec.LeaseTransitions != 4 {
@@ -478,18 +481,18 @@ func TestObjectSharesNothing(t *testing.T) {
 
 // A pause does not make a write that may be stored another's.
 func TestUnsureOutlivesAPause(t *testing.T) {
-	s, turn := heldState(), testTurn()
-	s.mayBeStored(4_999_000_000)
-	turn.gateErr = errElse
-	s.begin(testRules(0), turn, at())
+	s, paused := heldState(), testTurn()
+	s.mayBeStored(&turn{renewTime: 4_999_000_000, sent: instant{since: 99 * time.Second, wall: 4_999_000_000}})
+	paused.gateErr = errElse
+	s.begin(testRules(0), paused, at())
 	s.found(testRules(0), testTurn(), stored(renewedAt(4_999_000_000)), at())
-	wantThefts(0)(t, s, turn)
+	wantThefts(0)(t, s, paused)
 }
 
 func TestTroubleEnds(t *testing.T) {
 	s := heldState()
 	s.failed(testRules(0), testTurn(), apierr.Server, errElse, 0)
-	s.theft(testRules(0), testTurn(), "other", at())
+	s.theft(testRules(0), testTurn(), party{holder: "other"}, at())
 	if s.well(at().since+39*time.Second, 40*time.Second); s.trouble == nil {
 		t.Error("a theft of 39 s ago is forgotten")
 	}

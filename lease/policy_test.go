@@ -216,43 +216,6 @@ func TestL10FailOfAnAddedNode(t *testing.T) {
 	})
 }
 
-// S14: two processes with one node name. Both use the same holder identity, so
-// that only the RenewTime gives them away.
-func TestS14SecondProcessWithTheSameName(t *testing.T) {
-	recorder := events.NewFakeRecorder(100)
-	bubble(t, func(_ *fixture, cfg *Config) { cfg.EventRecorder = recorder }, func(f *fixture) {
-		f.start()
-		pass(15 * time.Second)
-		second := f.new(f.controller.cfg)
-		second.cfg.Hooks, second.cfg.EventRecorder = Hooks{}, nil
-		ctx, cancel := context.WithCancel(f.Context())
-		defer cancel()
-		done := make(chan error, 1)
-		go func() { done <- second.Run(ctx) }()
-		pass(time.Minute)
-		if len(f.told.contended) != 1 || f.told.contended[0].Holder != nodeName {
-			t.Errorf("Contended: %+v, want it once", f.told.contended)
-		}
-		before := f.server.Total()
-		pass(time.Hour)
-		if n := f.server.Total() - before; n > 2*3*361 {
-			t.Errorf("%d requests in an hour of two processes: they fight", n)
-		}
-		if len(f.told.contended) != 1 {
-			t.Errorf("Contended was called %d times", len(f.told.contended))
-		}
-		cancel()
-		<-done
-		pass(2 * time.Minute)
-		if f.status().Contended {
-			t.Error("contended after the other one has stopped")
-		}
-	})
-	if got := drain(recorder); got != "LeaseContended" {
-		t.Errorf("events are %q", got)
-	}
-}
-
 // A successor that overlaps with its predecessor for a moment is no contention.
 func TestRollingReplacementIsNotContended(t *testing.T) {
 	bubble(t, nil, func(f *fixture) {

@@ -4,7 +4,11 @@
 package lease
 
 import (
+	"fmt"
+	"maps"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -37,9 +41,56 @@ type state struct {
 	owner   metav1.OwnerReference // the Node it names; no UID for none
 	extra   *coordinationv1.Lease // what else is to be kept of it, or nil
 
-	renewTime int64         // the highest RenewTime that was stored, as far as we know
-	renewed   time.Duration // when a write was last accepted, or never
-	trouble   *trouble
+	renewTime   int64         // the highest RenewTime that was stored, as far as we know
+	renewed     time.Duration // when the last write that was accepted was sent, or never
+	renewedWall int64         // and the same on the wall clock
+	held        bool          // no answer since then says that it is another's, or gone
+	trouble     *trouble
+}
+
+// A process is the process that renews a lease.
+type process struct {
+	name  string // Config.Process
+	start string // differs with each Controller
+}
+
+// processAnnotation is on the leases that this package writes: who renews it,
+// as NAME/START.
+const processAnnotation = "lease.kubewright.dev/process"
+
+func (p process) String() string { return p.name + "/" + p.start }
+
+// processOf returns the process that a lease names, or none.
+func processOf(lease *coordinationv1.Lease) process {
+	value := lease.Annotations[processAnnotation]
+	i := strings.LastIndexByte(value, '/')
+	if i < 0 {
+		return process{name: value}
+	}
+	return process{name: value[:i], start: value[i+1:]}
+}
+
+// A party is who holds a lease, as others are told.
+type party struct {
+	holder  string // holderIdentity
+	process string // Config.Process of that process, if the lease names it
+}
+
+func (p party) String() string {
+	if p.process == "" {
+		return strconv.Quote(p.holder)
+	}
+	return fmt.Sprintf("%q (process %q)", p.holder, p.process)
+}
+
+// partyOf returns who holds a lease that was read in turn t. If the annotation is
+// the one that we have written, the holder is a client that leaves it as it is.
+func partyOf(t *turn, lease *coordinationv1.Lease) party {
+	holder, by := ptr.Deref(lease.Spec.HolderIdentity, ""), processOf(lease)
+	if by == t.process {
+		return party{holder: holder}
+	}
+	return party{holder: holder, process: by.name}
 }
 
 // trouble is what must be remembered of a lease with which not all is well.
@@ -49,9 +100,10 @@ type trouble struct {
 
 	// RenewTimes of writes whose answer we did not get; zero for none.
 	firstUnsure, lastUnsure int64
+	unsureSent              instant // when the last of them was sent
 
 	foreign struct {
-		holder    string
+		party
 		renewTime int64
 		since     time.Duration // when we first saw this renewTime
 	}
@@ -106,7 +158,7 @@ func (s *state) unsure(renewTime int64) bool {
 // forget drops the lease, but not the highest RenewTime: who watches a lease
 // of this name compares with that, whatever became of the object.
 func (s *state) forget() {
-	s.uid, s.version, s.owner, s.extra = "", "", metav1.OwnerReference{}, nil
+	s.uid, s.version, s.owner, s.extra, s.held = "", "", metav1.OwnerReference{}, nil, false
 }
 
 // adopt takes the lease as the API server showed it in turn t.
@@ -130,12 +182,13 @@ func extraOf(lease *coordinationv1.Lease) *coordinationv1.Lease {
 	extra := &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{
 			Labels:          lease.Labels,
-			Annotations:     lease.Annotations,
+			Annotations:     maps.Clone(lease.Annotations),
 			Finalizers:      lease.Finalizers,
 			OwnerReferences: slices.DeleteFunc(slices.Clone(lease.OwnerReferences), isNode),
 		},
 		Spec: lease.Spec,
 	}
+	delete(extra.Annotations, processAnnotation)
 	extra.Spec.HolderIdentity, extra.Spec.LeaseDurationSeconds, extra.Spec.RenewTime = nil, nil, nil
 	if len(extra.Labels) == 0 && len(extra.Annotations) == 0 && len(extra.Finalizers) == 0 &&
 		len(extra.OwnerReferences) == 0 && extra.Spec == (coordinationv1.LeaseSpec{}) {
@@ -169,10 +222,15 @@ func (s *state) object(r *rules, t *turn, now instant) *coordinationv1.Lease {
 		}), owner)
 	}
 	t.renewTime = max(s.nextRenewTime(now), t.renewTime+1)
+	t.sent = now
+	if lease.Annotations == nil {
+		lease.Annotations = make(map[string]string, 1)
+	}
+	lease.Annotations[processAnnotation] = t.process.String()
 	lease.Spec.HolderIdentity = &t.holder
 	lease.Spec.LeaseDurationSeconds = ptr.To(int32(r.duration / time.Second))
 	lease.Spec.RenewTime = ptr.To(metav1.NewMicroTime(time.UnixMicro(t.renewTime)))
-	if t.takeFrom != "" {
+	if t.takeFrom != (party{}) {
 		lease.Spec.LeaseTransitions = ptr.To(ptr.Deref(lease.Spec.LeaseTransitions, 0) + 1)
 		lease.Spec.AcquireTime = lease.Spec.RenewTime
 	}
@@ -213,6 +271,7 @@ func (s *state) expired(nodeName string) *coordinationv1.Lease {
 	t := &turn{nodeName: nodeName}
 	lease := s.object(&rules{duration: time.Second}, t, instant{})
 	lease.Spec.HolderIdentity = nil
+	delete(lease.Annotations, processAnnotation)
 	lease.Spec.RenewTime = ptr.To(metav1.NewMicroTime(time.UnixMicro(s.renewTime)))
 	return lease
 }

@@ -4,6 +4,7 @@
 package lease
 
 import (
+	"context"
 	"time"
 
 	"github.com/kubewright/kubewright/internal/enum"
@@ -37,8 +38,8 @@ func (p Phase) String() string {
 type Status struct {
 	// Phase is the phase.
 	Phase Phase
-	// LastRenewal is when the API server last accepted a write, on the clock of
-	// this process; zero when it never has.
+	// LastRenewal is when the last write that the API server accepted was sent, on
+	// the clock of this process; zero if it never accepted one.
 	LastRenewal time.Time
 	// Expires is when the lease expires, or did, if it is not renewed: Duration
 	// after LastRenewal. Zero where that is.
@@ -47,10 +48,54 @@ type Status struct {
 	Failures int
 	// LastError is the last of these failures, nil where there are none.
 	LastError error
-	// Holder is who holds the lease in PhaseForeign; else empty.
+	// Holder is the holder identity of the lease in PhaseForeign; else empty. It
+	// may be the one that this Controller uses.
 	Holder string
+	// Process is the Config.Process of the process that holds the lease in
+	// PhaseForeign, if that process uses this package; else empty.
+	Process string
 	// Contended says that somebody else keeps writing the lease.
 	Contended bool
+}
+
+// Holds returns nil while this process holds the lease of the node, and an error
+// that wraps [ErrNotHeld] and says why if it does not. It is the answer to the
+// question whether this process may act for the node: with the method as the Gate
+// of nodestatus and podsync, of two processes that serve one node one acts and
+// the other waits.
+//
+// A lease is held from the moment its first write was accepted until Duration, less
+// a twentieth of it, after its last accepted write was sent, on the monotonic clock
+// of this process. A process that was frozen, or cut off from the API server, so
+// notices without a request that another one may have taken its place. If the wall
+// clock has moved on by more than that, as after a suspended machine resumes, the
+// lease does not count as held either until it is renewed.
+//
+// Another process gets the lease no sooner, provided that it waits
+// (ForeignWaitExpired) and has another Config.Process. A process with the same one
+// is taken for a restart: it gets the lease at once, and Holds says so at the next
+// renewal only. While the lease is contended it is not held.
+//
+// Holds never blocks and makes no request.
+func (c *Controller) Holds(_ context.Context, nodeName string) error {
+	n, ok := c.served(nodeName)
+	if !ok {
+		return &NotHeldError{NodeName: nodeName, Err: errNotServed}
+	}
+	if c.hasStopped() {
+		return &NotHeldError{NodeName: nodeName, Err: ErrStopped}
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	err := n.holds(&c.rules, c.now())
+	if err == nil {
+		return nil
+	}
+	held := &NotHeldError{NodeName: nodeName, Err: err}
+	if n.phase == PhaseForeign {
+		held.Holder, held.Process = n.trouble.foreign.holder, n.trouble.foreign.process
+	}
+	return held
 }
 
 // Status returns how the lease of a node stands, and false where the controller
@@ -70,7 +115,7 @@ func (c *Controller) Status(nodeName string) (Status, bool) {
 	if t := n.trouble; t != nil {
 		status.Failures, status.LastError, status.Contended = t.failures, t.err, t.contended
 		if n.phase == PhaseForeign {
-			status.Holder = t.foreign.holder
+			status.Holder, status.Process = t.foreign.holder, t.foreign.process
 		}
 	}
 	if c.hasStopped() {

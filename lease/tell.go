@@ -90,9 +90,10 @@ func (c *Controller) tellPhase(ctx context.Context, n *node, t *turn, lease klog
 	n.told = n.phase
 	switch n.phase {
 	case PhaseForeign:
-		changed.Holder = n.trouble.foreign.holder
-		log.Info("Node lease is held by another", "lease", lease, "holder", changed.Holder, "onForeign", c.cfg.OnForeign)
-		c.event(t, corev1.EventTypeWarning, reasonForeign, actionRenew, "Lease is held by %q, not by %q", changed.Holder, t.holder)
+		holder := n.trouble.foreign.party
+		changed.Holder, changed.Process = holder.holder, holder.process
+		log.Info("Node lease is held by another process", "lease", lease, "holder", changed.Holder, "process", changed.Process, "onForeign", c.cfg.OnForeign)
+		c.event(t, corev1.EventTypeWarning, reasonForeign, actionRenew, "Lease is held by %v, not by %v", holder, party{t.holder, t.process.name})
 	case PhasePaused:
 		changed.Reason = t.gateErr
 		log.V(2).Info("Paused renewal of node lease", "lease", lease, "reason", t.gateErr)
@@ -120,18 +121,18 @@ func (c *Controller) gone(ctx context.Context, nodeName string, n *node) {
 // tellOthers says what others did to the lease, and we to theirs.
 func (c *Controller) tellOthers(ctx context.Context, n *node, t *turn, lease klog.ObjectRef) {
 	log := klog.FromContext(ctx)
-	if t.takenOver != "" {
-		log.Info("Took over node lease", "lease", lease, "from", t.takenOver)
-		c.event(t, corev1.EventTypeWarning, reasonTakenOver, actionTakeOver, "Took over the lease from %q", t.takenOver)
+	if from := t.takenOver; from != (party{}) {
+		log.Info("Took over node lease", "lease", lease, "from", from.holder, "process", from.process)
+		c.event(t, corev1.EventTypeWarning, reasonTakenOver, actionTakeOver, "Took over the lease from %v", from)
 		if hook := c.cfg.Hooks.TakenOver; hook != nil {
-			hook(TakenOver{NodeName: t.nodeName, Holder: t.takenOver})
+			hook(TakenOver{NodeName: t.nodeName, Holder: from.holder, Process: from.process})
 		}
 	}
-	if t.stolen != "" {
-		log.Info("Node lease is contended: somebody else keeps writing it", "lease", lease, "holder", t.stolen)
-		c.event(t, corev1.EventTypeWarning, reasonContended, actionRenew, "Somebody else keeps writing the lease as %q: does a second process serve this node?", t.stolen)
+	if by := t.stolen; by != (party{}) {
+		log.Info("Node lease is contended: another process keeps writing it", "lease", lease, "holder", by.holder, "process", by.process)
+		c.event(t, corev1.EventTypeWarning, reasonContended, actionRenew, "Another process keeps writing the lease as %v: does a second one serve this node?", by)
 		if hook := c.cfg.Hooks.Contended; hook != nil {
-			hook(Contended{NodeName: t.nodeName, Holder: t.stolen})
+			hook(Contended{NodeName: t.nodeName, Holder: by.holder, Process: by.process})
 		}
 	}
 }

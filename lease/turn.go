@@ -29,7 +29,7 @@ func (c *Controller) visit(ctx context.Context, nodeName string, n *node) slots.
 	if nodes := c.nodes.Len(); c.rateLimit.short(nodes, c.cfg.RenewInterval) {
 		klog.FromContext(ctx).Info("Client allows fewer requests a second than the node leases need: renewals will be late", "nodes", nodes, "renewInterval", c.cfg.RenewInterval)
 	}
-	t := &turn{nodeName: nodeName, holder: c.holder(nodeName), mayFail: nodeName == c.cfg.NodeName}
+	t := &turn{nodeName: nodeName, holder: c.holder(nodeName), process: c.process, mayFail: nodeName == c.cfg.NodeName}
 	t.gateErr = c.gate(ctx, nodeName)
 	if t.gateErr == nil {
 		t.owner, t.ownerErr = c.owner(ctx, nodeName)
@@ -73,7 +73,7 @@ func (c *Controller) step(ctx context.Context, n *node, t *turn, did step) step 
 	defer n.mu.Unlock()
 	if ctx.Err() != nil && err != nil {
 		if did != get {
-			n.mayBeStored(t.renewTime)
+			n.mayBeStored(t)
 		}
 		return done
 	}

@@ -74,6 +74,14 @@ type Setter func(ctx context.Context, node *corev1.Node) error
 // The checks of one node run at the same time as each other and as its setters.
 type HealthCheck func(ctx context.Context, nodeName string) error
 
+// A GateFunc says whether this process may write the Node now: nil for yes. Of
+// several processes that serve one node it lets one act. The method Holds of a
+// lease.Controller is one.
+//
+// It is called before each write, and in each round, for different nodes at the
+// same time, so it must answer from memory.
+type GateFunc func(ctx context.Context, nodeName string) error
+
 // Config configures a Controller. The zero value of every optional field means
 // the default that its comment states.
 type Config struct {
@@ -97,6 +105,15 @@ type Config struct {
 	// HealthChecks decide about the Ready condition. Default: none, and Ready
 	// is True while the setters work, or what a setter made of it.
 	HealthChecks []HealthCheck
+	// Gate says whether the Node may be written. While it does not, setters and
+	// health checks run, and the Node is read when it is registered or the event
+	// handler asks for it, but nothing is written, not even at the end. One
+	// request is made without it: a Node that does not exist is created, because a
+	// lease needs it for an owner. When Gate opens again the Node is read and
+	// written whole. Call [Controller.Trigger] when it may have opened, such as
+	// from the hook PhaseChanged of the lease; otherwise the next round finds out.
+	// Default: always open.
+	Gate GateFunc
 	// NodeCredentials says that Client authenticates as system:node:NodeName,
 	// as kubelets do. The API server lets such an identity set few of the
 	// labels under kubernetes.io and k8s.io (NodeRestriction): New refuses a
