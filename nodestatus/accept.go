@@ -60,7 +60,7 @@ func (r *work) accept(ctx context.Context, answer, shown *corev1.Node) {
 	if r.cause == CauseDrift {
 		st.nextDrift = now + r.cfg.SyncInterval
 	}
-	st.force, st.resumed, st.notBefore = false, false, 0
+	st.force, st.notBefore = false, 0
 	st.specChanged = st.specChanged || shown != nil && specDiffers(shown, answer)
 	trouble := st.trouble
 	st.trouble = nil
@@ -73,7 +73,7 @@ func (r *work) accept(ctx context.Context, answer, shown *corev1.Node) {
 	}
 	r.calls.OK(ctx, &st.calls, "Writing nodes works again")
 	if first {
-		r.announce(ctx, answer)
+		r.announce(ctx, answer, true)
 	}
 	r.tellConditions(ctx, answer, shown)
 	r.tellSpec()
@@ -84,12 +84,12 @@ func specDiffers(before, after *corev1.Node) bool {
 	return before != nil && !apiequality.Semantic.DeepEqual(before.Spec, after.Spec)
 }
 
-// announce says that the node is registered.
-func (r *work) announce(ctx context.Context, node *corev1.Node) {
+// announce reports that the node is registered.
+func (r *work) announce(ctx context.Context, node *corev1.Node, created bool) {
 	r.ready.Mark()
-	klog.FromContext(ctx).V(2).Info("Registered node", "uid", node.UID, "created", r.created)
+	klog.FromContext(ctx).V(2).Info("Registered node", "uid", node.UID, "created", created)
 	if hook := r.cfg.Hooks.Registered; hook != nil {
-		hook(Registered{NodeName: r.name, Node: node.DeepCopy(), Created: r.created})
+		hook(Registered{NodeName: r.name, Node: node.DeepCopy(), Created: created})
 	}
 	r.event(node.UID, corev1.EventTypeNormal, reasonRegistered, actionRegister, "Registered Node "+r.name)
 }

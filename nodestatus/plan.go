@@ -31,9 +31,11 @@ type situation struct {
 	now   time.Duration
 	phase Phase
 
-	look         bool          // somebody asked for a read and a full write
+	closed       bool          // Gate does not let the Node be written
+	look         bool          // a read and a full write were asked for
 	slept        bool          // the process slept since the last round
 	force        bool          // a full write is owed since the last read
+	adopted      bool          // the object was never written
 	failingSince time.Duration // since when calls fail
 	changed      bool          // the setters say something else than was accepted
 	drifted      bool          // the server shows something else than was accepted
@@ -47,6 +49,10 @@ type situation struct {
 
 // decide returns what to do now, and why.
 func decide(s situation) (step, Cause) {
+	whole := CauseResync
+	if s.adopted {
+		whole = CauseAdopt
+	}
 	switch {
 	case (s.phase == PhaseDeleted || s.phase == PhaseReplaced) && !s.look:
 		return stepNone, ""
@@ -54,14 +60,16 @@ func decide(s situation) (step, Cause) {
 		return stepNone, ""
 	case s.phase == PhaseRegistering:
 		return stepRegister, ""
-	case s.look || s.slept:
-		return stepLook, CauseResync
+	case s.look || s.slept && !s.closed:
+		return stepLook, whole
+	case s.closed:
+		return stepNone, ""
 	case s.failingSince != 0 && s.now-s.failingSince >= s.grace:
 		// Nobody has heard of the node for so long that it may have been called
 		// Unknown: what the server shows now decides about the transition time.
-		return stepLook, CauseResync
+		return stepLook, whole
 	case s.force:
-		return stepWrite, CauseResync
+		return stepWrite, whole
 	case s.changed:
 		return stepWrite, CauseChange
 	case s.drifted && s.now >= s.nextDrift:

@@ -48,6 +48,12 @@ func TestDecide(t *testing.T) {
 		{"asked to look, in backoff", func(s *situation) { s.look, s.notBefore = true, 101*time.Second }, stepNone, ""},
 		{"slept", func(s *situation) { s.slept = true }, stepLook, CauseResync},
 		{"write owed", func(s *situation) { s.force = true }, stepWrite, CauseResync},
+		{"write owed to an object that was never written", func(s *situation) { s.force, s.adopted = true, true }, stepWrite, CauseAdopt},
+		{"asked to look at an object that was never written", func(s *situation) { s.look, s.adopted = true, true }, stepLook, CauseAdopt},
+		{"gate closed, registering", func(s *situation) { s.closed, s.phase = true, PhaseRegistering }, stepRegister, ""},
+		{"gate closed, asked to look", func(s *situation) { s.closed, s.look = true, true }, stepLook, CauseResync},
+		{"gate closed, slept", func(s *situation) { s.closed, s.slept = true, true }, stepNone, ""},
+		{"gate closed, write owed", func(s *situation) { s.closed, s.force, s.changed = true, true, true }, stepNone, ""},
 		{"failing for less than the grace period", func(s *situation) { s.changed, s.failingSince = true, 61*time.Second }, stepWrite, CauseChange},
 		{"failing for the grace period", func(s *situation) { s.changed, s.failingSince = true, 60*time.Second }, stepLook, CauseResync},
 	} {

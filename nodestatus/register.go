@@ -24,12 +24,7 @@ import (
 func (r *work) register(ctx context.Context) {
 	r.state.mu.Lock()
 	r.state.look = false // registering answers the question
-	resumed := r.state.resumed
 	r.state.mu.Unlock()
-	if resumed {
-		r.resume(ctx)
-		return
-	}
 
 	node := r.node.DeepCopy()
 	node.UID, node.ResourceVersion, node.CreationTimestamp = "", "", metav1.Time{}
@@ -40,7 +35,6 @@ func (r *work) register(ctx context.Context) {
 	r.state.mu.Unlock()
 	switch v := judge(err, r.name); {
 	case v == accepted:
-		r.created = true
 		r.accept(ctx, answer, nil)
 		return
 	case v == present:
@@ -54,7 +48,7 @@ func (r *work) register(ctx context.Context) {
 	existing, getLatency, getErr := r.get(ctx, r.name)
 	switch {
 	case getErr == nil:
-		r.adopt(existing)
+		r.adopt(ctx, existing)
 		r.write(ctx)
 	case apierr.Classify(err) == apierr.Forbidden:
 		r.failed(ctx, "create", err, latency) // the reason why there is none
@@ -63,40 +57,29 @@ func (r *work) register(ctx context.Context) {
 	}
 }
 
-// resume goes on with an adoption whose write has failed. Nothing is created:
-// the Node was there, and if it is not any more somebody has deleted it.
-func (r *work) resume(ctx context.Context) {
-	node, latency, err := r.get(ctx, r.name)
-	if err != nil {
-		r.failed(ctx, "get", err, latency)
-		return
-	}
-	r.adopt(node)
-	r.write(ctx)
-}
-
-// adopt makes node the object that is written from now on. What it has is
-// taken for somebody else's, but for the conditions that the embedder says an
-// earlier run has left.
-func (r *work) adopt(node *corev1.Node) {
+// adopt makes node the object that is written from now on. The node is registered
+// with that, before the first write: Gate may not let us write before the lease
+// has the Node for its owner. What the Node has is taken for another client's,
+// except for the conditions that the embedder says an earlier run has left.
+func (r *work) adopt(ctx context.Context, node *corev1.Node) {
 	former := ownership{conditions: sets.New[string]()}
 	for _, kind := range r.cfg.FormerConditions {
 		former.conditions.Insert(string(kind))
 	}
 	st := r.state
 	st.mu.Lock()
-	defer st.mu.Unlock()
-	resumed := st.resumed || st.resting()
 	st.forget()
-	st.phase, st.resumed = PhaseRegistering, resumed
+	st.phase, st.force = PhaseRegistered, true
 	st.uid, st.view, st.owned = node.UID, newView(node), former.encode()
-	r.cause, r.fresh = CauseAdopt, true
+	st.mu.Unlock()
+	r.cause = CauseAdopt
+	r.announce(ctx, node, false)
 }
 
 // forget drops what is known of the object served so far.
 func (st *state) forget() {
 	st.view, st.uid, st.hash, st.owned = nil, "", 0, unique.Handle[string]{}
-	st.look, st.force, st.foreign, st.specChanged, st.resumed = false, false, false, false, false
+	st.look, st.force, st.foreign, st.specChanged = false, false, false, false
 	st.notBefore, st.nextDrift = 0, 0
 }
 
@@ -114,12 +97,12 @@ func (r *work) look(ctx context.Context) bool {
 		defer st.mu.Unlock()
 		st.specChanged = st.specChanged || specDiffers(st.view.node(), node)
 		st.see(node)
-		st.force, r.fresh = true, true
+		st.force = true
 		return true
 	case err == nil && phase == PhaseRegistered:
 		return r.replaced(ctx, node)
 	case err == nil:
-		r.adopt(node) // it was gone, and somebody asked to look
+		r.adopt(ctx, node) // it was gone, and a look was asked for
 		return true
 	case phase != PhaseRegistered && judge(err, r.name) == gone:
 		r.rest() // still gone
@@ -145,7 +128,7 @@ func (r *work) replaced(ctx context.Context, node *corev1.Node) bool {
 	}
 	r.event(node.UID, corev1.EventTypeWarning, reasonReplaced, actionRegister, fmt.Sprintf("The Node was replaced by another object: its UID was %s", old))
 	if r.cfg.OnReplaced == ReplacedAdopt {
-		r.adopt(node)
+		r.adopt(ctx, node)
 		return true
 	}
 	r.rest()
@@ -208,7 +191,7 @@ func (r *work) failed(ctx context.Context, verb string, err error, latency time.
 	}
 	st := r.state
 	st.mu.Lock()
-	registered := st.phase == PhaseRegistered || st.resumed
+	registered := st.phase == PhaseRegistered
 	st.mu.Unlock()
 	switch {
 	case v == gone && registered:

@@ -37,7 +37,7 @@ func (c *Controller) round(ctx context.Context, name string, st *state) slots.Ne
 	r := &work{Controller: c, name: name, state: st, node: node, hash: fingerprint(c.seed, node)}
 	r.tellSpec()
 
-	s, err := r.situation(sleeps)
+	s, err := r.situation(sleeps, r.gateIsClosed(ctx))
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "Failed to compare the status with the API server's")
 	}
@@ -69,9 +69,7 @@ type work struct {
 	hash  uint64       // of it
 	cause Cause
 
-	created   bool // for Hooks.Registered
-	fresh     bool // the Node was read in this round
-	conflicts int  // writes of this round that met another's
+	conflicts int // writes of this round that met another's
 }
 
 // maxConflicts is how many writes of a round may meet another's. The one after
@@ -79,13 +77,13 @@ type work struct {
 const maxConflicts = 2
 
 // situation returns what the choice of a step depends on.
-func (r *work) situation(sleeps uint32) (situation, error) {
+func (r *work) situation(sleeps uint32, closed bool) (situation, error) {
 	st := r.state
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	s := situation{
-		now: r.now(), phase: st.phase,
-		look: st.look, slept: st.sleeps != sleeps, force: st.force, changed: st.hash != r.hash,
+		now: r.now(), phase: st.phase, closed: closed,
+		look: st.look, slept: st.sleeps != sleeps, force: st.force, adopted: st.hash == 0, changed: st.hash != r.hash,
 		notBefore: st.notBefore, nextReport: st.nextReport, nextDrift: st.nextDrift,
 		grace: r.cfg.GracePeriod, interval: r.cfg.SyncInterval,
 	}
@@ -109,6 +107,30 @@ func (r *work) situation(sleeps uint32) (situation, error) {
 	return s, err
 }
 
+// gateIsClosed asks Gate. When it has opened, the Node is read before it is written,
+// unless that was done and a write is owed: another process may have written it.
+func (r *work) gateIsClosed(ctx context.Context) bool {
+	if r.cfg.Gate == nil {
+		return false
+	}
+	err := r.cfg.Gate(ctx, r.name)
+	st := r.state
+	st.mu.Lock()
+	was := st.gated
+	st.gated = err != nil
+	if was && err == nil && st.phase == PhaseRegistered && !st.force {
+		st.look = true
+	}
+	st.mu.Unlock()
+	switch {
+	case err != nil && !was:
+		klog.FromContext(ctx).V(2).Info("Not writing the Node: the gate is closed", "reason", err)
+	case err == nil && was:
+		klog.FromContext(ctx).V(2).Info("Writing the Node again: the gate is open")
+	}
+	return err != nil
+}
+
 // next returns when the next round is to be.
 func (r *work) next() slots.Next {
 	st := r.state
@@ -130,11 +152,14 @@ func (r *work) next() slots.Next {
 
 // write sends the status and takes in the answer.
 func (r *work) write(ctx context.Context) {
+	if r.gateIsClosed(ctx) {
+		return
+	}
 	st := r.state
 	st.mu.Lock()
 	shown, uid, owned := st.view.node(), st.uid, decodeOwnership(st.owned)
 	version := ""
-	if (r.fresh || st.watched) && r.conflicts < maxConflicts {
+	if (st.force || st.watched) && r.conflicts < maxConflicts {
 		// The view is that of now, as far as we know, and if it is not we want
 		// to hear of it: transition times are made from it.
 		version = st.view.resourceVersion

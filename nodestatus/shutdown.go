@@ -100,6 +100,9 @@ func (st *state) comeBack() bool {
 // sayFarewell does it for one node, and tries again until ctx is done where the
 // API server is away.
 func (c *Controller) sayFarewell(ctx context.Context, name string, st *state) {
+	if last := (&work{Controller: c, name: name, state: st}); last.gateIsClosed(ctx) {
+		return // the Node is another process's
+	}
 	st.mu.Lock()
 	phase, uid, view, unsure := st.phase, st.uid, st.view, st.unsure
 	st.mu.Unlock()

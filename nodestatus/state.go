@@ -49,7 +49,7 @@ type state struct {
 	specChanged bool // since the hook was told
 	complete    bool // all setters have succeeded in one round
 	unsure      bool // a create was sent, and may have been stored although no answer said so
-	resumed     bool // being adopted in the place of one that was registered: if it goes, OnDeleted decides
+	gated       bool // Gate was closed when it was last asked
 	leaving     bool // Remove was called, and something is to be written first
 	rejoin      bool // and then Add
 	left        bool // out of the scheduler

@@ -45,6 +45,8 @@ type Status struct {
 	LastRound time.Time
 	// LastWrite is when the API server last accepted the status, zero before.
 	LastWrite time.Time
+	// Gated says that Gate did not let the Node be written when it was last asked.
+	Gated bool
 	// Failures is the number of API calls that failed since the last success.
 	Failures int
 	// LateRounds is the number of rounds in a row in which a setter or health
@@ -69,6 +71,7 @@ func (c *Controller) Status(nodeName string) (Status, bool) {
 		LastRound:  c.at(st.lastRound),
 		LastWrite:  c.at(st.lastWrite),
 		LateRounds: int(st.lateRounds),
+		Gated:      st.gated,
 	}
 	if st.trouble != nil {
 		s.Failures, s.LastError = st.trouble.failures, st.trouble.err

@@ -1,0 +1,160 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package nodestatus
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/kubewright/kubewright/apitest"
+)
+
+var errWaiting = errors.New("another process holds the lease")
+
+// gate is a GateFunc that says what the knob holds.
+func gate(k *knob[error]) GateFunc {
+	return func(context.Context, string) error { return k.get() }
+}
+
+func TestAClosedGateLetsAMissingNodeBeCreated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := apitest.New(apitest.Options{})
+		closed, pods := &knob[error]{value: errWaiting}, &knob[int64]{value: 110}
+		w := start(t, s, Config{Gate: gate(closed), Setters: []Setter{podsSetter(pods)}})
+		w.expect(1, 0, 0)
+		if _, err := w.c.OwnerReference(t.Context(), node1); err != nil {
+			t.Errorf("OwnerReference = %v: a lease could never be made", err)
+		}
+		pods.set(50)
+		w.pass(time.Hour)
+		w.expect(0, 0, 0)
+		if status, _ := w.c.Status(node1); !status.Gated || status.Phase != PhaseRegistered {
+			t.Errorf("status is %+v", status)
+		}
+		if err := w.c.Live(t.Context(), node1); err != nil {
+			t.Errorf("Live = %v: the lease could never be renewed", err)
+		}
+	})
+}
+
+func TestAClosedGateLetsANodeBeAdoptedButNotWritten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := apitest.New(apitest.Options{})
+		node := template()
+		node.Name = node1
+		s.Put(node)
+		closed := &knob[error]{value: errWaiting}
+		var registered notes[Registered]
+		var written notes[Written]
+		w := start(t, s, Config{Gate: gate(closed), Hooks: Hooks{Registered: registered.add, Written: written.add}})
+		w.expect(1, 1, 0)
+		if _, err := w.c.OwnerReference(t.Context(), node1); err != nil {
+			t.Errorf("OwnerReference = %v: a lease could never be made", err)
+		}
+		w.pass(time.Second)
+		closed.set(nil)
+		w.c.Trigger(node1)
+		synctest.Wait()
+		w.expect(0, 0, 1) // what was read is still as it was: the version says so
+		if ready := w.condition(corev1.NodeReady); ready.Status != corev1.ConditionTrue {
+			t.Errorf("Ready is %+v", ready)
+		}
+		if n := registered.get(); len(n) != 1 || n[0].Created {
+			t.Errorf("Registered: %+v", n)
+		}
+		if n := written.get(); len(n) != 1 || n[0].Cause != CauseAdopt {
+			t.Errorf("Written: %+v", n)
+		}
+		w.pass(10 * time.Second)
+		if status, _ := w.c.Status(node1); status.Gated {
+			t.Error("gated although the gate is open")
+		}
+	})
+}
+
+func TestNothingIsWrittenWhileTheGateIsClosed(t *testing.T) {
+	for _, policy := range []ShutdownPolicy{ShutdownNotReady, ShutdownUnregister} {
+		t.Run(policy.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := apitest.New(apitest.Options{})
+				closed, pods := &knob[error]{}, &knob[int64]{value: 110}
+				w := start(t, s, Config{
+					Client: s.Client(apitest.Admin).CoreV1(), Gate: gate(closed), OnShutdown: policy,
+					Setters: []Setter{podsSetter(pods)},
+				})
+				w.pass(time.Minute)
+				w.expect(1, 0, 0)
+				closed.set(errWaiting)
+				pods.set(50)
+				w.pass(time.Hour)
+				w.expect(0, 0, 0)
+				// Another process writes the Node, and then leaves it to us.
+				apitest.Edit(s, "", node1, func(n *corev1.Node) {
+					for i := range n.Status.Conditions {
+						n.Status.Conditions[i].Status = corev1.ConditionUnknown
+					}
+				})
+				closed.set(nil)
+				w.pass(10 * time.Second)
+				w.expect(0, 1, 1)
+				if ready := w.condition(corev1.NodeReady); ready.Status != corev1.ConditionTrue || time.Since(ready.LastTransitionTime.Time) > 11*time.Second {
+					t.Errorf("Ready is %+v, want True since the gate opened", ready)
+				}
+				if got := w.node().Status.Capacity.Pods().Value(); got != 50 {
+					t.Errorf("%d pods", got)
+				}
+				closed.set(errWaiting)
+				if err := w.stop(); err != nil {
+					t.Errorf("Run = %v", err)
+				}
+				w.expect(0, 0, 0)
+			})
+		})
+	}
+}
+
+// The gate may close while the Node is read.
+func TestTheGateIsAskedRightBeforeAWrite(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := apitest.New(apitest.Options{})
+		closed := &knob[error]{}
+		w := start(t, s, Config{Gate: gate(closed)})
+		w.expect(1, 0, 0)
+		s.Inject(apitest.Fault{Match: gets, Latency: 3 * time.Second, Times: 1})
+		w.c.Resync(node1)
+		w.pass(time.Second)
+		closed.set(errWaiting)
+		w.pass(time.Minute)
+		w.expect(0, 1, 0)
+		closed.set(nil)
+		w.pass(10 * time.Second)
+		w.expect(0, 0, 1) // the whole status, as it was asked for
+	})
+}
+
+func TestANodeThatIsDeletedWhileTheGateIsClosedIsNoticed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := apitest.New(apitest.Options{})
+		closed := &knob[error]{value: errWaiting}
+		w := start(t, s, Config{Gate: gate(closed)})
+		w.expect(1, 0, 0)
+		apitest.Delete[*corev1.Node](s, "", node1)
+		w.c.Resync(node1)
+		w.pass(time.Second)
+		w.expect(0, 1, 0)
+		select {
+		case <-w.done:
+		default:
+			t.Fatal("Run goes on")
+		}
+		if !errors.Is(w.err, ErrNodeDeleted) {
+			t.Errorf("Run = %v", w.err)
+		}
+	})
+}
