@@ -48,7 +48,9 @@ const (
 
 // PeerExtras holds the fields of an election.Peer that a LeaseCandidate lacks.
 type PeerExtras struct {
-	Priority   int32             `json:"priority,omitempty"`
+	// Priority is election.Peer.Priority.
+	Priority int32 `json:"priority,omitempty"`
+	// Attributes is election.Peer.Attributes.
 	Attributes map[string]string `json:"attributes,omitempty"`
 }
 
@@ -67,6 +69,7 @@ func ExtrasOf(lc *coordinationv1beta1.LeaseCandidate) (extras PeerExtras, err er
 
 // A Ballot is the vote of a candidate for a strategy.
 type Ballot struct {
+	// BinaryVersion gives the ballot its weight; Strategy is the name voted for.
 	BinaryVersion, Strategy string
 }
 
