@@ -102,7 +102,6 @@ func New(cfg Config) (*Controller, error) {
 		askGates:  make(chan struct{}, 1),
 		gates:     map[string]gateState{},
 		undecided: map[types.UID]types.NamespacedName{},
-		callCtx:   context.Background(), // until Run
 		tracks:    map[types.UID]*podState{},
 		names:     map[types.NamespacedName]*podState{},
 		early:     map[types.UID]early{},
