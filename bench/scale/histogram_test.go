@@ -12,36 +12,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestParseMetric(t *testing.T) {
-	for _, test := range []struct {
-		line string
-		want metric
-		ok   bool
-		err  bool
-	}{
-		{line: ""},
-		{line: "# HELP up Whether it is up."},
-		{line: "up 1", want: metric{name: "up", value: 1}, ok: true},
-		{line: "up 1.5e+09 1700000000000", want: metric{name: "up", value: 1.5e9}, ok: true},
-		{line: `a_bucket{le="+Inf",verb="GET"} 3`, want: metric{name: "a_bucket", labels: map[string]string{"le": "+Inf", "verb": "GET"}, value: 3}, ok: true},
-		{line: `a{x="a\"b\\c\nd, }e"} 3`, want: metric{name: "a", labels: map[string]string{"x": "a\"b\\c\nd, }e"}, value: 3}, ok: true},
-		{line: "a{} 3", want: metric{name: "a", labels: map[string]string{}, value: 3}, ok: true},
-		{line: "up", err: true},
-		{line: "up one", err: true},
-		{line: `a{x="b`, err: true},
-		{line: `a{x} 1`, err: true},
-	} {
-		got, ok, err := parseMetric(test.line)
-		if (err != nil) != test.err || ok != test.ok {
-			t.Errorf("%q: ok %v, error %v", test.line, ok, err)
-			continue
-		}
-		if diff := cmp.Diff(test.want, got, cmp.AllowUnexported(metric{})); ok && diff != "" {
-			t.Errorf("%q: -want +got\n%s", test.line, diff)
-		}
-	}
-}
-
 func TestReadHistograms(t *testing.T) {
 	const text = `# TYPE took histogram
 took_bucket{verb="GET",scope="a",le="0.1"} 1
@@ -50,7 +20,9 @@ took_bucket{verb="GET",scope="b",le="0.1"} 10
 took_bucket{verb="GET",scope="b",le="+Inf"} 10
 took_bucket{verb="WATCH",scope="b",le="+Inf"} 5
 took_sum{verb="GET"} 3
-took_bucketless{verb="GET",le="0.1"} 100
+took_count{verb="GET"} 2
+# TYPE tooks counter
+tooks{verb="GET"} 100
 `
 	got, err := readHistograms(strings.NewReader(text), "took", func(labels map[string]string) string {
 		if labels["verb"] == "WATCH" {
@@ -62,8 +34,13 @@ took_bucketless{verb="GET",le="0.1"} 100
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
 		t.Errorf("error %v, -want +got\n%s", err, diff)
 	}
-	if _, err := readHistograms(strings.NewReader(`took_bucket{le="x"} 1`), "took", func(map[string]string) string { return "k" }); err == nil {
-		t.Error("a bound that is no number was taken")
+	for name, text := range map[string]string{
+		"a bound that is not a number": "# TYPE took histogram\ntook_bucket{le=\"x\"} 1\n",
+		"a counter":                    "# TYPE took counter\ntook 1\n",
+	} {
+		if _, err := readHistograms(strings.NewReader(text), "took", func(map[string]string) string { return "k" }); err == nil {
+			t.Errorf("%s was accepted", name)
+		}
 	}
 }
 
