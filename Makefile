@@ -12,7 +12,7 @@ GO ?= go
 # Nested modules: their requirements stay out of the root go.mod.
 MODULES := $(patsubst %/go.mod,%,$(shell git ls-files '*/go.mod' | grep -v testdata))
 # Those that are tested with the root; bench and test/controlplane have targets of their own.
-EXAMPLES := $(filter examples/%,$(MODULES))
+EXAMPLES := $(filter nodeapi examples/%,$(MODULES))
 # One test of a bubble runs for virtual months; a real minute is plenty, a hang is not waited for.
 TEST_TIMEOUT ?= 30m
 E2E_TIMEOUT ?= 30m

@@ -1,0 +1,239 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package nodeapi
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	statsv1alpha1 "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
+)
+
+// everything is every endpoint: a request that is served if it is allowed, and
+// the subresource that allows it alone.
+var everything = []struct {
+	name, method, path string
+	fine               string
+	create             bool
+	code               int // with every permission
+}{
+	{"healthz", "GET", "/healthz", "healthz", false, 200},
+	{"livez", "GET", "/livez", "healthz", false, 200},
+	{"readyz", "GET", "/readyz", "healthz", false, 200},
+	{"pods", "GET", "/pods", "pods", false, 200},
+	{"runningpods", "GET", "/runningpods/", "pods", false, 200},
+	{"logs", "GET", "/containerLogs/default/web/main", "log", false, 200},
+	{"exec by GET", "GET", "/exec/default/web/main?command=id&output=1", "", true, 400},
+	{"exec by POST", "POST", "/exec/default/web/main?command=id&output=1", "", true, 400},
+	{"attach by GET", "GET", "/attach/default/web/main?output=1", "", true, 400},
+	{"attach by POST", "POST", "/attach/default/web/main?output=1", "", true, 400},
+	{"run", "POST", "/run/default/web/main?cmd=id", "", true, 200},
+	{"run by GET", "GET", "/run/default/web/main?cmd=id", "", true, 405},
+	{"portForward by GET", "GET", "/portForward/default/web", "", true, 400},
+	{"portForward by POST", "POST", "/portForward/default/web", "", true, 400},
+	{"stats", "GET", "/stats/summary", "stats", false, 200},
+	{"resource metrics", "GET", "/metrics/resource", "metrics", false, 200},
+	{"metrics", "GET", "/metrics", "metrics", false, 200},
+	{"probe metrics", "GET", "/metrics/probes", "metrics", false, 200},
+	{"configz", "GET", "/configz", "configz", false, 200},
+	{"pprof", "GET", "/debug/pprof/cmdline", "", false, 200},
+	{"unknown path", "GET", "/checkpoint/default/web/main", "", false, 404},
+	{"path that is malformed", "GET", "/pods/../configz", "", false, 400},
+}
+
+func everyBackend() *testBackend {
+	return &testBackend{
+		logs: func(context.Context, Container, LogOptions) (io.ReadCloser, error) { return text("a line\n"), nil },
+		exec: func(_ context.Context, _ Container, _ []string, s Streams) error {
+			_, err := io.WriteString(s.Stdout, "uid=0")
+			return err
+		},
+		attach:  func(context.Context, Container, Streams) error { return nil },
+		forward: func(context.Context, Pod, uint16, io.ReadWriteCloser) error { return nil },
+		stats:   func(context.Context) (*statsv1alpha1.Summary, error) { return &statsv1alpha1.Summary{}, nil },
+	}
+}
+
+func startEverything(t *testing.T, change func(*Config)) *rig {
+	page := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "page") })
+	return start(t, everyBackend(), func(cfg *Config) {
+		cfg.Metrics, cfg.ProbeMetrics, cfg.Pprof = page, page, true
+		cfg.Configz = func() (any, error) { return map[string]int{"a": 1}, nil }
+		if change != nil {
+			change(cfg)
+		}
+	})
+}
+
+func TestNothingIsServedWithoutCredentialsOrPermission(t *testing.T) {
+	ca, unknown := newAuthority(t, "client-ca"), newAuthority(t, "client-ca")
+	client := func(a *authority, expires time.Time) *http.Client {
+		certPEM, keyPEM := a.issue(t, "admin", x509.ExtKeyUsageClientAuth, expires)
+		pair, err := tls.X509KeyPair(certPEM, keyPEM)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := insecureClient(&pair)
+		t.Cleanup(c.CloseIdleConnections)
+		return c
+	}
+	known := client(ca, time.Now().Add(time.Hour))
+	unknownCA := client(unknown, time.Now().Add(time.Hour))
+	expired := client(ca, time.Now().Add(-time.Hour))
+	plain := insecureClient(nil)
+	t.Cleanup(plain.CloseIdleConnections)
+	r := startEverything(t, func(cfg *Config) { cfg.ClientCA = ca.pem })
+
+	for _, e := range everything {
+		readProxy, proxy := e.code, e.code
+		if e.create {
+			readProxy = 403
+		}
+		if e.method == "POST" && !e.create {
+			readProxy = 403
+		}
+		for _, c := range []struct {
+			name, token string
+			client      *http.Client
+			want        int
+		}{
+			{"no credentials", "", plain, 401},
+			{"an unknown CA", "", unknownCA, 401},
+			{"an expired certificate", "", expired, 401},
+			{"an unknown token", "stranger", plain, 401},
+			{"a token without rights", "none", plain, 403},
+			{"rights on another node", "other", plain, 403},
+			{"read rights on the proxy", "read-proxy", plain, readProxy},
+			{"read rights on everything", "read", plain, readProxy},
+			{"rights on the proxy", "proxy", plain, proxy},
+			{"every right", "admin", plain, e.code},
+			{"a certificate with every right", "", known, e.code},
+		} {
+			code, body := r.do(e.method, e.path, c.token, c.client)
+			if code != c.want {
+				t.Errorf("%s with %s: %d %q, want %d", e.name, c.name, code, body, c.want)
+			}
+			if c.want >= 400 && len(strings.TrimSpace(body)) < 20 {
+				t.Errorf("%s with %s: the answer %q is no sentence", e.name, c.name, body)
+			}
+		}
+		// One fine-grained subresource opens its endpoints and no other.
+		for _, fine := range []string{"healthz", "pods", "log", "configz", "metrics"} {
+			want := 403
+			if e.fine == fine || e.fine == "stats" && fine == "metrics" { // that token has both
+				want = e.code
+			}
+			if code, body := r.do(e.method, e.path, fine, plain); code != want {
+				t.Errorf("%s with nodes/%s: %d %q, want %d", e.name, fine, code, body, want)
+			}
+		}
+	}
+}
+
+func TestExecNeedsCreateWhateverTheMethod(t *testing.T) {
+	r := startEverything(t, nil)
+	for _, path := range []string{"/exec/default/web/main?command=id&output=1", "/attach/default/web/main?output=1", "/portForward/default/web"} {
+		code, body := r.do(http.MethodGet, path, "read", nil)
+		if code != 403 || !strings.Contains(body, `user "read" may not create nodes/proxy of node "node-1"`) {
+			t.Errorf("GET %s with read rights: %d %q", path, code, body)
+		}
+	}
+}
+
+func TestReviewsThatFailAreNoPermission(t *testing.T) {
+	r := startEverything(t, func(cfg *Config) {
+		cfg.Client = reviewer{failAccesses: true}.client(t)
+		cfg.CallTimeout = 50 * time.Millisecond
+	})
+	if code, body := r.get("/pods"); code != 503 || !strings.Contains(body, "could not check the permissions") {
+		t.Errorf("%d %q", code, body)
+	}
+	r = startEverything(t, func(cfg *Config) {
+		cfg.Client = reviewer{failTokens: true}.client(t)
+		cfg.CallTimeout = 50 * time.Millisecond
+	})
+	if code, _ := r.get("/pods"); code != 401 {
+		t.Errorf("%d", code)
+	}
+}
+
+func TestClientCAComesFromTheConfigMapOrTheFile(t *testing.T) {
+	ca := newAuthority(t, "client-ca")
+	certPEM, keyPEM := ca.issue(t, "admin", x509.ExtKeyUsageClientAuth, time.Now().Add(time.Hour))
+	pair, err := tls.X509KeyPair(certPEM, keyPEM)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "ca.crt")
+	if err := os.WriteFile(file, ca.pem, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		client reviewer
+		file   string
+		want   int
+	}{
+		"ConfigMap":           {reviewer{configMap: string(ca.pem)}, "", 200},
+		"no ConfigMap":        {reviewer{}, "", 401},
+		"file":                {reviewer{}, file, 200},
+		"file that is absent": {reviewer{}, file + "-", 401},
+	} {
+		t.Run(name, func(t *testing.T) {
+			reported := make(chan string, 10)
+			r := startEverything(t, func(cfg *Config) {
+				cfg.Client, cfg.ClientCA, cfg.ClientCAFile = c.client.client(t), nil, c.file
+				cfg.ErrorHandler = func(_ context.Context, _ error, msg string) { reported <- msg }
+			})
+			client := insecureClient(&pair)
+			defer client.CloseIdleConnections()
+			for range 2 {
+				if code, body := r.do("GET", "/pods", "", client); code != c.want {
+					t.Errorf("%d %q, want %d", code, body, c.want)
+				}
+			}
+			if reports := len(reported); c.want == 401 && reports != 1 || c.want == 200 && reports != 0 {
+				t.Errorf("%d reports", reports)
+			}
+		})
+	}
+}
+
+func TestCachedKeepsThePreviousValueWhileLoadsFail(t *testing.T) {
+	n, fail := 0, false
+	c := &cached[int]{load: func(context.Context) (int, error) {
+		if n++; fail {
+			return 0, errors.New("fails")
+		}
+		return n, nil
+	}}
+	if _, err := c.get(); err == nil {
+		t.Error("a value before the first load")
+	}
+	if err := c.refresh(t.Context()); err != nil {
+		t.Error(err)
+	}
+	fail = true
+	if err := c.refresh(t.Context()); err == nil {
+		t.Error("the failure is not returned")
+	}
+	if v, err := c.get(); v != 1 || err != nil {
+		t.Errorf("%d, %v", v, err)
+	}
+	fail = false
+	if err := c.refresh(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if v, _ := c.get(); v != 3 {
+		t.Errorf("%d after the recovery", v)
+	}
+}

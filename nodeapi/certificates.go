@@ -1,0 +1,154 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package nodeapi
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"fmt"
+	"math/big"
+	"net"
+	"time"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/util/certificate"
+	"k8s.io/klog/v2"
+)
+
+var zeroTime time.Time
+
+// certificateAge is the time for which a certificate file is not read again.
+const certificateAge = 10 * time.Second
+
+// selfSignedAge is the time for which a self-signed certificate is used. It is
+// valid for much longer.
+const selfSignedAge = 30 * 24 * time.Hour
+
+// certificate returns the TLS configuration of Run, and the function that ends
+// the rotation of certificates.
+func (s *Server) certificate(ctx context.Context) (*tls.Config, func(), error) {
+	var (
+		c    = s.cfg.Certificate
+		stop = func() {}
+		// current returns a certificate if there is one that is not self-signed.
+		current = func(context.Context) *tls.Certificate { return nil }
+	)
+	switch {
+	case c.CertFile != "":
+		pair := &cached[*tls.Certificate]{maxAge: certificateAge, load: func(context.Context) (*tls.Certificate, error) {
+			pair, err := tls.LoadX509KeyPair(c.CertFile, c.KeyFile)
+			return &pair, err
+		}}
+		if err := pair.refresh(ctx); err != nil {
+			return nil, nil, fmt.Errorf("nodeapi: load the serving certificate: %w", err)
+		}
+		current = func(ctx context.Context) *tls.Certificate {
+			if err := pair.refresh(ctx); err != nil {
+				s.report(ctx, err, "The serving certificate can't be read again; the previous one stays in use")
+			}
+			certificate, _ := pair.get()
+			return certificate
+		}
+	case c.Dir != "":
+		manager, err := s.rotation(ctx)
+		if err != nil {
+			return nil, nil, fmt.Errorf("nodeapi: serving certificates of the signer %s: %w", certificatesv1.KubeletServingSignerName, err)
+		}
+		manager.Start()
+		stop = manager.Stop
+		current = func(context.Context) *tls.Certificate { return manager.Current() }
+	}
+	self := &cached[*tls.Certificate]{maxAge: selfSignedAge, load: s.selfSigned}
+	// Asked in Run, for the log line comes with the start and not with a client.
+	if current(ctx) == nil {
+		if err := self.refresh(ctx); err != nil {
+			stop()
+			return nil, nil, fmt.Errorf("nodeapi: self-signed certificate: %w", err)
+		}
+	}
+	return &tls.Config{
+		MinVersion: tls.VersionTLS12,
+		ClientAuth: tls.RequestClientCert, // the authenticator verifies it
+		NextProtos: []string{"h2", "http/1.1"},
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+			if certificate := current(ctx); certificate != nil {
+				return certificate, nil
+			}
+			if err := self.refresh(ctx); err != nil {
+				s.report(ctx, err, "No self-signed certificate")
+			}
+			return self.get()
+		},
+	}, stop, nil
+}
+
+// rotation returns the manager of certificates of the kubelet-serving signer.
+func (s *Server) rotation(ctx context.Context) (certificate.Manager, error) {
+	var (
+		logger = klog.FromContext(ctx)
+		client = s.cfg.Client
+		dir    = s.cfg.Certificate.Dir
+	)
+	store, err := certificate.NewFileStoreWithLogger(logger.V(4), "nodeapi-server", dir, dir, "", "")
+	if err != nil {
+		return nil, err
+	}
+	template := &x509.CertificateRequest{Subject: pkix.Name{CommonName: "system:node:" + s.cfg.NodeName, Organization: []string{"system:nodes"}}}
+	template.IPAddresses, template.DNSNames = s.hosts()
+	return certificate.NewManager(&certificate.Config{
+		ClientsetFn:      func(*tls.Certificate) (kubernetes.Interface, error) { return client, nil },
+		GetTemplate:      func() *x509.CertificateRequest { return template },
+		SignerName:       certificatesv1.KubeletServingSignerName,
+		GetUsages:        certificate.DefaultKubeletServingGetUsages,
+		CertificateStore: store,
+		Name:             s.cfg.Name,
+		Ctx:              &ctx,
+	})
+}
+
+func (s *Server) hosts() (ips []net.IP, names []string) {
+	for _, host := range s.cfg.Certificate.Hosts {
+		if ip := net.ParseIP(host); ip != nil {
+			ips = append(ips, ip)
+		} else {
+			names = append(names, host)
+		}
+	}
+	return ips, names
+}
+
+func (s *Server) selfSigned(ctx context.Context) (*tls.Certificate, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 64))
+	if err != nil {
+		return nil, err
+	}
+	template := &x509.Certificate{
+		SerialNumber: serial, Subject: pkix.Name{CommonName: s.cfg.NodeName},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(12 * selfSignedAge),
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}
+	template.IPAddresses, template.DNSNames = s.hosts()
+	template.DNSNames = append(template.DNSNames, s.cfg.NodeName)
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		return nil, err
+	}
+	pair := &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+	why := "neither Certificate.CertFile nor Certificate.Dir is set"
+	if s.cfg.Certificate.Dir != "" {
+		why = "the signer has not issued a certificate yet; check that its CertificateSigningRequest is approved"
+	}
+	klog.FromContext(ctx).Info("Serving with a self-signed certificate: kubectl logs and exec work only if the API server does not verify certificates of nodes (--kubelet-certificate-authority is not set), and metrics-server needs --kubelet-insecure-tls", "why", why)
+	return pair, nil
+}

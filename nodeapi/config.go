@@ -1,0 +1,241 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package nodeapi
+
+import (
+	"context"
+	"iter"
+	"net"
+	"net/http"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/client-go/kubernetes"
+)
+
+// Defaults of Config.
+const (
+	// DefaultName is the default of Config.Name.
+	DefaultName = "nodeapi"
+	// DefaultAddress is the default of Config.Address: all addresses, and the port
+	// that an API server dials if a Node does not report one.
+	DefaultAddress = ":10250"
+	// DefaultMaxStreams is the default of Config.MaxStreams.
+	DefaultMaxStreams = 1000
+	// DefaultStreamIdleTimeout is the default of Config.StreamIdleTimeout, the
+	// kubelet's.
+	DefaultStreamIdleTimeout = 4 * time.Hour
+	// DefaultStreamCreationTimeout is the default of Config.StreamCreationTimeout,
+	// the kubelet's.
+	DefaultStreamCreationTimeout = 30 * time.Second
+	// DefaultLogDrain is the default of Config.LogDrain.
+	DefaultLogDrain = 5 * time.Second
+	// DefaultCallTimeout is the default of Config.CallTimeout.
+	DefaultCallTimeout = 10 * time.Second
+	// DefaultShutdownTimeout is the default of Config.ShutdownTimeout.
+	DefaultShutdownTimeout = 5 * time.Second
+)
+
+// Config is the configuration of a Server.
+type Config struct {
+	// NodeName is the name of the Node that permissions are checked for.
+	// Required.
+	NodeName string
+	// Backend does the work. New asserts its capabilities: LogSource, Executor,
+	// Attacher, PortForwarder, StatsSource, MetricsSource. A request that needs a
+	// capability that Backend does not have is answered with 501. Required.
+	Backend any
+	// Client is used for TokenReviews and SubjectAccessReviews, for the CA bundle
+	// of client certificates unless ClientCAFile or ClientCA is set, and for
+	// CertificateSigningRequests if Certificate.Dir is set. It is the whole
+	// interface because package util/certificate of client-go asks for that.
+	// Required, unless Authenticator and Authorizer are set and Certificate.Dir is
+	// not.
+	Client kubernetes.Interface
+
+	// Name appears in logs. Default: DefaultName.
+	Name string
+	// Address is the TCP address that Run listens on. Default: DefaultAddress.
+	Address string
+	// Listener is used by Run instead of Address if it is set. Run closes it.
+	Listener net.Listener
+	// Pods yields the pods of the node. Their UIDs, containers and statuses
+	// decide what exists: requests for other pods and containers get 404. If it is
+	// nil, the backend decides, and /pods and /runningpods/ are answered with 501.
+	// The pods are not modified. It may be called by several goroutines.
+	Pods iter.Seq[*corev1.Pod]
+	// Checks are the checks of /healthz and /livez, by name. The controllers of
+	// this library are such checks.
+	Checks []Check
+	// ReadyChecks are the checks of /readyz, in addition to Checks.
+	ReadyChecks []Check
+	// Metrics serves /metrics if it is set.
+	Metrics http.Handler
+	// ProbeMetrics serves /metrics/probes if it is set.
+	ProbeMetrics http.Handler
+	// Configz returns the value that /configz serves as JSON if it is set. Secrets
+	// in it are the caller's business.
+	Configz func() (any, error)
+	// Pprof serves /debug/pprof, which shows the command line and the memory of
+	// the process. It needs the permission nodes/proxy.
+	Pprof bool
+
+	// Certificate says where the serving certificate of Run comes from. By default
+	// it is self-signed.
+	Certificate Certificate
+	// ClientCAFile is the path of a PEM file with the CAs of client certificates.
+	// It is read again every minute in which it is needed. If neither ClientCAFile
+	// nor ClientCA is set, they come from the ConfigMap
+	// extension-apiserver-authentication in kube-system. A node's own credentials
+	// (system:node:NAME) may not read that ConfigMap.
+	ClientCAFile string
+	// ClientCA is a PEM bundle with the CAs of client certificates.
+	ClientCA []byte
+	// Authenticator replaces client certificates and TokenReviews if it is set.
+	Authenticator authenticator.Request
+	// Authorizer replaces SubjectAccessReviews if it is set.
+	Authorizer authorizer.Authorizer
+
+	// MaxStreams bounds the open exec, attach, port-forward and log requests. More
+	// are answered with 429. Default: DefaultMaxStreams.
+	MaxStreams int
+	// StreamIdleTimeout closes exec, attach and port-forward connections without
+	// traffic. Default: DefaultStreamIdleTimeout.
+	StreamIdleTimeout time.Duration
+	// StreamCreationTimeout bounds the time for a client to create the streams of
+	// a connection. Default: DefaultStreamCreationTimeout.
+	StreamCreationTimeout time.Duration
+	// LogDrain ends the follow of a container that, by its pod's status, has ended:
+	// the follow ends when the backend has returned no bytes for this duration. It
+	// is for backends whose reader does not end; it needs Pods. Default:
+	// DefaultLogDrain.
+	LogDrain time.Duration
+	// CallTimeout bounds each API request and each call of StatsSource and
+	// MetricsSource. Default: DefaultCallTimeout.
+	CallTimeout time.Duration
+	// ShutdownTimeout is the time for open requests to end after Run's context is
+	// done; then their connections are closed. Default: DefaultShutdownTimeout.
+	ShutdownTimeout time.Duration
+
+	// ErrorHandler is called with errors that the Server recovers from. It must
+	// not block.
+	ErrorHandler func(ctx context.Context, err error, msg string)
+	// Hooks are called when something happens.
+	Hooks Hooks
+}
+
+// A Check is a named health check, as in k8s.io/apiserver/pkg/server/healthz.
+type Check interface {
+	// Name is the last path element of the check.
+	Name() string
+	// Check returns nil if the part of the program is healthy.
+	Check(*http.Request) error
+}
+
+// Certificate says where the serving certificate comes from. A pair of files is
+// used if set; otherwise the signer, if Dir is set. Until the signer has issued
+// a certificate, and if neither is set, the certificate is self-signed: clients
+// that verify certificates reject it.
+type Certificate struct {
+	// CertFile and KeyFile are the paths of PEM files. They are read again when
+	// they change.
+	CertFile, KeyFile string
+	// Dir is the folder for certificates that the signer
+	// kubernetes.io/kubelet-serving issues, on request and before they expire.
+	// Requests must come from the credentials of the node, and the cluster must
+	// have an approver for them.
+	Dir string
+	// Hosts are the IP addresses and DNS names of the node for requested and
+	// self-signed certificates. Required with Dir.
+	Hosts []string
+}
+
+// complete returns a copy of cfg with defaults, and its problems.
+func complete(cfg Config) (Config, field.ErrorList) {
+	var problems field.ErrorList
+	required := func(name string, missing bool, why string) {
+		if missing {
+			problems = append(problems, field.Required(field.NewPath(name), why))
+		}
+	}
+	required("NodeName", cfg.NodeName == "", "")
+	if cfg.NodeName != "" {
+		for _, msg := range validation.IsDNS1123Subdomain(cfg.NodeName) {
+			problems = append(problems, field.Invalid(field.NewPath("NodeName"), cfg.NodeName, msg))
+		}
+	}
+	required("Backend", cfg.Backend == nil, "")
+	if cfg.Client == nil {
+		required("Client", cfg.Authenticator == nil, "unless Authenticator is set")
+		required("Client", cfg.Authorizer == nil, "unless Authorizer is set")
+		required("Client", cfg.Certificate.Dir != "", "with Certificate.Dir")
+	}
+	c := cfg.Certificate
+	required("Certificate.KeyFile", c.CertFile != "" && c.KeyFile == "", "with CertFile")
+	required("Certificate.CertFile", c.CertFile == "" && c.KeyFile != "", "with KeyFile")
+	required("Certificate.Hosts", c.Dir != "" && len(c.Hosts) == 0, "with Dir: the signer refuses requests without any")
+	for i, host := range c.Hosts {
+		if net.ParseIP(host) == nil && len(validation.IsDNS1123Subdomain(host)) > 0 {
+			problems = append(problems, field.Invalid(field.NewPath("Certificate.Hosts").Index(i), host, "must be an IP address or a DNS name"))
+		}
+	}
+	if len(cfg.ClientCA) > 0 && cfg.ClientCAFile != "" {
+		problems = append(problems, field.Forbidden(field.NewPath("ClientCA"), "ClientCAFile is set too"))
+	}
+	seen := map[string]bool{"ping": true}
+	for _, list := range []struct {
+		name   string
+		checks []Check
+	}{{"Checks", cfg.Checks}, {"ReadyChecks", cfg.ReadyChecks}} {
+		for i, check := range list.checks {
+			at := field.NewPath(list.name).Index(i)
+			switch {
+			case check == nil:
+				problems = append(problems, field.Required(at, ""))
+			case seen[check.Name()]:
+				problems = append(problems, field.Duplicate(at, check.Name()))
+			default:
+				seen[check.Name()] = true
+			}
+		}
+	}
+	for _, d := range []struct {
+		name string
+		at   *time.Duration
+		def  time.Duration
+	}{
+		{"StreamIdleTimeout", &cfg.StreamIdleTimeout, DefaultStreamIdleTimeout},
+		{"StreamCreationTimeout", &cfg.StreamCreationTimeout, DefaultStreamCreationTimeout},
+		{"LogDrain", &cfg.LogDrain, DefaultLogDrain},
+		{"CallTimeout", &cfg.CallTimeout, DefaultCallTimeout},
+		{"ShutdownTimeout", &cfg.ShutdownTimeout, DefaultShutdownTimeout},
+	} {
+		if *d.at == 0 {
+			*d.at = d.def
+		}
+		if *d.at < 0 {
+			problems = append(problems, field.Invalid(field.NewPath(d.name), d.at.String(), "must not be negative"))
+		}
+	}
+	if cfg.MaxStreams == 0 {
+		cfg.MaxStreams = DefaultMaxStreams
+	}
+	if cfg.MaxStreams < 0 {
+		problems = append(problems, field.Invalid(field.NewPath("MaxStreams"), cfg.MaxStreams, "must not be negative"))
+	}
+	if cfg.Name == "" {
+		cfg.Name = DefaultName
+	}
+	if cfg.Address == "" {
+		cfg.Address = DefaultAddress
+	}
+	cfg.Checks, cfg.ReadyChecks = slices.Clone(cfg.Checks), slices.Clone(cfg.ReadyChecks)
+	cfg.Certificate.Hosts = slices.Clone(cfg.Certificate.Hosts)
+	return cfg, problems
+}

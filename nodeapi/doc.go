@@ -1,0 +1,94 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package nodeapi serves the HTTPS API of a node: the server behind kubectl logs,
+// exec, cp, attach, port-forward, debug and top, metrics-server and Prometheus.
+//
+// A [Server] authenticates and authorizes each request, checks it against the
+// pods of the node, and calls a backend: any type that implements some of
+// [LogSource], [Executor], [Attacher], [PortForwarder], [StatsSource] and
+// [MetricsSource]. The package is a module of its own, because streaming and
+// delegated authentication need modules that the rest of the library does not.
+//
+// # Usage
+//
+//	server, err := nodeapi.New(nodeapi.Config{
+//		NodeName: "node-1",
+//		Backend:  backend, // implements the capabilities that it has
+//		Client:   clientset,
+//		Pods: func(yield func(*corev1.Pod) bool) {
+//			for _, info := range pods.All() { // of a podsync.Controller
+//				if info.Pod != nil && !yield(info.Pod) {
+//					return
+//				}
+//			}
+//		},
+//		Certificate: nodeapi.Certificate{Dir: "/var/lib/node/pki", Hosts: []string{"192.0.2.7"}},
+//	})
+//	if err != nil {
+//		return err
+//	}
+//	return server.Run(ctx)
+//
+// The Node must report an address (nodestatus.Addresses) and the port
+// (nodestatus.KubeletPort). An API server dials port 10250 of a Node that reports
+// no port.
+//
+// A program that has an HTTPS server uses the Server as an http.Handler without
+// Run. That server must request client certificates, and must not set read or
+// write timeouts, because streams last.
+//
+// # Behavior
+//
+// Every request is authenticated by a client certificate of the cluster's client
+// CA or by a bearer token (TokenReview); anonymous requests are rejected. Then a
+// SubjectAccessReview for this node decides, first for the fine-grained
+// subresource, then for nodes/proxy:
+//
+//	/healthz, /livez, /readyz             get nodes/healthz
+//	/pods, /runningpods/                  get nodes/pods
+//	/containerLogs/NS/POD/CONTAINER       get nodes/log
+//	/exec, /attach, /run, /portForward    create nodes/proxy, whatever the HTTP method
+//	/stats/summary                        get nodes/stats
+//	/metrics, /metrics/{resource,probes}  get nodes/metrics
+//	/configz                              get nodes/configz
+//	/debug/pprof, other paths             get nodes/proxy
+//
+// Unlike the kubelet, the Server asks for create even if a WebSocket client sends
+// a GET to exec, so a read permission does not run commands.
+//
+// A capability that the backend does not have is answered with 501 and its name,
+// an unknown pod or container with 404, a malformed request with 400, an invalid
+// log option with 422, and too many streams with 429. An error of the backend that
+// is an APIStatus of package k8s.io/apimachinery/pkg/api/errors keeps its status.
+//
+// Exec, attach and port-forward speak SPDY and WebSocket (v4.channel.k8s.io and
+// older). The context of a command ends when its client is gone. A followed log
+// ends when its reader does, when its client is gone, or [Config.LogDrain] after
+// the container has ended by the status of its pod.
+//
+// # Concurrency
+//
+// All methods may be called concurrently. The backend, Pods, checks and hooks are
+// called by the goroutines of requests, many at a time. Run returns after all
+// calls of the backend have returned.
+//
+// # Failure modes
+//
+// If the API server is unreachable, permissions that were granted less than five
+// minutes ago still count; other requests get 401 or 503. If a signer has not
+// issued a certificate, or none is configured, the Server uses a self-signed one
+// and logs the consequences. If a file with a certificate or a CA becomes
+// unreadable, the previous content stays in use. A panic of a callback ends its
+// request with 500 and goes to ErrorHandler with its stack.
+//
+// The loss of a client is noticed by reading from its connection. A command that
+// does not read its input, and whose client has sent more of it than fits in the
+// buffers, runs on until it reads, writes or ends.
+//
+// # Compatibility
+//
+// The package builds with k8s.io modules v0.37 and serves API servers of all
+// supported versions. A Node must not declare the feature
+// ExtendWebSocketsToKubelet: the Server does not speak v5.channel.k8s.io.
+package nodeapi

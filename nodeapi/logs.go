@@ -1,0 +1,356 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package nodeapi
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// maxQuery bounds a query: the longest command line of exec that makes sense.
+const maxQuery = 48 << 10
+
+// parseQuery parses the query of a request.
+func parseQuery(raw string) (url.Values, error) {
+	if len(raw) > maxQuery {
+		return nil, badRequest("the query has %d bytes, at most %d are allowed", len(raw), maxQuery)
+	}
+	query, err := url.ParseQuery(raw)
+	if err != nil {
+		return nil, badRequest("the query is malformed: %v", err)
+	}
+	return query, nil
+}
+
+// parseLogOptions parses and validates the query of a log request as the API
+// server does: a value that can't be parsed is 400, an invalid one is 422.
+func parseLogOptions(query url.Values) (opts LogOptions, err error) {
+	stream := corev1.LogStreamAll
+	opts.Stream = &stream
+	for name, values := range query {
+		value := values[len(values)-1]
+		switch name {
+		case "follow":
+			opts.Follow, err = strconv.ParseBool(value)
+		case "previous":
+			opts.Previous, err = strconv.ParseBool(value)
+		case "timestamps":
+			opts.Timestamps, err = strconv.ParseBool(value)
+		case "insecureSkipTLSVerifyBackend", "container": // for the API server
+		case "tailLines":
+			opts.TailLines, err = parseInt(value)
+		case "limitBytes":
+			opts.LimitBytes, err = parseInt(value)
+		case "sinceSeconds":
+			opts.SinceSeconds, err = parseInt(value)
+		case "sinceTime":
+			var t time.Time
+			t, err = time.Parse(time.RFC3339Nano, value)
+			opts.SinceTime = &metav1.Time{Time: t}
+		case "stream":
+			opts.Stream = &value
+		}
+		if err != nil {
+			return opts, badRequest("the query parameter %s is malformed: %s", name, abbreviated(value))
+		}
+	}
+	if problems := validateLogOptions(&opts); len(problems) > 0 {
+		return opts, &statusError{http.StatusUnprocessableEntity, problems.ToAggregate().Error()}
+	}
+	return opts, nil
+}
+
+func parseInt(value string) (*int64, error) {
+	n, err := strconv.ParseInt(value, 10, 64)
+	return &n, err
+}
+
+func validateLogOptions(opts *LogOptions) (problems field.ErrorList) {
+	if n := opts.TailLines; n != nil && *n < 0 {
+		problems = append(problems, field.Invalid(field.NewPath("tailLines"), *n, "must be greater than or equal to 0"))
+	}
+	if n := opts.LimitBytes; n != nil && *n < 1 {
+		problems = append(problems, field.Invalid(field.NewPath("limitBytes"), *n, "must be greater than 0"))
+	}
+	if n := opts.SinceSeconds; n != nil && *n < 1 {
+		problems = append(problems, field.Invalid(field.NewPath("sinceSeconds"), *n, "must be greater than 0"))
+	}
+	if opts.SinceSeconds != nil && opts.SinceTime != nil {
+		problems = append(problems, field.Forbidden(field.NewPath("sinceTime"), "at most one of sinceTime and sinceSeconds may be specified"))
+	}
+	switch *opts.Stream {
+	case corev1.LogStreamAll:
+	case corev1.LogStreamStdout, corev1.LogStreamStderr:
+		if opts.TailLines != nil {
+			problems = append(problems, field.Forbidden(field.NewPath("tailLines"), "may not be specified with one stream"))
+		}
+	default:
+		problems = append(problems, field.NotSupported(field.NewPath("stream"), *opts.Stream, []string{corev1.LogStreamAll, corev1.LogStreamStdout, corev1.LogStreamStderr}))
+	}
+	return problems
+}
+
+func (s *Server) serveLogs(w *response, r *http.Request, c Container, query url.Values) error {
+	if s.backend.logs == nil {
+		return missing("logs", "LogSource")
+	}
+	opts, err := parseLogOptions(query)
+	if err != nil {
+		return err
+	}
+	pod, err := s.resolve(&c.Pod)
+	if err != nil {
+		return err
+	}
+	var ended func() bool // nil if the backend decides
+	if pod != nil {
+		if err := hasContainer(pod, c.Name); err != nil {
+			return err
+		}
+		switch now := instanceOf(pod, c.Name); {
+		case opts.Previous, now.ended:
+			opts.Follow = false // nothing will be added
+		case opts.Follow:
+			ended = func() bool { return s.hasEnded(c, now) }
+		}
+	}
+	ctx, _, end, err := s.streams.begin(r.Context())
+	if err != nil {
+		return err
+	}
+	defer end()
+	var reader io.ReadCloser
+	if err := guard(func() (err error) { reader, err = s.backend.logs.Logs(ctx, c, opts); return err }); err != nil {
+		return err
+	}
+	if reader == nil {
+		return errors.New("the backend returned no log")
+	}
+	limit := int64(-1)
+	if opts.LimitBytes != nil {
+		limit = *opts.LimitBytes
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("Cache-Control", "no-store")
+	if opts.Follow {
+		w.WriteHeader(http.StatusOK)
+		w.Flush() // the client learns that it is connected
+	}
+	return copyLog(ctx, w, reader, limit, opts.Follow, ended, s.cfg.LogDrain)
+}
+
+// A backlog is what was read of a log and not written to the client yet. It
+// decouples the two: a client that is gone and a container that has ended are
+// noticed while a read blocks, and lines that arrive during a write are sent
+// together by the next one.
+//
+// Invariant: len(buf) <= maxBacklog, so a slow client stops the reading.
+type backlog struct {
+	ready chan struct{} // has a token if there is something to take
+	space chan struct{} // has a token if take has made space
+
+	mu    sync.Mutex
+	buf   []byte
+	ended bool
+	err   error // that reading ended with, nil at the end of the log
+}
+
+// The memory of one log request is maxBacklog twice and logRead once.
+const (
+	maxBacklog = 32 << 10
+	logRead    = 8 << 10
+)
+
+// fill reads from reader until it ends or quit is closed.
+func (b *backlog) fill(reader io.Reader, quit <-chan struct{}) {
+	scratch := make([]byte, logRead)
+	for {
+		var n int
+		err := guard(func() (err error) { n, err = reader.Read(scratch); return err })
+		b.mu.Lock()
+		for len(b.buf)+n > maxBacklog {
+			b.mu.Unlock()
+			select {
+			case <-b.space:
+			case <-quit:
+				return
+			}
+			b.mu.Lock()
+		}
+		b.buf = append(b.buf, scratch[:n]...)
+		if b.ended = err != nil; b.ended && err != io.EOF { //nolint:errorlint // the contract of io.Reader
+			b.err = err
+		}
+		b.mu.Unlock()
+		wake(b.ready)
+		if err != nil {
+			return
+		}
+	}
+}
+
+// take returns what was read since the last call, whose slice it reuses.
+func (b *backlog) take(reuse []byte) (data []byte, ended bool, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	data, b.buf = b.buf, reuse[:0]
+	wake(b.space)
+	return data, b.ended, b.err
+}
+
+func wake(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// copyLog copies a log to the client and closes reader. ended reports whether the
+// container has ended; it is nil if the backend decides.
+func copyLog(ctx context.Context, w *response, reader io.ReadCloser, limit int64, follow bool, ended func() bool, drain time.Duration) (err error) {
+	b := &backlog{ready: make(chan struct{}, 1), space: make(chan struct{}, 1)}
+	quit, filled := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(filled)
+		b.fill(reader, quit)
+	}()
+	defer func() {
+		close(quit)
+		if e := guard(reader.Close); err == nil && ctx.Err() == nil {
+			err = e
+		}
+		<-filled
+	}()
+
+	var (
+		check <-chan time.Time
+		last  = time.Now() // when bytes came last, or the container was last seen running
+		spare []byte
+	)
+	if ended != nil {
+		ticker := time.NewTicker(max(drain/5, 10*time.Millisecond))
+		defer ticker.Stop()
+		check = ticker.C
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case now := <-check:
+			if !ended() {
+				last = now
+			} else if now.Sub(last) >= drain {
+				return nil
+			}
+		case <-b.ready:
+			data, over, readErr := b.take(spare)
+			if len(data) > 0 {
+				last = time.Now()
+			}
+			if limit >= 0 {
+				data = data[:min(int64(len(data)), limit)]
+				limit -= int64(len(data))
+			}
+			if _, err := w.Write(data); err != nil {
+				return err
+			}
+			if over || limit == 0 {
+				return readErr
+			}
+			if follow {
+				w.Flush()
+			}
+			spare = data
+		}
+	}
+}
+
+// instance identifies one run of a container in the status of its pod.
+type instance struct {
+	found    bool
+	restarts int32
+	ended    bool
+}
+
+func instanceOf(pod *corev1.Pod, container string) (i instance) {
+	for _, list := range [][]corev1.ContainerStatus{pod.Status.ContainerStatuses, pod.Status.InitContainerStatuses, pod.Status.EphemeralContainerStatuses} {
+		for _, status := range list {
+			if status.Name == container {
+				i = instance{found: true, restarts: status.RestartCount, ended: status.State.Terminated != nil}
+			}
+		}
+	}
+	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+		i.ended = true
+	}
+	return i
+}
+
+// hasEnded reports whether the run of a container that was followed has ended.
+func (s *Server) hasEnded(c Container, began instance) bool {
+	pod := s.findPod(c.Pod)
+	if pod == nil {
+		return true
+	}
+	now := instanceOf(pod, c.Name)
+	return now.ended || began.found && now.restarts > began.restarts
+}
+
+// findPod returns the pod from Config.Pods, or nil.
+func (s *Server) findPod(want Pod) *corev1.Pod {
+	for pod := range s.cfg.Pods {
+		if pod != nil && pod.Name == want.Name && pod.Namespace == want.Namespace && (want.UID == "" || pod.UID == want.UID) {
+			return pod
+		}
+	}
+	return nil
+}
+
+// resolve sets the UID of p and returns the pod if Config.Pods is set. It returns
+// an error with status 404 if the node has no such pod.
+func (s *Server) resolve(p *Pod) (*corev1.Pod, error) {
+	if s.cfg.Pods == nil {
+		return nil, nil
+	}
+	pod := s.findPod(*p)
+	if pod == nil {
+		if p.UID != "" {
+			return nil, notFound("pod %s with UID %s is not on node %q", p, p.UID, s.cfg.NodeName)
+		}
+		return nil, notFound("pod %s is not on node %q", p, s.cfg.NodeName)
+	}
+	p.UID = pod.UID
+	return pod, nil
+}
+
+// hasContainer returns an error with status 404 if the pod has no such container.
+func hasContainer(pod *corev1.Pod, name string) error {
+	var names []string
+	for _, c := range pod.Spec.InitContainers {
+		names = append(names, c.Name)
+	}
+	for _, c := range pod.Spec.Containers {
+		names = append(names, c.Name)
+	}
+	for _, c := range pod.Spec.EphemeralContainers {
+		names = append(names, c.Name)
+	}
+	for _, n := range names {
+		if n == name {
+			return nil
+		}
+	}
+	return notFound("container %q is not in pod %s/%s, which has: %s", name, pod.Namespace, pod.Name, strings.Join(names, ", "))
+}

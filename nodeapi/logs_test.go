@@ -1,0 +1,351 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package nodeapi
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+func TestLogOptionsAreValidatedAsTheAPIServerDoes(t *testing.T) {
+	var got LogOptions
+	r := start(t, &testBackend{logs: func(_ context.Context, c Container, opts LogOptions) (io.ReadCloser, error) {
+		if c.String() != "default/web/main" || c.UID != "1234-abcd" {
+			t.Errorf("container %s, UID %s", c, c.UID)
+		}
+		got = opts
+		return text("0123456789"), nil
+	}}, nil)
+	for _, c := range []struct {
+		query string
+		code  int
+		body  string
+		check func() bool
+	}{
+		{"", 200, "0123456789", func() bool { return !got.Follow && !got.Previous && *got.Stream == corev1.LogStreamAll }},
+		{"tailLines=3&timestamps=true&previous=true", 200, "0123456789", func() bool { return *got.TailLines == 3 && got.Timestamps && got.Previous }},
+		{"follow=true", 200, "0123456789", func() bool { return got.Follow }},
+		{"previous=true&follow=true", 200, "0123456789", func() bool { return !got.Follow }},
+		{"sinceSeconds=5", 200, "0123456789", func() bool { return *got.SinceSeconds == 5 }},
+		{"sinceTime=2026-01-02T03:04:05.5Z", 200, "0123456789", func() bool { return got.SinceTime.UnixMilli() == 1767323045500 }},
+		{"limitBytes=4", 200, "0123", func() bool { return *got.LimitBytes == 4 }},
+		{"limitBytes=100", 200, "0123456789", nil},
+		{"stream=Stderr", 200, "0123456789", func() bool { return *got.Stream == corev1.LogStreamStderr }},
+		{"tailLines=0", 200, "0123456789", func() bool { return *got.TailLines == 0 }},
+		{"tailLines=-1", 422, "tailLines", nil},
+		{"limitBytes=0", 422, "limitBytes", nil},
+		{"sinceSeconds=0", 422, "sinceSeconds", nil},
+		{"sinceSeconds=5&sinceTime=2026-01-02T03:04:05Z", 422, "at most one", nil},
+		{"stream=Both", 422, "stream", nil},
+		{"stream=Stdout&tailLines=1", 422, "tailLines", nil},
+	} {
+		code, body := r.get("/containerLogs/default/web/main?" + c.query)
+		if code != c.code || !strings.Contains(body, c.body) || code == 200 && body != c.body || c.check != nil && !c.check() {
+			t.Errorf("%s: %d %q, options %+v", c.query, code, body, got)
+		}
+	}
+}
+
+func TestLogsOfWhatIsNotThereAre404(t *testing.T) {
+	r := start(t, everyBackend(), nil)
+	for path, sentence := range map[string]string{
+		"/containerLogs/default/web/other":                  `container "other" is not in pod default/web, which has: setup, main, debugger`,
+		"/containerLogs/default/gone/main":                  `pod default/gone is not on node "node-1"`,
+		"/containerLogs/other/web/main":                     `pod other/web is not on node "node-1"`,
+		"/exec/default/web/9999/main?command=a&output=1":    `pod default/web with UID 9999 is not on node "node-1"`,
+		"/attach/default/web/other?output=1":                `container "other" is not in pod`,
+		"/exec/default/web/other?command=a&output=1":        `container "other" is not in pod`,
+		"/portForward/default/gone":                         `pod default/gone is not on node`,
+		"/healthz/other":                                    `no health check "other"`,
+		"/exec/default/web/1234-abcd/no?command=a&output=1": `container "no"`,
+	} {
+		if code, body := r.get(path); code != 404 || !strings.Contains(body, sentence) {
+			t.Errorf("GET %s: %d %q", path, code, body)
+		}
+	}
+	for _, container := range []string{"setup", "main", "debugger"} {
+		if code, body := r.get("/containerLogs/default/web/" + container); code != 200 {
+			t.Errorf("%s: %d %q", container, code, body)
+		}
+	}
+}
+
+func TestErrorsOfTheBackendKeepTheirStatus(t *testing.T) {
+	var fail error
+	r := start(t, &testBackend{logs: func(context.Context, Container, LogOptions) (io.ReadCloser, error) { return nil, fail }}, func(cfg *Config) { cfg.Pods = nil })
+	for _, c := range []struct {
+		err  error
+		want int
+	}{
+		{apierrors.NewNotFound(corev1.Resource("pods"), "web"), 404},
+		{fmt.Errorf("wrapped: %w", apierrors.NewBadRequest("container is waiting")), 400},
+		{errors.New("disk on fire"), 500},
+		{context.DeadlineExceeded, 504},
+		{nil, 500},
+	} {
+		fail = c.err
+		code, body := r.get("/containerLogs/default/web/main")
+		if code != c.want || c.err != nil && !strings.Contains(body, c.err.Error()) {
+			t.Errorf("%v: %d %q", c.err, code, body)
+		}
+	}
+}
+
+func TestALogThatBreaksOffIsNotAWholeLog(t *testing.T) {
+	r := start(t, &testBackend{logs: func(context.Context, Container, LogOptions) (io.ReadCloser, error) {
+		return io.NopCloser(io.MultiReader(strings.NewReader(strings.Repeat("x", 100<<10)), readerFunc(func([]byte) (int, error) { return 0, errors.New("disk on fire") }))), nil
+	}}, nil)
+	client := insecureClient(nil)
+	defer client.CloseIdleConnections()
+	resp, err := client.Do(r.request("/containerLogs/default/web/main"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if _, err := io.ReadAll(resp.Body); err == nil {
+		t.Error("the client can't tell that the log is incomplete")
+	}
+	if done := r.awaitRequest(endpointLogs); done.Err == nil || done.Code != 200 {
+		t.Errorf("reported %+v", done)
+	}
+}
+
+func (r *rig) request(path string) *http.Request {
+	req, err := http.NewRequestWithContext(r.Context(), http.MethodGet, r.url+path, nil)
+	if err != nil {
+		r.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer admin")
+	return req
+}
+
+// follow opens a followed log and returns its lines and the function that ends
+// it.
+func (r *rig) follow(t *testing.T, client *http.Client) (lines <-chan string, stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	resp, err := client.Do(r.request("/containerLogs/default/web/main?follow=true").WithContext(ctx))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if resp.StatusCode != 200 {
+		t.Fatal(resp.Status)
+	}
+	out := make(chan string, 10)
+	go func() {
+		defer close(out)
+		defer func() { _ = resp.Body.Close() }()
+		for scanner := bufio.NewScanner(resp.Body); scanner.Scan(); {
+			select {
+			case out <- scanner.Text():
+			case <-ctx.Done():
+			}
+		}
+	}()
+	return out, cancel
+}
+
+func TestAFollowedLineArrivesAtOnce(t *testing.T) {
+	reader, writer := io.Pipe()
+	r := start(t, &testBackend{logs: func(context.Context, Container, LogOptions) (io.ReadCloser, error) { return reader, nil }}, nil)
+	client := insecureClient(nil)
+	defer client.CloseIdleConnections()
+	lines, stop := r.follow(t, client)
+	defer stop()
+	for i := range 3 {
+		fmt.Fprintf(writer, "line %d\n", i)
+		if got := await(t, "a line", lines); got != fmt.Sprint("line ", i) {
+			t.Errorf("%q", got)
+		}
+	}
+	_ = writer.Close()
+	if got, more := <-lines; more {
+		t.Errorf("%q after the end", got)
+	}
+}
+
+func TestAFollowEndsWithItsClient(t *testing.T) {
+	log := newEndless("line\n")
+	r := start(t, &testBackend{logs: func(context.Context, Container, LogOptions) (io.ReadCloser, error) { return log, nil }}, nil)
+	client := insecureClient(nil)
+	defer client.CloseIdleConnections()
+	lines, stop := r.follow(t, client)
+	await(t, "a line", lines)
+	stop()
+	await(t, "the backend's reader to be closed", log.closed)
+	r.awaitRequest(endpointLogs)
+}
+
+func TestAFollowOfAContainerThatHasEndedEnds(t *testing.T) {
+	terminated := testPod()
+	terminated.Status.ContainerStatuses[0].State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}
+	restarted := testPod()
+	restarted.Status.ContainerStatuses[0].RestartCount = 1
+	failed := testPod()
+	failed.Status = corev1.PodStatus{Phase: corev1.PodFailed}
+	for name, pods := range map[string][]*corev1.Pod{"terminated": {terminated}, "restarted": {restarted}, "pod failed": {failed}, "pod gone": nil} {
+		t.Run(name, func(t *testing.T) {
+			log := newEndless("last words\n") // a backend whose reader never ends
+			r := start(t, &testBackend{logs: func(_ context.Context, _ Container, opts LogOptions) (io.ReadCloser, error) {
+				if !opts.Follow {
+					t.Error("the log of a running container is not followed")
+				}
+				return log, nil
+			}}, func(cfg *Config) { cfg.LogDrain = 50 * time.Millisecond })
+			client := insecureClient(nil)
+			defer client.CloseIdleConnections()
+			lines, stop := r.follow(t, client)
+			defer stop()
+			if got := await(t, "the line", lines); got != "last words" {
+				t.Errorf("%q", got)
+			}
+			r.setPods(pods...)
+			if got := await(t, "the end", lines); got != "" {
+				t.Errorf("%q instead of the end", got)
+			}
+			if done := r.awaitRequest(endpointLogs); done.Err != nil {
+				t.Error(done.Err)
+			}
+		})
+	}
+	t.Run("ended before", func(t *testing.T) {
+		r := start(t, &testBackend{logs: func(_ context.Context, _ Container, opts LogOptions) (io.ReadCloser, error) {
+			if opts.Follow {
+				t.Error("the log of an ended container is followed")
+			}
+			return text("all\n"), nil
+		}}, nil)
+		r.setPods(terminated)
+		if code, body := r.get("/containerLogs/default/web/main?follow=true"); code != 200 || body != "all\n" {
+			t.Errorf("%d %q", code, body)
+		}
+	})
+}
+
+// A lineSource is a container that writes lines as fast as it is read.
+type lineSource struct{ n int }
+
+func (l *lineSource) Read(p []byte) (int, error) {
+	l.n++
+	return copy(p, fmt.Sprintf("%08d a line of a log of some length, as programs print them\n", l.n)), nil
+}
+
+func TestFiftyFollowersLeaveNothingBehindAndMemoryStaysFlat(t *testing.T) {
+	const followers = 50
+	r := start(t, &testBackend{logs: func(context.Context, Container, LogOptions) (io.ReadCloser, error) {
+		return io.NopCloser(&lineSource{}), nil
+	}}, nil)
+	// The first connection starts what stays.
+	r.get("/healthz")
+	heap := func() int64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	before, routines := heap(), runtime.NumGoroutine()
+	client := insecureClient(nil)
+	client.Transport.(*http.Transport).ForceAttemptHTTP2 = false
+	client.Transport.(*http.Transport).DisableKeepAlives = true
+	var wg sync.WaitGroup
+	lines := make(chan int, followers)
+	midway := make(chan struct{})
+	for range followers {
+		resp, err := client.Do(r.request("/containerLogs/default/web/main?follow=true"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		wg.Go(func() {
+			defer func() { _ = resp.Body.Close() }()
+			n := 0
+			for scanner := bufio.NewScanner(resp.Body); n < 4000 && scanner.Scan(); n++ {
+				if n == 2000 {
+					lines <- n
+					<-midway
+				}
+			}
+			lines <- n
+		})
+	}
+	for range followers {
+		await(t, "2,000 lines", lines)
+	}
+	// Ten thousand lines were read; the rest waits in buffers.
+	if grown := heap() - before; grown > followers*400<<10 {
+		t.Errorf("the heap has grown by %d KiB for %d followers", grown>>10, followers)
+	}
+	close(midway)
+	for range followers {
+		if n := await(t, "4,000 lines", lines); n != 4000 {
+			t.Errorf("a follower got %d lines", n)
+		}
+	}
+	wg.Wait()
+	client.CloseIdleConnections()
+	r.stop() // waits for the backend calls
+	deadline := time.Now().Add(patience)
+	for runtime.NumGoroutine() > routines {
+		if time.Now().After(deadline) {
+			buf := make([]byte, 1<<20)
+			t.Fatalf("%d goroutines, %d before:\n%s", runtime.NumGoroutine(), routines, buf[:runtime.Stack(buf, true)])
+		}
+		runtime.Gosched()
+	}
+	if grown := heap() - before; grown > 4<<20 {
+		t.Errorf("the heap is %d KiB larger after the followers are gone", grown>>10)
+	}
+}
+
+func TestTooManyStreamsAreRefused(t *testing.T) {
+	var refused int
+	var mu sync.Mutex
+	r := start(t, &testBackend{logs: func(context.Context, Container, LogOptions) (io.ReadCloser, error) { return newEndless("line\n"), nil }}, func(cfg *Config) {
+		cfg.MaxStreams = 2
+		cfg.Hooks.Streams = func(s StreamsOpen) {
+			mu.Lock()
+			defer mu.Unlock()
+			if s.Rejected {
+				refused++
+			}
+			if s.Open > 2 {
+				t.Errorf("%d streams are open", s.Open)
+			}
+		}
+	})
+	client := insecureClient(nil)
+	defer client.CloseIdleConnections()
+	for range 2 {
+		lines, stop := r.follow(t, client)
+		defer stop()
+		await(t, "a line", lines)
+	}
+	resp, err := client.Do(r.request("/containerLogs/default/web/main"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	if resp.StatusCode != 429 || resp.Header.Get("Retry-After") == "" {
+		t.Error(resp.Status, resp.Header)
+	}
+	if code, _ := r.get("/healthz"); code != 200 {
+		t.Errorf("healthz is %d while streams are open", code)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if refused != 1 {
+		t.Errorf("%d refusals were reported", refused)
+	}
+}

@@ -1,0 +1,232 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package nodeapi
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/tools/portforward"
+	"k8s.io/client-go/transport/spdy"
+)
+
+// echo answers each connection with its port, then with what it receives.
+func echo(_ context.Context, _ Pod, port uint16, stream io.ReadWriteCloser) error {
+	fmt.Fprintf(stream, "%5d:", port)
+	_, err := io.Copy(stream, stream)
+	return err
+}
+
+// forwarder runs client-go's port-forward to two ports and returns their local
+// addresses.
+func (r *rig) forwarder(t *testing.T) (addresses map[uint16]string, stop func()) {
+	t.Helper()
+	u, err := url.Parse(r.url + "/portForward/default/web")
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport, upgrader, err := spdy.RoundTripperFor(r.config("admin"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	quit, ready := make(chan struct{}), make(chan struct{})
+	fw, err := portforward.NewOnAddresses(spdy.NewDialer(upgrader, &http.Client{Transport: transport}, http.MethodPost, u), []string{"127.0.0.1"}, []string{":80", ":443"}, quit, ready, io.Discard, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- fw.ForwardPorts() }()
+	select {
+	case <-ready:
+	case err := <-ended:
+		t.Fatal(err)
+	}
+	ports, err := fw.GetPorts()
+	if err != nil {
+		t.Fatal(err)
+	}
+	addresses = make(map[uint16]string)
+	for _, p := range ports {
+		addresses[p.Remote] = fmt.Sprintf("127.0.0.1:%d", p.Local)
+	}
+	return addresses, sync.OnceFunc(func() { close(quit); <-ended })
+}
+
+func TestFiftyForwardedConnectionsAtOnce(t *testing.T) {
+	r := start(t, &testBackend{forward: echo}, nil)
+	addresses, stop := r.forwarder(t)
+	defer stop()
+	payload := make([]byte, 64<<10)
+	_, _ = (&pattern{}).Read(payload)
+	var wg sync.WaitGroup
+	for i := range 50 {
+		port := []uint16{80, 443}[i%2]
+		wg.Go(func() {
+			conn, err := net.Dial("tcp", addresses[port])
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer func() { _ = conn.Close() }()
+			go func() {
+				_, _ = conn.Write(payload)
+				_ = conn.(*net.TCPConn).CloseWrite()
+			}()
+			got, err := io.ReadAll(conn)
+			if want := append([]byte(fmt.Sprintf("%5d:", port)), payload...); err != nil || !bytes.Equal(got, want) {
+				t.Errorf("connection %d: %d bytes, %v", i, len(got), err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func TestALostClientCancelsItsForwards(t *testing.T) {
+	started, ended := make(chan struct{}), make(chan struct{})
+	r := start(t, &testBackend{forward: func(ctx context.Context, _ Pod, _ uint16, _ io.ReadWriteCloser) error {
+		close(started)
+		<-ctx.Done()
+		close(ended)
+		return ctx.Err()
+	}}, nil)
+	addresses, stop := r.forwarder(t)
+	conn, err := net.Dial("tcp", addresses[80])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	await(t, "the forward", started)
+	stop()
+	await(t, "the backend to be cancelled", ended)
+	r.awaitRequest(endpointPortForward)
+}
+
+func TestAWebSocketForwardsPorts(t *testing.T) {
+	r := start(t, &testBackend{forward: echo}, nil)
+	ws := r.webSocket("/portForward/default/web?port=80&port=443", "v4.channel.k8s.io")
+	for _, channel := range []byte{0, 2} {
+		port := map[byte]uint16{0: 80, 2: 443}[channel]
+		ws.write(channel, "hello")
+		want := string(binary.LittleEndian.AppendUint16(nil, port)) + fmt.Sprintf("%5d:hello", port)
+		var got string
+		for !strings.HasSuffix(got, "hello") {
+			part := ws.until(channel)[channel]
+			if part == "" {
+				break
+			}
+			got += part
+		}
+		if !strings.HasSuffix(got, "hello") || len(got) > len(want) {
+			t.Errorf("channel %d: %q, want %q", channel, got, want)
+		}
+	}
+	for _, query := range []string{"", "?port=0", "?port=70000", "?port=x", "?port=" + strings.Repeat("1,", 200) + "1"} {
+		req := r.request("/portForward/default/web" + query)
+		req.Header.Set("Connection", "Upgrade")
+		req.Header.Set("Upgrade", "websocket")
+		client := insecureClient(nil)
+		client.Transport.(*http.Transport).ForceAttemptHTTP2 = false
+		resp, err := client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		client.CloseIdleConnections()
+		if resp.StatusCode != 400 {
+			t.Errorf("%.40s: %s", query, resp.Status)
+		}
+	}
+}
+
+func TestAPanicOfAForwardIsContained(t *testing.T) {
+	reported := make(chan error, 1)
+	r := start(t, &testBackend{forward: func(context.Context, Pod, uint16, io.ReadWriteCloser) error { panic("forward broke") }}, func(cfg *Config) {
+		cfg.ErrorHandler = func(_ context.Context, err error, _ string) { reported <- err }
+	})
+	addresses, stop := r.forwarder(t)
+	conn, err := net.Dial("tcp", addresses[80])
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _ = io.ReadAll(conn)
+	_ = conn.Close()
+	stop()
+	var p *PanicError
+	if err := await(t, "the report", reported); !errors.As(err, &p) {
+		t.Error(err)
+	}
+}
+
+func TestCopyPassesOnTheEndOfEachDirection(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }()
+	go func() { // a server that answers when its client has ended
+		conn, err := listener.Accept()
+		if err != nil {
+			return
+		}
+		defer func() { _ = conn.Close() }()
+		data, _ := io.ReadAll(conn)
+		fmt.Fprintf(conn, "got %s", data)
+	}()
+	r := start(t, &testBackend{forward: func(ctx context.Context, _ Pod, _ uint16, stream io.ReadWriteCloser) error {
+		conn, err := net.Dial("tcp", listener.Addr().String())
+		if err != nil {
+			return err
+		}
+		return Copy(ctx, stream, conn)
+	}}, nil)
+	addresses, stop := r.forwarder(t)
+	defer stop()
+	conn, err := net.Dial("tcp", addresses[80])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	fmt.Fprint(conn, "all")
+	_ = conn.(*net.TCPConn).CloseWrite()
+	if got, err := io.ReadAll(conn); err != nil || string(got) != "got all" {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
+// virtual-kubelet passed each of the two timeouts as the other.
+func TestForwardsEndAfterTheIdleTimeoutNotTheCreationTimeout(t *testing.T) {
+	r := start(t, &testBackend{forward: echo}, func(cfg *Config) { cfg.StreamIdleTimeout = 50 * time.Millisecond })
+	_, stop := r.forwarder(t)
+	defer stop()
+	r.awaitRequest(endpointPortForward) // the creation timeout is longer than that waits
+
+	r = start(t, &testBackend{forward: echo}, func(cfg *Config) { cfg.StreamCreationTimeout = time.Millisecond })
+	addresses, stop := r.forwarder(t)
+	defer stop()
+	conn, err := net.Dial("tcp", addresses[80])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	got := make([]byte, 6)
+	if _, err := io.ReadFull(conn, got); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(20 * time.Millisecond) // an idle timeout of 1 ms would end it now
+	fmt.Fprint(conn, "x")
+	if _, err := io.ReadFull(conn, got[:1]); err != nil {
+		t.Errorf("the idle forward has ended: %v", err)
+	}
+}

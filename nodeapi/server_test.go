@@ -1,0 +1,255 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package nodeapi
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+)
+
+type namedCheck struct {
+	name string
+	err  error
+}
+
+func (c namedCheck) Name() string              { return c.name }
+func (c namedCheck) Check(*http.Request) error { return c.err }
+
+func TestInvalidConfigNamesEveryField(t *testing.T) {
+	_, err := New(Config{
+		NodeName: "Node_1", Certificate: Certificate{CertFile: "a", Dir: "b", Hosts: []string{"_"}}, ClientCA: []byte("x"), ClientCAFile: "y",
+		Checks: []Check{namedCheck{name: "a"}, namedCheck{name: "a"}, nil}, ReadyChecks: []Check{namedCheck{name: "ping"}},
+		MaxStreams: -1, CallTimeout: -1, ShutdownTimeout: -1, StreamIdleTimeout: -1, StreamCreationTimeout: -1, LogDrain: -1,
+	})
+	if err == nil || !strings.HasPrefix(err.Error(), "nodeapi: invalid config: ") {
+		t.Fatal(err)
+	}
+	for _, field := range []string{"NodeName", "Backend", "Client: ", "Certificate.KeyFile", "Certificate.Hosts[0]", "ClientCA", "Checks[1]", "Checks[2]", "ReadyChecks[0]",
+		"MaxStreams", "CallTimeout", "ShutdownTimeout", "StreamIdleTimeout", "StreamCreationTimeout", "LogDrain"} {
+		if !strings.Contains(err.Error(), field) {
+			t.Errorf("%s is not named: %v", field, err)
+		}
+	}
+	if _, err := New(Config{NodeName: "a", Backend: struct{}{}, Client: fake.NewClientset(), Certificate: Certificate{Dir: "d"}}); err == nil || !strings.Contains(err.Error(), "Certificate.Hosts") {
+		t.Error(err)
+	}
+	s, err := New(Config{NodeName: "a", Backend: struct{}{}, Client: fake.NewClientset()})
+	if err != nil || s.Name() != DefaultName || s.Ready().Name() != DefaultName || s.Check(nil) != nil {
+		t.Error(err)
+	}
+}
+
+func TestABackendWithoutCapabilitiesIs501WithTheirNames(t *testing.T) {
+	r := start(t, struct{}{}, func(cfg *Config) { cfg.Pods = nil })
+	for _, c := range []struct{ method, path, name string }{
+		{"GET", "/containerLogs/default/web/main", "nodeapi.LogSource"},
+		{"POST", "/exec/default/web/main?command=a&output=1", "nodeapi.Executor"},
+		{"POST", "/run/default/web/main?cmd=a", "nodeapi.Executor"},
+		{"POST", "/attach/default/web/main?output=1", "nodeapi.Attacher"},
+		{"POST", "/portForward/default/web", "nodeapi.PortForwarder"},
+		{"GET", "/stats/summary", "nodeapi.StatsSource"},
+		{"GET", "/metrics/resource", "nodeapi.MetricsSource"},
+		{"GET", "/pods", "Config.Pods"},
+		{"GET", "/runningpods/", "Config.Pods"},
+		{"GET", "/metrics", "Config.Metrics"},
+		{"GET", "/metrics/probes", "Config.ProbeMetrics"},
+		{"GET", "/configz", "Config.Configz"},
+		{"GET", "/debug/pprof/", "Config.Pprof"},
+	} {
+		if code, body := r.do(c.method, c.path, "admin", nil); code != 501 || !strings.Contains(body, c.name) || !strings.HasPrefix(body, "this node does not ") {
+			t.Errorf("%s %s: %d %q", c.method, c.path, code, body)
+		}
+	}
+}
+
+func TestHealthNamesTheCheckThatFails(t *testing.T) {
+	r := start(t, struct{}{}, func(cfg *Config) {
+		cfg.Checks = []Check{namedCheck{name: "lease"}}
+		cfg.ReadyChecks = []Check{namedCheck{name: "pods", err: errors.New("pods are stuck")}}
+	})
+	for path, want := range map[string]struct {
+		code int
+		body string
+	}{
+		"/healthz":         {200, "ok"},
+		"/livez":           {200, "ok"},
+		"/livez/lease":     {200, "ok"},
+		"/livez?verbose":   {200, "[+]ping ok\n[+]lease ok\nlivez check passed\n"},
+		"/readyz":          {500, "[+]ping ok\n[+]lease ok\n[-]pods failed: pods are stuck\nreadyz check failed\n"},
+		"/readyz/pods":     {500, "[+]ping ok\n[-]pods failed: pods are stuck\nreadyz check failed\n"},
+		"/readyz/ping":     {200, "ok"},
+		"/livez/pods":      {404, "there is no health check \"pods\"\n"},
+		"/healthz/../pods": {400, "the path has an element \"..\"\n"},
+	} {
+		if code, body := r.get(path); code != want.code || body != want.body {
+			t.Errorf("%s: %d %q, want %d %q", path, code, body, want.code, want.body)
+		}
+	}
+}
+
+func TestTwoServersInAProcessDoNotMeet(t *testing.T) {
+	// virtual-kubelet panicked when the metrics routes were registered twice.
+	for range 2 {
+		if code, _ := startEverything(t, nil).get("/metrics/resource"); code != 200 {
+			t.Errorf("%d", code)
+		}
+	}
+}
+
+func TestItServesWithoutRun(t *testing.T) {
+	r := startEverything(t, nil)
+	s, err := New(r.cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: s, ReadHeaderTimeout: time.Minute}
+	go func() { _ = server.Serve(listener) }()
+	defer func() { _ = server.Close() }()
+	r.url = "http://" + listener.Addr().String()
+	if code, body := r.get("/pods"); code != 200 || !strings.Contains(body, `"kind":"PodList"`) || !strings.Contains(body, `"name":"web"`) {
+		t.Errorf("%d %q", code, body)
+	}
+	if code, _ := r.do("GET", "/pods", "", nil); code != 401 {
+		t.Errorf("without credentials: %d", code)
+	}
+}
+
+// leaf returns the certificate that the server shows, and the TLS version.
+func (r *rig) leaf(t *testing.T) (*x509.Certificate, uint16) {
+	t.Helper()
+	conn, err := tls.Dial("tcp", strings.TrimPrefix(r.url, "https://"), &tls.Config{InsecureSkipVerify: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	return conn.ConnectionState().PeerCertificates[0], conn.ConnectionState().Version
+}
+
+func TestServingCertificateFromFilesIsReadAgain(t *testing.T) {
+	ca := newAuthority(t, "serving-ca")
+	dir := t.TempDir()
+	write := func(name string) {
+		certPEM, keyPEM := ca.issue(t, name, x509.ExtKeyUsageServerAuth, time.Now().Add(time.Hour))
+		for file, data := range map[string][]byte{"tls.crt": certPEM, "tls.key": keyPEM} {
+			if err := os.WriteFile(filepath.Join(dir, file), data, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	pair := Certificate{CertFile: filepath.Join(dir, "tls.crt"), KeyFile: filepath.Join(dir, "tls.key")}
+	s, err := New(Config{NodeName: nodeName, Backend: struct{}{}, Client: fake.NewClientset(), Certificate: pair, Address: "127.0.0.1:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "load the serving certificate") {
+		t.Errorf("Run without the files: %v", err)
+	}
+	write("first")
+	s, err = New(Config{NodeName: nodeName, Backend: struct{}{}, Client: fake.NewClientset(), Certificate: pair})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var cfg *tls.Config
+	name := func() string {
+		certificate, err := cfg.GetCertificate(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		parsed, err := x509.ParseCertificate(certificate.Certificate[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return parsed.Subject.CommonName
+	}
+	synctest.Test(t, func(t *testing.T) {
+		var stop func()
+		if cfg, stop, err = s.certificate(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		defer stop()
+		if got := name(); got != "first" {
+			t.Error(got)
+		}
+		write("second")
+		if got := name(); got != "first" {
+			t.Errorf("%s: the files are read at each connection", got)
+		}
+		time.Sleep(certificateAge)
+		if got := name(); got != "second" {
+			t.Errorf("%s after the files have changed", got)
+		}
+		if err := os.Remove(pair.KeyFile); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(certificateAge)
+		if got := name(); got != "second" {
+			t.Errorf("%s after a file was lost", got)
+		}
+	})
+}
+
+func TestSelfSignedCertificateNamesTheHosts(t *testing.T) {
+	r := start(t, struct{}{}, func(cfg *Config) { cfg.Certificate.Hosts = []string{"127.0.0.1", "node.example"} })
+	leaf, version := r.leaf(t)
+	if err := errors.Join(leaf.VerifyHostname("127.0.0.1"), leaf.VerifyHostname("node.example"), leaf.VerifyHostname(nodeName)); err != nil {
+		t.Error(err)
+	}
+	if version < tls.VersionTLS12 {
+		t.Errorf("TLS version %x", version)
+	}
+	_, err := tls.Dial("tcp", strings.TrimPrefix(r.url, "https://"), &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11})
+	if err == nil {
+		t.Error("TLS 1.1 is accepted")
+	}
+}
+
+func TestServingCertificateIsRequestedFromTheSigner(t *testing.T) {
+	client := fake.NewClientset()
+	requests := make(chan *certificatesv1.CertificateSigningRequest, 1)
+	client.PrependReactor("create", "certificatesigningrequests", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		select {
+		case requests <- action.(clienttesting.CreateAction).GetObject().(*certificatesv1.CertificateSigningRequest).DeepCopy():
+		default:
+		}
+		return false, nil, nil
+	})
+	r := start(t, struct{}{}, func(cfg *Config) {
+		cfg.Client = client
+		cfg.Certificate = Certificate{Dir: t.TempDir(), Hosts: []string{"127.0.0.1"}}
+	})
+	csr := await(t, "the request", requests)
+	if csr.Spec.SignerName != "kubernetes.io/kubelet-serving" {
+		t.Errorf("signer %q", csr.Spec.SignerName)
+	}
+	if leaf, _ := r.leaf(t); leaf.Issuer.CommonName != nodeName {
+		t.Errorf("before the certificate is issued the one of %q is shown", leaf.Issuer.CommonName)
+	}
+	block, _ := pem.Decode(csr.Spec.Request)
+	asked, err := x509.ParseCertificateRequest(block.Bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if asked.Subject.CommonName != "system:node:"+nodeName || asked.Subject.Organization[0] != "system:nodes" || len(asked.IPAddresses) != 1 {
+		t.Errorf("requested %v %v", asked.Subject, asked.IPAddresses)
+	}
+}
