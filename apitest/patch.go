@@ -15,18 +15,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/client-go/kubernetes/scheme"
 )
 
 func (c *call) patch() (*answer, error) {
 	switch c.r.PatchType {
-	case types.ApplyYAMLPatchType:
-		return c.apply()
-	case types.JSONPatchType, types.MergePatchType:
-	case types.StrategicMergePatchType:
-		if !c.kind.dynamic {
-			break
-		}
-		return nil, unsupportedBody("application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml")
+	case types.JSONPatchType, types.MergePatchType, types.StrategicMergePatchType:
 	default:
 		e := StatusError(http.StatusUnsupportedMediaType, metav1.StatusReasonUnsupportedMediaType, "415: Unsupported Media Type")
 		e.ErrStatus.Details = &metav1.StatusDetails{}
@@ -70,7 +64,10 @@ func (c *call) patched(old *item) (runtime.Object, error) {
 	if err != nil {
 		return nil, err
 	}
-	dec := c.kind.decoder(jsonCodec, c.query.Get("fieldValidation") != metav1.FieldValidationIgnore)
+	dec := jsonCodec.strict
+	if c.query.Get("fieldValidation") == metav1.FieldValidationIgnore {
+		dec = jsonCodec.Serializer
+	}
 	obj, got, err := dec.Decode(now, &gvk, nil)
 	if err != nil {
 		strict, isStrict := runtime.AsStrictDecodingError(err)
@@ -91,7 +88,11 @@ func (c *call) patched(old *item) (runtime.Object, error) {
 func (c *call) patchJSON(was []byte) ([]byte, error) {
 	switch c.r.PatchType {
 	case types.StrategicMergePatchType:
-		now, err := strategicpatch.StrategicMergePatch(was, c.r.Body, c.kind.zero(c.view))
+		zero, err := scheme.Scheme.New(c.kind.views[c.view].gv.WithKind(c.kind.name))
+		if err != nil {
+			return nil, err
+		}
+		now, err := strategicpatch.StrategicMergePatch(was, c.r.Body, zero)
 		if err != nil {
 			return nil, apierrors.NewBadRequest(err.Error())
 		}

@@ -27,9 +27,6 @@ type Options struct {
 	// Version is what /version reports as gitVersion. Default feature gates,
 	// limits and field selectors follow its minor version, from v1.34 on.
 	Version string
-	// Kinds are served in addition to those of client-go's scheme. See
-	// Server.Register.
-	Kinds []Kind
 	// Namespaces exist from the start, besides default, kube-system,
 	// kube-public and kube-node-lease.
 	Namespaces []string
@@ -73,10 +70,7 @@ type Server struct {
 	store   *store
 	watches watchRules
 
-	builtin *catalog // the kinds that every server has
-
 	mu         sync.Mutex
-	own        *catalog // kinds of this server, by Register or a definition
 	authorizer Authorizer
 	served     map[schema.GroupVersion]bool
 	gates      map[Gate]bool
@@ -95,14 +89,12 @@ func New(opts Options) *Server {
 	if opts.BookmarkInterval == 0 {
 		opts.BookmarkInterval = time.Minute
 	}
-	all, stable := builtin()
-	s := &Server{opts: opts, builtin: all, own: newCatalog(), authorizer: opts.Authorizer, served: maps.Clone(stable), gates: maps.Clone(opts.Gates)}
+	s := &Server{opts: opts, authorizer: opts.Authorizer, served: map[schema.GroupVersion]bool{}, gates: maps.Clone(opts.Gates)}
 	s.journal = journal{start: time.Now(), keep: opts.Journal}
 	s.minor = minorOf(opts.Version)
 	s.store = newStore(opts.History)
-	s.store.observe = s.observe
-	for _, k := range opts.Kinds {
-		s.Register(k)
+	for _, gv := range stableVersions {
+		s.served[gv] = true
 	}
 	for _, gv := range opts.Serve {
 		s.served[gv] = true
@@ -163,11 +155,7 @@ type transport struct {
 
 // RoundTrip implements http.RoundTripper.
 func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
-	resp, err := t.server.roundTrip(t.user, req)
-	if resp != nil {
-		resp.Request = req // client-go reads it after a 415
-	}
-	return resp, err
+	return t.server.roundTrip(t.user, req)
 }
 
 // CloseIdleConnections and CancelRequest are there because client-go looks for
@@ -192,7 +180,7 @@ func (s *Server) roundTrip(user User, req *http.Request) (*http.Response, error)
 		return nil, fmt.Errorf("apitest: %w", err)
 	}
 	if r.Verb == "create" && !r.named {
-		r.Name = s.bodyName(r)
+		r.Name = bodyName(r)
 	}
 	s.journal.begin(r)
 	call := &call{s: s, r: r, ctx: ctx, query: query}

@@ -13,18 +13,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"k8s.io/client-go/kubernetes"
-
 	"github.com/kubewright/kubewright/apitest"
 )
-
-// NewCoordinator makes a coordinator.Controller, which this package can't import.
-var NewCoordinator func(kubernetes.Interface) (Runner, error)
-
-// Runner is the part of a coordinator.Controller that the soak uses.
-type Runner interface {
-	Run(ctx context.Context) error
-}
 
 var (
 	soakSeed = flag.Uint64("soak.seed", 1, "first seed of the soak tests")
@@ -145,7 +135,10 @@ func newSoak(t *testing.T, seed uint64, native bool) *soak {
 // startController runs a Controller, which is as cut off as anybody at times.
 func (s *soak) startController() {
 	clients := s.server.Client(apitest.User{Name: "controller"})
-	c, err := NewCoordinator(clients)
+	c, err := NewController(ControllerConfig{
+		Client: clients.CoordinationV1(), Candidates: clients.CoordinationV1beta1(),
+		ErrorHandler: func(context.Context, error, string) {},
+	})
 	if err != nil {
 		s.Fatal(err)
 	}

@@ -3,11 +3,7 @@
 
 package podsync
 
-import (
-	"context"
-
-	corev1 "k8s.io/api/core/v1"
-)
+import "context"
 
 // Kept returns how many entries of all maps and queues there are.
 func (c *Controller) Kept() int {
@@ -56,6 +52,3 @@ func (c *Controller) ListWith(p Provider) {
 		panic(err)
 	}
 }
-
-// OnPod shows a pod as the informer does.
-func (c *Controller) OnPod(pod *corev1.Pod) { c.onPodUpdate(pod) }

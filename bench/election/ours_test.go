@@ -9,7 +9,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kubewright/kubewright/election"
-	"github.com/kubewright/kubewright/election/coordinator"
 )
 
 // onLease is this library without anything else.
@@ -57,7 +56,7 @@ func (p *process) stand(ctx context.Context, registry election.Registry) {
 
 func control(ctx context.Context, p *process) {
 	client := p.client(0)
-	controller, err := coordinator.New(coordinator.Config{
+	controller, err := election.NewController(election.ControllerConfig{
 		Client: client.CoordinationV1(), Candidates: client.CoordinationV1beta1(),
 		ErrorHandler: func(context.Context, error, string) {},
 	})

@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kubewright/kubewright/election"
-	"github.com/kubewright/kubewright/election/coordinator"
 	"github.com/kubewright/kubewright/examples/internal/kube"
 )
 
@@ -46,7 +45,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 
 	lease := types.NamespacedName{Namespace: metav1.NamespaceSystem, Name: "kubewright-coordinator"}
 	if *displace {
-		lease.Name = coordinator.BuiltInLease
+		lease.Name = election.BuiltInControllerLease
 	}
 	candidate, err := election.New(election.Config{
 		Client: renewals.CoordinationV1(),
@@ -56,7 +55,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		Lead: func(ctx context.Context, _ election.Term) error {
 			fmt.Fprintf(stdout, "%s coordinates\n", *identity)
 			// A Controller runs once: a term has one of its own.
-			controller, err := coordinator.New(coordinator.Config{
+			controller, err := election.NewController(election.ControllerConfig{
 				Client: client.CoordinationV1(), Candidates: client.CoordinationV1beta1(),
 				Hooks: hooks(stdout),
 			})
@@ -74,15 +73,15 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 }
 
 // hooks print what the Controller does.
-func hooks(stdout io.Writer) coordinator.Hooks {
-	return coordinator.Hooks{
-		Elected: func(e coordinator.Elected) {
+func hooks(stdout io.Writer) election.ControllerHooks {
+	return election.ControllerHooks{
+		Elected: func(e election.Elected) {
 			fmt.Fprintf(stdout, "%v: elected %s (%s) after %q\n", e.Lease, e.Holder, e.Strategy, e.Previous)
 		},
-		Preferred: func(p coordinator.Preferred) {
+		Preferred: func(p election.Preferred) {
 			fmt.Fprintf(stdout, "%v: %s is to give way to %s\n", p.Lease, p.Holder, p.PreferredHolder)
 		},
-		Silent: func(s coordinator.Silent) {
+		Silent: func(s election.Silent) {
 			fmt.Fprintf(stdout, "%v: %s does not answer\n", s.Lease, s.Candidate)
 		},
 	}

@@ -12,6 +12,7 @@ import (
 	"io"
 	"net/http"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
@@ -22,6 +23,7 @@ import (
 	"github.com/kubewright/kubewright/nodestatus"
 	"github.com/kubewright/kubewright/podsync"
 	"github.com/kubewright/kubewright/podsync/podenv"
+	"github.com/kubewright/kubewright/podsync/podruntime"
 	"github.com/kubewright/kubewright/resourceslice"
 )
 
@@ -41,7 +43,8 @@ type kubelet struct {
 	node     *nodestatus.Controller
 	leases   *lease.Controller
 	pods     *podsync.Controller
-	provider *process.Provider
+	runtime  *process.Runtime
+	provider *podruntime.Provider
 	cpus     *resourceslice.Controller // nil unless published
 }
 
@@ -57,8 +60,7 @@ func (k *kubelet) connect(ctx context.Context, cfg *rest.Config) (err error) {
 	return err
 }
 
-// assemble makes the controllers. What runs of the pods has been found when it
-// returns.
+// assemble makes the controllers.
 func (k *kubelet) assemble(ctx context.Context, s settings, condition nodestatus.Setter) error {
 	machine, err := readMachine(s.MaxPods)
 	if err != nil {
@@ -73,28 +75,52 @@ func (k *kubelet) assemble(ctx context.Context, s settings, condition nodestatus
 		}
 	}
 	core := k.client.CoreV1()
-	env, err := podenv.New(podenv.Config{ConfigMaps: core, Secrets: core, Services: core, ServiceAccounts: core, Allocatable: machine.allocatable})
+	env, err := podenv.New(podenv.Config{
+		ConfigMaps: core, Secrets: core, Services: core, ServiceAccounts: core,
+		Allocatable: machine.allocatable, ReadFile: podruntime.ReadFile(k.root.Path()),
+	})
 	if err != nil {
 		return err
 	}
-	cfg := process.Config{Root: k.root, Environment: env, HostIP: k.nodeIP, Allocatable: machine.allocatable(), Backoff: s.backoff()}
+	cfg := process.Config{Root: k.root}
 	if k.publishCPUs {
 		cfg.CPUs = claims{k.client.ResourceV1(), k.nodeName}.cpus
 	}
-	k.provider, err = process.Open(ctx, cfg)
-	if err != nil {
+	if k.runtime, err = process.New(ctx, cfg); err != nil {
 		return err
 	}
-	k.pods, err = podsync.New(podsync.Config{
-		Client: core, Provider: k.provider, NodeName: k.nodeName,
+	if k.provider, k.pods, err = k.assemblePods(s, machine, env); err != nil {
+		k.runtime.Close()
+	}
+	return err
+}
+
+// assemblePods makes the controller of the pods and its provider.
+func (k *kubelet) assemblePods(s settings, m *machine, env *podenv.Resolver) (*podruntime.Provider, *podsync.Controller, error) {
+	provider, err := podruntime.New(podruntime.Config{
+		Runtime: k.runtime, Root: k.root.Path(), Environment: env, HostIPs: []string{k.nodeIP},
+		Allocatable: m.allocatable, Backoff: s.backoff(), Pod: k.newest, EventRecorder: k.recorder,
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	pods, err := podsync.New(podsync.Config{
+		Client: k.client.CoreV1(), Provider: provider, NodeName: k.nodeName,
 		Relist:        s.SyncInterval.Duration,
 		Policy:        podsync.Policy{OrphanDelay: s.OrphanDelay.Duration},
 		EventRecorder: k.recorder,
 	})
-	if err != nil {
-		k.provider.Close()
+	return provider, pods, err
+}
+
+// newest returns the newest version of a pod, for volumes with its labels.
+func (k *kubelet) newest(ref podsync.Ref) *corev1.Pod {
+	for of, info := range k.pods.All() {
+		if of == ref {
+			return info.Pod
+		}
 	}
-	return err
+	return nil
 }
 
 // assembleNode makes the controllers of the Node and of its lease. Each knows
@@ -142,8 +168,9 @@ func (k *kubelet) assembleNode(s settings, m *machine, condition nodestatus.Sett
 
 // run runs the controllers until one of them ends or ctx is done. The pods run on.
 func (k *kubelet) run(ctx context.Context) error {
-	defer k.provider.Close()
+	defer k.runtime.Close()
 	group := kube.NewGroup(ctx)
+	group.Go(k.provider.Run)
 	group.Go(k.node.Run)
 	group.Go(k.leases.Run)
 	group.Go(k.pods.Run)

@@ -15,8 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/yaml"
 
-	"github.com/kubewright/kubewright/examples/kubelet/internal/process"
 	"github.com/kubewright/kubewright/podsync"
+	"github.com/kubewright/kubewright/podsync/podruntime"
 )
 
 // settings are what can change without a new command line.
@@ -27,7 +27,7 @@ type settings struct {
 	// before it is asked about and the pod removed.
 	OrphanDelay metav1.Duration `json:"orphanDelay"`
 	// BackoffInitial, BackoffMax and BackoffReset are those of containers; see
-	// process.Backoff.
+	// podruntime.Backoff.
 	BackoffInitial metav1.Duration `json:"backoffInitial"`
 	BackoffMax     metav1.Duration `json:"backoffMax"`
 	BackoffReset   metav1.Duration `json:"backoffReset"`
@@ -42,9 +42,9 @@ type settings struct {
 // settings are assigned, and sets the rest.
 func (s *settings) addFlags(flags *flag.FlagSet) {
 	*s = settings{
-		BackoffInitial: metav1.Duration{Duration: process.DefaultBackoffInitial},
-		BackoffMax:     metav1.Duration{Duration: process.DefaultBackoffMax},
-		BackoffReset:   metav1.Duration{Duration: process.DefaultBackoffReset},
+		BackoffInitial: metav1.Duration{Duration: podruntime.DefaultBackoffInitial},
+		BackoffMax:     metav1.Duration{Duration: podruntime.DefaultBackoffMax},
+		BackoffReset:   metav1.Duration{Duration: podruntime.DefaultBackoffReset},
 		MaxPods:        110,
 	}
 	// The provider lists its pods from memory, which costs nothing.
@@ -89,6 +89,6 @@ func (s settings) validate() error {
 }
 
 // backoff is that of containers.
-func (s settings) backoff() process.Backoff {
-	return process.Backoff{Initial: s.BackoffInitial.Duration, Max: s.BackoffMax.Duration, Reset: s.BackoffReset.Duration}
+func (s settings) backoff() podruntime.Backoff {
+	return podruntime.Backoff{Initial: s.BackoffInitial.Duration, Max: s.BackoffMax.Duration, Reset: s.BackoffReset.Duration}
 }

@@ -7,6 +7,7 @@ package process
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"testing"
 	"time"
@@ -16,17 +17,18 @@ import (
 	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/examples/kubelet/internal/shim"
 	"github.com/kubewright/kubewright/podsync"
+	"github.com/kubewright/kubewright/podsync/podruntime"
+	"github.com/kubewright/kubewright/podsync/podruntimetest"
 	"github.com/kubewright/kubewright/podsync/podsynctest"
 )
 
 func TestContract(t *testing.T) {
-	open := func(t testing.TB, cfg Config) podsync.Provider {
-		p, err := Open(context.Background(), cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { end(t, p) })
-		return p
+	nodes := map[podsync.Provider]*node{}
+	open := func(t testing.TB, root string) podsync.Provider {
+		n := openNode(t, apitest.New(apitest.Options{}), root, podruntime.Backoff{})
+		nodes[n.Provider] = n
+		t.Cleanup(func() { n.end(t) })
+		return n.Provider
 	}
 	pod := func(script string, policy corev1.RestartPolicy) func() *corev1.Pod {
 		return func() *corev1.Pod {
@@ -37,58 +39,99 @@ func TestContract(t *testing.T) {
 		}
 	}
 	podsynctest.TestProvider(t, podsynctest.Suite{
-		New: func(t testing.TB) podsync.Provider {
-			cfg := config(t, apitest.New(apitest.Options{}), t.TempDir())
-			delete(cfg.Allocatable, corev1.ResourcePods) // as many as the suite likes
-			return open(t, cfg)
-		},
+		New: func(t testing.TB) podsync.Provider { return open(t, t.TempDir()) },
 		Reopen: func(t testing.TB, old podsync.Provider) podsync.Provider {
-			p := old.(*Provider)
-			p.Close() // after a death there is no goroutine either
-			return open(t, p.cfg)
+			n := nodes[old]
+			n.closed = true
+			n.Close(t) // after a death there is no goroutine either
+			return open(t, n.lock.Path())
 		},
 		Pod:       pod("exec sleep 1000", corev1.RestartPolicyAlways),
 		Completes: pod("exit 0", corev1.RestartPolicyNever),
 	})
 }
 
-// end closes a provider and takes down what it has run.
-func end(t testing.TB, p *Provider) {
-	if p.ctx.Err() != nil {
+// end closes a node and takes down its containers.
+func (n *node) end(t testing.TB) {
+	if n.closed {
 		return // another one has its pods
 	}
-	states, err := p.List(context.Background())
+	ctx := context.Background()
+	states, err := n.List(ctx)
 	if err != nil {
 		t.Error(err)
 	}
 	for _, s := range states {
-		if _, err := p.Stop(context.Background(), s.Ref, podsync.StopOptions{Grace: time.Nanosecond}); err != nil {
+		if _, err := n.Stop(ctx, s.Ref, podsync.StopOptions{Grace: time.Nanosecond}); err != nil {
 			t.Error(err)
 		}
 	}
 	changed := make(chan struct{}, 1)
-	ctx, cancel := context.WithCancel(context.Background())
+	watching, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		_ = p.Watch(ctx, func(podsync.State) {
+		_ = n.Watch(watching, func(podsync.State) {
 			select {
 			case changed <- struct{}{}:
 			default:
 			}
 		})
 	})
-	for _, s := range states {
-		for pod := p.find(s.UID); pod != nil && !pod.published().Stopped; {
+	for _, ref := range states {
+		for {
+			s, err := n.Inspect(ctx, ref.Ref)
+			if err != nil || s.Stopped { // released, perhaps
+				break
+			}
 			<-changed
 		}
 	}
 	cancel()
 	wg.Wait()
-	p.Close()
-	if err := p.cfg.Root.Close(); err != nil {
-		t.Error(err)
-	}
-	if left, err := shim.Processes(p.cfg.Root.Path()); err != nil || len(left) > 0 {
+	n.Close(t)
+	if left, err := shim.Processes(n.lock.Path()); err != nil || len(left) > 0 {
 		t.Errorf("processes left behind: %v, %v", left, err)
 	}
+}
+
+func TestRuntimeKeepsItsContract(t *testing.T) {
+	roots := map[podruntime.Runtime]*Root{}
+	open := func(t testing.TB, path string) podruntime.Runtime {
+		lock, err := Lock(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := New(context.Background(), Config{Root: lock})
+		if err != nil {
+			t.Fatal(err)
+		}
+		roots[r] = lock
+		t.Cleanup(func() {
+			r.Close()
+			_ = lock.Close()
+		})
+		return r
+	}
+	podruntimetest.TestRuntime(t, podruntimetest.Suite{
+		New: func(t testing.TB) podruntime.Runtime { return open(t, t.TempDir()) },
+		Reopen: func(t testing.TB, old podruntime.Runtime) podruntime.Runtime {
+			old.(*Runtime).Close()
+			if err := roots[old].Close(); err != nil {
+				t.Fatal(err)
+			}
+			return open(t, roots[old].Path())
+		},
+		Dir: func(r podruntime.Runtime, id podruntime.ContainerID) string {
+			return roots[r].containers(string(id.Pod), id.Name)
+		},
+		Forever:  func() corev1.Container { return script("exec sleep 1000") },
+		Stubborn: func() corev1.Container { return script(`trap "" TERM; while true; do sleep 1000 & wait; done`) },
+		Exits:    func(code int) corev1.Container { return script(fmt.Sprintf("exit %d", code)) },
+		Command:  func(code int) []string { return []string{"sh", "-c", fmt.Sprintf("echo output; exit %d", code)} },
+		Hangs:    []string{"sleep", "1000"},
+	})
+}
+
+func script(text string) corev1.Container {
+	return corev1.Container{Name: "main", Image: "none", Command: []string{"sh", "-c", text}}
 }

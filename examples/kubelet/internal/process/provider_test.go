@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/kubewright/kubewright/podsync"
+	"github.com/kubewright/kubewright/podsync/podruntime"
 )
 
 func TestPodRunsToItsEnd(t *testing.T) {
@@ -61,14 +62,14 @@ func TestRestarts(t *testing.T) {
 		t.Error("it counts as stopped")
 	}
 	// Old runs don't pile up.
-	runs, err := attempts(filepath.Join(r.root, "pods", string(ref.UID), "containers", "c"))
+	runs, err := r.runtime.List(t.Context(), ref.UID)
 	if err != nil || len(runs) > 3 {
 		t.Errorf("runs %v, %v", runs, err)
 	}
 }
 
 func TestBackoffShows(t *testing.T) {
-	r := newRigWith(t, Backoff{Initial: time.Hour})
+	r := newRigWith(t, podruntime.Backoff{Initial: time.Hour})
 	ref := r.begin(newPod(corev1.RestartPolicyAlways, r.container("c", "exit 1")))
 	held := func(s podsync.State) bool {
 		c := s.Status.ContainerStatuses[0]
@@ -357,54 +358,5 @@ func TestOneKubeletAtATime(t *testing.T) {
 	r := newRig(t)
 	if root, err := Lock(r.root); err == nil {
 		t.Error("a second kubelet uses the folder", root.Close())
-	}
-}
-
-func TestDataVolumeIsReplacedAtOnce(t *testing.T) {
-	r := newRig(t)
-	put := func(value string) {
-		r.api.Put(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "cm"}, Data: map[string]string{"key": value}})
-	}
-	put("one")
-	pod := newPod(corev1.RestartPolicyNever, r.container("c", "true"))
-	pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "cm"}}}}}
-	ref := r.begin(pod)
-	r.await(ref, "the end", stopped)
-	dir := r.cfg.Root.pod(pod.UID)
-	open, err := os.Open(filepath.Join(volumePath(dir, "v"), "key"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer open.Close()
-	// What a crash in the middle of an exchange leaves.
-	if err := os.Symlink("nowhere", volumePath(dir, "v")+".new"); err != nil {
-		t.Fatal(err)
-	}
-	put("two")
-	if _, err := fillData(t.Context(), r.cfg.Environment.Pod(pod), "v", dir); err != nil {
-		t.Fatal(err)
-	}
-	if got, err := os.ReadFile(filepath.Join(volumePath(dir, "v"), "key")); err != nil || string(got) != "two" {
-		t.Errorf("%q, %v", got, err)
-	}
-	old := make([]byte, 10)
-	if n, err := open.Read(old); err != nil || string(old[:n]) != "one" {
-		t.Errorf("who has it open reads %q, %v", old[:n], err)
-	}
-	entries, err := os.ReadDir(filepath.Join(dir, "volumes"))
-	if err != nil || len(entries) != 2 { // the link and its folder
-		t.Errorf("left: %v, %v", entries, err)
-	}
-}
-
-func TestShortestToken(t *testing.T) {
-	token := func(seconds *int64) corev1.VolumeProjection {
-		return corev1.VolumeProjection{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{ExpirationSeconds: seconds}}
-	}
-	v := &corev1.Volume{VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
-		{ConfigMap: &corev1.ConfigMapProjection{}}, token(nil), token(new(int64(1800))), token(new(int64(7200))),
-	}}}}
-	if got := shortestToken(v); got != 30*time.Minute {
-		t.Errorf("%v, want 30m", got)
 	}
 }

@@ -17,7 +17,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
@@ -26,6 +25,7 @@ import (
 	"github.com/kubewright/kubewright/examples/kubelet/internal/shim"
 	"github.com/kubewright/kubewright/podsync"
 	"github.com/kubewright/kubewright/podsync/podenv"
+	"github.com/kubewright/kubewright/podsync/podruntime"
 )
 
 func TestMain(m *testing.M) {
@@ -42,8 +42,8 @@ type rig struct {
 	*testing.T
 	api     *apitest.Server
 	root    string
-	backoff Backoff
-	*Provider
+	backoff podruntime.Backoff
+	*node
 	stop func() // ends the watch
 
 	mu     sync.Mutex
@@ -51,10 +51,10 @@ type rig struct {
 }
 
 func newRig(t *testing.T) *rig {
-	return newRigWith(t, Backoff{Initial: 10 * time.Millisecond, Max: 20 * time.Millisecond})
+	return newRigWith(t, podruntime.Backoff{Initial: 10 * time.Millisecond, Max: 20 * time.Millisecond})
 }
 
-func newRigWith(t *testing.T, backoff Backoff) *rig {
+func newRigWith(t *testing.T, backoff podruntime.Backoff) *rig {
 	r := &rig{T: t, api: apitest.New(apitest.Options{}), root: t.TempDir(), backoff: backoff, change: make(chan struct{})}
 	r.open()
 	t.Cleanup(func() {
@@ -68,48 +68,75 @@ func newRigWith(t *testing.T, backoff Backoff) *rig {
 	return r
 }
 
-// config is that of a provider.
-func config(t testing.TB, api *apitest.Server, path string) Config {
-	root, err := Lock(path)
+// A node is a Provider that runs, with its Runtime.
+type node struct {
+	*podruntime.Provider
+	cfg     podruntime.Config
+	runtime *Runtime
+	lock    *Root
+	cancel  context.CancelFunc
+	ran     sync.WaitGroup
+	closed  bool // another one has its pods
+}
+
+// openNode begins with what is in the directory, as a new kubelet does.
+func openNode(t testing.TB, api *apitest.Server, path string, backoff podruntime.Backoff) *node {
+	lock, err := Lock(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	core := api.Client(apitest.Admin).CoreV1()
-	env, err := podenv.New(podenv.Config{ConfigMaps: core, Secrets: core, Services: core, ServiceAccounts: core})
+	env, err := podenv.New(podenv.Config{ConfigMaps: core, Secrets: core, Services: core, ServiceAccounts: core, ReadFile: podruntime.ReadFile(lock.Path())})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Config{
-		Root: root, Environment: env, HostIP: "127.0.0.1",
-		Allocatable: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("10"), corev1.ResourceCPU: resource.MustParse("2")},
+	n := &node{lock: lock}
+	ctx, cancel := context.WithCancel(context.Background())
+	n.cancel = cancel
+	if n.runtime, err = New(ctx, Config{Root: lock}); err != nil {
+		t.Fatal(err)
+	}
+	n.cfg = podruntime.Config{Runtime: n.runtime, Root: lock.Path(), Environment: env, HostIPs: []string{"127.0.0.1"}, Backoff: backoff}
+	if n.Provider, err = podruntime.New(n.cfg); err != nil {
+		t.Fatal(err)
+	}
+	n.ran.Go(func() {
+		if err := n.Run(ctx); err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+	if _, err := n.List(ctx); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// Close ends the process, and not its pods.
+func (n *node) Close(t testing.TB) {
+	n.cancel()
+	n.ran.Wait()
+	n.runtime.Close()
+	if err := n.lock.Close(); err != nil {
+		t.Error(err)
 	}
 }
 
-// open begins with what is in the folder, as a new kubelet does.
 func (r *rig) open() {
 	r.Helper()
-	cfg := config(r, r.api, r.root)
-	cfg.Backoff = r.backoff
-	p, err := Open(context.Background(), cfg)
-	if err != nil {
-		r.Fatal(err)
-	}
+	n := openNode(r, r.api, r.root, r.backoff)
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		if err := p.Watch(ctx, r.note); err != nil {
+		if err := n.Watch(ctx, r.note); err != nil {
 			r.Errorf("Watch: %v", err)
 		}
 	})
-	r.Provider, r.stop = p, func() { cancel(); wg.Wait() }
+	r.node, r.stop = n, func() { cancel(); wg.Wait() }
 }
 
 func (r *rig) close() {
 	r.stop()
-	r.Close()
-	if err := r.cfg.Root.Close(); err != nil {
-		r.Error(err)
-	}
+	r.node.Close(r)
 }
 
 // restart is a kubelet that dies and is started again.

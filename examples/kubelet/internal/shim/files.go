@@ -12,7 +12,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/kubewright/kubewright/examples/kubelet/internal/record"
+	"github.com/kubewright/kubewright/internal/record"
 )
 
 // The files of a run.

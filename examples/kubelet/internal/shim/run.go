@@ -20,7 +20,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/kubewright/kubewright/examples/kubelet/internal/record"
+	"github.com/kubewright/kubewright/internal/record"
 )
 
 // variable is the environment variable by which what descends from a command is

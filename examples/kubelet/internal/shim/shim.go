@@ -23,7 +23,7 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/kubewright/kubewright/examples/kubelet/internal/record"
+	"github.com/kubewright/kubewright/internal/record"
 )
 
 // Name is the name that a shim runs under, for people who look at processes.
@@ -59,6 +59,7 @@ type reaper struct {
 	over    bool      // and nothing is left of it
 	asked   bool      // to end
 	endBy   time.Time // of the newest stop that was final
+	killAt  time.Time // the earliest deadline of a stop
 	kill    <-chan time.Time
 }
 
@@ -291,7 +292,9 @@ func (s *reaper) stop(st stop) {
 			s.exit.EndBy = s.endBy
 		}
 	}
-	s.kill = time.After(time.Until(st.Deadline))
+	if s.killAt.IsZero() || st.Deadline.Before(s.killAt) {
+		s.killAt, s.kill = st.Deadline, time.After(time.Until(st.Deadline))
+	}
 }
 
 // killAll kills the command's process group and every child, the orphans among

@@ -1,0 +1,72 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package process
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+// A Root is the directory of a kubelet, which this process has for itself. Package
+// podruntime keeps pods in it. Of each container of a pod there are:
+//
+//	pods/UID/containers/NAME/root     the volumes, as the container sees them
+//	pods/UID/containers/NAME/N.log    the output of its run number N
+//	pods/UID/containers/NAME/N        that run, a directory of package shim
+type Root struct {
+	root string
+	lock *os.File
+}
+
+// Lock makes the directory if need be and locks it until Close. A kubelet calls it
+// before anything else.
+func Lock(path string) (*Root, error) {
+	root, err := filepath.Abs(path)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(root, 0o700); err != nil {
+		return nil, err
+	}
+	s := &Root{root: root}
+	s.lock, err = os.OpenFile(filepath.Join(root, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := lockFile(s.lock); err != nil {
+		return nil, errors.Join(fmt.Errorf("%s is in use by another kubelet: %w", root, err), s.lock.Close())
+	}
+	return s, nil
+}
+
+// lockPatience is the time for which the lock of a kubelet may outlive it. One that
+// was killed while it forked has a child that holds everything open until exec.
+const lockPatience = 3 * time.Second
+
+// lockFile locks a file until it is closed.
+func lockFile(f *os.File) error {
+	for begin := time.Now(); ; time.Sleep(20 * time.Millisecond) {
+		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if !errors.Is(err, syscall.EWOULDBLOCK) || time.Since(begin) > lockPatience {
+			return err
+		}
+	}
+}
+
+// Close lets another kubelet have the directory.
+func (s *Root) Close() error { return s.lock.Close() }
+
+// Path returns the absolute path of the directory.
+func (s *Root) Path() string { return s.root }
+
+// containers returns the directory of a container.
+func (s *Root) containers(uid, name string) string {
+	return filepath.Join(s.root, "pods", uid, "containers", name)
+}

@@ -1,0 +1,530 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"github.com/kubewright/kubewright/examples/kubelet/internal/shim"
+	"github.com/kubewright/kubewright/internal/record"
+	"github.com/kubewright/kubewright/podsync/podruntime"
+)
+
+// Config configures a Runtime.
+type Config struct {
+	// Root is the directory of the kubelet, that of podruntime.Config too.
+	Root *Root
+	// CPUs returns the CPUs that a container has claimed, nil for all. Optional:
+	// without it pods with resource claims are rejected.
+	CPUs func(ctx context.Context, pod *corev1.Pod, container *corev1.Container) ([]int, error)
+}
+
+// A Runtime runs containers as processes. Make it with New.
+type Runtime struct {
+	cfg Config
+	ctx context.Context // of the followers
+	end context.CancelFunc
+	wg  sync.WaitGroup
+
+	mu      sync.Mutex
+	runs    map[podruntime.ContainerID]*run // those that are followed
+	ended   map[podruntime.ContainerID]bool // those of which nothing is left
+	changed map[types.UID]bool              // not yet reported by Watch
+	wake    chan struct{}
+}
+
+// A run is a run that is followed until it ends.
+type run struct {
+	env   []string      // nil: an earlier process started it
+	begun chan struct{} // closed when the command runs or has ended
+	over  chan struct{} // closed when nothing of it is left
+	once  sync.Once
+}
+
+func (r *run) begin() { r.once.Do(func() { close(r.begun) }) }
+
+var _ interface {
+	podruntime.Runtime
+	podruntime.Watcher
+	podruntime.Execer
+	podruntime.LogTailer
+	podruntime.Checker
+	podruntime.Preparer
+} = (*Runtime)(nil)
+
+// New returns a Runtime with the containers of earlier processes in the directory.
+// Goroutines of the Runtime have the values of ctx, and end with it or with Close.
+func New(ctx context.Context, cfg Config) (*Runtime, error) {
+	r := &Runtime{cfg: cfg, runs: map[podruntime.ContainerID]*run{}, ended: map[podruntime.ContainerID]bool{}, changed: map[types.UID]bool{}, wake: make(chan struct{}, 1)}
+	r.ctx, r.end = context.WithCancel(ctx)
+	// Commands that ran in containers for the last process have ended with it.
+	left, err := filepath.Glob(filepath.Join(cfg.Root.containers("*", "*"), execPrefix+"*"))
+	for _, path := range left {
+		err = errors.Join(err, os.RemoveAll(path))
+	}
+	return r, err
+}
+
+// Close lets go of the containers, which run on.
+func (r *Runtime) Close() {
+	r.end()
+	r.wg.Wait()
+}
+
+func (r *Runtime) dir(id podruntime.ContainerID) string {
+	return filepath.Join(r.cfg.Root.containers(string(id.Pod), id.Name), strconv.Itoa(id.Attempt))
+}
+
+func (r *Runtime) log(id podruntime.ContainerID) string { return r.dir(id) + ".log" }
+
+// List implements podruntime.Runtime.
+func (r *Runtime) List(ctx context.Context, pod types.UID) ([]podruntime.Container, error) {
+	pattern := string(pod)
+	if pod == "" {
+		pattern = "*"
+	}
+	dirs, err := filepath.Glob(filepath.Join(r.cfg.Root.containers(pattern, "*"), "[0-9]*"))
+	if err != nil {
+		return nil, err
+	}
+	var list []podruntime.Container
+	for _, dir := range dirs {
+		attempt, err := strconv.Atoi(filepath.Base(dir))
+		if err != nil {
+			continue // a log
+		}
+		name := filepath.Dir(dir)
+		id := podruntime.ContainerID{Pod: types.UID(filepath.Base(filepath.Dir(filepath.Dir(name)))), Name: filepath.Base(name), Attempt: attempt}
+		c, err := r.container(ctx, id)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // removed in the meantime
+		}
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, c)
+	}
+	return list, nil
+}
+
+// container returns the container of an ID, and follows it if it runs.
+func (r *Runtime) container(ctx context.Context, id podruntime.ContainerID) (podruntime.Container, error) {
+	// The scheme of a RuntimeID says what kind of runtime it is.
+	c := podruntime.Container{ID: id, RuntimeID: "process://" + id.String()}
+	st, err := shim.Read(r.dir(id))
+	if err == nil && !st.MayHaveStarted {
+		st, err = r.awaitBegin(ctx, id)
+	}
+	if err != nil {
+		return c, err
+	}
+	if st.Running != nil {
+		c.StartedAt = st.Running.StartedAt
+	}
+	switch {
+	case st.Exit != nil:
+		e := st.Exit
+		c.State, c.ExitCode, c.Signal, c.Reason, c.Message = podruntime.ContainerExited, e.Code, e.Signal, e.Reason, e.Message
+		c.StartedAt, c.FinishedAt, c.EndBy = e.StartedAt, e.FinishedAt, e.EndBy
+		err = r.awaitEnd(ctx, id)
+	case st.MayHaveStarted:
+		c.State = podruntime.ContainerRunning
+		_, err = r.follow(id, nil)
+	}
+	return c, err
+}
+
+// awaitBegin waits for the shim of a run that has not started its command: it does so
+// at once, or ends. A run without a shim is never started.
+func (r *Runtime) awaitBegin(ctx context.Context, id podruntime.ContainerID) (shim.Status, error) {
+	followed, err := r.follow(id, nil)
+	if errors.Is(err, fs.ErrNotExist) {
+		return shim.Status{}, nil
+	}
+	if err != nil {
+		return shim.Status{}, err
+	}
+	select {
+	case <-followed.begun:
+		return shim.Read(r.dir(id))
+	case <-ctx.Done():
+		return shim.Status{}, ctx.Err()
+	}
+}
+
+// awaitEnd waits for the shim of a run that has an exit: it is about to end, too.
+func (r *Runtime) awaitEnd(ctx context.Context, id podruntime.ContainerID) error {
+	r.mu.Lock()
+	ended := r.ended[id]
+	r.mu.Unlock()
+	if ended {
+		return nil
+	}
+	followed, err := r.follow(id, nil)
+	if err != nil {
+		return err
+	}
+	select {
+	case <-followed.over:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Start implements podruntime.Runtime. It returns when the command runs or has ended.
+func (r *Runtime) Start(ctx context.Context, spec podruntime.ContainerSpec) error {
+	st, err := shim.Read(r.dir(spec.ID))
+	if err != nil {
+		return err
+	}
+	var followed *run
+	if !st.MayHaveStarted {
+		followed, err = r.fork(ctx, spec)
+	} else if st.Exit == nil {
+		followed, err = r.follow(spec.ID, nil)
+	}
+	if err != nil || followed == nil {
+		return err
+	}
+	select {
+	case <-followed.begun:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if st, err = shim.Read(r.dir(spec.ID)); err == nil && !st.MayHaveStarted {
+		return errors.New("the shim has ended before it started the container")
+	}
+	return err
+}
+
+// runRecord is the content of run.json, which Exec needs.
+type runRecord struct {
+	Dir string `json:"dir"`
+}
+
+// fork starts a run, unless a shim of an earlier process is about to.
+func (r *Runtime) fork(ctx context.Context, spec podruntime.ContainerSpec) (*run, error) {
+	dir := r.dir(spec.ID)
+	if st, err := r.awaitBegin(ctx, spec.ID); err != nil || st.MayHaveStarted {
+		return nil, err
+	}
+	cpus, err := r.cpus(ctx, spec.Pod, spec.Container)
+	if err != nil {
+		return nil, &podruntime.StartError{Reason: "CreateContainerConfigError", Err: err}
+	}
+	root := filepath.Join(spec.Dir, "root")
+	if err := link(root, spec.Mounts); err != nil {
+		return nil, &podruntime.StartError{Reason: "CreateContainerConfigError", Err: err}
+	}
+	// A directory that is there belongs to a run that has not started anything.
+	if err := os.RemoveAll(dir); err != nil {
+		return nil, err
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return nil, err
+	}
+	work := workingDir(root, spec.Container.WorkingDir)
+	if err := record.Write(filepath.Join(dir, "run.json"), runRecord{work}); err != nil {
+		return nil, err
+	}
+	env := environ(spec.Environment.Strings(), spec.Hostname, root)
+	started, err := shim.Start(dir, shim.Command{
+		Args: append(slices.Clip(spec.Environment.Command), spec.Environment.Args...),
+		Env:  env,
+		Dir:  work,
+		Log:  r.log(spec.ID),
+		CPUs: cpus,
+	})
+	if err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.add(spec.ID, started, env), nil
+}
+
+// follow returns the run of an ID and follows it until it ends. The run is opened if
+// it is not followed; the error is fs.ErrNotExist if there is none.
+func (r *Runtime) follow(id podruntime.ContainerID, env []string) (*run, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if followed, ok := r.runs[id]; ok {
+		return followed, nil
+	}
+	opened, err := shim.Open(r.dir(id))
+	if err != nil {
+		return nil, err
+	}
+	return r.add(id, opened, env), nil
+}
+
+// add follows a run. r.mu must be held.
+func (r *Runtime) add(id podruntime.ContainerID, of *shim.Run, env []string) *run {
+	followed := &run{env: env, begun: make(chan struct{}), over: make(chan struct{})}
+	if st, err := shim.Read(r.dir(id)); err == nil && st.Running != nil {
+		followed.begin()
+	}
+	r.runs[id] = followed
+	delete(r.ended, id)
+	r.wg.Go(func() {
+		for {
+			err := of.Follow(r.ctx, func() { followed.begin(); r.report(id.Pod) })
+			if r.ctx.Err() != nil {
+				_ = of.Close()
+				return
+			}
+			if err == nil {
+				break
+			}
+			// The disk is full, perhaps. As long as the end of the run is not known
+			// it has not ended.
+			klog.FromContext(r.ctx).Error(err, "The end of a container can't be seen", "container", id)
+			select {
+			case <-time.After(time.Second):
+			case <-r.ctx.Done():
+				return
+			}
+			if again, err := shim.Open(r.dir(id)); err == nil {
+				of = again
+			}
+		}
+		r.mu.Lock()
+		delete(r.runs, id)
+		r.ended[id] = true
+		r.mu.Unlock()
+		followed.begin()
+		close(followed.over)
+		r.report(id.Pod)
+	})
+	return followed
+}
+
+// report makes Watch report a pod.
+func (r *Runtime) report(pod types.UID) {
+	r.mu.Lock()
+	r.changed[pod] = true
+	r.mu.Unlock()
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Watch implements podruntime.Watcher.
+func (r *Runtime) Watch(ctx context.Context, changed func(types.UID)) error {
+	for {
+		r.mu.Lock()
+		pods := r.changed
+		r.changed = map[types.UID]bool{}
+		r.mu.Unlock()
+		for pod := range pods {
+			changed(pod)
+		}
+		select {
+		case <-r.wake:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// Stop implements podruntime.Runtime. It returns at once: the shim kills the command
+// at the deadline.
+func (r *Runtime) Stop(_ context.Context, id podruntime.ContainerID, opts podruntime.StopOptions) error {
+	opened, err := shim.Open(r.dir(id))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { _ = opened.Close() }()
+	if opts.Final {
+		return opened.End(opts.Deadline)
+	}
+	return opened.Stop(opts.Deadline)
+}
+
+// Remove implements podruntime.Runtime.
+func (r *Runtime) Remove(_ context.Context, id podruntime.ContainerID) error {
+	r.mu.Lock()
+	_, runs := r.runs[id]
+	delete(r.ended, id)
+	r.mu.Unlock()
+	if runs {
+		return fmt.Errorf("%v runs", id)
+	}
+	return errors.Join(os.RemoveAll(r.dir(id)), os.RemoveAll(r.log(id)))
+}
+
+// LogTail implements podruntime.LogTailer.
+func (r *Runtime) LogTail(_ context.Context, id podruntime.ContainerID, limit int64) ([]byte, error) {
+	return tail(r.log(id), limit)
+}
+
+// tail returns the last bytes of a file.
+func tail(path string, limit int64) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	data := make([]byte, min(limit, info.Size()))
+	n, err := f.ReadAt(data, info.Size()-int64(len(data)))
+	return data[:n], err
+}
+
+// execPrefix begins the names of the directories of commands that run in a container.
+const execPrefix = "exec-"
+
+// maxOutput is the number of bytes of a command's output that Exec returns.
+const maxOutput = 1024
+
+// Exec implements podruntime.Execer: the command has the environment of the
+// container, and ends with this process.
+func (r *Runtime) Exec(ctx context.Context, id podruntime.ContainerID, command []string) (result podruntime.ExecResult, err error) {
+	r.mu.Lock()
+	followed := r.runs[id]
+	r.mu.Unlock()
+	st, err := shim.Read(r.dir(id))
+	if err != nil {
+		return result, err
+	}
+	var rec runRecord
+	if _, err := record.Read(filepath.Join(r.dir(id), "run.json"), &rec); err != nil {
+		return result, err
+	}
+	if followed == nil || st.Running == nil || st.Exit != nil {
+		return result, fmt.Errorf("%v does not run", id)
+	}
+	env := followed.env
+	if env == nil {
+		if env, err = shim.Environ(ctx, st.Running.PID); err != nil {
+			return result, err
+		}
+	}
+	dir, err := os.MkdirTemp(filepath.Dir(r.dir(id)), execPrefix)
+	if err != nil {
+		return result, err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	log := filepath.Join(dir, "log")
+	bound, err := shim.Start(dir, shim.Command{Args: command, Env: env, Dir: rec.Dir, Log: log, Bound: true})
+	if err != nil {
+		return result, err
+	}
+	defer context.AfterFunc(ctx, func() { _ = bound.Stop(time.Now()) })()
+	// Until nothing of it is left, even if ctx is done before.
+	if err := bound.Follow(context.WithoutCancel(ctx), func() {}); err != nil {
+		return result, err
+	}
+	if ctx.Err() != nil {
+		return result, ctx.Err()
+	}
+	if st, err = shim.Read(dir); err != nil {
+		return result, err
+	}
+	if st.Exit == nil {
+		return result, errors.New("the command was not started")
+	}
+	result.ExitCode = st.Exit.Code
+	output, err := tail(log, maxOutput)
+	result.Output = append([]byte(st.Exit.Message), output...)
+	return result, err
+}
+
+// cpus returns the CPUs that a container may run on, nil for all.
+func (r *Runtime) cpus(ctx context.Context, pod *corev1.Pod, c *corev1.Container) ([]int, error) {
+	if r.cfg.CPUs == nil || len(c.Resources.Claims) == 0 {
+		return nil, nil
+	}
+	return r.cfg.CPUs(ctx, pod, c)
+}
+
+// Prepare implements podruntime.Preparer: the claims of all containers must be
+// allocated.
+func (r *Runtime) Prepare(ctx context.Context, pod *corev1.Pod) error {
+	var errs []error
+	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			_, err := r.cpus(ctx, pod, &list[i])
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// rootVariable names the directory below which a container's volumes are, each at
+// its mountPath. Windows HostProcess containers, which have no mount namespace
+// either, have the same variable.
+const rootVariable = "CONTAINER_SANDBOX_MOUNT_POINT"
+
+// environ adds the variables that a container runtime sets, and rootVariable.
+func environ(vars []string, hostname, root string) []string {
+	for _, v := range []string{"PATH=" + os.Getenv("PATH"), "HOSTNAME=" + hostname} {
+		name, _, _ := strings.Cut(v, "=")
+		if !slices.ContainsFunc(vars, func(v string) bool { return strings.HasPrefix(v, name+"=") }) {
+			vars = append(vars, v)
+		}
+	}
+	return append(vars, rootVariable+"="+root)
+}
+
+// link makes the root of a container: a symbolic link for each mount.
+func link(root string, mounts []podruntime.Mount) error {
+	if err := os.RemoveAll(root); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(root, 0o700); err != nil {
+		return err
+	}
+	for _, m := range mounts {
+		path := filepath.Join(root, filepath.Clean("/"+m.ContainerPath))
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			return err
+		}
+		// A termination message in a volume: the last run of another container may
+		// have left its link there.
+		if target, err := os.Readlink(path); err == nil && target != m.HostPath {
+			if err := os.Remove(path); err != nil {
+				return err
+			}
+		}
+		if err := os.Symlink(m.HostPath, path); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// workingDir returns the working directory of a container: below its root if it is
+// there, else that of the machine; the root if the container asks for none.
+func workingDir(root, dir string) string {
+	below := filepath.Join(root, filepath.Clean("/"+dir))
+	if info, err := os.Stat(below); err == nil && info.IsDir() {
+		return below
+	}
+	return dir
+}

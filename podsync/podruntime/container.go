@@ -1,0 +1,391 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podruntime
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/kubewright/kubewright/podsync/podstatus"
+)
+
+// A container is a container of a pod with its newest run. It belongs to the
+// goroutine of the pod.
+//
+// Invariant: rec and obs are about run attempt, prevRec and prev about an older one.
+// Invariant: busy implies that obs is not running.
+// Invariant: endBy, sent, hook and watch are zero unless run attempt is listed as running.
+type container struct {
+	*corev1.Container
+	pod  *pod
+	kind kind
+
+	// The runs, from the Runtime's list and the records.
+	attempt      int // the newest run that is known; -1: none
+	rec, prevRec runRecord
+	obs, prev    *Container // nil: not listed
+	older        []int      // listed runs before prev
+
+	// The next start.
+	busy     bool // Start is under way
+	due      time.Time
+	failure  *failure // of the last start
+	failures int      // in a row
+
+	// The end of the run.
+	endBy        time.Time // a probe or hook failed: it must have ended by then
+	sent, sentAt time.Time // the deadline of the last Stop and the time of the first
+	hook         context.CancelFunc
+	hookBy       time.Time
+
+	watch    *watch
+	resizing bool
+}
+
+// A failure is the reason why a container or a sandbox could not be started.
+type failure struct{ reason, backoffReason, message string }
+
+// failureOf returns the failure for an error.
+func failureOf(err error, reason string) *failure {
+	f := &failure{reason: reason, message: err.Error()}
+	if e := (*StartError)(nil); errors.As(err, &e) {
+		f.reason, f.backoffReason = e.Reason, e.BackoffReason
+		f.message = e.Err.Error()
+	}
+	return f
+}
+
+// maxPreparation is the longest wait after a start that has failed.
+const maxPreparation = time.Minute
+
+// retryIn returns the wait after the nth failure in a row, counted from 0.
+func (f *failure) retryIn(n int, b Backoff) time.Duration {
+	if f.backoffReason != "" { // it has the kubelet's back-off for pulls
+		return min(b.Initial<<min(n, 10), b.Max)
+	}
+	return min(time.Second<<min(n, 10), maxPreparation)
+}
+
+func (c *container) id(attempt int) ContainerID {
+	return ContainerID{c.pod.ref.UID, c.Name, attempt}
+}
+
+// view returns the input of decide.
+func (c *container) view() view {
+	v := view{spec: c.Container, kind: c.kind, due: c.due, replace: c.rec.Replace}
+	switch {
+	case c.busy:
+		v.phase = starting
+	case c.obs == nil || c.obs.State == ContainerCreated:
+	case c.obs.State == ContainerRunning:
+		v.phase, v.started = running, c.rec.Started
+		v.endBy, v.sent, v.sentAt, v.hookBy = c.endBy, c.sent, c.sentAt, c.hookBy
+		switch {
+		case c.hook != nil:
+			v.hook = hookRunning
+		case c.handler(true) != nil && !c.rec.PreStopped:
+			v.hook = hookDue
+		}
+	case c.inPast():
+	default:
+		v.phase, v.exit = ended, c.obs.ExitCode
+	}
+	return v
+}
+
+// inPast reports whether the newest run does not count, because all containers of
+// the pod start again.
+func (c *container) inPast() bool {
+	last, ok := c.pod.past.Runs[c.Name]
+	return ok && c.attempt <= last
+}
+
+// take updates the container from the Runtime's list. runs are those of the
+// container, by attempt.
+func (c *container) take(runs []Container) {
+	if n := len(runs); n > 0 && runs[n-1].ID.Attempt > c.attempt {
+		// A run without a record: the directory was lost, or its disk.
+		c.advance(runs[n-1].ID.Attempt, runRecord{})
+	}
+	c.obs, c.prev, c.older = nil, nil, nil
+	for i := range runs {
+		switch run := &runs[i]; {
+		case run.ID.Attempt == c.attempt:
+			c.obs = run
+		default:
+			if c.prev != nil {
+				c.older = append(c.older, c.prev.ID.Attempt)
+			}
+			c.prev = run
+		}
+	}
+	if c.obs == nil && !c.busy && !c.rec.Ran.IsZero() {
+		if c.rec.Lost.IsZero() {
+			c.note(func(r *runRecord) { r.Lost, r.Noted = time.Now(), true })
+		}
+		c.obs = c.lost(c.attempt, c.rec)
+	}
+	if c.prev == nil && c.attempt > 0 && !c.prevRec.Lost.IsZero() {
+		c.prev = c.lost(c.attempt-1, c.prevRec)
+	}
+	switch {
+	case c.obs == nil:
+	case c.obs.State == ContainerRunning:
+		if c.rec.Ran.IsZero() {
+			c.note(func(r *runRecord) {
+				if r.Image == "" { // started by a Provider whose record is gone
+					r.Image, r.Resources = c.Image, resourcesOf(c.Container)
+				}
+				if r.Ran = c.obs.StartedAt; r.Ran.IsZero() {
+					r.Ran = time.Now()
+				}
+				if !c.watched() {
+					r.PostStarted, r.Started, r.Ready = true, true, true
+				}
+			})
+			c.pod.event(corev1.EventTypeNormal, "Started", "Starting", "Started container %s", c.Name)
+		}
+		c.observe()
+		c.followSpec()
+	case c.obs.State == ContainerExited:
+		c.noteExit()
+	}
+}
+
+// lost returns a run that ran and that the Runtime no longer lists.
+func (c *container) lost(attempt int, rec runRecord) *Container {
+	return &Container{
+		ID: c.id(attempt), State: ContainerExited, StartedAt: rec.Ran, FinishedAt: rec.Lost,
+		ExitCode: 137, Reason: "ContainerStatusUnknown", Message: "the runtime no longer has the container",
+	}
+}
+
+// advance makes attempt the newest run.
+func (c *container) advance(attempt int, rec runRecord) {
+	c.unwatch(false)
+	if c.attempt >= 0 {
+		c.prevRec, c.prev = c.rec, c.obs
+	}
+	c.attempt, c.rec, c.obs = attempt, rec, nil
+	c.endBy, c.sent, c.sentAt, c.hook, c.hookBy = time.Time{}, time.Time{}, time.Time{}, nil, time.Time{}
+}
+
+// followSpec begins the end of a run whose image has changed, and applies changed
+// resources.
+func (c *container) followSpec() {
+	if c.kind == ephemeral || c.pod.deadline != nil || !c.endBy.IsZero() {
+		return
+	}
+	want := resourcesOf(c.Container)
+	switch {
+	case c.rec.Image != c.Image, c.rec.Resources != want && c.resizeRestarts():
+		c.pod.event(corev1.EventTypeNormal, "Killing", "Stopping", "Container %s definition changed, will be restarted", c.Name)
+		c.note(func(r *runRecord) { r.Replace = true })
+		c.endBy = time.Now().Add(grace(c.pod.spec))
+	case c.rec.Resources != want && c.pod.p.caps.resizer != nil && !c.resizing:
+		c.resizing = true
+		id, spec := c.id(c.attempt), c.Container.DeepCopy()
+		c.pod.call(func(ctx context.Context) error { return c.pod.p.caps.resizer.Resize(ctx, id, spec) }, func(err error) {
+			c.resizing = false
+			c.pod.resizeFailure = ""
+			if err != nil {
+				c.pod.resizeFailure = err.Error()
+				c.pod.retry(killRetry)
+			} else if c.attempt == id.Attempt {
+				c.note(func(r *runRecord) { r.Resources = want })
+			}
+		})
+	}
+}
+
+// resourcesOf returns the resources of a container as a text to compare.
+func resourcesOf(c *corev1.Container) string {
+	text, _ := json.Marshal(corev1.ResourceRequirements{Limits: c.Resources.Limits, Requests: c.Resources.Requests})
+	return string(text)
+}
+
+// inForce returns the resources that the run was given last.
+func (c *container) inForce() (r corev1.ResourceRequirements) {
+	if c.rec.Resources == "" || json.Unmarshal([]byte(c.rec.Resources), &r) != nil {
+		return corev1.ResourceRequirements{}
+	}
+	return r
+}
+
+// resizeRestarts reports whether the changed resources need another run, by the
+// resize policy.
+func (c *container) resizeRestarts() bool {
+	old := c.inForce()
+	return c.pod.p.caps.resizer != nil && slices.ContainsFunc(c.ResizePolicy, func(p corev1.ContainerResizePolicy) bool {
+		a, b := old.Limits[p.ResourceName], c.Resources.Limits[p.ResourceName]
+		x, y := old.Requests[p.ResourceName], c.Resources.Requests[p.ResourceName]
+		return p.RestartPolicy == corev1.RestartContainer && (a.Cmp(b) != 0 || x.Cmp(y) != 0)
+	})
+}
+
+// start begins the next run.
+func (c *container) start() {
+	attempt, rec := max(c.attempt, 0), runRecord{Image: c.Image, Resources: resourcesOf(c.Container)}
+	if c.obs != nil && c.obs.State == ContainerExited {
+		attempt, rec.Waited = c.attempt+1, c.delay()
+	}
+	if attempt != c.attempt {
+		c.advance(attempt, rec)
+	}
+	c.rec, c.busy = rec, true
+	l := launch{pod: c.pod, container: c.Container, spec: c.pod.spec, id: c.id(attempt), rec: rec, sandbox: c.pod.sandbox, addresses: c.pod.addresses()}
+	ctx := c.pod.starting
+	c.pod.p.wg.Go(func() {
+		err := c.pod.p.gate.enter(ctx, l.spec.CreationTimestamp.Time)
+		if err == nil {
+			err = l.run(ctx)
+			c.pod.p.gate.leave()
+		}
+		c.pod.do(func() {
+			c.busy, c.pod.stale = false, true
+			switch {
+			case err == nil:
+				c.failure, c.failures = nil, 0
+			case ctx.Err() == nil: // else the pod stops
+				c.failed(failureOf(err, "RunContainerError"))
+			}
+		})
+	})
+}
+
+// failed puts off the next try to start.
+func (c *container) failed(f *failure) {
+	klog.FromContext(c.pod.ctx).V(2).Info("A container can't start", "container", c.Name, "reason", f.reason, "message", f.message)
+	c.pod.event(corev1.EventTypeWarning, "Failed", "Starting", "Error: %s: %s", f.reason, f.message)
+	c.failure = f
+	c.due = time.Now().Add(f.retryIn(c.failures, c.pod.p.cfg.Backoff))
+	c.failures++
+}
+
+// delay returns the time for which the next run is held back.
+func (c *container) delay() time.Duration {
+	var ran time.Duration
+	if !c.obs.StartedAt.IsZero() {
+		ran = c.obs.FinishedAt.Sub(c.obs.StartedAt)
+	}
+	return c.pod.p.cfg.Backoff.next(c.attempt, c.rec.Waited, ran)
+}
+
+// noteExit records an exit and its consequences.
+func (c *container) noteExit() {
+	c.unwatch(false)
+	if c.hook != nil {
+		c.hook()
+	}
+	c.endBy, c.sent, c.sentAt, c.hook, c.hookBy = time.Time{}, time.Time{}, time.Time{}, nil, time.Time{}
+	c.due = due(c.obs.FinishedAt, c.delay(), time.Now())
+	if c.inPast() && !podstatus.RestartsPod(c.Container, c.obs.ExitCode) {
+		c.due = time.Time{} // only the container that asked for the restart is held back
+	}
+	if !c.rec.Noted {
+		message := c.terminationMessage()
+		c.note(func(r *runRecord) { r.Message, r.Noted, r.Ready = message, true, false })
+	}
+	if !c.obs.EndBy.IsZero() {
+		c.pod.stop(c.obs.EndBy) // as the last Provider decided, whose disk may have been full
+	}
+}
+
+// stop asks the Runtime to end the run by a time.
+func (c *container) stop(by time.Time) {
+	c.unwatch(true)
+	if c.hook != nil {
+		c.hook()
+		c.hook = nil
+		c.note(func(r *runRecord) { r.PreStopped = true })
+	}
+	if c.sentAt.IsZero() {
+		c.sentAt = time.Now()
+		c.pod.event(corev1.EventTypeNormal, "Killing", "Stopping", "Stopping container %s", c.Name)
+	}
+	c.sent = by
+	p, id, opts := c.pod, c.id(c.attempt), StopOptions{Deadline: by, Final: c.pod.deadline != nil}
+	p.p.wg.Go(func() {
+		err := p.p.cfg.Runtime.Stop(p.ctx, id, opts)
+		p.do(func() { p.stale = true })
+		if err == nil || p.ctx.Err() != nil {
+			return
+		}
+		klog.FromContext(p.ctx).Error(err, "The container can't be stopped", "container", id.Name)
+		p.after(time.Second, func() {
+			if c.attempt == id.Attempt && c.sent.Equal(by) {
+				c.sent = time.Time{} // so that decide stops it again
+			}
+		})
+	})
+}
+
+// prune removes the runs before the previous one.
+func (c *container) prune() {
+	for _, attempt := range c.older {
+		id := c.id(attempt)
+		if c.pod.removing[id] {
+			continue
+		}
+		c.pod.removing[id] = true
+		c.pod.call(func(ctx context.Context) error {
+			return errors.Join(c.pod.p.cfg.Runtime.Remove(ctx, id), os.RemoveAll(runFile(c.pod.dir, id.Name, id.Attempt)))
+		}, func(err error) {
+			delete(c.pod.removing, id)
+			if err != nil {
+				klog.FromContext(c.pod.ctx).Error(err, "An old run is still there", "container", id.Name, "attempt", id.Attempt)
+				c.pod.retry(killRetry)
+			}
+		})
+	}
+}
+
+// The size of a termination message, as with the kubelet.
+const (
+	maxMessage      = 4096
+	maxMessageOfLog = 2048
+)
+
+// messagePath returns the path of the file with a container's termination message.
+func messagePath(dir, name string) string { return filepath.Join(dir, "messages", name) }
+
+// terminationMessage returns the message that the newest run has left.
+func (c *container) terminationMessage() string {
+	message := tail(messagePath(c.pod.dir, c.Name), maxMessage)
+	if message == "" && c.obs.ExitCode != 0 && c.TerminationMessagePolicy == corev1.TerminationMessageFallbackToLogsOnError && c.pod.p.caps.tailer != nil {
+		ctx, cancel := context.WithTimeout(c.pod.ctx, c.pod.p.cfg.CallTimeout)
+		defer cancel()
+		data, err := c.pod.p.caps.tailer.LogTail(ctx, c.id(c.attempt), maxMessageOfLog)
+		if err != nil {
+			klog.FromContext(c.pod.ctx).V(2).Info("The log of a container can't be read", "container", c.Name, "err", err)
+		}
+		message = strings.ToValidUTF8(string(data), "\uFFFD")
+	}
+	return message
+}
+
+// tail returns the last bytes of a file, and nothing of one that can't be read.
+func tail(path string, size int64) string {
+	f, err := os.Open(path)
+	if err != nil {
+		return ""
+	}
+	defer func() { _ = f.Close() }()
+	info, err := f.Stat()
+	if err != nil || !info.Mode().IsRegular() {
+		return ""
+	}
+	data := make([]byte, min(size, info.Size()))
+	n, _ := f.ReadAt(data, info.Size()-int64(len(data)))
+	return strings.ToValidUTF8(string(data[:n]), "\uFFFD")
+}

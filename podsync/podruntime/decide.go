@@ -1,0 +1,328 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podruntime
+
+import (
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/kubewright/kubewright/podsync/podstatus"
+)
+
+// A kind is the place of a container in the life of its pod.
+type kind uint8
+
+const (
+	initKind kind = iota
+	sidecar
+	regular
+	ephemeral
+)
+
+// A phase is the progress of the newest run of a container.
+type phase uint8
+
+const (
+	idle     phase = iota // it has not been started, or its start has failed
+	starting              // Start has been called and has not returned
+	running               // the Runtime lists it as running
+	ended                 // it has exited
+)
+
+// A hookState is the progress of the preStop hook of a run.
+type hookState uint8
+
+const (
+	hookNone    hookState = iota // there is none, or it has returned
+	hookDue                      // it has not been called
+	hookRunning                  // it has been called and has not returned
+)
+
+// A sandboxState is the progress of the sandbox of a pod.
+type sandboxState uint8
+
+const (
+	sandboxNone  sandboxState = iota // the Runtime is no Sandboxer, or the sandbox is torn down
+	sandboxUnset                     // the Runtime has no sandbox for the pod
+	sandboxBusy                      // SetUpPod or TearDownPod has been called and has not returned
+	sandboxReady
+	sandboxLost // the sandbox is not ready, and containers may be left from it
+)
+
+// A view is the input of decide about one container.
+//
+// Invariant: exit is meaningful if phase is ended, and started, endBy, hook, sent
+// and sentAt if phase is running.
+type view struct {
+	spec *corev1.Container
+	kind kind
+	phase
+	exit int32
+	// replace says that the run must end because its spec has changed, and that
+	// the next one starts whatever the restart policy says.
+	replace bool
+	// started says that the postStart hook has returned and that the startup
+	// probe has succeeded.
+	started bool
+	// due is the earliest time of the next start.
+	due time.Time
+	// endBy is the deadline of a run that must end although the pod goes on, because
+	// a probe or a hook has failed; zero: it may run on.
+	endBy time.Time
+	hook  hookState
+	// hookBy is the deadline of the hook if it runs.
+	hookBy time.Time
+	// sent is the deadline that the Runtime was given; zero: none. sentAt is the
+	// time at which it was given one first.
+	sent, sentAt time.Time
+}
+
+// over reports whether the container has ended and is never started again.
+func (v *view) over(pod *corev1.PodSpec) bool {
+	if v.phase != ended || v.replace {
+		return false
+	}
+	if v.kind == ephemeral || v.kind == initKind && v.exit == 0 {
+		return true // whatever the restart policy
+	}
+	return !podstatus.ShouldRestart(pod, v.spec, v.exit)
+}
+
+// live reports whether the container runs or may come to run.
+func (v *view) live() bool { return v.phase == running || v.phase == starting }
+
+// A world is the input of decide. views are the init containers, the regular
+// containers and the ephemeral ones, each in the order of the spec.
+type world struct {
+	views      []view
+	sandbox    sandboxState
+	sandboxDue time.Time  // the earliest time of the next SetUpPod or TearDownPod
+	deadline   *time.Time // not nil if the pod is being stopped
+}
+
+// A deadline is a container with the time by which something must be over.
+type deadline struct {
+	i  int
+	by time.Time
+}
+
+// A plan is the output of decide: the actions to take now. The numbers are those
+// of views.
+type plan struct {
+	setUp, tearDown bool
+	start           []int
+	hook            []deadline // call the preStop hook, or shorten it
+	stop            []deadline // call Stop
+	// again is the time of the next decision if nothing happens; zero: not needed.
+	again time.Time
+	// restarting says that every container ends and starts again, restart that all
+	// have ended: the runs so far are history.
+	restarting, restart bool
+	// finished says that the work is done, or can't be: the pod must be stopped.
+	finished bool
+	// stopped says that nothing runs and that the sandbox is gone.
+	stopped bool
+}
+
+const (
+	// minWindow is the shortest time between a request to end and the kill.
+	minWindow = 2 * time.Second
+	// killRetry is the time after which a container that should be dead is
+	// stopped again.
+	killRetry = 10 * time.Second
+)
+
+// decide returns the actions for a pod.
+func decide(pod *corev1.PodSpec, w world, now time.Time) plan {
+	if w.deadline != nil {
+		return decideStop(w, now)
+	}
+	if p, restarting := decideRestart(pod, w, now); restarting {
+		return p
+	}
+	p := decideRun(pod, w, now)
+	if p.finished {
+		return plan{finished: true}
+	}
+	if len(p.start) > 0 && w.sandbox != sandboxNone && w.sandbox != sandboxReady {
+		p.start = nil
+		if w.sandboxDue.After(now) {
+			p.wait(w.sandboxDue)
+		} else {
+			p.setUp = w.sandbox != sandboxBusy
+		}
+	}
+	return p
+}
+
+// decideRestart handles the exits and losses after which all containers start
+// again: an exit that a rule with the action RestartAllContainers matches, and the
+// loss of the sandbox. A pod that is never restarted ends when its sandbox is lost.
+func decideRestart(pod *corev1.PodSpec, w world, now time.Time) (p plan, restarting bool) {
+	lost := w.sandbox == sandboxLost && slices.ContainsFunc(w.views, func(v view) bool { return v.kind != ephemeral && v.phase != idle })
+	if lost && pod.RestartPolicy == corev1.RestartPolicyNever {
+		return plan{finished: true}, true // with finished set, decide ends the pod
+	}
+	for i := range w.views {
+		v := &w.views[i]
+		p.restarting = p.restarting || v.phase == ended && podstatus.RestartsPod(v.spec, v.exit)
+	}
+	if !p.restarting && !lost {
+		return plan{}, false
+	}
+	if lost && decideRun(pod, w, now).finished {
+		return plan{}, false // the work was done before
+	}
+	p.restart = true
+	for i := range w.views {
+		v := &w.views[i]
+		if v.kind == ephemeral && !lost {
+			continue
+		}
+		if v.phase == running {
+			p.end(i, v, now, now, false)
+		}
+		p.restart = p.restart && !v.live()
+	}
+	return p, true
+}
+
+// decideRun starts the containers of a pod in order and ends those that failed.
+func decideRun(pod *corev1.PodSpec, w world, now time.Time) (p plan) {
+	start := func(i int) {
+		switch v := &w.views[i]; {
+		case v.live():
+		case v.due.After(now):
+			p.wait(v.due)
+		default:
+			p.start = append(p.start, i)
+		}
+	}
+	// Once a regular container has run, the init containers are history, except
+	// for sidecars.
+	initialized := slices.ContainsFunc(w.views, func(v view) bool { return v.kind == regular && v.phase != idle && v.phase != starting })
+	ready := true // for the next container in the order
+	done, all := 0, 0
+	for i := range w.views {
+		v := &w.views[i]
+		if v.phase == running && !v.endBy.IsZero() {
+			p.end(i, v, v.endBy, now, true)
+		}
+		switch {
+		case v.kind == ephemeral:
+			if v.phase == idle {
+				start(i)
+			}
+		case !ready && !initialized:
+			all++ // not done, at any rate
+		case v.kind == sidecar:
+			start(i)
+			ready = ready && v.phase == running && v.started
+		case v.kind == initKind && initialized:
+		case v.kind == initKind:
+			ready = false
+			switch {
+			case v.over(pod) && v.exit == 0:
+				ready = true
+			case v.over(pod):
+				p.finished = true
+			default:
+				start(i)
+			}
+		default:
+			all++
+			if v.over(pod) {
+				done++
+			} else {
+				start(i)
+			}
+		}
+	}
+	p.finished = p.finished || all > 0 && done == all
+	return p
+}
+
+// decideStop ends the regular containers and the init container that may run, all
+// at once, and then the sidecars from the last to the first, since each may need
+// those before it. All preStop hooks are called at the beginning. At the deadline
+// every container is asked to end.
+func decideStop(w world, now time.Time) (p plan) {
+	turn := true // of the next container from the end
+	for _, sidecars := range []bool{false, true} {
+		blocked := false
+		for i := len(w.views) - 1; i >= 0; i-- {
+			v := &w.views[i]
+			if (v.kind == sidecar) != sidecars {
+				continue
+			}
+			if v.phase == running {
+				if turn || !now.Before(*w.deadline) {
+					p.end(i, v, *w.deadline, now, true)
+				} else {
+					p.preStop(i, v, *w.deadline, now)
+					p.wait(*w.deadline)
+				}
+			}
+			blocked = blocked || v.live()
+			turn = turn && (!sidecars || !v.live())
+		}
+		turn = turn && !blocked
+	}
+	switch {
+	case slices.ContainsFunc(w.views, func(v view) bool { return v.live() }), w.sandbox == sandboxBusy:
+	case w.sandbox == sandboxNone, w.sandbox == sandboxUnset:
+		p.stopped = true
+	case w.sandboxDue.After(now):
+		p.wait(w.sandboxDue)
+	default:
+		p.tearDown = true
+	}
+	return p
+}
+
+// end brings a running container closer to its end, by a deadline: its preStop
+// hook first, if hooks says so, then Stop, then Stop again if that did not help.
+func (p *plan) end(i int, v *view, by, now time.Time, hooks bool) {
+	if hooks && p.preStop(i, v, by, now) {
+		return
+	}
+	switch {
+	case v.sent.IsZero():
+		p.stop = append(p.stop, deadline{i, later(by, now.Add(minWindow))})
+	case later(by, v.sentAt.Add(minWindow)).Before(v.sent):
+		p.stop = append(p.stop, deadline{i, later(by, v.sentAt.Add(minWindow))})
+	case !now.Before(v.sent.Add(killRetry)):
+		p.stop = append(p.stop, deadline{i, now})
+	default:
+		p.wait(v.sent.Add(killRetry))
+	}
+}
+
+// preStop calls or shortens the preStop hook, and reports whether it goes on.
+func (p *plan) preStop(i int, v *view, by, now time.Time) bool {
+	if v.hook == hookNone || !now.Before(by) || !v.sent.IsZero() {
+		return false
+	}
+	if v.hook == hookDue || by.Before(v.hookBy) {
+		p.hook = append(p.hook, deadline{i, by})
+	}
+	p.wait(by)
+	return true
+}
+
+// wait makes sure that decide is called at that time.
+func (p *plan) wait(until time.Time) {
+	if p.again.IsZero() || until.Before(p.again) {
+		p.again = until
+	}
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}

@@ -1,0 +1,85 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package podruntime runs pods with a container runtime: it is the part of a
+// kubelet between package podsync, which handles whole pods, and a runtime that
+// starts and stops single containers.
+//
+// # Usage
+//
+// Write a [Runtime] of four methods, make a [Provider] with it, and give that to a
+// podsync.Controller. Both run at the same time:
+//
+//	provider, err := podruntime.New(podruntime.Config{
+//		Runtime:     runtime,
+//		Root:        "/var/lib/node",
+//		Environment: resolver, // of package podenv
+//		HostIPs:     []string{"192.0.2.1"},
+//	})
+//	if err != nil {
+//		return err
+//	}
+//	pods, err := podsync.New(podsync.Config{Client: core, Provider: provider, NodeName: "node-1"})
+//	if err != nil {
+//		return err
+//	}
+//	group.Go(provider.Run)
+//	group.Go(pods.Run)
+//
+// A Runtime with more abilities has the methods of [Watcher], [Execer], [LogTailer],
+// [Sandboxer], [Resizer], [Preparer] or [Checker]. Package podruntimetest has a test
+// suite for any Runtime.
+//
+// # Behavior
+//
+// Init containers run one after the other; a sidecar, an init container with
+// restartPolicy Always, must have started before the next one. Regular containers
+// then start together. A container that has ended starts again as the restart
+// policies of pod and container and the restart rules say, after a back-off. The
+// rule action RestartAllContainers and the loss of the sandbox end all containers
+// and begin with the first init container. Ephemeral containers run once.
+//
+// The postStart hook runs first, then the startup probe, then the liveness and
+// readiness probes. A container whose hook or probe fails is ended within its grace
+// period. If a pod ends, all preStop hooks run at the beginning, regular containers
+// are asked to end after their hooks, and sidecars follow from the last to the
+// first. Every container has at least two seconds between the request and the kill.
+// A readiness probe goes on until its container has ended.
+//
+// Volumes of ConfigMaps, Secrets and pod fields follow changes, all files of a
+// volume at once. Tokens are renewed after 80 % of their life. An emptyDir with
+// medium Memory is a tmpfs if this process may mount one, else a directory.
+//
+// Admit rejects a pod with the kubelet's reasons: another OS, a node selector or
+// affinity that does not match, host ports that are taken, resources that are used
+// up, and parts of the spec that this package or the Runtime does not support.
+//
+// # Concurrency
+//
+// The methods of Provider may be called from any goroutine. Each pod has one
+// goroutine that lists its containers, decides and acts; a call of the Runtime that
+// may take long runs in a goroutine of its own. A pod never waits for another one,
+// except for a place among Config.MaxStarts, and the oldest pods go first.
+//
+// # Failure modes
+//
+// The truth about containers is the list of the Runtime, and the truth about pods is
+// Config.Root. Each record there is written before the action that needs it, and
+// a [ContainerID] is chosen before its container exists. So the process can be
+// killed at any moment: the next one goes on with the same containers, starts
+// none twice, and loses no exit code. See DESIGN.md.
+//
+// While List fails nothing is decided. A container that ran and is no longer listed
+// has ended with exit code 137 and reason ContainerStatusUnknown. A full disk delays
+// starts, but never the end of a pod. A call that hangs blocks its own container;
+// the calls that should be short have a deadline (Config.CallTimeout).
+//
+// Containers of pods that are not in Root are removed after a minute.
+//
+// # Compatibility
+//
+// The rules are those of Kubernetes 1.37: sidecars (KEP-753), restart policies and
+// rules of containers (KEP-5307, KEP-5532), in-place resize (KEP-1287), environment
+// variables from files (KEP-3721). Volumes other than emptyDir, hostPath,
+// configMap, secret, downwardAPI and projected are rejected.
+package podruntime

@@ -1,0 +1,176 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podruntime
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/kubewright/kubewright/internal/record"
+	"github.com/kubewright/kubewright/podsync/podenv"
+)
+
+// A launch is the start of one run, in a goroutine of its own. It reads nothing
+// that the pod's goroutine writes.
+type launch struct {
+	pod       *pod // only for its constants and prepare
+	container *corev1.Container
+	spec      *corev1.Pod
+	id        ContainerID
+	rec       runRecord
+	sandbox   *Sandbox
+	addresses podenv.Addresses
+}
+
+// run prepares the files of the run and starts it.
+func (l *launch) run(ctx context.Context) error {
+	p := l.pod.p
+	// The sources of the environment may have changed since the last run.
+	env, err := p.cfg.Environment.Pod(l.spec).Container(ctx, l.id.Name, l.addresses)
+	if err != nil {
+		return &StartError{Reason: "CreateContainerConfigError", Err: err}
+	}
+	name, fqdn := hostnameOf(l.spec, p.cfg.DNS.Domain)
+	mounts, err := l.prepare(&env, name, fqdn)
+	if err != nil {
+		return &StartError{Reason: "CreateContainerConfigError", Err: err}
+	}
+	spec := ContainerSpec{
+		ID: l.id, Pod: l.spec.DeepCopy(), Container: l.container.DeepCopy(),
+		Environment: env, Mounts: mounts, Hostname: name,
+		Dir: filepath.Join(l.pod.dir, "containers", l.id.Name),
+	}
+	if l.sandbox != nil {
+		sandbox := *l.sandbox
+		sandbox.IPs = slices.Clone(sandbox.IPs)
+		spec.Sandbox = &sandbox
+	}
+	if err := os.MkdirAll(spec.Dir, 0o700); err != nil {
+		return err
+	}
+	if err := record.Write(runFile(l.pod.dir, l.id.Name, l.id.Attempt), l.rec); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return p.cfg.Runtime.Start(ctx, spec)
+}
+
+// prepare makes the files that the run has mounted and returns its mounts.
+func (l *launch) prepare(env *podenv.Environment, name, fqdn string) ([]Mount, error) {
+	l.pod.prepare.Lock() // containers of a pod share its volumes
+	defer l.pod.prepare.Unlock()
+	dir := l.pod.dir
+	if err := mountMemoryVolumes(l.spec, dir); err != nil {
+		return nil, err
+	}
+	mounts, err := mountsOf(l.spec, l.container, env, dir)
+	if err != nil {
+		return nil, err
+	}
+	taken := func(path string) bool {
+		return slices.ContainsFunc(mounts, func(m Mount) bool { return filepath.Clean(m.ContainerPath) == filepath.Clean(path) })
+	}
+	if path := l.container.TerminationMessagePath; path != "" && !taken(path) {
+		file := messagePath(dir, l.id.Name)
+		if err := rewrite(file, nil, 0o666); err != nil {
+			return nil, err
+		}
+		mounts = append(mounts, Mount{HostPath: file, ContainerPath: path})
+	}
+	if l.sandbox != nil && !taken("/etc/hosts") && (!l.spec.Spec.HostNetwork || len(l.spec.Spec.HostAliases) > 0) {
+		var host []byte
+		if l.spec.Spec.HostNetwork {
+			if host, err = os.ReadFile("/etc/hosts"); err != nil {
+				return nil, err
+			}
+		}
+		file := filepath.Join(dir, "hosts")
+		if err := rewrite(file, hostsFile(l.spec, l.addresses.PodIPs, name, fqdn, host), 0o644); err != nil {
+			return nil, err
+		}
+		mounts = append(mounts, Mount{HostPath: file, ContainerPath: "/etc/hosts"})
+	}
+	return mounts, nil
+}
+
+// rewrite makes the content of a file, which containers may have mounted, data.
+func rewrite(path string, data []byte, mode os.FileMode) error {
+	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, data) {
+		return nil
+	}
+	if err := os.WriteFile(path, data, mode); err != nil {
+		return err
+	}
+	return os.Chmod(path, mode) // without the umask
+}
+
+// A gate lets a number of callers through at once, the oldest pod first.
+type gate struct {
+	mu      sync.Mutex
+	free    int
+	waiting []*ticket // the oldest pod first
+}
+
+type ticket struct {
+	created time.Time
+	ready   chan struct{}
+}
+
+// enter waits for a place, until ctx ends.
+func (g *gate) enter(ctx context.Context, created time.Time) error {
+	g.mu.Lock()
+	if g.free > 0 {
+		g.free--
+		g.mu.Unlock()
+		return nil
+	}
+	t := &ticket{created, make(chan struct{})}
+	at, _ := slices.BinarySearchFunc(g.waiting, t, func(a, b *ticket) int {
+		if c := a.created.Compare(b.created); c != 0 {
+			return c
+		}
+		return -1 // behind those of the same age
+	})
+	g.waiting = slices.Insert(g.waiting, at, t)
+	g.mu.Unlock()
+	select {
+	case <-t.ready:
+		return nil
+	case <-ctx.Done():
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if at := slices.Index(g.waiting, t); at >= 0 {
+		g.waiting = slices.Delete(g.waiting, at, at+1)
+	} else {
+		g.pass() // the place came at the same time
+	}
+	return ctx.Err()
+}
+
+// leave gives a place back.
+func (g *gate) leave() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.pass()
+}
+
+// pass hands a place on. g.mu must be held.
+func (g *gate) pass() {
+	if len(g.waiting) == 0 {
+		g.free++
+		return
+	}
+	close(g.waiting[0].ready)
+	g.waiting = slices.Delete(g.waiting, 0, 1)
+}

@@ -1,0 +1,523 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podruntime
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/klog/v2"
+
+	"github.com/kubewright/kubewright/internal/record"
+	"github.com/kubewright/kubewright/podsync"
+	"github.com/kubewright/kubewright/podsync/podenv"
+	"github.com/kubewright/kubewright/podsync/podstatus"
+)
+
+// A pod is a pod that the Provider holds. Its fields belong to its goroutine, which
+// everything else hands functions to, except for those below mu.
+//
+// Invariant: nothing is decided while stale is true.
+// Invariant: after deadline is set, nothing is started.
+type pod struct {
+	p        *Provider
+	ref      podsync.Ref
+	dir      string
+	accepted time.Time
+	spec     *corev1.Pod // never changed, only replaced
+	ctx      context.Context
+	end      context.CancelFunc
+	done     chan struct{}
+
+	// What the Runtime listed.
+	stale      bool         // something has happened since
+	containers []*container // init, regular, ephemeral
+	sandbox    *Sandbox     // nil: none
+	removing   map[ContainerID]bool
+
+	// The sandbox calls.
+	sandboxBusy     bool
+	sandboxFailure  *failure
+	sandboxFailures int
+	sandboxDue      time.Time
+	tornDown        bool
+
+	// The restart of all containers.
+	past       pastRecord
+	restarting bool // by a rule
+
+	// The end.
+	deadline    *time.Time // not nil: the pod is being stopped
+	unkept      bool       // the deadline is not on the disk
+	stopped     bool       // nothing runs, and nothing will
+	starting    context.Context
+	endStarting context.CancelFunc // ends starts under way
+
+	// Data from the API.
+	refreshing    bool
+	refreshDue    map[string]time.Time // by volume
+	resizeFailure string
+
+	prepare sync.Mutex // held while a launch makes files of the pod
+
+	mu    sync.Mutex
+	work  []func() // for the goroutine
+	wake  chan struct{}
+	state podsync.State
+}
+
+// load returns the pod in a directory. The caller then calls take, publish and loop.
+func (p *Provider) load(dir string) (*pod, error) {
+	var rec podRecord
+	ok, err := record.Read(filepath.Join(dir, "pod.json"), &rec)
+	if err != nil {
+		return nil, err
+	}
+	if !ok || rec.Pod == nil {
+		return nil, fmt.Errorf("no pod.json")
+	}
+	pod := &pod{
+		p: p, ref: podsync.RefOf(rec.Pod), spec: rec.Pod, dir: dir, accepted: rec.Accepted,
+		done: make(chan struct{}), wake: make(chan struct{}, 1), stale: true,
+		removing: map[ContainerID]bool{}, refreshDue: map[string]time.Time{},
+	}
+	pod.ctx, pod.end = context.WithCancel(klog.NewContext(p.ctx, klog.LoggerWithValues(klog.FromContext(p.ctx), "pod", klog.KObj(rec.Pod), "uid", rec.Pod.UID)))
+	pod.starting, pod.endStarting = context.WithCancel(pod.ctx)
+	var stop stopRecord
+	if ok, err = record.Read(filepath.Join(dir, "stop.json"), &stop); err != nil {
+		return nil, err
+	} else if ok {
+		pod.deadline = &stop.Deadline
+		pod.endStarting()
+	}
+	if _, err = record.Read(filepath.Join(dir, "past.json"), &pod.past); err != nil {
+		return nil, err
+	}
+	runs, err := runsOf(dir)
+	if err != nil {
+		return nil, err
+	}
+	pod.setSpec(rec.Pod)
+	for _, c := range pod.containers {
+		for _, attempt := range slices.Sorted(maps.Keys(runs[c.Name])) {
+			c.prevRec, c.rec, c.attempt = c.rec, runs[c.Name][attempt], attempt
+		}
+	}
+	pod.scheduleRefresh(time.Now())
+	return pod, nil
+}
+
+// setSpec makes spec that of the pod: containers that are new in it are added.
+func (p *pod) setSpec(spec *corev1.Pod) {
+	p.spec = spec
+	for _, s := range containersOf(&spec.Spec) {
+		at := slices.IndexFunc(p.containers, func(c *container) bool { return c.Name == s.Name })
+		if at < 0 {
+			p.containers = append(p.containers, &container{Container: s.Container, kind: s.kind, pod: p, attempt: -1})
+			continue
+		}
+		p.containers[at].Container = s.Container
+	}
+}
+
+// A spec is a container of a pod with its kind.
+type spec struct {
+	*corev1.Container
+	kind kind
+}
+
+// containersOf returns the containers of a pod in the order of decide.
+func containersOf(s *corev1.PodSpec) (list []spec) {
+	for i := range s.InitContainers {
+		k := initKind
+		if podstatus.IsSidecar(&s.InitContainers[i]) {
+			k = sidecar
+		}
+		list = append(list, spec{&s.InitContainers[i], k})
+	}
+	for i := range s.Containers {
+		list = append(list, spec{&s.Containers[i], regular})
+	}
+	for i := range s.EphemeralContainers {
+		list = append(list, spec{(*corev1.Container)(&s.EphemeralContainers[i].EphemeralContainerCommon), ephemeral})
+	}
+	return list
+}
+
+// loop is the goroutine of the pod.
+func (p *pod) loop() {
+	defer close(p.done)
+	defer p.end()
+	for p.ctx.Err() == nil {
+		for _, f := range p.takeWork() {
+			f()
+		}
+		if p.stale {
+			if err := p.list(); err != nil {
+				if p.ctx.Err() == nil {
+					klog.FromContext(p.ctx).Error(err, "The containers of a pod can't be listed")
+				}
+				p.publish()
+				p.await(time.Now().Add(time.Second))
+				continue
+			}
+		}
+		again := p.step()
+		p.publish()
+		p.await(again)
+	}
+}
+
+// list reads the state of the pod from the Runtime.
+func (p *pod) list() error {
+	ctx, cancel := context.WithTimeout(p.ctx, p.p.cfg.CallTimeout)
+	defer cancel()
+	runs, sandboxes, err := p.p.listRuntime(ctx, p.ref.UID)
+	if err != nil {
+		return err
+	}
+	p.take(runs[p.ref.UID], sandboxes[p.ref.UID])
+	return nil
+}
+
+// take updates the pod from the Runtime's lists. runs are sorted by attempt.
+func (p *pod) take(runs []Container, sandbox *Sandbox) {
+	p.stale = false
+	p.sandbox = sandbox
+	for _, c := range p.containers {
+		var own []Container
+		for i := range runs {
+			if runs[i].ID.Name == c.Name {
+				own = append(own, runs[i])
+			}
+		}
+		c.take(own)
+	}
+	p.stopped = p.deadline != nil && decideStop(p.world(), time.Now()).stopped
+}
+
+// world returns the input of decide.
+func (p *pod) world() world {
+	w := world{views: make([]view, len(p.containers)), deadline: p.deadline, sandboxDue: p.sandboxDue}
+	for i, c := range p.containers {
+		w.views[i] = c.view()
+	}
+	switch {
+	case p.p.caps.sandboxer == nil || p.tornDown:
+	case p.sandboxBusy:
+		w.sandbox = sandboxBusy
+	case p.sandbox == nil:
+		w.sandbox = sandboxUnset
+	case p.sandbox.Ready:
+		w.sandbox = sandboxReady
+	default:
+		w.sandbox = sandboxLost
+	}
+	return w
+}
+
+// step takes the actions that decide returns, and reports when to call it again.
+func (p *pod) step() (again time.Time) {
+	todo := decide(&p.spec.Spec, p.world(), time.Now())
+	p.restarting = todo.restarting && !todo.restart
+	if todo.finished {
+		p.stop(time.Now().Add(grace(p.spec)))
+		todo = decide(&p.spec.Spec, p.world(), time.Now())
+	}
+	if todo.restart {
+		if err := p.restart(todo.restarting); err != nil {
+			klog.FromContext(p.ctx).Error(err, "The restart of a pod is not on disk")
+			todo.wait(time.Now().Add(retryKeep))
+		} else {
+			p.stale = true
+			p.do(func() {})
+		}
+	}
+	for _, i := range todo.start {
+		p.containers[i].start()
+	}
+	for _, h := range todo.hook {
+		p.containers[h.i].callPreStop(h.by)
+	}
+	for _, s := range todo.stop {
+		p.containers[s.i].stop(s.by)
+	}
+	if len(todo.hook)+len(todo.stop) > 0 { // decide has not seen their deadlines
+		p.do(func() {})
+	}
+	if todo.setUp {
+		p.setUp()
+	}
+	if todo.tearDown {
+		p.tearDown()
+	}
+	p.stopped = todo.stopped
+	for _, c := range p.containers {
+		c.prune()
+	}
+	if p.unkept {
+		if p.keepDeadline(); p.unkept {
+			todo.wait(time.Now().Add(retryKeep))
+		}
+	}
+	if due := p.refresh(time.Now()); !due.IsZero() {
+		todo.wait(due)
+	}
+	return todo.again
+}
+
+// stop decides that the pod ends, at deadline at the latest.
+func (p *pod) stop(deadline time.Time) {
+	if p.deadline != nil && !deadline.Before(*p.deadline) {
+		return
+	}
+	p.deadline = &deadline
+	p.endStarting()
+	if p.keepDeadline(); p.unkept {
+		klog.FromContext(p.ctx).Info("The end of the pod is not on disk yet")
+	}
+}
+
+// retryKeep is the time between two tries to write a record.
+const retryKeep = time.Second
+
+// keepDeadline writes the deadline, so that the next Provider starts nothing of the
+// pod before podsync has told it again. The pod is stopped although the disk is
+// full, because that may be what makes room. The next Provider then finds the
+// deadline in the exits of containers (Container.EndBy).
+func (p *pod) keepDeadline() {
+	err := record.Write(filepath.Join(p.dir, "stop.json"), stopRecord{*p.deadline})
+	if p.unkept = err != nil; p.unkept {
+		klog.FromContext(p.ctx).V(4).Info("The end of the pod can't be written", "err", err)
+	}
+}
+
+// restart makes all runs history, so that the pod begins again with its first init
+// container. After the loss of the sandbox, regular containers whose work is done
+// keep their result.
+func (p *pod) restart(rule bool) error {
+	past := pastRecord{Runs: map[string]int{}, Rule: rule}
+	maps.Copy(past.Runs, p.past.Runs)
+	for _, c := range p.containers {
+		v := c.view()
+		if c.kind != ephemeral && c.attempt >= 0 && (rule || c.kind != regular || !v.over(&p.spec.Spec)) {
+			past.Runs[c.Name] = c.attempt
+		}
+	}
+	if err := record.Write(filepath.Join(p.dir, "past.json"), past); err != nil {
+		return err
+	}
+	p.past = past
+	klog.FromContext(p.ctx).V(2).Info("All containers of the pod start again", "rule", rule)
+	return nil
+}
+
+// setUp makes the sandbox.
+func (p *pod) setUp() {
+	name, _ := hostnameOf(p.spec, p.p.cfg.DNS.Domain)
+	spec := SandboxSpec{Pod: p.spec.DeepCopy(), Hostname: name, DNS: dnsOf(p.spec, p.p.cfg.DNS)}
+	ctx := p.starting
+	p.sandboxBusy = true
+	p.p.wg.Go(func() {
+		err := p.p.gate.enter(ctx, spec.Pod.CreationTimestamp.Time)
+		if err == nil {
+			_, err = p.p.caps.sandboxer.SetUpPod(ctx, spec)
+			p.p.gate.leave()
+		}
+		p.do(func() {
+			p.sandboxBusy, p.stale = false, true
+			switch {
+			case err == nil:
+				p.sandboxFailure, p.sandboxFailures = nil, 0
+			case ctx.Err() == nil:
+				p.sandboxFailure = failureOf(err, "FailedCreatePodSandBox")
+				p.sandboxFailed(err, p.sandboxFailure.reason)
+			}
+		})
+	})
+}
+
+// tearDown ends the sandbox of a pod whose containers have ended.
+func (p *pod) tearDown() {
+	p.sandboxBusy = true
+	p.call(func(ctx context.Context) error { return p.p.caps.sandboxer.TearDownPod(ctx, p.ref.UID) }, func(err error) {
+		p.sandboxBusy = false
+		if p.tornDown = err == nil; err != nil {
+			p.sandboxFailed(err, "FailedKillPod")
+		}
+	})
+}
+
+// sandboxFailed puts off the next sandbox call.
+func (p *pod) sandboxFailed(err error, reason string) {
+	klog.FromContext(p.ctx).Error(err, "A sandbox call failed", "reason", reason)
+	p.event(corev1.EventTypeWarning, reason, "Sandboxing", "%v", err)
+	p.sandboxDue = time.Now().Add(min(time.Second<<min(p.sandboxFailures, 10), maxPreparation))
+	p.sandboxFailures++
+}
+
+// scheduleRefresh sets when the volumes with data from the API are read next. The
+// age of the tokens of an adopted pod is not known; they are as old as the pod.
+func (p *pod) scheduleRefresh(now time.Time) {
+	for i := range p.spec.Spec.Volumes {
+		v := &p.spec.Spec.Volumes[i]
+		switch {
+		case hasToken(v):
+			p.refreshDue[v.Name] = now.Add(max(shortestToken(v)*8/10-max(now.Sub(p.accepted), 0), 0))
+		case podenv.IsData(v):
+			p.refreshDue[v.Name] = now.Add(p.p.cfg.VolumeRefresh)
+		}
+	}
+}
+
+// refresh reads the volumes that are due, one after the other, and returns when the
+// next one is.
+func (p *pod) refresh(now time.Time) (again time.Time) {
+	if p.refreshing || p.deadline != nil {
+		return time.Time{}
+	}
+	name := ""
+	for _, n := range slices.Sorted(maps.Keys(p.refreshDue)) {
+		if due := p.refreshDue[n]; name == "" || due.Before(again) {
+			name, again = n, due
+		}
+	}
+	if name == "" || again.After(now) {
+		return again
+	}
+	at := slices.IndexFunc(p.spec.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == name })
+	v, spec, ctx := &p.spec.Spec.Volumes[at], p.spec, p.starting
+	if p.p.cfg.Pod != nil && hasFields(v) {
+		if newest := p.p.cfg.Pod(p.ref); newest != nil && newest.UID == spec.UID {
+			// Only the metadata may be newer than the spec in force.
+			spec = spec.DeepCopy()
+			spec.Labels, spec.Annotations = maps.Clone(newest.Labels), maps.Clone(newest.Annotations)
+		}
+	}
+	p.refreshing = true
+	p.p.wg.Go(func() {
+		expires, err := fillData(ctx, p.p.cfg.Environment.Pod(spec), spec, name, p.dir)
+		p.do(func() {
+			p.refreshing = false
+			now := time.Now()
+			p.refreshDue[name] = now.Add(p.p.cfg.VolumeRefresh)
+			if hasToken(v) {
+				p.refreshDue[name] = renewal(v, expires, now, err)
+			}
+			if err != nil && ctx.Err() == nil {
+				klog.FromContext(p.ctx).Error(err, "A volume is not refreshed", "volume", name)
+				p.event(corev1.EventTypeWarning, "FailedMount", "Mounting", "MountVolume.SetUp failed for volume %q: %v", name, err)
+			}
+		})
+	})
+	return time.Time{}
+}
+
+// call runs f, with a deadline, in a goroutine of its own and then done in that of
+// the pod.
+func (p *pod) call(f func(context.Context) error, done func(error)) {
+	p.p.wg.Go(func() {
+		ctx, cancel := context.WithTimeout(p.ctx, p.p.cfg.CallTimeout)
+		defer cancel()
+		err := f(ctx)
+		p.do(func() {
+			p.stale = true
+			done(err)
+		})
+	})
+}
+
+// after calls f in the pod's goroutine after a while.
+func (p *pod) after(d time.Duration, f func()) {
+	time.AfterFunc(d, func() { p.do(f) })
+}
+
+// retry calls decide again after a while.
+func (p *pod) retry(d time.Duration) { p.after(d, func() { p.stale = true }) }
+
+// do hands the goroutine a function.
+func (p *pod) do(f func()) {
+	p.mu.Lock()
+	p.work = append(p.work, f)
+	p.mu.Unlock()
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (p *pod) takeWork() []func() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	work := p.work
+	p.work = nil
+	return work
+}
+
+// await waits for work, for a time if it is not zero, or for the end.
+func (p *pod) await(until time.Time) {
+	var timer <-chan time.Time
+	if !until.IsZero() {
+		t := time.NewTimer(time.Until(until))
+		defer t.Stop()
+		timer = t.C
+	}
+	select {
+	case <-p.wake:
+	case <-timer:
+	case <-p.ctx.Done():
+	}
+}
+
+// event records an event about the pod.
+func (p *pod) event(kind, reason, action, format string, args ...any) {
+	if p.p.cfg.EventRecorder != nil {
+		p.p.cfg.EventRecorder.Eventf(p.spec, nil, kind, reason, action, format, args...)
+	}
+}
+
+// addresses returns the addresses of the pod and the node.
+func (p *pod) addresses() podenv.Addresses {
+	a := podenv.Addresses{PodIPs: p.p.cfg.HostIPs, HostIPs: p.p.cfg.HostIPs}
+	if p.sandbox != nil && len(p.sandbox.IPs) > 0 {
+		a.PodIPs = p.sandbox.IPs
+	}
+	return a
+}
+
+// publish makes the state of the pod known if it has changed.
+func (p *pod) publish() {
+	state := podsync.State{Ref: p.ref, Stopped: p.stopped, Generation: p.spec.Generation, Status: p.status()}
+	p.mu.Lock()
+	same := apiequality.Semantic.DeepEqual(state, p.state)
+	p.state = state
+	p.mu.Unlock()
+	if !same {
+		p.p.noteChange(p.ref.UID)
+	}
+}
+
+// published returns the state that was last published, as the caller's own.
+func (p *pod) published() podsync.State {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	state := p.state
+	state.Status = *state.Status.DeepCopy()
+	return state
+}
+
+func grace(pod *corev1.Pod) time.Duration {
+	seconds := int64(corev1.DefaultTerminationGracePeriodSeconds)
+	if s := pod.Spec.TerminationGracePeriodSeconds; s != nil {
+		seconds = *s
+	}
+	return time.Duration(max(seconds, 1)) * time.Second
+}

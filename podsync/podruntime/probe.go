@@ -1,0 +1,273 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podruntime
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+// A target is the run that probes and hooks are about. It may be used from any
+// goroutine.
+type target struct {
+	p    *Provider
+	id   ContainerID
+	spec *corev1.Container
+	host string // the address of the pod
+}
+
+// A warning is the success of a probe that has something to say.
+type warning struct{ message string }
+
+func (w *warning) Error() string { return w.message }
+
+// errUnknown says that the result of a probe is not known: it counts neither as
+// success nor as failure.
+var errUnknown = errors.New("unknown")
+
+// hook calls a lifecycle hook.
+func (t *target) hook(ctx context.Context, h *corev1.LifecycleHandler) error {
+	switch {
+	case h.Exec != nil:
+		return t.exec(ctx, h.Exec.Command)
+	case h.HTTPGet != nil:
+		err := t.get(ctx, h.HTTPGet, nil)
+		if g := h.HTTPGet; g.Scheme == corev1.URISchemeHTTPS && err != nil && strings.Contains(err.Error(), "server gave HTTP response to HTTPS client") {
+			// Hooks have ignored the scheme for years, and pods rely on it.
+			plain := *g
+			plain.Scheme = corev1.URISchemeHTTP
+			err = t.get(ctx, &plain, nil)
+		}
+		return err
+	case h.TCPSocket != nil:
+		return t.dial(ctx, h.TCPSocket)
+	case h.Sleep != nil:
+		select {
+		case <-time.After(time.Duration(h.Sleep.Seconds) * time.Second):
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return errors.New("the hook has no action that is supported")
+}
+
+// probe runs a probe once. The error is nil or a *warning after a success, and wraps
+// errUnknown if the result is not known.
+func (t *target) probe(ctx context.Context, p *corev1.Probe) error {
+	ctx, cancel := context.WithTimeout(ctx, seconds(p.TimeoutSeconds, 1))
+	defer cancel()
+	switch {
+	case p.Exec != nil:
+		return t.exec(ctx, p.Exec.Command)
+	case p.HTTPGet != nil:
+		return t.get(ctx, p.HTTPGet, sameHost)
+	case p.TCPSocket != nil:
+		return t.dial(ctx, p.TCPSocket)
+	case p.GRPC != nil:
+		service := ""
+		if p.GRPC.Service != nil {
+			service = *p.GRPC.Service
+		}
+		return t.p.cfg.GRPC.ProbeGRPC(ctx, net.JoinHostPort(t.host, strconv.Itoa(int(p.GRPC.Port))), service)
+	}
+	return errors.New("the probe has no action that is supported")
+}
+
+// poll runs a probe again and again, until goOn returns false for a verdict that
+// has changed. It returns the last verdict, or false if ctx is done.
+func (t *target) poll(ctx context.Context, p *corev1.Probe, startedAt time.Time, report func(error), goOn func(ok bool) bool) bool {
+	wait := max(time.Until(startedAt.Add(time.Duration(p.InitialDelaySeconds)*time.Second)), 0)
+	var n tally
+	for {
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return false
+		}
+		err := t.probe(ctx, p)
+		if ctx.Err() != nil {
+			return false
+		}
+		wait = seconds(p.PeriodSeconds, 10)
+		if err != nil {
+			report(err)
+		}
+		if errors.Is(err, errUnknown) {
+			continue
+		}
+		ok := err == nil || errors.As(err, new(*warning))
+		if n.add(ok, p) && !goOn(ok) {
+			return ok
+		}
+	}
+}
+
+// A tally counts equal results of a probe in a row.
+type tally struct {
+	ok    bool
+	count int32
+}
+
+// add reports whether this result reaches the threshold.
+func (t *tally) add(ok bool, p *corev1.Probe) bool {
+	if ok != t.ok {
+		t.ok, t.count = ok, 0
+	}
+	t.count++
+	threshold := p.FailureThreshold
+	if ok {
+		threshold = p.SuccessThreshold
+	}
+	if threshold <= 0 { // not defaulted by an API server
+		threshold = map[bool]int32{true: 1, false: 3}[ok]
+	}
+	return t.count == threshold
+}
+
+func seconds(n, byDefault int32) time.Duration {
+	if n <= 0 {
+		n = byDefault
+	}
+	return time.Duration(n) * time.Second
+}
+
+// maxOutput is the number of bytes of a probe's output that a message has.
+const maxOutput = 1024
+
+func (t *target) exec(ctx context.Context, command []string) error {
+	result, err := t.p.caps.execer.Exec(ctx, t.id, command)
+	switch {
+	case ctx.Err() != nil:
+		return fmt.Errorf("command %q: %w", command, ctx.Err())
+	case err != nil:
+		return fmt.Errorf("command %q: %w: %w", command, errUnknown, err)
+	case result.ExitCode != 0:
+		output := result.Output[max(len(result.Output)-maxOutput, 0):]
+		return fmt.Errorf("exit code %d: %s", result.ExitCode, strings.ToValidUTF8(string(output), "\uFFFD"))
+	}
+	return nil
+}
+
+// maxRedirects is the number of redirects that an HTTP probe follows.
+const maxRedirects = 10
+
+// sameHost is the redirect policy of probes: a server that sends them to another
+// host has answered.
+func sameHost(request *http.Request, via []*http.Request) error {
+	if request.URL.Hostname() != via[0].URL.Hostname() {
+		return http.ErrUseLastResponse
+	}
+	if len(via) >= maxRedirects {
+		return fmt.Errorf("stopped after %d redirects", maxRedirects)
+	}
+	return nil
+}
+
+// get sends a GET request. Without redirects redirects are followed anywhere.
+func (t *target) get(ctx context.Context, g *corev1.HTTPGetAction, redirects func(*http.Request, []*http.Request) error) error {
+	address, err := t.address(g.Host, g.Port)
+	if err != nil {
+		return err
+	}
+	target, err := url.Parse(g.Path)
+	if err != nil { // it is sent as it is
+		target = &url.URL{Path: g.Path}
+	}
+	target.Scheme, target.Host = strings.ToLower(string(g.Scheme)), address
+	if target.Scheme == "" {
+		target.Scheme = "http"
+	}
+	if !strings.HasPrefix(target.Path, "/") {
+		target.Path = "/" + target.Path
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, target.String(), nil)
+	if err != nil {
+		return err
+	}
+	request.Header.Set("User-Agent", "kube-probe/kubewright")
+	request.Header.Set("Accept", "*/*")
+	named := map[string]bool{}
+	for _, h := range g.HTTPHeaders {
+		if http.CanonicalHeaderKey(h.Name) == "Host" {
+			request.Host = h.Value
+			continue
+		}
+		if name := http.CanonicalHeaderKey(h.Name); !named[name] { // it replaces a default
+			named[name] = true
+			request.Header.Del(name)
+		}
+		if h.Value == "" && http.CanonicalHeaderKey(h.Name) == "Accept" {
+			continue // an empty Accept leaves the header out
+		}
+		request.Header.Add(h.Name, h.Value)
+	}
+	client := http.Client{CheckRedirect: redirects, Transport: &http.Transport{
+		// A probe asks whether a server answers, not which one, as the kubelet's.
+		TLSClientConfig:    &tls.Config{InsecureSkipVerify: true},
+		DisableKeepAlives:  true,
+		DisableCompression: true,
+	}}
+	response, err := client.Do(request)
+	if err != nil {
+		return err
+	}
+	body, _ := io.ReadAll(io.LimitReader(response.Body, maxOutput))
+	_ = response.Body.Close()
+	switch code := response.StatusCode; {
+	case code >= 300 && code < 400 && redirects != nil:
+		return &warning{fmt.Sprintf("Probe terminated redirects, Response body: %s", strings.ToValidUTF8(string(body), "\uFFFD"))}
+	case code < 200 || code >= 400:
+		return fmt.Errorf("HTTP probe failed with statuscode: %d", code)
+	}
+	return nil
+}
+
+func (t *target) dial(ctx context.Context, s *corev1.TCPSocketAction) error {
+	address, err := t.address(s.Host, s.Port)
+	if err != nil {
+		return err
+	}
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
+	if err != nil {
+		return err
+	}
+	return conn.Close()
+}
+
+// address joins a host, by default that of the pod, and a port, which may be
+// named in the container.
+func (t *target) address(host string, port intstr.IntOrString) (string, error) {
+	if host == "" {
+		host = t.host
+	}
+	number := port.IntVal
+	if port.Type == intstr.String {
+		number = 0
+		for _, p := range t.spec.Ports {
+			if p.Name == port.StrVal {
+				number = p.ContainerPort
+			}
+		}
+		if n, err := strconv.Atoi(port.StrVal); err == nil && number == 0 {
+			number = int32(n)
+		}
+	}
+	if number <= 0 || number > 65535 {
+		return "", fmt.Errorf("the container has no port %s", port.String())
+	}
+	return net.JoinHostPort(host, strconv.Itoa(int(number))), nil
+}

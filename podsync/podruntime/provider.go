@@ -1,0 +1,502 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podruntime
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"github.com/kubewright/kubewright/internal/lifecycle"
+	"github.com/kubewright/kubewright/internal/record"
+	"github.com/kubewright/kubewright/podsync"
+	"github.com/kubewright/kubewright/podsync/podenv"
+)
+
+var (
+	// ErrAlreadyRun is returned by Run if it was called before.
+	ErrAlreadyRun = errors.New("podruntime: already run: a Provider runs once")
+	// ErrStopped is returned by calls after Run has returned.
+	ErrStopped = errors.New("podruntime: Run has returned")
+)
+
+// A Provider runs pods with a [Runtime]. It implements podsync.Provider, Watcher,
+// Inspector, Releaser, Admitter and Updater. Make it with New; its methods wait
+// until Run has found the pods of the last process.
+type Provider struct {
+	cfg  Config
+	caps capabilities
+	dirs store
+	once lifecycle.Once
+	gate gate
+
+	ctx    context.Context // of Run, set before loaded is closed
+	loaded chan struct{}   // closed when pods is complete
+	ended  chan struct{}   // closed when Run returns
+	wg     sync.WaitGroup
+
+	mu      sync.Mutex
+	closed  bool // no goroutine may be started
+	pods    map[types.UID]*pod
+	changed []types.UID // not yet reported by Watch
+	wake    chan struct{}
+}
+
+var _ interface {
+	podsync.Provider
+	podsync.Watcher
+	podsync.Inspector
+	podsync.Releaser
+	podsync.Admitter
+	podsync.Updater
+} = (*Provider)(nil)
+
+// New returns a Provider. The error names every field of cfg that can't be used.
+func New(cfg Config) (*Provider, error) {
+	if err := cfg.complete(); err != nil {
+		return nil, err
+	}
+	return &Provider{
+		cfg: cfg, caps: capabilitiesOf(cfg.Runtime), dirs: store{cfg.Root}, gate: gate{free: cfg.MaxStarts},
+		loaded: make(chan struct{}), ended: make(chan struct{}),
+		pods: map[types.UID]*pod{}, wake: make(chan struct{}, 1),
+	}, nil
+}
+
+// Run runs the pods until ctx is done; then it returns nil, and the containers run
+// on. It returns an error if Config.Root can't be read. It must run as long as the
+// podsync.Controller that has the Provider.
+func (p *Provider) Run(ctx context.Context) error {
+	if !p.once.Begin() {
+		return ErrAlreadyRun
+	}
+	defer close(p.ended)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	p.ctx = ctx
+	if err := p.open(ctx); err != nil || ctx.Err() != nil {
+		return err
+	}
+	p.wg.Go(func() { p.relist(ctx) })
+	if p.caps.watcher != nil {
+		p.wg.Go(func() { p.watchRuntime(ctx) })
+	}
+	<-ctx.Done()
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
+	p.wg.Wait()
+	return nil
+}
+
+// open finds the pods of the last process.
+func (p *Provider) open(ctx context.Context) error {
+	dirs, err := p.dirs.open()
+	if err != nil {
+		return err
+	}
+	// All of them or none: a pod left out would be taken for lost.
+	var pods []*pod
+	for _, dir := range dirs {
+		pod, err := p.load(dir)
+		if err != nil {
+			return fmt.Errorf("podruntime: pod in %s: %w", dir, err)
+		}
+		pods = append(pods, pod)
+	}
+	var runs map[types.UID][]Container
+	var sandboxes map[types.UID]*Sandbox
+	for {
+		call, cancel := context.WithTimeout(ctx, p.cfg.CallTimeout)
+		runs, sandboxes, err = p.listRuntime(call, "")
+		cancel()
+		if err == nil {
+			break
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		klog.FromContext(ctx).Error(err, "The containers can't be listed")
+		sleep(ctx, time.Second)
+	}
+	for _, pod := range pods {
+		pod.take(runs[pod.ref.UID], sandboxes[pod.ref.UID])
+		pod.publish()
+		p.pods[pod.ref.UID] = pod
+	}
+	for _, pod := range pods {
+		p.wg.Go(pod.loop)
+	}
+	close(p.loaded)
+	return nil
+}
+
+// listRuntime returns the containers and sandboxes of one pod, or of all, by UID.
+func (p *Provider) listRuntime(ctx context.Context, uid types.UID) (map[types.UID][]Container, map[types.UID]*Sandbox, error) {
+	list, err := p.cfg.Runtime.List(ctx, uid)
+	if err != nil {
+		return nil, nil, err
+	}
+	runs, sandboxes := map[types.UID][]Container{}, map[types.UID]*Sandbox{}
+	for _, c := range list {
+		runs[c.ID.Pod] = append(runs[c.ID.Pod], c)
+	}
+	for _, r := range runs {
+		slices.SortFunc(r, func(a, b Container) int { return a.ID.Attempt - b.ID.Attempt })
+	}
+	if p.caps.sandboxer == nil {
+		return runs, sandboxes, nil
+	}
+	all, err := p.caps.sandboxer.ListPods(ctx, uid)
+	for i := range all {
+		sandboxes[all[i].Pod] = &all[i]
+	}
+	return runs, sandboxes, err
+}
+
+// relist wakes the pods whose containers have changed since the last list, and
+// removes what belongs to no pod.
+func (p *Provider) relist(ctx context.Context) {
+	type listing struct {
+		Runs    []Container
+		Sandbox *Sandbox
+	}
+	last := map[types.UID]listing{}
+	strays := map[types.UID]time.Time{}
+	// The first list is early: it finds the changes before Watch had begun.
+	for wait := min(p.cfg.Relist, DefaultRelist); sleep(ctx, wait); wait = p.cfg.Relist {
+		call, cancel := context.WithTimeout(ctx, p.cfg.CallTimeout)
+		runs, sandboxes, err := p.listRuntime(call, "")
+		cancel()
+		if err != nil {
+			if ctx.Err() == nil {
+				klog.FromContext(ctx).Error(err, "The containers can't be listed")
+			}
+			continue
+		}
+		next := map[types.UID]listing{}
+		for uid := range runs {
+			next[uid] = listing{runs[uid], sandboxes[uid]}
+		}
+		for uid := range sandboxes {
+			next[uid] = listing{runs[uid], sandboxes[uid]}
+		}
+		for uid, l := range next {
+			if !apiequality.Semantic.DeepEqual(l, last[uid]) {
+				p.poke(uid)
+			}
+			if p.find(uid) != nil {
+				delete(strays, uid)
+			} else if since, ok := strays[uid]; !ok {
+				strays[uid] = time.Now()
+			} else if time.Since(since) > strayDelay {
+				p.removeStray(ctx, uid, l.Runs)
+			}
+		}
+		for uid := range last {
+			if _, ok := next[uid]; !ok {
+				p.poke(uid)
+				delete(strays, uid)
+			}
+		}
+		last = next
+	}
+}
+
+// strayDelay is the time for which containers must have belonged to no pod before
+// they are removed. A pod whose directory was lost is started again by podsync in
+// that time, and adopts them.
+const strayDelay = time.Minute
+
+// removeStray ends and removes the containers of a pod that is not in Root.
+func (p *Provider) removeStray(ctx context.Context, uid types.UID, runs []Container) {
+	ctx, cancel := context.WithTimeout(ctx, p.cfg.CallTimeout)
+	defer cancel()
+	var errs []error
+	live := false
+	for _, run := range runs {
+		if run.State == ContainerRunning {
+			live = true
+			errs = append(errs, p.cfg.Runtime.Stop(ctx, run.ID, StopOptions{Deadline: time.Now().Add(minWindow), Final: true}))
+		}
+	}
+	if !live {
+		errs = append(errs, p.forget(ctx, uid, runs))
+	}
+	if err := errors.Join(errs...); err != nil {
+		klog.FromContext(ctx).Error(err, "Containers without a pod are still there", "uid", uid)
+	}
+}
+
+// forget removes everything that the Runtime has of a pod that has stopped.
+func (p *Provider) forget(ctx context.Context, uid types.UID, runs []Container) error {
+	var errs []error
+	for _, run := range runs {
+		errs = append(errs, p.cfg.Runtime.Remove(ctx, run.ID))
+	}
+	if s := p.caps.sandboxer; s != nil && errors.Join(errs...) == nil {
+		errs = append(errs, s.TearDownPod(ctx, uid), s.RemovePod(ctx, uid))
+	}
+	return errors.Join(errs...)
+}
+
+// watchRuntime wakes the pods that the Runtime reports.
+func (p *Provider) watchRuntime(ctx context.Context) {
+	for {
+		err := p.caps.watcher.Watch(ctx, p.poke)
+		if ctx.Err() != nil {
+			return
+		}
+		klog.FromContext(ctx).Error(err, "The watch of the runtime has ended")
+		sleep(ctx, time.Second)
+		p.mu.Lock()
+		uids := slices.Collect(maps.Keys(p.pods))
+		p.mu.Unlock()
+		for _, uid := range uids {
+			p.poke(uid)
+		}
+	}
+}
+
+// poke makes a pod list its containers.
+func (p *Provider) poke(uid types.UID) {
+	if pod := p.find(uid); pod != nil {
+		pod.do(func() { pod.stale = true })
+	}
+}
+
+// sleep waits, and reports whether ctx has not ended first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// find returns a pod, or nil.
+func (p *Provider) find(uid types.UID) *pod {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.pods[uid]
+}
+
+// enter waits until the pods are known.
+func (p *Provider) enter(ctx context.Context) error {
+	select {
+	case <-p.loaded:
+	case <-p.ended:
+		return ErrStopped
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	select {
+	case <-p.ended:
+		return ErrStopped
+	default:
+		return nil
+	}
+}
+
+// Start implements podsync.Provider. It returns when the volumes are filled and the
+// environment is known to be complete; the containers start after that.
+func (p *Provider) Start(ctx context.Context, spec *corev1.Pod) (podsync.State, error) {
+	if err := p.enter(ctx); err != nil {
+		return podsync.State{}, err
+	}
+	if pod := p.find(spec.UID); pod != nil {
+		return pod.published(), nil
+	}
+	dir, err := p.dirs.create(spec, time.Now(), func(dir string) error { return p.prepare(ctx, spec, dir) })
+	if err != nil {
+		return podsync.State{}, err
+	}
+	pod, err := p.load(dir)
+	if err != nil {
+		return podsync.State{}, err
+	}
+	pod.publish()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return podsync.State{}, ErrStopped // the next process finds it
+	}
+	p.pods[spec.UID] = pod
+	p.wg.Go(pod.loop)
+	return pod.published(), nil
+}
+
+// prepare makes the volumes and checks the environment of a pod.
+func (p *Provider) prepare(ctx context.Context, spec *corev1.Pod, dir string) error {
+	if p.caps.preparer != nil {
+		if err := p.caps.preparer.Prepare(ctx, spec.DeepCopy()); err != nil {
+			return err
+		}
+	}
+	resolved := p.cfg.Environment.Pod(spec)
+	errs := []error{fillVolumes(ctx, resolved, spec, dir)}
+	addresses := podenv.Addresses{PodIPs: p.cfg.HostIPs, HostIPs: p.cfg.HostIPs}
+	for _, c := range containersOf(&spec.Spec) {
+		if slices.ContainsFunc(c.Env, func(v corev1.EnvVar) bool { return v.ValueFrom != nil && v.ValueFrom.FileKeyRef != nil }) {
+			continue // an init container writes the file
+		}
+		_, err := resolved.Container(ctx, c.Name, addresses)
+		errs = append(errs, err)
+	}
+	err := errors.Join(errs...)
+	if err != nil && !podenv.CanWait(err) {
+		return podsync.Reject("ContainerConfigError", err.Error())
+	}
+	return err
+}
+
+// Update implements podsync.Updater: ephemeral containers are started, containers
+// with another image are started again, and changed resources are applied.
+func (p *Provider) Update(ctx context.Context, spec *corev1.Pod) (podsync.State, error) {
+	if err := p.enter(ctx); err != nil {
+		return podsync.State{}, err
+	}
+	pod := p.find(spec.UID)
+	if pod == nil {
+		return podsync.State{}, fmt.Errorf("%v: %w", podsync.RefOf(spec), podsync.ErrNotFound)
+	}
+	spec = spec.DeepCopy()
+	done := make(chan error, 1)
+	pod.do(func() {
+		err := record.Write(pod.dir+"/pod.json", podRecord{Pod: spec, Accepted: pod.accepted})
+		if err == nil {
+			pod.setSpec(spec)
+			pod.stale = true
+			pod.publish()
+		}
+		done <- err
+	})
+	select {
+	case err := <-done:
+		return pod.published(), err
+	case <-pod.done:
+		return podsync.State{}, ErrStopped
+	case <-ctx.Done():
+		return podsync.State{}, ctx.Err()
+	}
+}
+
+// Stop implements podsync.Provider. It returns at once; Watch reports the end.
+func (p *Provider) Stop(ctx context.Context, ref podsync.Ref, opts podsync.StopOptions) (podsync.State, error) {
+	if err := p.enter(ctx); err != nil {
+		return podsync.State{}, err
+	}
+	pod := p.find(ref.UID)
+	if pod == nil {
+		return podsync.State{Ref: ref, Stopped: true}, nil
+	}
+	deadline := time.Now().Add(opts.Grace)
+	pod.endStarting()
+	pod.do(func() { pod.stop(deadline) })
+	return pod.published(), nil
+}
+
+// List implements podsync.Provider.
+func (p *Provider) List(ctx context.Context) ([]podsync.State, error) {
+	if err := p.enter(ctx); err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	pods := slices.Collect(maps.Values(p.pods))
+	p.mu.Unlock()
+	var states []podsync.State
+	for _, pod := range pods {
+		states = append(states, pod.published())
+	}
+	return states, nil
+}
+
+// Inspect implements podsync.Inspector.
+func (p *Provider) Inspect(ctx context.Context, ref podsync.Ref) (podsync.State, error) {
+	if err := p.enter(ctx); err != nil {
+		return podsync.State{}, err
+	}
+	pod := p.find(ref.UID)
+	if pod == nil {
+		return podsync.State{}, fmt.Errorf("%v: %w", ref, podsync.ErrNotFound)
+	}
+	return pod.published(), nil
+}
+
+// Release implements podsync.Releaser: logs, exit codes and volumes are deleted.
+func (p *Provider) Release(ctx context.Context, ref podsync.Ref) error {
+	if err := p.enter(ctx); err != nil {
+		return err
+	}
+	pod := p.find(ref.UID)
+	if pod == nil {
+		return nil
+	}
+	if !pod.published().Stopped {
+		return fmt.Errorf("%v has not stopped", ref)
+	}
+	pod.end()
+	<-pod.done
+	ctx, cancel := context.WithTimeout(ctx, p.cfg.CallTimeout)
+	defer cancel()
+	runs, _, err := p.listRuntime(ctx, ref.UID)
+	if err != nil {
+		return err
+	}
+	if err := p.forget(ctx, ref.UID, runs[ref.UID]); err != nil {
+		return err
+	}
+	if err := p.dirs.remove(ref.UID); err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.pods, ref.UID)
+	return nil
+}
+
+// Watch implements podsync.Watcher.
+func (p *Provider) Watch(ctx context.Context, report func(podsync.State)) error {
+	for {
+		p.mu.Lock()
+		changed := p.changed
+		p.changed = nil
+		p.mu.Unlock()
+		for _, uid := range changed {
+			if pod := p.find(uid); pod != nil {
+				report(pod.published())
+			}
+		}
+		select {
+		case <-p.wake:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// noteChange makes Watch report a pod.
+func (p *Provider) noteChange(uid types.UID) {
+	p.mu.Lock()
+	if !slices.Contains(p.changed, uid) {
+		p.changed = append(p.changed, uid)
+	}
+	p.mu.Unlock()
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}

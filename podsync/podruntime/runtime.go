@@ -1,0 +1,294 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podruntime
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubewright/kubewright/podsync/podenv"
+)
+
+// A ContainerID names one run of a container. The Provider chooses it, so a
+// Provider that died during Start finds the container again in List.
+type ContainerID struct {
+	// Pod is the UID of the pod.
+	Pod types.UID
+	// Name is the name of the container in the spec of the pod.
+	Name string
+	// Attempt counts the runs of the container, from 0.
+	Attempt int
+}
+
+// String returns pod/name/attempt.
+func (id ContainerID) String() string {
+	return fmt.Sprintf("%s/%s/%d", id.Pod, id.Name, id.Attempt)
+}
+
+// A ContainerState is the progress of a container.
+type ContainerState int
+
+// The states of a container. They follow one another in this order.
+const (
+	// ContainerCreated: the container exists and has never run.
+	ContainerCreated ContainerState = iota
+	// ContainerRunning: the container runs.
+	ContainerRunning
+	// ContainerExited: nothing of the container runs, and its exit code is known.
+	ContainerExited
+)
+
+// A Container is a container as a Runtime lists it.
+type Container struct {
+	// ID is the ID that Start was called with.
+	ID ContainerID
+	// State is the progress of the container.
+	State ContainerState
+	// RuntimeID becomes containerID of the container's status. It has the form
+	// scheme://id. Optional.
+	RuntimeID string
+	// ImageID becomes imageID of the container's status. Optional.
+	ImageID string
+	// StartedAt is the time at which the container began to run.
+	StartedAt time.Time
+	// FinishedAt is the time at which it exited.
+	FinishedAt time.Time
+	// ExitCode is the exit code, 128 plus Signal if a signal ended the container.
+	ExitCode int32
+	// Signal is the signal that ended the container, or 0.
+	Signal int32
+	// Reason is one word for the exit. Default: Completed or Error.
+	Reason string
+	// Message explains the exit. A termination message takes its place.
+	Message string
+	// EndBy is the deadline of the last Stop with [StopOptions.Final]. A Runtime
+	// that reports it lets the Provider remember the end of a pod although the
+	// disk was full. Optional.
+	EndBy time.Time
+}
+
+// A Mount is a file or a directory of the host that a container sees.
+type Mount struct {
+	// Volume is the name of the pod's volume; empty for a file of the Provider's
+	// own, such as the termination message or /etc/hosts.
+	Volume string
+	// HostPath is the absolute path on the host.
+	HostPath string
+	// ContainerPath is the path in the container.
+	ContainerPath string
+	// ReadOnly forbids writes.
+	ReadOnly bool
+	// RecursiveReadOnly also forbids writes to mounts below it.
+	RecursiveReadOnly bool
+	// Propagation is the mount propagation; empty means none.
+	Propagation corev1.MountPropagationMode
+}
+
+// A ContainerSpec describes a container to start. It belongs to the Runtime.
+type ContainerSpec struct {
+	// ID names the container.
+	ID ContainerID
+	// Pod is a copy of the pod.
+	Pod *corev1.Pod
+	// Container is the container in Pod. An ephemeral container has the same
+	// fields.
+	Container *corev1.Container
+	// Environment has the variables, the command and its arguments, resolved. An
+	// empty Command means that of the image.
+	Environment podenv.Environment
+	// Mounts are the mounts, those with a shorter ContainerPath first.
+	Mounts []Mount
+	// Hostname is the host name of the pod.
+	Hostname string
+	// Dir is a directory for the Runtime's own files about this container. It
+	// exists, is the same for all runs, and is deleted when the pod is released.
+	Dir string
+	// Sandbox is the sandbox that the container belongs to, nil if the Runtime is
+	// no [Sandboxer].
+	Sandbox *Sandbox
+}
+
+// StopOptions say how a container ends.
+type StopOptions struct {
+	// Deadline is the time at which the container is killed if it still runs.
+	Deadline time.Time
+	// Final says that the pod ends, so the container is never started again. See
+	// [Container.EndBy].
+	Final bool
+}
+
+// A Runtime runs single containers. Its methods are called from several
+// goroutines, Stop while another Stop or an Exec for the same container is under
+// way, but Start and Remove for one container never at the same time.
+//
+// Containers outlive the process that started them, or end with it: List of the
+// next process must return the truth.
+type Runtime interface {
+	// List returns every container of the pod that has not been removed, or of all
+	// pods if pod is empty. An error means that nothing is known; a Runtime must
+	// not return a partial list.
+	List(ctx context.Context, pod types.UID) ([]Container, error)
+	// Start creates the container, with its image, and starts it. It returns nil
+	// if the container runs or has run already. After an error the container
+	// must not begin to run. If ctx ends, Start returns soon, and List tells the
+	// outcome. Use [StartError] to choose the reason in the container's status.
+	Start(ctx context.Context, spec ContainerSpec) error
+	// Stop asks the container to end and kills it at opts.Deadline. It may return
+	// before the end. The Provider calls it again with an earlier deadline, also
+	// while the first call is under way. A container that has exited or does not
+	// exist is no error.
+	Stop(ctx context.Context, id ContainerID, opts StopOptions) error
+	// Remove deletes a container that does not run, with its exit code and logs.
+	// A container that does not exist is no error.
+	Remove(ctx context.Context, id ContainerID) error
+}
+
+// A Watcher is a Runtime that reports changes. Without it the Provider lists all
+// containers every [Config.Relist].
+type Watcher interface {
+	// Watch calls changed after each change of a container's state, until ctx is
+	// done. changed does not block. If Watch returns sooner, it is called again
+	// after a backoff, and every pod is listed.
+	Watch(ctx context.Context, changed func(pod types.UID)) error
+}
+
+// An Execer is a Runtime that runs commands in running containers, for exec
+// probes and exec hooks. Without it pods that have those are rejected.
+type Execer interface {
+	// Exec runs a command to its end. An error means that the command could not be
+	// run or that ctx ended; then nothing of the command is left running.
+	Exec(ctx context.Context, id ContainerID, command []string) (ExecResult, error)
+}
+
+// An ExecResult is the end of a command.
+type ExecResult struct {
+	// ExitCode is the exit code.
+	ExitCode int32
+	// Output is standard output and standard error, or the end of both.
+	Output []byte
+}
+
+// A LogTailer is a Runtime that can read the end of a container's log. It is used
+// for the termination message policy FallbackToLogsOnError.
+type LogTailer interface {
+	// LogTail returns at most the last limit bytes.
+	LogTail(ctx context.Context, id ContainerID, limit int64) ([]byte, error)
+}
+
+// A Sandboxer is a Runtime whose containers share a sandbox per pod: namespaces,
+// a network, a cgroup. The Provider sets it up before the first container and
+// tears it down after the last one.
+type Sandboxer interface {
+	// SetUpPod makes the sandbox of a pod. It returns the existing one if that is
+	// ready.
+	SetUpPod(ctx context.Context, spec SandboxSpec) (Sandbox, error)
+	// TearDownPod ends the sandbox and frees its addresses. It keeps what List
+	// returns about its containers. A sandbox that does not exist is no error.
+	TearDownPod(ctx context.Context, pod types.UID) error
+	// RemovePod deletes everything that is left of the pod: sandboxes, containers
+	// that do not run, logs. A pod that does not exist is no error.
+	RemovePod(ctx context.Context, pod types.UID) error
+	// ListPods returns the newest sandbox of the pod, or of every pod if pod is
+	// empty. An error means that nothing is known.
+	ListPods(ctx context.Context, pod types.UID) ([]Sandbox, error)
+}
+
+// A SandboxSpec describes a sandbox to set up.
+type SandboxSpec struct {
+	// Pod is a copy of the pod.
+	Pod *corev1.Pod
+	// Hostname is the host name of the pod.
+	Hostname string
+	// DNS is the content of the pod's resolv.conf.
+	DNS DNS
+}
+
+// A Sandbox is a sandbox as a Runtime lists it.
+type Sandbox struct {
+	// Pod is the UID of the pod.
+	Pod types.UID
+	// ID is the name that the Runtime has given the sandbox. A sandbox that takes
+	// the place of another one has another ID.
+	ID string
+	// Ready says that containers can run in the sandbox.
+	Ready bool
+	// IPs are the addresses of the pod, the primary one first; empty for a pod in
+	// the network of the host.
+	IPs []string
+}
+
+// A Resizer is a Runtime that changes the resources of running containers. Without
+// it a change of resources is reported as infeasible.
+type Resizer interface {
+	// Resize applies container.Resources.
+	Resize(ctx context.Context, id ContainerID, container *corev1.Container) error
+}
+
+// A Checker is a Runtime that can't run every pod.
+type Checker interface {
+	// Check returns an error that says why the Runtime can never run the pod, or
+	// nil. The pod is then rejected with reason Unsupported, or with the error
+	// itself if it is a rejection of package podsync.
+	Check(pod *corev1.Pod) error
+}
+
+// A Preparer is a Runtime that prepares something for a whole pod, such as the
+// devices of resource claims.
+type Preparer interface {
+	// Prepare is called before the pod is accepted, and repeated until it returns
+	// nil or a rejection of package podsync. The Runtime undoes it when the last
+	// container or, of a [Sandboxer], the pod is removed.
+	Prepare(ctx context.Context, pod *corev1.Pod) error
+}
+
+// A GRPCProber checks the health service of a gRPC server (GRPCAction). It is
+// handed in, so that this module does not require grpc.
+type GRPCProber interface {
+	// ProbeGRPC returns nil if the service at address is serving.
+	ProbeGRPC(ctx context.Context, address, service string) error
+}
+
+// A StartError is an error of Start or SetUpPod that chooses the reason in the
+// status of the waiting container.
+type StartError struct {
+	// Reason is in CamelCase, such as ErrImagePull.
+	Reason string
+	// BackoffReason takes the place of Reason while the next try is held back,
+	// such as ImagePullBackOff. Default: Reason.
+	BackoffReason string
+	// Err is the cause.
+	Err error
+}
+
+// Error implements error.
+func (e *StartError) Error() string { return e.Reason + ": " + e.Err.Error() }
+
+// Unwrap returns Err.
+func (e *StartError) Unwrap() error { return e.Err }
+
+// capabilities are the optional methods of a Runtime, nil if it has none.
+type capabilities struct {
+	watcher   Watcher
+	execer    Execer
+	tailer    LogTailer
+	sandboxer Sandboxer
+	resizer   Resizer
+	checker   Checker
+	preparer  Preparer
+}
+
+func capabilitiesOf(r Runtime) (c capabilities) {
+	c.watcher, _ = r.(Watcher)
+	c.execer, _ = r.(Execer)
+	c.tailer, _ = r.(LogTailer)
+	c.sandboxer, _ = r.(Sandboxer)
+	c.resizer, _ = r.(Resizer)
+	c.checker, _ = r.(Checker)
+	c.preparer, _ = r.(Preparer)
+	return c
+}

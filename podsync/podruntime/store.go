@@ -1,0 +1,191 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podruntime
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubewright/kubewright/internal/record"
+)
+
+// A store is the directory of a Provider:
+//
+//	pods/UID/pod.json              an accepted pod
+//	pods/UID/stop.json             the deadline of a pod that is being stopped
+//	pods/UID/past.json             the runs before the last restart of the whole pod
+//	pods/UID/runs/NAME.N.json      what the Provider found out about run N of a container
+//	pods/UID/volumes/NAME          see volumes.go
+//	pods/UID/messages/NAME         the termination message of the newest run
+//	pods/UID/hosts                 /etc/hosts
+//	pods/UID/containers/NAME       for the Runtime: ContainerSpec.Dir
+//	trash                          directories that are being deleted, and drafts
+type store struct{ root string }
+
+// podRecord is the content of pod.json. The directory of a pod never exists
+// without it.
+type podRecord struct {
+	Pod      *corev1.Pod `json:"pod"`
+	Accepted time.Time   `json:"accepted"`
+}
+
+// stopRecord is the content of stop.json. With it nothing of the pod is started.
+type stopRecord struct {
+	Deadline time.Time `json:"deadline"`
+}
+
+// pastRecord is the content of past.json: by container name, the newest run that
+// does not count because all containers of the pod were started again after it.
+type pastRecord struct {
+	Runs map[string]int `json:"runs"`
+	// Rule says that a restart policy rule was the reason, not a lost sandbox.
+	Rule bool `json:"rule,omitempty"`
+}
+
+// A runRecord is the content of a file in runs.
+type runRecord struct {
+	// Waited is the time for which the run was held back.
+	Waited time.Duration `json:"waited,omitempty"`
+	// Image and Resources, as JSON, are those that the run was given last.
+	Image     string `json:"image,omitempty"`
+	Resources string `json:"resources,omitempty"`
+	// Ran says that the Runtime has listed the run as running.
+	Ran time.Time `json:"ran,omitzero"`
+	// The results of hooks and probes.
+	PostStarted bool `json:"postStarted,omitempty"`
+	Started     bool `json:"started,omitempty"`
+	Ready       bool `json:"ready,omitempty"`
+	PreStopped  bool `json:"preStopped,omitempty"`
+	// Replace says that the run was ended because its spec had changed.
+	Replace bool `json:"replace,omitempty"`
+	// Message is the termination message; Noted says that it was read.
+	Message string `json:"message,omitempty"`
+	Noted   bool   `json:"noted,omitempty"`
+	// Lost is set for a run that the Runtime no longer lists although it ran.
+	Lost time.Time `json:"lost,omitzero"`
+}
+
+func (s store) pods() string               { return filepath.Join(s.root, "pods") }
+func (s store) trash() string              { return filepath.Join(s.root, "trash") }
+func (s store) pod(uid types.UID) string   { return filepath.Join(s.pods(), string(uid)) }
+func (s store) draft(uid types.UID) string { return filepath.Join(s.trash(), "new-"+string(uid)) }
+
+// open makes the directories, empties the trash and returns the directories of all
+// pods.
+func (s store) open() ([]string, error) {
+	if err := removeTree(s.trash()); err != nil {
+		return nil, err
+	}
+	for _, dir := range []string{s.pods(), s.trash()} {
+		// Secrets are below it.
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, err
+		}
+	}
+	entries, err := os.ReadDir(s.pods())
+	if err != nil {
+		return nil, err
+	}
+	var dirs []string
+	for _, e := range entries {
+		dirs = append(dirs, filepath.Join(s.pods(), e.Name()))
+	}
+	return dirs, nil
+}
+
+// create makes the directory of a pod with everything that prepare puts into it,
+// whole or not at all. Mounts in it would not survive the rename: prepare must not
+// make any.
+func (s store) create(pod *corev1.Pod, accepted time.Time, prepare func(dir string) error) (dir string, err error) {
+	if !filepath.IsLocal(string(pod.UID)) || strings.ContainsAny(string(pod.UID), `/\`) {
+		return "", fmt.Errorf("podruntime: the UID %q can't be the name of a directory", pod.UID)
+	}
+	draft := s.draft(pod.UID)
+	if err := os.RemoveAll(draft); err != nil {
+		return "", err
+	}
+	defer func() {
+		if err != nil {
+			_ = os.RemoveAll(draft)
+		}
+	}()
+	for _, dir := range []string{"", "volumes", "runs", "messages", "containers"} {
+		if err := os.Mkdir(filepath.Join(draft, dir), 0o700); err != nil {
+			return "", err
+		}
+	}
+	if err := prepare(draft); err != nil {
+		return "", err
+	}
+	if err := record.Write(filepath.Join(draft, "pod.json"), podRecord{Pod: pod, Accepted: accepted}); err != nil {
+		return "", err
+	}
+	dir = s.pod(pod.UID)
+	return dir, os.Rename(draft, dir)
+}
+
+// remove deletes the directory of a pod. Other callers see all of it or nothing.
+func (s store) remove(uid types.UID) error {
+	// A mount can't be renamed away with its directory safely: it goes first.
+	if err := unmountBelow(s.pod(uid)); err != nil {
+		return err
+	}
+	gone := filepath.Join(s.trash(), string(uid))
+	if err := os.Rename(s.pod(uid), gone); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return removeTree(gone)
+}
+
+// removeTree deletes a directory, but nothing of a file system mounted below it.
+func removeTree(path string) error {
+	if err := unmountBelow(path); err != nil {
+		return err
+	}
+	return os.RemoveAll(path)
+}
+
+// runFile returns the path of a run's record.
+func runFile(dir, name string, attempt int) string {
+	return filepath.Join(dir, "runs", name+"."+strconv.Itoa(attempt)+".json")
+}
+
+// runsOf reads all records of a pod's runs, by container name and attempt.
+func runsOf(dir string) (map[string]map[int]runRecord, error) {
+	entries, err := os.ReadDir(filepath.Join(dir, "runs"))
+	if err != nil {
+		return nil, err
+	}
+	runs := map[string]map[int]runRecord{}
+	for _, e := range entries {
+		base, ok := strings.CutSuffix(e.Name(), ".json")
+		at := strings.LastIndexByte(base, '.')
+		if !ok || at < 0 {
+			continue // a draft
+		}
+		attempt, err := strconv.Atoi(base[at+1:])
+		if err != nil {
+			continue
+		}
+		var rec runRecord
+		if _, err := record.Read(filepath.Join(dir, "runs", e.Name()), &rec); err != nil {
+			return nil, err
+		}
+		name := base[:at]
+		if runs[name] == nil {
+			runs[name] = map[int]runRecord{}
+		}
+		runs[name][attempt] = rec
+	}
+	return runs, nil
+}

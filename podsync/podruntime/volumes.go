@@ -1,0 +1,439 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podruntime
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/kubewright/kubewright/podsync/podenv"
+)
+
+// A volume with data from the API is a directory that containers can have mounted
+// while its content is replaced:
+//
+//	..data -> ..1          the version in force, a symbolic link
+//	..1/etc/key            the files of that version
+//	etc -> ..data/etc      one symbolic link for each first element of a path
+//
+// A rename replaces ..data, so a reader sees all files of one version.
+const (
+	dataLink      = "..data"
+	versionPrefix = "..data-"
+)
+
+// volumePath returns the path of a volume of a pod.
+func volumePath(dir, name string) string { return filepath.Join(dir, "volumes", name) }
+
+// ReadFile returns a function for [podenv.Config.ReadFile] that reads files in the
+// volumes of the pods of a Provider with this Root.
+func ReadFile(root string) func(ctx context.Context, pod *corev1.Pod, volume, path string) ([]byte, error) {
+	return func(_ context.Context, pod *corev1.Pod, volume, path string) ([]byte, error) {
+		dir, err := os.OpenRoot(volumePath(store{root}.pod(pod.UID), volume))
+		if err != nil {
+			return nil, err
+		}
+		defer func() { _ = dir.Close() }()
+		return dir.ReadFile(filepath.FromSlash(path))
+	}
+}
+
+// fillVolumes makes the volumes of a pod, except for file systems in memory.
+func fillVolumes(ctx context.Context, resolved *podenv.Pod, pod *corev1.Pod, dir string) error {
+	var errs []error
+	for i := range pod.Spec.Volumes {
+		v := &pod.Spec.Volumes[i]
+		switch {
+		case podenv.IsData(v):
+			_, err := fillData(ctx, resolved, pod, v.Name, dir)
+			errs = append(errs, err)
+		case v.EmptyDir != nil:
+			errs = append(errs, makeShared(volumePath(dir, v.Name), fsGroup(pod)))
+		case v.HostPath != nil:
+			errs = append(errs, checkHostPath(v.HostPath))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// makeShared makes a directory that every user can write to.
+func makeShared(path string, group int) error {
+	if err := os.Mkdir(path, 0o777); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	mode := fs.FileMode(0o777) // the umask has taken some of it away
+	if group >= 0 && os.Chown(path, -1, group) == nil {
+		mode |= fs.ModeSetgid
+	}
+	return os.Chmod(path, mode)
+}
+
+// fsGroup returns the group that owns the volumes of a pod, or -1.
+func fsGroup(pod *corev1.Pod) int {
+	if s := pod.Spec.SecurityContext; s != nil && s.FSGroup != nil {
+		return int(*s.FSGroup)
+	}
+	return -1
+}
+
+// mountMemoryVolumes mounts the emptyDir volumes with medium Memory that are not
+// mounted. Without the permission they stay on the disk.
+func mountMemoryVolumes(pod *corev1.Pod, dir string) error {
+	for i := range pod.Spec.Volumes {
+		v := &pod.Spec.Volumes[i]
+		if v.EmptyDir == nil || v.EmptyDir.Medium != corev1.StorageMediumMemory {
+			continue
+		}
+		path := volumePath(dir, v.Name)
+		if points, err := mountsBelow(path); err != nil || len(points) > 0 {
+			if err != nil {
+				return err
+			}
+			continue
+		}
+		var size int64
+		if v.EmptyDir.SizeLimit != nil {
+			size = v.EmptyDir.SizeLimit.Value()
+		}
+		mounted, err := mountMemory(path, size)
+		if err != nil {
+			return err
+		}
+		if mounted {
+			if err := makeShared(path, fsGroup(pod)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// checkHostPath makes or checks the path of a hostPath volume as its type says.
+func checkHostPath(h *corev1.HostPathVolumeSource) error {
+	if h.Type == nil || *h.Type == corev1.HostPathUnset {
+		return nil
+	}
+	info, err := os.Stat(h.Path)
+	absent := errors.Is(err, fs.ErrNotExist)
+	if err != nil && !absent {
+		return err
+	}
+	wrong := absent
+	switch *h.Type {
+	case corev1.HostPathDirectoryOrCreate:
+		if absent {
+			return os.MkdirAll(h.Path, 0o755)
+		}
+		wrong = !info.IsDir()
+	case corev1.HostPathFileOrCreate:
+		if absent {
+			f, err := os.OpenFile(h.Path, os.O_RDWR|os.O_CREATE, 0o644)
+			if err != nil {
+				return err
+			}
+			return f.Close()
+		}
+		wrong = !info.Mode().IsRegular()
+	case corev1.HostPathDirectory:
+		wrong = absent || !info.IsDir()
+	case corev1.HostPathFile:
+		wrong = absent || !info.Mode().IsRegular()
+	case corev1.HostPathSocket:
+		wrong = absent || info.Mode()&fs.ModeSocket == 0
+	case corev1.HostPathCharDev:
+		wrong = absent || info.Mode()&fs.ModeCharDevice == 0
+	case corev1.HostPathBlockDev:
+		wrong = absent || info.Mode()&fs.ModeDevice == 0 || info.Mode()&fs.ModeCharDevice != 0
+	}
+	if wrong {
+		return fmt.Errorf("hostPath type check failed: %s is not a %s", h.Path, *h.Type)
+	}
+	return nil
+}
+
+// fillData makes or replaces a volume with data from the API if its content
+// differs. It returns the time at which the first part expires, or zero.
+func fillData(ctx context.Context, resolved *podenv.Pod, pod *corev1.Pod, name, dir string) (expires time.Time, err error) {
+	files, err := resolved.Volume(ctx, name)
+	if err != nil {
+		return expires, err
+	}
+	for _, f := range files {
+		if !f.Expires.IsZero() && (expires.IsZero() || f.Expires.Before(expires)) {
+			expires = f.Expires
+		}
+	}
+	volume := volumePath(dir, name)
+	if err := os.Mkdir(volume, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		return expires, err
+	}
+	if err := os.Chmod(volume, 0o755); err != nil {
+		return expires, err
+	}
+	old, _ := os.Readlink(filepath.Join(volume, dataLink))
+	if old != "" && sameFiles(filepath.Join(volume, old), files) {
+		return expires, dropVersions(volume, old)
+	}
+	fresh, err := os.MkdirTemp(volume, versionPrefix)
+	if err != nil {
+		return expires, err
+	}
+	if err := writeFiles(fresh, files, fsGroup(pod)); err != nil {
+		return expires, err
+	}
+	link := filepath.Join(volume, dataLink)
+	if err := os.RemoveAll(link + ".new"); err != nil { // left by a crash
+		return expires, err
+	}
+	if err := os.Symlink(filepath.Base(fresh), link+".new"); err != nil {
+		return expires, err
+	}
+	if err := os.Rename(link+".new", link); err != nil {
+		return expires, err
+	}
+	return expires, errors.Join(linkFirst(volume, files), dropVersions(volume, filepath.Base(fresh)))
+}
+
+// writeFiles writes one version of a volume.
+func writeFiles(dir string, files map[string]podenv.File, group int) error {
+	own := func(path string, mode fs.FileMode) error {
+		if group >= 0 && os.Chown(path, -1, group) == nil {
+			mode |= (mode & 0o400) >> 3
+		}
+		return os.Chmod(path, mode)
+	}
+	if err := own(dir, 0o755); err != nil {
+		return err
+	}
+	for path, f := range files {
+		target := filepath.Join(dir, filepath.FromSlash(path))
+		if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(target, f.Data, 0o600); err != nil {
+			return err
+		}
+		if err := own(target, fs.FileMode(f.Mode)&fs.ModePerm); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sameFiles reports whether a version of a volume has these files and no others.
+// The modes do not change during the life of a pod.
+func sameFiles(dir string, files map[string]podenv.File) bool {
+	found := 0
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		rel, err := filepath.Rel(dir, path)
+		if err != nil {
+			return err
+		}
+		f, ok := files[filepath.ToSlash(rel)]
+		if !ok {
+			return fs.ErrNotExist
+		}
+		found++
+		data, err := os.ReadFile(path)
+		if err == nil && !bytes.Equal(data, f.Data) {
+			return fs.ErrInvalid
+		}
+		return err
+	})
+	return err == nil && found == len(files)
+}
+
+// linkFirst makes the symbolic links of a volume those of the version in force.
+func linkFirst(volume string, files map[string]podenv.File) error {
+	want := map[string]bool{}
+	for path := range files {
+		first, _, _ := strings.Cut(filepath.ToSlash(path), "/")
+		want[first] = true
+	}
+	var errs []error
+	for name := range want {
+		link := filepath.Join(volume, name)
+		if target, err := os.Readlink(link); err == nil && target == filepath.Join(dataLink, name) {
+			continue
+		}
+		errs = append(errs, os.Symlink(filepath.Join(dataLink, name), link))
+	}
+	entries, err := os.ReadDir(volume)
+	errs = append(errs, err)
+	for _, e := range entries {
+		if !want[e.Name()] && e.Name() != dataLink && !strings.HasPrefix(e.Name(), versionPrefix) {
+			errs = append(errs, os.Remove(filepath.Join(volume, e.Name())))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// dropVersions deletes all versions of a volume but one.
+func dropVersions(volume, keep string) error {
+	entries, err := os.ReadDir(volume)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), versionPrefix) && e.Name() != keep {
+			errs = append(errs, os.RemoveAll(filepath.Join(volume, e.Name())))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// mountsOf returns the mounts of a container. Directories for subPath are made.
+func mountsOf(pod *corev1.Pod, c *corev1.Container, env *podenv.Environment, dir string) ([]Mount, error) {
+	var mounts []Mount
+	for i := range c.VolumeMounts {
+		m := &c.VolumeMounts[i]
+		at := slices.IndexFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == m.Name })
+		if at < 0 {
+			return nil, fmt.Errorf("volumeMounts[%d]: the pod has no volume %s", i, m.Name)
+		}
+		v := &pod.Spec.Volumes[at]
+		path := volumePath(dir, m.Name)
+		if v.HostPath != nil {
+			path = v.HostPath.Path
+		}
+		sub, err := subPathOf(m, env)
+		if err != nil {
+			return nil, fmt.Errorf("volume %s: %w", m.Name, err)
+		}
+		if sub != "" {
+			if path, err = below(path, sub); err != nil {
+				return nil, fmt.Errorf("volume %s: subPath %q: %w", m.Name, sub, err)
+			}
+		}
+		mount := Mount{
+			Volume: m.Name, HostPath: path, ContainerPath: m.MountPath,
+			// Data from the API is the Provider's to write.
+			ReadOnly: m.ReadOnly || podenv.IsData(v),
+		}
+		if m.MountPropagation != nil {
+			mount.Propagation = *m.MountPropagation
+		}
+		if m.RecursiveReadOnly != nil && *m.RecursiveReadOnly != corev1.RecursiveReadOnlyDisabled {
+			mount.RecursiveReadOnly = mount.ReadOnly
+		}
+		mounts = append(mounts, mount)
+	}
+	slices.SortStableFunc(mounts, func(a, b Mount) int {
+		return len(filepath.Clean(a.ContainerPath)) - len(filepath.Clean(b.ContainerPath))
+	})
+	return mounts, nil
+}
+
+// subPathOf returns the path in a volume that is mounted; empty for the volume.
+func subPathOf(m *corev1.VolumeMount, env *podenv.Environment) (string, error) {
+	sub := m.SubPath
+	if m.SubPathExpr != "" {
+		var missing []string
+		sub = podenv.Expand(m.SubPathExpr, func(name string) (string, bool) {
+			value, ok := env.Lookup(name)
+			if !ok {
+				missing = append(missing, name)
+			}
+			return value, ok
+		})
+		if len(missing) > 0 {
+			return "", fmt.Errorf("subPathExpr %q: the container has no variable %s", m.SubPathExpr, strings.Join(missing, ", "))
+		}
+	}
+	if sub == "" {
+		return "", nil
+	}
+	if filepath.IsAbs(sub) || strings.HasPrefix(sub, "/") {
+		return "", fmt.Errorf("subPath %q must not be an absolute path", sub)
+	}
+	if slices.Contains(strings.Split(sub, "/"), "..") {
+		return "", fmt.Errorf("subPath %q must not contain '..'", sub)
+	}
+	return sub, nil
+}
+
+// below returns the path of sub in a volume, with symbolic links resolved, and makes
+// a directory if nothing is there. A path that leads out of the volume is an error.
+func below(volume, sub string) (string, error) {
+	root, err := os.OpenRoot(volume)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = root.Close() }()
+	if _, err := root.Stat(sub); errors.Is(err, fs.ErrNotExist) {
+		info, err := os.Stat(volume)
+		if err != nil {
+			return "", err
+		}
+		if err := root.MkdirAll(sub, info.Mode().Perm()); err != nil {
+			return "", err
+		}
+		if err := root.Chmod(sub, info.Mode().Perm()); err != nil { // without the umask
+			return "", err
+		}
+	} else if err != nil {
+		return "", err
+	}
+	base, err := filepath.EvalSymlinks(volume)
+	if err != nil {
+		return "", err
+	}
+	path, err := filepath.EvalSymlinks(filepath.Join(base, filepath.FromSlash(sub)))
+	if err != nil {
+		return "", err
+	}
+	if rel, err := filepath.Rel(base, path); err != nil || !filepath.IsLocal(rel) {
+		return "", errors.New("it leads out of the volume")
+	}
+	return path, nil
+}
+
+// hasToken reports whether a volume has a token, which each read makes again.
+func hasToken(v *corev1.Volume) bool {
+	return v.Projected != nil && slices.ContainsFunc(v.Projected.Sources, func(s corev1.VolumeProjection) bool { return s.ServiceAccountToken != nil })
+}
+
+// hasFields reports whether a volume has fields of the pod, which may change without
+// an Update.
+func hasFields(v *corev1.Volume) bool {
+	return v.DownwardAPI != nil || v.Projected != nil && slices.ContainsFunc(v.Projected.Sources, func(s corev1.VolumeProjection) bool { return s.DownwardAPI != nil })
+}
+
+// minRefresh is the shortest time between two tries to renew a token.
+const minRefresh = 10 * time.Second
+
+// shortestToken returns the shortest life that v asks for a token.
+func shortestToken(v *corev1.Volume) time.Duration {
+	shortest := time.Hour
+	for _, s := range v.Projected.Sources {
+		if t := s.ServiceAccountToken; t != nil && t.ExpirationSeconds != nil {
+			shortest = min(shortest, time.Duration(*t.ExpirationSeconds)*time.Second)
+		}
+	}
+	return shortest
+}
+
+// renewal returns when a volume with a token is read again: after 80 % of its life.
+// The clock may be behind that of the API server, which chose expires.
+func renewal(v *corev1.Volume, expires, now time.Time, err error) time.Time {
+	wait := min(expires.Sub(now), shortestToken(v)) * 8 / 10
+	if err != nil || wait < minRefresh {
+		wait = minRefresh
+	}
+	return now.Add(wait)
+}

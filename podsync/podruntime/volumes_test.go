@@ -1,0 +1,343 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podruntime
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/podsync/podenv"
+)
+
+// configMapVolume returns a pod with the volume v of ConfigMap cm, and an API server
+// with a function that sets the ConfigMap's data.
+func configMapVolume(t *testing.T) (*corev1.Pod, *podenv.Resolver, func(map[string]string)) {
+	api := apitest.New(apitest.Options{})
+	core := api.Client(apitest.Admin).CoreV1()
+	resolver, err := podenv.New(podenv.Config{ConfigMaps: core, Secrets: core})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", UID: "1"}}
+	pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
+		LocalObjectReference: corev1.LocalObjectReference{Name: "cm"}, DefaultMode: new(int32(0o640)),
+	}}}}
+	return pod, resolver, func(data map[string]string) {
+		api.Put(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "cm"}, Data: data})
+	}
+}
+
+func TestDataVolumeIsReplacedAtOnce(t *testing.T) {
+	pod, resolver, put := configMapVolume(t)
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, "volumes"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	volume := volumePath(dir, "v")
+	fill := func() {
+		t.Helper()
+		if _, err := fillData(t.Context(), resolver.Pod(pod), pod, "v", dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(map[string]string{"key": "one", "gone": "soon"})
+	fill()
+	mounted, err := os.Stat(volume)
+	if err != nil {
+		t.Fatal(err)
+	}
+	open, err := os.Open(filepath.Join(volume, "key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer open.Close()
+	if info, err := open.Stat(); err != nil || info.Mode().Perm() != 0o640 {
+		t.Errorf("mode %v, %v, want 0640", info.Mode(), err)
+	}
+	version, err := os.Readlink(filepath.Join(volume, dataLink))
+	if err != nil {
+		t.Fatal(err)
+	}
+	fill()
+	if again, err := os.Readlink(filepath.Join(volume, dataLink)); err != nil || again != version {
+		t.Errorf("the same content became another version: %q, then %q, %v", version, again, err)
+	}
+	// A crash in the middle of an exchange leaves these.
+	if err := os.Symlink("nowhere", filepath.Join(volume, dataLink+".new")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(filepath.Join(volume, versionPrefix+"crash"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	put(map[string]string{"key": "two", "new": "three"})
+	fill()
+	if got, err := os.ReadFile(filepath.Join(volume, "key")); err != nil || string(got) != "two" {
+		t.Errorf("%q, %v", got, err)
+	}
+	old := make([]byte, 10)
+	if n, err := open.Read(old); err != nil || string(old[:n]) != "one" {
+		t.Errorf("a process that has it open reads %q, %v", old[:n], err)
+	}
+	var names []string
+	entries, err := os.ReadDir(volume)
+	for _, e := range entries {
+		names = append(names, strings.TrimRight(e.Name(), "0123456789"))
+	}
+	if want := []string{dataLink, versionPrefix, "key", "new"}; err != nil || !slices.Equal(names, want) {
+		t.Errorf("the volume has %q, want %q, %v", names, want, err)
+	}
+	if info, err := os.Stat(volume); err != nil || !os.SameFile(info, mounted) {
+		t.Errorf("the directory that containers have mounted is another one: %v", err)
+	}
+}
+
+func TestVolumeOfAnObjectWithoutTheKeyIsAnError(t *testing.T) {
+	pod, resolver, put := configMapVolume(t)
+	dir := t.TempDir()
+	put(map[string]string{"key": "one"})
+	pod.Spec.Volumes[0].ConfigMap.Items = []corev1.KeyToPath{{Key: "absent", Path: "a"}}
+	if err := fillVolumes(t.Context(), resolver.Pod(pod), pod, dir); !errors.Is(err, podenv.ErrMissing) {
+		t.Errorf("%v, want ErrMissing", err)
+	}
+}
+
+func TestEmptyDirCanBeWrittenByAll(t *testing.T) {
+	dir := t.TempDir()
+	pod := &corev1.Pod{Spec: corev1.PodSpec{Volumes: []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}}}
+	if err := os.Mkdir(filepath.Join(dir, "volumes"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	_, resolver, _ := configMapVolume(t)
+	if err := fillVolumes(t.Context(), resolver.Pod(pod), pod, dir); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(volumePath(dir, "v")); err != nil || info.Mode().Perm() != 0o777 {
+		t.Errorf("mode %v, %v, want 0777", info.Mode(), err)
+	}
+}
+
+func TestMemoryVolumeHasItsSizeLimit(t *testing.T) {
+	dir := t.TempDir()
+	path := volumePath(dir, "v")
+	if err := os.MkdirAll(path, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	limit := resource.MustParse("1Mi")
+	pod := &corev1.Pod{Spec: corev1.PodSpec{Volumes: []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
+		EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory, SizeLimit: &limit},
+	}}}}}
+	for range 2 { // the second Provider finds it mounted
+		if err := mountMemoryVolumes(pod, dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() {
+		if err := unmountBelow(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	points, err := mountsBelow(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(points) == 0 {
+		t.Skip("this process may not mount")
+	}
+	if len(points) != 1 {
+		t.Errorf("mounts %q, want one", points)
+	}
+	if err := os.WriteFile(filepath.Join(path, "small"), make([]byte, 1<<19), 0o600); err != nil {
+		t.Errorf("half the limit: %v", err)
+	}
+	if err := os.WriteFile(filepath.Join(path, "large"), make([]byte, 1<<20), 0o600); err == nil {
+		t.Error("more than the limit could be written")
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o777 {
+		t.Errorf("mode %v, %v, want 0777", info.Mode(), err)
+	}
+	if err := removeTree(filepath.Join(dir, "volumes")); err != nil {
+		t.Errorf("a mounted volume can't be deleted: %v", err)
+	}
+}
+
+func TestSubPaths(t *testing.T) {
+	dir := t.TempDir()
+	volume := volumePath(dir, "v")
+	if err := os.MkdirAll(filepath.Join(volume, "there"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(volume, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(volume, "file"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for link, target := range map[string]string{"out": "../..", "away": "/etc", "in": "there"} {
+		if err := os.Symlink(target, filepath.Join(volume, link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	env := &podenv.Environment{Vars: []podenv.Var{{Name: "NAME", Value: "there"}, {Name: "UP", Value: ".."}, {Name: "ROOT", Value: "/etc"}}}
+	for name, tc := range map[string]struct {
+		mount corev1.VolumeMount
+		want  string // below the volume, or a part of the error
+		fails bool
+	}{
+		"none":                    {corev1.VolumeMount{}, "", false},
+		"a directory":             {corev1.VolumeMount{SubPath: "there"}, "there", false},
+		"a file":                  {corev1.VolumeMount{SubPath: "file"}, "file", false},
+		"one that is made":        {corev1.VolumeMount{SubPath: "a/b"}, "a/b", false},
+		"a link inside":           {corev1.VolumeMount{SubPath: "in"}, "there", false},
+		"a link upwards":          {corev1.VolumeMount{SubPath: "out"}, "escapes", true},
+		"a link away":             {corev1.VolumeMount{SubPath: "away"}, "escapes", true},
+		"through a link":          {corev1.VolumeMount{SubPath: "away/made"}, "escapes", true},
+		"upwards":                 {corev1.VolumeMount{SubPath: "a/../../b"}, "must not contain '..'", true},
+		"absolute":                {corev1.VolumeMount{SubPath: "/etc"}, "must not be an absolute path", true},
+		"an expression":           {corev1.VolumeMount{SubPathExpr: "x-$(NAME)"}, "x-there", false},
+		"an unknown variable":     {corev1.VolumeMount{SubPathExpr: "$(OTHER)"}, "no variable OTHER", true},
+		"a variable upwards":      {corev1.VolumeMount{SubPathExpr: "$(UP)"}, "must not contain '..'", true},
+		"a variable with a slash": {corev1.VolumeMount{SubPathExpr: "$(ROOT)"}, "must not be an absolute path", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tc.mount.Name, tc.mount.MountPath = "v", "/data"
+			pod := &corev1.Pod{Spec: corev1.PodSpec{Volumes: []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}}}
+			mounts, err := mountsOf(pod, &corev1.Container{VolumeMounts: []corev1.VolumeMount{tc.mount}}, env, dir)
+			if tc.fails {
+				if err == nil || !strings.Contains(err.Error(), tc.want) {
+					t.Errorf("%v, %v, want an error with %q", mounts, err, tc.want)
+				}
+				return
+			}
+			if err != nil || len(mounts) != 1 || mounts[0].HostPath != filepath.Join(volume, tc.want) {
+				t.Fatalf("%+v, %v, want %q", mounts, err, tc.want)
+			}
+		})
+	}
+	if info, err := os.Stat(filepath.Join(volume, "a/b")); err != nil || info.Mode().Perm() != 0o777 {
+		t.Errorf("a directory that was made: %v, %v, want the mode of the volume", info.Mode(), err)
+	}
+}
+
+func TestMountsHaveAnOrderAndModes(t *testing.T) {
+	pod, _, _ := configMapVolume(t)
+	pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: "h", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/srv"}}})
+	bidirectional, recursive := corev1.MountPropagationBidirectional, corev1.RecursiveReadOnlyEnabled
+	mounts, err := mountsOf(pod, &corev1.Container{VolumeMounts: []corev1.VolumeMount{
+		{Name: "h", MountPath: "/a/b", MountPropagation: &bidirectional},
+		{Name: "h", MountPath: "/c/", ReadOnly: true, RecursiveReadOnly: &recursive},
+		{Name: "v", MountPath: "/a"},
+	}}, &podenv.Environment{}, "/pod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []Mount{
+		{Volume: "h", HostPath: "/srv", ContainerPath: "/c/", ReadOnly: true, RecursiveReadOnly: true},
+		{Volume: "v", HostPath: "/pod/volumes/v", ContainerPath: "/a", ReadOnly: true},
+		{Volume: "h", HostPath: "/srv", ContainerPath: "/a/b", Propagation: bidirectional},
+	}
+	if !slices.Equal(mounts, want) {
+		t.Errorf("mounts %+v, want %+v", mounts, want)
+	}
+	if _, err := mountsOf(pod, &corev1.Container{VolumeMounts: []corev1.VolumeMount{{Name: "x"}}}, &podenv.Environment{}, "/pod"); err == nil {
+		t.Error("a mount of no volume is no error")
+	}
+}
+
+func TestHostPathTypes(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		kind corev1.HostPathType
+		path string
+		ok   bool
+	}{
+		"unset":                      {corev1.HostPathUnset, "/absent", true},
+		"a directory":                {corev1.HostPathDirectory, dir, true},
+		"a directory that is a file": {corev1.HostPathDirectory, file, false},
+		"a directory that is absent": {corev1.HostPathDirectory, dir + "/x", false},
+		"a directory to create":      {corev1.HostPathDirectoryOrCreate, dir + "/new/dir", true},
+		"one that is a file":         {corev1.HostPathDirectoryOrCreate, file, false},
+		"a file":                     {corev1.HostPathFile, file, true},
+		"a file that is a directory": {corev1.HostPathFile, dir, false},
+		"a file to create":           {corev1.HostPathFileOrCreate, dir + "/newfile", true},
+		"one without its directory":  {corev1.HostPathFileOrCreate, dir + "/no/newfile", false},
+		"a socket":                   {corev1.HostPathSocket, file, false},
+		"a character device":         {corev1.HostPathCharDev, "/dev/null", true},
+		"a block device":             {corev1.HostPathBlockDev, "/dev/null", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := checkHostPath(&corev1.HostPathVolumeSource{Path: tc.path, Type: &tc.kind}); (err == nil) != tc.ok {
+				t.Errorf("%v, want success %v", err, tc.ok)
+			}
+		})
+	}
+}
+
+func TestReadFileStaysInTheVolume(t *testing.T) {
+	root := t.TempDir()
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "1"}}
+	volume := volumePath(store{root}.pod("1"), "v")
+	if err := os.MkdirAll(volume, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(volume, "env"), []byte("A=1"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("/etc/hostname", filepath.Join(volume, "link")); err != nil {
+		t.Fatal(err)
+	}
+	read := ReadFile(root)
+	if data, err := read(t.Context(), pod, "v", "env"); err != nil || string(data) != "A=1" {
+		t.Errorf("%q, %v", data, err)
+	}
+	if _, err := read(t.Context(), pod, "v", "absent"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("an absent file: %v", err)
+	}
+	if data, err := read(t.Context(), pod, "v", "link"); err == nil {
+		t.Errorf("a link out of the volume: %q", data)
+	}
+}
+
+func TestTokensAreRenewedInTime(t *testing.T) {
+	token := func(seconds *int64) corev1.VolumeProjection {
+		return corev1.VolumeProjection{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{ExpirationSeconds: seconds}}
+	}
+	v := &corev1.Volume{VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
+		{ConfigMap: &corev1.ConfigMapProjection{}}, token(nil), token(new(int64(1800))), token(new(int64(7200))),
+	}}}}
+	if got := shortestToken(v); got != 30*time.Minute {
+		t.Errorf("%v, want 30m", got)
+	}
+	for name, tc := range map[string]struct {
+		expires time.Duration
+		err     error
+		want    time.Duration
+	}{
+		"after 80 %":                        {30 * time.Minute, nil, 24 * time.Minute},
+		"sooner if it was cut":              {10 * time.Minute, nil, 8 * time.Minute},
+		"not later than was asked for":      {time.Hour, nil, 24 * time.Minute},
+		"not at once with a clock far back": {-time.Hour, nil, minRefresh},
+		"soon after a failure":              {30 * time.Minute, errors.New("no"), minRefresh},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := renewal(v, now.Add(tc.expires), now, tc.err).Sub(now); got != tc.want {
+				t.Errorf("renewed after %v, want %v", got, tc.want)
+			}
+		})
+	}
+}
