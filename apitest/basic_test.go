@@ -5,6 +5,7 @@ package apitest_test
 
 import (
 	"context"
+	"os"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,7 +22,12 @@ import (
 	"github.com/kubewright/kubewright/internal/testmain"
 )
 
-func TestMain(m *testing.M) { testmain.Run(m) }
+func TestMain(m *testing.M) {
+	if os.Getenv("APITEST_WITHOUT_TESTMAIN") != "" {
+		os.Exit(m.Run())
+	}
+	testmain.Run(m)
+}
 
 func TestLeaseLife(t *testing.T) { synctest.Test(t, testLeaseLife) }
 

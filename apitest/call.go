@@ -63,9 +63,14 @@ func (c *call) dispatch() (*answer, error) {
 		return c.discover()
 	}
 	gv := schema.GroupVersion{Group: c.r.Group, Version: c.r.Version}
-	c.kind, c.view = lookup(gv, c.r.Resource)
+	c.kind, c.view = c.s.lookup(gv, c.r.Resource)
 	if c.kind == nil || !c.s.serves(gv) {
-		return nil, c.s.unknown(gv.Group)
+		return nil, c.s.unknown(gv, c.r.Resource)
+	}
+	if c.kind.dynamic && c.accept.proto {
+		if c.accept, ok = negotiate(withoutProtobuf(c.r.Accept)); !ok {
+			return nil, notAcceptable()
+		}
 	}
 	if err := c.s.authorize(c); err != nil {
 		return nil, err
@@ -76,7 +81,7 @@ func (c *call) dispatch() (*answer, error) {
 	if c.r.Subresource != "" {
 		sub, ok := c.kind.subresource(c.r.Subresource)
 		if !ok {
-			return nil, c.s.unknown(gv.Group)
+			return nil, notFound("")
 		}
 		if sub.create != nil {
 			return c.special(sub)
@@ -108,7 +113,8 @@ func (c *call) dispatch() (*answer, error) {
 
 func (c *call) resource() schema.GroupResource { return c.kind.groupResource(c.view) }
 
-func (c *call) table() *table { return c.s.store.tables[c.kind] }
+// table is the objects of the kind. The lock of the store is held.
+func (c *call) table() *table { return c.s.store.table(c.kind) }
 
 // key is the object that the path of the request names.
 func (c *call) key() key {
@@ -125,17 +131,30 @@ var errNoPath = errors.New("404 page not found")
 
 // unknown is the answer to a path that nothing serves. Its Status has no
 // details, so a client can tell it from an object that doesn't exist.
-func (s *Server) unknown(group string) error {
-	for _, k := range kinds {
+func (s *Server) unknown(gv schema.GroupVersion, resource string) error {
+	known := false // whether there is anything in the group
+	for _, k := range s.kinds() {
 		for _, v := range k.views {
-			if v.gv.Group == group && s.serves(v.gv) {
-				e := StatusError(http.StatusNotFound, metav1.StatusReasonNotFound, "the server could not find the requested resource")
-				e.ErrStatus.Details = &metav1.StatusDetails{}
-				return e
+			if v.gv.Group != gv.Group {
+				continue
+			}
+			known = true
+			if s.serves(v.gv) {
+				return notFound(fmt.Sprintf(" (apitest has no %s in %s: %s)", resource, gv, howToRegister))
 			}
 		}
 	}
-	return errNoPath
+	if known {
+		return errNoPath
+	}
+	// The real server answers in plain text, of which client-go shows nothing.
+	return notFound(fmt.Sprintf(" (apitest has no group %s: %s)", gv.Group, howToRegister))
+}
+
+func notFound(why string) error {
+	e := StatusError(http.StatusNotFound, metav1.StatusReasonNotFound, "the server could not find the requested resource"+why)
+	e.ErrStatus.Details = &metav1.StatusDetails{}
+	return e
 }
 
 func notAcceptable() error {
@@ -209,13 +228,15 @@ func (c *call) decodeAs(want schema.GroupVersionKind) (runtime.Object, error) {
 	case protobufMedia:
 		m = protoCodec
 	default:
-		return nil, StatusError(http.StatusUnsupportedMediaType, metav1.StatusReasonUnsupportedMediaType,
-			"the body of the request was in an unknown format - accepted media types include: application/json, application/yaml, application/vnd.kubernetes.protobuf")
+		return nil, unsupportedBody("application/json, application/yaml, application/vnd.kubernetes.protobuf")
 	}
-	dec := m.Serializer
 	validation := c.query.Get("fieldValidation")
-	if !m.proto && validation != metav1.FieldValidationIgnore {
-		dec = m.strict
+	dec := m.decoder(!m.proto && validation != metav1.FieldValidationIgnore)
+	if want == c.kind.views[c.view].gv.WithKind(c.kind.name) {
+		if c.kind.dynamic && m.proto {
+			return nil, unsupportedBody("application/json, application/yaml")
+		}
+		dec = c.kind.decoder(m, !m.proto && validation != metav1.FieldValidationIgnore)
 	}
 	obj, got, err := dec.Decode(c.r.Body, &want, nil)
 	if err != nil {
@@ -242,6 +263,11 @@ func (c *call) decodeAs(want schema.GroupVersionKind) (runtime.Object, error) {
 	return obj, nil
 }
 
+func unsupportedBody(accepted string) error {
+	return StatusError(http.StatusUnsupportedMediaType, metav1.StatusReasonUnsupportedMediaType,
+		"the body of the request was in an unknown format - accepted media types include: "+accepted)
+}
+
 func decodeError(want schema.GroupVersionKind, got *schema.GroupVersionKind, err error, body []byte) error {
 	if got != nil && got.Kind != "" {
 		return apierrors.NewBadRequest(fmt.Sprintf("%s in version %q cannot be handled as a %s: %v", got.Kind, got.Version, want.Kind, err))
@@ -251,13 +277,13 @@ func decodeError(want schema.GroupVersionKind, got *schema.GroupVersionKind, err
 
 // bodyName is the name in the body of a create, for the journal and for faults
 // that are about one object. Bodies that can't be decoded have none.
-func bodyName(r *Request) string {
-	k, v := lookup(schema.GroupVersion{Group: r.Group, Version: r.Version}, r.Resource)
+func (s *Server) bodyName(r *Request) string {
+	k, v := s.lookup(schema.GroupVersion{Group: r.Group, Version: r.Version}, r.Resource)
 	if k == nil || r.Subresource != "" {
 		return ""
 	}
 	gvk := k.views[v].gv.WithKind(k.name)
-	obj, _, err := mediaFor(r.ContentType).Decode(r.Body, &gvk, nil)
+	obj, _, err := k.decoder(mediaFor(r.ContentType), false).Decode(r.Body, &gvk, nil)
 	if err != nil {
 		return ""
 	}

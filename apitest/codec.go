@@ -5,11 +5,13 @@ package apitest
 
 import (
 	"bytes"
+	"maps"
 	"reflect"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -37,6 +39,23 @@ var (
 func newMedia(name string) *media {
 	info, _ := runtime.SerializerInfoForMediaType(scheme.Codecs.SupportedMediaTypes(), name)
 	return &media{Serializer: info.Serializer, strict: info.StrictSerializer, name: name, proto: name == protobufMedia}
+}
+
+// decoder returns the decoder of the encoding; a strict one reports fields that
+// are unknown or there twice.
+func (m *media) decoder(strict bool) runtime.Decoder {
+	if strict {
+		return m.strict
+	}
+	return m.Serializer
+}
+
+// decoder returns the decoder for bodies of the kind.
+func (k *kind) decoder(m *media, strict bool) runtime.Decoder {
+	if k.dynamic {
+		return unstructured.UnstructuredJSONScheme
+	}
+	return m.decoder(strict)
 }
 
 // mediaOf strips the parameters of a content type.
@@ -95,6 +114,21 @@ func negotiate(accept string) (a accepted, ok bool) {
 	return accepted{}, false
 }
 
+// withoutProtobuf drops the clauses of an Accept header that a dynamic kind
+// can't serve.
+func withoutProtobuf(accept string) string {
+	var out []string
+	for clause := range strings.SplitSeq(accept, ",") {
+		if mediaOf(clause) != protobufMedia {
+			out = append(out, clause)
+		}
+	}
+	if len(out) == 0 {
+		return "none/none"
+	}
+	return strings.Join(out, ",")
+}
+
 // encode is Encode into fresh bytes. obj must carry its group, version and
 // kind.
 func (m *media) encode(obj runtime.Object) []byte {
@@ -110,6 +144,13 @@ func (m *media) encode(obj runtime.Object) []byte {
 // points to. Stored objects are immutable, so sharing is safe as long as the
 // copy's own fields alone are set.
 func shallow(obj runtime.Object) runtime.Object {
+	if u, ok := obj.(*unstructured.Unstructured); ok {
+		m := maps.Clone(u.Object)
+		if md, ok := m["metadata"].(map[string]any); ok {
+			m["metadata"] = maps.Clone(md)
+		}
+		return &unstructured.Unstructured{Object: m}
+	}
 	v := reflect.ValueOf(obj).Elem()
 	c := reflect.New(v.Type())
 	c.Elem().Set(v)

@@ -57,8 +57,8 @@ var namespaces = &kind{
 			ns.Status = o.Status
 		}
 	},
-	// Nobody empties namespaces here: one that is deleted stays Terminating
-	// until its finalizer is taken away by /finalize.
+	// A namespace that is deleted stays Terminating until it is empty: see
+	// Server.empty.
 	onDelete: func(obj runtime.Object) (keep, changed bool) {
 		ns := obj.(*corev1.Namespace)
 		if len(ns.Spec.Finalizers) == 0 || ns.DeletionTimestamp != nil {

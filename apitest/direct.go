@@ -7,11 +7,11 @@ import (
 	"fmt"
 	"reflect"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes/scheme"
 )
 
 // The functions here act on the stored objects directly, as somebody else
@@ -22,12 +22,12 @@ import (
 // time and generation are given as by the server unless obj has them; a
 // resourceVersion in obj is ignored. Status is taken as it is.
 func (s *Server) Put(obj runtime.Object) runtime.Object {
-	k, v := kindOf(obj)
-	obj = k.convertFrom(obj.DeepCopyObject(), v)
+	k, v := s.kindOf(obj)
+	obj = k.from(obj, v)
 	m := metaOf(obj)
 	s.store.mu.Lock()
 	defer s.store.mu.Unlock()
-	t := s.store.tables[k]
+	t := s.store.table(k)
 	old := t.items[key{m.GetNamespace(), m.GetName()}]
 	if old != nil {
 		m.SetUID(metaOf(old.obj).GetUID())
@@ -45,32 +45,35 @@ func (s *Server) Put(obj runtime.Object) runtime.Object {
 	if k.defaults != nil {
 		k.defaults(obj)
 	}
-	return s.store.put(t, obj, old).obj.DeepCopyObject()
+	if ns, ok := obj.(*corev1.Namespace); ok && old == nil && ns.DeletionTimestamp == nil && ns.Spec.Finalizers == nil {
+		ns.Spec.Finalizers = []corev1.FinalizerName{corev1.FinalizerKubernetes} // so that it is emptied before it goes
+	}
+	return k.into(s.store.put(t, obj, old).obj)
 }
 
 // Get returns a copy of a stored object, by its type and its namespace and
 // name, or nil if there is none.
 func Get[T runtime.Object](s *Server, namespace, name string) (obj T) {
-	k, v := kindOf(newOf[T]())
+	k, v := s.kindOf(newOf[T]())
 	s.store.mu.Lock()
-	it := s.store.tables[k].items[key{namespace, name}]
+	it := s.store.table(k).items[key{namespace, name}]
 	s.store.mu.Unlock()
 	if it == nil {
 		return obj
 	}
-	return k.convertTo(it.obj, v).DeepCopyObject().(T)
+	return k.into(k.convertTo(it.obj, v)).(T)
 }
 
 // List returns copies of all stored objects of a type in a namespace, or in
 // all for "", sorted by namespace and name.
 func List[T runtime.Object](s *Server, namespace string) []T {
-	k, v := kindOf(newOf[T]())
+	k, v := s.kindOf(newOf[T]())
 	s.store.mu.Lock()
-	items := s.store.tables[k].sorted(namespace)
+	items := s.store.table(k).sorted(namespace)
 	s.store.mu.Unlock()
 	out := make([]T, len(items))
 	for i, it := range items {
-		out[i] = k.convertTo(it.obj, v).DeepCopyObject().(T)
+		out[i] = k.into(k.convertTo(it.obj, v)).(T)
 	}
 	return out
 }
@@ -79,21 +82,21 @@ func List[T runtime.Object](s *Server, namespace string) []T {
 // it; nil if it doesn't exist. f gets a copy of its own and must not use the
 // server. If it changes nothing, nothing is written.
 func Edit[T runtime.Object](s *Server, namespace, name string, f func(T)) (obj T) {
-	k, v := kindOf(newOf[T]())
+	k, v := s.kindOf(newOf[T]())
 	s.store.mu.Lock()
 	defer s.store.mu.Unlock()
-	t := s.store.tables[k]
+	t := s.store.table(k)
 	old := t.items[key{namespace, name}]
 	if old == nil {
 		return obj
 	}
-	obj = k.convertTo(old.obj, v).DeepCopyObject().(T)
+	obj = k.into(k.convertTo(old.obj, v)).(T)
 	f(obj)
-	stored := k.convertFrom(obj.DeepCopyObject(), v)
+	stored := k.from(obj, v)
 	if equality.Semantic.DeepEqual(stored, old.obj) {
 		return obj
 	}
-	return k.convertTo(s.edited(t, stored, old).obj, v).DeepCopyObject().(T)
+	return k.into(k.convertTo(s.edited(t, stored, old).obj, v)).(T)
 }
 
 // edited stores obj over old with the generation it is due.
@@ -107,10 +110,10 @@ func (s *Server) edited(t *table, obj runtime.Object, old *item) *item {
 // Delete removes a stored object at once, whatever its grace period and
 // finalizers, and reports whether it existed.
 func Delete[T runtime.Object](s *Server, namespace, name string) bool {
-	k, _ := kindOf(newOf[T]())
+	k, _ := s.kindOf(newOf[T]())
 	s.store.mu.Lock()
 	defer s.store.mu.Unlock()
-	t := s.store.tables[k]
+	t := s.store.table(k)
 	it := t.items[key{namespace, name}]
 	if it == nil {
 		return false
@@ -129,23 +132,6 @@ func (s *Server) ResourceVersion() string {
 // newOf makes an object of the pointer type T.
 func newOf[T runtime.Object]() T {
 	return reflect.New(reflect.TypeFor[T]().Elem()).Interface().(T)
-}
-
-// kindOf finds the row of an object's type. A type the server doesn't serve
-// is a mistake in a test.
-func kindOf(obj runtime.Object) (*kind, int) {
-	gvks, _, err := scheme.Scheme.ObjectKinds(obj)
-	if err != nil {
-		panic("apitest: " + err.Error())
-	}
-	for _, k := range kinds {
-		for v := range k.views {
-			if k.name == gvks[0].Kind && k.views[v].gv == gvks[0].GroupVersion() {
-				return k, v
-			}
-		}
-	}
-	panic(fmt.Sprintf("apitest: no kind %v", gvks[0]))
 }
 
 // newUID gives out UIDs that are unique within the server and the same in

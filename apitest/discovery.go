@@ -73,7 +73,7 @@ func (c *call) version() (*answer, error) {
 // preferred version first.
 func (s *Server) versions() [][]schema.GroupVersion {
 	var out [][]schema.GroupVersion
-	for _, k := range kinds {
+	for _, k := range s.kinds() {
 		for _, v := range k.views {
 			if !s.serves(v.gv) {
 				continue
@@ -135,7 +135,7 @@ func (c *call) resources(gv schema.GroupVersion) (*answer, error) {
 		return nil, errNoPath
 	}
 	list := &metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: gv.String(), APIResources: []metav1.APIResource{}}
-	for _, k := range kindsIn(gv) {
+	for _, k := range c.kindsIn(gv) {
 		list.APIResources = append(list.APIResources, metav1.APIResource{
 			Name: k.resource, SingularName: strings.ToLower(k.name), Namespaced: k.namespaced, Kind: k.name, Verbs: k.verbs()})
 		for _, sub := range k.allSubresources() {
@@ -153,8 +153,8 @@ func (c *call) resources(gv schema.GroupVersion) (*answer, error) {
 }
 
 // kindsIn are the kinds of one group version by the names of their resources.
-func kindsIn(gv schema.GroupVersion) (out []*kind) {
-	for _, k := range kinds {
+func (c *call) kindsIn(gv schema.GroupVersion) (out []*kind) {
+	for _, k := range c.s.kinds() {
 		if slices.ContainsFunc(k.views, func(v view) bool { return v.gv == gv }) {
 			out = append(out, k)
 		}
@@ -176,7 +176,7 @@ func (c *call) aggregated(legacy bool) (*answer, error) {
 		g := apidiscovery.APIGroupDiscovery{ObjectMeta: metav1.ObjectMeta{Name: gvs[0].Group}}
 		for _, gv := range gvs {
 			v := apidiscovery.APIVersionDiscovery{Version: gv.Version, Freshness: apidiscovery.DiscoveryFreshnessCurrent}
-			for _, k := range kindsIn(gv) {
+			for _, k := range c.kindsIn(gv) {
 				v.Resources = append(v.Resources, discovered(k, gv))
 			}
 			g.Versions = append(g.Versions, v)

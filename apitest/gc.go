@@ -21,10 +21,14 @@ import (
 func (s *Server) CollectGarbage() (deleted []string) {
 	s.store.mu.Lock()
 	defer s.store.mu.Unlock()
+	all := s.kinds()
 	for {
 		n := 0
-		for _, k := range kinds {
-			t := s.store.tables[k]
+		for _, k := range all {
+			t := s.store.tables[k.table()]
+			if t == nil {
+				continue
+			}
 			for _, it := range t.sorted("") {
 				if s.orphaned(it) && s.collect(k, it) {
 					deleted = append(deleted, k.resource+"/"+it.key.namespace+"/"+it.key.name)
@@ -59,18 +63,16 @@ func (s *Server) exists(ref metav1.OwnerReference, namespace string) bool {
 	if err != nil {
 		return true
 	}
-	for _, k := range kinds {
-		if k.name != ref.Kind || k.stored().Group != gv.Group {
-			continue
-		}
-		at := key{name: ref.Name}
-		if k.namespaced {
-			at.namespace = namespace
-		}
-		owner := s.store.tables[k].items[at]
-		return owner != nil && metaOf(owner.obj).GetUID() == ref.UID
+	k := s.kindNamed(schema.GroupKind{Group: gv.Group, Kind: ref.Kind})
+	if k == nil {
+		return true
 	}
-	return true
+	at := key{name: ref.Name}
+	if k.namespaced {
+		at.namespace = namespace
+	}
+	owner := s.store.table(k).items[at]
+	return owner != nil && metaOf(owner.obj).GetUID() == ref.UID
 }
 
 // asServer is a call by which the server itself changes something.
@@ -101,8 +103,11 @@ func (s *Server) propagate(t *table, it *item) {
 		return
 	}
 	left := 0
-	for _, k := range kinds {
-		dt := s.store.tables[k]
+	for _, k := range s.kinds() {
+		dt := s.store.tables[k.table()]
+		if dt == nil {
+			continue
+		}
 		for _, dep := range dt.sorted("") {
 			if !ownedBy(dep, m.GetUID()) {
 				continue

@@ -5,13 +5,16 @@ package apitest
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/client-go/kubernetes/scheme"
 )
 
 // kind is a row of the table of what the server serves: everything that
@@ -23,6 +26,14 @@ type kind struct {
 	// stored.
 	views      []view
 	namespaced bool
+	// dynamic says that its objects have no Go type here: they are
+	// *unstructured.Unstructured, in JSON only.
+	dynamic bool
+	// goType is the type that a test uses for the objects of a dynamic kind.
+	goType reflect.Type
+	// first is the kind whose objects these are, for a kind that was
+	// registered again; nil means the kind itself.
+	first *kind
 	// status says that /status is a subresource, so that writes of the object
 	// leave status alone and the other way round; onUpdate sees to it.
 	status       bool
@@ -132,17 +143,50 @@ func (k *kind) sameSpec(obj, old runtime.Object) bool {
 	return equality.Semantic.DeepEqual(k.spec(obj), k.spec(old))
 }
 
-// lookup finds the kind and view that serve a resource in a group version.
-func lookup(gv schema.GroupVersion, resource string) (*kind, int) {
-	for _, k := range kinds {
-		if k.resource != resource {
-			continue
-		}
-		for v := range k.views {
-			if k.views[v].gv == gv {
-				return k, v
-			}
-		}
+// table returns the kind under which the objects are stored.
+func (k *kind) table() *kind {
+	if k.first != nil {
+		return k.first
 	}
-	return nil, 0
+	return k
+}
+
+// zero returns an object of the kind without content in view v.
+func (k *kind) zero(v int) runtime.Object {
+	gvk := k.views[v].gv.WithKind(k.name)
+	if k.dynamic {
+		obj := &unstructured.Unstructured{Object: map[string]any{}}
+		obj.SetGroupVersionKind(gvk)
+		return obj
+	}
+	obj, err := scheme.Scheme.New(gvk)
+	if err != nil {
+		panic("apitest: " + err.Error()) // the table of kinds is wrong
+	}
+	obj.GetObjectKind().SetGroupVersionKind(gvk)
+	return obj
+}
+
+// into returns obj, which is in view v, as the Go type that a test uses.
+func (k *kind) into(obj runtime.Object) runtime.Object {
+	if k.goType == nil {
+		return obj.DeepCopyObject()
+	}
+	out := reflect.New(k.goType.Elem()).Interface().(runtime.Object)
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(contentOf(obj), out); err != nil {
+		panic("apitest: " + err.Error())
+	}
+	return out
+}
+
+// from returns a copy of obj, which a test made, as it is stored.
+func (k *kind) from(obj runtime.Object, v int) runtime.Object {
+	if _, ok := obj.(*unstructured.Unstructured); !ok && k.dynamic {
+		m, err := runtime.DefaultUnstructuredConverter.ToUnstructured(obj)
+		if err != nil {
+			panic("apitest: " + err.Error())
+		}
+		return k.convertFrom(&unstructured.Unstructured{Object: m}, v)
+	}
+	return k.convertFrom(obj.DeepCopyObject(), v)
 }

@@ -15,12 +15,18 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	"k8s.io/client-go/kubernetes/scheme"
 )
 
 func (c *call) patch() (*answer, error) {
 	switch c.r.PatchType {
-	case types.JSONPatchType, types.MergePatchType, types.StrategicMergePatchType:
+	case types.ApplyYAMLPatchType:
+		return c.apply()
+	case types.JSONPatchType, types.MergePatchType:
+	case types.StrategicMergePatchType:
+		if !c.kind.dynamic {
+			break
+		}
+		return nil, unsupportedBody("application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml")
 	default:
 		e := StatusError(http.StatusUnsupportedMediaType, metav1.StatusReasonUnsupportedMediaType, "415: Unsupported Media Type")
 		e.ErrStatus.Details = &metav1.StatusDetails{}
@@ -64,10 +70,7 @@ func (c *call) patched(old *item) (runtime.Object, error) {
 	if err != nil {
 		return nil, err
 	}
-	dec := jsonCodec.strict
-	if c.query.Get("fieldValidation") == metav1.FieldValidationIgnore {
-		dec = jsonCodec.Serializer
-	}
+	dec := c.kind.decoder(jsonCodec, c.query.Get("fieldValidation") != metav1.FieldValidationIgnore)
 	obj, got, err := dec.Decode(now, &gvk, nil)
 	if err != nil {
 		strict, isStrict := runtime.AsStrictDecodingError(err)
@@ -88,11 +91,7 @@ func (c *call) patched(old *item) (runtime.Object, error) {
 func (c *call) patchJSON(was []byte) ([]byte, error) {
 	switch c.r.PatchType {
 	case types.StrategicMergePatchType:
-		zero, err := scheme.Scheme.New(c.kind.views[c.view].gv.WithKind(c.kind.name))
-		if err != nil {
-			return nil, err
-		}
-		now, err := strategicpatch.StrategicMergePatch(was, c.r.Body, zero)
+		now, err := strategicpatch.StrategicMergePatch(was, c.r.Body, c.kind.zero(c.view))
 		if err != nil {
 			return nil, apierrors.NewBadRequest(err.Error())
 		}

@@ -17,6 +17,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/scheme"
 )
@@ -144,9 +145,10 @@ func (c *call) list() (*answer, error) {
 // page selects the objects of a list. more is how many are left for further
 // pages, nil if this is the last.
 func (c *call) page(sel *selector, opts *metav1.ListOptions) (items []*item, rv uint64, more *int, err error) {
-	st, t := c.s.store, c.table()
+	st := c.s.store
 	st.mu.Lock()
 	defer st.mu.Unlock()
+	t := c.table()
 	rv = st.rv
 	if opts.Continue != "" {
 		token, err := parseContinue(opts.Continue)
@@ -198,6 +200,17 @@ func (c *call) encodeList(items []*item, m metav1.ListMeta) (*answer, error) {
 		return &answer{code: http.StatusOK, contentType: c.accept.name, body: c.accept.encode(list)}, nil
 	}
 	gvk := c.kind.views[c.view].gv.WithKind(c.kind.name + "List")
+	if c.kind.dynamic {
+		list := &unstructured.UnstructuredList{Object: map[string]any{}}
+		list.SetGroupVersionKind(gvk)
+		list.SetResourceVersion(m.ResourceVersion)
+		list.SetContinue(m.Continue)
+		list.SetRemainingItemCount(m.RemainingItemCount)
+		for _, it := range items {
+			list.Items = append(list.Items, *c.kind.convertTo(it.obj, c.view).(*unstructured.Unstructured))
+		}
+		return &answer{code: http.StatusOK, contentType: c.accept.name, body: c.accept.encode(list)}, nil
+	}
 	list, err := scheme.Scheme.New(gvk)
 	if err != nil {
 		return nil, err

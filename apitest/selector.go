@@ -17,7 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/selection"
-	"k8s.io/client-go/kubernetes/scheme"
 )
 
 var noGVK schema.GroupVersionKind
@@ -80,11 +79,7 @@ func (sel *selector) known(field string) bool {
 	if sel.kind.fields == nil || field == resourcev1.ResourceSliceSelectorPoolName && sel.minor < 37 {
 		return false
 	}
-	zero, err := scheme.Scheme.New(sel.kind.stored().WithKind(sel.kind.name))
-	if err != nil {
-		return false
-	}
-	_, ok := sel.kind.fields(zero, field)
+	_, ok := sel.kind.fields(sel.kind.zero(0), field)
 	return ok
 }
 

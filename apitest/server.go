@@ -27,6 +27,9 @@ type Options struct {
 	// Version is what /version reports as gitVersion. Default feature gates,
 	// limits and field selectors follow its minor version, from v1.34 on.
 	Version string
+	// Kinds are served in addition to those of client-go's scheme. See
+	// Server.Register.
+	Kinds []Kind
 	// Namespaces exist from the start, besides default, kube-system,
 	// kube-public and kube-node-lease.
 	Namespaces []string
@@ -70,7 +73,10 @@ type Server struct {
 	store   *store
 	watches watchRules
 
+	builtin *catalog // the kinds that every server has
+
 	mu         sync.Mutex
+	own        *catalog // kinds of this server, by Register or a definition
 	authorizer Authorizer
 	served     map[schema.GroupVersion]bool
 	gates      map[Gate]bool
@@ -89,12 +95,14 @@ func New(opts Options) *Server {
 	if opts.BookmarkInterval == 0 {
 		opts.BookmarkInterval = time.Minute
 	}
-	s := &Server{opts: opts, authorizer: opts.Authorizer, served: map[schema.GroupVersion]bool{}, gates: maps.Clone(opts.Gates)}
+	all, stable := builtin()
+	s := &Server{opts: opts, builtin: all, own: newCatalog(), authorizer: opts.Authorizer, served: maps.Clone(stable), gates: maps.Clone(opts.Gates)}
 	s.journal = journal{start: time.Now(), keep: opts.Journal}
 	s.minor = minorOf(opts.Version)
 	s.store = newStore(opts.History)
-	for _, gv := range stableVersions {
-		s.served[gv] = true
+	s.store.observe = s.observe
+	for _, k := range opts.Kinds {
+		s.Register(k)
 	}
 	for _, gv := range opts.Serve {
 		s.served[gv] = true
@@ -155,7 +163,11 @@ type transport struct {
 
 // RoundTrip implements http.RoundTripper.
 func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
-	return t.server.roundTrip(t.user, req)
+	resp, err := t.server.roundTrip(t.user, req)
+	if resp != nil {
+		resp.Request = req // client-go reads it after a 415
+	}
+	return resp, err
 }
 
 // CloseIdleConnections and CancelRequest are there because client-go looks for
@@ -180,7 +192,7 @@ func (s *Server) roundTrip(user User, req *http.Request) (*http.Response, error)
 		return nil, fmt.Errorf("apitest: %w", err)
 	}
 	if r.Verb == "create" && !r.named {
-		r.Name = bodyName(r)
+		r.Name = s.bodyName(r)
 	}
 	s.journal.begin(r)
 	call := &call{s: s, r: r, ctx: ctx, query: query}

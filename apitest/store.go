@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 )
@@ -29,6 +30,13 @@ type item struct {
 	obj  runtime.Object // as stored, with group, version and kind
 	node string         // the node it belongs to, if any
 	at   time.Time      // since when it belongs there
+
+	// by is the manager that wrote this version, or unmanaged, and earlier
+	// are the versions of other managers before it. Of an object that is
+	// tracked the managedFields say all.
+	by      *metav1.ManagedFieldsEntry
+	earlier []earlier
+	tracked bool
 
 	mu  sync.Mutex
 	enc []encoding
@@ -69,6 +77,7 @@ func (it *item) encoded(k *kind, v int, a accepted) []byte {
 
 // event is one change, for watches that start in the past.
 type event struct {
+	kind *kind // for store.observe
 	typ  watch.EventType
 	rv   uint64
 	at   time.Time
@@ -102,11 +111,14 @@ func (t *table) sorted(namespace string) []*item {
 // store is what etcd is to an API server. All of it is under one lock, which
 // no function of a test is ever called with.
 type store struct {
-	mu      sync.Mutex
-	rv      uint64
-	tables  map[*kind]*table
-	named   map[string]*table // by resource
-	history int
+	mu       sync.Mutex
+	rv       uint64
+	tables   map[*kind]*table  // made when they are first used
+	named    map[string]*table // of the special kinds, by resource
+	history  int
+	forgot   uint64          // the resourceVersion of the last Compact
+	observe  func(event)     // is called with every change, under the lock
+	emptying map[string]bool // namespaces that a timer is set for
 }
 
 // firstRV leaves room for resourceVersions that are older than all the server
@@ -115,11 +127,21 @@ const firstRV = 100
 
 func newStore(history int) *store {
 	st := &store{rv: firstRV, tables: map[*kind]*table{}, named: map[string]*table{}, history: history}
-	for _, k := range kinds {
-		t := &table{kind: k, items: map[key]*item{}, watchers: map[*watcher]struct{}{}}
-		st.tables[k], st.named[k.resource] = t, t
+	for _, k := range special {
+		st.named[k.resource] = st.table(k)
 	}
 	return st
+}
+
+// table returns the objects of a kind. The lock is held.
+func (st *store) table(k *kind) *table {
+	k = k.table()
+	t := st.tables[k]
+	if t == nil {
+		t = &table{kind: k, items: map[key]*item{}, watchers: map[*watcher]struct{}{}, forgotten: st.forgot}
+		st.tables[k] = t
+	}
+	return t
 }
 
 func (st *store) next() uint64 {
@@ -132,9 +154,23 @@ func formatRV(rv uint64) string { return strconv.FormatUint(rv, 10) }
 // put stores obj, which becomes immutable, as a new version. prev is the
 // version it replaces, nil for a creation. The lock is held.
 func (st *store) put(t *table, obj runtime.Object, prev *item) *item {
+	return st.putBy(unmanaged, t, obj, prev)
+}
+
+// write is put for the write of a client.
+func (st *store) write(w *write, t *table, obj runtime.Object, prev *item) *item {
+	it := st.putBy(w.by, t, obj, prev)
+	if w.applied {
+		it.tracked, it.earlier = true, nil
+	}
+	return it
+}
+
+func (st *store) putBy(by *metav1.ManagedFieldsEntry, t *table, obj runtime.Object, prev *item) *item {
 	rv := st.next()
 	metaOf(obj).SetResourceVersion(formatRV(rv))
 	it := newItem(obj, rv)
+	it.follows(prev, by)
 	if t.kind.node != nil {
 		it.node, it.at = t.kind.node(obj), time.Now()
 		if prev != nil && prev.node == it.node {
@@ -171,6 +207,10 @@ func (st *store) publish(t *table, ev event) {
 	}
 	for w := range t.watchers {
 		w.offer(ev)
+	}
+	if st.observe != nil {
+		ev.kind = t.kind
+		st.observe(ev)
 	}
 }
 

@@ -18,7 +18,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/kubernetes/scheme"
 )
 
 // watchTimeout ends a watch whose client gave no timeoutSeconds. The real
@@ -95,9 +94,10 @@ func (c *call) watch() (*answer, error) {
 // start queues what the client missed and subscribes it to what follows, both
 // under the lock of the store so that there is no gap.
 func (w *watcher) start(sendInitial *bool, from uint64) {
-	st, t := w.c.s.store, w.c.table()
+	st := w.c.s.store
 	st.mu.Lock()
 	defer st.mu.Unlock()
+	t := w.c.table()
 	now := time.Now()
 	switch {
 	case sendInitial != nil && *sendInitial, sendInitial == nil && from == 0:
@@ -335,14 +335,11 @@ func (w *watcher) encode(f frame) []byte {
 // bookmarkObject is an object of the watched kind that has nothing but a
 // resourceVersion.
 func (c *call) bookmarkObject(f frame) runtime.Object {
-	gvk := c.kind.views[c.view].gv.WithKind(c.kind.name)
-	var obj runtime.Object = &metav1.PartialObjectMetadata{}
+	obj := c.kind.zero(c.view)
 	if c.accept.partial {
-		gvk = metaV1.WithKind("PartialObjectMetadata")
-	} else if o, err := scheme.Scheme.New(gvk); err == nil {
-		obj = o
+		obj = &metav1.PartialObjectMetadata{}
+		obj.GetObjectKind().SetGroupVersionKind(metaV1.WithKind("PartialObjectMetadata"))
 	}
-	obj.GetObjectKind().SetGroupVersionKind(gvk)
 	m := metaOf(obj)
 	m.SetResourceVersion(formatRV(f.rv))
 	if f.initEd {

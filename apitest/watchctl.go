@@ -115,6 +115,7 @@ func (s *Server) Compact() {
 	s.store.mu.Lock()
 	defer s.store.mu.Unlock()
 	rv := s.store.next()
+	s.store.forgot = rv
 	for _, t := range s.store.tables {
 		t.forget(rv)
 	}

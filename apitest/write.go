@@ -29,11 +29,14 @@ type write struct {
 	r    *Request
 	kind *kind
 	view int
-	now  metav1.Time // truncated to seconds, as the API stores times
+	by   *metav1.ManagedFieldsEntry // the writer, once manage has been called
+	// applied is set for a server-side apply, which brings its managedFields.
+	applied bool
+	now     metav1.Time // truncated to seconds, as the API stores times
 }
 
 func (c *call) newWrite() *write {
-	return &write{s: c.s, r: c.r, kind: c.kind, view: c.view, now: metav1.Now().Rfc3339Copy()}
+	return &write{s: c.s, r: c.r, kind: c.kind, by: unmanaged, view: c.view, now: metav1.Now().Rfc3339Copy()}
 }
 
 // gate reports whether a feature gate of the API is on.
@@ -143,7 +146,7 @@ func (c *call) insert(w *write, obj runtime.Object) (*item, error) {
 	if c.r.DryRun {
 		return newItem(obj, 0), nil
 	}
-	return c.s.store.put(t, obj, nil), nil
+	return c.s.store.write(w, t, obj, nil), nil
 }
 
 // prepareCreate gives a new object everything that the server provides.
@@ -161,8 +164,10 @@ func (s *Server) prepareCreate(w *write, obj runtime.Object) {
 	if k.onCreate != nil {
 		k.onCreate(w, obj)
 	}
-	m.SetManagedFields(nil)
-	w.manage(m, nil)
+	if !w.applied {
+		m.SetManagedFields(nil)
+	}
+	w.manage(obj, nil)
 }
 
 // namespaceOpen refuses new objects in a namespace that doesn't exist or is
@@ -289,7 +294,7 @@ func (c *call) replace(w *write, obj runtime.Object, old *item) (*item, error) {
 	if k.spec != nil && !k.sameSpec(obj, old.obj) {
 		m.SetGeneration(om.GetGeneration() + 1)
 	}
-	changed := w.manage(m, old)
+	changed := w.manage(obj, old)
 	if errs := k.check(w, obj, old.obj); len(errs) > 0 {
 		return nil, apierrors.NewInvalid(k.groupKind(), c.r.Name, errs)
 	}
@@ -305,7 +310,7 @@ func (c *call) replace(w *write, obj runtime.Object, old *item) (*item, error) {
 		c.s.store.remove(t, old)
 		return newItem(obj, old.rv), nil
 	}
-	return c.s.store.put(t, obj, old), nil
+	return c.s.store.write(w, t, obj, old), nil
 }
 
 // same reports whether two versions differ in nothing but who manages them.

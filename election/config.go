@@ -9,13 +9,14 @@ import (
 	"time"
 	"unicode/utf8"
 
-	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	coordinationv1client "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	coordinationv1beta1client "k8s.io/client-go/kubernetes/typed/coordination/v1beta1"
 	"k8s.io/client-go/tools/events"
 
+	"github.com/kubewright/kubewright/election/internal/spec"
 	"github.com/kubewright/kubewright/internal/lifecycle"
 )
 
@@ -114,7 +115,6 @@ const (
 	maxAttributes     = 8
 	maxAttributeBytes = 256
 	recordSlack       = 200 // for what is not known beforehand: suffix, times, ack
-	minCallTimeout    = time.Millisecond
 )
 
 // complete fills in the defaults and returns all that is wrong.
@@ -136,10 +136,10 @@ func (cfg *Config) complete() error {
 			cfg.Strategy = OldestEmulationVersion()
 		}
 	}
-	for _, msg := range checkStrategyName(cfg.Strategy.Name()) {
+	for _, msg := range spec.CheckStrategyName(cfg.Strategy.Name()) {
 		problems = append(problems, field.Invalid(at("Strategy"), cfg.Strategy.Name(), msg))
 	}
-	problems = append(problems, checkLease(at("Lease"), cfg.Lease)...)
+	problems = append(problems, spec.CheckLease(at("Lease"), cfg.Lease)...)
 	problems = append(problems, checkPeer(at("Self"), cfg.Self, cfg.Registry.native, cfg.Strategy)...)
 	problems = append(problems, cfg.completeTimes()...)
 	if cfg.Name == "" {
@@ -155,29 +155,12 @@ func (cfg *Config) completeTimes() field.ErrorList {
 	if len(problems) > 0 {
 		timing = Timing{}.WithDefaults() // not to report what follows from it
 	}
-	problems = append(problems, defaultDuration("FallbackAfter", &cfg.FallbackAfter, timing.LeaseDuration, time.Nanosecond)...)
-	problems = append(problems, defaultDuration("ShutdownTimeout", &cfg.ShutdownTimeout, DefaultShutdownTimeout, minCallTimeout)...)
-	problems = append(problems, defaultDuration("CallTimeout", &cfg.CallTimeout, timing.callTimeout(), minCallTimeout)...)
+	problems = append(problems, spec.DefaultDuration("FallbackAfter", &cfg.FallbackAfter, timing.LeaseDuration, time.Nanosecond)...)
+	problems = append(problems, spec.DefaultDuration("ShutdownTimeout", &cfg.ShutdownTimeout, DefaultShutdownTimeout, spec.MinCallTimeout)...)
+	problems = append(problems, spec.DefaultDuration("CallTimeout", &cfg.CallTimeout, timing.callTimeout(), spec.MinCallTimeout)...)
 	if first := timing.longestInterval(); len(problems) == 0 && first+cfg.CallTimeout >= timing.RenewDeadline {
 		problems = append(problems, field.Invalid(field.NewPath("CallTimeout"), cfg.CallTimeout.String(),
 			fmt.Sprintf("1.1 RenewInterval + CallTimeout < RenewDeadline must hold, but %v + %v >= %v", first, cfg.CallTimeout, timing.RenewDeadline)))
-	}
-	return problems
-}
-
-// nodeLeases is the namespace of the heartbeats of nodes. Whatever watches them
-// takes every Lease there for one.
-const nodeLeases = "kube-node-lease"
-
-func checkLease(path *field.Path, name types.NamespacedName) (problems field.ErrorList) {
-	for _, msg := range apivalidation.ValidateNamespaceName(name.Namespace, false) {
-		problems = append(problems, field.Invalid(path.Child("Namespace"), name.Namespace, msg))
-	}
-	if name.Namespace == nodeLeases {
-		problems = append(problems, field.Invalid(path.Child("Namespace"), name.Namespace, "is for the heartbeats of nodes"))
-	}
-	for _, msg := range apivalidation.NameIsDNSSubdomain(name.Name, false) {
-		problems = append(problems, field.Invalid(path.Child("Name"), name.Name, msg))
 	}
 	return problems
 }
@@ -210,7 +193,7 @@ func checkPeer(path *field.Path, p Peer, native bool, s Strategy) (problems fiel
 	} else if len(raw) > maxRecordBytes-recordSlack {
 		problems = append(problems, field.TooLong(path, "", maxRecordBytes-recordSlack))
 	}
-	if len(problems) == 0 && !eligible(s, p) {
+	if len(problems) == 0 && !Eligible(s, p) {
 		problems = append(problems, field.Invalid(path, p.Identity, fmt.Sprintf("is not eligible under the strategy %s", s.Name())))
 	}
 	return problems
@@ -229,16 +212,49 @@ func validText(attributes map[string]string) bool {
 func checkVersions(path *field.Path, p Peer, native bool) (problems field.ErrorList) {
 	valid := true
 	for _, v := range []struct{ name, value string }{{"BinaryVersion", p.BinaryVersion}, {"EmulationVersion", p.EmulationVersion}} {
-		if _, ok := parseVersion(v.value); !ok && v.value != "" {
-			problems = append(problems, field.Invalid(path.Child(v.name), v.value, "must be a semantic version without v, for example 1.37.1"))
+		if _, ok := spec.ParseVersion(v.value); !ok && v.value != "" {
+			problems = append(problems, field.Invalid(path.Child(v.name), v.value, spec.NotAVersion))
 			valid = false
 		}
 	}
 	if native && p.BinaryVersion == "" {
 		problems = append(problems, field.Required(path.Child("BinaryVersion"), "a LeaseCandidate must have one"))
 	}
-	if valid && p.EmulationVersion != "" && compareVersions(p.BinaryVersion, p.EmulationVersion) < 0 {
+	if valid && p.EmulationVersion != "" && spec.CompareVersions(p.BinaryVersion, p.EmulationVersion) < 0 {
 		problems = append(problems, field.Invalid(path.Child("EmulationVersion"), p.EmulationVersion, fmt.Sprintf("must be at most BinaryVersion, %q; a pre-release is lower than its release", p.BinaryVersion)))
 	}
 	return problems
+}
+
+// Registry says where candidates make themselves known, and so who chooses
+// among them. All replicas must use the same one: with two of them in one
+// fleet there is still never more than one leader, but neither half knows the
+// other. It is never detected, because a fleet that is half upgraded would come
+// to different answers. The zero value is [OnLease].
+type Registry struct {
+	candidates coordinationv1beta1client.LeaseCandidatesGetter
+	native     bool
+}
+
+// OnLease keeps the records of candidates in annotations of the Lease itself,
+// on every cluster and with no other object. The leader chooses: it offers the
+// lease to a better candidate, and hands it over when that has accepted.
+//
+// Sixteen candidates have a record, the best ones where there are more; the
+// others are observers. They watch nothing, send one GET every two
+// LeaseDurations, and claim the lease only where none of the sixteen does.
+func OnLease() Registry { return Registry{} }
+
+// LeaseCandidates keeps a LeaseCandidate object (coordination.k8s.io/v1beta1)
+// for each candidate, and leaves the choice to a controller: the one in the API
+// server where the feature gate CoordinatedLeaderElection is on, or a
+// coordinator.Controller. The API is off by default and v1beta1 ends with Kubernetes
+// 1.38. Where no controller does anything about a Lease that is free,
+// candidates claim it after [Config.FallbackAfter].
+//
+// A LeaseCandidate has fields for versions and the name of a strategy; Priority
+// and Attributes of a [Peer] are in an annotation, which a coordinator.Controller reads and
+// the API server does not. clientset.CoordinationV1beta1() is a client.
+func LeaseCandidates(client coordinationv1beta1client.LeaseCandidatesGetter) Registry {
+	return Registry{candidates: client, native: true}
 }

@@ -8,8 +8,8 @@
 // A [Candidate] is what each replica runs. Its work, [Config.Lead], is called
 // while it leads. A leader hands over to a better candidate only after its work
 // has returned, so that a change of leadership costs milliseconds and not the
-// length of a lease. A [Controller] elects for LeaseCandidate objects (KEP-4355),
-// beside or in place of the one inside the API server.
+// length of a lease. Package election/coordinator elects for LeaseCandidate
+// objects (KEP-4355).
 //
 // # Usage
 //
@@ -148,7 +148,7 @@
 //	kubewright_election_failures_total{op,class}     Failed, Op and Class
 //	kubewright_election_offers_total{accepted}       OfferEnded, Accepted
 //
-// and by [ControllerHooks]:
+// and by coordinator.Hooks:
 //
 //	kubewright_election_controller_elections_total{strategy}     Elected, Strategy
 //	kubewright_election_controller_vacancy_duration_seconds      Elected, Unrenewed
@@ -170,9 +170,6 @@
 // needs create and patch of events.k8s.io events. The credentials of a node are not enough:
 // they reach kube-node-lease only.
 //
-// A Controller needs get, list, watch, create and patch of leases, and get,
-// list, watch, patch and delete of leasecandidates.
-//
 // # Compatibility
 //
 // OnLease needs nothing but coordination.k8s.io/v1, and shares a Lease with
@@ -182,5 +179,5 @@
 //
 // LeaseCandidates needs coordination.k8s.io/v1beta1 (Kubernetes 1.33 to 1.38,
 // off by default) and a controller: the gate CoordinatedLeaderElection, or a
-// [Controller], which also works where the gate is off.
+// package coordinator, which also works if the gate is off.
 package election

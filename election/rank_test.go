@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/kubewright/kubewright/election/internal/spec"
 )
 
 // at returns a candidate with versions, made so many seconds after the first.
@@ -56,7 +58,7 @@ func TestValidLeaseCandidateForOldestEmulationVersion(t *testing.T) {
 		"invalid binary version":              {at("a", "0.1.0", "invalidVersion", 0), false},
 		"none":                                {at("a", "", "", 0), false},
 	} {
-		if got := eligible(OldestEmulationVersion(), tc.peer); got != tc.want {
+		if got := Eligible(OldestEmulationVersion(), tc.peer); got != tc.want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
@@ -81,35 +83,35 @@ func TestCompare(t *testing.T) {
 		"a candidate and itself":             {at("a", "1.9.0", "1.21.0", 1), at("a", "1.9.0", "1.21.0", 1), "a", 0},
 		"b is not eligible, whatever it has": {at("a", "1.9.0", "1.21.0", 1), at("b", "", "x", 0), "b", -1},
 	} {
-		if got := compare(OldestEmulationVersion(), tc.a, tc.b, tc.incumbent); got != tc.want {
+		if got := Compare(OldestEmulationVersion(), tc.a, tc.b, tc.incumbent); got != tc.want {
 			t.Errorf("%s: %d, want %d", name, got, tc.want)
 		}
-		if got := compare(OldestEmulationVersion(), tc.b, tc.a, tc.incumbent); got != -tc.want {
+		if got := Compare(OldestEmulationVersion(), tc.b, tc.a, tc.incumbent); got != -tc.want {
 			t.Errorf("%s, the other way round: %d, want %d", name, got, -tc.want)
 		}
 	}
 }
 
 func TestPickBestStrategy(t *testing.T) {
-	vote := func(id, binary, strategy string) ballot {
-		return ballot{Peer: Peer{Identity: id, BinaryVersion: binary}, strategy: strategy}
+	vote := func(_, binary, strategy string) spec.Ballot {
+		return spec.Ballot{BinaryVersion: binary, Strategy: strategy}
 	}
 	for name, tc := range map[string]struct {
-		ballots []ballot
+		ballots []spec.Ballot
 		want    string
 		agreed  bool
 	}{
 		"no candidates":            {nil, "", false},
-		"single candidate":         {[]ballot{vote("a", "1.0.0", "x/1")}, "x/1", true},
-		"same strategy":            {[]ballot{vote("a", "1.0.0", "x/1"), vote("b", "2.0.0", "x/1")}, "x/1", true},
-		"highest version decides":  {[]ballot{vote("a", "1.9.0", "x/1"), vote("b", "1.10.0", "x/2")}, "x/2", true},
-		"the others don't matter":  {[]ballot{vote("a", "1.0.0", "x/1"), vote("b", "1.0.0", "x/3"), vote("c", "2.0.0", "x/2")}, "x/2", true},
-		"conflicting preferred":    {[]ballot{vote("a", "1.0.0", "x/2"), vote("b", "1.0.0", "x/1"), vote("c", "1.0.0", "x/2")}, "x/1", false},
-		"invalid binary is lowest": {[]ballot{vote("a", "bad", "x/1"), vote("b", "0.1.0", "x/2")}, "x/2", true},
-		"all without versions":     {[]ballot{vote("a", "", "x/1"), vote("b", "", "x/1")}, "x/1", true},
+		"single candidate":         {[]spec.Ballot{vote("a", "1.0.0", "x/1")}, "x/1", true},
+		"same strategy":            {[]spec.Ballot{vote("a", "1.0.0", "x/1"), vote("b", "2.0.0", "x/1")}, "x/1", true},
+		"highest version decides":  {[]spec.Ballot{vote("a", "1.9.0", "x/1"), vote("b", "1.10.0", "x/2")}, "x/2", true},
+		"the others don't matter":  {[]spec.Ballot{vote("a", "1.0.0", "x/1"), vote("b", "1.0.0", "x/3"), vote("c", "2.0.0", "x/2")}, "x/2", true},
+		"conflicting preferred":    {[]spec.Ballot{vote("a", "1.0.0", "x/2"), vote("b", "1.0.0", "x/1"), vote("c", "1.0.0", "x/2")}, "x/1", false},
+		"invalid binary is lowest": {[]spec.Ballot{vote("a", "bad", "x/1"), vote("b", "0.1.0", "x/2")}, "x/2", true},
+		"all without versions":     {[]spec.Ballot{vote("a", "", "x/1"), vote("b", "", "x/1")}, "x/1", true},
 	} {
 		for range 2 {
-			if got, agreed := chosenStrategy(tc.ballots); got != tc.want || agreed != tc.agreed {
+			if got, agreed := spec.ChosenStrategy(tc.ballots); got != tc.want || agreed != tc.agreed {
 				t.Errorf("%s: %q %v, want %q %v", name, got, agreed, tc.want, tc.agreed)
 			}
 			slices.Reverse(tc.ballots)
@@ -122,7 +124,7 @@ func TestGetVersions(t *testing.T) {
 		"1.37.0": true, "1.37.0-alpha.1": true, "1.37.0+build": true, "0.0.0": true,
 		"": false, "v1.37.0": false, "1.37": false, "x": false, "1.37.0 ": false, " 1.37.0": false, "-1.0.0": false,
 	} {
-		if _, ok := parseVersion(s); ok != want {
+		if _, ok := spec.ParseVersion(s); ok != want {
 			t.Errorf("%q: %v, want %v", s, ok, want)
 		}
 	}
@@ -149,11 +151,11 @@ func TestStrategies(t *testing.T) {
 		if got := tc.strategy.Name(); got != tc.name {
 			t.Errorf("name %q, want %q", got, tc.name)
 		}
-		if problems := checkStrategyName(tc.strategy.Name()); len(problems) > 0 {
+		if problems := spec.CheckStrategyName(tc.strategy.Name()); len(problems) > 0 {
 			t.Errorf("%s: %v", tc.strategy.Name(), problems)
 		}
 		var got []string
-		for _, p := range slices.SortedFunc(slices.Values(peers), func(a, b Peer) int { return compare(tc.strategy, a, b, "") }) {
+		for _, p := range slices.SortedFunc(slices.Values(peers), func(a, b Peer) int { return Compare(tc.strategy, a, b, "") }) {
 			got = append(got, p.Identity)
 		}
 		if diff := cmp.Diff(tc.want, got); diff != "" {
@@ -170,7 +172,7 @@ func TestStrategies(t *testing.T) {
 		t.Error("strategies that differ have one name")
 	}
 	for _, bad := range []string{"", "mine", "example.com/", "/x", "a/b/c"} {
-		if len(checkStrategyName(bad)) == 0 {
+		if len(spec.CheckStrategyName(bad)) == 0 {
 			t.Errorf("the name %q was accepted", bad)
 		}
 	}
@@ -199,7 +201,7 @@ func TestPreempts(t *testing.T) {
 		"priority, whatever follows":  {HighestPriority(reluctant{First()}), Peer{Identity: "a", Priority: 1}, Peer{Identity: "b"}, true},
 		"eligibility of what follows": {HighestPriority(OldestEmulationVersion()), Peer{Identity: "a", Priority: 1}, recent, false},
 	} {
-		if got := preempts(tc.strategy, tc.challenger, tc.incumbent); got != tc.want {
+		if got := Preempts(tc.strategy, tc.challenger, tc.incumbent); got != tc.want {
 			t.Errorf("%s: %v, want %v", name, got, tc.want)
 		}
 	}

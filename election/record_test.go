@@ -72,7 +72,7 @@ func FuzzAnnotations(f *testing.F) {
 				t.Errorf("a record of %q under the key of %q", got, id)
 			}
 			for _, s := range []Strategy{OldestEmulationVersion(), NewestVersion(), HighestPriority(nil), Prefer("x", "y")} {
-				if compare(s, r.peer(), r.peer(), "") != 0 {
+				if Compare(s, r.peer(), r.peer(), "") != 0 {
 					t.Errorf("%s: %+v differs from itself", s.Name(), r)
 				}
 			}

@@ -16,6 +16,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/election/internal/spec"
 )
 
 // The bugs of coordinated election in the API server, on the side of the
@@ -61,7 +62,7 @@ func TestLeaseCandidateCreation(t *testing.T) {
 			lc.Spec.Strategy != coordinationv1.OldestEmulationVersion || lc.Spec.RenewTime == nil {
 			t.Fatalf("LeaseCandidate %+v", lc)
 		}
-		p, err := peerFromCandidate(lc)
+		p, err := spec.ExtrasOf(lc)
 		if err != nil || p.Priority != 3 || p.Attributes["zone"] != "z" {
 			t.Errorf("peer %+v, %v", p, err)
 		}

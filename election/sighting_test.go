@@ -11,6 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
+
+	"github.com/kubewright/kubewright/election/internal/spec"
 )
 
 // leaseOf returns a Lease: its holder, when that renewed it, and changes.
@@ -125,8 +127,8 @@ func TestOlder(t *testing.T) {
 		a, b string
 		want bool
 	}{{"10", "9", true}, {"9", "10", false}, {"9", "9", false}, {"", "9", false}, {"9", "", false}, {"x", "9", false}, {"99999999999999999999", "9", true}} {
-		if got := older(tc.a, tc.b); got != tc.want {
-			t.Errorf("older(%q, %q) = %v", tc.a, tc.b, got)
+		if got := spec.Older(tc.b, tc.a); got != tc.want {
+			t.Errorf("spec.Older(%q, %q) = %v", tc.a, tc.b, got)
 		}
 	}
 	for rv, want := range map[string]uint64{"12": 12, "": 0, "x": 0, "99999999999999999999": 0} {

@@ -13,8 +13,18 @@ import (
 	"testing/synctest"
 	"time"
 
+	"k8s.io/client-go/kubernetes"
+
 	"github.com/kubewright/kubewright/apitest"
 )
+
+// NewCoordinator makes a coordinator.Controller, which this package can't import.
+var NewCoordinator func(kubernetes.Interface) (Runner, error)
+
+// Runner is the part of a coordinator.Controller that the soak uses.
+type Runner interface {
+	Run(ctx context.Context) error
+}
 
 var (
 	soakSeed = flag.Uint64("soak.seed", 1, "first seed of the soak tests")
@@ -135,10 +145,7 @@ func newSoak(t *testing.T, seed uint64, native bool) *soak {
 // startController runs a Controller, which is as cut off as anybody at times.
 func (s *soak) startController() {
 	clients := s.server.Client(apitest.User{Name: "controller"})
-	c, err := NewController(ControllerConfig{
-		Client: clients.CoordinationV1(), Candidates: clients.CoordinationV1beta1(),
-		ErrorHandler: func(context.Context, error, string) {},
-	})
+	c, err := NewCoordinator(clients)
 	if err != nil {
 		s.Fatal(err)
 	}

@@ -7,12 +7,57 @@ import (
 	"cmp"
 	"fmt"
 	"hash/fnv"
+	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
-	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/kubewright/kubewright/election/internal/spec"
 )
+
+// Peer is one candidate as the others see it: what it says about itself.
+type Peer struct {
+	// Identity names the candidate. In [Config.Self] it is what the replica is
+	// called, for example the name of its Pod or Node; what is written to the
+	// Lease has a random suffix, unless [Config.ExclusiveIdentity] is set. See
+	// [Candidate.Identity].
+	Identity string
+	// BinaryVersion is the version of the program, a semantic version without
+	// "v", for example "1.37.1". Empty where versions don't matter; a
+	// LeaseCandidate needs one.
+	BinaryVersion string
+	// EmulationVersion is the version that the program behaves like (KEP-4330):
+	// at most BinaryVersion, and of the same form. Empty means BinaryVersion.
+	EmulationVersion string
+	// Priority is for [HighestPriority]; the higher the better. Default: 0.
+	Priority int32
+	// Attributes are for strategies: a zone, a load. At most eight, of at most
+	// 256 bytes all together, as those of all candidates lie on the Lease.
+	Attributes map[string]string
+	// LastResort says that the candidate should lead only where nobody else
+	// does: it is not ready, or overloaded. Its record is withdrawn.
+	LastResort bool
+	// Created is when the candidate first made itself known, by the clock of
+	// its machine or of the API server. It breaks ties and nothing else.
+	// Ignored in [Config.Self].
+	Created time.Time
+}
+
+// clone returns a copy that shares nothing.
+func (p Peer) clone() Peer {
+	p.Attributes = maps.Clone(p.Attributes)
+	return p
+}
+
+// emulated returns EmulationVersion, or what stands for it.
+func (p Peer) emulated() string {
+	if p.EmulationVersion == "" {
+		return p.BinaryVersion
+	}
+	return p.EmulationVersion
+}
 
 // A Strategy says which of two candidates is the better leader. It is a pure
 // function of them, the same in all replicas, and safe for any number of
@@ -64,13 +109,10 @@ type strategyFunc struct {
 func (s strategyFunc) Name() string          { return s.name }
 func (s strategyFunc) Compare(a, b Peer) int { return s.compare(a, b) }
 
-// The names of strategies that are not the API's have this domain.
-const domain = "kubewright.dev"
-
 // First prefers nobody: who leads goes on leading. It is the default of
 // [Config.Strategy].
 func First() Strategy {
-	return StrategyFunc(domain+"/First", func(Peer, Peer) int { return 0 })
+	return StrategyFunc(spec.Domain+"/First", func(Peer, Peer) int { return 0 })
 }
 
 // OldestEmulationVersion is the strategy of the API server (KEP-4355): the
@@ -85,20 +127,20 @@ type oldestEmulationVersion struct{}
 func (oldestEmulationVersion) Name() string { return string(coordinationv1.OldestEmulationVersion) }
 
 func (oldestEmulationVersion) Compare(a, b Peer) int {
-	return cmp.Or(compareVersions(a.emulated(), b.emulated()), compareVersions(a.BinaryVersion, b.BinaryVersion))
+	return cmp.Or(spec.CompareVersions(a.emulated(), b.emulated()), spec.CompareVersions(a.BinaryVersion, b.BinaryVersion))
 }
 
 func (oldestEmulationVersion) Eligible(p Peer) bool {
-	_, emulation := parseVersion(p.emulated())
-	_, binary := parseVersion(p.BinaryVersion)
+	_, emulation := spec.ParseVersion(p.emulated())
+	_, binary := spec.ParseVersion(p.BinaryVersion)
 	return emulation && binary
 }
 
 // NewestVersion prefers the highest BinaryVersion, then the highest
 // EmulationVersion. A version that can't be read is the lowest.
 func NewestVersion() Strategy {
-	return StrategyFunc(domain+"/NewestVersion", func(a, b Peer) int {
-		return cmp.Or(compareVersions(b.BinaryVersion, a.BinaryVersion), compareVersions(b.emulated(), a.emulated()))
+	return StrategyFunc(spec.Domain+"/NewestVersion", func(a, b Peer) int {
+		return cmp.Or(spec.CompareVersions(b.BinaryVersion, a.BinaryVersion), spec.CompareVersions(b.emulated(), a.emulated()))
 	})
 }
 
@@ -123,15 +165,15 @@ func (s follows) Name() string {
 	if !ok {
 		after = s.then.Name()
 	}
-	return fmt.Sprintf("%s/%s.%s", domain, s.name, after)
+	return fmt.Sprintf("%s/%s.%s", spec.Domain, s.name, after)
 }
 
 func (s follows) Compare(a, b Peer) int { return cmp.Or(s.compare(a, b), s.then.Compare(a, b)) }
 
-func (s follows) Eligible(p Peer) bool { return eligible(s.then, p) }
+func (s follows) Eligible(p Peer) bool { return Eligible(s.then, p) }
 
 func (s follows) Preempts(challenger, incumbent Peer) bool {
-	return s.compare(challenger, incumbent) < 0 || preempts(s.then, challenger, incumbent)
+	return s.compare(challenger, incumbent) < 0 || Preempts(s.then, challenger, incumbent)
 }
 
 // Prefer prefers candidates by one of their [Peer.Attributes]: those that have
@@ -153,19 +195,73 @@ func Prefer(key string, values ...string) Strategy {
 		return len(values)
 	}
 	last := key[strings.LastIndexByte(key, '/')+1:]
-	return StrategyFunc(fmt.Sprintf("%s/Prefer-%08x.%.32s", domain, digest.Sum32(), last), func(a, b Peer) int {
+	return StrategyFunc(fmt.Sprintf("%s/Prefer-%08x.%.32s", spec.Domain, digest.Sum32(), last), func(a, b Peer) int {
 		return cmp.Compare(rank(a), rank(b))
 	})
 }
 
-// checkStrategyName returns what is wrong with the name of a strategy, by the
-// rules that the API has for Lease and LeaseCandidate.
-func checkStrategyName(name string) []string {
-	if name == string(coordinationv1.OldestEmulationVersion) {
-		return nil
+// compare is the total order of candidates under a strategy: negative where a
+// is the better leader. incumbent is the identity of who leads, or "".
+func Compare(s Strategy, a, b Peer, incumbent string) int {
+	return cmp.Or(
+		prefer(s, a, b),
+		better(incumbent != "" && a.Identity == incumbent, incumbent != "" && b.Identity == incumbent),
+		a.Created.Compare(b.Created),
+		cmp.Compare(a.Identity, b.Identity),
+	)
+}
+
+// prefer is Compare without its tie-breaks.
+func prefer(s Strategy, a, b Peer) int {
+	return cmp.Or(better(Eligible(s, a), Eligible(s, b)), s.Compare(a, b))
+}
+
+// better orders what is true before what is not.
+func better(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return -1
 	}
-	if !strings.Contains(name, "/") {
-		return []string{fmt.Sprintf("must be %s or a name with a domain, for example example.com/least-loaded", coordinationv1.OldestEmulationVersion)}
+	return 1
+}
+
+// best returns the first of the peers that are eligible.
+func best(s Strategy, peers []Peer, incumbent string) (Peer, bool) {
+	var found Peer
+	ok := false
+	for _, p := range peers {
+		if Eligible(s, p) && (!ok || Compare(s, p, found, incumbent) < 0) {
+			found, ok = p, true
+		}
 	}
-	return validation.IsQualifiedName(name)
+	return found, ok
+}
+
+// rank returns how many of the peers come before p.
+func rank(s Strategy, p Peer, peers []Peer, incumbent string) int {
+	n := 0
+	for _, q := range peers {
+		if q.Identity != p.Identity && Compare(s, q, p, incumbent) < 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// eligible asks the strategy whether p may be chosen.
+func Eligible(s Strategy, p Peer) bool {
+	checker, ok := s.(EligibilityChecker)
+	return !ok || checker.Eligible(p)
+}
+
+// preempts reports whether challenger is to take the place of incumbent, who
+// leads. A tie never does.
+func Preempts(s Strategy, challenger, incumbent Peer) bool {
+	if !Eligible(s, challenger) || Eligible(s, incumbent) && s.Compare(challenger, incumbent) >= 0 {
+		return false
+	}
+	p, ok := s.(Preempter)
+	return !ok || p.Preempts(challenger, incumbent)
 }

@@ -5,11 +5,11 @@ package election
 
 import (
 	"fmt"
-	"math"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/kubewright/kubewright/election/internal/spec"
 	"github.com/kubewright/kubewright/internal/lifecycle"
 )
 
@@ -44,9 +44,7 @@ const (
 	// retryMin and retryMax bound the wait after a failed write of a leader.
 	retryMin, retryMax = 250 * time.Millisecond, time.Second
 	// retryLeast is the least of them, when the time of a leader runs out.
-	retryLeast = 100 * time.Millisecond
-	// maxLeaseDuration is what the API can hold.
-	maxLeaseDuration = math.MaxInt32 * time.Second
+	retryLeast       = 100 * time.Millisecond
 	minRenewInterval = 100 * time.Millisecond
 )
 
@@ -144,15 +142,6 @@ func (t Timing) longestInterval() time.Duration {
 // callTimeout is the default of Config.CallTimeout.
 func (t Timing) callTimeout() time.Duration { return min(t.RenewDeadline/2, DefaultCallTimeout) }
 
-// defaultDuration is lifecycle.DefaultDuration for a time that is added to others:
-// whatever is longer than a lease can be is cut to that, for ever would be in the
-// past.
-func defaultDuration(name string, d *time.Duration, def, minimum time.Duration) field.ErrorList {
-	problems := lifecycle.DefaultDuration(name, d, def, minimum)
-	*d = min(*d, maxLeaseDuration)
-	return problems
-}
-
 // complete fills in the defaults and returns all that is wrong.
 func (t *Timing) complete() (problems field.ErrorList) {
 	path := field.NewPath("Timing")
@@ -160,14 +149,14 @@ func (t *Timing) complete() (problems field.ErrorList) {
 		problems = append(problems, field.Invalid(path.Child(name), d.String(), fmt.Sprintf(format, args...)))
 	}
 	def := func(name string, d *time.Duration, def, minimum time.Duration) {
-		problems = append(problems, defaultDuration(path.Child(name).String(), d, def, minimum)...)
+		problems = append(problems, spec.DefaultDuration(path.Child(name).String(), d, def, minimum)...)
 	}
 	problems = append(problems, lifecycle.DefaultDuration(path.Child("LeaseDuration").String(), &t.LeaseDuration, DefaultLeaseDuration, 2*time.Second)...)
 	if t.LeaseDuration%time.Second != 0 {
 		add("LeaseDuration", t.LeaseDuration, "must be whole seconds: the API has no others")
 	}
-	if t.LeaseDuration > maxLeaseDuration {
-		add("LeaseDuration", t.LeaseDuration, "must be at most %v", maxLeaseDuration)
+	if t.LeaseDuration > spec.MaxLeaseDuration {
+		add("LeaseDuration", t.LeaseDuration, "must be at most %v", spec.MaxLeaseDuration)
 	}
 	base := t.LeaseDuration
 	if len(problems) > 0 {

@@ -78,6 +78,12 @@ type Config struct {
 	// those with spec.nodeName NodeName; with an empty NodeName those bound to
 	// any node.
 	Owns func(pod *corev1.Pod) bool
+	// Gate says whether this process may act for a node. While it does not, the
+	// Controller starts and stops nothing on the node and writes nothing about
+	// its pods; when it does again, the pods are reconciled with a new List. Two
+	// processes with one node name need it, or each pod runs twice:
+	// lease.Controller.Holds is one. Default: the process may always act.
+	Gate GateFunc
 	// Policy says what happens to pods in the cases that can be seen in more
 	// than one way. Default: the zero Policy.
 	Policy Policy

@@ -46,6 +46,7 @@ type Controller struct {
 	kick     chan struct{} // something is dirty
 	relist   chan struct{} // List is wanted now
 	verify   chan struct{} // orphans are due
+	askGates chan struct{} // a node is new
 
 	providerErrors report.Group
 	apiErrors      report.Group
@@ -55,22 +56,26 @@ type Controller struct {
 	apiCtx    context.Context // of requests; outlives callCtx to store what is known
 	cancelAPI context.CancelFunc
 
-	mu       sync.Mutex
-	seq      uint64 // orders calls, reports and lists
-	listNo   uint32
-	tracks   map[types.UID]*podState
-	names    map[types.NamespacedName]*podState // heads of chains
-	early    map[types.UID]early
-	dirty    []*podState
-	wakes    wakes
-	queues   [queueCount]fifo
-	running  [laneCount]int
-	breaker  breaker
-	effects  []func()
-	synced   bool // the first List was reconciled
-	heldBack bool // the last pass has found too many orphans
-	draining bool // Run is to return
-	closed   bool // Run has returned
+	mu        sync.Mutex
+	seq       uint64 // orders calls, reports and lists
+	listNo    uint32
+	gates     map[string]gateState // by node
+	shutGates int
+	undecided map[types.UID]types.NamespacedName // pods about which Owns panicked
+	listing   listing
+	tracks    map[types.UID]*podState
+	names     map[types.NamespacedName]*podState // heads of chains
+	early     map[types.UID]early
+	dirty     []*podState
+	wakes     wakes
+	queues    [queueCount]fifo
+	running   [laneCount]int
+	breaker   breaker
+	effects   []func()
+	synced    bool // the first List was reconciled
+	heldBack  bool // the last pass has found too many orphans
+	draining  bool // Run is to return
+	closed    bool // Run has returned
 }
 
 // New returns a Controller for a valid Config. The error names every field that
@@ -87,16 +92,19 @@ func New(cfg Config) (*Controller, error) {
 			policy: cfg.Policy, relist: cfg.Relist, pendingAfter: cfg.PendingAfter, retry: retry,
 			epoch: time.Now().Add(-time.Second), // so that no instant is 0
 		},
-		prints:   newFingerprints(),
-		informer: cfg.Informer,
-		ready:    lifecycle.NewReady(cfg.Name),
-		progress: lifecycle.NewProgress(cfg.Name, stuckAfter),
-		kick:     make(chan struct{}, 1),
-		relist:   make(chan struct{}, 1),
-		verify:   make(chan struct{}, 1),
-		tracks:   map[types.UID]*podState{},
-		names:    map[types.NamespacedName]*podState{},
-		early:    map[types.UID]early{},
+		prints:    newFingerprints(),
+		informer:  cfg.Informer,
+		ready:     lifecycle.NewReady(cfg.Name),
+		progress:  lifecycle.NewProgress(cfg.Name, stuckAfter),
+		kick:      make(chan struct{}, 1),
+		relist:    make(chan struct{}, 1),
+		verify:    make(chan struct{}, 1),
+		askGates:  make(chan struct{}, 1),
+		gates:     map[string]gateState{},
+		undecided: map[types.UID]types.NamespacedName{},
+		tracks:    map[types.UID]*podState{},
+		names:     map[types.NamespacedName]*podState{},
+		early:     map[types.UID]early{},
 		breaker: breaker{
 			trip:   cfg.StatusWriters,
 			policy: backoff.Policy{Base: cfg.RetryMin, Cap: max(cfg.RetryMin, min(cfg.RetryMax, breakerCap))},
@@ -106,6 +114,7 @@ func New(cfg Config) (*Controller, error) {
 	c.rules.releases = c.caps.releaser != nil
 	c.rules.admits = c.caps.admitter != nil
 	c.rules.inspects = c.caps.inspector != nil
+	c.cfg.Hooks = c.containHooks(cfg.Hooks)
 	if c.informer == nil {
 		c.informer = c.newInformer()
 	}
@@ -152,6 +161,9 @@ func (c *Controller) Run(ctx context.Context) error {
 	}
 	loops.Go(func() { c.runLists(ctx, registration) })
 	loops.Go(func() { c.runOrphans(ctx) })
+	if c.cfg.Gate != nil {
+		loops.Go(func() { c.runGates(ctx) })
+	}
 	if c.caps.watcher != nil {
 		loops.Go(func() { c.runWatch(ctx) })
 	}
@@ -183,6 +195,41 @@ func (c *Controller) Name() string { return c.cfg.Name }
 // has it. The request is not used and may be nil.
 func (c *Controller) Check(*http.Request) error { return c.progress.Check() }
 
+// providerPatience is how long List may fail or hang before CheckProvider says
+// so.
+const providerPatience = 20 * time.Second
+
+// listing follows the calls of List.
+type listing struct {
+	since instant // when the first List without a success began; 0: the last one succeeded
+	err   error
+}
+
+func (l *listing) began(now instant) {
+	if l.since == 0 {
+		l.since = now
+	}
+}
+func (l *listing) failed(err error) { l.err = err }
+func (l *listing) succeeded()       { *l = listing{} }
+
+// CheckProvider reports whether the provider answers: nil if it does, and an
+// error if List has failed or hung for 20 seconds. It fits
+// nodestatus.HealthCheck, so that the Node is not ready while its backend does
+// not answer. The arguments are not used: a Controller has one provider.
+func (c *Controller) CheckProvider(context.Context, string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	d := c.now() - c.listing.since
+	if c.listing.since == 0 || d <= providerPatience {
+		return nil
+	}
+	if c.listing.err != nil {
+		return fmt.Errorf("podsync: the provider has not answered List for %v: %w", d.Round(time.Second), c.listing.err)
+	}
+	return fmt.Errorf("podsync: the provider has not answered List for %v", d.Round(time.Second))
+}
+
 // now returns the present instant.
 func (c *Controller) now() instant { return time.Since(c.rules.epoch) }
 
@@ -200,7 +247,7 @@ func wake(ch chan struct{}) {
 // Of several reports about a pod the last one counts; one about a pod that was
 // not seen yet waits for it for five minutes.
 func (c *Controller) Report(st State) {
-	print := c.prints.of(&st)
+	fp := c.prints.of(&st)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
@@ -213,18 +260,18 @@ func (c *Controller) Report(st State) {
 		wake(c.kick)
 		return
 	}
-	if t != nil && t.provider.fp == print && t.stopped() == st.Stopped {
+	if t != nil && t.provider.fp == fp && t.stopped() == st.Stopped {
 		c.seq++
 		t.provider.seenSeq, t.provider.absences = c.seq, 0
 		return
 	}
 	st.Status = *st.Status.DeepCopy()
 	if t == nil {
-		c.early[st.UID] = early{state: st, print: print, at: now}
+		c.early[st.UID] = early{state: st, fp: fp, at: now}
 		return
 	}
 	c.seq++
-	c.observe(t, now, c.seq, &st, print, false)
+	c.observe(t, now, c.seq, &st, fp, false)
 	wake(c.kick)
 }
 
@@ -256,13 +303,16 @@ func (c *Controller) Evict(ref Ref, eviction Eviction) error {
 	if t == nil || t.api.pod == nil || t.stopped() || t.removed() {
 		return ErrNotFound
 	}
+	if !c.mayAct(t) {
+		return ErrGateShut
+	}
 	if eviction.Grace <= 0 {
 		eviction.Grace = specGrace(t.api.pod)
 	}
 	if t.end == nil {
 		c.warn(t, eviction.Reason, actionStop, eviction.Message)
 	}
-	t.finish(c.now(), StopEvicted, &podstatus.Failure{
+	t.beginTermination(c.now(), StopEvicted, &podstatus.Failure{
 		Reason: eviction.Reason, Message: eviction.Message, DisruptionReason: corev1.PodReasonTerminationByKubelet,
 	}, eviction.Grace)
 	c.markDirty(t)

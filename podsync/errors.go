@@ -6,6 +6,7 @@ package podsync
 import (
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"time"
 )
 
@@ -15,6 +16,12 @@ var (
 	// ErrNotFound is what an [Inspector] wraps when the provider does not hold
 	// the pod, and what Evict returns for a pod that is not there or has ended.
 	ErrNotFound = errors.New("podsync: no such pod")
+	// ErrGateShut is returned by Evict while [Config.Gate] does not let this
+	// process act for the pod's node.
+	ErrGateShut = errors.New("podsync: the gate of the node is shut")
+	// ErrNoUID is why a pod without metadata.uid is not taken. Real API servers
+	// set it; client-go's fake clientset does not, and package apitest does.
+	ErrNoUID = errors.New("podsync: the pod has no UID: in tests use package apitest, not a fake clientset")
 )
 
 // A RejectError is a decision that a pod can't run here, ever. Make it with
@@ -57,6 +64,51 @@ func (e *RetryError) Error() string { return e.Err.Error() }
 
 // Unwrap returns the wrapped error.
 func (e *RetryError) Unwrap() error { return e.Err }
+
+// A PanicError is a panic in a method of the provider or another function of
+// [Config]. The call counts as failed with it, and is retried with backoff.
+type PanicError struct {
+	// Callback names the function.
+	Callback string
+	// Value is the argument of panic.
+	Value any
+	// Stack is the stack of the goroutine that panicked.
+	Stack []byte
+}
+
+// Error implements error, without the stack.
+func (e *PanicError) Error() string { return fmt.Sprintf("panic in %s: %v", e.Callback, e.Value) }
+
+// Unwrap returns Value if it is an error.
+func (e *PanicError) Unwrap() error {
+	err, _ := e.Value.(error)
+	return err
+}
+
+// contain calls f, which calls a function of [Config], and returns a panic in it
+// as a *PanicError.
+func contain(callback string, f func() error) (err error) {
+	returned := false
+	defer func() {
+		if returned {
+			return
+		}
+		if p := recover(); p != nil {
+			err = &PanicError{Callback: callback, Value: p, Stack: debug.Stack()}
+		}
+	}()
+	err = f()
+	returned = true
+	return err
+}
+
+// panicValues adds the stack of a panic to the values of a log line.
+func panicValues(err error, keysAndValues ...any) []any {
+	if p, ok := errors.AsType[*PanicError](err); ok {
+		return append(keysAndValues, "stack", string(p.Stack))
+	}
+	return keysAndValues
+}
 
 // explain gives an error of the provider or the API the context that it lacks.
 func explain(op Op, ref Ref, err error) error {

@@ -3,7 +3,11 @@
 
 package podsync
 
-import "context"
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+)
 
 // Kept returns how many entries of all maps and queues there are.
 func (c *Controller) Kept() int {
@@ -52,3 +56,6 @@ func (c *Controller) ListWith(p Provider) {
 		panic(err)
 	}
 }
+
+// OnPod shows a pod as the informer does.
+func (c *Controller) OnPod(pod *corev1.Pod) { c.onPodUpdate(pod) }

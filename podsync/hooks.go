@@ -4,6 +4,7 @@
 package podsync
 
 import (
+	"github.com/kubewright/kubewright/internal/report"
 	"time"
 
 	"github.com/kubewright/kubewright/internal/enum"
@@ -28,6 +29,33 @@ type Hooks struct {
 	// got their pods back, are gone, or are believed and being removed. See
 	// [Policy.AllowMassOrphans].
 	MassOrphans func(MassOrphans)
+}
+
+// containHooks returns hooks whose panics are reported and go no further.
+func (c *Controller) containHooks(h Hooks) Hooks {
+	return Hooks{
+		ProviderCall: containHook(c, "Hooks.ProviderCall", h.ProviderCall),
+		APICall:      containHook(c, "Hooks.APICall", h.APICall),
+		StatusStored: containHook(c, "Hooks.StatusStored", h.StatusStored),
+		StageChanged: containHook(c, "Hooks.StageChanged", h.StageChanged),
+		Dropped:      containHook(c, "Hooks.Dropped", h.Dropped),
+		MassOrphans:  containHook(c, "Hooks.MassOrphans", h.MassOrphans),
+	}
+}
+
+func containHook[T any](c *Controller, name string, hook func(T)) func(T) {
+	if hook == nil {
+		return nil
+	}
+	return func(v T) {
+		err := contain(name, func() error {
+			hook(v)
+			return nil
+		})
+		if err != nil {
+			report.Tell(c.callCtx, c.cfg.ErrorHandler, err, "A hook panicked", panicValues(err, "argument", v)...)
+		}
+	}
 }
 
 // An Op names a call, in a word that is fit for a label of a metric.
@@ -121,6 +149,9 @@ const (
 	// DroppedAfterStop: a pod was reported as running after it was reported as
 	// stopped.
 	DroppedAfterStop = "ReportAfterStop"
+	// DroppedRefused: a pod of the informer is not taken, because it has no UID or
+	// because Config.Owns panicked.
+	DroppedRefused = "RefusedPod"
 	// DroppedOrphan: an instance was left alone because the API has its pod,
 	// although this Controller does not see it there.
 	DroppedOrphan = "OrphanKept"

@@ -7,6 +7,7 @@ import (
 	"container/heap"
 	"context"
 	"fmt"
+	"maps"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -303,7 +304,7 @@ const earlyFor = 5 * time.Minute
 // early is a report of a pod that was not seen yet.
 type early struct {
 	state State
-	print uint64
+	fp    uint64
 	at    instant
 }
 
@@ -311,26 +312,33 @@ type early struct {
 // marked, however many come at once.
 func (c *Controller) handlers() cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
-		AddFunc: func(obj any) { c.seen(obj) },
+		AddFunc: c.onPodUpdate,
 		UpdateFunc: func(old, obj any) {
 			// A relist shows a pod that was deleted and made again under its
 			// name as a change.
 			if a, ok := old.(*corev1.Pod); ok {
 				if b, ok := obj.(*corev1.Pod); ok && a.UID != b.UID {
-					c.gone(a)
+					c.onPodDelete(a)
 				}
 			}
-			c.seen(obj)
+			c.onPodUpdate(obj)
 		},
-		DeleteFunc: c.gone,
+		DeleteFunc: c.onPodDelete,
 	}
 }
 
-// seen takes a pod that the informer has.
-func (c *Controller) seen(obj any) {
+// onPodUpdate applies a pod that the informer has.
+func (c *Controller) onPodUpdate(obj any) {
 	pod, ok := obj.(*corev1.Pod)
 	if !ok {
 		return
+	}
+	if pod.UID == "" {
+		c.refuse(pod, ErrNoUID)
+		return
+	}
+	if c.isFresh(pod.UID) && !c.owns(pod) {
+		return // also if the provider holds it: see checkOrphan
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -339,9 +347,6 @@ func (c *Controller) seen(obj any) {
 	}
 	t, now := c.tracks[pod.UID], c.now()
 	fresh := t == nil || t.api.pod == nil
-	if fresh && !c.cfg.Owns(pod) {
-		return // also if the provider holds it: see judge
-	}
 	if t == nil {
 		t = c.add(RefOf(pod), now)
 		c.supersede(t, now)
@@ -357,6 +362,56 @@ func (c *Controller) seen(obj any) {
 		c.firstSight(t, now)
 	}
 	c.markDirty(t)
+	wake(c.kick)
+}
+
+// isFresh reports whether the informer has not shown the pod before.
+func (c *Controller) isFresh(uid types.UID) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	t := c.tracks[uid]
+	return t == nil || t.api.pod == nil
+}
+
+// owns calls Config.Owns, without a lock. If it panics the pod is not taken, and
+// Owns is called again after the next List.
+func (c *Controller) owns(pod *corev1.Pod) (yes bool) {
+	err := contain("Owns", func() error {
+		yes = c.cfg.Owns(pod)
+		return nil
+	})
+	c.mu.Lock()
+	if err != nil {
+		c.undecided[pod.UID] = nameOf(RefOf(pod))
+	} else {
+		delete(c.undecided, pod.UID)
+	}
+	c.mu.Unlock()
+	if err != nil {
+		c.refuse(pod, err)
+	}
+	return yes && err == nil
+}
+
+// askOwnsAgain shows the pods about which Config.Owns panicked to it again.
+func (c *Controller) askOwnsAgain() {
+	c.mu.Lock()
+	undecided := maps.Clone(c.undecided)
+	clear(c.undecided)
+	c.mu.Unlock()
+	for _, name := range undecided {
+		if obj, ok, _ := c.informer.GetIndexer().GetByKey(name.String()); ok {
+			c.onPodUpdate(obj)
+		}
+	}
+}
+
+// refuse reports that a pod of the informer is not taken.
+func (c *Controller) refuse(pod *corev1.Pod, err error) {
+	report.Tell(c.callCtx, c.cfg.ErrorHandler, explain("take", RefOf(pod), err), "Failed to take a pod", panicValues(err, "pod", klog.KObj(pod))...)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.dropped(RefOf(pod), DroppedRefused, err)
 	wake(c.kick)
 }
 
@@ -376,10 +431,17 @@ func (c *Controller) firstSight(t *podState, now instant) {
 	if e, ok := c.early[t.ref.UID]; ok {
 		delete(c.early, t.ref.UID)
 		c.seq++
-		t.observe(&c.rules, now, c.seq, &e.state, e.print, false)
+		t.observe(&c.rules, now, c.seq, &e.state, e.fp, false)
 	}
 	t.provider.listed = false
-	switch {
+	if c.synced && c.mayAct(t) {
+		c.classifyFresh(t)
+	}
+}
+
+// classifyFresh classifies a pod that came after the first List.
+func (c *Controller) classifyFresh(t *podState) {
+	switch now := c.now(); {
 	case !c.synced:
 	case t.held() || t.stopped() || !t.evidence():
 		t.classify(&c.rules, now)
@@ -390,8 +452,8 @@ func (c *Controller) firstSight(t *podState, now instant) {
 	}
 }
 
-// gone takes note that the informer does not have a pod any more.
-func (c *Controller) gone(obj any) {
+// onPodDelete applies that the informer no longer has a pod.
+func (c *Controller) onPodDelete(obj any) {
 	var key string
 	if tombstone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 		key, obj = tombstone.Key, tombstone.Obj
@@ -438,12 +500,12 @@ func (c *Controller) find(ref Ref) *podState {
 }
 
 // observe gives a report to its track.
-func (c *Controller) observe(t *podState, now instant, seq uint64, st *State, print uint64, listed bool) {
+func (c *Controller) observe(t *podState, now instant, seq uint64, st *State, fp uint64, listed bool) {
 	st.Ref = t.ref
-	if why := t.observe(&c.rules, now, seq, st, print, listed); why != "" {
+	if why := t.observe(&c.rules, now, seq, st, fp, listed); why != "" {
 		c.dropped(t.ref, why, nil)
 	}
-	if !t.provider.listed && c.synced && t.api.pod != nil && t.held() {
+	if !t.provider.listed && c.synced && t.api.pod != nil && t.held() && c.mayAct(t) {
 		t.classify(&c.rules, now)
 	}
 	c.markDirty(t)

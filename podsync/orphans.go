@@ -56,7 +56,7 @@ func (c *Controller) verifyOrphans(ctx context.Context) {
 	now := c.now()
 	var due []*podState
 	for _, t := range c.tracks {
-		if t.orphan() && t.held() && t.sched.orphanAt <= now {
+		if t.orphan() && t.held() && t.sched.orphanAt <= now && c.mayAct(t) {
 			due = append(due, t)
 		}
 	}
@@ -195,7 +195,7 @@ func (c *Controller) holdBack(ctx context.Context, refs []Ref, held int) {
 // stopOrphan makes an orphan end.
 func (c *Controller) stopOrphan(ctx context.Context, t *podState, now instant) {
 	t.api.presence = presenceGone
-	t.finish(now, StopOrphaned, nil, minGrace)
+	t.beginTermination(now, StopOrphaned, nil, minGrace)
 	t.end.reason, t.end.grace = StopOrphaned, minGrace
 	logger := klog.FromContext(ctx)
 	ref := t.ref

@@ -119,7 +119,8 @@ const (
 // Invariant: generation is at most api.pod.Generation.
 type providerState struct {
 	instance     instanceState
-	listed       bool // the provider has said whether it holds the pod
+	nodeName     string // the node that the instance was started for; "" if unknown
+	listed       bool   // the provider has said whether it holds the pod
 	admitted     bool
 	needsInspect bool
 	absences     uint8                     // Lists in a row that left the instance out
@@ -213,6 +214,7 @@ type call struct {
 	over     bool          // of a PATCH: it stores the final status; of Stop: the pod had stopped
 	pod      *corev1.Pod   // the argument
 	canceled bool
+	stale    bool // the gate was shut since: the result does not count
 	cancel   func()
 }
 
@@ -306,7 +308,7 @@ func (t *podState) advance(r *rules, now instant) (expired bool, wake instant) {
 		return false, wake
 	}
 	if t.end != nil && !t.stopped() && !t.held() && t.call.inflight == nil {
-		t.stop(r, now) // T15: the provider never heard of it
+		t.markStopped(r, now) // T15: the provider never heard of it
 	}
 	if t.api.pod == nil || t.removed() {
 		return false, wake
@@ -323,7 +325,7 @@ func (t *podState) advance(r *rules, now instant) (expired bool, wake instant) {
 			wake = at
 		} else {
 			expired = true
-			t.finish(now, StopDeadline, &podstatus.Failure{Reason: ReasonDeadlineExceeded, Message: messageDeadline}, specGrace(t.api.pod))
+			t.beginTermination(now, StopDeadline, &podstatus.Failure{Reason: ReasonDeadlineExceeded, Message: messageDeadline}, specGrace(t.api.pod))
 		}
 	}
 	if e := t.end; e != nil && r.policy.ReleaseAfter > 0 && t.deleted() && !t.stopped() && !t.write.forced {

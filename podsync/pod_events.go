@@ -39,7 +39,7 @@ func (t *podState) setPod(r *rules, now instant, pod *corev1.Pod) bool {
 		t.api.goingAt = now
 	}
 	if t.deleted() {
-		t.finish(now, StopDeleted, nil, grace)
+		t.beginTermination(now, StopDeleted, nil, grace)
 	}
 	if old == nil || old.Generation != pod.Generation || t.deleted() != wasDeleted ||
 		pod.Generation == 0 && mutableChanged(&old.Spec, &pod.Spec) {
@@ -47,7 +47,7 @@ func (t *podState) setPod(r *rules, now instant, pod *corev1.Pod) bool {
 	}
 	switch {
 	case podstatus.IsTerminal(pod.Status.Phase):
-		t.finish(now, StopCompleted, nil, specGrace(pod))
+		t.beginTermination(now, StopCompleted, nil, specGrace(pod))
 	case t.write.final:
 		// Somebody has undone the end. It is written again (the API server
 		// would let a failed pod run).
@@ -73,11 +73,11 @@ func (t *podState) markDeleted(now instant) {
 	}
 	t.api.presence = presenceGone
 	t.call.retryAt = 0
-	t.finish(now, StopDeleted, nil, minGrace)
+	t.beginTermination(now, StopDeleted, nil, minGrace)
 }
 
-// finish makes the pod end, or end sooner.
-func (t *podState) finish(now instant, reason StopReason, failure *podstatus.Failure, grace time.Duration) {
+// beginTermination makes the pod end, or end sooner.
+func (t *podState) beginTermination(now instant, reason StopReason, failure *podstatus.Failure, grace time.Duration) {
 	grace = min(max(grace, minGrace), horizon)
 	if t.end != nil {
 		if grace < t.end.grace {
@@ -117,7 +117,7 @@ func seconds(n int64) time.Duration {
 // Controller.seq; listed says that it is from a List begun then. St is private
 // to the track, and print its fingerprint. It returns why the report was
 // dropped, if it was.
-func (t *podState) observe(r *rules, now instant, seq uint64, st *State, print uint64, listed bool) (dropped string) {
+func (t *podState) observe(r *rules, now instant, seq uint64, st *State, fp uint64, listed bool) (dropped string) {
 	if listed && seq < t.provider.seenSeq {
 		return "" // what is known is newer
 	}
@@ -127,20 +127,20 @@ func (t *podState) observe(r *rules, now instant, seq uint64, st *State, print u
 		}
 		// The provider broke its promise: stop it again.
 		t.provider.instance = instanceHeld
-		t.provider.seenSeq, t.provider.fp = seq, print
+		t.provider.seenSeq, t.provider.fp = seq, fp
 		t.end.accepted, t.end.recheck = 0, 0
 		return DroppedAfterStop
 	}
 	t.provider.seenSeq = max(t.provider.seenSeq, seq)
 	t.provider.absences, t.provider.needsInspect = 0, false
 	t.hold()
-	if print == t.provider.fp && st.Stopped == t.stopped() {
+	if fp == t.provider.fp && st.Stopped == t.stopped() {
 		return ""
 	}
-	t.provider.fp = print
+	t.provider.fp = fp
 	t.take(r, now, st)
 	if st.Stopped {
-		t.stop(r, now)
+		t.markStopped(r, now)
 	}
 	return ""
 }
@@ -168,7 +168,7 @@ func (t *podState) take(r *rules, now instant, st *State) {
 	t.write.statusSeq++
 	t.write.repairs = 0
 	if t.end == nil && t.api.pod != nil && t.ended(r) {
-		t.finish(now, StopCompleted, nil, specGrace(t.api.pod))
+		t.beginTermination(now, StopCompleted, nil, specGrace(t.api.pod))
 	}
 }
 
@@ -210,8 +210,8 @@ func (t *podState) ended(r *rules) bool {
 	return podstatus.Ended(&t.api.pod.Spec, t.provider.status)
 }
 
-// stop takes note that nothing runs and nothing will.
-func (t *podState) stop(r *rules, now instant) {
+// markStopped records that nothing runs and nothing will.
+func (t *podState) markStopped(r *rules, now instant) {
 	if t.stopped() {
 		return
 	}
@@ -222,7 +222,7 @@ func (t *podState) stop(r *rules, now instant) {
 		t.provider.instance = instanceForgotten
 	}
 	t.call.retryAt, t.call.failures = 0, 0
-	t.finish(now, StopCompleted, nil, specGrace(t.api.pod))
+	t.beginTermination(now, StopCompleted, nil, specGrace(t.api.pod))
 	if !r.releases && t.end.stops > 0 {
 		t.forgotten() // Stop was all there is
 	}
@@ -238,7 +238,7 @@ func (t *podState) absent(r *rules, now instant, seq uint64, sure bool) (lost bo
 	}
 	if t.stopped() || t.orphan() {
 		// It has forgotten the pod by itself.
-		t.stop(r, now)
+		t.markStopped(r, now)
 		t.forgotten()
 		return false
 	}
@@ -255,7 +255,7 @@ func (t *podState) absent(r *rules, now instant, seq uint64, sure bool) (lost bo
 		// A Stop that was accepted has had its effect. One that fails all the
 		// time counts less than two lists.
 		if t.end.accepted > 0 || sure || twice {
-			t.stop(r, now)
+			t.markStopped(r, now)
 			t.forgotten()
 		}
 		return false
@@ -276,7 +276,7 @@ func (t *podState) markLost(r *rules, now instant) {
 	again := r.policy.Lost == LostRestart ||
 		r.policy.Lost == LostByRestartPolicy && (t.api.pod.Spec.RestartPolicy == corev1.RestartPolicyAlways || t.api.pod.Spec.RestartPolicy == "")
 	if !again {
-		t.finish(now, StopLost, &podstatus.Failure{Reason: ReasonLost, Message: messageLost}, minGrace)
+		t.beginTermination(now, StopLost, &podstatus.Failure{Reason: ReasonLost, Message: messageLost}, minGrace)
 		return
 	}
 	lost := podstatus.Lost(&t.api.pod.Status)
@@ -309,7 +309,7 @@ func (t *podState) classify(r *rules, now instant) (lost bool) {
 			}
 			t.limitAccepted()
 			if t.end == nil && t.ended(r) {
-				t.finish(now, StopCompleted, nil, specGrace(t.api.pod))
+				t.beginTermination(now, StopCompleted, nil, specGrace(t.api.pod))
 			}
 		}
 		return false
@@ -320,6 +320,32 @@ func (t *podState) classify(r *rules, now instant) (lost bool) {
 		return true
 	}
 	return false
+}
+
+// reset forgets what the provider has said, and what followed from it. Results
+// of calls and requests under way will not count.
+func (t *podState) reset(r *rules, now instant) {
+	for _, c := range [...]*call{t.call.inflight, t.write.inflight} {
+		if c != nil {
+			c.stale, c.canceled = true, true
+			c.cancel()
+		}
+	}
+	pod, presence := t.api.pod, t.api.presence
+	t.provider = providerState{nodeName: t.provider.nodeName}
+	t.call = callState{inflight: t.call.inflight}
+	t.write = writeState{inflight: t.write.inflight, statusSeq: t.write.statusSeq + 1, storedSeq: t.write.storedSeq}
+	t.end = nil
+	if pod == nil { // an orphan: it is verified again
+		t.api.presence, t.provider.instance, t.provider.listed = presenceOrphan, instanceHeld, true
+		t.sched.orphanAt = now + t.sched.orphanWait
+		return
+	}
+	t.api.pod = nil
+	t.setPod(r, now, pod)
+	if presence == presenceGone {
+		t.beginTermination(now, StopDeleted, nil, minGrace)
+	}
 }
 
 // evidence reports whether the API says that the pod has been started before,
@@ -344,12 +370,12 @@ func (t *podState) callStarted(now instant, seq uint64, s action) *call {
 
 // callReturned takes the result of a call of the provider. It reports whether the
 // pod turned out to be lost.
-func (t *podState) callReturned(r *rules, now instant, seq uint64, st *State, print uint64, err error) (lost bool) {
+func (t *podState) callReturned(r *rules, now instant, seq uint64, st *State, fp uint64, err error) (lost bool) {
 	c := t.call.inflight
 	t.call.inflight = nil
 	if err == nil || errors.Is(err, ErrNotFound) && (c.op == OpStop || c.op == OpRelease) {
 		t.call.failures, t.call.err = 0, nil
-		t.callSucceeded(r, now, seq, c, st, print, err != nil)
+		t.callSucceeded(r, now, seq, c, st, fp, err != nil)
 		return false
 	}
 	if c.op == OpInspect {
@@ -361,7 +387,7 @@ func (t *podState) callReturned(r *rules, now instant, seq uint64, st *State, pr
 	}
 	if reject, ok := errors.AsType[*RejectError](err); ok && (c.op == OpStart || c.op == OpAdmit) {
 		t.call.err = err
-		t.finish(now, StopRejected, &podstatus.Failure{Reason: reject.Reason, Message: reject.Message}, minGrace)
+		t.beginTermination(now, StopRejected, &podstatus.Failure{Reason: reject.Reason, Message: reject.Message}, minGrace)
 		return false
 	}
 	if c.canceled {
@@ -378,7 +404,7 @@ func (t *podState) callReturned(r *rules, now instant, seq uint64, st *State, pr
 }
 
 // callSucceeded takes the result of a call that returned no error.
-func (t *podState) callSucceeded(r *rules, now instant, seq uint64, c *call, st *State, print uint64, unknown bool) {
+func (t *podState) callSucceeded(r *rules, now instant, seq uint64, c *call, st *State, fp uint64, unknown bool) {
 	switch c.op {
 	case OpAdmit:
 		t.provider.admitted = true
@@ -406,7 +432,7 @@ func (t *podState) callSucceeded(r *rules, now instant, seq uint64, c *call, st 
 	}
 	if t.provider.seenSeq <= c.seq || st.Stopped {
 		// Otherwise a report came during the call, and is the newer one.
-		t.observe(r, now, seq, st, print, false)
+		t.observe(r, now, seq, st, fp, false)
 	}
 	if c.op == OpStop && !t.stopped() {
 		t.stopAccepted(r, now, c)

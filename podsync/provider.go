@@ -38,6 +38,11 @@ type State struct {
 	// and in a List says no more than that none of them is missing. An instance
 	// without a UID is never removed as an orphan.
 	Ref
+	// NodeName is the node that the instance was started for: spec.nodeName of
+	// the pod that Start was called with. A backend that several nodes share
+	// must set it, because the credentials of a node can't tell pods of other
+	// nodes from pods that are gone. Empty means unknown.
+	NodeName string
 	// Stopped says that nothing of the pod runs, and nothing will. Status is
 	// final then. It is a promise: the name may be used by another pod, and
 	// the pod may be deleted from the API, as soon as it is given.

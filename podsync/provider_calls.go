@@ -43,8 +43,13 @@ func (c *Controller) startCall(t *podState, now instant, waited bool) (wake inst
 	if t.end != nil {
 		opts.Reason = t.end.reason
 	}
+	node := c.nodeOf(t)
 	c.calls.Go(func() {
 		defer cancel()
+		if err := c.askGate(c.callCtx, node); err != nil {
+			c.callGated(t, call, node, err)
+			return
+		}
 		st, err := c.callProvider(ctx, t.ref, call, opts)
 		c.finishCall(t, call, st, err)
 	})
@@ -61,6 +66,19 @@ func (c *Controller) nameFree(t *podState) bool {
 	return true
 }
 
+// callGated ends a call that the gate did not allow.
+func (c *Controller) callGated(t *podState, call *call, node string, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	t.call.inflight = nil
+	c.running[laneOf(queueOf(call.op))]--
+	if c.callCtx.Err() == nil {
+		c.shutGate(c.callCtx, node, err)
+	}
+	c.markDirty(t)
+	wake(c.kick)
+}
+
 // callProvider makes one call of the provider. Nothing of what it returns is shared
 // with it.
 func (c *Controller) callProvider(ctx context.Context, ref Ref, call *call, opts StopOptions) (st State, err error) {
@@ -68,21 +86,24 @@ func (c *Controller) callProvider(ctx context.Context, ref Ref, call *call, opts
 	if call.pod != nil && call.op != OpInspect && call.op != OpRelease {
 		pod = call.pod.DeepCopy()
 	}
-	switch call.op {
-	case OpAdmit:
-		err = c.caps.admitter.Admit(ctx, pod, c.active)
-	case OpStart:
-		st, err = c.cfg.Provider.Start(ctx, pod)
-	case OpUpdate:
-		st, err = c.caps.updater.Update(ctx, pod)
-	case OpStop:
-		opts.Pod = pod
-		st, err = c.cfg.Provider.Stop(ctx, ref, opts)
-	case OpInspect:
-		st, err = c.caps.inspector.Inspect(ctx, ref)
-	case OpRelease:
-		err = c.caps.releaser.Release(ctx, ref)
-	}
+	err = contain(string(call.op), func() (err error) {
+		switch call.op {
+		case OpAdmit:
+			err = c.caps.admitter.Admit(ctx, pod, c.active)
+		case OpStart:
+			st, err = c.cfg.Provider.Start(ctx, pod)
+		case OpUpdate:
+			st, err = c.caps.updater.Update(ctx, pod)
+		case OpStop:
+			opts.Pod = pod
+			st, err = c.cfg.Provider.Stop(ctx, ref, opts)
+		case OpInspect:
+			st, err = c.caps.inspector.Inspect(ctx, ref)
+		case OpRelease:
+			err = c.caps.releaser.Release(ctx, ref)
+		}
+		return err
+	})
 	st.Ref = ref
 	st.Status = *st.Status.DeepCopy()
 	return st, err
@@ -90,7 +111,7 @@ func (c *Controller) callProvider(ctx context.Context, ref Ref, call *call, opts
 
 // finishCall takes the result of a call.
 func (c *Controller) finishCall(t *podState, call *call, st State, err error) {
-	print := c.prints.of(&st)
+	fp := c.prints.of(&st)
 	ctx := c.callCtx
 	if ctx.Err() != nil && err != nil {
 		c.abandoned(t, call) // Run is returning: nothing is wrong
@@ -101,8 +122,19 @@ func (c *Controller) finishCall(t *podState, call *call, st State, err error) {
 	c.seq++
 	canceled := call.canceled
 	c.running[laneOf(queueOf(call.op))]--
+	if call.stale {
+		// The gate was shut during the call: only a List that begins now says
+		// what has become of it.
+		c.seq++
+		t.call.inflight, t.provider.listed, t.sched.born = nil, t.api.pod == nil, c.seq
+		c.markDirty(t)
+		c.mu.Unlock()
+		wake(c.relist)
+		wake(c.kick)
+		return
+	}
 	wasEnding := t.end != nil
-	lost := t.callReturned(&c.rules, now, c.seq, &st, print, err)
+	lost := t.callReturned(&c.rules, now, c.seq, &st, fp, err)
 	if lost {
 		c.warn(t, ReasonLost, actionSync, messageLost)
 	}
@@ -116,7 +148,7 @@ func (c *Controller) finishCall(t *podState, call *call, st State, err error) {
 		c.providerErrors.OK(ctx, &t.sched.callErrs, "Calls of the provider succeed again")
 	case !canceled && !isReject(err):
 		c.providerErrors.Fail(ctx, c.cfg.ErrorHandler, &t.sched.callErrs, explain(call.op, t.ref, err), "Failed to call the provider",
-			"op", call.op, "pod", klog.KRef(t.ref.Namespace, t.ref.Name), "podUID", t.ref.UID)
+			panicValues(err, "op", call.op, "pod", klog.KRef(t.ref.Namespace, t.ref.Name), "podUID", t.ref.UID)...)
 	}
 	if hook := c.cfg.Hooks.ProviderCall; hook != nil {
 		hook(ProviderCall{Op: call.op, Ref: t.ref, Latency: now - call.since, Err: err})
@@ -191,6 +223,8 @@ func (c *Controller) runLists(ctx context.Context, registration cache.ResourceEv
 	}
 	var streak report.Streak
 	for ctx.Err() == nil {
+		c.askAll(ctx, true)
+		c.askOwnsAgain()
 		err := c.list(ctx)
 		wait := time.Duration(float64(c.cfg.Relist) * (0.9 + 0.2*rand.Float64()))
 		switch {
@@ -227,33 +261,40 @@ func (c *Controller) list(ctx context.Context) error {
 	c.mu.Lock()
 	c.seq++
 	begin := c.seq
+	c.listing.began(c.now())
 	c.mu.Unlock()
 
 	callCtx, cancel := context.WithTimeout(ctx, max(listTimeout, c.cfg.Relist))
 	defer cancel()
 	start := time.Now()
-	states, err := c.cfg.Provider.List(callCtx)
+	var states []State
+	err := contain("List", func() (err error) {
+		states, err = c.cfg.Provider.List(callCtx)
+		return err
+	})
 	if hook := c.cfg.Hooks.ProviderCall; hook != nil {
 		hook(ProviderCall{Op: OpList, Latency: time.Since(start), Err: err})
 	}
 	if err != nil {
 		c.mu.Lock()
 		defer c.mu.Unlock()
+		c.listing.failed(err)
 		c.dropEarly()
 		return err
 	}
-	prints := make([]uint64, len(states))
+	fps := make([]uint64, len(states))
 	for i := range states {
-		prints[i] = c.prints.of(&states[i])
+		fps[i] = c.prints.of(&states[i])
 	}
 	klog.FromContext(ctx).V(5).Info("Listed the provider's pods", "pods", len(states))
 
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.now()
+	c.listing.succeeded()
 	c.listNo++
 	for i := range states {
-		c.listed(now, begin, &states[i], prints[i])
+		c.listed(now, begin, &states[i], fps[i])
 	}
 	for _, t := range c.tracks {
 		c.absentOrNew(t, now, begin)
@@ -276,7 +317,7 @@ func (c *Controller) dropEarly() {
 }
 
 // listed takes one entry of a List that began at begin.
-func (c *Controller) listed(now instant, begin uint64, st *State, print uint64) {
+func (c *Controller) listed(now instant, begin uint64, st *State, fp uint64) {
 	t := c.find(st.Ref)
 	if t == nil {
 		if st.UID == "" {
@@ -297,12 +338,18 @@ func (c *Controller) listed(now instant, begin uint64, st *State, print uint64) 
 		delete(c.early, st.UID)
 	}
 	t.sched.listNo = c.listNo
-	if t.provider.fp == print && t.stopped() == st.Stopped && (t.held() || t.stopped()) {
+	if st.NodeName != "" {
+		t.provider.nodeName = st.NodeName
+	}
+	if !t.provider.listed && begin < t.sched.born && c.cfg.Gate != nil {
+		return // from before the gate opened
+	}
+	if t.provider.fp == fp && t.stopped() == st.Stopped && (t.held() || t.stopped()) {
 		t.provider.seenSeq, t.provider.absences, t.provider.needsInspect = max(t.provider.seenSeq, begin), 0, false
 		return
 	}
 	st.Status = *st.Status.DeepCopy()
-	c.observe(t, now, begin, st, print, true)
+	c.observe(t, now, begin, st, fp, true)
 }
 
 // absentOrNew takes what a List that began at begin says by leaving t out, and
@@ -316,7 +363,7 @@ func (c *Controller) absentOrNew(t *podState, now instant, begin uint64) {
 		if lost || t.provider.needsInspect || held != t.held() || t.forgettable() {
 			c.markDirty(t)
 		}
-	case !t.provider.listed && t.api.pod != nil && (!c.synced || t.sched.born < begin || t.held()):
+	case !t.provider.listed && t.api.pod != nil && c.mayAct(t) && (!c.synced || t.sched.born < begin || t.held()):
 		lost = t.classify(&c.rules, now)
 		c.markDirty(t)
 	}
@@ -347,7 +394,7 @@ func (c *Controller) runWatch(ctx context.Context) {
 	failures := 0
 	for ctx.Err() == nil {
 		start := time.Now()
-		err := c.caps.watcher.Watch(ctx, c.Report)
+		err := contain("Watch", func() error { return c.caps.watcher.Watch(ctx, c.Report) })
 		if hook := c.cfg.Hooks.ProviderCall; hook != nil {
 			hook(ProviderCall{Op: OpWatch, Latency: time.Since(start), Err: err})
 		}

@@ -47,8 +47,13 @@ func (c *Controller) startWrite(t *podState, now instant, waited bool) (wake ins
 	ctx, cancel := context.WithTimeout(c.apiCtx, c.cfg.CallTimeout)
 	call.cancel = cancel
 	c.running[laneAPI]++
+	node := c.nodeOf(t)
 	c.calls.Go(func() {
 		defer cancel()
+		if err := c.askGate(ctx, node); err != nil {
+			c.writeGated(t, node, err)
+			return
+		}
 		switch s.op {
 		case OpPatch:
 			c.patch(ctx, t, call, u, minimal)
@@ -66,6 +71,19 @@ func (c *Controller) startWrite(t *podState, now instant, waited bool) (wake ins
 		}
 	})
 	return noDeadline
+}
+
+// writeGated ends a request that the gate did not allow.
+func (c *Controller) writeGated(t *podState, node string, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	t.write.inflight = nil
+	c.running[laneAPI]--
+	if c.apiCtx.Err() == nil {
+		c.shutGate(c.apiCtx, node, err)
+	}
+	c.markDirty(t)
+	wake(c.kick)
 }
 
 // patch brings the status in the API to what is known. Where it is there
@@ -266,7 +284,11 @@ func (c *Controller) finishWrite(t *podState, call *call, err error, apply func(
 	if c.breaker.done(now, err) {
 		c.retryWrites()
 	}
-	apply(now)
+	if call.stale {
+		t.write.inflight = nil // what it has changed, the informer says
+	} else {
+		apply(now)
+	}
 	c.markDirty(t)
 	c.mu.Unlock()
 	wake(c.kick)

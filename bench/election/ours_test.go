@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kubewright/kubewright/election"
+	"github.com/kubewright/kubewright/election/coordinator"
 )
 
 // onLease is this library without anything else.
@@ -56,7 +57,7 @@ func (p *process) stand(ctx context.Context, registry election.Registry) {
 
 func control(ctx context.Context, p *process) {
 	client := p.client(0)
-	controller, err := election.NewController(election.ControllerConfig{
+	controller, err := coordinator.New(coordinator.Config{
 		Client: client.CoordinationV1(), Candidates: client.CoordinationV1beta1(),
 		ErrorHandler: func(context.Context, error, string) {},
 	})

@@ -93,16 +93,15 @@ func prepare(ctx context.Context, o options) (*environment, string, error) {
 	return &environment{repo: repo, temp: temp, out: out}, launcher, nil
 }
 
-// conclude writes report and picture, prints what was checked of this library's,
-// and returns errClaims if not all of it holds.
+// conclude writes the report and the picture, prints the verdicts on this library,
+// and returns errClaims if a claim does not hold.
 func conclude(r *results, out string, stdout io.Writer) error {
 	if err := os.MkdirAll(out, 0o755); err != nil {
 		return err
 	}
-	picture := picture(r)
 	err := errors.Join(
 		create(filepath.Join(out, "report.md"), func(w io.Writer) error { return writeReport(w, r) }),
-		create(filepath.Join(out, "scale.svg"), picture.write),
+		create(filepath.Join(out, "scale.svg"), func(w io.Writer) error { return writePicture(w, r) }),
 	)
 	if err != nil {
 		return err

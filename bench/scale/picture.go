@@ -5,75 +5,67 @@ package main
 
 import (
 	"fmt"
+	"image/color"
+	"io"
 	"math"
 	"time"
+
+	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/font"
+	"gonum.org/v1/plot/plotter"
+	"gonum.org/v1/plot/text"
+	"gonum.org/v1/plot/vg"
+	"gonum.org/v1/plot/vg/draw"
+	"gonum.org/v1/plot/vg/vgsvg"
 )
 
 // colours are those of the contenders.
-var colours = map[string]string{ours: "#1667b0", theirs: "#d9730d"}
-
-// picture returns the chart of a run.
-func picture(r *results) *chart {
-	c := &chart{
-		title: fmt.Sprintf("%d nodes and %d pods in one process", r.Options.Nodes, r.Options.Pods),
-		subtitle: fmt.Sprintf("%g pods/s replaced and %g Nodes/min deleted for %s, between the dotted lines; before: ramp-up, after: all pods deleted",
-			r.Options.PodChurn, r.Options.NodeChurn, short(r.Options.Duration)),
-		axis: "all axes: minutes since the program was started",
-		panels: []panel{
-			{title: "Pods Running"},
-			{title: "From bound to Running, ms: p50, p99 (dashed)", log: true},
-			{title: "From deleted to gone, ms: p50, p99 (dashed)", log: true},
-			{title: "Requests to the API server, 1/s"},
-			{title: "Memory, MiB: resident, heap (dashed)"},
-			{title: "Goroutines"},
-			{title: "CPU, cores: the program, the API server (dashed)"},
-		},
-	}
-	for i := range r.Contenders {
-		result := &r.Contenders[i]
-		colour := colours[result.Name]
-		c.legend = append(c.legend, legend{text: result.Name, colour: colour})
-		if churn := result.Churn; churn.To > 0 {
-			c.marks = append(c.marks, mark{churn.From / 60, colour}, mark{churn.To / 60, colour})
-		}
-		for _, s := range result.Samples {
-			c.end = max(c.end, s.At/60)
-		}
-		rows := [][]line{
-			{series(result, colour, false, func(s sample) float64 { return float64(s.Running) })},
-			quantileLines(result, colour, func(s sample) distribution { return s.Starts }),
-			quantileLines(result, colour, func(s sample) distribution { return s.Ends }),
-			{series(result, colour, false, func(s sample) float64 { return s.Requests })},
-			{
-				series(result, colour, false, func(s sample) float64 { return float64(s.Resident) / (1 << 20) }),
-				series(result, colour, true, func(s sample) float64 { return float64(s.Heap) / (1 << 20) }),
-			},
-			{series(result, colour, false, func(s sample) float64 { return float64(s.Goroutines) })},
-			{
-				series(result, colour, false, func(s sample) float64 { return s.Cores }),
-				series(result, colour, true, func(s sample) float64 { return s.APIServer }),
-			},
-		}
-		for i, lines := range rows {
-			c.panels[i].lines = append(c.panels[i].lines, lines...)
-		}
-	}
-	c.end = max(c.end, 1.0/60)
-	return c
+var colours = map[string]color.Color{
+	ours:   color.RGBA{R: 0x16, G: 0x67, B: 0xb0, A: 0xff},
+	theirs: color.RGBA{R: 0xd9, G: 0x73, B: 0x0d, A: 0xff},
 }
 
-// series returns a line of one value of each sample.
-func series(r *result, colour string, dashed bool, value func(sample) float64) line {
-	l := line{colour: colour, dashed: dashed}
-	for _, s := range r.Samples {
-		l.points = append(l.points, point{s.At / 60, value(s)})
-	}
-	return l
+// Sizes of the picture.
+const (
+	pictureWidth = 24 * vg.Centimeter
+	headHeight   = 2 * vg.Centimeter
+	panelHeight  = 4.5 * vg.Centimeter
+)
+
+// A panel is a diagram with one time axis and one line or several lines for each
+// contender.
+type panel struct {
+	title string // with the unit
+	log   bool   // a logarithmic axis
+	lines []curve
 }
 
-// quantileLines returns the lines of the median and of the 99th percentile, which
-// are interrupted where nothing happened.
-func quantileLines(r *result, colour string, of func(sample) distribution) []line {
+// A curve is one value of each sample. The line is interrupted at values that
+// are not a number.
+type curve struct {
+	dashed bool
+	value  func(sample) float64
+}
+
+var panels = []panel{
+	{title: "Pods Running", lines: []curve{{value: func(s sample) float64 { return float64(s.Running) }}}},
+	{title: "From bound to Running, ms: p50, p99 (dashed)", log: true, lines: quantileCurves(func(s sample) distribution { return s.Starts })},
+	{title: "From deleted to gone, ms: p50, p99 (dashed)", log: true, lines: quantileCurves(func(s sample) distribution { return s.Ends })},
+	{title: "Requests to the API server, 1/s", lines: []curve{{value: func(s sample) float64 { return s.Requests }}}},
+	{title: "Memory, MiB: resident, heap (dashed)", lines: []curve{
+		{value: func(s sample) float64 { return float64(s.Resident) / (1 << 20) }},
+		{dashed: true, value: func(s sample) float64 { return float64(s.Heap) / (1 << 20) }},
+	}},
+	{title: "Goroutines", lines: []curve{{value: func(s sample) float64 { return float64(s.Goroutines) }}}},
+	{title: "CPU, cores: the program, the API server (dashed)", lines: []curve{
+		{value: func(s sample) float64 { return s.Cores }},
+		{dashed: true, value: func(s sample) float64 { return s.APIServer }},
+	}},
+}
+
+// quantileCurves returns the curves of the median and the 99th percentile. An
+// interval without values interrupts them.
+func quantileCurves(of func(sample) distribution) []curve {
 	quantile := func(q func(distribution) time.Duration) func(sample) float64 {
 		return func(s sample) float64 {
 			if of(s).N == 0 {
@@ -82,18 +74,137 @@ func quantileLines(r *result, colour string, of func(sample) distribution) []lin
 			return q(of(s)).Seconds() * 1000
 		}
 	}
-	return []line{
-		series(r, colour, false, quantile(func(d distribution) time.Duration { return d.P50 })),
-		series(r, colour, true, quantile(func(d distribution) time.Duration { return d.P99 })),
+	return []curve{
+		{value: quantile(func(d distribution) time.Duration { return d.P50 })},
+		{dashed: true, value: quantile(func(d distribution) time.Duration { return d.P99 })},
 	}
+}
+
+// writePicture draws a run as SVG: the panels below each other, with one legend.
+func writePicture(w io.Writer, r *results) error {
+	var column [][]*plot.Plot
+	for i, p := range panels {
+		drawn, err := p.plot(r, i == len(panels)-1)
+		if err != nil {
+			return fmt.Errorf("draw %q: %w", p.title, err)
+		}
+		column = append(column, []*plot.Plot{drawn})
+	}
+	canvas := vgsvg.New(pictureWidth, headHeight+vg.Length(len(panels))*panelHeight)
+	all := draw.New(canvas)
+	all.SetColor(color.White)
+	all.Fill(all.Rectangle.Path())
+
+	style := text.Style{Color: color.Black, Font: font.From(plot.DefaultFont, 14), Handler: plot.DefaultTextHandler}
+	left, top := vg.Centimeter, all.Max.Y
+	all.FillText(style, vg.Point{X: left, Y: top - 0.7*vg.Centimeter}, fmt.Sprintf("%d nodes and %d pods in one process", r.Options.Nodes, r.Options.Pods))
+	style.Font = font.From(plot.DefaultFont, 9)
+	all.FillText(style, vg.Point{X: left, Y: top - 1.3*vg.Centimeter}, fmt.Sprintf(
+		"%g pods/s replaced and %g Nodes/min deleted for %s, between the dotted lines; before: ramp-up, after: all pods deleted",
+		r.Options.PodChurn, r.Options.NodeChurn, short(r.Options.Duration)))
+	for i := range r.Contenders {
+		style.Color = colours[r.Contenders[i].Name]
+		all.FillText(style, vg.Point{X: left + vg.Length(i)*3*vg.Centimeter, Y: top - 1.8*vg.Centimeter}, "— "+r.Contenders[i].Name)
+	}
+
+	body := draw.Crop(all, 0.4*vg.Centimeter, -0.5*vg.Centimeter, 0, -headHeight)
+	tiles := draw.Tiles{Rows: len(panels), Cols: 1, PadY: 0.3 * vg.Centimeter}
+	for i, row := range plot.Align(column, tiles, body) {
+		column[i][0].Draw(row[0])
+	}
+	_, err := canvas.WriteTo(w)
+	return err
+}
+
+// plot returns the diagram of a panel. Only the last one names the time axis.
+func (p panel) plot(r *results, last bool) (*plot.Plot, error) {
+	drawn := plot.New()
+	drawn.Title.Text = p.title
+	drawn.Title.TextStyle.Font.Size = 9
+	if last {
+		drawn.X.Label.Text = "minutes since the program was started"
+		drawn.X.Label.TextStyle.Font.Size = 8
+	}
+	drawn.Add(plotter.NewGrid())
+	low, high := math.Inf(1), 0.0
+	for i := range r.Contenders {
+		result := &r.Contenders[i]
+		for _, c := range p.lines {
+			for _, segment := range c.segments(result.Samples, p.log) {
+				line, err := plotter.NewLine(segment)
+				if err != nil {
+					return nil, err
+				}
+				line.Color, line.Width = colours[result.Name], vg.Points(1)
+				if c.dashed {
+					line.Dashes = []vg.Length{vg.Points(4), vg.Points(2)}
+				}
+				drawn.Add(line)
+				for _, point := range segment {
+					low, high = min(low, point.Y), max(high, point.Y)
+				}
+			}
+		}
+		for _, sample := range result.Samples {
+			drawn.X.Max = max(drawn.X.Max, sample.At/60)
+		}
+	}
+	drawn.X.Min, drawn.X.Max = 0, max(drawn.X.Max, 1.0/60)
+	if p.log && high > 0 {
+		// Whole decades, or the ticks of a narrow range have no labels.
+		drawn.Y.Scale, drawn.Y.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: -1}
+		drawn.Y.Min = math.Pow(10, math.Floor(math.Log10(low)))
+		drawn.Y.Max = max(math.Pow(10, math.Ceil(math.Log10(high))), 10*drawn.Y.Min)
+	} else {
+		drawn.Y.Min, drawn.Y.Max = 0, max(high, 1)
+	}
+	for i := range r.Contenders {
+		if err := addChurn(drawn, &r.Contenders[i]); err != nil {
+			return nil, err
+		}
+	}
+	return drawn, nil
+}
+
+// segments returns the points of a curve, in minutes, without those that are not
+// a number. A logarithmic axis has no place for zero, so zero interrupts there.
+func (c curve) segments(samples []sample, log bool) []plotter.XYs {
+	var all []plotter.XYs
+	open := false
+	for _, s := range samples {
+		y := c.value(s)
+		if math.IsNaN(y) || log && y <= 0 {
+			open = false
+			continue
+		}
+		if !open {
+			all, open = append(all, nil), true
+		}
+		all[len(all)-1] = append(all[len(all)-1], plotter.XY{X: s.At / 60, Y: y})
+	}
+	return all
+}
+
+// addChurn adds dotted lines at the begin and the end of a contender's churn.
+func addChurn(drawn *plot.Plot, r *result) error {
+	if r.Churn.To <= 0 {
+		return nil
+	}
+	for _, at := range []float64{r.Churn.From / 60, r.Churn.To / 60} {
+		line, err := plotter.NewLine(plotter.XYs{{X: at, Y: drawn.Y.Min}, {X: at, Y: drawn.Y.Max}})
+		if err != nil {
+			return err
+		}
+		line.Color, line.Width, line.Dashes = colours[r.Name], vg.Points(0.7), []vg.Length{vg.Points(1), vg.Points(3)}
+		drawn.Add(line)
+	}
+	return nil
 }
 
 // short writes a duration without the zeros at its end: 10m, not 10m0s.
 func short(d time.Duration) string {
-	switch {
-	case d%time.Minute == 0:
+	if d%time.Minute == 0 {
 		return fmt.Sprintf("%d min", d/time.Minute)
-	default:
-		return fmt.Sprintf("%g s", d.Seconds())
 	}
+	return fmt.Sprintf("%g s", d.Seconds())
 }

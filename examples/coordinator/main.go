@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kubewright/kubewright/election"
+	"github.com/kubewright/kubewright/election/coordinator"
 	"github.com/kubewright/kubewright/examples/internal/kube"
 )
 
@@ -45,7 +46,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 
 	lease := types.NamespacedName{Namespace: metav1.NamespaceSystem, Name: "kubewright-coordinator"}
 	if *displace {
-		lease.Name = election.BuiltInControllerLease
+		lease.Name = coordinator.BuiltInLease
 	}
 	candidate, err := election.New(election.Config{
 		Client: renewals.CoordinationV1(),
@@ -55,7 +56,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		Lead: func(ctx context.Context, _ election.Term) error {
 			fmt.Fprintf(stdout, "%s coordinates\n", *identity)
 			// A Controller runs once: a term has one of its own.
-			controller, err := election.NewController(election.ControllerConfig{
+			controller, err := coordinator.New(coordinator.Config{
 				Client: client.CoordinationV1(), Candidates: client.CoordinationV1beta1(),
 				Hooks: hooks(stdout),
 			})
@@ -73,15 +74,15 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 }
 
 // hooks print what the Controller does.
-func hooks(stdout io.Writer) election.ControllerHooks {
-	return election.ControllerHooks{
-		Elected: func(e election.Elected) {
+func hooks(stdout io.Writer) coordinator.Hooks {
+	return coordinator.Hooks{
+		Elected: func(e coordinator.Elected) {
 			fmt.Fprintf(stdout, "%v: elected %s (%s) after %q\n", e.Lease, e.Holder, e.Strategy, e.Previous)
 		},
-		Preferred: func(p election.Preferred) {
+		Preferred: func(p coordinator.Preferred) {
 			fmt.Fprintf(stdout, "%v: %s is to give way to %s\n", p.Lease, p.Holder, p.PreferredHolder)
 		},
-		Silent: func(s election.Silent) {
+		Silent: func(s coordinator.Silent) {
 			fmt.Fprintf(stdout, "%v: %s does not answer\n", s.Lease, s.Candidate)
 		},
 	}

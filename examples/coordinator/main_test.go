@@ -16,6 +16,7 @@ import (
 
 	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/election"
+	"github.com/kubewright/kubewright/election/coordinator"
 	"github.com/kubewright/kubewright/examples/internal/exampletest"
 )
 
@@ -26,8 +27,8 @@ func newServer(t *testing.T) *apitest.Server {
 	return s
 }
 
-// coordinator starts an instance.
-func coordinator(t *testing.T, s *apitest.Server, identity string, args ...string) *exampletest.Program {
+// startInstance starts an instance of the program.
+func startInstance(t *testing.T, s *apitest.Server, identity string, args ...string) *exampletest.Program {
 	kubeconfig := exampletest.Kubeconfig(t, s, apitest.ServiceAccountUser("kubewright", "election-controller"))
 	return exampletest.Start(t, run, append([]string{"--kubeconfig", kubeconfig, "--identity", identity}, args...)...)
 }
@@ -80,16 +81,16 @@ func TestElects(t *testing.T) {
 		lease string
 	}{
 		"beside":   {nil, "kubewright-coordinator"},
-		"displace": {[]string{"--displace"}, election.BuiltInControllerLease},
+		"displace": {[]string{"--displace"}, coordinator.BuiltInLease},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newServer(t)
-			one := coordinator(t, s, "one", tc.args...)
+			one := startInstance(t, s, "one", tc.args...)
 			exampletest.Eventually(t, s, "the first instance to work", func() bool { return strings.Contains(one.Output(), "one coordinates") })
 			if l := apitest.Get[*coordinationv1.Lease](s, metav1.NamespaceSystem, tc.lease); !strings.HasPrefix(*l.Spec.HolderIdentity, "one_") {
 				t.Errorf("%s is held by %s", tc.lease, *l.Spec.HolderIdentity)
 			}
-			two := coordinator(t, s, "two", tc.args...)
+			two := startInstance(t, s, "two", tc.args...)
 			stopA := stand(t, s, "a")
 			holds(t, s, "a")
 			exampletest.Eventually(t, s, "the first instance to say so", func() bool {

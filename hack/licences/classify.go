@@ -18,6 +18,11 @@ var licences = []struct {
 	{"BSD-2-Clause", []string{"Redistribution and use in source and binary forms", "Redistributions in binary form must reproduce"}, "may be used to endorse or promote products"},
 	{"ISC", []string{"Permission to use, copy, modify, and/or distribute this software for any purpose"}, ""},
 	{"ISC", []string{"Permission to use, copy, modify, and distribute this software for any purpose"}, ""},
+	{"OFL-1.1", []string{"SIL Open Font License", "Version 1.1"}, ""},
+	{"Bitstream-Vera", []string{"copy of the fonts accompanying this license", "Bitstream Vera"}, ""},
+	{"LPPL-1.3c", []string{"GUST Font License", "LaTeX Project Public License", "version 1.3c"}, ""},
+	{"CC-BY-4.0", []string{"Creative Commons Attribution 4.0"}, ""},
+	{"FTL", []string{"FreeType License", "FTL"}, ""},
 	{"MPL-2.0", []string{"Mozilla Public License Version 2.0"}, ""},
 }
 

@@ -106,7 +106,6 @@ var objectCases = []scenario{
 		c.get("/api/v1/nonsense", 404)
 		c.get("/api/v1/namespaces/{NS}/nonsense/x", 404)
 		c.get("/api/v7/pods", 404)
-		c.get("/apis/no.such.group/v1/things", 404)
 		c.get("/apis/coordination.k8s.io/v7/leases", 404)
 		c.get(configMapsPath+"/a/status", 404)
 		c.do(req{Method: "PUT", Path: configMapsPath, Body: configMap("a", nil), Code: 405})

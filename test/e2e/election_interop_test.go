@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
-	"github.com/kubewright/kubewright/election"
+	"github.com/kubewright/kubewright/election/coordinator"
 	"github.com/kubewright/kubewright/test/e2e/harness"
 )
 
@@ -191,7 +191,7 @@ func TestElectionBuiltInController(t *testing.T) {
 // ended.
 func displace(t *testing.T, cluster *harness.Cluster, ours ...string) *electionRig {
 	t.Helper()
-	r := newElectionRig(t, cluster, metav1.NamespaceSystem, election.BuiltInControllerLease)
+	r := newElectionRig(t, cluster, metav1.NamespaceSystem, coordinator.BuiltInLease)
 	r.awaitLease("held by the API server", func(l *coordinationv1.Lease) bool { return holder(l) != "" })
 	time.Sleep(2 * time.Second) // for ours to see it
 	cluster.Kubectl(t, "patch", "lease", "-n", r.lease.Namespace, r.lease.Name, "--type=merge", `-p={"spec":{"holderIdentity":"","leaseDurationSeconds":1}}`)

@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/kubewright/kubewright/election"
+	"github.com/kubewright/kubewright/election/coordinator"
 )
 
 // Election counts what an election.Candidate does.
@@ -55,9 +56,9 @@ func Election(registry prometheus.Registerer, next election.Hooks) (election.Hoo
 	return hooks, s.err()
 }
 
-// ElectionController counts what an election.Controller does. Nothing is counted
+// ElectionController counts what a coordinator.Controller does. Nothing is counted
 // for each Lease: a cluster may have thousands.
-func ElectionController(registry prometheus.Registerer, next election.ControllerHooks) (election.ControllerHooks, error) {
+func ElectionController(registry prometheus.Registerer, next coordinator.Hooks) (coordinator.Hooks, error) {
 	s := set{registry: registry}
 	var (
 		elections   = s.counter("kubewright_election_controller_elections_total", "Candidates made the holder of a Lease, by strategy.", "strategy")
@@ -68,26 +69,26 @@ func ElectionController(registry prometheus.Registerer, next election.Controller
 		failures    = s.counter("kubewright_election_controller_failures_total", "Requests that failed, by what was to be done and class of error.", "action", "class")
 	)
 	hooks := next
-	hooks.Elected = func(e election.Elected) {
+	hooks.Elected = func(e coordinator.Elected) {
 		elections.WithLabelValues(e.Strategy).Inc()
 		if e.Unrenewed > 0 { // 0: nobody held it
 			vacancy.Observe(e.Unrenewed.Seconds())
 		}
 		call(next.Elected, e)
 	}
-	hooks.Preferred = func(e election.Preferred) {
+	hooks.Preferred = func(e coordinator.Preferred) {
 		preferences.Inc()
 		call(next.Preferred, e)
 	}
-	hooks.Silent = func(e election.Silent) {
+	hooks.Silent = func(e coordinator.Silent) {
 		silences.Inc()
 		call(next.Silent, e)
 	}
-	hooks.Collected = func(e election.Collected) {
+	hooks.Collected = func(e coordinator.Collected) {
 		collected.Inc()
 		call(next.Collected, e)
 	}
-	hooks.RequestFailed = func(e election.RequestFailed) {
+	hooks.RequestFailed = func(e coordinator.RequestFailed) {
 		failures.WithLabelValues(e.Action, e.Class).Inc()
 		call(next.RequestFailed, e)
 	}

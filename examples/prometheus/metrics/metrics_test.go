@@ -18,6 +18,7 @@ import (
 
 	"github.com/kubewright/kubewright/configcheckpoint"
 	"github.com/kubewright/kubewright/election"
+	"github.com/kubewright/kubewright/election/coordinator"
 	"github.com/kubewright/kubewright/examples/prometheus/metrics"
 	"github.com/kubewright/kubewright/lease"
 	"github.com/kubewright/kubewright/nodestatus"
@@ -52,7 +53,7 @@ var subjects = []subject{
 	{name: "election", make: adapt(metrics.Election), none: election.Hooks{},
 		uncounted: []string{"LeaderChanged", "Offered"},
 		samples:   []any{election.TermStarted{Vacant: time.Second}}},
-	{name: "election", make: adapt(metrics.ElectionController), none: election.ControllerHooks{}},
+	{name: "election", make: adapt(metrics.ElectionController), none: coordinator.Hooks{}},
 }
 
 func adapt[H any](f func(prometheus.Registerer, H) (H, error)) func(prometheus.Registerer, any) (any, error) {

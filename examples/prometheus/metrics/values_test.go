@@ -19,6 +19,7 @@ import (
 
 	"github.com/kubewright/kubewright/configcheckpoint"
 	"github.com/kubewright/kubewright/election"
+	"github.com/kubewright/kubewright/election/coordinator"
 	"github.com/kubewright/kubewright/examples/prometheus/metrics"
 	"github.com/kubewright/kubewright/lease"
 	"github.com/kubewright/kubewright/nodestatus"
@@ -264,12 +265,12 @@ func TestElection(t *testing.T) {
 
 func TestElectionController(t *testing.T) {
 	hooks, registry := hooksOf(t, metrics.ElectionController)
-	hooks.Elected(election.Elected{Strategy: "OldestEmulationVersion", Unrenewed: 15 * time.Second})
-	hooks.Elected(election.Elected{Strategy: "OldestEmulationVersion"}) // the first one ever
-	hooks.Preferred(election.Preferred{})
-	hooks.Silent(election.Silent{})
-	hooks.Collected(election.Collected{})
-	hooks.RequestFailed(election.RequestFailed{Action: "assign", Class: "Conflict"})
+	hooks.Elected(coordinator.Elected{Strategy: "OldestEmulationVersion", Unrenewed: 15 * time.Second})
+	hooks.Elected(coordinator.Elected{Strategy: "OldestEmulationVersion"}) // the first one ever
+	hooks.Preferred(coordinator.Preferred{})
+	hooks.Silent(coordinator.Silent{})
+	hooks.Collected(coordinator.Collected{})
+	hooks.RequestFailed(coordinator.RequestFailed{Action: "assign", Class: "Conflict"})
 	const prefix = "kubewright_election_controller_"
 	check(t, registry, map[string]float64{
 		prefix + `elections_total{strategy="OldestEmulationVersion"}`: 2,

@@ -1,0 +1,296 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package apitest
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"sync"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/managedfields"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/applyconfigurations"
+	"k8s.io/client-go/kubernetes/scheme"
+)
+
+// Server-side apply needs to know which manager set which field. To compute
+// that for every write would make every test slower, and most tests apply
+// nothing. So an object is tracked from its first apply on: until then its
+// managedFields name the managers with a stub for their fields, and the server
+// remembers the object as each of them left it. The first apply replays these
+// states, so that it meets the conflicts that it would meet on a real server.
+
+// typedSchemas reads client-go's schemas of all built-in types. It takes a
+// while, so it waits for the first apply.
+var typedSchemas = sync.OnceValue(func() managedfields.TypeConverter {
+	return applyconfigurations.NewTypeConverter(scheme.Scheme)
+})
+
+// earlier is an object as one of its managers left it.
+type earlier struct {
+	by  *metav1.ManagedFieldsEntry // its fields do not count
+	obj runtime.Object
+}
+
+// unmanaged is the manager of Put, Edit and the server's own changes.
+var unmanaged = &metav1.ManagedFieldsEntry{}
+
+// maxEarlier bounds the states of an object that the server remembers. The
+// changes of a state that it forgets count as those of the next manager.
+const maxEarlier = 16
+
+// sameManager reports whether two entries of managedFields are of one manager.
+func sameManager(a, b *metav1.ManagedFieldsEntry) bool {
+	return a.Manager == b.Manager && a.Operation == b.Operation && a.APIVersion == b.APIVersion && a.Subresource == b.Subresource
+}
+
+// follows carries over what is known of the managers of prev, after which it
+// was written by the manager of an entry.
+func (it *item) follows(prev *item, by *metav1.ManagedFieldsEntry) {
+	it.by = by
+	if prev == nil {
+		return
+	}
+	it.tracked, it.earlier = prev.tracked, prev.earlier
+	if it.tracked {
+		it.earlier = nil
+		return
+	}
+	if !sameManager(prev.by, by) {
+		past := prev.earlier
+		if len(past) == maxEarlier {
+			past = past[1:]
+		}
+		it.earlier = append(slices.Clip(past), earlier{prev.by, prev.obj})
+	}
+}
+
+// fieldManager returns apimachinery's field manager for a version of the kind.
+func (k *kind) fieldManager(view int, subresource string) (*managedfields.FieldManager, error) {
+	gv, c := k.views[view].gv, converter{k}
+	if k.dynamic {
+		return managedfields.NewDefaultCRDFieldManager(managedfields.NewDeducedTypeConverter(), c, c, c, gv.WithKind(k.name), gv, subresource, nil)
+	}
+	return managedfields.NewDefaultFieldManager(typedSchemas(), c, c, c, gv.WithKind(k.name), gv, subresource, nil)
+}
+
+// converter is what a field manager needs to know of a kind.
+type converter struct{ k *kind }
+
+// Default does nothing: the server fills in defaults itself.
+func (converter) Default(runtime.Object) {}
+
+// New returns an object without content.
+func (c converter) New(gvk schema.GroupVersionKind) (runtime.Object, error) {
+	for v := range c.k.views {
+		if c.k.views[v].gv == gvk.GroupVersion() {
+			return c.k.zero(v), nil
+		}
+	}
+	return nil, runtime.NewNotRegisteredErrForKind("apitest", gvk)
+}
+
+// Convert and ConvertFieldLabel are not used by field managers.
+func (converter) Convert(in, _, _ any) error { return fmt.Errorf("no conversion of %T", in) }
+
+// ConvertFieldLabel implements runtime.ObjectConvertor.
+func (converter) ConvertFieldLabel(_ schema.GroupVersionKind, label, value string) (string, string, error) {
+	return label, value, nil
+}
+
+// ConvertToVersion converts an object to another version of the kind, and one
+// without a Go type to the type that it has.
+func (c converter) ConvertToVersion(in runtime.Object, target runtime.GroupVersioner) (runtime.Object, error) {
+	gv, ok := target.(schema.GroupVersion)
+	if !ok {
+		return nil, fmt.Errorf("no version %v", target)
+	}
+	at := func(gv schema.GroupVersion) int {
+		return slices.IndexFunc(c.k.views, func(v view) bool { return v.gv == gv })
+	}
+	from, to := at(in.GetObjectKind().GroupVersionKind().GroupVersion()), at(gv)
+	if from < 0 || to < 0 {
+		return nil, runtime.NewNotRegisteredErrForTarget("apitest", nil, target)
+	}
+	if u, ok := in.(*unstructured.Unstructured); ok && !c.k.dynamic {
+		in = c.k.zero(from)
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, in); err != nil {
+			return nil, err
+		}
+	}
+	if from == to {
+		return in, nil
+	}
+	return c.k.convertTo(c.k.convertFrom(shallow(in), from), to), nil
+}
+
+// resolve returns a copy of a stored object in view v with true managedFields.
+func (k *kind) resolve(it *item, v int) (runtime.Object, error) {
+	if it.tracked {
+		return k.convertTo(it.obj, v).DeepCopyObject(), nil
+	}
+	live := k.zero(0)
+	for _, e := range slices.Concat(it.earlier, []earlier{{it.by, it.obj}}) {
+		obj := e.obj.DeepCopyObject()
+		metaOf(obj).SetManagedFields(metaOf(live).GetManagedFields())
+		if e.by.Manager != "" {
+			fm, err := k.fieldManager(0, e.by.Subresource)
+			if err != nil {
+				return nil, err
+			}
+			if obj, err = fm.Update(live, obj, e.by.Manager); err != nil {
+				return nil, err
+			}
+		}
+		live = obj
+	}
+	// The times are those of the writes, not of the replay.
+	entries := metaOf(live).GetManagedFields()
+	for i := range entries {
+		for _, was := range metaOf(it.obj).GetManagedFields() {
+			if entries[i].Manager == was.Manager && entries[i].Operation == was.Operation && entries[i].Subresource == was.Subresource {
+				entries[i].Time = was.Time
+			}
+		}
+	}
+	metaOf(live).SetManagedFields(entries)
+	return k.convertTo(live, v), nil
+}
+
+// apply serves a PATCH that is a server-side apply.
+func (c *call) apply() (*answer, error) {
+	if !c.r.named {
+		return nil, methodNotAllowed()
+	}
+	force := c.query.Get("force") == "true"
+	opts := &metav1.PatchOptions{DryRun: c.query["dryRun"], FieldManager: c.r.FieldManager, Force: &force, FieldValidation: c.query.Get("fieldValidation")}
+	if errs := metav1validation.ValidatePatchOptions(opts, types.ApplyPatchType); len(errs) > 0 {
+		return nil, apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: "PatchOptions"}, "", errs)
+	}
+	body, err := yaml.ToJSON(c.r.Body)
+	if err != nil {
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("error decoding YAML: %v", err))
+	}
+	patch := &unstructured.Unstructured{}
+	if err := patch.UnmarshalJSON(body); err != nil {
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("error decoding YAML: %v", err))
+	}
+	gvk := c.kind.views[c.view].gv.WithKind(c.kind.name)
+	if got := patch.GroupVersionKind(); got.GroupVersion() == gvk.GroupVersion() && got != gvk {
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("%s in version %q cannot be handled as a %s", got.Kind, got.Version, gvk.Kind))
+	}
+	if !c.kind.dynamic {
+		if err := c.checkFields(body, gvk); err != nil {
+			return nil, err
+		}
+	}
+	switch name := patch.GetName(); name {
+	case c.r.Name:
+	case "":
+		patch.SetName(c.r.Name)
+	default:
+		return nil, c.matchName(patch)
+	}
+	if err := c.matchNamespace(patch); err != nil {
+		return nil, err
+	}
+	c.keepTo(patch)
+	_, err = c.lookup()
+	if mayCreate := err != nil && c.r.Subresource == ""; mayCreate {
+		if err := c.s.authorizeCreate(c); err != nil {
+			return nil, err
+		}
+	}
+	c.s.store.mu.Lock()
+	it, code, err := c.merge(patch, force)
+	c.s.store.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	return c.object(code, it)
+}
+
+// checkFields decodes an apply's body as the kind, so that unknown fields are
+// reported as in other bodies.
+func (c *call) checkFields(body []byte, gvk schema.GroupVersionKind) error {
+	validation := c.query.Get("fieldValidation")
+	_, _, err := jsonCodec.decoder(validation != metav1.FieldValidationIgnore).Decode(body, &gvk, nil)
+	if err == nil {
+		return nil
+	}
+	if strict, ok := runtime.AsStrictDecodingError(err); ok && validation != metav1.FieldValidationStrict {
+		for _, e := range strict.Errors() {
+			c.warnings = append(c.warnings, e.Error())
+		}
+		return nil
+	} else if !ok {
+		return nil // the field manager says it better
+	}
+	return apierrors.NewBadRequest(err.Error())
+}
+
+// keepTo leaves in an apply only what its path may change, so that its manager
+// owns nothing else.
+func (c *call) keepTo(patch *unstructured.Unstructured) {
+	if !c.kind.status {
+		return
+	}
+	if c.r.Subresource == "" {
+		delete(patch.Object, "status")
+		return
+	}
+	for name := range patch.Object {
+		if name != "apiVersion" && name != "kind" && name != "metadata" && name != "status" {
+			delete(patch.Object, name)
+		}
+	}
+}
+
+// merge carries out an apply. The lock of the store is held.
+func (c *call) merge(patch *unstructured.Unstructured, force bool) (*item, int, error) {
+	k := c.kind
+	fm, err := k.fieldManager(c.view, c.r.Subresource)
+	if err != nil {
+		return nil, 0, err
+	}
+	old := c.table().items[c.key()]
+	if old == nil && c.r.Subresource != "" {
+		return nil, 0, apierrors.NewNotFound(c.resource(), c.r.Name)
+	}
+	live := k.zero(c.view)
+	if old == nil {
+		metaOf(live).SetName(c.r.Name)
+		metaOf(live).SetNamespace(c.key().namespace)
+		if uid := patch.GetUID(); uid != "" {
+			return nil, 0, apierrors.NewConflict(c.resource(), c.r.Name, c.preconditionFailed(uid, ""))
+		}
+	} else if live, err = k.resolve(old, c.view); err != nil {
+		return nil, 0, err
+	}
+	merged, err := fm.Apply(live, patch, c.r.FieldManager, force)
+	if err != nil {
+		if _, ok := err.(apierrors.APIStatus); ok {
+			return nil, 0, err
+		}
+		return nil, 0, apierrors.NewInvalid(k.groupKind(), c.r.Name, field.ErrorList{field.Invalid(field.NewPath("patch"), "", err.Error())})
+	}
+	obj := k.convertFrom(merged, c.view)
+	w := c.newWrite()
+	w.applied = true
+	if old == nil {
+		it, err := c.insert(w, obj)
+		return it, http.StatusCreated, err
+	}
+	it, err := c.replace(w, obj, old)
+	return it, http.StatusOK, err
+}

@@ -1,0 +1,132 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package apitest
+
+import (
+	"reflect"
+	"slices"
+	"strings"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	"k8s.io/apimachinery/pkg/api/validation/path"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/version"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+)
+
+// The API server's own properties of some kinds that no type tells.
+var (
+	// withoutGeneration have a spec and keep no generation.
+	withoutGeneration = setOf("PersistentVolume", "PersistentVolumeClaim", "CertificateSigningRequest", "VolumeAttachment", "ResourceQuota",
+		"LimitRange", "CSIDriver", "CSINode", "IPAddress", "ServiceCIDR", "HorizontalPodAutoscaler", "ClusterTrustBundle")
+	// createdByUpdate are created by a PUT of an object that does not exist.
+	createdByUpdate = setOf("Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding", "Endpoints", "LimitRange", "RuntimeClass", "ComponentStatus")
+	// returnedByDelete are in the answer to their deletion.
+	returnedByDelete = setOf("PersistentVolume", "PersistentVolumeClaim", "PodTemplate", "ResourceQuota", "StorageClass", "CSIDriver", "CSINode", "VolumeAttachment")
+)
+
+func setOf(names ...string) map[string]bool {
+	m := map[string]bool{}
+	for _, n := range names {
+		m[n] = true
+	}
+	return m
+}
+
+// generic returns the kinds of client-go's clientset that have does not have.
+// The clientset's own types say all there is to know about a kind: the name of
+// its resource, whether it has a namespace and which subresources it has.
+func generic(have *catalog) []*kind {
+	byKind := map[schema.GroupKind]*kind{}
+	var order []*kind
+	clientset := reflect.TypeFor[kubernetes.Interface]()
+	object := reflect.TypeFor[runtime.Object]()
+	for i := range clientset.NumMethod() {
+		group := clientset.Method(i).Type.Out(0)
+		for j := range group.NumMethod() {
+			getter := group.Method(j)
+			if getter.Type.NumOut() != 1 || getter.Type.Out(0).Kind() != reflect.Interface {
+				continue
+			}
+			client := getter.Type.Out(0)
+			get, ok := client.MethodByName("Get")
+			if _, lists := client.MethodByName("List"); !ok || !lists || !get.Type.Out(0).Implements(object) {
+				continue // a review, or no resource at all
+			}
+			typ := get.Type.Out(0).Elem()
+			gvks, _, err := scheme.Scheme.ObjectKinds(reflect.New(typ).Interface().(runtime.Object))
+			if err != nil || have.covers(gvks[0]) {
+				continue
+			}
+			gvk := gvks[0]
+			k := byKind[gvk.GroupKind()]
+			if k == nil {
+				_, status := client.MethodByName("UpdateStatus")
+				k = &kind{
+					name: gvk.Kind, resource: strings.ToLower(getter.Name), namespaced: getter.Type.NumIn() == 1, status: status,
+					validName: apivalidation.NameIsDNSSubdomain, unconditional: true,
+					createOnUpdate: createdByUpdate[gvk.Kind], returnsDeleted: returnedByDelete[gvk.Kind],
+				}
+				if _, approval := client.MethodByName("UpdateApproval"); approval {
+					k.subresources = append(k.subresources, subresource{name: "approval"})
+				}
+				byKind[gvk.GroupKind()] = k
+				order = append(order, k)
+			}
+			k.views = append(k.views, view{gv: gvk.GroupVersion()})
+		}
+	}
+	for _, k := range order {
+		slices.SortFunc(k.views, func(a, b view) int { return version.CompareKubeAwareVersionStrings(b.gv.Version, a.gv.Version) })
+		for i := 1; i < len(k.views); i++ {
+			// Versions of one kind have mostly the same fields. What the
+			// stored version does not have is lost.
+			k.views[i].toStored = viaJSON(k.zero(0), nil)
+			k.views[i].fromStored = viaJSON(k.zero(i), nil)
+		}
+		k.follow(k.zero(0))
+	}
+	return order
+}
+
+// follow gives a kind the rules that all kinds with a spec and a status share.
+func (k *kind) follow(stored runtime.Object) {
+	typ := reflect.TypeOf(stored).Elem()
+	if k.stored().Group == rbacv1.GroupName {
+		k.validName = path.ValidatePathSegmentName
+	}
+	if _, ok := typ.FieldByName("Spec"); ok && !withoutGeneration[k.name] {
+		k.spec = func(obj runtime.Object) any { return part(obj, "Spec").Addr().Interface() }
+	}
+	if k.stored() == certificatesv1.SchemeGroupVersion && k.name == "CertificateSigningRequest" {
+		k.fields = func(obj runtime.Object, path string) (string, bool) {
+			return obj.(*certificatesv1.CertificateSigningRequest).Spec.SignerName, path == "spec.signerName"
+		}
+	}
+	if _, ok := typ.FieldByName("Status"); !ok || !k.status {
+		return
+	}
+	k.onCreate = func(_ *write, obj runtime.Object) { part(obj, "Status").SetZero() }
+	k.onUpdate = func(w *write, obj, old runtime.Object) {
+		if w.r.Subresource == "" {
+			part(obj, "Status").Set(part(old, "Status"))
+			return
+		}
+		// A write of the status, or of a part of it, leaves the rest alone.
+		for _, f := range reflect.VisibleFields(typ) {
+			if len(f.Index) == 1 && f.Name != "TypeMeta" && f.Name != "ObjectMeta" && f.Name != "Status" {
+				part(obj, f.Name).Set(part(old, f.Name))
+			}
+		}
+	}
+}
+
+// part is a field of an API object.
+func part(obj runtime.Object, name string) reflect.Value {
+	return reflect.ValueOf(obj).Elem().FieldByName(name)
+}

@@ -1,0 +1,143 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package coordinator
+
+import (
+	"errors"
+	"math"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/election"
+	"github.com/kubewright/kubewright/election/internal/spec"
+)
+
+func controllerConfig() (Config, kubernetes.Interface) {
+	cs := apitest.New(apitest.Options{}).Client(apitest.Admin)
+	return Config{Client: cs.CoordinationV1(), Candidates: cs.CoordinationV1beta1()}, cs
+}
+
+func TestControllerConfigDefaults(t *testing.T) {
+	cfg, _ := controllerConfig()
+	c, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := c.cfg
+	if got.LeaseDuration != election.DefaultLeaseDuration || got.AckTimeout != election.DefaultAckTimeout || got.MinTenure != election.DefaultMinTenure ||
+		got.CandidateTTL != DefaultCandidateTTL || got.CallTimeout != election.DefaultCallTimeout || got.Workers != DefaultWorkers || got.Name != DefaultName {
+		t.Errorf("config with defaults: %+v", got)
+	}
+	for _, s := range builtInStrategies() {
+		if c.rules.strategies[s.Name()] == nil {
+			t.Errorf("%s is not carried out", s.Name())
+		}
+	}
+}
+
+func TestControllerConfigProblems(t *testing.T) {
+	var invalid Config
+	invalid.Namespaces = []string{"a", "a", "Not A Name", "kube-node-lease"}
+	invalid.Strategies = []election.Strategy{nil, election.StrategyFunc("no domain", nil), election.OldestEmulationVersion()}
+	invalid.LeaseDuration = 1500 * time.Millisecond
+	invalid.AckTimeout, invalid.MinTenure, invalid.CandidateTTL, invalid.CallTimeout, invalid.Workers = -1, -1, time.Minute, -1, -1
+	_, err := New(invalid)
+	if err == nil {
+		t.Fatal("no error")
+	}
+	for _, field := range []string{
+		"Client", "Candidates", "Namespaces[1]", "Namespaces[2]", "Namespaces[3]", "Strategies[0]", "Strategies[1]", "Strategies[2]",
+		"LeaseDuration", "AckTimeout", "MinTenure", "CandidateTTL", "CallTimeout", "Workers",
+	} {
+		if !strings.Contains(err.Error(), field+":") {
+			t.Errorf("%s is not named in %v", field, err)
+		}
+	}
+	for _, d := range []time.Duration{2500 * time.Millisecond, spec.MaxLeaseDuration + time.Second, time.Second} {
+		cfg, _ := controllerConfig()
+		cfg.LeaseDuration = d
+		if _, err := New(cfg); err == nil || strings.Count(err.Error(), ":") < 2 {
+			t.Errorf("LeaseDuration %v: %v", d, err)
+		}
+	}
+}
+
+func TestControllerRunsOnce(t *testing.T) {
+	ctlBubble(func(r *ctlRig) {
+		c := r.start()
+		if err := c.Run(r.Context()); !errors.Is(err, ErrAlreadyRun) {
+			t.Errorf("Run = %v", err)
+		}
+	})(t)
+}
+
+// TestControllerNamespaces: a list and a watch for each namespace, and none of
+// others.
+func TestControllerNamespaces(t *testing.T) {
+	ctlBubble(func(r *ctlRig) {
+		r.cfg.Namespaces = []string{"kube-system", ctlNamespace}
+		r.start()
+		r.stub("a", "1.19.0", "1.19.0").start()
+		r.want("holder", r.holder(), "a")
+		for _, q := range r.server.Requests(apitest.Match{User: ctlUser}) {
+			if q.Namespace != "kube-system" && q.Namespace != ctlNamespace || q.FieldSelector != "" {
+				t.Errorf("%s %s in %q with selector %q", q.Verb, q.Resource, q.Namespace, q.FieldSelector)
+			}
+		}
+	})(t)
+	ctlBubble(func(r *ctlRig) {
+		r.cfg.Namespaces = []string{"kube-system"}
+		r.start()
+		r.stub("a", "1.19.0", "1.19.0").start()
+		r.advance(time.Hour)
+		r.want("requests", r.requests(), []string{})
+	})(t)
+}
+
+// TestControllerPermissions: what the package comment says is enough.
+func TestControllerPermissions(t *testing.T) {
+	ctlBubble(func(r *ctlRig) {
+		allowed := map[string]bool{}
+		for _, verb := range []string{"get", "list", "watch", "create", "patch"} {
+			allowed[verb+" leases"] = true
+		}
+		for _, verb := range []string{"get", "list", "watch", "patch", "delete"} {
+			allowed[verb+" leasecandidates"] = true
+		}
+		r.start()
+		a := r.stub("a", "1.20.0", "1.20.0").start()
+		r.server.Inject(apitest.Fault{Match: apitest.Match{User: ctlUser, Verb: "patch"}, Skip: 1, Times: 3, LoseResponse: true})
+		r.advance(time.Minute)
+		r.stub("b", "1.19.0", "1.19.0").start()
+		r.advance(time.Minute)
+		a.stop()
+		r.advance(time.Hour)
+		for _, q := range r.server.Requests(apitest.Match{User: ctlUser}) {
+			if !allowed[q.Verb+" "+q.Resource] {
+				t.Errorf("%s %s", q.Verb, q.Resource)
+			}
+		}
+	})(t)
+}
+
+func TestControllerDurationsBeyondAllBounds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newCtlRig(t, apitest.Options{})
+		r.cfg.AckTimeout, r.cfg.MinTenure, r.cfg.CandidateTTL, r.cfg.CallTimeout = math.MaxInt64, math.MaxInt64, math.MaxInt64, math.MaxInt64
+		c := r.start()
+		r.stub("a", "1.36.0", "1.37.0").start()
+		r.advance(10 * time.Second)
+		if err := c.Check(nil); err != nil {
+			t.Error(err)
+		}
+		if h := r.holder(); h != "a" {
+			t.Errorf("holder %q %v", h, r.errors())
+		}
+	})
+}

@@ -1,0 +1,184 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package coordinator
+
+import (
+	"context"
+	"net/http"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/klog/v2"
+
+	"github.com/kubewright/kubewright/internal/lifecycle"
+	"github.com/kubewright/kubewright/internal/report"
+)
+
+// A Controller elects leaders for Leases that have LeaseCandidate objects. The
+// package comment describes how. Make it with [New].
+type Controller struct {
+	cfg   Config
+	rules *rules
+
+	once     lifecycle.Once
+	ready    *lifecycle.Ready
+	progress *lifecycle.Progress
+	watching report.Group
+	electing report.Group
+
+	// Set by Run before anything reads them.
+	ctx        context.Context
+	queue      workqueue.TypedDelayingInterface[types.NamespacedName]
+	candidates []*mirror
+	leases     []*mirror
+
+	mu      sync.Mutex
+	index   index
+	dropped dropped
+}
+
+// beatInterval is how often the queue is tried when nothing happens.
+const beatInterval = 10 * time.Second
+
+// beat is no Lease: a worker that gets it shows that workers get something.
+var beat types.NamespacedName
+
+// New returns a Controller for a valid Config. The error
+// names every field that is wrong. It sends nothing and starts nothing.
+func New(cfg Config) (*Controller, error) {
+	if err := cfg.complete(); err != nil {
+		return nil, err
+	}
+	return &Controller{
+		cfg:      cfg,
+		rules:    cfg.rules(),
+		ready:    lifecycle.NewReady(cfg.Name),
+		progress: lifecycle.NewProgress(cfg.Name, 2*beatInterval+3*cfg.CallTimeout),
+		index:    index{},
+	}, nil
+}
+
+// Name returns Config.Name.
+func (c *Controller) Name() string { return c.cfg.Name }
+
+// Ready returns a checker that is done when all Leases and LeaseCandidates are
+// known for the first time: from then on leaders are elected.
+func (c *Controller) Ready() cache.DoneChecker { return c.ready }
+
+// Check reports whether the controller makes progress: nil while it does, and
+// before Run. An API server that does not answer is no reason to restart the
+// process, so that is not an error here. The request is not used and may be nil.
+func (c *Controller) Check(*http.Request) error { return c.progress.Check() }
+
+// Run elects leaders until ctx is done. It returns nil then, after everything
+// that it started has ended; it leaves Leases and LeaseCandidates as they are,
+// and the next Run of another Controller goes on where it stopped. A second call
+// returns [ErrAlreadyRun], which is its only error.
+func (c *Controller) Run(ctx context.Context) error {
+	if !c.once.Begin() {
+		return ErrAlreadyRun
+	}
+	defer c.progress.Stop()
+	if ctx.Err() != nil {
+		return nil
+	}
+	logger := klog.LoggerWithName(klog.FromContext(ctx), c.cfg.Name)
+	ctx, cancel := context.WithCancel(klog.NewContext(ctx, logger))
+	defer cancel()
+	c.ctx = ctx
+	c.queue = workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[types.NamespacedName]{
+		Name: c.cfg.Name, MetricsProvider: c.cfg.QueueMetrics,
+	})
+	if err := c.setUp(); err != nil {
+		c.queue.ShutDown()
+		return err
+	}
+	logger.V(3).Info("Started", "namespaces", c.cfg.Namespaces)
+	defer logger.V(3).Info("Stopped")
+
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer c.queue.ShutDown()
+	// Leases are of interest only where there are candidates, so where the API
+	// has none the Leases need not be read.
+	if c.mirror(ctx, &running, c.candidates) && c.mirror(ctx, &running, c.leases) {
+		logger.V(2).Info("Watching Leases and LeaseCandidates")
+		c.ready.Mark()
+		for range c.cfg.Workers {
+			running.Go(func() { c.work(ctx) })
+		}
+		c.beatWhile(ctx, ctx.Done(), func() { c.queue.Add(beat) })
+	}
+	return nil
+}
+
+// setUp makes the mirrors.
+func (c *Controller) setUp() error {
+	namespaces := c.cfg.Namespaces
+	if len(namespaces) == 0 {
+		namespaces = []string{metav1.NamespaceAll}
+	}
+	for _, ns := range namespaces {
+		candidates, err := c.mirrorCandidates(ns)
+		if err != nil {
+			return err
+		}
+		leases, err := c.mirrorLeases(ns)
+		if err != nil {
+			return err
+		}
+		c.candidates, c.leases = append(c.candidates, candidates), append(c.leases, leases)
+	}
+	return nil
+}
+
+// mirror starts mirrors, and reports whether all have delivered what there is
+// before ctx was done.
+func (c *Controller) mirror(ctx context.Context, running *sync.WaitGroup, mirrors []*mirror) bool {
+	for _, m := range mirrors {
+		running.Go(func() { m.informer.RunWithContext(ctx) })
+	}
+	for _, m := range mirrors {
+		c.beatWhile(ctx, m.handled.HasSyncedChecker().Done(), c.progress.Beat)
+	}
+	return ctx.Err() == nil
+}
+
+// beatWhile calls f at once and every beatInterval until done or the end of ctx.
+func (c *Controller) beatWhile(ctx context.Context, done <-chan struct{}, f func()) {
+	ticker := time.NewTicker(beatInterval)
+	defer ticker.Stop()
+	for {
+		f()
+		select {
+		case <-ctx.Done():
+			return
+		case <-done:
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+// work works on one Lease after the other.
+func (c *Controller) work(ctx context.Context) {
+	for {
+		key, shutdown := c.queue.Get()
+		if shutdown {
+			return
+		}
+		c.progress.Beat()
+		if key != beat && ctx.Err() == nil {
+			c.visit(ctx, key)
+		}
+		c.queue.Done(key)
+	}
+}
+
+// enqueue has a Lease looked at.
+func (c *Controller) enqueue(key types.NamespacedName) { c.queue.Add(key) }

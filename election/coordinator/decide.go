@@ -1,0 +1,296 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package coordinator
+
+import (
+	"cmp"
+	"time"
+
+	"github.com/kubewright/kubewright/election"
+	"github.com/kubewright/kubewright/election/internal/spec"
+)
+
+// An action is what the Controller does next about a Lease.
+type action int
+
+const (
+	// wait: nothing, until something changes or wakeAt.
+	wait action = iota
+	// look: read the Lease, to be sure that its holder is silent and not our
+	// watch.
+	look
+	// ping: ask a candidate whether it is there.
+	ping
+	// hush: take back a ping that its candidate answers again and again.
+	hush
+	// assign: make a candidate the holder of a Lease that nobody holds.
+	assign
+	// announce: create a Lease without holder, with the name of a strategy that
+	// somebody else has to carry out.
+	announce
+	// offer: ask the holder to give way to a candidate.
+	offer
+	// retract: take back an offer.
+	retract
+	// collect: delete a LeaseCandidate that is not renewed any more.
+	collect
+)
+
+// String returns the name of the action.
+func (a action) String() string {
+	return [...]string{"wait", "look", "ping", "hush", "assign", "announce", "offer", "retract", "collect"}[a]
+}
+
+// A decision is an action with what it concerns.
+type decision struct {
+	do action
+	// who is the candidate of ping, hush, assign, offer and collect.
+	who *candidate
+	// strategy is what assign, announce and offer write to the Lease.
+	strategy string
+	// wakeAt is when to decide again although nothing has changed: the
+	// earliest of all deadlines. It is zero where there are no candidates, and
+	// never zero where there are.
+	wakeAt time.Time
+	// why is for the log.
+	why string
+}
+
+// rules are what is the same for all Leases.
+type rules struct {
+	strategies map[string]election.Strategy // by name, those that we carry out
+	ackTimeout time.Duration                // for a ping
+	minTenure  time.Duration
+	ttl        time.Duration // of a LeaseCandidate that is not renewed
+	duration   time.Duration // of a Lease that we assign, or that states none
+}
+
+// decide says what to do about a Lease now. It is a pure function of its
+// arguments: of what was seen of the Lease and its candidates, and when, by the
+// clock of this process. No time that another machine has written is compared
+// with it.
+func decide(now time.Time, r *rules, s *situation) decision {
+	d := decider{now: now, rules: r, situation: s}
+	d.survey()
+	next := d.next()
+	if next.do == wait && d.garbage != nil {
+		next = decision{do: collect, who: d.garbage, why: "the candidate has not been renewed for long"}
+	}
+	if next.do == wait {
+		next.wakeAt = d.wakeAt
+	}
+	return next
+}
+
+// decider is one decision in the making.
+type decider struct {
+	now time.Time
+	*rules
+	*situation
+
+	wakeAt  time.Time
+	garbage *candidate
+	spins   *candidate
+	ballots []spec.Ballot
+}
+
+// at notes a deadline, and reports whether it has come.
+func (d *decider) at(t time.Time) bool {
+	if !d.now.Before(t) {
+		return true
+	}
+	if d.wakeAt.IsZero() || t.Before(d.wakeAt) {
+		d.wakeAt = t
+	}
+	return false
+}
+
+// survey looks at each candidate by itself.
+func (d *decider) survey() {
+	for _, c := range d.candidates {
+		if c.terminating {
+			// It goes by itself; if somebody holds it up, look at times.
+			d.at(d.now.Add(d.ttl))
+			continue
+		}
+		if d.at(c.seen.Add(d.ttl)) {
+			if d.at(c.retryAt) && (d.garbage == nil || cmp.Or(c.seen.Compare(d.garbage.seen), cmp.Compare(c.key.Name, d.garbage.key.Name)) < 0) {
+				d.garbage = c
+			}
+			continue
+		}
+		if !c.usable() {
+			continue
+		}
+		if c.spins() && d.at(c.retryAt) && (d.spins == nil || c.key.Name < d.spins.key.Name) {
+			d.spins = c
+		}
+		d.ballots = append(d.ballots, spec.Ballot{BinaryVersion: c.peer.BinaryVersion, Strategy: c.strategy})
+	}
+}
+
+// takesPart reports whether a candidate may be considered at all.
+func (d *decider) takesPart(c *candidate) bool {
+	return c.usable() && !c.terminating && d.now.Before(c.seen.Add(d.ttl))
+}
+
+func (d *decider) next() decision {
+	if d.spins != nil {
+		return decision{do: hush, who: d.spins, why: "the candidate answers the same ping again and again"}
+	}
+	if len(d.ballots) == 0 {
+		return decision{}
+	}
+	name, agreed := d.strategy()
+	strategy, known := d.strategies[name]
+	free := d.lease == nil || d.lease.holder == ""
+	switch {
+	case !known && d.lease == nil:
+		return decision{do: announce, strategy: name, why: "somebody else carries out the strategy"}
+	case !known:
+		return decision{}
+	case free:
+		return d.elect(strategy, true)
+	}
+	expires := d.pulseAt.Add(d.lease.term(d.rules))
+	if d.at(d.silentAt()) {
+		return d.elect(strategy, d.at(expires))
+	}
+	return d.supervise(strategy, agreed)
+}
+
+// strategy returns the name of the strategy by which to choose, and whether all
+// that have a say agree on it. Where they don't, one that we know is better than
+// one for which somebody else would have to come.
+func (d *decider) strategy() (name string, agreed bool) {
+	name, agreed = spec.ChosenStrategy(d.ballots)
+	if _, known := d.strategies[name]; agreed || known {
+		return name, agreed
+	}
+	highest := ""
+	for _, b := range d.ballots {
+		if spec.CompareVersions(b.BinaryVersion, highest) > 0 {
+			highest = b.BinaryVersion
+		}
+	}
+	first := ""
+	for _, b := range d.ballots {
+		_, known := d.strategies[b.Strategy]
+		if known && spec.CompareVersions(b.BinaryVersion, highest) == 0 && (first == "" || b.Strategy < first) {
+			first = b.Strategy
+		}
+	}
+	if first != "" {
+		name = first
+	}
+	return name, false
+}
+
+func (d *decider) silentAt() time.Time { return d.silentAtOf(d.lease, d.rules) }
+
+// elect finds somebody for a Lease that is vacant, or is about to be.
+func (d *decider) elect(strategy election.Strategy, vacant bool) decision {
+	best := d.best(strategy, "", d.lastResort)
+	switch {
+	case best == nil:
+		return decision{} // whoever renews next
+	case d.lease != nil && d.lease.holder != "" && d.lookedAt.Before(d.silentAt()):
+		return decision{do: look, why: "the holder is silent"}
+	case d.waits(best):
+		return decision{}
+	case !d.fresh(best) && !d.prepared(best):
+		return decision{do: ping, who: best, why: "the candidate is the best for a vacant lease"}
+	case !vacant:
+		return decision{} // until the lease expires
+	}
+	return decision{do: assign, who: best, strategy: strategy.Name(), why: "the lease is vacant and the candidate is there"}
+}
+
+// supervise looks after a Lease whose holder renews it.
+func (d *decider) supervise(strategy election.Strategy, agreed bool) decision {
+	holder := d.candidates[d.lease.holder]
+	if holder == nil || !d.takesPart(holder) {
+		// One that knows nothing of candidates leads until it stops.
+		return decision{}
+	}
+	best := holder
+	if agreed {
+		best = d.best(strategy, d.lease.holder, nil)
+		if best == nil || best == holder || !election.Preempts(strategy, best.peer, holder.peer) {
+			best = holder
+		}
+	}
+	if d.lease.preferred != "" {
+		preferred := d.candidates[d.lease.preferred]
+		switch {
+		case preferred == best && best != holder:
+			return decision{}
+		case preferred == nil || preferred == holder || !agreed || !d.may(preferred) || !election.Preempts(strategy, preferred.peer, holder.peer):
+			return decision{do: retract, why: "the preferred holder is gone, or no better than the holder"}
+		}
+	}
+	switch {
+	case best == holder || !d.at(d.offersFrom) || !d.at(d.termAt.Add(d.minTenure)):
+		return decision{}
+	case d.waits(best):
+		return decision{}
+	case !d.fresh(best):
+		return decision{do: ping, who: best, why: "the candidate is better than the holder"}
+	}
+	return decision{do: offer, who: best, strategy: strategy.Name(), why: "the candidate is better than the holder and is there"}
+}
+
+// best returns the best of the candidates that may be chosen, or nil. One that
+// is a last resort comes after all others.
+func (d *decider) best(strategy election.Strategy, incumbent string, lastResort func(*candidate) bool) (best *candidate) {
+	bestIsLast := false
+	for _, c := range d.candidates {
+		if !d.takesPart(c) || !d.may(c) || !election.Eligible(strategy, c.peer) {
+			continue
+		}
+		last := lastResort != nil && lastResort(c)
+		if lastResort == nil && !d.at(c.doubtedUntil) {
+			continue
+		}
+		if best == nil || last != bestIsLast && bestIsLast ||
+			last == bestIsLast && election.Compare(strategy, c.peer, best.peer, incumbent) < 0 {
+			best, bestIsLast = c, last
+		}
+	}
+	return best
+}
+
+// may reports whether a candidate may be chosen: not while it leaves a ping
+// unanswered, and not while it can't be pinged.
+func (d *decider) may(c *candidate) bool { return !c.late(d.now, d.rules) && d.at(c.retryAt) }
+
+// lastResort reports whether a candidate should have a vacant Lease only where
+// there is no other: it has just let it expire, or did not take it lately when
+// it was given it.
+func (d *decider) lastResort(c *candidate) bool {
+	if d.lease != nil && c.peer.Identity == d.lease.holder && (c == d.given || !c.heard.After(d.pulseAt)) {
+		return true
+	}
+	return !d.at(c.doubtedUntil)
+}
+
+// waits reports whether a candidate has a ping to answer and still has time.
+func (d *decider) waits(c *candidate) bool {
+	return !c.pinged.IsZero() && !d.at(c.pinged.Add(d.ackTimeout))
+}
+
+// prepared reports whether a candidate has shown that it is there since the
+// holder fell silent. That was for the moment of expiry, so it holds a little
+// longer: else a candidate would be asked again whenever that moment is noticed
+// a millisecond late.
+func (d *decider) prepared(c *candidate) bool {
+	return d.lease != nil && d.lease.holder != "" &&
+		!c.heard.Before(d.silentAt()) && d.now.Before(c.heard.Add(2*d.ackTimeout))
+}
+
+// fresh reports whether a candidate that has no ping to answer has shown lately
+// that it is there.
+func (d *decider) fresh(c *candidate) bool {
+	return !c.heard.IsZero() && d.now.Before(c.heard.Add(d.ackTimeout))
+}

@@ -1,0 +1,391 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package coordinator
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	coordinationv1beta1 "k8s.io/api/coordination/v1beta1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/election"
+	"github.com/kubewright/kubewright/election/internal/spec"
+)
+
+// TestControllerGateOff: preferredHolder is dropped. The holder leads until it
+// stops, and nobody is written over it while it may.
+func TestControllerGateOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newCtlRig(t, apitest.Options{Gates: map[apitest.Gate]bool{apitest.CoordinatedLeaderElection: false}})
+		r.start()
+		a := r.stub("a", "1.20.0", "1.20.0").start()
+		b := r.stub("b", "1.20.0", "1.20.0").start()
+		r.advance(time.Minute)
+		r.stub("c", "1.19.0", "1.19.0").start()
+		r.advance(50 * time.Minute)
+		r.want("holder", r.holder(), "a")
+		r.want("transitions", *r.lease().Spec.LeaseTransitions, 0)
+		r.want("requests", r.requests(), []string{"create leases", "patch leases"})
+		if errs := r.errors(); len(errs) != 1 || !errors.Is(errs[0], ErrOffersDropped) {
+			r.Errorf("reported %v, want ErrOffersDropped once", errs)
+		}
+		a.stop()
+		r.advance(16 * time.Second)
+		r.want("holder", r.holder(), "c")
+		// It is tried again from time to time.
+		r.stub("d", "1.18.0", "1.18.0").start()
+		r.advance(4 * time.Hour)
+		if n := len(r.requests()); n < 2+3+2 || n > 2+3+4*2 {
+			r.Errorf("%d requests in four hours: %v", n, r.requests())
+		}
+		r.want("holder", r.holder(), "c")
+		r.server.SetGate(apitest.CoordinatedLeaderElection, true)
+		r.advance(2 * time.Hour)
+		r.want("holder", r.holder(), "d")
+		r.want("reported", len(r.errors()), 1)
+		b.stop()
+	})
+}
+
+// TestControllerOffersDroppedOnce: what one Lease has shown holds for all.
+func TestControllerOffersDroppedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newCtlRig(t, apitest.Options{Gates: map[apitest.Gate]bool{apitest.CoordinatedLeaderElection: false}})
+		r.cfg.Workers = 1
+		for i := range 20 {
+			lease := r.leads(fmt.Sprintf("old-%d", i), 0)
+			lease.Name = fmt.Sprintf("lease-%d", i)
+			lease.Spec.LeaseDurationSeconds = ptr.To[int32](24 * 3600)
+			r.server.Put(lease)
+			for _, v := range []string{"new", "old"} {
+				record := r.stub(fmt.Sprintf("%s-%d", v, i), map[string]string{"old": "1.20.0", "new": "1.19.0"}[v], "1.20.0").record()
+				record.Spec.LeaseName = lease.Name
+				r.server.Put(record)
+			}
+		}
+		r.start()
+		r.advance(29 * time.Second)
+		for i := range 20 {
+			apitest.Edit(r.server, ctlNamespace, fmt.Sprintf("new-%d", i), func(c *coordinationv1beta1.LeaseCandidate) {
+				c.Spec.RenewTime = ptr.To(metav1.NowMicro())
+			})
+		}
+		r.advance(3 * time.Second)
+		r.want("requests", r.requests(), []string{"patch leases"})
+	})
+}
+
+// TestControllerRefused: a permission is missing. It is reported once, and
+// tried more and more rarely; when it is there all is done that was left.
+func TestControllerRefused(t *testing.T) {
+	for _, tc := range []struct {
+		match    apitest.Match
+		verb     string
+		resource string
+	}{
+		{apitest.Match{Verb: "get", Resource: "leases"}, "get", "leases"},
+		{apitest.Match{Verb: "patch", Resource: "leases"}, "patch", "leases"},
+		{apitest.Match{Verb: "patch", Resource: "leasecandidates"}, "patch", "leasecandidates"},
+		{apitest.Match{Verb: "list,watch", Resource: "leasecandidates"}, "list", "leasecandidates"},
+		{apitest.Match{Verb: "list,watch", Resource: "leases"}, "list", "leases"},
+	} {
+		t.Run(tc.verb+" "+tc.resource, ctlBubble(func(r *ctlRig) {
+			tc.match.User = ctlUser
+			restore := r.server.Inject(apitest.Fault{Match: tc.match, Status: apitest.Forbidden(tc.resource, "x", "not yours")})
+			a := r.stub("a", "1.19.0", "1.19.0").start()
+			r.server.Put(r.leads("a", 0))
+			r.stub("b", "1.19.0", "1.19.0").start()
+			r.start()
+			r.advance(time.Minute)
+			a.stop()
+			r.advance(time.Hour)
+			errs := r.errors()
+			var permission *PermissionError
+			if len(errs) != 1 || !errors.As(errs[0], &permission) || permission.Verb != tc.verb || permission.Resource != tc.resource {
+				r.Errorf("reported %v, want a PermissionError for %s %s once", errs, tc.verb, tc.resource)
+			}
+			if n := r.server.Count(apitest.Match{User: ctlUser}); n > 200 {
+				r.Errorf("%d requests in an hour", n)
+			}
+			restore()
+			r.advance(6 * time.Minute)
+			r.want("holder", r.holder(), "b")
+			r.want("reported", len(r.errors()), 1)
+		}))
+	}
+	t.Run("delete leasecandidates", ctlBubble(func(r *ctlRig) {
+		r.server.Inject(apitest.Fault{Match: apitest.Match{User: ctlUser, Verb: "delete"}, Status: apitest.Forbidden("leasecandidates", "x", "not yours")})
+		r.server.Put(r.stub("dead", "1.19.0", "1.19.0").record())
+		r.start()
+		r.advance(40 * time.Minute)
+		a := r.stub("a", "1.19.0", "1.19.0").start()
+		r.want("holder", r.holder(), "a") // the election does not wait for it
+		r.advance(5 * time.Hour)
+		if n := r.server.Count(apitest.Match{User: ctlUser, Verb: "delete"}); n > 100 {
+			r.Errorf("%d deletes in five hours", n)
+		}
+		r.want("reported", len(r.errors()), 1)
+		a.stop()
+	}))
+}
+
+// TestControllerConflictStorm: a CAS that never succeeds backs off (B2, K7).
+func TestControllerConflictStorm(t *testing.T) {
+	for _, resource := range []string{"leases", "leasecandidates"} {
+		t.Run(resource, ctlBubble(func(r *ctlRig) {
+			a, _ := r.pair()
+			restore := r.server.Inject(apitest.Fault{Match: apitest.Match{User: ctlUser, Verb: "patch", Resource: resource},
+				Status: apitest.StatusError(http.StatusConflict, metav1.StatusReasonConflict, "changed meanwhile")})
+			a.stop()
+			r.advance(time.Hour)
+			if n := len(r.requests()); n > 800 {
+				r.Errorf("%d requests in an hour", n)
+			}
+			r.want("reported", len(r.errors()), 1)
+			restore()
+			r.advance(40 * time.Second)
+			r.want("holder", r.holder(), "b")
+		}))
+	}
+}
+
+// TestControllerNoAPI: LeaseCandidate is not served.
+func TestControllerNoAPI(t *testing.T) {
+	ctlBubble(func(r *ctlRig) {
+		r.server.Serve(coordinationv1beta1.SchemeGroupVersion, false)
+		c := r.start()
+		r.advance(time.Hour)
+		if errs := r.errors(); len(errs) != 1 || !errors.Is(errs[0], election.ErrNoCandidateAPI) {
+			r.Errorf("reported %v, want ErrNoCandidateAPI once", errs)
+		}
+		if n := r.server.Count(apitest.Match{User: ctlUser}); n > 120 {
+			r.Errorf("%d requests in an hour", n)
+		}
+		r.want("requests about leases", r.server.Count(apitest.Match{User: ctlUser, Resource: "leases"}), 0)
+		if err := c.Check(nil); err != nil {
+			r.Error(err)
+		}
+		r.server.Serve(coordinationv1beta1.SchemeGroupVersion, true)
+		r.stub("a", "1.19.0", "1.19.0").start()
+		r.advance(2 * time.Minute)
+		r.want("holder", r.holder(), "a")
+		// Taken away again: who leads is not touched.
+		r.server.Serve(coordinationv1beta1.SchemeGroupVersion, false)
+		r.server.BreakWatches(apitest.Match{})
+		r.server.ResetJournal()
+		r.advance(time.Hour)
+		if n := r.server.Count(apitest.Match{User: ctlUser}); n > 250 {
+			r.Errorf("%d requests in an hour", n)
+		}
+		r.want("holder", r.holder(), "a")
+		r.want("reported", len(r.errors()), 2)
+	})(t)
+}
+
+// TestControllerInvalidCandidates: what can't be read is reported once each and
+// harms nobody. None of them would pass the validation of today's API server.
+func TestControllerInvalidCandidates(t *testing.T) {
+	ctlBubble(func(r *ctlRig) {
+		for i, spoil := range []func(*coordinationv1beta1.LeaseCandidate){
+			func(c *coordinationv1beta1.LeaseCandidate) { c.Spec.BinaryVersion = "v1" },
+			func(c *coordinationv1beta1.LeaseCandidate) { c.Spec.BinaryVersion = "" },
+			func(c *coordinationv1beta1.LeaseCandidate) { c.Spec.EmulationVersion = "one" },
+			func(c *coordinationv1beta1.LeaseCandidate) { c.Spec.Strategy = "" },
+			func(c *coordinationv1beta1.LeaseCandidate) { c.Spec.Strategy = "Unknown" },
+			func(c *coordinationv1beta1.LeaseCandidate) { c.Spec.Strategy = "a/b/c" },
+			func(c *coordinationv1beta1.LeaseCandidate) { c.Spec.LeaseName = "" },
+			func(c *coordinationv1beta1.LeaseCandidate) { c.Spec.LeaseName = "Not A Name" },
+			func(c *coordinationv1beta1.LeaseCandidate) {
+				c.Annotations = map[string]string{spec.PeerAnnotation: "{"}
+			},
+		} {
+			record := r.stub(fmt.Sprintf("bad-%d", i), "1.18.0", "1.18.0").record()
+			spoil(record)
+			r.server.Put(record)
+		}
+		r.start()
+		r.stub("good", "1.19.0", "1.19.0").start()
+		r.want("holder", r.holder(), "good")
+		apitest.Edit(r.server, ctlNamespace, "bad-0", func(c *coordinationv1beta1.LeaseCandidate) { c.Spec.RenewTime = ptr.To(metav1.NowMicro()) })
+		r.advance(10 * time.Minute)
+		errs := r.errors()
+		r.want("reported", len(errs), 9)
+		for _, err := range errs {
+			var invalid *CandidateInvalidError
+			if !errors.As(err, &invalid) || invalid.Candidate.Namespace != ctlNamespace || invalid.Err == nil {
+				r.Errorf("reported %v", err)
+			}
+		}
+		r.want("requests", r.requests(), []string{"create leases"})
+		// Mended, it takes part.
+		apitest.Edit(r.server, ctlNamespace, "bad-0", func(c *coordinationv1beta1.LeaseCandidate) {
+			c.Spec.BinaryVersion, c.Spec.RenewTime = "1.18.0", ptr.To(metav1.NowMicro())
+		})
+		synctest.Wait()
+		r.want("preferredHolder", r.preferred(), "bad-0")
+	})(t)
+}
+
+// TestControllerAltered: a webhook takes out what was written. There is no hot
+// loop.
+func TestControllerAltered(t *testing.T) {
+	ctlBubble(func(r *ctlRig) {
+		r.start()
+		r.stub("a", "1.19.0", "1.19.0").start()
+		for range 600 * 2 { // whatever is written is gone half a second later
+			if r.holder() != "" {
+				apitest.Edit(r.server, ctlNamespace, ctlLease, func(l *coordinationv1.Lease) { l.Spec = coordinationv1.LeaseSpec{} })
+			}
+			r.advance(500 * time.Millisecond)
+		}
+		if n := len(r.requests()); n > 600+2*requestBurst {
+			r.Errorf("%d requests in ten minutes of quarrel", n)
+		}
+	})(t)
+	ctlBubble(func(r *ctlRig) {
+		r.start()
+		a := r.stub("a", "1.19.0", "1.19.0").set(func(s *ctlStub) { s.idle = true }).start()
+		r.server.Inject(apitest.Fault{
+			Match:  apitest.Match{User: ctlUser, Verb: "patch", Resource: "leases"},
+			Answer: func(apitest.Request) (*http.Response, error) { return nil, apitest.ErrEOF },
+		})
+		r.advance(time.Hour)
+		if n := len(r.requests()); n > 800 {
+			r.Errorf("%d requests in an hour", n)
+		}
+		a.stop()
+	})(t)
+}
+
+// TestControllerStalledWatch: the watch of the Leases is late, and everybody
+// seems to be silent. A look at each shows otherwise, and nobody is pinged.
+func TestControllerStalledWatch(t *testing.T) {
+	ctlBubble(func(r *ctlRig) {
+		r.pair()
+		resume := r.server.StallWatches(apitest.Match{User: ctlUser, Resource: "leases"})
+		r.advance(5 * time.Minute)
+		requests := r.requests()
+		if n := len(requests); n < 25 || n > 5*60/10+1 || slices.ContainsFunc(requests, func(q string) bool { return q != "get leases" }) {
+			r.Errorf("requests: %v, want a look every ten seconds", requests)
+		}
+		resume()
+		r.server.ResetJournal()
+		r.advance(5 * time.Minute)
+		r.want("requests", r.requests(), []string{})
+		r.want("told", r.told(), []string{})
+	})(t)
+}
+
+// TestControllerLostAnswers: a write may have been stored although there was no
+// answer, now or later.
+func TestControllerLostAnswers(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		fault apitest.Fault
+	}{
+		{"LoseResponse", apitest.Fault{LoseResponse: true}},
+		{"HangResponse", apitest.Fault{HangResponse: true}},
+		{"CommitAfter", apitest.Fault{CommitAfter: 8 * time.Second}},
+	} {
+		t.Run(tc.name, ctlBubble(func(r *ctlRig) {
+			tc.fault.Match, tc.fault.Times = apitest.Match{User: ctlUser, Verb: "create,patch"}, 3
+			r.server.Inject(tc.fault)
+			r.start()
+			a := r.stub("a", "1.19.0", "1.19.0").start()
+			r.stub("b", "1.19.0", "1.19.0").start()
+			r.advance(30 * time.Second)
+			r.want("holder", r.holder(), "a")
+			a.stop()
+			r.advance(40 * time.Second)
+			r.want("holder", r.holder(), "b")
+			r.want("transitions", *r.lease().Spec.LeaseTransitions, 1)
+		}))
+	}
+}
+
+// TestControllerRestart ends the Controller before, in the middle of, and after
+// every request of a history, and starts another: what is stored is enough to go
+// on from.
+func TestControllerRestart(t *testing.T) {
+	for _, when := range []string{"before", "during", "after"} {
+		for k := range 9 {
+			t.Run(fmt.Sprintf("%s request %d", when, k), ctlBubble(func(r *ctlRig) {
+				n := 0
+				arrived := make(chan struct{}, 1)
+				r.server.Inject(apitest.Fault{
+					Match: apitest.Match{User: ctlUser, Verb: "get,create,patch,delete", Func: func(apitest.Request) bool {
+						n++
+						if n == k+1 {
+							arrived <- struct{}{}
+						}
+						return n == k+1
+					}},
+					Latency: map[string]time.Duration{"before": time.Hour, "during": 100 * time.Millisecond, "after": 0}[when],
+				})
+				r.start()
+				go func() {
+					<-arrived
+					if when == "after" {
+						time.Sleep(time.Millisecond)
+					}
+					r.stop()
+					time.Sleep(time.Second)
+					r.start()
+				}()
+				a := r.stub("a", "1.20.0", "1.20.0").start()
+				r.advance(time.Minute)
+				r.want("holder", r.holder(), "a")
+				r.stub("b", "1.19.0", "1.19.0").start()
+				c := r.stub("c", "1.19.0", "1.19.0").start()
+				r.advance(3 * time.Minute)
+				r.want("holder", r.holder(), "b")
+				a.stop()
+				apitest.Delete[*coordinationv1beta1.LeaseCandidate](r.server, ctlNamespace, "b")
+				apitest.Delete[*coordinationv1.Lease](r.server, ctlNamespace, ctlLease)
+				r.advance(time.Minute)
+				if r.holder() == "" {
+					r.Error("nobody leads")
+				}
+				select {
+				case arrived <- struct{}{}: // there were not so many requests
+					r.advance(2 * time.Second)
+				default:
+				}
+				c.stop()
+				r.stop()
+			}))
+		}
+	}
+}
+
+// TestControllersSideBySide: two Controllers that both work cost conflicts, and
+// nothing else.
+func TestControllersSideBySide(t *testing.T) {
+	ctlBubble(func(r *ctlRig) {
+		r.start()
+		r.start()
+		a := r.stub("a", "1.19.0", "1.19.0").start()
+		r.stub("b", "1.19.0", "1.19.0").start()
+		r.advance(time.Minute)
+		r.want("holder", r.holder(), "a")
+		a.stop()
+		r.advance(16 * time.Second)
+		r.want("holder", r.holder(), "b")
+		r.advance(time.Hour)
+		r.want("transitions", *r.lease().Spec.LeaseTransitions, 1)
+		r.want("reported", r.errors(), []error{})
+		if n := len(r.requests()); n > 30 {
+			r.Errorf("%d requests: %v", n, r.requests())
+		}
+	})(t)
+}

@@ -1,0 +1,189 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package coordinator
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/election"
+)
+
+// ctlReplica is a process with a Candidate.
+type ctlReplica struct {
+	rig    *ctlRig
+	name   string
+	cancel context.CancelFunc
+	done   sync.WaitGroup
+
+	mu    sync.Mutex
+	leads bool
+}
+
+// run runs a Candidate until the end of the test, stop or crash.
+func (p *ctlReplica) run(cfg election.Config, lead election.LeadFunc) {
+	cfg.ExclusiveIdentity = true
+	cfg.Lead = func(ctx context.Context, term election.Term) error {
+		p.set(true)
+		defer p.set(false)
+		return lead(ctx, term)
+	}
+	candidate, err := election.New(cfg)
+	if err != nil {
+		p.rig.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(p.rig.Context())
+	p.cancel = cancel
+	p.rig.Cleanup(p.stop)
+	p.done.Go(func() {
+		if err := candidate.Run(ctx); err != nil {
+			p.rig.Errorf("%s: %v", p.name, err)
+		}
+	})
+}
+
+func (p *ctlReplica) stop() {
+	p.cancel()
+	p.done.Wait()
+}
+
+// crash cuts the process off for good.
+func (p *ctlReplica) crash() {
+	p.rig.server.Inject(apitest.Fault{Match: apitest.Match{User: p.name}, Err: apitest.ErrConnReset})
+	p.rig.server.BreakWatches(apitest.Match{User: p.name})
+}
+
+func (p *ctlReplica) set(leads bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.leads = leads
+}
+
+func (p *ctlReplica) leading() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.leads
+}
+
+// coordinator is a replica that coordinates while it leads.
+func (r *ctlRig) coordinator(name string) *ctlReplica {
+	p := &ctlReplica{rig: r, name: name}
+	clients := r.server.Client(apitest.User{Name: name})
+	cfg := r.cfg
+	cfg.Client, cfg.Candidates = clients.CoordinationV1(), clients.CoordinationV1beta1()
+	p.run(election.Config{
+		Client: clients.CoordinationV1(), Self: election.Peer{Identity: name},
+		Lease: types.NamespacedName{Namespace: "kube-system", Name: BuiltInLease},
+	}, func(ctx context.Context, _ election.Term) error {
+		c, err := New(cfg)
+		if err != nil {
+			return err
+		}
+		return c.Run(ctx)
+	})
+	return p
+}
+
+// worker is a replica that stands for ctlLease and leaves the choice to the
+// Controller.
+func (r *ctlRig) worker(name, version string) *ctlReplica {
+	p := &ctlReplica{rig: r, name: name}
+	clients := r.server.Client(apitest.User{Name: name})
+	p.run(election.Config{
+		Client: clients.CoordinationV1(), Self: election.Peer{Identity: name, BinaryVersion: version}, Registry: election.LeaseCandidates(clients.CoordinationV1beta1()),
+		Lease: types.NamespacedName{Namespace: ctlNamespace, Name: ctlLease},
+	}, func(ctx context.Context, _ election.Term) error {
+		<-ctx.Done()
+		return nil
+	})
+	return p
+}
+
+// TestControllerHA: Controllers behind Candidates, which elect candidates of
+// this package, while one process after the other dies.
+func TestControllerHA(t *testing.T) {
+	ctlBubble(func(r *ctlRig) {
+		first := r.coordinator("coordinator-1")
+		r.advance(time.Second)
+		second := r.coordinator("coordinator-2")
+		a := r.worker("a", "1.37.0")
+		r.advance(time.Second)
+		b := r.worker("b", "1.37.0")
+		workers := []*ctlReplica{a, b}
+		// watch fails the test when two lead, and returns for how long none did.
+		watch := func(d time.Duration) (vacant time.Duration) {
+			for end := time.Now().Add(d); time.Now().Before(end); {
+				r.advance(20 * time.Millisecond)
+				n := 0
+				for _, w := range workers {
+					if w.leading() {
+						n++
+					}
+				}
+				if n > 1 {
+					t.Fatalf("%v: %d leaders", time.Since(ctlEpoch), n)
+				}
+				if n == 0 {
+					vacant += 20 * time.Millisecond
+				}
+			}
+			return vacant
+		}
+		r.want("nobody leads", watch(time.Minute), time.Duration(0))
+		r.want("leads", a.leading(), true)
+		r.want("coordinates", first.leading() && !second.leading(), true)
+
+		// The coordinator dies: nobody notices. The leader dies while there is
+		// none.
+		first.crash()
+		r.want("nobody leads", watch(5*time.Second), time.Duration(0))
+		a.crash()
+		// Ten seconds until the second one coordinates, to whom the holder seems
+		// to have renewed just then.
+		if vacant := watch(time.Minute); vacant > 10*time.Second+15*time.Second {
+			t.Errorf("nobody led for %v", vacant)
+		}
+		r.want("leads", b.leading(), true)
+		r.want("coordinates", second.leading(), true)
+
+		// A better one takes over without a gap.
+		c := r.worker("c", "1.36.0")
+		workers = append(workers, c)
+		if vacant := watch(time.Minute); vacant > 100*time.Millisecond {
+			t.Errorf("nobody led for %v", vacant)
+		}
+		r.want("leads", c.leading(), true)
+		r.want("told", r.told(), []string{"elected a", "elected b", "preferred c"})
+	})(t)
+}
+
+// TestControllerTakesOver: the built-in controllers lose their Lease when
+// somebody releases it in the name of its holder, because the Candidate is faster than an
+// elector that asks every two seconds.
+func TestControllerTakesOver(t *testing.T) {
+	ctlBubble(func(r *ctlRig) {
+		builtIn := &clientGo{rig: r, name: "apiserver-1", plain: true, namespace: "kube-system", lease: BuiltInLease}
+		builtIn.start()
+		r.advance(5 * time.Second)
+		r.want("the built-in one leads", builtIn.leading(), true)
+		ours := r.coordinator("coordinator-1")
+		r.advance(time.Minute)
+		r.want("ours leads", ours.leading(), false)
+		apitest.Edit(r.server, "kube-system", BuiltInLease, func(l *coordinationv1.Lease) {
+			l.Spec.HolderIdentity, l.Spec.LeaseDurationSeconds = nil, ptr.To[int32](1)
+		})
+		r.advance(100 * time.Millisecond)
+		r.want("ours leads", ours.leading(), true)
+		r.advance(time.Hour)
+		r.want("ours leads", ours.leading(), true)
+		r.want("the built-in one leads", builtIn.leading(), false)
+	})(t)
+}

@@ -1,0 +1,305 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package coordinator
+
+import (
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	coordinationv1beta1 "k8s.io/api/coordination/v1beta1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
+
+	"github.com/kubewright/kubewright/election"
+	"github.com/kubewright/kubewright/election/internal/spec"
+)
+
+// index has the candidates by the Lease that they are for, with what was seen
+// of each. A change costs as much as its Lease has candidates, however many
+// other Leases there are; one of a Lease without candidates costs a look into
+// the map.
+type index map[types.NamespacedName]*entry
+
+// entry is one Lease for which there are candidates.
+type entry struct {
+	key types.NamespacedName
+	situation
+	attempts
+}
+
+// situation is what was seen of a Lease and its candidates, and when. Times are
+// those of this process.
+type situation struct {
+	lease      *leaseView // nil: there is none
+	candidates map[string]*candidate
+
+	pulseAt  time.Time // when the holder was last seen to have renewed
+	termAt   time.Time // when the present term was first seen
+	lookedAt time.Time // when the Lease was last read
+	// offersFrom is when an offer is worth a try: later than now where the API
+	// server was seen to drop them.
+	offersFrom time.Time
+	// given is the candidate that has the Lease from us and has not renewed it
+	// yet.
+	given *candidate
+}
+
+// leaseView is what matters of a Lease.
+type leaseView struct {
+	uid         types.UID
+	version     string
+	holder      string // "" for none: nil and "" are the same
+	preferred   string
+	strategy    string
+	duration    time.Duration
+	renewTime   int64 // microseconds, 0 for none
+	transitions int32
+}
+
+// pulse is what a holder changes when it renews. The resourceVersion is not
+// among it: others may write to the Lease too.
+type pulse struct {
+	uid         types.UID
+	holder      string
+	transitions int32
+	renewTime   int64
+	duration    time.Duration
+}
+
+func viewOf(l *coordinationv1.Lease) *leaseView {
+	return &leaseView{
+		uid:         l.UID,
+		version:     l.ResourceVersion,
+		holder:      ptr.Deref(l.Spec.HolderIdentity, ""),
+		preferred:   ptr.Deref(l.Spec.PreferredHolder, ""),
+		strategy:    string(ptr.Deref(l.Spec.Strategy, "")),
+		duration:    time.Duration(ptr.Deref(l.Spec.LeaseDurationSeconds, 0)) * time.Second,
+		renewTime:   micros(l.Spec.RenewTime),
+		transitions: ptr.Deref(l.Spec.LeaseTransitions, 0),
+	}
+}
+
+func (l *leaseView) pulse() pulse {
+	if l == nil {
+		return pulse{}
+	}
+	return pulse{l.uid, l.holder, l.transitions, l.renewTime, l.duration}
+}
+
+// term is how long the holder has the Lease after it renewed it. One that
+// doesn't say is given as long as those that we assign.
+func (l *leaseView) term(r *rules) time.Duration {
+	if l.duration <= 0 {
+		return r.duration
+	}
+	return l.duration
+}
+
+// candidate is a LeaseCandidate with what was seen of it.
+type candidate struct {
+	key         types.NamespacedName
+	uid         types.UID
+	version     string
+	peer        election.Peer
+	strategy    string
+	invalid     error // why it can't be considered
+	terminating bool
+	renewTime   int64 // microseconds of the candidate's clock, 0 for none
+	pingTime    int64
+	answered    int64 // the pingTime that it has answered
+
+	seen   time.Time // when it was first seen or last seen to renew
+	heard  time.Time // when it was last seen to renew or to be created; zero for never
+	pinged time.Time // since when it has a ping to answer; zero for none
+	missed bool      // it was told that it left a ping unanswered
+
+	doubts       int       // terms in a row that it was given and did not take
+	doubtedUntil time.Time // until then it is a last resort
+	retryAt      time.Time // what was refused about it is not tried before
+	refusals     int
+	reported     bool // that it is invalid
+}
+
+// usable reports whether the candidate can be considered.
+func (c *candidate) usable() bool { return c.invalid == nil && c.renewTime != 0 }
+
+// open reports whether the object has a ping that its candidate takes for
+// unanswered.
+func (c *candidate) open() bool { return c.pingTime > c.renewTime }
+
+// spins reports whether the candidate has answered a ping and still takes it
+// for unanswered, because its clock is behind that of who pinged: it will answer
+// again and again.
+func (c *candidate) spins() bool { return c.open() && c.pingTime == c.answered }
+
+// late reports whether the candidate has left a ping unanswered.
+func (c *candidate) late(now time.Time, r *rules) bool {
+	return !c.pinged.IsZero() && !now.Before(c.pinged.Add(r.ackTimeout))
+}
+
+// micros is a time as an integer; 0 for none.
+func micros(t *metav1.MicroTime) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixMicro()
+}
+
+// entry returns the entry of a Lease, new where there was none.
+func (x index) entry(key types.NamespacedName) *entry {
+	e := x[key]
+	if e == nil {
+		e = &entry{key: key, situation: situation{candidates: map[string]*candidate{}}}
+		x[key] = e
+	}
+	return e
+}
+
+// leaseKey is the Lease for which a candidate is.
+func leaseKey(obj *coordinationv1beta1.LeaseCandidate) types.NamespacedName {
+	return types.NamespacedName{Namespace: obj.Namespace, Name: obj.Spec.LeaseName}
+}
+
+// seen reports whether a version is the known one, or older.
+func seen(version, known string) bool {
+	return version == known || spec.Older(version, known)
+}
+
+// silentAtOf is when a holder that has not renewed is suspected: early enough
+// that a candidate which answers is known when the Lease expires.
+func (s *situation) silentAtOf(l *leaseView, r *rules) time.Time {
+	term := l.term(r)
+	return s.pulseAt.Add(term - min(r.ackTimeout, term/3))
+}
+
+// observe takes in a Lease, or nil for none, as it was seen at now. It reports
+// whether there may be something to do about it: a renewal in time is nobody's
+// concern.
+func (e *entry) observe(now time.Time, lease *coordinationv1.Lease, r *rules) bool {
+	before := e.lease
+	if lease == nil {
+		e.lease, e.given = nil, nil
+		return before != nil
+	}
+	l := viewOf(lease)
+	e.lease = l
+	if before == nil || before.uid != l.uid || before.holder != l.holder || before.transitions != l.transitions {
+		if e.given != nil && before != nil && !now.Before(e.silentAtOf(before, r)) {
+			e.given.doubt(now)
+		}
+		e.termAt, e.given = now, nil
+	}
+	p := l.pulse()
+	if before == nil || before.pulse() != p {
+		silent := before != nil && before.holder != "" && !now.Before(e.silentAtOf(before, r))
+		e.pulseAt = now
+		if e.given != nil {
+			e.given.doubts, e.given = 0, nil // it has taken what it was given
+		}
+		if silent {
+			return true
+		}
+	}
+	return before == nil || before.uid != l.uid || before.holder != l.holder || before.transitions != l.transitions ||
+		before.preferred != l.preferred || before.duration != l.duration
+}
+
+// gave notes that we made a candidate the holder, with the answer to that.
+func (e *entry) gave(now time.Time, c *candidate, lease *coordinationv1.Lease, r *rules) {
+	e.observe(now, lease, r)
+	if e.lease.holder == c.peer.Identity {
+		e.given = c
+	}
+}
+
+// The bounds of how long a candidate is a last resort after it did not take a
+// Lease that it was given.
+const (
+	minDoubt = time.Minute
+	maxDoubt = 16 * time.Minute
+)
+
+func (c *candidate) doubt(now time.Time) {
+	c.doubtedUntil = now.Add(min(minDoubt<<min(c.doubts, 10), maxDoubt))
+	c.doubts++
+}
+
+// admit takes in a LeaseCandidate as it was seen at now. fresh says of a new one
+// that it was created just now.
+func (e *entry) admit(now time.Time, obj *coordinationv1beta1.LeaseCandidate, fresh bool) *candidate {
+	c := e.candidates[obj.Name]
+	renewed := micros(obj.Spec.RenewTime)
+	if c == nil || c.uid != obj.UID {
+		c = &candidate{key: types.NamespacedName{Namespace: obj.Namespace, Name: obj.Name}, uid: obj.UID, seen: now}
+		e.candidates[obj.Name] = c
+		if fresh {
+			c.heard = now
+		}
+	} else if renewed != c.renewTime {
+		c.seen, c.heard, c.pinged, c.missed = now, now, time.Time{}, false
+		c.answered = c.pingTime
+	}
+	c.version, c.renewTime, c.pingTime = obj.ResourceVersion, renewed, micros(obj.Spec.PingTime)
+	switch {
+	case !c.open() || c.spins():
+		c.pinged = time.Time{}
+	case c.pinged.IsZero():
+		c.pinged = now // by us, now or before a restart, or by somebody else
+	}
+	c.terminating = obj.DeletionTimestamp != nil
+	c.strategy = string(obj.Spec.Strategy)
+	c.peer, c.invalid = peerOf(obj)
+	return c
+}
+
+// peerOf reads what a LeaseCandidate says about its candidate. The API server
+// checks most of it; what it let through all the same must do no harm.
+func peerOf(obj *coordinationv1beta1.LeaseCandidate) (election.Peer, error) {
+	p := election.Peer{
+		Identity:         obj.Name,
+		BinaryVersion:    obj.Spec.BinaryVersion,
+		EmulationVersion: obj.Spec.EmulationVersion,
+		Created:          obj.CreationTimestamp.Time,
+	}
+	extras, err := spec.ExtrasOf(obj)
+	if err != nil {
+		return p, err
+	}
+	p.Priority, p.Attributes = extras.Priority, extras.Attributes
+	var problems field.ErrorList
+	path := field.NewPath("spec")
+	problems = append(problems, spec.CheckLease(path.Child("leaseName"), leaseKey(obj))...)
+	for _, msg := range spec.CheckStrategyName(string(obj.Spec.Strategy)) {
+		problems = append(problems, field.Invalid(path.Child("strategy"), obj.Spec.Strategy, msg))
+	}
+	if _, ok := spec.ParseVersion(p.BinaryVersion); !ok {
+		problems = append(problems, field.Invalid(path.Child("binaryVersion"), p.BinaryVersion, spec.NotAVersion))
+	}
+	if _, ok := spec.ParseVersion(p.EmulationVersion); !ok && p.EmulationVersion != "" {
+		problems = append(problems, field.Invalid(path.Child("emulationVersion"), p.EmulationVersion, spec.NotAVersion))
+	}
+	return p, problems.ToAggregate()
+}
+
+// dismiss takes out a candidate that is gone, and the entry with the last one.
+func (x index) dismiss(key types.NamespacedName, name string, uid types.UID) (e *entry, c *candidate) {
+	e = x[key]
+	if e == nil {
+		return nil, nil
+	}
+	c = e.candidates[name]
+	if c == nil || uid != "" && c.uid != uid {
+		return e, nil
+	}
+	delete(e.candidates, name)
+	if e.given == c {
+		e.given = nil
+	}
+	if len(e.candidates) == 0 {
+		delete(x, key)
+	}
+	return e, c
+}

@@ -1,0 +1,119 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package coordinator
+
+import (
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"github.com/kubewright/kubewright/apitest"
+)
+
+// TestControllerOldEvents: the watch delivers what the answer to a write, or a
+// read, has overtaken. It is not taken for news.
+func TestControllerOldEvents(t *testing.T) {
+	c := benchController(t, 1, 2)
+	key := types.NamespacedName{Namespace: "default", Name: "lease-0"}
+	e := c.index[key]
+
+	lease := benchLease(0, 100)
+	lease.Spec.HolderIdentity = ptr.To("lease-0.1")
+	e.observe(time.Now(), lease, c.rules)
+	c.leaseSeen(benchLease(0, 99))
+	if e.lease.version != "100" || e.lease.holder != "lease-0.1" {
+		t.Errorf("an old event made the lease %+v", e.lease)
+	}
+	gone := benchLease(0, 98)
+	gone.UID = "an earlier life"
+	c.leaseGone(gone)
+	if e.lease == nil {
+		t.Error("the end of an earlier lease of that name was taken for that of this one")
+	}
+
+	record := benchCandidate(0, 1)
+	record.ResourceVersion, record.Spec.BinaryVersion = "100", "1.38.0"
+	e.admit(time.Now(), record, false)
+	old := benchCandidate(0, 1)
+	old.ResourceVersion, old.Spec.RenewTime = "99", ptr.To(metav1.NewMicroTime(time.Now().Add(time.Hour)))
+	heard := e.candidates[old.Name].heard
+	c.candidateSeen(nil, old, false)
+	if got := e.candidates[old.Name]; got.version != "100" || got.peer.BinaryVersion != "1.38.0" || !got.heard.Equal(heard) {
+		t.Errorf("an old event made the candidate %+v", got)
+	}
+
+	// A candidate that was made anew for another Lease, of which the watch has
+	// missed the end.
+	other := benchCandidate(0, 1)
+	other.UID, other.ResourceVersion, other.Spec.LeaseName = "anew", "200", "elsewhere"
+	c.candidateSeen(record, other, false)
+	if e.candidates[other.Name] != nil || c.index[leaseKey(other)].candidates[other.Name] == nil {
+		t.Error("it stands for its former Lease")
+	}
+}
+
+// TestControllerRestoredBackup: the API server was restored from a backup, and
+// its resourceVersions are lower than before. What is read on purpose counts.
+func TestControllerRestoredBackup(t *testing.T) {
+	c := benchController(t, 1, 2)
+	e := c.index[types.NamespacedName{Namespace: "default", Name: "lease-0"}]
+	e.observe(time.Now(), benchLease(0, 1000), c.rules)
+	r := e.request(time.Now(), decision{do: look})
+	r.gotLease, r.read = benchLease(0, 10), true
+	r.gotLease.Spec.HolderIdentity = ptr.To("restored")
+	c.takeIn(time.Now(), e, r)
+	if e.lease.holder != "restored" {
+		t.Errorf("the lease is %+v", e.lease)
+	}
+	// But not when the watch was faster than the answer.
+	r = e.request(time.Now(), decision{do: look})
+	e.observe(time.Now(), benchLease(0, 2000), c.rules)
+	r.gotLease, r.read = benchLease(0, 11), true
+	c.takeIn(time.Now(), e, r)
+	if e.lease.version != "2000" {
+		t.Errorf("the lease is %+v", e.lease)
+	}
+}
+
+// TestControllerWritesAreConditional: a holder that renews while our watch is
+// late is not written over, nor asked to give way on the strength of what was.
+func TestControllerWritesAreConditional(t *testing.T) {
+	ctlBubble(func(r *ctlRig) {
+		r.server.Put(r.leads("x", 0))
+		r.start()
+		r.stub("a", "1.19.0", "1.19.0").start()
+		r.server.StallWatches(apitest.Match{User: ctlUser, Resource: "leases"})
+		for range 4 {
+			r.advance(12 * time.Second) // after the look at ten, before the election at fifteen
+			apitest.Edit(r.server, ctlNamespace, ctlLease, func(l *coordinationv1.Lease) { l.Spec.RenewTime = ptr.To(metav1.NowMicro()) })
+			r.advance(3*time.Second + 100*time.Millisecond)
+			r.want("holder", r.holder(), "x")
+		}
+		if n := r.server.Count(apitest.Match{User: ctlUser, Verb: "patch", Resource: "leases", Func: func(q apitest.Request) bool { return q.Code == 409 }}); n == 0 {
+			r.Error("there was no conflict: the test tests nothing")
+		}
+	})(t)
+}
+
+// TestControllerBacksOffUnderEvents: whatever happens to the Lease meanwhile,
+// what was refused is not sent again before its time.
+func TestControllerBacksOffUnderEvents(t *testing.T) {
+	ctlBubble(func(r *ctlRig) {
+		r.server.Inject(apitest.Fault{Match: apitest.Match{User: ctlUser, Verb: "create"}, Status: apitest.InternalError("x")})
+		r.start()
+		a := r.stub("a", "1.19.0", "1.19.0").start()
+		for range 600 {
+			a.touch()
+			r.advance(100 * time.Millisecond)
+		}
+		// 0.25, 0.5, 1, 2 … 30 s, each from its upper half.
+		if n := r.server.Count(apitest.Match{User: ctlUser, Verb: "create"}); n > 10 {
+			r.Errorf("%d requests in a minute", n)
+		}
+	})(t)
+}

@@ -1,0 +1,574 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package coordinator
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	coordinationv1beta1 "k8s.io/api/coordination/v1beta1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"github.com/kubewright/kubewright/election/internal/spec"
+	"github.com/kubewright/kubewright/internal/apierr"
+	"github.com/kubewright/kubewright/internal/backoff"
+	"github.com/kubewright/kubewright/internal/report"
+)
+
+// visit decides about a Lease and does the next thing.
+func (c *Controller) visit(ctx context.Context, key types.NamespacedName) {
+	now := time.Now()
+	c.mu.Lock()
+	e := c.index[key]
+	if e == nil {
+		c.mu.Unlock()
+		return
+	}
+	e.offersFrom = c.dropped.retryAt(key)
+	d := decide(now, c.rules, &e.situation)
+	silent := e.newlySilent(now, c.rules)
+	var r *request
+	if d.do == wait {
+		e.settled(now, c)
+	} else if hold := e.hold(now); hold > 0 {
+		d.wakeAt = now.Add(hold)
+	} else {
+		r = e.request(now, d)
+	}
+	c.mu.Unlock()
+	c.tellSilent(ctx, key, silent)
+	if r != nil {
+		klog.FromContext(ctx).V(5).Info("Decided", "lease", key, "action", d.do, "candidate", r.name, "why", d.why)
+		c.carryOut(ctx, e, r)
+		return
+	}
+	if !d.wakeAt.IsZero() {
+		c.queue.AddAfter(key, d.wakeAt.Sub(now))
+	}
+}
+
+// carryOut sends a request and has the Lease looked at again.
+func (c *Controller) carryOut(ctx context.Context, e *entry, r *request) {
+	err := c.send(ctx, r)
+	if err != nil && ctx.Err() != nil {
+		return // cut short: the next Controller goes on from what is stored
+	}
+	if err != nil {
+		c.refresh(ctx, r, err)
+	}
+	c.mu.Lock()
+	now := time.Now()
+	current := c.index[r.key] == e
+	var wait time.Duration
+	if current {
+		c.takeIn(now, e, r)
+		if err == nil {
+			err = c.effect(now, r)
+		}
+		wait = e.outcome(now, r, err)
+	}
+	well := e.well()
+	c.mu.Unlock()
+	c.tell(ctx, e, r, err, well)
+	if current {
+		c.queue.AddAfter(r.key, wait)
+	}
+}
+
+const worksAgain = "Requests about Leases work again"
+
+// attempts is what became of the requests about a Lease.
+type attempts struct {
+	failing  action // what failed last; wait for nothing
+	failures int    // in a row
+	retryAt  time.Time
+	streak   report.Member
+
+	tokens  float64 // requests that may be sent now
+	tokenAt time.Time
+}
+
+// The pace of requests about one Lease. An election needs three or four, and
+// one more every AckTimeout while candidates don't answer. What needs more in
+// the long run is a quarrel with somebody who undoes what we do.
+const (
+	requestBurst = 12
+	requestRate  = 1 // a second
+)
+
+// hold returns how long no request may be sent, and counts one where that is 0.
+func (e *entry) hold(now time.Time) time.Duration {
+	if wait := e.retryAt.Sub(now); wait > 0 {
+		return wait
+	}
+	if e.tokenAt.IsZero() {
+		e.tokens = requestBurst
+	} else {
+		e.tokens = min(requestBurst, e.tokens+requestRate*now.Sub(e.tokenAt).Seconds())
+	}
+	e.tokenAt = now
+	if e.tokens < 1 {
+		return time.Duration((1-e.tokens)/requestRate*float64(time.Second)) + 1
+	}
+	e.tokens--
+	return 0
+}
+
+// The waits after failures. Conflicts mean that somebody was faster, and come
+// with what that has done; refusals last until an operator does something.
+func conflictRetries() backoff.Policy {
+	return backoff.Policy{Base: 50 * time.Millisecond, Cap: 30 * time.Second}
+}
+func requestRetries() backoff.Policy {
+	return backoff.Policy{Base: 250 * time.Millisecond, Cap: 30 * time.Second}
+}
+func refusedRetries() backoff.Policy {
+	return backoff.Policy{Base: 5 * time.Second, Cap: 5 * time.Minute}
+}
+
+// outcome notes how a request ended, and returns when to decide again.
+func (e *entry) outcome(now time.Time, r *request, err error) time.Duration {
+	c := e.candidates[r.name]
+	if err == nil || errors.Is(err, ErrOffersDropped) {
+		if e.failing == r.do {
+			e.failing, e.failures = wait, 0
+		}
+		if c != nil {
+			c.refusals = 0
+		}
+		return 0
+	}
+	class := apierr.Classify(err)
+	if class == apierr.NotFound && !r.gone {
+		class = apierr.Forbidden // it is the API that is not there
+	}
+	if r.ofCandidate() && c != nil && (class == apierr.Forbidden || class == apierr.Invalid || errors.Is(err, errAltered)) {
+		c.refusals++
+		c.retryAt = now.Add(refusedRetries().Delay(c.refusals))
+		return 0 // the others may do
+	}
+	if e.failing != r.do {
+		e.failing, e.failures = r.do, 0
+	}
+	e.failures++
+	delay := time.Duration(0)
+	switch class {
+	case apierr.Conflict, apierr.AlreadyExists, apierr.NotFound:
+		delay = conflictRetries().Delay(e.failures)
+	case apierr.Forbidden, apierr.Invalid, apierr.Unauthorized:
+		delay = refusedRetries().Delay(e.failures)
+	default:
+		delay = requestRetries().Delay(e.failures)
+		if errors.Is(err, errAltered) {
+			delay = refusedRetries().Delay(e.failures)
+		}
+	}
+	delay = max(delay, apierr.RetryAfter(err))
+	e.retryAt = now.Add(delay)
+	return delay
+}
+
+// well reports whether no request about the Lease fails.
+func (e *entry) well() bool {
+	if e.failures > 0 {
+		return false
+	}
+	for _, c := range e.candidates {
+		if c.refusals > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// settled ends the failures of a Lease that is held and renewed.
+func (e *entry) settled(now time.Time, c *Controller) {
+	if e.failures > 0 && e.lease != nil && e.lease.holder != "" && now.Before(e.silentAtOf(e.lease, c.rules)) {
+		e.failing, e.failures = wait, 0
+		if e.well() {
+			c.electing.OK(c.ctx, &e.streak, worksAgain)
+		}
+	}
+}
+
+// newlySilent returns the candidates that have left a ping unanswered, each
+// once for a ping.
+func (e *entry) newlySilent(now time.Time, r *rules) (names []string) {
+	for name, c := range e.candidates {
+		if !c.missed && c.late(now, r) {
+			c.missed = true
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// dropped is what is known of an API server that drops preferredHolder.
+type dropped struct {
+	at       time.Time
+	reported bool
+}
+
+// The Controller tries again after an hour, with one Lease after the other
+// within another hour: the first one speaks for all.
+const (
+	droppedFor    = time.Hour
+	droppedSpread = time.Hour
+)
+
+// retryAt is when an offer about a Lease is worth a try.
+func (d dropped) retryAt(key types.NamespacedName) time.Time {
+	if d.at.IsZero() {
+		return time.Time{}
+	}
+	h := fnv.New32a()
+	h.Write([]byte(key.String())) // never fails
+	return d.at.Add(droppedFor + time.Duration(float64(h.Sum32())/(1<<32)*float64(droppedSpread)))
+}
+
+// request is a decision with what it takes to carry it out, and with the answer.
+// It shares nothing with the index.
+type request struct {
+	do       action
+	key      types.NamespacedName // of the Lease
+	strategy string
+	lease    *leaseView // as it was; nil for none
+	silence  time.Duration
+
+	name    string // of the candidate, if any
+	uid     types.UID
+	version string
+	renewed int64
+
+	// The answer: one of them, where there is one.
+	gotLease     *coordinationv1.Lease
+	gotCandidate *coordinationv1beta1.LeaseCandidate
+	// gone says that the object that the request was about does not exist.
+	gone bool
+	// read says that the answer comes from a read that was sent for it.
+	read bool
+}
+
+// request returns the request of a decision.
+func (e *entry) request(now time.Time, d decision) *request {
+	r := &request{do: d.do, key: e.key, strategy: d.strategy, lease: e.lease}
+	if e.lease != nil && e.lease.holder != "" {
+		r.silence = now.Sub(e.pulseAt)
+	}
+	if c := d.who; c != nil {
+		r.name, r.uid, r.version, r.renewed = c.key.Name, c.uid, c.version, c.renewTime
+	}
+	return r
+}
+
+// ofCandidate reports whether the request is about a LeaseCandidate.
+func (r *request) ofCandidate() bool { return r.do == ping || r.do == hush || r.do == collect }
+
+// creates reports whether the request creates the Lease.
+func (r *request) creates() bool { return r.lease == nil && (r.do == assign || r.do == announce) }
+
+// verb is what the request is to the API server.
+func (r *request) verb() string {
+	switch {
+	case r.do == look:
+		return "get"
+	case r.do == collect:
+		return "delete"
+	case r.creates():
+		return "create"
+	}
+	return "patch"
+}
+
+// send sends the request. Every one has the resourceVersion of what was
+// decided upon as its precondition, but for hush: its candidate writes the object
+// faster than anybody could follow.
+func (c *Controller) send(ctx context.Context, r *request) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.CallTimeout)
+	defer cancel()
+	leases, candidates := c.cfg.Client.Leases(r.key.Namespace), c.cfg.Candidates.LeaseCandidates(r.key.Namespace)
+	switch {
+	case r.do == look:
+		r.gotLease, err = leases.Get(ctx, r.key.Name, metav1.GetOptions{})
+		r.read = err == nil
+	case r.do == collect:
+		err = candidates.Delete(ctx, r.name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &r.uid, ResourceVersion: &r.version}})
+		r.gone = err == nil
+	case r.creates():
+		r.gotLease, err = leases.Create(ctx, c.newLease(r), metav1.CreateOptions{FieldManager: spec.FieldManager})
+	case r.ofCandidate():
+		r.gotCandidate, err = candidates.Patch(ctx, r.name, types.MergePatchType, r.patch(c.rules), metav1.PatchOptions{FieldManager: spec.FieldManager})
+	default:
+		r.gotLease, err = leases.Patch(ctx, r.key.Name, types.MergePatchType, r.patch(c.rules), metav1.PatchOptions{FieldManager: spec.FieldManager})
+	}
+	if err != nil {
+		r.gotLease, r.gotCandidate = nil, nil
+	}
+	if r.do == look && apierrors.IsNotFound(err) {
+		r.gone, r.read, err = true, true, nil
+	}
+	return err
+}
+
+// newLease returns the Lease that assign and announce create.
+func (c *Controller) newLease(r *request) *coordinationv1.Lease {
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: r.key.Namespace, Name: r.key.Name}}
+	lease.Spec.Strategy = new(coordinationv1.CoordinatedLeaseStrategy(r.strategy))
+	if r.do == assign {
+		now := metav1.NowMicro()
+		lease.Spec.HolderIdentity = &r.name
+		lease.Spec.LeaseDurationSeconds = new(int32(c.rules.duration / time.Second))
+		lease.Spec.AcquireTime, lease.Spec.RenewTime = &now, &now
+		lease.Spec.LeaseTransitions = new(int32(0))
+	}
+	return lease
+}
+
+// patch returns the merge patch of a request. A patch, and not an update, keeps
+// fields that are newer than this library.
+func (r *request) patch(rules *rules) []byte {
+	metadata, changes := map[string]any{}, map[string]any{}
+	switch r.do {
+	case ping, hush:
+		metadata["uid"] = r.uid
+	default:
+		metadata["uid"], metadata["resourceVersion"] = r.lease.uid, r.lease.version
+	}
+	switch r.do {
+	case ping:
+		metadata["resourceVersion"] = r.version
+		// A candidate answers a ping that is later than its own last renewal.
+		// This one is, and any answer will be later than it, whatever the
+		// clocks of the candidate and of this machine show.
+		changes["pingTime"] = metav1.NewMicroTime(time.UnixMicro(r.renewed + 1))
+	case hush:
+		changes["pingTime"] = nil
+	case assign:
+		now := metav1.NowMicro()
+		changes["holderIdentity"] = r.name
+		changes["leaseDurationSeconds"] = int32(rules.duration / time.Second)
+		changes["acquireTime"], changes["renewTime"] = now, now
+		changes["leaseTransitions"] = spec.NextTransition(r.lease.transitions)
+		changes["strategy"], changes["preferredHolder"] = r.strategy, nil
+	case offer:
+		changes["strategy"], changes["preferredHolder"] = r.strategy, r.name
+	case retract:
+		changes["preferredHolder"] = nil
+	}
+	data, err := json.Marshal(map[string]any{"metadata": metadata, "spec": changes})
+	if err != nil {
+		return nil // strings, numbers and times can be encoded
+	}
+	return data
+}
+
+// refresh reads what a request was about after it failed because that is not
+// what it was thought to be.
+func (c *Controller) refresh(ctx context.Context, r *request, failure error) {
+	class := apierr.Classify(failure)
+	switch class {
+	case apierr.Conflict, apierr.AlreadyExists, apierr.NotFound:
+	default:
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.CallTimeout)
+	defer cancel()
+	var err error
+	if r.ofCandidate() {
+		var got *coordinationv1beta1.LeaseCandidate
+		if got, err = c.cfg.Candidates.LeaseCandidates(r.key.Namespace).Get(ctx, r.name, metav1.GetOptions{}); err == nil {
+			r.gotCandidate = got
+		}
+	} else {
+		var got *coordinationv1.Lease
+		if got, err = c.cfg.Client.Leases(r.key.Namespace).Get(ctx, r.key.Name, metav1.GetOptions{}); err == nil {
+			r.gotLease = got
+		}
+	}
+	r.read = err == nil || isMissing(err, r)
+	r.gone = isMissing(err, r)
+}
+
+// isMissing reports whether a read was answered by that the object doesn't
+// exist, and not by that its API doesn't: only the first names it.
+func isMissing(err error, r *request) bool {
+	var status apierrors.APIStatus
+	if !apierrors.IsNotFound(err) || !errors.As(err, &status) || status.Status().Details == nil {
+		return false
+	}
+	name := status.Status().Details.Name
+	return name == r.key.Name && !r.ofCandidate() || name == r.name && r.ofCandidate()
+}
+
+// takeIn takes in the answer of a request. The lock is held.
+func (c *Controller) takeIn(now time.Time, e *entry, r *request) {
+	known := e.candidates[r.name]
+	switch {
+	case r.ofCandidate() && r.gone:
+		e2, gone := c.index.dismiss(e.key, r.name, r.uid)
+		if gone != nil && len(e2.candidates) == 0 {
+			c.electing.Retire(&e.streak)
+		}
+	case r.gotCandidate != nil:
+		// What was read on purpose counts, also where versions have gone back
+		// because the API server was restored from a backup; but not against
+		// what the watch has delivered meanwhile.
+		if known == nil || known.uid != r.gotCandidate.UID || r.read && known.version == r.version || !seen(r.gotCandidate.ResourceVersion, known.version) {
+			e.admit(now, r.gotCandidate, false)
+		}
+	case !r.ofCandidate() && (r.gone || r.gotLease != nil):
+		if r.read {
+			e.lookedAt = now
+		}
+		asKnown := e.lease == r.lease
+		switch {
+		case r.gone:
+			if asKnown {
+				e.observe(now, nil, c.rules)
+			}
+		case r.do == assign && !r.read && known != nil:
+			e.gave(now, known, r.gotLease, c.rules)
+		case e.lease == nil || r.read && asKnown || !seen(r.gotLease.ResourceVersion, e.lease.version):
+			e.observe(now, r.gotLease, c.rules)
+		}
+	}
+}
+
+// effect returns an error where a request was answered by success and did not
+// have its effect.
+func (c *Controller) effect(now time.Time, r *request) error {
+	switch r.do {
+	case ping:
+		if micros(r.gotCandidate.Spec.PingTime) != r.renewed+1 {
+			return errAltered
+		}
+	case hush:
+		if r.gotCandidate.Spec.PingTime != nil {
+			return errAltered
+		}
+	case assign:
+		if viewOf(r.gotLease).holder != r.name {
+			return errAltered
+		}
+	case offer:
+		if viewOf(r.gotLease).preferred != r.name {
+			c.dropped.at = now
+			return ErrOffersDropped
+		}
+		c.dropped.at = time.Time{}
+	case retract:
+		if viewOf(r.gotLease).preferred != "" {
+			return errAltered
+		}
+	}
+	return nil
+}
+
+// patientConflicts is how many conflicts in a row are in the order of things.
+const patientConflicts = 3
+
+// tell tells the log, the hooks and the ErrorHandler how a request ended.
+func (c *Controller) tell(ctx context.Context, e *entry, r *request, err error, well bool) {
+	logger := klog.LoggerWithValues(klog.FromContext(ctx), "lease", r.key, "action", r.do)
+	if r.name != "" {
+		logger = klog.LoggerWithValues(logger, "candidate", r.name)
+	}
+	if err != nil {
+		c.tellFailure(klog.NewContext(ctx, logger), e, r, err)
+		return
+	}
+	if well {
+		c.electing.OK(ctx, &e.streak, worksAgain)
+	}
+	previous := ""
+	if r.lease != nil {
+		previous = r.lease.holder
+	}
+	switch r.do {
+	case assign:
+		logger.V(2).Info("Elected a leader", "previous", previous, "strategy", r.strategy, "unrenewed", r.silence)
+		if hook := c.cfg.Hooks.Elected; hook != nil {
+			hook(Elected{Lease: r.key, Holder: r.name, Previous: previous, Strategy: r.strategy, Unrenewed: r.silence})
+		}
+	case offer:
+		if c.offersWork() {
+			logger.Info("The API server keeps preferredHolder again")
+		}
+		logger.V(2).Info("Asked the holder to give way", "holder", previous)
+		if hook := c.cfg.Hooks.Preferred; hook != nil {
+			hook(Preferred{Lease: r.key, Holder: previous, PreferredHolder: r.name})
+		}
+	case collect:
+		logger.V(2).Info("Deleted a LeaseCandidate that was not renewed any more")
+		if hook := c.cfg.Hooks.Collected; hook != nil {
+			hook(Collected{Lease: r.key, Candidate: r.name})
+		}
+	default:
+		logger.V(4).Info("Sent request")
+	}
+}
+
+func (c *Controller) tellFailure(ctx context.Context, e *entry, r *request, err error) {
+	class := apierr.Classify(err)
+	if hook := c.cfg.Hooks.RequestFailed; hook != nil {
+		hook(RequestFailed{Lease: r.key, Action: r.do.String(), Class: class.String(), Err: err})
+	}
+	c.mu.Lock()
+	failures := e.failures
+	first := errors.Is(err, ErrOffersDropped) && !c.dropped.reported
+	c.dropped.reported = c.dropped.reported || first
+	c.mu.Unlock()
+	logger := klog.FromContext(ctx)
+	switch {
+	case errors.Is(err, ErrOffersDropped):
+		if first {
+			report.Tell(ctx, c.cfg.ErrorHandler, err, "Better candidates have to wait")
+		} else {
+			logger.V(4).Info("The API server still drops preferredHolder")
+		}
+		return
+	case class == apierr.NotFound && !r.gone && r.ofCandidate():
+		logger.V(4).Info("LeaseCandidates are not served", "err", err) // the watch has said so
+		return
+	case failures <= patientConflicts && (class == apierr.Conflict || class == apierr.AlreadyExists || class == apierr.NotFound):
+		logger.V(4).Info("Somebody else was faster", "err", err)
+		return
+	case class == apierr.Forbidden:
+		resource := "leases"
+		if r.ofCandidate() {
+			resource = "leasecandidates"
+		}
+		err = &PermissionError{Verb: r.verb(), Resource: resource, Namespace: r.key.Namespace, Err: err}
+	default:
+		err = fmt.Errorf("coordinator: %v for Lease %v: %w", r.do, r.key, err)
+	}
+	c.electing.Fail(ctx, c.cfg.ErrorHandler, &e.streak, err, "Request about a Lease failed")
+}
+
+// offersWork notes that an offer was kept, and reports whether that is news.
+func (c *Controller) offersWork() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	news := c.dropped.reported
+	c.dropped.reported = false
+	return news
+}
+
+// tellSilent tells of candidates that did not answer.
+func (c *Controller) tellSilent(ctx context.Context, key types.NamespacedName, names []string) {
+	for _, name := range names {
+		klog.FromContext(ctx).V(2).Info("Candidate has not answered", "lease", key, "candidate", name)
+		if hook := c.cfg.Hooks.Silent; hook != nil {
+			hook(Silent{Lease: key, Candidate: name})
+		}
+	}
+}

@@ -1,0 +1,292 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package coordinator
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	coordinationv1beta1 "k8s.io/api/coordination/v1beta1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+
+	"github.com/kubewright/kubewright/election"
+	"github.com/kubewright/kubewright/election/internal/spec"
+	"github.com/kubewright/kubewright/internal/apierr"
+	"github.com/kubewright/kubewright/internal/backoff"
+	"github.com/kubewright/kubewright/internal/listwatch"
+	"github.com/kubewright/kubewright/internal/report"
+)
+
+// listFactor is how many times the deadline of a call a list has.
+const listFactor = 10
+
+// watchRetries are for what the reflector of client-go does not wait for.
+func watchRetries() backoff.Policy {
+	return backoff.Policy{Base: 250 * time.Millisecond, Cap: 30 * time.Second}
+}
+
+// watchRefused is for an API or a permission that is missing: an operator has
+// to bring it.
+func watchRefused() backoff.Policy {
+	return backoff.Policy{Base: 10 * time.Second, Cap: time.Minute}
+}
+
+// mirror is one list and watch.
+type mirror struct {
+	namespace string // "" for all
+	informer  cache.SharedIndexInformer
+	handled   cache.ResourceEventHandlerRegistration
+
+	resource string
+	streak   report.Member
+	refusals int
+}
+
+// scope returns what all lists and watches of a namespace have in common.
+func (c *Controller) scope(m *mirror) listwatch.Config {
+	cfg := listwatch.Config{
+		ListTimeout:   listFactor * c.cfg.CallTimeout,
+		AnswerTimeout: c.cfg.CallTimeout,
+		Retries:       watchRetries(),
+		Outcome:       func(ctx context.Context, err error) time.Duration { return c.watched(ctx, m, err) },
+	}
+	if m.namespace == metav1.NamespaceAll {
+		// The heartbeats of nodes are most of the Leases of a cluster, and none
+		// of ours.
+		cfg.FieldSelector = fields.OneTermNotEqualSelector("metadata.namespace", spec.NodeLeases).String()
+	}
+	return cfg
+}
+
+// mirrorCandidates returns the mirror of the LeaseCandidates of a namespace.
+func (c *Controller) mirrorCandidates(namespace string) (*mirror, error) {
+	m := &mirror{namespace: namespace, resource: "leasecandidates"}
+	client := c.cfg.Candidates.LeaseCandidates(namespace)
+	source := c.scope(m)
+	source.List = func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
+		return client.List(ctx, opts)
+	}
+	source.Watch = client.Watch
+	return m, m.start(source, &coordinationv1beta1.LeaseCandidate{}, cache.ResourceEventHandlerDetailedFuncs{
+		AddFunc: func(obj any, initial bool) {
+			c.candidateSeen(nil, obj.(*coordinationv1beta1.LeaseCandidate), !initial)
+		},
+		UpdateFunc: func(old, obj any) {
+			c.candidateSeen(old.(*coordinationv1beta1.LeaseCandidate), obj.(*coordinationv1beta1.LeaseCandidate), false)
+		},
+		DeleteFunc: func(obj any) {
+			if gone, ok := lastSeen[*coordinationv1beta1.LeaseCandidate](obj); ok {
+				c.candidateGone(gone)
+			}
+		},
+	})
+}
+
+// mirrorLeases returns the mirror of the Leases of a namespace.
+func (c *Controller) mirrorLeases(namespace string) (*mirror, error) {
+	m := &mirror{namespace: namespace, resource: "leases"}
+	client := c.cfg.Client.Leases(namespace)
+	source := c.scope(m)
+	source.List = func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
+		return client.List(ctx, opts)
+	}
+	source.Watch = client.Watch
+	return m, m.start(source, &coordinationv1.Lease{}, cache.ResourceEventHandlerDetailedFuncs{
+		AddFunc:    func(obj any, _ bool) { c.leaseSeen(obj.(*coordinationv1.Lease)) },
+		UpdateFunc: func(_, obj any) { c.leaseSeen(obj.(*coordinationv1.Lease)) },
+		DeleteFunc: func(obj any) {
+			if gone, ok := lastSeen[*coordinationv1.Lease](obj); ok {
+				c.leaseGone(gone)
+			}
+		},
+	})
+}
+
+// lastSeen returns an object that is gone as it was last seen, also where the
+// watch has missed how it went.
+func lastSeen[T any](obj any) (T, bool) {
+	if unknown, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+		obj = unknown.Obj
+	}
+	gone, ok := obj.(T)
+	return gone, ok
+}
+
+// start sets up the informer.
+func (m *mirror) start(source listwatch.Config, example runtime.Object, handler cache.ResourceEventHandler) (err error) {
+	m.informer = cache.NewSharedIndexInformerWithOptions(listwatch.New(source), example, cache.SharedIndexInformerOptions{
+		ObjectDescription: m.resource + " " + m.namespace,
+	})
+	// What decisions don't go by is most of an object.
+	err = m.informer.SetTransform(func(obj any) (any, error) {
+		if object, ok := obj.(metav1.Object); ok {
+			object.SetManagedFields(nil)
+			object.SetAnnotations(keep(object.GetAnnotations(), spec.PeerAnnotation))
+			object.SetLabels(nil)
+			object.SetOwnerReferences(nil)
+		}
+		return obj, nil
+	})
+	if err == nil {
+		err = m.informer.SetWatchErrorHandlerWithContext(func(ctx context.Context, _ *cache.Reflector, err error) {
+			klog.FromContext(ctx).V(4).Info("Watch ended", "resource", m.resource, "namespace", m.namespace, "err", err)
+		})
+	}
+	if err == nil {
+		m.handled, err = m.informer.AddEventHandler(handler)
+	}
+	if err != nil {
+		return fmt.Errorf("coordinator: set up the watch of %s: %w", m.resource, err)
+	}
+	return nil
+}
+
+// keep returns a map with nothing but a key, nil where it is not there.
+func keep(m map[string]string, key string) map[string]string {
+	value, ok := m[key]
+	if !ok {
+		return nil
+	}
+	return map[string]string{key: value}
+}
+
+// watched is told of each list and each start of a watch, and returns how long
+// to wait before the next one.
+func (c *Controller) watched(ctx context.Context, m *mirror, err error) time.Duration {
+	class := apierr.Classify(err)
+	switch {
+	case err == nil:
+		m.refusals = 0
+		c.watching.OK(ctx, &m.streak, "Lists and watches work again")
+		return 0
+	case (class == apierr.Invalid || class == apierr.Gone) && m.refusals < 2:
+		// How an API server says that it can't stream a list, or no longer has
+		// the version asked for; the informer knows what to do, and then it is
+		// well.
+		m.refusals++
+		klog.FromContext(ctx).V(4).Info("Watch was refused", "resource", m.resource, "namespace", m.namespace, "err", err)
+		return 0
+	case class == apierr.Forbidden:
+		err = &PermissionError{Verb: "list", Resource: m.resource, Namespace: m.namespace, Err: err}
+	case class == apierr.NotFound && m.resource == "leasecandidates":
+		err = fmt.Errorf("%w: %w", election.ErrNoCandidateAPI, err)
+	default:
+		err = fmt.Errorf("coordinator: list and watch %s: %w", m.resource, err)
+	}
+	c.watching.Fail(ctx, c.cfg.ErrorHandler, &m.streak, err, "Failed to list and watch", "resource", m.resource, "namespace", m.namespace)
+	switch class {
+	case apierr.Forbidden, apierr.NotFound, apierr.Unauthorized, apierr.Invalid, apierr.Gone:
+		m.refusals++
+		return watchRefused().Delay(m.refusals)
+	}
+	return 0
+}
+
+// leaseSeen takes in a Lease that is new or has changed.
+func (c *Controller) leaseSeen(lease *coordinationv1.Lease) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e := c.index[cache.MetaObjectToName(lease).AsNamespacedName()]
+	if e == nil || e.lease != nil && seen(lease.ResourceVersion, e.lease.version) {
+		return // there is no candidate; or seen already, maybe as the answer to a write
+	}
+	if e.observe(time.Now(), lease, c.rules) {
+		c.enqueue(e.key)
+	}
+}
+
+// leaseGone takes in that a Lease was deleted.
+func (c *Controller) leaseGone(lease *coordinationv1.Lease) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e := c.index[cache.MetaObjectToName(lease).AsNamespacedName()]
+	if e == nil || e.lease == nil || e.lease.uid != lease.UID {
+		return // there is another one meanwhile
+	}
+	e.observe(time.Now(), nil, c.rules)
+	c.enqueue(e.key)
+}
+
+// candidateSeen takes in a LeaseCandidate that is new or has changed.
+func (c *Controller) candidateSeen(old, obj *coordinationv1beta1.LeaseCandidate, fresh bool) {
+	invalid := c.admit(old, obj, fresh)
+	if invalid == nil {
+		return
+	}
+	if handler := c.cfg.ErrorHandler; handler != nil {
+		handler(c.ctx, invalid, "LeaseCandidate is ignored")
+		return
+	}
+	klog.FromContext(c.ctx).Error(invalid, "LeaseCandidate is ignored", "leaseCandidate", klog.KObj(obj))
+}
+
+// admit returns an error where the candidate is invalid and that was not said
+// yet.
+func (c *Controller) admit(old, obj *coordinationv1beta1.LeaseCandidate, fresh bool) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if old != nil && (old.UID != obj.UID || leaseKey(old) != leaseKey(obj)) {
+		c.dismiss(old)
+	}
+	key := leaseKey(obj)
+	e := c.index[key]
+	if e == nil {
+		e = c.index.entry(key)
+		if lease := c.stored(key); lease != nil {
+			e.observe(time.Now(), lease, c.rules)
+		}
+	}
+	if known := e.candidates[obj.Name]; known != nil && known.uid == obj.UID && seen(obj.ResourceVersion, known.version) {
+		return nil
+	}
+	known := e.admit(time.Now(), obj, fresh)
+	c.enqueue(key)
+	if known.invalid == nil {
+		known.reported = false
+		return nil
+	}
+	if known.reported {
+		return nil
+	}
+	known.reported = true
+	return &CandidateInvalidError{Candidate: known.key, Err: known.invalid}
+}
+
+// candidateGone takes in that a LeaseCandidate was deleted.
+func (c *Controller) candidateGone(obj *coordinationv1beta1.LeaseCandidate) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.dismiss(obj)
+}
+
+func (c *Controller) dismiss(obj *coordinationv1beta1.LeaseCandidate) {
+	key := leaseKey(obj)
+	if e, gone := c.index.dismiss(key, obj.Name, obj.UID); gone != nil {
+		if len(e.candidates) == 0 {
+			c.electing.Retire(&e.streak)
+		}
+		c.enqueue(key)
+	}
+}
+
+// stored returns a Lease as the watch has delivered it, or nil.
+func (c *Controller) stored(key types.NamespacedName) *coordinationv1.Lease {
+	for _, m := range c.leases {
+		if m.namespace != metav1.NamespaceAll && m.namespace != key.Namespace {
+			continue
+		}
+		obj, _, _ := m.informer.GetStore().GetByKey(key.String()) // a map: no error
+		if lease, ok := obj.(*coordinationv1.Lease); ok {
+			return lease
+		}
+	}
+	return nil
+}

@@ -1,0 +1,696 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package election
+
+import (
+	"maps"
+	"strconv"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+
+	"github.com/kubewright/kubewright/election/internal/spec"
+	"github.com/kubewright/kubewright/internal/backoff"
+)
+
+// phase is what a candidate is doing.
+type phase int
+
+const (
+	// standby: none of our work runs, and we may claim the lease.
+	standby phase = iota
+	// leading: the work runs and the lease is renewed.
+	leading
+	// draining: the context of the work is cancelled; the lease is renewed until
+	// the work has returned, and then given away.
+	draining
+	// ended: the lease is not ours any more, or may be somebody else's; the
+	// context of the work is cancelled and it has not returned yet.
+	ended
+	// finished: Run may return.
+	finished
+)
+
+// String returns the name of the phase.
+func (p phase) String() string {
+	return [...]string{"standby", "leading", "draining", "ended", "finished"}[p]
+}
+
+// move is a request that the machine wants to be sent. There is one at a time.
+type move struct {
+	op Op // "" for none
+	// lease is what to write: with a resourceVersion a PUT, without a POST.
+	lease *coordinationv1.Lease
+	// patch is a merge patch of annotations, where there is no lease.
+	patch map[string]any
+	// timeout is the deadline of the request.
+	timeout time.Duration
+}
+
+// step is what to do next.
+type step struct {
+	move
+	// abort says that the request under way is not wanted any more.
+	abort bool
+	// wake is when to ask again although nothing has happened. Never zero.
+	wake time.Duration
+}
+
+// What the machine tells, besides the arguments of Hooks.
+type (
+	// cancelWork: the context of the work is to be cancelled.
+	cancelWork struct{ cause error }
+	// beginWork: the work is to be started. It follows a TermStarted.
+	beginWork struct {
+		sent     instant
+		deadline time.Duration
+	}
+	// extendWork: the deadline of the term has moved.
+	extendWork struct {
+		sent     instant
+		deadline time.Duration
+	}
+	// mixedRegistries: somebody uses the other registry.
+	mixedRegistries struct{}
+)
+
+// setup is what does not change while a machine lives.
+type setup struct {
+	id              string
+	timing          Timing
+	callTimeout     time.Duration
+	shutdownTimeout time.Duration
+	fallback        time.Duration
+	native          bool // LeaseCandidates
+	strategy        Strategy
+	namespace, name string         // of the Lease
+	random          func() float64 // in [0,1)
+}
+
+// machine decides what a candidate does. It does no I/O and has no clock: it is
+// told what happens, and when, and says what to do next.
+type machine struct {
+	setup
+	told  []any // what the loop is to do and to tell, in order
+	phase phase
+
+	sighting
+	// reread: what is known of the Lease may be out of date.
+	reread bool
+	// watchStale: the watch has missed something.
+	watchStale bool
+	// polling: the Lease can't be watched.
+	polling   bool
+	pollUntil time.Duration // then a watch is tried again
+	// noPatch: records can't be written by PATCH.
+	noPatch  bool
+	lastRead time.Duration // when the last GET was answered
+	readAt   time.Duration // when the next one is due where there is no watch
+	// failures are reads in a row that failed, denials writes, and conflicts
+	// writes that met one. A read that succeeds between two writes says nothing
+	// about the next one.
+	failures, denials, conflicts int
+	retryAt                      time.Duration
+	busy                         Op     // the request under way
+	basedOn                      string // the resourceVersion that it is based on
+
+	self        Peer // without the identity on the Lease
+	created     time.Time
+	records     map[string]record // on the Lease
+	standing    *standing         // what follows from them; nil where that is to be found out
+	published   publishing
+	annotations map[string]string // from which records was read
+	watched     map[string]watchedRecord
+	mixed       bool    // other candidates use the other registry
+	draw        float64 // of this vacancy, to spread claims of equal rank
+	standBackTo time.Duration
+
+	term        termState
+	past        pulseOf // of the last term
+	suspects    map[string]suspicion
+	offers      int           // made by this process
+	cancelledAt time.Duration // when the context of the work was
+	giving      *giving
+
+	stopping    bool
+	stopBy      time.Duration
+	withdrawals int // tries
+}
+
+// termState is the term that this candidate has, in the phases leading and
+// draining.
+type termState struct {
+	pulse    pulseOf // uid, holder and transitions are those of the term
+	token    uint64
+	began    time.Duration
+	sent     instant // the last write that succeeded
+	deadline time.Duration
+	renewAt  time.Duration
+	offer    *pendingOffer
+	target   string // who takes over
+	cause    error  // why it is ending
+}
+
+// giving is a lease that this candidate has and does not want, its work having
+// returned.
+type giving struct {
+	pulse pulseOf // of the term
+	to    string
+	until time.Duration // then it is released instead
+}
+
+// never is later than any time that a machine reaches.
+const never = 1<<63 - 1
+
+// retries are those of a candidate that does not lead.
+func retries() backoff.Policy {
+	return backoff.Policy{Base: retryMin, Cap: 5 * time.Second}
+}
+
+// Times of reading and publishing.
+const (
+	// publishSpread is the time within which candidates that start together
+	// publish their records.
+	publishSpread = 250 * time.Millisecond
+	// publishGap is the least time between two records, but for an ack.
+	publishGap = time.Second
+	// changeGap is the least time between two records that say something else.
+	changeGap = 10 * time.Second
+	// minCall is the least time that a leader gives to a call.
+	minCall = 500 * time.Millisecond
+	// watchDriftEvery is how often a leader compares its clocks.
+	watchDriftEvery = time.Second
+	// pollFor is how long the Lease is polled after a watch was refused.
+	pollFor = 10 * time.Minute
+	// idleWake bounds the time between two steps, for liveness.
+	idleWake = 10 * time.Second
+)
+
+func newMachine(s setup, self Peer, now instant) *machine {
+	m := &machine{setup: s, self: self, created: now.wall.UTC().Truncate(time.Millisecond), draw: s.random(), reread: true}
+	m.suspects, m.watched = make(map[string]suspicion), make(map[string]watchedRecord)
+	m.published = publishing{at: now.mono - changeGap, changedAt: now.mono - changeGap, jitter: s.random()}
+	return m
+}
+
+func (m *machine) tell(effect any) { m.told = append(m.told, effect) }
+
+// mine reports whether this candidate is the holder.
+func (m *machine) mine() bool { return holderOf(m.lease) == m.id }
+
+// next says what to do now.
+func (m *machine) next(now instant) step {
+	m.expire(now)
+	m.polling = m.polling && now.mono < m.pollUntil
+	var s step
+	switch {
+	case m.busy != "":
+		s = step{abort: m.unwanted(now.mono), wake: m.wakeWhileBusy(now.mono)}
+	case m.phase == leading || m.phase == draining:
+		s = m.nextLeading(now)
+	case m.phase == ended:
+		s = m.nextReading(now.mono)
+	default:
+		s = m.nextStandby(now)
+	}
+	if s.op != "" {
+		m.busy, m.basedOn = s.op, resourceVersionOf(m.lease)
+	}
+	if m.standBackTo > now.mono {
+		s.wake = min(s.wake, m.standBackTo) // then there are records to write
+	}
+	if s.wake == 0 || s.wake > now.mono+idleWake {
+		s.wake = now.mono + idleWake
+	}
+	if s.op != "" {
+		s.wake = m.wakeWhileBusy(now.mono)
+	}
+	return s
+}
+
+// expire ends a term whose deadline has come.
+func (m *machine) expire(now instant) {
+	if (m.phase == leading || m.phase == draining) && now.mono >= m.term.deadline {
+		m.endTerm(now.mono, ErrExpired)
+	}
+}
+
+// unwanted reports whether the request under way should not go on.
+func (m *machine) unwanted(now time.Duration) bool {
+	switch m.busy {
+	case OpRenew:
+		return m.phase != leading && m.phase != draining
+	case OpRead:
+		return m.stopping && m.giving == nil
+	case OpPublish:
+		return m.stopping || now >= m.claimAt()
+	case OpClaim, OpHandOver, OpWithdraw:
+		return m.stopping && now >= m.stopBy
+	}
+	return false
+}
+
+func (m *machine) wakeWhileBusy(now time.Duration) time.Duration {
+	wake := now + idleWake
+	if m.phase == leading || m.phase == draining {
+		wake = min(wake, m.term.deadline)
+	} else if claim := m.claimAt(); claim > now {
+		wake = min(wake, claim)
+	}
+	if m.stopping && m.stopBy > now {
+		wake = min(wake, m.stopBy)
+	}
+	return wake
+}
+
+// endTerm says that the lease is not this candidate's any more.
+func (m *machine) endTerm(now time.Duration, cause error) {
+	if m.term.cause == nil {
+		m.term.cause = cause
+		m.cancelledAt = now
+		m.tell(cancelWork{cause})
+	}
+	m.closeOffer(now, false)
+	m.phase = ended
+	m.reread = true
+	m.failures, m.denials, m.retryAt = 0, 0, 0
+}
+
+// drain says that the work is to end so that the lease can be given away.
+func (m *machine) drain(now time.Duration, cause error) {
+	m.phase = draining
+	m.term.cause = cause
+	m.cancelledAt = now
+	m.tell(cancelWork{cause})
+}
+
+// stop says that Run is to end.
+func (m *machine) stop(now time.Duration, cause error) {
+	if m.stopping {
+		return
+	}
+	m.stopping = true
+	m.stopBy = never // of what follows the work
+	m.withdrawals = 0
+	switch m.phase {
+	case leading:
+		m.drain(now, cause)
+	case standby:
+		m.stopBy = now + m.shutdownTimeout
+	}
+}
+
+// resign ends the term, if there is one.
+func (m *machine) resign(now time.Duration) {
+	if m.phase != leading {
+		return
+	}
+	m.standBackTo = now + m.timing.MinTenure
+	m.drain(now, ErrResigned)
+}
+
+// worked says that the work has returned, and reports whether that was by
+// itself.
+func (m *machine) worked(now time.Duration) (bySelf bool) {
+	bySelf = m.phase == leading
+	over := now
+	if !bySelf {
+		over = m.cancelledAt
+	}
+	m.tell(TermEnded{Token: m.term.token, Cause: m.term.cause, Duration: over - m.term.began, Drained: now - over})
+	m.closeOffer(now, false)
+	held := m.phase != ended || sameTerm(pulseIn(m.lease), m.term.pulse)
+	if bySelf || m.stopping {
+		m.stopping = true
+		m.stopBy = now + m.shutdownTimeout
+	}
+	if held && (m.phase != ended || m.stopping) {
+		m.giving = &giving{pulse: m.term.pulse, to: m.term.target, until: m.term.deadline}
+		if _, there := m.records[m.term.target]; !there && !m.native {
+			m.giving.to = "" // it has withdrawn while the work came to its end
+		}
+	}
+	m.phase, m.past = standby, m.term.pulse
+	m.term = termState{}
+	m.draw = m.random()
+	return bySelf
+}
+
+// setSelf changes what this candidate says about itself.
+func (m *machine) setSelf(p Peer) { m.self, m.standing = p, nil }
+
+// watchRefused says that the Lease can't be watched for want of permission.
+func (m *machine) watchRefused(now time.Duration) {
+	m.polling = true
+	m.pollUntil = now + pollFor
+	m.readAt = now + m.timing.RenewInterval
+}
+
+// watchGone says that a watch has lost its place.
+func (m *machine) watchGone() { m.reread = true }
+
+// pendingOffer is the lease, offered to a better candidate.
+type pendingOffer struct {
+	leaseOffer
+	stored bool // it is on the Lease
+	since  time.Duration
+	until  time.Duration
+}
+
+// suspicion is held against a candidate that did not answer an offer.
+type suspicion struct {
+	strikes int
+	until   time.Duration
+	drop    bool // its record is to go
+}
+
+// The least and the longest time for which a candidate is suspected.
+const (
+	suspectMin = time.Minute
+	suspectMax = 16 * time.Minute
+)
+
+// nextLeading is what a candidate does whose work runs and whose lease is its
+// own.
+func (m *machine) nextLeading(now instant) step {
+	wake := m.term.deadline
+	if m.phase == leading {
+		if at := m.succession(now.mono); at > now.mono {
+			wake = min(wake, at)
+		}
+	}
+	if m.reread {
+		s := m.nextReading(now.mono)
+		s.timeout = m.leaderTimeout(now.mono)
+		s.wake = min(s.wake, wake)
+		return s
+	}
+	due := m.term.renewAt
+	if m.phase == leading && m.offerOutdated() || now.drift()-m.term.sent.drift() > maxDrift {
+		due = now.mono
+	}
+	if due = max(due, m.retryAt); now.mono < due {
+		return step{wake: min(wake, due, now.mono+watchDriftEvery)}
+	}
+	return step{move: move{op: OpRenew, lease: m.renewedLease(now), timeout: m.leaderTimeout(now.mono)}}
+}
+
+// leaderTimeout gives a call half of the time that is left, so that there is
+// always time for another one.
+func (m *machine) leaderTimeout(now time.Duration) time.Duration {
+	left := m.term.deadline - now
+	return min(m.callTimeout, max(left/2, minCall), left)
+}
+
+// offerOutdated reports whether the Lease does not show the offer that is made,
+// or shows one that is not.
+func (m *machine) offerOutdated() bool {
+	if m.native {
+		return false
+	}
+	value, shown := m.lease.Annotations[offerAnnotation]
+	if m.term.offer == nil {
+		return shown
+	}
+	return value != m.term.offer.encode()
+}
+
+// succession looks for a better leader. It returns when to look again.
+func (m *machine) succession(now time.Duration) (again time.Duration) {
+	if m.native {
+		if to := preferredHolder(m.lease); to != "" && to != m.id {
+			m.term.target = to
+			m.drain(now, ErrSuperseded)
+		}
+		return never
+	}
+	if o := m.term.offer; o != nil {
+		return m.awaitAck(now, o)
+	}
+	if tenured := m.term.began + m.timing.MinTenure; now < tenured {
+		return tenured
+	}
+	peers, known := m.others("")
+	if !known || !m.agreed() {
+		return never
+	}
+	again = never
+	trusted := peers[:0:0]
+	for _, p := range peers {
+		if s, ok := m.suspects[p.Identity]; ok && now < s.until {
+			again = min(again, s.until)
+			continue
+		}
+		trusted = append(trusted, p)
+	}
+	if p, ok := best(m.strategy, trusted, ""); ok && (m.self.LastResort || Preempts(m.strategy, p, m.asPeer())) {
+		m.offers++
+		id := strconv.Itoa(int(m.term.pulse.transitions)) + "." + strconv.Itoa(m.offers)
+		m.term.offer = &pendingOffer{leaseOffer: leaseOffer{To: p.Identity, ID: id}}
+		return now
+	}
+	return again
+}
+
+// agreed reports whether all candidates of the highest version want the same
+// strategy.
+func (m *machine) agreed() bool {
+	ballots := []spec.Ballot{{BinaryVersion: m.self.BinaryVersion, Strategy: m.strategy.Name()}}
+	for id, r := range m.records {
+		if id != m.id {
+			ballots = append(ballots, r.ballot())
+		}
+	}
+	_, agreed := spec.ChosenStrategy(ballots)
+	return agreed
+}
+
+// awaitAck waits for the answer to an offer.
+func (m *machine) awaitAck(now time.Duration, o *pendingOffer) (again time.Duration) {
+	if !o.stored {
+		return never
+	}
+	r, present := m.records[o.To]
+	switch {
+	case present && r.Ack == o.ID:
+		m.term.target = o.To
+		m.closeOffer(now, true)
+		m.drain(now, ErrSuperseded)
+	case !present:
+		m.closeOffer(now, false) // it has withdrawn
+	case now >= o.until:
+		s := m.suspects[o.To]
+		s.until = now + min(suspectMin<<s.strikes, suspectMax)
+		s.strikes = min(s.strikes+1, 10)
+		s.drop = true
+		maps.DeleteFunc(m.suspects, func(_ string, old suspicion) bool { return now >= old.until+suspectMax }) // long gone
+		m.suspects[o.To] = s
+		m.closeOffer(now, false)
+	default:
+		return o.until
+	}
+	return now
+}
+
+// offerStored says that the Lease shows what was written.
+func (m *machine) offerStored(now time.Duration) {
+	for id, s := range m.suspects {
+		s.drop = false
+		m.suspects[id] = s
+	}
+	o := m.term.offer
+	if o == nil || o.stored || m.lease.Annotations[offerAnnotation] != o.encode() {
+		return
+	}
+	o.stored, o.since, o.until = true, now, now+m.timing.AckTimeout
+	m.tell(Offered{To: o.To})
+}
+
+// closeOffer ends the offer, if there is one.
+func (m *machine) closeOffer(now time.Duration, accepted bool) {
+	if o := m.term.offer; o != nil && o.stored {
+		m.tell(OfferEnded{To: o.To, Accepted: accepted, Elapsed: now - o.since})
+	}
+	m.term.offer = nil
+}
+
+// preferredHolder returns whom a controller wants to lead.
+func preferredHolder(l *coordinationv1.Lease) string {
+	if l == nil || l.Spec.PreferredHolder == nil {
+		return ""
+	}
+	return *l.Spec.PreferredHolder
+}
+
+// nextStandby is what a candidate does that has no work running.
+func (m *machine) nextStandby(now instant) step {
+	if m.giving != nil {
+		if s, more := m.nextGiving(now); more {
+			return s
+		}
+	}
+	if m.stopping {
+		return m.nextStopping(now)
+	}
+	if s := m.nextReading(now.mono); s.op != "" || !m.known {
+		return s
+	}
+	if now.mono < m.retryAt {
+		return step{wake: m.retryAt}
+	}
+	claim, publish := m.claimAt(), m.publishAt(now.mono)
+	switch {
+	case now.mono >= claim:
+		return step{move: move{op: OpClaim, lease: m.claimedLease(now), timeout: m.callTimeout}}
+	case now.mono >= publish:
+		return step{move: m.publishMove(now, claim)}
+	}
+	return step{wake: min(claim, publish, m.nextRead())}
+}
+
+// nextReading reads the Lease where that is called for.
+func (m *machine) nextReading(now time.Duration) step {
+	due := m.reread || now >= m.nextRead()
+	if due && now >= m.retryAt {
+		return step{move: move{op: OpRead, timeout: m.callTimeout}}
+	}
+	if due {
+		return step{wake: m.retryAt}
+	}
+	return step{wake: m.nextRead()}
+}
+
+// nextRead returns when the Lease is to be read because nobody watches it.
+func (m *machine) nextRead() time.Duration {
+	if m.watching() {
+		return never
+	}
+	return m.readAt
+}
+
+// watching reports whether the Lease is to be watched, and can be. Observers
+// don't watch.
+func (m *machine) watching() bool {
+	return m.known && !m.polling && (m.phase != standby || !m.observer())
+}
+
+// observer reports whether there is no place for a record of this candidate.
+func (m *machine) observer() bool {
+	return !m.native && m.known && m.lease != nil && !m.self.LastResort && !m.stands().place
+}
+
+// readInterval draws when to read again what nobody watches.
+func (m *machine) readInterval() time.Duration {
+	if m.polling && !m.observer() {
+		return m.timing.RenewInterval
+	}
+	return time.Duration((0.5 + m.random()) * 2 * float64(m.timing.LeaseDuration))
+}
+
+// claimAt returns when to claim the lease: when it is free by all that was
+// seen, and those who come before this candidate have had their time.
+func (m *machine) claimAt() time.Duration {
+	switch {
+	case m.phase != standby || !m.known || m.stopping:
+		return never
+	case m.mine():
+		// It was handed to us, or a controller has chosen us; then one who led
+		// before may not know yet.
+		return m.base
+	}
+	at := m.freeAt()
+	if m.native {
+		at += m.fallback + time.Duration(m.draw*float64(maxRank*stagger))
+	} else {
+		at += m.turn()
+	}
+	if holderOf(m.lease) != "" && !m.watching() && m.lastRead < at {
+		return never // look before
+	}
+	return at
+}
+
+// turn returns how long this candidate leaves to better ones.
+func (m *machine) turn() time.Duration {
+	last := time.Duration((maxRank - m.draw) * float64(stagger))
+	if m.self.LastResort || m.pulse < m.standBackTo || m.observer() {
+		return last
+	}
+	if r := m.stands().rank; r < maxRank {
+		return time.Duration(r) * stagger
+	}
+	return last
+}
+
+// others returns the candidates with records, without this one and the given
+// one, and whether the strategy that holds for all of them is ours.
+func (m *machine) others(except string) (peers []Peer, known bool) {
+	ballots := []spec.Ballot{{BinaryVersion: m.self.BinaryVersion, Strategy: m.strategy.Name()}}
+	for id, r := range m.records {
+		if id != m.id && id != except {
+			peers = append(peers, r.peer())
+			ballots = append(ballots, r.ballot())
+		}
+	}
+	name, _ := spec.ChosenStrategy(ballots)
+	return peers, name == m.strategy.Name()
+}
+
+// asPeer returns this candidate as the others see it.
+func (m *machine) asPeer() Peer {
+	p := m.self
+	p.Identity, p.Created = m.id, m.created
+	return p
+}
+
+// nextGiving gives the lease away; more is false when there is nothing left to
+// do about that.
+func (m *machine) nextGiving(now instant) (s step, more bool) {
+	switch {
+	case m.stopping && now.mono >= m.stopBy, m.known && !m.reread && !sameTerm(pulseIn(m.lease), m.giving.pulse):
+		m.giving = nil
+		return step{}, false
+	case now.mono < m.retryAt:
+		return step{wake: min(m.retryAt, m.stopLimit())}, true
+	case m.reread:
+		return step{move: move{op: OpRead, timeout: m.stopTimeout(now.mono)}}, true
+	}
+	to := m.giving.to
+	if now.mono >= m.giving.until {
+		to = "" // that was long ago
+	}
+	return step{move: move{op: OpHandOver, lease: m.givenLease(now, to), timeout: m.stopTimeout(now.mono)}}, true
+}
+
+// nextStopping releases a lease that was given to this candidate meanwhile,
+// withdraws the record and ends.
+func (m *machine) nextStopping(now instant) step {
+	if m.mine() && now.mono >= m.base && now.mono < m.stopBy {
+		m.giving = &giving{pulse: pulseIn(m.lease)}
+		if s, more := m.nextGiving(now); more {
+			return s
+		}
+	}
+	_, published := m.records[m.id]
+	if m.native || !published || m.withdrawals >= 3 || now.mono >= m.stopBy {
+		m.phase = finished
+		return step{}
+	}
+	if now.mono < m.retryAt {
+		return step{wake: min(m.retryAt, m.stopBy)}
+	}
+	return step{move: m.withdrawMove(m.stopTimeout(now.mono))}
+}
+
+func (m *machine) stopLimit() time.Duration {
+	if m.stopping {
+		return m.stopBy
+	}
+	return never
+}
+
+// stopTimeout is the deadline of a request of a candidate that may be ending.
+func (m *machine) stopTimeout(now time.Duration) time.Duration {
+	return max(time.Millisecond, min(m.callTimeout, m.stopLimit()-now))
+}

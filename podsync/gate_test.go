@@ -1,0 +1,317 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podsync_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/textlogger"
+
+	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/podsync"
+	"github.com/kubewright/kubewright/podsync/podsynctest"
+)
+
+// lock is a gate that one of several processes can pass.
+type lock struct{ holder atomic.Int32 }
+
+func (l *lock) gate(process int32) podsync.GateFunc {
+	return func(_ context.Context, nodeName string) error {
+		if nodeName != node {
+			return errors.New("asked about node " + nodeName)
+		}
+		if l.holder.Load() != process {
+			return errors.New("another process holds the node")
+		}
+		return nil
+	}
+}
+
+// A process is a controller with a log of its own.
+type process struct {
+	*podsynctest.Provider
+	c    *podsync.Controller
+	log  bytes.Buffer
+	stop func()
+}
+
+// fork starts a second controller for the world's node and backend.
+func (w *world) fork(edit func(*podsync.Config)) *process {
+	p := &process{Provider: w.backend.Connect()}
+	cfg := podsync.Config{Client: w.server.Client(apitest.NodeUser(node)).CoreV1(), Provider: p.Provider, NodeName: node}
+	edit(&cfg)
+	c, err := podsync.New(cfg)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	p.c = c
+	logger := textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(&p.log)))
+	ctx, cancel := context.WithCancel(klog.NewContext(w.t.Context(), logger))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := c.Run(ctx); err != nil {
+			w.t.Errorf("Run: %v", err)
+		}
+	}()
+	p.stop = func() {
+		cancel()
+		<-done
+		p.Crash()
+	}
+	w.t.Cleanup(p.stop)
+	synctest.Wait()
+	return p
+}
+
+func (w *world) callsOf(op podsync.Op) (n int) {
+	for _, c := range w.backend.Calls("") {
+		if c.Op == op {
+			n++
+		}
+	}
+	return n
+}
+
+func TestOfTwoProcessesOnlyTheOneThatHoldsTheNodeActs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, podsynctest.Options{})
+		l := &lock{}
+		l.holder.Store(1)
+		first := w.fork(func(cfg *podsync.Config) { cfg.Gate = l.gate(1) })
+		second := w.fork(func(cfg *podsync.Config) { cfg.Gate = l.gate(2) })
+		a := w.bind(newPod("a"))
+		b := w.bind(newPod("b"))
+		pass(time.Hour)
+		w.expectPhase("a", corev1.PodRunning)
+		if n := w.callsOf(podsync.OpStart); n != 2 {
+			t.Errorf("%d calls of Start for two pods", n)
+		}
+		w.expectRequests(2, 0, 0)
+		if n := strings.Count(second.log.String(), "gate is shut"); n != 1 {
+			t.Errorf("the second process says %d times that it does not act:\n%s", n, second.log.String())
+		}
+		if strings.Contains(first.log.String(), "gate") {
+			t.Errorf("the first process speaks of its gate:\n%s", first.log.String())
+		}
+		if err := second.c.Evict(podsync.RefOf(a), podsync.Eviction{}); !errors.Is(err, podsync.ErrGateShut) {
+			t.Errorf("Evict: %v", err)
+		}
+		w.kubectlDelete("b", -1)
+		pass(time.Minute)
+		w.expectGone("b")
+		if n := w.callsOf(podsync.OpStop); n != 1 {
+			t.Errorf("%d calls of Stop for one deletion", n)
+		}
+
+		// The first one dies: the second one adopts.
+		first.stop()
+		l.holder.Store(2)
+		pass(time.Minute)
+		if n := w.callsOf(podsync.OpStart); n != 2 {
+			t.Errorf("%d calls of Start after the take-over, want the 2 of before", n)
+		}
+		w.bind(newPod("c"))
+		w.kubectlDelete("a", -1)
+		pass(time.Minute)
+		w.expectPhase("c", corev1.PodRunning)
+		w.expectGone("a")
+		if w.backend.Running(a.UID) || w.backend.Running(b.UID) {
+			t.Error("a deleted pod runs")
+		}
+		if n := strings.Count(second.log.String(), "gate is open"); n != 1 {
+			t.Errorf("the second process says %d times that it acts:\n%s", n, second.log.String())
+		}
+	})
+}
+
+// A process that was frozen while another one took over knows nothing that
+// counts: it leaves the pods alone, and begins with a List when it may act again.
+func TestAProcessThatWasReplacedLeavesThePodsAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, podsynctest.Options{})
+		l := &lock{}
+		l.holder.Store(1)
+		first := w.fork(func(cfg *podsync.Config) { cfg.Gate = l.gate(1) })
+		keep := w.bind(newPod("keep", restart(corev1.RestartPolicyNever)))
+		hung := w.bind(newPod("hung"))
+		pass(time.Minute)
+		unhang := w.backend.Inject(podsynctest.Fault{Op: podsync.OpStart, Hang: true})
+		hanging := w.bind(newPod("hanging"))
+		pass(time.Second)
+
+		// The first one loses the node in the middle of a call, and all that it
+		// would do next is what it must not.
+		l.holder.Store(2)
+		w.backend.Lose(keep.UID)
+		w.kubectlDelete("hung", -1)
+		apitest.Edit(w.server, "default", "hanging", func(p *corev1.Pod) { p.Labels = map[string]string{"a": "b"} })
+		w.server.ResetJournal()
+		stops := w.callsOf(podsync.OpStop)
+		pass(time.Minute)
+		if n := w.callsOf(podsync.OpStop) - stops; n != 0 {
+			t.Errorf("%d calls of Stop without the gate", n)
+		}
+		w.expectRequests(0, 0, 0)
+		if !w.backend.Running(hung.UID) {
+			t.Error("a pod of the other process was stopped")
+		}
+		for ref, info := range first.c.All() {
+			if info.Stage != podsync.StageUnsynced {
+				t.Errorf("%v is in stage %v, want Unsynced", ref, info.Stage)
+			}
+		}
+		// The other process has brought it back meanwhile.
+		unhang()
+		w.backend.Plant(w.pod("keep"))
+		l.holder.Store(1)
+		pass(time.Minute)
+		w.expectPhase("keep", corev1.PodRunning)
+		w.expectPhase("hanging", corev1.PodRunning)
+		w.expectGone("hung")
+		if !w.backend.Running(keep.UID) || !w.backend.Running(hanging.UID) {
+			t.Error("a pod does not run")
+		}
+	})
+}
+
+func TestAPanicStaysWithItsPod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, podsynctest.Options{})
+		var errs []error
+		hooks := 0
+		var asked atomic.Int32
+		p := w.fork(func(cfg *podsync.Config) {
+			cfg.Provider = panickyProvider{cfg.Provider}
+			cfg.ErrorHandler = func(_ context.Context, err error, _ string) { errs = append(errs, err) }
+			cfg.Hooks.StageChanged = func(c podsync.StageChanged) {
+				hooks++
+				if c.Ref.Name == "hook" {
+					panic("hook")
+				}
+			}
+			cfg.Gate = func(context.Context, string) error {
+				if asked.Add(1) == 1 {
+					panic("gate")
+				}
+				return nil
+			}
+		})
+		w.bind(newPod("bad"))
+		w.bind(newPod("hook"))
+		w.bind(newPod("good"))
+		pass(time.Minute)
+		w.expectPhase("good", corev1.PodRunning)
+		w.expectPhase("hook", corev1.PodRunning)
+		bad := w.expectPhase("bad", corev1.PodPending)
+		if !strings.Contains(bad.Status.Message, "boom") || strings.Contains(bad.Status.Message, "goroutine") {
+			t.Errorf("message %q", bad.Status.Message)
+		}
+		found := false
+		for _, err := range errs {
+			var pe *podsync.PanicError
+			if errors.As(err, &pe) && pe.Callback == "start" {
+				found = true
+				if !strings.Contains(err.Error(), "bad") || !strings.Contains(string(pe.Stack), "panickyProvider") {
+					t.Errorf("%v\n%s", err, pe.Stack)
+				}
+			}
+		}
+		if !found || hooks == 0 {
+			t.Errorf("errors %v, %d hooks", errs, hooks)
+		}
+		for ref, info := range p.c.All() {
+			if ref.Name == "bad" && info.Failures < 3 {
+				t.Errorf("%d failures in a minute", info.Failures)
+			}
+		}
+	})
+}
+
+type panickyProvider struct{ podsync.Provider }
+
+func (p panickyProvider) Start(ctx context.Context, pod *corev1.Pod) (podsync.State, error) {
+	if pod.Name == "bad" {
+		panic("boom")
+	}
+	return p.Provider.Start(ctx, pod)
+}
+
+func TestOwnsMayPanicAndCallTheController(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, podsynctest.Options{})
+		w.admin = true
+		informer := w.informer("", nil)
+		calls := 0
+		w.cfg = podsync.Config{Informer: informer, Relist: 10 * time.Second, Owns: func(pod *corev1.Pod) bool {
+			calls++
+			if calls == 1 {
+				panic("owns")
+			}
+			for range w.c.All() {
+				break
+			}
+			return pod.Spec.NodeName == node
+		}}
+		w.bind(newPod("a"))
+		w.run2(time.Minute)
+		w.expectPhase("a", corev1.PodRunning)
+		if calls != 2 || len(w.dropped) != 1 || w.dropped[0].Reason != podsync.DroppedRefused {
+			t.Errorf("%d calls of Owns, dropped %v", calls, w.dropped)
+		}
+	})
+}
+
+func TestAPodWithoutUIDIsRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, podsynctest.Options{})
+		w.run()
+		w.c.OnPod(newPod("a"))
+		w.c.OnPod(newPod("b"))
+		pass(time.Minute)
+		if w.known() != 0 || len(w.dropped) != 2 || !errors.Is(w.dropped[0].Err, podsync.ErrNoUID) {
+			t.Errorf("%d pods known, dropped %v", w.known(), w.dropped)
+		}
+	})
+}
+
+func TestCheckProviderSaysThatTheBackendDoesNotAnswer(t *testing.T) {
+	for name, fault := range map[string]podsynctest.Fault{
+		"fails": {Op: podsync.OpList, Err: errors.New("the backend is down")},
+		"hangs": {Op: podsync.OpList, Hang: true},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, podsynctest.Options{})
+			w.cfg.Relist = 10 * time.Second
+			w.run()
+			pass(time.Minute)
+			if err := w.c.CheckProvider(t.Context(), node); err != nil {
+				t.Errorf("%s: before: %v", name, err)
+			}
+			remove := w.backend.Inject(fault)
+			pass(15 * time.Second)
+			if err := w.c.CheckProvider(t.Context(), node); err != nil {
+				t.Errorf("%s: at once: %v", name, err)
+			}
+			pass(time.Minute)
+			if err := w.c.CheckProvider(t.Context(), node); err == nil || !strings.Contains(err.Error(), "has not answered") {
+				t.Errorf("%s: after a minute: %v", name, err)
+			}
+			remove()
+			pass(time.Minute)
+			if err := w.c.CheckProvider(t.Context(), node); err != nil {
+				t.Errorf("%s: after it: %v", name, err)
+			}
+		})
+	}
+}
