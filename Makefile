@@ -57,9 +57,13 @@ unit: ## Unit tests, and every benchmark once so that none rots
 	$(GO) test -short -timeout $(TEST_TIMEOUT) -run '^$$' -bench . -benchtime 1x ./... >/dev/null
 
 .PHONY: race
-race: ## Unit tests under the race detector
-	$(GO) test -race -timeout $(TEST_TIMEOUT) ./...
-	@for m in $(EXAMPLES); do echo "test $$m"; (cd $$m && $(GO) test -race -timeout $(TEST_TIMEOUT) ./...); done
+race: ## Unit tests under the race detector, with short soaks: unit runs the long ones
+	$(GO) test -race -short -timeout $(TEST_TIMEOUT) ./...
+	@for m in $(EXAMPLES); do echo "test $$m"; (cd $$m && $(GO) test -race -short -timeout $(TEST_TIMEOUT) ./...); done
+
+.PHONY: soak
+soak: ## The long soaks under the race detector too
+	$(GO) test -race -timeout 2h -run 'Soak|Random|Crash|Fleet' -count=1 ./...
 
 .PHONY: e2e
 e2e: ## The packages and examples against a real control plane (built on first use: six to eight minutes; KUBEWRIGHT_E2E_VERSION=1.36 takes another version)
@@ -76,9 +80,10 @@ chaos: ## examples/kubelet while everything around it breaks (CHAOS_DURATION=10m
 	@mkdir -p $(BIN) && $(GO) build -o $(BIN)/chaos ./test/chaos && $(BIN)/chaos --duration=$(or $(CHAOS_DURATION),10m) --seed=$(or $(CHAOS_SEED),0) --dir=$(CHAOS_DIR)
 
 .PHONY: bench
-bench: ## Benchmarks of the packages, then side by side with their peers (BENCH, BENCHTIME)
+bench: ## Benchmarks of the packages, then side by side with their peers, on a real control plane too (BENCH, BENCHTIME)
+	cd test/controlplane && $(GO) run . build
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) -benchmem ./...
-	cd bench && $(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -timeout 60m ./...
+	cd bench && KUBEWRIGHT_E2E=1 $(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -timeout 60m ./...
 	cd bench/election && $(GO) test -run TestCompare -v -count=1 . # elections in virtual time: a table, which can't be faster or slower
 
 .PHONY: scale
