@@ -21,6 +21,7 @@ const (
 	reasonNodeReady        = "NodeReady"
 	reasonNodeNotReady     = "NodeNotReady"
 	reasonConditionChanged = "NodeConditionChanged"
+	reasonInvalid          = "NodeStatusInvalid"
 
 	actionRegister = "Register"
 	actionUpdate   = "UpdateStatus"
@@ -33,9 +34,15 @@ func (r *work) accept(ctx context.Context, answer, shown *corev1.Node) {
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "Failed to note what was written")
 	}
+	r.state.mu.Lock()
+	complete, before := r.state.complete, decodeOwnership(r.state.owned)
+	r.state.mu.Unlock()
+	if !complete {
+		owned.add(before)
+	}
 	// The answer shows whether what we said is what is there now: an admission
 	// webhook, or a write that came between, may have changed it.
-	d, err := compare(r.node, answer, owned)
+	d, err := compare(r.node, answer, ownership{})
 	clobbered := err == nil && !d.empty()
 
 	st := r.state
@@ -71,7 +78,7 @@ func (r *work) accept(ctx context.Context, answer, shown *corev1.Node) {
 			hook(Recovered{NodeName: r.name, Outage: now - trouble.since})
 		}
 	}
-	r.calls.OK(ctx, &st.calls, "Writing nodes works again")
+	r.calling.OK(ctx, &st.calling, "Writing nodes works again")
 	if first {
 		r.announce(ctx, answer, true)
 	}
@@ -91,7 +98,7 @@ func (r *work) announce(ctx context.Context, node *corev1.Node, created bool) {
 	if hook := r.cfg.Hooks.Registered; hook != nil {
 		hook(Registered{NodeName: r.name, Node: node.DeepCopy(), Created: created})
 	}
-	r.event(node.UID, corev1.EventTypeNormal, reasonRegistered, actionRegister, "Registered Node "+r.name)
+	r.event(r.name, node.UID, corev1.EventTypeNormal, reasonRegistered, actionRegister, "Registered Node "+r.name)
 }
 
 // tellConditions says which of our conditions have changed. It is called when
@@ -131,17 +138,17 @@ func (r *work) conditionEvent(uid types.UID, from corev1.ConditionStatus, c core
 	case from == "" && c.Status == corev1.ConditionFalse:
 		return
 	}
-	r.event(uid, kind, reason, actionUpdate, fmt.Sprintf("Condition %s is now %s, %s: %s", c.Type, c.Status, c.Reason, c.Message))
+	r.event(r.name, uid, kind, reason, actionUpdate, fmt.Sprintf("Condition %s is now %s, %s: %s", c.Type, c.Status, c.Reason, c.Message))
 }
 
 // event records an event about the Node. The API allows notes of 1,024 bytes,
 // as many as we allow the message of a condition.
-func (r *work) event(uid types.UID, kind, reason, action, note string) {
-	if r.cfg.EventRecorder == nil {
+func (c *Controller) event(name string, uid types.UID, kind, reason, action, note string) {
+	if c.cfg.EventRecorder == nil {
 		return
 	}
-	node := &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: r.name, UID: uid}
-	r.cfg.EventRecorder.Eventf(node, nil, kind, reason, action, "%s", cut(note))
+	node := &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: name, UID: uid}
+	c.cfg.EventRecorder.Eventf(node, nil, kind, reason, action, "%s", cut(note))
 }
 
 // tellSpec calls the hook for a changed spec.

@@ -56,6 +56,7 @@ func registered(b *testing.B, n int) (*Controller, []string) {
 		}
 		st, _ := c.nodes.Get(names[i])
 		c.round(b.Context(), names[i], st)
+		c.act(b.Context(), names[i])
 		if st.phase != PhaseRegistered {
 			b.Fatalf("%s is not registered", names[i])
 		}

@@ -177,13 +177,10 @@ func testN6FromTheStart(t *testing.T) {
 	}
 }
 
-// N7: a setter or check that hangs makes Ready False within its timeout, closes
-// the lease's gate after three rounds, and opens it again when it returns.
+// N7: a check that hangs makes Ready False within its timeout, closes the lease's
+// gate after three rounds, and opens it again when it returns.
 func TestN7(t *testing.T) {
 	for name, cfg := range map[string]func(hang func(context.Context)) Config{
-		"Setter": func(hang func(context.Context)) Config {
-			return Config{Setters: []Setter{func(ctx context.Context, _ *corev1.Node) error { hang(ctx); return nil }}}
-		},
 		"HealthCheck": func(hang func(context.Context)) Config {
 			return Config{HealthChecks: []HealthCheck{func(ctx context.Context, _ string) error { hang(ctx); return nil }}}
 		},

@@ -7,14 +7,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"math"
+	"math/bits"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/klog/v2"
 )
 
 var (
@@ -22,70 +24,236 @@ var (
 	errPending = errors.New("has not returned from an earlier call")
 )
 
-// collect runs the setters and health checks of a node and returns the Node as
-// it is to be said, without times. It takes at most twice SetterTimeout, and
-// returns nil where ctx ended meanwhile.
-func (c *Controller) collect(ctx context.Context, name string, st *state) *corev1.Node {
+// collect runs the setters and health checks of a node and returns the Node that
+// should be written, without times. It takes at most twice SetterTimeout, and
+// returns nil if ctx ended in the meantime.
+func (c *Controller) collect(ctx context.Context, name string, st *state) (node *corev1.Node, hash uint64) {
 	checks := c.startChecks(ctx, name, st)
-	node, failures := c.runSetters(ctx, name, st)
+	stages, failures := c.runSetters(ctx, name, st)
 	failures = append(failures, checks()...)
 	if ctx.Err() != nil {
-		return nil
+		return nil, 0
 	}
+	// The last setter may have put slices and maps of its own into its copy.
+	node = stages[len(stages)-1].DeepCopy()
+	node.Name = name
 	c.reportFailures(ctx, name, st, failures)
-	if c.cfg.NodeCredentials {
-		c.dropForbiddenLabels(ctx, name, st, node)
-	}
+	c.reportInvalid(ctx, name, st, dropInvalid(node, c.cfg.NodeCredentials))
 
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	late := slices.ContainsFunc(failures, func(f failure) bool { return f.late })
-	setterFailed := slices.ContainsFunc(failures, func(f failure) bool { return !f.check })
+	late := slices.ContainsFunc(failures, func(f failure) bool { return f.check && f.late })
 	switch {
 	case !late:
 		st.lateRounds = 0
 	case st.lateRounds < math.MaxUint16:
 		st.lateRounds++
 	}
-	st.complete = st.complete || !setterFailed
+	st.complete = bits.OnesCount64(st.good) == len(c.cfg.Setters)
 	st.lastRound = c.now()
-	if setterFailed {
-		if err := keepLast(node, st.view.node(), decodeOwnership(st.owned)); err != nil {
-			klog.FromContext(ctx).Error(err, "Failed to keep what a setter said last")
-		}
+	if st.firstRound == 0 {
+		st.firstRound = st.lastRound
 	}
 	complementConditions(&node.Status, failures, st.complete, c.cfg.OmitPressure)
 	canonical(node.Status.Capacity, node.Status.Allocatable)
 	for key, value := range node.Annotations {
 		node.Annotations[key] = text(value)
 	}
-	return node
+	hash = fingerprint(c.seed, node)
+	if hash != st.hash {
+		st.noteKeys(stages)
+	}
+	return node, hash
 }
 
-// runSetters returns the Node as the setters have made it. Each works on a copy
-// of its own, so that one that fails or comes late leaves nothing behind.
-func (c *Controller) runSetters(ctx context.Context, name string, st *state) (*corev1.Node, []failure) {
+// noteKeys records the keys that each setter has set. What has the same fingerprint as
+// before was set by the same setters. st.mu must be held.
+func (st *state) noteKeys(stages []*corev1.Node) {
+	for i := range len(stages) - 1 {
+		st.set = withKeys(st.set, i, contribution(stages[i], stages[i+1]))
+	}
+}
+
+// runSetters returns the Template, and the Node as each setter leaves it. If a setter
+// fails or is late that has what it has set last.
+func (c *Controller) runSetters(ctx context.Context, name string, st *state) ([]*corev1.Node, []failure) {
 	node := c.cfg.Template // shared by all nodes: only copies of it change
+	stages := []*corev1.Node{node}
 	var failures []failure
 	deadline := time.Now().Add(2 * c.cfg.SetterTimeout)
-	for i, set := range c.cfg.Setters {
-		scratch := node.DeepCopy()
-		scratch.Name = name
+	for i := range c.cfg.Setters {
 		share := time.Until(deadline) / time.Duration(len(c.cfg.Setters)-i)
-		err := c.call(ctx, name, st, i, min(share, c.cfg.SetterTimeout), func(ctx context.Context) error { return set(ctx, scratch) })
+		scratch, err := c.runSetter(ctx, name, st, i, min(share, c.cfg.SetterTimeout), node)
+		if err != nil {
+			failures = append(failures, failure{field: fmt.Sprintf("Setters[%d]", i), late: isLate(err), err: err})
+		}
+		node = scratch
+		stages = append(stages, node)
+	}
+	return stages, failures
+}
+
+// setterLife is how many times SetterTimeout a setter has before its context ends.
+// A round does not wait for as long, but a result that comes late is better than
+// none.
+const setterLife = 6
+
+// runSetter calls a setter with a copy of node and returns that copy as the setter
+// has made it. It waits for wait, and not at all if the setter was late the last
+// time: many slow nodes must not hold up the rounds of the others. If there is no
+// result it returns a copy with what the setter has set last, and an error.
+func (c *Controller) runSetter(ctx context.Context, name string, st *state, i int, wait time.Duration, node *corev1.Node) (*corev1.Node, error) {
+	errTooLate := fmt.Errorf("%w (%v)", errLate, c.cfg.SetterTimeout)
+	switch st.beginSetter(i) {
+	case setterBusy:
+		return st.lastSet(i, node), errPending
+	case setterArrived:
+		return st.lastSet(i, node), errTooLate
+	case setterSlow:
+		wait = 0
+	}
+	scratch := node.DeepCopy()
+	scratch.Name = name
+	life := c.life
+	if life == nil {
+		life = ctx
+	}
+	callCtx, cancel := context.WithTimeout(life, setterLife*c.cfg.SetterTimeout)
+	done := make(chan error, 1)
+	start := time.Now()
+	c.running.Go(func() {
+		defer cancel()
+		err := contained(func() error { return c.cfg.Setters[i](callCtx, scratch) })
 		if err == nil {
 			err = checkConditions(scratch.Status.Conditions)
 		}
-		if err != nil {
-			failures = append(failures, failure{field: fmt.Sprintf("Setters[%d]", i), late: isLate(err), err: err})
-			continue
+		arrived := st.endSetter(i, err == nil, time.Since(start) >= c.cfg.SetterTimeout, node, scratch)
+		done <- err
+		if arrived {
+			c.nodes.Trigger(name)
 		}
-		node = scratch
+	})
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	var err error
+	select {
+	case err = <-done:
+	case <-timer.C:
+		if st.abandonSetter(i) {
+			return st.lastSet(i, node), errTooLate
+		}
+		err = <-done // it has ended this moment
+	case <-ctx.Done(): // removed, or Run ends
+		cancel()
+		return node, ctx.Err()
 	}
-	// The last setter may have put slices and maps of its own into its copy.
+	if err != nil {
+		return st.lastSet(i, node), err
+	}
+	return scratch, nil
+}
+
+// What a round finds of a setter.
+type setterState int
+
+const (
+	setterIdle    setterState = iota
+	setterSlow                // idle, but it was late the last time
+	setterBusy                // under way from an earlier round
+	setterArrived             // it has succeeded since the last round, which has not waited for it
+)
+
+// beginSetter marks setter i as under way unless it is busy or has arrived.
+func (st *state) beginSetter(i int) setterState {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	bit, u := uint64(1)<<i, st.unwell
+	if st.busySetters&bit != 0 {
+		return setterBusy
+	}
+	if u != nil && u.arrived&bit != 0 {
+		u.arrived &^= bit
+		st.markWell()
+		return setterArrived
+	}
+	st.busySetters |= bit
+	if u != nil && u.slow&bit != 0 {
+		return setterSlow
+	}
+	return setterIdle
+}
+
+// abandonSetter makes the call of setter i late, and reports false if it has ended.
+func (st *state) abandonSetter(i int) bool {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.busySetters&(1<<i) == 0 {
+		return false
+	}
+	st.markUnwell().late |= 1 << i
+	return true
+}
+
+// endSetter records the end of a call of setter i, which has made after of before. It
+// reports whether the setter has succeeded too late for its round.
+func (st *state) endSetter(i int, ok, slow bool, before, after *corev1.Node) (arrived bool) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	bit := uint64(1) << i
+	st.busySetters &^= bit
+	if slow {
+		st.markUnwell().slow |= bit
+	}
+	if ok {
+		st.good |= bit
+	}
+	u := st.unwell
+	if u == nil {
+		return false
+	}
+	if arrived = u.late&bit != 0 && ok; arrived {
+		u.arrived |= bit
+		u.last[i] = contribution(before, after)
+	}
+	u.late &^= bit
+	if !slow {
+		u.slow &^= bit
+		if !arrived {
+			delete(u.last, i)
+		}
+	}
+	st.markWell()
+	return arrived
+}
+
+// lastSet returns a copy of node with what setter i has set last: what has come late,
+// or what the server shows of it.
+func (st *state) lastSet(i int, node *corev1.Node) *corev1.Node {
+	st.mu.Lock()
+	var last *corev1.Node
+	if st.unwell != nil {
+		last = st.unwell.last[i]
+	}
+	view, keys, good := st.view, st.set, st.good&(1<<i) != 0
+	st.mu.Unlock()
 	node = node.DeepCopy()
-	node.Name = name
-	return node, failures
+	switch {
+	case last != nil:
+		overlay(node, last.DeepCopy())
+	case good && view != nil:
+		overlay(node, keysOfSetter(keys, i).pick(view.node()))
+	}
+	return node
+}
+
+// contained calls f and makes an error of a panic.
+func contained(f func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+		}
+	}()
+	return f()
 }
 
 // startChecks starts the health checks and returns a function that waits for
@@ -93,9 +261,9 @@ func (c *Controller) runSetters(ctx context.Context, name string, st *state) (*c
 func (c *Controller) startChecks(ctx context.Context, name string, st *state) (wait func() []failure) {
 	errs := make([]error, len(c.cfg.HealthChecks))
 	var running sync.WaitGroup
-	for i, check := range c.cfg.HealthChecks {
+	for i := range c.cfg.HealthChecks {
 		running.Go(func() {
-			errs[i] = c.call(ctx, name, st, maxFunctions+i, c.cfg.SetterTimeout, func(ctx context.Context) error { return check(ctx, name) })
+			errs[i] = c.call(ctx, name, st, i)
 		})
 	}
 	return func() []failure {
@@ -112,22 +280,23 @@ func (c *Controller) startChecks(ctx context.Context, name string, st *state) (w
 
 func isLate(err error) bool { return errors.Is(err, errLate) || errors.Is(err, errPending) }
 
-// call calls f and waits for it, but no longer than timeout. A function that is
-// still under way from an earlier round is not called a second time; when it
-// does return, the node is triggered, so that recovery needs no interval.
-func (c *Controller) call(ctx context.Context, name string, st *state, number int, timeout time.Duration, f func(context.Context) error) error {
-	if !st.begin(number) {
+// call calls health check i and waits for it, but no longer than SetterTimeout. A
+// check that is still under way from an earlier round is not called a second time;
+// when it returns, the node is triggered, so that recovery needs no interval.
+func (c *Controller) call(ctx context.Context, name string, st *state, i int) error {
+	if !st.beginCheck(i) {
 		return errPending
 	}
+	timeout := c.cfg.SetterTimeout
 	callCtx, cancel := context.WithTimeout(ctx, timeout)
 	done := make(chan error, 1)
 	c.running.Go(func() {
 		defer cancel()
-		err := f(callCtx)
+		err := contained(func() error { return c.cfg.HealthChecks[i](callCtx, name) })
 		if callCtx.Err() != nil {
 			err = fmt.Errorf("%w (%v)", errLate, timeout)
 		}
-		missed := st.end(number) // first: who reads done may begin the next round
+		missed := st.endCheck(i) // first: after done is read the next round may begin
 		done <- err
 		if missed {
 			c.nodes.Trigger(name)
@@ -146,28 +315,28 @@ func (c *Controller) call(ctx context.Context, name string, st *state, number in
 	}
 }
 
-// begin marks a setter or check as under way. Where it is already, begin
+// beginCheck marks health check i as under way. If it is already, beginCheck
 // reports false and remembers that a round has missed it.
-func (st *state) begin(number int) bool {
-	word, bit := number/maxFunctions, uint64(1)<<(number%maxFunctions)
+func (st *state) beginCheck(i int) bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	if st.busy[word]&bit != 0 {
-		st.missed[word] |= bit
+	bit := uint64(1) << i
+	if st.busyChecks&bit != 0 {
+		st.missed |= bit
 		return false
 	}
-	st.busy[word] |= bit
+	st.busyChecks |= bit
 	return true
 }
 
-// end takes the mark back and reports whether a round has missed the function.
-func (st *state) end(number int) bool {
-	word, bit := number/maxFunctions, uint64(1)<<(number%maxFunctions)
+// endCheck takes the mark back and reports whether a round has missed the check.
+func (st *state) endCheck(i int) bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	missed := st.missed[word]&bit != 0
-	st.busy[word] &^= bit
-	st.missed[word] &^= bit
+	bit := uint64(1) << i
+	missed := st.missed&bit != 0
+	st.busyChecks &^= bit
+	st.missed &^= bit
 	return missed
 }
 
@@ -175,7 +344,7 @@ func (st *state) end(number int) bool {
 // failed.
 func (c *Controller) reportFailures(ctx context.Context, name string, st *state, failures []failure) {
 	if len(failures) == 0 {
-		c.setters.OK(ctx, &st.setters, "All setters and health checks work again")
+		c.setting.OK(ctx, &st.setting, "All setters and health checks work again")
 		return
 	}
 	var texts []string
@@ -192,20 +361,31 @@ func (c *Controller) reportFailures(ctx context.Context, name string, st *state,
 	if !failures[0].check { // setters come first
 		msg = "Failed to determine the status of node"
 	}
-	c.setters.Fail(ctx, c.cfg.ErrorHandler, &st.setters, err, msg, "failed", strings.Join(texts, ","))
+	c.setting.Fail(ctx, c.cfg.ErrorHandler, &st.setting, err, msg, "failed", strings.Join(texts, ","))
 }
 
-// dropForbiddenLabels takes out the labels for which the API server would
-// refuse everything else that the write contains.
-func (c *Controller) dropForbiddenLabels(ctx context.Context, name string, st *state, node *corev1.Node) {
-	keys := forbiddenLabels(node.Labels)
-	if len(keys) == 0 {
-		c.labels.OK(ctx, &st.labels, "No setter sets labels any more that a node may not set")
+// reportInvalid reports, once, what was left out of the status because the API
+// server would refuse the whole of it.
+func (c *Controller) reportInvalid(ctx context.Context, name string, st *state, problems []string) {
+	text := strings.Join(problems, "; ")
+	hash := maphash.String(c.seed, text)
+	st.mu.Lock()
+	uid, reported := st.uid, false
+	if len(problems) > 0 {
+		u := st.markUnwell()
+		reported, u.problems = u.problems == hash, hash
+	} else if st.unwell != nil {
+		st.unwell.problems = 0
+		st.markWell()
+	}
+	st.mu.Unlock()
+	if len(problems) == 0 {
+		c.invalid.OK(ctx, &st.invalid, "No setter sets anything that the API server refuses")
 		return
 	}
-	for _, key := range keys {
-		delete(node.Labels, key)
+	err := fmt.Errorf("nodestatus: node %q: left out of the status: %s", name, text)
+	c.invalid.Fail(ctx, c.cfg.ErrorHandler, &st.invalid, err, "A setter has set what the API server refuses")
+	if !reported {
+		c.event(name, uid, corev1.EventTypeWarning, reasonInvalid, actionUpdate, "Left out of the status: "+text)
 	}
-	err := fmt.Errorf("nodestatus: node %q: node credentials may not set the labels %s: they were left out; see MayLabel", name, strings.Join(keys, ", "))
-	c.labels.Fail(ctx, c.cfg.ErrorHandler, &st.labels, err, "A setter has set labels that a node may not set")
 }

@@ -96,15 +96,15 @@ func addPressures(status *corev1.NodeStatus) {
 }
 
 // readiness returns the Ready condition. set is the one that a setter set, or
-// nil. A failed check or a late setter outweighs it; so does a failed setter
-// until all have succeeded once.
+// nil. A failed check outweighs it; so does a failed or late setter until all
+// setters have succeeded once.
 func readiness(set *corev1.NodeCondition, failures []failure, complete bool) corev1.NodeCondition {
 	reason := ""
 	var messages []string
 	// Checks go first: they are what the embedder chose to explain itself with.
 	for _, checks := range []bool{true, false} {
 		for _, f := range failures {
-			if f.check != checks || !f.check && !f.late && complete {
+			if f.check != checks || !f.check && complete {
 				continue
 			}
 			why, message := explain(f)

@@ -41,10 +41,11 @@ func TestReadiness(t *testing.T) {
 		{name: "reason of the check", failures: []failure{check(0, fmt.Errorf("probe: %w", &NotReadyError{Reason: "RuntimeDown", Message: "since noon"}))}, want: ready(corev1.ConditionFalse, "RuntimeDown", "since noon")},
 		{name: "no reason of the check", failures: []failure{check(0, &NotReadyError{Message: "since noon"})}, want: ready(corev1.ConditionFalse, ReasonHealthCheckFailed, "since noon")},
 		{name: "late check", failures: []failure{{field: "HealthChecks[1]", check: true, late: true, err: errLate}}, want: ready(corev1.ConditionFalse, ReasonHealthCheckTimeout, "HealthChecks[1] did not return in time")},
-		{name: "late setter", failures: []failure{setter(2, true)}, want: ready(corev1.ConditionFalse, ReasonSetterTimeout, "Setters[2] did not return in time")},
+		{name: "late setter that worked before", failures: []failure{setter(2, true)}, want: ready(corev1.ConditionTrue, ReasonReady, "all health checks passed")},
+		{name: "late setter that never worked", failures: []failure{setter(2, true)}, incomplete: true, want: ready(corev1.ConditionFalse, ReasonSetterTimeout, "Setters[2] did not return in time")},
 		{name: "failed setter that worked before", failures: []failure{setter(2, false)}, want: ready(corev1.ConditionTrue, ReasonReady, "all health checks passed")},
 		{name: "failed setter that never worked", failures: []failure{setter(2, false)}, incomplete: true, want: ready(corev1.ConditionFalse, ReasonSetterFailed, "Setters[2]: no disk")},
-		{name: "check before setter", failures: []failure{setter(0, true), check(0, errors.New("down"))}, want: ready(corev1.ConditionFalse, ReasonHealthCheckFailed, "down; Setters[0] did not return in time")},
+		{name: "check before setter", failures: []failure{setter(0, true), check(0, errors.New("down"))}, incomplete: true, want: ready(corev1.ConditionFalse, ReasonHealthCheckFailed, "down; Setters[0] did not return in time")},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if diff := cmp.Diff(tc.want, readiness(tc.set, tc.failures, !tc.incomplete)); diff != "" {

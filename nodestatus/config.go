@@ -56,14 +56,19 @@ const (
 // to it until it returns, and must not keep it. Times of conditions need not be
 // filled in: the controller does.
 //
-// An error, or a return after ctx is done, discards what this call has set and
-// keeps what the setter set last. Until all setters have succeeded once, and
-// whenever one does not return in time, Ready is False with the reason
-// [ReasonSetterFailed] or [ReasonSetterTimeout].
+// An error or a panic discards what this call has set and keeps what the setter
+// set last. So does a call that takes longer than SetterTimeout, until it returns:
+// what it has set then goes into the next round, which follows at once. Its ctx is
+// done after six times SetterTimeout. Until every setter has succeeded once, Ready
+// is False with the reason [ReasonSetterFailed] or [ReasonSetterTimeout], but a
+// Node that was there before is not written for up to GracePeriod.
+//
+// What the API server would refuse, such as a label with a bad value, is left out
+// and reported once.
 //
 // Setters of one node run one after another, those of different nodes at the
-// same time. One that has not returned is not called again for its node, unless
-// the node was removed and added again meanwhile.
+// same time. One that is late runs beside those after it. One that has not returned
+// is not called again for its node, unless the node was removed and added again.
 type Setter func(ctx context.Context, node *corev1.Node) error
 
 // A HealthCheck says whether the node can run pods: nil for yes. Any error
@@ -114,6 +119,12 @@ type Config struct {
 	// from the hook PhaseChanged of the lease; otherwise the next round finds out.
 	// Default: always open.
 	Gate GateFunc
+	// LiveNeedsStatus makes [Controller.Live] fail if the API server has refused
+	// the status (401, 403, 422) for GracePeriod. The node then becomes Unknown
+	// because of a slip in its permissions or in an admission policy, so set it
+	// only if a status that nobody can correct is worse. Default: false, as the
+	// kubelet, which renews its lease.
+	LiveNeedsStatus bool
 	// NodeCredentials says that Client authenticates as system:node:NodeName,
 	// as kubelets do. The API server lets such an identity set few of the
 	// labels under kubernetes.io and k8s.io (NodeRestriction): New refuses a

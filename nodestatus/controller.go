@@ -36,11 +36,13 @@ type Controller struct {
 	once     lifecycle.Once
 	ready    *lifecycle.Ready
 	progress *lifecycle.Progress
-	running  sync.WaitGroup // setters and health checks under way
+	queue    callQueue
+	life     context.Context // of Run, for setters that outlast their round
+	running  sync.WaitGroup  // setters and health checks under way
 	sleeps   sleepWatch
 
-	// What fails of many nodes at once is told once.
-	calls, setters, labels report.Group
+	// The failures of many nodes at once are reported once.
+	calling, setting, invalid report.Group
 
 	exit  context.CancelCauseFunc // ends Run with an error; for rounds
 	ended atomic.Bool             // Run has returned
@@ -62,6 +64,7 @@ func New(cfg Config) (*Controller, error) {
 	// come round mean that something is stuck.
 	c.progress = lifecycle.NewProgress(cfg.Name, c.patience())
 	c.sleeps.limit = max(cfg.GracePeriod, 2*cfg.SyncInterval)
+	c.queue = callQueue{limit: cfg.Workers, call: c.act}
 	c.nodes = slots.New(slots.Config[*state]{
 		Interval:    cfg.SyncInterval,
 		Workers:     cfg.Workers,
@@ -103,7 +106,10 @@ func (c *Controller) Run(ctx context.Context) error {
 	c.exit = exit
 	c.progress.Beat()
 
+	c.life = runCtx
+	c.queue.open(runCtx)
 	c.nodes.Run(runCtx)
+	c.queue.close()
 	var fatal error
 	if ctx.Err() == nil {
 		fatal = context.Cause(runCtx) // a round has ended us
@@ -145,6 +151,7 @@ func (c *Controller) Add(nodeName string) error {
 func (c *Controller) Remove(nodeName string) {
 	if c.cfg.OnShutdown == ShutdownLeave || !c.once.Begun() || c.ended.Load() {
 		if st, ok := c.nodes.Remove(nodeName); ok {
+			c.queue.cancel(nodeName)
 			c.retire(st)
 		}
 		return
@@ -157,9 +164,9 @@ func (c *Controller) Remove(nodeName string) {
 
 // retire takes a node that is no longer served out of the reports.
 func (c *Controller) retire(st *state) {
-	c.calls.Retire(&st.calls)
-	c.setters.Retire(&st.setters)
-	c.labels.Retire(&st.labels)
+	c.calling.Retire(&st.calling)
+	c.setting.Retire(&st.setting)
+	c.invalid.Retire(&st.invalid)
 }
 
 // Trigger runs the setters and health checks of a node now, and writes what has

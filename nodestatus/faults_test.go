@@ -210,8 +210,8 @@ func testGate(t *testing.T) {
 	}
 }
 
-// The API server refuses: tried seldom, said once, and the gate closes; and
-// when it accepts again all is well by itself.
+// The API server refuses: it is asked seldom and that is reported once. The gate
+// closes only if that was asked for.
 func TestRefusals(t *testing.T) {
 	for name, status := range map[string]*apierrors.StatusError{
 		"401": apitest.Unauthorized(),
@@ -220,12 +220,18 @@ func TestRefusals(t *testing.T) {
 		"404": apitest.StatusError(404, metav1.StatusReasonNotFound, "the path is not there"),
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { testRefusal(t, status) })
+			synctest.Test(t, func(t *testing.T) { testRefusal(t, status, false) })
 		})
 	}
 }
 
-func testRefusal(t *testing.T, status *apierrors.StatusError) {
+func TestRefusalsCloseTheGateIfAskedTo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		testRefusal(t, apitest.Forbidden("nodes", node1, "not yours"), true)
+	})
+}
+
+func testRefusal(t *testing.T, status *apierrors.StatusError, needed bool) {
 	s := apitest.New(apitest.Options{})
 	health := &knob[error]{}
 	var told notes[string]
@@ -238,7 +244,8 @@ func testRefusal(t *testing.T, status *apierrors.StatusError) {
 				told.add(msg)
 			}
 		},
-		Hooks: Hooks{Failed: failures.add},
+		Hooks:           Hooks{Failed: failures.add},
+		LiveNeedsStatus: needed,
 	})
 	w.pass(time.Minute)
 	remove := s.Inject(apitest.Fault{Match: patches, Status: status})
@@ -249,8 +256,8 @@ func testRefusal(t *testing.T, status *apierrors.StatusError) {
 		t.Errorf("Live = %v after the first refusal", err)
 	}
 	w.pass(DefaultGracePeriod + 10*time.Second)
-	if err := w.c.Live(t.Context(), node1); err == nil {
-		t.Error("Live although the status is refused")
+	if err := w.c.Live(t.Context(), node1); (err != nil) != needed {
+		t.Errorf("Live = %v while the status is refused", err)
 	}
 	if status, _ := w.c.Status(node1); status.LastError == nil || status.Failures == 0 {
 		t.Errorf("the status is %+v", status)

@@ -56,6 +56,14 @@ func ownershipOf(node *corev1.Node) (ownership, error) {
 	return o, nil
 }
 
+// add adds what other names.
+func (o *ownership) add(other ownership) {
+	into, from := o.sections(), other.sections()
+	for i := range into {
+		*into[i].keys = into[i].keys.Union(*from[i].keys)
+	}
+}
+
 func keysOf(list corev1.ResourceList) sets.Set[string] {
 	keys := sets.New[string]()
 	for name := range list {
@@ -139,107 +147,4 @@ func canonical(lists ...corev1.ResourceList) {
 			list[name] = quantity
 		}
 	}
-}
-
-// keepLast fills in, from what the server showed last, what we own and node
-// lacks. It is used in rounds in which a setter failed, whose fields are then
-// the ones that are missing.
-func keepLast(node, last *corev1.Node, owned ownership) error {
-	if last == nil {
-		return nil
-	}
-	node.Labels = keepKeys(node.Labels, last.Labels, owned.labels)
-	node.Annotations = keepKeys(node.Annotations, last.Annotations, owned.annotations)
-	node.Status.Capacity = keepKeys(node.Status.Capacity, last.Status.Capacity, owned.capacity)
-	node.Status.Allocatable = keepKeys(node.Status.Allocatable, last.Status.Allocatable, owned.allocatable)
-	for _, c := range last.Status.Conditions {
-		// Ready is always made anew, and what the node lifecycle controller
-		// has written is nobody's last good value.
-		if c.Type != corev1.NodeReady && owned.conditions.Has(string(c.Type)) && !byNodeLifecycle(c) &&
-			findCondition(node.Status.Conditions, c.Type) == nil {
-			node.Status.Conditions = append(node.Status.Conditions, c)
-		}
-	}
-	if owned.fields.Has("addresses") {
-		node.Status.Addresses = keepAddresses(node.Status.Addresses, last.Status.Addresses)
-	}
-	return keepFields(&node.Status, &last.Status, owned.fields)
-}
-
-func keepKeys[K ~string, V any](now, last map[K]V, owned sets.Set[string]) map[K]V {
-	for key, value := range last {
-		if _, there := now[key]; there || !owned.Has(string(key)) {
-			continue
-		}
-		if now == nil {
-			now = make(map[K]V)
-		}
-		now[key] = value
-	}
-	return now
-}
-
-// keepAddresses adds the last addresses of those types that are missing.
-func keepAddresses(now, last []corev1.NodeAddress) []corev1.NodeAddress {
-	types := sets.New[corev1.NodeAddressType]()
-	for _, a := range now {
-		types.Insert(a.Type)
-	}
-	for _, a := range last {
-		if !types.Has(a.Type) {
-			now = append(now, a)
-		}
-	}
-	return now
-}
-
-// keepFields adds the last values of the other fields of the status. Structs
-// are merged field by field: two setters may share one.
-func keepFields(now, last *corev1.NodeStatus, owned sets.Set[string]) error {
-	current, err := statusFields(now, true)
-	if err != nil {
-		return err
-	}
-	before, err := statusFields(last, true)
-	if err != nil {
-		return err
-	}
-	kept := make(map[string]any)
-	for name, value := range before {
-		if !owned.Has(name) {
-			continue
-		}
-		var a, b any
-		if err := json.Unmarshal(value, &b); err != nil {
-			return err
-		}
-		if raw, there := current[name]; there {
-			if err := json.Unmarshal(raw, &a); err != nil {
-				return err
-			}
-		}
-		kept[name] = fillIn(a, b)
-	}
-	encoded, err := json.Marshal(kept)
-	if err != nil {
-		return err
-	}
-	return json.Unmarshal(encoded, now)
-}
-
-// fillIn returns now, with what is missing or empty in it taken from last.
-func fillIn(now, last any) any {
-	switch now {
-	case nil, "":
-		return last
-	}
-	into, ok := now.(map[string]any)
-	from, both := last.(map[string]any)
-	if !ok || !both {
-		return now
-	}
-	for key, value := range from {
-		into[key] = fillIn(into[key], value)
-	}
-	return into
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 func TestOwnershipSurvivesItsEncoding(t *testing.T) {
@@ -38,53 +39,65 @@ func TestOwnershipSurvivesItsEncoding(t *testing.T) {
 	}
 }
 
-func TestKeepLast(t *testing.T) {
-	last := said(func(n *corev1.Node) {
-		n.Status.Capacity["example.com/gpu"] = resource.MustParse("2")
+func TestAContributionIsWhatASetterHasChanged(t *testing.T) {
+	before := said(func(n *corev1.Node) {
 		n.Status.NodeInfo = corev1.NodeSystemInfo{OSImage: "Linux", KubeletVersion: "v1"}
-		n.Status.Images = []corev1.ContainerImage{{Names: []string{"a"}, SizeBytes: 1}}
-		n.Status.DaemonEndpoints.KubeletEndpoint.Port = 10250
-		SetCondition(n, corev1.NodeCondition{Type: "Mine", Status: corev1.ConditionTrue, Reason: "R"})
-		SetCondition(n, corev1.NodeCondition{Type: corev1.NodeDiskPressure, Status: corev1.ConditionTrue, Reason: "Full"})
+		SetCondition(n, corev1.NodeCondition{Type: "Theirs", Status: corev1.ConditionTrue, Reason: "R"})
 	})
-	owned, err := ownershipOf(last)
-	if err != nil {
-		t.Fatal(err)
-	}
-	// Somebody else's additions, and what kube-controller-manager has written.
-	last.Labels["admin"] = "x"
-	last.Status.Capacity["example.com/dongle"] = resource.MustParse("1")
-	last.Status.VolumesAttached = []corev1.AttachedVolume{{Name: "v"}}
-	SetCondition(last, corev1.NodeCondition{Type: "KernelDeadlock", Status: corev1.ConditionFalse})
-	SetCondition(last, corev1.NodeCondition{Type: corev1.NodeMemoryPressure, Status: corev1.ConditionUnknown, Reason: "NodeStatusUnknown"})
+	after := before.DeepCopy()
+	after.Labels["example.com/pool"] = "b"
+	after.Spec.ProviderID = "example://other"
+	after.Status.Capacity["example.com/gpu"] = resource.MustParse("2")
+	after.Status.Capacity["cpu"] = resource.MustParse("4000m") // the same amount
+	after.Status.NodeInfo.KubeletVersion = "v2"
+	after.Status.Images = []corev1.ContainerImage{{Names: []string{"a"}, SizeBytes: 1}}
+	after.Status.DaemonEndpoints.KubeletEndpoint.Port = 10250
+	after.Status.Addresses[0].Address = "10.0.0.9"
+	SetCondition(after, corev1.NodeCondition{Type: "Mine", Status: corev1.ConditionTrue, Reason: "R", LastHeartbeatTime: metav1.Now()})
 
-	n := &corev1.Node{}
-	n.Name = node1
-	n.Labels = map[string]string{"example.com/pool": "b"}
-	n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.0.0.2"}}
-	n.Status.NodeInfo.KubeletVersion = "v2"
-	if err := keepLast(n, last, owned); err != nil {
-		t.Fatal(err)
-	}
+	got := contribution(before, after)
 	want := &corev1.Node{}
-	want.Name = node1
-	want.Labels = map[string]string{"example.com/pool": "b", "kubernetes.io/hostname": node1}
-	want.Annotations = map[string]string{"example.com/build": "7"}
-	want.Status.Capacity = corev1.ResourceList{"cpu": resource.MustParse("4"), "memory": resource.MustParse("8Gi"), "pods": resource.MustParse("110"), "example.com/gpu": resource.MustParse("2")}
-	want.Status.Allocatable = corev1.ResourceList{"cpu": resource.MustParse("4"), "memory": resource.MustParse("8Gi"), "pods": resource.MustParse("110")}
-	want.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.0.0.2"}, {Type: corev1.NodeHostName, Address: node1}}
-	want.Status.NodeInfo = corev1.NodeSystemInfo{OSImage: "Linux", KubeletVersion: "v2"}
+	want.Labels = map[string]string{"example.com/pool": "b"}
+	want.Status.Capacity = corev1.ResourceList{"example.com/gpu": resource.MustParse("2")}
+	want.Status.NodeInfo.KubeletVersion = "v2"
 	want.Status.Images = []corev1.ContainerImage{{Names: []string{"a"}, SizeBytes: 1}}
 	want.Status.DaemonEndpoints.KubeletEndpoint.Port = 10250
-	want.Status.Conditions = []corev1.NodeCondition{
-		{Type: "Mine", Status: corev1.ConditionTrue, Reason: "R"},
-		{Type: corev1.NodeDiskPressure, Status: corev1.ConditionTrue, Reason: "Full"},
-		{Type: corev1.NodePIDPressure, Status: corev1.ConditionFalse, Reason: ReasonNoPressure, Message: "nothing has reported PID pressure"},
-	}
-	if diff := cmp.Diff(want, n); diff != "" {
+	want.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.0.0.9"}}
+	want.Status.Conditions = []corev1.NodeCondition{{Type: "Mine", Status: corev1.ConditionTrue, Reason: "R"}}
+	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if err := keepLast(n, nil, owned); err != nil {
-		t.Errorf("without a last view: %v", err)
+	// Laid over what the setters before it say now, it makes what the setter would.
+	now := before.DeepCopy()
+	now.Labels["example.com/more"] = "c"
+	now.Status.NodeInfo.OSImage = "Linux 2"
+	overlay(now, got)
+	if now.Labels["example.com/more"] != "c" || now.Labels["example.com/pool"] != "b" || now.Status.NodeInfo != (corev1.NodeSystemInfo{OSImage: "Linux 2", KubeletVersion: "v2"}) {
+		t.Errorf("labels %v, info %v", now.Labels, now.Status.NodeInfo)
+	}
+	if diff := cmp.Diff([]corev1.NodeAddress{{Type: corev1.NodeHostName, Address: node1}, {Type: corev1.NodeInternalIP, Address: "10.0.0.9"}}, now.Status.Addresses); diff != "" {
+		t.Errorf("addresses (-want +got):\n%s", diff)
+	}
+	if findCondition(now.Status.Conditions, "Mine") == nil || findCondition(now.Status.Conditions, "Theirs") == nil {
+		t.Errorf("conditions are %v", now.Status.Conditions)
+	}
+	// Its keys pick the same from what the server shows, and nothing else.
+	keys := withKeys(withKeys(unique.Handle[string]{}, 2, got), 0, &corev1.Node{})
+	if withKeys(keys, 2, got) != keys {
+		t.Error("the same keys have two encodings")
+	}
+	after.Labels["admin"] = "x"
+	SetCondition(after, corev1.NodeCondition{Type: "KernelDeadlock", Status: corev1.ConditionFalse})
+	mine := findCondition(after.Status.Conditions, "Mine")
+	mine.LastHeartbeatTime = metav1.Time{}
+	if diff := cmp.Diff(want, keysOfSetter(keys, 2).pick(after)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	*mine = corev1.NodeCondition{Type: "Mine", Status: corev1.ConditionUnknown, Reason: "NodeStatusUnknown"}
+	if c := keysOfSetter(keys, 2).pick(after); len(c.Status.Conditions) != 0 {
+		t.Errorf("conditions are %v: what kube-controller-manager says is nobody's last word", c.Status.Conditions)
+	}
+	if c := keysOfSetter(keys, 1).pick(after); len(c.Labels) != 0 || keysOfSetter(keys, 9) != nil {
+		t.Errorf("a setter that has set nothing has %v", c)
 	}
 }

@@ -33,7 +33,7 @@ type situation struct {
 
 	closed       bool          // Gate does not let the Node be written
 	look         bool          // a read and a full write were asked for
-	slept        bool          // the process slept since the last round
+	waits        bool          // a setter has not succeeded yet, but may soon
 	force        bool          // a full write is owed since the last read
 	adopted      bool          // the object was never written
 	failingSince time.Duration // since when calls fail
@@ -60,9 +60,12 @@ func decide(s situation) (step, Cause) {
 		return stepNone, ""
 	case s.phase == PhaseRegistering:
 		return stepRegister, ""
-	case s.look || s.slept && !s.closed:
+	case s.look:
 		return stepLook, whole
 	case s.closed:
+		return stepNone, ""
+	case s.waits:
+		// What the Node says from before a restart is better than half of it.
 		return stepNone, ""
 	case s.failingSince != 0 && s.now-s.failingSince >= s.grace:
 		// Nobody has heard of the node for so long that it may have been called

@@ -126,7 +126,7 @@ func (r *work) replaced(ctx context.Context, node *corev1.Node) bool {
 	if hook := r.cfg.Hooks.Replaced; hook != nil {
 		hook(Replaced{NodeName: r.name, OldUID: old, NewUID: node.UID, Policy: r.cfg.OnReplaced})
 	}
-	r.event(node.UID, corev1.EventTypeWarning, reasonReplaced, actionRegister, fmt.Sprintf("The Node was replaced by another object: its UID was %s", old))
+	r.event(r.name, node.UID, corev1.EventTypeWarning, reasonReplaced, actionRegister, fmt.Sprintf("The Node was replaced by another object: its UID was %s", old))
 	if r.cfg.OnReplaced == ReplacedAdopt {
 		r.adopt(ctx, node)
 		return true
@@ -149,9 +149,9 @@ func (r *work) rest() {
 	}
 	st.mu.Unlock()
 	if resting {
-		r.calls.Leave(&st.calls)
-		r.setters.Leave(&st.setters)
-		r.labels.Leave(&st.labels)
+		r.calling.Leave(&st.calling)
+		r.setting.Leave(&st.setting)
+		r.invalid.Leave(&st.invalid)
 	}
 }
 
@@ -206,7 +206,7 @@ func (r *work) failed(ctx context.Context, verb string, err error, latency time.
 		return
 	}
 	r.count(v, err)
-	r.calls.Fail(ctx, r.cfg.ErrorHandler, &st.calls, explainCall(r.name, verb, err), "Failed to write node")
+	r.calling.Fail(ctx, r.cfg.ErrorHandler, &st.calling, explainCall(r.name, verb, err), "Failed to write node")
 }
 
 // count notes a failed call and sets the time before which there is no other.

@@ -14,7 +14,7 @@ import (
 	"github.com/kubewright/kubewright/internal/slots"
 )
 
-// round computes the status of a node and makes the calls that follow from it.
+// round computes the status of a node and asks for the call that follows from it.
 // The scheduler runs one round of a node at a time.
 func (c *Controller) round(ctx context.Context, name string, st *state) slots.Next {
 	c.progress.Beat()
@@ -22,45 +22,97 @@ func (c *Controller) round(ctx context.Context, name string, st *state) slots.Ne
 		c.progress.Beat()
 		c.sleeps.tick(time.Now())
 	}()
-	ctx = klog.NewContext(ctx, klog.LoggerWithValues(klog.FromContext(ctx), "node", klog.KRef("", name)))
-	sleeps := c.sleeps.tick(time.Now())
-	if st.isLeaving() {
-		return c.leave(ctx, name, st)
-	}
-	if st.idle() {
+	ctx = withNode(ctx, name)
+	st.noteSleeps(c.sleeps.tick(time.Now()))
+	switch {
+	case st.isLeaving():
+		c.queue.add(name)
+		return slots.Next{}
+	case st.idle():
 		return slots.Next{Idle: true}
 	}
-	node := c.collect(ctx, name, st)
+	node, hash := c.collect(ctx, name, st)
 	if node == nil {
 		return slots.Next{}
 	}
-	r := &work{Controller: c, name: name, state: st, node: node, hash: fingerprint(c.seed, node)}
+	r := &work{Controller: c, name: name, state: st, node: node, hash: hash}
 	r.tellSpec()
+	r.call(ctx)
+	next := slots.Next{Idle: st.idle(), Wait: r.untilCall(), NoLaterThanSlot: true}
+	next.Deadline = time.Now().Add(c.patience())
+	return next
+}
 
-	s, err := r.situation(sleeps, r.gateIsClosed(ctx))
+// withNode adds the node to the context's logger.
+func withNode(ctx context.Context, name string) context.Context {
+	return klog.NewContext(ctx, klog.LoggerWithValues(klog.FromContext(ctx), "node", klog.KRef("", name)))
+}
+
+// call asks for a call with the status that was computed, if there is one to be made.
+func (r *work) call(ctx context.Context) {
+	next, _ := r.decide(ctx)
+	r.state.mu.Lock()
+	r.state.pending = nil
+	if next != stepNone {
+		r.state.pending = r
+	}
+	r.state.mu.Unlock()
+	if next != stepNone {
+		r.queue.add(r.name)
+	}
+}
+
+// act makes the call that a round has asked for, if it is still to be made. The
+// queue makes one call of a node at a time.
+func (c *Controller) act(ctx context.Context, name string) {
+	ctx = withNode(ctx, name)
+	st, ok := c.nodes.Get(name)
+	if !ok {
+		return
+	}
+	if st.isLeaving() {
+		c.leave(ctx, name, st)
+		return
+	}
+	st.mu.Lock()
+	r := st.pending
+	st.pending = nil
+	st.mu.Unlock()
+	if r == nil {
+		return
+	}
+	next, cause := r.decide(ctx)
+	r.cause = cause
+	switch next {
+	case stepRegister:
+		r.register(ctx)
+	case stepLook:
+		if r.look(ctx) {
+			r.write(ctx)
+		}
+	case stepWrite:
+		r.write(ctx)
+	}
+	switch wait := r.untilCall(); {
+	case wait > 0:
+		c.nodes.TriggerAfter(name, wait)
+	case st.wantsRound():
+		c.nodes.Trigger(name)
+	}
+}
+
+// decide returns what to do now, and why.
+func (r *work) decide(ctx context.Context) (step, Cause) {
+	s, err := r.situation(r.gateIsClosed(ctx))
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "Failed to compare the status with the API server's")
 	}
 	next, cause := decide(s)
 	klog.FromContext(ctx).V(5).Info("Decided", "step", next, "cause", cause, "changed", s.changed, "drifted", s.drifted, "look", s.look)
-	switch next {
-	case stepRegister:
-		r.register(ctx)
-	case stepLook:
-		r.cause = cause
-		if r.look(ctx) {
-			r.write(ctx)
-		}
-	case stepWrite:
-		r.cause = cause
-		r.write(ctx)
-	}
-	after := r.next()
-	after.Deadline = time.Now().Add(c.patience())
-	return after
+	return next, cause
 }
 
-// work is one round of one node.
+// work is the status of one node that a round has computed, and the call with it.
 type work struct {
 	*Controller
 	name  string
@@ -77,20 +129,17 @@ type work struct {
 const maxConflicts = 2
 
 // situation returns what the choice of a step depends on.
-func (r *work) situation(sleeps uint32, closed bool) (situation, error) {
+func (r *work) situation(closed bool) (situation, error) {
 	st := r.state
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	s := situation{
 		now: r.now(), phase: st.phase, closed: closed,
-		look: st.look, slept: st.sleeps != sleeps, force: st.force, adopted: st.hash == 0, changed: st.hash != r.hash,
+		look: st.look, force: st.force, adopted: st.hash == 0, changed: st.hash != r.hash,
 		notBefore: st.notBefore, nextReport: st.nextReport, nextDrift: st.nextDrift,
 		grace: r.cfg.GracePeriod, interval: r.cfg.SyncInterval,
 	}
-	if s.slept {
-		// Kept as look: the read may need more than this round.
-		st.look, st.sleeps = st.look || st.phase == PhaseRegistered, sleeps
-	}
+	s.waits = r.waits()
 	if st.trouble != nil {
 		s.failingSince = st.trouble.since
 	}
@@ -99,12 +148,19 @@ func (r *work) situation(sleeps uint32, closed bool) (situation, error) {
 	}
 	// Only what somebody else wrote can differ from what was accepted, so a
 	// quiet node is never decoded.
-	d, err := compare(r.node, st.view.node(), decodeOwnership(st.owned))
+	d, err := compare(r.node, st.view.node(), st.removable())
 	s.drifted = !d.empty()
 	if err == nil && !s.drifted {
 		st.foreign = false
 	}
 	return s, err
+}
+
+// waits reports whether an object that was there before is not written yet, because
+// a setter that has not succeeded may do so soon. st.mu must be held.
+func (r *work) waits() bool {
+	st := r.state
+	return !st.complete && st.phase == PhaseRegistered && st.hash == 0 && r.now()-st.firstRound < r.cfg.GracePeriod
 }
 
 // gateIsClosed asks Gate. When it has opened, the Node is read before it is written,
@@ -131,23 +187,22 @@ func (r *work) gateIsClosed(ctx context.Context) bool {
 	return err != nil
 }
 
-// next returns when the next round is to be.
-func (r *work) next() slots.Next {
+// untilCall returns how long it is until there may be a call that there may not be
+// now, or 0. Rounds go on in the meantime: Live and Check look at them.
+func (r *work) untilCall() time.Duration {
 	st := r.state
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	if st.resting() {
-		return slots.Next{Idle: !st.look}
-	}
 	now := r.now()
 	switch {
+	case st.resting():
+		return 0
 	case st.notBefore > now:
-		// Rounds go on meanwhile: they are what Live and Check look at.
-		return slots.Next{Wait: st.notBefore - now, NoLaterThanSlot: true}
+		return st.notBefore - now
 	case st.foreign && st.phase == PhaseRegistered && st.nextDrift > now:
-		return slots.Next{Wait: st.nextDrift - now, NoLaterThanSlot: true}
+		return st.nextDrift - now
 	}
-	return slots.Next{}
+	return 0
 }
 
 // write sends the status and takes in the answer.
@@ -157,7 +212,11 @@ func (r *work) write(ctx context.Context) {
 	}
 	st := r.state
 	st.mu.Lock()
-	shown, uid, owned := st.view.node(), st.uid, decodeOwnership(st.owned)
+	if r.waits() {
+		st.mu.Unlock()
+		return
+	}
+	shown, uid, owned := st.view.node(), st.uid, st.removable()
 	version := ""
 	if (st.force || st.watched) && r.conflicts < maxConflicts {
 		// The view is that of now, as far as we know, and if it is not we want

@@ -16,7 +16,6 @@ import (
 
 	"github.com/kubewright/kubewright/internal/apierr"
 	"github.com/kubewright/kubewright/internal/lifecycle"
-	"github.com/kubewright/kubewright/internal/slots"
 )
 
 // farewell does what OnShutdown asks for, for all nodes, within
@@ -51,12 +50,12 @@ func (c *Controller) farewell(ctx context.Context) {
 }
 
 // leave says farewell to a node that Remove was called for.
-func (c *Controller) leave(ctx context.Context, name string, st *state) slots.Next {
+func (c *Controller) leave(ctx context.Context, name string, st *state) {
 	farewell, cancel := context.WithTimeout(ctx, c.cfg.ShutdownTimeout)
 	defer cancel()
 	c.sayFarewell(farewell, name, st)
 	if ctx.Err() != nil {
-		return slots.Next{} // Run ends, and says farewell to all that are left
+		return // Run ends, and says farewell to all that are left
 	}
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -66,12 +65,12 @@ func (c *Controller) leave(ctx context.Context, name string, st *state) slots.Ne
 		st.rejoin = false
 		st.forget()
 		st.phase = PhaseRegistering
-		return slots.Next{Wait: minGap}
+		c.nodes.Trigger(name)
+		return
 	}
 	st.left = true
 	c.nodes.Remove(name)
 	c.retire(st)
-	return slots.Next{}
 }
 
 // leave makes the next round the last.
@@ -139,7 +138,7 @@ func (c *Controller) endFarewell(ctx context.Context, name string, st *state, er
 		klog.FromContext(ctx).V(2).Info("Released node", "node", klog.KRef("", name), "onShutdown", c.cfg.OnShutdown)
 	case gone, other: // somebody was faster, and it is no longer ours
 	default:
-		c.calls.Fail(ctx, c.cfg.ErrorHandler, &st.calls, explainCall(name, "release", err), "Failed to release node", "onShutdown", c.cfg.OnShutdown)
+		c.calling.Fail(ctx, c.cfg.ErrorHandler, &st.calling, explainCall(name, "release", err), "Failed to release node", "onShutdown", c.cfg.OnShutdown)
 	}
 }
 

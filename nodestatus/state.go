@@ -30,24 +30,30 @@ type state struct {
 	hash    uint64                // of the status the server accepted last
 	trouble *trouble              // nil while calls succeed
 
+	firstRound time.Duration
 	lastRound  time.Duration
 	lastWrite  time.Duration
 	nextReport time.Duration
 	notBefore  time.Duration // no call before this
 	nextDrift  time.Duration // no write against another writer before this
 
-	busy       [2]uint64 // setters and checks under way, a bit each
-	missed     [2]uint64 // those of them that a later round would have called
-	sleeps     uint32    // how many sleeps of the process were answered
-	phase      Phase
-	lateRounds uint16
+	pending     *work                 // what the next call is to say, while one is called for
+	set         unique.Handle[string] // the keys that each setter has set: encoded by encodeKeys
+	unwell      *unwell               // nil while all setters are on time, and valid
+	busySetters uint64                // setters under way, a bit each
+	busyChecks  uint64                // health checks under way
+	missed      uint64                // those of them that a later round would have called
+	good        uint64                // setters that have succeeded once
+	sleeps      uint32                // how many sleeps of the process were answered
+	phase       Phase
+	lateRounds  uint16
 
 	look        bool // read the Node and then write it whole
 	force       bool // it was read, and is to be written whole
 	foreign     bool // view is not from our own call
 	watched     bool // the event handler shows what others write
 	specChanged bool // since the hook was told
-	complete    bool // all setters have succeeded in one round
+	complete    bool // every setter has succeeded once
 	unsure      bool // a create was sent, and may have been stored although no answer said so
 	gated       bool // Gate was closed when it was last asked
 	leaving     bool // Remove was called, and something is to be written first
@@ -55,7 +61,32 @@ type state struct {
 	left        bool // out of the scheduler
 
 	// Of the reports in Controller, which guard them.
-	calls, setters, labels report.Member
+	calling, setting, invalid report.Member
+}
+
+// unwell is what is remembered of setters that are late, or set what is not valid.
+// The sets have a bit for each setter.
+type unwell struct {
+	late     uint64               // under way, and the round that has called it has ended
+	arrived  uint64               // succeeded after that, and no round has seen it yet
+	slow     uint64               // the last call was late
+	last     map[int]*corev1.Node // what a setter that was late has set then: a contribution
+	problems uint64               // hash of what was left out of the status
+}
+
+// markUnwell returns st.unwell, which it makes if necessary. st.mu must be held.
+func (st *state) markUnwell() *unwell {
+	if st.unwell == nil {
+		st.unwell = &unwell{last: make(map[int]*corev1.Node)}
+	}
+	return st.unwell
+}
+
+// markWell drops st.unwell if nothing in it matters any longer. st.mu must be held.
+func (st *state) markWell() {
+	if u := st.unwell; u != nil && u.late|u.arrived|u.slow|u.problems == 0 {
+		st.unwell = nil
+	}
 }
 
 // trouble is what is known of a run of failed calls.
@@ -72,6 +103,32 @@ func (st *state) requestLook() {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	st.look = true
+}
+
+// noteSleeps has the Node read if the process slept since the last round.
+func (st *state) noteSleeps(sleeps uint32) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.sleeps != sleeps {
+		st.sleeps = sleeps
+		st.look = st.look || st.phase == PhaseRegistered
+	}
+}
+
+// wantsRound reports whether a read was asked for during a call.
+func (st *state) wantsRound() bool {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return st.look && !st.resting() || st.specChanged
+}
+
+// removable returns what is to be removed if it is no longer set. Before every setter
+// has succeeded that is nothing: one that has failed sets nothing. st.mu must be held.
+func (st *state) removable() ownership {
+	if !st.complete {
+		return ownership{}
+	}
+	return decodeOwnership(st.owned)
 }
 
 // idle reports whether there is nothing to do before somebody asks.

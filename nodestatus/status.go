@@ -49,8 +49,8 @@ type Status struct {
 	Gated bool
 	// Failures is the number of API calls that failed since the last success.
 	Failures int
-	// LateRounds is the number of rounds in a row in which a setter or health
-	// check did not return in time.
+	// LateRounds is the number of rounds in a row in which a health check did not
+	// return in time.
 	LateRounds int
 	// LastError is the last error of an API call, nil after a success.
 	LastError error
@@ -121,18 +121,18 @@ func (c *Controller) OwnerReference(_ context.Context, nodeName string) (metav1.
 	return metav1.OwnerReference{APIVersion: "v1", Kind: "Node", Name: nodeName, UID: st.uid}, nil
 }
 
-// lateRoundsLimit is how many rounds in a row may have had a late setter before
-// the node counts as stuck.
+// lateRoundsLimit is the number of rounds in a row with a late health check after
+// which the node counts as stuck.
 const lateRoundsLimit = 3
 
-// Live returns nil while the node deserves that its lease is renewed, and an
-// error that says why where it does not: the Node is not registered; no round
-// was completed for three intervals and the time that a round may take; a
-// setter or health check has been late three rounds in a row; or the API server
-// has been refusing the status for GracePeriod. A node that is not Ready is
-// alive: its status says so faster and better than a lease that runs out. An
-// API server that is away closes nothing either: a lease renewed the moment it
-// is back keeps the node.
+// Live returns nil while the lease of the node should be renewed, and an error that
+// says why if it should not: the Node is not registered; no round was completed for
+// three intervals and the time that a round may take; or a health check has been
+// late three rounds in a row. With Config.LiveNeedsStatus it is also an error if
+// the API server has refused the status for GracePeriod. A node that is not Ready
+// is alive: its status says so faster and better than a lease that runs out. An
+// API server that is away, or that refuses the status, closes nothing: a lease
+// that is renewed as soon as that is possible keeps the node.
 //
 // It never blocks and makes no call.
 func (c *Controller) Live(_ context.Context, nodeName string) error {
@@ -144,7 +144,7 @@ func (c *Controller) Live(_ context.Context, nodeName string) error {
 	defer st.mu.Unlock()
 	now := c.now()
 	var refusedFor time.Duration
-	if st.trouble != nil && st.trouble.refusedSince != 0 {
+	if c.cfg.LiveNeedsStatus && st.trouble != nil && st.trouble.refusedSince != 0 {
 		refusedFor = now - st.trouble.refusedSince
 	}
 	age := now - st.lastRound
@@ -154,8 +154,8 @@ func (c *Controller) Live(_ context.Context, nodeName string) error {
 	case age > c.patience():
 		return fmt.Errorf("nodestatus: node %q: setters and health checks ran last %v ago", nodeName, age.Round(time.Second))
 	case st.lateRounds >= lateRoundsLimit:
-		return fmt.Errorf("nodestatus: node %q: a setter or health check did not return in time for %d rounds", nodeName, st.lateRounds)
-	case refusedFor >= c.cfg.GracePeriod:
+		return fmt.Errorf("nodestatus: node %q: a health check did not return in time for %d rounds", nodeName, st.lateRounds)
+	case c.cfg.LiveNeedsStatus && refusedFor >= c.cfg.GracePeriod:
 		return fmt.Errorf("nodestatus: node %q: the status has been refused for %v: %w", nodeName, refusedFor.Round(time.Second), st.trouble.err)
 	}
 	return nil

@@ -22,11 +22,12 @@ type entry[E any] struct {
 	index int       // its place there
 
 	running bool
-	again   bool   // triggered during a run
-	removed bool   // removed, and its last run or Gone is not over
-	told    bool   // Gone is being called, or about to be
-	revived *E     // added again while removed
-	cancel  func() // ends the context of the run
+	again   bool          // triggered during a run
+	againAt time.Duration // and when it is due
+	removed bool          // removed, and its last run or Gone is not over
+	told    bool          // Gone is being called, or about to be
+	revived *E            // added again while removed
+	cancel  func()        // ends the context of the run
 }
 
 // forever is a time that never comes.

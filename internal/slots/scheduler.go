@@ -114,21 +114,27 @@ func (s *Scheduler[E]) Remove(name string) (value E, ok bool) {
 // Trigger makes a name due now, or MinGap after its last run. Triggers that
 // come before the run they ask for has begun are one. It reports whether the
 // name is there.
-func (s *Scheduler[E]) Trigger(name string) bool {
+func (s *Scheduler[E]) Trigger(name string) bool { return s.TriggerAfter(name, 0) }
+
+// TriggerAfter makes a name due after wait, or MinGap after its last run if that is
+// later, unless it is due sooner anyway. It reports whether the name is there.
+func (s *Scheduler[E]) TriggerAfter(name string, wait time.Duration) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e, ok := s.entries[name]
 	if !ok || e.removed && e.revived == nil {
 		return false
 	}
+	due := s.now() + max(wait, 0)
 	if e.running {
-		e.again = true
+		if !e.again || due < e.againAt {
+			e.again, e.againAt = true, due
+		}
 		return true
 	}
 	if e.removed {
 		return true // it runs after Gone
 	}
-	due := s.now()
 	if e.ended >= 0 {
 		due = max(due, e.ended+s.cfg.MinGap)
 	}
@@ -313,13 +319,15 @@ func (s *Scheduler[E]) finish(e *entry[E], next Next) bool {
 	if !next.Deadline.IsZero() {
 		e.deadline = next.Deadline.Sub(s.epoch)
 	}
-	switch {
-	case e.again:
-		e.due = now + s.cfg.MinGap
-	case next.Idle:
-		return true
-	default:
+	e.due = forever
+	if !next.Idle {
 		e.due = now + s.until(e, now, next)
+	}
+	if e.again {
+		e.due = min(e.due, max(now+s.cfg.MinGap, e.againAt))
+	}
+	if e.due == forever {
+		return true
 	}
 	s.wait(e)
 	return true

@@ -558,3 +558,37 @@ func TestRandomUse(t *testing.T) {
 		})
 	}
 }
+
+func TestTriggerAfterMakesANameDueThenAndNoLaterThanItWas(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var at []time.Duration
+		begin := time.Now()
+		s := New(Config[int]{Interval: 10 * time.Second, Workers: 1, MinGap: 100 * time.Millisecond, Do: func(context.Context, string, int) Next {
+			at = append(at, time.Since(begin))
+			time.Sleep(time.Second)
+			return Next{Wait: 5 * time.Second}
+		}})
+		s.Add("a", 0)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); s.Run(ctx) }()
+		defer func() { cancel(); <-done }()
+		synctest.Wait()
+		s.TriggerAfter("a", 20*time.Second) // it is due after 6 s anyway
+		s.TriggerAfter("a", 3*time.Second)  // during the run that ends after 1 s
+		time.Sleep(3500 * time.Millisecond) // the second run has begun after 3 s
+		s.TriggerAfter("a", 3*time.Second)
+		s.TriggerAfter("a", 0)
+		time.Sleep(5 * time.Second) // it has ended after 4 s, and the third began after 4.1 s
+		s.TriggerAfter("a", time.Second)
+		s.TriggerAfter("a", -time.Second)
+		time.Sleep(time.Millisecond)
+		want := []time.Duration{0, 3 * time.Second, 4100 * time.Millisecond, 8500 * time.Millisecond}
+		if !slices.Equal(at, want) {
+			t.Errorf("runs at %v, want %v", at, want)
+		}
+		if s.TriggerAfter("b", 0) {
+			t.Error("a name that is not there was triggered")
+		}
+	})
+}
