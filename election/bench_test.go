@@ -45,7 +45,7 @@ func BenchmarkStandby(b *testing.B) {
 		renewed := *l
 		t := metav1.NewMicroTime(at.wall)
 		renewed.Spec.RenewTime = &t
-		m.observe(at, &renewed, false)
+		m.observe(at, &renewed, false, inOrder)
 		if s := m.next(at); s.op == OpPublish { // now and then
 			m.writeDone(at, at, s.op, nil, errServer)
 			m.reread = false

@@ -31,7 +31,7 @@ type Candidate struct {
 	once     lifecycle.Once
 	ready    *lifecycle.Ready
 	progress *lifecycle.Progress
-	trouble  report.Streak // of requests; the loop's
+	trouble  [2]report.Streak // of reads and of writes; the loop's
 
 	changed   chan struct{} // something for the loop to take in
 	resigning atomic.Bool

@@ -114,6 +114,9 @@ var (
 	// ErrAlreadyRun is returned by Run when it was called before.
 	ErrAlreadyRun = errors.New("election: already run: a Candidate runs once")
 
+	// errGoexit is the result of a Lead that called runtime.Goexit.
+	errGoexit = errors.New("election: lead: ended by runtime.Goexit")
+
 	// ErrLost is the cause of the end of a term when somebody else has taken,
 	// edited or deleted the Lease.
 	ErrLost = errors.New("election: lease lost")

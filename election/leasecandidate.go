@@ -13,14 +13,12 @@ import (
 	"sync"
 	"time"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
 	coordinationv1beta1 "k8s.io/api/coordination/v1beta1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubewright/kubewright/election/internal/spec"
 	"github.com/kubewright/kubewright/internal/apierr"
-	"github.com/kubewright/kubewright/internal/backoff"
 	"github.com/kubewright/kubewright/internal/report"
 )
 
@@ -56,14 +54,6 @@ func describe(lc *coordinationv1beta1.LeaseCandidate, p Peer, strategy string) (
 	return true
 }
 
-// holderOf returns the holder of a Lease: nil and "" are the same.
-func holderOf(l *coordinationv1.Lease) string {
-	if l == nil || l.Spec.HolderIdentity == nil {
-		return ""
-	}
-	return *l.Spec.HolderIdentity
-}
-
 // candidacy is what the LeaseCandidate of a candidate should say.
 type candidacy struct {
 	self     Peer
@@ -71,10 +61,11 @@ type candidacy struct {
 	stopping bool // and its keeper should end when it does not
 }
 
-// candidacy returns what the LeaseCandidate should say now. A candidate that
-// does not want to lead withdraws it: whoever chooses can't know better.
+// candidacy returns the LeaseCandidate as it should be now. A candidate that does
+// not want to lead withdraws it. It does not exist before the Lease was read:
+// otherwise an assignment over a live leader could be the first observation.
 func (m *machine) candidacy(now time.Duration) candidacy {
-	return candidacy{self: m.self, present: !m.stopping && !m.self.LastResort && now >= m.standBackTo, stopping: m.stopping}
+	return candidacy{self: m.self, present: m.known && !m.stopping && !m.self.LastResort && now >= m.standBackTo, stopping: m.stopping}
 }
 
 // upkeep decides what is done about the LeaseCandidate of a candidate. Like
@@ -104,10 +95,6 @@ type upkeep struct {
 	retryAt    time.Duration
 	stopBy     time.Duration // 0 while not stopping
 }
-
-// upkeepRetries are slower than those for the Lease: preference depends on it,
-// and nothing else.
-func upkeepRetries() backoff.Policy { return backoff.Policy{Base: time.Second, Cap: 30 * time.Second} }
 
 // An upkeepOp is what is done about a LeaseCandidate.
 type upkeepOp int
@@ -254,7 +241,7 @@ func (u *upkeep) done(now instant, s upkeepStep, o *coordinationv1beta1.LeaseCan
 		u.reread = u.known
 	}
 	u.failures++
-	delay := upkeepRetries().Delay(u.failures)
+	delay := hintRetries().Delay(u.failures)
 	if class == apierr.Conflict && u.failures == 1 {
 		delay = 0
 	}

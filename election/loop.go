@@ -165,7 +165,7 @@ func (l *loop) sighted(s sight[*coordinationv1.Lease]) {
 		l.machine.watchRefused(now.mono)
 	case s.err == nil:
 		l.gone = 0
-		l.machine.observe(now, s.object, s.deleted)
+		l.machine.observe(now, s.object, s.deleted, inOrder)
 		l.effects()
 	}
 	l.reportWatch(s)
@@ -226,7 +226,9 @@ func (l *loop) begin(b beginWork) {
 		return
 	}
 	l.wg.Go(func() {
-		l.returned <- l.cfg.Lead(ctx, Term{t})
+		err := errGoexit
+		defer func() { l.returned <- err }()
+		err = l.cfg.Lead(ctx, Term{t})
 	})
 }
 
@@ -375,7 +377,7 @@ func (l *loop) report(a answer, now instant) {
 	}
 	switch {
 	case class == apierr.None:
-		l.trouble.OK(l.ctx, "Requests about the lease succeed again")
+		l.streak(a.op).OK(l.ctx, "Requests about the lease succeed again")
 		if a.op == OpRenew {
 			call(l.cfg.Hooks.Renewed, Renewed{Latency: now.mono - a.sent.mono})
 		}
@@ -394,8 +396,17 @@ func (l *loop) reportWatch(s sight[*coordinationv1.Lease]) {
 }
 
 func (l *loop) fail(op Op, err error) {
-	l.trouble.Fail(l.ctx, l.cfg.ErrorHandler, fmt.Errorf("election: %s: %w", op, err), "Request about the lease failed", "op", op)
+	l.streak(op).Fail(l.ctx, l.cfg.ErrorHandler, fmt.Errorf("election: %s: %w", op, err), "Request about the lease failed", "op", op)
 	call(l.cfg.Hooks.Failed, Failed{Op: op, Class: apierr.Classify(err).String(), Err: err})
+}
+
+// streak returns the failures of operations like op. Reads and writes are counted
+// separately, because one may fail while the other succeeds.
+func (l *loop) streak(op Op) *report.Streak {
+	if op == OpRead || op == OpWatch {
+		return &l.trouble[0]
+	}
+	return &l.trouble[1]
 }
 
 // event records an event about the Lease.

@@ -127,7 +127,7 @@ type machine struct {
 	standBackTo time.Duration
 
 	term        termState
-	past        pulseOf // of the last term
+	past        pulse // of the last term
 	suspects    map[string]suspicion
 	offers      int           // made by this process
 	cancelledAt time.Duration // when the context of the work was
@@ -141,7 +141,7 @@ type machine struct {
 // termState is the term that this candidate has, in the phases leading and
 // draining.
 type termState struct {
-	pulse    pulseOf // uid, holder and transitions are those of the term
+	pulse    pulse // uid, holder and transitions are those of the term
 	token    uint64
 	began    time.Duration
 	sent     instant // the last write that succeeded
@@ -155,7 +155,7 @@ type termState struct {
 // giving is a lease that this candidate has and does not want, its work having
 // returned.
 type giving struct {
-	pulse pulseOf // of the term
+	pulse pulse // of the term
 	to    string
 	until time.Duration // then it is released instead
 }
@@ -167,6 +167,10 @@ const never = 1<<63 - 1
 func retries() backoff.Policy {
 	return backoff.Policy{Base: retryMin, Cap: 5 * time.Second}
 }
+
+// hintRetries are for records and LeaseCandidates: only preference depends on
+// them.
+func hintRetries() backoff.Policy { return backoff.Policy{Base: time.Second, Cap: 30 * time.Second} }
 
 // Times of reading and publishing.
 const (
@@ -188,7 +192,7 @@ const (
 )
 
 func newMachine(s setup, self Peer, now instant) *machine {
-	m := &machine{setup: s, self: self, created: now.wall.UTC().Truncate(time.Millisecond), draw: s.random(), reread: true}
+	m := &machine{setup: s, sighting: sighting{me: s.id, def: s.timing.LeaseDuration}, self: self, created: now.wall.UTC().Truncate(time.Millisecond), draw: s.random(), reread: true}
 	m.suspects, m.watched = make(map[string]suspicion), make(map[string]watchedRecord)
 	m.published = publishing{at: now.mono - changeGap, changedAt: now.mono - changeGap, jitter: s.random()}
 	return m
@@ -320,7 +324,7 @@ func (m *machine) worked(now time.Duration) (bySelf bool) {
 	}
 	m.tell(TermEnded{Token: m.term.token, Cause: m.term.cause, Duration: over - m.term.began, Drained: now - over})
 	m.closeOffer(now, false)
-	held := m.phase != ended || sameTerm(pulseIn(m.lease), m.term.pulse)
+	held := m.phase != ended || sameTerm(pulseOf(m.lease), m.term.pulse)
 	if bySelf || m.stopping {
 		m.stopping = true
 		m.stopBy = now + m.shutdownTimeout
@@ -614,7 +618,7 @@ func (m *machine) claimAt() time.Duration {
 // turn returns how long this candidate leaves to better ones.
 func (m *machine) turn() time.Duration {
 	last := time.Duration((maxRank - m.draw) * float64(stagger))
-	if m.self.LastResort || m.pulse < m.standBackTo || m.observer() {
+	if m.self.LastResort || m.pulseAt < m.standBackTo || m.observer() {
 		return last
 	}
 	if r := m.stands().rank; r < maxRank {
@@ -648,7 +652,7 @@ func (m *machine) asPeer() Peer {
 // do about that.
 func (m *machine) nextGiving(now instant) (s step, more bool) {
 	switch {
-	case m.stopping && now.mono >= m.stopBy, m.known && !m.reread && !sameTerm(pulseIn(m.lease), m.giving.pulse):
+	case m.stopping && now.mono >= m.stopBy, m.known && !m.reread && !sameTerm(pulseOf(m.lease), m.giving.pulse):
 		m.giving = nil
 		return step{}, false
 	case now.mono < m.retryAt:
@@ -667,7 +671,7 @@ func (m *machine) nextGiving(now instant) (s step, more bool) {
 // withdraws the record and ends.
 func (m *machine) nextStopping(now instant) step {
 	if m.mine() && now.mono >= m.base && now.mono < m.stopBy {
-		m.giving = &giving{pulse: pulseIn(m.lease)}
+		m.giving = &giving{pulse: pulseOf(m.lease)}
 		if s, more := m.nextGiving(now); more {
 			return s
 		}

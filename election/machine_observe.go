@@ -4,6 +4,8 @@
 package election
 
 import (
+	"k8s.io/utils/ptr"
+	"slices"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -15,42 +17,40 @@ import (
 	"github.com/kubewright/kubewright/internal/backoff"
 )
 
-// observe takes in what a watch or a request has shown of the Lease: the
-// object as it is, or as it was when it was deleted, or nil for absent.
-func (m *machine) observe(now instant, l *coordinationv1.Lease, deleted bool) {
+// observe updates m from a sighting of the Lease: l is the stored object, the
+// object as it was when it was deleted, or nil if there is none.
+func (m *machine) observe(now instant, l *coordinationv1.Lease, deleted bool, from source) {
 	if spec.Older(resourceVersionOf(l), resourceVersionOf(m.lease)) {
 		return
 	}
 	if deleted {
 		l = nil
 	}
-	m.accept(now, l)
+	m.accept(now, l, from)
 }
 
-// accept takes in the Lease as it is, nil for absent.
-func (m *machine) accept(now instant, l *coordinationv1.Lease) {
-	from, known := holderOf(m.lease), m.known
-	if m.see(now.mono, l, m.id, m.timing.LeaseDuration) {
+// accept is observe for a Lease that is known to be the stored one.
+func (m *machine) accept(now instant, l *coordinationv1.Lease, from source) {
+	before, known := holderOf(m.lease), m.known
+	m.assignable = m.native && m.phase == standby
+	if m.see(now.mono, l, from) {
 		m.draw = m.random()
 		if holder := holderOf(l); holder != "" && holder != m.id {
-			m.conflicts = 0 // somebody is alive, so that is why
+			m.conflicts = 0 // another process is alive and caused them
 		}
 	}
-	if to := holderOf(l); to != from || !known && to != "" {
+	if to := holderOf(l); to != before || !known && to != "" {
 		m.standing = nil
-		m.tell(LeaderChanged{From: from, To: to})
+		m.tell(LeaderChanged{From: before, To: to})
 	}
 	if m.phase == leading || m.phase == draining {
-		if !sameTerm(pulseIn(l), m.term.pulse) {
+		// A renewal that this process did not write is that of a twin: another
+		// process with the same identity and term.
+		if !sameTerm(pulseOf(l), m.term.pulse) || l.Spec.RenewTime != nil && !m.wrote(l) {
 			m.endTerm(now.mono, ErrLost)
 		}
 	}
 	m.lookAtRecords(now.mono)
-}
-
-// sameTerm reports whether two sightings are of one term.
-func sameTerm(a, b pulseOf) bool {
-	return a.uid == b.uid && a.holder == b.holder && a.transitions == b.transitions
 }
 
 // readDone takes in the answer to a GET.
@@ -74,36 +74,24 @@ func (m *machine) readDone(now, sent instant, l *coordinationv1.Lease, err error
 	m.readAt = now.mono + m.readInterval()
 	// Where the holder seemed to be silent and is not, the watch is.
 	silent := m.known && m.held > 0 && now.mono >= m.held
-	m.watchStale = m.watchStale || silent && pulseIn(l) != pulseIn(m.lease)
-	if m.watching() && m.overwritten(l) {
-		// The watch has not shown it, so it may not have shown the last renewal
-		// of that holder either.
-		m.base = max(m.base, now.mono+durationOf(m.lease, m.timing.LeaseDuration))
-	}
+	m.watchStale = m.watchStale || silent && pulseOf(l) != pulseOf(m.lease)
 	if known := resourceVersionOf(m.lease); known == m.basedOn && spec.Older(resourceVersionOf(l), known) {
 		// It was asked for after what is known was seen, so versions have gone
 		// back: the API server was restored from a backup. A watch from where we
 		// were would bring nothing for long.
 		m.watchStale = true
-		m.accept(now, l)
+		m.accept(now, l, restored)
 		return
 	}
-	m.observe(now, l, false)
-}
-
-// overwritten reports whether somebody has taken the lease from its holder, and
-// left it to us or to nobody.
-func (m *machine) overwritten(l *coordinationv1.Lease) bool {
-	from, to := holderOf(m.lease), holderOf(l)
-	return from != "" && from != m.id && (to == "" || to == m.id) && !given(m.lease, l)
+	m.observe(now, l, false, afterGap)
 }
 
 // writeDone takes in the answer to a write: the Lease as it was stored.
 func (m *machine) writeDone(now, sent instant, op Op, l *coordinationv1.Lease, err error) {
 	m.busy = ""
 	class := apierr.Classify(err)
-	if op == OpPublish && class == apierr.Forbidden && !m.noPatch {
-		m.noPatch = true // then as an update
+	if (op == OpPublish || op == OpWithdraw) && (class == apierr.Forbidden || class == apierr.Invalid) && !m.noPatch {
+		m.noPatch = true // use an update instead
 		return
 	}
 	switch class {
@@ -164,9 +152,9 @@ func (m *machine) stored(now, sent instant, op Op, l *coordinationv1.Lease) {
 		m.renewed(now, sent, l)
 	case OpHandOver:
 		m.giving = nil
-		m.observe(now, l, false)
+		m.observe(now, l, false, inOrder)
 	case OpPublish, OpWithdraw:
-		m.observe(now, l, false)
+		m.observe(now, l, false, afterGap) // a patch has no precondition
 	}
 	if op == OpPublish {
 		m.recordStored(now.mono)
@@ -184,7 +172,8 @@ func (m *machine) notStored(now time.Duration, op Op) {
 	case OpWithdraw:
 		m.withdrawals++
 	case OpPublish:
-		m.published.retryAt, m.retryAt = m.retryAt, 0
+		// Only preference depends on a record, so there is no hurry.
+		m.published.retryAt, m.retryAt = max(m.retryAt, now+hintRetries().Delay(max(m.denials, m.conflicts))), 0
 	}
 }
 
@@ -192,9 +181,9 @@ func (m *machine) notStored(now time.Duration, op Op) {
 func (m *machine) claimed(now, sent instant, l *coordinationv1.Lease) {
 	vacant := time.Duration(0)
 	if m.known && m.lease != nil {
-		vacant = now.mono - m.pulse
+		vacant = now.mono - m.pulseAt
 	}
-	m.observe(now, l, false)
+	m.observe(now, l, false, inOrder)
 	deadline := sent.mono + m.timing.RenewDeadline
 	if !m.mine() && resourceVersionOf(m.lease) == resourceVersionOf(l) {
 		m.retryAt = now.mono + retries().Cap // somebody alters what is written
@@ -203,7 +192,7 @@ func (m *machine) claimed(now, sent instant, l *coordinationv1.Lease) {
 		return // too late, also for having been suspended: the next step claims again
 	}
 	if m.stopping {
-		m.giving = &giving{pulse: pulseIn(m.lease), until: deadline}
+		m.giving = &giving{pulse: pulseOf(m.lease), until: deadline}
 		return
 	}
 	m.giving = nil
@@ -211,7 +200,7 @@ func (m *machine) claimed(now, sent instant, l *coordinationv1.Lease) {
 	m.phase = leading
 	m.suspects = make(map[string]suspicion)
 	m.term = termState{
-		pulse: pulseIn(m.lease), began: now.mono, sent: sent, deadline: deadline,
+		pulse: pulseOf(m.lease), began: now.mono, sent: sent, deadline: deadline,
 		renewAt: m.renewalAfter(sent.mono), token: tokenOf(m.lease),
 	}
 	m.tell(TermStarted{Token: m.term.token, Transitions: transitionsOf(m.lease), Vacant: vacant})
@@ -220,7 +209,7 @@ func (m *machine) claimed(now, sent instant, l *coordinationv1.Lease) {
 
 // renewed moves the deadline of the term.
 func (m *machine) renewed(now, sent instant, l *coordinationv1.Lease) {
-	m.observe(now, l, false)
+	m.observe(now, l, false, inOrder)
 	if m.phase != leading && m.phase != draining {
 		return
 	}
@@ -238,22 +227,48 @@ func (m *machine) renewalAfter(t time.Duration) time.Duration {
 	return t + m.timing.RenewInterval + time.Duration(spread*float64(m.timing.RenewInterval))
 }
 
-// sighting is what a candidate knows of the Lease, and since when, by its own
-// clock. Times of other machines are compared for equality only.
+// sighting is the state of the Lease as this candidate has observed it. Times are
+// those of its own monotonic clock. Times written by other machines are compared
+// for equality only.
+//
+// Invariant: before freeAt, another process may still lead, as far as can be
+// known from the observations.
 type sighting struct {
-	known bool
-	lease *coordinationv1.Lease // nil where it does not exist; never changed
-	// pulse is when something changed that shows who holds the lease, and that
-	// they are alive.
-	pulse time.Duration
-	// held is until when the holder may lead, which is somebody else; base is
-	// until when one before may, who has not given the lease away.
+	me  string        // the identity of this candidate
+	def time.Duration // the duration of a Lease that states none
+
+	known   bool
+	lease   *coordinationv1.Lease // nil if it does not exist; never modified
+	pulseAt time.Duration         // when the pulse last changed
+	// held is until when the present holder, another process, may lead. base is
+	// until when an earlier holder may lead that has not given the lease away.
 	held, base time.Duration
+	// assignable says that a coordinator may assign the lease to this candidate.
+	assignable bool
+	// written has the last renewTimes that this process sent.
+	written []metav1.MicroTime
 }
 
-// pulseOf is the part of a Lease whose changes show that the holder is alive. Not the
-// resourceVersion: annotations change as well.
-type pulseOf struct {
+// maxWritten is more than the writes that can be unanswered at one time.
+const maxWritten = 64
+
+// A source says how a state of the Lease became known.
+type source int
+
+const (
+	// inOrder: by the watch, or as the answer to a write with a resourceVersion.
+	// No state in between was missed.
+	inOrder source = iota
+	// afterGap: by a read. Other states, and other terms, may have been missed.
+	afterGap
+	// restored: by a read that shows an older resourceVersion, because the API
+	// server was restored from a backup.
+	restored
+)
+
+// pulse is the part of a Lease whose changes show that the holder is alive. The
+// resourceVersion is not part of it, because annotations change as well.
+type pulse struct {
 	uid         types.UID
 	holder      string
 	transitions int32
@@ -261,29 +276,44 @@ type pulseOf struct {
 	duration    int32
 }
 
-func pulseIn(l *coordinationv1.Lease) pulseOf {
+func pulseOf(l *coordinationv1.Lease) pulse {
 	if l == nil {
-		return pulseOf{}
+		return pulse{}
 	}
-	p := pulseOf{uid: l.UID, holder: holderOf(l), transitions: transitionsOf(l)}
-	if l.Spec.RenewTime != nil {
-		p.renewed = *l.Spec.RenewTime
+	return pulse{
+		uid: l.UID, holder: holderOf(l), transitions: transitionsOf(l),
+		renewed: ptr.Deref(l.Spec.RenewTime, metav1.MicroTime{}), duration: ptr.Deref(l.Spec.LeaseDurationSeconds, 0),
 	}
-	if l.Spec.LeaseDurationSeconds != nil {
-		p.duration = *l.Spec.LeaseDurationSeconds
+}
+
+// sameTerm reports whether two pulses belong to one term.
+func sameTerm(a, b pulse) bool {
+	return a.uid == b.uid && a.holder == b.holder && a.transitions == b.transitions
+}
+
+// holderOf returns the holder of a Lease; nil and "" are the same.
+func holderOf(l *coordinationv1.Lease) string {
+	if l == nil {
+		return ""
 	}
-	return p
+	return ptr.Deref(l.Spec.HolderIdentity, "")
 }
 
 func transitionsOf(l *coordinationv1.Lease) int32 {
-	if l == nil || l.Spec.LeaseTransitions == nil {
+	if l == nil {
 		return 0
 	}
-	return *l.Spec.LeaseTransitions
+	return ptr.Deref(l.Spec.LeaseTransitions, 0)
 }
 
-// durationOf returns for how long the lease is held after a pulse. A lease that
-// does not say it is held for as long as one of ours would be.
+func resourceVersionOf(l *coordinationv1.Lease) string {
+	if l == nil {
+		return ""
+	}
+	return l.ResourceVersion
+}
+
+// durationOf returns for how long the lease is held after a pulse.
 func durationOf(l *coordinationv1.Lease, def time.Duration) time.Duration {
 	if l == nil || l.Spec.LeaseDurationSeconds == nil {
 		return def
@@ -291,65 +321,95 @@ func durationOf(l *coordinationv1.Lease, def time.Duration) time.Duration {
 	return max(time.Duration(*l.Spec.LeaseDurationSeconds)*time.Second, time.Second)
 }
 
-// releaseSeconds is the leaseDurationSeconds of a lease that its holder has
-// released, as client-go does as well.
+// releaseSeconds is the leaseDurationSeconds of a released Lease, here and in
+// client-go.
 const releaseSeconds = 1
 
-// given reports whether the holder of before has given the lease away, so that
-// it does not lead any more, and after is what came of it.
-func given(before, after *coordinationv1.Lease) bool {
-	if after == nil || before == nil || after.UID != before.UID {
-		return false
-	}
-	switch holder := holderOf(after); {
-	case holder == "":
-		return after.Spec.LeaseDurationSeconds != nil && *after.Spec.LeaseDurationSeconds <= releaseSeconds
-	case holder == holderOf(before):
-		return false
-	default:
-		return after.Annotations[handoverAnnotation] == holderOf(before)
-	}
+// begun reports whether acquireTime and renewTime are equal: the Lease was
+// claimed, assigned or released by that write, and not renewed since.
+func begun(l *coordinationv1.Lease) bool {
+	return l.Spec.AcquireTime != nil && l.Spec.RenewTime != nil && l.Spec.AcquireTime.Equal(l.Spec.RenewTime)
 }
 
-// see takes in what the Lease is like now, nil for absent, for a candidate of
-// the given identity. It reports whether that is a pulse. What is older than
-// what was seen before must not come here.
-func (s *sighting) see(now time.Duration, l *coordinationv1.Lease, self string, def time.Duration) bool {
-	before := s.lease
-	first := !s.known
-	s.known, s.lease = true, l
-	if !first && pulseIn(before) == pulseIn(l) {
+// isReleased reports whether the last holder itself emptied the Lease. An edit by
+// hand leaves another duration or two different times.
+func isReleased(l *coordinationv1.Lease) bool {
+	return holderOf(l) == "" && begun(l) && durationOf(l, 0) <= releaseSeconds*time.Second
+}
+
+// given reports whether the holder of before has given the lease away, so that
+// it no longer leads, and after is the result.
+func given(before, after *coordinationv1.Lease) bool {
+	if after == nil || before != nil && after.UID != before.UID {
 		return false
 	}
-	s.pulse = now
-	holder := holderOf(l)
-	if !first && holder != holderOf(before) || before != nil && l != nil && before.UID != l.UID {
-		// Whoever it was may still lead, until its time is over or it says
-		// that it does not. What this candidate does itself it knows.
-		if !given(before, l) && s.held > s.base {
-			s.base = s.held
-		}
-		s.held = 0
+	from, to := holderOf(before), holderOf(after)
+	if to == "" {
+		return isReleased(after)
 	}
-	switch {
-	case holder != "" && holder != self:
-		// Within a term nobody shortens what is promised but somebody else, of
-		// whom the holder may not have heard.
-		promised := durationOf(l, def)
-		if before != nil && sameTerm(pulseIn(before), pulseIn(l)) {
-			promised = max(promised, durationOf(before, def))
+	return from != "" && from != to && after.Annotations[handoverAnnotation] == from
+}
+
+// wrote reports whether the last renewal of the Lease was sent by this process.
+func (s *sighting) wrote(l *coordinationv1.Lease) bool {
+	return l != nil && slices.ContainsFunc(s.written, func(t metav1.MicroTime) bool { return t.Equal(l.Spec.RenewTime) })
+}
+
+// see updates s from the stored Lease, nil if it does not exist. It reports
+// whether the pulse has changed. States older than the last one must not be
+// passed.
+func (s *sighting) see(now time.Duration, l *coordinationv1.Lease, from source) bool {
+	before, first := s.lease, !s.known
+	s.known, s.lease = true, l
+	if !first && from != restored && pulseOf(before) == pulseOf(l) {
+		return false
+	}
+	s.pulseAt = now
+	if first {
+		if l != nil && l.Spec.RenewTime != nil && holderOf(l) == "" && !isReleased(l) {
+			s.base = now + max(durationOf(l, s.def), s.def) // maybe emptied just now
+		}
+	} else {
+		s.protectHolder(now, before, l, from)
+	}
+	if holder := holderOf(l); holder != "" && holder != s.me {
+		// Within a term only another client shortens the duration, and the holder
+		// may not have observed that.
+		promised := durationOf(l, s.def)
+		if sameTerm(pulseOf(before), pulseOf(l)) {
+			promised = max(promised, durationOf(before, s.def))
 		}
 		s.held = max(s.held, now+promised)
-	case holder == "" && first && l != nil && l.Spec.RenewTime != nil && durationOf(l, 0) > releaseSeconds*time.Second:
-		s.base = now + durationOf(l, 0) // somebody has emptied it, maybe just now
 	}
 	return true
 }
 
-// freeAt returns from when on nobody else leads, by all that was seen.
+// protectHolder raises base for a holder that may still lead although l no longer
+// names it.
+func (s *sighting) protectHolder(now time.Duration, before, l *coordinationv1.Lease, from source) {
+	holder, previous := holderOf(l), holderOf(before)
+	vacated := holder == "" || holder == s.me
+	// A write under our identity that is not ours is that of a twin, unless a
+	// coordinator may have assigned the lease to us again.
+	twin := holder == s.me && previous == s.me && !s.wrote(l) && !(s.assignable && begun(l))
+	switch {
+	case from != restored && given(before, l):
+	case from == restored, from == afterGap && vacated && !s.wrote(l), twin:
+		// A holder that was missed renewed before this state was stored, or its
+		// renewal fails: the resourceVersion has changed since.
+		s.base = max(s.base, s.held, now+max(durationOf(before, 0), durationOf(l, 0), s.def))
+	case holder != previous || before != nil && l != nil && before.UID != l.UID:
+		s.base = max(s.base, s.held)
+	default:
+		return
+	}
+	s.held = 0
+}
+
+// freeAt returns from when on no other process leads, as far as was observed.
 func (s *sighting) freeAt() time.Duration {
 	if holderOf(s.lease) == "" {
-		return max(s.base, s.held, s.pulse)
+		return max(s.base, s.held, s.pulseAt)
 	}
 	return max(s.base, s.held)
 }

@@ -40,30 +40,31 @@ func (m *machine) editable() *coordinationv1.Lease {
 	return l
 }
 
-// renewTime returns the time to write as that of a renewal: the wall clock, and
-// never the same twice, because a change is what others go by.
-func renewTime(l *coordinationv1.Lease, wall time.Time) *metav1.MicroTime {
+// stamp sets and records a new renewTime: the wall clock, but never the same
+// twice, because other candidates go by changes.
+func (m *machine) stamp(l *coordinationv1.Lease, wall time.Time) {
 	t := metav1.NewMicroTime(wall.Truncate(time.Microsecond))
-	if before := l.Spec.RenewTime; before != nil && before.Time.Equal(t.Time) {
+	if before := l.Spec.RenewTime; before.Equal(&t) {
 		t.Time = t.Add(time.Microsecond)
 	}
-	return &t
+	l.Spec.RenewTime = &t
+	m.written = append(m.written[max(0, len(m.written)-maxWritten+1):], t)
 }
 
 // claimedLease begins a term.
 func (m *machine) claimedLease(now instant) *coordinationv1.Lease {
 	l := m.editable()
 	previous := holderOf(l)
-	assigned := previous == m.id && l.Spec.AcquireTime != nil && l.Spec.RenewTime != nil && l.Spec.AcquireTime.Equal(l.Spec.RenewTime)
+	assigned := previous == m.id && begun(l)
 	switch {
 	case m.lease == nil:
 		l.Spec.LeaseTransitions = ptr.To[int32](0)
-	case !assigned || sameTerm(pulseIn(l), m.past): // who has chosen us has counted already
+	case !assigned || sameTerm(pulseOf(l), m.past): // who has chosen us has counted already
 		l.Spec.LeaseTransitions = ptr.To(spec.NextTransition(transitionsOf(l)))
 	}
 	l.Spec.HolderIdentity = ptr.To(m.id)
 	l.Spec.LeaseDurationSeconds = m.seconds()
-	l.Spec.RenewTime = renewTime(l, now.wall)
+	m.stamp(l, now.wall)
 	l.Spec.AcquireTime = l.Spec.RenewTime.DeepCopy()
 	l.Spec.PreferredHolder = nil
 	delete(l.Annotations, handoverAnnotation)
@@ -93,7 +94,7 @@ func (m *machine) claimedLease(now instant) *coordinationv1.Lease {
 func (m *machine) renewedLease(now instant) *coordinationv1.Lease {
 	l := m.editable()
 	l.Spec.LeaseDurationSeconds = m.seconds()
-	l.Spec.RenewTime = renewTime(l, now.wall)
+	m.stamp(l, now.wall)
 	if m.native {
 		return l
 	}
@@ -114,7 +115,7 @@ const handoverSeconds = 5
 // givenLease gives it to a candidate, or to nobody.
 func (m *machine) givenLease(now instant, to string) *coordinationv1.Lease {
 	l := m.editable()
-	l.Spec.RenewTime = renewTime(l, now.wall)
+	m.stamp(l, now.wall)
 	l.Spec.AcquireTime = l.Spec.RenewTime.DeepCopy()
 	// Not nil: controllers of the API server up to 1.37 can't do with a
 	// holder that is missing.
@@ -147,13 +148,6 @@ func tokenOf(l *coordinationv1.Lease) uint64 {
 		return 0
 	}
 	return n
-}
-
-func resourceVersionOf(l *coordinationv1.Lease) string {
-	if l == nil {
-		return ""
-	}
-	return l.ResourceVersion
 }
 
 // publishing is what this candidate knows of its own record.

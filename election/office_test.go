@@ -42,8 +42,8 @@ func newOffice(tb testing.TB) *office {
 	o := &office{tb: tb, present: make(map[string]int), since: time.Now()}
 	tb.Cleanup(func() {
 		faults := o.faults()
-		for _, b := range faults {
-			if !o.doomed {
+		for i, b := range faults {
+			if !o.doomed && i < 20 {
 				tb.Error(b)
 			}
 		}

@@ -79,7 +79,7 @@ func (b *bench) nothingUntil(at time.Duration, op Op) step {
 	}
 }
 
-func (b *bench) see(l *coordinationv1.Lease) { b.observe(b.instant(), l, l == nil) }
+func (b *bench) see(l *coordinationv1.Lease) { b.observe(b.instant(), l, l == nil, inOrder) }
 
 func (b *bench) answer(op Op, l *coordinationv1.Lease, err error) {
 	if op == OpRead {

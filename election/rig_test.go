@@ -16,8 +16,10 @@ import (
 	coordinationv1beta1 "k8s.io/api/coordination/v1beta1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/internal/testlog"
 )
 
 // theLease is the one that the candidates of tests stand for.
@@ -25,10 +27,11 @@ var theLease = types.NamespacedName{Namespace: "default", Name: "agent"}
 
 // rig is an API server with candidates, in a bubble.
 type rig struct {
-	*testing.T
+	*testlog.T
 	server *apitest.Server
 	office *office
 	native bool
+	quiet  bool          // no log, which takes time
 	config func(*Config) // changes what every candidate has
 }
 
@@ -40,7 +43,7 @@ func inRig(t *testing.T, test func(*rig)) {
 
 func newRig(t *testing.T, opts apitest.Options) *rig {
 	opts.Serve = append(opts.Serve, coordinationv1beta1.SchemeGroupVersion)
-	r := &rig{T: t, server: apitest.New(opts), office: newOffice(t)}
+	r := &rig{T: testlog.New(t), server: apitest.New(opts), office: newOffice(t)}
 	r.server.Inject(apitest.Fault{Match: apitest.Match{Func: func(q apitest.Request) bool { return q.Verb != "watch" }}, Latency: 5 * time.Millisecond})
 	r.server.LagWatches(apitest.Match{}, 5*time.Millisecond)
 	return r
@@ -139,7 +142,11 @@ func (r *rig) start(name string, change ...func(*Config)) *replica {
 }
 
 func (c *replica) start() *replica {
-	ctx, cancel := context.WithCancel(c.rig.Context())
+	ctx := c.rig.Context()
+	if c.rig.quiet {
+		ctx = klog.NewContext(ctx, klog.Logger{})
+	}
+	ctx, cancel := context.WithCancel(ctx)
 	c.cancel = cancel
 	go func() {
 		defer close(c.done)

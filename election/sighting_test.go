@@ -82,9 +82,9 @@ func TestFreeAt(t *testing.T) {
 		}, 35 * s},
 		"ours, and deleted": {[]*coordinationv1.Lease{leaseOf("me", 1), nil}, 10 * s},
 	} {
-		var seen sighting
+		seen := sighting{me: "me", def: 15 * s}
 		for i, l := range tc.seen {
-			seen.see(time.Duration(i)*10*s, l, "me", 15*s)
+			seen.see(time.Duration(i)*10*s, l, inOrder)
 		}
 		got := seen.freeAt()
 		if holderOf(seen.lease) == "me" {
@@ -114,9 +114,9 @@ func TestPulse(t *testing.T) {
 		"another duration":          {leaseOf("x", 1, released), true},
 		"gone":                      {nil, true},
 	} {
-		var seen sighting
-		seen.see(0, before, "me", time.Second)
-		if got := seen.see(time.Second, tc.after, "me", time.Second); got != tc.want {
+		seen := sighting{me: "me", def: time.Second}
+		seen.see(0, before, inOrder)
+		if got := seen.see(time.Second, tc.after, inOrder); got != tc.want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}

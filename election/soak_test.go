@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/klog/v2"
 
 	"github.com/kubewright/kubewright/apitest"
 )
@@ -128,7 +129,7 @@ func newSoak(t *testing.T, seed uint64, native bool) *soak {
 	case 3:
 		s.timing = Timing{LeaseDuration: 6 * time.Second}.WithDefaults()
 	}
-	s.native = native
+	s.native, s.quiet = native, true
 	s.config = func(cfg *Config) {
 		cfg.Timing = s.timing
 		cfg.ErrorHandler = func(context.Context, error, string) {}
@@ -149,7 +150,7 @@ func (s *soak) startController() {
 	if err != nil {
 		s.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(s.Context())
+	ctx, cancel := context.WithCancel(klog.NewContext(s.Context(), klog.Logger{}))
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

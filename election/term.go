@@ -39,7 +39,7 @@ func (t Term) Valid() bool { return t.t != nil && t.t.valid() }
 // Deadline is when the term ends if no renewal succeeds any more: the moment
 // up to which a request that is sent now may be under way. It moves with every
 // renewal; the deadline of the context that was passed to Config.Lead does not
-// exist, for the same reason. The zero Time if the term is over.
+// exist, for the same reason. It is the zero Time if the term is not Valid.
 func (t Term) Deadline() time.Time {
 	if t.t == nil {
 		return time.Time{}
@@ -115,18 +115,22 @@ func (t *term) expire() {
 }
 
 func (t *term) valid() bool {
+	_, ok := t.left()
+	return ok
+}
+
+// left returns the time until the deadline, and whether the term is valid.
+func (t *term) left() (time.Duration, bool) {
 	now := t.clock.now()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return !t.over && t.done() == nil && now.mono < t.deadline && now.drift()-t.drift <= maxDrift
+	return t.deadline - now.mono, !t.over && t.done() == nil && now.mono < t.deadline && now.drift()-t.drift <= maxDrift
 }
 
 func (t *term) deadlineAt() time.Time {
-	now := t.clock.now()
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.over || t.done() != nil {
+	left, ok := t.left()
+	if !ok {
 		return time.Time{}
 	}
-	return time.Now().Add(t.clock.span(t.deadline - now.mono))
+	return time.Now().Add(t.clock.span(left))
 }

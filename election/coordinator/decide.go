@@ -126,6 +126,9 @@ func (d *decider) survey() {
 		if c.spins() && d.at(c.retryAt) && (d.spins == nil || c.key.Name < d.spins.key.Name) {
 			d.spins = c
 		}
+		if c.late(d.now, d.rules) {
+			continue // maybe dead, and the dead have no vote
+		}
 		d.ballots = append(d.ballots, spec.Ballot{BinaryVersion: c.peer.BinaryVersion, Strategy: c.strategy})
 	}
 }
@@ -145,19 +148,59 @@ func (d *decider) next() decision {
 	name, agreed := d.strategy()
 	strategy, known := d.strategies[name]
 	free := d.lease == nil || d.lease.holder == ""
+	switch needed := free || d.at(d.silentAt()); {
+	case needed && !known:
+		return d.canvass(name)
+	case needed:
+		return d.elect(strategy, free || d.at(d.pulseAt.Add(d.lease.term(d.rules))))
+	case known:
+		return d.supervise(strategy, agreed)
+	}
+	return decision{}
+}
+
+// canvass leaves a Lease to the component that carries out an unknown strategy,
+// but pings the candidates that want it first: a dead one must not keep the
+// others from being elected. Each is asked once for a vacancy.
+func (d *decider) canvass(strategy string) decision {
+	if d.unread() {
+		return decision{do: look, why: "the holder is silent"}
+	}
+	var voter *candidate
+	waiting := false
+	for _, c := range d.candidates {
+		switch {
+		case c.strategy != strategy || !d.takesPart(c) || !d.may(c):
+		case d.waits(c):
+			waiting = true
+		case !d.answered(c) && (voter == nil || c.key.Name < voter.key.Name):
+			voter = c
+		}
+	}
 	switch {
-	case !known && d.lease == nil:
-		return decision{do: announce, strategy: name, why: "somebody else carries out the strategy"}
-	case !known:
-		return decision{}
-	case free:
-		return d.elect(strategy, true)
+	case voter != nil:
+		return decision{do: ping, who: voter, why: "the candidate wants a strategy that is carried out elsewhere"}
+	case d.lease == nil && !waiting:
+		return decision{do: announce, strategy: strategy, why: "another component carries out the strategy"}
 	}
-	expires := d.pulseAt.Add(d.lease.term(d.rules))
-	if d.at(d.silentAt()) {
-		return d.elect(strategy, d.at(expires))
+	return decision{}
+}
+
+// answered reports whether a candidate was heard since the Lease became vacant
+// or silent.
+func (d *decider) answered(c *candidate) bool {
+	switch {
+	case d.lease == nil:
+		return d.fresh(c)
+	case d.lease.holder == "":
+		return !c.heard.Before(d.termAt)
 	}
-	return d.supervise(strategy, agreed)
+	return !c.heard.Before(d.silentAt())
+}
+
+// unread reports whether the Lease was not read since its holder fell silent.
+func (d *decider) unread() bool {
+	return d.lease != nil && d.lease.holder != "" && d.lookedAt.Before(d.silentAt())
 }
 
 // strategy returns the name of the strategy by which to choose, and whether all
@@ -195,9 +238,12 @@ func (d *decider) elect(strategy election.Strategy, vacant bool) decision {
 	switch {
 	case best == nil:
 		return decision{} // whoever renews next
-	case d.lease != nil && d.lease.holder != "" && d.lookedAt.Before(d.silentAt()):
+	case d.unread():
 		return decision{do: look, why: "the holder is silent"}
 	case d.waits(best):
+		if other := d.unasked(strategy); other != nil {
+			return decision{do: ping, who: other, why: "a better candidate has not answered"}
+		}
 		return decision{}
 	case !d.fresh(best) && !d.prepared(best):
 		return decision{do: ping, who: best, why: "the candidate is the best for a vacant lease"}
@@ -259,6 +305,26 @@ func (d *decider) best(strategy election.Strategy, incumbent string, lastResort 
 		}
 	}
 	return best
+}
+
+// unasked returns a candidate to ping next to the best one, nil for none. The
+// best is asked alone, which is enough in most cases. After one has not answered
+// all others are asked at once, so that the dead are found out together.
+func (d *decider) unasked(strategy election.Strategy) (next *candidate) {
+	silent := false
+	for _, c := range d.candidates {
+		switch {
+		case !d.takesPart(c) || !election.Eligible(strategy, c.peer):
+		case c.late(d.now, d.rules):
+			silent = silent || d.now.Before(c.pinged.Add(2*d.ackTimeout))
+		case d.may(c) && !d.waits(c) && !d.fresh(c) && (next == nil || c.key.Name < next.key.Name):
+			next = c
+		}
+	}
+	if !silent {
+		return nil
+	}
+	return next
 }
 
 // may reports whether a candidate may be chosen: not while it leaves a ping

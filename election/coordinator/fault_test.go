@@ -389,3 +389,35 @@ func TestControllersSideBySide(t *testing.T) {
 		}
 	})(t)
 }
+
+func TestTheVoteOfADeadCandidateDoesNotDelayAnElection(t *testing.T) {
+	for name, lease := range map[string]bool{"absent": false, "silent": true} {
+		t.Run(name, ctlBubble(func(r *ctlRig) {
+			dead := r.stub("dead", "1.37.0", "1.37.0").set(func(s *ctlStub) { s.strat = "example.com/unknown" }).start()
+			r.advance(time.Second)
+			dead.stop()
+			if lease {
+				r.server.Put(r.leads("gone", 0))
+			}
+			r.start()
+			r.stub("live", "1.36.0", "1.36.0").start()
+			r.advance(25 * time.Second)
+			r.want("holder", r.holder(), "live")
+		}))
+	}
+}
+
+func TestDeadCandidatesArePingedTogether(t *testing.T) {
+	ctlBubble(func(r *ctlRig) {
+		for i := range 10 {
+			dead := r.stub(fmt.Sprintf("dead-%d", i), "1.35.0", "1.35.0").start()
+			r.advance(time.Second)
+			dead.stop()
+		}
+		r.stub("live", "1.36.0", "1.36.0").start()
+		r.advance(10 * time.Second) // no answer is fresh
+		r.start()
+		r.advance(11 * time.Second)
+		r.want("holder", r.holder(), "live")
+	})(t)
+}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
@@ -179,6 +180,7 @@ func TestControllerTakesOver(t *testing.T) {
 		r.want("ours leads", ours.leading(), false)
 		apitest.Edit(r.server, "kube-system", BuiltInLease, func(l *coordinationv1.Lease) {
 			l.Spec.HolderIdentity, l.Spec.LeaseDurationSeconds = nil, ptr.To[int32](1)
+			l.Spec.AcquireTime, l.Spec.RenewTime = ptr.To(metav1.NowMicro()), ptr.To(metav1.NowMicro())
 		})
 		r.advance(100 * time.Millisecond)
 		r.want("ours leads", ours.leading(), true)

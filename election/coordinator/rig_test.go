@@ -20,6 +20,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/internal/testlog"
 )
 
 const (
@@ -30,7 +31,7 @@ const (
 
 // ctlRig is a server with a Controller, in a bubble.
 type ctlRig struct {
-	*testing.T
+	*testlog.T
 	server *apitest.Server
 	cfg    Config
 	stop   func()
@@ -46,7 +47,7 @@ func newCtlRig(t *testing.T, opts apitest.Options) *ctlRig {
 	if opts.Gates == nil {
 		opts.Gates = map[apitest.Gate]bool{apitest.CoordinatedLeaderElection: true}
 	}
-	r := &ctlRig{T: t, server: apitest.New(opts)}
+	r := &ctlRig{T: testlog.New(t), server: apitest.New(opts)}
 	clients := r.server.Client(apitest.User{Name: ctlUser})
 	r.cfg = Config{
 		Client: clients.CoordinationV1(), Candidates: clients.CoordinationV1beta1(),

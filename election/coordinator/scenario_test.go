@@ -69,7 +69,7 @@ func TestReconcileElectionStep(t *testing.T) {
 			lease.Spec.Strategy = ptr.To[coordinationv1.CoordinatedLeaseStrategy]("foo.com/bar")
 			r.server.Put(lease)
 			r.stub("component-identity-1", "1.19.0", "1.19.0").set(func(s *ctlStub) { s.strat = "foo.com/bar" }).start()
-		}, time.Hour, want{lease: true, holder: "component-identity-expired", strategy: "foo.com/bar"}},
+		}, time.Hour, want{lease: true, holder: "component-identity-expired", strategy: "foo.com/bar", pinged: []string{"component-identity-1"}}},
 	} {
 		t.Run(tc.name, ctlBubble(func(r *ctlRig) {
 			tc.setUp(r)

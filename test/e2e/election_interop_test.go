@@ -5,6 +5,7 @@ package e2e
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -194,7 +195,7 @@ func displace(t *testing.T, cluster *harness.Cluster, ours ...string) *electionR
 	r := newElectionRig(t, cluster, metav1.NamespaceSystem, coordinator.BuiltInLease)
 	r.awaitLease("held by the API server", func(l *coordinationv1.Lease) bool { return holder(l) != "" })
 	time.Sleep(2 * time.Second) // for ours to see it
-	cluster.Kubectl(t, "patch", "lease", "-n", r.lease.Namespace, r.lease.Name, "--type=merge", `-p={"spec":{"holderIdentity":"","leaseDurationSeconds":1}}`)
+	cluster.Kubectl(t, "patch", "lease", "-n", r.lease.Namespace, r.lease.Name, "--type=merge", fmt.Sprintf(`-p={"spec":{"holderIdentity":"","leaseDurationSeconds":1,"acquireTime":%[1]q,"renewTime":%[1]q}}`, time.Now().UTC().Format("2006-01-02T15:04:05.000000Z")))
 	r.awaitLease("held by ours", func(l *coordinationv1.Lease) bool {
 		return slices.ContainsFunc(ours, func(name string) bool { return heldBy(name)(l) })
 	})

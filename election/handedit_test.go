@@ -1,0 +1,226 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package election
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/ktesting"
+	"k8s.io/utils/ptr"
+
+	"github.com/kubewright/kubewright/apitest"
+)
+
+// renewedSince makes acquireTime older than renewTime.
+func renewedSince(l *coordinationv1.Lease) {
+	l.Spec.AcquireTime = ptr.To(metav1.NewMicroTime(l.Spec.RenewTime.Add(-time.Hour)))
+}
+
+// The second state is read 10 s after the first, when other states may have been
+// missed.
+func TestALeaseThatWasVacatedUnseenIsLeftAloneForItsDuration(t *testing.T) {
+	const s = time.Second
+	emptied := leaseOf("", 2, renewedSince)
+	for name, tc := range map[string]struct {
+		before, after *coordinationv1.Lease
+		from          source
+		want          time.Duration
+	}{
+		"emptied":                        {leaseOf("x", 1), emptied, afterGap, 25 * s},
+		"emptied, the watch saw all":     {leaseOf("x", 1), emptied, inOrder, 15 * s},
+		"emptied, after our own term":    {leaseOf("me", 1), emptied, afterGap, 25 * s},
+		"emptied, with a long duration":  {leaseOf("x", 1), leaseOf("", 2, renewedSince, func(l *coordinationv1.Lease) { *l.Spec.LeaseDurationSeconds = 60 }), afterGap, 70 * s},
+		"emptied, with a short duration": {leaseOf("x", 1), leaseOf("", 2, renewedSince, oneSecond), afterGap, 25 * s},
+		"deleted":                        {leaseOf("x", 1), nil, afterGap, 25 * s},
+		"released":                       {leaseOf("x", 1), leaseOf("", 2, released), afterGap, 10 * s},
+		"released, after our own term":   {leaseOf("me", 1), leaseOf("", 2, released), afterGap, 10 * s},
+		"created and released":           {nil, leaseOf("", 2, released), afterGap, 10 * s},
+		"made ours":                      {leaseOf("x", 1), leaseOf("me", 2), afterGap, 25 * s},
+		"made ours, was released":        {leaseOf("", 1, released), leaseOf("me", 2), afterGap, 25 * s},
+		"made ours again":                {leaseOf("me", 1), leaseOf("me", 2), afterGap, 25 * s},
+		"made ours again, seen":          {leaseOf("me", 1), leaseOf("me", 2), inOrder, 25 * s},
+		"renewed by a twin":              {leaseOf("me", 1), leaseOf("me", 2, renewedSince), inOrder, 25 * s},
+		"handed to us":                   {leaseOf("x", 1), leaseOf("me", 2, handedBy("x")), afterGap, 0},
+		"restored, released":             {leaseOf("x", 5), leaseOf("", 2, released), restored, 25 * s},
+		"restored, as it was":            {leaseOf("", 2, released), leaseOf("", 2, released), restored, 25 * s},
+		"restored, ours":                 {leaseOf("x", 5), leaseOf("me", 2), restored, 25 * s},
+	} {
+		seen := sighting{me: "me", def: 15 * s}
+		seen.see(0, tc.before, inOrder)
+		seen.see(10*s, tc.after, tc.from)
+		got := seen.freeAt()
+		if holderOf(seen.lease) == "me" {
+			got = seen.base
+		}
+		if got != tc.want {
+			t.Errorf("%s: free at %v, want %v", name, got, tc.want)
+		}
+	}
+	again := sighting{me: "me", def: 15 * s, assignable: true}
+	again.see(0, leaseOf("me", 1), inOrder)
+	again.see(10*s, leaseOf("me", 2), inOrder)
+	if again.base != 0 {
+		t.Errorf("assigned again by a coordinator: free at %v, want at once", again.base)
+	}
+	own := sighting{me: "me", def: 15 * s, written: []metav1.MicroTime{*leaseOf("me", 2).Spec.RenewTime}}
+	own.see(0, leaseOf("x", 1), inOrder)
+	own.see(20*s, leaseOf("me", 2), afterGap)
+	if own.base != 15*s {
+		t.Errorf("our own unanswered claim: free at %v, want the end of the lease before it", own.base)
+	}
+}
+
+func oneSecond(l *coordinationv1.Lease) { *l.Spec.LeaseDurationSeconds = 1 }
+
+func TestAnEmptiedLeaseIsNoReleaseForANewcomer(t *testing.T) {
+	seen := sighting{me: "me", def: 15 * time.Second}
+	seen.see(time.Second, leaseOf("", 1, oneSecond, renewedSince), afterGap)
+	if got := seen.freeAt(); got != 16*time.Second {
+		t.Errorf("free at %v, want after a lease of ours", got)
+	}
+}
+
+// b may not watch, so it misses the last renewals before each edit.
+func TestPollersWaitOutALeaderThatWasEditedAway(t *testing.T) {
+	for name, edit := range map[string]func(b *replica, l *coordinationv1.Lease){
+		"emptied":   func(_ *replica, l *coordinationv1.Lease) { *l.Spec.HolderIdentity = "" },
+		"made ours": func(b *replica, l *coordinationv1.Lease) { *l.Spec.HolderIdentity = b.Identity() },
+	} {
+		for after := time.Duration(0); after < 3*time.Second; after += 300 * time.Millisecond {
+			inRig(t, func(r *rig) {
+				a := r.start("a", func(cfg *Config) { cfg.Lead = r.office.lead("a", 2900*time.Millisecond) })
+				r.sleep(time.Second)
+				r.server.Inject(apitest.Fault{Match: apitest.Match{Verb: "watch", User: "b"}, Status: apitest.Forbidden("leases", "agent", "no")})
+				b := r.start("b")
+				r.sleep(time.Minute + after)
+				r.expectLeader(a)
+				a.isolate()
+				r.edit(func(l *coordinationv1.Lease) { edit(b, l) })
+				r.sleep(time.Minute)
+				if faults := r.office.faults(); len(faults) > 0 {
+					t.Errorf("%s after %v: %q", name, after, faults)
+				}
+				r.expectLeader(b)
+			})
+		}
+	}
+}
+
+func TestALeaderThatSeesTheRenewalOfATwinEndsItsTerm(t *testing.T) {
+	b := newBench(t)
+	b.lead()
+	b.told = nil
+	l := b.lease.DeepCopy()
+	l.ResourceVersion, l.Annotations = "11", map[string]string{"edited": "by hand"}
+	b.see(l)
+	if b.phase != leading {
+		t.Fatalf("%v after an annotation was edited", b.phase)
+	}
+	l = l.DeepCopy()
+	l.ResourceVersion, l.Spec.RenewTime = "12", ptr.To(metav1.NewMicroTime(l.Spec.RenewTime.Add(time.Millisecond)))
+	b.see(l)
+	end, ok := effect[cancelWork](b)
+	if b.phase != ended || !ok || !errors.Is(end.cause, ErrLost) {
+		t.Errorf("%v, %v", b.phase, end.cause)
+	}
+}
+
+// Both processes have the same identity, as clones of a virtual machine do.
+func TestOneOfTwoTwinsLeads(t *testing.T) {
+	inRig(t, func(r *rig) {
+		exclusive := func(cfg *Config) { cfg.Self.Identity, cfg.ExclusiveIdentity = "twin", true }
+		r.office.doomed = true // while a learns that b has claimed its lease
+		r.start("a", exclusive)
+		r.sleep(time.Minute)
+		b := r.start("b", exclusive)
+		r.sleep(time.Minute)
+		before := len(r.office.faults())
+		r.sleep(time.Hour)
+		if n := len(r.office.faults()) - before; before > 1 || n > 0 {
+			t.Errorf("two leaders %d times, and %d times in an hour", before, n)
+		}
+		r.expectLeader(b)
+	})
+}
+
+func TestNoRecordBeforeTheLeaseWasRead(t *testing.T) {
+	inNativeRig(t, func(r *rig) {
+		b := r.new("b")
+		answer := r.server.Inject(apitest.Fault{Match: apitest.Match{User: "b", Resource: "leases"}, Hang: true})
+		b.start()
+		r.sleep(2 * time.Second)
+		if b.record() != nil {
+			t.Error("a LeaseCandidate exists although the Lease was not read")
+		}
+		answer()
+		r.sleep(30 * time.Second)
+		if b.record() == nil {
+			t.Error("no LeaseCandidate although the Lease was read")
+		}
+	})
+}
+
+func TestWorkThatCallsGoexitReleasesTheLease(t *testing.T) {
+	inRig(t, func(r *rig) {
+		a := r.start("a", func(cfg *Config) {
+			cfg.Lead = func(context.Context, Term) error { runtime.Goexit(); return nil }
+		})
+		r.sleep(time.Second)
+		<-a.done
+		if a.err == nil || holderOf(r.lease()) != "" {
+			t.Errorf("Run = %v, holder %q", a.err, holderOf(r.lease()))
+		}
+	})
+}
+
+func TestDeadlineIsZeroWhileTheTermIsNotValid(t *testing.T) {
+	step := time.Duration(0)
+	c := newClock()
+	c.step = func() time.Duration { return step }
+	now := c.now()
+	var term Term
+	term.t = newTerm(c, 1, func() error { return nil }, func(error) {}, now, now.mono+time.Hour)
+	defer term.t.end(nil)
+	if !term.Valid() || term.Deadline().IsZero() {
+		t.Fatal("a term that has just begun is not valid")
+	}
+	step = time.Minute // a suspension
+	if term.Valid() || !term.Deadline().IsZero() {
+		t.Errorf("valid %v, deadline %v", term.Valid(), term.Deadline())
+	}
+}
+
+func TestAServerThatRefusesPatchesIsReportedOnceAtMost(t *testing.T) {
+	for name, verbs := range map[string]string{"patches": "patch", "all writes": "patch,update"} {
+		inRig(t, func(r *rig) {
+			r.put("x")
+			r.server.Inject(apitest.Fault{Match: apitest.Match{User: "b", Verb: verbs}, Status: apitest.StatusError(400, metav1.StatusReasonBadRequest, "no")})
+			r.server.Inject(apitest.Fault{Match: apitest.Match{User: "b", Verb: "watch"}, Status: apitest.Forbidden("leases", "agent", "no")})
+			b := r.new("b")
+			logger := ktesting.NewLogger(r.T, ktesting.NewConfig(ktesting.BufferLogs(true)))
+			ctx, cancel := context.WithCancel(klog.NewContext(r.Context(), logger))
+			done := make(chan error, 1)
+			go func() { done <- b.Run(ctx) }()
+			for range 60 {
+				r.sleep(10 * time.Second)
+				r.edit(func(l *coordinationv1.Lease) { l.Spec.RenewTime = ptr.To(metav1.NowMicro()) })
+			}
+			if n := len(b.errors()); n > 2 { // the watch and the record
+				t.Errorf("%s: %d errors in ten minutes", name, n)
+			}
+			if n := r.server.Count(apitest.Match{User: "b", Verb: verbs}); n > 40 {
+				t.Errorf("%s: %d writes in ten minutes", name, n)
+			}
+			cancel()
+			<-done
+		})
+	}
+}
