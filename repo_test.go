@@ -5,7 +5,9 @@ package kubewright_test
 
 import (
 	"bytes"
+	"errors"
 	"flag"
+	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -404,7 +406,7 @@ func TestNothingNamesAMachineOrARegistry(t *testing.T) {
 	}
 }
 
-func TestExamplesCanBeCopied(t *testing.T) {
+func TestEveryProgramHasAReadmeAndATest(t *testing.T) {
 	mains := make(map[string]bool)
 	for _, f := range goFiles(t) {
 		if f.in("examples") && f.ast.Name.Name == "main" {
@@ -415,6 +417,101 @@ func TestExamplesCanBeCopied(t *testing.T) {
 		for _, file := range []string{"README.md", "main_test.go"} {
 			if _, err := os.Stat(filepath.Join(dir, file)); err != nil {
 				t.Errorf("%s has no %s", dir, file)
+			}
+		}
+	}
+}
+
+// starters are the examples that can be copied into another module.
+var starters = []string{"composetest", "devices", "leader", "lease", "node"}
+
+// TestExamplesCanBeCopied copies each starter into a module of its own and runs
+// its tests there, as a user does.
+func TestExamplesCanBeCopied(t *testing.T) {
+	for _, f := range goFiles(t) {
+		if starter, ok := strings.CutPrefix(f.dir(), "examples/"); ok && slices.Contains(starters, starter) {
+			for _, path := range f.imports() {
+				if rest, ours := strings.CutPrefix(path, module+"/"); ours && (strings.HasPrefix(rest, "examples/") || strings.Contains("/"+rest+"/", "/internal/")) {
+					t.Errorf("%s imports %s, which a copy of it can't", f.path, path)
+				}
+			}
+		}
+	}
+	if os.Getenv("CI") == "" && os.Getenv("KUBEWRIGHT_COPY") == "" {
+		t.Skip("links five programs: set KUBEWRIGHT_COPY=1 to run their tests as copies")
+	}
+	root, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	gomod, err := os.ReadFile("go.mod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, requirements, _ := bytes.Cut(gomod, []byte("\n"))
+	gosum, err := os.ReadFile("go.sum")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range starters {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			if err := os.CopyFS(dir, os.DirFS(filepath.Join("examples", name))); err != nil {
+				t.Fatal(err)
+			}
+			copied := fmt.Sprintf("module example.com/%s\n%s\nrequire %s v0.0.0\n\nreplace %s => %s\n", name, requirements, module, module, root)
+			for file, content := range map[string][]byte{"go.mod": []byte(copied), "go.sum": gosum} {
+				if err := os.WriteFile(filepath.Join(dir, file), content, 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			// go test runs a part of vet only.
+			for _, args := range [][]string{{"vet", "."}, {"test", "-vet=off", "."}} {
+				cmd := exec.Command("go", args...)
+				cmd.Dir = dir
+				cmd.Env = append(os.Environ(), "GOFLAGS=-mod=mod", "GOPROXY=off", "GOWORK=off")
+				if out, err := cmd.CombinedOutput(); err != nil {
+					t.Fatalf("go %s: %v\n%s", strings.Join(args, " "), err, out)
+				}
+			}
+		})
+	}
+}
+
+// TestStartersShareTheirFiles compares the files that starters have in common:
+// each has a copy, so that it can be copied, and a change belongs into all.
+func TestStartersShareTheirFiles(t *testing.T) {
+	packageClause := regexp.MustCompile(`(?m)^package \w+$`)
+	first := map[string]string{}
+	for _, starter := range starters {
+		dir := filepath.Join("examples", starter)
+		for _, file := range []string{"setup.go", "heartbeat.go", "group.go", "rig_test.go"} {
+			content, err := os.ReadFile(filepath.Join(dir, file))
+			if errors.Is(err, fs.ErrNotExist) {
+				continue
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			text := packageClause.ReplaceAllString(string(content), "package")
+			if first[file] == "" {
+				first[file] = text
+			} else if first[file] != text {
+				t.Errorf("%s/%s differs from the file of that name in another starter", dir, file)
+			}
+		}
+		manifests, err := filepath.Glob(filepath.Join(dir, "rbac", "*.yaml"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, manifest := range manifests {
+			copied, err := os.ReadFile(manifest)
+			if err != nil {
+				t.Fatal(err)
+			}
+			original, err := os.ReadFile(filepath.Join("examples", "rbac", filepath.Base(manifest)))
+			if err != nil || !bytes.Equal(copied, original) {
+				t.Errorf("%s differs from the file of that name in examples/rbac (%v)", manifest, err)
 			}
 		}
 	}

@@ -1,10 +1,9 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package composetest shows how to test a composition of one's own, hermetically
-// and in virtual time. The composition is in this file: a node, as your program
-// has one. The tests are what there is to copy, with the API server in memory
-// that they use.
+// Package composetest shows how to test a composition of controllers in virtual
+// time, without a network. This file has the composition: a node, as a program
+// would have it. The tests run it against package apitest.
 package composetest
 
 import (
@@ -13,35 +12,37 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/events"
 
-	"github.com/kubewright/kubewright/examples/internal/kube"
 	"github.com/kubewright/kubewright/lease"
 	"github.com/kubewright/kubewright/nodestatus"
 	"github.com/kubewright/kubewright/podsync"
 )
 
-// Run serves a node until ctx is done. It takes the configuration of the client
-// and not a client: then a test exchanges the network, and all that the program
-// does to its clients is tested along.
+// Run serves a node until ctx is done. It takes a client configuration and not a
+// client, so that a test replaces the network and nothing else.
 func Run(ctx context.Context, cfg *rest.Config, nodeName string, provider podsync.Provider) error {
-	heartbeats, err := kube.Heartbeats(cfg)
+	heart, err := heartbeats(cfg)
 	if err != nil {
 		return err
 	}
-	client, err := kube.Unlimited(cfg)
+	client, err := kubernetes.NewForConfig(cfg)
 	if err != nil {
 		return err
 	}
-	recorder, shutdown, err := kube.Events(ctx, cfg, "composetest")
-	if err != nil {
+	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: client.EventsV1()})
+	defer broadcaster.Shutdown()
+	if err := broadcaster.StartRecordingToSinkWithContext(ctx); err != nil {
 		return err
 	}
-	defer shutdown()
+	recorder := broadcaster.NewRecorder(scheme.Scheme, "composetest")
 
 	var leases *lease.Controller
 	node, err1 := nodestatus.New(nodestatus.Config{
-		Client:   heartbeats.CoreV1(),
+		Client:   heart.CoreV1(),
 		NodeName: nodeName,
 		Setters: []nodestatus.Setter{nodestatus.StandardLabels(), nodestatus.Capacity(corev1.ResourceList{
 			corev1.ResourceCPU:  resource.MustParse("8"),
@@ -64,8 +65,8 @@ func Run(ctx context.Context, cfg *rest.Config, nodeName string, provider podsyn
 		return err
 	}
 	leases, err = lease.New(lease.Config{
-		Client:           heartbeats.CoordinationV1(),
-		ResetConnections: heartbeats.ResetConnections,
+		Client:           heart.CoordinationV1(),
+		ResetConnections: heart.ResetConnections,
 		NodeName:         nodeName,
 		Owner:            node.OwnerReference,
 		Gate:             node.Live,
@@ -77,9 +78,5 @@ func Run(ctx context.Context, cfg *rest.Config, nodeName string, provider podsyn
 	if err != nil {
 		return err
 	}
-	group := kube.NewGroup(ctx)
-	group.Last(leases.Run) // a node is alive while it stops
-	group.Go(node.Run)
-	group.Go(pods.Run)
-	return group.Wait()
+	return runTogether(ctx, leases.Run, node.Run, pods.Run)
 }

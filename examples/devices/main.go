@@ -12,31 +12,33 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"time"
 
-	"github.com/kubewright/kubewright/examples/internal/kube"
+	"k8s.io/client-go/kubernetes"
+
 	"github.com/kubewright/kubewright/resourceslice"
 )
 
-func main() { kube.Main(run) }
+func main() { start(run) }
 
 func run(ctx context.Context, args []string, stdout io.Writer) error {
-	flags := kube.NewFlags("devices")
-	nodeName := flags.NodeName()
+	flags := newFlags("devices")
+	nodeName := flags.String("node-name", defaultNodeName(), "`name` of the Node")
 	path := flags.String("file", "devices.yaml", "`path` of the file that describes the devices")
 	poll := flags.Duration("poll", time.Second, "how often the file is looked at")
 	withdraw := flags.Bool("withdraw", false, "delete the slices at the end, as when the driver is removed; by default they stay, as when it is restarted")
-	if err := flags.Parse(args); err != nil {
+	if err := flags.parse(args); err != nil {
 		return err
 	}
 	if *poll <= 0 {
 		return fmt.Errorf("--poll=%v: must be more than 0", *poll)
 	}
-	cfg, err := flags.Config()
+	cfg, err := flags.config()
 	if err != nil {
 		return err
 	}
-	client, err := kube.Unlimited(cfg)
+	client, err := kubernetes.NewForConfig(cfg)
 	if err != nil {
 		return err
 	}
@@ -105,4 +107,14 @@ func explain(err error) string {
 		return fmt.Sprintf("%v: see examples/rbac", forbidden)
 	}
 	return err.Error()
+}
+
+// defaultNodeName is $NODE_NAME, which a pod gets from the downward API, or else
+// the name of the host.
+func defaultNodeName() string {
+	name := os.Getenv("NODE_NAME")
+	if name == "" {
+		name, _ = os.Hostname() // an empty name is refused later, by name
+	}
+	return name
 }

@@ -14,7 +14,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubewright/kubewright/apitest"
-	"github.com/kubewright/kubewright/examples/internal/exampletest"
 )
 
 // who runs the example: a ServiceAccount with the manifests, or the kubelet's
@@ -31,7 +30,7 @@ func TestDevicesOfAFile(t *testing.T) {
 	}
 	for name, user := range identities {
 		t.Run(name, func(t *testing.T) {
-			s := exampletest.Server(t, "../rbac/resourceslice.yaml")
+			s := newServer(t, "rbac/resourceslice.yaml")
 			s.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
 			path := filepath.Join(t.TempDir(), "devices.yaml")
 			write := func(content string) {
@@ -50,28 +49,28 @@ func TestDevicesOfAFile(t *testing.T) {
 				}
 				return tainted, all
 			}
-			program := exampletest.Start(t, run, "--kubeconfig", exampletest.Kubeconfig(t, s, user), "--node-name", "n1", "--file", path, "--poll", "10ms", "--withdraw")
-			exampletest.Eventually(t, s, "the program to say that there is no file", func() bool {
+			program := startProgram(t, "--kubeconfig", kubeconfig(t, s, user), "--node-name", "n1", "--file", path, "--poll", "10ms", "--withdraw")
+			eventually(t, s, "the program to say that there is no file", func() bool {
 				return strings.Contains(program.Output(), "is not there")
 			})
 			write(string(sample))
-			exampletest.Eventually(t, s, "the devices of the sample", func() bool {
+			eventually(t, s, "the devices of the sample", func() bool {
 				tainted, all := taints()
 				return all == 5 && tainted == 1
 			})
 			write("driver: gpu.example.com\ndevices: [{name: Not_A_Label}]")
-			exampletest.Eventually(t, s, "the program to name what is wrong", func() bool {
+			eventually(t, s, "the program to name what is wrong", func() bool {
 				return strings.Contains(program.Output(), `devices[0].name: Invalid value: "Not_A_Label"`)
 			})
 			write("driver: gpu.example.com\ndevises: []")
-			exampletest.Eventually(t, s, "the program to name a field that it doesn't know", func() bool {
+			eventually(t, s, "the program to name a field that it doesn't know", func() bool {
 				return strings.Contains(program.Output(), "devises")
 			})
 			if _, all := taints(); all != 5 {
 				t.Errorf("%d devices after a mistake in the file, want those of before", all)
 			}
 			write(strings.ReplaceAll(string(sample), "driver: gpu", "pool: renamed\ndriver: gpu"))
-			exampletest.Eventually(t, s, "the devices to be in the other pool, and in that alone", func() bool {
+			eventually(t, s, "the devices to be in the other pool, and in that alone", func() bool {
 				for _, slice := range apitest.List[*resourcev1.ResourceSlice](s, "") {
 					if slice.Spec.Pool.Name != "renamed" {
 						return false
@@ -81,7 +80,7 @@ func TestDevicesOfAFile(t *testing.T) {
 				return all == 5
 			})
 			write(strings.ReplaceAll(string(sample), "unhealthy: xid-79", ""))
-			exampletest.Eventually(t, s, "the taint to go", func() bool {
+			eventually(t, s, "the taint to go", func() bool {
 				tainted, all := taints()
 				return all == 5 && tainted == 0
 			})
@@ -91,24 +90,24 @@ func TestDevicesOfAFile(t *testing.T) {
 			if _, all := taints(); all != 0 {
 				t.Errorf("%d devices are left after --withdraw", all)
 			}
-			exampletest.NothingRefused(t, s)
+			nothingRefused(t, s)
 		})
 	}
 }
 
 func TestWrongFlags(t *testing.T) {
 	for _, args := range [][]string{{"--no-such-flag"}, {"leftover"}, {"--poll", "soon"}} {
-		if err := exampletest.Start(t, run, args...).Wait(); err == nil {
+		if err := startProgram(t, args...).Wait(); err == nil {
 			t.Errorf("%q was accepted", args)
 		}
 	}
-	s := exampletest.Server(t)
-	kubeconfig := exampletest.Kubeconfig(t, s, apitest.Admin)
+	s := newServer(t)
+	kubeconfig := kubeconfig(t, s, apitest.Admin)
 	for want, args := range map[string][]string{
 		"NodeName": {"--node-name", "Not A Name"},
 		"--poll":   {"--node-name", "n1", "--poll", "0s"},
 	} {
-		err := exampletest.Start(t, run, append(args, "--kubeconfig", kubeconfig)...).Wait()
+		err := startProgram(t, append(args, "--kubeconfig", kubeconfig)...).Wait()
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v does not name %s", err, want)
 		}

@@ -20,10 +20,9 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/kubewright/kubewright/election"
-	"github.com/kubewright/kubewright/examples/internal/kube"
 )
 
-func main() { kube.Main(run) }
+func main() { start(run) }
 
 // options are the flags.
 type options struct {
@@ -34,7 +33,7 @@ type options struct {
 	interval         time.Duration
 }
 
-func (o *options) add(flags *kube.Flags) {
+func (o *options) add(flags *flags) {
 	hostname, _ := os.Hostname() // an empty identity is refused later, by name
 	o.lease = types.NamespacedName{Namespace: "kubewright", Name: "example"}
 	o.configMap = o.lease
@@ -67,17 +66,17 @@ func named(name *types.NamespacedName) func(string) error {
 
 func run(ctx context.Context, args []string, stdout io.Writer) error {
 	var o options
-	flags := kube.NewFlags("leader")
+	flags := newFlags("leader")
 	o.add(flags)
-	if err := flags.Parse(args); err != nil {
+	if err := flags.parse(args); err != nil {
 		return err
 	}
-	cfg, err := flags.Config()
+	cfg, err := flags.config()
 	if err != nil {
 		return err
 	}
 	// A renewal must not wait for what the work has to ask.
-	renewals, err := kube.Heartbeats(cfg)
+	renewals, err := heartbeats(cfg)
 	if err != nil {
 		return err
 	}

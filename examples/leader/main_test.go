@@ -14,27 +14,26 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubewright/kubewright/apitest"
-	"github.com/kubewright/kubewright/examples/internal/exampletest"
 )
 
 var account = apitest.ServiceAccountUser("kubewright", "virtual-node")
 
-func newServer(t *testing.T) *apitest.Server {
-	s := exampletest.Server(t, "../rbac/election.yaml", "../rbac/election-work.yaml")
+func electionServer(t *testing.T) *apitest.Server {
+	s := newServer(t, "rbac/election.yaml", "rbac/election-work.yaml")
 	s.Put(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kubewright"}})
 	return s
 }
 
 // stand starts a candidate.
-func stand(t *testing.T, s *apitest.Server, identity string, args ...string) *exampletest.Program {
-	args = append([]string{"--kubeconfig", exampletest.Kubeconfig(t, s, account), "--identity", identity, "--interval", "20ms"}, args...)
-	return exampletest.Start(t, run, args...)
+func stand(t *testing.T, s *apitest.Server, identity string, args ...string) *program {
+	args = append([]string{"--kubeconfig", kubeconfig(t, s, account), "--identity", identity, "--interval", "20ms"}, args...)
+	return startProgram(t, args...)
 }
 
 // says waits until a candidate has printed something.
-func says(t *testing.T, s *apitest.Server, p *exampletest.Program, text string) {
+func says(t *testing.T, s *apitest.Server, p *program, text string) {
 	t.Helper()
-	exampletest.Eventually(t, s, text, func() bool { return strings.Contains(p.Output(), text) })
+	eventually(t, s, text, func() bool { return strings.Contains(p.Output(), text) })
 }
 
 // eachNumberOnce checks that the work was done once, in order: every write of the ConfigMap that succeeded has the next number.
@@ -66,7 +65,7 @@ func eachNumberOnce(t *testing.T, s *apitest.Server) {
 }
 
 func TestGracefulHandOver(t *testing.T) {
-	s := newServer(t)
+	s := electionServer(t)
 	a := stand(t, s, "a")
 	says(t, s, a, "counted 3")
 	b := stand(t, s, "b")
@@ -80,11 +79,11 @@ func TestGracefulHandOver(t *testing.T) {
 		t.Errorf("b ended with %v", err)
 	}
 	eachNumberOnce(t, s)
-	exampletest.NothingRefused(t, s)
+	nothingRefused(t, s)
 }
 
 func TestBetterCandidateTakesOver(t *testing.T) {
-	s := newServer(t)
+	s := electionServer(t)
 	a := stand(t, s, "a", "--min-tenure", "50ms", "--lease-duration", "3s")
 	says(t, s, a, "counted")
 	b := stand(t, s, "b", "--priority", "1", "--lease-duration", "3s")
@@ -94,12 +93,12 @@ func TestBetterCandidateTakesOver(t *testing.T) {
 	says(t, s, b, "counted")
 	says(t, s, a, `leader: "b_`)
 	eachNumberOnce(t, s)
-	exampletest.NothingRefused(t, s)
+	nothingRefused(t, s)
 }
 
 // TestLeaseCandidates: where no controller elects, the candidate claims the lease in the end.
 func TestLeaseCandidates(t *testing.T) {
-	s := newServer(t)
+	s := electionServer(t)
 	s.Serve(coordinationv1beta1.SchemeGroupVersion, true)
 	a := stand(t, s, "a", "--lease-candidates", "--lease-duration", "2s")
 	says(t, s, a, "counted")
@@ -113,12 +112,12 @@ func TestLeaseCandidates(t *testing.T) {
 	if n := len(apitest.List[*coordinationv1beta1.LeaseCandidate](s, "kubewright")); n != 0 {
 		t.Errorf("%d LeaseCandidates are left", n)
 	}
-	exampletest.NothingRefused(t, s)
+	nothingRefused(t, s)
 }
 
 // TestFenced: what a later leader has written stays as it is.
 func TestFenced(t *testing.T) {
-	s := newServer(t)
+	s := electionServer(t)
 	s.Put(&corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "kubewright", Name: "example"},
 		Data:       map[string]string{countKey: "7", tokenKey: "999999999", byKey: "somebody later"},
@@ -142,9 +141,9 @@ func TestTermOver(t *testing.T) {
 
 // TestNodeCredentials: the credentials of a node are refused, and it is said why.
 func TestNodeCredentials(t *testing.T) {
-	s := newServer(t)
-	p := exampletest.Start(t, run, "--kubeconfig", exampletest.Kubeconfig(t, s, apitest.NodeUser("n1")), "--identity", "n1")
-	exampletest.Eventually(t, s, "a refusal", func() bool {
+	s := electionServer(t)
+	p := startProgram(t, "--kubeconfig", kubeconfig(t, s, apitest.NodeUser("n1")), "--identity", "n1")
+	eventually(t, s, "a refusal", func() bool {
 		return s.Count(apitest.Match{Resource: "leases", Func: func(r apitest.Request) bool { return r.Code == http.StatusForbidden }}) > 0
 	})
 	if err := p.Stop(); err != nil {
@@ -157,12 +156,12 @@ func TestNodeCredentials(t *testing.T) {
 
 func TestWrongFlags(t *testing.T) {
 	for _, args := range [][]string{{"--no-such-flag"}, {"leftover"}, {"--lease", "nothing"}, {"--priority", "2nd"}, {"--interval", "soon"}} {
-		if err := exampletest.Start(t, run, args...).Wait(); err == nil {
+		if err := startProgram(t, args...).Wait(); err == nil {
 			t.Errorf("%q was accepted", args)
 		}
 	}
-	s := exampletest.Server(t)
-	err := exampletest.Start(t, run, "--kubeconfig", exampletest.Kubeconfig(t, s, apitest.Admin), "--lease", "kubewright/Not A Name", "--lease-duration", "1500ms").Wait()
+	s := newServer(t)
+	err := startProgram(t, "--kubeconfig", kubeconfig(t, s, apitest.Admin), "--lease", "kubewright/Not A Name", "--lease-duration", "1500ms").Wait()
 	for _, field := range []string{"Lease", "LeaseDuration"} {
 		if err == nil || !strings.Contains(err.Error(), field) {
 			t.Errorf("%v does not name %s", err, field)

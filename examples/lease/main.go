@@ -10,6 +10,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -19,20 +20,19 @@ import (
 	corev1listers "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/kubewright/kubewright/examples/internal/kube"
 	"github.com/kubewright/kubewright/lease"
 )
 
-func main() { kube.Main(run) }
+func main() { start(run) }
 
 func run(ctx context.Context, args []string, stdout io.Writer) error {
-	flags := kube.NewFlags("lease")
-	nodeName := flags.NodeName()
+	flags := newFlags("lease")
+	nodeName := flags.String("node-name", defaultNodeName(), "`name` of the Node")
 	duration := flags.Duration("lease-duration", lease.DefaultDuration, "how long after a renewal the lease `expires`; it is renewed four times as often")
-	if err := flags.Parse(args); err != nil {
+	if err := flags.parse(args); err != nil {
 		return err
 	}
-	cfg, err := flags.Config()
+	cfg, err := flags.config()
 	if err != nil {
 		return err
 	}
@@ -40,15 +40,15 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
-	heartbeats, err := kube.Heartbeats(cfg)
+	heart, err := heartbeats(cfg)
 	if err != nil {
 		return err
 	}
 
 	nodes := nodeInformer(client, *nodeName)
 	controller, err := lease.New(lease.Config{
-		Client:           heartbeats.CoordinationV1(),
-		ResetConnections: heartbeats.ResetConnections,
+		Client:           heart.CoordinationV1(),
+		ResetConnections: heart.ResetConnections,
 		NodeName:         *nodeName,
 		Owner:            lease.NodeOwner(corev1listers.NewNodeLister(nodes.GetIndexer())),
 		Duration:         *duration,
@@ -76,20 +76,18 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		return err
 	}
 
-	group := kube.NewGroup(ctx)
-	group.Go(func(ctx context.Context) error {
+	// The informer is stopped last, because the controller reads its cache.
+	return runTogether(ctx, func(ctx context.Context) error {
 		nodes.RunWithContext(ctx)
 		return nil
-	})
-	group.Go(func(ctx context.Context) error {
-		// A Node that is not in the cache is taken for deleted, so the cache
-		// comes first.
+	}, func(ctx context.Context) error {
+		// A Node that is not in the cache counts as deleted, so the cache must
+		// be filled first.
 		if !cache.WaitForCacheSync(ctx.Done(), nodes.HasSynced) {
-			return nil // stopped before it began
+			return nil // stopped before it was filled
 		}
 		return controller.Run(ctx)
 	})
-	return group.Wait()
 }
 
 // nodeInformer watches one Node by name: the only selector that the API server
@@ -98,4 +96,14 @@ func nodeInformer(client kubernetes.Interface, nodeName string) cache.SharedInde
 	selector := fields.OneTermEqualSelector(metav1.ObjectNameField, nodeName)
 	lw := cache.NewListWatchFromClient(client.CoreV1().RESTClient(), "nodes", metav1.NamespaceAll, selector)
 	return cache.NewSharedIndexInformerWithOptions(lw, &corev1.Node{}, cache.SharedIndexInformerOptions{ResyncPeriod: 12 * time.Hour})
+}
+
+// defaultNodeName is $NODE_NAME, which a pod gets from the downward API, or else
+// the name of the host.
+func defaultNodeName() string {
+	name := os.Getenv("NODE_NAME")
+	if name == "" {
+		name, _ = os.Hostname() // an empty name is refused later, by name
+	}
+	return name
 }

@@ -12,7 +12,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubewright/kubewright/apitest"
-	"github.com/kubewright/kubewright/examples/internal/exampletest"
 )
 
 // who runs the example: a ServiceAccount with the manifests, or a kubelet.
@@ -24,20 +23,20 @@ var identities = map[string]apitest.User{
 func TestLeaseFollowsItsNode(t *testing.T) {
 	for name, user := range identities {
 		t.Run(name, func(t *testing.T) {
-			s := exampletest.Server(t, "../rbac/lease.yaml", "../rbac/node-reader.yaml")
-			program := exampletest.Start(t, run, "--kubeconfig", exampletest.Kubeconfig(t, s, user), "--node-name", "n1", "--lease-duration", "2s")
+			s := newServer(t, "rbac/lease.yaml", "rbac/node-reader.yaml")
+			program := startProgram(t, "--kubeconfig", kubeconfig(t, s, user), "--node-name", "n1", "--lease-duration", "2s")
 			leases := func() []*coordinationv1.Lease {
 				return apitest.List[*coordinationv1.Lease](s, corev1.NamespaceNodeLease)
 			}
 
-			exampletest.Eventually(t, s, "the program to say that there is no Node", func() bool {
+			eventually(t, s, "the program to say that there is no Node", func() bool {
 				return strings.Contains(program.Output(), "lease of node n1: NoOwner")
 			})
 			if n := len(leases()); n != 0 {
 				t.Errorf("%d leases without a Node", n)
 			}
 			node := s.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}).(*corev1.Node)
-			exampletest.Eventually(t, s, "three renewals", func() bool {
+			eventually(t, s, "three renewals", func() bool {
 				return s.Count(apitest.Match{Verb: "update", Resource: "leases"}) >= 3
 			})
 			got := leases()
@@ -47,19 +46,19 @@ func TestLeaseFollowsItsNode(t *testing.T) {
 			if err := program.Stop(); err != nil {
 				t.Errorf("the program ended with %v", err)
 			}
-			exampletest.NothingRefused(t, s)
+			nothingRefused(t, s)
 		})
 	}
 }
 
 func TestWrongFlags(t *testing.T) {
 	for _, args := range [][]string{{"--no-such-flag"}, {"leftover"}, {"--lease-duration", "soon"}} {
-		if err := exampletest.Start(t, run, args...).Wait(); err == nil {
+		if err := startProgram(t, args...).Wait(); err == nil {
 			t.Errorf("%q was accepted", args)
 		}
 	}
-	s := exampletest.Server(t)
-	err := exampletest.Start(t, run, "--kubeconfig", exampletest.Kubeconfig(t, s, apitest.Admin), "--node-name", "Not A Name", "--lease-duration", "1500ms").Wait()
+	s := newServer(t)
+	err := startProgram(t, "--kubeconfig", kubeconfig(t, s, apitest.Admin), "--node-name", "Not A Name", "--lease-duration", "1500ms").Wait()
 	for _, field := range []string{"NodeName", "Duration"} {
 		if err == nil || !strings.Contains(err.Error(), field) {
 			t.Errorf("%v does not name %s", err, field)

@@ -20,33 +20,36 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/events"
 
-	"github.com/kubewright/kubewright/examples/internal/kube"
 	"github.com/kubewright/kubewright/lease"
 	"github.com/kubewright/kubewright/nodestatus"
 )
 
-func main() { kube.Main(run) }
+func main() { start(run) }
 
 func run(ctx context.Context, args []string, stdout io.Writer) error {
-	flags := kube.NewFlags("node")
-	nodeName := flags.NodeName()
+	flags := newFlags("node")
+	nodeName := flags.String("node-name", defaultNodeName(), "`name` of the Node")
 	unhealthyFile := flags.String("unhealthy-file", "", "`path` of a file: while it exists the node is not ready, and its content is the reason given")
 	syncInterval := flags.Duration("sync-interval", nodestatus.DefaultSyncInterval, "`time` between two health checks")
 	nodeCredentials := flags.Bool("node-credentials", false, "the client is system:node:NODE-NAME, as a kubelet is")
 	exitWhenDeleted := flags.Bool("exit-when-deleted", false, "end when somebody deletes the Node, as a kubelet on a real machine should, instead of registering it again")
-	if err := flags.Parse(args); err != nil {
+	if err := flags.parse(args); err != nil {
 		return err
 	}
-	cfg, err := flags.Config()
+	cfg, err := flags.config()
 	if err != nil {
 		return err
 	}
-	heartbeats, err := kube.Heartbeats(cfg)
+	heart, err := heartbeats(cfg)
 	if err != nil {
 		return err
 	}
-	recorder, shutdown, err := kube.Events(ctx, cfg, "kubewright-node")
+	recorder, shutdown, err := newRecorder(ctx, cfg, "kubewright-node")
 	if err != nil {
 		return err
 	}
@@ -62,7 +65,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	// hooks are called from Run, when both exist.
 	var leases *lease.Controller
 	node, err := nodestatus.New(nodestatus.Config{
-		Client:          heartbeats.CoreV1(),
+		Client:          heart.CoreV1(),
 		NodeName:        *nodeName,
 		Template:        template(*nodeName),
 		HealthChecks:    []nodestatus.HealthCheck{unlessExists(*unhealthyFile)},
@@ -90,8 +93,8 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		return err
 	}
 	leases, err = lease.New(lease.Config{
-		Client:           heartbeats.CoordinationV1(),
-		ResetConnections: heartbeats.ResetConnections,
+		Client:           heart.CoordinationV1(),
+		ResetConnections: heart.ResetConnections,
 		NodeName:         *nodeName,
 		Owner:            node.OwnerReference, // no lease without its Node
 		Gate:             node.Live,           // a stuck process must not look alive
@@ -106,10 +109,22 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
-	group := kube.NewGroup(ctx)
-	group.Go(node.Run)
-	group.Go(leases.Run)
-	return group.Wait()
+	return runTogether(ctx, leases.Run, node.Run)
+}
+
+// newRecorder returns a recorder of events.k8s.io/v1 events, and the function
+// that ends it.
+func newRecorder(ctx context.Context, cfg *rest.Config, component string) (events.EventRecorder, func(), error) {
+	client, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		return nil, nil, err
+	}
+	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: client.EventsV1()})
+	if err := broadcaster.StartRecordingToSinkWithContext(ctx); err != nil {
+		broadcaster.Shutdown()
+		return nil, nil, err
+	}
+	return broadcaster.NewRecorder(scheme.Scheme, component), broadcaster.Shutdown, nil
 }
 
 // template is what does not change while the program runs.
@@ -161,4 +176,14 @@ func unlessExists(path string) nodestatus.HealthCheck {
 		}
 		return &nodestatus.NotReadyError{Reason: "HealthCheckFailed", Message: strings.TrimSpace(string(content))}
 	}
+}
+
+// defaultNodeName is $NODE_NAME, which a pod gets from the downward API, or else
+// the name of the host.
+func defaultNodeName() string {
+	name := os.Getenv("NODE_NAME")
+	if name == "" {
+		name, _ = os.Hostname() // an empty name is refused later, by name
+	}
+	return name
 }

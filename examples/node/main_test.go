@@ -13,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kubewright/kubewright/apitest"
-	"github.com/kubewright/kubewright/examples/internal/exampletest"
 )
 
 // ready returns the Ready condition of the Node, or a zero one.
@@ -37,29 +36,29 @@ func TestNodeTellsTheTruth(t *testing.T) {
 		"Node":           {apitest.NodeUser("n1"), []string{"--node-credentials"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := exampletest.Server(t, "../rbac/lease.yaml", "../rbac/nodestatus.yaml", "../rbac/events.yaml")
+			s := newServer(t, "rbac/lease.yaml", "rbac/nodestatus.yaml", "rbac/events.yaml")
 			unhealthy := filepath.Join(t.TempDir(), "unhealthy")
-			program := exampletest.Start(t, run, append(tc.args, "--kubeconfig", exampletest.Kubeconfig(t, s, tc.user),
+			program := startProgram(t, append(tc.args, "--kubeconfig", kubeconfig(t, s, tc.user),
 				"--node-name", "n1", "--unhealthy-file", unhealthy, "--sync-interval", "100ms")...)
 			is := func(status corev1.ConditionStatus) func() bool {
 				return func() bool { return ready(s).Status == status }
 			}
 
-			exampletest.Eventually(t, s, "the node to be ready", is(corev1.ConditionTrue))
-			exampletest.Eventually(t, s, "its lease", func() bool {
+			eventually(t, s, "the node to be ready", is(corev1.ConditionTrue))
+			eventually(t, s, "its lease", func() bool {
 				return len(apitest.List[*coordinationv1.Lease](s, corev1.NamespaceNodeLease)) == 1
 			})
 			if err := os.WriteFile(unhealthy, []byte("fan 2 stands still\n"), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			exampletest.Eventually(t, s, "the node not to be ready", is(corev1.ConditionFalse))
+			eventually(t, s, "the node not to be ready", is(corev1.ConditionFalse))
 			if c := ready(s); c.Reason != "HealthCheckFailed" || !strings.Contains(c.Message, "fan 2 stands still") {
 				t.Errorf("Ready=False with %s: %q, want the reason of the health check", c.Reason, c.Message)
 			}
 			if err := os.Remove(unhealthy); err != nil {
 				t.Fatal(err)
 			}
-			exampletest.Eventually(t, s, "the node to be ready again", is(corev1.ConditionTrue))
+			eventually(t, s, "the node to be ready again", is(corev1.ConditionTrue))
 
 			old := apitest.Get[*corev1.Node](s, "", "n1").UID
 			apitest.Delete[*corev1.Node](s, "", "n1")
@@ -68,7 +67,7 @@ func TestNodeTellsTheTruth(t *testing.T) {
 			if err := os.WriteFile(unhealthy, []byte("again\n"), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			exampletest.Eventually(t, s, "the Node to be registered again", func() bool {
+			eventually(t, s, "the Node to be registered again", func() bool {
 				node := apitest.Get[*corev1.Node](s, "", "n1")
 				return node != nil && node.UID != old
 			})
@@ -81,17 +80,17 @@ func TestNodeTellsTheTruth(t *testing.T) {
 			if c := ready(s); c.Status != corev1.ConditionFalse {
 				t.Errorf("after the end Ready is %s: %s", c.Status, c.Reason)
 			}
-			exampletest.NothingRefused(t, s)
+			nothingRefused(t, s)
 		})
 	}
 }
 
 func TestExitWhenDeleted(t *testing.T) {
-	s := exampletest.Server(t)
+	s := newServer(t)
 	unhealthy := filepath.Join(t.TempDir(), "unhealthy")
-	program := exampletest.Start(t, run, "--kubeconfig", exampletest.Kubeconfig(t, s, apitest.Admin),
+	program := startProgram(t, "--kubeconfig", kubeconfig(t, s, apitest.Admin),
 		"--node-name", "n1", "--unhealthy-file", unhealthy, "--sync-interval", "100ms", "--exit-when-deleted")
-	exampletest.Eventually(t, s, "the node to be ready", func() bool { return ready(s).Status == corev1.ConditionTrue })
+	eventually(t, s, "the node to be ready", func() bool { return ready(s).Status == corev1.ConditionTrue })
 	apitest.Delete[*corev1.Node](s, "", "n1")
 	if err := os.WriteFile(unhealthy, []byte("any\n"), 0o600); err != nil {
 		t.Fatal(err)
