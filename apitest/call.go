@@ -69,7 +69,8 @@ func (c *call) dispatch() (*answer, error) {
 	}
 	if c.kind.dynamic && c.accept.proto {
 		if c.accept, ok = negotiate(withoutProtobuf(c.r.Accept)); !ok {
-			return nil, notAcceptable()
+			return nil, StatusError(http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable,
+				"only the following media types are accepted: application/json, application/yaml, application/vnd.kubernetes.protobuf")
 		}
 	}
 	if err := c.s.authorize(c); err != nil {

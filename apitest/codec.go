@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/client-go/kubernetes/scheme"
 )
 
@@ -52,10 +53,35 @@ func (m *media) decoder(strict bool) runtime.Decoder {
 
 // decoder returns the decoder for bodies of the kind.
 func (k *kind) decoder(m *media, strict bool) runtime.Decoder {
+	if k.dynamic && k.stored() == crdGroupVersion {
+		return untyped{k.stored().WithKind(k.name)}
+	}
 	if k.dynamic {
 		return unstructured.UnstructuredJSONScheme
 	}
 	return m.decoder(strict)
+}
+
+// untyped decodes objects of a kind that has no Go type here and has one on the
+// real server, so that a body need not name it.
+type untyped struct{ kind schema.GroupVersionKind }
+
+// Decode implements runtime.Decoder.
+func (u untyped) Decode(data []byte, _ *schema.GroupVersionKind, _ runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
+	var m map[string]any
+	if err := json.Unmarshal(data, &m); err != nil {
+		return nil, nil, err
+	}
+	obj := &unstructured.Unstructured{Object: m}
+	if m == nil {
+		obj.Object = map[string]any{}
+	}
+	got := obj.GroupVersionKind()
+	if got.Empty() {
+		obj.SetGroupVersionKind(u.kind)
+		got = u.kind
+	}
+	return obj, &got, nil
 }
 
 // mediaOf strips the parameters of a content type.

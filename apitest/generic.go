@@ -97,11 +97,16 @@ func generic(have *catalog) []*kind {
 // follow gives a kind the rules that all kinds with a spec and a status share.
 func (k *kind) follow(stored runtime.Object) {
 	typ := reflect.TypeOf(stored).Elem()
-	if k.stored().Group == rbacv1.GroupName {
+	if k.stored().Group == rbacv1.GroupName || k.name == "PodDisruptionBudget" { // whose names are not checked otherwise
 		k.validName = path.ValidatePathSegmentName
 	}
 	if _, ok := typ.FieldByName("Spec"); ok && !withoutGeneration[k.name] {
 		k.spec = func(obj runtime.Object) any { return part(obj, "Spec").Addr().Interface() }
+	}
+	if k.name == "EndpointSlice" { // which counts the changes of its labels too
+		k.spec = func(obj runtime.Object) any {
+			return []any{metaOf(obj).GetLabels(), part(obj, "Endpoints").Interface(), part(obj, "Ports").Interface()}
+		}
 	}
 	if k.stored() == certificatesv1.SchemeGroupVersion && k.name == "CertificateSigningRequest" {
 		k.fields = func(obj runtime.Object, path string) (string, bool) {

@@ -23,8 +23,8 @@ type Target struct {
 	Isolate func(t *testing.T, f func(t *testing.T))
 	// Record receives the transcripts instead of comparing them.
 	Record func(t *testing.T, name, transcript string)
-	// Only, if not empty, is the name of the one case to run.
-	Only string
+	// Only, if not empty, are the names of the cases to run.
+	Only []string
 }
 
 // Server is the API server of a case.
@@ -54,6 +54,7 @@ func all() []scenario {
 	for _, part := range [][]scenario{
 		objectCases, updateCases, patchCases, deleteCases, listCases, watchCases, encodingCases,
 		nodeCases, podCases, podStatusCases, podSubresourceCases, identityCases, rbacCases, coordinationCases, eventCases, coreCases, sliceCases, discoveryCases,
+		genericCases, applyCases,
 	} {
 		list = append(list, part...)
 	}
@@ -67,7 +68,7 @@ func Run(t *testing.T, target Target) {
 		isolate = func(t *testing.T, f func(*testing.T)) { f(t) }
 	}
 	for _, s := range all() {
-		if target.Only != "" && target.Only != s.name {
+		if len(target.Only) > 0 && !slices.Contains(target.Only, s.name) {
 			continue
 		}
 		t.Run(s.name, func(t *testing.T) {

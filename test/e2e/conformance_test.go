@@ -19,6 +19,8 @@ import (
 
 var updateConformance = flag.Bool("update-conformance", false, "record what the real API server answers to the cases of internal/conformance")
 
+var onlyConformance = flag.String("only-conformance", "", "run these cases alone, separated by commas")
+
 // TestConformance runs the cases that apitest must pass against the real API server: what it answers must be what is
 // recorded. No controller runs, so that nobody but the case changes anything.
 func TestConformance(t *testing.T) {
@@ -52,6 +54,9 @@ func TestConformance(t *testing.T) {
 				Forget: func() { c.Restart(t, harness.APIServer) },
 			}
 		},
+	}
+	if *onlyConformance != "" {
+		target.Only = strings.Split(*onlyConformance, ",")
 	}
 	if *updateConformance {
 		dir := filepath.Join("..", "..", "internal", "conformance", "testdata")
