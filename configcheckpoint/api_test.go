@@ -56,7 +56,7 @@ func testWrongOrder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.store.fs = n.disk
+	c.store = storeOn(n.disk)
 	is := func(what string, got, want error) {
 		t.Helper()
 		if !errors.Is(got, want) {
@@ -104,7 +104,7 @@ func testNoConfig(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.store.fs = n.disk
+		c.store = storeOn(n.disk)
 		_, err = c.Boot(t.Context())
 		var all *NoConfigError
 		if !errors.Is(err, ErrNoConfig) || !errors.As(err, &all) || len(all.Causes) != 2 || !strings.Contains(err.Error(), "CheckpointCorrupt") {
@@ -142,7 +142,7 @@ func testVerdictOnDeadDisk(t *testing.T) {
 	n := proven(t, "A")
 	n.delivers("B")
 	n.restarts()
-	n.disk.breaks(errReadOnly)
+	n.disk.Break(errReadOnly)
 	if err := n.c.Verdict(nil); !errors.Is(err, errReadOnly) {
 		t.Errorf("a promotion that could not be written: %v", err)
 	}
@@ -165,14 +165,14 @@ func TestRejectionIsWrittenLater(t *testing.T) { synctest.Test(t, testRejectionI
 func testRejectionIsWrittenLater(t *testing.T) {
 	n := hot(t, "A", takesAll)
 	n.delivers("B")
-	n.disk.breaks(errReadOnly)
+	n.disk.Break(errReadOnly)
 	if err := n.c.Verdict(errors.New("ill")); !errors.Is(err, errReadOnly) {
 		t.Fatal(err)
 	}
 	synctest.Wait()
 	n.is("A", isFalse, PhaseRolledBack, ReasonUnhealthy)
 	n.goes(time.Hour)
-	n.disk.breaks(nil)
+	n.disk.Break(nil)
 	n.goes(storeRetry().Cap)
 	n.delivers("A")
 	n.delivers("B")

@@ -163,10 +163,10 @@ func testAdmitWaits(t *testing.T) {
 	n.start()
 	n.delivers("B")
 	n.is("A", isTrue, PhaseGood, ReasonWaiting)
-	before := n.disk.changes()
+	before := n.disk.Changes()
 	n.goes(3*time.Minute - time.Second)
 	n.is("A", isTrue, PhaseGood, ReasonWaiting)
-	if n.disk.changes() != before {
+	if n.disk.Changes() != before {
 		t.Error("the disk was written before it was admitted")
 	}
 	n.goes(time.Second)
@@ -239,7 +239,7 @@ func TestHotApplyWaitsForDisk(t *testing.T) { synctest.Test(t, testHotApplyWaits
 func testHotApplyWaitsForDisk(t *testing.T) {
 	n := proven(t, "A")
 	n.delivers("B")
-	n.disk.breaks(errReadOnly)
+	n.disk.Break(errReadOnly)
 	n.cfg.Apply = func(_ context.Context, a Active[string]) error {
 		if a.Config == "A" {
 			t.Error("what runs was applied again")
@@ -251,7 +251,7 @@ func testHotApplyWaitsForDisk(t *testing.T) {
 	n.is("A", isFalse, PhaseDegraded, ReasonStoreReadOnly)
 	n.goes(24 * time.Hour)
 	n.is("A", isFalse, PhaseDegraded, ReasonStoreReadOnly)
-	n.disk.breaks(nil)
+	n.disk.Break(nil)
 	n.goes(storeRetry().Cap)
 	n.is("B", isTrue, PhaseTrial, ReasonTrial)
 }

@@ -8,6 +8,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"time"
 
 	"k8s.io/klog/v2"
 
@@ -17,13 +19,12 @@ import (
 // Boot chooses the configuration to run, from the disk alone: the assigned one
 // if it is proven or may be tried once more, else the last-known-good one,
 // else the one before it, else the built-in default. Call it once, before
-// anything else; the choice is to be put into effect by the caller.
+// anything else. The caller then puts the choice into effect.
 //
-// When the assigned configuration is on trial its start has been counted and
-// written to the disk before it is decoded. Whatever is wrong with the disk is
-// in the Status and goes to ErrorHandler; with Codec.Default set, the errors
-// are ErrLocked, ErrPermissions, ErrAlreadyBooted, ErrClosed and that of a
-// Default that fails.
+// If the assigned configuration is on trial, its start has been counted and
+// written to the disk before it is decoded. Faults of the disk are in the Status
+// and go to ErrorHandler; if Codec.Default is set, the errors are ErrLocked,
+// ErrPermissions, ErrAlreadyBooted, ErrClosed and that of a Default that fails.
 func (c *Controller[T]) Boot(ctx context.Context) (Active[T], error) {
 	ctx = c.withLogger(ctx)
 	var none Active[T]
@@ -38,23 +39,26 @@ func (c *Controller[T]) Boot(ctx context.Context) (Active[T], error) {
 	}
 	for _, problem := range []error{err, damage} {
 		if problem != nil {
-			c.report(ctx, fmt.Errorf("configcheckpoint: %w", problem), "Failed to open the store whole")
+			c.reportError(ctx, fmt.Errorf("configcheckpoint: %w", problem), "Failed to open the store completely")
 		}
 	}
-	choice, err := c.resolve(ctx)
+	found, err := c.choose(ctx)
 	if err != nil {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		return none, errors.Join(err, c.store.close())
+		return none, errors.Join(err, c.store.Close())
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.activate(choice)
+	c.activate(found)
 	c.life = booted
+	// A repair asks for a restart. The first one waits, so that a disk that loses
+	// its content at every start does not restart the process at full speed.
+	c.repairAfter = time.Now().Add(min(repairRetry().Base, c.cfg.Trial.Soak))
 	c.refresh()
-	info := Booted{Ref: c.sit.running, Role: c.sit.role, Trial: c.active.Trial}
-	c.tell(func(o observer) { o.booted(info) })
-	klog.FromContext(ctx).V(2).Info("Chose the configuration", "config", c.sit.running.String(), "role", c.sit.role, "trial", c.active.Trial)
+	info := Booted{Ref: c.state.running, Role: c.state.role, Trial: c.active.Trial}
+	c.report(func(o observer) { o.booted(info) })
+	klog.FromContext(ctx).V(2).Info("Chose the configuration", "config", c.state.running.String(), "role", c.state.role, "trial", c.active.Trial)
 	return c.active, nil
 }
 
@@ -72,33 +76,32 @@ func (c *Controller[T]) beginBoot() error {
 	return ErrAlreadyBooted
 }
 
-// openStore opens the store and draws the conclusions from how the process
-// before this one ended. Callers hold mu.
+// openStore opens the store, and finds out how the process before this one
+// ended. Callers hold mu.
 func (c *Controller[T]) openStore() (damage, err error) {
-	damage, err = c.store.open()
+	damage, err = c.store.Open()
 	if err != nil {
 		c.storeFailed(err)
-		c.sit.rec = emptyRecord()
+		c.state.rec = emptyRecord()
 		return nil, err
 	}
-	c.sit.store = nil
-	c.sit.rec = afterBoot(c.store.rec, c.bootID())
-	if damage == nil {
-		damage = c.store.frozen
+	rec := emptyRecord()
+	if text := c.store.Record(); text != nil {
+		// The store has parsed it, so there is no error.
+		rec, _ = parseRecord(text)
 	}
+	c.state.rec = afterBoot(rec, c.bootID())
+	c.inspection = interrupted(c.store.Note())
+	c.state.store = nil
 	if damage != nil {
-		var known *ReasonError
-		if !errors.As(damage, &known) {
-			known = &ReasonError{Reason: storeReason(damage), Err: damage}
-		}
-		c.sit.store = known
+		c.storeFailed(damage)
 	}
-	if x, found := crashLoop(c.sit.rec, c.cfg.Build, c.cfg.Trial.Attempts); found {
-		if _, known := c.sit.rec.rejection(x.Digest, x.Build); !known {
-			// Where this can't be written it holds all the same, and the
-			// status says so.
-			_ = c.bar(*c.sit.rec.Assigned, x.Reason, x.Message)
-		}
+	if c.store.Unreadable() != nil {
+		return damage, nil // the record may be old: it is no ground for a rejection
+	}
+	if x, found := crashLoop(c.state.rec, c.cfg.Build, c.cfg.Trial.Attempts); found {
+		// If this can't be written, it holds anyway, and is in the status.
+		_ = c.rejectConfig(*c.state.rec.Assigned, x.Reason, x.Message)
 	}
 	return damage, nil
 }
@@ -110,16 +113,16 @@ type choice[T any] struct {
 	skipped *ReasonError // why it is not the assigned one
 }
 
-// resolve returns the best configuration that can be run. It writes to the
-// store when that is one on trial, and calls the codec.
-func (c *Controller[T]) resolve(ctx context.Context) (choice[T], error) {
+// choose returns the best configuration that can be run. If that one is on trial,
+// choose writes to the store. It calls Codec's functions.
+func (c *Controller[T]) choose(ctx context.Context) (choice[T], error) {
 	c.mu.Lock()
-	chain := candidates(c.sit.rec, c.cfg.Build)
+	chain := candidates(c.state.rec, c.cfg.Build)
 	c.mu.Unlock()
 	var causes []error
 	var skipped *ReasonError
 	for _, cand := range chain {
-		found, err := c.try(cand)
+		found, err := c.try(ctx, cand)
 		if err == nil {
 			found.skipped = skipped
 			return found, nil
@@ -129,14 +132,14 @@ func (c *Controller[T]) resolve(ctx context.Context) (choice[T], error) {
 		}
 		causes = append(causes, fmt.Errorf("%s: %w", cand.role, err))
 		if cand.role != RoleDefault || len(chain) == 1 {
-			c.report(ctx, fmt.Errorf("configcheckpoint: %w", err), "Failed to start with a configuration")
+			c.reportError(ctx, fmt.Errorf("configcheckpoint: %w", err), "Failed to start with a configuration")
 		}
 	}
 	return choice[T]{}, &NoConfigError{Causes: causes}
 }
 
 // try prepares one candidate to be run.
-func (c *Controller[T]) try(cand candidate) (choice[T], *ReasonError) {
+func (c *Controller[T]) try(ctx context.Context, cand candidate) (choice[T], *ReasonError) {
 	fail := func(reason Reason, err error) (choice[T], *ReasonError) {
 		return choice[T]{}, &ReasonError{Reason: reason, Ref: cand.ref, Err: err}
 	}
@@ -152,18 +155,19 @@ func (c *Controller[T]) try(cand candidate) (choice[T], *ReasonError) {
 		active.Config = config
 		return choice[T]{active: active}, nil
 	}
-	payload, err := c.begin(cand)
+	payload, err := c.beginStart(cand)
 	if err != nil {
 		return fail(storeReason(err), err)
 	}
-	config, failure := c.decode(bytes.Clone(payload), cand.ref)
+	// The end of ctx is no fault of the configuration.
+	config, failure := c.decode(context.WithoutCancel(ctx), bytes.Clone(payload), cand.ref)
 	if failure != nil {
 		if cand.unproven {
 			c.mu.Lock()
 			defer c.mu.Unlock()
-			// Where this can't be written it holds in this process all the
-			// same, and the start, which is written, counts as failed.
-			_ = c.bar(cand.ref, failure.Reason, c.cfg.Redact(failure.Err))
+			// If this can't be written, it holds in this process anyway, and the
+			// start, which is written, counts as failed.
+			_ = c.rejectConfig(cand.ref, failure.Reason, c.cfg.Redact(failure.Err))
 		}
 		return choice[T]{}, failure
 	}
@@ -171,13 +175,13 @@ func (c *Controller[T]) try(cand candidate) (choice[T], *ReasonError) {
 	return choice[T]{active: active, payload: payload}, nil
 }
 
-// begin loads the payload of a candidate and, where it is not proven, counts
-// the start. One that can't be counted is not made: the process could die of
+// beginStart loads the payload of a candidate and, if it is not proven, counts
+// the start. A start that can't be counted is not made: the process could die of
 // it again and again.
-func (c *Controller[T]) begin(cand candidate) ([]byte, error) {
+func (c *Controller[T]) beginStart(cand candidate) ([]byte, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	payload, err := c.store.load(cand.ref.Digest)
+	payload, err := c.store.Load(cand.ref.Digest)
 	if err != nil || !cand.unproven {
 		return payload, err
 	}
@@ -189,38 +193,52 @@ func (c *Controller[T]) begin(cand candidate) ([]byte, error) {
 	return payload, nil
 }
 
-// decode turns a payload into a configuration that passed validation.
-func (c *Controller[T]) decode(payload []byte, ref Ref) (T, *ReasonError) {
-	config, err := guard(func() (T, error) { return c.cfg.Codec.Decode(payload) })
-	if err != nil {
-		return config, &ReasonError{Reason: ReasonDecodeFailed, Ref: ref, Err: err}
+// decode turns a payload into a configuration that passed validation, within
+// CallTimeout. Functions that take longer are left behind, and count as failed.
+func (c *Controller[T]) decode(ctx context.Context, payload []byte, ref Ref) (T, *ReasonError) {
+	done := make(chan T, 1)
+	err := c.calls.do(ctx, c.cfg.CallTimeout, nil, func(context.Context) error {
+		config, err := guard(func() (T, error) { return c.cfg.Codec.Decode(payload) })
+		if err != nil {
+			return &ReasonError{Reason: ReasonDecodeFailed, Ref: ref, Err: err}
+		}
+		if c.cfg.Codec.Validate != nil {
+			if _, err := guard(func() (struct{}, error) { return struct{}{}, c.cfg.Codec.Validate(config) }); err != nil {
+				return &ReasonError{Reason: ReasonValidationFailed, Ref: ref, Err: err}
+			}
+		}
+		done <- config
+		return nil
+	})
+	if err == nil {
+		return <-done, nil
 	}
-	if c.cfg.Codec.Validate == nil {
-		return config, nil
+	var none T
+	if failure, ok := err.(*ReasonError); ok {
+		return none, failure
 	}
-	_, err = guard(func() (struct{}, error) { return struct{}{}, c.cfg.Codec.Validate(config) })
-	if err != nil {
-		return config, &ReasonError{Reason: ReasonValidationFailed, Ref: ref, Err: err}
-	}
-	return config, nil
+	return none, &ReasonError{Reason: ReasonDecodeFailed, Ref: ref, Err: err}
 }
 
-// public returns e with the cause as it may be shown to everybody.
+// public returns e with the redacted text of its cause.
 func (c *Controller[T]) public(e *ReasonError) *ReasonError {
 	return &ReasonError{Reason: e.Reason, Ref: e.Ref, Err: errors.New(tidy(c.cfg.Redact(e.Err), maxMessage))}
 }
 
-// activate makes a choice what runs. Callers hold mu.
+// activate makes a choice the running configuration. Callers hold mu.
 func (c *Controller[T]) activate(found choice[T]) {
 	c.active, c.payload = found.active, found.payload
 	c.soak = soak{}
-	c.sit.running, c.sit.role = found.active.Ref, found.active.Role
-	c.sit.skipped, c.sit.health = found.skipped, nil
-	c.sit.restart, c.diverged = false, false
+	c.state.running, c.state.role = found.active.Ref, found.active.Role
+	c.state.skipped, c.state.health = found.skipped, nil
+	c.state.restart, c.diverged = false, false
+	if found.skipped == nil {
+		c.repairs = 0
+	}
 }
 
-// report hands an error to the embedder's handler, or logs it.
-func (c *Controller[T]) report(ctx context.Context, err error, msg string) {
+// reportError calls the embedder's ErrorHandler, or logs err.
+func (c *Controller[T]) reportError(ctx context.Context, err error, msg string) {
 	report.Tell(ctx, c.cfg.ErrorHandler, err, msg)
 }
 
@@ -232,4 +250,14 @@ func guard[R any](f func() (R, error)) (result R, err error) {
 		}
 	}()
 	return f()
+}
+
+// bootID returns the identity of the machine's present boot, or "" if the system
+// has none.
+func bootID() string {
+	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return ""
+	}
+	return tidy(string(id), 64)
 }

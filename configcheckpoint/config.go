@@ -17,62 +17,69 @@ import (
 
 // The defaults of Config and Trial.
 const (
-	// DefaultSoak is for how long a configuration must run well to be promoted.
+	// DefaultSoak is the time that a configuration must run healthily to be
+	// promoted.
 	DefaultSoak = 10 * time.Minute
-	// DefaultAttempts is how many starts without success roll it back. It is
-	// below the 5 within 10 s after which systemd gives up.
+	// DefaultAttempts is the number of starts without success that rolls a
+	// configuration back. It is below the 5 within 10 s after which systemd gives
+	// up.
 	DefaultAttempts = 3
 	// DefaultEvery is the time between two calls of Trial.Health.
 	DefaultEvery = 10 * time.Second
-	// DefaultGrace is for how long Trial.Health may fail.
+	// DefaultGrace is the time that Trial.Health may fail without a break.
 	DefaultGrace = time.Minute
-	// DefaultCallTimeout is the deadline of one call of Health, Apply or Admit.
+	// DefaultCallTimeout is the deadline of one call of an embedder's function.
 	DefaultCallTimeout = 30 * time.Second
-	// DefaultShutdownTimeout is the time for such a call that is under way when
-	// Run is to return.
+	// DefaultShutdownTimeout is the time that Run waits for calls under way before
+	// it returns.
 	DefaultShutdownTimeout = 10 * time.Second
 	// DefaultName is the name of the controller in logs and health checks.
 	DefaultName = "configcheckpoint"
 )
 
 // A Codec turns a payload into the embedder's configuration.
+//
+// Decode and Validate together have CallTimeout; a payload for which they take
+// longer is rejected, and the call is left behind. A panic counts as an error. A
+// payload for which they end the process (os.Exit, a stack overflow, no memory)
+// is rejected after Trial.Attempts processes have ended in this way.
 type Codec[T any] struct {
-	// Required. Decode parses a payload, merges what the embedder merges
+	// Required. Decode parses a payload, merges other input of the program
 	// (drop-ins, flags), and sets defaults. It must not keep data, must not
-	// block, and should be strict: a misspelt key that is ignored is a rollout
-	// that did nothing. A panic counts as an error.
+	// block, and should be strict: ignoring a misspelt key makes a rollout that
+	// did nothing.
 	Decode func(data []byte) (T, error)
-	// Validate checks what Decode returned, for this machine if it can. A
+	// Validate checks the result of Decode, for this machine if it can. A
 	// configuration that fails is rejected before anything is restarted. Nil
-	// accepts everything. A panic counts as an error.
+	// accepts everything.
 	Validate func(T) error
 	// Default returns the built-in configuration, which runs while nothing is
-	// assigned and when nothing else can. With it Boot can't fail for the state
-	// of the disk. Nil means there is none: Boot then returns a NoConfigError
-	// until the first configuration has arrived by other means.
+	// assigned and if nothing else can. With it, Boot can't fail because of the
+	// state of the disk. Nil means that there is none: Boot then returns a
+	// NoConfigError until another process has stored the first configuration.
 	Default func() (T, error)
 }
 
-// Trial says what a new configuration has to stand before it is called good.
-// It belongs to the program and never to the configuration on trial.
+// Trial configures the trial that a new configuration must pass before it is
+// called good. It belongs to the program, never to the configuration on trial.
 type Trial struct {
-	// Soak is for how long the configuration must run in one process, healthy
-	// all the while, to be promoted. At least 1 second. Default: DefaultSoak.
+	// Soak is the time that the configuration must run in one process, healthy
+	// without a break, to be promoted. At least 1 second. Default: DefaultSoak.
 	Soak time.Duration
-	// Attempts is how many starts without success roll it back. Keep it below
-	// the supervisor's own limit (systemd gives up after 5 starts in 10
-	// seconds). At least 1. Default: DefaultAttempts.
+	// Attempts is the number of starts without success that rolls the
+	// configuration back. Keep it below the supervisor's own limit (systemd gives
+	// up after 5 starts in 10 seconds). At least 1. Default: DefaultAttempts.
 	Attempts int
 	// Health returns an error while the process does not do its work. It is
 	// called during a trial only, one call at a time, and must return when ctx
-	// is done. Nil means that to be alive is to be healthy.
+	// is done. If it is nil, a running process is healthy.
 	Health func(ctx context.Context) error
 	// Every is the time between two calls of Health. At least 1 millisecond.
 	// Default: DefaultEvery.
 	Every time.Duration
-	// Grace is for how long Health may fail in a row before the configuration
-	// is rolled back. A process that takes long to become healthy needs more.
-	// At least 1 millisecond. Default: DefaultGrace.
+	// Grace is the time that Health may fail without a break before the
+	// configuration is rolled back. A process that takes long to become healthy
+	// needs more. At least 1 millisecond. Default: DefaultGrace.
 	Grace time.Duration
 }
 
@@ -81,19 +88,19 @@ type Trial struct {
 type Config[T any] struct {
 	// Required. Dir is the directory of the store: an absolute path without
 	// "..", to a local disk, whose parent exists. It is created with mode 0700
-	// and belongs to this controller alone. One that others can write, or that
-	// another user owns, is refused.
+	// and belongs to this controller alone. A directory or a record in it that
+	// another user owns or can write is refused.
 	Dir string
-	// Required is its Decode. Codec turns payloads into configurations.
+	// Required (its Decode). Codec turns payloads into configurations.
 	Codec Codec[T]
-	// Required. Source says which configuration to run.
+	// Required. Source yields the configuration to run.
 	Source Source
 
 	// Build is the version of the program. A configuration that one build
-	// rejected is given a new chance by another. At most 128 bytes. Default: a
+	// rejected gets a new chance with another build. At most 128 bytes. Default: a
 	// rejection holds for all builds.
 	Build string
-	// Trial says when a configuration is good. Default: those of all its
+	// Trial is the trial of a new configuration. Default: the defaults of its
 	// fields.
 	Trial Trial
 	// Apply puts a configuration into effect in the running process. It is
@@ -101,43 +108,46 @@ type Config[T any] struct {
 	// rejects a configuration on trial, and the fallback is applied. Nil means
 	// that a change takes a restart: Run returns ErrRestart.
 	Apply func(ctx context.Context, config Active[T]) error
-	// Admit is asked before a new configuration is stored: for a canary (see
+	// Admit is called before a new configuration is stored: for a canary (see
 	// HashGate), a maintenance window or a signature. A wait above zero holds
-	// the payload back and asks again after it. An error rejects the content
-	// for good. Nil admits everything. The return to the last-known-good
-	// configuration is not asked for.
+	// the payload back, and Admit is called again after it. An error that wraps
+	// ErrRefused rejects the content. After any other error, which is no answer,
+	// Admit is called again: after 10 seconds, later after up to 5 minutes. Nil
+	// admits everything. Admit is not called for the return to the
+	// last-known-good configuration.
 	Admit func(ctx context.Context, p Payload) (wait time.Duration, err error)
 	// Redact turns an error of Decode, Validate, Health, Apply or Admit into
 	// the text of the status, the events and the store, of which 200 bytes are
-	// kept. Nil means err.Error(). Set it where such errors quote secrets.
+	// kept. Nil means err.Error(). Set it if such errors quote secrets.
 	Redact func(err error) string
 
-	// CallTimeout is the deadline of each call of Health, Apply and Admit. At
-	// least 1 millisecond. Default: DefaultCallTimeout.
+	// CallTimeout is the deadline of each call of Health, Apply and Admit, and of
+	// Decode and Validate together. At least 1 millisecond. Default:
+	// DefaultCallTimeout.
 	CallTimeout time.Duration
-	// ShutdownTimeout is how long Run waits, when it is to return, for such a
-	// call that outlives its context. At least 1 millisecond. Default:
+	// ShutdownTimeout is the time that Run, before it returns, waits for a call
+	// that outlives its context. At least 1 millisecond. Default:
 	// DefaultShutdownTimeout.
 	ShutdownTimeout time.Duration
 
 	// Name is the name in logs and health checks. Default: DefaultName.
 	Name string
-	// ErrorHandler is told of errors that the controller goes on from: of the
-	// first of each class while the same work fails with it. It is called
-	// synchronously and must not block. Default: the logger of Boot's and Run's
-	// context.
+	// ErrorHandler is called with errors that the controller recovers from.
+	// Repeats of the same class are suppressed until the same work succeeds. It is
+	// called synchronously and must not block. Default: the logger of Boot's and
+	// Run's context.
 	ErrorHandler func(ctx context.Context, err error, msg string)
 	// EventRecorder records the events listed in the package comment.
 	// Default: none.
 	EventRecorder events.EventRecorder
-	// Required with EventRecorder. EventObject is what the events are about,
+	// Required with EventRecorder. EventObject is the object of the events,
 	// usually the Node.
 	EventObject runtime.Object
-	// Hooks are called on what happens. Default: none.
+	// Hooks observe the controller. Default: none.
 	Hooks Hooks
 }
 
-// complete fills in the defaults and returns all that is wrong.
+// complete sets the defaults and returns every problem.
 func (cfg *Config[T]) complete() error {
 	var problems field.ErrorList
 	switch {
@@ -173,7 +183,7 @@ func (cfg *Config[T]) complete() error {
 	return lifecycle.InvalidConfig("configcheckpoint", problems)
 }
 
-// cleanPath reports whether path says outright which file it means.
+// cleanPath reports whether path is absolute, without "." and "..".
 func cleanPath(path string) bool {
 	return filepath.IsAbs(path) && filepath.Clean(path) == path
 }

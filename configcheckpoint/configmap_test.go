@@ -53,7 +53,7 @@ func TestConfigMapSourceRejectsBadReference(t *testing.T) {
 type watched struct {
 	t      *testing.T
 	server *apitest.Server
-	got    chan arrival
+	got    chan delivery
 }
 
 func watchConfigMap(t *testing.T, s *apitest.Server) watched {
@@ -61,13 +61,13 @@ func watchConfigMap(t *testing.T, s *apitest.Server) watched {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := watched{t, s, make(chan arrival, 1000)}
+	w := watched{t, s, make(chan delivery, 1000)}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		for p, err := range source.Payloads(ctx) {
-			w.got <- arrival{p, err}
+			w.got <- delivery{p, err}
 		}
 	}()
 	t.Cleanup(func() { cancel(); <-done })
@@ -76,13 +76,13 @@ func watchConfigMap(t *testing.T, s *apitest.Server) watched {
 }
 
 // last returns what was yielded last, and drops all of it.
-func (w watched) last() arrival {
+func (w watched) last() delivery {
 	w.t.Helper()
 	synctest.Wait()
 	if len(w.got) == 0 {
 		w.t.Fatal("nothing was yielded")
 	}
-	var a arrival
+	var a delivery
 	for len(w.got) > 0 {
 		a = <-w.got
 	}
@@ -260,7 +260,7 @@ func testMetadataOnlyEditIsIgnored(t *testing.T) {
 	n.start()
 	n.restarts()
 	n.goes(DefaultSoak)
-	before := n.disk.changes()
+	before := n.disk.Changes()
 	apitest.Edit(s, "kube-system", "agent", func(cm *corev1.ConfigMap) {
 		cm.Labels = map[string]string{"edited": "yes"}
 		cm.Annotations = map[string]string{"edited": "yes"}
@@ -271,7 +271,7 @@ func testMetadataOnlyEditIsIgnored(t *testing.T) {
 	n.goes(time.Hour)
 	n.runs()
 	n.is("A", isTrue, PhaseGood, ReasonGood)
-	if n.disk.changes() != before {
+	if n.disk.Changes() != before {
 		t.Error("the store was written")
 	}
 }

@@ -13,12 +13,13 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore"
 	"github.com/kubewright/kubewright/internal/backoff"
 	"github.com/kubewright/kubewright/internal/lifecycle"
 	"github.com/kubewright/kubewright/internal/report"
 )
 
-// An Active is a configuration that runs.
+// An Active is a running configuration.
 type Active[T any] struct {
 	// Config is what Codec.Decode or Codec.Default returned.
 	Config T
@@ -26,7 +27,7 @@ type Active[T any] struct {
 	Ref Ref
 	// Role is the part it plays.
 	Role Role
-	// Trial reports whether it has yet to be proven.
+	// Trial means that it is not proven yet.
 	Trial bool
 }
 
@@ -42,28 +43,36 @@ type Controller[T any] struct {
 	once     lifecycle.Once
 	ready    *lifecycle.Ready
 	progress *lifecycle.Progress
-	wake     chan struct{} // Verdict or Forget changed something
+	wake     chan struct{} // receives when another goroutine changed the state
 	observer observer
 
-	// mu guards what follows. It is never held while a function of the
-	// embedder runs, but it is while the disk is written.
+	calls calls
+
+	// mu guards the fields below. It is held while the disk is written, but never
+	// while a function of the embedder runs.
 	mu      sync.Mutex
 	life    life
-	store   *store
+	store   *slotstore.Store
 	active  Active[T]
 	payload []byte // of active; nil for the built-in default
 	attempt Digest // the start that this process has recorded and not ended
 	soak    soak   // of active
-	// sit is the state that decisions are taken on. Its record is the stored
-	// one but for rejections that could not be written: those hold at once,
-	// because to run a bad configuration is worse than to forget that it is.
-	sit      situation
-	unsaved  bool // sit.rec holds such a rejection
-	diverged bool // something else than active is to run
-	forgot   bool // the last payload may be looked at in another light
-	news     []func(observer)
-	untidy   error // of the last prune
-	// storeFailures counts the commits that failed in a row.
+	// inspection is the one that the process before this one did not survive.
+	inspection inspection
+	// state is the input of decisions. Its record is the stored one, except for
+	// rejections that could not be written, which hold at once.
+	state    situation
+	unsaved  bool // state.rec holds such a rejection
+	diverged bool // another configuration than active must run
+	// reconsider means that the last payload may be handled differently now.
+	reconsider bool
+	reports    []func(observer)
+	pruneErr   error // of the last prune
+	// repairs counts the repairs of a payload since the assigned configuration
+	// ran, and repairAfter is the earliest time of the next one.
+	repairs     int
+	repairAfter time.Time
+	// storeFailures counts the failures of the store in a row.
 	storeFailures int
 	since         time.Time
 
@@ -71,15 +80,15 @@ type Controller[T any] struct {
 	status   Status
 }
 
-// life is how far the controller's own life has come.
+// life is the progress of the controller through its methods.
 type life int
 
 const (
 	created life = iota
 	booting
 	booted
-	running
-	returned
+	inRun
+	afterRun
 	closed
 )
 
@@ -89,35 +98,38 @@ func New[T any](cfg Config[T]) (*Controller[T], error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
 	}
+	store, err := newStore(slotstore.Dir(cfg.Dir))
+	if err != nil {
+		return nil, err
+	}
 	c := &Controller[T]{
 		cfg:    cfg,
 		bootID: bootID,
 		ready:  lifecycle.NewReady(cfg.Name),
-		// The longest the loop is away is one Apply after another.
+		// The loop is busy longest with one Apply after another.
 		progress: lifecycle.NewProgress(cfg.Name, 4*cfg.CallTimeout+time.Minute),
 		wake:     make(chan struct{}, 1),
 		observer: observer{hooks: cfg.Hooks, recorder: cfg.EventRecorder, object: cfg.EventObject},
-		store:    &store{fs: &osFS{path: cfg.Dir}, build: cfg.Build},
+		store:    store,
 	}
-	c.sit = situation{build: cfg.Build, attempts: cfg.Trial.Attempts}
+	c.state = situation{build: cfg.Build, attempts: cfg.Trial.Attempts}
 	return c, nil
 }
 
-// Ready returns a checker that is done when Run has dealt with the first
-// payload that the source yields. Don't hold the start of the agent for it: the
+// Ready returns a checker that is done when Run has handled the first payload
+// that the source yields. Don't delay the start of the agent until then: the
 // point of a checkpoint is to start without the source.
 func (c *Controller[T]) Ready() cache.DoneChecker { return c.ready }
 
 // Name returns Config.Name.
 func (c *Controller[T]) Name() string { return c.cfg.Name }
 
-// Check reports whether the controller makes progress: nil while it does, and
-// before Run. A source or a disk that fails is no reason to restart the process,
-// so that is not an error here; [Controller.Status] has it. The request is not
-// used and may be nil.
+// Check returns nil while the controller makes progress, and before Run. A source
+// or a disk that fails is no reason to restart the process, so it is not an error
+// here; [Controller.Status] has it. The request is not used and may be nil.
 func (c *Controller[T]) Check(*http.Request) error { return c.progress.Check() }
 
-// Status returns what runs and why. It never blocks on the disk.
+// Status returns which configuration runs and why. It never blocks on the disk.
 func (c *Controller[T]) Status() Status {
 	c.statusMu.Lock()
 	defer c.statusMu.Unlock()
@@ -126,16 +138,16 @@ func (c *Controller[T]) Status() Status {
 
 // Verdict ends the trial of the running configuration: nil promotes it now, as
 // an operator's confirmation does, and an error rolls it back now. It returns
-// ErrNoTrial when there is no trial to end, ErrNotBooted or ErrClosed, and an
-// error of the disk when the verdict could not be stored. A roll-back is
-// carried out all the same then, and the start counts as failed.
+// ErrNoTrial if there is no trial, ErrNotBooted or ErrClosed, and an error of
+// the disk if the verdict could not be stored. A roll-back is then carried out
+// anyway, and the start counts as failed.
 func (c *Controller[T]) Verdict(failure error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err := c.usable(); err != nil {
 		return err
 	}
-	if !c.sit.onTrial() {
+	if !c.state.onTrial() {
 		return ErrNoTrial
 	}
 	defer c.notify()
@@ -146,8 +158,8 @@ func (c *Controller[T]) Verdict(failure error) error {
 }
 
 // Forget removes the rejection of a configuration, so that it may be tried
-// again: at once where it is assigned or what the source delivered last,
-// otherwise when it is delivered. It returns nil where there is none.
+// again: at once if it is assigned or was delivered last, otherwise when it is
+// delivered. It returns nil if there is no rejection.
 func (c *Controller[T]) Forget(d Digest) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -160,36 +172,40 @@ func (c *Controller[T]) Forget(d Digest) error {
 		r, forgot = forget(r, d)
 		return r, forgot
 	})
-	c.forgot = c.forgot || forgot
-	if err == nil && forgot && c.sit.rec.Assigned != nil && c.sit.rec.Assigned.Digest == d && c.sit.running.Digest != d {
+	if c.inspection.Digest == d {
+		c.inspection = inspection{}
+		err = errors.Join(err, c.store.SetNote(nil))
+	}
+	c.reconsider = c.reconsider || forgot
+	if err == nil && forgot && c.state.rec.isAssigned(d) && c.state.running.Digest != d {
 		c.diverged = true
 	}
 	return err
 }
 
 // Close ends this process's use of the store. Call it after Run has returned
-// and the work has stopped, with what ended the work: nil when it was asked to
-// stop, which does not count as a failed start if the configuration on trial
-// was healthy to the last; otherwise the error, which is remembered and named
-// should the configuration be rolled back.
+// and the work has stopped. failure is nil if the work was asked to stop; that
+// does not count as a failed start, provided that the configuration on trial was
+// healthy at the end. Otherwise failure is the error that ended the work, which
+// the message of a later roll-back quotes.
 //
-// Don't defer Close(nil): a panic on its way through would be recorded as a
-// clean stop. A process may also end without it; during a trial that counts as
-// a failed start. A second Close does nothing.
+// Don't defer Close(nil): it would record a panic as a clean stop. A process may
+// also end without Close; during a trial that counts as a failed start. A second
+// Close does nothing.
 func (c *Controller[T]) Close(failure error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch c.life {
 	case closed:
 		return nil
-	case running:
+	case inRun:
 		return errors.New("configcheckpoint: Close before Run has returned")
 	}
 	c.life = closed
 	var err error
-	if t := c.sit.rec.Trial; t != nil && t.Open && t.Digest == c.attempt {
-		// A start that was recorded and not made can't have failed.
-		healthy := c.attempt != c.sit.running.Digest || c.cfg.Trial.Health == nil || !c.soak.good.IsZero()
+	if t := c.state.rec.Trial; t != nil && t.Open && t.Digest == c.attempt {
+		// A start that was recorded and not made has not failed.
+		healthy := c.attempt != c.state.running.Digest || c.cfg.Trial.Health == nil || !c.soak.good.IsZero()
 		clean := failure == nil && healthy
 		note := ""
 		if failure != nil {
@@ -197,7 +213,7 @@ func (c *Controller[T]) Close(failure error) error {
 		}
 		err = c.update(func(r record) (record, bool) { return endAttempt(r, clean, note) })
 	}
-	return errors.Join(err, c.store.close())
+	return errors.Join(err, c.store.Close())
 }
 
 // usable returns why the controller can't be used now. Callers hold mu.
@@ -219,15 +235,15 @@ func (c *Controller[T]) notify() {
 	}
 }
 
-// errorStreaks say once what fails, and once that it works again.
+// errorStreaks report once that something fails, and once that it works again.
 type errorStreaks struct{ source, store, other report.Streak }
 
-// sourceRetry is the pause after errors of the source in a row.
+// sourceRetry is the delay after errors of the source in a row.
 func sourceRetry() backoff.Policy {
 	return backoff.Policy{Base: 200 * time.Millisecond, Cap: 10 * time.Second}
 }
 
-// storeRetry is the pause after commits in a row that failed.
+// storeRetry is the delay after failures of the store in a row.
 func storeRetry() backoff.Policy {
 	return backoff.Policy{Base: 10 * time.Second, Cap: 10 * time.Minute}
 }

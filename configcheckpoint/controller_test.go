@@ -15,10 +15,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kubewright/kubewright/internal/testlog"
+
+	"fmt"
+	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore/crashfs"
 )
 
 // feed is a Source that a test speaks through.
-type feed chan arrival
+type feed chan delivery
 
 func (f feed) Payloads(ctx context.Context) iter.Seq2[Payload, error] {
 	return func(yield func(Payload, error) bool) {
@@ -38,7 +41,7 @@ func (f feed) Payloads(ctx context.Context) iter.Seq2[Payload, error] {
 // node is a machine with a disk, on which a process runs or does not.
 type node struct {
 	t    *testlog.T
-	disk *crashFS
+	disk *crashfs.FS
 	cfg  Config[string]
 	boot string // the machine's boot ID
 
@@ -53,7 +56,7 @@ type node struct {
 
 // newNode makes a node inside a bubble.
 func newNode(t *testing.T) *node {
-	n := &node{t: testlog.New(t), disk: newCrashFS(), boot: "boot 1", feed: make(feed)}
+	n := &node{t: testlog.New(t), disk: crashfs.New(), boot: "boot 1", feed: make(feed)}
 	n.cfg = Config[string]{
 		Dir: "/crashfs", Codec: testCodec(), Source: n.feed, Build: "1",
 		ErrorHandler: func(_ context.Context, err error, msg string) { n.t.Notef("%s: %v", msg, err) },
@@ -75,7 +78,7 @@ func (n *node) start() Active[string] {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	c.store.fs, c.bootID = n.disk, func() string { return n.boot }
+	c.store, c.bootID = storeOn(n.disk), func() string { return n.boot }
 	n.c = c
 	n.active, err = c.Boot(n.t.Context())
 	if err != nil {
@@ -98,7 +101,7 @@ func (n *node) kill() {
 	n.cancel()
 	<-n.done
 	n.cancel = nil
-	if err := n.c.store.close(); err != nil {
+	if err := n.c.store.Close(); err != nil {
 		n.t.Error(err)
 	}
 }
@@ -134,13 +137,13 @@ func (n *node) restarts() Active[string] {
 func (n *node) delivers(text string) {
 	n.t.Helper()
 	p := Payload{Name: "test"}
-	if text != "" {
+	if p.Unassign = text == ""; !p.Unassign {
 		p.Data = []byte(text)
 	}
-	n.yields(arrival{payload: p})
+	n.yields(delivery{payload: p})
 }
 
-func (n *node) yields(a arrival) {
+func (n *node) yields(a delivery) {
 	n.t.Helper()
 	select {
 	case n.feed <- a:
@@ -267,7 +270,7 @@ func TestTransitionMatrix(t *testing.T) {
 					}
 					n.cfg.Admit = func(_ context.Context, p Payload) (time.Duration, error) {
 						if strings.HasPrefix(string(p.Data), "foreign") {
-							return 0, errors.New("not signed")
+							return 0, fmt.Errorf("%w: not signed", ErrRefused)
 						}
 						return 0, nil
 					}
@@ -339,7 +342,7 @@ func testSecondPromotion(t *testing.T) {
 	n.restarts()
 	n.goes(DefaultSoak)
 	n.is("B", isTrue, PhaseGood, ReasonGood)
-	r := n.c.sit.rec
+	r := n.c.state.rec
 	if r.LKG.Digest != ref("B").Digest || r.Previous.Digest != ref("A").Digest {
 		t.Errorf("last known good %v, previous %v", r.LKG, r.Previous)
 	}
@@ -382,7 +385,7 @@ func testSourceErrorsKeepConfig(t *testing.T) {
 	n := proven(t, "A")
 	since := n.c.Status().Since
 	for range 100 {
-		n.yields(arrival{err: errors.New("gone")})
+		n.yields(delivery{err: errors.New("gone")})
 	}
 	n.is("A", isTrue, PhaseGood, ReasonSourceFailed)
 	if s := n.c.Status(); !strings.Contains(s.Message, "gone") || s.Since != since {

@@ -9,14 +9,17 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+
+	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore"
+	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore/crashfs"
 )
 
 const testAttempts = 2
 
-// machine is one node: a disk, and the process that runs on it if one does. It
-// remembers what the process was told, to hold the next one to it.
+// machine is one node: a disk, and the process on it if one runs. It records
+// what was acknowledged, to check the next process.
 type machine struct {
-	fs *crashFS
+	fs *crashfs.FS
 	c  *Controller[string]
 	l  *loop[string]
 
@@ -26,12 +29,12 @@ type machine struct {
 	promoted map[Digest]bool
 }
 
-func newMachine(disk *crashFS) *machine {
+func newMachine(disk *crashfs.FS) *machine {
 	return &machine{fs: disk, starts: map[string]int{}, promoted: map[Digest]bool{}}
 }
 
 // on returns the same node with another disk, and no process.
-func (m *machine) on(disk *crashFS) *machine {
+func (m *machine) on(disk *crashfs.FS) *machine {
 	return &machine{fs: disk, last: m.last, starts: maps.Clone(m.starts), promoted: maps.Clone(m.promoted)}
 }
 
@@ -49,8 +52,8 @@ func testCodec() Codec[string] {
 
 // boot starts a process.
 func (m *machine) boot() error {
-	if m.fs.crashed {
-		m.fs.afterCrash()
+	if m.fs.Crashed {
+		m.fs.AfterCrash(slotstore.Config{Parse: describe, Empty: []byte(`{"schema":1,"minReader":1,"gen":0}`), MaxPayload: MaxPayloadSize})
 	}
 	c, err := New(Config[string]{
 		Dir: "/crashfs", Codec: testCodec(), Build: "test",
@@ -61,22 +64,19 @@ func (m *machine) boot() error {
 	if err != nil {
 		return err
 	}
-	c.store.fs, c.bootID = m.fs, func() string { return "boot" }
+	c.store, c.bootID = storeOn(m.fs), func() string { return "boot" }
 	m.c = c
-	m.l = &loop[string]{c: c, again: stoppedTimer(), store: stoppedTimer(), check: stoppedTimer()}
-	m.fs.opening = true
+	m.l = newLoop(c)
+	m.fs.Opening = true
 	c.mu.Lock()
 	c.life = booting
 	_, err = c.openStore()
 	c.mu.Unlock()
-	m.fs.opening = false
+	m.fs.Opening = false
 	if errors.Is(err, ErrLocked) || errors.Is(err, ErrPermissions) {
 		return err
 	}
-	if m.fs.off.settle {
-		c.store.settled = true
-	}
-	found, err := c.resolve(context.Background())
+	found, err := c.choose(context.Background())
 	if err != nil {
 		return err
 	}
@@ -92,45 +92,26 @@ func (m *machine) boot() error {
 	return nil
 }
 
-// afterCrash finds out which of the records that it may be the crash has left:
-// from now on that one must not be lost.
-func (m *crashFS) afterCrash() {
-	m.crashed = false
-	s := &store{fs: m.clone(nil)}
-	if _, err := s.open(); err == nil && (m.acked == nil || s.rec.Gen >= m.acked.Gen) {
-		m.acked = &s.rec
-	}
-}
-
-// deliver has the source yield something; "" is nothing.
+// deliver lets the source yield a payload; "" unassigns.
 func (m *machine) deliver(text string) error {
 	var data []byte
 	if text != "" {
 		data = []byte(text)
 	}
-	if a := m.c.sit.rec.Assigned; a == nil || a.Digest != DigestOf(data) {
+	if a := m.c.state.rec.Assigned; a == nil || a.Digest != DigestOf(data) {
 		delete(m.starts, text)
 	}
 	m.last = text
-	m.l.payload = &Payload{Data: data, Name: "test", Version: "1"}
+	m.l.payload = &Payload{Data: data, Unassign: data == nil, Name: "test", Version: "1"}
 	m.l.retryStore()
-	m.l.delivered(context.Background())
-	if m.fs.off.keepOlder {
-		m.pruneToNewest()
+	m.l.deliver(context.Background())
+	if s := m.c.state.store; s != nil {
+		return s
 	}
-	if s := m.c.sit.store; s != nil {
+	if s := m.c.state.refused; s != nil && transientStore(s.Reason) {
 		return s
 	}
 	return nil
-}
-
-// pruneToNewest is the mutation of W5.
-func (m *machine) pruneToNewest() {
-	s := m.c.store
-	older := s.slots
-	s.slots = [2]*record{&s.rec, &s.rec}
-	_ = s.prune()
-	s.slots = older
 }
 
 func (m *machine) verdict(failure error) error {
@@ -138,9 +119,6 @@ func (m *machine) verdict(failure error) error {
 		m.promoted[m.active.Ref.Digest] = true
 	}
 	err := m.c.Verdict(failure)
-	if m.fs.off.keepOlder {
-		m.pruneToNewest()
-	}
 	if errors.Is(err, ErrNoTrial) {
 		return nil
 	}
@@ -154,7 +132,7 @@ func (m *machine) closeClean() error {
 	return m.c.Close(nil)
 }
 
-// step is one thing that happens to a machine.
+// step is one event in the life of a machine.
 type step struct {
 	name string
 	do   func(*machine) error
@@ -172,8 +150,8 @@ func fail() step {
 }
 func closeCleanly() step { return step{"close", (*machine).closeClean} }
 
-// life is what the crash tests live through: every kind of change, and every
-// change after each other one that matters to it.
+// crashLife has every kind of change, and every change after each other one that
+// matters to it.
 func crashLife() []step {
 	return []step{
 		boot(), deliver("A"), // an empty disk, the first configuration
@@ -190,11 +168,12 @@ func crashLife() []step {
 	}
 }
 
-// run lives until the crash and returns the step it came in, or "".
+// run performs steps until the disk crashes, and returns the step it was in, or
+// "".
 func (m *machine) run(steps []step) (where string, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			if _, ok := p.(crashed); !ok {
+			if _, ok := p.(crashfs.Crashed); !ok {
 				panic(p)
 			}
 		}

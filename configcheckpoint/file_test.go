@@ -44,24 +44,24 @@ func testFileSource(t *testing.T, dir string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := make(chan arrival, 100)
+	got := make(chan delivery, 100)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		for p, err := range source.Payloads(ctx) {
-			got <- arrival{p, err}
+			got <- delivery{p, err}
 		}
 	}()
 	defer func() { cancel(); <-done }()
-	next := func() arrival {
+	next := func() delivery {
 		t.Helper()
 		select {
 		case a := <-got:
 			return a
 		case <-time.After(time.Minute):
 			t.Fatal("nothing was yielded")
-			return arrival{}
+			return delivery{}
 		}
 	}
 	none := func() {

@@ -18,6 +18,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubewright/kubewright/apitest"
+
+	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore"
+	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore/crashfs"
 )
 
 // someSlots returns slots of every kind, for the fuzzer to start from.
@@ -30,7 +33,7 @@ func someSlots(f *testing.F) [][]byte {
 		state("A", "A", "Z").withRejected("1", "B", "C"),
 		{Schema: 9, MinReader: 9, LKG: ref("A")},
 	} {
-		slot, err := encodeSlot(r)
+		slot, err := slotOf(r)
 		if err != nil {
 			f.Fatal(err)
 		}
@@ -59,11 +62,11 @@ func FuzzDecodeSlot(f *testing.F) {
 		if err := r.check(); err != nil {
 			t.Errorf("a record that is not valid: %v", err)
 		}
-		again, err := encodeSlot(r)
+		again, err := slotOf(r)
 		if err != nil {
 			return // larger than what this code writes
 		}
-		if back, err := decodeSlot(again); err != nil || !sameRecord(&back, &r) {
+		if back, err := decodeSlot(again); err != nil || !sameRecord(back, r) {
 			t.Errorf("%+v came back as %+v, %v", r, back, err)
 		}
 		for _, c := range candidates(r, "1") { // never panics
@@ -86,13 +89,12 @@ func FuzzBoot(f *testing.F) {
 		if framed {
 			a, b = frame(a), frame(b)
 		}
-		disk := newCrashFS()
-		put := func(name string, node *inode) { disk.names[name], disk.durable[name] = node, node }
-		put(".", &inode{dir: true})
-		put(payloadDir, &inode{dir: true})
-		put(slotA, &inode{data: a, durable: a})
-		put(slotB, &inode{data: b, durable: b})
-		put(payloadPath(ref("A").Digest), &inode{data: payload, durable: payload})
+		disk := crashfs.New()
+		disk.Put(".", nil)
+		disk.Put(slotstore.PayloadDir, nil)
+		disk.Put(slotstore.SlotA, append([]byte{}, a...))
+		disk.Put(slotstore.SlotB, append([]byte{}, b...))
+		disk.Put(slotstore.PayloadPath(ref("A").Digest), append([]byte{}, payload...))
 		m := newMachine(disk)
 		for range 2 {
 			if err := m.boot(); err != nil {
@@ -107,7 +109,7 @@ func FuzzBoot(f *testing.F) {
 			t.Errorf("%+v", st)
 		}
 		err := m.deliver("next")
-		if m.c.store.frozen != nil {
+		if m.c.store.ReadOnly() != nil {
 			if err == nil {
 				t.Error("the store of a newer program was written")
 			}
@@ -115,10 +117,10 @@ func FuzzBoot(f *testing.F) {
 		}
 		// A record at the end of all generations is not one we could have
 		// written; it must not panic, and that is all.
-		if m.c.store.rec.Gen == 0 || m.c.store.rec.Gen > 1<<62 {
+		if gen := stored(m.c.store).Gen; gen == 0 || gen > 1<<62 {
 			return
 		}
-		if _, rejected := m.c.sit.rec.rejection(ref("next").Digest, "test"); rejected {
+		if _, rejected := m.c.state.rec.rejection(ref("next").Digest, "test"); rejected {
 			return
 		}
 		if err := m.boot(); err != nil || m.active.Config != "next" {
@@ -187,14 +189,14 @@ func FuzzDeliver(f *testing.F) {
 	f.Add([]byte("bad"), strings.Repeat("\xff\"", 500), strings.Repeat("<", 500))
 	f.Add([]byte(nil), "", "\n")
 	f.Fuzz(func(t *testing.T, data []byte, name, version string) {
-		m := newMachine(newCrashFS())
+		m := newMachine(crashfs.New())
 		if err := m.boot(); err != nil {
 			t.Fatal(err)
 		}
-		m.l.payload = &Payload{Data: data, Name: name, Version: version}
-		m.l.delivered(t.Context())
-		if m.c.sit.store != nil {
-			t.Errorf("%v", m.c.sit.store)
+		m.l.payload = &Payload{Data: data, Unassign: data == nil, Name: name, Version: version}
+		m.l.deliver(t.Context())
+		if m.c.state.store != nil {
+			t.Errorf("%v", m.c.state.store)
 		}
 		if err := m.boot(); err != nil {
 			t.Fatal(err)

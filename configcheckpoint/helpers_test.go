@@ -4,7 +4,6 @@
 package configcheckpoint
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"fmt"
@@ -15,6 +14,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore"
 	"github.com/kubewright/kubewright/internal/testmain"
 )
 
@@ -47,8 +47,53 @@ func healthy(context.Context) error { return nil }
 
 const errReadOnly = syscall.EROFS
 
-// frame makes a slot of any JSON.
+// slotSize is the length of a slot file.
+const slotSize = 8192
+
+// storeOn returns the store on a disk of a test.
+func storeOn(disk slotstore.FS) *slotstore.Store {
+	s, err := newStore(disk)
+	if err != nil {
+		panic(err)
+	}
+	return s
+}
+
+// stored returns the record that a store holds.
+func stored(s *slotstore.Store) record {
+	if s.Record() == nil {
+		return emptyRecord()
+	}
+	r, err := parseRecord(s.Record())
+	if err != nil {
+		panic(err)
+	}
+	return r
+}
+
+// slotOf returns the content of a slot file that holds r.
+func slotOf(r record) ([]byte, error) {
+	text, err := r.encode()
+	if err != nil {
+		return nil, err
+	}
+	return slotstore.EncodeSlot(text)
+}
+
+// decodeSlot returns the record in the content of a slot file.
+func decodeSlot(data []byte) (record, error) {
+	text, err := slotstore.DecodeSlot(data)
+	if err != nil {
+		return record{}, err
+	}
+	return parseRecord(text)
+}
+
+// frame returns the content of a slot file with any text; the text may be too
+// long.
 func frame(text []byte) []byte {
-	slot := fmt.Appendf(nil, "%s %d %x\n%s\n", slotMagic, len(text), sha256.Sum256(text), text)
-	return append(slot, bytes.Repeat([]byte{' '}, max(0, slotSize-len(slot)))...)
+	if slot, err := slotstore.EncodeSlot(text); err == nil {
+		return slot
+	}
+	return fmt.Appendf(nil, "cc1 %d %x\n%s\n", len(text), sha256.Sum256(text), text)
 }

@@ -15,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/events"
 )
@@ -57,7 +58,7 @@ func testHooksAndEvents(t *testing.T) {
 		t.Fatal(err)
 	}
 	synctest.Wait()
-	n.yields(arrival{err: errors.New("away")})
+	n.yields(delivery{err: errors.New("away")})
 	want := strings.Split(strings.TrimSpace(`
 booted Default trial false
 status Default
@@ -133,7 +134,7 @@ func testRedact(t *testing.T) {
 	}
 	n.cfg.Admit = func(_ context.Context, p Payload) (time.Duration, error) {
 		if string(p.Data) == "E" {
-			return 0, errors.New(secret)
+			return 0, fmt.Errorf("%w: %s", ErrRefused, secret)
 		}
 		return 0, nil
 	}
@@ -157,8 +158,8 @@ func testRedact(t *testing.T) {
 			t.Error(s.Message)
 		}
 	}
-	for name, node := range n.disk.names {
-		if strings.Contains(string(node.data), secret) {
+	for _, name := range n.disk.Files() {
+		if data, _ := n.disk.Data(name); strings.Contains(string(data), secret) {
 			t.Errorf("%s holds the secret", name)
 		}
 	}
@@ -208,12 +209,12 @@ func TestLateDisk(t *testing.T) { synctest.Test(t, testLateDisk) }
 func testLateDisk(t *testing.T) {
 	n := proven(t, "A")
 	n.kill()
-	late := &lateDisk{fsys: n.disk}
+	late := &lateDisk{FS: n.disk}
 	c, err := New(n.cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.store.fs = late
+	c.store = storeOn(late)
 	a, err := c.Boot(t.Context())
 	if err != nil || a.Config != "default" {
 		t.Fatalf("%+v, %v", a, err)
@@ -236,13 +237,13 @@ func testLateDisk(t *testing.T) {
 }
 
 type lateDisk struct {
-	fsys
+	slotstore.FS
 	mounted atomic.Bool
 }
 
-func (d *lateDisk) open() error {
+func (d *lateDisk) Open() error {
 	if !d.mounted.Load() {
 		return errors.New("no such device")
 	}
-	return d.fsys.open()
+	return d.FS.Open()
 }

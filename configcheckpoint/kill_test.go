@@ -6,20 +6,13 @@
 package configcheckpoint
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
-	"strconv"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -44,7 +37,7 @@ func child(t *testing.T, role, dir string) *exec.Cmd {
 // runChild is what the children do. It returns the exit status.
 func runChild() int {
 	role, dir, _ := strings.Cut(os.Getenv(childEnv), ":")
-	run := map[string]func(string) error{"boot": childBoot, "commit": childCommit, "agent": childAgent}[role]
+	run := map[string]func(string) error{"boot": childBoot, "agent": childAgent}[role]
 	if err := run(dir); err != nil {
 		fmt.Println("error:", err)
 		if errors.Is(err, ErrRestart) {
@@ -69,118 +62,6 @@ func childBoot(dir string) error {
 	}
 	_, err = c.Boot(context.Background())
 	return err
-}
-
-// childCommit changes the record as fast as it can and says after each commit
-// that it was acknowledged.
-func childCommit(dir string) error {
-	c, err := New(childConfig(dir))
-	if err != nil {
-		return err
-	}
-	if _, err := c.Boot(context.Background()); err != nil {
-		return err
-	}
-	l := &loop[string]{c: c, again: stoppedTimer(), store: stoppedTimer(), check: stoppedTimer()}
-	for n := c.store.rec.Gen; ; n++ {
-		l.payload = &Payload{Data: []byte(fmt.Sprint("config ", n)), Name: "child"}
-		l.delivered(context.Background())
-		if c.sit.store != nil {
-			return c.sit.store
-		}
-		fmt.Println(c.store.rec.Gen, c.store.rec.Assigned.Digest)
-	}
-}
-
-// TestKillNine kills processes that write, a thousand times: whatever they had
-// acknowledged is there, and whole. It tests the calls that are really made
-// and the lock; what a power cut does is TestCrashAtEveryChange's.
-func TestKillNine(t *testing.T) {
-	const disks, lives = 4, 250
-	var commits atomic.Uint64
-	var wg sync.WaitGroup
-	for range disks {
-		dir := filepath.Join(t.TempDir(), "store")
-		wg.Go(func() {
-			gen := uint64(0)
-			for life := 0; life < lives && !t.Failed(); life++ {
-				before := gen
-				gen = liveAndDie(t, dir, gen)
-				commits.Add(gen - before)
-			}
-		})
-	}
-	wg.Wait()
-	t.Logf("%d commits in %d lives, none of those acknowledged lost", commits.Load(), disks*lives)
-}
-
-// liveAndDie runs one process until it is killed, and returns the generation
-// that it left, which is at least the one it acknowledged last.
-func liveAndDie(t *testing.T, dir string, gen uint64) uint64 {
-	cmd := child(t, "commit", dir)
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Error(err)
-		return gen
-	}
-	if err := cmd.Start(); err != nil {
-		t.Error(err)
-		return gen
-	}
-	lines := bufio.NewReader(out)
-	for range rand.IntN(12) { // wherever it then is
-		line, err := lines.ReadString('\n')
-		if err != nil {
-			t.Errorf("%v: %s", err, line)
-			break
-		}
-		gen = acknowledged(t, line, gen)
-	}
-	for range rand.IntN(1000) {
-		runtime.Gosched()
-	}
-	if err := cmd.Process.Kill(); err != nil {
-		t.Error(err)
-	}
-	rest, _ := io.ReadAll(lines)
-	_ = cmd.Wait() // it was killed
-	for line := range strings.Lines(string(rest)) {
-		if strings.HasSuffix(line, "\n") {
-			gen = acknowledged(t, line, gen)
-		}
-	}
-	// No process may be started while the store is open here: until it has
-	// become the other program it holds the lock, too.
-	syscall.ForkLock.RLock()
-	defer syscall.ForkLock.RUnlock()
-	s := &store{fs: &osFS{path: dir}}
-	damage, err := s.open()
-	if err != nil || damage != nil {
-		t.Errorf("open: %v, %v", damage, err)
-		return gen
-	}
-	if s.rec.Gen < gen || s.rec.Gen > gen+1 {
-		t.Errorf("generation %d, and %d was acknowledged", s.rec.Gen, gen)
-	}
-	for _, ref := range s.rec.refs() {
-		if _, err := s.load(ref.Digest); err != nil {
-			t.Errorf("%s: %v", ref, err)
-		}
-	}
-	if err := s.close(); err != nil {
-		t.Error(err)
-	}
-	return s.rec.Gen
-}
-
-func acknowledged(t *testing.T, line string, gen uint64) uint64 {
-	t.Helper()
-	number, _, _ := strings.Cut(line, " ")
-	n, err := strconv.ParseUint(number, 10, 64)
-	if err != nil || n <= gen {
-		t.Errorf("the child said %q after generation %d", line, gen)
-	}
-	return n
 }
 
 // childAgent is an agent that does what its configuration says.

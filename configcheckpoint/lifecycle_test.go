@@ -16,6 +16,8 @@ import (
 
 	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/internal/lifecycletest"
+
+	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore/crashfs"
 )
 
 // bootAndRun is a process without work of its own: it boots, runs and takes
@@ -49,7 +51,7 @@ func TestLifecycle(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			c.store.fs = newCrashFS()
+			c.store = storeOn(crashfs.New())
 			return bootAndRun{c}
 		},
 		ErrAlreadyRun: ErrAlreadyRun,

@@ -8,49 +8,49 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"k8s.io/klog/v2"
+
+	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore"
 )
 
-// loop is one Run: everything that only its goroutine touches.
+// loop is one Run: the state that only its goroutine uses.
 type loop[T any] struct {
 	c       *Controller[T]
-	calls   calls
 	busy    struct{ health, admit, apply atomic.Bool }
 	streaks errorStreaks
 
-	deliveries chan arrival
-	payload    *Payload    // the last one; nil before the first
-	again      *time.Timer // to look at payload once more
+	deliveries    chan delivery
+	payload       *Payload    // the last one; nil before the first
+	inspected     Digest      // the payload that Codec has accepted
+	admitFailures int         // in a row
+	again         *time.Timer // to handle payload again
 
-	store    *time.Timer // to write again what could not be written
-	waiting  bool        // for that timer
+	store    *time.Timer // to retry what the store failed
+	retrying bool        // store is set
 	storeErr error       // to be reported
 
 	check   *time.Timer  // the next check of the trial
-	checked <-chan error // the result of the one under way, or nil
-	trial   bool         // the timers above run
-
-	mended  *time.Timer // to forget that a payload had to be repaired
-	mending bool        // for that timer
+	checked <-chan error // the result of the check under way, or nil
+	trial   bool         // check is set, or a check is under way
 
 	reported Status
 }
 
-// arrival is what the source goroutine hands over.
-type arrival struct {
+// delivery is what the source yielded.
+type delivery struct {
 	payload Payload
 	err     error
 }
 
 // Run follows the source, carries out the trial and rolls back, until ctx is
 // done, and then returns nil. It returns an error that wraps ErrRestart when
-// another configuration is to run, and then nothing is left to do but to
-// restart: what it found is stored. Other errors are ErrNotBooted,
-// ErrAlreadyRun and ErrClosed. Outages of the source or the disk are never
-// fatal.
+// another configuration must run; that one is stored, and only the restart
+// remains to be done. Other errors are ErrNotBooted, ErrAlreadyRun and
+// ErrClosed. Outages of the source or the disk are never fatal.
 func (c *Controller[T]) Run(ctx context.Context) error {
 	if !c.once.Begin() {
 		return ErrAlreadyRun
@@ -60,47 +60,53 @@ func (c *Controller[T]) Run(ctx context.Context) error {
 		c.mu.Unlock()
 		return err
 	}
-	c.life = running
+	c.life = inRun
 	c.mu.Unlock()
 	ctx, cancel := context.WithCancel(c.withLogger(ctx))
-	l := &loop[T]{
-		c:          c,
-		deliveries: make(chan arrival),
-		again:      stoppedTimer(),
-		store:      stoppedTimer(),
-		check:      stoppedTimer(),
-		mended:     stoppedTimer(),
-	}
+	l := newLoop(c)
 	logger := klog.FromContext(ctx)
 	logger.V(3).Info("Started")
-	l.calls.pending.Go(func() { l.follow(ctx) })
+	c.calls.pending.Go(func() { l.follow(ctx) })
 	err := l.run(ctx)
 	cancel()
-	for _, timer := range []*time.Timer{l.again, l.store, l.check, l.mended} {
+	for _, timer := range []*time.Timer{l.again, l.store, l.check} {
 		timer.Stop()
 	}
-	if !l.calls.wait(c.cfg.ShutdownTimeout) {
+	if !c.calls.wait(c.cfg.ShutdownTimeout) {
 		logger.Info("Left a call behind that did not return when its context was done", "timeout", c.cfg.ShutdownTimeout)
 	}
 	c.progress.Stop()
 	c.mu.Lock()
-	c.life = returned
+	c.life = afterRun
 	c.mu.Unlock()
 	logger.V(3).Info("Stopped")
 	return err
 }
 
+func newLoop[T any](c *Controller[T]) *loop[T] {
+	return &loop[T]{
+		c:          c,
+		deliveries: make(chan delivery),
+		again:      stoppedTimer(),
+		store:      stoppedTimer(),
+		check:      stoppedTimer(),
+	}
+}
+
 // follow hands over what the source yields. A panic of the source is an error
-// like others, after which it is ranged over anew.
+// like others; follow then ranges over the source again.
 func (l *loop[T]) follow(ctx context.Context) {
 	failures := 0
-	hand := func(a arrival) bool {
+	hand := func(d delivery) bool {
+		if d.err == nil {
+			d.err = d.payload.check()
+		}
 		select {
-		case l.deliveries <- a:
+		case l.deliveries <- d:
 		case <-ctx.Done():
 			return false
 		}
-		if a.err == nil {
+		if d.err == nil {
 			failures = 0
 			return true
 		}
@@ -116,20 +122,20 @@ func (l *loop[T]) follow(ctx context.Context) {
 		_, err := guard(func() (struct{}, error) {
 			for p, err := range l.c.cfg.Source.Payloads(ctx) {
 				p.Data = bytes.Clone(p.Data)
-				if !hand(arrival{p, err}) {
+				if !hand(delivery{p, err}) {
 					break
 				}
 			}
 			return struct{}{}, nil
 		})
-		if err == nil || !hand(arrival{err: err}) {
+		if err == nil || !hand(delivery{err: err}) {
 			return
 		}
 	}
 }
 
-// run is the loop. All that changes what runs happens here, one thing after
-// the other.
+// run is the loop. Every change of the running configuration happens here, one
+// after the other.
 func (l *loop[T]) run(ctx context.Context) error {
 	c := l.c
 	beat := time.NewTicker(c.cfg.CallTimeout)
@@ -141,7 +147,6 @@ func (l *loop[T]) run(ctx context.Context) error {
 		}
 		err := l.converge(ctx)
 		l.followTrial()
-		l.followRepair()
 		l.followStore()
 		l.publish(ctx)
 		if err != nil {
@@ -152,129 +157,146 @@ func (l *loop[T]) run(ctx context.Context) error {
 			return nil
 		case <-beat.C:
 		case <-c.wake:
-			l.lookAgain(ctx)
-		case a := <-l.deliveries:
-			l.arrived(ctx, a)
+			l.handleAgain(ctx)
+		case d := <-l.deliveries:
+			l.onDelivery(ctx, d)
 		case <-l.again.C:
-			l.look(ctx)
+			l.handle(ctx)
 		case <-l.store.C:
 			l.retryStore()
-		case <-l.mended.C:
-			l.forgetRepairs()
 		case <-l.check.C:
 			l.startCheck(ctx)
 		case err := <-l.checked:
 			l.checked = nil
-			l.observe(err)
+			l.onCheck(err)
 		}
 	}
 }
 
-// arrived takes what the source yielded.
-func (l *loop[T]) arrived(ctx context.Context, a arrival) {
+// onDelivery records and handles what the source yielded.
+func (l *loop[T]) onDelivery(ctx context.Context, d delivery) {
 	c := l.c
-	info := Delivered{Err: a.err}
-	if a.err == nil && a.payload.Data != nil {
-		info.Ref = Ref{Digest: DigestOf(a.payload.Data), Name: a.payload.Name, Version: a.payload.Version, Size: len(a.payload.Data)}
+	info := Delivered{Err: d.err}
+	if d.err == nil && !d.payload.Unassign {
+		info.Ref = Ref{Digest: DigestOf(d.payload.Data), Name: d.payload.Name, Version: d.payload.Version, Size: len(d.payload.Data)}
 	}
 	c.mu.Lock()
-	c.sit.source = a.err
-	c.tell(func(o observer) { o.delivered(info) })
+	c.state.source = d.err
+	c.report(func(o observer) { o.delivered(info) })
 	c.refresh()
 	c.mu.Unlock()
-	if a.err != nil {
-		l.streaks.source.Fail(ctx, c.cfg.ErrorHandler, a.err, "Failed to learn from the source what to run")
+	if d.err != nil {
+		l.streaks.source.Fail(ctx, c.cfg.ErrorHandler, d.err, "Failed to learn from the source what to run")
 		return
 	}
 	l.streaks.source.OK(ctx, "The source delivers again")
-	l.payload = &a.payload
-	l.look(ctx)
+	l.payload = &d.payload
+	l.handle(ctx)
 	c.ready.Mark()
 }
 
-// look deals with the last payload, and arranges for another look.
-func (l *loop[T]) look(ctx context.Context) {
+// handle handles the last payload, and sets the timer to handle it again.
+func (l *loop[T]) handle(ctx context.Context) {
 	l.again.Stop()
-	if wait := l.delivered(ctx); wait > 0 {
+	if wait := l.deliver(ctx); wait > 0 {
 		l.again.Reset(wait)
 	}
 }
 
-// lookAgain looks at the last payload once more if Forget asks for it.
-func (l *loop[T]) lookAgain(ctx context.Context) {
+// handleAgain handles the last payload again if the state has changed without a
+// delivery.
+func (l *loop[T]) handleAgain(ctx context.Context) {
 	c := l.c
 	c.mu.Lock()
-	forgot := c.forgot
-	c.forgot = false
+	again := c.reconsider
+	c.reconsider = false
 	c.mu.Unlock()
-	if forgot && l.payload != nil {
-		l.look(ctx)
+	if again && l.payload != nil {
+		l.handle(ctx)
 	}
 }
 
-// followStore arranges for what could not be written to be written again, and
-// for the start that could not be recorded to be made.
+// followStore sets the timer to retry what the store failed.
 func (l *loop[T]) followStore() {
 	c := l.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if l.waiting || !c.blocked() && !c.unsaved && c.store.opened {
+	if l.retrying || !c.storeNeedsRetry() {
 		return
 	}
 	c.storeFailures++
-	l.waiting = true
+	l.retrying = true
 	l.store.Reset(storeRetry().Delay(c.storeFailures))
 }
 
-// blocked reports whether the assigned configuration was not started because
-// that could not be recorded. Callers hold mu.
-func (c *Controller[T]) blocked() bool {
-	return c.sit.skipped != nil && transientStore(c.sit.skipped.Reason)
+// storeNeedsRetry reports whether the store failed in a way that may pass. Callers
+// hold mu.
+func (c *Controller[T]) storeNeedsRetry() bool {
+	return !c.store.Opened() || c.store.Unreadable() != nil || c.unsaved || c.blocked() ||
+		c.state.store != nil && transientStore(c.state.store.Reason)
 }
 
-// retryStore is the next try.
+// blocked reports whether the assigned configuration was not started because the
+// store failed. Callers hold mu.
+func (c *Controller[T]) blocked() bool {
+	return c.state.skipped != nil && transientStore(c.state.skipped.Reason)
+}
+
+// retryStore is the retry.
 func (l *loop[T]) retryStore() {
 	c := l.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	defer c.refresh()
-	l.waiting = false
+	l.retrying = false
+	if !c.storeNeedsRetry() {
+		return // another write has succeeded in the meantime
+	}
 	blocked := c.blocked()
-	if !blocked && !c.unsaved && c.store.opened {
-		return // something else has been written meanwhile, and this with it
+	if err := l.tryStore(); err != nil {
+		l.storeErr = err
+		return
 	}
-	if err := l.writeAgain(); err == nil {
-		c.diverged = c.diverged || blocked
-	}
+	c.diverged = c.diverged || blocked && c.blocked()
 }
 
-// writeAgain opens the store where Boot could not, and commits what is known.
-// Callers hold mu.
-func (l *loop[T]) writeAgain() error {
+// tryStore opens the store if Boot could not, and reads and writes what is
+// needed. Callers hold mu.
+func (l *loop[T]) tryStore() error {
 	c := l.c
-	if !c.store.opened {
+	if !c.store.Opened() || c.store.Unreadable() != nil {
 		if _, err := c.openStore(); err != nil {
-			l.storeErr = err
 			return err
 		}
-		// The disk came late, and may know more than this process does.
-		c.diverged = candidates(c.sit.rec, c.cfg.Build)[0].ref.Digest != c.sit.running.Digest
+		if err := c.store.Unreadable(); err != nil {
+			return err
+		}
+		// The disk came late, and its record may be newer.
+		c.diverged = candidates(c.state.rec, c.cfg.Build)[0].ref.Digest != c.state.running.Digest
 	}
-	err := c.update(func(r record) (record, bool) { return r, true })
-	if err != nil {
-		l.storeErr = err
+	if a := c.state.rec.Assigned; a != nil && c.blocked() {
+		switch _, err := c.store.Load(a.Digest); {
+		case errors.Is(err, slotstore.ErrPayload):
+			// The next delivery repairs it; the last one is at hand.
+			c.state.skipped = c.public(&ReasonError{Reason: ReasonCheckpointCorrupt, Ref: *a, Err: err})
+			c.reconsider = true
+			c.notify()
+		case err != nil:
+			return err
+		}
 	}
-	return err
+	return c.update(func(r record) (record, bool) { return r, true })
 }
 
-// converge puts into effect what is to run, where that has changed.
+// converge puts the configuration into effect that must run, if another one
+// runs.
 func (l *loop[T]) converge(ctx context.Context) error {
 	c := l.c
 	c.mu.Lock()
-	want := candidates(c.sit.rec, c.cfg.Build)[0].ref
+	want := candidates(c.state.rec, c.cfg.Build)[0].ref
 	diverged := c.diverged
 	c.diverged = false
-	if !diverged || want.Digest == c.sit.running.Digest {
+	if !diverged || want.Digest == c.state.running.Digest {
 		c.mu.Unlock()
 		return nil
 	}
@@ -288,35 +310,35 @@ func (l *loop[T]) converge(ctx context.Context) error {
 
 // restart makes the error that Run returns. Callers hold mu.
 func (l *loop[T]) restart(want Ref) error {
-	l.c.sit.restart = true
+	l.c.state.restart = true
 	l.c.refresh()
-	return fmt.Errorf("%w: %s instead of %s", ErrRestart, want, l.c.sit.running)
+	return fmt.Errorf("%w: %s instead of %s", ErrRestart, want, l.c.state.running)
 }
 
-// apply is a boot within the process: it chooses, and hands the choice to the
-// embedder until one is taken.
+// apply is a boot within the process: it chooses a configuration and calls Apply,
+// until Apply accepts one.
 func (l *loop[T]) apply(ctx context.Context) error {
 	c := l.c
 	for failed := false; ; failed = true {
-		found, err := c.resolve(ctx)
+		found, err := c.choose(ctx)
 		if err != nil {
 			return errors.Join(ErrRestart, err)
 		}
 		c.mu.Lock()
-		if !failed && found.active.Ref.Digest == c.sit.running.Digest {
-			// What is to run can't be started, and what runs is next in line.
-			c.sit.skipped = found.skipped
+		if !failed && found.active.Ref.Digest == c.state.running.Digest {
+			// The wanted one can't be started, and the running one is next in line.
+			c.state.skipped = found.skipped
 			c.refresh()
 			c.mu.Unlock()
 			return nil
 		}
 		c.mu.Unlock()
-		err = l.calls.do(ctx, c.cfg.CallTimeout, &l.busy.apply, func(ctx context.Context) error { return c.cfg.Apply(ctx, found.active) })
+		err = c.calls.do(ctx, c.cfg.CallTimeout, &l.busy.apply, func(ctx context.Context) error { return c.cfg.Apply(ctx, found.active) })
 		c.mu.Lock()
 		switch {
 		case err == nil:
 			c.activate(found)
-			l.trial = false // begin anew
+			l.trial = false // its checks start again
 			c.refresh()
 			c.mu.Unlock()
 			klog.FromContext(ctx).V(2).Info("Applied a configuration", "config", found.active.Ref.String(), "role", found.active.Role)
@@ -327,28 +349,28 @@ func (l *loop[T]) apply(ctx context.Context) error {
 		}
 		failure := &ReasonError{Reason: ReasonApplyFailed, Ref: found.active.Ref, Err: err}
 		if found.active.Trial {
-			// Where this can't be written it holds in this process all the same.
-			_ = c.bar(found.active.Ref, ReasonApplyFailed, c.cfg.Redact(err))
+			// If this can't be written, it holds in this process anyway.
+			_ = c.rejectConfig(found.active.Ref, ReasonApplyFailed, c.cfg.Redact(err))
 		}
 		if !found.active.Trial || errors.Is(err, errAbandoned) {
 			defer c.mu.Unlock()
-			return fmt.Errorf("%w: %w", l.restart(candidates(c.sit.rec, c.cfg.Build)[0].ref), failure)
+			return fmt.Errorf("%w: %w", l.restart(candidates(c.state.rec, c.cfg.Build)[0].ref), failure)
 		}
 		c.mu.Unlock()
-		c.report(ctx, fmt.Errorf("configcheckpoint: %w", failure), "Failed to apply a configuration")
+		c.reportError(ctx, fmt.Errorf("configcheckpoint: %w", failure), "Failed to apply a configuration")
 	}
 }
 
-// publish hands what happened to the hooks, without the lock.
+// publish reports what happened, without the lock.
 func (l *loop[T]) publish(ctx context.Context) {
 	c := l.c
 	c.mu.Lock()
-	news, untidy, storeErr := c.news, c.untidy, l.storeErr
-	c.news, c.untidy, l.storeErr = nil, nil, nil
-	healthy := c.sit.store == nil
+	reports, pruneErr, storeErr := c.reports, c.pruneErr, l.storeErr
+	c.reports, c.pruneErr, l.storeErr = nil, nil, nil
+	healthy := c.state.store == nil && (c.state.refused == nil || !transientStore(c.state.refused.Reason))
 	c.mu.Unlock()
-	if untidy != nil {
-		l.streaks.other.Fail(ctx, c.cfg.ErrorHandler, fmt.Errorf("configcheckpoint: remove old payloads: %w", untidy), "Failed to remove old payloads")
+	if pruneErr != nil {
+		l.streaks.other.Fail(ctx, c.cfg.ErrorHandler, fmt.Errorf("configcheckpoint: remove old payloads: %w", pruneErr), "Failed to remove old payloads")
 	}
 	switch {
 	case storeErr != nil:
@@ -358,12 +380,146 @@ func (l *loop[T]) publish(ctx context.Context) {
 	}
 	observer := c.observer
 	observer.logger = klog.FromContext(ctx)
-	for _, tell := range news {
-		tell(observer)
+	for _, call := range reports {
+		call(observer)
 	}
 	if st := c.Status(); st != l.reported {
 		l.reported = st
 		observer.statusChanged(st)
+	}
+}
+
+// followTrial starts and stops the checks together with the trial.
+func (l *loop[T]) followTrial() {
+	c := l.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	onTrial := c.state.onTrial()
+	switch {
+	case onTrial && !l.trial:
+		l.trial = true
+		l.check.Reset(0)
+	case !onTrial && l.trial:
+		l.trial = false
+		l.check.Stop()
+	}
+}
+
+// startCheck calls Health for the configuration on trial.
+func (l *loop[T]) startCheck(ctx context.Context) {
+	health := l.c.cfg.Trial.Health
+	if health == nil {
+		l.onCheck(nil)
+		return
+	}
+	if l.checked == nil {
+		l.checked = l.c.calls.start(ctx, l.c.cfg.CallTimeout, &l.busy.health, health)
+	}
+}
+
+// onCheck applies the result of a check to the trial.
+func (l *loop[T]) onCheck(err error) {
+	c := l.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !l.trial || !c.state.onTrial() {
+		return
+	}
+	now := time.Now()
+	var r result
+	c.soak, r = c.soak.observe(now, err, c.cfg.Trial)
+	next := c.soak.next(now, c.cfg.Trial)
+	c.state.health = nil
+	if err != nil {
+		c.state.health = errors.New(c.cfg.Redact(err))
+	}
+	c.refresh()
+	switch r {
+	case passed:
+		if err := c.promote(false); err != nil {
+			next = l.storeRetry(err)
+		}
+	case failed:
+		if err := c.rollBack(ReasonUnhealthy, c.cfg.Redact(err)); err != nil {
+			l.storeErr = err
+		}
+	case undecided:
+	}
+	if next > 0 {
+		l.check.Reset(next)
+	}
+}
+
+// errAbandoned is the error of a call that did not return when its context was
+// done.
+var errAbandoned = errors.New("did not return when its deadline had passed")
+
+// abandonAfter is the time that a function has to return after its context is
+// done.
+const abandonAfter = time.Second
+
+// calls runs functions of the embedder. A function that does not return in time
+// is left behind, because the loop that must roll back a bad configuration can't
+// wait for a function that this configuration has hung.
+type calls struct{ pending sync.WaitGroup }
+
+// start runs f under a context with a deadline. The channel yields its error,
+// or errAbandoned soon after the deadline. busy is set while f runs; if it is
+// set already, f is not called and the error is errAbandoned. busy may be nil.
+func (c *calls) start(ctx context.Context, timeout time.Duration, busy *atomic.Bool, f func(context.Context) error) <-chan error {
+	// Room for both senders: the second one is never read.
+	result := make(chan error, 2)
+	if busy != nil && !busy.CompareAndSwap(false, true) {
+		result <- errAbandoned
+		return result
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	abandoned := time.AfterFunc(timeout+abandonAfter, func() {
+		result <- fmt.Errorf("%w, after %v", errAbandoned, timeout)
+	})
+	c.pending.Go(func() {
+		defer cancel()
+		_, err := guard(func() (struct{}, error) { return struct{}{}, f(ctx) })
+		abandoned.Stop()
+		if busy != nil {
+			busy.Store(false)
+		}
+		result <- err
+	})
+	return result
+}
+
+// do runs f like start and waits for it. It returns soon after ctx is done.
+func (c *calls) do(ctx context.Context, timeout time.Duration, busy *atomic.Bool, f func(context.Context) error) error {
+	result := c.start(ctx, timeout, busy, f)
+	select {
+	case err := <-result:
+		return err
+	case <-ctx.Done():
+	}
+	select {
+	case err := <-result:
+		return err
+	case <-time.After(abandonAfter):
+		return errAbandoned
+	}
+}
+
+// wait waits until every function has returned, or for timeout. It reports
+// whether they have.
+func (c *calls) wait(timeout time.Duration) bool {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		c.pending.Wait()
+	}()
+	timer := time.NewTimer(timeout)
+	defer timer.Stop()
+	select {
+	case <-done:
+		return true
+	case <-timer.C:
+		return false
 	}
 }
 

@@ -17,6 +17,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore"
+	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore/crashfs"
 )
 
 // The tests of this file are those of real file systems.
@@ -37,8 +40,8 @@ func startIn(t *testing.T, dir string) (process, error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := process{&machine{fs: newCrashFS(), c: c, starts: map[string]int{}, promoted: map[Digest]bool{}}, t}
-	p.l = &loop[string]{c: c, again: stoppedTimer(), store: stoppedTimer(), check: stoppedTimer()}
+	p := process{&machine{fs: crashfs.New(), c: c, starts: map[string]int{}, promoted: map[Digest]bool{}}, t}
+	p.l = newLoop(c)
 	p.active, err = c.Boot(t.Context())
 	return p, err
 }
@@ -55,7 +58,7 @@ func start(t *testing.T, dir string) process {
 // dies ends the process as kill -9 does, as far as a test can.
 func (p process) dies() {
 	p.t.Helper()
-	if err := p.c.store.close(); err != nil {
+	if err := p.c.store.Close(); err != nil {
 		p.t.Error(err)
 	}
 }
@@ -95,7 +98,7 @@ func TestOnRealDisk(t *testing.T) {
 	p.is("A", ReasonCrashLoop)
 	for name, want := range map[string]fs.FileMode{
 		"": fs.ModeDir | 0o700, "p": fs.ModeDir | 0o700, "slot.a": 0o600, "slot.b": 0o600,
-		payloadPath(ref("A").Digest): 0o600,
+		slotstore.PayloadPath(ref("A").Digest): 0o600,
 	} {
 		info, err := os.Stat(filepath.Join(dir, name))
 		if err != nil || info.Mode() != want {
@@ -177,7 +180,7 @@ func TestNoWayOut(t *testing.T) {
 		"a FIFO":      func(path string) error { return syscall.Mkfifo(path, 0o600) },
 		"a directory": func(path string) error { return os.MkdirAll(filepath.Join(path, "x"), 0o700) },
 	} {
-		for _, victim := range []string{slotA, slotB, payloadDir, payloadPath(ref("A").Digest)} {
+		for _, victim := range []string{slotstore.SlotA, slotstore.SlotB, slotstore.PayloadDir, slotstore.PayloadPath(ref("A").Digest)} {
 			if err := os.WriteFile(outside, []byte("A"), 0o600); err != nil {
 				t.Fatal(err)
 			}
@@ -262,7 +265,7 @@ func TestFullDiskStillCounts(t *testing.T) {
 	if err := p.deliver("C"); err == nil || p.c.Status().Reason != ReasonCrashLoop || !strings.Contains(p.c.Status().Message, "StoreFull") {
 		t.Errorf("a payload was stored on a full disk: %v, %+v", err, p.c.Status())
 	}
-	names, err := os.ReadDir(filepath.Join(dir, payloadDir))
+	names, err := os.ReadDir(filepath.Join(dir, slotstore.PayloadDir))
 	if err != nil || len(names) != 2 {
 		t.Errorf("the disk holds %v, %v", names, err)
 	}

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore"
 )
 
 // TestRolledBackStaysSoWhateverComes: what is rejected and assigned
@@ -90,16 +92,15 @@ func testPanicInDecodeIsOneAttempt(t *testing.T) {
 func TestDowngradeDoesNotOverwrite(t *testing.T) { synctest.Test(t, testDowngradeDoesNotOverwrite) }
 func testDowngradeDoesNotOverwrite(t *testing.T) {
 	n := proven(t, "A")
+	newer := stored(n.c.store)
 	n.kill()
-	newer := n.c.store.rec
 	newer.Schema, newer.MinReader, newer.Gen = recordSchema+1, recordSchema+1, newer.Gen+1
-	slot, err := encodeSlot(newer)
+	slot, err := slotOf(newer)
 	if err != nil {
 		t.Fatal(err)
 	}
-	file := n.disk.names[slotNames()[1-n.c.store.cur]]
-	file.data, file.durable = slot, slot
-	before := n.disk.changes()
+	n.disk.Put(slotstore.SlotA, slot)
+	before := n.disk.Changes()
 	n.start()
 	if n.active.Config != "A" || n.active.Role != RoleLastKnownGood {
 		t.Errorf("%+v", n.active)
@@ -109,13 +110,13 @@ func testDowngradeDoesNotOverwrite(t *testing.T) {
 	n.goes(time.Hour)
 	n.runs()
 	n.stop(nil)
-	if n.disk.changes() != before {
+	if n.disk.Changes() != before {
 		t.Errorf("the store was changed")
 	}
 	// And one whose fields mean something else.
 	text := []byte(`{"schema":9,"minReader":9,"gen":99,"assigned":"elsewhere","lastKnownGood":[1]}`)
 	framed := frame(text)
-	file.data, file.durable = framed, framed
+	n.disk.Put(slotstore.SlotA, framed)
 	n.start()
 	n.is("default", isFalse, PhaseDegraded, ReasonStoreTooNew)
 }
@@ -197,7 +198,7 @@ func testTransitionTimeStable(t *testing.T) {
 	reports := len(n.seen)
 	for range 100 {
 		n.goes(10 * time.Second)
-		n.yields(arrival{err: errors.New("no connection")})
+		n.yields(delivery{err: errors.New("no connection")})
 		n.delivers("bad 1")
 	}
 	if got := n.c.Status().Since; got != since {
@@ -223,7 +224,7 @@ func testReadOnlyRefusesUnproven(t *testing.T) {
 	n := proven(t, "A")
 	n.delivers("B")
 	synctest.Wait()
-	n.disk.breaks(errReadOnly)
+	n.disk.Break(errReadOnly)
 	n.restarts()
 	n.is("A", isFalse, PhaseDegraded, ReasonStoreReadOnly)
 	n.delivers("B")
@@ -231,7 +232,7 @@ func testReadOnlyRefusesUnproven(t *testing.T) {
 	n.goes(24 * time.Hour)
 	n.runs()
 	n.is("A", isFalse, PhaseDegraded, ReasonStoreReadOnly)
-	n.disk.breaks(nil)
+	n.disk.Break(nil)
 	n.goes(storeRetry().Cap)
 	n.restarts()
 	if n.active.Config != "C" && n.active.Config != "B" || !n.active.Trial {

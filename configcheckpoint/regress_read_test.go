@@ -18,9 +18,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubewright/kubewright/apitest"
+
+	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore"
+	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore/crashfs"
 )
 
-// Each of these was a fault of this package, found by reading it.
+// The tests of this file are about faults that this package once had.
 
 // TestTyposDontForgetACrashLoop: four rejections at the door made a build try
 // once more what had taken the process down.
@@ -44,53 +47,113 @@ func testTyposDontForgetACrashLoop(t *testing.T) {
 	n.is("A", isFalse, PhaseGood, ReasonCrashLoop)
 }
 
-// TestRepairsAreForgotten: the fourth repair of a configuration in its whole
-// life was refused, however long it had run well since the third.
-func TestRepairsAreForgotten(t *testing.T) { synctest.Test(t, testRepairsAreForgotten) }
-func testRepairsAreForgotten(t *testing.T) {
-	n := proven(t, "A")
-	for range 2 * DefaultAttempts {
-		n.kill()
-		n.spoil("A")
-		n.start()
-		n.delivers("A")
-		n.restarts()
-		n.goes(DefaultSoak)
-		n.is("A", isTrue, PhaseGood, ReasonGood)
-	}
-	commits := n.disk.calls["commit"]
-	n.goes(24 * time.Hour)
-	if got := n.disk.calls["commit"]; got != commits {
-		t.Errorf("%d commits in a day of nothing", got-commits)
+// TestUnreadableSlotsAreNotWrittenOver: a slot that could not be read was taken
+// for damaged, and overwritten with the older one or set aside, with the promotion
+// that it held. The other slot serves meanwhile, if it can be read.
+func TestUnreadableSlotsAreNotWrittenOver(t *testing.T) {
+	newest, older := slotstore.SlotA, slotstore.SlotB
+	for _, errno := range []syscall.Errno{syscall.EACCES, syscall.EPERM, syscall.EIO, syscall.ESTALE, syscall.ETIMEDOUT, syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM} {
+		for name, test := range map[string]struct {
+			unreadable []string
+			runs       string
+			phase      Phase
+		}{
+			"the newest": {[]string{newest}, "A", PhaseDegraded},
+			"the older":  {[]string{older}, "B", PhaseGood},
+			"both":       {[]string{newest, older}, "default", PhaseDefault},
+		} {
+			t.Run(fmt.Sprint(errno, ", ", name), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					n := proven(t, "A")
+					n.delivers("B")
+					n.restarts()
+					n.goes(DefaultSoak)
+					n.kill()
+					if a, b := gen(n.disk, newest), gen(n.disk, older); a != b+1 {
+						t.Fatalf("the generations are %d and %d", a, b)
+					}
+					for _, slot := range test.unreadable {
+						n.disk.SetUnreadable(slot, errno)
+					}
+					before := n.disk.Changes()
+					n.start()
+					n.is(test.runs, isFalse, test.phase, ReasonStoreFailed)
+					n.delivers("C")
+					n.goes(24 * time.Hour)
+					n.runs()
+					if n.disk.Changes() != before {
+						t.Error("the store was written")
+					}
+					for _, slot := range test.unreadable {
+						n.disk.SetUnreadable(slot, nil)
+					}
+					n.delivers("B")
+					n.goes(storeRetry().Cap)
+					if test.runs != "B" {
+						n.restarts()
+					}
+					n.is("B", isTrue, PhaseGood, ReasonGood)
+				})
+			})
+		}
 	}
 }
 
-// TestSlotsThatCanNotBeReadNow: a slot that could not be read for want of a file
-// descriptor was taken for damaged, and overwritten with the older one or set
-// aside.
-func TestSlotsThatCanNotBeReadNow(t *testing.T) {
-	for name, unreadable := range map[string][]string{"one": {slotA}, "the other": {slotB}, "both": {slotA, slotB}} {
-		t.Run(name, func(t *testing.T) {
+// gen returns the generation in a slot.
+func gen(disk *crashfs.FS, name string) uint64 {
+	data, _ := disk.Data(name)
+	record, err := slotstore.DecodeSlot(data)
+	if err != nil {
+		panic(err)
+	}
+	return crashfs.Generation(record)
+}
+
+// TestUnreadablePayloadIsNotDamaged: a payload that could not be read for want of
+// a file descriptor was taken for damaged. It runs as soon as it can be read, and
+// until then nothing is written and the process is not restarted.
+func TestUnreadablePayloadIsNotDamaged(t *testing.T) {
+	for _, errno := range []syscall.Errno{syscall.EMFILE, syscall.EACCES, syscall.ESTALE, syscall.ETIMEDOUT} {
+		t.Run(errno.Error(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := proven(t, "A")
-				n.delivers("B")
-				n.restarts()
-				n.goes(DefaultSoak)
 				n.kill()
-				for _, slot := range unreadable {
-					n.disk.unreadable[slot] = syscall.ENFILE
-				}
+				n.disk.SetUnreadable(slotstore.PayloadPath(ref("A").Digest), errno)
+				before := n.disk.Changes()
 				n.start()
-				n.is("default", isFalse, PhaseDefault, ReasonStoreFailed)
-				n.disk.mu.Lock()
-				clear(n.disk.unreadable)
-				n.disk.mu.Unlock()
-				n.goes(time.Minute) // the store is tried again
+				n.is("default", isFalse, PhaseDegraded, ReasonStoreFailed)
+				n.delivers("A")
+				n.goes(24 * time.Hour)
+				n.runs()
+				if n.disk.Changes() != before {
+					t.Error("the store was written")
+				}
+				n.disk.SetUnreadable(slotstore.PayloadPath(ref("A").Digest), nil)
+				n.goes(storeRetry().Cap)
 				n.restarts()
-				n.is("B", isTrue, PhaseGood, ReasonGood)
+				n.is("A", isTrue, PhaseGood, ReasonGood)
 			})
 		})
 	}
+}
+
+// TestPayloadThatBecameDamaged: what could not be read turns out to be damaged, and
+// the last delivery repairs it.
+func TestPayloadThatBecameDamaged(t *testing.T) {
+	synctest.Test(t, testPayloadThatBecameDamaged)
+}
+func testPayloadThatBecameDamaged(t *testing.T) {
+	n := proven(t, "A")
+	n.kill()
+	path := slotstore.PayloadPath(ref("A").Digest)
+	n.disk.SetUnreadable(path, syscall.ESTALE)
+	n.start()
+	n.delivers("A")
+	n.disk.Put(path, []byte("rot"))
+	n.disk.SetUnreadable(path, nil)
+	n.goes(storeRetry().Cap)
+	n.restarts()
+	n.is("A", isTrue, PhaseGood, ReasonGood)
 }
 
 // TestWatchThatIsAlwaysExpired: a stream whose first event says that the

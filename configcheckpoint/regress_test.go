@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore"
 )
 
 // The tests of this file and of regress_disk_test.go are named after bugs of the
@@ -37,9 +39,9 @@ func testPromotionWithoutRestart(t *testing.T) {
 func TestLastKnownGoodIsWrittenOnce(t *testing.T) { synctest.Test(t, testLastKnownGoodIsWrittenOnce) }
 func testLastKnownGoodIsWrittenOnce(t *testing.T) {
 	n := proven(t, "A")
-	before := n.disk.changes()
+	before := n.disk.Changes()
 	n.goes(30 * 24 * time.Hour)
-	if after := n.disk.changes(); after != before {
+	if after := n.disk.Changes(); after != before {
 		t.Errorf("%d changes of the disk in a month", after-before)
 	}
 }
@@ -57,7 +59,7 @@ func testPromotesRunningNotStored(t *testing.T) {
 		t.Errorf("Verdict on what is not assigned any more: %v", err)
 	}
 	n.goes(time.Hour)
-	if lkg := n.c.sit.rec.LKG; lkg.Digest != ref("A").Digest {
+	if lkg := n.c.state.rec.LKG; lkg.Digest != ref("A").Digest {
 		t.Errorf("%v is called good", lkg)
 	}
 	n.restarts()
@@ -106,9 +108,9 @@ func testRestartDoesNotResetOrExtendTrial(t *testing.T) {
 	for attempt := 2; attempt <= 3; attempt++ {
 		n.kill()
 		n.start()
-		before := n.disk.changes()
+		before := n.disk.Changes()
 		n.delivers("B")
-		if n.disk.changes() != before {
+		if n.disk.Changes() != before {
 			t.Error("the delivery of what runs was written")
 		}
 		if s := n.c.Status(); s.Attempt != attempt {
@@ -177,11 +179,11 @@ func testBrokenLastKnownGoodStillBoots(t *testing.T) {
 // spoil damages the stored payload of a configuration.
 func (n *node) spoil(text string) {
 	n.t.Helper()
-	file := n.disk.names[payloadPath(ref(text).Digest)]
-	if file == nil {
+	path := slotstore.PayloadPath(ref(text).Digest)
+	if _, exists := n.disk.Data(path); !exists {
 		n.t.Fatalf("%s is not stored", text)
 	}
-	file.data = []byte("rot")
+	n.disk.Put(path, []byte("rot"))
 }
 
 // TestHealedCheckpointIsApplied: a damaged checkpoint was never downloaded
@@ -189,23 +191,54 @@ func (n *node) spoil(text string) {
 func TestHealedCheckpointIsApplied(t *testing.T) { synctest.Test(t, testHealedCheckpointIsApplied) }
 func testHealedCheckpointIsApplied(t *testing.T) {
 	n := proven(t, "A")
-	for range DefaultAttempts {
+	// However often the disk loses the payload, the repair is made. It asks for a
+	// restart no sooner than ten seconds after the one before.
+	for range 2 * DefaultAttempts {
 		n.kill()
 		n.spoil("A")
 		n.start()
 		n.is("default", isFalse, PhaseDegraded, ReasonCheckpointCorrupt)
 		n.delivers("A")
+		n.goes(repairRetry().Base - time.Second)
+		n.delivers("A")
+		n.runs()
+		n.goes(time.Second)
 		n.restarts()
 		n.is("A", isTrue, PhaseGood, ReasonGood)
 	}
-	// A disk that loses it each time does not restart the process for ever.
+}
+
+// TestRepairsInOneProcessArePaced: a disk that loses the payload at once has it
+// saved and applied ever more rarely.
+func TestRepairsInOneProcessArePaced(t *testing.T) { synctest.Test(t, testRepairsInOneProcessArePaced) }
+func testRepairsInOneProcessArePaced(t *testing.T) {
+	n := proven(t, "A")
 	n.kill()
 	n.spoil("A")
+	n.cfg.Apply = func(_ context.Context, a Active[string]) error {
+		n.active = a
+		return nil
+	}
+	n.disk.SetLossy(slotstore.PayloadPath(ref("A").Digest), true)
 	n.start()
-	n.delivers("A")
-	n.goes(time.Hour)
+	before := n.disk.Calls["rename"]
+	for range 24 * 60 {
+		n.delivers("A")
+		n.goes(time.Minute)
+	}
 	n.runs()
 	n.is("default", isFalse, PhaseDegraded, ReasonCheckpointCorrupt)
+	repairs := n.disk.Calls["rename"] - before
+	if repairs < 24 || repairs > 24*60/5+10 {
+		t.Errorf("%d repairs in a day", repairs)
+	}
+	n.disk.SetLossy(slotstore.PayloadPath(ref("A").Digest), false)
+	n.goes(repairRetry().Cap)
+	n.delivers("A")
+	n.is("A", isTrue, PhaseGood, ReasonGood)
+	if n.c.repairs != 0 {
+		t.Errorf("%d repairs are counted, and it runs", n.c.repairs)
+	}
 }
 
 // TestDamagedTrialIsHealed does the same for a configuration on trial.
@@ -219,6 +252,7 @@ func testDamagedTrialIsHealed(t *testing.T) {
 	n.start()
 	n.is("A", isFalse, PhaseDegraded, ReasonCheckpointCorrupt)
 	n.delivers("B")
+	n.goes(repairRetry().Base)
 	n.restarts()
 	n.is("B", isTrue, PhaseTrial, ReasonTrial)
 	if s := n.c.Status(); s.Attempt != 2 {
@@ -233,20 +267,22 @@ func testZeroLengthSlots(t *testing.T) {
 	long := []byte(strings.Repeat("x", slotSize+1)) // which is never cut short
 	for _, blank := range [][]byte{{}, make([]byte, slotSize), []byte("garbage"), long} {
 		n := proven(t, "A")
-		for _, name := range slotNames() { // either one: nothing is lost
+		for _, name := range []string{slotstore.SlotA, slotstore.SlotB} { // either one: nothing is lost
 			n.kill()
-			n.disk.names[name].data = blank
+			n.disk.Put(name, blank)
 			n.start()
 			n.is("A", isTrue, PhaseGood, ReasonGood)
 		}
 		n.kill()
-		for _, name := range slotNames() {
-			n.disk.names[name].data = blank
+		for _, name := range []string{slotstore.SlotA, slotstore.SlotB} {
+			n.disk.Put(name, blank)
 		}
 		n.start()
 		n.is("default", isFalse, PhaseDefault, ReasonStoreCorrupt)
-		if n.disk.names[slotA+badSuffix] == nil || n.disk.names[slotB+badSuffix] == nil {
-			t.Error("the damaged slots were not kept")
+		for _, name := range []string{slotstore.SlotA, slotstore.SlotB} {
+			if _, exists := n.disk.Data(name + slotstore.BadSuffix); !exists {
+				t.Errorf("the damaged %s was not kept", name)
+			}
 		}
 		n.delivers("A")
 		n.restarts()

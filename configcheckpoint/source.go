@@ -27,10 +27,12 @@ var (
 
 // A Payload is a configuration as a source delivers it.
 type Payload struct {
-	// Data is what Codec.Decode reads. An empty slice is a payload like any
-	// other; nil says that nothing is assigned, and returns the node to the
-	// built-in default and forgets the last-known-good configuration.
+	// Data is the input of Codec.Decode. An empty slice is a payload like any
+	// other. Nil is an error of the source, unless Unassign is set.
 	Data []byte
+	// Unassign means that nothing is assigned: the node returns to the built-in
+	// default and forgets the last-known-good configuration. Data must be nil.
+	Unassign bool
 	// Name says where it came from, for people, for example
 	// "ConfigMap kube-system/agent[config.yaml]". At most 256 bytes are kept.
 	Name string
@@ -38,6 +40,18 @@ type Payload struct {
 	// nothing: a new version of the same bytes is the same configuration.
 	// At most 128 bytes are kept.
 	Version string
+}
+
+// check returns an error for a payload that neither assigns nor unassigns: the
+// zero Payload must not cost a node its last-known-good configuration.
+func (p Payload) check() error {
+	switch {
+	case p.Data == nil && !p.Unassign:
+		return errors.New("configcheckpoint: the source yielded a payload without Data and without Unassign")
+	case p.Data != nil && p.Unassign:
+		return errors.New("configcheckpoint: the source yielded a payload with Data and with Unassign")
+	}
+	return nil
 }
 
 // A Source yields the wanted payload when it is first known and after each

@@ -110,7 +110,7 @@ type situation struct {
 	role    Role
 	skipped *ReasonError           // why the assigned configuration was not started
 	store   *ReasonError           // what is wrong with the store now
-	door    *ReasonError           // why the last payload was not accepted
+	refused *ReasonError           // why the last payload was not accepted
 	source  error                  // why the source has no payload
 	waiting string                 // why the last payload is held back
 	restart bool                   // Run asks for a restart
@@ -138,7 +138,7 @@ func (s situation) status() Status {
 		st.LastKnownGood = *s.rec.LKG
 	}
 	if s.onTrial() {
-		st.Attempt = onTrial(s.rec, s.build).Failed + 1
+		st.Attempt = trialOf(s.rec, s.build).Failed + 1
 	}
 	s.explain(&st)
 	s.overlay(&st)
@@ -205,7 +205,7 @@ func (s situation) overlay(st *Status) {
 		}
 		st.Message += "; " + message
 	}
-	blame(s.door)
+	blame(s.refused)
 	blame(s.store)
 	if s.waiting != "" {
 		note(ReasonWaiting, s.waiting)

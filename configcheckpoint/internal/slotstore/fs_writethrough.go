@@ -3,7 +3,7 @@
 
 //go:build !linux
 
-package configcheckpoint
+package slotstore
 
 import "os"
 

@@ -1,7 +1,7 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package configcheckpoint
+package crashfs
 
 import (
 	"bytes"
@@ -11,18 +11,20 @@ import (
 	"path"
 	"slices"
 	"strings"
+
+	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore"
 )
 
-// image is one thing that a crash could leave.
-type image struct {
-	what  string
+// An Image is one state of the disk that a power cut could leave.
+type Image struct {
+	// What describes the image.
+	What  string
 	files map[string][]byte // nil data: a directory
 }
 
-// boot returns the file system after the machine was booted on an image.
-func (m *crashFS) boot(i image) *crashFS {
-	fresh := newCrashFS()
-	fresh.off, fresh.acked, fresh.attempted, fresh.crashed = m.off, m.acked, slices.Clone(m.attempted), true
+// Boot returns the disk after the machine was booted on an image.
+func (m *FS) Boot(i Image) *FS {
+	fresh := m.successor()
 	for name, data := range i.files {
 		node := &inode{dir: data == nil, data: data, durable: data}
 		fresh.names[name], fresh.durable[name] = node, node
@@ -30,12 +32,30 @@ func (m *crashFS) boot(i image) *crashFS {
 	return fresh
 }
 
-// powerCut returns every image that a power cut now could leave. In the weak
-// model any of the changes of names not flushed may have reached the disk, in
-// the ordered one a beginning of them, as with a journal; the weak images
-// include the ordered ones.
-func (m *crashFS) powerCut(weak bool) []image {
-	var images []image
+// successor returns an empty disk on which the same was acknowledged.
+func (m *FS) successor() *FS {
+	fresh := New()
+	fresh.Off, fresh.Acked, fresh.Attempted, fresh.Crashed = m.Off, m.Acked, slices.Clone(m.Attempted), true
+	return fresh
+}
+
+// AfterCrash finds out which of the possible records the crash has left. From
+// now on that one must not be lost.
+func (m *FS) AfterCrash(cfg slotstore.Config) {
+	m.Crashed = false
+	cfg.FS = m.Clone()
+	s := slotstore.New(cfg)
+	if _, err := s.Open(); err == nil && (m.Acked == nil || Generation(s.Record()) >= Generation(m.Acked)) {
+		m.Acked = s.Record()
+	}
+}
+
+// PowerCut returns every image that a power cut now could leave. In the weak
+// model any of the changes of names that are not flushed may have reached the
+// disk; in the ordered one, as with a journal, the first few of them. The weak
+// images include the ordered ones.
+func (m *FS) PowerCut(weak bool) []Image {
+	var images []Image
 	seen := map[string]bool{}
 	for _, kept := range m.keptChanges(weak) {
 		names := maps.Clone(m.durable)
@@ -48,7 +68,7 @@ func (m *crashFS) powerCut(weak bool) []image {
 			what := fmt.Sprintf("names %b of %d, %s", kept, len(m.pending), describe(files))
 			if !seen[what] {
 				seen[what] = true
-				images = append(images, image{what, files})
+				images = append(images, Image{what, files})
 			}
 		}
 	}
@@ -56,7 +76,7 @@ func (m *crashFS) powerCut(weak bool) []image {
 }
 
 // keptChanges returns sets of pending changes as bits.
-func (m *crashFS) keptChanges(weak bool) []int {
+func (m *FS) keptChanges(weak bool) []int {
 	var sets []int
 	if weak {
 		for set := range 1 << len(m.pending) {
@@ -70,7 +90,7 @@ func (m *crashFS) keptChanges(weak bool) []int {
 	return sets
 }
 
-// reachable drops what lies in a directory that is not there.
+// reachable drops the names in a directory that does not exist.
 func reachable(names map[string]*inode) map[string]*inode {
 	kept := map[string]*inode{}
 	for name, node := range names {
@@ -81,8 +101,8 @@ func reachable(names map[string]*inode) map[string]*inode {
 	return kept
 }
 
-// fileImages returns the contents that the files may have: for each dirty one
-// in turn everything that can be left of it, with the others old and new.
+// fileImages returns the contents that the files may have: for each dirty file
+// in turn everything that can be left of it, with the other files old and new.
 func fileImages(names map[string]*inode) []map[string][]byte {
 	settled := func(dirty func(*inode) []byte) map[string][]byte {
 		files := map[string][]byte{}
@@ -121,8 +141,12 @@ func tornImages(before, after []byte) [][]byte {
 	}
 	o, n := longer(before), longer(after)
 	images := [][]byte{{}, make([]byte, len(n))}
-	for _, cut := range []int{1, 90, 300, 512, 4096} {
-		if cut <= 0 || cut >= len(n) {
+	cuts := []int{1, 90, 300, 512, 4096}
+	if len(n) <= 1024 {
+		cuts = []int{len(n) / 2} // written by one page, and read as a whole
+	}
+	for _, cut := range cuts {
+		if cut == 0 || cut >= len(n) {
 			continue
 		}
 		images = append(images,
@@ -135,22 +159,24 @@ func tornImages(before, after []byte) [][]byte {
 	return images
 }
 
-// killed returns what the next process finds when this one is killed now: the
-// kernel lives on, with everything written and what of it is flushed. A write
-// that flushes in the same call is completed by the kernel, or cut short at a
-// page and flushed as far as it got.
-func (m *crashFS) killed() []*crashFS {
-	if m.flushing == nil || m.off.oneCall {
-		return []*crashFS{m.clone(nil)}
+// Killed returns the disks that the next process may find when this one is
+// killed now. The kernel lives on, with everything that was written; how much of
+// it was flushed does not change. A write that flushes in the same call is
+// completed by the kernel, or cut short at a page and flushed that far.
+func (m *FS) Killed() []*FS {
+	if m.flushing == nil || m.Off.OneCall {
+		return []*FS{m.clone(nil)}
 	}
 	torn := append(bytes.Clone(m.flushing.data[:4096]), m.overwrote[min(4096, len(m.overwrote)):]...)
-	return []*crashFS{m.clone(m.flushing.data), m.clone(torn)}
+	return []*FS{m.clone(m.flushing.data), m.clone(torn)}
 }
 
-// clone copies the file system; what is being flushed then holds flushed.
-func (m *crashFS) clone(flushed []byte) *crashFS {
-	fresh := newCrashFS()
-	fresh.off, fresh.acked, fresh.attempted, fresh.crashed = m.off, m.acked, slices.Clone(m.attempted), true
+// Clone returns a copy of the disk, for the next process.
+func (m *FS) Clone() *FS { return m.clone(nil) }
+
+// clone copies the disk; the file that is being flushed then holds flushed.
+func (m *FS) clone(flushed []byte) *FS {
+	fresh := m.successor()
 	copies := map[*inode]*inode{nil: nil}
 	clone := func(node *inode) *inode {
 		if copies[node] == nil && node != nil {
@@ -169,7 +195,7 @@ func (m *crashFS) clone(flushed []byte) *crashFS {
 		fresh.durable[name] = clone(node)
 	}
 	for _, c := range m.pending {
-		c.node = clone(c.node)
+		c.node, c.foreign = clone(c.node), true
 		fresh.pending = append(fresh.pending, c)
 	}
 	return fresh

@@ -199,7 +199,7 @@ func TestCandidates(t *testing.T) {
 	}
 }
 
-func TestPlanDelivery(t *testing.T) {
+func TestDecideDelivery(t *testing.T) {
 	onTrial := state("B", "A", "Z")
 	for _, test := range []struct {
 		name      string
@@ -207,26 +207,26 @@ func TestPlanDelivery(t *testing.T) {
 		running   string
 		skipped   Reason
 		delivered string
-		want      delivery
+		want      action
 	}{
-		{"the first", emptyRecord(), "", "", "A", deliveredNew},
-		{"nothing, and nothing assigned", emptyRecord(), "", "", "", deliveredRunning},
-		{"nothing", state("A", "A", ""), "A", "", "", deliveredNothing},
-		{"what runs", state("A", "A", ""), "A", "", "A", deliveredRunning},
-		{"what runs on trial", onTrial, "B", "", "B", deliveredRunning},
-		{"a new one", state("A", "A", ""), "A", "", "B", deliveredNew},
-		{"a newer one", onTrial, "B", "", "C", deliveredNew},
-		{"back to the good one", onTrial, "B", "", "A", deliveredNew},
-		{"rejected", state("A", "A", "").withRejected("1", "C"), "A", "", "C", deliveredRejected},
-		{"rejected by another build", state("A", "A", "").withRejected("0", "C"), "A", "", "C", deliveredNew},
-		{"rolled back", onTrial.withRejected("1", "B"), "A", "", "B", deliveredRejected},
-		{"the good one after a roll-back", onTrial.withRejected("1", "B"), "A", "", "A", deliveredNew},
-		{"the good one, once rejected", onTrial.withRejected("1", "A"), "B", "", "A", deliveredNew},
-		{"damaged", state("A", "A", "Z"), "Z", ReasonCheckpointCorrupt, "A", deliveredDamaged},
-		{"damaged, on trial", onTrial, "A", ReasonCheckpointCorrupt, "B", deliveredDamaged},
-		{"damaged, and a new one", onTrial, "A", ReasonCheckpointCorrupt, "C", deliveredNew},
-		{"not recorded", onTrial, "A", ReasonStoreFull, "B", deliveredBlocked},
-		{"does not decode any more", state("A", "A", "Z"), "Z", ReasonDecodeFailed, "A", deliveredRunning},
+		{"the first", emptyRecord(), "", "", "A", doStage},
+		{"nothing, and nothing assigned", emptyRecord(), "", "", "", doNothing},
+		{"nothing", state("A", "A", ""), "A", "", "", doUnassign},
+		{"what runs", state("A", "A", ""), "A", "", "A", doNothing},
+		{"what runs on trial", onTrial, "B", "", "B", doNothing},
+		{"a new one", state("A", "A", ""), "A", "", "B", doStage},
+		{"a newer one", onTrial, "B", "", "C", doStage},
+		{"back to the good one", onTrial, "B", "", "A", doStage},
+		{"rejected", state("A", "A", "").withRejected("1", "C"), "A", "", "C", doReportRejection},
+		{"rejected by another build", state("A", "A", "").withRejected("0", "C"), "A", "", "C", doStage},
+		{"rolled back", onTrial.withRejected("1", "B"), "A", "", "B", doReportRejection},
+		{"the good one after a roll-back", onTrial.withRejected("1", "B"), "A", "", "A", doStage},
+		{"the good one, once rejected", onTrial.withRejected("1", "A"), "B", "", "A", doStage},
+		{"damaged", state("A", "A", "Z"), "Z", ReasonCheckpointCorrupt, "A", doRepair},
+		{"damaged, on trial", onTrial, "A", ReasonCheckpointCorrupt, "B", doRepair},
+		{"damaged, and a new one", onTrial, "A", ReasonCheckpointCorrupt, "C", doStage},
+		{"not recorded", onTrial, "A", ReasonStoreFull, "B", doAwaitStore},
+		{"does not decode any more", state("A", "A", "Z"), "Z", ReasonDecodeFailed, "A", doNothing},
 	} {
 		var running, delivered Digest
 		if test.running != "" {
@@ -235,7 +235,7 @@ func TestPlanDelivery(t *testing.T) {
 		if test.delivered != "" {
 			delivered = ref(test.delivered).Digest
 		}
-		if got := planDelivery(test.r, "1", running, test.skipped, delivered); got != test.want {
+		if got := decideDelivery(test.r, "1", running, test.skipped, delivered); got != test.want {
 			t.Errorf("%s: %v, want %v", test.name, got, test.want)
 		}
 	}
@@ -247,7 +247,7 @@ func TestSoak(t *testing.T) {
 	type check struct {
 		at   time.Duration
 		err  error
-		want verdict
+		want result
 		next time.Duration
 	}
 	start := time.Now()
@@ -278,7 +278,7 @@ func TestSoak(t *testing.T) {
 		var s soak
 		for _, c := range checks {
 			now := start.Add(c.at)
-			var got verdict
+			var got result
 			s, got = s.observe(now, c.err, trial)
 			if next := s.next(now, trial); got != c.want || next != c.next {
 				t.Errorf("%s at %v: verdict %v, next in %v, want %v in %v", name, c.at, got, next, c.want, c.next)

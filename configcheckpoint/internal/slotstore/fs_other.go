@@ -3,15 +3,16 @@
 
 //go:build !unix || aix || solaris
 
-package configcheckpoint
+package slotstore
 
 import (
 	"io/fs"
 	"os"
 )
 
-// Without the calls of Unix a store has no lock, no check of the owner and no
-// flush of directories: doc.go says what that costs.
+// Without the system calls of Unix a store has no lock, no check of the owner
+// and no flush of directories. The package comment of configcheckpoint says what
+// that costs.
 
 func checkOwner(fs.FileInfo) error { return nil }
 

@@ -3,7 +3,7 @@
 
 //go:build unix && !aix && !solaris
 
-package configcheckpoint
+package slotstore
 
 import (
 	"errors"
@@ -13,11 +13,11 @@ import (
 	"syscall"
 )
 
-// checkOwner refuses a directory that somebody else could write: whoever can
-// write it decides what the node runs.
+// checkOwner refuses a file or directory that another user could write: a user
+// who can write the store decides what the node runs.
 func checkOwner(info fs.FileInfo) error {
 	if mode := info.Mode().Perm(); mode&0o022 != 0 {
-		return fmt.Errorf("%w: mode %#o lets others write; set it to 0700", ErrPermissions, mode)
+		return fmt.Errorf("%w: mode %#o lets other users write; set it to 0700 for a directory, 0600 for a file", ErrPermissions, mode)
 	}
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	if ok && int(stat.Uid) != os.Geteuid() {
@@ -39,7 +39,7 @@ func lockDir(dir *os.File) error {
 	return nil
 }
 
-// syncDirFile flushes and closes the directory that was opened.
+// syncDirFile flushes and closes dir, unless opening it failed with err.
 func syncDirFile(dir *os.File, err error) error {
 	if err != nil {
 		return err

@@ -1,0 +1,192 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package slotstore
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+)
+
+// osFS is the FS of a real directory. Every access goes through an os.Root, so
+// no symbolic link in the directory leads out of it.
+type osFS struct {
+	path string
+	root *os.Root
+	lock *os.File // the directory itself: the lock leaves no file behind
+}
+
+// Dir returns the FS of the directory at path. The parent of path must exist.
+func Dir(path string) FS { return &osFS{path: path} }
+
+func (o *osFS) Open() (err error) {
+	if err := os.Mkdir(o.path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		// On a read-only file system the directory may exist anyway.
+		if _, statErr := os.Stat(o.path); statErr != nil {
+			return err
+		}
+	}
+	root, err := os.OpenRoot(o.path)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, root.Close())
+		}
+	}()
+	dir, err := root.Open(".")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, dir.Close())
+		}
+	}()
+	if err := checkOwners(root, o.path); err != nil {
+		return err
+	}
+	if err := lockDir(dir); err != nil {
+		return fmt.Errorf("%s: %w", o.path, err)
+	}
+	o.root, o.lock = root, dir
+	return nil
+}
+
+// checkOwners checks that only this user can write the directory and the files
+// in it that the store trusts. Payloads are not among them: their name is their
+// digest.
+func checkOwners(root *os.Root, path string) error {
+	for _, name := range []string{".", SlotA, SlotB, NoteFile, PayloadDir} {
+		info, err := root.Lstat(name)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			continue
+		case err != nil:
+			return fmt.Errorf("%s: %w", filepath.Join(path, name), err)
+		case !info.Mode().IsRegular() && !info.IsDir():
+			continue // never opened; a link has mode 0777
+		}
+		if err := checkOwner(info); err != nil {
+			return fmt.Errorf("%s: %w", filepath.Join(path, name), err)
+		}
+	}
+	return nil
+}
+
+func (o *osFS) Mkdir(name string) error { return o.root.Mkdir(name, 0o700) }
+
+// openFile opens a regular file. Without the check, opening a FIFO in its place
+// would block.
+func (o *osFS) openFile(name string, flag int) (*os.File, error) {
+	info, err := o.root.Lstat(name)
+	switch {
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return nil, err
+	case err == nil && !info.Mode().IsRegular():
+		return nil, &fs.PathError{Op: "open", Path: name, Err: errNotRegular}
+	}
+	return o.root.OpenFile(name, flag, 0o600)
+}
+
+func (o *osFS) ReadFile(name string, limit int) ([]byte, error) {
+	f, err := o.openFile(name, os.O_RDONLY)
+	if err != nil {
+		return nil, err
+	}
+	data, err := io.ReadAll(io.LimitReader(f, int64(limit)))
+	return data, errors.Join(err, f.Close())
+}
+
+func (o *osFS) ReadDir(name string) ([]string, error) {
+	dir, err := o.openDir(name)
+	if err != nil {
+		return nil, err
+	}
+	names, err := dir.Readdirnames(-1)
+	return names, errors.Join(err, dir.Close())
+}
+
+func (o *osFS) WriteFile(name string, data []byte) error {
+	f, err := o.openFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC)
+	if err != nil {
+		return err
+	}
+	if _, err := f.Write(data); err != nil {
+		return errors.Join(err, f.Close())
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+func (o *osFS) Overwrite(name string, data []byte, flush bool) error {
+	flag := os.O_WRONLY | os.O_CREATE
+	if flush {
+		flag |= writeThrough
+	}
+	f, err := o.openFile(name, flag)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteAt(data, 0)
+	return errors.Join(err, f.Close())
+}
+
+func (o *osFS) Rename(from, to string) error { return o.root.Rename(from, to) }
+
+func (o *osFS) Remove(name string) error { return o.root.Remove(name) }
+
+func (o *osFS) SyncDir(name string) error {
+	var err error
+	if name == ".." {
+		err = syncDirFile(os.Open(filepath.Dir(o.path)))
+		// This process need not be able to read the parent: it may be the root
+		// of a read-only file system, or have mode 0711.
+		if isAny(err, syscall.EACCES, syscall.EPERM, syscall.EROFS) {
+			return nil
+		}
+	} else {
+		err = syncDirFile(o.openDir(name))
+	}
+	// Some file systems can't flush a directory; proc is one.
+	if isAny(err, syscall.EINVAL, syscall.EBADF, syscall.ENOTSUP) {
+		return nil
+	}
+	return err
+}
+
+// isAny reports whether err is one of errnos.
+func isAny(err error, errnos ...syscall.Errno) bool {
+	for _, errno := range errnos {
+		if errors.Is(err, errno) {
+			return true
+		}
+	}
+	return false
+}
+
+// openDir opens a directory. Like openFile it does not block on a FIFO.
+func (o *osFS) openDir(name string) (*os.File, error) {
+	info, err := o.root.Lstat(name)
+	switch {
+	case err != nil:
+		return nil, err
+	case !info.IsDir():
+		return nil, &fs.PathError{Op: "open", Path: name, Err: syscall.ENOTDIR}
+	}
+	return o.root.Open(name)
+}
+
+func (o *osFS) Close() error {
+	if o.root == nil {
+		return nil
+	}
+	err := errors.Join(o.lock.Close(), o.root.Close())
+	o.root, o.lock = nil, nil
+	return err
+}
