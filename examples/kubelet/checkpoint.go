@@ -70,7 +70,7 @@ func (o *options) source(client corev1client.ConfigMapsGetter) (configcheckpoint
 // had assigned runs no longer.
 func builtinOnly(ctx context.Context) iter.Seq2[configcheckpoint.Payload, error] {
 	return func(yield func(configcheckpoint.Payload, error) bool) {
-		if yield(configcheckpoint.Payload{Name: "no source"}, nil) {
+		if yield(configcheckpoint.Payload{Unassign: true, Name: "no source"}, nil) {
 			<-ctx.Done()
 		}
 	}

@@ -56,7 +56,9 @@ type FS interface {
 	// no bytes behind that another process could read and a power cut could
 	// still take away.
 	Overwrite(name string, data []byte, flush bool) error
+	// Rename renames a file, and replaces the file at to.
 	Rename(from, to string) error
+	// Remove removes a file.
 	Remove(name string) error
 	// SyncDir flushes the names in a directory. It returns nil if the system
 	// can't flush that directory.
