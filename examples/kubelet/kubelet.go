@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 
 	corev1 "k8s.io/api/core/v1"
@@ -20,6 +21,7 @@ import (
 	"github.com/kubewright/kubewright/examples/internal/kube"
 	"github.com/kubewright/kubewright/examples/kubelet/internal/process"
 	"github.com/kubewright/kubewright/lease"
+	"github.com/kubewright/kubewright/nodeapi"
 	"github.com/kubewright/kubewright/nodestatus"
 	"github.com/kubewright/kubewright/podsync"
 	"github.com/kubewright/kubewright/podsync/podenv"
@@ -38,6 +40,8 @@ type kubelet struct {
 	heartbeats *kube.HeartbeatClient
 	recorder   events.EventRecorder
 	shutdown   func()
+	listener   net.Listener
+	api        *rest.Config
 
 	// From assemble.
 	node     *nodestatus.Controller
@@ -46,6 +50,7 @@ type kubelet struct {
 	runtime  *process.Runtime
 	provider *podruntime.Provider
 	cpus     *resourceslice.Controller // nil unless published
+	server   *nodeapi.Server
 }
 
 // connect makes the clients.
@@ -56,6 +61,7 @@ func (k *kubelet) connect(ctx context.Context, cfg *rest.Config) (err error) {
 	if k.heartbeats, err = kube.Heartbeats(cfg); err != nil {
 		return err
 	}
+	k.api = cfg
 	k.recorder, k.shutdown, err = kube.Events(ctx, cfg, "kubewright-kubelet")
 	return err
 }
@@ -89,7 +95,10 @@ func (k *kubelet) assemble(ctx context.Context, s settings, condition nodestatus
 	if k.runtime, err = process.New(ctx, cfg); err != nil {
 		return err
 	}
-	if k.provider, k.pods, err = k.assemblePods(s, machine, env); err != nil {
+	if k.provider, k.pods, err = k.assemblePods(s, machine, env); err == nil {
+		k.server, err = k.newServer(k.client, k.api)
+	}
+	if err != nil {
 		k.runtime.Close()
 	}
 	return err
@@ -174,6 +183,7 @@ func (k *kubelet) run(ctx context.Context) error {
 	group.Go(k.node.Run)
 	group.Go(k.leases.Run)
 	group.Go(k.pods.Run)
+	group.Go(k.server.Run)
 	if k.cpus != nil {
 		group.Go(k.cpus.Run)
 	}

@@ -32,7 +32,7 @@ type machine struct {
 }
 
 func readMachine(maxPods int) (*machine, error) {
-	memory, err := memTotal("/proc/meminfo")
+	memory, err := meminfo("/proc/meminfo", "MemTotal:")
 	if err != nil {
 		return nil, err
 	}
@@ -51,6 +51,7 @@ func (m *machine) setters(o *options) []nodestatus.Setter {
 	return []nodestatus.Setter{
 		nodestatus.HostInfo(corev1.NodeSystemInfo{KubeletVersion: version, ContainerRuntimeVersion: "process://" + version}),
 		nodestatus.StandardLabels(),
+		nodestatus.KubeletPort(int32(o.port)),
 		nodestatus.Capacity(m.capacity, nil),
 		nodestatus.Addresses(
 			corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: o.nodeIP},
@@ -68,18 +69,18 @@ func template(o *options, s settings) *corev1.Node {
 	return node
 }
 
-// memTotal returns the bytes of memory, by a file like /proc/meminfo.
-func memTotal(path string) (int64, error) {
+// meminfo returns the bytes that a line of a file like /proc/meminfo says.
+func meminfo(path, name string) (int64, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return 0, err
 	}
 	defer func() { _ = f.Close() }()
 	for lines := bufio.NewScanner(f); lines.Scan(); {
-		if rest, ok := strings.CutPrefix(lines.Text(), "MemTotal:"); ok {
+		if rest, ok := strings.CutPrefix(lines.Text(), name); ok {
 			kib, err := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(rest), "kB")), 10, 64)
 			return kib << 10, err
 		}
 	}
-	return 0, fmt.Errorf("%s does not say how much memory there is", path)
+	return 0, fmt.Errorf("%s has no line %s", path, name)
 }

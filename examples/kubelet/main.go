@@ -46,6 +46,10 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 		return err
 	}
 	defer k.shutdown()
+	if err := k.listen(); err != nil {
+		return err
+	}
+	defer func() { _ = k.listener.Close() }()
 	checkpoint, err := newCheckpoint(o, k.client.CoreV1(), stdout, k.health, k.changed)
 	if err != nil {
 		return err

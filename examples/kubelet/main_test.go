@@ -47,7 +47,7 @@ func newNodeWith(t *testing.T, api *apitest.Server, run func(ctx context.Context
 	root := filepath.Join(t.TempDir(), "kubelet")
 	k := &nodeTest{T: t, api: api, run: run, args: append([]string{
 		"--kubeconfig", exampletest.Kubeconfig(t, api, apitest.NodeUser("n1")),
-		"--node-name", "n1", "--node-credentials", "--root-dir", root,
+		"--node-name", "n1", "--node-credentials", "--root-dir", root, "--port=0",
 	}, args...)}
 	t.Cleanup(func() {
 		left, err := shim.Processes(root)

@@ -28,6 +28,10 @@ type options struct {
 	configDir       string
 	configSoak      time.Duration
 	publishCPUs     bool
+	port            int
+	clientCAFile    string
+	certFile        string
+	keyFile         string
 	builtin         settings // that run while none are assigned
 }
 
@@ -43,6 +47,10 @@ func parse(args []string) (*options, error) {
 	o.StringVar(&o.configDir, "config-dir", "", "`folder` of the settings on disk, the good ones and those on trial (default ROOT-DIR/config)")
 	o.DurationVar(&o.configSoak, "config-soak", configcheckpoint.DefaultSoak, "how `long` new settings must run well to be called good")
 	o.BoolVar(&o.publishCPUs, "publish-cpus", false, "publish the CPUs of this machine as devices of the driver "+cpuDriver)
+	o.IntVar(&o.port, "port", 10250, "`port` on which the node answers kubectl logs, exec and top; 0: any that is free")
+	o.StringVar(&o.clientCAFile, "client-ca-file", "", "`path` of the CAs of client certificates (default: the CA of the API server)")
+	o.StringVar(&o.certFile, "tls-cert-file", "", "`path` of the serving certificate (default: self-signed)")
+	o.StringVar(&o.keyFile, "tls-private-key-file", "", "`path` of its key")
 	o.builtin.addFlags(o.FlagSet)
 	if err := o.Parse(args); err != nil {
 		return nil, err

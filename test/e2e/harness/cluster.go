@@ -4,6 +4,7 @@
 package harness
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -155,10 +156,7 @@ func (c *Cluster) WaitReady(t testing.TB) {
 // standard output.
 func (c *Cluster) Kubectl(t testing.TB, args ...string) string {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), c.status.Binary)
-	cmd.Args = append([]string{"kubectl"}, args...)
-	// Neither the user's settings nor a cache in the user's home directory.
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+c.status.Kubeconfig, "KUBECACHEDIR="+c.status.Dir+"/kubectl-cache", "KUBERC=off")
+	cmd := c.KubectlCommand(t.Context(), args...)
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
@@ -166,6 +164,15 @@ func (c *Cluster) Kubectl(t testing.TB, args ...string) string {
 		t.Fatalf("kubectl %s: %v\n%s", strings.Join(args, " "), err, &stderr)
 	}
 	return string(out)
+}
+
+// KubectlCommand returns the command that Kubectl runs, for tests with an input, or with a kubectl that fails.
+func (c *Cluster) KubectlCommand(ctx context.Context, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, c.status.Binary)
+	cmd.Args = append([]string{"kubectl"}, args...)
+	// Neither the user's settings nor a cache in the user's home directory.
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+c.status.Kubeconfig, "KUBECACHEDIR="+c.status.Dir+"/kubectl-cache", "KUBERC=off")
+	return cmd
 }
 
 // must sends a request to the launcher.

@@ -60,7 +60,7 @@ func Environ(ctx context.Context, pid int) ([]string, error) {
 		}
 		// A process has none for a moment while it executes another program.
 		env := strings.Split(strings.TrimSuffix(string(text), "\x00"), "\x00")
-		if slices.ContainsFunc(env, func(v string) bool { return strings.HasPrefix(v, variable+"=") }) {
+		if slices.ContainsFunc(env, func(v string) bool { return strings.HasPrefix(v, Variable+"=") }) {
 			return env, nil
 		}
 		select {
@@ -93,7 +93,7 @@ func marked(matches func(run string) bool, do func(*os.Process)) (found []int, e
 		}
 		environ, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "environ"))
 		if err == nil && slices.ContainsFunc(strings.Split(string(environ), "\x00"), func(v string) bool {
-			run, ok := strings.CutPrefix(v, variable+"=")
+			run, ok := strings.CutPrefix(v, Variable+"=")
 			return ok && matches(run)
 		}) {
 			found = append(found, pid)

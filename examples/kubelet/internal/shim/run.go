@@ -23,9 +23,9 @@ import (
 	"github.com/kubewright/kubewright/internal/record"
 )
 
-// variable is the environment variable by which what descends from a command is
+// Variable is the environment variable by which what descends from a command is
 // known. Its value is the folder of the run.
-const variable = "KUBEWRIGHT_RUN"
+const Variable = "KUBEWRIGHT_RUN"
 
 // A Run is a command under its shim, as seen by the kubelet.
 type Run struct {
@@ -38,8 +38,8 @@ type Run struct {
 // Start runs a command. The folder must exist and hold no other run. An error
 // means that nothing was started.
 func Start(dir string, c Command) (*Run, error) {
-	c.Env = slices.DeleteFunc(slices.Clone(c.Env), func(v string) bool { return strings.HasPrefix(v, variable+"=") })
-	c.Env = append(c.Env, variable+"="+dir)
+	c.Env = slices.DeleteFunc(slices.Clone(c.Env), func(v string) bool { return strings.HasPrefix(v, Variable+"=") })
+	c.Env = append(c.Env, Variable+"="+dir)
 	input, err := json.Marshal(c)
 	if err != nil {
 		return nil, err
@@ -104,7 +104,7 @@ func fork(dir string, bound bool) (_ *Run, err error) {
 		Path:       "/proc/self/exe", // also after an upgrade has replaced the file
 		Args:       []string{Name, dir},
 		Dir:        "/",
-		Env:        []string{"GOMAXPROCS=1", variable + "=" + dir},
+		Env:        []string{"GOMAXPROCS=1", Variable + "=" + dir},
 		Stdin:      stdin,
 		Stdout:     output,
 		Stderr:     output,

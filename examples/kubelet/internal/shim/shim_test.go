@@ -165,7 +165,7 @@ func TestCommandHasItsEnvironmentAndNothingElse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"to stdout", "to stderr", "PIPE=", variable + "=" + r.dir, c.Dir, "\n4\n"} {
+	for _, want := range []string{"to stdout", "to stderr", "PIPE=", Variable + "=" + r.dir, c.Dir, "\n4\n"} {
 		// Four descriptors: 0, 1, 2 and that by which ls reads the folder.
 		if !strings.Contains(string(log), want) {
 			t.Errorf("the log has no %q:\n%s", want, log)

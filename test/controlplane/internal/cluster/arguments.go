@@ -37,6 +37,8 @@ const (
 	servingCert = "pki/serving.crt"
 	servingKey  = "pki/serving.key"
 	proxyCA     = "pki/front-proxy-ca.crt"
+	kubeletCert = "pki/kubelet-client.crt"
+	kubeletKey  = "pki/kubelet-client.key"
 	tokenKey    = "pki/service-account.key"
 	tokenPub    = "pki/service-account.pub"
 	adminConfig = "admin.kubeconfig"
@@ -142,6 +144,10 @@ func apiServerArguments(o Options, l layout) []string {
 		"--requestheader-username-headers=X-Remote-User",
 		"--requestheader-group-headers=X-Remote-Group",
 		"--requestheader-extra-headers-prefix=X-Remote-Extra-",
+		// For logs, exec and port-forward of nodes, which have loopback addresses here and no resolvable names.
+		"--kubelet-client-certificate=" + l.file(kubeletCert),
+		"--kubelet-client-key=" + l.file(kubeletKey),
+		"--kubelet-preferred-address-types=InternalIP,ExternalIP,Hostname",
 		"--authorization-mode=Node,RBAC",
 		"--enable-admission-plugins=NodeRestriction",
 		// The kubernetes Service may not have a loopback address as its endpoint.

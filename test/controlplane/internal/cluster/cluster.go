@@ -102,6 +102,11 @@ func (c *Cluster) prepare() error {
 	if err != nil {
 		return err
 	}
+	// The user by which nodes know the API server.
+	kubelet, err := c.ca.Client("kube-apiserver-kubelet-client", "system:masters")
+	if err != nil {
+		return err
+	}
 	private, public, err := pki.SigningKey()
 	if err != nil {
 		return err
@@ -109,7 +114,8 @@ func (c *Cluster) prepare() error {
 	for name, content := range map[string][]byte{
 		caCert: c.ca.Cert, caKey: c.ca.Key,
 		servingCert: serving.Cert, servingKey: serving.Key,
-		proxyCA:  proxy.Cert,
+		proxyCA:     proxy.Cert,
+		kubeletCert: kubelet.Cert, kubeletKey: kubelet.Key,
 		tokenKey: private, tokenPub: public,
 		auditPolicy: []byte(auditPolicyYAML),
 	} {

@@ -1,0 +1,376 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package process
+
+import (
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubewright/kubewright/examples/kubelet/internal/shim"
+	"github.com/kubewright/kubewright/internal/record"
+	"github.com/kubewright/kubewright/podsync/podruntime"
+)
+
+// An Instance is a run of a container, as the server of the node sees it.
+type Instance struct {
+	dir, log, work string
+	env            []string
+	running        bool
+}
+
+// Find returns the newest run of a container, or the run before it. Its errors
+// have HTTP statuses.
+func (r *Runtime) Find(ctx context.Context, pod types.UID, name string, previous bool) (Instance, error) {
+	entries, err := os.ReadDir(r.cfg.Root.containers(string(pod), name))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return Instance{}, err
+	}
+	var attempts []int
+	for _, entry := range entries {
+		if n, err := strconv.Atoi(entry.Name()); err == nil {
+			attempts = append(attempts, n)
+		}
+	}
+	slices.Sort(attempts)
+	if previous && len(attempts) > 0 {
+		attempts = attempts[:len(attempts)-1]
+	}
+	if len(attempts) == 0 && previous {
+		return Instance{}, apierrors.NewBadRequest("previous terminated container " + name + " not found")
+	}
+	if len(attempts) == 0 {
+		return Instance{}, apierrors.NewBadRequest("container " + name + " is waiting to start")
+	}
+	id := podruntime.ContainerID{Pod: pod, Name: name, Attempt: attempts[len(attempts)-1]}
+	found := Instance{dir: r.dir(id), log: r.log(id)}
+	st, err := shim.Read(found.dir)
+	if err != nil || st.Running == nil || st.Exit != nil {
+		return found, err
+	}
+	var rec runRecord
+	if _, err := record.Read(filepath.Join(found.dir, "run.json"), &rec); err != nil {
+		return found, err
+	}
+	found.work, found.running = rec.Dir, true
+	found.env, err = shim.Environ(ctx, st.Running.PID)
+	return found, err
+}
+
+// over reports whether the run has ended.
+func (i Instance) over() bool {
+	status, err := shim.Read(i.dir)
+	if err != nil {
+		return false // the disk may recover
+	}
+	if status.Exit == nil {
+		_, err = os.Stat(i.dir)
+	}
+	return status.Exit != nil || errors.Is(err, fs.ErrNotExist)
+}
+
+// lookAgain is the time between two looks at what a container has written.
+const lookAgain = 100 * time.Millisecond
+
+// Log opens the output of the run. With lines >= 0 it begins that many lines
+// before the end. With follow its end is the end of the run.
+func (i Instance) Log(lines int64, follow bool) (io.ReadCloser, error) {
+	f, err := os.Open(i.log)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, apierrors.NewBadRequest("the container has not written a log yet")
+	}
+	if err != nil {
+		return nil, err
+	}
+	if lines >= 0 {
+		if err := seekLines(f, lines); err != nil {
+			return nil, errors.Join(err, f.Close())
+		}
+	}
+	return &logReader{f: f, run: i, follow: follow, closed: make(chan struct{})}, nil
+}
+
+type logReader struct {
+	f      *os.File
+	run    Instance
+	follow bool
+	once   sync.Once
+	closed chan struct{}
+}
+
+func (r *logReader) Read(p []byte) (int, error) {
+	for {
+		// In this order: what was written before the end is read.
+		over := !r.follow || r.run.over()
+		n, err := r.f.Read(p)
+		if n > 0 || err != nil && err != io.EOF || over {
+			return n, err
+		}
+		select {
+		case <-time.After(lookAgain):
+		case <-r.closed:
+			return 0, os.ErrClosed
+		}
+	}
+}
+
+func (r *logReader) Close() error {
+	r.once.Do(func() { close(r.closed) })
+	return r.f.Close()
+}
+
+// seekLines sets the offset of f to n lines before its end.
+func seekLines(f *os.File, n int64) error {
+	end, err := f.Seek(0, io.SeekEnd)
+	if err != nil || n == 0 {
+		return err
+	}
+	buf := make([]byte, 32<<10)
+	for at := end; at > 0; {
+		size := min(at, int64(len(buf)))
+		at -= size
+		if _, err := f.ReadAt(buf[:size], at); err != nil {
+			return err
+		}
+		for k := size - 1; k >= 0; k-- {
+			if buf[k] != '\n' || at+k == end-1 {
+				continue // the last line may end with the file
+			}
+			if n--; n == 0 {
+				_, err := f.Seek(at+k+1, io.SeekStart)
+				return err
+			}
+		}
+	}
+	_, err = f.Seek(0, io.SeekStart)
+	return err
+}
+
+// An IO is what a command is connected to. Nil streams are /dev/null.
+type IO struct {
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer
+	// Resize delivers rows and columns of a terminal; nil: no terminal.
+	Resize <-chan [2]uint16
+}
+
+// Exec runs a command beside the run, with its environment, until the command or
+// the run ends, or ctx is done.
+func (i Instance) Exec(ctx context.Context, command []string, s IO) error {
+	if !i.running {
+		return apierrors.NewBadRequest("the container is not running")
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
+	cmd.Dir, cmd.Env = i.work, i.env
+	if path, err := lookPath(command[0], i.env); err == nil {
+		cmd.Path, cmd.Err = path, nil
+	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	// What the command leaves behind may keep the streams open.
+	cmd.WaitDelay = time.Second
+
+	ended := make(chan struct{})
+	defer close(ended)
+	go func() {
+		for !i.over() {
+			select {
+			case <-time.After(lookAgain):
+			case <-ended:
+				return
+			}
+		}
+		cancel()
+	}()
+	// The kernel sends Pdeathsig when the thread that forked ends.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if s.Resize != nil {
+		return runInTerminal(cmd, s)
+	}
+	if s.Stdin != nil {
+		// Not cmd.Stdin: Wait would wait for input that never comes.
+		in, err := cmd.StdinPipe()
+		if err != nil {
+			return err
+		}
+		go func() {
+			_, _ = io.Copy(in, s.Stdin)
+			_ = in.Close()
+		}()
+	}
+	cmd.Stdout, cmd.Stderr = s.Stdout, s.Stderr
+	return settled(cmd.Run())
+}
+
+// settled returns nil for a command that ended well and left the streams open.
+func settled(err error) error {
+	if errors.Is(err, exec.ErrWaitDelay) {
+		return nil
+	}
+	return err
+}
+
+// lookPath finds a program where the container would.
+func lookPath(program string, env []string) (string, error) {
+	if strings.Contains(program, "/") {
+		return program, nil
+	}
+	for _, v := range env {
+		if path, ok := strings.CutPrefix(v, "PATH="); ok {
+			for _, dir := range filepath.SplitList(path) {
+				if found, err := exec.LookPath(filepath.Join(dir, program)); err == nil {
+					return found, nil
+				}
+			}
+		}
+	}
+	return "", exec.ErrNotFound
+}
+
+// runInTerminal runs a command with a terminal of its own.
+func runInTerminal(cmd *exec.Cmd, s IO) error {
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = master.Close() }()
+	fd := int(master.Fd())
+	if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
+		return err
+	}
+	number, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
+	if err != nil {
+		return err
+	}
+	slave, err := os.OpenFile("/dev/pts/"+strconv.Itoa(number), os.O_RDWR|syscall.O_NOCTTY, 0)
+	if err != nil {
+		return err
+	}
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
+	cmd.SysProcAttr.Setctty = true
+	if !slices.ContainsFunc(cmd.Env, func(v string) bool { return strings.HasPrefix(v, "TERM=") }) {
+		cmd.Env = append(cmd.Env, "TERM=xterm")
+	}
+	if err := errors.Join(cmd.Start(), slave.Close()); err != nil {
+		return err
+	}
+	go func() {
+		for size := range s.Resize {
+			_ = unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: size[0], Col: size[1]})
+		}
+	}()
+	if s.Stdin != nil {
+		go func() { _, _ = io.Copy(master, s.Stdin) }()
+	}
+	copied := make(chan struct{})
+	go func() {
+		defer close(copied)
+		if s.Stdout != nil {
+			_, _ = io.Copy(s.Stdout, master) // until the last process closes the terminal
+		}
+	}()
+	err = cmd.Wait()
+	select {
+	case <-copied:
+	case <-time.After(cmd.WaitDelay):
+	}
+	return settled(err)
+}
+
+// Usage is what a container has used.
+type Usage struct {
+	CPU    time.Duration // since it started, without what was killed unseen
+	Memory uint64        // resident bytes
+}
+
+// clockTick is the unit of times in /proc/PID/stat on every Linux.
+const clockTick = 10 * time.Millisecond
+
+// Usage returns the usage of all containers that run, by pod and name.
+func (r *Runtime) Usage() (map[types.UID]map[string]Usage, error) {
+	processes, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil, err
+	}
+	var (
+		usage  = make(map[types.UID]map[string]Usage)
+		prefix = shim.Variable + "=" + filepath.Join(r.cfg.Root.Path(), "pods") + "/"
+		page   = uint64(os.Getpagesize())
+	)
+	for _, entry := range processes {
+		if _, err := strconv.Atoi(entry.Name()); err != nil {
+			continue
+		}
+		dir := filepath.Join("/proc", entry.Name())
+		environ, err := os.ReadFile(filepath.Join(dir, "environ"))
+		if err != nil {
+			continue // gone, or another user's
+		}
+		for v := range strings.SplitSeq(string(environ), "\x00") {
+			rest, ok := strings.CutPrefix(v, prefix)
+			parts := strings.Split(rest, "/") // UID/containers/NAME/N
+			if !ok || len(parts) < 4 {
+				continue
+			}
+			pod := types.UID(parts[0])
+			if usage[pod] == nil {
+				usage[pod] = make(map[string]Usage)
+			}
+			u := usage[pod][parts[2]]
+			u.CPU += cpuTime(dir)
+			u.Memory += resident(dir) * page
+			usage[pod][parts[2]] = u
+			break
+		}
+	}
+	return usage, nil
+}
+
+// cpuTime returns the CPU time of a process and of those it has waited for.
+func cpuTime(dir string) (sum time.Duration) {
+	stat, err := os.ReadFile(filepath.Join(dir, "stat"))
+	if err != nil {
+		return 0
+	}
+	// The name, in parentheses, may hold anything.
+	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+	for i := 11; i <= 14 && i < len(fields); i++ { // utime stime cutime cstime
+		n, _ := strconv.ParseInt(fields[i], 10, 64)
+		sum += time.Duration(n) * clockTick
+	}
+	return sum
+}
+
+// resident returns the resident pages of a process.
+func resident(dir string) uint64 {
+	statm, err := os.ReadFile(filepath.Join(dir, "statm"))
+	if err != nil {
+		return 0
+	}
+	if fields := strings.Fields(string(statm)); len(fields) > 1 {
+		n, _ := strconv.ParseUint(fields[1], 10, 64)
+		return n
+	}
+	return 0
+}

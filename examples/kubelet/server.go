@@ -1,0 +1,241 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	statsv1alpha1 "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
+
+	"github.com/kubewright/kubewright/examples/kubelet/internal/process"
+	"github.com/kubewright/kubewright/nodeapi"
+)
+
+// newServer returns the server of the node: logs, exec, attach, port-forward and
+// stats of its pods.
+func (k *kubelet) newServer(client kubernetes.Interface, cfg *rest.Config) (*nodeapi.Server, error) {
+	server := nodeapi.Config{
+		NodeName: k.nodeName,
+		Client:   client,
+		Listener: k.listener,
+		Backend:  &backend{k},
+		Pods:     k.eachPod,
+		Checks:   []nodeapi.Check{k.node, k.leases, k.pods},
+		Certificate: nodeapi.Certificate{
+			CertFile: k.certFile, KeyFile: k.keyFile, Hosts: []string{k.nodeIP},
+		},
+		ClientCAFile: k.clientCAFile,
+	}
+	if k.clientCAFile == "" {
+		// Most clusters sign client certificates with the CA of the API server. A
+		// node may not read the ConfigMap that has the CA for sure.
+		server.ClientCAFile, server.ClientCA = cfg.CAFile, cfg.CAData
+	}
+	if len(server.ClientCA) > 0 {
+		server.ClientCAFile = ""
+	}
+	return nodeapi.New(server)
+}
+
+// listen opens the port of the server, which the Node reports.
+func (k *kubelet) listen() (err error) {
+	k.listener, err = net.Listen("tcp", net.JoinHostPort(k.nodeIP, strconv.Itoa(k.port)))
+	if err == nil {
+		k.port = k.listener.Addr().(*net.TCPAddr).Port
+	}
+	return err
+}
+
+// eachPod yields the pods that podsync knows.
+func (k *kubelet) eachPod(yield func(*corev1.Pod) bool) {
+	for _, info := range k.pods.All() {
+		if info.Pod != nil && !yield(info.Pod) {
+			return
+		}
+	}
+}
+
+// A backend is what the node can do for nodeapi.
+type backend struct{ *kubelet }
+
+var (
+	_ nodeapi.LogSource     = (*backend)(nil)
+	_ nodeapi.Executor      = (*backend)(nil)
+	_ nodeapi.Attacher      = (*backend)(nil)
+	_ nodeapi.PortForwarder = (*backend)(nil)
+	_ nodeapi.StatsSource   = (*backend)(nil)
+)
+
+// Logs implements nodeapi.LogSource.
+func (b *backend) Logs(ctx context.Context, c nodeapi.Container, opts nodeapi.LogOptions) (io.ReadCloser, error) {
+	if opts.Timestamps || opts.SinceSeconds != nil || opts.SinceTime != nil || *opts.Stream != corev1.LogStreamAll {
+		return nil, apierrors.NewBadRequest("this node records neither the time nor the stream of a line: timestamps, since and stream can't be used")
+	}
+	run, err := b.runtime.Find(ctx, c.UID, c.Name, opts.Previous)
+	if err != nil {
+		return nil, err
+	}
+	lines := int64(-1)
+	if opts.TailLines != nil {
+		lines = *opts.TailLines
+	}
+	return run.Log(lines, opts.Follow)
+}
+
+// Exec implements nodeapi.Executor.
+func (b *backend) Exec(ctx context.Context, c nodeapi.Container, command []string, s nodeapi.Streams) error {
+	run, err := b.runtime.Find(ctx, c.UID, c.Name, false)
+	if err != nil {
+		return err
+	}
+	streams := process.IO{Stdin: s.Stdin, Stdout: s.Stdout, Stderr: s.Stderr}
+	if s.TTY {
+		sizes := make(chan [2]uint16)
+		streams.Resize = sizes
+		go func() {
+			defer close(sizes)
+			for size := range s.Resize {
+				select {
+				case sizes <- [2]uint16{size.Height, size.Width}:
+				case <-ctx.Done():
+					return
+				}
+			}
+		}()
+	}
+	return run.Exec(ctx, command, streams)
+}
+
+// Attach implements nodeapi.Attacher: it shows what the container prints from now
+// on. A container has no input on this node.
+func (b *backend) Attach(ctx context.Context, c nodeapi.Container, s nodeapi.Streams) error {
+	run, err := b.runtime.Find(ctx, c.UID, c.Name, false)
+	if err != nil {
+		return err
+	}
+	log, err := run.Log(0, true)
+	if err != nil {
+		return err
+	}
+	defer context.AfterFunc(ctx, func() { _ = log.Close() })()
+	defer func() { _ = log.Close() }()
+	if s.Stdout == nil {
+		s.Stdout = io.Discard
+	}
+	if _, err = io.Copy(s.Stdout, log); ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// PortForward implements nodeapi.PortForwarder. All pods have the node's address.
+func (b *backend) PortForward(ctx context.Context, _ nodeapi.Pod, port uint16, stream io.ReadWriteCloser) error {
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", net.JoinHostPort(b.nodeIP, strconv.Itoa(int(port))))
+	if err != nil {
+		return err
+	}
+	return nodeapi.Copy(ctx, stream, conn)
+}
+
+// StatsSummary implements nodeapi.StatsSource.
+func (b *backend) StatsSummary(context.Context) (*statsv1alpha1.Summary, error) {
+	now := metav1.Now()
+	usage, err := b.runtime.Usage()
+	if err != nil {
+		return nil, err
+	}
+	busy, booted, err := cpuBusy("/proc/stat")
+	if err != nil {
+		return nil, err
+	}
+	total, err := meminfo("/proc/meminfo", "MemTotal:")
+	if err != nil {
+		return nil, err
+	}
+	available, err := meminfo("/proc/meminfo", "MemAvailable:")
+	if err != nil {
+		return nil, err
+	}
+	summary := &statsv1alpha1.Summary{Node: statsv1alpha1.NodeStats{
+		NodeName: b.nodeName, StartTime: metav1.NewTime(booted),
+		CPU: cpuStats(now, busy), Memory: memoryStats(now, uint64(total-available)),
+	}}
+	for pod := range b.eachPod {
+		containers := usage[pod.UID]
+		if len(containers) == 0 {
+			continue
+		}
+		var whole process.Usage
+		stats := statsv1alpha1.PodStats{PodRef: statsv1alpha1.PodReference{Name: pod.Name, Namespace: pod.Namespace, UID: string(pod.UID)}}
+		if pod.Status.StartTime != nil {
+			stats.StartTime = *pod.Status.StartTime
+		}
+		for _, status := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses, pod.Status.EphemeralContainerStatuses) {
+			u, ok := containers[status.Name]
+			if !ok || status.State.Running == nil {
+				continue
+			}
+			whole.CPU, whole.Memory = whole.CPU+u.CPU, whole.Memory+u.Memory
+			stats.Containers = append(stats.Containers, statsv1alpha1.ContainerStats{
+				Name: status.Name, StartTime: status.State.Running.StartedAt, CPU: cpuStats(now, u.CPU), Memory: memoryStats(now, u.Memory),
+			})
+		}
+		stats.CPU, stats.Memory = cpuStats(now, whole.CPU), memoryStats(now, whole.Memory)
+		summary.Pods = append(summary.Pods, stats)
+	}
+	return summary, nil
+}
+
+func cpuStats(at metav1.Time, used time.Duration) *statsv1alpha1.CPUStats {
+	ns := uint64(used)
+	return &statsv1alpha1.CPUStats{Time: at, UsageCoreNanoSeconds: &ns}
+}
+
+func memoryStats(at metav1.Time, bytes uint64) *statsv1alpha1.MemoryStats {
+	return &statsv1alpha1.MemoryStats{Time: at, WorkingSetBytes: &bytes}
+}
+
+// cpuBusy returns the CPU time that the machine has spent on something, and when
+// it was booted, by a file like /proc/stat.
+func cpuBusy(path string) (busy time.Duration, booted time.Time, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return 0, booted, err
+	}
+	defer func() { _ = f.Close() }()
+	const tick = 10 * time.Millisecond
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		fields := strings.Fields(lines.Text())
+		switch {
+		case len(fields) > 8 && fields[0] == "cpu": // user nice system idle iowait irq softirq steal
+			for _, i := range []int{1, 2, 3, 6, 7, 8} {
+				n, _ := strconv.ParseInt(fields[i], 10, 64)
+				busy += time.Duration(n) * tick
+			}
+		case len(fields) == 2 && fields[0] == "btime":
+			n, _ := strconv.ParseInt(fields[1], 10, 64)
+			booted = time.Unix(n, 0)
+		}
+	}
+	if busy == 0 {
+		return 0, booted, fmt.Errorf("%s does not say how busy the CPUs are", path)
+	}
+	return busy, booted, nil
+}

@@ -1,0 +1,345 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+	"unsafe"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// kubectl runs a kubectl that may fail, and returns its output and exit status.
+func (r *kubeletRig) kubectl(stdin io.Reader, args ...string) (stdout, stderr string, status int) {
+	r.Helper()
+	ctx, cancel := context.WithTimeout(r.Context(), patience)
+	defer cancel()
+	cmd := r.cluster.KubectlCommand(ctx, append([]string{"-n", r.namespace}, args...)...)
+	var out, complaint bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, &out, &complaint
+	var exit *exec.ExitError
+	if err := cmd.Run(); errors.As(err, &exit) && ctx.Err() == nil {
+		status = exit.ExitCode()
+	} else if err != nil {
+		r.Fatalf("kubectl %q: %v\n%s", args, err, &complaint)
+	}
+	return out.String(), complaint.String(), status
+}
+
+// create makes a pod of one container and waits until it runs or has ended.
+func (r *kubeletRig) create(name string, policy corev1.RestartPolicy, script string, ready func(*corev1.Pod) bool) {
+	r.Helper()
+	template := r.template(name, policy, script)
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: template.Spec}
+	if policy == corev1.RestartPolicyAlways {
+		pod.Labels = map[string]string{"restarts": "expected"}
+	}
+	if _, err := r.client.CoreV1().Pods(r.namespace).Create(r.Context(), pod, metav1.CreateOptions{}); err != nil {
+		r.Fatal(err)
+	}
+	r.await("pod "+name, func(pods []*corev1.Pod) bool {
+		for _, p := range pods {
+			if p.Name == name && ready(p) {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+func podRuns(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodRunning }
+
+func TestKubectlOnTheExampleKubelet(t *testing.T) {
+	r := newKubeletRig(t, shared.Cluster(t), "kubectl-node")
+	r.create("web", corev1.RestartPolicyNever, "for i in 1 2 3 4 5; do echo line $i; done; while :; do echo tick; sleep 0.2; done", podRuns)
+	r.create("crash", corev1.RestartPolicyAlways, "echo run $POD; exit 4", func(p *corev1.Pod) bool {
+		return len(p.Status.ContainerStatuses) > 0 && p.Status.ContainerStatuses[0].RestartCount > 0
+	})
+	r.create("quiet", corev1.RestartPolicyNever, "echo line 1; echo line 2; sleep 1000", podRuns)
+
+	t.Run("logs", func(t *testing.T) {
+		for args, want := range map[string]string{
+			"logs quiet":                 "line 1\nline 2\n",
+			"logs quiet --tail=1":        "line 2\n",
+			"logs quiet --tail=0":        "",
+			"logs quiet --limit-bytes=4": "line",
+		} {
+			if out, complaint, status := r.kubectl(nil, strings.Fields(args)...); out != want || status != 0 {
+				t.Errorf("%s: %d %q %q", args, status, out, complaint)
+			}
+		}
+		if out, complaint, status := r.kubectl(nil, "logs", "crash", "--previous"); !strings.HasPrefix(out, "run ") || status != 0 {
+			t.Errorf("--previous: %d %q %q", status, out, complaint)
+		}
+		for args, sentence := range map[string]string{
+			"logs quiet --timestamps": "this node records neither the time nor the stream of a line",
+			"logs quiet --previous":   "previous terminated container c not found",
+		} {
+			if _, complaint, status := r.kubectl(nil, strings.Fields(args)...); status != 1 || !strings.Contains(complaint, sentence) {
+				t.Errorf("%s: %d %q", args, status, complaint)
+			}
+		}
+	})
+	t.Run("logs -f ends with its pod", func(t *testing.T) {
+		r.create("ends", corev1.RestartPolicyNever, "for i in 1 2 3; do echo $i; sleep 0.5; done; echo last", podRuns)
+		if out, complaint, status := r.kubectl(nil, "logs", "-f", "ends"); out != "1\n2\n3\nlast\n" || status != 0 {
+			t.Errorf("%d %q %q", status, out, complaint)
+		}
+	})
+	t.Run("exec passes input, output and exit code", func(t *testing.T) {
+		out, complaint, status := r.kubectl(strings.NewReader("input"), "exec", "-i", "quiet", "--", "sh", "-c", `echo "$HOSTNAME $(cat)"; echo complaint >&2; exit 3`)
+		if out != "quiet input\n" || !strings.Contains(complaint, "complaint\n") || status != 3 {
+			t.Errorf("%d %q %q", status, out, complaint)
+		}
+		if _, complaint, status := r.kubectl(nil, "exec", "quiet", "--", "no-such-program"); status == 0 || !strings.Contains(complaint, "no-such-program") {
+			t.Errorf("%d %q", status, complaint)
+		}
+	})
+	t.Run("exec -it has a terminal that is resized", r.terminal)
+	t.Run("cp moves 100 MB both ways", r.copies)
+	t.Run("attach shows what is printed", func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		cmd := r.cluster.KubectlCommand(ctx, "-n", r.namespace, "attach", "web")
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		for lines, n := bufio.NewScanner(out), 0; n < 3 && lines.Scan(); n++ {
+			if lines.Text() != "tick" {
+				t.Errorf("%q", lines.Text())
+			}
+		}
+		cancel()
+		_ = cmd.Wait()
+	})
+	t.Run("port-forward has 50 connections at once", r.forwards)
+	t.Run("nothing without credentials", r.refusesStrangers)
+}
+
+// terminal runs kubectl exec -it in a terminal of its own.
+func (r *kubeletRig) terminal(t *testing.T) {
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
+	if err != nil {
+		t.Skip(err)
+	}
+	defer func() { _ = master.Close() }()
+	ioctl := func(request uintptr, arg unsafe.Pointer) {
+		if _, _, errno := syscall.Syscall(syscall.SYS_IOCTL, master.Fd(), request, uintptr(arg)); errno != 0 {
+			t.Fatal(errno)
+		}
+	}
+	var unlock, number int32
+	ioctl(syscall.TIOCSPTLCK, unsafe.Pointer(&unlock))
+	ioctl(syscall.TIOCGPTN, unsafe.Pointer(&number))
+	resize := func(rows, columns uint16) {
+		size := [4]uint16{rows, columns}
+		ioctl(syscall.TIOCSWINSZ, unsafe.Pointer(&size))
+	}
+	resize(31, 77)
+	slave, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|syscall.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	// The command waits for the new size and then ends.
+	cmd := r.cluster.KubectlCommand(ctx, "-n", r.namespace, "exec", "-it", "quiet", "--", "sh", "-c",
+		"tty; until [ \"$(stty size)\" = '31 77' ]; do sleep 0.1; done; echo first; until [ \"$(stty size)\" = '40 99' ]; do sleep 0.1; done; read word; echo got $word; exit 5")
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	_ = slave.Close()
+	var got strings.Builder
+	for buf := make([]byte, 4096); ; {
+		n, err := master.Read(buf)
+		got.Write(buf[:n])
+		if strings.Contains(string(buf[:n]), "first") {
+			resize(40, 99)
+			_, _ = io.WriteString(master, "word\n")
+		}
+		if err != nil {
+			break // the terminal has no process any more
+		}
+	}
+	var exit *exec.ExitError
+	if err := cmd.Wait(); !errors.As(err, &exit) || exit.ExitCode() != 5 {
+		t.Errorf("kubectl ended with %v", err)
+	}
+	if !strings.Contains(got.String(), "/dev/pts/") || !strings.Contains(got.String(), "got word") {
+		t.Errorf("the terminal showed %q", got.String())
+	}
+}
+
+// copies copies a file into a pod and back.
+func (r *kubeletRig) copies(t *testing.T) {
+	dir := t.TempDir()
+	data := make([]byte, 100<<20)
+	random := rand.NewChaCha8([32]byte{1})
+	_, _ = random.Read(data)
+	from, inside, back := filepath.Join(dir, "from"), filepath.Join(dir, "inside"), filepath.Join(dir, "back")
+	if err := os.WriteFile(from, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"cp", from, "quiet:" + inside}, {"cp", "quiet:" + inside, back}} {
+		if _, complaint, status := r.kubectl(nil, args...); status != 0 {
+			t.Fatalf("kubectl %q: %s", args, complaint)
+		}
+	}
+	got, err := os.ReadFile(back)
+	if err != nil || !bytes.Equal(got, data) {
+		t.Errorf("%d bytes came back, or others than the %d that were sent: %v", len(got), len(data), err)
+	}
+}
+
+// forwards forwards a port to a server that echoes.
+func (r *kubeletRig) forwards(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0") // the address of all pods
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }()
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				_, _ = io.Copy(conn, conn)
+				_ = conn.Close()
+			}()
+		}
+	}()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	cmd := r.cluster.KubectlCommand(ctx, "-n", r.namespace, "port-forward", "--address=127.0.0.1", "quiet", fmt.Sprintf(":%d", listener.Addr().(*net.TCPAddr).Port))
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { cancel(); _ = cmd.Wait() }()
+	line, err := bufio.NewReader(out).ReadString('\n')
+	var port int
+	if _, scanErr := fmt.Sscanf(line, "Forwarding from 127.0.0.1:%d ->", &port); err != nil || scanErr != nil {
+		t.Fatalf("%q: %v %v", line, err, scanErr)
+	}
+	payload := bytes.Repeat([]byte("0123456789abcdef"), 8<<10)
+	var wg sync.WaitGroup
+	for i := range 50 {
+		wg.Go(func() {
+			conn, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer func() { _ = conn.Close() }()
+			_ = conn.SetDeadline(time.Now().Add(patience))
+			go func() {
+				_, _ = conn.Write(payload)
+			}()
+			got := make([]byte, len(payload))
+			if n, err := io.ReadFull(conn, got); err != nil || !bytes.Equal(got, payload) {
+				t.Errorf("connection %d: %d bytes, %v", i, n, err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// refusesStrangers sends requests to the node itself.
+func (r *kubeletRig) refusesStrangers(t *testing.T) {
+	node, err := r.client.CoreV1().Nodes().Get(t.Context(), r.node, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	base := fmt.Sprintf("https://127.0.0.1:%d", node.Status.DaemonEndpoints.KubeletEndpoint.Port)
+	reader, err := clientcmd.BuildConfigFromFlags("", r.cluster.ServiceAccountKubeconfig(t, r.namespace, "reader"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = r.client.RbacV1().ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{
+		ObjectMeta: metav1.ObjectMeta{Name: r.node + "-reader"},
+		Rules:      []rbacv1.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"nodes/proxy"}, ResourceNames: []string{r.node}}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = r.client.RbacV1().ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: r.node + "-reader"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: r.node + "-reader"},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: r.namespace, Name: "reader"}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	nobody, err := clientcmd.BuildConfigFromFlags("", r.cluster.ServiceAccountKubeconfig(t, r.namespace, "nobody"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+	defer client.CloseIdleConnections()
+	logs, command := "/containerLogs/"+r.namespace+"/quiet/c", "/exec/"+r.namespace+"/quiet/c?command=id&output=1"
+	for _, c := range []struct {
+		name, token, path string
+		want              int
+	}{
+		{"no credentials", "", logs, 401},
+		{"no credentials", "", command, 401},
+		{"an unknown token", "x.y.z", logs, 401},
+		{"a token without rights", nobody.BearerToken, logs, 403},
+		{"a token without rights", nobody.BearerToken, "/stats/summary", 403},
+		{"get nodes/proxy", reader.BearerToken, logs, 200},
+		{"get nodes/proxy", reader.BearerToken, "/metrics/resource", 200},
+		{"get nodes/proxy", reader.BearerToken, command, 403},
+	} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, base+c.path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.token != "" {
+			req.Header.Set("Authorization", "Bearer "+c.token)
+		}
+		resp, err := client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, _ := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if resp.StatusCode != c.want {
+			t.Errorf("GET %s with %s: %d %q, want %d", c.path, c.name, resp.StatusCode, body, c.want)
+		}
+		if strings.HasPrefix(c.path, "/metrics") && !strings.Contains(string(body), `container_memory_working_set_bytes{container="c",namespace="`+r.namespace+`",pod="quiet"} `) {
+			t.Errorf("the metrics have no pod:\n%s", body)
+		}
+	}
+}
