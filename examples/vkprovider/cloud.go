@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -16,12 +17,17 @@ import (
 // by namespace and name, keeps whole pods, computes the phase, and tells of
 // changes through a callback. It runs nothing.
 type cloud struct {
+	nodeName string
+	began    time.Time
+
 	mu     sync.Mutex
 	pods   map[string]*corev1.Pod
 	notify func(*corev1.Pod)
 }
 
-func newCloud() *cloud { return &cloud{pods: make(map[string]*corev1.Pod)} }
+func newCloud(nodeName string) *cloud {
+	return &cloud{nodeName: nodeName, began: time.Now(), pods: make(map[string]*corev1.Pod)}
+}
 
 func nameOf(namespace, name string) string { return namespace + "/" + name }
 
@@ -43,6 +49,8 @@ func (c *cloud) CreatePod(_ context.Context, pod *corev1.Pod) error {
 	now := metav1.Now()
 	pod.Status.Phase = corev1.PodRunning
 	pod.Status.StartTime = &now
+	pod.Status.PodIP = "192.0.2.1"
+	pod.Status.PodIPs = []corev1.PodIP{{IP: pod.Status.PodIP}}
 	pod.Status.ContainerStatuses = nil
 	for _, container := range pod.Spec.Containers {
 		pod.Status.ContainerStatuses = append(pod.Status.ContainerStatuses, corev1.ContainerStatus{

@@ -7,16 +7,21 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
+	"net"
+	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 
 	"github.com/kubewright/kubewright/examples/internal/kube"
 	"github.com/kubewright/kubewright/lease"
+	"github.com/kubewright/kubewright/nodeapi"
 	"github.com/kubewright/kubewright/nodestatus"
 	"github.com/kubewright/kubewright/podsync"
 )
@@ -27,6 +32,9 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	flags := kube.NewFlags("vkprovider")
 	nodeName := flags.NodeName()
 	nodeCredentials := flags.Bool("node-credentials", false, "the client is system:node:NODE-NAME, as a kubelet is")
+	nodeIP := flags.String("node-ip", "127.0.0.1", "`address` of the node")
+	port := flags.Int("port", 10250, "`port` on which the node answers kubectl logs, exec and top; 0: any that is free")
+	clientCA := flags.String("client-ca-file", "", "`path` of the CAs of client certificates (default: the CA of the API server)")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -43,10 +51,17 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		return err
 	}
 
+	listener, err := net.Listen("tcp", net.JoinHostPort(*nodeIP, strconv.Itoa(*port)))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = listener.Close() }()
+
+	provider := newCloud(*nodeName)
 	pods, err := podsync.New(podsync.Config{
 		Client:   client.CoreV1(),
 		NodeName: *nodeName,
-		Provider: Adapt(newCloud()),
+		Provider: Adapt(provider),
 		// Providers of this kind compute the phase themselves, and not all of
 		// them report containers.
 		Policy: podsync.Policy{TrustPhase: true},
@@ -63,9 +78,13 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	}
 	var leases *lease.Controller
 	node, err := nodestatus.New(nodestatus.Config{
-		Client:          heartbeats.CoreV1(),
-		NodeName:        *nodeName,
-		Template:        template(),
+		Client:   heartbeats.CoreV1(),
+		NodeName: *nodeName,
+		Template: template(),
+		Setters: []nodestatus.Setter{
+			nodestatus.Addresses(corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: *nodeIP}),
+			nodestatus.KubeletPort(int32(listener.Addr().(*net.TCPAddr).Port)),
+		},
 		NodeCredentials: *nodeCredentials,
 		OnDeleted:       nodestatus.DeletedReregister,
 		OnShutdown:      nodestatus.ShutdownNotReady,
@@ -92,11 +111,41 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
+	server, err := nodeapi.New(nodeapi.Config{
+		NodeName: *nodeName,
+		Backend:  AdaptServer(provider),
+		Client:   client,
+		Listener: listener,
+		Pods: func(yield func(*corev1.Pod) bool) {
+			for _, info := range pods.All() {
+				if info.Pod != nil && !yield(info.Pod) {
+					return
+				}
+			}
+		},
+		Checks:       []nodeapi.Check{pods, node, leases},
+		Certificate:  nodeapi.Certificate{Hosts: []string{*nodeIP}},
+		ClientCAFile: cmp.Or(*clientCA, cfg.CAFile),
+		ClientCA:     caData(*clientCA, cfg),
+	})
+	if err != nil {
+		return err
+	}
 	group := kube.NewGroup(ctx)
+	group.Go(server.Run)
 	group.Go(pods.Run)
 	group.Go(node.Run)
 	group.Go(leases.Run)
 	return group.Wait()
+}
+
+// caData returns the CA of the API server, which signs client certificates in
+// most clusters, unless a file has the CA.
+func caData(file string, cfg *rest.Config) []byte {
+	if file != "" || cfg.CAFile != "" {
+		return nil
+	}
+	return cfg.CAData
 }
 
 func template() *corev1.Node {

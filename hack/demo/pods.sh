@@ -7,7 +7,7 @@ node=demo-kubelet
 
 say "A kubelet joins; its pods are processes of this machine"
 start "$dir/kubelet" --kubeconfig="$(credentials "$node")" --node-name="$node" --node-credentials \
-  --root-dir="$dir/pods" --register-taint=false
+  --root-dir="$dir/pods" --port=0 --register-taint=false
 show kubectl wait --for=create --timeout=60s "node/$node"
 show kubectl wait --for=condition=Ready --timeout=60s "node/$node"
 
@@ -57,6 +57,20 @@ show kubectl rollout status --timeout=90s daemonset/everywhere
 show kubectl wait --for=condition=Complete --timeout=90s job/sum
 show kubectl get pods -o wide
 
+say "kubectl logs, exec and top reach into the pods"
+pod=$(kubectl get pods -l app=web -o 'jsonpath={.items[0].metadata.name}')
+show kubectl logs "$pod"
+show kubectl logs --tail=1 job/sum
+show kubectl exec "$pod" -- sh -c 'echo "inside $HOSTNAME: version $VERSION"'
+# kubectl top asks metrics-server, which reads this from the node.
+port=$(kubectl get node "$node" -o 'jsonpath={.status.daemonEndpoints.kubeletEndpoint.port}')
+kubectl create serviceaccount scraper >/dev/null
+kubectl create clusterrole scraper --verb=get --resource=nodes/metrics >/dev/null
+kubectl create clusterrolebinding scraper --clusterrole=scraper --serviceaccount=default:scraper >/dev/null
+token=$(kubectl create token scraper)
+printf '$ curl https://127.0.0.1:%s/metrics/resource | grep web\n' "$port"
+curl --silent --show-error --fail --insecure --noproxy '*' --header "Authorization: Bearer $token" "https://127.0.0.1:$port/metrics/resource" | grep '{container="web"'
+
 say "A rolling update"
 show kubectl set env deployment/web VERSION=2
 show kubectl rollout status --timeout=90s deployment/web
@@ -72,7 +86,7 @@ before=$(kubectl get pods -l app=web -o 'jsonpath={range .items[*]}{.metadata.na
 kill -KILL "$example_pid"
 wait "$example_pid" 2>/dev/null || true
 start "$dir/kubelet" --kubeconfig="$(credentials "$node")" --node-name="$node" --node-credentials \
-  --root-dir="$dir/pods" --register-taint=false
+  --root-dir="$dir/pods" --port=0 --register-taint=false
 until_log "Ready=True\|registered"
 show kubectl rollout status --timeout=90s deployment/web
 after=$(kubectl get pods -l app=web -o 'jsonpath={range .items[*]}{.metadata.name} {.status.containerStatuses[0].restartCount}{"\n"}{end}' | sort)
