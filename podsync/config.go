@@ -50,6 +50,8 @@ const (
 	// DefaultOrphanDelay is how long an instance must be without a pod before
 	// the API is asked about it.
 	DefaultOrphanDelay = 30 * time.Second
+	// DefaultMassHold is how long many instances without pods run on.
+	DefaultMassHold = 10 * time.Minute
 	// DefaultName is the name of the controller in logs and health checks.
 	DefaultName = "podsync"
 )
@@ -140,12 +142,20 @@ type Policy struct {
 	// OrphanDelay is how long List must have returned an instance without a
 	// pod before the API is asked. Default: DefaultOrphanDelay.
 	OrphanDelay time.Duration
-	// AllowMassOrphans removes any number of orphans at once. Default: if more
-	// than five and more than a quarter of the provider's pods are orphans,
-	// they are removed only after ten passes have found the same, and
-	// [Hooks.MassOrphans] is called each time: such a number is more likely to
-	// be a mistake, as of a wrong cluster or an API server that was restored.
-	AllowMassOrphans bool
+	// ExclusiveBackend says that every instance that List returns was started
+	// for Config.NodeName, as if State.NodeName said so. Without it, and without
+	// State.NodeName, an orphan is stopped only if the API answers a GET of its
+	// pod with 404; the credentials of a node get 403, and the orphan is kept
+	// and reported.
+	ExclusiveBackend bool
+	// MassHold is how long the API must say that pods are gone before their
+	// instances are stopped, if that is said of more than five and more than a
+	// quarter of the provider's pods, or of all of two or more. So many are
+	// more likely to be a mistake, such as a wrong cluster, or an API server
+	// that was restored from a backup. [Hooks.MassOrphans] is called in the
+	// meantime. A negative value means that they are never stopped.
+	// Default: DefaultMassHold.
+	MassHold time.Duration
 	// Overlap lets a pod start while another one of its namespace and name has
 	// not stopped. Default: it waits, which is what backends that go by names
 	// and StatefulSets need.
@@ -204,6 +214,10 @@ func (cfg *Config) complete() error {
 			return pod.Spec.NodeName != "" && (node == "" || pod.Spec.NodeName == node)
 		}
 	}
+	if cfg.Policy.MassHold == 0 {
+		cfg.Policy.MassHold = DefaultMassHold
+	}
+	cfg.Policy.MassHold = min(cfg.Policy.MassHold, horizon)
 	relist := DefaultRelist
 	if _, ok := cfg.Provider.(Watcher); ok {
 		relist = DefaultRelistWatched

@@ -255,7 +255,7 @@ func (c *Controller) Report(st State) {
 	}
 	now := c.now()
 	t := c.find(st.Ref)
-	if t == nil && st.UID == "" {
+	if st.UID == "" && (t == nil || !t.mayBe(c.seq+1)) {
 		c.dropped(st.Ref, DroppedAmbiguous, nil)
 		wake(c.kick)
 		return

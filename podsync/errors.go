@@ -137,6 +137,8 @@ const (
 	reasonFailedRelease = "FailedRelease"
 	reasonInvalidStatus = "InvalidStatus"
 	reasonOrphanRemoved = "OrphanRemoved"
+	reasonOrphanKept    = "OrphanKept"
+	reasonNameTaken     = "NameTaken"
 )
 
 // The actions of events, which say what the controller did then.
@@ -150,6 +152,8 @@ const (
 )
 
 const (
-	messageLost     = "the provider does not hold the pod any more"
-	messageDeadline = "the pod was active for longer than spec.activeDeadlineSeconds"
+	messageLost               = "the provider does not hold the pod any more"
+	messageOrphanRemoved      = "the API server has no such pod; its instance is being stopped"
+	messageInstanceWithoutUID = "stopping an instance of this name that was started before the pod; the provider reports no UID for it"
+	messageDeadline           = "the pod was active for longer than spec.activeDeadlineSeconds"
 )

@@ -24,10 +24,10 @@ type Hooks struct {
 	StageChanged func(StageChanged)
 	// Dropped is called when something was not done that somebody may expect.
 	Dropped func(Dropped)
-	// MassOrphans is called in each pass in which so many orphans were found
-	// that none is removed, and once without any when that is over: they have
-	// got their pods back, are gone, or are believed and being removed. See
-	// [Policy.AllowMassOrphans].
+	// MassOrphans is called each minute while so many pods are gone from the
+	// API that their instances are held back, and once without any when that is
+	// over: the pods are back, the instances are gone, or [Policy.MassHold] is
+	// over and they are being stopped.
 	MassOrphans func(MassOrphans)
 }
 
@@ -155,12 +155,16 @@ const (
 	// DroppedOrphan: an instance was left alone because the API has its pod,
 	// although this Controller does not see it there.
 	DroppedOrphan = "OrphanKept"
+	// DroppedUnconfirmed: an instance was left alone because the credentials of
+	// the client can't see whether its pod exists. See State.NodeName and
+	// Policy.ExclusiveBackend.
+	DroppedUnconfirmed = "OrphanUnconfirmed"
 )
 
 // MassOrphans is the argument of Hooks.MassOrphans.
 type MassOrphans struct {
-	// Refs are the orphans that are held back; the API has confirmed that their
-	// pods are gone. Empty when none is any more.
+	// Refs are the instances that are held back. The API has confirmed that
+	// their pods are gone. Empty means that none is held back any longer.
 	Refs []Ref
 	// Held is how many pods the provider holds in all.
 	Held int
@@ -170,7 +174,7 @@ type MassOrphans struct {
 // moment this package forgets it.
 type Stage int
 
-// The stages in their order. A pod goes back only from Running to Starting, when
+// The stages in their order, with StageOrphaned apart. A pod goes back only from Running to Starting, when
 // the provider has lost it and [Policy.Lost] lets it start again; from Stopped or
 // later to Terminating, when the provider broke its promise and runs it again;
 // and from Final or later to Stopped, when somebody has undone its end in the API,
@@ -195,9 +199,13 @@ const (
 	// StageReleased: the API has been told that the pod may disappear, or it
 	// rests there as completed.
 	StageReleased
+	// StageOrphaned: the provider holds an instance of a pod that the informer
+	// does not show, and the API has not confirmed that the pod is gone. It is
+	// left alone. If it must be stopped, StageTerminating follows.
+	StageOrphaned
 )
 
 // String returns the name of the stage, fit for a label of a metric.
 func (s Stage) String() string {
-	return enum.Name(s, "Unsynced", "Waiting", "Starting", "Running", "Terminating", "Stopped", "Final", "Released")
+	return enum.Name(s, "Unsynced", "Waiting", "Starting", "Running", "Terminating", "Stopped", "Final", "Released", "Orphaned")
 }

@@ -97,7 +97,7 @@ func TestEvents(t *testing.T) {
 
 		w.plant(1)
 		pass(time.Minute)
-		expect("orphan", "orphan0 Warning OrphanRemoved Stopping: the pod does not exist any more; its instance is being stopped")
+		expect("orphan", "orphan0 Warning OrphanRemoved Stopping: the API server has no such pod; its instance is being stopped")
 	})
 }
 

@@ -184,7 +184,7 @@ func (c *Controller) markDirty(t *podState) {
 
 // reconcile starts what follows from what is known of t.
 func (c *Controller) reconcile(ctx context.Context, t *podState, now instant) {
-	if c.tracks[t.ref.UID] != t {
+	if c.tracks[keyOf(t.ref)] != t {
 		return // forgotten
 	}
 	expired, wake := t.advance(&c.rules, now)
@@ -244,6 +244,15 @@ func (c *Controller) dropped(ref Ref, reason string, err error) {
 	}
 }
 
+// keyOf returns the key of Controller.tracks. An instance without a UID goes by
+// its name, which no UID looks like.
+func keyOf(ref Ref) types.UID {
+	if ref.UID != "" {
+		return ref.UID
+	}
+	return types.UID(ref.Namespace + "/" + ref.Name)
+}
+
 func nameOf(ref Ref) types.NamespacedName {
 	return types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}
 }
@@ -253,7 +262,7 @@ func (c *Controller) add(ref Ref, now instant) *podState {
 	c.seq++
 	t := &podState{ref: ref}
 	t.api.since, t.sched.born, t.write.statusSeq = now, c.seq, 1
-	c.tracks[ref.UID] = t
+	c.tracks[keyOf(ref)] = t
 	name := nameOf(ref)
 	t.next = c.names[name]
 	c.names[name] = t
@@ -263,13 +272,13 @@ func (c *Controller) add(ref Ref, now instant) *podState {
 // lingers reports whether t is an orphan that was dealt with and that the
 // provider lists all the same. Forgotten, it would be a new one.
 func (c *Controller) lingers(t *podState) bool {
-	return t.end.reason == StopOrphaned && t.sched.listNo == c.listNo
+	return t.ref.UID != "" && t.end.reason == StopOrphaned && t.sched.listNo == c.listNo
 }
 
 // forget drops everything that is known of a pod.
 func (c *Controller) forget(ctx context.Context, t *podState) {
 	c.wakes.set(t, noDeadline)
-	delete(c.tracks, t.ref.UID)
+	delete(c.tracks, keyOf(t.ref))
 	name := nameOf(t.ref)
 	if head := c.names[name]; head == t {
 		if t.next == nil {
@@ -353,7 +362,7 @@ func (c *Controller) onPodUpdate(obj any) {
 	}
 	t.api.cached = true
 	if !older(pod, t.api.pod) {
-		t.api.presence = presencePresent
+		t.api.presence, t.sched.goneSince = presencePresent, 0
 	}
 	if !t.setPod(&c.rules, now, pod) {
 		return
@@ -418,7 +427,7 @@ func (c *Controller) refuse(pod *corev1.Pod, err error) {
 // supersede takes note that the API has the pod t: others of its name are gone.
 func (c *Controller) supersede(t *podState, now instant) {
 	for other := t.next; other != nil; other = other.next {
-		if !other.orphan() && other.api.cached {
+		if !other.orphan() && (other.api.cached || other.api.presence == presenceMissing) {
 			other.api.cached = false
 			other.markDeleted(now)
 			c.markDirty(other)
@@ -454,9 +463,9 @@ func (c *Controller) classifyFresh(t *podState) {
 
 // onPodDelete applies that the informer no longer has a pod.
 func (c *Controller) onPodDelete(obj any) {
-	var key string
-	if tombstone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
-		key, obj = tombstone.Key, tombstone.Obj
+	last, tombstone := obj.(cache.DeletedFinalStateUnknown)
+	if tombstone {
+		obj = last.Obj
 	}
 	pod, _ := obj.(*corev1.Pod)
 	c.mu.Lock()
@@ -467,7 +476,13 @@ func (c *Controller) onPodDelete(obj any) {
 	now := c.now()
 	drop := func(t *podState) {
 		t.api.cached = false
-		t.markDeleted(now)
+		if tombstone {
+			// A LIST left it out, which is not as certain as an event.
+			t.markMissing(now)
+			wake(c.verify)
+		} else {
+			t.markDeleted(now)
+		}
 		c.markDirty(t)
 	}
 	if pod != nil {
@@ -476,7 +491,7 @@ func (c *Controller) onPodDelete(obj any) {
 			t.setPod(&c.rules, now, pod) // its last version
 			drop(t)
 		}
-	} else if namespace, name, err := cache.SplitMetaNamespaceKey(key); err == nil {
+	} else if namespace, name, err := cache.SplitMetaNamespaceKey(last.Key); err == nil {
 		for t := c.names[types.NamespacedName{Namespace: namespace, Name: name}]; t != nil; t = t.next {
 			if t.api.cached {
 				drop(t)
@@ -491,6 +506,9 @@ func (c *Controller) onPodDelete(obj any) {
 func (c *Controller) find(ref Ref) *podState {
 	if ref.UID != "" {
 		return c.tracks[ref.UID]
+	}
+	if t := c.tracks[keyOf(ref)]; t != nil {
+		return t
 	}
 	t := c.names[nameOf(ref)]
 	if t == nil || t.next != nil {

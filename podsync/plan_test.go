@@ -234,7 +234,7 @@ func TestPlan(t *testing.T) {
 		{name: "T19 removed: release", scene: ended().with(func(s *scene) { s.markDeleted(tick) }), stage: StageFinal, call: OpRelease},
 		{name: "T19 removed, no releaser: stop once", scene: ended().with(func(s *scene) { s.r.releases = false; s.markDeleted(tick) }), stage: StageFinal, call: OpStop, grace: time.Second},
 		{name: "T20 removed while it runs", scene: running().with(func(s *scene) { s.markDeleted(tick) }), stage: StageTerminating, call: OpStop, grace: time.Second},
-		{name: "3.7 orphan: nothing", scene: orphan(runs()), stage: StageStarting},
+		{name: "3.7 orphan: nothing", scene: orphan(runs()), stage: StageOrphaned},
 		{name: "3.7 stopped orphan: nothing", scene: orphan(exited(0, true)), stage: StageFinal},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -82,6 +82,7 @@ type presence uint8
 
 const (
 	presencePresent presence = iota
+	presenceMissing          // a LIST or an answer left the object out; the API is asked
 	presenceGone             // the object existed and is gone
 	presenceOrphan           // an instance without an object, not yet verified
 )
@@ -183,10 +184,12 @@ type schedState struct {
 	wakeIndex         int32 // place in the heap plus one; 0: not in the heap
 	callErrs, apiErrs report.Member
 	warned            string  // the last event
-	orphanAt          instant // when the orphan is due for verification
-	orphanWait        time.Duration
-	orphanPasses      uint8
-	born              uint64 // when it was first seen, in Controller.seq
+	suspectAt         instant // when the API is due to be asked about a suspect
+	suspectWait       time.Duration
+	goneSince         instant // when the API first said that the suspect's pod is gone; 0: never
+	unsure            bool    // the API did not answer the last question about the suspect
+	reported          bool    // it was reported that the orphan is kept
+	born              uint64  // when it was first seen, in Controller.seq
 }
 
 // A termination says why and how a pod ends.
@@ -277,6 +280,8 @@ func (t *podState) stage() Stage {
 	switch {
 	case !t.provider.listed:
 		return StageUnsynced
+	case t.orphan() && !t.stopped():
+		return StageOrphaned
 	case t.write.released, t.stopped() && t.write.final && !t.deleted() && !t.removed():
 		return StageReleased // it may go, or rests there as completed
 	case t.stopped() && (t.write.final || t.removed()):
@@ -379,6 +384,8 @@ func (t *podState) wantedCall(r *rules, now instant, nameFree bool) action {
 		return t.decideStop(now)
 	case !t.running():
 		switch {
+		case t.removed():
+			return idle // until it is certain that the pod is there
 		case !nameFree && !r.policy.Overlap:
 			return idle
 		case r.admits && !t.provider.admitted:
@@ -458,7 +465,7 @@ func mutableChanged(a, b *corev1.PodSpec) bool {
 
 // forgettable reports whether nothing of the pod is left, anywhere.
 func (t *podState) forgettable() bool {
-	if !t.provider.listed || !t.removed() || t.api.cached || !t.stopped() || t.call.inflight != nil || t.write.inflight != nil {
+	if !t.provider.listed || !t.removed() || t.api.presence == presenceMissing || t.api.cached || !t.stopped() || t.call.inflight != nil || t.write.inflight != nil {
 		return false
 	}
 	return !t.held()

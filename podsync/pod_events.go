@@ -68,12 +68,26 @@ func older(a, b *corev1.Pod) bool {
 
 // markDeleted takes note that the object is gone.
 func (t *podState) markDeleted(now instant) {
-	if t.removed() {
+	if t.removed() && t.api.presence != presenceMissing {
 		return
 	}
 	t.api.presence = presenceGone
 	t.call.retryAt = 0
 	t.beginTermination(now, StopDeleted, nil, minGrace)
+}
+
+// markMissing records that the API seems to have no such object. A pod that ends
+// anyway, or that was never started, is gone with that.
+func (t *podState) markMissing(now instant) {
+	if t.removed() {
+		return
+	}
+	if t.end != nil || !t.held() {
+		t.markDeleted(now)
+		return
+	}
+	t.api.presence = presenceMissing
+	t.sched.suspectAt, t.sched.goneSince, t.sched.unsure = now+missingDelay, 0, false
 }
 
 // beginTermination makes the pod end, or end sooner.
@@ -338,12 +352,13 @@ func (t *podState) reset(r *rules, now instant) {
 	t.end = nil
 	if pod == nil { // an orphan: it is verified again
 		t.api.presence, t.provider.instance, t.provider.listed = presenceOrphan, instanceHeld, true
-		t.sched.orphanAt = now + t.sched.orphanWait
+		t.sched.suspectAt = now + t.sched.suspectWait
 		return
 	}
 	t.api.pod = nil
 	t.setPod(r, now, pod)
-	if presence == presenceGone {
+	if presence != presencePresent {
+		t.api.presence = presenceGone
 		t.beginTermination(now, StopDeleted, nil, minGrace)
 	}
 }
@@ -479,9 +494,12 @@ func (t *podState) update(r *rules) podstatus.Update {
 		u.Failure, u.Generation = t.end.failure, t.api.pod.Generation
 	case t.running() && !r.updates:
 		u.Generation = t.api.pod.Generation // T5: there is nobody to accept it
-	case !t.running() && t.end == nil && t.provider.status == nil:
-		u.Observed.ContainerStatuses = waiting(t.api.pod.Spec.Containers)
-		u.Observed.InitContainerStatuses = waiting(t.api.pod.Spec.InitContainers)
+	case !t.running() && t.end == nil:
+		if t.provider.status == nil {
+			u.Observed.ContainerStatuses = waiting(t.api.pod.Spec.Containers)
+			u.Observed.InitContainerStatuses = waiting(t.api.pod.Spec.InitContainers)
+		}
+		u.Observed.Reason, u.Observed.Message = "", ""
 		if t.call.err != nil && t.call.failures > 0 {
 			u.Observed.Reason, u.Observed.Message = ReasonFailedStart, t.call.err.Error()
 		}
@@ -624,7 +642,7 @@ func (t *podState) finishGet(r *rules, now instant, pod *corev1.Pod) {
 	case t.api.notFoundAt == 0:
 		t.api.notFoundAt = now
 	default:
-		t.markDeleted(now) // it has been said twice
+		t.markMissing(now) // it has been said twice
 	}
 }
 

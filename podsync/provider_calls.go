@@ -328,14 +328,18 @@ func (c *Controller) listed(now instant, begin uint64, st *State, fp uint64) {
 			c.dropped(st.Ref, DroppedAmbiguous, nil)
 			return
 		}
-		if c.cfg.Policy.KeepOrphans {
+		if c.cfg.Policy.KeepOrphans || c.foreign(st) {
 			return
 		}
 		t = c.add(st.Ref, now)
 		t.api.presence, t.provider.listed = presenceOrphan, true
-		t.sched.orphanWait = c.cfg.Policy.OrphanDelay
-		t.sched.orphanAt = now + t.sched.orphanWait
+		t.sched.suspectWait = c.cfg.Policy.OrphanDelay
+		t.sched.suspectAt = now + t.sched.suspectWait
 		delete(c.early, st.UID)
+	}
+	if st.UID == "" && !t.mayBe(begin) {
+		c.supersedeInstance(t, st.Ref, now)
+		return
 	}
 	t.sched.listNo = c.listNo
 	if st.NodeName != "" {
@@ -350,6 +354,36 @@ func (c *Controller) listed(now instant, begin uint64, st *State, fp uint64) {
 	}
 	st.Status = *st.Status.DeepCopy()
 	c.observe(t, now, begin, st, fp, true)
+}
+
+// mayBe reports whether an instance without a UID, from a List that began at
+// begin, may be t's: if t was started before, or is an instance without a UID.
+// Otherwise the instance is that of an earlier pod of the name.
+func (t *podState) mayBe(begin uint64) bool {
+	if call := t.call.inflight; call != nil && call.op == OpStart {
+		return call.seq < begin
+	}
+	return t.api.pod == nil || t.held() || t.stopped() || t.evidence()
+}
+
+// supersedeInstance stops the instance of an earlier pod of the name of t. The
+// backend keeps no UIDs, so t would be taken to run already.
+func (c *Controller) supersedeInstance(t *podState, ref Ref, now instant) {
+	if c.cfg.Policy.KeepOrphans || !c.mayAct(t) {
+		c.dropped(ref, DroppedAmbiguous, nil)
+		return
+	}
+	if t.call.inflight != nil {
+		return // Start is under way, and the List is older
+	}
+	earlier := c.add(ref, now)
+	earlier.sched.listNo = c.listNo
+	earlier.api.presence, earlier.provider.listed = presenceGone, true
+	earlier.provider.nodeName = c.nodeOf(t)
+	earlier.hold()
+	earlier.beginTermination(now, StopOrphaned, nil, minGrace)
+	c.warn(t, reasonNameTaken, actionStart, messageInstanceWithoutUID)
+	c.markDirty(earlier)
 }
 
 // absentOrNew takes what a List that began at begin says by leaving t out, and
@@ -371,7 +405,7 @@ func (c *Controller) absentOrNew(t *podState, now instant, begin uint64) {
 		c.warn(t, ReasonLost, actionSync, messageLost)
 	}
 	if t.orphan() && c.blocks(t) {
-		t.sched.orphanAt = now // somebody waits for its name
+		t.sched.suspectAt = min(t.sched.suspectAt, now) // another pod waits for its name
 	}
 }
 

@@ -60,7 +60,7 @@ func (c *Controller) startWrite(t *podState, now instant, waited bool) (wake ins
 		case OpDelete:
 			c.delete(ctx, t, call)
 		case OpGet:
-			pod, err := c.get(ctx, t.ref)
+			pod, err := c.get(ctx, t.ref, node)
 			c.finishWrite(t, call, err, func(now instant) {
 				if err == nil {
 					t.finishGet(&c.rules, now, pod)
@@ -239,15 +239,20 @@ func (c *Controller) delete(ctx context.Context, t *podState, call *call) {
 // get asks the API itself, not a cache, for the instance. The pod is nil if it
 // does not exist.
 //
-// The credentials of a node may read its own pods only, and are told of one
-// that is gone what they are told of others': 403. They may list their own, and
-// a pod never changes its node.
-func (c *Controller) get(ctx context.Context, ref Ref) (*corev1.Pod, error) {
+// The credentials of a node may read only the node's pods. The answer about any
+// other pod, whether it exists or not, is 403. They may list the pods of the
+// node, and a pod never changes its node: if node is the pod's node, a LIST
+// without the pod says that it is gone. If node is "", the error is
+// errUnconfirmed.
+func (c *Controller) get(ctx context.Context, ref Ref, node string) (*corev1.Pod, error) {
 	pods := c.cfg.Client.Pods(ref.Namespace)
 	pod, err := pods.Get(ctx, ref.Name, metav1.GetOptions{})
-	if apierrors.IsForbidden(err) && c.cfg.NodeName != "" {
+	if apierrors.IsForbidden(err) {
+		if node == "" {
+			return nil, errUnconfirmed
+		}
 		list, listErr := pods.List(ctx, metav1.ListOptions{FieldSelector: fields.Set{
-			"metadata.name": ref.Name, "spec.nodeName": c.cfg.NodeName,
+			"metadata.name": ref.Name, "spec.nodeName": node,
 		}.String()})
 		switch {
 		case listErr != nil:
@@ -288,6 +293,9 @@ func (c *Controller) finishWrite(t *podState, call *call, err error, apply func(
 		t.write.inflight = nil // what it has changed, the informer says
 	} else {
 		apply(now)
+		if t.api.presence == presenceMissing {
+			wake(c.verify)
+		}
 	}
 	c.markDirty(t)
 	c.mu.Unlock()

@@ -90,6 +90,7 @@ func (s *site) newNode(term election.Term) (n *node, err error) {
 		NodeName: s.nodeName,
 		Provider: &provider{client: s.cloudClient, pods: s.cloud + "/nodes/" + s.nodeName + "/pods", term: term},
 		Relist:   relist,
+		Policy:   podsync.Policy{ExclusiveBackend: true}, // the URL has the name of the node
 		// An end that takes longer than Timing.Drain would let two replicas serve
 		// the node, if the lease can't be renewed meanwhile.
 		ShutdownTimeout: s.lastWords,

@@ -62,7 +62,7 @@ func (s *simulator) Start(_ context.Context, pod *corev1.Pod) (podsync.State, er
 		return p.private(), nil // called again
 	}
 	now := metav1.Now()
-	state := podsync.State{Ref: podsync.RefOf(pod)}
+	state := podsync.State{Ref: podsync.RefOf(pod), NodeName: pod.Spec.NodeName}
 	state.Status.PodIP = "192.0.2.1" // TEST-NET-1: nobody can be there (RFC 5737)
 	state.Status.PodIPs = []corev1.PodIP{{IP: state.Status.PodIP}}
 	for _, c := range pod.Spec.InitContainers {

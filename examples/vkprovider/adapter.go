@@ -244,6 +244,7 @@ func isNotFound(err error) bool {
 func stateOf(pod *corev1.Pod) podsync.State {
 	return podsync.State{
 		Ref:        podsync.RefOf(pod),
+		NodeName:   pod.Spec.NodeName,
 		Generation: pod.Generation,
 		Stopped:    podstatus.IsTerminal(pod.Status.Phase) && !podstatus.MayBeRunning(&pod.Status),
 		Status:     *pod.Status.DeepCopy(),

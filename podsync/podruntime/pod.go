@@ -495,7 +495,7 @@ func (p *pod) addresses() podenv.Addresses {
 
 // publish makes the state of the pod known if it has changed.
 func (p *pod) publish() {
-	state := podsync.State{Ref: p.ref, Stopped: p.stopped, Generation: p.spec.Generation, Status: p.status()}
+	state := podsync.State{Ref: p.ref, NodeName: p.spec.Spec.NodeName, Stopped: p.stopped, Generation: p.spec.Generation, Status: p.status()}
 	p.mu.Lock()
 	same := apiequality.Semantic.DeepEqual(state, p.state)
 	p.state = state

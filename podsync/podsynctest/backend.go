@@ -30,6 +30,9 @@ type Options struct {
 	// Forgets drops pods that have stopped and were to, as providers do that
 	// are no Releaser. One that ends by itself stays until Stop is called.
 	Forgets bool
+	// HidesNode leaves State.NodeName empty, as backends do that keep no more
+	// than UIDs.
+	HidesNode bool
 	// AllowOverlap says that two pods of one name may run at once, as with
 	// podsync's Policy.Overlap. Default: that is a violation.
 	AllowOverlap bool
@@ -86,6 +89,9 @@ func (b *Backend) Plant(pod *corev1.Pod) {
 func (b *Backend) create(pod *corev1.Pod) *instance {
 	in := &instance{ref: podsync.RefOf(pod), pod: pod}
 	in.state = podsync.State{Ref: in.ref, Generation: pod.Generation}
+	if !b.opts.HidesNode {
+		in.state.NodeName = pod.Spec.NodeName
+	}
 	in.state.Status.ContainerStatuses = each(pod.Spec.Containers, waitingState)
 	in.state.Status.InitContainerStatuses = each(pod.Spec.InitContainers, waitingState)
 	b.pods[pod.UID] = in

@@ -1,0 +1,294 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podsync_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/podsync"
+	"github.com/kubewright/kubewright/podsync/podsynctest"
+)
+
+// onNode binds a pod to another node.
+func onNode(name string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Spec.NodeName = name }
+}
+
+// Two nodes share a backend. With the credentials of a node the API answers 403
+// about pods of the other one, the same as about pods that are gone.
+func TestInstancesOfAnotherNodeAreNeverTouched(t *testing.T) {
+	for _, hides := range []bool{false, true} {
+		bubble(t, podsynctest.Options{HidesNode: hides}, func(w *world) {
+			var errs []error
+			w.cfg.ErrorHandler = func(_ context.Context, err error, _ string) { errs = append(errs, err) }
+			w.server.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n2"}})
+			for i := range 4 {
+				w.backend.Plant(w.bind(newPod(fmt.Sprint("other", i), onNode("n2"))))
+			}
+			w.bind(newPod("a"))
+			w.run()
+			pass(24 * time.Hour)
+			if n := len(w.backend.Held()); n != 5 {
+				t.Errorf("%d instances are left of 5, State.NodeName is hidden: %v", n, hides)
+			}
+			w.expectCalls("start a")
+			kept := 0
+			for _, d := range w.dropped {
+				if d.Reason == podsync.DroppedUnconfirmed {
+					kept++
+				}
+			}
+			want := 0
+			if hides {
+				want = 4
+			}
+			if kept != want || len(errs) != want {
+				t.Errorf("reported %d times, %d errors, want %d: %v", kept, len(errs), want, errs)
+			}
+			for ref, info := range w.c.All() {
+				if ref.Name != "a" && info.Stage != podsync.StageOrphaned {
+					t.Errorf("%v is in stage %v", ref, info.Stage)
+				}
+			}
+		})
+	}
+}
+
+func TestAnExclusiveBackendNeedsNoNodeNames(t *testing.T) {
+	bubble(t, podsynctest.Options{HidesNode: true}, func(w *world) {
+		w.cfg.Policy.ExclusiveBackend = true
+		w.plant(1)
+		w.run()
+		pass(time.Hour)
+		if n := len(w.backend.Held()); n != 0 {
+			t.Errorf("%d orphans are left", n)
+		}
+	})
+}
+
+// An orphan that can't be verified blocks the pod that has its name now. The
+// pod says so.
+func TestAPodThatWaitsForAnOrphanSaysWhy(t *testing.T) {
+	bubble(t, podsynctest.Options{}, func(w *world) {
+		recorder := &recorder{t: t}
+		w.cfg.EventRecorder = recorder
+		w.cfg.Relist = 10 * time.Second
+		w.server.Inject(apitest.Fault{Match: apitest.Match{Verb: "get", Resource: "pods"}, Status: apitest.Unavailable(0)})
+		w.plant(1)
+		pod := w.bind(newPod("orphan0"))
+		w.run()
+		pass(time.Hour)
+		if w.backend.Running(pod.UID) {
+			t.Error("two pods of one name run")
+		}
+		n := 0
+		for _, e := range recorder.take() {
+			if strings.Contains(e, "NameTaken") {
+				n++
+			}
+		}
+		if n != 1 {
+			t.Errorf("%d events say why the pod waits, want 1", n)
+		}
+	})
+}
+
+// An API server that was restored from a backup, or with an empty etcd, answers
+// a LIST with nothing.
+func TestAnEmptyListStopsNothingAtOnce(t *testing.T) {
+	for _, n := range []int{2, 50} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			bubble(t, podsynctest.Options{}, func(w *world) {
+				var errs []error
+				w.cfg.ErrorHandler = func(_ context.Context, err error, _ string) { errs = append(errs, err) }
+				w.run()
+				for i := range n {
+					w.bind(newPod(fmt.Sprint("p", i)))
+				}
+				pass(time.Minute)
+				w.server.ResetJournal()
+				back := w.vanish(n)
+				pass(8 * time.Minute)
+				if w.callsOf(podsync.OpStop) != 0 {
+					t.Fatalf("%d pods were stopped", w.callsOf(podsync.OpStop))
+				}
+				if len(errs) == 0 || !strings.Contains(errs[len(errs)-1].Error(), "run on for 10m") {
+					t.Errorf("errors %v", errs)
+				}
+				w.expectPatches(0)
+				back()
+				w.server.Compact()
+				w.server.BreakWatches(watches)
+				pass(24 * time.Hour)
+				if got := len(w.backend.Held()); got != n {
+					t.Errorf("%d of %d pods are left", got, n)
+				}
+				w.expectCalls(w.starts(n)...)
+			})
+		})
+	}
+}
+
+// They are stopped when the API has said so for Policy.MassHold.
+func TestPodsThatStayGoneAreStopped(t *testing.T) {
+	bubble(t, podsynctest.Options{}, func(w *world) {
+		w.run()
+		for i := range 20 {
+			w.bind(newPod(fmt.Sprint("p", i)))
+		}
+		pass(time.Minute)
+		w.vanish(20)
+		pass(12 * time.Minute)
+		if n := len(w.backend.Held()); n != 0 {
+			t.Errorf("%d are left", n)
+		}
+		if n := w.known(); n != 0 {
+			t.Errorf("%d are known", n)
+		}
+	})
+}
+
+// A single pod that a LIST leaves out is confirmed, and stopped at once.
+func TestOnePodThatIsMissingIsStoppedAtOnce(t *testing.T) {
+	bubble(t, podsynctest.Options{}, func(w *world) {
+		w.run()
+		a := w.bind(newPod("a"))
+		w.bind(newPod("b"))
+		pass(time.Minute)
+		w.missOneEvent(func() { apitest.Delete[*corev1.Pod](w.server, "default", "a") })
+		pass(5 * time.Second)
+		if w.backend.Running(a.UID) {
+			t.Error("it runs on")
+		}
+	})
+}
+
+// One answer of 500 killed a pod of another node of the same controller: the
+// question whether it exists was asked about Config.NodeName.
+func TestAPodOfAnotherNodeOfTheControllerIsAskedAboutThere(t *testing.T) {
+	bubble(t, podsynctest.Options{}, func(w *world) {
+		w.admin = true
+		w.server.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n2"}})
+		w.cfg.Informer = w.informer("", nil)
+		w.cfg.NodeName = node
+		w.cfg.Owns = func(*corev1.Pod) bool { return true }
+		w.server.Inject(apitest.Fault{Match: apitest.Match{Verb: "get", Resource: "pods"}, Status: apitest.StatusError(http.StatusForbidden, metav1.StatusReasonForbidden, "no")})
+		w.run()
+		pod := w.bind(newPod("a", onNode("n2")))
+		pass(time.Minute)
+		heal := w.server.Inject(apitest.Fault{
+			Match:  apitest.Match{Verb: "patch", Resource: "pods/status"},
+			Status: apitest.StatusError(http.StatusNotFound, metav1.StatusReasonNotFound, `pods "a" not found`), Times: 1,
+		})
+		_ = heal
+		w.server.Inject(apitest.Fault{Match: apitest.Match{Verb: "patch", Resource: "pods/status"}, Status: apitest.InternalError("broken"), Times: 3})
+		w.backend.Edit(pod.UID, func(st *corev1.PodStatus) { st.Message = "changed" })
+		pass(time.Hour)
+		if !w.backend.Running(pod.UID) {
+			t.Error("it was stopped")
+		}
+		if got := w.pod("a"); got == nil || got.Status.Message != "changed" {
+			t.Errorf("%+v", got)
+		}
+	})
+}
+
+// A backend that keeps no UIDs holds an instance of an earlier pod of the name.
+func TestAnInstanceWithoutUIDOfAnEarlierPodIsStoppedFirst(t *testing.T) {
+	bubble(t, podsynctest.Options{}, func(w *world) {
+		w.wrap = func(p *podsynctest.Provider) podsync.Provider { return byName{p, w} }
+		old := newPod("a")
+		old.Namespace, old.UID = "default", "old"
+		w.backend.Plant(old)
+		pod := w.bind(newPod("a", func(p *corev1.Pod) { p.Spec.Containers[0].Image = "registry.example/other:2" }))
+		w.run()
+		pass(time.Minute)
+		w.expectCalls("stop a 1s Orphaned", "release a", "start a")
+		if w.backend.Running("old") || !w.backend.Running(pod.UID) {
+			t.Error("the earlier pod runs, or the pod does not")
+		}
+		w.expectPhase("a", corev1.PodRunning)
+		// Its own instance is adopted after a restart.
+		w.stop()
+		w.run()
+		pass(time.Hour)
+		w.expectCalls("stop a 1s Orphaned", "release a", "start a")
+	})
+}
+
+// byName is a backend that knows names only.
+type byName struct {
+	p *podsynctest.Provider
+	w *world
+}
+
+func (b byName) Start(ctx context.Context, pod *corev1.Pod) (podsync.State, error) {
+	return b.p.Start(ctx, pod)
+}
+
+func (b byName) Stop(ctx context.Context, ref podsync.Ref, opts podsync.StopOptions) (podsync.State, error) {
+	for _, st := range b.w.backend.Held() {
+		if st.Name == ref.Name {
+			ref.UID = st.UID
+		}
+	}
+	st, err := b.p.Stop(ctx, ref, opts)
+	if err == nil {
+		err = b.p.Release(ctx, ref)
+	}
+	return st, err
+}
+
+func (b byName) List(ctx context.Context) ([]podsync.State, error) {
+	states, err := b.p.List(ctx)
+	return anonymous(states), err
+}
+
+// vanish makes n pods disappear by a LIST that is well-formed and empty, and GETs
+// that say so too, until back is called.
+func (w *world) vanish(n int) (back func()) {
+	var saved []*corev1.Pod
+	blind := w.server.Inject(apitest.Fault{Match: apitest.Match{User: nodeUser, Verb: "list,watch"}, Err: apitest.ErrConnRefused})
+	w.server.BreakWatches(watches)
+	for i := range n {
+		name := fmt.Sprint("p", i)
+		saved = append(saved, w.pod(name))
+		apitest.Delete[*corev1.Pod](w.server, "default", name)
+	}
+	w.server.Compact()
+	blind()
+	pass(time.Minute)
+	return func() {
+		for _, pod := range saved {
+			pod.ResourceVersion = ""
+			w.server.Put(pod)
+		}
+	}
+}
+
+// missOneEvent lets happen what the watch does not show, only the LIST after it.
+func (w *world) missOneEvent(f func()) {
+	blind := w.server.Inject(apitest.Fault{Match: apitest.Match{User: nodeUser, Verb: "list,watch"}, Err: apitest.ErrConnRefused})
+	w.server.BreakWatches(watches)
+	f()
+	w.server.Compact()
+	blind()
+	pass(time.Minute)
+}
+
+func (w *world) starts(n int) (calls []string) {
+	for i := range n {
+		calls = append(calls, fmt.Sprint("start p", i))
+	}
+	return calls
+}
