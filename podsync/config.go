@@ -168,6 +168,9 @@ type Policy struct {
 	// IgnoreDeadline leaves spec.activeDeadlineSeconds to the provider.
 	// Default: a pod beyond it is stopped and Failed.
 	IgnoreDeadline bool
+	// UpdateMetadata calls Update also for a change of labels or annotations.
+	// Default: only for a change of the spec.
+	UpdateMetadata bool
 	// TrustPhase takes the phase from State.Status.Phase where it is set, for
 	// providers that have no container statuses. Default: the phase is derived
 	// from container statuses.

@@ -39,8 +39,13 @@
 // the provider's List has succeeded once. A pod that the provider holds then is
 // adopted. One that had started and that it does not hold is lost, and
 // [Policy.Lost] decides about it. An instance whose pod does not exist is an
-// orphan: it is stopped once the API has confirmed that, and not if there are
-// suspiciously many.
+// orphan: it is stopped once the API has confirmed that. Pods that a LIST leaves
+// out are confirmed too. If suspiciously many are gone, they run on for
+// [Policy.MassHold]. An instance about which the API gives no answer, and that
+// [State.NodeName] does not assign to the node, is kept and reported.
+//
+// Two processes with one node name run every pod twice unless [Config.Gate] lets
+// only one of them act. The other one waits, and adopts the pods when it may act.
 //
 // A pod stops because it is deleted or gone, because its work is done, because
 // spec.activeDeadlineSeconds is over, because it was evicted or rejected, or
@@ -63,8 +68,8 @@
 // A change of the spec is known by metadata.generation, which API servers
 // maintain for pods since 1.34; with older ones the fields that can change are
 // compared. status.observedGeneration is the generation that the provider has
-// accepted; changes of labels and annotations have none and are not handed
-// over.
+// accepted. Changes of labels and annotations are handed over only if
+// [Policy.UpdateMetadata] says so.
 //
 // # Concurrency
 //
@@ -79,11 +84,16 @@
 //
 // # Failure modes
 //
-// Every call that fails is repeated for ever with exponential backoff, or when
+// Every call that fails is repeated without limit with exponential backoff, or when
 // the provider says ([RetryAfter]), or at once if the pod's spec changed or it is
 // deleted. While the API server fails for all pods there is one request at a
 // time; meanwhile pods are started and stopped as before, and the newest status
 // of each is written when it is back.
+//
+// A panic in the provider, or in another function of Config, fails the call that
+// it was made in, with a [PanicError], and ends neither the process nor the work on
+// other pods. [Controller.CheckProvider] reports a provider that does not answer;
+// it fits nodestatus.HealthCheck. [Controller.Check] is about the loop only.
 //
 // A List that fails says nothing about any pod. A call of the provider that
 // hangs holds up its own pod only. A status that the API refuses as invalid is
@@ -110,6 +120,8 @@
 //	(its reason)      Stopping       the pod was evicted
 //	DeadlineExceeded  Stopping       spec.activeDeadlineSeconds is over
 //	OrphanRemoved     Stopping       an instance without a pod is being stopped
+//	OrphanKept        SyncingStatus  the API can't confirm that an instance has no pod
+//	NameTaken         Starting       the pod waits for an instance of its name
 //	Lost              SyncingStatus  the provider does not hold the pod any more
 //	InvalidStatus     SyncingStatus  the provider's status can't be stored as it is
 //
@@ -122,8 +134,8 @@
 //	kubewright_podsync_dropped_total{reason}                      Dropped, Reason
 //	kubewright_podsync_orphans_held_back                          MassOrphans, Refs
 //
-// The log has at V0 each orphan that is stopped, that too many of them are held
-// back, and the first of each kind of failure with its end; at V2 pods that run,
+// The log has at V0 each orphan that is stopped, that too many pods are gone, that
+// the gate is shut and that it is open again, fields that are left out of a status, and the first of each kind of failure with its end; at V2 pods that run,
 // end or have stopped; at V4 other steps, and each write and each that was left
 // out; at V5 each List. A node to whose pods nothing happens prints nothing
 // below V5.

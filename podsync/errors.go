@@ -155,5 +155,6 @@ const (
 	messageLost               = "the provider does not hold the pod any more"
 	messageOrphanRemoved      = "the API server has no such pod; its instance is being stopped"
 	messageInstanceWithoutUID = "stopping an instance of this name that was started before the pod; the provider reports no UID for it"
+	messageUnapplied          = "the provider runs an older generation of the spec and can't change a running pod"
 	messageDeadline           = "the pod was active for longer than spec.activeDeadlineSeconds"
 )

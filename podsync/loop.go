@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -191,6 +192,9 @@ func (c *Controller) reconcile(ctx context.Context, t *podState, now instant) {
 	if expired {
 		c.warn(t, ReasonDeadlineExceeded, actionStop, messageDeadline)
 	}
+	if t.unapplied(&c.rules) {
+		c.warn(t, reasonFailedUpdate, actionUpdate, messageUnapplied)
+	}
 	wake = min(wake, c.startCall(t, now, false), c.startWrite(t, now, false))
 	c.publish(ctx, t)
 	if t.forgettable() && !c.lingers(t) {
@@ -345,6 +349,9 @@ func (c *Controller) onPodUpdate(obj any) {
 	if pod.UID == "" {
 		c.refuse(pod, ErrNoUID)
 		return
+	}
+	if _, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]; mirror {
+		return // a kubelet made it of a static pod, which runs already
 	}
 	if c.isFresh(pod.UID) && !c.owns(pod) {
 		return // also if the provider holds it: see checkOrphan
@@ -592,6 +599,7 @@ const (
 	queueStop  // Stop and Release, which a flood of hanging starts must not block
 	queueUrgent
 	queueWrite
+	queueRetry // what has failed before goes last: it may concern one object only
 	queueCount
 )
 
@@ -646,11 +654,11 @@ func (q *fifo) pop() *podState {
 }
 
 // A breaker keeps a failing API server from being called by every pod at once.
-// As long as requests fail one after the other because of the server, there is
-// one at a time, after a backoff of its own; the first success opens it. What
-// is wrong with one object does not count.
+// While requests fail one after the other because of the server, the breaker is
+// tripped: there is one request at a time, after a backoff of its own. The first
+// success resets it. Failures that may concern one object do not count.
 type breaker struct {
-	trip   int // failures in a row that close it
+	trip   int // failures in a row that trip the breaker
 	policy backoff.Policy
 
 	failures int
@@ -671,6 +679,9 @@ func (b *breaker) allows(now instant, running int) (ok bool, wake instant) {
 
 // done takes the result of a request. It reports whether the server is back.
 func (b *breaker) done(now instant, err error) (back bool) {
+	if apierrors.IsInternalError(err) {
+		return false // often an admission webhook, which fails for some objects only
+	}
 	switch apierr.Classify(err) {
 	case apierr.Timeout, apierr.Unreachable, apierr.Server, apierr.Throttled, apierr.Unauthorized, apierr.Other:
 		b.failures++
@@ -686,7 +697,7 @@ func (b *breaker) done(now instant, err error) (back bool) {
 	return back
 }
 
-// breakerCap is the longest time between two requests of a closed breaker. It
+// breakerCap is the longest time between two requests of a tripped breaker. It
 // bounds how long the end of an outage goes unnoticed.
 const breakerCap = 30 * time.Second
 

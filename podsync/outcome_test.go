@@ -195,11 +195,11 @@ func TestRepairsBecomeRarer(t *testing.T) {
 func TestUpdatesWithoutGeneration(t *testing.T) {
 	zero := func(p *corev1.Pod) { p.Generation = 0 }
 	s := fresh(zero).calls(OpStart, 0, runs())
-	if s.changed() {
+	if s.changed(s.r) {
 		t.Error("changed at once")
 	}
 	s.now(func(p *corev1.Pod) { p.Labels = map[string]string{"a": "b"} })
-	if s.changed() {
+	if s.changed(s.r) {
 		t.Error("a label counts as a change")
 	}
 	for name, edit := range map[string]func(*corev1.Pod){
@@ -210,7 +210,7 @@ func TestUpdatesWithoutGeneration(t *testing.T) {
 			p.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "debug"}}}
 		},
 	} {
-		if s := fresh(zero).calls(OpStart, 0, runs()).now(edit); !s.changed() {
+		if s := fresh(zero).calls(OpStart, 0, runs()).now(edit); !s.changed(s.r) {
 			t.Errorf("%s does not count as a change", name)
 		}
 	}

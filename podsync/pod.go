@@ -4,6 +4,7 @@
 package podsync
 
 import (
+	"maps"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -48,6 +49,13 @@ const stopSlack = 2 * time.Second
 // informer before the API is asked once more, and how long a deleted pod may
 // stay before it is deleted again.
 const goneAfter = 30 * time.Second
+
+// writeInterval is the time between two writes of a pod's status, after a burst
+// of writeBurst. Final statuses and deletions do not wait.
+const (
+	writeInterval = time.Second
+	writeBurst    = 10
+)
 
 // minGrace is the shortest grace period that is passed on. It is the kubelet's.
 const minGrace = time.Second
@@ -119,21 +127,27 @@ const (
 // Invariant: mirrored implies that status is a status that the API has or had.
 // Invariant: generation is at most api.pod.Generation.
 type providerState struct {
-	instance     instanceState
-	nodeName     string // the node that the instance was started for; "" if unknown
-	listed       bool   // the provider has said whether it holds the pod
-	admitted     bool
-	needsInspect bool
-	absences     uint8                     // Lists in a row that left the instance out
-	absentAt     instant                   // the first of absences
-	status       *corev1.PodStatus         // the last report; &api.pod.Status once that has it
-	mirrored     bool                      // status is from the API, not a report
-	lost         *corev1.PodStatus         // the status of a lost pod that starts again, until it is stored
-	conditions   []corev1.PodConditionType // the types in the last report
-	fp           uint64                    // the fingerprint of the last report
-	seenSeq      uint64                    // the last proof that the provider holds it, in Controller.seq
-	generation   int64                     // the generation that the provider has accepted
-	acceptedPod  *corev1.Pod               // the accepted pod, if the API keeps no generations
+	instance          instanceState
+	nodeName          string // the node that the instance was started for; "" if unknown
+	listed            bool   // the provider has said whether it holds the pod
+	admitted          bool
+	needsInspect      bool
+	absences          uint8                     // Lists in a row that left the instance out
+	absentAt          instant                   // the first of absences
+	status            *corev1.PodStatus         // the last report; &api.pod.Status once that has it
+	mirrored          bool                      // status is from the API, not a report
+	lost              *corev1.PodStatus         // the status of a lost pod that starts again, until it is stored
+	conditions        []corev1.PodConditionType // the types in the last report
+	withdrawn         []corev1.PodConditionType // the types that only earlier reports had, until that is stored
+	losses            uint8                     // losses in a row without a List that shows the pod
+	fp                uint64                    // the fingerprint of the last report
+	seenSeq           uint64                    // the last proof that the provider holds it, in Controller.seq
+	generation        int64                     // the generation that the provider has accepted
+	resources         uint64                    // the fingerprint of the resources of the accepted spec; 0 if unknown
+	refused           *RejectError              // the answer of Update to refusedGeneration
+	refusedGeneration int64
+	saysGeneration    bool        // the last report has State.Generation
+	acceptedPod       *corev1.Pod // the accepted pod, if the API keeps no generations
 }
 
 // callState is the pod's lane of provider calls.
@@ -168,6 +182,9 @@ type writeState struct {
 	retryAt     instant
 	repairs     uint8 // patches in a row that only other clients' writes caused
 	repairedAt  instant
+	spent       time.Duration // writeInterval for each recent write, less the time since
+	lastAt      instant       // the last write
+	notBefore   instant       // when the next status that is not final may be written
 }
 
 // schedState is the driver's bookkeeping.
@@ -184,10 +201,12 @@ type schedState struct {
 	wakeIndex         int32 // place in the heap plus one; 0: not in the heap
 	callErrs, apiErrs report.Member
 	warned            string  // the last event
+	problems          string  // the invalid fields that were last logged
 	suspectAt         instant // when the API is due to be asked about a suspect
 	suspectWait       time.Duration
 	goneSince         instant // when the API first said that the suspect's pod is gone; 0: never
 	unsure            bool    // the API did not answer the last question about the suspect
+	relist            bool    // a List must decide between a report and a result
 	reported          bool    // it was reported that the orphan is kept
 	born              uint64  // when it was first seen, in Controller.seq
 }
@@ -394,7 +413,7 @@ func (t *podState) wantedCall(r *rules, now instant, nameFree bool) action {
 		return action{op: OpStart, wake: noDeadline}
 	case t.provider.needsInspect:
 		return action{op: OpInspect, wake: noDeadline}
-	case r.updates && t.changed():
+	case r.updates && t.changed(r):
 		return action{op: OpUpdate, wake: noDeadline}
 	}
 	return idle
@@ -435,9 +454,13 @@ func (t *podState) decideRelease(r *rules) action {
 }
 
 // changed reports whether the spec is newer than what the provider accepted.
-func (t *podState) changed() bool {
+func (t *podState) changed(r *rules) bool {
+	if accepted := t.provider.acceptedPod; r.policy.UpdateMetadata && accepted != nil &&
+		(!maps.Equal(accepted.Labels, t.api.pod.Labels) || !maps.Equal(accepted.Annotations, t.api.pod.Annotations)) {
+		return true
+	}
 	if t.api.pod.Generation > 0 {
-		return t.api.pod.Generation > t.provider.generation
+		return t.api.pod.Generation > t.provider.generation && t.api.pod.Generation > t.provider.refusedGeneration
 	}
 	// API servers before 1.34 keep no generation: compare what can change. What
 	// a pod that was adopted runs with nobody knows.
@@ -495,7 +518,7 @@ func (t *podState) decideWrite(r *rules, now instant) (s action, urgent bool) {
 		if t.write.statusSeq == t.write.storedSeq && !t.write.stale || t.write.statusSeq == t.write.rejectedSeq || t.write.final {
 			return s, false
 		}
-		s.op, at, urgent = OpPatch, t.mergeUntil(r), t.api.pod.Status.Phase == corev1.PodPending
+		s.op, at, urgent = OpPatch, max(t.mergeUntil(r), t.write.notBefore), t.api.pod.Status.Phase == corev1.PodPending
 	case !t.write.final:
 		s.op, urgent = OpPatch, true
 	case t.deleted() && !t.write.released:

@@ -5,6 +5,8 @@ package podsync
 
 import (
 	"errors"
+	"hash/fnv"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -73,7 +75,9 @@ func (t *podState) markDeleted(now instant) {
 	}
 	t.api.presence = presenceGone
 	t.call.retryAt = 0
-	t.beginTermination(now, StopDeleted, nil, minGrace)
+	if t.end == nil { // a termination under way keeps its grace period
+		t.beginTermination(now, StopDeleted, nil, minGrace)
+	}
 }
 
 // markMissing records that the API seems to have no such object. A pod that ends
@@ -147,6 +151,9 @@ func (t *podState) observe(r *rules, now instant, seq uint64, st *State, fp uint
 	}
 	t.provider.seenSeq = max(t.provider.seenSeq, seq)
 	t.provider.absences, t.provider.needsInspect = 0, false
+	if listed {
+		t.provider.losses = 0
+	}
 	t.hold()
 	if fp == t.provider.fp && st.Stopped == t.stopped() {
 		return ""
@@ -161,21 +168,25 @@ func (t *podState) observe(r *rules, now instant, seq uint64, st *State, fp uint
 
 // take keeps a report until it is stored.
 func (t *podState) take(r *rules, now instant, st *State) {
-	if st.Generation > 0 && !t.running() {
-		// It counts until the pod is handed over; from then on we know.
+	t.provider.saysGeneration = st.Generation > 0
+	if st.Generation > 0 && (!t.running() || !r.updates) {
+		// It counts until the pod is handed over; from then on the results of
+		// Update do, if there are any.
 		t.provider.generation = st.Generation
 		t.limitAccepted()
 	}
 	if t.write.final || equality.Semantic.DeepEqual(&st.Status, &corev1.PodStatus{}) {
 		return // too late, or no opinion
 	}
-	if t.provider.lost != nil {
-		carryRestarts(&st.Status, t.provider.lost)
+	if before := t.provider.status; before != nil && !t.provider.mirrored {
+		// The report before this one is not stored. A container that only it
+		// had keeps its state, or an exit code would be lost.
+		st.Status.InitContainerStatuses = addMissing(st.Status.InitContainerStatuses, before.InitContainerStatuses, false)
+		st.Status.ContainerStatuses = addMissing(st.Status.ContainerStatuses, before.ContainerStatuses, false)
+		st.Status.EphemeralContainerStatuses = addMissing(st.Status.EphemeralContainerStatuses, before.EphemeralContainerStatuses, false)
 	}
-	t.provider.status, t.provider.mirrored, t.provider.conditions = &st.Status, false, nil
-	for i := range st.Status.Conditions {
-		t.provider.conditions = append(t.provider.conditions, st.Status.Conditions[i].Type)
-	}
+	t.provider.status, t.provider.mirrored = &st.Status, false
+	t.takeConditions(st.Status.Conditions)
 	if t.write.statusSeq == t.write.storedSeq || t.write.reportedAt == 0 {
 		t.write.reportedAt = now
 	}
@@ -186,6 +197,23 @@ func (t *podState) take(r *rules, now instant, st *State) {
 	}
 }
 
+// takeConditions keeps the types of the reported conditions, and those that an
+// earlier report had and this one has not: they are withdrawn from the API.
+func (t *podState) takeConditions(conditions []corev1.PodCondition) {
+	reported := make([]corev1.PodConditionType, len(conditions))
+	for i := range conditions {
+		reported[i] = conditions[i].Type
+	}
+	isReported := func(typ corev1.PodConditionType) bool { return slices.Contains(reported, typ) }
+	for _, typ := range t.provider.conditions {
+		if !slices.Contains(t.provider.withdrawn, typ) {
+			t.provider.withdrawn = append(t.provider.withdrawn, typ)
+		}
+	}
+	t.provider.withdrawn = slices.DeleteFunc(t.provider.withdrawn, isReported)
+	t.provider.conditions = reported
+}
+
 // limitAccepted leaves out a generation that the pod never had: no update would be
 // newer than it.
 func (t *podState) limitAccepted() {
@@ -194,34 +222,61 @@ func (t *podState) limitAccepted() {
 	}
 }
 
-// carryRestarts counts in the first reports of an instance the restart that it
-// is, and tells how the one before ended. What is stored once is carried on by
-// podstatus.
-func carryRestarts(status, lost *corev1.PodStatus) {
-	for i := range status.ContainerStatuses {
-		c := &status.ContainerStatuses[i]
-		for j := range lost.ContainerStatuses {
-			before := &lost.ContainerStatuses[j]
-			if before.Name != c.Name || c.RestartCount >= before.RestartCount {
-				continue
-			}
-			c.RestartCount = before.RestartCount
-			if c.LastTerminationState.Terminated == nil {
-				c.LastTerminationState = before.LastTerminationState
-			}
-		}
+// base returns the pod as the API will have it once everything before the last
+// report is stored: with the containers of a lost instance ended.
+func (t *podState) base() *corev1.Pod {
+	lost := t.provider.lost
+	if lost == nil {
+		return t.api.pod
 	}
+	pod := *t.api.pod
+	pod.Status.InitContainerStatuses = lost.InitContainerStatuses
+	pod.Status.ContainerStatuses = lost.ContainerStatuses
+	pod.Status.EphemeralContainerStatuses = lost.EphemeralContainerStatuses
+	return &pod
 }
 
-// ended reports whether the pod's work is done by what the provider says.
+// ended reports whether the pod's work is done: by the last report, and for a
+// container that the report leaves out by the end that is stored. The last
+// termination of a container that waits counts only if the report has it: the
+// stored one may be that of a lost instance.
 func (t *podState) ended(r *rules) bool {
-	if t.provider.status == nil {
+	report := t.provider.status
+	if report == nil {
 		return false
 	}
-	if r.policy.TrustPhase && podstatus.IsTerminal(t.provider.status.Phase) {
+	if r.policy.TrustPhase && podstatus.IsTerminal(report.Phase) {
 		return true
 	}
-	return podstatus.Ended(&t.api.pod.Spec, t.provider.status)
+	stored := &t.base().Status
+	return podstatus.Ended(&t.api.pod.Spec, &corev1.PodStatus{
+		InitContainerStatuses: addMissing(report.InitContainerStatuses, stored.InitContainerStatuses, true),
+		ContainerStatuses:     addMissing(report.ContainerStatuses, stored.ContainerStatuses, true),
+	})
+}
+
+// addMissing returns list with the containers of other that it lacks, or has
+// without a state; with endsOnly those that have ended.
+func addMissing(list, other []corev1.ContainerStatus, endsOnly bool) []corev1.ContainerStatus {
+	out, copied := list, false
+	for i := range other {
+		if other[i].State == (corev1.ContainerState{}) || endsOnly && other[i].State.Terminated == nil {
+			continue
+		}
+		at := slices.IndexFunc(list, func(cs corev1.ContainerStatus) bool { return cs.Name == other[i].Name })
+		if at >= 0 && list[at].State != (corev1.ContainerState{}) {
+			continue
+		}
+		if !copied {
+			out, copied = slices.Clone(list), true
+		}
+		if at >= 0 {
+			out[at] = other[i]
+		} else {
+			out = append(out, other[i])
+		}
+	}
+	return out
 }
 
 // markStopped records that nothing runs and nothing will.
@@ -293,9 +348,17 @@ func (t *podState) markLost(r *rules, now instant) {
 		t.beginTermination(now, StopLost, &podstatus.Failure{Reason: ReasonLost, Message: messageLost}, minGrace)
 		return
 	}
-	lost := podstatus.Lost(&t.api.pod.Status)
-	t.provider.status, t.provider.mirrored, t.provider.fp = &lost, true, 0
+	status, _ := podstatus.Next(t.base(), t.update(r))
+	lost := podstatus.Lost(&status)
 	t.provider.lost = &lost
+	t.provider.status, t.provider.mirrored, t.provider.fp = nil, false, 0
+	if t.provider.losses < 250 {
+		t.provider.losses++
+	}
+	if t.provider.losses > 1 {
+		// Start succeeds, and List does not show the pod.
+		t.call.retryAt = now + r.retry.Delay(int(t.provider.losses-1))
+	}
 	if t.running() {
 		t.provider.instance = instanceHeld
 	}
@@ -405,6 +468,13 @@ func (t *podState) callReturned(r *rules, now instant, seq uint64, st *State, fp
 		t.beginTermination(now, StopRejected, &podstatus.Failure{Reason: reject.Reason, Message: reject.Message}, minGrace)
 		return false
 	}
+	if reject, ok := errors.AsType[*RejectError](err); ok && c.op == OpUpdate {
+		// It would be refused again. The pod runs on as it is.
+		t.call.failures, t.call.err = 0, err
+		t.provider.refused, t.provider.refusedGeneration = reject, c.pod.Generation
+		t.write.statusSeq++
+		return false
+	}
 	if c.canceled {
 		t.call.retryAt = 0 // it failed because we wanted it to
 		return false
@@ -433,7 +503,9 @@ func (t *podState) callSucceeded(r *rules, now instant, seq uint64, c *call, st 
 			t.provider.instance = instanceRunning
 		}
 		t.write.statusSeq++
-		if c.pod.Generation == 0 {
+		t.provider.refused, t.provider.refusedGeneration = nil, 0
+		t.provider.resources = resourcesOf(c.pod)
+		if c.pod.Generation == 0 || r.policy.UpdateMetadata {
 			t.provider.acceptedPod = c.pod
 		}
 	case OpStop:
@@ -446,12 +518,32 @@ func (t *podState) callSucceeded(r *rules, now instant, seq uint64, c *call, st 
 		}
 	}
 	if t.provider.seenSeq <= c.seq || st.Stopped {
-		// Otherwise a report came during the call, and is the newer one.
 		t.observe(r, now, seq, st, fp, false)
+	} else if fp != t.provider.fp {
+		t.sched.relist = true // a report came during the call: which is newer, a List says
 	}
 	if c.op == OpStop && !t.stopped() {
 		t.stopAccepted(r, now, c)
 	}
+}
+
+// resourcesOf returns a fingerprint of the resources that a resize changes.
+func resourcesOf(pod *corev1.Pod) uint64 {
+	h := fnv.New64a()
+	for _, list := range [...][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			encoded, _ := list[i].Resources.Marshal() // with the maps in order
+			_, _ = h.Write(encoded)
+			_, _ = h.Write([]byte{0})
+		}
+	}
+	return h.Sum64()
+}
+
+// unapplied reports whether the provider runs an older generation of the spec and
+// has no Update to be called for it.
+func (t *podState) unapplied(r *rules) bool {
+	return t.running() && !r.updates && t.end == nil && t.provider.saysGeneration && t.provider.generation < t.api.pod.Generation
 }
 
 // stopAccepted takes note that the provider is stopping the pod.
@@ -482,7 +574,10 @@ func (r *rules) delay(err error, failures int) time.Duration {
 // update returns what there is to say of the pod. Everything that it refers to
 // is never changed any more.
 func (t *podState) update(r *rules) podstatus.Update {
-	u := podstatus.Update{Stopped: t.over(), KeepPhase: r.policy.TrustPhase, Generation: t.provider.generation, Now: time.Now()}
+	u := podstatus.Update{
+		Stopped: t.over(), KeepPhase: r.policy.TrustPhase, Generation: t.provider.generation,
+		Withdrawn: slices.Clone(t.provider.withdrawn), Now: time.Now(),
+	}
 	if t.provider.status != nil {
 		u.Observed = *t.provider.status
 		if t.provider.mirrored {
@@ -491,14 +586,30 @@ func (t *podState) update(r *rules) podstatus.Update {
 	}
 	switch {
 	case u.Stopped:
+		if t.provider.status == nil {
+			t.addWaiting(&u.Observed)
+		}
 		u.Failure, u.Generation = t.end.failure, t.api.pod.Generation
-	case t.running() && !r.updates:
-		u.Generation = t.api.pod.Generation // T5: there is nobody to accept it
+	case t.running() && !r.updates && !t.provider.saysGeneration:
+		u.Generation = t.api.pod.Generation // nothing else can accept it
+	case t.unapplied(r) && t.provider.resources != 0 && t.provider.resources != resourcesOf(t.api.pod):
+		u.Observed.Conditions = append(slices.Clone(u.Observed.Conditions), corev1.PodCondition{
+			Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: corev1.PodReasonInfeasible, Message: messageUnapplied,
+		})
+	case t.provider.refused != nil && t.provider.refusedGeneration == t.api.pod.Generation:
+		// Seen and refused. To a resize that is a condition of its own.
+		u.Generation = t.api.pod.Generation
+		if t.provider.resources == resourcesOf(t.api.pod) {
+			break
+		}
+		u.Observed.Conditions = append(slices.Clone(u.Observed.Conditions), corev1.PodCondition{
+			Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: corev1.PodReasonInfeasible, Message: t.provider.refused.Error(),
+		})
 	case !t.running() && t.end == nil:
 		if t.provider.status == nil {
-			u.Observed.ContainerStatuses = waiting(t.api.pod.Spec.Containers)
-			u.Observed.InitContainerStatuses = waiting(t.api.pod.Spec.InitContainers)
+			t.addWaiting(&u.Observed)
 		}
+		u.Generation = t.api.pod.Generation // Start is called with the newest
 		u.Observed.Reason, u.Observed.Message = "", ""
 		if t.call.err != nil && t.call.failures > 0 {
 			u.Observed.Reason, u.Observed.Message = ReasonFailedStart, t.call.err.Error()
@@ -517,6 +628,12 @@ func ownConditions(own []corev1.PodConditionType, all []corev1.PodCondition) (co
 		}
 	}
 	return conditions
+}
+
+// addWaiting adds a status for each container of the spec.
+func (t *podState) addWaiting(status *corev1.PodStatus) {
+	status.ContainerStatuses = waiting(t.api.pod.Spec.Containers)
+	status.InitContainerStatuses = waiting(t.api.pod.Spec.InitContainers)
 }
 
 // waiting returns statuses of containers that nothing is known of yet.
@@ -540,6 +657,9 @@ func (t *podState) writeStarted(now instant, op Op) *call {
 func (t *podState) statusStored(r *rules, now instant, c *call, resp *corev1.Pod, same bool) {
 	t.write.inflight = nil
 	t.write.failures, t.write.retryAt = 0, 0
+	if resp != nil {
+		t.paceWrites(now)
+	}
 	if resp == nil {
 		resp, same = c.pod, true
 	} else {
@@ -554,12 +674,20 @@ func (t *podState) statusStored(r *rules, now instant, c *call, resp *corev1.Pod
 	}
 	switch {
 	case t.api.pod.ResourceVersion == resp.ResourceVersion && same:
-		t.write.stale, t.provider.lost = false, nil
+		t.write.stale, t.provider.lost, t.provider.withdrawn = false, nil, nil
 		t.provider.status, t.provider.mirrored = &t.api.pod.Status, true // from here on the object is its own report
 	case t.api.pod.ResourceVersion == resp.ResourceVersion && resp.ResourceVersion == c.pod.ResourceVersion:
-		t.write.stale, t.provider.lost = false, nil // it keeps no more of it than it had: a gate of the API is off
+		t.write.stale, t.provider.lost, t.provider.withdrawn = false, nil, nil // it keeps no more of it than it had: a gate of the API is off
 	}
 	t.write.final = t.write.final || c.over && podstatus.IsTerminal(resp.Status.Phase)
+}
+
+// paceWrites lets a burst of statuses through, and then one each writeInterval:
+// a provider that reports each change of a message must not write each of them.
+func (t *podState) paceWrites(now instant) {
+	t.write.spent = max(t.write.spent-(now-t.write.lastAt), 0) + writeInterval
+	t.write.lastAt = now
+	t.write.notBefore = now + t.write.spent - writeBurst*writeInterval
 }
 
 // answer takes the object that a request was answered with. Where the watch was

@@ -43,8 +43,8 @@ type State struct {
 	// must set it, because the credentials of a node can't tell pods of other
 	// nodes from pods that are gone. Empty means unknown.
 	NodeName string
-	// Stopped says that nothing of the pod runs, and nothing will. Status is
-	// final then. It is a promise: the name may be used by another pod, and
+	// Stopped says that nothing of the pod runs, and nothing will, restarts
+	// included: podsync restarts no containers. Status is final then. It is a promise: the name may be used by another pod, and
 	// the pod may be deleted from the API, as soon as it is given.
 	Stopped bool
 	// Generation is the metadata.generation of the spec in force; 0 means that
@@ -58,7 +58,9 @@ type State struct {
 	Status corev1.PodStatus
 }
 
-// A Provider runs pods. Its three methods are idempotent, and for one pod at
+// A Provider runs pods, and restarts their containers as spec.restartPolicy
+// says: podsync itself restarts no container. Package podruntime is a Provider
+// that does so on top of a container runtime. The three methods are idempotent, and for one pod at
 // most one of them is called at a time (List excepted, which is about all pods
 // and is called alongside the others). For different pods they are called at the
 // same time, up to [Config.MaxCalls].
@@ -69,6 +71,8 @@ type State struct {
 // follows once it has. Calls have no deadline of their own,
 // since pulling an image may take an hour; one that never returns blocks its
 // own pod only.
+//
+// A panic in a method fails the call with a [PanicError].
 //
 // The pods passed in are private copies.
 type Provider interface {
@@ -81,13 +85,14 @@ type Provider interface {
 	// Stop has begun it and the end is reported later, or seen by List. It is
 	// repeated, with a grace period that never grows, until the pod has
 	// stopped. A pod that the provider does not know is Stopped, not an error.
+	// ref.UID is empty if the provider listed an instance without a UID under
+	// the name of a pod that was never started.
 	Stop(ctx context.Context, ref Ref, opts StopOptions) (State, error)
 	// List returns every pod that the provider holds, including stopped ones
 	// that it has not forgotten. An error means that nothing is known: it is
 	// never taken for an empty list, and a provider must not return an empty
 	// or partial list because its backend did not answer. Nor must it return
-	// pods of nodes that others serve: the credentials of a node can't tell
-	// them from pods that are gone, and those are stopped. The context has a
+	// pods of other nodes, unless State.NodeName says so. The context has a
 	// deadline: two minutes, or [Config.Relist] if that is longer.
 	List(ctx context.Context) ([]State, error)
 }
@@ -130,11 +135,14 @@ const (
 // them once, by type assertion: a decorator must have the methods of what it
 // wraps.
 
-// An Updater takes changes of a running pod's spec. A provider without it is
-// not told of them, and they are acknowledged in status.observedGeneration.
+// An Updater takes changes of a running pod's spec. Without it a change is
+// acknowledged in status.observedGeneration, unless State.Generation says that
+// the provider runs an older generation: then a Warning event and, of a resize,
+// the condition PodResizePending say that the change is not applied.
 type Updater interface {
 	// Update brings the running pod to a new spec. It is repeated until it
-	// returns nil, always with the newest pod; the rules of [Provider] for
+	// returns nil or a rejection (see [Reject]), which is shown like a change
+	// that can't be applied; always with the newest pod; the rules of [Provider] for
 	// Start hold for it. It is never called for a pod that is to stop.
 	Update(ctx context.Context, pod *corev1.Pod) (State, error)
 }

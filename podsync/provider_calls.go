@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"time"
 
@@ -139,6 +140,10 @@ func (c *Controller) finishCall(t *podState, call *call, st State, err error) {
 		c.warn(t, ReasonLost, actionSync, messageLost)
 	}
 	c.afterCall(t, call, err, wasEnding)
+	if t.sched.relist {
+		t.sched.relist = false
+		wake(c.relist)
+	}
 	c.markDirty(t)
 	c.mu.Unlock()
 	wake(c.kick)
@@ -196,9 +201,25 @@ func (c *Controller) afterCall(t *podState, call *call, err error, wasEnding boo
 	}
 }
 
+// The API refuses events with a longer reason or note.
+const (
+	maxEventReason = 128
+	maxEventNote   = 1024
+)
+
+// cut returns s with at most limit bytes of UTF-8.
+func cut(s string, limit int) string {
+	if len(s) <= limit {
+		return s
+	}
+	const dots = "..."
+	return strings.ToValidUTF8(s[:limit-len(dots)], "") + dots
+}
+
 // warn records a Warning about t, once for each distinct message in a row.
 func (c *Controller) warn(t *podState, reason, action, message string) {
 	recorder := c.cfg.EventRecorder
+	reason, message = cut(reason, maxEventReason), cut(message, maxEventNote)
 	if recorder == nil || t.sched.warned == reason+message {
 		return
 	}
@@ -291,6 +312,9 @@ func (c *Controller) list(ctx context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.now()
+	if c.listing.err != nil {
+		c.retryCalls() // the backend is back
+	}
 	c.listing.succeeded()
 	c.listNo++
 	for i := range states {
@@ -303,6 +327,16 @@ func (c *Controller) list(ctx context.Context) error {
 	c.dropEarly()
 	wake(c.kick)
 	return nil
+}
+
+// retryCalls ends the backoff of every pod. c.mu must be held.
+func (c *Controller) retryCalls() {
+	for _, t := range c.tracks {
+		if t.call.failures > 0 {
+			t.call.retryAt = 0
+			c.markDirty(t)
+		}
+	}
 }
 
 // dropEarly drops the reports of pods that did not come in time.
@@ -350,6 +384,7 @@ func (c *Controller) listed(now instant, begin uint64, st *State, fp uint64) {
 	}
 	if t.provider.fp == fp && t.stopped() == st.Stopped && (t.held() || t.stopped()) {
 		t.provider.seenSeq, t.provider.absences, t.provider.needsInspect = max(t.provider.seenSeq, begin), 0, false
+		t.provider.losses = 0
 		return
 	}
 	st.Status = *st.Status.DeepCopy()
@@ -488,7 +523,9 @@ func (f *fingerprints) of(st *State) uint64 {
 	var h maphash.Hash
 	h.SetSeed(f.seed)
 	_, _ = h.Write(b[size-n:])
-	tail := [9]byte{0: bit(st.Stopped)}
+	// The encoding does not tell a nil list of conditions from an empty one, and
+	// an empty one takes conditions off the pod.
+	tail := [9]byte{0: bit(st.Stopped) | bit(st.Status.Conditions != nil)<<1}
 	for i := range 8 {
 		tail[1+i] = byte(st.Generation >> (8 * i))
 	}

@@ -70,10 +70,10 @@ func TestUpdatesOfAdoptedPodsWithoutGeneration(t *testing.T) {
 		t.Errorf("after the adoption: %q, want Update", got.op)
 	}
 	s.calls(OpUpdate, 0, runs())
-	if s.changed() {
+	if s.changed(s.r) {
 		t.Error("changed at once")
 	}
-	if s.now(func(p *corev1.Pod) { p.Spec.Containers[0].Image = "other" }); !s.changed() {
+	if s.now(func(p *corev1.Pod) { p.Spec.Containers[0].Image = "other" }); !s.changed(s.r) {
 		t.Error("a new image does not count as a change")
 	}
 }

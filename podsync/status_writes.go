@@ -32,15 +32,19 @@ func (c *Controller) startWrite(t *podState, now instant, waited bool) (wake ins
 		return s.wake
 	}
 	q := queueWrite
-	if urgent {
+	switch {
+	case t.write.failures > 0:
+		q = queueRetry
+	case urgent:
 		q = queueUrgent
 	}
 	if !c.take(t, q, now, waited) {
 		return noDeadline // its turn comes
 	}
 	var u podstatus.Update
+	var base *corev1.Pod
 	if s.op == OpPatch {
-		u = t.update(&c.rules)
+		u, base = t.update(&c.rules), t.base()
 	}
 	minimal := t.write.minimal
 	call := t.writeStarted(now, s.op)
@@ -56,7 +60,7 @@ func (c *Controller) startWrite(t *podState, now instant, waited bool) (wake ins
 		}
 		switch s.op {
 		case OpPatch:
-			c.patch(ctx, t, call, u, minimal)
+			c.patch(ctx, t, call, base, u, minimal)
 		case OpDelete:
 			c.delete(ctx, t, call)
 		case OpGet:
@@ -88,9 +92,9 @@ func (c *Controller) writeGated(t *podState, node string, err error) {
 
 // patch brings the status in the API to what is known. Where it is there
 // already there is no request.
-func (c *Controller) patch(ctx context.Context, t *podState, call *call, u podstatus.Update, minimal bool) {
+func (c *Controller) patch(ctx context.Context, t *podState, call *call, base *corev1.Pod, u podstatus.Update, minimal bool) {
 	pod := call.pod
-	next, problems := podstatus.Next(pod, u)
+	next, problems := podstatus.Next(base, u)
 	if minimal {
 		next = podstatus.Minimal(pod, &next)
 	}
@@ -175,6 +179,13 @@ func (c *Controller) reportProblems(t *podState, problems field.ErrorList) {
 	}
 	c.dropped(t.ref, why, err)
 	c.warn(t, reasonInvalidStatus, actionSync, err.Error())
+	if text := err.Error(); t.sched.problems != text {
+		t.sched.problems = text
+		ctx, ref := c.apiCtx, t.ref
+		c.later(func() {
+			klog.FromContext(ctx).Info("Left invalid fields of the provider's status out", "pod", klog.KRef(ref.Namespace, ref.Name), "podUID", ref.UID, "problems", text)
+		})
+	}
 }
 
 // isInstanceGone reports whether a PATCH failed because the pod, or the pod of
@@ -287,7 +298,9 @@ func (c *Controller) finishWrite(t *podState, call *call, err error, apply func(
 	now := c.now()
 	c.running[laneAPI]--
 	if c.breaker.done(now, err) {
-		c.retryWrites()
+		c.retryWrites("")
+	} else if err == nil && call.op != OpGet && t.write.failures > 0 {
+		c.retryWrites(t.ref.Namespace) // what refused them, perhaps a webhook, works again
 	}
 	if call.stale {
 		t.write.inflight = nil // what it has changed, the informer says
@@ -314,10 +327,10 @@ func (c *Controller) finishWrite(t *podState, call *call, err error, apply func(
 	}
 }
 
-// retryWrites ends the backoff of every pod: the server is back.
-func (c *Controller) retryWrites() {
+// retryWrites ends the backoff of every pod of the namespace, or of all.
+func (c *Controller) retryWrites(namespace string) {
 	for _, t := range c.tracks {
-		if t.write.failures > 0 {
+		if t.write.failures > 0 && (namespace == "" || t.ref.Namespace == namespace) {
 			t.write.retryAt = 0
 			c.markDirty(t)
 		}

@@ -69,6 +69,15 @@ func (m *merger) observedConditions(ends bool) (sandbox corev1.PodCondition) {
 			}
 		}
 	}
+	for _, t := range m.u.Withdrawn {
+		switch t {
+		case corev1.PodScheduled, corev1.ContainersReady, corev1.PodReady, corev1.PodInitialized, corev1.PodReadyToStartContainers, corev1.DisruptionTarget:
+			continue
+		}
+		if at := indexOf(m.next.Conditions, t); at >= 0 && indexOf(m.observed.Conditions, t) < 0 {
+			m.next.Conditions = append(m.next.Conditions[:at], m.next.Conditions[at+1:]...)
+		}
+	}
 	return sandbox
 }
 

@@ -15,6 +15,7 @@ import (
 const (
 	reasonContainerCreating = "ContainerCreating"
 	reasonPodInitializing   = "PodInitializing"
+	reasonCompleted         = "Completed"
 )
 
 // kind is one of the three lists of containers of a pod.
@@ -137,7 +138,7 @@ func (m *merger) container(k kind, c *corev1.Container, at place, old *corev1.Co
 	m.containerState(at, "lastState", &cs.LastTerminationState)
 	if cs.State == (corev1.ContainerState{}) {
 		cs.State.Waiting = &corev1.ContainerStateWaiting{Reason: reasonContainerCreating}
-		if k == regular && len(m.pod.Spec.InitContainers) > 0 {
+		if k == initial || k == regular && len(m.pod.Spec.InitContainers) > 0 {
 			cs.State.Waiting.Reason = reasonPodInitializing
 		}
 	}
@@ -177,8 +178,9 @@ func inherit(cs, old *corev1.ContainerStatus) {
 
 	// A provider that keeps no count, or lost it by a restart of its own,
 	// reports one that is too low; the way out of an end is a restart.
+	waited := old.State.Waiting != nil && old.LastTerminationState.Terminated != nil && cs.RestartCount == 0
 	switch {
-	case restarted && cs.State.Running != nil && cs.RestartCount <= old.RestartCount:
+	case (restarted || waited) && cs.State.Running != nil && cs.RestartCount <= old.RestartCount:
 		if old.RestartCount < math.MaxInt32 {
 			cs.RestartCount = old.RestartCount + 1
 		}

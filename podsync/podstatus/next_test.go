@@ -250,8 +250,8 @@ func TestLost(t *testing.T) {
 	if got, want := line(&lost), "Running i1=0 c1=crash:137 c2=crash:2"; got != want {
 		t.Fatalf("got %s, want %s", got, want)
 	}
-	if n := lost.ContainerStatuses[0].RestartCount; n != 1 {
-		t.Errorf("restart count %d, want 1", n)
+	if n := lost.ContainerStatuses[0].RestartCount; n != 0 {
+		t.Errorf("restart count %d, want 0 before the next start", n)
 	}
 	next, problems := Next(pod, Update{Observed: lost, Now: t1})
 	if got, want := line(&next), "Running i1=0 c1=crash:137 c2=crash:2"; got != want || len(problems) > 0 {

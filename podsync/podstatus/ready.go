@@ -60,7 +60,7 @@ func ContainersReady(spec *corev1.PodSpec, status *corev1.PodStatus) corev1.PodC
 		return c
 	}
 	c.Reason = ReasonContainersNotReady
-	c.Message = sentence("not ready", unready, "no status", unknown)
+	c.Message = sentence("containers with unready status", unready, "containers with unknown status", unknown)
 	return c
 }
 
@@ -139,7 +139,7 @@ func Initialized(spec *corev1.PodSpec, status *corev1.PodStatus) corev1.PodCondi
 	if len(unknown) == len(spec.InitContainers) {
 		c.Reason = ReasonUnknownContainerStatuses
 	}
-	c.Message = sentence("not completed", incomplete, "no status", unknown)
+	c.Message = sentence("containers with incomplete status", incomplete, "containers with unknown status", unknown)
 	return c
 }
 
@@ -155,7 +155,9 @@ func ReadyToStartContainers(status *corev1.PodStatus) corev1.PodCondition {
 	return c
 }
 
-// sentence lists names under one or two headings: "not ready: a, b; no status: c".
+// sentence lists names under one or two headings, in the form that the kubelet
+// uses and Kubernetes' own tests look for: "containers with unready status: [a b],
+// containers with unknown status: [c]".
 func sentence(what string, names []string, what2 string, names2 []string) string {
 	var b strings.Builder
 	write := func(what string, names []string) {
@@ -163,13 +165,14 @@ func sentence(what string, names []string, what2 string, names2 []string) string
 			return
 		}
 		if b.Len() > 0 {
-			b.WriteString("; ")
+			b.WriteString(", ")
 		}
 		b.WriteString(what)
-		b.WriteString(": ")
+		b.WriteString(": [")
 		// A pod may have hundreds of containers; a condition has to stay small.
 		const shown = 20
-		b.WriteString(strings.Join(names[:min(shown, len(names))], ", "))
+		b.WriteString(strings.Join(names[:min(shown, len(names))], " "))
+		b.WriteString("]")
 		if more := len(names) - shown; more > 0 {
 			b.WriteString(" and " + strconv.Itoa(more) + " more")
 		}

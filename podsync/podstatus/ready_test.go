@@ -19,9 +19,9 @@ func TestReady(t *testing.T) {
 	}{
 		{"Always c1", "Pending", nil, "False UnknownContainerStatuses", "False UnknownContainerStatuses"},
 		{"Always c1", "Running c1=ready", nil, "True", "True"},
-		{"Always c1 c2", "Running c1=ready c2=run", nil, "False ContainersNotReady: not ready: c2", ""},
-		{"Always c1 c2 c3", "Running c1=wait c2=ready", nil, "False ContainersNotReady: not ready: c1; no status: c3", ""},
-		{"Always s1 c1", "Running s1=run c1=ready", nil, "False ContainersNotReady: not ready: s1", ""},
+		{"Always c1 c2", "Running c1=ready c2=run", nil, "False ContainersNotReady: containers with unready status: [c2]", ""},
+		{"Always c1 c2 c3", "Running c1=wait c2=ready", nil, "False ContainersNotReady: containers with unready status: [c1], containers with unknown status: [c3]", ""},
+		{"Always s1 c1", "Running s1=run c1=ready", nil, "False ContainersNotReady: containers with unready status: [s1]", ""},
 		{"Always s1 c1", "Running s1=ready c1=ready", nil, "True", "True"},
 		{"Always i1 c1", "Running i1=0 c1=ready", nil, "True", "True"},
 		{"Always i1 c1", "Running c1=ready", nil, "True", "True"},
@@ -33,10 +33,10 @@ func TestReady(t *testing.T) {
 
 		{"Always c1", "Running c1=ready", []corev1.PodCondition{{Type: "a/b", Status: "True"}}, "True", "True"},
 		{"Always c1", "Running c1=ready", []corev1.PodCondition{{Type: "a/b", Status: "False"}, {Type: "c/d"}}, "True",
-			"False ReadinessGatesNotReady: readiness gates not True: a/b; readiness gates without a condition: c/d"},
+			"False ReadinessGatesNotReady: readiness gates not True: [a/b], readiness gates without a condition: [c/d]"},
 		{"Always c1", "Running c1=ready", []corev1.PodCondition{{Type: "a/b", Status: "Unknown"}}, "True",
-			"False ReadinessGatesNotReady: readiness gates not True: a/b"},
-		{"Always c1", "Running c1=run", []corev1.PodCondition{{Type: "a/b", Status: "False"}}, "False ContainersNotReady: not ready: c1", ""},
+			"False ReadinessGatesNotReady: readiness gates not True: [a/b]"},
+		{"Always c1", "Running c1=run", []corev1.PodCondition{{Type: "a/b", Status: "False"}}, "False ContainersNotReady: containers with unready status: [c1]", ""},
 	} {
 		pod, status := testPod(tc.pod), testStatus(tc.status)
 		for _, gate := range tc.gates {
@@ -60,18 +60,18 @@ func TestReady(t *testing.T) {
 func TestInitialized(t *testing.T) {
 	for _, tc := range []struct{ pod, status, want string }{
 		{"Always c1", "Pending", "True"},
-		{"Always i1 c1", "Pending", "False UnknownContainerStatuses: no status: i1"},
-		{"Always i1 i2 c1", "Pending i1=0", "False ContainersNotInitialized: no status: i2"},
-		{"Always i1 i2 c1", "Pending i1=0 i2=run", "False ContainersNotInitialized: not completed: i2"},
-		{"Always i1 c1", "Pending i1=1", "False ContainersNotInitialized: not completed: i1"},
+		{"Always i1 c1", "Pending", "False UnknownContainerStatuses: containers with unknown status: [i1]"},
+		{"Always i1 i2 c1", "Pending i1=0", "False ContainersNotInitialized: containers with unknown status: [i2]"},
+		{"Always i1 i2 c1", "Pending i1=0 i2=run", "False ContainersNotInitialized: containers with incomplete status: [i2]"},
+		{"Always i1 c1", "Pending i1=1", "False ContainersNotInitialized: containers with incomplete status: [i1]"},
 		{"Always i1 c1", "Pending i1=0 c1=wait", "True"},
-		{"Always s1 c1", "Pending s1=start c1=wait", "False ContainersNotInitialized: not completed: s1"},
+		{"Always s1 c1", "Pending s1=start c1=wait", "False ContainersNotInitialized: containers with incomplete status: [s1]"},
 		{"Always s1 c1", "Pending s1=run c1=wait", "True"},
 		// A regular container that was started proves it.
 		{"Always i1 s1 c1", "Running s1=crash:1 c1=run", "True"},
 		{"Always i1 c1", "Running i1=run c1=crash:1", "True"},
 		{"Never i1 c1", "Succeeded c1=0", "True PodCompleted"},
-		{"Never i1 c1", "Failed i1=1 c1=wait", "False ContainersNotInitialized: not completed: i1"},
+		{"Never i1 c1", "Failed i1=1 c1=wait", "False ContainersNotInitialized: containers with incomplete status: [i1]"},
 	} {
 		pod, status := testPod(tc.pod), testStatus(tc.status)
 		if got := spell(Initialized(&pod.Spec, &status)); got != tc.want {

@@ -103,8 +103,9 @@ func unknownEnd(cs *corev1.ContainerStatus) corev1.ContainerState {
 }
 
 // Lost returns status with every container that was running ended in a way
-// that nobody saw and waiting for its next start, one restart more counted. It is
-// what to report of a pod that its provider has lost and that is started again.
+// that nobody saw and waiting for its next start, which [Next] counts as a
+// restart. It is the status of a pod that its provider has lost and that is
+// started again. An ephemeral container has ended for good.
 // The result shares no memory with the argument.
 func Lost(status *corev1.PodStatus) corev1.PodStatus {
 	out := *status.DeepCopy()
@@ -116,9 +117,14 @@ func Lost(status *corev1.PodStatus) corev1.PodStatus {
 			}
 			cs.LastTerminationState = unknownEnd(cs)
 			cs.State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reasonContainerCreating}}
-			cs.RestartCount++
 			cs.Ready, cs.Started = false, new(bool)
 			cs.ContainerID = ""
+		}
+	}
+	for i := range out.EphemeralContainerStatuses {
+		if cs := &out.EphemeralContainerStatuses[i]; cs.State.Running != nil && cs.State.Terminated == nil {
+			cs.State = unknownEnd(cs) // it is never started again
+			cs.Ready, cs.Started = false, new(bool)
 		}
 	}
 	return out

@@ -31,6 +31,11 @@ type Update struct {
 	// resize and the status of resource claims.
 	Observed corev1.PodStatus
 
+	// Withdrawn are the types of conditions that an earlier report had and that
+	// Observed has no longer. They are taken off the pod, unless they are
+	// computed or another component's.
+	Withdrawn []corev1.PodConditionType
+
 	// Stopped says that nothing of the pod runs and that nothing will. The phase
 	// becomes terminal with it, and never without.
 	Stopped bool
@@ -93,6 +98,7 @@ func Next(pod *corev1.Pod, u Update) (corev1.PodStatus, field.ErrorList) {
 		m.next.StartTime = m.startTime()
 	}
 	if u.Stopped {
+		m.completeByPhase()
 		settle(&pod.Spec, &m.next)
 	}
 	m.phase()
@@ -165,6 +171,32 @@ func (m *merger) finalPhase() corev1.PodPhase {
 		m.problem(field.Invalid(statusPath.Child("phase"), m.observed.Phase, "not every container is known to have exited with code 0"))
 	}
 	return phase
+}
+
+// completeByPhase ends the containers of a pod whose provider reports phases and
+// no containers, and Succeeded: that means that all of them exited with 0.
+func (m *merger) completeByPhase() {
+	o := m.observed
+	if !m.u.KeepPhase || m.u.Failure != nil || o.Phase != corev1.PodSucceeded || len(o.ContainerStatuses)+len(o.InitContainerStatuses) > 0 {
+		return
+	}
+	for _, list := range [...][]corev1.ContainerStatus{m.next.InitContainerStatuses, m.next.ContainerStatuses} {
+		for i := range list {
+			if hasRun(&list[i]) {
+				return // a report had container statuses once: they count
+			}
+		}
+	}
+	complete := func(specs []corev1.Container) (list []corev1.ContainerStatus) {
+		for i := range specs {
+			list = append(list, corev1.ContainerStatus{
+				Name: specs[i].Name, Image: text(specs[i].Image, maxReason), Started: new(bool),
+				State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: reasonCompleted}},
+			})
+		}
+		return list
+	}
+	m.next.InitContainerStatuses, m.next.ContainerStatuses = complete(m.pod.Spec.InitContainers), complete(m.pod.Spec.Containers)
 }
 
 func (m *merger) startTime() *metav1.Time {
