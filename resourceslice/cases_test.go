@@ -190,22 +190,6 @@ func TestPoolThatIsNotSetIsNotTouched(t *testing.T) {
 	})
 }
 
-func TestUnclaimedGrace(t *testing.T) {
-	bubble(t, func(r *rig) {
-		r.there(live("s1", 1, 1, device(1, "a")))
-		r.consumer.remove()
-		r.start(func(cfg *resourceslice.Config) { cfg.UnclaimedGrace = time.Minute })
-		mine := resourceslice.PoolID{Driver: "other.example.com", Name: node}
-		if err := r.c.Set(mine, pools(device(1, "a"))); err != nil {
-			t.Fatal(err)
-		}
-		r.settle(59 * time.Second)
-		r.expect("before the grace is over", 1, 0, 0)
-		r.settle(2 * time.Second)
-		r.expect("after it", 0, 0, 1)
-	})
-}
-
 func TestTaints(t *testing.T) {
 	bubble(t, func(r *rig) {
 		old := metav1.NewTime(time.Date(1999, 1, 1, 0, 0, 0, 0, time.UTC))

@@ -11,11 +11,11 @@ import (
 	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	resourcev1client "k8s.io/client-go/kubernetes/typed/resource/v1"
-	resourcev1beta1client "k8s.io/client-go/kubernetes/typed/resource/v1beta1"
 	resourcev1beta2client "k8s.io/client-go/kubernetes/typed/resource/v1beta2"
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/kubewright/kubewright/internal/lifecycle"
+	"github.com/kubewright/kubewright/resourceslice/internal/validation"
 )
 
 // The defaults of Config.
@@ -38,17 +38,16 @@ const (
 	DefaultName = "resourceslice"
 )
 
-// Client is what the controller needs of a clientset: any
-// kubernetes.Interface is one. Only the version that the API server serves is
-// used. Its rate limit should be off (rest.Config.QPS -1) or at least 50 a
-// second: client-go's default of 5 turns the first publish of 10,000 devices
-// into half a minute.
+// Client is the part of a clientset that the controller uses; any
+// kubernetes.Interface is one. The controller calls only the version that the
+// API server serves. Its rate limit should be off (rest.Config.QPS -1) or at
+// least 50 a second: client-go's default of 5 makes the first publish of 10,000
+// devices take half a minute.
 type Client interface {
-	// ResourceV1, ResourceV1beta2 and ResourceV1beta1 are the methods of a
-	// clientset, one for each version of the API.
+	// ResourceV1 and ResourceV1beta2 are the methods of a clientset, one for
+	// each version of the API.
 	ResourceV1() resourcev1client.ResourceV1Interface
 	ResourceV1beta2() resourcev1beta2client.ResourceV1beta2Interface
-	ResourceV1beta1() resourcev1beta1client.ResourceV1beta1Interface
 }
 
 // Config configures a Controller. The zero value of every optional field means
@@ -83,11 +82,12 @@ type Config struct {
 	// API server, since drivers that enumerate too early at boot find none.
 	// Default: 0, no delay.
 	HoldEmpty time.Duration
-	// UnclaimedGrace is how long after the start slices of the node are kept
-	// that belong to no pool that was Set, before they are deleted. Only for
-	// the one publisher of all the node's devices, such as a kubelet. Default:
-	// 0, pools that nobody claims are never touched.
-	UnclaimedGrace time.Duration
+	// PublishUnrestricted publishes devices although the API server drops their
+	// consumesCounters or a taint with the effect NoSchedule or NoExecute. By
+	// default such devices are withheld: a partition without its counters could
+	// be allocated together with the whole device. Either way a
+	// *DroppedFieldsError is reported. Default: false.
+	PublishUnrestricted bool
 	// Concurrency is how many writes are under way at once. Default:
 	// DefaultConcurrency.
 	Concurrency int
@@ -126,13 +126,13 @@ func (cfg *Config) complete() error {
 		problems = append(problems, field.Required(field.NewPath("Client"), "for example a clientset"))
 	}
 	if cfg.NodeName != "" {
-		problems = append(problems, validateNodeName(cfg.NodeName, field.NewPath("NodeName"))...)
+		problems = append(problems, validation.NodeName(cfg.NodeName, field.NewPath("NodeName"))...)
 		if cfg.Owner == nil {
 			problems = append(problems, field.Required(field.NewPath("Owner"), "slices of a node must go away with it"))
 		}
 	}
 	if cfg.Driver != "" {
-		problems = append(problems, validateDriverName(cfg.Driver, field.NewPath("Driver"))...)
+		problems = append(problems, validation.DriverName(cfg.Driver, field.NewPath("Driver"))...)
 	}
 	problems = append(problems, metav1validation.ValidateLabels(cfg.Labels, field.NewPath("Labels"))...)
 	cfg.Labels = maps.Clone(cfg.Labels)
@@ -145,7 +145,6 @@ func (cfg *Config) complete() error {
 		{"MinInterval", &cfg.MinInterval, DefaultMinInterval, time.Millisecond},
 		{"RepairDelay", &cfg.RepairDelay, DefaultRepairDelay, time.Millisecond},
 		{"HoldEmpty", &cfg.HoldEmpty, 0, 0},
-		{"UnclaimedGrace", &cfg.UnclaimedGrace, 0, 0},
 		{"CallTimeout", &cfg.CallTimeout, DefaultCallTimeout, time.Millisecond},
 		{"ShutdownTimeout", &cfg.ShutdownTimeout, DefaultShutdownTimeout, time.Millisecond},
 	} {

@@ -5,48 +5,123 @@ package resourceslice
 
 import (
 	"cmp"
-	"hash/maphash"
 	"slices"
-	"sort"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
-// A hash stands for the content of a device, a counter set or what else a
-// slice has, without its pool's generation and count and without the times of
-// taints. Two contents that the API can't tell apart have the same hash: it is
-// taken from the protobuf encoding, which sorts maps, doesn't distinguish nil
-// from empty, and has quantities in their canonical form.
-type hash [2]uint64
-
-// hasher makes hashes that can be compared with each other only: its seeds are
-// random, so that nobody can construct two devices with one hash.
-type hasher struct {
-	seeds [2]maphash.Seed
-	fingerprinter
+// content identifies a device or a counter set. Contents are immutable.
+type content struct {
+	name string
+	hash hash
+	*traits
 }
 
-func newHasher() hasher {
-	return hasher{[2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}, newFingerprinter()}
+// traits are the properties of a device, beyond name and hash, that layout and
+// planning depend on. Most devices have none and a nil pointer.
+type traits struct {
+	advanced bool     // a slice with such a device holds 64 devices, not 128
+	consumes []string // names of counter sets
+	taints   []taint
 }
 
-func (h hasher) sum(b []byte) hash {
-	return hash{maphash.Bytes(h.seeds[0], b), maphash.Bytes(h.seeds[1], b)}
+// taint is a taint and its time. The API server sets a new time on each write
+// that omits it, so a write must repeat the stored time.
+type taint struct {
+	key, value string
+	effect     resourcev1.DeviceTaintEffect
+	added      metav1.Time // zero: not given
 }
 
-// item is a device or a counter set in encoded form: a tenth of the memory of
-// the decoded one. Items are immutable.
+func (t taint) same(other taint) bool {
+	return t.key == other.key && t.value == other.value && t.effect == other.effect
+}
+
+// restrictive reports whether the taint keeps Pods away or evicts them.
+func (t taint) restrictive() bool {
+	return t.effect == resourcev1.DeviceTaintEffectNoSchedule || t.effect == resourcev1.DeviceTaintEffectNoExecute
+}
+
+func (c content) isAdvanced() bool { return c.traits != nil && c.advanced }
+
+func (c content) taintList() []taint {
+	if c.traits == nil {
+		return nil
+	}
+	return c.taints
+}
+
+func (c content) counterSets() []string {
+	if c.traits == nil {
+		return nil
+	}
+	return c.consumes
+}
+
+// restricted reports whether losing a field would let Pods use a device that
+// they must not use: its counters or a restrictive taint.
+func (c content) restricted() bool {
+	return len(c.counterSets()) > 0 || slices.ContainsFunc(c.taintList(), taint.restrictive)
+}
+
+// item is a content with its protobuf encoding, which takes a tenth of the
+// memory of the decoded object.
 type item struct {
-	name    string
-	hash    hash
-	print   uint64 // the fingerprint of a device
-	encoded string // empty: it stays as it is on the API server
-	*traits        // nil for a device without any
+	content
+	encoded string
 }
 
-// encoder turns devices and counter sets into items; it keeps a buffer.
+func byName(a, b item) int { return strings.Compare(a.name, b.name) }
+
+func same(a, b item) bool { return a.name == b.name && a.hash == b.hash }
+
+func traitsOf(d *resourcev1.Device) *traits {
+	var t traits
+	for i := range d.ConsumesCounters {
+		t.consumes = append(t.consumes, d.ConsumesCounters[i].CounterSet)
+	}
+	for i := range d.Taints {
+		t.taints = append(t.taints, taintOf(&d.Taints[i]))
+	}
+	t.advanced = len(t.consumes) > 0 || len(t.taints) > 0
+	for _, a := range d.Attributes {
+		t.advanced = t.advanced || a.BoolValues != nil || a.IntValues != nil || a.StringValues != nil || a.VersionValues != nil
+	}
+	if !t.advanced {
+		return nil
+	}
+	return &t
+}
+
+func taintOf(from *resourcev1.DeviceTaint) taint {
+	t := taint{key: from.Key, value: from.Value, effect: from.Effect}
+	if from.TimeAdded != nil {
+		t.added = metav1.Time{Time: from.TimeAdded.Truncate(1e9)} // the API has whole seconds
+	}
+	return t
+}
+
+// sameTaints reports whether the taints of c are those of the API objects, times
+// included.
+func (c content) sameTaints(of []resourcev1.DeviceTaint) bool {
+	have := c.taintList()
+	if len(have) != len(of) {
+		return false
+	}
+	for i := range of {
+		if t := taintOf(&of[i]); !t.same(have[i]) || !t.added.Time.Equal(have[i].added.Time) {
+			return false
+		}
+	}
+	return true
+}
+
+// encoder encodes and hashes content. It has a buffer, so one goroutine at a
+// time may use it.
 type encoder struct {
 	hasher
 	buf []byte
@@ -58,62 +133,52 @@ type message interface {
 	MarshalToSizedBuffer([]byte) (int, error)
 }
 
-// encode returns the encoding, valid until the next call.
+// encode returns the encoding of m, valid until the next call.
 func (e *encoder) encode(m message) []byte {
 	size := m.Size()
 	if size > cap(e.buf) {
 		e.buf = make([]byte, 2*size)
 	}
-	// The error is for messages that don't fit the buffer, which has the size
-	// that they gave.
+	// An error means that the buffer is too small; it has the message's size.
 	n, _ := m.MarshalToSizedBuffer(e.buf[:size])
 	return e.buf[size-n : size]
 }
 
-// device returns the item of a device. The one that was there before, if it
-// has the same content, is used again, so that a Set which changes little keeps
-// little.
-func (e *encoder) device(d *resourcev1.Device, before *item) (it item, reused bool) {
-	print := e.fingerprint(d)
-	if before != nil && before.print == print {
-		return *before, true
+// item returns the item of a message with that name as its first field.
+func (e *encoder) item(name string, h hash, t *traits, m message) item {
+	it := item{content: content{name: name, hash: h, traits: t}, encoded: string(e.encode(m))}
+	// The name shares the memory of the encoding, which begins with a tag, a
+	// length and the name.
+	const at = 2
+	if end := at + len(name); len(it.encoded) >= end && it.encoded[at:end] == name {
+		it.name = it.encoded[at:end]
 	}
-	t := traitsOf(d)
-	bare := unshared(d)
-	if t != nil && len(t.taints) > 0 {
-		bare = withoutTimes(bare)
-	}
-	encoded := e.encode(bare)
-	it = item{name: d.Name, hash: e.sum(encoded), print: print, traits: t}
-	if before != nil && before.hash == it.hash && slices.EqualFunc(before.timesOfTaints(), it.timesOfTaints(), sameTime) {
-		it.encoded = before.encoded
-		return it, true
-	}
-	it.encoded = string(encoded)
-	it.name = within(it.encoded, it.name)
-	return it, false
-}
-
-// within returns the name of a message, its first field, as a part of the
-// encoding, so that it takes no memory of its own.
-func within(encoded, name string) string {
-	const tagAndLength = 2
-	if len(encoded) >= tagAndLength+len(name) && encoded[tagAndLength:tagAndLength+len(name)] == name {
-		return encoded[tagAndLength : tagAndLength+len(name)]
-	}
-	return name
-}
-
-func sameTime(a, b taintTime) bool { return a.same(b) && a.added.Time.Equal(b.added.Time) }
-
-func (e *encoder) counterSet(s *resourcev1.CounterSet) item {
-	encoded := e.encode(s)
-	it := item{hash: e.sum(encoded), encoded: string(encoded)}
-	it.name = within(it.encoded, s.Name)
 	return it
 }
 
-// selection is who can use the devices of a slice, in the form of its spec.
+// device returns the item of a device. It returns before if that is equal.
+func (e *encoder) device(d *resourcev1.Device, before *item) (it item, reused bool) {
+	h := e.deviceHash(d)
+	if before != nil && before.hash == h && before.sameTaints(d.Taints) {
+		return *before, true
+	}
+	bare := d
+	if len(d.Taints) > 0 || sharesQuantities(d) {
+		// Encoding a quantity caches its text in it, and that behind a pointer
+		// belongs to the caller.
+		bare = d.DeepCopy()
+	}
+	for i := range bare.Taints {
+		bare.Taints[i].TimeAdded = nil
+	}
+	return e.item(d.Name, h, traitsOf(d), bare), false
+}
+
+func (e *encoder) counterSet(s *resourcev1.CounterSet) item {
+	return e.item(s.Name, e.messageHash(s), nil, s)
+}
+
+// selection is a NodeSelection with the node's name.
 type selection struct {
 	nodeName  string // immutable in the API, unlike the rest
 	selector  *corev1.NodeSelector
@@ -134,32 +199,28 @@ func (s selection) apply(spec *resourcev1.ResourceSliceSpec) {
 	}
 }
 
-// head returns the hash of what a slice has beside its devices and counters,
-// its pool and its node: who can use it, and how.
+// head returns the hash of the fields of a spec that are about neither its
+// pool nor its node nor a single device or counter set.
 func (e *encoder) head(spec *resourcev1.ResourceSliceSpec) hash {
 	bare := resourcev1.ResourceSliceSpec{
 		NodeSelector:           spec.NodeSelector,
 		AllNodes:               spec.AllNodes,
 		PerDeviceNodeSelection: spec.PerDeviceNodeSelection,
 		PartitionTypeAttribute: spec.PartitionTypeAttribute,
-		SkipNodeOperations:     slices.Clone(spec.SkipNodeOperations),
+		SkipNodeOperations:     slices.Sorted(slices.Values(spec.SkipNodeOperations)),
 	}
-	slices.Sort(bare.SkipNodeOperations)
-	return e.sum(e.encode(&bare))
+	return e.messageHash(&bare)
 }
 
-// desired is a pool as Set left it. It is immutable.
+// desired is a pool as passed to Set. It is immutable.
 type desired struct {
 	id        PoolID
-	devices   []item  // by name, or as given in an ordered pool
-	byName    []int32 // indexes of devices by name in an ordered pool, else nil
-	given     []int32 // indexes of devices in the order in which they were Set
-	sets      []item  // by name
+	devices   []item // by name
+	sets      []item // by name
 	selection selection
 	skip      []resourcev1.SkipNodeOperation // sorted
 	partition resourcev1.FullyQualifiedName
 	heads     [3]hash // by kind of page
-	ordered   bool
 	atomic    bool
 }
 
@@ -170,69 +231,23 @@ const (
 	counterPage         // counter sets
 )
 
-// find returns the item of a device, or nil.
-func (d *desired) find(name string) *item {
-	if i := d.indexOf(name); i >= 0 {
-		return &d.devices[i]
-	}
-	return nil
-}
-
-// indexOf returns the index of a device, or -1.
-func (d *desired) indexOf(name string) int {
+// find returns the item of a device, or nil. hint is the index to try first;
+// find sets it to the next one.
+func (d *desired) find(name string, hint *int) *item {
 	if d == nil {
-		return -1
+		return nil
 	}
-	at := func(i int) int {
-		if d.byName != nil {
-			return int(d.byName[i])
-		}
-		return i
-	}
-	i, found := sort.Find(len(d.devices), func(i int) int { return strings.Compare(name, d.devices[at(i)].name) })
+	i, found := *hint, *hint < len(d.devices) && d.devices[*hint].name == name
 	if !found {
-		return -1
+		i, found = slices.BinarySearchFunc(d.devices, name, func(it item, name string) int { return strings.Compare(it.name, name) })
 	}
-	return at(i)
+	if *hint = i + 1; !found {
+		return nil
+	}
+	return &d.devices[i]
 }
 
-// unchanged reports whether the devices are those of the pool and, if that
-// matters, in the same order. It is quick about it when they are.
-func (d *desired) unchanged(e *encoder, devices []resourcev1.Device) bool {
-	if len(devices) != len(d.devices) {
-		return false
-	}
-	var seen []bool // once the order differs: a name may be there twice
-	for i := range devices {
-		at := int(d.given[i])
-		if d.devices[at].name != devices[i].Name {
-			if d.ordered {
-				return false
-			}
-			if seen == nil {
-				seen = make([]bool, len(devices))
-				for _, before := range d.given[:i] {
-					seen[before] = true
-				}
-			}
-			if at = d.indexOf(devices[i].Name); at < 0 {
-				return false
-			}
-		}
-		if seen != nil {
-			if seen[at] {
-				return false
-			}
-			seen[at] = true
-		}
-		if d.devices[at].print != e.fingerprint(&devices[i]) {
-			return false
-		}
-	}
-	return true
-}
-
-// spec returns the part of the spec that pages of a kind have in common.
+// spec returns the common part of the specs of all pages of a kind.
 func (d *desired) spec(kind int) resourcev1.ResourceSliceSpec {
 	spec := resourcev1.ResourceSliceSpec{Driver: d.id.Driver, Pool: resourcev1.ResourcePool{Name: d.id.Name}}
 	d.selection.apply(&spec)
@@ -246,20 +261,19 @@ func (d *desired) spec(kind int) resourcev1.ResourceSliceSpec {
 	return spec
 }
 
-// newDesired encodes a pool. Items of the one before are used again; fresh
-// lists the indexes in pool.Devices of the devices that are not among them and
-// so have to be validated. same reports that nothing differs.
+// newDesired encodes a pool and reuses equal items of before. fresh has the
+// indexes in pool.Devices of all other devices: those must be validated. same
+// reports that the pool equals before.
 func (e *encoder) newDesired(id PoolID, pool *Pool, nodeName string, before *desired) (d *desired, fresh []int, same bool) {
 	d = &desired{
-		id: id, ordered: pool.Ordered, atomic: pool.Atomic,
-		partition: pool.PartitionTypeAttribute,
-		skip:      slices.Clone(pool.SkipNodeOperations),
+		id: id, atomic: pool.Atomic, partition: pool.PartitionTypeAttribute,
+		skip:      slices.Sorted(slices.Values(pool.SkipNodeOperations)),
 		selection: selection{selector: pool.Nodes.Selector.DeepCopy(), allNodes: pool.Nodes.AllNodes, perDevice: pool.Nodes.PerDevice},
+		devices:   make([]item, len(pool.Devices)),
 	}
-	if pool.Nodes.local() {
+	if pool.Nodes == (NodeSelection{}) {
 		d.selection.nodeName = nodeName
 	}
-	slices.Sort(d.skip)
 	for i := range pool.SharedCounters {
 		d.sets = append(d.sets, e.counterSet(&pool.SharedCounters[i]))
 	}
@@ -268,57 +282,142 @@ func (e *encoder) newDesired(id PoolID, pool *Pool, nodeName string, before *des
 		spec := d.spec(kind)
 		d.heads[kind] = e.head(&spec)
 	}
-	if before != nil && d.sameBut(before) && before.unchanged(e, pool.Devices) {
-		return before, nil, true
-	}
-	d.devices = make([]item, len(pool.Devices))
-	// Whether a device has to say where it is depends on the pool.
-	other := before != nil && before.selection.perDevice != d.selection.perDevice
+	// A device that was valid is not if only one of the pools is PerDevice.
+	known := before != nil && before.selection.perDevice == d.selection.perDevice
+	hint, sorted := 0, true
 	for i := range pool.Devices {
-		was := before.find(pool.Devices[i].Name)
-		it, reused := e.device(&pool.Devices[i], was)
-		d.devices[i] = it
-		if !reused || other {
+		it, reused := e.device(&pool.Devices[i], before.find(pool.Devices[i].Name, &hint))
+		if d.devices[i] = it; !reused || !known {
 			fresh = append(fresh, i)
 		}
+		sorted = sorted && (i == 0 || d.devices[i-1].name <= it.name)
 	}
-	d.sort()
-	return d, fresh, before != nil && len(fresh) == 0 && d.sameAs(before)
+	if !sorted {
+		slices.SortStableFunc(d.devices, byName)
+	}
+	return d, fresh, before != nil && len(fresh) == 0 && d.equal(before)
 }
 
-func byName(a, b item) int { return cmp.Compare(a.name, b.name) }
+func (d *desired) equal(other *desired) bool {
+	return d.atomic == other.atomic && d.selection.nodeName == other.selection.nodeName && d.heads == other.heads &&
+		d.partition == other.partition && slices.EqualFunc(d.sets, other.sets, same) && slices.EqualFunc(d.devices, other.devices, same)
+}
 
-// sort sorts the devices by name, unless their order matters.
-func (d *desired) sort() {
-	order := make([]int32, len(d.devices))
-	for i := range order {
-		order[i] = int32(i)
+// urgent reports whether replacing before with d takes something from Pods: a
+// device, or the permission to use it.
+func (d *desired) urgent(before *desired) bool {
+	if before == nil {
+		return false
 	}
-	slices.SortStableFunc(order, func(a, b int32) int { return byName(d.devices[a], d.devices[b]) })
-	d.given = make([]int32, len(d.devices))
-	if d.ordered {
-		d.byName = order
-		for i := range d.given {
-			d.given[i] = int32(i)
+	hint := 0
+	for i := range before.devices {
+		if d.find(before.devices[i].name, &hint) == nil {
+			return true
 		}
-		return
 	}
-	sorted := make([]item, len(d.devices))
-	for i, at := range order {
-		sorted[i] = d.devices[at]
-		d.given[at] = int32(i)
+	hint = 0
+	for i := range d.devices {
+		taints := d.devices[i].taintList()
+		if len(taints) == 0 {
+			continue
+		}
+		var had []taint
+		if was := before.find(d.devices[i].name, &hint); was != nil {
+			had = was.taintList()
+		}
+		for _, t := range taints {
+			if t.restrictive() && !slices.ContainsFunc(had, t.same) {
+				return true
+			}
+		}
 	}
-	d.devices = sorted
+	return false
 }
 
-// sameBut reports whether nothing differs but perhaps the devices.
-func (d *desired) sameBut(other *desired) bool {
-	return d.ordered == other.ordered && d.atomic == other.atomic && d.selection.nodeName == other.selection.nodeName &&
-		d.heads == other.heads && slices.EqualFunc(d.sets, other.sets, sameItem)
+// record is what the controller keeps of a slice that is on the API server: its
+// metadata, names and hashes. Records are immutable. The informer stores them in
+// place of the objects.
+type record struct {
+	// The metadata without managedFields. An update repeats it.
+	metav1.ObjectMeta
+
+	id         PoolID
+	generation int64
+	count      int64
+	nodeName   string
+	head       hash
+	devices    []content // in the order of the slice
+	sets       []content // in the order of the slice
+	manager    string    // the last writer
 }
 
-func sameItem(a, b item) bool { return a.name == b.name && a.hash == b.hash }
+// record returns the record of a slice. It keeps no part of the slice except
+// for strings and metadata.
+func (e *encoder) record(s *resourcev1.ResourceSlice) *record {
+	r := &record{
+		ObjectMeta: s.ObjectMeta,
+		id:         PoolID{s.Spec.Driver, s.Spec.Pool.Name},
+		generation: s.Spec.Pool.Generation,
+		count:      s.Spec.Pool.ResourceSliceCount,
+		head:       e.head(&s.Spec),
+		devices:    make([]content, len(s.Spec.Devices)),
+	}
+	if s.Spec.NodeName != nil {
+		r.nodeName = *s.Spec.NodeName
+	}
+	var last metav1.ManagedFieldsEntry
+	for _, entry := range s.ManagedFields {
+		if entry.Time != nil && (last.Time == nil || !entry.Time.Before(last.Time)) {
+			last = entry
+		}
+	}
+	r.manager, r.ManagedFields = last.Manager, nil
+	for i := range s.Spec.Devices {
+		d := &s.Spec.Devices[i]
+		r.devices[i] = content{name: d.Name, hash: e.deviceHash(d), traits: traitsOf(d)}
+	}
+	for i := range s.Spec.SharedCounters {
+		set := &s.Spec.SharedCounters[i]
+		r.sets = append(r.sets, content{name: set.Name, hash: e.messageHash(set)})
+	}
+	return r
+}
 
-func (d *desired) sameAs(other *desired) bool {
-	return d.sameBut(other) && slices.EqualFunc(d.devices, other.devices, sameItem)
+// deleting reports whether the object only waits for its finalizers.
+func (r *record) deleting() bool { return r.DeletionTimestamp != nil }
+
+// is reports whether r and other are about the same object.
+func (r *record) is(uid types.UID) bool { return r.UID == uid }
+
+// ownedBy reports whether one of the owners is ref.
+func (r *record) ownedBy(ref *metav1.OwnerReference) bool {
+	return slices.ContainsFunc(r.OwnerReferences, func(o metav1.OwnerReference) bool {
+		return o.UID == ref.UID && o.Kind == ref.Kind && o.Name == ref.Name
+	})
+}
+
+// otherOwner returns an owner that is not ref, whatever the UID, or nil.
+func (r *record) otherOwner(ref *metav1.OwnerReference) *metav1.OwnerReference {
+	for i := range r.OwnerReferences {
+		o := &r.OwnerReferences[i]
+		if ref == nil || o.Kind != ref.Kind || o.Name != ref.Name {
+			return o
+		}
+	}
+	return nil
+}
+
+func (r *record) hasLabels(labels map[string]string) bool {
+	for k, v := range labels {
+		if have, ok := r.Labels[k]; !ok || have != v {
+			return false
+		}
+	}
+	return true
+}
+
+// byRecord sorts records for a layout: the newest generation first, then by
+// name.
+func byRecord(a, b *record) int {
+	return cmp.Or(cmp.Compare(b.generation, a.generation), strings.Compare(a.Name, b.Name))
 }

@@ -5,50 +5,55 @@ package resourceslice
 
 import (
 	"context"
+	"errors"
+	"maps"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 
 	"github.com/kubewright/kubewright/internal/lifecycle"
+	"github.com/kubewright/kubewright/resourceslice/internal/validation"
+	"github.com/kubewright/kubewright/resourceslice/internal/versions"
 )
 
-// fieldManagerPrefix and Config.Name are who managedFields names as the writer
-// of slices.
+// fieldManagerPrefix and Config.Name are the field manager of writes.
 const fieldManagerPrefix = "kubewright-"
 
-// A Controller publishes pools of devices. Make it with [New], start it with
-// Run, and tell it what there is with Set and Remove. All its methods may be
-// called by any number of goroutines; none of them blocks but Run, Wait and
-// Withdraw.
+// A Controller publishes pools of devices. Create it with [New], start it with
+// Run, and pass it pools with Set, SetAll and Remove. All methods may be called
+// by any number of goroutines; only Run, Wait and Withdraw block.
 type Controller struct {
 	cfg      Config
 	hasher   hasher
-	versions []version
+	versions []versions.Version
 	once     lifecycle.Once
 	ready    *lifecycle.Ready
 	progress *lifecycle.Progress
 	tokens   chan struct{} // one for each write that may be under way
 	own      ownWrites
 	owner    ownerCache
-	release  release
 
-	// outlives is the context of writes: it goes on for ShutdownTimeout when
-	// that of Run is done. Set by Run before anything reads it.
+	// outlives is the context of writes: it ends ShutdownTimeout after that of
+	// Run. Run sets it before anything reads it.
 	outlives context.Context
 
 	mu      sync.Mutex
 	pools   map[PoolID]*pool
+	named   map[string]map[string]bool               // by driver: the pools of the last SetAll
 	queue   workqueue.TypedDelayingInterface[PoolID] // nil unless running
-	session *session                                 // nil while there is none
-	paused  time.Time                                // no write before: the API server asked for it
+	session *session                                 // nil unless running
+	paused  time.Time                                // no write before: the API server throttles
 }
 
-// New returns a Controller for a valid Config. The error names every field that
-// is wrong. New sends nothing and starts nothing.
+// New returns a Controller for a valid Config. The error lists every invalid
+// field. New sends nothing and starts no goroutine.
 func New(cfg Config) (*Controller, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
@@ -56,41 +61,41 @@ func New(cfg Config) (*Controller, error) {
 	return &Controller{
 		cfg:      cfg,
 		hasher:   newHasher(),
-		versions: versions(cfg.Client, fieldManagerPrefix+cfg.Name),
+		versions: versions.All(cfg.Client, fieldManagerPrefix+cfg.Name),
 		ready:    lifecycle.NewReady(cfg.Name),
 		progress: lifecycle.NewProgress(cfg.Name, 2*beatInterval+3*cfg.CallTimeout),
 		tokens:   make(chan struct{}, cfg.Concurrency),
-		own:      newOwnWrites(),
+		own:      ownWrites{pending: map[string]ownWrite{}},
 		owner:    newOwnerCache(cfg.Owner),
-		release:  newRelease(cfg.Client),
 		pools:    make(map[PoolID]*pool),
+		named:    make(map[string]map[string]bool),
 	}, nil
 }
 
 // Name returns Config.Name.
 func (c *Controller) Name() string { return c.cfg.Name }
 
-// Ready returns a checker that is done when it is known for the first time what
-// the API server has: from then on pools are published. Whether one is, Wait
-// tells. A controller with neither NodeName nor Driver doesn't know what to look
-// at before the first Set.
+// Ready returns a checker that is done when the slices on the API server are
+// known for the first time. Pools are published from then on; Wait returns when
+// one is. A controller with neither NodeName nor Driver watches nothing before
+// the first Set.
 func (c *Controller) Ready() cache.DoneChecker { return c.ready }
 
-// Check reports whether the controller makes progress: nil while it does, and
-// before Run. An API server that does not answer is no reason to restart the
-// process, so that is not an error here; [Controller.Status] has it. The
+// Check reports whether the controller makes progress. It returns nil before
+// Run. It also returns nil while the API server does not answer, because a
+// restart of the process would not help; [Controller.Status] reports that. The
 // request is not used and may be nil.
 func (c *Controller) Check(*http.Request) error { return c.progress.Check() }
 
-// Set says what a pool has. It may be called at any time, by any goroutine, and
-// never waits for I/O; it takes effect while Run runs. The pool is copied.
-// What is the same as before is recognised and costs nothing.
+// Set makes p the desired content of a pool. It may be called at any time and
+// never waits for I/O; it takes effect while Run runs. It copies p. A Set that
+// changes nothing costs a microsecond per device and no request.
 //
-// It returns an *InvalidError that lists every problem when the pool can't be
-// published; the pool as it was Set before then stays, and so do others.
+// Set returns an *InvalidError that lists every problem if the pool can't be
+// published. The previous content then stays desired.
 //
-// A pool of which the API server has slices already, of an earlier process for
-// example, is not touched before it is Set.
+// A pool that has slices already, for example of an earlier process, is not
+// touched before it is Set or removed.
 func (c *Controller) Set(id PoolID, p Pool) error {
 	if err := c.checkID(id); err != nil {
 		return err
@@ -104,19 +109,87 @@ func (c *Controller) Set(id PoolID, p Pool) error {
 	if same {
 		return nil
 	}
-	problems := validatePool(&p, fresh, c.cfg.NodeName)
-	problems = append(problems, validatePartitionTypeOf(&p, id.Driver)...)
-	if len(problems) > 0 {
+	input := validation.Pool{
+		Driver: id.Driver, Name: id.Name, NodeName: c.cfg.NodeName,
+		Selector: p.Nodes.Selector, AllNodes: p.Nodes.AllNodes, PerDevice: p.Nodes.PerDevice,
+		Devices: p.Devices, SharedCounters: p.SharedCounters, PartitionType: p.PartitionTypeAttribute, Skip: p.SkipNodeOperations,
+	}
+	if problems := input.Validate(fresh); len(problems) > 0 {
 		return &InvalidError{Pool: id, Err: problems.ToAggregate()}
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.want(id, d, d.urgent(before))
 	return nil
 }
 
+// SetAll makes pools, by name, all pools of a driver: it Sets them and removes
+// every other pool of the driver, also one that an earlier process published
+// under another name, or for other nodes. A controller of a node removes
+// the pools of that node and those that its Owner owns. A controller without a
+// node removes all pools of the driver that have its Owner, or no owner if
+// Config has none.
+//
+// The error joins the errors of Set. A pool with an error is not removed.
+func (c *Controller) SetAll(driver string, pools map[string]Pool) error {
+	if problems := c.validateDriver(driver); len(problems) > 0 {
+		return &InvalidError{Pool: PoolID{Driver: driver}, Err: problems.ToAggregate()}
+	}
+	var problems []error
+	names := make(map[string]bool, len(pools))
+	for _, name := range slices.Sorted(maps.Keys(pools)) {
+		names[name] = true
+		problems = append(problems, c.Set(PoolID{driver, name}, pools[name]))
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.named[driver] = names
+	for id := range c.pools {
+		if id.Driver == driver && !names[id.Name] {
+			c.want(id, nil, true)
+		}
+	}
+	if c.session != nil {
+		c.session.poke()
+	}
+	return errors.Join(problems...)
+}
+
+// claim removes the pool of a slice, if SetAll did not name it.
+func (c *Controller) claim(rec *record, owner *metav1.OwnerReference) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	names, ok := c.named[rec.id.Driver]
+	isClusters := rec.nodeName == ""
+	if !ok || rec.deleting() || c.own.isGone(rec) || isClusters && (rec.otherOwner(owner) != nil || c.cfg.NodeName != "" && len(rec.OwnerReferences) == 0) {
+		return
+	}
+	p := c.pools[rec.id]
+	switch {
+	case p == nil && names[rec.id.Name]:
+		return // Set refused it
+	case p == nil || p.isGone():
+		klog.FromContext(c.outlives).Info("Removing a pool that the driver no longer has", "driver", rec.id.Driver, "pool", rec.id.Name)
+		p = newPool(rec.id)
+		c.pools[rec.id] = p
+		p.set(nil, true)
+	case !isClusters || p.cluster:
+		return
+	default:
+		p.drifted(0)
+	}
+	if isClusters && !p.cluster {
+		p.cluster = true
+		c.session.poke() // it may have to watch more
+	}
+	c.enqueue(rec.id, 0)
+}
+
+// checkID validates the identity of a pool.
 func (c *Controller) checkID(id PoolID) error {
-	problems := validatePoolID(id)
-	if len(problems) == 0 && c.cfg.Driver != "" && id.Driver != c.cfg.Driver {
-		problems = append(problems, notThisDriver(id.Driver, c.cfg.Driver))
+	problems := c.validateDriver(id.Driver)
+	if len(problems) == 0 {
+		problems = validation.ID(id.Driver, id.Name)
 	}
 	if len(problems) > 0 {
 		return &InvalidError{Pool: id, Err: problems.ToAggregate()}
@@ -124,15 +197,29 @@ func (c *Controller) checkID(id PoolID) error {
 	return nil
 }
 
-// Remove deletes the slices of a pool. It may be called like Set, and also for
-// a pool of the node that this process never Set. A pool of a cluster has to
-// have been Set, unless the controller has no node.
-func (c *Controller) Remove(id PoolID) { c.want(id, nil, true) }
+func (c *Controller) validateDriver(driver string) field.ErrorList {
+	if c.cfg.Driver != "" && driver != c.cfg.Driver {
+		return field.ErrorList{field.NotSupported(field.NewPath("driver"), driver, []string{c.cfg.Driver})}
+	}
+	return validation.DriverName(driver, field.NewPath("driver"))
+}
 
-// want makes d, or nil for nothing, what a pool is to be.
-func (c *Controller) want(id PoolID, d *desired, urgent bool) {
+// Remove deletes the slices of a pool. It may be called like Set, and also for
+// a pool of the node that this process never Set. A controller of a node must
+// have Set a cluster pool to remove it, or use SetAll. Remove returns an
+// *InvalidError if id is invalid or another driver's than Config.Driver.
+func (c *Controller) Remove(id PoolID) error {
+	if err := c.checkID(id); err != nil {
+		return err
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.want(id, nil, true)
+	return nil
+}
+
+// want makes d, or nil for no slices, the desired pool. c.mu must be held.
+func (c *Controller) want(id PoolID, d *desired, urgent bool) {
 	p := c.pools[id]
 	if p == nil {
 		p = newPool(id)
@@ -141,51 +228,106 @@ func (c *Controller) want(id PoolID, d *desired, urgent bool) {
 		return
 	}
 	p.set(d, urgent)
+	if names := c.named[id.Driver]; names != nil {
+		names[id.Name] = d != nil
+	}
 	if (p.cluster || c.cfg.NodeName == "") && c.session != nil {
 		c.session.poke() // it may have to watch more
 	}
-	c.enqueue(id, 0)
+	c.enqueue(id, time.Until(p.next))
 }
 
-// enqueue has a pool looked at after a while. The lock is held.
+// enqueue requeues a pool after a wait. c.mu must be held.
 func (c *Controller) enqueue(id PoolID, after time.Duration) {
 	if c.queue != nil {
 		c.queue.AddAfter(id, after)
 	}
 }
 
-// Wait returns when the pool is on the API server as the latest Set or Remove
-// before the call has asked for, or a later one: nil when that is all there,
-// and *InvalidError, *DroppedFieldsError or *UnsupportedError when it never
-// will be. It returns the cause when ctx is done, and ErrUnknownPool for a pool
-// that was neither Set nor Removed.
+// purge forgets pools that were removed a while ago.
+func (c *Controller) purge() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	maps.DeleteFunc(c.pools, func(_ PoolID, p *pool) bool { return p.isGone() && time.Since(p.goneAt) >= keepGone })
+}
+
+// resendAll makes all pools forget what the API server refused and dropped: it
+// may have been restarted with other features.
+func (c *Controller) resendAll() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for id, p := range c.pools {
+		if p.resendAll = true; p.why == faulty {
+			p.next = time.Time{}
+			c.enqueue(id, 0)
+		}
+	}
+}
+
+// onChanged is called for each slice that is new or changed.
+func (c *Controller) onChanged(old, rec *record) {
+	if c.own.isOwn(old, rec) {
+		return
+	}
+	c.onDrift(rec, old != nil)
+	if old != nil && old.id != rec.id {
+		c.onDrift(old, true)
+	}
+}
+
+// onDeleted is called for each slice that is gone.
+func (c *Controller) onDeleted(rec *record) {
+	if c.own.isOwnDelete(rec) {
+		return
+	}
+	c.owner.doubt()
+	c.onDrift(rec, true)
+}
+
+// onDrift schedules the repair of a pool that another writer changed.
+func (c *Controller) onDrift(rec *record, wasOurs bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p := c.pools[rec.id]
+	if p == nil || p.isGone() {
+		return
+	}
+	if rec.manager != "" && wasOurs {
+		p.conflict.manager = rec.manager
+	}
+	c.enqueue(rec.id, time.Until(p.drifted(c.cfg.RepairDelay)))
+}
+
+// Wait blocks until the API server has the pool as of the latest Set or Remove
+// before the call, or of a later one. It returns nil if the pool is published
+// as a whole, and an *InvalidError, *DroppedFieldsError or *UnsupportedError if
+// the API server doesn't take all of it. It returns the cause if ctx is done, and
+// ErrUnknownPool for a pool that was neither Set nor removed lately.
 func (c *Controller) Wait(ctx context.Context, id PoolID) error {
-	var target int64
-	for {
-		c.mu.Lock()
-		p := c.pools[id]
-		if p == nil {
-			c.mu.Unlock()
-			return ErrUnknownPool
-		}
-		if target == 0 {
-			target = p.status.Revision
-		}
-		done, err, changed := p.status.Published >= target || p.status.Err != nil, p.status.Err, p.changed
+	c.mu.Lock()
+	p := c.pools[id]
+	if p == nil {
 		c.mu.Unlock()
-		if done {
-			return err
+		return ErrUnknownPool
+	}
+	target := p.status.Revision
+	for {
+		status, changed := p.status, p.changed
+		c.mu.Unlock()
+		if status.Published >= target || status.Err != nil {
+			return status.Err
 		}
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-changed:
 		}
+		c.mu.Lock()
 	}
 }
 
-// Status returns where a pool stands, and false for one of which nothing is
-// wanted and, as far as this controller is concerned, nothing is left.
+// Status returns the state of a pool. It returns false for a pool that is
+// not desired and, as far as this controller knows, not there.
 func (c *Controller) Status(id PoolID) (Status, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -197,18 +339,16 @@ func (c *Controller) Status(id PoolID) (Status, bool) {
 }
 
 // Withdraw removes every pool that was Set, and returns when their slices are
-// gone, or the cause when ctx is done before. It needs Run to be running: call
-// it before its context is cancelled.
+// gone, or the cause if ctx is done first. Run must be running: call Withdraw
+// before its context is cancelled.
 func (c *Controller) Withdraw(ctx context.Context) error {
 	c.mu.Lock()
-	ids := make([]PoolID, 0, len(c.pools))
+	var ids []PoolID
 	for id := range c.pools {
 		ids = append(ids, id)
+		c.want(id, nil, true)
 	}
 	c.mu.Unlock()
-	for _, id := range ids {
-		c.Remove(id)
-	}
 	for _, id := range ids {
 		if err := c.Wait(ctx, id); err != nil {
 			return err
@@ -217,9 +357,9 @@ func (c *Controller) Withdraw(ctx context.Context) error {
 	return nil
 }
 
-// Run publishes until ctx is done and then returns nil; slices stay. A pool
-// that is half published at that time is completed, for ShutdownTimeout at
-// most. A second call returns [ErrAlreadyRun], which is its only error.
+// Run publishes until ctx is done and then returns nil; slices stay. It first
+// completes pools that are half published, for ShutdownTimeout at most. A second
+// call returns [ErrAlreadyRun], which is its only error.
 func (c *Controller) Run(ctx context.Context) error {
 	if !c.once.Begin() {
 		return ErrAlreadyRun
@@ -252,7 +392,7 @@ func (c *Controller) Run(ctx context.Context) error {
 					return
 				}
 				c.progress.Beat()
-				c.sync(ctx, id)
+				c.reconcile(ctx, id)
 				queue.Done(id)
 			}
 		})
@@ -266,13 +406,13 @@ func (c *Controller) Run(ctx context.Context) error {
 	return nil
 }
 
-// shutDown lets the workers end, with those pools that are half published and
-// wait for something: what is to be done about them has to be done now.
+// shutDown ends the workers after they have reconciled the half published pools
+// once more, because there is no later.
 func (c *Controller) shutDown(queue workqueue.TypedInterface[PoolID]) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for id, p := range c.pools {
-		if p.open {
+		if p.half {
 			queue.Add(id)
 		}
 	}

@@ -414,30 +414,32 @@ func TestNodeIsDeniedItsNewSlice(t *testing.T) {
 	})
 }
 
-// TestUpgradeOfTheAPIServer: what was dropped is sent again when the API server
-// is another one, and not before.
-func TestUpgradeOfTheAPIServer(t *testing.T) {
+// TestDroppedFieldsAreSentAgain: every hour, and after an outage of the API
+// server, because a feature gate may be on since.
+func TestDroppedFieldsAreSentAgain(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.s.SetGate(apitest.DRADeviceTaints, false)
 		r.start()
 		r.set(resourceslice.Pool{Devices: tainted(200)})
-		r.settle(time.Hour)
+		r.settle(50 * time.Minute)
 		r.expect("without the feature", 4, 0, 0)
+		r.settle(time.Hour)
+		r.expect("an hour later", 0, 4, 0)
+		r.s.DropWatches(apitest.Match{User: r.user.Name})
+		r.settle(2 * time.Minute)
+		r.s.ResetJournal()
+
 		r.s.SetGate(apitest.DRADeviceTaints, true)
+		down := r.s.Inject(apitest.Fault{Match: apitest.Match{Resource: "resourceslices", User: r.user.Name}, Err: apitest.ErrConnRefused})
 		r.s.DropWatches(apitest.Match{User: r.user.Name})
-		r.settle(time.Hour)
-		r.expect("the same release", 0, 0, 0)
-		r.s.Inject(apitest.Fault{Match: apitest.Match{Func: func(q apitest.Request) bool { return q.Path == "/version" }}, Answer: func(apitest.Request) (*http.Response, error) {
-			return &http.Response{
-				StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}},
-				Body: io.NopCloser(strings.NewReader(`{"major":"1","minor":"38","gitVersion":"v1.38.0"}`)),
-			}, nil
-		}})
-		r.s.DropWatches(apitest.Match{User: r.user.Name})
-		r.settle(time.Hour)
-		r.expect("another release", 0, 4, 0)
+		r.settle(5 * time.Second)
+		down()
+		r.settle(2 * time.Minute)
 		if err := r.c.Wait(r.Context(), pool); err != nil {
 			t.Errorf("Wait = %v", err)
+		}
+		if taints := r.devices()["dev-00007"].Taints; len(taints) != 1 {
+			t.Errorf("taints %v", taints)
 		}
 	})
 }

@@ -6,6 +6,7 @@ package resourceslice
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -44,23 +45,40 @@ func (e *InvalidError) Error() string {
 // Unwrap returns the problems.
 func (e *InvalidError) Unwrap() error { return e.Err }
 
-// A DroppedFieldsError says that the API server stored a slice without some of
-// its fields, as it does when a feature gate is off or when it is too old to
-// know them. What it did store is published; the fields are sent again when
-// their device changes or the API server's version does.
+// A DroppedFieldsError says that the API server stores a slice without some of
+// its fields, because a feature gate is off or because it is too old to know
+// them. The rest is published, except for the devices in Withheld. The fields
+// are sent again when their device changes, every hour, and after an outage of
+// the API server.
 type DroppedFieldsError struct {
 	// Pool is the pool.
 	Pool PoolID
-	// Slice is the object in which it was first seen.
+	// Slice is one of the objects.
 	Slice string
 	// Fields are the paths of the fields, without indexes, sorted, for example
 	// devices.taints.
 	Fields []string
+	// Withheld are the names of the devices and counter sets that are not
+	// published, sorted: without the dropped field, Pods could use a device that
+	// they must not use. See Config.PublishUnrestricted.
+	Withheld []string
 }
 
 // Error implements error.
 func (e *DroppedFieldsError) Error() string {
-	return fmt.Sprintf("resourceslice: pool %s: slice %s: the API server dropped %s", e.Pool, e.Slice, strings.Join(e.Fields, ", "))
+	text := fmt.Sprintf("resourceslice: pool %s: slice %s: the API server dropped %s", e.Pool, e.Slice, strings.Join(e.Fields, ", "))
+	if n := len(e.Withheld); n > 0 {
+		text += fmt.Sprintf("; %d devices and counter sets are withheld", n)
+	}
+	return text
+}
+
+// sort sorts the lists of e and removes duplicates.
+func (e *DroppedFieldsError) sort() {
+	for _, list := range []*[]string{&e.Fields, &e.Withheld} {
+		slices.Sort(*list)
+		*list = slices.Compact(*list)
+	}
 }
 
 // A ForbiddenError says that the controller lacks a permission. It tries again

@@ -82,30 +82,28 @@ func TestEveryWriteCanFail(t *testing.T) {
 // is complete then although its publisher doesn't know: the devices of the slice
 // that it misses must not be put on others of that generation.
 func TestLostAnswerCompletesThePool(t *testing.T) {
-	for _, ordered := range []bool{false, true} {
-		for name, fault := range map[string]apitest.Fault{"lost": faults["lostAnswer"], "hung": faults["hungAnswer"], "late": faults["late"]} {
-			t.Run(fmt.Sprintf("%s/ordered=%v", name, ordered), func(t *testing.T) {
-				bubble(t, func(r *rig) { lostAnswer(r, fault, ordered) })
-			})
-		}
+	for name, fault := range map[string]apitest.Fault{"lost": faults["lostAnswer"], "hung": faults["hungAnswer"], "late": faults["late"]} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(r *rig) { lostAnswer(r, fault) })
+		})
 	}
 }
 
-func lostAnswer(r *rig, fault apitest.Fault, ordered bool) {
+func lostAnswer(r *rig, fault apitest.Fault) {
 	all := devices(1000)
 	r.start(func(cfg *resourceslice.Config) { cfg.Concurrency = 1 })
-	r.publish(resourceslice.Pool{Ordered: ordered, Devices: all[300:500]})
+	r.publish(resourceslice.Pool{Devices: all[300:500]})
 	defer r.s.StallWatches(apitest.Match{Resource: "resourceslices", User: r.user.Name})()
 	n := len(r.slices())
 	r.s.ResetJournal()
 	fault.Match, fault.Times = apitest.Match{Verb: "create,update", Resource: "resourceslices"}, 1
 	fault.Skip = n + 1 // the last write of those that two slices more take
 	defer r.s.Inject(fault)()
-	r.set(resourceslice.Pool{Ordered: ordered, Devices: all[200:500]})
+	r.set(resourceslice.Pool{Devices: all[200:500]})
 	r.settle(time.Second)
-	r.set(resourceslice.Pool{Ordered: ordered, Devices: all[100:510]}) // meanwhile
+	r.set(resourceslice.Pool{Devices: all[100:510]}) // meanwhile
 	r.settle(time.Minute)
-	r.set(resourceslice.Pool{Ordered: ordered, Devices: all})
+	r.set(resourceslice.Pool{Devices: all})
 	r.settle(10 * time.Minute)
 	if got := len(r.devices()); got != len(all) {
 		r.Errorf("%d devices, want %d", got, len(all))
@@ -150,11 +148,10 @@ func randomEdits(r *rig, rng *rand.Rand) {
 	}
 	start()
 	var p resourceslice.Pool
-	p.Ordered = rng.IntN(3) == 0
 	p.Atomic = rng.IntN(4) == 0
 	var undo []func()
 	next := 0
-	r.Notef("ordered %v, atomic %v, concurrency %d", p.Ordered, p.Atomic, concurrency)
+	r.Notef("atomic %v, concurrency %d", p.Atomic, concurrency)
 	for range 60 {
 		r.Notef("%s: %d devices", edit(rng, &p, &next), len(p.Devices))
 		if err := r.c.Set(pool, p); err != nil {
@@ -208,10 +205,7 @@ func randomEdits(r *rig, rng *rand.Rand) {
 	}
 	if r.Failed() {
 		status, _ := r.c.Status(pool)
-		r.Errorf("ordered %v, atomic %v, status %+v, reported %v, generations %v", p.Ordered, p.Atomic, status, r.reported(), r.generations())
-	}
-	if p.Ordered {
-		r.checkOrder(p.Devices)
+		r.Errorf("atomic %v, status %+v, reported %v, generations %v", p.Atomic, status, r.reported(), r.generations())
 	}
 	if _, n := has[*resourceslice.ContendedError](r); n > 0 {
 		r.Errorf("own writes were taken for somebody else's")
@@ -219,22 +213,6 @@ func randomEdits(r *rig, rng *rand.Rand) {
 	r.s.ResetJournal()
 	r.settle(time.Hour)
 	r.expect("an hour later", 0, 0, 0)
-}
-
-// checkOrder checks that a consumer that goes through slices by name sees the
-// devices in their order.
-func (r *rig) checkOrder(want []resourcev1.Device) {
-	r.Helper()
-	i := 0
-	for _, s := range r.slices() {
-		for _, d := range s.Spec.Devices {
-			if i >= len(want) || d.Name != want[i].Name {
-				r.Errorf("device %d is %s", i, d.Name)
-				return
-			}
-			i++
-		}
-	}
 }
 
 // edit changes the pool, and says how.

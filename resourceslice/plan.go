@@ -6,24 +6,41 @@ package resourceslice
 import (
 	"math"
 	"slices"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// observed is what a plan starts from beside the desired pool.
+// answer is what the API server made of a content that it was sent: it refused
+// the content, or it stored something else.
+type answer struct {
+	refused bool
+	// instead is the live version of what was refused, nil if there is none.
+	instead *item
+	// culpritUnknown is set if the refusal named no device, so that others may
+	// be at fault.
+	culpritUnknown bool
+	// stored is the hash of what was stored, 0 for nothing. Not for refused.
+	stored hash
+	// err is an *InvalidError or a *DroppedFieldsError, or nil if the API server
+	// only added something. Content with an error is sent again after retryFaults.
+	err error
+	at  time.Time
+}
+
+// observed has the facts that a plan starts from, except for the desired pool.
 type observed struct {
 	// live has all slices of the pool.
 	live []*record
 	// floor is the highest generation that this process has seen or written.
 	floor int64
-	// accepted maps what was sent to what the API server made of it.
-	accepted map[hash]hash
-	// refused has content that the API server does not take.
-	refused map[hash]bool
-	// compact allows to compact the pool although nothing else has to change.
+	// ours is the generation that this process has written, or has seen
+	// complete: no other process can have a write of it under way.
+	ours int64
+	// answers has what the API server made of contents.
+	answers map[hash]*answer
+	// compact allows to compact the pool although nothing else must change.
 	compact bool
-	// unanswered has the writes that may still be carried out, by name.
-	unanswered map[string][]attempt
 	// taken has names that slices of other pools have.
 	taken map[string]bool
 
@@ -31,35 +48,62 @@ type observed struct {
 	labels map[string]string
 }
 
-// plan is what has to be written, in order.
+// stored reports whether the API server has what was sent as wanted.
+func (o *observed) stored(wanted, live hash) bool {
+	if wanted == live {
+		return true
+	}
+	a := o.answers[wanted]
+	return a != nil && !a.refused && a.stored == live
+}
+
+// instead returns the item to publish for it, or false for none.
+func (o *observed) instead(it item) (item, bool) {
+	switch a := o.answers[it.hash]; {
+	case a == nil:
+		return it, true
+	case !a.refused:
+		return it, a.stored != 0 // the API server knows no such thing
+	case a.instead == nil || o.answers[a.instead.hash] != nil && o.answers[a.instead.hash].refused:
+		return item{}, false
+	default:
+		return *a.instead, true
+	}
+}
+
+// outcome is the kind of a plan.
+type outcome int
+
+const (
+	// inPlace writes pages of a complete pool, each on its own.
+	inPlace outcome = iota
+	// fillUp completes the newest generation.
+	fillUp
+	// newGeneration writes all pages with the next generation.
+	newGeneration
+	// removal deletes all pages.
+	removal
+)
+
+// plan is what has to be written, in order. It is empty if nothing is.
 type plan struct {
+	outcome    outcome
 	generation int64
 	pages      []*page
-	// phases are written one after the other, the pages within a phase in any
-	// order and at the same time.
+	// phases are written one after the other. The pages of a phase may be
+	// written in any order and at the same time.
 	phases [][]*page
-	// deletes come last, one group after the other: a delete must never be what
-	// completes a pool, since the scheduler doesn't wake up for it.
+	// deletes come last, one group after the other. A delete must never complete
+	// a pool, because the scheduler doesn't wake up for it.
 	deletes [][]*record
-	// bump is set where the generation is a new one.
-	bump bool
-	// window is set where the pool can't be used from the first write (or
-	// already) to the last.
-	window bool
 }
 
 func (p *plan) empty() bool { return len(p.phases) == 0 && len(p.deletes) == 0 }
 
-// writes is how many requests the plan takes.
-func (p *plan) writes() int {
-	n := 0
-	for _, phase := range p.phases {
-		n += len(phase)
-	}
-	for _, group := range p.deletes {
-		n += len(group)
-	}
-	return n
+// window reports whether the pool is incomplete from the first write to the
+// last.
+func (p *plan) window() bool {
+	return p.outcome == fillUp || p.outcome == newGeneration && len(p.pages) > 1
 }
 
 func (p *plan) devices() (n int) {
@@ -71,37 +115,34 @@ func (p *plan) devices() (n int) {
 	return n
 }
 
-// newest returns the live slices of the highest generation, and whether they
-// are all that this generation has: only then consumers use the pool. uniform
-// says that they agree on their number.
-func newest(live []*record) (pages []*record, complete, uniform bool) {
-	var top int64 = -1
+// newest returns the live slices of the highest generation. uniform reports
+// whether they agree on their number, complete whether they also are that many:
+// only then do consumers use the pool.
+func newest(live []*record) (top []*record, complete, uniform bool) {
 	for _, rec := range live {
-		if rec.generation > top {
-			pages, top = nil, rec.generation
+		if len(top) > 0 && rec.generation > top[0].generation {
+			top = nil
 		}
-		if rec.generation == top {
-			pages = append(pages, rec)
+		if len(top) == 0 || rec.generation == top[0].generation {
+			top = append(top, rec)
 		}
 	}
-	uniform = len(pages) > 0
-	for _, rec := range pages {
-		uniform = uniform && rec.count == pages[0].count
+	uniform = len(top) > 0
+	for _, rec := range top {
+		uniform = uniform && rec.count == top[0].count
 	}
-	return pages, uniform && int64(len(pages)) == pages[0].count, uniform
+	return top, uniform && int64(len(top)) == top[0].count, uniform
 }
 
-// planRemove deletes the whole pool, the newest generation last: what is left
-// after the first deletes must not be taken for a pool of its own.
-func planRemove(live []*record) *plan {
-	p := &plan{}
-	top, _, _ := newest(live)
-	var older []*record
-	for _, rec := range live {
-		if rec.generation < top[0].generation {
-			older = append(older, rec)
-		}
+// planRemoval deletes the whole pool, the newest generation last: older slices
+// must not pass for a pool after the first deletes.
+func planRemoval(live []*record) *plan {
+	p := &plan{outcome: removal}
+	if len(live) == 0 {
+		return p
 	}
+	top, _, _ := newest(live)
+	older := slices.DeleteFunc(slices.Clone(live), func(rec *record) bool { return rec.generation == top[0].generation })
 	for _, group := range [][]*record{older, top} {
 		if len(group) > 0 {
 			p.deletes = append(p.deletes, group)
@@ -113,8 +154,8 @@ func planRemove(live []*record) *plan {
 // newPlan decides what to write so that the pool becomes d.
 func newPlan(d *desired, o *observed) *plan {
 	p := makePlan(d, o, o.compact)
-	if p.bump && !o.compact {
-		// All pages have to be written anyway: fewer of them cost less.
+	if p.outcome == newGeneration && !o.compact {
+		// All pages are written anyway; fewer of them cost less.
 		p = makePlan(d, o, true)
 	}
 	return p
@@ -122,22 +163,28 @@ func newPlan(d *desired, o *observed) *plan {
 
 func makePlan(d *desired, o *observed, compact bool) *plan {
 	top, complete, uniform := newest(o.live)
-	usable := candidates(d, o.live, top, complete)
-	var count int
+	var usable []*record
+	from := top
+	if !complete {
+		from = o.live
+	}
+	for _, rec := range from {
+		if rec.nodeName == d.selection.nodeName && !rec.deleting() {
+			usable = append(usable, rec)
+		}
+	}
+	slices.SortFunc(usable, byRecord)
+	count := 0
 	switch {
 	case complete:
 		count = len(usable)
 	case uniform:
 		count = int(top[0].count)
 	case len(top) > 0:
-		count = 1 // they disagree; what holds nothing is of no use
+		count = 1 // they disagree; pages without wanted items are of no use
 	}
-	assumed, really := o.assume(usable, d.selection.nodeName)
-	p := &plan{pages: d.layOut(o, assumed, count, compact), generation: o.floor}
+	p := &plan{pages: d.layOut(o, usable, count, compact), generation: o.floor}
 	for _, page := range p.pages {
-		if rec, ok := really[page.rec]; ok {
-			page.rec = rec
-		}
 		page.diff(d, o)
 	}
 	if len(top) > 0 {
@@ -147,29 +194,15 @@ func makePlan(d *desired, o *observed, compact bool) *plan {
 	return p
 }
 
-// candidates returns the live slices that can be pages of the pool: those of
-// the newest generation and, while that is incomplete, of earlier ones too.
-func candidates(d *desired, live, top []*record, complete bool) []*record {
-	if !complete {
-		top = live
-	}
-	var usable []*record
-	for _, rec := range top {
-		if rec.nodeName == d.selection.nodeName && !rec.deleting() {
-			usable = append(usable, rec)
-		}
-	}
-	slices.SortFunc(usable, byRecord)
-	return usable
-}
-
-// choose decides whether the pages can be written at the generation that is
-// there, and in which order.
+// choose decides whether the pages can be written at the newest generation, and
+// in which order.
 func (p *plan) choose(d *desired, o *observed, top []*record, complete, uniform bool) {
-	inPlan := make(map[*record]bool, len(p.pages))
-	var changed, behind []*page // of the newest generation, and not yet
+	planned := make(map[*record]bool, len(p.pages))
+	var changed, behind []*page // of the newest generation, and of none or an older one
+	differs := false            // the content of a live page
 	for _, page := range p.pages {
-		inPlan[page.rec] = true
+		planned[page.rec] = true
+		differs = differs || page.rec != nil && page.content
 		switch {
 		case page.rec == nil || page.rec.generation < p.generation:
 			behind = append(behind, page)
@@ -177,42 +210,30 @@ func (p *plan) choose(d *desired, o *observed, top []*record, complete, uniform 
 			changed = append(changed, page)
 		}
 	}
-	surplus := slices.ContainsFunc(top, func(rec *record) bool { return !inPlan[rec] })
-	var obsolete []*record
-	for _, rec := range o.live {
-		if !inPlan[rec] {
-			obsolete = append(obsolete, rec)
-		}
-	}
-	if len(obsolete) > 0 {
-		slices.SortFunc(obsolete, byRecord)
+	isObsolete := func(rec *record) bool { return !planned[rec] }
+	if obsolete := slices.DeleteFunc(slices.Clone(o.live), func(rec *record) bool { return planned[rec] }); len(obsolete) > 0 {
 		p.deletes = [][]*record{obsolete}
 	}
 	slices.SortStableFunc(changed, riskiestFirst)
 	slices.SortStableFunc(behind, riskiestFirst)
-	slices.SortStableFunc(behind, o.unansweredFirst)
 
-	here := !p.collides(o) && uniform && !surplus && top[0].count == int64(len(p.pages)) && top[0].generation == p.generation
+	sameGeneration := uniform && top[0].count == int64(len(p.pages)) && top[0].generation == p.generation && !slices.ContainsFunc(top, isObsolete)
 	switch {
-	case here && complete && (len(changed) < 2 || p.independent(d, changed)):
+	case sameGeneration && complete && (len(changed) < 2 || independent(d, changed)):
 		p.add(changed)
-	case here && !complete && (len(o.unanswered) == 0 || p.independent(d, changed)):
-		// A write without an answer may complete the pool at any time.
-		p.window = true
+	case sameGeneration && !complete && (o.ours == p.generation || !differs):
+		p.outcome = fillUp
 		p.add(changed)
 		p.add(behind)
 	case p.generation == math.MaxInt64:
-		// There is no later generation. Where there is no slice either, the
-		// first one will do.
-		*p = *planRemove(o.live)
+		// There is no later generation. Without slices the first one will do.
+		*p = *planRemoval(o.live)
 	default:
-		p.bump, p.window = true, len(p.pages) > 1
-		p.generation = p.next(o)
+		p.outcome, p.generation = newGeneration, p.generation+1
 		all := slices.Clone(p.pages)
 		slices.SortStableFunc(all, riskiestFirst)
-		slices.SortStableFunc(all, o.unansweredFirst)
-		// The first write alone: if it is refused, the earlier generation is
-		// still complete.
+		// The first write goes alone: if it is refused, the earlier generation
+		// is still complete.
 		p.add(all[:1])
 		p.add(all[1:])
 	}
@@ -225,9 +246,9 @@ func (p *plan) add(phase []*page) {
 }
 
 // independent reports whether the pages can be changed one by one, each change
-// being one that could have been asked for alone.
-func (p *plan) independent(d *desired, changed []*page) bool {
-	where := make(map[string]*record)
+// being one that a caller could have asked for alone.
+func independent(d *desired, changed []*page) bool {
+	at := make(map[string]*record)
 	heads := 0
 	for _, page := range changed {
 		if !page.content {
@@ -239,17 +260,17 @@ func (p *plan) independent(d *desired, changed []*page) bool {
 		if page.rec.head != d.heads[page.kind()] {
 			heads++
 		}
-		for _, li := range page.rec.devices {
-			where[li.name] = page.rec
+		for _, is := range page.rec.devices {
+			at[is.name] = page.rec
 		}
 	}
 	if heads > 1 {
-		return false // who can use the pool, or how, must not differ between pages
+		return false // pages must not disagree on who can use the pool, or how
 	}
 	for _, page := range changed {
 		for _, it := range page.items {
-			if at, ok := where[it.name]; ok && at != page.rec && page.content {
-				return false // it moves
+			if rec, ok := at[it.name]; ok && rec != page.rec && page.content {
+				return false // the device moves
 			}
 		}
 	}
@@ -257,7 +278,7 @@ func (p *plan) independent(d *desired, changed []*page) bool {
 }
 
 // riskiestFirst sorts pages so that those come first whose write may be
-// refused, or that take something away.
+// refused, or that take something from Pods.
 func riskiestFirst(a, b *page) int {
 	rank := func(p *page) int {
 		switch {

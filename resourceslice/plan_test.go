@@ -13,6 +13,8 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubewright/kubewright/resourceslice/internal/validation"
 )
 
 var testID = PoolID{"gpu.example.com", "n1"}
@@ -24,6 +26,7 @@ type model struct {
 	slices map[string]*resourcev1.ResourceSlice
 	rv     int
 	floor  int64
+	ours   int64
 }
 
 func newModel(t testing.TB) *model {
@@ -44,7 +47,7 @@ func (m *model) desired(p Pool) *desired {
 }
 
 func (m *model) observed() *observed {
-	o := &observed{live: m.live(), floor: m.floor, accepted: map[hash]hash{}}
+	o := &observed{live: m.live(), floor: m.floor, ours: m.ours, answers: map[hash]*answer{}}
 	for _, rec := range o.live {
 		m.floor = max(m.floor, rec.generation)
 	}
@@ -56,6 +59,7 @@ func (m *model) observed() *observed {
 func (m *model) write(d *desired, p *plan, page *page) {
 	m.t.Helper()
 	j := &job{c: &Controller{hasher: m.e.hasher}, want: d, live: m.live()}
+	j.indexTimes()
 	s, err := j.build(p, page)
 	if err != nil {
 		m.t.Fatal(err)
@@ -79,6 +83,7 @@ func (m *model) store(s *resourcev1.ResourceSlice, page *page) {
 	s.ResourceVersion = fmt.Sprint(m.rv)
 	m.slices[s.Name] = s
 	m.floor = max(m.floor, s.Spec.Pool.Generation)
+	m.ours = m.floor
 }
 
 // complete returns the devices of the newest generation, and whether all of
@@ -111,7 +116,7 @@ func (m *model) apply(d *desired, p *plan, rng *rand.Rand, stop int) bool {
 			m.write(d, p, phase[i])
 			m.check(p, was, wasComplete)
 			left--
-			if _, ok := m.complete(); ok && p.window && left > 0 {
+			if _, ok := m.complete(); ok && p.window() && left > 0 {
 				m.t.Errorf("the pool is complete %d writes before it is what is wanted", left)
 			}
 		}
@@ -125,7 +130,7 @@ func (m *model) apply(d *desired, p *plan, rng *rand.Rand, stop int) bool {
 				m.t.Error("I2: a delete while the pool is incomplete")
 			}
 			top, _, _ := newest(m.live())
-			if !p.bump && rec.generation == top[0].generation {
+			if p.outcome != newGeneration && rec.generation == top[0].generation {
 				m.t.Errorf("I5: %s of the newest generation is deleted", rec.Name)
 			}
 			delete(m.slices, rec.Name)
@@ -143,14 +148,14 @@ func (m *model) check(p *plan, was []string, wasComplete bool) {
 	if top[0].generation != p.generation {
 		m.t.Errorf("I6: generation %d while %d is written", top[0].generation, p.generation)
 	}
-	if !complete && !p.window {
+	if !complete && !p.window() {
 		m.t.Error("the pool is incomplete in a plan without a window")
 	}
 	names, _ := m.complete()
 	if complete && len(slices.Compact(slices.Clone(names))) != len(names) {
 		m.t.Error("I4: a device is there twice")
 	}
-	if complete && wasComplete && !p.bump {
+	if complete && wasComplete && p.outcome != newGeneration {
 		// One by one: what was there before is there until it is removed.
 		for _, name := range was {
 			if !slices.Contains(names, name) && slices.ContainsFunc(p.pages, func(p *page) bool {
@@ -160,6 +165,17 @@ func (m *model) check(p *plan, was []string, wasComplete bool) {
 			}
 		}
 	}
+}
+
+// writesOf returns the number of requests of a plan.
+func writesOf(p *plan) (n int) {
+	for _, phase := range p.phases {
+		n += len(phase)
+	}
+	for _, group := range p.deletes {
+		n += len(group)
+	}
+	return n
 }
 
 func someDevices(from, to int) (all []resourcev1.Device) {
@@ -191,7 +207,6 @@ func TestPlan(t *testing.T) {
 		}
 		return devices
 	}
-	ordered := func(devices []resourcev1.Device) Pool { return Pool{Devices: devices, Ordered: true} }
 	for name, steps := range map[string][]step{
 		"one slice up to 128 plain devices": {
 			{Pool{}, 1, 0, 0, 1},
@@ -235,25 +250,6 @@ func TestPlan(t *testing.T) {
 			{Pool{Devices: change(someTainted(0, 3*64), 5), Atomic: true}, 0, 1, 0, 1},
 			{Pool{Devices: change(someTainted(0, 3*64), 6, 100), Atomic: true}, 0, 3, 0, 2},
 		},
-		"ordered, append and prepend": {
-			{ordered(someTainted(64, 192)), 2, 0, 0, 1},
-			{ordered(someTainted(64, 193)), 1, 2, 0, 2},
-			{ordered(someTainted(63, 193)), 1, 3, 0, 3},
-			{ordered(someTainted(62, 193)), 0, 1, 0, 3},
-		},
-		"ordered, one in the middle": {
-			{ordered(someTainted(0, 100)), 2, 0, 0, 1},
-			{ordered(append(someTainted(0, 20), someTainted(21, 100)...)), 0, 1, 0, 1},
-			{ordered(someTainted(0, 100)), 0, 1, 0, 1},
-		},
-		"ordered, the last comes first": {
-			{ordered(someTainted(0, 100)), 2, 0, 0, 1},
-			{ordered(append(someTainted(99, 100), someTainted(0, 64)...)), 1, 2, 0, 2},
-		},
-		"an ordered pool of which only the order changes, within a slice": {
-			{ordered(someDevices(0, 100)), 1, 0, 0, 1},
-			{ordered(append(someDevices(50, 100), someDevices(0, 50)...)), 0, 1, 0, 1},
-		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := newModel(t)
@@ -282,7 +278,7 @@ func TestPlan(t *testing.T) {
 				m.apply(d, p, rand.New(rand.NewPCG(1, 1)), 1e9)
 				o = m.observed()
 				if again := newPlan(d, o); !again.empty() {
-					t.Errorf("step %d: %d writes more", i, again.writes())
+					t.Errorf("step %d: %d writes more", i, writesOf(again))
 				}
 				m.checkOrder(step.pool)
 			}
@@ -301,10 +297,8 @@ func (m *model) checkOrder(p Pool) {
 	for _, d := range p.Devices {
 		want = append(want, d.Name)
 	}
-	if !p.Ordered {
-		slices.Sort(got)
-		slices.Sort(want)
-	}
+	slices.Sort(got)
+	slices.Sort(want)
 	if !slices.Equal(got, want) {
 		m.t.Errorf("devices %v\nwant %v", got, want)
 	}
@@ -317,7 +311,7 @@ func TestPlanProperty(t *testing.T) {
 	for seed := range uint64(120) {
 		rng := rand.New(rand.NewPCG(seed, 7))
 		m := newModel(t)
-		p := Pool{Ordered: seed%3 == 0, Atomic: seed%5 == 0}
+		p := Pool{Atomic: seed%5 == 0}
 		for step := range 25 {
 			p.Devices = randomPool(rng, p.Devices)
 			d := m.desired(p)
@@ -327,15 +321,15 @@ func TestPlanProperty(t *testing.T) {
 				todo := newPlan(d, o)
 				stop := 1 << 30
 				if rng.IntN(3) == 0 {
-					stop = rng.IntN(todo.writes() + 1)
+					stop = rng.IntN(writesOf(todo) + 1)
 				}
-				resumes := todo.writes() - stop
+				resumes := writesOf(todo) - stop
 				if m.apply(d, todo, rng, stop) {
 					break
 				}
 				rest := newPlan(d, m.observed())
-				if !todo.bump && resumes < todo.writes() && rest.writes() > todo.writes() {
-					t.Errorf("seed %d step %d: %d writes were planned, %d after %d of them", seed, step, todo.writes(), rest.writes(), stop)
+				if todo.outcome != newGeneration && resumes < writesOf(todo) && writesOf(rest) > writesOf(todo) {
+					t.Errorf("seed %d step %d: %d writes were planned, %d after %d of them", seed, step, writesOf(todo), writesOf(rest), stop)
 				}
 				if rng.IntN(2) == 0 {
 					p.Devices = randomPool(rng, p.Devices)
@@ -344,7 +338,7 @@ func TestPlanProperty(t *testing.T) {
 			}
 			m.apply(d, newPlan(d, m.observed()), rng, 1<<30)
 			if again := newPlan(d, m.observed()); !again.empty() {
-				t.Errorf("seed %d step %d: %d writes more", seed, step, again.writes())
+				t.Errorf("seed %d step %d: %d writes more", seed, step, writesOf(again))
 			}
 			m.checkOrder(p)
 			if t.Failed() {
@@ -395,55 +389,25 @@ func TestResumeIsExact(t *testing.T) {
 		m.apply(d, newPlan(d, m.observed()), rng, 1<<30)
 		d = m.desired(Pool{Devices: append(someTainted(0, 5*64), someTainted(5*64+1, 11*64+3)...)})
 		todo := newPlan(d, m.observed())
-		total := todo.writes()
+		total := writesOf(todo)
 		if m.apply(d, todo, rng, k) {
 			t.Fatalf("only %d writes", total)
 		}
 		rest := newPlan(d, m.observed())
-		if rest.writes() != total-k || k > 0 && rest.bump || len(rest.deletes) > 0 {
-			t.Errorf("after %d of %d writes there are %d left, bump %v, deletes %d", k, total, rest.writes(), rest.bump, len(rest.deletes))
+		if writesOf(rest) != total-k || k > 0 && rest.outcome == newGeneration || len(rest.deletes) > 0 {
+			t.Errorf("after %d of %d writes there are %d left, bump %v, deletes %d", k, total, writesOf(rest), rest.outcome == newGeneration, len(rest.deletes))
 		}
-	}
-}
-
-func TestOrderNumbers(t *testing.T) {
-	rng := rand.New(rand.NewPCG(1, 2))
-	orders := []string{orderAfter("")}
-	for range 3000 {
-		at := rng.IntN(len(orders) + 1)
-		if rng.IntN(4) == 0 {
-			at = 0
-		}
-		switch {
-		case at == 0:
-			orders = slices.Insert(orders, 0, orderBetween("", orders[0]))
-		case at == len(orders):
-			orders = append(orders, orderAfter(orders[at-1]))
-		default:
-			orders = slices.Insert(orders, at, orderBetween(orders[at-1], orders[at]))
-		}
-	}
-	n := newNamer(testID, "n1", map[string]bool{})
-	names := make([]string, len(orders))
-	for i, order := range orders {
-		names[i] = n.name(order)
-		if orderOf(names[i]) != order {
-			t.Fatalf("%s has the order %q, want %q", names[i], orderOf(names[i]), order)
-		}
-	}
-	if !slices.IsSorted(names) {
-		t.Error("names don't sort as their pages")
 	}
 }
 
 func TestPageNames(t *testing.T) {
 	for _, node := range []string{"", "n1", strings.Repeat("a", 253), "a." + strings.Repeat("b.", 40) + "c"} {
 		for _, driver := range []string{"d.example.com", strings.Repeat("a", 40) + "." + strings.Repeat("b", 22), "Upper.Example.Com"} {
-			name := newNamer(PoolID{driver, "p"}, node, map[string]bool{}).name(orderAfter(""))
+			name := pageName(PoolID{driver, "p"}, strings.ToLower(driver+"-"+node), 1, 0)
 			if len(name) > maxPageName {
 				t.Errorf("%s is too long", name)
 			}
-			if problems := validateNodeName(name, nil); len(problems) > 0 {
+			if problems := validation.NodeName(name, nil); len(problems) > 0 {
 				t.Errorf("%s: %v", name, problems)
 			}
 		}

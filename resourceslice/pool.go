@@ -4,12 +4,21 @@
 package resourceslice
 
 import (
+	"cmp"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
+
+	"github.com/kubewright/kubewright/internal/report"
 )
 
-// PoolID names a pool: consumers of ResourceSlices tell pools apart by driver
-// and name, and by nothing else.
+// PoolID identifies a pool: consumers of ResourceSlices distinguish pools by
+// driver and name only.
 type PoolID struct {
 	// Driver is spec.driver of the slices, for example gpu.example.com.
 	Driver string
@@ -21,57 +30,273 @@ type PoolID struct {
 // String returns driver/name.
 func (id PoolID) String() string { return id.Driver + "/" + id.Name }
 
-// Pool is the whole desired content of a pool. How it is laid out in slices is
-// the controller's affair.
+// Pool is the whole desired content of a pool. The controller decides how it is
+// laid out in slices.
 type Pool struct {
-	// Devices of the pool. Their names are unique in it. None is fine: the pool
-	// is then one empty slice, which says that there is nothing to allocate,
-	// while a pool without slices says nothing at all.
+	// Devices of the pool. Their names must be unique in it; their order has no
+	// meaning. A pool without devices is one empty slice, which says that there
+	// is nothing to allocate; a pool without slices says nothing.
 	Devices []resourcev1.Device
 	// SharedCounters are the counter sets that devices consume from. They need
 	// an API server that serves resource.k8s.io/v1 in the layout of Kubernetes
 	// 1.35 and newer.
 	SharedCounters []resourcev1.CounterSet
-	// Nodes says which nodes can use the devices. The zero value is the node
-	// of Config.NodeName.
+	// Nodes selects the nodes that can use the devices. The zero value is the
+	// node of Config.NodeName.
 	Nodes NodeSelection
-	// Ordered makes the order of Devices the order in which the scheduler
-	// tries them. Without it the order of Devices means nothing, and a list
-	// that differs in nothing else changes nothing.
-	Ordered bool
 	// Atomic makes every change of more than one slice a switch of the whole
-	// pool to a new generation. Without it independent changes of several
-	// slices are made one by one, each as if it had been the only one, which
-	// costs fewer writes and leaves the pool usable all the while.
+	// pool to a new generation. By default independent changes of several
+	// slices are made one by one, each as if it were the only one. That takes
+	// fewer writes, and the pool stays usable.
 	Atomic bool
-	// PartitionTypeAttribute is spec.partitionTypeAttribute of those slices
-	// that have devices which consume counters; empty leaves it out.
+	// PartitionTypeAttribute is spec.partitionTypeAttribute of the slices with
+	// devices that consume counters. Default: none.
 	PartitionTypeAttribute resourcev1.FullyQualifiedName
 	// SkipNodeOperations is spec.skipNodeOperations of all slices with devices.
 	SkipNodeOperations []resourcev1.SkipNodeOperation
 }
 
-// NodeSelection says which nodes can use the devices of a pool. At most one
-// field may be set; the zero value means the node of Config.NodeName.
+// NodeSelection selects the nodes that can use the devices of a pool. At most
+// one field may be set; the zero value means the node of Config.NodeName.
 type NodeSelection struct {
 	// Selector is spec.nodeSelector: exactly one term.
 	Selector *corev1.NodeSelector
 	// AllNodes is spec.allNodes.
 	AllNodes bool
-	// PerDevice is spec.perDeviceNodeSelection: every device says for itself.
+	// PerDevice is spec.perDeviceNodeSelection: every device has its own.
 	PerDevice bool
 }
 
-// local reports whether the pool belongs to the controller's own node.
-func (n NodeSelection) local() bool { return n == NodeSelection{} }
-
-// Sink is the part of a Controller that a source of devices needs. Code that
-// discovers devices takes a Sink, so that its tests need no API server.
-type Sink interface {
-	// Set is [Controller.Set].
-	Set(PoolID, Pool) error
-	// Remove is [Controller.Remove].
-	Remove(PoolID)
+// Status is the state of a pool.
+type Status struct {
+	// Revision counts the Sets and Removes that changed the desired pool.
+	// Published is the revision that the API server has. They are equal if
+	// nothing is left to do.
+	Revision, Published int64
+	// Generation is spec.pool.generation of the slices. Slices and Devices are
+	// their numbers. All three are of the last publish.
+	Generation      int64
+	Slices, Devices int
+	// Complete is false from the first write of a new generation to the last:
+	// the scheduler takes no device from the pool during that time.
+	Complete bool
+	// Err is an *InvalidError, *DroppedFieldsError or *UnsupportedError if the
+	// API server doesn't have the whole pool and a retry would not help.
+	Err error
+	// Since is the time of the last change of the status.
+	Since time.Time
 }
 
-var _ Sink = (*Controller)(nil)
+// reason says why a pool waits until pool.next.
+type reason string
+
+const (
+	idle      reason = ""          // it is published
+	spacing   reason = "spacing"   // MinInterval since the last publish
+	drift     reason = "drift"     // RepairDelay since another writer's change
+	holding   reason = "holding"   // HoldEmpty, or lateWrites before a removal is over
+	failing   reason = "failing"   // backoff after an error
+	forbidden reason = "forbidden" // forbiddenRetry after a 403
+	faulty    reason = "faulty"    // retryFaults after content was refused or dropped
+)
+
+// pool is all state of one pool.
+//
+// Its fields are guarded by Controller.mu, with one exception: only the worker
+// that reconciles the pool uses those of work, and the queue gives a pool to one
+// worker at a time. Writers of one worker run in parallel and lock for work too.
+//
+// Invariants:
+//   - want is nil and status.Published equals status.Revision: the pool is gone,
+//     and no slice of it is touched.
+//   - next is in the future: nothing is sent for the pool, except for what
+//     completes a half published pool when Run ends.
+//   - a Set or Remove that changes want moves next to the end of the spacing at
+//     most, whatever why was.
+//   - unanswered has a write: no plan is made until the API server has answered
+//     its repetition.
+//   - half implies that status.Complete is false.
+type pool struct {
+	id PoolID
+
+	want    *desired // nil: no slices
+	setAt   time.Time
+	cluster bool // it has, or had, slices without a node
+	status  Status
+	changed chan struct{} // closed when the status changes
+	goneAt  time.Time
+
+	// next is the earliest time to reconcile, and why its reason. spaced is the
+	// end of MinInterval after the last publish.
+	next   time.Time
+	why    reason
+	spaced time.Time
+	// driftedAt is when another writer's change was noticed, zero for none.
+	driftedAt time.Time
+	conflict  struct {
+		repairs int
+		last    time.Time
+		manager string
+	}
+	half      bool // from the first write of a generation to the last
+	resendAll bool // the API server may have changed: forget its answers
+
+	work work
+}
+
+// work is the part of a pool's state that its worker uses.
+type work struct {
+	revision int64 // that was reconciled last
+	floor    int64 // the highest generation seen or written
+	ours     int64 // see observed
+	answers  map[hash]*answer
+	// unanswered has the writes that the API server may yet carry out, by name.
+	unanswered map[string]*request
+	taken      map[string]bool
+	compacted  time.Time
+	wrote      time.Time // the last write
+	lostCreate time.Time // the last create without an answer
+
+	failures int
+	failedAt time.Time // the first of these failures
+	streak   report.Streak
+	reported map[string]bool // errors that were reported
+	problem  error           // what Status.Err is
+
+	writes   int // since the pool was published
+	windowAt time.Time
+	window   time.Duration
+}
+
+func newPool(id PoolID) *pool {
+	return &pool{id: id, changed: make(chan struct{}), work: work{
+		answers: map[hash]*answer{}, unanswered: map[string]*request{}, taken: map[string]bool{}, reported: map[string]bool{},
+	}}
+}
+
+// published reports whether nothing is left to do.
+func (p *pool) published() bool { return p.status.Published == p.status.Revision }
+
+// isGone reports whether the pool was removed.
+func (p *pool) isGone() bool { return p.want == nil && p.published() }
+
+func (p *pool) desired() *desired {
+	if p == nil {
+		return nil
+	}
+	return p.want
+}
+
+// set makes d the desired pool, nil for none.
+func (p *pool) set(d *desired, urgent bool) {
+	p.want, p.setAt = d, time.Now()
+	p.cluster = p.cluster || d != nil && d.selection.nodeName == ""
+	if p.next, p.why = p.spaced, spacing; urgent {
+		p.next, p.spaced = time.Time{}, time.Time{} // nor do those that follow before the next publish
+	}
+	p.update(func(s *Status) {
+		s.Revision++
+		s.Err = nil
+	})
+}
+
+// drifted records another writer's change and returns when to repair it.
+func (p *pool) drifted(repairDelay time.Duration) time.Time {
+	if p.driftedAt.IsZero() {
+		p.driftedAt = time.Now()
+	}
+	due := p.driftedAt.Add(p.repairDelay(repairDelay))
+	if p.published() && (p.why == idle || p.why == faulty && due.Before(p.next)) {
+		p.next, p.why = due, drift
+	}
+	return p.next
+}
+
+// repairDelay returns how long to leave another writer's change alone: base,
+// doubled with each repair of a series, up to maxRepairDelay.
+func (p *pool) repairDelay(base time.Duration) time.Duration {
+	if time.Since(p.conflict.last) > contentionWindow+maxRepairDelay {
+		p.conflict.repairs = 0
+	}
+	delay := base
+	for n := contentionAfter; n <= p.conflict.repairs && delay < maxRepairDelay; n++ {
+		delay *= 2
+	}
+	return max(base, min(delay, maxRepairDelay))
+}
+
+// update changes the status and wakes all Waits.
+func (p *pool) update(change func(*Status)) {
+	before := p.status
+	change(&p.status)
+	if p.status == before {
+		return
+	}
+	p.status.Since = time.Now()
+	close(p.changed)
+	p.changed = make(chan struct{})
+}
+
+// begin prepares for the reconciliation of another revision: it forgets answers
+// about content that is no longer wanted.
+func (w *work) begin(d *desired) {
+	if len(w.answers) == 0 {
+		return
+	}
+	wanted := make(map[hash]bool)
+	if d != nil {
+		for _, it := range slices.Concat(d.devices, d.sets) {
+			wanted[it.hash] = true
+		}
+		for _, head := range d.heads {
+			wanted[head] = true
+		}
+	}
+	maps.DeleteFunc(w.answers, func(h hash, a *answer) bool { return !wanted[h] || a.culpritUnknown })
+}
+
+// forget forgets answers with an error that are that old, so that their content
+// is sent again.
+func (w *work) forget(age time.Duration) {
+	maps.DeleteFunc(w.answers, func(_ hash, a *answer) bool { return a.err != nil && time.Since(a.at) >= age })
+}
+
+// faultsDue returns when content has to be sent again that the API server
+// refused or dropped, or false if there is none.
+func (w *work) faultsDue() (due time.Time, ok bool) {
+	for _, a := range w.answers {
+		if at := a.at.Add(retryFaults); a.err != nil && (!ok || at.Before(due)) {
+			due, ok = at, true
+		}
+	}
+	return due, ok
+}
+
+// sumUp computes problem from answers: the oldest *InvalidError or, if there is
+// none, one *DroppedFieldsError with all fields.
+func (w *work) sumUp() {
+	var invalid *answer
+	var dropped DroppedFieldsError
+	for _, a := range w.answers {
+		if _, ok := errors.AsType[*InvalidError](a.err); ok &&
+			(invalid == nil || cmp.Or(a.at.Compare(invalid.at), strings.Compare(a.err.Error(), invalid.err.Error())) < 0) {
+			invalid = a
+		}
+		if err, ok := errors.AsType[*DroppedFieldsError](a.err); ok {
+			dropped.Pool, dropped.Slice = err.Pool, max(dropped.Slice, err.Slice)
+			dropped.Fields = append(dropped.Fields, err.Fields...)
+			dropped.Withheld = append(dropped.Withheld, err.Withheld...)
+		}
+	}
+	var problem error
+	switch {
+	case invalid != nil:
+		problem = invalid.err
+	case len(dropped.Fields) > 0:
+		dropped.sort()
+		problem = &dropped
+	}
+	if problem == nil || w.problem == nil || problem.Error() != w.problem.Error() {
+		w.problem = problem // else the same pointer: nothing has changed for callers
+	}
+}

@@ -4,7 +4,6 @@
 package resourceslice_test
 
 import (
-	"context"
 	"errors"
 	"math"
 	"reflect"
@@ -169,21 +168,6 @@ func TestWatchesEndWithTheirPools(t *testing.T) {
 	}
 }
 
-// TestUnclaimedGraceInAnOutage: what was to be removed when the grace was over
-// stayed for ever if the API server could not be reached at that moment.
-func TestUnclaimedGraceInAnOutage(t *testing.T) {
-	bubble(t, func(r *rig) {
-		r.there(live("s1", 1, 1, device(1, "a")))
-		r.consumer.remove()
-		r.s.Inject(apitest.Fault{Match: apitest.Match{Resource: "resourceslices"}, For: 2 * time.Minute, Status: apitest.Unavailable(0)})
-		r.start(func(cfg *resourceslice.Config) { cfg.UnclaimedGrace = time.Minute })
-		r.settle(10 * time.Minute)
-		if n := len(r.slices()); n != 0 {
-			t.Errorf("%d slices", n)
-		}
-	})
-}
-
 // TestOneTaintTwice: a device with the same taint at two times was written
 // again and again.
 func TestOneTaintTwice(t *testing.T) {
@@ -198,53 +182,6 @@ func TestOneTaintTwice(t *testing.T) {
 		r.publish(pools(d))
 		r.settle(10 * time.Minute)
 		r.expect("two taints", 1, 0, 0)
-	})
-}
-
-// TestFollowADriverWhoseSocketHangs: OnStale waited for open to return.
-func TestFollowADriverWhoseSocketHangs(t *testing.T) {
-	for _, name := range []string{driver, "GPU.example.com"} { // which is no prefix of a taint's key
-		bubble(t, func(r *rig) {
-			r.start()
-			ctx, cancel := context.WithCancel(r.Context())
-			defer cancel()
-			s, opened, done := &stream{messages: make(chan any)}, 0, make(chan error)
-			go func() {
-				done <- resourceslice.Follow(ctx, r.c, name, func(ctx context.Context) (resourceslice.Stream, error) {
-					if opened++; opened > 1 {
-						<-ctx.Done()
-						return nil, ctx.Err()
-					}
-					return s, nil
-				}, resourceslice.FollowOptions{OnStale: resourceslice.StaleTaint})
-			}()
-			s.send(device(1, "a"))
-			r.settle(time.Minute)
-			s.messages <- errors.New("gone")
-			r.settle(29 * time.Second)
-			if n := len(r.devices()["dev-00001"].Taints); n != 0 {
-				t.Errorf("%d taints after 29 s", n)
-			}
-			r.settle(2 * time.Second)
-			if n := len(r.devices()["dev-00001"].Taints); n != 1 {
-				t.Errorf("%d taints after 31 s", n)
-			}
-			cancel()
-			<-done
-		})
-	}
-}
-
-// TestFollowRefusesATaint: an invalid taint was found out when the driver was
-// gone, and then there was none.
-func TestFollowRefusesATaint(t *testing.T) {
-	bubble(t, func(r *rig) {
-		r.start()
-		err := resourceslice.Follow(r.Context(), r.c, driver, func(context.Context) (resourceslice.Stream, error) { return nil, errors.ErrUnsupported },
-			resourceslice.FollowOptions{OnStale: resourceslice.StaleTaint, StaleTaint: resourcev1.DeviceTaint{Key: "x", Effect: "No"}})
-		if !contains(err, "StaleTaint.effect") {
-			t.Errorf("Follow = %v", err)
-		}
 	})
 }
 

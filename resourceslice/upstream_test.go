@@ -12,7 +12,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
-	resourcev1beta1 "k8s.io/api/resource/v1beta1"
 	resourcev1beta2 "k8s.io/api/resource/v1beta2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -101,7 +100,7 @@ func TestU3DroppedFields(t *testing.T) {
 			r.set(resourceslice.Pool{Devices: tainted(200)})
 			r.settle(10 * time.Second)
 		}
-		r.settle(time.Hour)
+		r.settle(50 * time.Minute)
 		r.expect("again and again", 0, 0, 0)
 		dropped, n := has[*resourceslice.DroppedFieldsError](r)
 		if n != 1 || fmt.Sprint(dropped.Fields) != "[devices.taints]" {
@@ -342,14 +341,8 @@ func TestU15VersionRotation(t *testing.T) {
 		r.publish(resourceslice.Pool{Devices: tainted(200)})
 		r.s.ResetJournal()
 		r.s.Serve(resourcev1.SchemeGroupVersion, false)
-		r.s.Serve(resourcev1beta1.SchemeGroupVersion, true)
-		r.s.DropWatches(apitest.Match{User: r.user.Name})
-		all := tainted(200)
-		all[0] = device(0, "b")
-		r.publish(resourceslice.Pool{Devices: all})
-		r.expect("v1beta1", 0, 1, 0)
-		r.s.Serve(resourcev1beta1.SchemeGroupVersion, false)
 		r.s.Serve(resourcev1beta2.SchemeGroupVersion, true)
+		all := tainted(200)
 		all[0] = device(0, "c")
 		r.publish(resourceslice.Pool{Devices: all}) // finds out by the write
 		if got := r.writes(); got["update"] != 2 || got["create"]+got["delete"] != 0 {
@@ -394,11 +387,11 @@ func TestNoVersionIsServed(t *testing.T) {
 func TestCountersNeedV1(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.s.Serve(resourcev1.SchemeGroupVersion, false)
-		r.s.Serve(resourcev1beta1.SchemeGroupVersion, true)
+		r.s.Serve(resourcev1beta2.SchemeGroupVersion, true)
 		r.start()
 		r.set(gpus(2))
 		r.settle(time.Hour / 2)
-		r.expect("v1beta1", 0, 0, 0)
+		r.expect("v1beta2", 0, 0, 0)
 		if err := r.c.Wait(r.Context(), pool); !errors.As(err, new(*resourceslice.UnsupportedError)) {
 			t.Errorf("Wait = %v", err)
 		}

@@ -5,39 +5,70 @@ package resourceslice
 
 import (
 	"context"
+	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
 	resourcev1 "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/klog/v2"
 
 	"github.com/kubewright/kubewright/internal/apierr"
+	"github.com/kubewright/kubewright/resourceslice/internal/versions"
 )
 
-// graphLag is for how long after a write an API server's answer to a node that
-// the slice is not its own may be due to an authorizer that hasn't heard of
-// the slice yet; graphRetry is the first pause before it is asked again.
+// graphLag is how long after a write a node may be denied its own slice, because
+// the node authorizer has not seen the slice yet. graphRetry is the first pause
+// before such a request is repeated.
 const (
 	graphLag   = 5 * time.Second
 	graphRetry = 5 * time.Millisecond
 	graphTries = 8
 )
 
-// verdict is what follows from the answer to one write.
+// verdict is the conclusion from the answer to one write.
 type verdict int
 
 const (
-	stored    verdict = iota // or the slice is gone that was to go
-	outdated                 // somebody else was faster, and what there is now is known
-	refused                  // never in this form; what is wanted has changed accordingly
-	forbidden                // by the API server's policy
-	failure                  // may work later
-	stopped
+	stored   verdict = iota // or the slice is gone, for a delete
+	outdated                // another writer was faster; the facts are known
+	refused                 // never in this form; answers has that
+	stuck                   // never, whatever is left out
+	denied                  // by the API server's policy
+	failure                 // may work later
+	stopped                 // Run ends
 )
 
-// batch is the writes that may be under way at the same time.
+// request is a write, to be repeated if its answer is lost.
+type request struct {
+	page  *page
+	slice *resourcev1.ResourceSlice // as sent; nil to delete rec
+	rec   *record                   // as it was; nil to create
+}
+
+func (r *request) name() string {
+	if r.slice == nil {
+		return r.rec.Name
+	}
+	return r.slice.Name
+}
+
+func (r *request) verb() string {
+	switch {
+	case r.slice == nil:
+		return "delete"
+	case r.rec == nil:
+		return "create"
+	}
+	return "update"
+}
+
+// batch collects the verdicts on writes that run in parallel.
 type batch struct {
 	mu       sync.Mutex
 	verdicts [stopped + 1]int
@@ -49,27 +80,29 @@ func (b *batch) note(v verdict, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.verdicts[v]++
-	if v == failure || v == forbidden {
-		b.err = err
-		b.after = max(b.after, apierr.RetryAfter(err))
+	if v == failure {
+		b.err, b.after = err, max(b.after, apierr.RetryAfter(err))
 	}
 }
 
-// hopeless reports whether there is no point in starting further writes.
-func (b *batch) hopeless() bool {
+// hopeless reports whether further writes should not start. If the pool is
+// incomplete, other writes must not complete it after one was outdated.
+func (b *batch) hopeless(window bool) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.verdicts[failure]+b.verdicts[forbidden]+b.verdicts[stopped] > 0
+	return b.verdicts[failure]+b.verdicts[denied]+b.verdicts[stuck]+b.verdicts[stopped] > 0 || window && b.verdicts[outdated]+b.verdicts[refused] > 0
 }
 
 func (b *batch) result() (r result, ok bool) {
 	switch {
-	case b.verdicts[failure] > 0:
-		return result{err: b.err, after: b.after}, false
 	case b.verdicts[stopped] > 0:
 		return result{done: true}, false
-	case b.verdicts[forbidden] > 0:
-		return result{after: forbiddenRetry}, false
+	case b.verdicts[failure] > 0:
+		return result{err: b.err, after: b.after}, false
+	case b.verdicts[denied] > 0:
+		return result{after: forbiddenRetry, why: forbidden}, false
+	case b.verdicts[stuck] > 0:
+		return result{after: retryFaults, why: faulty}, false
 	case b.verdicts[refused] > 0:
 		return result{progress: true}, false
 	case b.verdicts[outdated] > 0:
@@ -78,18 +111,28 @@ func (b *batch) result() (r result, ok bool) {
 	return result{}, true
 }
 
-// execute writes a plan, phase by phase. What it has written is known when it
-// returns, whether that was all or not, so the next plan goes on from there.
+// execute writes a plan, phase by phase. The facts about written slices are
+// known when it returns, so the next plan goes on from there.
 func (j *job) execute(p *plan) result {
-	if p.window && !p.bump {
-		j.openWindow() // it is half published already
+	if p.outcome == newGeneration {
+		j.logger.V(4).Info("Switching to a new generation", "generation", p.generation, "slices", len(p.pages))
 	}
-	j.w.compactedBy(p, j.live)
+	if p.outcome == fillUp {
+		j.openWindow(p.generation)
+	}
+	if len(p.pages) > 0 && len(p.pages)+compactAbove/2 <= len(j.live) {
+		j.w.compacted = time.Now()
+	}
+	j.indexTimes()
 	for _, phase := range p.phases {
-		r, ok := parallel(j, phase, func(page *page) (verdict, error) {
-			v, err := j.write(p, page)
-			if v == stored && p.window {
-				j.openWindow()
+		r, ok := parallel(j, phase, p.window(), func(page *page) (verdict, error) {
+			slice, err := j.build(p, page)
+			if err != nil {
+				return failure, err
+			}
+			v, err := j.send(&request{page: page, slice: slice, rec: page.rec})
+			if v == stored && p.window() {
+				j.openWindow(p.generation)
 			}
 			return v, err
 		})
@@ -97,27 +140,28 @@ func (j *job) execute(p *plan) result {
 			return r
 		}
 	}
-	if p.window {
+	if p.window() {
 		j.closeWindow()
 	}
 	for _, group := range p.deletes {
-		if r, ok := parallel(j, group, j.delete); !ok {
+		if r, ok := parallel(j, group, false, func(rec *record) (verdict, error) { return j.send(&request{rec: rec}) }); !ok {
 			return r
 		}
 	}
 	return result{progress: true, written: true}
 }
 
-// compactedBy notes that a plan gets rid of many pages.
-func (w *work) compactedBy(p *plan, live []*record) {
-	if len(p.pages) > 0 && len(p.pages)+compactAbove/2 <= len(live) {
-		w.compacted = time.Now()
-	}
+// repeat sends again all writes whose answers were lost, until the API server
+// has answered each. An answer excludes that the first attempt is carried out
+// later: an update carries a resource version, a create a name, and a
+// delete a UID. So a plan never has to assume anything.
+func (j *job) repeat() (result, bool) {
+	return parallel(j, slices.Collect(maps.Values(j.w.unanswered)), false, j.send)
 }
 
-// parallel does some writes, as many at once as Config.Concurrency lets all
-// pools together. ok is false when not all of them were stored.
-func parallel[T any](j *job, all []T, do func(T) (verdict, error)) (r result, ok bool) {
+// parallel carries out writes, at most Config.Concurrency at once for all pools
+// together. ok is false if not all were stored.
+func parallel[T any](j *job, all []T, window bool, do func(T) (verdict, error)) (r result, ok bool) {
 	var b batch
 	var writers sync.WaitGroup
 	next := make(chan T)
@@ -126,7 +170,7 @@ func parallel[T any](j *job, all []T, do func(T) (verdict, error)) (r result, ok
 			for one := range next {
 				j.c.tokens <- struct{}{}
 				switch {
-				case b.hopeless():
+				case b.hopeless(window):
 				case j.mustStop():
 					b.note(stopped, nil)
 				default:
@@ -138,7 +182,7 @@ func parallel[T any](j *job, all []T, do func(T) (verdict, error)) (r result, ok
 		})
 	}
 	for _, one := range all {
-		if b.hopeless() {
+		if b.hopeless(window) {
 			break
 		}
 		next <- one
@@ -148,111 +192,157 @@ func parallel[T any](j *job, all []T, do func(T) (verdict, error)) (r result, ok
 	return b.result()
 }
 
-// mustStop reports whether no further write may begin: Run is to end, and
-// there is no pool half published that the write would complete, or no time.
-func (j *job) mustStop() bool {
-	if j.c.outlives.Err() != nil {
-		return true
+// mustStop reports whether no further write may begin: Run ends, and either no
+// time is left or the pool is not half published.
+func (j *job) mustStop() bool { return j.c.outlives.Err() != nil || j.ctx.Err() != nil && !j.isHalf() }
+
+// indexTimes indexes the live taints by device, newest generation first.
+func (j *job) indexTimes() {
+	j.times = make(map[string][]taint)
+	for _, rec := range j.live {
+		for _, is := range rec.devices {
+			if taints := is.taintList(); len(taints) > 0 && j.times[is.name] == nil {
+				j.times[is.name] = taints
+			}
+		}
 	}
-	return j.ctx.Err() != nil && !j.isOpen()
 }
 
-func (j *job) isOpen() bool {
-	j.c.mu.Lock()
-	defer j.c.mu.Unlock()
-	return j.p.open
+// build returns the slice of a page. Its metadata is that of the page with our
+// labels and owner; the resource version in it makes an update fail if another
+// writer was faster.
+func (j *job) build(p *plan, page *page) (*resourcev1.ResourceSlice, error) {
+	slice := &resourcev1.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: page.name}, Spec: j.want.spec(page.kind())}
+	if page.rec != nil {
+		page.rec.DeepCopyInto(&slice.ObjectMeta)
+	}
+	if slice.Labels == nil && len(j.c.cfg.Labels) > 0 {
+		slice.Labels = make(map[string]string)
+	}
+	maps.Copy(slice.Labels, j.c.cfg.Labels)
+	if j.owner != nil {
+		// An owner of that name with another UID is an earlier instance of the
+		// same owner; the garbage collector would delete the slice for it.
+		slice.OwnerReferences = append(slices.DeleteFunc(slice.OwnerReferences, func(o metav1.OwnerReference) bool {
+			return o.Kind == j.owner.Kind && o.Name == j.owner.Name
+		}), *j.owner)
+	}
+	slice.Spec.Pool.Generation = p.generation
+	slice.Spec.Pool.ResourceSliceCount = int64(len(p.pages))
+	for i := range page.items {
+		var err error
+		if it := &page.items[i]; page.counters {
+			slice.Spec.SharedCounters = append(slice.Spec.SharedCounters, resourcev1.CounterSet{})
+			err = slice.Spec.SharedCounters[i].Unmarshal([]byte(it.encoded))
+		} else {
+			slice.Spec.Devices = append(slice.Spec.Devices, resourcev1.Device{})
+			err = j.decode(it, &slice.Spec.Devices[i])
+		}
+		if err != nil {
+			return nil, fmt.Errorf("resourceslice: decode %s: %w", page.items[i].name, err)
+		}
+	}
+	return slice, nil
 }
 
-// call does one request with its deadline, and tells the hook.
-func (j *job) call(verb, name string, devices int, do func(ctx context.Context) error) error {
+// decode decodes a device and adds the times of its taints.
+func (j *job) decode(it *item, device *resourcev1.Device) error {
+	if err := device.Unmarshal([]byte(it.encoded)); err != nil {
+		return err
+	}
+	for i, t := range it.taintList() {
+		if t.added.IsZero() {
+			if at := slices.IndexFunc(j.times[it.name], t.same); at >= 0 {
+				t.added = j.times[it.name][at].added
+			}
+		}
+		if !t.added.IsZero() {
+			device.Taints[i].TimeAdded = &t.added
+		}
+	}
+	return nil
+}
+
+// call sends one request with its deadline and calls the hook.
+func (j *job) call(req *request, do func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeout(j.c.outlives, j.c.cfg.CallTimeout)
 	defer cancel()
 	begin := time.Now()
 	err := do(ctx)
-	done := APICall{Pool: j.p.id, Slice: name, Verb: verb, Devices: devices, Latency: time.Since(begin), Err: err}
+	done := APICall{Pool: j.p.id, Slice: req.name(), Verb: req.verb(), Latency: time.Since(begin), Err: err}
+	if req.slice != nil {
+		done.Devices = len(req.slice.Spec.Devices)
+	}
 	j.c.mu.Lock()
 	j.w.writes++
-	if apierr.MayHaveCommitted(err) {
-		j.w.unsure = time.Now()
-	}
 	j.c.mu.Unlock()
-	j.logger.V(4).Info("Sent request", "verb", verb, "slice", klog.KRef("", name), "devices", devices, "latency", done.Latency, "err", err)
+	j.logger.V(4).Info("Sent request", "verb", done.Verb, "slice", klog.KRef("", done.Slice), "devices", done.Devices, "latency", done.Latency, "err", err)
 	if j.c.cfg.Hooks.APICall != nil {
 		j.c.cfg.Hooks.APICall(done)
 	}
 	return err
 }
 
-// write creates or updates a page.
-func (j *job) write(p *plan, page *page) (verdict, error) {
-	slice, err := j.build(p, page)
-	if err != nil {
-		return j.judge("update", page.rec, page.name, err)
+// send sends a write and draws the conclusion.
+func (j *job) send(req *request) (verdict, error) {
+	if req.slice == nil {
+		j.c.own.gone(req.rec) // its event may come before the answer
 	}
-	verb, request := "update", j.s.version.update
-	if page.rec == nil {
-		verb, request = "create", j.s.version.create
-	}
-	var answer *resourcev1.ResourceSlice
-	err = j.patiently(page.name, func() error {
-		return j.call(verb, page.name, len(slice.Spec.Devices), func(ctx context.Context) (err error) {
-			answer, err = request(ctx, slice)
+	var got *resourcev1.ResourceSlice
+	err := j.patiently(func() error {
+		return j.call(req, func(ctx context.Context) (err error) {
+			switch req.verb() {
+			case "create":
+				got, err = j.s.version.Create(ctx, req.slice, nil)
+			case "update":
+				got, err = j.s.version.Update(ctx, req.slice)
+			default:
+				err = j.s.version.Delete(ctx, req.rec.Name, metav1.DeleteOptions{
+					Preconditions: &metav1.Preconditions{UID: &req.rec.UID, ResourceVersion: &req.rec.ResourceVersion},
+				})
+			}
 			return err
 		})
 	})
-	if err != nil {
-		if apierr.Classify(err) == apierr.Invalid {
-			j.refuse(page, err)
-			return refused, err
-		}
-		if apierr.MayHaveCommitted(err) {
-			e := encoder{hasher: j.c.hasher}
-			j.noteUnanswered(e.record(slice), page.rec)
-		}
-		return j.judge(verb, page.rec, page.name, err)
-	}
-	e := encoder{hasher: j.c.hasher}
-	rec := e.record(answer)
-	j.c.own.wrote(rec)
-	j.c.mu.Lock()
-	j.w.found(rec)
-	j.c.mu.Unlock()
-	j.compare(page, slice, answer, rec)
-	return stored, nil
-}
-
-// delete deletes a slice that is of no use any longer, provided it is still
-// what it was when that was decided.
-func (j *job) delete(rec *record) (verdict, error) {
-	j.c.own.deleting(rec, true)
-	err := j.patiently(rec.Name, func() error {
-		return j.call("delete", rec.Name, 0, func(ctx context.Context) error {
-			return j.s.version.delete(ctx, rec.Name, metav1.DeleteOptions{
-				Preconditions: &metav1.Preconditions{UID: &rec.UID, ResourceVersion: &rec.ResourceVersion},
-			})
-		})
-	})
+	v, because := stored, err
 	switch {
+	case err == nil && got != nil:
+		e := encoder{hasher: j.c.hasher}
+		rec := e.record(got)
+		j.c.own.wrote(rec)
+		v = j.compare(req, got, rec)
 	case err == nil:
-		j.c.own.gone(rec)
-		return stored, nil
-	case apierr.Classify(err) != apierr.NotFound && !apierr.MayHaveCommitted(err):
-		j.c.own.deleting(rec, false)
+	case apierr.Classify(err) == apierr.Invalid && req.slice != nil:
+		v, because = j.refuse(req.page, err)
+	default:
+		v, because = j.judge(req, err)
 	}
-	v, err := j.judge("delete", rec, rec.Name, err)
-	if v == outdated && apierr.Classify(err) == apierr.NotFound {
-		return stored, nil
+	j.c.mu.Lock()
+	defer j.c.mu.Unlock()
+	j.w.wrote = time.Now()
+	switch {
+	case v < denied:
+		delete(j.w.unanswered, req.name())
+	case apierr.MayHaveCommitted(err):
+		if j.w.unanswered[req.name()] = req; req.rec == nil {
+			j.w.lostCreate = time.Now()
+		}
+	case req.slice == nil && j.w.unanswered[req.name()] == nil:
+		j.c.own.forget(req.rec.Name)
 	}
-	return v, err
+	return v, because
 }
 
-// patiently repeats a request that a node is denied although it wrote the
-// slice a moment ago.
-func (j *job) patiently(name string, request func() error) error {
+// patiently repeats a request that a node is denied although the slice is its
+// own.
+func (j *job) patiently(request func() error) error {
 	pause := graphRetry
 	for try := 1; ; try++ {
 		err := request()
-		if apierr.Classify(err) != apierr.Forbidden || try == graphTries || !j.c.own.writtenWithin(name, graphLag) {
+		j.c.mu.Lock()
+		recent := time.Since(j.w.wrote) < graphLag
+		j.c.mu.Unlock()
+		if apierr.Classify(err) != apierr.Forbidden || try == graphTries || !recent {
 			return err
 		}
 		select {
@@ -265,108 +355,117 @@ func (j *job) patiently(name string, request func() error) error {
 }
 
 // judge finds out what follows from an error, and what the slice is now.
-func (j *job) judge(verb string, rec *record, name string, err error) (verdict, error) {
-	switch class := apierr.Classify(err); class {
-	case apierr.Canceled:
-		if j.c.outlives.Err() != nil {
-			return stopped, err
-		}
-		return failure, err
+func (j *job) judge(req *request, err error) (verdict, error) {
+	switch apierr.Classify(err) {
 	case apierr.Conflict, apierr.AlreadyExists:
-		return j.lookUp(rec, name, err)
+		return j.lookUp(req, err)
 	case apierr.NotFound:
-		if versionGone(err, rec == nil) {
+		if versions.Gone(err, req.rec == nil) {
 			j.s.end()
 			return failure, err
 		}
-		j.c.own.gone(rec)
+		j.c.own.gone(req.rec)
+		if req.slice == nil {
+			return stored, nil
+		}
 		return outdated, err
 	case apierr.Forbidden:
-		if rec != nil {
-			if v, found := j.stillThere(rec); found {
-				return v, err
+		if req.rec != nil {
+			switch there, err := j.isThere(req.rec); {
+			case err != nil && apierr.Classify(err) != apierr.Forbidden:
+				return failure, err
+			case err == nil && !there:
+				j.c.own.gone(req.rec)
+				return outdated, err
 			}
 		}
-		j.report(&ForbiddenError{Pool: j.p.id, Verb: verb, Err: err}, "A ResourceSlice can't be written")
-		return forbidden, err
+		j.report(&ForbiddenError{Pool: j.p.id, Verb: req.verb(), Err: err}, "A ResourceSlice can't be written")
+		return denied, err
 	case apierr.Throttled:
 		j.c.mu.Lock()
 		j.c.paused = time.Now().Add(max(apierr.RetryAfter(err), time.Second))
 		j.c.mu.Unlock()
-		return failure, err
-	case apierr.Invalid:
-		return failure, err // a delete, or a get
+	case apierr.Canceled:
+		if j.c.outlives.Err() != nil {
+			return stopped, err
+		}
 	}
 	return failure, err
 }
 
-// lookUp gets the slice that stands in the way.
-func (j *job) lookUp(rec *record, name string, because error) (verdict, error) {
-	ctx, cancel := context.WithTimeout(j.c.outlives, j.c.cfg.CallTimeout)
-	defer cancel()
-	slice, err := j.s.version.get(ctx, name)
+// lookUp gets the slice that is in the way of a write.
+func (j *job) lookUp(req *request, because error) (verdict, error) {
+	slice, err := j.get(req.name())
 	switch {
 	case err == nil:
-	case apierrors.IsNotFound(err) && !versionGone(err, false):
-		if rec != nil {
-			j.c.own.gone(rec)
+	case apierrors.IsNotFound(err) && !versions.Gone(err, false):
+		if req.rec != nil {
+			j.c.own.gone(req.rec)
 		}
 		return outdated, because
-	case apierr.Classify(err) == apierr.Forbidden && rec == nil && j.isUnanswered(name):
-		return failure, because // it is the one we sent, and the authorizer will know soon
-	case apierr.Classify(err) == apierr.Forbidden && rec == nil:
-		return j.take(name), because // a node can't see what isn't its own
+	case apierr.Classify(err) == apierr.Forbidden && req.rec == nil:
+		j.c.mu.Lock()
+		defer j.c.mu.Unlock()
+		if j.w.unanswered[req.name()] != nil {
+			return failure, because // the authorizer doesn't know our slice yet
+		}
+		j.w.taken[req.name()] = true // a node can't see slices of others
+		return outdated, because
 	default:
 		return failure, err
 	}
 	e := encoder{hasher: j.c.hasher}
 	found := e.record(slice)
-	j.c.mu.Lock()
-	j.w.found(found)
-	j.c.mu.Unlock()
-	if found.id != j.p.id || found.nodeName != j.want.nodeName() && rec == nil {
-		return j.take(name), because
+	if found.id != j.p.id || req.rec == nil && found.nodeName != nodeNameOf(req.slice) {
+		j.c.mu.Lock()
+		defer j.c.mu.Unlock()
+		j.w.taken[req.name()] = true
+		return outdated, because
+	}
+	if req.rec != nil && newer(req.rec.ResourceVersion, found.ResourceVersion) {
+		// Restored from a backup, and the watch waits for the resource versions
+		// of before: only a list has the facts.
+		j.c.own.clear(func(*record) bool { return true })
+		j.s.end()
+		return failure, because
 	}
 	j.c.own.wrote(found)
-	if found.deleting() && rec == nil {
+	if found.deleting() && req.rec == nil {
 		return failure, because // it has finalizers; its name is not free yet
 	}
 	return outdated, because
 }
 
-// take remembers that a name is used by something else.
-func (j *job) take(name string) verdict {
-	j.c.mu.Lock()
-	defer j.c.mu.Unlock()
-	j.w.taken[name] = true
-	return outdated
+func nodeNameOf(s *resourcev1.ResourceSlice) string {
+	if s.Spec.NodeName == nil {
+		return ""
+	}
+	return *s.Spec.NodeName
 }
 
-// stillThere asks what an API server that denies an update or a delete of a
-// slice doesn't say: whether it exists. A node may list its slices always.
-func (j *job) stillThere(rec *record) (v verdict, known bool) {
+func (j *job) get(name string) (*resourcev1.ResourceSlice, error) {
+	ctx, cancel := context.WithTimeout(j.c.outlives, j.c.cfg.CallTimeout)
+	defer cancel()
+	return j.s.version.Get(ctx, name)
+}
+
+// isThere reports whether a slice exists, by a list: a node may always list its
+// slices, but is denied a slice that doesn't exist.
+func (j *job) isThere(rec *record) (there bool, err error) {
 	for sc, m := range j.s.watched() {
 		if !sc.covers(rec) {
 			continue
 		}
-		list, err := m.list(j.c.outlives, metav1.ListOptions{})
+		list, err := m.list(j.c.outlives)
 		if err != nil {
-			return failure, apierr.Classify(err) != apierr.Forbidden
+			return false, err
 		}
-		there := false
-		_ = eachSlice(list, func(name, uid string) { there = there || name == rec.Name && uid == string(rec.UID) })
-		if there {
-			return forbidden, false
-		}
-		j.c.own.gone(rec)
-		return outdated, true
+		err = meta.EachListItem(list, func(obj runtime.Object) error {
+			o, err := meta.Accessor(obj)
+			there = there || err == nil && o.GetName() == rec.Name && rec.is(o.GetUID())
+			return err
+		})
+		return there, err
 	}
-	return forbidden, false
-}
-
-func (d *desired) nodeName() string {
-	if d == nil {
-		return ""
-	}
-	return d.selection.nodeName
+	return true, nil
 }

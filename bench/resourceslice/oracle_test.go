@@ -151,7 +151,7 @@ func allocator(t *testing.T, rng *rand.Rand) {
 	}()
 	p := &ours{}
 	p.start(t, s.Client(apitest.NodeUser(node)))
-	pool := resourceslice.Pool{Ordered: rng.IntN(3) == 0}
+	pool := resourceslice.Pool{}
 	gpus, next := 1+rng.IntN(4), 0
 	for range 25 {
 		pool.SharedCounters, pool.Devices = nil, edit(rng, pool.Devices, &next)

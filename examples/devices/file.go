@@ -38,11 +38,11 @@ type entry struct {
 	Unhealthy string `json:"unhealthy"`
 }
 
-// pool returns the file as the controller wants it.
-func (f *file) pool(nodeName string) (resourceslice.PoolID, resourceslice.Pool) {
-	id := resourceslice.PoolID{Driver: f.Driver, Name: f.Pool}
-	if id.Name == "" {
-		id.Name = nodeName
+// pool returns the name and the content of the pool in the file.
+func (f *file) pool(nodeName string) (string, resourceslice.Pool) {
+	name := f.Pool
+	if name == "" {
+		name = nodeName
 	}
 	pool := resourceslice.Pool{SharedCounters: f.SharedCounters}
 	for _, e := range f.Devices {
@@ -54,7 +54,7 @@ func (f *file) pool(nodeName string) (resourceslice.PoolID, resourceslice.Pool) 
 		}
 		pool.Devices = append(pool.Devices, device)
 	}
-	return id, pool
+	return name, pool
 }
 
 // parse reads YAML or JSON, and refuses fields that it doesn't know.

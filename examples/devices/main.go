@@ -65,23 +65,17 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	stopped := make(chan error, 1)
 	go func() { stopped <- controller.Run(running) }()
 
-	var published resourceslice.PoolID
 	follow(ctx, *path, *poll, func(f *file, err error) {
+		if err == nil {
+			// The file has all pools of the driver. One that an earlier process
+			// published under another name would offer each device twice.
+			name, pool := f.pool(*nodeName)
+			err = controller.SetAll(f.Driver, map[string]resourceslice.Pool{name: pool})
+		}
 		if err != nil {
-			// What was published before stays.
+			// The published slices stay.
 			fmt.Fprintln(stdout, explain(err))
-			return
 		}
-		id, pool := f.pool(*nodeName)
-		if err := controller.Set(id, pool); err != nil {
-			fmt.Fprintln(stdout, explain(err))
-			return
-		}
-		// A pool that has another name now would offer each device twice.
-		if published != id && published != (resourceslice.PoolID{}) {
-			controller.Remove(published)
-		}
-		published = id
 	})
 	if *withdraw {
 		last, cancel := context.WithTimeout(running, 10*time.Second)

@@ -90,7 +90,9 @@ func TestDevicesOfAFile(t *testing.T) {
 			if _, all := taints(); all != 0 {
 				t.Errorf("%d devices are left after --withdraw", all)
 			}
-			nothingRefused(t, s)
+			if name != "Node" { // which may not look for cluster pools of an earlier process
+				nothingRefused(t, s)
+			}
 		})
 	}
 }

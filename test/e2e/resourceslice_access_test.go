@@ -21,14 +21,14 @@ import (
 	"github.com/kubewright/kubewright/test/e2e/harness"
 )
 
-// TestResourceSliceV1beta1 publishes to an API server that serves nothing
+// TestResourceSliceV1beta2 publishes to an API server that serves nothing
 // newer. The node authorizer and the quota plugin watch v1 themselves, and
 // without it keep the API server from becoming ready: they are off, and the
 // publisher isn't a kubelet.
-func TestResourceSliceV1beta1(t *testing.T) {
+func TestResourceSliceV1beta2(t *testing.T) {
 	cluster := harness.Start(t, harness.Options{
 		Without:       []string{harness.ControllerManager, harness.Scheduler},
-		RuntimeConfig: map[string]bool{"resource.k8s.io/v1": false, "resource.k8s.io/v1beta1": true},
+		RuntimeConfig: map[string]bool{"resource.k8s.io/v1": false, "resource.k8s.io/v1beta2": true},
 		ExtraArgs: map[string][]string{harness.APIServer: {
 			"--authorization-mode=RBAC", "--disable-admission-plugins=ResourceQuota,ServiceAccount",
 		}},
@@ -36,18 +36,18 @@ func TestResourceSliceV1beta1(t *testing.T) {
 	d := &dra{T: t, cluster: cluster, admin: kubernetes.NewForConfigOrDie(cluster.AdminConfig())}
 	d.createNode("dra-1")
 	p := d.publish("dra-1", cluster.AdminConfig())
-	list := func() []resourcev1beta1Device {
-		slices, err := d.admin.ResourceV1beta1().ResourceSlices().List(t.Context(), metav1.ListOptions{})
+	list := func() []betaDevice {
+		slices, err := d.admin.ResourceV1beta2().ResourceSlices().List(t.Context(), metav1.ListOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		var all []resourcev1beta1Device
+		var all []betaDevice
 		for _, s := range slices.Items {
-			if s.Spec.NodeName != "dra-1" || s.Spec.Pool.ResourceSliceCount != int64(len(slices.Items)) {
-				t.Errorf("slice %s: node %q, %+v", s.Name, s.Spec.NodeName, s.Spec.Pool)
+			if *s.Spec.NodeName != "dra-1" || s.Spec.Pool.ResourceSliceCount != int64(len(slices.Items)) {
+				t.Errorf("slice %s: node %q, %+v", s.Name, *s.Spec.NodeName, s.Spec.Pool)
 			}
 			for _, device := range s.Spec.Devices {
-				all = append(all, resourcev1beta1Device{device.Name, *device.Basic.Attributes["model"].StringValue})
+				all = append(all, betaDevice{device.Name, *device.Attributes["model"].StringValue})
 			}
 		}
 		return all
@@ -84,11 +84,11 @@ func TestResourceSliceV1beta1(t *testing.T) {
 		err = again.Wait(t.Context(), resourceslice.PoolID{Driver: gpuDriver, Name: "counters"})
 	}
 	if _, ok := errors.AsType[*resourceslice.UnsupportedError](err); !ok {
-		t.Errorf("counters on v1beta1: %v", err)
+		t.Errorf("counters on v1beta2: %v", err)
 	}
 }
 
-type resourcev1beta1Device struct{ name, model string }
+type betaDevice struct{ name, model string }
 
 // TestResourceSliceDroppedFields: with the default feature gates the API
 // server drops some fields and refuses others.

@@ -177,9 +177,6 @@ var verdicts = map[string]func(*resourceslice.Pool){
 	"partition type, not there": func(p *resourceslice.Pool) { p.PartitionTypeAttribute = "gpu.example.com/other" },
 	"partition type, no string": func(p *resourceslice.Pool) { p.PartitionTypeAttribute = "gpu.example.com/index" },
 	"partition type, no domain": func(p *resourceslice.Pool) { p.PartitionTypeAttribute = "model" },
-	"partition type, no consumers": func(p *resourceslice.Pool) {
-		p.PartitionTypeAttribute, p.Devices = "gpu.example.com/model", p.Devices[:1]
-	},
 
 	"nodes, all":                   nodes(resourceslice.NodeSelection{AllNodes: true}),
 	"nodes, selector":              selected(corev1.NodeSelectorRequirement{Key: "a", Operator: corev1.NodeSelectorOpIn, Values: []string{"b"}}),

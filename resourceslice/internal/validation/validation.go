@@ -1,7 +1,7 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package resourceslice
+package validation
 
 import (
 	"strings"
@@ -15,58 +15,71 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// Everything that the API server checks in a slice is checked here first, with
-// the limits of Kubernetes 1.37, so that Set can refuse at once what would
-// otherwise fail in the background; and so is what it can't check, since it
-// sees one slice at a time: names that are unique in a pool and references to
-// counters. The rules are those of the API types' documentation and of the API
-// server's validation; test/e2e holds the two against each other.
+// A Pool is the desired content of a pool, with the names that go into its
+// slices.
+type Pool struct {
+	// Driver and Name identify the pool.
+	Driver, Name string
+	// NodeName is the node of the controller, empty if it has none.
+	NodeName string
+	// Selector, AllNodes and PerDevice select nodes other than NodeName.
+	Selector  *corev1.NodeSelector
+	AllNodes  bool
+	PerDevice bool
 
-// validatePoolID checks the names of a pool.
-func validatePoolID(id PoolID) field.ErrorList {
-	problems := validateDriverName(id.Driver, field.NewPath("driver"))
+	// Devices, SharedCounters, PartitionType and Skip are the fields of a slice
+	// with similar names.
+	Devices        []resourcev1.Device
+	SharedCounters []resourcev1.CounterSet
+	PartitionType  resourcev1.FullyQualifiedName
+	Skip           []resourcev1.SkipNodeOperation
+}
+
+// ID validates the driver and the name of a pool.
+func ID(driver, pool string) field.ErrorList {
+	problems := DriverName(driver, field.NewPath("driver"))
 	path := field.NewPath("name")
-	if id.Name == "" {
+	if pool == "" {
 		return append(problems, field.Required(path, ""))
 	}
-	if len(id.Name) > resourcev1.PoolNameMaxLength {
+	if len(pool) > resourcev1.PoolNameMaxLength {
 		problems = append(problems, field.TooLong(path, "", resourcev1.PoolNameMaxLength))
 	}
-	for part := range strings.SplitSeq(id.Name, "/") {
+	for part := range strings.SplitSeq(pool, "/") {
 		problems = append(problems, invalid(path, part, validation.IsDNS1123Subdomain(part))...)
 	}
 	return problems
 }
 
-// validatePool checks a pool but for the devices that are not listed in fresh:
-// those were found to be valid before.
-func validatePool(pool *Pool, fresh []int, nodeName string) field.ErrorList {
-	problems := validateSelection(pool.Nodes, nodeName, field.NewPath("nodes"))
-	sets, setProblems := validateCounterSets(pool.SharedCounters, field.NewPath("sharedCounters"))
+// Validate validates p except for its identity. It checks the content of the
+// devices whose indexes are in fresh; all others were found valid before.
+func (p *Pool) Validate(fresh []int) field.ErrorList {
+	problems := validateSelection(p, field.NewPath("nodes"))
+	sets, setProblems := validateCounterSets(p.SharedCounters, field.NewPath("sharedCounters"))
 	problems = append(problems, setProblems...)
 	devices := field.NewPath("devices")
 	for _, i := range fresh {
-		problems = append(problems, validateDevice(&pool.Devices[i], pool.Nodes.PerDevice, devices.Index(i))...)
+		problems = append(problems, validateDevice(&p.Devices[i], p.PerDevice, devices.Index(i))...)
 	}
-	names := make(map[string]bool, len(pool.Devices))
-	consumers := false
-	for i := range pool.Devices {
-		device := &pool.Devices[i]
+	names := make(map[string]bool, len(p.Devices))
+	for i := range p.Devices {
+		device := &p.Devices[i]
 		if names[device.Name] {
 			problems = append(problems, field.Duplicate(devices.Index(i).Child("name"), device.Name))
 		}
 		names[device.Name] = true
-		consumers = consumers || len(device.ConsumesCounters) > 0
-		problems = append(problems, validateReferences(device.ConsumesCounters, sets, devices.Index(i).Child("consumesCounters"))...)
+		if len(device.ConsumesCounters) > 0 {
+			problems = append(problems, validateReferences(device.ConsumesCounters, sets, devices.Index(i).Child("consumesCounters"))...)
+		}
 	}
-	problems = append(problems, validatePartitionType(pool, consumers)...)
-	return append(problems, validateSkipOperations(pool.SkipNodeOperations, field.NewPath("skipNodeOperations"))...)
+	problems = append(problems, validatePartitionType(p)...)
+	return append(problems, validateSkipOperations(p.Skip, field.NewPath("skipNodeOperations"))...)
 }
 
-func validateSelection(n NodeSelection, nodeName string, path *field.Path) field.ErrorList {
+func validateSelection(p *Pool, path *field.Path) field.ErrorList {
 	var problems field.ErrorList
 	set := 0
-	for _, is := range []bool{n.Selector != nil, n.AllNodes, n.PerDevice} {
+	for _, is := range []bool{p.Selector != nil, p.AllNodes, p.PerDevice} {
 		if is {
 			set++
 		}
@@ -74,12 +87,12 @@ func validateSelection(n NodeSelection, nodeName string, path *field.Path) field
 	if set > 1 {
 		problems = append(problems, field.Invalid(path, "", "at most one of selector, allNodes and perDevice may be set"))
 	}
-	if set == 0 && nodeName == "" {
+	if set == 0 && p.NodeName == "" {
 		problems = append(problems, field.Required(path, "the controller has no node of its own: one of selector, allNodes and perDevice must be set"))
 	}
-	if n.Selector != nil {
-		problems = append(problems, validateNodeSelector(n.Selector, path.Child("selector"))...)
-		if terms := len(n.Selector.NodeSelectorTerms); terms > 1 {
+	if p.Selector != nil {
+		problems = append(problems, validateNodeSelector(p.Selector, path.Child("selector"))...)
+		if terms := len(p.Selector.NodeSelectorTerms); terms > 1 {
 			problems = append(problems, field.Invalid(path.Child("selector", "nodeSelectorTerms"), terms, "must have exactly one term"))
 		}
 	}
@@ -146,7 +159,7 @@ func validateMatchField(req corev1.NodeSelectorRequirement, path *field.Path) fi
 		return append(problems, field.NotSupported(path.Child("key"), req.Key, []string{metav1.ObjectNameField}))
 	}
 	for i, value := range req.Values {
-		problems = append(problems, validateNodeName(value, path.Child("values").Index(i))...)
+		problems = append(problems, NodeName(value, path.Child("values").Index(i))...)
 	}
 	return problems
 }
@@ -200,39 +213,28 @@ func validateReferences(consumed []resourcev1.DeviceCounterConsumption, sets map
 	return problems
 }
 
-func validatePartitionType(pool *Pool, consumers bool) field.ErrorList {
-	if pool.PartitionTypeAttribute == "" {
+// validatePartitionType checks the attribute that tells the type of a
+// partition: all devices that consume counters must have it as a string. Its
+// name may omit the domain if that is the driver's.
+func validatePartitionType(p *Pool) field.ErrorList {
+	name := string(p.PartitionType)
+	if name == "" {
 		return nil
 	}
-	path, name := field.NewPath("partitionTypeAttribute"), string(pool.PartitionTypeAttribute)
+	path := field.NewPath("partitionTypeAttribute")
 	problems := validateQualifiedName(resourcev1.QualifiedName(name), path)
 	if !strings.Contains(name, "/") {
 		problems = append(problems, field.Invalid(path, name, "must be a domain and a name, separated by a slash"))
 	}
-	if !consumers {
-		problems = append(problems, field.Invalid(path, name, "needs devices that consume counters"))
-	}
-	return problems
-}
-
-// validatePartitionTypeOf checks that the devices that consume counters carry
-// the attribute that tells the type of partition. A name in the driver's own
-// domain may stand without it.
-func validatePartitionTypeOf(pool *Pool, driver string) field.ErrorList {
-	name := string(pool.PartitionTypeAttribute)
-	if name == "" {
-		return nil
-	}
-	var problems field.ErrorList
-	bare := strings.TrimPrefix(name, driver+"/")
-	for i := range pool.Devices {
-		if len(pool.Devices[i].ConsumesCounters) == 0 {
+	bare := strings.TrimPrefix(name, p.Driver+"/")
+	for i := range p.Devices {
+		if len(p.Devices[i].ConsumesCounters) == 0 {
 			continue
 		}
 		path := field.NewPath("devices").Index(i).Child("attributes").Key(name)
-		attribute, ok := pool.Devices[i].Attributes[resourcev1.QualifiedName(name)]
+		attribute, ok := p.Devices[i].Attributes[resourcev1.QualifiedName(name)]
 		if !ok {
-			attribute, ok = pool.Devices[i].Attributes[resourcev1.QualifiedName(bare)]
+			attribute, ok = p.Devices[i].Attributes[resourcev1.QualifiedName(bare)]
 		}
 		switch {
 		case !ok:
@@ -263,8 +265,8 @@ func validateSkipOperations(operations []resourcev1.SkipNodeOperation, path *fie
 	return problems
 }
 
-// validateDriverName applies the rules of CSI driver names.
-func validateDriverName(name string, path *field.Path) field.ErrorList {
+// DriverName validates the name of a driver by the rules of CSI driver names.
+func DriverName(name string, path *field.Path) field.ErrorList {
 	if name == "" {
 		return field.ErrorList{field.Required(path, "")}
 	}
@@ -275,7 +277,8 @@ func validateDriverName(name string, path *field.Path) field.ErrorList {
 	return append(problems, invalid(path, name, validation.IsDNS1123Subdomain(strings.ToLower(name)))...)
 }
 
-func validateNodeName(name string, path *field.Path) field.ErrorList {
+// NodeName validates the name of a node.
+func NodeName(name string, path *field.Path) field.ErrorList {
 	return invalid(path, name, apivalidation.NameIsDNSSubdomain(name, false))
 }
 

@@ -60,7 +60,7 @@ func TestOwnWritesCorrectTheStore(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				o := newOwnWrites()
+				o := ownWrites{pending: map[string]ownWrite{}}
 				tc.write(&o)
 				time.Sleep(tc.after)
 				for range 2 { // what was settled stays so
@@ -79,32 +79,57 @@ func TestOwnWritesCorrectTheStore(t *testing.T) {
 	}
 }
 
-func TestOwnEventsAreNoNews(t *testing.T) {
-	o := newOwnWrites()
-	o.wrote(written("a", "1", "10"))
-	for version, known := range map[string]bool{"9": true, "10": true, "11": false, "100": false} {
-		if o.knows(written("a", "1", version)) != known {
-			t.Errorf("resource version %s: known %v", version, !known)
-		}
+// TestOwnWritesAreForgottenWhenTheWatchDeliversThem: an event up to the last own
+// write is not another writer's change, every later one is, and nothing is kept.
+func TestOwnWritesAreForgottenWhenTheWatchDeliversThem(t *testing.T) {
+	create, update, foreign := written("a", "1", "9"), written("a", "1", "10"), written("a", "1", "11")
+	o := ownWrites{pending: map[string]ownWrite{}}
+	o.wrote(create)
+	o.wrote(update)
+	if !o.isOwn(nil, create) || !o.isOwn(create, update) {
+		t.Error("an own write passes for another writer's")
 	}
-	if o.knows(written("b", "2", "1")) {
-		t.Error("a slice that was never written is known")
+	if o.isOwn(update, foreign) || o.isOwn(nil, written("b", "2", "1")) {
+		t.Error("another writer's change passes for an own one")
 	}
-	o.deleting(written("a", "1", "10"), true)
-	if !o.knowsDeleted(written("a", "1", "10")) || o.knowsDeleted(written("a", "1", "10")) {
+	if len(o.pending) != 0 {
+		t.Errorf("%d writes are kept", len(o.pending))
+	}
+	o.wrote(update)
+	if o.isOwn(update, foreign) || len(o.pending) != 0 {
+		t.Error("a change after an own write passes for an own one")
+	}
+	o.gone(foreign)
+	if !o.isOwn(update, foreign) {
+		t.Error("the last change before an own delete passes for another writer's")
+	}
+	if !o.isOwnDelete(foreign) || o.isOwnDelete(foreign) || len(o.pending) != 0 {
 		t.Error("an own delete is known once")
 	}
-	o.deleting(written("a", "1", "10"), true)
-	o.deleting(written("a", "1", "10"), false)
-	if o.knowsDeleted(written("a", "1", "10")) {
+	o.gone(foreign)
+	if o.isOwn(nil, written("a", "2", "12")) || o.isOwnDelete(written("a", "2", "12")) {
+		t.Error("a slice that another writer created after an own delete passes for an own one")
+	}
+	o.gone(foreign)
+	o.forget(foreign.Name)
+	if o.isOwnDelete(foreign) {
 		t.Error("a delete that did not happen is known")
+	}
+	o.wrote(foreign)
+	if o.isOwnDelete(foreign) {
+		t.Error("another writer's delete of what was written passes for an own one")
+	}
+	// Restored from a backup: the resource version falls.
+	o.wrote(foreign)
+	if o.isOwn(foreign, create) || len(o.pending) != 0 {
+		t.Error("a slice from a backup passes for an own write")
 	}
 }
 
 // TestStoreIsReadUnderTheLock: a delete that was delivered between the read of
 // the store and the correction was forgotten, and the slice deleted again.
 func TestStoreIsReadUnderTheLock(t *testing.T) {
-	o := newOwnWrites()
+	o := ownWrites{pending: map[string]ownWrite{}}
 	rec := written("a", "1", "10")
 	o.gone(rec)
 	got := o.apply(testID, func() ([]*record, func(*record) string) {

@@ -1,7 +1,7 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package resourceslice
+package validation
 
 import (
 	"fmt"
@@ -48,7 +48,7 @@ func validateQualifiedName(name resourcev1.QualifiedName, path *field.Path) fiel
 	if !qualified {
 		return validateIdentifier(domain, path)
 	}
-	return append(validateDriverName(domain, path), validateIdentifier(id, path)...)
+	return append(DriverName(domain, path), validateIdentifier(id, path)...)
 }
 
 func validateIdentifier(id string, path *field.Path) field.ErrorList {
@@ -180,7 +180,7 @@ func validateDeviceNodes(d *resourcev1.Device, perDevice bool, path *field.Path)
 	set := 0
 	if d.NodeName != nil {
 		set++
-		problems = append(problems, validateNodeName(*d.NodeName, path.Child("nodeName"))...)
+		problems = append(problems, NodeName(*d.NodeName, path.Child("nodeName"))...)
 	}
 	if d.NodeSelector != nil {
 		set++

@@ -1,0 +1,451 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package resourceslice_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/resourceslice"
+)
+
+// refuseDevice refuses every slice with a device of that name and model. The
+// answer names the device.
+func (r *rig) refuseDevice(name, model string) {
+	at := func(q apitest.Request) int {
+		obj, err := q.Object()
+		s, ok := obj.(*resourcev1.ResourceSlice)
+		if err != nil || !ok {
+			return -1
+		}
+		return slices.IndexFunc(s.Spec.Devices, func(d resourcev1.Device) bool {
+			return d.Name == name && *d.Attributes["model"].StringValue == "model-"+model
+		})
+	}
+	r.s.Inject(apitest.Fault{
+		Match: apitest.Match{Verb: "create,update", Resource: "resourceslices", Func: func(q apitest.Request) bool { return at(q) >= 0 }},
+		Answer: func(q apitest.Request) (*http.Response, error) {
+			err := apitest.StatusError(422, metav1.StatusReasonInvalid, name+" is not welcome")
+			err.ErrStatus.Details = &metav1.StatusDetails{Causes: []metav1.StatusCause{{Field: fmt.Sprintf("spec.devices[%d]", at(q))}}}
+			return nil, err
+		},
+	})
+}
+
+func broken(d resourcev1.Device) resourcev1.Device {
+	d.Taints = []resourcev1.DeviceTaint{{Key: "broken", Effect: resourcev1.DeviceTaintEffectNoExecute}}
+	return d
+}
+
+// TestARefusedDeviceMovesWithItsOldContent: a taint halves its slice, so that a
+// device has to move whose present content the API server refuses.
+func TestARefusedDeviceMovesWithItsOldContent(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start()
+		all := devices(128)
+		r.publish(resourceslice.Pool{Devices: all})
+		r.settle(time.Minute)
+		r.refuseDevice("dev-00127", "b")
+		all[127] = device(127, "b")
+		r.set(resourceslice.Pool{Devices: all})
+		r.settle(time.Minute)
+		all[0] = broken(all[0])
+		r.set(resourceslice.Pool{Devices: all})
+		r.settle(time.Minute)
+		got := r.devices()
+		if len(got) != 128 || len(got["dev-00000"].Taints) != 1 || *got["dev-00127"].Attributes["model"].StringValue != "model-a" {
+			t.Errorf("%d devices, %+v, %+v", len(got), got["dev-00000"], got["dev-00127"])
+		}
+		if s, _ := r.c.Status(pool); !contains(s.Err, "is not welcome") || s.Published != s.Revision {
+			t.Errorf("status %+v", s)
+		}
+	})
+}
+
+// TestASetDoesNotWaitForARetry: whatever the pool waits for, a Set that changes
+// it is tried at once.
+func TestASetDoesNotWaitForARetry(t *testing.T) {
+	writes := apitest.Match{Verb: "create,update", Resource: "resourceslices"}
+	for name, hold := range map[string]func(r *rig) (undo func()){
+		"refused as a whole": func(r *rig) func() {
+			undo := r.s.Inject(apitest.Fault{Match: writes, Status: apitest.StatusError(422, metav1.StatusReasonInvalid, "no")})
+			r.set(resourceslice.Pool{SkipNodeOperations: []resourcev1.SkipNodeOperation{"*"}, Devices: []resourcev1.Device{device(1, "a")}})
+			return undo
+		},
+		"forbidden": func(r *rig) func() {
+			undo := r.s.Inject(apitest.Fault{Match: writes, Status: apitest.Forbidden("resourceslices", "s", "policy")})
+			r.set(pools(device(1, "b")))
+			return undo
+		},
+		"held empty": func(r *rig) func() {
+			r.set(resourceslice.Pool{})
+			return func() {}
+		},
+		"failing": func(r *rig) func() {
+			undo := r.s.Inject(apitest.Fault{Match: writes, Status: apitest.InternalError("x")})
+			r.set(pools(device(1, "b")))
+			return undo
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(r *rig) {
+				r.start(func(cfg *resourceslice.Config) { cfg.HoldEmpty = time.Hour })
+				r.publish(pools(device(1, "a")))
+				r.settle(time.Minute)
+				undo := hold(r)
+				r.settle(20 * time.Minute)
+				// One failure more, so that backoff and the other reason meet.
+				once := r.s.Inject(apitest.Fault{Match: writes, Times: 1, Status: apitest.InternalError("x")})
+				r.set(pools(device(1, "c")))
+				r.settle(30 * time.Minute)
+				once()
+				undo()
+				r.set(pools(broken(device(1, "d"))))
+				r.settle(50 * time.Millisecond)
+				if d := r.devices()["dev-00001"]; len(d.Taints) != 1 {
+					t.Errorf("the taint is not there: %+v", d)
+				}
+			})
+		})
+	}
+}
+
+// switchable is a RoundTripper that can be switched to another API server.
+type switchable struct{ http.RoundTripper }
+
+// TestARestoreFromABackupIsRepaired: the slices are those of yesterday, with
+// lower resource versions than the last own write. If the watch doesn't start
+// over, the next write finds out.
+func TestARestoreFromABackupIsRepaired(t *testing.T) {
+	for _, relist := range []bool{true, false} {
+		t.Run(fmt.Sprintf("relist=%v", relist), func(t *testing.T) {
+			bubble(t, func(r *rig) { restoreFromBackup(r, relist) })
+		})
+	}
+}
+
+func restoreFromBackup(r *rig, relist bool) {
+	yesterday := apitest.New(apitest.Options{})
+	r.user = apitest.NodeUser(node)
+	rc := r.s.Config(r.user)
+	proxy := &switchable{rc.Transport}
+	rc.Transport = proxy
+	cs := kubernetes.NewForConfigOrDie(rc)
+	for range 50 { // so that resource versions are higher than on the other
+		r.s.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n2"}})
+	}
+	r.start(func(cfg *resourceslice.Config) {
+		cfg.Client, cfg.Owner = cs, resourceslice.NodeOwner(cs.CoreV1().Nodes(), node)
+	})
+	r.publish(pools(device(1, "a"), device(2, "a")))
+	old := r.slices()[0].DeepCopy()
+	r.settle(time.Minute)
+	r.publish(pools(device(1, "b")))
+	r.settle(time.Minute)
+
+	yesterday.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}})
+	old.ResourceVersion = ""
+	yesterday.Put(old)
+	proxy.RoundTripper = yesterday.Config(r.user).Transport
+	r.s.DropWatches(apitest.Match{User: r.user.Name})
+	r.settle(time.Second)
+	after := &rig{T: r.T, s: yesterday}
+	if relist {
+		yesterday.ExpireWatches(apitest.Match{User: r.user.Name})
+		r.settle(time.Minute)
+		if got := after.devices(); len(got) != 1 || *got["dev-00001"].Attributes["model"].StringValue != "model-b" {
+			r.Errorf("devices a minute after the restore: %v", got)
+		}
+	}
+	r.set(pools(device(1, "c")))
+	r.settle(time.Minute)
+	if got := after.devices(); len(got) != 1 || *got["dev-00001"].Attributes["model"].StringValue != "model-c" {
+		r.Errorf("devices after a Set: %v", got)
+	}
+}
+
+// TestALateWriteOfADeadProcessMeetsAnotherGeneration: the process dies in the
+// middle of a switch to a new generation. Its write to the second slice arrives
+// when its successor, with other content, has written the first one.
+func TestALateWriteOfADeadProcessMeetsAnotherGeneration(t *testing.T) {
+	bubble(t, func(r *rig) {
+		all := tainted(192)
+		r.start(func(cfg *resourceslice.Config) { cfg.Name, cfg.ShutdownTimeout = "dead", time.Millisecond })
+		r.publish(resourceslice.Pool{Devices: all[:114]}) // 64 and 50
+		r.settle(time.Minute)
+		r.s.Inject(apitest.Fault{
+			Match: apitest.Match{Verb: "update", Resource: "resourceslices", Func: func(q apitest.Request) bool {
+				obj, err := q.Object()
+				s, ok := obj.(*resourcev1.ResourceSlice)
+				return err == nil && ok && hasDevice(s, "dev-00070")
+			}},
+			Times: 1, CommitAfter: 3 * time.Second,
+		})
+		r.set(resourceslice.Pool{Devices: all}) // 64, 64 and 64: the number of slices changes
+		r.settle(300 * time.Millisecond)
+		r.consumer.died("kubewright-dead")
+		r.halt()
+		if got := r.generations(); !slices.Equal(got, []string{"2/3", "1/2", "2/3"}) {
+			t.Fatalf("generations and counts when it dies: %v", got)
+		}
+		// Ten devices of the first slice are gone, so it has room for ten of
+		// those that were meant for the second.
+		r.s.Inject(apitest.Fault{Match: apitest.Match{Verb: "create,update", Resource: "resourceslices"}, Latency: 2 * time.Second})
+		r.start(func(cfg *resourceslice.Config) { cfg.Concurrency = 1 })
+		r.publish(resourceslice.Pool{Devices: all[10:]})
+		r.settle(time.Minute)
+		if got := r.devices(); len(got) != 182 {
+			t.Errorf("%d devices, want 182", len(got))
+		}
+	})
+}
+
+// TestRestrictionsAreNotPublishedWithoutTheirFields: without its counters, a part
+// of a device could be allocated together with the whole; without its taint, a
+// broken device could be.
+func TestRestrictionsAreNotPublishedWithoutTheirFields(t *testing.T) {
+	partitions := gpus(2)
+	partitions.Devices = append(partitions.Devices, device(90, "a"))
+	for name, tc := range map[string]struct {
+		gate     apitest.Gate
+		pool     resourceslice.Pool
+		free     []string // devices that may be published
+		all      int
+		withheld string
+	}{
+		"counters": {apitest.DRAPartitionableDevices, partitions, []string{"dev-00090"}, 7, "gpu-0"},
+		"taint":    {apitest.DRADeviceTaints, pools(broken(device(1, "a")), device(2, "a")), []string{"dev-00002"}, 2, "dev-00001"},
+	} {
+		for _, optOut := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/%v", name, optOut), func(t *testing.T) {
+				bubble(t, func(r *rig) {
+					r.s.SetGate(tc.gate, false)
+					r.start(func(cfg *resourceslice.Config) { cfg.PublishUnrestricted = optOut })
+					r.set(tc.pool)
+					r.settle(time.Minute)
+					got := r.devices()
+					if optOut && len(got) != tc.all || !optOut && (len(got) != len(tc.free) || got[tc.free[0]].Name == "") {
+						t.Errorf("devices %v", got)
+					}
+					s, _ := r.c.Status(pool)
+					dropped, n := has[*resourceslice.DroppedFieldsError](r)
+					if n == 0 || s.Err == nil || s.Published != s.Revision || !s.Complete {
+						t.Errorf("status %+v, reported %v", s, r.reported())
+					}
+					if all := fmt.Sprint(s.Err.(*resourceslice.DroppedFieldsError).Withheld); optOut != (all == "[]") || !optOut && !contains(fmt.Errorf("%s", all), tc.withheld) {
+						t.Errorf("withheld %v, reported %v", all, dropped)
+					}
+					r.s.ResetJournal()
+					r.settle(50 * time.Minute)
+					r.expect("within an hour", 0, 0, 0)
+					r.s.SetGate(tc.gate, true)
+					r.settle(time.Hour)
+					if got := r.devices(); len(got) != tc.all {
+						t.Errorf("%d devices when the feature is on, want %d", len(got), tc.all)
+					}
+					if s, _ := r.c.Status(pool); s.Err != nil {
+						t.Errorf("status %+v", s)
+					}
+				})
+			})
+		}
+	}
+}
+
+// TestAPartitionTypeWithoutPartitions: a driver that loses all its devices can
+// empty its pool.
+func TestAPartitionTypeWithoutPartitions(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.s.SetGate(apitest.DRAPartitionableDevicesType, true)
+		r.start()
+		p := gpus(1)
+		p.PartitionTypeAttribute = driver + "/model"
+		r.publish(p)
+		r.settle(time.Minute)
+		r.publish(resourceslice.Pool{PartitionTypeAttribute: driver + "/model"})
+		if n := len(r.devices()); n != 0 {
+			t.Errorf("%d devices", n)
+		}
+		r.publish(resourceslice.Pool{PartitionTypeAttribute: driver + "/model", Devices: []resourcev1.Device{device(7, "a")}})
+	})
+}
+
+// TestSetAllRemovesTheOtherPoolsOfTheDriver: a pool that was renamed while the
+// process was down, one that was a cluster pool, and one that this process Set.
+func TestSetAllRemovesTheOtherPoolsOfTheDriver(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.user = apitest.Admin
+		r.start()
+		for name, p := range map[string]resourceslice.Pool{
+			"old":      {Devices: devices(3)},
+			"fabric":   {Devices: devices(3), Nodes: resourceslice.NodeSelection{AllNodes: true}},
+			"switched": {Devices: devices(3), Nodes: resourceslice.NodeSelection{AllNodes: true}},
+		} {
+			id := resourceslice.PoolID{Driver: driver, Name: name}
+			if err := r.c.Set(id, p); err != nil {
+				t.Fatal(err)
+			}
+		}
+		other := resourceslice.PoolID{Driver: "other.example.com", Name: node}
+		if err := r.c.Set(other, pools(device(1, "a"))); err != nil {
+			t.Fatal(err)
+		}
+		r.settle(time.Minute)
+		foreign := live("theirs", 1, 1, device(1, "a"))
+		foreign.Spec.NodeName, foreign.Spec.AllNodes, foreign.Spec.Pool.Name = nil, new(true), "n2"
+		r.foreign(func() { r.s.Put(foreign) })
+		r.halt()
+		r.consumer.remove()
+		r.start()
+		r.settle(time.Minute)
+		r.s.ResetJournal()
+		r.settle(time.Hour)
+		r.expect("before SetAll", 0, 0, 0)
+		if err := r.c.SetAll(driver, map[string]resourceslice.Pool{"switched": {Devices: devices(3)}, "new": {Devices: devices(3)}}); err != nil {
+			t.Fatal(err)
+		}
+		r.settle(time.Minute)
+		names := map[string]int{}
+		for _, s := range r.slices() {
+			names[s.Spec.Pool.Name]++
+			if s.Spec.Pool.Name == "switched" && (s.Spec.NodeName == nil || s.Spec.Pool.ResourceSliceCount != 1) {
+				t.Errorf("%+v", s.Spec)
+			}
+		}
+		if want := map[string]int{"switched": 1, "new": 1, "n2": 1, node: 1}; fmt.Sprint(names) != fmt.Sprint(want) {
+			t.Errorf("slices by pool %v, want %v", names, want)
+		}
+		if n := r.s.Watches(apitest.Match{User: r.user.Name, Resource: "resourceslices"}); n > 2 { // one is the consumer's
+			t.Errorf("%d watches", n)
+		}
+		if err := r.c.SetAll(driver, map[string]resourceslice.Pool{"new": {Devices: []resourcev1.Device{{Name: "X"}}}}); err == nil {
+			t.Error("an invalid pool was accepted")
+		}
+		r.settle(time.Minute)
+		names = map[string]int{}
+		for _, s := range r.slices() {
+			names[s.Spec.Pool.Name]++
+		}
+		if want := map[string]int{"new": 1, "n2": 1, node: 1}; fmt.Sprint(names) != fmt.Sprint(want) {
+			t.Errorf("slices by pool %v, want %v: an invalid pool stays as it was", names, want)
+		}
+		r.s.ResetJournal()
+		r.settle(time.Hour)
+		r.expect("an hour later", 0, 0, 0)
+	})
+}
+
+// TestSetAllWithNodeCredentials: they can't list slices without a node, and can't
+// have created any.
+func TestSetAllWithNodeCredentials(t *testing.T) {
+	bubble(t, func(r *rig) {
+		old := live("s1", 1, 1, device(1, "a"))
+		old.Spec.Pool.Name = "old"
+		r.there(old)
+		r.consumer.remove()
+		r.start()
+		if err := r.c.SetAll(driver, map[string]resourceslice.Pool{node: pools(device(1, "a"))}); err != nil {
+			t.Fatal(err)
+		}
+		r.settle(time.Hour)
+		r.expect("a renamed pool", 1, 0, 1)
+		if n := len(r.reported()); n != 0 {
+			t.Errorf("reported %v", r.reported())
+		}
+		if n := r.s.Count(apitest.Match{Verb: "list", Resource: "resourceslices"}); n > 1 {
+			t.Errorf("%d lists in an hour", n)
+		}
+	})
+}
+
+// TestSetAllInTheCluster: a controller without a node removes the pools of its
+// driver, and neither those of other drivers nor those of nodes.
+func TestSetAllInTheCluster(t *testing.T) {
+	bubble(t, func(r *rig) {
+		everywhere := func(name, driver, pool string) *resourcev1.ResourceSlice {
+			s := live(name, 1, 1, device(1, "a"))
+			s.Spec.NodeName, s.Spec.AllNodes, s.Spec.Driver, s.Spec.Pool.Name = nil, new(true), driver, pool
+			return s
+		}
+		r.foreign(func() {
+			r.s.Put(everywhere("s1", driver, "old"))
+			r.s.Put(everywhere("s2", "other.example.com", "old"))
+		})
+		r.there(everywhere("s3", driver, "of-a-node"))
+		r.consumer.remove()
+		r.start(func(cfg *resourceslice.Config) {
+			cfg.NodeName, cfg.Owner, cfg.Client = "", nil, r.s.Client(apitest.Admin)
+		})
+		all := resourceslice.Pool{Devices: devices(3), Nodes: resourceslice.NodeSelection{AllNodes: true}}
+		if err := r.c.SetAll(driver, map[string]resourceslice.Pool{"new": all}); err != nil {
+			t.Fatal(err)
+		}
+		r.settle(time.Minute)
+		var got []string
+		for _, s := range r.slices() {
+			got = append(got, s.Spec.Driver+"/"+s.Spec.Pool.Name)
+		}
+		slices.Sort(got)
+		if want := []string{driver + "/new", driver + "/of-a-node", "other.example.com/old"}; !slices.Equal(got, want) {
+			t.Errorf("pools %v, want %v", got, want)
+		}
+	})
+}
+
+// TestRemoveRefusesOtherDrivers: a controller of one driver deletes no slice of
+// another.
+func TestRemoveRefusesOtherDrivers(t *testing.T) {
+	bubble(t, func(r *rig) {
+		s := live("s1", 1, 1, device(1, "a"))
+		s.Spec.NodeName, s.Spec.AllNodes, s.Spec.Driver = nil, new(true), "other.example.com"
+		r.foreign(func() { r.s.Put(s) })
+		r.start(func(cfg *resourceslice.Config) {
+			cfg.NodeName, cfg.Owner, cfg.Driver, cfg.Client = "", nil, driver, r.s.Client(apitest.Admin)
+		})
+		if err := r.c.Remove(resourceslice.PoolID{Driver: "other.example.com", Name: node}); err == nil {
+			t.Error("Remove of another driver's pool was accepted")
+		}
+		r.settle(time.Hour)
+		r.expect("Remove", 0, 0, 0)
+	})
+}
+
+// TestAWriteThatHangsIsRepeatedAndThenPlanned: a create without an answer, a Set
+// of something else, and a Remove; nothing is left in the end.
+func TestAWriteThatHangsIsRepeatedAndThenPlanned(t *testing.T) {
+	for name, fault := range map[string]apitest.Fault{"lost": faults["lostAnswer"], "late": faults["late"], "never": faults["hang"]} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(r *rig) {
+				fault.Match, fault.Times = apitest.Match{Verb: "create", Resource: "resourceslices"}, 1
+				r.s.Inject(fault)
+				r.start()
+				r.set(resourceslice.Pool{Devices: tainted(200)})
+				r.settle(time.Second)
+				r.consumer.remove()
+				if err := r.c.Remove(pool); err != nil {
+					t.Fatal(err)
+				}
+				ctx, cancel := context.WithTimeout(r.Context(), 5*time.Minute)
+				defer cancel()
+				if err := r.c.Wait(ctx, pool); err != nil {
+					t.Fatal(err)
+				}
+				r.settle(time.Minute)
+				if n := len(r.slices()); n != 0 {
+					t.Errorf("%d slices are left", n)
+				}
+			})
+		})
+	}
+}

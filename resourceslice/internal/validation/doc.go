@@ -1,0 +1,12 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package validation validates pools of devices before anything is sent.
+//
+// It checks everything that the API server checks in a ResourceSlice, with the
+// limits of Kubernetes 1.37, so that a caller learns of a problem at once. It
+// also checks what the API server can't, because that sees one slice at a time:
+// names that are unique in a pool, and references to counters. The rules are
+// those of the API documentation and of the API server's validation; test/e2e
+// compares the verdicts.
+package validation

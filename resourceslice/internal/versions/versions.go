@@ -1,0 +1,131 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package versions reads and writes ResourceSlices in each version of the API
+// as if it were v1.
+package versions
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	resourcev1 "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	resourcev1client "k8s.io/client-go/kubernetes/typed/resource/v1"
+	resourcev1beta2client "k8s.io/client-go/kubernetes/typed/resource/v1beta2"
+
+	"github.com/kubewright/kubewright/internal/apierr"
+)
+
+// Client has the typed clients of all versions, as any clientset does.
+type Client interface {
+	// ResourceV1 and ResourceV1beta2 are the methods of a clientset.
+	ResourceV1() resourcev1client.ResourceV1Interface
+	ResourceV1beta2() resourcev1beta2client.ResourceV1beta2Interface
+}
+
+// Names are the versions that All returns, newest first.
+var Names = []string{"v1", "v1beta2"}
+
+// A Version sends requests in one version of the API.
+type Version struct {
+	// Name is one of Names.
+	Name string
+	// Example has the type of the objects that List and Watch deliver.
+	Example runtime.Object
+	// List and Watch are the methods of the typed client.
+	List  func(context.Context, metav1.ListOptions) (runtime.Object, error)
+	Watch func(context.Context, metav1.ListOptions) (watch.Interface, error)
+	// Convert turns an object from List or Watch into v1.
+	Convert func(runtime.Object) (*resourcev1.ResourceSlice, error)
+
+	// Get, Create, Update and Delete each send one request.
+	Get    func(ctx context.Context, name string) (*resourcev1.ResourceSlice, error)
+	Create func(ctx context.Context, slice *resourcev1.ResourceSlice, dryRun []string) (*resourcev1.ResourceSlice, error)
+	Update func(context.Context, *resourcev1.ResourceSlice) (*resourcev1.ResourceSlice, error)
+	Delete func(ctx context.Context, name string, opts metav1.DeleteOptions) error
+}
+
+// All returns all versions, newest first. Writes are made as fieldManager.
+func All(c Client, fieldManager string) []Version {
+	return []Version{
+		newVersion(Names[0], c.ResourceV1().ResourceSlices(), fieldManager, same, same),
+		newVersion(Names[1], c.ResourceV1beta2().ResourceSlices(), fieldManager, fromV1beta2, toV1beta2),
+	}
+}
+
+// slicesClient is the common part of the typed clients.
+type slicesClient[T, L any] interface {
+	Create(context.Context, T, metav1.CreateOptions) (T, error)
+	Update(context.Context, T, metav1.UpdateOptions) (T, error)
+	Delete(context.Context, string, metav1.DeleteOptions) error
+	Get(context.Context, string, metav1.GetOptions) (T, error)
+	List(context.Context, metav1.ListOptions) (L, error)
+	Watch(context.Context, metav1.ListOptions) (watch.Interface, error)
+}
+
+func newVersion[T, L runtime.Object](name string, c slicesClient[T, L], fieldManager string,
+	from func(T) (*resourcev1.ResourceSlice, error), to func(*resourcev1.ResourceSlice) (T, error),
+) Version {
+	answer := func(obj T, err error) (*resourcev1.ResourceSlice, error) {
+		if err != nil {
+			return nil, err
+		}
+		return from(obj)
+	}
+	var example T
+	return Version{
+		Name:    name,
+		Example: example,
+		List:    func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) { return c.List(ctx, opts) },
+		Watch:   c.Watch,
+		Convert: func(obj runtime.Object) (*resourcev1.ResourceSlice, error) {
+			s, ok := obj.(T)
+			if !ok {
+				return nil, fmt.Errorf("resourceslice: got %T, not a ResourceSlice of %s", obj, name)
+			}
+			return from(s)
+		},
+		Get: func(ctx context.Context, name string) (*resourcev1.ResourceSlice, error) {
+			return answer(c.Get(ctx, name, metav1.GetOptions{}))
+		},
+		Create: func(ctx context.Context, s *resourcev1.ResourceSlice, dryRun []string) (*resourcev1.ResourceSlice, error) {
+			obj, err := to(s)
+			if err != nil {
+				return nil, err
+			}
+			return answer(c.Create(ctx, obj, metav1.CreateOptions{FieldManager: fieldManager, DryRun: dryRun}))
+		},
+		Update: func(ctx context.Context, s *resourcev1.ResourceSlice) (*resourcev1.ResourceSlice, error) {
+			obj, err := to(s)
+			if err != nil {
+				return nil, err
+			}
+			return answer(c.Update(ctx, obj, metav1.UpdateOptions{FieldManager: fieldManager}))
+		},
+		Delete: c.Delete,
+	}
+}
+
+// Gone reports whether a request failed because the API server doesn't serve
+// its version. A 404 about a missing object names that object; a list or a
+// watch, and a create, are about none.
+func Gone(err error, collection bool) bool {
+	if apierr.Classify(err) != apierr.NotFound {
+		return false
+	}
+	var status apierrors.APIStatus
+	if collection || !errors.As(err, &status) || status.Status().Details == nil {
+		return true
+	}
+	details := status.Status().Details
+	return details.Name == "" || details.Kind == "" ||
+		slices.ContainsFunc(details.Causes, func(cause metav1.StatusCause) bool {
+			return cause.Type == metav1.CauseTypeUnexpectedServerResponse // a proxy answered, not the API
+		})
+}

@@ -1,0 +1,447 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package resourceslice
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/kubewright/kubewright/internal/apierr"
+	"github.com/kubewright/kubewright/internal/backoff"
+	"github.com/kubewright/kubewright/internal/report"
+	"github.com/kubewright/kubewright/resourceslice/internal/versions"
+)
+
+const (
+	// contentionAfter is the number of repairs after which another writer is
+	// reported and repairs become rarer, unless a pause of contentionWindow and
+	// the longest delay was between them.
+	contentionAfter  = 3
+	contentionWindow = 5 * time.Minute
+	maxRepairDelay   = 5 * time.Minute
+	// forbiddenRetry is how often a forbidden request is repeated.
+	forbiddenRetry = time.Minute
+	// retryFaults is how often content is sent again that the API server refused
+	// or dropped: a webhook or a feature gate may have changed.
+	retryFaults = time.Hour
+	// resendAge is the age of a fault at which an outage of the API server is a
+	// reason to try again.
+	resendAge = time.Minute
+	// lateWrites is how long the API server may still carry out a request: it
+	// gives up after a minute.
+	lateWrites = 2 * time.Minute
+	// compactInterval is the least time between two compactions of a pool for
+	// no other reason.
+	compactInterval = time.Hour
+	// quickRetries is how often a pool is planned again at once because another
+	// writer was faster.
+	quickRetries = 3
+)
+
+var (
+	retryBackoff = backoff.Policy{Base: 50 * time.Millisecond, Cap: 30 * time.Second}
+	// divergeBackoff is for a webhook that changes what was sent.
+	divergeBackoff = backoff.Policy{Base: time.Second, Cap: 5 * time.Minute}
+	// ownerBackoff is for an owner that doesn't exist yet.
+	ownerBackoff = backoff.Policy{Base: time.Second, Cap: 30 * time.Second}
+
+	errDiverges = errors.New("resourceslice: the API server stores something else than it was sent")
+	errRaces    = errors.New("resourceslice: another writer keeps changing the slices")
+)
+
+// ownerError is an error of Config.Owner.
+type ownerError struct{ error }
+
+func (e *ownerError) Unwrap() error { return e.error }
+
+// job is one reconciliation of a pool. It belongs to one worker.
+type job struct {
+	c      *Controller
+	s      *session
+	p      *pool
+	w      *work
+	ctx    context.Context // of Run; writes outlive it
+	logger klog.Logger
+
+	// As of the beginning.
+	want             *desired
+	status           Status
+	setAt, driftedAt time.Time
+	cluster          bool
+
+	owner  *metav1.OwnerReference
+	live   []*record          // newest generation first
+	times  map[string][]taint // live taints, by device
+	repair bool
+}
+
+// result is the end of a try.
+type result struct {
+	done     bool          // nothing is left to do now
+	again    bool          // another writer was faster: plan again
+	progress bool          // the facts have changed: plan again
+	written  bool          // the whole plan was written
+	err      error         // try again later
+	after    time.Duration // not before that
+	why      reason        // of after, if err is nil
+}
+
+// reconcile makes a pool as desired, as far as that is possible now, and
+// requeues it if more is to do.
+func (c *Controller) reconcile(ctx context.Context, id PoolID) {
+	j := c.begin(ctx, id)
+	if j == nil {
+		return
+	}
+	for quick, rounds := 0, 0; ; {
+		r := j.try()
+		if r.written {
+			rounds++
+		}
+		switch {
+		case r.done:
+			return
+		case r.again && quick < quickRetries:
+			quick++
+			continue
+		case r.again:
+			r.err = errRaces
+		case rounds > quickRetries:
+			r.err = errDiverges
+		case r.progress:
+			quick = 0
+			continue
+		}
+		wait := j.retry(r)
+		if j.ctx.Err() == nil || !j.isHalf() {
+			return
+		}
+		// Run ends and the pool is half published: there is no later.
+		select {
+		case <-time.After(wait):
+		case <-c.outlives.Done():
+			return
+		}
+	}
+}
+
+// begin returns the job for a pool, or nil if nothing may be done now.
+func (c *Controller) begin(ctx context.Context, id PoolID) *job {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p := c.pools[id]
+	if p == nil || c.session == nil || ctx.Err() != nil && !p.half || p.isGone() {
+		return nil
+	}
+	if wait := max(time.Until(p.next), time.Until(c.paused)); wait > 0 && ctx.Err() == nil {
+		c.enqueue(id, wait)
+		return nil
+	}
+	p.next, p.why = time.Time{}, idle
+	if p.resendAll {
+		p.work.forget(resendAge)
+	}
+	p.resendAll = false
+	p.work.forget(retryFaults)
+	if p.work.revision != p.status.Revision {
+		p.work.revision, p.spaced = p.status.Revision, time.Now().Add(c.cfg.MinInterval)
+		p.work.begin(p.want)
+	}
+	return &job{
+		c: c, s: c.session, p: p, w: &p.work, ctx: ctx,
+		logger: klog.LoggerWithValues(klog.FromContext(ctx), "driver", id.Driver, "pool", id.Name),
+		want:   p.want, status: p.status, setAt: p.setAt, driftedAt: p.driftedAt, cluster: p.cluster,
+	}
+}
+
+// try plans and writes once.
+func (j *job) try() result {
+	for {
+		live, known := j.s.live(j.p.id, j.cluster)
+		if !known {
+			return result{done: true} // the session requeues all pools when it knows
+		}
+		slices.SortFunc(live, byRecord)
+		j.live = live
+		if len(j.w.unanswered) == 0 {
+			break
+		}
+		if r, ok := j.repeat(); !ok {
+			return r
+		}
+	}
+	if len(j.live) > 0 {
+		j.w.floor = max(j.w.floor, j.live[0].generation)
+	} else if j.w.floor == math.MaxInt64 {
+		j.w.floor = 0 // there is no later generation, and no slice either
+	}
+	p, r := j.plan()
+	if p == nil {
+		return r
+	}
+	if p.empty() {
+		j.published(p)
+		return result{done: true}
+	}
+	j.noteRepair()
+	return j.execute(p)
+}
+
+// plan returns nil and a result if nothing can be planned.
+func (j *job) plan() (*plan, result) {
+	if j.want == nil {
+		return j.planRemoval()
+	}
+	if j.s.version.Name != versions.Names[0] && len(j.want.sets) > 0 {
+		// Before v1, counter sets stood in the slices of their devices.
+		j.permanent(&UnsupportedError{Pool: j.p.id, Version: j.s.version.Name, Field: "sharedCounters"})
+		return nil, result{done: true}
+	}
+	if wait := time.Until(j.setAt.Add(j.c.cfg.HoldEmpty)); wait > 0 && len(j.want.devices) == 0 &&
+		slices.ContainsFunc(j.live, func(rec *record) bool { return len(rec.devices) > 0 }) {
+		return nil, result{after: wait, why: holding}
+	}
+	if err := j.askOwner(); err != nil {
+		return nil, result{err: err}
+	}
+	for _, rec := range j.live {
+		if j.isForeign(rec) {
+			// Two publishers that give their pools one name would delete each
+			// other's slices.
+			other := rec.otherOwner(j.owner)
+			j.report(&ContendedError{Pool: j.p.id, Manager: strings.ToLower(other.Kind) + " " + other.Name}, "The pool belongs to another owner")
+			return nil, result{after: forbiddenRetry, why: forbidden}
+		}
+	}
+	return newPlan(j.want, &observed{
+		live: j.live, floor: j.w.floor, ours: j.w.ours, answers: j.w.answers, taken: j.w.taken,
+		compact: time.Since(j.w.compacted) >= compactInterval,
+		owner:   j.owner, labels: j.c.cfg.Labels,
+	}), result{}
+}
+
+// planRemoval removes the slices of this publisher; slices that other nodes
+// publish under the same name stay.
+func (j *job) planRemoval() (*plan, result) {
+	if slices.ContainsFunc(j.live, j.isForeign) {
+		if err := j.askOwner(); err != nil {
+			return nil, result{err: err}
+		}
+		j.live = slices.DeleteFunc(j.live, j.isForeign)
+	}
+	if len(j.live) == 0 && time.Since(j.w.lostCreate) < lateWrites {
+		return nil, result{after: time.Second, why: holding} // the first attempt may still be carried out
+	}
+	return planRemoval(j.live), result{}
+}
+
+// isForeign reports whether a slice belongs to another owner. A slice of the
+// controller's node does not, whatever its owner.
+func (j *job) isForeign(rec *record) bool {
+	return (rec.nodeName == "" || rec.nodeName != j.c.cfg.NodeName) && rec.otherOwner(j.owner) != nil
+}
+
+func (j *job) askOwner() error {
+	ctx := j.ctx
+	if j.isHalf() {
+		ctx = j.c.outlives // the pool is completed when Run ends
+	}
+	owner, err := j.c.owner.get(ctx, j.c.cfg.CallTimeout)
+	if err != nil {
+		return &ownerError{err}
+	}
+	j.owner = owner
+	return nil
+}
+
+// retry schedules the next reconciliation and returns the wait.
+func (j *job) retry(r result) time.Duration {
+	wait, why := r.after, r.why
+	if r.err != nil {
+		wait, why = max(wait, j.failed(r.err)), failing
+	}
+	j.c.mu.Lock()
+	defer j.c.mu.Unlock()
+	if j.p.status.Revision == j.status.Revision { // else Set has scheduled it
+		j.p.next, j.p.why = time.Now().Add(wait), why
+	}
+	j.c.enqueue(j.p.id, time.Until(j.p.next))
+	return wait
+}
+
+// failed records a failure and returns the backoff.
+func (j *job) failed(err error) time.Duration {
+	w := j.w
+	if w.failures++; w.failures == 1 {
+		w.failedAt = time.Now()
+	}
+	policy := retryBackoff
+	if _, ok := errors.AsType[*ownerError](err); ok {
+		policy = ownerBackoff
+	}
+	if errors.Is(err, errDiverges) {
+		policy = divergeBackoff
+	}
+	wait := policy.Delay(w.failures)
+	if apierr.Classify(err) != apierr.NotFound && time.Since(w.failedAt) >= reportAfter { // the owner may not exist yet
+		w.streak.Fail(j.ctx, j.c.cfg.ErrorHandler, fmt.Errorf("resourceslice: pool %s: %w", j.p.id, err), "The pool can't be published",
+			"driver", j.p.id.Driver, "pool", j.p.id.Name)
+	} else {
+		j.logger.V(4).Info("Will try again", "err", err, "after", wait)
+	}
+	return wait
+}
+
+// report reports a lasting error once.
+func (j *job) report(err error, message string) {
+	key := err.Error()
+	switch err := err.(type) { //nolint:errorlint // only errors of this package
+	case *ContendedError:
+		key = "contended by " + err.Manager
+	case *DroppedFieldsError:
+		key = "dropped " + strings.Join(err.Fields, " ")
+	case *ForbiddenError:
+		key = "forbidden to " + err.Verb
+	}
+	j.c.mu.Lock()
+	known := j.w.reported[key]
+	j.w.reported[key] = true
+	j.c.mu.Unlock()
+	if known {
+		j.logger.V(4).Info(message, "err", err)
+		return
+	}
+	report.Tell(klog.NewContext(j.ctx, j.logger), j.c.cfg.ErrorHandler, err, message)
+}
+
+// permanent reports and records an error that a retry doesn't change.
+func (j *job) permanent(err error) {
+	j.report(err, "The pool can't be published as it is")
+	j.c.mu.Lock()
+	defer j.c.mu.Unlock()
+	if j.p.status.Revision == j.status.Revision {
+		j.p.update(func(s *Status) { s.Err = err })
+	}
+}
+
+// noteRepair counts the repairs of another writer's changes.
+func (j *job) noteRepair() {
+	if j.repair || j.driftedAt.IsZero() || j.status.Published != j.status.Revision {
+		return
+	}
+	j.repair = true
+	j.c.mu.Lock()
+	conflict := &j.p.conflict
+	conflict.repairs++
+	conflict.last = time.Now()
+	e := &ContendedError{Pool: j.p.id, Manager: conflict.manager, Repairs: conflict.repairs, Next: j.p.repairDelay(j.c.cfg.RepairDelay)}
+	j.c.mu.Unlock()
+	j.logger.V(2).Info("Repairing what another writer changed", "manager", e.Manager, "repairs", e.Repairs)
+	if e.Repairs >= contentionAfter {
+		j.report(e, "Another writer keeps changing the pool")
+	}
+}
+
+// published records that the API server has the pool as desired.
+func (j *job) published(p *plan) {
+	w := j.w
+	w.streak.OK(j.ctx, "The pool is published again", "driver", j.p.id.Driver, "pool", j.p.id.Name)
+	w.failures, w.ours = 0, p.generation
+	j.closeWindow()
+	w.sumUp()
+	done := Published{
+		Pool: j.p.id, Revision: j.status.Revision, Generation: p.generation, Slices: len(p.pages), Devices: p.devices(),
+		Writes: w.writes, Window: w.window, Repair: j.repair, Latency: time.Since(j.setAt),
+	}
+	if j.repair {
+		done.Latency = time.Since(j.driftedAt)
+	}
+	j.finish(&done)
+	if done.Writes == 0 && j.status.Published == j.status.Revision {
+		return
+	}
+	w.writes, w.window = 0, 0
+	j.logger.V(2).Info("Published a pool", "revision", done.Revision, "generation", done.Generation, "slices", done.Slices,
+		"devices", done.Devices, "writes", done.Writes, "latency", done.Latency, "window", done.Window, "repair", done.Repair)
+	if j.c.cfg.Hooks.Published != nil {
+		j.c.cfg.Hooks.Published(done)
+	}
+}
+
+// finish updates the status and schedules what is left.
+func (j *job) finish(done *Published) {
+	j.c.mu.Lock()
+	defer j.c.mu.Unlock()
+	p := j.p
+	if j.w.problem == nil && p.conflict.repairs == 0 {
+		clear(j.w.reported)
+	}
+	if p.driftedAt.Equal(j.driftedAt) {
+		p.driftedAt = time.Time{}
+	}
+	p.update(func(s *Status) {
+		s.Published, s.Generation, s.Slices, s.Devices, s.Complete = done.Revision, done.Generation, done.Slices, done.Devices, true
+		if s.Revision == done.Revision {
+			s.Err = j.w.problem
+		}
+	})
+	if !p.published() {
+		return // Set has scheduled it
+	}
+	local := j.want == nil || j.want.selection.nodeName != ""
+	if p.cluster && local && !slices.ContainsFunc(j.live, func(rec *record) bool { return rec.nodeName == "" }) {
+		p.cluster = false
+		j.s.poke() // a watch may be of no use
+	}
+	if p.isGone() {
+		p.goneAt = time.Now()
+		j.s.poke()
+		return
+	}
+	if due, ok := j.w.faultsDue(); ok {
+		p.next, p.why = due, faulty
+	}
+	if !p.driftedAt.IsZero() {
+		p.drifted(j.c.cfg.RepairDelay)
+	}
+	if p.why != idle {
+		j.c.enqueue(p.id, time.Until(p.next))
+	}
+}
+
+// openWindow records that the pool is half published. Writers call it in
+// parallel.
+func (j *job) openWindow(generation int64) {
+	j.c.mu.Lock()
+	defer j.c.mu.Unlock()
+	j.w.ours = generation
+	if j.w.windowAt.IsZero() {
+		j.w.windowAt = time.Now()
+	}
+	j.p.half = true
+	j.p.update(func(s *Status) { s.Complete = false })
+}
+
+func (j *job) closeWindow() {
+	j.c.mu.Lock()
+	defer j.c.mu.Unlock()
+	if !j.w.windowAt.IsZero() {
+		j.w.window += time.Since(j.w.windowAt)
+	}
+	j.w.windowAt, j.p.half = time.Time{}, false
+}
+
+func (j *job) isHalf() bool {
+	j.c.mu.Lock()
+	defer j.c.mu.Unlock()
+	return j.p.half
+}
