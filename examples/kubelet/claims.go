@@ -35,6 +35,9 @@ func (c claims) cpus(ctx context.Context, pod *corev1.Pod, container *corev1.Con
 		if err != nil {
 			return nil, err
 		}
+		if name == "" {
+			continue
+		}
 		claim, err := c.client.ResourceClaims(pod.Namespace).Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return nil, err
@@ -49,8 +52,9 @@ func (c claims) cpus(ctx context.Context, pod *corev1.Pod, container *corev1.Con
 	return slices.Compact(numbers), nil
 }
 
-// claimName returns the name of the claim that a pod calls so: its own, or the one
-// that was made for it from a template.
+// claimName returns the name of the ResourceClaim that a pod refers to as called:
+// an existing one, or the one that was created from a template. It returns "" if
+// the status says that no claim was needed.
 func claimName(pod *corev1.Pod, called string) (string, error) {
 	for _, ref := range pod.Spec.ResourceClaims {
 		if ref.Name == called && ref.ResourceClaimName != nil {
@@ -58,11 +62,15 @@ func claimName(pod *corev1.Pod, called string) (string, error) {
 		}
 	}
 	for _, made := range pod.Status.ResourceClaimStatuses {
-		if made.Name == called && made.ResourceClaimName != nil {
+		switch {
+		case made.Name != called:
+		case made.ResourceClaimName == nil:
+			return "", nil
+		default:
 			return *made.ResourceClaimName, nil
 		}
 	}
-	return "", fmt.Errorf("resource claim %s has not been made yet", called)
+	return "", fmt.Errorf("resource claim %s has not been created yet", called)
 }
 
 // allocated returns the CPUs that a claim has for a pod, all of them or those of

@@ -120,14 +120,30 @@ func TestClaimName(t *testing.T) {
 		Spec: corev1.PodSpec{ResourceClaims: []corev1.PodResourceClaim{
 			{Name: "own", ResourceClaimName: new("c1")},
 			{Name: "made", ResourceClaimTemplateName: new("t")},
+			{Name: "needless", ResourceClaimTemplateName: new("t")},
 			{Name: "late", ResourceClaimTemplateName: new("t")},
 		}},
-		Status: corev1.PodStatus{ResourceClaimStatuses: []corev1.PodResourceClaimStatus{{Name: "made", ResourceClaimName: new("c2")}}},
+		Status: corev1.PodStatus{ResourceClaimStatuses: []corev1.PodResourceClaimStatus{
+			{Name: "made", ResourceClaimName: new("c2")}, {Name: "needless"},
+		}},
 	}
-	for called, want := range map[string]string{"own": "c1", "made": "c2", "late": ""} {
-		if got, err := claimName(pod, called); got != want || (err == nil) != (want != "") {
+	for called, want := range map[string]string{"own": "c1", "made": "c2", "needless": ""} {
+		if got, err := claimName(pod, called); got != want || err != nil {
 			t.Errorf("%s: %q, %v", called, got, err)
 		}
+	}
+	if _, err := claimName(pod, "late"); err == nil {
+		t.Error("a claim that was not created yet is not missed")
+	}
+}
+
+// TestACPUOfANeedlessClaimIsNone: a status entry without a name needs no claim,
+// so the container starts.
+func TestACPUOfANeedlessClaimIsNone(t *testing.T) {
+	pod := &corev1.Pod{Status: corev1.PodStatus{ResourceClaimStatuses: []corev1.PodResourceClaimStatus{{Name: "needless"}}}}
+	container := &corev1.Container{Resources: corev1.ResourceRequirements{Claims: []corev1.ResourceClaim{{Name: "needless"}}}}
+	if numbers, err := (claims{}).cpus(t.Context(), pod, container); err != nil || len(numbers) != 0 {
+		t.Errorf("CPUs %v, %v", numbers, err)
 	}
 }
 
