@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"iter"
-	"math/rand/v2"
 	"strings"
 	"time"
 
@@ -17,20 +16,23 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/watch"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/kubewright/kubewright/internal/apierr"
 	"github.com/kubewright/kubewright/internal/backoff"
+	"github.com/kubewright/kubewright/internal/listwatch"
 )
 
 // ConfigMap returns a Source that watches one key of one ConfigMap, in Data or
 // BinaryData. It lists and watches with the field selector metadata.name, so
 // the permission to do so may be limited to that one name.
 //
-// A ConfigMap that does not exist is ErrSourceNotFound, and a key that does not
-// is ErrKeyNotFound; neither is ever taken for "nothing assigned". The error
+// If the ConfigMap does not exist the source yields ErrSourceNotFound, and if
+// the key does not, ErrKeyNotFound; neither unassigns. The error of ConfigMap
 // names every part of the reference that is not valid.
 func ConfigMap(client corev1client.ConfigMapsGetter, namespace, name, key string) (Source, error) {
 	var problems []error
@@ -56,198 +58,180 @@ type configMapSource struct {
 	namespace, name, key string
 }
 
-// String returns what payloads are called.
+// String returns the Name of the payloads.
 func (s configMapSource) String() string {
 	return fmt.Sprintf("ConfigMap %s/%s[%s]", s.namespace, s.name, s.key)
 }
 
-// Payloads implements Source.
-func (s configMapSource) Payloads(ctx context.Context) iter.Seq2[Payload, error] {
-	return func(yield func(Payload, error) bool) {
-		w := &configMapWatch{source: s, api: s.client.ConfigMaps(s.namespace), yield: yield}
-		for ctx.Err() == nil && !w.stopped {
-			err := w.round(ctx)
-			if err == nil || ctx.Err() != nil || w.stopped {
-				continue
-			}
-			w.failed(ctx, err)
-		}
-	}
-}
-
-// configMapWatch is what is known of the ConfigMap during one Payloads. An
-// informer would do as well but for its manners in an outage: it begins its
-// backoff anew every two minutes, sends two requests each time, and does not
-// tell of a connection that is lost before the first event.
-type configMapWatch struct {
-	source configMapSource
-	api    corev1client.ConfigMapInterface
-	yield  func(Payload, error) bool
-
-	object   *corev1.ConfigMap // nil: there is none
-	version  string            // to watch from; "": to be listed first
-	emitted  string            // what was yielded last, as id has it
-	failures int               // rounds that failed in a row
-	stopped  bool              // yield returned false
-}
-
-// configMapRetry paces the rounds in an outage.
+// configMapRetry is the delay after rounds in a row that failed.
 func configMapRetry() backoff.Policy {
 	return backoff.Policy{Base: time.Second, Cap: time.Minute}
 }
 
-// failed yields why a round failed, and waits. The next round begins with a
-// list, so that a source that may list and not watch is followed all the same,
-// if late.
-func (w *configMapWatch) failed(ctx context.Context, err error) {
-	w.version = ""
-	if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
-		if w.failures == 0 {
-			w.failures++
-			return // no outage: the watch had fallen behind
-		}
-	}
-	w.failures++
-	if !w.yield(Payload{}, fmt.Errorf("configcheckpoint: %s: %w", w.source, err)) {
-		w.stopped = true
-		return
-	}
-	select {
-	case <-ctx.Done():
-	case <-time.After(max(configMapRetry().Delay(w.failures), apierr.RetryAfter(err))):
-	}
-}
+// aliveAfter is the time without an event after which a stream is alive. client-go
+// returns an empty stream if the connection is lost before the answer.
+const aliveAfter = time.Second
 
-// round lists where that is needed, and then watches until the stream ends. It
-// returns nil where the next round can follow at once.
-func (w *configMapWatch) round(ctx context.Context) error {
-	if w.version == "" {
-		if err := w.list(ctx); err != nil {
-			return err
-		}
-		if w.id() != w.emitted {
-			w.emit()
-		}
-	}
-	// As client-go does: long enough to cost little, spread so that a fleet
-	// does not come back all at once.
-	lifetime := 5*time.Minute + time.Duration(rand.Int64N(int64(5*time.Minute)))
-	ctx, cancel := context.WithTimeout(ctx, lifetime+DefaultCallTimeout)
-	defer cancel()
-	stream, err := w.open(ctx, lifetime, cancel)
-	if err != nil {
-		return err
-	}
-	defer stream.Stop()
-	// client-go hands out an empty stream where the connection is lost before
-	// the answer. So the outage is over with the first event, or when the
-	// stream has lasted a while.
-	lasted := time.NewTimer(time.Second)
-	defer lasted.Stop()
-	alive := false
-	for !w.stopped {
-		var event watch.Event
-		open := true
-		select {
-		case event, open = <-stream.ResultChan():
-		case <-lasted.C:
-		}
-		if !open {
-			if !alive {
-				return fmt.Errorf("configcheckpoint: watch: the connection was lost: %w", io.ErrUnexpectedEOF)
+// Payloads implements Source.
+func (s configMapSource) Payloads(ctx context.Context) iter.Seq2[Payload, error] {
+	return func(yield func(Payload, error) bool) {
+		ctx, cancel := context.WithCancel(ctx)
+		w := &configMapWatch{source: s, ctx: ctx, out: make(chan delivery), done: make(chan struct{})}
+		go w.run()
+		defer func() {
+			cancel()
+			<-w.done
+		}()
+		for {
+			select {
+			case d := <-w.out:
+				if !yield(d.payload, d.err) {
+					return
+				}
+			case <-w.done:
+				return
 			}
-			return nil
-		}
-		if event.Type == watch.Error {
-			return w.take(event) // no sign of life
-		}
-		alive = true
-		if w.failures > 0 {
-			w.failures = 0
-			w.emit()
-		}
-		if event.Object == nil {
-			continue
-		}
-		if err := w.take(event); err != nil {
-			return err
 		}
 	}
-	return nil
 }
 
-// list reads what there is now. It asks for the newest state: a cache that lags
-// would take the node back to an older configuration.
-func (w *configMapWatch) list(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, DefaultCallTimeout)
-	defer cancel()
-	list, err := w.api.List(ctx, metav1.ListOptions{FieldSelector: w.selector()})
-	if err != nil {
-		return fmt.Errorf("configcheckpoint: list: %w", err)
-	}
-	w.object = nil
-	for i := range list.Items {
-		if list.Items[i].Name == w.source.name {
-			w.object = &list.Items[i]
-		}
-	}
-	w.version = list.ResourceVersion
-	return nil
+// configMapWatch keeps the ConfigMap of one call of Payloads up to date. It is the
+// store of a Reflector, and belongs to the goroutine of run.
+type configMapWatch struct {
+	source configMapSource
+	ctx    context.Context
+	out    chan delivery
+	done   chan struct{} // closed when run has returned
+
+	object  *corev1.ConfigMap // nil: it does not exist
+	emitted string            // the id of the last payload that was sent
+	failing bool              // an error was sent after it
+	// expired means that the version to watch from was gone since the last watch
+	// that started. Once is in the order of things.
+	expired bool
+	alive   bool // a watch has started in this round
 }
 
-// open begins a watch. The deadline for the answer is shorter than that for the
-// stream; cancel ends both.
-func (w *configMapWatch) open(ctx context.Context, lifetime time.Duration, cancel context.CancelFunc) (watch.Interface, error) {
-	seconds := int64(lifetime / time.Second)
-	deadline := time.AfterFunc(DefaultCallTimeout, cancel)
-	stream, err := w.api.Watch(ctx, metav1.ListOptions{
-		FieldSelector:       w.selector(),
-		ResourceVersion:     w.version,
-		TimeoutSeconds:      &seconds,
-		AllowWatchBookmarks: true,
-	})
-	if !deadline.Stop() {
-		if err == nil {
-			stream.Stop()
+// run lists and watches, until ctx is done. The pace of an outage is that of
+// configMapRetry: a Reflector's own begins again every two minutes.
+func (w *configMapWatch) run() {
+	defer close(w.done)
+	api := w.source.client.ConfigMaps(w.source.namespace)
+	reflector := cache.NewReflectorWithOptions(noWatchList{listwatch.New(listwatch.Config{
+		List: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
+			// The newest state: an API server that lags behind would take the node
+			// back to an older configuration.
+			opts.ResourceVersion, opts.ResourceVersionMatch = "", ""
+			return api.List(ctx, opts)
+		},
+		Watch: func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
+			stream, err := api.Watch(ctx, opts)
+			if err == nil {
+				err = w.started(ctx, stream)
+			}
+			return stream, err
+		},
+		FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, w.source.name).String(),
+		ListTimeout:   DefaultCallTimeout,
+		AnswerTimeout: DefaultCallTimeout,
+		Retries:       backoff.Policy{Base: time.Second, Cap: 30 * time.Second},
+		Outcome: func(_ context.Context, err error) time.Duration {
+			if first := isExpired(err) && !w.expired; err != nil && !first {
+				w.failing = true
+				w.hand(delivery{err: fmt.Errorf("configcheckpoint: %s: %w", w.source, err)})
+			}
+			w.expired = w.expired || isExpired(err)
+			return 0
+		},
+	})}, &corev1.ConfigMap{}, w, cache.ReflectorOptions{Name: w.source.String()})
+	for failures := 0; w.ctx.Err() == nil; {
+		w.alive = false
+		err := reflector.ListAndWatchWithContext(w.ctx) // Outcome has reported err
+		if w.alive {
+			failures = 0
 		}
-		err = context.DeadlineExceeded
+		failures++
+		select {
+		case <-w.ctx.Done():
+		case <-time.After(max(configMapRetry().Delay(failures), apierr.RetryAfter(err))):
+		}
 	}
-	if err != nil {
-		return nil, fmt.Errorf("configcheckpoint: watch: %w", err)
-	}
-	return stream, nil
 }
 
-// take follows one event of the stream.
-func (w *configMapWatch) take(event watch.Event) error {
-	if event.Type == watch.Error {
-		return fmt.Errorf("configcheckpoint: watch: %w", apierrors.FromObject(event.Object))
-	}
-	cm, ok := event.Object.(*corev1.ConfigMap)
-	if !ok {
-		return fmt.Errorf("configcheckpoint: watch: got a %T", event.Object)
-	}
-	w.version = cm.ResourceVersion
-	if cm.Name != w.source.name {
-		return nil // a bookmark
-	}
-	switch event.Type {
-	case watch.Added, watch.Modified:
-		w.object = cm
-	case watch.Deleted:
-		w.object = nil
-	default:
+// started waits for the first event of a stream, or until the stream is alive
+// without one, and returns an error if the stream ends or begins with an error.
+// The event is applied here; a Reflector that sees it again changes nothing.
+func (w *configMapWatch) started(ctx context.Context, stream watch.Interface) error {
+	var event watch.Event
+	open := true
+	timer := time.NewTimer(aliveAfter)
+	defer timer.Stop()
+	select {
+	case event, open = <-stream.ResultChan():
+	case <-timer.C:
+	case <-ctx.Done():
 		return nil
 	}
-	w.emit()
+	switch {
+	case !open:
+		return fmt.Errorf("watch: the connection was lost: %w", io.ErrUnexpectedEOF)
+	case event.Type == watch.Error:
+		stream.Stop()
+		return fmt.Errorf("watch: %w", apierrors.FromObject(event.Object))
+	}
+	w.alive, w.expired = true, false
+	cm, ok := event.Object.(*corev1.ConfigMap)
+	switch {
+	case ok && (event.Type == watch.Added || event.Type == watch.Modified):
+		w.object = cm
+	case ok && event.Type == watch.Deleted:
+		w.object = nil
+	}
+	if w.failing || w.id() != w.emitted {
+		w.send()
+	}
 	return nil
 }
 
-func (w *configMapWatch) selector() string {
-	return fields.OneTermEqualSelector("metadata.name", w.source.name).String()
+// isExpired reports whether the version to watch from is gone.
+func isExpired(err error) bool {
+	return apierrors.IsResourceExpired(err) || apierrors.IsGone(err)
 }
 
-// id tells one state of the object from another.
+// noWatchList makes a Reflector list and then watch: a list of one object costs
+// less than finding out whether the server can stream it.
+type noWatchList struct{ *cache.ListWatch }
+
+// IsWatchListSemanticsUnSupported is the method that Reflectors look for.
+func (noWatchList) IsWatchListSemanticsUnSupported() bool { return true }
+
+// Replace implements cache.ReflectorStore. It has the result of a list.
+func (w *configMapWatch) Replace(objects []any, _ string) error {
+	w.object = nil
+	for _, obj := range objects {
+		if cm, ok := obj.(*corev1.ConfigMap); ok && cm.Name == w.source.name {
+			w.object = cm
+		}
+	}
+	if w.id() != w.emitted {
+		w.send()
+	}
+	return nil
+}
+
+// Add implements cache.ReflectorStore.
+func (w *configMapWatch) Add(obj any) error { return w.Update(obj) }
+
+// Update implements cache.ReflectorStore.
+func (w *configMapWatch) Update(obj any) error { return w.Replace([]any{obj}, "") }
+
+// Delete implements cache.ReflectorStore.
+func (w *configMapWatch) Delete(any) error { return w.Replace(nil, "") }
+
+// Resync implements cache.ReflectorStore.
+func (w *configMapWatch) Resync() error { return nil }
+
+// id identifies a state of the object.
 func (w *configMapWatch) id() string {
 	if w.object == nil {
 		return "absent"
@@ -255,11 +239,19 @@ func (w *configMapWatch) id() string {
 	return string(w.object.UID) + "/" + w.object.ResourceVersion
 }
 
-// emit yields what there is now.
-func (w *configMapWatch) emit() {
-	w.emitted = w.id()
+// send yields the payload in the object, or why there is none.
+func (w *configMapWatch) send() {
+	w.emitted, w.failing = w.id(), false
 	p, err := w.payload()
-	w.stopped = w.stopped || !w.yield(p, err)
+	w.hand(delivery{p, err})
+}
+
+// hand passes d to the iterator.
+func (w *configMapWatch) hand(d delivery) {
+	select {
+	case w.out <- d:
+	case <-w.ctx.Done():
+	}
 }
 
 // payload returns the payload in the object, or why there is none.

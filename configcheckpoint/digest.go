@@ -11,8 +11,8 @@ import (
 )
 
 // A Digest is the SHA-256 of a payload, and its identity: two payloads with
-// the same bytes are the same configuration, whatever object, version or file
-// they came from. The zero Digest stands for the built-in default.
+// the same bytes are the same configuration, from whichever object, version or
+// file they came. The zero Digest stands for the built-in default.
 type Digest [sha256.Size]byte
 
 // DigestOf returns the digest of a payload.
@@ -46,14 +46,13 @@ func (d *Digest) UnmarshalText(text []byte) error {
 type Ref struct {
 	// Digest identifies the payload.
 	Digest Digest `json:"digest"`
-	// Name says where the payload came from, for people.
+	// Name is the origin of the payload, for people.
 	Name string `json:"name,omitempty"`
-	// Version is the source's own version of it, for people.
+	// Version is the source's version of it, for people.
 	Version string `json:"version,omitempty"`
 	// Size is the length of the payload in bytes.
 	Size int `json:"size,omitempty"`
-	// Time is when it was staged, by the wall clock. It is for people: nothing
-	// is decided by it.
+	// Time is the time of its staging, by the wall clock, for people.
 	Time time.Time `json:"time,omitzero"`
 }
 

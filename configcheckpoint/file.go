@@ -19,20 +19,20 @@ import (
 // DefaultFileInterval is how often File reads its file.
 const DefaultFileInterval = 10 * time.Second
 
-// fileSettle is how long a file must have held the same content to be
+// fileSettle is the time between two reads that must agree before a content is
 // delivered: an editor may be half way through.
 const fileSettle = time.Second
 
-// File returns a Source that reads a file every so often; zero means
-// DefaultFileInterval. It opens the path anew each time, so that it follows
-// the exchange of a symbolic link, which is how a mounted ConfigMap changes. It
-// looks at the content and never at the times of the file. New content is
-// delivered when two reads agree on it, a second apart or, where that is less,
-// as far as the interval says.
+// File returns a Source that reads a file at an interval; zero means
+// DefaultFileInterval. It opens the path each time, so that it follows the
+// exchange of a symbolic link, which is how a mounted ConfigMap changes. It
+// compares the content and ignores the times of the file. New content is
+// delivered when two reads agree on it, a second or, if that is less, an interval
+// apart.
 //
-// The file must be a regular one of at most MaxPayloadSize bytes. One that is
-// missing is ErrSourceNotFound and never "nothing assigned"; an empty one is
-// an empty payload. The path must be absolute and without "..".
+// The file must be regular and have at most MaxPayloadSize bytes. If it is
+// missing, the source yields ErrSourceNotFound, which does not unassign; an empty
+// file is an empty payload. The path must be absolute and without "..".
 func File(path string, every time.Duration) (Source, error) {
 	switch {
 	case !filepath.IsAbs(path) || !cleanPath(path):
@@ -85,9 +85,9 @@ func (s fileSource) Payloads(ctx context.Context) iter.Seq2[Payload, error] {
 	}
 }
 
-// read returns what is in the file now, never nil without an error.
+// read returns the content of the file, never nil without an error.
 func (s fileSource) read() ([]byte, error) {
-	// To open a FIFO would block.
+	// Opening a FIFO would block.
 	info, err := os.Stat(s.path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):

@@ -10,34 +10,33 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Hooks are told what happens. Each is optional. They are called synchronously
-// and without locks by the goroutine of Run, one at a time, also for what
-// happened in Boot and Verdict, and must not block. They may call every method
-// of the Controller.
+// Hooks observe a Controller. Each is optional. Run's goroutine calls them
+// synchronously and without locks, one at a time, including those for Boot and
+// Verdict. They must not block, and may call every method of the Controller.
 type Hooks struct {
-	// Booted is called once, with what Boot chose.
+	// Booted is called once, with the choice of Boot.
 	Booted func(Booted)
-	// Delivered is called for everything the source yields.
+	// Delivered is called for every payload and error of the source.
 	Delivered func(Delivered)
 	// Staged is called when a new configuration has been stored and assigned.
 	Staged func(Staged)
-	// Promoted is called when a configuration has passed its trial.
+	// Promoted is called when a configuration passes its trial.
 	Promoted func(Promoted)
-	// Rejected is called when a configuration is barred: at the door, or after
-	// it ran.
+	// Rejected is called when a configuration is rejected, before or after it
+	// ran.
 	Rejected func(Rejected)
 	// StatusChanged is called with the status whenever it has changed. It is
-	// the place to have the Node's status written.
+	// the place to trigger a write of the Node's status.
 	StatusChanged func(Status)
 }
 
 // Booted is the argument of Hooks.Booted.
 type Booted struct {
-	// Ref is the configuration that runs; zero for the built-in default.
+	// Ref is the running configuration; zero for the built-in default.
 	Ref Ref
 	// Role is the part it plays.
 	Role Role
-	// Trial says that it has yet to be proven.
+	// Trial means that it is not proven yet.
 	Trial bool
 }
 
@@ -46,15 +45,15 @@ type Delivered struct {
 	// Ref is the payload; zero for an error, and for a payload that assigns
 	// nothing.
 	Ref Ref
-	// Err is what the source yielded in place of a payload.
+	// Err is the error that the source yielded, or the fault of its payload.
 	Err error
 }
 
 // Staged is the argument of Hooks.Staged.
 type Staged struct {
-	// Ref is what was assigned; zero where nothing is.
+	// Ref is the assigned configuration; zero if nothing is assigned.
 	Ref Ref
-	// Proven says that it is the last-known-good configuration, so that no
+	// Proven means that it is the last-known-good configuration, so that no
 	// trial follows.
 	Proven bool
 }
@@ -63,8 +62,7 @@ type Staged struct {
 type Promoted struct {
 	// Ref is the configuration.
 	Ref Ref
-	// ByVerdict says that it was promoted by Verdict(nil) rather than by its
-	// soak.
+	// ByVerdict means that Verdict(nil) promoted it, rather than its soak.
 	ByVerdict bool
 }
 
@@ -72,11 +70,11 @@ type Promoted struct {
 type Rejected struct {
 	// Ref is the configuration.
 	Ref Ref
-	// Reason is why, fit for a label of a metric.
+	// Reason is the cause, fit for a label of a metric.
 	Reason Reason
-	// Message explains it to people, after Config.Redact.
+	// Message explains the cause, after Config.Redact.
 	Message string
-	// RolledBack says that it was assigned, so that another configuration takes
+	// RolledBack means that it was assigned, so that another configuration takes
 	// its place.
 	RolledBack bool
 }
@@ -94,7 +92,7 @@ const (
 	actionRollBack = "RollBack"
 )
 
-// An observer hands what happened to the log, the hooks and the event recorder.
+// An observer reports to the log, the hooks and the event recorder.
 type observer struct {
 	logger   klog.Logger // of Run
 	hooks    Hooks
@@ -102,8 +100,8 @@ type observer struct {
 	object   runtime.Object
 }
 
-// event records an event where a recorder is set. The note is handed over as
-// an argument: a message of the embedder may contain a percent sign.
+// event records an event if a recorder is set. The note is passed as an
+// argument, because a message of the embedder may contain a percent sign.
 func (o observer) event(eventType, reason, action, note string) {
 	if o.recorder != nil {
 		o.recorder.Eventf(o.object, nil, eventType, reason, action, "%s", note)

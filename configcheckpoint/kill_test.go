@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"syscall"
 	"testing"
@@ -72,6 +73,8 @@ func childAgent(dir string) error {
 	}
 	cfg := childConfig(dir)
 	cfg.Source, cfg.Trial = source, Trial{Soak: time.Second}
+	cfg.CallTimeout, cfg.ShutdownTimeout = 100*time.Millisecond, 100*time.Millisecond
+	cfg.Codec.Decode = decodeDeadly
 	c, err := New(cfg)
 	if err != nil {
 		return err
@@ -101,7 +104,63 @@ func childAgent(dir string) error {
 		}
 	}()
 	err = c.Run(ctx)
+	fmt.Println("ended", c.Status().Reason)
 	return errors.Join(err, c.Close(nil))
+}
+
+// decodeDeadly does what some payloads say.
+func decodeDeadly(data []byte) (string, error) {
+	switch string(data) {
+	case "decode: exit":
+		os.Exit(3)
+	case "decode: overflow":
+		debug.SetMaxStack(1 << 16)
+		return fmt.Sprint(overflow(1)), nil
+	case "decode: hang":
+		select {}
+	}
+	return string(data), nil
+}
+
+func overflow(n int) int { return overflow(n+1) + 1 }
+
+// TestPayloadThatEndsTheProcessIsRejected: a payload that ended the process while
+// it was decoded killed the good process at every delivery. The supervisor knows
+// nothing but to start it again.
+func TestPayloadThatEndsTheProcessIsRejected(t *testing.T) {
+	for payload, want := range map[string]struct {
+		deaths int
+		reason Reason
+	}{
+		"decode: exit":     {DefaultAttempts, ReasonCrashLoop},
+		"decode: overflow": {DefaultAttempts, ReasonCrashLoop},
+		"decode: hang":     {0, ReasonDecodeFailed},
+	} {
+		base := t.TempDir()
+		assign := func(text string) {
+			if err := os.WriteFile(filepath.Join(base, "source"), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		life := func() (said string, ok bool) {
+			out, err := child(t, "agent", filepath.Join(base, "store")).Output()
+			return string(out), err == nil
+		}
+		assign("good")
+		life()
+		if said, ok := life(); !ok || !strings.Contains(said, "ended Good") {
+			t.Fatalf("%s: before it: %s", payload, said)
+		}
+		assign(payload)
+		deaths := 0
+		said, ok := life()
+		for ; !ok && deaths < 12; said, ok = life() {
+			deaths++
+		}
+		if deaths != want.deaths || !strings.HasPrefix(said, "started good") || !strings.Contains(said, "ended "+string(want.reason)) {
+			t.Errorf("%s: %d deaths, want %d; then: %s", payload, deaths, want.deaths, said)
+		}
+	}
 }
 
 // TestCrashLoopingProcess lets real processes die of their configuration in

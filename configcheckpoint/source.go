@@ -9,15 +9,13 @@ import (
 	"iter"
 )
 
-// MaxPayloadSize is the most bytes a payload may have: what fits a ConfigMap.
+// MaxPayloadSize is the size limit of a payload in bytes, as for a ConfigMap.
 const MaxPayloadSize = 1 << 20
 
-// Errors of the sources of this package. They keep the running configuration
-// and are told apart with errors.Is.
+// Errors of the sources of this package. They keep the running configuration.
 var (
-	// ErrSourceNotFound: the ConfigMap or file is not there. That is never
-	// taken to mean that nothing is assigned: deleting an object by mistake
-	// must not reconfigure a fleet.
+	// ErrSourceNotFound: the ConfigMap or file does not exist. It does not
+	// unassign: deleting an object by mistake must not reconfigure a fleet.
 	ErrSourceNotFound = errors.New("configcheckpoint: the source does not exist")
 	// ErrKeyNotFound: the ConfigMap has no such key.
 	ErrKeyNotFound = errors.New("configcheckpoint: the ConfigMap has no such key")
@@ -33,12 +31,12 @@ type Payload struct {
 	// Unassign means that nothing is assigned: the node returns to the built-in
 	// default and forgets the last-known-good configuration. Data must be nil.
 	Unassign bool
-	// Name says where it came from, for people, for example
+	// Name is its origin, for people, for example
 	// "ConfigMap kube-system/agent[config.yaml]". At most 256 bytes are kept.
 	Name string
-	// Version is the source's own version of it, for people. It decides
-	// nothing: a new version of the same bytes is the same configuration.
-	// At most 128 bytes are kept.
+	// Version is the source's version of it, for people. It decides nothing: a
+	// new version of the same bytes is the same configuration. At most 128 bytes
+	// are kept.
 	Version string
 }
 
@@ -55,16 +53,15 @@ func (p Payload) check() error {
 }
 
 // A Source yields the wanted payload when it is first known and after each
-// change, until ctx is done. An error keeps what runs, is reported, and ends
-// nothing: the source is asked on. A source that returns before ctx is done
-// has said all it will say.
+// change, until ctx is done. An error is reported and keeps the running
+// configuration, and iteration continues. A source that returns before ctx is
+// done yields nothing more.
 //
 // One goroutine ranges over Payloads, once in a Run. After an error it waits
-// a while, up to ten seconds, before it asks for the next payload, so that a
-// source that fails at once does not make a busy loop. The controller copies
-// what it is given.
+// for up to ten seconds before it takes the next payload, so that a source that
+// fails at once does not make a busy loop. The controller copies the data.
 type Source interface {
-	// Payloads returns what the source yields, until ctx is done.
+	// Payloads returns the sequence of payloads and errors until ctx is done.
 	Payloads(ctx context.Context) iter.Seq2[Payload, error]
 }
 

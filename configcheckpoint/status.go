@@ -14,7 +14,7 @@ import (
 	"github.com/kubewright/kubewright/internal/enum"
 )
 
-// A Phase says how the rollout stands.
+// A Phase is the state of the rollout.
 type Phase int
 
 const (
@@ -31,8 +31,8 @@ const (
 	PhaseGood
 	// PhaseRolledBack: the assigned configuration is rejected; another one runs.
 	PhaseRolledBack
-	// PhaseDegraded: the assigned configuration could not be started, for a
-	// reason that is not its fault; another one runs.
+	// PhaseDegraded: the assigned configuration could not be started, through no
+	// fault of its own; another one runs.
 	PhaseDegraded
 )
 
@@ -41,33 +41,33 @@ func (p Phase) String() string {
 	return enum.Name(p, "Pending", "Default", "Staged", "Trial", "Good", "RolledBack", "Degraded")
 }
 
-// Status says what runs and why. It is a copy; the zero Status is that of a
-// controller before Boot.
+// Status is the running configuration and the reason why it runs. The zero Status
+// is that of a controller before Boot.
 type Status struct {
-	// Phase is how the rollout stands.
+	// Phase is the state of the rollout.
 	Phase Phase
-	// Active is what runs, and Role the part it plays.
+	// Active is the running configuration, and Role the part it plays.
 	Active Ref
 	Role   Role
-	// Assigned is what was last accepted from the source.
+	// Assigned is the last configuration that was accepted from the source.
 	Assigned Ref
-	// LastKnownGood is what a failed trial falls back to.
+	// LastKnownGood is the configuration that a failed trial falls back to.
 	LastKnownGood Ref
-	// Attempt is the number of the present start during a trial, from 1 to
+	// Attempt is the number of the current start during a trial, from 1 to
 	// Attempts; 0 otherwise.
 	Attempt, Attempts int
-	// OK is True while what runs is what the source wants, False while it is
-	// not, Unknown before Boot.
+	// OK is True while the configuration that the source wants runs, False while
+	// another one runs, and empty before Boot.
 	OK corev1.ConditionStatus
 	// Reason and Message explain OK. The message is for people.
 	Reason  Reason
 	Message string
-	// Since is when OK last changed, by the wall clock.
+	// Since is the time of the last change of OK, by the wall clock.
 	Since time.Time
 }
 
-// Condition returns s as a condition of the given type, for whatever writes the
-// Node's status. The heartbeat is left zero: it is the writer's.
+// Condition returns s as a Node condition of the given type. The heartbeat is left
+// zero for the writer of the Node's status.
 func (s Status) Condition(kind corev1.NodeConditionType) corev1.NodeCondition {
 	c := corev1.NodeCondition{
 		Type:               kind,
@@ -84,8 +84,8 @@ func (s Status) Condition(kind corev1.NodeConditionType) corev1.NodeCondition {
 }
 
 // NodeCondition returns a function that sets the condition of the given type of
-// a Node to what the status is when it is called, in the place of the one that
-// is there. It is a setter as package nodestatus takes them, and never fails.
+// a Node from the status at the time of the call. It is a setter for package
+// nodestatus, and never fails.
 func (c *Controller[T]) NodeCondition(kind corev1.NodeConditionType) func(context.Context, *corev1.Node) error {
 	return func(_ context.Context, node *corev1.Node) error {
 		condition := c.Status().Condition(kind)
@@ -100,7 +100,10 @@ func (c *Controller[T]) NodeCondition(kind corev1.NodeConditionType) func(contex
 	}
 }
 
-// A situation is what a Status is computed from.
+// A situation is the input of a Status, and of every decision.
+//
+// Invariant: skipped is set only while the assigned configuration does not run.
+// Invariant: refused and waiting are about the last payload.
 type situation struct {
 	rec      record
 	build    string
@@ -109,17 +112,17 @@ type situation struct {
 	running Ref
 	role    Role
 	skipped *ReasonError           // why the assigned configuration was not started
-	store   *ReasonError           // what is wrong with the store now
+	store   *ReasonError           // the current fault of the store
 	refused *ReasonError           // why the last payload was not accepted
 	source  error                  // why the source has no payload
 	waiting string                 // why the last payload is held back
 	restart bool                   // Run asks for a restart
-	before  corev1.ConditionStatus // the present Status.OK
+	before  corev1.ConditionStatus // the current Status.OK
 	health  error                  // of the configuration on trial
 }
 
-// onTrial reports whether what runs is assigned and neither proven nor
-// rejected.
+// onTrial reports whether the running configuration is assigned, and neither
+// proven nor rejected.
 func (s situation) onTrial() bool {
 	if s.rec.Assigned == nil || s.rec.proven() || s.running.Digest != s.rec.Assigned.Digest {
 		return false
@@ -146,11 +149,11 @@ func (s situation) status() Status {
 	return st
 }
 
-// maxStatusMessage keeps messages within what an event's note may have (1024
+// maxStatusMessage keeps messages within the limit of an event's note (1024
 // bytes), with room for a name.
 const maxStatusMessage = 900
 
-// explain sets the phase and the verdict from what is assigned and what runs.
+// explain sets the phase and OK from the assigned and the running configuration.
 func (s situation) explain(st *Status) {
 	assigned := st.Assigned
 	x, rejected := s.rec.rejection(assigned.Digest, s.build)
@@ -172,8 +175,8 @@ func (s situation) explain(st *Status) {
 	case s.skipped != nil:
 		st.set(PhaseDegraded, corev1.ConditionFalse, s.skipped.Reason, fmt.Sprintf("%s could not be started: %v; running %s", assigned, s.skipped.Err, s.running))
 	default:
-		// Assigned a moment ago: what ran before runs until the restart, and
-		// is as right or wrong as it was.
+		// Assigned a moment ago: the earlier configuration runs until the restart,
+		// and is as right or wrong as it was.
 		ok := corev1.ConditionTrue
 		if s.before != "" {
 			ok = s.before
@@ -182,9 +185,8 @@ func (s situation) explain(st *Status) {
 	}
 }
 
-// overlay adds what is wrong, or on its way, besides what runs. Where the
-// verdict is False already its reason stays, because that is the one to act on
-// first.
+// overlay adds faults and payloads that wait. If OK is False already, its reason
+// stays, because it is the one to act on first.
 func (s situation) overlay(st *Status) {
 	blame := func(e *ReasonError) {
 		if e == nil {
@@ -218,7 +220,7 @@ func (s situation) overlay(st *Status) {
 	}
 }
 
-// set fills in what explain decided.
+// set sets the fields that explain decides.
 func (st *Status) set(phase Phase, ok corev1.ConditionStatus, reason Reason, message string) {
 	st.Phase, st.OK, st.Reason, st.Message = phase, ok, reason, message
 }
