@@ -366,3 +366,26 @@ func TestHashGate(t *testing.T) {
 		t.Errorf("%d of %d nodes are first for two contents, want about a quarter", both, nodes)
 	}
 }
+
+// TestRejectionOfTheAssignedStays, although the configuration was rejected before
+// it ran and there are too many others.
+func TestRejectionOfTheAssignedStays(t *testing.T) {
+	r := reject(state("B", "A", ""), rejection{Digest: ref("B").Digest, Build: "1", Reason: ReasonDecodeFailed, Message: "B"})
+	if got := r.withRejected("1", "1", "2", "3", "4", "5").show(); got != "BA- !B !3 !4 !5" {
+		t.Error(got)
+	}
+}
+
+// TestDeathsAreThoseOfOneBuild and one payload.
+func TestDeathsAreThoseOfOneBuild(t *testing.T) {
+	i := inspection{Digest: ref("A").Digest, Build: "1", Deaths: 2}
+	if got := i.again(i.Digest, "1"); got.Deaths != 2 {
+		t.Errorf("the same: %+v", got)
+	}
+	if got := i.again(i.Digest, "2"); got.Deaths != 0 || got.Build != "2" {
+		t.Errorf("another build: %+v", got)
+	}
+	if got := i.again(ref("B").Digest, "1"); got.Deaths != 0 || got.Digest != ref("B").Digest {
+		t.Errorf("another payload: %+v", got)
+	}
+}
