@@ -4,28 +4,92 @@
 // Package apitest is a Kubernetes API server in memory, for tests that drive
 // controllers through the real clientset in testing/synctest bubbles.
 //
-// A [Server] is an http.RoundTripper's other end: [Server.Client] returns an
-// ordinary *kubernetes.Clientset whose requests, JSON or protobuf, it answers
-// on the caller's goroutine. Objects get a resourceVersion, UID, creation time
-// and managedFields; stale writes conflict; status is a subresource; pods die
-// gracefully; watches replay, filter, send bookmarks and expire. Time is that
-// of package time, so that inside a bubble latencies, Retry-After and watch
-// timeouts take no time and are exact.
+// # Usage
 //
-// What goes wrong is injected with [Server.Inject], [Server.DropWatches],
-// [Server.StallWatches] and [Server.Compact]. What was asked is in
-// [Server.Journal]: every request with its time, user, body and result.
-// [Server.Put], [Get], [Edit] and [Delete] act on objects directly, as
-// somebody else who is not under test.
+//	func TestController(t *testing.T) {
+//		apitest.Bubble(t, apitest.Options{}, func(t *testing.T, s *apitest.Server) {
+//			s.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
+//			go controller.Run(t.Context(), s.Client(apitest.NodeUser("n1")))
 //
-// It has no part in what other components do to objects: there are no namespace
-// controller, no disruption budgets, no ServiceAccount admission, no quota and
-// no priority and fairness. [Server.CollectGarbage] and [Server.NodeLifecycle]
-// stand in for the two controllers that the packages here depend on. Of the
-// encodings it refuses YAML, CBOR and Tables, and server-side apply with 415.
-// What it puts into managedFields is a stub. Validation covers what controllers
-// of nodes, pods, leases and devices can get wrong.
+//			outage := s.Inject(apitest.Fault{Err: apitest.ErrConnRefused})
+//			time.Sleep(time.Minute) // of virtual time
+//			outage()
+//			time.Sleep(10 * time.Second)
 //
-// How true it is to the real server is decided by package
-// internal/conformance, whose cases run against both.
+//			if n := apitest.Get[*corev1.Node](s, "", "n1"); !ready(n) {
+//				t.Error("not ready ten seconds after the outage")
+//			}
+//		})
+//	}
+//
+// docs/testing.md goes from a first test to faults and budgets, and has the
+// traps of tests in virtual time.
+//
+// # Behavior
+//
+// [Server.Client] returns an ordinary *kubernetes.Clientset, [Server.Config] the
+// configuration for any other client, and [Server.Handler] an http.Handler for a
+// real listener. Requests in JSON or protobuf run on the goroutine of the
+// caller. Latencies, Retry-After and watch timeouts use package time, so inside
+// a bubble they are exact and take no real time.
+//
+// Every kind of client-go's clientset is served, in its newest version if that
+// version is stable, else after [Options].Serve names the version. Other kinds
+// are served after [Server.Register], or when their CustomResourceDefinition is
+// created. All kinds follow the rules that a controller meets:
+//
+//   - resourceVersions, UIDs, creation times, generateName and generations; 409
+//     for stale writes, 422 for invalid ones
+//   - the status subresource, label and field selectors, pages of lists, dry runs
+//   - merge, strategic merge and JSON patches, and server-side apply with its
+//     conflicts
+//   - watches that replay, filter, send bookmarks and initial events, and expire
+//     with 410
+//   - graceful deletion of pods, finalizers, preconditions, propagation policies;
+//     a namespace that is deleted goes with its contents
+//
+// [Server.Inject] injects faults; [Server.DropWatches] and its relatives break
+// watches; [Server.Compact] forgets the past. [Server.Requests] returns the
+// journal: every request with its time, user, body and result. [Server.Put],
+// [Get], [Edit] and [Delete] act on objects as another client that is not under
+// test: without a request, a journal entry, authorization or validation.
+//
+// Node identities are held to the Node authorizer and NodeRestriction. Other
+// users may do everything unless [Options].Authorizer says otherwise; see
+// [RBACFrom].
+//
+// # Concurrency
+//
+// A Server may be used from any number of goroutines. It has no goroutine of its
+// own, apart from a timer while a namespace is being emptied. Inside a bubble it
+// must be made in that bubble, which [Bubble] does.
+//
+// # Compatibility
+//
+// The cases of internal/conformance run against this package in every test run.
+// Their answers are recordings of kube-apiserver 1.37. For the versions 1.34,
+// 1.35 and 1.36 the package follows the differences in feature gates, field
+// selectors, limits and messages that its tests name; there are no recordings.
+//
+//	                                       as kube-apiserver 1.37
+//	metadata, conflicts, patches, delete   yes, recorded
+//	lists, pages, selectors, watches       yes, recorded
+//	Table, YAML and CBOR encodings         no: 406 and 415
+//	nodes, pods, leases, LeaseCandidates,  yes, recorded, with the validation
+//	  events, secrets, resource.k8s.io       and defaults that controllers meet
+//	Node authorizer, NodeRestriction, RBAC yes, recorded
+//	other kinds                            metadata, status, generation, watch:
+//	                                         recorded; no defaults, no validation
+//	/scale, reviews, logs, exec, proxy     no: 404
+//	server-side apply                      yes, recorded; managedFields are exact
+//	                                         from the first apply to an object on
+//	custom resources                       yes, recorded; no schema, no conversion
+//	authentication, quota, webhooks,       no
+//	  priority and fairness
+//	garbage collection                     on Server.CollectGarbage
+//	namespaces                             emptied by the server itself
+//
+// Until the first apply to an object, its managedFields name their managers, and
+// the field sets in them are a placeholder. There is no promise of compatibility
+// before version 1.0.
 package apitest
