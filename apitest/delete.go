@@ -25,7 +25,10 @@ func (c *call) deleteOptions() (*metav1.DeleteOptions, error) {
 		if err != nil {
 			return nil, apierrors.NewBadRequest(err.Error())
 		}
-		opts = obj.(*metav1.DeleteOptions)
+		var ok bool
+		if opts, ok = obj.(*metav1.DeleteOptions); !ok {
+			return nil, apierrors.NewBadRequest(fmt.Sprintf("%T cannot be handled as DeleteOptions", obj))
+		}
 	} else if len(c.query) > 0 {
 		if err := metav1.Convert_url_Values_To_v1_DeleteOptions(&c.query, opts, nil); err != nil {
 			return nil, apierrors.NewBadRequest(err.Error())

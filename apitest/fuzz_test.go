@@ -36,6 +36,7 @@ func FuzzRequests(f *testing.F) {
 	f.Add("PATCH", "/apis/example.com/v1/namespaces/default/widgets/w", "", "application/json-patch+json", []byte(`[{"op":"replace","path":"/metadata","value":[]}]`))
 	f.Add("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", "", "application/json", []byte(`{"metadata":{"name":"a.b"},"spec":{"group":"b","scope":"Cluster","names":{"plural":"a","kind":"A"},"versions":[{"name":"v1","storage":true,"served":true}]}}`))
 	f.Add("POST", "/apis/apps/v1/namespaces/default/deployments", "", "application/json", []byte(`{"metadata":{"name":"d"},"spec":{"replicas":1}}`))
+	f.Add("DELETE", node, "", "application/json", []byte(`{"apiVersion":"v1","kind":"Node"}`))
 	f.Add("GET", "/apis//v1/namespaces//a/b/c/d/e/f/g", "%", "", []byte(nil))
 	f.Fuzz(func(t *testing.T, method, path, query, contentType string, body []byte) {
 		if strings.Contains(query, "watch") || strings.Contains(query, "resourceVersion") {
