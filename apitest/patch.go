@@ -91,7 +91,7 @@ func (c *call) patched(old *item) (runtime.Object, error) {
 func (c *call) patchJSON(was []byte) ([]byte, error) {
 	switch c.r.PatchType {
 	case types.StrategicMergePatchType:
-		now, err := strategicpatch.StrategicMergePatch(was, c.r.Body, c.kind.zero(c.view))
+		now, err := c.strategicMerge(was)
 		if err != nil {
 			return nil, apierrors.NewBadRequest(err.Error())
 		}
@@ -110,6 +110,17 @@ func (c *call) patchJSON(was []byte) ([]byte, error) {
 		return nil, apierrors.NewBadRequest("Invalid JSON Patch")
 	}
 	return json.Marshal(mergePatch(doc, patch))
+}
+
+// strategicMerge applies a strategic merge patch. apimachinery panics at some
+// patches that don't fit the kind; the real server answers 500 then.
+func (c *call) strategicMerge(was []byte) (now []byte, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("the patch does not fit: %v", p)
+		}
+	}()
+	return strategicpatch.StrategicMergePatch(was, c.r.Body, c.kind.zero(c.view))
 }
 
 // mergePatch applies a JSON merge patch (RFC 7386).
