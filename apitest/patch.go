@@ -113,7 +113,7 @@ func (c *call) patchJSON(was []byte) ([]byte, error) {
 }
 
 // strategicMerge applies a strategic merge patch. apimachinery panics at some
-// patches that don't fit the kind; the real server answers 500 then.
+// patches that don't fit the kind. They are bad requests here.
 func (c *call) strategicMerge(was []byte) (now []byte, err error) {
 	defer func() {
 		if p := recover(); p != nil {
