@@ -27,7 +27,7 @@ func benchMachine(id string) (*machine, *time.Duration) {
 	now := new(time.Duration)
 	return newMachine(setup{
 		id: id, timing: Timing{}.WithDefaults(), callTimeout: DefaultCallTimeout, shutdownTimeout: DefaultShutdownTimeout,
-		strategy: NewestVersion(), namespace: "ns", name: "lease", random: func() float64 { return 0.5 },
+		strategy: NewestVersion(), meta: metav1.ObjectMeta{Namespace: "ns", Name: "lease"}, random: func() float64 { return 0.5 },
 	}, Peer{Identity: id, BinaryVersion: "1.37.0"}, instant{wall: time.Unix(1e9, 0)}), now
 }
 

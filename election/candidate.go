@@ -35,6 +35,8 @@ type Candidate struct {
 
 	changed   chan struct{} // something for the loop to take in
 	resigning atomic.Bool
+	gone      atomic.Pointer[string] // the argument of HolderGone
+	leading   atomic.Pointer[term]   // the last term
 
 	mu     sync.Mutex
 	self   Peer
@@ -68,7 +70,7 @@ func New(cfg Config) (*Candidate, error) {
 		self:     cfg.Self,
 	}
 	if !cfg.ExclusiveIdentity {
-		c.identity += fmt.Sprintf("_%08x", rand.Uint32())
+		c.identity += fmt.Sprintf("_%0*x", suffixLength, rand.Uint32())
 	}
 	return c, nil
 }
@@ -101,6 +103,28 @@ func (c *Candidate) Run(ctx context.Context) error {
 // identity: Self.Identity with a random suffix, or as it is with
 // Config.ExclusiveIdentity.
 func (c *Candidate) Identity() string { return c.identity }
+
+// suffixLength is the number of random digits in a holder identity.
+const suffixLength = 8
+
+// IsLeader reports whether this candidate leads now: [Term.Valid] of its present
+// term. It is for health endpoints and metrics; work should use its own Term.
+func (c *Candidate) IsLeader() bool { return Term{c.leading.Load()}.Valid() }
+
+// HolderGone ends the wait for a holder whose process has ended for certain, for
+// example because the kubelet has reported that all containers of its Pod have
+// terminated: candidates then claim the lease at once, in the order of their
+// rank. identity is a holder identity, or the Peer.Identity that it was made of.
+// HolderGone does nothing if another identity holds the Lease.
+//
+// The caller must be sure: if the process still runs, two candidates lead. A Pod
+// that was deleted with force, or whose Node does not answer, is no proof.
+func (c *Candidate) HolderGone(identity string) {
+	if identity != "" {
+		c.gone.Store(&identity)
+		c.wake()
+	}
+}
 
 // Leader returns the holder identity that the Lease had when it was last seen,
 // "" for nobody, and whether that is known and was renewed in time.

@@ -6,9 +6,13 @@ package election
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 	"unicode/utf8"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -94,6 +98,12 @@ type Config struct {
 	// DefaultShutdownTimeout.
 	ShutdownTimeout time.Duration
 
+	// Labels and OwnerReferences are those of the Lease if this candidate creates
+	// it. An existing Lease keeps its own. With LeaseCandidates the Lease is
+	// usually created by the coordinator, without them. Default: none.
+	Labels          map[string]string
+	OwnerReferences []metav1.OwnerReference
+
 	// Name is the name in logs and health checks. Default: DefaultName.
 	Name string
 	// ErrorHandler is told of errors that the candidate goes on from: of the
@@ -142,6 +152,8 @@ func (cfg *Config) complete() error {
 	problems = append(problems, spec.CheckLease(at("Lease"), cfg.Lease)...)
 	problems = append(problems, checkPeer(at("Self"), cfg.Self, cfg.Registry.native, cfg.Strategy)...)
 	problems = append(problems, cfg.completeTimes()...)
+	problems = append(problems, metav1validation.ValidateLabels(cfg.Labels, at("Labels"))...)
+	cfg.Labels, cfg.OwnerReferences = maps.Clone(cfg.Labels), slices.Clone(cfg.OwnerReferences)
 	if cfg.Name == "" {
 		cfg.Name = DefaultName
 	}

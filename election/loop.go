@@ -33,15 +33,15 @@ type loop struct {
 	ctx, requests context.Context
 	wg            sync.WaitGroup
 
-	answers  chan answer
-	abort    context.CancelFunc // of the request under way
-	aborted  bool               // it was called
-	gone     int                // watches in a row that have brought nothing but the loss of their place
-	watch    *watcher[*coordinationv1.Lease]
-	returned chan error // by the work
-	term     *term
-	err      error   // what the work returned by itself
-	keeper   *keeper // with LeaseCandidates
+	answers     chan answer
+	abort       context.CancelFunc // of the request under way
+	aborted     bool               // it was called
+	goneWatches int                // watches in a row that have brought nothing but the loss of their place
+	watch       *watcher[*coordinationv1.Lease]
+	returned    chan error // by the work
+	term        *term
+	err         error   // what the work returned by itself
+	keeper      *keeper // with LeaseCandidates
 }
 
 // answer is the outcome of a request.
@@ -56,7 +56,9 @@ func (c *Candidate) newLoop(ctx context.Context) *loop {
 	s := setup{
 		id: c.identity, timing: c.cfg.Timing, callTimeout: c.cfg.CallTimeout, shutdownTimeout: c.cfg.ShutdownTimeout,
 		fallback: c.cfg.FallbackAfter, native: c.cfg.Registry.native, strategy: c.cfg.Strategy, random: rand.Float64,
-		namespace: c.cfg.Lease.Namespace, name: c.cfg.Lease.Name,
+		meta: metav1.ObjectMeta{
+			Namespace: c.cfg.Lease.Namespace, Name: c.cfg.Lease.Name, Labels: c.cfg.Labels, OwnerReferences: c.cfg.OwnerReferences,
+		},
 	}
 	l := &loop{
 		Candidate: c, ctx: ctx, requests: context.WithoutCancel(ctx),
@@ -155,8 +157,8 @@ func (l *loop) sighted(s sight[*coordinationv1.Lease]) {
 	case s.gone:
 		l.stopWatch()
 		l.machine.watchGone()
-		if l.gone++; l.gone >= patientGone {
-			l.gone = 0
+		if l.goneWatches++; l.goneWatches >= patientGone {
+			l.goneWatches = 0
 			l.machine.watchRefused(now.mono)
 			l.fail(OpWatch, s.err)
 		}
@@ -164,7 +166,7 @@ func (l *loop) sighted(s sight[*coordinationv1.Lease]) {
 		l.stopWatch()
 		l.machine.watchRefused(now.mono)
 	case s.err == nil:
-		l.gone = 0
+		l.goneWatches = 0
 		l.machine.observe(now, s.object, s.deleted, inOrder)
 		l.effects()
 	}
@@ -218,6 +220,7 @@ func (l *loop) begin(b beginWork) {
 	ctx, cancel := context.WithCancelCause(l.ctx)
 	t := newTerm(l.clock, l.machine.term.token, ctx.Err, cancel, b.sent, b.deadline)
 	l.term = t
+	l.leading.Store(t)
 	if now := l.clock.now().mono; now >= b.deadline {
 		// A hook took longer than the term. Somebody else may lead by now, and
 		// the work must not even begin.
@@ -254,6 +257,9 @@ func (l *loop) workReturned(err error) {
 // takeRequests takes in what other goroutines have asked for.
 func (l *loop) takeRequests() {
 	l.machine.setSelf(l.peer())
+	if holder := l.gone.Swap(nil); holder != nil {
+		l.machine.holderGone(l.clock.now().mono, *holder)
+	}
 	if l.resigning.CompareAndSwap(true, false) {
 		l.machine.resign(l.clock.now().mono)
 		l.effects()

@@ -6,9 +6,11 @@ package election
 import (
 	"maps"
 	"strconv"
+	"strings"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubewright/kubewright/election/internal/spec"
 	"github.com/kubewright/kubewright/internal/backoff"
@@ -84,8 +86,8 @@ type setup struct {
 	fallback        time.Duration
 	native          bool // LeaseCandidates
 	strategy        Strategy
-	namespace, name string         // of the Lease
-	random          func() float64 // in [0,1)
+	meta            metav1.ObjectMeta // of a Lease to create
+	random          func() float64    // in [0,1)
 }
 
 // machine decides what a candidate does. It does no I/O and has no clock: it is
@@ -324,12 +326,11 @@ func (m *machine) worked(now time.Duration) (bySelf bool) {
 	}
 	m.tell(TermEnded{Token: m.term.token, Cause: m.term.cause, Duration: over - m.term.began, Drained: now - over})
 	m.closeOffer(now, false)
-	held := m.phase != ended || sameTerm(pulseOf(m.lease), m.term.pulse)
 	if bySelf || m.stopping {
 		m.stopping = true
 		m.stopBy = now + m.shutdownTimeout
 	}
-	if held && (m.phase != ended || m.stopping) {
+	if m.phase != ended || m.stopping {
 		m.giving = &giving{pulse: m.term.pulse, to: m.term.target, until: m.term.deadline}
 		if _, there := m.records[m.term.target]; !there && !m.native {
 			m.giving.to = "" // it has withdrawn while the work came to its end
@@ -339,6 +340,14 @@ func (m *machine) worked(now time.Duration) (bySelf bool) {
 	m.term = termState{}
 	m.draw = m.random()
 	return bySelf
+}
+
+// holderGone ends the wait for a holder whose process has ended for certain.
+func (m *machine) holderGone(now time.Duration, identity string) {
+	holder := holderOf(m.lease)
+	if _, suffix, cut := strings.Cut(holder, identity+"_"); holder == identity || cut && len(suffix) == suffixLength && holder == identity+"_"+suffix {
+		m.held = min(m.held, now)
+	}
 }
 
 // setSelf changes what this candidate says about itself.

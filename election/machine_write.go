@@ -31,7 +31,7 @@ func (m *machine) editable() *coordinationv1.Lease {
 	if m.lease != nil {
 		l = m.lease.DeepCopy()
 	} else {
-		l = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: m.namespace, Name: m.name}}
+		l = &coordinationv1.Lease{ObjectMeta: *m.meta.DeepCopy()}
 	}
 	l.Annotations = maps.Clone(l.Annotations)
 	if l.Annotations == nil {

@@ -10,6 +10,7 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
 )
@@ -30,7 +31,7 @@ type bench struct {
 func newBench(t *testing.T, change ...func(*setup)) *bench {
 	s := setup{
 		id: "me", timing: Timing{}.WithDefaults(), callTimeout: DefaultCallTimeout, shutdownTimeout: DefaultShutdownTimeout,
-		fallback: DefaultLeaseDuration, strategy: HighestPriority(nil), namespace: "ns", name: "lease", random: func() float64 { return 0.5 },
+		fallback: DefaultLeaseDuration, strategy: HighestPriority(nil), meta: metav1.ObjectMeta{Namespace: "ns", Name: "lease"}, random: func() float64 { return 0.5 },
 	}
 	for _, f := range change {
 		f(&s)

@@ -13,8 +13,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
 
 	"github.com/kubewright/kubewright/apitest"
 )
@@ -251,7 +253,7 @@ func (s *soak) trouble() {
 	if s.native && s.rng.IntN(6) == 0 {
 		user.User = "controller"
 	}
-	switch s.rng.IntN(12) {
+	switch s.rng.IntN(14) {
 	case 0: // a partition
 		s.until(60, s.isolate(user))
 	case 1: // a partition that refuses, and breaks the watches
@@ -288,10 +290,38 @@ func (s *soak) trouble() {
 		if err := c.Update(func(p *Peer) { p.Priority, p.LastResort = s.rng.Int32N(4), s.rng.IntN(4) == 0 }); err != nil {
 			s.Error(err)
 		}
+	case 12: // an edit by hand
+		s.editByHand()
+	case 13: // which no watch shows
+		resume := s.server.StallWatches(apitest.Match{})
+		s.pass(20)
+		s.editByHand()
+		s.server.ExpireWatches(apitest.Match{})
+		resume()
 	}
 	if s.rng.IntN(10) == 0 {
 		c.hangHook(s.upTo(20))
 	}
+}
+
+// editByHand changes the Lease as a user may who does not delete it, does not
+// forge a release and takes nothing from the duration of a holder.
+func (s *soak) editByHand() {
+	if s.lease() == nil {
+		return
+	}
+	s.edit(func(l *coordinationv1.Lease) {
+		switch s.rng.IntN(4) {
+		case 0:
+			l.Spec.HolderIdentity, l.Spec.AcquireTime = nil, nil
+		case 1:
+			l.Spec.HolderIdentity, l.Spec.AcquireTime = ptr.To(s.any().Identity()), nil
+		case 2:
+			l.Spec.LeaseDurationSeconds = ptr.To(int32(s.timing.LeaseDuration/time.Second) + s.rng.Int32N(20))
+		case 3:
+			l.Spec.HolderIdentity, l.Spec.LeaseDurationSeconds, l.Spec.AcquireTime = ptr.To(""), ptr.To(1+s.rng.Int32N(30)), nil
+		}
+	})
 }
 
 // outage is a way in which the API server is not there.
@@ -319,7 +349,7 @@ func (s *soak) heal() {
 // bound is the time to a leader after the end of trouble: a write may land late
 // and look like a renewal, and a request may be hung or backing off.
 func (s *soak) bound() time.Duration {
-	b := s.timing.CrashFailover()
+	b := s.timing.CrashFailover() + 2*s.timing.LeaseDuration + 20*time.Second // after an edit by hand
 	if s.native {
 		b += s.timing.LeaseDuration + 30*time.Second // the fallback, and a keeper that backs off
 	}
