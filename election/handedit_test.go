@@ -53,7 +53,7 @@ func TestALeaseThatWasVacatedUnseenIsLeftAloneForItsDuration(t *testing.T) {
 		"restored, as it was":            {leaseOf("", 2, released), leaseOf("", 2, released), restored, 25 * s},
 		"restored, ours":                 {leaseOf("x", 5), leaseOf("me", 2), restored, 25 * s},
 	} {
-		seen := sighting{me: "me", def: 15 * s}
+		seen := sighting{me: "me", def: 15 * s, exclusive: true}
 		seen.see(0, tc.before, inOrder)
 		seen.see(10*s, tc.after, tc.from)
 		got := seen.freeAt()
@@ -64,7 +64,7 @@ func TestALeaseThatWasVacatedUnseenIsLeftAloneForItsDuration(t *testing.T) {
 			t.Errorf("%s: free at %v, want %v", name, got, tc.want)
 		}
 	}
-	again := sighting{me: "me", def: 15 * s, assignable: true}
+	again := sighting{me: "me", def: 15 * s, exclusive: true, assignable: true}
 	again.see(0, leaseOf("me", 1), inOrder)
 	again.see(10*s, leaseOf("me", 2), inOrder)
 	if again.base != 0 {
@@ -85,6 +85,16 @@ func TestAnEmptiedLeaseIsNoReleaseForANewcomer(t *testing.T) {
 	seen.see(time.Second, leaseOf("", 1, oneSecond, renewedSince), afterGap)
 	if got := seen.freeAt(); got != 16*time.Second {
 		t.Errorf("free at %v, want after a lease of ours", got)
+	}
+}
+
+func TestAFirstSightOfOnesOwnIdentityIsAnEdit(t *testing.T) {
+	for exclusive, want := range map[bool]time.Duration{true: 0, false: 16 * time.Second} {
+		seen := sighting{me: "me", def: 15 * time.Second, exclusive: exclusive}
+		seen.see(time.Second, leaseOf("me", 1), afterGap)
+		if seen.base != want {
+			t.Errorf("exclusive %v: free at %v, want %v", exclusive, seen.base, want)
+		}
 	}
 }
 

@@ -54,7 +54,7 @@ type answer struct {
 
 func (c *Candidate) newLoop(ctx context.Context) *loop {
 	s := setup{
-		id: c.identity, timing: c.cfg.Timing, callTimeout: c.cfg.CallTimeout, shutdownTimeout: c.cfg.ShutdownTimeout,
+		id: c.identity, exclusive: c.cfg.ExclusiveIdentity, timing: c.cfg.Timing, callTimeout: c.cfg.CallTimeout, shutdownTimeout: c.cfg.ShutdownTimeout,
 		fallback: c.cfg.FallbackAfter, native: c.cfg.Registry.native, strategy: c.cfg.Strategy, random: rand.Float64,
 		meta: metav1.ObjectMeta{
 			Namespace: c.cfg.Lease.Namespace, Name: c.cfg.Lease.Name, Labels: c.cfg.Labels, OwnerReferences: c.cfg.OwnerReferences,

@@ -86,6 +86,7 @@ type setup struct {
 	fallback        time.Duration
 	native          bool // LeaseCandidates
 	strategy        Strategy
+	exclusive       bool              // Config.ExclusiveIdentity
 	meta            metav1.ObjectMeta // of a Lease to create
 	random          func() float64    // in [0,1)
 }
@@ -194,7 +195,7 @@ const (
 )
 
 func newMachine(s setup, self Peer, now instant) *machine {
-	m := &machine{setup: s, sighting: sighting{me: s.id, def: s.timing.LeaseDuration}, self: self, created: now.wall.UTC().Truncate(time.Millisecond), draw: s.random(), reread: true}
+	m := &machine{setup: s, sighting: sighting{me: s.id, exclusive: s.exclusive, def: s.timing.LeaseDuration}, self: self, created: now.wall.UTC().Truncate(time.Millisecond), draw: s.random(), reread: true}
 	m.suspects, m.watched = make(map[string]suspicion), make(map[string]watchedRecord)
 	m.published = publishing{at: now.mono - changeGap, changedAt: now.mono - changeGap, jitter: s.random()}
 	return m

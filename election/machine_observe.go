@@ -243,6 +243,8 @@ type sighting struct {
 	// held is until when the present holder, another process, may lead. base is
 	// until when an earlier holder may lead that has not given the lease away.
 	held, base time.Duration
+	// exclusive says that a predecessor may have used the same identity.
+	exclusive bool
 	// assignable says that a coordinator may assign the lease to this candidate.
 	assignable bool
 	// written has the last renewTimes that this process sent.
@@ -366,8 +368,9 @@ func (s *sighting) see(now time.Duration, l *coordinationv1.Lease, from source) 
 	}
 	s.pulseAt = now
 	if first {
-		if l != nil && l.Spec.RenewTime != nil && holderOf(l) == "" && !isReleased(l) {
-			s.base = now + max(durationOf(l, s.def), s.def) // maybe emptied just now
+		emptied := holderOf(l) == "" && l != nil && l.Spec.RenewTime != nil && !isReleased(l)
+		if emptied || holderOf(l) == s.me && !s.exclusive {
+			s.base = now + max(durationOf(l, s.def), s.def) // maybe edited just now
 		}
 	} else {
 		s.protectHolder(now, before, l, from)

@@ -30,7 +30,7 @@ type bench struct {
 
 func newBench(t *testing.T, change ...func(*setup)) *bench {
 	s := setup{
-		id: "me", timing: Timing{}.WithDefaults(), callTimeout: DefaultCallTimeout, shutdownTimeout: DefaultShutdownTimeout,
+		id: "me", exclusive: true, timing: Timing{}.WithDefaults(), callTimeout: DefaultCallTimeout, shutdownTimeout: DefaultShutdownTimeout,
 		fallback: DefaultLeaseDuration, strategy: HighestPriority(nil), meta: metav1.ObjectMeta{Namespace: "ns", Name: "lease"}, random: func() float64 { return 0.5 },
 	}
 	for _, f := range change {

@@ -82,7 +82,7 @@ func TestFreeAt(t *testing.T) {
 		}, 35 * s},
 		"ours, and deleted": {[]*coordinationv1.Lease{leaseOf("me", 1), nil}, 10 * s},
 	} {
-		seen := sighting{me: "me", def: 15 * s}
+		seen := sighting{me: "me", def: 15 * s, exclusive: true}
 		for i, l := range tc.seen {
 			seen.see(time.Duration(i)*10*s, l, inOrder)
 		}

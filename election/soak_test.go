@@ -316,6 +316,7 @@ func (s *soak) editByHand() {
 			l.Spec.HolderIdentity, l.Spec.AcquireTime = nil, nil
 		case 1:
 			l.Spec.HolderIdentity, l.Spec.AcquireTime = ptr.To(s.any().Identity()), nil
+			l.Spec.LeaseDurationSeconds = ptr.To(int32(s.timing.LeaseDuration / time.Second))
 		case 2:
 			l.Spec.LeaseDurationSeconds = ptr.To(int32(s.timing.LeaseDuration/time.Second) + s.rng.Int32N(20))
 		case 3:
