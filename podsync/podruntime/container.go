@@ -82,7 +82,7 @@ func (c *container) id(attempt int) ContainerID {
 
 // view returns the input of decide.
 func (c *container) view() view {
-	v := view{spec: c.Container, kind: c.kind, due: c.due, replace: c.rec.Replace}
+	v := view{spec: c.Container, kind: c.kind, due: c.due, replace: c.rec.Replace, again: c.inPast()}
 	switch {
 	case c.busy:
 		v.phase = starting

@@ -67,6 +67,8 @@ type view struct {
 	// started says that the postStart hook has returned and that the startup
 	// probe has succeeded.
 	started bool
+	// again says that the container must run again because the pod was restarted.
+	again bool
 	// due is the earliest time of the next start.
 	due time.Time
 	// endBy is the deadline of a run that must end although the pod goes on, because
@@ -118,9 +120,9 @@ type plan struct {
 	stop            []deadline // call Stop
 	// again is the time of the next decision if nothing happens; zero: not needed.
 	again time.Time
-	// restarting says that every container ends and starts again, restart that all
-	// have ended: the runs so far are history.
-	restarting, restart bool
+	// reset says that every container ends and starts again, restarting that a rule
+	// is the reason, and restart that all have ended: the runs so far are history.
+	reset, restarting, restart bool
 	// finished says that the work is done, or can't be: the pod must be stopped.
 	finished bool
 	// stopped says that nothing runs and that the sandbox is gone.
@@ -162,7 +164,9 @@ func decide(pod *corev1.PodSpec, w world, now time.Time) plan {
 // again: an exit that a rule with the action RestartAllContainers matches, and the
 // loss of the sandbox. A pod that is never restarted ends when its sandbox is lost.
 func decideRestart(pod *corev1.PodSpec, w world, now time.Time) (p plan, restarting bool) {
-	lost := w.sandbox == sandboxLost && slices.ContainsFunc(w.views, func(v view) bool { return v.kind != ephemeral && v.phase != idle })
+	lost := w.sandbox == sandboxLost && slices.ContainsFunc(w.views, func(v view) bool {
+		return v.phase != idle && v.kind != ephemeral && (v.kind != regular || !v.over(pod))
+	})
 	if lost && pod.RestartPolicy == corev1.RestartPolicyNever {
 		return plan{finished: true}, true // with finished set, decide ends the pod
 	}
@@ -176,7 +180,7 @@ func decideRestart(pod *corev1.PodSpec, w world, now time.Time) (p plan, restart
 	if lost && decideRun(pod, w, now).finished {
 		return plan{}, false // the work was done before
 	}
-	p.restart = true
+	p.reset, p.restart = true, true
 	for i := range w.views {
 		v := &w.views[i]
 		if v.kind == ephemeral && !lost {
@@ -203,7 +207,8 @@ func decideRun(pod *corev1.PodSpec, w world, now time.Time) (p plan) {
 	}
 	// Once a regular container has run, the init containers are history, except
 	// for sidecars.
-	initialized := slices.ContainsFunc(w.views, func(v view) bool { return v.kind == regular && v.phase != idle && v.phase != starting })
+	initialized := slices.ContainsFunc(w.views, func(v view) bool { return v.kind == regular && v.phase != idle && v.phase != starting }) &&
+		!slices.ContainsFunc(w.views, func(v view) bool { return v.kind == initKind && v.again })
 	ready := true // for the next container in the order
 	done, all := 0, 0
 	for i := range w.views {

@@ -224,9 +224,12 @@ func TestSandboxComesBeforeContainersAndGoesAfterThem(t *testing.T) {
 		"after a failure with a pause":  {"Always", world{sandbox: sandboxUnset, sandboxDue: at(4)}, nil, plan{again: at(4)}},
 		"then containers start":         {"Always", world{sandbox: sandboxReady}, nil, plan{start: []int{init1}}},
 		"a lost one is made again":      {"Always", world{sandbox: sandboxLost}, nil, plan{setUp: true}},
-		"its containers are ended":      {"Always", world{sandbox: sandboxLost}, initialized(map[int]view{app1: up()}), plan{stop: []deadline{{side, at(2)}, {app1, at(2)}}}},
-		"a start among them too":        {"Always", world{sandbox: sandboxLost}, initialized(map[int]view{side: exited(0), app1: busy()}), plan{}},
-		"and all is history":            {"Always", world{sandbox: sandboxLost}, map[int]view{init1: exited(0)}, plan{restart: true}},
+		"its containers are ended":      {"Always", world{sandbox: sandboxLost}, initialized(map[int]view{app1: up()}), plan{reset: true, stop: []deadline{{side, at(2)}, {app1, at(2)}}}},
+		"a start among them too":        {"Always", world{sandbox: sandboxLost}, initialized(map[int]view{side: exited(0), app1: busy()}), plan{reset: true}},
+		"and all is history":            {"Always", world{sandbox: sandboxLost}, map[int]view{init1: exited(0)}, plan{reset: true, restart: true}},
+		"one that was ended starts":     {"OnFailure", world{sandbox: sandboxLost}, initialized(map[int]view{app1: superseded(exited(0)), app2: exited(0)}), plan{start: nil, reset: true, stop: []deadline{{side, at(2)}}}},
+		"results are kept":              {"OnFailure", world{sandbox: sandboxReady}, map[int]view{init1: {again: true}, app1: exited(0)}, plan{start: []int{init1}}},
+		"and do not restart it twice":   {"OnFailure", world{sandbox: sandboxLost}, map[int]view{init1: {again: true}, app1: exited(0)}, plan{setUp: true}},
 		"unless the work was done":      {"OnFailure", world{sandbox: sandboxLost}, initialized(map[int]view{app1: exited(0), app2: exited(0)}), plan{finished: true}},
 		"Never is not restarted":        {"Never", world{sandbox: sandboxLost}, initialized(map[int]view{app1: up(), app2: up()}), plan{finished: true}},
 		"a stop ends containers first":  {"Always", world{sandbox: sandboxReady, deadline: &end}, map[int]view{app1: up()}, plan{stop: []deadline{{app1, end}}}},
@@ -248,10 +251,10 @@ func TestARuleRestartsAllContainers(t *testing.T) {
 		views map[int]view
 		want  plan
 	}{
-		"the others are ended without hooks": {initialized(map[int]view{app1: exited(88), app2: hooked(up(), hookDue, 0)}), plan{restarting: true, stop: []deadline{{side, at(2)}, {app2, at(2)}}}},
-		"one that is about to start, too":    {initialized(map[int]view{side: exited(0), app1: exited(88), app2: busy()}), plan{restarting: true}},
-		"ephemeral ones are not":             {initialized(map[int]view{side: exited(0), app1: exited(88), app2: exited(0), debug: up()}), plan{restarting: true, restart: true}},
-		"then all is history":                {initialized(map[int]view{side: exited(143), app1: exited(88), app2: exited(143)}), plan{restarting: true, restart: true}},
+		"the others are ended without hooks": {initialized(map[int]view{app1: exited(88), app2: hooked(up(), hookDue, 0)}), plan{reset: true, restarting: true, stop: []deadline{{side, at(2)}, {app2, at(2)}}}},
+		"one that is about to start, too":    {initialized(map[int]view{side: exited(0), app1: exited(88), app2: busy()}), plan{reset: true, restarting: true}},
+		"ephemeral ones are not":             {initialized(map[int]view{side: exited(0), app1: exited(88), app2: exited(0), debug: up()}), plan{reset: true, restarting: true, restart: true}},
+		"then all is history":                {initialized(map[int]view{side: exited(143), app1: exited(88), app2: exited(143)}), plan{reset: true, restarting: true, restart: true}},
 		"another code is not the rule's":     {initialized(map[int]view{app1: exited(87), app2: up()}), plan{}},
 		"history begins with the first":      {map[int]view{app1: held(view{}, 5)}, plan{start: []int{init1}}},
 	} {

@@ -40,6 +40,7 @@ type entry struct {
 	podruntime.Container
 	stubborn bool
 	kill     *time.Timer
+	killAt   time.Time
 	execs    map[*context.CancelFunc]bool
 }
 
@@ -124,8 +125,12 @@ func (m *memory) Stop(_ context.Context, id podruntime.ContainerID, opts podrunt
 		return nil
 	}
 	if e.kill != nil {
+		if !opts.Deadline.Before(e.killAt) {
+			return nil
+		}
 		e.kill.Stop()
 	}
+	e.killAt = opts.Deadline
 	e.kill = time.AfterFunc(time.Until(opts.Deadline), func() { m.exit(e, 137, 9) })
 	return nil
 }

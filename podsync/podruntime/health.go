@@ -121,7 +121,7 @@ func (a *attendant) attend(ctx, live context.Context, hook *corev1.LifecycleHand
 		a.do(func(r *runRecord) { r.PostStarted = true })
 	}
 	if p := t.spec.StartupProbe; p != nil && !a.begin.Started {
-		if !t.poll(live, p, a.startedAt, a.report("Startup"), func(ok bool) bool { return !ok }) { // until it succeeds
+		if !t.poll(live, p, a.startedAt, a.report("Startup"), func(bool) bool { return false }) { // until the first verdict
 			a.failed(live, "startup", p)
 			return
 		}

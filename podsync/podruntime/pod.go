@@ -248,6 +248,9 @@ func (p *pod) step() (again time.Time) {
 		p.containers[h.i].callPreStop(h.by)
 	}
 	for _, s := range todo.stop {
+		if todo.reset { // its exit code says nothing about its work
+			p.containers[s.i].note(func(r *runRecord) { r.Replace = true })
+		}
 		p.containers[s.i].stop(s.by)
 	}
 	if len(todo.hook)+len(todo.stop) > 0 { // decide has not seen their deadlines

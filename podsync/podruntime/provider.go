@@ -4,6 +4,7 @@
 package podruntime
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,7 +14,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
@@ -152,7 +152,9 @@ func (p *Provider) listRuntime(ctx context.Context, uid types.UID) (map[types.UI
 		runs[c.ID.Pod] = append(runs[c.ID.Pod], c)
 	}
 	for _, r := range runs {
-		slices.SortFunc(r, func(a, b Container) int { return a.ID.Attempt - b.ID.Attempt })
+		slices.SortFunc(r, func(a, b Container) int {
+			return cmp.Or(cmp.Compare(a.ID.Name, b.ID.Name), cmp.Compare(a.ID.Attempt, b.ID.Attempt))
+		})
 	}
 	if p.caps.sandboxer == nil {
 		return runs, sandboxes, nil
@@ -164,13 +166,32 @@ func (p *Provider) listRuntime(ctx context.Context, uid types.UID) (map[types.UI
 	return runs, sandboxes, err
 }
 
+// A listing is the Runtime's list of one pod.
+type listing struct {
+	runs    []Container
+	sandbox *Sandbox
+}
+
+// equal reports whether two lists of a pod are the same.
+func (l listing) equal(other listing) bool {
+	if (l.sandbox == nil) != (other.sandbox == nil) {
+		return false
+	}
+	if a, b := l.sandbox, other.sandbox; a != nil && (a.ID != b.ID || a.Ready != b.Ready || !slices.Equal(a.IPs, b.IPs)) {
+		return false
+	}
+	return slices.EqualFunc(l.runs, other.runs, func(a, b Container) bool {
+		if !a.StartedAt.Equal(b.StartedAt) || !a.FinishedAt.Equal(b.FinishedAt) || !a.EndBy.Equal(b.EndBy) {
+			return false
+		}
+		a.StartedAt, a.FinishedAt, a.EndBy = b.StartedAt, b.FinishedAt, b.EndBy
+		return a == b
+	})
+}
+
 // relist wakes the pods whose containers have changed since the last list, and
 // removes what belongs to no pod.
 func (p *Provider) relist(ctx context.Context) {
-	type listing struct {
-		Runs    []Container
-		Sandbox *Sandbox
-	}
 	last := map[types.UID]listing{}
 	strays := map[types.UID]time.Time{}
 	// The first list is early: it finds the changes before Watch had begun.
@@ -192,7 +213,7 @@ func (p *Provider) relist(ctx context.Context) {
 			next[uid] = listing{runs[uid], sandboxes[uid]}
 		}
 		for uid, l := range next {
-			if !apiequality.Semantic.DeepEqual(l, last[uid]) {
+			if !l.equal(last[uid]) {
 				p.poke(uid)
 			}
 			if p.find(uid) != nil {
@@ -200,7 +221,7 @@ func (p *Provider) relist(ctx context.Context) {
 			} else if since, ok := strays[uid]; !ok {
 				strays[uid] = time.Now()
 			} else if time.Since(since) > strayDelay {
-				p.removeStray(ctx, uid, l.Runs)
+				p.removeStray(ctx, uid, l.runs)
 			}
 		}
 		for uid := range last {

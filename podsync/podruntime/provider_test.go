@@ -1,0 +1,822 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podruntime_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubewright/kubewright/podsync"
+	"github.com/kubewright/kubewright/podsync/podruntime"
+	"github.com/kubewright/kubewright/podsync/podstatus"
+)
+
+func TestContainersRunInOrderAndSidecarsEndLast(t *testing.T) {
+	inWorld(t, func(w *world) {
+		pod := podOf(corev1.RestartPolicyNever, command("app", "exit 0 5s"))
+		side := sidecarOf(command("side", "forever"))
+		side.StartupProbe = execProbe("exit", "0")
+		pod.Spec.InitContainers = []corev1.Container{command("first", "exit 0 1s"), side, command("second", "exit 0 1s")}
+		ref := w.start(pod)
+		time.Sleep(time.Minute)
+		s := w.state(ref)
+		if !s.Stopped || podstatus.FinalPhase(&pod.Spec, &s.Status) != corev1.PodSucceeded {
+			w.Errorf("the pod has %+v", s)
+		}
+		w.expect("start first/0", "start side/0", "start second/0", "start app/0", "stop side/0")
+	})
+}
+
+func TestRestartsAreHeldBackAsByTheKubelet(t *testing.T) {
+	inWorld(t, func(w *world) {
+		ref := w.start(podOf(corev1.RestartPolicyAlways, command("c", "exit 1")))
+		const s = time.Second
+		time.Sleep(time.Second)
+		c := w.container(ref, "c")
+		if c.State.Waiting == nil || c.State.Waiting.Reason != "CrashLoopBackOff" || c.RestartCount != 1 || c.LastTerminationState.Terminated.ExitCode != 1 {
+			w.Errorf("held back it is %+v", c)
+		}
+		time.Sleep(35 * s)
+		w.kill() // which does not cut a wait short
+		w.boot()
+		time.Sleep(14*time.Minute + 30*s)
+		w.begun("c", 0, 0, 10*s, 30*s, 70*s, 150*s, 310*s, 610*s)
+	})
+}
+
+func TestALivenessProbeRestartsAContainer(t *testing.T) {
+	inWorld(t, func(w *world) {
+		c := command("c", "forever")
+		c.LivenessProbe = execProbe("alive")
+		w.exec = func(id podruntime.ContainerID, _ []string) (int, error) {
+			if id.Attempt == 0 && time.Since(w.begin) > 25*time.Second {
+				return 1, nil
+			}
+			return 0, nil
+		}
+		ref := w.start(podOf(corev1.RestartPolicyAlways, c))
+		time.Sleep(49 * time.Second)
+		w.expect("start c/0")
+		time.Sleep(2 * time.Second) // the third failure is at 50 s
+		w.expect("start c/0", "stop c/0", "start c/1")
+		if st := w.container(ref, "c"); st.RestartCount != 1 || !st.Ready {
+			w.Errorf("after the restart: %+v", st)
+		}
+		time.Sleep(time.Hour)
+		w.expect("start c/0", "stop c/0", "start c/1")
+	})
+}
+
+func TestAProbeWhoseResultIsUnknownChangesNothing(t *testing.T) {
+	inWorld(t, func(w *world) {
+		c := command("c", "forever")
+		c.LivenessProbe, c.ReadinessProbe = execProbe("alive"), execProbe("ready")
+		w.exec = func(podruntime.ContainerID, []string) (int, error) {
+			if time.Since(w.begin) > time.Minute {
+				return 0, errors.New("the runtime is away")
+			}
+			return 0, nil
+		}
+		ref := w.start(podOf(corev1.RestartPolicyAlways, c))
+		time.Sleep(time.Hour)
+		if st := w.container(ref, "c"); st.RestartCount != 0 || !st.Ready {
+			w.Errorf("after an hour without results: %+v", st)
+		}
+	})
+}
+
+func TestReadinessFollowsItsProbeUntilTheEnd(t *testing.T) {
+	inWorld(t, func(w *world) {
+		c := command("c", "stubborn")
+		c.ReadinessProbe = execProbe("ready")
+		ready := 1
+		w.exec = func(podruntime.ContainerID, []string) (int, error) { return ready, nil }
+		ref := w.start(podOf(corev1.RestartPolicyAlways, c))
+		check := func(want bool) {
+			t.Helper()
+			time.Sleep(31 * time.Second)
+			if st := w.container(ref, "c"); st.Ready != want || st.RestartCount != 0 {
+				w.Errorf("ready %v, want %v: %+v", st.Ready, want, st)
+			}
+		}
+		check(false)
+		ready = 0
+		check(true)
+		ready = 1
+		check(false)
+		ready = 0
+		check(true)
+		w.stop(ref, time.Hour)
+		check(true)
+		ready = 1 // it takes itself out of the service before it ends
+		check(false)
+		w.kill()
+		w.boot()
+		w.stop(ref, time.Second)
+		time.Sleep(time.Minute)
+	})
+}
+
+func TestAStartupProbeHoldsBackTheOthers(t *testing.T) {
+	inWorld(t, func(w *world) {
+		c := command("c", "forever")
+		c.StartupProbe, c.LivenessProbe = execProbe("started"), execProbe("alive")
+		var asked []string
+		w.exec = func(_ podruntime.ContainerID, command []string) (int, error) {
+			asked = append(asked, command[0])
+			if command[0] == "started" && len(asked) < 3 {
+				return 1, nil
+			}
+			return 0, nil
+		}
+		ref := w.start(podOf(corev1.RestartPolicyAlways, c))
+		time.Sleep(15 * time.Second)
+		if st := w.container(ref, "c"); *st.Started || st.Ready {
+			w.Errorf("before its startup probe has succeeded: %+v", st)
+		}
+		time.Sleep(10 * time.Second)
+		if st := w.container(ref, "c"); !*st.Started || !st.Ready {
+			w.Errorf("after its startup probe has succeeded: %+v", st)
+		}
+		if want := []string{"started", "started", "started", "alive"}; !slices.Equal(asked, want) {
+			w.Errorf("probes %q, want %q", asked, want)
+		}
+	})
+}
+
+func TestAStartupProbeThatFailsRestarts(t *testing.T) {
+	inWorld(t, func(w *world) {
+		c := command("c", "forever")
+		c.StartupProbe = execProbe("exit", "1")
+		w.start(podOf(corev1.RestartPolicyAlways, c))
+		time.Sleep(25 * time.Second)
+		w.expect("start c/0", "stop c/0", "start c/1")
+	})
+}
+
+func TestHooksRunOnceAlsoAfterADeath(t *testing.T) {
+	inWorld(t, func(w *world) {
+		var ran []string
+		w.exec = func(id podruntime.ContainerID, command []string) (int, error) {
+			ran = append(ran, command[0])
+			return 0, nil
+		}
+		c := command("c", "forever")
+		c.Lifecycle = &corev1.Lifecycle{PostStart: execHook("post"), PreStop: execHook("pre")}
+		ref := w.start(podOf(corev1.RestartPolicyAlways, c))
+		time.Sleep(time.Second)
+		w.kill()
+		w.boot()
+		w.stop(ref, time.Minute)
+		time.Sleep(time.Second)
+		if s := w.state(ref); !s.Stopped {
+			w.Errorf("%+v", s)
+		}
+		if want := []string{"post", "pre"}; !slices.Equal(ran, want) {
+			w.Errorf("hooks %q, want %q", ran, want)
+		}
+	})
+}
+
+func TestAPostStartHookThatFailsRestarts(t *testing.T) {
+	inWorld(t, func(w *world) {
+		c := command("c", "forever")
+		c.Lifecycle = &corev1.Lifecycle{PostStart: execHook("exit", "1")}
+		w.start(podOf(corev1.RestartPolicyAlways, c))
+		time.Sleep(time.Second)
+		w.expect("start c/0", "stop c/0", "start c/1", "stop c/1")
+	})
+}
+
+func TestThePreStopHookIsPartOfTheGracePeriod(t *testing.T) {
+	for name, tc := range map[string]struct {
+		hook, grace, ends time.Duration
+	}{
+		"a short hook leaves the rest":   {10 * time.Second, 30 * time.Second, 30 * time.Second},
+		"a long one leaves two seconds":  {time.Hour, 30 * time.Second, 32 * time.Second},
+		"no container has less than two": {0, time.Second, 2 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				c := command("c", "stubborn")
+				if tc.hook > 0 {
+					c.Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: int64(tc.hook / time.Second)}}}
+				}
+				ref := w.start(podOf(corev1.RestartPolicyAlways, c))
+				time.Sleep(time.Second)
+				begin := time.Now()
+				w.stop(ref, tc.grace)
+				time.Sleep(time.Hour)
+				s := w.state(ref)
+				end := s.Status.ContainerStatuses[0].State.Terminated
+				if !s.Stopped || end == nil || end.ExitCode != 137 || end.FinishedAt.Sub(begin) != tc.ends {
+					w.Errorf("it ended with %+v, want an end after %v", s.Status.ContainerStatuses[0], tc.ends)
+				}
+			})
+		})
+	}
+}
+
+func TestAGracePeriodBecomesShorter(t *testing.T) {
+	inWorld(t, func(w *world) {
+		hooked := command("hooked", "stubborn")
+		hooked.Lifecycle = &corev1.Lifecycle{PreStop: execHook("sleep")}
+		ref := w.start(podOf(corev1.RestartPolicyAlways, hooked, command("plain", "stubborn")))
+		time.Sleep(time.Second)
+		w.stop(ref, time.Hour)
+		time.Sleep(time.Second)
+		begin := time.Now()
+		w.stop(ref, 10*time.Second)
+		time.Sleep(11 * time.Second)
+		if end := w.container(ref, "plain").State.Terminated; end == nil || end.FinishedAt.Sub(begin) != 10*time.Second {
+			w.Errorf("without a hook: %+v", end)
+		}
+		time.Sleep(2 * time.Second)
+		if end := w.container(ref, "hooked").State.Terminated; end == nil || end.FinishedAt.Sub(begin) != 12*time.Second {
+			w.Errorf("with a hook: %+v", end)
+		}
+		if !w.state(ref).Stopped {
+			w.Error("the pod has not stopped")
+		}
+	})
+}
+
+func TestARuleRestartsThePodFromItsFirstContainer(t *testing.T) {
+	inWorld(t, func(w *world) {
+		never := corev1.ContainerRestartPolicyNever
+		app := command("app", "exit 88 5s")
+		app.RestartPolicy = &never
+		app.RestartPolicyRules = []corev1.ContainerRestartRule{{
+			Action:    corev1.ContainerRestartRuleActionRestartAllContainers,
+			ExitCodes: &corev1.ContainerRestartRuleOnExitCodes{Operator: corev1.ContainerRestartRuleOnExitCodesOpIn, Values: []int32{88}},
+		}}
+		pod := podOf(corev1.RestartPolicyNever, app, command("other", "stubborn"))
+		pod.Spec.InitContainers = []corev1.Container{command("init", "exit 0 1s")}
+		ref := w.start(pod)
+		time.Sleep(7 * time.Second) // other is killed at 8 s
+		s := w.state(ref)
+		if !slices.ContainsFunc(s.Status.Conditions, func(c corev1.PodCondition) bool {
+			return c.Type == corev1.AllContainersRestarting && c.Status == corev1.ConditionTrue
+		}) {
+			w.Errorf("while containers end the conditions are %+v", s.Status.Conditions)
+		}
+		time.Sleep(1500 * time.Millisecond) // init runs again
+		w.kill()
+		w.boot()
+		time.Sleep(time.Second)
+		w.expect("start init/0", "start app/0 & start other/0", "stop other/0", "start init/1", "start app/1 & start other/1")
+		other := w.container(ref, "other")
+		if last := other.LastTerminationState.Terminated; last == nil || last.Reason != podstatus.ReasonRestartingAllContainers || other.RestartCount != 1 {
+			w.Errorf("a container that was ended has %+v", other)
+		}
+		if last := w.container(ref, "app").LastTerminationState.Terminated; last == nil || last.Reason != "Error" || last.ExitCode != 88 {
+			w.Errorf("the container that exited has %+v", last)
+		}
+		w.stop(ref, time.Second)
+		time.Sleep(time.Minute)
+	})
+}
+
+func TestALostSandboxIsReplacedWithItsContainers(t *testing.T) {
+	inWorldWith(t, func(w *world) { w.boxed = true }, func(w *world) {
+		done := command("done", "exit 0 1s")
+		pod := podOf(corev1.RestartPolicyOnFailure, command("app", "forever"), done)
+		pod.Spec.InitContainers = []corev1.Container{command("init", "exit 0 1s")}
+		ref := w.start(pod)
+		time.Sleep(10 * time.Second)
+		if ip := w.state(ref).Status.PodIP; ip != "10.0.0.1" {
+			w.Errorf("the pod has the address %q", ip)
+		}
+		w.lose(ref.UID)
+		time.Sleep(10 * time.Second)
+		w.expect("set up", "start init/0", "start app/0 & start done/0", "stop app/0", "set up", "start init/1", "start app/1")
+		if s := w.state(ref); s.Status.PodIP != "10.0.0.2" {
+			w.Errorf("the pod has %+v", s.Status)
+		}
+		w.stop(ref, time.Second)
+		time.Sleep(10 * time.Second)
+		if !w.state(ref).Stopped {
+			w.Error("it has not stopped")
+		}
+		if err := w.p.Release(w.Context(), ref); err != nil {
+			w.Error(err)
+		}
+		if len(w.boxes)+len(w.containers) > 0 {
+			w.Errorf("left: %v, %v", w.boxes, w.containers)
+		}
+	})
+}
+
+func TestAPodThatNeverRestartsEndsWithItsSandbox(t *testing.T) {
+	inWorldWith(t, func(w *world) { w.boxed = true }, func(w *world) {
+		ref := w.start(podOf(corev1.RestartPolicyNever, command("app", "forever")))
+		time.Sleep(time.Second)
+		w.lose(ref.UID)
+		time.Sleep(10 * time.Second)
+		if s := w.state(ref); !s.Stopped {
+			w.Errorf("%+v", s)
+		}
+		w.expect("set up", "start app/0", "stop app/0", "tear down")
+	})
+}
+
+func TestASandboxThatFailsIsTriedAgain(t *testing.T) {
+	inWorldWith(t, func(w *world) { w.boxed = true }, func(w *world) {
+		tries := 0
+		w.link.before = func(op string) error {
+			if op == "SetUpPod" {
+				if tries++; tries <= 3 {
+					return errors.New("no address is left")
+				}
+			}
+			return nil
+		}
+		ref := w.start(podOf(corev1.RestartPolicyAlways, command("app", "forever")))
+		time.Sleep(6 * time.Second)
+		if c := w.container(ref, "app"); c.State.Waiting == nil || !strings.Contains(c.State.Waiting.Message, "no address is left") {
+			w.Errorf("without a sandbox the container has %+v", c.State)
+		}
+		time.Sleep(2 * time.Second)
+		w.begun("app", 7*time.Second) // after 1, 2 and 4 s
+	})
+}
+
+func TestAnEphemeralContainerRunsOnce(t *testing.T) {
+	inWorld(t, func(w *world) {
+		pod := podOf(corev1.RestartPolicyAlways, command("app", "forever"))
+		ref := w.start(pod)
+		time.Sleep(time.Second)
+		pod = pod.DeepCopy()
+		pod.Generation = 2
+		pod.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "debug", Command: []string{"exit", "3", "5s"}}}}
+		s, err := w.p.Update(w.Context(), pod)
+		if err != nil || s.Generation != 2 {
+			w.Fatalf("Update: %+v, %v", s, err)
+		}
+		time.Sleep(2 * time.Second)
+		if c := w.container(ref, "debug"); c.State.Running == nil {
+			w.Errorf("debug is %+v", c)
+		}
+		w.kill()
+		w.boot()
+		time.Sleep(time.Hour)
+		w.expect("start app/0", "start debug/0")
+		if c := w.container(ref, "debug"); c.State.Terminated == nil || c.State.Terminated.ExitCode != 3 {
+			w.Errorf("debug is %+v", c)
+		}
+	})
+}
+
+func TestANewImageStartsTheContainerAgain(t *testing.T) {
+	inWorld(t, func(w *world) {
+		pod := podOf(corev1.RestartPolicyNever, command("app", "forever"), command("other", "forever"))
+		ref := w.start(pod)
+		time.Sleep(time.Second)
+		pod = pod.DeepCopy()
+		pod.Spec.Containers[0].Image = "new"
+		if _, err := w.p.Update(w.Context(), pod); err != nil {
+			w.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		w.expect("start app/0 & start other/0", "stop app/0", "start app/1")
+		if c := w.container(ref, "app"); c.Image != "new" || c.RestartCount != 1 {
+			w.Errorf("app is %+v", c)
+		}
+		time.Sleep(time.Hour)
+		w.expect("start app/0 & start other/0", "stop app/0", "start app/1")
+	})
+}
+
+func TestResourcesChangeInPlace(t *testing.T) {
+	cpu := func(c corev1.Container, n string) corev1.Container {
+		c.Resources.Limits = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(n)}
+		return c
+	}
+	for _, boxed := range []bool{true, false} {
+		t.Run(fmt.Sprintf("resizer %v", boxed), func(t *testing.T) {
+			inWorldWith(t, func(w *world) { w.boxed = boxed }, func(w *world) {
+				restarts := cpu(command("restarts", "forever"), "1")
+				restarts.ResizePolicy = []corev1.ContainerResizePolicy{{ResourceName: corev1.ResourceCPU, RestartPolicy: corev1.RestartContainer}}
+				pod := podOf(corev1.RestartPolicyAlways, cpu(command("app", "forever"), "1"), restarts)
+				ref := w.start(pod)
+				time.Sleep(time.Second)
+				pod = pod.DeepCopy()
+				pod.Spec.Containers[0] = cpu(pod.Spec.Containers[0], "2")
+				pod.Spec.Containers[1] = cpu(pod.Spec.Containers[1], "3")
+				if _, err := w.p.Update(w.Context(), pod); err != nil {
+					w.Fatal(err)
+				}
+				time.Sleep(time.Second)
+				conditions := w.state(ref).Status.Conditions
+				pending := slices.ContainsFunc(conditions, func(c corev1.PodCondition) bool {
+					return c.Type == corev1.PodResizePending && c.Reason == corev1.PodReasonInfeasible
+				})
+				if pending == boxed {
+					w.Errorf("conditions %+v", conditions)
+				}
+				if !boxed {
+					return
+				}
+				if want := []string{"app/0 2"}; !slices.Equal(w.resized, want) {
+					w.Errorf("resized %q, want %q", w.resized, want)
+				}
+				for name, want := range map[string]string{"app": "2", "restarts": "3"} {
+					c := w.container(ref, name)
+					if c.Resources == nil || c.Resources.Limits.Cpu().String() != want {
+						w.Errorf("%s has %+v, want %s", name, c.Resources, want)
+					}
+				}
+				if n := w.container(ref, "restarts").RestartCount; n != 1 {
+					w.Errorf("the container that needs a restart has %d", n)
+				}
+			})
+		})
+	}
+}
+
+func TestWithoutAListNothingIsDecided(t *testing.T) {
+	inWorld(t, func(w *world) {
+		ref := w.start(podOf(corev1.RestartPolicyAlways, command("c", "exit 1 10s")))
+		time.Sleep(time.Second)
+		w.link.before = func(op string) error {
+			if op == "List" {
+				return errors.New("the runtime is away")
+			}
+			return nil
+		}
+		time.Sleep(time.Minute)
+		w.expect("start c/0")
+		if c := w.container(ref, "c"); c.State.Running == nil {
+			w.Errorf("without a list it is %+v", c.State)
+		}
+		w.link.before = nil
+		time.Sleep(2 * time.Second)
+		w.expect("start c/0", "start c/1")
+	})
+}
+
+func TestAPullThatFailsBacksOffUnderItsOwnReason(t *testing.T) {
+	inWorld(t, func(w *world) {
+		var tries []time.Duration
+		w.link.before = func(op string) error {
+			if op != "Start" {
+				return nil
+			}
+			if tries = append(tries, time.Since(w.begin)); len(tries) > 3 {
+				return nil
+			}
+			return &podruntime.StartError{Reason: "ErrImagePull", BackoffReason: "ImagePullBackOff", Err: errors.New("not found")}
+		}
+		ref := w.start(podOf(corev1.RestartPolicyAlways, command("c", "forever")))
+		time.Sleep(time.Second)
+		if c := w.container(ref, "c"); c.State.Waiting == nil || c.State.Waiting.Reason != "ImagePullBackOff" || c.State.Waiting.Message != "not found" || c.RestartCount != 0 {
+			w.Errorf("%+v", c)
+		}
+		time.Sleep(5 * time.Minute)
+		const s = time.Second
+		if want := []time.Duration{0, 10 * s, 30 * s, 70 * s}; !slices.Equal(tries, want) {
+			w.Errorf("tried at %v, want %v", tries, want)
+		}
+		if c := w.container(ref, "c"); c.State.Running == nil {
+			w.Errorf("%+v", c)
+		}
+	})
+}
+
+func TestAStopInterruptsAStart(t *testing.T) {
+	inWorld(t, func(w *world) {
+		slow := make(chan struct{})
+		w.link.before = func(op string) error {
+			if op == "Start" {
+				<-slow
+			}
+			return nil
+		}
+		ref := w.start(podOf(corev1.RestartPolicyAlways, command("c", "forever")))
+		time.Sleep(time.Second)
+		w.stop(ref, time.Minute)
+		time.Sleep(time.Hour)
+		if w.state(ref).Stopped {
+			w.Error("it counts as stopped while a start is under way")
+		}
+		close(slow) // the memory refuses a start whose context is done
+		if !w.state(ref).Stopped {
+			w.Error("it does not count as stopped")
+		}
+		w.expect()
+	})
+}
+
+func TestAContainerThatTheRuntimeLostHasEnded(t *testing.T) {
+	inWorld(t, func(w *world) {
+		ref := w.start(podOf(corev1.RestartPolicyNever, command("c", "forever")))
+		time.Sleep(time.Second)
+		w.memory.mu.Lock()
+		clear(w.containers)
+		w.report(ref.UID)
+		w.memory.mu.Unlock()
+		s := w.state(ref)
+		if end := s.Status.ContainerStatuses[0].State.Terminated; end == nil || end.Reason != "ContainerStatusUnknown" || end.ExitCode != 137 || !s.Stopped {
+			w.Errorf("%+v", s)
+		}
+		w.kill()
+		w.boot()
+		time.Sleep(time.Hour)
+		w.expect("start c/0")
+	})
+}
+
+func TestContainersWithoutAPodAreRemoved(t *testing.T) {
+	inWorld(t, func(w *world) {
+		pod := podOf(corev1.RestartPolicyAlways, command("c", "forever"))
+		ref := w.start(pod)
+		time.Sleep(time.Second)
+		w.kill()
+		dir := filepath.Join(w.root, "pods", string(ref.UID))
+		if err := os.RemoveAll(dir); err != nil {
+			w.Fatal(err)
+		}
+		w.boot()
+		time.Sleep(50 * time.Second)
+		w.expect("start c/0") // podsync may start it again in time
+		time.Sleep(5 * time.Minute)
+		w.expect("start c/0", "stop c/0")
+		if len(w.containers) > 0 {
+			w.Errorf("left: %v", w.containers)
+		}
+	})
+}
+
+func TestAPodWhoseDirectoryWasLostAdoptsItsContainers(t *testing.T) {
+	inWorld(t, func(w *world) {
+		pod := podOf(corev1.RestartPolicyAlways, command("c", "forever"))
+		w.start(pod)
+		time.Sleep(time.Second)
+		w.kill()
+		if err := os.RemoveAll(filepath.Join(w.root, "pods")); err != nil {
+			w.Fatal(err)
+		}
+		w.boot()
+		time.Sleep(30 * time.Second)
+		ref := w.start(pod)
+		time.Sleep(time.Hour)
+		w.expect("start c/0")
+		if c := w.container(ref, "c"); c.State.Running == nil || !c.Ready {
+			w.Errorf("%+v", c)
+		}
+	})
+}
+
+func TestVolumesFollowConfigMapsAndLabels(t *testing.T) {
+	var newest *corev1.Pod
+	inWorldWith(t, func(w *world) {
+		w.change = func(cfg *podruntime.Config) { cfg.Pod = func(podsync.Ref) *corev1.Pod { return newest } }
+	}, func(w *world) {
+		put := func(value string) {
+			w.api.Put(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "cm"}, Data: map[string]string{"key": value}})
+		}
+		put("one")
+		pod := podOf(corev1.RestartPolicyAlways, command("c", "forever"))
+		pod.Labels = map[string]string{"color": "red"}
+		pod.Spec.Volumes = []corev1.Volume{
+			{Name: "cm", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "cm"}}}},
+			{Name: "labels", VolumeSource: corev1.VolumeSource{DownwardAPI: &corev1.DownwardAPIVolumeSource{Items: []corev1.DownwardAPIVolumeFile{
+				{Path: "color", FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.labels['color']"}},
+			}}}},
+		}
+		ref := w.start(pod)
+		check := func(file, want string) {
+			t.Helper()
+			data, err := os.ReadFile(filepath.Join(w.root, "pods", string(ref.UID), "volumes", file))
+			if err != nil || string(data) != want {
+				w.Errorf("%s has %q, %v, want %q", file, data, err, want)
+			}
+		}
+		check("cm/key", "one")
+		check("labels/color", "red")
+		put("two")
+		newest = pod.DeepCopy()
+		newest.Labels["color"] = "blue"
+		time.Sleep(podruntime.DefaultVolumeRefresh + time.Second)
+		check("cm/key", "two")
+		check("labels/color", "blue")
+		w.kill()
+		put("three")
+		w.boot()
+		time.Sleep(podruntime.DefaultVolumeRefresh + time.Second)
+		check("cm/key", "three")
+	})
+}
+
+func TestTerminationMessages(t *testing.T) {
+	inWorld(t, func(w *world) {
+		c := command("log", "exit 1")
+		c.TerminationMessagePolicy = corev1.TerminationMessageFallbackToLogsOnError
+		file := command("file", "exit 0 5s")
+		file.TerminationMessagePath = "/dev/termination-log"
+		ref := w.start(podOf(corev1.RestartPolicyNever, c, file))
+		time.Sleep(time.Second)
+		if err := os.WriteFile(filepath.Join(w.root, "pods", string(ref.UID), "messages", "file"), []byte("written\xff"+strings.Repeat("x", 4000)), 0o600); err != nil {
+			w.Fatal(err)
+		}
+		time.Sleep(10 * time.Second)
+		for range 2 {
+			s := w.state(ref)
+			if m := s.Status.ContainerStatuses[0].State.Terminated.Message; m != "the last line" {
+				w.Errorf("from the log: %q", m)
+			}
+			if m := s.Status.ContainerStatuses[1].State.Terminated.Message; !strings.HasPrefix(m, "written\uFFFDxxx") {
+				w.Errorf("from the file: %q", m)
+			}
+			w.kill()
+			w.boot()
+		}
+	})
+}
+
+func TestOldRunsAreRemoved(t *testing.T) {
+	inWorld(t, func(w *world) {
+		ref := w.start(podOf(corev1.RestartPolicyAlways, command("c", "exit 1")))
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if n := len(w.containers); n != 2 {
+			w.Errorf("the runtime has %d runs, want 2", n)
+		}
+		records, err := filepath.Glob(filepath.Join(w.root, "pods", string(ref.UID), "runs", "*"))
+		if err != nil || len(records) != 2 {
+			w.Errorf("records %q, %v", records, err)
+		}
+	})
+}
+
+// The process dies at every call of the runtime, before and after its effect. No
+// container may run twice at once, a container that must not restart runs once, and
+// each exit code arrives.
+func TestADeathAtAnyCallLosesNothing(t *testing.T) {
+	for _, boxed := range []bool{false, true} {
+		for _, after := range []bool{false, true} {
+			for at := 0; ; at++ {
+				reached := false
+				inWorldWith(t, func(w *world) { w.boxed = boxed }, func(w *world) {
+					synctest.Wait() // until it has listed: Start waits for that
+					n := 0
+					die := func(string) error {
+						if n++; n <= at {
+							return nil
+						}
+						reached = true
+						w.link.before = func(string) error { return errCut }
+						return errCut
+					}
+					if after {
+						w.link.after = die
+					} else {
+						w.link.before = die
+					}
+					pod := podOf(corev1.RestartPolicyNever, command("app", "exit 3 5s"), command("other", "exit 0 8s"))
+					pod.Spec.InitContainers = []corev1.Container{command("init", "exit 0 1s"), sidecarOf(command("side", "forever"))}
+					ref := w.start(pod)
+					time.Sleep(time.Minute)
+					w.kill()
+					w.boot()
+					time.Sleep(time.Minute)
+					s := w.state(ref)
+					if !s.Stopped {
+						w.Errorf("died at call %d (after %v): it has not stopped: %+v", at, after, s.Status)
+					}
+					for name, code := range map[string]int32{"init": 0, "app": 3, "other": 0} {
+						c := w.container(ref, name)
+						if c.State.Terminated == nil || c.State.Terminated.ExitCode != code || len(w.starts[name]) != 1 {
+							w.Errorf("died at call %d (after %v): %s was started %d times and has %+v", at, after, name, len(w.starts[name]), c.State)
+						}
+					}
+					if n := len(w.starts["side"]); n != 1 {
+						w.Errorf("died at call %d (after %v): the sidecar was started %d times", at, after, n)
+					}
+					if err := w.p.Release(w.Context(), ref); err != nil {
+						w.Error(err)
+					}
+					if len(w.containers)+len(w.boxes) > 0 {
+						w.Errorf("left: %v, %v", w.containers, w.boxes)
+					}
+				})
+				if !reached {
+					if at < 10 {
+						t.Errorf("there were only %d calls", at)
+					}
+					break
+				}
+				if t.Failed() {
+					return
+				}
+			}
+		}
+	}
+}
+
+func TestRunRunsOnce(t *testing.T) {
+	inWorld(t, func(w *world) {
+		pod := podOf(corev1.RestartPolicyAlways, command("c", "forever"))
+		w.start(pod)
+		if err := w.p.Run(w.Context()); !errors.Is(err, podruntime.ErrAlreadyRun) {
+			w.Errorf("a second Run: %v", err)
+		}
+		w.shutdown()
+		if _, err := w.p.List(w.Context()); !errors.Is(err, podruntime.ErrStopped) {
+			w.Errorf("List after Run: %v", err)
+		}
+		if _, err := w.p.Start(w.Context(), podOf(corev1.RestartPolicyAlways)); !errors.Is(err, podruntime.ErrStopped) {
+			w.Errorf("Start after Run: %v", err)
+		}
+		w.boot()
+	})
+}
+
+func TestMethodsWaitForTheFirstList(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.start(podOf(corev1.RestartPolicyAlways, command("c", "forever")))
+		time.Sleep(time.Second)
+		w.kill()
+		w.change = func(*podruntime.Config) {
+			w.link.before = func(op string) error {
+				if op == "List" && time.Since(w.begin) < time.Minute {
+					return errors.New("the runtime is away")
+				}
+				return nil
+			}
+		}
+		w.boot()
+		ctx, cancel := context.WithTimeout(w.Context(), time.Second)
+		defer cancel()
+		if list, err := w.p.List(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			w.Errorf("List without the runtime: %v, %v", list, err)
+		}
+		list, err := w.p.List(w.Context())
+		if err != nil || len(list) != 1 || list[0].Status.ContainerStatuses[0].State.Running == nil {
+			w.Errorf("List when it is back: %+v, %v", list, err)
+		}
+	})
+}
+
+func TestADirectoryThatCantBeReadEndsRun(t *testing.T) {
+	root := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(root, "pods", "uid"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		p, err := podruntime.New(podruntime.Config{Runtime: newMemory(), Root: root, Environment: resolver(t), HostIPs: []string{"192.0.2.1"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "no pod.json") {
+			t.Errorf("Run: %v", err)
+		}
+		if _, err := p.List(t.Context()); !errors.Is(err, podruntime.ErrStopped) {
+			t.Errorf("List: %v", err)
+		}
+	})
+}
+
+func TestConfigNamesEveryProblem(t *testing.T) {
+	_, err := podruntime.New(podruntime.Config{Root: "relative", Relist: -1, VolumeRefresh: -1, MaxStarts: -1, CallTimeout: -1, Backoff: podruntime.Backoff{Initial: -1, Max: -1, Reset: -1}})
+	for _, field := range []string{"Runtime", "Root", "Environment", "HostIPs", "Relist", "VolumeRefresh", "MaxStarts", "CallTimeout", "Backoff.Initial", "Backoff.Max", "Backoff.Reset"} {
+		if err == nil || !strings.Contains(err.Error(), field) {
+			t.Errorf("%v does not name %s", err, field)
+		}
+	}
+}
+
+func TestPodsAreStartedByAge(t *testing.T) {
+	inWorldWith(t, func(w *world) { w.change = func(cfg *podruntime.Config) { cfg.MaxStarts = 1 } }, func(w *world) {
+		w.link.before = func(op string) error {
+			if op == "Start" {
+				time.Sleep(time.Second)
+			}
+			return nil
+		}
+		for i, age := range []int{0, 1, 3, 2} { // the first has the place when the others come
+			pod := podOf(corev1.RestartPolicyAlways, command("c"+strconv.Itoa(age), "forever"))
+			pod.UID, pod.Name = types.UID(fmt.Sprint("uid-", i)), fmt.Sprint("p", i)
+			pod.CreationTimestamp = metav1.NewTime(w.begin.Add(-time.Duration(age) * time.Hour))
+			w.start(pod)
+			synctest.Wait()
+		}
+		time.Sleep(time.Minute)
+		w.expect("start c0/0", "start c3/0", "start c2/0", "start c1/0")
+	})
+}

@@ -1,0 +1,379 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podruntime_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/internal/testlog"
+	"github.com/kubewright/kubewright/internal/testmain"
+	"github.com/kubewright/kubewright/podsync"
+	"github.com/kubewright/kubewright/podsync/podenv"
+	"github.com/kubewright/kubewright/podsync/podruntime"
+)
+
+func TestMain(m *testing.M) { testmain.Run(m) }
+
+// errCut is the error of calls after the death of a process.
+var errCut = errors.New("the connection was cut")
+
+// A machine is a memory that outlives the processes of a test, with a journal.
+type machine struct {
+	*memory
+	mu         sync.Mutex
+	journal    []string // "start NAME/ATTEMPT" and so on
+	starts     map[string][]time.Duration
+	begin      time.Time
+	violations []string
+	boxes      map[types.UID]*podruntime.Sandbox
+	made       int
+	exec       func(id podruntime.ContainerID, command []string) (int, error) // nil: as a memory
+	resized    []string
+}
+
+func (m *machine) note(format string, args ...any) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.journal = append(m.journal, fmt.Sprintf(format, args...))
+}
+
+// A link is the connection of one process to a machine.
+type link struct {
+	*machine
+	// before is called before each call; an error is that of the call. after is
+	// called after the call has had its effect.
+	before, after func(op string) error
+}
+
+func (l *link) call(op string, f func() error) error {
+	if l.before != nil {
+		if err := l.before(op); err != nil {
+			return err
+		}
+	}
+	err := f()
+	if l.after != nil && err == nil {
+		err = l.after(op)
+	}
+	return err
+}
+
+func (l *link) List(ctx context.Context, pod types.UID) (list []podruntime.Container, err error) {
+	err = l.call("List", func() error {
+		list, err = l.memory.List(ctx, pod)
+		return err
+	})
+	return list, err
+}
+
+func (l *link) Start(ctx context.Context, spec podruntime.ContainerSpec) error {
+	return l.call("Start", func() error {
+		list, _ := l.memory.List(ctx, spec.ID.Pod)
+		for _, c := range list {
+			if c.ID.Name == spec.ID.Name && c.State == podruntime.ContainerRunning && c.ID != spec.ID {
+				l.machine.mu.Lock()
+				l.violations = append(l.violations, fmt.Sprintf("%v was started while %v ran", spec.ID, c.ID))
+				l.machine.mu.Unlock()
+			}
+		}
+		known := slices.ContainsFunc(list, func(c podruntime.Container) bool { return c.ID == spec.ID })
+		err := l.memory.Start(ctx, spec)
+		if err == nil && !known {
+			l.note("start %s/%d", spec.ID.Name, spec.ID.Attempt)
+			l.machine.mu.Lock()
+			l.starts[spec.ID.Name] = append(l.starts[spec.ID.Name], time.Since(l.begin))
+			l.machine.mu.Unlock()
+		}
+		return err
+	})
+}
+
+func (l *link) Stop(ctx context.Context, id podruntime.ContainerID, opts podruntime.StopOptions) error {
+	return l.call("Stop", func() error {
+		l.note("stop %s/%d", id.Name, id.Attempt)
+		return l.memory.Stop(ctx, id, opts)
+	})
+}
+
+func (l *link) Remove(ctx context.Context, id podruntime.ContainerID) error {
+	return l.call("Remove", func() error { return l.memory.Remove(ctx, id) })
+}
+
+func (l *link) Exec(ctx context.Context, id podruntime.ContainerID, command []string) (result podruntime.ExecResult, err error) {
+	err = l.call("Exec", func() error {
+		if l.exec == nil {
+			result, err = l.memory.Exec(ctx, id, command)
+			return err
+		}
+		code, err := l.exec(id, command)
+		result.ExitCode = int32(code)
+		return err
+	})
+	return result, err
+}
+
+func (l *link) LogTail(context.Context, podruntime.ContainerID, int64) ([]byte, error) {
+	return []byte("the last line"), nil
+}
+
+// A sandboxed is a link that is a Sandboxer and a Resizer.
+type sandboxed struct{ *link }
+
+func (s sandboxed) SetUpPod(_ context.Context, spec podruntime.SandboxSpec) (box podruntime.Sandbox, err error) {
+	err = s.call("SetUpPod", func() error {
+		s.machine.mu.Lock()
+		defer s.machine.mu.Unlock()
+		b := s.boxes[spec.Pod.UID]
+		if b == nil || !b.Ready {
+			s.made++
+			b = &podruntime.Sandbox{Pod: spec.Pod.UID, ID: fmt.Sprint("box-", s.made), Ready: true, IPs: []string{fmt.Sprint("10.0.0.", s.made)}}
+			s.boxes[spec.Pod.UID] = b
+			s.journal = append(s.journal, "set up")
+		}
+		box = *b
+		return nil
+	})
+	return box, err
+}
+
+func (s sandboxed) TearDownPod(_ context.Context, pod types.UID) error {
+	return s.call("TearDownPod", func() error {
+		s.lose(pod)
+		s.note("tear down")
+		return nil
+	})
+}
+
+func (s sandboxed) RemovePod(_ context.Context, pod types.UID) error {
+	return s.call("RemovePod", func() error {
+		s.machine.mu.Lock()
+		defer s.machine.mu.Unlock()
+		delete(s.boxes, pod)
+		return nil
+	})
+}
+
+func (s sandboxed) ListPods(_ context.Context, pod types.UID) (list []podruntime.Sandbox, err error) {
+	err = s.call("ListPods", func() error {
+		s.machine.mu.Lock()
+		defer s.machine.mu.Unlock()
+		for _, b := range s.boxes {
+			if pod == "" || b.Pod == pod {
+				list = append(list, *b)
+			}
+		}
+		return nil
+	})
+	return list, err
+}
+
+func (s sandboxed) Resize(_ context.Context, id podruntime.ContainerID, c *corev1.Container) error {
+	return s.call("Resize", func() error {
+		s.machine.mu.Lock()
+		defer s.machine.mu.Unlock()
+		s.resized = append(s.resized, fmt.Sprintf("%s/%d %s", id.Name, id.Attempt, c.Resources.Limits.Cpu()))
+		return nil
+	})
+}
+
+// lose makes a sandbox not ready.
+func (m *machine) lose(pod types.UID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if b := m.boxes[pod]; b != nil {
+		b.Ready = false
+	}
+	m.memory.mu.Lock()
+	defer m.memory.mu.Unlock()
+	m.report(pod)
+}
+
+// A world is a machine and the process that runs pods on it.
+type world struct {
+	*testlog.T
+	*machine
+	api     *apitest.Server
+	root    string
+	boxed   bool                     // the Runtime is a Sandboxer
+	change  func(*podruntime.Config) // nil: none
+	link    *link
+	p       *podruntime.Provider
+	cancel  context.CancelFunc
+	stopped chan struct{}
+}
+
+// inWorld runs a test in a bubble, with a process that runs.
+func inWorld(t *testing.T, f func(w *world)) { inWorldWith(t, func(*world) {}, f) }
+
+func inWorldWith(t *testing.T, prepare, f func(w *world)) {
+	t.Helper()
+	root := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{T: testlog.New(t), root: root, api: apitest.New(apitest.Options{})}
+		w.machine = &machine{memory: newMemory(), starts: map[string][]time.Duration{}, boxes: map[types.UID]*podruntime.Sandbox{}, begin: time.Now()}
+		prepare(w)
+		w.boot()
+		f(w)
+		w.shutdown()
+		for _, v := range w.violations {
+			w.Error(v)
+		}
+	})
+}
+
+// boot begins a process.
+func (w *world) boot() {
+	w.Helper()
+	core := w.api.Client(apitest.Admin).CoreV1()
+	env, err := podenv.New(podenv.Config{ConfigMaps: core, Secrets: core, ReadFile: podruntime.ReadFile(w.root)})
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.link = &link{machine: w.machine}
+	cfg := podruntime.Config{Runtime: w.link, Root: w.root, Environment: env, HostIPs: []string{"192.0.2.1"}}
+	if w.boxed {
+		cfg.Runtime = sandboxed{w.link}
+	}
+	if w.change != nil {
+		w.change(&cfg)
+	}
+	if w.p, err = podruntime.New(cfg); err != nil {
+		w.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(w.Context())
+	w.cancel, w.stopped = cancel, make(chan struct{})
+	go func() {
+		defer close(w.stopped)
+		if err := w.p.Run(ctx); err != nil {
+			w.Errorf("Run: %v", err)
+		}
+	}()
+}
+
+// shutdown ends the process. Its containers run on.
+func (w *world) shutdown() {
+	w.cancel()
+	<-w.stopped
+}
+
+// kill ends the process with its connection cut: nothing that it does later has an
+// effect.
+func (w *world) kill() {
+	w.cut()
+	w.shutdown()
+}
+
+func (w *world) cut() { w.link.before = func(string) error { return errCut } }
+
+// start starts a pod.
+func (w *world) start(pod *corev1.Pod) podsync.Ref {
+	w.Helper()
+	if _, err := w.p.Start(w.Context(), pod); err != nil {
+		w.Fatalf("Start: %v", err)
+	}
+	return podsync.RefOf(pod)
+}
+
+// stop asks a pod to end.
+func (w *world) stop(ref podsync.Ref, grace time.Duration) {
+	w.Helper()
+	if _, err := w.p.Stop(w.Context(), ref, podsync.StopOptions{Grace: grace, Reason: podsync.StopDeleted}); err != nil {
+		w.Fatalf("Stop: %v", err)
+	}
+}
+
+// state returns the state of a pod after everything that is due has happened.
+func (w *world) state(ref podsync.Ref) podsync.State {
+	w.Helper()
+	synctest.Wait()
+	s, err := w.p.Inspect(w.Context(), ref)
+	if err != nil {
+		w.Fatalf("Inspect: %v", err)
+	}
+	return s
+}
+
+// container returns the status of a container by its name.
+func (w *world) container(ref podsync.Ref, name string) corev1.ContainerStatus {
+	w.Helper()
+	st := w.state(ref).Status
+	for _, c := range slices.Concat(st.InitContainerStatuses, st.ContainerStatuses, st.EphemeralContainerStatuses) {
+		if c.Name == name {
+			return c
+		}
+	}
+	w.Fatalf("no container %s in %+v", name, st)
+	return corev1.ContainerStatus{}
+}
+
+// expect compares the journal. Entries that are joined with " & " may have come in
+// any order.
+func (w *world) expect(want ...string) {
+	w.Helper()
+	synctest.Wait()
+	w.machine.mu.Lock()
+	defer w.machine.mu.Unlock()
+	got := slices.Clone(w.journal)
+	var all []string
+	for _, entry := range want {
+		group := strings.Split(entry, " & ")
+		slices.Sort(group)
+		if end := len(all) + len(group); end <= len(got) {
+			slices.Sort(got[len(all):end])
+		}
+		all = append(all, group...)
+	}
+	if !slices.Equal(got, all) {
+		w.Errorf("the journal is %q, want %q", w.journal, want)
+	}
+}
+
+// begun compares the times at which a container was started.
+func (w *world) begun(name string, want ...time.Duration) {
+	w.Helper()
+	synctest.Wait()
+	w.machine.mu.Lock()
+	defer w.machine.mu.Unlock()
+	if !slices.Equal(w.starts[name], want) {
+		w.Errorf("%s was started at %v, want %v", name, w.starts[name], want)
+	}
+}
+
+func command(name, text string) corev1.Container {
+	return corev1.Container{Name: name, Image: "image", Command: strings.Fields(text)}
+}
+
+func sidecarOf(c corev1.Container) corev1.Container {
+	always := corev1.ContainerRestartPolicyAlways
+	c.RestartPolicy = &always
+	return c
+}
+
+func podOf(policy corev1.RestartPolicy, containers ...corev1.Container) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", UID: "uid-1", Generation: 1},
+		Spec:       corev1.PodSpec{RestartPolicy: policy, Containers: containers},
+	}
+}
+
+func execHook(command ...string) *corev1.LifecycleHandler {
+	return &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: command}}
+}
+
+func execProbe(command ...string) *corev1.Probe {
+	return &corev1.Probe{PeriodSeconds: 10, TimeoutSeconds: 1, FailureThreshold: 3, SuccessThreshold: 1, ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: command}}}
+}
