@@ -1,0 +1,83 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podruntime
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+func TestResolvConfFollowsThePolicy(t *testing.T) {
+	cluster := ClusterDNS{Servers: []string{"10.96.0.10"}, Domain: "cluster.local", Host: DNS{
+		Servers: []string{"192.0.2.53"}, Searches: []string{"example.org"}, Options: []string{"edns0"},
+	}}
+	ofCluster := DNS{[]string{"10.96.0.10"}, []string{"ns.svc.cluster.local", "svc.cluster.local", "cluster.local", "example.org"}, []string{"ndots:5"}}
+	for name, tc := range map[string]struct {
+		spec corev1.PodSpec
+		want DNS
+	}{
+		"by default the cluster's":      {corev1.PodSpec{}, ofCluster},
+		"ClusterFirst":                  {corev1.PodSpec{DNSPolicy: corev1.DNSClusterFirst}, ofCluster},
+		"not with the host's network":   {corev1.PodSpec{DNSPolicy: corev1.DNSClusterFirst, HostNetwork: true}, cluster.Host},
+		"unless it asks for that":       {corev1.PodSpec{DNSPolicy: corev1.DNSClusterFirstWithHostNet, HostNetwork: true}, ofCluster},
+		"Default is the node's":         {corev1.PodSpec{DNSPolicy: corev1.DNSDefault}, cluster.Host},
+		"None is that of dnsConfig":     {corev1.PodSpec{DNSPolicy: corev1.DNSNone, DNSConfig: &corev1.PodDNSConfig{Nameservers: []string{"1.1.1.1"}, Searches: []string{"a"}, Options: []corev1.PodDNSConfigOption{{Name: "debug"}}}}, DNS{[]string{"1.1.1.1"}, []string{"a"}, []string{"debug"}}},
+		"options are replaced by name":  {corev1.PodSpec{DNSConfig: &corev1.PodDNSConfig{Options: []corev1.PodDNSConfigOption{{Name: "ndots", Value: new("2")}}}}, DNS{ofCluster.Servers, ofCluster.Searches, []string{"ndots:2"}}},
+		"three servers, each once":      {corev1.PodSpec{DNSPolicy: corev1.DNSNone, DNSConfig: &corev1.PodDNSConfig{Nameservers: []string{"1", "1", "2", "3", "4"}}}, DNS{Servers: []string{"1", "2", "3"}}},
+		"dnsConfig adds to the cluster": {corev1.PodSpec{DNSConfig: &corev1.PodDNSConfig{Nameservers: []string{"1.1.1.1"}}}, DNS{[]string{"10.96.0.10", "1.1.1.1"}, ofCluster.Searches, ofCluster.Options}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns"}, Spec: tc.spec}
+			if diff := cmp.Diff(tc.want, dnsOf(pod, cluster)); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+	if got := dnsOf(&corev1.Pod{}, ClusterDNS{Host: cluster.Host}); !cmp.Equal(got, cluster.Host) {
+		t.Errorf("without a DNS service: %+v", got)
+	}
+}
+
+func TestHostnames(t *testing.T) {
+	for name, tc := range map[string]struct {
+		spec       corev1.PodSpec
+		name, fqdn string
+	}{
+		"the name of the pod": {corev1.PodSpec{}, "pod", ""},
+		"its own":             {corev1.PodSpec{Hostname: "web"}, "web", ""},
+		"in a subdomain":      {corev1.PodSpec{Hostname: "web", Subdomain: "sub"}, "web", "web.sub.ns.svc.cluster.local"},
+		"as a full name":      {corev1.PodSpec{Subdomain: "sub", SetHostnameAsFQDN: new(true)}, "pod.sub.ns.svc.cluster.local", "pod.sub.ns.svc.cluster.local"},
+		"overridden":          {corev1.PodSpec{Hostname: "web", Subdomain: "sub", HostnameOverride: new("other.example")}, "other.example", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "pod"}, Spec: tc.spec}
+			if host, fqdn := hostnameOf(pod, "cluster.local"); host != tc.name || fqdn != tc.fqdn {
+				t.Errorf("%q and %q, want %q and %q", host, fqdn, tc.name, tc.fqdn)
+			}
+		})
+	}
+	long := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: strings.Repeat("a", 62) + "-b"}}
+	if host, _ := hostnameOf(long, ""); host != strings.Repeat("a", 62) {
+		t.Errorf("a long name became %q", host)
+	}
+}
+
+func TestHostsFile(t *testing.T) {
+	pod := &corev1.Pod{Spec: corev1.PodSpec{HostAliases: []corev1.HostAlias{{IP: "192.0.2.7", Hostnames: []string{"a.example", "b.example"}}}}}
+	got := string(hostsFile(pod, []string{"10.0.0.1", "fd00::1"}, "web", "web.sub.ns.svc.cluster.local", nil))
+	for _, want := range []string{"# Kubernetes-managed hosts file.\n", "127.0.0.1\tlocalhost\n", "10.0.0.1\tweb.sub.ns.svc.cluster.local\tweb\n", "fd00::1\tweb.sub", "192.0.2.7\ta.example\tb.example\n"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no %q in:\n%s", want, got)
+		}
+	}
+	pod.Spec.HostNetwork = true
+	got = string(hostsFile(pod, []string{"10.0.0.1"}, "web", "", []byte("192.0.2.1\tnode\n")))
+	if strings.Contains(got, "hosts file.\n") || strings.Contains(got, "10.0.0.1") || !strings.Contains(got, "192.0.2.1\tnode\n") || !strings.Contains(got, "b.example") {
+		t.Errorf("in the host's network:\n%s", got)
+	}
+}
