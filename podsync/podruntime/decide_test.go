@@ -190,6 +190,7 @@ func TestAPodStopsInOrder(t *testing.T) {
 		"but leaves two seconds":           {map[int]view{app1: asked(up(), -1, 60)}, -5, plan{stop: []deadline{{app1, at(1)}}}},
 		"and shortens a hook":              {map[int]view{app1: hooked(up(), hookRunning, 60)}, 10, plan{hook: []deadline{{app1, at(10)}}, again: at(10)}},
 		"a later one does not":             {map[int]view{app1: hooked(up(), hookRunning, 10)}, 60, plan{again: at(60)}},
+		"no hook follows a Stop":           {map[int]view{app1: hooked(asked(up(), -1, 60), hookDue, 0)}, 60, plan{again: at(70)}},
 		"a time that is up ends there":     {map[int]view{app1: exited(137)}, -1, plan{stopped: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
