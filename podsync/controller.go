@@ -62,6 +62,7 @@ type Controller struct {
 	gates     map[string]gateState // by node
 	shutGates int
 	undecided map[types.UID]types.NamespacedName // pods about which Owns panicked
+	retried   map[string]instant                 // by namespace, the last call of retryWrites
 	listing   listing
 	tracks    map[types.UID]*podState
 	names     map[types.NamespacedName]*podState // heads of chains
@@ -100,6 +101,7 @@ func New(cfg Config) (*Controller, error) {
 		relist:    make(chan struct{}, 1),
 		verify:    make(chan struct{}, 1),
 		askGates:  make(chan struct{}, 1),
+		retried:   map[string]instant{},
 		gates:     map[string]gateState{},
 		undecided: map[types.UID]types.NamespacedName{},
 		tracks:    map[types.UID]*podState{},

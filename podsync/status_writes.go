@@ -327,8 +327,14 @@ func (c *Controller) finishWrite(t *podState, call *call, err error, apply func(
 	}
 }
 
-// retryWrites ends the backoff of every pod of the namespace, or of all.
+// retryWrites ends the backoff of every pod of the namespace, or of all if it is
+// empty: at most once each RetryMin, because each pod that recovers asks for it.
 func (c *Controller) retryWrites(namespace string) {
+	now := c.now()
+	if at, ok := c.retried[namespace]; ok && now-at < c.cfg.RetryMin {
+		return
+	}
+	c.retried[namespace] = now
 	for _, t := range c.tracks {
 		if t.write.failures > 0 && (namespace == "" || t.ref.Namespace == namespace) {
 			t.write.retryAt = 0
