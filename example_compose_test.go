@@ -26,9 +26,10 @@ import (
 
 func serve(ctx context.Context, client kubernetes.Interface, name string, provider podsync.Provider) error {
 	var leases *lease.Controller
-	pods, err1 := podsync.New(podsync.Config{Client: client.CoreV1(), NodeName: name, Provider: provider})
+	holds := func(ctx context.Context, name string) error { return leases.Holds(ctx, name) } // of two processes one acts
+	pods, err1 := podsync.New(podsync.Config{Client: client.CoreV1(), NodeName: name, Provider: provider, Gate: holds})
 	node, err2 := nodestatus.New(nodestatus.Config{
-		Client: client.CoreV1(), NodeName: name,
+		Client: client.CoreV1(), NodeName: name, Gate: holds,
 		HealthChecks: []nodestatus.HealthCheck{func(context.Context, string) error { return pods.Check(nil) }},
 		Hooks:        nodestatus.Hooks{Registered: func(r nodestatus.Registered) { leases.Trigger(r.NodeName) }},
 	})
@@ -37,8 +38,9 @@ func serve(ctx context.Context, client kubernetes.Interface, name string, provid
 		Owner: node.OwnerReference, // no lease without its Node
 		Gate:  node.Live,           // a stuck process must not look alive
 		Hooks: lease.Hooks{
-			Recovered: func(r lease.Recovered) { node.Resync(r.NodeName) }, // after an outage
-			Deleted:   func(d lease.Deleted) { node.Resync(d.NodeName) },   // is the Node gone, too?
+			PhaseChanged: func(p lease.PhaseChanged) { node.Trigger(p.NodeName) }, // the gates may be open
+			Recovered:    func(r lease.Recovered) { node.Resync(r.NodeName) },     // after an outage
+			Deleted:      func(d lease.Deleted) { node.Resync(d.NodeName) },       // is the Node gone, too?
 		},
 	})
 	if err := errors.Join(err1, err2, err3); err != nil {

@@ -24,6 +24,7 @@ func run(ctx context.Context, client kubernetes.Interface, name string, healthy 
 		Client:       client.CoreV1(),
 		NodeName:     name,
 		HealthChecks: []nodestatus.HealthCheck{healthy},
+		Gate:         func(ctx context.Context, name string) error { return leases.Holds(ctx, name) }, // of two processes one writes
 		Hooks:        nodestatus.Hooks{Registered: func(r nodestatus.Registered) { leases.Trigger(r.NodeName) }},
 	})
 	if err != nil {
@@ -34,7 +35,10 @@ func run(ctx context.Context, client kubernetes.Interface, name string, healthy 
 		NodeName: name,
 		Owner:    node.OwnerReference, // no lease without its Node
 		Gate:     node.Live,           // a stuck process must not look alive
-		Hooks:    lease.Hooks{Recovered: func(r lease.Recovered) { node.Resync(r.NodeName) }},
+		Hooks: lease.Hooks{
+			PhaseChanged: func(p lease.PhaseChanged) { node.Trigger(p.NodeName) }, // the gate may be open
+			Recovered:    func(r lease.Recovered) { node.Resync(r.NodeName) },     // after an outage
+		},
 	})
 	if err != nil {
 		return err

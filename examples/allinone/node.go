@@ -85,9 +85,11 @@ type node struct {
 
 func (s *site) newNode(term election.Term) (n *node, err error) {
 	n = &node{}
+	holds := func(ctx context.Context, name string) error { return n.lease.Holds(ctx, name) }
 	n.pods, err = podsync.New(podsync.Config{
 		Client:   s.client.CoreV1(),
 		NodeName: s.nodeName,
+		Gate:     holds,
 		Provider: &provider{client: s.cloudClient, pods: s.cloud + "/nodes/" + s.nodeName + "/pods", term: term},
 		Relist:   relist,
 		Policy:   podsync.Policy{ExclusiveBackend: true}, // the URL has the name of the node
@@ -117,6 +119,7 @@ func (s *site) newNode(term election.Term) (n *node, err error) {
 	n.status, err = nodestatus.New(nodestatus.Config{
 		Client:          s.heartbeats.CoreV1(),
 		NodeName:        s.nodeName,
+		Gate:            holds,
 		NodeCredentials: s.nodeCredentials,
 		Template: &corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"type": "virtual-kubewright"}},
@@ -146,14 +149,16 @@ func (s *site) newNode(term election.Term) (n *node, err error) {
 		Client:           s.heartbeats.CoordinationV1(),
 		ResetConnections: s.heartbeats.ResetConnections,
 		NodeName:         s.nodeName,
-		// HolderIdentity is left at the name of the node, in both replicas, so that
-		// the next one renews at once. Who of them may is what the election is for.
+		// Both replicas are one process to the lease, so that the next one renews it
+		// at once: the election decides which of them that is.
+		Process:       s.nodeName,
 		Owner:         n.status.OwnerReference,
 		Gate:          n.status.Live,
 		EventRecorder: s.recorder,
 		Hooks: lease.Hooks{
-			Recovered: func(r lease.Recovered) { n.status.Resync(r.NodeName) },
-			Deleted:   func(d lease.Deleted) { n.status.Resync(d.NodeName) },
+			PhaseChanged: func(p lease.PhaseChanged) { n.status.Trigger(p.NodeName) }, // the gates may be open
+			Recovered:    func(r lease.Recovered) { n.status.Resync(r.NodeName) },
+			Deleted:      func(d lease.Deleted) { n.status.Resync(d.NodeName) },
 		},
 	})
 	return n, err

@@ -41,9 +41,12 @@ func Run(ctx context.Context, cfg *rest.Config, nodeName string, provider podsyn
 	recorder := broadcaster.NewRecorder(scheme.Scheme, "composetest")
 
 	var leases *lease.Controller
+	// Of two processes with one node name one acts, and the other waits.
+	holds := func(ctx context.Context, name string) error { return leases.Holds(ctx, name) }
 	node, err1 := nodestatus.New(nodestatus.Config{
 		Client:   heart.CoreV1(),
 		NodeName: nodeName,
+		Gate:     holds,
 		Setters: []nodestatus.Setter{nodestatus.StandardLabels(), nodestatus.Capacity(corev1.ResourceList{
 			corev1.ResourceCPU:  resource.MustParse("8"),
 			corev1.ResourcePods: resource.MustParse("110"),
@@ -59,6 +62,7 @@ func Run(ctx context.Context, cfg *rest.Config, nodeName string, provider podsyn
 		Client:        client.CoreV1(),
 		NodeName:      nodeName,
 		Provider:      provider,
+		Gate:          holds,
 		EventRecorder: recorder,
 	})
 	if err := errors.Join(err1, err2); err != nil {
@@ -71,8 +75,9 @@ func Run(ctx context.Context, cfg *rest.Config, nodeName string, provider podsyn
 		Owner:            node.OwnerReference,
 		Gate:             node.Live,
 		Hooks: lease.Hooks{
-			Recovered: func(r lease.Recovered) { node.Resync(r.NodeName) },
-			Deleted:   func(d lease.Deleted) { node.Resync(d.NodeName) },
+			PhaseChanged: func(p lease.PhaseChanged) { node.Trigger(p.NodeName) }, // the gates may be open
+			Recovered:    func(r lease.Recovered) { node.Resync(r.NodeName) },
+			Deleted:      func(d lease.Deleted) { node.Resync(d.NodeName) },
 		},
 	})
 	if err != nil {

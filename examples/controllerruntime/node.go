@@ -88,10 +88,12 @@ type node struct {
 
 func (s *site) newNode() (*node, error) {
 	n := &node{}
+	holds := func(ctx context.Context, name string) error { return n.lease.Holds(ctx, name) }
 	var err1, err2, err3 error
 	n.status, err1 = nodestatus.New(nodestatus.Config{
 		Client:   s.heartbeats.CoreV1(),
 		NodeName: s.nodeName,
+		Gate:     holds,
 		Template: &corev1.Node{Spec: corev1.NodeSpec{
 			// Pods here run by saying so: only what tolerates that may come.
 			Taints: []corev1.Taint{{Key: "kubewright.dev/pretends", Effect: corev1.TaintEffectNoExecute}},
@@ -112,6 +114,7 @@ func (s *site) newNode() (*node, error) {
 	n.pods, err2 = podsync.New(podsync.Config{
 		Client:        s.pods.CoreV1(),
 		NodeName:      s.nodeName,
+		Gate:          holds,
 		Informer:      s.informer,
 		Provider:      s.provider,
 		EventRecorder: s.recorder,
@@ -123,12 +126,16 @@ func (s *site) newNode() (*node, error) {
 		Client:           s.heartbeats.CoordinationV1(),
 		ResetConnections: s.heartbeats.ResetConnections,
 		NodeName:         s.nodeName,
-		Owner:            n.status.OwnerReference,
-		Gate:             n.status.Live,
-		EventRecorder:    s.recorder,
+		// All replicas are one process to the lease, so that the next one renews it
+		// at once: the election decides which of them that is.
+		Process:       s.nodeName,
+		Owner:         n.status.OwnerReference,
+		Gate:          n.status.Live,
+		EventRecorder: s.recorder,
 		Hooks: lease.Hooks{
-			Recovered: func(r lease.Recovered) { n.status.Resync(r.NodeName) },
-			Deleted:   func(d lease.Deleted) { n.status.Resync(d.NodeName) },
+			PhaseChanged: func(p lease.PhaseChanged) { n.status.Trigger(p.NodeName) }, // the gates may be open
+			Recovered:    func(r lease.Recovered) { n.status.Resync(r.NodeName) },
+			Deleted:      func(d lease.Deleted) { n.status.Resync(d.NodeName) },
 		},
 	})
 	return n, err3

@@ -56,6 +56,8 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 
 	var count counters
 	var leases *lease.Controller
+	// Of two processes with one node name one acts, and the other waits.
+	holds := func(ctx context.Context, name string) error { return leases.Holds(ctx, name) }
 	onShutdown := nodestatus.ShutdownLeave
 	if *unregister {
 		onShutdown = nodestatus.ShutdownUnregister
@@ -63,6 +65,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	status, err := nodestatus.New(nodestatus.Config{
 		Client:     heartbeats.CoreV1(),
 		Template:   template(),
+		Gate:       holds,
 		OnDeleted:  nodestatus.DeletedReregister,
 		OnShutdown: onShutdown,
 		// Time to delete them all at a few hundred requests a second.
@@ -82,10 +85,11 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		Owner:            status.OwnerReference,
 		Gate:             status.Live,
 		Hooks: lease.Hooks{
-			Renewed:   func(lease.Renewed) { count.renewals.Add(1) },
-			Failed:    func(lease.Failed) { count.failures.Add(1) },
-			Recovered: func(r lease.Recovered) { status.Resync(r.NodeName) },
-			Deleted:   func(d lease.Deleted) { status.Resync(d.NodeName) },
+			Renewed:      func(lease.Renewed) { count.renewals.Add(1) },
+			Failed:       func(lease.Failed) { count.failures.Add(1) },
+			PhaseChanged: func(p lease.PhaseChanged) { status.Trigger(p.NodeName) }, // the gates may be open
+			Recovered:    func(r lease.Recovered) { status.Resync(r.NodeName) },
+			Deleted:      func(d lease.Deleted) { status.Resync(d.NodeName) },
 		},
 	})
 	if err != nil {
@@ -101,10 +105,11 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 			return err
 		}
 	}
-	// Counted when it is asked for: it goes down as well as up.
+	// Those whose leases are held, too. Counted on each call: it goes down as well as
+	// up.
 	registered := func() (count int) {
 		for _, name := range names {
-			if s, ok := status.Status(name); ok && s.Phase == nodestatus.PhaseRegistered {
+			if s, ok := status.Status(name); ok && s.Phase == nodestatus.PhaseRegistered && holds(ctx, name) == nil {
 				count++
 			}
 		}
@@ -115,7 +120,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
-	pods, informer, provider, err := newPods(client, *prefix, *runFor)
+	pods, informer, provider, err := newPods(client, *prefix, *runFor, holds)
 	if err != nil {
 		return err
 	}

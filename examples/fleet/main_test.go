@@ -129,9 +129,9 @@ func TestFleetUnregisters(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := exampletest.Server(t, "../rbac/lease.yaml", "../rbac/podsync.yaml", deleting)
-	program := exampletest.Start(t, run, "--kubeconfig", exampletest.Kubeconfig(t, s, fleetUser), "--nodes", "50", "--unregister")
-	exampletest.Eventually(t, s, "50 nodes and leases", func() bool {
-		return s.Count(apitest.Match{Verb: "create", Resource: "leases"}) == 50
+	program := exampletest.Start(t, run, "--kubeconfig", exampletest.Kubeconfig(t, s, fleetUser), "--nodes", "50", "--unregister", "--report-interval", "100ms")
+	exampletest.Eventually(t, s, "50 nodes whose leases are held", func() bool {
+		return strings.Contains(program.Output(), "50 of 50 nodes registered")
 	})
 	if err := program.Stop(); err != nil {
 		t.Errorf("the program ended with %v", err)

@@ -17,9 +17,10 @@ import (
 )
 
 // newPods returns the controller of all the fleet's pods and the informer that
-// it sees them through, which the caller runs. Ten thousand nodes are served by
+// it sees them through, which the caller runs. It acts for the nodes that gate lets
+// it act for. Ten thousand nodes are served by
 // one watch.
-func newPods(client kubernetes.Interface, prefix string, runFor time.Duration) (*podsync.Controller, cache.SharedIndexInformer, *simulator, error) {
+func newPods(client kubernetes.Interface, prefix string, runFor time.Duration, gate podsync.GateFunc) (*podsync.Controller, cache.SharedIndexInformer, *simulator, error) {
 	bound := fields.OneTermNotEqualSelector("spec.nodeName", "")
 	lw := cache.NewListWatchFromClient(client.CoreV1().RESTClient(), "pods", metav1.NamespaceAll, bound)
 	informer := cache.NewSharedIndexInformerWithOptions(lw, &corev1.Pod{}, cache.SharedIndexInformerOptions{})
@@ -38,6 +39,7 @@ func newPods(client kubernetes.Interface, prefix string, runFor time.Duration) (
 		Client:   client.CoreV1(),
 		Provider: provider,
 		Informer: informer,
+		Gate:     gate,
 		Owns: func(pod *corev1.Pod) bool {
 			return strings.HasPrefix(pod.Spec.NodeName, prefix)
 		},

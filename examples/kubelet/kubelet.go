@@ -114,7 +114,7 @@ func (k *kubelet) assemblePods(s settings, m *machine, env *podenv.Resolver) (*p
 		return nil, nil, err
 	}
 	pods, err := podsync.New(podsync.Config{
-		Client: k.client.CoreV1(), Provider: provider, NodeName: k.nodeName,
+		Client: k.client.CoreV1(), Provider: provider, NodeName: k.nodeName, Gate: k.holds,
 		Relist:        s.SyncInterval.Duration,
 		Policy:        podsync.Policy{OrphanDelay: s.OrphanDelay.Duration},
 		EventRecorder: k.recorder,
@@ -139,6 +139,7 @@ func (k *kubelet) assembleNode(s settings, m *machine, condition nodestatus.Sett
 	k.node, err = nodestatus.New(nodestatus.Config{
 		Client:          k.heartbeats.CoreV1(),
 		NodeName:        k.nodeName,
+		Gate:            k.holds,
 		Template:        template(k.options, s),
 		Setters:         append(m.setters(k.options), condition),
 		HealthChecks:    []nodestatus.HealthCheck{k.podsAlive},
@@ -168,11 +169,18 @@ func (k *kubelet) assembleNode(s settings, m *machine, condition nodestatus.Sett
 		Owner:            k.node.OwnerReference,
 		Gate:             k.node.Live,
 		Hooks: lease.Hooks{
-			Recovered: func(r lease.Recovered) { k.node.Resync(r.NodeName) },
-			Deleted:   func(d lease.Deleted) { k.node.Resync(d.NodeName) },
+			PhaseChanged: func(p lease.PhaseChanged) { k.node.Trigger(p.NodeName) }, // the gates may be open
+			Recovered:    func(r lease.Recovered) { k.node.Resync(r.NodeName) },
+			Deleted:      func(d lease.Deleted) { k.node.Resync(d.NodeName) },
 		},
 	})
 	return err
+}
+
+// holds is the gate of the controllers: of two kubelets with one node name one acts,
+// and the other waits.
+func (k *kubelet) holds(ctx context.Context, nodeName string) error {
+	return k.leases.Holds(ctx, nodeName)
 }
 
 // run runs the controllers until one of them ends or ctx is done. The pods run on.
@@ -181,7 +189,7 @@ func (k *kubelet) run(ctx context.Context) error {
 	group := kube.NewGroup(ctx)
 	group.Go(k.provider.Run)
 	group.Go(k.node.Run)
-	group.Go(k.leases.Run)
+	group.Last(k.leases.Run) // a node is alive while it ends
 	group.Go(k.pods.Run)
 	group.Go(k.server.Run)
 	if k.cpus != nil {

@@ -102,6 +102,8 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 			// After so long a silence somebody may have called the node
 			// Unknown, and only a status write undoes that.
 			Recovered: func(r lease.Recovered) { node.Resync(r.NodeName) },
+			// The gate of the Node may be open now.
+			PhaseChanged: func(p lease.PhaseChanged) { node.Trigger(p.NodeName) },
 			// The garbage collector takes the lease when the Node is gone.
 			Deleted: func(d lease.Deleted) { node.Resync(d.NodeName) },
 		},

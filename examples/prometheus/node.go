@@ -60,8 +60,9 @@ func newNode(cfg *rest.Config, registry prometheus.Registerer, opts options) (*n
 		Registered: func(r nodestatus.Registered) { trigger(r.NodeName) },
 	})
 	leaseHooks, err2 := metrics.Lease(registry, lease.Hooks{
-		Recovered: func(r lease.Recovered) { n.status.Resync(r.NodeName) },
-		Deleted:   func(d lease.Deleted) { n.status.Resync(d.NodeName) },
+		PhaseChanged: func(p lease.PhaseChanged) { n.status.Trigger(p.NodeName) }, // the gates may be open
+		Recovered:    func(r lease.Recovered) { n.status.Resync(r.NodeName) },
+		Deleted:      func(d lease.Deleted) { n.status.Resync(d.NodeName) },
 	})
 	podHooks, err3 := metrics.PodSync(registry, podsync.Hooks{})
 	sliceHooks, err4 := metrics.ResourceSlice(registry, resourceslice.Hooks{})
@@ -84,8 +85,10 @@ func newNode(cfg *rest.Config, registry prometheus.Registerer, opts options) (*n
 		corev1.ResourceMemory: resource.MustParse("32Gi"),
 		corev1.ResourcePods:   resource.MustParse("110"),
 	}
+	// Of two processes with one node name one acts, and the other waits.
+	holds := func(ctx context.Context, name string) error { return n.lease.Holds(ctx, name) }
 	n.status, err1 = nodestatus.New(nodestatus.Config{
-		Client: heartbeats.CoreV1(), NodeName: *opts.nodeName,
+		Client: heartbeats.CoreV1(), NodeName: *opts.nodeName, Gate: holds,
 		Template: &corev1.Node{Spec: corev1.NodeSpec{
 			// Pods here run by saying so: only what tolerates that may come.
 			Taints: []corev1.Taint{{Key: "kubewright.dev/pretends", Effect: corev1.TaintEffectNoExecute}},
@@ -96,7 +99,7 @@ func newNode(cfg *rest.Config, registry prometheus.Registerer, opts options) (*n
 		Hooks:      statusHooks,
 	})
 	n.pods, err2 = podsync.New(podsync.Config{
-		Client: client.CoreV1(), NodeName: *opts.nodeName,
+		Client: client.CoreV1(), NodeName: *opts.nodeName, Gate: holds,
 		Provider: podsynctest.NewBackend(podsynctest.Options{}).Connect(),
 		Hooks:    podHooks,
 	})

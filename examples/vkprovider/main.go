@@ -58,9 +58,13 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	defer func() { _ = listener.Close() }()
 
 	provider := newCloud(*nodeName)
+	var leases *lease.Controller
+	// Of two processes with one node name one acts, and the other waits.
+	holds := func(ctx context.Context, name string) error { return leases.Holds(ctx, name) }
 	pods, err := podsync.New(podsync.Config{
 		Client:   client.CoreV1(),
 		NodeName: *nodeName,
+		Gate:     holds,
 		Provider: Adapt(provider),
 		// Providers of this kind compute the phase themselves, and not all of
 		// them report containers.
@@ -76,10 +80,10 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
-	var leases *lease.Controller
 	node, err := nodestatus.New(nodestatus.Config{
 		Client:   heartbeats.CoreV1(),
 		NodeName: *nodeName,
+		Gate:     holds,
 		Template: template(),
 		Setters: []nodestatus.Setter{
 			nodestatus.Addresses(corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: *nodeIP}),
@@ -104,8 +108,9 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		Owner:            node.OwnerReference,
 		Gate:             node.Live,
 		Hooks: lease.Hooks{
-			Recovered: func(r lease.Recovered) { node.Resync(r.NodeName) },
-			Deleted:   func(d lease.Deleted) { node.Resync(d.NodeName) },
+			PhaseChanged: func(p lease.PhaseChanged) { node.Trigger(p.NodeName) }, // the gates may be open
+			Recovered:    func(r lease.Recovered) { node.Resync(r.NodeName) },
+			Deleted:      func(d lease.Deleted) { node.Resync(d.NodeName) },
 		},
 	})
 	if err != nil {
@@ -132,10 +137,10 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		return err
 	}
 	group := kube.NewGroup(ctx)
+	group.Last(leases.Run) // a node is alive while it ends
 	group.Go(server.Run)
 	group.Go(pods.Run)
 	group.Go(node.Run)
-	group.Go(leases.Run)
 	return group.Wait()
 }
 
