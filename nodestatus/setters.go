@@ -111,8 +111,10 @@ func capImages(images []corev1.ContainerImage) []corev1.ContainerImage {
 	return images[:min(len(images), maxImages)]
 }
 
-// KubeletPort returns a Setter for the port on which the node answers as a
-// kubelet does. Without one, leave it out: kubectl logs then says so.
+// KubeletPort returns a Setter for the port on which the node serves the API of a
+// kubelet. A node that has none should leave out the addresses too: to a node that
+// has an address and no port the API server connects on 10250, and of one without an
+// address kubectl logs says "no preferred addresses found".
 func KubeletPort(port int32) Setter {
 	return func(_ context.Context, node *corev1.Node) error {
 		node.Status.DaemonEndpoints.KubeletEndpoint.Port = port
