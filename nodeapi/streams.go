@@ -60,7 +60,7 @@ func (s *streams) begin(ctx context.Context) (_ context.Context, st *openStream,
 	}
 	n = len(s.open)
 	s.mu.Unlock()
-	s.tell(n, err != nil)
+	s.report(n, err != nil)
 	if err != nil {
 		st.cancel(err)
 		return nil, nil, nil, err
@@ -75,11 +75,11 @@ func (s *streams) begin(ctx context.Context) (_ context.Context, st *openStream,
 		n := len(s.open)
 		s.settle()
 		s.mu.Unlock()
-		s.tell(n, false)
+		s.report(n, false)
 	}), nil
 }
 
-func (s *streams) tell(n int, rejected bool) {
+func (s *streams) report(n int, rejected bool) {
 	if s.opened != nil {
 		s.opened(StreamsOpen{Open: n, Rejected: rejected})
 	}
