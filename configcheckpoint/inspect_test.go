@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"iter"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -247,12 +248,13 @@ func TestAdmitThatFailsIsAskedAgain(t *testing.T) { synctest.Test(t, testAdmitTh
 func testAdmitThatFailsIsAskedAgain(t *testing.T) {
 	n := proven(t, "A")
 	n.stop(nil)
-	asked, answers := 0, false
+	var asked atomic.Int64
+	var answers atomic.Bool
 	n.cfg.Admit = func(context.Context, Payload) (time.Duration, error) {
-		switch asked++; {
-		case answers:
+		switch count := asked.Add(1); {
+		case answers.Load():
 			return 0, nil
-		case asked%2 == 0:
+		case count%2 == 0:
 			panic("nil map")
 		}
 		return 0, &errorOf{syscall.ECONNREFUSED}
@@ -265,10 +267,10 @@ func testAdmitThatFailsIsAskedAgain(t *testing.T) {
 	}
 	n.goes(24 * time.Hour)
 	n.is("A", isTrue, PhaseGood, ReasonWaiting)
-	if asked < 24*12 || asked > 24*24+10 {
+	if asked := asked.Load(); asked < 24*12 || asked > 24*24+10 {
 		t.Errorf("asked %d times in a day", asked)
 	}
-	answers = true
+	answers.Store(true)
 	n.goes(admitRetry().Cap)
 	n.restarts()
 	n.is("B", isTrue, PhaseTrial, ReasonTrial)

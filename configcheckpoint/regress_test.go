@@ -221,14 +221,14 @@ func testRepairsInOneProcessArePaced(t *testing.T) {
 	}
 	n.disk.SetLossy(slotstore.PayloadPath(ref("A").Digest), true)
 	n.start()
-	before := n.disk.Calls["rename"]
+	before := n.disk.Count("rename")
 	for range 24 * 60 {
 		n.delivers("A")
 		n.goes(time.Minute)
 	}
 	n.runs()
 	n.is("default", isFalse, PhaseDegraded, ReasonCheckpointCorrupt)
-	repairs := n.disk.Calls["rename"] - before
+	repairs := n.disk.Count("rename") - before
 	if repairs < 24 || repairs > 24*60/5+10 {
 		t.Errorf("%d repairs in a day", repairs)
 	}
@@ -236,8 +236,9 @@ func testRepairsInOneProcessArePaced(t *testing.T) {
 	n.goes(repairRetry().Cap)
 	n.delivers("A")
 	n.is("A", isTrue, PhaseGood, ReasonGood)
+	n.stop(nil)
 	if n.c.repairs != 0 {
-		t.Errorf("%d repairs are counted, and it runs", n.c.repairs)
+		t.Errorf("%d repairs are counted, and it ran", n.c.repairs)
 	}
 }
 

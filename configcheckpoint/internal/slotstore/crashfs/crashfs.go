@@ -165,7 +165,19 @@ func (m *FS) SetUnreadable(name string, err error) {
 }
 
 // SetLossy lets a file lose its content whenever it gets its name, or ends that.
-func (m *FS) SetLossy(name string, lossy bool) { m.lossy[name] = lossy }
+func (m *FS) SetLossy(name string, lossy bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.lossy[name] = lossy
+}
+
+// Count returns the number of steps of a kind. Unlike Calls it may be used while a
+// store uses the disk.
+func (m *FS) Count(kind string) int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.Calls[kind]
+}
 
 // Put places a file on the disk, durably, as an older program or a fault of the
 // disk could have. Nil data is a directory.
@@ -417,6 +429,8 @@ func (m *FS) Rename(from, to string) error {
 	do, err := m.step("rename")
 	if do {
 		m.change(path.Dir(to), from, to, node)
+		m.mu.Lock()
+		defer m.mu.Unlock()
 		if m.lossy[to] {
 			node.data, node.durable = []byte("lost"), []byte("lost")
 		}
