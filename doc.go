@@ -32,7 +32,7 @@
 //		pods, err1 := podsync.New(podsync.Config{Client: client.CoreV1(), NodeName: name, Provider: provider, Gate: holds})
 //		node, err2 := nodestatus.New(nodestatus.Config{
 //			Client: client.CoreV1(), NodeName: name, Gate: holds,
-//			HealthChecks: []nodestatus.HealthCheck{func(context.Context, string) error { return pods.Check(nil) }},
+//			HealthChecks: []nodestatus.HealthCheck{func(context.Context, string) error { return pods.Check(nil) }, pods.CheckProvider},
 //			Hooks:        nodestatus.Hooks{Registered: func(r nodestatus.Registered) { leases.Trigger(r.NodeName) }},
 //		})
 //		leases, err3 := lease.New(lease.Config{

@@ -98,7 +98,7 @@ func (h *host) run() {
 	})
 	node, err2 := nodestatus.New(nodestatus.Config{
 		Client: client.CoreV1(), NodeName: "n1", Gate: holds,
-		HealthChecks: []nodestatus.HealthCheck{func(context.Context, string) error { return pods.Check(nil) }},
+		HealthChecks: []nodestatus.HealthCheck{func(context.Context, string) error { return pods.Check(nil) }, pods.CheckProvider},
 		Hooks:        nodestatus.Hooks{Registered: func(r nodestatus.Registered) { h.leases.Trigger(r.NodeName) }},
 	})
 	leases, err3 := lease.New(lease.Config{

@@ -84,6 +84,7 @@
 // directory while the process is stopped. DESIGN.md has the states, the
 // transitions and the timing.
 //
+
 // # Concurrency
 //
 // All methods are safe for concurrent use. Run calls Hooks and ErrorHandler one
@@ -123,51 +124,6 @@
 //   - Decode, Validate, Admit, Apply, Health or the source panics: that is an
 //     error of the function.
 //
-// # Events and hooks
-//
-// Events about Config.EventObject, if Config.EventRecorder is set:
-//
-//	ConfigStaged      Stage     Normal   a new configuration was stored and assigned
-//	ConfigPromoted    Promote   Normal   it passed its trial
-//	ConfigRejected    Reject    Warning  it was rejected before it ran
-//	ConfigRolledBack  RollBack  Warning  it was rejected after it ran
-//
-// NodeCondition returns a setter of a Node condition, for package nodestatus or
-// another writer of the Node's status; Hooks.StatusChanged triggers the write:
-//
-//	setters := []nodestatus.Setter{controller.NodeCondition("AgentConfigOK")}
-//	hooks := configcheckpoint.Hooks{StatusChanged: func(configcheckpoint.Status) { nodes.Trigger(nodeName) }}
-//
-// The condition is True while the configuration that the source wants runs. The
-// constants of type Reason list its reasons.
-//
-// Recommended names for metrics, fed by [Hooks]; the first, the second and the
-// last are gauges:
-//
-//	kubewright_configcheckpoint_info{role}                StatusChanged, Role: 1 for the current one
-//	kubewright_configcheckpoint_trial                     StatusChanged, Phase: 1 during a trial
-//	kubewright_configcheckpoint_deliveries_total{result}  Delivered
-//	kubewright_configcheckpoint_promotions_total          Promoted
-//	kubewright_configcheckpoint_rejections_total{reason}  Rejected, Reason
-//	kubewright_configcheckpoint_condition{reason}         StatusChanged, OK: 1, 0 or -1 for Unknown, under the current Reason
-//
-// The log has at V0 each configuration that was rejected or rolled back, and the
-// first failure of each kind with its end; at V2 each configuration that was
-// assigned, applied, promoted or chosen by Boot. A trial that goes on prints
-// nothing.
-//
-// # Permissions
-//
-// The ConfigMap source needs list and watch of configmaps, which may be
-// limited to one name by resourceNames. The Node authorizer lets a node's
-// identity read a ConfigMap only while a pod on the node uses it, so such an
-// agent needs its own Role. Config.EventRecorder needs create and patch of
-// events.k8s.io events. The File source needs nothing.
-//
-// The store holds payloads unencrypted, mode 0600 in a directory of mode 0700,
-// so a configuration should refer to secrets rather than hold them. Payloads are
-// never logged; for errors that quote them see Config.Redact.
-//
 // # Compatibility
 //
 // Linux first. On other Unix systems a flush may reach no further than the
@@ -178,4 +134,7 @@
 //
 // The store's format has a version. A newer program reads the store of an older
 // one, and an older one that of a newer one unless the record forbids it.
+//
+// Metrics, events, log lines and permissions are in docs/operations.md of this
+// repository.
 package configcheckpoint

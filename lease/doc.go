@@ -128,43 +128,12 @@
 // without regard to that, such as a kubelet of the same name, makes it contended:
 // Hooks.Contended, an event and a line in the log say so.
 //
-// # Events and hooks
-//
-// Events about the Node, where Config.EventRecorder is set. All of them are
-// warnings, and about a change:
-//
-//	LeaseHeldByOther  RenewLease     another process holds the lease
-//	LeaseTakenOver    TakeOverLease  we have taken it from another process
-//	LeaseContended    RenewLease     another process keeps writing our lease
-//
-// Recommended names for metrics, fed by [Hooks]:
-//
-//	kubewright_lease_renewals_total             Renewed
-//	kubewright_lease_renewal_duration_seconds   Renewed, Latency
-//	kubewright_lease_failures_total{class}      Failed, Class
-//	kubewright_lease_outage_duration_seconds    Recovered, Outage
-//	kubewright_lease_nodes{phase}               PhaseChanged, From and To but Pending and Stopped
-//	kubewright_lease_contentions_total          Contended
-//	kubewright_lease_takeovers_total            TakenOver
-//
-// The log has at V0 that a lease is held by somebody else, taken over or
-// contended, that the clock is behind, and the first of each kind of failure
-// with its end; at V2 changes of phase; at V4 each write and each that was left
-// out. A steady renewal prints nothing below V4.
-//
-// # Permissions
-//
-// The client needs get, create and update of leases in the namespace
-// kube-node-lease; delete with ShutdownDelete only. Nothing is listed or watched. Config.EventRecorder
-// needs create and patch of events.k8s.io events.
-//
-// The Node authorizer lets system:node:NAME do all of this to the lease NAME. A
-// ServiceAccount needs a Role, and a FlowSchema that puts its requests on the
-// priority level node-high, where those of nodes are.
-//
 // # Compatibility
 //
 // coordination.k8s.io/v1, served since Kubernetes 1.14. Fields of the Lease that
 // are newer than the client library are dropped by a write, as by any typed
 // client. The kubelet and this package can follow each other on the same lease.
+//
+// Metrics, events, log lines and permissions are in docs/operations.md of this
+// repository.
 package lease

@@ -122,53 +122,13 @@
 //   - The clock steps: nothing. Only the times in conditions come from it. A
 //     forward step of more than GracePeriod costs one read.
 //
-// # Events and hooks
-//
-// Events about the Node, where Config.EventRecorder is set, after the API server
-// has accepted what they tell, and once:
-//
-//	NodeRegistered        Register      Normal   the Node was created or adopted
-//	NodeReplaced          Register      Warning  the Node is another object
-//	NodeReady             UpdateStatus  Normal   Ready is True
-//	NodeNotReady          UpdateStatus  Warning  Ready is False
-//	NodeConditionChanged  UpdateStatus  Normal   another condition has changed
-//
-// Recommended names for metrics, fed by [Hooks]:
-//
-//	kubewright_nodestatus_writes_total{cause}                   Written, Cause
-//	kubewright_nodestatus_write_duration_seconds{cause}         Written, Latency
-//	kubewright_nodestatus_write_bytes{cause}                    Written, Bytes
-//	kubewright_nodestatus_failures_total{verb,class}            Failed, Verb and Class
-//	kubewright_nodestatus_outage_duration_seconds               Recovered, Outage
-//	kubewright_nodestatus_setter_failures_total{field,late}     SetterFailed
-//	kubewright_nodestatus_registrations_total{created}          Registered
-//	kubewright_nodestatus_deletions_total                       Deleted
-//	kubewright_nodestatus_replacements_total                    Replaced
-//	kubewright_nodestatus_condition_changes_total{type,status}  ConditionChanged
-//
-// The log has at V0 that a Node was deleted or replaced by somebody else, and the
-// first of each kind of failure with its end; at V2 registrations and changes of
-// conditions; at V4 each write; at V5 what each round has decided. A round that
-// finds nothing new prints nothing below V5.
-//
-// # Permissions
-//
-// The client needs get and create of nodes; delete with ShutdownUnregister only;
-// and patch of nodes/status. Nothing is listed or watched. Config.EventRecorder needs create
-// and patch of events.k8s.io events.
-//
-// The Node authorizer lets system:node:NAME do all of this to the Node NAME, but
-// delete it. Without create the controller adopts Nodes that somebody else has
-// made. A ServiceAccount needs a ClusterRole, and a FlowSchema that puts its
-// requests on the priority level node-high, where those of nodes are.
-//
-// The client must not be rate limited below one request per node and 5 min plus
-// changes; the default of client-go is 5 a second.
-//
 // # Compatibility
 //
 // Needs only core/v1, so every supported Kubernetes version will do. The
 // comparison of resource versions relies on them being ordered, as they are for
 // every API server on etcd and by contract since Kubernetes 1.35 (KEP-5504). A
 // Node's status is honoured when it is created since Kubernetes 1.0.
+//
+// Metrics, events, log lines and permissions are in docs/operations.md of this
+// repository.
 package nodestatus

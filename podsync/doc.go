@@ -106,53 +106,12 @@
 // lost then is the exit code of a pod that had just stopped: a provider that is
 // a [Releaser] keeps it until it is stored.
 //
-// # Events and hooks
-//
-// Events about the pod, where Config.EventRecorder is set. All of them are
-// warnings, and are recorded once for each distinct message in a row:
-//
-//	FailedAdmit       Admitting      Admit returned an error
-//	FailedStart       Starting       Start returned an error
-//	FailedUpdate      Updating       Update returned an error
-//	FailedStop        Stopping       Stop returned an error
-//	FailedRelease     Releasing      Release returned an error
-//	(its reason)      Admitting      the pod was rejected
-//	(its reason)      Stopping       the pod was evicted
-//	DeadlineExceeded  Stopping       spec.activeDeadlineSeconds is over
-//	OrphanRemoved     Stopping       an instance without a pod is being stopped
-//	OrphanKept        SyncingStatus  the API can't confirm that an instance has no pod
-//	NameTaken         Starting       the pod waits for an instance of its name
-//	Lost              SyncingStatus  the provider does not hold the pod any more
-//	InvalidStatus     SyncingStatus  the provider's status can't be stored as it is
-//
-// Recommended names for metrics, fed by [Hooks]:
-//
-//	kubewright_podsync_provider_call_duration_seconds{op,result}  ProviderCall, Latency
-//	kubewright_podsync_api_call_duration_seconds{op,result}       APICall, Latency
-//	kubewright_podsync_status_lag_seconds                         StatusStored, Lag
-//	kubewright_podsync_pods{stage}                                StageChanged, From but Unsynced and To
-//	kubewright_podsync_dropped_total{reason}                      Dropped, Reason
-//	kubewright_podsync_orphans_held_back                          MassOrphans, Refs
-//
-// The log has at V0 each orphan that is stopped, that too many pods are gone, that
-// the gate is shut and that it is open again, fields that are left out of a status, and the first of each kind of failure with its end; at V2 pods that run,
-// end or have stopped; at V4 other steps, and each write and each that was left
-// out; at V5 each List. A node to whose pods nothing happens prints nothing
-// below V5.
-//
-// # Permissions
-//
-// The client needs get, list, watch (with the field selector spec.nodeName) and
-// delete of pods, and patch of pods/status. Config.EventRecorder needs create and patch of
-// events.k8s.io events.
-//
-// The Node authorizer lets system:node:NAME do all of this to the pods bound to
-// the Node NAME. A ServiceAccount needs a ClusterRole, which can't say "of my node
-// only".
-//
 // # Compatibility
 //
 // Written for and tested with Kubernetes 1.34 to 1.37. Like a kubelet, the
 // program may be older than the API server by three minor versions, but not
 // newer. Pods that exist on the node only (static pods) are out of scope.
+//
+// Metrics, events, log lines and permissions are in docs/operations.md of this
+// repository.
 package podsync

@@ -126,8 +126,8 @@ func (s *site) newNode(term election.Term) (n *node, err error) {
 			Spec:       corev1.NodeSpec{Taints: []corev1.Taint{{Key: "kubewright.dev/virtual", Effect: corev1.TaintEffectNoSchedule}}},
 		},
 		Setters: []nodestatus.Setter{nodestatus.StandardLabels(), s.capacity, s.condition},
-		HealthChecks: []nodestatus.HealthCheck{func(context.Context, string) error {
-			if err := n.pods.Check(nil); err != nil {
+		HealthChecks: []nodestatus.HealthCheck{func(ctx context.Context, name string) error {
+			if err := errors.Join(n.pods.Check(nil), n.pods.CheckProvider(ctx, name)); err != nil {
 				return &nodestatus.NotReadyError{Reason: "PodsStuck", Message: err.Error()}
 			}
 			return nil

@@ -211,9 +211,10 @@ func (k *kubelet) health(context.Context) error {
 	return errors.Join(k.node.Check(&http.Request{}), k.leases.Check(&http.Request{}), k.pods.Check(&http.Request{}))
 }
 
-// podsAlive is the health check of the Node.
-func (k *kubelet) podsAlive(context.Context, string) error {
-	if err := k.pods.Check(&http.Request{}); err != nil {
+// podsAlive is the health check of the Node: the loop of podsync moves, and its
+// provider answers.
+func (k *kubelet) podsAlive(ctx context.Context, nodeName string) error {
+	if err := errors.Join(k.pods.Check(&http.Request{}), k.pods.CheckProvider(ctx, nodeName)); err != nil {
 		return &nodestatus.NotReadyError{Reason: "PodsStuck", Message: err.Error()}
 	}
 	return nil

@@ -93,7 +93,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		OnDeleted:       nodestatus.DeletedReregister,
 		OnShutdown:      nodestatus.ShutdownNotReady,
 		// A node whose pods are not looked after is not ready.
-		HealthChecks: []nodestatus.HealthCheck{func(context.Context, string) error { return pods.Check(nil) }},
+		HealthChecks: []nodestatus.HealthCheck{func(context.Context, string) error { return pods.Check(nil) }, pods.CheckProvider},
 		Hooks: nodestatus.Hooks{
 			Registered: func(r nodestatus.Registered) { leases.Trigger(r.NodeName) },
 		},

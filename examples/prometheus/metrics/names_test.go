@@ -41,10 +41,10 @@ func registered(t *testing.T, s subject) map[string]metric {
 	return all
 }
 
-// recommended matches a metric in a package comment, with its labels.
+// recommended matches a metric in docs/operations.md, with its labels.
 var recommended = regexp.MustCompile(`\b(kubewright_[a-z_]+)(?:\{([a-z,]+)\})?`)
 
-func TestNamesAreThoseOfThePackageComments(t *testing.T) {
+func TestNamesAreThoseOfTheOperationsPage(t *testing.T) {
 	packages := map[string]map[string]metric{}
 	for _, s := range subjects {
 		if packages[s.name] == nil {
@@ -52,15 +52,15 @@ func TestNamesAreThoseOfThePackageComments(t *testing.T) {
 		}
 		maps.Copy(packages[s.name], registered(t, s))
 	}
+	page, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "operations.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	for pkg, here := range packages {
-		source, err := os.ReadFile(filepath.Join("..", "..", "..", pkg, "doc.go"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, section, found := strings.Cut(string(source), "// # Events and hooks\n")
-		section, _, _ = strings.Cut(section, "// # Permissions\n")
+		_, section, found := strings.Cut(string(page), "\n## "+pkg+"\n")
+		section, _, _ = strings.Cut(section, "\n## ")
 		if !found {
-			t.Errorf("the comment of package %s has no such section", pkg)
+			t.Errorf("docs/operations.md has no section for package %s", pkg)
 		}
 		for _, match := range recommended.FindAllStringSubmatch(section, -1) {
 			name, labels := match[1], strings.Split(match[2], ",")
