@@ -8,6 +8,7 @@ package process
 import (
 	"context"
 	"fmt"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/examples/kubelet/internal/shim"
 	"github.com/kubewright/kubewright/podsync"
+	"github.com/kubewright/kubewright/podsync/podenv"
 	"github.com/kubewright/kubewright/podsync/podruntime"
 	"github.com/kubewright/kubewright/podsync/podruntimetest"
 	"github.com/kubewright/kubewright/podsync/podsynctest"
@@ -134,4 +136,65 @@ func TestRuntimeKeepsItsContract(t *testing.T) {
 
 func script(text string) corev1.Container {
 	return corev1.Container{Name: "main", Image: "none", Command: []string{"sh", "-c", text}}
+}
+
+func TestListDuringStartDoesNotTakeItsSignal(t *testing.T) {
+	lock, err := Lock(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = lock.Close() }()
+	r, err := New(t.Context(), Config{Root: lock})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for attempt := range 50 {
+		id := podruntime.ContainerID{Pod: "uid", Name: "c", Attempt: attempt}
+		c := script("exec sleep 1000")
+		spec := podruntime.ContainerSpec{
+			ID: id, Pod: &corev1.Pod{}, Container: &c, Dir: lock.containers("uid", "c"),
+			Environment: podenv.Environment{Command: c.Command},
+		}
+		if err := os.MkdirAll(spec.Dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		started := make(chan struct{})
+		var wg sync.WaitGroup
+		for range 4 {
+			wg.Go(func() {
+				for {
+					if _, err := r.List(ctx, "uid"); err != nil {
+						t.Errorf("List: %v", err)
+						return
+					}
+					select {
+					case <-started:
+						return
+					default:
+					}
+				}
+			})
+		}
+		if err := r.Start(ctx, spec); err != nil {
+			t.Errorf("Start: %v", err)
+		}
+		close(started)
+		wg.Wait()
+		if err := r.Stop(ctx, id, podruntime.StopOptions{Deadline: time.Now()}); err != nil {
+			t.Errorf("Stop: %v", err)
+		}
+		for ended := false; !ended && ctx.Err() == nil; {
+			list, err := r.List(ctx, "uid")
+			if err != nil || len(list) != 1 {
+				t.Fatalf("List: %v, %v", list, err)
+			}
+			ended = list[0].State == podruntime.ContainerExited
+		}
+		if err := r.Remove(ctx, id); err != nil {
+			t.Fatalf("Remove: %v", err)
+		}
+	}
 }

@@ -234,19 +234,15 @@ func (r *Runtime) fork(ctx context.Context, spec podruntime.ContainerSpec) (*run
 	if err := link(root, spec.Mounts); err != nil {
 		return nil, &podruntime.StartError{Reason: "CreateContainerConfigError", Err: err}
 	}
-	// A directory that is there belongs to a run that has not started anything.
-	if err := os.RemoveAll(dir); err != nil {
-		return nil, err
-	}
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		return nil, err
-	}
 	work := workingDir(root, spec.Container.WorkingDir)
-	if err := record.Write(filepath.Join(dir, "run.json"), runRecord{work}); err != nil {
-		return nil, err
-	}
 	env := environ(spec.Environment.Strings(), spec.Hostname, root)
-	started, err := shim.Start(dir, shim.Command{
+	// The run is known before its FIFO exists: List would follow it, too, and only
+	// one reader of a FIFO learns that the command runs.
+	followed := newRun(env)
+	r.mu.Lock()
+	r.runs[spec.ID] = followed
+	r.mu.Unlock()
+	started, err := r.execute(dir, work, shim.Command{
 		Args: append(slices.Clip(spec.Environment.Command), spec.Environment.Args...),
 		Env:  env,
 		Dir:  work,
@@ -254,11 +250,28 @@ func (r *Runtime) fork(ctx context.Context, spec podruntime.ContainerSpec) (*run
 		CPUs: cpus,
 	})
 	if err != nil {
+		r.finish(spec.ID, followed)
 		return nil, err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.add(spec.ID, started, env), nil
+	r.add(spec.ID, followed, started)
+	return followed, nil
+}
+
+// execute makes the directory of a run and its shim.
+func (r *Runtime) execute(dir, work string, c shim.Command) (*shim.Run, error) {
+	// A directory that is there belongs to a run that has not started anything.
+	if err := os.RemoveAll(dir); err != nil {
+		return nil, err
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return nil, err
+	}
+	if err := record.Write(filepath.Join(dir, "run.json"), runRecord{work}); err != nil {
+		return nil, err
+	}
+	return shim.Start(dir, c)
 }
 
 // follow returns the run of an ID and follows it until it ends. The run is opened if
@@ -273,12 +286,29 @@ func (r *Runtime) follow(id podruntime.ContainerID, env []string) (*run, error) 
 	if err != nil {
 		return nil, err
 	}
-	return r.add(id, opened, env), nil
+	followed := newRun(env)
+	r.add(id, followed, opened)
+	return followed, nil
 }
 
-// add follows a run. r.mu must be held.
-func (r *Runtime) add(id podruntime.ContainerID, of *shim.Run, env []string) *run {
-	followed := &run{env: env, begun: make(chan struct{}), over: make(chan struct{})}
+// newRun returns a run that is not followed yet.
+func newRun(env []string) *run {
+	return &run{env: env, begun: make(chan struct{}), over: make(chan struct{})}
+}
+
+// finish ends the life of a run of which nothing is left.
+func (r *Runtime) finish(id podruntime.ContainerID, followed *run) {
+	r.mu.Lock()
+	delete(r.runs, id)
+	r.ended[id] = true
+	r.mu.Unlock()
+	followed.begin()
+	close(followed.over)
+	r.report(id.Pod)
+}
+
+// add follows a run in a goroutine. r.mu must be held.
+func (r *Runtime) add(id podruntime.ContainerID, followed *run, of *shim.Run) {
 	if st, err := shim.Read(r.dir(id)); err == nil && st.Running != nil {
 		followed.begin()
 	}
@@ -306,15 +336,8 @@ func (r *Runtime) add(id podruntime.ContainerID, of *shim.Run, env []string) *ru
 				of = again
 			}
 		}
-		r.mu.Lock()
-		delete(r.runs, id)
-		r.ended[id] = true
-		r.mu.Unlock()
-		followed.begin()
-		close(followed.over)
-		r.report(id.Pod)
+		r.finish(id, followed)
 	})
-	return followed
 }
 
 // report makes Watch report a pod.
