@@ -84,7 +84,12 @@
 // directory while the process is stopped. DESIGN.md has the states, the
 // transitions and the timing.
 //
-
+// NodeCondition returns a setter of a Node condition, for package nodestatus or
+// another writer of the Node's status; Hooks.StatusChanged triggers the write:
+//
+//	setters := []nodestatus.Setter{controller.NodeCondition("AgentConfigOK")}
+//	hooks := configcheckpoint.Hooks{StatusChanged: func(configcheckpoint.Status) { nodes.Trigger(nodeName) }}
+//
 // # Concurrency
 //
 // All methods are safe for concurrent use. Run calls Hooks and ErrorHandler one
