@@ -63,6 +63,9 @@ func (c *call) dispatch() (*answer, error) {
 		return c.discover()
 	}
 	gv := schema.GroupVersion{Group: c.r.Group, Version: c.r.Version}
+	if review := accessReviews(gv, c.r.Resource); review != nil {
+		return c.review(review)
+	}
 	c.kind, c.view = c.s.lookup(gv, c.r.Resource)
 	if c.kind == nil || !c.s.serves(gv) {
 		return nil, c.s.unknown(gv, c.r.Resource)
