@@ -74,6 +74,12 @@ e2e: ## The packages and examples against a real control plane (built on first u
 demo: ## Real control plane on loopback, an example node with node credentials (KEEP=1 keeps it running)
 	@hack/demo.sh $(if $(KEEP),--keep)
 
+.PHONY: hello
+hello: ## Ten seconds and only Go, once it is compiled: a node on an API server in memory, a pod that runs, its log
+	@echo "compiling examples/kubelet; the first time this takes a minute or two"
+	@mkdir -p $(BIN) && cd examples/kubelet && $(GO) build -o $(abspath $(BIN))/kubelet .
+	@$(GO) run ./hack/hello --kubelet $(BIN)/kubelet
+
 .PHONY: chaos
 chaos: ## examples/kubelet while everything around it breaks (CHAOS_DURATION=10m, CHAOS_SEED, CHAOS_DIR for logs; root for a full disk)
 	cd test/controlplane && $(GO) run . build
