@@ -54,7 +54,7 @@ vet: ## Vet every module, and check that files are formatted
 unit: ## Unit tests, and every benchmark once so that none rots
 	$(GO) test -timeout $(TEST_TIMEOUT) ./...
 	@for m in $(EXAMPLES); do echo "test $$m"; (cd $$m && $(GO) test -timeout $(TEST_TIMEOUT) ./...); done
-	$(GO) test -short -timeout $(TEST_TIMEOUT) -run '^$$' -bench . -benchtime 1x ./... >/dev/null
+	@echo "benchmarks, once each"; out=$$($(GO) test -short -timeout $(TEST_TIMEOUT) -run '^$$' -bench . -benchtime 1x ./... 2>&1) || { echo "$$out"; exit 1; }
 
 .PHONY: race
 race: ## Unit tests under the race detector, with short soaks: unit runs the long ones

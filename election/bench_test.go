@@ -59,8 +59,11 @@ func BenchmarkRenewal(b *testing.B) {
 	m, now := benchMachine("replica-3_0a1b2c3d")
 	m.next(instant{})
 	m.readDone(instant{}, instant{}, fullLease("replica-3_0a1b2c3d"), nil)
-	s := m.next(instant{})
-	m.writeDone(instant{}, instant{}, s.op, s.lease, nil)
+	// A Lease that names this candidate before it ever wrote it is left alone first.
+	*now = time.Minute
+	begin := instant{mono: *now, wall: time.Unix(1e9, 0).Add(*now)}
+	s := m.next(begin)
+	m.writeDone(begin, begin, s.op, s.lease, nil)
 	if m.phase != leading {
 		b.Fatal(m.phase)
 	}
