@@ -42,85 +42,90 @@
 // # Behavior
 //
 // Registration is one POST of the whole Node: labels, taints, and a status with
-// its conditions, Ready last. A Node that exists is adopted: read once, then
-// patched. Its taints and the rest of its spec stay as they are, and so do the
-// labels that the setters do not set.
+// its conditions, Ready last. The controller adopts a Node that exists: it reads
+// the Node once and then patches it. The Node's taints, the rest of its spec, and
+// the labels that the setters do not set stay as they are.
 //
-// After that every SyncInterval (10 s), and at once after [Controller.Trigger],
-// a round runs the setters and health checks. A change of what they say is
-// written within 200 ms; an unchanged status is written every ReportInterval
-// (5 min), the first time after between half and one and a half of it. In
-// between no request is sent: an unchanged hour costs 12 PATCHes and no GET.
+// After that the controller runs a round every SyncInterval (10 s), and at once
+// after [Controller.Trigger]. A round runs the setters and health checks. It never
+// waits for a request: requests have a queue of their own. The controller writes a
+// change within 200 ms, and an unchanged status every ReportInterval (5 min; the
+// first time after between half and one and a half of it). It sends no request in
+// between: an unchanged hour costs 12 PATCHes and no GET.
 //
 // A write is one strategic merge patch of the status subresource. It carries
-// the UID, so that it can't land on another object of the same name; every
-// condition that the controller owns, whole; of the other fields those that
-// differ from what the server showed last, lists replaced as a whole; and the
-// removal of conditions, labels, annotations, resources and fields that were
-// set before and are no longer.
+// the UID, so that it can't change another object of the same name; every
+// condition that the controller owns, whole; the other fields that differ from
+// the last state that the server showed, with lists replaced as a whole; and the
+// removal of conditions, labels, annotations, resources and fields that this
+// process set before and no longer sets.
 //
 // The transition time of a condition moves if and only if its status differs
-// from what the server showed last. The server's view is that of the last
-// answer or, better, of the informer behind [Controller.EventHandler]; with
-// one, a write also carries the resourceVersion, so that a write of somebody
-// else that came between is never dated wrongly. Where somebody may have
-// written Unknown meanwhile (after GracePeriod without success, after a sleep
-// of the process, after [Controller.Resync]) the Node is read before it is
-// written. Without any of these a flip to Unknown that nobody tells of is
-// undone by the next write, with the older transition time.
+// from the last one that the server showed, in an answer or in an event that
+// [Controller.EventHandler] received. With events, a write also carries the
+// resourceVersion, so that a write of another client in between never gets a wrong
+// time. If another client may have written Unknown in the meantime (after
+// GracePeriod without success, after the process was suspended, after
+// [Controller.Resync]), the controller reads the Node before it writes. Without
+// events, it overwrites a foreign Unknown with the next write, with the older
+// transition time.
 //
-// What comes back is compared with what was said. What another writer has
-// changed is said once more at once, and after that at most once a
+// The controller compares each answer with its own status. It writes a value that
+// another client changed once more at once, and after that at most once a
 // SyncInterval.
 //
-// By default all of the conditions that kube-controller-manager takes for the
-// kubelet's are owned: Ready, MemoryPressure, DiskPressure and PIDPressure. It
-// sets all of them to Unknown after an outage, and of those without an owner
-// nobody would ever take that back.
+// By default the controller owns all conditions that kube-controller-manager
+// expects from a kubelet: Ready, MemoryPressure, DiskPressure and PIDPressure. The
+// kube-controller-manager sets all of them to Unknown after an outage, and a
+// condition without an owner would stay Unknown.
+//
+// Config.Gate lets one of several processes act for a node. While it returns an
+// error, the controller creates a missing Node and reads an existing one, because a
+// Lease needs the Node as its owner, and writes nothing else.
 //
 // # Concurrency
 //
-// All methods may be called by anybody at any time, and none but Run blocks.
-// Setters of one node run one after another in the order of Config, its health
-// checks beside them; nodes are worked on by at most Workers goroutines. Hooks
-// are called without locks by the goroutine that works on the node. When Run
-// returns, every function it has called has returned.
+// All methods are safe for concurrent use, and only Run blocks. The setters of one
+// node run one after another in the order of Config, concurrently with its health
+// checks and requests; at most Workers goroutines run rounds. The controller calls
+// hooks without locks. SetterFailed may run at the same time as another hook of
+// the same node. When Run returns, every function that it called has returned.
 //
 // A node that waits costs neither a goroutine nor a timer, and about 1.5 kB of
-// memory: the Node is kept encoded, which here takes 0.9 kB of it
-// (BenchmarkIdleNodes). A round that finds nothing to write takes about 50 µs.
+// memory, 0.9 kB of it for the encoded Node (BenchmarkIdleNodes).
 //
 // # Failure modes
 //
-//   - A health check fails: Ready is False with its reason within one round.
-//     It is at once with Trigger. The node does not go silent: an honest reason
-//     after seconds is better than Unknown after 50 s.
-//   - A setter or health check hangs: Ready is False after SetterTimeout with
-//     reason StatusSetterTimeout or HealthCheckTimeout, and it is not called a
-//     second time before it returns. After three rounds [Controller.Live] fails
-//     and the lease is no longer renewed.
-//   - A setter fails: what it set last stays, and the others go on. Before all
-//     have succeeded once Ready is False with reason StatusSetterFailed.
-//   - The API server is away: retries after 200 ms to 7 s, less up to half of
-//     it at random, for ever, each call under CallTimeout, Retry-After
-//     honoured. After GracePeriod the Node is read first and then written whole.
+//   - A health check fails: Ready is False with the reason of the check within one
+//     round, or at once with Trigger.
+//   - A health check hangs: Ready is False after SetterTimeout with reason
+//     HealthCheckTimeout. The controller does not call it a second time before it
+//     returns. After three rounds [Controller.Live] fails, so the lease is no
+//     longer renewed.
+//   - A setter fails, panics or is late: its last values stay, and the other
+//     setters run. A late result takes effect in the next round. Before every setter
+//     has succeeded once, Ready is False with reason StatusSetterFailed.
+//   - The API server is away: the controller retries without limit after 200 ms to
+//     7 s, less up to half of it at random, each call under CallTimeout, and honors
+//     Retry-After. After GracePeriod it reads the Node first and then writes it
+//     whole. Live keeps returning nil.
 //   - The API server refuses (401, 403, 422): retries after 7 s to 30 s, less up
-//     to half of it at random. Credentials of another node are reported as
-//     [IdentityError]. After GracePeriod Live fails: a lease would vouch for a
-//     status that is not known to anybody.
+//     to half of it at random. Parts of the status that the API server can't store
+//     are left out and reported once. Credentials of another node are reported as
+//     [IdentityError]. With Config.LiveNeedsStatus, Live fails after GracePeriod.
 //   - The Node is deleted: [DeletedPolicy]. A 404 that is not about the Node,
-//     such as a proxy's, is not taken for that.
-//   - The Node is another object: [ReplacedPolicy]. No write lands on it before
-//     it is adopted.
-//   - Another writer is faster than a write that carries the resourceVersion:
-//     the Node is read and written again, at once and twice at most; then it is
-//     written without.
+//     such as a proxy's, does not count as a deletion.
+//   - The Node is another object: [ReplacedPolicy]. No write changes it before the
+//     controller has adopted it.
+//   - Another client writes between a read and a write that carries the
+//     resourceVersion: the controller reads and writes again, at once, at most
+//     twice; then it writes without the resourceVersion.
 //   - Labels that a node identity may not set: see [MayLabel] and
 //     Config.NodeCredentials.
-//   - Two processes serve one node: both write what they say, whenever they see
-//     the other's, at most once a SyncInterval. Package lease tells of it.
-//   - The clock steps: nothing. Only the times in conditions come from it. A
-//     forward step of more than GracePeriod costs one read.
+//   - Two processes serve one node: with Gate one of them writes. Without Gate both
+//     write, at most once a SyncInterval after a foreign change.
+//   - The clock steps: only the times in conditions come from it. A forward step of
+//     more than GracePeriod costs one read.
 //
 // # Compatibility
 //

@@ -36,7 +36,8 @@ type Hooks struct {
 	// handler shows it.
 	SpecChanged func(SpecChanged)
 	// SetterFailed is called for each setter and health check that failed or
-	// was late, in each round.
+	// was late, in each round. It may run at the same time as another hook of the
+	// same node.
 	SetterFailed func(SetterFailed)
 }
 

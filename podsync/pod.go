@@ -65,7 +65,7 @@ const minGrace = time.Second
 // Both are free of goroutines, clients and clocks. Controller.mu guards the
 // whole struct.
 //
-// Invariants that span the groups; TestSoak asserts all of them:
+// Invariants that span the groups:
 //
 //   - Invariant: an instance that has stopped implies a termination.
 //   - Invariant: a call of Start or Update implies no termination when it began.
