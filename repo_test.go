@@ -446,7 +446,7 @@ func TestExamplesCanBeCopied(t *testing.T) {
 			}
 		}
 	}
-	if os.Getenv("CI") == "" && os.Getenv("KUBEWRIGHT_COPY") == "" {
+	if testing.Short() || os.Getenv("CI") == "" && os.Getenv("KUBEWRIGHT_COPY") == "" {
 		t.Skip("links five programs: set KUBEWRIGHT_COPY=1 to run their tests as copies")
 	}
 	root, err := os.Getwd()
