@@ -583,6 +583,7 @@ func TestTriggerAfterMakesANameDueThenAndNoLaterThanItWas(t *testing.T) {
 		s.TriggerAfter("a", time.Second)
 		s.TriggerAfter("a", -time.Second)
 		time.Sleep(time.Millisecond)
+		synctest.Wait()
 		want := []time.Duration{0, 3 * time.Second, 4100 * time.Millisecond, 8500 * time.Millisecond}
 		if !slices.Equal(at, want) {
 			t.Errorf("runs at %v, want %v", at, want)
