@@ -62,8 +62,15 @@ pod=$(kubectl get pods -l app=web -o 'jsonpath={.items[0].metadata.name}')
 show kubectl logs "$pod"
 show kubectl logs --tail=1 job/sum
 show kubectl exec "$pod" -- sh -c 'echo "inside $HOSTNAME: version $VERSION"'
-# kubectl top asks metrics-server, which reads this from the node.
-show kubectl get --raw "/api/v1/nodes/$node/proxy/metrics/resource" | grep -E '^\$|container="web"'
+# kubectl top asks metrics-server, which reads this from the node. The API server
+# does not proxy to loopback addresses, so kubectl asks the node itself.
+port=$(kubectl get node "$node" -o 'jsonpath={.status.daemonEndpoints.kubeletEndpoint.Port}')
+kubectl create serviceaccount scraper >/dev/null
+kubectl create clusterrole scraper --verb=get --resource=nodes/metrics >/dev/null
+kubectl create clusterrolebinding scraper --clusterrole=scraper --serviceaccount=default:scraper >/dev/null
+token=$(kubectl create token scraper)
+printf '$ kubectl --server=https://127.0.0.1:%s get --raw /metrics/resource\n' "$port"
+kubectl --kubeconfig=/dev/null --server="https://127.0.0.1:$port" --insecure-skip-tls-verify --token="$token" get --raw /metrics/resource | grep 'container="web"'
 
 say "A rolling update"
 show kubectl set env deployment/web VERSION=2
