@@ -132,7 +132,9 @@ func (p *Provider) open(ctx context.Context) error {
 	for _, pod := range pods {
 		pod.take(runs[pod.ref.UID], sandboxes[pod.ref.UID])
 		pod.publish()
+		p.mu.Lock() // Watch looks pods up before they are loaded
 		p.pods[pod.ref.UID] = pod
+		p.mu.Unlock()
 	}
 	for _, pod := range pods {
 		p.wg.Go(pod.loop)

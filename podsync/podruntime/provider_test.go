@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -104,8 +105,9 @@ func TestReadinessFollowsItsProbeUntilTheEnd(t *testing.T) {
 	inWorld(t, func(w *world) {
 		c := command("c", "stubborn")
 		c.ReadinessProbe = execProbe("ready")
-		ready := 1
-		w.exec = func(podruntime.ContainerID, []string) (int, error) { return ready, nil }
+		var ready atomic.Int32
+		ready.Store(1)
+		w.exec = func(podruntime.ContainerID, []string) (int, error) { return int(ready.Load()), nil }
 		ref := w.start(podOf(corev1.RestartPolicyAlways, c))
 		check := func(want bool) {
 			t.Helper()
@@ -115,15 +117,15 @@ func TestReadinessFollowsItsProbeUntilTheEnd(t *testing.T) {
 			}
 		}
 		check(false)
-		ready = 0
+		ready.Store(0)
 		check(true)
-		ready = 1
+		ready.Store(1)
 		check(false)
-		ready = 0
+		ready.Store(0)
 		check(true)
 		w.stop(ref, time.Hour)
 		check(true)
-		ready = 1 // it takes itself out of the service before it ends
+		ready.Store(1) // it takes itself out of the service before it ends
 		check(false)
 		w.kill()
 		w.boot()
@@ -338,14 +340,14 @@ func TestAPodThatNeverRestartsEndsWithItsSandbox(t *testing.T) {
 func TestASandboxThatFailsIsTriedAgain(t *testing.T) {
 	inWorldWith(t, func(w *world) { w.boxed = true }, func(w *world) {
 		tries := 0
-		w.link.before = func(op string) error {
+		w.link.setBefore(func(op string) error {
 			if op == "SetUpPod" {
 				if tries++; tries <= 3 {
 					return errors.New("no address is left")
 				}
 			}
 			return nil
-		}
+		})
 		ref := w.start(podOf(corev1.RestartPolicyAlways, command("app", "forever")))
 		time.Sleep(6 * time.Second)
 		if c := w.container(ref, "app"); c.State.Waiting == nil || !strings.Contains(c.State.Waiting.Message, "no address is left") {
@@ -453,18 +455,18 @@ func TestWithoutAListNothingIsDecided(t *testing.T) {
 	inWorld(t, func(w *world) {
 		ref := w.start(podOf(corev1.RestartPolicyAlways, command("c", "exit 1 10s")))
 		time.Sleep(time.Second)
-		w.link.before = func(op string) error {
+		w.link.setBefore(func(op string) error {
 			if op == "List" {
 				return errors.New("the runtime is away")
 			}
 			return nil
-		}
+		})
 		time.Sleep(time.Minute)
 		w.expect("start c/0")
 		if c := w.container(ref, "c"); c.State.Running == nil {
 			w.Errorf("without a list it is %+v", c.State)
 		}
-		w.link.before = nil
+		w.link.setBefore(nil)
 		time.Sleep(2 * time.Second)
 		w.expect("start c/0", "start c/1")
 	})
@@ -473,7 +475,7 @@ func TestWithoutAListNothingIsDecided(t *testing.T) {
 func TestAPullThatFailsBacksOffUnderItsOwnReason(t *testing.T) {
 	inWorld(t, func(w *world) {
 		var tries []time.Duration
-		w.link.before = func(op string) error {
+		w.link.setBefore(func(op string) error {
 			if op != "Start" {
 				return nil
 			}
@@ -481,13 +483,14 @@ func TestAPullThatFailsBacksOffUnderItsOwnReason(t *testing.T) {
 				return nil
 			}
 			return &podruntime.StartError{Reason: "ErrImagePull", BackoffReason: "ImagePullBackOff", Err: errors.New("not found")}
-		}
+		})
 		ref := w.start(podOf(corev1.RestartPolicyAlways, command("c", "forever")))
 		time.Sleep(time.Second)
 		if c := w.container(ref, "c"); c.State.Waiting == nil || c.State.Waiting.Reason != "ImagePullBackOff" || c.State.Waiting.Message != "not found" || c.RestartCount != 0 {
 			w.Errorf("%+v", c)
 		}
 		time.Sleep(5 * time.Minute)
+		synctest.Wait()
 		const s = time.Second
 		if want := []time.Duration{0, 10 * s, 30 * s, 70 * s}; !slices.Equal(tries, want) {
 			w.Errorf("tried at %v, want %v", tries, want)
@@ -501,12 +504,12 @@ func TestAPullThatFailsBacksOffUnderItsOwnReason(t *testing.T) {
 func TestAStopInterruptsAStart(t *testing.T) {
 	inWorld(t, func(w *world) {
 		slow := make(chan struct{})
-		w.link.before = func(op string) error {
+		w.link.setBefore(func(op string) error {
 			if op == "Start" {
 				<-slow
 			}
 			return nil
-		}
+		})
 		ref := w.start(podOf(corev1.RestartPolicyAlways, command("c", "forever")))
 		time.Sleep(time.Second)
 		w.stop(ref, time.Minute)
@@ -583,9 +586,9 @@ func TestAPodWhoseDirectoryWasLostAdoptsItsContainers(t *testing.T) {
 }
 
 func TestVolumesFollowConfigMapsAndLabels(t *testing.T) {
-	var newest *corev1.Pod
+	var newest atomic.Pointer[corev1.Pod]
 	inWorldWith(t, func(w *world) {
-		w.change = func(cfg *podruntime.Config) { cfg.Pod = func(podsync.Ref) *corev1.Pod { return newest } }
+		w.change = func(cfg *podruntime.Config) { cfg.Pod = func(podsync.Ref) *corev1.Pod { return newest.Load() } }
 	}, func(w *world) {
 		put := func(value string) {
 			w.api.Put(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "cm"}, Data: map[string]string{"key": value}})
@@ -610,8 +613,9 @@ func TestVolumesFollowConfigMapsAndLabels(t *testing.T) {
 		check("cm/key", "one")
 		check("labels/color", "red")
 		put("two")
-		newest = pod.DeepCopy()
-		newest.Labels["color"] = "blue"
+		changed := pod.DeepCopy()
+		changed.Labels["color"] = "blue"
+		newest.Store(changed)
 		time.Sleep(podruntime.DefaultVolumeRefresh + time.Second)
 		check("cm/key", "two")
 		check("labels/color", "blue")
@@ -680,13 +684,13 @@ func TestADeathAtAnyCallLosesNothing(t *testing.T) {
 							return nil
 						}
 						reached = true
-						w.link.before = func(string) error { return errCut }
+						w.link.setBefore(func(string) error { return errCut })
 						return errCut
 					}
 					if after {
-						w.link.after = die
+						w.link.setAfter(die)
 					} else {
-						w.link.before = die
+						w.link.setBefore(die)
 					}
 					pod := podOf(corev1.RestartPolicyNever, command("app", "exit 3 5s"), command("other", "exit 0 8s"))
 					pod.Spec.InitContainers = []corev1.Container{command("init", "exit 0 1s"), sidecarOf(command("side", "forever"))}
@@ -753,12 +757,12 @@ func TestMethodsWaitForTheFirstList(t *testing.T) {
 		time.Sleep(time.Second)
 		w.kill()
 		w.change = func(*podruntime.Config) {
-			w.link.before = func(op string) error {
+			w.link.setBefore(func(op string) error {
 				if op == "List" && time.Since(w.begin) < time.Minute {
 					return errors.New("the runtime is away")
 				}
 				return nil
-			}
+			})
 		}
 		w.boot()
 		ctx, cancel := context.WithTimeout(w.Context(), time.Second)
@@ -803,12 +807,12 @@ func TestConfigNamesEveryProblem(t *testing.T) {
 
 func TestPodsAreStartedByAge(t *testing.T) {
 	inWorldWith(t, func(w *world) { w.change = func(cfg *podruntime.Config) { cfg.MaxStarts = 1 } }, func(w *world) {
-		w.link.before = func(op string) error {
+		w.link.setBefore(func(op string) error {
 			if op == "Start" {
 				time.Sleep(time.Second)
 			}
 			return nil
-		}
+		})
 		for i, age := range []int{0, 1, 3, 2} { // the first has the place when the others come
 			pod := podOf(corev1.RestartPolicyAlways, command("c"+strconv.Itoa(age), "forever"))
 			pod.UID, pod.Name = types.UID(fmt.Sprint("uid-", i)), fmt.Sprint("p", i)

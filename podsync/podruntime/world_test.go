@@ -57,17 +57,33 @@ type link struct {
 	// before is called before each call; an error is that of the call. after is
 	// called after the call has had its effect.
 	before, after func(op string) error
+	hooks         sync.Mutex // guards before and after
+}
+
+func (l *link) setBefore(f func(op string) error) {
+	l.hooks.Lock()
+	defer l.hooks.Unlock()
+	l.before = f
+}
+
+func (l *link) setAfter(f func(op string) error) {
+	l.hooks.Lock()
+	defer l.hooks.Unlock()
+	l.after = f
 }
 
 func (l *link) call(op string, f func() error) error {
-	if l.before != nil {
-		if err := l.before(op); err != nil {
+	l.hooks.Lock()
+	before, after := l.before, l.after
+	l.hooks.Unlock()
+	if before != nil {
+		if err := before(op); err != nil {
 			return err
 		}
 	}
 	err := f()
-	if l.after != nil && err == nil {
-		err = l.after(op)
+	if after != nil && err == nil {
+		err = after(op)
 	}
 	return err
 }
@@ -277,7 +293,7 @@ func (w *world) kill() {
 	w.shutdown()
 }
 
-func (w *world) cut() { w.link.before = func(string) error { return errCut } }
+func (w *world) cut() { w.link.setBefore(func(string) error { return errCut }) }
 
 // start starts a pod.
 func (w *world) start(pod *corev1.Pod) podsync.Ref {
