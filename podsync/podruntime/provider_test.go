@@ -675,15 +675,15 @@ func TestADeathAtAnyCallLosesNothing(t *testing.T) {
 	for _, boxed := range []bool{false, true} {
 		for _, after := range []bool{false, true} {
 			for at := 0; ; at++ {
-				reached := false
+				var reached atomic.Bool
 				inWorldWith(t, func(w *world) { w.boxed = boxed }, func(w *world) {
 					synctest.Wait() // until it has listed: Start waits for that
-					n := 0
+					var n atomic.Int32
 					die := func(string) error {
-						if n++; n <= at {
+						if n.Add(1) <= int32(at) {
 							return nil
 						}
-						reached = true
+						reached.Store(true)
 						w.link.setBefore(func(string) error { return errCut })
 						return errCut
 					}
@@ -719,7 +719,7 @@ func TestADeathAtAnyCallLosesNothing(t *testing.T) {
 						w.Errorf("left: %v, %v", w.containers, w.boxes)
 					}
 				})
-				if !reached {
+				if !reached.Load() {
 					if at < 10 {
 						t.Errorf("there were only %d calls", at)
 					}
