@@ -288,8 +288,8 @@ func TestSetAllRemovesTheOtherPoolsOfTheDriver(t *testing.T) {
 		r.user = apitest.Admin
 		r.start()
 		for name, p := range map[string]resourceslice.Pool{
-			"old":      {Devices: devices(3)},
-			"fabric":   {Devices: devices(3), Nodes: resourceslice.NodeSelection{AllNodes: true}},
+			"old":    {Devices: devices(3)},
+			"fabric": {Devices: devices(3), Nodes: resourceslice.NodeSelection{AllNodes: true}},
 			// TODO(open fault, one run in three): as a cluster pool, its old slice
 			// sometimes stays when SetAll makes it a pool of the node.
 			"switched": {Devices: devices(3)},
