@@ -45,7 +45,7 @@ func (c *container) observe() {
 	ctx, cancel := context.WithCancel(c.pod.ctx)
 	live, cancelLive := context.WithCancel(ctx)
 	c.watch = &watch{c.attempt, cancelLive, cancel}
-	a := &attendant{c: c, attempt: c.attempt, target: c.target(), startedAt: c.obs.StartedAt, begin: c.rec}
+	a := &attendant{c: c, attempt: c.attempt, target: c.target(), startedAt: c.rec.Ran, begin: c.rec}
 	c.pod.p.wg.Go(func() { a.attend(ctx, live, c.handler(false)) })
 }
 

@@ -544,6 +544,31 @@ func TestAContainerThatTheRuntimeLostHasEnded(t *testing.T) {
 	})
 }
 
+func TestAStartThatTheRuntimeCantDateYetKeepsTheTimeItWasSeen(t *testing.T) {
+	inWorldWith(t, func(w *world) { w.young = true }, func(w *world) {
+		seen := time.Now()
+		ref := w.start(podOf(corev1.RestartPolicyAlways, command("c", "forever")))
+		time.Sleep(time.Second)
+		check := func() {
+			w.Helper()
+			if run := w.container(ref, "c").State.Running; run == nil || !run.StartedAt.Time.Equal(seen) {
+				w.Errorf("the container shows %+v, want a start at %v", run, seen)
+			}
+		}
+		check()
+		w.kill()
+		w.young = false
+		w.memory.mu.Lock()
+		for _, c := range w.containers {
+			c.StartedAt = seen.Add(time.Millisecond)
+		}
+		w.memory.mu.Unlock()
+		w.boot()
+		time.Sleep(time.Second)
+		check()
+	})
+}
+
 func TestContainersWithoutAPodAreRemoved(t *testing.T) {
 	inWorld(t, func(w *world) {
 		pod := podOf(corev1.RestartPolicyAlways, command("c", "forever"))

@@ -54,7 +54,9 @@ type Container struct {
 	RuntimeID string
 	// ImageID becomes imageID of the container's status. Optional.
 	ImageID string
-	// StartedAt is the time at which the container began to run.
+	// StartedAt is the time at which the container began to run. Zero: the Runtime
+	// can't say; a container that runs then shows the time at which it was first
+	// listed.
 	StartedAt time.Time
 	// FinishedAt is the time at which it exited.
 	FinishedAt time.Time

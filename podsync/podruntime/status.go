@@ -96,7 +96,7 @@ func (c *container) status() corev1.ContainerStatus {
 	}
 	switch {
 	case c.obs != nil && c.obs.State == ContainerRunning:
-		st.State.Running = &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(c.obs.StartedAt)}
+		st.State.Running = &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(c.rec.Ran)}
 		st.Started, st.Ready = new(c.rec.Started), c.rec.Started && c.rec.Ready
 	case c.obs != nil && c.obs.State == ContainerExited && !c.busy:
 		st.State.Terminated = c.terminated(c.obs, c.attempt, c.rec.Message)

@@ -43,6 +43,7 @@ type machine struct {
 	made       int
 	exec       func(id podruntime.ContainerID, command []string) (int, error) // nil: as a memory
 	resized    []string
+	young      bool // List does not know the start of a container yet
 }
 
 func (m *machine) note(format string, args ...any) {
@@ -91,6 +92,11 @@ func (l *link) call(op string, f func() error) error {
 func (l *link) List(ctx context.Context, pod types.UID) (list []podruntime.Container, err error) {
 	err = l.call("List", func() error {
 		list, err = l.memory.List(ctx, pod)
+		for i := range list {
+			if l.young {
+				list[i].StartedAt = time.Time{}
+			}
+		}
 		return err
 	})
 	return list, err
