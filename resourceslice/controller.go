@@ -155,34 +155,36 @@ func (c *Controller) SetAll(driver string, pools map[string]Pool) error {
 	return errors.Join(problems...)
 }
 
-// claim removes the pool of a slice, if SetAll did not name it.
-func (c *Controller) claim(rec *record, owner *metav1.OwnerReference) {
+// claim makes the pool of a slice one of this controller's: it removes the pool
+// if SetAll did not name it, and publishes it once more if this process
+// published it without looking at the slices that belong to no node. It returns
+// false if a pool that SetAll named has not been Set yet.
+func (c *Controller) claim(rec *record, owner *metav1.OwnerReference) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	names, ok := c.named[rec.id.Driver]
 	isClusters := rec.nodeName == ""
 	if !ok || rec.deleting() || c.own.isGone(rec) || isClusters && (rec.otherOwner(owner) != nil || c.cfg.NodeName != "" && len(rec.OwnerReferences) == 0) {
-		return
+		return true
 	}
 	p := c.pools[rec.id]
 	switch {
 	case p == nil && names[rec.id.Name]:
-		return // Set refused it
+		return false // Set refused it
 	case p == nil || p.isGone():
 		klog.FromContext(c.outlives).Info("Removing a pool that the driver no longer has", "driver", rec.id.Driver, "pool", rec.id.Name)
 		p = newPool(rec.id)
 		c.pools[rec.id] = p
-		p.set(nil, true)
 	case !isClusters || p.cluster:
-		return
-	default:
-		p.drifted(0)
+		return true
 	}
-	if isClusters && !p.cluster {
-		p.cluster = true
-		c.session.poke() // it may have to watch more
-	}
+	p.cluster = p.cluster || isClusters
+	// A new revision, because a reconciliation that is under way has not seen
+	// the slices without a node, and must not count as the last word.
+	p.set(p.want, true)
+	c.session.poke() // it may have to watch more
 	c.enqueue(rec.id, 0)
+	return true
 }
 
 // checkID validates the identity of a pool.

@@ -290,9 +290,7 @@ func TestSetAllRemovesTheOtherPoolsOfTheDriver(t *testing.T) {
 		for name, p := range map[string]resourceslice.Pool{
 			"old":    {Devices: devices(3)},
 			"fabric": {Devices: devices(3), Nodes: resourceslice.NodeSelection{AllNodes: true}},
-			// TODO(open fault, one run in three): as a cluster pool, its old slice
-			// sometimes stays when SetAll makes it a pool of the node.
-			"switched": {Devices: devices(3)},
+			"switched": {Devices: devices(3), Nodes: resourceslice.NodeSelection{AllNodes: true}},
 		} {
 			id := resourceslice.PoolID{Driver: driver, Name: name}
 			if err := r.c.Set(id, p); err != nil {
@@ -345,6 +343,34 @@ func TestSetAllRemovesTheOtherPoolsOfTheDriver(t *testing.T) {
 		r.s.ResetJournal()
 		r.settle(time.Hour)
 		r.expect("an hour later", 0, 0, 0)
+	})
+}
+
+// TestAClusterPoolBecomesANodePoolAfterAnInvalidSet: an earlier process published
+// the pool for the cluster. The slices without a node are listed while SetAll has
+// refused the pool, and it is Set correctly an hour later.
+func TestAClusterPoolBecomesANodePoolAfterAnInvalidSet(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.user = apitest.Admin
+		r.start()
+		r.publish(resourceslice.Pool{Devices: devices(3), Nodes: resourceslice.NodeSelection{AllNodes: true}})
+		r.halt()
+		r.consumer.remove()
+		r.start()
+		if err := r.c.SetAll(driver, map[string]resourceslice.Pool{node: pools(resourcev1.Device{Name: "X"})}); err == nil {
+			t.Error("an invalid pool was accepted")
+		}
+		r.settle(time.Hour)
+		if n := len(r.slices()); n != 1 {
+			t.Errorf("%d slices while the pool is invalid, want 1", n)
+		}
+		if err := r.c.SetAll(driver, map[string]resourceslice.Pool{node: {Devices: devices(3)}}); err != nil {
+			t.Fatal(err)
+		}
+		r.settle(time.Minute)
+		if all := r.slices(); len(all) != 1 || all[0].Spec.NodeName == nil {
+			t.Errorf("slices %v", all)
+		}
 	})
 }
 

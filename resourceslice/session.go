@@ -48,7 +48,9 @@ type session struct {
 	cancel  context.CancelFunc
 	wake    chan struct{} // work for run
 	mirrors sync.WaitGroup
-	listed  map[string]bool // drivers whose slices without a node were listed; only for run
+	// orphans has, by driver, the slices without a node that were listed and
+	// not claimed yet. Only run uses it.
+	orphans map[string][]*record
 
 	mu      sync.Mutex
 	scopes  map[scope]*mirror
@@ -67,7 +69,7 @@ func (c *Controller) serve(ctx context.Context) {
 	for next := 0; ctx.Err() == nil; {
 		s := &session{
 			c: c, version: c.versions[next], wake: make(chan struct{}, 1),
-			scopes: map[scope]*mirror{}, listed: map[string]bool{}, started: map[scope]time.Time{},
+			scopes: map[scope]*mirror{}, orphans: map[string][]*record{}, started: map[scope]time.Time{},
 		}
 		s.ctx, s.cancel = context.WithCancel(ctx)
 		c.mu.Lock()
@@ -349,19 +351,21 @@ func (s *session) removeUnnamed() {
 	if err != nil {
 		return // the next beat tries again
 	}
-	var found []*record
 	for _, m := range s.watched() {
 		if m.synced() {
-			found = append(found, m.all()...)
+			for _, rec := range m.all() {
+				s.c.claim(rec, owner)
+			}
 		}
+	}
+	if s.c.cfg.NodeName == "" {
+		return // the mirrors have all slices
 	}
 	for driver := range named {
-		if s.c.cfg.NodeName != "" && !s.listed[driver] {
-			found = append(found, s.withoutNode(driver)...)
+		if _, listed := s.orphans[driver]; !listed && !s.listOrphans(driver) {
+			continue // the next beat tries again
 		}
-	}
-	for _, rec := range found {
-		s.c.claim(rec, owner)
+		s.orphans[driver] = slices.DeleteFunc(s.orphans[driver], func(rec *record) bool { return s.c.claim(rec, owner) })
 	}
 }
 
@@ -371,26 +375,27 @@ func (s *session) isKnown() bool {
 	return s.known
 }
 
-// withoutNode returns the slices of a driver that belong to no node, once in a
+// listOrphans lists the slices of a driver that belong to no node, once in a
 // session: an earlier process may have published a cluster pool. The node's own
 // credentials can't list them, and can't have created any.
-func (s *session) withoutNode(driver string) (found []*record) {
+func (s *session) listOrphans(driver string) bool {
 	ctx, cancel := context.WithTimeout(s.ctx, s.c.cfg.CallTimeout)
 	defer cancel()
 	list, err := s.version.List(ctx, metav1.ListOptions{FieldSelector: scope{driver: driver}.selector()})
 	if err != nil && apierr.Classify(err) != apierr.Forbidden {
-		return nil // the next beat tries again
+		return false
 	}
-	if s.listed[driver] = true; err != nil {
-		return nil
+	s.orphans[driver] = nil
+	if err != nil {
+		return true
 	}
 	e := encoder{hasher: s.c.hasher}
-	_ = meta.EachListItem(list, func(obj runtime.Object) error {
+	err = meta.EachListItem(list, func(obj runtime.Object) error {
 		slice, err := s.version.Convert(obj)
 		if err == nil {
-			found = append(found, e.record(slice))
+			s.orphans[driver] = append(s.orphans[driver], e.record(slice))
 		}
 		return err
 	})
-	return found
+	return err == nil
 }
