@@ -288,8 +288,8 @@ func TestSetAllRemovesTheOtherPoolsOfTheDriver(t *testing.T) {
 		r.user = apitest.Admin
 		r.start()
 		for name, p := range map[string]resourceslice.Pool{
-			"old":    {Devices: devices(3)},
-			"fabric": {Devices: devices(3), Nodes: resourceslice.NodeSelection{AllNodes: true}},
+			"old":      {Devices: devices(3)},
+			"fabric":   {Devices: devices(3), Nodes: resourceslice.NodeSelection{AllNodes: true}},
 			"switched": {Devices: devices(3), Nodes: resourceslice.NodeSelection{AllNodes: true}},
 		} {
 			id := resourceslice.PoolID{Driver: driver, Name: name}
