@@ -37,7 +37,7 @@ help: ## Print the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: test
-test: vet unit race e2e ## The one test command: vet, unit, race and end-to-end tests
+test: compiler vet unit race e2e ## The one test command: vet, unit, race and end-to-end tests
 
 .PHONY: check
 check: ## The inner loop: vet and short unit tests of the root module, without soaks, race detector and control plane
@@ -56,8 +56,14 @@ unit: ## Unit tests, and every benchmark once so that none rots
 	@for m in $(EXAMPLES); do echo "test $$m"; (cd $$m && $(GO) test -timeout $(TEST_TIMEOUT) ./...); done
 	@echo "benchmarks, once each"; out=$$($(GO) test -short -timeout $(TEST_TIMEOUT) -run '^$$' -bench . -benchtime 1x ./... 2>&1) || { echo "$$out"; exit 1; }
 
+# Before the minutes that the tests take, not after them.
+.PHONY: compiler
+compiler:
+	@[ "$$($(GO) env CGO_ENABLED)" = 1 ] && command -v "$$($(GO) env CC)" >/dev/null || { \
+	  echo "the race detector needs cgo and a C compiler: install gcc (Debian: apt-get install gcc) and leave CGO_ENABLED unset"; exit 1; }
+
 .PHONY: race
-race: ## Unit tests under the race detector, with short soaks: unit runs the long ones
+race: compiler ## Unit tests under the race detector, with short soaks: unit runs the long ones
 	$(GO) test -race -short -timeout $(TEST_TIMEOUT) ./...
 	@for m in $(EXAMPLES); do echo "test $$m"; (cd $$m && $(GO) test -race -short -timeout $(TEST_TIMEOUT) ./...); done
 

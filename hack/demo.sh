@@ -95,10 +95,36 @@ cleanup() {
   rm -rf "$dir"
   exit "$status"
 }
+# fail ends the demo with the reason and the remedy.
+fail() {
+  printf 'demo: %s\n' "$*" >&2
+  rm -rf "$dir"
+  exit 1
+}
+
+command -v go >/dev/null || fail "no go command in PATH: install Go, or add its bin directory to PATH"
+[[ $(uname -s) == Linux ]] || fail "the control plane and the pods of the demo need Linux; run it in a virtual machine"
+available=$(awk '/^MemAvailable:/ {print int($2 / 1024)}' /proc/meminfo)
+[[ ${available:-9999} -ge 1500 ]] || fail "$available MB of memory are available and the control plane needs about 1,500: close other programs"
+
 trap cleanup EXIT
 trap 'exit 130' INT TERM
 
-say "Building (the control plane is built once, in six to eight minutes, and kept in the user's cache)"
+cat <<TEXT
+This starts etcd, kube-apiserver, kube-controller-manager and kube-scheduler on loopback
+ports and shows, one after the other:
+
+  examples/node     a Node with its conditions and Lease
+  examples/kubelet  a Deployment that becomes Running, kubectl logs and exec, metrics,
+                    a configuration that is rolled back, devices that a pod claims
+  examples/leader   three candidates that elect a leader
+
+It takes a minute and a half, and the first time six to eight minutes more on two
+cores, while the control plane is built into the user's cache. Files of the demo are
+below $dir and are removed at the end.
+TEXT
+
+say "Building"
 (cd test/controlplane && go build -o "$dir/controlplane" .)
 "$dir/controlplane" build
 go build -o "$dir/" ./examples/node ./examples/leader

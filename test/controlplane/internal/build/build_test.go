@@ -100,6 +100,38 @@ func TestEnsureReportsWhatTheCompilerSays(t *testing.T) {
 	}
 }
 
+func TestAFaultOfTheMachineComesWithItsRemedy(t *testing.T) {
+	for output, want := range map[string]string{
+		"# k8s.io/api\nwrite $WORK/b001/_pkg_.a: no space left on device": "the disk is full",
+		"go: k8s.io/api: link: signal: killed":                            "lack of memory",
+		"Get \"https://proxy.example/x\": dial tcp: no such host":         "can't be downloaded",
+		"./main.go:3:15: undefined: undefinedThing":                       "",
+	} {
+		if got := remedy(output); !strings.Contains(got, want) || (got == "") != (want == "") {
+			t.Errorf("%q has the remedy %q, want %q", output, got, want)
+		}
+	}
+	t.Setenv("PATH", t.TempDir())
+	b := &Builder{Source: tiny(), Cache: t.TempDir(), Progress: &buffer{}}
+	if _, err := b.Ensure(t.Context(), "v1.2.3"); err == nil || !strings.Contains(err.Error(), "install Go") {
+		t.Errorf("without a go command: %v", err)
+	}
+}
+
+func TestABuildOnAFullDiskSaysSo(t *testing.T) {
+	// The go command is a script that fails as one on a full disk does.
+	bin := t.TempDir()
+	script := "#!/bin/sh\ncase $1 in env) echo go1.26.0;; list) echo example.com/tiny;; *) echo 'write x: no space left on device' >&2; exit 1;; esac\n"
+	if err := os.WriteFile(filepath.Join(bin, "go"), []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+	b := &Builder{Source: tiny(), Cache: t.TempDir(), Progress: &buffer{}}
+	if _, err := b.Ensure(t.Context(), "v1.2.3"); err == nil || !strings.Contains(err.Error(), "the disk is full") {
+		t.Errorf("error %v", err)
+	}
+}
+
 func TestEnsureStopsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -197,8 +229,13 @@ func TestProgress(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got, want := p.line(62*time.Second), "  compiling packages: 2 of at most 3, 1m2s"; got != want {
-		t.Errorf("line %q, want %q", got, want)
+	for elapsed, want := range map[time.Duration]string{
+		estimateAfter - time.Second: "  compiling packages: 2 of at most 3, 29s",
+		82 * time.Second:            "  compiling packages: 2 of at most 3, 1m22s, at most 40s left at this rate",
+	} {
+		if got := p.line(elapsed); got != want {
+			t.Errorf("line %q, want %q", got, want)
+		}
 	}
 	if got := p.tail(); got != "fmt\nnet/http" {
 		t.Errorf("tail %q", got)

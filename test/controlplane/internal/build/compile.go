@@ -6,6 +6,7 @@ package build
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -78,6 +79,9 @@ func (b *Builder) goCommand(ctx context.Context, dir string, p *progress, args .
 		if ctx.Err() != nil {
 			return "", context.Cause(ctx)
 		}
+		if r := remedy(p.tail()); r != "" {
+			return "", fmt.Errorf("go %s: %w\n%s\n%s", args[0], err, p.tail(), r)
+		}
 		return "", fmt.Errorf("go %s: %w\n%s", args[0], err, p.tail())
 	}
 	return stdout.String(), nil
@@ -86,6 +90,9 @@ func (b *Builder) goCommand(ctx context.Context, dir string, p *progress, args .
 // goEnv returns a setting of the go command.
 func goEnv(ctx context.Context, name string) (string, error) {
 	out, err := exec.CommandContext(ctx, "go", "env", name).Output()
+	if errors.Is(err, exec.ErrNotFound) {
+		return "", errors.New("no go command in PATH: install Go, or add its bin directory to PATH")
+	}
 	if err != nil {
 		return "", fmt.Errorf("go env %s: %w", name, err)
 	}

@@ -32,6 +32,9 @@ type progress struct {
 	last    []string
 }
 
+// estimateAfter is the time before which the rate says little: small packages come first.
+const estimateAfter = 30 * time.Second
+
 // keptLines is how many lines of the go command an error shows.
 const keptLines = 30
 
@@ -61,7 +64,8 @@ func (p *progress) report() {
 	}
 }
 
-// line describes the progress after elapsed. Packages that Go's build cache has are not among those that are counted.
+// line describes the progress after elapsed. The estimate is an upper bound: a
+// package that Go's build cache has is part of the total and is never counted.
 func (p *progress) line(elapsed time.Duration) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -69,7 +73,12 @@ func (p *progress) line(elapsed time.Duration) string {
 	if p.total > 0 {
 		count = fmt.Sprintf("%d of at most %d", p.count, p.total)
 	}
-	return fmt.Sprintf("  %s: %s, %s", p.what, count, elapsed.Round(time.Second))
+	line := fmt.Sprintf("  %s: %s, %s", p.what, count, elapsed.Round(time.Second))
+	if 0 < p.count && p.count < p.total && elapsed >= estimateAfter {
+		left := time.Duration(float64(elapsed) * float64(p.total-p.count) / float64(p.count))
+		line += fmt.Sprintf(", at most %s left at this rate", left.Round(10*time.Second))
+	}
+	return line
 }
 
 // Write takes what the go command writes to its standard error.
