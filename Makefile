@@ -76,6 +76,12 @@ e2e: ## The packages and examples against a real control plane (built on first u
 	cd test/controlplane && $(GO) test -timeout $(TEST_TIMEOUT) ./... && $(GO) run . build $(if $(KUBEWRIGHT_E2E_VERSION),--version=$(KUBEWRIGHT_E2E_VERSION))
 	KUBEWRIGHT_E2E=1 $(GO) test -timeout $(E2E_TIMEOUT) -p 1 -count=1 ./test/e2e/...
 
+.PHONY: e2e-all
+e2e-all: ## e2e against every version that test/controlplane pins, one after the other; the summary comes last
+	@cd test/controlplane && versions=$$($(GO) run . versions | awk '{print $$1}') && cd ../.. && failed= && \
+	for v in $$versions; do echo "== $$v"; $(MAKE) --no-print-directory e2e KUBEWRIGHT_E2E_VERSION=$$v || failed+=" $$v"; done; \
+	if [ -n "$$failed" ]; then echo "failed on$$failed"; exit 1; fi; echo "passed on" $$versions
+
 .PHONY: demo
 demo: ## Real control plane on loopback, an example node with node credentials (KEEP=1 keeps it running)
 	@hack/demo.sh $(if $(KEEP),--keep)
