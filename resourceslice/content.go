@@ -62,10 +62,28 @@ func (c content) counterSets() []string {
 	return c.consumes
 }
 
-// restricted reports whether losing a field would let Pods use a device that
-// they must not use: its counters or a restrictive taint.
-func (c content) restricted() bool {
-	return len(c.counterSets()) > 0 || slices.ContainsFunc(c.taintList(), taint.restrictive)
+// restrictions are kinds of fields that the API server drops if a feature is
+// off, although Pods could then use devices that they must not use.
+type restrictions uint8
+
+const (
+	byCounters restrictions = 1 << iota
+	byTaint
+)
+
+func restrictionsOf(devices, sets []content) (kinds restrictions) {
+	if len(sets) > 0 {
+		kinds |= byCounters
+	}
+	for _, c := range devices {
+		if len(c.counterSets()) > 0 {
+			kinds |= byCounters
+		}
+		if slices.ContainsFunc(c.taintList(), taint.restrictive) {
+			kinds |= byTaint
+		}
+	}
+	return kinds
 }
 
 // item is a content with its protobuf encoding, which takes a tenth of the

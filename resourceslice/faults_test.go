@@ -231,6 +231,9 @@ func TestRestrictionsAreNotPublishedWithoutTheirFields(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%v", name, optOut), func(t *testing.T) {
 				bubble(t, func(r *rig) {
 					r.s.SetGate(tc.gate, false)
+					if !optOut {
+						r.consumer.withhold("dev-00001")
+					}
 					r.start(func(cfg *resourceslice.Config) { cfg.PublishUnrestricted = optOut })
 					r.set(tc.pool)
 					r.settle(time.Minute)
@@ -260,6 +263,98 @@ func TestRestrictionsAreNotPublishedWithoutTheirFields(t *testing.T) {
 				})
 			})
 		}
+	}
+}
+
+// TestADryRunComesBeforeTheFirstRestriction: a device that gets a taint, or
+// counters, later is not offered without it for one round trip either.
+func TestADryRunComesBeforeTheFirstRestriction(t *testing.T) {
+	dryRuns := apitest.Match{Resource: "resourceslices", Func: func(q apitest.Request) bool { return q.DryRun }}
+	writes := apitest.Match{Verb: "create,update", Resource: "resourceslices", Func: func(q apitest.Request) bool { return !q.DryRun }}
+	many := func(r *rig, n int) {
+		all := devices(n)
+		for i := range all {
+			all[i] = broken(all[i])
+		}
+		r.publish(resourceslice.Pool{Devices: all})
+	}
+	expect := func(r *rig, what string, runs, n int) {
+		r.Helper()
+		if got, wrote := r.s.Count(dryRuns), r.s.Count(writes); got != runs || wrote != n {
+			r.Errorf("%s: %d dry runs and %d writes, want %d and %d", what, got, wrote, runs, n)
+		}
+		r.s.ResetJournal()
+	}
+	for name, test := range map[string]func(*rig){
+		"one for all slices, and one more after an outage": func(r *rig) {
+			r.start()
+			r.publish(pools(device(1, "a")))
+			expect(r, "plain devices", 0, 1)
+			many(r, 120)
+			expect(r, "taints", 1, 2)
+			r.settle(time.Minute)
+			many(r, 190)
+			expect(r, "more taints", 0, 3)
+			r.s.DropWatches(apitest.Match{User: r.user.Name})
+			r.settle(time.Minute)
+			r.publish(pools(broken(device(1, "a"))))
+			expect(r, "a slice that has taints", 0, 3)
+			many(r, 300)
+			expect(r, "new slices", 1, 6)
+		},
+		"a taint that is dropped later": func(r *rig) {
+			r.s.SetGate(apitest.DRADeviceTaints, false)
+			r.start()
+			r.publish(pools(device(1, "a"), device(2, "a")))
+			r.settle(time.Minute)
+			r.consumer.withhold("dev-00001")
+			r.set(pools(broken(device(1, "a")), device(2, "a")))
+			r.settle(10 * time.Hour)
+			if got := r.devices(); len(got) != 1 || got["dev-00002"].Name == "" {
+				r.Errorf("devices %v", got)
+			}
+			expect(r, "ten hours", 11, 2)
+		},
+		"it fails": func(r *rig) {
+			undo := r.s.Inject(apitest.Fault{Match: dryRuns, Status: apitest.InternalError("x")})
+			r.start()
+			r.set(pools(broken(device(1, "a"))))
+			r.settle(time.Hour)
+			if n := len(r.slices()); n != 0 {
+				r.Errorf("%d slices, although no dry run succeeded", n)
+			}
+			undo()
+			r.settle(time.Minute)
+			if n := len(r.slices()); n != 1 {
+				r.Errorf("%d slices, want 1", n)
+			}
+		},
+		"it is refused": func(r *rig) {
+			r.s.Inject(apitest.Fault{Match: dryRuns, Status: apitest.StatusError(422, metav1.StatusReasonInvalid, "no")})
+			r.start()
+			r.set(pools(broken(device(1, "a")), device(2, "a")))
+			r.settle(time.Minute)
+			if s, _ := r.c.Status(pool); !contains(s.Err, "refused") {
+				r.Errorf("status %+v", s)
+			}
+		},
+		"its answer is lost": func(r *rig) {
+			lost := faults["lostAnswer"]
+			lost.Match, lost.Times = dryRuns, 1
+			r.s.Inject(lost)
+			r.start()
+			r.set(pools(broken(device(1, "a"))))
+			r.settle(time.Minute)
+			expect(r, "the end", 2, 1)
+		},
+		"a webhook doesn't support it": func(r *rig) {
+			r.s.Inject(apitest.Fault{Match: dryRuns, Status: apitest.StatusError(400, metav1.StatusReasonBadRequest, "admission webhook does not support dry run")})
+			r.start()
+			r.publish(pools(broken(device(1, "a"))))
+			expect(r, "the first publish", 1, 1)
+		},
+	} {
+		t.Run(name, func(t *testing.T) { bubble(t, test) })
 	}
 }
 

@@ -81,6 +81,24 @@ func (p *page) live() []content {
 	return p.rec.devices
 }
 
+// newRestrictions returns the kinds of restrictions that the live slice doesn't
+// have. An update never loses the other kinds, whatever features are off.
+func (p *page) newRestrictions() restrictions {
+	var devices, sets []content
+	for i := range p.items {
+		if p.counters {
+			sets = append(sets, p.items[i].content)
+		} else {
+			devices = append(devices, p.items[i].content)
+		}
+	}
+	kinds := restrictionsOf(devices, sets)
+	if p.rec != nil {
+		kinds &^= restrictionsOf(p.rec.devices, p.rec.sets)
+	}
+	return kinds
+}
+
 func (p *page) diff(d *desired, o *observed) {
 	if p.content = p.differs(d, o); p.rec == nil {
 		return

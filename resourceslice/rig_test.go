@@ -160,11 +160,12 @@ func (r *rig) foreign(do func()) {
 	r.consumer.tolerate(false)
 }
 
-// writes counts the writes of slices since the last call of reset.
+// writes counts the writes of slices since the journal was reset, without dry
+// runs.
 func (r *rig) writes() map[string]int {
 	counts := map[string]int{}
 	for _, verb := range []string{"create", "update", "delete", "patch", "deletecollection"} {
-		if n := r.s.Count(apitest.Match{Verb: verb, Resource: "resourceslices"}); n > 0 {
+		if n := r.s.Count(apitest.Match{Verb: verb, Resource: "resourceslices", Func: func(q apitest.Request) bool { return !q.DryRun }}); n > 0 {
 			counts[verb] = n
 		}
 	}
@@ -276,7 +277,8 @@ type consumer struct {
 	dead      map[string]bool // field managers of processes that crashed
 	slices    map[string]*resourcev1.ResourceSlice
 	complete  map[string]bool
-	completed int // times that a pool became complete
+	completed int             // times that a pool became complete
+	withheld  map[string]bool // devices that must have a taint or counters
 }
 
 func watchAll(t *testlog.T, s *apitest.Server) *consumer {
@@ -313,6 +315,17 @@ func (c *consumer) remove() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.removing = true
+}
+
+// withhold makes it a fault if one of these devices has neither taints nor
+// counters.
+func (c *consumer) withhold(names ...string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.withheld = make(map[string]bool)
+	for _, name := range names {
+		c.withheld[name] = true
+	}
 }
 
 func key(s *resourcev1.ResourceSlice) string { return s.Spec.Driver + "/" + s.Spec.Pool.Name }
@@ -383,6 +396,11 @@ func (c *consumer) see(event watch.EventType, s *resourcev1.ResourceSlice) {
 	if complete {
 		if problem := invalidPool(newest); problem != "" {
 			fail("I4: %s", problem)
+		}
+	}
+	for _, d := range s.Spec.Devices {
+		if c.withheld[d.Name] && len(d.Taints)+len(d.ConsumesCounters) == 0 {
+			fail("device %s is offered without its restriction", d.Name)
 		}
 	}
 	if event == watch.Deleted && s.Spec.Pool.Generation == before && !c.removing {

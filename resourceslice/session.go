@@ -60,6 +60,7 @@ type session struct {
 	streak  report.Streak
 	since   time.Time           // the watch fails since
 	started map[scope]time.Time // the last start of the watch
+	trusted restrictions        // kinds that the API server stores
 }
 
 // serve runs sessions with the newest version that is served until ctx is done.
@@ -244,6 +245,7 @@ func (s *session) failed(sc scope, err error) {
 		last, again := s.started[sc]
 		if again && time.Since(last) < shortestWatch || !s.since.IsZero() {
 			s.c.resendAll() // the API server may be another one
+			s.trusted = 0
 		}
 		s.started[sc] = time.Now()
 		s.since = time.Time{}
@@ -264,6 +266,19 @@ func (s *session) failed(sc scope, err error) {
 			s.streak.Fail(s.ctx, s.c.cfg.ErrorHandler, fmt.Errorf("resourceslice: list and watch: %w", err), "Failed to list and watch ResourceSlices")
 		}
 	}
+}
+
+// trusts reports whether the API server stores restrictions of these kinds.
+func (s *session) trusts(kinds restrictions) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return kinds&^s.trusted == 0
+}
+
+func (s *session) trust(kinds restrictions) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.trusted |= kinds
 }
 
 // end ends the session: the version is not served, or the stores are useless.

@@ -46,9 +46,10 @@ const (
 
 // request is a write, to be repeated if its answer is lost.
 type request struct {
-	page  *page
-	slice *resourcev1.ResourceSlice // as sent; nil to delete rec
-	rec   *record                   // as it was; nil to create
+	page   *page
+	slice  *resourcev1.ResourceSlice // as sent; nil to delete rec
+	rec    *record                   // as it was; nil to create
+	dryRun bool                      // the API server answers and stores nothing
 }
 
 func (r *request) name() string {
@@ -114,6 +115,10 @@ func (b *batch) result() (r result, ok bool) {
 // execute writes a plan, phase by phase. The facts about written slices are
 // known when it returns, so the next plan goes on from there.
 func (j *job) execute(p *plan) result {
+	j.indexTimes()
+	if r, ok := j.rehearse(p); !ok {
+		return r
+	}
 	if p.outcome == newGeneration {
 		j.logger.V(4).Info("Switching to a new generation", "generation", p.generation, "slices", len(p.pages))
 	}
@@ -123,7 +128,6 @@ func (j *job) execute(p *plan) result {
 	if len(p.pages) > 0 && len(p.pages)+compactAbove/2 <= len(j.live) {
 		j.w.compacted = time.Now()
 	}
-	j.indexTimes()
 	for _, phase := range p.phases {
 		r, ok := parallel(j, phase, p.window(), func(page *page) (verdict, error) {
 			slice, err := j.build(p, page)
@@ -149,6 +153,32 @@ func (j *job) execute(p *plan) result {
 		}
 	}
 	return result{progress: true, written: true}
+}
+
+// rehearse sends a dry run of each write that adds restrictions of a kind that
+// the API server has not been seen to store. Otherwise a device would be offered
+// without its counters or its taint until the answer to the write arrives.
+func (j *job) rehearse(p *plan) (result, bool) {
+	if j.c.cfg.PublishUnrestricted {
+		return result{}, true
+	}
+	for _, page := range slices.Concat(p.phases...) {
+		kinds := page.newRestrictions()
+		if j.s.trusts(kinds) {
+			continue
+		}
+		r, ok := parallel(j, []*request{{page: page, rec: page.rec, dryRun: true}}, false, func(req *request) (v verdict, err error) {
+			if req.slice, err = j.build(p, page); err != nil {
+				return failure, err
+			}
+			return j.send(req)
+		})
+		if !ok {
+			return r, false
+		}
+		j.s.trust(kinds)
+	}
+	return result{}, true
 }
 
 // repeat sends again all writes whose answers were lost, until the API server
@@ -273,10 +303,13 @@ func (j *job) call(req *request, do func(ctx context.Context) error) error {
 	if req.slice != nil {
 		done.Devices = len(req.slice.Spec.Devices)
 	}
+	j.logger.V(4).Info("Sent request", "verb", done.Verb, "slice", klog.KRef("", done.Slice), "devices", done.Devices, "dryRun", req.dryRun, "latency", done.Latency, "err", err)
+	if req.dryRun {
+		return err
+	}
 	j.c.mu.Lock()
 	j.w.writes++
 	j.c.mu.Unlock()
-	j.logger.V(4).Info("Sent request", "verb", done.Verb, "slice", klog.KRef("", done.Slice), "devices", done.Devices, "latency", done.Latency, "err", err)
 	if j.c.cfg.Hooks.APICall != nil {
 		j.c.cfg.Hooks.APICall(done)
 	}
@@ -293,9 +326,9 @@ func (j *job) send(req *request) (verdict, error) {
 		return j.call(req, func(ctx context.Context) (err error) {
 			switch req.verb() {
 			case "create":
-				got, err = j.s.version.Create(ctx, req.slice, nil)
+				got, err = j.s.version.Create(ctx, req.slice, req.dryRun)
 			case "update":
-				got, err = j.s.version.Update(ctx, req.slice)
+				got, err = j.s.version.Update(ctx, req.slice, req.dryRun)
 			default:
 				err = j.s.version.Delete(ctx, req.rec.Name, metav1.DeleteOptions{
 					Preconditions: &metav1.Preconditions{UID: &req.rec.UID, ResourceVersion: &req.rec.ResourceVersion},
@@ -309,13 +342,22 @@ func (j *job) send(req *request) (verdict, error) {
 	case err == nil && got != nil:
 		e := encoder{hasher: j.c.hasher}
 		rec := e.record(got)
-		j.c.own.wrote(rec)
+		if !req.dryRun {
+			j.c.own.wrote(rec)
+		}
 		v = j.compare(req, got, rec)
 	case err == nil:
+	case req.dryRun && apierrors.IsBadRequest(err):
+		// A webhook that does not support dry runs. The answer to the write shows
+		// what is dropped.
+		v, because = stored, nil
 	case apierr.Classify(err) == apierr.Invalid && req.slice != nil:
 		v, because = j.refuse(req.page, err)
 	default:
 		v, because = j.judge(req, err)
+	}
+	if req.dryRun {
+		return v, because
 	}
 	j.c.mu.Lock()
 	defer j.c.mu.Unlock()

@@ -5,104 +5,81 @@ package validation
 
 import (
 	"fmt"
+	"math"
 	"regexp"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
-	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// validateDevice checks what can be seen of a device alone.
-func validateDevice(d *resourcev1.Device, perDevice bool, path *field.Path) field.ErrorList {
-	problems := validateLabel(d.Name, path.Child("name"))
-	if n := len(d.Attributes) + len(d.Capacity); n > resourcev1.ResourceSliceMaxAttributesAndCapacitiesPerDevice {
-		problems = append(problems, field.Invalid(path, n, fmt.Sprintf("must not have more than %d attributes and capacities", resourcev1.ResourceSliceMaxAttributesAndCapacitiesPerDevice)))
-	}
+// device checks what can be seen of a device alone.
+func (c *checker) device(d *resourcev1.Device, perDevice bool, path *field.Path) {
+	c.label(d.Name, path.Child("name"))
+	n := len(d.Attributes) + len(d.Capacity)
+	c.invalid(n > resourcev1.ResourceSliceMaxAttributesAndCapacitiesPerDevice, path, n,
+		fmt.Sprintf("must not have more than %d attributes and capacities", resourcev1.ResourceSliceMaxAttributesAndCapacitiesPerDevice))
 	values := 0
-	for name, attribute := range d.Attributes {
-		values += max(1, len(attribute.BoolValues)+len(attribute.IntValues)+len(attribute.StringValues)+len(attribute.VersionValues))
-		problems = append(problems, validateQualifiedName(name, path.Child("attributes"))...)
-		problems = append(problems, validateAttribute(&attribute, path.Child("attributes").Key(string(name)))...)
+	for name, a := range d.Attributes {
+		values += max(1, len(a.BoolValues)+len(a.IntValues)+len(a.StringValues)+len(a.VersionValues))
+		c.qualifiedName(name, path.Child("attributes"))
+		c.attribute(&a, path.Child("attributes").Key(string(name)))
 	}
-	if values > resourcev1.ResourceSliceMaxAttributeValuesPerDevice {
-		problems = append(problems, field.Invalid(path, values, fmt.Sprintf("must not have more than %d values of attributes", resourcev1.ResourceSliceMaxAttributeValuesPerDevice)))
-	}
-	shared := d.AllowMultipleAllocations != nil && *d.AllowMultipleAllocations
+	c.invalid(values > resourcev1.ResourceSliceMaxAttributeValuesPerDevice, path, values,
+		fmt.Sprintf("must not have more than %d values of attributes", resourcev1.ResourceSliceMaxAttributeValuesPerDevice))
 	for name, capacity := range d.Capacity {
-		problems = append(problems, validateQualifiedName(name, path.Child("capacity"))...)
-		problems = append(problems, validateCapacity(&capacity, shared, path.Child("capacity").Key(string(name)))...)
+		c.qualifiedName(name, path.Child("capacity"))
+		if capacity.RequestPolicy != nil {
+			c.policy(capacity.RequestPolicy, capacity.Value, d.AllowMultipleAllocations, path.Child("capacity").Key(string(name)).Child("requestPolicy"))
+		}
 	}
-	problems = append(problems, validateTaints(d.Taints, path.Child("taints"))...)
-	problems = append(problems, validateConsumption(d.ConsumesCounters, path.Child("consumesCounters"))...)
-	problems = append(problems, validateDeviceNodes(d, perDevice, path)...)
-	problems = append(problems, validateBinding(d, path)...)
-	return append(problems, validateNodeAllocatable(d, path.Child("nodeAllocatableResources"))...)
+	c.taints(d.Taints, path.Child("taints"))
+	c.consumption(d.ConsumesCounters, path.Child("consumesCounters"))
+	c.deviceNodes(d, perDevice, path)
+	c.binding(d, path)
+	for name, r := range d.NodeAllocatableResources {
+		c.nodeAllocatable(name, &r, d, path.Child("nodeAllocatableResources").Key(string(name)))
+	}
 }
 
-func validateQualifiedName(name resourcev1.QualifiedName, path *field.Path) field.ErrorList {
+// qualifiedName checks a name with or without a domain.
+func (c *checker) qualifiedName(name resourcev1.QualifiedName, path *field.Path) {
 	domain, id, qualified := strings.Cut(string(name), "/")
-	if !qualified {
-		return validateIdentifier(domain, path)
+	if qualified {
+		c.driver(domain, path)
+	} else {
+		id = domain
 	}
-	return append(DriverName(domain, path), validateIdentifier(id, path)...)
+	c.length(resourcev1.DeviceMaxIDLength, id, path)
+	c.syntax(id, path, validation.IsCIdentifier(id))
 }
 
-func validateIdentifier(id string, path *field.Path) field.ErrorList {
-	var problems field.ErrorList
-	if len(id) > resourcev1.DeviceMaxIDLength {
-		problems = append(problems, field.TooLong(path, "", resourcev1.DeviceMaxIDLength))
-	}
-	return append(problems, invalid(path, id, validation.IsCIdentifier(id))...)
-}
-
-func validateAttribute(a *resourcev1.DeviceAttribute, path *field.Path) field.ErrorList {
-	var problems field.ErrorList
-	set := 0
-	list := func(name string, isSet bool, n int) {
-		if !isSet {
-			return
-		}
-		set++
-		if n == 0 {
-			problems = append(problems, field.Invalid(path.Child(name), "", "must not be empty"))
-		}
-	}
-	for _, isSet := range []bool{a.BoolValue != nil, a.IntValue != nil, a.StringValue != nil, a.VersionValue != nil} {
-		if isSet {
-			set++
-		}
-	}
-	list("bools", a.BoolValues != nil, len(a.BoolValues))
-	list("ints", a.IntValues != nil, len(a.IntValues))
-	list("strings", a.StringValues != nil, len(a.StringValues))
-	list("versions", a.VersionValues != nil, len(a.VersionValues))
-	if set != 1 {
-		problems = append(problems, field.Invalid(path, "", "must have exactly one value"))
-	}
+func (c *checker) attribute(a *resourcev1.DeviceAttribute, path *field.Path) {
+	set := count(a.BoolValue != nil, a.IntValue != nil, a.StringValue != nil, a.VersionValue != nil,
+		a.BoolValues != nil, a.IntValues != nil, a.StringValues != nil, a.VersionValues != nil)
+	empty := count(a.BoolValues != nil, a.IntValues != nil, a.StringValues != nil, a.VersionValues != nil) > 0 &&
+		len(a.BoolValues)+len(a.IntValues)+len(a.StringValues)+len(a.VersionValues) == 0
+	c.invalid(set != 1 || empty, path, "", "must have exactly one value or one list of values")
 	if a.StringValue != nil {
-		problems = append(problems, validateString(*a.StringValue, path.Child("string"))...)
+		c.value(*a.StringValue, path.Child("string"))
 	}
 	for i, s := range a.StringValues {
-		problems = append(problems, validateString(s, path.Child("strings").Index(i))...)
+		c.value(s, path.Child("strings").Index(i))
 	}
 	if a.VersionValue != nil {
-		problems = append(problems, validateVersion(*a.VersionValue, path.Child("version"))...)
+		c.version(*a.VersionValue, path.Child("version"))
 	}
 	for i, v := range a.VersionValues {
-		problems = append(problems, validateVersion(v, path.Child("versions").Index(i))...)
+		c.version(v, path.Child("versions").Index(i))
 	}
-	return problems
 }
 
-func validateString(s string, path *field.Path) field.ErrorList {
-	if len(s) > resourcev1.DeviceAttributeMaxValueLength {
-		return field.ErrorList{field.TooLong(path, "", resourcev1.DeviceAttributeMaxValueLength)}
-	}
-	return nil
+func (c *checker) value(s string, path *field.Path) {
+	c.length(resourcev1.DeviceAttributeMaxValueLength, s, path)
 }
 
 // semver is the grammar of semver.org 2.0.0: three numbers without leading
@@ -111,174 +88,186 @@ var semver = regexp.MustCompile(`^(?:(?:0|[1-9]\d*)\.){2}(?:0|[1-9]\d*)` +
 	`(?:-(?:0|[1-9]\d*|\d*[A-Za-z-][0-9A-Za-z-]*)(?:\.(?:0|[1-9]\d*|\d*[A-Za-z-][0-9A-Za-z-]*))*)?` +
 	`(?:\+[0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*)?$`)
 
-func validateVersion(v string, path *field.Path) field.ErrorList {
-	problems := validateString(v, path)
-	if !semver.MatchString(v) {
-		problems = append(problems, field.Invalid(path, v, "must be a version as semver.org 2.0.0 has them"))
-	}
-	return problems
+func (c *checker) version(v string, path *field.Path) {
+	c.value(v, path)
+	c.invalid(!semver.MatchString(v), path, v, "must be a version as semver.org 2.0.0 has them")
 }
 
-func validateTaints(taints []resourcev1.DeviceTaint, path *field.Path) field.ErrorList {
-	if len(taints) > resourcev1.DeviceTaintsMaxLength {
-		return field.ErrorList{field.TooMany(path, len(taints), resourcev1.DeviceTaintsMaxLength)}
+func (c *checker) taints(taints []resourcev1.DeviceTaint, path *field.Path) {
+	if !c.atMost(resourcev1.DeviceTaintsMaxLength, len(taints), path) {
+		return
 	}
-	var problems field.ErrorList
 	for i := range taints {
-		problems = append(problems, validateTaint(&taints[i], path.Index(i))...)
+		t, path := &taints[i], path.Index(i)
+		c.key(t.Key, path.Child("key"))
+		c.syntax(t.Value, path.Child("value"), validation.IsValidLabelValue(t.Value))
+		oneOf(c, t.Effect, path.Child("effect"),
+			resourcev1.DeviceTaintEffectNoExecute, resourcev1.DeviceTaintEffectNoSchedule, resourcev1.DeviceTaintEffectNone)
 	}
-	return problems
 }
 
-func validateTaint(taint *resourcev1.DeviceTaint, path *field.Path) field.ErrorList {
-	effects := []resourcev1.DeviceTaintEffect{resourcev1.DeviceTaintEffectNoExecute, resourcev1.DeviceTaintEffectNoSchedule, resourcev1.DeviceTaintEffectNone}
-	problems := metav1validation.ValidateLabelName(taint.Key, path.Child("key"))
-	problems = append(problems, invalid(path.Child("value"), taint.Value, validation.IsValidLabelValue(taint.Value))...)
-	if taint.Effect == "" {
-		return append(problems, field.Required(path.Child("effect"), ""))
+func (c *checker) consumption(consumed []resourcev1.DeviceCounterConsumption, path *field.Path) {
+	if !c.atMost(resourcev1.ResourceSliceMaxDeviceCounterConsumptionsPerDevice, len(consumed), path) {
+		return
 	}
-	if !slices.Contains(effects, taint.Effect) {
-		problems = append(problems, field.NotSupported(path.Child("effect"), taint.Effect, effects))
-	}
-	return problems
-}
-
-func validateConsumption(consumed []resourcev1.DeviceCounterConsumption, path *field.Path) field.ErrorList {
-	if len(consumed) > resourcev1.ResourceSliceMaxDeviceCounterConsumptionsPerDevice {
-		return field.ErrorList{field.TooMany(path, len(consumed), resourcev1.ResourceSliceMaxDeviceCounterConsumptionsPerDevice)}
-	}
-	var problems field.ErrorList
-	for i, c := range consumed {
-		problems = append(problems, validateLabel(c.CounterSet, path.Index(i).Child("counterSet"))...)
-		if i > 0 && c.CounterSet == consumed[0].CounterSet {
-			problems = append(problems, field.Duplicate(path.Index(i).Child("counterSet"), c.CounterSet))
-		}
-		problems = append(problems, validateCounters(c.Counters, resourcev1.ResourceSliceMaxCountersPerDeviceCounterConsumption, path.Index(i).Child("counters"))...)
-		problems = append(problems, validateGroups(c.CompatibilityGroups, path.Index(i).Child("compatibilityGroups"))...)
-	}
-	return problems
-}
-
-func validateGroups(groups []string, path *field.Path) field.ErrorList {
-	if len(groups) > resourcev1.DeviceCompatibilityGroupsMaxSize {
-		return field.ErrorList{field.TooMany(path, len(groups), resourcev1.DeviceCompatibilityGroupsMaxSize)}
-	}
-	var problems field.ErrorList
-	for i, group := range groups {
-		problems = append(problems, invalid(path.Index(i), group, validation.IsDNS1123Label(group))...)
-		if slices.Contains(groups[:i], group) {
-			problems = append(problems, field.Duplicate(path.Index(i), group))
+	for i := range consumed {
+		one, path := &consumed[i], path.Index(i)
+		c.label(one.CounterSet, path.Child("counterSet"))
+		c.duplicate(i > 0 && one.CounterSet == consumed[0].CounterSet, path.Child("counterSet"), one.CounterSet)
+		c.counters(one.Counters, resourcev1.ResourceSliceMaxCountersPerDeviceCounterConsumption, path.Child("counters"))
+		groups := path.Child("compatibilityGroups")
+		if c.atMost(resourcev1.DeviceCompatibilityGroupsMaxSize, len(one.CompatibilityGroups), groups) {
+			for j, group := range one.CompatibilityGroups {
+				c.label(group, groups.Index(j))
+				c.duplicate(slices.Contains(one.CompatibilityGroups[:j], group), groups.Index(j), group)
+			}
 		}
 	}
-	return problems
 }
 
-// validateDeviceNodes checks where the device says that it is: it has to where
-// the pool says PerDevice, and must not otherwise.
-func validateDeviceNodes(d *resourcev1.Device, perDevice bool, path *field.Path) field.ErrorList {
-	var problems field.ErrorList
-	set := 0
+// deviceNodes checks the nodes of a device: it must name them in a pool with
+// PerDevice, and must not in others.
+func (c *checker) deviceNodes(d *resourcev1.Device, perDevice bool, path *field.Path) {
+	set := count(d.NodeName != nil, d.NodeSelector != nil, d.AllNodes != nil)
+	c.invalid(!perDevice && set > 0, path, "", "nodeName, nodeSelector and allNodes need the pool's nodes.perDevice")
+	c.invalid(perDevice && set != 1, path, "", "must have exactly one of nodeName, nodeSelector and allNodes, because the pool has nodes.perDevice")
 	if d.NodeName != nil {
-		set++
-		problems = append(problems, NodeName(*d.NodeName, path.Child("nodeName"))...)
+		c.node(*d.NodeName, path.Child("nodeName"))
 	}
 	if d.NodeSelector != nil {
-		set++
-		problems = append(problems, validateNodeSelector(d.NodeSelector, path.Child("nodeSelector"))...)
+		c.nodeSelector(d.NodeSelector, path.Child("nodeSelector"))
 	}
-	if d.AllNodes != nil {
-		set++
-		if !*d.AllNodes {
-			problems = append(problems, field.Invalid(path.Child("allNodes"), false, "must be true or not set"))
-		}
-	}
-	switch {
-	case !perDevice && set > 0:
-		return field.ErrorList{field.Invalid(path, "", "nodeName, nodeSelector and allNodes need the pool's nodes.perDevice")}
-	case perDevice && set == 0:
-		problems = append(problems, field.Required(path, "exactly one of nodeName, nodeSelector and allNodes, since the pool says nodes.perDevice"))
-	case set > 1:
-		problems = append(problems, field.Invalid(path, "", "at most one of nodeName, nodeSelector and allNodes may be set"))
-	}
-	return problems
+	c.invalid(d.AllNodes != nil && !*d.AllNodes, path.Child("allNodes"), false, "must be true or not set")
 }
 
-func validateBinding(d *resourcev1.Device, path *field.Path) field.ErrorList {
-	var problems field.ErrorList
-	check := func(name string, conditions []string, limit int) {
-		if len(conditions) > limit {
-			problems = append(problems, field.TooMany(path.Child(name), len(conditions), limit))
+func (c *checker) binding(d *resourcev1.Device, path *field.Path) {
+	success, failure := path.Child("bindingConditions"), path.Child("bindingFailureConditions")
+	c.conditions(d.BindingConditions, nil, resourcev1.BindingConditionsMaxSize, success)
+	c.conditions(d.BindingFailureConditions, d.BindingConditions, resourcev1.BindingFailureConditionsMaxSize, failure)
+	c.required(len(d.BindingConditions) == 0 && len(d.BindingFailureConditions) > 0, success, "bindingFailureConditions need them")
+	c.required(len(d.BindingConditions) > 0 && len(d.BindingFailureConditions) == 0, failure, "bindingConditions need them")
+}
+
+// conditions checks that conditions are different from each other and from others.
+func (c *checker) conditions(all, others []string, limit int, path *field.Path) {
+	if !c.atMost(limit, len(all), path) {
+		return
+	}
+	for i, condition := range all {
+		c.key(condition, path.Index(i))
+		c.duplicate(slices.Contains(all[:i], condition) || slices.Contains(others, condition), path.Index(i), condition)
+	}
+}
+
+func (c *checker) nodeAllocatable(name corev1.ResourceName, r *resourcev1.NodeAllocatableResource, d *resourcev1.Device, path *field.Path) {
+	if !strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix) {
+		oneOf(c, name, path, corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceHugePagesPrefix+"*")
+	}
+	c.required(r.Mapping == nil && r.Overhead == nil, path, "at least one of mapping and overhead")
+	if m, path := r.Mapping, path.Child("mapping"); m != nil {
+		c.invalid((m.CapacityKey == nil) == (m.DeviceMultiplier == nil), path, "", "must have exactly one of capacityKey and deviceMultiplier")
+		c.required((m.CapacityKey == nil) != (m.CapacityMultiplier == nil), path, "capacityKey and capacityMultiplier need each other")
+		if m.CapacityKey != nil {
+			if _, ok := d.Capacity[*m.CapacityKey]; !ok {
+				c.add(field.NotFound(path.Child("capacityKey"), *m.CapacityKey))
+			}
+		}
+		c.atLeast(1, m.CapacityMultiplier, path.Child("capacityMultiplier"))
+		c.atLeast(1, m.DeviceMultiplier, path.Child("deviceMultiplier"))
+	}
+	if o, path := r.Overhead, path.Child("overhead"); o != nil {
+		c.required(o.PerPod == nil && o.PerContainer == nil, path, "at least one of perPod and perContainer")
+		c.atLeast(0, o.PerPod, path.Child("perPod"))
+		c.atLeast(0, o.PerContainer, path.Child("perContainer"))
+	}
+}
+
+// atLeast checks the sign of a quantity: -1, 0 or 1.
+func (c *checker) atLeast(sign int, q *resource.Quantity, path *field.Path) {
+	if q != nil && q.Sign() < sign {
+		c.add(field.Invalid(path, text(*q), []string{"must not be negative", "must be positive"}[sign]))
+	}
+}
+
+// text returns the text of a quantity. The method String would also store it in
+// the quantity, which belongs to the caller.
+func text(q resource.Quantity) string { return q.String() }
+
+// maxValidValues is the limit of requestPolicy.validValues, which the API
+// types state but don't export.
+const maxValidValues = 10
+
+// policy checks the request policy of a capacity.
+func (c *checker) policy(p *resourcev1.CapacityRequestPolicy, capacity resource.Quantity, shared *bool, path *field.Path) {
+	switch {
+	case shared == nil || !*shared:
+		c.add(field.Forbidden(path, "needs allowMultipleAllocations"))
+	case len(p.ValidValues) > 0 && p.ValidRange != nil:
+		c.add(field.Forbidden(path, "must not have both validValues and validRange"))
+	case len(p.ValidValues) == 0 && p.ValidRange == nil:
+	case p.Default == nil:
+		c.add(field.Required(path.Child("default"), "validValues and validRange need it"))
+	case p.ValidRange != nil:
+		c.validRange(p.Default, p.ValidRange, &capacity, path.Child("validRange"))
+	case c.atMost(maxValidValues, len(p.ValidValues), path.Child("validValues")):
+		c.validValues(p, &capacity, path.Child("validValues"))
+	}
+}
+
+func (c *checker) validValues(p *resourcev1.CapacityRequestPolicy, capacity *resource.Quantity, path *field.Path) {
+	for i := range p.ValidValues {
+		v := &p.ValidValues[i]
+		c.invalid(i > 0 && p.ValidValues[i-1].Cmp(*v) >= 0, path.Index(i), text(*v), "must be in ascending order")
+		c.notAbove(v, capacity, path.Index(i), "the capacity")
+	}
+	c.invalid(!slices.ContainsFunc(p.ValidValues, p.Default.Equal), path, text(*p.Default), "must have the default among them")
+}
+
+// notAbove checks that q is at most limit, if both are there.
+func (c *checker) notAbove(q, limit *resource.Quantity, path *field.Path, name string) {
+	if q != nil && limit != nil && q.Cmp(*limit) > 0 {
+		c.add(field.Invalid(path, text(*q), "must not be more than "+name))
+	}
+}
+
+func (c *checker) validRange(def *resource.Quantity, r *resourcev1.CapacityRequestPolicyRange, capacity *resource.Quantity, path *field.Path) {
+	if r.Min == nil {
+		c.add(field.Required(path.Child("min"), ""))
+		return
+	}
+	c.notAbove(r.Min, capacity, path.Child("min"), "the capacity")
+	c.notAbove(r.Min, def, path.Child("min"), "the default")
+	c.notAbove(r.Min, r.Max, path.Child("min"), "max")
+	c.notAbove(r.Max, capacity, path.Child("max"), "the capacity")
+	c.notAbove(def, r.Max, path.Child("default"), "max")
+	if r.Step == nil {
+		return
+	}
+	path = path.Child("step")
+	if r.Step.Sign() <= 0 {
+		c.atLeast(1, r.Step, path)
+		return
+	}
+	next := r.Min.DeepCopy()
+	next.Add(*r.Step)
+	c.notAbove(&next, capacity, path, "the capacity")
+	// The API server counts in whole units, or in thousandths if the feature gate
+	// DRAFractionalCapacityRange is on and a quantity is fractional. A range that
+	// only one of the two accepts is for the API server to decide.
+	for _, q := range []*resource.Quantity{r.Min, r.Step, def, r.Max} {
+		switch {
+		case q == nil:
+		case q.Sign() < 0 || q.CmpInt64(math.MaxInt64) > 0:
+			c.add(field.Invalid(path, text(*q), "must be between 0 and 9223372036854775807 if there is a step"))
 			return
-		}
-		for i, condition := range conditions {
-			problems = append(problems, metav1validation.ValidateLabelName(condition, path.Child(name).Index(i))...)
-			if slices.Contains(conditions[:i], condition) {
-				problems = append(problems, field.Duplicate(path.Child(name).Index(i), condition))
-			}
+		case q != r.Min && q != r.Step && !reaches(q, r, (*resource.Quantity).Value) && !reaches(q, r, (*resource.Quantity).MilliValue):
+			c.add(field.Invalid(path, text(*q), "must be min and a whole number of steps"))
 		}
 	}
-	check("bindingConditions", d.BindingConditions, resourcev1.BindingConditionsMaxSize)
-	check("bindingFailureConditions", d.BindingFailureConditions, resourcev1.BindingFailureConditionsMaxSize)
-	for i, condition := range d.BindingFailureConditions {
-		if slices.Contains(d.BindingConditions, condition) {
-			problems = append(problems, field.Invalid(path.Child("bindingFailureConditions").Index(i), condition, "must not be one of bindingConditions"))
-		}
-	}
-	switch {
-	case len(d.BindingConditions) == 0 && len(d.BindingFailureConditions) > 0:
-		problems = append(problems, field.Required(path.Child("bindingConditions"), "bindingFailureConditions need them"))
-	case len(d.BindingConditions) > 0 && len(d.BindingFailureConditions) == 0:
-		problems = append(problems, field.Required(path.Child("bindingFailureConditions"), "bindingConditions need them"))
-	}
-	return problems
 }
 
-func validateNodeAllocatable(d *resourcev1.Device, path *field.Path) field.ErrorList {
-	var problems field.ErrorList
-	for name, resource := range d.NodeAllocatableResources {
-		key := path.Key(string(name))
-		if name != corev1.ResourceCPU && name != corev1.ResourceMemory && !strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix) {
-			problems = append(problems, field.NotSupported(key, name, []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceHugePagesPrefix + "*"}))
-		}
-		if resource.Mapping == nil && resource.Overhead == nil {
-			problems = append(problems, field.Required(key, "at least one of mapping and overhead"))
-		}
-		if m := resource.Mapping; m != nil {
-			problems = append(problems, validateMapping(m, d.Capacity, key.Child("mapping"))...)
-		}
-		if o := resource.Overhead; o != nil {
-			if o.PerPod == nil && o.PerContainer == nil {
-				problems = append(problems, field.Required(key.Child("overhead"), "at least one of perPod and perContainer"))
-			}
-			if o.PerPod != nil && o.PerPod.Sign() < 0 {
-				problems = append(problems, field.Invalid(key.Child("overhead", "perPod"), o.PerPod.String(), "must not be negative"))
-			}
-			if o.PerContainer != nil && o.PerContainer.Sign() < 0 {
-				problems = append(problems, field.Invalid(key.Child("overhead", "perContainer"), o.PerContainer.String(), "must not be negative"))
-			}
-		}
-	}
-	return problems
-}
-
-func validateMapping(m *resourcev1.NodeAllocatableMapping, capacities map[resourcev1.QualifiedName]resourcev1.DeviceCapacity, path *field.Path) field.ErrorList {
-	var problems field.ErrorList
-	if (m.CapacityKey == nil) == (m.DeviceMultiplier == nil) {
-		problems = append(problems, field.Invalid(path, "", "must have exactly one of capacityKey and deviceMultiplier"))
-	}
-	if (m.CapacityKey == nil) != (m.CapacityMultiplier == nil) {
-		problems = append(problems, field.Required(path, "capacityKey and capacityMultiplier need each other"))
-	}
-	if m.CapacityKey != nil {
-		if _, ok := capacities[*m.CapacityKey]; !ok {
-			problems = append(problems, field.NotFound(path.Child("capacityKey"), *m.CapacityKey))
-		}
-	}
-	if q := m.CapacityMultiplier; q != nil && q.Sign() <= 0 {
-		problems = append(problems, field.Invalid(path.Child("capacityMultiplier"), q.String(), "must be positive"))
-	}
-	if q := m.DeviceMultiplier; q != nil && q.Sign() <= 0 {
-		problems = append(problems, field.Invalid(path.Child("deviceMultiplier"), q.String(), "must be positive"))
-	}
-	return problems
+// reaches reports whether q is min and a whole number of steps, in some unit.
+func reaches(q *resource.Quantity, r *resourcev1.CapacityRequestPolicyRange, unit func(*resource.Quantity) int64) bool {
+	step := unit(r.Step)
+	return step > 0 && (unit(q)-unit(r.Min))%step == 0
 }

@@ -4,6 +4,7 @@
 package validation
 
 import (
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -37,263 +38,256 @@ type Pool struct {
 
 // ID validates the driver and the name of a pool.
 func ID(driver, pool string) field.ErrorList {
-	problems := DriverName(driver, field.NewPath("driver"))
+	c := checker{DriverName(driver, field.NewPath("driver"))}
 	path := field.NewPath("name")
-	if pool == "" {
-		return append(problems, field.Required(path, ""))
-	}
-	if len(pool) > resourcev1.PoolNameMaxLength {
-		problems = append(problems, field.TooLong(path, "", resourcev1.PoolNameMaxLength))
-	}
+	c.length(resourcev1.PoolNameMaxLength, pool, path)
 	for part := range strings.SplitSeq(pool, "/") {
-		problems = append(problems, invalid(path, part, validation.IsDNS1123Subdomain(part))...)
+		c.syntax(part, path, validation.IsDNS1123Subdomain(part))
 	}
-	return problems
+	return c.problems
+}
+
+// DriverName validates the name of a driver by the rules of CSI driver names.
+func DriverName(name string, path *field.Path) field.ErrorList {
+	var c checker
+	c.driver(name, path)
+	return c.problems
+}
+
+// NodeName validates the name of a node.
+func NodeName(name string, path *field.Path) field.ErrorList {
+	var c checker
+	c.node(name, path)
+	return c.problems
 }
 
 // Validate validates p except for its identity. It checks the content of the
 // devices whose indexes are in fresh; all others were found valid before.
 func (p *Pool) Validate(fresh []int) field.ErrorList {
-	problems := validateSelection(p, field.NewPath("nodes"))
-	sets, setProblems := validateCounterSets(p.SharedCounters, field.NewPath("sharedCounters"))
-	problems = append(problems, setProblems...)
+	var c checker
+	c.selection(p, field.NewPath("nodes"))
+	sets := c.counterSets(p.SharedCounters, field.NewPath("sharedCounters"))
 	devices := field.NewPath("devices")
 	for _, i := range fresh {
-		problems = append(problems, validateDevice(&p.Devices[i], p.PerDevice, devices.Index(i))...)
+		c.device(&p.Devices[i], p.PerDevice, devices.Index(i))
 	}
 	names := make(map[string]bool, len(p.Devices))
 	for i := range p.Devices {
 		device := &p.Devices[i]
 		if names[device.Name] {
-			problems = append(problems, field.Duplicate(devices.Index(i).Child("name"), device.Name))
+			c.add(field.Duplicate(devices.Index(i).Child("name"), device.Name))
 		}
 		names[device.Name] = true
 		if len(device.ConsumesCounters) > 0 {
-			problems = append(problems, validateReferences(device.ConsumesCounters, sets, devices.Index(i).Child("consumesCounters"))...)
+			c.references(device.ConsumesCounters, sets, devices.Index(i).Child("consumesCounters"))
 		}
 	}
-	problems = append(problems, validatePartitionType(p)...)
-	return append(problems, validateSkipOperations(p.Skip, field.NewPath("skipNodeOperations"))...)
+	c.partitionType(p, field.NewPath("partitionTypeAttribute"))
+	c.skip(p.Skip, field.NewPath("skipNodeOperations"))
+	return c.problems
 }
 
-func validateSelection(p *Pool, path *field.Path) field.ErrorList {
-	var problems field.ErrorList
-	set := 0
-	for _, is := range []bool{p.Selector != nil, p.AllNodes, p.PerDevice} {
+// checker collects problems. Its methods add one if what they are about is not
+// valid, or if the condition that they get holds.
+type checker struct{ problems field.ErrorList }
+
+func (c *checker) add(problems ...*field.Error) { c.problems = append(c.problems, problems...) }
+
+func (c *checker) invalid(is bool, path *field.Path, value any, message string) {
+	if is {
+		c.add(field.Invalid(path, value, message))
+	}
+}
+
+func (c *checker) required(missing bool, path *field.Path, message string) {
+	if missing {
+		c.add(field.Required(path, message))
+	}
+}
+
+func (c *checker) duplicate(is bool, path *field.Path, value any) {
+	if is {
+		c.add(field.Duplicate(path, value))
+	}
+}
+
+// atMost reports whether there are no more than limit things.
+func (c *checker) atMost(limit, n int, path *field.Path) bool {
+	if n > limit {
+		c.add(field.TooMany(path, n, limit))
+	}
+	return n <= limit
+}
+
+func (c *checker) length(limit int, s string, path *field.Path) {
+	if len(s) > limit {
+		c.add(field.TooLong(path, "", limit))
+	}
+}
+
+// oneOf checks a value of an enumeration.
+func oneOf[T ~string](c *checker, value T, path *field.Path, known ...T) {
+	if !slices.Contains(known, value) {
+		c.add(field.NotSupported(path, value, known))
+	}
+}
+
+// syntax adds the messages of a check of apimachinery.
+func (c *checker) syntax(value string, path *field.Path, messages []string) {
+	for _, message := range messages {
+		c.add(field.Invalid(path, value, message))
+	}
+}
+
+func (c *checker) label(name string, path *field.Path) {
+	c.syntax(name, path, validation.IsDNS1123Label(name))
+}
+
+// key checks the key of a label, of a taint or of a condition.
+func (c *checker) key(key string, path *field.Path) {
+	c.add(metav1validation.ValidateLabelName(key, path)...)
+}
+
+func (c *checker) driver(name string, path *field.Path) {
+	c.length(resourcev1.DriverNameMaxLength, name, path)
+	c.syntax(name, path, validation.IsDNS1123Subdomain(strings.ToLower(name)))
+}
+
+func (c *checker) node(name string, path *field.Path) {
+	c.syntax(name, path, apivalidation.NameIsDNSSubdomain(name, false))
+}
+
+// count returns how many conditions hold.
+func count(conditions ...bool) (n int) {
+	for _, is := range conditions {
 		if is {
-			set++
+			n++
 		}
 	}
-	if set > 1 {
-		problems = append(problems, field.Invalid(path, "", "at most one of selector, allNodes and perDevice may be set"))
-	}
-	if set == 0 && p.NodeName == "" {
-		problems = append(problems, field.Required(path, "the controller has no node of its own: one of selector, allNodes and perDevice must be set"))
-	}
+	return n
+}
+
+func (c *checker) selection(p *Pool, path *field.Path) {
+	set := count(p.Selector != nil, p.AllNodes, p.PerDevice)
+	c.invalid(set > 1, path, "", "at most one of selector, allNodes and perDevice may be set")
+	c.required(set == 0 && p.NodeName == "", path, "the controller has no node of its own: one of selector, allNodes and perDevice must be set")
 	if p.Selector != nil {
-		problems = append(problems, validateNodeSelector(p.Selector, path.Child("selector"))...)
-		if terms := len(p.Selector.NodeSelectorTerms); terms > 1 {
-			problems = append(problems, field.Invalid(path.Child("selector", "nodeSelectorTerms"), terms, "must have exactly one term"))
-		}
+		path = path.Child("selector")
+		c.nodeSelector(p.Selector, path)
+		terms := len(p.Selector.NodeSelectorTerms)
+		c.invalid(terms > 1, path.Child("nodeSelectorTerms"), terms, "must have exactly one term")
 	}
-	return problems
 }
 
-func validateNodeSelector(s *corev1.NodeSelector, path *field.Path) field.ErrorList {
-	terms := path.Child("nodeSelectorTerms")
-	if len(s.NodeSelectorTerms) == 0 {
-		return field.ErrorList{field.Required(terms, "must have a term")}
-	}
-	var problems field.ErrorList
-	for i := range s.NodeSelectorTerms {
-		for j, req := range s.NodeSelectorTerms[i].MatchExpressions {
-			problems = append(problems, validateExpression(req, terms.Index(i).Child("matchExpressions").Index(j))...)
+func (c *checker) nodeSelector(s *corev1.NodeSelector, path *field.Path) {
+	path = path.Child("nodeSelectorTerms")
+	c.required(len(s.NodeSelectorTerms) == 0, path, "must have a term")
+	for i, term := range s.NodeSelectorTerms {
+		for j, req := range term.MatchExpressions {
+			c.expression(req, path.Index(i).Child("matchExpressions").Index(j))
 		}
-		for j, req := range s.NodeSelectorTerms[i].MatchFields {
-			problems = append(problems, validateMatchField(req, terms.Index(i).Child("matchFields").Index(j))...)
+		for j, req := range term.MatchFields {
+			c.matchField(req, path.Index(i).Child("matchFields").Index(j))
 		}
 	}
-	return problems
 }
 
-func validateExpression(req corev1.NodeSelectorRequirement, path *field.Path) field.ErrorList {
-	problems := metav1validation.ValidateLabelName(req.Key, path.Child("key"))
+func (c *checker) expression(req corev1.NodeSelectorRequirement, path *field.Path) {
+	c.key(req.Key, path.Child("key"))
 	values := path.Child("values")
-	switch req.Operator {
+	switch n := len(req.Values); req.Operator {
 	case corev1.NodeSelectorOpIn, corev1.NodeSelectorOpNotIn:
-		if len(req.Values) == 0 {
-			problems = append(problems, field.Required(values, "In and NotIn need a value"))
-		}
+		c.required(n == 0, values, "In and NotIn need a value")
 	case corev1.NodeSelectorOpExists, corev1.NodeSelectorOpDoesNotExist:
-		if len(req.Values) > 0 {
-			problems = append(problems, field.Forbidden(values, "Exists and DoesNotExist take no value"))
-		}
-	case corev1.NodeSelectorOpGt, corev1.NodeSelectorOpLt:
-		if len(req.Values) != 1 {
-			problems = append(problems, field.Required(values, "Gt and Lt take exactly one value"))
-		}
+		c.invalid(n > 0, values, n, "Exists and DoesNotExist take no value")
 	default:
-		problems = append(problems, field.NotSupported(path.Child("operator"), req.Operator, []corev1.NodeSelectorOperator{
-			corev1.NodeSelectorOpDoesNotExist, corev1.NodeSelectorOpExists, corev1.NodeSelectorOpGt,
-			corev1.NodeSelectorOpIn, corev1.NodeSelectorOpLt, corev1.NodeSelectorOpNotIn,
-		}))
+		c.invalid(n != 1, values, n, "Gt and Lt take exactly one value")
+		oneOf(c, req.Operator, path.Child("operator"), corev1.NodeSelectorOpGt, corev1.NodeSelectorOpLt, corev1.NodeSelectorOpIn,
+			corev1.NodeSelectorOpNotIn, corev1.NodeSelectorOpExists, corev1.NodeSelectorOpDoesNotExist)
 	}
 	for i, value := range req.Values {
-		problems = append(problems, invalid(values.Index(i), value, validation.IsValidLabelValue(value))...)
+		c.syntax(value, values.Index(i), validation.IsValidLabelValue(value))
 	}
-	return problems
 }
 
-func validateMatchField(req corev1.NodeSelectorRequirement, path *field.Path) field.ErrorList {
-	var problems field.ErrorList
-	switch req.Operator {
-	case corev1.NodeSelectorOpIn, corev1.NodeSelectorOpNotIn:
-		if len(req.Values) != 1 {
-			problems = append(problems, field.Required(path.Child("values"), "a field takes exactly one value"))
-		}
-	default:
-		problems = append(problems, field.NotSupported(path.Child("operator"), req.Operator,
-			[]corev1.NodeSelectorOperator{corev1.NodeSelectorOpIn, corev1.NodeSelectorOpNotIn}))
-	}
-	if req.Key != metav1.ObjectNameField {
-		return append(problems, field.NotSupported(path.Child("key"), req.Key, []string{metav1.ObjectNameField}))
-	}
+func (c *checker) matchField(req corev1.NodeSelectorRequirement, path *field.Path) {
+	c.invalid(len(req.Values) != 1, path.Child("values"), len(req.Values), "a field takes exactly one value")
+	oneOf(c, req.Operator, path.Child("operator"), corev1.NodeSelectorOpIn, corev1.NodeSelectorOpNotIn)
+	oneOf(c, req.Key, path.Child("key"), metav1.ObjectNameField)
 	for i, value := range req.Values {
-		problems = append(problems, NodeName(value, path.Child("values").Index(i))...)
+		c.node(value, path.Child("values").Index(i))
 	}
-	return problems
 }
 
-// validateCounterSets returns the names of the counters of each set as well.
-func validateCounterSets(sets []resourcev1.CounterSet, path *field.Path) (map[string]map[string]resourcev1.Counter, field.ErrorList) {
-	var problems field.ErrorList
-	counters := make(map[string]map[string]resourcev1.Counter, len(sets))
-	for i, set := range sets {
-		name := path.Index(i).Child("name")
-		problems = append(problems, validateLabel(set.Name, name)...)
-		if _, twice := counters[set.Name]; twice {
-			problems = append(problems, field.Duplicate(name, set.Name))
+// counterSets returns the sets by name.
+func (c *checker) counterSets(all []resourcev1.CounterSet, path *field.Path) map[string]map[string]resourcev1.Counter {
+	sets := make(map[string]map[string]resourcev1.Counter, len(all))
+	for i, set := range all {
+		path := path.Index(i)
+		c.label(set.Name, path.Child("name"))
+		c.duplicate(sets[set.Name] != nil, path.Child("name"), set.Name)
+		c.counters(set.Counters, resourcev1.ResourceSliceMaxCountersPerCounterSet, path.Child("counters"))
+		sets[set.Name] = set.Counters
+	}
+	return sets
+}
+
+func (c *checker) counters(counters map[string]resourcev1.Counter, limit int, path *field.Path) {
+	c.required(len(counters) == 0, path, "")
+	if c.atMost(limit, len(counters), path) {
+		for name := range counters {
+			c.label(name, path.Key(name))
 		}
-		counters[set.Name] = set.Counters
-		problems = append(problems, validateCounters(set.Counters, resourcev1.ResourceSliceMaxCountersPerCounterSet, path.Index(i).Child("counters"))...)
 	}
-	return counters, problems
 }
 
-func validateCounters(counters map[string]resourcev1.Counter, limit int, path *field.Path) field.ErrorList {
-	if len(counters) == 0 {
-		return field.ErrorList{field.Required(path, "")}
-	}
-	if len(counters) > limit {
-		return field.ErrorList{field.TooMany(path, len(counters), limit)}
-	}
-	var problems field.ErrorList
-	for name := range counters {
-		problems = append(problems, validateLabel(name, path.Key(name))...)
-	}
-	return problems
-}
-
-// validateReferences checks that what a device consumes is there: consumers of
-// the pool would take no device from it otherwise.
-func validateReferences(consumed []resourcev1.DeviceCounterConsumption, sets map[string]map[string]resourcev1.Counter, path *field.Path) field.ErrorList {
-	var problems field.ErrorList
-	for i, c := range consumed {
-		counters, ok := sets[c.CounterSet]
+// references checks that the pool has the counters that a device consumes:
+// consumers of the pool would take no device from it otherwise.
+func (c *checker) references(consumed []resourcev1.DeviceCounterConsumption, sets map[string]map[string]resourcev1.Counter, path *field.Path) {
+	for i := range consumed {
+		set, ok := sets[consumed[i].CounterSet]
 		if !ok {
-			problems = append(problems, field.NotFound(path.Index(i).Child("counterSet"), c.CounterSet))
+			c.add(field.NotFound(path.Index(i).Child("counterSet"), consumed[i].CounterSet))
 			continue
 		}
-		for name := range c.Counters {
-			if _, ok := counters[name]; !ok {
-				problems = append(problems, field.NotFound(path.Index(i).Child("counters").Key(name), name))
+		for name := range consumed[i].Counters {
+			if _, ok := set[name]; !ok {
+				c.add(field.NotFound(path.Index(i).Child("counters").Key(name), name))
 			}
 		}
 	}
-	return problems
 }
 
-// validatePartitionType checks the attribute that tells the type of a
-// partition: all devices that consume counters must have it as a string. Its
-// name may omit the domain if that is the driver's.
-func validatePartitionType(p *Pool) field.ErrorList {
+// partitionType checks the attribute with the type of a partition: all devices
+// that consume counters must have it as a string. Its name may omit the domain
+// if that is the driver's.
+func (c *checker) partitionType(p *Pool, path *field.Path) {
 	name := string(p.PartitionType)
 	if name == "" {
-		return nil
+		return
 	}
-	path := field.NewPath("partitionTypeAttribute")
-	problems := validateQualifiedName(resourcev1.QualifiedName(name), path)
-	if !strings.Contains(name, "/") {
-		problems = append(problems, field.Invalid(path, name, "must be a domain and a name, separated by a slash"))
-	}
+	c.qualifiedName(resourcev1.QualifiedName(name), path)
+	c.invalid(!strings.Contains(name, "/"), path, name, "must be a domain and a name, separated by a slash")
 	bare := strings.TrimPrefix(name, p.Driver+"/")
 	for i := range p.Devices {
 		if len(p.Devices[i].ConsumesCounters) == 0 {
 			continue
 		}
-		path := field.NewPath("devices").Index(i).Child("attributes").Key(name)
 		attribute, ok := p.Devices[i].Attributes[resourcev1.QualifiedName(name)]
 		if !ok {
-			attribute, ok = p.Devices[i].Attributes[resourcev1.QualifiedName(bare)]
+			attribute = p.Devices[i].Attributes[resourcev1.QualifiedName(bare)]
 		}
-		switch {
-		case !ok:
-			problems = append(problems, field.Required(path, "partitionTypeAttribute names it, and the device consumes counters"))
-		case attribute.StringValue == nil:
-			problems = append(problems, field.Invalid(path, "", "must be a string, since partitionTypeAttribute names it"))
-		}
+		c.required(attribute.StringValue == nil, field.NewPath("devices").Index(i).Child("attributes").Key(name),
+			"the device consumes counters, so it must have the string that partitionTypeAttribute names")
 	}
-	return problems
 }
 
-func validateSkipOperations(operations []resourcev1.SkipNodeOperation, path *field.Path) field.ErrorList {
-	var problems field.ErrorList
-	known := []resourcev1.SkipNodeOperation{resourcev1.SkipNodeOperationAll, resourcev1.SkipNodeOperationNodePrepareResources, resourcev1.SkipNodeOperationNodeUnprepareResources}
-	seen := make(map[resourcev1.SkipNodeOperation]bool)
+func (c *checker) skip(operations []resourcev1.SkipNodeOperation, path *field.Path) {
+	const all, prepare, unprepare = resourcev1.SkipNodeOperationAll, resourcev1.SkipNodeOperationNodePrepareResources, resourcev1.SkipNodeOperationNodeUnprepareResources
 	for i, op := range operations {
-		if seen[op] {
-			problems = append(problems, field.Duplicate(path.Index(i), op))
-		}
-		seen[op] = true
-		if op != known[0] && op != known[1] && op != known[2] {
-			problems = append(problems, field.NotSupported(path.Index(i), op, known))
-		}
+		c.duplicate(slices.Contains(operations[:i], op), path.Index(i), op)
+		oneOf(c, op, path.Index(i), all, prepare, unprepare)
 	}
-	if seen[known[1]] && !seen[known[2]] && !seen[known[0]] {
-		problems = append(problems, field.Invalid(path, operations, "what isn't unprepared can't go unprepared: NodePrepareResources needs NodeUnprepareResources too"))
-	}
-	return problems
-}
-
-// DriverName validates the name of a driver by the rules of CSI driver names.
-func DriverName(name string, path *field.Path) field.ErrorList {
-	if name == "" {
-		return field.ErrorList{field.Required(path, "")}
-	}
-	var problems field.ErrorList
-	if len(name) > resourcev1.DriverNameMaxLength {
-		problems = append(problems, field.TooLong(path, "", resourcev1.DriverNameMaxLength))
-	}
-	return append(problems, invalid(path, name, validation.IsDNS1123Subdomain(strings.ToLower(name)))...)
-}
-
-// NodeName validates the name of a node.
-func NodeName(name string, path *field.Path) field.ErrorList {
-	return invalid(path, name, apivalidation.NameIsDNSSubdomain(name, false))
-}
-
-func validateLabel(name string, path *field.Path) field.ErrorList {
-	if name == "" {
-		return field.ErrorList{field.Required(path, "")}
-	}
-	return invalid(path, name, validation.IsDNS1123Label(name))
-}
-
-// invalid turns the messages of a check of apimachinery into problems.
-func invalid(path *field.Path, value string, messages []string) field.ErrorList {
-	var problems field.ErrorList
-	for _, message := range messages {
-		problems = append(problems, field.Invalid(path, value, message))
-	}
-	return problems
+	c.invalid(slices.Contains(operations, prepare) && !slices.Contains(operations, unprepare) && !slices.Contains(operations, all),
+		path, operations, "a driver can't unprepare what it did not prepare: NodePrepareResources needs NodeUnprepareResources too")
 }
