@@ -4,7 +4,10 @@
 package e2e
 
 import (
+	"encoding/json"
+	"flag"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -208,6 +211,28 @@ var verdicts = map[string]func(*resourceslice.Pool){
 	}),
 }
 
+// recordVerdicts makes TestResourceSliceValidation record the verdicts.
+var recordVerdicts = flag.Bool("verdicts.record", false, "write the API server's verdicts to resourceslice/testdata/verdicts.json")
+
+// verdict is a pool and what the API server says about it. The tests of package
+// resourceslice read the file of recorded verdicts, which has one list of these.
+type verdict struct {
+	Name    string
+	ID      resourceslice.PoolID
+	Pool    resourceslice.Pool
+	Refused []string `json:",omitempty"` // the paths that the API server names
+}
+
+func newVerdict(name string, id resourceslice.PoolID, p *resourceslice.Pool, err error) verdict {
+	v := verdict{Name: name, ID: id, Pool: *p}
+	if status, ok := err.(apierrors.APIStatus); ok {
+		for _, cause := range status.Status().Details.Causes {
+			v.Refused = append(v.Refused, cause.Field)
+		}
+	}
+	return v
+}
+
 func q(s string) *resource.Quantity { return new(resource.MustParse(s)) }
 
 func qs(all ...string) (quantities []resource.Quantity) {
@@ -345,6 +370,7 @@ func TestResourceSliceValidation(t *testing.T) {
 	}
 	slices.Sort(names)
 	accepted := 0
+	var recorded []verdict
 	for _, name := range names {
 		p := validPool()
 		verdicts[name](p)
@@ -354,6 +380,7 @@ func TestResourceSliceValidation(t *testing.T) {
 		}
 		ours := c.Set(id, *p)
 		theirs := dryRun(t, client, id, p)
+		recorded = append(recorded, newVerdict(name, id, p, theirs))
 		if (ours == nil) != (theirs == nil) {
 			t.Errorf("%s:\nSet:        %v\nAPI server: %v", name, ours, theirs)
 		}
@@ -372,9 +399,19 @@ func TestResourceSliceValidation(t *testing.T) {
 				t.Fatal(err)
 			}
 			ours, theirs := c.Set(id, resourceslice.Pool{}), dryRun(t, client, id, &resourceslice.Pool{})
+			recorded = append(recorded, newVerdict("identity, "+id.String(), id, &resourceslice.Pool{}, theirs))
 			if (ours == nil) != (theirs == nil) {
 				t.Errorf("%v:\nSet:        %v\nAPI server: %v", id, ours, theirs)
 			}
+		}
+	}
+	if *recordVerdicts {
+		b, err := json.MarshalIndent(recorded, "", " ")
+		if err == nil {
+			err = os.WriteFile("../../resourceslice/testdata/verdicts.json", append(b, '\n'), 0o644)
+		}
+		if err != nil {
+			t.Error(err)
 		}
 	}
 }
