@@ -46,6 +46,7 @@ func BenchmarkL15TenThousandNodes(b *testing.B) {
 	}
 	c, err := New(Config{
 		Client:       clientset.CoordinationV1(),
+		Fleet:        true,
 		Owner:        ownerOf,
 		Duration:     4 * interval,
 		ErrorHandler: func(context.Context, error, string) {},

@@ -73,8 +73,8 @@ type Config struct {
 	// be off (QPS -1) or leave room for one request per node and RenewInterval:
 	// the default of client-go, 5 a second, is used up by 50 nodes.
 	Client coordinationv1client.LeasesGetter
-	// Required, but where nodes come with [Controller.Add]. NodeName is the
-	// node served from the start.
+	// Required, unless Fleet is set. NodeName is the name of the Node that is
+	// managed from the start.
 	NodeName string
 	// Required. Owner returns the Node that owns a lease. It has no default
 	// because a lease without an owner is never garbage collected: who really
@@ -82,6 +82,11 @@ type Config struct {
 	// package nodestatus its method OwnerReference.
 	Owner OwnerFunc
 
+	// Fleet lets NodeName be empty: nodes come and go with [Controller.Add] and
+	// [Controller.Remove], and there may be none at all. Without it an empty
+	// NodeName, such as that of an unset environment variable, is refused.
+	// Default: false.
+	Fleet bool
 	// Gate says whether a node may renew its lease. Default: always.
 	Gate GateFunc
 	// HolderIdentity is written to the leases. A lease that is found with another
@@ -165,7 +170,7 @@ func (cfg *Config) complete() error {
 	if cfg.Client == nil {
 		problems = append(problems, field.Required(at("Client"), "for example clientset.CoordinationV1()"))
 	}
-	problems = append(problems, lifecycle.CheckNodeName("NodeName", cfg.NodeName)...)
+	problems = append(problems, lifecycle.CheckFirstNode("NodeName", cfg.NodeName, "Fleet", cfg.Fleet)...)
 	if cfg.Owner == nil {
 		problems = append(problems, field.Required(at("Owner"), "or lease.NoOwner for leases that nobody cleans up"))
 	}

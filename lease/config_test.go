@@ -50,7 +50,8 @@ func TestInvalidConfig(t *testing.T) {
 		mutate func(*Config)
 		want   []string
 	}{
-		"nothing set":       {func(cfg *Config) { *cfg = Config{} }, []string{"Client: Required", "Owner: Required"}},
+		"nothing set":       {func(cfg *Config) { *cfg = Config{} }, []string{"Client: Required", "NodeName: Required", "Owner: Required"}},
+		"no node name":      {func(cfg *Config) { cfg.NodeName = "" }, []string{"NodeName: Required value", "unless Fleet"}},
 		"node name":         {func(cfg *Config) { cfg.NodeName = "Node_1" }, []string{`NodeName: Invalid value: "Node_1"`}},
 		"fraction":          {func(cfg *Config) { cfg.Duration = 1500 * time.Millisecond }, []string{"Duration: Invalid", "whole seconds"}},
 		"negative duration": {func(cfg *Config) { cfg.Duration = -time.Second }, []string{"Duration: Invalid"}},
@@ -80,6 +81,21 @@ func TestInvalidConfig(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestAFleetNeedsNoFirstNode(t *testing.T) {
+	cfg := validConfig()
+	cfg.NodeName, cfg.Fleet = "", true
+	c, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := c.nodes.Len(); n != 0 {
+		t.Errorf("%d nodes from the start, want none", n)
+	}
+	if err := c.Add(""); err == nil {
+		t.Error("Add has nothing against an empty node name")
 	}
 }
 

@@ -31,7 +31,7 @@
 //	}
 //	return controller.Run(ctx)
 //
-// For many, leave NodeName empty and call [Controller.Add] and
+// For many, set Fleet instead of NodeName and call [Controller.Add] and
 // [Controller.Remove], before or during Run. With a Node informer,
 // [NodeOwner] answers for Owner, and its handlers call [Controller.Trigger].
 //

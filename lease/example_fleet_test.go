@@ -23,6 +23,7 @@ func ExampleController_Add() {
 	held := make(chan string, 3)
 	controller, err := lease.New(lease.Config{
 		Client: fake.NewClientset().CoordinationV1(),
+		Fleet:  true,
 		Owner:  lease.NodeOwner(corev1listers.NewNodeLister(nodes)),
 		Hooks: lease.Hooks{
 			Renewed: func(r lease.Renewed) { held <- r.NodeName },

@@ -65,6 +65,7 @@ func fleetBubble(t *testing.T, nodes int, mutate func(*Config), test func(*fleet
 		config.Wrap(f.count)
 		cfg := Config{
 			Client:       kubernetes.NewForConfigOrDie(config).CoordinationV1(),
+			Fleet:        true,
 			Owner:        ownerOf,
 			Hooks:        f.told.hooks(),
 			ErrorHandler: func(_ context.Context, err error, _ string) { note(&f.told, &f.told.errs)(err) },

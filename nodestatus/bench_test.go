@@ -31,7 +31,7 @@ func (echo) Create(_ context.Context, node *corev1.Node, _ metav1.CreateOptions)
 // three setters and a health check.
 func benchConfig() Config {
 	return Config{
-		Client: echo{}, Template: template(),
+		Client: echo{}, Fleet: true, Template: template(),
 		Setters: []Setter{StandardLabels(), Capacity(template().Status.Capacity, nil), func(_ context.Context, n *corev1.Node) error {
 			n.Spec.ProviderID = "example://" + n.Name
 			n.Status.NodeInfo = corev1.NodeSystemInfo{KubeletVersion: "v1.37.2", ContainerRuntimeVersion: "example://1.2.3", OperatingSystem: "linux", Architecture: "amd64"}

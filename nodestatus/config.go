@@ -95,10 +95,15 @@ type Config struct {
 	// than with informers, and its rate limit must be off (QPS -1) or fit the
 	// number of nodes.
 	Client corev1client.NodesGetter
-	// Required, but where nodes come with [Controller.Add]. NodeName is the
-	// name of the Node served from the start.
+	// Required, unless Fleet is set. NodeName is the name of the Node that is
+	// managed from the start.
 	NodeName string
 
+	// Fleet lets NodeName be empty: nodes come and go with [Controller.Add] and
+	// [Controller.Remove], and there may be none at all. Without it an empty
+	// NodeName, such as that of an unset environment variable, is refused.
+	// Default: false.
+	Fleet bool
 	// Template is what every node starts from: its labels, annotations, spec
 	// and status go into each round before the setters run. Taints, providerID
 	// and the rest of the spec, ownerReferences and finalizers take effect
@@ -212,7 +217,7 @@ func (cfg *Config) complete() error {
 	if cfg.Client == nil {
 		problems = append(problems, field.Required(field.NewPath("Client"), "for example clientset.CoreV1()"))
 	}
-	problems = append(problems, lifecycle.CheckNodeName("NodeName", cfg.NodeName)...)
+	problems = append(problems, lifecycle.CheckFirstNode("NodeName", cfg.NodeName, "Fleet", cfg.Fleet)...)
 	if cfg.Name == "" {
 		cfg.Name = DefaultName
 	}

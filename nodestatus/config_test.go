@@ -38,7 +38,7 @@ func TestNewFillsInDefaults(t *testing.T) {
 			t.Errorf("%s has not its default: %+v", name, cfg)
 		}
 	}
-	slow, err := New(Config{Client: noClient{}, SyncInterval: time.Hour})
+	slow, err := New(Config{Client: noClient{}, NodeName: node1, SyncInterval: time.Hour})
 	if err != nil || slow.cfg.ReportInterval != time.Hour {
 		t.Errorf("with SyncInterval of an hour: %v; ReportInterval defaults to %v", err, slow.cfg.ReportInterval)
 	}
@@ -47,7 +47,7 @@ func TestNewFillsInDefaults(t *testing.T) {
 func TestNewCopiesItsConfig(t *testing.T) {
 	setters := []Setter{func(context.Context, *corev1.Node) error { return nil }}
 	tmpl := template()
-	c, err := New(Config{Client: noClient{}, Template: tmpl, Setters: setters})
+	c, err := New(Config{Client: noClient{}, NodeName: node1, Template: tmpl, Setters: setters})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,6 +70,8 @@ func TestNewReportsEveryProblemByItsField(t *testing.T) {
 		want []string
 	}{
 		{"no client", Config{NodeName: node1}, []string{"Client: Required value"}},
+		{"no name", ok(func(c *Config) { c.NodeName = "" }), []string{"NodeName: Required value", "unless Fleet"}},
+		{"bad name of a fleet's first node", ok(func(c *Config) { c.NodeName, c.Fleet = "Node_1", true }), []string{"NodeName: Invalid value"}},
 		{"bad name", ok(func(c *Config) { c.NodeName = "Node_1" }), []string{"NodeName: Invalid value"}},
 		{"short interval", ok(func(c *Config) { c.SyncInterval = time.Millisecond }), []string{"SyncInterval: Invalid value"}},
 		{"negative", ok(func(c *Config) { c.CallTimeout, c.Workers = -1, -1 }), []string{"CallTimeout: Invalid value", "Workers: Invalid value"}},
@@ -126,6 +128,19 @@ func TestNewReportsEveryProblemByItsField(t *testing.T) {
 				t.Errorf("%T is no aggregate", err)
 			}
 		})
+	}
+}
+
+func TestAFleetNeedsNoFirstNode(t *testing.T) {
+	c, err := New(Config{Client: noClient{}, Fleet: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := c.nodes.Len(); n != 0 {
+		t.Errorf("%d nodes from the start, want none", n)
+	}
+	if err := c.Add(""); err == nil {
+		t.Error("Add has nothing against an empty node name")
 	}
 }
 

@@ -23,6 +23,7 @@ func ExampleController_Add() {
 
 	controller, err := nodestatus.New(nodestatus.Config{
 		Client: clientset.CoreV1(),
+		Fleet:  true,
 		Template: &corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"type": "virtual"}},
 			Spec:       corev1.NodeSpec{Taints: []corev1.Taint{{Key: "example.com/virtual", Effect: corev1.TaintEffectNoSchedule}}},

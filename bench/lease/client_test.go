@@ -111,6 +111,7 @@ func owner(name string) metav1.OwnerReference {
 func startKubewright(ctx context.Context, client kubernetes.Interface, names []string) error {
 	controller, err := lease.New(lease.Config{
 		Client: client.CoordinationV1(),
+		Fleet:  true,
 		Owner: func(_ context.Context, name string) (metav1.OwnerReference, error) {
 			return owner(name), nil
 		},

@@ -64,6 +64,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	}
 	status, err := nodestatus.New(nodestatus.Config{
 		Client:     heartbeats.CoreV1(),
+		Fleet:      true,
 		Template:   template(),
 		Gate:       holds,
 		OnDeleted:  nodestatus.DeletedReregister,
@@ -81,6 +82,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	}
 	leases, err = lease.New(lease.Config{
 		Client:           heartbeats.CoordinationV1(),
+		Fleet:            true,
 		ResetConnections: heartbeats.ResetConnections,
 		Owner:            status.OwnerReference,
 		Gate:             status.Live,

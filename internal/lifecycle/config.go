@@ -34,6 +34,16 @@ func CheckNodeName(at, name string) (problems field.ErrorList) {
 	return problems
 }
 
+// CheckFirstNode returns the problems of a Config that names the first node of a
+// controller in the field at, and may leave it empty if fleet, the field named
+// fleetAt, is set.
+func CheckFirstNode(at, name, fleetAt string, fleet bool) field.ErrorList {
+	if name == "" && !fleet {
+		return field.ErrorList{field.Required(field.NewPath(at), "the name of the Node, unless "+fleetAt+" says that all nodes come with Add")}
+	}
+	return CheckNodeName(at, name)
+}
+
 // DefaultDuration sets *d to def where it is zero. It returns a problem where
 // *d is then below min.
 func DefaultDuration(name string, d *time.Duration, def, minimum time.Duration) field.ErrorList {
