@@ -417,6 +417,53 @@ func TestL3OwnerLearnsLate(t *testing.T) {
 	})
 }
 
+// Owner learns late, by asking, as nodestatus does. Until then the lease is not
+// created with the owner that is gone.
+func TestAVanishedLeaseIsHeldBackForItsOwner(t *testing.T) {
+	vanish := func(f *fixture) {
+		f.start()
+		pass(5 * time.Second)
+		apitest.Delete[*coordinationv1.Lease](f.server, corev1.NamespaceNodeLease, nodeName)
+		f.server.ResetJournal()
+		// The renewal that finds out is due within 10 s.
+		for f.server.Count(gets) == 0 {
+			pass(10 * time.Millisecond)
+		}
+		f.wantCalls("PUT GET")
+	}
+	bubble(t, nil, func(f *fixture) {
+		vanish(f)
+		f.controller.Trigger(nodeName) // for another reason: it is no answer
+		pass(500 * time.Millisecond)
+		f.owners.fail(apierrors.NewNotFound(corev1.Resource("nodes"), nodeName))
+		pass(time.Hour)
+		f.wantCalls("PUT GET")
+		f.wantPhase(PhaseNoOwner)
+	})
+	bubble(t, nil, func(f *fixture) { // the Node is still there
+		vanish(f)
+		pass(900 * time.Millisecond)
+		f.wantCalls("PUT GET")
+		pass(200 * time.Millisecond)
+		f.wantCalls("PUT GET GET POST")
+		f.wantPhase(PhaseHeld)
+	})
+	bubble(t, nil, func(f *fixture) { // it was replaced
+		vanish(f)
+		apitest.Delete[*corev1.Node](f.server, "", nodeName)
+		f.putNode(nodeName)
+		f.controller.Trigger(nodeName)
+		pass(200 * time.Millisecond)
+		f.wantCalls("PUT GET GET POST")
+		f.wantPhase(PhaseHeld)
+	})
+	bubble(t, func(f *fixture, cfg *Config) { cfg.RenewInterval = 400 * time.Millisecond }, func(f *fixture) {
+		vanish(f)
+		pass(450 * time.Millisecond) // held back for no longer than an interval
+		f.wantCalls("PUT GET GET POST")
+	})
+}
+
 func TestL4OwnerChanges(t *testing.T) {
 	foreign := metav1.OwnerReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "other", UID: "other-uid"}
 	bubble(t, nil, func(f *fixture) {

@@ -102,6 +102,10 @@ func (s *state) begin(r *rules, t *turn, now instant) step {
 	if s.phase == PhasePaused || s.phase == PhaseNoOwner {
 		s.phase = PhasePending
 	}
+	if wait := s.createHold(r, t, now); wait > 0 {
+		t.next.Wait = wait
+		return done
+	}
 	if s.version == "" {
 		return get
 	}
@@ -338,9 +342,24 @@ func (s *state) gone(r *rules, t *turn, now instant) step {
 	tr.vanished, tr.vanishedOwner = now.since, s.owner.UID
 	s.forget()
 	s.phase = PhasePending
-	// As a rule the garbage collector was here because the Node is gone, and
-	// Owner may know by now.
+	// Usually the garbage collector has deleted it because the Node is gone, and
+	// Owner may know that by now.
 	return ask
+}
+
+// createHold is the time for which a lease that vanished is not created again with
+// the owner that it had. A controller that is asked to read the Node, by
+// Hooks.Deleted, answers within that time, and then Owner knows that the Node is
+// gone.
+const createHold = time.Second
+
+// createHold returns the time before which the lease must not be created with the
+// owner of turn t, or 0.
+func (s *state) createHold(r *rules, t *turn, now instant) time.Duration {
+	if s.uid != "" || s.trouble == nil || t.ownerErr != nil || t.owner.UID != s.trouble.vanishedOwner {
+		return 0
+	}
+	return max(0, s.trouble.vanished+min(createHold, r.interval)-now.since)
 }
 
 // asked decides what follows from the second answer of Owner.
@@ -349,9 +368,12 @@ func (s *state) asked(r *rules, t *turn, now instant) step {
 	case apierrors.IsNotFound(t.ownerErr):
 		return s.withoutNode(r, now)
 	case t.again && t.ownerErr == nil && t.owner.UID == s.trouble.vanishedOwner:
-		// Made with this owner and deleted, twice: that Node is gone, and Owner
-		// does not know. Let it have until the next slot, instead of making
-		// garbage as fast as it is collected.
+		// The lease was created with this owner and deleted, twice: that Node is
+		// gone, and Owner does not know. Creating it again at once would make
+		// garbage as fast as it is collected, so wait for the next slot.
+		return done
+	}
+	if t.next.Wait = s.createHold(r, t, now); t.next.Wait > 0 {
 		return done
 	}
 	return s.mayCreate(r, t)

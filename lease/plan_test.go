@@ -331,7 +331,7 @@ func TestAsked(t *testing.T) {
 		ownerErr error
 		want     step
 	}{
-		"same owner":        {false, owner1, nil, create},
+		"same owner":        {false, owner1, nil, done}, // held back for createHold
 		"same owner, again": {true, owner1, nil, done},
 		"new owner":         {false, owner2, nil, create},
 		"new owner, again":  {true, owner2, nil, create},

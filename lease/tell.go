@@ -64,6 +64,9 @@ func (c *Controller) tell(ctx context.Context, n *node, t *turn, latency time.Du
 	if t.again && !t.written && t.err == nil && n.phase == PhasePending {
 		log.V(2).Info("Node lease was deleted again: not creating it with the same owner at once", "lease", lease, "ownerUID", t.owner.UID)
 	}
+	if t.vanished && !t.again && t.next.Wait > 0 && t.err == nil {
+		log.V(4).Info("Node lease was deleted: not creating it with the same owner yet", "lease", lease, "ownerUID", t.owner.UID, "wait", t.next.Wait)
+	}
 	c.tellPhase(ctx, n, t, lease)
 	c.tellOthers(ctx, n, t, lease)
 	if t.behind > 0 {
