@@ -9,6 +9,7 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"net/http/httptrace"
 	"strconv"
 	"sync"
 	"time"
@@ -164,6 +165,9 @@ type transport struct {
 // RoundTrip implements http.RoundTripper.
 func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	resp, err := t.server.roundTrip(t.user, req)
+	if trace := httptrace.ContextClientTrace(req.Context()); resp != nil && trace != nil && trace.GotFirstResponseByte != nil {
+		trace.GotFirstResponseByte() // as the transport of net/http does
+	}
 	if resp != nil {
 		resp.Request = req // client-go reads it after a 415
 	}

@@ -120,8 +120,10 @@ type Config struct {
 	// OnShutdown says what becomes of the leases that are held when Run ends,
 	// and of that of a node when it is removed. Default: ShutdownLeave.
 	OnShutdown ShutdownPolicy
-	// ResetConnections, if set, is called when two calls in a row had no answer
-	// within CallTimeout, and then for a minute not again. It should close the
+	// ResetConnections, if set, is called when two calls in a row had no byte of an
+	// answer within CallTimeout, and at most once a minute. An API server that
+	// throttles (429) answers. A transport of another kind than net/http's must call
+	// GotFirstResponseByte of net/http/httptrace, or throttling counts as silence. It should close the
 	// connections of Client, so that the next call makes a new one: a
 	// connection whose other end has vanished is otherwise noticed after 45 s
 	// only (HTTP/2 idle time 30 s, ping timeout 15 s). CloseAll of a dialer of

@@ -6,6 +6,8 @@ package lease
 import (
 	"context"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"sync"
 	"testing"
@@ -167,4 +169,50 @@ func TestC4ConnectionVanishes(t *testing.T) {
 		t.Error(err)
 	}
 	dialer.CloseAll()
+}
+
+// A call that was answered, and then ran into its deadline while client-go slept for
+// the Retry-After of the answer, says that the connection works. The error is the
+// same as that of a call that was never answered.
+func TestAThrottledCallIsNoSignOfADeadConnection(t *testing.T) {
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Retry-After", "30")
+		w.WriteHeader(http.StatusTooManyRequests)
+	}))
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	defer server.Close()
+	resets := 0
+	r := resetter{reset: func() { resets++ }}
+	call := func(answered bool) {
+		ctx, ended := r.begin(t.Context())
+		if answered {
+			req, err := http.NewRequestWithContext(ctx, http.MethodGet, server.URL, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp, err := server.Client().Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp.Body.Close()
+		}
+		ended(&url.Error{Op: "Put", URL: server.URL, Err: context.DeadlineExceeded})
+	}
+	for range 10 {
+		call(true)
+	}
+	if resets != 0 {
+		t.Errorf("%d resets of a connection that answers", resets)
+	}
+	call(false)
+	call(true)
+	call(false)
+	if resets != 0 {
+		t.Error("a reset after one call without an answer")
+	}
+	call(false)
+	if resets != 1 {
+		t.Errorf("%d resets after two calls without an answer, want 1", resets)
+	}
 }

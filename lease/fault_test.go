@@ -289,12 +289,15 @@ func TestResetConnections(t *testing.T) {
 		min   int
 		max   int
 	}{
-		"Hang":     {apitest.Fault{Hang: true}, 9, 10},
-		"500":      {apitest.Fault{Status: apitest.InternalError("")}, 0, 0},
-		"Refused":  {apitest.Fault{Err: apitest.ErrConnRefused}, 0, 0},
-		"403":      {apitest.Fault{Status: apitest.Forbidden("leases", "", "")}, 0, 0},
-		"504":      {apitest.Fault{Status: apitest.ServerTimeout()}, 0, 0},
-		"Sporadic": {apitest.Fault{Hang: true, Times: 1}, 0, 0},
+		"Hang":    {apitest.Fault{Hang: true}, 9, 10},
+		"500":     {apitest.Fault{Status: apitest.InternalError("")}, 0, 0},
+		"Refused": {apitest.Fault{Err: apitest.ErrConnRefused}, 0, 0},
+		"403":     {apitest.Fault{Status: apitest.Forbidden("leases", "", "")}, 0, 0},
+		"504":     {apitest.Fault{Status: apitest.ServerTimeout()}, 0, 0},
+		// client-go sleeps for the 30 s inside the call, whose deadline comes first.
+		"Throttled":  {apitest.Fault{Status: apitest.TooManyRequests(30)}, 0, 0},
+		"Overloaded": {apitest.Fault{Status: apitest.TooManyRequests(2)}, 0, 0},
+		"Sporadic":   {apitest.Fault{Hang: true, Times: 1}, 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			resets := 0

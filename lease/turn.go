@@ -84,6 +84,7 @@ func (c *Controller) step(ctx context.Context, n *node, t *turn, did step) step 
 func (c *Controller) send(ctx context.Context, n *node, t *turn, did step) (lease *coordinationv1.Lease, err error) {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.CallTimeout)
 	defer cancel()
+	ctx, ended := c.reset.begin(ctx)
 	switch did {
 	case create:
 		lease, err = c.leases.Create(ctx, n.object(&c.rules, t, c.now()), metav1.CreateOptions{FieldManager: fieldManager})
@@ -95,7 +96,7 @@ func (c *Controller) send(ctx context.Context, n *node, t *turn, did step) (leas
 	if err == nil && lease.Name != t.nodeName {
 		lease, err = nil, errAnswer
 	}
-	c.reset.observe(err)
+	ended(err)
 	return lease, err
 }
 

@@ -4,7 +4,9 @@
 package lease
 
 import (
+	"context"
 	"errors"
+	"net/http/httptrace"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,9 +26,12 @@ const (
 	resetGap = time.Minute
 )
 
-// A resetter calls a function when the connection seems to be dead: when calls
-// run into their deadline, and not when a server that is well says no, or none
-// listens.
+// A resetter calls a function if the connection seems to be dead: if calls reach
+// their deadline without one byte of an answer. An error of the API server is an
+// answer, and so is a connection that is refused. client-go repeats a request that
+// was answered with Retry-After, and sleeps in between, until the deadline: that
+// error looks like a dead connection, and the first byte of the answer shows that it
+// is none.
 type resetter struct {
 	reset func() // may be nil
 
@@ -35,19 +40,27 @@ type resetter struct {
 	last     time.Time
 }
 
-// observe takes note of how a call ended.
-func (r *resetter) observe(err error) {
-	if r.reset != nil && r.due(err) {
-		r.reset()
+// begin returns the context of a call, and a function that is called with its error.
+func (r *resetter) begin(ctx context.Context) (context.Context, func(error)) {
+	if r.reset == nil {
+		return ctx, func(error) {}
+	}
+	var answered atomic.Bool
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotFirstResponseByte: func() { answered.Store(true) }})
+	return ctx, func(err error) {
+		if r.due(err, answered.Load()) {
+			r.reset()
+		}
 	}
 }
 
-func (r *resetter) due(err error) bool {
+// due records the end of a call and reports whether the connections must be closed.
+func (r *resetter) due(err error, answered bool) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var answer apierrors.APIStatus
 	switch {
-	case err == nil || errors.As(err, &answer):
+	case err == nil || answered || errors.As(err, &answer):
 		r.timeouts = 0
 		return false
 	case apierr.Classify(err) != apierr.Timeout:
