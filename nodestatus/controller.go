@@ -44,8 +44,9 @@ type Controller struct {
 	// The failures of many nodes at once are reported once.
 	calling, setting, invalid report.Group
 
-	exit  context.CancelCauseFunc // ends Run with an error; for rounds
-	ended atomic.Bool             // Run has returned
+	exit    context.CancelCauseFunc // ends Run with an error; for rounds
+	ended   atomic.Bool             // Run has returned
+	handled atomic.Bool             // EventHandler was called: the program has an informer
 }
 
 // New returns a Controller for a valid Config. The error names every field that
@@ -108,6 +109,9 @@ func (c *Controller) Run(ctx context.Context) error {
 
 	c.life = runCtx
 	c.queue.open(runCtx)
+	if c.cfg.NodeName != "" && !c.handled.Load() {
+		c.running.Go(func() { c.watch(runCtx) })
+	}
 	c.nodes.Run(runCtx)
 	c.queue.close()
 	var fatal error

@@ -56,6 +56,7 @@ func start(t *testing.T, s *apitest.Server, cfg Config) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
+	c.EventHandler() // no watch: most tests count all requests
 	w := &world{T: testlog.New(t), server: s, c: c, done: make(chan struct{})}
 	ctx, cancel := context.WithCancel(w.Context())
 	w.cancel = cancel

@@ -61,14 +61,19 @@
 // process set before and no longer sets.
 //
 // The transition time of a condition moves if and only if its status differs
-// from the last one that the server showed, in an answer or in an event that
-// [Controller.EventHandler] received. With events, a write also carries the
-// resourceVersion, so that a write of another client in between never gets a wrong
-// time. If another client may have written Unknown in the meantime (after
-// GracePeriod without success, after the process was suspended, after
-// [Controller.Resync]), the controller reads the Node before it writes. Without
-// events, it overwrites a foreign Unknown with the next write, with the older
-// transition time.
+// from the last one that the server showed, in an answer or in an event of the
+// watch. With events, a write also carries the resourceVersion, so that a write of
+// another client in between never gets a wrong time. If another client may have
+// written Unknown in the meantime (after GracePeriod without success, after the
+// process was suspended, after [Controller.Resync]), the controller reads the Node
+// before it writes.
+//
+// Run watches the Node of Config.NodeName, so it corrects a foreign change within a
+// second and sees a deletion at once. A program with an informer of Nodes registers
+// [Controller.EventHandler] with it before Run, and Run starts no watch; a fleet
+// should have one. Without events (for a node that came with Add, or if the API
+// server forbids the watch) a foreign Unknown stays until the next write, for up to
+// one and a half of ReportInterval.
 //
 // The controller compares each answer with its own status. It writes a value that
 // another client changed once more at once, and after that at most once a

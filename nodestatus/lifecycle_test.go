@@ -25,8 +25,8 @@ func TestLifecycle(t *testing.T) {
 		ErrAlreadyRun: ErrAlreadyRun,
 		// A failed call is repeated after 5.25 s on average; a throttled one is
 		// repeated by client-go, ten times and as often as the server says,
-		// within CallTimeout.
-		MaxPerHour:  3000,
+		// within CallTimeout. So are the attempts to watch the Node, twice a minute.
+		MaxPerHour:  5000,
 		ReadyWithin: 30 * time.Second,
 	})
 }

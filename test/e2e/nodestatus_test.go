@@ -69,6 +69,7 @@ func runStatus(t *testing.T, cfg nodestatus.Config) *statusRun {
 	if err != nil {
 		t.Fatal(err)
 	}
+	c.EventHandler() // no watch: these tests count all requests, and some have an informer
 	run := &statusRun{Controller: c, done: make(chan struct{})}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	go func() {
