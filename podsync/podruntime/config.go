@@ -38,8 +38,8 @@ type Config struct {
 	// Required. Runtime runs the containers.
 	Runtime Runtime
 	// Required. Root is the absolute path of a directory for pods, volumes and
-	// records. It is created. One process at a time may use it. It holds Secrets,
-	// so only its owner can read it.
+	// records. It is created. One process at a time may use it, and Run of a second
+	// one returns ErrRootInUse. It holds Secrets, so only its owner can read it.
 	Root string
 	// Required. Environment resolves environment variables and volumes.
 	Environment *podenv.Resolver

@@ -20,7 +20,7 @@ const (
 	init2
 	app1
 	app2
-	debug
+	debugger
 )
 
 var now = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -43,8 +43,8 @@ func views(change map[int]view) []view {
 		{spec: &corev1.Container{Name: "app1"}, kind: regular},
 		{spec: &corev1.Container{Name: "app2"}, kind: regular},
 	}
-	if _, ok := change[debug]; ok {
-		list = append(list, view{spec: &corev1.Container{Name: "debug"}, kind: ephemeral})
+	if _, ok := change[debugger]; ok {
+		list = append(list, view{spec: &corev1.Container{Name: "debugger"}, kind: ephemeral})
 	}
 	for i, v := range change {
 		v.spec, v.kind = list[i].spec, list[i].kind
@@ -136,9 +136,9 @@ func TestContainersStartInOrder(t *testing.T) {
 		"Never":                                  {"Never", initialized(map[int]view{app1: exited(1), app2: up()}), plan{}},
 		"the end leaves sidecars to be stopped":  {"Never", initialized(map[int]view{app1: exited(1), app2: exited(0)}), plan{finished: true}},
 		"no sidecar is started at the end":       {"Never", initialized(map[int]view{app1: exited(1), app2: exited(0), side: exited(0)}), plan{finished: true}},
-		"an ephemeral one starts with the first": {"Always", map[int]view{debug: {}}, plan{start: []int{init1, debug}}},
-		"and is never started again":             {"Always", initialized(map[int]view{app1: up(), app2: up(), debug: exited(1)}), plan{}},
-		"and does not keep the pod":              {"Never", initialized(map[int]view{app1: exited(0), app2: exited(0), debug: up()}), plan{finished: true}},
+		"an ephemeral one starts with the first": {"Always", map[int]view{debugger: {}}, plan{start: []int{init1, debugger}}},
+		"and is never started again":             {"Always", initialized(map[int]view{app1: up(), app2: up(), debugger: exited(1)}), plan{}},
+		"and does not keep the pod":              {"Never", initialized(map[int]view{app1: exited(0), app2: exited(0), debugger: up()}), plan{finished: true}},
 		"a replaced one starts whatever happens": {"Never", initialized(map[int]view{app1: superseded(exited(0)), app2: up()}), plan{start: []int{app1}}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -181,7 +181,7 @@ func TestAPodStopsInOrder(t *testing.T) {
 		"regular containers first":         {map[int]view{side: up(), app1: up(), app2: up()}, 60, plan{stop: []deadline{{app2, at(60)}, {app1, at(60)}}, again: at(60)}},
 		"also the last of them":            {map[int]view{side: up(), app1: up(), app2: exited(0)}, 60, plan{stop: []deadline{{app1, at(60)}}, again: at(60)}},
 		"an init container with them":      {map[int]view{init1: up()}, 60, plan{stop: []deadline{{init1, at(60)}}}},
-		"an ephemeral one with them":       {map[int]view{debug: up()}, 60, plan{stop: []deadline{{debug, at(60)}}}},
+		"an ephemeral one with them":       {map[int]view{debugger: up()}, 60, plan{stop: []deadline{{debugger, at(60)}}}},
 		"then the sidecar":                 {map[int]view{side: up(), app1: exited(0), app2: exited(0)}, 60, plan{stop: []deadline{{side, at(60)}}}},
 		"whose hook came with the others":  {map[int]view{side: hooked(up(), hookDue, 0), app1: hooked(up(), hookDue, 0)}, 60, plan{hook: []deadline{{app1, at(60)}, {side, at(60)}}, again: at(60)}},
 		"all of them when time is up":      {map[int]view{side: up(), app1: asked(up(), -60, 0)}, 0, plan{stop: []deadline{{side, at(2)}}, again: at(10)}},
@@ -254,7 +254,7 @@ func TestARuleRestartsAllContainers(t *testing.T) {
 	}{
 		"the others are ended without hooks": {initialized(map[int]view{app1: exited(88), app2: hooked(up(), hookDue, 0)}), plan{reset: true, restarting: true, stop: []deadline{{side, at(2)}, {app2, at(2)}}}},
 		"one that is about to start, too":    {initialized(map[int]view{side: exited(0), app1: exited(88), app2: busy()}), plan{reset: true, restarting: true}},
-		"ephemeral ones are not":             {initialized(map[int]view{side: exited(0), app1: exited(88), app2: exited(0), debug: up()}), plan{reset: true, restarting: true, restart: true}},
+		"ephemeral ones are not":             {initialized(map[int]view{side: exited(0), app1: exited(88), app2: exited(0), debugger: up()}), plan{reset: true, restarting: true, restart: true}},
 		"then all is history":                {initialized(map[int]view{side: exited(143), app1: exited(88), app2: exited(143)}), plan{reset: true, restarting: true, restart: true}},
 		"another code is not the rule's":     {initialized(map[int]view{app1: exited(87), app2: up()}), plan{}},
 		"history begins with the first":      {map[int]view{app1: held(view{}, 5)}, plan{start: []int{init1}}},

@@ -399,7 +399,9 @@ func (p *pod) refresh(now time.Time) (again time.Time) {
 	at := slices.IndexFunc(p.spec.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == name })
 	v, spec, ctx := &p.spec.Spec.Volumes[at], p.spec, p.starting
 	if p.p.cfg.Pod != nil && hasFields(v) {
-		if newest := p.p.cfg.Pod(p.ref); newest != nil && newest.UID == spec.UID {
+		var newest *corev1.Pod
+		_ = contain(p.ctx, "Config.Pod", func() error { newest = p.p.cfg.Pod(p.ref); return nil })
+		if newest != nil && newest.UID == spec.UID {
 			// Only the metadata may be newer than the spec in force.
 			spec = spec.DeepCopy()
 			spec.Labels, spec.Annotations = maps.Clone(newest.Labels), maps.Clone(newest.Annotations)

@@ -82,7 +82,9 @@ func (t *target) probe(ctx context.Context, p *corev1.Probe) error {
 		if p.GRPC.Service != nil {
 			service = *p.GRPC.Service
 		}
-		return t.p.cfg.GRPC.ProbeGRPC(ctx, net.JoinHostPort(t.host, strconv.Itoa(int(p.GRPC.Port))), service)
+		return contain(ctx, "Config.GRPC", func() error {
+			return t.p.cfg.GRPC.ProbeGRPC(ctx, net.JoinHostPort(t.host, strconv.Itoa(int(p.GRPC.Port))), service)
+		})
 	}
 	return errors.New("the probe has no action that is supported")
 }

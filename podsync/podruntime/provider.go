@@ -26,6 +26,9 @@ import (
 var (
 	// ErrAlreadyRun is returned by Run if it was called before.
 	ErrAlreadyRun = errors.New("podruntime: already run: a Provider runs once")
+	// ErrRootInUse is returned by Run if another process has Config.Root. Two that
+	// ran the same pods would start their containers twice.
+	ErrRootInUse = errors.New("another process runs pods in this directory; end it, or choose another one")
 	// ErrStopped is returned by calls after Run has returned.
 	ErrStopped = errors.New("podruntime: Run has returned")
 )
@@ -66,16 +69,19 @@ func New(cfg Config) (*Provider, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
 	}
+	var caps capabilities
+	cfg.Runtime, caps = guarded(cfg.Runtime)
 	return &Provider{
-		cfg: cfg, caps: capabilitiesOf(cfg.Runtime), dirs: store{cfg.Root}, gate: gate{free: cfg.MaxStarts},
+		cfg: cfg, caps: caps, dirs: store{cfg.Root}, gate: gate{free: cfg.MaxStarts},
 		loaded: make(chan struct{}), ended: make(chan struct{}),
 		pods: map[types.UID]*pod{}, wake: make(chan struct{}, 1),
 	}, nil
 }
 
 // Run runs the pods until ctx is done; then it returns nil, and the containers run
-// on. It returns an error if Config.Root can't be read. It must run as long as the
-// podsync.Controller that has the Provider.
+// on. It returns an error if Config.Root can't be read, and ErrRootInUse if another
+// process runs pods in it. It must run as long as the podsync.Controller that has
+// the Provider.
 func (p *Provider) Run(ctx context.Context) error {
 	if !p.once.Begin() {
 		return ErrAlreadyRun
@@ -84,6 +90,11 @@ func (p *Provider) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	p.ctx = ctx
+	unlock, err := p.dirs.lock(ctx)
+	if err != nil {
+		return fmt.Errorf("podruntime: Root %s: %w", p.cfg.Root, err)
+	}
+	defer unlock()
 	if err := p.open(ctx); err != nil || ctx.Err() != nil {
 		return err
 	}

@@ -7,11 +7,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -756,6 +758,92 @@ func TestADeathAtAnyCallLosesNothing(t *testing.T) {
 			}
 		}
 	}
+}
+
+func TestAPanicOfTheRuntimeConcernsOneCall(t *testing.T) {
+	for _, boxed := range []bool{false, true} {
+		calls := map[string]bool{}
+		inWorldWith(t, func(w *world) { w.boxed = boxed }, func(w *world) {
+			synctest.Wait()
+			var mu sync.Mutex
+			w.link.setBefore(func(op string) error {
+				mu.Lock()
+				defer mu.Unlock()
+				if !calls[op] {
+					calls[op] = true
+					panic("a fault of " + op)
+				}
+				return nil
+			})
+			pod := podOf(corev1.RestartPolicyNever, command("app", "exit 3 5s"))
+			pod.Spec.Containers[0].ReadinessProbe = &corev1.Probe{
+				ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"true"}}}, TimeoutSeconds: 1, PeriodSeconds: 1, FailureThreshold: 1, SuccessThreshold: 1,
+			}
+			ref := w.start(pod)
+			time.Sleep(time.Minute)
+			if s := w.state(ref); !s.Stopped || s.Status.ContainerStatuses[0].State.Terminated.ExitCode != 3 || len(w.starts["app"]) != 1 {
+				w.Errorf("after %d starts: %+v", len(w.starts["app"]), s)
+			}
+			for err := w.p.Release(w.Context(), ref); err != nil; err = w.p.Release(w.Context(), ref) {
+				if !errors.As(err, new(*podsync.PanicError)) {
+					w.Fatal(err)
+				}
+			}
+		})
+		want := []string{"Exec", "List", "Remove", "Start"}
+		if boxed {
+			want = []string{"Exec", "List", "ListPods", "Remove", "RemovePod", "SetUpPod", "Start", "TearDownPod"}
+		}
+		if got := slices.Sorted(maps.Keys(calls)); !slices.Equal(got, want) {
+			t.Errorf("the calls that panicked were %q, want %q", got, want)
+		}
+	}
+}
+
+func TestAStartAfterOneThatFailedLateUsesItsDirectory(t *testing.T) {
+	inWorld(t, func(w *world) {
+		pod := podOf(corev1.RestartPolicyNever, command("app", "exit 0"))
+		ref := w.start(pod)
+		time.Sleep(time.Minute)
+		dir := filepath.Join(w.root, "pods", string(ref.UID))
+		saved := filepath.Join(w.root, "saved")
+		if err := os.CopyFS(saved, os.DirFS(dir)); err != nil {
+			w.Fatal(err)
+		}
+		if err := w.p.Release(w.Context(), ref); err != nil {
+			w.Fatal(err)
+		}
+		// As if Start had made it and had then run out of file descriptors.
+		if err := os.Rename(saved, dir); err != nil {
+			w.Fatal(err)
+		}
+		w.start(pod)
+		time.Sleep(time.Minute)
+		if s := w.state(ref); !s.Stopped {
+			w.Errorf("%+v", s)
+		}
+	})
+}
+
+func TestTwoProcessesDontRunTheSamePods(t *testing.T) {
+	inWorld(t, func(w *world) {
+		ref := w.start(podOf(corev1.RestartPolicyAlways, command("app", "forever")))
+		first, stop := w.p, w.shutdown
+		second, err := podruntime.New(podruntime.Config{Runtime: w.link, Root: w.root, Environment: resolver(t), HostIPs: []string{"192.0.2.1"}})
+		if err != nil {
+			w.Fatal(err)
+		}
+		if err := second.Run(w.Context()); !errors.Is(err, podruntime.ErrRootInUse) || !strings.Contains(err.Error(), w.root) {
+			w.Errorf("the second process: %v, want ErrRootInUse with the directory", err)
+		}
+		if s, err := first.Inspect(w.Context(), ref); err != nil || s.Stopped {
+			w.Errorf("the first process: %+v, %v", s, err)
+		}
+		stop()
+		w.boot()
+		time.Sleep(time.Minute)
+		w.expect("start app/0")
+	})
 }
 
 func TestRunRunsOnce(t *testing.T) {

@@ -4,6 +4,7 @@
 package podruntime
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -16,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/kubewright/kubewright/internal/dirlock"
 	"github.com/kubewright/kubewright/internal/record"
 )
 
@@ -80,6 +82,34 @@ func (s store) trash() string              { return filepath.Join(s.root, "trash
 func (s store) pod(uid types.UID) string   { return filepath.Join(s.pods(), string(uid)) }
 func (s store) draft(uid types.UID) string { return filepath.Join(s.trash(), "new-"+string(uid)) }
 
+// lockPatience is the time for which a lock may outlive its process: a child that
+// was being forked holds it until it calls exec.
+const lockPatience = 3 * time.Second
+
+// lock keeps other processes out of the directory until unlock is called.
+func (s store) lock(ctx context.Context) (unlock func(), err error) {
+	if err := os.MkdirAll(s.root, 0o700); err != nil {
+		return nil, err
+	}
+	dir, err := os.Open(s.root)
+	if err != nil {
+		return nil, err
+	}
+	for begin := time.Now(); ; {
+		if err = dirlock.Lock(dir); err == nil {
+			return func() { _ = dir.Close() }, nil
+		}
+		if !errors.Is(err, dirlock.ErrHeld) || time.Since(begin) > lockPatience || !sleep(ctx, 20*time.Millisecond) {
+			break
+		}
+	}
+	_ = dir.Close()
+	if errors.Is(err, dirlock.ErrHeld) {
+		err = ErrRootInUse
+	}
+	return nil, err
+}
+
 // open makes the directories, empties the trash and returns the directories of all
 // pods.
 func (s store) open() ([]string, error) {
@@ -104,11 +134,16 @@ func (s store) open() ([]string, error) {
 }
 
 // create makes the directory of a pod with everything that prepare puts into it,
-// whole or not at all. Mounts in it would not survive the rename: prepare must not
-// make any.
+// whole or not at all. One that is there already is kept: it is of a Start that
+// failed after it. Mounts in it would not survive the rename: prepare must not make
+// any.
 func (s store) create(pod *corev1.Pod, accepted time.Time, prepare func(dir string) error) (dir string, err error) {
 	if !filepath.IsLocal(string(pod.UID)) || strings.ContainsAny(string(pod.UID), `/\`) {
 		return "", fmt.Errorf("podruntime: the UID %q can't be the name of a directory", pod.UID)
+	}
+	dir = s.pod(pod.UID)
+	if _, err := os.Stat(filepath.Join(dir, "pod.json")); err == nil {
+		return dir, nil
 	}
 	draft := s.draft(pod.UID)
 	if err := os.RemoveAll(draft); err != nil {
@@ -130,7 +165,6 @@ func (s store) create(pod *corev1.Pod, accepted time.Time, prepare func(dir stri
 	if err := record.Write(filepath.Join(draft, "pod.json"), podRecord{Pod: pod, Accepted: accepted}); err != nil {
 		return "", err
 	}
-	dir = s.pod(pod.UID)
 	return dir, os.Rename(draft, dir)
 }
 

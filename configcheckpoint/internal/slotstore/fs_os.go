@@ -11,6 +11,8 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+
+	"github.com/kubewright/kubewright/internal/dirlock"
 )
 
 // osFS is the FS of a real directory. Every access goes through an os.Root, so
@@ -52,8 +54,10 @@ func (o *osFS) Open() (err error) {
 	if err := checkOwners(root, o.path); err != nil {
 		return err
 	}
-	if err := lockDir(dir); err != nil {
-		return fmt.Errorf("%s: %w", o.path, err)
+	if err := dirlock.Lock(dir); errors.Is(err, dirlock.ErrHeld) {
+		return fmt.Errorf("%s: %w", o.path, ErrLocked)
+	} else if err != nil {
+		return err
 	}
 	o.root, o.lock = root, dir
 	return nil

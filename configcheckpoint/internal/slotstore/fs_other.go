@@ -16,8 +16,6 @@ import (
 
 func checkOwner(fs.FileInfo) error { return nil }
 
-func lockDir(*os.File) error { return nil }
-
 func syncDirFile(dir *os.File, err error) error {
 	if err != nil {
 		return err

@@ -26,19 +26,6 @@ func checkOwner(info fs.FileInfo) error {
 	return nil
 }
 
-// lockDir locks the directory for as long as it is open in this process. The
-// kernel drops the lock however the process ends.
-func lockDir(dir *os.File) error {
-	err := syscall.Flock(int(dir.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-	if errors.Is(err, syscall.EWOULDBLOCK) {
-		return ErrLocked
-	}
-	if err != nil {
-		return fmt.Errorf("flock: %w", err)
-	}
-	return nil
-}
-
 // syncDirFile flushes and closes dir, unless opening it failed with err.
 func syncDirFile(dir *os.File, err error) error {
 	if err != nil {

@@ -1,0 +1,114 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podruntime
+
+import (
+	"context"
+	"runtime/debug"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"github.com/kubewright/kubewright/podsync"
+)
+
+// A guard is a Runtime whose panics are errors: a fault in it concerns one call of
+// one pod, and not the process. Prepare and Check need none, since podsync contains
+// the calls that they are part of.
+type guard struct {
+	runtime   Runtime
+	watcher   Watcher
+	execer    Execer
+	tailer    LogTailer
+	sandboxer Sandboxer
+	resizer   Resizer
+}
+
+// guarded returns a Runtime and its capabilities with their panics contained.
+func guarded(r Runtime) (Runtime, capabilities) {
+	has := capabilitiesOf(r)
+	g := guard{r, has.watcher, has.execer, has.tailer, has.sandboxer, has.resizer}
+	if has.watcher != nil {
+		has.watcher = g
+	}
+	if has.execer != nil {
+		has.execer = g
+	}
+	if has.tailer != nil {
+		has.tailer = g
+	}
+	if has.sandboxer != nil {
+		has.sandboxer = g
+	}
+	if has.resizer != nil {
+		has.resizer = g
+	}
+	return g, has
+}
+
+// contain calls f and returns a panic in it as a *podsync.PanicError.
+func contain(ctx context.Context, callback string, f func() error) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			p := &podsync.PanicError{Callback: callback, Value: v, Stack: debug.Stack()}
+			klog.FromContext(ctx).Error(p, "A callback panicked", "stack", string(p.Stack))
+			err = p
+		}
+	}()
+	return f()
+}
+
+func (g guard) List(ctx context.Context, pod types.UID) (list []Container, err error) {
+	err = contain(ctx, "Runtime.List", func() error { list, err = g.runtime.List(ctx, pod); return err })
+	return list, err
+}
+
+func (g guard) Start(ctx context.Context, spec ContainerSpec) error {
+	return contain(ctx, "Runtime.Start", func() error { return g.runtime.Start(ctx, spec) })
+}
+
+func (g guard) Stop(ctx context.Context, id ContainerID, opts StopOptions) error {
+	return contain(ctx, "Runtime.Stop", func() error { return g.runtime.Stop(ctx, id, opts) })
+}
+
+func (g guard) Remove(ctx context.Context, id ContainerID) error {
+	return contain(ctx, "Runtime.Remove", func() error { return g.runtime.Remove(ctx, id) })
+}
+
+func (g guard) Watch(ctx context.Context, changed func(types.UID)) error {
+	return contain(ctx, "Watcher.Watch", func() error { return g.watcher.Watch(ctx, changed) })
+}
+
+func (g guard) Exec(ctx context.Context, id ContainerID, command []string) (result ExecResult, err error) {
+	err = contain(ctx, "Execer.Exec", func() error { result, err = g.execer.Exec(ctx, id, command); return err })
+	return result, err
+}
+
+func (g guard) LogTail(ctx context.Context, id ContainerID, size int64) (tail []byte, err error) {
+	err = contain(ctx, "LogTailer.LogTail", func() error { tail, err = g.tailer.LogTail(ctx, id, size); return err })
+	return tail, err
+}
+
+func (g guard) SetUpPod(ctx context.Context, spec SandboxSpec) (box Sandbox, err error) {
+	err = contain(ctx, "Sandboxer.SetUpPod", func() error { box, err = g.sandboxer.SetUpPod(ctx, spec); return err })
+	return box, err
+}
+
+func (g guard) TearDownPod(ctx context.Context, pod types.UID) error {
+	return contain(ctx, "Sandboxer.TearDownPod", func() error { return g.sandboxer.TearDownPod(ctx, pod) })
+}
+
+func (g guard) RemovePod(ctx context.Context, pod types.UID) error {
+	return contain(ctx, "Sandboxer.RemovePod", func() error { return g.sandboxer.RemovePod(ctx, pod) })
+}
+
+func (g guard) ListPods(ctx context.Context, pod types.UID) (list []Sandbox, err error) {
+	err = contain(ctx, "Sandboxer.ListPods", func() error { list, err = g.sandboxer.ListPods(ctx, pod); return err })
+	return list, err
+}
+
+func (g guard) Resize(ctx context.Context, id ContainerID, container *corev1.Container) error {
+	return contain(ctx, "Resizer.Resize", func() error { return g.resizer.Resize(ctx, id, container) })
+}
