@@ -1,7 +1,7 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package apierr sorts the errors of API calls by what a controller does about
+// Package apierr classifies the errors of API calls by how a controller handles
 // them.
 package apierr
 
@@ -16,22 +16,24 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// A Class is a kind of failure that controllers answer in one way.
+// Class is a group of failures that controllers handle in the same way.
 type Class int
 
 const (
 	// None is no error.
 	None Class = iota
-	// Canceled: the caller's context was cancelled; there is nothing to report.
+	// Canceled means that the caller's context was cancelled. It is not
+	// reported.
 	Canceled
-	// Timeout: no answer within the deadline. A write may have been stored.
+	// Timeout means that no answer came within the deadline. A write may have
+	// been stored.
 	Timeout
-	// Unreachable: the connection was refused, reset or never made. A write
-	// may have been stored.
+	// Unreachable means that the connection was refused, reset or never made. A
+	// write may have been stored.
 	Unreachable
-	// Unauthorized is 401: the server does not know who we are.
+	// Unauthorized is 401: the server does not accept the credentials.
 	Unauthorized
-	// Forbidden is 403: it knows and refuses.
+	// Forbidden is 403: the server knows the user and refuses the request.
 	Forbidden
 	// NotFound is 404.
 	NotFound
@@ -39,13 +41,13 @@ const (
 	AlreadyExists
 	// Conflict is 409 to an update or delete: another resourceVersion or UID.
 	Conflict
-	// Gone is 410: the resourceVersion asked for is no longer kept.
+	// Gone is 410: the server no longer keeps the requested resourceVersion.
 	Gone
 	// Invalid is 400, 413, 415 or 422: the same request will fail again.
 	Invalid
-	// Throttled is 429: the server asks to be called less often.
+	// Throttled is 429: the server asks for fewer requests.
 	Throttled
-	// Server is 5xx: the server or what stands behind it is at fault.
+	// Server is 5xx: the server or a component behind it failed.
 	Server
 	// Other is everything else.
 	Other
@@ -56,7 +58,7 @@ var names = [...]string{
 	"AlreadyExists", "Conflict", "Gone", "Invalid", "Throttled", "Server", "Other",
 }
 
-// String returns the name of the class, fit for a metric's label.
+// String returns the name of the class, suitable as a metric label.
 func (c Class) String() string {
 	if c < 0 || int(c) >= len(names) {
 		return "Other"
@@ -64,8 +66,8 @@ func (c Class) String() string {
 	return names[c]
 }
 
-// Classify returns the class of the error of an API call that ran under a
-// context of its own, or None for nil.
+// Classify returns the class of err, or None for nil. The call that returned
+// err must have had its own context.
 func Classify(err error) Class {
 	if err == nil {
 		return None
@@ -122,9 +124,9 @@ func classifyStatus(err error, code int) Class {
 	return Other
 }
 
-// MayHaveCommitted reports whether a write that failed with err may have been
-// stored all the same, so that its effect must be read before it is repeated
-// or counted as lost.
+// MayHaveCommitted reports whether a write that failed with err may still have
+// been stored. The caller must then read the object before it repeats the write
+// or counts it as lost.
 func MayHaveCommitted(err error) bool {
 	switch Classify(err) {
 	case None, Unauthorized, Forbidden, NotFound, AlreadyExists, Conflict, Gone, Invalid, Throttled:
@@ -133,8 +135,8 @@ func MayHaveCommitted(err error) bool {
 	return true
 }
 
-// RetryAfter returns how long the server asked to wait before the next
-// request, or 0 where it did not.
+// RetryAfter returns the delay that the server requested before the next
+// request, or 0 if it requested none.
 func RetryAfter(err error) time.Duration {
 	seconds, ok := apierrors.SuggestsClientDelay(err)
 	if !ok || seconds <= 0 {

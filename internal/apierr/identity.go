@@ -9,14 +9,15 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// NodeUserPrefix begins the user name of a node's credentials; the name of the
-// node follows.
+// NodeUserPrefix is the prefix of the user name in a node's credentials; the
+// name of the node follows it.
 const NodeUserPrefix = "system:node:"
 
 // NodeIdentity returns the user name, for example system:node:n1, that the API
-// server says the client has, where err is a 403 for a node's credentials. The
-// answer has it in its text only: User "system:node:n1" cannot … from the
-// authorizers, node "n1" is not allowed to … from NodeRestriction.
+// server reports for the client, if err is a 403 for a node's credentials. The
+// name appears only in the text of the answer: authorizers write User
+// "system:node:n1" cannot …, and NodeRestriction writes node "n1" is not
+// allowed to ….
 func NodeIdentity(err error) (user string, ok bool) {
 	if !apierrors.IsForbidden(err) {
 		return "", false
@@ -28,8 +29,8 @@ func NodeIdentity(err error) (user string, ok bool) {
 	return NodeUserPrefix + node, ok
 }
 
-// quoted returns what stands between the last start before the first end, and
-// that end.
+// quoted returns the text between the last start that precedes the first end,
+// and that end.
 func quoted(text, start, end string) (string, bool) {
 	before, _, ok := strings.Cut(text, end)
 	if !ok {

@@ -1,7 +1,7 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package backoff computes how long to wait before the next try.
+// Package backoff computes the delay before the next retry.
 package backoff
 
 import (
@@ -9,36 +9,35 @@ import (
 	"time"
 )
 
-// Policy is an exponential backoff with a cap and jitter. It keeps no state:
-// the caller counts its failures in a row, and a success sets the count back
-// to zero. That makes a policy one value for ten thousand nodes.
+// Policy is an exponential backoff with a cap and jitter. It has no state: the
+// caller counts consecutive failures and resets the count after a success. Ten
+// thousand nodes can therefore share one Policy.
 type Policy struct {
 	// Base is the delay after the first failure, before jitter.
 	Base time.Duration
 	// Cap is the longest delay, before jitter.
 	Cap time.Duration
-	// Jitter is the share of a delay that is drawn, above 0 and at most 1.
-	// 0 means a half.
+	// Jitter is the random share of a delay, above 0 and at most 1. 0 means one
+	// half.
 	Jitter float64
 }
 
-// Delay returns how long to wait after so many failures in a row: Base doubled
-// with each failure after the first, at most Cap, then drawn evenly from its
-// upper half (or the share that Jitter says). The lower half is left out so
-// that a failing call is never repeated at once; the upper half is enough to
-// spread a fleet.
-// It returns 0 for no failure.
+// Delay returns the delay after the given number of consecutive failures: Base,
+// doubled with each failure after the first, at most Cap. The last half of the
+// delay (or the share in Jitter) is random. The first half is fixed, so that a
+// failing call is never repeated at once; the random half is enough to spread a
+// fleet. Delay returns 0 for 0 failures.
 func (p Policy) Delay(failures int) time.Duration {
 	return p.delay(failures, rand.Float64())
 }
 
-// delay is Delay with the draw r in [0,1) given.
+// delay is Delay with a given random number r in [0,1).
 func (p Policy) delay(failures int, r float64) time.Duration {
 	if failures <= 0 {
 		return 0
 	}
 	d := p.Cap
-	// Past 62 doublings every base overflows; well before that the cap holds.
+	// Any base overflows after 62 doublings; the cap applies long before that.
 	if shift := failures - 1; shift < 62 && p.Base <= p.Cap>>shift {
 		d = p.Base << shift
 	}

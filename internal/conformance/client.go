@@ -27,11 +27,11 @@ import (
 	"github.com/kubewright/kubewright/apitest"
 )
 
-// C is a running case.
+// C is a running test case.
 type C struct {
 	*testing.T
 	Name string // of the case
-	NS   string // a namespace of its own, once namespace has been called
+	NS   string // the case's own namespace, after a call of namespace
 
 	server  Server
 	clients map[string]*http.Client
@@ -43,13 +43,13 @@ func newC(t *testing.T, name string, server Server) *C {
 	return &C{T: t, Name: name, NS: "c-" + name, server: server, clients: map[string]*http.Client{}, norm: newNormalizer()}
 }
 
-// namespace creates the case's namespace.
+// namespace creates a namespace for the case.
 func (c *C) namespace() {
 	c.Helper()
 	c.quiet("POST", "/api/v1/namespaces", object{"metadata": object{"name": c.NS}}, 201)
 }
 
-// decoder knows the kinds of the API and those of metadata alone.
+// decoder decodes the API's kinds and objects that consist of metadata only.
 var decoder = func() runtime.Decoder {
 	s := runtime.NewScheme()
 	if err := errors.Join(scheme.AddToScheme(s), metav1.AddMetaToScheme(s)); err != nil {
@@ -61,14 +61,13 @@ var decoder = func() runtime.Decoder {
 // object is a JSON object.
 type object = map[string]any
 
-// req is one request of a case. Zero fields have the usual defaults: admin,
-// GET, JSON.
+// req is one request of a case. The defaults are the admin user, GET and JSON.
 type req struct {
 	As     apitest.User
 	Method string
-	Path   string // NS in braces stands for the case's namespace
+	Path   string // {NS} is replaced by the case's namespace
 	Query  string // key=value&key=value, not yet escaped
-	Body   any    // an object, a []byte or string as it is, or a runtime.Object
+	Body   any    // an object, a runtime.Object, or a []byte or string that is sent unchanged
 	Type   string // Content-Type
 	Accept string
 	Code   int // expected
@@ -76,7 +75,7 @@ type req struct {
 	quiet bool
 }
 
-// answer is what came back.
+// answer is the response to a req.
 type answer struct {
 	c      *C
 	Code   int
@@ -102,7 +101,7 @@ func (c *C) client(u apitest.User) (*http.Client, *rest.Config) {
 	return cl, cfg
 }
 
-// clientset is the real one.
+// clientset returns a real client-go clientset.
 func (c *C) clientset(u apitest.User) *kubernetes.Clientset {
 	c.Helper()
 	cs, err := kubernetes.NewForConfig(c.server.Config(u))
@@ -114,7 +113,7 @@ func (c *C) clientset(u apitest.User) *kubernetes.Clientset {
 
 func (c *C) expand(s string) string { return strings.ReplaceAll(s, "{NS}", c.NS) }
 
-// open sends a request and returns the response with its body unread.
+// open sends a request and returns the response without reading its body.
 func (c *C) open(ctx context.Context, r req) *http.Response {
 	c.Helper()
 	cl, cfg := c.client(r.As)
@@ -198,7 +197,8 @@ func escape(q string) string {
 	return v.Encode()
 }
 
-// do sends a request, checks the code and writes both into the transcript.
+// do sends a request, checks the status code, and writes both into the
+// transcript.
 func (c *C) do(r req) *answer {
 	c.Helper()
 	resp := c.open(c.Context(), r)
@@ -254,8 +254,8 @@ func toMap(c *C, obj runtime.Object) object {
 	return m
 }
 
-// print writes a normalized object into the transcript, a line for each of its
-// top-level fields.
+// print writes a normalized object into the transcript, one line for each
+// top-level field.
 func (c *C) print(m object) {
 	m = c.norm.value("", m).(object)
 	for _, k := range slices.Sorted(maps.Keys(m)) {
@@ -274,7 +274,7 @@ func (c *C) note(format string, args ...any) {
 	fmt.Fprintf(&c.out, "# "+format+"\n", args...)
 }
 
-// quiet sends a request that is only preparation.
+// quiet sends a preparatory request and does not write it into the transcript.
 func (c *C) quiet(method, path string, body any, code int) *answer {
 	c.Helper()
 	return c.do(req{Method: method, Path: path, Body: body, Code: code, quiet: true})
@@ -312,7 +312,7 @@ func (c *C) delete(path string, opts any, code int) *answer {
 	return c.do(req{Method: "DELETE", Path: path, Body: opts, Code: code})
 }
 
-// str is a field of the answer by its path, as text.
+// str returns a field of the answer as text.
 func (a *answer) str(path ...string) string {
 	a.c.Helper()
 	return str(a.Body, path...)
@@ -333,11 +333,11 @@ func str(m object, path ...string) string {
 	return fmt.Sprint(v)
 }
 
-// uid and rv are of the answer's object.
+// uid and rv return the UID and resourceVersion of the answer's object.
 func (a *answer) uid() string { return a.str("metadata", "uid") }
 func (a *answer) rv() string  { return a.str("metadata", "resourceVersion") }
 
-// with is the answer's object, changed.
+// with returns a changed copy of the answer's object.
 func (a *answer) with(change func(m object)) object {
 	b, err := json.Marshal(a.Body)
 	if err != nil {
@@ -351,7 +351,7 @@ func (a *answer) with(change func(m object)) object {
 	return m
 }
 
-// in is a nested object, made if it isn't there.
+// in returns a nested object and creates it if it is missing.
 func in(m object, path ...string) object {
 	for _, p := range path {
 		next, ok := m[p].(object)

@@ -16,8 +16,8 @@ import (
 	"github.com/kubewright/kubewright/internal/conformance"
 )
 
-// TestAPITest runs every case against apitest, each on a server and in a
-// bubble of its own.
+// TestAPITest runs every case against apitest, each with its own server and in
+// its own bubble.
 func TestAPITest(t *testing.T) {
 	conformance.Run(t, conformance.Target{
 		Isolate: synctest.Test,

@@ -3,7 +3,7 @@
 
 package conformance
 
-// deleteCases are about deletion, of any kind; pods have more in pods.go.
+// deleteCases check deletion of any kind; pods.go has more cases for pods.
 var deleteCases = []scenario{
 	{"delete", func(c *C) {
 		c.namespace()

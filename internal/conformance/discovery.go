@@ -10,7 +10,7 @@ import (
 	"github.com/kubewright/kubewright/apitest"
 )
 
-// ours are the resources that both servers have.
+// ours lists the resources that both servers have.
 var ours = []string{
 	"bindings", "configmaps", "events", "namespaces", "namespaces/finalize", "namespaces/status", "nodes", "nodes/status",
 	"pods", "pods/binding", "pods/ephemeralcontainers", "pods/eviction", "pods/resize", "pods/status", "secrets", "serviceaccounts", "services", "services/status",

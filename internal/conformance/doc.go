@@ -1,12 +1,12 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package conformance holds apitest to the truth: the same cases run
-// against it and against a real control plane, and both must answer alike.
+// Package conformance verifies that apitest answers like a real control plane:
+// it runs the same cases against both.
 //
-// A case is a script of requests. Each says with which code it is answered, for
-// the fact that the case is about; all of the answer, with UIDs, times and
-// resourceVersions replaced by what they stand for, goes into a transcript.
-// The transcripts in testdata are recordings of the real API server, made by
-// the test in test/e2e with -update. Where apitest differs, apitest is wrong.
+// A case is a script of requests. Each request states the expected status code.
+// The transcript holds the whole answer, in which UIDs, times and
+// resourceVersions are replaced by placeholders. The transcripts in testdata
+// are recordings of the real API server, made by the test in test/e2e with
+// -update. If apitest differs from them, apitest is wrong.
 package conformance

@@ -17,17 +17,17 @@ func budget(name string) object {
 	return object{"metadata": object{"name": name}, "spec": object{"maxUnavailable": 1, "selector": object{"matchLabels": object{"a": "b"}}}, "status": object{"currentHealthy": 7}}
 }
 
-// genericCases are about kinds for which apitest has no rules of their own.
+// genericCases check kinds for which apitest has no special rules.
 var genericCases = []scenario{
 	{"generic", func(c *C) {
 		c.namespace()
-		made := c.post(budgetsPath, budget("b"), 201) // its status is dropped
+		made := c.post(budgetsPath, budget("b"), 201) // the status is dropped
 		c.post(budgetsPath, budget("b"), 409)
-		c.post(budgetsPath, budget("Bad"), 201) // the one kind whose names are free
+		c.post(budgetsPath, budget("Bad"), 201) // the only kind whose names are not validated
 		now := c.put(budgetsPath+"/b", made.with(func(m object) {
 			in(m, "spec")["maxUnavailable"] = 2
 			in(m, "status")["currentHealthy"] = 8
-		}), 200) // a new generation, the old status
+		}), 200) // new generation, old status
 		c.put(budgetsPath+"/b", made.Body, 409)
 		c.put(budgetsPath+"/absent", now.with(func(m object) { m["metadata"] = object{"name": "absent"} }), 404)
 		c.put(budgetsPath+"/b/status", now.with(func(m object) {
@@ -35,7 +35,7 @@ var genericCases = []scenario{
 			m["status"] = object{"observedGeneration": 2, "currentHealthy": 1, "desiredHealthy": 1, "expectedPods": 1, "disruptionsAllowed": 0}
 		}), 200)
 		c.patch(budgetsPath+"/b/status", mergePatch, object{"spec": object{"maxUnavailable": 4}, "status": object{"currentHealthy": 0}}, 200)
-		c.patch(budgetsPath+"/b", mergePatch, object{"metadata": object{"labels": object{"l": "v"}}}, 200) // the generation stays
+		c.patch(budgetsPath+"/b", mergePatch, object{"metadata": object{"labels": object{"l": "v"}}}, 200) // same generation
 		c.lists(req{Path: budgetsPath, Query: "labelSelector=l=v", Code: 200})
 		c.lists(req{Path: budgetsPath, Query: "fieldSelector=metadata.name=b", Code: 200})
 		c.lists(req{Path: budgetsPath, Query: "fieldSelector=spec.maxUnavailable=2", Code: 400})
@@ -86,7 +86,7 @@ var genericCases = []scenario{
 				}}},
 			}}},
 		}, 201)
-		// The real server serves a new kind a moment later.
+		// The real server takes a moment before it serves a new kind.
 		for range 100 {
 			if c.do(req{Path: widgetsPath, quiet: true}).Code == 200 {
 				break
@@ -140,7 +140,7 @@ var genericCases = []scenario{
 
 const applyPatch = "application/apply-patch+yaml"
 
-// apply sends a server-side apply and writes down whose fields are whose.
+// apply sends a server-side apply and records which manager owns which fields.
 func (c *C) apply(path, manager, query string, body any, code int) *answer {
 	c.Helper()
 	q := "fieldManager=" + manager
@@ -155,7 +155,7 @@ func (c *C) apply(path, manager, query string, body any, code int) *answer {
 	return a
 }
 
-// owners writes down whose fields are whose.
+// owners records which manager owns which fields.
 func (c *C) owners(a *answer) {
 	entries, _ := in(a.Body, "metadata")["managedFields"].([]any)
 	for _, e := range slices.Clone(entries) {
@@ -164,7 +164,7 @@ func (c *C) owners(a *answer) {
 	}
 }
 
-// applyCases are about server-side apply.
+// applyCases check server-side apply.
 var applyCases = []scenario{
 	{"apply", func(c *C) {
 		c.namespace()
@@ -179,7 +179,7 @@ var applyCases = []scenario{
 		c.apply(path, "two", "", config(object{"a": "1", "c": "2"}), 200) // shared
 		c.apply(path, "two", "", config(object{"a": "2", "c": "2"}), 409)
 		c.apply(path, "two", "force=true", config(object{"a": "2", "c": "2"}), 200)
-		c.apply(path, "one", "", config(object{}), 200) // what only one had goes
+		c.apply(path, "one", "", config(object{}), 200) // fields that only this manager owned are removed
 		c.apply(path, "one", "dryRun=All", config(object{"d": "1"}), 200)
 		c.owners(c.patch(path, mergePatch, object{"data": object{"c": "3"}}, 200))
 		c.apply(path, "two", "", config(object{"a": "2", "c": "2"}), 409)

@@ -7,8 +7,8 @@ import "github.com/kubewright/kubewright/apitest"
 
 const nodeLeases = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 
-// identityCases are what a kubelet's identity may do: the Node authorizer and
-// the NodeRestriction admission plugin.
+// identityCases check the permissions of a kubelet's identity: the Node
+// authorizer and the NodeRestriction admission plugin.
 var identityCases = []scenario{
 	{"node-own", func(c *C) {
 		me := apitest.NodeUser("n-own")
@@ -21,7 +21,7 @@ var identityCases = []scenario{
 			return c.do(req{As: me, Method: "PATCH", Path: path, Type: strategicPatch, Body: body, Code: code})
 		}
 		path := nodesPath + "/n-own"
-		as("GET", path, nil, 404) // may ask for itself before it exists
+		as("GET", path, nil, 404) // a kubelet may get its own Node before it exists
 		labelled := func(k string) object {
 			n := node("n-own")
 			in(n, "metadata", "labels")[k] = "v"
@@ -201,7 +201,7 @@ var identityCases = []scenario{
 }
 
 // settle waits until the server's authorizer, which learns from watches, knows
-// what a node has to do with an object.
+// that the object belongs to the node.
 func (c *C) settle(u apitest.User, path string) {
 	c.Helper()
 	w := newWaiter(c)

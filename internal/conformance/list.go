@@ -12,7 +12,7 @@ func (c *C) several() {
 	}
 }
 
-// names lists the objects of a list.
+// names returns the names of the objects in a list.
 func (a *answer) names() (out []string) {
 	items, _ := a.Body["items"].([]any)
 	for _, it := range items {
@@ -21,7 +21,7 @@ func (a *answer) names() (out []string) {
 	return out
 }
 
-// lists writes only the names of a list into the transcript.
+// lists sends r and writes only the names in the list into the transcript.
 func (c *C) lists(r req) *answer {
 	c.Helper()
 	r.quiet = true
@@ -62,7 +62,7 @@ var listCases = []scenario{
 		}
 		c.quiet("DELETE", configMapsPath+"/e", nil, 200)
 		c.quiet("POST", configMapsPath, configMap("bb", nil), 201)
-		// The pages are of the state at the first.
+		// All pages show the state at the time of the first.
 		q := "limit=2&continue=" + a.str("metadata", "continue")
 		b := c.do(req{Path: configMapsPath, Query: q, Code: 200, quiet: true})
 		c.note("second page: %v", b.names())

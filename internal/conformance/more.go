@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// waiter bounds the wait for something that happens by itself.
+// waiter bounds the wait for something that the server does on its own.
 type waiter struct {
 	c     *C
 	until time.Time
@@ -35,7 +35,7 @@ var coordinationCases = []scenario{
 		c.post(leasesPath, with("a", object{"leaseDurationSeconds": 0}), 422)
 		c.post(leasesPath, with("a", object{"leaseTransitions": -1}), 422)
 		c.post(leasesPath, with("Bad", nil), 422)
-		// The gate CoordinatedLeaderElection is off by default.
+		// The feature gate CoordinatedLeaderElection is off by default.
 		c.post(leasesPath, with("a", object{"holderIdentity": "x", "strategy": "OldestEmulationVersion", "preferredHolder": "y", "renewTime": "2020-01-01T00:00:00.123456Z"}), 201)
 		c.patch(leasesPath+"/a", mergePatch, object{"spec": object{"strategy": "OldestEmulationVersion", "preferredHolder": "y"}}, 200)
 		for _, bad := range []string{"2020-01-01T00:00:00Z", "yesterday"} { // microseconds are required
@@ -160,7 +160,7 @@ var coreCases = []scenario{
 	}},
 }
 
-// slice is a ResourceSlice with one device, for a node or for none.
+// slice returns a ResourceSlice with one device, for a node or for no node.
 func slice(name, node string) object {
 	spec := object{
 		"driver":  "d.example.com",
@@ -178,7 +178,7 @@ var sliceCases = []scenario{
 		made := c.post(slicesPath, slice("s-1", "n-s"), 201)
 		path := slicesPath + "/s-1"
 		c.put(path, made.with(func(m object) { in(m, "spec", "pool")["generation"] = 2 }), 200) // generation 2
-		c.patch(path, mergePatch, object{"metadata": object{"labels": object{"l": "1"}}}, 200)  // generation stays
+		c.patch(path, mergePatch, object{"metadata": object{"labels": object{"l": "1"}}}, 200)  // same generation
 		c.patch(path, mergePatch, object{"spec": object{"driver": "e.example.com"}}, 422)
 		c.patch(path, mergePatch, object{"spec": object{"pool": object{"name": "q"}}}, 422)
 		c.patch(path, mergePatch, object{"spec": object{"nodeName": "n-t"}}, 422)
@@ -188,7 +188,7 @@ var sliceCases = []scenario{
 			c.lists(req{Path: slicesPath, Query: "fieldSelector=" + q, Code: 200})
 		}
 		c.lists(req{Path: slicesPath, Query: "fieldSelector=spec.allNodes=true", Code: 400})
-		// Taints without a time get that of the write, each time anew.
+		// A taint without a time gets the time of each write.
 		c.patch(path, mergePatch, object{"spec": object{"devices": []any{object{"name": "dev-0", "taints": []any{object{"key": "example.com/t", "value": "v", "effect": "NoSchedule"}}}}}}, 200)
 		c.delete(path, nil, 200)
 	}},

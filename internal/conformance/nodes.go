@@ -3,7 +3,7 @@
 
 package conformance
 
-// node is a node as a kubelet registers it.
+// node returns a node as a kubelet registers it.
 func node(name string) object {
 	return object{
 		"metadata": object{"name": name, "labels": object{"kubernetes.io/hostname": name}},
@@ -19,12 +19,12 @@ func node(name string) object {
 var nodeCases = []scenario{
 	{"nodes", func(c *C) {
 		path := nodesPath + "/n-nodes"
-		made := c.post(nodesPath, node("n-nodes"), 201) // status counts on create
+		made := c.post(nodesPath, node("n-nodes"), 201) // create accepts a status
 		c.post(nodesPath, node("n-nodes"), 409)
 		c.post(nodesPath, node("Bad_Name"), 422)
 		c.do(req{Path: path + "/status", Code: 200})
-		// A write of the object leaves its status alone, and the other way
-		// round; but metadata changes by both.
+		// A write of the object does not change its status, and a write of the
+		// status does not change the spec. Both change metadata.
 		c.put(path, made.with(func(m object) {
 			in(m, "status")["phase"] = "Running"
 			in(m, "status")["conditions"] = nil
@@ -36,7 +36,7 @@ var nodeCases = []scenario{
 			"status":   object{"conditions": []any{object{"type": "MemoryPressure", "status": "False"}}},
 		}, 200)
 		c.patch(path, mergePatch, object{"spec": object{"unschedulable": true}, "status": object{"conditions": nil}}, 200)
-		// Addresses are merged by type, which is one entry per type.
+		// Addresses are merged by type, so each type has one entry.
 		c.patch(path+"/status", strategicPatch, object{"status": object{"addresses": []any{
 			object{"type": "InternalIP", "address": "10.0.0.2"}, object{"type": "Hostname", "address": "h"}}}}, 200)
 		c.patch(path+"/status", strategicPatch, object{"status": object{"addresses": []any{

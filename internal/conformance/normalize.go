@@ -12,9 +12,9 @@ import (
 	"time"
 )
 
-// normalizer replaces what differs from run to run by what it stands for: UIDs
-// and resourceVersions by their number in order of appearance, times by how
-// far they are from now.
+// normalizer replaces values that differ between runs: UIDs and
+// resourceVersions by their number in order of appearance, and times by their
+// distance from now.
 type normalizer struct {
 	uids map[string]string
 	rvs  map[string]string
@@ -52,9 +52,9 @@ func (n *normalizer) rv(s string) string {
 	return t
 }
 
-// text normalizes what is in the midst of a text.
+// text normalizes values within a text.
 func (n *normalizer) text(s string) string {
-	s, _, _ = strings.Cut(s, " (apitest has ") // a hint that only apitest gives
+	s, _, _ = strings.Cut(s, " (apitest has ") // only apitest gives this hint
 	s = uuid.ReplaceAllStringFunc(s, n.uid)
 	s = timestamp.ReplaceAllString(s, "<time>")
 	s = recordedIn.ReplaceAllStringFunc(s, func(m string) string {
@@ -74,8 +74,8 @@ func (n *normalizer) text(s string) string {
 	return s
 }
 
-// when is a time relative to now, to ten seconds, which a slow run does not
-// change.
+// when returns a time relative to now. It rounds to ten seconds, so that a slow
+// run has the same result.
 func when(s string) string {
 	t, err := time.Parse(time.RFC3339Nano, s)
 	if err != nil {
@@ -94,16 +94,16 @@ func when(s string) string {
 	return fmt.Sprintf("<now%+.0fs>", d.Seconds())
 }
 
-// value normalizes a JSON value that is found below key.
+// value normalizes a JSON value with the given key.
 func (n *normalizer) value(key string, v any) any {
 	switch v := v.(type) {
 	case object:
 		out := make(object, len(v))
-		// In order, so that what is numbered is numbered alike in each run.
+		// Sorted, so that each run assigns the same numbers.
 		for _, k := range slices.Sorted(maps.Keys(v)) {
 			e := v[k]
 			switch {
-			case k == "managedFields": // what is in them is not compared
+			case k == "managedFields": // their content is not compared
 				continue
 			case k == "continue" && e != "":
 				out[k] = "<some>"

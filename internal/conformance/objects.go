@@ -24,7 +24,7 @@ func lease(name string) object {
 	return object{"metadata": object{"name": name}, "spec": object{"holderIdentity": "me", "leaseDurationSeconds": 40}}
 }
 
-// objectCases are about creating and reading, of any kind.
+// objectCases check creation and reading of any kind.
 var objectCases = []scenario{
 	{"create", func(c *C) {
 		c.namespace()
@@ -40,7 +40,7 @@ var objectCases = []scenario{
 		c.post(configMapsPath, object{"metadata": object{"name": "x", "namespace": "elsewhere"}}, 400)
 		c.post(configMapsPath, object{"metadata": object{"name": "x", "resourceVersion": "7"}}, 500)
 		c.post(configMapsPath+"/a", configMap("a", nil), 405)
-		// What only the server sets is not taken from a client.
+		// Fields that only the server sets are not accepted from a client.
 		c.post(configMapsPath, object{"metadata": object{
 			"name": "forged", "uid": "11111111-1111-1111-1111-111111111111", "creationTimestamp": "2001-01-01T00:00:00Z",
 			"deletionTimestamp": "2001-01-01T00:00:00Z", "deletionGracePeriodSeconds": 7, "selfLink": "/x",

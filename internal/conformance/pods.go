@@ -3,7 +3,7 @@
 
 package conformance
 
-// pod is a pod bound to a node, or to none.
+// pod returns a pod that is bound to a node, or to no node if node is empty.
 func pod(name, node string, change ...func(object)) object {
 	p := object{"metadata": object{"name": name}, "spec": object{"containers": []any{object{"name": "c", "image": "example.com/i:1"}}}}
 	if node != "" {
@@ -22,7 +22,7 @@ var podCases = []scenario{
 		c.namespace()
 		c.post(podsPath, pod("plain", ""), 201)
 		c.post(podsPath, pod("bound", "n-pods", func(p object) {
-			p["status"] = object{"phase": "Running"} // not taken on create
+			p["status"] = object{"phase": "Running"} // ignored on create
 			in(p, "metadata")["generation"] = 7
 		}), 201)
 		container := func(image string, res object) []any {
@@ -47,7 +47,7 @@ var podCases = []scenario{
 		made := c.post(podsPath, pod("p", "n-pods", specOf("activeDeadlineSeconds", 100)), 201)
 		path := podsPath + "/p"
 		c.patch(path, strategicPatch, object{"spec": object{"containers": []any{object{"name": "c", "image": "example.com/i:2"}}}}, 200) // generation 2
-		c.patch(path, mergePatch, object{"metadata": object{"labels": object{"l": "1"}}, "status": object{"phase": "Failed"}}, 200)      // generation stays
+		c.patch(path, mergePatch, object{"metadata": object{"labels": object{"l": "1"}}, "status": object{"phase": "Failed"}}, 200)      // same generation
 		c.patch(path, mergePatch, object{"spec": object{"activeDeadlineSeconds": 50}}, 200)
 		c.patch(path, mergePatch, object{"spec": object{"activeDeadlineSeconds": 60}}, 422)
 		c.patch(path, mergePatch, object{"spec": object{"activeDeadlineSeconds": nil}}, 422)
@@ -56,7 +56,7 @@ var podCases = []scenario{
 		c.do(req{Method: "PATCH", Path: path, Type: strategicPatch, Body: object{"spec": object{"containers": []any{object{"name": "d", "image": "i"}}}}, Code: 422, quiet: true})
 		c.patch(path, jsonPatch, []any{object{"op": "add", "path": "/spec/tolerations/-", "value": object{"key": "k", "operator": "Exists"}}}, 200)
 		c.do(req{Method: "PATCH", Path: path, Type: jsonPatch, Body: []any{object{"op": "remove", "path": "/spec/tolerations/2"}}, Code: 422, quiet: true})
-		// Those of an absent node come back by themselves.
+		// The tolerations for an absent node are added again.
 		c.patch(path, mergePatch, object{"spec": object{"tolerations": []any{object{"key": "k", "operator": "Exists"}}}}, 0)
 		c.put(path, made.Body, 409)
 		c.get(path, 200)
@@ -67,12 +67,12 @@ var podCases = []scenario{
 		path := podsPath + "/p"
 		w := c.watch(req{Path: podsPath, Query: "resourceVersion=" + p.rv()})
 		defer w.stop()
-		c.delete(path, nil, 200) // the pod's own 30 s; generation goes up
+		c.delete(path, nil, 200) // the pod's own 30 s; the generation increases
 		w.expect("MODIFIED")
-		c.delete(path, nil, 200) // under way
+		c.delete(path, nil, 200) // already being deleted
 		c.delete(path, object{"gracePeriodSeconds": 60}, 200)
 		w.silent()
-		c.delete(path, object{"gracePeriodSeconds": 10}, 200) // only shorter
+		c.delete(path, object{"gracePeriodSeconds": 10}, 200) // a grace period can only become shorter
 		w.expect("MODIFIED")
 		c.delete(path, object{"gracePeriodSeconds": 0, "preconditions": object{"uid": "88888888-8888-8888-8888-888888888888"}}, 409)
 		c.delete(path, object{"gracePeriodSeconds": 0, "preconditions": object{"uid": p.uid()}}, 200)
@@ -86,13 +86,13 @@ var podCases = []scenario{
 		free := c.post(podsPath, pod("free", ""), 201)
 		w := c.watch(req{Path: podsPath, Query: "resourceVersion=" + free.rv()})
 		defer w.stop()
-		c.delete(podsPath+"/free", nil, 200) // nobody runs it
+		c.delete(podsPath+"/free", nil, 200) // not bound to a node
 		w.expect("MODIFIED", "DELETED")
 		c.quiet("POST", podsPath, pod("done", "n-pods"), 201)
 		w.expect("ADDED")
 		c.do(req{Method: "PATCH", Path: podsPath + "/done/status", Type: strategicPatch, Body: object{"status": object{"phase": "Succeeded"}}, Code: 200, quiet: true})
 		w.expect("MODIFIED")
-		c.delete(podsPath+"/done", object{"gracePeriodSeconds": 30}, 200) // it has ended
+		c.delete(podsPath+"/done", object{"gracePeriodSeconds": 30}, 200) // it has already ended
 		w.expect("MODIFIED", "DELETED")
 		c.quiet("POST", podsPath, pod("forced", "n-pods"), 201)
 		c.delete(podsPath+"/forced", object{"gracePeriodSeconds": 0}, 200)
@@ -113,11 +113,11 @@ var podCases = []scenario{
 		w.expect("MODIFIED")
 		c.delete(path, object{"gracePeriodSeconds": 0}, 200) // stays, with grace 0
 		w.expect("MODIFIED")
-		c.delete(path, object{"gracePeriodSeconds": 0}, 200) // useless
+		c.delete(path, object{"gracePeriodSeconds": 0}, 200) // has no effect
 		w.silent()
 		c.patch(path, mergePatch, object{"metadata": object{"finalizers": nil}}, 200)
 		w.expect("DELETED")
-		// With grace left the object outlives its last finalizer.
+		// With a grace period, the object outlives its last finalizer.
 		c.quiet("POST", podsPath, pod("q", "n-pods", func(p object) { in(p, "metadata")["finalizers"] = []any{"example.com/f"} }), 201)
 		c.delete(podsPath+"/q", object{"gracePeriodSeconds": 10}, 200)
 		c.patch(podsPath+"/q", mergePatch, object{"metadata": object{"finalizers": nil}}, 200)
@@ -144,15 +144,14 @@ var podStatusCases = []scenario{
 		set(422, object{"observedGeneration": -1})
 		set(200, object{"observedGeneration": nil, "conditions": []any{object{"type": "Ready", "status": "False", "observedGeneration": nil}}}) // kept
 		set(200, object{"phase": "Failed"})
-		set(200, object{"phase": "Pending"}) // no order is enforced
+		set(200, object{"phase": "Pending"}) // the server enforces no order of phases
 		ended := object{"name": "c", "image": "i", "imageID": "", "ready": false, "restartCount": 0, "state": object{"terminated": object{"exitCode": 0}}}
 		running := object{"name": "c", "image": "i", "imageID": "", "ready": true, "restartCount": 1, "state": object{"running": object{}}}
 		set(200, object{"containerStatuses": []any{running}})
 		set(200, object{"containerStatuses": []any{ended}})
 		set(422, object{"containerStatuses": []any{running}})
 		set(422, object{"nominatedNodeName": "n-other"})
-		// Of metadata, labels and annotations may change, owners may not; spec
-		// may not.
+		// Labels and annotations may change; owners and the spec may not.
 		c.patch(path, mergePatch, object{
 			"metadata": object{"labels": object{"l": "1"}, "annotations": object{"a": "1"}, "finalizers": []any{"example.com/f"}, "ownerReferences": []any{object{"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "u"}}},
 			"spec":     object{"activeDeadlineSeconds": 5},

@@ -5,7 +5,8 @@ package conformance
 
 import "github.com/kubewright/kubewright/apitest"
 
-// roles are what the user of rbacCases may do; {NS} is the case's namespace.
+// roles are the permissions of the user of rbacCases; {NS} is the case's
+// namespace.
 const roles = `
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
@@ -46,7 +47,8 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: c-rbac-e
 subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: conformance}]
 `
 
-// rbacCases are what roles and their bindings allow to somebody who is no node.
+// rbacCases check the permissions that roles and their bindings give to a user
+// that is not a node.
 var rbacCases = []scenario{
 	{"rbac", func(c *C) {
 		c.namespace()

@@ -35,20 +35,20 @@ type Server struct {
 	// Grant creates the ClusterRoles, Roles and bindings of a manifest.
 	// Required.
 	Grant func(manifest string)
-	// Forget makes the server forget the history of its objects. Required.
+	// Forget discards the server's history of its objects. Required.
 	Forget func()
 }
 
 //go:embed testdata
 var recordings embed.FS
 
-// scenario is a case by name.
+// scenario is a named case.
 type scenario struct {
 	name string
 	run  func(c *C)
 }
 
-// all returns every case. They may run in any order, once per server.
+// all returns every case. The cases may run in any order, once per server.
 func all() []scenario {
 	var list []scenario
 	for _, part := range [][]scenario{
@@ -97,7 +97,7 @@ func Run(t *testing.T, target Target) {
 	}
 }
 
-// difference shows the lines in which two transcripts differ, by step.
+// difference returns the steps in which two transcripts differ.
 func difference(want, got string) string {
 	if want == got {
 		return ""
@@ -121,14 +121,14 @@ func difference(want, got string) string {
 		only(&out, "- ", x, y)
 		only(&out, "+ ", y, x)
 		if len(x) == 0 || len(y) == 0 || x[0] != y[0] {
-			break // out of step: what follows says nothing
+			break // the transcripts are out of step; later lines are meaningless
 		}
 	}
 	return out.String()
 }
 
-// steps are the lines of requests, notes and events, each with what belongs to
-// it.
+// steps splits a transcript at the lines of requests, notes and events. Each
+// step includes the lines that follow.
 func steps(transcript string) (out [][]string) {
 	for line := range strings.SplitSeq(strings.TrimSuffix(transcript, "\n"), "\n") {
 		if len(out) == 0 || strings.ContainsAny(line[:1], ">#*") {

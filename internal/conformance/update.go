@@ -3,7 +3,7 @@
 
 package conformance
 
-// updateCases are about PUT.
+// updateCases check PUT.
 var updateCases = []scenario{
 	{"put", func(c *C) {
 		c.namespace()
@@ -50,8 +50,9 @@ var updateCases = []scenario{
 		}
 	}},
 	{"put-gone", func(c *C) {
-		// The UID in a PUT is a precondition, also where there is no object;
-		// but a kind that can't be created by PUT is looked up first.
+		// The UID in a PUT is a precondition, also if the object does not
+		// exist. For a kind that PUT cannot create, the server looks up the
+		// object first.
 		c.namespace()
 		l := c.post(leasesPath, lease("l"), 201)
 		cm := c.post(configMapsPath, configMap("a", nil), 201)
@@ -68,7 +69,7 @@ var updateCases = []scenario{
 	{"put-lease", func(c *C) {
 		c.namespace()
 		made := c.put(leasesPath+"/l", lease("l"), 201) // created by PUT
-		c.put(leasesPath+"/l", lease("l"), 422)         // and then only with a resourceVersion
+		c.put(leasesPath+"/l", lease("l"), 422)         // the next PUT needs a resourceVersion
 		c.put(leasesPath+"/l", made.with(func(m object) { in(m, "spec")["holderIdentity"] = "you" }), 200)
 		c.put(leasesPath+"/m", object{"metadata": object{"name": "m", "resourceVersion": "5"}}, 201)
 		c.put(leasesPath+"/n", object{"metadata": object{"name": "n", "uid": "44444444-4444-4444-4444-444444444444"}}, 409)
@@ -76,7 +77,7 @@ var updateCases = []scenario{
 	}},
 }
 
-// patchCases are about PATCH.
+// patchCases check PATCH.
 var patchCases = []scenario{
 	{"patch", func(c *C) {
 		c.namespace()
@@ -88,7 +89,7 @@ var patchCases = []scenario{
 			object{"op": "test", "path": "/data/k", "value": "w"},
 			object{"op": "replace", "path": "/data/k", "value": "x"},
 			object{"op": "add", "path": "/data/a~1b", "value": "slash"},
-		}, 422) // a/b is no key
+		}, 422) // a/b is not a valid key
 		same := c.patch(path, jsonPatch, []any{
 			object{"op": "test", "path": "/data/k", "value": "w"},
 			object{"op": "copy", "from": "/data/k", "path": "/data/copied"},

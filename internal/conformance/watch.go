@@ -31,7 +31,7 @@ type event struct {
 	err    error
 }
 
-// watch opens a watch. The answer must be 200.
+// watch opens a watch and requires status 200.
 func (c *C) watch(r req) *stream {
 	c.Helper()
 	ctx, cancel := context.WithCancel(c.Context())
@@ -106,8 +106,8 @@ func (s *stream) readProtobuf() event {
 	return event{ev.Type, m, json.Unmarshal(out, &m)}
 }
 
-// patience bounds the wait for an event that must come; quietTime is how long
-// nothing must come for there to be nothing.
+// patience bounds the wait for an expected event. quietTime is how long silent
+// waits for an unexpected one.
 const (
 	patience  = 20 * time.Second
 	quietTime = 500 * time.Millisecond
@@ -137,7 +137,7 @@ func (s *stream) expect(types ...string) (last object) {
 	return last
 }
 
-// silent checks that nothing more comes.
+// silent checks that no further event arrives.
 func (s *stream) silent() {
 	s.c.Helper()
 	t := time.NewTimer(quietTime)

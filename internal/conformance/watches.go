@@ -14,7 +14,7 @@ var watchCases = []scenario{
 		all.expect("ADDED")
 		any := c.watch(req{Path: configMapsPath, Query: "resourceVersion=0&allowWatchBookmarks=true"})
 		defer any.stop()
-		any.expect("ADDED", "BOOKMARK") // the end of the initial events, unasked
+		any.expect("ADDED", "BOOKMARK") // the end of the initial events, without a request for it
 		since := c.watch(req{Path: configMapsPath, Query: "resourceVersion=" + a.rv()})
 		defer since.stop()
 		c.quiet("POST", configMapsPath, configMap("b", nil), 201)
@@ -23,7 +23,7 @@ var watchCases = []scenario{
 		c.delete(configMapsPath+"/a", nil, 200)
 		for _, w := range []*stream{all, any, since} {
 			w.expect("ADDED", "MODIFIED", "DELETED")
-			if w != any { // it may get another bookmark
+			if w != any { // this watch may get another bookmark
 				w.silent()
 			}
 		}
@@ -43,22 +43,22 @@ var watchCases = []scenario{
 		label := func(name, value string) {
 			c.patch(configMapsPath+"/"+name, mergePatch, object{"metadata": object{"labels": object{"l": value}}}, 200)
 		}
-		label("b", "x") // enters
+		label("b", "x") // enters the selection
 		x.expect("ADDED")
 		one.expect("MODIFIED")
-		label("a", "z") // leaves
+		label("a", "z") // leaves the selection
 		x.expect("DELETED")
 		c.patch(configMapsPath+"/b", mergePatch, object{"data": object{"k": "v"}}, 200)
 		x.expect("MODIFIED")
 		one.expect("MODIFIED")
-		label("a", "zz") // outside
+		label("a", "zz") // outside the selection
 		c.quiet("DELETE", configMapsPath+"/a", nil, 200)
 		c.quiet("DELETE", configMapsPath+"/b", nil, 200)
 		x.expect("DELETED")
 		one.expect("DELETED")
 		x.silent()
 		one.silent()
-		// The path of one object can't be watched.
+		// The path of a single object does not support a watch.
 		c.quiet("POST", configMapsPath, configMap("single", nil), 201)
 		c.do(req{Path: configMapsPath + "/single", Query: "watch=true", Code: 200})
 	}},
@@ -68,7 +68,7 @@ var watchCases = []scenario{
 		c.patch(configMapsPath+"/before", mergePatch, object{"data": object{"k": "v"}}, 200)
 		c.server.Forget()
 		old := c.watch(req{Path: configMapsPath, Query: "resourceVersion=" + before.rv()})
-		old.expect("ERROR") // 410 Gone within the stream
+		old.expect("ERROR") // 410 Gone as an event
 		old.ended()
 		old.stop()
 		proto := c.watch(req{Path: configMapsPath, Query: "resourceVersion=" + before.rv(), Accept: runtime.ContentTypeProtobuf})
@@ -124,7 +124,7 @@ var watchCases = []scenario{
 	}},
 }
 
-// encodingCases are about content types.
+// encodingCases check content types.
 var encodingCases = []scenario{
 	{"protobuf", func(c *C) {
 		c.namespace()

@@ -1,11 +1,11 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package enum is what the enumerations of all packages do alike: phases, stages
-// and policies are ints from 0, with a String method, and a policy in a Config
-// must be one of its constants. What is a word wherever it goes, to the API, into
-// a file or a label of a metric, such as a reason or the name of a request, is a
-// string type and no concern of this package.
+// Package enum implements the common behavior of enumerations. Phases, stages
+// and policies are ints that start at 0 and have a String method, and a policy
+// in a Config must be one of its constants. Values that are written as words to
+// the API, to files or to metric labels, such as reasons, are string types and
+// do not use this package.
 package enum
 
 import (
@@ -14,8 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// Name returns the name of v, where names are those of 0, 1 and so on. It is for
-// String methods.
+// Name returns the name of v; names lists the names of 0, 1 and so on. String
+// methods call it.
 func Name[E ~int](v E, names ...string) string {
 	if v < 0 || int(v) >= len(names) {
 		return fmt.Sprintf("Invalid(%d)", int(v))
@@ -23,8 +23,8 @@ func Name[E ~int](v E, names ...string) string {
 	return names[v]
 }
 
-// Check returns a problem where v, the value of a field of a Config, is not one
-// of 0 to last.
+// Check returns a problem if v, the value of a Config field, is not between 0
+// and last.
 func Check[E interface {
 	~int
 	fmt.Stringer

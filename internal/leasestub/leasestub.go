@@ -1,12 +1,12 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package leasestub is an API server that serves Leases and nothing else, over
-// real HTTP/2 and TLS on loopback, for benchmarks: cheap enough that the client
-// is what is measured, and faithful where clients depend on it (UID and
-// resourceVersion, 404, 409). It runs in a process of its own, so that memory,
-// goroutines and processor time are those of the client. For tests there is
-// package apitest.
+// Package leasestub is an API server for benchmarks. It serves only Leases,
+// over real HTTP/2 and TLS on loopback. It is cheap, so that a benchmark
+// measures the client, and it is accurate where clients depend on it: UID,
+// resourceVersion, 404 and 409. It runs in its own process, so that memory,
+// goroutines and processor time of the benchmark are those of the client. Tests
+// use package apitest instead.
 package leasestub
 
 import (
@@ -36,7 +36,7 @@ const (
 	controlPath = "/leasestub/"
 )
 
-// server is the stub itself.
+// server is the stub server.
 type server struct {
 	http    *httptest.Server
 	codec   runtime.Serializer
@@ -52,7 +52,7 @@ type server struct {
 	versions int
 }
 
-// start starts a server that takes latency for each request.
+// start starts a server that delays each request by latency.
 func start(latency time.Duration) *server {
 	s := &server{
 		codec:   protobuf.NewSerializer(scheme.Scheme, scheme.Scheme),
@@ -66,17 +66,17 @@ func start(latency time.Duration) *server {
 	return s
 }
 
-// Counts are what the server has seen since it was started or last reset.
+// Counts are statistics since the server started or was last reset.
 type Counts struct {
 	// Requests is the number of requests.
 	Requests int
-	// MostAtOnce is the largest number of requests under way at a time.
+	// MostAtOnce is the largest number of concurrent requests.
 	MostAtOnce int
 	// Writes is the number of accepted writes in each second.
 	Writes []int
 }
 
-// control carries out what the process that measures asks for.
+// control executes a command of the benchmark process.
 func (s *server) control(w http.ResponseWriter, what string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

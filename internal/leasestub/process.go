@@ -19,13 +19,12 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// latencyEnv asks a test binary to be the server, and says how long each
-// request takes.
+// latencyEnv makes a test binary run as the server. Its value is the delay of
+// each request.
 const latencyEnv = "KUBEWRIGHT_LEASESTUB_LATENCY"
 
-// ServeChild makes this process the server where it was started by Start, and
-// reports true after that has ended. TestMain of a package with benchmarks
-// begins with
+// ServeChild runs the server if Start started this process, and returns true
+// after the server has ended. TestMain of a package with benchmarks begins with
 //
 //	if leasestub.ServeChild() {
 //		return
@@ -37,18 +36,18 @@ func ServeChild() bool {
 	}
 	s := start(latency)
 	fmt.Println(s.http.URL)
-	_, _ = io.Copy(io.Discard, os.Stdin) // until the parent ends, however it does
+	_, _ = io.Copy(io.Discard, os.Stdin) // until the parent ends for any reason
 	return true
 }
 
-// Server is a server in another process. Make it with Start.
+// Server is a server in another process. Create it with Start.
 type Server struct {
 	url    string
 	client *http.Client
 	tb     testing.TB
 }
 
-// Start starts a server that takes latency for each request. It ends with the
+// Start starts a server that delays each request by latency. It ends with the
 // test or benchmark.
 func Start(tb testing.TB, latency time.Duration) *Server {
 	tb.Helper()
@@ -79,17 +78,17 @@ func Start(tb testing.TB, latency time.Duration) *Server {
 		tb:  tb,
 		client: &http.Client{Transport: &http.Transport{
 			TLSClientConfig:   &tls.Config{InsecureSkipVerify: true},
-			DisableKeepAlives: true, // so as not to count among the client's connections
+			DisableKeepAlives: true, // otherwise counted as one of the client's connections
 		}},
 	}
 }
 
-// Config returns a client configuration for the server, without rate limit.
+// Config returns a client configuration for the server, without a rate limit.
 func (s *Server) Config() *rest.Config {
 	return &rest.Config{Host: s.url, QPS: -1, TLSClientConfig: rest.TLSClientConfig{Insecure: true}}
 }
 
-// SetDown makes the server answer 503, or serve again.
+// SetDown makes the server answer every request with 503, or serve again.
 func (s *Server) SetDown(down bool) {
 	if down {
 		s.control("down")
@@ -98,10 +97,10 @@ func (s *Server) SetDown(down bool) {
 	s.control("up")
 }
 
-// Reset starts counting anew.
+// Reset sets all counts to zero.
 func (s *Server) Reset() { s.control("reset") }
 
-// Counts returns what has been counted since the last Reset.
+// Counts returns the statistics since the last Reset.
 func (s *Server) Counts() Counts { return s.control("counts") }
 
 func (s *Server) control(what string) (counts Counts) {

@@ -11,9 +11,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// InvalidConfig returns the error that New of package pkg returns for all the
-// problems of its Config at once, or nil where there are none. A problem names
-// its field as the Config spells it, for example
+// InvalidConfig returns the error of package pkg's New: one error for all
+// problems of the Config, or nil if there are none. A problem names its field
+// as the Config spells it, for example
 // field.Required(field.NewPath("NodeName"), "").
 func InvalidConfig(pkg string, problems field.ErrorList) error {
 	if len(problems) == 0 {
@@ -22,8 +22,8 @@ func InvalidConfig(pkg string, problems field.ErrorList) error {
 	return fmt.Errorf("%s: invalid config: %w", pkg, problems.ToAggregate())
 }
 
-// CheckNodeName returns what is wrong with the name of a Node; an empty one is
-// for the package to judge.
+// CheckNodeName returns the problems of a Node name. It accepts an empty name,
+// because only the caller knows whether the name is required.
 func CheckNodeName(at, name string) (problems field.ErrorList) {
 	if name == "" {
 		return nil
@@ -44,8 +44,8 @@ func CheckFirstNode(at, name, fleetAt string, fleet bool) field.ErrorList {
 	return CheckNodeName(at, name)
 }
 
-// DefaultDuration sets *d to def where it is zero. It returns a problem where
-// *d is then below min.
+// DefaultDuration sets *d to def if *d is zero. It returns a problem if *d is
+// then below minimum.
 func DefaultDuration(name string, d *time.Duration, def, minimum time.Duration) field.ErrorList {
 	if *d == 0 {
 		*d = def
@@ -56,8 +56,8 @@ func DefaultDuration(name string, d *time.Duration, def, minimum time.Duration) 
 	return nil
 }
 
-// DefaultInt sets *n to def where it is zero. It returns a problem where *n is
-// then below minimum.
+// DefaultInt sets *n to def if *n is zero. It returns a problem if *n is then
+// below minimum.
 func DefaultInt(name string, n *int, def, minimum int) field.ErrorList {
 	if *n == 0 {
 		*n = def

@@ -1,11 +1,10 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package lifecycle holds what the Run method of every controller needs and
-// what none of them should write for itself: the guard that lets Run run once,
-// readiness, liveness from progress, the context of shutdown work, and the one
-// form of configuration errors.
+// Package lifecycle implements the common parts of every controller's Run
+// method: the guard that lets Run run once, readiness, liveness from progress,
+// the context of shutdown work, and configuration errors in one format.
 //
-// It makes no promise to embedders: it is internal, and its types appear in no
-// exported signature but as the interfaces that client-go defines.
+// The package is internal and makes no compatibility promise. Its types appear
+// in no exported signature except as interfaces that client-go defines.
 package lifecycle

@@ -85,7 +85,7 @@ func TestProgress(t *testing.T) {
 			t.Errorf("after a new beat: %v", err)
 		}
 		p.Stop()
-		p.Beat() // of something that was still under way
+		p.Beat() // from work that was still running
 		if err := p.Check(); err == nil || !strings.Contains(err.Error(), "Run has returned") {
 			t.Errorf("after Stop: %v", err)
 		}

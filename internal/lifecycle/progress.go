@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// Progress turns the beats of a loop into a liveness check. A loop beats each
-// time it comes round, whether its work succeeded or not: a controller that
-// can't reach the API server is alive, one whose loop is stuck is not, and
-// restarting the process helps only the second.
+// Progress turns the beats of a loop into a liveness check. A loop beats on
+// each iteration, whether its work succeeded or not. A controller that cannot
+// reach the API server is alive; a controller whose loop is stuck is not. Only
+// the second is fixed by restarting the process.
 type Progress struct {
 	name  string
 	limit time.Duration
@@ -30,14 +30,13 @@ const (
 	stopped
 )
 
-// NewProgress returns a Progress for the loop called name that is held to be
-// stuck when no beat came for limit.
+// NewProgress returns a Progress for the loop called name. The loop counts as
+// stuck if it does not beat for limit.
 func NewProgress(name string, limit time.Duration) *Progress {
 	return &Progress{name: name, limit: limit}
 }
 
-// Beat says that the loop is running and came round now. After Stop it does
-// nothing.
+// Beat records an iteration of the loop. After Stop it does nothing.
 func (p *Progress) Beat() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -46,16 +45,16 @@ func (p *Progress) Beat() {
 	}
 }
 
-// Stop says that the loop has ended.
+// Stop records that the loop has ended.
 func (p *Progress) Stop() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.state = stopped
 }
 
-// Check returns nil before the first beat (a process that is starting is not
-// to be restarted) and while beats come, and an error when the last one is
-// older than the limit or the loop has ended.
+// Check returns nil before the first beat, so that a starting process is not
+// restarted, and as long as beats arrive. It returns an error if the last beat
+// is older than the limit or the loop has ended.
 func (p *Progress) Check() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -10,8 +10,8 @@ import (
 )
 
 // Ready is a [cache.DoneChecker] whose channel closes at the first call of
-// Mark. Make it with NewReady: a channel belongs to the synctest bubble that
-// makes it, so New of a controller is the place.
+// Mark. Create it with NewReady, in New of a controller: a channel belongs to
+// the synctest bubble that creates it.
 type Ready struct {
 	name string
 	once sync.Once
@@ -20,8 +20,8 @@ type Ready struct {
 
 var _ cache.DoneChecker = (*Ready)(nil)
 
-// NewReady returns a Ready that is not marked. The name is what cache.WaitFor
-// prints while it waits.
+// NewReady returns a Ready that is not marked. cache.WaitFor prints the name
+// while it waits.
 func NewReady(name string) *Ready {
 	return &Ready{name: name, done: make(chan struct{})}
 }
@@ -32,5 +32,5 @@ func (r *Ready) Name() string { return r.name }
 // Done implements cache.DoneChecker.
 func (r *Ready) Done() <-chan struct{} { return r.done }
 
-// Mark closes the channel. Further calls do nothing.
+// Mark closes the channel. Later calls do nothing.
 func (r *Ready) Mark() { r.once.Do(func() { close(r.done) }) }

@@ -19,7 +19,7 @@ import (
 	"github.com/kubewright/kubewright/internal/testlog"
 )
 
-// Controller is what all controllers have in common.
+// Controller is the common method set of all controllers.
 type Controller interface {
 	Run(ctx context.Context) error
 	Ready() cache.DoneChecker
@@ -29,24 +29,25 @@ type Controller interface {
 
 // Subject is a package under test.
 type Subject struct {
-	// New returns controller number i (0 or 1) against the server, after having
-	// put there what it needs to become ready. It is called inside a bubble.
+	// New creates the objects that the controller needs to become ready, and
+	// returns controller number i (0 or 1) for the server. It is called inside
+	// a bubble.
 	New func(t *testing.T, s *apitest.Server, i int) Controller
-	// ErrAlreadyRun is what a second Run returns.
+	// ErrAlreadyRun is the error of a second Run.
 	ErrAlreadyRun error
-	// ReturnWithin bounds how long Run takes to return after its context is
-	// done while the API answers nothing: 0 for a controller without shutdown
-	// work, else its shutdown timeout.
+	// ReturnWithin bounds the time that Run takes to return after its context
+	// is done while the API does not answer: 0 for a controller without
+	// shutdown work, otherwise its shutdown timeout.
 	ReturnWithin time.Duration
 	// MaxPerHour bounds the requests that one controller sends in an hour in
-	// which every one of them fails, whatever the class of error.
+	// which all of them fail, for each class of error.
 	MaxPerHour int
 	// ReadyWithin bounds the time from the end of an outage to readiness.
 	ReadyWithin time.Duration
-	// WorksWithoutAPI is set for controllers that become ready without it.
+	// WorksWithoutAPI is set for controllers that become ready without the API.
 	WorksWithoutAPI bool
-	// EndsBy names the outages ("404") that end Run by contract once the
-	// controller was ready, with the error that Run then returns.
+	// EndsBy maps the outages, such as "404", that end Run by contract once the
+	// controller was ready, to the error that Run returns.
 	EndsBy map[string]error
 }
 
@@ -75,7 +76,7 @@ var outages = []outage{
 	{"401", apitest.Fault{Status: apitest.Unauthorized()}},
 	{"403", apitest.Fault{Status: apitest.Forbidden("things", "one", "not yours")}},
 	{"404", apitest.Fault{Status: apitest.StatusError(http.StatusNotFound, metav1.StatusReasonNotFound, "not there")}},
-	{"409", apitest.Fault{Status: apitest.StatusError(http.StatusConflict, metav1.StatusReasonConflict, "changed meanwhile")}},
+	{"409", apitest.Fault{Status: apitest.StatusError(http.StatusConflict, metav1.StatusReasonConflict, "changed in the meantime")}},
 	{"410", apitest.Fault{Status: apitest.Gone()}},
 	{"422", apitest.Fault{Status: apitest.StatusError(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, "is invalid")}},
 	{"429", apitest.Fault{Status: apitest.TooManyRequests(1)}},
@@ -105,7 +106,7 @@ func (subject Subject) bubble(test func(*world)) func(*testing.T) {
 	}
 }
 
-// run is one Run under way.
+// run is a call of Run in progress.
 type run struct {
 	cancel context.CancelFunc
 	done   chan struct{}
@@ -137,7 +138,7 @@ func (w *world) stop(r *run) {
 	w.silent("after Run returned")
 }
 
-// silent lets an hour pass in which no request may come.
+// silent lets an hour pass and checks that no request is sent.
 func (w *world) silent(when string) {
 	w.Helper()
 	before := w.server.Total()
@@ -157,7 +158,7 @@ func (w *world) ready(c Controller) bool {
 	}
 }
 
-// awaitReady waits for the controller to be ready, for ReadyWithin at most.
+// awaitReady waits until the controller is ready, at most for ReadyWithin.
 func (w *world) awaitReady(c Controller, since string) {
 	w.Helper()
 	select {
@@ -250,7 +251,7 @@ func (w *world) twoSideBySide() {
 func (w *world) cancelledDuring(o outage) {
 	w.server.Inject(o.fault)
 	r := w.start(w.controller)
-	// An odd time, to hit requests, waits and retries at different places.
+	// An odd duration, to meet requests, waits and retries at different points.
 	time.Sleep(61*time.Second + 137*time.Millisecond)
 	w.stop(r)
 }

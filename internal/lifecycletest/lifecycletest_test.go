@@ -24,7 +24,7 @@ func TestMain(m *testing.M) { testmain.Run(m) }
 
 var errAlreadyRun = errors.New("already run")
 
-// poller is about the smallest controller that keeps the contract.
+// poller is a minimal controller that fulfills the contract.
 type poller struct {
 	client   kubernetes.Interface
 	once     lifecycle.Once
@@ -60,8 +60,8 @@ func (p *poller) poll(ctx context.Context) {
 	}
 }
 
-// TestContractHoldsForASmallController is the self-test of the contract: what
-// it asks can be kept.
+// TestContractHoldsForASmallController tests the contract test itself: a small
+// controller can fulfill it.
 func TestContractHoldsForASmallController(t *testing.T) {
 	lifecycletest.Test(t, lifecycletest.Subject{
 		New: func(_ *testing.T, s *apitest.Server, _ int) lifecycletest.Controller {
@@ -72,7 +72,7 @@ func TestContractHoldsForASmallController(t *testing.T) {
 			}
 		},
 		ErrAlreadyRun: errAlreadyRun,
-		MaxPerHour:    120 * 11, // client-go itself repeats a throttled request ten times
+		MaxPerHour:    120 * 11, // client-go repeats a throttled request ten times
 		ReadyWithin:   time.Minute,
 	})
 }

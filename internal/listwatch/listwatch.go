@@ -1,14 +1,14 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package listwatch makes the source of an informer that an API server can
-// neither hang nor turn into a hot loop.
+// Package listwatch builds informer sources that an API server can neither
+// block nor drive into a hot loop.
 //
-// The reflector of client-go bounds neither a list nor the start of a watch,
-// trusts the server to end a watch in time, sleeps through the end of its
-// context after some errors, and after others asks again at once and without
-// end. What is made here has a deadline for every request and every stream, and
-// does the waiting itself.
+// The reflector of client-go sets no deadline for a list or for the start of a
+// watch, and relies on the server to end a watch in time. After some errors it
+// keeps sleeping when its context is done; after others it retries at once,
+// without limit. The sources of this package set a deadline for every request
+// and every stream, and do the waiting themselves.
 package listwatch
 
 import (
@@ -27,32 +27,31 @@ import (
 	"github.com/kubewright/kubewright/internal/backoff"
 )
 
-// slack is how much longer than it asked the server for a watch may last
-// before it is taken to be dead.
+// slack is the time that a watch may exceed the requested timeout before it
+// counts as dead.
 const slack = 30 * time.Second
 
-// Config says what is listed and watched, and within which bounds. All fields
-// are required but FieldSelector and Outcome.
+// Config describes a list and watch and its bounds. All fields except
+// FieldSelector and Outcome are required.
 type Config struct {
 	// List and Watch are the methods of a typed client.
 	List  func(context.Context, metav1.ListOptions) (runtime.Object, error)
 	Watch func(context.Context, metav1.ListOptions) (watch.Interface, error)
-	// FieldSelector narrows both.
+	// FieldSelector restricts both List and Watch.
 	FieldSelector string
-	// ListTimeout is the deadline of a list, AnswerTimeout that of the answer
-	// to a watch. How long the stream may last follows from the request.
+	// ListTimeout is the deadline of a list, AnswerTimeout the deadline for the
+	// start of a watch. The duration of the stream follows from the request.
 	ListTimeout, AnswerTimeout time.Duration
-	// Retries is how long to wait after errors for which the reflector waits
-	// wrongly or not at all.
+	// Retries is the backoff after errors that the reflector handles with a
+	// wrong delay or with none.
 	Retries backoff.Policy
-	// Outcome is told of each list and each start of a watch: nil for one that
-	// went well. It is not told of what the end of the context has ended. It
-	// returns how long to wait before the next one, at least. Calls don't
-	// overlap.
+	// Outcome is called after each list and each start of a watch, with nil for
+	// a success. It is not called for requests that ended with the context. It
+	// returns the minimum delay before the next request. Calls do not overlap.
 	Outcome func(ctx context.Context, err error) time.Duration
 }
 
-// New returns the source.
+// New returns an informer source with the bounds in cfg.
 func New(cfg Config) *cache.ListWatch {
 	p := &pacer{outcome: cfg.Outcome, policy: cfg.Retries}
 	return &cache.ListWatch{
@@ -80,8 +79,8 @@ func New(cfg Config) *cache.ListWatch {
 	}
 }
 
-// Bounded opens a watch that can't hang: the answer must come within timeout,
-// and the stream must end when the server was asked to end it, or soon after.
+// Bounded opens a watch that cannot hang. The answer must arrive within
+// timeout, and the stream must end at the requested time or soon after.
 func Bounded(ctx context.Context, timeout time.Duration, opts metav1.ListOptions,
 	open func(context.Context, metav1.ListOptions) (watch.Interface, error),
 ) (watch.Interface, error) {
@@ -89,7 +88,7 @@ func Bounded(ctx context.Context, timeout time.Duration, opts metav1.ListOptions
 	timer := time.AfterFunc(timeout, cancel)
 	s, err := open(ctx, opts)
 	if err != nil {
-		if !timer.Stop() { // it is the timer that has ended it
+		if !timer.Stop() { // the timer ended it
 			err = fmt.Errorf("start a watch: %w", context.DeadlineExceeded)
 		}
 		cancel()
@@ -116,31 +115,31 @@ func (s *stream) Stop() {
 	s.Interface.Stop()
 }
 
-// isWaitedFor reports whether a watch failed in a way after which a reflector
-// waits, for up to half a minute and whatever becomes of its context.
+// isWaitedFor reports whether err is an error after which a reflector waits for
+// up to half a minute, even if its context is done.
 func isWaitedFor(err error) bool {
 	return utilnet.IsConnectionRefused(err) || apierrors.IsTooManyRequests(err)
 }
 
-// isExpired reports whether a watch failed in a way after which a reflector
-// streams the list again, at once and for ever.
+// isExpired reports whether err is an error after which a reflector lists again
+// at once, without limit.
 func isExpired(err error) bool {
 	return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) ||
 		apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge)
 }
 
-// pacer waits where a reflector does not, or not as it should.
+// pacer adds the delays that a reflector lacks.
 type pacer struct {
 	outcome func(context.Context, error) time.Duration
 	policy  backoff.Policy
 
 	mu      sync.Mutex
-	refused int // answers in a row after which we wait
-	expired int // answers in a row that the version asked for is gone
+	refused int // consecutive answers that need a delay
+	expired int // consecutive answers that the resourceVersion is gone
 }
 
-// note takes the result of a list or watch, and returns it when the next one
-// may be sent.
+// note records the result of a list or watch, waits until the next request is
+// allowed, and returns the result.
 func (p *pacer) note(ctx context.Context, err error) error {
 	if err != nil && ctx.Err() != nil {
 		return err
@@ -166,7 +165,7 @@ func (p *pacer) delay(ctx context.Context, err error) (delay time.Duration) {
 		p.refused++
 		delay = p.policy.Delay(p.refused)
 	case isExpired(err):
-		delay = p.policy.Delay(p.expired) // the first one is in the order of things
+		delay = p.policy.Delay(p.expired) // the first such answer is normal
 		p.expired++
 	}
 	if p.outcome != nil {

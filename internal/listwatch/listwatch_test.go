@@ -35,15 +35,15 @@ const (
 
 var pods = apitest.Match{Resource: "pods"}
 
-// subject is an informer with a source of ours, in a bubble.
+// subject is an informer with a source of this package, in a bubble.
 type subject struct {
 	*testlog.T
 	server   *apitest.Server
 	informer cache.SharedIndexInformer
-	wait     time.Duration // what Outcome asks for
+	wait     time.Duration // the delay that Outcome returns
 
 	mu   sync.Mutex
-	seen []error // by Outcome
+	seen []error // recorded by Outcome
 
 	cancel context.CancelFunc
 	done   chan struct{}
@@ -75,7 +75,7 @@ func bubble(t *testing.T, test func(*subject)) {
 	})
 }
 
-// outcomes returns what Outcome was told.
+// outcomes returns the errors that Outcome received.
 func (s *subject) outcomes() []error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -99,7 +99,7 @@ func (s *subject) start() {
 	synctest.Wait()
 }
 
-// stop ends the informer, which has to end at once whatever it waits for.
+// stop ends the informer, which must end at once even while it waits.
 func (s *subject) stop() {
 	s.Helper()
 	begin := time.Now()
@@ -149,9 +149,9 @@ var errs = map[string]apitest.Fault{
 	"hang":      {Hang: true},
 }
 
-// An hour of each error costs few requests, whatever the reflector would do
-// about it; then the informer works again within a minute, and the end of the
-// context ends it at once, in the midst of the outage too.
+// An hour of each error costs few requests, whatever the reflector does about
+// it. Afterwards the informer works within a minute. The end of the context
+// ends it at once, also during an outage.
 func TestHourOfErrors(t *testing.T) {
 	for name, fault := range errs {
 		t.Run(name, func(t *testing.T) {
@@ -170,8 +170,9 @@ func TestHourOfErrors(t *testing.T) {
 						s.server.ResetJournal()
 						before := len(s.outcomes())
 						s.pass(time.Hour)
-						// Of ours; client-go repeats what was throttled or reset
-						// ten times, a second apart.
+						// These are requests of this package; client-go repeats
+						// a throttled or reset request ten times, a second
+						// apart.
 						if n := len(s.outcomes()) - before; n > 400 {
 							s.Errorf("%d tries in an hour", n)
 						}
@@ -191,8 +192,8 @@ func TestHourOfErrors(t *testing.T) {
 	}
 }
 
-// The end of the context ends an informer at once that was never synced, too:
-// there the reflector sleeps through it after some errors.
+// The end of the context also ends an informer at once that never synced. The
+// reflector alone keeps sleeping after some errors.
 func TestEndBeforeItWorked(t *testing.T) {
 	for name, fault := range errs {
 		for i := range 8 {
@@ -214,13 +215,13 @@ func tooLarge() *apierrors.StatusError {
 	return err
 }
 
-// A stream on which nothing comes any longer, not even its end, is given up
-// soon after the server should have ended it.
+// A stream that delivers nothing, not even its end, is closed soon after the
+// server should have ended it.
 func TestDeadStream(t *testing.T) {
 	bubble(t, func(s *subject) {
 		s.start()
 		resume := s.server.StallWatches(pods)
-		s.server.Inject(apitest.Fault{Match: pods, Times: 1, Hang: true}) // and the next one has no answer
+		s.server.Inject(apitest.Fault{Match: pods, Times: 1, Hang: true}) // the next watch gets no answer
 		s.put("two", "n1")
 		s.server.ResetJournal()
 		s.pass(10*time.Minute + slack + answerTimeout + time.Minute)
@@ -233,7 +234,7 @@ func TestDeadStream(t *testing.T) {
 	})
 }
 
-// The end of the context is no outcome.
+// The end of the context is not reported to Outcome.
 func TestEndIsNoOutcome(t *testing.T) {
 	bubble(t, func(s *subject) {
 		s.server.Inject(apitest.Fault{Match: pods, Hang: true})
@@ -246,7 +247,7 @@ func TestEndIsNoOutcome(t *testing.T) {
 	})
 }
 
-// What Outcome asks for is waited.
+// The delay that Outcome returns is observed.
 func TestOutcomePaces(t *testing.T) {
 	bubble(t, func(s *subject) {
 		s.wait = 10 * time.Minute
@@ -294,7 +295,7 @@ func TestBounded(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
 		if opened.Err() == nil {
-			t.Error("the stream goes on for ever")
+			t.Error("the stream never ends")
 		}
 		s.Stop()
 		s, err = Bounded(t.Context(), answerTimeout, metav1.ListOptions{}, fake(&opened))

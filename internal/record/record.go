@@ -1,8 +1,8 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package record keeps small JSON files that are whole or absent, whenever the
-// process that writes them dies.
+// Package record stores small JSON files that are complete or absent even if
+// the process that writes them dies.
 package record
 
 import (
@@ -14,9 +14,9 @@ import (
 	"path/filepath"
 )
 
-// Write replaces the file at path by v as JSON. Whoever reads it, also after a
-// crash, finds the old content or the new one. Only the owner can read the
-// file. One process at a time may write a path.
+// Write replaces the file at path with v as JSON. A reader finds either the old
+// content or the new one, also after a crash. Only the owner can read the file.
+// At most one process at a time may write to a path.
 func Write(path string, v any) error {
 	data, err := json.Marshal(v)
 	if err != nil {
@@ -29,9 +29,9 @@ func Write(path string, v any) error {
 	}
 	_, err = f.Write(data)
 	if err == nil {
-		// A rename may reach the disk before what it renames. The folder
-		// needs no such care: what a crash of the machine takes away with the
-		// newest record is gone with the processes that it is about.
+		// A rename may reach the disk before the file's content does. The
+		// directory needs no sync: a machine crash that loses the newest record
+		// also ends the processes that it describes.
 		err = f.Sync()
 	}
 	if err = errors.Join(err, f.Close()); err != nil {
@@ -40,7 +40,7 @@ func Write(path string, v any) error {
 	return os.Rename(tmp, path)
 }
 
-// Read fills v from the file at path, and reports whether there is one.
+// Read decodes the file at path into v, and reports whether the file exists.
 func Read(path string, v any) (bool, error) {
 	data, err := os.ReadFile(path)
 	switch {

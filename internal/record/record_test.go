@@ -31,7 +31,7 @@ func TestRecord(t *testing.T) {
 	}
 }
 
-// What a crash leaves of a write is no record.
+// A partial write that a crash leaves behind is not read.
 func TestTornWriteIsNotRead(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "r.json")
 	if err := Write(path, 1); err != nil {

@@ -13,33 +13,34 @@ import (
 	"github.com/kubewright/kubewright/internal/apierr"
 )
 
-// A Group follows one activity that many members carry out, each of which may
-// fail by itself: where ten thousand nodes lose the API server at once, one
-// line says so and one says that it is over. The first failure of each class
-// goes to the Handler, or to the log where there is none; those that follow,
-// of this member and of others, are printed at V4 only, until no member fails
-// in that way any more.
+// A Group reports the failures of one activity that many members carry out
+// independently. If ten thousand nodes lose the API server at once, the log has
+// one line for the outage and one for its end. The first failure of each class
+// goes to the Handler, or to the log if there is no Handler. Further failures
+// of that class, of any member, are logged only at V4 until no member fails in
+// that way.
 //
-// The zero value is ready to use, by any number of goroutines.
+// The zero value is ready to use and safe for concurrent use.
 type Group struct {
 	mu    sync.Mutex
-	since time.Time // when the first of the present failures began
+	since time.Time // start of the current failures
 	count int       // failures since then
-	most  int       // the largest number of members that failed at once
-	now   int       // members that fail
+	most  int       // the largest number of members that failed at the same time
+	now   int       // members that fail now
 	class [int(apierr.Other) + 1]int
 }
 
-// A Member is one member's part of a Group: the classes of failure it has
-// shown since its last success. The zero value is a member that does not fail.
-// The Group's lock guards it.
+// A Member is the state of one member of a Group: the classes of its failures
+// since its last success. The zero value is a member without failures. The
+// Group's lock protects it.
 type Member struct{ classes uint32 }
 
-// retired marks a member that no longer counts; it is above all classes.
+// retired marks a member that has retired; its bit is above those of all
+// classes.
 const retired = 1 << 31
 
-// Fail records a failure of a member. The message is constant; keysAndValues
-// say which member it is, and go to the log only.
+// Fail records a failure of a member. The message must be constant;
+// keysAndValues identify the member and go to the log only.
 func (g *Group) Fail(ctx context.Context, handler Handler, m *Member, err error, msg string, keysAndValues ...any) {
 	if !g.fail(m, apierr.Classify(err)) {
 		klog.FromContext(ctx).V(4).Info(msg, append(keysAndValues, "err", err)...)
@@ -48,7 +49,7 @@ func (g *Group) Fail(ctx context.Context, handler Handler, m *Member, err error,
 	Tell(ctx, handler, err, msg, keysAndValues...)
 }
 
-// fail reports whether no member failed in this way before.
+// fail reports whether this is the first current failure of its class.
 func (g *Group) fail(m *Member, class apierr.Class) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -71,29 +72,30 @@ func (g *Group) fail(m *Member, class apierr.Class) bool {
 	return g.class[class] == 1
 }
 
-// OK records a success of a member. Where no member fails any more it prints
-// msg at V0.
+// OK records a success of a member. If no member fails after it, OK logs msg at
+// V0.
 func (g *Group) OK(ctx context.Context, m *Member, msg string, keysAndValues ...any) {
 	if failures, members, outage := g.leave(m); failures > 0 {
 		klog.FromContext(ctx).Info(msg, append(keysAndValues, "failures", failures, "members", members, "outage", outage)...)
 	}
 }
 
-// Leave takes a member that is there no longer out of those that fail.
+// Leave removes a member from those that fail, because the member no longer
+// exists.
 func (g *Group) Leave(m *Member) { g.leave(m) }
 
-// Retire is Leave for good: what fails after it, such as a call that was under
-// way when the member was removed, is printed at V4 and counts for nothing. It
-// may be called while the member's activity is under way.
+// Retire removes a member permanently. A later failure, for example of a call
+// that was in progress, is logged at V4 and does not count. Retire may be
+// called while the member's activity is running.
 func (g *Group) Retire(m *Member) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.leaveLocked(m)
-	m.classes = retired // under the same lock: a failure between the two would never end
+	m.classes = retired // under the same lock: a failure in between would never be cleared
 }
 
-// leave returns what the failures came to where m was the last member that
-// failed, and zeros else.
+// leave returns the figures of the outage if m was the last member that failed,
+// and zeros otherwise.
 func (g *Group) leave(m *Member) (failures, members int, outage time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -17,7 +17,7 @@ import (
 	"k8s.io/klog/v2/ktesting"
 )
 
-// crowd is a Group with what it told.
+// crowd is a Group with a record of its reports.
 type crowd struct {
 	Group
 	mu   sync.Mutex
@@ -44,9 +44,9 @@ func TestGroupTellsOncePerClass(t *testing.T) {
 		failAll(context.DeadlineExceeded)
 		failAll(context.DeadlineExceeded)
 		failAll(errors.New("other"))
-		failAll(context.DeadlineExceeded) // not told again: nobody has recovered from it
+		failAll(context.DeadlineExceeded) // not reported again, because no member has recovered
 		if want := []string{"context deadline exceeded", "other"}; !slices.Equal(c.errs, want) {
-			t.Errorf("told %q, want %q", c.errs, want)
+			t.Errorf("reported %q, want %q", c.errs, want)
 		}
 		time.Sleep(time.Minute)
 		for i := range members[1:] {
@@ -66,7 +66,7 @@ func TestGroupTellsOncePerClass(t *testing.T) {
 		}
 		failAll(context.DeadlineExceeded)
 		if len(c.errs) != 3 {
-			t.Errorf("told %q: the second outage is a new one", c.errs)
+			t.Errorf("reported %q: the second outage is a new one", c.errs)
 		}
 	})
 }
@@ -80,19 +80,18 @@ func TestGroupMemberLeaves(t *testing.T) {
 	c.Leave(&stays)
 	c.Fail(t.Context(), c.handler, &stays, errors.New("broken"), "Failed")
 	if len(c.errs) != 1 {
-		t.Errorf("told %q, although another member still fails alike", c.errs)
+		t.Errorf("reported %q, although another member still fails alike", c.errs)
 	}
 	c.Leave(&stays)
 	c.Leave(&leaves)
 	c.Leave(&leaves)
 	c.Fail(t.Context(), c.handler, &stays, errors.New("broken"), "Failed")
 	if len(c.errs) != 2 {
-		t.Errorf("told %q, want it again after all have left", c.errs)
+		t.Errorf("reported %q, want it again after all have left", c.errs)
 	}
 }
 
-// The zero Group works from any number of goroutines, and its handler may use
-// it.
+// The zero Group is safe for concurrent use, and its handler may call it.
 func TestGroupConcurrently(t *testing.T) {
 	var c crowd
 	var spare Member

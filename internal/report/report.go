@@ -1,7 +1,7 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package report says that something fails, once, and that it works again.
+// Package report reports a failing activity once, and its recovery once.
 package report
 
 import (
@@ -13,12 +13,12 @@ import (
 	"github.com/kubewright/kubewright/internal/apierr"
 )
 
-// A Handler is what every Config calls ErrorHandler: it is told of an error
-// that a controller met in the background and goes on from. It is called
-// synchronously and must not block.
+// A Handler is the type of the ErrorHandler field of every Config. It is called
+// with an error that a controller met in the background and recovers from. It
+// is called synchronously and must not block.
 type Handler func(ctx context.Context, err error, msg string)
 
-// Tell hands an error to the handler, or to the log where there is none.
+// Tell passes an error to the handler, or to the log if there is no handler.
 func Tell(ctx context.Context, handler Handler, err error, msg string, keysAndValues ...any) {
 	if handler != nil {
 		handler(ctx, err, msg)
@@ -27,23 +27,23 @@ func Tell(ctx context.Context, handler Handler, err error, msg string, keysAndVa
 	klog.FromContext(ctx).Error(err, msg, keysAndValues...)
 }
 
-// A Streak follows one activity that may fail many times in a row. The first
-// failure of each class in a run goes to the Handler, or to the log where there
-// is none; repeats are printed at V4 only, also where two classes take turns;
-// the success that ends the run prints one line.
+// A Streak reports the failures of one activity that may fail many times in a
+// row. The first failure of each class in a streak goes to the Handler, or to
+// the log if there is no Handler. Repeats are logged only at V4, also if two
+// classes alternate. The success that ends the streak logs one line.
 //
-// The zero value is ready to use. A Streak belongs to the one goroutine that
-// carries out its activity. It is small, so that ten thousand nodes can have
-// one each.
+// The zero value is ready to use. A Streak belongs to the goroutine that
+// carries out its activity. It is small, so that each of ten thousand nodes can
+// have one.
 type Streak struct {
 	since   time.Time
-	classes uint32 // those that msg was told with
+	classes uint32 // the classes that were reported
 	msg     string
 	count   int
 }
 
-// Fail records a failure. The message is constant; keysAndValues go to the log
-// only.
+// Fail records a failure. The message must be constant; keysAndValues go to the
+// log only.
 func (s *Streak) Fail(ctx context.Context, handler Handler, err error, msg string, keysAndValues ...any) {
 	if s.count == 0 {
 		s.since = time.Now()
@@ -62,8 +62,8 @@ func (s *Streak) Fail(ctx context.Context, handler Handler, err error, msg strin
 	Tell(ctx, handler, err, msg, keysAndValues...)
 }
 
-// OK records a success. Where it ends a run of failures it prints msg at V0
-// and returns for how long the activity failed; otherwise it returns 0.
+// OK records a success. If it ends a streak of failures, OK logs msg at V0 and
+// returns the duration of the streak; otherwise it returns 0.
 func (s *Streak) OK(ctx context.Context, msg string, keysAndValues ...any) time.Duration {
 	if s.count == 0 {
 		return 0
@@ -74,5 +74,5 @@ func (s *Streak) OK(ctx context.Context, msg string, keysAndValues ...any) time.
 	return outage
 }
 
-// Failures returns how many failures the present run has.
+// Failures returns the number of failures in the current streak.
 func (s *Streak) Failures() int { return s.count }

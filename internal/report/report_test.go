@@ -27,7 +27,7 @@ func TestStreakTellsOnceAndOnceMoreForAnotherClass(t *testing.T) {
 		}
 		s.Fail(t.Context(), handler, apierrors.NewServiceUnavailable("busy"), "Renewing failed")
 		if want := "Renewing failed: refused|Renewing failed: busy"; strings.Join(told, "|") != want {
-			t.Errorf("told %q, want %q", told, want)
+			t.Errorf("reported %q, want %q", told, want)
 		}
 		if s.Failures() != 4 {
 			t.Errorf("Failures = %d, want 4", s.Failures())
@@ -41,7 +41,7 @@ func TestStreakTellsOnceAndOnceMoreForAnotherClass(t *testing.T) {
 		}
 		s.Fail(t.Context(), handler, errors.New("refused"), "Renewing failed")
 		if len(told) != 3 {
-			t.Errorf("a new run of failures was not told: %q", told)
+			t.Errorf("a new run of failures was not reported: %q", told)
 		}
 	})
 }
@@ -50,16 +50,16 @@ func TestStreakOfTwoClassesInTurn(t *testing.T) {
 	told := 0
 	handler := func(context.Context, error, string) { told++ }
 	var s Streak
-	for range 10 { // an API server that throttles, and is slow to say so
+	for range 10 { // a slow API server that throttles
 		s.Fail(t.Context(), handler, apierrors.NewTooManyRequests("later", 1), "Watching failed")
 		s.Fail(t.Context(), handler, context.DeadlineExceeded, "Watching failed")
 	}
 	if told != 2 {
-		t.Errorf("told %d times, want once for each class", told)
+		t.Errorf("reported %d times, want once for each class", told)
 	}
 	s.Fail(t.Context(), handler, context.DeadlineExceeded, "Writing failed")
 	if told != 3 {
-		t.Errorf("another activity was told %d times in all, want 3", told)
+		t.Errorf("another activity was reported %d times in all, want 3", told)
 	}
 }
 

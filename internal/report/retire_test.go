@@ -17,27 +17,27 @@ func TestGroupRetiredMemberCountsForNothing(t *testing.T) {
 	var gone, here Member
 	g.Fail(t.Context(), handler, &gone, errors.New("refused"), "Renewing failed")
 	g.Retire(&gone)
-	// The call that was under way when it was removed.
+	// This call was in progress when the member was removed.
 	g.Fail(t.Context(), handler, &gone, errors.New("refused"), "Renewing failed")
 	if told != 1 {
-		t.Errorf("told %d times, want 1: a retired member fails for nobody", told)
+		t.Errorf("reported %d times, want 1: a retired member does not count", told)
 	}
 	g.Fail(t.Context(), handler, &here, errors.New("refused"), "Renewing failed")
 	if told != 2 {
-		t.Errorf("told %d times, want 2: the next failure is the first of those that count", told)
+		t.Errorf("reported %d times, want 2: the next failure is the first of those that count", told)
 	}
 	if g.now != 1 {
 		t.Errorf("%d members fail, want only the one that is not retired", g.now)
 	}
 }
 
-// A failure that meets Retire counts before it or not at all.
+// A failure concurrent with Retire counts before it or not at all.
 func TestGroupRetireMeetsFail(t *testing.T) {
 	var g Group
 	handler := func(context.Context, error, string) {}
 	members := make([]Member, 20_000)
 	var all sync.WaitGroup
-	for range 4 { // each fails all members while Retire goes through them
+	for range 4 { // each fails all members while Retire removes them
 		all.Go(func() {
 			for i := range members {
 				g.Fail(t.Context(), handler, &members[i], errors.New("refused"), "Renewing failed")

@@ -1,10 +1,10 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package testlog keeps what a test logs for the case that it fails. Then the
-// last lines are printed, once, in front of the first failure, so that the
-// reason stands at the end of the output: that is the part which CI shows. A
-// test that passes prints nothing, whatever becomes of its neighbours.
+// Package testlog keeps the log of a test and prints it only if the test fails.
+// It prints the last lines once, before the first failure message, so that the
+// reason is at the end of the output, which is the part that CI shows. A test
+// that passes prints nothing.
 package testlog
 
 import (
@@ -20,21 +20,20 @@ import (
 	"k8s.io/klog/v2/textlogger"
 )
 
-// kept is how many lines are printed at most.
+// kept is the maximum number of lines that are printed.
 const kept = 100
 
-// verbosity is what controllers log of single writes.
+// verbosity is the level at which controllers log single writes.
 const verbosity = 4
 
-// T is a test with a log. It can be used by any number of goroutines, in a
-// bubble too.
+// T is a test with a log. It is safe for concurrent use, in a bubble too.
 type T struct {
 	*testing.T
 	logger klog.Logger
 
 	mu    sync.Mutex
-	lines []string // the last ones
-	lost  int      // how many went before them
+	lines []string // the last lines
+	lost  int      // number of lines dropped before them
 	told  bool
 }
 
@@ -45,16 +44,16 @@ func New(t *testing.T) *T {
 	l.logger = textlogger.NewLogger(config)
 	t.Cleanup(func() {
 		if t.Failed() {
-			l.Tell() // something failed that went past the log
+			l.Tell() // a failure that did not go through this T
 		}
 	})
 	return l
 }
 
-// Context returns the context of the test with the log as its logger.
+// Context returns the test's context with the log as its logger.
 func (t *T) Context() context.Context { return klog.NewContext(t.T.Context(), t.logger) }
 
-// Notef adds a line of the test's own, such as what it does next.
+// Notef adds a line that the test itself writes, such as its next step.
 func (t *T) Notef(format string, args ...any) {
 	t.add(time.Now().Format("15:04:05.000 ") + fmt.Sprintf(format, args...))
 }
@@ -69,7 +68,7 @@ func (t *T) add(line string) {
 	t.lines = append(t.lines, line)
 }
 
-// Tell prints the log, once: for a test that has failed otherwise.
+// Tell prints the log once, for a test that failed through another T.
 func (t *T) Tell() {
 	t.Helper()
 	t.mu.Lock()
@@ -86,35 +85,35 @@ func (t *T) Tell() {
 	}
 }
 
-// Error is testing.T.Error behind the log.
+// Error prints the log and calls testing.T.Error.
 func (t *T) Error(args ...any) {
 	t.Helper()
 	t.Tell()
 	t.T.Error(args...)
 }
 
-// Errorf is testing.T.Errorf behind the log.
+// Errorf prints the log and calls testing.T.Errorf.
 func (t *T) Errorf(format string, args ...any) {
 	t.Helper()
 	t.Tell()
 	t.T.Errorf(format, args...)
 }
 
-// Fatal is testing.T.Fatal behind the log.
+// Fatal prints the log and calls testing.T.Fatal.
 func (t *T) Fatal(args ...any) {
 	t.Helper()
 	t.Tell()
 	t.T.Fatal(args...)
 }
 
-// Fatalf is testing.T.Fatalf behind the log.
+// Fatalf prints the log and calls testing.T.Fatalf.
 func (t *T) Fatalf(format string, args ...any) {
 	t.Helper()
 	t.Tell()
 	t.T.Fatalf(format, args...)
 }
 
-// sink takes the lines of the logger.
+// sink receives the logger's lines.
 type sink T
 
 func (s *sink) Write(p []byte) (int, error) {

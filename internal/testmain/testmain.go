@@ -14,10 +14,10 @@ import (
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 )
 
-// Run runs the tests and ends the process. Of client-go's handlers of errors it
-// keeps the first, which logs. The one after it limits a rate by the clock that
-// the process began with: in a bubble, whose time begins in the year 2000, it
-// sleeps for decades, and reflectors call it whenever a watch fails.
+// Run runs the tests and ends the process. It keeps only the first of
+// client-go's error handlers, which logs. The second limits its rate by a clock
+// that starts with the process. In a bubble, where time starts in the year
+// 2000, it sleeps for decades, and reflectors call it whenever a watch fails.
 func Run(m *testing.M) {
 	utilruntime.ErrorHandlers = utilruntime.ErrorHandlers[:1]
 	os.Exit(m.Run())
