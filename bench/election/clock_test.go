@@ -12,10 +12,10 @@ import (
 	"time"
 )
 
-// A process whose clock is wrong by some offset can't be told from one whose
-// clock is right and whose messages have their times moved by it, in both
-// directions: no program looks at any other clock. So skewed moves them, and
-// works with programs that can't be given a clock.
+// skewed gives a process a wrong clock. It shifts the times in the messages of
+// the process by offset, in both directions, because from outside that looks
+// the same as a wrong clock. It therefore works with programs that do not
+// accept a custom clock.
 type skewed struct {
 	base   http.RoundTripper
 	offset time.Duration
@@ -28,7 +28,7 @@ func (s *skewed) RoundTrip(req *http.Request) (*http.Response, error) {
 		if err != nil {
 			return nil, err
 		}
-		// The process believes that it is later by offset than it is.
+		// The process believes that the time is later by offset.
 		body = shift(body, s.offset)
 		req = req.Clone(req.Context())
 		req.Body = io.NopCloser(bytes.NewReader(body))
@@ -42,7 +42,8 @@ func (s *skewed) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// shiftedBody moves the times in a response, line by line: a watch sends a line for an event.
+// shiftedBody shifts the times in a response line by line, because a watch
+// sends one line per event.
 type shiftedBody struct {
 	body   io.Closer
 	lines  *bufio.Reader
@@ -56,7 +57,7 @@ func (b *shiftedBody) Read(p []byte) (int, error) {
 		if len(line) == 0 {
 			return 0, err
 		}
-		b.rest = shift(line, b.offset) // an error comes again
+		b.rest = shift(line, b.offset) // the next Read returns the error again
 	}
 	n := copy(p, b.rest)
 	b.rest = b.rest[n:]
@@ -65,10 +66,10 @@ func (b *shiftedBody) Read(p []byte) (int, error) {
 
 func (b *shiftedBody) Close() error { return b.body.Close() }
 
-// times are the fields that are compared with a clock.
+// times matches the fields that programs compare with a clock.
 var times = regexp.MustCompile(`"(renewTime|acquireTime|pingTime|creationTimestamp)":"([^"]+)"`)
 
-// shift moves the times of a JSON document. Their length stays.
+// shift shifts the times in a JSON document and keeps its length.
 func shift(document []byte, offset time.Duration) []byte {
 	return times.ReplaceAllFunc(document, func(match []byte) []byte {
 		parts := times.FindSubmatch(match)

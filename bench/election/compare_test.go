@@ -27,24 +27,27 @@ var (
 
 func TestMain(m *testing.M) {
 	utilruntime.ErrorHandlers = utilruntime.ErrorHandlers[:1]
-	klog.SetLogger(klog.Logger{}) // client-go says every failed try
+	klog.SetLogger(klog.Logger{}) // client-go logs every failed attempt
 	os.Exit(m.Run())
 }
 
-// systems are the columns, ours first.
+// systems returns the columns of the table, this library first.
 func systems() []*system {
 	return []*system{onLease(), controlled(), controlledElectors(), electors(false), electors(true), builtIn(false), builtIn(true)}
 }
 
-// tolerance is how much worse a median may be and still be the same: a request more or less.
+// tolerance is how much worse a median may be and still count as equal: about
+// one request.
 const tolerance = 0.02
 
-// noise is how much worse the Controller may be than that of the API server where the candidates are client-go's, which look
-// every two to four and a half seconds: that decides most of their times, and a median of few.
+// noise is how much worse the Controller may be than the API server's if the
+// candidates are client-go's. These poll every two to four and a half seconds,
+// which dominates their times and the median of a few runs.
 const noise = 1.5
 
-// TestCompare runs every scenario with every system, prints the table, and holds that OnLease is first in every row, and that this
-// library's Controller is before the API server's.
+// TestCompare runs every scenario with every system and prints the table. It
+// checks that OnLease is first in every row, and that this library's Controller
+// is ahead of the API server's.
 func TestCompare(t *testing.T) {
 	all := systems()
 	table := newTable(all)
@@ -93,7 +96,8 @@ func measure(t *testing.T, sc scenario, all []*system) [][]sample {
 	return results
 }
 
-// compare checks the order of a row: none of the others is before ours, as far as the two are of a kind.
+// compare checks the order of a row: no comparable system is ahead of this
+// library.
 func compare(t *testing.T, row string, all []*system, results []sample) {
 	for i, mine := range all {
 		for j, other := range all {
@@ -101,9 +105,9 @@ func compare(t *testing.T, row string, all []*system, results []sample) {
 			case !mine.ours || other.ours || len(results[i]) == 0 || len(results[j]) == 0:
 				continue
 			case mine.coordinator != nil && other.coordinator == nil:
-				continue // the price of a third party
+				continue // the cost of a third party
 			case mine.electors && !other.releases:
-				continue // other candidates
+				continue // different candidates
 			case mine.electors && strings.HasPrefix(row, "two leaders"):
 				continue // see the note in the table
 			}
@@ -118,7 +122,7 @@ func compare(t *testing.T, row string, all []*system, results []sample) {
 	}
 }
 
-// sample are the results of one row and system.
+// sample holds the results of one row and system.
 type sample []float64
 
 func (s sample) median() float64 {
@@ -126,7 +130,7 @@ func (s sample) median() float64 {
 	return sorted[len(sorted)/2]
 }
 
-// String is the median and the worst.
+// String returns the median and the worst result.
 func (s sample) String() string {
 	if len(s) == 0 {
 		return "-"
@@ -148,7 +152,7 @@ func figure(v float64) string {
 	return fmt.Sprintf("%.2f", v)
 }
 
-// table is what is printed and kept.
+// table is the table that is printed and stored.
 type table struct{ rows [][]string }
 
 func newTable(all []*system) *table {
@@ -177,7 +181,7 @@ func (tb *table) text() string {
 	return b.String()
 }
 
-// resultsFile keeps the table.
+// resultsFile stores the table.
 const resultsFile = "README.md"
 
 func (tb *table) markdown() []byte {
@@ -185,7 +189,7 @@ func (tb *table) markdown() []byte {
 	fmt.Fprintf(&b, `# Elections side by side
 
 Written by `+"`go test -run TestCompare . -args -runs %d -write`"+`; do not edit. The package
-comment says what is simulated. The systems:
+comment describes the simulation. The systems:
 
 - **OnLease**: candidates of this library, without anything else.
 - **Controller**: this library's Controller with its candidates.
@@ -207,11 +211,11 @@ comment says what is simulated. The systems:
 	return b.Bytes()
 }
 
-// notes are below the table.
+// notes follow the table.
 const notes = `
-Two leaders: an elector of client-go that releases tries to do so, when it
-can't renew, before it tells its work to stop. Cut off from the network it leads
-on for up to seconds after its lease has expired, and meets whoever is elected
-by then. The API server's controller elects later than that, more often than
-not.
+Two leaders: if client-go's elector has ReleaseOnCancel and can't renew, it tries
+to release the lease before it stops its work. Cut off from the network, it
+therefore leads for up to a few seconds after its lease has expired, while another
+candidate may already lead. The API server's controller usually elects later than
+that.
 `

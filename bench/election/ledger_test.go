@@ -9,18 +9,18 @@ import (
 	"time"
 )
 
-// ledger knows who leads and led.
+// ledger records the current and former leaders.
 type ledger struct {
 	mu    sync.Mutex
 	terms []*term
 	wake  chan struct{} // closed and replaced at each change
 }
 
-// term is the time in which a process did the work.
+// term is the period in which a process did the work.
 type term struct {
 	process string
 	from    time.Time
-	to      time.Time // zero while it goes on
+	to      time.Time // zero while the term lasts
 }
 
 func newLedger() *ledger { return &ledger{wake: make(chan struct{})} }
@@ -30,7 +30,8 @@ func (l *ledger) changed() {
 	l.wake = make(chan struct{})
 }
 
-// begin records that process does the work, until the function it returns is called.
+// begin records that process does the work until the returned function is
+// called.
 func (l *ledger) begin(process string) (end func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -40,7 +41,7 @@ func (l *ledger) begin(process string) (end func()) {
 	return func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		if t.to.IsZero() { // a dead process has ended already
+		if t.to.IsZero() { // a term of a dead process has already ended
 			t.to = time.Now()
 			l.changed()
 		}
@@ -59,7 +60,7 @@ func (l *ledger) kill(process string) {
 	}
 }
 
-// leaders returns who leads now, the one that began last at the end.
+// leaders returns the current leaders, the latest at the end.
 func (l *ledger) leaders() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -72,7 +73,8 @@ func (l *ledger) leaders() []string {
 	return names
 }
 
-// await waits until the condition holds for a leader, and reports whether it did within limit.
+// await waits until the condition holds for a leader, and reports whether it
+// did within limit.
 func (l *ledger) await(limit time.Duration, holds func(leader string) bool) bool {
 	timeout := time.After(limit)
 	for {
@@ -92,7 +94,8 @@ func (l *ledger) await(limit time.Duration, holds func(leader string) bool) bool
 	}
 }
 
-// tally says for how long nobody and for how long more than one did the work between from and to, and how many terms began.
+// tally returns how long no process and how long more than one process did the
+// work between from and to, and how many terms began.
 func (l *ledger) tally(from, to time.Time) (none, several time.Duration, terms int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 	"github.com/kubewright/kubewright/election/coordinator"
 )
 
-// onLease is this library without anything else.
+// onLease is this library without any other component.
 func onLease() *system {
 	return &system{name: "OnLease", ours: true, prefers: true, candidate: func(ctx context.Context, p *process) {
 		p.stand(ctx, election.OnLease())
@@ -45,7 +45,7 @@ func (p *process) stand(ctx context.Context, registry election.Registry) {
 			p.lead(ctx)
 			return nil
 		},
-		ErrorHandler: func(context.Context, error, string) {}, // it goes on anyway
+		ErrorHandler: func(context.Context, error, string) {}, // the candidate recovers on its own
 	})
 	if err == nil {
 		err = candidate.Run(ctx)

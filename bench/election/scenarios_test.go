@@ -15,21 +15,24 @@ import (
 	"github.com/kubewright/kubewright/apitest"
 )
 
-// scenario is something that happens to a group of candidates.
+// scenario is an event that happens to a group of candidates.
 type scenario struct {
 	name string
-	// rows are what is measured: seconds, or what the name says. Less is better in all.
+	// rows are the names of the measurements, in seconds unless the name has a
+	// unit. Less is better in all of them.
 	rows []string
-	// runs is how often it is measured, at most; 0 is the flag's.
+	// runs is the maximum number of measurements; 0 means the value of the
+	// flag.
 	runs int
-	// preference says that it makes no sense where no candidate is better than another.
+	// preference marks a scenario that needs a system in which one candidate is
+	// better than another.
 	preference bool
 	run        func(w *world) []float64
 }
 
 var never = math.Inf(1)
 
-// patience is how long something is waited for that should have happened within seconds.
+// patience bounds the wait for events that should happen within seconds.
 const patience = 10 * time.Minute
 
 var scenarios = []scenario{
@@ -44,20 +47,22 @@ var scenarios = []scenario{
 	{name: "ties", rows: []string{"5 equal candidates of one second: leaderless, % of 25 min", "terms", "requests per second"}, runs: 10, run: ties},
 	{name: "slow clocks", rows: []string{"candidates' clocks 6 s behind: leaderless, % of a minute", "requests per second"}, runs: 3, run: slowClocks},
 	{name: "fast clock", rows: []string{"leader's clock 10 min ahead: crash fail-over"}, runs: 10, run: fastClock},
-	{name: "partition", rows: []string{"leader cut off: until another leads", "two leaders meanwhile"}, run: partitioned},
+	{name: "partition", rows: []string{"leader cut off: until another leads", "two leaders until then"}, run: partitioned},
 	{name: "deleted", rows: []string{"Lease deleted by hand: two leaders"}, run: deleted},
 }
 
-// phase waits for a random time, so that nothing is in step with what comes next.
+// phase waits for a random time, so that the next step is not in phase with any
+// timer.
 func (w *world) phase() { time.Sleep(w.rng.between(0, 10*time.Second)) }
 
-// next waits for a leader other than the one called old, and says when it came.
+// next waits for a leader other than old, and returns its name and when its
+// term began.
 func (w *world) next(old string, limit time.Duration) (name string, at time.Time, ok bool) {
 	ok = w.ledger.await(limit, func(leader string) bool { name = leader; return leader != old })
 	return name, time.Now(), ok
 }
 
-// until is the time since begin, or never.
+// until returns the seconds from begin to at, or never if ok is false.
 func until(begin, at time.Time, ok bool) float64 {
 	if !ok {
 		return never
@@ -100,7 +105,8 @@ func gracefulExit(w *world) []float64 {
 	return []float64{w.leaderless(begin)}
 }
 
-// join lets a better candidate come to two others, one of which has led for a minute.
+// join adds a better candidate to two others, one of which has led for a
+// minute.
 func (w *world) join() (old, better *process, begin time.Time) {
 	old = w.start(&process{name: "old", version: "1.31.0"})
 	w.leader()
@@ -120,7 +126,7 @@ func betterJoins(w *world) []float64 {
 	return []float64{w.leaderless(begin), until(begin, at, ok)}
 }
 
-// deadOnArrival: a better candidate dies as soon as the server has its record.
+// deadOnArrival kills a better candidate as soon as the server has its record.
 func deadOnArrival(w *world) []float64 {
 	_, better, begin := w.join()
 	if !w.request(time.Minute, func(r apitest.Request) bool { return r.User.Name == better.name && r.Method != http.MethodGet }) {
@@ -133,7 +139,8 @@ func deadOnArrival(w *world) []float64 {
 	return []float64{w.leaderless(begin), w.requests() / time.Since(from).Seconds()}
 }
 
-// deadWhenOffered: a better candidate dies at the moment at which somebody else writes that it is to have the lease.
+// deadWhenOffered kills a better candidate at the moment when another process
+// offers it the lease.
 func deadWhenOffered(w *world) []float64 {
 	_, better, _ := w.join()
 	if !w.request(5*time.Minute, func(r apitest.Request) bool { return r.User.Name != better.name && offers(r.Body, better.name) }) {
@@ -145,7 +152,7 @@ func deadWhenOffered(w *world) []float64 {
 	return []float64{w.leaderless(begin)}
 }
 
-// offers reports whether a written Lease offers itself to the candidate.
+// offers reports whether a written Lease offers itself to the named candidate.
 func offers(body []byte, name string) bool {
 	for _, field := range []string{`"preferredHolder":"`, `offer":"{\"to\":\"`} {
 		if strings.Contains(string(body), field+name) {
@@ -171,7 +178,8 @@ func upgrade(w *world) []float64 {
 	w.phase()
 	begin := time.Now()
 	for i := range 3 {
-		// As a Deployment does: one more, and when it is ready one less.
+		// Like a rolling update of a Deployment: add one replica, then remove
+		// one when the new replica is ready.
 		w.start(&process{name: fmt.Sprintf("new%d", i), version: "1.31.0"})
 		time.Sleep(10 * time.Second)
 		w.process(fmt.Sprintf("c%d", i)).stop()

@@ -16,7 +16,8 @@ import (
 	controlplane "k8s.io/kubernetes/pkg/controlplane/controller/leaderelection"
 )
 
-// The defaults of kube-scheduler, kube-controller-manager and everybody else.
+// The defaults of kube-scheduler, kube-controller-manager and most other
+// programs.
 const (
 	electorDuration = 15 * time.Second
 	electorDeadline = 10 * time.Second
@@ -33,7 +34,8 @@ func electors(release bool) *system {
 	return s
 }
 
-// builtIn is the API server's controller with candidates such as kube-scheduler.
+// builtIn is the API server's controller with candidates such as
+// kube-scheduler.
 func builtIn(release bool) *system {
 	s := &system{name: "API server", electors: true, releases: release, prefers: true, coordinator: coordinate, candidate: func(ctx context.Context, p *process) {
 		p.restarting(ctx, func(ctx context.Context, id string) {
@@ -58,7 +60,8 @@ func builtIn(release bool) *system {
 	return s
 }
 
-// restarting runs a program until ctx is done, each time under another identity.
+// restarting runs a program repeatedly until ctx is done, each time with
+// another identity.
 func (p *process) restarting(ctx context.Context, run func(ctx context.Context, identity string)) {
 	for ctx.Err() == nil {
 		run(ctx, p.identity())
@@ -94,7 +97,8 @@ func elect(ctx context.Context, p *process, id string, release, coordinated bool
 	elector.Run(ctx)
 }
 
-// coordinate runs the controllers that an API server runs when it holds kube-system/leader-election-controller.
+// coordinate runs the controllers of an API server that holds
+// kube-system/leader-election-controller.
 func coordinate(ctx context.Context, p *process) {
 	client := p.client(0)
 	factory := informers.NewSharedInformerFactory(client, 10*time.Minute)

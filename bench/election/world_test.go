@@ -24,27 +24,28 @@ const (
 	namespace = "kube-system"
 	leaseName = "example"
 
-	// A request takes from minLatency to maxLatency, half of it before the server acts.
+	// A request takes from minLatency to maxLatency, half of it before the
+	// server processes it.
 	minLatency = 5 * time.Millisecond
 	maxLatency = 15 * time.Millisecond
-	// watchLag is how long an event takes: one way.
+	// watchLag is the one-way delay of an event.
 	watchLag = 5 * time.Millisecond
 
-	// restartDelay is how long after its end a process runs again.
+	// restartDelay is the delay before an ended process runs again.
 	restartDelay = time.Second
 )
 
-// system is a way to elect a leader.
+// system is a method of electing a leader.
 type system struct {
 	name     string
 	ours     bool
-	electors bool // the candidates are client-go's
-	releases bool // and they release the lease when they end
-	// candidate takes part as p until ctx is done.
+	electors bool // the candidates use client-go's elector
+	releases bool // the candidates release the lease when they end
+	// candidate participates as p until ctx is done.
 	candidate func(ctx context.Context, p *process)
-	// coordinator, where there is one, decides until ctx is done.
+	// coordinator, if not nil, assigns the leadership until ctx is done.
 	coordinator func(ctx context.Context, p *process)
-	// prefers says that a better candidate takes over.
+	// prefers reports whether a better candidate takes over.
 	prefers bool
 }
 
@@ -58,7 +59,7 @@ type world struct {
 	processes []*process
 
 	mu    sync.Mutex
-	watch func(apitest.Request) // told of each request that arrives
+	watch func(apitest.Request) // called for each request that arrives
 }
 
 func newWorld(t *testing.T, s *system, seed uint64) *world {
@@ -79,7 +80,7 @@ func newWorld(t *testing.T, s *system, seed uint64) *world {
 		},
 	})
 	w.server.LagWatches(apitest.Match{}, watchLag)
-	// A second does not begin here, nor anywhere else in particular.
+	// Start at a random offset, so that seconds do not begin here.
 	time.Sleep(w.rng.between(0, 5*time.Second))
 	if s.coordinator != nil {
 		w.launch(&process{name: coordinatorName}, s.coordinator)
@@ -100,7 +101,7 @@ func (w *world) close() {
 	}
 }
 
-// process is one program with a client of its own.
+// process is one program with its own client.
 type process struct {
 	name    string
 	version string        // binary and emulation version
@@ -150,7 +151,7 @@ func (p *process) identity() string {
 	return fmt.Sprintf("%s-%d", p.name, p.starts)
 }
 
-// lead is the work: it lasts until ctx is done.
+// lead does the work until ctx is done.
 func (p *process) lead(ctx context.Context) {
 	p.mu.Lock()
 	if p.dead || ctx.Err() != nil {
@@ -163,7 +164,8 @@ func (p *process) lead(ctx context.Context) {
 	end()
 }
 
-// crash ends the process as kill -9 does: its work and its requests end at this instant.
+// crash ends the process like kill -9: its work and its requests end at this
+// instant.
 func (p *process) crash() {
 	p.mu.Lock()
 	p.dead = true
@@ -175,21 +177,22 @@ func (p *process) crash() {
 	p.cancel()
 }
 
-// partition cuts the process off: its requests hang, and it gets no more events.
+// partition disconnects the process: its requests hang, and it receives no
+// events.
 func (p *process) partition() {
 	mine := apitest.Match{User: p.name}
 	p.w.server.Inject(apitest.Fault{Match: mine, Hang: true})
 	p.w.server.StallWatches(mine)
 }
 
-// stop ends the process in order, and waits for it.
+// stop ends the process cleanly, and waits for it.
 func (p *process) stop() {
 	p.cancel()
 	<-p.done
 }
 
-// request waits for a request that arrives from now on, and reports whether one came within limit. It returns after the server has
-// done it.
+// request waits for the next request that m matches, and reports whether one
+// arrived within limit. It returns after the server has processed the request.
 func (w *world) request(limit time.Duration, m func(apitest.Request) bool) bool {
 	arrived := make(chan struct{})
 	w.mu.Lock()
@@ -209,14 +212,14 @@ func (w *world) request(limit time.Duration, m func(apitest.Request) bool) bool 
 	defer timeout.Stop()
 	select {
 	case <-arrived:
-		time.Sleep(time.Microsecond) // the server takes no time
+		time.Sleep(time.Microsecond) // the server needs no time
 		return true
 	case <-timeout.C:
 		return false
 	}
 }
 
-// leader waits for a leader, and returns it.
+// leader waits for a leader and returns it.
 func (w *world) leader() *process {
 	w.t.Helper()
 	var leader *process
@@ -231,16 +234,18 @@ func (w *world) process(name string) *process {
 	return w.processes[i]
 }
 
-// requests returns how many there are in the journal, without those of watches that go on for half an hour.
+// requests returns the number of requests in the journal, without watches,
+// which last for half an hour.
 func (w *world) requests() float64 {
 	return float64(w.server.Count(apitest.Match{Func: func(r apitest.Request) bool { return r.Verb != "watch" }}))
 }
 
-// client returns a clientset of the process, with the limits of kube-scheduler. A timeout of 0 is none.
+// client returns a clientset for the process, with the rate limits of
+// kube-scheduler. A timeout of 0 means none.
 func (p *process) client(timeout time.Duration) *kubernetes.Clientset {
 	cfg := p.w.server.Config(apitest.User{Name: p.name})
 	cfg.QPS, cfg.Burst, cfg.Timeout = 50, 100, timeout
-	cfg.ContentType = "application/json" // which skewed and the scenarios read
+	cfg.ContentType = "application/json" // for skewed and the scenarios, which read bodies
 	cfg.Wrap(func(base http.RoundTripper) http.RoundTripper {
 		if p.offset != 0 {
 			base = &skewed{base, p.offset}
@@ -250,7 +255,7 @@ func (p *process) client(timeout time.Duration) *kubernetes.Clientset {
 	return kubernetes.NewForConfigOrDie(cfg)
 }
 
-// slow takes its time before and after a request.
+// slow delays requests and their answers.
 type slow struct {
 	base http.RoundTripper
 	rng  *lockedRand
@@ -283,7 +288,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// lockedRand is used by all processes.
+// lockedRand is a random source that all processes share.
 type lockedRand struct {
 	mu  sync.Mutex
 	rng *rand.Rand

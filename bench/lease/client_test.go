@@ -34,7 +34,7 @@ const (
 	interval = 10 * time.Second
 )
 
-// figures are what a client process measures of itself.
+// figures are the measurements that a client process makes of itself.
 type figures struct {
 	Heap, Stack uint64 // bytes, after a collection
 	Goroutines  int
@@ -43,16 +43,16 @@ type figures struct {
 
 func measure() figures {
 	goruntime.GC()
-	goruntime.GC() // the first one only queues finalizers and sweeps
+	goruntime.GC() // the first collection only queues finalizers and sweeps
 	var m goruntime.MemStats
 	goruntime.ReadMemStats(&m)
 	var usage syscall.Rusage
-	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &usage) // can't fail for one's own process
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &usage) // can't fail for the calling process
 	return figures{m.HeapAlloc, m.StackInuse, goruntime.NumGoroutine(), time.Duration(usage.Utime.Nano() + usage.Stime.Nano())}
 }
 
-// keep runs one client process: it starts the peer with so many nodes, and
-// prints its figures each time a line comes in.
+// keep runs one client process. It starts the peer with the given number of
+// nodes, and prints its figures for each line of input.
 func keep(peer string) error {
 	var nodes int
 	var cert []byte
@@ -66,7 +66,7 @@ func keep(peer string) error {
 		Host:            os.Getenv("BENCH_URL"),
 		QPS:             -1,
 		TLSClientConfig: rest.TLSClientConfig{CAData: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert})},
-		// Protobuf, as all three use it in production.
+		// Protobuf, which all three use in production.
 		ContentConfig: rest.ContentConfig{ContentType: "application/vnd.kubernetes.protobuf", AcceptContentTypes: "application/vnd.kubernetes.protobuf,application/json"},
 	})
 	if err != nil {
@@ -88,7 +88,7 @@ func keep(peer string) error {
 	var line string
 	for {
 		if _, err := fmt.Scanln(&line); err != nil {
-			return nil // the benchmark is done
+			return nil // the benchmark has ended
 		}
 		if err := answer.Encode(measure()); err != nil {
 			return err
@@ -96,14 +96,14 @@ func keep(peer string) error {
 	}
 }
 
-// peers start keeping the leases of names renewed until ctx is done.
+// peers start to renew the leases of names until ctx is done.
 var peers = map[string]func(ctx context.Context, client kubernetes.Interface, names []string) error{
 	"kubewright":        startKubewright,
 	"component-helpers": startComponentHelpers,
 	"kwok":              startKwok,
 }
 
-// owner makes up a Node for each lease, so that all three send one.
+// owner invents a Node for each lease, so that all three clients send an owner.
 func owner(name string) metav1.OwnerReference {
 	return metav1.OwnerReference{APIVersion: "v1", Kind: "Node", Name: name, UID: types.UID("10000000-0000-4000-8000-" + name[len("virtual-node-"):][:5] + "0000000")}
 }
@@ -140,8 +140,8 @@ func startComponentHelpers(ctx context.Context, client kubernetes.Interface, nam
 	return nil
 }
 
-// startKwok starts kwok's controller as kwok does: with its four workers, and
-// leases read from an informer.
+// startKwok starts kwok's controller like kwok does: with four workers, and
+// with leases from an informer.
 func startKwok(ctx context.Context, client kubernetes.Interface, names []string) error {
 	lw := cache.NewListWatchFromClient(client.CoordinationV1().RESTClient(), "leases", corev1.NamespaceNodeLease, fields.Everything())
 	store, informer := cache.NewInformerWithOptions(cache.InformerOptions{ListerWatcher: lw, ObjectType: &coordinationv1.Lease{}, Handler: cache.ResourceEventHandlerFuncs{}})
@@ -153,7 +153,7 @@ func startKwok(ctx context.Context, client kubernetes.Interface, names []string)
 		HolderIdentity:       "kwok",
 		TypedClient:          client,
 		LeaseDurationSeconds: uint(duration.Seconds()),
-		LeaseParallelism:     4, // its default
+		LeaseParallelism:     4, // kwok's default
 		GetLease: func(name string) (*coordinationv1.Lease, bool) {
 			object, ok, err := store.GetByKey(corev1.NamespaceNodeLease + "/" + name)
 			if !ok || err != nil {

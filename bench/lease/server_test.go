@@ -26,7 +26,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 )
 
-// server is a stand-in for the API server that knows leases only.
+// server stands in for an API server and supports only leases.
 type server struct {
 	latency time.Duration
 	codec   runtime.Codec
@@ -35,14 +35,14 @@ type server struct {
 	mu        sync.Mutex
 	leases    map[string]*coordinationv1.Lease
 	revision  int64
-	renewals  map[int64]int // by second since the epoch
+	renewals  map[int64]int // by Unix second
 	requests  int
 	inFlight  int
 	mostAtOne int
 	watchers  map[chan *coordinationv1.Lease]struct{}
 }
 
-// report is what the server tells of itself.
+// report is the server's statistics.
 type report struct {
 	Leases       int
 	Requests     int
@@ -50,8 +50,8 @@ type report struct {
 	PerSecond    map[int64]int
 }
 
-// serve runs the server process: it prints its URL and the certificate, and ends
-// when its input does.
+// serve runs the server process. It prints its URL and certificate, and ends
+// when its input ends.
 func serve() error {
 	latency, err := time.ParseDuration(os.Getenv("BENCH_LATENCY"))
 	if err != nil {
@@ -147,8 +147,8 @@ func (s *server) answer(w http.ResponseWriter, method, name string, body []byte)
 	s.write(w, http.StatusOK, stored)
 }
 
-// store carries out one request under the lock. Stored objects are never
-// changed, only replaced.
+// store executes one request under the lock. Stored objects are never changed,
+// only replaced.
 func (s *server) store(method, name string, sent *coordinationv1.Lease) (*coordinationv1.Lease, *apierrors.StatusError) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -171,7 +171,7 @@ func (s *server) store(method, name string, sent *coordinationv1.Lease) (*coordi
 	}
 	s.revision++
 	sent.ResourceVersion = strconv.FormatInt(s.revision, 10)
-	// What the real one adds, and clients have to carry or strip.
+	// The real server adds this field, which clients must transfer or strip.
 	sent.ManagedFields = []metav1.ManagedFieldsEntry{{
 		Manager: "bench", Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "coordination.k8s.io/v1", FieldsType: "FieldsV1",
 		FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:ownerReferences":{".":{}}},"f:spec":{"f:holderIdentity":{},"f:leaseDurationSeconds":{},"f:renewTime":{}}}`),
@@ -180,7 +180,7 @@ func (s *server) store(method, name string, sent *coordinationv1.Lease) (*coordi
 	for watcher := range s.watchers {
 		select {
 		case watcher <- sent:
-		default: // a watcher that does not keep up misses events here
+		default: // a slow watcher misses events here
 		}
 	}
 	return sent, nil

@@ -26,8 +26,9 @@ import (
 	"github.com/kubewright/kubewright/nodeapi"
 )
 
-// work is what both servers call: a command that echoes or discards, and a log
-// whose lines come one at a time, as they do from a container runtime.
+// execute and lines are the backend of both servers: a command that discards or
+// produces data, and a log whose lines arrive one at a time, as from a container
+// runtime.
 func execute(command []string, in io.Reader, out io.Writer) error {
 	switch command[0] {
 	case "discard":
@@ -50,7 +51,7 @@ type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { return len(p), nil }
 
-// lines yields one line for each Read.
+// lines returns one line for each Read.
 type lines struct{ left int }
 
 func (l *lines) Read(p []byte) (int, error) {
@@ -71,12 +72,12 @@ func (backend) Exec(_ context.Context, _ nodeapi.Container, command []string, s 
 	return execute(command, s.Stdin, s.Stdout)
 }
 
-// anybody lets everybody in.
+// anybody authenticates every request.
 var anybody = authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) {
 	return &authenticator.Response{User: &user.DefaultInfo{Name: "bench"}}, true, nil
 })
 
-// servers are the contenders.
+// servers returns the servers to compare.
 func servers(b *testing.B) map[string]http.Handler {
 	ours, err := nodeapi.New(nodeapi.Config{NodeName: "n1", Backend: backend{}, Authenticator: anybody, Authorizer: authorizerfactory.NewAlwaysAllowAuthorizer()})
 	if err != nil {

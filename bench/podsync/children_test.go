@@ -31,15 +31,15 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// state is what a controller's process tells of itself.
+// state is the statistics that a controller's process reports.
 type state struct {
 	Started    int64
-	SinceFirst time.Duration // since the first pod was handed to the provider
+	SinceFirst time.Duration // since the provider got the first pod
 	CPU        time.Duration
 }
 
-// runPods is the process of a controller. Any line on its input is answered
-// with its state.
+// runPods is the process of a controller. It answers each line of input with
+// its state.
 func runPods(peer string) error {
 	cfg, err := clientcmd.BuildConfigFromFlags("", os.Getenv("BENCH_KUBECONFIG"))
 	if err != nil {
@@ -48,7 +48,7 @@ func runPods(peer string) error {
 	cfg.QPS = -1
 	cfg.ContentType = "application/vnd.kubernetes.protobuf"
 	cfg.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
-	cfg.DisableCompression = true // as the components of Kubernetes have it: the network is near, the CPU is not
+	cfg.DisableCompression = true // as in the Kubernetes components: the network is fast, the CPU is not
 	client, err := kubernetes.NewForConfig(cfg)
 	if err != nil {
 		return err
@@ -61,7 +61,7 @@ func runPods(peer string) error {
 	answer := json.NewEncoder(os.Stdout)
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
 		var usage syscall.Rusage
-		_ = syscall.Getrusage(syscall.RUSAGE_SELF, &usage) // can't fail for one's own process
+		_ = syscall.Getrusage(syscall.RUSAGE_SELF, &usage) // can't fail for the calling process
 		s := state{Started: started.Load(), CPU: time.Duration(usage.Utime.Nano() + usage.Stime.Nano())}
 		if first := firstStart.Load(); first != 0 {
 			s.SinceFirst = time.Duration(time.Now().UnixNano() - first)
@@ -74,8 +74,8 @@ func runPods(peer string) error {
 }
 
 // serve is the process of the stub server: the in-memory API server over HTTP/2
-// and TLS, with pods bound to a node, and a latency before each answer. Each line
-// on its input is answered with the number of status writes so far.
+// and TLS, with pods bound to a node, and a latency before each answer. It
+// answers each line of input with the number of status writes so far.
 func serve() error {
 	pods, err := strconv.Atoi(os.Getenv("BENCH_PODS"))
 	if err != nil {

@@ -31,10 +31,10 @@ import (
 	"github.com/kubewright/kubewright/podsync/podstatus"
 )
 
-// started counts the pods that a provider was told to start.
+// started counts the pods that a provider was asked to start.
 var started atomic.Int64
 
-// firstStart is when the first of them was, in nanoseconds.
+// firstStart is the time of the first start, in Unix nanoseconds.
 var firstStart atomic.Int64
 
 func countStart() {
@@ -42,7 +42,7 @@ func countStart() {
 	started.Add(1)
 }
 
-// peers start running the pods of nodeName until ctx is done.
+// peers start to run the pods of nodeName until ctx is done.
 var peers = map[string]func(ctx context.Context, client kubernetes.Interface, nodeName string) error{
 	"kubewright":      startKubewright,
 	"virtual-kubelet": startVirtualKubelet(func() workqueue.TypedRateLimiter[any] { return nil }, 10),
@@ -60,9 +60,9 @@ const (
 	watchingClient = "bare-client-watching"
 )
 
-// startBareClient lists the pods of a node, patches the status of each once, with
-// what this library would write, and does nothing else; but to watch the pods,
-// where it is told to, as whoever runs them must.
+// startBareClient lists the pods of a node and patches the status of each once,
+// with the status that this library would write. It does nothing else, except
+// that it watches the pods if watching is true, as every controller must.
 func startBareClient(watching bool) func(context.Context, kubernetes.Interface, string) error {
 	return func(ctx context.Context, client kubernetes.Interface, nodeName string) error {
 		selector := fields.OneTermEqualSelector("spec.nodeName", nodeName).String()
@@ -125,7 +125,7 @@ func startVirtualKubelet(limiter func() workqueue.TypedRateLimiter[any], workers
 		controller, err := node.NewPodController(node.PodControllerConfig{
 			PodClient:                            client.CoreV1(),
 			PodInformer:                          own.Core().V1().Pods(),
-			EventRecorder:                        &record.FakeRecorder{}, // without a channel it drops events; ours has no recorder
+			EventRecorder:                        &record.FakeRecorder{}, // without a channel it drops events; this library has no recorder here
 			Provider:                             newVirtualKubeletNothing(),
 			ConfigMapInformer:                    all.Core().V1().ConfigMaps(),
 			SecretInformer:                       all.Core().V1().Secrets(),
@@ -144,8 +144,8 @@ func startVirtualKubelet(limiter func() workqueue.TypedRateLimiter[any], workers
 	}
 }
 
-// Stages of kwok that end a pod as a kubelet does: its last status first, then the
-// object. kwok's own stage deletes a running pod.
+// These stages of kwok end a pod as a kubelet does: first the last status, then
+// the object. kwok's own stage deletes a running pod.
 const (
 	terminateFirst = `
 apiVersion: kwok.x-k8s.io/v1alpha1
@@ -209,7 +209,7 @@ func runKwok(ctx context.Context, client kubernetes.Interface, nodeName string, 
 		CIDR:                 "10.0.0.0/8",
 		Lifecycle:            resources.NewStaticGetter(cycle),
 		NodeGetFunc:          func(name string) (*kwok.NodeInfo, bool) { return &kwok.NodeInfo{}, name == nodeName },
-		PlayStageParallelism: 4, // its default
+		PlayStageParallelism: 4, // kwok's default
 		Recorder:             &record.FakeRecorder{},
 	})
 	if err != nil {
@@ -224,7 +224,7 @@ func runKwok(ctx context.Context, client kubernetes.Interface, nodeName string, 
 	return controller.Start(ctx, events)
 }
 
-// running returns the status that a pod has once it runs.
+// running returns the status of a running pod.
 func running(pod *corev1.Pod) (status corev1.PodStatus) {
 	now := metav1.Now()
 	status.Phase = corev1.PodRunning
@@ -241,7 +241,7 @@ func running(pod *corev1.Pod) (status corev1.PodStatus) {
 	return status
 }
 
-// terminated changes a status to that of a pod that has stopped.
+// terminated changes a status to that of a stopped pod.
 func terminated(status *corev1.PodStatus) {
 	now := metav1.Now()
 	status.Phase = corev1.PodSucceeded
@@ -252,7 +252,7 @@ func terminated(status *corev1.PodStatus) {
 	}
 }
 
-// noPod is what virtual-kubelet takes for not found.
+// noPod is an error that virtual-kubelet recognizes as not found.
 type noPod string
 
 func (n noPod) Error() string { return fmt.Sprintf("pod %q not found", string(n)) }

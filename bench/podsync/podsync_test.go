@@ -25,7 +25,7 @@ import (
 	"github.com/kubewright/kubewright/test/e2e/harness"
 )
 
-// order is that of the cases in a run.
+// order is the order of the cases in a run.
 var order = []string{"kubewright", "virtual-kubelet", "virtual-kubelet-unlimited", "kwok"}
 
 func newPod(name, node string) *corev1.Pod {
@@ -36,12 +36,12 @@ func newPod(name, node string) *corev1.Pod {
 			AutomountServiceAccountToken: new(false),
 			Containers:                   []corev1.Container{{Name: "c", Image: "example.com/none:1"}},
 		},
-		Status: corev1.PodStatus{Phase: corev1.PodPending}, // as an API server stores it; kwok looks at nothing else
+		Status: corev1.PodStatus{Phase: corev1.PodPending}, // as an API server stores it; kwok requires it
 	}
 }
 
 // BenchmarkStub binds 10,000 pods to a node of a server that takes 10 ms for
-// every request, and looks at the first ten seconds.
+// every request, and measures the first ten seconds.
 func BenchmarkStub(b *testing.B) {
 	const pods, latency, window = 10_000, 10 * time.Millisecond, 10 * time.Second
 	for _, peer := range order {
@@ -64,14 +64,14 @@ func BenchmarkStub(b *testing.B) {
 				b.ReportMetric(float64(after-before)/time.Since(begin).Seconds(), "status-writes/s")
 				controller.Stop()
 				server.Stop()
-				b.ReportMetric(0, "ns/op") // a run takes as long as it is told to
+				b.ReportMetric(0, "ns/op") // the duration of a run is fixed
 			}
 		})
 	}
 }
 
-// handed reports how long it takes from the first pod that a provider is given
-// to the last one, for ten seconds at most. kwok has no provider.
+// handed reports the time from the first to the last pod that a provider gets,
+// at most ten seconds. kwok has no provider.
 func handed(b *testing.B, controller *child.Process, peer string, pods int64) {
 	if peer == "kwok" {
 		time.Sleep(3 * time.Second) // its list and first writes
@@ -99,11 +99,12 @@ func kubeconfig(b *testing.B, url string, cert []byte) string {
 }
 
 // BenchmarkRealServer runs and deletes 1,000 pods on etcd and kube-apiserver.
-// Status writes are counted from the first pod that is seen Running to the last
-// one, so neither the start of a process nor its first list is part of them. The
-// cases named bare-client are the limit: a process that lists the pods, patches
-// each of them once with the status that this library writes, by as many
-// goroutines as its default, and does nothing else, or watches the pods as well.
+// It counts status writes from the first pod that is seen Running to the last
+// one, so that the start of the process and its first list do not count. The
+// cases named bare-client are the limit: a process that lists the pods and
+// patches each of them once with this library's status, with as many goroutines
+// as this library's default. It does nothing else, or in one case also watches
+// the pods.
 func BenchmarkRealServer(b *testing.B) {
 	const pods = 1000
 	cluster := harness.Start(b, harness.Options{Without: []string{harness.ControllerManager, harness.Scheduler}})
@@ -121,7 +122,7 @@ func BenchmarkRealServer(b *testing.B) {
 				b.ReportMetric(seen.rate(), "status-writes/s")
 				grace := (*int64)(nil)
 				if peer == bareClient || peer == watchingClient {
-					grace = new(int64) // nobody ends its pods
+					grace = new(int64) // no kubelet ends its pods
 				}
 				begin = time.Now()
 				if err := client.CoreV1().Pods("default").DeleteCollection(b.Context(), metav1.DeleteOptions{GracePeriodSeconds: grace}, metav1.ListOptions{LabelSelector: "bench=" + node}); err != nil {
@@ -139,7 +140,7 @@ func BenchmarkRealServer(b *testing.B) {
 	}
 }
 
-// createPods creates pods that are bound to node.
+// createPods creates n pods that are bound to node.
 func createPods(b *testing.B, client kubernetes.Interface, node string, n int) []*corev1.Pod {
 	b.Helper()
 	pods := make([]*corev1.Pod, n)
@@ -180,12 +181,12 @@ func parallel(b *testing.B, pods []*corev1.Pod, f func(*corev1.Pod) error) {
 	}
 }
 
-// progress is what an informer has seen of the pods of a node. It is not a bare
-// watch: a server that is busy drops those that do not keep up.
+// progress is an informer's view of the pods of a node. It does not use a bare
+// watch, because a busy server drops watches that do not keep up.
 type progress struct {
 	mu            sync.Mutex
 	running, gone map[types.UID]bool
-	first, last   time.Time // when a pod was first, and last, seen to have begun to run
+	first, last   time.Time // when a pod was first and last seen to start running
 	changed       chan struct{}
 }
 
@@ -230,7 +231,8 @@ func (p *progress) see(pod *corev1.Pod) {
 	p.note(p.running, pod.UID)
 }
 
-// rate returns how many pods began to run per second, from the first to the last.
+// rate returns how many pods started running per second, from the first to the
+// last.
 func (p *progress) rate() float64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -247,7 +249,7 @@ func (p *progress) note(set map[types.UID]bool, uid types.UID) {
 	}
 }
 
-// until waits until a set has so many pods.
+// until waits until set has n pods.
 func (p *progress) until(b *testing.B, n int, set map[types.UID]bool) {
 	b.Helper()
 	deadline := time.After(5 * time.Minute)

@@ -13,7 +13,7 @@ import (
 	"github.com/kubewright/kubewright/podsync"
 )
 
-// nothing is a podsync.Provider whose pods run by being remembered.
+// nothing is a podsync.Provider that records its pods and runs nothing.
 type nothing struct {
 	mu   sync.Mutex
 	pods map[types.UID]podsync.State
@@ -55,11 +55,11 @@ func (n *nothing) List(context.Context) ([]podsync.State, error) {
 }
 
 func (n *nothing) Watch(ctx context.Context, _ func(podsync.State)) error {
-	<-ctx.Done() // nothing happens by itself
+	<-ctx.Done() // pods never change on their own
 	return nil
 }
 
-// virtualKubeletNothing is the same for virtual-kubelet.
+// virtualKubeletNothing is the equivalent of nothing for virtual-kubelet.
 type virtualKubeletNothing struct {
 	mu     sync.Mutex
 	pods   map[string]*corev1.Pod

@@ -32,10 +32,10 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// roundTrip is how long the server takes for a write.
+// roundTrip is the server's latency for a write.
 const roundTrip = 10 * time.Millisecond
 
-// change is a case: what the devices are changed to, or what happens.
+// change is a case: a new list of devices, or an event.
 type change struct {
 	name    string
 	devices func(all []resourcev1.Device) []resourcev1.Device
@@ -73,7 +73,7 @@ var changes = []change{
 	{name: "half the devices removed", devices: func(all []resourcev1.Device) []resourcev1.Device { return all[len(all)/2:] }},
 }
 
-// replace changes n devices, evenly spread.
+// replace changes n devices, evenly distributed.
 func replace(n int) func([]resourcev1.Device) []resourcev1.Device {
 	return func(all []resourcev1.Device) []resourcev1.Device {
 		all = slices.Clone(all)
@@ -87,12 +87,12 @@ func replace(n int) func([]resourcev1.Device) []resourcev1.Device {
 	}
 }
 
-// outcome is what a case cost.
+// outcome is the cost of a case.
 type outcome struct {
 	name   string
 	writes int
 	took   time.Duration // until the last write was answered
-	window time.Duration // incomplete meanwhile
+	window time.Duration // time during which the pool was incomplete
 }
 
 func (o outcome) String() string {
@@ -114,8 +114,9 @@ func TestCompare(t *testing.T) {
 		for i, mine := range got[peerNames[0]] {
 			other := got[peerNames[1]][i]
 			fmt.Fprintf(out, "%s\t%v\t%v\t\n", mine.name, mine, other)
-			// A write of theirs has twice as many devices as one of ours, so one
-			// write of theirs may be two of ours, or the last page one more.
+			// One of their writes has twice as many devices as one of ours, so
+			// one of their writes may correspond to two of ours, or the last
+			// page may need one more.
 			if i > 0 && (mine.window > other.window || other.writes > 1 && mine.writes > other.writes+1) {
 				t.Errorf("%s: %v, upstream %v", mine.name, mine, other)
 			}
@@ -124,7 +125,7 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// compare publishes n devices and makes one change after the other.
+// compare publishes n devices and makes the changes one after another.
 func compare(t *testing.T, p peer, n int) (outcomes []outcome) {
 	s := newServer()
 	s.Inject(apitest.Fault{Match: apitest.Match{Verb: "create,update,delete", Resource: "resourceslices"}, Latency: roundTrip})
@@ -137,11 +138,11 @@ func compare(t *testing.T, p peer, n int) (outcomes []outcome) {
 		w.reset()
 		begin := time.Now()
 		do()
-		time.Sleep(65 * time.Second) // the helper looks again after 30
+		time.Sleep(65 * time.Second) // the helper checks again after 30 s
 		synctest.Wait()
 		o := outcome{name: name, window: w.window()}
 		for _, q := range s.Journal() {
-			if q.Verb != "get" { // to find out what became of a write that failed
+			if q.Verb != "get" { // reads that find out the result of a failed write
 				o.writes++
 			}
 			o.took = max(o.took, q.Time.Add(q.Duration).Sub(begin))
@@ -169,7 +170,8 @@ func compare(t *testing.T, p peer, n int) (outcomes []outcome) {
 	return outcomes
 }
 
-// poolWatch tells how long the pool was incomplete, as the scheduler sees it.
+// poolWatch measures how long the pool was incomplete, as the scheduler sees
+// it.
 type poolWatch struct {
 	w    watch.Interface
 	done chan struct{}

@@ -14,7 +14,7 @@ import (
 	"github.com/kubewright/kubewright/apitest"
 )
 
-// BenchmarkUnchanged is what a state costs that is as it was before.
+// BenchmarkUnchanged measures the cost of publishing an unchanged state.
 func BenchmarkUnchanged(b *testing.B) {
 	for _, n := range []int{1000, 10_000} {
 		all := devices(n)
@@ -25,7 +25,7 @@ func BenchmarkUnchanged(b *testing.B) {
 			published(b, p)
 			b.ReportAllocs()
 			for b.Loop() {
-				p.set(all) // returns when it has found that nothing differs
+				p.set(all) // returns when it has found no difference
 			}
 			p.stop()
 		})
@@ -39,7 +39,7 @@ func BenchmarkUnchanged(b *testing.B) {
 			for b.Loop() {
 				drain(p.synced)
 				p.set(all)
-				<-p.synced // when a sync has found that nothing differs
+				<-p.synced // when a sync has found no difference
 			}
 			p.stop()
 		})
@@ -56,7 +56,7 @@ func published(t testing.TB, p *ours) {
 	}
 }
 
-// quiet waits until there was no write for a while.
+// quiet waits until the server has received no write for a while.
 func quiet(s *apitest.Server) {
 	for last, since := -1, time.Now(); time.Since(since) < 3*time.Second; time.Sleep(50 * time.Millisecond) {
 		if n := len(s.Journal()); n != last {
@@ -73,7 +73,7 @@ func drain(c chan struct{}) {
 }
 
 // TestMemory measures the heap of a publisher whose 100,000 devices are
-// published already, without the list that the driver made of them.
+// published, without the driver's own list.
 func TestMemory(t *testing.T) {
 	heap := make(map[string]uint64)
 	for _, name := range peerNames {
@@ -100,13 +100,13 @@ func TestMemory(t *testing.T) {
 		t.Errorf("kubewright needs %.1f MB, want 40 at most", float64(mine)/1e6)
 	}
 	if ratio := float64(heap["kubewright"]) / float64(heap["upstream"]); ratio > 0.1 {
-		t.Errorf("kubewright needs %.2f of what upstream needs, want a tenth at most", ratio)
+		t.Errorf("kubewright's heap is %.2f of upstream's, want at most a tenth", ratio)
 	}
 }
 
 func inUse() uint64 {
 	runtime.GC()
-	runtime.GC() // the first one only queues finalizers and sweeps
+	runtime.GC() // the first collection only queues finalizers and sweeps
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return m.HeapAlloc

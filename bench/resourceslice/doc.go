@@ -1,9 +1,9 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package resourceslice measures this library's publisher of devices beside the
+// Package resourceslice compares this library's device publisher with the
 // helper for DRA drivers, k8s.io/dynamic-resource-allocation/resourceslice, in
-// the same run, and holds what this one writes against the scheduler's own
+// the same run. It also checks this library's slices with the scheduler's own
 // allocator.
 //
 //	go test -run TestCompare -v ./resourceslice     # writes, time, incomplete window
@@ -13,8 +13,9 @@
 //	go test -run TestAllocator ./resourceslice      # every intermediate state, through the allocator
 //
 // TestCompare runs in virtual time against the in-memory API server, which
-// answers writes after ten milliseconds: its times are round trips and delays,
-// free of the machine, and can be compared between runs. The others compare
-// within one run only. The helper publishes slices that the driver makes, so
-// its driver here does what most do: 128 devices each, in the order of the list.
+// answers writes after ten milliseconds. Its times are round trips and delays,
+// do not depend on the machine, and can be compared between runs. Compare the
+// figures of the other tests only within one run. The helper publishes slices
+// that the driver builds; its driver here does so like most drivers: 128
+// devices each, in the order of the list.
 package resourceslice

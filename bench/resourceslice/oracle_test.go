@@ -26,8 +26,8 @@ import (
 	"github.com/kubewright/kubewright/resourceslice"
 )
 
-// oracle asks the scheduler's allocator what it makes of every state that the
-// writes of the controller go through.
+// oracle runs the scheduler's allocator on every state that the controller's
+// writes go through.
 type oracle struct {
 	t      *testing.T
 	slices map[string]*resourcev1.ResourceSlice
@@ -36,7 +36,7 @@ type oracle struct {
 	states, incomplete int
 }
 
-// classes is a lister with one class, of all devices.
+// classes is a lister with a single class, which selects all devices.
 type classes struct{}
 
 func (classes) List() ([]*resourcev1.DeviceClass, error) {
@@ -52,7 +52,7 @@ var features = structured.Features{
 	AdminAccess: true, ConsumableCapacity: true, DeviceBindingAndStatus: true, DeviceTaints: true, PartitionableDevices: true, PrioritizedList: true,
 }
 
-// allocate asks for devices of the pool as it is.
+// allocate requests devices from the current pool.
 func (o *oracle) allocate(mode resourcev1.DeviceAllocationMode) ([]resourcev1.AllocationResult, error) {
 	var all []*resourcev1.ResourceSlice
 	for _, s := range o.slices {
@@ -70,7 +70,7 @@ func (o *oracle) allocate(mode resourcev1.DeviceAllocationMode) ([]resourcev1.Al
 	if mode == resourcev1.DeviceAllocationModeExactCount {
 		request.Count = 1
 	} else {
-		// As many as fit into a claim: those with this number.
+		// Request as many as fit into a claim: the devices with a low index.
 		request.Selectors = []resourcev1.DeviceSelector{{CEL: &resourcev1.CELDeviceSelector{Expression: `device.attributes["gpu.example.com"].index < 8`}}}
 	}
 	return allocator.Allocate(context.Background(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, []*resourcev1.ResourceClaim{{
@@ -79,7 +79,7 @@ func (o *oracle) allocate(mode resourcev1.DeviceAllocationMode) ([]resourcev1.Al
 	}})
 }
 
-// see is called with each event.
+// see handles an event of the watch.
 func (o *oracle) see(event watch.EventType, s *resourcev1.ResourceSlice) {
 	if event == watch.Deleted {
 		delete(o.slices, s.Name)
@@ -103,7 +103,8 @@ func (o *oracle) see(event watch.EventType, s *resourcev1.ResourceSlice) {
 	o.states++
 	got, err := o.allocate(resourcev1.DeviceAllocationModeExactCount)
 	if n != count {
-		// The pool is being switched: no device is to be had, and that is all.
+		// The pool is being replaced: no device is available, and that is the
+		// only effect.
 		o.incomplete++
 		if err == nil && len(got) > 0 {
 			o.t.Errorf("the allocator takes devices from %d of %d slices", n, count)
@@ -116,15 +117,15 @@ func (o *oracle) see(event watch.EventType, s *resourcev1.ResourceSlice) {
 	if free > 0 && len(got) != 1 {
 		o.t.Errorf("state %d, generation %d: none of %d devices was allocated", o.states, top, free)
 	}
-	// A pool that the allocator holds to be invalid or incomplete fails this
-	// one hard.
+	// If the allocator considers the pool invalid or incomplete, this call
+	// returns another error.
 	if _, err := o.allocate(resourcev1.DeviceAllocationModeAll); err != nil && !errors.Is(err, structured.ErrFailedAllocationOnNode) {
 		o.t.Errorf("state %d, generation %d, all devices: %v", o.states, top, err)
 	}
 }
 
-// TestAllocator takes random pools through random edits, with writes that fail,
-// and asks the allocator after every write.
+// TestAllocator applies random edits to random pools, with failing writes, and
+// runs the allocator after every write.
 func TestAllocator(t *testing.T) {
 	for seed := range uint64(12) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {

@@ -26,7 +26,7 @@ const (
 	driver = "gpu.example.com"
 )
 
-// peer publishes whole states.
+// peer is a publisher of complete states.
 type peer interface {
 	start(t testing.TB, client kubernetes.Interface)
 	set(devices []resourcev1.Device)
@@ -73,7 +73,7 @@ func (o *ours) stop() {
 
 type theirs struct {
 	c      *upstream.Controller
-	synced chan struct{} // has a token when a sync has ended
+	synced chan struct{} // receives a token when a sync has ended
 }
 
 func (u *theirs) start(t testing.TB, client kubernetes.Interface) {
@@ -83,7 +83,7 @@ func (u *theirs) start(t testing.TB, client kubernetes.Interface) {
 	}
 	c, err := upstream.StartController(context.Background(), upstream.Options{
 		DriverName: driver, KubeClient: client, Owner: &upstream.Owner{APIVersion: "v1", Kind: "Node", Name: node}, Queue: queue,
-		ErrorHandler: func(context.Context, error, string) {}, // retried anyway
+		ErrorHandler: func(context.Context, error, string) {}, // the controller retries on its own
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -103,15 +103,15 @@ func (u *theirs) set(devices []resourcev1.Device) {
 
 func (u *theirs) stop() { u.c.Stop() }
 
-// notifyingQueue tells when an item was worked on.
+// notifyingQueue reports when an item was processed.
 type notifyingQueue struct {
 	workqueue.TypedRateLimitingInterface[string]
 	done chan struct{}
 }
 
-// AddAfter adds a moment: the helper looks again when it is later than a time,
-// and asks to be woken up at that time. In virtual time that is no later, and
-// it would ask again and again.
+// AddAfter adds a moment to d. The helper checks whether a given time is past,
+// and requeues the item for that time. In virtual time it wakes exactly then,
+// which is not past, and would requeue the item without end.
 func (q *notifyingQueue) AddAfter(item string, d time.Duration) {
 	q.TypedRateLimitingInterface.AddAfter(item, d+time.Microsecond)
 }
@@ -124,7 +124,7 @@ func (q *notifyingQueue) Done(item string) {
 	}
 }
 
-// device is a device of seven attributes and a capacity.
+// device returns a device with seven attributes and one capacity.
 func device(i int, model string) resourcev1.Device {
 	return resourcev1.Device{
 		Name: fmt.Sprintf("gpu-%06d", i),

@@ -18,11 +18,11 @@ import (
 type request struct {
 	Agent    string `json:"agent"`
 	Verb     string `json:"verb"`
-	Resource string `json:"resource"` // with the subresource; the first part of the path where it is none
+	Resource string `json:"resource"` // with the subresource; for a path without a resource, its first element
 	Code     int    `json:"code"`
 }
 
-// auditLine is what is read of an audit.k8s.io/v1 Event.
+// auditLine has the fields of an audit.k8s.io/v1 Event that are read.
 type auditLine struct {
 	AuditID    string `json:"auditID"`
 	Stage      string `json:"stage"`
@@ -40,7 +40,7 @@ type auditLine struct {
 	Done     time.Time `json:"stageTimestamp"`
 }
 
-// kind returns what kind of request a line is about.
+// kind returns the kind of request that a line records.
 func (l *auditLine) kind() request {
 	r := request{Agent: shortAgent(l.UserAgent), Verb: l.Verb, Code: l.ResponseStatus.Code}
 	if l.ObjectRef == nil || l.ObjectRef.Resource == "" {
@@ -56,10 +56,10 @@ func (l *auditLine) kind() request {
 	return r
 }
 
-// shortAgent returns a User-Agent without what client-go says of the machine and
-// the build: of "fleet/v0.0.0 (linux/amd64) kubernetes/$Format/examples/fleet" it
-// is "examples/fleet", and without such an end "fleet". A program that has put
-// one such agent behind another one counts by the last.
+// shortAgent returns a User-Agent without the machine and build that client-go
+// adds: "fleet/v0.0.0 (linux/amd64) kubernetes/$Format/examples/fleet" becomes
+// "examples/fleet", or "fleet" without the last part. If the User-Agent
+// consists of several such agents, the last one counts.
 func shortAgent(agent string) string {
 	const build = ") kubernetes/"
 	if i := strings.LastIndex(agent, build); i >= 0 {
@@ -71,15 +71,15 @@ func shortAgent(agent string) string {
 	return name
 }
 
-// auditLog reads the audit log of an API server while that writes it. Its methods
-// may be called concurrently.
+// auditLog reads an API server's audit log while the server writes it. It is
+// safe for concurrent use.
 type auditLog struct {
 	path string
 
 	mu      sync.Mutex
 	offset  int64
-	rest    []byte          // of a line that is not written to its end yet
-	watches map[string]bool // by audit ID: a watch has a line when it begins and one when it ends
+	rest    []byte          // a line that is not complete yet
+	watches map[string]bool // by audit ID: a watch has one line at its start and one at its end
 	took    map[request][]span
 }
 
@@ -87,7 +87,7 @@ func newAuditLog(path string) *auditLog {
 	return &auditLog{path: path, watches: make(map[string]bool), took: make(map[request][]span)}
 }
 
-// follow reads what has been written since the last call.
+// follow reads the lines written since the last call.
 func (a *auditLog) follow() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -107,7 +107,7 @@ func (a *auditLog) follow() error {
 	return a.add(data)
 }
 
-// add takes a further part of the log.
+// add parses a further part of the log.
 func (a *auditLog) add(data []byte) error {
 	data = append(a.rest, data...)
 	for {
@@ -132,16 +132,16 @@ func (a *auditLog) add(data []byte) error {
 	}
 }
 
-// requests are those of one kind in some time.
+// requests counts the requests of one kind in a period.
 type requests struct {
 	request
 	Count int `json:"count"`
-	// Took is what the API server needed to answer: of a watch, to begin.
+	// Took is the API server's latency: for a watch, until its start.
 	Took distribution `json:"took"`
 }
 
-// between returns the requests that were answered in [from, to), of the agents
-// that match, sorted by nothing.
+// between returns the requests that were answered in [from, to) for the
+// matching agents, in no particular order.
 func (a *auditLog) between(from, to time.Time, match func(agent string) bool) (all []requests) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

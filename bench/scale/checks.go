@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// verdict is a claim, whether it held, and what was seen.
+// verdict is a claim, whether it held, and the observed values.
 type verdict struct {
 	Claim string
 	Holds bool
@@ -18,22 +18,22 @@ type verdict struct {
 }
 
 const (
-	// backWithin is how long a Node may be away: after that the pods on it are
-	// deleted by the pod garbage collector.
+	// backWithin is how long a Node may be absent. After that, the pod garbage
+	// collector deletes its pods.
 	backWithin = 40 * time.Second
-	// growth is by how much what is flat may differ at the end of the churn, as
-	// a part of what it was at its beginning.
+	// growth is the relative difference between the end and the beginning of
+	// the churn up to which a value counts as flat.
 	growth = 0.10
-	// memorySlack and goroutineSlack are allowed besides, so that little noise
-	// on little is no growth.
+	// memorySlack and goroutineSlack are added to the limit, so that noise on
+	// small values does not count as growth.
 	memorySlack    = 8 << 20
 	goroutineSlack = 10
-	// kept is the part of the memory of the pods that may be kept when they are
-	// gone: maps don't shrink.
+	// kept is the share of the pods' memory that may remain after they are
+	// gone, because maps do not shrink.
 	kept = 0.25
 )
 
-// judge returns the claims about a contender.
+// judge returns the verdicts on a contender.
 func judge(r *result, o options) []verdict {
 	if r.Error != "" {
 		return []verdict{{"The run comes to its end", false, r.Error}}
@@ -48,7 +48,7 @@ func judge(r *result, o options) []verdict {
 			fmt.Sprintf("%d of %d", r.Found.Running, r.Found.Pods),
 		},
 		{
-			"No pod ended, stopped being Ready or went that nobody had deleted",
+			"No pod that was not deleted ended, stopped being Ready or disappeared",
 			r.Lost.Count == 0,
 			r.Lost.String(),
 		},
@@ -95,10 +95,10 @@ func judge(r *result, o options) []verdict {
 	}
 }
 
-// flat reports whether a value has not grown more than it may.
+// flat reports whether a value stayed within the limit of growth.
 func flat(before, after, slack float64) bool { return after <= before*(1+growth)+slack }
 
-// quarter is the middle of what was seen in a quarter of the churn.
+// quarter holds the median values of a quarter of the churn.
 type quarter struct{ resident, goroutines float64 }
 
 // quarters returns the first and the last quarter of samples.
@@ -116,7 +116,7 @@ func middle(samples []sample) quarter {
 	return quarter{median(resident), median(goroutines)}
 }
 
-// deletedNodes returns how many Nodes the driver has deleted.
+// deletedNodes returns the number of Nodes that the driver has deleted.
 func deletedNodes(all []requests) (n int) {
 	for _, r := range all {
 		if r.Agent == driverAgent && r.Verb == "delete" && r.Resource == "nodes" && r.Code == 200 {
@@ -126,9 +126,8 @@ func deletedNodes(all []requests) (n int) {
 	return n
 }
 
-// refused returns how many requests had an answer that tells of a mistake or of
-// too much work. That something is not there (404) or has changed (409) belongs
-// to the protocol.
+// refused returns the number of requests whose answer indicates a mistake or
+// overload. A missing (404) or changed (409) object is part of the protocol.
 func refused(all []requests) (n int) {
 	for _, r := range all {
 		switch {
@@ -149,7 +148,7 @@ func holds(verdicts []verdict) bool {
 	return true
 }
 
-// String says how many faults there are, and names the first.
+// String returns the number of faults and names the first.
 func (f faults) String() string {
 	if f.Count == 0 {
 		return "none"
@@ -157,15 +156,15 @@ func (f faults) String() string {
 	return fmt.Sprintf("%d: %s", f.Count, strings.Join(f.Examples, "; "))
 }
 
-// inMiB writes bytes.
+// inMiB formats a number of bytes.
 func inMiB[T uint64 | float64](bytes T) string {
 	return fmt.Sprintf("%.1f MiB", float64(bytes)/(1<<20))
 }
 
-// inSeconds writes a long time.
+// inSeconds formats a long duration.
 func inSeconds(d time.Duration) string { return fmt.Sprintf("%.1f s", d.Seconds()) }
 
-// inMillis writes a short time.
+// inMillis formats a short duration.
 func inMillis(d time.Duration) string {
 	ms := float64(d) / float64(time.Millisecond)
 	if ms < 10 {

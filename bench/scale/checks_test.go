@@ -33,7 +33,7 @@ func TestJudge(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		change func(r *result)
-		broken string // the claim that does not hold, by its beginning; "" for none
+		broken string // the beginning of the claim that does not hold; "" for none
 	}{
 		{"all is well", func(*result) {}, ""},
 		{"given up", func(r *result) { r.Error = "waited" }, "The run comes to its end"},

@@ -19,17 +19,18 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// cluster is a control plane on loopback, run by the command in test/controlplane.
+// cluster is a control plane on loopback, run by the program in
+// test/controlplane.
 type cluster struct {
 	Version    string      `json:"version"`
 	Kubeconfig string      `json:"kubeconfig"`
 	AuditLog   string      `json:"auditLog"`
 	Components []component `json:"components"`
 
-	launcher string // the command
+	launcher string // the path of the program
 	name     string
 	cmd      *exec.Cmd
-	stdin    io.Closer // the control plane lives as long as it is open
+	stdin    io.Closer // the control plane ends when it is closed
 	client   *kubernetes.Clientset
 }
 
@@ -40,11 +41,11 @@ type component struct {
 }
 
 // startCluster starts etcd, an API server and a controller manager. There is no
-// scheduler: the pods are bound by whoever creates them.
+// scheduler, because each pod is created with its node.
 func startCluster(ctx context.Context, launcher, name string) (*cluster, error) {
 	c := &cluster{launcher: launcher, name: name}
 	c.cmd = exec.CommandContext(ctx, launcher, "up", "--name="+name, "--audit", "--without=kube-scheduler")
-	c.cmd.Stderr = os.Stderr // the first start builds Kubernetes, and tells how far it is
+	c.cmd.Stderr = os.Stderr // the first start builds Kubernetes and reports its progress
 	c.cmd.Cancel = func() error { return c.stdin.Close() }
 	var err error
 	if c.stdin, err = c.cmd.StdinPipe(); err != nil {
@@ -77,14 +78,14 @@ func startCluster(ctx context.Context, launcher, name string) (*cluster, error) 
 	return c, nil
 }
 
-// stop stops the control plane and removes what it has written.
+// stop stops the control plane and removes its files.
 func (c *cluster) stop() error {
-	_ = c.stdin.Close() // or it is closed already
+	_ = c.stdin.Close() // or it is already closed
 	return c.cmd.Wait()
 }
 
-// adminClient returns a client without a rate limit and with protobuf: its share
-// of the CPU is missing to those that are measured.
+// adminClient returns a client that uses protobuf and has no rate limit. It
+// must be cheap, because it shares the CPU with the measured programs.
 func adminClient(kubeconfig string) (*kubernetes.Clientset, error) {
 	cfg, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
@@ -101,7 +102,7 @@ func adminClient(kubeconfig string) (*kubernetes.Clientset, error) {
 // driverAgent is the user agent of this program.
 const driverAgent = "kubewright-scale"
 
-// apply applies manifests: paths, or standard input as "-".
+// apply applies manifests: paths, or "-" for stdin.
 func (c *cluster) apply(ctx context.Context, stdin string, paths ...string) error {
 	args := []string{"kubectl", "--name=" + c.name, "apply"}
 	for _, path := range paths {
@@ -131,7 +132,7 @@ func (c *cluster) pid(name string) int {
 	return 0
 }
 
-// quietly runs a command and returns what it has printed if it fails.
+// quietly runs a command and returns its output if it fails.
 func quietly(cmd *exec.Cmd) error {
 	out, err := cmd.CombinedOutput()
 	if err != nil {

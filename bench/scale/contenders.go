@@ -19,7 +19,7 @@ import (
 	podfast "sigs.k8s.io/kwok/kustomize/stage/pod/fast"
 )
 
-// kwokVersion is that in go.mod.
+// kwokVersion is the version in go.mod.
 const kwokVersion = "v0.8.0"
 
 // The contenders.
@@ -28,27 +28,28 @@ const (
 	theirs = "kwok"
 )
 
-// contender is a program that plays nodes and their pods.
+// contender is a program that simulates nodes and their pods.
 type contender struct {
-	what string // in the report
-	// registers tells that it registers Nodes itself, again when they have been
-	// deleted, and deletes them when it ends.
+	what string // its name in the report
+	// registers is true for a program that registers its Nodes, registers them
+	// again after they were deleted, and deletes them when it ends.
 	registers bool
-	agent     string // what all of its user agents contain
+	agent     string // a substring of all its user agents
 	account   string // its ServiceAccount
 	// build returns the path of the executable.
 	build func(ctx context.Context, env *environment) (string, error)
-	// grant gives the ServiceAccount its rights.
+	// grant gives the ServiceAccount its permissions.
 	grant func(ctx context.Context, env *environment, c *cluster) error
-	// arguments returns those of the program, which is to serve pprof at address.
+	// arguments returns the arguments of the program, which must serve pprof at
+	// address.
 	arguments func(env *environment, o options, kubeconfig, address string) ([]string, error)
 }
 
-// environment is where things are.
+// environment holds the directories of a run.
 type environment struct {
 	repo string // the root module
 	temp string // for executables and configuration; removed at the end
-	out  string // for what the programs print
+	out  string // for the output of the programs
 }
 
 var contenders = map[string]contender{
@@ -79,7 +80,7 @@ func buildFleet(ctx context.Context, env *environment) (string, error) {
 }
 
 // unregister lets the fleet delete its Nodes at the end, which the manifests of
-// the examples don't.
+// the examples don't allow.
 //
 //go:embed unregister.yaml
 var unregister string
@@ -102,8 +103,8 @@ func fleetArguments(_ *environment, o options, kubeconfig, address string) ([]st
 	}, nil
 }
 
-// buildKwok builds the command with the requirements of its own module, as a
-// release of it is.
+// buildKwok builds the command with the requirements of its own module, like a
+// release.
 func buildKwok(ctx context.Context, env *environment) (string, error) {
 	cmd := exec.CommandContext(ctx, "go", "install", "sigs.k8s.io/kwok/cmd/kwok@"+kwokVersion)
 	cmd.Env = append(os.Environ(), "GOBIN="+env.temp, "GOFLAGS=")
@@ -124,9 +125,10 @@ func grantKwok(ctx context.Context, env *environment, c *cluster) error {
 	return c.apply(ctx, "", paths...)
 }
 
-// kwokOptions is its configuration: that of its manifests, but for stages from
-// this file in place of custom resources, all Nodes in place of annotated ones,
-// addresses for more than 256 pods, and profiles.
+// kwokOptions is kwok's configuration. It differs from that in its manifests:
+// stages come from a file instead of custom resources, kwok manages all Nodes
+// instead of annotated ones, there are addresses for more than 256 pods, and
+// profiles are served.
 const kwokOptions = `apiVersion: config.kwok.x-k8s.io/v1alpha1
 kind: KwokConfiguration
 options:
@@ -144,7 +146,7 @@ options:
 `
 
 func kwokArguments(env *environment, _ options, kubeconfig, address string) ([]string, error) {
-	// The stages of its kustomize/stage/fast.
+	// These are the stages of kwok's kustomize/stage/fast.
 	stages := []string{nodefast.DefaultNodeInit, nodeheartbeat.DefaultNodeHeartbeatWithLease, podfast.DefaultPodReady, podfast.DefaultPodComplete, podfast.DefaultPodDelete}
 	path := filepath.Join(env.temp, "kwok.yaml")
 	content := strings.Join(append([]string{kwokOptions}, stages...), "\n---\n")
@@ -152,6 +154,6 @@ func kwokArguments(env *environment, _ options, kubeconfig, address string) ([]s
 		"--kubeconfig=" + kubeconfig,
 		"--config=" + path,
 		"--server-address=" + address,
-		"--v=WARN", // else a line for each renewal and each pod
+		"--v=WARN", // otherwise a line for each renewal and each pod
 	}, os.WriteFile(path, []byte(content), 0o600)
 }

@@ -1,12 +1,12 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Scale runs a thousand virtual nodes and twenty thousand pods in one process,
-// on a real control plane, with pods and nodes deleted and created throughout:
-// first examples/fleet, then kwok with the same work on a fresh control plane.
-// It writes a report (report.md), a picture over time (scale.svg) and all
-// figures (run.json), and ends with status 0 only if the claims that it checks
-// hold for examples/fleet.
+// Scale runs a thousand virtual nodes and twenty thousand pods in one process
+// on a real control plane, and deletes and creates pods and nodes throughout.
+// It first runs examples/fleet, then kwok with the same load on a fresh control
+// plane. It writes a report (report.md), a picture over time (scale.svg) and
+// all figures (run.json). It exits with status 0 only if its claims hold for
+// examples/fleet.
 //
 //	go run ./scale                                      # in bench: 28 minutes
 //	go run ./scale --duration=1m --nodes=100 --pods=1000
@@ -14,9 +14,9 @@
 //
 // "make scale" does the same from the root of the repository.
 //
-// What runs is the programs that people run: examples/fleet built from this work
-// tree, and the kwok command of the version in go.mod, each with a ServiceAccount,
-// RBAC and FlowSchema of its own manifests. Both are looked at from outside: by
-// one watch of pods and one of nodes, the audit log and the metrics of the API
-// server, /proc and the pprof endpoint.
+// It runs the programs that users run: examples/fleet from this work tree, and
+// the kwok command of the version in go.mod, each with a ServiceAccount and
+// with the RBAC and FlowSchema of its own manifests. It observes both from
+// outside: with one watch of pods and one of nodes, the audit log and the
+// metrics of the API server, /proc and the pprof endpoint.
 package main

@@ -21,30 +21,31 @@ import (
 const (
 	nodePrefix = "scale-"
 	namespace  = metav1.NamespaceDefault
-	// inFlight is how many requests of the driver run at once, at most.
+	// inFlight is the maximum number of concurrent requests of the driver.
 	inFlight = 16
-	// recreateAfter is how long a Node is away that the contender does not
-	// register again itself: about as long as with one that does.
+	// recreateAfter is how long a deleted Node stays absent if the driver
+	// creates it again: about as long as with a contender that registers its
+	// Nodes.
 	recreateAfter = 15 * time.Second
 )
 
-// driver makes the work: it creates and deletes pods and Nodes.
+// driver generates the load: it creates and deletes pods and Nodes.
 type driver struct {
 	client kubernetes.Interface
 	pods   *pods
 	nodes  *nodes
 	o      options
-	// registers tells that Nodes are the contender's business.
+	// registers is true if the contender creates the Nodes.
 	registers bool
 
 	mu     sync.Mutex
-	random *rand.Rand // the same choices for every contender
+	random *rand.Rand // makes the same choices for every contender
 	alive  []alive
 	made   int
-	turns  []int // in which Nodes are deleted
+	turns  []int // the order in which Nodes are deleted
 	turn   int
-	away   sync.WaitGroup // Nodes that are created again soon
-	// trouble are requests of the driver that failed. They are repeated.
+	away   sync.WaitGroup // Nodes that will be created again soon
+	// trouble counts failed requests of the driver. They are retried.
 	trouble faults
 }
 
@@ -64,7 +65,7 @@ func (d *driver) createNodes(ctx context.Context) {
 	pace(ctx, d.o.Rate, d.o.Nodes, func(i int) { d.createNode(ctx, nodeName(i)) })
 }
 
-// createPods creates the pods, evenly on all nodes.
+// createPods creates the pods, evenly distributed over all nodes.
 func (d *driver) createPods(ctx context.Context) {
 	pace(ctx, d.o.Rate, d.o.Pods, func(i int) { d.createPod(ctx, nodeName(i%d.o.Nodes)) })
 }
@@ -77,10 +78,11 @@ func (d *driver) deletePods(ctx context.Context) {
 	pace(ctx, d.o.Rate, count, func(int) { d.deletePod(ctx) })
 }
 
-// churn replaces pods and deletes Nodes until ctx is done. Nodes may be away then
-// that it creates again later.
+// churn replaces pods and deletes Nodes until ctx is done. Some Nodes may still
+// be absent when it returns; the driver creates them later.
 func (d *driver) churn(ctx context.Context) {
-	// What has begun is finished: a pod is not left without the one in its place.
+	// Finish every replacement, so that no deleted pod is left without its
+	// successor.
 	whole := context.WithoutCancel(ctx)
 	var wg sync.WaitGroup
 	if d.o.PodChurn > 0 {
@@ -100,8 +102,8 @@ func (d *driver) churn(ctx context.Context) {
 	wg.Wait()
 }
 
-// readyNode returns the node called name if it is Ready, else another one: no
-// scheduler would take one that is away.
+// readyNode returns name if that node is Ready, otherwise another Ready node,
+// because a scheduler would not choose an absent one.
 func (d *driver) readyNode(name string) string {
 	for range d.o.Nodes {
 		if d.nodes.isReady(name) {
@@ -114,8 +116,8 @@ func (d *driver) readyNode(name string) string {
 	return name
 }
 
-// forceDelete deletes what is there of pods, without a word to whoever runs
-// them, and returns how many that were.
+// forceDelete deletes all remaining pods without a grace period, and returns
+// their number.
 func (d *driver) forceDelete(ctx context.Context) (int, error) {
 	list, err := d.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -138,7 +140,7 @@ func (d *driver) createPod(ctx context.Context, node string) {
 	d.mu.Unlock()
 	d.persist(ctx, "create pod", func() error {
 		pod, err := d.client.CoreV1().Pods(namespace).Create(ctx, newPod(name, node), metav1.CreateOptions{})
-		if apierrors.IsAlreadyExists(err) { // an earlier try whose answer was lost
+		if apierrors.IsAlreadyExists(err) { // by an earlier attempt whose answer was lost
 			pod, err = d.client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
 		}
 		if err != nil {
@@ -151,8 +153,8 @@ func (d *driver) createPod(ctx context.Context, node string) {
 	})
 }
 
-// deletePod deletes a pod, chosen at random, and returns its node; ok is false if
-// there is none.
+// deletePod deletes a random pod and returns its node. ok is false if there is
+// no pod.
 func (d *driver) deletePod(ctx context.Context) (node string, ok bool) {
 	d.mu.Lock()
 	if len(d.alive) == 0 {
@@ -176,17 +178,17 @@ func (d *driver) deletePod(ctx context.Context) (node string, ok bool) {
 	return victim.node, true
 }
 
-// replaceNode deletes the Node whose turn it is, and creates it again if nobody
-// else does. No Node has its turn twice before all have had it: the pod garbage
-// collector looks twice within a minute, and deletes the pods of a Node that is
-// away both times.
+// replaceNode deletes the next Node in turn, and creates it again unless the
+// contender does. All Nodes have their turn before the first has it again: the
+// pod garbage collector checks twice within a minute, and deletes the pods of a
+// Node that is absent both times.
 func (d *driver) replaceNode(ctx context.Context) {
 	d.mu.Lock()
 	name := nodeName(d.turns[d.turn%len(d.turns)])
 	d.turn++
 	d.mu.Unlock()
 	if !d.nodes.isReady(name) {
-		return // it is away already
+		return // it is already absent
 	}
 	d.deleteNode(ctx, name)
 	if !d.registers {
@@ -222,7 +224,7 @@ func (d *driver) deleteNodes(ctx context.Context) {
 	pace(ctx, d.o.Rate, d.o.Nodes, func(i int) { d.deleteNode(ctx, nodeName(i)) })
 }
 
-// persist repeats a request each second until it succeeds or ctx is done.
+// persist retries a request every second until it succeeds or ctx is done.
 func (d *driver) persist(ctx context.Context, what string, do func() error) {
 	for ctx.Err() == nil {
 		err := do()
@@ -244,7 +246,7 @@ func (d *driver) faults() faults {
 
 func nodeName(i int) string { return fmt.Sprint(nodePrefix, i) }
 
-// newPod returns a pod of one container that is bound to node.
+// newPod returns a pod with one container that is bound to node.
 func newPod(name, node string) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{"app": "scale"}},
@@ -256,7 +258,7 @@ func newPod(name, node string) *corev1.Pod {
 	}
 }
 
-// newNode returns a Node like those of examples/fleet, before its status.
+// newNode returns a Node like those of examples/fleet, without its status.
 func newNode(name string) *corev1.Node {
 	capacity := corev1.ResourceList{
 		corev1.ResourceCPU:    resource.MustParse("4"),

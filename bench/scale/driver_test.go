@@ -15,8 +15,8 @@ import (
 	"github.com/kubewright/kubewright/apitest"
 )
 
-// TestDriver lets the driver work against the in-memory API server, with nobody
-// who runs the pods: deleted ones stay, with their deletion time.
+// TestDriver runs the driver against the in-memory API server. No kubelet runs
+// the pods, so deleted pods remain, with their deletion time.
 func TestDriver(t *testing.T) {
 	for name, registers := range map[string]bool{"Nodes are ours": false, "Nodes are the contender's": true} {
 		t.Run(name, func(t *testing.T) {
@@ -88,12 +88,13 @@ func TestDriverPersists(t *testing.T) {
 			t.Errorf("%d pods are there, the driver knows of %v", len(alive), d.alive)
 		}
 		if d.faults().Count == 0 {
-			t.Error("lost answers were not told")
+			t.Error("lost answers were not reported")
 		}
 	})
 }
 
-// podsOf returns the pods that nobody has deleted, and the number of the others.
+// podsOf returns the pods that have not been deleted, and the number of the
+// others.
 func podsOf(s *apitest.Server) (alive []*corev1.Pod, deleted int) {
 	for _, pod := range apitest.List[*corev1.Pod](s, namespace) {
 		if pod.DeletionTimestamp != nil {

@@ -16,13 +16,13 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// A histogram counts, for each upper bound, the values that are not greater. The
-// last bound is infinite.
+// A histogram maps each upper bound to the number of values that are not
+// greater. The last bound is infinite.
 type histogram map[float64]float64
 
-// readHistograms reads the histogram called name from the Prometheus text format
-// and adds up the series for which key returns the same string. It leaves out the
-// series for which key returns "".
+// readHistograms reads the histogram called name from the Prometheus text
+// format. It adds up the series for which key returns the same string, and
+// omits those for which key returns "".
 func readHistograms(r io.Reader, name string, key func(labels map[string]string) string) (map[string]histogram, error) {
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(r)
@@ -56,8 +56,8 @@ func readHistograms(r io.Reader, name string, key func(labels map[string]string)
 	return all, nil
 }
 
-// since returns the values that h has in addition to before, an earlier state of
-// the same histogram.
+// since returns the difference between h and before, an earlier state of the
+// same histogram.
 func (h histogram) since(before histogram) histogram {
 	d := maps.Clone(h)
 	for bound := range d {
@@ -69,9 +69,9 @@ func (h histogram) since(before histogram) histogram {
 // count returns the number of values.
 func (h histogram) count() float64 { return h[math.Inf(1)] }
 
-// quantile returns an estimate of a quantile as Prometheus makes it: it takes the
-// values within a bucket for evenly spread, and a value above the last finite
-// bound for that bound. It returns 0 if h has no values.
+// quantile estimates a quantile like Prometheus: it assumes that the values in
+// a bucket are evenly distributed, and uses the last finite bound for values
+// above it. It returns 0 if h has no values.
 func (h histogram) quantile(q float64) time.Duration {
 	rank := q * h.count()
 	if rank == 0 {

@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// machine is where a run took place.
+// machine describes the machine of a run.
 type machine struct {
 	Processor string `json:"processor"`
 	Cores     int    `json:"cores"`
@@ -19,13 +19,13 @@ type machine struct {
 	Go        string `json:"go"`
 }
 
-// String describes a machine in a line.
+// String describes a machine in one line.
 func (m machine) String() string {
 	return fmt.Sprintf("%d cores (%s), %d GiB, %s", m.Cores, m.Processor, (m.MemoryMiB+512)>>10, m.Go)
 }
 
-// thisMachine returns what there is to know about this one. What can't be read is
-// left out: it is for the report only.
+// thisMachine describes this machine. It omits values that it cannot read,
+// because only the report needs them.
 func thisMachine() machine {
 	m := machine{Processor: "unknown", Cores: runtime.NumCPU(), Go: runtime.Version()}
 	if s := firstField("/proc/cpuinfo", "model name"); s != "" {
@@ -36,7 +36,7 @@ func thisMachine() machine {
 	return m
 }
 
-// firstField returns what is behind the first "name:" at the beginning of a line.
+// firstField returns the value of the first line that begins with "name:".
 func firstField(path, name string) string {
 	data, err := os.ReadFile(path)
 	if err != nil {

@@ -31,7 +31,7 @@ func main() {
 	}
 }
 
-// errClaims is the end of a run in which a claim did not hold.
+// errClaims is the error of a run in which a claim did not hold.
 var errClaims = errors.New("not all claims hold")
 
 func run(ctx context.Context, args []string, stdout io.Writer) error {
@@ -54,7 +54,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	r := &results{When: time.Now(), Machine: thisMachine(), Options: o}
 	for _, name := range o.Order {
 		r.Contenders = append(r.Contenders, *measure(ctx, env, launcher, name, o))
-		// What there is is kept, should the next one fail.
+		// Save the results so far, in case the next contender fails.
 		if err := r.save(filepath.Join(o.out, "run.json")); err != nil {
 			return err
 		}
@@ -65,7 +65,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	return conclude(r, o.out, stdout)
 }
 
-// prepare makes the directories, and builds the command that starts control
+// prepare creates the directories, and builds the program that starts control
 // planes.
 func prepare(ctx context.Context, o options) (*environment, string, error) {
 	repo, err := repository()
@@ -93,8 +93,8 @@ func prepare(ctx context.Context, o options) (*environment, string, error) {
 	return &environment{repo: repo, temp: temp, out: out}, launcher, nil
 }
 
-// conclude writes the report and the picture, prints the verdicts on this library,
-// and returns errClaims if a claim does not hold.
+// conclude writes the report and the picture, prints the verdicts on this
+// library, and returns errClaims if a claim does not hold.
 func conclude(r *results, out string, stdout io.Writer) error {
 	if err := os.MkdirAll(out, 0o755); err != nil {
 		return err

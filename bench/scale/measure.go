@@ -13,9 +13,9 @@ import (
 )
 
 const (
-	// settle is how long nothing is done before the churn.
+	// settle is the pause before the churn.
 	settle = 10 * time.Second
-	// patience bounds what should take seconds.
+	// patience bounds operations that should take seconds.
 	patience = 2 * time.Minute
 )
 
@@ -31,8 +31,8 @@ type trial struct {
 	result    *result
 }
 
-// measure runs a contender on a control plane of its own. The result tells what
-// there is to tell, even if the run was given up.
+// measure runs a contender on a fresh control plane. The result holds all
+// measurements made, even if the run was aborted.
 func measure(ctx context.Context, env *environment, launcher, name string, o options) *result {
 	t := &trial{contender: contenders[name], env: env, o: o, result: &result{Name: name, What: contenders[name].what}}
 	if err := t.run(ctx, launcher, name); err != nil {
@@ -69,7 +69,7 @@ func (t *trial) run(ctx context.Context, launcher, name string) (err error) {
 	if t.program, err = startProgram(ctx, t.env, name, executable, t.o, kubeconfig); err != nil {
 		return err
 	}
-	defer func() { _ = t.program.stop(0) }() // the result tells how it ended
+	defer func() { _ = t.program.stop(0) }() // the result already has the reason
 	t.observer = &observer{
 		contender: t.contender, program: t.program, cluster: t.cluster,
 		audit: newAuditLog(t.cluster.AuditLog), pods: pods, nodes: nodes, start: started,
@@ -83,7 +83,7 @@ func (t *trial) run(ctx context.Context, launcher, name string) (err error) {
 	running, ended := context.WithCancelCause(ctx)
 	go func() {
 		<-t.program.done
-		ended(fmt.Errorf("the program has ended by itself: %w", t.program.err))
+		ended(fmt.Errorf("the program ended unexpectedly: %w", t.program.err))
 	}()
 	err = t.stages(running)
 	stopSampling()
@@ -98,7 +98,7 @@ func (t *trial) run(ctx context.Context, launcher, name string) (err error) {
 	return t.finish(ctx)
 }
 
-// stages does the work: ramp-up, churn and drain.
+// stages generates the load: ramp-up, churn and drain.
 func (t *trial) stages(ctx context.Context) error {
 	o, r, pods, nodes := t.o, t.result, t.observer.pods, t.observer.nodes
 	allReady := func() bool { _, ready := nodes.counts(); return ready == o.Nodes }
@@ -150,7 +150,7 @@ func (t *trial) stages(ctx context.Context) error {
 		return err
 	}
 	r.Server = latencies(before, after)
-	// What does not come to rest is told by the checks.
+	// The checks report a load that does not settle.
 	_ = t.wait(ctx, patience/2, "the churn to be worked off", func() bool { return allRunning() && allReady() })
 	t.driver.away.Wait()
 	r.Churn.Starts, r.Churn.Ends = pods.took(from, time.Now())
@@ -178,7 +178,8 @@ func (t *trial) stages(ctx context.Context) error {
 	return t.footprint(ctx, &r.Drained)
 }
 
-// afterChurn looks at what the churn has left. Before it there were flips.
+// afterChurn records the state after the churn. flips counts the flips before
+// the churn.
 func (t *trial) afterChurn(ctx context.Context, flips faults) (err error) {
 	t.result.Flips = t.observer.nodes.faults()
 	t.result.Flips.Count -= flips.Count
@@ -189,9 +190,9 @@ func (t *trial) afterChurn(ctx context.Context, flips faults) (err error) {
 	return t.footprint(ctx, &t.result.Churned)
 }
 
-// finish ends the program, and looks at what is left.
+// finish stops the program, and records the objects that remain.
 func (t *trial) finish(ctx context.Context) error {
-	// Requests that it gives up at its end are not looked at.
+	// Requests that the program aborts at its end do not count.
 	end := time.Now()
 	if err := t.program.stop(patience); err != nil {
 		t.result.Ended = err.Error()
@@ -199,8 +200,8 @@ func (t *trial) finish(ctx context.Context) error {
 	if !t.contender.registers {
 		t.driver.deleteNodes(ctx)
 	}
-	// The leases belong to the Nodes: the garbage collector deletes them. What
-	// stays is told by the checks.
+	// The leases belong to the Nodes, so the garbage collector deletes them.
+	// The checks report those that remain.
 	for deadline := time.Now().Add(patience); ; {
 		var err error
 		if t.result.Left, err = look(ctx, t.cluster.client); err != nil {
@@ -220,7 +221,7 @@ func (t *trial) finish(ctx context.Context) error {
 	return nil
 }
 
-// stage fills in a stage that began at from and ends now.
+// stage completes a stage that began at from and ends now.
 func (t *trial) stage(s *stage, from time.Time) error {
 	to := time.Now()
 	if err := t.observer.audit.follow(); err != nil {
@@ -234,7 +235,7 @@ func (t *trial) stage(s *stage, from time.Time) error {
 	return nil
 }
 
-// footprint fills in what the program takes now.
+// footprint records the current resource use of the program.
 func (t *trial) footprint(ctx context.Context, f *footprint) error {
 	var errs [3]error
 	f.Resident, errs[0] = residentSize(t.program.cmd.Process.Pid)
@@ -243,10 +244,10 @@ func (t *trial) footprint(ctx context.Context, f *footprint) error {
 	return errors.Join(errs[:]...)
 }
 
-// slow is how long it may take besides to work on all pods, on a slow machine.
+// slow returns the additional time that a slow machine may need for all pods.
 func (t *trial) slow() time.Duration { return time.Duration(t.o.Pods) * 20 * time.Millisecond }
 
-// wait waits until a condition holds, and not longer than patience.
+// wait waits until a condition holds, at most for patience.
 func (t *trial) wait(ctx context.Context, patience time.Duration, what string, holds func() bool) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("waited %v for %s", patience, what))
 	defer cancel()
@@ -262,12 +263,12 @@ func (t *trial) wait(ctx context.Context, patience time.Duration, what string, h
 	return nil
 }
 
-// say tells whoever waits how far it is.
+// say prints the progress.
 func (t *trial) say(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, "%s %s: %s\n", time.Now().Format(time.TimeOnly), t.result.Name, fmt.Sprintf(format, args...))
 }
 
-// sleep waits, or returns why ctx is done.
+// sleep waits for d, or returns the cause if ctx is done first.
 func sleep(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():

@@ -8,33 +8,33 @@ import (
 	"time"
 )
 
-// nodeView is what an event shows of a Node.
+// nodeView is the part of a Node that the benchmark observes.
 type nodeView struct {
 	UID, Name string
 	Ready     bool
 }
 
-// nodeLife is what is known of a node name.
+// nodeLife is the history of a node name.
 type nodeLife struct {
 	uid   string
 	ready bool
-	since time.Time // when its last Node was gone; zero for never
+	since time.Time // when its last Node was deleted; zero for never
 }
 
-// nodes follows all Nodes. Its methods may be called concurrently.
+// nodes follows all Nodes. It is safe for concurrent use.
 type nodes struct {
 	mu       sync.Mutex
-	lives    map[string]*nodeLife // by name; those that are gone as well
+	lives    map[string]*nodeLife // by name, deleted Nodes included
 	there    int
 	ready    int
-	absences []span // from gone to Ready again
-	// flips are Nodes that had been Ready and were not any more.
+	absences []span // from deleted to Ready again
+	// flips counts Nodes that were Ready and no longer are.
 	flips faults
 }
 
 func newNodes() *nodes { return &nodes{lives: make(map[string]*nodeLife)} }
 
-// observe takes the state of a Node as an event shows it.
+// observe records the state of a Node from an event.
 func (n *nodes) observe(now time.Time, v nodeView) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -60,7 +60,7 @@ func (n *nodes) observe(now time.Time, v nodeView) {
 	}
 }
 
-// gone takes the last event of a Node.
+// gone records the last event of a Node.
 func (n *nodes) gone(now time.Time, v nodeView) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -73,20 +73,21 @@ func (n *nodes) gone(now time.Time, v nodeView) {
 	n.there--
 }
 
-// setReady changes whether a Node is Ready. The caller holds the lock.
+// setReady records whether a Node is Ready. n.mu must be held.
 func (n *nodes) setReady(life *nodeLife, ready bool) {
 	n.ready += toInt(ready) - toInt(life.ready)
 	life.ready = ready
 }
 
-// counts returns how many Nodes are there, and how many of them are Ready.
+// counts returns the number of Nodes that exist, and how many of them are
+// Ready.
 func (n *nodes) counts() (there, ready int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.there, n.ready
 }
 
-// isReady reports whether a Node is there and Ready.
+// isReady reports whether a Node exists and is Ready.
 func (n *nodes) isReady(name string) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -94,7 +95,7 @@ func (n *nodes) isReady(name string) bool {
 	return life != nil && life.ready
 }
 
-// took returns how long the absences were that ended in [from, to).
+// took returns the durations of the absences that ended in [from, to).
 func (n *nodes) took(from, to time.Time) distribution {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -12,19 +12,19 @@ import (
 	"time"
 )
 
-// options say what is run. They are part of the results.
+// options configure a run. They are part of the results.
 type options struct {
 	Nodes     int           `json:"nodes"`
 	Pods      int           `json:"pods"`
 	Duration  time.Duration `json:"duration"`  // of the churn
-	PodChurn  float64       `json:"podChurn"`  // pods deleted, and as many created, a second
-	NodeChurn float64       `json:"nodeChurn"` // nodes deleted a minute
-	Rate      float64       `json:"rate"`      // pods created and at the end deleted a second
+	PodChurn  float64       `json:"podChurn"`  // pods deleted, and as many created, per second
+	NodeChurn float64       `json:"nodeChurn"` // nodes deleted per minute
+	Rate      float64       `json:"rate"`      // pods created, and at the end deleted, per second
 	Interval  time.Duration `json:"interval"`  // of samples
 	Order     []string      `json:"order"`
 
-	out  string // the directory of what is written
-	draw string // a file of results to be written again, instead of a run
+	out  string // the output directory
+	draw string // a results file to write the report from, instead of a run
 }
 
 // errUsage marks errors in the arguments.
@@ -59,7 +59,7 @@ func parse(args []string) (options, error) {
 	return o, nil
 }
 
-// problems returns what is wrong with the options.
+// problems returns the invalid options.
 func (o options) problems(fs *flag.FlagSet) (problems []error) {
 	if fs.NArg() > 0 {
 		problems = append(problems, fmt.Errorf("unexpected argument %q", fs.Arg(0)))

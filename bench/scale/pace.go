@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// pace calls work with 0, 1, 2 … at so many a second, until it has been called
-// count times, or without end if that is 0, or ctx is done. Calls run at the same
-// time, inFlight of them at most; when they are too slow for the rate, it is lower,
-// and what was missed is caught up. It returns when all calls have.
+// pace calls work with 0, 1, 2 … at the given rate, until it has made count
+// calls (0 means no limit) or ctx is done. At most inFlight calls run
+// concurrently. If they are too slow for the rate, the rate is lower and pace
+// catches up later. It returns when all calls have returned.
 func pace(ctx context.Context, perSecond float64, count int, work func(i int)) {
 	slots := make(chan struct{}, inFlight)
 	var wg sync.WaitGroup

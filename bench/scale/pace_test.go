@@ -18,7 +18,7 @@ func TestPace(t *testing.T) {
 		rate  float64
 		count int
 		takes time.Duration
-		limit time.Duration // of the context; 0 for none
+		limit time.Duration // deadline of the context; 0 for none
 		calls int
 		took  time.Duration
 	}{

@@ -19,29 +19,28 @@ import (
 	"gonum.org/v1/plot/vg/vgsvg"
 )
 
-// colours are those of the contenders.
+// colours maps each contender to its colour.
 var colours = map[string]color.Color{
 	ours:   color.RGBA{R: 0x16, G: 0x67, B: 0xb0, A: 0xff},
 	theirs: color.RGBA{R: 0xd9, G: 0x73, B: 0x0d, A: 0xff},
 }
 
-// Sizes of the picture.
+// The dimensions of the picture.
 const (
 	pictureWidth = 24 * vg.Centimeter
 	headHeight   = 2 * vg.Centimeter
 	panelHeight  = 4.5 * vg.Centimeter
 )
 
-// A panel is a diagram with one time axis and one line or several lines for each
+// A panel is a diagram with one time axis and one or more lines for each
 // contender.
 type panel struct {
 	title string // with the unit
-	log   bool   // a logarithmic axis
+	log   bool   // use a logarithmic axis
 	lines []curve
 }
 
-// A curve is one value of each sample. The line is interrupted at values that
-// are not a number.
+// A curve is one value of each sample. The line is interrupted at NaN values.
 type curve struct {
 	dashed bool
 	value  func(sample) float64
@@ -80,7 +79,8 @@ func quantileCurves(of func(sample) distribution) []curve {
 	}
 }
 
-// writePicture draws a run as SVG: the panels below each other, with one legend.
+// writePicture draws a run as SVG: the panels one below the other, with one
+// legend.
 func writePicture(w io.Writer, r *results) error {
 	var column [][]*plot.Plot
 	for i, p := range panels {
@@ -116,7 +116,8 @@ func writePicture(w io.Writer, r *results) error {
 	return err
 }
 
-// plot returns the diagram of a panel. Only the last one names the time axis.
+// plot returns the diagram of a panel. Only the last panel labels the time
+// axis.
 func (p panel) plot(r *results, last bool) (*plot.Plot, error) {
 	drawn := plot.New()
 	drawn.Title.Text = p.title
@@ -151,7 +152,8 @@ func (p panel) plot(r *results, last bool) (*plot.Plot, error) {
 	}
 	drawn.X.Min, drawn.X.Max = 0, max(drawn.X.Max, 1.0/60)
 	if p.log && high > 0 {
-		// Whole decades, or the ticks of a narrow range have no labels.
+		// Use whole decades, because otherwise the ticks of a narrow range have
+		// no labels.
 		drawn.Y.Scale, drawn.Y.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: -1}
 		drawn.Y.Min = math.Pow(10, math.Floor(math.Log10(low)))
 		drawn.Y.Max = max(math.Pow(10, math.Ceil(math.Log10(high))), 10*drawn.Y.Min)
@@ -166,8 +168,8 @@ func (p panel) plot(r *results, last bool) (*plot.Plot, error) {
 	return drawn, nil
 }
 
-// segments returns the points of a curve, in minutes, without those that are not
-// a number. A logarithmic axis has no place for zero, so zero interrupts there.
+// segments returns the points of a curve, in minutes, without NaN values. A
+// logarithmic axis cannot show zero, so zero interrupts the line there.
 func (c curve) segments(samples []sample, log bool) []plotter.XYs {
 	var all []plotter.XYs
 	open := false
@@ -185,7 +187,7 @@ func (c curve) segments(samples []sample, log bool) []plotter.XYs {
 	return all
 }
 
-// addChurn adds dotted lines at the begin and the end of a contender's churn.
+// addChurn adds dotted lines at the start and the end of a contender's churn.
 func addChurn(drawn *plot.Plot, r *result) error {
 	if r.Churn.To <= 0 {
 		return nil
@@ -201,7 +203,7 @@ func addChurn(drawn *plot.Plot, r *result) error {
 	return nil
 }
 
-// short writes a duration without the zeros at its end: 10m, not 10m0s.
+// short formats a duration without trailing zeros: 10m, not 10m0s.
 func short(d time.Duration) string {
 	if d%time.Minute == 0 {
 		return fmt.Sprintf("%d min", d/time.Minute)

@@ -31,8 +31,8 @@ func TestCurvesAreInterruptedWithoutANumber(t *testing.T) {
 	}
 }
 
-// TestPictureShowsEveryMeasurement draws a run: the picture must be well-formed
-// and have each panel, with the lines of both contenders.
+// TestPictureShowsEveryMeasurement draws a run. The picture must be well-formed
+// and have every panel, with the lines of both contenders.
 func TestPictureShowsEveryMeasurement(t *testing.T) {
 	first, second := good(), good()
 	second.Name = theirs
@@ -63,15 +63,16 @@ func TestPictureShowsEveryMeasurement(t *testing.T) {
 			t.Errorf("%s: a coordinate is not a number", name)
 		}
 		ourStroke, theirStroke := strings.Count(b.String(), "stroke:#1667B0"), strings.Count(b.String(), "stroke:#D9730D")
-		// Each contender has eleven curves and, in each panel, two marks for the
-		// churn. The first has no latencies, the second none of deletions.
+		// Each contender has eleven curves and, in each panel, two lines that
+		// mark the churn. The first contender has no latencies, the second has
+		// none of deletions.
 		if marks := 2 * len(panels); name == "both" && (ourStroke != 11-4+marks || theirStroke != 11-2+marks) {
 			t.Errorf("%d and %d lines, want %d and %d", ourStroke, theirStroke, 11-4+marks, 11-2+marks)
 		}
 	}
 }
 
-// content returns the texts of an SVG document, one a line.
+// content returns the texts of an SVG document, one per line.
 func content(t *testing.T, document string) string {
 	t.Helper()
 	var text strings.Builder

@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// maxExamples is how many of the things that went wrong are named.
+// maxExamples is the number of faults that are kept as examples.
 const maxExamples = 10
 
-// faults counts what must not happen, and keeps the first of them.
+// faults counts events that must not happen, and keeps the first ones.
 type faults struct {
 	Count    int      `json:"count"`
 	Examples []string `json:"examples,omitempty"`
@@ -25,32 +25,32 @@ func (f *faults) add(format string, args ...any) {
 	}
 }
 
-// podView is what an event shows of a pod.
+// podView is the part of a pod that the benchmark observes.
 type podView struct {
 	UID, Name string
 	Running   bool // in phase Running, and Ready
 	Ended     bool // in phase Succeeded or Failed
-	Deleting  bool // somebody has deleted it, and it is still there
+	Deleting  bool // it has a deletion time
 }
 
-// podLife is what is known of a pod.
+// podLife is the history of a pod.
 type podLife struct {
-	bound, deleted time.Time // when it was seen first, and first with a deletion time
+	bound, deleted time.Time // when it was first seen, and first seen with a deletion time
 	running        bool
-	expected       bool // that it goes
+	expected       bool // its deletion is expected
 }
 
-// pods follows all pods from their first to their last event. Its methods may be
-// called concurrently.
+// pods follows all pods from their first to their last event. It is safe for
+// concurrent use.
 type pods struct {
 	mu      sync.Mutex
 	lives   map[string]*podLife // by UID
-	wanted  map[string]bool     // UIDs whose end has been asked for
+	wanted  map[string]bool     // UIDs of pods that the driver deletes
 	running int
 	starts  []span // from bound to Running
 	ends    []span // from deleted to gone
-	// lost are pods that went, ended or stopped running while nobody had asked
-	// for it.
+	// lost counts pods that disappeared, ended or stopped running although the
+	// driver did not delete them.
 	lost faults
 }
 
@@ -58,14 +58,14 @@ func newPods() *pods {
 	return &pods{lives: make(map[string]*podLife), wanted: make(map[string]bool)}
 }
 
-// want tells that a pod is about to be deleted.
+// want records that a pod is about to be deleted.
 func (p *pods) want(uid string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.wanted[uid] = true
 }
 
-// observe takes the state of a pod as an event shows it.
+// observe records the state of a pod from an event.
 func (p *pods) observe(now time.Time, v podView) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -78,7 +78,7 @@ func (p *pods) observe(now time.Time, v podView) {
 		life.deleted = now
 	}
 	if (v.Deleting || v.Ended || life.running && !v.Running) && !p.wanted[v.UID] && !life.expected {
-		life.expected = true // told once
+		life.expected = true // report it once
 		p.lost.add("%s %s", v.Name, describe(v))
 	}
 	if v.Running == life.running {
@@ -91,7 +91,7 @@ func (p *pods) observe(now time.Time, v podView) {
 	p.running += toInt(v.Running) - toInt(!v.Running)
 }
 
-// gone takes the last event of a pod.
+// gone records the last event of a pod.
 func (p *pods) gone(now time.Time, v podView) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -111,14 +111,15 @@ func (p *pods) gone(now time.Time, v podView) {
 	delete(p.wanted, v.UID)
 }
 
-// counts returns how many pods are there, and how many of them run.
+// counts returns the number of pods that exist, and how many of them run.
 func (p *pods) counts() (there, running int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.lives), p.running
 }
 
-// took returns how long starts and ends took that were over in [from, to).
+// took returns the durations of the starts and ends that were complete in
+// [from, to).
 func (p *pods) took(from, to time.Time) (starts, ends distribution) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -131,15 +132,15 @@ func (p *pods) faults() faults {
 	return p.lost
 }
 
-// describe says what is wrong with a pod that nobody has deleted.
+// describe describes the fault of a pod that the driver did not delete.
 func describe(v podView) string {
 	switch {
 	case v.Deleting:
-		return "was deleted by somebody else"
+		return "was deleted by another client"
 	case v.Ended:
 		return "ended"
 	}
-	return "is not Running and Ready any more"
+	return "is no longer Running and Ready"
 }
 
 func toInt(b bool) int {

@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// step is an event, a second after the one before.
+// step is an event, one second after the previous one.
 type step struct {
 	podView
 	gone bool
-	want bool // somebody is about to delete it
+	want bool // the driver is about to delete it
 }
 
 func TestPods(t *testing.T) {
@@ -49,7 +49,7 @@ func TestPods(t *testing.T) {
 			end:   time.Second,
 		},
 		{
-			name:  "deleted by somebody else, told once",
+			name:  "deleted by another client, reported once",
 			steps: []step{{podView: runs}, {podView: stopping}, {podView: stopped}, {podView: stopped, gone: true}},
 			lost:  1, end: 2 * time.Second,
 		},
@@ -59,12 +59,12 @@ func TestPods(t *testing.T) {
 			lost:  1,
 		},
 		{
-			name:  "ended by itself",
+			name:  "ended on its own",
 			steps: []step{{podView: runs}, {podView: ended}},
 			lost:  1, there: 1,
 		},
 		{
-			name:  "not Ready any more",
+			name:  "no longer Ready",
 			steps: []step{{podView: runs}, {podView: pending}},
 			lost:  1, there: 1,
 		},
@@ -112,13 +112,13 @@ func TestNodes(t *testing.T) {
 		}
 	}
 	n.observe(at(0), nodeView{"1", "a", false})
-	expect(1, 0, 0) // not Ready before it ever was is no flip
+	expect(1, 0, 0) // a Node that was never Ready does not flip
 	n.observe(at(1), nodeView{"1", "a", true})
 	n.observe(at(1), nodeView{"2", "b", true})
 	expect(2, 2, 0)
 	n.observe(at(2), nodeView{"1", "a", false})
 	n.observe(at(3), nodeView{"1", "a", false})
-	expect(2, 1, 1) // told once
+	expect(2, 1, 1) // reported once
 	n.observe(at(4), nodeView{"1", "a", true})
 	n.gone(at(10), nodeView{"1", "a", true})
 	expect(1, 1, 1)
@@ -126,8 +126,8 @@ func TestNodes(t *testing.T) {
 		t.Error("only b is Ready")
 	}
 	n.observe(at(15), nodeView{"3", "a", false})
-	expect(2, 1, 1)                          // a new one begins anew
-	n.gone(at(15), nodeView{"1", "a", true}) // too late: another one is there
+	expect(2, 1, 1)                          // a new Node starts over
+	n.gone(at(15), nodeView{"1", "a", true}) // too late: the name already has another Node
 	n.observe(at(17), nodeView{"3", "a", true})
 	expect(2, 2, 1)
 	if d := n.took(at(0), at(100)); d.N != 1 || d.Max != 7*time.Second {

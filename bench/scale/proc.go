@@ -17,7 +17,7 @@ import (
 )
 
 // clockTick is the unit of CPU time in /proc: USER_HZ, which is 100 on all
-// machines that Go runs on.
+// platforms that Go supports.
 const clockTick = time.Second / 100
 
 // cpuTime returns the CPU time that a process has used.
@@ -47,7 +47,7 @@ func parseStat(data []byte) (time.Duration, error) {
 	return time.Duration(ticks) * clockTick, nil
 }
 
-// residentSize returns the memory of a process that is in RAM, in bytes.
+// residentSize returns the resident memory of a process, in bytes.
 func residentSize(pid int) (uint64, error) {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
@@ -67,13 +67,13 @@ func parseStatus(data []byte) (uint64, error) {
 	return 0, fmt.Errorf("status: no VmRSS")
 }
 
-// goroutines asks a program for the number of its goroutines.
+// goroutines returns the number of goroutines of a program.
 func goroutines(ctx context.Context, base string) (int, error) {
 	n, err := getNumber(ctx, base+"/debug/pprof/goroutine?debug=1", "goroutine profile: total ")
 	return int(n), err
 }
 
-// heap asks a program for the bytes of its heap: all of it, or what is left
+// heap returns the heap size of a program: all of it, or the part that remains
 // after a collection.
 func heap(ctx context.Context, base string, collect bool) (uint64, error) {
 	url := base + "/debug/pprof/heap?debug=1"
@@ -83,7 +83,7 @@ func heap(ctx context.Context, base string, collect bool) (uint64, error) {
 	return getNumber(ctx, url, "# HeapAlloc = ")
 }
 
-// getNumber gets a text and returns the number in it that prefix introduces.
+// getNumber gets url and returns the number that follows prefix.
 func getNumber(ctx context.Context, url, prefix string) (uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()

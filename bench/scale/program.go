@@ -22,11 +22,11 @@ type program struct {
 	cmd  *exec.Cmd
 	logs *os.File
 	done chan struct{}
-	err  error // how it ended; valid when done is closed
+	err  error // the result of Wait; valid after done is closed
 	base string
 }
 
-// startProgram starts the contender called name. It returns when the program
+// startProgram starts the contender called name, and returns when the program
 // serves its profiles.
 func startProgram(ctx context.Context, env *environment, name, executable string, o options, kubeconfig string) (*program, error) {
 	address, err := freeAddress()
@@ -38,7 +38,7 @@ func startProgram(ctx context.Context, env *environment, name, executable string
 		return nil, err
 	}
 	p := &program{cmd: exec.Command(executable, args...), done: make(chan struct{}), base: "http://" + address}
-	// Settings of whoever runs this are not those that are measured.
+	// Do not inherit settings of the caller that would affect the measurement.
 	p.cmd.Env = append(os.Environ(), "KUBECONFIG=", "HOME="+env.temp, "GOGC=", "GOMEMLIMIT=", "GOMAXPROCS=")
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if p.logs, err = os.Create(filepath.Join(env.out, name+".log")); err != nil {
@@ -47,7 +47,7 @@ func startProgram(ctx context.Context, env *environment, name, executable string
 	p.cmd.Stdout, p.cmd.Stderr = p.logs, p.logs
 	started := make(chan error)
 	go func() {
-		// The kernel kills the child when the thread ends that started it.
+		// The kernel kills the child when the thread that started it ends.
 		runtime.LockOSThread()
 		err := p.cmd.Start()
 		started <- err
@@ -82,18 +82,18 @@ func (p *program) waitServing(ctx context.Context) error {
 	}
 }
 
-// stop ends the program in order, and kills it if that takes longer than
+// stop ends the program gracefully, and kills it if that takes longer than
 // patience. It may be called more than once.
 func (p *program) stop(patience time.Duration) error {
 	if patience > 0 {
-		_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+		_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may already have ended
 	}
 	select {
 	case <-p.done:
 		return p.err
 	case <-time.After(patience):
 	}
-	_ = p.cmd.Process.Kill() // it may have ended just now
+	_ = p.cmd.Process.Kill() // it may have just ended
 	<-p.done
 	if patience == 0 {
 		return nil
@@ -101,7 +101,7 @@ func (p *program) stop(patience time.Duration) error {
 	return fmt.Errorf("it still ran %v after SIGTERM and was killed", patience)
 }
 
-// freeAddress returns an address on loopback that nobody listens on now.
+// freeAddress returns a loopback address that is not in use.
 func freeAddress() (string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// distribution is what is told of many times. The zero value is that of none.
+// distribution summarizes a set of durations. The zero value is that of the
+// empty set.
 type distribution struct {
 	N   int           `json:"n"`
 	P50 time.Duration `json:"p50"`
@@ -18,7 +19,7 @@ type distribution struct {
 	Max time.Duration `json:"max"`
 }
 
-// distribute returns the distribution of times, which it sorts.
+// distribute returns the distribution of times. It sorts times.
 func distribute(times []time.Duration) distribution {
 	if len(times) == 0 {
 		return distribution{}
@@ -33,14 +34,14 @@ func distribute(times []time.Duration) distribution {
 	}
 }
 
-// nearestRank returns the smallest of sorted values that at least a share of q
-// of them is not greater than: always one that occurred.
+// nearestRank returns the smallest of the sorted values such that at least a
+// share q of them is not greater. The result is always one of the values.
 func nearestRank[T any](sorted []T, q float64) T {
 	rank := int(math.Ceil(q * float64(len(sorted))))
 	return sorted[min(max(rank, 1), len(sorted))-1]
 }
 
-// median returns the middle one of values, or 0 of none.
+// median returns the median of values, or 0 if there are none.
 func median(values []float64) float64 {
 	if len(values) == 0 {
 		return 0
@@ -48,13 +49,13 @@ func median(values []float64) float64 {
 	return nearestRank(slices.Sorted(slices.Values(values)), 0.5)
 }
 
-// span is a time that something took, and when it was over.
+// span is a duration and the time at which it ended.
 type span struct {
 	End  time.Time
 	Took time.Duration
 }
 
-// within returns the times of the spans that were over in [from, to).
+// within returns the durations of the spans that ended in [from, to).
 func within(spans []span, from, to time.Time) (times []time.Duration) {
 	for _, s := range spans {
 		if !s.End.Before(from) && s.End.Before(to) {

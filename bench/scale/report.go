@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// report is a Markdown text in the making.
+// report builds a Markdown text.
 type report struct {
 	strings.Builder
 	r *results
@@ -41,7 +41,7 @@ func writeReport(w io.Writer, r *results) error {
 
 func (b *report) line(format string, args ...any) { fmt.Fprintf(b, format+"\n", args...) }
 
-// columns returns something of each contender.
+// columns returns a text for each contender.
 func (b *report) columns(of func(c *result) string) (columns []string) {
 	for i := range b.r.Contenders {
 		columns = append(columns, of(&b.r.Contenders[i]))
@@ -54,9 +54,9 @@ func (b *report) kubernetes() string {
 	return cmp.Or(versions...)
 }
 
-// claims writes what was checked.
+// claims writes the verdicts.
 func (b *report) claims() {
-	b.line("\n## What was checked")
+	b.line("\n## Claims")
 	for i := range b.r.Contenders {
 		c := &b.r.Contenders[i]
 		b.line("\n%s%s:\n", c.Name, map[bool]string{true: " (these decide the exit status)"}[c.Name == ours])
@@ -70,7 +70,7 @@ func (b *report) claims() {
 	}
 }
 
-// cell keeps a text within a cell of a table.
+// cell escapes a text for a table cell.
 func cell(s string) string { return strings.NewReplacer("|", "\\|", "\n", " ").Replace(s) }
 
 // row writes a row of the table of figures.
@@ -78,7 +78,7 @@ func (b *report) row(what string, of func(c *result) string) {
 	b.line("| %s | %s |", what, strings.Join(b.columns(of), " | "))
 }
 
-// figures writes the table in which the contenders stand side by side.
+// figures writes the table that compares the contenders.
 func (b *report) figures() {
 	b.line("\n## Figures\n")
 	names := b.columns(func(c *result) string { return c.Name })
@@ -104,7 +104,7 @@ func (b *report) figures() {
 	b.row("requests in the churn, 1/s", func(c *result) string {
 		return fmt.Sprintf("%.0f", c.Churn.perSecond(total(c.Churn.Own)))
 	})
-	b.row("requests for pods, per pod's life (but watches)", func(c *result) string { return fmt.Sprintf("%.2f", perPod(c)) })
+	b.row("requests for pods, per pod's life (without watches)", func(c *result) string { return fmt.Sprintf("%.2f", perPod(c)) })
 	b.row("lease writes in the churn, per node and minute", func(c *result) string {
 		writes := total(only(c.Churn.Own, "leases", "create", "update", "patch"))
 		return fmt.Sprintf("%.1f", c.Churn.perSecond(writes)*60/float64(b.r.Options.Nodes))
@@ -130,7 +130,7 @@ func (b *report) figures() {
 			return fmt.Sprintf("%s, %s, %d", inMiB(f.Heap), inMiB(f.Resident), f.Goroutines)
 		})
 	}
-	b.row("most that was resident", func(c *result) string {
+	b.row("highest resident memory", func(c *result) string {
 		var most uint64
 		for _, s := range c.Samples {
 			most = max(most, s.Resident)
@@ -139,7 +139,7 @@ func (b *report) figures() {
 	})
 }
 
-// quantiles writes a distribution.
+// quantiles formats a distribution.
 func quantiles(d distribution, in func(time.Duration) string) string {
 	if d.N == 0 {
 		return "–"
@@ -171,15 +171,15 @@ func only(all []requests, resource string, verbs ...string) (some []requests) {
 	return some
 }
 
-// perPod returns how many requests a contender has sent for a pod in its whole
-// life, on average.
+// perPod returns the average number of requests that a contender has sent in
+// the life of a pod.
 func perPod(c *result) float64 {
 	verbs := []string{"get", "list", "create", "update", "patch", "delete"}
 	n := total(only(c.Whole, "pods", verbs...)) + total(only(c.Whole, "pods/status", verbs...))
 	return float64(n) / float64(max(c.Made, 1))
 }
 
-// requests writes what was requested in the churn, by whom.
+// requests writes the requests during the churn, by user agent.
 func (b *report) requests() {
 	b.line("\n## Requests during the churn")
 	b.line("\nExact counts, from the audit log, and the time from a request's arrival to its answer there; of a watch, to its beginning.")
@@ -190,11 +190,11 @@ func (b *report) requests() {
 		for _, r := range sorted(c.Churn.Own) {
 			b.line("| %s | %s | %s | %d | %d | %s | %s | %s |", cell(r.Agent), r.Verb, r.Resource, r.Code, r.Count, inMillis(r.Took.P50), inMillis(r.Took.P90), inMillis(r.Took.P99))
 		}
-		b.line("\nOf others meanwhile: %s.", others(c.Churn.Others))
+		b.line("\nOf other clients: %s.", others(c.Churn.Others))
 	}
 }
 
-// sorted returns requests by their number.
+// sorted returns requests in descending order of their count.
 func sorted(all []requests) []requests {
 	all = slices.Clone(all)
 	slices.SortFunc(all, func(a, b requests) int {
@@ -203,7 +203,7 @@ func sorted(all []requests) []requests {
 	return all
 }
 
-// others writes the number of requests of each user agent.
+// others returns the number of requests of each user agent.
 func others(all []requests) string {
 	count := make(map[string]int)
 	for _, r := range all {
@@ -220,7 +220,7 @@ func others(all []requests) string {
 	return strings.Join(parts, ", ")
 }
 
-// server writes what the API server says itself.
+// server writes the latencies that the API server reports.
 func (b *report) server() {
 	b.line("\n## Latency during the churn, as the API server says")
 	b.line("\nFrom its histograms (apiserver_request_duration_seconds), of all clients together. Quantiles are interpolated within buckets.")

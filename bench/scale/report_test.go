@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// run3 returns the results of a run of which the second contender gave up.
+// run3 returns the results of a run in which the second contender was aborted.
 func run3() *results {
 	first, second := good(), &result{Name: theirs, What: "kwok", Error: "waited 2m0s for all Nodes to be Ready"}
 	first.Churn.Own = []requests{{request{"a|b", "patch", "pods/status", 200}, 100, distribution{100, 1e6, 2e6, 15e6, 20e6}}}
@@ -38,7 +38,7 @@ func TestReport(t *testing.T) {
 		`| a\|b | patch | pods/status | 200 | 100 | 1.0 | 2.0 | 15 |`,
 		"kubewright-scale 2",
 		"| PATCH pods/status | 100 | 1.0 | 2.0 | 3.0 |",
-		"| requests for pods, per pod's life (but watches) | 2.00 | 0.00 |",
+		"| requests for pods, per pod's life (without watches) | 2.00 | 0.00 |",
 	} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("%q is missing", want)
@@ -98,6 +98,6 @@ func TestResultsAreKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	if before.String() != after.String() {
-		t.Errorf("the report of what was kept is another:\n%s\nwas\n%s", &after, &before)
+		t.Errorf("the report from the saved results differs:\n%s\nwas\n%s", &after, &before)
 	}
 }

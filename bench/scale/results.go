@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// results are all figures of a run, as run.json has them.
+// results are all figures of a run, in the format of run.json.
 type results struct {
 	When       time.Time `json:"when"`
 	Machine    machine   `json:"machine"`
@@ -17,43 +17,43 @@ type results struct {
 	Contenders []result  `json:"contenders"`
 }
 
-// result is that of one contender.
+// result holds the figures of one contender.
 type result struct {
 	Name       string `json:"name"`
 	What       string `json:"what"`
 	Kubernetes string `json:"kubernetes"`
-	// Error is why the run was given up before its end; "" if it wasn't.
+	// Error is the reason why the run was aborted, or "".
 	Error string `json:"error,omitempty"`
 
 	NodesReady float64 `json:"nodesReady"` // seconds from the start of the program until all Nodes were Ready
-	RampUp     stage   `json:"rampUp"`     // from the first pod until all are Running
+	RampUp     stage   `json:"rampUp"`     // from the first pod created until all are Running
 	Churn      stage   `json:"churn"`
 	Drain      stage   `json:"drain"` // from the first pod deleted until all are gone
 
-	// What the program takes: with Nodes only, with all pods before the churn and
-	// after it, and when all pods are gone.
+	// Resource use of the program: with Nodes only, with all pods before and
+	// after the churn, and when all pods are gone.
 	Empty   footprint `json:"empty"`
 	Loaded  footprint `json:"loaded"`
 	Churned footprint `json:"churned"`
 	Drained footprint `json:"drained"`
 
 	Found survey `json:"found"` // after the churn
-	Left  survey `json:"left"`  // when the program had ended
-	// Ended is how the program ended when it was told to; "" is in order.
+	Left  survey `json:"left"`  // after the program ended
+	// Ended describes how the program ended on SIGTERM; "" means cleanly.
 	Ended string `json:"ended,omitempty"`
 
-	Stuck   int    `json:"stuck"`   // pods that did not go when they were deleted
-	Made    int    `json:"made"`    // pods that were created in all
-	Lost    faults `json:"lost"`    // pods that went without having been deleted
-	Flips   faults `json:"flips"`   // Nodes that turned not Ready during or after the churn
-	Trouble faults `json:"trouble"` // requests of the driver that failed
+	Stuck   int    `json:"stuck"`   // pods that remained after their deletion
+	Made    int    `json:"made"`    // pods created in total
+	Lost    faults `json:"lost"`    // pods that disappeared without having been deleted
+	Flips   faults `json:"flips"`   // Nodes that became not Ready during or after the churn
+	Trouble faults `json:"trouble"` // failed requests of the driver
 
-	Server  []latency  `json:"server"` // as the API server says, during the churn
-	Whole   []requests `json:"whole"`  // the contender's, until it was told to end
+	Server  []latency  `json:"server"` // reported by the API server for the churn
+	Whole   []requests `json:"whole"`  // the contender's, until it got SIGTERM
 	Samples []sample   `json:"samples"`
 }
 
-// stage is a part of a run. Times are seconds since the program was started.
+// stage is a part of a run. Times are seconds since the start of the program.
 type stage struct {
 	From     float64      `json:"from"`
 	To       float64      `json:"to"`
@@ -64,10 +64,11 @@ type stage struct {
 	Others   []requests   `json:"others"`
 }
 
-// length returns how long a stage took, in seconds.
+// length returns the duration of a stage in seconds.
 func (s stage) length() float64 { return s.To - s.From }
 
-// perSecond returns the rate of n in a stage, 0 for one that was never reached.
+// perSecond returns n divided by the length of a stage, or 0 for a stage that
+// was not reached.
 func (s stage) perSecond(n int) float64 {
 	if s.length() <= 0 {
 		return 0
@@ -75,7 +76,8 @@ func (s stage) perSecond(n int) float64 {
 	return float64(n) / s.length()
 }
 
-// latency is a histogram of the API server, of which quantiles are estimates.
+// latency summarizes a histogram of the API server. Its quantiles are
+// estimates.
 type latency struct {
 	What  string        `json:"what"`
 	Count int           `json:"count"`
@@ -84,14 +86,14 @@ type latency struct {
 	P99   time.Duration `json:"p99"`
 }
 
-// footprint is what a process takes.
+// footprint is the resource use of a process.
 type footprint struct {
 	Heap       uint64 `json:"heap"`     // bytes, after a collection
 	Resident   uint64 `json:"resident"` // bytes, before it
 	Goroutines int    `json:"goroutines"`
 }
 
-// survey is what lists of the API server show.
+// survey counts objects that the API server lists.
 type survey struct {
 	Pods    int `json:"pods"`
 	Running int `json:"running"` // and Ready
@@ -119,7 +121,7 @@ func (r *results) save(path string) error {
 	return os.WriteFile(path, append(data, '\n'), 0o644)
 }
 
-// load reads what save has written.
+// load reads a file that save has written.
 func load(path string) (*results, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {

@@ -12,25 +12,25 @@ import (
 	"time"
 )
 
-// sample is what was seen at the end of an interval, or during it.
+// sample holds the observations at the end of an interval or during it.
 type sample struct {
-	At         float64 `json:"at"`         // seconds since the contender was started
+	At         float64 `json:"at"`         // seconds since the start of the contender
 	Resident   uint64  `json:"resident"`   // bytes
-	Heap       uint64  `json:"heap"`       // bytes, with what is not collected yet
+	Heap       uint64  `json:"heap"`       // bytes, including garbage
 	Goroutines int     `json:"goroutines"` // of the contender
 	Cores      float64 `json:"cores"`      // used by the contender, on average
 	APIServer  float64 `json:"apiServer"`  // cores
 	Others     float64 `json:"others"`     // cores: etcd, the controller manager, and this program
-	Requests   float64 `json:"requests"`   // of the contender, a second
+	Requests   float64 `json:"requests"`   // of the contender, per second
 	Running    int     `json:"running"`    // pods
 	Ready      int     `json:"ready"`      // Nodes
-	// Of what was over in the interval: pods from bound to Running, and from
-	// deleted to gone.
+	// Durations that ended in the interval: pods from bound to Running, and
+	// from deleted to gone.
 	Starts distribution `json:"starts"`
 	Ends   distribution `json:"ends"`
 }
 
-// observer looks at a running contender.
+// observer observes a running contender.
 type observer struct {
 	contender contender
 	program   *program
@@ -71,7 +71,7 @@ func (o *observer) run(ctx context.Context, interval time.Duration) error {
 	}
 }
 
-// sample looks at everything once.
+// sample takes one sample.
 func (o *observer) sample(ctx context.Context) (s sample, err error) {
 	now := time.Now()
 	took := now.Sub(o.last)
@@ -94,10 +94,11 @@ func (o *observer) sample(ctx context.Context) (s sample, err error) {
 	return s, errors.Join(errs[:]...)
 }
 
-// is reports whether a user agent is the contender's.
+// is reports whether agent is a user agent of the contender.
 func (o *observer) is(agent string) bool { return strings.Contains(agent, o.contender.agent) }
 
-// cores returns how many cores were used since the last call, took ago.
+// cores returns the number of cores used since the last call, which was took
+// ago.
 func (o *observer) cores(took time.Duration) (own, apiServer, others float64, err error) {
 	used := func(pid int) float64 {
 		now, e := cpuTime(pid)

@@ -16,10 +16,10 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// page is how many objects a list asks for at once.
+// page is the number of objects that a list requests at once.
 const page = 2000
 
-// look counts what is there, by lists that are not from a cache of this program.
+// look counts the existing objects with lists, without a cache of this program.
 func look(ctx context.Context, client kubernetes.Interface) (s survey, err error) {
 	for o := (metav1.ListOptions{Limit: page}); ; {
 		list, err := client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, o)
@@ -50,8 +50,8 @@ func look(ctx context.Context, client kubernetes.Interface) (s survey, err error
 	return s, nil
 }
 
-// serverHistograms returns how long the API server took for what it has been
-// asked for so far, by verb and resource.
+// serverHistograms returns the API server's latency histograms, by verb and
+// resource.
 func serverHistograms(ctx context.Context, client kubernetes.Interface) (map[string]histogram, error) {
 	data, err := client.CoreV1().RESTClient().Get().AbsPath("/metrics").DoRaw(ctx)
 	if err != nil {
@@ -60,11 +60,11 @@ func serverHistograms(ctx context.Context, client kubernetes.Interface) (map[str
 	return readHistograms(bytes.NewReader(data), "apiserver_request_duration_seconds", requestKey)
 }
 
-// watched are the resources that this is about.
+// watched lists the resources whose latency is reported.
 var watched = []string{"pods", "nodes", "leases"}
 
-// requestKey names what a request was about; "" for what nobody looks at. How
-// long a watch takes says nothing.
+// requestKey returns a name for a kind of request, or "" for kinds that are not
+// reported. The duration of a watch has no meaning.
 func requestKey(labels map[string]string) string {
 	if !slices.Contains(watched, labels["resource"]) || labels["verb"] == "WATCH" || labels["verb"] == "CONNECT" {
 		return ""
@@ -76,8 +76,8 @@ func requestKey(labels map[string]string) string {
 	return key
 }
 
-// latencies returns what was asked for between two states of the histograms, the
-// most frequent first.
+// latencies returns the latencies of the requests between two states of the
+// histograms, the most frequent first.
 func latencies(before, after map[string]histogram) (all []latency) {
 	for _, key := range slices.Sorted(maps.Keys(after)) {
 		h := after[key].since(before[key])

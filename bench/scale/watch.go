@@ -15,8 +15,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// watchPods feeds all pods to p until ctx is done. Nothing but what podView
-// needs is kept of them. It returns when the watch has begun.
+// watchPods feeds all pods to p until ctx is done. It keeps only the fields
+// that podView needs. It returns when the watch has started.
 func watchPods(ctx context.Context, client kubernetes.Interface, p *pods) {
 	strip := func(object any) (any, error) {
 		if pod, ok := object.(*corev1.Pod); ok {
@@ -40,7 +40,7 @@ func watchNodes(ctx context.Context, client kubernetes.Interface, n *nodes) {
 	})
 }
 
-// follow watches a resource. Events of one object are told in their order.
+// follow watches a resource. It reports the events of one object in order.
 func follow(ctx context.Context, client cache.Getter, resource string, of runtime.Object, transform cache.TransformFunc, observe, gone func(object any)) {
 	_, informer := cache.NewInformerWithOptions(cache.InformerOptions{
 		ListerWatcher: cache.NewListWatchFromClient(client, resource, metav1.NamespaceAll, fields.Everything()),
@@ -49,7 +49,8 @@ func follow(ctx context.Context, client cache.Getter, resource string, of runtim
 		Handler: cache.ResourceEventHandlerFuncs{
 			AddFunc: observe,
 			UpdateFunc: func(before, after any) {
-				// What was deleted and made again between two lists is shown as an update.
+				// An object that was deleted and re-created between two lists
+				// appears as an update.
 				if before.(metav1.Object).GetUID() != after.(metav1.Object).GetUID() {
 					gone(before)
 				}
@@ -67,7 +68,7 @@ func follow(ctx context.Context, client cache.Getter, resource string, of runtim
 	cache.WaitForCacheSync(ctx.Done(), informer.HasSynced)
 }
 
-// viewPod returns what is looked at of a pod.
+// viewPod returns the observed part of a pod.
 func viewPod(pod *corev1.Pod) podView {
 	v := podView{
 		UID: string(pod.UID), Name: pod.Name,
@@ -82,7 +83,7 @@ func viewPod(pod *corev1.Pod) podView {
 	return v
 }
 
-// viewNode returns what is looked at of a Node.
+// viewNode returns the observed part of a Node.
 func viewNode(node *corev1.Node) nodeView {
 	v := nodeView{UID: string(node.UID), Name: node.Name}
 	for _, c := range node.Status.Conditions {

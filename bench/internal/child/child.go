@@ -1,10 +1,11 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package child runs parts of a benchmark in processes of their own, so that CPU
-// time, heap and goroutines belong to one part. A child is the test binary itself
-// with a role; it talks JSON on its standard output and ends with its input.
-// BENCH_CPUPROFILE=directory makes each child write its CPU profile there.
+// Package child runs parts of a benchmark in separate processes, so that CPU
+// time, heap and goroutines belong to one part. A child is the test binary
+// itself with a role. It writes JSON to its standard output and ends when its
+// input ends. BENCH_CPUPROFILE=directory makes each child write its CPU profile
+// there.
 package child
 
 import (
@@ -24,8 +25,8 @@ const (
 	profileVariable = "BENCH_CPUPROFILE"
 )
 
-// Main runs the tests of m in the parent process, and the part that the role
-// names in a child. It is for TestMain.
+// Main runs the tests of m in the parent process, and the part named by the
+// role in a child. TestMain calls it.
 func Main(m *testing.M, parts func(role string) error) {
 	role := os.Getenv(roleVariable)
 	if role == "" {
@@ -42,8 +43,8 @@ func Main(m *testing.M, parts func(role string) error) {
 	}
 }
 
-// profile writes a CPU profile of a part to the directory that the environment
-// names, where it does, until stop is called.
+// profile writes a CPU profile of a part until stop is called, if the
+// environment names a directory for it.
 func profile(role string) (stop func(), err error) {
 	dir := os.Getenv(profileVariable)
 	if dir == "" {
@@ -67,7 +68,7 @@ type Process struct {
 	cmd *exec.Cmd
 }
 
-// Start starts a child. It is ended with the benchmark.
+// Start starts a child, which ends with the benchmark.
 func Start(b *testing.B, role string, env ...string) *Process {
 	b.Helper()
 	exe, err := os.Executable()
@@ -99,8 +100,8 @@ func Start(b *testing.B, role string, env ...string) *Process {
 // Stop ends the child. It may be called more than once.
 func (p *Process) Stop() {
 	p.in.Close()
-	if os.Getenv(profileVariable) == "" { // else it ends by itself, and writes its profile
-		_ = p.cmd.Process.Kill() // it may have ended already
+	if os.Getenv(profileVariable) == "" { // otherwise it ends on its own and writes its profile
+		_ = p.cmd.Process.Kill() // it may already have ended
 	}
 	_ = p.cmd.Wait()
 }
@@ -113,7 +114,7 @@ func (p *Process) Read(into any) {
 	}
 }
 
-// Ask sends a word to the child and reads its answer.
+// Ask sends a line to the child and reads its answer.
 func (p *Process) Ask(word string, into any) {
 	p.b.Helper()
 	if _, err := fmt.Fprintln(p.in, word); err != nil {
