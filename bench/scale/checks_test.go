@@ -40,7 +40,7 @@ func TestJudge(t *testing.T) {
 		{"a pod too few", func(r *result) { r.Found.Pods, r.Found.Running = 9, 9 }, "All 10 pods"},
 		{"a pod too many", func(r *result) { r.Found.Pods = 11 }, "All 10 pods"},
 		{"a pod that does not run", func(r *result) { r.Found.Running = 9 }, "All 10 pods"},
-		{"a pod lost", func(r *result) { r.Lost.add("p") }, "No pod ended"},
+		{"a pod lost", func(r *result) { r.Lost.add("p") }, "No pod that was not deleted"},
 		{"a Node flipped", func(r *result) { r.Flips.add("n") }, "No Node turned"},
 		{"a Node not Ready", func(r *result) { r.Found.Ready = 2 }, "No Node turned"},
 		{"a Node missing", func(r *result) { r.Found.Nodes = 2 }, "No Node turned"},
