@@ -1,11 +1,11 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Hello shows a node at work on a machine that has only Go: package apitest serves
-// the API on a loopback port, examples/kubelet joins it as a node, runs a pod as a
-// process, and answers for its log. Each step is printed as it happens.
+// Hello shows a working node on a machine that has only Go. Package apitest
+// serves the API on a loopback port; examples/kubelet joins it as a node, runs
+// a pod as a process, and serves its log. Hello prints each step as it happens.
 //
-// `make hello` builds examples/kubelet and calls it.
+// `make hello` builds examples/kubelet and runs this program.
 package main
 
 import (
@@ -47,8 +47,8 @@ import (
 
 const (
 	nodeName = "hello"
-	// patience bounds each step. None takes more than a few seconds, except the
-	// second renewal of the Lease, which follows the first after ten.
+	// patience bounds each step. A step takes a few seconds, except the second
+	// renewal of the Lease, which follows the first after ten seconds.
 	patience = time.Minute
 )
 
@@ -63,7 +63,7 @@ func main() {
 	}
 }
 
-// A show is one run, with the time at which it began.
+// A show is one run of the program.
 type show struct {
 	out    io.Writer
 	begin  time.Time
@@ -71,7 +71,7 @@ type show struct {
 	admin  tls.Certificate
 }
 
-// say prints a line with the time since the begin.
+// say prints a line with the time since the start.
 func (s *show) say(format string, args ...any) {
 	fmt.Fprintf(s.out, "%5.1fs  %s\n", time.Since(s.begin).Seconds(), fmt.Sprintf(format, args...))
 }
@@ -120,7 +120,7 @@ func run(ctx context.Context, kubelet string, out io.Writer) (err error) {
 	return s.play(ctx)
 }
 
-// play is the sequence of steps.
+// play runs the steps.
 func (s *show) play(ctx context.Context) error {
 	node, err := await(ctx, s, s.client.CoreV1().Nodes().Watch, nodeName, func(n *corev1.Node) bool {
 		for _, c := range n.Status.Conditions {
@@ -188,15 +188,16 @@ func helloPod() *corev1.Pod {
 			Containers: []corev1.Container{{
 				Name:  "hello",
 				Image: "none", // examples/kubelet runs the command on this machine
-				// The API's expansion turns each pair of dollar signs into one.
+				// The API's expansion turns each pair of dollar signs into a
+				// single one.
 				Command: []string{"/bin/sh", "-c", "echo hello from process $$$$; trap 'exit 0' TERM; while :; do sleep 0.1; done"},
 			}},
 		},
 	}
 }
 
-// serve serves an API server in memory on loopback. A client is the user that its
-// certificate names.
+// serve serves an in-memory API server on loopback. A client's certificate
+// names its user.
 func serve(ca *authority) (url string, shutdown func(), err error) {
 	certPEM, keyPEM, err := ca.issue(apitest.User{Name: "kube-apiserver"})
 	if err != nil {
@@ -227,7 +228,7 @@ func serve(ca *authority) (url string, shutdown func(), err error) {
 	return "https://" + listener.Addr().String(), func() { _ = server.Close() }, nil
 }
 
-// connect returns the configuration of an administrator.
+// connect returns the client configuration of an administrator.
 func (s *show) connect(ca *authority, url string) (*rest.Config, error) {
 	certPEM, keyPEM, err := ca.issue(apitest.Admin)
 	if err != nil {
@@ -252,7 +253,7 @@ func writeKubeconfig(path string, ca *authority, url string, user apitest.User) 
 	}, path)
 }
 
-// startNode starts examples/kubelet. The function that it returns ends it, and
+// startNode starts examples/kubelet. The returned function stops it, and
 // returns the end of its output if it failed.
 func (s *show) startNode(ctx context.Context, kubelet string, args ...string) (stop func() error, err error) {
 	var output bytes.Buffer
@@ -264,7 +265,7 @@ func (s *show) startNode(ctx context.Context, kubelet string, args ...string) (s
 		return nil, fmt.Errorf("start examples/kubelet: %w (`make hello` builds it)", err)
 	}
 	return func() error {
-		_ = cmd.Process.Signal(syscall.SIGTERM) // an error means that it has ended, which Wait reports
+		_ = cmd.Process.Signal(syscall.SIGTERM) // an error means that the process has ended, which Wait reports
 		if err := cmd.Wait(); err != nil {
 			return fmt.Errorf("examples/kubelet: %w\n%s", err, output.Bytes()[max(0, output.Len()-2000):])
 		}
@@ -273,7 +274,7 @@ func (s *show) startNode(ctx context.Context, kubelet string, args ...string) (s
 	}, nil
 }
 
-// await returns the object called name as soon as it is done.
+// await returns the object called name as soon as done reports true.
 func await[T any, P interface {
 	*T
 	runtime.Object
@@ -311,7 +312,7 @@ func (s *show) awaitGone(ctx context.Context, name string) error {
 	return err
 }
 
-// printLog asks the node for the log of the pod, as the API server does for
+// printLog reads the log of the pod from the node, as the API server does for
 // `kubectl logs`.
 func (s *show) printLog(ctx context.Context, node *corev1.Node, pod *corev1.Pod) error {
 	var address string
@@ -328,7 +329,8 @@ func (s *show) printLog(ctx context.Context, node *corev1.Node, pod *corev1.Pod)
 	}
 	client := &http.Client{Timeout: patience, Transport: &http.Transport{TLSClientConfig: &tls.Config{
 		Certificates: []tls.Certificate{s.admin},
-		// The node signed its certificate itself, since no cluster approves one here.
+		// The node signed its certificate itself, because no cluster approves
+		// one here.
 		InsecureSkipVerify: true,
 	}}}
 	defer client.CloseIdleConnections()

@@ -42,8 +42,8 @@ func (a *authority) pem() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: cert.CertificateBlockType, Bytes: a.cert.Raw})
 }
 
-// issue returns a certificate for a server on loopback and for a client that is
-// user, with its key.
+// issue returns a certificate, with its key, for a server on loopback and for a
+// client that is user.
 func (a *authority) issue(user apitest.User) (certPEM, keyPEM []byte, err error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

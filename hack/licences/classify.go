@@ -5,12 +5,12 @@ package main
 
 import "strings"
 
-// licences are told apart by words that their texts can't do without. A file
-// may hold several of them.
+// licences are recognized by words that every copy of their text contains. A
+// file may contain several licences.
 var licences = []struct {
 	id    string
 	words []string
-	not   string // words that make it another one
+	not   string // words that indicate a different licence
 }{
 	{"Apache-2.0", []string{"Apache License", "Version 2.0", "TERMS AND CONDITIONS FOR USE, REPRODUCTION, AND DISTRIBUTION"}, ""},
 	{"MIT", []string{"Permission is hereby granted, free of charge, to any person obtaining a copy", "above copyright notice and this permission notice shall be included"}, ""},
@@ -26,8 +26,8 @@ var licences = []struct {
 	{"MPL-2.0", []string{"Mozilla Public License Version 2.0"}, ""},
 }
 
-// classify returns the SPDX identifiers of the licences that a text holds. Lines
-// may be broken anywhere, and letters be of any case.
+// classify returns the SPDX identifiers of the licences in text. It ignores
+// line breaks and case.
 func classify(text string) (ids []string) {
 	text = strings.ToLower(strings.Join(strings.Fields(text), " "))
 	has := func(words string) bool { return strings.Contains(text, strings.ToLower(words)) }

@@ -1,14 +1,13 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Licences lists the modules that the modules of this repository are built
-// from, with the licence of each, as a Markdown page on standard output. It ends
-// with an error where a licence is missing or isn't one of those that it knows:
-// somebody then has to look.
+// Licences prints a Markdown page with the modules that the modules of this
+// repository are built from, and the licence of each. It fails if a licence is
+// missing or unknown; a maintainer then has to check the licence and add it.
 //
 //	go run ./hack/licences examples/prometheus bench >DEPENDENCIES.md
 //
-// The arguments are the folders of the nested modules.
+// The arguments are the directories of the nested modules.
 package main
 
 import (
@@ -30,7 +29,7 @@ func main() {
 	}
 }
 
-// module is one that something here is built from.
+// module is a dependency of this repository.
 type module struct {
 	path, version, folder string
 }
@@ -64,7 +63,8 @@ func run(nested []string) error {
 		if err != nil {
 			return fmt.Errorf("%s %s: %w", m.path, m.version, err)
 		}
-		// What the packages need, everything that imports them needs.
+		// A dependency of the packages is also a dependency of everything that
+		// imports them.
 		who := users[m]
 		if who[0] == "the packages" {
 			who = who[:1]
@@ -76,25 +76,25 @@ func run(nested []string) error {
 
 const header = `# Dependencies
 
-Every module that something in this repository is built from, and its licence;
-written by ` + "`make licences`" + `, and compared by ` + "`make lint`" + `. Those of "the packages" are what
-a program that imports all six of them links; the others stay here.
+Every module that this repository is built from, and its licence. ` + "`make licences`" + `
+writes this page, and ` + "`make lint`" + ` checks it. Rows for "the packages" are modules that
+a program links if it imports all six packages; the others are used only here.
 
-The control plane of the end-to-end tests is not among them: whoever tests builds
-it, from the modules that [test/controlplane/versions](test/controlplane/versions)
-pins, and it is never passed on.
+The page omits the control plane of the end-to-end tests. It is built on the machine
+that runs the tests, from the modules that
+[test/controlplane/versions](test/controlplane/versions) pins, and never distributed.
 
 | module | version | licence | for |
 |---|---|---|---|
 `
 
-// packages are the arguments that select what an embedder imports.
+// packages returns the arguments that select the importable packages.
 func packages() []string {
 	return []string{"./lease/...", "./nodestatus/...", "./podsync/...", "./election/...", "./resourceslice/...", "./configcheckpoint/..."}
 }
 
-// linked returns the modules, but for those of this repository, that the
-// packages selected by args in a folder are built from.
+// linked returns the modules that the packages selected by args in folder are
+// built from, except for those of this repository.
 func linked(folder string, args []string) ([]module, error) {
 	format := "{{with .Module}}{{if not .Main}}{{.Path}}\t{{with .Replace}}{{.Version}}{{else}}{{.Version}}{{end}}\t{{.Dir}}{{end}}{{end}}"
 	list := exec.Command("go", append([]string{"list", "-deps", "-f", format}, args...)...)
@@ -112,7 +112,8 @@ func linked(folder string, args []string) ([]module, error) {
 	return slices.Collect(maps.Keys(seen)), nil
 }
 
-// licenceOf returns the SPDX identifiers of the licences in a module's folder.
+// licenceOf returns the SPDX identifiers of the licences in a module's
+// directory.
 func licenceOf(folder string) (string, error) {
 	entries, err := os.ReadDir(folder)
 	if err != nil {

@@ -14,24 +14,24 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// A finding is something that should not have happened.
+// A finding is a violation of a rule.
 type finding struct {
 	Rule string
-	UID  types.UID // of the pod; "" if it is about none
+	UID  types.UID // of the pod; "" if it concerns no pod
 	Text string
 }
 
-// A verdict is what became of a rule.
+// A verdict is the result of checking a rule.
 type verdict struct {
 	Rule     string
-	Examined int // how many times there was something that could have broken it
+	Examined int // number of cases that could have violated it
 	Findings []finding
 }
 
-// The rules that hold at any time of a run.
+// These rules hold at any time of a run.
 const (
 	ruleDoubled   = "no container runs twice at a time"
-	ruleOnce      = "a command that is to run once starts once"
+	ruleOnce      = "a command that must run once starts once"
 	ruleRestarted = "a command that has not ended is not started again"
 	rulePhase     = "phases go forward only"
 	ruleEnd       = "a pod goes with a terminal phase"
@@ -39,8 +39,8 @@ const (
 	ruleUnknown   = "the Node is not Unknown while it could be heard"
 )
 
-// check judges a history. It can be called while the run goes on: nothing in it
-// can become right later.
+// check judges a history. It may be called during a run, because later events
+// cannot turn a violation into a valid history.
 func check(h *history) []verdict {
 	return []verdict{
 		checkDoubled(h), checkOnce(h), checkRestarted(h), checkPhases(h), checkEnds(h), checkExits(h), checkUnknown(h),
@@ -66,8 +66,8 @@ type containerKey struct {
 	name string
 }
 
-// startCounts returns how often the commands of containers have started, by what
-// they have written and by the process table, whichever is more.
+// startCounts returns how often the commands of containers have started: the
+// larger of the counts from their output and from the process table.
 func startCounts(h *history) map[containerKey]int {
 	written, seen := map[containerKey]int{}, map[containerKey]int{}
 	for _, l := range h.Starts {
@@ -97,7 +97,8 @@ func checkOnce(h *history) verdict {
 	return v
 }
 
-// checkRestarted: a service that doesn't end by itself is not restarted.
+// checkRestarted checks that a service that does not end on its own is not
+// restarted.
 func checkRestarted(h *history) verdict {
 	v := verdict{Rule: ruleRestarted}
 	counts := startCounts(h)
@@ -115,7 +116,7 @@ func checkRestarted(h *history) verdict {
 	return v
 }
 
-// order is that of phases.
+// order lists the phases in their order.
 var order = []corev1.PodPhase{corev1.PodPending, corev1.PodRunning, corev1.PodSucceeded, corev1.PodFailed}
 
 func terminal(p corev1.PodPhase) bool { return p == corev1.PodSucceeded || p == corev1.PodFailed }
@@ -141,9 +142,9 @@ func checkEnds(h *history) verdict {
 		if l.Gone.IsZero() || !l.Forced.IsZero() || l.Blind || last == nil || !last.Bound {
 			continue
 		}
-		// The API server removes a pod at once that it found without a node, and does
-		// so even if the pod is bound before that is stored: then it was never marked
-		// for deletion, and no kubelet could do anything about it.
+		// The API server removes a pod without a node at once, even if the pod
+		// is bound before the removal is stored. Such a pod was never marked
+		// for deletion, so no kubelet could act on it.
 		if !slices.ContainsFunc(l.States, func(s state) bool { return s.Deleting || len(s.Containers) > 0 }) {
 			continue
 		}
@@ -155,11 +156,11 @@ func checkEnds(h *history) verdict {
 	return v
 }
 
-// unknownExit is the reason of an exit that nobody has seen.
+// unknownExit is the reason of an exit that the kubelet did not observe.
 const unknownExit = "ContainerStatusUnknown"
 
-// checkExits compares what the API says of the ends of commands with what they
-// have written about them.
+// checkExits compares the exit codes in the API with those that the commands
+// have written.
 func checkExits(h *history) verdict {
 	v := verdict{Rule: ruleExit}
 	started := startCounts(h)
@@ -193,12 +194,12 @@ func checkExits(h *history) verdict {
 	return v
 }
 
-// grace is after how long without a sign of life the controller manager reports a
-// node as Unknown.
+// grace is the time without a heartbeat after which the controller manager
+// reports a node as Unknown.
 const grace = 50 * time.Second
 
-// recovery is within how long after a disturbance the kubelet renews its lease: an
-// interval of 10 s, and a call that hung at the end of the disturbance.
+// recovery is the time after an outage within which the kubelet renews its
+// lease: an interval of 10 s, and a call that hung at the end of the outage.
 const recovery = 20 * time.Second
 
 func checkUnknown(h *history) verdict {
@@ -211,11 +212,11 @@ func checkUnknown(h *history) verdict {
 	return v
 }
 
-// lastHeard returns the last moment before a time at which the node must have given
-// a sign of life, given since when it works and when it could not.
+// lastHeard returns the last moment in [from, before) at which the node must
+// have sent a heartbeat, given its outages.
 func lastHeard(from time.Time, outages []span, before time.Time) (heard time.Time, ok bool) {
 	sorted := slices.SortedFunc(slices.Values(outages), func(a, b span) int { return a.From.Compare(b.From) })
-	// From is the beginning of a time without outage.
+	// from is the start of a period without outage.
 	well := func(to time.Time) {
 		if to.Sub(from) >= recovery {
 			heard = to.Add(-recovery)

@@ -17,8 +17,8 @@ var t0 = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 func at(seconds float64) time.Time { return t0.Add(time.Duration(seconds * float64(time.Second))) }
 
-// ended is a pod whose one command ran once and ended with a code, as all accounts
-// agree, and that was deleted then.
+// ended returns a history with one pod. Its only command ran once and ended
+// with the given code, according to all sources, and then the pod was deleted.
 func ended(code int32) *history {
 	phase := corev1.PodSucceeded
 	if code != 0 {
@@ -42,7 +42,7 @@ func ended(code int32) *history {
 	}
 }
 
-// running is a pod whose command runs on.
+// running returns a history with one pod whose command is still running.
 func running() *history {
 	h := ended(0)
 	p := h.Pods["u"]
@@ -50,7 +50,7 @@ func running() *history {
 	return h
 }
 
-// broken returns the rules that a history breaks.
+// broken returns the rules that a history violates.
 func broken(h *history) (rules []string) {
 	for _, v := range check(h) {
 		if len(v.Findings) > 0 {
@@ -78,13 +78,13 @@ func TestWhatIsAsItShouldBe(t *testing.T) {
 	}
 }
 
-// Each kind of a broken history is found, and taken for nothing else; what looks
-// like one and is none is not.
+// Each kind of violation is found and not mistaken for another one. Histories
+// that only look like violations are not reported.
 func TestCheck(t *testing.T) {
 	for name, tc := range map[string]struct {
 		history *history
 		change  func(h *history, p *life)
-		want    string // the rule; "": none
+		want    string // the violated rule; "" for none
 	}{
 		"two at a time": {running(), func(h *history, _ *life) {
 			h.Overlaps = []overlap{{at(5), instance{"u", "c", "0", 7}, instance{"u", "c", "1", 8}}}
@@ -124,7 +124,7 @@ func TestCheck(t *testing.T) {
 		"gone while it ran, by force": {running(), func(_ *history, p *life) {
 			p.Gone, p.Forced = at(9), at(8)
 		}, ""},
-		"gone while nobody could see": {running(), func(_ *history, p *life) {
+		"gone while no watch was open": {running(), func(_ *history, p *life) {
 			p.Gone, p.Blind = at(9), true
 		}, ""},
 		"gone before it was bound": {ended(0), func(h *history, p *life) {
@@ -139,7 +139,7 @@ func TestCheck(t *testing.T) {
 				p.States[i].Containers[0].Exit = &exit{Code: 137, Reason: unknownExit}
 			}
 		}, ruleExit},
-		"nothing is known of what has not run": {ended(0), func(h *history, p *life) {
+		"no exit is known for a command that did not run": {ended(0), func(h *history, p *life) {
 			h.Starts, h.Ends, h.Instances = nil, nil, nil
 			for i := 3; i < 5; i++ {
 				p.States[i].Phase = corev1.PodFailed

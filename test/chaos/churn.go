@@ -21,30 +21,31 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// A churn makes pods come and go, as people and controllers do. The series of its
-// steps is that of the seed; which pod a step hits depends on which are there.
+// A churn changes pods as users and controllers do. The seed determines the
+// sequence of its steps; the pods that exist determine which pod a step
+// changes.
 type churn struct {
 	client kubernetes.Interface
 	make   workloads
 	record *recorder
-	series *rand.Rand // decides which steps there are
-	random *rand.Rand // of the step, so that no step depends on what became of earlier ones
+	series *rand.Rand // chooses the steps
+	random *rand.Rand // random source of a step, so that a step does not depend on the results of earlier ones
 
-	count  map[string]int // steps that were done, by what
-	failed map[string]int // that the API did not take
+	count  map[string]int // successful steps, by kind
+	failed map[string]int // steps that the API rejected, by kind
 	serial int
-	jobs   []string // that were made and not deleted
+	jobs   []string // created and not deleted
 	rounds int
 }
 
-// A step is something that a churn does.
+// A step is one kind of change.
 type step struct {
 	what   string
 	weight int
 	do     func(context.Context) error
 }
 
-// minGap and maxGap are between the steps.
+// minGap and maxGap bound the pause between steps.
 const minGap, maxGap = 100 * time.Millisecond, 900 * time.Millisecond
 
 func (c *churn) steps() []step {
@@ -68,8 +69,8 @@ func (c *churn) steps() []step {
 	}
 }
 
-// run takes steps until ctx is done. The last one may have been taken without an
-// answer.
+// run takes steps until ctx is done. The last step may have been sent without
+// an answer.
 func (c *churn) run(ctx context.Context) {
 	steps := c.steps()
 	total := 0
@@ -95,7 +96,7 @@ func (c *churn) run(ctx context.Context) {
 	}
 }
 
-// errNothing is that there is nothing that the step could be done with.
+// errNothing reports that no object is suitable for the step.
 var errNothing = errors.New("nothing to do it with")
 
 func (c *churn) patch(ctx context.Context, resource, name, patch string) error {
@@ -123,7 +124,8 @@ func (c *churn) any(apps ...string) *corev1.Pod {
 	return pods[c.random.IntN(len(pods))]
 }
 
-// delete deletes a pod. Those of Jobs stay: it would be no fault if one ran twice.
+// delete deletes a pod, but not a pod of a Job, because a Job may legitimately
+// run its pod twice.
 func (c *churn) delete(ctx context.Context, force bool) error {
 	pod := c.any("web", "stubborn", "flaky", "agent", "once", "once", "pinned")
 	if pod == nil {
@@ -150,10 +152,10 @@ func (c *churn) evict(ctx context.Context) error {
 	})
 }
 
-// duration of something that ends by itself.
+// duration returns the duration of a command that ends on its own.
 func (c *churn) duration() float64 { return 0.1 + 4*c.random.Float64() }
 
-// maxJobs is how many there are at a time.
+// maxJobs is the maximum number of Jobs at a time.
 const maxJobs = 10
 
 func (c *churn) createJob(ctx context.Context) error {
@@ -162,7 +164,7 @@ func (c *churn) createJob(ctx context.Context) error {
 	if len(c.jobs) >= maxJobs {
 		return c.deleteJob(ctx)
 	}
-	c.jobs = append(c.jobs, name) // even if there is no answer
+	c.jobs = append(c.jobs, name) // even without an answer
 	_, err := c.client.BatchV1().Jobs(c.make.namespace).Create(ctx, c.make.job(name, pods, takes), metav1.CreateOptions{})
 	return err
 }
@@ -180,10 +182,10 @@ func (c *churn) deleteJob(ctx context.Context) error {
 	return err
 }
 
-// maxPods is how many pods without a controller there are at a time.
+// maxPods is the maximum number of pods without a controller at a time.
 const maxPods = 15
 
-// cleanUp deletes a pod that has ended if there are many.
+// cleanUp deletes a terminated pod if there are many.
 func (c *churn) cleanUp(ctx context.Context) error {
 	n := 0
 	var over *corev1.Pod

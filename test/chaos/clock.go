@@ -20,14 +20,14 @@ import (
 	"unsafe"
 )
 
-// A clock is how far the wall clock of the kubelet and its shims is off, in
-// nanoseconds: a file that they have mapped, as this process has.
+// A clock holds the offset of the wall clock of the kubelet and its shims, in
+// nanoseconds, in a file that they and this process have mapped.
 //
-// A step of CLOCK_REALTIME moves time.Now and leaves the monotonic clock alone, on
-// which timers, deadlines and differences of two readings run. No namespace has a
-// CLOCK_REALTIME of its own, and the machine's is everybody's. So the kubelet is
-// built with a package time whose Now adds the offset to the wall part of what the
-// runtime reads, and to nothing else.
+// A step of CLOCK_REALTIME changes time.Now but not the monotonic clock, which
+// timers, deadlines and time differences use. Linux has no namespace for
+// CLOCK_REALTIME, and a step of the machine's clock affects all its processes.
+// So the kubelet is built with a package time whose Now adds the offset to the
+// wall part of the runtime's reading, and changes nothing else.
 type clock struct {
 	path   string
 	data   []byte
@@ -50,7 +50,7 @@ func newClock(path string) (*clock, error) {
 	return &clock{path, data, (*atomic.Int64)(unsafe.Pointer(&data[0]))}, nil
 }
 
-// step puts the clock so far from the true time.
+// step sets the difference between the clock and the true time.
 func (c *clock) step(offset time.Duration) { c.offset.Store(int64(offset)) }
 
 func (c *clock) close() error { return syscall.Munmap(c.data) }
@@ -95,11 +95,12 @@ func steppedNow() (sec int64, nsec int32, mono int64) {
 }
 `
 
-// nowCall is what Now reads the clock with in package time, twice the number of
-// places is one too many: an unknown version of it is not guessed at.
+// nowCall is the start of Now in package time, where it reads the clock. If
+// package time does not contain this text exactly once, buildKubelet fails,
+// because the Go version is unknown.
 const nowCall = "func Now() Time {\n\tsec, nsec, mono := runtimeNow()\n"
 
-// buildKubelet builds examples/kubelet, with a clock that c can step.
+// buildKubelet builds examples/kubelet with a clock that c can step.
 func buildKubelet(ctx context.Context, root, dir string, c *clock) (binary string, err error) {
 	goroot, err := exec.CommandContext(ctx, "go", "env", "GOROOT").Output()
 	if err != nil {

@@ -16,20 +16,21 @@ import (
 	"time"
 )
 
-// A disk is a small file system for the kubelet's folder, which can be filled.
+// A disk is a small file system for the kubelet's directory that can be filled.
 type disk struct {
 	dir     string
 	mounted bool
 }
 
-// diskSize and diskInodes are what fits on it: much more than the pods need, and
-// little enough to be filled in no time.
+// diskSize and diskInodes are the capacity of the disk: much more than the pods
+// need, and small enough to be filled quickly.
 const (
 	diskSize     = "48m"
 	diskMaxFiles = "8000"
 )
 
-// mountDisk makes the folder, on a file system of its own if this process may.
+// mountDisk creates the directory, on its own file system if this process may
+// mount one.
 func mountDisk(dir string) (*disk, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
@@ -45,7 +46,7 @@ func mountDisk(dir string) (*disk, error) {
 
 func (d *disk) filler() string { return filepath.Join(d.dir, "filler") }
 
-// fillSpace takes all room for data that is left.
+// fillSpace uses up all free space.
 func (d *disk) fillSpace() error {
 	f, err := os.OpenFile(filepath.Join(d.filler(), "data"), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
@@ -60,7 +61,7 @@ func (d *disk) fillSpace() error {
 	return errors.Join(err, f.Close())
 }
 
-// fillInodes takes all room for files that is left.
+// fillInodes uses up all free inodes.
 func (d *disk) fillInodes() error {
 	for {
 		f, err := os.CreateTemp(d.filler(), "")
@@ -73,11 +74,11 @@ func (d *disk) fillInodes() error {
 	}
 }
 
-// free gives the room back.
+// free removes the files that fill the disk.
 func (d *disk) free() error { return os.RemoveAll(d.filler()) }
 
-// keepFull fills the disk, and fills it again where the kubelet has made room, until
-// ctx is done.
+// keepFull fills the disk until ctx is done, and fills it again if the kubelet
+// frees space.
 func (d *disk) keepFull(ctx context.Context, fill func() error) error {
 	if err := os.Mkdir(d.filler(), 0o700); err != nil {
 		return err
@@ -94,7 +95,7 @@ func (d *disk) keepFull(ctx context.Context, fill func() error) error {
 	}
 }
 
-// unmount removes the disk. An error means that somebody still uses it.
+// unmount removes the disk. An error means that a process still uses it.
 func (d *disk) unmount() error {
 	if !d.mounted {
 		return nil
@@ -106,7 +107,7 @@ func (d *disk) unmount() error {
 	return nil
 }
 
-// mountsBelow returns what is mounted in a folder.
+// mountsBelow returns the mount points below a directory.
 func mountsBelow(dir string) (found []string, err error) {
 	data, err := os.ReadFile("/proc/self/mountinfo")
 	for line := range strings.Lines(string(data)) {

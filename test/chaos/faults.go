@@ -16,7 +16,7 @@ import (
 	"github.com/kubewright/kubewright/test/e2e/harness"
 )
 
-// An injector makes the faults of a schedule.
+// An injector injects the faults of a schedule.
 type injector struct {
 	host    *host
 	cluster *harness.Cluster
@@ -31,8 +31,9 @@ type injector struct {
 	count map[kind]int
 }
 
-// run makes the faults of a lane, one after the other. Each is over when the next
-// one begins, and when run returns. When ctx is done the rest is left out.
+// run injects the faults of a lane one after another. Each fault is over before
+// the next one begins and before run returns. run skips the remaining faults
+// when ctx is done.
 func (in *injector) run(ctx context.Context, began time.Time, faults []fault) error {
 	for _, f := range faults {
 		sleep(ctx, time.Until(began.Add(f.At)))
@@ -63,8 +64,8 @@ func (in *injector) announce(f fault) {
 	in.log("%s", text)
 }
 
-// inject makes one fault, and returns when it is over. What is broken is mended also
-// when ctx is done.
+// inject injects one fault, and returns when it is over. It repairs the damage
+// also when ctx is done.
 func (in *injector) inject(ctx context.Context, f fault) error {
 	t := in.host
 	hold := func() { sleep(ctx, f.For) }
@@ -85,7 +86,7 @@ func (in *injector) inject(ctx context.Context, f fault) error {
 		defer cancel()
 		return in.disk.keepFull(full, fill)
 	}
-	// From here on the kubelet can't be heard.
+	// From here on the kubelet cannot be heard.
 	defer in.record.outage(time.Now())
 	switch f.Kind {
 	case apiKill, apiTerminate, etcdKill:
@@ -148,7 +149,7 @@ func (in *injector) inject(ctx context.Context, f fault) error {
 	return nil
 }
 
-// orderlyEnd is within what time the kubelet ends when it is told to, also if nobody
-// answers it: what its controllers do at their end has 5 s each at most, and there
-// are calls that are under way.
+// orderlyEnd is the time within which the kubelet ends on SIGTERM, even without
+// an answer from the API: its controllers have at most 5 s each for their
+// shutdown work, and calls may be in progress.
 const orderlyEnd = 45 * time.Second

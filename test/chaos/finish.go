@@ -22,8 +22,8 @@ import (
 	"github.com/kubewright/kubewright/test/e2e/harness"
 )
 
-// finish judges what there is when nothing is broken any more, takes everything
-// down, and judges what is left.
+// finish checks the state after the last fault has been repaired, deletes
+// everything, and checks the remains.
 func (r *rig) finish(ctx context.Context) (verdicts []verdict, err error) {
 	decide := func(rule string, examined int, found []finding) {
 		verdicts = append(verdicts, verdict{rule, examined, found})
@@ -31,10 +31,10 @@ func (r *rig) finish(ctx context.Context) (verdicts []verdict, err error) {
 			r.log("broken: %s: %d times", rule, len(found))
 		}
 	}
-	// The controllers are not what is tested here, and some give up: a Deployment's
-	// after fifteen failures, and a ReplicaSet's does nothing for five minutes if it
-	// has not heard what became of a pod, because the API server died with the answer.
-	r.log("kube-controller-manager begins anew")
+	// The controllers are not under test, and some give up: the Deployment
+	// controller after fifteen failures; the ReplicaSet controller does nothing
+	// for five minutes if the API server dies before it answers about a pod.
+	r.log("restarting kube-controller-manager")
 	if err := r.host.try(func() { r.cluster.Restart(r.host, harness.ControllerManager) }); err != nil {
 		return nil, err
 	}
@@ -64,7 +64,7 @@ func (r *rig) finish(ctx context.Context) (verdicts []verdict, err error) {
 	return verdicts, nil
 }
 
-// missliced says what is wrong with the node's ResourceSlices.
+// missliced returns the faults of the node's ResourceSlices.
 func (r *rig) missliced(ctx context.Context) []finding {
 	v := verdict{Rule: ruleSlices}
 	list, err := r.client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + nodeName})
@@ -93,8 +93,8 @@ func (r *rig) missliced(ctx context.Context) []finding {
 	return v.Findings
 }
 
-// settings rolls out good settings, which must become so, and then such as are not
-// valid, which must change nothing.
+// settings rolls out valid settings, which must be accepted, and then invalid
+// settings, which must change nothing.
 func (r *rig) settings(ctx context.Context) []finding {
 	v := verdict{Rule: ruleSettings}
 	expect := func(status corev1.ConditionStatus, reason string) {
@@ -116,14 +116,14 @@ func (r *rig) settings(ctx context.Context) []finding {
 	return v.Findings
 }
 
-// deleteAll deletes what makes pods, and the pods.
+// deleteAll deletes the pods and the objects that create pods.
 func (r *rig) deleteAll(ctx context.Context) error {
 	return r.host.try(func() {
 		r.cluster.Kubectl(r.host, "delete", "-n", r.make.namespace, "--wait=false", "--all", "deployments,daemonsets,jobs,pods")
 	})
 }
 
-// leftovers says what is left when the kubelet has ended.
+// leftovers returns the objects that remain after the kubelet has ended.
 func (r *rig) leftovers(ctx context.Context) []finding {
 	v := verdict{Rule: ruleLeft}
 	if err := r.look(); err != nil {
@@ -134,7 +134,7 @@ func (r *rig) leftovers(ctx context.Context) []finding {
 		v.add("", "process %d of %s", p.PID, p.Run)
 	}
 	r.mu.Unlock()
-	// What outlives a kubelet: its settings, and empty folders.
+	// Only the settings and empty directories may outlive a kubelet.
 	entries, err := os.ReadDir(r.root())
 	if err != nil {
 		v.add("", "%v", err)
@@ -164,16 +164,16 @@ func (r *rig) leftovers(ctx context.Context) []finding {
 	return v.Findings
 }
 
-// expectedErrors are what the kubelet may end with: settings that it can't work with,
-// and a disk that it can't start on.
+// expectedErrors are errors with which the kubelet may end: it cannot use its
+// settings, or it cannot start on a full disk.
 var expectedErrors = []string{"nodestatus: invalid config", "no space left on device", "configcheckpoint: restart"}
 
-// kubeletEnds judges how the kubelet has ended.
+// kubeletEnds checks the exit statuses of the kubelet.
 func (r *rig) kubeletEnds(exits []kubeletExit) []finding {
 	v := verdict{Rule: ruleKubelet}
 	for _, e := range exits {
-		// It may just have been about to end by itself when it was told to. What it ends
-		// with 1 for is in its log.
+		// The kubelet may have been about to end on its own when it got the
+		// signal. The log has the reason for status 1.
 		if signaled := e.Code == -1; signaled && !e.ByUs || !signaled && e.Code != 0 && e.Code != 1 && e.Code != 75 {
 			v.add("", "%s: %s", e.At.Format(time.TimeOnly), e.State)
 		}

@@ -17,23 +17,24 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// A sink is told what a watch shows. It is called from one goroutine.
+// A sink receives the events of a watch. It is called from one goroutine.
 type sink interface {
-	// replace is called with all objects there are at a revision, and with that
-	// up to which the sink has been told of everything; "" at first.
+	// replace is called with all objects at the revision now, and with the
+	// revision up to which the sink has seen all events: "" at first.
 	replace(ctx context.Context, objects []runtime.Object, since, now string)
 	change(kind watch.EventType, object runtime.Object)
 }
 
-// pause is how long the API server is left alone after an error.
+// pause is the delay after an API server error.
 const pause = 200 * time.Millisecond
 
-// callTimeout bounds a call of the checker or of the churn: the API server may hang.
+// callTimeout bounds a call by the checker or the churn, because the API server
+// may hang.
 const callTimeout = 5 * time.Second
 
-// follow lists and watches until ctx is done. Unlike a reflector it says between
-// which revisions it could not see, so that what has gone in between can be looked
-// up.
+// follow lists and watches until ctx is done. Unlike a reflector, it reports
+// the revisions between which it missed events, so that the sink can look up
+// the objects deleted in between.
 func follow(ctx context.Context, lw *cache.ListWatch, to sink) {
 	var since, revision string
 	for ctx.Err() == nil {
@@ -56,7 +57,8 @@ func follow(ctx context.Context, lw *cache.ListWatch, to sink) {
 	}
 }
 
-// follow1 watches once. It returns the revision up to which the sink has been told.
+// follow1 watches once. It returns the revision up to which the sink has seen
+// all events.
 func follow1(ctx context.Context, lw *cache.ListWatch, to sink, revision string) (string, error) {
 	w, err := lw.WatchWithContext(ctx, metav1.ListOptions{ResourceVersion: revision, AllowWatchBookmarks: true})
 	if err != nil {
@@ -79,8 +81,8 @@ func follow1(ctx context.Context, lw *cache.ListWatch, to sink, revision string)
 	return revision, nil
 }
 
-// lost reports whether the API server does not know any more what was at a revision,
-// or since.
+// lost reports whether err means that the API server has discarded the
+// requested revision.
 func lost(err error) bool { return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) }
 
 func listAll(ctx context.Context, lw *cache.ListWatch, options metav1.ListOptions) ([]runtime.Object, string, error) {
@@ -101,7 +103,7 @@ func listAll(ctx context.Context, lw *cache.ListWatch, options metav1.ListOption
 	return objects, l.GetResourceVersion(), nil
 }
 
-// sleep waits, or until ctx is done.
+// sleep waits for d or until ctx is done.
 func sleep(ctx context.Context, d time.Duration) {
 	select {
 	case <-time.After(d):

@@ -12,41 +12,42 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// A history is what was seen of a run: in the API, in the process table, and in the
-// file that the pods' own commands write. check.go judges it.
+// A history is the record of a run from the API, the process table, and the
+// file that the pods' commands write. The functions in check.go judge it.
 type history struct {
-	// Pods are those that the API has had on the node, or without one.
+	// Pods holds the pods that the API has shown on the node or without a node.
 	Pods map[types.UID]*life
-	// Starts and Ends are the lines that commands have written.
+	// Starts and Ends are the lines that the commands have written.
 	Starts, Ends []line
-	// Instances are the commands that were seen in the process table.
+	// Instances are the commands seen in the process table.
 	Instances map[instance]time.Time
-	// Overlaps are two commands of one container that were seen to run at one
-	// moment.
+	// Overlaps are pairs of commands of one container that were seen running at
+	// the same time.
 	Overlaps []overlap
-	// Unknown is when the node was reported so.
+	// Unknown lists the times at which the node was reported Unknown.
 	Unknown []time.Time
-	// Began is since when the node was Ready.
+	// Began is the time from which the node was Ready.
 	Began time.Time
-	// Outages are when the kubelet did not work, or could not reach the API.
+	// Outages are the periods in which the kubelet did not run or could not
+	// reach the API.
 	Outages []span
 }
 
-// A life is what became of a pod, as the API has shown it.
+// A life is the history of a pod in the API.
 type life struct {
 	Name, App string
 	UID       types.UID
 	Policy    corev1.RestartPolicy
-	Crashes   bool // it is made to crash, so its restarts are no loss
+	Crashes   bool // it crashes on purpose, so restarts are expected
 	States    []state
-	Forced    time.Time // when the churn asked for its deletion without grace; zero: never
-	Gone      time.Time // when it was seen to be gone; zero: it is there
-	// Blind says that it went while nobody could watch, and that its last state
-	// could not be found out afterwards either.
+	Forced    time.Time // when the churn asked for its deletion without grace; zero for never
+	Gone      time.Time // when it was seen deleted; zero if it still exists
+	// Blind is true if the pod disappeared while no watch was open, and its
+	// last state could not be found afterwards.
 	Blind bool
 }
 
-// A state is a pod's at a moment.
+// A state is the state of a pod at a moment.
 type state struct {
 	At         time.Time
 	Phase      corev1.PodPhase
@@ -56,7 +57,7 @@ type state struct {
 	Containers []containerState
 }
 
-// A containerState is what the status says of a container.
+// A containerState is the state of a container in the pod's status.
 type containerState struct {
 	Name     string
 	Running  bool
@@ -64,39 +65,39 @@ type containerState struct {
 	Exit     *exit
 }
 
-// An exit is how a container has ended.
+// An exit is the exit of a container.
 type exit struct {
 	Code, Signal int32
 	Reason       string
 }
 
-// An instance is a command in the process table: a session that was started for a
-// run of a container.
+// An instance is a command in the process table: a session that was started for
+// one run of a container.
 type instance struct {
 	UID       types.UID
 	Container string
-	Run       string // its folder's name: the restart count
+	Run       string // the name of its directory: the restart count
 	Session   int
 }
 
-// An overlap is two instances of one container at one moment.
+// An overlap is a pair of instances of one container that ran at the same time.
 type overlap struct {
 	At   time.Time
 	A, B instance
 }
 
-// A line is one that a command has written: that it starts, or that it ends and
-// with which code.
+// A line is a line that a command has written about its start, or about its end
+// and exit code.
 type line struct {
 	UID       types.UID
 	Container string
 	Code      int32
 }
 
-// A span is from a moment to another one.
+// A span is a period.
 type span struct{ From, To time.Time }
 
-// last returns the newest state, or nil.
+// last returns the latest state, or nil.
 func (l *life) last() *state {
 	if len(l.States) == 0 {
 		return nil
@@ -104,7 +105,7 @@ func (l *life) last() *state {
 	return &l.States[len(l.States)-1]
 }
 
-// stateOf returns what there is to know of a pod's state.
+// stateOf returns the state of a pod.
 func stateOf(p *corev1.Pod, at time.Time) state {
 	s := state{At: at, Phase: p.Status.Phase, Bound: p.Spec.NodeName != "", Deleting: p.DeletionTimestamp != nil, Reason: p.Status.Reason}
 	for _, list := range [][]corev1.ContainerStatus{p.Status.InitContainerStatuses, p.Status.ContainerStatuses} {

@@ -14,9 +14,9 @@ import (
 	"testing"
 )
 
-// A host is what package harness needs of a test, outside of one: this program is
-// stopped by signals and cleans up, which a test can't. Only the methods below may
-// be called.
+// A host implements the parts of testing.TB that package harness needs, outside
+// of a test. Unlike a test, this program cleans up when a signal stops it. Only
+// the methods below may be called.
 type host struct {
 	testing.TB
 	ctx context.Context
@@ -27,7 +27,7 @@ type host struct {
 	notes    []string
 }
 
-// A stopped is what Fatalf and Skip end a call with.
+// A stopped is the panic value with which Fatalf and Skip end a call.
 type stopped struct{ error }
 
 // try calls a function that may call Fatalf.
@@ -79,8 +79,7 @@ func (h *host) note(text string) {
 	h.notes = append(h.notes, text)
 }
 
-// close does what was to be done at the end of the test, and returns what was
-// complained of.
+// close runs the cleanup functions, and returns the reported errors.
 func (h *host) close() (notes []string) {
 	for _, f := range slices.Backward(h.cleanups) {
 		f()

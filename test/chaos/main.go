@@ -3,8 +3,8 @@
 
 //go:build linux
 
-// Chaos runs examples/kubelet on a real control plane, has pods come and go, and
-// breaks everything around them: see README.md.
+// Chaos runs examples/kubelet on a real control plane, creates and deletes
+// pods, and injects faults into all its dependencies: see README.md.
 package main
 
 import (
@@ -26,7 +26,7 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // from now on a signal has its default effect
+	context.AfterFunc(ctx, stop) // a second signal has its default effect
 	ok, err := run(ctx, os.Args[1:])
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "Error:", err)
@@ -36,7 +36,7 @@ func main() {
 	}
 }
 
-// options are the flags.
+// options are the command line flags.
 type options struct {
 	duration time.Duration
 	seed     uint64
@@ -46,7 +46,7 @@ type options struct {
 func parse(args []string) (o options, err error) {
 	flags := flag.NewFlagSet("chaos", flag.ContinueOnError)
 	flags.DurationVar(&o.duration, "duration", 10*time.Minute, "for how `long` things are broken")
-	flags.Uint64Var(&o.seed, "seed", 0, "`number` that decides what is broken when, and in which order pods come and go; 0: any")
+	flags.Uint64Var(&o.seed, "seed", 0, "`number` that determines the faults and the order of changes; 0: random")
 	flags.StringVar(&o.dir, "dir", "", "`folder` for logs and the report, which are kept; without it they are kept if a rule was broken")
 	if err := flags.Parse(args); err != nil {
 		return o, err
@@ -60,19 +60,19 @@ func parse(args []string) (o options, err error) {
 	return o, nil
 }
 
-// run makes one run and prints its report. It returns whether all rules held.
+// run makes one run and prints its report. It reports whether all rules held.
 func run(ctx context.Context, args []string) (ok bool, err error) {
 	o, err := parse(args)
 	if err != nil {
 		return false, err
 	}
-	klog.LogToStderr(false) // client-go complains of every outage
+	klog.LogToStderr(false) // client-go logs every outage
 	klog.SetOutput(nowhere{})
 	dir, err := o.folder()
 	if err != nil {
 		return false, err
 	}
-	// The harness is made for tests, which say so.
+	// The harness requires the variable that its tests set.
 	if err := os.Setenv("KUBEWRIGHT_E2E", "1"); err != nil {
 		return false, err
 	}
@@ -102,12 +102,12 @@ func run(ctx context.Context, args []string) (ok bool, err error) {
 	return ok, err
 }
 
-// nowhere is where the logs of this program's own clients go.
+// nowhere discards the logs of this program's own clients.
 type nowhere struct{}
 
 func (nowhere) Write(p []byte) (int, error) { return len(p), nil }
 
-// folder makes the folder of the run.
+// folder creates the directory of the run.
 func (o options) folder() (string, error) {
 	if o.dir == "" {
 		return os.MkdirTemp("", "kubewright-chaos-")
@@ -122,7 +122,7 @@ func (o options) folder() (string, error) {
 	return dir, os.MkdirAll(dir, 0o700)
 }
 
-// run prepares, breaks, mends and judges.
+// run prepares, injects faults, repairs them, and checks the result.
 func (r *rig) run(ctx context.Context, o options) (*report, error) {
 	if err := r.prepare(ctx, o.seed); err != nil {
 		return nil, err
@@ -164,7 +164,7 @@ func (r *rig) run(ctx context.Context, o options) (*report, error) {
 	return rep, nil
 }
 
-// chaos breaks things until the time is over or something ends that must go on.
+// chaos injects faults until the time is over or a required process ends.
 func (r *rig) chaos(ctx context.Context, o options, in *injector) error {
 	ctx, cancel := context.WithTimeout(ctx, o.duration)
 	defer cancel()
@@ -189,10 +189,10 @@ func (r *rig) chaos(ctx context.Context, o options, in *injector) error {
 	}
 }
 
-// judgeInterval is the time between two looks at the history on the way.
+// judgeInterval is the time between two checks of the history during the run.
 const judgeInterval = 10 * time.Second
 
-// judgeOnTheWay says at once when a rule was broken.
+// judgeOnTheWay logs violations as soon as they are found.
 func (r *rig) judgeOnTheWay(ctx context.Context) {
 	var said []finding
 	for {

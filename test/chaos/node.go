@@ -16,12 +16,13 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// A nodeWatch follows the Node: whether it is ready, and which settings it runs.
+// A nodeWatch follows the Node: whether it is Ready, and which settings it
+// runs.
 type nodeWatch struct {
 	record *recorder
 
 	mu   sync.Mutex
-	node *corev1.Node // as it is; nil: there is none
+	node *corev1.Node // the current Node; nil if there is none
 }
 
 // replace implements sink.
@@ -57,7 +58,7 @@ func (w *nodeWatch) change(kind watch.EventType, object runtime.Object) {
 	}
 }
 
-// ready takes in what the Node is said to be.
+// ready records the Ready condition of the Node.
 func (r *recorder) ready(status corev1.ConditionStatus) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -69,7 +70,7 @@ func (r *recorder) ready(status corev1.ConditionStatus) {
 	}
 }
 
-// configured takes in what the settings have become.
+// configured records the condition of the settings.
 func (r *recorder) configured(reason string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -82,7 +83,7 @@ func (w *nodeWatch) get() *corev1.Node {
 	return w.node
 }
 
-// configCondition says which settings the kubelet runs.
+// configCondition reports the settings that the kubelet runs.
 const configCondition corev1.NodeConditionType = "KubeletConfigOK"
 
 // condition returns a condition of a Node, which may be nil.
@@ -97,8 +98,9 @@ func condition(node *corev1.Node, t corev1.NodeConditionType) corev1.NodeConditi
 	return corev1.NodeCondition{}
 }
 
-// settingsAre says what is missing for the Node to run settings that were rolled out
-// with this round, or to keep running them after others were refused for a reason.
+// settingsAre returns how the Node differs from one that runs the settings of
+// this round, or that still runs them after others were rejected for the given
+// reason. It returns "" if the Node does not differ.
 func settingsAre(node *corev1.Node, status corev1.ConditionStatus, reason, round string) string {
 	if node == nil {
 		return "there is no Node"

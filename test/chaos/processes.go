@@ -16,40 +16,39 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// mark is the variable by which the kubelet's processes are known: its value is the
-// folder of a run.
+// mark is the environment variable that identifies the kubelet's processes. Its
+// value is the directory of a run.
 const mark = "KUBEWRIGHT_RUN="
 
-// A process is one of the process table that runs for the kubelet.
+// A process is an entry of the process table that belongs to the kubelet.
 type process struct {
 	PID     int
-	Started string // in clock ticks since the machine was
+	Started string // in clock ticks since the boot
 	Session int
 	Shim    bool
-	Run     string // its folder
+	Run     string // the directory of its run
 }
 
-// A processTable reads /proc again and again. It remembers what it can't be wrong
-// about, since most processes are nobody's business here.
+// A processTable reads /proc repeatedly. It caches facts that do not change,
+// because most processes do not belong to the kubelet.
 type processTable struct {
-	root  string // of the kubelet: only what runs below it counts
+	root  string // of the kubelet; processes outside it do not count
 	known map[int]remembered
 }
 
-// remembered is what is known of a process.
+// remembered is the cached data of a process.
 type remembered struct {
 	process
 	mine    bool
-	settled bool // its environment is not looked at again
+	settled bool // its environment is not read again
 	since   time.Time
 }
 
-// mayExec is how long a process is looked at again, since it may be about to
+// mayExec is how long a process is read again, because it may be about to
 // execute another program.
 const mayExec = 3 * time.Second
 
-// scan returns the processes that live. It is no snapshot: while it looks, others
-// come and go.
+// scan returns the running processes. The result is not an atomic snapshot.
 func (t *processTable) scan() ([]process, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -75,7 +74,7 @@ func (t *processTable) scan() ([]process, error) {
 			r.Session = session
 			r.look(t.root)
 			if r.mine && !r.Shim {
-				// It may have become a session of its own after the first look.
+				// It may have become its own session after the first read.
 				_, r.Session, _ = readStat(pid)
 			}
 			r.settled = r.mine && !r.Shim || now.Sub(r.since) > mayExec
@@ -108,14 +107,15 @@ func (r *remembered) look(root string) {
 	}
 }
 
-// readStat returns when a process was started and in which session it is, and
-// whether it is more than a number that its parent hasn't asked for.
+// readStat returns the start time and the session of a process, and whether it
+// is alive: not a zombie.
 func readStat(pid int) (started string, session int, alive bool) {
 	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
 	if err != nil {
 		return "", 0, false
 	}
-	// The name of the program may hold anything, so fields are counted from its end.
+	// The program name may contain any character, so fields are counted after
+	// the last parenthesis.
 	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
 	if len(fields) < 20 || fields[0] == "Z" || fields[0] == "X" {
 		return "", 0, false
@@ -124,14 +124,14 @@ func readStat(pid int) (started string, session int, alive bool) {
 	return fields[19], session, err == nil
 }
 
-// lives reports whether a process that was seen is still there.
+// lives reports whether the process still exists.
 func (p process) lives() bool {
 	started, _, alive := readStat(p.PID)
 	return alive && started == p.Started
 }
 
-// instance returns which run of which container a process belongs to. Shims don't
-// count, nor what is run inside a container, such as a probe.
+// instance returns the container run that a process belongs to. It ignores
+// shims and commands run inside a container, such as probes.
 func (p process) instance(root string) (instance, bool) {
 	rest, ok := strings.CutPrefix(p.Run, root+"/pods/")
 	parts := strings.Split(rest, "/")
@@ -144,9 +144,10 @@ func (p process) instance(root string) (instance, bool) {
 	return instance{types.UID(parts[0]), parts[2], parts[3], p.Session}, true
 }
 
-// overlaps returns pairs of instances of one container that run at one moment.
-// alive is asked again about both. The one that was found later has lived from then
-// until it is asked about, and in between it is asked about the other one.
+// overlapsOf returns pairs of instances of one container that run at the same
+// time. It asks alive again about both: first about the later one, then about
+// the other. The later one was alive from its discovery until its check, and
+// the other one outlived that check.
 func overlapsOf(found []process, root string, alive func(process) bool) (pairs []overlap) {
 	first := map[containerKey]process{}
 	for _, p := range found {

@@ -14,8 +14,8 @@ import (
 	"testing"
 )
 
-// command starts a process that is marked as one of a run, in a session of its own,
-// and returns when it has executed its program.
+// command starts a process with the mark of a run, in its own session, and
+// returns when it has executed its program.
 func command(t *testing.T, run string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "sh", "-c", "echo; read x")
@@ -115,7 +115,7 @@ func TestMountsBelow(t *testing.T) {
 	}
 }
 
-// The package time of this Go is one that the clock knows how to change.
+// The clock can patch package time of this Go version.
 func TestTimeIsReadAsExpected(t *testing.T) {
 	goroot, err := exec.CommandContext(t.Context(), "go", "env", "GOROOT").Output()
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"sync"
 )
 
-// A proxy is the network between the kubelet and the API server, as far as it can be
-// broken.
+// A proxy is the network between the kubelet and the API server, and injects
+// network faults.
 type proxy struct {
 	listener net.Listener
 	target   string
@@ -30,10 +30,10 @@ type proxy struct {
 // A link is a connection through the proxy.
 type link struct {
 	client, server *net.TCPConn
-	dead           bool // what comes is thrown away; guarded by proxy.mu
+	dead           bool // received bytes are discarded; guarded by proxy.mu
 }
 
-// newProxy listens on a port of its own.
+// newProxy returns a proxy that listens on its own port.
 func newProxy(target string) (*proxy, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -45,7 +45,7 @@ func newProxy(target string) (*proxy, error) {
 	return p, nil
 }
 
-// address is where clients find the proxy.
+// address returns the proxy's address for clients.
 func (p *proxy) address() string { return p.listener.Addr().String() }
 
 func (p *proxy) accept() {
@@ -71,7 +71,7 @@ func (p *proxy) serve(client *net.TCPConn) {
 		return
 	}
 	server, err := net.Dial("tcp", p.target)
-	if err != nil { // nobody listens there: nor here
+	if err != nil { // the target refuses connections, so the proxy does too
 		reset(client)
 		return
 	}
@@ -88,8 +88,8 @@ func (p *proxy) serve(client *net.TCPConn) {
 	p.mu.Unlock()
 }
 
-// pump carries bytes in one direction. If either end fails, both are closed:
-// half-closed connections are nothing that TLS knows.
+// pump copies bytes in one direction. If either end fails, it closes both,
+// because TLS does not support half-closed connections.
 func (p *proxy) pump(l *link, to, from *net.TCPConn) {
 	defer reset(l.client)
 	defer reset(l.server)
@@ -116,7 +116,7 @@ func (p *proxy) pump(l *link, to, from *net.TCPConn) {
 	}
 }
 
-// reset closes a connection so that the other end is told at once.
+// reset closes a connection so that the other end notices at once.
 func reset(c *net.TCPConn) {
 	_ = c.SetLinger(0)
 	_ = c.Close()
@@ -133,14 +133,14 @@ func (p *proxy) drop() {
 	}
 }
 
-// setRefuse has new connections reset, or not any more.
+// setRefuse sets whether new connections are reset.
 func (p *proxy) setRefuse(refuse bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.refuse = refuse
 }
 
-// hold keeps back all bytes; letGo delivers them, late.
+// hold holds back all bytes until letGo delivers them.
 func (p *proxy) hold() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -158,8 +158,8 @@ func (p *proxy) letGo() {
 	}
 }
 
-// deaden has the connections that are open now lose all that they carry, for good.
-// Neither end is told, as when a middlebox has forgotten them.
+// deaden makes the open connections lose all their bytes from now on. Neither
+// end notices, as when a middlebox has dropped its state.
 func (p *proxy) deaden() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// echoes is a server that sends back what it gets.
+// echoes starts a server that sends back its input.
 func echoes(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -44,7 +44,8 @@ func dial(t *testing.T, p *proxy) net.Conn {
 	return c
 }
 
-// asks sends a byte and returns what comes back within a time; 0: all there is.
+// asks sends a byte and checks that it comes back within the given time; 0
+// means no limit.
 func asks(c net.Conn, within time.Duration) error {
 	if _, err := c.Write([]byte("x")); err != nil {
 		return err
@@ -69,8 +70,8 @@ func timedOut(err error) bool {
 	return ok && e.Timeout()
 }
 
-// refused connects and returns what comes of it: a reset may be so soon that there
-// has never been a connection.
+// refused connects and returns the error. A reset may arrive before the
+// connection is established.
 func refused(p *proxy) error {
 	c, err := net.Dial("tcp", p.address())
 	if err != nil {
@@ -101,7 +102,7 @@ func TestProxy(t *testing.T) {
 	}
 	p.letGo()
 	if err := errors.Join(hears(a, 0), hears(b, 0)); err != nil {
-		t.Errorf("what was held back does not come: %v", err)
+		t.Errorf("held bytes were not delivered: %v", err)
 	}
 
 	p.deaden()
@@ -110,7 +111,7 @@ func TestProxy(t *testing.T) {
 	}
 	c := dial(t, p)
 	if err := asks(c, 0); err != nil {
-		t.Errorf("beside a dead connection: %v", err)
+		t.Errorf("next to a dead connection: %v", err)
 	}
 
 	p.drop()

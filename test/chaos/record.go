@@ -25,26 +25,26 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// A recorder makes the history of a run.
+// A recorder records the history of a run.
 type recorder struct {
-	out string // the file that commands write to
+	out string // the file that the commands write
 	lw  *cache.ListWatch
 
 	mu       sync.Mutex
 	history  history
-	current  map[types.UID]*corev1.Pod // that are in the API
-	events   int                       // of watches
+	current  map[types.UID]*corev1.Pod // the pods in the API
+	events   int                       // number of watch events
 	relists  int
-	lookedUp int            // last states that were found in the past
-	misdated int            // pods that say that they started at another time than they did
-	settings map[string]int // what the condition of the settings became, by reason
+	lookedUp int            // last states that were looked up at earlier revisions
+	misdated int            // pods whose reported start time is wrong
+	settings map[string]int // number of times for each reason of the settings condition
 	notes    []note
 }
 
-// A note is something that has happened, for the timeline of a pod.
+// A note is an event for the timeline of a pod.
 type note struct {
 	at   time.Time
-	uid  types.UID // "" if it is about all
+	uid  types.UID // "" if it concerns all pods
 	text string
 }
 
@@ -54,7 +54,7 @@ func newRecorder(out string, lw *cache.ListWatch) *recorder {
 	}}
 }
 
-// note writes something down for timelines.
+// note records an event for timelines.
 func (r *recorder) note(uid types.UID, format string, args ...any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -97,7 +97,7 @@ func (r *recorder) change(kind watch.EventType, object runtime.Object) {
 	}
 }
 
-// see takes a state of a pod in. mu is held.
+// see records a state of a pod. mu must be held.
 func (r *recorder) see(pod *corev1.Pod) {
 	l := r.history.Pods[pod.UID]
 	if l == nil {
@@ -105,7 +105,7 @@ func (r *recorder) see(pod *corev1.Pod) {
 		r.history.Pods[pod.UID] = l
 	}
 	if start, known := pod.Status.StartTime, r.current[pod.UID]; start != nil && known != nil && known.Status.StartTime == nil && time.Since(start.Time).Abs() > time.Minute {
-		r.misdated++ // it is the time of the kubelet
+		r.misdated++ // by the kubelet's clock
 	}
 	r.current[pod.UID] = pod
 	s := stateOf(pod, time.Now())
@@ -118,14 +118,14 @@ func (r *recorder) see(pod *corev1.Pod) {
 	l.States = append(l.States, s)
 }
 
-// gone takes in that a pod is not in the API any more. mu is held.
+// gone records that a pod is no longer in the API. mu must be held.
 func (r *recorder) gone(uid types.UID) {
 	r.history.Pods[uid].Gone = time.Now()
 	delete(r.current, uid)
 }
 
-// lastState finds out what a pod's last state was that has gone between two
-// revisions: the API server shows what there was at any revision of the last
+// lastState returns the last state of a pod that was deleted between two
+// revisions. The API server can show its state at any revision of the last
 // minutes.
 func (r *recorder) lastState(ctx context.Context, pod *corev1.Pod, since, now string) (last *corev1.Pod, found bool) {
 	low, err1 := strconv.ParseUint(since, 10, 64)
@@ -149,8 +149,8 @@ func (r *recorder) lastState(ctx context.Context, pod *corev1.Pod, since, now st
 	return last, true
 }
 
-// at returns the pod as it was at a revision, or nil. It tries again for a while: the
-// API server may be away.
+// at returns the pod at a revision, or nil. It retries for a while, because the
+// API server may be down.
 func (r *recorder) at(ctx context.Context, pod *corev1.Pod, revision uint64) (*corev1.Pod, error) {
 	var err error
 	for range 100 {
@@ -176,7 +176,7 @@ func (r *recorder) at(ctx context.Context, pod *corev1.Pod, revision uint64) (*c
 	return nil, err
 }
 
-// force notes that a pod is about to be deleted without grace.
+// force records that a pod is about to be deleted without grace.
 func (r *recorder) force(uid types.UID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -185,14 +185,14 @@ func (r *recorder) force(uid types.UID) {
 	}
 }
 
-// pods returns those that are in the API, in the order of their names.
+// pods returns the pods in the API, sorted by name.
 func (r *recorder) pods() []*corev1.Pod {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.SortedFunc(maps.Values(r.current), func(a, b *corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
 }
 
-// processes takes a look at the process table in.
+// processes records a scan of the process table.
 func (r *recorder) processes(found []process, root string, pairs []overlap) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -208,14 +208,15 @@ func (r *recorder) processes(found []process, root string, pairs []overlap) {
 	r.history.Overlaps = append(r.history.Overlaps, pairs...)
 }
 
-// outage notes that the kubelet did not work for a while, or had nobody to talk to.
+// outage records a period in which the kubelet did not run or could not reach
+// the API.
 func (r *recorder) outage(from time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.history.Outages = append(r.history.Outages, span{from, time.Now()})
 }
 
-// judge checks the history as it is now.
+// judge checks the current history.
 func (r *recorder) judge() ([]verdict, error) {
 	data, err := os.ReadFile(r.out)
 	if err != nil {
@@ -227,8 +228,8 @@ func (r *recorder) judge() ([]verdict, error) {
 	return check(&r.history), nil
 }
 
-// parseLines reads what commands have written: "start UID CONTAINER" and "end UID
-// CONTAINER CODE", and whatever follows.
+// parseLines parses the output of the commands: "start UID CONTAINER" and "end
+// UID CONTAINER CODE". It ignores further fields.
 func parseLines(text string) (starts, ends []line) {
 	for entry := range strings.Lines(text) {
 		f := strings.Fields(entry)

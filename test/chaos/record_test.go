@@ -22,10 +22,10 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// past is an API server with one pod, which remembers all revisions but those that
-// it has compacted.
+// past is an API server with one pod. It remembers all revisions except those
+// that it has compacted.
 type past struct {
-	states    map[int]*corev1.Pod // by the revision at which it became so; nil: it went
+	states    map[int]*corev1.Pod // by the first revision of the state; nil if the pod was deleted
 	now       int
 	compacted int
 	watches   []*watch.FakeWatcher
@@ -41,7 +41,7 @@ func (p *past) at(revision int) *corev1.Pod {
 	return nil
 }
 
-// expired is how a watch begins that asks for what is not remembered.
+// expired is the first event of a watch of a compacted revision.
 func expired() metav1.Status {
 	return apierrors.NewResourceExpired("too old resource version").Status()
 }
@@ -71,7 +71,7 @@ func (p *past) listWatch() *cache.ListWatch {
 	}
 }
 
-// aPod is a pod in a phase, as of a revision.
+// aPod returns a pod in a phase, at a revision.
 func aPod(uid types.UID, phase corev1.PodPhase, revision int) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "p", UID: uid, ResourceVersion: strconv.Itoa(revision)},
@@ -79,7 +79,7 @@ func aPod(uid types.UID, phase corev1.PodPhase, revision int) *corev1.Pod {
 	}
 }
 
-// record follows a past until it has changed, and returns what was recorded.
+// record follows a past until it has changed, and returns the recorder.
 func record(t *testing.T, p *past, change func()) (r *recorder) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -130,7 +130,7 @@ func TestRecorderLooksUpWhatItHasMissed(t *testing.T) {
 		t.Errorf("recorded %+v, %d looked up", l, r.lookedUp)
 	}
 	if v := r.history.Pods["v"]; v == nil || !v.Gone.IsZero() || len(r.pods()) != 1 {
-		t.Errorf("the pod that came meanwhile: %+v; pods %v", v, r.pods())
+		t.Errorf("the pod that was created in between: %+v; pods %v", v, r.pods())
 	}
 	if p.lists > 2+10 {
 		t.Errorf("%d lists, want two and those of a binary search", p.lists)
@@ -148,7 +148,7 @@ func TestRecorderSaysWhatItCanNotKnow(t *testing.T) {
 		t.Errorf("recorded %+v, %d looked up", l, r.lookedUp)
 	}
 	if rules := broken(&r.history); len(rules) > 0 {
-		t.Errorf("what nobody knows breaks %q", rules)
+		t.Errorf("an unknown state violates %q", rules)
 	}
 }
 
@@ -167,7 +167,7 @@ func TestSettingsAre(t *testing.T) {
 		settingsAre(node, corev1.ConditionTrue, "Good", "r2"),
 	} {
 		if text == "" {
-			t.Error("what is otherwise is taken for what was asked for")
+			t.Error("other settings count as the expected ones")
 		}
 	}
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/kubewright/kubewright/test/e2e/harness"
 )
 
-// A report is what a run has shown.
+// A report is the result of a run.
 type report struct {
 	options  options
 	version  string
@@ -34,7 +34,7 @@ type report struct {
 	record   *recorder
 }
 
-// A number is something that was counted.
+// A number is a counted quantity.
 type number struct {
 	what string
 	n    int
@@ -77,7 +77,7 @@ func newReport(r *rig, in *injector, o options, verdicts []verdict) *report {
 	}
 	count("pods seen in the API", len(h.Pods))
 	count("of them bound to the node", bound)
-	count("of them with a terminal phase at last", ended)
+	count("of them that reached a terminal phase", ended)
 	count("of them deleted", gone)
 	count("of them deleted without grace", forced)
 	count("commands seen in the process table", len(h.Instances))
@@ -88,7 +88,7 @@ func newReport(r *rig, in *injector, o options, verdicts []verdict) *report {
 	count("times that the checker had to list again", r.record.relists-1)
 	count("last states that it looked up in the past then", r.record.lookedUp)
 	count("last states that could not be found out", blind)
-	count("pods whose command ran and that came and went while the checker could not watch", len(strangers))
+	count("pods whose command ran, created and deleted while the checker could not watch", len(strangers))
 	exits, starts := r.kubelet.ended()
 	byItself := map[int]int{}
 	for _, e := range exits {
@@ -108,7 +108,7 @@ func newReport(r *rig, in *injector, o options, verdicts []verdict) *report {
 	return rep
 }
 
-// saveLogs copies the logs of the control plane, which go with it.
+// saveLogs copies the logs of the control plane, which are deleted with it.
 func (r *rig) saveLogs() {
 	if r.cluster == nil {
 		return
@@ -134,7 +134,7 @@ func (rep *report) ok() bool {
 	return !slices.ContainsFunc(rep.verdicts, func(v verdict) bool { return len(v.Findings) > 0 })
 }
 
-// text is the report for people.
+// text returns the report as text.
 func (rep *report) text() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "\nchaos: seed %d, %v, Kubernetes %s\n", rep.options.seed, rep.options.duration, rep.version)
@@ -156,7 +156,7 @@ func (rep *report) text() string {
 	for _, v := range rep.verdicts {
 		fmt.Fprintf(t, "  %s\t%d\t%d\n", v.Rule, v.Examined, len(v.Findings))
 	}
-	_ = t.Flush() // to memory
+	_ = t.Flush() // writes to memory, which can't fail
 	rep.findings(&b)
 	if rep.ok() {
 		fmt.Fprintln(&b, "\nnothing was lost, doubled or left behind")
@@ -178,7 +178,7 @@ func union(a, b map[string]int) map[string]int {
 	return all
 }
 
-// findings writes what was found, with what happened to each pod.
+// findings writes the findings, each with the timeline of its pod.
 func (rep *report) findings(w io.Writer) {
 	told := map[types.UID]bool{"": true}
 	for _, v := range rep.verdicts {
@@ -207,10 +207,11 @@ func (r *recorder) name(uid types.UID) string {
 	return "not seen in the API"
 }
 
-// before is how much of what went before a pod its timeline tells.
+// before is how long before a pod its timeline begins.
 const before = 5 * time.Second
 
-// timeline returns what happened to a pod, and around it meanwhile.
+// timeline returns the events of a pod, and the concurrent events that concern
+// all pods.
 func (r *recorder) timeline(uid types.UID) (events []note) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

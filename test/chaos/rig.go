@@ -28,20 +28,20 @@ import (
 	"github.com/kubewright/kubewright/test/e2e/harness"
 )
 
-// nodeName is the name of the one node.
+// nodeName is the name of the only node.
 const nodeName = "chaos"
 
-// A rig is everything that takes part in a run.
+// A rig holds all parts of a run.
 type rig struct {
 	host    *host
 	log     func(format string, args ...any)
-	dir     string // what is kept of the run
+	dir     string // the directory with the results
 	cluster *harness.Cluster
 	client  *kubernetes.Clientset
 	make    workloads
 	proxy   *proxy
 	disk    *disk
-	canFill bool // the disk
+	canFill bool // the disk can be filled
 	clock   *clock
 	kubelet *supervisor
 	record  *recorder
@@ -50,18 +50,18 @@ type rig struct {
 
 	stopWatching context.CancelFunc
 	watchers     sync.WaitGroup
-	failure      chan error // of something that has to go on
+	failure      chan error // of a process that must keep running
 
 	mu      sync.Mutex
 	table   processTable
-	running map[containerKey]int // instances, when it was last looked
-	left    []process            // of the kubelet, shims included
+	running map[containerKey]int // instances at the last scan
+	left    []process            // processes of the kubelet, shims included
 }
 
-// root is the kubelet's folder.
+// root returns the kubelet's directory.
 func (r *rig) root() string { return filepath.Join(r.disk.dir, "kubelet") }
 
-// prepare starts all that there is but the kubelet.
+// prepare starts everything except the kubelet.
 func (r *rig) prepare(ctx context.Context, seed uint64) (err error) {
 	module, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}").Output()
 	if err != nil {
@@ -110,7 +110,7 @@ func (r *rig) prepare(ctx context.Context, seed uint64) (err error) {
 	return r.populate(ctx, seed)
 }
 
-// throughProxy copies a kubeconfig so that it leads through the proxy.
+// throughProxy copies a kubeconfig and replaces the server by the proxy.
 func (r *rig) throughProxy(kubeconfig string) (string, error) {
 	data, err := os.ReadFile(kubeconfig)
 	if err != nil {
@@ -124,7 +124,7 @@ func (r *rig) throughProxy(kubeconfig string) (string, error) {
 	return path, os.WriteFile(path, []byte(text), 0o600)
 }
 
-// populate makes the objects that there are from the beginning, and the watches.
+// populate creates the initial objects and the watches.
 func (r *rig) populate(ctx context.Context, seed uint64) error {
 	r.make = workloads{node: nodeName, namespace: "chaos", out: filepath.Join(r.dir, "written")}
 	if err := os.WriteFile(r.make.out, nil, 0o600); err != nil {
@@ -170,17 +170,17 @@ func watchOf(client rest.Interface, resource, namespace string, selector fields.
 	return cache.NewListWatchFromClient(client, resource, namespace, selector)
 }
 
-// fail ends the run because of an error.
+// fail ends the run with an error.
 func (r *rig) fail(err error) {
 	if err != nil {
 		r.failure <- err
 	}
 }
 
-// scanInterval is the time between two looks at the process table.
+// scanInterval is the time between two scans of the process table.
 const scanInterval = 150 * time.Millisecond
 
-// scan looks at the process table until ctx is done.
+// scan scans the process table until ctx is done.
 func (r *rig) scan(ctx context.Context) error {
 	for ctx.Err() == nil {
 		if err := r.look(); err != nil {
@@ -191,7 +191,7 @@ func (r *rig) scan(ctx context.Context) error {
 	return nil
 }
 
-// look looks at the process table once.
+// look scans the process table once.
 func (r *rig) look() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -212,14 +212,13 @@ func (r *rig) look() error {
 	return nil
 }
 
-// close ends everything, whatever state it is in, and returns what could not be
-// ended.
+// close ends everything, in any state of the run, and returns the errors.
 func (r *rig) close() error {
 	var errs []error
 	if r.stopWatching != nil {
 		r.stopWatching()
 		r.watchers.Wait()
-		// A failed run leaves its pods.
+		// A failed run leaves pods behind.
 		if err := r.look(); err == nil {
 			for _, p := range r.left {
 				if found, err := os.FindProcess(p.PID); err == nil {

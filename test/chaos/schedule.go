@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// A kind is what a fault does; faults.go does it.
+// A kind is the kind of a fault; faults.go implements it.
 type kind string
 
 // The kinds of faults, by lane.
@@ -37,31 +37,32 @@ const (
 	clockStep kind = "clock of kubelet and shims: step"
 )
 
-// A fault is one of them in a schedule.
+// A fault is an entry of a schedule.
 type fault struct {
 	Kind kind
-	At   time.Duration // since the beginning of the run
-	For  time.Duration // how long it lasts, what is needed to end it not included
-	By   time.Duration // of a step of the clock: to how far from the true time
+	At   time.Duration // since the start of the run
+	For  time.Duration // duration, without the time to repair it
+	By   time.Duration // for a step of the clock: offset from the true time
 }
 
-// A lane is a series of faults of which one follows the other. Lanes run side by
-// side, so that faults of different lanes overlap.
+// A lane is a sequence of faults. Lanes run concurrently, so that faults of
+// different lanes overlap.
 type lane struct {
 	name             string
 	kinds            []kind
-	minGap, maxGap   time.Duration // between the end of one and the next
+	minGap, maxGap   time.Duration // between the end of a fault and the start of the next
 	minHold, maxHold time.Duration
 }
 
-// instantly are the kinds that have no duration.
+// instantly lists the kinds that have no duration.
 var instantly = []kind{connDrop, clockStep}
 
-// lanes returns all of them. Without root nobody can mount a disk to fill.
+// lanes returns all lanes. Filling a disk requires root, for the mount.
 func lanes(disk bool) []lane {
 	all := []lane{
-		// An API server that is told to end serves its watches for a minute, and takes no
-		// new connections: rarely, since little else happens meanwhile.
+		// On SIGTERM an API server serves its watches for a minute but accepts
+		// no new connections. This fault is rare, because little else happens
+		// during that minute.
 		{"control plane", []kind{apiKill, apiKill, apiKill, apiKill, apiPause, apiPause, etcdPause, etcdPause, etcdPause, etcdKill, etcdKill, apiTerminate}, 8 * time.Second, 20 * time.Second, 0, 12 * time.Second},
 		{"network", []kind{connDrop, connHang, connStale, connRefuse}, 5 * time.Second, 15 * time.Second, time.Second, 15 * time.Second},
 		{"kubelet", []kind{kubeletKill, kubeletKill, kubeletPause, kubeletKill, kubeletTerminate}, 4 * time.Second, 18 * time.Second, 0, 10 * time.Second},
@@ -73,8 +74,8 @@ func lanes(disk bool) []lane {
 	return all
 }
 
-// schedule returns the faults of a lane until the end of a run: the same ones for
-// the same seed.
+// schedule returns the faults of a lane until the end of a run. The same seed
+// gives the same faults.
 func (l lane) schedule(seed uint64, total time.Duration) (faults []fault) {
 	var salt uint64
 	for _, c := range l.name {
@@ -105,7 +106,7 @@ func (l lane) schedule(seed uint64, total time.Duration) (faults []fault) {
 	return faults
 }
 
-// maxStep is how far the clock is put wrong at most. Further back than an hour the
-// certificates of the control plane are not valid yet, and no client talks to it,
-// which would be another fault.
+// maxStep is the maximum offset of the clock. If the clock were set back by
+// more than an hour, the certificates of the control plane would not be valid
+// yet and no client would connect, which would be another fault.
 const maxStep = 45 * time.Minute

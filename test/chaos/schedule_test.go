@@ -43,7 +43,7 @@ func TestScheduleIsWithinItsBounds(t *testing.T) {
 	}
 }
 
-// In ten minutes everything is broken that can be.
+// A run of ten minutes has every kind of fault.
 func TestScheduleHasAllKinds(t *testing.T) {
 	for _, l := range lanes(true) {
 		for seed := range uint64(50) {

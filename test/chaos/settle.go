@@ -20,23 +20,22 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// The rules that hold at the end, when nothing has been broken for a while.
+// These rules hold at the end, a while after the last fault.
 const (
-	ruleSettled  = "afterwards all that is to run runs, and all else has ended"
+	ruleSettled  = "afterwards exactly the wanted pods run, and all others have ended"
 	ruleCounted  = "restart counts are those of the commands"
 	ruleSlices   = "the ResourceSlices list the CPUs, each once"
 	ruleSettings = "the last good settings are in force"
 	ruleLeft     = "nothing is left behind"
-	ruleKubelet  = "the kubelet ends when told to, and otherwise only for its settings or its disk"
+	ruleKubelet  = "the kubelet ends on a signal, and otherwise only because of its settings or its disk"
 )
 
-// settlePatience is how long it may take until everything is as it should be after
-// the last fault. The longest wait that somebody may be in is a minute: of the
-// kubelet before it tries again to start a container.
+// settlePatience is the time within which the cluster settles after the last
+// fault. The longest wait is a minute: the kubelet's backoff before it restarts
+// a container.
 const settlePatience = 150 * time.Second
 
-// settle waits until a condition finds nothing missing, and returns what it finds at
-// last.
+// settle waits until missing returns nothing, and returns its last result.
 func settle(ctx context.Context, patience time.Duration, missing func(context.Context) []finding) []finding {
 	deadline := time.Now().Add(patience)
 	for {
@@ -50,7 +49,8 @@ func settle(ctx context.Context, patience time.Duration, missing func(context.Co
 	}
 }
 
-// unsettled returns what is not yet as it should be when nothing is broken any more.
+// unsettled returns the differences from the wanted state after all faults are
+// repaired.
 func (r *rig) unsettled(ctx context.Context) []finding {
 	v := verdict{Rule: ruleSettled}
 	if ready := condition(r.node.get(), corev1.NodeReady); ready.Status != corev1.ConditionTrue {
@@ -83,7 +83,7 @@ func (r *rig) unsettled(ctx context.Context) []finding {
 	return v.Findings
 }
 
-// podUnsettled says what is wrong with a pod that is in the API.
+// podUnsettled records the faults of a pod that is in the API.
 func (r *rig) podUnsettled(v *verdict, p *corev1.Pod, wanted map[string]int) {
 	_, service := wanted[p.Labels[appLabel]]
 	r.mu.Lock()
@@ -103,8 +103,8 @@ func (r *rig) podUnsettled(v *verdict, p *corev1.Pod, wanted map[string]int) {
 	}
 }
 
-// wantedPods returns how many pods of which app are to run, and says which
-// controllers are not content.
+// wantedPods returns how many pods of each app should run, and records the
+// controllers that have not reached their wanted state.
 func (r *rig) wantedPods(ctx context.Context, v *verdict) map[string]int {
 	wanted := map[string]int{}
 	list := metav1.ListOptions{}
@@ -132,7 +132,7 @@ func (r *rig) wantedPods(ctx context.Context, v *verdict) map[string]int {
 	for _, name := range r.churn.jobs {
 		job, err := r.client.BatchV1().Jobs(r.make.namespace).Get(ctx, name, metav1.GetOptions{})
 		switch {
-		case apierrors.IsNotFound(err): // it was never made, or was deleted without an answer
+		case apierrors.IsNotFound(err): // it was never created, or its deletion had no answer
 		case err != nil:
 			v.add("", "%v", err)
 		case !complete(job):
@@ -166,8 +166,9 @@ func podReady(p *corev1.Pod) bool {
 	return false
 }
 
-// miscounted compares the restart counts of pods that run with what was started.
-// What runs now may have begun a moment ago, so it is asked until it fits.
+// miscounted compares the restart counts of running pods with the recorded
+// starts. A command may have started a moment ago, so the caller repeats the
+// check until it succeeds.
 func (r *rig) miscounted(context.Context) []finding {
 	v := verdict{Rule: ruleCounted}
 	data, err := os.ReadFile(r.make.out)
@@ -189,7 +190,7 @@ func (r *rig) miscounted(context.Context) []finding {
 	return v.Findings
 }
 
-// remains returns what is left of pods, when there are to be none.
+// remains returns the remains of pods when no pod should exist.
 func (r *rig) remains(context.Context) []finding {
 	v := verdict{Rule: ruleLeft}
 	for _, p := range r.record.pods() {

@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// A supervisor runs the kubelet and starts it again when it ends, as systemd does
-// with Restart=always and KillMode=process.
+// A supervisor runs the kubelet and restarts it when it ends, like systemd with
+// Restart=always and KillMode=process.
 type supervisor struct {
 	binary string
 	args   []string
@@ -26,20 +26,20 @@ type supervisor struct {
 	process *os.Process
 	wanted  bool
 	changed chan struct{} // closed at the next change
-	byUs    bool          // the process was told to end
+	byUs    bool          // the supervisor signalled the process to end
 	exits   []kubeletExit
 	starts  int
 }
 
-// A kubeletExit is an end of the kubelet.
+// A kubeletExit is one exit of the kubelet.
 type kubeletExit struct {
 	At    time.Time
 	State string
 	ByUs  bool
-	Code  int // -1: a signal
+	Code  int // -1 for a signal
 }
 
-// restartDelay is how long the supervisor waits after an end that was not asked for.
+// restartDelay is the delay after an unexpected exit.
 const restartDelay = 300 * time.Millisecond
 
 func newSupervisor(binary, log string, args ...string) (*supervisor, error) {
@@ -50,8 +50,8 @@ func newSupervisor(binary, log string, args ...string) (*supervisor, error) {
 	return &supervisor{binary: binary, args: args, log: f, changed: make(chan struct{})}, nil
 }
 
-// run keeps the kubelet running while it is wanted, until ctx is done. Then it is
-// killed if it still runs.
+// run keeps the kubelet running as long as it is wanted, until ctx is done.
+// Then run kills it if it is still running.
 func (s *supervisor) run(ctx context.Context) error {
 	defer s.log.Close()
 	for {
@@ -81,7 +81,7 @@ func (s *supervisor) run(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		_ = cmd.Wait() // what there is to know is in its state
+		_ = cmd.Wait() // the result is in its state
 		s.mu.Lock()
 		exit := kubeletExit{time.Now(), cmd.ProcessState.String(), s.byUs, cmd.ProcessState.ExitCode()}
 		s.exits = append(s.exits, exit)
@@ -102,13 +102,13 @@ func (s *supervisor) run(ctx context.Context) error {
 	}
 }
 
-// announce wakes whoever waits for a change. mu is held.
+// announce wakes the goroutines that wait for a change. mu must be held.
 func (s *supervisor) announce() {
 	close(s.changed)
 	s.changed = make(chan struct{})
 }
 
-// start has the kubelet run, and waits until it does.
+// start requests that the kubelet runs, and waits until it does.
 func (s *supervisor) start(ctx context.Context) error {
 	s.mu.Lock()
 	s.wanted = true
@@ -117,7 +117,7 @@ func (s *supervisor) start(ctx context.Context) error {
 	return s.await(ctx, func() bool { return s.process != nil })
 }
 
-// end sends the kubelet a signal, and waits until it is gone.
+// end sends the kubelet a signal, and waits until it has ended.
 func (s *supervisor) end(ctx context.Context, signal os.Signal) error {
 	s.mu.Lock()
 	s.wanted, s.byUs = false, true
@@ -153,7 +153,7 @@ func (s *supervisor) await(ctx context.Context, condition func() bool) error {
 	}
 }
 
-// ended returns all ends so far, and how often the kubelet was started.
+// ended returns all exits so far, and the number of starts.
 func (s *supervisor) ended() (exits []kubeletExit, starts int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

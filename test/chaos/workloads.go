@@ -15,30 +15,30 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Labels of pods.
+// Labels of the pods.
 const (
 	appLabel   = "app"
-	crashLabel = "crashes" // it does so by itself, so that it is restarted
+	crashLabel = "crashes" // it crashes on its own, so that it is restarted
 )
 
-// The scripts of containers write when they start, and what they end with, to a
-// file that is not on the kubelet's disk. It is in O_APPEND mode, and a line is one
-// write: so lines are whole, and in order.
+// The scripts of containers write their start and their exit code to a file
+// that is not on the kubelet's disk. The file is opened with O_APPEND and each
+// line is one write, so lines are complete and in order.
 const (
-	// service runs until it is asked to end.
+	// service runs until it gets SIGTERM.
 	service = `trap 'echo end $POD $C 0 >> $OUT; exit 0' TERM; echo start $POD $C >> $OUT; while :; do sleep 1000 & wait; done`
-	// stubborn does not end when it is asked to.
+	// stubborn ignores SIGTERM.
 	stubborn = `trap '' TERM; echo start $POD $C >> $OUT; while :; do sleep 1000 & wait; done`
-	// flaky ends three times, and runs on when it is started once more.
+	// flaky ends three times, and keeps running after the fourth start.
 	flaky = `n=$(grep -c "^start $POD $C" $OUT); if [ $n -ge 3 ]; then ` + service + `; fi; echo start $POD $C >> $OUT; sleep 0.3; echo end $POD $C 1 >> $OUT; exit 1`
 )
 
-// task ends by itself, with an exit code.
+// task ends on its own with an exit code.
 func task(seconds float64, code int) string {
 	return fmt.Sprintf(`echo start $POD $C >> $OUT; sleep %.1f; echo end $POD $C %d >> $OUT; exit %d`, seconds, code, code)
 }
 
-// workloads makes objects for the node.
+// workloads creates objects for the node.
 type workloads struct{ node, namespace, out string }
 
 func (w workloads) container(name, script string) corev1.Container {
@@ -66,7 +66,7 @@ func (w workloads) template(app string, policy corev1.RestartPolicy, script stri
 	}
 }
 
-// web is a Deployment of services that need to be initialized.
+// web is a Deployment of services with init containers.
 func (w workloads) web() *appsv1.Deployment {
 	d := w.deployment("web", 3, service)
 	d.Spec.Template.Spec.InitContainers = []corev1.Container{w.container("init", task(0.1, 0))}
@@ -126,7 +126,7 @@ func (w workloads) once(name string, seconds float64, code int) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: t.ObjectMeta, Spec: t.Spec}
 }
 
-// pinned is one that has a CPU to itself.
+// pinned is a pod with an exclusive CPU.
 func (w workloads) pinned(name string, seconds float64) *corev1.Pod {
 	p := w.once(name, seconds, 0)
 	p.Labels[appLabel] = "pinned"
@@ -135,11 +135,11 @@ func (w workloads) pinned(name string, seconds float64) *corev1.Pod {
 	return p
 }
 
-// cpuDriver is the driver of the kubelet's CPUs, and the name of the class of its
+// cpuDriver is the name of the kubelet's CPU driver and of the class of its
 // devices.
 const cpuDriver = "cpu.kubewright.dev"
 
-// oneCPU is the name of the template of claims.
+// oneCPU is the name of the ResourceClaimTemplate.
 const oneCPU = "one-cpu"
 
 func (w workloads) deviceClass() *resourcev1.DeviceClass {
@@ -157,22 +157,23 @@ func (w workloads) claimTemplate() *resourcev1.ResourceClaimTemplate {
 	}
 }
 
-// settingsName is the ConfigMap with the kubelet's settings, and settingsKey the key.
+// settingsName and settingsKey are the name and the key of the ConfigMap with
+// the kubelet's settings.
 const (
 	settingsNamespace = "kubewright"
 	settingsName      = "kubelet"
 	settingsKey       = "settings.yaml"
 )
 
-// roundLabel is a label of the Node that settings set.
+// roundLabel is a Node label that the settings set.
 const roundLabel = "round"
 
-// goodSettings are settings that work.
+// goodSettings returns valid settings.
 func goodSettings(round string) string {
 	return "syncInterval: 1s\norphanDelay: 1s\nbackoffInitial: 500ms\nbackoffMax: 2s\nlabels: {" + roundLabel + ": " + round + "}\n"
 }
 
-// Settings that are not valid, and settings that take the kubelet down.
+// Invalid settings, and settings that make the kubelet end.
 const (
 	invalidSettings = "maxPods: -1\n"
 	fatalSettings   = "syncInterval: 1s\norphanDelay: 1s\nlabels: {node-role.kubernetes.io/king: \"yes\"}\n"

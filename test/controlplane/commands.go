@@ -21,10 +21,10 @@ import (
 	"github.com/kubewright/kubewright/test/controlplane/internal/rundir"
 )
 
-// defaultName is the name of a detached cluster that wasn't given any.
+// defaultName is the name of a detached cluster without --name.
 const defaultName = "default"
 
-// nameFlag adds --name, which says on which cluster a command works.
+// nameFlag adds --name, which selects the cluster.
 func nameFlag(fs *flag.FlagSet) *string {
 	return fs.String("name", "", "the cluster's `name` (default: the one called default, or the only one there is)")
 }
@@ -62,7 +62,7 @@ func call(ctx context.Context, name string, req control.Request, result any) err
 // downPatience bounds how long a cluster may take to stop.
 const downPatience = 60 * time.Second
 
-// down stops a cluster and waits until nothing is left of it.
+// down stops a cluster and waits until its processes and files are gone.
 func down(ctx context.Context, args []string) error {
 	fs := flag.NewFlagSet("down", flag.ContinueOnError)
 	name := nameFlag(fs)
@@ -73,7 +73,7 @@ func down(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	// The launcher may be gone before it has answered. What counts is that the directory goes.
+	// The launcher may be gone before it has answered. The removal of the directory decides.
 	callErr := control.Call(ctx, dir, control.Request{Op: "down"}, nil)
 	ctx, cancel := context.WithTimeout(ctx, downPatience)
 	defer cancel()
@@ -89,7 +89,7 @@ func down(ctx context.Context, args []string) error {
 	}
 }
 
-// status shows one cluster, or all.
+// status prints the state of one cluster or of all.
 func status(ctx context.Context, args []string) error {
 	fs := flag.NewFlagSet("status", flag.ContinueOnError)
 	name := fs.String("name", "", "the cluster's `name` (default: all)")
@@ -120,7 +120,7 @@ func status(ctx context.Context, args []string) error {
 	return w.Flush()
 }
 
-// operate kills, pauses, … a component.
+// operate kills, pauses, resumes, terminates or restarts a component.
 func operate(ctx context.Context, op string, args []string) error {
 	fs := flag.NewFlagSet(op, flag.ContinueOnError)
 	name := nameFlag(fs)
@@ -133,7 +133,7 @@ func operate(ctx context.Context, op string, args []string) error {
 	return call(ctx, *name, control.Request{Op: op, Component: fs.Arg(0)}, nil)
 }
 
-// writeKubeconfig prints the path of a kubeconfig file.
+// writeKubeconfig writes a kubeconfig file and prints its path.
 func writeKubeconfig(ctx context.Context, args []string) error {
 	fs := flag.NewFlagSet("kubeconfig", flag.ContinueOnError)
 	name := nameFlag(fs)
@@ -173,12 +173,12 @@ func writeKubeconfig(ctx context.Context, args []string) error {
 	return nil
 }
 
-// kubectl becomes the kubectl of the cluster's version, as the admin unless --kubeconfig says otherwise. KUBECONFIG of the environment
-// is overridden: it may well name a cluster that somebody cares about.
+// kubectl executes the kubectl of the cluster's version, as the admin unless --kubeconfig is given. It overrides
+// KUBECONFIG, which may name a production cluster.
 func kubectl(ctx context.Context, args []string) error {
 	name := ""
 	if len(args) > 0 {
-		// kubectl has no flag called name, so there is no doubt about whose this is.
+		// kubectl has no flag called name, so this flag is unambiguous.
 		if rest, found := strings.CutPrefix(args[0], "--name="); found {
 			name, args = rest, args[1:]
 		}
@@ -221,7 +221,7 @@ func buildVersions(ctx context.Context, args []string) error {
 	return nil
 }
 
-// listVersions shows which versions there are and which are built.
+// listVersions prints the available versions and which of them are built.
 func listVersions(ctx context.Context, _ []string) error {
 	b, err := newBuilder()
 	if err != nil {

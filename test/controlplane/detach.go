@@ -18,9 +18,9 @@ import (
 	"github.com/kubewright/kubewright/test/controlplane/internal/control"
 )
 
-// upDetached starts a launcher in a session of its own, waits until its cluster is ready, and leaves it running.
+// upDetached starts a launcher in its own session, waits until its cluster is ready, and leaves it running.
 func upDetached(ctx context.Context, f upFlags, args []string) error {
-	// Built here, so that the progress is seen and Ctrl-C stops it.
+	// Build in this process, so that the progress is visible and Ctrl-C stops the build.
 	if _, err := ensure(ctx, f.Version); err != nil {
 		return err
 	}

@@ -1,18 +1,18 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Command controlplane builds, starts and stops a real Kubernetes control plane on the loopback interface: etcd, kube-apiserver,
-// kube-controller-manager and kube-scheduler, and kubectl to talk to it.
+// Command controlplane builds, starts and stops a real Kubernetes control plane on the loopback interface: etcd,
+// kube-apiserver, kube-controller-manager and kube-scheduler. It also runs a matching kubectl.
 //
-// For people:
+// Interactive use:
 //
 //	controlplane up --detach
 //	controlplane kubectl get nodes
 //	controlplane kubeconfig --node worker-1
 //	controlplane down
 //
-// For tests, "controlplane up" stays in the foreground. It writes one line of JSON when the cluster is ready, takes requests as lines
-// of JSON from its standard input (see internal/control), and stops everything when that input ends.
+// In tests, "controlplane up" stays in the foreground. It writes one line of JSON when the cluster is ready, reads
+// requests as lines of JSON from its standard input (see internal/control), and stops everything when that input ends.
 package main
 
 import (
@@ -43,7 +43,7 @@ const usage = `usage: controlplane COMMAND [flag...]
 Every command has --help.
 `
 
-// command is what the program can be asked to do.
+// command is a subcommand of the program.
 type command func(ctx context.Context, args []string) error
 
 func main() {
@@ -81,7 +81,7 @@ func run(ctx context.Context, args []string) error {
 	return f(ctx, args[1:])
 }
 
-// janitor is not for people: up starts it, see package rundir.
+// janitor is not for interactive use: up starts it, see package rundir.
 func janitor(args []string, owner io.Reader) error {
 	if len(args) != 1 {
 		return errors.New("janitor: want a directory")

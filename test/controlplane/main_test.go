@@ -67,8 +67,8 @@ func TestParseUpRefuses(t *testing.T) {
 	}
 }
 
-// TestPins checks that each version's go.mod is what versions/pin.sh makes: a staging module at another version than its
-// Kubernetes would build, and be no Kubernetes that anybody runs.
+// TestPins checks that each version's go.mod is the output of versions/pin.sh. If a staging module had another version
+// than its Kubernetes, the program would build but would not be any released Kubernetes.
 func TestPins(t *testing.T) {
 	versions, err := build.Versions(source)
 	if err != nil {

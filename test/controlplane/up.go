@@ -26,7 +26,7 @@ type upFlags struct {
 	cluster.Options
 	name     string
 	detach   bool
-	detached bool // this process is what --detach has started
+	detached bool // this process was started by --detach
 	timeout  time.Duration
 }
 
@@ -75,8 +75,8 @@ func parseUp(args []string) (upFlags, error) {
 	return f, f.Validate()
 }
 
-// up starts a cluster. In the foreground its standard output is for programs: one control.Response, whose result is the cluster's
-// status or whose error says why there is none, and then the answers to requests.
+// up starts a cluster. In the foreground its standard output is machine-readable: first one control.Response, with the
+// cluster's status as the result or with an error, and then the answers to requests.
 func up(ctx context.Context, args []string) error {
 	f, err := parseUp(args)
 	if err == nil && f.detach {
@@ -91,16 +91,16 @@ func up(ctx context.Context, args []string) error {
 	return err
 }
 
-// errInputEnded is why a cluster in the foreground stops when whoever started it has gone.
+// errInputEnded is the reason to stop a cluster in the foreground when its parent has ended.
 var errInputEnded = errors.New("standard input ended")
 
-// upForeground runs a cluster until ctx is done, stdin ends, or a request asks for its end.
+// upForeground runs a cluster until ctx is done, stdin ends, or a request stops it.
 func upForeground(ctx context.Context, f upFlags, stdin io.Reader, stdout io.Writer) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	requests := io.Reader(strings.NewReader(""))
 	if !f.detached {
-		// The input is watched from the beginning: a build takes minutes, and nobody may be left to want it.
+		// Watch the input from the beginning: a build takes minutes, and the parent may end in the meantime.
 		r, w := io.Pipe()
 		requests = r
 		go func() {
@@ -129,7 +129,7 @@ func upForeground(ctx context.Context, f upFlags, stdin io.Reader, stdout io.Wri
 	return errors.Join(err, j.CleanUp())
 }
 
-// errDown is why a cluster stops when a request says so.
+// errDown is the reason to stop a cluster after a "down" request.
 var errDown = errors.New("asked to stop")
 
 // serveCluster starts the cluster, announces it, and answers requests until ctx is done. It leaves no process behind.
@@ -146,13 +146,13 @@ func serveCluster(ctx context.Context, cancel context.CancelCauseFunc, f upFlags
 		err = announce(stdout, c.Status())
 	}
 	if err == nil {
-		go func() { _ = server.Serve(ctx, requests, stdout) }() // ends with the input, and then so does ctx
+		go func() { _ = server.Serve(ctx, requests, stdout) }() // returns at the end of the input, which also cancels ctx
 		<-ctx.Done()
 	}
 	return errors.Join(err, c.Stop())
 }
 
-// announce writes that the cluster is ready.
+// announce reports that the cluster is ready.
 func announce(stdout io.Writer, s cluster.Status) error {
 	result, err := json.Marshal(s)
 	if err != nil {
@@ -166,14 +166,14 @@ func fileLogger(file string) func(string, ...any) {
 	return func(format string, args ...any) {
 		f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 		if err != nil {
-			return // the directory is going away, and with it all logs
+			return // the directory is being removed, with all logs
 		}
 		defer f.Close()
 		fmt.Fprintf(f, "%s "+format+"\n", append([]any{time.Now().Format(time.RFC3339)}, args...)...)
 	}
 }
 
-// ensure returns the executable of version, built if need be.
+// ensure returns the executable of version, and builds it if necessary.
 func ensure(ctx context.Context, version string) (string, error) {
 	b, err := newBuilder()
 	if err != nil {

@@ -1,12 +1,14 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package build builds the control plane of a Kubernetes version as one static executable and caches it outside the repository.
+// Package build builds the control plane of a Kubernetes version as one static executable and caches it outside the
+// repository.
 //
-// The cache's directory is $KUBEWRIGHT_CACHE, or kubewright in the user's cache directory. An executable is cached under its
-// version and a hash of all that goes into it, so it is never stale, and two work trees with different pins share a cache.
-// It appears there by a rename: a build that is interrupted leaves nothing that looks finished. A lock makes concurrent callers
-// build once. The kernel drops it with its holder, so it can't be left behind.
+// The cache directory is $KUBEWRIGHT_CACHE, or kubewright in the user's cache directory. The key of an executable is
+// its version and a hash of all its inputs. A cached executable is therefore never stale, and two work trees with
+// different pins share a cache. A rename publishes it, so an interrupted build leaves nothing that looks finished. A
+// lock makes concurrent callers build once. The kernel releases the lock when its holder ends, so it cannot be left
+// behind.
 package build
 
 import (
@@ -34,11 +36,11 @@ type Builder struct {
 	Source fs.FS
 	// Cache is the cache's directory; see CacheDir.
 	Cache string
-	// Progress is told what goes on when a build takes time. Nothing is written when the executable is there.
+	// Progress receives messages while a build runs. Nothing is written if the executable is cached.
 	Progress io.Writer
 }
 
-// CacheDir returns the directory that everything which is expensive to make is kept in.
+// CacheDir returns the directory for everything that is expensive to build.
 func CacheDir() (string, error) {
 	if dir := os.Getenv("KUBEWRIGHT_CACHE"); dir != "" {
 		return filepath.Abs(dir)
@@ -65,7 +67,7 @@ func (b *Builder) Path(ctx context.Context, version string) (file string, built 
 	return file, err == nil && info.Mode().IsRegular(), nil
 }
 
-// Ensure returns the path of version's executable, which it builds when it isn't cached. That takes minutes.
+// Ensure returns the path of version's executable, and builds it if it is not cached. A build takes minutes.
 func (b *Builder) Ensure(ctx context.Context, version string) (string, error) {
 	file, built, err := b.Path(ctx, version)
 	if err != nil {
@@ -77,11 +79,11 @@ func (b *Builder) Ensure(ctx context.Context, version string) (string, error) {
 		}
 	}
 	now := time.Now()
-	_ = os.Chtimes(filepath.Dir(file), now, now) // for prune; a read-only cache is none of its business
+	_ = os.Chtimes(filepath.Dir(file), now, now) // for prune; ignored if the cache is read-only
 	return file, nil
 }
 
-// key hashes everything that decides what the executable contains. (Which modules are meant is decided by the .sum file.)
+// key hashes everything that determines the content of the executable. The .sum file determines the modules.
 func (b *Builder) key(version, toolchain string) (string, error) {
 	files, err := b.files(version)
 	if err != nil {
@@ -100,10 +102,10 @@ func (b *Builder) key(version, toolchain string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil))[:12], nil
 }
 
-// file is a file of Source and its name in the directory that is built.
+// file is a file of Source and its name in the build directory.
 type file struct{ from, to string }
 
-// files returns what version is built from, in a fixed order.
+// files returns the files that version is built from, in a fixed order.
 func (b *Builder) files(version string) ([]file, error) {
 	program, err := fs.Glob(b.Source, "_program/*.go")
 	if err != nil {
@@ -123,19 +125,19 @@ func (b *Builder) files(version string) ([]file, error) {
 	return files, nil
 }
 
-// arguments returns the go command's arguments except for -o. -trimpath and CGO_ENABLED are part of the keys of Go's own build
-// cache: with others everything would be compiled once more.
+// arguments returns the arguments of the go command, without -o. -trimpath and CGO_ENABLED are part of the keys of Go's
+// build cache, so other values would compile everything again.
 func arguments(version string) []string {
 	ldflags := []string{"-s", "-w"}
 	for _, pkg := range []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"} {
-		// Without these the servers say v0.0.0-master, which clients take for an ancient version.
+		// Without these flags the servers report v0.0.0-master, which clients treat as an ancient version.
 		minor := strings.Split(version, ".")[1]
 		ldflags = append(ldflags, "-X", pkg+".gitVersion="+version, "-X", pkg+".gitMajor=1", "-X", pkg+".gitMinor="+minor, "-X", pkg+".gitTreeState=clean")
 	}
 	return []string{"build", "-v", "-trimpath", "-buildvcs=false", "-ldflags", strings.Join(ldflags, " ")}
 }
 
-// buildOnce builds file unless another process has done so by the time it has the lock.
+// buildOnce builds file unless another process has built it by the time this process has the lock.
 func (b *Builder) buildOnce(ctx context.Context, version, file string) (err error) {
 	cache := filepath.Join(b.Cache, "controlplane")
 	if err := os.MkdirAll(cache, 0o755); err != nil {
@@ -152,7 +154,7 @@ func (b *Builder) buildOnce(ctx context.Context, version, file string) (err erro
 		return nil
 	}
 
-	// Everything happens in a directory beside the target, so that the rename stays within a file system.
+	// The build directory is next to the target, so that the rename stays within a file system.
 	work, err := os.MkdirTemp(cache, version+".building-")
 	if err != nil {
 		return err

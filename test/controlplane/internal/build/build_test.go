@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// tiny is a source that builds in a second.
+// tiny returns a source that builds in a second.
 func tiny() fstest.MapFS {
 	return fstest.MapFS{
 		"_program/main.go":    {Data: []byte("package main\n\nfunc main() { println(\"tiny\") }\n")},
@@ -31,7 +31,7 @@ func tiny() fstest.MapFS {
 	}
 }
 
-// buffer is a bytes.Buffer for several writers.
+// buffer is a bytes.Buffer for concurrent writers.
 type buffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -59,7 +59,7 @@ func TestEnsureBuildsOnce(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range files {
 		wg.Go(func() {
-			// A Builder of its own, as in another process.
+			// A second Builder, like that of another process.
 			other := *b
 			var err error
 			if files[i], err = other.Ensure(t.Context(), "v1.2.3"); err != nil {
@@ -137,11 +137,12 @@ func TestEnsureStopsWithItsContext(t *testing.T) {
 	cancel()
 	b := &Builder{Source: tiny(), Cache: t.TempDir(), Progress: &buffer{}}
 	if _, err := b.Ensure(ctx, "v1.2.3"); err == nil {
-		t.Error("built although nobody wants it")
+		t.Error("built although the context is done")
 	}
 }
 
-// TestKey: all that goes into the executable is in its key, and nothing else is.
+// TestKey checks that every input of the executable is in its key, and nothing
+// else.
 func TestKey(t *testing.T) {
 	key := func(src fs.FS, version, toolchain string) string {
 		t.Helper()

@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// copySource writes what version is built from to dir.
+// copySource writes the source of version to dir.
 func (b *Builder) copySource(version, dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -60,16 +60,17 @@ func (b *Builder) compile(ctx context.Context, version, dir, output string) erro
 	return nil
 }
 
-// goCommand runs the go command in dir and returns its standard output. Lines on its standard error are counted by p; the last of
-// them are the error's text.
+// goCommand runs the go command in dir and returns its standard output. p counts the lines of its standard error; the
+// last lines become the text of the error.
 func (b *Builder) goCommand(ctx context.Context, dir string, p *progress, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = dir
-	// The caller's settings for its own module must not change, or break, this one's build.
+	// Settings of the caller for its own module must not affect this build.
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-mod=readonly", "GOWORK=off", "GOEXPERIMENT=", "PWD="+dir)
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // lets it remove its temporary files
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // lets the go command remove its temporary files
 	cmd.WaitDelay = 10 * time.Second
-	// Should this process be killed, nobody wants the result. The signal comes when the thread ends that forked; so it stays.
+	// If this process is killed, the build must end too. The kernel sends the signal when the thread that forked ends,
+	// so the goroutine stays on its thread.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGINT}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -99,11 +100,11 @@ func goEnv(ctx context.Context, name string) (string, error) {
 	return strings.TrimSpace(string(out)), nil
 }
 
-// keepUnused is how long an executable that nothing starts any more stays in the cache.
+// keepUnused is how long an unused executable stays in the cache.
 const keepUnused = 14 * 24 * time.Hour
 
-// prune removes version's executables, other than current, that have not been used for a long time, and what interrupted builds
-// have left. The caller holds version's lock.
+// prune removes the executables of version, other than current, that have not been used for keepUnused, and the remains
+// of interrupted builds. The caller must hold version's lock.
 func (b *Builder) prune(version, current string) error {
 	dirs, err := filepath.Glob(filepath.Join(b.Cache, "controlplane", version+`[.\-]*`))
 	if err != nil {

@@ -12,16 +12,16 @@ import (
 	"time"
 )
 
-// progressPeriod is how often a line about the progress is written, to a terminal or not: often enough to see that it lives,
-// seldom enough for the log of a CI job.
+// progressPeriod is the time between two progress lines, on a terminal or not: often enough to show that the build is
+// running, and rarely enough for a CI log.
 const progressPeriod = 10 * time.Second
 
-// progress counts the lines that the go command writes, each of which stands for a module downloaded or a package compiled, and
-// tells now and then how far it is. It keeps the last lines for an error message.
+// progress counts the lines that the go command writes, one for each module downloaded or package compiled, and
+// periodically prints the count. It keeps the last lines for an error message.
 type progress struct {
 	out   io.Writer
 	what  string
-	total int // 0: not known
+	total int // 0 if not known
 	start time.Time
 	quit  chan struct{}
 	ended chan struct{}
@@ -32,10 +32,10 @@ type progress struct {
 	last    []string
 }
 
-// estimateAfter is the time before which the rate says little: small packages come first.
+// estimateAfter is the time before which the rate is not representative, because small packages come first.
 const estimateAfter = 30 * time.Second
 
-// keptLines is how many lines of the go command an error shows.
+// keptLines is the number of output lines that an error shows.
 const keptLines = 30
 
 func newProgress(out io.Writer, what string, total int) *progress {
@@ -64,8 +64,8 @@ func (p *progress) report() {
 	}
 }
 
-// line describes the progress after elapsed. The estimate is an upper bound: a
-// package that Go's build cache has is part of the total and is never counted.
+// line returns the progress line after elapsed. The estimate is an upper bound, because the total includes packages in
+// Go's build cache, which are never counted.
 func (p *progress) line(elapsed time.Duration) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -81,7 +81,7 @@ func (p *progress) line(elapsed time.Duration) string {
 	return line
 }
 
-// Write takes what the go command writes to its standard error.
+// Write receives the standard error of the go command.
 func (p *progress) Write(data []byte) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

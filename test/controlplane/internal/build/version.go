@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// DefaultVersion is the Kubernetes version that is run when none is asked for: the one that the library's client-go belongs to.
+// DefaultVersion is the default Kubernetes version: the one that matches the library's client-go.
 const DefaultVersion = "v1.37.1"
 
 // Versions returns the Kubernetes versions that source pins, newest first.
@@ -29,7 +29,8 @@ func Versions(source fs.FS) ([]string, error) {
 	return versions, nil
 }
 
-// ResolveVersion returns the pinned version that s means: "" the default, "v1.36.3" or "1.36.3" itself, "1.36" the one with that minor.
+// ResolveVersion returns the pinned version for s: the default for "", v1.36.3 for "v1.36.3" or "1.36.3", and the
+// pinned version of the minor for "1.36".
 func ResolveVersion(source fs.FS, s string) (string, error) {
 	if s == "" {
 		return DefaultVersion, nil

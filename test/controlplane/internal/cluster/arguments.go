@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// layout is where a cluster's files and ports are.
+// layout holds the directory and the ports of a cluster.
 type layout struct {
 	dir   string
 	ports map[string]int // by component, and etcdPeer
@@ -47,7 +47,7 @@ const (
 	etcdData    = "etcd"
 )
 
-// auditPolicyYAML logs every request once, and a watch twice: when it starts and when it ends.
+// auditPolicyYAML logs every request once, and a watch twice: at its start and at its end.
 const auditPolicyYAML = `apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived]
@@ -55,7 +55,7 @@ rules:
 - level: Metadata
 `
 
-// arguments returns the arguments of every component that runs, and of the further instances.
+// arguments returns the arguments of every running component and of the further instances.
 func arguments(o Options, l layout) map[string][]string {
 	args := map[string][]string{
 		Etcd:              etcdArguments(l),
@@ -75,7 +75,7 @@ func arguments(o Options, l layout) map[string][]string {
 	}
 	for name := range args {
 		component := componentOf(name)
-		// In a single process the gates are global, and giving them twice is an error.
+		// In a single process the gates are global, and the flag may be given only once.
 		if o.FeatureGates != "" && name != Etcd && (name == APIServer || o.process(name) == name) {
 			args[name] = append(args[name], "--feature-gates="+o.FeatureGates)
 		}
@@ -87,8 +87,8 @@ func arguments(o Options, l layout) map[string][]string {
 	return args
 }
 
-// override returns args with extra, where a flag in extra replaces the same flag in args. To repeat it would do for most flags, but
-// lists, such as --authorization-mode, would grow.
+// override returns args and extra, without the flags of args that extra replaces. Repeating a flag would suffice for
+// most flags, but lists such as --authorization-mode would grow.
 func override(args, extra []string) []string {
 	kept := slices.DeleteFunc(slices.Clone(args), func(arg string) bool {
 		return !merges[flagName(arg)] && slices.ContainsFunc(extra, func(e string) bool { return flagName(e) == flagName(arg) })
@@ -96,7 +96,7 @@ func override(args, extra []string) []string {
 	return append(kept, extra...)
 }
 
-// merges are the flags whose values are maps: both ours and the caller's entries count.
+// merges lists the flags whose values are maps: the caller's entries are added to ours.
 var merges = map[string]bool{"--feature-gates": true, "--runtime-config": true}
 
 // flagName returns --flag of --flag=value.
@@ -105,7 +105,7 @@ func flagName(arg string) string {
 	return name
 }
 
-// singleArguments returns the arguments of the one process that runs all components.
+// singleArguments returns the arguments of the process that runs all components.
 func singleArguments(o Options, l layout) []string {
 	args := arguments(o, l)
 	var all []string
@@ -119,7 +119,7 @@ func etcdArguments(l layout) []string {
 	return []string{
 		"--name=default",
 		"--data-dir=" + l.file(etcdData),
-		"--unsafe-no-fsync", // the data is thrown away
+		"--unsafe-no-fsync", // the data is discarded at the end
 		"--listen-client-urls=" + l.url(Etcd),
 		"--advertise-client-urls=" + l.url(Etcd),
 		"--listen-peer-urls=" + l.url(etcdPeer),
@@ -138,7 +138,7 @@ func apiServerArguments(o Options, l layout) []string {
 		"--tls-cert-file=" + l.file(servingCert),
 		"--tls-private-key-file=" + l.file(servingKey),
 		"--client-ca-file=" + l.file(caCert),
-		// No aggregated API server is run; without this the others complain all the time that they miss it.
+		// No aggregated API server runs. Without this flag the other components log continuously that it is missing.
 		"--requestheader-client-ca-file=" + l.file(proxyCA),
 		"--requestheader-allowed-names=front-proxy-client",
 		"--requestheader-username-headers=X-Remote-User",
@@ -160,7 +160,7 @@ func apiServerArguments(o Options, l layout) []string {
 		"--allow-privileged",
 	}
 	if slices.Contains(o.Without, ControllerManager) {
-		// Nobody would make the default ServiceAccount, without which this plugin refuses every pod.
+		// No controller creates the default ServiceAccount, without which this plugin rejects every pod.
 		args = append(args, "--disable-admission-plugins=ServiceAccount")
 	}
 	if o.RuntimeConfig != "" {
@@ -171,7 +171,7 @@ func apiServerArguments(o Options, l layout) []string {
 			"--audit-policy-file="+l.file(auditPolicy),
 			"--audit-log-path="+l.file(auditLog),
 			"--audit-log-mode=blocking",  // an entry is in the file when its request ends
-			"--audit-log-maxsize=100000", // MB: never rotate
+			"--audit-log-maxsize=100000", // MB; never rotates
 		)
 	}
 	return args
@@ -180,8 +180,8 @@ func apiServerArguments(o Options, l layout) []string {
 func controllerManagerArguments(l layout, name string) []string {
 	return append(clientArguments(l, name),
 		"--use-service-account-credentials",
-		// With the default of 20 requests per second the first default ServiceAccount is seconds late, because every
-		// controller first gets a token.
+		// With the default of 20 requests per second, the first default ServiceAccount is seconds late, because every
+		// controller first requests a token.
 		"--kube-api-qps=500",
 		"--kube-api-burst=1000",
 		"--root-ca-file="+l.file(caCert),
@@ -195,7 +195,7 @@ func schedulerArguments(l layout, name string) []string {
 	return append(clientArguments(l, name), "--kube-api-qps=500", "--kube-api-burst=1000")
 }
 
-// clientArguments are what the controller manager and the scheduler have in common.
+// clientArguments returns the common arguments of the controller manager and the scheduler.
 func clientArguments(l layout, name string) []string {
 	kubeconfig := l.file(componentOf(name) + ".kubeconfig")
 	return []string{
@@ -207,7 +207,8 @@ func clientArguments(l layout, name string) []string {
 		"--permit-port-sharing",
 		"--tls-cert-file=" + l.file(servingCert),
 		"--tls-private-key-file=" + l.file(servingKey),
-		// There is one of each; after a kill the next one would wait for the dead one's lease to expire.
+		// There is one instance. After a kill, its successor would have to wait until the dead instance's lease
+		// expires.
 		"--leader-elect=false",
 	}
 }

@@ -15,8 +15,8 @@ func TestArguments(t *testing.T) {
 	for name, tc := range map[string]struct {
 		options   Options
 		component string
-		want      []string // each is among the arguments
-		not       []string // prefixes of none
+		want      []string // arguments that must be present
+		not       []string // prefixes that no argument may have
 	}{
 		"API server": {
 			component: APIServer,
@@ -49,7 +49,7 @@ func TestArguments(t *testing.T) {
 			component: APIServer,
 			want:      []string{"--audit-log-path=/run/x/audit.log", "--audit-policy-file=/run/x/audit-policy.yaml", "--audit-log-mode=blocking"},
 		},
-		"without the controller manager nobody makes ServiceAccounts": {
+		"without the controller manager there are no ServiceAccounts": {
 			options:   Options{Without: []string{Scheduler, ControllerManager}},
 			component: APIServer,
 			want:      []string{"--disable-admission-plugins=ServiceAccount"},

@@ -1,7 +1,7 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cluster starts, watches over and stops the components of one Kubernetes control plane on the loopback interface.
+// Package cluster starts, monitors and stops the components of a Kubernetes control plane on the loopback interface.
 package cluster
 
 import (
@@ -22,7 +22,7 @@ import (
 	"github.com/kubewright/kubewright/test/controlplane/internal/rundir"
 )
 
-// Cluster is a running control plane. Its methods may be called concurrently.
+// Cluster is a running control plane. It is safe for concurrent use.
 type Cluster struct {
 	options Options
 	binary  string
@@ -36,16 +36,17 @@ type Cluster struct {
 
 	reservations []*ports.Reservation
 
-	// mu is held while a component is started or stopped, never while one is waited for to become ready.
+	// mu is held while a component is started or stopped, but not while the cluster waits for a component to become
+	// ready.
 	mu        sync.Mutex
-	ready     bool // the start has succeeded; until then Start's error tells everything
+	ready     bool // the start has succeeded; before that, Start returns all errors
 	stopped   bool
 	processes map[string]*process.Process
-	ending    map[*process.Process]bool // their end is wanted
+	ending    map[*process.Process]bool // processes that are being stopped on purpose
 }
 
-// Start starts a control plane from the executable binary in the directory dir and returns when it is ready to be used. When it
-// fails, or ctx is done first, what it started has been stopped. logf is told when a component ends that nobody stopped.
+// Start starts a control plane from the executable binary in the directory dir, and returns when the cluster is usable.
+// If it fails or ctx is done, it stops everything it started. It calls logf if a component ends unexpectedly.
 //
 // The owner of dir removes the directory afterwards.
 func Start(ctx context.Context, binary string, dir *rundir.Dir, o Options, logf func(format string, args ...any)) (*Cluster, error) {
@@ -92,7 +93,7 @@ func (c *Cluster) prepare() error {
 	if c.ca, err = pki.NewAuthority("kubewright-test-ca"); err != nil {
 		return err
 	}
-	// An authority that issues nothing: whoever has its certificates may claim to be anybody.
+	// This authority issues no certificates, because a client with one may impersonate any user.
 	proxy, err := pki.NewAuthority("kubewright-test-front-proxy-ca")
 	if err != nil {
 		return err
@@ -102,7 +103,7 @@ func (c *Cluster) prepare() error {
 	if err != nil {
 		return err
 	}
-	// The user by which nodes know the API server.
+	// The user as which the API server authenticates to nodes.
 	kubelet, err := c.ca.Client("kube-apiserver-kubelet-client", "system:masters")
 	if err != nil {
 		return err
@@ -127,7 +128,7 @@ func (c *Cluster) prepare() error {
 		return err
 	}
 	for _, component := range []string{ControllerManager, Scheduler} {
-		// The users that the bootstrap policy's roles for the two are bound to.
+		// The users in the bootstrap policy's role bindings.
 		creds, err := c.Client("system:" + component)
 		if err != nil {
 			return err
@@ -150,7 +151,7 @@ func (c *Cluster) prepare() error {
 func (c *Cluster) startAll(ctx context.Context) error {
 	for _, name := range c.options.starting() {
 		if name == ControllerManager {
-			// It and the scheduler give up soon when there is no API server.
+			// The controller manager and the scheduler soon give up without an API server.
 			if err := c.waitReady(ctx, APIServer); err != nil {
 				return err
 			}
@@ -165,7 +166,7 @@ func (c *Cluster) startAll(ctx context.Context) error {
 	return c.WaitReady(ctx)
 }
 
-// start starts a process. The caller holds c.mu.
+// start starts a process. c.mu must be held.
 func (c *Cluster) start(name string) error {
 	if c.stopped {
 		return errors.New("the cluster is stopped")
@@ -178,7 +179,7 @@ func (c *Cluster) start(name string) error {
 		args = arguments(c.options, c.layout)[name]
 	}
 	if slices.Contains(c.options.Extra, name) {
-		// The executable goes by argv[0], and where that is none of its programs, by the next argument.
+		// The executable selects its program by argv[0] or, if that is not a program, by the next argument.
 		args = append([]string{componentOf(name)}, args...)
 	}
 	p, err := c.spawner.Start(process.Spec{Name: name, Path: c.binary, Args: args, Dir: c.dir.Path, Log: c.LogFile(name)})
@@ -186,7 +187,7 @@ func (c *Cluster) start(name string) error {
 		return fmt.Errorf("%w\n%s", err, c.logTail(name))
 	}
 	c.processes[name] = p
-	// Should this process be killed right here, the parent-death signal has taken p along.
+	// If this process is killed here, the parent-death signal kills p too.
 	if err := c.dir.Record(p.Identity); err != nil {
 		return errors.Join(err, p.Kill())
 	}
@@ -194,21 +195,21 @@ func (c *Cluster) start(name string) error {
 	return nil
 }
 
-// watch tells when p ends although nobody stopped it.
+// watch logs it if p ends unexpectedly.
 func (c *Cluster) watch(name string, p *process.Process) {
 	<-p.Exited()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.processes[name] == p && c.ready && !c.stopped && !c.ending[p] {
-		c.logf("%s ended by itself: %v\n%s", name, p.Err(), c.logTail(name))
+		c.logf("%s ended unexpectedly: %v\n%s", name, p.Err(), c.logTail(name))
 	}
 }
 
-// Stop kills what runs and gives the ports up. What a cluster stored is lost anyhow, so nothing is shut down in order.
+// Stop kills all processes and releases the ports. The data is discarded, so there is no graceful shutdown.
 func (c *Cluster) Stop() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.stopped = true // keeps restarts under way from starting anything
+	c.stopped = true // keeps concurrent restarts from starting anything
 	var running []*process.Process
 	for _, p := range c.processes {
 		running = append(running, p)
@@ -221,11 +222,11 @@ func (c *Cluster) Stop() error {
 	return err
 }
 
-// LogFile returns the file with the output of a process; in a cluster with SingleProcess there is one for all components.
+// LogFile returns the output file of a process. In a cluster with SingleProcess, all components share one.
 func (c *Cluster) LogFile(component string) string {
 	return filepath.Join(c.dir.Path, c.options.process(component)+".log")
 }
 
-// ReadyTimeout bounds how long a cluster or a restarted component may take to become ready: a start takes 4 s on a quiet
-// machine and 10 s on a loaded one.
+// ReadyTimeout bounds the time until a cluster or a restarted component is ready. A start takes 4 s on a quiet machine
+// and 10 s on a loaded one.
 const ReadyTimeout = 60 * time.Second

@@ -26,11 +26,11 @@ func (c *Cluster) Node(name string) (kubeconfig.Credentials, error) {
 	return c.Client("system:node:"+name, "system:nodes")
 }
 
-// tokenSeconds is how long ServiceAccount tokens are valid: longer than any test, and than an afternoon of trying things.
+// tokenSeconds is the lifetime of ServiceAccount tokens: longer than any test or interactive session.
 const tokenSeconds = 24 * 60 * 60
 
-// ServiceAccount returns credentials of a ServiceAccount, which it creates if it isn't there: a token, from the TokenRequest API.
-// The namespace must exist.
+// ServiceAccount returns a ServiceAccount's credentials: a token from the TokenRequest API. It creates the
+// ServiceAccount if it does not exist. The namespace must exist.
 func (c *Cluster) ServiceAccount(ctx context.Context, namespace, name string) (kubeconfig.Credentials, error) {
 	creds := kubeconfig.Credentials{
 		User:   fmt.Sprintf("system:serviceaccount:%s:%s", namespace, name),

@@ -15,22 +15,23 @@ import (
 	"github.com/kubewright/kubewright/test/controlplane/internal/process"
 )
 
-// terminatePatience bounds how long a component may take to end in order: the API server lets requests finish for 60 s.
+// terminatePatience bounds the graceful shutdown of a component. The API server waits up to 60 s for requests to
+// finish.
 const terminatePatience = 90 * time.Second
 
-// Kill kills a component, as if its machine had lost power. One that doesn't run is left alone.
+// Kill kills a component, as if its machine had lost power. It ignores a component that does not run.
 func (c *Cluster) Kill(component string) error {
 	return c.each(component, func(name string) error { return c.end(name, (*process.Process).Kill) })
 }
 
-// Terminate ends a component in order, with SIGTERM, and waits for it.
+// Terminate ends a component gracefully, with SIGTERM, and waits for it.
 func (c *Cluster) Terminate(component string) error {
 	return c.each(component, func(name string) error {
 		return c.end(name, func(p *process.Process) error { return p.Terminate(terminatePatience) })
 	})
 }
 
-// Pause stops a component with SIGSTOP, as if its machine had hung: connections stay open, and nobody answers.
+// Pause stops a component with SIGSTOP, as if its machine hung: connections stay open but get no answers.
 func (c *Cluster) Pause(component string) error {
 	return c.each(component, func(name string) error { return c.with(name, (*process.Process).Pause) })
 }
@@ -40,7 +41,7 @@ func (c *Cluster) Resume(component string) error {
 	return c.each(component, func(name string) error { return c.with(name, (*process.Process).Resume) })
 }
 
-// Restart kills a component if it runs, starts it again with the same port, files and arguments, and waits until it is ready.
+// Restart kills a component if it runs, starts it with the same port, files and arguments, and waits until it is ready.
 func (c *Cluster) Restart(ctx context.Context, component string) error {
 	ctx, cancel := context.WithTimeout(ctx, ReadyTimeout)
 	defer cancel()
@@ -82,7 +83,7 @@ func (c *Cluster) each(component string, f func(name string) error) error {
 	return nil
 }
 
-// with calls f with the process called name, which must run.
+// with calls f with the process called name. The process must be running.
 func (c *Cluster) with(name string, f func(*process.Process) error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -117,7 +118,7 @@ func (c *Cluster) end(name string, f func(*process.Process) error) error {
 // ComponentStatus describes a process.
 type ComponentStatus struct {
 	Name  string `json:"name"`
-	State string `json:"state"` // running, paused, stopped (by a request) or exited (by itself)
+	State string `json:"state"` // running, paused, stopped (by a request) or exited (unexpectedly)
 	PID   int    `json:"pid,omitempty"`
 	Port  int    `json:"port,omitempty"`
 	Log   string `json:"log"`
@@ -129,7 +130,7 @@ type Status struct {
 	Server     string            `json:"server"`
 	Dir        string            `json:"dir"`
 	Kubeconfig string            `json:"kubeconfig"`         // the admin's
-	AuditLog   string            `json:"auditLog,omitempty"` // when there is one
+	AuditLog   string            `json:"auditLog,omitempty"` // if auditing is on
 	Binary     string            `json:"binary"`
 	Components []ComponentStatus `json:"components"`
 
@@ -174,7 +175,7 @@ func componentStatus(name string, port int, log string, p *process.Process) Comp
 	return s
 }
 
-// Identity says whose credentials are wanted: exactly one of Node, ServiceAccount and User is set.
+// Identity selects an identity. Exactly one of Node, ServiceAccount and User is set.
 type Identity struct {
 	Node           string   `json:"node,omitempty"`
 	Namespace      string   `json:"namespace,omitempty"`
@@ -189,7 +190,7 @@ type Issued struct {
 	Kubeconfig string `json:"kubeconfig"`
 }
 
-// Issue makes credentials for id and writes them to a kubeconfig file in the cluster's directory.
+// Issue creates credentials for id and writes them to a kubeconfig file in the cluster's directory.
 func (c *Cluster) Issue(ctx context.Context, id Identity) (Issued, error) {
 	creds, err := c.credentials(ctx, id)
 	if err != nil {

@@ -10,36 +10,39 @@ import (
 	"strings"
 )
 
-// The components, in the order in which they start.
+// The components, in their start order.
 const (
 	Etcd              = "etcd"
 	APIServer         = "kube-apiserver"
 	ControllerManager = "kube-controller-manager"
 	Scheduler         = "kube-scheduler"
-	// All is the one process of a cluster with SingleProcess; in requests, all processes of any cluster.
+	// All is the single process of a cluster with SingleProcess; in requests, it means all processes of any cluster.
 	All = "all"
 )
 
-// components are the names of all components, in the order in which they start.
+// components lists all components in their start order.
 var components = []string{Etcd, APIServer, ControllerManager, Scheduler}
 
-// Options says what cluster to run.
+// Options configures a cluster.
 type Options struct {
-	// Version is the Kubernetes version, for status only: the executable decides.
+	// Version is the Kubernetes version for Status. It has no effect, because the executable has a fixed version.
+	// SingleProcess runs all components in one process, which needs less memory and starts faster. Single components
+	// can then not be killed or have their own feature gates.
 	Version string
 	// SingleProcess runs all components in one process: lighter and faster, but they can't be killed or gated one by one.
 	SingleProcess bool
-	// Without names components that don't run: the scheduler, or the scheduler and the controller manager.
+	// Without lists components that do not run: the scheduler, or the scheduler and the controller manager.
 	Without []string
-	// Extra names further instances of the scheduler and the controller manager: "kube-scheduler-2". Each is a process of its own,
-	// with the component's arguments and a port of its own. None starts with the cluster: the first restart starts it.
+	// Extra lists further instances of the scheduler and the controller manager, such as "kube-scheduler-2". Each is a
+	// separate process with the component's arguments and its own port. It does not start with the cluster; its first
+	// restart starts it.
 	Extra []string
 	// FeatureGates is the value of --feature-gates of all Kubernetes components.
 	FeatureGates string
 	// RuntimeConfig is the value of the API server's --runtime-config.
 	RuntimeConfig string
-	// ExtraArgs are further arguments of components, which their instances in Extra have too, or of such an instance. They replace ours, except that --feature-gates and --runtime-config add
-	// to them.
+	// ExtraArgs holds further arguments of components, which their instances in Extra get too, or of such an instance.
+	// They replace the default arguments, except that --feature-gates and --runtime-config are merged.
 	ExtraArgs map[string][]string
 	// Audit makes the API server log every request's metadata.
 	Audit bool
@@ -74,12 +77,12 @@ func (o Options) Validate() error {
 	return errors.Join(errs...)
 }
 
-// running returns the components that run, in the order in which they start.
+// running returns the running components in their start order.
 func (o Options) running() []string {
 	return slices.DeleteFunc(slices.Clone(components), func(name string) bool { return slices.Contains(o.Without, name) })
 }
 
-// starting returns the names of the processes that start with the cluster.
+// starting returns the processes that start with the cluster.
 func (o Options) starting() []string {
 	if o.SingleProcess {
 		return []string{All}
@@ -87,7 +90,7 @@ func (o Options) starting() []string {
 	return o.running()
 }
 
-// processes returns the names of all processes that there can be.
+// processes returns the names of all possible processes.
 func (o Options) processes() []string { return append(o.starting(), o.Extra...) }
 
 // process returns the name of the process in which a component or a further instance of one runs.
@@ -98,7 +101,8 @@ func (o Options) process(name string) string {
 	return name
 }
 
-// componentOf returns the component that name is an instance of: kube-scheduler for kube-scheduler-2, and every component for itself.
+// componentOf returns the component of an instance: kube-scheduler for kube-scheduler-2, and the component itself
+// otherwise.
 func componentOf(name string) string {
 	for _, component := range components {
 		if name == component || strings.HasPrefix(name, component+"-") && len(name) > len(component)+1 {

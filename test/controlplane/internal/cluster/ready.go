@@ -20,8 +20,8 @@ import (
 	"github.com/kubewright/kubewright/test/controlplane/internal/kubeconfig"
 )
 
-// newHTTPClient returns a client that authenticates with creds' certificate. It keeps no connections: servers are killed, paused
-// and restarted under it.
+// newHTTPClient returns a client that authenticates with the certificate in creds. It keeps no connections, because
+// servers are killed, paused and restarted.
 func newHTTPClient(creds kubeconfig.Credentials) (*http.Client, error) {
 	cert, err := tls.X509KeyPair(creds.Cert, creds.Key)
 	if err != nil {
@@ -38,10 +38,10 @@ func newHTTPClient(creds kubeconfig.Credentials) (*http.Client, error) {
 	}, nil
 }
 
-// readyPeriod is how often a component that isn't ready is asked again.
+// readyPeriod is the time between two readiness checks of a component.
 const readyPeriod = 25 * time.Millisecond
 
-// readyPath is where each component says whether it is ready.
+// readyPath is the readiness endpoint of each component.
 var readyPath = map[string]string{
 	Etcd:              "/health",
 	APIServer:         "/readyz",
@@ -49,10 +49,10 @@ var readyPath = map[string]string{
 	Scheduler:         "/readyz",
 }
 
-// defaultServiceAccount exists when pods can be made.
+// Pods can be created once defaultServiceAccount exists.
 const defaultServiceAccount = "/api/v1/namespaces/default/serviceaccounts/default"
 
-// WaitReady waits until every component says that it is ready and, if there is a controller manager, the default
+// WaitReady waits until every component reports that it is ready and, if there is a controller manager, the default
 // ServiceAccount exists.
 func (c *Cluster) WaitReady(ctx context.Context) error {
 	for _, name := range c.options.running() {
@@ -78,7 +78,7 @@ func (c *Cluster) waitReady(ctx context.Context, component string) error {
 	return nil
 }
 
-// poll asks component for path until the answer is 200.
+// poll requests path from component until the answer is 200.
 func (c *Cluster) poll(ctx context.Context, component, path string) error {
 	ticker := time.NewTicker(readyPeriod)
 	defer ticker.Stop()
@@ -107,7 +107,7 @@ func (c *Cluster) exited(component string) <-chan struct{} {
 	return nil
 }
 
-// get returns the body of a 200 answer; any other is an error.
+// get returns the body of a 200 answer; any other answer is an error.
 func (c *Cluster) get(ctx context.Context, url string) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -140,7 +140,7 @@ type statusError struct {
 
 func (e *statusError) Error() string { return e.text }
 
-// tailLines is how much of a component's log an error shows.
+// tailLines is the number of lines of a component's log that an error shows.
 const tailLines = 20
 
 // logTail returns the end of component's log.

@@ -1,11 +1,11 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package control lets other processes operate a running cluster: with one JSON object a line, on the launcher's standard
-// input and output or on a Unix socket in the cluster's directory.
+// Package control lets other processes operate a running cluster. The protocol has one JSON object per line, on the
+// launcher's standard input and output or on a Unix socket in the cluster's directory.
 //
-// A request is {"id": 1, "op": "kill", "component": "etcd"}. Its answer is {"id": 1, "result": …} or {"id": 1, "error": "…"}. Requests are
-// worked on concurrently and answered in any order.
+// A request is {"id": 1, "op": "kill", "component": "etcd"}. Its answer is {"id": 1, "result": …} or {"id": 1, "error":
+// "…"}. Requests are handled concurrently and answered in any order.
 package control
 
 import (
@@ -23,9 +23,9 @@ import (
 type Request struct {
 	ID int    `json:"id"`
 	Op string `json:"op"`
-	// Component is for kill, terminate, pause, resume and restart.
+	// Component is the target of kill, terminate, pause, resume and restart.
 	Component string `json:"component,omitempty"`
-	// Identity is for kubeconfig.
+	// Identity is the argument of kubeconfig.
 	Identity cluster.Identity `json:"identity,omitzero"`
 }
 
@@ -39,7 +39,7 @@ type Response struct {
 // Server answers requests about a cluster.
 type Server struct {
 	Cluster *cluster.Cluster
-	// Down is called by the request "down"; it makes the launcher stop the cluster and end.
+	// Down is called for the request "down". It makes the launcher stop the cluster and end.
 	Down func()
 }
 
@@ -53,7 +53,7 @@ func (s *Server) Serve(ctx context.Context, r io.Reader, w io.Writer) error {
 	answer := func(resp Response) {
 		mu.Lock()
 		defer mu.Unlock()
-		// Whoever doesn't listen any more is noticed by reading.
+		// Serve notices a client that has gone when it reads.
 		_ = json.NewEncoder(w).Encode(resp)
 	}
 	lines := bufio.NewScanner(r)
@@ -68,7 +68,7 @@ func (s *Server) Serve(ctx context.Context, r io.Reader, w io.Writer) error {
 	return lines.Err()
 }
 
-// respond carries req out.
+// respond executes req.
 func (s *Server) respond(ctx context.Context, req Request) Response {
 	resp := Response{ID: req.ID}
 	result, err := s.do(ctx, req)

@@ -44,7 +44,7 @@ nonsense
 	}
 }
 
-// TestSocketInADeepDirectory: a Unix socket's address may have 108 bytes, a temporary directory's path may be longer.
+// TestSocketInADeepDirectory checks a directory whose path is longer than the 108 bytes of a Unix socket address.
 func TestSocketInADeepDirectory(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), strings.Repeat("d", 120))
 	if err := os.Mkdir(dir, 0o700); err != nil {

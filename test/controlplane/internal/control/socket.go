@@ -15,8 +15,8 @@ import (
 // socketName is the socket's name in a cluster's directory.
 const socketName = "control.sock"
 
-// socketAddress returns a short address of the socket in dir, which is open as d: addresses are limited to 108 bytes, and
-// temporary directories are not.
+// socketAddress returns a short address of the socket in dir, which is open as d. Addresses are limited to 108 bytes;
+// paths of temporary directories may be longer.
 func socketAddress(d *os.File) string {
 	return fmt.Sprintf("/proc/self/fd/%d/%s", d.Fd(), socketName)
 }
@@ -45,7 +45,7 @@ func (s *Server) Listen(ctx context.Context, dir string) error {
 				defer conn.Close()
 				stop := context.AfterFunc(ctx, func() { conn.Close() })
 				defer stop()
-				_ = s.Serve(ctx, conn, conn) // a client that breaks off is no concern of the cluster
+				_ = s.Serve(ctx, conn, conn) // a broken connection does not affect the cluster
 			}()
 		}
 	}()

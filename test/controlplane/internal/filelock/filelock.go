@@ -1,7 +1,8 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package filelock locks files between processes. The kernel releases a lock when its last holder is gone, however it went.
+// Package filelock locks files between processes. The kernel releases a lock when its last holder ends, even if it was
+// killed.
 package filelock
 
 import (
@@ -16,13 +17,15 @@ import (
 // ErrHeld is returned by Try when another process holds the lock.
 var ErrHeld = errors.New("lock is held")
 
-// Lock is a lock that is held.
+// Lock is a held lock.
 type Lock struct{ file *os.File }
 
-// pollPeriod is how often a lock that another process holds is tried again: flock(2) can't be interrupted.
+// pollPeriod is the time between two attempts to take a lock that another process holds. Polling is needed because
+// flock(2) can't be interrupted.
 const pollPeriod = 50 * time.Millisecond
 
-// Try takes the lock on file, which it creates if need be, or returns ErrHeld. A holder may remove the file.
+// Try takes the lock on file, or returns ErrHeld. It creates the file if it does not exist. A holder may remove the
+// file.
 func Try(file string) (*Lock, error) {
 	for {
 		lock, err := open(file)
@@ -32,12 +35,12 @@ func Try(file string) (*Lock, error) {
 		if lock.isAt(file) {
 			return lock, nil
 		}
-		// The former holder has removed the file since it was opened here; who opens it now gets another one.
+		// The former holder removed the file after it was opened here. Later callers open another file.
 		lock.Release()
 	}
 }
 
-// open opens file and locks what it has opened.
+// open opens file and locks it.
 func open(file string) (*Lock, error) {
 	f, err := os.OpenFile(file, os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
@@ -54,7 +57,7 @@ func open(file string) (*Lock, error) {
 	return nil, fmt.Errorf("lock %s: %w", file, err)
 }
 
-// isAt reports whether the locked file is the one that is called file.
+// isAt reports whether the locked file still has the name file.
 func (l *Lock) isAt(file string) bool {
 	mine, err := l.file.Stat()
 	if err != nil {
@@ -64,7 +67,7 @@ func (l *Lock) isAt(file string) bool {
 	return err == nil && os.SameFile(mine, there)
 }
 
-// Acquire takes the lock on file, waiting for it until ctx is done. It calls waiting once if it must wait.
+// Acquire takes the lock on file, and waits for it until ctx is done. It calls waiting once if it must wait.
 func Acquire(ctx context.Context, file string, waiting func()) (*Lock, error) {
 	for {
 		lock, err := Try(file)
@@ -83,8 +86,9 @@ func Acquire(ctx context.Context, file string, waiting func()) (*Lock, error) {
 	}
 }
 
-// File returns the locked file, for a child process to inherit: the lock lives as long as any process has it open.
+// File returns the locked file, which a child process can inherit. The lock is held as long as any process has the file
+// open.
 func (l *Lock) File() *os.File { return l.file }
 
-// Release gives up this process's hold.
+// Release releases this process's hold.
 func (l *Lock) Release() { l.file.Close() }

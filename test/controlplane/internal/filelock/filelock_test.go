@@ -22,7 +22,7 @@ func TestLockExcludes(t *testing.T) {
 	if _, err := Try(file); !errors.Is(err, ErrHeld) {
 		t.Errorf("second holder: %v, want ErrHeld", err)
 	}
-	// Acquire tells once that it must wait, and gets the lock when it is released.
+	// Acquire reports once that it must wait, and gets the lock when it is released.
 	waited := 0
 	second, err := Acquire(t.Context(), file, func() {
 		waited++
@@ -43,7 +43,8 @@ func TestLockExcludes(t *testing.T) {
 	third.Release()
 }
 
-// TestHoldersMayRemoveTheFile: whoever waits for the lock on a file that is gone would lock something that nobody else can see.
+// TestHoldersMayRemoveTheFile checks that a process that waits for a lock does not get it on a removed file, which no
+// other process can see.
 func TestHoldersMayRemoveTheFile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "lock")
 	holders := 0

@@ -1,7 +1,7 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kubeconfig describes how to reach a cluster as somebody.
+// Package kubeconfig writes kubeconfig files.
 package kubeconfig
 
 import (
@@ -22,11 +22,11 @@ type Credentials struct {
 	Token  string `json:"token,omitempty"`
 }
 
-// YAML returns a kubeconfig file's content. namespace is the context's, "" for none.
+// YAML returns the content of a kubeconfig file. namespace is the context's, or "" for none.
 func (c Credentials) YAML(namespace string) []byte {
 	var b strings.Builder
 	b64 := base64.StdEncoding.EncodeToString
-	// %q writes JSON strings for the characters that occur in names, and JSON strings are YAML.
+	// For the characters that occur in names, %q writes JSON strings, which are valid YAML.
 	fmt.Fprintf(&b, "apiVersion: v1\nkind: Config\ncurrent-context: kubewright\n")
 	fmt.Fprintf(&b, "clusters:\n- name: kubewright\n  cluster:\n    server: %q\n    certificate-authority-data: %s\n", c.Server, b64(c.CA))
 	fmt.Fprintf(&b, "contexts:\n- name: kubewright\n  context:\n    cluster: kubewright\n    user: %q\n", c.User)
@@ -42,7 +42,7 @@ func (c Credentials) YAML(namespace string) []byte {
 	return []byte(b.String())
 }
 
-// Write writes a kubeconfig file that only its owner can read. A reader sees the old file or the new one.
+// Write writes a kubeconfig file that only its owner can read. A reader sees either the old file or the new one.
 func Write(file string, content []byte) error {
 	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 		return err
@@ -64,7 +64,7 @@ func Write(file string, content []byte) error {
 	return err
 }
 
-// FileName returns a file name for a user's kubeconfig: unique, and readable.
+// FileName returns a unique and readable file name for a user's kubeconfig.
 func FileName(user string) string {
 	return strings.NewReplacer("%", "%25", "/", "%2F", ":", "_", "_", "%5F").Replace(user) + ".kubeconfig"
 }

@@ -1,7 +1,7 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package pki makes the keys and certificates of a cluster. They live as long as a test does and are worth nothing elsewhere.
+// Package pki creates the keys and certificates of a cluster. They are valid for the lifetime of a test cluster only.
 package pki
 
 import (
@@ -17,10 +17,10 @@ import (
 	"time"
 )
 
-// validity is how long certificates are valid; a cluster that somebody forgot for a year may break.
+// validity is the lifetime of certificates. A cluster that runs for more than a year may break.
 const validity = 365 * 24 * time.Hour
 
-// backdated is how far in the past certificates begin to be valid, so that a clock that is set back a little doesn't matter.
+// backdated is how far in the past certificates become valid, so that a small clock adjustment does not matter.
 const backdated = time.Hour
 
 // Pair is a certificate and its private key, both PEM.
@@ -33,7 +33,7 @@ type Authority struct {
 	key  *ecdsa.PrivateKey
 }
 
-// NewAuthority makes a self-signed authority.
+// NewAuthority creates a self-signed authority.
 func NewAuthority(name string) (*Authority, error) {
 	template := newTemplate(pkix.Name{CommonName: name})
 	template.IsCA = true
@@ -52,7 +52,7 @@ func NewAuthority(name string) (*Authority, error) {
 	return a, err
 }
 
-// Server issues a certificate for a server that is reached by these names and addresses.
+// Server issues a certificate for a server with the given names and addresses.
 func (a *Authority) Server(name string, hosts ...string) (Pair, error) {
 	template := newTemplate(pkix.Name{CommonName: name})
 	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
@@ -81,7 +81,7 @@ func (a *Authority) issue(template *x509.Certificate) (Pair, error) {
 	return a.sign(template, key)
 }
 
-// sign signs template, whose key is key, with the authority's key.
+// sign signs template for key with the authority's key.
 func (a *Authority) sign(template *x509.Certificate, key *ecdsa.PrivateKey) (Pair, error) {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
 	if err != nil {
@@ -99,7 +99,7 @@ func (a *Authority) sign(template *x509.Certificate, key *ecdsa.PrivateKey) (Pai
 	return Pair{Cert: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), Key: keyPEM}, nil
 }
 
-// SigningKey makes a key that signs ServiceAccount tokens and returns it and its public part, both PEM.
+// SigningKey creates a key for signing ServiceAccount tokens, and returns it and its public part as PEM.
 func SigningKey() (private, public []byte, err error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -116,7 +116,8 @@ func SigningKey() (private, public []byte, err error) {
 }
 
 func encodeKey(key *ecdsa.PrivateKey) ([]byte, error) {
-	// SEC 1 rather than PKCS #8: the controller manager's token signer takes both, older client libraries only this.
+	// Use SEC 1 instead of PKCS #8: the controller manager's token signer accepts both, older client libraries only SEC
+	// 1.
 	der, err := x509.MarshalECPrivateKey(key)
 	if err != nil {
 		return nil, err

@@ -25,7 +25,7 @@ func newAuthority(t *testing.T) (*Authority, *x509.CertPool) {
 	return a, roots
 }
 
-// leaf parses pair, which must fit together.
+// leaf parses pair, whose certificate and key must match.
 func leaf(t *testing.T, pair Pair, err error) *x509.Certificate {
 	t.Helper()
 	if err != nil {
@@ -60,7 +60,7 @@ func TestClient(t *testing.T) {
 	a, roots := newAuthority(t)
 	pair, err := a.Client("system:node:worker-1", "system:nodes", "more")
 	cert := leaf(t, pair, err)
-	groups := slices.Sorted(slices.Values(cert.Subject.Organization)) // in a certificate they are a set
+	groups := slices.Sorted(slices.Values(cert.Subject.Organization)) // they are a set in a certificate
 	if cert.Subject.CommonName != "system:node:worker-1" || !slices.Equal(groups, []string{"more", "system:nodes"}) {
 		t.Errorf("subject %s", cert.Subject)
 	}

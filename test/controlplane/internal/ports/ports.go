@@ -3,11 +3,11 @@
 
 // Package ports reserves TCP ports on the loopback interface for servers in other processes.
 //
-// The usual way, to listen on port 0, close, and hand on the number, is a race: until the server listens, and while it is being
-// restarted, anybody may take the port. Here the launcher keeps a socket bound to the port for the cluster's whole life,
-// without listening on it, so that connections are refused as long as no server listens. SO_REUSEPORT, on both sides, lets
-// the server bind the same port. (etcd: --socket-reuse-port; Kubernetes: --permit-port-sharing.) The kernel gives such a port to nobody
-// who asks for any free port.
+// The usual method is to listen on port 0, close the listener and pass on the number. It has a race: until the server
+// listens, and while it restarts, another process may take the port. Instead, the launcher keeps a socket bound to the
+// port for the cluster's whole life, without listening on it, so that connections are refused while no server listens.
+// With SO_REUSEPORT on both sockets, the server can bind the same port (etcd: --socket-reuse-port; Kubernetes:
+// --permit-port-sharing). The kernel does not assign such a port to a process that requests any free port.
 package ports
 
 import (
@@ -15,10 +15,10 @@ import (
 	"syscall"
 )
 
-// reusePort is SO_REUSEPORT, which package syscall doesn't name on Linux.
+// reusePort is SO_REUSEPORT, which package syscall does not define on Linux.
 const reusePort = 0xf
 
-// Reservation is a port that is kept free for whoever sets SO_REUSEPORT (and runs as the same user).
+// Reservation is a port that only sockets with SO_REUSEPORT of the same user can bind.
 type Reservation struct {
 	Port int
 	fd   int

@@ -13,13 +13,13 @@ import (
 	"syscall"
 )
 
-// Identity names a process for ever: a PID alone is reused.
+// Identity identifies a process uniquely. A PID alone is not enough, because PIDs are reused.
 type Identity struct {
 	PID   int
 	Start uint64 // in clock ticks since the machine booted; field 22 of /proc/PID/stat
 }
 
-// ErrNoProcess says that a process doesn't exist or is a zombie.
+// ErrNoProcess means that a process does not exist or is a zombie.
 var ErrNoProcess = errors.New("no such process")
 
 // Identify returns the identity of the living process pid.
@@ -34,16 +34,17 @@ func Identify(pid int) (Identity, error) {
 	return Identity{pid, start}, nil
 }
 
-// Alive reports whether the process lives. A zombie, which is adopted and reaped by whoever is process 1, doesn't.
+// Alive reports whether the process is alive. A zombie is not, although its parent or process 1 has not reaped it yet.
 func (id Identity) Alive() bool {
 	now, err := Identify(id.PID)
 	return err == nil && now == id
 }
 
-// Kill kills the process if it is still the one that was meant.
+// Kill kills the process if its PID still belongs to it.
 func (id Identity) Kill() {
 	if id.Alive() {
-		// Between the check and the signal the PID would have to be reused by a process that starts in this same tick.
+		// A race remains only if the PID is reused between the check and the signal by a process that starts in the
+		// same clock tick.
 		_ = syscall.Kill(id.PID, syscall.SIGKILL)
 	}
 }
@@ -72,7 +73,7 @@ func stat(file string) (state byte, start uint64, err error) {
 	// The second field is the command in parentheses, and may itself contain spaces and parentheses.
 	i := bytes.LastIndexByte(data, ')')
 	fields := strings.Fields(string(data[i+1:]))
-	const stateField, startField = 0, 19 // proc_pid_stat(5) counts from 1, and the first two are cut off
+	const stateField, startField = 0, 19 // proc_pid_stat(5) counts from 1, and the first two fields are cut off
 	if i < 0 || len(fields) <= startField {
 		return 0, 0, fmt.Errorf("%s: unknown format", file)
 	}

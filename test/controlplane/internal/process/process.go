@@ -1,8 +1,8 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package process runs the servers of a cluster as child processes that don't outlive their parent. It needs Linux: procfs and
-// parent-death signals.
+// Package process runs the servers of a cluster as child processes that do not outlive their parent. It requires Linux:
+// procfs and parent-death signals.
 package process
 
 import (
@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// Spec says what to run.
+// Spec describes a process to start.
 type Spec struct {
 	Name string // the component's name, and argv[0]
 	Path string
@@ -33,13 +33,13 @@ type Process struct {
 	Identity
 	cmd    *exec.Cmd
 	exited chan struct{}
-	err    error // valid when exited is closed
+	err    error // valid after exited is closed
 }
 
-// Spawner starts processes that the kernel kills when this process dies, be it by SIGKILL.
+// Spawner starts processes that the kernel kills when this process ends, even by SIGKILL.
 //
-// The parent-death signal is tied to the thread that forked, not to the process, and Go ends threads as it sees fit; so all
-// processes are forked by one goroutine that is locked to its thread and stays until the program's end.
+// The parent-death signal belongs to the thread that forked, not to the process, and the Go runtime ends threads at any
+// time. So one goroutine, which is locked to its thread and never ends, forks all processes.
 type Spawner struct {
 	requests chan func()
 }
@@ -72,7 +72,7 @@ func (s *Spawner) Start(spec Spec) (*Process, error) {
 		Stderr: log,
 		Env:    environment(os.Environ()),
 		SysProcAttr: &syscall.SysProcAttr{
-			Setpgid:   true, // Ctrl-C at a terminal is for the launcher, which then stops its children
+			Setpgid:   true, // Ctrl-C on a terminal must reach only the launcher, which then stops its children
 			Pdeathsig: syscall.SIGKILL,
 		},
 	}
@@ -81,7 +81,7 @@ func (s *Spawner) Start(spec Spec) (*Process, error) {
 	if err := <-started; err != nil {
 		return nil, fmt.Errorf("start %s: %w", spec.Name, err)
 	}
-	// Until Wait below returns, the PID can't be anybody else's.
+	// The PID cannot be reused before Wait below returns.
 	p.Identity, err = Identify(p.cmd.Process.Pid)
 	go func() {
 		p.err = p.cmd.Wait()
@@ -94,7 +94,7 @@ func (s *Spawner) Start(spec Spec) (*Process, error) {
 	return p, nil
 }
 
-// environment is env without what would change the servers' behavior behind the flags' back.
+// environment returns env without variables that would change the servers' behavior independently of their flags.
 func environment(env []string) []string {
 	var kept []string
 	for _, kv := range env {
@@ -125,7 +125,8 @@ func (p *Process) HasExited() bool {
 	}
 }
 
-// Err returns how the process ended, nil for status 0. It may be called once Exited is closed.
+// Err returns nil if the process ended with status 0, and otherwise an error with the reason. It may be called after
+// Exited is closed.
 func (p *Process) Err() error { return p.err }
 
 // Kill kills the process and waits for its end.
@@ -137,7 +138,7 @@ func (p *Process) Kill() error {
 	return nil
 }
 
-// Terminate asks the process to end and waits for it for as long as timeout.
+// Terminate sends the process SIGTERM and waits for its end, at most for timeout.
 func (p *Process) Terminate(timeout time.Duration) error {
 	if err := p.signal(syscall.SIGTERM); err != nil {
 		return err
@@ -150,10 +151,10 @@ func (p *Process) Terminate(timeout time.Duration) error {
 	}
 }
 
-// signalDeadline bounds how long the kernel may take to stop all threads of a process.
+// signalDeadline bounds the time that the kernel needs to stop all threads of a process.
 const signalDeadline = 10 * time.Second
 
-// Pause stops the process, as if its machine had hung: its sockets stay open. It returns when no thread runs any more.
+// Pause stops the process, as if its machine hung: its sockets stay open. It returns when all its threads are stopped.
 func (p *Process) Pause() error {
 	if err := p.signal(syscall.SIGSTOP); err != nil {
 		return err
@@ -208,7 +209,7 @@ func (p *Process) allThreads(wanted func(state byte) bool) (bool, error) {
 	for _, file := range files {
 		state, _, err := stat(file)
 		if errors.Is(err, ErrNoProcess) {
-			continue // a thread that ended meanwhile
+			continue // the thread ended in the meantime
 		}
 		if err != nil {
 			return false, err
@@ -220,7 +221,7 @@ func (p *Process) allThreads(wanted func(state byte) bool) (bool, error) {
 	return true, nil
 }
 
-// KillAll kills all processes and waits for their ends.
+// KillAll kills all processes and waits for them to end.
 func KillAll(processes []*Process) error {
 	errs := make([]error, len(processes))
 	var wg sync.WaitGroup

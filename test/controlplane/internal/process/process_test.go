@@ -19,7 +19,7 @@ import (
 	"time"
 )
 
-// role makes the test binary the child process of a test.
+// role makes the test binary run as the child process of a test.
 const role = "KUBEWRIGHT_TEST_ROLE"
 
 func TestMain(m *testing.M) {
@@ -29,13 +29,13 @@ func TestMain(m *testing.M) {
 	case "sleeper": // runs until a signal ends it
 		fmt.Println("sleeping")
 		time.Sleep(time.Hour)
-	case "polite": // ends in order
+	case "polite": // ends cleanly on SIGTERM
 		c := make(chan os.Signal, 1)
 		signal.Notify(c, syscall.SIGTERM)
 		fmt.Println("sleeping")
 		<-c
 		os.Exit(0)
-	case "parent": // starts a sleeper and says its identity
+	case "parent": // starts a sleeper and prints its identity
 		os.Setenv(role, "sleeper")
 		p, err := NewSpawner().Start(Spec{Name: "sleeper", Path: os.Args[0], Log: os.Args[1]})
 		if err != nil {
@@ -47,7 +47,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// startRole starts the test binary in a role and waits until it says something.
+// startRole starts the test binary in a role and waits for its first output.
 func startRole(t *testing.T, name string) *Process {
 	t.Helper()
 	t.Setenv(role, name)
@@ -68,7 +68,7 @@ func startRole(t *testing.T, name string) *Process {
 	return p
 }
 
-// await waits for what another process does.
+// await waits for an effect of another process.
 func await(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(20 * time.Second)
@@ -192,7 +192,7 @@ func TestIdentity(t *testing.T) {
 	if back, err := ParseIdentity(me.String()); err != nil || back != me {
 		t.Errorf("%v became %v, %v", me, back, err)
 	}
-	// A process that has got the number of a dead one is another process.
+	// A process that reuses the PID of a dead one is another process.
 	other := me
 	other.Start--
 	if !me.Alive() || other.Alive() {
@@ -204,7 +204,8 @@ func TestIdentity(t *testing.T) {
 	}
 }
 
-// TestZombiesAreDead: killed daemons are adopted by a process that may take its time to reap them.
+// TestZombiesAreDead checks that zombies count as dead: killed daemons may wait to be reaped by the process that
+// adopted them.
 func TestZombiesAreDead(t *testing.T) {
 	cmd := exec.Command("true")
 	if err := cmd.Start(); err != nil {

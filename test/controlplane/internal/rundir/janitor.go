@@ -16,7 +16,7 @@ import (
 	"github.com/kubewright/kubewright/test/controlplane/internal/filelock"
 )
 
-// JanitorCommand is the launcher's command that runs RunJanitor with the next argument.
+// JanitorCommand is the launcher command that runs RunJanitor with the next argument.
 const JanitorCommand = "janitor"
 
 // Janitor is the process that cleans up after this one.
@@ -25,7 +25,8 @@ type Janitor struct {
 	pipe io.Closer
 }
 
-// StartJanitor starts the janitor of d. From now on the directory and its processes are gone soon after this process.
+// StartJanitor starts the janitor of d. From now on the janitor removes the directory and kills its processes soon
+// after this process ends.
 func (d *Dir) StartJanitor() (*Janitor, error) {
 	executable, err := os.Executable()
 	if err != nil {
@@ -34,7 +35,7 @@ func (d *Dir) StartJanitor() (*Janitor, error) {
 	cmd := exec.Command(executable, JanitorCommand, d.Path)
 	cmd.Dir = "/"
 	cmd.ExtraFiles = []*os.File{d.lock.File()} // the directory stays locked until the janitor is done
-	// Its own session: neither Ctrl-C nor the kill of a whole process group reaches it.
+	// Its own session, so that neither Ctrl-C nor a signal to the process group reaches it.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	pipe, err := cmd.StdinPipe()
 	if err != nil {
@@ -46,7 +47,7 @@ func (d *Dir) StartJanitor() (*Janitor, error) {
 	return &Janitor{cmd, pipe}, nil
 }
 
-// CleanUp has the janitor do its work now and waits for it.
+// CleanUp makes the janitor clean up now and waits for it.
 func (j *Janitor) CleanUp() error {
 	j.pipe.Close()
 	if err := j.cmd.Wait(); err != nil {
@@ -55,16 +56,17 @@ func (j *Janitor) CleanUp() error {
 	return nil
 }
 
-// RunJanitor waits for the end of owner, then kills the processes of the cluster directory dir and removes it.
+// RunJanitor waits for the end of owner, then kills the processes of the cluster directory dir and removes the
+// directory.
 func RunJanitor(dir string, owner io.Reader) error {
 	signal.Ignore(syscall.SIGHUP, syscall.SIGINT, syscall.SIGTERM)
-	// An error of the pipe means the same as its end.
+	// A read error means the same as the end of the pipe.
 	_, _ = io.Copy(io.Discard, owner)
 	ctx := context.Background()
 	if err := killRecorded(ctx, dir); err != nil {
 		return err
 	}
-	// Removal is serialized with sweep, which might otherwise take the half removed directory for one without owner.
+	// Removal must not run concurrently with sweep, which would treat a half-removed directory as one without an owner.
 	root := filepath.Dir(dir)
 	lock, err := filelock.Acquire(ctx, filepath.Join(root, rootLock), nil)
 	if err != nil {

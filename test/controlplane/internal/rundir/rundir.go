@@ -1,14 +1,15 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rundir manages the directories of running clusters, so that neither they nor their processes outlive the launcher that
-// owns them, however it ends.
+// Package rundir manages the directories of running clusters. Neither they nor their processes outlive the launcher
+// that owns them, even if it is killed.
 //
-// Three things see to that. The launcher cleans up when it ends in order. A janitor, a process of its own session that is started
-// before anything else, cleans up when the launcher is gone: it notices at once, because a pipe from the launcher ends. And
-// should both be killed, the next start of any cluster finds the directory unlocked and cleans up.
+// Three mechanisms ensure this. The launcher cleans up when it ends normally. A janitor, which runs in its own session
+// and is started first, cleans up when the launcher has died: it notices at once, because a pipe from the launcher is
+// closed. If both are killed, the next start of any cluster finds the directory unlocked and cleans up.
 //
-// A directory holds a file "lock", locked by launcher and janitor, and a file "processes" that lists all that was started.
+// A directory has a file "lock", which launcher and janitor lock, and a file "processes", which lists all started
+// processes.
 package rundir
 
 import (
@@ -30,10 +31,10 @@ import (
 const (
 	lockFile      = "lock"
 	processesFile = "processes"
-	rootLock      = ".lock" // held while directories are made, swept and removed
+	rootLock      = ".lock" // held while directories are created, swept and removed
 )
 
-// Root returns the directory that holds the directories of all of this user's clusters.
+// Root returns the parent directory of all this user's cluster directories.
 func Root() string {
 	return filepath.Join(os.TempDir(), fmt.Sprintf("kubewright-%d", os.Getuid()))
 }
@@ -44,14 +45,14 @@ type Dir struct {
 	lock *filelock.Lock
 }
 
-// validName keeps names usable as a file's name; and no name is one of a file that is ours.
+// validName matches names that are valid file names and differ from the package's own files.
 var validName = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,40}$`)
 
-// ErrRunning is returned by Create when a cluster of that name runs.
+// ErrRunning is returned by Create if a cluster of that name is running.
 var ErrRunning = errors.New("a cluster of this name is running")
 
-// Create makes and locks the directory of the cluster called name under root; "" takes a fresh name. It first removes what
-// dead owners have left.
+// Create creates and locks the directory of the cluster called name under root; "" selects a unique name. It first
+// removes the remains of dead owners.
 func Create(ctx context.Context, root, name string) (*Dir, error) {
 	if name != "" && !validName.MatchString(name) {
 		return nil, fmt.Errorf("cluster name %q: want at most 41 of a-z, 0-9 and -", name)
@@ -81,7 +82,7 @@ func Create(ctx context.Context, root, name string) (*Dir, error) {
 	return d, err
 }
 
-// lockRoot makes root if it isn't there and takes its lock.
+// lockRoot creates root if it does not exist, and takes its lock.
 func lockRoot(ctx context.Context, root string) (*filelock.Lock, error) {
 	for {
 		err := makeRoot(root)
@@ -92,11 +93,11 @@ func lockRoot(ctx context.Context, root string) (*filelock.Lock, error) {
 		if !errors.Is(err, os.ErrNotExist) {
 			return lock, err
 		}
-		// Meanwhile the last cluster's janitor has removed root.
+		// In the meantime the janitor of the last cluster has removed root.
 	}
 }
 
-// removeEmptyRoot removes root if no cluster's directory is in it. The caller holds its lock.
+// removeEmptyRoot removes root if it has no cluster directories. The caller must hold its lock.
 func removeEmptyRoot(root string) error {
 	entries, err := os.ReadDir(root)
 	if err != nil || len(entries) != 1 || entries[0].Name() != rootLock {
@@ -105,14 +106,14 @@ func removeEmptyRoot(root string) error {
 	if err := os.Remove(filepath.Join(root, rootLock)); err != nil {
 		return err
 	}
-	// Somebody who is about to create a cluster may have made a new lock already.
+	// Another process that is creating a cluster may already have created a new lock.
 	if err := os.Remove(root); err != nil && !errors.Is(err, syscall.ENOTEMPTY) && !errors.Is(err, syscall.EEXIST) {
 		return err
 	}
 	return nil
 }
 
-// makeRoot makes root, which lies in a directory that others may write to: it must be ours alone.
+// makeRoot creates root. Its parent directory may be writable by other users, so root must belong to this user alone.
 func makeRoot(root string) error {
 	if err := os.MkdirAll(root, 0o700); err != nil {
 		return err
@@ -145,9 +146,9 @@ func List(root string) ([]string, error) {
 	return names, nil
 }
 
-// owned reports whether somebody holds the lock of the directory dir.
+// owned reports whether a process holds the lock of the directory dir.
 func owned(dir string) bool {
-	// Opening a lock that isn't there would create it.
+	// Opening a missing lock file would create it.
 	if _, err := os.Stat(filepath.Join(dir, lockFile)); err != nil {
 		return false
 	}
@@ -159,7 +160,7 @@ func owned(dir string) bool {
 	return false
 }
 
-// sweep removes the directories under root that nobody owns. The caller holds root's lock.
+// sweep removes the directories under root that have no owner. The caller must hold root's lock.
 func sweep(ctx context.Context, root string) error {
 	entries, err := os.ReadDir(root)
 	if err != nil {
@@ -180,7 +181,7 @@ func sweep(ctx context.Context, root string) error {
 	return nil
 }
 
-// Record notes that the cluster has started a process.
+// Record records that the cluster has started a process.
 func (d *Dir) Record(id process.Identity) error {
 	f, err := os.OpenFile(filepath.Join(d.Path, processesFile), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
@@ -190,7 +191,7 @@ func (d *Dir) Record(id process.Identity) error {
 	return errors.Join(err, f.Close())
 }
 
-// recorded returns the processes that were noted for the directory dir.
+// recorded returns the recorded processes of the directory dir.
 func recorded(dir string) ([]process.Identity, error) {
 	data, err := os.ReadFile(filepath.Join(dir, processesFile))
 	if errors.Is(err, os.ErrNotExist) {
@@ -201,7 +202,7 @@ func recorded(dir string) ([]process.Identity, error) {
 	}
 	lines := strings.Split(string(data), "\n")
 	var ids []process.Identity
-	for _, line := range lines[:len(lines)-1] { // a last line without its end was cut short by a kill
+	for _, line := range lines[:len(lines)-1] { // a kill may have truncated the last line
 		id, err := process.ParseIdentity(line)
 		if err != nil {
 			return nil, err
@@ -211,10 +212,10 @@ func recorded(dir string) ([]process.Identity, error) {
 	return ids, nil
 }
 
-// killPatience bounds how long killed processes may take to vanish.
+// killPatience bounds the time until killed processes have ended.
 const killPatience = 30 * time.Second
 
-// killRecorded kills the processes that were noted for the directory dir and waits until they are gone.
+// killRecorded kills the recorded processes of the directory dir and waits until they have ended.
 func killRecorded(ctx context.Context, dir string) error {
 	ids, err := recorded(dir)
 	if err != nil {

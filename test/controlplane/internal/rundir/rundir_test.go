@@ -20,7 +20,7 @@ import (
 	"github.com/kubewright/kubewright/test/controlplane/internal/process"
 )
 
-// The test binary is also the launcher, with the commands "own ROOT NAME [janitor]" and JanitorCommand.
+// The test binary also runs as the launcher, with the commands "own ROOT NAME [janitor]" and JanitorCommand.
 func TestMain(m *testing.M) {
 	if len(os.Args) < 2 || strings.HasPrefix(os.Args[1], "-test.") {
 		os.Exit(m.Run())
@@ -40,7 +40,8 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// own creates a directory and starts a process that would outlive this one, says its identity, and waits to be killed.
+// own creates a directory and starts a process that would outlive this one, prints its identity, and waits to be
+// killed.
 func own(root, name string, janitor bool) error {
 	d, err := Create(context.Background(), root, name)
 	if err != nil {
@@ -51,7 +52,7 @@ func own(root, name string, janitor bool) error {
 			return err
 		}
 	}
-	cmd := exec.Command(os.Args[0], "sleep") // not by package process: the kernel would kill it
+	cmd := exec.Command(os.Args[0], "sleep") // not with package process, because the kernel would kill it
 	if err := cmd.Start(); err != nil {
 		return err
 	}
@@ -67,7 +68,7 @@ func own(root, name string, janitor bool) error {
 	return nil
 }
 
-// killedOwner returns the identity of the process that an owner has left behind that was killed.
+// killedOwner kills an owner and returns the identity of the process that it left behind.
 func killedOwner(t *testing.T, root, name string, args ...string) process.Identity {
 	t.Helper()
 	executable, err := os.Executable()
@@ -91,7 +92,7 @@ func killedOwner(t *testing.T, root, name string, args ...string) process.Identi
 	if err != nil {
 		t.Fatal(err)
 	}
-	// While its owner lives, the cluster is listed, its name is taken, and nobody sweeps it away.
+	// While its owner lives, the cluster is listed, its name is taken, and sweep does not remove it.
 	if names, err := List(root); err != nil || !slices.Equal(names, []string{name}) {
 		t.Errorf("clusters %q, %v", names, err)
 	}
@@ -130,7 +131,7 @@ func TestCreateSweepsWhatDeadOwnersLeft(t *testing.T) {
 	root := t.TempDir()
 	id := killedOwner(t, root, "dead")
 	if !id.Alive() {
-		t.Fatal("nobody was there to kill its process")
+		t.Fatal("no janitor killed its process")
 	}
 	if names, err := List(root); err != nil || len(names) != 0 {
 		t.Errorf("clusters %q, %v", names, err)
@@ -164,13 +165,14 @@ func TestCleanUpInOrder(t *testing.T) {
 	if err := j.CleanUp(); err != nil {
 		t.Fatal(err)
 	}
-	// It was the only one.
+	// It was the last cluster.
 	if _, err := os.Stat(root); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the directory of all clusters is still there: %v", err)
 	}
 }
 
-// TestManyAtOnce lets clusters come and go, and with the last one, now and then, the directory of all.
+// TestManyAtOnce creates and removes clusters concurrently; the removal of the last one sometimes removes the root
+// directory too.
 func TestManyAtOnce(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "root")
 	var wg sync.WaitGroup
@@ -220,7 +222,7 @@ func TestRootMustBePrivate(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := Create(t.Context(), root, "x"); err == nil {
-		t.Error("a directory that everybody may write to was accepted")
+		t.Error("a world-writable directory was accepted")
 	}
 }
 
