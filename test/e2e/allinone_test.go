@@ -22,7 +22,7 @@ import (
 	"github.com/kubewright/kubewright/test/e2e/harness"
 )
 
-// pair is examples/allinone: replicas and their cloud, as processes.
+// pair is two replicas of examples/allinone and their cloud, as processes.
 type pair struct {
 	*testing.T
 	cluster *harness.Cluster
@@ -42,12 +42,12 @@ func newPair(t *testing.T, cluster *harness.Cluster, node string) *pair {
 	return p
 }
 
-// start starts a replica, with a store that it had before if it ran before.
+// start starts a replica. A replica that ran before gets the same store again.
 func (p *pair) start(identity, stores string) *program {
 	return startBinary(p.T, p.binary, append([]string{"--identity=" + identity, "--config-dir=" + filepath.Join(stores, identity)}, p.args...)...)
 }
 
-// printed waits until a program has printed what matches, and returns the first
+// printed waits until a program has printed a match, and returns the first
 // submatch.
 func (p *pair) printed(of *program, pattern string) string {
 	p.Helper()
@@ -70,11 +70,12 @@ func (p *pair) printed(of *program, pattern string) string {
 	}
 }
 
-// served matches what a replica prints when it has become the active one.
+// served matches the line that a replica prints when it has become active.
 const served = `served with token (\d+)`
 
-// fenced waits until the replica of a later term has shown its token to the cloud,
-// as it does before anything else: then that of an earlier one is refused.
+// fenced waits until the replica of a later term has shown its token to the
+// cloud, which is its first request. From then on the cloud refuses earlier
+// tokens.
 func (p *pair) fenced(earlier string) {
 	p.Helper()
 	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
@@ -88,7 +89,7 @@ func (p *pair) fenced(earlier string) {
 	}
 }
 
-// ask asks the cloud what it runs, with the token of a term.
+// ask requests the running pods from the cloud, with the token of a term.
 func (p *pair) ask(token string) (status int, ids map[string]string) {
 	p.Helper()
 	r, err := http.NewRequestWithContext(p.Context(), http.MethodGet, p.cloud+"/nodes/"+p.node+"/pods", nil)
@@ -126,7 +127,7 @@ func (p *pair) signal(to *program, s os.Signal) {
 	}
 }
 
-// awaitDevices waits until the node has so many.
+// awaitDevices waits until the node has the given number of devices.
 func (p *pair) awaitDevices(want int) {
 	p.Helper()
 	d := p.client.ResourceV1().ResourceSlices()
@@ -148,9 +149,9 @@ func (p *pair) awaitDevices(want int) {
 	}
 }
 
-// TestExampleAllInOne: the active replica is killed, the next one is frozen and
-// wakes up, the last one ends in order. Through all that one pod of a Deployment
-// runs on, and the Node stays Ready.
+// TestExampleAllInOne kills the active replica, freezes the next one and
+// resumes it, and ends the last one gracefully. Throughout, a pod of a
+// Deployment keeps running and the Node stays Ready.
 func TestExampleAllInOne(t *testing.T) {
 	const node = "allinone"
 	cluster := shared.Cluster(t)
@@ -170,7 +171,7 @@ func TestExampleAllInOne(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	pods := watchPods(t, p.client, node) // complains of a container that was restarted
+	pods := watchPods(t, p.client, node) // reports a container that was restarted
 	stores := t.TempDir()
 	a := p.start("a", stores)
 	first := p.printed(a, served)
@@ -218,7 +219,7 @@ func TestExampleAllInOne(t *testing.T) {
 	web := running(1)[0]
 	_, held := p.ask(first)
 
-	// unchanged checks what must be the same in a later term.
+	// unchanged checks the properties that a later term must preserve.
 	unchanged := func(earlier, later string) {
 		t.Helper()
 		p.fenced(earlier)
@@ -255,7 +256,7 @@ func TestExampleAllInOne(t *testing.T) {
 	p.printed(b, `left to the others: (.*)`)
 	unchanged(second, third)
 
-	// The node is served: it takes pods, and settings.
+	// The node is managed: it accepts pods and settings.
 	settings.Data["allinone.yaml"] = "devices: 5"
 	if _, err := p.client.CoreV1().ConfigMaps("kubewright").Update(ctx, settings, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
@@ -264,7 +265,7 @@ func TestExampleAllInOne(t *testing.T) {
 	cluster.Kubectl(t, "scale", "deployment", "web", "-n", node, "--replicas=3")
 	running(3)
 	a.stop()
-	p.printed(b, `(?s)served with.*(served) with`) // its second term
+	p.printed(b, `(?s)served with.*(served) with`) // b's second term
 	p.fenced(third)
 	cluster.Kubectl(t, "scale", "deployment", "web", "-n", node, "--replicas=0")
 	running(0)
@@ -273,7 +274,7 @@ func TestExampleAllInOne(t *testing.T) {
 		t.Errorf("the manifests do not allow %v", refused)
 	}
 	for _, event := range refusals(t, cluster, "system:node:"+node) {
-		// The Node authorizer learns of a new slice some milliseconds late.
+		// The Node authorizer learns of a new slice a few milliseconds late.
 		if event.Resource != "resourceslices" {
 			t.Errorf("the node was refused %v", event)
 		}

@@ -21,8 +21,8 @@ var updateConformance = flag.Bool("update-conformance", false, "record what the 
 
 var onlyConformance = flag.String("only-conformance", "", "run these cases alone, separated by commas")
 
-// TestConformance runs the cases that apitest must pass against the real API server: what it answers must be what is
-// recorded. No controller runs, so that nobody but the case changes anything.
+// TestConformance runs the cases that apitest must pass against the real API server, whose answers must match the
+// recordings. No controller runs, so that only the case changes objects.
 func TestConformance(t *testing.T) {
 	harness.OnlyDefaultVersion(t, "the answers are recorded of the default version")
 	c := harness.Start(t, harness.Options{
@@ -50,7 +50,7 @@ func TestConformance(t *testing.T) {
 					}
 					c.Kubectl(t, "apply", "-f", path)
 				},
-				// A new process has no history before its start.
+				// A new process has no history from before its start.
 				Forget: func() { c.Restart(t, harness.APIServer) },
 			}
 		},

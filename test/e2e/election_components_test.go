@@ -17,16 +17,16 @@ import (
 	"github.com/kubewright/kubewright/test/e2e/harness"
 )
 
-// component is a real kube-scheduler or kube-controller-manager of which two
-// instances run with coordinated election.
+// component is a real kube-scheduler or kube-controller-manager with two
+// instances that use coordinated election.
 type component struct {
 	*electionRig
 	name       string
 	identities map[string]string // by instance
-	ended      []electionTerm    // when an instance was ended: who and to
+	ended      []electionTerm    // when the test ended an instance
 }
 
-// startInstance starts an instance and learns under which identity it stands.
+// startInstance starts an instance and finds out the identity of its candidate.
 func (c *component) startInstance(instance string) {
 	c.Helper()
 	before := c.candidates()
@@ -60,8 +60,8 @@ func (c *component) candidates() (names []string) {
 	return names
 }
 
-// awaitInstance waits until one of the instances leads, by its own log, that is
-// not the one called old.
+// awaitInstance waits until an instance other than old leads, according to its
+// own log.
 func (c *component) awaitInstance(old string) string {
 	c.Helper()
 	for deadline := time.Now().Add(90 * time.Second); ; time.Sleep(20 * time.Millisecond) {
@@ -79,16 +79,17 @@ func (c *component) awaitInstance(old string) string {
 	}
 }
 
-// The lines of a component's log that begin and end a term.
+// The log lines that begin and end a term of a component.
 var (
 	klogTime  = regexp.MustCompile(`^[IWEF](\d{4} \d\d:\d\d:\d\d\.\d{6})`)
 	beginLine = "Successfully acquired lease"
-	// What an instance prints when it was told to end, or has lost the lease.
+	// The lines that an instance logs when it ends on SIGTERM or has lost the
+	// lease.
 	endLines = []string{"leaderelection lost", "Leaderelection lost", "leader election lost", "Requested to terminate"}
 )
 
-// leadership returns the terms in an instance's log. What ends a term is a line,
-// or that somebody ended the instance.
+// leadership returns the terms in an instance's log. A term ends with a log
+// line or when the test ends the instance.
 func (c *component) leadership(instance string) (terms []*electionTerm) {
 	c.Helper()
 	var ends []time.Time
@@ -129,10 +130,10 @@ func (c *component) leadership(instance string) (terms []*electionTerm) {
 	return terms
 }
 
-// endInstance ends an instance, and waits for another one to lead.
+// endInstance ends an instance, and waits until another one leads.
 func (c *component) endInstance(end func(testing.TB, string), instance, how string) (next string) {
 	c.Helper()
-	// From the signal on it does nothing more.
+	// It does nothing after the signal.
 	began := time.Now()
 	c.ended = append(c.ended, electionTerm{who: instance, to: began})
 	end(c.T, instance)
@@ -141,8 +142,8 @@ func (c *component) endInstance(end func(testing.TB, string), instance, how stri
 	return next
 }
 
-// record takes the terms of all instances into the rig, which checks that there
-// were never two at once.
+// record adds the terms of all instances to the rig, which checks that no two
+// of them overlap.
 func (c *component) record() {
 	for instance := range c.identities {
 		c.terms = append(c.terms, c.leadership(instance)...)
@@ -158,15 +159,15 @@ func (c *component) record() {
 	}
 }
 
-// TestElectionOfComponents: our Controller elects real kube-schedulers and
-// kube-controller-managers. The API server's gate is off, so it elects nobody,
-// and drops preferredHolder.
+// TestElectionOfComponents: this library's Controller elects real
+// kube-schedulers and kube-controller-managers. The API server's gate is off,
+// so the API server elects no candidate and drops preferredHolder.
 func TestElectionOfComponents(t *testing.T) {
 	electComponents(t, harness.Options{})
 }
 
-// TestElectionOfComponentsInsteadOfBuiltInController: the same with the gate on
-// and the API server's controller displaced.
+// TestElectionOfComponentsInsteadOfBuiltInController is the same test with the
+// gate on and the API server's controller displaced.
 func TestElectionOfComponentsInsteadOfBuiltInController(t *testing.T) {
 	electComponents(t, harness.Options{FeatureGates: coordinatedCluster.FeatureGates})
 }

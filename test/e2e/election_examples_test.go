@@ -18,7 +18,7 @@ import (
 	"github.com/kubewright/kubewright/test/e2e/harness"
 )
 
-// leaders are processes of examples/leader by identity.
+// leaders maps identities to processes of examples/leader.
 type leaders struct {
 	*electionRig
 	binary, kubeconfig string
@@ -41,14 +41,14 @@ func (l *leaders) awaitHolder(identities ...string) string {
 	return id
 }
 
-// counts are the writes of the ConfigMap.
+// count is a write of the ConfigMap.
 type count struct {
 	n, token int
 	by       string
 	seen     time.Time
 }
 
-// watchCounts collects them until the function it returns is called.
+// watchCounts collects the writes until the returned function is called.
 func (l *leaders) watchCounts() (stop func() []count) {
 	l.Helper()
 	w, err := l.admin.CoreV1().ConfigMaps("kubewright").Watch(l.Context(), metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, "example").String()})
@@ -74,8 +74,8 @@ func (l *leaders) watchCounts() (stop func() []count) {
 	}
 }
 
-// TestExampleLeaderUnderItsManifests: three processes with the rights in the
-// manifests, of which one is killed, one leaves and a better one comes. Each
+// TestExampleLeaderUnderItsManifests runs three processes with the permissions
+// of the manifests. One is killed, one leaves, and a better one joins. Each
 // number is counted once.
 func TestExampleLeaderUnderItsManifests(t *testing.T) {
 	cluster := shared.Cluster(t)
@@ -146,8 +146,9 @@ func TestExampleLeaderUnderItsManifests(t *testing.T) {
 	}
 }
 
-// TestExampleLeaderAsLeaseCandidate: the same program where LeaseCandidates are
-// served, with examples/coordinator and the API server's gate off.
+// TestExampleLeaderAsLeaseCandidate runs the same program on a cluster that
+// serves LeaseCandidates, with examples/coordinator and the API server's gate
+// off.
 func TestExampleLeaderAsLeaseCandidate(t *testing.T) {
 	o := coordinatedCluster
 	o.FeatureGates, o.SingleProcess = nil, true

@@ -12,16 +12,16 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// handoverAnnotation is what a leader of package election leaves when it names
-// its successor.
+// handoverAnnotation is set by a leader of package election when it names its
+// successor.
 const handoverAnnotation = "election.kubewright.dev/handover"
 
-// watchHolders reads the Lease as anybody can, until the function it returns is
-// called. A holder may release the lease or hand it over; others may take it
-// only when it was not renewed for as long as it says, by our clock.
+// watchHolders watches the Lease until the returned function is called. A
+// holder may release the lease or hand it over. Another candidate may take it
+// only if it was not renewed for its duration, by this process's clock.
 func (r *electionRig) watchHolders() (stop func()) {
 	informer := cache.NewSharedIndexInformerWithOptions(r.listWatch(), &coordinationv1.Lease{}, cache.SharedIndexInformerOptions{})
-	var pulse time.Time // when the holder was last seen to renew
+	var pulse time.Time // when the holder was last seen renewing
 	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: func(any) { pulse = time.Now() },
 		UpdateFunc: func(before, after any) {
@@ -46,7 +46,8 @@ func (r *electionRig) watchHolders() (stop func()) {
 	}
 }
 
-// watchSlack is how late an event may be on a busy machine, more than another.
+// watchSlack is the extra delay that an event may have on a busy machine,
+// relative to another event.
 const watchSlack = time.Second
 
 func (r *electionRig) checkExpired(old *coordinationv1.Lease, next string, silent time.Duration) {

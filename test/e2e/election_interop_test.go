@@ -21,15 +21,15 @@ import (
 	"github.com/kubewright/kubewright/test/e2e/harness"
 )
 
-// legacy is client-go's elector, with the timing that everybody has.
+// legacy is client-go's elector with the usual timing.
 type legacy struct {
 	stop func()
 	cut  *atomic.Bool
 }
 
-// legacy starts an elector that stands for the rig's Lease until it is stopped,
-// and then releases it or not. One that releases does so before its work is
-// told to stop, when it can't renew in time: it may be one leader of two then.
+// legacy starts an elector for the rig's Lease, which releases the lease at its
+// end if release is true. If it can't renew in time, it releases the lease
+// before it stops its work, so two leaders are possible.
 func (r *electionRig) legacy(name string, release bool) *legacy {
 	client, cut := r.client(r.cluster.AdminConfig(), "kubewright-e2e-"+name)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context()))
@@ -70,8 +70,9 @@ func (r *electionRig) legacy(name string, release bool) *legacy {
 	return l
 }
 
-// TestElectionUpgradeAndDowngrade: a program that used client-go's elector is
-// replaced by one with a Candidate, one replica after the other, and back.
+// TestElectionUpgradeAndDowngrade replaces the replicas of a program that uses
+// client-go's elector by replicas with a Candidate, one after the other, and
+// back.
 func TestElectionUpgradeAndDowngrade(t *testing.T) {
 	r := newElectionRig(t, shared.Cluster(t), metav1.NamespaceDefault, "upgrade")
 	cfg := r.cluster.AdminConfig()
@@ -80,7 +81,8 @@ func TestElectionUpgradeAndDowngrade(t *testing.T) {
 	a := r.stand("a", "1.31.0", false, cfg)
 	b := r.stand("b", "1.31.0", false, cfg)
 
-	// The old one leads on, and isn't disturbed: a record each, and no more.
+	// The old leader continues undisturbed: each candidate writes one record
+	// and nothing else.
 	const span = 20 * time.Second
 	time.Sleep(span)
 	if who, _ := r.leader(); who != "old" {
@@ -102,12 +104,12 @@ func TestElectionUpgradeAndDowngrade(t *testing.T) {
 	}
 	first, gap := r.leader()
 	t.Logf("%s took over from client-go's elector after %v", first, gap)
-	if gap > 3*time.Second { // it was released; a stagger, and the busy machine
+	if gap > 3*time.Second { // it was released: a random delay, and the busy machine
 		t.Errorf("nobody led for %v", gap)
 	}
 
-	// Back: the old program stands by as long as one of ours leads, and takes
-	// over when the last of them has gone.
+	// Downgrade: the old program stands by as long as a Candidate leads, and
+	// takes over when the last of them has gone.
 	again := r.legacy("again", false)
 	time.Sleep(5 * time.Second)
 	leader, other := a, b
@@ -117,28 +119,29 @@ func TestElectionUpgradeAndDowngrade(t *testing.T) {
 	other.stop()
 	leader.stop()
 	r.awaitLeader("again")
-	// And one that dies is replaced when its lease has expired.
+	// An old leader that dies is replaced after its lease has expired.
 	r.stand("c", "1.31.0", false, cfg)
 	time.Sleep(3 * time.Second)
 	died := time.Now()
 	again.cut.Store(true)
 	r.awaitLeader("c")
-	// It last renewed up to 2 s before; its lease is for 15 s.
+	// Its last renewal was up to 2 s earlier; its lease lasts 15 s.
 	if took := time.Since(died); took < 10*time.Second || took > crashFailover {
 		t.Errorf("%v until ours took over from a dead elector", took)
 	}
 	again.cut.Store(false)
 }
 
-// coordinatedCluster has the gate on and the API served: the API server elects.
+// coordinatedCluster has the gate on and serves the API, so the API server
+// elects.
 var coordinatedCluster = harness.Options{
 	Without: []string{harness.ControllerManager, harness.Scheduler}, Audit: true,
 	FeatureGates:  map[string]bool{"CoordinatedLeaderElection": true},
 	RuntimeConfig: map[string]bool{"coordination.k8s.io/v1beta1": true},
 }
 
-// TestElectionBuiltInController: the controller in the API server elects our
-// candidates.
+// TestElectionBuiltInController: the API server's controller elects candidates
+// of this library.
 func TestElectionBuiltInController(t *testing.T) {
 	r := newElectionRig(t, harness.Start(t, coordinatedCluster), metav1.NamespaceDefault, "built-in")
 	cfg := r.cluster.AdminConfig()
@@ -149,7 +152,8 @@ func TestElectionBuiltInController(t *testing.T) {
 		t.Errorf("strategy %s", *lease.Spec.Strategy)
 	}
 
-	// A better one: the controller asks a to give way, and it does so without a gap.
+	// A better candidate: the controller asks a to give way, and it does so
+	// without a gap.
 	time.Sleep(2 * time.Second)
 	began := time.Now()
 	c := r.stand("c", "1.30.0", true, cfg)
@@ -159,7 +163,8 @@ func TestElectionBuiltInController(t *testing.T) {
 		t.Errorf("nobody led for %v when a better candidate came", gap)
 	}
 
-	// An exit: the record is gone, the lease free, and the controller elects a.
+	// Exit: the record is deleted, the lease is free, and the controller elects
+	// a.
 	c.stop()
 	r.awaitLeader("a")
 	candidates, err := r.admin.CoordinationV1beta1().LeaseCandidates(r.lease.Namespace).List(t.Context(), metav1.ListOptions{})
@@ -170,7 +175,7 @@ func TestElectionBuiltInController(t *testing.T) {
 		t.Errorf("%d LeaseCandidates after an exit, want that of a", n)
 	}
 
-	// A loss of the network.
+	// Loss of the network.
 	b := r.stand("b", "1.31.0", true, cfg)
 	time.Sleep(3 * time.Second)
 	began = time.Now()
@@ -178,8 +183,8 @@ func TestElectionBuiltInController(t *testing.T) {
 	r.awaitLeader("b")
 	t.Logf("%v until another led", time.Since(began))
 
-	// What it costs when nothing happens. (To the built-in controller a, being
-	// older, is better than b: it would lead again if it came back.)
+	// The steady-state cost. (The built-in controller prefers a to b, because a
+	// is older; a would lead again if it came back.)
 	time.Sleep(12 * time.Second)
 	if got := r.requests(b.agent, 10*time.Second); got["update leases"] < 2 || got["update leases"] > 5 {
 		t.Errorf("the leader sent %v in 10 s", got)
@@ -187,25 +192,24 @@ func TestElectionBuiltInController(t *testing.T) {
 	a.cut.Store(false)
 }
 
-// displace releases the Lease of the API server's controller in its name, which
-// asks for it again only every two seconds, and waits until that controller has
-// ended.
+// displace releases the Lease of the API server's controller on its behalf, and
+// waits until that controller has ended. The controller tries to acquire it
+// again only every two seconds.
 func displace(t *testing.T, cluster *harness.Cluster, ours ...string) *electionRig {
 	t.Helper()
 	r := newElectionRig(t, cluster, metav1.NamespaceSystem, coordinator.BuiltInLease)
 	r.awaitLease("held by the API server", func(l *coordinationv1.Lease) bool { return holder(l) != "" })
-	time.Sleep(2 * time.Second) // for ours to see it
+	time.Sleep(2 * time.Second) // until our candidate sees it
 	cluster.Kubectl(t, "patch", "lease", "-n", r.lease.Namespace, r.lease.Name, "--type=merge", fmt.Sprintf(`-p={"spec":{"holderIdentity":"","leaseDurationSeconds":1,"acquireTime":%[1]q,"renewTime":%[1]q}}`, time.Now().UTC().Format("2006-01-02T15:04:05.000000Z")))
 	r.awaitLease("held by ours", func(l *coordinationv1.Lease) bool {
 		return slices.ContainsFunc(ours, func(name string) bool { return heldBy(name)(l) })
 	})
-	time.Sleep(12 * time.Second) // client-go's elector works on for RenewDeadline
+	time.Sleep(12 * time.Second) // client-go's elector keeps working for RenewDeadline
 	return r
 }
 
-// TestElectionDisplacesBuiltInController: whoever holds the Lease of the
-// controllers in the API servers takes their place; nothing of them is heard
-// any more.
+// TestElectionDisplacesBuiltInController: a Controller that holds the Lease of
+// the API servers' controllers replaces them; they no longer write anything.
 func TestElectionDisplacesBuiltInController(t *testing.T) {
 	cluster := harness.Start(t, coordinatedCluster)
 	applyManifests(t, cluster, "election-controller.yaml")

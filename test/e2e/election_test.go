@@ -29,7 +29,7 @@ import (
 	"github.com/kubewright/kubewright/test/e2e/harness"
 )
 
-// electionRig is an election for one Lease and those who stand for it.
+// electionRig is an election for one Lease, with its candidates.
 type electionRig struct {
 	*testing.T
 	cluster *harness.Cluster
@@ -40,16 +40,16 @@ type electionRig struct {
 	terms []*electionTerm
 }
 
-// electionTerm is the time in which somebody did the work.
+// electionTerm is a period in which a candidate did the work.
 type electionTerm struct {
 	who      string
 	token    uint64
-	from, to time.Time // to is zero while it goes on
+	from, to time.Time // to is zero while the term lasts
 }
 
-// newElectionRig makes a rig. When the test ends, there were never two leaders,
-// the tokens have grown, and no holder of the Lease was replaced by others
-// before it had expired.
+// newElectionRig creates a rig. At the end of the test it checks that there
+// were never two leaders, that the tokens have grown, and that no other
+// candidate took the Lease before it had expired.
 func newElectionRig(t *testing.T, cluster *harness.Cluster, namespace, name string) *electionRig {
 	r := &electionRig{
 		T: t, cluster: cluster, admin: kubernetes.NewForConfigOrDie(cluster.AdminConfig()),
@@ -76,7 +76,7 @@ func (r *electionRig) end(term *electionTerm) {
 	}
 }
 
-// neverTwo checks that no term began before the one before it had ended.
+// neverTwo checks that each term began after the previous one had ended.
 func (r *electionRig) neverTwo() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -91,7 +91,7 @@ func (r *electionRig) neverTwo() {
 	}
 }
 
-// leader returns who leads, "" for nobody, and the gap before its term.
+// leader returns the current leader, or "", and the gap before its term.
 func (r *electionRig) leader() (who string, gap time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -105,8 +105,8 @@ func (r *electionRig) leader() (who string, gap time.Duration) {
 	return last.who, gap
 }
 
-// awaitLeader waits until who leads, and returns for how long nobody did before
-// that.
+// awaitLeader waits until who leads, and returns how long there was no leader
+// before.
 func (r *electionRig) awaitLeader(who string) time.Duration {
 	r.Helper()
 	deadline := time.Now().Add(90 * time.Second)
@@ -138,12 +138,12 @@ func (r *electionRig) awaitLease(what string, condition func(*coordinationv1.Lea
 	return event.Object.(*coordinationv1.Lease)
 }
 
-// listWatch is for the Lease alone.
+// listWatch lists and watches only the Lease.
 func (r *electionRig) listWatch() *cache.ListWatch {
 	return cache.NewListWatchFromClient(r.admin.CoordinationV1().RESTClient(), "leases", r.lease.Namespace, fields.OneTermEqualSelector(metav1.ObjectNameField, r.lease.Name))
 }
 
-// holder returns the holder of a Lease, "" for none.
+// holder returns the holder of a Lease, or "".
 func holder(l *coordinationv1.Lease) string {
 	if l.Spec.HolderIdentity == nil {
 		return ""
@@ -151,12 +151,14 @@ func holder(l *coordinationv1.Lease) string {
 	return *l.Spec.HolderIdentity
 }
 
-// heldBy is a condition of a Lease. Identities have a random suffix.
+// heldBy returns a condition that name holds the Lease. Identities have a
+// random suffix.
 func heldBy(name string) func(*coordinationv1.Lease) bool {
 	return func(l *coordinationv1.Lease) bool { return strings.HasPrefix(holder(l), name) }
 }
 
-// wire carries requests until it is cut, as if the machine lost its network.
+// wire forwards requests until it is cut, as if the machine had lost its
+// network.
 type wire struct {
 	base http.RoundTripper
 	cut  *atomic.Bool
@@ -170,8 +172,8 @@ func (w wire) RoundTrip(req *http.Request) (*http.Response, error) {
 	return w.base.RoundTrip(req)
 }
 
-// client returns a client whose requests the audit log can tell, and what cuts
-// it off.
+// client returns a client with its own user agent in the audit log, and the
+// switch that disconnects it.
 func (r *electionRig) client(cfg *rest.Config, agent string) (*kubernetes.Clientset, *atomic.Bool) {
 	cut := new(atomic.Bool)
 	cfg = rest.CopyConfig(cfg)
@@ -185,14 +187,14 @@ type contender struct {
 	r     *electionRig
 	name  string
 	agent string
-	stop  func() // ends it in order
+	stop  func() // ends it gracefully
 	cut   *atomic.Bool
 
 	mu   sync.Mutex
 	errs []error
 }
 
-// stand starts a candidate. Its name is also the beginning of its identity.
+// stand starts a candidate. Its name is a prefix of its identity.
 func (r *electionRig) stand(name, version string, native bool, cfg *rest.Config) *contender {
 	r.Helper()
 	c := &contender{r: r, name: name, agent: "kubewright-e2e-" + r.lease.Name + "-" + name}
@@ -236,7 +238,7 @@ func (r *electionRig) stand(name, version string, native bool, cfg *rest.Config)
 	return c
 }
 
-// reported waits for an error that matches.
+// reported waits for a reported error that matches.
 func (c *contender) reported(match func(error) bool) error {
 	c.r.Helper()
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
@@ -253,7 +255,8 @@ func (c *contender) reported(match func(error) bool) error {
 	}
 }
 
-// requests counts what an agent sent in the last span, as "update leases".
+// requests counts the requests of an agent in the last span, with keys such as
+// "update leases".
 func (r *electionRig) requests(agent string, span time.Duration) map[string]int {
 	r.Helper()
 	since := time.Now().Add(-span)
@@ -266,15 +269,16 @@ func (r *electionRig) requests(agent string, span time.Duration) map[string]int 
 	return counts
 }
 
-// handOver is how long nobody may lead when a leader hands the lease over: it
-// takes milliseconds, and the machine is busy.
+// handOver bounds the gap when a leader hands the lease over. It takes
+// milliseconds, but the machine is busy.
 const handOver = time.Second
 
-// crashFailover is the exported bound, and what a busy machine adds.
+// crashFailover is the exported bound plus a margin for a busy machine.
 var crashFailover = election.Timing{}.CrashFailover() + 2*time.Second
 
-// TestElectionOnLease is an election on a cluster with the defaults of
-// Kubernetes: steady state, a better candidate, an exit, a loss of the network.
+// TestElectionOnLease runs an election on a cluster with the defaults of
+// Kubernetes: steady state, a better candidate, an exit, and a loss of the
+// network.
 func TestElectionOnLease(t *testing.T) {
 	r := newElectionRig(t, shared.Cluster(t), metav1.NamespaceDefault, "on-lease")
 	cfg := r.cluster.AdminConfig()
@@ -282,7 +286,7 @@ func TestElectionOnLease(t *testing.T) {
 	r.awaitLeader("a")
 	b := r.stand("b", "1.32.0", false, cfg)
 
-	// One PUT a renewal from the leader, nothing at all from the others.
+	// The leader sends one PUT per renewal; the others send nothing.
 	const span = 15 * time.Second
 	time.Sleep(span + 2*time.Second)
 	if got := r.requests(a.agent, span); got["update leases"] < 4 || got["update leases"] > 6 || len(got) > 1 {
@@ -292,7 +296,7 @@ func TestElectionOnLease(t *testing.T) {
 		t.Errorf("a standby sent %v in %v", got, span)
 	}
 
-	c := r.stand("c", "1.30.0", false, cfg) // the oldest leads
+	c := r.stand("c", "1.30.0", false, cfg) // the oldest candidate leads
 	if gap := r.awaitLeader("c"); gap > handOver {
 		t.Errorf("nobody led for %v when a better candidate came", gap)
 	}
@@ -306,7 +310,8 @@ func TestElectionOnLease(t *testing.T) {
 		t.Errorf("nobody led for %v after an orderly exit", gap)
 	}
 
-	// Cut off, the leader stops by itself, and before anybody else begins.
+	// When disconnected, the leader stops on its own before another candidate
+	// begins.
 	begin := time.Now()
 	a.cut.Store(true)
 	r.awaitLeader("b")
@@ -320,13 +325,15 @@ func TestElectionOnLease(t *testing.T) {
 	a.cut.Store(false)
 }
 
-// TestElectionNodeCredentials: a node can't take part, and learns why.
+// TestElectionNodeCredentials: a candidate with node credentials is refused,
+// and its error says why.
 func TestElectionNodeCredentials(t *testing.T) {
 	cluster := shared.Cluster(t)
 	for _, native := range []bool{false, true} {
 		r := newElectionRig(t, cluster, metav1.NamespaceDefault, fmt.Sprintf("node-%t", native))
 		c := r.stand("n1", "1.31.0", native, cluster.NodeConfig(t, "n1"))
-		// Its record is refused as well with LeaseCandidates; this is about the Lease.
+		// Its record is refused too if LeaseCandidates are served; this test
+		// checks the Lease.
 		err := c.reported(func(err error) bool { return strings.Contains(err.Error(), r.lease.Name) })
 		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "system:node:n1") {
 			t.Errorf("%v does not say that it is forbidden, and to whom", err)

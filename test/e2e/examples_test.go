@@ -27,7 +27,7 @@ import (
 	"github.com/kubewright/kubewright/test/e2e/harness"
 )
 
-// program is an example that runs as a process of its own, as a user would run
+// program is an example that runs as a separate process, as a user would run
 // it.
 type program struct {
 	t   *testing.T
@@ -36,7 +36,7 @@ type program struct {
 	out bytes.Buffer
 }
 
-// Write collects what the program prints.
+// Write collects the output of the program.
 func (p *program) Write(b []byte) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -49,7 +49,7 @@ func startExample(t *testing.T, name string, args ...string) *program {
 	return startBinary(t, buildExample(t, name), args...)
 }
 
-// buildExample returns the path of examples/NAME, built.
+// buildExample builds examples/NAME and returns the path of the executable.
 func buildExample(t *testing.T, name string) string {
 	t.Helper()
 	binary := filepath.Join(t.TempDir(), name)
@@ -64,7 +64,7 @@ func startBinary(t *testing.T, binary string, args ...string) *program {
 	t.Helper()
 	p := &program{t: t, cmd: exec.Command(binary, args...)}
 	p.cmd.Stdout, p.cmd.Stderr = p, p
-	// Whatever becomes of the test, the program does not outlive it.
+	// The program must not outlive the test, even if the test is killed.
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -84,7 +84,7 @@ func startBinary(t *testing.T, binary string, args ...string) *program {
 }
 
 // stop ends the program as a service manager would, and checks that it ends
-// well.
+// cleanly.
 func (p *program) stop() {
 	p.t.Helper()
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
@@ -137,7 +137,7 @@ func refusals(t *testing.T, cluster *harness.Cluster, user string) (refused []ha
 
 const serviceAccount = "system:serviceaccount:kubewright:virtual-node"
 
-// applyManifests gives the ServiceAccount of the examples what these files say.
+// applyManifests applies these files for the ServiceAccount of the examples.
 func applyManifests(t *testing.T, cluster *harness.Cluster, files ...string) {
 	t.Helper()
 	for _, file := range append([]string{"serviceaccount.yaml"}, files...) {
@@ -211,8 +211,8 @@ func TestExampleFleetUnderItsManifests(t *testing.T) {
 	}
 }
 
-// awaitLeaseRenewals waits until the lease, owned by node, was renewed so many
-// times.
+// awaitLeaseRenewals waits until the lease, owned by node, was renewed the
+// given number of times.
 func awaitLeaseRenewals(t *testing.T, client kubernetes.Interface, name string, node *corev1.Node, renewals int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)

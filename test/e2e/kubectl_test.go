@@ -30,7 +30,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// kubectl runs a kubectl that may fail, and returns its output and exit status.
+// kubectl runs kubectl, which may fail, and returns its output and exit status.
 func (r *kubeletRig) kubectl(stdin io.Reader, args ...string) (stdout, stderr string, status int) {
 	r.Helper()
 	ctx, cancel := context.WithTimeout(r.Context(), patience)
@@ -47,7 +47,8 @@ func (r *kubeletRig) kubectl(stdin io.Reader, args ...string) (stdout, stderr st
 	return out.String(), complaint.String(), status
 }
 
-// create makes a pod of one container and waits until it runs or has ended.
+// create creates a pod with one container and waits until it is running or has
+// ended.
 func (r *kubeletRig) create(name string, policy corev1.RestartPolicy, script string, ready func(*corev1.Pod) bool) {
 	r.Helper()
 	template := r.template(name, policy, script)
@@ -141,7 +142,7 @@ func TestKubectlOnTheExampleKubelet(t *testing.T) {
 	t.Run("nothing without credentials", r.refusesStrangers)
 }
 
-// terminal runs kubectl exec -it in a terminal of its own.
+// terminal runs kubectl exec -it in a pseudo-terminal.
 func (r *kubeletRig) terminal(t *testing.T) {
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
 	if err != nil {
@@ -185,7 +186,7 @@ func (r *kubeletRig) terminal(t *testing.T) {
 			_, _ = io.WriteString(master, "word\n")
 		}
 		if err != nil {
-			break // the terminal has no process any more
+			break // the terminal no longer has a process
 		}
 	}
 	var exit *exec.ExitError
@@ -276,7 +277,7 @@ func (r *kubeletRig) forwards(t *testing.T) {
 	wg.Wait()
 }
 
-// refusesStrangers sends requests to the node itself.
+// refusesStrangers sends requests directly to the node.
 func (r *kubeletRig) refusesStrangers(t *testing.T) {
 	node, err := r.client.CoreV1().Nodes().Get(t.Context(), r.node, metav1.GetOptions{})
 	if err != nil {

@@ -18,9 +18,9 @@ import (
 	"github.com/kubewright/kubewright/test/e2e/harness"
 )
 
-// TestKubeletIsKilledAgainAndAgain kills the kubelet with SIGKILL while pods come
-// and go, and restarts the API server twice. No pod runs twice, none is left
-// behind, and no exit code is lost.
+// TestKubeletIsKilledAgainAndAgain kills the kubelet with SIGKILL while pods
+// are created and deleted, and restarts the API server twice. No pod runs
+// twice, none is left behind, and no exit code is lost.
 func TestKubeletIsKilledAgainAndAgain(t *testing.T) {
 	const kills = 15
 	const seed = 3
@@ -33,7 +33,7 @@ func TestKubeletIsKilledAgainAndAgain(t *testing.T) {
 		for range 3 {
 			c.step()
 		}
-		// The moment is any: after some changes of pods, or before.
+		// Kill at a random moment, after some changes of pods or before.
 		_, change := r.pods.list()
 		select {
 		case <-change:
@@ -42,7 +42,7 @@ func TestKubeletIsKilledAgainAndAgain(t *testing.T) {
 		c.kill()
 		if i%5 == 2 && i < 10 {
 			r.cluster.Kill(t, harness.APIServer)
-			r.start() // without anybody to talk to
+			r.start() // without an API server
 			r.cluster.Restart(t, harness.APIServer)
 			r.cluster.WaitReady(t)
 			continue
@@ -50,8 +50,8 @@ func TestKubeletIsKilledAgainAndAgain(t *testing.T) {
 		r.start()
 	}
 
-	// A ReplicaSet's controller does nothing for five minutes if it has not heard what
-	// became of a pod, because the API server died with the answer.
+	// The ReplicaSet controller does nothing for five minutes if the API server
+	// dies before it answers about a pod.
 	r.cluster.Restart(t, harness.ControllerManager)
 	c.scale(3)
 	r.await("the Deployment's pods to be ready", func(pods []*corev1.Pod) bool { return readyPods(pods, "web") == 3 })
@@ -70,9 +70,9 @@ func TestKubeletIsKilledAgainAndAgain(t *testing.T) {
 			t.Errorf("pod %s was started %d times and has %+v", p.Name, starts[string(p.UID)], p.Status.ContainerStatuses[0].State)
 		}
 	}
-	// The Job controller makes one more where the API server died with the answer
-	// to a create; a pod that the kubelet lost would have been replaced as well,
-	// but is not Succeeded.
+	// The Job controller creates one more pod if the API server dies before it
+	// answers a create. A pod that the kubelet lost would also be replaced, but
+	// would not be Succeeded.
 	if want := c.jobs * jobPods; jobs < want {
 		t.Errorf("%d pods of Jobs, want %d", jobs, want)
 	}
@@ -93,10 +93,10 @@ func TestKubeletIsKilledAgainAndAgain(t *testing.T) {
 	t.Logf("%d kills, %d pods started, %d of Jobs", kills, len(r.starts()), jobs)
 }
 
-// jobPods is how many pods each Job has.
+// jobPods is the number of pods of each Job.
 const jobPods = 3
 
-// churn makes pods come and go.
+// churn creates and deletes pods.
 type churn struct {
 	*kubeletRig
 	random *rand.Rand
@@ -104,7 +104,7 @@ type churn struct {
 	round  int
 }
 
-// kill ends the kubelet without notice, and waits until it is dead.
+// kill kills the kubelet with SIGKILL, and waits until it has ended.
 func (c *churn) kill() {
 	c.Helper()
 	if err := c.program.cmd.Process.Kill(); err != nil {
@@ -145,7 +145,7 @@ func (c *churn) patch(resource, name, patch string) {
 	}
 }
 
-// deletePod deletes any pod of the Deployment, if there is one.
+// deletePod deletes a pod of the Deployment, if there is one.
 func (c *churn) deletePod(force bool) {
 	c.Helper()
 	pods, _ := c.pods.list()

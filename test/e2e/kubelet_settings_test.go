@@ -14,8 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// ends waits for the kubelet to end with this exit status, and starts it again, as
-// a supervisor does.
+// ends waits for the kubelet to end with this exit status, and restarts it like
+// a supervisor.
 func (r *kubeletRig) ends(status int) {
 	r.Helper()
 	_ = r.program.cmd.Wait()
@@ -47,8 +47,8 @@ func (r *kubeletRig) awaitSettings(status corev1.ConditionStatus, reason string)
 	})
 }
 
-// Settings are rolled out while a pod runs: good ones, ones that are not valid, and
-// ones that take the kubelet down.
+// This test rolls out settings while a pod runs: good ones, invalid ones, and
+// settings that make the kubelet end.
 func TestExampleKubeletSettings(t *testing.T) {
 	cluster := shared.Cluster(t)
 	applyManifests(t, cluster, "kubelet.yaml")
@@ -82,8 +82,8 @@ func TestExampleKubeletSettings(t *testing.T) {
 	r.nothingRefused()
 }
 
-// The scheduler allocates a CPU that the kubelet has published, and the pod runs on
-// that one.
+// The scheduler allocates a CPU that the kubelet has published, and the pod
+// runs on that CPU.
 func TestExampleKubeletCPUs(t *testing.T) {
 	const driver = "cpu.kubewright.dev"
 	r := newKubeletRig(t, shared.Cluster(t), "kubelet-cpus", "--publish-cpus")
@@ -110,7 +110,8 @@ func TestExampleKubeletCPUs(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.await("the pod to run", func(pods []*corev1.Pod) bool { return len(pods) == 1 && pods[0].Status.Phase == corev1.PodRunning })
-	// While it runs: a claim is deallocated once its pod has ended.
+	// Check while the pod runs, because its claim is deallocated when it has
+	// ended.
 	claims, err := r.client.ResourceV1().ResourceClaims(r.namespace).List(t.Context(), metav1.ListOptions{})
 	if err != nil || len(claims.Items) != 1 || claims.Items[0].Status.Allocation == nil {
 		t.Fatalf("%+v, %v", claims, err)

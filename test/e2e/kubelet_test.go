@@ -25,15 +25,15 @@ import (
 	"github.com/kubewright/kubewright/test/e2e/harness"
 )
 
-// kubeletRig is examples/kubelet as a process of its own, with nothing but the
-// credentials of its node, and a namespace for its pods.
+// kubeletRig is examples/kubelet as a separate process, with only its node's
+// credentials, and a namespace for its pods.
 type kubeletRig struct {
 	*testing.T
 	cluster   *harness.Cluster
 	client    kubernetes.Interface
 	node      string
 	namespace string
-	root      string // of the kubelet
+	root      string // the kubelet's directory
 	out       string // the file that containers append to
 	binary    string
 	args      []string
@@ -48,7 +48,8 @@ func newKubeletRig(t *testing.T, cluster *harness.Cluster, node string, args ...
 		binary: buildExample(t, "kubelet"),
 	}
 	r.args = []string{"--kubeconfig=" + cluster.NodeKubeconfig(t, node), "--node-name=" + node, "--node-credentials", "--root-dir=" + r.root, "--port=0",
-		// What is left when a kubelet was killed between two steps is found soon.
+		// A short interval, so that the remains of a kubelet killed between two
+		// steps are found soon.
 		"--sync-interval=1s", "--orphan-delay=1s", "-v=2"}
 	r.args = append(r.args, args...)
 	_, err := r.client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: r.namespace}}, metav1.CreateOptions{})
@@ -56,7 +57,7 @@ func newKubeletRig(t *testing.T, cluster *harness.Cluster, node string, args ...
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		// Also where the test has failed, no process outlives it.
+		// No process may outlive the test, even if it has failed.
 		for _, pid := range r.processes() {
 			if p, err := os.FindProcess(pid); err == nil {
 				_ = p.Kill()
@@ -71,8 +72,7 @@ func newKubeletRig(t *testing.T, cluster *harness.Cluster, node string, args ...
 
 func (r *kubeletRig) start() { r.program = startBinary(r.T, r.binary, r.args...) }
 
-// processes returns the numbers of all processes that run for pods of the
-// kubelet.
+// processes returns the PIDs of all processes that run for pods of the kubelet.
 func (r *kubeletRig) processes() (pids []int) {
 	r.Helper()
 	entries, err := os.ReadDir("/proc")
@@ -112,7 +112,7 @@ func (r *kubeletRig) await(what string, condition func(pods []*corev1.Pod) bool)
 func (r *kubeletRig) awaitNone() {
 	r.Helper()
 	r.await("no pod to be there", func(pods []*corev1.Pod) bool { return len(pods) == 0 })
-	// The kubelet may have a moment to do after the API has forgotten a pod.
+	// The kubelet may need a moment after the API server has removed a pod.
 	timeout := time.After(patience)
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -135,7 +135,7 @@ func (r *kubeletRig) awaitNone() {
 	}
 }
 
-// written returns what containers have written, in lines of fields.
+// written returns the lines that containers have written, split into fields.
 func (r *kubeletRig) written() (lines [][]string) {
 	r.Helper()
 	data, err := os.ReadFile(r.out)
@@ -148,14 +148,14 @@ func (r *kubeletRig) written() (lines [][]string) {
 	return lines
 }
 
-// service is a container's script that writes "start UID", runs until it is
-// asked to end, and then writes "end UID".
+// service is the script of a container that writes "start UID", runs until
+// SIGTERM, and then writes "end UID".
 const service = `trap 'echo end $POD >> $OUT; exit 0' TERM; echo start $POD >> $OUT; while true; do sleep 1000 & wait; done`
 
-// task is one that ends by itself.
+// task is the script of a container that ends on its own.
 const task = `echo start $POD >> $OUT; sleep 0.3`
 
-// template returns a pod that runs a script on the node of the rig.
+// template returns a pod template that runs a script on the node of the rig.
 func (r *kubeletRig) template(app string, policy corev1.RestartPolicy, script string) corev1.PodTemplateSpec {
 	return corev1.PodTemplateSpec{
 		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": app}},
@@ -205,13 +205,13 @@ func (r *kubeletRig) job(name string, completions int32) {
 	}
 }
 
-// podWatch knows the pods of a namespace and what became of each.
+// podWatch follows the pods of a namespace and records the history of each.
 type podWatch struct {
 	t     *testing.T
 	store cache.Store
 
 	mu   sync.Mutex
-	life map[string]*corev1.Pod // the last state of each, by UID
+	life map[string]*corev1.Pod // the last state of each pod, by UID
 	next chan struct{}          // closed at the next change
 }
 
@@ -224,7 +224,7 @@ func watchPods(t *testing.T, client kubernetes.Interface, namespace string) *pod
 		AddFunc:    func(o any) { w.see(o.(*corev1.Pod)) },
 		UpdateFunc: func(_, o any) { w.see(o.(*corev1.Pod)) },
 		DeleteFunc: func(o any) {
-			if pod, ok := o.(*corev1.Pod); ok { // no tombstone: its last state
+			if pod, ok := o.(*corev1.Pod); ok { // not a tombstone
 				w.seeDeleted(pod)
 			}
 			w.changed()
@@ -247,7 +247,7 @@ func terminal(p *corev1.Pod) bool {
 
 var phases = []corev1.PodPhase{corev1.PodPending, corev1.PodRunning, corev1.PodSucceeded, corev1.PodFailed}
 
-// see checks one state of a pod against the one before.
+// see compares a state of a pod with its previous state.
 func (w *podWatch) see(pod *corev1.Pod) {
 	w.mu.Lock()
 	before := w.life[string(pod.UID)]
@@ -266,22 +266,23 @@ func (w *podWatch) see(pod *corev1.Pod) {
 	w.changed()
 }
 
-// seeDeleted checks the last state of a pod that is gone.
+// seeDeleted checks the last state of a deleted pod.
 func (w *podWatch) seeDeleted(pod *corev1.Pod) {
 	w.mu.Lock()
 	before := w.life[string(pod.UID)]
 	w.life[string(pod.UID)] = pod
 	w.mu.Unlock()
-	// The API server removes a pod at once that it found without a node, and does
-	// so even if the pod is bound before that is stored: no kubelet could do
-	// anything about it. So this says nothing of pods that none has ever reported on.
+	// The API server removes a pod without a node at once, even if the pod is
+	// bound before the removal is stored. No kubelet could act on such a pod,
+	// so this check ignores pods without any reported container status.
 	unreported := before != nil && len(before.Status.ContainerStatuses) == 0 && len(pod.Status.ContainerStatuses) == 0
 	if forced := pod.Annotations[forcedAnnotation] != ""; !forced && !unreported && pod.Spec.NodeName != "" && !terminal(pod) {
 		w.t.Errorf("pod %s went from the API in phase %s: deleted %v, containers %+v", pod.Name, pod.Status.Phase, pod.DeletionTimestamp, pod.Status.ContainerStatuses)
 	}
 }
 
-// forcedAnnotation marks pods that the test deletes without waiting for the node.
+// forcedAnnotation marks pods that the test deletes without waiting for the
+// node.
 const forcedAnnotation = "kubewright.dev/forced"
 
 func (w *podWatch) changed() {
@@ -291,7 +292,8 @@ func (w *podWatch) changed() {
 	w.mu.Unlock()
 }
 
-// list returns the pods that are there, and what is closed at the next change.
+// list returns the current pods, and a channel that is closed at the next
+// change.
 func (w *podWatch) list() ([]*corev1.Pod, <-chan struct{}) {
 	w.mu.Lock()
 	change := w.next
@@ -312,7 +314,8 @@ func isPodReady(p *corev1.Pod) bool {
 	return false
 }
 
-// ready returns how many pods of an app are ready and not about to go.
+// readyPods returns the number of pods of an app that are ready and not being
+// deleted.
 func readyPods(pods []*corev1.Pod, app string) (n int) {
 	for _, p := range pods {
 		if p.Labels["app"] == app && p.DeletionTimestamp == nil && isPodReady(p) {
@@ -335,7 +338,7 @@ func (r *kubeletRig) awaitSucceeded(app string, n int) {
 	})
 }
 
-// starts returns how often each pod has started, by UID.
+// starts returns the number of starts of each pod, by UID.
 func (r *kubeletRig) starts() map[string]int {
 	r.Helper()
 	n := map[string]int{}
@@ -347,8 +350,8 @@ func (r *kubeletRig) starts() map[string]int {
 	return n
 }
 
-// onceAndNotLost checks that no pod was started twice, and that the end of each that
-// was started is known.
+// onceAndNotLost checks that no pod was started twice, and that the end of each
+// started pod is known.
 func (r *kubeletRig) onceAndNotLost() {
 	r.Helper()
 	starts := r.starts()
@@ -366,11 +369,12 @@ func (r *kubeletRig) onceAndNotLost() {
 	}
 }
 
-// nothingRefused checks that the kubelet has asked for nothing that it may not. The
-// Node authorizer lets a node have its own pods and what they refer to, by what it
-// has itself seen of them. So two refusals are no fault: what a pod refers to,
-// before it has seen that the pod is bound (the kubelet asks again), and a pod
-// that is gone (the kubelet asks whether it is).
+// nothingRefused checks that the kubelet sent no request that it may not send.
+// The Node authorizer allows a node its own pods and the objects they refer to,
+// according to the authorizer's own view of them. Two refusals are therefore no
+// fault: an object that a pod refers to, before the authorizer has seen that
+// the pod is bound (the kubelet retries), and a pod that is gone (the kubelet
+// checks whether it is).
 func (r *kubeletRig) nothingRefused() {
 	r.Helper()
 	for _, e := range refusals(r.T, r.cluster, "system:node:"+r.node) {
@@ -402,7 +406,7 @@ func TestExampleKubelet(t *testing.T) {
 	r.awaitSucceeded("job", 4)
 	r.cluster.Kubectl(t, "wait", "-n", r.namespace, "--for=condition=Complete", "--timeout=60s", "job/job")
 
-	// A rolling update replaces all three, and each of the old ones ends well.
+	// A rolling update replaces all three pods, and each old pod ends cleanly.
 	old := map[string]bool{}
 	pods, _ := r.pods.list()
 	for _, p := range pods {
@@ -425,7 +429,7 @@ func TestExampleKubelet(t *testing.T) {
 		}
 	}
 
-	// With a token, as pods have by default.
+	// With a token, which pods have by default.
 	withToken := r.template("token", corev1.RestartPolicyNever, `test -s $CONTAINER_SANDBOX_MOUNT_POINT/var/run/secrets/kubernetes.io/serviceaccount/token`)
 	withToken.Spec.AutomountServiceAccountToken = nil
 	withToken.Name = "token"

@@ -26,8 +26,8 @@ import (
 	"github.com/kubewright/kubewright/test/e2e/harness"
 )
 
-// createReadyNode creates a Node that is Ready, as a kubelet does, and has no
-// other sign of life than its lease from then on.
+// createReadyNode creates a Node that is Ready, like a kubelet. From then on
+// its lease is its only heartbeat.
 func createReadyNode(t *testing.T, client kubernetes.Interface, name string) *corev1.Node {
 	t.Helper()
 	now := metav1.Now()
@@ -49,8 +49,8 @@ func createReadyNode(t *testing.T, client kubernetes.Interface, name string) *co
 	return node
 }
 
-// leaseClient is a client for heartbeats, whose requests the audit log can tell
-// from all others.
+// leaseClient returns a client for heartbeats with its own user agent in the
+// audit log.
 func leaseClient(t *testing.T, config *rest.Config, agent string) kubernetes.Interface {
 	t.Helper()
 	config = rest.CopyConfig(config)
@@ -62,7 +62,8 @@ func leaseClient(t *testing.T, config *rest.Config, agent string) kubernetes.Int
 	return client
 }
 
-// runLease runs a controller until the function it returns, or the test, ends.
+// runLease runs a controller until the returned function is called or the test
+// ends.
 func runLease(t *testing.T, c *lease.Controller) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -81,7 +82,7 @@ func runLease(t *testing.T, c *lease.Controller) (stop func()) {
 	return stop
 }
 
-// by returns the requests of a user agent, as "get 404", in their order.
+// by returns the requests of a user agent in order, as "get 404".
 func by(t *testing.T, cluster *harness.Cluster, agent string) (calls []string) {
 	t.Helper()
 	for _, e := range cluster.AuditEvents(t) {
@@ -92,15 +93,15 @@ func by(t *testing.T, cluster *harness.Cluster, agent string) (calls []string) {
 	return calls
 }
 
-// TestLease is what a node's credentials cost and may do: one PUT per renewal
-// and nothing else, for as long as the Node exists.
+// TestLease checks the requests with a node's credentials: one PUT per renewal
+// and nothing else, as long as the Node exists.
 func TestLease(t *testing.T) {
 	const name, agent, interval = "lease-1", "kubewright-e2e-lease", time.Second
 	cluster := shared.Cluster(t)
 	admin := kubernetes.NewForConfigOrDie(cluster.AdminConfig())
 	node := createReadyNode(t, admin, name)
 
-	// The Node as an informer with the same credentials sees it.
+	// An informer's view of the Node with the same credentials.
 	nodes := cache.NewSharedIndexInformerWithOptions(
 		cache.NewListWatchFromClient(leaseClient(t, cluster.NodeConfig(t, name), "kubewright-e2e-informer").CoreV1().RESTClient(),
 			"nodes", metav1.NamespaceAll, fields.OneTermEqualSelector(metav1.ObjectNameField, name)),
@@ -136,8 +137,8 @@ func TestLease(t *testing.T) {
 		t.Fatalf("phase %v, want Held", got)
 	}
 
-	// The Node is deleted. The garbage collector deletes the lease, and not a
-	// single request follows.
+	// Delete the Node. The garbage collector deletes the lease, and the
+	// controller sends no further request.
 	if err := admin.CoreV1().Nodes().Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -154,7 +155,7 @@ func TestLease(t *testing.T) {
 		t.Errorf("the requests of %d renewals are %q", renewals.Load(), calls)
 	}
 
-	// It is created again: the lease too, with the new owner.
+	// Create the Node again. The lease is created too, with the new owner.
 	node = createReadyNode(t, admin, name)
 	awaitLeaseRenewals(t, admin, name, node, 3)
 	stop()
@@ -212,8 +213,8 @@ func awaitLeaseGone(t *testing.T, admin kubernetes.Interface, name string) {
 	}
 }
 
-// TestLeaseOfAnotherNode is the message for whoever mixes up node names or
-// credentials, on the real words of the API server.
+// TestLeaseOfAnotherNode checks the message for mixed-up node names or
+// credentials against the real API server's error text.
 func TestLeaseOfAnotherNode(t *testing.T) {
 	cluster := shared.Cluster(t)
 	refused := make(chan error, 10)
@@ -240,7 +241,8 @@ func TestLeaseOfAnotherNode(t *testing.T) {
 }
 
 // TestLeaseShutdownPolicies checks the preconditions of a release on the real
-// API server: ours is released, a lease that somebody else has taken is not.
+// API server: the controller's own lease is released, a lease that another
+// client has taken is not.
 func TestLeaseShutdownPolicies(t *testing.T) {
 	cluster := shared.Cluster(t)
 	admin := kubernetes.NewForConfigOrDie(cluster.AdminConfig())
@@ -292,9 +294,10 @@ func TestLeaseShutdownPolicies(t *testing.T) {
 	}
 }
 
-// TestLeaseKeepsNodeReady is the purpose: kube-controller-manager, with a short
-// grace period, never takes the node for dead while its process runs and the
-// API server comes back within the bound, and always does when it stands still.
+// TestLeaseKeepsNodeReady checks the purpose of the package. With a short grace
+// period, kube-controller-manager never marks the node Unknown while its
+// process runs and API server outages stay within the bound. It always does if
+// the process is stopped.
 func TestLeaseKeepsNodeReady(t *testing.T) {
 	const name, grace = "lease-ready", 20 * time.Second
 	cluster := harness.Start(t, harness.Options{ExtraArgs: map[string][]string{
@@ -302,8 +305,8 @@ func TestLeaseKeepsNodeReady(t *testing.T) {
 	}})
 	admin := kubernetes.NewForConfigOrDie(cluster.AdminConfig())
 	createReadyNode(t, admin, name)
-	// Renewals are 2 s apart, a call may take 2 s, and so may a backoff: the
-	// API server may be away for the rest of the grace period, 14 s.
+	// Renewals are 2 s apart, a call may take 2 s, and so may a backoff. The
+	// API server may be down for the rest of the grace period, 14 s.
 	p := startExample(t, "lease", "--kubeconfig="+cluster.NodeKubeconfig(t, name), "--node-name="+name, "--lease-duration=8s")
 	awaitNode(t, admin, name, "served", func(*corev1.Node) bool { return true })
 	verdicts := watchReady(t, cluster.AdminConfig(), name)
@@ -314,7 +317,7 @@ func TestLeaseKeepsNodeReady(t *testing.T) {
 		if took := time.Since(began); took > grace-6*time.Second {
 			t.Logf("the API server was away for %v: no promise is kept or broken", took)
 		}
-		// Long enough for a verdict on what it has missed.
+		// Long enough for kube-controller-manager to notice missed renewals.
 		select {
 		case status := <-verdicts:
 			if status != corev1.ConditionTrue {
@@ -348,8 +351,8 @@ func TestLeaseKeepsNodeReady(t *testing.T) {
 	p.stop()
 }
 
-// watchReady reports the status of the Ready condition, over restarts of the
-// API server, each time it is another one.
+// watchReady reports the status of the Ready condition whenever it changes,
+// across restarts of the API server.
 func watchReady(t *testing.T, config *rest.Config, name string) <-chan corev1.ConditionStatus {
 	t.Helper()
 	client := leaseClient(t, config, "kubewright-e2e-watch")

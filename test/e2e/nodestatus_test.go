@@ -32,8 +32,8 @@ import (
 	"github.com/kubewright/kubewright/test/e2e/harness"
 )
 
-// statusConfig is a node with credentials of its own whose requests the audit
-// log can tell from all others: the agent is nodestatus-NAME.
+// statusConfig returns the Config of a node with its own credentials and, in
+// the audit log, its own user agent nodestatus-NAME.
 func statusConfig(t *testing.T, cluster *harness.Cluster, name string) nodestatus.Config {
 	t.Helper()
 	return nodestatus.Config{
@@ -55,7 +55,7 @@ func statusConfig(t *testing.T, cluster *harness.Cluster, name string) nodestatu
 	}
 }
 
-// statusRun is a nodestatus controller that runs.
+// statusRun is a running nodestatus controller.
 type statusRun struct {
 	*nodestatus.Controller
 	done chan struct{}
@@ -120,7 +120,7 @@ func watchNode(t *testing.T, cluster *harness.Cluster, c *nodestatus.Controller,
 	}
 }
 
-// deleteNode deletes a Node as an administrator does.
+// deleteNode deletes a Node like an administrator.
 func deleteNode(t *testing.T, admin kubernetes.Interface, name string) {
 	t.Helper()
 	if err := admin.CoreV1().Nodes().Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
@@ -133,9 +133,9 @@ func hasTaint(node *corev1.Node, key string) bool {
 	return slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key == key })
 }
 
-// TestNodeStatus is the life of a node with its own credentials: registered in
-// one POST, kept for one PATCH per report, NotReady with a reason and back, and
-// deleted; nothing else is sent, and nothing that is forbidden.
+// TestNodeStatus follows a node with its own credentials: it is registered with
+// one POST, kept with one PATCH per report, becomes NotReady with a reason and
+// Ready again, and is deleted. No other request is sent, and none is forbidden.
 func TestNodeStatus(t *testing.T) {
 	const name, report = "status-1", 3 * time.Second
 	cluster := shared.Cluster(t)
@@ -177,7 +177,7 @@ func TestNodeStatus(t *testing.T) {
 		t.Errorf("the status is %+v", node.Status)
 	}
 
-	// Twenty seconds in which nothing changes.
+	// Twenty seconds without a change.
 	time.Sleep(20 * time.Second)
 	mu.Lock()
 	reports := written[nodestatus.CauseReport]
@@ -228,7 +228,7 @@ func TestNodeStatus(t *testing.T) {
 	t.Logf("%d requests, writes by cause: %v", len(calls), written)
 }
 
-// TestNodeStatusDeleted deletes Nodes under the policies that go on.
+// TestNodeStatusDeleted deletes Nodes under the policies that keep running.
 func TestNodeStatusDeleted(t *testing.T) {
 	cluster := shared.Cluster(t)
 	admin := kubernetes.NewForConfigOrDie(cluster.AdminConfig())
@@ -291,8 +291,8 @@ func awaitOwner(t *testing.T, run *statusRun, name string, uid types.UID) {
 	}
 }
 
-// TestNodeStatusReplaced has a Node deleted and created by somebody else, and
-// nobody who tells: the next report is refused because of its UID.
+// TestNodeStatusReplaced: another client deletes and re-creates a Node, and no
+// informer reports it. The next report is refused because of its UID.
 func TestNodeStatusReplaced(t *testing.T) {
 	const name = "status-replaced"
 	cluster := shared.Cluster(t)
@@ -346,15 +346,17 @@ func deleteNodeAfter(t *testing.T, admin kubernetes.Interface, name string) {
 	}
 }
 
-// TestNodeStatusForbidden has setters and administrators try what a node's
-// credentials may not do: it is left out, and nothing is refused.
+// TestNodeStatusForbidden: setters and administrators set fields that a node's
+// credentials may not change. The controller omits them, and no request is
+// refused.
 func TestNodeStatusForbidden(t *testing.T) {
 	const name = "status-forbidden"
 	cluster := shared.Cluster(t)
 	admin := kubernetes.NewForConfigOrDie(cluster.AdminConfig())
-	// The Node exists, with what only an administrator may set.
+	// The Node exists, with fields that only an administrator may set.
 	created := createReadyNode(t, admin, name)
-	// A patch: the controller manager writes to a new Node at the same time.
+	// Use a patch, because the controller manager writes to a new Node at the
+	// same time.
 	patch := `{"metadata":{"labels":{"node-role.kubernetes.io/worker":"","node-restriction.kubernetes.io/x":"y"}},"spec":{"taints":[{"key":"admin","effect":"NoExecute"}]}}`
 	if _, err := admin.CoreV1().Nodes().Patch(t.Context(), created.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
@@ -393,7 +395,7 @@ func TestNodeStatusForbidden(t *testing.T) {
 		}
 	}
 
-	// Credentials of another node.
+	// Use the credentials of another node.
 	told := make(chan error, 10)
 	wrong := statusConfig(t, cluster, name)
 	wrong.NodeName = "status-of-another"
@@ -414,7 +416,7 @@ func TestNodeStatusForbidden(t *testing.T) {
 const helperVariable = "KUBEWRIGHT_E2E_NODESTATUS_KUBECONFIG"
 
 // TestNodeStatusHelper is the process that TestNodeStatusUnknown stops: a node
-// that lives by its status alone. Without its variable it does nothing.
+// without a lease. It does nothing without its variable.
 func TestNodeStatusHelper(t *testing.T) {
 	path := os.Getenv(helperVariable)
 	if path == "" {
@@ -440,10 +442,10 @@ func TestNodeStatusHelper(t *testing.T) {
 	}
 }
 
-// TestNodeStatusUnknown: kube-controller-manager, with a short grace period,
-// does not take the node for dead over a restart of the API server, writes
-// Unknown while the process stands still, and the process repairs all that it
-// has written as soon as it runs again.
+// TestNodeStatusUnknown: with a short grace period, kube-controller-manager
+// keeps the node Ready over a restart of the API server. It writes Unknown
+// while the process is stopped, and the process repairs all these changes as
+// soon as it runs again.
 func TestNodeStatusUnknown(t *testing.T) {
 	const name, grace = "status-unknown", 12 * time.Second
 	cluster := harness.Start(t, harness.Options{ExtraArgs: map[string][]string{
@@ -489,7 +491,7 @@ func TestNodeStatusUnknown(t *testing.T) {
 		t.Errorf("Unknown after %v, less than the grace period", took)
 	}
 	unknown := condition(node, corev1.NodeReady).LastTransitionTime
-	time.Sleep(2 * time.Second) // transitions have whole seconds
+	time.Sleep(2 * time.Second) // transition times are whole seconds
 	tell(syscall.SIGCONT)
 	resumed := time.Now()
 	node = awaitNode(t, admin, name, "Ready again", isReady)

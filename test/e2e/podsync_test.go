@@ -26,18 +26,18 @@ import (
 )
 
 // A podRig is a podsync controller with the credentials of a node, a backend
-// that runs pods in memory, and a namespace that is watched.
+// that runs pods in memory, and a watched namespace.
 type podRig struct {
 	*testing.T
 	cluster *harness.Cluster
 	client  kubernetes.Interface
-	name    string // of the node, the namespace and the user agent
+	name    string // the name of the node, the namespace and the user agent
 	backend *podsynctest.Backend
 	pods    *podWatch
 	config  func(*podsync.Config)
 
-	controller *podsync.Controller // the one that runs
-	stop       func()              // ends it
+	controller *podsync.Controller // the running controller
+	stop       func()              // stops it
 }
 
 func newPodRig(t *testing.T, cluster *harness.Cluster, name string, opts podsynctest.Options, config func(*podsync.Config)) *podRig {
@@ -61,7 +61,7 @@ func newPodRig(t *testing.T, cluster *harness.Cluster, name string, opts podsync
 	return r
 }
 
-// start starts a controller with a connection of its own.
+// start starts a controller with its own connection.
 func (r *podRig) start() {
 	r.Helper()
 	cfg := podsync.Config{
@@ -177,7 +177,7 @@ func (r *podRig) eventually(what string, condition func() bool) {
 	}
 }
 
-// requests counts what the controller has asked of single pods.
+// requests counts the controller's requests for single pods.
 func (r *podRig) requests() map[string]int {
 	r.Helper()
 	n := map[string]int{}
@@ -189,9 +189,9 @@ func (r *podRig) requests() map[string]int {
 	return n
 }
 
-// TestPodsyncBudget counts the requests of 20 lives on the real API server, with
-// a node's credentials: two PATCH and one DELETE, two PATCH for work that is
-// done, and nothing while nothing happens.
+// TestPodsyncBudget counts the requests of 20 pods on the real API server with
+// a node's credentials: two PATCH and one DELETE per pod, two PATCH for a pod
+// that completes, and nothing in the idle state.
 func TestPodsyncBudget(t *testing.T) {
 	r := newPodRig(t, shared.Cluster(t), "podsync-budget", podsynctest.Options{StopTime: 100 * time.Millisecond}, nil)
 	for i := range 15 {
@@ -217,7 +217,7 @@ func TestPodsyncBudget(t *testing.T) {
 	if got := r.requests(); len(got) != 1 || got["patch pods/status"] != 25 {
 		t.Errorf("20 pods run and 5 have completed: %v", got)
 	}
-	time.Sleep(3 * time.Second) // nothing happens
+	time.Sleep(3 * time.Second) // idle
 	if err := r.client.CoreV1().Pods(r.name).DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -228,7 +228,7 @@ func TestPodsyncBudget(t *testing.T) {
 	}
 }
 
-// TestPodsyncLife is what a kubelet's pods show in the API.
+// TestPodsyncLife checks the state of a kubelet's pods in the API.
 func TestPodsyncLife(t *testing.T) {
 	r := newPodRig(t, shared.Cluster(t), "podsync-life", podsynctest.Options{}, nil)
 	pods := r.client.CoreV1().Pods(r.name)
@@ -246,7 +246,7 @@ func TestPodsyncLife(t *testing.T) {
 		return p != nil && p.Generation == 51 && p.Status.ObservedGeneration == 51
 	})
 
-	// A readiness gate of somebody else's.
+	// A readiness gate that another component sets.
 	r.create("gated", func(p *corev1.Pod) {
 		p.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: "example.com/gate"}}
 	})
@@ -261,7 +261,7 @@ func TestPodsyncLife(t *testing.T) {
 		r.await("Ready to follow the gate", func(pods map[string]*corev1.Pod) bool { return isPodReady(pods["gated"]) == (status == "True") })
 	}
 
-	// activeDeadlineSeconds, set while it runs.
+	// activeDeadlineSeconds, set while the pod runs.
 	r.create("late")
 	r.awaitRunning(3)
 	if _, err := pods.Patch(t.Context(), "late", types.StrategicMergePatchType, []byte(`{"spec":{"activeDeadlineSeconds":1}}`), metav1.PatchOptions{}); err != nil {
@@ -293,7 +293,8 @@ func TestPodsyncLife(t *testing.T) {
 			})
 	})
 
-	// A terminal pod goes at once; a finalizer holds another one, after one DELETE.
+	// A terminal pod disappears at once. A finalizer holds another pod, after
+	// one DELETE.
 	r.delete("pressed", metav1.DeleteOptions{})
 	r.create("held", func(p *corev1.Pod) { p.Finalizers = []string{"example.com/hold"} })
 	r.awaitRunning(3)
@@ -306,13 +307,15 @@ func TestPodsyncLife(t *testing.T) {
 		r.delete(name, metav1.DeleteOptions{})
 	}
 	r.awaitNone()
-	// A read follows only a phase that met somebody else's write.
+	// A read follows only a phase write that conflicted with another client's
+	// write.
 	if got := r.requests(); got["get pods/"] > got["patch pods/status 409"] {
 		t.Errorf("requests: %v", got)
 	}
 }
 
-// TestPodsyncOrphans removes what a former process has left, and nothing else.
+// TestPodsyncOrphans checks that the instances of a former process are removed,
+// and nothing else.
 func TestPodsyncOrphans(t *testing.T) {
 	r := newPodRig(t, shared.Cluster(t), "podsync-orphans", podsynctest.Options{}, func(c *podsync.Config) {
 		c.Relist, c.Policy.OrphanDelay = 200*time.Millisecond, time.Second
@@ -340,8 +343,8 @@ func TestPodsyncOrphans(t *testing.T) {
 	r.awaitNone()
 }
 
-// TestPodsyncPreconditions pins what the API server answers to writes for
-// another instance or another version: podsync decides by it.
+// TestPodsyncPreconditions records the API server's answers to writes for
+// another instance or another version, because podsync depends on them.
 func TestPodsyncPreconditions(t *testing.T) {
 	r := newPodRig(t, shared.Cluster(t), "podsync-preconditions", podsynctest.Options{}, nil)
 	pod := r.create("a")
@@ -382,8 +385,8 @@ func TestPodsyncPreconditions(t *testing.T) {
 	r.awaitNone()
 }
 
-// TestPodsyncAPIServerRestarts kills the API server while pods come and go, and
-// what they do meanwhile is not lost.
+// TestPodsyncAPIServerRestarts kills the API server while pods are created and
+// deleted. Their changes during the outage are not lost.
 func TestPodsyncAPIServerRestarts(t *testing.T) {
 	cluster := harness.Start(t, harness.Options{})
 	r := newPodRig(t, cluster, "podsync-restart", podsynctest.Options{StartTime: 300 * time.Millisecond, StopTime: 300 * time.Millisecond}, nil)
@@ -402,7 +405,7 @@ func TestPodsyncAPIServerRestarts(t *testing.T) {
 		for i := range 5 {
 			r.backend.Exit(uids[fmt.Sprint("pod", 10*round+5+i)], int32(i%2))
 		}
-		time.Sleep(500 * time.Millisecond) // pods end while nobody can be told
+		time.Sleep(500 * time.Millisecond) // pods end while the API server is down
 		cluster.Restart(t, harness.APIServer)
 		cluster.WaitReady(t)
 		r.await("the end of those that have ended", func(pods map[string]*corev1.Pod) bool {

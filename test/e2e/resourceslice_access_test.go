@@ -21,10 +21,10 @@ import (
 	"github.com/kubewright/kubewright/test/e2e/harness"
 )
 
-// TestResourceSliceV1beta2 publishes to an API server that serves nothing
-// newer. The node authorizer and the quota plugin watch v1 themselves, and
-// without it keep the API server from becoming ready: they are off, and the
-// publisher isn't a kubelet.
+// TestResourceSliceV1beta2 publishes to an API server that serves v1beta2 as
+// its newest version. The node authorizer and the quota plugin watch v1 and
+// keep an API server without it from becoming ready, so they are off, and the
+// publisher is not a kubelet.
 func TestResourceSliceV1beta2(t *testing.T) {
 	cluster := harness.Start(t, harness.Options{
 		Without:       []string{harness.ControllerManager, harness.Scheduler},
@@ -90,8 +90,8 @@ func TestResourceSliceV1beta2(t *testing.T) {
 
 type betaDevice struct{ name, model string }
 
-// TestResourceSliceDroppedFields: with the default feature gates the API
-// server drops some fields and refuses others.
+// TestResourceSliceDroppedFields: with the default feature gates, the API
+// server drops some fields and rejects others.
 func TestResourceSliceDroppedFields(t *testing.T) {
 	cluster := shared.Cluster(t)
 	d := &dra{T: t, cluster: cluster, admin: kubernetes.NewForConfigOrDie(cluster.AdminConfig())}
@@ -120,7 +120,7 @@ func TestResourceSliceDroppedFields(t *testing.T) {
 	if n := len(p.reported()); n != 2 || dropped == nil || invalid == nil || fmt.Sprint(dropped.Fields) != "[skipNodeOperations]" {
 		t.Errorf("reported %v", p.reported())
 	}
-	// One that is refused, one without the device that was named.
+	// One write that is rejected, and one without the named device.
 	if n := p.writes.Load(); n != 2 {
 		t.Errorf("%d writes", n)
 	}
@@ -133,8 +133,8 @@ func TestResourceSliceDroppedFields(t *testing.T) {
 	}
 }
 
-// TestResourceSlicePolicy: the manifests in examples/rbac hold a ServiceAccount
-// to the node that its pod runs on.
+// TestResourceSlicePolicy: the manifests in examples/rbac restrict a
+// ServiceAccount to the node of its pod.
 func TestResourceSlicePolicy(t *testing.T) {
 	d := startDRA(t, harness.Options{Without: []string{harness.Scheduler}})
 	for _, manifest := range []string{"serviceaccount", "resourceslice", "resourceslice-policy"} {
@@ -162,7 +162,7 @@ func TestResourceSlicePolicy(t *testing.T) {
 		_, err := d.admin.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().Get(t.Context(), "kubewright-resourceslice", metav1.GetOptions{})
 		return err == nil
 	})
-	time.Sleep(3 * time.Second) // the API server compiles policies in the background, and nothing tells when
+	time.Sleep(3 * time.Second) // the API server compiles policies in the background and does not report when it is done
 	mine.set(gpuDriver, resourceslice.Pool{Devices: gpusFrom(0, 200, "a")})
 	if err := mine.Withdraw(t.Context()); err != nil {
 		t.Error(err)

@@ -83,8 +83,8 @@ func (d *dra) createNode(name string) *corev1.Node {
 	if err != nil {
 		d.Fatal(err)
 	}
-	// TaintNodesByCondition taints every node that is created; the controller
-	// that would take the taint off again doesn't run.
+	// TaintNodesByCondition taints every new node. The controller that would
+	// remove the taint does not run.
 	node, err := d.admin.CoreV1().Nodes().Patch(d.Context(), name, types.MergePatchType, []byte(`{"spec":{"taints":null}}`), metav1.PatchOptions{})
 	if err != nil {
 		d.Fatal(err)
@@ -100,7 +100,7 @@ func (d *dra) eventually(what string, condition func() bool) {
 	}
 }
 
-// publisher is a controller and what it reported.
+// publisher is a controller with a record of its reports.
 type publisher struct {
 	*resourceslice.Controller
 	d    *dra
@@ -203,7 +203,7 @@ func gpusFrom(from, to int, model string) (all []resourcev1.Device) {
 	return all
 }
 
-// claim makes a ResourceClaim and a Pod that needs it, and returns their name.
+// claim creates a ResourceClaim and a Pod that uses it, and returns their name.
 func (d *dra) claim(class, node, cel string, mode resourcev1.DeviceAllocationMode) string {
 	d.Helper()
 	d.pods++
@@ -235,8 +235,8 @@ func (d *dra) claim(class, node, cel string, mode resourcev1.DeviceAllocationMod
 	return name
 }
 
-// scheduled waits until a pod has a node, and returns it and the devices that
-// its claim has got.
+// scheduled waits until a pod has a node, and returns the node and the devices
+// allocated to its claim.
 func (d *dra) scheduled(name string) (node string, devices []string) {
 	d.Helper()
 	d.eventually("pod "+name+" to be scheduled", func() bool {
@@ -257,8 +257,8 @@ func (d *dra) scheduled(name string) (node string, devices []string) {
 	return node, devices
 }
 
-// unscheduled waits until the scheduler has given a pod up for now, and returns
-// what it says.
+// unscheduled waits until the scheduler has given up on a pod for now, and
+// returns the reason.
 func (d *dra) unscheduled(name string) (reason, message string) {
 	d.Helper()
 	d.eventually("the scheduler's verdict on pod "+name, func() bool {
@@ -287,15 +287,15 @@ func (d *dra) finish(name string) {
 	if err := d.admin.ResourceV1().ResourceClaims("default").Delete(d.Context(), name, metav1.DeleteOptions{}); err != nil {
 		d.Fatal(err)
 	}
-	// The claim goes when its controller has taken its finalizer off: its
-	// devices are free then.
+	// The claim is deleted when its controller has removed its finalizer; then
+	// its devices are free.
 	d.eventually("claim "+name+" to go", func() bool {
 		_, err := d.admin.ResourceV1().ResourceClaims("default").Get(d.Context(), name, metav1.GetOptions{})
 		return err != nil
 	})
 }
 
-// failedScheduling counts the events that say so about a pod.
+// failedScheduling returns the FailedScheduling events of a pod.
 func (d *dra) failedScheduling(name string) (messages []string) {
 	d.Helper()
 	list, err := d.admin.EventsV1().Events("default").List(d.Context(), metav1.ListOptions{})
@@ -319,14 +319,14 @@ func (d *dra) slicesOf(driver, node string) (all []resourcev1.ResourceSlice) {
 	return list.Items
 }
 
-// poolWatch watches slices as the scheduler does: how long is each pool
-// incomplete, and by which event does it become complete?
+// poolWatch watches slices like the scheduler. It measures how long each pool
+// is incomplete, and which event completes it.
 type poolWatch struct {
 	t *testing.T
 
 	mu         sync.Mutex
 	slices     map[string]*resourcev1.ResourceSlice
-	since      map[string]time.Time // incomplete since
+	since      map[string]time.Time // the start of the incomplete period
 	incomplete map[string]time.Duration
 	byDelete   []string
 	removed    int
@@ -390,7 +390,7 @@ func (p *poolWatch) see(event watch.EventType, s *resourcev1.ResourceSlice) {
 }
 
 // window returns how long a pool was incomplete since the last call. It waits
-// for the watch to have seen it complete.
+// until the watch has seen the pool complete.
 func (d *dra) window(driver, node string) (total time.Duration) {
 	d.Helper()
 	p, pool := d.consumer, driver+"/"+node
@@ -415,7 +415,7 @@ func (p *poolWatch) deletes() int {
 	return n
 }
 
-// TestResourceSlice is the proof with the real scheduler, API server,
+// TestResourceSlice tests the package with the real scheduler, API server,
 // garbage collector and node authorizer.
 func TestResourceSlice(t *testing.T) {
 	// API servers before 1.36 drop taints by default.
@@ -424,7 +424,7 @@ func TestResourceSlice(t *testing.T) {
 	one := d.publish("dra-1", nil)
 	two := d.publish("dra-2", nil)
 
-	// A device that is published is allocated.
+	// A published device can be allocated.
 	one.set(gpuDriver, resourceslice.Pool{Devices: []resourcev1.Device{gpu(0, "a")}})
 	pod := d.claim(gpuDriver, "", "", exact)
 	if node, devices := d.scheduled(pod); node != "dra-1" || len(devices) != 1 || devices[0] != "gpu.example.com/dra-1/gpu-00000" {
@@ -432,8 +432,8 @@ func TestResourceSlice(t *testing.T) {
 	}
 	d.finish(pod)
 
-	// Pods get devices of a pool of 10,000 while two of them change all the
-	// time, in different slices.
+	// Pods get devices from a pool of 10,000 while two of the devices, in
+	// different slices, change continuously.
 	all := gpusFrom(0, 10_000, "b")
 	two.set(gpuDriver, resourceslice.Pool{Devices: all})
 	t.Logf("10,000 devices: %d writes in %v, incomplete for %v", two.last().Writes, two.last().Latency, d.window(gpuDriver, "dra-2"))
@@ -463,7 +463,7 @@ func TestResourceSlice(t *testing.T) {
 	d.crash(one)
 	d.nodeAnew(one)
 
-	// What is withdrawn can't be had.
+	// A withdrawn device cannot be allocated.
 	if err := one.Withdraw(t.Context()); err != nil {
 		t.Error(err)
 	}
@@ -484,8 +484,8 @@ func TestResourceSlice(t *testing.T) {
 	}
 }
 
-// allModeDuringChanges: a Pod that wants all devices of one node is not kept
-// from them by changes on another.
+// allModeDuringChanges checks that a Pod that wants all devices of one node can
+// be scheduled while another node's devices change.
 func (d *dra) allModeDuringChanges(one, two *publisher) {
 	d.Helper()
 	one.set(allDriver, resourceslice.Pool{Devices: gpusFrom(0, 2, "mine")})
@@ -493,7 +493,7 @@ func (d *dra) allModeDuringChanges(one, two *publisher) {
 	two.set(allDriver, resourceslice.Pool{Devices: changing})
 	d.window(allDriver, "dra-2")
 	mine := `device.attributes["all.example.com"].model == "mine"`
-	// The scheduler has seen both pools when this one is scheduled.
+	// When this pod is scheduled, the scheduler has seen both pools.
 	pod := d.claim(allDriver, "", mine, resourcev1.DeviceAllocationModeAll)
 	d.scheduled(pod)
 	d.finish(pod)
@@ -532,8 +532,8 @@ func (d *dra) allModeDuringChanges(one, two *publisher) {
 	}
 }
 
-// bump: the number of slices changes, and the Pod that waits for the new device
-// is woken up by the write that completes the pool.
+// bump changes the number of slices, and checks that the write that completes
+// the pool wakes the Pod that waits for the new device.
 func (d *dra) bump(two *publisher, all []resourcev1.Device) {
 	d.Helper()
 	for i := range all[:157] { // full: each of 157 slices has a device with a taint
@@ -564,8 +564,8 @@ func (d *dra) bump(two *publisher, all []resourcev1.Device) {
 	d.finish(pod)
 }
 
-// taints: a device with a taint is avoided, one that is removed is not
-// allocated, and one that is back is.
+// taints checks that a tainted device is avoided, that a removed device is not
+// allocated, and that a re-added one is.
 func (d *dra) taints(one *publisher) {
 	d.Helper()
 	exact := resourcev1.DeviceAllocationModeExactCount
@@ -591,7 +591,7 @@ func (d *dra) taints(one *publisher) {
 	d.finish(waiting)
 }
 
-// dying lets so many writes through and then none: the process is gone.
+// dying passes a number of writes and then none, as if the process had died.
 type dying struct {
 	http.RoundTripper
 	left *atomic.Int64
@@ -606,8 +606,8 @@ func (r dying) RoundTrip(req *http.Request) (*http.Response, error) {
 	return r.RoundTripper.RoundTrip(req)
 }
 
-// crash: the process dies in the middle of a switch; the next one makes the
-// writes that are left, and deletes nothing.
+// crash simulates a process that dies in the middle of a switch. The next
+// process makes the remaining writes, and deletes nothing.
 func (d *dra) crash(one *publisher) {
 	d.Helper()
 	full := func(n int) resourceslice.Pool {
@@ -619,7 +619,7 @@ func (d *dra) crash(one *publisher) {
 	}
 	one.set(allDriver, full(10*64))
 	before := len(d.slicesOf(allDriver, "dra-1"))
-	after := before + 1 + (before+1+7)/8 // one more, and an eighth to spare
+	after := before + 1 + (before+1+7)/8 // one more slice, and one eighth spare
 	one.stop()
 	d.consumer.deletes()
 
@@ -641,7 +641,7 @@ func (d *dra) crash(one *publisher) {
 	}
 	next.set(allDriver, full((before+1)*64))
 	slices := d.slicesOf(allDriver, "dra-1")
-	// Five writes were made, and one is for the other pool.
+	// The dead process made five writes, and one write of the next is for the other pool.
 	if writes := int(next.writes.Load()); writes > after-5+2 || len(slices) != after {
 		d.Errorf("%d writes after the restart, %d slices, want %d at most and %d", writes, len(slices), after-5+2, after)
 	}
@@ -651,7 +651,7 @@ func (d *dra) crash(one *publisher) {
 	*one = publisher{Controller: next.Controller, d: d, node: "dra-1", stop: next.stop}
 }
 
-// nodeAnew: the Node is deleted and made anew; the slices get its UID, and the
+// nodeAnew deletes and re-creates the Node. The slices get its new UID, and the
 // garbage collector leaves them.
 func (d *dra) nodeAnew(one *publisher) {
 	d.Helper()
@@ -670,7 +670,7 @@ func (d *dra) nodeAnew(one *publisher) {
 		return len(slices) > 0 && len(slices) == int(slices[0].Spec.Pool.ResourceSliceCount)
 	})
 	d.consumer.deletes()
-	time.Sleep(5 * time.Second) // for a garbage collector that would delete them again
+	time.Sleep(5 * time.Second) // in which a garbage collector would delete them again
 	if n := d.consumer.deletes(); n != 0 {
 		d.Errorf("%d slices were deleted again", n)
 	}

@@ -23,9 +23,9 @@ import (
 	"github.com/kubewright/kubewright/test/e2e/harness"
 )
 
-// verdicts are pools of which Set and the API server must say the same. Each
-// changes a pool that is valid: one plain device, one that consumes counters,
-// and one of which capacity can be consumed.
+// verdicts are pools about which Set and the API server must agree. Each
+// changes a valid pool with one plain device, one that consumes counters, and
+// one with consumable capacity.
 var verdicts = map[string]func(*resourceslice.Pool){
 	"valid":   func(*resourceslice.Pool) {},
 	"nothing": func(p *resourceslice.Pool) { *p = resourceslice.Pool{} },
@@ -342,7 +342,7 @@ func validPool() *resourceslice.Pool {
 	return p
 }
 
-// TestResourceSliceValidation holds Set against the API server's dry-run, with
+// TestResourceSliceValidation compares Set with the API server's dry-run, with
 // all features on.
 func TestResourceSliceValidation(t *testing.T) {
 	harness.OnlyDefaultVersion(t, "others lack some of the features")
@@ -354,7 +354,7 @@ func TestResourceSliceValidation(t *testing.T) {
 		},
 	})
 	client := kubernetes.NewForConfigOrDie(cluster.AdminConfig())
-	// Mapped resources are held against the node's.
+	// Mapped resources are compared with the node's resources.
 	amounts := corev1.ResourceList{"cpu": resource.MustParse("64"), "memory": resource.MustParse("64Gi"), "hugepages-2Mi": resource.MustParse("1Gi")}
 	if _, err := client.CoreV1().Nodes().Create(t.Context(), &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Status: corev1.NodeStatus{
@@ -416,7 +416,7 @@ func TestResourceSliceValidation(t *testing.T) {
 	}
 }
 
-// dryRun asks the API server for its verdict on the slices that a pool makes.
+// dryRun returns the API server's verdict on the slices of a pool.
 func dryRun(t *testing.T, client kubernetes.Interface, id resourceslice.PoolID, p *resourceslice.Pool) error {
 	t.Helper()
 	spec := resourcev1.ResourceSliceSpec{

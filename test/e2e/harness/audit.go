@@ -15,27 +15,27 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// AuditEvent is a request that the API server has answered, or a watch that it has begun to answer.
+// AuditEvent is a request that the API server has answered, or a watch that it has started.
 type AuditEvent struct {
 	ID          string
 	User        string
 	UserAgent   string
-	Verb        string // get, list, watch, create, update, patch, delete, deletecollection; the method in lower case for other paths
+	Verb        string // get, list, watch, create, update, patch, delete, deletecollection; the method in lower case for non-resource paths
 	URI         string // path and query, with the selectors
-	APIGroup    string // "" for the core group and for paths that are no resources
-	Resource    string // plural; "" for paths that are no resources
+	APIGroup    string // "" for the core group and for non-resource paths
+	Resource    string // plural; "" for non-resource paths
 	Subresource string
 	Namespace   string
-	Name        string // "" where the server made it, or there is none
+	Name        string // "" if the server generated it, or there is none
 	Code        int
 	Time        time.Time // when the request was received; microseconds
 }
 
-// barrierPatience bounds how long the entry of a request that has been answered may take to appear in the log.
+// barrierPatience bounds the time until the log entry of an answered request appears.
 const barrierPatience = 10 * time.Second
 
-// AuditEvents returns the requests since the cluster's start, in the order in which they were finished: every request once. Those
-// that had been answered before the call are complete. It needs Options.Audit.
+// AuditEvents returns every request since the cluster's start once, in the order in which the requests ended. All
+// requests that were answered before the call are included. It requires Options.Audit.
 func (c *Cluster) AuditEvents(t testing.TB) []AuditEvent {
 	t.Helper()
 	if c.status.AuditLog == "" {
@@ -49,7 +49,8 @@ func (c *Cluster) AuditEvents(t testing.TB) []AuditEvent {
 }
 
 func (c *Cluster) auditEvents(t testing.TB) ([]AuditEvent, error) {
-	// The server writes an entry after the answer, so the last ones may be missing. They are there when that of a later request is.
+	// The server writes an entry after the answer, so the last entries may be missing. They are present if the entry of
+	// a later request is.
 	barrier := "/version?barrier=" + rand.Text()
 	client, err := rest.HTTPClientFor(c.AdminConfig())
 	if err != nil {
@@ -88,7 +89,7 @@ func cutLine(data, mark []byte) (before, after []byte, found bool) {
 	return data[:bytes.LastIndexByte(data[:i], '\n')+1], data[i+end+1:], true
 }
 
-// auditLine is what is read of an audit.k8s.io/v1 Event.
+// auditLine has the fields of an audit.k8s.io/v1 Event that are read.
 type auditLine struct {
 	AuditID    string `json:"auditID"`
 	Verb       string `json:"verb"`
@@ -110,7 +111,8 @@ type auditLine struct {
 	RequestReceivedTimestamp time.Time `json:"requestReceivedTimestamp"`
 }
 
-// parseAudit parses the lines of an audit log. A watch has two, when it begins and when it ends: the first one counts.
+// parseAudit parses the lines of an audit log. A watch has two lines, for its start and its end; only the first one
+// counts.
 func parseAudit(data []byte) ([]AuditEvent, error) {
 	var events []AuditEvent
 	seen := map[string]bool{}

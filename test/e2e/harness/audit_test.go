@@ -35,7 +35,7 @@ func TestAuditEvents(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// A watch counts when it begins, and its end is not counted again.
+	// A watch counts when it starts; its end does not count again.
 	w, err := client.CoreV1().Pods("").Watch(t.Context(), metav1.ListOptions{FieldSelector: "spec.nodeName=audited"})
 	if err != nil {
 		t.Fatal(err)
@@ -105,7 +105,8 @@ func TestParseAuditRefusesNonsense(t *testing.T) {
 	}
 }
 
-// TestNoAuditWithoutOption: the log costs the API server time, so only those pay who read it.
+// TestNoAuditWithoutOption: the log costs the API server time, so it is off by
+// default.
 func TestNoAuditWithoutOption(t *testing.T) {
 	c := Start(t, bare)
 	if c.status.AuditLog != "" {

@@ -18,13 +18,14 @@ import (
 // enableVariable must be "1" for end-to-end tests to run.
 const enableVariable = "KUBEWRIGHT_E2E"
 
-// versionVariable is the version of clusters whose Options name none, so that all tests can be run against another one.
+// versionVariable is the version of clusters whose Options have none, so that all tests can run against another
+// version.
 const versionVariable = "KUBEWRIGHT_E2E_VERSION"
 
-// Enabled reports whether end-to-end tests are to run.
+// Enabled reports whether end-to-end tests should run.
 func Enabled() bool { return os.Getenv(enableVariable) == "1" }
 
-// OnlyDefaultVersion skips a test whose truth is that of one version, where the tests are run against another one.
+// OnlyDefaultVersion skips a test that is valid for the default version only, if the tests run against another version.
 func OnlyDefaultVersion(t testing.TB, why string) {
 	t.Helper()
 	if os.Getenv(versionVariable) != "" {
@@ -32,17 +33,17 @@ func OnlyDefaultVersion(t testing.TB, why string) {
 	}
 }
 
-// skipMessage tells why a test was skipped and how to run it.
+// skipMessage says why a test was skipped and how to run it.
 const skipMessage = "needs a real control plane: run \"make e2e\", or set " + enableVariable + "=1"
 
-// Cluster is a running control plane. Methods that take a testing.TB fail the test at once when they can't do what they are for; so
-// they must be called from the test's goroutine. Otherwise a Cluster may be used concurrently.
+// Cluster is a running control plane. Methods that take a testing.TB fail the test immediately on an error, so they
+// must be called from the test's goroutine. Otherwise a Cluster is safe for concurrent use.
 type Cluster struct {
 	launcher *launcher
 	status   status
 }
 
-// status is what the launcher says about a cluster.
+// status is the launcher's description of a cluster.
 type status struct {
 	Version    string      `json:"version"`
 	Server     string      `json:"server"`
@@ -57,14 +58,14 @@ type status struct {
 // Component describes a process of a cluster.
 type Component struct {
 	Name  string `json:"name"`
-	State string `json:"state"` // running, paused, stopped (on request) or exited (by itself)
-	PID   int    `json:"pid"`   // 0 when it doesn't run
+	State string `json:"state"` // running, paused, stopped (on request) or exited (unexpectedly)
+	PID   int    `json:"pid"`   // 0 if it does not run
 	Port  int    `json:"port"`  // on 127.0.0.1; 0 for All
 	Log   string `json:"log"`   // the file with its output
 }
 
-// Start starts a control plane for a test and stops it when the test ends. It skips the test when end-to-end tests are not
-// to run.
+// Start starts a control plane for a test and stops it when the test ends. It skips the test if end-to-end tests should
+// not run.
 func Start(t testing.TB, o Options) *Cluster {
 	t.Helper()
 	if !Enabled() {
@@ -103,10 +104,10 @@ func (c *Cluster) Version() string { return c.status.Version }
 // Server returns the API server's URL.
 func (c *Cluster) Server() string { return c.status.Server }
 
-// Dir returns the cluster's directory, which exists as long as the cluster does. A test may put files there.
+// Dir returns the cluster's directory, which exists as long as the cluster does. A test may create files there.
 func (c *Cluster) Dir() string { return c.status.Dir }
 
-// Components returns the processes as they are now.
+// Components returns the current processes.
 func (c *Cluster) Components(t testing.TB) []Component {
 	t.Helper()
 	var s status
@@ -114,20 +115,21 @@ func (c *Cluster) Components(t testing.TB) []Component {
 	return s.Components
 }
 
-// Kill kills a component as if its machine had lost power. One that doesn't run is left alone.
+// Kill kills a component as if its machine had lost power. It ignores a component that does not run.
 func (c *Cluster) Kill(t testing.TB, component string) {
 	t.Helper()
 	c.must(t, request{Op: "kill", Component: component}, nil)
 }
 
-// Terminate ends a component in order, with SIGTERM, and waits until it is gone, up to 90 s. An API server with open watches takes
-// 60 s, in which it serves them.
+// Terminate ends a component gracefully, with SIGTERM, and waits until it has ended, up to 90 s. An API server with
+// open watches takes 60 s, during which it serves them.
 func (c *Cluster) Terminate(t testing.TB, component string) {
 	t.Helper()
 	c.must(t, request{Op: "terminate", Component: component}, nil)
 }
 
-// Pause stops a component as if its machine hung: connections stay open and nobody answers. It returns when no thread of it runs.
+// Pause stops a component as if its machine hung: connections stay open but get no answers. It returns when all threads
+// are stopped.
 func (c *Cluster) Pause(t testing.TB, component string) {
 	t.Helper()
 	c.must(t, request{Op: "pause", Component: component}, nil)
@@ -139,20 +141,20 @@ func (c *Cluster) Resume(t testing.TB, component string) {
 	c.must(t, request{Op: "resume", Component: component}, nil)
 }
 
-// Restart kills a component if it runs, starts it with the same port, data and arguments, and waits until it is ready, up to 60 s.
-// It is also what starts an instance of Options.Extra.
+// Restart kills a component if it runs, starts it with the same port, data and arguments, and waits until it is ready,
+// up to 60 s. It also starts an instance of Options.Extra.
 func (c *Cluster) Restart(t testing.TB, component string) {
 	t.Helper()
 	c.must(t, request{Op: "restart", Component: component}, nil)
 }
 
-// WaitReady waits until every component says that it is ready, up to 60 s.
+// WaitReady waits until every component reports that it is ready, up to 60 s.
 func (c *Cluster) WaitReady(t testing.TB) {
 	t.Helper()
 	c.must(t, request{Op: "wait"}, nil)
 }
 
-// Kubectl runs the kubectl of the cluster's version as the admin, or as whom a --kubeconfig among args says, and returns its
+// Kubectl runs the kubectl of the cluster's version as the admin, or with the --kubeconfig in args, and returns its
 // standard output.
 func (c *Cluster) Kubectl(t testing.TB, args ...string) string {
 	t.Helper()
@@ -166,11 +168,11 @@ func (c *Cluster) Kubectl(t testing.TB, args ...string) string {
 	return string(out)
 }
 
-// KubectlCommand returns the command that Kubectl runs, for tests with an input, or with a kubectl that fails.
+// KubectlCommand returns the command that Kubectl runs, for tests that need its input or expect it to fail.
 func (c *Cluster) KubectlCommand(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, c.status.Binary)
 	cmd.Args = append([]string{"kubectl"}, args...)
-	// Neither the user's settings nor a cache in the user's home directory.
+	// Use neither the user's settings nor a cache in the user's home directory.
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+c.status.Kubeconfig, "KUBECACHEDIR="+c.status.Dir+"/kubectl-cache", "KUBERC=off")
 	return cmd
 }
@@ -183,11 +185,11 @@ func (c *Cluster) must(t testing.TB, req request, result any) {
 	}
 }
 
-// AdminConfig returns a client configuration of a member of system:masters. It doesn't limit the rate of requests, as none of the
-// configurations here does.
+// AdminConfig returns a client configuration for a member of system:masters. Like all configurations of this package,
+// it has no rate limit.
 func (c *Cluster) AdminConfig() *rest.Config { return c.status.Admin.config() }
 
-// logTailLines is how much of each log a failed test shows.
+// logTailLines is the number of lines of each log that a failed test shows.
 const logTailLines = 15
 
 // logTails returns the end of each component's log.

@@ -9,7 +9,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// credentials is an identity as the launcher issues it.
+// credentials is an identity in the launcher's format.
 type credentials struct {
 	Server string `json:"server"`
 	CA     []byte `json:"ca"`
@@ -37,20 +37,20 @@ func (c *Cluster) NodeConfig(t testing.TB, name string) *rest.Config {
 	return c.issue(t, identity{Node: name}).config()
 }
 
-// NodeKubeconfig returns the path of a kubeconfig file for the same identity as NodeConfig's.
+// NodeKubeconfig returns the path of a kubeconfig file for the identity of NodeConfig.
 func (c *Cluster) NodeKubeconfig(t testing.TB, name string) string {
 	t.Helper()
 	return c.issue(t, identity{Node: name}).Kubeconfig
 }
 
-// ServiceAccountConfig returns a client configuration with a token of a ServiceAccount, which is made if it isn't there. The namespace
-// must exist. The token is valid for a day.
+// ServiceAccountConfig returns a client configuration with a token of a ServiceAccount, and creates the ServiceAccount
+// if it does not exist. The namespace must exist. The token is valid for a day.
 func (c *Cluster) ServiceAccountConfig(t testing.TB, namespace, name string) *rest.Config {
 	t.Helper()
 	return c.issue(t, identity{Namespace: namespace, ServiceAccount: name}).config()
 }
 
-// ServiceAccountKubeconfig returns the path of a kubeconfig file for the same identity as ServiceAccountConfig's.
+// ServiceAccountKubeconfig returns the path of a kubeconfig file for the identity of ServiceAccountConfig.
 func (c *Cluster) ServiceAccountKubeconfig(t testing.TB, namespace, name string) string {
 	t.Helper()
 	return c.issue(t, identity{Namespace: namespace, ServiceAccount: name}).Kubeconfig
@@ -62,14 +62,14 @@ func (c *Cluster) UserConfig(t testing.TB, user string, groups ...string) *rest.
 	return c.issue(t, identity{User: user, Groups: groups}).config()
 }
 
-// UserKubeconfig returns the path of a kubeconfig file for the same identity as UserConfig's. Groups are those of the last
+// UserKubeconfig returns the path of a kubeconfig file for the identity of UserConfig. The groups are those of the last
 // call for this user.
 func (c *Cluster) UserKubeconfig(t testing.TB, user string, groups ...string) string {
 	t.Helper()
 	return c.issue(t, identity{User: user, Groups: groups}).Kubeconfig
 }
 
-// AdminKubeconfig returns the path of a kubeconfig file for the same identity as AdminConfig's.
+// AdminKubeconfig returns the path of a kubeconfig file for the identity of AdminConfig.
 func (c *Cluster) AdminKubeconfig() string { return c.status.Kubeconfig }
 
 func (c *Cluster) issue(t testing.TB, id identity) credentials {

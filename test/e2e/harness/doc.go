@@ -3,12 +3,13 @@
 
 // Package harness starts real Kubernetes control planes for end-to-end tests.
 //
-// It runs the command in test/controlplane, which is a module of its own because it needs a thousand packages that the
-// library doesn't, and talks to it over its standard input and output. When a test ends, is interrupted or killed, the command
-// notices that its input has ended and removes everything.
+// It runs the program in test/controlplane, a separate module because it needs a thousand packages that the library
+// does not need, and communicates with it over standard input and output. When a test ends, is interrupted or is
+// killed, the program's input ends and it removes everything.
 //
-// Tests that use it run only when KUBEWRIGHT_E2E=1; "make test" sets that, a plain "go test ./..." skips them. The first start builds
-// Kubernetes, which takes minutes: "go run . build" in test/controlplane does so beforehand, outside the timeout of go test.
+// Tests that use this package run only if KUBEWRIGHT_E2E=1. "make test" sets it; a plain "go test ./..." skips the
+// tests. The first start builds Kubernetes, which takes minutes. Run "go run . build" in test/controlplane beforehand,
+// so that the build does not count against the timeout of go test.
 //
 //	func TestNodeBecomesReady(t *testing.T) {
 //		cluster := harness.Start(t, harness.Options{})
@@ -17,5 +18,5 @@
 //		cluster.Pause(t, harness.APIServer)
 //	}
 //
-// A cluster takes about 4 s to start. Tests that don't disturb it can share one: see Main.
+// A cluster takes about 4 s to start. Tests that do not disturb it can share one: see Shared.
 package harness

@@ -16,7 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// hangs is how long a request to a paused server is waited for.
+// hangs is the timeout of a request to a paused server.
 const hangs = 300 * time.Millisecond
 
 func TestFaults(t *testing.T) {
@@ -38,7 +38,7 @@ func TestFaults(t *testing.T) {
 			c.Pause(t, component)
 			assertState(t, c, component, "paused")
 			ctx, cancel := context.WithTimeout(t.Context(), hangs)
-			err := list(ctx) // a list without a resourceVersion must be up to date, for which etcd is asked
+			err := list(ctx) // a list without a resourceVersion must be current, so it reads from etcd
 			cancel()
 			if !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("%s is paused and the request ended with %v", component, err)
@@ -61,7 +61,7 @@ func TestFaults(t *testing.T) {
 				conn.Close()
 			}
 		}
-		// Nobody else can take the port meanwhile.
+		// No other process can take the port in the meantime.
 		if l, err := net.Listen("tcp", address); err == nil {
 			l.Close()
 			t.Error("the server's port was free for others")
@@ -93,7 +93,7 @@ func TestFaults(t *testing.T) {
 	})
 }
 
-// TestExtraInstances: two schedulers besides a single process, of which one can be killed without the other.
+// TestExtraInstances: two schedulers run in addition to a single process, and one can be killed without the other.
 func TestExtraInstances(t *testing.T) {
 	needsClusters(t)
 	names := []string{"kube-scheduler-a", "kube-scheduler-b"}
@@ -137,7 +137,8 @@ func TestSingleProcess(t *testing.T) {
 	c.Restart(t, All)
 	assertState(t, c, All, "running")
 	assertKept(t, c, stored)
-	// The controller manager works: it makes a ServiceAccount in every namespace. So does the scheduler: it says that there is no node.
+	// The controller manager works if it creates a ServiceAccount in every namespace. The scheduler works if it reports
+	// that there is no node.
 	c.Kubectl(t, "create", "namespace", "work")
 	c.Kubectl(t, "wait", "--namespace=work", "--for=create", "serviceaccount/default", "--timeout=30s")
 	c.Kubectl(t, "run", "--namespace=work", "--image=none", "pod")
@@ -157,7 +158,7 @@ func assertState(t *testing.T, c *Cluster, component, want string) {
 	}
 }
 
-// assertKept checks that the cluster still has the very object that was stored, at the same URL, with the same credentials.
+// assertKept checks that the cluster still has the stored object, at the same URL and with the same credentials.
 func assertKept(t *testing.T, c *Cluster, stored *corev1.ConfigMap) {
 	t.Helper()
 	got, err := newClient(t, c.AdminConfig()).CoreV1().ConfigMaps("default").Get(t.Context(), stored.Name, metav1.GetOptions{})

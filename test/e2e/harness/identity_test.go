@@ -53,14 +53,14 @@ func TestWhoAmI(t *testing.T) {
 	}
 }
 
-// TestNodeIdentity holds the cluster to the rules of the Node authorizer and of NodeRestriction: without them end-to-end
-// tests would prove nothing about a kubelet's credentials.
+// TestNodeIdentity checks the rules of the Node authorizer and of NodeRestriction on the cluster. Without them,
+// end-to-end tests would prove nothing about a kubelet's credentials.
 func TestNodeIdentity(t *testing.T) {
 	c := shared.Cluster(t)
 	admin := newClient(t, c.AdminConfig())
 	node := newClient(t, c.NodeConfig(t, "mine"))
 	for _, name := range []string{"mine", "other"} {
-		// The second one is not for this identity to create.
+		// This identity may not create the second one.
 		client := map[string]interface {
 			Create(context.Context, *corev1.Node, metav1.CreateOptions) (*corev1.Node, error)
 		}{"mine": node.CoreV1().Nodes(), "other": admin.CoreV1().Nodes()}[name]
@@ -83,7 +83,7 @@ func TestNodeIdentity(t *testing.T) {
 	}
 	for name, tc := range map[string]struct {
 		do        func(ctx context.Context) error
-		forbidden string // what the answer says; "": allowed
+		forbidden string // part of the answer; "" if allowed
 	}{
 		"list all nodes": {func(ctx context.Context) error {
 			_, err := node.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
@@ -150,14 +150,14 @@ func TestNodeIdentity(t *testing.T) {
 	}
 }
 
-// TestServiceAccountHasNoRights: what an example may do under a ServiceAccount is what its manifest grants.
+// TestServiceAccountHasNoRights: a ServiceAccount has no permissions except those that an example's manifest grants.
 func TestServiceAccountHasNoRights(t *testing.T) {
 	c := shared.Cluster(t)
 	client := newClient(t, c.ServiceAccountConfig(t, "default", "powerless"))
 	if _, err := client.CoreV1().ConfigMaps("default").List(t.Context(), metav1.ListOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("listing ConfigMaps: %v, want 403", err)
 	}
-	// The second time the ServiceAccount exists.
+	// At the second call the ServiceAccount exists.
 	again := newClient(t, c.ServiceAccountConfig(t, "default", "powerless"))
 	if _, err := again.CoreV1().ConfigMaps("default").List(t.Context(), metav1.ListOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("listing ConfigMaps: %v, want 403", err)

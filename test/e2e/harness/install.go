@@ -12,11 +12,11 @@ import (
 	"time"
 )
 
-// keepUnused is how long launchers stay in the cache that nobody starts any more, and what killed builds have left.
+// keepUnused is how long unused launchers and the remains of killed builds stay in the cache.
 const keepUnused = 14 * 24 * time.Hour
 
-// install moves an executable to dir, under a name made of its content, and returns the path. The same content is installed once,
-// and a file that is there never changes: another process may be running it.
+// install moves an executable to dir, under a name derived from its content, and returns the path. Equal content is
+// installed once, and an installed file never changes, because another process may be running it.
 func install(executable, dir string) (string, error) {
 	content, err := os.ReadFile(executable)
 	if err != nil {
@@ -34,7 +34,7 @@ func install(executable, dir string) (string, error) {
 		return "", err
 	}
 	for _, e := range entries {
-		// Another process may be pruning as well.
+		// Another process may be pruning too.
 		if info, err := e.Info(); err == nil && time.Since(info.ModTime()) > keepUnused {
 			if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
 				return "", err

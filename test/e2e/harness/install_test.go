@@ -35,7 +35,7 @@ func TestInstall(t *testing.T) {
 	if again := put("one"); again != first {
 		t.Errorf("the same content is at %s and %s", first, again)
 	}
-	// It is the same file: it may be running.
+	// It is the same file, because it may be running.
 	if after, err := os.Stat(first); err != nil || !os.SameFile(before, after) {
 		t.Errorf("the file was replaced, %v", err)
 	}
@@ -48,6 +48,6 @@ func TestInstall(t *testing.T) {
 		t.Error("other content has the same name")
 	}
 	if _, err := os.Stat(first); err == nil {
-		t.Error("a launcher that nobody uses stays for ever")
+		t.Error("an unused launcher is never removed")
 	}
 }

@@ -19,8 +19,8 @@ import (
 // moduleDir is the directory of the launcher's module in the repository.
 const moduleDir = "test/controlplane"
 
-// findModule returns the launcher's module, which is below a parent of the working directory: go test runs tests in their
-// package's directory.
+// findModule returns the launcher's module, which is below a parent of the working directory, because go test runs
+// tests in their package's directory.
 func findModule() (string, error) {
 	start, err := os.Getwd()
 	if err != nil {
@@ -37,7 +37,8 @@ func findModule() (string, error) {
 	}
 }
 
-// launcherOnce builds the launcher once a process. It needs the standard library only, so that takes a second or two.
+// launcherOnce builds the launcher once per process. The launcher needs only the standard library, so the build takes a
+// second or two.
 var launcherOnce = sync.OnceValues(buildLauncher)
 
 // buildLauncher builds the launcher into the cache and returns its path.
@@ -56,7 +57,8 @@ func buildLauncher() (string, error) {
 	if err := os.MkdirAll(filepath.Join(cache, "launcher"), 0o755); err != nil {
 		return "", err
 	}
-	// Test binaries run side by side, perhaps of different work trees: each makes its own, which the rest of the process uses.
+	// Test binaries run concurrently, possibly from different work trees. Each builds its own launcher, which its
+	// process then uses.
 	dir, err := os.MkdirTemp(filepath.Join(cache, "launcher"), "build-")
 	if err != nil {
 		return "", err
@@ -76,14 +78,14 @@ type launcher struct {
 	cmd    *exec.Cmd
 	stdin  io.WriteCloser
 	exited chan struct{}
-	err    error // valid when exited is closed
+	err    error // valid after exited is closed
 
 	mu      sync.Mutex
 	lastID  int
-	waiting map[int]chan response // nil when the launcher doesn't answer any more
+	waiting map[int]chan response // nil after the launcher has stopped answering
 }
 
-// request and response are the lines of the protocol; test/controlplane/internal/control describes it.
+// request and response are the lines of the protocol in test/controlplane/internal/control.
 type request struct {
 	ID        int       `json:"id"`
 	Op        string    `json:"op"`
@@ -105,14 +107,14 @@ type response struct {
 	Result json.RawMessage `json:"result"`
 }
 
-// startLauncher starts the launcher with args and returns what it says when the cluster is ready.
+// startLauncher starts the launcher with args, and returns its message when the cluster is ready.
 func startLauncher(args []string) (*launcher, json.RawMessage, error) {
 	path, err := launcherOnce()
 	if err != nil {
 		return nil, nil, err
 	}
 	l := &launcher{cmd: exec.Command(path, args...), exited: make(chan struct{}), waiting: map[int]chan response{}}
-	l.cmd.Stderr = os.Stderr // a build tells how far it is
+	l.cmd.Stderr = os.Stderr // a build prints its progress
 	if l.stdin, err = l.cmd.StdinPipe(); err != nil {
 		return nil, nil, err
 	}
@@ -137,7 +139,7 @@ func startLauncher(args []string) (*launcher, json.RawMessage, error) {
 	return l, resp.Result, nil
 }
 
-// read hands the launcher's answers to who waits for them, until there are no more.
+// read passes the launcher's answers to the waiting callers, until its output ends.
 func (l *launcher) read(stdout io.Reader) {
 	lines := bufio.NewScanner(stdout)
 	lines.Buffer(nil, 1<<20)
@@ -164,7 +166,7 @@ func (l *launcher) read(stdout io.Reader) {
 	close(l.exited)
 }
 
-// callTimeout bounds a request; a restart may take 60 s and a termination 90.
+// callTimeout bounds a request. A restart may take 60 s and a termination 90 s.
 const callTimeout = 2 * time.Minute
 
 // call sends a request and decodes the answer's result into result, which may be nil.
@@ -199,10 +201,10 @@ func (l *launcher) call(req request, result any) error {
 	}
 }
 
-// stopTimeout bounds how long a cluster may take to be gone.
+// stopTimeout bounds the time until a cluster is gone.
 const stopTimeout = time.Minute
 
-// stop has the launcher stop the cluster, and waits until nothing is left of it.
+// stop makes the launcher stop the cluster, and waits until no process or file is left.
 func (l *launcher) stop() error {
 	l.stdin.Close()
 	select {

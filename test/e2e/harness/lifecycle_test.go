@@ -19,7 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// The tests in this file end clusters in every way in which a cluster can end. None may leave a process or a file behind.
+// The tests in this file end clusters in every possible way. No process or file may be left behind.
 
 func TestEndOfTest(t *testing.T) {
 	var s status
@@ -91,7 +91,7 @@ func TestSignalledLauncher(t *testing.T) {
 	}
 }
 
-// TestPausedComponentsEndToo: a stopped process takes no signal but SIGKILL.
+// TestPausedComponentsEndToo: a stopped process reacts to no signal except SIGKILL.
 func TestPausedComponentsEndToo(t *testing.T) {
 	c := startUnowned(t)
 	c.Pause(t, APIServer)
@@ -111,7 +111,7 @@ func TestFailedStart(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "unknown flag: --no-such-flag") {
 		t.Errorf("the error doesn't show what the API server says: %v", err)
 	}
-	// It is not waited for, since it has ended.
+	// The error does not wait for a timeout, because the component has ended.
 	if d := time.Since(began); d > 30*time.Second {
 		t.Errorf("failed after %s", d)
 	}
@@ -154,9 +154,9 @@ func TestSideBySide(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := newClient(t, b.AdminConfig()).CoreV1().Namespaces().Get(t.Context(), ns.Name, metav1.GetOptions{}); err == nil {
-		t.Error("what was stored in one is in the other")
+		t.Error("an object of one cluster is in the other")
 	}
-	// The credentials of one are worth nothing in the other.
+	// The credentials of one cluster are invalid in the other.
 	stranger := a.AdminConfig()
 	stranger.Host = b.Server()
 	stranger.CAData = b.AdminConfig().CAData
@@ -185,7 +185,7 @@ func startUnowned(t *testing.T) *Cluster {
 	return c
 }
 
-// patience is how long a cluster may take to be gone when nobody has waited for it.
+// patience bounds the time until a cluster is gone if its owner was killed.
 const patience = 20 * time.Second
 
 func assertRuns(t *testing.T, s status) {
@@ -200,7 +200,7 @@ func assertRuns(t *testing.T, s status) {
 	}
 }
 
-// assertGone checks that within d the directory is gone and nothing runs.
+// assertGone checks that within d the directory is removed and all processes have ended.
 func assertGone(t *testing.T, s status, d time.Duration) {
 	t.Helper()
 	var left []string
@@ -223,7 +223,7 @@ func assertGone(t *testing.T, s status, d time.Duration) {
 	}
 }
 
-// alive reports whether a process lives; a zombie, which whoever is process 1 reaps in its own time, doesn't.
+// alive reports whether a process is alive. A zombie, which process 1 may reap later, is not.
 func alive(pid int) bool {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 
 var shared = Shared{Options: Options{Audit: true}}
 
-// victimVariable makes the test binary a test that is going to be killed.
+// victimVariable makes the test binary run as a test that will be killed.
 const victimVariable = "KUBEWRIGHT_TEST_VICTIM"
 
 func TestMain(m *testing.M) {
@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 	os.Exit(shared.Run(m))
 }
 
-// victim starts a cluster, says what it consists of, and waits to be killed.
+// victim starts a cluster, prints its status, and waits to be killed.
 func victim() {
 	c, err := start(bare)
 	if err != nil {
@@ -39,7 +39,7 @@ func victim() {
 	time.Sleep(time.Hour)
 }
 
-// bare is a cluster that starts fast: etcd and the API server.
+// bare is a cluster that starts quickly: etcd and the API server.
 var bare = Options{Without: []string{ControllerManager, Scheduler}}
 
 // newClient returns a clientset.

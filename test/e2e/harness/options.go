@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// The components of a cluster. In one with Options.SingleProcess there is only All.
+// The components of a cluster. A cluster with Options.SingleProcess has only All.
 const (
 	Etcd              = "etcd"
 	APIServer         = "kube-apiserver"
@@ -19,27 +19,29 @@ const (
 	All               = "all"
 )
 
-// Options says what control plane to start. The zero value is one of the default version, all components in processes of their own,
-// with the defaults of Kubernetes.
+// Options configures a control plane. The zero value is a control plane of the default version, with each component in
+// its own process and the defaults of Kubernetes.
 type Options struct {
-	// Version is the Kubernetes version, such as "v1.36.3" or "1.36"; "" is that of the environment variable
-	// KUBEWRIGHT_E2E_VERSION, or else the default. test/controlplane/README.md lists them.
+	// Version is the Kubernetes version, such as "v1.36.3" or "1.36". If it is "", the environment variable
+	// KUBEWRIGHT_E2E_VERSION or the default applies. test/controlplane/README.md lists the versions.
 	Version string
-	// SingleProcess runs all components in one process. It is lighter and faster, but components can't be killed or paused
-	// one by one, and have the same feature gates.
+	// SingleProcess runs all components in one process, which needs less memory and starts faster. Single components
+	// can then not be killed or paused, and they share their feature gates.
 	SingleProcess bool
-	// Without names components that are not to run: the controller manager, the scheduler. Without the controller manager
+	// Without lists components that do not run: the controller manager, the scheduler. Without the controller manager
 	// there are no default ServiceAccounts, and pods are admitted without one.
 	Without []string
-	// Extra names further instances of the controller manager and the scheduler: "kube-scheduler-2". Each is a process of its own,
-	// with the component's arguments and a port of its own, and does not start with the cluster: Cluster.Restart starts it.
+	// Extra lists further instances of the controller manager and the scheduler, such as "kube-scheduler-2". Each is a
+	// separate process with the component's arguments and its own port. It does not start with the cluster:
+	// Cluster.Restart starts it.
 	Extra []string
-	// FeatureGates are set in all Kubernetes components. For one component use ExtraArgs.
+	// FeatureGates are set in all Kubernetes components. Use ExtraArgs for a single component.
 	FeatureGates map[string]bool
-	// RuntimeConfig says which API versions and resources are served, for example "resource.k8s.io/v1": false.
+	// RuntimeConfig selects the served API versions and resources, for example "resource.k8s.io/v1": false.
 	RuntimeConfig map[string]bool
-	// ExtraArgs are further arguments by component, whose further instances have them too, or by such an instance; for example "--node-monitor-grace-period=8s" of ControllerManager. They
-	// replace those that the harness sets; entries of --feature-gates and --runtime-config are added.
+	// ExtraArgs holds further arguments of a component, which its further instances get too, or of such an instance;
+	// for example "--node-monitor-grace-period=8s" for ControllerManager. They replace the harness's arguments, but
+	// entries of --feature-gates and --runtime-config are added.
 	ExtraArgs map[string][]string
 	// Audit logs the metadata of every request, for Cluster.AuditEvents.
 	Audit bool

@@ -41,7 +41,8 @@ func TestArguments(t *testing.T) {
 	}
 }
 
-// TestLeaseCandidates: the API of coordinated leader election is served only on request, and the gate is another matter.
+// TestLeaseCandidates: the API of coordinated leader election is served only on request, independently of the feature
+// gate.
 func TestLeaseCandidates(t *testing.T) {
 	needsClusters(t)
 	candidate := &coordinationv1beta1.LeaseCandidate{
@@ -69,8 +70,8 @@ func TestLeaseCandidates(t *testing.T) {
 	}
 }
 
-// TestOldResourceAPI: a server that has ResourceSlices as v1beta1 only. Of a current server only a part can do so: the Node authorizer
-// and the scheduler themselves want v1 and never become ready.
+// TestOldResourceAPI starts a server that serves ResourceSlices only as v1beta1. Only some components of a current
+// version support this: the Node authorizer and the scheduler need v1 and never become ready.
 func TestOldResourceAPI(t *testing.T) {
 	o := bare
 	o.RuntimeConfig = map[string]bool{"resource.k8s.io/v1": false, "resource.k8s.io/v1beta1": true}
@@ -91,11 +92,12 @@ func TestOldResourceAPI(t *testing.T) {
 	}
 }
 
-// versionsVariable lists further Kubernetes versions that TestVersions starts, separated by commas. Each must first be
-// built, which takes minutes, so "make test" runs the default version only.
+// versionsVariable is a comma-separated list of further Kubernetes versions that TestVersions starts. Each must be
+// built first, which takes minutes, so "make test" runs only the default version.
 const versionsVariable = "KUBEWRIGHT_E2E_VERSIONS"
 
-// TestVersions: with every version, in both modes, a pod is made and scheduled to a node that somebody reported as ready.
+// TestVersions: with every version, in both modes, a pod is created and scheduled to a node that the test has made
+// Ready.
 func TestVersions(t *testing.T) {
 	needsClusters(t)
 	versions := []string{""}
@@ -126,7 +128,7 @@ func TestVersions(t *testing.T) {
 	}
 }
 
-// readyStatus is the status of a node that pods can be scheduled to.
+// readyStatus returns the status of a node to which pods can be scheduled.
 func readyStatus() corev1.NodeStatus {
 	room := corev1.ResourceList{"cpu": *resource.NewQuantity(4, resource.DecimalSI), "memory": *resource.NewQuantity(8<<30, resource.DecimalSI), "pods": *resource.NewQuantity(10, resource.DecimalSI)}
 	now := metav1.Now()

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// Shared is a cluster that the tests of a package share. It starts when the first of them asks for it and lives until the last one
-// has ended:
+// Shared is a cluster that the tests of a package share. It starts with the first test that needs it and ends after the
+// last test:
 //
 //	var shared = harness.Shared{Options: harness.Options{SingleProcess: true}}
 //
@@ -29,7 +29,7 @@ type Shared struct {
 	err     error
 }
 
-// Run runs the tests of m, stops the cluster if one was started, and returns the status to exit with.
+// Run runs the tests of m, stops the cluster if it was started, and returns the exit status.
 func (s *Shared) Run(m *testing.M) int {
 	if !Enabled() {
 		fmt.Println("end-to-end tests are skipped: each", skipMessage)
@@ -48,7 +48,7 @@ func (s *Shared) Run(m *testing.M) int {
 	return code
 }
 
-// Cluster returns the cluster, which it starts at the first call. It skips the test when end-to-end tests are not to run.
+// Cluster returns the cluster. The first call starts it. It skips the test if end-to-end tests should not run.
 func (s *Shared) Cluster(t testing.TB) *Cluster {
 	t.Helper()
 	if !Enabled() {
