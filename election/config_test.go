@@ -187,6 +187,21 @@ func TestUpdatesAreRateLimited(t *testing.T) {
 	})
 }
 
+// An empty map of attributes is the same as none, which is what the Lease shows.
+func TestAnEmptyMapOfAttributesIsNoChange(t *testing.T) {
+	inRig(t, func(r *rig) {
+		r.start("a")
+		r.sleep(time.Second)
+		r.start("b", func(cfg *Config) { cfg.Self.Attributes = map[string]string{} })
+		r.sleep(time.Minute)
+		r.server.ResetJournal()
+		r.sleep(5 * time.Minute)
+		if n := r.server.Count(apitest.Match{User: "b", Verb: "get,update"}); n != 0 {
+			t.Errorf("%d requests of a candidate whose record is up to date", n)
+		}
+	})
+}
+
 // What can be refused is; sums of such durations must not overflow.
 func TestDurationsBeyondAllBounds(t *testing.T) {
 	for _, tm := range []Timing{{RenewDeadline: math.MaxInt64}, {RenewInterval: math.MaxInt64}, {Drain: math.MaxInt64}, {RenewDeadline: math.MaxInt64, RenewInterval: time.Second}} {

@@ -99,8 +99,7 @@
 // machine, lead together until one of them observes a renewal that it did not
 // send. Its term then ends with [ErrLost].
 //
-// Without permission to watch, a candidate reads the Lease every RenewInterval;
-// without permission to patch, it writes its record with PUT.
+// Without permission to watch, a candidate reads the Lease every RenewInterval.
 //
 // # Compatibility
 //

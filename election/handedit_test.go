@@ -208,8 +208,8 @@ func TestDeadlineIsZeroWhileTheTermIsNotValid(t *testing.T) {
 	}
 }
 
-func TestAServerThatRefusesPatchesIsReportedOnceAtMost(t *testing.T) {
-	for name, verbs := range map[string]string{"patches": "patch", "all writes": "patch,update"} {
+func TestAServerThatRefusesRecordsIsReportedOnceAtMost(t *testing.T) {
+	for name, verbs := range map[string]string{"updates": "update", "all writes": "create,update"} {
 		inRig(t, func(r *rig) {
 			r.put("x")
 			r.server.Inject(apitest.Fault{Match: apitest.Match{User: "b", Verb: verbs}, Status: apitest.StatusError(400, metav1.StatusReasonBadRequest, "no")})

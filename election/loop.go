@@ -5,7 +5,6 @@ package election
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -15,7 +14,6 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
 	"github.com/kubewright/kubewright/election/internal/spec"
@@ -285,12 +283,6 @@ func (c *Candidate) do(ctx context.Context, m move) (*coordinationv1.Lease, erro
 	switch {
 	case m.op == OpRead:
 		return leases.Get(ctx, c.cfg.Lease.Name, metav1.GetOptions{})
-	case m.lease == nil:
-		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": m.patch}})
-		if err != nil {
-			return nil, fmt.Errorf("election: encode record: %w", err)
-		}
-		return leases.Patch(ctx, c.cfg.Lease.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: spec.FieldManager})
 	case m.lease.ResourceVersion == "":
 		return leases.Create(ctx, m.lease, metav1.CreateOptions{FieldManager: spec.FieldManager})
 	default:

@@ -5,6 +5,7 @@ package election
 
 import (
 	"maps"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -42,10 +43,8 @@ func (p phase) String() string {
 // move is a request that the machine wants to be sent. There is one at a time.
 type move struct {
 	op Op // "" for none
-	// lease is what to write: with a resourceVersion a PUT, without a POST.
+	// lease is the Lease to write: by PUT if it has a resourceVersion, else by POST.
 	lease *coordinationv1.Lease
-	// patch is a merge patch of annotations, where there is no lease.
-	patch map[string]any
 	// timeout is the deadline of the request.
 	timeout time.Duration
 }
@@ -106,10 +105,8 @@ type machine struct {
 	// polling: the Lease can't be watched.
 	polling   bool
 	pollUntil time.Duration // then a watch is tried again
-	// noPatch: records can't be written by PATCH.
-	noPatch  bool
-	lastRead time.Duration // when the last GET was answered
-	readAt   time.Duration // when the next one is due where there is no watch
+	lastRead  time.Duration // when the last GET was answered
+	readAt    time.Duration // when the next one is due where there is no watch
 	// failures are reads in a row that failed, denials writes, and conflicts
 	// writes that met one. A read that succeeds between two writes says nothing
 	// about the next one.
@@ -120,18 +117,16 @@ type machine struct {
 
 	self        Peer // without the identity on the Lease
 	created     time.Time
-	records     map[string]record // on the Lease
-	standing    *standing         // what follows from them; nil where that is to be found out
+	records     map[string]record // on the Lease, by identity
 	published   publishing
 	annotations map[string]string // from which records was read
-	watched     map[string]watchedRecord
-	mixed       bool    // other candidates use the other registry
-	draw        float64 // of this vacancy, to spread claims of equal rank
+	mixed       bool              // other candidates use the other registry
+	draw        float64           // of this vacancy, to spread claims of equal rank
 	standBackTo time.Duration
 
 	term        termState
 	past        pulse // of the last term
-	suspects    map[string]suspicion
+	doubts      map[string]doubt
 	offers      int           // made by this process
 	cancelledAt time.Duration // when the context of the work was
 	giving      *giving
@@ -196,8 +191,8 @@ const (
 
 func newMachine(s setup, self Peer, now instant) *machine {
 	m := &machine{setup: s, sighting: sighting{me: s.id, exclusive: s.exclusive, def: s.timing.LeaseDuration}, self: self, created: now.wall.UTC().Truncate(time.Millisecond), draw: s.random(), reread: true}
-	m.suspects, m.watched = make(map[string]suspicion), make(map[string]watchedRecord)
-	m.published = publishing{at: now.mono - changeGap, changedAt: now.mono - changeGap, jitter: s.random()}
+	m.doubts = make(map[string]doubt)
+	m.published = publishing{at: now.mono - changeGap}
 	return m
 }
 
@@ -352,7 +347,7 @@ func (m *machine) holderGone(now time.Duration, identity string) {
 }
 
 // setSelf changes what this candidate says about itself.
-func (m *machine) setSelf(p Peer) { m.self, m.standing = p, nil }
+func (m *machine) setSelf(p Peer) { m.self = p }
 
 // watchRefused says that the Lease can't be watched for want of permission.
 func (m *machine) watchRefused(now time.Duration) {
@@ -372,18 +367,14 @@ type pendingOffer struct {
 	until  time.Duration
 }
 
-// suspicion is held against a candidate that did not answer an offer.
-type suspicion struct {
-	strikes int
-	until   time.Duration
-	drop    bool // its record is to go
+// doubt is about a candidate that did not answer n offers in a row. It gets no
+// other offer for spec.Doubt(n), and loses the record that it had at since.
+type doubt struct {
+	n     int
+	since time.Duration
 }
 
-// The least and the longest time for which a candidate is suspected.
-const (
-	suspectMin = time.Minute
-	suspectMax = 16 * time.Minute
-)
+func (d doubt) until() time.Duration { return d.since + spec.Doubt(d.n) }
 
 // nextLeading is what a candidate does whose work runs and whose lease is its
 // own.
@@ -452,8 +443,8 @@ func (m *machine) succession(now time.Duration) (again time.Duration) {
 	again = never
 	trusted := peers[:0:0]
 	for _, p := range peers {
-		if s, ok := m.suspects[p.Identity]; ok && now < s.until {
-			again = min(again, s.until)
+		if d, ok := m.doubts[p.Identity]; ok && now < d.until() {
+			again = min(again, d.until())
 			continue
 		}
 		trusted = append(trusted, p)
@@ -494,12 +485,8 @@ func (m *machine) awaitAck(now time.Duration, o *pendingOffer) (again time.Durat
 	case !present:
 		m.closeOffer(now, false) // it has withdrawn
 	case now >= o.until:
-		s := m.suspects[o.To]
-		s.until = now + min(suspectMin<<s.strikes, suspectMax)
-		s.strikes = min(s.strikes+1, 10)
-		s.drop = true
-		maps.DeleteFunc(m.suspects, func(_ string, old suspicion) bool { return now >= old.until+suspectMax }) // long gone
-		m.suspects[o.To] = s
+		maps.DeleteFunc(m.doubts, func(_ string, d doubt) bool { return now >= d.until()+spec.Doubt(math.MaxInt) }) // long gone
+		m.doubts[o.To] = doubt{n: m.doubts[o.To].n + 1, since: now}
 		m.closeOffer(now, false)
 	default:
 		return o.until
@@ -509,10 +496,6 @@ func (m *machine) awaitAck(now time.Duration, o *pendingOffer) (again time.Durat
 
 // offerStored says that the Lease shows what was written.
 func (m *machine) offerStored(now time.Duration) {
-	for id, s := range m.suspects {
-		s.drop = false
-		m.suspects[id] = s
-	}
 	o := m.term.offer
 	if o == nil || o.stored || m.lease.Annotations[offerAnnotation] != o.encode() {
 		return
@@ -591,7 +574,7 @@ func (m *machine) watching() bool {
 
 // observer reports whether there is no place for a record of this candidate.
 func (m *machine) observer() bool {
-	return !m.native && m.known && m.lease != nil && !m.self.LastResort && !m.stands().place
+	return !m.native && m.known && m.lease != nil && !m.self.LastResort && !m.placed()
 }
 
 // readInterval draws when to read again what nobody watches.
@@ -631,10 +614,20 @@ func (m *machine) turn() time.Duration {
 	if m.self.LastResort || m.pulseAt < m.standBackTo || m.observer() {
 		return last
 	}
-	if r := m.stands().rank; r < maxRank {
+	if r := m.rank(); r < maxRank {
 		return time.Duration(r) * stagger
 	}
 	return last
+}
+
+// rank returns the number of candidates that come before this one when the lease is
+// free, at most maxRank.
+func (m *machine) rank() int {
+	peers, known := m.others(holderOf(m.lease))
+	if !known {
+		return maxRank
+	}
+	return min(rank(m.strategy, m.asPeer(), peers, ""), maxRank)
 }
 
 // others returns the candidates with records, without this one and the given
@@ -674,7 +667,7 @@ func (m *machine) nextGiving(now instant) (s step, more bool) {
 	if now.mono >= m.giving.until {
 		to = "" // that was long ago
 	}
-	return step{move: move{op: OpHandOver, lease: m.givenLease(now, to), timeout: m.stopTimeout(now.mono)}}, true
+	return step{move: move{op: OpHandOver, lease: m.handedLease(now, to), timeout: m.stopTimeout(now.mono)}}, true
 }
 
 // nextStopping releases a lease that was given to this candidate meanwhile,
@@ -694,7 +687,7 @@ func (m *machine) nextStopping(now instant) step {
 	if now.mono < m.retryAt {
 		return step{wake: min(m.retryAt, m.stopBy)}
 	}
-	return step{move: m.withdrawMove(m.stopTimeout(now.mono))}
+	return step{move: move{op: OpWithdraw, lease: m.recordLease(now), timeout: m.stopTimeout(now.mono)}}
 }
 
 func (m *machine) stopLimit() time.Duration {

@@ -40,7 +40,6 @@ func (m *machine) accept(now instant, l *coordinationv1.Lease, from source) {
 		}
 	}
 	if to := holderOf(l); to != before || !known && to != "" {
-		m.standing = nil
 		m.tell(LeaderChanged{From: before, To: to})
 	}
 	if m.phase == leading || m.phase == draining {
@@ -50,7 +49,7 @@ func (m *machine) accept(now instant, l *coordinationv1.Lease, from source) {
 			m.endTerm(now.mono, ErrLost)
 		}
 	}
-	m.lookAtRecords(now.mono)
+	m.readRecords(now.mono)
 }
 
 // readDone takes in the answer to a GET.
@@ -90,10 +89,6 @@ func (m *machine) readDone(now, sent instant, l *coordinationv1.Lease, err error
 func (m *machine) writeDone(now, sent instant, op Op, l *coordinationv1.Lease, err error) {
 	m.busy = ""
 	class := apierr.Classify(err)
-	if (op == OpPublish || op == OpWithdraw) && (class == apierr.Forbidden || class == apierr.Invalid) && !m.noPatch {
-		m.noPatch = true // use an update instead
-		return
-	}
 	switch class {
 	case apierr.None:
 		m.failures, m.denials, m.conflicts, m.retryAt = 0, 0, 0, 0
@@ -154,7 +149,7 @@ func (m *machine) stored(now, sent instant, op Op, l *coordinationv1.Lease) {
 		m.giving = nil
 		m.observe(now, l, false, inOrder)
 	case OpPublish, OpWithdraw:
-		m.observe(now, l, false, afterGap) // a patch has no precondition
+		m.observe(now, l, false, inOrder)
 	}
 	if op == OpPublish {
 		m.recordStored(now.mono)
@@ -198,7 +193,7 @@ func (m *machine) claimed(now, sent instant, l *coordinationv1.Lease) {
 	m.giving = nil
 	m.recordStored(now.mono)
 	m.phase = leading
-	m.suspects = make(map[string]suspicion)
+	m.doubts = make(map[string]doubt)
 	m.term = termState{
 		pulse: pulseOf(m.lease), began: now.mono, sent: sent, deadline: deadline,
 		renewAt: m.renewalAfter(sent.mono), token: tokenOf(m.lease),

@@ -8,7 +8,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"maps"
-	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,11 +20,11 @@ import (
 	"github.com/kubewright/kubewright/election/internal/spec"
 )
 
-// The Leases that a candidate writes. Each is what was seen last with what the
-// candidate is responsible for; the resourceVersion makes the write fail where
-// somebody was faster. What others have put on the Lease stays.
+// A candidate writes the Lease as it was last observed, with its own changes. The
+// resourceVersion makes the write fail if another client was faster. Fields and
+// annotations of other clients stay.
 
-// editable returns a copy of the Lease as it was seen last, or one to create.
+// editable returns a copy of the last observed Lease, or one to create.
 func (m *machine) editable() *coordinationv1.Lease {
 	var l *coordinationv1.Lease
 	if m.lease != nil {
@@ -40,8 +39,8 @@ func (m *machine) editable() *coordinationv1.Lease {
 	return l
 }
 
-// stamp sets and records a new renewTime: the wall clock, but never the same
-// twice, because other candidates go by changes.
+// stamp sets and records a new renewTime: the wall clock, but never the same time
+// twice, because other candidates detect renewals by changes.
 func (m *machine) stamp(l *coordinationv1.Lease, wall time.Time) {
 	t := metav1.NewMicroTime(wall.Truncate(time.Microsecond))
 	if before := l.Spec.RenewTime; before.Equal(&t) {
@@ -51,7 +50,7 @@ func (m *machine) stamp(l *coordinationv1.Lease, wall time.Time) {
 	m.written = append(m.written[max(0, len(m.written)-maxWritten+1):], t)
 }
 
-// claimedLease begins a term.
+// claimedLease returns the Lease that begins a term.
 func (m *machine) claimedLease(now instant) *coordinationv1.Lease {
 	l := m.editable()
 	previous := holderOf(l)
@@ -59,7 +58,7 @@ func (m *machine) claimedLease(now instant) *coordinationv1.Lease {
 	switch {
 	case m.lease == nil:
 		l.Spec.LeaseTransitions = ptr.To[int32](0)
-	case !assigned || sameTerm(pulseOf(l), m.past): // who has chosen us has counted already
+	case !assigned || sameTerm(pulseOf(l), m.past): // an assignment is counted already
 		l.Spec.LeaseTransitions = ptr.To(spec.NextTransition(transitionsOf(l)))
 	}
 	l.Spec.HolderIdentity = ptr.To(m.id)
@@ -73,24 +72,16 @@ func (m *machine) claimedLease(now instant) *coordinationv1.Lease {
 		return l
 	}
 	l.Spec.Strategy = nil
-	if previous != "" && previous != m.id {
-		// It was silent for the whole of its lease, and those who come before
-		// us have let their turns pass. Who is alive all the same comes back.
-		delete(l.Annotations, recordKey(previous))
-		for id, r := range m.records {
-			if id != m.id && Compare(m.strategy, r.peer(), m.asPeer(), "") < 0 {
-				delete(l.Annotations, recordKey(id))
-			}
-		}
-	}
-	if m.observer() {
-		delete(l.Annotations, recordKey(m.worst().ID))
-	}
+	m.dropRecords(now.mono, l.Annotations, func(r record) bool {
+		// The holder was silent for its whole lease, and better candidates let
+		// their turns pass. A live one publishes its record again.
+		return previous != "" && previous != m.id && (r.ID == previous || Compare(m.strategy, r.peer(), m.asPeer(), "") < 0)
+	})
 	m.putRecord(now.mono, l.Annotations)
 	return l
 }
 
-// renewedLease renews it.
+// renewedLease returns the Lease with a new renewTime and the present offer.
 func (m *machine) renewedLease(now instant) *coordinationv1.Lease {
 	l := m.editable()
 	l.Spec.LeaseDurationSeconds = m.seconds()
@@ -102,23 +93,33 @@ func (m *machine) renewedLease(now instant) *coordinationv1.Lease {
 	if m.term.offer != nil {
 		l.Annotations[offerAnnotation] = m.term.offer.encode()
 	}
-	m.dropRecords(now.mono, l.Annotations)
+	m.dropRecords(now.mono, l.Annotations, func(r record) bool {
+		d, ok := m.doubts[r.ID]
+		return ok && r.Since <= d.since
+	})
 	m.putRecord(now.mono, l.Annotations)
 	return l
 }
 
-// handoverSeconds is the leaseDurationSeconds of a lease that is handed over,
-// until its new holder confirms it: that long nobody leads if the new holder has
-// died in the meantime. client-go's candidates look every two to five seconds.
+// recordLease returns the Lease with this candidate's record as it should be.
+func (m *machine) recordLease(now instant) *coordinationv1.Lease {
+	l := m.editable()
+	m.putRecord(now.mono, l.Annotations)
+	return l
+}
+
+// handoverSeconds is the leaseDurationSeconds of a lease that is handed over, until
+// its new holder claims it: the time without a leader if the new holder has died.
+// client-go's candidates read every two to five seconds.
 const handoverSeconds = 5
 
-// givenLease gives it to a candidate, or to nobody.
-func (m *machine) givenLease(now instant, to string) *coordinationv1.Lease {
+// handedLease returns the Lease with another candidate as its holder, or released
+// if to is empty.
+func (m *machine) handedLease(now instant, to string) *coordinationv1.Lease {
 	l := m.editable()
 	m.stamp(l, now.wall)
 	l.Spec.AcquireTime = l.Spec.RenewTime.DeepCopy()
-	// Not nil: controllers of the API server up to 1.37 can't do with a
-	// holder that is missing.
+	// Not nil: the controller of the API server up to 1.37 needs a holder.
 	l.Spec.HolderIdentity = ptr.To(to)
 	l.Spec.PreferredHolder = nil
 	delete(l.Annotations, offerAnnotation)
@@ -136,7 +137,7 @@ func (m *machine) givenLease(now instant, to string) *coordinationv1.Lease {
 	return l
 }
 
-// seconds returns LeaseDuration as the API has it.
+// seconds returns Timing.LeaseDuration in the unit of the API.
 func (m *machine) seconds() *int32 {
 	return ptr.To(int32(m.timing.LeaseDuration / time.Second))
 }
@@ -150,107 +151,71 @@ func tokenOf(l *coordinationv1.Lease) uint64 {
 	return n
 }
 
-// publishing is what this candidate knows of its own record.
+// publishing is the state of this candidate's own record.
 type publishing struct {
-	at        time.Duration // when it was last stored
-	changedAt time.Duration // when it last said something else
-	content   record        // what it then said
-	beat      int
-	beatAt    time.Duration // when to beat again
-	missing   time.Duration // since when the Lease does not have it; 0 where it does
-	retryAt   time.Duration
-	jitter    float64
+	at      time.Duration // when it was last stored
+	beat    int           // the last Beat that was stored
+	beatAt  time.Duration // when Beat must grow
+	retryAt time.Duration // the record is not written before
 }
 
-// watchedRecord is a record and since when it is the same.
-type watchedRecord struct {
-	record
-	since time.Duration
-}
-
-// content returns what a record says, without its signs of life.
-func (r record) content() record {
-	r.Ack, r.Beat = "", 0
-	return r
-}
-
-// lookAtRecords takes in the records on the Lease.
-func (m *machine) lookAtRecords(now time.Duration) {
+// readRecords updates m.records from the annotations of the Lease.
+func (m *machine) readRecords(now time.Duration) {
 	var annotations map[string]string
 	if m.lease != nil {
 		annotations = m.lease.Annotations
+		// A leader that uses OnLease has removed the strategy with its claim.
+		if !m.native && m.lease.Spec.Strategy != nil && !m.mine() && holderOf(m.lease) != "" {
+			m.reportMixed()
+		}
 	}
-	if m.records == nil || !maps.Equal(annotations, m.annotations) { // as a rule a renewal changes none
-		m.records, m.annotations, m.standing = records(annotations), annotations, nil
+	if m.records != nil && maps.Equal(annotations, m.annotations) { // true for most renewals
+		return
 	}
-	_, own := m.records[m.id]
-	// A leader of ours has removed the strategy when it claimed the lease.
-	strategy := m.lease != nil && m.lease.Spec.Strategy != nil && !m.mine() && holderOf(m.lease) != ""
-	if !m.mixed && (m.native && len(m.records) > 0 || !m.native && strategy) {
-		m.mixed = true
-		m.tell(mixedRegistries{})
-	}
+	known, before := m.records, m.annotations
+	m.records, m.annotations = records(annotations), annotations
 	if m.native {
+		if len(m.records) > 0 {
+			m.reportMixed()
+		}
 		clear(m.records)
 		return
 	}
-	for id := range m.watched {
-		if _, ok := m.records[id]; !ok {
-			delete(m.watched, id)
-		}
-	}
 	for id, r := range m.records {
-		if w, ok := m.watched[id]; !ok || !reflect.DeepEqual(w.record, r) {
-			m.watched[id] = watchedRecord{record: r, since: now}
+		r.Since = known[id].Since
+		if key := recordKey(id); before[key] != annotations[key] {
+			r.Since = now
 		}
+		m.records[id] = r
 	}
-	switch {
-	case own:
-		m.published.missing = 0
-	case m.published.missing == 0:
-		m.published.missing = now
+	_, had := known[m.id]
+	if _, own := m.records[m.id]; !own && (had || known == nil) {
+		m.published.retryAt = max(m.published.retryAt, now+time.Duration(m.random()*float64(publishSpread)))
 	}
 }
 
-// standing is where this candidate stands among those that have records.
-type standing struct {
-	// place says that there is a place for a record of this candidate: it has
-	// one, or there are less than maxRecords, or the strategy prefers it to the
-	// worst.
-	place bool
-	// rank is how many come before it when the lease is free: maxRank at most.
-	rank int
-}
-
-// stands returns where this candidate stands.
-func (m *machine) stands() standing {
-	if m.standing == nil {
-		m.standing = &standing{place: m.findPlace(), rank: m.findRank()}
+// reportMixed reports that candidates with the other registry exist, once.
+func (m *machine) reportMixed() {
+	if !m.mixed {
+		m.mixed = true
+		m.tell(mixedRegistries{})
 	}
-	return *m.standing
 }
 
-func (m *machine) findPlace() bool {
+// placed reports whether the Lease has room for a record of this candidate. A full
+// Lease has room if the strategy prefers this candidate to one of the records.
+// Equal candidates do not displace each other, or a fleet that starts together
+// would not come to rest.
+func (m *machine) placed() bool {
 	if _, own := m.records[m.id]; own || len(m.records) < maxRecords {
 		return true
 	}
-	// Among equals nobody makes room: a fleet that starts together would
-	// write and write until the first ones by name had a place each.
-	return prefer(m.strategy, m.asPeer(), m.worst().peer()) < 0
-}
-
-func (m *machine) findRank() int {
-	peers, known := m.others(holderOf(m.lease))
-	if !known {
-		return maxRank
+	for _, r := range m.records {
+		if prefer(m.strategy, m.asPeer(), r.peer()) < 0 {
+			return true
+		}
 	}
-	return min(rank(m.strategy, m.asPeer(), peers, ""), maxRank)
-}
-
-// worst returns the record that has to make room for a better one.
-func (m *machine) worst() record {
-	all := sorted(m.strategy, m.records, holderOf(m.lease))
-	return all[len(all)-1]
+	return false
 }
 
 // wanted returns the record that the Lease should have now, and whether it
@@ -260,14 +225,13 @@ func (m *machine) wanted(now time.Duration) (record, bool) {
 		return record{}, false
 	}
 	r := recordOf(m.asPeer(), m.strategy.Name())
-	if last := m.published.content; last.ID != "" && now < m.published.changedAt+changeGap {
-		r = last
-	}
 	r.Beat = m.published.beat
 	if now >= m.published.beatAt {
 		r.Beat++
 	}
-	r.Ack = m.records[m.id].Ack
+	if m.phase == standby {
+		r.Ack = m.records[m.id].Ack
+	}
 	if o, ok := m.offered(now); ok {
 		r.Ack = o.ID
 	}
@@ -283,129 +247,72 @@ func (m *machine) offered(now time.Duration) (leaseOffer, bool) {
 	return o, ok && o.To == m.id
 }
 
-// publishAt returns when the record is to be written.
+// publishAt returns when to write or withdraw the record.
 func (m *machine) publishAt(now time.Duration) time.Duration {
 	if m.native || m.lease == nil {
 		return never
 	}
 	present, published := m.records[m.id]
 	want, wanted := m.wanted(now)
-	at := time.Duration(never)
+	at := m.published.beatAt
 	switch {
-	case !wanted && published:
-		at = now
-	case !wanted || !m.stands().place:
+	case wanted && !m.placed(), !wanted && !published:
 		return never
-	case !published:
-		at = max(m.published.missing+time.Duration(m.published.jitter*float64(publishSpread)), m.published.at+publishGap)
-	case present.Ack != want.Ack:
+	case !wanted, published && present.Ack != want.Ack:
 		at = now
-	default:
-		if !reflect.DeepEqual(present.content(), m.fresh(now).content()) {
-			at = max(m.published.at+publishGap, m.published.changedAt+changeGap)
-		}
-		at = min(at, m.published.beatAt)
+	case !published:
+		at = m.published.at + publishGap
+	case present.content() != want.content():
+		at = min(at, m.published.at+changeGap)
 	}
 	return max(at, m.published.retryAt)
 }
 
-// fresh returns what the record would say if it could change at any time.
-func (m *machine) fresh(now time.Duration) record {
-	r, _ := m.wanted(max(now, m.published.changedAt+changeGap))
-	return r
-}
-
-// publishMove writes the record, or removes it. It must be done by the given
-// time, when there is something better to do.
+// publishMove writes or withdraws the record. The request must end before by, when
+// the lease can be claimed.
 func (m *machine) publishMove(now instant, by time.Duration) move {
-	timeout := min(m.callTimeout, max(by-now.mono, minCall))
-	want, ok := m.wanted(now.mono)
-	if !ok {
-		return m.withdrawMove(timeout)
+	op := OpPublish
+	if _, ok := m.wanted(now.mono); !ok {
+		op = OpWithdraw
 	}
-	changes := map[string]any{recordKey(m.id): want.encode()}
-	if _, own := m.records[m.id]; !own && len(m.records) >= maxRecords {
-		changes[recordKey(m.worst().ID)] = nil
-	}
-	return m.annotate(OpPublish, changes, timeout)
+	return move{op: op, lease: m.recordLease(now), timeout: min(m.callTimeout, max(by-now.mono, minCall))}
 }
 
-func (m *machine) withdrawMove(timeout time.Duration) move {
-	return m.annotate(OpWithdraw, map[string]any{recordKey(m.id): nil}, timeout)
-}
-
-// annotate changes annotations, by a patch or without permission for that by
-// an update of what was seen last.
-func (m *machine) annotate(op Op, changes map[string]any, timeout time.Duration) move {
-	if !m.noPatch {
-		return move{op: op, patch: changes, timeout: timeout}
-	}
-	l := m.lease.DeepCopy()
-	if l.Annotations == nil {
-		l.Annotations = make(map[string]string)
-	}
-	for key, value := range changes {
-		if text, ok := value.(string); ok {
-			l.Annotations[key] = text
-		} else {
-			delete(l.Annotations, key)
-		}
-	}
-	return move{op: op, lease: l, timeout: timeout}
-}
-
-// recordStored says that a write of this candidate was stored, which may have
-// held its record.
+// recordStored updates m.published after a successful write that may have
+// contained the record.
 func (m *machine) recordStored(now time.Duration) {
 	own, ok := m.records[m.id]
 	if !ok {
 		return
 	}
 	p := &m.published
-	if !reflect.DeepEqual(p.content, own.content()) {
-		p.content, p.changedAt = own.content(), now
-	}
 	if p.beatAt == 0 || own.Beat != p.beat {
 		p.beatAt = now + time.Duration((0.9+0.2*m.random())*float64(recordInterval))
 	}
 	p.at, p.beat, p.retryAt = now, own.Beat, 0
 }
 
-// putRecord puts this candidate's record among annotations that it is about to
-// write for another reason.
+// putRecord sets this candidate's record in annotations, or removes it.
 func (m *machine) putRecord(now time.Duration, annotations map[string]string) {
 	key := recordKey(m.id)
-	want, ok := m.wanted(now)
-	if !ok {
+	if want, ok := m.wanted(now); ok {
+		annotations[key] = want.encode()
+	} else {
 		delete(annotations, key)
-		return
 	}
-	want.Ack = ""
-	annotations[key] = want.encode()
 }
 
-// dropRecords removes the records that are not worth their place: of candidates
-// that don't answer or have not shown themselves for long, unreadable ones, and
-// the worst where there are too many.
-func (m *machine) dropRecords(now time.Duration, annotations map[string]string) {
-	for _, key := range orphanedRecords(annotations) {
-		delete(annotations, key)
-	}
-	kept := maps.Clone(m.records)
-	for id := range kept {
-		if id != m.id && (m.suspects[id].drop || now-m.watched[id].since > recordTTL) {
-			delete(kept, id)
-			delete(annotations, recordKey(id))
+// dropRecords removes the records of other candidates that are silent or have not
+// changed for recordTTL, those that can't be read, and the worst of more than
+// maxRecords. Only a leader, or a candidate that claims the lease, drops records.
+func (m *machine) dropRecords(now time.Duration, annotations map[string]string, silent func(record) bool) {
+	keep := map[string]bool{recordKey(m.id): true}
+	for _, r := range sorted(m.strategy, m.records, m.id) {
+		if len(keep) < maxRecords && !silent(r) && now-r.Since <= recordTTL {
+			keep[recordKey(r.ID)] = true
 		}
 	}
-	if len(kept) <= maxRecords {
-		return
-	}
-	for _, r := range sorted(m.strategy, kept, m.id)[maxRecords:] {
-		if r.ID != m.id {
-			delete(annotations, recordKey(r.ID))
-		}
-	}
+	maps.DeleteFunc(annotations, func(key, _ string) bool { return strings.HasPrefix(key, recordPrefix) && !keep[key] })
 }
 
 // The annotations of a Lease whose candidates use the registry OnLease.
@@ -445,6 +352,15 @@ type record struct {
 	Created    time.Time         `json:"created"`
 	Ack        string            `json:"ack,omitempty"`  // of the offer that is accepted
 	Beat       int               `json:"beat,omitempty"` // grows every recordInterval
+
+	// Since is when this state of the record was first observed.
+	Since time.Duration `json:"-"`
+}
+
+// content returns the record without its signs of life, for comparison.
+func (r record) content() string {
+	r.Ack, r.Beat = "", 0
+	return r.encode()
 }
 
 // recordOf returns what a candidate writes about itself.
@@ -495,21 +411,6 @@ func records(annotations map[string]string) map[string]record {
 		}
 	}
 	return found
-}
-
-// orphanedRecords returns the keys of records that no candidate can have
-// written: they would take up the place of one for ever.
-func orphanedRecords(annotations map[string]string) (keys []string) {
-	valid := make(map[string]bool)
-	for id := range records(annotations) {
-		valid[recordKey(id)] = true
-	}
-	for key := range annotations {
-		if strings.HasPrefix(key, recordPrefix) && !valid[key] {
-			keys = append(keys, key)
-		}
-	}
-	return keys
 }
 
 // sorted returns the records with the best candidate first.

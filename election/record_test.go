@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	coordinationv1 "k8s.io/api/coordination/v1"
 )
 
 func TestRecordsAreReadAsTheyWereWritten(t *testing.T) {
@@ -42,8 +43,11 @@ func TestWhatIsNoRecord(t *testing.T) {
 		if got := records(annotations); len(got) != 1 {
 			t.Errorf("%s: %v", name, got)
 		}
-		if got := orphanedRecords(annotations); len(got) != 1 || got[0] != tc.key {
-			t.Errorf("%s: orphans %q", name, got)
+		b := newBench(t)
+		b.see(leaseOf("x", 1, func(l *coordinationv1.Lease) { l.Annotations = annotations }))
+		b.dropRecords(0, annotations, func(record) bool { return false })
+		if _, ok := annotations[tc.key]; ok || len(annotations) != 1 {
+			t.Errorf("%s: the leader keeps %v", name, annotations)
 		}
 	}
 }

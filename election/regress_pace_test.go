@@ -36,7 +36,7 @@ func (r *rig) renew(total time.Duration) {
 // A webhook that is down fails writes, and reads go well: the read between two
 // writes does not begin their backoff anew.
 func TestWritesThatFailWhileReadsDoNot(t *testing.T) {
-	for name, verbs := range map[string]string{"all": "update,create,patch", "patch": "patch", "create": "create"} {
+	for name, verbs := range map[string]string{"all": "update,create,patch", "update": "update", "create": "create"} {
 		for fname, f := range map[string]apitest.Fault{"500": {Status: apitest.InternalError("webhook")}, "reset": {Err: apitest.ErrConnReset}, "429": {Status: apitest.TooManyRequests(0)}} {
 			inRig(t, func(r *rig) {
 				f.Match = apitest.Match{Verb: verbs}
@@ -44,7 +44,7 @@ func TestWritesThatFailWhileReadsDoNot(t *testing.T) {
 				if verbs != "create" {
 					r.put("x")
 				}
-				if verbs == "patch" {
+				if verbs == "update" {
 					r.renew(time.Hour)
 				}
 				r.start("a")
@@ -106,7 +106,7 @@ func TestCanceledByNobody(t *testing.T) {
 func TestRecordThatIsNotStored(t *testing.T) {
 	inRig(t, func(r *rig) {
 		r.put("x")
-		r.server.Inject(apitest.Fault{Match: apitest.Match{Verb: "patch"}, Answer: func(apitest.Request) (*http.Response, error) {
+		r.server.Inject(apitest.Fault{Match: apitest.Match{Verb: "update"}, Answer: func(apitest.Request) (*http.Response, error) {
 			l := r.lease()
 			l.APIVersion, l.Kind = coordinationv1.SchemeGroupVersion.String(), "Lease"
 			raw, err := json.Marshal(l)

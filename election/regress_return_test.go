@@ -6,6 +6,7 @@ package election
 import (
 	"fmt"
 	"math"
+	"strconv"
 	"testing"
 	"time"
 
@@ -23,10 +24,10 @@ import (
 // to who held it then.
 func TestRestoredBackup(t *testing.T) {
 	b := newBench(t)
-	current := leaseOf("x", 9, atVersion("1000"))
+	current, restored := leaseOf("x", 9, atVersion("1000")), false
 	for b.now < time.Minute && b.phase == standby {
-		if b.now > 10*time.Second && current.ResourceVersion == "1000" {
-			current = leaseOf("y", 5, atVersion("500"))
+		if b.now > 10*time.Second && !restored {
+			current, restored = leaseOf("y", 5, atVersion("500")), true
 		}
 		switch s := b.next(b.instant()); {
 		case s.op == OpRead:
@@ -34,7 +35,9 @@ func TestRestoredBackup(t *testing.T) {
 		case s.op == "":
 			b.now = s.wake
 		case s.lease != nil && s.lease.ResourceVersion == current.ResourceVersion:
-			b.answer(s.op, store(s.lease, "501"), nil)
+			version, _ := strconv.Atoi(current.ResourceVersion)
+			current = store(s.lease, strconv.Itoa(version+1))
+			b.answer(s.op, current, nil)
 		default:
 			b.answer(s.op, nil, errConflict)
 		}
@@ -121,7 +124,7 @@ func TestWithdrawalAfterOldFailures(t *testing.T) {
 		r.sleep(time.Second)
 		b := r.start("b")
 		r.sleep(20 * time.Second)
-		heal := r.server.Inject(apitest.Fault{Match: apitest.Match{User: "b", Verb: "patch"}, Status: apitest.Unavailable(0)})
+		heal := r.server.Inject(apitest.Fault{Match: apitest.Match{User: "b", Verb: "update"}, Status: apitest.Unavailable(0)})
 		lastResort(b, true)
 		r.sleep(time.Minute)
 		heal()
@@ -171,7 +174,7 @@ func TestSuspicionsAreForgotten(t *testing.T) {
 		b.awaitAck(b.now, b.term.offer)
 		delete(b.records, fmt.Sprint("gone", i))
 	}
-	if n := len(b.suspects); n != 1 {
+	if n := len(b.doubts); n != 1 {
 		t.Errorf("%d candidates are suspected", n)
 	}
 }

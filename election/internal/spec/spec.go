@@ -122,6 +122,12 @@ func CompareVersions(a, b string) int {
 	return 0
 }
 
+// Doubt returns the time for which a candidate comes last after it did not take a
+// lease n times in a row: a minute, doubled with each time, up to sixteen.
+func Doubt(n int) time.Duration {
+	return time.Minute << min(max(n-1, 0), 4)
+}
+
 // Older reports whether resourceVersion a is known to be older than b.
 func Older(a, b string) bool {
 	c, err := resourceversion.CompareResourceVersion(a, b)
