@@ -137,7 +137,7 @@ func TestALeaderThatSeesTheRenewalOfATwinEndsItsTerm(t *testing.T) {
 	l = l.DeepCopy()
 	l.ResourceVersion, l.Spec.RenewTime = "12", ptr.To(metav1.NewMicroTime(l.Spec.RenewTime.Add(time.Millisecond)))
 	b.see(l)
-	end, ok := effect[cancelWork](b)
+	end, ok := effect[workCancelled](b)
 	if b.phase != ended || !ok || !errors.Is(end.cause, ErrLost) {
 		t.Errorf("%v, %v", b.phase, end.cause)
 	}
@@ -196,8 +196,8 @@ func TestDeadlineIsZeroWhileTheTermIsNotValid(t *testing.T) {
 	c := newClock()
 	c.step = func() time.Duration { return step }
 	now := c.now()
-	var term Term
-	term.t = newTerm(c, 1, func() error { return nil }, func(error) {}, now, now.mono+time.Hour)
+	term := Term{&term{sent: now, deadline: now.mono + time.Hour}}
+	term.t.start(c, func() error { return nil }, func(error) {})
 	defer term.t.end(nil)
 	if !term.Valid() || term.Deadline().IsZero() {
 		t.Fatal("a term that has just begun is not valid")

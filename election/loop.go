@@ -37,9 +37,8 @@ type loop struct {
 	goneWatches int                // watches in a row that have brought nothing but the loss of their place
 	watch       *watcher[*coordinationv1.Lease]
 	returned    chan error // by the work
-	term        *term
-	err         error   // what the work returned by itself
-	keeper      *keeper // with LeaseCandidates
+	err         error      // what the work returned by itself
+	keeper      *keeper    // with LeaseCandidates
 }
 
 // answer is the outcome of a request.
@@ -189,24 +188,13 @@ func (l *loop) stopWatch() {
 	l.watch = nil
 }
 
-// effects does what the machine has told.
+// effects carries out and reports what the machine decided.
 func (l *loop) effects() {
 	told := l.machine.told
 	l.machine.told = nil
-	for _, effect := range told { // first what can't wait for a hook
-		switch e := effect.(type) {
-		case cancelWork:
-			l.term.end(e.cause)
-		case extendWork:
-			if !l.term.extend(e.sent, e.deadline) {
-				// It ended by itself while this loop was held up.
-				l.machine.endTerm(l.clock.now().mono, ErrExpired)
-			}
-		}
-	}
 	for _, effect := range told {
-		if begin, ok := effect.(beginWork); ok {
-			l.begin(begin)
+		if _, ok := effect.(beginWork); ok {
+			l.begin()
 		} else {
 			l.tell(effect)
 		}
@@ -214,15 +202,15 @@ func (l *loop) effects() {
 }
 
 // begin starts the work.
-func (l *loop) begin(b beginWork) {
+func (l *loop) begin() {
 	ctx, cancel := context.WithCancelCause(l.ctx)
-	t := newTerm(l.clock, l.machine.term.token, ctx.Err, cancel, b.sent, b.deadline)
-	l.term = t
+	t := l.machine.term
+	started := t.start(l.clock, ctx.Err, cancel)
 	l.leading.Store(t)
-	if now := l.clock.now().mono; now >= b.deadline {
-		// A hook took longer than the term. Somebody else may lead by now, and
-		// the work must not even begin.
-		l.machine.endTerm(now, ErrExpired)
+	if !started {
+		// A hook took longer than the term. Another candidate may lead now, so the
+		// work must not begin.
+		l.machine.endTerm(l.clock.now().mono, ErrExpired)
 		l.returned <- nil
 		return
 	}
@@ -233,16 +221,14 @@ func (l *loop) begin(b beginWork) {
 	})
 }
 
-// workReturned hands the end of the work to the machine.
+// workReturned passes the end of the work to the machine.
 func (l *loop) workReturned(err error) {
 	now := l.clock.now()
-	// What may be why it has returned comes first.
+	// The reason for the end may not have been processed yet.
 	l.machine.expire(now)
 	if l.ctx.Err() != nil {
 		l.machine.stop(now.mono, context.Cause(l.ctx))
 	}
-	l.effects()
-	l.term.end(nil)
 	cause := l.machine.term.cause
 	if l.machine.worked(now.mono) {
 		l.err = err
@@ -267,9 +253,12 @@ func (l *loop) takeRequests() {
 // publishStatus makes what the machine knows visible to other goroutines.
 func (l *loop) publishStatus() {
 	m := l.machine
-	st := status{holder: holderOf(m.lease), until: m.held, cancelled: m.phase == draining || m.phase == ended, cancelledAt: m.cancelledAt}
-	if m.mine() {
-		st.until = m.term.deadline
+	st := status{holder: holderOf(m.lease), until: m.held}
+	if t := m.term; t != nil {
+		st.cancelled, st.cancelledAt = t.cause != nil, t.cancelledAt
+		if m.mine() {
+			st.until = t.until()
+		}
 	}
 	l.setStatus(st)
 	if m.lease != nil {
@@ -308,7 +297,7 @@ func (l *loop) tell(effect any) {
 		log.V(2).Info("Became leader", "token", e.Token, "transitions", e.Transitions, "vacant", e.Vacant)
 		l.event(corev1.EventTypeNormal, reasonBecameLeader, "%s leads", l.identity)
 		call(hooks.TermStarted, e)
-	case cancelWork:
+	case workCancelled:
 		l.tellEnd(e.cause)
 	case TermEnded:
 		log.V(2).Info("Stopped leading", "token", e.Token, "cause", fmt.Sprint(e.Cause), "duration", e.Duration, "drained", e.Drained)

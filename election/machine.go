@@ -58,21 +58,13 @@ type step struct {
 	wake time.Duration
 }
 
-// What the machine tells, besides the arguments of Hooks.
+// The machine reports these, and the arguments of Hooks, to the loop.
 type (
-	// cancelWork: the context of the work is to be cancelled.
-	cancelWork struct{ cause error }
-	// beginWork: the work is to be started. It follows a TermStarted.
-	beginWork struct {
-		sent     instant
-		deadline time.Duration
-	}
-	// extendWork: the deadline of the term has moved.
-	extendWork struct {
-		sent     instant
-		deadline time.Duration
-	}
-	// mixedRegistries: somebody uses the other registry.
+	// workCancelled: the context of the work was cancelled.
+	workCancelled struct{ cause error }
+	// beginWork: the work must start. It follows a TermStarted.
+	beginWork struct{}
+	// mixedRegistries: other candidates use the other registry.
 	mixedRegistries struct{}
 )
 
@@ -124,30 +116,15 @@ type machine struct {
 	draw        float64           // of this vacancy, to spread claims of equal rank
 	standBackTo time.Duration
 
-	term        termState
-	past        pulse // of the last term
-	doubts      map[string]doubt
-	offers      int           // made by this process
-	cancelledAt time.Duration // when the context of the work was
-	giving      *giving
+	term   *term // in the phases leading, draining and ended
+	past   pulse // of the last term
+	doubts map[string]doubt
+	offers int // made by this process
+	giving *giving
 
 	stopping    bool
 	stopBy      time.Duration
 	withdrawals int // tries
-}
-
-// termState is the term that this candidate has, in the phases leading and
-// draining.
-type termState struct {
-	pulse    pulse // uid, holder and transitions are those of the term
-	token    uint64
-	began    time.Duration
-	sent     instant // the last write that succeeded
-	deadline time.Duration
-	renewAt  time.Duration
-	offer    *pendingOffer
-	target   string // who takes over
-	cause    error  // why it is ending
 }
 
 // giving is a lease that this candidate has and does not want, its work having
@@ -209,7 +186,7 @@ func (m *machine) next(now instant) step {
 	switch {
 	case m.busy != "":
 		s = step{abort: m.unwanted(now.mono), wake: m.wakeWhileBusy(now.mono)}
-	case m.phase == leading || m.phase == draining:
+	case m.holds():
 		s = m.nextLeading(now)
 	case m.phase == ended:
 		s = m.nextReading(now.mono)
@@ -231,9 +208,12 @@ func (m *machine) next(now instant) step {
 	return s
 }
 
+// holds reports whether the lease is this candidate's and its work may run.
+func (m *machine) holds() bool { return m.phase == leading || m.phase == draining }
+
 // expire ends a term whose deadline has come.
 func (m *machine) expire(now instant) {
-	if (m.phase == leading || m.phase == draining) && now.mono >= m.term.deadline {
+	if m.holds() && m.term.expire(now.mono) {
 		m.endTerm(now.mono, ErrExpired)
 	}
 }
@@ -242,7 +222,7 @@ func (m *machine) expire(now instant) {
 func (m *machine) unwanted(now time.Duration) bool {
 	switch m.busy {
 	case OpRenew:
-		return m.phase != leading && m.phase != draining
+		return !m.holds()
 	case OpRead:
 		return m.stopping && m.giving == nil
 	case OpPublish:
@@ -255,8 +235,8 @@ func (m *machine) unwanted(now time.Duration) bool {
 
 func (m *machine) wakeWhileBusy(now time.Duration) time.Duration {
 	wake := now + idleWake
-	if m.phase == leading || m.phase == draining {
-		wake = min(wake, m.term.deadline)
+	if m.holds() {
+		wake = min(wake, m.term.until())
 	} else if claim := m.claimAt(); claim > now {
 		wake = min(wake, claim)
 	}
@@ -266,25 +246,28 @@ func (m *machine) wakeWhileBusy(now time.Duration) time.Duration {
 	return wake
 }
 
-// endTerm says that the lease is not this candidate's any more.
+// endTerm ends the term because the lease is, or may be, another candidate's.
 func (m *machine) endTerm(now time.Duration, cause error) {
-	if m.term.cause == nil {
-		m.term.cause = cause
-		m.cancelledAt = now
-		m.tell(cancelWork{cause})
-	}
+	m.cancelWork(now, cause)
 	m.closeOffer(now, false)
 	m.phase = ended
 	m.reread = true
 	m.failures, m.denials, m.retryAt = 0, 0, 0
 }
 
-// drain says that the work is to end so that the lease can be given away.
+// drain cancels the work so that the lease can be given away.
 func (m *machine) drain(now time.Duration, cause error) {
+	m.cancelWork(now, cause)
 	m.phase = draining
-	m.term.cause = cause
-	m.cancelledAt = now
-	m.tell(cancelWork{cause})
+}
+
+// cancelWork cancels the context of the work, unless that has happened.
+func (m *machine) cancelWork(now time.Duration, cause error) {
+	if t := m.term; t.cause == nil {
+		t.cause, t.cancelledAt = cause, now
+		t.end(cause)
+		m.tell(workCancelled{cause})
+	}
 }
 
 // stop says that Run is to end.
@@ -316,9 +299,10 @@ func (m *machine) resign(now time.Duration) {
 // itself.
 func (m *machine) worked(now time.Duration) (bySelf bool) {
 	bySelf = m.phase == leading
+	m.term.end(nil)
 	over := now
 	if !bySelf {
-		over = m.cancelledAt
+		over = m.term.cancelledAt
 	}
 	m.tell(TermEnded{Token: m.term.token, Cause: m.term.cause, Duration: over - m.term.began, Drained: now - over})
 	m.closeOffer(now, false)
@@ -327,13 +311,13 @@ func (m *machine) worked(now time.Duration) (bySelf bool) {
 		m.stopBy = now + m.shutdownTimeout
 	}
 	if m.phase != ended || m.stopping {
-		m.giving = &giving{pulse: m.term.pulse, to: m.term.target, until: m.term.deadline}
+		m.giving = &giving{pulse: m.term.pulse, to: m.term.target, until: m.term.until()}
 		if _, there := m.records[m.term.target]; !there && !m.native {
 			m.giving.to = "" // it has withdrawn while the work came to its end
 		}
 	}
 	m.phase, m.past = standby, m.term.pulse
-	m.term = termState{}
+	m.term = nil
 	m.draw = m.random()
 	return bySelf
 }
@@ -379,7 +363,7 @@ func (d doubt) until() time.Duration { return d.since + spec.Doubt(d.n) }
 // nextLeading is what a candidate does whose work runs and whose lease is its
 // own.
 func (m *machine) nextLeading(now instant) step {
-	wake := m.term.deadline
+	wake := m.term.until()
 	if m.phase == leading {
 		if at := m.succession(now.mono); at > now.mono {
 			wake = min(wake, at)
@@ -392,7 +376,7 @@ func (m *machine) nextLeading(now instant) step {
 		return s
 	}
 	due := m.term.renewAt
-	if m.phase == leading && m.offerOutdated() || now.drift()-m.term.sent.drift() > maxDrift {
+	if m.phase == leading && m.offerOutdated() || m.term.suspended(now) {
 		due = now.mono
 	}
 	if due = max(due, m.retryAt); now.mono < due {
@@ -404,7 +388,7 @@ func (m *machine) nextLeading(now instant) step {
 // leaderTimeout gives a call half of the time that is left, so that there is
 // always time for another one.
 func (m *machine) leaderTimeout(now time.Duration) time.Duration {
-	left := m.term.deadline - now
+	left := m.term.until() - now
 	return min(m.callTimeout, max(left/2, minCall), left)
 }
 

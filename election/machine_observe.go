@@ -42,7 +42,7 @@ func (m *machine) accept(now instant, l *coordinationv1.Lease, from source) {
 	if to := holderOf(l); to != before || !known && to != "" {
 		m.tell(LeaderChanged{From: before, To: to})
 	}
-	if m.phase == leading || m.phase == draining {
+	if m.holds() {
 		// A renewal that this process did not write is that of a twin: another
 		// process with the same identity and term.
 		if !sameTerm(pulseOf(l), m.term.pulse) || l.Spec.RenewTime != nil && !m.wrote(l) {
@@ -100,7 +100,7 @@ func (m *machine) writeDone(now, sent instant, op Op, l *coordinationv1.Lease, e
 		m.conflicts++
 		m.reread = m.reread || resourceVersionOf(m.lease) == m.basedOn
 		m.retryAt = now.mono + retries().Delay(m.conflicts-1)
-		if m.phase == leading || m.phase == draining {
+		if m.holds() {
 			m.retryAt = min(m.retryAt, now.mono+m.leaderDelay(now.mono, m.conflicts-1))
 		}
 	default:
@@ -116,7 +116,7 @@ func (m *machine) writeDone(now, sent instant, op Op, l *coordinationv1.Lease, e
 // when the next may be sent.
 func (m *machine) failed(count *int, now, took time.Duration, err error) {
 	*count++
-	if m.phase == leading || m.phase == draining {
+	if m.holds() {
 		delay := m.leaderDelay(now, *count)
 		if took >= minCall {
 			delay = 0 // that was long enough
@@ -135,7 +135,7 @@ func (m *machine) leaderDelay(now time.Duration, failures int) time.Duration {
 		return 0
 	}
 	delay := backoff.Policy{Base: retryMin, Cap: retryMax}.Delay(failures)
-	return max(retryLeast, min(delay, (m.term.deadline-now)/2))
+	return max(retryLeast, min(delay, (m.term.until()-now)/2))
 }
 
 // stored takes in a write that succeeded.
@@ -194,24 +194,25 @@ func (m *machine) claimed(now, sent instant, l *coordinationv1.Lease) {
 	m.recordStored(now.mono)
 	m.phase = leading
 	m.doubts = make(map[string]doubt)
-	m.term = termState{
+	m.term = &term{
 		pulse: pulseOf(m.lease), began: now.mono, sent: sent, deadline: deadline,
 		renewAt: m.renewalAfter(sent.mono), token: tokenOf(m.lease),
 	}
 	m.tell(TermStarted{Token: m.term.token, Transitions: transitionsOf(m.lease), Vacant: vacant})
-	m.tell(beginWork{sent: sent, deadline: deadline})
+	m.tell(beginWork{})
 }
 
 // renewed moves the deadline of the term.
 func (m *machine) renewed(now, sent instant, l *coordinationv1.Lease) {
 	m.observe(now, l, false, inOrder)
-	if m.phase != leading && m.phase != draining {
+	if !m.holds() {
 		return
 	}
-	m.term.sent = sent
-	m.term.deadline = sent.mono + m.timing.RenewDeadline
+	if !m.term.extend(now.mono, sent, sent.mono+m.timing.RenewDeadline) {
+		m.endTerm(now.mono, ErrExpired) // its timer was faster
+		return
+	}
 	m.term.renewAt = m.renewalAfter(sent.mono)
-	m.tell(extendWork{sent: sent, deadline: m.term.deadline})
 	m.recordStored(now.mono)
 	m.offerStored(now.mono)
 }

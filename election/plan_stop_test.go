@@ -75,7 +75,7 @@ func TestStop(t *testing.T) {
 		b := newBench(t)
 		b.lead()
 		b.stop(time.Second, cause)
-		if e, ok := effect[cancelWork](b); !ok || !errors.Is(e.cause, cause) || b.phase != draining {
+		if e, ok := effect[workCancelled](b); !ok || !errors.Is(e.cause, cause) || b.phase != draining {
 			t.Fatalf("%v: %+v", b.phase, e)
 		}
 		b.nothingUntil(3*time.Second, OpRenew) // the work takes its time

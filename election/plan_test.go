@@ -200,8 +200,8 @@ func TestClaims(t *testing.T) {
 func TestLeaderStopsAtItsDeadline(t *testing.T) {
 	b := newBench(t)
 	b.lead()
-	if begin, ok := effect[beginWork](b); !ok || begin.deadline != 10*time.Second {
-		t.Errorf("work begins: %+v %v", begin, ok)
+	if _, ok := effect[beginWork](b); !ok || b.term.until() != 10*time.Second {
+		t.Errorf("work begins: %v, until %v", ok, b.term.until())
 	}
 	s := b.nothingUntil(3*time.Second, OpRenew)
 	b.answer(OpRenew, store(s.lease, "11"), nil)
@@ -213,11 +213,11 @@ func TestLeaderStopsAtItsDeadline(t *testing.T) {
 		}
 		b.next(b.instant())
 	}
-	if _, ok := effect[cancelWork](b); ok || b.phase != leading {
+	if _, ok := effect[workCancelled](b); ok || b.phase != leading {
 		t.Fatal("stopped before the deadline")
 	}
 	s = b.at(13 * time.Second)
-	if e, ok := effect[cancelWork](b); !ok || !errors.Is(e.cause, ErrExpired) || b.phase != ended {
+	if e, ok := effect[workCancelled](b); !ok || !errors.Is(e.cause, ErrExpired) || b.phase != ended {
 		t.Errorf("at the deadline: %v, %+v", b.phase, e)
 	}
 	if b.busy == OpRenew && !s.abort {
@@ -267,7 +267,7 @@ func TestLoss(t *testing.T) {
 		b.lead()
 		b.told = nil
 		b.see(tc.after(b.lease.DeepCopy()))
-		e, ok := effect[cancelWork](b)
+		e, ok := effect[workCancelled](b)
 		if ok != tc.lost || ok && !errors.Is(e.cause, ErrLost) {
 			t.Errorf("%s: lost %v, %v", name, ok, e.cause)
 		}
@@ -342,7 +342,7 @@ func TestOfferAndHandOver(t *testing.T) {
 	}
 	put("2000", record{ID: "better", Priority: 5, Strategy: b.strategy.Name(), Ack: b.term.offer.ID})
 	b.next(b.instant())
-	if e, ok := effect[cancelWork](b); !ok || !errors.Is(e.cause, ErrSuperseded) || b.phase != draining {
+	if e, ok := effect[workCancelled](b); !ok || !errors.Is(e.cause, ErrSuperseded) || b.phase != draining {
 		t.Fatalf("%v: %+v", b.phase, e)
 	}
 	if b.busy == OpRenew {
