@@ -108,9 +108,8 @@ type Config struct {
 	Name string
 	// ErrorHandler is told of errors that the candidate goes on from: of the
 	// first of each class while requests fail with it. [Hooks.Failed] is told of
-	// all that concern the Lease. It is called synchronously, with the registry
-	// LeaseCandidates from two goroutines, and must not block. Default: the
-	// logger of Run's context.
+	// all that concern the Lease. It is called synchronously by the goroutine of Run
+	// and must not block. Default: the logger of Run's context.
 	ErrorHandler func(ctx context.Context, err error, msg string)
 	// EventRecorder records the events listed in the package comment.
 	// Default: none.

@@ -9,8 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"reflect"
-	"sync"
 	"time"
 
 	coordinationv1beta1 "k8s.io/api/coordination/v1beta1"
@@ -22,8 +20,8 @@ import (
 	"github.com/kubewright/kubewright/internal/report"
 )
 
-// describe writes what p says into a LeaseCandidate, and reports whether that
-// changed it.
+// describe writes p and the name of its strategy into a LeaseCandidate. It reports
+// whether that changed the object.
 func describe(lc *coordinationv1beta1.LeaseCandidate, p Peer, strategy string) (changed bool) {
 	set := func(field *string, value string) {
 		if *field != value {
@@ -54,11 +52,11 @@ func describe(lc *coordinationv1beta1.LeaseCandidate, p Peer, strategy string) (
 	return true
 }
 
-// candidacy is what the LeaseCandidate of a candidate should say.
+// candidacy is the state that a LeaseCandidate should have.
 type candidacy struct {
 	self     Peer
-	present  bool // it should exist at all
-	stopping bool // and its keeper should end when it does not
+	present  bool // it should exist
+	stopping bool // it should not, and Run waits for its deletion
 }
 
 // candidacy returns the LeaseCandidate as it should be now. A candidate that does
@@ -68,92 +66,78 @@ func (m *machine) candidacy(now time.Duration) candidacy {
 	return candidacy{self: m.self, present: m.known && !m.stopping && !m.self.LastResort && now >= m.standBackTo, stopping: m.stopping}
 }
 
-// upkeep decides what is done about the LeaseCandidate of a candidate. Like
-// machine, it does nothing by itself.
+// upkeep decides about the LeaseCandidate of a candidate. Like machine, it is pure
+// state.
 type upkeep struct {
 	namespace, name, lease string
 	strategy               string
 	shutdownTimeout        time.Duration
-	poll                   time.Duration // between two reads where there is no watch
 	random                 func() float64
 
 	want      candidacy
-	changedAt time.Duration // when what it says last changed
+	changedAt time.Duration // when its content last changed
 
+	follower
 	known   bool
-	object  *coordinationv1beta1.LeaseCandidate // nil where it does not exist
-	reread  bool
-	polling bool
-	// pollUntil is when a watch is tried again.
-	pollUntil time.Duration
-	// watchStale: the watch waits for versions that will not come.
-	watchStale bool
-	readAt     time.Duration
-	written    time.Duration // when it was last written
-	renewAt    time.Duration
-	failures   int
-	retryAt    time.Duration
-	stopBy     time.Duration // 0 while not stopping
+	object  *coordinationv1beta1.LeaseCandidate // nil if it does not exist
+	written time.Duration                       // when it was last written
+	renewAt time.Duration
+	denials int           // writes in a row that failed
+	stopBy  time.Duration // 0 while not stopping
+	ended   bool
 }
 
-// An upkeepOp is what is done about a LeaseCandidate.
-type upkeepOp int
-
+// The writes of an upkeep.
 const (
-	upkeepWait upkeepOp = iota
-	upkeepRead
-	upkeepCreate
-	upkeepUpdate
-	upkeepDelete
-	upkeepEnd
+	opCreate Op = "create"
+	opUpdate Op = "update"
+	opDelete Op = "delete"
 )
 
-// upkeepStep is what to do next.
+// upkeepStep is the next request, if any, and the time of the next decision.
 type upkeepStep struct {
-	op     upkeepOp
+	op     Op
 	object *coordinationv1beta1.LeaseCandidate
 	wake   time.Duration
 }
 
-// next says what to do now.
+// watching reports whether the object should be watched, and can be.
+func (u *upkeep) watching() bool { return u.known && !u.polling && u.stopBy == 0 }
+
+// next returns the next step.
 func (u *upkeep) next(now instant) upkeepStep {
 	if u.want.stopping && u.stopBy == 0 {
 		u.stopBy, u.retryAt = now.mono+u.shutdownTimeout, 0
 	}
+	u.tick(now.mono)
 	wake := now.mono + recordInterval
 	if u.stopBy != 0 {
-		if now.mono >= u.stopBy || u.known && !u.reread && u.object == nil || !u.known && u.failures == 0 {
-			return upkeepStep{op: upkeepEnd}
-		}
+		untouched := !u.known && u.failures == 0
+		u.ended = now.mono >= u.stopBy || u.known && !u.reread && u.object == nil || untouched
 		wake = u.stopBy
 	}
-	u.polling = u.polling && now.mono < u.pollUntil
-	if now.mono < u.retryAt {
-		return upkeepStep{wake: min(wake, u.retryAt)}
-	}
-	if u.polling {
-		wake = min(wake, u.readAt)
-	}
-	if !u.known || u.reread || u.polling && now.mono >= u.readAt {
-		return upkeepStep{op: upkeepRead}
-	}
-	switch {
-	case !u.want.present && u.object == nil:
-		return upkeepStep{wake: wake}
-	case !u.want.present:
-		return upkeepStep{op: upkeepDelete, object: u.object}
-	}
+	read := u.nextRead(u.known && !u.polling)
 	o, due := u.desired(now)
-	if now.mono < due {
-		return upkeepStep{wake: min(wake, due)}
+	switch {
+	case u.ended:
+		return upkeepStep{}
+	case now.mono >= read:
+		return upkeepStep{op: OpRead}
+	case now.mono < u.retryAt:
+		return upkeepStep{wake: min(wake, u.retryAt)}
+	case !u.want.present && u.object == nil:
+		return upkeepStep{wake: min(wake, read)}
+	case !u.want.present:
+		return upkeepStep{op: opDelete, object: u.object}
+	case now.mono < due:
+		return upkeepStep{wake: min(wake, read, due)}
+	case u.object == nil:
+		return upkeepStep{op: opCreate, object: o}
 	}
-	if u.object == nil {
-		return upkeepStep{op: upkeepCreate, object: o}
-	}
-	return upkeepStep{op: upkeepUpdate, object: o}
+	return upkeepStep{op: opUpdate, object: o}
 }
 
-// desired returns the object as it should be, and when it is to be written.
+// desired returns the object as it should be, and the time at which to write it.
 func (u *upkeep) desired(now instant) (*coordinationv1beta1.LeaseCandidate, time.Duration) {
 	o := &coordinationv1beta1.LeaseCandidate{ObjectMeta: metav1.ObjectMeta{Namespace: u.namespace, Name: u.name}}
 	due := time.Duration(0)
@@ -168,7 +152,7 @@ func (u *upkeep) desired(now instant) (*coordinationv1beta1.LeaseCandidate, time
 	if pinged(o) {
 		due = 0
 	}
-	// A ping comes from another clock: to be later than it is the answer.
+	// A ping comes from another clock. An answer must not be earlier.
 	t := metav1.NewMicroTime(now.wall.Truncate(time.Microsecond))
 	if ping := o.Spec.PingTime; ping != nil && t.Before(ping) {
 		t = *ping
@@ -183,12 +167,12 @@ func (u *upkeep) desired(now instant) (*coordinationv1beta1.LeaseCandidate, time
 	return o, due
 }
 
-// pinged reports whether a controller asks whether the candidate is there.
+// pinged reports whether a coordinator waits for an answer of the candidate.
 func pinged(o *coordinationv1beta1.LeaseCandidate) bool {
 	return o.Spec.PingTime != nil && (o.Spec.RenewTime == nil || o.Spec.RenewTime.Before(o.Spec.PingTime))
 }
 
-// observe takes in the object as a watch or a request has shown it.
+// observe updates u from the stored object, or from the object as it was deleted.
 func (u *upkeep) observe(o *coordinationv1beta1.LeaseCandidate, deleted bool) {
 	if u.object != nil && o != nil && spec.Older(o.ResourceVersion, u.object.ResourceVersion) {
 		return
@@ -199,231 +183,148 @@ func (u *upkeep) observe(o *coordinationv1beta1.LeaseCandidate, deleted bool) {
 	u.known, u.object = true, o
 }
 
-// watchRefused says that the object can't be watched for now.
-func (u *upkeep) watchRefused(now time.Duration) {
-	u.polling, u.pollUntil, u.readAt = true, now+pollFor, now+u.poll
+// done updates u after a request.
+func (u *upkeep) done(now instant, op Op, o *coordinationv1beta1.LeaseCandidate, err error) {
+	class := apierr.Classify(err)
+	gone := class == apierr.NotFound && op != opCreate || class == apierr.None && op == opDelete
+	if class != apierr.None && !gone {
+		u.failed(now.mono, op, class, err)
+		return
+	}
+	u.readAt = now.mono + u.poll
+	if op == OpRead {
+		u.reread, u.failures = false, 0
+	} else {
+		u.denials = 0
+	}
+	switch {
+	case gone:
+		o = nil
+	case op != OpRead:
+		u.written = now.mono
+		u.renewAt = now.mono + time.Duration((0.9+0.2*u.random())*float64(recordInterval))
+		if u.object == nil || describe(u.object.DeepCopy(), u.want.self, u.strategy) {
+			u.changedAt = now.mono
+		}
+	case !u.known:
+		// An earlier process wrote it. It must describe this one at once.
+		u.renewAt, u.changedAt = now.mono, now.mono-changeGap
+	case u.object != nil && spec.Older(o.ResourceVersion, u.object.ResourceVersion):
+		// Nothing newer was observed since the read was sent, so versions have gone
+		// back: the API server was restored from a backup.
+		u.object, u.watchStale = nil, true
+	}
+	u.observe(o, gone)
 }
 
-// done takes in the answer to a request.
-func (u *upkeep) done(now instant, s upkeepStep, o *coordinationv1beta1.LeaseCandidate, err error) {
-	class := apierr.Classify(err)
-	u.reread = u.reread && s.op != upkeepRead
-	gone := class == apierr.NotFound && (s.op == upkeepRead || s.op == upkeepDelete || s.op == upkeepUpdate)
-	switch {
-	case class == apierr.None && s.op == upkeepDelete, gone:
-		u.observe(nil, false)
-		u.readAt = now.mono + u.poll
-		if s.op != upkeepRead {
-			u.failures = 0
-		}
-		return
-	case class == apierr.None:
-		u.readAt = now.mono + u.poll
-		if s.op != upkeepRead {
-			u.failures = 0
-			u.written = now.mono
-			u.renewAt = now.mono + time.Duration((0.9+0.2*u.random())*float64(recordInterval))
-			if u.object == nil || describe(u.object.DeepCopy(), u.want.self, u.strategy) {
-				u.changedAt = now.mono
-			}
-		} else if !u.known {
-			// Of a predecessor, or of ours in a former life: it must say what
-			// this process is, at once.
-			u.renewAt, u.changedAt = now.mono, now.mono-changeGap
-		} else if u.object != nil && spec.Older(o.ResourceVersion, u.object.ResourceVersion) {
-			// Nothing was seen since it was asked for, so versions have gone back:
-			// the API server was restored from a backup.
-			u.object, u.watchStale = nil, true
-		}
-		u.observe(o, false)
-		return
-	case class == apierr.Conflict || class == apierr.AlreadyExists || apierr.MayHaveCommitted(err):
-		u.reread = u.known
+// failed schedules a retry after a request that failed.
+func (u *upkeep) failed(now time.Duration, op Op, class apierr.Class, err error) {
+	n := &u.denials
+	if op == OpRead {
+		n = &u.failures
 	}
-	u.failures++
-	delay := hintRetries().Delay(u.failures)
-	if class == apierr.Conflict && u.failures == 1 {
+	*n++
+	delay := spec.Retry(*n, hintRetry, err)
+	conflict := class == apierr.Conflict || class == apierr.AlreadyExists
+	if conflict && *n == 1 {
 		delay = 0
 	}
-	u.retryAt = now.mono + max(delay, apierr.RetryAfter(err))
+	u.reread = u.reread || conflict || op != OpRead && apierr.MayHaveCommitted(err)
+	u.retryAt = now + delay
 }
 
-// keeper keeps the LeaseCandidate of a candidate, beside the loop that keeps
-// the Lease: neither waits for the other.
+// keeper keeps the LeaseCandidate of a candidate.
 type keeper struct {
-	*Candidate
+	lane[*coordinationv1beta1.LeaseCandidate]
 	upkeep  upkeep
 	trouble report.Streak
-	watch   *watcher[*coordinationv1beta1.LeaseCandidate]
-	gone    int // watches in a row that have brought nothing but the loss of their place
-	wg      sync.WaitGroup
-
-	mu      sync.Mutex
-	wanted  candidacy
-	changed chan struct{}
-	abort   context.CancelFunc // of the request under way
 }
 
-func newKeeper(c *Candidate) *keeper {
-	return &keeper{
-		Candidate: c,
-		upkeep: upkeep{
-			namespace: c.cfg.Lease.Namespace, name: c.identity, lease: c.cfg.Lease.Name, strategy: c.cfg.Strategy.Name(),
-			shutdownTimeout: c.cfg.ShutdownTimeout, poll: c.cfg.Timing.RenewInterval, random: rand.Float64,
-		},
-		wanted:  candidacy{self: c.cfg.Self},
-		changed: make(chan struct{}, 1),
-	}
+// newKeeper returns the keeper of a candidate that uses LeaseCandidates.
+func (l *loop) newKeeper() *keeper {
+	k := &keeper{upkeep: upkeep{
+		namespace: l.cfg.Lease.Namespace, name: l.identity, lease: l.cfg.Lease.Name, strategy: l.cfg.Strategy.Name(),
+		shutdownTimeout: l.cfg.ShutdownTimeout, random: rand.Float64,
+		follower: follower{poll: l.cfg.Timing.RenewInterval, reread: true},
+	}}
+	candidates := l.cfg.Registry.candidates.LeaseCandidates(l.cfg.Lease.Namespace)
+	k.lane = newLane[*coordinationv1beta1.LeaseCandidate](l, &k.upkeep.follower, l.identity, candidates.Watch)
+	return k
 }
 
-// want says what the LeaseCandidate should be.
-func (k *keeper) want(w candidacy) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if reflect.DeepEqual(k.wanted, w) {
-		return
+// keep does the next thing about the LeaseCandidate. It returns when to decide again.
+func (l *loop) keep() time.Duration {
+	k, now := l.keeper, l.clock.now()
+	want := l.machine.candidacy(now.mono)
+	if want.stopping && !k.upkeep.want.stopping {
+		k.cancel() // little time is left
 	}
-	if w.stopping && !k.wanted.stopping && k.abort != nil {
-		k.abort() // there is little time left
+	k.upkeep.want = want
+	if k.abort != nil {
+		return never
 	}
-	k.wanted = w
-	select {
-	case k.changed <- struct{}{}:
-	default:
-	}
-}
-
-// run returns when it was told to stop and the LeaseCandidate is gone, or can't
-// be deleted.
-func (k *keeper) run(ctx context.Context) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer k.wg.Wait()
-	defer cancel()
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		k.mu.Lock()
-		k.upkeep.want = k.wanted
-		k.mu.Unlock()
-		now := k.clock.now()
-		s := k.upkeep.next(now)
-		switch s.op {
-		case upkeepEnd:
-			return
-		case upkeepWait:
-		default:
-			k.carryOut(ctx, s)
-			continue
+	s := k.upkeep.next(now)
+	if s.op == "" {
+		version := ""
+		if k.upkeep.object != nil {
+			version = k.upkeep.object.ResourceVersion
 		}
-		k.tendWatch(ctx)
-		timer.Reset(k.clock.span(s.wake - now.mono))
-		select {
-		case <-timer.C:
-		case <-k.changed:
-		case seen := <-k.watch.sights():
-			k.sighted(ctx, seen)
-		}
+		k.tend(k.upkeep.watching(), version)
+		return s.wake
 	}
-}
-
-// carryOut sends a request and takes in its answer.
-func (k *keeper) carryOut(ctx context.Context, s upkeepStep) {
-	timeout := k.cfg.CallTimeout
+	timeout := l.cfg.CallTimeout
 	if k.upkeep.stopBy != 0 {
-		timeout = max(time.Millisecond, min(timeout, k.upkeep.stopBy-k.clock.now().mono))
+		timeout = max(time.Millisecond, min(timeout, k.upkeep.stopBy-now.mono))
 	}
-	ctx, cancel := context.WithTimeout(ctx, k.clock.span(timeout))
-	defer cancel()
-	k.mu.Lock()
-	stale := k.wanted.stopping != k.upkeep.want.stopping
-	k.abort = cancel
-	k.mu.Unlock()
-	if stale {
-		return
-	}
-	o, err := k.do(ctx, s)
-	k.mu.Lock()
-	k.abort = nil
-	k.mu.Unlock()
-	k.upkeep.done(k.clock.now(), s, o, err)
-	k.report(ctx, s, err)
+	k.send(s.op, timeout, func(ctx context.Context) (*coordinationv1beta1.LeaseCandidate, error) {
+		candidates := l.cfg.Registry.candidates.LeaseCandidates(l.cfg.Lease.Namespace)
+		switch s.op {
+		case OpRead:
+			return candidates.Get(ctx, l.identity, metav1.GetOptions{})
+		case opCreate:
+			return candidates.Create(ctx, s.object, metav1.CreateOptions{FieldManager: spec.FieldManager})
+		case opUpdate:
+			return candidates.Update(ctx, s.object, metav1.UpdateOptions{FieldManager: spec.FieldManager})
+		}
+		return nil, candidates.Delete(ctx, l.identity, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &s.object.UID}})
+	})
+	return never
 }
 
-func (k *keeper) do(ctx context.Context, s upkeepStep) (*coordinationv1beta1.LeaseCandidate, error) {
-	candidates := k.cfg.Registry.candidates.LeaseCandidates(k.cfg.Lease.Namespace)
-	switch s.op {
-	case upkeepRead:
-		return candidates.Get(ctx, k.identity, metav1.GetOptions{})
-	case upkeepCreate:
-		return candidates.Create(ctx, s.object, metav1.CreateOptions{FieldManager: spec.FieldManager})
-	case upkeepUpdate:
-		return candidates.Update(ctx, s.object, metav1.UpdateOptions{FieldManager: spec.FieldManager})
-	default:
-		return nil, candidates.Delete(ctx, k.identity, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &s.object.UID}})
+// kept handles the answer to a request about the LeaseCandidate. Hooks are not
+// called: they are about the Lease.
+func (l *loop) kept(a answer[*coordinationv1beta1.LeaseCandidate]) {
+	l.keeper.abort = nil
+	l.keeper.upkeep.done(l.clock.now(), a.op, a.object, a.err)
+	l.reportKeeping(a.op, a.err)
+}
+
+// candidateSighted handles an observation of the watch of the LeaseCandidate.
+func (l *loop) candidateSighted(s sight[*coordinationv1beta1.LeaseCandidate]) {
+	if err := l.keeper.sighted(l.clock.now().mono, s); err != nil {
+		l.reportKeeping(OpWatch, err)
+	} else if s.err == nil {
+		l.keeper.upkeep.observe(s.object, s.deleted)
 	}
 }
 
-// report says what came of a request. The hook of the loop is not called: it is
-// told of what concerns the Lease.
-func (k *keeper) report(ctx context.Context, s upkeepStep, err error) {
+// reportKeeping reports the result of a request about the LeaseCandidate.
+func (l *loop) reportKeeping(op Op, err error) {
 	switch class := apierr.Classify(err); {
 	case class == apierr.None:
-		k.trouble.OK(ctx, "Requests about the LeaseCandidate succeed again")
+		l.keeper.trouble.OK(l.ctx, "Requests about the LeaseCandidate succeed again")
 		return
-	case class == apierr.Canceled, class == apierr.Conflict, class == apierr.NotFound && s.op != upkeepCreate:
+	case class == apierr.Canceled, class == apierr.Conflict, class == apierr.NotFound && op != opCreate:
 		return
 	case class == apierr.NotFound && !missingNamespace(err):
 		err = fmt.Errorf("%w: %w", ErrNoCandidateAPI, err)
 	}
-	k.trouble.Fail(ctx, k.cfg.ErrorHandler, fmt.Errorf("election: LeaseCandidate: %w", err), "Request about the LeaseCandidate failed")
+	l.keeper.trouble.Fail(l.ctx, l.cfg.ErrorHandler, fmt.Errorf("election: LeaseCandidate: %w", err), "Request about the LeaseCandidate failed", "op", op)
 }
 
-// missingNamespace reports whether something was not created because its
-// namespace does not exist.
+// missingNamespace reports whether an object was not created because its namespace
+// does not exist.
 func missingNamespace(err error) bool {
 	var status apierrors.APIStatus
 	return errors.As(err, &status) && status.Status().Details != nil && status.Status().Details.Kind == "namespaces"
-}
-
-// tendWatch starts the watch where there is none.
-func (k *keeper) tendWatch(ctx context.Context) {
-	if k.upkeep.watchStale {
-		k.watch.stop()
-		k.watch, k.upkeep.watchStale = nil, false
-	}
-	if k.watch != nil || !k.upkeep.known || k.upkeep.reread || k.upkeep.polling || k.upkeep.stopBy != 0 {
-		return
-	}
-	from := ""
-	if k.upkeep.object != nil {
-		from = k.upkeep.object.ResourceVersion
-	}
-	k.watch = startWatch[*coordinationv1beta1.LeaseCandidate](ctx, &k.wg, k.identity, from,
-		k.cfg.CallTimeout, k.cfg.Registry.candidates.LeaseCandidates(k.cfg.Lease.Namespace).Watch)
-}
-
-// sighted takes in what the watch has brought.
-func (k *keeper) sighted(ctx context.Context, s sight[*coordinationv1beta1.LeaseCandidate]) {
-	switch {
-	case s.gone:
-		k.watch.stop()
-		k.watch, k.upkeep.reread = nil, true
-		if k.gone++; k.gone >= patientGone {
-			k.gone = 0
-			k.refused(ctx, s.err)
-		}
-	case s.refused:
-		k.watch.stop()
-		k.watch = nil
-		k.refused(ctx, s.err)
-	case s.err == nil:
-		k.gone = 0
-		k.upkeep.observe(s.object, s.deleted)
-	}
-}
-
-// refused makes do without a watch for a while.
-func (k *keeper) refused(ctx context.Context, err error) {
-	k.upkeep.watchRefused(k.clock.now().mono)
-	k.trouble.Fail(ctx, k.cfg.ErrorHandler, fmt.Errorf("election: watch LeaseCandidate: %w", err), "The LeaseCandidate can't be watched")
 }

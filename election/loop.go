@@ -21,32 +21,20 @@ import (
 	"github.com/kubewright/kubewright/internal/report"
 )
 
-// loop drives a machine: it sends the requests, runs the work, watches the
-// Lease and tells what happens. One goroutine owns it.
+// loop drives a machine: it sends requests, runs the work, watches the Lease, and
+// reports. One goroutine owns it.
 type loop struct {
 	*Candidate
 	machine *machine
-	// ctx is that of Run, requests is the same without its end: the lease is
-	// kept until the work has returned.
+	// ctx is the context of Run. requests is the same without its end, because the
+	// lease is kept until the work has returned.
 	ctx, requests context.Context
 	wg            sync.WaitGroup
 
-	answers     chan answer
-	abort       context.CancelFunc // of the request under way
-	aborted     bool               // it was called
-	goneWatches int                // watches in a row that have brought nothing but the loss of their place
-	watch       *watcher[*coordinationv1.Lease]
-	returned    chan error // by the work
-	err         error      // what the work returned by itself
-	keeper      *keeper    // with LeaseCandidates
-}
-
-// answer is the outcome of a request.
-type answer struct {
-	op    Op
-	sent  instant
-	lease *coordinationv1.Lease
-	err   error
+	lease    lane[*coordinationv1.Lease]
+	keeper   *keeper    // does nothing with the registry OnLease
+	returned chan error // by the work
+	err      error      // of work that returned on its own
 }
 
 func (c *Candidate) newLoop(ctx context.Context) *loop {
@@ -59,11 +47,12 @@ func (c *Candidate) newLoop(ctx context.Context) *loop {
 	}
 	l := &loop{
 		Candidate: c, ctx: ctx, requests: context.WithoutCancel(ctx),
-		machine: newMachine(s, c.peer(), c.clock.now()),
-		answers: make(chan answer, 1), returned: make(chan error, 1),
+		machine: newMachine(s, c.peer(), c.clock.now()), returned: make(chan error, 1),
+		keeper: &keeper{upkeep: upkeep{ended: true}},
 	}
+	l.lease = newLane[*coordinationv1.Lease](l, &l.machine.follower, c.cfg.Lease.Name, c.cfg.Client.Leases(c.cfg.Lease.Namespace).Watch)
 	if s.native {
-		l.keeper = newKeeper(c)
+		l.keeper = l.newKeeper()
 	}
 	return l
 }
@@ -71,27 +60,28 @@ func (c *Candidate) newLoop(ctx context.Context) *loop {
 // run returns when the candidate has finished.
 func (l *loop) run() {
 	defer l.wg.Wait()
-	defer l.stopWatch()
-	if l.keeper != nil {
-		l.wg.Go(func() { l.keeper.run(l.requests) })
-		defer func() { l.keeper.want(candidacy{stopping: true}) }()
-	}
+	defer l.lease.stopWatch()
+	defer l.keeper.stopWatch()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	stopped := l.ctx.Done()
 	for {
 		l.progress.Beat()
-		step := l.step()
-		if l.machine.phase == finished {
+		wake := l.step()
+		if l.machine.phase == finished && l.keeper.upkeep.ended {
 			return
 		}
-		timer.Reset(l.clock.span(step.wake - l.clock.now().mono))
+		timer.Reset(l.clock.span(wake - l.clock.now().mono))
 		select {
 		case <-timer.C:
-		case a := <-l.answers:
+		case a := <-l.lease.answers:
 			l.answered(a)
-		case s := <-l.watch.sights():
+		case s := <-l.lease.sights():
 			l.sighted(s)
+		case a := <-l.keeper.answers:
+			l.kept(a)
+		case s := <-l.keeper.sights():
+			l.candidateSighted(s)
 		case err := <-l.returned:
 			l.workReturned(err)
 		case <-l.changed:
@@ -103,89 +93,51 @@ func (l *loop) run() {
 	}
 }
 
-// step asks the machine what to do, and does it.
-func (l *loop) step() step {
-	s := l.machine.next(l.clock.now())
-	l.effects()
-	if s.abort && l.abort != nil {
-		l.abort()
-		l.aborted = true
+// step asks the machine and the upkeep for the next requests, and sends them. It
+// returns when to ask again.
+func (l *loop) step() time.Duration {
+	wake := l.clock.now().mono + idleWake
+	if l.machine.phase != finished {
+		s := l.machine.next(l.clock.now())
+		wake = s.wake
+		l.effects()
+		if s.abort {
+			l.lease.cancel()
+		}
+		if s.op != "" {
+			l.lease.send(s.op, s.timeout, func(ctx context.Context) (*coordinationv1.Lease, error) { return l.do(ctx, s.move) })
+		}
+		l.lease.tend(l.machine.watching(), resourceVersionOf(l.machine.lease))
 	}
-	if s.op != "" {
-		l.send(s.move)
-	}
-	l.tendWatch()
-	if l.keeper != nil {
-		l.keeper.want(l.machine.candidacy(l.clock.now().mono))
+	if !l.keeper.upkeep.ended {
+		wake = min(wake, l.keep())
 	}
 	l.publishStatus()
-	return s
+	return wake
 }
 
-// send sends a request.
-func (l *loop) send(m move) {
-	ctx, cancel := context.WithTimeout(l.requests, l.clock.span(m.timeout))
-	l.abort, l.aborted = cancel, false
-	sent := l.clock.now()
-	l.wg.Go(func() {
-		defer cancel()
-		lease, err := l.do(ctx, m)
-		l.answers <- answer{op: m.op, sent: sent, lease: lease, err: err}
-	})
-}
-
-// answered hands the outcome of a request to the machine.
-func (l *loop) answered(a answer) {
-	l.abort = nil
+// answered passes the answer to a request to the machine.
+func (l *loop) answered(a answer[*coordinationv1.Lease]) {
+	l.lease.abort = nil
 	now := l.clock.now()
 	if a.op == OpRead {
-		l.machine.readDone(now, a.sent, a.lease, a.err)
+		l.machine.readDone(now, a.sent, a.object, a.err)
 	} else {
-		l.machine.writeDone(now, a.sent, a.op, a.lease, a.err)
+		l.machine.writeDone(now, a.sent, a.op, a.object, a.err)
 	}
-	l.effects() // a term that is over ends before anybody is told anything
+	l.effects() // a term that is over ends before any report
 	l.report(a, now)
 }
 
-// sighted hands what the watch has brought to the machine.
+// sighted passes an observation of the watch to the machine.
 func (l *loop) sighted(s sight[*coordinationv1.Lease]) {
 	now := l.clock.now()
-	switch {
-	case s.gone:
-		l.stopWatch()
-		l.machine.watchGone()
-		if l.goneWatches++; l.goneWatches >= patientGone {
-			l.goneWatches = 0
-			l.machine.watchRefused(now.mono)
-			l.fail(OpWatch, s.err)
-		}
-	case s.refused:
-		l.stopWatch()
-		l.machine.watchRefused(now.mono)
-	case s.err == nil:
-		l.goneWatches = 0
+	if err := l.lease.sighted(now.mono, s); err != nil {
+		l.fail(OpWatch, err)
+	} else if s.err == nil {
 		l.machine.observe(now, s.object, s.deleted, inOrder)
 		l.effects()
 	}
-	l.reportWatch(s)
-}
-
-// tendWatch starts and stops the watch as the machine wants it.
-func (l *loop) tendWatch() {
-	if l.machine.watchStale || !l.machine.watching() {
-		l.machine.watchStale = false
-		l.stopWatch()
-	}
-	if l.watch != nil || !l.machine.watching() || l.machine.reread {
-		return
-	}
-	l.watch = startWatch[*coordinationv1.Lease](l.requests, &l.wg, l.cfg.Lease.Name, resourceVersionOf(l.machine.lease),
-		l.cfg.CallTimeout, l.cfg.Client.Leases(l.cfg.Lease.Namespace).Watch)
-}
-
-func (l *loop) stopWatch() {
-	l.watch.stop()
-	l.watch = nil
 }
 
 // effects carries out and reports what the machine decided.
@@ -355,7 +307,7 @@ func (l *loop) workFailed(err, cause error) {
 }
 
 // report says what came of a request.
-func (l *loop) report(a answer, now instant) {
+func (l *loop) report(a answer[*coordinationv1.Lease], now instant) {
 	log := klog.FromContext(l.ctx)
 	class := apierr.Classify(a.err)
 	switch class {
@@ -368,17 +320,10 @@ func (l *loop) report(a answer, now instant) {
 		if a.op == OpRenew {
 			call(l.cfg.Hooks.Renewed, Renewed{Latency: now.mono - a.sent.mono})
 		}
-	case class == apierr.Conflict, class == apierr.AlreadyExists, class == apierr.Canceled && l.aborted:
+	case class == apierr.Conflict, class == apierr.AlreadyExists, class == apierr.Canceled && l.lease.aborted:
 	case class == apierr.NotFound && !missingNamespace(a.err):
 	default:
 		l.fail(a.op, a.err)
-	}
-}
-
-// reportWatch says what came of a watch.
-func (l *loop) reportWatch(s sight[*coordinationv1.Lease]) {
-	if s.err != nil && !s.gone {
-		l.fail(OpWatch, s.err)
 	}
 }
 

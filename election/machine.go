@@ -14,7 +14,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubewright/kubewright/election/internal/spec"
-	"github.com/kubewright/kubewright/internal/backoff"
 )
 
 // phase is what a candidate is doing.
@@ -90,22 +89,13 @@ type machine struct {
 	phase phase
 
 	sighting
-	// reread: what is known of the Lease may be out of date.
-	reread bool
-	// watchStale: the watch has missed something.
-	watchStale bool
-	// polling: the Lease can't be watched.
-	polling   bool
-	pollUntil time.Duration // then a watch is tried again
-	lastRead  time.Duration // when the last GET was answered
-	readAt    time.Duration // when the next one is due where there is no watch
-	// failures are reads in a row that failed, denials writes, and conflicts
-	// writes that met one. A read that succeeds between two writes says nothing
-	// about the next one.
-	failures, denials, conflicts int
-	retryAt                      time.Duration
-	busy                         Op     // the request under way
-	basedOn                      string // the resourceVersion that it is based on
+	follower // of the Lease
+	// denials are writes in a row that failed, conflicts those that met another
+	// write. A successful read between two writes resets neither.
+	denials, conflicts int
+	lastRead           time.Duration // when the last GET was answered
+	busy               Op            // the request under way
+	basedOn            string        // the resourceVersion that it is based on
 
 	self        Peer // without the identity on the Lease
 	created     time.Time
@@ -138,15 +128,6 @@ type giving struct {
 // never is later than any time that a machine reaches.
 const never = 1<<63 - 1
 
-// retries are those of a candidate that does not lead.
-func retries() backoff.Policy {
-	return backoff.Policy{Base: retryMin, Cap: 5 * time.Second}
-}
-
-// hintRetries are for records and LeaseCandidates: only preference depends on
-// them.
-func hintRetries() backoff.Policy { return backoff.Policy{Base: time.Second, Cap: 30 * time.Second} }
-
 // Times of reading and publishing.
 const (
 	// publishSpread is the time within which candidates that start together
@@ -160,14 +141,13 @@ const (
 	minCall = 500 * time.Millisecond
 	// watchDriftEvery is how often a leader compares its clocks.
 	watchDriftEvery = time.Second
-	// pollFor is how long the Lease is polled after a watch was refused.
-	pollFor = 10 * time.Minute
 	// idleWake bounds the time between two steps, for liveness.
 	idleWake = 10 * time.Second
 )
 
 func newMachine(s setup, self Peer, now instant) *machine {
-	m := &machine{setup: s, sighting: sighting{me: s.id, exclusive: s.exclusive, def: s.timing.LeaseDuration}, self: self, created: now.wall.UTC().Truncate(time.Millisecond), draw: s.random(), reread: true}
+	m := &machine{setup: s, sighting: sighting{me: s.id, exclusive: s.exclusive, def: s.timing.LeaseDuration}, self: self, created: now.wall.UTC().Truncate(time.Millisecond), draw: s.random()}
+	m.follower = follower{poll: s.timing.RenewInterval, reread: true}
 	m.doubts = make(map[string]doubt)
 	m.published = publishing{at: now.mono - changeGap}
 	return m
@@ -181,7 +161,7 @@ func (m *machine) mine() bool { return holderOf(m.lease) == m.id }
 // next says what to do now.
 func (m *machine) next(now instant) step {
 	m.expire(now)
-	m.polling = m.polling && now.mono < m.pollUntil
+	m.tick(now.mono)
 	var s step
 	switch {
 	case m.busy != "":
@@ -332,16 +312,6 @@ func (m *machine) holderGone(now time.Duration, identity string) {
 
 // setSelf changes what this candidate says about itself.
 func (m *machine) setSelf(p Peer) { m.self = p }
-
-// watchRefused says that the Lease can't be watched for want of permission.
-func (m *machine) watchRefused(now time.Duration) {
-	m.polling = true
-	m.pollUntil = now + pollFor
-	m.readAt = now + m.timing.RenewInterval
-}
-
-// watchGone says that a watch has lost its place.
-func (m *machine) watchGone() { m.reread = true }
 
 // pendingOffer is the lease, offered to a better candidate.
 type pendingOffer struct {
@@ -527,27 +497,15 @@ func (m *machine) nextStandby(now instant) step {
 	case now.mono >= publish:
 		return step{move: m.publishMove(now, claim)}
 	}
-	return step{wake: min(claim, publish, m.nextRead())}
+	return step{wake: min(claim, publish, m.nextRead(m.watching()))}
 }
 
-// nextReading reads the Lease where that is called for.
+// nextReading reads the Lease if that is due.
 func (m *machine) nextReading(now time.Duration) step {
-	due := m.reread || now >= m.nextRead()
-	if due && now >= m.retryAt {
-		return step{move: move{op: OpRead, timeout: m.callTimeout}}
+	if at := m.nextRead(m.watching()); now < at {
+		return step{wake: at}
 	}
-	if due {
-		return step{wake: m.retryAt}
-	}
-	return step{wake: m.nextRead()}
-}
-
-// nextRead returns when the Lease is to be read because nobody watches it.
-func (m *machine) nextRead() time.Duration {
-	if m.watching() {
-		return never
-	}
-	return m.readAt
+	return step{move: move{op: OpRead, timeout: m.callTimeout}}
 }
 
 // watching reports whether the Lease is to be watched, and can be. Observers
@@ -564,7 +522,7 @@ func (m *machine) observer() bool {
 // readInterval draws when to read again what nobody watches.
 func (m *machine) readInterval() time.Duration {
 	if m.polling && !m.observer() {
-		return m.timing.RenewInterval
+		return m.poll
 	}
 	return time.Duration((0.5 + m.random()) * 2 * float64(m.timing.LeaseDuration))
 }

@@ -14,7 +14,6 @@ import (
 
 	"github.com/kubewright/kubewright/election/internal/spec"
 	"github.com/kubewright/kubewright/internal/apierr"
-	"github.com/kubewright/kubewright/internal/backoff"
 )
 
 // observe updates m from a sighting of the Lease: l is the stored object, the
@@ -99,7 +98,7 @@ func (m *machine) writeDone(now, sent instant, op Op, l *coordinationv1.Lease, e
 		// than what was written, and saves a GET.
 		m.conflicts++
 		m.reread = m.reread || resourceVersionOf(m.lease) == m.basedOn
-		m.retryAt = now.mono + retries().Delay(m.conflicts-1)
+		m.retryAt = now.mono + spec.Retry(m.conflicts-1, standbyRetry, nil)
 		if m.holds() {
 			m.retryAt = min(m.retryAt, now.mono+m.leaderDelay(now.mono, m.conflicts-1))
 		}
@@ -124,18 +123,16 @@ func (m *machine) failed(count *int, now, took time.Duration, err error) {
 		m.retryAt = now + delay
 		return
 	}
-	m.retryAt = now + max(retries().Delay(*count), apierr.RetryAfter(err))
+	m.retryAt = now + spec.Retry(*count, standbyRetry, err)
 }
 
-// leaderDelay is how long a leader waits after so many failures: never so long
-// that no time is left, nor so short that it would never come to its end. It does not wait for what Retry-After asks: it is one
-// small request, and the term is at stake.
+// leaderDelay returns the wait of a leader after failures. It leaves time for another
+// try, and ignores Retry-After: the request is small, and the term is at stake.
 func (m *machine) leaderDelay(now time.Duration, failures int) time.Duration {
 	if failures <= 0 {
 		return 0
 	}
-	delay := backoff.Policy{Base: retryMin, Cap: retryMax}.Delay(failures)
-	return max(retryLeast, min(delay, (m.term.until()-now)/2))
+	return max(minRetry, min(spec.Retry(failures, leaderRetry, nil), (m.term.until()-now)/2))
 }
 
 // stored takes in a write that succeeded.
@@ -168,7 +165,7 @@ func (m *machine) notStored(now time.Duration, op Op) {
 		m.withdrawals++
 	case OpPublish:
 		// Only preference depends on a record, so there is no hurry.
-		m.published.retryAt, m.retryAt = max(m.retryAt, now+hintRetries().Delay(max(m.denials, m.conflicts))), 0
+		m.published.retryAt, m.retryAt = max(m.retryAt, now+spec.Retry(max(m.denials, m.conflicts), hintRetry, nil)), 0
 	}
 }
 
@@ -181,7 +178,7 @@ func (m *machine) claimed(now, sent instant, l *coordinationv1.Lease) {
 	m.observe(now, l, false, inOrder)
 	deadline := sent.mono + m.timing.RenewDeadline
 	if !m.mine() && resourceVersionOf(m.lease) == resourceVersionOf(l) {
-		m.retryAt = now.mono + retries().Cap // somebody alters what is written
+		m.retryAt = now.mono + standbyRetry // somebody alters what is written
 	}
 	if !m.mine() || m.phase != standby || now.mono >= deadline || now.drift()-sent.drift() > maxDrift {
 		return // too late, also for having been suspended: the next step claims again

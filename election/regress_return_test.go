@@ -49,27 +49,27 @@ func TestRestoredBackup(t *testing.T) {
 }
 
 func TestRestoredBackupOfALeaseCandidate(t *testing.T) {
-	u := &upkeep{namespace: "ns", name: "me", lease: "lease", strategy: "OldestEmulationVersion", random: func() float64 { return 0.5 }}
+	u := &upkeep{namespace: "ns", name: "me", lease: "lease", strategy: "OldestEmulationVersion", random: func() float64 { return 0.5 }, follower: follower{reread: true}}
 	u.want = candidacy{self: Peer{BinaryVersion: "1.0.0"}, present: true}
 	now := func(d time.Duration) instant { return instant{mono: d, wall: time.Unix(1e9, 0).Add(d)} }
 	stored := &coordinationv1beta1.LeaseCandidate{ObjectMeta: metav1.ObjectMeta{Name: "me", ResourceVersion: "1000"}}
 	answer := func(at time.Duration, s upkeepStep) {
 		switch {
-		case s.op == upkeepRead:
-			u.done(now(at), s, stored.DeepCopy(), nil)
+		case s.op == OpRead:
+			u.done(now(at), s.op, stored.DeepCopy(), nil)
 		case s.object.ResourceVersion == stored.ResourceVersion:
 			stored = s.object.DeepCopy()
 			stored.ResourceVersion += "1"
-			u.done(now(at), s, stored.DeepCopy(), nil)
+			u.done(now(at), s.op, stored.DeepCopy(), nil)
 		default:
-			u.done(now(at), s, nil, errConflict)
+			u.done(now(at), s.op, nil, errConflict)
 		}
 	}
 	written := func(from, to time.Duration) (n int) {
 		for at := from; at < to; at += time.Second {
-			if s := u.next(now(at)); s.op != upkeepWait {
+			if s := u.next(now(at)); s.op != "" {
 				answer(at, s)
-				if s.op == upkeepUpdate && u.failures == 0 {
+				if s.op == opUpdate && u.denials == 0 {
 					n++
 				}
 			}
@@ -82,6 +82,22 @@ func TestRestoredBackupOfALeaseCandidate(t *testing.T) {
 	stored.ResourceVersion = "500"
 	if n := written(time.Minute, 20*time.Minute); n == 0 || !u.watchStale {
 		t.Errorf("written %d times after versions went back; the watch is to begin anew: %v", n, u.watchStale)
+	}
+}
+
+// The watch delivers a deletion after the answer to the write that re-created the
+// object.
+func TestAnOldDeletionDoesNotHideANewerLeaseCandidate(t *testing.T) {
+	u := &upkeep{}
+	at := func(version string) *coordinationv1beta1.LeaseCandidate {
+		return &coordinationv1beta1.LeaseCandidate{ObjectMeta: metav1.ObjectMeta{ResourceVersion: version}}
+	}
+	u.observe(at("12"), false)
+	if u.observe(at("11"), true); u.object == nil {
+		t.Error("the newer object is forgotten")
+	}
+	if u.observe(at("13"), true); u.object != nil {
+		t.Error("a deleted object is known")
 	}
 }
 

@@ -354,7 +354,7 @@ func (s *soak) bound() time.Duration {
 	if s.native {
 		b += s.timing.LeaseDuration + 30*time.Second // the fallback, and a keeper that backs off
 	}
-	return slowest(b, s.timing) + lateCommit + 2*DefaultCallTimeout + retries().Cap + 20*time.Second // of a hook
+	return slowest(b, s.timing) + lateCommit + 2*DefaultCallTimeout + standbyRetry + 20*time.Second // of a hook
 }
 
 // slowest returns how long d can take by a clock that is tolerated.

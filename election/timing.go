@@ -41,10 +41,11 @@ const (
 	// renewJitter is the share of RenewInterval by which a renewal comes sooner
 	// or later.
 	renewJitter = 0.1
-	// retryMin and retryMax bound the wait after a failed write of a leader.
-	retryMin, retryMax = 250 * time.Millisecond, time.Second
-	// retryLeast is the least of them, when the time of a leader runs out.
-	retryLeast       = 100 * time.Millisecond
+	// leaderRetry, standbyRetry and hintRetry are the longest waits after failures:
+	// of a leader, of the others, and of writes on which only preference depends.
+	leaderRetry, standbyRetry, hintRetry = time.Second, 5 * time.Second, 30 * time.Second
+	// minRetry is the shortest wait of a leader whose time runs out.
+	minRetry         = 100 * time.Millisecond
 	minRenewInterval = 100 * time.Millisecond
 )
 
@@ -108,7 +109,7 @@ func (t Timing) Validate() error {
 // it went, and one that failed is repeated within a second.
 func (t Timing) MaxOutage() time.Duration {
 	t.complete()
-	return t.RenewDeadline - t.longestInterval() - retryMax
+	return t.RenewDeadline - t.longestInterval() - leaderRetry
 }
 
 // CrashFailover is the longest time from the crash of a leader to the next

@@ -17,68 +17,186 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/utils/ptr"
 
+	"github.com/kubewright/kubewright/election/internal/spec"
 	"github.com/kubewright/kubewright/internal/apierr"
 	"github.com/kubewright/kubewright/internal/listwatch"
 )
 
-// object is what a watcher follows.
+// pollFor is the time for which an object is polled after a watch was refused.
+const pollFor = 10 * time.Minute
+
+// patientGone is the number of watches in a row that may lose their place, each
+// started from the result of a read, before the object is polled.
+const patientGone = 3
+
+// follower decides when an object is read, and whether it is watched. The Lease has
+// one, and so has the LeaseCandidate. It is pure state, like the machine.
+//
+// Invariant: nothing is read before retryAt. An object that is not watched has a
+// next read.
+type follower struct {
+	poll time.Duration // between two reads of an object that can't be watched
+
+	reread     bool          // a change may have been missed
+	watchStale bool          // the watch waits for versions that will not come
+	polling    bool          // the object can't be watched,
+	pollUntil  time.Duration // until then
+	gone       int           // watches in a row that only lost their place
+	readAt     time.Duration // the next read without a watch
+	failures   int           // reads in a row that failed
+	retryAt    time.Duration
+}
+
+// tick ends the polling after pollFor.
+func (f *follower) tick(now time.Duration) { f.polling = f.polling && now < f.pollUntil }
+
+// nextRead returns when to read an object that is watched or not.
+func (f *follower) nextRead(watched bool) time.Duration {
+	switch {
+	case f.reread:
+		return f.retryAt
+	case watched:
+		return never
+	}
+	return max(f.readAt, f.retryAt)
+}
+
+// lost updates f after a watch that has lost its place (gone) or was refused. It
+// reports whether the object is polled from now on.
+func (f *follower) lost(now time.Duration, gone bool) bool {
+	if gone {
+		f.reread = true
+		if f.gone++; f.gone < patientGone {
+			return false
+		}
+	}
+	f.gone, f.polling, f.pollUntil, f.readAt = 0, true, now+pollFor, now+f.poll
+	return true
+}
+
+// lane does the I/O about one object: one request at a time, and the watch. The
+// zero value does nothing.
+type lane[T object] struct {
+	*follower
+	name    string
+	open    func(context.Context, metav1.ListOptions) (watch.Interface, error)
+	timeout time.Duration // of the answer to a watch
+	clock   *clock
+	ctx     context.Context
+	wg      *sync.WaitGroup
+
+	answers chan answer[T]
+	abort   context.CancelFunc // of the request under way; nil for none
+	aborted bool               // abort was called
+	watch   *watcher[T]
+}
+
+// newLane returns a lane for the object with a name.
+func newLane[T object](l *loop, f *follower, name string, open func(context.Context, metav1.ListOptions) (watch.Interface, error)) lane[T] {
+	return lane[T]{
+		follower: f, name: name, open: open, timeout: l.cfg.CallTimeout, clock: l.clock, ctx: l.requests, wg: &l.wg,
+		answers: make(chan answer[T], 1),
+	}
+}
+
+// answer is the result of a request.
+type answer[T object] struct {
+	op     Op
+	sent   instant
+	object T
+	err    error
+}
+
+// send starts a request.
+func (l *lane[T]) send(op Op, timeout time.Duration, do func(context.Context) (T, error)) {
+	ctx, cancel := context.WithTimeout(l.ctx, l.clock.span(timeout))
+	l.abort, l.aborted = cancel, false
+	sent := l.clock.now()
+	l.wg.Go(func() {
+		defer cancel()
+		o, err := do(ctx)
+		l.answers <- answer[T]{op, sent, o, err}
+	})
+}
+
+// cancel ends the request under way, if there is one.
+func (l *lane[T]) cancel() {
+	if l.abort != nil {
+		l.abort()
+		l.aborted = true
+	}
+}
+
+// tend starts or stops the watch. It starts from version.
+func (l *lane[T]) tend(wanted bool, version string) {
+	if l.watchStale || !wanted {
+		l.watchStale = false
+		l.stopWatch()
+	}
+	if l.watch == nil && wanted && !l.reread {
+		ctx, cancel := context.WithCancel(l.ctx)
+		w := &watcher[T]{name: l.name, open: l.open, answer: l.timeout, seen: make(chan sight[T]), cancel: cancel}
+		l.watch = w
+		l.wg.Go(func() { w.run(ctx, version) })
+	}
+}
+
+func (l *lane[T]) stopWatch() {
+	if l.watch != nil {
+		l.watch.cancel()
+		l.watch = nil
+	}
+}
+
+// sights returns the channel of the watch, nil without one.
+func (l *lane[T]) sights() <-chan sight[T] {
+	if l.watch == nil {
+		return nil
+	}
+	return l.watch.seen
+}
+
+// sighted updates the follower after s. It returns an error to report.
+func (l *lane[T]) sighted(now time.Duration, s sight[T]) error {
+	switch {
+	case s.err == nil:
+		l.gone = 0
+	case s.gone || s.refused:
+		l.stopWatch()
+		if !l.lost(now, s.gone) {
+			return nil
+		}
+	}
+	return s.err
+}
+
+// object is an API object that can be followed.
 type object interface {
 	metav1.Object
 	runtime.Object
 }
 
-// watcher follows one object by name from a resourceVersion on, through every
-// stream that breaks, until it has lost its place or is refused.
+// watcher watches one object by name from a resourceVersion on. It survives broken
+// streams, and ends when it has lost its place or is refused.
 type watcher[T object] struct {
 	name   string
 	open   func(context.Context, metav1.ListOptions) (watch.Interface, error)
-	answer time.Duration // how long the answer to a request may take
+	answer time.Duration
 	seen   chan sight[T]
 	cancel context.CancelFunc
 }
 
-// longStream is how long a stream must have lasted for the next one to be opened
-// at once.
+// longStream is the least duration of a stream whose successor is opened at once.
 const longStream = 10 * time.Second
 
-// patientGone is how many watches in a row may lose their place at once, each
-// started from what was just read. Then there is no point in another one for a
-// while.
-const patientGone = 3
-
-// sight is what a watcher has to say.
+// sight is an observation of a watcher, or a failure.
 type sight[T object] struct {
 	object  T
 	deleted bool
-	// gone: the resourceVersion is no longer kept; refused: there is no
-	// permission. Both end the watcher.
+	// gone: the resourceVersion is no longer served. refused: the permission is
+	// missing. Both end the watcher.
 	gone, refused bool
 	err           error
-}
-
-// startWatch follows an object until stop is called or what run says ends it.
-func startWatch[T object](ctx context.Context, wg *sync.WaitGroup, name, from string, answer time.Duration,
-	open func(context.Context, metav1.ListOptions) (watch.Interface, error),
-) *watcher[T] {
-	ctx, cancel := context.WithCancel(ctx)
-	w := &watcher[T]{name: name, open: open, answer: answer, seen: make(chan sight[T]), cancel: cancel}
-	wg.Go(func() { w.run(ctx, from) })
-	return w
-}
-
-// stop ends the watcher. It may be nil.
-func (w *watcher[T]) stop() {
-	if w != nil {
-		w.cancel()
-	}
-}
-
-// sights returns the channel on which sightings come; nil where nobody watches.
-func (w *watcher[T]) sights() <-chan sight[T] {
-	if w == nil {
-		return nil
-	}
-	return w.seen
 }
 
 // run watches until ctx is done.
@@ -89,7 +207,7 @@ func (w *watcher[T]) run(ctx context.Context, from string) {
 		progress, err := w.stream(ctx, &from)
 		if err == nil && time.Since(opened) > longStream {
 			failures = 0
-			continue // the server ends them all in time
+			continue // the API server ends every stream after some minutes
 		}
 		s := sight[T]{err: err}
 		switch class := apierr.Classify(err); {
@@ -101,11 +219,11 @@ func (w *watcher[T]) run(ctx context.Context, from string) {
 		if progress {
 			failures = 0
 		}
-		failures++ // an end so soon is no failure, but no reason for haste either
+		failures++ // also after a stream that ended early without an error
 		if err != nil && !w.send(ctx, s) || s.gone || s.refused {
 			return
 		}
-		pause := time.NewTimer(max(retries().Delay(failures), apierr.RetryAfter(err)))
+		pause := time.NewTimer(spec.Retry(failures, standbyRetry, err))
 		select {
 		case <-ctx.Done():
 		case <-pause.C:
@@ -114,8 +232,8 @@ func (w *watcher[T]) run(ctx context.Context, from string) {
 	}
 }
 
-// stream passes on what one stream brings, and moves from along with it. It
-// reports whether anything came.
+// stream delivers the events of one stream and moves from along. It reports whether
+// there was an event.
 func (w *watcher[T]) stream(ctx context.Context, from *string) (progress bool, err error) {
 	opts := metav1.ListOptions{
 		FieldSelector:       fields.OneTermEqualSelector(metav1.ObjectNameField, w.name).String(),

@@ -21,6 +21,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apimachinery/pkg/util/version"
 
+	"github.com/kubewright/kubewright/internal/apierr"
+	"github.com/kubewright/kubewright/internal/backoff"
 	"github.com/kubewright/kubewright/internal/lifecycle"
 )
 
@@ -120,6 +122,13 @@ func CompareVersions(a, b string) int {
 		return 1
 	}
 	return 0
+}
+
+// Retry returns the wait after n failures in a row, the last of which was err. It
+// doubles from a quarter of a second up to limit, and is at least the time that the
+// API server asks for.
+func Retry(n int, limit time.Duration, err error) time.Duration {
+	return max(backoff.Policy{Base: 250 * time.Millisecond, Cap: limit}.Delay(n), apierr.RetryAfter(err))
 }
 
 // Doubt returns the time for which a candidate comes last after it did not take a
