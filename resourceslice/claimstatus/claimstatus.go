@@ -1,0 +1,258 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package claimstatus writes the status of allocated devices into their
+// ResourceClaims: conditions, network data and driver-specific data, which are
+// status.devices of a claim.
+//
+// The scheduler does not bind a Pod before all binding conditions of its devices
+// are true, see bindingConditions of a device in a ResourceSlice. The status is
+// also the place where users and other programs read the address of a network
+// device. A DRA driver writes it when it has prepared a claim, or earlier if the
+// scheduler waits for it:
+//
+//	w, err := claimstatus.New(claimstatus.Config{Client: clientset.ResourceV1(), Driver: "nic.example.com"})
+//	...
+//	status := claimstatus.Bound(&result, "Attached", "The port is up.")
+//	status.NetworkData = &resourcev1.NetworkDeviceData{InterfaceName: "net1", IPs: []string{"10.0.0.7/24"}}
+//	claim, err = w.Write(ctx, claim, status)
+//
+// # Behavior
+//
+// A write is one server-side apply to the status, so drivers that share a claim
+// don't disturb each other, and a write needs no read before it. A status that
+// the claim has already costs no request. The time of a condition changes only
+// with its status.
+//
+// # Permissions
+//
+// A driver needs the verb patch for resourceclaims/status. From Kubernetes 1.36
+// on it also needs the verb associated-node:patch for resourceclaims/driver with
+// the driver's name as resource name; a driver whose service account token isn't
+// bound to a Pod on the claim's node needs arbitrary-node:patch.
+//
+// # Compatibility
+//
+// Kubernetes 1.34 and newer, because the package uses resource.k8s.io/v1.
+package claimstatus
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	resourcev1client "k8s.io/client-go/kubernetes/typed/resource/v1"
+
+	"github.com/kubewright/kubewright/internal/lifecycle"
+)
+
+// DefaultCallTimeout is the default deadline of the request that Write sends.
+const DefaultCallTimeout = 10 * time.Second
+
+var (
+	// ErrNotAllocated is wrapped by the error of Write for a device that is not
+	// allocated to the claim: the claim was deallocated, or it is another one.
+	ErrNotAllocated = errors.New("claimstatus: the device is not allocated to the claim")
+	// ErrDropped is wrapped by the error of Write if the API server stored the
+	// claim without the status, because its feature DRAResourceClaimDeviceStatus
+	// is off.
+	ErrDropped = errors.New("claimstatus: the API server dropped the status of devices")
+)
+
+// Config configures a Writer. The zero value of an optional field means the
+// default that its comment states.
+type Config struct {
+	// Required. Client writes ResourceClaims.
+	Client resourcev1client.ResourceClaimsGetter
+	// Required. Driver is the name of the DRA driver whose devices get a status.
+	Driver string
+	// Name and the prefix "kubewright-" are the field manager of the status. Two
+	// programs of one driver that write different devices of one claim need
+	// different names. Default: the driver's name.
+	Name string
+	// CallTimeout is the deadline of the request that Write sends. Default:
+	// DefaultCallTimeout.
+	CallTimeout time.Duration
+}
+
+// A Writer writes the status of the devices of one driver. Its methods may be
+// called by any goroutine.
+type Writer struct{ cfg Config }
+
+// New returns a Writer for a valid Config. The error lists every invalid field.
+func New(cfg Config) (*Writer, error) {
+	var problems field.ErrorList
+	if cfg.Client == nil {
+		problems = append(problems, field.Required(field.NewPath("Client"), "for example ResourceV1 of a clientset"))
+	}
+	if cfg.Driver == "" {
+		problems = append(problems, field.Required(field.NewPath("Driver"), ""))
+	}
+	problems = append(problems, lifecycle.DefaultDuration("CallTimeout", &cfg.CallTimeout, DefaultCallTimeout, time.Millisecond)...)
+	if cfg.Name == "" {
+		cfg.Name = cfg.Driver
+	}
+	if err := lifecycle.InvalidConfig("claimstatus", problems); err != nil {
+		return nil, err
+	}
+	return &Writer{cfg: cfg}, nil
+}
+
+// Bound returns the status of an allocated device with all its binding
+// conditions true. A caller may add further conditions and data.
+func Bound(device *resourcev1.DeviceRequestAllocationResult, reason, message string) resourcev1.AllocatedDeviceStatus {
+	return statusOf(device, device.BindingConditions, reason, message)
+}
+
+// BindingFailed returns the status of an allocated device with its first binding
+// failure condition true: the scheduler then gives the claim's devices up and
+// looks for others.
+func BindingFailed(device *resourcev1.DeviceRequestAllocationResult, reason, message string) resourcev1.AllocatedDeviceStatus {
+	return statusOf(device, device.BindingFailureConditions[:min(1, len(device.BindingFailureConditions))], reason, message)
+}
+
+func statusOf(device *resourcev1.DeviceRequestAllocationResult, conditions []string, reason, message string) resourcev1.AllocatedDeviceStatus {
+	status := resourcev1.AllocatedDeviceStatus{Driver: device.Driver, Pool: device.Pool, Device: device.Device}
+	if device.ShareID != nil {
+		status.ShareID = new(string(*device.ShareID))
+	}
+	for _, condition := range conditions {
+		status.Conditions = append(status.Conditions, metav1.Condition{Type: condition, Status: metav1.ConditionTrue, Reason: reason, Message: message})
+	}
+	return status
+}
+
+// Write makes devices the status of the driver's devices in a claim, and returns
+// the claim as stored. A status that this Writer wrote before and that is not in
+// devices is removed; a status from another field manager stays. claim is
+// the claim as read last; Write does not change it.
+//
+// Driver may be empty in devices. A condition without LastTransitionTime gets the
+// time of the condition in claim if that has the same Status, otherwise the
+// present time.
+//
+// The error is that of the API server, or wraps ErrNotAllocated or ErrDropped.
+// apierrors.IsNotFound is true if the claim was deleted; the error wraps
+// ErrNotAllocated if another claim has its name now. Write sends at most one request and does not retry:
+// the kubelet repeats the call of a driver that fails.
+func (w *Writer) Write(ctx context.Context, claim *resourcev1.ResourceClaim, devices ...resourcev1.AllocatedDeviceStatus) (*resourcev1.ResourceClaim, error) {
+	devices, err := w.complete(claim, devices)
+	if err != nil {
+		return nil, err
+	}
+	if w.has(claim, devices) {
+		return claim, nil
+	}
+	type identity struct {
+		Name      string    `json:"name"`
+		Namespace string    `json:"namespace"`
+		UID       types.UID `json:"uid"` // immutable, so another claim of that name is refused
+	}
+	patch, err := json.Marshal(map[string]any{
+		"apiVersion": resourcev1.SchemeGroupVersion.String(),
+		"kind":       "ResourceClaim",
+		"metadata":   identity{claim.Name, claim.Namespace, claim.UID},
+		"status":     map[string]any{"devices": devices},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("claimstatus: encode the status: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, w.cfg.CallTimeout)
+	defer cancel()
+	stored, err := w.cfg.Client.ResourceClaims(claim.Namespace).Patch(ctx, claim.Name, types.ApplyPatchType, patch,
+		metav1.PatchOptions{FieldManager: "kubewright-" + w.cfg.Name, Force: new(true)}, "status")
+	var status apierrors.APIStatus
+	if errors.As(err, &status) && status.Status().Details != nil &&
+		slices.ContainsFunc(status.Status().Details.Causes, func(c metav1.StatusCause) bool { return c.Field == "metadata.uid" }) {
+		return nil, fmt.Errorf("%w: claim %s/%s is another one now: %w", ErrNotAllocated, claim.Namespace, claim.Name, err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("claimstatus: write the status of claim %s/%s: %w", claim.Namespace, claim.Name, err)
+	}
+	for i := range devices {
+		if find(stored.Status.Devices, &devices[i]) == nil {
+			return stored, fmt.Errorf("%w: claim %s/%s", ErrDropped, claim.Namespace, claim.Name)
+		}
+	}
+	return stored, nil
+}
+
+// complete returns devices with the driver's name and the times of conditions.
+func (w *Writer) complete(claim *resourcev1.ResourceClaim, devices []resourcev1.AllocatedDeviceStatus) ([]resourcev1.AllocatedDeviceStatus, error) {
+	now := metav1.Now().Rfc3339Copy() // the API has whole seconds
+	complete := make([]resourcev1.AllocatedDeviceStatus, 0, len(devices))
+	for i := range devices {
+		device := devices[i].DeepCopy()
+		if device.Driver == "" {
+			device.Driver = w.cfg.Driver
+		}
+		if device.Driver != w.cfg.Driver || !allocated(claim, device) {
+			return nil, fmt.Errorf("%w: device %s/%s/%s, claim %s/%s", ErrNotAllocated, device.Driver, device.Pool, device.Device, claim.Namespace, claim.Name)
+		}
+		var before []metav1.Condition
+		if is := find(claim.Status.Devices, device); is != nil {
+			before = is.Conditions
+		}
+		if device.Conditions == nil {
+			device.Conditions = []metav1.Condition{} // the API server refuses null
+		}
+		for j := range device.Conditions {
+			condition := &device.Conditions[j]
+			if !condition.LastTransitionTime.IsZero() {
+				continue
+			}
+			condition.LastTransitionTime = now
+			if was := meta.FindStatusCondition(before, condition.Type); was != nil && was.Status == condition.Status {
+				condition.LastTransitionTime = was.LastTransitionTime
+			}
+		}
+		complete = append(complete, *device)
+	}
+	return complete, nil
+}
+
+// has reports whether a claim has a status for exactly these devices of the
+// driver.
+func (w *Writer) has(claim *resourcev1.ResourceClaim, devices []resourcev1.AllocatedDeviceStatus) bool {
+	n := 0
+	for i := range claim.Status.Devices {
+		if claim.Status.Devices[i].Driver == w.cfg.Driver {
+			n++
+		}
+	}
+	return n == len(devices) && !slices.ContainsFunc(devices, func(device resourcev1.AllocatedDeviceStatus) bool {
+		is := find(claim.Status.Devices, &device)
+		return is == nil || !equality.Semantic.DeepEqual(*is, device)
+	})
+}
+
+// find returns the status of a device in all, or nil.
+func find(all []resourcev1.AllocatedDeviceStatus, device *resourcev1.AllocatedDeviceStatus) *resourcev1.AllocatedDeviceStatus {
+	i := slices.IndexFunc(all, func(is resourcev1.AllocatedDeviceStatus) bool {
+		return is.Driver == device.Driver && is.Pool == device.Pool && is.Device == device.Device && equality.Semantic.DeepEqual(is.ShareID, device.ShareID)
+	})
+	if i < 0 {
+		return nil
+	}
+	return &all[i]
+}
+
+func allocated(claim *resourcev1.ResourceClaim, device *resourcev1.AllocatedDeviceStatus) bool {
+	if claim.Status.Allocation == nil {
+		return false
+	}
+	return slices.ContainsFunc(claim.Status.Allocation.Devices.Results, func(r resourcev1.DeviceRequestAllocationResult) bool {
+		return r.Driver == device.Driver && r.Pool == device.Pool && r.Device == device.Device &&
+			(r.ShareID == nil) == (device.ShareID == nil) && (r.ShareID == nil || string(*r.ShareID) == *device.ShareID)
+	})
+}

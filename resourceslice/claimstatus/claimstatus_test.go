@@ -1,0 +1,253 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package claimstatus_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	resourcev1 "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/internal/testmain"
+	"github.com/kubewright/kubewright/resourceslice/claimstatus"
+)
+
+func TestMain(m *testing.M) { testmain.Run(m) }
+
+const driver = "nic.example.com"
+
+// claim has two devices of the driver, of which the second is a share, and one
+// of another driver.
+func claim() *resourcev1.ResourceClaim {
+	return &resourcev1.ResourceClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "net"},
+		Spec:       resourcev1.ResourceClaimSpec{Devices: resourcev1.DeviceClaim{Requests: []resourcev1.DeviceRequest{{Name: "nic", Exactly: &resourcev1.ExactDeviceRequest{DeviceClassName: "nic"}}}}},
+		Status: resourcev1.ResourceClaimStatus{Allocation: &resourcev1.AllocationResult{Devices: resourcev1.DeviceAllocationResult{Results: []resourcev1.DeviceRequestAllocationResult{
+			{Request: "nic", Driver: driver, Pool: "n1", Device: "port-0", BindingConditions: []string{"attached", "configured"}, BindingFailureConditions: []string{"broken", "gone"}},
+			{Request: "nic", Driver: driver, Pool: "n1", Device: "port-1", ShareID: new(types.UID("6f0e1c8e-2f1d-4a77-9f0e-111111111111"))},
+			{Request: "nic", Driver: "gpu.example.com", Pool: "n1", Device: "gpu-0"},
+		}}}},
+	}
+}
+
+// rig is an API server with the claim, and a Writer.
+type rig struct {
+	*testing.T
+	s *apitest.Server
+	w *claimstatus.Writer
+}
+
+func bubble(t *testing.T, test func(*rig)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		s := apitest.New(apitest.Options{})
+		s.Put(claim())
+		r := &rig{T: t, s: s}
+		r.w = r.writer(driver, "")
+		test(r)
+	})
+}
+
+func (r *rig) writer(driver, name string) *claimstatus.Writer {
+	w, err := claimstatus.New(claimstatus.Config{Client: r.s.Client(apitest.Admin).ResourceV1(), Driver: driver, Name: name})
+	if err != nil {
+		r.Fatal(err)
+	}
+	return w
+}
+
+func (r *rig) get() *resourcev1.ResourceClaim {
+	r.Helper()
+	c, err := r.s.Client(apitest.Admin).ResourceV1().ResourceClaims("default").Get(r.Context(), "net", metav1.GetOptions{})
+	if err != nil {
+		r.Fatal(err)
+	}
+	return c
+}
+
+func (r *rig) write(devices ...resourcev1.AllocatedDeviceStatus) {
+	r.Helper()
+	if _, err := r.w.Write(r.Context(), r.get(), devices...); err != nil {
+		r.Fatal(err)
+	}
+}
+
+// expect checks the status, as device:conditions, and the number of writes since
+// the last call.
+func (r *rig) expect(what, want string, writes int) {
+	r.Helper()
+	var all []string
+	for _, d := range r.get().Status.Devices {
+		text := d.Device + ":"
+		for _, c := range d.Conditions {
+			text += fmt.Sprintf("%s=%s@%s,", c.Type, c.Status, c.LastTransitionTime.UTC().Format("15:04"))
+		}
+		all = append(all, text)
+	}
+	if got := strings.Join(all, " "); got != want {
+		r.Errorf("%s: status %s, want %s", what, got, want)
+	}
+	if n := r.s.Count(apitest.Match{Verb: "patch,update", Resource: "resourceclaims/*"}); n != writes {
+		r.Errorf("%s: %d writes, want %d", what, n, writes)
+	}
+	r.s.ResetJournal()
+}
+
+func result(i int) *resourcev1.DeviceRequestAllocationResult {
+	return &claim().Status.Allocation.Devices.Results[i]
+}
+
+func TestAConditionKeepsItsTimeUntilItsStatusChanges(t *testing.T) {
+	bubble(t, func(r *rig) {
+		bound := claimstatus.Bound(result(0), "Attached", "up")
+		r.write(bound)
+		r.expect("the first", "port-0:attached=True@00:00,configured=True@00:00,", 1)
+		time.Sleep(time.Hour)
+		r.write(bound)
+		r.expect("the same", "port-0:attached=True@00:00,configured=True@00:00,", 0)
+		bound.Conditions[0].Message = "up at 100 Gbit/s"
+		r.write(bound)
+		r.expect("another message", "port-0:attached=True@00:00,configured=True@00:00,", 1)
+		bound.Conditions[0].Status = metav1.ConditionFalse
+		r.write(bound)
+		r.expect("another status", "port-0:attached=False@01:00,configured=True@00:00,", 1)
+		bound.Conditions[1].LastTransitionTime = metav1.NewTime(time.Now().Add(30 * time.Minute))
+		r.write(bound)
+		r.expect("a time of the caller", "port-0:attached=False@01:00,configured=True@01:30,", 1)
+		r.write(claimstatus.BindingFailed(result(0), "Broken", "no link"))
+		r.expect("a failure", "port-0:broken=True@01:00,", 1)
+	})
+}
+
+func TestAStatusThatIsLeftOutIsRemoved(t *testing.T) {
+	bubble(t, func(r *rig) {
+		shared := claimstatus.Bound(result(1), "Attached", "up")
+		shared.Data = &runtime.RawExtension{Raw: []byte(`{"queue":4}`)}
+		shared.NetworkData = &resourcev1.NetworkDeviceData{InterfaceName: "net1", IPs: []string{"10.0.0.7/24"}}
+		r.write(claimstatus.Bound(result(0), "Attached", "up"), shared)
+		r.expect("two", "port-0:attached=True@00:00,configured=True@00:00, port-1:", 1)
+		if got := r.get().Status.Devices[1]; got.NetworkData == nil || got.NetworkData.InterfaceName != "net1" || string(got.Data.Raw) != `{"queue":4}` || *got.ShareID != string(*result(1).ShareID) {
+			r.Errorf("stored %+v", got)
+		}
+		r.write(shared)
+		r.expect("one", "port-1:", 1)
+		r.write(shared)
+		r.expect("the same", "port-1:", 0)
+		r.write()
+		r.expect("none", "", 1)
+		r.write()
+		r.expect("none again", "", 0)
+	})
+}
+
+// TestDriversShareAClaim: the status of another driver, and one of another
+// program of this driver, stay.
+func TestDriversShareAClaim(t *testing.T) {
+	bubble(t, func(r *rig) {
+		if _, err := r.writer("gpu.example.com", "").Write(r.Context(), r.get(), claimstatus.Bound(result(2), "Ready", "")); err != nil {
+			r.Fatal(err)
+		}
+		if _, err := r.writer(driver, "second").Write(r.Context(), r.get(), claimstatus.Bound(result(1), "Ready", "")); err != nil {
+			r.Fatal(err)
+		}
+		r.write(claimstatus.Bound(result(0), "Attached", ""))
+		r.expect("three", "gpu-0: port-1: port-0:attached=True@00:00,configured=True@00:00,", 3)
+		r.write()
+		r.expect("two", "gpu-0: port-1:", 1)
+	})
+}
+
+func TestOnlyAllocatedDevicesGetAStatus(t *testing.T) {
+	bubble(t, func(r *rig) {
+		unshared := claimstatus.Bound(result(1), "Ready", "")
+		unshared.ShareID = nil
+		other := claimstatus.Bound(result(0), "Ready", "")
+		other.Pool = "n2"
+		share := claimstatus.Bound(result(0), "Ready", "")
+		share.ShareID = new(string(*result(1).ShareID))
+		for name, d := range map[string]resourcev1.AllocatedDeviceStatus{
+			"another driver's": claimstatus.Bound(result(2), "Ready", ""), "without its share": unshared, "of another pool": other, "with a share": share,
+		} {
+			if _, err := r.w.Write(r.Context(), r.get(), d); !errors.Is(err, claimstatus.ErrNotAllocated) {
+				r.Errorf("%s: %v", name, err)
+			}
+		}
+		c := r.get()
+		c.Status.Allocation = nil
+		if _, err := r.w.Write(r.Context(), c, claimstatus.Bound(result(0), "Ready", "")); !errors.Is(err, claimstatus.ErrNotAllocated) {
+			r.Errorf("a claim without allocation: %v", err)
+		}
+		r.expect("nothing", "", 0)
+	})
+}
+
+func TestAnotherClaimOfThatNameGetsNoStatus(t *testing.T) {
+	bubble(t, func(r *rig) {
+		old := r.get()
+		apitest.Delete[*resourcev1.ResourceClaim](r.s, "default", "net")
+		if _, err := r.w.Write(r.Context(), old, claimstatus.Bound(result(0), "Ready", "")); !apierrors.IsNotFound(err) {
+			r.Errorf("a claim that is gone: %v", err)
+		}
+		r.s.Put(claim())
+		if _, err := r.w.Write(r.Context(), old, claimstatus.Bound(result(0), "Ready", "")); !errors.Is(err, claimstatus.ErrNotAllocated) {
+			r.Errorf("another claim: %v", err)
+		}
+		if n := len(r.get().Status.Devices); n != 0 {
+			r.Errorf("%d devices have a status", n)
+		}
+	})
+}
+
+func TestADroppedStatusIsAnError(t *testing.T) {
+	bubble(t, func(r *rig) {
+		c := r.get()
+		answer := claim()
+		answer.UID = c.UID
+		answer.TypeMeta = metav1.TypeMeta{APIVersion: "resource.k8s.io/v1", Kind: "ResourceClaim"}
+		body, err := json.Marshal(answer)
+		if err != nil {
+			r.Fatal(err)
+		}
+		r.s.Inject(apitest.Fault{Match: apitest.Match{Verb: "patch"}, Answer: func(apitest.Request) (*http.Response, error) {
+			return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(bytes.NewReader(body))}, nil
+		}})
+		if _, err := r.w.Write(r.Context(), c, claimstatus.Bound(result(0), "Ready", "")); !errors.Is(err, claimstatus.ErrDropped) {
+			r.Errorf("error %v", err)
+		}
+	})
+}
+
+func TestWriteEndsWithItsTimeout(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.s.Inject(apitest.Fault{Match: apitest.Match{Verb: "patch"}, Hang: true})
+		begin := time.Now()
+		_, err := r.w.Write(r.Context(), r.get(), claimstatus.Bound(result(0), "Ready", ""))
+		if took := time.Since(begin); !errors.Is(err, context.DeadlineExceeded) || took != claimstatus.DefaultCallTimeout {
+			r.Errorf("after %v: %v", took, err)
+		}
+	})
+}
+
+func TestNewNamesEveryInvalidField(t *testing.T) {
+	_, err := claimstatus.New(claimstatus.Config{CallTimeout: -1})
+	for _, name := range []string{"Client", "Driver", "CallTimeout"} {
+		if err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("error %v does not name %s", err, name)
+		}
+	}
+}
