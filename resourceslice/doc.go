@@ -22,9 +22,10 @@
 // Set validates the pool and returns at once; [Controller.Wait] returns when it
 // is published. [Controller.SetAll] also removes the other pools of a driver.
 //
-// A DRA driver needs more than slices: registration with the kubelet and the gRPC
-// calls that prepare claims. Package kubeletplugin of
-// k8s.io/dynamic-resource-allocation has those; start it without PublishResources.
+// A DRA driver also registers with the kubelet and prepares claims: package
+// kubeletplugin of k8s.io/dynamic-resource-allocation does that, without a call of
+// PublishResources. examples/dradriver is a whole driver of both packages, with
+// sysfs for standard attributes and claimstatus for the status of claims.
 //
 // # Behavior
 //
@@ -70,7 +71,8 @@
 //     content, and an *InvalidError is reported.
 //   - Dropped fields, for example because a feature gate is off, are reported as
 //     a *DroppedFieldsError. Devices that must not be used without the field are
-//     withheld, see Config.PublishUnrestricted.
+//     withheld, see Config.PublishUnrestricted; a dry run finds out before they
+//     are offered.
 //   - Refused and dropped content is sent again every hour, after an outage of
 //     the API server, and if Set changes it.
 //   - A missing permission is a *ForbiddenError and tried every minute. A node's

@@ -406,10 +406,15 @@ func TestResourceSliceValidation(t *testing.T) {
 		}
 	}
 	if *recordVerdicts {
-		b, err := json.MarshalIndent(recorded, "", " ")
-		if err == nil {
-			err = os.WriteFile("../../resourceslice/testdata/verdicts.json", append(b, '\n'), 0o644)
+		lines := make([]string, len(recorded))
+		for i, v := range recorded {
+			line, err := json.Marshal(v)
+			if err != nil {
+				t.Fatal(err)
+			}
+			lines[i] = string(line)
 		}
+		err := os.WriteFile("../../resourceslice/testdata/verdicts.json", []byte("[\n"+strings.Join(lines, ",\n")+"\n]\n"), 0o644)
 		if err != nil {
 			t.Error(err)
 		}

@@ -236,32 +236,27 @@ func (c *checker) validRange(def *resource.Quantity, r *resourcev1.CapacityReque
 		return
 	}
 	c.notAbove(r.Min, capacity, path.Child("min"), "the capacity")
-	c.notAbove(r.Min, def, path.Child("min"), "the default")
+	c.invalid(def.Cmp(*r.Min) < 0, path.Child("default"), text(*def), "must not be less than min")
 	c.notAbove(r.Min, r.Max, path.Child("min"), "max")
 	c.notAbove(r.Max, capacity, path.Child("max"), "the capacity")
 	c.notAbove(def, r.Max, path.Child("default"), "max")
 	if r.Step == nil {
 		return
 	}
-	path = path.Child("step")
 	if r.Step.Sign() <= 0 {
-		c.atLeast(1, r.Step, path)
+		c.atLeast(1, r.Step, path.Child("step"))
 		return
 	}
 	next := r.Min.DeepCopy()
 	next.Add(*r.Step)
-	c.notAbove(&next, capacity, path, "the capacity")
+	c.notAbove(&next, capacity, path.Child("step"), "the capacity")
 	// The API server counts in whole units, or in thousandths if the feature gate
 	// DRAFractionalCapacityRange is on and a quantity is fractional. A range that
 	// only one of the two accepts is for the API server to decide.
-	for _, q := range []*resource.Quantity{r.Min, r.Step, def, r.Max} {
-		switch {
-		case q == nil:
-		case q.Sign() < 0 || q.CmpInt64(math.MaxInt64) > 0:
-			c.add(field.Invalid(path, text(*q), "must be between 0 and 9223372036854775807 if there is a step"))
-			return
-		case q != r.Min && q != r.Step && !reaches(q, r, (*resource.Quantity).Value) && !reaches(q, r, (*resource.Quantity).MilliValue):
-			c.add(field.Invalid(path, text(*q), "must be min and a whole number of steps"))
+	c.invalid(r.Min.Sign() < 0, path.Child("min"), text(*r.Min), "must not be negative if there is a step")
+	for _, q := range []*resource.Quantity{def, r.Max} {
+		if q != nil && !reaches(q, r, (*resource.Quantity).Value) && !reaches(q, r, (*resource.Quantity).MilliValue) {
+			c.add(field.Invalid(path.Child("step"), text(*q), "must be min and a whole number of steps"))
 		}
 	}
 }
@@ -269,5 +264,5 @@ func (c *checker) validRange(def *resource.Quantity, r *resourcev1.CapacityReque
 // reaches reports whether q is min and a whole number of steps, in some unit.
 func reaches(q *resource.Quantity, r *resourcev1.CapacityRequestPolicyRange, unit func(*resource.Quantity) int64) bool {
 	step := unit(r.Step)
-	return step > 0 && (unit(q)-unit(r.Min))%step == 0
+	return step > 0 && q.CmpInt64(math.MaxInt64) <= 0 && (unit(q)-unit(r.Min))%step == 0
 }

@@ -1,0 +1,232 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/dynamic-resource-allocation/kubeletplugin"
+	"k8s.io/klog/v2"
+
+	"github.com/kubewright/kubewright/resourceslice/claimstatus"
+	"github.com/kubewright/kubewright/resourceslice/sysfs"
+)
+
+// cdiKind is the vendor and class of the CDI devices.
+const cdiKind = driverName + "/claim"
+
+// driver answers the kubelet's calls.
+type driver struct {
+	sys    fs.FS
+	cdiDir string
+	pool   string
+	status *claimstatus.Writer
+	stdout io.Writer
+	fail   context.CancelCauseFunc
+
+	mu      sync.Mutex
+	devices map[string]nic
+	changed chan struct{} // closed when devices are replaced
+}
+
+var _ kubeletplugin.DRAPlugin = (*driver)(nil)
+
+// describe returns the device for a network interface, or nil if it is not on a
+// PCI bus.
+func describe(sys fs.FS, name string) (*nic, error) {
+	dir := path.Join("class/net", name)
+	attributes, err := sysfs.Attributes(sys, dir)
+	if errors.Is(err, sysfs.ErrNotPCI) || errors.Is(err, fs.ErrNotExist) {
+		return nil, nil // a virtual interface, or one that went away just now
+	}
+	if err != nil {
+		return nil, err
+	}
+	one := &nic{mac: read(sys, path.Join(dir, "address")), up: read(sys, path.Join(dir, "operstate")) == "up"}
+	// The address stays when udev renames the interface.
+	one.Name = "pci-" + strings.NewReplacer(":", "-", ".", "-").Replace(*attributes[sysfs.PCIBusID].StringValue)
+	attributes["interfaceName"] = resourcev1.DeviceAttribute{StringValue: &name}
+	one.Attributes = attributes
+	return one, nil
+}
+
+// read returns the content of a file, empty if it can't be read.
+func read(sys fs.FS, name string) string {
+	content, err := fs.ReadFile(sys, name)
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(content))
+}
+
+// found records the present devices and wakes the health streams.
+func (d *driver) found(devices map[string]nic) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.devices = devices
+	close(d.changed)
+	d.changed = make(chan struct{})
+}
+
+// PrepareResourceClaims writes a CDI file and the status of each claim. The
+// kubelet calls it again until it succeeds, also after a restart.
+func (d *driver) PrepareResourceClaims(ctx context.Context, claims []*resourcev1.ResourceClaim) (map[types.UID]kubeletplugin.PrepareResult, error) {
+	results := make(map[types.UID]kubeletplugin.PrepareResult)
+	for _, claim := range claims {
+		devices, err := d.prepare(ctx, claim)
+		results[claim.UID] = kubeletplugin.PrepareResult{Devices: devices, Err: err}
+	}
+	return results, nil
+}
+
+func (d *driver) prepare(ctx context.Context, claim *resourcev1.ResourceClaim) (devices []kubeletplugin.Device, err error) {
+	spec := cdiSpec{Version: "1.1.0", Kind: cdiKind}
+	var statuses []resourcev1.AllocatedDeviceStatus
+	for i := range claim.Status.Allocation.Devices.Results {
+		result := &claim.Status.Allocation.Devices.Results[i]
+		if result.Driver != driverName || result.Pool != d.pool {
+			continue
+		}
+		d.mu.Lock()
+		one, ok := d.devices[result.Device]
+		d.mu.Unlock()
+		if !ok {
+			return nil, fmt.Errorf("device %s is not on this node", result.Device)
+		}
+		name := *one.Attributes["interfaceName"].StringValue
+		// The name has the claim's UID, because runtimes cache CDI devices.
+		id := string(claim.UID) + "-" + result.Device
+		spec.Devices = append(spec.Devices, cdiDevice{Name: id, Edits: cdiEdits{
+			Env:        []string{"NIC_" + strings.ToUpper(strings.ReplaceAll(result.Request, "-", "_")) + "=" + name},
+			NetDevices: []cdiNetDevice{{HostName: name, Name: name}},
+		}})
+		devices = append(devices, kubeletplugin.Device{
+			Requests: []string{result.Request}, PoolName: result.Pool, DeviceName: result.Device, CDIDeviceIDs: []string{cdiKind + "=" + id}, ShareID: result.ShareID,
+		})
+		status := claimstatus.Bound(result, "Prepared", "The interface is ready for the Pod.")
+		status.NetworkData = &resourcev1.NetworkDeviceData{InterfaceName: name, HardwareAddress: one.mac}
+		statuses = append(statuses, status)
+	}
+	if err := d.writeCDI(claim.UID, &spec); err != nil {
+		return nil, err
+	}
+	if _, err := d.status.Write(ctx, claim, statuses...); err != nil {
+		return nil, err
+	}
+	fmt.Fprintf(d.stdout, "prepared claim %s/%s\n", claim.Namespace, claim.Name)
+	return devices, nil
+}
+
+// UnprepareResourceClaims removes the CDI files. The claims may be gone already;
+// the files are all that the driver has to remember.
+func (d *driver) UnprepareResourceClaims(_ context.Context, claims []kubeletplugin.NamespacedObject) (map[types.UID]error, error) {
+	results := make(map[types.UID]error)
+	for _, claim := range claims {
+		err := os.Remove(d.cdiFile(claim.UID))
+		if errors.Is(err, fs.ErrNotExist) {
+			err = nil
+		}
+		results[claim.UID] = err
+		fmt.Fprintf(d.stdout, "unprepared claim %s/%s\n", claim.Namespace, claim.Name)
+	}
+	return results, nil
+}
+
+// HandleError ends the driver after errors that it can't recover from.
+func (d *driver) HandleError(ctx context.Context, err error, msg string) {
+	klog.FromContext(ctx).Error(err, msg)
+	if !errors.Is(err, kubeletplugin.ErrRecoverable) {
+		d.fail(fmt.Errorf("%s: %w", msg, err))
+	}
+}
+
+// healthInterval is the interval of health reports; the kubelet forgets one
+// after 30 seconds.
+const healthInterval = 10 * time.Second
+
+// WatchHealthStatus reports whether the interfaces have a link. The kubelet shows
+// it in the status of Pods.
+func (d *driver) WatchHealthStatus(ctx context.Context, reports chan<- kubeletplugin.DeviceHealthReport) error {
+	for {
+		var report kubeletplugin.DeviceHealthReport
+		d.mu.Lock()
+		changed := d.changed
+		for name, one := range d.devices {
+			health := kubeletplugin.DeviceHealth{PoolName: d.pool, DeviceName: name, Health: kubeletplugin.HealthStatusHealthy, LastUpdated: time.Now()}
+			if !one.up {
+				health.Health, health.Message = kubeletplugin.HealthStatusUnhealthy, "The interface has no link."
+			}
+			report.Devices = append(report.Devices, health)
+		}
+		d.mu.Unlock()
+		select {
+		case <-ctx.Done():
+			return nil
+		case reports <- report:
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+		case <-time.After(healthInterval):
+		}
+	}
+}
+
+// cdiSpec is a file of the Container Device Interface with the fields that the
+// driver needs.
+type cdiSpec struct {
+	Version string      `json:"cdiVersion"`
+	Kind    string      `json:"kind"`
+	Devices []cdiDevice `json:"devices"`
+}
+
+type cdiDevice struct {
+	Name  string   `json:"name"`
+	Edits cdiEdits `json:"containerEdits"`
+}
+
+type cdiEdits struct {
+	Env        []string       `json:"env,omitempty"`
+	NetDevices []cdiNetDevice `json:"netDevices,omitempty"`
+}
+
+type cdiNetDevice struct {
+	HostName string `json:"hostInterfaceName"`
+	Name     string `json:"name"`
+}
+
+func (d *driver) cdiFile(claim types.UID) string {
+	return filepath.Join(d.cdiDir, driverName+"-"+string(claim)+".json")
+}
+
+// writeCDI replaces a CDI file in one step, because a runtime may read it at any
+// time.
+func (d *driver) writeCDI(claim types.UID, spec *cdiSpec) error {
+	content, err := json.Marshal(spec)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(d.cdiDir, 0o755); err != nil {
+		return err
+	}
+	name := d.cdiFile(claim)
+	if err := os.WriteFile(name+".tmp", content, 0o644); err != nil {
+		return err
+	}
+	return os.Rename(name+".tmp", name)
+}
