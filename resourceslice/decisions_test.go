@@ -1,0 +1,155 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package resourceslice
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// become applies the plan for a pool, and returns the plan.
+func (m *model) become(p Pool) *plan {
+	m.t.Helper()
+	d := m.desired(p)
+	plan := newPlan(d, m.observed())
+	m.apply(d, plan, rand.New(rand.NewPCG(1, 1)), 1000)
+	return plan
+}
+
+// TestASliceThatIsBeingDeletedIsReplaced: it waits for a finalizer, and would take
+// its devices away with it.
+func TestASliceThatIsBeingDeletedIsReplaced(t *testing.T) {
+	m := newModel(t)
+	m.become(Pool{Devices: someTainted(0, 192)})
+	victim := m.live()[1].Name
+	m.slices[victim].DeletionTimestamp = new(metav1.Now())
+	plan := newPlan(m.desired(Pool{Devices: someTainted(0, 192)}), m.observed())
+	if plan.outcome != newGeneration || len(plan.pages) != 3 {
+		t.Errorf("outcome %v with %d pages", plan.outcome, len(plan.pages))
+	}
+	for _, page := range plan.pages {
+		if page.name == victim {
+			t.Errorf("%s is to be written, with %d devices", victim, len(page.items))
+		}
+	}
+	if len(plan.deletes) != 1 || plan.deletes[0][0].Name != victim {
+		t.Errorf("deletes %v", plan.deletes)
+	}
+}
+
+func counterSet(name string) resourcev1.CounterSet {
+	return resourcev1.CounterSet{Name: name, Counters: map[string]resourcev1.Counter{"c": {Value: resource.MustParse("1")}}}
+}
+
+func consumer(name, set string) resourcev1.Device {
+	return resourcev1.Device{Name: name, ConsumesCounters: []resourcev1.DeviceCounterConsumption{{CounterSet: set, Counters: counterSet(set).Counters}}}
+}
+
+// TestASliceChangesFromCountersToDevices: the slice of a counter set that is no
+// longer wanted gets as many devices as it had counter sets.
+func TestASliceChangesFromCountersToDevices(t *testing.T) {
+	m := newModel(t)
+	m.become(Pool{SharedCounters: []resourcev1.CounterSet{counterSet("s")}, Devices: []resourcev1.Device{consumer("d00000", "s")}})
+	pool := Pool{Devices: someDevices(0, 2)}
+	m.become(pool)
+	if names, ok := m.complete(); !ok || !slices.Equal(names, []string{"d00000", "d00001"}) {
+		t.Errorf("devices %v, complete %v", names, ok)
+	}
+	for _, rec := range m.live() {
+		if len(rec.sets) > 0 {
+			t.Errorf("%s still has counters", rec.Name)
+		}
+	}
+	if plan := m.become(pool); !plan.empty() {
+		t.Errorf("the next plan has %d writes", writesOf(plan))
+	}
+}
+
+// TestCounterSetsAreSpreadBy8: a slice holds no more of them.
+func TestCounterSetsAreSpreadBy8(t *testing.T) {
+	m := newModel(t)
+	var pool Pool
+	for i := range 17 {
+		name := fmt.Sprintf("s%02d", i)
+		pool.SharedCounters = append(pool.SharedCounters, counterSet(name))
+		pool.Devices = append(pool.Devices, consumer("d"+name, name))
+	}
+	m.become(pool)
+	var sizes []int
+	for _, rec := range m.live() {
+		if len(rec.sets) > 0 {
+			sizes = append(sizes, len(rec.sets))
+		}
+	}
+	slices.Sort(sizes)
+	if !slices.Equal(sizes, []int{1, 8, 8}) {
+		t.Errorf("counter sets by slice: %v", sizes)
+	}
+	if plan := m.become(pool); !plan.empty() {
+		t.Errorf("the next plan has %d writes", writesOf(plan))
+	}
+}
+
+// TestRiskyWritesComeFirst: what may be refused, then what takes something from
+// Pods, then other changes, then pages that only get the generation.
+func TestRiskyWritesComeFirst(t *testing.T) {
+	m := newModel(t)
+	all := someTainted(0, 192)
+	m.become(Pool{Devices: all})
+	changed := slices.Clone(all)
+	changed[70].AllowMultipleAllocations = new(true) // content of the second
+	changed[130].Taints = append(slices.Clone(changed[130].Taints), resourcev1.DeviceTaint{Key: "l", Effect: resourcev1.DeviceTaintEffectNoExecute})
+	changed = append(changed, someTainted(192, 193)...) // a fourth page
+	plan := newPlan(m.desired(Pool{Devices: changed}), m.observed())
+	var order []string
+	for _, page := range slices.Concat(plan.phases...) {
+		switch {
+		case page.rec == nil:
+			order = append(order, "new")
+		case page.restrictive:
+			order = append(order, "restrictive")
+		case page.content:
+			order = append(order, "content")
+		default:
+			order = append(order, "generation")
+		}
+	}
+	// All devices have taints, so each change of one counts as restrictive.
+	if fmt.Sprint(order) != "[new restrictive restrictive generation]" || len(plan.phases) != 2 || len(plan.phases[0]) != 1 {
+		t.Errorf("order %v in %d phases", order, len(plan.phases))
+	}
+
+	plain := newModel(t)
+	devices := someDevices(0, 192)
+	plain.become(Pool{Devices: devices})
+	one := slices.Clone(devices)
+	one[0].AllowMultipleAllocations = new(true)
+	one = slices.Delete(one, 191, 192)
+	inPlace := newPlan(plain.desired(Pool{Devices: one}), plain.observed())
+	if len(inPlace.phases) != 1 || len(inPlace.phases[0]) != 2 || !inPlace.phases[0][0].restrictive || inPlace.phases[0][1].restrictive {
+		t.Errorf("phases %v", inPlace.phases)
+	}
+}
+
+// TestARemovedPoolGoesOldestFirst: slices of an older generation must not pass for
+// a pool when the newest are gone.
+func TestARemovedPoolGoesOldestFirst(t *testing.T) {
+	m := newModel(t)
+	m.become(Pool{Devices: someTainted(0, 192)})
+	newer := m.live()[2]
+	m.slices[newer.Name].Spec.Pool.Generation = 7
+	p := planRemoval(m.live())
+	if len(p.deletes) != 2 || len(p.deletes[0]) != 2 || len(p.deletes[1]) != 1 || p.deletes[1][0].Name != newer.Name {
+		t.Errorf("deletes %v", p.deletes)
+	}
+	if p := planRemoval(nil); !p.empty() {
+		t.Errorf("nothing to remove: %v", p.deletes)
+	}
+}
