@@ -69,17 +69,17 @@ type Config struct {
 	// Labels are set on every slice; other labels are left alone. Default: none.
 	Labels map[string]string
 
-	// MinInterval is the least time between two publishes of a pool: the first
-	// Set is published at once, those that follow within MinInterval together.
-	// A Set that removes a device or adds a taint which keeps Pods away does
-	// not wait. Default: DefaultMinInterval.
+	// MinInterval is the least time between two publishes of a pool. The first
+	// Set is published at once; the following Sets within MinInterval are
+	// published together. A Set that removes a device, or adds a taint with the
+	// effect NoSchedule or NoExecute, does not wait. Default: DefaultMinInterval.
 	MinInterval time.Duration
-	// RepairDelay is how long a change by somebody else is left alone before
-	// it is undone. It doubles, up to five minutes, when that somebody does not
-	// give in. Default: DefaultRepairDelay.
+	// RepairDelay is the time before another writer's change is undone. It
+	// doubles, up to five minutes, while the other writer continues. Default:
+	// DefaultRepairDelay.
 	RepairDelay time.Duration
-	// HoldEmpty delays a Set without devices for a pool that has some on the
-	// API server, since drivers that enumerate too early at boot find none.
+	// HoldEmpty delays a Set without devices for a pool that has devices on the
+	// API server, because a driver that starts too early at boot finds none.
 	// Default: 0, no delay.
 	HoldEmpty time.Duration
 	// PublishUnrestricted publishes devices although the API server drops their
@@ -88,38 +88,37 @@ type Config struct {
 	// be allocated together with the whole device. Either way a
 	// *DroppedFieldsError is reported. Default: false.
 	PublishUnrestricted bool
-	// Concurrency is how many writes are under way at once. Default:
+	// Concurrency is the largest number of writes under way at once. Default:
 	// DefaultConcurrency.
 	Concurrency int
 
-	// CallTimeout is the deadline of one API call, its retries inside client-go
-	// included. Default: DefaultCallTimeout.
+	// CallTimeout is the deadline of one API call, including client-go's own
+	// retries. Default: DefaultCallTimeout.
 	CallTimeout time.Duration
-	// ShutdownTimeout is how long Run goes on after its context is done in
-	// order to complete pools that are half published. Slices stay. Default:
-	// DefaultShutdownTimeout.
+	// ShutdownTimeout is the time that Run has to complete half published pools
+	// after its context is done. Slices stay. Default: DefaultShutdownTimeout.
 	ShutdownTimeout time.Duration
-	// Workers is the largest number of pools worked on at once. Default:
-	// DefaultWorkers.
+	// Workers is the largest number of pools that are reconciled at once.
+	// Default: DefaultWorkers.
 	Workers int
 
-	// Name is the name in logs, metrics and health checks, and with the prefix
-	// "kubewright-" the field manager of the slices, by which a second publisher
-	// of a pool is told, see [ContendedError]. Default: DefaultName.
+	// Name is the name in logs, metrics and health checks. With the prefix
+	// "kubewright-" it is the field manager of the slices, which a second
+	// publisher of a pool reports in its [ContendedError]. Default: DefaultName.
 	Name string
-	// ErrorHandler is told of errors that the controller goes on from: of
-	// *InvalidError, *DroppedFieldsError, *ForbiddenError, *ContendedError,
-	// *UnavailableError and *UnsupportedError when they begin, and of an outage
-	// of the API when it has lasted for 30 seconds. It is called synchronously
-	// and must not block. Default: the logger of Run's context.
+	// ErrorHandler is called with errors that the controller recovers from: with
+	// an *InvalidError, *DroppedFieldsError, *ForbiddenError, *ContendedError,
+	// *UnavailableError or *UnsupportedError when it begins, and with an API
+	// outage when it has lasted for 30 seconds. It is called synchronously and
+	// must not block. Default: the logger of Run's context.
 	ErrorHandler func(ctx context.Context, err error, msg string)
-	// Hooks are called on what happens. Default: none.
+	// Hooks are called after writes and publishes. Default: none.
 	Hooks Hooks
 	// QueueMetrics provides the metrics of the queue of pools. Default: none.
 	QueueMetrics workqueue.MetricsProvider
 }
 
-// complete fills in the defaults and returns all that is wrong.
+// complete sets the defaults. The error lists every invalid field.
 func (cfg *Config) complete() error {
 	var problems field.ErrorList
 	if cfg.Client == nil {

@@ -66,7 +66,7 @@ func New(cfg Config) (*Controller, error) {
 		progress: lifecycle.NewProgress(cfg.Name, 2*beatInterval+3*cfg.CallTimeout),
 		tokens:   make(chan struct{}, cfg.Concurrency),
 		own:      ownWrites{pending: map[string]ownWrite{}},
-		owner:    newOwnerCache(cfg.Owner),
+		owner:    ownerCache{source: cfg.Owner, turn: make(chan struct{}, 1)},
 		pools:    make(map[PoolID]*pool),
 		named:    make(map[string]map[string]bool),
 	}, nil

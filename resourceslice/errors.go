@@ -12,25 +12,25 @@ import (
 )
 
 var (
-	// ErrAlreadyRun is returned by Run when it was called before.
+	// ErrAlreadyRun is returned by the second call of Run.
 	ErrAlreadyRun = errors.New("resourceslice: already run: a Controller runs once")
 	// ErrUnknownPool is returned by Wait for a pool that was neither Set nor
-	// Removed.
+	// removed lately.
 	ErrUnknownPool = errors.New("resourceslice: unknown pool")
 )
 
-// An InvalidError says that a pool can't be published as it is. Set returns it
-// for what can be seen without the API server. The controller reports it when
-// the API server refuses a slice all the same: it then leaves out what was
-// refused, or leaves it as it was, and publishes the rest.
+// An InvalidError means that a pool can't be published as it is. Set returns it
+// for problems that can be found without the API server. The controller reports
+// it if the API server refuses a slice: refused devices are left out, or keep
+// their previous content, and the rest is published.
 type InvalidError struct {
 	// Pool is the pool.
 	Pool PoolID
 	// Slice is the object that the API server refused; empty from Set.
 	Slice string
-	// Err holds the problems: from Set a utilerrors.Aggregate of *field.Error
-	// that has all of them, with paths within Pool, otherwise the API server's
-	// answer.
+	// Err holds the problems. From Set it is a utilerrors.Aggregate with a
+	// *field.Error for each problem, whose path is one within Pool; otherwise it
+	// is the API server's answer.
 	Err error
 }
 
@@ -42,14 +42,13 @@ func (e *InvalidError) Error() string {
 	return fmt.Sprintf("resourceslice: pool %s: invalid: %v", e.Pool, e.Err)
 }
 
-// Unwrap returns the problems.
+// Unwrap returns Err.
 func (e *InvalidError) Unwrap() error { return e.Err }
 
-// A DroppedFieldsError says that the API server stores a slice without some of
-// its fields, because a feature gate is off or because it is too old to know
-// them. The rest is published, except for the devices in Withheld. The fields
-// are sent again when their device changes, every hour, and after an outage of
-// the API server.
+// A DroppedFieldsError means that the API server stores a slice without some of
+// its fields, because a feature gate is off or the API server is too old. The
+// rest is published, except for the devices in Withheld. The fields are sent
+// again when their device changes, every hour, and after an API server outage.
 type DroppedFieldsError struct {
 	// Pool is the pool.
 	Pool PoolID
@@ -81,14 +80,14 @@ func (e *DroppedFieldsError) sort() {
 	}
 }
 
-// A ForbiddenError says that the controller lacks a permission. It tries again
-// every minute.
+// A ForbiddenError means that the controller lacks a permission. The request is
+// repeated every minute.
 type ForbiddenError struct {
-	// Pool is the zero value where all pools are concerned.
+	// Pool is the zero value if the permission concerns all pools.
 	Pool PoolID
 	// Verb is list, create, update or delete.
 	Verb string
-	// Err is the answer of the API server.
+	// Err is the API server's answer.
 	Err error
 }
 
@@ -100,20 +99,20 @@ func (e *ForbiddenError) Error() string {
 	return fmt.Sprintf("resourceslice: pool %s: not allowed to %s a ResourceSlice: %v", e.Pool, e.Verb, e.Err)
 }
 
-// Unwrap returns the answer of the API server.
+// Unwrap returns Err.
 func (e *ForbiddenError) Unwrap() error { return e.Err }
 
-// A ContendedError says that somebody else keeps changing the slices of a pool,
-// or owns them.
+// A ContendedError means that another writer keeps changing the slices of a pool,
+// or that they belong to another owner.
 type ContendedError struct {
 	// Pool is the pool.
 	Pool PoolID
-	// Manager is the field manager of the other writer as the API server
-	// recorded it; empty where that is not known.
+	// Manager is the field manager of the other writer, or the other owner;
+	// empty if it is unknown.
 	Manager string
-	// Repairs is how often the pool was repaired lately, and Next how long the
-	// controller waits from now on before it does so again. Both are 0 where
-	// the pool's slices are owned by another object: they are left alone.
+	// Repairs is the number of recent repairs of the pool, and Next the time
+	// before the next one. Both are 0 if the slices belong to another owner: then
+	// they are not changed.
 	Repairs int
 	Next    time.Duration
 }
@@ -130,11 +129,11 @@ func (e *ContendedError) Error() string {
 	return fmt.Sprintf("resourceslice: pool %s was changed by %s and repaired %d times lately, the next repair comes after %v", e.Pool, by, e.Repairs, e.Next)
 }
 
-// An UnavailableError says that the API server serves no version of ResourceSlice
-// that this package knows. The controller goes on asking, every 30 seconds at
-// first and every five minutes in the end.
+// An UnavailableError means that the API server serves no version of ResourceSlice
+// that this package supports. The controller keeps asking, initially every 30
+// seconds and finally every five minutes.
 type UnavailableError struct {
-	// Versions were asked for, newest first.
+	// Versions are the supported versions, newest first.
 	Versions []string
 }
 
@@ -143,9 +142,9 @@ func (e *UnavailableError) Error() string {
 	return "resourceslice: the API server serves no ResourceSlice in resource.k8s.io/" + strings.Join(e.Versions, ", ")
 }
 
-// An UnsupportedError says that a pool needs what the version of the API in use
-// doesn't have. Nothing of it is published until Set changes it or the API
-// server serves a newer version.
+// An UnsupportedError means that a pool needs a field that the API version in use
+// doesn't have. The pool is not published until Set changes it or the API server
+// serves a newer version.
 type UnsupportedError struct {
 	// Pool is the pool.
 	Pool PoolID

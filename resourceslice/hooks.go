@@ -5,31 +5,32 @@ package resourceslice
 
 import "time"
 
-// Hooks are told what happens. Each is optional. They are called synchronously
-// and without locks by goroutines of Run, several at a time, and must not block:
-// a write waits for them. They may call every method of the Controller but Wait
-// and Withdraw, which wait.
+// Hooks are optional functions that the Controller calls after writes and
+// publishes. Goroutines of Run call them synchronously and without locks, several
+// at a time. They must not block, because writes wait for them, so they must
+// not call Wait or Withdraw.
 type Hooks struct {
-	// APICall is called after each request that writes a slice.
+	// APICall is called after each request that writes a slice; dry runs
+	// don't count.
 	APICall func(APICall)
-	// Published is called each time a pool has become what Set asked for, or has
-	// gone as Remove asked for.
+	// Published is called each time a pool is published as Set, and each time a
+	// removed pool is gone.
 	Published func(Published)
 }
 
 // APICall is the argument of Hooks.APICall.
 type APICall struct {
-	// Pool is the pool whose slice it is.
+	// Pool is the pool of the slice.
 	Pool PoolID
 	// Slice is the name of the object.
 	Slice string
 	// Verb is create, update or delete.
 	Verb string
-	// Devices is how many devices the slice has; 0 for a delete.
+	// Devices is the number of devices of the slice; 0 for a delete.
 	Devices int
-	// Latency is how long the call took.
+	// Latency is the duration of the call.
 	Latency time.Duration
-	// Err is what it failed with, nil for a success.
+	// Err is the error of the call, nil for a success.
 	Err error
 }
 
@@ -45,16 +46,16 @@ type Published struct {
 	Slices int
 	// Devices is the number of devices in them.
 	Devices int
-	// Writes is how many requests it took, retries included.
+	// Writes is the number of requests, including retries, without dry runs.
 	Writes int
-	// Latency is the time since Set or, for a repair, since the change by
-	// somebody else was noticed.
+	// Latency is the time since Set or, for a repair, since another writer's
+	// change was noticed.
 	Latency time.Duration
-	// Window is how much of it the pool was incomplete, so that the scheduler
-	// could allocate none of its devices: 0 unless the generation changed or
-	// slices were missing.
+	// Window is the part of Latency in which the pool was incomplete, so that
+	// the scheduler allocated none of its devices. It is 0 unless the generation
+	// changed or slices were missing.
 	Window time.Duration
-	// Repair is set where it was not Set but somebody else who changed what
-	// there was.
+	// Repair reports whether another writer's change was undone; otherwise the
+	// reason was Set or Remove.
 	Repair bool
 }

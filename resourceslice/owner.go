@@ -6,7 +6,7 @@ package resourceslice
 import (
 	"context"
 	"fmt"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,20 +14,20 @@ import (
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 )
 
-// An OwnerFunc returns the reference to the object whose life the slices follow:
-// the garbage collector deletes them with it.
+// An OwnerFunc returns the reference to the owner of the slices: the garbage
+// collector deletes them after the owner.
 //
-// It is asked at the start, and again when slices were deleted by somebody else,
-// since the owner may have been deleted and made anew with another UID. While it
-// returns an error nothing is created; an error for which
-// [k8s.io/apimachinery/pkg/api/errors.IsNotFound] is true says that the owner
-// does not exist yet and is not reported. It must return when ctx is done, which
+// The controller calls it before the first write, and again after another client
+// deleted slices, because the owner may have been re-created with another UID. No
+// slice is created while it returns an error. An error for which
+// [k8s.io/apimachinery/pkg/api/errors.IsNotFound] is true means that the owner
+// does not exist yet, and is not reported. It must return when ctx is done, which
 // is after CallTimeout.
 type OwnerFunc func(ctx context.Context) (metav1.OwnerReference, error)
 
-// NodeOwner returns an [OwnerFunc] that makes a Node the owner. Asking it costs
-// one GET of the Node; where the program has a nodestatus.Controller, whose
-// method OwnerReference knows, it costs none.
+// NodeOwner returns an [OwnerFunc] that makes a Node the owner. Each call costs
+// one GET of the Node. The method OwnerReference of a nodestatus.Controller is an
+// OwnerFunc without that cost.
 func NodeOwner(nodes corev1client.NodeInterface, name string) OwnerFunc {
 	return func(ctx context.Context) (metav1.OwnerReference, error) {
 		node, err := nodes.Get(ctx, name, metav1.GetOptions{})
@@ -44,27 +44,17 @@ func NodeOwner(nodes corev1client.NodeInterface, name string) OwnerFunc {
 	}
 }
 
-// ownerCache asks for the owner when it has to, once for all who want to know.
+// ownerCache calls an OwnerFunc if necessary, once for all workers.
 type ownerCache struct {
 	source OwnerFunc
-	turn   chan struct{} // held by who asks
-
-	mu    sync.Mutex
-	ref   *metav1.OwnerReference
-	stale bool
+	turn   chan struct{} // has a token while a worker calls source
+	ref    atomic.Pointer[metav1.OwnerReference]
 }
 
-func newOwnerCache(source OwnerFunc) ownerCache {
-	return ownerCache{source: source, turn: make(chan struct{}, 1)}
-}
-
-// get returns the reference, or nil where slices have no owner.
+// get returns the reference, or nil if slices have no owner.
 func (o *ownerCache) get(ctx context.Context, timeout time.Duration) (*metav1.OwnerReference, error) {
 	if o.source == nil {
 		return nil, nil
-	}
-	if ref := o.known(); ref != nil {
-		return ref, nil
 	}
 	select {
 	case o.turn <- struct{}{}:
@@ -72,7 +62,7 @@ func (o *ownerCache) get(ctx context.Context, timeout time.Duration) (*metav1.Ow
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	if ref := o.known(); ref != nil {
+	if ref := o.ref.Load(); ref != nil {
 		return ref, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
@@ -81,26 +71,10 @@ func (o *ownerCache) get(ctx context.Context, timeout time.Duration) (*metav1.Ow
 	if err != nil {
 		return nil, err
 	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.ref, o.stale = &ref, false
-	return o.ref, nil
+	o.ref.Store(&ref)
+	return &ref, nil
 }
 
-// known returns the reference where it need not be asked for.
-func (o *ownerCache) known() *metav1.OwnerReference {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.stale {
-		return nil
-	}
-	return o.ref
-}
-
-// doubt has the owner asked again: somebody deleted slices, and that may have
-// been the garbage collector because the owner is gone.
-func (o *ownerCache) doubt() {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.stale = true
-}
+// doubt makes the next get call source: another client deleted slices, possibly
+// the garbage collector because the owner is gone.
+func (o *ownerCache) doubt() { o.ref.Store(nil) }
