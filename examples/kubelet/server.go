@@ -18,13 +18,13 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	statsv1alpha1 "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
 	"github.com/kubewright/kubewright/examples/kubelet/internal/process"
+	"github.com/kubewright/kubewright/examples/kubelet/internal/shim"
 	"github.com/kubewright/kubewright/nodeapi"
 )
 
@@ -85,18 +85,27 @@ var (
 
 // Logs implements nodeapi.LogSource.
 func (b *backend) Logs(ctx context.Context, c nodeapi.Container, opts nodeapi.LogOptions) (io.ReadCloser, error) {
-	if opts.Timestamps || opts.SinceSeconds != nil || opts.SinceTime != nil || *opts.Stream != corev1.LogStreamAll {
-		return nil, apierrors.NewBadRequest("this node records neither the time nor the stream of a line: timestamps, since and stream can't be used")
-	}
 	run, err := b.runtime.Find(ctx, c.UID, c.Name, opts.Previous)
 	if err != nil {
 		return nil, err
 	}
-	lines := int64(-1)
-	if opts.TailLines != nil {
-		lines = *opts.TailLines
+	from := process.LogOptions{Lines: -1, Timestamps: opts.Timestamps, Follow: opts.Follow}
+	switch {
+	case opts.SinceSeconds != nil:
+		from.Since = time.Now().Add(-time.Duration(*opts.SinceSeconds) * time.Second)
+	case opts.SinceTime != nil:
+		from.Since = opts.SinceTime.Time
 	}
-	return run.Log(lines, opts.Follow)
+	if opts.TailLines != nil {
+		from.Lines = *opts.TailLines
+	}
+	switch *opts.Stream {
+	case corev1.LogStreamStdout:
+		from.Stream = shim.Stdout
+	case corev1.LogStreamStderr:
+		from.Stream = shim.Stderr
+	}
+	return run.Log(from)
 }
 
 // Exec implements nodeapi.Executor.
@@ -105,44 +114,37 @@ func (b *backend) Exec(ctx context.Context, c nodeapi.Container, command []strin
 	if err != nil {
 		return err
 	}
+	return run.Exec(ctx, command, streamsOf(ctx, s))
+}
+
+// Attach implements nodeapi.Attacher.
+func (b *backend) Attach(ctx context.Context, c nodeapi.Container, s nodeapi.Streams) error {
+	run, err := b.runtime.Find(ctx, c.UID, c.Name, false)
+	if err != nil {
+		return err
+	}
+	return run.Attach(ctx, streamsOf(ctx, s))
+}
+
+// streamsOf converts the streams of a request. The conversion of terminal sizes
+// ends with the request.
+func streamsOf(ctx context.Context, s nodeapi.Streams) process.IO {
 	streams := process.IO{Stdin: s.Stdin, Stdout: s.Stdout, Stderr: s.Stderr}
 	if s.TTY {
-		sizes := make(chan [2]uint16)
+		sizes := make(chan shim.Size)
 		streams.Resize = sizes
 		go func() {
 			defer close(sizes)
 			for size := range s.Resize {
 				select {
-				case sizes <- [2]uint16{size.Height, size.Width}:
+				case sizes <- shim.Size{Rows: size.Height, Columns: size.Width}:
 				case <-ctx.Done():
 					return
 				}
 			}
 		}()
 	}
-	return run.Exec(ctx, command, streams)
-}
-
-// Attach implements nodeapi.Attacher: it shows what the container prints from now
-// on. A container has no input on this node.
-func (b *backend) Attach(ctx context.Context, c nodeapi.Container, s nodeapi.Streams) error {
-	run, err := b.runtime.Find(ctx, c.UID, c.Name, false)
-	if err != nil {
-		return err
-	}
-	log, err := run.Log(0, true)
-	if err != nil {
-		return err
-	}
-	defer context.AfterFunc(ctx, func() { _ = log.Close() })()
-	defer func() { _ = log.Close() }()
-	if s.Stdout == nil {
-		s.Stdout = io.Discard
-	}
-	if _, err = io.Copy(s.Stdout, log); ctx.Err() != nil {
-		return nil
-	}
-	return err
+	return streams
 }
 
 // PortForward implements nodeapi.PortForwarder. All pods have the node's address.

@@ -37,5 +37,5 @@ show kubectl wait --timeout=90s pod/pinned --for=jsonpath={.status.phase}=Runnin
 show kubectl get resourceclaim one-cpu -o 'jsonpath={.status.allocation.devices.results}{"\n"}'
 show kubectl wait --timeout=90s pod/pinned --for=jsonpath={.status.phase}=Succeeded
 printf 'the pod printed: '
-cat "$dir"/pods/pods/"$(kubectl get pod pinned -o 'jsonpath={.metadata.uid}')"/containers/main/0.log
+kubectl logs pinned
 show kubectl delete pod/pinned resourceclaim/one-cpu --timeout=60s

@@ -80,7 +80,28 @@ func TestKubectlOnTheExampleKubelet(t *testing.T) {
 	r.create("quiet", corev1.RestartPolicyNever, "echo line 1; echo line 2; sleep 1000", podRuns)
 
 	t.Run("logs", func(t *testing.T) {
+		// The time of each line, which the flags below take.
+		stamped, complaint, status := r.kubectl(nil, "logs", "quiet", "--timestamps")
+		var times []time.Time
+		for line := range strings.Lines(stamped) {
+			at, _, _ := strings.Cut(line, " ")
+			parsed, err := time.Parse(time.RFC3339Nano, at)
+			if err != nil || len(times) > 0 && parsed.Before(times[0]) || time.Since(parsed) > patience {
+				t.Errorf("--timestamps: %q, %v", line, err)
+			}
+			times = append(times, parsed)
+		}
+		if len(times) != 2 || status != 0 {
+			t.Fatalf("--timestamps: %d %q %q", status, stamped, complaint)
+		}
+		second := times[0].Truncate(time.Second) // kubectl has no smaller unit
 		for args, want := range map[string]string{
+			"logs quiet --since-time=" + second.Format(time.RFC3339):                                          "line 1\nline 2\n",
+			"logs quiet --since-time=" + times[1].Truncate(time.Second).Add(time.Second).Format(time.RFC3339): "",
+			"logs quiet --since=1h":                             "line 1\nline 2\n",
+			"logs quiet --since=1h --tail=1":                    "line 2\n",
+			"logs quiet --timestamps --tail=1 --limit-bytes=20": times[1].Format("2006-01-02T15:04:05."),
+
 			"logs quiet":                 "line 1\nline 2\n",
 			"logs quiet --tail=1":        "line 2\n",
 			"logs quiet --tail=0":        "",
@@ -93,9 +114,13 @@ func TestKubectlOnTheExampleKubelet(t *testing.T) {
 		if out, complaint, status := r.kubectl(nil, "logs", "crash", "--previous"); !strings.HasPrefix(out, "run ") || status != 0 {
 			t.Errorf("--previous: %d %q %q", status, out, complaint)
 		}
+		if out, complaint, status := r.kubectl(nil, "logs", "crash", "--previous", "--timestamps"); !strings.Contains(out, "Z run ") || status != 0 {
+			t.Errorf("--previous --timestamps: %d %q %q", status, out, complaint)
+		}
 		for args, sentence := range map[string]string{
-			"logs quiet --timestamps": "this node records neither the time nor the stream of a line",
-			"logs quiet --previous":   "previous terminated container c not found",
+			"logs quiet --previous": "previous terminated container c not found",
+			"logs quiet --since=1s --since-time=" + second.Format(time.RFC3339): "at most one of",
+			"logs quiet -c absent": "container absent is not valid for pod quiet",
 		} {
 			if _, complaint, status := r.kubectl(nil, strings.Fields(args)...); status != 1 || !strings.Contains(complaint, sentence) {
 				t.Errorf("%s: %d %q", args, status, complaint)
@@ -117,7 +142,74 @@ func TestKubectlOnTheExampleKubelet(t *testing.T) {
 			t.Errorf("%d %q", status, complaint)
 		}
 	})
-	t.Run("exec -it has a terminal that is resized", r.terminal)
+	t.Run("exec -it has a terminal that is resized", func(t *testing.T) {
+		got, code := r.inTerminal(t, "exec", "-it", "quiet", "--", "sh", "-c", talk)
+		if code != 5 || !strings.Contains(got, "/dev/pts/") || !strings.Contains(got, "got word") {
+			t.Errorf("%d %q", code, got)
+		}
+	})
+	t.Run("debug -it attaches to an ephemeral container", func(t *testing.T) {
+		got, code := r.inTerminal(t, "debug", "-it", "quiet", "--image=none", "--container=debugger", "--", "sh", "-c", talk)
+		if code != 0 || !strings.Contains(got, "got word") {
+			t.Errorf("%d %q", code, got)
+		}
+		r.await("the end of the ephemeral container", func(pods []*corev1.Pod) bool {
+			for _, p := range pods {
+				for _, c := range p.Status.EphemeralContainerStatuses {
+					if p.Name == "quiet" && c.Name == "debugger" && c.State.Terminated != nil {
+						return c.State.Terminated.ExitCode == 5
+					}
+				}
+			}
+			return false
+		})
+		if out, complaint, status := r.kubectl(nil, "logs", "quiet", "-c", "debugger"); !strings.Contains(out, "got word\r\n") || status != 0 {
+			t.Errorf("its log: %d %q %q", status, out, complaint)
+		}
+		// Without a command there is nothing to run, since images are not pulled.
+		if out, complaint, _ := r.kubectl(nil, "debug", "-i", "quiet", "--image=none", "--container=nothing"); !strings.Contains(out+complaint, "no command") {
+			t.Errorf("%q %q", out, complaint)
+		}
+	})
+	t.Run("attach -i passes input to a container once", func(t *testing.T) {
+		template := r.template("reader", corev1.RestartPolicyNever, "cat; echo end of input; exec sleep 1000")
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "reader"}, Spec: template.Spec}
+		pod.Spec.Containers[0].Stdin, pod.Spec.Containers[0].StdinOnce = true, true
+		if _, err := r.client.CoreV1().Pods(r.namespace).Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		r.await("pod reader", func(pods []*corev1.Pod) bool {
+			for _, p := range pods {
+				if p.Name == "reader" && podRuns(p) {
+					return true
+				}
+			}
+			return false
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		cmd := r.cluster.KubectlCommand(ctx, "-n", r.namespace, "attach", "-i", "reader")
+		cmd.Stdin = strings.NewReader("some input\n")
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for lines := bufio.NewScanner(out); len(got) < 2 && lines.Scan(); {
+			got = append(got, lines.Text())
+		}
+		cancel()
+		_ = cmd.Wait()
+		if strings.Join(got, "|") != "some input|end of input" {
+			t.Errorf("%q", got)
+		}
+		if _, complaint, status := r.kubectl(strings.NewReader("more"), "attach", "-i", "reader"); status == 0 || !strings.Contains(complaint, "the container has no input") {
+			t.Errorf("a second time: %d %q", status, complaint)
+		}
+	})
 	t.Run("cp moves 100 MB both ways", r.copies)
 	t.Run("attach shows what is printed", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -142,8 +234,13 @@ func TestKubectlOnTheExampleKubelet(t *testing.T) {
 	t.Run("nothing without credentials", r.refusesStrangers)
 }
 
-// terminal runs kubectl exec -it in a pseudo-terminal.
-func (r *kubeletRig) terminal(t *testing.T) {
+// talk is a script that waits for the terminal's size, then for another one and a
+// line of input, and ends.
+const talk = "tty; until [ \"$(stty size)\" = '31 77' ]; do sleep 0.1; done; echo first; until [ \"$(stty size)\" = '40 99' ]; do sleep 0.1; done; read word; echo got $word; exit 5"
+
+// inTerminal runs a kubectl in a terminal of its own, with a script like talk, and
+// returns what the terminal has shown and the exit status.
+func (r *kubeletRig) inTerminal(t *testing.T, args ...string) (shown string, status int) {
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
 	if err != nil {
 		t.Skip(err)
@@ -168,9 +265,7 @@ func (r *kubeletRig) terminal(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	// The command waits for the new size and then ends.
-	cmd := r.cluster.KubectlCommand(ctx, "-n", r.namespace, "exec", "-it", "quiet", "--", "sh", "-c",
-		"tty; until [ \"$(stty size)\" = '31 77' ]; do sleep 0.1; done; echo first; until [ \"$(stty size)\" = '40 99' ]; do sleep 0.1; done; read word; echo got $word; exit 5")
+	cmd := r.cluster.KubectlCommand(ctx, append([]string{"-n", r.namespace}, args...)...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	if err := cmd.Start(); err != nil {
@@ -190,12 +285,10 @@ func (r *kubeletRig) terminal(t *testing.T) {
 		}
 	}
 	var exit *exec.ExitError
-	if err := cmd.Wait(); !errors.As(err, &exit) || exit.ExitCode() != 5 {
-		t.Errorf("kubectl ended with %v", err)
+	if err := cmd.Wait(); err != nil && !errors.As(err, &exit) || ctx.Err() != nil {
+		t.Fatalf("kubectl %q: %v; the terminal showed %q", args, err, got.String())
 	}
-	if !strings.Contains(got.String(), "/dev/pts/") || !strings.Contains(got.String(), "got word") {
-		t.Errorf("the terminal showed %q", got.String())
-	}
+	return got.String(), cmd.ProcessState.ExitCode()
 }
 
 // copies copies a file into a pod and back.

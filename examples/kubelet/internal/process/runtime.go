@@ -215,9 +215,10 @@ func (r *Runtime) Start(ctx context.Context, spec podruntime.ContainerSpec) erro
 	return err
 }
 
-// runRecord is the content of run.json, which Exec needs.
+// runRecord is the content of run.json, which Exec and Attach need.
 type runRecord struct {
-	Dir string `json:"dir"`
+	Dir       string `json:"dir"`
+	StdinOnce bool   `json:"stdinOnce,omitempty"`
 }
 
 // fork starts a run, unless a shim of an earlier process is about to.
@@ -242,12 +243,14 @@ func (r *Runtime) fork(ctx context.Context, spec podruntime.ContainerSpec) (*run
 	r.mu.Lock()
 	r.runs[spec.ID] = followed
 	r.mu.Unlock()
-	started, err := r.execute(dir, work, shim.Command{
-		Args: append(slices.Clip(spec.Environment.Command), spec.Environment.Args...),
-		Env:  env,
-		Dir:  work,
-		Log:  r.log(spec.ID),
-		CPUs: cpus,
+	started, err := r.execute(dir, runRecord{work, spec.Container.StdinOnce}, shim.Command{
+		Args:  append(slices.Clip(spec.Environment.Command), spec.Environment.Args...),
+		Env:   env,
+		Dir:   work,
+		Log:   r.log(spec.ID),
+		Stdin: spec.Container.Stdin,
+		TTY:   spec.Container.TTY,
+		CPUs:  cpus,
 	})
 	if err != nil {
 		r.finish(spec.ID, followed)
@@ -260,7 +263,7 @@ func (r *Runtime) fork(ctx context.Context, spec podruntime.ContainerSpec) (*run
 }
 
 // execute makes the directory of a run and its shim.
-func (r *Runtime) execute(dir, work string, c shim.Command) (*shim.Run, error) {
+func (r *Runtime) execute(dir string, rec runRecord, c shim.Command) (*shim.Run, error) {
 	// A directory that is there belongs to a run that has not started anything.
 	if err := os.RemoveAll(dir); err != nil {
 		return nil, err
@@ -268,7 +271,7 @@ func (r *Runtime) execute(dir, work string, c shim.Command) (*shim.Run, error) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return nil, err
 	}
-	if err := record.Write(filepath.Join(dir, "run.json"), runRecord{work}); err != nil {
+	if err := record.Write(filepath.Join(dir, "run.json"), rec); err != nil {
 		return nil, err
 	}
 	return shim.Start(dir, c)
@@ -400,23 +403,7 @@ func (r *Runtime) Remove(_ context.Context, id podruntime.ContainerID) error {
 
 // LogTail implements podruntime.LogTailer.
 func (r *Runtime) LogTail(_ context.Context, id podruntime.ContainerID, limit int64) ([]byte, error) {
-	return tail(r.log(id), limit)
-}
-
-// tail returns the last bytes of a file.
-func tail(path string, limit int64) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = f.Close() }()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	data := make([]byte, min(limit, info.Size()))
-	n, err := f.ReadAt(data, info.Size()-int64(len(data)))
-	return data[:n], err
+	return lastOutput(r.log(id), limit)
 }
 
 // execPrefix begins the names of the directories of commands that run in a container.
@@ -473,7 +460,7 @@ func (r *Runtime) Exec(ctx context.Context, id podruntime.ContainerID, command [
 		return result, errors.New("the command was not started")
 	}
 	result.ExitCode = st.Exit.Code
-	output, err := tail(log, maxOutput)
+	output, err := lastOutput(log, maxOutput)
 	result.Output = append([]byte(st.Exit.Message), output...)
 	return result, err
 }

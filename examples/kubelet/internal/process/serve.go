@@ -17,11 +17,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -35,6 +33,7 @@ type Instance struct {
 	dir, log, work string
 	env            []string
 	running        bool
+	inputOnce      bool // its input ends with the first client that attaches
 }
 
 // Find returns the newest run of a container, or the run before it. Its errors
@@ -70,7 +69,7 @@ func (r *Runtime) Find(ctx context.Context, pod types.UID, name string, previous
 	if _, err := record.Read(filepath.Join(found.dir, "run.json"), &rec); err != nil {
 		return found, err
 	}
-	found.work, found.running = rec.Dir, true
+	found.work, found.inputOnce, found.running = rec.Dir, rec.StdinOnce, true
 	found.env, err = shim.Environ(ctx, st.Running.PID)
 	return found, err
 }
@@ -87,89 +86,76 @@ func (i Instance) over() bool {
 	return status.Exit != nil || errors.Is(err, fs.ErrNotExist)
 }
 
-// lookAgain is the time between two looks at what a container has written.
-const lookAgain = 100 * time.Millisecond
-
-// Log opens the output of the run. With lines >= 0 it begins that many lines
-// before the end. With follow its end is the end of the run.
-func (i Instance) Log(lines int64, follow bool) (io.ReadCloser, error) {
-	f, err := os.Open(i.log)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, apierrors.NewBadRequest("the container has not written a log yet")
-	}
-	if err != nil {
-		return nil, err
-	}
-	if lines >= 0 {
-		if err := seekLines(f, lines); err != nil {
-			return nil, errors.Join(err, f.Close())
-		}
-	}
-	return &logReader{f: f, run: i, follow: follow, closed: make(chan struct{})}, nil
-}
-
-type logReader struct {
-	f      *os.File
-	run    Instance
-	follow bool
-	once   sync.Once
-	closed chan struct{}
-}
-
-func (r *logReader) Read(p []byte) (int, error) {
-	for {
-		// In this order: what was written before the end is read.
-		over := !r.follow || r.run.over()
-		n, err := r.f.Read(p)
-		if n > 0 || err != nil && err != io.EOF || over {
-			return n, err
-		}
-		select {
-		case <-time.After(lookAgain):
-		case <-r.closed:
-			return 0, os.ErrClosed
-		}
-	}
-}
-
-func (r *logReader) Close() error {
-	r.once.Do(func() { close(r.closed) })
-	return r.f.Close()
-}
-
-// seekLines sets the offset of f to n lines before its end.
-func seekLines(f *os.File, n int64) error {
-	end, err := f.Seek(0, io.SeekEnd)
-	if err != nil || n == 0 {
-		return err
-	}
-	buf := make([]byte, 32<<10)
-	for at := end; at > 0; {
-		size := min(at, int64(len(buf)))
-		at -= size
-		if _, err := f.ReadAt(buf[:size], at); err != nil {
-			return err
-		}
-		for k := size - 1; k >= 0; k-- {
-			if buf[k] != '\n' || at+k == end-1 {
-				continue // the last line may end with the file
-			}
-			if n--; n == 0 {
-				_, err := f.Seek(at+k+1, io.SeekStart)
-				return err
-			}
-		}
-	}
-	_, err = f.Seek(0, io.SeekStart)
-	return err
-}
-
 // An IO is what a command is connected to. Nil streams are /dev/null.
 type IO struct {
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
-	// Resize delivers rows and columns of a terminal; nil: no terminal.
-	Resize <-chan [2]uint16
+	// Resize delivers the sizes of a terminal; nil: no terminal.
+	Resize <-chan shim.Size
+}
+
+// Attach connects the streams to the command of the run until the run ends, ctx is
+// done, or the client takes no more output. Output from before is left out.
+func (i Instance) Attach(ctx context.Context, s IO) error {
+	if !i.running {
+		return apierrors.NewBadRequest("the container is not running")
+	}
+	log, err := i.entries(0, true, pollAttached)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = log.Close() }()
+	defer context.AfterFunc(ctx, func() { _ = log.Close() })()
+	if s.Stdin != nil {
+		input, err := shim.Input(i.dir)
+		if errors.Is(err, fs.ErrNotExist) {
+			return apierrors.NewBadRequest("the container has no input: stdin is false in its spec, or stdinOnce is true and its input has ended")
+		}
+		if err != nil {
+			return err
+		}
+		defer func() { _ = input.Close() }() // ends a Write that waits for the command
+		go func() {
+			_, _ = io.Copy(input, s.Stdin)
+			if i.inputOnce {
+				_ = errors.Join(shim.EndInput(i.dir), input.Close())
+			}
+		}()
+	}
+	if s.Resize != nil {
+		go func() {
+			for size := range s.Resize {
+				_ = shim.Resize(i.dir, size)
+			}
+		}()
+	}
+	for {
+		for {
+			entry, ok := log.buffered()
+			if !ok {
+				break
+			}
+			text := entry.Text
+			if entry.Full {
+				text = append(text[:len(text):len(text)], '\n')
+			}
+			to := s.Stdout
+			if entry.Stream == shim.Stderr {
+				to = s.Stderr
+			}
+			if to == nil {
+				continue
+			}
+			if _, err := to.Write(text); err != nil {
+				return err
+			}
+		}
+		if err := log.fill(); errors.Is(err, io.EOF) || ctx.Err() != nil {
+			return nil
+		} else if err != nil {
+			return err
+		}
+	}
 }
 
 // Exec runs a command beside the run, with its environment, until the command or
@@ -195,7 +181,7 @@ func (i Instance) Exec(ctx context.Context, command []string, s IO) error {
 	go func() {
 		for !i.over() {
 			select {
-			case <-time.After(lookAgain):
+			case <-time.After(logPoll):
 			case <-ended:
 				return
 			}
@@ -250,23 +236,11 @@ func lookPath(program string, env []string) (string, error) {
 
 // runInTerminal runs a command with a terminal of its own.
 func runInTerminal(cmd *exec.Cmd, s IO) error {
-	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
+	master, slave, err := shim.OpenTerminal()
 	if err != nil {
 		return err
 	}
 	defer func() { _ = master.Close() }()
-	fd := int(master.Fd())
-	if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
-		return err
-	}
-	number, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
-	if err != nil {
-		return err
-	}
-	slave, err := os.OpenFile("/dev/pts/"+strconv.Itoa(number), os.O_RDWR|syscall.O_NOCTTY, 0)
-	if err != nil {
-		return err
-	}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
 	cmd.SysProcAttr.Setctty = true
 	if !slices.ContainsFunc(cmd.Env, func(v string) bool { return strings.HasPrefix(v, "TERM=") }) {
@@ -277,7 +251,7 @@ func runInTerminal(cmd *exec.Cmd, s IO) error {
 	}
 	go func() {
 		for size := range s.Resize {
-			_ = unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: size[0], Col: size[1]})
+			_ = shim.ResizeTerminal(master, size.Rows, size.Columns)
 		}
 	}()
 	if s.Stdin != nil {

@@ -19,6 +19,7 @@ import (
 const (
 	aliveFile    = "alive"
 	controlFile  = "control"
+	inputFile    = "input"
 	startingFile = "starting"
 	runningFile  = "running.json"
 	exitFile     = "exit.json"
@@ -34,8 +35,13 @@ type Command struct {
 	Env []string
 	// Dir is the working directory.
 	Dir string
-	// Log is the file that output is appended to.
+	// Log is the file that output is appended to; see [ParseEntry].
 	Log string
+	// Stdin gives the command an input that [Run.Input] writes to. Otherwise its
+	// input is empty.
+	Stdin bool
+	// TTY runs the command in a terminal. The log then has one stream.
+	TTY bool
 	// CPUs are the numbers of those that the command may run on. Empty: all that
 	// the kubelet may.
 	CPUs []int
@@ -77,7 +83,20 @@ const (
 	ReasonUnknown = "ContainerStatusUnknown"
 )
 
-// stop is a message through control.
+// order is a message through control. One of its fields is set.
+type order struct {
+	Stop     *stop `json:"stop,omitempty"`
+	Size     *Size `json:"size,omitempty"`
+	EndInput bool  `json:"endInput,omitempty"`
+}
+
+// Size is the size of a terminal in characters.
+type Size struct {
+	Rows    uint16 `json:"rows"`
+	Columns uint16 `json:"columns"`
+}
+
+// stop ends the command.
 type stop struct {
 	Deadline time.Time `json:"deadline"`
 	Final    bool      `json:"final,omitempty"`

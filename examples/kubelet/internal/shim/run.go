@@ -32,7 +32,7 @@ type Run struct {
 	dir   string
 	alive *os.File
 	cmd   *exec.Cmd // nil if an earlier process started the shim
-	stdin *os.File  // of a bound command: it ends when this is closed
+	stdin *os.File  // of the shim; a bound command ends when this is closed
 }
 
 // Start runs a command. The folder must exist and hold no other run. An error
@@ -44,7 +44,7 @@ func Start(dir string, c Command) (*Run, error) {
 	if err != nil {
 		return nil, err
 	}
-	r, err := fork(dir, c.Bound)
+	r, err := fork(dir, c.Bound, c.Stdin)
 	if err != nil {
 		return nil, fmt.Errorf("start a shim: %w", err)
 	}
@@ -62,7 +62,7 @@ func Start(dir string, c Command) (*Run, error) {
 }
 
 // fork makes the FIFOs of a run and the shim that holds them.
-func fork(dir string, bound bool) (_ *Run, err error) {
+func fork(dir string, bound, stdin bool) (_ *Run, err error) {
 	var files []*os.File // closed here, whatever happens; the shim has copies
 	defer func() {
 		for _, f := range files {
@@ -79,7 +79,11 @@ func fork(dir string, bound bool) (_ *Run, err error) {
 		}
 		return f
 	}
-	for _, name := range []string{aliveFile, controlFile} {
+	fifos := []string{aliveFile, controlFile}
+	if stdin {
+		fifos = append(fifos, inputFile)
+	}
+	for _, name := range fifos {
 		if err := syscall.Mkfifo(filepath.Join(dir, name), 0o600); err != nil {
 			return nil, fmt.Errorf("mkfifo %s: %w", name, err)
 		}
@@ -94,18 +98,18 @@ func fork(dir string, bound bool) (_ *Run, err error) {
 	if err != nil {
 		return nil, errors.Join(err, r.Close())
 	}
-	stdin, input, err := os.Pipe()
+	from, to, err := os.Pipe()
 	if err != nil {
 		return nil, errors.Join(err, r.Close())
 	}
-	files = append(files, stdin)
-	r.stdin = input
+	files = append(files, from)
+	r.stdin = to
 	r.cmd = &exec.Cmd{
 		Path:       "/proc/self/exe", // also after an upgrade has replaced the file
 		Args:       []string{Name, dir},
 		Dir:        "/",
 		Env:        []string{"GOMAXPROCS=1", Variable + "=" + dir},
-		Stdin:      stdin,
+		Stdin:      from,
 		Stdout:     output,
 		Stderr:     output,
 		ExtraFiles: []*os.File{alive, control},
@@ -114,7 +118,7 @@ func fork(dir string, bound bool) (_ *Run, err error) {
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
 	}
 	if err := r.cmd.Start(); err != nil {
-		return nil, errors.Join(err, input.Close(), r.Close())
+		return nil, errors.Join(err, to.Close(), r.Close())
 	}
 	return r, nil
 }
@@ -180,19 +184,42 @@ func (r *Run) Follow(ctx context.Context, changed func()) error {
 // lives then or not. It may be called again to make the deadline an earlier one.
 // A run that has ended is no error. It needs no room on the disk, which the command
 // may have filled.
-func (r *Run) Stop(deadline time.Time) error { return r.ask(stop{Deadline: deadline}) }
+func (r *Run) Stop(deadline time.Time) error {
+	return send(r.dir, order{Stop: &stop{Deadline: deadline}})
+}
 
 // End is Stop for a command that is not to be started again. Its Exit says so, to
 // whoever reads that: a kubelet that had no room on the disk to write it down may
 // be dead by then.
-func (r *Run) End(deadline time.Time) error { return r.ask(stop{deadline, true}) }
+func (r *Run) End(deadline time.Time) error {
+	return send(r.dir, order{Stop: &stop{deadline, true}})
+}
 
-func (r *Run) ask(st stop) error {
-	message, err := json.Marshal(st)
+// Resize sets the size of the terminal of the run in a folder. A run that has ended
+// or has no terminal is no error.
+func Resize(dir string, size Size) error { return send(dir, order{Size: &size}) }
+
+// Input opens the input of the run in a folder. The error is fs.ErrNotExist if the
+// run has none, EndInput was called, or the run has ended.
+func Input(dir string) (io.WriteCloser, error) {
+	input, err := os.OpenFile(filepath.Join(dir, inputFile), os.O_WRONLY|syscall.O_NONBLOCK, 0)
+	if errors.Is(err, syscall.ENXIO) { // nobody reads it
+		return nil, fs.ErrNotExist
+	}
+	return input, err
+}
+
+// EndInput ends the input of the run in a folder after all that was written to it. A
+// terminal has no end of its input, so a command in one just gets no further input.
+func EndInput(dir string) error { return send(dir, order{EndInput: true}) }
+
+// send sends an order to the shim of the run in a folder, if it lives.
+func send(dir string, o order) error {
+	message, err := json.Marshal(o)
 	if err != nil {
 		return err
 	}
-	control, err := os.OpenFile(filepath.Join(r.dir, controlFile), os.O_WRONLY|syscall.O_NONBLOCK, 0)
+	control, err := os.OpenFile(filepath.Join(dir, controlFile), os.O_WRONLY|syscall.O_NONBLOCK, 0)
 	switch {
 	case errors.Is(err, syscall.ENXIO), errors.Is(err, fs.ErrNotExist):
 		return nil // nobody reads it any more

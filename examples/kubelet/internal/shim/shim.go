@@ -52,7 +52,11 @@ type reaper struct {
 	dir   string
 	alive *os.File
 
-	pid     int // the command, which leads its process group
+	pid      int // the command, which leads its process group
+	log      *logger
+	terminal *os.File // master; nil if the command has none
+	input    *os.File // keeps the command's input from ending; nil if it has ended
+
 	started time.Time
 	running *Running  // as long as it is not on the disk
 	exit    *Exit     // once it has ended
@@ -91,8 +95,8 @@ func run(dir string) error {
 	if err := s.start(c); err != nil {
 		return err
 	}
-	stops := make(chan stop)
-	go watch(control, stops)
+	orders := make(chan order)
+	go watch(control, orders)
 	gone := make(chan struct{})
 	if c.Bound {
 		go func() {
@@ -103,6 +107,9 @@ func run(dir string) error {
 	for {
 		if err := s.reap(); err != nil {
 			return err
+		}
+		if s.over {
+			s.log.drain() // the exit comes after all output
 		}
 		var again <-chan time.Time
 		switch kept, err := s.keep(); {
@@ -116,8 +123,8 @@ func run(dir string) error {
 		select {
 		case <-died:
 		case <-again:
-		case st := <-stops:
-			s.stop(st)
+		case o := <-orders:
+			s.obey(o)
 		case <-s.kill:
 			s.kill = nil
 			s.killAll()
@@ -140,30 +147,45 @@ func keepFiles() error {
 	return err
 }
 
-// watch reads what is written to control.
-func watch(control io.Reader, stops chan<- stop) {
+// watch reads orders from control.
+func watch(control io.Reader, orders chan<- order) {
 	for d := json.NewDecoder(control); ; {
-		var st stop
-		if d.Decode(&st) != nil {
+		var o order
+		if d.Decode(&o) != nil {
 			return
 		}
-		stops <- st
+		orders <- o
 	}
 }
 
-// start runs the command. A command that can't be run has ended. One whose output
-// has no place to go has not been started, and may be later.
+func (s *reaper) obey(o order) {
+	switch {
+	case o.Stop != nil:
+		s.stop(*o.Stop)
+	case o.Size != nil && s.terminal != nil:
+		_ = ResizeTerminal(s.terminal, o.Size.Rows, o.Size.Columns) // the kernel signals the command
+	case o.EndInput && s.input != nil:
+		_ = os.Remove(filepath.Join(s.dir, inputFile))
+		if s.terminal == nil {
+			_ = s.input.Close()
+			s.input = nil
+		}
+	}
+}
+
+// start runs the command. A command that can't be run has ended. If its output has
+// no place to go it has not been started, and may be later.
 func (s *reaper) start(c Command) error {
-	log, err := os.OpenFile(c.Log, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o640)
+	file, err := os.OpenFile(c.Log, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o640)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = log.Close() }()
+	s.log = &logger{f: file}
 	if err := os.WriteFile(filepath.Join(s.dir, startingFile), nil, 0o600); err != nil {
 		return err
 	}
 	s.started = time.Now()
-	s.pid, err = execute(c, log)
+	s.pid, err = s.execute(c)
 	if err != nil {
 		s.exit = &Exit{Code: 128, Reason: ReasonStartError, Message: err.Error(), StartedAt: s.started, FinishedAt: s.started}
 		return nil
@@ -191,12 +213,11 @@ func (s *reaper) keep() (kept bool, err error) {
 	return err == nil, nil
 }
 
-func execute(c Command, log *os.File) (int, error) {
-	null, err := os.Open(os.DevNull)
-	if err != nil {
-		return 0, err
+// execute starts the command and connects its streams.
+func (s *reaper) execute(c Command) (int, error) {
+	if len(c.Args) == 0 {
+		return 0, errors.New("the container has no command, and images are not pulled")
 	}
-	defer func() { _ = null.Close() }()
 	// The program is looked for where the command would look for it.
 	if err := os.Chdir(c.Dir); err != nil {
 		return 0, err
@@ -217,11 +238,62 @@ func execute(c Command, log *os.File) (int, error) {
 			return 0, fmt.Errorf("run on CPUs %v: %w", c.CPUs, err)
 		}
 	}
-	return syscall.ForkExec(program, c.Args, &syscall.ProcAttr{
-		Env:   c.Env,
-		Files: []uintptr{null.Fd(), log.Fd(), log.Fd()},
-		Sys:   &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL},
-	})
+	attr := &syscall.ProcAttr{Env: c.Env, Sys: &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}}
+	files, err := s.connect(c, attr)
+	defer func() {
+		for _, f := range files {
+			_ = f.Close() // the command has copies
+		}
+	}()
+	if err != nil {
+		return 0, err
+	}
+	return syscall.ForkExec(program, c.Args, attr)
+}
+
+// connect makes the streams of the command, and copies its output to the log. The
+// caller closes the files, which are those of the command.
+func (s *reaper) connect(c Command, attr *syscall.ProcAttr) (files []*os.File, err error) {
+	if c.Stdin {
+		// It has a reader and a writer from now on, so opening it never waits.
+		if s.input, err = os.OpenFile(filepath.Join(s.dir, inputFile), os.O_RDWR, 0); err != nil {
+			return nil, err
+		}
+	}
+	if c.TTY {
+		master, slave, err := OpenTerminal()
+		if err != nil {
+			return nil, err
+		}
+		s.terminal = master
+		s.log.read(Stdout, master)
+		if s.input != nil {
+			go func() { _, _ = io.Copy(master, s.input) }()
+		}
+		attr.Sys.Setctty = true
+		attr.Files = []uintptr{slave.Fd(), slave.Fd(), slave.Fd()}
+		return []*os.File{slave}, nil
+	}
+	path := os.DevNull
+	if c.Stdin {
+		path = filepath.Join(s.dir, inputFile)
+	}
+	in, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	files = append(files, in)
+	attr.Files = append(attr.Files, in.Fd())
+	for _, stream := range []string{Stdout, Stderr} {
+		from, to, err := os.Pipe()
+		if err != nil {
+			return files, err
+		}
+		s.log.read(stream, from)
+		files = append(files, to)
+		attr.Files = append(attr.Files, to.Fd())
+	}
+	return files, nil
 }
 
 // pin keeps this thread, and what it starts, to these CPUs.

@@ -6,9 +6,13 @@
 package shim
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"io"
+	"io/fs"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -165,7 +169,7 @@ func TestCommandHasItsEnvironmentAndNothingElse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"to stdout", "to stderr", "PIPE=", Variable + "=" + r.dir, c.Dir, "\n4\n"} {
+	for _, want := range []string{" stdout F to stdout\n", " stderr F to stderr\n", "PIPE=", Variable + "=" + r.dir, c.Dir, " stdout F 4\n"} {
 		// Four descriptors: 0, 1, 2 and that by which ls reads the folder.
 		if !strings.Contains(string(log), want) {
 			t.Errorf("the log has no %q:\n%s", want, log)
@@ -181,7 +185,7 @@ func TestPinning(t *testing.T) {
 	c := r.command("grep Cpus_allowed_list /proc/self/status")
 	c.CPUs = []int{0}
 	r.exit(r.start(c))
-	if log, err := os.ReadFile(c.Log); err != nil || string(log) != "Cpus_allowed_list:\t0\n" {
+	if log, err := os.ReadFile(c.Log); err != nil || !strings.HasSuffix(string(log), " stdout F Cpus_allowed_list:\t0\n") {
 		t.Errorf("the command runs on %q, %v", log, err)
 	}
 	r = newRig(t)
@@ -405,7 +409,7 @@ func TestBoundCommandEndsWithItsStarter(t *testing.T) {
 
 func TestStarterDiesBeforeTheCommandIsKnown(t *testing.T) {
 	r := newRig(t)
-	run, err := fork(r.dir, false)
+	run, err := fork(r.dir, false, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -439,6 +443,196 @@ func TestFollowEndsWithItsContext(t *testing.T) {
 	}
 	r.exit(second)
 	_ = run.cmd.Wait()
+}
+
+// texts returns the text of a log, and checks its times.
+func (r *rig) texts(c Command, began time.Time) string {
+	r.Helper()
+	log, err := os.ReadFile(c.Log)
+	if err != nil {
+		r.Fatal(err)
+	}
+	var text []byte
+	last := FormatTime(began)
+	for line := range bytes.Lines(log) {
+		e := ParseEntry(bytes.TrimSuffix(line, []byte{'\n'}))
+		if bytes.Compare(e.Time, last) < 0 || bytes.Compare(e.Time, FormatTime(time.Now())) > 0 {
+			r.Errorf("%q comes after %s", line, last)
+		}
+		last = e.Time
+		if text = append(text, e.Text...); e.Full {
+			text = append(text, '\n')
+		}
+	}
+	return string(text)
+}
+
+func TestTheLogHasEveryByteInOrder(t *testing.T) {
+	r := newRig(t)
+	long := strings.Repeat("0123456789", 5000)
+	c := r.command(`printf "%s" "$LONG"; printf "%s\n\n" "$LONG"; printf "no newline"`)
+	c.Env = append(c.Env, "LONG="+long)
+	began := time.Now()
+	r.exit(r.start(c))
+	if got, want := r.texts(c, began), long+long+"\n\nno newline"; got != want {
+		t.Errorf("%d bytes, want %d", len(got), len(want))
+	}
+}
+
+func TestAPromptWithoutANewlineIsInTheLogAtOnce(t *testing.T) {
+	r := newRig(t)
+	c := r.command(`printf "name: "; read name; echo "hello $name"`)
+	c.Stdin = true
+	began := time.Now()
+	run := r.start(c)
+	for log := []byte(nil); !bytes.Contains(log, []byte(" stdout P name: ")); runtime.Gosched() {
+		log, _ = os.ReadFile(c.Log)
+	}
+	input, err := Input(r.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(input, "world\n"); err != nil {
+		t.Fatal(err)
+	}
+	if e := r.exit(run); e.Code != 0 {
+		t.Errorf("%+v", e)
+	}
+	if err := input.Close(); err != nil {
+		t.Error(err)
+	}
+	if got := r.texts(c, began); got != "name: hello world\n" {
+		t.Errorf("%q", got)
+	}
+	if _, err := Input(r.dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the input of a run that has ended: %v", err)
+	}
+}
+
+func TestInputEndsAfterItsBytesAndNotWithItsWriter(t *testing.T) {
+	r := newRig(t)
+	c := r.command(`echo > $PIPE; cat; echo end`)
+	c.Stdin = true
+	began := time.Now()
+	run := r.start(c)
+	r.hear()
+	for _, text := range []string{"first\n", "second\n"} {
+		input, err := Input(r.dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(input, text); err != nil {
+			t.Fatal(err)
+		}
+		if err := input.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := EndInput(r.dir); err != nil {
+		t.Fatal(err)
+	}
+	r.exit(run)
+	if got := r.texts(c, began); got != "first\nsecond\nend\n" {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestWithoutStdinTheInputIsEmpty(t *testing.T) {
+	r := newRig(t)
+	c := r.command(`echo > $PIPE; cat; echo end; exec sleep 1000`)
+	run := r.start(c)
+	r.hear()
+	if _, err := Input(r.dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("Input: %v", err)
+	}
+	if err := Resize(r.dir, Size{1, 1}); err != nil {
+		t.Errorf("a size without a terminal: %v", err)
+	}
+	if err := run.Stop(time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	r.exit(run)
+}
+
+func TestATerminalHasInputAndASize(t *testing.T) {
+	r := newRig(t)
+	c := r.command(`tty >&2; trap 'stty size > $PIPE' WINCH; echo > $PIPE; read -r line; read -r line; echo got $line`)
+	c.Args[0] = "bash" // which handles a signal during read
+	c.Stdin, c.TTY = true, true
+	began := time.Now()
+	run := r.start(c)
+	r.hear()
+	if err := Resize(r.dir, Size{Rows: 31, Columns: 77}); err != nil {
+		t.Fatal(err)
+	}
+	input, err := Input(r.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = input.Close() }()
+	if _, err := io.WriteString(input, "first\n"); err != nil {
+		t.Fatal(err)
+	}
+	if size := r.hear(); size != "31 77" {
+		t.Errorf("the terminal is %q", size)
+	}
+	if _, err := io.WriteString(input, "second\n"); err != nil {
+		t.Fatal(err)
+	}
+	if e := r.exit(run); e.Code != 0 {
+		t.Errorf("%+v", e)
+	}
+	got := r.texts(c, began)
+	if !strings.HasPrefix(got, "/dev/pts/") || !strings.HasSuffix(got, "got second\r\n") {
+		t.Errorf("the terminal showed %q", got)
+	}
+}
+
+func TestAContainerWithoutACommandFailsWithASentence(t *testing.T) {
+	r := newRig(t)
+	c := r.command("")
+	c.Args = nil
+	if e := r.exit(r.start(c)); e.Reason != ReasonStartError || e.Message != "the container has no command, and images are not pulled" {
+		t.Errorf("%+v", e)
+	}
+}
+
+// A full disk is a limit of the file's size here.
+func TestAnEntryThatTheDiskCutsOffIsTakenBack(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	full, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = full.Close() }()
+	l := &logger{f: full}
+	l.write(Stdout, []byte("first\n"))
+	var old syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_FSIZE, &old); err != nil {
+		t.Fatal(err)
+	}
+	signal.Ignore(syscall.SIGXFSZ)
+	defer signal.Reset(syscall.SIGXFSZ)
+	info, err := full.Stat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: uint64(info.Size()) + 20, Max: old.Max}); err != nil {
+		t.Fatal(err)
+	}
+	l.write(Stdout, []byte("lost\n"))
+	if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &old); err != nil {
+		t.Fatal(err)
+	}
+	l.write(Stdout, []byte("last\n"))
+	log, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(string(log), "\n")
+	if len(lines) != 3 || !strings.HasSuffix(lines[0], " stdout F first") || !strings.HasSuffix(lines[1], "Z stdout F last") || int64(len(lines[1])) != HeaderSize+4 {
+		t.Errorf("%q", lines)
+	}
 }
 
 func TestParseStat(t *testing.T) {
