@@ -41,8 +41,14 @@ type Notifier interface {
 // Such a provider goes by namespace and name. The adapter compares UIDs where it
 // gets them, so that a pod is never taken for another one of the same name; the
 // provider must therefore return pods with the UID that it was given.
-func Adapt(handler LifecycleHandler) podsync.Provider {
-	a := &adapter{handler: handler, ended: make(map[types.UID]podsync.State)}
+//
+// prepare returns the pod that CreatePod and UpdatePod get, such as
+// [Environment.Resolve]. It is optional.
+func Adapt(handler LifecycleHandler, prepare func(context.Context, *corev1.Pod) (*corev1.Pod, error)) podsync.Provider {
+	if prepare == nil {
+		prepare = func(_ context.Context, pod *corev1.Pod) (*corev1.Pod, error) { return pod, nil }
+	}
+	a := &adapter{handler: handler, prepare: prepare, ended: make(map[types.UID]podsync.State)}
 	if notifier, ok := handler.(Notifier); ok {
 		return &notifyingAdapter{adapter: a, notifier: notifier}
 	}
@@ -51,6 +57,7 @@ func Adapt(handler LifecycleHandler) podsync.Provider {
 
 type adapter struct {
 	handler LifecycleHandler
+	prepare func(context.Context, *corev1.Pod) (*corev1.Pod, error)
 
 	// ended are the last words of pods that have stopped. Providers forget a
 	// pod in DeletePod and tell its exit codes through the callback only, so
@@ -105,7 +112,11 @@ func (a *adapter) Start(ctx context.Context, pod *corev1.Pod) (podsync.State, er
 	case !errors.Is(err, podsync.ErrNotFound):
 		return podsync.State{}, err
 	}
-	if err := a.handler.CreatePod(ctx, pod); err != nil {
+	prepared, err := a.prepare(ctx, pod)
+	if err != nil {
+		return podsync.State{}, err
+	}
+	if err := a.handler.CreatePod(ctx, prepared); err != nil {
 		return podsync.State{}, err
 	}
 	held, err = a.find(ctx, podsync.RefOf(pod))
@@ -118,7 +129,11 @@ func (a *adapter) Start(ctx context.Context, pod *corev1.Pod) (podsync.State, er
 
 // Update implements podsync.Updater.
 func (a *adapter) Update(ctx context.Context, pod *corev1.Pod) (podsync.State, error) {
-	if err := a.handler.UpdatePod(ctx, pod); err != nil {
+	prepared, err := a.prepare(ctx, pod)
+	if err != nil {
+		return podsync.State{}, err
+	}
+	if err := a.handler.UpdatePod(ctx, prepared); err != nil {
 		return podsync.State{}, err
 	}
 	return a.Inspect(ctx, podsync.RefOf(pod))

@@ -12,6 +12,6 @@ import (
 
 func TestConformance(t *testing.T) {
 	podsynctest.TestProvider(t, podsynctest.Suite{
-		New: func(testing.TB) podsync.Provider { return Adapt(newCloud("vk")) },
+		New: func(testing.TB) podsync.Provider { return Adapt(newCloud("vk"), nil) },
 	})
 }

@@ -57,6 +57,15 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	}
 	defer func() { _ = listener.Close() }()
 
+	recorder, shutdown, err := kube.Events(ctx, cfg, "vkprovider")
+	if err != nil {
+		return err
+	}
+	defer shutdown()
+	environment, err := NewEnvironment(client.CoreV1(), recorder)
+	if err != nil {
+		return err
+	}
 	provider := newCloud(*nodeName)
 	var leases *lease.Controller
 	// Of two processes with one node name one acts, and the other waits.
@@ -65,7 +74,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		Client:   client.CoreV1(),
 		NodeName: *nodeName,
 		Gate:     holds,
-		Provider: Adapt(provider),
+		Provider: Adapt(provider, environment.Resolve),
 		// Providers of this kind compute the phase themselves, and not all of
 		// them report containers.
 		Policy: podsync.Policy{TrustPhase: true},

@@ -34,7 +34,7 @@ func TestPodsOfAVirtualKubeletProvider(t *testing.T) {
 		"Node":           {apitest.NodeUser("vk"), []string{"--node-credentials"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := exampletest.Server(t, "../rbac/lease.yaml", "../rbac/nodestatus.yaml", "../rbac/podsync.yaml")
+			s := exampletest.Server(t, "../rbac/lease.yaml", "../rbac/nodestatus.yaml", "../rbac/podsync.yaml", "../rbac/podenv.yaml")
 			program := exampletest.Start(t, run, append(tc.args, "--kubeconfig", exampletest.Kubeconfig(t, s, tc.user), "--node-name", "vk", "--port=0")...)
 			s.Put(newPod("web", "1"))
 			exampletest.Eventually(t, s, "the pod to run and be ready", func() bool {
@@ -70,7 +70,7 @@ func TestPodsOfAVirtualKubeletProvider(t *testing.T) {
 func TestAdapterTellsPodsOfOneNameApart(t *testing.T) {
 	ctx := t.Context()
 	cloud := newCloud("vk")
-	provider := Adapt(cloud)
+	provider := Adapt(cloud, nil)
 	first, second := newPod("web", "1"), newPod("web", "2")
 	if _, err := provider.Start(ctx, first); err != nil {
 		t.Fatal(err)
@@ -100,7 +100,7 @@ var errBackend = errors.New("backend is away")
 func (broken) GetPod(context.Context, string, string) (*corev1.Pod, error) { return nil, errBackend }
 
 func TestAdapterConcludesNothingFromErrors(t *testing.T) {
-	provider := Adapt(broken{newCloud("vk")})
+	provider := Adapt(broken{newCloud("vk")}, nil)
 	ref := podsync.RefOf(newPod("web", "1"))
 	if st, err := provider.Stop(t.Context(), ref, podsync.StopOptions{}); !errors.Is(err, errBackend) || st.Stopped {
 		t.Errorf("Stop = %+v, %v, want the error of the backend", st, err)
@@ -120,10 +120,10 @@ func TestAdapterConcludesNothingFromErrors(t *testing.T) {
 type silent struct{ LifecycleHandler }
 
 func TestAdapterWatchesOnlyWhoNotifies(t *testing.T) {
-	if _, ok := Adapt(newCloud("vk")).(podsync.Watcher); !ok {
+	if _, ok := Adapt(newCloud("vk"), nil).(podsync.Watcher); !ok {
 		t.Error("a provider with NotifyPods does not become a Watcher")
 	}
-	if _, ok := Adapt(silent{newCloud("vk")}).(podsync.Watcher); ok {
+	if _, ok := Adapt(silent{newCloud("vk")}, nil).(podsync.Watcher); ok {
 		t.Error("a provider without NotifyPods became a Watcher")
 	}
 }

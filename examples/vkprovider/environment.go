@@ -1,0 +1,158 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/events"
+
+	"github.com/kubewright/kubewright/podsync/podenv"
+)
+
+// Environment resolves the environment variables of pods before a provider gets
+// them, as virtual-kubelet does: references to ConfigMaps, Secrets and pod fields
+// become values. A missing reference is an event with virtual-kubelet's reason,
+// such as MandatorySecretNotFound or OptionalConfigMapKeyNotFound. A pod that lacks
+// a mandatory one is not created until it is there.
+type Environment struct {
+	core     corev1client.CoreV1Interface
+	resolver *podenv.Resolver
+	events   events.EventRecorder
+}
+
+// NewEnvironment returns an Environment that reads from core.
+func NewEnvironment(core corev1client.CoreV1Interface, recorder events.EventRecorder) (*Environment, error) {
+	resolver, err := podenv.New(podenv.Config{ConfigMaps: core, Secrets: core, Services: core})
+	return &Environment{core, resolver, recorder}, err
+}
+
+// Resolve returns a copy of pod whose containers have values for variables. Those
+// that hold the pod's address are left as they are, since it has none yet.
+func (e *Environment) Resolve(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, error) {
+	resolved, source := pod.DeepCopy(), e.resolver.Pod(pod)
+	var errs []error
+	for _, list := range [][]corev1.Container{resolved.Spec.InitContainers, resolved.Spec.Containers} {
+		for i := range list {
+			c := &list[i]
+			env, err := source.Container(ctx, c.Name, podenv.Addresses{})
+			if err == nil {
+				err = e.reportOptional(ctx, pod, c, &env)
+			}
+			if err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			late := slices.DeleteFunc(c.Env, func(v corev1.EnvVar) bool { return !slices.Contains(env.Late, v.Name) })
+			c.Env, c.EnvFrom = make([]corev1.EnvVar, 0, len(env.Vars)+len(late)), nil
+			for _, v := range env.Vars {
+				c.Env = append(c.Env, corev1.EnvVar{Name: v.Name, Value: v.Value})
+			}
+			c.Env = append(c.Env, late...)
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, errors.Join(err, e.reportMandatory(ctx, pod, err))
+	}
+	return resolved, nil
+}
+
+// reportMandatory makes an event for each reference that err names.
+func (e *Environment) reportMandatory(ctx context.Context, pod *corev1.Pod, err error) error {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		var errs []error
+		for _, err := range joined.Unwrap() {
+			errs = append(errs, e.reportMandatory(ctx, pod, err))
+		}
+		return errors.Join(errs...)
+	}
+	var source *podenv.SourceError
+	if !errors.As(err, &source) || source.Kind != "ConfigMap" && source.Kind != "Secret" {
+		return nil
+	}
+	reason := "FailedToReadMandatory" + source.Kind
+	if errors.Is(source.Err, podenv.ErrMissing) {
+		exists, err := e.exists(ctx, source.Kind, pod.Namespace, source.Name)
+		switch {
+		case err != nil:
+			return err
+		case exists:
+			reason = "Mandatory" + source.Kind + "KeyNotFound"
+		default:
+			reason = "Mandatory" + source.Kind + "NotFound"
+		}
+	}
+	e.event(pod, reason, source.Error())
+	return nil
+}
+
+// reportOptional makes an event for each optional reference of a container that is
+// missing.
+func (e *Environment) reportOptional(ctx context.Context, pod *corev1.Pod, c *corev1.Container, env *podenv.Environment) error {
+	optional := func(o *bool) bool { return o != nil && *o }
+	for _, v := range c.Env {
+		if _, ok := env.Lookup(v.Name); ok || v.ValueFrom == nil {
+			continue
+		}
+		kind, name, key := "", "", ""
+		if ref := v.ValueFrom.ConfigMapKeyRef; ref != nil && optional(ref.Optional) {
+			kind, name, key = "ConfigMap", ref.Name, ref.Key
+		} else if ref := v.ValueFrom.SecretKeyRef; ref != nil && optional(ref.Optional) {
+			kind, name, key = "Secret", ref.Name, ref.Key
+		} else {
+			continue
+		}
+		exists, err := e.exists(ctx, kind, pod.Namespace, name)
+		switch {
+		case err != nil:
+			return err
+		case exists:
+			e.event(pod, "Optional"+kind+"KeyNotFound", "variable "+v.Name+" is left out: "+kind+" "+name+" has no key "+key)
+		default:
+			e.event(pod, "Optional"+kind+"NotFound", "variable "+v.Name+" is left out: there is no "+kind+" "+name)
+		}
+	}
+	for _, from := range c.EnvFrom {
+		kind, name := "", ""
+		if ref := from.ConfigMapRef; ref != nil && optional(ref.Optional) {
+			kind, name = "ConfigMap", ref.Name
+		} else if ref := from.SecretRef; ref != nil && optional(ref.Optional) {
+			kind, name = "Secret", ref.Name
+		} else {
+			continue
+		}
+		if exists, err := e.exists(ctx, kind, pod.Namespace, name); err != nil {
+			return err
+		} else if !exists {
+			e.event(pod, "Optional"+kind+"NotFound", "its variables are left out: there is no "+kind+" "+name)
+		}
+	}
+	return nil
+}
+
+// exists reports whether an object exists.
+func (e *Environment) exists(ctx context.Context, kind, namespace, name string) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, podenv.DefaultCallTimeout)
+	defer cancel()
+	var err error
+	if kind == "Secret" {
+		_, err = e.core.Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
+	} else {
+		_, err = e.core.ConfigMaps(namespace).Get(ctx, name, metav1.GetOptions{})
+	}
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+func (e *Environment) event(pod *corev1.Pod, reason, note string) {
+	e.events.Eventf(pod, nil, corev1.EventTypeWarning, reason, "ResolveEnvironment", "%s", note)
+}
