@@ -207,26 +207,10 @@ func TestCopyPassesOnTheEndOfEachDirection(t *testing.T) {
 
 // virtual-kubelet passed each of the two timeouts as the other.
 func TestForwardsEndAfterTheIdleTimeoutNotTheCreationTimeout(t *testing.T) {
-	r := start(t, &testBackend{forward: echo}, func(cfg *Config) { cfg.StreamIdleTimeout = 50 * time.Millisecond })
+	r := start(t, &testBackend{forward: echo}, func(cfg *Config) {
+		cfg.StreamIdleTimeout, cfg.StreamCreationTimeout = 50*time.Millisecond, time.Hour
+	})
 	_, stop := r.forwarder(t)
 	defer stop()
-	r.awaitRequest(endpointPortForward) // the creation timeout is longer than that waits
-
-	r = start(t, &testBackend{forward: echo}, func(cfg *Config) { cfg.StreamCreationTimeout = time.Millisecond })
-	addresses, stop := r.forwarder(t)
-	defer stop()
-	conn, err := net.Dial("tcp", addresses[80])
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = conn.Close() }()
-	got := make([]byte, 6)
-	if _, err := io.ReadFull(conn, got); err != nil {
-		t.Fatal(err)
-	}
-	time.Sleep(20 * time.Millisecond) // an idle timeout of 1 ms would end it now
-	fmt.Fprint(conn, "x")
-	if _, err := io.ReadFull(conn, got[:1]); err != nil {
-		t.Errorf("the idle forward has ended: %v", err)
-	}
+	r.awaitRequest(endpointPortForward) // waits for less than an hour
 }

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
@@ -252,4 +253,55 @@ func TestServingCertificateIsRequestedFromTheSigner(t *testing.T) {
 	if asked.Subject.CommonName != "system:node:"+nodeName || asked.Subject.Organization[0] != "system:nodes" || len(asked.IPAddresses) != 1 {
 		t.Errorf("requested %v %v", asked.Subject, asked.IPAddresses)
 	}
+}
+
+func TestAnIssuedCertificateIsUsedAndKeptForTheNextProcess(t *testing.T) {
+	ca := newAuthority(t, "serving-ca")
+	dir := t.TempDir()
+	client := fake.NewClientset()
+	approve := make(chan struct{})
+	client.PrependReactor("create", "certificatesigningrequests", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		csr := action.(clienttesting.CreateAction).GetObject().(*certificatesv1.CertificateSigningRequest).DeepCopy()
+		csr.Name, csr.UID = "csr-1", "1"
+		<-approve
+		csr.Status.Certificate = ca.sign(t, csr.Spec.Request)
+		csr.Status.Conditions = []certificatesv1.CertificateSigningRequestCondition{{Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue}}
+		return true, csr, client.Tracker().Add(csr)
+	})
+	change := func(cfg *Config) {
+		cfg.Client = client
+		cfg.Certificate = Certificate{Dir: dir, Hosts: []string{"127.0.0.1"}}
+	}
+	roots := x509.NewCertPool()
+	roots.AddCert(ca.cert)
+	verified := func(r *rig) error {
+		leaf, _ := r.leaf(t)
+		_, err := leaf.Verify(x509.VerifyOptions{Roots: roots, DNSName: "127.0.0.1"})
+		return err
+	}
+	t.Run("issued", func(t *testing.T) {
+		r := start(t, struct{}{}, change)
+		if verified(r) == nil {
+			t.Fatal("a certificate is used before it is issued")
+		}
+		close(approve)
+		again, timeout := time.NewTicker(10*time.Millisecond), time.After(patience)
+		defer again.Stop()
+		for err := verified(r); err != nil; err = verified(r) {
+			select {
+			case <-again.C:
+			case <-timeout:
+				t.Fatalf("the issued certificate is not used: %v", err)
+			}
+		}
+	})
+	t.Run("kept", func(t *testing.T) {
+		client.PrependReactor("create", "certificatesigningrequests", func(clienttesting.Action) (bool, runtime.Object, error) {
+			t.Error("a second certificate is requested")
+			return true, nil, errors.New("there is one")
+		})
+		if err := verified(start(t, struct{}{}, change)); err != nil {
+			t.Errorf("the next process does not use it: %v", err)
+		}
+	})
 }
