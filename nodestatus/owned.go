@@ -64,6 +64,14 @@ func (o *ownership) add(other ownership) {
 	}
 }
 
+// addWithout adds what other names and except does not.
+func (o *ownership) addWithout(other, except ownership) {
+	into, from, without := o.sections(), other.sections(), except.sections()
+	for i := range into {
+		*into[i].keys = into[i].keys.Union(from[i].keys.Difference(*without[i].keys))
+	}
+}
+
 func keysOf(list corev1.ResourceList) sets.Set[string] {
 	keys := sets.New[string]()
 	for name := range list {
@@ -102,6 +110,95 @@ func decodeOwnership(h unique.Handle[string]) ownership {
 		}
 	}
 	return o
+}
+
+// formerOwnership returns the parts of node that an earlier process with the same
+// field manager has written last, by the managedFields of node.
+//
+// The API server records the writer of each field at each update, but not of the
+// status with which a Node is created. So a field of the status without a writer is
+// from the client that has created the Node: from an earlier process if that has
+// written metadata or spec, since it does so only when it creates the Node. A
+// condition belongs to the client that has written its heartbeat last.
+func formerOwnership(node *corev1.Node) ownership {
+	former := decodeOwnership(unique.Handle[string]{})
+	status := decodeOwnership(unique.Handle[string]{}) // of other clients, or ours
+	created := false
+	for _, entry := range node.ManagedFields {
+		var fields managedFields
+		if entry.FieldsV1 == nil || entry.FieldsType != "FieldsV1" || json.Unmarshal(entry.FieldsV1.GetRawBytes(), &fields) != nil {
+			return decodeOwnership(unique.Handle[string]{}) // of a form that is not known
+		}
+		written := fields.ownership()
+		status.add(written)
+		if entry.Manager == fieldManager {
+			former.add(written)
+			created = created || entry.Subresource == "" && len(fields.Metadata.Labels)+len(fields.Metadata.Annotations)+len(fields.Spec) > 0
+		}
+	}
+	if all, err := ownershipOf(node); err == nil && created {
+		all.labels, all.annotations = nil, nil // those have writers
+		former.addWithout(all, status)
+	}
+	return former
+}
+
+// managedFields is the part of a FieldsV1 that matters here: a tree of maps whose
+// keys are "f:" and the name of a field, or "k:" and the key of a list element.
+type managedFields struct {
+	Metadata struct {
+		Labels      map[string]any `json:"f:labels"`
+		Annotations map[string]any `json:"f:annotations"`
+	} `json:"f:metadata"`
+	Spec   map[string]any             `json:"f:spec"`
+	Status map[string]json.RawMessage `json:"f:status"`
+}
+
+// ownership returns the parts of a Node that f names.
+func (f *managedFields) ownership() ownership {
+	o := decodeOwnership(unique.Handle[string]{})
+	insertFields(o.labels, f.Metadata.Labels)
+	insertFields(o.annotations, f.Metadata.Annotations)
+	for key, value := range f.Status {
+		name, isField := strings.CutPrefix(key, "f:")
+		var children map[string]any
+		if !isField || json.Unmarshal(value, &children) != nil {
+			continue
+		}
+		switch name {
+		case "capacity":
+			insertFields(o.capacity, children)
+		case "allocatable":
+			insertFields(o.allocatable, children)
+		case "conditions":
+			insertConditions(o.conditions, children)
+		case "phase":
+		default:
+			o.fields.Insert(name)
+		}
+	}
+	return o
+}
+
+func insertFields(into sets.Set[string], children map[string]any) {
+	for key := range children {
+		if name, isField := strings.CutPrefix(key, "f:"); isField {
+			into.Insert(name)
+		}
+	}
+}
+
+func insertConditions(into sets.Set[string], children map[string]any) {
+	for key, leaves := range children {
+		element, isElement := strings.CutPrefix(key, "k:")
+		var condition struct{ Type string }
+		if !isElement || json.Unmarshal([]byte(element), &condition) != nil {
+			continue
+		}
+		if leaves, ok := leaves.(map[string]any); ok && leaves["f:lastHeartbeatTime"] != nil {
+			into.Insert(condition.Type)
+		}
+	}
 }
 
 // statusFields returns the fields of status as JSON, but for conditions,

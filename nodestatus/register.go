@@ -12,7 +12,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
 
 	"github.com/kubewright/kubewright/internal/apierr"
@@ -59,10 +58,10 @@ func (r *work) register(ctx context.Context) {
 
 // adopt makes node the object that is written from now on. The node is registered
 // with that, before the first write: Gate may not let us write before the lease
-// has the Node for its owner. What the Node has is taken for another client's,
-// except for the conditions that the embedder says an earlier run has left.
+// has the Node for its owner. What an earlier process has written is ours, and
+// everything else is another client's.
 func (r *work) adopt(ctx context.Context, node *corev1.Node) {
-	former := ownership{conditions: sets.New[string]()}
+	former := formerOwnership(node)
 	for _, kind := range r.cfg.FormerConditions {
 		former.conditions.Insert(string(kind))
 	}

@@ -58,8 +58,9 @@ func statusConfig(t *testing.T, cluster *harness.Cluster, name string) nodestatu
 // statusRun is a running nodestatus controller.
 type statusRun struct {
 	*nodestatus.Controller
-	done chan struct{}
-	err  error
+	cancel context.CancelFunc
+	done   chan struct{}
+	err    error
 }
 
 // runStatus runs a controller until the test ends.
@@ -72,6 +73,7 @@ func runStatus(t *testing.T, cfg nodestatus.Config) *statusRun {
 	c.EventHandler() // no watch: these tests count all requests, and some have an informer
 	run := &statusRun{Controller: c, done: make(chan struct{})}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	run.cancel = cancel
 	go func() {
 		defer close(run.done)
 		run.err = c.Run(ctx)
@@ -511,4 +513,108 @@ func TestNodeStatusUnknown(t *testing.T) {
 	awaitNode(t, admin, name, "NotReady because it shut down", func(n *corev1.Node) bool {
 		return condition(n, corev1.NodeReady).Reason == nodestatus.ReasonShutdown
 	})
+}
+
+// TestNodeStatusRestart: a process that starts without a resource, a label or a
+// condition that the one before it has written takes it back, although it never
+// wrote it itself, and leaves alone what other clients have written.
+func TestNodeStatusRestart(t *testing.T) {
+	const name = "status-restart"
+	cluster := shared.Cluster(t)
+	admin := kubernetes.NewForConfigOrDie(cluster.AdminConfig())
+	gpus := atomic.Int64{}
+	gpus.Store(8)
+	first := statusConfig(t, cluster, name)
+	first.Setters = append(first.Setters, func(_ context.Context, node *corev1.Node) error {
+		node.Labels["example.com/old"], node.Annotations = "x", map[string]string{"example.com/old": "y"}
+		node.Status.Capacity["example.com/gpu"] = *resource.NewQuantity(gpus.Load(), resource.DecimalSI)
+		node.Status.Allocatable["example.com/gpu"] = *resource.NewQuantity(gpus.Load(), resource.DecimalSI)
+		node.Status.Capacity["example.com/fpga"] = resource.MustParse("2")
+		node.Status.Images = []corev1.ContainerImage{{Names: []string{"registry.example/a:1"}, SizeBytes: 7}}
+		nodestatus.SetCondition(node, corev1.NodeCondition{Type: "ExampleOld", Status: corev1.ConditionFalse, Reason: "R"})
+		return nil
+	})
+	run := runStatus(t, first)
+	run.awaitReady(t)
+	gpus.Store(7) // of the two resources one was written when the Node was created only
+	run.Trigger(name)
+	awaitNode(t, admin, name, "with 7 GPUs", func(n *corev1.Node) bool {
+		gpu := n.Status.Capacity["example.com/gpu"]
+		return gpu.Value() == 7
+	})
+	run.cancel()
+	if err := run.awaitEnd(t); err != nil {
+		t.Fatal(err)
+	}
+	for subresource, patch := range map[string]string{
+		"": `{"metadata":{"labels":{"example.com/theirs":"1"},"annotations":{"example.com/theirs":"2"}}}`,
+		"status": `{"status":{"capacity":{"example.com/dongle":"3"},"volumesInUse":["kubernetes.io/csi/theirs^1"],
+			"conditions":[{"type":"KernelDeadlock","status":"False","reason":"KernelHasNoDeadlock"}]}}`,
+	} {
+		subresources := []string{}
+		if subresource != "" {
+			subresources = append(subresources, subresource)
+		}
+		if _, err := admin.CoreV1().Nodes().Patch(t.Context(), name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: "e2e"}, subresources...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	node := awaitNode(t, admin, name, "there", func(*corev1.Node) bool { return true })
+	for _, entry := range node.ManagedFields {
+		t.Logf("%s %q: %s", entry.Manager, entry.Subresource, entry.FieldsV1)
+	}
+
+	second := runStatus(t, statusConfig(t, cluster, name))
+	second.awaitReady(t)
+	node = awaitNode(t, admin, name, "without the GPUs", func(n *corev1.Node) bool {
+		_, there := n.Status.Capacity["example.com/gpu"]
+		return !there
+	})
+	_, fpga := node.Status.Capacity["example.com/fpga"]
+	_, allocatable := node.Status.Allocatable["example.com/gpu"]
+	old := slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == "ExampleOld" })
+	if fpga || allocatable || old || node.Labels["example.com/old"] != "" || node.Annotations["example.com/old"] != "" || len(node.Status.Images) != 0 {
+		t.Errorf("left of the first process: labels %v, annotations %v, status %+v", node.Labels, node.Annotations, node.Status)
+	}
+	dongle := node.Status.Capacity["example.com/dongle"]
+	if dongle.Value() != 3 || node.Labels["example.com/theirs"] != "1" || node.Annotations["example.com/theirs"] != "2" || len(node.Status.VolumesInUse) != 1 ||
+		condition(node, "KernelDeadlock").Reason != "KernelHasNoDeadlock" {
+		t.Errorf("lost of other clients: labels %v, annotations %v, status %+v", node.Labels, node.Annotations, node.Status)
+	}
+	if cpu := node.Status.Capacity[corev1.ResourceCPU]; cpu.Value() != 4 || node.Labels["example.com/pool"] != "a" {
+		t.Errorf("lost of both processes: labels %v, status %+v", node.Labels, node.Status)
+	}
+}
+
+// TestNodeStatusForeignUnknown: Run sees with its own watch that another client has
+// written Unknown.
+func TestNodeStatusForeignUnknown(t *testing.T) {
+	const name = "status-foreign"
+	cluster := shared.Cluster(t)
+	admin := kubernetes.NewForConfigOrDie(cluster.AdminConfig())
+	c, err := nodestatus.New(statusConfig(t, cluster, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	done := make(chan error, 1)
+	go func() { done <- c.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	awaitNode(t, admin, name, "Ready", isReady)
+	patch := `{"status":{"conditions":[{"type":"Ready","status":"Unknown","reason":"NodeStatusUnknown"}]}}`
+	node, err := admin.CoreV1().Nodes().Patch(t.Context(), name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if isReady(node) {
+		t.Fatal("the Node is Ready in the answer to the patch")
+	}
+	began := time.Now()
+	awaitNode(t, admin, name, "Ready again", isReady)
+	t.Logf("Ready again after %v", time.Since(began).Round(time.Millisecond))
 }
