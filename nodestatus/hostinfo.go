@@ -6,8 +6,10 @@ package nodestatus
 import (
 	"context"
 	"io/fs"
+	"math"
 	"os"
 	"runtime"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -16,7 +18,7 @@ import (
 // HostInfo returns a Setter for NodeInfo. What info says is taken; what it
 // leaves empty is that of the machine the process runs on, as far as it can be
 // read: architecture, operating system, kernel version, OS image, machine ID,
-// system UUID and boot ID. What can't be read, as in most containers, stays
+// system UUID, boot ID and swap memory. What can't be read, as in most containers, stays
 // empty. It is read in each round, because a kernel can be patched live. For a
 // virtual node, which is no machine, set NodeInfo in a Setter of your own.
 //
@@ -47,8 +49,28 @@ func hostInfo(root fs.FS, info corev1.NodeSystemInfo) Setter {
 				*field.value = field.read()
 			}
 		}
+		if into.Swap == nil {
+			into.Swap = swapOf(readFile(root, "proc/meminfo"))
+		}
 		return nil
 	}
+}
+
+// swapOf returns the swap memory of a machine by its /proc/meminfo, or nil if it has
+// none, as the kubelet reports it.
+func swapOf(meminfo string) *corev1.NodeSwapStatus {
+	for line := range strings.Lines(meminfo) {
+		value, ok := strings.CutPrefix(line, "SwapTotal:")
+		if !ok {
+			continue
+		}
+		kilobytes, err := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(value), "kB")), 10, 64)
+		if err != nil || kilobytes <= 0 || kilobytes > math.MaxInt64/1024 {
+			return nil
+		}
+		return &corev1.NodeSwapStatus{Capacity: new(kilobytes * 1024)}
+	}
+	return nil
 }
 
 // firstOf returns a function that returns the content of the first of the files

@@ -143,3 +143,56 @@ func StandardLabels() Setter {
 		return nil
 	}
 }
+
+// DeclaredFeatures returns a Setter for the features that the node declares
+// (KEP-5328, since Kubernetes 1.37 for all clusters). The scheduler places a pod that
+// needs a declared feature only on nodes that declare it, and the API server refuses
+// an update of a pod that needs one on another node. The names are those of package
+// k8s.io/component-helpers/nodedeclaredfeatures; the API server refuses a list that is
+// not sorted or has duplicates, so the Setter sorts it and drops them. Names that
+// a setter before it has declared are kept.
+//
+// Declare only what the program does. Of the features of Kubernetes 1.37, package
+// podruntime of this module implements RestartAllContainersOnContainerExits; package
+// podsync needs none, and leaves all to its Provider.
+func DeclaredFeatures(names ...string) Setter {
+	names = slices.Clone(names)
+	return func(_ context.Context, node *corev1.Node) error {
+		all := slices.Concat(node.Status.DeclaredFeatures, names)
+		slices.Sort(all)
+		node.Status.DeclaredFeatures = slices.Compact(all)
+		return nil
+	}
+}
+
+// Runtime returns a Setter for what the container runtime supports: its handlers, in
+// the order of their names, and features that do not depend on the handler. The
+// scheduler uses the features of the default handler, whose name is empty, for pods
+// with user namespaces. features may be nil.
+func Runtime(handlers []corev1.NodeRuntimeHandler, features *corev1.NodeFeatures) Setter {
+	status := (&corev1.NodeStatus{RuntimeHandlers: handlers, Features: features}).DeepCopy()
+	slices.SortStableFunc(status.RuntimeHandlers, func(a, b corev1.NodeRuntimeHandler) int { return cmp.Compare(a.Name, b.Name) })
+	return func(_ context.Context, node *corev1.Node) error {
+		copied := status.DeepCopy()
+		node.Status.RuntimeHandlers, node.Status.Features = copied.RuntimeHandlers, copied.Features
+		return nil
+	}
+}
+
+// VolumesInUse returns a Setter for the attachable volumes that are mounted on the
+// node, or about to be. kube-controller-manager detaches a volume only after it has
+// left this list, so a volume must be in it before it is mounted, and until it is
+// unmounted: call [Controller.Trigger] before a mount, and wait for
+// [Hooks.Written]. An error of list keeps the list as it was last. What list returns
+// is not changed.
+func VolumesInUse(list func(ctx context.Context, nodeName string) ([]corev1.UniqueVolumeName, error)) Setter {
+	return func(ctx context.Context, node *corev1.Node) error {
+		volumes, err := list(ctx, node.Name)
+		if err != nil {
+			return err
+		}
+		volumes = slices.Sorted(slices.Values(volumes)) // another order would be another status
+		node.Status.VolumesInUse = slices.Compact(volumes)
+		return nil
+	}
+}

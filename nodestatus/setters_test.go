@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // set runs setters on a scratch node.
@@ -153,5 +154,126 @@ func TestHostInfo(t *testing.T) {
 	}
 	if info := set(t, HostInfo(corev1.NodeSystemInfo{})).Status.NodeInfo; runtime.GOOS == "linux" && info.KernelVersion == "" {
 		t.Errorf("of this machine: %+v", info)
+	}
+}
+
+func TestDeclaredFeaturesAreSortedAndUnique(t *testing.T) {
+	names := []string{"UserNamespacesHostNetworkSupport", "RestartAllContainersOnContainerExits", "UserNamespacesHostNetworkSupport"}
+	setter := DeclaredFeatures(names...)
+	names[0] = "Changed"
+	n := set(t, DeclaredFeatures("VolumeBindMountOptions", "A/b"), setter, setter)
+	want := []string{"A/b", "RestartAllContainersOnContainerExits", "UserNamespacesHostNetworkSupport", "VolumeBindMountOptions"}
+	if diff := cmp.Diff(want, n.Status.DeclaredFeatures); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if problems := dropInvalid(n, true); len(problems) > 0 || len(n.Status.DeclaredFeatures) != len(want) {
+		t.Errorf("the API server refuses %v", problems)
+	}
+}
+
+func TestRuntime(t *testing.T) {
+	handlers := []corev1.NodeRuntimeHandler{{Name: "runc"}, {Name: "", Features: &corev1.NodeRuntimeHandlerFeatures{UserNamespaces: new(true)}}}
+	setter := Runtime(handlers, &corev1.NodeFeatures{SupplementalGroupsPolicy: new(true)})
+	if handlers[0].Name != "runc" {
+		t.Error("the caller's list was sorted")
+	}
+	*handlers[1].Features.UserNamespaces = false
+	first, second := set(t, setter), set(t, setter)
+	if h := first.Status.RuntimeHandlers; len(h) != 2 || h[0].Name != "" || !*h[0].Features.UserNamespaces || !*first.Status.Features.SupplementalGroupsPolicy {
+		t.Errorf("%+v", first.Status)
+	}
+	*first.Status.Features.SupplementalGroupsPolicy = false
+	if !*second.Status.Features.SupplementalGroupsPolicy {
+		t.Error("two nodes share memory")
+	}
+	if none := set(t, Runtime(nil, nil)); none.Status.Features != nil || len(none.Status.RuntimeHandlers) != 0 {
+		t.Errorf("%+v", none.Status)
+	}
+}
+
+func TestVolumesInUse(t *testing.T) {
+	volumes := []corev1.UniqueVolumeName{"b", "a", "b"}
+	failed := errors.New("no answer")
+	var err error
+	setter := VolumesInUse(func(_ context.Context, nodeName string) ([]corev1.UniqueVolumeName, error) {
+		if nodeName != node1 {
+			t.Errorf("asked about %q", nodeName)
+		}
+		return volumes, err
+	})
+	if diff := cmp.Diff([]corev1.UniqueVolumeName{"a", "b"}, set(t, setter).Status.VolumesInUse); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if volumes[0] != "b" {
+		t.Error("what list returned was changed")
+	}
+	if err = failed; !errors.Is(setter(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node1}}), failed) {
+		t.Error("the error is lost")
+	}
+}
+
+func TestSwap(t *testing.T) {
+	for meminfo, want := range map[string]int64{
+		"MemTotal: 5 kB\nSwapTotal:        2097148 kB\nSwapFree: 1 kB\n": 2097148 * 1024,
+		"SwapTotal:       0 kB\n":             0,
+		"SwapTotal:       many kB\n":          0,
+		"SwapTotal:       -1 kB\n":            0,
+		"SwapTotal: 9223372036854775807 kB\n": 0,
+		"":                                    0,
+	} {
+		info := set(t, hostInfo(fstest.MapFS{"proc/meminfo": {Data: []byte(meminfo)}}, corev1.NodeSystemInfo{})).Status.NodeInfo
+		switch {
+		case want == 0 && info.Swap != nil:
+			t.Errorf("%q: swap of %d bytes, want none", meminfo, *info.Swap.Capacity)
+		case want != 0 && (info.Swap == nil || *info.Swap.Capacity != want):
+			t.Errorf("%q: swap is %v, want %d", meminfo, info.Swap, want)
+		}
+	}
+	own := corev1.NodeSystemInfo{Swap: &corev1.NodeSwapStatus{Capacity: new(int64(7))}}
+	if info := set(t, hostInfo(fstest.MapFS{"proc/meminfo": {Data: []byte("SwapTotal: 8 kB\n")}}, own)).Status.NodeInfo; *info.Swap.Capacity != 7 {
+		t.Errorf("swap of %d bytes, want that of the caller", *info.Swap.Capacity)
+	}
+}
+
+func TestCloud(t *testing.T) {
+	internal := corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: "10.0.0.1"}
+	good := CloudInstance{ProviderID: "example://zone/1", Addresses: []corev1.NodeAddress{internal}, Type: "big", Zone: "z"}
+	var failure error
+	instance := good
+	setter := Cloud(func(context.Context, string) (CloudInstance, error) { return instance, failure })
+	n := set(t, setter)
+	want := map[string]string{"node.kubernetes.io/instance-type": "big", "topology.kubernetes.io/zone": "z"}
+	if diff := cmp.Diff(want, n.Labels); diff != "" || n.Spec.ProviderID != good.ProviderID || len(n.Status.Addresses) != 1 {
+		t.Errorf("node is %+v (-want +got):\n%s", n, diff)
+	}
+	for name, change := range map[string]func(){
+		"the cloud does not answer":     func() { failure = errors.New("away") },
+		"the instance has no address":   func() { instance.Addresses = nil },
+		"the provider ID has no scheme": func() { instance.ProviderID = "1" },
+	} {
+		instance, failure = good, nil
+		change()
+		n := &corev1.Node{}
+		if err := setter(t.Context(), n); err == nil || len(n.Labels)+len(n.Status.Addresses)+len(n.Spec.ProviderID) > 0 {
+			t.Errorf("%s: %v, node is %+v", name, err, n)
+		}
+	}
+}
+
+func TestExternalCloud(t *testing.T) {
+	setter := ExternalCloud("10.0.0.1", "fd00::1")
+	n := set(t, setter, setter)
+	if len(n.Spec.Taints) != 1 || n.Spec.Taints[0].ToString() != "node.cloudprovider.kubernetes.io/uninitialized=true:NoSchedule" {
+		t.Errorf("taints are %v", n.Spec.Taints)
+	}
+	if ip := n.Annotations["alpha.kubernetes.io/provided-node-ip"]; ip != "10.0.0.1,fd00::1" {
+		t.Errorf("the IPs provided are %q", ip)
+	}
+	if n := set(t, ExternalCloud()); len(n.Annotations) != 0 {
+		t.Errorf("annotations are %v", n.Annotations)
+	}
+	n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.0.0.2"}}
+	if err := setter(t.Context(), n); err == nil {
+		t.Error("addresses of a setter and a cloud controller manager on one node")
 	}
 }
