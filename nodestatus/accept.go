@@ -22,6 +22,7 @@ const (
 	reasonNodeNotReady     = "NodeNotReady"
 	reasonConditionChanged = "NodeConditionChanged"
 	reasonInvalid          = "NodeStatusInvalid"
+	reasonRebooted         = "Rebooted" // as the kubelet's
 
 	actionRegister = "Register"
 	actionUpdate   = "UpdateStatus"
@@ -83,7 +84,24 @@ func (r *work) accept(ctx context.Context, answer, shown *corev1.Node) {
 		r.announce(ctx, answer, true)
 	}
 	r.tellConditions(ctx, answer, shown)
+	r.tellReboot(ctx, answer, shown)
 	r.tellSpec()
+}
+
+// tellReboot reports that the machine was started again since the Node was shown.
+func (r *work) tellReboot(ctx context.Context, answer, shown *corev1.Node) {
+	if shown == nil {
+		return
+	}
+	before, now := shown.Status.NodeInfo.BootID, r.node.Status.NodeInfo.BootID
+	if before == "" || now == "" || before == now {
+		return
+	}
+	klog.FromContext(ctx).V(2).Info("Machine was rebooted", "oldBootID", before, "newBootID", now)
+	if hook := r.cfg.Hooks.Rebooted; hook != nil {
+		hook(Rebooted{NodeName: r.name, OldBootID: before, NewBootID: now})
+	}
+	r.event(r.name, answer.UID, corev1.EventTypeWarning, reasonRebooted, actionUpdate, "The machine was rebooted, boot ID: "+now)
 }
 
 // specDiffers reports whether somebody has changed the spec.

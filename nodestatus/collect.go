@@ -54,6 +54,9 @@ func (c *Controller) collect(ctx context.Context, name string, st *state) (node 
 	if st.firstRound == 0 {
 		st.firstRound = st.lastRound
 	}
+	if st.extra != nil && st.extra.notReady != nil {
+		failures = slices.Insert(failures, 0, failure{field: "SetNotReady", check: true, err: st.extra.notReady})
+	}
 	complementConditions(&node.Status, failures, st.complete, c.cfg.OmitPressure)
 	canonical(node.Status.Capacity, node.Status.Allocatable)
 	for key, value := range node.Annotations {

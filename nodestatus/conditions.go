@@ -18,8 +18,8 @@ import (
 const (
 	// ReasonReady is the reason of Ready=True.
 	ReasonReady = "NodeReady"
-	// ReasonHealthCheckFailed: a health check returned an error without a
-	// reason of its own.
+	// ReasonHealthCheckFailed: a health check, or SetNotReady, gave an error without
+	// a reason of its own.
 	ReasonHealthCheckFailed = "HealthCheckFailed"
 	// ReasonHealthCheckTimeout: a health check did not return in time.
 	ReasonHealthCheckTimeout = "HealthCheckTimeout"

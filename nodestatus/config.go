@@ -110,6 +110,13 @@ type Config struct {
 	// when the Node is created, and are never changed after that. Its name
 	// must be empty or NodeName. Default: an empty Node.
 	Template *corev1.Node
+	// KeepTaints are taints that every node must have: it is created with them, and
+	// they are added again if another client removes them. Taints of Template and of
+	// setters are for the creation only, and a controller that removes one, such as a
+	// cloud controller manager, is not contradicted. It needs the permission to patch
+	// nodes, and node credentials may not change taints: New refuses the combination
+	// with NodeCredentials. Default: none.
+	KeepTaints []corev1.Taint
 	// Setters fill in the status, in this order. At most 64. Default: none.
 	Setters []Setter
 	// HealthChecks decide about the Ready condition. Default: none, and Ready
@@ -229,6 +236,7 @@ func (cfg *Config) complete() error {
 	cfg.Setters = slices.Clone(cfg.Setters)
 	cfg.HealthChecks = slices.Clone(cfg.HealthChecks)
 	cfg.FormerConditions = slices.Clone(cfg.FormerConditions)
+	cfg.KeepTaints = slices.Clone(cfg.KeepTaints)
 	cfg.Template = cfg.Template.DeepCopy()
 	if cfg.Template == nil {
 		cfg.Template = &corev1.Node{}
@@ -308,6 +316,10 @@ func (cfg *Config) checkTemplate() field.ErrorList {
 	if template.GenerateName != "" {
 		problems = append(problems, field.Forbidden(path.Child("GenerateName"), "a node must know its name"))
 	}
+	if cfg.NodeCredentials && len(cfg.KeepTaints) > 0 {
+		problems = append(problems, field.Forbidden(field.NewPath("KeepTaints"),
+			"node credentials may not change the taints of a Node that exists (NodeRestriction): use Template, or other credentials"))
+	}
 	problems = append(problems, metav1validation.ValidateLabels(template.Labels, path.Child("Labels"))...)
 	problems = append(problems, apivalidation.ValidateAnnotations(template.Annotations, path.Child("Annotations"))...)
 	if keys := forbiddenLabels(template.Labels); cfg.NodeCredentials && len(keys) > 0 {
@@ -318,8 +330,18 @@ func (cfg *Config) checkTemplate() field.ErrorList {
 	if cfg.NodeCredentials && template.Spec.ConfigSource != nil {
 		problems = append(problems, field.Forbidden(path.Child("Spec", "ConfigSource"), "node credentials may not set it (NodeRestriction)"))
 	}
-	for i, taint := range template.Spec.Taints {
-		at := path.Child("Spec", "Taints").Index(i)
+	problems = append(problems, checkTaints(path.Child("Spec", "Taints"), template.Spec.Taints)...)
+	problems = append(problems, checkTaints(field.NewPath("KeepTaints"), cfg.KeepTaints)...)
+	if err := checkConditions(template.Status.Conditions); err != nil {
+		problems = append(problems, field.Invalid(path.Child("Status", "Conditions"), len(template.Status.Conditions), err.Error()))
+	}
+	return problems
+}
+
+func checkTaints(path *field.Path, taints []corev1.Taint) field.ErrorList {
+	var problems field.ErrorList
+	for i, taint := range taints {
+		at := path.Index(i)
 		for _, problem := range validation.IsQualifiedName(taint.Key) {
 			problems = append(problems, field.Invalid(at.Child("Key"), taint.Key, problem))
 		}
@@ -329,9 +351,6 @@ func (cfg *Config) checkTemplate() field.ErrorList {
 			problems = append(problems, field.NotSupported(at.Child("Effect"), taint.Effect,
 				[]corev1.TaintEffect{corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule, corev1.TaintEffectNoExecute}))
 		}
-	}
-	if err := checkConditions(template.Status.Conditions); err != nil {
-		problems = append(problems, field.Invalid(path.Child("Status", "Conditions"), len(template.Status.Conditions), err.Error()))
 	}
 	return problems
 }

@@ -103,6 +103,10 @@ func TestNewReportsEveryProblemByItsField(t *testing.T) {
 			c.Template = template()
 			c.Template.Spec.Taints = []corev1.Taint{{Key: "", Effect: "Sometimes"}}
 		}), []string{"Template.Spec.Taints[0].Key", "Template.Spec.Taints[0].Effect: Unsupported value"}},
+		{"taints to keep", ok(func(c *Config) { c.KeepTaints = []corev1.Taint{{Key: "", Effect: "Sometimes"}} }), []string{"KeepTaints[0].Key", "KeepTaints[0].Effect: Unsupported value"}},
+		{"a node can't keep taints", ok(func(c *Config) {
+			c.NodeCredentials, c.KeepTaints = true, []corev1.Taint{{Key: "a", Effect: corev1.TaintEffectNoSchedule}}
+		}), []string{"KeepTaints: Forbidden"}},
 		{"conditions", ok(func(c *Config) {
 			c.Template = template()
 			c.Template.Status.Conditions = []corev1.NodeCondition{{Type: "Ready"}}

@@ -181,6 +181,26 @@ func (c *Controller) Trigger(nodeName string) {
 	c.nodes.Trigger(nodeName)
 }
 
+// SetNotReady makes the Ready condition False with the reason and the message of
+// cause, from now on and whatever the health checks return, until it is called with
+// nil. It is for a program that drains its node before it ends: the scheduler and
+// endpoints learn of it at once, and the node stays alive, because its status and
+// its lease are renewed as before. It never blocks, and does nothing for a node that
+// is not managed.
+func (c *Controller) SetNotReady(nodeName string, cause *NotReadyError) {
+	st, ok := c.nodes.Get(nodeName)
+	if !ok {
+		return
+	}
+	if cause != nil {
+		cause = &NotReadyError{Reason: cause.Reason, Message: cause.Message}
+	}
+	st.mu.Lock()
+	st.markExtra().notReady = cause
+	st.mu.Unlock()
+	c.nodes.Trigger(nodeName)
+}
+
 // Resync reads the Node and writes its whole status, now. It is to be called
 // when the API server may have declared the node Unknown meanwhile; the lease
 // controller's Recovered hook is the place. It never blocks.

@@ -35,6 +35,10 @@ type Hooks struct {
 	// Node, for example its pod CIDR, as soon as an answer or the event
 	// handler shows it.
 	SpecChanged func(SpecChanged)
+	// Rebooted is called if the Node of an earlier process has another boot ID than
+	// the one that a setter sets, after the API server has accepted the new one. See
+	// [HostInfo].
+	Rebooted func(Rebooted)
 	// SetterFailed is called for each setter and health check that failed or
 	// was late, in each round. It may run at the same time as another hook of the
 	// same node.
@@ -142,6 +146,14 @@ type SpecChanged struct {
 	NodeName string
 	// Node is the object as it is now; the hook may keep it.
 	Node *corev1.Node
+}
+
+// Rebooted is the argument of Hooks.Rebooted.
+type Rebooted struct {
+	// NodeName is the node.
+	NodeName string
+	// OldBootID is the boot ID that the Node had, and NewBootID that of the machine.
+	OldBootID, NewBootID string
 }
 
 // SetterFailed is the argument of Hooks.SetterFailed.

@@ -23,6 +23,7 @@ const (
 	stepRegister      // create the Node, or adopt the one that is there
 	stepLook          // read the Node, then write it whole
 	stepWrite         // write the status
+	stepTaints        // add taints that the Node lacks
 )
 
 // A situation is what the choice of a step depends on. Times are durations
@@ -39,6 +40,7 @@ type situation struct {
 	failingSince time.Duration // since when calls fail
 	changed      bool          // the setters say something else than was accepted
 	drifted      bool          // the server shows something else than was accepted
+	taints       bool          // the Node lacks a taint that it must have
 
 	notBefore  time.Duration // backoff
 	nextReport time.Duration
@@ -67,6 +69,8 @@ func decide(s situation) (step, Cause) {
 	case s.waits:
 		// What the Node says from before a restart is better than half of it.
 		return stepNone, ""
+	case s.taints:
+		return stepTaints, ""
 	case s.failingSince != 0 && s.now-s.failingSince >= s.grace:
 		// Nobody has heard of the node for so long that it may have been called
 		// Unknown: what the server shows now decides about the transition time.

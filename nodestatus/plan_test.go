@@ -54,6 +54,10 @@ func TestDecide(t *testing.T) {
 		{"gate closed, write owed", func(s *situation) { s.closed, s.force, s.changed = true, true, true }, stepNone, ""},
 		{"waiting for a setter", func(s *situation) { s.waits, s.force, s.adopted, s.changed = true, true, true, true }, stepNone, ""},
 		{"waiting for a setter, asked to look", func(s *situation) { s.waits, s.look = true, true }, stepLook, CauseResync},
+		{"a taint is missing", func(s *situation) { s.taints, s.changed, s.force = true, true, true }, stepTaints, ""},
+		{"a taint is missing, gate closed", func(s *situation) { s.taints, s.closed = true, true }, stepNone, ""},
+		{"a taint is missing, waiting for a setter", func(s *situation) { s.taints, s.waits = true, true }, stepNone, ""},
+		{"a taint is missing, asked to look", func(s *situation) { s.taints, s.look = true, true }, stepLook, CauseResync},
 		{"failing for less than the grace period", func(s *situation) { s.changed, s.failingSince = true, 61*time.Second }, stepWrite, CauseChange},
 		{"failing for the grace period", func(s *situation) { s.changed, s.failingSince = true, 60*time.Second }, stepLook, CauseResync},
 	} {

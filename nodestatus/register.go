@@ -27,6 +27,7 @@ func (r *work) register(ctx context.Context) {
 
 	node := r.node.DeepCopy()
 	node.UID, node.ResourceVersion, node.CreationTimestamp = "", "", metav1.Time{}
+	node.Spec.Taints = withTaints(node.Spec.Taints, missingTaints(r.cfg.KeepTaints, node.Spec.Taints))
 	node.Status.Conditions = stamp(node.Status.Conditions, nil, metav1.Now())
 	answer, latency, err := r.create(ctx, node)
 	r.state.mu.Lock()
@@ -68,7 +69,7 @@ func (r *work) adopt(ctx context.Context, node *corev1.Node) {
 	st := r.state
 	st.mu.Lock()
 	st.forget()
-	st.phase, st.force = PhaseRegistered, true
+	st.phase, st.force, st.taintsDue = PhaseRegistered, true, true
 	st.uid, st.view, st.owned = node.UID, newView(node), former.encode()
 	st.mu.Unlock()
 	r.cause = CauseAdopt

@@ -82,6 +82,10 @@ func (c *Controller) act(ctx context.Context, name string) {
 		return
 	}
 	next, cause := r.decide(ctx)
+	if next == stepTaints {
+		r.keepTaints(ctx)
+		next, cause = r.decide(ctx) // there may be a status to write as well
+	}
 	r.cause = cause
 	switch next {
 	case stepRegister:
@@ -139,7 +143,7 @@ func (r *work) situation(closed bool) (situation, error) {
 		notBefore: st.notBefore, nextReport: st.nextReport, nextDrift: st.nextDrift,
 		grace: r.cfg.GracePeriod, interval: r.cfg.SyncInterval,
 	}
-	s.waits = r.waits()
+	s.waits, s.taints = r.waits(), r.lacksTaints()
 	if st.trouble != nil {
 		s.failingSince = st.trouble.since
 	}

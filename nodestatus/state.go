@@ -40,6 +40,7 @@ type state struct {
 	pending     *work                 // what the next call is to say, while one is called for
 	set         unique.Handle[string] // the keys that each setter has set: encoded by encodeKeys
 	unwell      *unwell               // nil while all setters are on time, and valid
+	extra       *extra                // nil unless SetNotReady or KeepTaints is used
 	busySetters uint64                // setters under way, a bit each
 	busyChecks  uint64                // health checks under way
 	missed      uint64                // those of them that a later round would have called
@@ -53,6 +54,7 @@ type state struct {
 	foreign     bool // view is not from our own call
 	watched     bool // the event handler shows what others write
 	specChanged bool // since the hook was told
+	taintsDue   bool // the view may lack one of Config.KeepTaints
 	complete    bool // every setter has succeeded once
 	unsure      bool // a create was sent, and may have been stored although no answer said so
 	gated       bool // Gate was closed when it was last asked
@@ -62,6 +64,21 @@ type state struct {
 
 	// Of the reports in Controller, which guard them.
 	calling, setting, invalid report.Member
+}
+
+// extra is the state of what few nodes use.
+type extra struct {
+	notReady      *NotReadyError // of SetNotReady
+	nextTaints    time.Duration  // no attempt to add taints before this
+	taintsRefused bool           // and that was reported
+}
+
+// markExtra returns st.extra, which it makes if necessary. st.mu must be held.
+func (st *state) markExtra() *extra {
+	if st.extra == nil {
+		st.extra = &extra{}
+	}
+	return st.extra
 }
 
 // unwell is what is remembered of setters that are late, or set what is not valid.
@@ -149,7 +166,7 @@ func (st *state) see(node *corev1.Node) bool {
 	if st.view != nil && st.uid == node.UID && !newer(node.ResourceVersion, st.view.resourceVersion) {
 		return false
 	}
-	st.view = newView(node)
+	st.view, st.taintsDue = newView(node), true
 	return true
 }
 
