@@ -59,8 +59,8 @@ type Controller struct {
 type node struct {
 	mu sync.Mutex
 	state
-	leaving bool  // removed, and to be released first; under Controller.mu
-	told    Phase // the last one that the hook was told
+	leaving  bool  // removed, and to be released first; under Controller.mu
+	reported Phase // the last one that the hook was called for
 
 	renewing report.Member
 	asking   report.Member

@@ -94,7 +94,7 @@ func (s *state) begin(r *rules, t *turn, now instant) step {
 	switch {
 	case t.gateErr != nil:
 		s.phase = PhasePaused
-		s.well(now.since, r.duration)
+		s.clearFailures(now.since, r.duration)
 		return done
 	case apierrors.IsNotFound(t.ownerErr):
 		return s.withoutNode(r, now)
@@ -123,7 +123,7 @@ func (s *state) begin(r *rules, t *turn, now instant) step {
 func (s *state) withoutNode(r *rules, now instant) step {
 	s.forget()
 	s.phase = PhaseNoOwner
-	s.well(now.since, r.duration)
+	s.clearFailures(now.since, r.duration)
 	return done
 }
 
@@ -193,7 +193,7 @@ func (s *state) acquired(r *rules, t *turn, renewTime int64, sent, now instant) 
 		tr.foreign.party = party{}
 	}
 	s.checkClock(t, now)
-	s.well(now.since, r.duration)
+	s.clearFailures(now.since, r.duration)
 	return done
 }
 
@@ -231,7 +231,7 @@ func (s *state) found(r *rules, t *turn, lease *coordinationv1.Lease, now instan
 		return update
 	case s.uid != "" && (lease.UID != s.uid || renewTime != s.renewTime):
 		// We held it, and this renewal is not ours.
-		s.theft(r, t, party{holder: t.holder}, now)
+		s.countForeignWrite(r, t, party{holder: t.holder}, now)
 	}
 	s.adopt(t, lease)
 	return update
@@ -263,7 +263,7 @@ func (s *state) foreign(r *rules, t *turn, lease *coordinationv1.Lease, now inst
 	tr := s.inTrouble()
 	holder, renewTime := partyOf(t, lease), microseconds(lease.Spec.RenewTime)
 	if s.uid != "" {
-		s.theft(r, t, holder, now)
+		s.countForeignWrite(r, t, holder, now)
 	}
 	if tr.foreign.party != holder || tr.foreign.renewTime != renewTime {
 		tr.foreign.party, tr.foreign.renewTime, tr.foreign.since = holder, renewTime, now.since
@@ -277,7 +277,7 @@ func (s *state) foreign(r *rules, t *turn, lease *coordinationv1.Lease, now inst
 	s.renewTime = max(s.renewTime, renewTime)
 	s.forget()
 	s.phase = PhaseForeign
-	s.well(now.since, r.duration)
+	s.clearFailures(now.since, r.duration)
 	switch {
 	case r.onForeign == ForeignWaitExpired:
 		t.next.Wait = min(expires, r.interval)
@@ -320,12 +320,12 @@ func durationOf(lease *coordinationv1.Lease, otherwise time.Duration) time.Durat
 	return otherwise
 }
 
-// theft counts a write of another process to a lease that we held.
-func (s *state) theft(r *rules, t *turn, holder party, now instant) {
+// countForeignWrite counts a write of another process to a lease that we held.
+func (s *state) countForeignWrite(r *rules, t *turn, holder party, now instant) {
 	tr := s.inTrouble()
-	copy(tr.thefts[:], tr.thefts[1:])
-	tr.thefts[thefts-1] = now.since
-	if !tr.contended && now.since-tr.thefts[0] <= r.duration {
+	copy(tr.foreignWrites[:], tr.foreignWrites[1:])
+	tr.foreignWrites[contendedAfter-1] = now.since
+	if !tr.contended && now.since-tr.foreignWrites[0] <= r.duration {
 		tr.contended = true
 		t.stolen = holder
 	}

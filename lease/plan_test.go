@@ -267,7 +267,7 @@ func wantThefts(n int) func(*testing.T, *state, *turn) {
 		t.Helper()
 		got := 0
 		if s.trouble != nil {
-			for _, at := range s.trouble.thefts {
+			for _, at := range s.trouble.foreignWrites {
 				if at > never {
 					got++
 				}
@@ -492,11 +492,11 @@ func TestUnsureOutlivesAPause(t *testing.T) {
 func TestTroubleEnds(t *testing.T) {
 	s := heldState()
 	s.failed(testRules(0), testTurn(), apierr.Server, errElse, 0)
-	s.theft(testRules(0), testTurn(), party{holder: "other"}, at())
-	if s.well(at().since+39*time.Second, 40*time.Second); s.trouble == nil {
+	s.countForeignWrite(testRules(0), testTurn(), party{holder: "other"}, at())
+	if s.clearFailures(at().since+39*time.Second, 40*time.Second); s.trouble == nil {
 		t.Error("a theft of 39 s ago is forgotten")
 	}
-	if s.well(at().since+41*time.Second, 40*time.Second); s.trouble != nil {
+	if s.clearFailures(at().since+41*time.Second, 40*time.Second); s.trouble != nil {
 		t.Errorf("trouble stays: %+v", s.trouble)
 	}
 }

@@ -108,41 +108,41 @@ type trouble struct {
 		since     time.Duration // when we first saw this renewTime
 	}
 
-	thefts    [thefts]time.Duration // when somebody else wrote our lease, latest last
-	contended bool
+	foreignWrites [contendedAfter]time.Duration // when somebody else wrote our lease, latest last
+	contended     bool
 
 	vanished      time.Duration // when the lease we held was last gone
 	vanishedOwner types.UID     // and who owned it
 	clockBehind   bool          // it was said that our clock is behind
 }
 
-// thefts is how many foreign writes within one duration make a contention. One
+// contendedAfter is how many foreign writes within one duration make a contention. One
 // or two may be a process that is being replaced by its successor.
-const thefts = 3
+const contendedAfter = 3
 
 // inTrouble returns s.trouble, made where it is missing.
 func (s *state) inTrouble() *trouble {
 	if s.trouble == nil {
 		s.trouble = &trouble{vanished: never}
-		for i := range s.trouble.thefts {
-			s.trouble.thefts[i] = never
+		for i := range s.trouble.foreignWrites {
+			s.trouble.foreignWrites[i] = never
 		}
 	}
 	return s.trouble
 }
 
-// well ends the failures, and the trouble where nothing of it matters now.
-func (s *state) well(now time.Duration, duration time.Duration) {
+// clearFailures ends the failures, and the trouble where nothing of it matters now.
+func (s *state) clearFailures(now time.Duration, duration time.Duration) {
 	t := s.trouble
 	if t == nil {
 		return
 	}
 	t.failures, t.err = 0, nil
-	if now-t.thefts[thefts-1] > duration {
+	if now-t.foreignWrites[contendedAfter-1] > duration {
 		t.contended = false
 	}
 	if t.contended || t.clockBehind || t.firstUnsure != 0 || t.foreign.holder != "" ||
-		now-t.thefts[thefts-1] <= duration || now-t.vanished <= duration {
+		now-t.foreignWrites[contendedAfter-1] <= duration || now-t.vanished <= duration {
 		return
 	}
 	s.trouble = nil

@@ -22,9 +22,9 @@ const (
 	actionTakeOver = "TakeOverLease"
 )
 
-// tell says what came of a turn: to the log, the hooks, the recorder of events
+// report says what came of a turn: to the log, the hooks, the recorder of events
 // and whoever waits for readiness. Latency is that of the last call.
-func (c *Controller) tell(ctx context.Context, n *node, t *turn, latency time.Duration) {
+func (c *Controller) report(ctx context.Context, n *node, t *turn, latency time.Duration) {
 	log := klog.FromContext(ctx)
 	lease := klog.KRef(corev1.NamespaceNodeLease, t.nodeName)
 	hooks := &c.cfg.Hooks
@@ -67,8 +67,8 @@ func (c *Controller) tell(ctx context.Context, n *node, t *turn, latency time.Du
 	if t.vanished && !t.again && t.next.Wait > 0 && t.err == nil {
 		log.V(4).Info("Node lease was deleted: not creating it with the same owner yet", "lease", lease, "ownerUID", t.owner.UID, "wait", t.next.Wait)
 	}
-	c.tellPhase(ctx, n, t, lease)
-	c.tellOthers(ctx, n, t, lease)
+	c.reportPhase(ctx, n, t, lease)
+	c.reportForeign(ctx, n, t, lease)
 	if t.behind > 0 {
 		log.Info("Clock is behind the renew time of a node lease: counting up from there", "lease", lease, "behind", t.behind)
 	}
@@ -83,14 +83,14 @@ func (c *Controller) tell(ctx context.Context, n *node, t *turn, latency time.Du
 	}
 }
 
-// tellPhase says that the phase has changed.
-func (c *Controller) tellPhase(ctx context.Context, n *node, t *turn, lease klog.ObjectRef) {
-	if n.phase == n.told {
+// reportPhase says that the phase has changed.
+func (c *Controller) reportPhase(ctx context.Context, n *node, t *turn, lease klog.ObjectRef) {
+	if n.phase == n.reported {
 		return
 	}
 	log := klog.FromContext(ctx)
-	changed := PhaseChanged{NodeName: t.nodeName, From: n.told, To: n.phase}
-	n.told = n.phase
+	changed := PhaseChanged{NodeName: t.nodeName, From: n.reported, To: n.phase}
+	n.reported = n.phase
 	switch n.phase {
 	case PhaseForeign:
 		holder := n.trouble.foreign.party
@@ -118,11 +118,11 @@ func (c *Controller) gone(ctx context.Context, nodeName string, n *node) {
 	n.mu.Lock()
 	n.phase = PhaseStopped
 	n.mu.Unlock()
-	c.tellPhase(ctx, n, &turn{nodeName: nodeName}, klog.KRef(corev1.NamespaceNodeLease, nodeName))
+	c.reportPhase(ctx, n, &turn{nodeName: nodeName}, klog.KRef(corev1.NamespaceNodeLease, nodeName))
 }
 
-// tellOthers says what others did to the lease, and we to theirs.
-func (c *Controller) tellOthers(ctx context.Context, n *node, t *turn, lease klog.ObjectRef) {
+// reportForeign says what others did to the lease, and we to theirs.
+func (c *Controller) reportForeign(ctx context.Context, n *node, t *turn, lease klog.ObjectRef) {
 	log := klog.FromContext(ctx)
 	if from := t.takenOver; from != (party{}) {
 		log.Info("Took over node lease", "lease", lease, "from", from.holder, "process", from.process)

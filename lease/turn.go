@@ -46,7 +46,7 @@ func (c *Controller) visit(ctx context.Context, nodeName string, n *node) slots.
 		next = c.step(ctx, n, t, next)
 	}
 	if ctx.Err() == nil || t.written {
-		c.tell(ctx, n, t, time.Since(begun))
+		c.report(ctx, n, t, time.Since(begun))
 	}
 	if n.renewed != never {
 		t.next.Deadline = c.epoch.Add(n.renewed + c.cfg.Duration)

@@ -83,13 +83,13 @@ func (r *work) accept(ctx context.Context, answer, shown *corev1.Node) {
 	if first {
 		r.announce(ctx, answer, true)
 	}
-	r.tellConditions(ctx, answer, shown)
-	r.tellReboot(ctx, answer, shown)
-	r.tellSpec()
+	r.reportConditions(ctx, answer, shown)
+	r.reportReboot(ctx, answer, shown)
+	r.reportSpec()
 }
 
-// tellReboot reports that the machine was started again since the Node was shown.
-func (r *work) tellReboot(ctx context.Context, answer, shown *corev1.Node) {
+// reportReboot reports that the machine was started again since the Node was shown.
+func (r *work) reportReboot(ctx context.Context, answer, shown *corev1.Node) {
 	if shown == nil {
 		return
 	}
@@ -119,9 +119,9 @@ func (r *work) announce(ctx context.Context, node *corev1.Node, created bool) {
 	r.event(r.name, node.UID, corev1.EventTypeNormal, reasonRegistered, actionRegister, "Registered Node "+r.name)
 }
 
-// tellConditions says which of our conditions have changed. It is called when
+// reportConditions says which of our conditions have changed. It is called when
 // the API server has accepted them, so what it says is true, and said once.
-func (r *work) tellConditions(ctx context.Context, answer, shown *corev1.Node) {
+func (r *work) reportConditions(ctx context.Context, answer, shown *corev1.Node) {
 	for _, said := range r.node.Status.Conditions {
 		condition := findCondition(answer.Status.Conditions, said.Type)
 		if condition == nil {
@@ -169,8 +169,8 @@ func (c *Controller) event(name string, uid types.UID, kind, reason, action, not
 	c.cfg.EventRecorder.Eventf(node, nil, kind, reason, action, "%s", cut(note))
 }
 
-// tellSpec calls the hook for a changed spec.
-func (r *work) tellSpec() {
+// reportSpec calls the hook for a changed spec.
+func (r *work) reportSpec() {
 	st := r.state
 	st.mu.Lock()
 	changed, view := st.specChanged, st.view

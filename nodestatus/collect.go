@@ -176,7 +176,7 @@ func (st *state) beginSetter(i int) setterState {
 	}
 	if u != nil && u.arrived&bit != 0 {
 		u.arrived &^= bit
-		st.markWell()
+		st.dropUnwell()
 		return setterArrived
 	}
 	st.busySetters |= bit
@@ -225,7 +225,7 @@ func (st *state) endSetter(i int, ok, slow bool, before, after *corev1.Node) (ar
 			delete(u.last, i)
 		}
 	}
-	st.markWell()
+	st.dropUnwell()
 	return arrived
 }
 
@@ -379,7 +379,7 @@ func (c *Controller) reportInvalid(ctx context.Context, name string, st *state, 
 		reported, u.problems = u.problems == hash, hash
 	} else if st.unwell != nil {
 		st.unwell.problems = 0
-		st.markWell()
+		st.dropUnwell()
 	}
 	st.mu.Unlock()
 	if len(problems) == 0 {

@@ -119,7 +119,7 @@ func (c *Controller) Run(ctx context.Context) error {
 		fatal = context.Cause(runCtx) // a round has ended us
 	}
 
-	c.farewell(ctx)
+	c.releaseAll(ctx)
 	c.running.Wait()
 	c.progress.Stop()
 	c.ended.Store(true)
@@ -137,7 +137,7 @@ func (c *Controller) Add(nodeName string) error {
 	if c.ended.Load() {
 		return ErrStopped
 	}
-	if st, ok := c.nodes.Get(nodeName); ok && st.comeBack() {
+	if st, ok := c.nodes.Get(nodeName); ok && st.addAgain() {
 		return nil
 	}
 	if c.once.Begun() && c.nodes.Len() == 0 {
@@ -161,7 +161,7 @@ func (c *Controller) Remove(nodeName string) {
 		return
 	}
 	if st, ok := c.nodes.Get(nodeName); ok {
-		st.leave()
+		st.markLeaving()
 		c.nodes.Trigger(nodeName)
 	}
 }

@@ -36,7 +36,7 @@ func (c *Controller) round(ctx context.Context, name string, st *state) slots.Ne
 		return slots.Next{}
 	}
 	r := &work{Controller: c, name: name, state: st, node: node, hash: hash}
-	r.tellSpec()
+	r.reportSpec()
 	r.call(ctx)
 	next := slots.Next{Idle: st.idle(), Wait: r.untilCall(), NoLaterThanSlot: true}
 	next.Deadline = time.Now().Add(c.patience())
@@ -71,7 +71,7 @@ func (c *Controller) act(ctx context.Context, name string) {
 		return
 	}
 	if st.isLeaving() {
-		c.leave(ctx, name, st)
+		c.releaseRemoved(ctx, name, st)
 		return
 	}
 	st.mu.Lock()

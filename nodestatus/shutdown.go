@@ -18,9 +18,9 @@ import (
 	"github.com/kubewright/kubewright/internal/lifecycle"
 )
 
-// farewell does what OnShutdown asks for, for all nodes, within
+// releaseAll does what OnShutdown asks for, for all nodes, within
 // ShutdownTimeout.
-func (c *Controller) farewell(ctx context.Context) {
+func (c *Controller) releaseAll(ctx context.Context) {
 	if c.cfg.OnShutdown == ShutdownLeave {
 		return
 	}
@@ -43,17 +43,17 @@ func (c *Controller) farewell(ctx context.Context) {
 		}
 		writes.Go(func() {
 			defer func() { <-free }()
-			c.sayFarewell(ctx, name, st)
+			c.release(ctx, name, st)
 		})
 	}
 	writes.Wait()
 }
 
-// leave says farewell to a node that Remove was called for.
-func (c *Controller) leave(ctx context.Context, name string, st *state) {
+// releaseRemoved says farewell to a node that Remove was called for.
+func (c *Controller) releaseRemoved(ctx context.Context, name string, st *state) {
 	farewell, cancel := context.WithTimeout(ctx, c.cfg.ShutdownTimeout)
 	defer cancel()
-	c.sayFarewell(farewell, name, st)
+	c.release(farewell, name, st)
 	if ctx.Err() != nil {
 		return // Run ends, and says farewell to all that are left
 	}
@@ -73,8 +73,8 @@ func (c *Controller) leave(ctx context.Context, name string, st *state) {
 	c.retire(st)
 }
 
-// leave makes the next round the last.
-func (st *state) leave() {
+// markLeaving makes the next round the last.
+func (st *state) markLeaving() {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	st.leaving, st.rejoin = true, false
@@ -87,18 +87,18 @@ func (st *state) isLeaving() bool {
 	return st.leaving
 }
 
-// comeBack makes a node that is leaving begin anew after its last round. It
+// addAgain makes a node that is leaving begin anew after its last round. It
 // reports false where that is over: then the scheduler can take it again.
-func (st *state) comeBack() bool {
+func (st *state) addAgain() bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	st.rejoin = st.leaving
 	return !st.left
 }
 
-// sayFarewell does it for one node, and tries again until ctx is done where the
+// release does it for one node, and tries again until ctx is done where the
 // API server is away.
-func (c *Controller) sayFarewell(ctx context.Context, name string, st *state) {
+func (c *Controller) release(ctx context.Context, name string, st *state) {
 	if last := (&work{Controller: c, name: name, state: st}); last.gateIsClosed(ctx) {
 		return // the Node is another process's
 	}
@@ -110,7 +110,7 @@ func (c *Controller) sayFarewell(ctx context.Context, name string, st *state) {
 		// Whether the Node was created only a read can tell.
 		node, _, err := c.get(ctx, name)
 		if err != nil {
-			c.endFarewell(ctx, name, st, err)
+			c.endRelease(ctx, name, st, err)
 			return
 		}
 		uid, view = node.UID, newView(node)
@@ -122,17 +122,17 @@ func (c *Controller) sayFarewell(ctx context.Context, name string, st *state) {
 		if c.cfg.OnShutdown == ShutdownUnregister {
 			err = c.remove(ctx, name, uid)
 		} else {
-			err = c.sayNotReady(ctx, name, uid, view)
+			err = c.writeNotReady(ctx, name, uid, view)
 		}
 		if judge(err, name) != away || !sleep(ctx, pause(away, err, failures)) {
 			break
 		}
 	}
-	c.endFarewell(ctx, name, st, err)
+	c.endRelease(ctx, name, st, err)
 }
 
-// endFarewell says how the farewell to a node has ended.
-func (c *Controller) endFarewell(ctx context.Context, name string, st *state, err error) {
+// endRelease says how the farewell to a node has ended.
+func (c *Controller) endRelease(ctx context.Context, name string, st *state, err error) {
 	switch judge(err, name) {
 	case accepted:
 		klog.FromContext(ctx).V(2).Info("Released node", "node", klog.KRef("", name), "onShutdown", c.cfg.OnShutdown)
@@ -154,8 +154,8 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// sayNotReady makes Ready False.
-func (c *Controller) sayNotReady(ctx context.Context, name string, uid types.UID, view *view) error {
+// writeNotReady makes Ready False.
+func (c *Controller) writeNotReady(ctx context.Context, name string, uid types.UID, view *view) error {
 	shown := view.node()
 	if shown == nil {
 		return nil
@@ -178,6 +178,6 @@ func (c *Controller) sayNotReady(ctx context.Context, name string, uid types.UID
 		hook(Written{NodeName: name, Cause: CauseShutdown, Bytes: len(data), Latency: latency})
 	}
 	last := &work{Controller: c, name: name, node: &corev1.Node{Status: corev1.NodeStatus{Conditions: ready}}}
-	last.tellConditions(ctx, answer, shown)
+	last.reportConditions(ctx, answer, shown)
 	return nil
 }

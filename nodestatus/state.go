@@ -99,8 +99,8 @@ func (st *state) markUnwell() *unwell {
 	return st.unwell
 }
 
-// markWell drops st.unwell if nothing in it matters any longer. st.mu must be held.
-func (st *state) markWell() {
+// dropUnwell drops st.unwell if nothing in it matters any longer. st.mu must be held.
+func (st *state) dropUnwell() {
 	if u := st.unwell; u != nil && u.late|u.arrived|u.slow|u.problems == 0 {
 		st.unwell = nil
 	}
