@@ -1,9 +1,9 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Agent is a program whose configuration comes from a ConfigMap, and that no
-// content of that ConfigMap can keep down: it boots on what is on its disk,
-// tries out what is new, and goes back to what was good.
+// Agent is a program that takes its configuration from a ConfigMap and survives
+// any content of it. It boots with the configuration on its disk, tries new
+// configurations, and returns to the last good one.
 package main
 
 import (
@@ -20,8 +20,8 @@ import (
 	"github.com/kubewright/kubewright/examples/internal/kube"
 )
 
-// version is what the linker sets (-ldflags=-X=main.version=...). Another
-// version gives a configuration that was rejected another chance.
+// version is set by the linker (-ldflags=-X=main.version=...). A new version
+// tries a rejected configuration again.
 var version = "dev"
 
 func main() { kube.Main(run) }
@@ -33,7 +33,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	soak := flags.Duration("soak", configcheckpoint.DefaultSoak, "how `long` a new configuration must run well to be called good")
 	every := flags.Duration("health-every", configcheckpoint.DefaultEvery, "how `often` the health of a new configuration is checked")
 	grace := flags.Duration("health-grace", configcheckpoint.DefaultGrace, "how `long` a new configuration may be unhealthy")
-	supervised := flags.Bool("supervise", false, "start the agent anew whenever it fails, as systemd does")
+	supervised := flags.Bool("supervise", false, "restart the agent whenever it fails, as systemd does")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -67,7 +67,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		Build:  version,
 		Trial:  configcheckpoint.Trial{Soak: *soak, Every: *every, Grace: *grace, Health: work.health},
 		Hooks: configcheckpoint.Hooks{StatusChanged: func(s configcheckpoint.Status) {
-			// An agent with a Node has this condition in the Node's status.
+			// If the agent has a Node, its status gets this condition.
 			c := s.Condition("AgentConfigOK")
 			fmt.Fprintf(stdout, "%s=%s %s: %s\n", c.Type, c.Status, c.Reason, c.Message)
 		}},
@@ -75,7 +75,8 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
-	// From here on nothing needs the API server: it may come hours later.
+	// From here on the agent needs no API server: it may become available hours
+	// later.
 	active, err := controller.Boot(ctx)
 	if err != nil {
 		return err
@@ -90,8 +91,8 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	})
 	group.Go(controller.Run)
 	err = group.Wait()
-	// What ended the work decides whether this start counts against the
-	// configuration: a stop that was asked for does not.
+	// The reason for the end of the work decides whether this start counts
+	// against the configuration: a requested stop does not count.
 	err = errors.Join(err, controller.Close(failure))
 	if errors.Is(err, configcheckpoint.ErrRestart) {
 		return restart{err}
@@ -99,10 +100,10 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	return err
 }
 
-// restart is the error of a process that wants to be started again.
+// restart is the error of a process that requests a restart.
 type restart struct{ error }
 
-// ExitStatus is EX_TEMPFAIL of sysexits.h. Any status but 0 would do: with 0
-// the supervisor takes the work for done (Restart=on-failure), and the node
-// stays without its agent.
+// ExitStatus returns EX_TEMPFAIL of sysexits.h. Any status except 0 would do:
+// after status 0, a supervisor with Restart=on-failure would not restart the
+// agent.
 func (restart) ExitStatus() int { return 75 }

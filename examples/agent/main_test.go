@@ -26,7 +26,7 @@ import (
 	"github.com/kubewright/kubewright/examples/internal/exampletest"
 )
 
-// TestMain lets the test binary be the agent that the supervisor starts.
+// TestMain lets the test binary run as the agent that the supervisor starts.
 func TestMain(m *testing.M) {
 	if os.Getenv(childMark) != "" {
 		main()
@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// demo is an agent under the supervisor, and its API server.
+// demo is an agent under its supervisor, and its API server.
 type demo struct {
 	*testing.T
 	server *apitest.Server
@@ -76,8 +76,8 @@ func (d *demo) assign(text string) {
 	})
 }
 
-// prints waits for the output to have each of the texts, one after the other,
-// and returns how often the agent was started meanwhile.
+// prints waits until the output has each of the texts in order, and returns how
+// often the agent was started in the meantime.
 func (d *demo) prints(texts ...string) (starts int) {
 	d.Helper()
 	from := d.read
@@ -94,10 +94,10 @@ func (d *demo) prints(texts ...string) (starts int) {
 	return strings.Count(d.run.Output()[from:d.read], "supervisor: start")
 }
 
-// TestRollouts is the story of the README.
+// TestRollouts follows the steps of the README.
 func TestRollouts(t *testing.T) {
 	d := newDemo(t)
-	// The API server is away, and the disk is empty.
+	// The API server is down, and the disk is empty.
 	away := d.server.Inject(apitest.Fault{Status: apitest.Unavailable(0)})
 	d.start()
 	d.prints("booted with the Default", "AgentConfigOK=True SourceFailed")
@@ -178,7 +178,7 @@ func (d *demo) damage() {
 	}
 }
 
-// kill kills the agent, and not its supervisor.
+// kill kills the agent but not its supervisor.
 func (d *demo) kill() {
 	d.Helper()
 	all := regexp.MustCompile(`supervisor: start \d+, pid (\d+)`).FindAllStringSubmatch(d.run.Output(), -1)
@@ -191,7 +191,7 @@ func (d *demo) kill() {
 	}
 }
 
-// closedPort returns an address on which nobody listens.
+// closedPort returns an address on which no server listens.
 func closedPort(t *testing.T) string {
 	t.Helper()
 	listener, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", "127.0.0.1:0")
@@ -202,8 +202,8 @@ func closedPort(t *testing.T) string {
 	return listener.Addr().String()
 }
 
-// TestSupervisedAgentDoesNotSupervise, however the flag is spelt: it would
-// start an agent that starts an agent.
+// TestSupervisedAgentDoesNotSupervise checks every spelling of the flag:
+// otherwise an agent would start an agent that starts an agent.
 func TestSupervisedAgentDoesNotSupervise(t *testing.T) {
 	t.Setenv(childMark, "1")
 	ctx, cancel := context.WithCancel(context.Background())

@@ -14,11 +14,11 @@ import (
 	"time"
 )
 
-// restartDelay is RestartSec= of systemd, and its default.
+// restartDelay is the default of systemd's RestartSec=.
 const restartDelay = 100 * time.Millisecond
 
-// supervise does what systemd does with Restart=on-failure: it knows nothing of
-// configurations, and starts the agent again whenever it ends with a status
+// supervise does the work of systemd with Restart=on-failure. It knows nothing
+// of configurations, and restarts the agent whenever it ends with a status
 // other than 0 or by a signal.
 func supervise(ctx context.Context, args []string, stdout io.Writer) error {
 	exe, err := os.Executable()
@@ -52,6 +52,6 @@ func supervise(ctx context.Context, args []string, stdout io.Writer) error {
 	}
 }
 
-// childMark is in the environment of a supervised agent, which has the flags of
-// its supervisor and must not be one itself.
+// childMark is set in the environment of a supervised agent. The agent inherits
+// its supervisor's flags but must not be a supervisor.
 const childMark = "KUBEWRIGHT_AGENT_SUPERVISED"

@@ -16,17 +16,18 @@ import (
 
 // Settings is the configuration of the agent.
 type Settings struct {
-	// Greeting is what the agent says.
+	// Greeting is the text that the agent prints.
 	Greeting string `json:"greeting"`
-	// BufferMiB is how much memory it reserves. No validation can know what a
-	// machine has: too much takes the process down.
+	// BufferMiB is the amount of memory that the agent reserves. Validation
+	// cannot know the machine's memory: too much ends the process.
 	BufferMiB int `json:"bufferMiB,omitempty"`
-	// Upstream is what it has to reach, as host:port; empty for nothing. That
-	// it is spelt well does not make it answer.
+	// Upstream is a host:port that the agent must be able to reach; empty for
+	// none. A valid address may still be unreachable.
 	Upstream string `json:"upstream,omitempty"`
 }
 
-// decode is strict: a misspelt key is an error and not a default.
+// decode rejects unknown keys, so that a misspelt key is an error and not a
+// default.
 func decode(data []byte) (s Settings, err error) {
 	return s, yaml.UnmarshalStrict(data, &s)
 }
@@ -47,7 +48,7 @@ func (s Settings) validate() error {
 	return errors.Join(problems...)
 }
 
-// work is what the agent is there for.
+// work is the purpose of the agent.
 type work struct {
 	stdout   io.Writer
 	upstream atomic.Pointer[string]
@@ -62,7 +63,7 @@ func (w *work) run(ctx context.Context, s Settings) error {
 	return nil
 }
 
-// health says whether the work is being done.
+// health returns an error if the work is not being done.
 func (w *work) health(ctx context.Context) error {
 	upstream := w.upstream.Load()
 	if upstream == nil {

@@ -14,47 +14,48 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// An instance is a pod as the cloud has it. It runs nothing; what it has in
-// common with one that does is that it outlives whoever has asked for it.
+// An instance is a pod in the cloud. It runs nothing, but like a real one it
+// outlives the client that requested it.
 type instance struct {
 	UID        types.UID   `json:"uid"`
 	Namespace  string      `json:"namespace"`
 	Name       string      `json:"name"`
 	Generation int64       `json:"generation"`
 	Containers []container `json:"containers"`
-	// Completes says that it ends by itself.
+	// Completes is true if the instance ends on its own.
 	Completes bool `json:"completes,omitempty"`
-	// ID is another one for each instance that was ever begun.
+	// ID is unique among all instances that were ever started.
 	ID      string    `json:"id"`
 	Started time.Time `json:"started"`
-	// Ended is zero while it runs. Every container has ended with 0 then.
+	// Ended is zero while the instance runs. At that time every container exits
+	// with 0.
 	Ended time.Time `json:"ended,omitzero"`
 }
 
-// A container of an instance.
+// A container is a container of an instance.
 type container struct {
 	Name  string `json:"name"`
 	Image string `json:"image"`
 }
 
-// tokenHeader has the fencing token of who asks.
+// tokenHeader carries the client's fencing token.
 const tokenHeader = "Fencing-Token"
 
-// cloud is where the pods of virtual nodes run: some API of yours, which knows
-// nothing of Kubernetes but one number. It refuses every request with a smaller
-// token than it has seen for the node, reads included. So from the first list of
-// a new leader on nothing that an earlier one has asked for comes to pass, no
-// matter when it was sent and how long it took; and the list has all that came
-// to pass before.
+// cloud runs the pods of virtual nodes. It stands for a custom API that knows
+// only one number of Kubernetes: the fencing token. It refuses every request
+// whose token is smaller than one it has seen for the node, reads included.
+// After the first list of a new leader, no request of an earlier leader takes
+// effect, no matter when it was sent or how long it took; and the list shows
+// the effect of all earlier requests.
 type cloud struct {
-	runFor time.Duration // how long an instance runs that ends by itself
+	runFor time.Duration // lifetime of an instance that ends on its own
 
 	mu    sync.Mutex
 	nodes map[string]*tenant
-	begun int // how many instances
+	begun int // number of started instances
 }
 
-// tenant is what the cloud has for one node.
+// tenant holds the state of one node.
 type tenant struct {
 	token uint64
 	pods  map[types.UID]*instance
@@ -64,7 +65,7 @@ func newCloud(runFor time.Duration) *cloud {
 	return &cloud{runFor: runFor, nodes: make(map[string]*tenant)}
 }
 
-// refusal is an error with the status of the answer.
+// refusal is an error with an HTTP status.
 type refusal struct {
 	code int
 	text string
@@ -77,8 +78,8 @@ var errNoInstance = &refusal{http.StatusNotFound, "no such instance"}
 // Handler returns the API:
 //
 //	GET    /nodes/NODE/pods            all instances
-//	PUT    /nodes/NODE/pods/UID        begin one, or find it begun
-//	POST   /nodes/NODE/pods/UID/stop   end one
+//	PUT    /nodes/NODE/pods/UID        start one, unless it exists
+//	POST   /nodes/NODE/pods/UID/stop   stop one
 //	DELETE /nodes/NODE/pods/UID        forget one that has ended
 func (c *cloud) Handler() http.Handler {
 	mux := http.NewServeMux()
@@ -116,8 +117,8 @@ func (c *cloud) Handler() http.Handler {
 	return mux
 }
 
-// begin makes an instance run, once: one that is there is returned as it is. The
-// caller holds the lock.
+// begin starts an instance, or returns the existing one unchanged. c.mu must be
+// held.
 func (c *cloud) begin(t *tenant, uid types.UID, wanted *instance) *instance {
 	if held, ok := t.pods[uid]; ok {
 		return held
@@ -130,9 +131,9 @@ func (c *cloud) begin(t *tenant, uid types.UID, wanted *instance) *instance {
 	return &i
 }
 
-// fenced is a handler that does what do does, unless the token is too small. To
-// compare tokens and to act is one step, under one lock: were it two, a new
-// leader could come in between.
+// fenced returns a handler that calls do unless the token is too small. The
+// comparison and the action happen under one lock: otherwise a new leader could
+// act in between.
 func (c *cloud) fenced(do func(t *tenant, r *http.Request, body *instance) (any, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		token, err := strconv.ParseUint(r.Header.Get(tokenHeader), 10, 64)
@@ -140,8 +141,8 @@ func (c *cloud) fenced(do func(t *tenant, r *http.Request, body *instance) (any,
 			http.Error(w, tokenHeader+": want a number", http.StatusBadRequest)
 			return
 		}
-		// All of the body is here before the token counts: a client may freeze
-		// in the middle of it.
+		// Read the whole body before comparing the token, because a client may
+		// freeze in the middle of it.
 		var body instance
 		if r.Method == http.MethodPut {
 			if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<20)).Decode(&body); err != nil {
@@ -159,11 +160,11 @@ func (c *cloud) fenced(do func(t *tenant, r *http.Request, body *instance) (any,
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write(answer) // who asked is gone
+		_, _ = w.Write(answer) // the client is gone
 	})
 }
 
-// locked returns the answer of do in JSON.
+// locked returns the answer of do as JSON.
 func (c *cloud) locked(r *http.Request, token uint64, body *instance, do func(*tenant, *http.Request, *instance) (any, error)) ([]byte, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

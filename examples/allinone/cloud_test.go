@@ -18,7 +18,7 @@ import (
 	"github.com/kubewright/kubewright/podsync/podsynctest"
 )
 
-// term is a fence that stands.
+// term is a fence whose term is valid.
 type term uint64
 
 func (term) Valid() bool     { return true }
@@ -30,7 +30,7 @@ func newProvider(t testing.TB, runFor time.Duration) *provider {
 	return &provider{client: server.Client(), pods: server.URL + "/nodes/n1/pods", term: term(1)}
 }
 
-// web is a pod that runs until it is stopped.
+// web returns a pod that runs until it is stopped.
 func web() *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "1"},
@@ -55,8 +55,8 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// TestFence: a list is enough to keep everything out that has a smaller token,
-// whatever it asks for, and for one node only.
+// TestFence: a list is enough to keep out every request with a smaller token,
+// for that node only.
 func TestFence(t *testing.T) {
 	earlier := newProvider(t, 0)
 	later := *earlier
@@ -93,12 +93,12 @@ func TestFence(t *testing.T) {
 	}
 }
 
-// over is the fence of a term that is over.
+// over is the fence of a term that has ended.
 type over struct{ term }
 
 func (over) Valid() bool { return false }
 
-// TestTermOver: without a term nothing is even asked.
+// TestTermOver: without a term, no request is sent.
 func TestTermOver(t *testing.T) {
 	p := newProvider(t, 0)
 	p.term = over{}

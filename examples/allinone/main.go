@@ -1,22 +1,23 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Allinone is a custom kubelet that uses all six packages. Two replicas of it, as
-// processes, serve one virtual node: one is active, the other one stands by and
-// takes over when the first ends, is killed, hangs or is cut off. The pods run in
-// a cloud, which is a third process (allinone cloud), and go on meanwhile.
+// Allinone is a custom kubelet that uses all six packages. Two replicas of it,
+// as processes, manage one virtual node. One is active; the other stands by and
+// takes over if the first ends, is killed, hangs or is disconnected. The pods
+// run in a cloud, which is a third process (allinone cloud), and continue in
+// the meantime.
 //
-// To try it, with the control plane that
+// To try it, start a control plane with
 //
 //	make demo KEEP=1
 //
-// leaves running, and its KUBECONFIG, in three terminals:
+// set KUBECONFIG as it prints, and use three terminals:
 //
 //	go run ./examples/allinone cloud
 //	go run ./examples/allinone --node-name=v1 --identity=a --config-dir=/tmp/allinone-a
 //	go run ./examples/allinone --node-name=v1 --identity=b --config-dir=/tmp/allinone-b
 //
-// README.md goes on from there.
+// README.md has the next steps.
 package main
 
 import (
@@ -49,14 +50,14 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	return runReplica(ctx, args, stdout)
 }
 
-// cloudAddress is where the cloud is by default.
+// cloudAddress is the default address of the cloud.
 const cloudAddress = "127.0.0.1:7070"
 
-// runCloud serves the cloud until ctx is done. The pods are gone then.
+// runCloud serves the cloud until ctx is done, which ends its pods.
 func runCloud(ctx context.Context, args []string, stdout io.Writer) error {
 	flags := kube.Flags{FlagSet: flag.NewFlagSet("allinone cloud", flag.ContinueOnError)}
-	listen := flags.String("listen", cloudAddress, "`address` to listen on; whoever reaches it may do anything")
-	runFor := flags.Duration("pod-duration", 10*time.Second, "after what `time` pods end that are not to be restarted, such as a Job's")
+	listen := flags.String("listen", cloudAddress, "`address` to listen on; it has no access control")
+	runFor := flags.Duration("pod-duration", 10*time.Second, "`time` after which pods end that must not be restarted, such as a Job's")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -87,9 +88,9 @@ type options struct {
 func parse(args []string) (*options, error) {
 	o := &options{Flags: kube.NewFlags("allinone")}
 	nodeName := o.NodeName()
-	hostname, _ := os.Hostname() // an empty identity is refused later, by name
+	hostname, _ := os.Hostname() // an empty identity is rejected later, by name
 	o.StringVar(&o.identity, "identity", hostname, "`name` of this replica, unlike that of the other one")
-	o.StringVar(&o.lease, "lease", "kubewright/example", "`NAMESPACE/NAME` of the Lease for which the replicas stand")
+	o.StringVar(&o.lease, "lease", "kubewright/example", "`NAMESPACE/NAME` of the Lease that elects the active replica")
 	o.DurationVar(&o.leaseDuration, "lease-duration", election.DefaultLeaseDuration, "how long after the last sign of the active replica the other one takes over; whole `seconds`")
 	o.BoolVar(&o.nodeCredentials, "node-credentials", false, "the client is system:node:NODE-NAME, as a kubelet is; needs --election-kubeconfig")
 	o.StringVar(&o.electionKubeconfig, "election-kubeconfig", "", "`path` of a kubeconfig file for the election and the settings, which a node's credentials don't reach (default the client of all else)")
@@ -135,7 +136,7 @@ func runReplica(ctx context.Context, args []string, stdout io.Writer) error {
 	if s.client, err = kube.Unlimited(cfg); err != nil {
 		return err
 	}
-	// A renewal must not wait for anything else.
+	// Renewals use their own connection, so that no other request delays them.
 	renewals, err := kube.Heartbeats(electionCfg)
 	if err != nil {
 		return err
@@ -159,12 +160,12 @@ func runReplica(ctx context.Context, args []string, stdout io.Writer) error {
 	}
 	defer shutdown()
 	s.recorder = recorder
-	// What is wrong with the flags is said now, and not by the first term.
+	// Report invalid flags now, not in the first term.
 	if _, err := s.newNode(election.Term{}); err != nil {
 		return err
 	}
 
-	// Which settings run is decided here, without the API server.
+	// Boot chooses the settings without the API server.
 	active, err := checkpoint.Boot(ctx)
 	if err != nil {
 		return err
@@ -178,14 +179,13 @@ func runReplica(ctx context.Context, args []string, stdout io.Writer) error {
 	})
 	group.Go(checkpoint.Run)
 	err = group.Wait()
-	// A failure counts against settings on trial; an end that was asked for does
-	// not. An error that wraps ErrRestart, of settings that could not be applied,
-	// ends this process with a status other than 0, as it should.
+	// A failure counts against settings on trial; a requested stop does not. An
+	// error that wraps ErrRestart, because settings could not be applied, makes
+	// this process end with a status other than 0, so that it is restarted.
 	return errors.Join(err, checkpoint.Close(failure))
 }
 
-// newCandidate returns the outermost of the controllers: all that is the node is
-// its work.
+// newCandidate returns the outermost controller: the whole node is its work.
 func (s *site) newCandidate(o *options, client *kube.HeartbeatClient) (*election.Candidate, error) {
 	namespace, name, _ := strings.Cut(o.lease, "/")
 	timing := election.Timing{LeaseDuration: o.leaseDuration}.WithDefaults()

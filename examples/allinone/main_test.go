@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// rig is an API server, a cloud, and the replicas that serve the node n1.
+// rig is an API server, a cloud, and the replicas that manage the node n1.
 type rig struct {
 	*testing.T
 	api   *apitest.Server
@@ -42,7 +42,7 @@ func newRig(t *testing.T) *rig {
 	return r
 }
 
-// assign makes the settings of the ConfigMap.
+// assign writes the settings into the ConfigMap.
 func (r *rig) assign(settings string) {
 	r.api.Put(&corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "kubewright", Name: "agent"},
@@ -50,7 +50,7 @@ func (r *rig) assign(settings string) {
 	})
 }
 
-// replica is the program behind a network of its own.
+// replica is the program on its own network.
 type replica struct {
 	*exampletest.Program
 	network *network
@@ -71,13 +71,13 @@ func (r *rig) start(identity string) *replica {
 	)}
 }
 
-// says waits until a replica has printed something.
+// says waits until a replica has printed text.
 func (r *rig) says(p *replica, text string) {
 	r.Helper()
 	exampletest.Eventually(r.T, r.api, text, func() bool { return strings.Contains(p.Output(), text) })
 }
 
-// pair returns a replica that serves the node and one that stands by.
+// pair starts a replica that manages the node and one that stands by.
 func (r *rig) pair() (active, standby *replica) {
 	r.Helper()
 	active = r.start("a")
@@ -94,7 +94,7 @@ func (r *rig) stop(p *replica) {
 	}
 }
 
-// bind makes a pod that is bound to the node.
+// bind creates a pod that is bound to the node.
 func (r *rig) bind(name string, policy corev1.RestartPolicy) types.UID {
 	return r.api.Put(&corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
@@ -102,7 +102,7 @@ func (r *rig) bind(name string, policy corev1.RestartPolicy) types.UID {
 	}).(*corev1.Pod).UID
 }
 
-// delete begins a graceful deletion, as kubectl does.
+// delete starts a graceful deletion, as kubectl does.
 func (r *rig) delete(name string) {
 	r.Helper()
 	if err := r.api.Client(apitest.Admin).CoreV1().Pods("default").Delete(r.Context(), name, metav1.DeleteOptions{}); err != nil {
@@ -110,7 +110,8 @@ func (r *rig) delete(name string) {
 	}
 }
 
-// await waits until a pod satisfies the condition; nil is one that is gone.
+// await waits until a pod satisfies the condition, which gets nil if the pod
+// does not exist.
 func (r *rig) await(name, what string, condition func(*corev1.Pod) bool) (pod *corev1.Pod) {
 	r.Helper()
 	exampletest.Eventually(r.T, r.api, name+" "+what, func() bool {
@@ -123,7 +124,8 @@ func (r *rig) await(name, what string, condition func(*corev1.Pod) bool) (pod *c
 func running(p *corev1.Pod) bool { return p != nil && p.Status.Phase == corev1.PodRunning }
 func gone(p *corev1.Pod) bool    { return p == nil }
 
-// awaitReady waits until the node is ready and has so many pods and devices.
+// awaitReady waits until the node is ready and has the given capacity of pods
+// and devices.
 func (r *rig) awaitReady(pods int64, devices int) (node *corev1.Node) {
 	r.Helper()
 	exampletest.Eventually(r.T, r.api, fmt.Sprintf("a ready node for %d pods with %d devices", pods, devices), func() bool {
@@ -145,7 +147,7 @@ func ready(node *corev1.Node) corev1.NodeCondition {
 	return node.Status.Conditions[i]
 }
 
-// held returns what the cloud has of the node's pods, by name.
+// held returns the cloud's instances of the node's pods, by name.
 func (c *cloud) held() map[string]instance {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -156,14 +158,14 @@ func (c *cloud) held() map[string]instance {
 	return all
 }
 
-// before is what must not change when replicas change over.
+// before holds values that must not change at a fail-over.
 type before struct {
 	node *corev1.Node
 	pod  *corev1.Pod
 	held instance
 }
 
-// observe makes a pod run, and remembers all.
+// observe starts a pod and records the values.
 func (r *rig) observe() before {
 	r.Helper()
 	r.bind("web", corev1.RestartPolicyAlways)
@@ -172,8 +174,8 @@ func (r *rig) observe() before {
 	return before{node, pod, r.cloud.held()["web"]}
 }
 
-// unchanged checks that node and pod are what they were, and that the node is
-// still served.
+// unchanged checks that node and pod are unchanged, and that a replica manages
+// the node.
 func (r *rig) unchanged(b before) {
 	r.Helper()
 	r.bind("next", corev1.RestartPolicyAlways)
@@ -217,7 +219,8 @@ func TestNodeIsServed(t *testing.T) {
 	exampletest.NothingRefused(t, r.api)
 }
 
-// TestHandOver: the active replica ends in order, and the other one goes on.
+// TestHandOver: the active replica ends gracefully, and the other one takes
+// over.
 func TestHandOver(t *testing.T) {
 	r := newRig(t)
 	a, b := r.pair()
@@ -225,7 +228,7 @@ func TestHandOver(t *testing.T) {
 	r.stop(a)
 	r.says(b, "node n1: served")
 	r.unchanged(seen)
-	// The way back, too.
+	// Then in the other direction.
 	a = r.start("a")
 	r.says(a, `leader: "b_`)
 	r.stop(b)
@@ -236,13 +239,13 @@ func TestHandOver(t *testing.T) {
 	exampletest.NothingRefused(t, r.api)
 }
 
-// TestCutOff: the active replica is as good as dead, while a command of it is
-// under way, and comes back.
+// TestCutOff: the active replica is disconnected while one of its commands is
+// in transit, and returns later.
 func TestCutOff(t *testing.T) {
 	r := newRig(t)
 	a, b := r.pair()
 	seen := r.observe()
-	// A command leaves the active replica, and does not arrive.
+	// A command leaves the active replica, and is held back.
 	late := a.network.hold(http.MethodPut)
 	r.bind("late", corev1.RestartPolicyAlways)
 	late.await(t)
@@ -256,7 +259,7 @@ func TestCutOff(t *testing.T) {
 		_, ok := r.cloud.held()["late"]
 		return !ok
 	})
-	// Now it does. Nobody would ever stop that pod.
+	// Now it arrives. If it took effect, no replica would ever stop that pod.
 	if code := late.release(); code != http.StatusPreconditionFailed {
 		t.Errorf("a command of an earlier term was answered with %d", code)
 	}

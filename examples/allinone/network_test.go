@@ -14,14 +14,14 @@ import (
 	"time"
 )
 
-// network is that of one replica.
+// network is the network of one replica.
 type network struct {
 	mu      sync.Mutex
 	down    chan struct{} // closed while it is cut
 	waiting *letter       // holds back one request
 }
 
-// letter is a request that is under way for long.
+// letter is a request that is held back.
 type letter struct {
 	method  string
 	arrived chan struct{}
@@ -29,7 +29,7 @@ type letter struct {
 	answer  chan int
 }
 
-// to returns what a server looks like from inside the network.
+// to returns server as seen from inside the network.
 func (n *network) to(server http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		n.mu.Lock()
@@ -46,8 +46,8 @@ func (n *network) to(server http.Handler) http.Handler {
 		case held != nil:
 			held.carry(server, r)
 		case isClosed(down):
-			// Like packets that are dropped. The end of a connection is seen only
-			// where the body was read.
+			// Behave as if packets were dropped. The server notices the end of
+			// a connection only if it has read the body.
 			_, _ = io.Copy(io.Discard, r.Body)
 			<-ctx.Done()
 		default:
@@ -67,8 +67,8 @@ func (n *network) to(server http.Handler) http.Handler {
 	})
 }
 
-// carry hands the request over when the letter is opened, whatever has become of
-// who has sent it.
+// carry delivers the request when the letter is released, even if its sender is
+// gone.
 func (l *letter) carry(server http.Handler, r *http.Request) {
 	content, err := io.ReadAll(r.Body)
 	if err != nil {
@@ -92,21 +92,21 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// cut drops whatever is under way and whatever is sent from now on.
+// cut drops all requests that are in transit, and all later ones.
 func (n *network) cut() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	close(n.down)
 }
 
-// heal ends that. What was sent meanwhile is lost.
+// heal undoes cut. Requests sent in the meantime are lost.
 func (n *network) heal() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.down = make(chan struct{})
 }
 
-// hold holds the next request of a method back, until it is released.
+// hold holds back the next request with a method until it is released.
 func (n *network) hold(method string) *letter {
 	n.mu.Lock()
 	defer n.mu.Unlock()

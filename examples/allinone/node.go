@@ -27,16 +27,15 @@ import (
 	"github.com/kubewright/kubewright/resourceslice"
 )
 
-// driver is that of the node's devices.
+// driver is the name of the driver of the node's devices.
 const driver = "accelerator.kubewright.dev"
 
-// A site is where the node can be served: what is the same for each term of this
-// replica.
+// A site is the part of the node that is the same in each term of this replica.
 type site struct {
 	nodeName        string
 	nodeCredentials bool
 	syncInterval    time.Duration
-	lastWords       time.Duration // for what is under way when a term ends
+	lastWords       time.Duration // for shutdown work when a term ends
 	cloud           string
 	cloudClient     *http.Client
 	heartbeats      *kube.HeartbeatClient
@@ -51,10 +50,10 @@ type site struct {
 	now      *node // nil while this replica stands by
 }
 
-// serve serves the node for a term, until ctx is done: it is the LeadFunc of the
-// candidate. Nothing of the node is alive before or after. Controllers run once,
-// so that each term has its own. The lease ends last, for the node is alive while
-// the last statuses of its pods are written; the pods themselves run on.
+// serve manages the node for a term, until ctx is done: it is the LeadFunc of
+// the candidate. All controllers of the node belong to one term, because a
+// controller runs once. The lease ends last, because the node is alive while
+// the last statuses of its pods are written. The pods keep running.
 func (s *site) serve(ctx context.Context, term election.Term) error {
 	n, err := s.newNode(term)
 	if err != nil {
@@ -75,7 +74,7 @@ func (s *site) serve(ctx context.Context, term election.Term) error {
 	return err
 }
 
-// A node is the controllers of one term.
+// A node holds the controllers of one term.
 type node struct {
 	lease   *lease.Controller
 	status  *nodestatus.Controller
@@ -92,9 +91,9 @@ func (s *site) newNode(term election.Term) (n *node, err error) {
 		Gate:     holds,
 		Provider: &provider{client: s.cloudClient, pods: s.cloud + "/nodes/" + s.nodeName + "/pods", term: term},
 		Relist:   relist,
-		Policy:   podsync.Policy{ExclusiveBackend: true}, // the URL has the name of the node
-		// An end that takes longer than Timing.Drain would let two replicas serve
-		// the node, if the lease can't be renewed meanwhile.
+		Policy:   podsync.Policy{ExclusiveBackend: true}, // the URL contains the node's name
+		// If the shutdown took longer than Timing.Drain and the lease could not
+		// be renewed, two replicas would manage the node.
 		ShutdownTimeout: s.lastWords,
 		EventRecorder:   s.recorder,
 		Hooks: podsync.Hooks{ProviderCall: func(c podsync.ProviderCall) {
@@ -134,8 +133,8 @@ func (s *site) newNode(term election.Term) (n *node, err error) {
 		}},
 		SyncInterval: s.syncInterval,
 		OnDeleted:    nodestatus.DeletedReregister,
-		// The other replica takes over, or this one comes back: the node stays
-		// Ready meanwhile.
+		// The node stays Ready while the other replica takes over or this one
+		// returns.
 		OnShutdown:    nodestatus.ShutdownLeave,
 		EventRecorder: s.recorder,
 		Hooks: nodestatus.Hooks{
@@ -149,8 +148,8 @@ func (s *site) newNode(term election.Term) (n *node, err error) {
 		Client:           s.heartbeats.CoordinationV1(),
 		ResetConnections: s.heartbeats.ResetConnections,
 		NodeName:         s.nodeName,
-		// Both replicas are one process to the lease, so that the next one renews it
-		// at once: the election decides which of them that is.
+		// For the lease, both replicas are one process, so that the next leader
+		// renews it at once: the election decides which replica that is.
 		Process:       s.nodeName,
 		Owner:         n.status.OwnerReference,
 		Gate:          n.status.Live,
@@ -164,7 +163,7 @@ func (s *site) newNode(term election.Term) (n *node, err error) {
 	return n, err
 }
 
-// enter makes n the node that settings apply to.
+// enter makes n the node to which settings apply.
 func (s *site) enter(n *node) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -178,8 +177,8 @@ func (s *site) leave() {
 	s.now = nil
 }
 
-// offer says which devices the node has, if this replica serves it. The caller
-// holds the lock.
+// offer publishes the node's devices if this replica manages the node. s.mu
+// must be held.
 func (s *site) offer(count int) error {
 	if s.now == nil {
 		return nil
@@ -194,8 +193,8 @@ func (s *site) offer(count int) error {
 	return s.now.devices.Set(resourceslice.PoolID{Driver: driver, Name: s.nodeName}, resourceslice.Pool{Devices: devices})
 }
 
-// apply puts settings into effect, also those of a replica that stands by: for
-// its next term.
+// apply applies settings. On a standby replica they take effect in its next
+// term.
 func (s *site) apply(_ context.Context, active configcheckpoint.Active[settings]) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -206,7 +205,7 @@ func (s *site) apply(_ context.Context, active configcheckpoint.Active[settings]
 	return s.offer(active.Config.Devices)
 }
 
-// changed has the Node's status written.
+// changed triggers a write of the Node's status.
 func (s *site) changed() {
 	if n := s.current(); n != nil {
 		n.status.Trigger(s.nodeName)
@@ -231,9 +230,9 @@ func (s *site) capacity(ctx context.Context, node *corev1.Node) error {
 	}, nil)(ctx, node)
 }
 
-// health is that of settings on trial. A replica that stands by tries out little:
-// that it runs, and would take over. The one that serves the node is who finds
-// them bad, and both of them decide for themselves.
+// health is the health check of settings on trial. A standby replica can check
+// little: that it runs and could take over. Only the active replica finds out
+// that settings are bad; each replica decides for itself.
 func (s *site) health(context.Context) error {
 	if n := s.current(); n != nil {
 		return errors.Join(s.candidate.Check(nil), n.lease.Check(nil), n.status.Check(nil), n.pods.Check(nil), n.devices.Check(nil))

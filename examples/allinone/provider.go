@@ -21,30 +21,31 @@ import (
 	"github.com/kubewright/kubewright/podsync"
 )
 
-// fence is what the provider knows of its term: election.Term.
+// fence is the provider's view of its term: election.Term implements it.
 type fence interface {
 	Valid() bool
 	Token() uint64
 }
 
-// provider runs pods in the cloud, for one term. It keeps nothing in memory: the
-// one of the next term, in whichever process, finds everything there.
+// provider runs pods in the cloud, for one term. It keeps no state: the
+// provider of the next term, in either process, finds everything in the cloud.
 type provider struct {
 	client *http.Client
 	pods   string // the URL of the node's pods
 	term   fence
 }
 
-// What podsync finds by type assertion must not be lost to a changed signature.
+// podsync finds these interfaces by type assertion, so a changed signature must
+// not compile.
 var (
 	_ podsync.Inspector = (*provider)(nil)
 	_ podsync.Releaser  = (*provider)(nil)
 )
 
-// relist is the time between two lists: the cloud tells nothing by itself.
+// relist is the time between two lists, because the cloud sends no events.
 const relist = 2 * time.Second
 
-// errNotLeading says that the term is over, or can't be told from one that is.
+// errNotLeading means that the term has ended or may have ended.
 var errNotLeading = errors.New("the term is not assured")
 
 // Start implements podsync.Provider.
@@ -80,8 +81,8 @@ func (p *provider) Release(ctx context.Context, ref podsync.Ref) error {
 	return err
 }
 
-// List implements podsync.Provider. The first one of a term, which podsync makes
-// before it starts or stops anything, raises the fence.
+// List implements podsync.Provider. podsync lists before it starts or stops
+// anything, so the first list of a term raises the fence.
 func (p *provider) List(ctx context.Context) ([]podsync.State, error) {
 	var list []instance
 	if err := p.call(ctx, http.MethodGet, p.pods, nil, &list); err != nil {
@@ -108,7 +109,7 @@ func (p *provider) Inspect(ctx context.Context, ref podsync.Ref) (podsync.State,
 	return podsync.State{}, fmt.Errorf("pod %s: %w", ref, podsync.ErrNotFound)
 }
 
-// one makes a request about one pod.
+// one sends a request about one pod.
 func (p *provider) one(ctx context.Context, method string, ref podsync.Ref, suffix string, body *instance) (podsync.State, error) {
 	var i instance
 	if err := p.call(ctx, method, p.pods+"/"+string(ref.UID)+suffix, body, &i); err != nil {
@@ -117,8 +118,8 @@ func (p *provider) one(ctx context.Context, method string, ref podsync.Ref, suff
 	return i.state(), nil
 }
 
-// call makes a request. None begins outside of the term; one that arrives after
-// its end all the same is refused by the cloud, once it has seen the next one.
+// call sends a request. It starts none outside the term. The cloud refuses a
+// request that arrives after the term's end, once it has seen the next term.
 func (p *provider) call(ctx context.Context, method, url string, body *instance, result any) error {
 	content, err := json.Marshal(body)
 	if err != nil {
@@ -150,7 +151,7 @@ func (p *provider) call(ctx context.Context, method, url string, body *instance,
 	return json.Unmarshal(content, result)
 }
 
-// state is an instance in the words of Kubernetes.
+// state converts an instance to a podsync.State.
 func (i *instance) state() podsync.State {
 	started := metav1.NewTime(i.Started)
 	s := podsync.State{

@@ -16,27 +16,26 @@ import (
 	"github.com/kubewright/kubewright/configcheckpoint"
 )
 
-// settings are what changes without a new command line. Both replicas have
-// them; they take effect at once, without a restart, and so without a change
-// of leadership.
+// settings can change without a new command line. Both replicas have them. They
+// take effect without a restart, and therefore without a change of the leader.
 type settings struct {
-	// Pods is how many pods the node takes.
+	// Pods is the node's capacity of pods.
 	Pods int `json:"pods"`
-	// Devices is how many devices it offers.
+	// Devices is the number of devices that the node offers.
 	Devices int `json:"devices"`
 }
 
-// builtin are the settings while none are assigned.
+// builtin returns the settings that apply while none are assigned.
 func builtin() (settings, error) { return settings{Pods: 110, Devices: 4}, nil }
 
-// decode reads settings. A misspelt key is an error.
+// decode decodes settings. A misspelt key is an error.
 func decode(data []byte) (settings, error) {
 	s, _ := builtin()
 	err := yaml.UnmarshalStrict(data, &s)
 	return s, err
 }
 
-// validate returns all that is wrong.
+// validate returns all invalid values.
 func (s settings) validate() error {
 	var problems []error
 	if s.Pods < 0 || s.Pods > 10000 {
@@ -48,11 +47,11 @@ func (s settings) validate() error {
 	return errors.Join(problems...)
 }
 
-// configCondition is the condition of the Node that says which settings run.
+// configCondition is the Node condition that reports which settings run.
 const configCondition corev1.NodeConditionType = "SettingsOK"
 
-// newCheckpoint returns the controller of the settings of a replica, which has a
-// store of its own.
+// newCheckpoint returns the settings controller of a replica. Each replica has
+// its own store.
 func newCheckpoint(s *site, client corev1client.ConfigMapsGetter, dir, ref string, soak time.Duration) (*configcheckpoint.Controller[settings], error) {
 	namespace, rest, _ := strings.Cut(ref, "/")
 	name, key, _ := strings.Cut(rest, "/")

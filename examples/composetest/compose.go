@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package composetest shows how to test a composition of controllers in virtual
-// time, without a network. This file has the composition: a node, as a program
-// would have it. The tests run it against package apitest.
+// time, without a network. This file has the composition: a node as in a real
+// program. The tests run it against package apitest.
 package composetest
 
 import (
@@ -22,8 +22,8 @@ import (
 	"github.com/kubewright/kubewright/podsync"
 )
 
-// Run serves a node until ctx is done. It takes a client configuration and not a
-// client, so that a test replaces the network and nothing else.
+// Run manages a node until ctx is done. It takes a client configuration instead
+// of a client, so that a test can replace only the network.
 func Run(ctx context.Context, cfg *rest.Config, nodeName string, provider podsync.Provider) error {
 	heart, err := heartbeats(cfg)
 	if err != nil {
@@ -41,7 +41,7 @@ func Run(ctx context.Context, cfg *rest.Config, nodeName string, provider podsyn
 	recorder := broadcaster.NewRecorder(scheme.Scheme, "composetest")
 
 	var leases *lease.Controller
-	// Of two processes with one node name one acts, and the other waits.
+	// Of two processes with the same node name, one acts and the other waits.
 	holds := func(ctx context.Context, name string) error { return leases.Holds(ctx, name) }
 	node, err1 := nodestatus.New(nodestatus.Config{
 		Client:   heart.CoreV1(),

@@ -19,17 +19,17 @@ import (
 )
 
 // A rig is a node, its API server and the backend that runs its pods. All of it
-// is made in the bubble of one test.
+// is created in the bubble of one test.
 type rig struct {
 	t       *testing.T
 	server  *apitest.Server
-	backend *podsynctest.Backend // in your test: a fake of what your provider calls
+	backend *podsynctest.Backend // in your test: a fake of your provider's backend
 	stop    context.CancelFunc
 	ended   chan error
 }
 
-// bubble runs a test in virtual time. When f has returned, the node is stopped
-// if f did not stop it; a goroutine that is left behind then fails the test.
+// bubble runs a test in virtual time. After f, it stops the node unless f has
+// done so. A goroutine that is still running then fails the test.
 func bubble(t *testing.T, f func(t *testing.T, r *rig)) {
 	apitest.Bubble(t, apitest.Options{}, func(t *testing.T, s *apitest.Server) {
 		r := &rig{t: t, server: s, ended: make(chan error, 1)}
@@ -50,13 +50,13 @@ func bubble(t *testing.T, f func(t *testing.T, r *rig)) {
 	})
 }
 
-// pass lets time pass, and everything that is due in it happen.
+// pass lets time pass, and everything happen that is due.
 func pass(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
 }
 
-// end stops the node as SIGTERM does, and returns the time that took.
+// end stops the node as SIGTERM does, and returns how long that took.
 func (r *rig) end() (took time.Duration) {
 	r.t.Helper()
 	begin := time.Now()
@@ -91,7 +91,7 @@ func (r *rig) ready() corev1.NodeCondition {
 	return corev1.NodeCondition{}
 }
 
-// bind makes a pod that the scheduler has bound to the node.
+// bind creates a pod that the scheduler has bound to the node.
 func (r *rig) bind(name string) *corev1.Pod {
 	return r.server.Put(&corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
@@ -159,7 +159,7 @@ func TestOutageOfAMinute(t *testing.T) {
 		"refused": {Err: apitest.ErrConnRefused},
 		"hanging": {Hang: true},
 	} {
-		t.Run(name, func(t *testing.T) { // around the bubble: inside there is no t.Run
+		t.Run(name, func(t *testing.T) { // outside the bubble, in which t.Run is not allowed
 			bubble(t, func(t *testing.T, r *rig) {
 				job, web := r.bind("job"), r.bind("web")
 				pass(time.Minute)
@@ -168,7 +168,8 @@ func TestOutageOfAMinute(t *testing.T) {
 				pass(30 * time.Second)
 				r.backend.Exit(job.UID, 3) // no write can report it
 				pass(30 * time.Second)
-				// After 50 s without a renewal kube-controller-manager does this:
+				// kube-controller-manager does this after 50 s without a
+				// renewal:
 				apitest.Edit(r.server, "", "n1", func(node *corev1.Node) {
 					for i := range node.Status.Conditions {
 						node.Status.Conditions[i].Status = corev1.ConditionUnknown
@@ -177,7 +178,7 @@ func TestOutageOfAMinute(t *testing.T) {
 				remove()
 				pass(20 * time.Second)
 				// A renewal alone does not make a node Ready. This fails if
-				// lease.Hooks.Recovered does not have the status written.
+				// lease.Hooks.Recovered does not trigger a status write.
 				if c := r.ready(); c.Status != corev1.ConditionTrue {
 					t.Errorf("20 s after the outage Ready is %q", c.Status)
 				}
@@ -206,7 +207,7 @@ func TestOrderlyShutdown(t *testing.T) {
 		if c := r.ready(); c.Status != corev1.ConditionFalse {
 			t.Errorf("after the end Ready is %q", c.Status)
 		}
-		// Pods are not stopped: the next process finds them.
+		// The pods are not stopped, because the next process takes them over.
 		if !r.backend.Running(pod.UID) || r.phase(pod) != corev1.PodRunning {
 			t.Errorf("after the end the pod is %q", r.phase(pod))
 		}
@@ -218,7 +219,7 @@ func TestOrderlyShutdown(t *testing.T) {
 	})
 }
 
-// The lease ends last: it is renewed while the last status is on its way.
+// The lease ends last: it is renewed while the last status is being written.
 func TestLeaseOutlivesTheLastStatus(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		statuses := apitest.Match{Verb: "patch", Resource: "nodes/status"}
@@ -233,8 +234,8 @@ func TestLeaseOutlivesTheLastStatus(t *testing.T) {
 	})
 }
 
-// The requests of a node while nothing happens are a number, and a test of that
-// number finds loops that no other test shows.
+// The number of requests of an idle node is constant. A test of that number
+// finds loops that no other test finds.
 func TestAnHourOfNothing(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		r.bind("web")
@@ -245,9 +246,9 @@ func TestAnHourOfNothing(t *testing.T) {
 			match       apitest.Match
 			least, most int
 		}{
-			{apitest.Match{Verb: "update", Resource: "leases"}, 359, 361},    // each 10 s
-			{apitest.Match{Verb: "patch", Resource: "nodes/status"}, 11, 13}, // each 5 min; the first one at random, so that a fleet spreads
-			{apitest.Match{Verb: "watch"}, 0, 20},                            // the server ends each after 5 to 10 minutes
+			{apitest.Match{Verb: "update", Resource: "leases"}, 359, 361},    // every 10 s
+			{apitest.Match{Verb: "patch", Resource: "nodes/status"}, 11, 13}, // every 5 min; the first at a random time, so that a fleet spreads
+			{apitest.Match{Verb: "watch"}, 0, 20},                            // the server ends each watch after 5 to 10 minutes
 			{apitest.Match{}, 359 + 11, 361 + 13 + 20},
 		} {
 			if count := len(r.server.Requests(budget.match)); count < budget.least || count > budget.most {

@@ -54,7 +54,7 @@ func TestReconcilerInABubble(t *testing.T) {
 			// A bubble has no sockets.
 			Metrics:                metricsserver.Options{BindAddress: "0"},
 			HealthProbeBindAddress: "0",
-			// The names of controllers are in a set of the process.
+			// controller-runtime requires unique controller names per process.
 			Controller: config.Controller{SkipNameValidation: &skip},
 		})
 		if err != nil {
@@ -74,7 +74,7 @@ func TestReconcilerInABubble(t *testing.T) {
 			synctest.Wait()
 			return apitest.Get[*corev1.Node](s, "", "n1").Spec.Unschedulable
 		}
-		// The API server is away when the time comes.
+		// The API server is down when the time comes.
 		time.Sleep(patience - 10*time.Second)
 		outage := s.Inject(apitest.Fault{Match: apitest.Match{Verb: "patch"}, Status: apitest.InternalError("down")})
 		time.Sleep(20 * time.Second)

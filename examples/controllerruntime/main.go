@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Controllerruntime is a virtual node inside a manager of controller-runtime,
-// for programs that have one already: one Runnable, on the manager's cache, with
-// its health checks, and shut down in the right order. With --elect it is one of
-// several replicas that serve the node in turn.
+// for programs that already have one. It is a single Runnable that uses the
+// manager's cache and health checks and shuts down in the right order. With
+// --elect it is one of several replicas that manage the node in turn.
 package main
 
 import (
@@ -31,15 +31,16 @@ import (
 
 func main() { kube.Main(run) }
 
-// gracefulShutdown is what the manager gives its Runnables: more than the sum
-// of their ShutdownTimeouts, three of 5 s, or it would cut off the last ones.
+// gracefulShutdown is the manager's timeout for its Runnables. It must exceed
+// the sum of their ShutdownTimeouts, three times 5 s; otherwise the manager
+// would abort the last ones.
 const gracefulShutdown = 20 * time.Second
 
 func run(ctx context.Context, args []string, _ io.Writer) error {
 	flags := kube.NewFlags("controllerruntime")
 	nodeName := flags.NodeName()
-	elect := flags.String("elect", "", "`name` of the Lease, in the namespace kubewright, for which the replicas of this program stand; without it there is one replica")
-	host, _ := os.Hostname() // an empty identity is refused later, by name
+	elect := flags.String("elect", "", "`name` of the Lease, in the namespace kubewright, that elects one of several replicas; empty for a single replica")
+	host, _ := os.Hostname() // an empty identity is rejected later, by name
 	identity := flags.String("identity", host, "`name` of this replica, for --elect")
 	metricsAddress := flags.String("metrics-bind-address", ":8080", "`address` of the metrics, 0 for none")
 	probeAddress := flags.String("health-probe-bind-address", ":8081", "`address` of /healthz and /readyz, 0 for none")
@@ -54,13 +55,14 @@ func run(ctx context.Context, args []string, _ io.Writer) error {
 	log.SetLogger(klog.Background()) // the program's choice, not the library's
 	gracefulShutdown := gracefulShutdown
 	mgr, err := manager.New(cfg, manager.Options{
-		// One watch of the node's pods serves the reconcilers of this program
-		// and package podsync.
+		// The reconcilers of this program and package podsync share one watch
+		// of the node's pods.
 		Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{
 			&corev1.Pod{}: {Field: fields.OneTermEqualSelector("spec.nodeName", *nodeName)},
 		}},
-		// No LeaderElection: the manager's own ends the process when it is
-		// lost, and would hold back the one node that this replica serves.
+		// LeaderElection is off: the manager's own election would end the
+		// process when it is lost, and would hold back the node that this
+		// replica manages.
 		Metrics:                 metricsserver.Options{BindAddress: *metricsAddress},
 		HealthProbeBindAddress:  *probeAddress,
 		GracefulShutdownTimeout: &gracefulShutdown,
@@ -68,7 +70,7 @@ func run(ctx context.Context, args []string, _ io.Writer) error {
 	if err != nil {
 		return err
 	}
-	provider := podsynctest.NewBackend(podsynctest.Options{}).Connect() // pods that run by saying so
+	provider := podsynctest.NewBackend(podsynctest.Options{}).Connect() // simulated pods that run nothing
 	served, err := newSite(ctx, mgr, *nodeName, provider)
 	if err != nil {
 		return err
@@ -95,8 +97,8 @@ func run(ctx context.Context, args []string, _ io.Writer) error {
 	return mgr.Start(ctx)
 }
 
-// always is a Run method as a Runnable that does not wait for the manager to be
-// elected, which is what a manager.RunnableFunc does.
+// always turns a Run method into a Runnable that does not wait for the
+// manager's leader election, unlike a manager.RunnableFunc.
 type always func(ctx context.Context) error
 
 // Start implements manager.Runnable.

@@ -22,11 +22,11 @@ import (
 
 var manifests = []string{"../rbac/lease.yaml", "../rbac/nodestatus.yaml", "../rbac/podsync.yaml", "../rbac/events.yaml", "../rbac/election.yaml"}
 
-// account is whom the manifests give these rights.
+// account is the ServiceAccount in the manifests.
 var account = apitest.ServiceAccountUser("kubewright", "virtual-node")
 
-// freeAddress returns an address on loopback where nothing listens: a manager
-// does not tell which port it was given.
+// freeAddress returns an unused loopback address, because a manager does not
+// report the port it was given.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -37,7 +37,7 @@ func freeAddress(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// status returns the code and the body of a page, or 0 while nothing answers.
+// status returns the code and the body of a page, or 0 if no server answers.
 func status(t *testing.T, address, page string) (int, string) {
 	t.Helper()
 	resp, err := http.Get("http://" + address + page)
@@ -91,8 +91,8 @@ func TestNodeInAManager(t *testing.T) {
 		}
 	}
 
-	// The end: a final status is held up at the API server. The lease must be
-	// alive for as long as that takes.
+	// The shutdown: the API server delays a final status. The lease must be
+	// renewed during that time.
 	arrived, release := make(chan struct{}), make(chan struct{})
 	arrive := sync.OnceFunc(func() { close(arrived) })
 	s.Inject(apitest.Fault{Match: apitest.Match{Verb: "patch", Resource: "pods/status", Func: func(apitest.Request) bool {
@@ -148,7 +148,7 @@ func TestReplicas(t *testing.T) {
 	if err := a.Stop(); err != nil {
 		t.Errorf("a ended with %v", err)
 	}
-	// a has done its last work for the node before it gave the lease away.
+	// a did its last work for the node before it released the lease.
 	given := 0
 	for _, r := range s.Requests(apitest.Match{Verb: "update", Resource: "leases", Namespace: "kubewright"}) {
 		obj, err := r.Object()
@@ -171,7 +171,7 @@ func TestReplicas(t *testing.T) {
 	s.Put(pod("web"))
 	exampletest.Eventually(t, s, "a pod to run", running(s, "web"))
 	if got := apitest.Get[*corev1.Node](s, "", "n1").UID; got != uid {
-		t.Error("the Node was registered anew instead of adopted")
+		t.Error("the Node was registered again instead of adopted")
 	}
 	if err := b.Stop(); err != nil {
 		t.Errorf("b ended with %v", err)

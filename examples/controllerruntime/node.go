@@ -25,8 +25,7 @@ import (
 	"github.com/kubewright/kubewright/podsync"
 )
 
-// A site is where a node can be served: what is the same for each time that
-// this replica does.
+// A site is the part of a node that is the same in each term of this replica.
 type site struct {
 	nodeName   string
 	heartbeats *kube.HeartbeatClient
@@ -34,7 +33,7 @@ type site struct {
 	informer   toolscache.SharedIndexInformer
 	recorder   events.EventRecorder
 	provider   podsync.Provider
-	now        atomic.Pointer[node] // nil while this replica does not serve it
+	now        atomic.Pointer[node] // nil while this replica does not manage it
 }
 
 func newSite(ctx context.Context, mgr manager.Manager, nodeName string, provider podsync.Provider) (*site, error) {
@@ -42,7 +41,7 @@ func newSite(ctx context.Context, mgr manager.Manager, nodeName string, provider
 	if err != nil {
 		return nil, err
 	}
-	// The manager's connection will do for all but heartbeats.
+	// The manager's connection is used for everything except heartbeats.
 	pods, err := kubernetes.NewForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
 	if err != nil {
 		return nil, err
@@ -61,10 +60,10 @@ func newSite(ctx context.Context, mgr manager.Manager, nodeName string, provider
 	}, nil
 }
 
-// run serves the node until ctx is done. Controllers run once: each term has its
-// own. The lease ends last, for the node is alive while the last statuses of its
-// pods are written. Were each controller a Runnable of its own, the manager would
-// end all of them at the same time.
+// run manages the node until ctx is done. Each term has its own controllers,
+// because a controller runs once. The lease ends last, because the node is
+// alive while the last statuses of its pods are written. If each controller
+// were a separate Runnable, the manager would end all of them at the same time.
 func (s *site) run(ctx context.Context) error {
 	n, err := s.newNode()
 	if err != nil {
@@ -79,7 +78,7 @@ func (s *site) run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// A node is the controllers of one term.
+// A node holds the controllers of one term.
 type node struct {
 	lease  *lease.Controller
 	status *nodestatus.Controller
@@ -95,7 +94,8 @@ func (s *site) newNode() (*node, error) {
 		NodeName: s.nodeName,
 		Gate:     holds,
 		Template: &corev1.Node{Spec: corev1.NodeSpec{
-			// Pods here run by saying so: only what tolerates that may come.
+			// Pods here run nothing, so only pods that tolerate this may be
+			// scheduled.
 			Taints: []corev1.Taint{{Key: "kubewright.dev/pretends", Effect: corev1.TaintEffectNoExecute}},
 		}},
 		Setters: []nodestatus.Setter{nodestatus.StandardLabels(), nodestatus.Capacity(corev1.ResourceList{
@@ -104,8 +104,8 @@ func (s *site) newNode() (*node, error) {
 			corev1.ResourcePods:   resource.MustParse("110"),
 		}, nil)},
 		OnDeleted: nodestatus.DeletedReregister,
-		// With a replica that takes over, or this one that comes back, the node
-		// stays Ready: OnShutdown is left at ShutdownLeave.
+		// OnShutdown is left at ShutdownLeave: the node stays Ready while
+		// another replica takes over or this one returns.
 		EventRecorder: s.recorder,
 		Hooks: nodestatus.Hooks{
 			Registered: func(r nodestatus.Registered) { n.lease.Trigger(r.NodeName) },
@@ -126,8 +126,8 @@ func (s *site) newNode() (*node, error) {
 		Client:           s.heartbeats.CoordinationV1(),
 		ResetConnections: s.heartbeats.ResetConnections,
 		NodeName:         s.nodeName,
-		// All replicas are one process to the lease, so that the next one renews it
-		// at once: the election decides which of them that is.
+		// For the lease, all replicas are one process, so that the next leader
+		// renews it at once: the election decides which replica that is.
 		Process:       s.nodeName,
 		Owner:         n.status.OwnerReference,
 		Gate:          n.status.Live,
@@ -141,9 +141,9 @@ func (s *site) newNode() (*node, error) {
 	return n, err3
 }
 
-// addChecks adds the checks of the three controllers. The manager takes checks
-// before it starts only, so these ask for the controllers of the present term. A
-// replica that stands by is healthy and ready: it does what it is there for.
+// addChecks adds the checks of the three controllers. The manager accepts
+// checks only before it starts, so these look up the controllers of the current
+// term. A standby replica is healthy and ready.
 func (s *site) addChecks(mgr manager.Manager) error {
 	while := func(check func(n *node, r *http.Request) error) healthz.Checker {
 		return func(r *http.Request) error {

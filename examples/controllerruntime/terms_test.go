@@ -72,7 +72,7 @@ func TestAManagerRunsInEachTermOfOneProcess(t *testing.T) {
 		if err != nil {
 			t.Errorf("Run = %v", err)
 		}
-	case <-started: // a fourth term had just begun
+	case <-started: // a fourth term had just started
 		<-ended
 		<-done
 	}

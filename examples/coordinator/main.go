@@ -1,9 +1,9 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Coordinator elects leaders for components that stand as LeaseCandidates:
-// package election's Controller, of which one instance works at a time because
-// it is itself what a Candidate leads with.
+// Coordinator elects leaders for components that have LeaseCandidates. It runs
+// package coordinator's Controller as the work of a Candidate, so that one of
+// several instances is active at a time.
 package main
 
 import (
@@ -23,7 +23,7 @@ import (
 func main() { kube.Main(run) }
 
 func run(ctx context.Context, args []string, stdout io.Writer) error {
-	hostname, _ := os.Hostname() // an empty identity is refused later, by name
+	hostname, _ := os.Hostname() // an empty identity is rejected later, by name
 	flags := kube.NewFlags("coordinator")
 	identity := flags.String("identity", hostname, "`name` of this instance, unlike that of the others")
 	displace := flags.Bool("displace", false, "hold the Lease of the controllers in the API servers, so that none of them elects; else the strategies have to differ")
@@ -55,7 +55,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		Timing: election.Timing{LeaseDuration: *duration},
 		Lead: func(ctx context.Context, _ election.Term) error {
 			fmt.Fprintf(stdout, "%s coordinates\n", *identity)
-			// A Controller runs once: a term has one of its own.
+			// Each term has its own Controller, because a Controller runs once.
 			controller, err := coordinator.New(coordinator.Config{
 				Client: client.CoordinationV1(), Candidates: client.CoordinationV1beta1(),
 				Hooks: hooks(stdout),
@@ -80,7 +80,7 @@ func hooks(stdout io.Writer) coordinator.Hooks {
 			fmt.Fprintf(stdout, "%v: elected %s (%s) after %q\n", e.Lease, e.Holder, e.Strategy, e.Previous)
 		},
 		Preferred: func(p coordinator.Preferred) {
-			fmt.Fprintf(stdout, "%v: %s is to give way to %s\n", p.Lease, p.Holder, p.PreferredHolder)
+			fmt.Fprintf(stdout, "%v: %s must give way to %s\n", p.Lease, p.Holder, p.PreferredHolder)
 		},
 		Silent: func(s coordinator.Silent) {
 			fmt.Fprintf(stdout, "%v: %s does not answer\n", s.Lease, s.Candidate)

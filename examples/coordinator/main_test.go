@@ -33,7 +33,7 @@ func startInstance(t *testing.T, s *apitest.Server, identity string, args ...str
 	return exampletest.Start(t, run, append([]string{"--kubeconfig", kubeconfig, "--identity", identity}, args...)...)
 }
 
-// stand starts a candidate, and returns what ends it.
+// stand starts a candidate, and returns a function that stops it.
 func stand(t *testing.T, s *apitest.Server, identity string) (stop func()) {
 	client := s.Client(apitest.Admin)
 	candidate, err := election.New(election.Config{

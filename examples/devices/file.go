@@ -18,14 +18,14 @@ import (
 	"github.com/kubewright/kubewright/resourceslice"
 )
 
-// file is the content of the file: devices and counter sets as in the API,
-// with one field more.
+// file is the content of the file: devices and counter sets as in the API, with
+// one additional field.
 type file struct {
 	// Driver is the driver's name.
 	Driver string `json:"driver"`
-	// Pool is the pool's name; by default that of the node.
+	// Pool is the pool's name. The default is the node's name.
 	Pool string `json:"pool"`
-	// SharedCounters are what partitions of one device share.
+	// SharedCounters are the counters that partitions of one device share.
 	SharedCounters []resourcev1.CounterSet `json:"sharedCounters"`
 	Devices        []entry                 `json:"devices"`
 }
@@ -33,8 +33,8 @@ type file struct {
 // entry is a device and its health.
 type entry struct {
 	resourcev1.Device
-	// Unhealthy says what is wrong with the device. It becomes a taint that
-	// keeps new Pods away; those that have the device keep it.
+	// Unhealthy describes a fault of the device. It becomes a taint that keeps
+	// new Pods away; Pods that have the device keep it.
 	Unhealthy string `json:"unhealthy"`
 }
 
@@ -57,7 +57,7 @@ func (f *file) pool(nodeName string) (string, resourceslice.Pool) {
 	return name, pool
 }
 
-// parse reads YAML or JSON, and refuses fields that it doesn't know.
+// parse parses YAML or JSON, and rejects unknown fields.
 func parse(content []byte) (*file, error) {
 	content, err := yaml.ToJSON(content)
 	if err != nil {
@@ -72,8 +72,8 @@ func parse(content []byte) (*file, error) {
 	return &f, nil
 }
 
-// follow hands the file over at once and whenever its content has changed,
-// until ctx is done. An error is handed over once.
+// follow calls changed at once and whenever the content of the file has
+// changed, until ctx is done. It reports an error once.
 func follow(ctx context.Context, path string, every time.Duration, changed func(*file, error)) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -83,7 +83,7 @@ func follow(ctx context.Context, path string, every time.Duration, changed func(
 		content, err := os.ReadFile(path)
 		switch {
 		case errors.Is(err, os.ErrNotExist):
-			err = fmt.Errorf("%s is not there: what was published stays", path)
+			err = fmt.Errorf("%s does not exist: the published devices stay", path)
 			fallthrough
 		case err != nil:
 			if err.Error() != lastErr {

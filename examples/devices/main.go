@@ -2,9 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Devices publishes the devices that a file describes, as a DRA driver
-// publishes those that it finds: it is the part of a driver that tells the
-// scheduler what there is, to be copied. The file is read again whenever it
-// changes.
+// publishes the devices that it finds. Copy it as the part of a driver that
+// informs the scheduler. It reads the file again whenever it changes.
 package main
 
 import (
@@ -46,7 +45,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		Client:   client,
 		NodeName: *nodeName,
 		Owner:    resourceslice.NodeOwner(client.CoreV1().Nodes(), *nodeName),
-		// A driver that comes up before its devices are there finds none.
+		// A driver that starts before its devices are ready finds none.
 		HoldEmpty: 10 * time.Second,
 		ErrorHandler: func(_ context.Context, err error, _ string) {
 			fmt.Fprintln(stdout, explain(err))
@@ -59,7 +58,8 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		return err
 	}
 
-	// The controller outlives the signal where the slices have to go.
+	// With --withdraw, the controller must outlive the signal to delete the
+	// slices.
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	stopped := make(chan error, 1)
@@ -67,8 +67,9 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 
 	follow(ctx, *path, *poll, func(f *file, err error) {
 		if err == nil {
-			// The file has all pools of the driver. One that an earlier process
-			// published under another name would offer each device twice.
+			// The file has all pools of the driver. A pool that an earlier
+			// process published under another name would offer each device
+			// twice.
 			name, pool := f.pool(*nodeName)
 			err = controller.SetAll(f.Driver, map[string]resourceslice.Pool{name: pool})
 		}
@@ -92,7 +93,8 @@ func end(stop context.CancelFunc, stopped <-chan error) error {
 	return <-stopped
 }
 
-// explain says what an administrator can do about an error.
+// explain returns an error text that tells an administrator how to solve the
+// problem.
 func explain(err error) string {
 	if dropped, ok := errors.AsType[*resourceslice.DroppedFieldsError](err); ok {
 		return fmt.Sprintf("pool %s is published without %v: turn on the feature gate, or upgrade the API server", dropped.Pool, dropped.Fields)
@@ -103,12 +105,12 @@ func explain(err error) string {
 	return err.Error()
 }
 
-// defaultNodeName is $NODE_NAME, which a pod gets from the downward API, or else
-// the name of the host.
+// defaultNodeName returns $NODE_NAME, which a pod gets from the downward API,
+// or else the host name.
 func defaultNodeName() string {
 	name := os.Getenv("NODE_NAME")
 	if name == "" {
-		name, _ = os.Hostname() // an empty name is refused later, by name
+		name, _ = os.Hostname() // an empty name is rejected later, by name
 	}
 	return name
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/kubewright/kubewright/apitest"
 )
 
-// who runs the example: a ServiceAccount with the manifests, or the kubelet's
-// credentials.
+// identities run the example: a ServiceAccount with the manifests, or the
+// kubelet's credentials.
 var identities = map[string]apitest.User{
 	"ServiceAccount": apitest.ServiceAccountUser("kubewright", "virtual-node"),
 	"Node":           apitest.NodeUser("n1"),
@@ -90,7 +90,7 @@ func TestDevicesOfAFile(t *testing.T) {
 			if _, all := taints(); all != 0 {
 				t.Errorf("%d devices are left after --withdraw", all)
 			}
-			if name != "Node" { // which may not look for cluster pools of an earlier process
+			if name != "Node" { // it may not list cluster pools of an earlier process
 				nothingRefused(t, s)
 			}
 		})

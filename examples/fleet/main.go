@@ -1,9 +1,9 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Fleet is thousands of virtual nodes and tens of thousands of simulated pods in
-// one process: one lease controller, one status controller and one pod
-// controller serve them all.
+// Fleet runs thousands of virtual nodes and tens of thousands of simulated pods
+// in one process, with one lease controller, one status controller and one pod
+// controller for all of them.
 package main
 
 import (
@@ -26,7 +26,7 @@ import (
 
 func main() { kube.Main(run) }
 
-// counters are what the progress line shows.
+// counters are the figures of the progress line.
 type counters struct {
 	renewals, patches, failures atomic.Int64
 }
@@ -46,7 +46,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
-	// To decode a pod from protobuf costs a fraction of what it does from JSON.
+	// Decoding a pod from protobuf costs a fraction of decoding it from JSON.
 	cfg.ContentType = apiruntime.ContentTypeProtobuf
 	cfg.AcceptContentTypes = apiruntime.ContentTypeProtobuf + "," + apiruntime.ContentTypeJSON
 	heartbeats, err := kube.Heartbeats(cfg)
@@ -56,7 +56,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 
 	var count counters
 	var leases *lease.Controller
-	// Of two processes with one node name one acts, and the other waits.
+	// Of two processes with the same node name, one acts and the other waits.
 	holds := func(ctx context.Context, name string) error { return leases.Holds(ctx, name) }
 	onShutdown := nodestatus.ShutdownLeave
 	if *unregister {
@@ -69,7 +69,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		Gate:       holds,
 		OnDeleted:  nodestatus.DeletedReregister,
 		OnShutdown: onShutdown,
-		// Time to delete them all at a few hundred requests a second.
+		// Enough time to delete all nodes at a few hundred requests a second.
 		ShutdownTimeout: nodestatus.DefaultShutdownTimeout + time.Duration(*nodes)*10*time.Millisecond,
 		Hooks: nodestatus.Hooks{
 			Registered: func(r nodestatus.Registered) { leases.Trigger(r.NodeName) },
@@ -107,8 +107,8 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 			return err
 		}
 	}
-	// Those whose leases are held, too. Counted on each call: it goes down as well as
-	// up.
+	// Nodes that are registered and whose leases are held. It counts on each
+	// call, because the number can decrease.
 	registered := func() (count int) {
 		for _, name := range names {
 			if s, ok := status.Status(name); ok && s.Phase == nodestatus.PhaseRegistered && holds(ctx, name) == nil {
@@ -145,7 +145,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	return group.Wait()
 }
 
-// print writes a line each interval until ctx is done.
+// print prints a line every interval until ctx is done.
 func (c *counters) print(ctx context.Context, stdout io.Writer, nodes int, interval time.Duration, registered, pods func() int) {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
@@ -165,7 +165,7 @@ func (c *counters) print(ctx context.Context, stdout io.Writer, nodes int, inter
 	}
 }
 
-// template is every node of the fleet but for its name.
+// template returns the common content of the fleet's nodes.
 func template() *corev1.Node {
 	capacity := corev1.ResourceList{
 		corev1.ResourceCPU:    resource.MustParse("4"),

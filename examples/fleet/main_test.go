@@ -119,7 +119,7 @@ func TestFleetRunsPods(t *testing.T) {
 }
 
 func TestFleetUnregisters(t *testing.T) {
-	// What the README says that --unregister needs besides.
+	// The README describes the additional permission for --unregister.
 	content, err := os.ReadFile("../rbac/nodestatus.yaml")
 	if err != nil {
 		t.Fatal(err)

@@ -16,15 +16,15 @@ import (
 	"github.com/kubewright/kubewright/podsync"
 )
 
-// newPods returns the controller of all the fleet's pods and the informer that
-// it sees them through, which the caller runs. It acts for the nodes that gate lets
-// it act for. Ten thousand nodes are served by
-// one watch.
+// newPods returns the controller of all the fleet's pods and its informer,
+// which the caller must run. The controller acts for a node only if gate allows
+// it. One watch covers ten thousand nodes.
 func newPods(client kubernetes.Interface, prefix string, runFor time.Duration, gate podsync.GateFunc) (*podsync.Controller, cache.SharedIndexInformer, *simulator, error) {
 	bound := fields.OneTermNotEqualSelector("spec.nodeName", "")
 	lw := cache.NewListWatchFromClient(client.CoreV1().RESTClient(), "pods", metav1.NamespaceAll, bound)
 	informer := cache.NewSharedIndexInformerWithOptions(lw, &corev1.Pod{}, cache.SharedIndexInformerOptions{})
-	// Who wrote which field is a third of a pod's size, and nobody here asks.
+	// managedFields are a third of a pod's size, and this program does not use
+	// them.
 	strip := func(object any) (any, error) {
 		if pod, ok := object.(*corev1.Pod); ok {
 			pod.ManagedFields = nil
@@ -43,7 +43,7 @@ func newPods(client kubernetes.Interface, prefix string, runFor time.Duration, g
 		Owns: func(pod *corev1.Pod) bool {
 			return strings.HasPrefix(pod.Spec.NodeName, prefix)
 		},
-		// The pods of this provider are gone with the process: those that had
+		// The pods of this provider end with the process, so pods that had
 		// started are simply started again.
 		Policy: podsync.Policy{Lost: podsync.LostRestart},
 	})

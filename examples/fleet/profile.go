@@ -13,9 +13,9 @@ import (
 	"time"
 )
 
-// profile serves the profiles of this process at address until ctx is done: what
-// its memory is used for, where its goroutines are and its time goes. Anybody who
-// reaches the address can read them, so it should be one of this host.
+// profile serves the profiles of this process (memory, goroutines, CPU) at
+// address until ctx is done. They have no access control, so the address should
+// be on loopback.
 func profile(ctx context.Context, address string, stdout io.Writer) error {
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
@@ -25,7 +25,7 @@ func profile(ctx context.Context, address string, stdout io.Writer) error {
 	mux.HandleFunc("/debug/pprof/", pprof.Index)
 	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
-	context.AfterFunc(ctx, func() { _ = server.Close() }) // nobody waits for the rest of a profile
+	context.AfterFunc(ctx, func() { _ = server.Close() }) // close at once, because a profile need not be complete
 	fmt.Fprintf(stdout, "profiles at http://%s/debug/pprof/\n", listener.Addr())
 	if err := server.Serve(listener); ctx.Err() == nil {
 		return fmt.Errorf("profiles: %w", err)

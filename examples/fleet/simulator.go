@@ -15,9 +15,9 @@ import (
 	"github.com/kubewright/kubewright/podsync"
 )
 
-// simulator is a podsync.Provider whose pods run by being remembered. Those that
-// are not to be restarted (a Job's) succeed after a while. It keeps the State of
-// each pod and nothing else, so that tens of thousands are no burden.
+// simulator is a podsync.Provider that records its pods and runs nothing. Pods
+// that must not be restarted, such as a Job's, succeed after a while. It keeps
+// only the State of each pod, so that tens of thousands are cheap.
 type simulator struct {
 	runFor time.Duration
 
@@ -25,14 +25,14 @@ type simulator struct {
 	pods map[types.UID]simulated
 }
 
-// simulated is one pod.
+// simulated is a simulated pod.
 type simulated struct {
 	podsync.State
 	due time.Time // when it succeeds; zero for never
 }
 
-// private returns the State as a copy that shares nothing: who gets it may
-// change it, and may read it while the simulator goes on.
+// private returns a deep copy of the State, which the caller may change or read
+// concurrently with the simulator.
 func (p simulated) private() podsync.State {
 	state := p.State
 	state.Status = *state.Status.DeepCopy()
@@ -43,15 +43,15 @@ func newSimulator(runFor time.Duration) *simulator {
 	return &simulator{runFor: runFor, pods: make(map[types.UID]simulated)}
 }
 
-// interface checks: what podsync finds by type assertion must not be lost to a
-// changed signature.
+// podsync finds these interfaces by type assertion, so a changed signature must
+// not compile.
 var (
 	_ podsync.Provider = (*simulator)(nil)
 	_ podsync.Watcher  = (*simulator)(nil)
 	_ podsync.Releaser = (*simulator)(nil)
 )
 
-// tick is how often pods are looked through for those that are done.
+// tick is the time between two checks for completed pods.
 const tick = time.Second
 
 // Start implements podsync.Provider.
@@ -63,7 +63,7 @@ func (s *simulator) Start(_ context.Context, pod *corev1.Pod) (podsync.State, er
 	}
 	now := metav1.Now()
 	state := podsync.State{Ref: podsync.RefOf(pod), NodeName: pod.Spec.NodeName}
-	state.Status.PodIP = "192.0.2.1" // TEST-NET-1: nobody can be there (RFC 5737)
+	state.Status.PodIP = "192.0.2.1" // TEST-NET-1, which is never assigned (RFC 5737)
 	state.Status.PodIPs = []corev1.PodIP{{IP: state.Status.PodIP}}
 	for _, c := range pod.Spec.InitContainers {
 		state.Status.InitContainerStatuses = append(state.Status.InitContainerStatuses, ended(c, now))
@@ -93,7 +93,7 @@ func (s *simulator) Stop(_ context.Context, ref podsync.Ref, _ podsync.StopOptio
 	return s.end(p), nil
 }
 
-// end stops a pod if it runs. The caller holds the lock.
+// end stops a pod if it is running. s.mu must be held.
 func (s *simulator) end(p simulated) podsync.State {
 	if p.Stopped {
 		return p.private()
@@ -131,7 +131,7 @@ func (s *simulator) List(context.Context) ([]podsync.State, error) {
 	return states, nil
 }
 
-// Watch implements podsync.Watcher: it ends what has run long enough.
+// Watch implements podsync.Watcher. It ends pods that have run long enough.
 func (s *simulator) Watch(ctx context.Context, report func(podsync.State)) error {
 	ticker := time.NewTicker(tick)
 	defer ticker.Stop()
@@ -158,7 +158,7 @@ func (s *simulator) endDue() (ended []podsync.State) {
 	return ended
 }
 
-// count returns how many pods run.
+// count returns the number of running pods.
 func (s *simulator) count() (running int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -170,10 +170,10 @@ func (s *simulator) count() (running int) {
 	return running
 }
 
-// ended is the status of an init container: it has run already.
+// ended returns the status of an init container that has completed.
 func ended(c corev1.Container, now metav1.Time) corev1.ContainerStatus {
 	status := corev1.ContainerStatus{Name: c.Name, Image: c.Image, Ready: true}
-	if c.RestartPolicy != nil { // a sidecar runs on
+	if c.RestartPolicy != nil { // a sidecar keeps running
 		status.Started = new(true)
 		status.State.Running = &corev1.ContainerStateRunning{StartedAt: now}
 		return status

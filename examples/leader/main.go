@@ -1,7 +1,7 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Leader runs as many times as you like, and one of them works: a candidate of
+// Leader can run any number of times, and one instance works: a candidate of
 // package election whose work is guarded by the lease and fenced by the token
 // of its term.
 package main
@@ -24,7 +24,7 @@ import (
 
 func main() { start(run) }
 
-// options are the flags.
+// options are the command line flags.
 type options struct {
 	lease, configMap types.NamespacedName
 	self             election.Peer
@@ -34,7 +34,7 @@ type options struct {
 }
 
 func (o *options) add(flags *flags) {
-	hostname, _ := os.Hostname() // an empty identity is refused later, by name
+	hostname, _ := os.Hostname() // an empty identity is rejected later, by name
 	o.lease = types.NamespacedName{Namespace: "kubewright", Name: "example"}
 	o.configMap = o.lease
 	flags.Func("lease", "`NAMESPACE/NAME` of the Lease (default "+o.lease.String()+")", named(&o.lease))
@@ -46,7 +46,7 @@ func (o *options) add(flags *flags) {
 		o.self.Priority = int32(priority)
 		return err
 	})
-	flags.BoolVar(&o.candidates, "lease-candidates", false, "stand as a LeaseCandidate, and let the API server or examples/coordinator choose")
+	flags.BoolVar(&o.candidates, "lease-candidates", false, "create a LeaseCandidate, and let the API server or examples/coordinator elect")
 	flags.DurationVar(&o.timing.LeaseDuration, "lease-duration", election.DefaultLeaseDuration, "how long after the last renewal the others take over; whole `seconds`")
 	flags.DurationVar(&o.timing.MinTenure, "min-tenure", election.DefaultMinTenure, "how `long` a leader leads before it looks for a better candidate")
 	flags.DurationVar(&o.interval, "interval", time.Second, "time between two pieces of work")
@@ -75,7 +75,8 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
-	// A renewal must not wait for what the work has to ask.
+	// Renewals use their own connection, so that no request of the work delays
+	// them.
 	renewals, err := heartbeats(cfg)
 	if err != nil {
 		return err
@@ -107,7 +108,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		},
 	}
 	if o.candidates {
-		// The one strategy that the API server carries out.
+		// The only strategy that the API server implements.
 		config.Strategy = election.OldestEmulationVersion()
 		config.Registry = election.LeaseCandidates(renewals.CoordinationV1beta1())
 	}
@@ -118,7 +119,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	return candidate.Run(ctx)
 }
 
-// printer prints lines with the time, which is what an election is about.
+// printer prints lines with the time, because an election is about time.
 type printer struct{ w io.Writer }
 
 func (p *printer) printf(format string, args ...any) {

@@ -30,13 +30,14 @@ func stand(t *testing.T, s *apitest.Server, identity string, args ...string) *pr
 	return startProgram(t, args...)
 }
 
-// says waits until a candidate has printed something.
+// says waits until a candidate has printed text.
 func says(t *testing.T, s *apitest.Server, p *program, text string) {
 	t.Helper()
 	eventually(t, s, text, func() bool { return strings.Contains(p.Output(), text) })
 }
 
-// eachNumberOnce checks that the work was done once, in order: every write of the ConfigMap that succeeded has the next number.
+// eachNumberOnce checks that the work was done once and in order: every successful write of the ConfigMap has the next
+// number.
 func eachNumberOnce(t *testing.T, s *apitest.Server) {
 	t.Helper()
 	count, token := 0, uint64(0)
@@ -96,7 +97,7 @@ func TestBetterCandidateTakesOver(t *testing.T) {
 	nothingRefused(t, s)
 }
 
-// TestLeaseCandidates: where no controller elects, the candidate claims the lease in the end.
+// TestLeaseCandidates: if no controller elects, the candidate finally claims the lease.
 func TestLeaseCandidates(t *testing.T) {
 	s := electionServer(t)
 	s.Serve(coordinationv1beta1.SchemeGroupVersion, true)
@@ -115,12 +116,12 @@ func TestLeaseCandidates(t *testing.T) {
 	nothingRefused(t, s)
 }
 
-// TestFenced: what a later leader has written stays as it is.
+// TestFenced: the writes of a later leader are not overwritten.
 func TestFenced(t *testing.T) {
 	s := electionServer(t)
 	s.Put(&corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "kubewright", Name: "example"},
-		Data:       map[string]string{countKey: "7", tokenKey: "999999999", byKey: "somebody later"},
+		Data:       map[string]string{countKey: "7", tokenKey: "999999999", byKey: "a later leader"},
 	})
 	a := stand(t, s, "a")
 	says(t, s, a, "is fenced off by 999999999")
@@ -132,14 +133,14 @@ func TestFenced(t *testing.T) {
 	}
 }
 
-// TestTermOver: without a term nothing is even asked.
+// TestTermOver: without a term, no request is sent.
 func TestTermOver(t *testing.T) {
 	if _, err := (&counter{}).count(t.Context()); err != errNotLeading {
 		t.Errorf("%v, want %v", err, errNotLeading)
 	}
 }
 
-// TestNodeCredentials: the credentials of a node are refused, and it is said why.
+// TestNodeCredentials: the credentials of a node are refused, and the program says why.
 func TestNodeCredentials(t *testing.T) {
 	s := electionServer(t)
 	p := startProgram(t, "--kubeconfig", kubeconfig(t, s, apitest.NodeUser("n1")), "--identity", "n1")

@@ -21,14 +21,14 @@ import (
 	"github.com/kubewright/kubewright/apitest"
 )
 
-// The examples that can be copied all have this file: it runs the program in
-// its test, with real arguments and a real connection, against apitest.
+// All examples that can be copied have this file. It runs the program in its
+// test, with real arguments and a real connection, against apitest.
 
 // patience bounds every wait. A test that needs all of it has failed.
 const patience = time.Minute
 
-// newServer returns an API server that authorizes nodes by the Node authorizer,
-// all other users by the roles and bindings in the manifests, and
+// newServer returns an API server that authorizes nodes with the Node
+// authorizer, all other users with the roles and bindings in the manifests, and
 // administrators always.
 func newServer(t *testing.T, manifests ...string) *apitest.Server {
 	t.Helper()
@@ -68,7 +68,7 @@ func kubeconfig(t *testing.T, s *apitest.Server, user apitest.User) string {
 	return path
 }
 
-// program is the program while it runs.
+// program is a run of the program.
 type program struct {
 	t    *testing.T
 	stop context.CancelFunc
@@ -111,7 +111,7 @@ func (p *program) Wait() error {
 	}
 }
 
-// Write takes the program's output.
+// Write collects the program's output.
 func (p *program) Write(b []byte) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

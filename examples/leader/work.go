@@ -18,7 +18,7 @@ import (
 	"github.com/kubewright/kubewright/election"
 )
 
-// lead is the work: it counts until ctx is done.
+// lead does the work: it counts until ctx is done.
 func lead(ctx context.Context, c *counter, interval time.Duration, out *printer) error {
 	out.printf("leading with token %d", c.term.Token())
 	tick := time.NewTicker(interval)
@@ -29,22 +29,22 @@ func lead(ctx context.Context, c *counter, interval time.Duration, out *printer)
 		case err == nil:
 			out.printf("counted %d", count)
 		case ctx.Err() == nil:
-			out.printf("not counted: %v", err) // and tried again
+			out.printf("not counted: %v", err) // and retried
 		}
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			// Whatever has to be brought to an end is, here, within Timing.Drain. The
-			// others get the lease after this return, and not before.
+			// Clean up here, within Timing.Drain. Other candidates get the
+			// lease only after lead has returned.
 			out.printf("stopped: %v", context.Cause(ctx))
 			return nil
 		}
 	}
 }
 
-// counter counts in a ConfigMap, without ever counting a number twice: not even
-// if this process is frozen between a look at its term and a write, for minutes,
-// while another one leads.
+// counter counts in a ConfigMap and never counts a number twice, even if this
+// process is frozen for minutes between the check of its term and a write while
+// another process leads.
 type counter struct {
 	client   corev1client.ConfigMapInterface
 	name, by string
@@ -54,24 +54,24 @@ type counter struct {
 // The keys of the ConfigMap.
 const (
 	countKey = "count"
-	tokenKey = "token" // of the term in which count was written
+	tokenKey = "token" // the token of the term in which count was written
 	byKey    = "by"
 )
 
-// errNotLeading says that the term is over, or can't be told from one that is.
+// errNotLeading means that the term has ended or may have ended.
 var errNotLeading = errors.New("the term is not assured")
 
-// fencedError says that a later leader has been at work.
+// fencedError means that a later leader has written the ConfigMap.
 type fencedError struct{ mine, later uint64 }
 
 func (e *fencedError) Error() string {
 	return fmt.Sprintf("token %d is fenced off by %d", e.mine, e.later)
 }
 
-// count adds one. Three things guard it: no request begins outside of the term,
-// none is waited for after its end, and one that arrives late all the same is
-// refused, since a later leader has left its token, and with it a new
-// resourceVersion.
+// count adds one. Three guards protect it: no request starts outside the term,
+// the program does not wait for a request after the term's end, and the API
+// server rejects a request that arrives late, because a later leader has
+// written its token and thereby changed the resourceVersion.
 func (c *counter) count(ctx context.Context) (int, error) {
 	if !c.term.Valid() {
 		return 0, errNotLeading
@@ -88,7 +88,7 @@ func (c *counter) count(ctx context.Context) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	// What isn't a number counts as 0: nobody has counted yet.
+	// An invalid number counts as 0, because no leader has written it.
 	n, _ := strconv.Atoi(cm.Data[countKey])
 	later, _ := strconv.ParseUint(cm.Data[tokenKey], 10, 64)
 	if later > c.term.Token() {

@@ -9,10 +9,10 @@ import (
 )
 
 // runTogether runs the controllers until one of them returns, then stops the
-// others, and returns the first error: a node without one of its controllers is
-// not half a node. The last controller is stopped when all others have
-// returned. If it is package lease's, the node is alive while the others write
-// their last status.
+// others, and returns the first error, because a node must not run without one
+// of its controllers. It stops the last controller after all others have
+// returned. If that is package lease's, the node is alive while the others
+// write their last status.
 func runTogether(ctx context.Context, last func(context.Context) error, others ...func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -1,9 +1,8 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Lease keeps the Lease of a Node renewed that somebody else registers. It is
-// package lease alone, with a Node informer for what the package asks of its
-// embedder: who owns the lease.
+// Lease renews the Lease of a Node that another program registers. It uses
+// package lease alone, with a Node informer that provides the lease's owner.
 package main
 
 import (
@@ -61,8 +60,8 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
-	// The Node is looked up before each renewal anyway; this makes the lease
-	// follow at once when it comes, goes or is replaced.
+	// The controller looks up the Node before each renewal anyway. The trigger
+	// updates the lease at once when the Node is created, deleted or replaced.
 	trigger := func(any) { controller.Trigger(*nodeName) }
 	if _, err := nodes.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: trigger,
@@ -98,12 +97,12 @@ func nodeInformer(client kubernetes.Interface, nodeName string) cache.SharedInde
 	return cache.NewSharedIndexInformerWithOptions(lw, &corev1.Node{}, cache.SharedIndexInformerOptions{ResyncPeriod: 12 * time.Hour})
 }
 
-// defaultNodeName is $NODE_NAME, which a pod gets from the downward API, or else
-// the name of the host.
+// defaultNodeName returns $NODE_NAME, which a pod gets from the downward API,
+// or else the host name.
 func defaultNodeName() string {
 	name := os.Getenv("NODE_NAME")
 	if name == "" {
-		name, _ = os.Hostname() // an empty name is refused later, by name
+		name, _ = os.Hostname() // an empty name is rejected later, by name
 	}
 	return name
 }

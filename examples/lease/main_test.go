@@ -14,7 +14,8 @@ import (
 	"github.com/kubewright/kubewright/apitest"
 )
 
-// who runs the example: a ServiceAccount with the manifests, or a kubelet.
+// identities run the example: a ServiceAccount with the manifests, or a
+// kubelet.
 var identities = map[string]apitest.User{
 	"ServiceAccount": apitest.ServiceAccountUser("kubewright", "virtual-node"),
 	"Node":           apitest.NodeUser("n1"),

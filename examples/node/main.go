@@ -1,10 +1,11 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Node is a node without pods: it registers itself, keeps its lease and its
-// status true, turns NotReady with an honest reason when its health check
-// fails, recovers, and notices when somebody deletes its Node. It is packages
-// nodestatus and lease, and the few lines between them.
+// Node is a node without pods. It registers itself, renews its lease and
+// reports its status, becomes NotReady with the reason when its health check
+// fails, recovers, and notices when another client deletes its Node. It
+// consists of packages nodestatus and lease and the few lines that connect
+// them.
 package main
 
 import (
@@ -37,7 +38,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	unhealthyFile := flags.String("unhealthy-file", "", "`path` of a file: while it exists the node is not ready, and its content is the reason given")
 	syncInterval := flags.Duration("sync-interval", nodestatus.DefaultSyncInterval, "`time` between two health checks")
 	nodeCredentials := flags.Bool("node-credentials", false, "the client is system:node:NODE-NAME, as a kubelet is")
-	exitWhenDeleted := flags.Bool("exit-when-deleted", false, "end when somebody deletes the Node, as a kubelet on a real machine should, instead of registering it again")
+	exitWhenDeleted := flags.Bool("exit-when-deleted", false, "end when another client deletes the Node, as a kubelet on a real machine should, instead of registering it again")
 	if err := flags.parse(args); err != nil {
 		return err
 	}
@@ -55,14 +56,14 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	}
 	defer shutdown()
 
-	// Deleting a Node fences its pods; a virtual node has none to fence, so
-	// this example comes back unless it is told not to.
+	// Deleting a Node fences its pods. A virtual node has no pods to fence, so
+	// this example registers again by default.
 	onDeleted := nodestatus.DeletedReregister
 	if *exitWhenDeleted {
 		onDeleted = nodestatus.DeletedExit
 	}
-	// Each controller knows something that the other has to act on. Their
-	// hooks are called from Run, when both exist.
+	// Each controller has events that the other must react to. The hooks are
+	// called from Run, when both controllers exist.
 	var leases *lease.Controller
 	node, err := nodestatus.New(nodestatus.Config{
 		Client:          heart.CoreV1(),
@@ -80,7 +81,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 				leases.Trigger(r.NodeName) // a new Node: the lease has a new owner
 			},
 			Deleted: func(d nodestatus.Deleted) {
-				fmt.Fprintf(stdout, "node %s: deleted by somebody else; policy: %v\n", d.NodeName, d.Policy)
+				fmt.Fprintf(stdout, "node %s: deleted by another client; policy: %v\n", d.NodeName, d.Policy)
 			},
 			ConditionChanged: func(c nodestatus.ConditionChanged) {
 				if c.Condition.Type == corev1.NodeReady {
@@ -99,12 +100,12 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		Owner:            node.OwnerReference, // no lease without its Node
 		Gate:             node.Live,           // a stuck process must not look alive
 		Hooks: lease.Hooks{
-			// After so long a silence somebody may have called the node
+			// After such a long outage another client may have set the node to
 			// Unknown, and only a status write undoes that.
 			Recovered: func(r lease.Recovered) { node.Resync(r.NodeName) },
-			// The gate of the Node may be open now.
+			// The Node's gate may now be open.
 			PhaseChanged: func(p lease.PhaseChanged) { node.Trigger(p.NodeName) },
-			// The garbage collector takes the lease when the Node is gone.
+			// The garbage collector deletes the lease when the Node is gone.
 			Deleted: func(d lease.Deleted) { node.Resync(d.NodeName) },
 		},
 	})
@@ -114,8 +115,8 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	return runTogether(ctx, leases.Run, node.Run)
 }
 
-// newRecorder returns a recorder of events.k8s.io/v1 events, and the function
-// that ends it.
+// newRecorder returns a recorder of events.k8s.io/v1 events, and a function
+// that shuts it down.
 func newRecorder(ctx context.Context, cfg *rest.Config, component string) (events.EventRecorder, func(), error) {
 	client, err := kubernetes.NewForConfig(cfg)
 	if err != nil {
@@ -129,7 +130,8 @@ func newRecorder(ctx context.Context, cfg *rest.Config, component string) (event
 	return broadcaster.NewRecorder(scheme.Scheme, component), broadcaster.Shutdown, nil
 }
 
-// template is what does not change while the program runs.
+// template returns the part of the Node that does not change while the program
+// runs.
 func template(nodeName string) *corev1.Node {
 	capacity := corev1.ResourceList{
 		corev1.ResourceCPU:    *resource.NewQuantity(int64(runtime.NumCPU()), resource.DecimalSI),
@@ -146,7 +148,8 @@ func template(nodeName string) *corev1.Node {
 			},
 		},
 		Spec: corev1.NodeSpec{
-			// Nothing here runs pods; only what tolerates that may come.
+			// Nothing here runs pods, so only pods that tolerate this may be
+			// scheduled.
 			Taints: []corev1.Taint{{Key: "kubewright.dev/no-pods", Effect: corev1.TaintEffectNoExecute}},
 		},
 		Status: corev1.NodeStatus{
@@ -162,8 +165,8 @@ func template(nodeName string) *corev1.Node {
 	}
 }
 
-// unlessExists is the health check of this node: whatever watches the hardware
-// leaves a file behind.
+// unlessExists returns the health check of this node: it fails while path
+// exists. A hardware monitor would create the file.
 func unlessExists(path string) nodestatus.HealthCheck {
 	return func(context.Context, string) error {
 		if path == "" {
@@ -180,12 +183,12 @@ func unlessExists(path string) nodestatus.HealthCheck {
 	}
 }
 
-// defaultNodeName is $NODE_NAME, which a pod gets from the downward API, or else
-// the name of the host.
+// defaultNodeName returns $NODE_NAME, which a pod gets from the downward API,
+// or else the host name.
 func defaultNodeName() string {
 	name := os.Getenv("NODE_NAME")
 	if name == "" {
-		name, _ = os.Hostname() // an empty name is refused later, by name
+		name, _ = os.Hostname() // an empty name is rejected later, by name
 	}
 	return name
 }

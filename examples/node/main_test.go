@@ -48,11 +48,11 @@ func TestNodeTellsTheTruth(t *testing.T) {
 			eventually(t, s, "its lease", func() bool {
 				return len(apitest.List[*coordinationv1.Lease](s, corev1.NamespaceNodeLease)) == 1
 			})
-			if err := os.WriteFile(unhealthy, []byte("fan 2 stands still\n"), 0o600); err != nil {
+			if err := os.WriteFile(unhealthy, []byte("fan 2 has stopped\n"), 0o600); err != nil {
 				t.Fatal(err)
 			}
 			eventually(t, s, "the node not to be ready", is(corev1.ConditionFalse))
-			if c := ready(s); c.Reason != "HealthCheckFailed" || !strings.Contains(c.Message, "fan 2 stands still") {
+			if c := ready(s); c.Reason != "HealthCheckFailed" || !strings.Contains(c.Message, "fan 2 has stopped") {
 				t.Errorf("Ready=False with %s: %q, want the reason of the health check", c.Reason, c.Message)
 			}
 			if err := os.Remove(unhealthy); err != nil {
@@ -62,8 +62,8 @@ func TestNodeTellsTheTruth(t *testing.T) {
 
 			old := apitest.Get[*corev1.Node](s, "", "n1").UID
 			apitest.Delete[*corev1.Node](s, "", "n1")
-			// Nobody watches the Node: the next write finds out, here one that
-			// a change of health causes.
+			// No watch observes the Node, so the next write finds the deletion:
+			// here a write that a change of health causes.
 			if err := os.WriteFile(unhealthy, []byte("again\n"), 0o600); err != nil {
 				t.Fatal(err)
 			}
@@ -71,8 +71,8 @@ func TestNodeTellsTheTruth(t *testing.T) {
 				node := apitest.Get[*corev1.Node](s, "", "n1")
 				return node != nil && node.UID != old
 			})
-			if !strings.Contains(program.Output(), "deleted by somebody else; policy: Reregister") {
-				t.Errorf("the program did not tell of the deletion; it printed:\n%s", program.Output())
+			if !strings.Contains(program.Output(), "deleted by another client; policy: Reregister") {
+				t.Errorf("the program did not report the deletion; it printed:\n%s", program.Output())
 			}
 			if err := program.Stop(); err != nil {
 				t.Errorf("the program ended with %v", err)

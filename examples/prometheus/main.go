@@ -1,10 +1,10 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Prometheus is a virtual node whose packages tell Prometheus what they do: a
-// node, its lease, its pods, its devices and its settings, with every hook made
-// a metric by package metrics, which is what there is to copy. The pods run by
-// saying so (package podsynctest), the devices are made up.
+// Prometheus is a virtual node that exports metrics of all packages: a node,
+// its lease, its pods, its devices and its settings. Package metrics turns
+// every hook into a metric; copy that package. The pods are simulated (package
+// podsynctest), and the devices are fictitious.
 package main
 
 import (
@@ -67,7 +67,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 
-	// What happens at the end is worth a last scrape: the server goes last.
+	// The server ends last, so that a last scrape sees the shutdown.
 	err = n.run(ctx)
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()

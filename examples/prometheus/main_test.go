@@ -21,7 +21,7 @@ import (
 	"github.com/kubewright/kubewright/examples/internal/exampletest"
 )
 
-// get returns the body of a page of the program, whose address it has printed.
+// get returns a page of the program, whose address is in its output.
 func get(t *testing.T, program *exampletest.Program, page string) (int, string) {
 	t.Helper()
 	_, rest, _ := strings.Cut(program.Output(), "serving ")
@@ -72,7 +72,7 @@ func TestNodeIsMeasured(t *testing.T) {
 		Spec:       corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Name: "app", Image: "app:1"}}},
 		Status:     corev1.PodStatus{Phase: corev1.PodPending},
 	})
-	atLeast := func(got, want float64) bool { return got >= want } // the program goes on meanwhile
+	atLeast := func(got, want float64) bool { return got >= want } // the program keeps running in the meantime
 	exactly := func(got, want float64) bool { return got == want }
 	for series, want := range map[string]struct {
 		value float64

@@ -25,7 +25,7 @@ import (
 	"github.com/kubewright/kubewright/resourceslice"
 )
 
-// driver is the name under which the devices are published.
+// driver is the name of the driver that publishes the devices.
 const driver = "prometheus.kubewright.dev"
 
 type options struct {
@@ -34,7 +34,7 @@ type options struct {
 	settings, store string
 }
 
-// A node is the controllers of one node.
+// A node holds the controllers of one node.
 type node struct {
 	lease      *lease.Controller
 	status     *nodestatus.Controller
@@ -43,8 +43,8 @@ type node struct {
 	checkpoint *configcheckpoint.Controller[string] // nil without settings
 }
 
-// newNode wires the controllers: each gets the hooks that count, with those of
-// this program behind them.
+// newNode wires the controllers: each gets the hooks that count, which then
+// call this program's hooks.
 func newNode(cfg *rest.Config, registry prometheus.Registerer, opts options) (*node, error) {
 	heartbeats, err := kube.Heartbeats(cfg)
 	if err != nil {
@@ -85,12 +85,13 @@ func newNode(cfg *rest.Config, registry prometheus.Registerer, opts options) (*n
 		corev1.ResourceMemory: resource.MustParse("32Gi"),
 		corev1.ResourcePods:   resource.MustParse("110"),
 	}
-	// Of two processes with one node name one acts, and the other waits.
+	// Of two processes with the same node name, one acts and the other waits.
 	holds := func(ctx context.Context, name string) error { return n.lease.Holds(ctx, name) }
 	n.status, err1 = nodestatus.New(nodestatus.Config{
 		Client: heartbeats.CoreV1(), NodeName: *opts.nodeName, Gate: holds,
 		Template: &corev1.Node{Spec: corev1.NodeSpec{
-			// Pods here run by saying so: only what tolerates that may come.
+			// Pods here run nothing, so only pods that tolerate this may be
+			// scheduled.
 			Taints: []corev1.Taint{{Key: "kubewright.dev/pretends", Effect: corev1.TaintEffectNoExecute}},
 		}},
 		Setters:    append(setters, nodestatus.Capacity(capacity, nil), nodestatus.StandardLabels()),
@@ -132,8 +133,8 @@ func devices(count int) []resourcev1.Device {
 	return all
 }
 
-// newCheckpoint returns the controller of settings that are one line of text
-// and take effect by being there.
+// newCheckpoint returns the controller of settings that consist of one line of
+// text and need not be applied.
 func newCheckpoint(opts options, hooks configcheckpoint.Hooks) (*configcheckpoint.Controller[string], error) {
 	source, err := configcheckpoint.File(opts.settings, 0)
 	if err != nil {
@@ -157,8 +158,8 @@ func newCheckpoint(opts options, hooks configcheckpoint.Hooks) (*configcheckpoin
 	})
 }
 
-// run runs the controllers until ctx is done. The lease ends last: the node is
-// alive while its pods' last statuses are written.
+// run runs the controllers until ctx is done. The lease ends last, because the
+// node is alive while its pods' last statuses are written.
 func (n *node) run(ctx context.Context) error {
 	if n.checkpoint != nil {
 		if _, err := n.checkpoint.Boot(ctx); err != nil {
@@ -180,7 +181,7 @@ func (n *node) run(ctx context.Context) error {
 	return err
 }
 
-// check returns what is stuck.
+// check returns an error if a controller is stuck.
 func (n *node) check(r *http.Request) error {
 	err := errors.Join(n.lease.Check(r), n.status.Check(r), n.pods.Check(r), n.slices.Check(r))
 	if n.checkpoint != nil {

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package exampletest runs the examples in their own tests, against the
-// in-memory API server behind a real connection.
+// in-memory API server over a real connection.
 package exampletest
 
 import (
@@ -23,8 +23,7 @@ import (
 	"github.com/kubewright/kubewright/apitest"
 )
 
-// patience bounds every wait. It is not a measure of anything: a test that
-// needs it has failed.
+// patience bounds every wait. A test that needs all of it has failed.
 const patience = time.Minute
 
 // Kubeconfig serves s to user on loopback for the rest of the test, and returns
@@ -34,8 +33,8 @@ func Kubeconfig(t *testing.T, s *apitest.Server, user apitest.User) string {
 	return KubeconfigOf(t, s.Handler(user))
 }
 
-// KubeconfigOf is Kubeconfig for any handler: that of a Server and a user, behind
-// whatever a test has in between.
+// KubeconfigOf is Kubeconfig for any handler, for example one that wraps the
+// handler of a Server.
 func KubeconfigOf(t *testing.T, handler http.Handler) string {
 	t.Helper()
 	server := httptest.NewServer(handler)
@@ -64,7 +63,7 @@ type Program struct {
 	out  output
 }
 
-// Start runs the example's run function until Stop, or the end of the test.
+// Start runs the example's run function until Stop or the end of the test.
 func Start(t *testing.T, run func(ctx context.Context, args []string, stdout io.Writer) error, args ...string) *Program {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -77,14 +76,14 @@ func Start(t *testing.T, run func(ctx context.Context, args []string, stdout io.
 	return p
 }
 
-// Stop ends the program as SIGTERM would, and returns what it returned.
+// Stop ends the program as SIGTERM does, and returns its error.
 func (p *Program) Stop() error {
 	p.t.Helper()
 	p.stop()
 	return p.Wait()
 }
 
-// Wait waits for the program to end by itself, and returns what it returned.
+// Wait waits until the program ends on its own, and returns its error.
 func (p *Program) Wait() error {
 	p.t.Helper()
 	select {
@@ -96,11 +95,11 @@ func (p *Program) Wait() error {
 	}
 }
 
-// Output returns what the program has printed.
+// Output returns the program's output so far.
 func (p *Program) Output() string { return p.out.String() }
 
-// Eventually waits until the condition holds. A program of its own offers
-// nothing else to wait for than what it does to the server and prints.
+// Eventually waits until the condition holds. A test can observe a separate
+// program only through its requests and its output.
 func Eventually(t *testing.T, s *apitest.Server, what string, condition func() bool) {
 	t.Helper()
 	deadline := time.NewTimer(patience)
@@ -116,9 +115,9 @@ func Eventually(t *testing.T, s *apitest.Server, what string, condition func() b
 	}
 }
 
-// Server returns an API server that authorizes as a real one does: nodes by the
-// Node authorizer and NodeRestriction, everybody else by the roles and bindings
-// in the manifests, administrators always.
+// Server returns an API server with real authorization: nodes by the Node
+// authorizer and NodeRestriction, other users by the roles and bindings in the
+// manifests, and administrators always.
 func Server(t *testing.T, manifests ...string) *apitest.Server {
 	t.Helper()
 	var contents [][]byte
@@ -138,7 +137,7 @@ func Server(t *testing.T, manifests ...string) *apitest.Server {
 	return s
 }
 
-// NothingRefused checks that the program has asked for nothing that its rights
+// NothingRefused checks that the program sent no request that its permissions
 // do not allow.
 func NothingRefused(t *testing.T, s *apitest.Server) {
 	t.Helper()
@@ -149,7 +148,7 @@ func NothingRefused(t *testing.T, s *apitest.Server) {
 	}
 }
 
-// output is a buffer that may be read while it is written.
+// output is a buffer that is safe for concurrent use.
 type output struct {
 	mu  sync.Mutex
 	buf bytes.Buffer

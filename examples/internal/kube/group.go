@@ -8,11 +8,11 @@ import (
 	"sync"
 )
 
-// Group runs functions at the same time. The first that returns ends the
-// context of all, and Wait returns its error when all have returned. It is
-// golang.org/x/sync/errgroup as far as the examples need it, with one
-// difference: a function that returns nil ends the group too, for a kubelet
-// without one of its controllers is not half a kubelet.
+// Group runs functions concurrently. The first function that returns cancels
+// the context of all, and Wait returns its error after all have returned. It is
+// the part of golang.org/x/sync/errgroup that the examples need, with one
+// difference: a function that returns nil also ends the group, because a
+// kubelet must not run without one of its controllers.
 type Group struct {
 	ctx, lastCtx       context.Context
 	cancel, cancelLast context.CancelFunc
@@ -34,7 +34,7 @@ func (g *Group) Go(f func(ctx context.Context) error) {
 	g.wg.Go(func() { g.run(g.ctx, f) })
 }
 
-// Last runs f as Go does, but ends its context only when all functions of Go
+// Last runs f like Go, but cancels its context only after all functions of Go
 // have returned. It is for the Run of package lease: a node is alive while the
 // last statuses of its pods are written.
 func (g *Group) Last(f func(ctx context.Context) error) {
@@ -48,7 +48,7 @@ func (g *Group) run(ctx context.Context, f func(ctx context.Context) error) {
 }
 
 // Wait waits for all functions and returns the error of the first that ended.
-// No function may be added after it was called.
+// No function may be added after the call of Wait.
 func (g *Group) Wait() error {
 	g.wg.Wait()
 	g.cancelLast()

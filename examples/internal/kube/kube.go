@@ -1,9 +1,9 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kube is the part of a main function that all examples have in
-// common: flags that people know, clients, signals and the exit status. Copy
-// it along with an example; nothing in it is a promise.
+// Package kube contains the common part of the main functions of the larger
+// examples: flags, clients, signals and the exit status. Copy it along with an
+// example. Its API may change at any time.
 package kube
 
 import (
@@ -28,17 +28,17 @@ import (
 )
 
 // Main runs an example until it returns or the process gets SIGINT or SIGTERM;
-// a second signal kills it. It exits with 0, with 1 on an error, and with 2
-// where the arguments are wrong. An error may have an ExitStatus of its own.
+// a second signal kills it. The exit status is 0, 1 after an error, and 2 after
+// wrong arguments. An error may have its own ExitStatus.
 func Main(run func(ctx context.Context, args []string, stdout io.Writer) error) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // from now on a signal has its default effect
+	context.AfterFunc(ctx, stop) // the next signal has its default effect
 	err := run(ctx, os.Args[1:], os.Stdout)
 	klog.Flush()
 	switch {
 	case err == nil, errors.Is(err, flag.ErrHelp):
 	case errors.Is(err, errUsage):
-		os.Exit(2) // the flag set has printed what is wrong
+		os.Exit(2) // the flag set has printed the error
 	default:
 		fmt.Fprintln(os.Stderr, "Error:", err)
 		status := 1
@@ -49,7 +49,7 @@ func Main(run func(ctx context.Context, args []string, stdout io.Writer) error) 
 	}
 }
 
-// exitStatus is an error with an exit status of its own.
+// exitStatus is an error with its own exit status.
 type exitStatus interface {
 	error
 	ExitStatus() int
@@ -58,14 +58,14 @@ type exitStatus interface {
 // errUsage marks errors in the arguments.
 var errUsage = errors.New("usage")
 
-// Flags are those that every example has.
+// Flags are the flags of an example, --kubeconfig, and those of klog.
 type Flags struct {
 	*flag.FlagSet
 	kubeconfig string
 }
 
 // NewFlags returns the flags of the example called name: --kubeconfig and those
-// of klog, -v among them.
+// of klog, such as -v.
 func NewFlags(name string) *Flags {
 	f := &Flags{FlagSet: flag.NewFlagSet(name, flag.ContinueOnError)}
 	klog.InitFlags(f.FlagSet)
@@ -74,16 +74,16 @@ func NewFlags(name string) *Flags {
 }
 
 // NodeName adds --node-name. Its default is $NODE_NAME, which a pod gets from
-// the downward API, then the name of the host.
+// the downward API, or else the host name.
 func (f *Flags) NodeName() *string {
 	name := os.Getenv("NODE_NAME")
 	if name == "" {
-		name, _ = os.Hostname() // an empty name is refused later, by name
+		name, _ = os.Hostname() // an empty name is rejected later, by name
 	}
 	return f.String("node-name", name, "`name` of the Node")
 }
 
-// Parse parses the arguments and refuses what is left over.
+// Parse parses the arguments and rejects arguments that are not flags.
 func (f *Flags) Parse(args []string) error {
 	err := f.FlagSet.Parse(args)
 	if err == nil && f.NArg() > 0 {
@@ -96,8 +96,8 @@ func (f *Flags) Parse(args []string) error {
 	return err
 }
 
-// Config returns the client configuration that --kubeconfig names, or that of
-// the pod the process runs in.
+// Config returns the client configuration in the file that --kubeconfig names,
+// or that of the pod in which the process runs.
 func (f *Flags) Config() (*rest.Config, error) {
 	cfg, err := clientcmd.BuildConfigFromFlags("", f.kubeconfig)
 	if err != nil {
@@ -113,19 +113,19 @@ type HeartbeatClient struct {
 }
 
 // ResetConnections closes the connections of the client, so that the next
-// request makes a new one: for lease.Config.ResetConnections.
+// request opens a new one. It is for lease.Config.ResetConnections.
 func (c *HeartbeatClient) ResetConnections() { c.dialer.CloseAll() }
 
-// Heartbeats returns a client that has connections of its own, so that neither a
-// reset after a lost heartbeat cuts the watches of the process nor a large list
-// delays a heartbeat, and no rate limit: client-go's default of 5 requests a
-// second would starve the 51st node of a process. It needs no timeout either,
-// because every call of the controllers has its own.
+// Heartbeats returns a client with its own connections: a reset after a lost
+// heartbeat does not end the watches of the process, and a large list does not
+// delay a heartbeat. It has no rate limit, because client-go's default of 5
+// requests a second would starve the 51st node of a process. It needs no
+// timeout, because every call of the controllers has one.
 func Heartbeats(cfg *rest.Config) (*HeartbeatClient, error) {
 	cfg = rest.CopyConfig(cfg)
 	cfg.QPS = -1
-	// client-go shares connections between equal configurations; a dialer of
-	// its own makes this one unequal.
+	// client-go shares connections between equal configurations. The dialer
+	// makes this configuration different.
 	dialer := connrotation.NewDialer((&net.Dialer{Timeout: 5 * time.Second, KeepAlive: 15 * time.Second}).DialContext)
 	cfg.Dial = dialer.DialContext
 	client, err := kubernetes.NewForConfig(rest.AddUserAgent(cfg, cfg.UserAgent+"/heartbeat"))
@@ -135,8 +135,8 @@ func Heartbeats(cfg *rest.Config) (*HeartbeatClient, error) {
 	return &HeartbeatClient{client, dialer}, nil
 }
 
-// Unlimited returns a client for everything else, without a rate limit in the
-// client: the API server has its own (API Priority and Fairness).
+// Unlimited returns a client for all other requests. It has no client-side rate
+// limit, because the API server has its own (API Priority and Fairness).
 func Unlimited(cfg *rest.Config) (*kubernetes.Clientset, error) {
 	cfg = rest.CopyConfig(cfg)
 	cfg.QPS = -1
@@ -144,7 +144,7 @@ func Unlimited(cfg *rest.Config) (*kubernetes.Clientset, error) {
 }
 
 // Events returns a recorder that writes events.k8s.io/v1 events as component,
-// and the function that ends it.
+// and a function that shuts it down.
 func Events(ctx context.Context, cfg *rest.Config, component string) (events.EventRecorder, func(), error) {
 	client, err := kubernetes.NewForConfig(cfg)
 	if err != nil {

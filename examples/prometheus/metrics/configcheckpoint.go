@@ -10,16 +10,17 @@ import (
 	"github.com/kubewright/kubewright/configcheckpoint"
 )
 
-// ConfigCheckpoint counts what a configcheckpoint.Controller does.
+// ConfigCheckpoint returns hooks that count the events of a
+// configcheckpoint.Controller.
 func ConfigCheckpoint(registry prometheus.Registerer, next configcheckpoint.Hooks) (configcheckpoint.Hooks, error) {
 	s := set{registry: registry}
 	var (
-		info       = s.gauge("kubewright_configcheckpoint_info", "The part that the running configuration plays: 1 for that one.", "role")
+		info       = s.gauge("kubewright_configcheckpoint_info", "1 for the role of the running configuration.", "role")
 		trial      = s.gauge("kubewright_configcheckpoint_trial", "1 while the running configuration is on trial.").WithLabelValues()
-		deliveries = s.counter("kubewright_configcheckpoint_deliveries_total", "What the source has yielded: a payload, nothing (unassigned) or an error.", "result")
+		deliveries = s.counter("kubewright_configcheckpoint_deliveries_total", "Deliveries of the source: a payload, nothing (unassigned) or an error.", "result")
 		promotions = s.counter("kubewright_configcheckpoint_promotions_total", "Configurations that have passed their trial.").WithLabelValues()
-		rejections = s.counter("kubewright_configcheckpoint_rejections_total", "Configurations that were barred, at the door or after they ran.", "reason")
-		condition  = s.gauge("kubewright_configcheckpoint_condition", "The condition under its present reason: 1 for True, 0 for False, -1 for Unknown.", "reason")
+		rejections = s.counter("kubewright_configcheckpoint_rejections_total", "Configurations that were rejected, before or after they ran.", "reason")
+		condition  = s.gauge("kubewright_configcheckpoint_condition", "The condition with its current reason: 1 for True, 0 for False, -1 for Unknown.", "reason")
 	)
 	role, reason := only{gauge: info}, only{gauge: condition}
 	hooks := next
@@ -47,9 +48,9 @@ func ConfigCheckpoint(registry prometheus.Registerer, next configcheckpoint.Hook
 	return hooks, s.err()
 }
 
-// only keeps a gauge with one label at one series. What was is removed and not
-// set to 0, which of the condition means False; and after the new one is there,
-// so that no scrape sees none.
+// only keeps a gauge with one label at a single series. It removes the old
+// series instead of setting it to 0, which would mean False for the condition,
+// and does so after adding the new one, so that every scrape sees a series.
 type only struct {
 	gauge *prometheus.GaugeVec
 	value string
@@ -63,7 +64,7 @@ func (o *only) set(label string, value float64) {
 	o.value = label
 }
 
-// deliveryOf is the label of what the source has yielded.
+// deliveryOf returns the label of a delivery.
 func deliveryOf(e configcheckpoint.Delivered) string {
 	switch {
 	case e.Err != nil:

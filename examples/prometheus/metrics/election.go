@@ -13,23 +13,23 @@ import (
 	"github.com/kubewright/kubewright/election/coordinator"
 )
 
-// Election counts what an election.Candidate does.
+// Election returns hooks that count the events of an election.Candidate.
 func Election(registry prometheus.Registerer, next election.Hooks) (election.Hooks, error) {
 	s := set{registry: registry}
 	var (
 		leader   = s.gauge("kubewright_election_leader", "1 while this process leads, until its work has returned.").WithLabelValues()
 		terms    = s.counter("kubewright_election_terms_total", "Terms of this process that have ended, by cause.", "cause")
-		length   = s.histogram("kubewright_election_term_duration_seconds", "Length of those terms.", termBuckets()).WithLabelValues()
+		length   = s.histogram("kubewright_election_term_duration_seconds", "Duration of those terms.", termBuckets()).WithLabelValues()
 		drain    = s.histogram("kubewright_election_drain_duration_seconds", "Time that the work took to return after its term.", lagBuckets()).WithLabelValues()
-		vacancy  = s.histogram("kubewright_election_vacancy_duration_seconds", "Time for which nobody was seen to lead before a term of this process.", outageBuckets()).WithLabelValues()
-		renewal  = s.histogram("kubewright_election_renewal_duration_seconds", "Time that a renewal took.", callBuckets()).WithLabelValues()
+		vacancy  = s.histogram("kubewright_election_vacancy_duration_seconds", "Time without a visible leader before a term of this process.", outageBuckets()).WithLabelValues()
+		renewal  = s.histogram("kubewright_election_renewal_duration_seconds", "Duration of a renewal.", callBuckets()).WithLabelValues()
 		failures = s.counter("kubewright_election_failures_total", "Requests that failed, by request and class of error.", "op", "class")
-		offers   = s.counter("kubewright_election_offers_total", "Offers to a better candidate that were accepted (accepted=true) or given up.", "accepted")
+		offers   = s.counter("kubewright_election_offers_total", "Offers to a better candidate that were accepted (accepted=true) or withdrawn.", "accepted")
 	)
 	hooks := next
 	hooks.TermStarted = func(e election.TermStarted) {
 		leader.Set(1)
-		if e.Vacant > 0 { // 0: not known
+		if e.Vacant > 0 { // 0 if not known
 			vacancy.Observe(e.Vacant.Seconds())
 		}
 		call(next.TermStarted, e)
@@ -56,22 +56,23 @@ func Election(registry prometheus.Registerer, next election.Hooks) (election.Hoo
 	return hooks, s.err()
 }
 
-// ElectionController counts what a coordinator.Controller does. Nothing is counted
-// for each Lease: a cluster may have thousands.
+// ElectionController returns hooks that count the events of a
+// coordinator.Controller. It has no metric per Lease, because a cluster may
+// have thousands.
 func ElectionController(registry prometheus.Registerer, next coordinator.Hooks) (coordinator.Hooks, error) {
 	s := set{registry: registry}
 	var (
 		elections   = s.counter("kubewright_election_controller_elections_total", "Candidates made the holder of a Lease, by strategy.", "strategy")
-		vacancy     = s.histogram("kubewright_election_controller_vacancy_duration_seconds", "Time for which nobody was seen to renew a Lease before its election.", outageBuckets()).WithLabelValues()
+		vacancy     = s.histogram("kubewright_election_controller_vacancy_duration_seconds", "Time for which a Lease was not seen to be renewed before its election.", outageBuckets()).WithLabelValues()
 		preferences = s.counter("kubewright_election_controller_preferences_total", "Holders asked to give way to a better candidate.").WithLabelValues()
 		silences    = s.counter("kubewright_election_controller_silences_total", "Pings that a candidate has left unanswered.").WithLabelValues()
-		collected   = s.counter("kubewright_election_controller_collections_total", "LeaseCandidates deleted because nobody renewed them.").WithLabelValues()
-		failures    = s.counter("kubewright_election_controller_failures_total", "Requests that failed, by what was to be done and class of error.", "action", "class")
+		collected   = s.counter("kubewright_election_controller_collections_total", "LeaseCandidates deleted because they were not renewed.").WithLabelValues()
+		failures    = s.counter("kubewright_election_controller_failures_total", "Requests that failed, by action and class of error.", "action", "class")
 	)
 	hooks := next
 	hooks.Elected = func(e coordinator.Elected) {
 		elections.WithLabelValues(e.Strategy).Inc()
-		if e.Unrenewed > 0 { // 0: nobody held it
+		if e.Unrenewed > 0 { // 0 if the Lease had no holder
 			vacancy.Observe(e.Unrenewed.Seconds())
 		}
 		call(next.Elected, e)
@@ -95,11 +96,11 @@ func ElectionController(registry prometheus.Registerer, next coordinator.Hooks) 
 	return hooks, s.err()
 }
 
-// causeOf is the label of the end of a term.
+// causeOf returns the label of the cause that ended a term.
 func causeOf(err error) string {
 	switch {
 	case err == nil:
-		return "finished" // the work returned by itself
+		return "finished" // the work returned on its own
 	case errors.Is(err, election.ErrLost):
 		return "lost"
 	case errors.Is(err, election.ErrExpired):

@@ -9,17 +9,17 @@ import (
 	"github.com/kubewright/kubewright/lease"
 )
 
-// Lease counts what a lease.Controller does.
+// Lease returns hooks that count the events of a lease.Controller.
 func Lease(registry prometheus.Registerer, next lease.Hooks) (lease.Hooks, error) {
 	s := set{registry: registry}
 	var (
 		renewals    = s.counter("kubewright_lease_renewals_total", "Renewals that the API server accepted.").WithLabelValues()
-		latency     = s.histogram("kubewright_lease_renewal_duration_seconds", "Time that a renewal took.", callBuckets()).WithLabelValues()
-		failures    = s.counter("kubewright_lease_failures_total", "Turns of a node that ended with an error, by class of error.", "class")
-		outage      = s.histogram("kubewright_lease_outage_duration_seconds", "Time between two renewals that were too far apart, so that the lease had expired.", outageBuckets()).WithLabelValues()
-		nodes       = s.gauge("kubewright_lease_nodes", "Nodes by the phase of their lease; those of which nothing is known yet are not counted.", "phase")
-		contentions = s.counter("kubewright_lease_contentions_total", "Leases that somebody else keeps writing.").WithLabelValues()
-		takeovers   = s.counter("kubewright_lease_takeovers_total", "Leases taken from somebody else.").WithLabelValues()
+		latency     = s.histogram("kubewright_lease_renewal_duration_seconds", "Duration of a renewal.", callBuckets()).WithLabelValues()
+		failures    = s.counter("kubewright_lease_failures_total", "Lease requests that failed, by class of error.", "class")
+		outage      = s.histogram("kubewright_lease_outage_duration_seconds", "Time between two renewals if the lease expired in between.", outageBuckets()).WithLabelValues()
+		nodes       = s.gauge("kubewright_lease_nodes", "Nodes by the phase of their lease, except for pending and stopped ones.", "phase")
+		contentions = s.counter("kubewright_lease_contentions_total", "Leases that another client keeps writing.").WithLabelValues()
+		takeovers   = s.counter("kubewright_lease_takeovers_total", "Leases taken from another holder.").WithLabelValues()
 	)
 	hooks := next
 	hooks.Renewed = func(e lease.Renewed) {
@@ -36,8 +36,8 @@ func Lease(registry prometheus.Registerer, next lease.Hooks) (lease.Hooks, error
 		call(next.Recovered, e)
 	}
 	hooks.PhaseChanged = func(e lease.PhaseChanged) {
-		// A node begins in PhasePending, which nobody is told, and ends in
-		// PhaseStopped: neither is counted.
+		// A node begins in PhasePending, for which the hook is not called, and
+		// ends in PhaseStopped: neither is counted.
 		if e.From != lease.PhasePending {
 			nodes.WithLabelValues(e.From.String()).Dec()
 		}

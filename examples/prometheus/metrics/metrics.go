@@ -1,23 +1,23 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package metrics makes Prometheus metrics of the hooks of Kubewright's
-// packages, under the names that their package comments recommend. It is to be
-// copied: the files of the packages that a program uses, and this one.
+// Package metrics turns the hooks of Kubewright's packages into Prometheus
+// metrics, with the names in docs/operations.md. Copy it: this file and the
+// files of the packages that a program uses.
 //
 // Each function registers the metrics of one package and returns hooks that
-// count what happens and then call the program's own:
+// count events and then call the program's own hooks:
 //
 //	hooks, err := metrics.Lease(registry, lease.Hooks{
 //		Recovered: func(r lease.Recovered) { nodes.Resync(r.NodeName) },
 //	})
 //
-// Call it once for each registry; the error says which metrics are registered
-// already. A process with two controllers of one package tells them apart by
-// prometheus.WrapRegistererWith and a label of its own.
+// Call it once for each registry. The error names metrics that are already
+// registered. A process with two controllers of one package distinguishes them
+// with prometheus.WrapRegistererWith and an additional label.
 //
-// No label has the name of a node, a pod or a device, nor the text of an error:
-// a fleet of ten thousand nodes has as many series as one node.
+// No label contains the name of a node, a pod or a device, or the text of an
+// error: a fleet of ten thousand nodes has as many series as one node.
 package metrics
 
 import (
@@ -31,23 +31,23 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// Handler serves what is registered. A metric that can't be collected is left
-// out and counted in promhttp_metric_handler_errors_total: the others are worth
-// more than none.
+// Handler serves the registered metrics. It omits a metric that cannot be
+// collected and counts it in promhttp_metric_handler_errors_total, so that the
+// other metrics remain available.
 func Handler(registry *prometheus.Registry) http.Handler {
 	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{Registry: registry, ErrorHandling: promhttp.ContinueOnError})
 }
 
-// Buckets of histograms. Calls end within CallTimeout, 10 s; an outage begins
-// to matter when a lease expires, 40 s; a pool or a status that takes minutes
-// is what one wants to see.
+// Buckets of histograms. Calls end within CallTimeout, 10 s. An outage begins
+// to matter when a lease expires, after 40 s. Pools and statuses that take
+// minutes should be visible.
 func callBuckets() []float64   { return prometheus.ExponentialBuckets(0.005, 2, 12) }   // 5 ms to 10 s
 func lagBuckets() []float64    { return prometheus.ExponentialBuckets(0.025, 2.5, 11) } // 25 ms to 4 min
 func outageBuckets() []float64 { return prometheus.ExponentialBuckets(1, 2, 14) }       // 1 s to 2 h 16 min
 func termBuckets() []float64   { return prometheus.ExponentialBuckets(60, 4, 9) }       // 1 min to 45 days
 func sizeBuckets() []float64   { return prometheus.ExponentialBuckets(256, 2, 10) }     // 256 B to 128 KiB
 
-// A set is the metrics of one package on their way into a registry.
+// A set collects the metrics of one package before they are registered.
 type set struct {
 	registry prometheus.Registerer
 	errs     []error
@@ -86,9 +86,9 @@ func call[T any](hook func(T), event T) {
 	}
 }
 
-// resultOf is the label of an API request: ok, the status code of a refusal, or
-// unanswered. The reason in a refusal is not used, for an admission webhook may
-// put any text there.
+// resultOf returns the label of an API request: ok, the status code of a
+// refusal, or unanswered. It does not use the reason of a refusal, because an
+// admission webhook may set it to any text.
 func resultOf(err error) string {
 	if err == nil {
 		return "ok"

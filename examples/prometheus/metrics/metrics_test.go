@@ -26,22 +26,22 @@ import (
 	"github.com/kubewright/kubewright/resourceslice"
 )
 
-// A subject is the file of one package.
+// A subject is a package with its metrics.
 type subject struct {
 	name string // of the package
 	// make registers the metrics and returns the hooks, a struct of funcs.
 	make func(prometheus.Registerer, any) (any, error)
 	none any // the zero Hooks
-	// uncounted are the hooks from which no metric is made.
+	// uncounted lists the hooks without a metric.
 	uncounted []string
-	// samples are events that count where zero ones don't.
+	// samples are events that are counted although zero events are not.
 	samples []any
 }
 
-// subjects are all files of this package.
+// subjects lists all files of this package.
 var subjects = []subject{
 	{name: "lease", make: adapt(metrics.Lease), none: lease.Hooks{},
-		uncounted: []string{"Deleted"}, // the phase tells of it
+		uncounted: []string{"Deleted"}, // the phase covers it
 		samples:   []any{lease.PhaseChanged{To: lease.PhaseHeld}}},
 	{name: "nodestatus", make: adapt(metrics.NodeStatus), none: nodestatus.Hooks{},
 		uncounted: []string{"SpecChanged"}},
@@ -60,8 +60,8 @@ func adapt[H any](f func(prometheus.Registerer, H) (H, error)) func(prometheus.R
 	return func(r prometheus.Registerer, next any) (any, error) { return f(r, next.(H)) }
 }
 
-// hooks returns the hooks of a package on a registry of their own, and calls
-// next with the name of each hook that reaches the program.
+// hooks returns the hooks of a package on a new registry. They call next with
+// the name of each hook that reaches the program.
 func (s subject) hooks(t *testing.T, next func(field string)) (reflect.Value, *prometheus.Registry) {
 	t.Helper()
 	own := reflect.New(reflect.TypeOf(s.none)).Elem()
@@ -80,7 +80,7 @@ func (s subject) hooks(t *testing.T, next func(field string)) (reflect.Value, *p
 	return reflect.ValueOf(hooks), registry
 }
 
-// event is what a hook is called with.
+// event returns an event for a hook.
 func (s subject) event(hook reflect.Type) reflect.Value {
 	for _, sample := range s.samples {
 		if reflect.TypeOf(sample) == hook.In(0) {
@@ -143,7 +143,7 @@ func TestRegisteredTwice(t *testing.T) {
 	}
 }
 
-// exercised returns the registry of a package all of whose hooks were called,
+// exercised returns the registry of a package after all its hooks were called,
 // so that every metric has a series.
 func exercised(t *testing.T, s subject) *prometheus.Registry {
 	t.Helper()
@@ -166,8 +166,8 @@ func TestLint(t *testing.T) {
 	}
 }
 
-// gather returns all values of a registry: of counters and gauges under
-// name{label="value"}, of histograms their count and their sum.
+// gather returns all values in a registry: counters and gauges as
+// name{label="value"}, histograms as their count and their sum.
 func gather(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 	t.Helper()
 	families, err := registry.Gather()

@@ -16,7 +16,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// A metric is what the tests of this file know of a metric.
+// A metric is a registered metric.
 type metric struct {
 	kind   dto.MetricType
 	labels []string // sorted
@@ -82,7 +82,7 @@ func TestNamesAreThoseOfTheOperationsPage(t *testing.T) {
 	}
 }
 
-// dashboard is what the test needs of a Grafana dashboard.
+// dashboard has the fields of a Grafana dashboard that the test reads.
 type dashboard struct {
 	Panels []panel
 }
@@ -91,16 +91,16 @@ type panel struct {
 	Title   string
 	Type    string
 	GridPos struct{ X, Y, W, H int }
-	Panels  []panel // of a row that is collapsed
+	Panels  []panel // of a collapsed row
 	Targets []struct{ Expr string }
 }
 
-// Parts of PromQL, as far as the dashboard uses it.
+// The parts of PromQL that the dashboard uses.
 var (
 	nameInQuery  = regexp.MustCompile(`\b(kubewright_[a-z_]+)(?:\{([^}]*)\})?(\[[^\]]+\])?`)
 	labelInQuery = regexp.MustCompile(`([a-z_]+)\s*(?:=~|!~|!=|=)`)
 	byInQuery    = regexp.MustCompile(`\b(?:by|without)\s*\(([^)]*)\)`)
-	// everywhere are labels that Prometheus gives to every series.
+	// everywhere lists the labels that Prometheus adds to every series.
 	everywhere = []string{"job", "instance"}
 )
 
@@ -140,7 +140,7 @@ func TestDashboardQueriesWhatIsRegistered(t *testing.T) {
 	}
 }
 
-// problemsOf returns what is wrong with a query, and notes what it shows.
+// problemsOf returns the problems of a query, and records the metrics it shows.
 func problemsOf(expr string, all map[string]metric, shown map[string]bool) (problems []string) {
 	allowed := slices.Clone(everywhere)
 	found := nameInQuery.FindAllStringSubmatch(expr, -1)

@@ -11,19 +11,19 @@ import (
 	"github.com/kubewright/kubewright/nodestatus"
 )
 
-// NodeStatus counts what a nodestatus.Controller does.
+// NodeStatus returns hooks that count the events of a nodestatus.Controller.
 func NodeStatus(registry prometheus.Registerer, next nodestatus.Hooks) (nodestatus.Hooks, error) {
 	s := set{registry: registry}
 	var (
 		writes        = s.counter("kubewright_nodestatus_writes_total", "Status writes that the API server accepted, by cause.", "cause")
-		latency       = s.histogram("kubewright_nodestatus_write_duration_seconds", "Time that a status write took.", callBuckets(), "cause")
+		latency       = s.histogram("kubewright_nodestatus_write_duration_seconds", "Duration of a status write.", callBuckets(), "cause")
 		size          = s.histogram("kubewright_nodestatus_write_bytes", "Size of the patch of a status write.", sizeBuckets(), "cause")
 		failures      = s.counter("kubewright_nodestatus_failures_total", "API calls that failed, by verb and class of error.", "verb", "class")
-		outage        = s.histogram("kubewright_nodestatus_outage_duration_seconds", "Time from the first failure in a row to the success that ended it.", outageBuckets()).WithLabelValues()
+		outage        = s.histogram("kubewright_nodestatus_outage_duration_seconds", "Time from the first of consecutive failures to the next success.", outageBuckets()).WithLabelValues()
 		setters       = s.counter("kubewright_nodestatus_setter_failures_total", "Setters and health checks that failed, or were late, by their place in the Config.", "field", "late")
 		registrations = s.counter("kubewright_nodestatus_registrations_total", "Nodes created (created=true) or adopted.", "created")
-		deleted       = s.counter("kubewright_nodestatus_deletions_total", "Nodes that somebody else has deleted.").WithLabelValues()
-		replaced      = s.counter("kubewright_nodestatus_replacements_total", "Nodes that turned out to be another object of the same name.").WithLabelValues()
+		deleted       = s.counter("kubewright_nodestatus_deletions_total", "Nodes deleted by another client.").WithLabelValues()
+		replaced      = s.counter("kubewright_nodestatus_replacements_total", "Nodes that were replaced by another object with the same name.").WithLabelValues()
 		conditions    = s.counter("kubewright_nodestatus_condition_changes_total", "Changes of conditions, by type and new status.", "type", "status")
 	)
 	hooks := next

@@ -11,16 +11,16 @@ import (
 	"github.com/kubewright/kubewright/podsync"
 )
 
-// PodSync counts what a podsync.Controller does.
+// PodSync returns hooks that count the events of a podsync.Controller.
 func PodSync(registry prometheus.Registerer, next podsync.Hooks) (podsync.Hooks, error) {
 	s := set{registry: registry}
 	var (
-		provider = s.histogram("kubewright_podsync_provider_call_duration_seconds", "Time that a call of the provider took.", lagBuckets(), "op", "result")
-		requests = s.histogram("kubewright_podsync_api_call_duration_seconds", "Time that an API request about one pod took.", callBuckets(), "op", "result")
+		provider = s.histogram("kubewright_podsync_provider_call_duration_seconds", "Duration of a provider call.", lagBuckets(), "op", "result")
+		requests = s.histogram("kubewright_podsync_api_call_duration_seconds", "Duration of an API request about one pod.", callBuckets(), "op", "result")
 		lag      = s.histogram("kubewright_podsync_status_lag_seconds", "Time from the provider's report to the status in the API.", lagBuckets()).WithLabelValues()
-		pods     = s.gauge("kubewright_podsync_pods", "Pods by stage; a pod is counted from when the provider has said whether it holds it.", "stage")
-		dropped  = s.counter("kubewright_podsync_dropped_total", "Things that were left out, by reason.", "reason")
-		orphans  = s.gauge("kubewright_podsync_orphans_held_back", "Orphans that are held back because there are too many of them to believe it.").WithLabelValues()
+		pods     = s.gauge("kubewright_podsync_pods", "Pods by stage, once the provider has reported whether it has them.", "stage")
+		dropped  = s.counter("kubewright_podsync_dropped_total", "Objects, fields and actions that were skipped, by reason.", "reason")
+		orphans  = s.gauge("kubewright_podsync_orphans_held_back", "Orphans that are not stopped because there are implausibly many of them.").WithLabelValues()
 	)
 	hooks := next
 	hooks.ProviderCall = func(e podsync.ProviderCall) {
@@ -36,8 +36,8 @@ func PodSync(registry prometheus.Registerer, next podsync.Hooks) (podsync.Hooks,
 		call(next.StatusStored, e)
 	}
 	hooks.StageChanged = func(e podsync.StageChanged) {
-		// StageUnsynced is where pods begin and never come back to: nobody has
-		// told of them before.
+		// Pods begin in StageUnsynced and never return to it, and no hook has
+		// been called for it.
 		if e.From != podsync.StageUnsynced {
 			pods.WithLabelValues(e.From.String()).Dec()
 		}
@@ -57,7 +57,7 @@ func PodSync(registry prometheus.Registerer, next podsync.Hooks) (podsync.Hooks,
 	return hooks, s.err()
 }
 
-// providerResultOf is the label of a call of the provider.
+// providerResultOf returns the label of a provider call.
 func providerResultOf(err error) string {
 	_, rejected := errors.AsType[*podsync.RejectError](err)
 	switch {

@@ -11,17 +11,18 @@ import (
 	"github.com/kubewright/kubewright/resourceslice"
 )
 
-// ResourceSlice counts what a resourceslice.Controller does.
+// ResourceSlice returns hooks that count the events of a
+// resourceslice.Controller.
 func ResourceSlice(registry prometheus.Registerer, next resourceslice.Hooks) (resourceslice.Hooks, error) {
 	s := set{registry: registry}
 	var (
 		writes     = s.counter("kubewright_resourceslice_writes_total", "Requests that write a slice, by verb and result.", "driver", "verb", "result")
-		latency    = s.histogram("kubewright_resourceslice_publish_duration_seconds", "Time from Set, or from a change by somebody else, to the pool being published.", lagBuckets(), "driver")
-		incomplete = s.counter("kubewright_resourceslice_incomplete_seconds_total", "Time for which a pool was half published, so that none of its devices could be allocated.", "driver")
-		repairs    = s.counter("kubewright_resourceslice_repairs_total", "Publishes that undid a change by somebody else.", "driver")
-		devices    = s.gauge("kubewright_resourceslice_devices", "Devices that are published.", "driver")
+		latency    = s.histogram("kubewright_resourceslice_publish_duration_seconds", "Time from Set, or from a change by another client, to the pool being published.", lagBuckets(), "driver")
+		incomplete = s.counter("kubewright_resourceslice_incomplete_seconds_total", "Time for which a pool was incomplete, so that none of its devices could be allocated.", "driver")
+		repairs    = s.counter("kubewright_resourceslice_repairs_total", "Publishes that undid a change by another client.", "driver")
+		devices    = s.gauge("kubewright_resourceslice_devices", "Published devices.", "driver")
 	)
-	// The gauge is a sum over the pools of a driver.
+	// The gauges are sums over the pools of a driver.
 	var (
 		mu    sync.Mutex
 		pools = map[resourceslice.PoolID]int{}
@@ -38,12 +39,12 @@ func ResourceSlice(registry prometheus.Registerer, next resourceslice.Hooks) (re
 		if e.Repair {
 			n = 1
 		}
-		repairs.WithLabelValues(e.Pool.Driver).Add(n) // also 0, so that the series begins before its first increase
+		repairs.WithLabelValues(e.Pool.Driver).Add(n) // also for 0, so that the series exists before its first increase
 		mu.Lock()
 		devices.WithLabelValues(e.Pool.Driver).Add(float64(e.Devices - pools[e.Pool]))
 		pools[e.Pool] = e.Devices
 		if e.Slices == 0 {
-			delete(pools, e.Pool) // it was removed
+			delete(pools, e.Pool) // the pool was removed
 		}
 		mu.Unlock()
 		call(next.Published, e)

@@ -27,7 +27,7 @@ import (
 	"github.com/kubewright/kubewright/resourceslice"
 )
 
-// hooksOf returns the hooks of a package without any of the program's own.
+// hooksOf returns the hooks of a package without hooks of the program.
 func hooksOf[H any](t *testing.T, f func(prometheus.Registerer, H) (H, error)) (H, *prometheus.Registry) {
 	t.Helper()
 	registry := prometheus.NewPedanticRegistry()
@@ -39,7 +39,7 @@ func hooksOf[H any](t *testing.T, f func(prometheus.Registerer, H) (H, error)) (
 	return hooks, registry
 }
 
-// check compares all series of a registry with those wanted.
+// check compares all series of a registry with the wanted series.
 func check(t *testing.T, registry *prometheus.Registry, want map[string]float64) {
 	t.Helper()
 	got := gather(t, registry)
@@ -63,11 +63,11 @@ func TestLease(t *testing.T) {
 		phase(fmt.Sprint("n", i), lease.PhasePending, lease.PhaseHeld)
 		hooks.Renewed(lease.Renewed{Latency: 250 * time.Millisecond})
 	}
-	phase("n0", lease.PhaseHeld, lease.PhasePending) // to be found out again
+	phase("n0", lease.PhaseHeld, lease.PhasePending) // its holder must be found out again
 	phase("n0", lease.PhasePending, lease.PhaseForeign)
 	phase("n1", lease.PhaseHeld, lease.PhasePaused)
 	phase("n2", lease.PhaseHeld, lease.PhaseStopped)
-	phase("n3", lease.PhasePending, lease.PhaseStopped) // never served
+	phase("n3", lease.PhasePending, lease.PhaseStopped) // never managed
 	phase("n2", lease.PhasePending, lease.PhaseHeld)    // added again
 	hooks.Failed(lease.Failed{Class: "Timeout"})
 	hooks.Failed(lease.Failed{Class: "Timeout"})
@@ -237,7 +237,7 @@ func TestElection(t *testing.T) {
 		}
 		hooks.TermEnded(election.TermEnded{Cause: err, Duration: time.Minute, Drained: time.Second / 4})
 	}
-	hooks.TermStarted(election.TermStarted{}) // nobody knows for how long it was vacant
+	hooks.TermStarted(election.TermStarted{}) // the duration of the vacancy is not known
 	hooks.TermEnded(election.TermEnded{Drained: time.Second / 2})
 	hooks.Renewed(election.Renewed{Latency: time.Second / 8})
 	hooks.Failed(election.Failed{Op: election.OpRenew, Class: "Timeout"})
@@ -266,7 +266,7 @@ func TestElection(t *testing.T) {
 func TestElectionController(t *testing.T) {
 	hooks, registry := hooksOf(t, metrics.ElectionController)
 	hooks.Elected(coordinator.Elected{Strategy: "OldestEmulationVersion", Unrenewed: 15 * time.Second})
-	hooks.Elected(coordinator.Elected{Strategy: "OldestEmulationVersion"}) // the first one ever
+	hooks.Elected(coordinator.Elected{Strategy: "OldestEmulationVersion"}) // the first election of the Lease
 	hooks.Preferred(coordinator.Preferred{})
 	hooks.Silent(coordinator.Silent{})
 	hooks.Collected(coordinator.Collected{})
