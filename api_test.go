@@ -17,9 +17,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestExportedAPI compares the exported declarations of every package that
-// embedders import with its golden file, so that a change of the API is seen
-// in review. "make api" rewrites the files.
+// TestExportedAPI compares the exported declarations of every importable
+// package with its golden file, so that review shows every change of the API.
+// "make api" rewrites the files.
 func TestExportedAPI(t *testing.T) {
 	byPackage := make(map[string][]goFile)
 	for _, f := range goFiles(t) {
@@ -51,7 +51,7 @@ func TestExportedAPI(t *testing.T) {
 	}
 }
 
-// exported prints the exported declarations of a package, sorted, without
+// exported returns the exported declarations of a package, sorted, without
 // comments and bodies.
 func exported(t *testing.T, files []goFile) string {
 	t.Helper()
@@ -64,7 +64,7 @@ func exported(t *testing.T, files []goFile) string {
 			switch decl := decl.(type) {
 			case *ast.FuncDecl:
 				if decl.Recv != nil && !exportedReceiver(decl.Recv.List[0].Type) {
-					continue // of an interface that a type implements for us
+					continue // part of an interface that a type implements
 				}
 				decl.Doc, decl.Body = nil, nil
 			case *ast.GenDecl:
@@ -84,7 +84,7 @@ func exported(t *testing.T, files []goFile) string {
 	return strings.Join(lines, "\n") + "\n"
 }
 
-// exportedReceiver reports whether a method is one of an exported type.
+// exportedReceiver reports whether expr is the receiver of an exported type.
 func exportedReceiver(expr ast.Expr) bool {
 	switch x := expr.(type) {
 	case *ast.StarExpr:

@@ -1,30 +1,29 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kubewright is the root of a library of node controllers for people
-// who build their own kubelets, virtual nodes and device drivers. It holds no
-// code. Each controller is a package of its own that imports none of the
-// others:
+// Package kubewright is the root of a library of node controllers for programs
+// that are nodes: custom kubelets, virtual nodes and device drivers. It contains
+// no code. Each controller is a separate package that imports none of the others:
 //
-//   - [github.com/kubewright/kubewright/lease] keeps the Lease of a node
-//     renewed, for one node or thousands in a process.
+//   - [github.com/kubewright/kubewright/lease] renews the Lease of a node, for
+//     one node or thousands in a process.
 //   - [github.com/kubewright/kubewright/nodestatus] registers the Node, keeps
-//     its conditions and status true, and notices when it is deleted or
-//     replaced.
+//     conditions and status up to date, and notices when the Node is deleted
+//     or replaced.
 //   - [github.com/kubewright/kubewright/podsync] reconciles the Pods bound to a
-//     node with a provider that the embedder writes.
-//   - [github.com/kubewright/kubewright/election] elects a leader among the
-//     replicas of a program, the best of them, and never two at once.
+//     node with a provider that the program implements.
+//   - [github.com/kubewright/kubewright/election] elects the best of the
+//     replicas of a program as its leader, and never two at once.
 //   - [github.com/kubewright/kubewright/resourceslice] publishes devices as
 //     ResourceSlices for Dynamic Resource Allocation.
-//   - [github.com/kubewright/kubewright/configcheckpoint] keeps the last-known-good
-//     configuration: checkpoint, trial, promotion, roll-back.
+//   - [github.com/kubewright/kubewright/configcheckpoint] stores, tries out and
+//     rolls back configurations, so that a node always has a good one.
 //
 // # Composition
 //
-// An embedder composes them in its own main, through functions: what one
-// controller needs to know of another is a field of its Config. This is a whole
-// node, of the three controllers that every one needs:
+// A program connects the controllers in its main function: if one controller
+// depends on another, its Config has a function field for it. This is a complete
+// node with the three controllers that every node needs:
 //
 //	func serve(ctx context.Context, client kubernetes.Interface, name string, provider podsync.Provider) error {
 //		var leases *lease.Controller
@@ -60,16 +59,15 @@
 //		return errors.Join(err1, err2, err3)
 //	}
 //
-// Of two processes that run this for one node the second waits, and says so, until
-// the first no longer renews the lease. A process that was frozen or cut off finds
-// its gates closed. The Node may be created with the gates closed, because the lease
-// needs it for an owner.
+// If two processes run this for one node, the second waits, and reports that it
+// does, until the first no longer renews the lease. After a process was frozen or
+// disconnected, its gates are closed. The Node may be created while the gates are
+// closed, because the lease needs it as its owner.
 //
-// The rest composes in the same way: an election.Candidate has such a function as
-// its Lead, so that one replica of several serves the node; the
-// resourceslice.Config of a node has a function that calls OwnerReference of the
-// nodestatus.Controller as its Owner; and the NodeCondition of a
-// configcheckpoint.Controller is one of the Setters of nodestatus. The examples
-// are programs to copy, and examples/composetest shows how to test a composition
-// in virtual time.
+// The other controllers are connected in the same way. An election.Candidate has
+// such a function as its Lead, so that one of several replicas manages the node.
+// The Owner of a resourceslice.Config calls OwnerReference of the
+// nodestatus.Controller. The NodeCondition of a configcheckpoint.Controller is one
+// of the Setters of nodestatus. The examples directory has programs to copy, and
+// examples/composetest shows how to test a composition in virtual time.
 package kubewright

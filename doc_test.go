@@ -11,9 +11,9 @@ import (
 	"testing"
 )
 
-// TestExportedNamesAreDocumented holds the comments of the exported API to be
-// complete. A field without a comment of its own is named in that of the one
-// above; a constant may have that of its group.
+// TestExportedNamesAreDocumented checks that all exported names have comments.
+// A field without a comment must be named in the comment above it; a constant
+// may share the comment of its group.
 func TestExportedNamesAreDocumented(t *testing.T) {
 	for _, f := range goFiles(t) {
 		if top, _, _ := strings.Cut(f.path, "/"); f.isTest() || !slices.Contains(product, top) {

@@ -58,8 +58,8 @@ func serve(ctx context.Context, client kubernetes.Interface, name string, provid
 	return errors.Join(err1, err2, err3)
 }
 
-// A node that runs pods: three controllers that know nothing of each other, and
-// the functions that connect them.
+// A node that runs pods: three independent controllers, and the functions that
+// connect them.
 func Example_composition() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -90,8 +90,8 @@ func Example_composition() {
 	// ended: <nil>
 }
 
-// TestPackageCommentShowsTheExample keeps the composition in doc.go one that
-// compiles and runs.
+// TestPackageCommentShowsTheExample checks that the composition in doc.go is
+// this example, which compiles and runs.
 func TestPackageCommentShowsTheExample(t *testing.T) {
 	doc, err := os.ReadFile("doc.go")
 	if err != nil {

@@ -47,8 +47,8 @@ func run(ctx context.Context, client kubernetes.Interface, name string, healthy 
 	return node.Run(ctx)
 }
 
-// A node that registers, stays Ready and is renewed, of two controllers that
-// know nothing of each other.
+// A node that registers, stays Ready and renews its Lease, with two independent
+// controllers.
 func Example() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -73,8 +73,8 @@ func Example() {
 	// Output: n1 Ready True
 }
 
-// TestREADMEShowsTheExample keeps the README's program one that compiles and
-// runs.
+// TestREADMEShowsTheExample checks that the program in the README is this
+// example, which compiles and runs.
 func TestREADMEShowsTheExample(t *testing.T) {
 	readme, err := os.ReadFile("README.md")
 	if err != nil {

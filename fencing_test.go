@@ -26,8 +26,8 @@ import (
 	"github.com/kubewright/kubewright/podsync/podsynctest"
 )
 
-// A host runs the composition of doc.go for node n1, with a name of its own and a
-// cable to the API server that can be cut.
+// A host runs the composition of doc.go for node n1. It has its own name and a
+// cable to the API server that can be unplugged.
 type host struct {
 	*testlog.T
 	name    string
@@ -36,7 +36,7 @@ type host struct {
 
 	mu     sync.Mutex
 	cable  chan struct{} // closed while requests pass
-	writes int           // other than those of the lease
+	writes int           // except for those of the lease
 	starts []string      // names of pods
 
 	leases *lease.Controller
@@ -73,7 +73,7 @@ func (w wire) RoundTrip(r *http.Request) (*http.Response, error) {
 	return w.next.RoundTrip(r)
 }
 
-// Start implements podsync.Provider, and counts.
+// Start implements podsync.Provider, and records the pod.
 func (p provider) Start(ctx context.Context, pod *corev1.Pod) (podsync.State, error) {
 	p.mu.Lock()
 	p.starts = append(p.starts, pod.Name)
@@ -86,7 +86,7 @@ type provider struct {
 	*host
 }
 
-// run starts the host, or starts it again.
+// run starts or restarts the host.
 func (h *host) run() {
 	config := h.server.Config(apitest.NodeUser("n1"))
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return wire{h, next} })
@@ -136,7 +136,8 @@ func (h *host) setCable(whole bool) {
 	}
 }
 
-// acted returns the pods that the host has started and its writes since the last call.
+// acted returns the pods that the host has started and the number of its writes
+// since the last call.
 func (h *host) acted() (starts string, writes int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -159,7 +160,8 @@ func TestOfTwoProcessesWithOneNodeNameOneActs(t *testing.T) {
 		backend := podsynctest.NewBackend(podsynctest.Options{})
 		first, second := newHost(log, "host-1", server, backend), newHost(log, "host-2", server, backend)
 		created := 0
-		// passes lets a pod come and time go by, and checks who has acted.
+		// passes creates a pod, lets time pass, and checks which host has
+		// acted.
 		passes := func(d time.Duration, want, waits *host) {
 			t.Helper()
 			created++
@@ -192,19 +194,19 @@ func TestOfTwoProcessesWithOneNodeNameOneActs(t *testing.T) {
 		}
 		passes(10*time.Minute, first, second)
 
-		// The first can no longer send anything, but still hears of pods.
+		// The first host can no longer send, but still receives events.
 		first.setCable(false)
 		time.Sleep(45 * time.Second)
 		passes(2*time.Minute, second, first)
-		// It can again, and leaves the pods and the Node alone.
+		// It can send again, and leaves the pods and the Node alone.
 		first.setCable(true)
 		passes(10*time.Minute, second, first)
 
-		// The second dies. The first goes on with its pods.
+		// The second host dies. The first continues with its pods.
 		second.stop()
 		passes(time.Minute, first, second)
 
-		// A restart goes on at once.
+		// A restart continues at once.
 		first.stop()
 		first.run()
 		passes(3*time.Second, first, second)

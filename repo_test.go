@@ -21,14 +21,14 @@ import (
 	"testing"
 )
 
-// This file and api_test.go keep the house in order: what CONVENTIONS asks of
-// every package is checked here, offline, instead of being remembered.
+// This file and api_test.go check the rules of CONTRIBUTING.md for every
+// package.
 
 var update = flag.Bool("update", false, "rewrite the golden files of the exported API")
 
 const module = "github.com/kubewright/kubewright"
 
-// product lists the six packages; those not written yet are left out by built.
+// product lists the six packages.
 var product = []string{"lease", "nodestatus", "podsync", "election", "resourceslice", "configcheckpoint"}
 
 // built returns the product packages that exist.
@@ -57,10 +57,11 @@ type goFile struct {
 func (f goFile) dir() string  { return filepath.ToSlash(filepath.Dir(f.path)) }
 func (f goFile) isTest() bool { return strings.HasSuffix(f.path, "_test.go") }
 
-// in reports whether the file is in the folder or below it.
+// in reports whether the file is in folder or below it.
 func (f goFile) in(folder string) bool { return strings.HasPrefix(f.path, folder+"/") }
 
-// nested lists the folders of other modules, which may require what they like.
+// nested reports whether the file belongs to another module, which may have any
+// requirements.
 func (f goFile) nested(modules []string) bool {
 	return slices.ContainsFunc(modules, f.in)
 }
@@ -322,7 +323,7 @@ func TestProductPackagesDoNotImportOneAnother(t *testing.T) {
 		for _, path := range f.imports() {
 			rest, ok := strings.CutPrefix(path, module+"/")
 			if other, _, _ := strings.Cut(rest, "/"); ok && other != own && slices.Contains(product, other) {
-				t.Errorf("%s imports %s: the six packages meet only in the embedder's main", f.path, path)
+				t.Errorf("%s imports %s: the six packages meet only in the program's main", f.path, path)
 			}
 		}
 	}

@@ -4,9 +4,10 @@
 #
 # vuln.sh GOVULNCHECK DATABASE FOLDER...
 #
-# Runs govulncheck in the modules of the given folders; DATABASE may be empty. Many machines that build
-# this reach no more than a module proxy; there it says that nothing was checked
-# and succeeds, unless VULN_REQUIRED is set.
+# Runs govulncheck in the modules of the given directories; DATABASE may be empty.
+# Many build machines can reach only a module proxy. If the database can't be
+# reached, the script reports that nothing was checked and succeeds, unless
+# VULN_REQUIRED is set.
 set -euo pipefail
 govulncheck=$1 database=$2
 shift 2

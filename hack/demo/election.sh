@@ -18,8 +18,7 @@ leads() {
   echo "no ${1:-candidate} leads" >&2
   return 1
 }
-# story prints what the candidates have said since the last time, in order, but
-# for the work itself.
+# story prints the new output of the candidates in order, without the work itself.
 told=0
 story() {
   local log all
@@ -31,7 +30,7 @@ story() {
   told=$(wc -l <<<"$all")
 }
 
-say "Three candidates for one Lease, with the rights of a ServiceAccount: one works"
+say "Three candidates for one Lease, with the permissions of a ServiceAccount: one works"
 account=$("$dir/controlplane" kubeconfig --name="$cluster" --serviceaccount=kubewright/virtual-node)
 show kubectl apply -f examples/rbac/election.yaml -f examples/rbac/election-work.yaml
 for name in one two three; do candidate "$name"; done
@@ -39,7 +38,7 @@ leads
 sleep 1
 story
 
-say "kill -9 of the leader: another one leads when the lease of 8 s has expired, and no sooner"
+say "kill -9 of the leader: another one leads when the lease of 8 s has expired, not earlier"
 not=$leader
 date +%T.%3N
 show kill -KILL "${candidates[$leader]}"
@@ -47,13 +46,13 @@ wait "${candidates[$leader]}" 2>/dev/null || true
 leads
 story
 
-say "The leader ends in order: the next one works in the same moment"
+say "The leader ends gracefully: the next one works at once"
 not=$leader
 show kill -TERM "${candidates[$leader]}"
 leads
 story
 
-say "A better candidate comes: the leader offers it the lease, lets its work end, and hands over"
+say "A better candidate joins: the leader offers it the lease, lets its work end, and hands over"
 not=
 candidate better --priority=1
 leads better
@@ -61,7 +60,7 @@ story
 show kubectl get lease -n kubewright example
 show kubectl get lease -n kubewright example -o 'jsonpath={.spec.leaseTransitions} transitions{"\n"}'
 
-say "The work: no number twice, and a token that grows with every term"
+say "The work: no number is counted twice, and the token grows with every term"
 show kubectl get configmap -n kubewright example -o 'jsonpath={.data}{"\n"}'
 grep -h 'counted' "$dir"/leader-*.log | awk '{print $3}' | sort -n | uniq -d | if grep .; then exit 1; else echo "no number was counted twice"; fi
 for name in "${!candidates[@]}"; do

@@ -26,8 +26,8 @@ second=$(renew_time)
 echo "renewTime $second"
 show kubectl get lease -n kube-node-lease "$node" -o 'jsonpath={.metadata.ownerReferences}{"\n"}'
 
-say "Its health check fails: it says so itself, at once, and why"
-echo "fan 2 stands still, 91 degrees" >"$dir/unhealthy"
+say "Its health check fails: it becomes NotReady at once, with the reason"
+echo "fan 2 has stopped, 91 degrees" >"$dir/unhealthy"
 show kubectl wait --for=condition=Ready=false --timeout=30s "node/$node"
 show_condition "$node" Ready
 
@@ -35,16 +35,16 @@ say "It recovers"
 rm "$dir/unhealthy"
 show kubectl wait --for=condition=Ready --timeout=30s "node/$node"
 
-say "Somebody deletes its Node: this example registers again (a kubelet on a real machine should end; see --exit-when-deleted)"
+say "Another client deletes its Node: this example registers again (a kubelet on a real machine should end; see --exit-when-deleted)"
 show kubectl delete node "$node"
-until_log "deleted by somebody else"
+until_log "deleted by another client"
 show kubectl wait --for=create --timeout=60s "node/$node"
 show kubectl wait --for=condition=Ready --timeout=60s "node/$node"
 
-say "What the node printed"
+say "The output of the node"
 cat "$log"
 
-say "The node stops in order"
+say "The node stops gracefully"
 stop
 show_condition "$node" Ready
 show kubectl delete node "$node"

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Part of demo.sh: package podsync, as examples/kubelet uses it to run pods as
-# processes of this machine. The kubelet runs on when this part is over.
+# processes of this machine. The kubelet keeps running after this part.
 node=demo-kubelet
 
 say "A kubelet joins; its pods are processes of this machine"
@@ -77,12 +77,12 @@ show kubectl set env deployment/web VERSION=2
 show kubectl rollout status --timeout=90s deployment/web
 show kubectl get pods -l app=web
 
-say "A graceful deletion: the process is asked, ends, and only then is the pod gone"
+say "A graceful deletion: the process gets SIGTERM and ends, and only then is the pod gone"
 pod=$(kubectl get pods -l app=web -o 'jsonpath={.items[0].metadata.name}')
 show kubectl delete pod "$pod" --timeout=60s
 show kubectl rollout status --timeout=90s deployment/web
 
-say "kill -9 of the kubelet: the pods run on, and the next one finds them"
+say "kill -9 of the kubelet: the pods keep running, and the next kubelet finds them"
 before=$(kubectl get pods -l app=web -o 'jsonpath={range .items[*]}{.metadata.name} {.status.containerStatuses[0].restartCount}{"\n"}{end}' | sort)
 kill -KILL "$example_pid"
 wait "$example_pid" 2>/dev/null || true
@@ -94,6 +94,6 @@ after=$(kubectl get pods -l app=web -o 'jsonpath={range .items[*]}{.metadata.nam
 printf 'pods and restarts before:\n%s\nafter:\n%s\n' "$before" "$after"
 [[ $before == "$after" ]]
 
-say "All of it is deleted"
+say "Everything is deleted"
 show kubectl delete deployment/web daemonset/everywhere job/sum --timeout=90s
 show kubectl wait --for=delete --timeout=90s pod --all

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Part of demo.sh: package configcheckpoint, as examples/kubelet uses it for its
-# own settings. The kubelet runs on when this part is over.
+# own settings. The kubelet keeps running after this part.
 settings() {
   kubectl create configmap kubelet -n kubewright --from-literal=settings.yaml="$1" --dry-run=client -o yaml | kubectl apply -f - >/dev/null
   printf 'ConfigMap kubewright/kubelet, settings.yaml: %s\n' "$1"
@@ -25,12 +25,12 @@ until_reason Good
 show kubectl get node "$node" -L room
 show_condition "$node" KubeletConfigOK
 
-say "Settings that can't be valid: rejected, nothing is restarted"
+say "Invalid settings: rejected, nothing is restarted"
 settings 'maxPods: -1'
 until_reason ValidationFailed
 show_condition "$node" KubeletConfigOK
 
-say "Settings that take the kubelet down: three starts, then back to the good ones"
+say "Settings that make the kubelet end: three starts, then back to the good ones"
 settings 'labels: {node-role.kubernetes.io/king: "yes"}'
 until_reason CrashLoop
 show_condition "$node" KubeletConfigOK
