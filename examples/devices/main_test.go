@@ -51,7 +51,7 @@ func TestDevicesOfAFile(t *testing.T) {
 			}
 			program := startProgram(t, "--kubeconfig", kubeconfig(t, s, user), "--node-name", "n1", "--file", path, "--poll", "10ms", "--withdraw")
 			eventually(t, s, "the program to say that there is no file", func() bool {
-				return strings.Contains(program.Output(), "is not there")
+				return strings.Contains(program.Output(), "does not exist")
 			})
 			write(string(sample))
 			eventually(t, s, "the devices of the sample", func() bool {
