@@ -45,6 +45,22 @@ func TestContainersRunInOrderAndSidecarsEndLast(t *testing.T) {
 	})
 }
 
+// Kubernetes' conformance tests read the reason of all containers, init containers too.
+func TestContainersWaitWithPodInitializing(t *testing.T) {
+	inWorld(t, func(w *world) {
+		pod := podOf(corev1.RestartPolicyAlways, command("app", "forever"))
+		pod.Spec.InitContainers = []corev1.Container{command("first", "exit 1"), command("second", "exit 0")}
+		ref := w.start(pod)
+		time.Sleep(time.Second)
+		s := w.state(ref).Status
+		for _, c := range []corev1.ContainerStatus{s.InitContainerStatuses[1], s.ContainerStatuses[0]} {
+			if c.State.Waiting == nil || c.State.Waiting.Reason != "PodInitializing" {
+				w.Errorf("%s has %+v", c.Name, c.State)
+			}
+		}
+	})
+}
+
 func TestRestartsAreHeldBackAsByTheKubelet(t *testing.T) {
 	inWorld(t, func(w *world) {
 		ref := w.start(podOf(corev1.RestartPolicyAlways, command("c", "exit 1")))

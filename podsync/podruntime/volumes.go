@@ -59,7 +59,7 @@ func fillVolumes(ctx context.Context, resolved *podenv.Pod, pod *corev1.Pod, dir
 			_, err := fillData(ctx, resolved, pod, v.Name, dir)
 			errs = append(errs, err)
 		case v.EmptyDir != nil:
-			errs = append(errs, makeShared(volumePath(dir, v.Name), fsGroup(pod)))
+			errs = append(errs, makeShared(volumePath(dir, v.Name), 0o777, fsGroup(pod)))
 		case v.HostPath != nil:
 			errs = append(errs, checkHostPath(v.HostPath))
 		}
@@ -68,15 +68,14 @@ func fillVolumes(ctx context.Context, resolved *podenv.Pod, pod *corev1.Pod, dir
 }
 
 // makeShared makes a directory that every user can write to.
-func makeShared(path string, group int) error {
+func makeShared(path string, mode fs.FileMode, group int) error {
 	if err := os.Mkdir(path, 0o777); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	mode := fs.FileMode(0o777) // the umask has taken some of it away
 	if group >= 0 && os.Chown(path, -1, group) == nil {
 		mode |= fs.ModeSetgid
 	}
-	return os.Chmod(path, mode)
+	return os.Chmod(path, mode) // the umask has taken some of it away
 }
 
 // fsGroup returns the group that owns the volumes of a pod, or -1.
@@ -111,7 +110,7 @@ func mountMemoryVolumes(pod *corev1.Pod, dir string) error {
 			return err
 		}
 		if mounted {
-			if err := makeShared(path, fsGroup(pod)); err != nil {
+			if err := makeShared(path, 0o777|fs.ModeSticky, fsGroup(pod)); err != nil { // as the kernel makes it
 				return err
 			}
 		}
@@ -383,7 +382,9 @@ func below(volume, sub string) (string, error) {
 		if err := root.MkdirAll(sub, info.Mode().Perm()); err != nil {
 			return "", err
 		}
-		if err := root.Chmod(sub, info.Mode().Perm()); err != nil { // without the umask
+		// Without the umask, and with the bits that keep files in the group of the
+		// volume and with their owners.
+		if err := root.Chmod(sub, info.Mode()&(fs.ModePerm|fs.ModeSetgid|fs.ModeSticky)); err != nil {
 			return "", err
 		}
 	} else if err != nil {

@@ -172,6 +172,23 @@ func TestMemoryVolumeHasItsSizeLimit(t *testing.T) {
 	}
 }
 
+// A directory that is made for a subPath has the mode of its volume, so that new files
+// have the group of the volume, too.
+func TestASubPathHasTheModeOfItsVolume(t *testing.T) {
+	volume := filepath.Join(t.TempDir(), "v")
+	if err := makeShared(volume, 0o777|fs.ModeSticky, os.Getegid()); err != nil {
+		t.Fatal(err)
+	}
+	path, err := below(volume, "a/b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Stat(path)
+	if want := fs.ModeDir | fs.ModeSetgid | fs.ModeSticky | 0o777; err != nil || info.Mode() != want {
+		t.Errorf("mode %v, %v, want %v", info.Mode(), err, want)
+	}
+}
+
 func TestSubPaths(t *testing.T) {
 	dir := t.TempDir()
 	volume := volumePath(dir, "v")

@@ -1,0 +1,44 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cri
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/kubewright/kubewright/podsync"
+)
+
+// Check implements podruntime.Checker.
+func (r *Runtime) Check(pod *corev1.Pod) error {
+	if name := forbiddenSysctl(pod, r.cfg.Sysctls); name != "" {
+		return podsync.Reject("SysctlForbidden", fmt.Sprintf("forbidden sysctl: %q not allowed on this node", name))
+	}
+	var why []string
+	if len(pod.Spec.ResourceClaims) > 0 {
+		why = append(why, "resource claims: this kubelet has no device plugins")
+	}
+	if pod.Spec.HostUsers != nil && !*pod.Spec.HostUsers {
+		why = append(why, "hostUsers: this kubelet makes no user namespaces")
+	}
+	if s := pod.Spec.SecurityContext; s != nil && s.SupplementalGroupsPolicy != nil && *s.SupplementalGroupsPolicy == corev1.SupplementalGroupsPolicyStrict {
+		why = append(why, "supplementalGroupsPolicy Strict")
+	}
+	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for _, c := range list {
+			for _, m := range c.VolumeMounts {
+				if m.RecursiveReadOnly != nil && *m.RecursiveReadOnly == corev1.RecursiveReadOnlyEnabled {
+					why = append(why, fmt.Sprintf("container %s: recursiveReadOnly Enabled", c.Name))
+				}
+			}
+		}
+	}
+	if len(why) > 0 {
+		return errors.New(strings.Join(why, "; "))
+	}
+	return nil
+}

@@ -1,0 +1,271 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cri
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/kubewright/kubewright/podsync/podruntime"
+)
+
+// selector returns the labels of everything that belongs to a pod, or to all pods.
+func (r *Runtime) selector(pod types.UID) map[string]string {
+	labels := map[string]string{labelNode: r.cfg.Node}
+	if pod != "" {
+		labels[labelUID] = string(pod)
+	}
+	return labels
+}
+
+// idOf returns the ID that a container was started with.
+func idOf(c interface {
+	GetLabels() map[string]string
+	GetMetadata() *runtimeapi.ContainerMetadata
+}) podruntime.ContainerID {
+	labels := c.GetLabels()
+	return podruntime.ContainerID{Pod: types.UID(labels[labelUID]), Name: labels[labelContainer], Attempt: int(c.GetMetadata().GetAttempt())}
+}
+
+// List implements podruntime.Runtime. It asks for the status of a container only
+// after a change of its state.
+func (r *Runtime) List(ctx context.Context, pod types.UID) ([]podruntime.Container, error) {
+	answer, err := r.client.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{LabelSelector: r.selector(pod)}})
+	if err != nil {
+		return nil, err
+	}
+	scheme, err := r.scheme(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var list []podruntime.Container
+	newest := map[podruntime.ContainerID]int{}
+	listed := map[string]bool{}
+	for _, c := range answer.Containers {
+		listed[c.Id] = true
+		s, err := r.containerStatus(ctx, c)
+		if status.Code(err) == codes.NotFound {
+			continue // it was removed in the meantime
+		}
+		if err != nil {
+			return nil, fmt.Errorf("container %v: %w", idOf(c), err)
+		}
+		found := container(c, s)
+		found.RuntimeID = scheme + c.Id
+		if at, ok := newest[found.ID]; !ok {
+			newest[found.ID] = len(list)
+			list = append(list, found)
+		} else if list[at].State < found.State {
+			list[at] = found // the other one was created by a Start that was cut off
+		}
+	}
+	if pod == "" {
+		r.forgetStatuses(listed)
+	}
+	return list, nil
+}
+
+// containerStatus returns the status of a container. Those of running and exited
+// containers do not change and are kept.
+func (r *Runtime) containerStatus(ctx context.Context, c *runtimeapi.Container) (*runtimeapi.ContainerStatus, error) {
+	if c.State == runtimeapi.ContainerState_CONTAINER_CREATED {
+		return nil, nil
+	}
+	r.mu.Lock()
+	s := r.statuses[c.Id]
+	r.mu.Unlock()
+	if s != nil && s.State == c.State {
+		return s, nil
+	}
+	if c.State == runtimeapi.ContainerState_CONTAINER_UNKNOWN {
+		// The runtime has lost the task. To stop it settles its state.
+		if _, err := r.client.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: c.Id}); err != nil {
+			return nil, err
+		}
+	}
+	answer, err := r.client.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: c.Id})
+	if err != nil {
+		return nil, err
+	}
+	if s = answer.GetStatus(); s.GetState() == runtimeapi.ContainerState_CONTAINER_UNKNOWN {
+		return nil, errors.New("the runtime does not know its state")
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.statuses[c.Id] = s
+	return s, nil
+}
+
+// forgetStatuses drops the statuses of containers that are no longer listed.
+func (r *Runtime) forgetStatuses(listed map[string]bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for id := range r.statuses {
+		if !listed[id] {
+			delete(r.statuses, id)
+		}
+	}
+}
+
+// container returns a container with its status, which is nil if it never ran.
+func container(c *runtimeapi.Container, s *runtimeapi.ContainerStatus) podruntime.Container {
+	out := podruntime.Container{ID: idOf(c)}
+	if s == nil {
+		return out
+	}
+	out.ImageID, out.StartedAt = s.ImageRef, unixNano(s.StartedAt)
+	switch s.State {
+	case runtimeapi.ContainerState_CONTAINER_RUNNING:
+		out.State = podruntime.ContainerRunning
+	case runtimeapi.ContainerState_CONTAINER_EXITED:
+		out.State, out.FinishedAt = podruntime.ContainerExited, unixNano(s.FinishedAt)
+		out.ExitCode, out.Reason, out.Message = s.ExitCode, s.Reason, s.Message
+	}
+	return out
+}
+
+// unixNano returns a time of the CRI, in which 0 is none.
+func unixNano(ns int64) time.Time {
+	if ns <= 0 {
+		return time.Time{}
+	}
+	return time.Unix(0, ns)
+}
+
+// find returns the containers of the runtime that have an ID. There are more than one
+// only if a Start was cut off.
+func (r *Runtime) find(ctx context.Context, id podruntime.ContainerID) ([]*runtimeapi.Container, error) {
+	labels := r.selector(id.Pod)
+	labels[labelContainer] = id.Name
+	answer, err := r.client.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{LabelSelector: labels}})
+	if err != nil {
+		return nil, err
+	}
+	var found []*runtimeapi.Container
+	for _, c := range answer.Containers {
+		if idOf(c) == id {
+			found = append(found, c)
+		}
+	}
+	return found, nil
+}
+
+// Start implements podruntime.Runtime.
+func (r *Runtime) Start(ctx context.Context, spec podruntime.ContainerSpec) error {
+	existing, err := r.find(ctx, spec.ID)
+	if err != nil {
+		return err
+	}
+	for _, c := range existing {
+		if c.State != runtimeapi.ContainerState_CONTAINER_CREATED {
+			return nil
+		}
+		// The last process was killed before it started this one, and its
+		// environment may be out of date.
+		if _, err := r.client.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: c.Id}); err != nil {
+			return err
+		}
+	}
+	if spec.Sandbox == nil {
+		return errors.New("the container has no sandbox")
+	}
+	image, err := r.ensureImage(ctx, spec.Pod, spec.Container)
+	if err != nil {
+		return err
+	}
+	cfg, err := r.containerConfig(ctx, &spec, image)
+	if err != nil {
+		return &podruntime.StartError{Reason: "CreateContainerConfigError", Err: err}
+	}
+	created, err := r.client.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{
+		PodSandboxId: spec.Sandbox.ID, Config: cfg, SandboxConfig: r.sandboxConfig(spec.Pod, spec.Hostname),
+	})
+	if err != nil {
+		return &podruntime.StartError{Reason: "CreateContainerError", Err: err}
+	}
+	if _, err = r.client.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: created.ContainerId}); err != nil {
+		return &podruntime.StartError{Reason: "RunContainerError", Err: err}
+	}
+	return nil
+}
+
+// Stop implements podruntime.Runtime. It returns when the container has ended.
+func (r *Runtime) Stop(ctx context.Context, id podruntime.ContainerID, opts podruntime.StopOptions) error {
+	found, err := r.find(ctx, id)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, c := range found {
+		if c.State == runtimeapi.ContainerState_CONTAINER_EXITED {
+			continue
+		}
+		// The runtime counts whole seconds, from now on.
+		timeout := max(time.Until(opts.Deadline)+time.Second-1, 0) / time.Second
+		_, err := r.client.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: c.Id, Timeout: int64(timeout)})
+		if status.Code(err) != codes.NotFound {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Remove implements podruntime.Runtime.
+func (r *Runtime) Remove(ctx context.Context, id podruntime.ContainerID) error {
+	found, err := r.find(ctx, id)
+	if err != nil {
+		return err
+	}
+	for _, c := range found {
+		if c.State == runtimeapi.ContainerState_CONTAINER_RUNNING {
+			return fmt.Errorf("%v runs", id) // the runtime would kill it
+		}
+		if _, err := r.client.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: c.Id}); err != nil {
+			return err
+		}
+	}
+	return r.removeLogs(id)
+}
+
+// logDir returns the directory of the logs of a pod.
+func (r *Runtime) logDir(pod types.UID) string { return filepath.Join(r.cfg.LogDir, string(pod)) }
+
+// logName returns the path of a container's log in the directory of its pod.
+func logName(id podruntime.ContainerID) string {
+	return filepath.Join(id.Name, strconv.Itoa(id.Attempt)+".log")
+}
+
+// removeLogs deletes the log of a container and what was rotated away.
+func (r *Runtime) removeLogs(id podruntime.ContainerID) error {
+	log := filepath.Join(r.logDir(id.Pod), logName(id))
+	rotated, err := filepath.Glob(log + ".*")
+	errs := []error{err, os.RemoveAll(log)}
+	for _, path := range rotated {
+		errs = append(errs, os.RemoveAll(path))
+	}
+	return errors.Join(errs...)
+}
+
+// Resize implements podruntime.Resizer.
+func (r *Runtime) Resize(ctx context.Context, id podruntime.ContainerID, c *corev1.Container) error {
+	found, err := r.find(ctx, id)
+	if err != nil || len(found) == 0 {
+		return err
+	}
+	_, err = r.client.UpdateContainerResources(ctx, &runtimeapi.UpdateContainerResourcesRequest{
+		ContainerId: found[len(found)-1].Id, Linux: resources(nil, c, r.cfg.Memory),
+	})
+	return err
+}

@@ -1,0 +1,58 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cri
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/kubewright/kubewright/podsync/podruntime"
+)
+
+// running returns the container of the runtime that has an ID and runs.
+func (r *Runtime) running(ctx context.Context, id podruntime.ContainerID) (string, error) {
+	found, err := r.find(ctx, id)
+	if err != nil {
+		return "", err
+	}
+	for _, c := range found {
+		if c.State == runtimeapi.ContainerState_CONTAINER_RUNNING {
+			return c.Id, nil
+		}
+	}
+	return "", fmt.Errorf("%v does not run", id)
+}
+
+// execSlack is the time that the runtime has to end a command after its timeout.
+const execSlack = 10 * time.Second
+
+// Exec implements podruntime.Execer. A runtime leaves a command running if the call is
+// cancelled, so the timeout is the runtime's, in whole seconds, and Exec waits for it.
+func (r *Runtime) Exec(ctx context.Context, id podruntime.ContainerID, command []string) (podruntime.ExecResult, error) {
+	container, err := r.running(ctx, id)
+	if err != nil {
+		return podruntime.ExecResult{}, err
+	}
+	var timeout time.Duration // 0: none
+	call := context.WithoutCancel(ctx)
+	if deadline, ok := ctx.Deadline(); ok {
+		timeout = max(time.Until(deadline).Round(time.Second), time.Second)
+		bounded, cancel := context.WithTimeout(call, timeout+execSlack)
+		defer cancel()
+		call = bounded
+	}
+	answer, err := r.client.ExecSync(call, &runtimeapi.ExecSyncRequest{ContainerId: container, Cmd: command, Timeout: int64(timeout / time.Second)})
+	if status.Code(err) == codes.DeadlineExceeded {
+		return podruntime.ExecResult{}, fmt.Errorf("command timed out: %w", context.DeadlineExceeded)
+	}
+	if err != nil {
+		return podruntime.ExecResult{}, err
+	}
+	return podruntime.ExecResult{ExitCode: answer.ExitCode, Output: append(answer.Stdout, answer.Stderr...)}, nil
+}

@@ -1,0 +1,103 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cri
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/kubewright/kubewright/podsync/podruntime"
+)
+
+// ensureImage returns the image of a container, which it pulls as the policy says.
+// Its errors have the kubelet's reasons.
+func (r *Runtime) ensureImage(ctx context.Context, pod *corev1.Pod, c *corev1.Container) (*runtimeapi.Image, error) {
+	ref, err := reference(c.Image)
+	if err != nil {
+		return nil, &podruntime.StartError{Reason: "InvalidImageName", Err: err}
+	}
+	spec := &runtimeapi.ImageSpec{Image: ref, UserSpecifiedImage: c.Image}
+	image, err := r.image(ctx, spec)
+	if err != nil {
+		return nil, &podruntime.StartError{Reason: "ImageInspectError", Err: err}
+	}
+	policy := c.ImagePullPolicy
+	if policy == "" {
+		policy = corev1.PullIfNotPresent
+	}
+	switch {
+	case image != nil && policy != corev1.PullAlways:
+		return image, nil
+	case policy == corev1.PullNever:
+		return nil, &podruntime.StartError{Reason: "ErrImageNeverPull", Err: fmt.Errorf("container image %q is not present with pull policy of Never", c.Image)}
+	}
+	if err := r.pull(ctx, pod, spec); err != nil {
+		return nil, &podruntime.StartError{Reason: "ErrImagePull", BackoffReason: "ImagePullBackOff", Err: err}
+	}
+	if image, err = r.image(ctx, spec); err == nil && image == nil {
+		err = fmt.Errorf("the image %q was pulled and is not there", c.Image)
+	}
+	if err != nil {
+		return nil, &podruntime.StartError{Reason: "ImageInspectError", Err: err}
+	}
+	return image, nil
+}
+
+// image returns an image of the runtime, or nil.
+func (r *Runtime) image(ctx context.Context, spec *runtimeapi.ImageSpec) (*runtimeapi.Image, error) {
+	answer, err := r.images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: spec})
+	return answer.GetImage(), err
+}
+
+// pull pulls an image with each of the pod's credentials for its registry, until one
+// is accepted. Without credentials it is pulled anonymously.
+func (r *Runtime) pull(ctx context.Context, pod *corev1.Pod, spec *runtimeapi.ImageSpec) error {
+	select {
+	case r.pulls <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	defer func() { <-r.pulls }()
+	credentials, err := r.credentials(ctx, pod, spec.Image)
+	if err != nil {
+		return err
+	}
+	if len(credentials) == 0 {
+		credentials = []*runtimeapi.AuthConfig{nil}
+	}
+	var errs []error
+	for _, auth := range credentials {
+		_, err := r.images.PullImage(ctx, &runtimeapi.PullImageRequest{Image: spec, Auth: auth, SandboxConfig: r.sandboxConfig(pod, "")})
+		if err == nil {
+			return nil
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// reference returns the name of an image with its tag.
+func reference(image string) (string, error) {
+	if image == "" || strings.ContainsAny(image, " \t\n") || strings.ToLower(repository(image)) != repository(image) {
+		return "", fmt.Errorf("couldn't parse image name %q: invalid reference format", image)
+	}
+	if image != repository(image) {
+		return image, nil
+	}
+	return image + ":latest", nil
+}
+
+// repository returns the name of an image without its tag and digest.
+func repository(image string) string {
+	image, _, _ = strings.Cut(image, "@")
+	if at := strings.LastIndexByte(image, ':'); at > strings.LastIndexByte(image, '/') {
+		image = image[:at]
+	}
+	return image
+}

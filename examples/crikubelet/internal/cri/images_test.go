@@ -1,0 +1,156 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cri
+
+import (
+	"encoding/base64"
+	"errors"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/kubewright/kubewright/examples/crikubelet/internal/criserver"
+	"github.com/kubewright/kubewright/podsync/podruntime"
+)
+
+func TestReference(t *testing.T) {
+	for image, want := range map[string]string{
+		"busybox":                     "busybox:latest",
+		"busybox:1.37":                "busybox:1.37",
+		"localhost:5000/a/b":          "localhost:5000/a/b:latest",
+		"localhost:5000/a/b:v1":       "localhost:5000/a/b:v1",
+		"r.io/a@sha256:00":            "r.io/a@sha256:00",
+		"FAILED_IMAGE":                "",
+		"":                            "",
+		"a b":                         "",
+		"registry.example/a:V1.0-Rc1": "registry.example/a:V1.0-Rc1",
+	} {
+		got, err := reference(image)
+		if got != want || (err == nil) != (want != "") {
+			t.Errorf("%q: %q, %v, want %q", image, got, err, want)
+		}
+	}
+}
+
+func TestPullPolicies(t *testing.T) {
+	for name, tc := range map[string]struct {
+		policy          corev1.PullPolicy
+		here, there     bool
+		pulls           int
+		reason, backOff string
+	}{
+		"if not present, here":  {corev1.PullIfNotPresent, true, true, 0, "", ""},
+		"if not present, there": {corev1.PullIfNotPresent, false, true, 1, "", ""},
+		"if not present, none":  {corev1.PullIfNotPresent, false, false, 1, "ErrImagePull", "ImagePullBackOff"},
+		"no policy, here":       {"", true, true, 0, "", ""},
+		"always, here":          {corev1.PullAlways, true, true, 1, "", ""},
+		"always, none":          {corev1.PullAlways, true, false, 1, "ErrImagePull", "ImagePullBackOff"},
+		"never, here":           {corev1.PullNever, true, true, 0, "", ""},
+		"never, there":          {corev1.PullNever, false, true, 0, "ErrImageNeverPull", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := criserver.Start(t)
+			image := &runtimeapi.Image{Id: "sha256:1"}
+			if tc.here {
+				server.Images["app:1"] = image
+			}
+			if tc.there {
+				server.Registry["app:1"] = image
+			}
+			_, err := newRuntime(t, server).ensureImage(t.Context(), pod(), &corev1.Container{Image: "app:1", ImagePullPolicy: tc.policy})
+			start := &podruntime.StartError{}
+			if errors.As(err, &start); start.Reason != tc.reason || start.BackoffReason != tc.backOff || len(server.Pulls) != tc.pulls {
+				t.Errorf("%v, %d pulls", err, len(server.Pulls))
+			}
+		})
+	}
+}
+
+func TestCredentialsAreForTheirRegistry(t *testing.T) {
+	for _, tc := range []struct {
+		registry, image string
+		want            bool
+	}{
+		{"r.example", "r.example/a", true},
+		{"https://r.example/v1/", "r.example/a", true},
+		{"r.example", "r.example:5000/a", false},
+		{"r.example:5000", "r.example:5000/a/b:1", true},
+		{"*.example", "r.example/a", true},
+		{"*.example", "a.r.example/a", false},
+		{"r.example/team", "r.example/team/a", true},
+		{"r.example/team", "r.example/teammate/a", false},
+		{"r.example/team", "r.example/team:1", true},
+		{"https://index.docker.io/v1/", "busybox", true},
+		{"https://index.docker.io/v1/", "library/busybox:1", true},
+		{"docker.io", "r.example/busybox", false},
+		{"localhost", "localhost/a", true},
+	} {
+		if got := covers(tc.registry, tc.image); got != tc.want {
+			t.Errorf("%s for %s: %t", tc.registry, tc.image, got)
+		}
+	}
+}
+
+func TestPullSecretsAreTriedUntilOneIsAccepted(t *testing.T) {
+	server := criserver.Start(t)
+	server.Registry["r.example/team/app:1"] = &runtimeapi.Image{Id: "sha256:2"}
+	server.Password = "right"
+	encoded := base64.StdEncoding.EncodeToString([]byte("me:right"))
+	r := newRuntime(t, server,
+		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "old"}, Type: corev1.SecretTypeDockercfg,
+			Data: map[string][]byte{corev1.DockerConfigKey: []byte(`{"r.example/team":{"username":"me","password":"wrong"}}`)}},
+		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "new"}, Type: corev1.SecretTypeDockerConfigJson,
+			Data: map[string][]byte{corev1.DockerConfigJsonKey: []byte(`{"auths":{"r.example":{"auth":"` + encoded + `"},"elsewhere.example":{"username":"x"}}}`)}})
+	p := pod(func(p *corev1.Pod) {
+		p.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "missing"}, {Name: "old"}, {Name: "new"}}
+	})
+	if _, err := r.ensureImage(t.Context(), p, &corev1.Container{Image: "r.example/team/app:1"}); err != nil {
+		t.Fatal(err)
+	}
+	if len(server.Pulls) != 2 || server.Pulls[0].Auth.Password != "wrong" || server.Pulls[1].Auth.Username != "me" {
+		t.Errorf("pulls with %v: want the longest path first", server.Pulls)
+	}
+}
+
+func TestImageGC(t *testing.T) {
+	gc := ImageGC{High: 85, Low: 80}
+	for _, tc := range []struct{ capacity, available, want uint64 }{{100, 16, 0}, {100, 15, 5}, {100, 0, 20}, {100, 200, 0}} {
+		if got := gc.excess(tc.capacity, tc.available); got != tc.want {
+			t.Errorf("%+v: %d", tc, got)
+		}
+	}
+	server := criserver.Start(t)
+	r := newRuntime(t, server)
+	for name, size := range map[string]uint64{"a:1": 10, "b:1": 10, "c:1": 10, "keep:1": 10} {
+		server.Images[name] = &runtimeapi.Image{Id: "sha256:" + name, RepoTags: []string{name}, Size: size}
+	}
+	server.Images["pinned:1"] = &runtimeapi.Image{Id: "sha256:pinned", Pinned: true}
+	if err := r.Start(t.Context(), set(t, r, pod())); err != nil { // uses none:latest
+		t.Fatal(err)
+	}
+	gc.MinAge, gc.Keep = time.Minute, []string{"keep:1"}
+	now := time.Now()
+	used := map[string]time.Time{}
+	collect := func(excess uint64, now time.Time, want uint64) {
+		t.Helper()
+		if freed, err := r.collectImages(t.Context(), gc, used, excess, now); err != nil || freed != want {
+			t.Errorf("%d bytes freed, %v, want %d", freed, err, want)
+		}
+	}
+	collect(1000, now, 0)                     // all are new
+	collect(1000, now.Add(30*time.Second), 0) // and still are
+	collect(0, now.Add(time.Hour), 0)         // there is room
+	used["sha256:b:1"] = now.Add(-time.Hour)
+	collect(5, now.Add(time.Hour), 10) // one is enough
+	if server.Images["b:1"] != nil || server.Images["a:1"] == nil {
+		t.Errorf("b:1 was used the longest ago, and there are %v", server.Images)
+	}
+	collect(1000, now.Add(time.Hour), 20)
+	if len(server.Images) != 3 {
+		t.Errorf("the images in use, pinned and kept are left, and there are %v", server.Images)
+	}
+}

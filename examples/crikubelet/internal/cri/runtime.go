@@ -1,0 +1,165 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cri
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+	nodev1client "k8s.io/client-go/kubernetes/typed/node/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/kubewright/kubewright/podsync/podruntime"
+)
+
+// The labels of sandboxes and containers. Tools for nodes such as crictl know those
+// that begin with io.kubernetes.
+const (
+	labelNode      = "dev.kubewright.node"
+	labelNamespace = "io.kubernetes.pod.namespace"
+	labelPod       = "io.kubernetes.pod.name"
+	labelUID       = "io.kubernetes.pod.uid"
+	labelContainer = "io.kubernetes.container.name"
+)
+
+// Config configures a Runtime.
+type Config struct {
+	// Required. Endpoint is the socket of the runtime: unix:///path.
+	Endpoint string
+	// Required. Node is the name of the node, which everything is labelled with.
+	Node string
+	// Required. LogDir is the directory of the logs. The runtime writes to it.
+	LogDir string
+	// Required. Secrets reads the image pull secrets of pods.
+	Secrets corev1client.SecretsGetter
+	// Required. RuntimeClasses reads the runtime classes of pods.
+	RuntimeClasses nodev1client.RuntimeClassesGetter
+	// CgroupParent is the cgroup of all pods, in the notation of the runtime's
+	// cgroup driver. Default: that of the runtime.
+	CgroupParent string
+	// SeccompDir is the directory of the seccomp profiles of type Localhost.
+	SeccompDir string
+	// Memory is the memory of the machine in bytes, for OOM scores.
+	Memory int64
+	// Sysctls are the sysctls that pods may set although they are not namespaced
+	// safely; a name may end in *.
+	Sysctls []string
+	// Poll is the time between two lists of all containers if the runtime reports
+	// no events. Default: DefaultPoll.
+	Poll time.Duration
+	// MaxPulls is the number of images that are pulled at once. Default:
+	// DefaultMaxPulls.
+	MaxPulls int
+}
+
+// The defaults of Config.
+const (
+	DefaultPoll     = 500 * time.Millisecond
+	DefaultMaxPulls = 4
+)
+
+// A Runtime is a podruntime.Runtime with the optional interfaces that a CRI runtime
+// has. Make it with New.
+type Runtime struct {
+	cfg    Config
+	conn   *grpc.ClientConn
+	client runtimeapi.RuntimeServiceClient
+	images runtimeapi.ImageServiceClient
+	pulls  chan struct{}
+
+	mu       sync.Mutex
+	name     string                                  // of the runtime
+	statuses map[string]*runtimeapi.ContainerStatus  // of containers, by ID: see containerStatus
+	boxes    map[string]*runtimeapi.PodSandboxStatus // of ready sandboxes, by ID
+}
+
+var _ interface {
+	podruntime.Runtime
+	podruntime.Watcher
+	podruntime.Execer
+	podruntime.LogTailer
+	podruntime.Sandboxer
+	podruntime.Resizer
+	podruntime.Checker
+} = (*Runtime)(nil)
+
+// maxMessage is the size of the largest answer that is read: a list of a thousand
+// containers with their labels.
+const maxMessage = 16 << 20
+
+// New returns a Runtime. It connects when the first call is made, and again after
+// the runtime was away.
+func New(cfg Config) (*Runtime, error) {
+	if !strings.HasPrefix(cfg.Endpoint, "unix:///") {
+		return nil, fmt.Errorf("the endpoint %q is not of the form unix:///path", cfg.Endpoint)
+	}
+	if cfg.Poll <= 0 {
+		cfg.Poll = DefaultPoll
+	}
+	if cfg.MaxPulls <= 0 {
+		cfg.MaxPulls = DefaultMaxPulls
+	}
+	conn, err := grpc.NewClient(cfg.Endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)), grpc.WithIdleTimeout(0))
+	if err != nil {
+		return nil, err
+	}
+	return &Runtime{
+		cfg: cfg, conn: conn, client: runtimeapi.NewRuntimeServiceClient(conn), images: runtimeapi.NewImageServiceClient(conn),
+		pulls: make(chan struct{}, cfg.MaxPulls), statuses: map[string]*runtimeapi.ContainerStatus{}, boxes: map[string]*runtimeapi.PodSandboxStatus{},
+	}, nil
+}
+
+// Close closes the connection. Containers run on.
+func (r *Runtime) Close() { _ = r.conn.Close() }
+
+// Version returns the name and the version of the runtime, such as
+// containerd://1.6.20.
+func (r *Runtime) Version(ctx context.Context) (string, error) {
+	v, err := r.client.Version(ctx, &runtimeapi.VersionRequest{})
+	if err != nil {
+		return "", err
+	}
+	return v.RuntimeName + "://" + v.RuntimeVersion, nil
+}
+
+// scheme returns the scheme of container IDs in statuses: the name of the runtime.
+func (r *Runtime) scheme(ctx context.Context) (string, error) {
+	r.mu.Lock()
+	name := r.name
+	r.mu.Unlock()
+	if name == "" {
+		version, err := r.Version(ctx)
+		if err != nil {
+			return "", err
+		}
+		name, _, _ = strings.Cut(version, "://")
+		r.mu.Lock()
+		r.name = name
+		r.mu.Unlock()
+	}
+	return name + "://", nil
+}
+
+// Ready returns an error that says why no pod can run, or nil.
+func (r *Runtime) Ready(ctx context.Context) error {
+	s, err := r.client.Status(ctx, &runtimeapi.StatusRequest{})
+	if err != nil {
+		return err
+	}
+	var problems []error
+	for _, c := range s.GetStatus().GetConditions() {
+		if !c.Status && (c.Type == runtimeapi.RuntimeReady || c.Type == runtimeapi.NetworkReady) {
+			problems = append(problems, fmt.Errorf("%s is false: %s: %s", c.Type, c.Reason, c.Message))
+		}
+	}
+	return errors.Join(problems...)
+}

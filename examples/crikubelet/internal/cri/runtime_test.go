@@ -1,0 +1,298 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cri
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/kubewright/kubewright/examples/crikubelet/internal/criserver"
+	"github.com/kubewright/kubewright/podsync/podruntime"
+	"github.com/kubewright/kubewright/podsync/podruntimetest"
+)
+
+// The Runtime keeps the contract of podruntime, with and without events.
+func TestContract(t *testing.T) {
+	for _, events := range []bool{false, true} {
+		t.Run(fmt.Sprint("events=", events), func(t *testing.T) {
+			servers := map[podruntime.Runtime]*criserver.Server{}
+			podruntimetest.TestRuntime(t, podruntimetest.Suite{
+				New: func(t testing.TB) podruntime.Runtime {
+					server := criserver.Start(t)
+					server.Events = events
+					r := newRuntime(t, server)
+					servers[r] = server
+					return r
+				},
+				Reopen: func(_ testing.TB, old podruntime.Runtime) podruntime.Runtime {
+					old.(*Runtime).Close()
+					r := newRuntime(t, servers[old]) // the suite uses it in a Cleanup of its own
+					servers[r] = servers[old]
+					return r
+				},
+				Forever:  func() corev1.Container { return container0("forever") },
+				Stubborn: func() corev1.Container { return container0("stubborn") },
+				Exits:    func(code int) corev1.Container { return container0("exit", fmt.Sprint(code)) },
+				Command:  func(code int) []string { return []string{"exit", fmt.Sprint(code)} },
+				Hangs:    []string{"sleep"},
+				Timeout:  20 * time.Second,
+			})
+		})
+	}
+}
+
+// set makes the sandbox of a pod and returns the spec of its container.
+func set(t testing.TB, r *Runtime, pod *corev1.Pod) podruntime.ContainerSpec {
+	t.Helper()
+	box, err := r.SetUpPod(t.Context(), podruntime.SandboxSpec{Pod: pod, Hostname: pod.Name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &pod.Spec.Containers[0]
+	spec := podruntime.ContainerSpec{ID: podruntime.ContainerID{Pod: pod.UID, Name: c.Name}, Pod: pod, Container: c, Hostname: pod.Name, Sandbox: &box}
+	spec.Environment.Command = c.Command
+	return spec
+}
+
+func TestAContainerThatWasOnlyCreatedIsMadeAgain(t *testing.T) {
+	server := criserver.Start(t)
+	r := newRuntime(t, server)
+	spec := set(t, r, pod())
+	server.Fail = func(method string) error {
+		if method == "StartContainer" {
+			return status.Error(codes.Unavailable, "killed")
+		}
+		return nil
+	}
+	if err := r.Start(t.Context(), spec); err == nil {
+		t.Fatal("Start returned nil although the container did not start")
+	}
+	server.Lock()
+	server.Fail = nil
+	server.Unlock()
+	spec.Environment.Args = []string{"new"}
+	if err := r.Start(t.Context(), spec); err != nil {
+		t.Fatal(err)
+	}
+	server.Lock()
+	defer server.Unlock()
+	if len(server.Containers) != 1 {
+		t.Fatalf("%d containers", len(server.Containers))
+	}
+	for _, c := range server.Containers {
+		if c.Status.State != runtimeapi.ContainerState_CONTAINER_RUNNING || len(c.Config.Args) != 1 {
+			t.Errorf("it is %v with arguments %v", c.Status.State, c.Config.Args)
+		}
+	}
+}
+
+func TestContainersOfOthersAreLeftAlone(t *testing.T) {
+	server := criserver.Start(t)
+	mine := newRuntime(t, server)
+	other := newRuntime(t, server)
+	other.cfg.Node = "n2"
+	spec := set(t, other, pod())
+	if err := other.Start(t.Context(), spec); err != nil {
+		t.Fatal(err)
+	}
+	if list, err := mine.List(t.Context(), ""); err != nil || len(list) != 0 {
+		t.Errorf("List: %v, %v", list, err)
+	}
+	if err := errors.Join(mine.Stop(t.Context(), spec.ID, podruntime.StopOptions{}), mine.Remove(t.Context(), spec.ID),
+		mine.TearDownPod(t.Context(), spec.ID.Pod), mine.RemovePod(t.Context(), spec.ID.Pod)); err != nil {
+		t.Error(err)
+	}
+	if list, err := other.List(t.Context(), ""); err != nil || len(list) != 1 || list[0].State != podruntime.ContainerRunning {
+		t.Errorf("the container of the other kubelet: %v, %v", list, err)
+	}
+}
+
+func TestStatusesAreReadOncePerState(t *testing.T) {
+	server := criserver.Start(t)
+	r := newRuntime(t, server)
+	spec := set(t, r, pod())
+	if err := r.Start(t.Context(), spec); err != nil {
+		t.Fatal(err)
+	}
+	for range 5 {
+		if _, err := r.List(t.Context(), ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := r.Stop(t.Context(), spec.ID, podruntime.StopOptions{Deadline: time.Now().Add(time.Hour)}); err != nil {
+		t.Fatal(err)
+	}
+	for range 5 {
+		list, err := r.List(t.Context(), "")
+		if err != nil || len(list) != 1 || list[0].State != podruntime.ContainerExited || list[0].RuntimeID[:9] != "memory://" {
+			t.Fatalf("%+v, %v", list, err)
+		}
+	}
+	server.Lock()
+	defer server.Unlock()
+	if n := server.Calls["ContainerStatus"]; n != 2 {
+		t.Errorf("%d ContainerStatus calls, want 2: one while it ran and one after", n)
+	}
+	if n := server.Calls["PodSandboxStatus"]; n != 1 {
+		t.Errorf("%d PodSandboxStatus calls, want 1", n)
+	}
+}
+
+func TestALostTaskIsStoppedAndThenKnown(t *testing.T) {
+	server := criserver.Start(t)
+	r := newRuntime(t, server)
+	spec := set(t, r, pod())
+	if err := r.Start(t.Context(), spec); err != nil {
+		t.Fatal(err)
+	}
+	server.Lock()
+	for _, c := range server.Containers {
+		c.Status.State = runtimeapi.ContainerState_CONTAINER_UNKNOWN
+	}
+	server.Unlock()
+	if list, err := r.List(t.Context(), ""); err != nil || len(list) != 1 || list[0].State != podruntime.ContainerExited {
+		t.Errorf("%+v, %v", list, err)
+	}
+	server.Lock()
+	defer server.Unlock()
+	for _, c := range server.Containers {
+		if len(c.Stops) != 1 || c.Stops[0] != 0 {
+			t.Errorf("it was stopped with timeouts %v, want one stop at once", c.Stops)
+		}
+	}
+}
+
+// A new sandbox takes the place of one that has ended, whose containers keep their exit
+// codes.
+func TestALostSandboxIsReplaced(t *testing.T) {
+	server := criserver.Start(t)
+	r := newRuntime(t, server)
+	spec := set(t, r, pod())
+	if err := r.Start(t.Context(), spec); err != nil {
+		t.Fatal(err)
+	}
+	if again := set(t, r, pod()); again.Sandbox.ID != spec.Sandbox.ID {
+		t.Errorf("a sandbox that is ready was replaced: %s by %s", spec.Sandbox.ID, again.Sandbox.ID)
+	}
+	if err := r.TearDownPod(t.Context(), "uid"); err != nil {
+		t.Fatal(err)
+	}
+	boxes, err := r.ListPods(t.Context(), "uid")
+	if err != nil || len(boxes) != 1 || boxes[0].Ready || len(boxes[0].IPs) != 1 {
+		t.Fatalf("after TearDownPod: %+v, %v", boxes, err)
+	}
+	again := set(t, r, pod())
+	boxes, err = r.ListPods(t.Context(), "")
+	if err != nil || len(boxes) != 1 || !boxes[0].Ready || boxes[0].ID == spec.Sandbox.ID || boxes[0].ID != again.Sandbox.ID {
+		t.Errorf("the sandbox was %s, is %s and is listed as %+v, %v", spec.Sandbox.ID, again.Sandbox.ID, boxes, err)
+	}
+	if list, err := r.List(t.Context(), "uid"); err != nil || len(list) != 1 || list[0].ExitCode != 137 {
+		t.Errorf("the container of the old sandbox: %+v, %v", list, err)
+	}
+	if err := r.RemovePod(t.Context(), "uid"); err != nil {
+		t.Fatal(err)
+	}
+	if boxes, err = r.ListPods(t.Context(), ""); err != nil || len(boxes) != 0 {
+		t.Errorf("after RemovePod: %+v, %v", boxes, err)
+	}
+}
+
+func TestTheRuntimeClassChoosesTheHandler(t *testing.T) {
+	server := criserver.Start(t)
+	r := newRuntime(t, server, &nodev1.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: "fast"}, Handler: "kata"})
+	class := func(name string) *corev1.Pod {
+		return pod(func(p *corev1.Pod) { p.Spec.RuntimeClassName = &name })
+	}
+	if _, err := r.SetUpPod(t.Context(), podruntime.SandboxSpec{Pod: class("none")}); err == nil {
+		t.Error("a pod with a runtime class that does not exist has a sandbox")
+	}
+	if _, err := r.SetUpPod(t.Context(), podruntime.SandboxSpec{Pod: class("fast")}); err != nil {
+		t.Fatal(err)
+	}
+	for _, b := range server.Sandboxes {
+		if b.Handler != "kata" {
+			t.Errorf("the handler is %q", b.Handler)
+		}
+	}
+}
+
+// The runtime is killed and started again: calls fail in the meantime, and then the
+// containers are there.
+func TestTheRuntimeComesBack(t *testing.T) {
+	server := criserver.Start(t)
+	r := newRuntime(t, server)
+	spec := set(t, r, pod())
+	if err := r.Start(t.Context(), spec); err != nil {
+		t.Fatal(err)
+	}
+	watch := make(chan error, 1)
+	go func() { watch <- r.Watch(t.Context(), func(types.UID) {}) }()
+	server.Stop()
+	if err := <-watch; err == nil {
+		t.Error("Watch returned nil although the runtime is away")
+	}
+	if _, err := r.List(t.Context(), ""); err == nil {
+		t.Error("List returned nil although the runtime is away")
+	}
+	server.Serve(t)
+	for {
+		list, err := r.List(t.Context(), "")
+		if err == nil {
+			if len(list) != 1 || list[0].State != podruntime.ContainerRunning {
+				t.Errorf("%+v", list)
+			}
+			return
+		}
+		if t.Context().Err() != nil {
+			t.Fatal(err)
+		}
+		sleep(t.Context(), 10*time.Millisecond)
+	}
+}
+
+func TestExecWaitsForTheTimeoutOfTheRuntime(t *testing.T) {
+	server := criserver.Start(t)
+	r := newRuntime(t, server)
+	spec := set(t, r, pod())
+	if _, err := r.Exec(t.Context(), spec.ID, []string{"exit", "0"}); err == nil {
+		t.Error("a command ran in a container that does not run")
+	}
+	if err := r.Start(t.Context(), spec); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if _, err := r.Exec(ctx, spec.ID, []string{"sleep"}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%v, want a deadline", err)
+	}
+}
+
+func TestResizeKeepsTheContainer(t *testing.T) {
+	server := criserver.Start(t)
+	r := newRuntime(t, server)
+	spec := set(t, r, pod())
+	if err := r.Start(t.Context(), spec); err != nil {
+		t.Fatal(err)
+	}
+	spec.Container.Resources.Limits = corev1.ResourceList{corev1.ResourceCPU: quantity("250m")}
+	if err := r.Resize(t.Context(), spec.ID, spec.Container); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range server.Containers {
+		if q := c.Config.Linux.Resources.CpuQuota; q != 25_000 {
+			t.Errorf("the quota is %d", q)
+		}
+	}
+}

@@ -1,0 +1,215 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cri
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"os"
+	"slices"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/kubewright/kubewright/podsync/podruntime"
+)
+
+// sandboxes returns the sandboxes of the runtime for a pod, or for all, the newest
+// first.
+func (r *Runtime) sandboxes(ctx context.Context, pod types.UID) ([]*runtimeapi.PodSandbox, error) {
+	answer, err := r.client.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{LabelSelector: r.selector(pod)}})
+	if err != nil {
+		return nil, err
+	}
+	slices.SortFunc(answer.Items, func(a, b *runtimeapi.PodSandbox) int {
+		return cmp.Or(cmp.Compare(b.GetMetadata().GetAttempt(), a.GetMetadata().GetAttempt()), cmp.Compare(b.CreatedAt, a.CreatedAt))
+	})
+	return answer.Items, nil
+}
+
+// ListPods implements podruntime.Sandboxer.
+func (r *Runtime) ListPods(ctx context.Context, pod types.UID) ([]podruntime.Sandbox, error) {
+	all, err := r.sandboxes(ctx, pod)
+	if err != nil {
+		return nil, err
+	}
+	seen := map[string]bool{}
+	listed := map[string]bool{}
+	var list []podruntime.Sandbox
+	for _, s := range all {
+		uid := s.Labels[labelUID]
+		listed[s.Id] = true
+		if seen[uid] {
+			continue // an older one
+		}
+		seen[uid] = true
+		found, err := r.sandbox(ctx, s)
+		if status.Code(err) == codes.NotFound {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, found)
+	}
+	if pod == "" {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		for id := range r.boxes {
+			if !listed[id] {
+				delete(r.boxes, id)
+			}
+		}
+	}
+	return list, nil
+}
+
+// sandbox returns a sandbox with its addresses, which do not change while it is
+// ready.
+func (r *Runtime) sandbox(ctx context.Context, s *runtimeapi.PodSandbox) (podruntime.Sandbox, error) {
+	out := podruntime.Sandbox{Pod: types.UID(s.Labels[labelUID]), ID: s.Id, Ready: s.State == runtimeapi.PodSandboxState_SANDBOX_READY}
+	r.mu.Lock()
+	known := r.boxes[s.Id]
+	r.mu.Unlock()
+	if known == nil && out.Ready {
+		answer, err := r.client.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: s.Id})
+		if err != nil {
+			return out, err
+		}
+		known = answer.GetStatus()
+		r.mu.Lock()
+		r.boxes[s.Id] = known
+		r.mu.Unlock()
+	}
+	// A sandbox that was stopped keeps its addresses in the status of the pod.
+	if n := known.GetNetwork(); n.GetIp() != "" && known.GetLinux().GetNamespaces().GetOptions().GetNetwork() != runtimeapi.NamespaceMode_NODE {
+		out.IPs = append(out.IPs, n.Ip)
+		for _, ip := range n.AdditionalIps {
+			out.IPs = append(out.IPs, ip.Ip)
+		}
+	}
+	return out, nil
+}
+
+// SetUpPod implements podruntime.Sandboxer.
+func (r *Runtime) SetUpPod(ctx context.Context, spec podruntime.SandboxSpec) (podruntime.Sandbox, error) {
+	all, err := r.sandboxes(ctx, spec.Pod.UID)
+	if err != nil {
+		return podruntime.Sandbox{}, err
+	}
+	if len(all) > 0 && all[0].State == runtimeapi.PodSandboxState_SANDBOX_READY {
+		return r.sandbox(ctx, all[0])
+	}
+	attempt := uint32(0)
+	for _, old := range all {
+		// Its addresses are free then. It goes when its containers have gone, which
+		// have exit codes.
+		if err := r.stopSandbox(ctx, old.Id); err != nil {
+			return podruntime.Sandbox{}, err
+		}
+		attempt = max(attempt, old.GetMetadata().GetAttempt()+1)
+	}
+	handler, err := r.handler(ctx, spec.Pod)
+	if err != nil {
+		return podruntime.Sandbox{}, err
+	}
+	cfg := r.sandboxConfig(spec.Pod, spec.Hostname)
+	cfg.Metadata.Attempt = attempt
+	cfg.DnsConfig = &runtimeapi.DNSConfig{Servers: spec.DNS.Servers, Searches: spec.DNS.Searches, Options: spec.DNS.Options}
+	if err := os.MkdirAll(cfg.LogDirectory, 0o755); err != nil {
+		return podruntime.Sandbox{}, err
+	}
+	made, err := r.client.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: cfg, RuntimeHandler: handler})
+	if err != nil {
+		return podruntime.Sandbox{}, err
+	}
+	return r.sandbox(ctx, &runtimeapi.PodSandbox{Id: made.PodSandboxId, Labels: cfg.Labels, State: runtimeapi.PodSandboxState_SANDBOX_READY})
+}
+
+// handler returns the handler of the pod's runtime class.
+func (r *Runtime) handler(ctx context.Context, pod *corev1.Pod) (string, error) {
+	name := pod.Spec.RuntimeClassName
+	if name == nil || *name == "" {
+		return "", nil
+	}
+	class, err := r.cfg.RuntimeClasses.RuntimeClasses().Get(ctx, *name, metav1.GetOptions{})
+	if err != nil {
+		return "", err
+	}
+	return class.Handler, nil
+}
+
+// sandboxConfig returns the configuration of a pod's sandbox, but for its DNS.
+func (r *Runtime) sandboxConfig(pod *corev1.Pod, hostname string) *runtimeapi.PodSandboxConfig {
+	cfg := &runtimeapi.PodSandboxConfig{
+		Metadata:     &runtimeapi.PodSandboxMetadata{Name: pod.Name, Namespace: pod.Namespace, Uid: string(pod.UID)},
+		Hostname:     hostname,
+		LogDirectory: r.logDir(pod.UID),
+		Labels:       labelsOf(pod, r.cfg.Node),
+		Annotations:  pod.Annotations,
+		Linux: &runtimeapi.LinuxPodSandboxConfig{
+			CgroupParent: r.cfg.CgroupParent, SecurityContext: r.sandboxSecurity(pod), Sysctls: map[string]string{},
+		},
+	}
+	if pod.Spec.HostNetwork {
+		cfg.Hostname = "" // that of the node
+	}
+	p, _ := contexts(pod, nil)
+	for _, s := range p.Sysctls {
+		cfg.Linux.Sysctls[s.Name] = s.Value
+	}
+	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		for _, port := range c.Ports {
+			if port.HostPort == 0 || pod.Spec.HostNetwork {
+				continue
+			}
+			cfg.PortMappings = append(cfg.PortMappings, &runtimeapi.PortMapping{
+				Protocol: runtimeapi.Protocol(runtimeapi.Protocol_value[string(port.Protocol)]),
+				HostIp:   port.HostIP, HostPort: port.HostPort, ContainerPort: port.ContainerPort,
+			})
+		}
+	}
+	return cfg
+}
+
+func (r *Runtime) stopSandbox(ctx context.Context, id string) error {
+	_, err := r.client.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: id})
+	if status.Code(err) == codes.NotFound {
+		return nil
+	}
+	return err
+}
+
+// TearDownPod implements podruntime.Sandboxer.
+func (r *Runtime) TearDownPod(ctx context.Context, pod types.UID) error {
+	all, err := r.sandboxes(ctx, pod)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, s := range all {
+		errs = append(errs, r.stopSandbox(ctx, s.Id))
+	}
+	return errors.Join(errs...)
+}
+
+// RemovePod implements podruntime.Sandboxer.
+func (r *Runtime) RemovePod(ctx context.Context, pod types.UID) error {
+	all, err := r.sandboxes(ctx, pod)
+	if err != nil {
+		return err
+	}
+	for _, s := range all {
+		_, err := r.client.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: s.Id})
+		if err != nil && status.Code(err) != codes.NotFound {
+			return err
+		}
+	}
+	return os.RemoveAll(r.logDir(pod))
+}

@@ -1,0 +1,208 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/events"
+
+	"github.com/kubewright/kubewright/examples/crikubelet/internal/cri"
+	"github.com/kubewright/kubewright/examples/internal/kube"
+	"github.com/kubewright/kubewright/lease"
+	"github.com/kubewright/kubewright/nodeapi"
+	"github.com/kubewright/kubewright/nodestatus"
+	"github.com/kubewright/kubewright/podsync"
+	"github.com/kubewright/kubewright/podsync/podenv"
+	"github.com/kubewright/kubewright/podsync/podruntime"
+)
+
+// kubelet is the controllers, put together.
+type kubelet struct {
+	*options
+	stdout io.Writer
+
+	// From connect: leases and the node's status have a connection of their own.
+	client     *kubernetes.Clientset
+	heartbeats *kube.HeartbeatClient
+	recorder   events.EventRecorder
+	shutdown   func()
+	listener   net.Listener
+	api        *rest.Config
+
+	// From assemble.
+	machine  *machine
+	runtime  *cri.Runtime
+	provider *podruntime.Provider
+	pods     *podsync.Controller
+	node     *nodestatus.Controller
+	leases   *lease.Controller
+	server   *nodeapi.Server
+}
+
+// connect makes the clients.
+func (k *kubelet) connect(ctx context.Context, cfg *rest.Config) (err error) {
+	if k.client, err = kube.Unlimited(cfg); err != nil {
+		return err
+	}
+	if k.heartbeats, err = kube.Heartbeats(cfg); err != nil {
+		return err
+	}
+	k.api = cfg
+	k.recorder, k.shutdown, err = kube.Events(ctx, cfg, "kubewright-crikubelet")
+	return err
+}
+
+// assemble makes the controllers. It needs neither the API server nor the runtime.
+func (k *kubelet) assemble(ctx context.Context) (err error) {
+	if k.machine, err = readMachine(k.maxPods); err != nil {
+		return err
+	}
+	k.runtime, err = cri.New(cri.Config{
+		Endpoint: k.endpoint, Node: k.nodeName, LogDir: k.logDir, CgroupParent: k.cgroupParent,
+		Secrets: k.client.CoreV1(), RuntimeClasses: k.client.NodeV1(),
+		Memory: k.machine.memory(), Sysctls: k.sysctls,
+	})
+	if err != nil {
+		return err
+	}
+	if err = k.assemblePods(); err == nil {
+		err = k.assembleNode(ctx)
+	}
+	if err == nil {
+		k.server, err = k.newServer(k.client, k.api)
+	}
+	if err != nil {
+		k.runtime.Close()
+	}
+	return err
+}
+
+// assemblePods makes the controller of the pods and its provider.
+func (k *kubelet) assemblePods() error {
+	core := k.client.CoreV1()
+	env, err := podenv.New(podenv.Config{
+		ConfigMaps: core, Secrets: core, Services: core, ServiceAccounts: core,
+		Allocatable: k.machine.allocatable, ReadFile: podruntime.ReadFile(k.root),
+	})
+	if err != nil {
+		return err
+	}
+	host, err := readResolvConf(k.resolvConf)
+	if err != nil {
+		return err
+	}
+	k.provider, err = podruntime.New(podruntime.Config{
+		Runtime: k.runtime, Root: k.root, Environment: env, HostIPs: []string{k.nodeIP},
+		Allocatable: k.machine.allocatable, Pod: k.newest, EventRecorder: k.recorder, GRPC: cri.GRPCProber{},
+		DNS: podruntime.ClusterDNS{Servers: k.clusterDNS, Domain: k.clusterDomain, Host: host},
+	})
+	if err != nil {
+		return err
+	}
+	k.pods, err = podsync.New(podsync.Config{
+		Client: core, Provider: k.provider, NodeName: k.nodeName, Gate: k.holds, EventRecorder: k.recorder,
+	})
+	return err
+}
+
+// newest returns the newest version of a pod, for volumes with its labels.
+func (k *kubelet) newest(ref podsync.Ref) *corev1.Pod {
+	for of, info := range k.pods.All() {
+		if of == ref {
+			return info.Pod
+		}
+	}
+	return nil
+}
+
+// assembleNode makes the controllers of the Node and of its lease.
+func (k *kubelet) assembleNode(ctx context.Context) (err error) {
+	k.node, err = nodestatus.New(nodestatus.Config{
+		Client:          k.heartbeats.CoreV1(),
+		NodeName:        k.nodeName,
+		Gate:            k.holds,
+		Template:        &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: k.nodeName}},
+		Setters:         k.setters(ctx),
+		HealthChecks:    []nodestatus.HealthCheck{k.runtimeAlive, k.podsAlive},
+		NodeCredentials: k.nodeCredentials,
+		// The Node comes back, its pods don't: the garbage collector of pods
+		// deletes them, and podsync stops what runs.
+		OnDeleted:     nodestatus.DeletedReregister,
+		OnShutdown:    nodestatus.ShutdownNotReady,
+		EventRecorder: k.recorder,
+		Hooks: nodestatus.Hooks{
+			Registered: func(r nodestatus.Registered) {
+				fmt.Fprintf(k.stdout, "node %s: registered, UID %s\n", r.NodeName, r.Node.UID)
+				k.leases.Trigger(r.NodeName)
+			},
+			ConditionChanged: func(c nodestatus.ConditionChanged) {
+				fmt.Fprintf(k.stdout, "node %s: %s=%s, %s: %s\n", c.NodeName, c.Condition.Type, c.Condition.Status, c.Condition.Reason, c.Condition.Message)
+			},
+		},
+	})
+	if err != nil {
+		return err
+	}
+	k.leases, err = lease.New(lease.Config{
+		Client:           k.heartbeats.CoordinationV1(),
+		ResetConnections: k.heartbeats.ResetConnections,
+		NodeName:         k.nodeName,
+		Owner:            k.node.OwnerReference,
+		Gate:             k.node.Live,
+		Hooks: lease.Hooks{
+			PhaseChanged: func(p lease.PhaseChanged) { k.node.Trigger(p.NodeName) }, // the gates may be open
+			Recovered:    func(r lease.Recovered) { k.node.Resync(r.NodeName) },
+			Deleted:      func(d lease.Deleted) { k.node.Resync(d.NodeName) },
+		},
+	})
+	return err
+}
+
+// holds is the gate of the controllers: of two kubelets with one node name one acts,
+// and the other waits.
+func (k *kubelet) holds(ctx context.Context, nodeName string) error {
+	return k.leases.Holds(ctx, nodeName)
+}
+
+// run runs the controllers until one of them ends or ctx is done. The pods run on.
+func (k *kubelet) run(ctx context.Context) error {
+	group := kube.NewGroup(ctx)
+	group.Go(k.provider.Run)
+	group.Go(k.node.Run)
+	group.Last(k.leases.Run) // a node is alive while it ends
+	group.Go(k.pods.Run)
+	group.Go(k.server.Run)
+	group.Go(func(ctx context.Context) error { return k.runtime.RunImageGC(ctx, k.imageGC) })
+	group.Go(func(ctx context.Context) error { return k.runtime.RunLogRotation(ctx, k.rotation) })
+	return group.Wait()
+}
+
+// runtimeAlive is the health check of the Node: the runtime and its network are ready.
+func (k *kubelet) runtimeAlive(ctx context.Context, _ string) error {
+	if err := k.runtime.Ready(ctx); err != nil {
+		return &nodestatus.NotReadyError{Reason: "KubeletNotReady", Message: "container runtime: " + err.Error()}
+	}
+	return nil
+}
+
+// podsAlive is the health check of the Node: the loop of podsync moves, and its
+// provider answers.
+func (k *kubelet) podsAlive(ctx context.Context, nodeName string) error {
+	if err := errors.Join(k.pods.Check(&http.Request{}), k.pods.CheckProvider(ctx, nodeName)); err != nil {
+		return &nodestatus.NotReadyError{Reason: "PodsStuck", Message: err.Error()}
+	}
+	return nil
+}

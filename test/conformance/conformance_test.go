@@ -1,0 +1,301 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package conformance_test
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/kubewright/kubewright/test/conformance/rig"
+	"github.com/kubewright/kubewright/test/e2e/harness"
+)
+
+// variable must be "1" for all specs to run.
+const variable = "KUBEWRIGHT_CONFORMANCE"
+
+// subset are specs of about three minutes, one of each kind.
+const subset = `should be updated|should invoke init containers on a RestartNever pod|should be restarted with a exec|should execute prestop exec hook properly` +
+	`|should report termination message from log output|should be able to override the image's default command|should provide pod UID as env vars` +
+	`|should be consumable via environment variable|updates should be reflected in volume|\(non-root,0666,tmpfs\)|should write entries to /etc/hosts|should allow substituting values in a volume subpath`
+
+// TestSubset runs some of Kubernetes' conformance tests.
+func TestSubset(t *testing.T) {
+	if !harness.Enabled() {
+		t.Skip(`needs a real control plane and containers: run "make e2e"`)
+	}
+	if os.Getenv(variable) == "1" {
+		t.Skip("TestConformance runs all")
+	}
+	report(t, newSuite(t).run(t, 2, "--ginkgo.label-filter=NodeConformance && !Serial", "--ginkgo.focus="+subset))
+}
+
+// TestConformance runs the specs below test/e2e/common that are labelled Conformance or
+// NodeConformance, those of one file at a time in each of several processes.
+// KUBEWRIGHT_CONFORMANCE_FILES selects files, and KUBEWRIGHT_CONFORMANCE_FOCUS and
+// KUBEWRIGHT_CONFORMANCE_SKIP specs.
+func TestConformance(t *testing.T) {
+	if os.Getenv(variable) != "1" {
+		t.Skip(`takes an hour: run "make conformance"`)
+	}
+	args := []string{"--ginkgo.label-filter=Conformance || NodeConformance"}
+	if focus := os.Getenv(variable + "_FOCUS"); focus != "" {
+		args = append(args, "--ginkgo.focus="+focus)
+	}
+	if skip := os.Getenv(variable + "_SKIP"); skip != "" {
+		args = append(args, "--ginkgo.skip="+skip)
+	}
+	workers, _ := strconv.Atoi(os.Getenv(variable + "_WORKERS"))
+	report(t, newSuite(t).run(t, cmp.Or(workers, 4), args...))
+}
+
+// A suite is a cluster with one node, and the program with the tests.
+type suite struct {
+	cluster *harness.Cluster
+	runtime *rig.Runtime
+	kubelet *rig.Kubelet
+	e2e     string
+	dir     string
+}
+
+func newSuite(t *testing.T) *suite {
+	t.Helper()
+	if missing := rig.Missing(); missing != "" {
+		t.Skip(missing)
+	}
+	binaries := rig.Build(t)
+	s := &suite{e2e: binaries.E2E, dir: os.Getenv(variable + "_DIR")}
+	if s.dir == "" {
+		s.dir = t.TempDir()
+	}
+	program := rig.BuildCrikubelet(t)
+	s.runtime = rig.StartRuntime(t, binaries)
+	s.cluster = harness.Start(t, harness.Options{})
+	s.kubelet = rig.Crikubelet(t, program, s.cluster, s.runtime, "worker")
+	client, err := kubernetes.NewForConfig(s.cluster.AdminConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.keepLogs(t) })
+	s.kubelet.AwaitReady(t, client)
+	return s
+}
+
+// keepLogs copies the logs of the node.
+func (s *suite) keepLogs(t *testing.T) {
+	for _, from := range []string{s.kubelet.Log(), s.runtime.Log()} {
+		if err := copyFile(from, filepath.Join(s.dir, filepath.Base(from))); err != nil {
+			t.Log(err)
+		}
+	}
+}
+
+func copyFile(from, to string) error {
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = in.Close() }()
+	out, err := os.Create(to)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = out.Close() }()
+	_, err = io.Copy(out, in)
+	return err
+}
+
+// A spec is the result of one spec.
+type spec struct {
+	file, name, state, failure string
+	took                       time.Duration
+}
+
+// specReport is Ginkgo's report of one spec.
+type specReport struct {
+	ContainerHierarchyTexts []string
+	LeafNodeType            string
+	LeafNodeText            string
+	LeafNodeLocation        struct{ FileName string }
+	State                   string
+	RunTime                 time.Duration
+	Failure                 struct{ Message string }
+}
+
+// run runs specs in several processes, each with the files of test/e2e/common that are
+// next.
+func (s *suite) run(t *testing.T, workers int, args ...string) []spec {
+	t.Helper()
+	files := make(chan string)
+	go func() {
+		defer close(files)
+		for _, file := range s.files(t, args) {
+			select {
+			case files <- file:
+			case <-t.Context().Done():
+				return
+			}
+		}
+	}()
+	var (
+		mu  sync.Mutex
+		all []spec
+		wg  sync.WaitGroup
+	)
+	for range workers {
+		wg.Go(func() {
+			for file := range files {
+				begin := time.Now()
+				specs, err := s.runFile(t.Context(), file, args)
+				if err != nil {
+					t.Errorf("%s: %v", file, err)
+				}
+				passed := 0
+				for _, spec := range specs {
+					if spec.state == "passed" {
+						passed++
+					}
+				}
+				t.Logf("%s: %d of %d passed in %v", file, passed, len(specs), time.Since(begin).Round(time.Second))
+				mu.Lock()
+				all = append(all, specs...)
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	return all
+}
+
+// files returns the files with specs that args select, relative to test/e2e/common.
+func (s *suite) files(t *testing.T, args []string) []string {
+	specs, err := s.execute(t.Context(), "dry", append(args, "--ginkgo.dry-run", "--ginkgo.focus-file=test/e2e/common/"))
+	if err != nil {
+		t.Error(err)
+	}
+	var files []string
+	for _, spec := range specs {
+		if want := os.Getenv(variable + "_FILES"); want != "" && !slices.Contains(strings.Split(want, ","), spec.file) {
+			continue
+		}
+		if !slices.Contains(files, spec.file) {
+			files = append(files, spec.file)
+		}
+	}
+	// The largest first, so that the last worker ends soon.
+	count := func(file string) (n int) {
+		for _, spec := range specs {
+			if spec.file == file {
+				n++
+			}
+		}
+		return n
+	}
+	slices.SortStableFunc(files, func(a, b string) int { return count(b) - count(a) })
+	return files
+}
+
+// runFile runs the specs of a file.
+func (s *suite) runFile(ctx context.Context, file string, args []string) ([]spec, error) {
+	name := strings.TrimSuffix(strings.ReplaceAll(file, "/", "_"), ".go")
+	return s.execute(ctx, name, append(args, "--ginkgo.focus-file=test/e2e/common/"+file))
+}
+
+// execute runs the program and returns the specs that were selected.
+func (s *suite) execute(ctx context.Context, name string, args []string) ([]spec, error) {
+	out := filepath.Join(s.dir, name+".json")
+	cmd := exec.CommandContext(ctx, s.e2e, append(args,
+		"--kubeconfig="+s.cluster.AdminKubeconfig(), "--provider=local", "--num-nodes=1", "--minStartupPods=0", "--disable-log-dump",
+		"--ginkgo.timeout=2h", "--ginkgo.no-color", "--ginkgo.json-report="+out)...)
+	log, err := os.Create(filepath.Join(s.dir, name+".log"))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = log.Close() }()
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.Dir = s.dir
+	failed := cmd.Run() // also if a spec has failed
+	data, err := os.ReadFile(out)
+	if err != nil {
+		return nil, fmt.Errorf("%v: %w; see %s", failed, err, log.Name())
+	}
+	var suites []struct{ SpecReports []specReport }
+	if err := json.Unmarshal(data, &suites); err != nil {
+		return nil, err
+	}
+	var specs []spec
+	for _, suite := range suites {
+		for _, r := range suite.SpecReports {
+			_, file, ok := strings.Cut(r.LeafNodeLocation.FileName, "test/e2e/common/")
+			if r.LeafNodeType != "It" && r.State != "failed" || !ok || r.State == "skipped" && r.Failure.Message == "" {
+				continue
+			}
+			specs = append(specs, spec{file, strings.Join(append(r.ContainerHierarchyTexts, r.LeafNodeText), " "), r.State, r.Failure.Message, r.RunTime})
+		}
+	}
+	return specs, nil
+}
+
+// report writes a table by file, and fails the test for each spec that failed.
+func report(t *testing.T, specs []spec) {
+	t.Helper()
+	if len(specs) == 0 {
+		t.Fatal("no spec has run")
+	}
+	type row struct{ passed, failed, skipped int }
+	rows := map[string]*row{}
+	var total row
+	for _, s := range specs {
+		r := rows[s.file]
+		if r == nil {
+			r = &row{}
+			rows[s.file] = r
+		}
+		switch s.state {
+		case "passed":
+			r.passed++
+			total.passed++
+		case "skipped":
+			r.skipped++
+			total.skipped++
+			t.Logf("skipped: %s: %s", s.name, firstLine(s.failure))
+		default:
+			r.failed++
+			total.failed++
+			t.Errorf("%s: %s (%v)\n%s", s.state, s.name, s.took.Round(time.Second), firstLine(s.failure))
+		}
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "| file | passed | failed | skipped |\n|---|--:|--:|--:|\n")
+	for _, file := range slices.Sorted(func(yield func(string) bool) {
+		for file := range rows {
+			if !yield(file) {
+				return
+			}
+		}
+	}) {
+		r := rows[file]
+		fmt.Fprintf(&b, "| %s | %d | %d | %d |\n", file, r.passed, r.failed, r.skipped)
+	}
+	fmt.Fprintf(&b, "| **all** | **%d** | **%d** | **%d** |\n", total.passed, total.failed, total.skipped)
+	t.Logf("Kubernetes %s\n%s", rig.Version, &b)
+}
+
+func firstLine(text string) string {
+	line, _, _ := strings.Cut(strings.TrimSpace(text), "\n")
+	return line
+}

@@ -1,0 +1,318 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package rig
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// packages are those of Debian that a Runtime needs.
+const packages = "containerd runc containernetworking-plugins busybox-static bash-static curl netcat-openbsd iptables"
+
+// Missing returns a sentence about what this machine does not have, or nothing.
+func Missing() string {
+	if os.Geteuid() != 0 {
+		return "containers need root: run it as root"
+	}
+	for _, program := range []string{"containerd", "ctr", "runc", "busybox", "bash-static", "curl", "nc"} {
+		if _, err := exec.LookPath(program); err != nil {
+			return program + " is missing: apt-get install " + packages
+		}
+	}
+	if _, err := os.Stat(filepath.Join(cniPlugins, "bridge")); err != nil {
+		return "the CNI plugins are missing in " + cniPlugins + ": apt-get install " + packages
+	}
+	return ""
+}
+
+// cniPlugins is the directory in which Debian installs the CNI plugins.
+const cniPlugins = "/usr/lib/cni"
+
+// A Runtime is a containerd with a directory, a socket and a bridge of its own.
+type Runtime struct {
+	Dir    string
+	bridge string
+	cmd    *exec.Cmd
+	exited chan struct{}
+}
+
+// StartRuntime starts a containerd with the images. It skips the test, in one sentence,
+// if the machine can't have one.
+func StartRuntime(t testing.TB, b Binaries) *Runtime {
+	t.Helper()
+	if err := sweep(t); err != nil {
+		t.Logf("what a test that was killed has left: %v", err)
+	}
+	dir, err := os.MkdirTemp("", prefix)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &Runtime{Dir: dir, bridge: "kw" + strconv.Itoa(os.Getpid()%1e6)}
+	if _, err := r.lock(t); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := r.remove(); err != nil {
+			t.Errorf("the container runtime left something: %v", err)
+		}
+	})
+	if err := r.configure(); err != nil {
+		t.Fatal(err)
+	}
+	r.Start(t)
+	if err := r.importImages(b); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// prefix begins the names of the directories.
+const prefix = "kubewright-containerd-"
+
+// lock takes the lock of the directory until the test ends. The kernel drops it with
+// this process.
+func (r *Runtime) lock(t testing.TB) (bool, error) {
+	f, err := os.OpenFile(filepath.Join(r.Dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return false, err
+	}
+	t.Cleanup(func() { _ = f.Close() })
+	err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// sweep removes the runtimes of tests that were killed. Their containers may still run.
+func sweep(t testing.TB) error {
+	dirs, err := filepath.Glob(filepath.Join(os.TempDir(), prefix+"*"))
+	errs := []error{err}
+	for _, dir := range dirs {
+		r := &Runtime{Dir: dir}
+		free, err := r.lock(t)
+		if err != nil || !free {
+			errs = append(errs, err)
+			continue
+		}
+		if conf, err := os.ReadFile(filepath.Join(dir, "bridge")); err == nil {
+			r.bridge = string(conf)
+			r.Start(t)
+		}
+		errs = append(errs, r.remove())
+	}
+	return errors.Join(errs...)
+}
+
+func (r *Runtime) socket() string { return filepath.Join(r.Dir, "containerd.sock") }
+
+// Endpoint is the endpoint of the CRI.
+func (r *Runtime) Endpoint() string { return "unix://" + r.socket() }
+
+// Log is the path of containerd's log.
+func (r *Runtime) Log() string { return filepath.Join(r.Dir, "containerd.log") }
+
+// configure writes the configurations of containerd and of the network.
+func (r *Runtime) configure() error {
+	cni := filepath.Join(r.Dir, "cni")
+	if err := os.MkdirAll(cni, 0o755); err != nil {
+		return err
+	}
+	config := fmt.Sprintf(`version = 2
+root = "%[1]s/root"
+state = "%[1]s/state"
+[grpc]
+  address = "%[1]s/containerd.sock"
+[ttrpc]
+  address = "%[1]s/containerd.ttrpc"
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "%[2]s"
+  restrict_oom_score_adj = true
+  disable_tcp_service = true
+  stream_server_address = "127.0.0.1"
+  stream_server_port = "0"
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = "%[3]s"
+    conf_dir = "%[1]s/cni"
+`, r.Dir, PauseImage, cniPlugins)
+	network := fmt.Sprintf(`{"cniVersion": "0.4.0", "name": "%[1]s", "plugins": [
+  {"type": "bridge", "bridge": "%[1]s", "isGateway": true, "hairpinMode": true,
+   "ipam": {"type": "host-local", "dataDir": "%[2]s/ipam", "ranges": [[{"subnet": "10.213.%[3]d.0/24"}]], "routes": [{"dst": "0.0.0.0/0"}]}},
+  {"type": "portmap", "capabilities": {"portMappings": true}}
+]}`, r.bridge, r.Dir, os.Getpid()%256)
+	return errors.Join(
+		os.WriteFile(filepath.Join(r.Dir, "config.toml"), []byte(config), 0o644),
+		os.WriteFile(filepath.Join(r.Dir, "bridge"), []byte(r.bridge), 0o644),
+		os.WriteFile(filepath.Join(cni, "10-bridge.conflist"), []byte(network), 0o644),
+	)
+}
+
+// Start starts containerd and waits until it answers.
+func (r *Runtime) Start(t testing.TB) {
+	t.Helper()
+	log, err := os.OpenFile(r.Log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = log.Close() }()
+	r.cmd = exec.Command("containerd", "--config", filepath.Join(r.Dir, "config.toml"))
+	r.cmd.Stdout, r.cmd.Stderr = log, log
+	if r.exited, err = start(r.cmd); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	conn, client, err := r.connect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	if _, err := client.Version(ctx, &runtimeapi.VersionRequest{}, grpc.WaitForReady(true)); err != nil {
+		t.Fatalf("containerd does not answer: %v; its log is %s", err, r.Log())
+	}
+}
+
+// start starts a process that is killed when this one ends, however that ends. The
+// channel is closed when the process has ended.
+func start(cmd *exec.Cmd) (chan struct{}, error) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	exited, started := make(chan struct{}), make(chan error)
+	go func() {
+		defer close(exited)
+		// The signal comes when the thread ends that forked, so it must not.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			_ = cmd.Wait()
+		}
+	}()
+	return exited, <-started
+}
+
+// Kill kills containerd; the containers run on.
+func (r *Runtime) Kill() {
+	_ = r.cmd.Process.Kill()
+	<-r.exited
+}
+
+// Shims returns the processes of the shims.
+func (r *Runtime) Shims() (pids []int) {
+	dirs, _ := filepath.Glob("/proc/[0-9]*")
+	for _, dir := range dirs {
+		line, _ := os.ReadFile(filepath.Join(dir, "cmdline"))
+		args := strings.Split(string(line), "\x00")
+		if strings.Contains(args[0], "containerd-shim") && slices.Contains(args, r.socket()) {
+			pid, _ := strconv.Atoi(filepath.Base(dir))
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+func (r *Runtime) connect() (*grpc.ClientConn, runtimeapi.RuntimeServiceClient, error) {
+	conn, err := grpc.NewClient(r.Endpoint(), grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: time.Second}))
+	if err != nil {
+		return nil, nil, err
+	}
+	return conn, runtimeapi.NewRuntimeServiceClient(conn), nil
+}
+
+// Client returns a client of the CRI.
+func (r *Runtime) Client(t testing.TB) runtimeapi.RuntimeServiceClient {
+	t.Helper()
+	conn, client, err := r.connect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return client
+}
+
+// remove ends all containers and containerd, and deletes everything.
+func (r *Runtime) remove() error {
+	var errs []error
+	if r.cmd != nil && r.cmd.Process != nil {
+		errs = append(errs, r.removeSandboxes())
+		_ = r.cmd.Process.Signal(syscall.SIGTERM)
+		select {
+		case <-r.exited:
+		case <-time.After(20 * time.Second):
+			r.Kill()
+		}
+	}
+	for _, pid := range r.Shims() {
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+	}
+	errs = append(errs, unmountBelow(r.Dir), os.RemoveAll(r.Dir))
+	if _, err := os.Stat("/sys/class/net/" + r.bridge); err == nil && r.bridge != "" {
+		if out, err := exec.Command("busybox", "ip", "link", "del", r.bridge).CombinedOutput(); err != nil {
+			errs = append(errs, fmt.Errorf("delete the bridge: %w: %s", err, out))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// removeSandboxes removes all sandboxes with their containers and networks.
+func (r *Runtime) removeSandboxes() error {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	conn, client, err := r.connect()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	list, err := client.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, s := range list.Items {
+		_, err := client.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: s.Id})
+		errs = append(errs, err)
+		_, err = client.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: s.Id})
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// unmountBelow unmounts everything below a directory.
+func unmountBelow(dir string) error {
+	data, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return err
+	}
+	var points []string
+	for line := range strings.Lines(string(data)) {
+		if fields := strings.Fields(line); len(fields) > 4 && strings.HasPrefix(fields[4], dir+"/") {
+			points = append(points, fields[4])
+		}
+	}
+	slices.Sort(points)
+	slices.Reverse(points)
+	var errs []error
+	for _, p := range points {
+		if err := syscall.Unmount(p, syscall.MNT_DETACH); err != nil && !errors.Is(err, syscall.EINVAL) {
+			errs = append(errs, fmt.Errorf("unmount %s: %w", p, err))
+		}
+	}
+	return errors.Join(errs...)
+}
