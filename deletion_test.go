@@ -36,7 +36,7 @@ func TestTheLeaseOfADeletedNodeIsNotCreatedOnceMore(t *testing.T) {
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		var calls []string
-		for _, r := range server.Journal() {
+		for _, r := range server.Requests(apitest.Match{}) {
 			if r.Resource == "leases" {
 				calls = append(calls, r.Verb)
 			}

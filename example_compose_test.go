@@ -72,7 +72,7 @@ func Example_composition() {
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"},
 		Spec:       corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Name: "web", Image: "registry.example/web:1"}}},
 	})
-	w, err := server.Client(apitest.Admin).CoreV1().Pods("default").Watch(ctx, metav1.ListOptions{})
+	w, err := server.Client(apitest.User{}).CoreV1().Pods("default").Watch(ctx, metav1.ListOptions{})
 	if err != nil {
 		fmt.Println(err)
 		return

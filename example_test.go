@@ -56,7 +56,7 @@ func Example() {
 	client := server.Client(apitest.NodeUser("n1"))
 	go run(ctx, client, "n1", func(context.Context, string) error { return nil })
 
-	w, err := server.Client(apitest.Admin).CoordinationV1().Leases("kube-node-lease").Watch(ctx, metav1.ListOptions{})
+	w, err := server.Client(apitest.User{}).CoordinationV1().Leases("kube-node-lease").Watch(ctx, metav1.ListOptions{})
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -77,7 +77,7 @@ func (c *call) decide(kind string, user User, resource *authorizationv1.Resource
 	default:
 		r.Verb, r.Path = path.Verb, path.Path
 	}
-	if user.In(groupMasters) {
+	if user.in(groupMasters) {
 		status.Allowed = true
 		return status, nil
 	}

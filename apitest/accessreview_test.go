@@ -18,6 +18,7 @@ func TestAccessReviewsAskTheAuthorizer(t *testing.T) {
 	ctx := context.Background()
 	s := apitest.New(apitest.Options{})
 	node := apitest.NodeUser("n1")
+	administrator := apitest.User{Name: "kubernetes-admin", Groups: []string{"system:masters"}}
 	for _, test := range []struct {
 		name      string
 		user      apitest.User
@@ -30,9 +31,9 @@ func TestAccessReviewsAskTheAuthorizer(t *testing.T) {
 			resource: &authorizationv1.ResourceAttributes{Verb: "get", Version: "v1", Resource: "nodes", Name: "n1"}},
 		{name: "a node deletes a namespace", user: node,
 			resource: &authorizationv1.ResourceAttributes{Verb: "delete", Version: "v1", Resource: "namespaces", Name: "x"}},
-		{name: "an administrator execs", user: apitest.Admin, allowed: true,
+		{name: "an administrator execs", user: administrator, allowed: true,
 			resource: &authorizationv1.ResourceAttributes{Verb: "create", Version: "v1", Resource: "nodes", Subresource: "proxy", Name: "n1"}},
-		{name: "a path", user: apitest.Admin, allowed: true, path: &authorizationv1.NonResourceAttributes{Verb: "get", Path: "/metrics"}},
+		{name: "a path", user: administrator, allowed: true, path: &authorizationv1.NonResourceAttributes{Verb: "get", Path: "/metrics"}},
 		{name: "neither", user: node, isInvalid: true},
 		{name: "both", user: node, isInvalid: true,
 			resource: &authorizationv1.ResourceAttributes{Verb: "get", Resource: "nodes"}, path: &authorizationv1.NonResourceAttributes{Verb: "get", Path: "/"}},
@@ -56,7 +57,7 @@ func TestSelfAccessReviewIsAboutTheClient(t *testing.T) {
 		ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: "delete", Version: "v1", Resource: "nodes", Name: "n2"},
 	}}
 	for user, want := range map[string]bool{"admin": true, "node": false} {
-		client := s.Client(apitest.Admin)
+		client := s.Client(apitest.User{})
 		if user == "node" {
 			s.Authorize(apitest.AnyOf(apitest.NodeRules, apitest.AuthorizerFunc(func(_ *apitest.Server, r apitest.Request) (bool, string) {
 				return r.Resource == "selfsubjectaccessreviews", ""
@@ -74,7 +75,7 @@ func TestSelfAccessReviewIsAboutTheClient(t *testing.T) {
 
 func TestAccessReviewsCanOnlyBeCreated(t *testing.T) {
 	s := apitest.New(apitest.Options{})
-	err := s.Client(apitest.Admin).AuthorizationV1().RESTClient().Get().Resource("subjectaccessreviews").Do(context.Background()).Error()
+	err := s.Client(apitest.User{}).AuthorizationV1().RESTClient().Get().Resource("subjectaccessreviews").Do(context.Background()).Error()
 	if !apierrors.IsMethodNotSupported(err) {
 		t.Errorf("a list: %v, want 405", err)
 	}

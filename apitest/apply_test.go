@@ -44,7 +44,7 @@ func as(manager string) metav1.ApplyOptions { return metav1.ApplyOptions{FieldMa
 func TestApplyCreatesMergesAndRemoves(t *testing.T) {
 	bubble(func(t *testing.T) {
 		s := apitest.New(apitest.Options{})
-		maps := s.Client(apitest.Admin).CoreV1().ConfigMaps("default")
+		maps := s.Client(apitest.User{}).CoreV1().ConfigMaps("default")
 		made, err := maps.Apply(t.Context(), corev1apply.ConfigMap("c", "default").WithData(map[string]string{"a": "1", "b": "1"}), as("one"))
 		if err != nil {
 			t.Fatal(err)
@@ -74,7 +74,7 @@ func TestApplyCreatesMergesAndRemoves(t *testing.T) {
 func TestApplyMeetsConflictsWithManagersBeforeTheFirstApply(t *testing.T) {
 	bubble(func(t *testing.T) {
 		s := apitest.New(apitest.Options{})
-		maps := s.Client(apitest.Admin).CoreV1().ConfigMaps("default")
+		maps := s.Client(apitest.User{}).CoreV1().ConfigMaps("default")
 		cm, err := maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "c"}, Data: map[string]string{"a": "1", "b": "1"}}, metav1.CreateOptions{FieldManager: "creator"})
 		if err != nil {
 			t.Fatal(err)
@@ -121,7 +121,7 @@ func TestApplyToAnObjectThatATestMade(t *testing.T) {
 	bubble(func(t *testing.T) {
 		s := apitest.New(apitest.Options{})
 		s.Put(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "c", Namespace: "default"}, Data: map[string]string{"a": "1"}})
-		maps := s.Client(apitest.Admin).CoreV1().ConfigMaps("default")
+		maps := s.Client(apitest.User{}).CoreV1().ConfigMaps("default")
 		_, err := maps.Apply(t.Context(), corev1apply.ConfigMap("c", "default").WithData(map[string]string{"a": "2"}), as("me"))
 		if !apierrors.IsConflict(err) || !strings.Contains(err.Error(), "before-first-apply") {
 			t.Errorf("%v", err)
@@ -132,7 +132,7 @@ func TestApplyToAnObjectThatATestMade(t *testing.T) {
 func TestApplyOfStatusLeavesTheRestAlone(t *testing.T) {
 	bubble(func(t *testing.T) {
 		s := apitest.New(apitest.Options{})
-		deployments := s.Client(apitest.Admin).AppsV1().Deployments("default")
+		deployments := s.Client(apitest.User{}).AppsV1().Deployments("default")
 		want := appsv1apply.Deployment("d", "default").
 			WithSpec(appsv1apply.DeploymentSpec().WithReplicas(2).WithSelector(metav1apply.LabelSelector().WithMatchLabels(map[string]string{"a": "b"}))).
 			WithStatus(appsv1apply.DeploymentStatus().WithReplicas(7))
@@ -157,7 +157,7 @@ func TestApplyOfStatusLeavesTheRestAlone(t *testing.T) {
 func TestApplyToACustomResource(t *testing.T) {
 	bubble(func(t *testing.T) {
 		s := apitest.New(apitest.Options{Kinds: []apitest.Kind{{GroupVersionKind: widgetKind}}})
-		widgets := dynamic.NewForConfigOrDie(s.Config(apitest.Admin)).Resource(widgetResource).Namespace("default")
+		widgets := dynamic.NewForConfigOrDie(s.Config(apitest.User{})).Resource(widgetResource).Namespace("default")
 		apply := func(manager string, size int64) error {
 			_, err := widgets.Apply(t.Context(), "w", widget("w", size), as(manager))
 			return err
@@ -194,7 +194,7 @@ func TestApplyIsRefused(t *testing.T) {
 		t.Run(test.name, bubble(func(t *testing.T) {
 			s := apitest.New(apitest.Options{})
 			s.Put(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "c", Namespace: "default"}})
-			_, err := s.Client(apitest.Admin).CoreV1().ConfigMaps("default").Patch(t.Context(), test.object, media, []byte(test.body), metav1.PatchOptions{FieldManager: test.manager})
+			_, err := s.Client(apitest.User{}).CoreV1().ConfigMaps("default").Patch(t.Context(), test.object, media, []byte(test.body), metav1.PatchOptions{FieldManager: test.manager})
 			code := int32(200)
 			if err != nil {
 				status, ok := err.(apierrors.APIStatus)

@@ -24,15 +24,6 @@ type AuthorizerFunc func(s *Server, r Request) (bool, string)
 // Authorize implements Authorizer.
 func (f AuthorizerFunc) Authorize(s *Server, r Request) (bool, string) { return f(s, r) }
 
-// AllowAll allows everything to everybody, also to node identities.
-var AllowAll Authorizer = allowAll{}
-
-type allowAll struct{}
-
-func (allowAll) Authorize(*Server, Request) (bool, string) { return true, "" }
-
-func allowsAll(a Authorizer) bool { _, ok := a.(allowAll); return ok }
-
 // AnyOf allows what one of the authorizers allows, in the manner of the
 // server's --authorization-mode=Node,RBAC.
 func AnyOf(list ...Authorizer) Authorizer {
@@ -77,7 +68,7 @@ func (s *Server) authorize(c *call) error { return s.authorizeAs(c, c.r.Verb) }
 func (s *Server) authorizeCreate(c *call) error { return s.authorizeAs(c, "create") }
 
 func (s *Server) authorizeAs(c *call, verb string) error {
-	if c.r.User.In(groupMasters) {
+	if c.r.User.in(groupMasters) {
 		return nil
 	}
 	r := *c.r
@@ -107,7 +98,7 @@ func forbidden(c *call, r Request, reason string) error {
 	if reason != "" {
 		msg += ": " + reason
 	}
-	return apierrors.NewForbidden(r.GroupResource(), r.Name, errors.New(msg))
+	return apierrors.NewForbidden(r.groupResource(), r.Name, errors.New(msg))
 }
 
 // admit is what admission plugins have to say about a write; old is nil for a

@@ -66,8 +66,8 @@ func testLeaseLife(t *testing.T) {
 	if _, err = leases.Update(ctx, l, metav1.UpdateOptions{}); !apierrors.IsConflict(err) {
 		t.Fatalf("update of a lease that is gone, with its UID: %v", err)
 	}
-	if n := s.Count(apitest.Match{Verb: "update", Resource: "leases"}); n != 3 {
-		t.Fatalf("%d updates: %v", n, s.Journal())
+	if n := len(s.Requests(apitest.Match{Verb: "update", Resource: "leases"})); n != 3 {
+		t.Fatalf("%d updates: %v", n, s.Requests(apitest.Match{}))
 	}
 }
 
@@ -77,7 +77,7 @@ func testWatchNodes(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	s := apitest.New(apitest.Options{})
-	nodes := s.Client(apitest.Admin).CoreV1().Nodes()
+	nodes := s.Client(apitest.User{}).CoreV1().Nodes()
 	w, err := nodes.Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=n1"})
 	if err != nil {
 		t.Fatal(err)

@@ -25,8 +25,8 @@ import (
 // BenchmarkLeasePUT is the steady state of 10,000 nodes: a renewal through the
 // real clientset, encoding and decoding on both sides included.
 func BenchmarkLeasePUT(b *testing.B) {
-	s := apitest.New(apitest.Options{Journal: func(apitest.Request) bool { return false }})
-	leases := s.Client(apitest.Admin).CoordinationV1().Leases("kube-node-lease")
+	s := apitest.New(apitest.Options{})
+	leases := s.Client(apitest.User{}).CoordinationV1().Leases("kube-node-lease")
 	ctx := context.Background()
 	objs := make([]*coordinationv1.Lease, 10000)
 	for i := range objs {
@@ -57,11 +57,11 @@ var clients = []struct {
 	make func(objects ...runtime.Object) kubernetes.Interface
 }{
 	{"apitest", func(objects ...runtime.Object) kubernetes.Interface {
-		s := apitest.New(apitest.Options{Journal: func(apitest.Request) bool { return false }})
+		s := apitest.New(apitest.Options{})
 		for _, o := range objects {
 			s.Put(o)
 		}
-		return s.Client(apitest.Admin)
+		return s.Client(apitest.User{})
 	}},
 	{"client-go-fake", func(objects ...runtime.Object) kubernetes.Interface { return fake.NewClientset(objects...) }},
 }

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/informers"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/internal/statuserr"
 )
 
 // TestBubbleNeedsNoTestMain runs in a process of its own, whose TestMain leaves
@@ -31,11 +32,11 @@ func TestBubbleNeedsNoTestMain(t *testing.T) {
 	}
 	apitest.Bubble(t, apitest.Options{}, func(t *testing.T, s *apitest.Server) {
 		ctx, cancel := context.WithCancel(t.Context())
-		f := informers.NewSharedInformerFactory(s.Client(apitest.Admin), 0)
+		f := informers.NewSharedInformerFactory(s.Client(apitest.User{}), 0)
 		nodes := f.Core().V1().Nodes().Informer()
 		f.StartWithContext(ctx)
 		// An hour of failing lists and watches, of which each calls the handlers.
-		remove := s.Inject(apitest.Fault{Status: apitest.InternalError("down")})
+		remove := s.Inject(apitest.Fault{Status: statuserr.InternalError("down")})
 		s.BreakWatches(apitest.Match{})
 		time.Sleep(time.Hour)
 		remove()

@@ -72,7 +72,7 @@ func (c *call) dispatch() (*answer, error) {
 	}
 	if c.kind.dynamic && c.accept.proto {
 		if c.accept, ok = negotiate(withoutProtobuf(c.r.Accept)); !ok {
-			return nil, StatusError(http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable,
+			return nil, statusError(http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable,
 				"only the following media types are accepted: application/json, application/yaml, application/vnd.kubernetes.protobuf")
 		}
 	}
@@ -155,21 +155,28 @@ func (s *Server) unknown(gv schema.GroupVersion, resource string) error {
 	return notFound(fmt.Sprintf(" (apitest has no group %s: %s)", gv.Group, howToRegister))
 }
 
+// statusError returns an error answer with an HTTP code, a reason and a message.
+func statusError(code int, reason metav1.StatusReason, message string) *apierrors.StatusError {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: int32(code), Reason: reason, Message: message,
+	}}
+}
+
 func notFound(why string) error {
-	e := StatusError(http.StatusNotFound, metav1.StatusReasonNotFound, "the server could not find the requested resource"+why)
+	e := statusError(http.StatusNotFound, metav1.StatusReasonNotFound, "the server could not find the requested resource"+why)
 	e.ErrStatus.Details = &metav1.StatusDetails{}
 	return e
 }
 
 func notAcceptable() error {
-	e := StatusError(http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable,
+	e := statusError(http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable,
 		"406: Not Acceptable\n\nAvailable representations: application/json, application/yaml, application/vnd.kubernetes.protobuf, application/json;stream=watch, application/vnd.kubernetes.protobuf;stream=watch")
 	e.ErrStatus.Details = &metav1.StatusDetails{}
 	return e
 }
 
 func methodNotAllowed() error {
-	e := StatusError(http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed, "the server does not allow this method on the requested resource")
+	e := statusError(http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed, "the server does not allow this method on the requested resource")
 	e.ErrStatus.Details = &metav1.StatusDetails{}
 	return e
 }
@@ -268,7 +275,7 @@ func (c *call) decodeAs(want schema.GroupVersionKind) (runtime.Object, error) {
 }
 
 func unsupportedBody(accepted string) error {
-	return StatusError(http.StatusUnsupportedMediaType, metav1.StatusReasonUnsupportedMediaType,
+	return statusError(http.StatusUnsupportedMediaType, metav1.StatusReasonUnsupportedMediaType,
 		"the body of the request was in an unknown format - accepted media types include: "+accepted)
 }
 

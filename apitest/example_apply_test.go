@@ -17,7 +17,7 @@ import (
 func Example_apply() {
 	ctx := context.Background()
 	s := apitest.New(apitest.Options{})
-	maps := s.Client(apitest.Admin).CoreV1().ConfigMaps("default")
+	maps := s.Client(apitest.User{}).CoreV1().ConfigMaps("default")
 	apply := func(manager, value string, force bool) {
 		config := corev1apply.ConfigMap("c", "default").WithData(map[string]string{"colour": value})
 		cm, err := maps.Apply(ctx, config, metav1.ApplyOptions{FieldManager: manager, Force: force})

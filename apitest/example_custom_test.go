@@ -22,7 +22,7 @@ func ExampleServer_Register() {
 	gizmo := schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Gizmo"}
 	s.Register(apitest.Kind{GroupVersionKind: gizmo})
 
-	gizmos := dynamic.NewForConfigOrDie(s.Config(apitest.Admin)).Resource(gizmo.GroupVersion().WithResource("gizmos")).Namespace("default")
+	gizmos := dynamic.NewForConfigOrDie(s.Config(apitest.User{})).Resource(gizmo.GroupVersion().WithResource("gizmos")).Namespace("default")
 	obj := &unstructured.Unstructured{Object: map[string]any{"metadata": map[string]any{"name": "g"}, "spec": map[string]any{"size": int64(1)}}}
 	obj.SetGroupVersionKind(gizmo)
 	obj, err := gizmos.Create(ctx, obj, metav1.CreateOptions{})

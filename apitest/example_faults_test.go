@@ -5,9 +5,11 @@ package apitest_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubewright/kubewright/apitest"
@@ -18,11 +20,11 @@ import (
 func ExampleServer_Inject() {
 	ctx := context.Background()
 	s := apitest.New(apitest.Options{})
-	nodes := s.Client(apitest.Admin).CoreV1().Nodes()
+	nodes := s.Client(apitest.User{}).CoreV1().Nodes()
 
 	creations := apitest.Match{Verb: "create", Resource: "nodes"}
 	s.Inject(apitest.Fault{Match: creations, Times: 1, LoseResponse: true})
-	s.Inject(apitest.Fault{Match: creations, Times: 1, Status: apitest.InternalError("out of order")})
+	s.Inject(apitest.Fault{Match: creations, Times: 1, Status: apierrors.NewInternalError(errors.New("out of order"))})
 
 	for range 3 {
 		_, err := nodes.Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, metav1.CreateOptions{})

@@ -18,7 +18,7 @@ import (
 func ExampleServer_BreakWatches() {
 	ctx := context.Background()
 	s := apitest.New(apitest.Options{})
-	nodes := s.Client(apitest.Admin).CoreV1().Nodes()
+	nodes := s.Client(apitest.User{}).CoreV1().Nodes()
 	begin := s.ResourceVersion()
 
 	w, err := nodes.Watch(ctx, metav1.ListOptions{ResourceVersion: begin})

@@ -6,7 +6,6 @@ package apitest
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -17,8 +16,6 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
 // Transport errors for Fault.Err, made as package net makes them, so that
@@ -48,8 +45,8 @@ type Fault struct {
 	// Latency delays the request before the server does anything with it.
 	Latency time.Duration
 
-	// Status answers with this error instead of serving the request. See
-	// the constructors TooManyRequests, Unavailable and others.
+	// Status is the answer instead of serving the request. The package
+	// k8s.io/apimachinery/pkg/api/errors has constructors.
 	Status *apierrors.StatusError
 	// Err fails the request at transport level, before the server has it.
 	Err error
@@ -155,52 +152,4 @@ func hang(ctx context.Context) error {
 	}
 	<-ctx.Done()
 	return ctx.Err()
-}
-
-// StatusError is an error answer with the given HTTP code, reason and message.
-func StatusError(code int, reason metav1.StatusReason, message string) *apierrors.StatusError {
-	return &apierrors.StatusError{ErrStatus: metav1.Status{
-		Status: metav1.StatusFailure, Code: int32(code), Reason: reason, Message: message,
-	}}
-}
-
-// Unauthorized is what a server says that doesn't know the caller.
-func Unauthorized() *apierrors.StatusError { return apierrors.NewUnauthorized("Unauthorized") }
-
-// Forbidden is a refusal by the authorizer.
-func Forbidden(resource, name, why string) *apierrors.StatusError {
-	return apierrors.NewForbidden(schema.GroupResource{Resource: resource}, name, errors.New(why))
-}
-
-// TooManyRequests is 429 with a Retry-After of so many seconds; 0 leaves the
-// header out.
-func TooManyRequests(retryAfterSeconds int) *apierrors.StatusError {
-	e := apierrors.NewTooManyRequests("too many requests, please try again later", retryAfterSeconds)
-	return e
-}
-
-// Unavailable is 503 with a Retry-After of so many seconds; 0 leaves the header
-// out.
-func Unavailable(retryAfterSeconds int) *apierrors.StatusError {
-	e := apierrors.NewServiceUnavailable("the server is currently unable to handle the request")
-	if retryAfterSeconds > 0 {
-		e.ErrStatus.Details = &metav1.StatusDetails{RetryAfterSeconds: int32(retryAfterSeconds)}
-	}
-	return e
-}
-
-// InternalError is 500.
-func InternalError(message string) *apierrors.StatusError {
-	return apierrors.NewInternalError(errors.New(message))
-}
-
-// Gone is 410, as a list or watch from a resource version that the server has
-// forgotten.
-func Gone() *apierrors.StatusError {
-	return apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d (%d)", 1, 2))
-}
-
-// ServerTimeout is 504, as for a request that took the server too long.
-func ServerTimeout() *apierrors.StatusError {
-	return apierrors.NewTimeoutError("request did not complete within the allotted timeout", 0)
 }

@@ -21,6 +21,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/internal/statuserr"
 )
 
 // bubble runs a test in a synctest bubble, which panics if the test leaves a
@@ -38,15 +39,15 @@ func TestFaults(t *testing.T) {
 		check func(error) bool
 		after time.Duration
 	}{
-		{"status", apitest.Fault{Status: apitest.InternalError("boom")}, apierrors.IsInternalError, 0},
-		{"unauthorized", apitest.Fault{Status: apitest.Unauthorized()}, apierrors.IsUnauthorized, 0},
-		{"forbidden", apitest.Fault{Status: apitest.Forbidden("nodes", "n", "because")}, apierrors.IsForbidden, 0},
-		{"gone", apitest.Fault{Status: apitest.Gone()}, apierrors.IsResourceExpired, 0},
-		{"unavailable", apitest.Fault{Status: apitest.Unavailable(0)}, apierrors.IsServiceUnavailable, 0},
-		{"server timeout", apitest.Fault{Status: apitest.ServerTimeout()}, apierrors.IsTimeout, 0},
+		{"status", apitest.Fault{Status: statuserr.InternalError("boom")}, apierrors.IsInternalError, 0},
+		{"unauthorized", apitest.Fault{Status: statuserr.Unauthorized()}, apierrors.IsUnauthorized, 0},
+		{"forbidden", apitest.Fault{Status: statuserr.Forbidden("nodes", "n", "because")}, apierrors.IsForbidden, 0},
+		{"gone", apitest.Fault{Status: statuserr.Gone()}, apierrors.IsResourceExpired, 0},
+		{"unavailable", apitest.Fault{Status: statuserr.Unavailable(0)}, apierrors.IsServiceUnavailable, 0},
+		{"server timeout", apitest.Fault{Status: statuserr.ServerTimeout()}, apierrors.IsTimeout, 0},
 		{"refused", apitest.Fault{Err: apitest.ErrConnRefused}, func(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }, 0},
 		{"latency", apitest.Fault{Latency: 300 * time.Millisecond}, func(err error) bool { return err == nil }, 300 * time.Millisecond},
-		{"slow error", apitest.Fault{Latency: 2 * time.Second, Status: apitest.InternalError("slow")}, apierrors.IsInternalError, 2 * time.Second},
+		{"slow error", apitest.Fault{Latency: 2 * time.Second, Status: statuserr.InternalError("slow")}, apierrors.IsInternalError, 2 * time.Second},
 		{"hang", apitest.Fault{Hang: true}, func(err error) bool { return errors.Is(err, context.DeadlineExceeded) }, 10 * time.Second},
 		{"hanging response", apitest.Fault{HangResponse: true}, func(err error) bool { return errors.Is(err, context.DeadlineExceeded) }, 10 * time.Second},
 		{"malformed", apitest.Fault{Malformed: true}, func(err error) bool { return err != nil }, 0},
@@ -59,7 +60,7 @@ func TestFaults(t *testing.T) {
 			remove := s.Inject(test.fault)
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 			defer cancel()
-			nodes := s.Client(apitest.Admin).CoreV1().Nodes()
+			nodes := s.Client(apitest.User{}).CoreV1().Nodes()
 			start := time.Now()
 			if _, err := nodes.Get(ctx, "n", metav1.GetOptions{}); !test.check(err) {
 				t.Errorf("got %v", err)
@@ -86,7 +87,7 @@ func TestFaultSchedule(t *testing.T) { bubble(testFaultSchedule)(t) }
 
 func testFaultSchedule(t *testing.T) {
 	s := apitest.New(apitest.Options{})
-	nodes := s.Client(apitest.Admin).CoreV1().Nodes()
+	nodes := s.Client(apitest.User{}).CoreV1().Nodes()
 	outcome := func() string {
 		_, err := nodes.Get(t.Context(), "n", metav1.GetOptions{})
 		switch {
@@ -97,7 +98,7 @@ func testFaultSchedule(t *testing.T) {
 		}
 		return err.Error()
 	}
-	defer s.Inject(apitest.Fault{Match: apitest.Match{Resource: "nodes"}, Skip: 2, Times: 3, Status: apitest.InternalError("")})()
+	defer s.Inject(apitest.Fault{Match: apitest.Match{Resource: "nodes"}, Skip: 2, Times: 3, Status: statuserr.InternalError("")})()
 	var got []string
 	for range 7 {
 		got = append(got, outcome())
@@ -105,7 +106,7 @@ func testFaultSchedule(t *testing.T) {
 	if want := "served served failed failed failed served served"; strings.Join(got, " ") != want {
 		t.Errorf("got %v, want %s", got, want)
 	}
-	defer s.Inject(apitest.Fault{For: time.Minute, Status: apitest.InternalError("")})()
+	defer s.Inject(apitest.Fault{For: time.Minute, Status: statuserr.InternalError("")})()
 	if o := outcome(); o != "failed" {
 		t.Errorf("in its time: %s", o)
 	}
@@ -117,7 +118,7 @@ func testFaultSchedule(t *testing.T) {
 
 // leaseOf puts a lease on the server and returns it as a client has it.
 func leaseOf(t *testing.T, s *apitest.Server) (*kubernetes.Clientset, *coordinationv1.Lease) {
-	cs := s.Client(apitest.Admin)
+	cs := s.Client(apitest.User{})
 	l, err := cs.CoordinationV1().Leases("default").Create(t.Context(), &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{Name: "l"}, Spec: coordinationv1.LeaseSpec{HolderIdentity: ptr.To("a")}}, metav1.CreateOptions{})
 	if err != nil {
@@ -182,11 +183,11 @@ func TestClientGoRetries(t *testing.T) { bubble(testClientGoRetries)(t) }
 
 func testClientGoRetries(t *testing.T) {
 	s := apitest.New(apitest.Options{})
-	nodes := s.Client(apitest.Admin).CoreV1().Nodes()
-	defer s.Inject(apitest.Fault{Status: apitest.TooManyRequests(7)})()
+	nodes := s.Client(apitest.User{}).CoreV1().Nodes()
+	defer s.Inject(apitest.Fault{Status: statuserr.TooManyRequests(7)})()
 	start := time.Now()
 	_, err := nodes.Get(t.Context(), "n", metav1.GetOptions{})
-	if !apierrors.IsTooManyRequests(err) || time.Since(start) != 70*time.Second || s.Total() != 11 {
-		t.Errorf("after %v and %d requests: %v", time.Since(start), s.Total(), err)
+	if !apierrors.IsTooManyRequests(err) || time.Since(start) != 70*time.Second || len(s.Requests(apitest.Match{})) != 11 {
+		t.Errorf("after %v and %d requests: %v", time.Since(start), len(s.Requests(apitest.Match{})), err)
 	}
 }

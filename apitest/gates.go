@@ -11,12 +11,16 @@ import (
 // Gate is a feature gate of the API server that decides which fields it keeps.
 type Gate string
 
-// The gates that the server knows. What others do to fields it does as a
+// The gates that the server knows. It treats the fields of other gates as a
 // server of its version with default gates.
 const (
 	// CoordinatedLeaderElection keeps spec.strategy and spec.preferredHolder
 	// of a Lease.
 	CoordinatedLeaderElection Gate = "CoordinatedLeaderElection"
+
+	// WatchList serves watches that begin with the list of objects
+	// (sendInitialEvents). If it is off, they are answered with 422.
+	WatchList Gate = "WatchList"
 
 	// NodeDeclaredFeatures keeps status.declaredFeatures of a Node.
 	NodeDeclaredFeatures Gate = "NodeDeclaredFeatures"
@@ -36,8 +40,8 @@ const (
 // onSince is the minor version from which a gate is on by default; the others
 // are off in all versions.
 var onSince = map[Gate]int{
-	NodeDeclaredFeatures: 36,
-	DRADeviceTaints:      36, DRAPartitionableDevices: 36, DRADeviceBindingConditions: 36, DRAConsumableCapacity: 36,
+	WatchList: 34, NodeDeclaredFeatures: 36,
+	DRADeviceTaints: 36, DRAPartitionableDevices: 36, DRADeviceBindingConditions: 36, DRAConsumableCapacity: 36,
 }
 
 func (s *Server) gate(g Gate) bool {

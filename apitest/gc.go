@@ -6,7 +6,6 @@ package apitest
 import (
 	"context"
 	"slices"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -45,13 +44,6 @@ func (s *Server) CollectGarbage() (deleted []string) {
 	}
 }
 
-// RunGarbageCollector collects garbage every so often until ctx is done.
-func (s *Server) RunGarbageCollector(ctx context.Context, every time.Duration) {
-	for sleep(ctx, every) == nil {
-		s.CollectGarbage()
-	}
-}
-
 // orphaned reports whether an object has owners and none of them exists.
 func (s *Server) orphaned(it *item) bool {
 	refs := metaOf(it.obj).GetOwnerReferences()
@@ -77,7 +69,7 @@ func (s *Server) exists(ref metav1.OwnerReference, namespace string) bool {
 
 // asServer is a call by which the server itself changes something.
 func (s *Server) asServer(k *kind) *call {
-	return &call{s: s, r: &Request{User: Admin, Group: k.stored().Group, Resource: k.resource}, ctx: context.Background(), kind: k}
+	return &call{s: s, r: &Request{User: admin, Group: k.stored().Group, Resource: k.resource}, ctx: context.Background(), kind: k}
 }
 
 // collect deletes an object like any client, so that grace and finalizers

@@ -14,6 +14,7 @@ import (
 // whole program, which has no place for a RoundTripper; it can't be used in a
 // synctest bubble.
 func (s *Server) Handler(user User) http.Handler {
+	user = user.orAdmin()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		resp, err := s.roundTrip(user, r)
 		if err != nil {

@@ -36,7 +36,7 @@ func TestHandlerServesReadsWritesAndWatches(t *testing.T) {
 	if node, ok := event.Object.(*corev1.Node); event.Type != watch.Added || !ok || node.Name != "n1" {
 		t.Errorf("event %v %T, want ADDED of node n1", event.Type, event.Object)
 	}
-	for _, r := range s.Journal() {
+	for _, r := range s.Requests(apitest.Match{}) {
 		if r.User.Name != "system:node:n1" {
 			t.Errorf("%v was sent as %s", r, r.User.Name)
 		}

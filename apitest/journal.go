@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 )
 
 // Match says which requests a fault, a count or a drop is about. Every
@@ -46,93 +45,46 @@ func (m *Match) matches(r *Request) bool {
 	return m.Func == nil || m.Func(*r)
 }
 
-// journal keeps the requests that its filter wants, and counts all of them.
+// journal keeps the requests since it was last reset.
 type journal struct {
-	mu    sync.Mutex
-	start time.Time
-	keep  func(Request) bool
-	seq   int
-	kept  []*Request
+	mu   sync.Mutex
+	seq  int
+	kept []*Request
 }
 
-// begin numbers a request and, if it is wanted, keeps it.
+// begin numbers and keeps a request.
 func (j *journal) begin(r *Request) {
 	j.mu.Lock()
+	defer j.mu.Unlock()
 	j.seq++
 	r.Seq = j.seq
-	j.mu.Unlock()
-	if j.keep != nil && !j.keep(*r) {
-		return
-	}
-	j.mu.Lock()
 	j.kept = append(j.kept, r)
-	j.mu.Unlock()
 }
 
-// update changes a request that may already be in the journal.
+// update changes a request that may be in the journal.
 func (j *journal) update(r *Request, f func(*Request)) {
 	j.mu.Lock()
 	f(r)
 	j.mu.Unlock()
 }
 
-func (j *journal) snapshot(m *Match) []Request {
-	j.mu.Lock()
-	all := make([]Request, len(j.kept))
-	for i, r := range j.kept {
+// Requests returns the requests since the last ResetJournal that m matches, in
+// the order in which they arrived. A long test should call ResetJournal at times,
+// because every Request keeps its body.
+func (s *Server) Requests(m Match) []Request {
+	s.journal.mu.Lock()
+	all := make([]Request, len(s.journal.kept))
+	for i, r := range s.journal.kept {
 		all[i] = *r
 	}
-	j.mu.Unlock()
-	if m == nil {
-		return all
-	}
+	s.journal.mu.Unlock()
 	return slices.DeleteFunc(all, func(r Request) bool { return !m.matches(&r) })
 }
 
-// Journal returns every request kept so far (see Options.Journal), in the
-// order in which they arrived.
-func (s *Server) Journal() []Request { return s.journal.snapshot(nil) }
-
-// Requests returns the requests of the journal that m matches.
-func (s *Server) Requests(m Match) []Request { return s.journal.snapshot(&m) }
-
-// Count returns how many requests of the journal m matches.
-func (s *Server) Count(m Match) int { return len(s.journal.snapshot(&m)) }
-
-// Total returns how many requests the server has seen, also those that the
-// journal does not keep.
-func (s *Server) Total() int {
-	s.journal.mu.Lock()
-	defer s.journal.mu.Unlock()
-	return s.journal.seq
-}
-
-// ResetJournal forgets the requests kept so far and starts the seconds of
-// PerSecond anew. Requests still running are forgotten too.
+// ResetJournal forgets the requests so far. A request that is running is
+// forgotten too.
 func (s *Server) ResetJournal() {
 	s.journal.mu.Lock()
 	defer s.journal.mu.Unlock()
 	s.journal.kept = nil
-	s.journal.start = time.Now()
-}
-
-// PerSecond is a histogram: how many matching requests arrived in each whole
-// second since the server was made or its journal was last reset. Its last
-// element is the second in which the last of them arrived.
-func (s *Server) PerSecond(m Match) []int {
-	s.journal.mu.Lock()
-	start := s.journal.start
-	s.journal.mu.Unlock()
-	var h []int
-	for _, r := range s.journal.snapshot(&m) {
-		sec := int(r.Time.Sub(start) / time.Second)
-		if sec < 0 {
-			continue
-		}
-		for len(h) <= sec {
-			h = append(h, 0)
-		}
-		h[sec]++
-	}
-	return h
 }

@@ -37,7 +37,7 @@ func testJournal(t *testing.T) {
 	if _, err := node.CoreV1().Pods("").List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=n", LabelSelector: "a=b"}); err != nil {
 		t.Fatal(err)
 	}
-	js := s.Journal()
+	js := s.Requests(apitest.Match{})
 	if len(js) != 4 {
 		t.Fatalf("%d requests: %v", len(js), js)
 	}
@@ -78,28 +78,17 @@ func testJournal(t *testing.T) {
 		{User: "somebody"}:             0,
 		{Func: func(r apitest.Request) bool { return r.Code == 201 }}: 2,
 	} {
-		if n := s.Count(*m); n != want {
+		if n := len(s.Requests(*m)); n != want {
 			t.Errorf("%+v: %d, want %d", *m, n, want)
 		}
 	}
-	if h := s.PerSecond(apitest.Match{}); fmt.Sprint(h) != "[1 3]" {
-		t.Errorf("per second: %v", h)
-	}
 	s.ResetJournal()
-	if len(s.Journal()) != 0 || s.Total() != 4 {
-		t.Errorf("after a reset: %v, %d", s.Journal(), s.Total())
+	if list := s.Requests(apitest.Match{}); len(list) != 0 {
+		t.Errorf("after a reset: %v", list)
 	}
-}
-
-func TestJournalFilter(t *testing.T) { bubble(testJournalFilter)(t) }
-
-func testJournalFilter(t *testing.T) {
-	s := apitest.New(apitest.Options{Journal: func(r apitest.Request) bool { return r.Verb != "get" }})
-	nodes := s.Client(apitest.Admin).CoreV1().Nodes()
-	_, _ = nodes.Get(t.Context(), "n", metav1.GetOptions{})
-	_, _ = nodes.List(t.Context(), metav1.ListOptions{})
-	if js := s.Journal(); len(js) != 1 || js[0].Seq != 2 || s.Total() != 2 {
-		t.Errorf("%v of %d", js, s.Total())
+	_, _ = s.Client(apitest.User{}).Discovery().ServerVersion()
+	if list := s.Requests(apitest.Match{}); len(list) != 1 || list[0].Seq != 5 {
+		t.Errorf("the first request after a reset: %v", list)
 	}
 }
 
@@ -108,7 +97,7 @@ func TestConfigIsTheClients(t *testing.T) { bubble(testConfigIsTheClients)(t) }
 
 func testConfigIsTheClients(t *testing.T) {
 	s := apitest.New(apitest.Options{})
-	cfg := s.Config(apitest.Admin)
+	cfg := s.Config(apitest.User{})
 	cfg.ContentType, cfg.UserAgent, cfg.Timeout = "application/json", "mine/1", 3*time.Second
 	cs, err := kubernetes.NewForConfig(cfg)
 	if err != nil {
@@ -118,7 +107,7 @@ func testConfigIsTheClients(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r := s.Journal()[0]; r.ContentType != "application/json" || r.UserAgent != "mine/1" || n.ManagedFields[0].Manager != "mine" {
+	if r := s.Requests(apitest.Match{})[0]; r.ContentType != "application/json" || r.UserAgent != "mine/1" || n.ManagedFields[0].Manager != "mine" {
 		t.Errorf("%+v, %v", r, n.ManagedFields)
 	}
 	defer s.Inject(apitest.Fault{Hang: true})()

@@ -30,7 +30,7 @@ import (
 func TestKindsOfTheSchemeAreServed(t *testing.T) {
 	bubble(func(t *testing.T) {
 		s := apitest.New(apitest.Options{})
-		deployments := s.Client(apitest.Admin).AppsV1().Deployments("default")
+		deployments := s.Client(apitest.User{}).AppsV1().Deployments("default")
 		w, err := deployments.Watch(t.Context(), metav1.ListOptions{LabelSelector: "a=b"})
 		if err != nil {
 			t.Fatal(err)
@@ -80,11 +80,11 @@ func TestKindsOfTheSchemeAreServed(t *testing.T) {
 func TestEveryKindOfTheClientsetCanBeCreated(t *testing.T) {
 	bubble(func(t *testing.T) {
 		s := apitest.New(apitest.Options{})
-		_, lists, err := s.Client(apitest.Admin).Discovery().ServerGroupsAndResources()
+		_, lists, err := s.Client(apitest.User{}).Discovery().ServerGroupsAndResources()
 		if err != nil {
 			t.Fatal(err)
 		}
-		client := dynamic.NewForConfigOrDie(s.Config(apitest.Admin))
+		client := dynamic.NewForConfigOrDie(s.Config(apitest.User{}))
 		kinds := 0
 		for _, list := range lists {
 			for _, r := range list.APIResources {
@@ -121,7 +121,7 @@ func TestEveryKindOfTheClientsetCanBeCreated(t *testing.T) {
 func TestUnknownKindSaysHowToRegisterIt(t *testing.T) {
 	bubble(func(t *testing.T) {
 		s := apitest.New(apitest.Options{})
-		widgets := dynamic.NewForConfigOrDie(s.Config(apitest.Admin)).Resource(widgetResource).Namespace("default")
+		widgets := dynamic.NewForConfigOrDie(s.Config(apitest.User{})).Resource(widgetResource).Namespace("default")
 		_, err := widgets.Get(t.Context(), "w", metav1.GetOptions{})
 		if !apierrors.IsNotFound(err) || !strings.Contains(err.Error(), "Server.Register") || !strings.Contains(err.Error(), "example.com") {
 			t.Errorf("%v", err)
@@ -157,7 +157,7 @@ func TestRegisteredKindIsServed(t *testing.T) {
 	bubble(func(t *testing.T) {
 		s := apitest.New(apitest.Options{})
 		s.Register(apitest.Kind{GroupVersionKind: widgetKind, Type: &Widget{}})
-		widgets := dynamic.NewForConfigOrDie(s.Config(apitest.Admin)).Resource(widgetResource).Namespace("default")
+		widgets := dynamic.NewForConfigOrDie(s.Config(apitest.User{})).Resource(widgetResource).Namespace("default")
 		w, err := widgets.Watch(t.Context(), metav1.ListOptions{AllowWatchBookmarks: true})
 		if err != nil {
 			t.Fatal(err)
@@ -252,7 +252,7 @@ func widgetDefinition() *unstructured.Unstructured {
 func TestDefinedKindIsServedAndGoesWithItsDefinition(t *testing.T) {
 	bubble(func(t *testing.T) {
 		s := apitest.New(apitest.Options{})
-		client := dynamic.NewForConfigOrDie(s.Config(apitest.Admin))
+		client := dynamic.NewForConfigOrDie(s.Config(apitest.User{}))
 		crd, err := client.Resource(definitions).Create(t.Context(), widgetDefinition(), metav1.CreateOptions{})
 		if err != nil {
 			t.Fatal(err)
@@ -315,7 +315,7 @@ func TestDefinitionIsRefused(t *testing.T) {
 			s := apitest.New(apitest.Options{})
 			crd := widgetDefinition()
 			change(crd.Object["spec"].(map[string]any))
-			_, err := dynamic.NewForConfigOrDie(s.Config(apitest.Admin)).Resource(definitions).Create(t.Context(), crd, metav1.CreateOptions{})
+			_, err := dynamic.NewForConfigOrDie(s.Config(apitest.User{})).Resource(definitions).Create(t.Context(), crd, metav1.CreateOptions{})
 			if !apierrors.IsInvalid(err) {
 				t.Errorf("%v", err)
 			}
@@ -335,7 +335,7 @@ func TestNamespaceGoesWithWhatIsInIt(t *testing.T) {
 		running := podOn("p", "n")
 		running.Namespace = "ns"
 		s.Put(running)
-		cs := s.Client(apitest.Admin)
+		cs := s.Client(apitest.User{})
 		if err := cs.CoreV1().Namespaces().Delete(t.Context(), "ns", metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}

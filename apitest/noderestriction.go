@@ -24,7 +24,7 @@ import (
 // creation. The lock of the store is held.
 func (s *Server) nodeRestriction(c *call, obj, old runtime.Object) error {
 	node, ok := c.r.User.nodeName()
-	if !ok || c.kind.dynamic || allowsAll(c.s.authorizerInUse()) {
+	if !ok || c.kind.dynamic {
 		return nil
 	}
 	name := c.r.Name

@@ -6,7 +6,6 @@ package apitest
 import (
 	"fmt"
 	"slices"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -134,7 +133,7 @@ func nodeOnSlices(s *Server, node string, r Request) (bool, string) {
 	case "get", "update", "patch", "delete":
 		s.store.mu.Lock()
 		defer s.store.mu.Unlock()
-		if it := s.store.named["resourceslices"].items[key{name: r.Name}]; it != nil && s.knownOn(it, node) {
+		if it := s.store.named["resourceslices"].items[key{name: r.Name}]; it != nil && it.node == node {
 			return true, ""
 		}
 		return false, noRelationship(node)
@@ -174,17 +173,11 @@ func (s *Server) related(node, name string, f func(*corev1.Pod) bool) (bool, str
 	s.store.mu.Lock()
 	defer s.store.mu.Unlock()
 	for _, it := range s.store.named["pods"].items {
-		if s.knownOn(it, node) && f(it.obj.(*corev1.Pod)) {
+		if it.node == node && f(it.obj.(*corev1.Pod)) {
 			return true, ""
 		}
 	}
 	return false, noRelationship(node)
-}
-
-// knownOn reports whether the authorizer knows that an object belongs to a
-// node.
-func (s *Server) knownOn(it *item, node string) bool {
-	return it.node == node && time.Since(it.at) >= s.opts.NodeGraphLag
 }
 
 // selects reports whether a request's field selector wants field=value.

@@ -28,7 +28,7 @@ func (c *call) patch() (*answer, error) {
 		}
 		return nil, unsupportedBody("application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml")
 	default:
-		e := StatusError(http.StatusUnsupportedMediaType, metav1.StatusReasonUnsupportedMediaType, "415: Unsupported Media Type")
+		e := statusError(http.StatusUnsupportedMediaType, metav1.StatusReasonUnsupportedMediaType, "415: Unsupported Media Type")
 		e.ErrStatus.Details = &metav1.StatusDetails{}
 		return nil, e
 	}

@@ -18,20 +18,20 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 )
 
-// RBAC authorizes by roles and bindings, as the server's RBAC authorizer does.
-// Everybody may use discovery. The roles are fixed when it is made.
-type RBAC struct {
+// rbac authorizes by roles and bindings, as the RBAC authorizer of a real server
+// does. Every user may use discovery.
+type rbac struct {
 	clusterRoles        map[string][]rbacv1.PolicyRule
 	roles               map[key][]rbacv1.PolicyRule
 	clusterRoleBindings []rbacv1.ClusterRoleBinding
 	roleBindings        []rbacv1.RoleBinding
 }
 
-// RBACFrom reads ClusterRoles, Roles and their bindings from YAML manifests;
-// documents of other kinds are passed over. A binding to a role that none of
-// the manifests has grants nothing, as on a real server.
-func RBACFrom(manifests ...[]byte) (*RBAC, error) {
-	a := &RBAC{clusterRoles: map[string][]rbacv1.PolicyRule{}, roles: map[key][]rbacv1.PolicyRule{}}
+// RBACFrom returns an Authorizer that allows what the ClusterRoles, Roles and
+// bindings in YAML manifests allow. It ignores documents of other kinds. A
+// binding to a role that is in no manifest grants nothing, as on a real server.
+func RBACFrom(manifests ...[]byte) (Authorizer, error) {
+	a := &rbac{clusterRoles: map[string][]rbacv1.PolicyRule{}, roles: map[key][]rbacv1.PolicyRule{}}
 	for _, m := range manifests {
 		r := yaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(m)))
 		for {
@@ -50,7 +50,7 @@ func RBACFrom(manifests ...[]byte) (*RBAC, error) {
 	return a, nil
 }
 
-func (a *RBAC) add(doc []byte) error {
+func (a *rbac) add(doc []byte) error {
 	asJSON, err := yaml.ToJSON(doc)
 	if err != nil {
 		return err
@@ -83,7 +83,7 @@ func (a *RBAC) add(doc []byte) error {
 }
 
 // Authorize implements Authorizer.
-func (a *RBAC) Authorize(_ *Server, r Request) (bool, string) {
+func (a *rbac) Authorize(_ *Server, r Request) (bool, string) {
 	if r.Resource == "" {
 		return true, ""
 	}
@@ -115,7 +115,7 @@ func appliesTo(subjects []rbacv1.Subject, u User, namespace string) bool {
 		case rbacv1.UserKind:
 			return s.Name == u.Name
 		case rbacv1.GroupKind:
-			return u.In(s.Name)
+			return u.in(s.Name)
 		case rbacv1.ServiceAccountKind:
 			ns := s.Namespace
 			if ns == "" {

@@ -76,7 +76,7 @@ func (r Request) String() string {
 }
 
 // GroupResource is the group and plural resource of the request.
-func (r Request) GroupResource() schema.GroupResource {
+func (r Request) groupResource() schema.GroupResource {
 	return schema.GroupResource{Group: r.Group, Resource: r.Resource}
 }
 

@@ -44,22 +44,9 @@ type Options struct {
 	// Authorizer decides who may do what. Nil means NodeRules for node
 	// identities and everything for everybody else.
 	Authorizer Authorizer
-	// NodeGraphLag is how long after an object was bound to a node, or made
-	// for it, the Node authorizer learns of it. The real one learns from
-	// watches, within milliseconds, and refuses until then.
-	NodeGraphLag time.Duration
-	// Journal says which requests are kept in the journal; nil keeps all.
-	// It is called when a request arrives.
-	Journal func(Request) bool
-	// RefuseWatchList makes the server answer a watch that asks for its
-	// initial events as servers without that feature do, with 422.
-	RefuseWatchList bool
 	// History is how many changes of each kind can be watched from the past,
 	// at least; older resourceVersions are answered with 410. 0 means 4096.
 	History int
-	// BookmarkInterval is the time between bookmarks on a watch that allows
-	// them; 0 means a minute.
-	BookmarkInterval time.Duration
 }
 
 // Server is an API server in memory. It has no goroutine of its own: requests
@@ -93,12 +80,8 @@ func New(opts Options) *Server {
 	if opts.History == 0 {
 		opts.History = 4096
 	}
-	if opts.BookmarkInterval == 0 {
-		opts.BookmarkInterval = time.Minute
-	}
 	all, stable := builtin()
 	s := &Server{opts: opts, builtin: all, own: newCatalog(), authorizer: opts.Authorizer, served: maps.Clone(stable), gates: maps.Clone(opts.Gates)}
-	s.journal = journal{start: time.Now(), keep: opts.Journal}
 	s.minor = minorOf(opts.Version)
 	s.store = newStore(opts.History)
 	s.store.observe = s.observe
@@ -145,7 +128,7 @@ func (s *Server) Authorize(a Authorizer) {
 func (s *Server) Config(user User) *rest.Config {
 	return &rest.Config{
 		Host:      "http://apitest.invalid",
-		Transport: &transport{server: s, user: user},
+		Transport: &transport{server: s, user: user.orAdmin()},
 		QPS:       -1,
 		UserAgent: "apitest",
 	}

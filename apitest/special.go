@@ -143,7 +143,7 @@ func (c *call) evictPod(opts metav1.DeleteOptions, old *item, pod *corev1.Pod) e
 	// The deletion is the server's own: NodeRestriction has had its say.
 	own := *c
 	req := *c.r
-	req.User = Admin
+	req.User = admin
 	own.r = &req
 	_, _, err := own.removeOne(old, opts)
 	return err

@@ -29,7 +29,6 @@ type item struct {
 	rv   uint64
 	obj  runtime.Object // as stored, with group, version and kind
 	node string         // the node it belongs to, if any
-	at   time.Time      // since when it belongs there
 
 	// by is the manager that wrote this version, or unmanaged, and earlier
 	// are the versions of other managers before it. Of an object that is
@@ -172,10 +171,7 @@ func (st *store) putBy(by *metav1.ManagedFieldsEntry, t *table, obj runtime.Obje
 	it := newItem(obj, rv)
 	it.follows(prev, by)
 	if t.kind.node != nil {
-		it.node, it.at = t.kind.node(obj), time.Now()
-		if prev != nil && prev.node == it.node {
-			it.at = prev.at
-		}
+		it.node = t.kind.node(obj)
 	}
 	t.items[it.key] = it
 	typ := watch.Modified

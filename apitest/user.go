@@ -5,8 +5,9 @@ package apitest
 
 import "slices"
 
-// User is who a client says it is. The server believes it: authentication is
-// not what these tests are about, authorization is.
+// User is the identity of a client. The server does not authenticate it. The
+// zero User is the administrator kubernetes-admin, a member of system:masters,
+// whom no Authorizer is asked about.
 type User struct {
 	Name   string
 	Groups []string
@@ -23,8 +24,8 @@ const (
 	serviceAccountUserPrefix = "system:serviceaccount:"
 )
 
-// Admin may do everything, as a member of system:masters.
-var Admin = User{Name: "kubernetes-admin", Groups: []string{groupMasters, groupAuthenticated}}
+// admin is the identity that a zero User stands for.
+var admin = User{Name: "kubernetes-admin", Groups: []string{groupMasters, groupAuthenticated}}
 
 // NodeUser is the identity of a kubelet: user system:node:NAME in group
 // system:nodes.
@@ -41,13 +42,21 @@ func ServiceAccountUser(namespace, name string) User {
 	}
 }
 
-// In reports whether the user is a member of group.
-func (u User) In(group string) bool { return slices.Contains(u.Groups, group) }
+// orAdmin returns u, or admin if u is zero.
+func (u User) orAdmin() User {
+	if u.Name == "" && len(u.Groups) == 0 {
+		return admin
+	}
+	return u
+}
+
+// in reports whether the user is a member of group.
+func (u User) in(group string) bool { return slices.Contains(u.Groups, group) }
 
 // nodeName returns the node a kubelet identity stands for. Like the Node
 // authorizer it wants both the user name and the group.
 func (u User) nodeName() (string, bool) {
-	if len(u.Name) <= len(nodeUserPrefix) || u.Name[:len(nodeUserPrefix)] != nodeUserPrefix || !u.In(groupNodes) {
+	if len(u.Name) <= len(nodeUserPrefix) || u.Name[:len(nodeUserPrefix)] != nodeUserPrefix || !u.in(groupNodes) {
 		return "", false
 	}
 	return u.Name[len(nodeUserPrefix):], true

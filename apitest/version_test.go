@@ -33,7 +33,7 @@ func TestVersions(t *testing.T) {
 	} {
 		t.Run(test.version, bubble(func(t *testing.T) {
 			s := apitest.New(apitest.Options{Version: test.version})
-			ctx, cs := t.Context(), s.Client(apitest.Admin)
+			ctx, cs := t.Context(), s.Client(apitest.User{})
 			s.Put(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "l", Namespace: "default"}})
 			_, err := cs.CoordinationV1().Leases("default").Patch(ctx, "l", types.MergePatchType, []byte(`{"metadata":{"uid":"other"}}`), metav1.PatchOptions{})
 			var status apierrors.APIStatus

@@ -24,6 +24,9 @@ import (
 // server picks a random time from half an hour to an hour.
 const watchTimeout = 30 * time.Minute
 
+// bookmarkInterval is the time between bookmarks on a watch that allows them.
+const bookmarkInterval = time.Minute
+
 // frame is one event as one client is to see it.
 type frame struct {
 	typ    watch.EventType
@@ -58,7 +61,7 @@ func (c *call) watch() (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	opts, err := c.listOptions(!c.s.opts.RefuseWatchList)
+	opts, err := c.listOptions(c.s.gate(WatchList))
 	if err != nil {
 		return nil, err
 	}
@@ -81,7 +84,7 @@ func (c *call) watch() (*answer, error) {
 		bookmarks: opts.AllowWatchBookmarks,
 		timeout:   time.NewTimer(d),
 		wake:      make(chan struct{}, 1),
-		next:      time.Now().Add(c.s.opts.BookmarkInterval),
+		next:      time.Now().Add(bookmarkInterval),
 	}
 	w.start(opts.SendInitialEvents, from)
 	contentType := c.accept.name
@@ -245,7 +248,7 @@ func (w *watcher) wait(d time.Duration) error {
 	case <-w.wake:
 	case <-due:
 		if bookmark {
-			w.next = w.next.Add(w.c.s.opts.BookmarkInterval)
+			w.next = w.next.Add(bookmarkInterval)
 			w.bookmark()
 		}
 	case <-w.timeout.C:

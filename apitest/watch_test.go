@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/internal/requests"
 )
 
 // informer runs a pod informer of a node and returns the function that lists
@@ -62,7 +63,7 @@ func TestInformer(t *testing.T) {
 }
 
 func testInformer(t *testing.T, refuse bool) {
-	s := apitest.New(apitest.Options{RefuseWatchList: refuse})
+	s := apitest.New(apitest.Options{Gates: map[apitest.Gate]bool{apitest.WatchList: !refuse}})
 	s.Put(podOn("a", "n"))
 	s.Put(podOn("other", "m"))
 	names, stop := informer(t, s)
@@ -74,7 +75,7 @@ func testInformer(t *testing.T, refuse bool) {
 		}
 	}
 	expect("at first", "[a=]")
-	if lists := s.Count(apitest.Match{Verb: "list", Resource: "pods"}); (lists == 0) == refuse {
+	if lists := len(s.Requests(apitest.Match{Verb: "list", Resource: "pods"})); (lists == 0) == refuse {
 		t.Errorf("%d lists", lists)
 	}
 	s.Put(podOn("b", "n"))
@@ -123,9 +124,9 @@ func testInformer(t *testing.T, refuse bool) {
 func TestBookmarks(t *testing.T) { bubble(testBookmarks)(t) }
 
 func testBookmarks(t *testing.T) {
-	s := apitest.New(apitest.Options{BookmarkInterval: 10 * time.Second})
-	pods := s.Client(apitest.Admin).CoreV1().Pods("default")
-	w, err := pods.Watch(t.Context(), metav1.ListOptions{AllowWatchBookmarks: true, TimeoutSeconds: new(int64(25)), ResourceVersion: s.ResourceVersion()})
+	s := apitest.New(apitest.Options{})
+	pods := s.Client(apitest.User{}).CoreV1().Pods("default")
+	w, err := pods.Watch(t.Context(), metav1.ListOptions{AllowWatchBookmarks: true, TimeoutSeconds: new(int64(150)), ResourceVersion: s.ResourceVersion()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,10 +137,10 @@ func testBookmarks(t *testing.T) {
 	for ev := range w.ResultChan() {
 		got = append(got, fmt.Sprint(ev.Type, " ", ev.Object.(*corev1.Pod).ResourceVersion == s.ResourceVersion(), " ", time.Since(start)))
 	}
-	if want := "[BOOKMARK true 10s BOOKMARK true 20s]"; fmt.Sprint(got) != want || time.Since(start) != 25*time.Second {
+	if want := "[BOOKMARK true 1m0s BOOKMARK true 2m0s]"; fmt.Sprint(got) != want || time.Since(start) != 150*time.Second {
 		t.Errorf("got %v, end after %v", got, time.Since(start))
 	}
-	if r := s.Requests(podWatches)[0]; !r.Done || r.Duration != 25*time.Second {
+	if r := s.Requests(podWatches)[0]; !r.Done || r.Duration != 150*time.Second {
 		t.Errorf("journal: %v %v", r, r.Duration)
 	}
 }
@@ -150,7 +151,7 @@ func TestExpiredWatch(t *testing.T) { bubble(testExpiredWatch)(t) }
 
 func testExpiredWatch(t *testing.T) {
 	s := apitest.New(apitest.Options{History: 10})
-	pods := s.Client(apitest.Admin).CoreV1().Pods("default")
+	pods := s.Client(apitest.User{}).CoreV1().Pods("default")
 	rv := s.ResourceVersion()
 	for i := range 10 {
 		s.Put(podOn(fmt.Sprint("p", i), "n"))
@@ -181,7 +182,7 @@ func TestWatchEnds(t *testing.T) { bubble(testWatchEnds)(t) }
 
 func testWatchEnds(t *testing.T) {
 	s := apitest.New(apitest.Options{})
-	pods := s.Client(apitest.Admin).CoreV1().Pods("default")
+	pods := s.Client(apitest.User{}).CoreV1().Pods("default")
 	ctx, cancel := context.WithCancel(t.Context())
 	byContext, err := pods.Watch(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -191,7 +192,7 @@ func testWatchEnds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n := s.Watches(podWatches); n != 2 {
+	if n := requests.OpenWatches(s, podWatches); n != 2 {
 		t.Errorf("%d watches", n)
 	}
 	cancel()
@@ -201,7 +202,7 @@ func testWatchEnds(t *testing.T) {
 	synctest.Wait()
 	byContext.Stop()
 	synctest.Wait()
-	if n := s.Watches(apitest.Match{}); n != 0 {
+	if n := requests.OpenWatches(s, apitest.Match{}); n != 0 {
 		t.Errorf("%d watches are left", n)
 	}
 	for _, r := range s.Requests(podWatches) {

@@ -79,9 +79,6 @@ func (s *Server) watchers(m Match) []*watcher {
 	return slices.DeleteFunc(ws, func(w *watcher) bool { return !m.matches(w.c.r) })
 }
 
-// Watches returns how many watches that m matches are open.
-func (s *Server) Watches(m Match) int { return len(s.watchers(m)) }
-
 // DropWatches ends the watches that match, after what they have queued, and
 // returns how many there were. The client sees a stream that ends without an
 // error, as when an API server restarts.

@@ -16,6 +16,7 @@ import (
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/internal/statuserr"
 )
 
 func TestConfigMapSourceRejectsBadReference(t *testing.T) {
@@ -57,7 +58,7 @@ type watched struct {
 }
 
 func watchConfigMap(t *testing.T, s *apitest.Server) watched {
-	source, err := ConfigMap(s.Client(apitest.Admin).CoreV1(), "kube-system", "agent", "config.yaml")
+	source, err := ConfigMap(s.Client(apitest.User{}).CoreV1(), "kube-system", "agent", "config.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -147,7 +148,7 @@ func testConfigMapSource(t *testing.T) {
 	other.Name = "other"
 	s.Put(other)
 	w.none()
-	for _, r := range s.Journal() {
+	for _, r := range s.Requests(apitest.Match{}) {
 		if r.FieldSelector != "metadata.name=agent" || r.Resource != "configmaps" || r.Verb != "list" && r.Verb != "watch" {
 			t.Errorf("request %+v", r)
 		}
@@ -165,7 +166,7 @@ func testUpdateAfterLongIdle(t *testing.T) {
 	s.ResetJournal()
 	time.Sleep(24 * time.Hour)
 	// A watch lives for five to ten minutes.
-	if n := s.Total(); n < 24*6 || n > 24*12 {
+	if n := len(s.Requests(apitest.Match{})); n < 24*6 || n > 24*12 {
 		t.Errorf("%d requests in a day", n)
 	}
 	s.Put(agentConfig("B"))
@@ -177,13 +178,13 @@ func TestConfigMapOutages(t *testing.T) {
 		fault apitest.Fault
 		want  string
 	}{
-		"forbidden":   {apitest.Fault{Status: apitest.Forbidden("configmaps", "agent", "not yours")}, "not yours"},
+		"forbidden":   {apitest.Fault{Status: statuserr.Forbidden("configmaps", "agent", "not yours")}, "not yours"},
 		"away":        {apitest.Fault{Err: apitest.ErrConnRefused}, "refused"},
 		"reset":       {apitest.Fault{Err: apitest.ErrConnReset}, "reset"},
-		"overloaded":  {apitest.Fault{Status: apitest.TooManyRequests(1)}, "too many requests"},
-		"broken":      {apitest.Fault{Status: apitest.InternalError("etcd is away")}, "etcd is away"},
+		"overloaded":  {apitest.Fault{Status: statuserr.TooManyRequests(1)}, "too many requests"},
+		"broken":      {apitest.Fault{Status: statuserr.InternalError("etcd is away")}, "etcd is away"},
 		"hanging":     {apitest.Fault{Hang: true}, "deadline"},
-		"unavailable": {apitest.Fault{Status: apitest.Unavailable(0)}, "unable to handle"},
+		"unavailable": {apitest.Fault{Status: statuserr.Unavailable(0)}, "unable to handle"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -200,7 +201,7 @@ func TestConfigMapOutages(t *testing.T) {
 				if name == "overloaded" || name == "reset" {
 					limit *= 11 // client-go repeats each of these ten times
 				}
-				if n := s.Total(); n > limit {
+				if n := len(s.Requests(apitest.Match{})); n > limit {
 					t.Errorf("%d requests in ten minutes", n)
 				}
 				remove()
@@ -220,7 +221,7 @@ func TestConfigMapOutages(t *testing.T) {
 // TestOldServerListsInstead: a server that can't stream lists makes no error.
 func TestOldServerListsInstead(t *testing.T) { synctest.Test(t, testOldServerListsInstead) }
 func testOldServerListsInstead(t *testing.T) {
-	s := apitest.New(apitest.Options{RefuseWatchList: true})
+	s := apitest.New(apitest.Options{Gates: map[apitest.Gate]bool{apitest.WatchList: false}})
 	s.Put(agentConfig("A"))
 	w := watchConfigMap(t, s)
 	a := <-w.got
@@ -242,7 +243,7 @@ func testOldServerListsInstead(t *testing.T) {
 // onConfigMap makes a node whose source is a ConfigMap.
 func onConfigMap(t *testing.T, s *apitest.Server, key string) *node {
 	n := newNode(t)
-	source, err := ConfigMap(s.Client(apitest.Admin).CoreV1(), "kube-system", "agent", key)
+	source, err := ConfigMap(s.Client(apitest.User{}).CoreV1(), "kube-system", "agent", key)
 	if err != nil {
 		t.Fatal(err)
 	}

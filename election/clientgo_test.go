@@ -13,6 +13,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/internal/statuserr"
 )
 
 // The scenarios of client-go's tests have their names.
@@ -68,7 +69,7 @@ func TestReleaseRetriesOnConflict(t *testing.T) {
 		r.sleep(time.Minute)
 		r.server.Inject(apitest.Fault{
 			Match: apitest.Match{Verb: "update"}, Times: 2,
-			Status: apitest.StatusError(409, "Conflict", "changed meanwhile"),
+			Status: statuserr.New(409, "Conflict", "changed meanwhile"),
 		})
 		a.stop()
 		if holderOf(r.lease()) != "" {

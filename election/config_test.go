@@ -17,7 +17,7 @@ import (
 )
 
 func validConfig() Config {
-	clients := apitest.New(apitest.Options{}).Client(apitest.Admin)
+	clients := apitest.New(apitest.Options{}).Client(apitest.User{})
 	return Config{
 		Client: clients.CoordinationV1(), Lease: types.NamespacedName{Namespace: "default", Name: "x"},
 		Self: Peer{Identity: "a"}, Lead: func(context.Context, Term) error { return nil },
@@ -61,11 +61,11 @@ func TestInvalidConfigs(t *testing.T) {
 		"a pre-release":           {func(c *Config) { c.Self.BinaryVersion, c.Self.EmulationVersion = "1.33.0-alpha.1", "1.33.0" }, "a pre-release is lower"},
 		"not eligible":            {func(c *Config) { c.Strategy = OldestEmulationVersion() }, "not eligible"},
 		"identity of an address": {func(c *Config) {
-			c.Registry = LeaseCandidates(apitest.New(apitest.Options{}).Client(apitest.Admin).CoordinationV1beta1())
+			c.Registry = LeaseCandidates(apitest.New(apitest.Options{}).Client(apitest.User{}).CoordinationV1beta1())
 			c.Self.Identity, c.Self.BinaryVersion = "10.0.0.1:80", "1.0.0"
 		}, "Self.Identity: Invalid"},
 		"native without version": {func(c *Config) {
-			c.Registry = LeaseCandidates(apitest.New(apitest.Options{}).Client(apitest.Admin).CoordinationV1beta1())
+			c.Registry = LeaseCandidates(apitest.New(apitest.Options{}).Client(apitest.User{}).CoordinationV1beta1())
 		}, "Self.BinaryVersion: Required"},
 		"not text":           {func(c *Config) { c.Self.Identity = "a\xff" }, "valid UTF-8"},
 		"a record too long":  {func(c *Config) { c.Self.Identity = strings.Repeat("\x01", 200) }, "Self: Too long"},
@@ -178,7 +178,7 @@ func TestUpdatesAreRateLimited(t *testing.T) {
 			r.sleep(time.Second)
 		}
 		r.sleep(11 * time.Second)
-		if n := r.server.Count(apitest.Match{User: "b"}); n < 10 || n > 12 {
+		if n := len(r.server.Requests(apitest.Match{User: "b"})); n < 10 || n > 12 {
 			t.Errorf("%d writes of 100 changes in 100 s", n)
 		}
 		if got := records(r.lease().Annotations)[b.Identity()].Priority; got != 99 {
@@ -196,7 +196,7 @@ func TestAnEmptyMapOfAttributesIsNoChange(t *testing.T) {
 		r.sleep(time.Minute)
 		r.server.ResetJournal()
 		r.sleep(5 * time.Minute)
-		if n := r.server.Count(apitest.Match{User: "b", Verb: "get,update"}); n != 0 {
+		if n := len(r.server.Requests(apitest.Match{User: "b", Verb: "get,update"})); n != 0 {
 			t.Errorf("%d requests of a candidate whose record is up to date", n)
 		}
 	})

@@ -46,7 +46,7 @@ func labelled(clients kubernetes.Interface, pod types.NamespacedName, lead elect
 // The leader's Pod has the label role=leader, so that a Service can route to it.
 func Example_labelThePodOfTheLeader() {
 	server := apitest.New(apitest.Options{})
-	clientset := server.Client(apitest.Admin) // in a program kubernetes.NewForConfig
+	clientset := server.Client(apitest.User{}) // in a program kubernetes.NewForConfig
 	server.Put(&corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "agent-0"},
 		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "agent", Image: "agent:1"}}},
@@ -80,7 +80,7 @@ func Example_labelThePodOfTheLeader() {
 // containers have terminated.
 func ExampleCandidate_HolderGone() {
 	server := apitest.New(apitest.Options{})
-	clientset := server.Client(apitest.Admin) // in a program kubernetes.NewForConfig
+	clientset := server.Client(apitest.User{}) // in a program kubernetes.NewForConfig
 	server.Put(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "agent-0"}})
 	now, seconds, holder := metav1.NowMicro(), int32(15), "agent-0"
 	server.Put(&coordinationv1.Lease{

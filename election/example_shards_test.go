@@ -37,7 +37,7 @@ func byWeight(shard string) election.Strategy {
 func Example_shards() {
 	const shards = 64
 	server := apitest.New(apitest.Options{})
-	clientset := server.Client(apitest.Admin) // in a program kubernetes.NewForConfig
+	clientset := server.Client(apitest.User{}) // in a program kubernetes.NewForConfig
 	replicas := []string{"agent-0", "agent-1", "agent-2", "agent-3"}
 
 	var mu sync.Mutex

@@ -16,7 +16,7 @@ import (
 // A replica that leads, does its work under the protection of the lease, and
 // gives the lease away when it ends.
 func Example() {
-	clientset := apitest.New(apitest.Options{}).Client(apitest.Admin) // kubernetes.NewForConfig in a program
+	clientset := apitest.New(apitest.Options{}).Client(apitest.User{}) // kubernetes.NewForConfig in a program
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 

@@ -12,6 +12,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/internal/statuserr"
 )
 
 // Steady state: a leader sends a PUT every RenewInterval and each candidate a
@@ -25,8 +26,8 @@ func TestBudget(t *testing.T) {
 		r.server.ResetJournal()
 		const hours = 4
 		r.sleep(hours * time.Hour)
-		count := func(verb string) int { return r.server.Count(apitest.Match{Verb: verb}) }
-		renewals := r.server.Count(apitest.Match{Verb: "update", User: r.office.current()})
+		count := func(verb string) int { return len(r.server.Requests(apitest.Match{Verb: verb})) }
+		renewals := len(r.server.Requests(apitest.Match{Verb: "update", User: r.office.current()}))
 		if renewals < hours*1180 || renewals > hours*1235 {
 			t.Errorf("%d renewals in %d hours, want 1200 an hour", renewals, hours)
 		}
@@ -50,7 +51,7 @@ func TestRequestsPerEvent(t *testing.T) {
 		b := r.start("b")
 		r.sleep(time.Minute)
 		for verb, want := range map[string]int{"get": 1, "watch": 1, "update": 1, "create": 0} {
-			if n := r.server.Count(apitest.Match{User: "b", Verb: verb}); n != want {
+			if n := len(r.server.Requests(apitest.Match{User: "b", Verb: verb})); n != want {
 				t.Errorf("start: %d %s, want %d", n, verb, want)
 			}
 		}
@@ -58,7 +59,7 @@ func TestRequestsPerEvent(t *testing.T) {
 		a.stop()
 		r.sleep(30 * time.Millisecond)
 		r.expectLeader(b)
-		if j := r.server.Journal(); len(j) != 2 {
+		if j := r.server.Requests(apitest.Match{}); len(j) != 2 {
 			t.Errorf("exit: %v", j)
 		}
 	})
@@ -80,11 +81,11 @@ func TestTwoHundredStartTogether(t *testing.T) {
 		}
 		r.server.ResetJournal()
 		r.sleep(10 * time.Minute)
-		if n := r.server.Count(apitest.Match{Verb: "update"}); n > 220+40 {
+		if n := len(r.server.Requests(apitest.Match{Verb: "update"})); n > 220+40 {
 			t.Errorf("%d PUTs in ten minutes, want 200 renewals and a few records", n)
 		}
 		// 184 observers, each a GET in 30 s.
-		if n := r.server.Count(apitest.Match{Verb: "get"}); n > 184*20*12/10 {
+		if n := len(r.server.Requests(apitest.Match{Verb: "get"})); n > 184*20*12/10 {
 			t.Errorf("%d GETs in ten minutes", n)
 		}
 	})
@@ -134,7 +135,7 @@ func TestFiveThousandObservers(t *testing.T) {
 		r.server.ResetJournal()
 		const span = 5 * time.Minute
 		r.sleep(span)
-		perSecond := float64(r.server.Count(apitest.Match{Verb: "get"})) / span.Seconds() * 5000 / (agents - maxRecords)
+		perSecond := float64(len(r.server.Requests(apitest.Match{Verb: "get"}))) / span.Seconds() * 5000 / (agents - maxRecords)
 		if perSecond > 190 {
 			t.Errorf("%.0f requests a second for 5,000 agents, want about 165", perSecond)
 		}
@@ -150,9 +151,9 @@ func TestMaxOutageCostsNoTerm(t *testing.T) {
 	for name, fault := range map[string]apitest.Fault{
 		"hang":    {Hang: true},
 		"refused": {Err: apitest.ErrConnRefused},
-		"503":     {Status: apitest.Unavailable(0)},
-		"429":     {Status: apitest.TooManyRequests(1)},
-		"500":     {Status: apitest.InternalError("x")},
+		"503":     {Status: statuserr.Unavailable(0)},
+		"429":     {Status: statuserr.TooManyRequests(1)},
+		"500":     {Status: statuserr.InternalError("x")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for i := range 12 {
@@ -198,7 +199,7 @@ func TestStalledWatch(t *testing.T) {
 func TestDegradedPermissions(t *testing.T) {
 	inRig(t, func(r *rig) {
 		r.config = func(cfg *Config) { cfg.Strategy = HighestPriority(nil) }
-		r.server.Inject(apitest.Fault{Match: apitest.Match{Verb: "watch"}, Status: apitest.Forbidden("leases", "agent", "no")})
+		r.server.Inject(apitest.Fault{Match: apitest.Match{Verb: "watch"}, Status: statuserr.Forbidden("leases", "agent", "no")})
 		a := r.start("a")
 		r.sleep(time.Second)
 		r.expectLeader(a)

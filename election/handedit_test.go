@@ -17,6 +17,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/internal/statuserr"
 )
 
 // renewedSince makes acquireTime older than renewTime.
@@ -108,7 +109,7 @@ func TestPollersWaitOutALeaderThatWasEditedAway(t *testing.T) {
 			inRig(t, func(r *rig) {
 				a := r.start("a", func(cfg *Config) { cfg.Lead = r.office.lead("a", 2900*time.Millisecond) })
 				r.sleep(time.Second)
-				r.server.Inject(apitest.Fault{Match: apitest.Match{Verb: "watch", User: "b"}, Status: apitest.Forbidden("leases", "agent", "no")})
+				r.server.Inject(apitest.Fault{Match: apitest.Match{Verb: "watch", User: "b"}, Status: statuserr.Forbidden("leases", "agent", "no")})
 				b := r.start("b")
 				r.sleep(time.Minute + after)
 				r.expectLeader(a)
@@ -212,8 +213,8 @@ func TestAServerThatRefusesRecordsIsReportedOnceAtMost(t *testing.T) {
 	for name, verbs := range map[string]string{"updates": "update", "all writes": "create,update"} {
 		inRig(t, func(r *rig) {
 			r.put("x")
-			r.server.Inject(apitest.Fault{Match: apitest.Match{User: "b", Verb: verbs}, Status: apitest.StatusError(400, metav1.StatusReasonBadRequest, "no")})
-			r.server.Inject(apitest.Fault{Match: apitest.Match{User: "b", Verb: "watch"}, Status: apitest.Forbidden("leases", "agent", "no")})
+			r.server.Inject(apitest.Fault{Match: apitest.Match{User: "b", Verb: verbs}, Status: statuserr.New(400, metav1.StatusReasonBadRequest, "no")})
+			r.server.Inject(apitest.Fault{Match: apitest.Match{User: "b", Verb: "watch"}, Status: statuserr.Forbidden("leases", "agent", "no")})
 			b := r.new("b")
 			logger := ktesting.NewLogger(r.T, ktesting.NewConfig(ktesting.BufferLogs(true)))
 			ctx, cancel := context.WithCancel(klog.NewContext(r.Context(), logger))
@@ -226,7 +227,7 @@ func TestAServerThatRefusesRecordsIsReportedOnceAtMost(t *testing.T) {
 			if n := len(b.errors()); n > 2 { // the watch and the record
 				t.Errorf("%s: %d errors in ten minutes", name, n)
 			}
-			if n := r.server.Count(apitest.Match{User: "b", Verb: verbs}); n > 40 {
+			if n := len(r.server.Requests(apitest.Match{User: "b", Verb: verbs})); n > 40 {
 				t.Errorf("%s: %d writes in ten minutes", name, n)
 			}
 			cancel()

@@ -21,7 +21,7 @@ func candidateSubject(native bool) lifecycletest.Subject {
 		New: func(t *testing.T, s *apitest.Server, i int) lifecycletest.Controller {
 			t.Helper()
 			s.Serve(coordinationv1beta1.SchemeGroupVersion, true)
-			clients := s.Client(apitest.Admin)
+			clients := s.Client(apitest.User{})
 			cfg := Config{
 				Client: clients.CoordinationV1(),
 				Lease:  types.NamespacedName{Namespace: "default", Name: []string{"first", "second"}[i]},

@@ -17,6 +17,7 @@ import (
 
 	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/election/internal/spec"
+	"github.com/kubewright/kubewright/internal/statuserr"
 )
 
 // The bugs of coordinated election in the API server, on the side of the
@@ -81,7 +82,7 @@ func TestK6OneAckForOnePing(t *testing.T) {
 				a := r.start("a")
 				r.sleep(10 * time.Second)
 				writes := apitest.Match{Resource: "leasecandidates", Verb: "update,create,patch"}
-				before := r.server.Count(writes)
+				before := len(r.server.Requests(writes))
 				ping := metav1.NewMicroTime(time.Now().Add(skew))
 				a.editRecord(func(lc *coordinationv1beta1.LeaseCandidate) { lc.Spec.PingTime = &ping })
 				asked := !ping.Before(a.record().Spec.RenewTime)
@@ -94,7 +95,7 @@ func TestK6OneAckForOnePing(t *testing.T) {
 				if asked {
 					want = 1
 				}
-				if n := r.server.Count(writes) - before; n != want {
+				if n := len(r.server.Requests(writes)) - before; n != want {
 					t.Errorf("%d writes, want %d", n, want)
 				}
 			})
@@ -274,10 +275,10 @@ func TestUpkeepBudget(t *testing.T) {
 		r.sleep(time.Minute)
 		r.server.ResetJournal()
 		r.sleep(10 * time.Hour)
-		if n := r.server.Count(apitest.Match{Resource: "leasecandidates", Verb: "update"}); n < 54 || n > 67 {
+		if n := len(r.server.Requests(apitest.Match{Resource: "leasecandidates", Verb: "update"})); n < 54 || n > 67 {
 			t.Errorf("%d renewals in ten hours, want 60", n)
 		}
-		if n := r.server.Count(apitest.Match{Resource: "leasecandidates", Verb: "get,list,create,delete,patch"}); n != 0 {
+		if n := len(r.server.Requests(apitest.Match{Resource: "leasecandidates", Verb: "get,list,create,delete,patch"})); n != 0 {
 			t.Errorf("%d other requests", n)
 		}
 	})
@@ -286,7 +287,7 @@ func TestUpkeepBudget(t *testing.T) {
 // Without permission to watch it is polled, and pings are answered in time.
 func TestUpkeepWithoutWatch(t *testing.T) {
 	inNativeRig(t, func(r *rig) {
-		r.server.Inject(apitest.Fault{Match: apitest.Match{Verb: "watch"}, Status: apitest.Forbidden("things", "", "no")})
+		r.server.Inject(apitest.Fault{Match: apitest.Match{Verb: "watch"}, Status: statuserr.Forbidden("things", "", "no")})
 		a := r.start("a")
 		r.sleep(5 * time.Second)
 		ping := metav1.NewMicroTime(time.Now())

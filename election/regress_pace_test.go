@@ -19,6 +19,8 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/internal/requests"
+	"github.com/kubewright/kubewright/internal/statuserr"
 )
 
 // renew has the Lease renewed every ten seconds by a holder that is no candidate.
@@ -37,7 +39,7 @@ func (r *rig) renew(total time.Duration) {
 // writes does not begin their backoff anew.
 func TestWritesThatFailWhileReadsDoNot(t *testing.T) {
 	for name, verbs := range map[string]string{"all": "update,create,patch", "update": "update", "create": "create"} {
-		for fname, f := range map[string]apitest.Fault{"500": {Status: apitest.InternalError("webhook")}, "reset": {Err: apitest.ErrConnReset}, "429": {Status: apitest.TooManyRequests(0)}} {
+		for fname, f := range map[string]apitest.Fault{"500": {Status: statuserr.InternalError("webhook")}, "reset": {Err: apitest.ErrConnReset}, "429": {Status: statuserr.TooManyRequests(0)}} {
 			inRig(t, func(r *rig) {
 				f.Match = apitest.Match{Verb: verbs}
 				r.server.Inject(f)
@@ -50,7 +52,7 @@ func TestWritesThatFailWhileReadsDoNot(t *testing.T) {
 				r.start("a")
 				r.sleep(time.Hour)
 				// A write and a read every 3.75 s.
-				if n := r.server.Total(); n > 2200 {
+				if n := len(r.server.Requests(apitest.Match{})); n > 2200 {
 					t.Errorf("%s %s: %d requests", name, fname, n)
 				}
 			})
@@ -63,10 +65,10 @@ func TestWatchThatHasAlwaysLostItsPlace(t *testing.T) {
 	for _, native := range []bool{false, true} {
 		inRig(t, func(r *rig) {
 			r.native = native
-			heal := r.server.Inject(apitest.Fault{Match: apitest.Match{Verb: "watch"}, Status: apitest.Gone()})
+			heal := r.server.Inject(apitest.Fault{Match: apitest.Match{Verb: "watch"}, Status: statuserr.Gone()})
 			a := r.start("a")
 			r.sleep(time.Hour)
-			if n := r.server.Total(); n > map[bool]int{false: 1300, true: 2600}[native] { // renewals, and polls
+			if n := len(r.server.Requests(apitest.Match{})); n > map[bool]int{false: 1300, true: 2600}[native] { // renewals, and polls
 				t.Errorf("native %v: %d requests in an hour", native, n)
 			}
 			if len(a.errors()) == 0 {
@@ -74,7 +76,7 @@ func TestWatchThatHasAlwaysLostItsPlace(t *testing.T) {
 			}
 			heal()
 			r.sleep(pollFor)
-			if n, want := r.server.Watches(apitest.Match{}), map[bool]int{false: 1, true: 2}[native]; n != want {
+			if n, want := requests.OpenWatches(r.server, apitest.Match{}), map[bool]int{false: 1, true: 2}[native]; n != want {
 				t.Errorf("native %v: %d watches afterwards, want %d", native, n, want)
 			}
 		})
@@ -91,7 +93,7 @@ func TestCanceledByNobody(t *testing.T) {
 				r.server.Inject(apitest.Fault{Match: apitest.Match{Verb: verb}, Err: context.Canceled})
 				a := r.start("a")
 				r.sleep(10 * time.Minute)
-				if n := r.server.Total(); n > 700 {
+				if n := len(r.server.Requests(apitest.Match{})); n > 700 {
 					t.Errorf("%s, native %v: %d requests in ten minutes", verb, native, n)
 				}
 				if len(a.errors()) == 0 {
@@ -115,7 +117,7 @@ func TestRecordThatIsNotStored(t *testing.T) {
 		r.renew(time.Hour)
 		r.start("a")
 		r.sleep(time.Hour)
-		if n := r.server.Total(); n > 400 {
+		if n := len(r.server.Requests(apitest.Match{})); n > 400 {
 			t.Errorf("%d requests in an hour", n)
 		}
 	})

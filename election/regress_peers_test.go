@@ -138,7 +138,7 @@ func TestK7LegacyHolder(t *testing.T) {
 			r.start(fmt.Sprint("c", i), func(cfg *Config) { cfg.Strategy = NewestVersion() })
 		}
 		r.sleep(9 * time.Minute)
-		if n := r.server.Count(apitest.Match{Verb: "update,patch,create"}); n != 3 {
+		if n := len(r.server.Requests(apitest.Match{Verb: "update,patch,create"})); n != 3 {
 			t.Errorf("%d writes in nine minutes, want a record for each of 3", n)
 		}
 		if r.office.current() != "" {

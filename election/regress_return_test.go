@@ -16,6 +16,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/internal/statuserr"
 )
 
 // A leader or a record that did not come back, or what did not go away.
@@ -117,7 +118,7 @@ func TestK11TermWithoutRenewalCounts(t *testing.T) {
 	inRig(t, func(r *rig) {
 		a := r.start("a")
 		r.sleep(time.Second)
-		heal := r.server.Inject(apitest.Fault{Match: apitest.Match{User: "a"}, Status: apitest.Unavailable(0)})
+		heal := r.server.Inject(apitest.Fault{Match: apitest.Match{User: "a"}, Status: statuserr.Unavailable(0)})
 		r.sleep(11 * time.Second)
 		heal()
 		r.sleep(10 * time.Second)
@@ -140,7 +141,7 @@ func TestWithdrawalAfterOldFailures(t *testing.T) {
 		r.sleep(time.Second)
 		b := r.start("b")
 		r.sleep(20 * time.Second)
-		heal := r.server.Inject(apitest.Fault{Match: apitest.Match{User: "b", Verb: "update"}, Status: apitest.Unavailable(0)})
+		heal := r.server.Inject(apitest.Fault{Match: apitest.Match{User: "b", Verb: "update"}, Status: statuserr.Unavailable(0)})
 		lastResort(b, true)
 		r.sleep(time.Minute)
 		heal()

@@ -180,7 +180,7 @@ func TestC7NoRequestHangs(t *testing.T) {
 		r.sleep(time.Minute)
 		r.server.Inject(apitest.Fault{Match: apitest.Match{}, Hang: true, For: 10 * time.Minute})
 		r.sleep(9 * time.Minute)
-		for _, q := range r.server.Journal() {
+		for _, q := range r.server.Requests(apitest.Match{}) {
 			if q.Verb != "watch" && q.Duration > DefaultCallTimeout+10*time.Millisecond {
 				t.Errorf("%v took %v", q, q.Duration)
 			}
@@ -344,7 +344,7 @@ func TestK15ExactDeadlines(t *testing.T) {
 		}
 		r.sleep(time.Minute)
 		r.expectLeader(a)
-		if n := r.server.Total(); n > 40 {
+		if n := len(r.server.Requests(apitest.Match{})); n > 40 {
 			t.Errorf("%d requests", n)
 		}
 	})

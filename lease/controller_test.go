@@ -262,7 +262,7 @@ func (f *fixture) wantCalls(want string) {
 
 func (f *fixture) calls() string {
 	var calls []string
-	for _, r := range f.server.Journal() {
+	for _, r := range f.server.Requests(apitest.Match{}) {
 		calls = append(calls, verbs[r.Verb])
 	}
 	return strings.Join(calls, " ")
@@ -300,10 +300,10 @@ func TestL1SteadyStateIsOnePUTPerRenewal(t *testing.T) {
 		f.wantCalls("GET POST")
 		f.server.ResetJournal()
 		pass(1000 * 10 * time.Second)
-		if n := f.server.Count(puts); n != 1000 {
+		if n := len(f.server.Requests(puts)); n != 1000 {
 			t.Errorf("%d PUTs in 1000 intervals", n)
 		}
-		if n := f.server.Total() - 2; n != 1000 {
+		if n := len(f.server.Requests(apitest.Match{})); n != 1000 {
 			t.Errorf("%d requests in 1000 intervals", n)
 		}
 		f.wantGrowing()
@@ -426,7 +426,7 @@ func TestAVanishedLeaseIsHeldBackForItsOwner(t *testing.T) {
 		apitest.Delete[*coordinationv1.Lease](f.server, corev1.NamespaceNodeLease, nodeName)
 		f.server.ResetJournal()
 		// The renewal that finds out is due within 10 s.
-		for f.server.Count(gets) == 0 {
+		for len(f.server.Requests(gets)) == 0 {
 			pass(10 * time.Millisecond)
 		}
 		f.wantCalls("PUT GET")
@@ -489,7 +489,7 @@ func TestL4OwnerChanges(t *testing.T) {
 		if f.lease().Labels["kept"] != "yes" || !slices.Equal(f.lease().Finalizers, []string{"example.com/kept"}) {
 			t.Errorf("what others wrote is lost: %+v", f.lease().ObjectMeta)
 		}
-		if n := f.server.Count(gets); n != 1 {
+		if n := len(f.server.Requests(gets)); n != 1 {
 			t.Errorf("%d GETs, want 1", n)
 		}
 		if s := f.status(); s.Contended {
@@ -543,7 +543,7 @@ func TestL16NamespaceMissing(t *testing.T) {
 		apitest.Delete[*corev1.Namespace](f.server, "", corev1.NamespaceNodeLease)
 		f.start()
 		pass(5 * time.Minute)
-		if n := f.server.Count(leases); n > 2*12*5 {
+		if n := len(f.server.Requests(leases)); n > 2*12*5 {
 			t.Errorf("%d calls in 5 minutes", n)
 		}
 		if len(f.told.errs) != 1 || !errors.Is(f.told.errs[0], ErrNoNamespace) {
@@ -587,8 +587,8 @@ func TestOwnerFails(t *testing.T) {
 		f.owners.fail(broken)
 		f.server.ResetJournal()
 		pass(10 * time.Minute)
-		if n := f.server.Count(puts); n != 60 || f.server.Count(leases) != n {
-			t.Errorf("%d PUTs of %d requests in 60 intervals", n, f.server.Count(leases))
+		if n := len(f.server.Requests(puts)); n != 60 || len(f.server.Requests(leases)) != n {
+			t.Errorf("%d PUTs of %d requests in 60 intervals", n, len(f.server.Requests(leases)))
 		}
 		if len(f.told.errs) != 1 || !errors.Is(f.told.errs[0], broken) {
 			t.Errorf("reported %v, want the error once", f.told.errs)
@@ -597,7 +597,7 @@ func TestOwnerFails(t *testing.T) {
 	bubble(t, func(f *fixture, _ *Config) { f.owners.err = broken }, func(f *fixture) {
 		f.start()
 		pass(10 * time.Minute)
-		if f.lease() != nil || f.server.Count(posts) > 0 {
+		if f.lease() != nil || len(f.server.Requests(posts)) > 0 {
 			t.Error("a lease was created without an owner")
 		}
 		f.owners.fail(nil)

@@ -22,6 +22,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/internal/nodelifecycle"
+	"github.com/kubewright/kubewright/internal/statuserr"
 )
 
 func (f *fixture) stepClock(d time.Duration) {
@@ -44,7 +46,7 @@ func TestL5ClockSteps(t *testing.T) {
 				pass(10 * time.Minute)
 				f.wantGrowing()
 				watched.wantNeverUnknown()
-				if n := f.server.Count(gets); n != 1 {
+				if n := len(f.server.Requests(gets)); n != 1 {
 					t.Errorf("%d GETs, want only the first", n)
 				}
 				if len(f.told.recovered) > 0 || len(f.told.errs) > 0 {
@@ -70,8 +72,8 @@ func TestL5RestartWithRenewTimeInTheFuture(t *testing.T) {
 }
 
 var outages = map[string]apitest.Fault{
-	"500":     {Status: apitest.InternalError("broken")},
-	"503":     {Status: apitest.Unavailable(0)},
+	"500":     {Status: statuserr.InternalError("broken")},
+	"503":     {Status: statuserr.Unavailable(0)},
 	"Refused": {Err: apitest.ErrConnRefused},
 	"Reset":   {Err: apitest.ErrConnReset},
 	"Hang":    {Hang: true},
@@ -98,7 +100,7 @@ func TestL7Outage(t *testing.T) {
 				if limit := 12 * int(outage/time.Minute); visits > limit {
 					t.Errorf("%d visits in %v, want %d at most", visits, outage, limit)
 				}
-				if n := f.server.Total(); n > 3*visits+10 {
+				if n := len(f.server.Requests(apitest.Match{})); n > 3*visits+10 {
 					t.Errorf("%d requests in %d visits", n, visits)
 				}
 				restore()
@@ -192,7 +194,7 @@ func TestL9CancelAtAnyTime(t *testing.T) {
 		"MidRequest":  func(f *fixture, _ *Config) { f.server.Inject(apitest.Fault{Hang: true}) },
 		"MidLatency":  func(f *fixture, _ *Config) { f.server.Inject(apitest.Fault{Latency: 5 * time.Second}) },
 		"MidBackoff":  func(f *fixture, _ *Config) { f.server.Inject(apitest.Fault{Err: apitest.ErrConnRefused}) },
-		"MidRetry":    func(f *fixture, _ *Config) { f.server.Inject(apitest.Fault{Status: apitest.TooManyRequests(5)}) },
+		"MidRetry":    func(f *fixture, _ *Config) { f.server.Inject(apitest.Fault{Status: statuserr.TooManyRequests(5)}) },
 		"MidGate":     func(_ *fixture, cfg *Config) { cfg.Gate = stuck },
 		"MidInterval": nil,
 		"MidOwner": func(_ *fixture, cfg *Config) {
@@ -207,9 +209,9 @@ func TestL9CancelAtAnyTime(t *testing.T) {
 					f.start()
 					pass(after)
 					f.stop() // checks that it returns at once, without an error
-					before := f.server.Total()
+					before := len(f.server.Requests(apitest.Match{}))
 					pass(time.Hour)
-					if n := f.server.Total() - before; n > 0 {
+					if n := len(f.server.Requests(apitest.Match{})) - before; n > 0 {
 						t.Errorf("%d requests after Run", n)
 					}
 				})
@@ -220,14 +222,14 @@ func TestL9CancelAtAnyTime(t *testing.T) {
 
 func TestL13RefusalsAreNotHot(t *testing.T) {
 	for name, status := range map[string]*fault{
-		"401":    {apitest.Fault{Status: apitest.Unauthorized()}, 13},
-		"403":    {apitest.Fault{Status: apitest.Forbidden("leases", nodeName, "no")}, 13},
-		"422":    {apitest.Fault{Status: apitest.StatusError(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, "no")}, 26},
-		"422PUT": {apitest.Fault{Match: puts, Status: apitest.StatusError(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, "no")}, 26},
-		"429":    {apitest.Fault{Status: apitest.TooManyRequests(0)}, 18},
+		"401":    {apitest.Fault{Status: statuserr.Unauthorized()}, 13},
+		"403":    {apitest.Fault{Status: statuserr.Forbidden("leases", nodeName, "no")}, 13},
+		"422":    {apitest.Fault{Status: statuserr.New(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, "no")}, 26},
+		"422PUT": {apitest.Fault{Match: puts, Status: statuserr.New(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, "no")}, 26},
+		"429":    {apitest.Fault{Status: statuserr.TooManyRequests(0)}, 18},
 		// client-go does what the server says: once a second.
-		"429RetryAfter": {apitest.Fault{Status: apitest.TooManyRequests(1)}, 61},
-		"409":           {apitest.Fault{Match: puts, Status: apitest.StatusError(http.StatusConflict, metav1.StatusReasonConflict, "no")}, 100},
+		"429RetryAfter": {apitest.Fault{Status: statuserr.TooManyRequests(1)}, 61},
+		"409":           {apitest.Fault{Match: puts, Status: statuserr.New(http.StatusConflict, metav1.StatusReasonConflict, "no")}, 100},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, nil, func(f *fixture) {
@@ -236,9 +238,9 @@ func TestL13RefusalsAreNotHot(t *testing.T) {
 				f.server.ResetJournal()
 				f.server.Inject(status.Fault)
 				for minute := range 10 {
-					before := f.server.Total()
+					before := len(f.server.Requests(apitest.Match{}))
 					pass(time.Minute)
-					if n := f.server.Total() - before; n > status.perMinute {
+					if n := len(f.server.Requests(apitest.Match{})) - before; n > status.perMinute {
 						t.Errorf("%d requests in minute %d, want %d at most", n, minute, status.perMinute)
 					}
 				}
@@ -273,7 +275,7 @@ func TestL13WrongNodeNamesBoth(t *testing.T) {
 				t.Errorf("%q does not contain %s", err, want)
 			}
 		}
-		if n := f.server.Total(); n > 13*60 {
+		if n := len(f.server.Requests(apitest.Match{})); n > 13*60 {
 			t.Errorf("%d requests in an hour", n)
 		}
 		if s := f.status(); s.LastError == nil || s.Failures == 0 || s.Phase != PhasePending {
@@ -290,13 +292,13 @@ func TestResetConnections(t *testing.T) {
 		max   int
 	}{
 		"Hang":    {apitest.Fault{Hang: true}, 9, 10},
-		"500":     {apitest.Fault{Status: apitest.InternalError("")}, 0, 0},
+		"500":     {apitest.Fault{Status: statuserr.InternalError("")}, 0, 0},
 		"Refused": {apitest.Fault{Err: apitest.ErrConnRefused}, 0, 0},
-		"403":     {apitest.Fault{Status: apitest.Forbidden("leases", "", "")}, 0, 0},
-		"504":     {apitest.Fault{Status: apitest.ServerTimeout()}, 0, 0},
+		"403":     {apitest.Fault{Status: statuserr.Forbidden("leases", "", "")}, 0, 0},
+		"504":     {apitest.Fault{Status: statuserr.ServerTimeout()}, 0, 0},
 		// client-go sleeps for the 30 s inside the call, whose deadline comes first.
-		"Throttled":  {apitest.Fault{Status: apitest.TooManyRequests(30)}, 0, 0},
-		"Overloaded": {apitest.Fault{Status: apitest.TooManyRequests(2)}, 0, 0},
+		"Throttled":  {apitest.Fault{Status: statuserr.TooManyRequests(30)}, 0, 0},
+		"Overloaded": {apitest.Fault{Status: statuserr.TooManyRequests(2)}, 0, 0},
 		"Sporadic":   {apitest.Fault{Hang: true, Times: 1}, 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -349,12 +351,12 @@ func TestC4DeadConnection(t *testing.T) {
 // freshness is the judge of a node: the rule of kube-controller-manager.
 type freshness struct {
 	f    *fixture
-	rule *apitest.NodeLifecycle
+	rule *nodelifecycle.Judge
 }
 
 // watchFreshness judges the node for as long as the test lasts.
 func (f *fixture) watchFreshness(grace time.Duration) *freshness {
-	w := &freshness{f, f.server.NodeLifecycle(apitest.NodeLifecycleOptions{GracePeriod: grace})}
+	w := &freshness{f, nodelifecycle.New(f.server, nodelifecycle.Options{GracePeriod: grace})}
 	ctx, cancel := context.WithCancel(f.Context())
 	f.Cleanup(cancel)
 	go w.rule.Run(ctx)
@@ -383,7 +385,7 @@ func TestCheckDuringALongWait(t *testing.T) {
 		cfg.Duration, cfg.CallTimeout = 4*time.Second, 100*time.Millisecond
 	}
 	bubble(t, mutate, func(f *fixture) {
-		f.server.Inject(apitest.Fault{Status: apitest.Forbidden("leases", nodeName, "not yours")})
+		f.server.Inject(apitest.Fault{Status: statuserr.Forbidden("leases", nodeName, "not yours")})
 		f.start()
 		for range 600 {
 			pass(100 * time.Millisecond)

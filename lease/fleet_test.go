@@ -17,6 +17,9 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/internal/nodelifecycle"
+	"github.com/kubewright/kubewright/internal/requests"
+	"github.com/kubewright/kubewright/internal/statuserr"
 	"github.com/kubewright/kubewright/internal/testlog"
 )
 
@@ -61,7 +64,7 @@ func fleetBubble(t *testing.T, nodes int, mutate func(*Config), test func(*fleet
 	synctest.Test(t, func(t *testing.T) {
 		server := apitest.New(apitest.Options{})
 		f := &fleet{fixture: &fixture{T: testlog.New(t), server: server}}
-		config := server.Config(apitest.Admin)
+		config := server.Config(apitest.User{})
 		config.Wrap(f.count)
 		cfg := Config{
 			Client:       kubernetes.NewForConfigOrDie(config).CoordinationV1(),
@@ -123,7 +126,7 @@ func testFlat(t *testing.T, nodes int, fault apitest.Fault) {
 		f.server.ResetJournal()
 		pass(10 * time.Second)
 		f.wantFlat("after the start", f.perSecond(10), each)
-		if n := f.server.Count(leases); n != nodes {
+		if n := len(f.server.Requests(leases)); n != nodes {
 			t.Errorf("%d requests in an interval, want %d", n, nodes)
 		}
 
@@ -137,7 +140,7 @@ func testFlat(t *testing.T, nodes int, fault apitest.Fault) {
 		f.server.ResetJournal()
 		pass(10 * time.Second)
 		f.wantFlat("two intervals after the outage", f.perSecond(10), each)
-		if n := f.server.Count(leases); n != nodes {
+		if n := len(f.server.Requests(leases)); n != nodes {
 			t.Errorf("%d requests in an interval, want %d", n, nodes)
 		}
 		if f.inFlight.max > DefaultWorkers {
@@ -162,7 +165,7 @@ func TestL8FleetForTheBound(t *testing.T) {
 			}
 			f.server.Inject(apitest.Fault{Latency: 10 * time.Millisecond})
 			f.start()
-			rule := f.server.NodeLifecycle(apitest.NodeLifecycleOptions{})
+			rule := nodelifecycle.New(f.server, nodelifecycle.Options{})
 			ctx, cancel := context.WithCancel(f.Context())
 			defer cancel()
 			go rule.Run(ctx)
@@ -185,10 +188,10 @@ func TestW8Start(t *testing.T) {
 		f.server.Inject(apitest.Fault{Latency: 10 * time.Millisecond})
 		f.start()
 		pass(12 * time.Second)
-		if n := f.server.Count(posts); n != nodes {
+		if n := len(f.server.Requests(posts)); n != nodes {
 			t.Errorf("%d leases were created in 12 s, want %d", n, nodes)
 		}
-		for second, n := range f.server.PerSecond(leases) {
+		for second, n := range requests.PerSecond(f.server.Requests(leases)) {
 			// One and a half times the steady rate, two requests each, and
 			// one burst.
 			if n > 2*300+2*DefaultWorkers {
@@ -235,7 +238,7 @@ func TestL11RemoveAndAddDuringCalls(t *testing.T) {
 		pass(time.Minute)
 		f.server.ResetJournal()
 		pass(100 * 10 * time.Second)
-		if n := f.server.Count(leases); n != 100 {
+		if n := len(f.server.Requests(leases)); n != 100 {
 			t.Errorf("%d requests in 100 intervals", n)
 		}
 		if len(f.told.contended) > 0 {
@@ -260,7 +263,7 @@ func TestAddAndRemoveWhileRunning(t *testing.T) {
 		pass(time.Minute)
 		f.server.ResetJournal()
 		pass(time.Minute)
-		if n := f.server.Count(puts); n != 110*6 {
+		if n := len(f.server.Requests(puts)); n != 110*6 {
 			t.Errorf("%d PUTs, want %d", n, 110*6)
 		}
 		for i := range 100 {
@@ -269,7 +272,7 @@ func TestAddAndRemoveWhileRunning(t *testing.T) {
 		pass(time.Second)
 		f.server.ResetJournal()
 		pass(time.Minute)
-		if n := f.server.Count(puts); n != 10*6 {
+		if n := len(f.server.Requests(puts)); n != 10*6 {
 			t.Errorf("%d PUTs, want %d", n, 10*6)
 		}
 		if err := f.controller.Add("Not_A_Name"); err == nil {
@@ -284,7 +287,7 @@ func TestW7OneBadNodeDoesNotHoldUpOthers(t *testing.T) {
 	fleetBubble(t, 50, func(cfg *Config) { cfg.Workers = 2 }, func(f *fleet) {
 		f.server.Inject(apitest.Fault{
 			Match:  apitest.Match{Func: func(r apitest.Request) bool { return r.Name < "node-00004" }},
-			Status: apitest.StatusError(404, metav1.StatusReasonNotFound, "no"),
+			Status: statuserr.New(404, metav1.StatusReasonNotFound, "no"),
 		})
 		f.start()
 		pass(time.Minute)
@@ -311,7 +314,7 @@ func TestE1RateLimitIsSeen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := apitest.New(apitest.Options{})
 		for qps, want := range map[float32]bool{5: true, 1000: false, -1: false} {
-			config := server.Config(apitest.Admin)
+			config := server.Config(apitest.User{})
 			config.QPS, config.Burst = qps, 10
 			limit := rateLimit{limiter: rateLimiterOf(kubernetes.NewForConfigOrDie(config).CoordinationV1())}
 			if got := limit.short(100, 10*time.Second); got != want {

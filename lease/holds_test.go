@@ -180,7 +180,7 @@ func TestOfTwoProcessesWithOneNameOneHoldsTheLease(t *testing.T) {
 		if s, _ := second.Status(nodeName); s.Phase != PhaseForeign || s.Holder != nodeName || s.Process != "host-1" {
 			t.Errorf("status of the second is %+v", s)
 		}
-		if n := f.server.Count(puts); n != 360 {
+		if n := len(f.server.Requests(puts)); n != 360 {
 			t.Errorf("%d renewals in an hour, want those of the first only", n)
 		}
 		f.stop()
@@ -241,7 +241,7 @@ func TestAProcessThatIsCutOffKnowsBeforeItIsReplaced(t *testing.T) {
 		if lost < 28*time.Second || lost > 38*time.Second {
 			t.Errorf("the first gave up %v after it was cut off, want 38 s after its last renewal", lost)
 		}
-		writes := f.server.Count(puts)
+		writes := len(f.server.Requests(puts))
 		cable.mend()
 		for range 600 {
 			pass(100 * time.Millisecond)
@@ -250,7 +250,7 @@ func TestAProcessThatIsCutOffKnowsBeforeItIsReplaced(t *testing.T) {
 				t.Fatal("the second has lost the lease to one that was cut off")
 			}
 		}
-		if n := f.server.Count(puts) - writes; n > 8 {
+		if n := len(f.server.Requests(puts)) - writes; n > 8 {
 			t.Errorf("%d writes in the minute after: both write", n)
 		}
 		f.wantPhase(PhaseForeign)

@@ -16,6 +16,7 @@ import (
 	"k8s.io/klog/v2/ktesting"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/internal/statuserr"
 )
 
 // What an operator sees at V2 of an eventful day. Steady renewals are not in it.
@@ -39,7 +40,7 @@ func TestLog(t *testing.T) {
 		done := make(chan error)
 		go func() { done <- f.controller.Run(ctx) }()
 		pass(25 * time.Second)
-		restore := f.server.Inject(apitest.Fault{Status: apitest.InternalError("broken"), Times: 3})
+		restore := f.server.Inject(apitest.Fault{Status: statuserr.InternalError("broken"), Times: 3})
 		pass(20 * time.Second)
 		restore()
 		f.steal("other", 0)

@@ -19,6 +19,7 @@ import (
 
 	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/internal/apierr"
+	"github.com/kubewright/kubewright/internal/statuserr"
 )
 
 var (
@@ -30,7 +31,7 @@ var (
 	errNoSpace  = apierrors.NewNotFound(coordinationv1.Resource("namespaces"), "kube-node-lease")
 	errConflict = apierrors.NewConflict(coordinationv1.Resource("leases"), nodeName, errors.New("changed"))
 	errExists   = apierrors.NewAlreadyExists(coordinationv1.Resource("leases"), nodeName)
-	errInvalid  = apitest.StatusError(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, "invalid")
+	errInvalid  = statuserr.New(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, "invalid")
 	errElse     = errors.New("something else")
 )
 
@@ -163,12 +164,12 @@ func TestAfter(t *testing.T) {
 		"PUT 422":                {mine(), nil, update, nil, errInvalid, get, nil},
 		"PUT 422 after GET":      {mine(), func(t *turn) { t.read = true }, update, nil, errInvalid, done, wantWait(5*time.Second, 7*time.Second)},
 		"POST 422":               {newState(), nil, create, nil, errInvalid, done, wantWait(5*time.Second, 7*time.Second)},
-		"PUT 401":                {mine(), nil, update, nil, apitest.Unauthorized(), done, wantWait(5*time.Second, 7*time.Second)},
-		"PUT 403":                {mine(), nil, update, nil, apitest.Forbidden("leases", nodeName, "no"), done, wantWait(5*time.Second, 7*time.Second)},
-		"PUT 429":                {mine(), nil, update, nil, apitest.TooManyRequests(0), done, wantWait(0, 200*time.Millisecond)},
-		"PUT 429 Retry-After":    {mine(), nil, update, nil, apitest.TooManyRequests(12), done, wantWait(12*time.Second, 12*time.Second)},
-		"PUT Retry-After a year": {mine(), nil, update, nil, apitest.Unavailable(1 << 24), done, wantWait(40*time.Second, 40*time.Second)},
-		"PUT 500":                {mine(), nil, update, nil, apitest.InternalError(""), done, wantUnsure},
+		"PUT 401":                {mine(), nil, update, nil, statuserr.Unauthorized(), done, wantWait(5*time.Second, 7*time.Second)},
+		"PUT 403":                {mine(), nil, update, nil, statuserr.Forbidden("leases", nodeName, "no"), done, wantWait(5*time.Second, 7*time.Second)},
+		"PUT 429":                {mine(), nil, update, nil, statuserr.TooManyRequests(0), done, wantWait(0, 200*time.Millisecond)},
+		"PUT 429 Retry-After":    {mine(), nil, update, nil, statuserr.TooManyRequests(12), done, wantWait(12*time.Second, 12*time.Second)},
+		"PUT Retry-After a year": {mine(), nil, update, nil, statuserr.Unavailable(1 << 24), done, wantWait(40*time.Second, 40*time.Second)},
+		"PUT 500":                {mine(), nil, update, nil, statuserr.InternalError(""), done, wantUnsure},
 		"PUT timeout":            {mine(), nil, update, nil, context.DeadlineExceeded, done, wantUnsure},
 		"PUT reset":              {mine(), nil, update, nil, apitest.ErrConnReset, done, wantUnsure},
 		"POST timeout":           {newState(), nil, create, nil, context.DeadlineExceeded, done, nil},
@@ -318,7 +319,7 @@ func TestPolicyOnForeign(t *testing.T) {
 func TestTakeOverFails(t *testing.T) {
 	turn, s := testTurn(), watching(0)
 	s.found(testRules(ForeignWaitExpired), turn, stored(heldBy("other")), at())
-	s.after(testRules(ForeignWaitExpired), turn, update, nil, apitest.InternalError(""), at())
+	s.after(testRules(ForeignWaitExpired), turn, update, nil, statuserr.InternalError(""), at())
 	if s.uid != "" {
 		t.Errorf("the lease of another is taken for ours: %+v", s)
 	}

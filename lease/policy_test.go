@@ -46,8 +46,8 @@ func TestL10WaitExpired(t *testing.T) {
 					pass(10 * time.Second)
 					f.steal("other", skew)
 				}
-				if n := f.server.Count(gets); n != f.server.Total() || n > 32 {
-					t.Errorf("%d GETs of %d requests in 30 intervals", n, f.server.Total())
+				if n := len(f.server.Requests(gets)); n != len(f.server.Requests(apitest.Match{})) || n > 32 {
+					t.Errorf("%d GETs of %d requests in 30 intervals", n, len(f.server.Requests(apitest.Match{})))
 				}
 				s := f.status()
 				if s.Phase != PhaseForeign || s.Holder != "other" {
@@ -153,7 +153,7 @@ func TestL10TakeOver(t *testing.T) {
 		if !f.status().Contended {
 			t.Error("the status does not say that the lease is contended")
 		}
-		if n := f.server.Count(leases); n > 3*31 {
+		if n := len(f.server.Requests(leases)); n > 3*31 {
 			t.Errorf("%d requests in 30 intervals: that is a fight", n)
 		}
 		pass(2 * time.Minute)
@@ -197,7 +197,7 @@ func TestL10FailOfAnAddedNode(t *testing.T) {
 	bubble(t, func(f *fixture, cfg *Config) {
 		cfg.OnForeign = ForeignFail
 		cfg.NodeName = "node-2"
-		cfg.Client = f.server.Client(apitest.Admin).CoordinationV1()
+		cfg.Client = f.server.Client(apitest.User{}).CoordinationV1()
 		f.putNode("node-2")
 	}, func(f *fixture) {
 		f.putLease("other", time.Now(), nil)
@@ -285,7 +285,7 @@ func TestL12Gate(t *testing.T) {
 			f.controller.Trigger(nodeName)
 			pass(50 * time.Millisecond)
 		}
-		if n := f.server.Total(); n > 110 {
+		if n := len(f.server.Requests(apitest.Match{})); n > 110 {
 			t.Errorf("%d requests in 10 s of flapping", n)
 		}
 		// S5: a gate that hangs is a closed gate.
@@ -421,7 +421,7 @@ func TestL17WriteUnderWay(t *testing.T) {
 			f.server.Inject(apitest.Fault{Match: match, HangResponse: true})
 			f.start()
 			pass(when)
-			if n := f.server.Count(match); n != 1 {
+			if n := len(f.server.Requests(match)); n != 1 {
 				t.Fatalf("%d requests are under way, want 1", n)
 			}
 			f.stop()
@@ -505,7 +505,7 @@ func TestRemoveAndAdd(t *testing.T) {
 			}
 			f.server.ResetJournal()
 			pass(10 * time.Minute)
-			if n := f.server.Count(apitest.Match{}); n != 60 {
+			if n := len(f.server.Requests(apitest.Match{})); n != 60 {
 				t.Errorf("%d requests in 60 intervals", n)
 			}
 			f.cancel() // the release of the lease takes its time

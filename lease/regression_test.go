@@ -74,14 +74,14 @@ func TestS6NoChurnWithTheGarbageCollector(t *testing.T) {
 		cfg.Owner = func(context.Context, string) (metav1.OwnerReference, error) { return ref, nil }
 	}, func(f *fixture) {
 		ctx, cancel := context.WithCancel(f.Context())
-		go f.server.RunGarbageCollector(ctx, 100*time.Millisecond)
+		go f.collectGarbage(ctx, 100*time.Millisecond)
 		defer cancel()
 		f.start()
 		pass(time.Minute)
 		apitest.Delete[*corev1.Node](f.server, "", nodeName)
 		f.server.ResetJournal()
 		pass(10 * time.Minute)
-		if n := f.server.Count(apitest.Match{Resource: "leases", Verb: "create,update"}); n > 2*31 {
+		if n := len(f.server.Requests(apitest.Match{Resource: "leases", Verb: "create,update"})); n > 2*31 {
 			t.Errorf("%d writes in 60 intervals", n)
 		}
 		if n := len(f.told.deleted); n == 0 {
@@ -92,7 +92,7 @@ func TestS6NoChurnWithTheGarbageCollector(t *testing.T) {
 	// The same with an Owner that knows: nothing is sent at all.
 	bubble(t, nil, func(f *fixture) {
 		ctx, cancel := context.WithCancel(f.Context())
-		go f.server.RunGarbageCollector(ctx, 100*time.Millisecond)
+		go f.collectGarbage(ctx, 100*time.Millisecond)
 		f.start()
 		pass(time.Minute)
 		apitest.Delete[*corev1.Node](f.server, "", nodeName)
@@ -104,11 +104,23 @@ func TestS6NoChurnWithTheGarbageCollector(t *testing.T) {
 		pass(10 * time.Second)
 		f.wantPhase(PhaseHeld)
 		pass(time.Minute)
-		if f.lease() == nil || f.server.Count(posts) != 1 {
+		if f.lease() == nil || len(f.server.Requests(posts)) != 1 {
 			t.Errorf("after the Node is back: lease %v, calls %s", f.lease(), f.calls())
 		}
 		cancel()
 	})
+}
+
+// collectGarbage runs the garbage collector every period until ctx is done.
+func (f *fixture) collectGarbage(ctx context.Context, period time.Duration) {
+	for ticker := time.NewTicker(period); ; {
+		select {
+		case <-ticker.C:
+			f.server.CollectGarbage()
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // S7: the Node is replaced, and the garbage collector is at the lease's heels.
@@ -117,7 +129,7 @@ func TestS7ReplacedNodeKeepsItsLease(t *testing.T) {
 		f.start()
 		watched := f.watchFreshness(50 * time.Second)
 		ctx, cancel := context.WithCancel(f.Context())
-		go f.server.RunGarbageCollector(ctx, 3*time.Second)
+		go f.collectGarbage(ctx, 3*time.Second)
 		for range 20 {
 			pass(25 * time.Second)
 			apitest.Delete[*corev1.Node](f.server, "", nodeName)
@@ -161,14 +173,14 @@ func TestS13C8ShortDurations(t *testing.T) {
 			pass(duration)
 			f.server.ResetJournal()
 			pass(100 * duration)
-			if n := f.server.Count(puts); math.Abs(float64(n-400)) > 1 {
+			if n := len(f.server.Requests(puts)); math.Abs(float64(n-400)) > 1 {
 				t.Errorf("%v: %d renewals in 100 durations, want four each", duration, n)
 			}
 			// Failures are no faster than renewals, and no slower.
 			f.server.ResetJournal()
 			f.server.Inject(apitest.Fault{Err: apitest.ErrConnRefused})
 			pass(100 * duration)
-			if n := f.server.Count(leases); n < 390 || n > 700 {
+			if n := len(f.server.Requests(leases)); n < 390 || n > 700 {
 				t.Errorf("%v: %d tries in 100 durations", duration, n)
 			}
 		})
@@ -190,7 +202,7 @@ func TestC3HangIsNotRepeatedBlindly(t *testing.T) {
 		f.owners.mu.Lock()
 		asked := f.owners.calls - before
 		f.owners.mu.Unlock()
-		if n := f.server.Count(leases); n > asked || n > 62 {
+		if n := len(f.server.Requests(leases)); n > asked || n > 62 {
 			t.Errorf("%d requests in ten minutes, Owner was asked %d times", n, asked)
 		}
 	})

@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/internal/statuserr"
 )
 
 // The bugs of the ancestors that the specification lists, by their names there:
@@ -34,7 +35,7 @@ func TestV1RunOutlivesAFirstFailure(t *testing.T) { synctest.Test(t, testV1) }
 
 func testV1(t *testing.T) {
 	s := apitest.New(apitest.Options{})
-	s.Inject(apitest.Fault{Match: posts, Times: 2, Status: apitest.InternalError("starting")})
+	s.Inject(apitest.Fault{Match: posts, Times: 2, Status: statuserr.InternalError("starting")})
 	health := &knob[error]{value: errors.New("not up yet")}
 	w := start(t, s, Config{HealthChecks: []HealthCheck{healthCheck(health)}})
 	w.pass(2 * time.Second)
@@ -351,7 +352,7 @@ func testWebhook(t *testing.T) {
 	w.pass(time.Hour)
 	// Two for the change, two for each report; the time to the next report is
 	// drawn anew after each, and is half of the interval at least.
-	if n := s.Count(patches); n < 12 || n > 2+2*24 {
+	if n := len(s.Requests(patches)); n < 12 || n > 2+2*24 {
 		t.Errorf("%d patches in an hour", n)
 	}
 	if w.node().Labels["zone"] != "a" {

@@ -23,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/internal/statuserr"
 )
 
 // The cases of the specification, by their names. N1 and N2 are in
@@ -98,7 +99,7 @@ func testN3(t *testing.T) {
 		w.pass(100 * time.Microsecond)
 	}
 	w.pass(200 * time.Millisecond)
-	if n := s.Count(patches); n < 1 || n > 2 {
+	if n := len(s.Requests(patches)); n < 1 || n > 2 {
 		t.Errorf("%d patches for 1000 Triggers in 100 ms, want 1 or 2", n)
 	}
 	if got := w.node().Status.Capacity.Pods().Value(); got != 1999 {
@@ -334,12 +335,12 @@ func testN8Reregister(t *testing.T) {
 	apitest.Delete[*corev1.Node](s, "", node1)
 	// It is noticed by the next report, at the latest after 7.5 minutes, and
 	// created an interval and a half later at the latest.
-	for apitest.Get[*corev1.Node](s, "", node1) == nil && s.Count(posts) == 0 {
+	for apitest.Get[*corev1.Node](s, "", node1) == nil && len(s.Requests(posts)) == 0 {
 		w.pass(time.Second)
 		if time.Since(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)) > 7*time.Minute+50*time.Second {
 			t.Fatal("not registered again")
 		}
-		if n, late := s.Count(patches), w.c.Live(t.Context(), node1) != nil; n == 1 && !late && s.Count(posts) == 0 {
+		if n, late := len(s.Requests(patches)), w.c.Live(t.Context(), node1) != nil; n == 1 && !late && len(s.Requests(posts)) == 0 {
 			t.Error("Live while the Node is gone and that is known")
 		}
 	}
@@ -416,7 +417,7 @@ func testN8Adopt(t *testing.T) {
 	// The report meets the other Node, is refused, and is followed by a read
 	// and the first write.
 	var calls []string
-	for _, r := range s.Journal() {
+	for _, r := range s.Requests(apitest.Match{}) {
 		calls = append(calls, fmt.Sprint(r.Verb, " ", r.Code))
 	}
 	if want := []string{"patch 422", "get 200", "patch 200"}; !slices.Equal(calls[:3], want) {
@@ -587,7 +588,7 @@ func testN11(t *testing.T) {
 	if err := w.stop(); err != nil {
 		t.Errorf("Run = %v", err)
 	}
-	for _, r := range s.Journal() {
+	for _, r := range s.Requests(apitest.Match{}) {
 		if r.Code == 403 || r.Verb == "delete" {
 			t.Errorf("forbidden: %v", r)
 		}
@@ -610,11 +611,11 @@ func testN12(t *testing.T) {
 	w := start(t, s, Config{HealthChecks: []HealthCheck{healthCheck(health)}, EventRecorder: rec})
 	rec.expect(t, "Normal NodeRegistered Register", "Normal NodeReady UpdateStatus")
 
-	remove := s.Inject(apitest.Fault{Match: patches, Status: apitest.InternalError("down")})
+	remove := s.Inject(apitest.Fault{Match: patches, Status: statuserr.InternalError("down")})
 	health.set(errors.New("no runtime " + strings.Repeat("at all ", 1000)))
 	w.pass(time.Minute)
 	rec.expect(t)
-	if n := s.Count(patches); n < 5 {
+	if n := len(s.Requests(patches)); n < 5 {
 		t.Errorf("%d tries in a minute", n)
 	}
 	remove()
@@ -664,7 +665,7 @@ func TestN13(t *testing.T) { synctest.Test(t, testN13) }
 
 func testN13(t *testing.T) {
 	s := apitest.New(apitest.Options{})
-	c, err := New(Config{Client: s.Client(apitest.Admin).CoreV1(), NodeName: node1})
+	c, err := New(Config{Client: s.Client(apitest.User{}).CoreV1(), NodeName: node1})
 	if err != nil {
 		t.Fatal(err)
 	}

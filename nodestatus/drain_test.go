@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/internal/statuserr"
 )
 
 // A drain of ten minutes: the node is not Ready from the first second, and never
@@ -102,7 +103,7 @@ func TestARebootIsReportedOnce(t *testing.T) {
 		}
 		// The first write after the reboot fails: it is reported with the second.
 		boot.set("boot-2")
-		s.Inject(apitest.Fault{Match: patches, Status: apitest.InternalError(""), Times: 1})
+		s.Inject(apitest.Fault{Match: patches, Status: statuserr.InternalError(""), Times: 1})
 		cfg.ErrorHandler = func(context.Context, error, string) {}
 		w := start(t, s, cfg)
 		w.pass(time.Hour)

@@ -19,11 +19,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/internal/nodelifecycle"
+	"github.com/kubewright/kubewright/internal/statuserr"
 )
 
 // judged runs the node-lifecycle controller of the server; it writes Unknown.
-func judged(t *testing.T, s *apitest.Server) *apitest.NodeLifecycle {
-	judge := s.NodeLifecycle(apitest.NodeLifecycleOptions{Write: true})
+func judged(t *testing.T, s *apitest.Server) *nodelifecycle.Judge {
+	judge := nodelifecycle.New(s, nodelifecycle.Options{Write: true})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
@@ -42,9 +44,9 @@ var outages = map[string]apitest.Fault{
 	"Refused": {Err: apitest.ErrConnRefused},
 	"Reset":   {Err: apitest.ErrConnReset},
 	"Hang":    {Hang: true},
-	"500":     {Status: apitest.InternalError("broken")},
-	"503":     {Status: apitest.Unavailable(0)},
-	"429":     {Status: apitest.TooManyRequests(2)},
+	"500":     {Status: statuserr.InternalError("broken")},
+	"503":     {Status: statuserr.Unavailable(0)},
+	"429":     {Status: statuserr.TooManyRequests(2)},
 	"Lost":    {LoseResponse: true},
 	"Slow":    {Latency: 9 * time.Second},
 }
@@ -214,10 +216,10 @@ func testGate(t *testing.T) {
 // closes only if that was asked for.
 func TestRefusals(t *testing.T) {
 	for name, status := range map[string]*apierrors.StatusError{
-		"401": apitest.Unauthorized(),
-		"403": apitest.Forbidden("nodes", node1, "not yours"),
-		"422": apitest.StatusError(422, metav1.StatusReasonInvalid, "is invalid"),
-		"404": apitest.StatusError(404, metav1.StatusReasonNotFound, "the path is not there"),
+		"401": statuserr.Unauthorized(),
+		"403": statuserr.Forbidden("nodes", node1, "not yours"),
+		"422": statuserr.New(422, metav1.StatusReasonInvalid, "is invalid"),
+		"404": statuserr.New(404, metav1.StatusReasonNotFound, "the path is not there"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { testRefusal(t, status, false) })
@@ -227,7 +229,7 @@ func TestRefusals(t *testing.T) {
 
 func TestRefusalsCloseTheGateIfAskedTo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		testRefusal(t, apitest.Forbidden("nodes", node1, "not yours"), true)
+		testRefusal(t, statuserr.Forbidden("nodes", node1, "not yours"), true)
 	})
 }
 
@@ -265,7 +267,7 @@ func testRefusal(t *testing.T, status *apierrors.StatusError, needed bool) {
 	s.ResetJournal()
 	rounds.set(nil)
 	w.pass(time.Hour)
-	if n := s.Count(patches); n < 100 || n > 300 {
+	if n := len(s.Requests(patches)); n < 100 || n > 300 {
 		t.Errorf("%d tries in an hour of refusals", n)
 	}
 	if n := len(rounds.get()); n < 350 {
@@ -306,7 +308,7 @@ func testIdentity(t *testing.T) {
 	}
 	s.ResetJournal()
 	w.pass(time.Hour)
-	if n := len(s.Journal()); n > 500 {
+	if n := len(s.Requests(apitest.Match{})); n > 500 {
 		t.Errorf("%d requests in an hour", n)
 	}
 	select {
@@ -321,7 +323,7 @@ func TestCreateForbidden(t *testing.T) { synctest.Test(t, testCreateForbidden) }
 
 func testCreateForbidden(t *testing.T) {
 	s := apitest.New(apitest.Options{})
-	s.Inject(apitest.Fault{Match: posts, Status: apitest.Forbidden("nodes", node1, "may not create")})
+	s.Inject(apitest.Fault{Match: posts, Status: statuserr.Forbidden("nodes", node1, "may not create")})
 	w := start(t, s, Config{ErrorHandler: func(context.Context, error, string) {}})
 	w.pass(20 * time.Second)
 	if status, _ := w.c.Status(node1); status.Phase != PhaseRegistering || !apierrors.IsForbidden(status.LastError) {

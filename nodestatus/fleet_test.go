@@ -14,6 +14,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/internal/requests"
+	"github.com/kubewright/kubewright/internal/statuserr"
 )
 
 // fleet returns the names of n nodes.
@@ -34,7 +36,7 @@ func testFleet(t *testing.T) {
 	s := apitest.New(apitest.Options{})
 	s.Inject(apitest.Fault{Latency: 10 * time.Millisecond})
 	w := start(t, s, Config{
-		Client:       s.Client(apitest.Admin).CoreV1(),
+		Client:       s.Client(apitest.User{}).CoreV1(),
 		Workers:      16,
 		SyncInterval: 30 * time.Second, // fewer rounds, for a faster test
 		Setters: []Setter{StandardLabels(), func(_ context.Context, node *corev1.Node) error {
@@ -49,7 +51,7 @@ func testFleet(t *testing.T) {
 		}
 	}
 	w.pass(20 * time.Second)
-	if created := s.Count(posts); created != n {
+	if created := len(s.Requests(posts)); created != n {
 		t.Fatalf("%d nodes created in 20 s, want %d", created, n)
 	}
 	for _, name := range names {
@@ -61,7 +63,7 @@ func testFleet(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for second, requests := range s.PerSecond(posts) {
+	for second, requests := range requests.PerSecond(s.Requests(posts)) {
 		if requests > 120 { // 100 a second for few nodes, and a burst of one per worker
 			t.Errorf("%d creates in second %d", requests, second)
 		}
@@ -70,14 +72,14 @@ func testFleet(t *testing.T) {
 	w.pass(15 * time.Minute)
 	s.ResetJournal()
 	w.pass(time.Hour)
-	if got := s.Count(patches); got < 12*n-n/20 || got > 12*n+n/20 {
+	if got := len(s.Requests(patches)); got < 12*n-n/20 || got > 12*n+n/20 {
 		t.Errorf("%d patches in an unchanged hour of %d nodes, want %d", got, n, 12*n)
 	}
-	if got := len(s.Journal()) - s.Count(patches); got != 0 {
+	if got := len(s.Requests(apitest.Match{})) - len(s.Requests(patches)); got != 0 {
 		t.Errorf("%d other requests", got)
 	}
 	most := 0
-	for _, requests := range s.PerSecond(patches) {
+	for _, requests := range requests.PerSecond(s.Requests(patches)) {
 		most = max(most, requests)
 	}
 	if most > 12 { // 1 on average; nodes that registered together have dispersed
@@ -94,7 +96,7 @@ func testFleet(t *testing.T) {
 	remove()
 	s.ResetJournal()
 	w.pass(20 * time.Second)
-	if reads, writes := s.Count(gets), s.Count(patches); reads < n || reads > n+n/50 || writes < n || writes > n+n/50 {
+	if reads, writes := len(s.Requests(gets)), len(s.Requests(patches)); reads < n || reads > n+n/50 || writes < n || writes > n+n/50 {
 		t.Errorf("%d reads, %d patches after the outage, want %d each", reads, writes, n)
 	}
 	if err := w.stop(); err != nil {
@@ -107,7 +109,7 @@ func TestFleetNodeDeleted(t *testing.T) { synctest.Test(t, testFleetNodeDeleted)
 
 func testFleetNodeDeleted(t *testing.T) {
 	s := apitest.New(apitest.Options{})
-	w := start(t, s, Config{Client: s.Client(apitest.Admin).CoreV1()})
+	w := start(t, s, Config{Client: s.Client(apitest.User{}).CoreV1()})
 	if err := w.c.Add("other"); err != nil {
 		t.Fatal(err)
 	}
@@ -156,7 +158,7 @@ func testRemoveAndAdd(t *testing.T, policy ShutdownPolicy) {
 	var mu sync.Mutex
 	running := 0
 	w := start(t, s, Config{
-		Client: s.Client(apitest.Admin).CoreV1(), OnShutdown: policy,
+		Client: s.Client(apitest.User{}).CoreV1(), OnShutdown: policy,
 		Setters: []Setter{func(context.Context, *corev1.Node) error {
 			mu.Lock()
 			running++
@@ -188,8 +190,8 @@ func testRemoveAndAdd(t *testing.T, policy ShutdownPolicy) {
 	}
 	s.ResetJournal()
 	w.pass(time.Hour)
-	w.expect(0, 0, s.Count(patches))
-	if n := s.Count(patches); n > 13 {
+	w.expect(0, 0, len(s.Requests(patches)))
+	if n := len(s.Requests(patches)); n > 13 {
 		t.Errorf("%d patches in an hour: two chains?", n)
 	}
 
@@ -228,7 +230,7 @@ func testShutdown(t *testing.T, policy ShutdownPolicy) {
 	s := apitest.New(apitest.Options{})
 	s.Inject(apitest.Fault{Latency: 10 * time.Millisecond})
 	var written notes[Written]
-	w := start(t, s, Config{Client: s.Client(apitest.Admin).CoreV1(), OnShutdown: policy, Hooks: Hooks{Written: written.add}})
+	w := start(t, s, Config{Client: s.Client(apitest.User{}).CoreV1(), OnShutdown: policy, Hooks: Hooks{Written: written.add}})
 	names := fleet(100)
 	for _, name := range names {
 		if err := w.c.Add(name); err != nil {
@@ -252,7 +254,7 @@ func testShutdown(t *testing.T, policy ShutdownPolicy) {
 	left := apitest.List[*corev1.Node](s, "")
 	switch policy {
 	case ShutdownLeave:
-		if n := len(s.Journal()); n != 0 || len(left) != 101 {
+		if n := len(s.Requests(apitest.Match{})); n != 0 || len(left) != 101 {
 			t.Errorf("%d requests at the end, %d nodes left", n, len(left))
 		}
 	case ShutdownNotReady:
@@ -289,7 +291,7 @@ func testShutdownTriesAgain(t *testing.T) {
 	s := apitest.New(apitest.Options{})
 	w := start(t, s, Config{OnShutdown: ShutdownNotReady})
 	w.pass(time.Second)
-	s.Inject(apitest.Fault{Match: patches, Times: 3, Status: apitest.InternalError("busy")})
+	s.Inject(apitest.Fault{Match: patches, Times: 3, Status: statuserr.InternalError("busy")})
 	if err := w.stop(); err != nil {
 		t.Errorf("Run = %v", err)
 	}

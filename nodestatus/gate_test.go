@@ -85,7 +85,7 @@ func TestNothingIsWrittenWhileTheGateIsClosed(t *testing.T) {
 				s := apitest.New(apitest.Options{})
 				closed, pods := &knob[error]{}, &knob[int64]{value: 110}
 				w := start(t, s, Config{
-					Client: s.Client(apitest.Admin).CoreV1(), Gate: gate(closed), OnShutdown: policy,
+					Client: s.Client(apitest.User{}).CoreV1(), Gate: gate(closed), OnShutdown: policy,
 					Setters: []Setter{podsSetter(pods)},
 				})
 				w.pass(time.Minute)

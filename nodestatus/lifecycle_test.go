@@ -36,7 +36,7 @@ func TestLifecycleWithShutdownWork(t *testing.T) {
 		New: func(t *testing.T, s *apitest.Server, i int) lifecycletest.Controller {
 			name := fmt.Sprintf("n%d", i)
 			c, err := New(Config{
-				Client: s.Client(apitest.Admin).CoreV1(), NodeName: name,
+				Client: s.Client(apitest.User{}).CoreV1(), NodeName: name,
 				OnShutdown: ShutdownUnregister, OnDeleted: DeletedReregister, CallTimeout: 30 * time.Second,
 			})
 			if err != nil {

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/internal/statuserr"
 )
 
 // A Node that takes the place of one that was registered, and is deleted before
@@ -33,7 +34,7 @@ func testDeletedWhileAdoptedExit(t *testing.T) {
 	if !errors.Is(w.err, ErrNodeDeleted) {
 		t.Errorf("Run = %v, want ErrNodeDeleted", w.err)
 	}
-	if n := s.Count(posts); n != 0 {
+	if n := len(s.Requests(posts)); n != 0 {
 		t.Errorf("%d creates of a Node that somebody has deleted", n)
 	}
 }
@@ -47,7 +48,7 @@ func testDeletedWhileAdoptedIdle(t *testing.T) {
 	w.c.Resync(node1)
 	w.pass(time.Second)
 	w.replaceAndDelete()
-	if n := s.Count(posts); n != 0 {
+	if n := len(s.Requests(posts)); n != 0 {
 		t.Errorf("%d creates of a Node that somebody has deleted", n)
 	}
 	if status, _ := w.c.Status(node1); status.Phase != PhaseDeleted {
@@ -67,7 +68,7 @@ func testDeletedWhileAdoptedReregister(t *testing.T) {
 	var deleted notes[Deleted]
 	w := start(t, s, Config{OnDeleted: DeletedReregister, Hooks: Hooks{Deleted: deleted.add}})
 	w.replaceAndDelete()
-	if n := s.Count(posts); n != 1 {
+	if n := len(s.Requests(posts)); n != 1 {
 		t.Errorf("%d creates, want 1", n)
 	}
 	if told := deleted.get(); len(told) != 1 {
@@ -81,7 +82,7 @@ func testDeletedWhileAdoptedReregister(t *testing.T) {
 func (w *world) replaceAndDelete() {
 	apitest.Delete[*corev1.Node](w.server, "", node1)
 	w.server.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node1}})
-	restore := w.server.Inject(apitest.Fault{Match: patches, Status: apitest.Unavailable(0)})
+	restore := w.server.Inject(apitest.Fault{Match: patches, Status: statuserr.Unavailable(0)})
 	w.c.Resync(node1)
 	w.pass(5 * time.Second)
 	if status, _ := w.c.Status(node1); status.Failures == 0 {
@@ -104,7 +105,7 @@ func testRestingNodeDoesNotHoldReports(t *testing.T) {
 	var told notes[error]
 	sick := errors.New("sick")
 	w := start(t, s, Config{
-		Client:       s.Client(apitest.Admin).CoreV1(),
+		Client:       s.Client(apitest.User{}).CoreV1(),
 		OnDeleted:    DeletedIdle,
 		ErrorHandler: func(_ context.Context, err error, _ string) { told.add(err) },
 		HealthChecks: []HealthCheck{func(_ context.Context, name string) error {
@@ -118,7 +119,7 @@ func testRestingNodeDoesNotHoldReports(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.pass(time.Second)
-	restore := s.Inject(apitest.Fault{Status: apitest.Unavailable(0)})
+	restore := s.Inject(apitest.Fault{Status: statuserr.Unavailable(0)})
 	w.c.Resync("other")
 	w.pass(time.Second)
 	apitest.Delete[*corev1.Node](s, "", "other")
@@ -130,7 +131,7 @@ func testRestingNodeDoesNotHoldReports(t *testing.T) {
 	if n := len(told.get()); n != 2 {
 		t.Fatalf("told %v, want the health check and the outage", told.get())
 	}
-	s.Inject(apitest.Fault{Status: apitest.Unavailable(0)})
+	s.Inject(apitest.Fault{Status: statuserr.Unavailable(0)})
 	w.c.Resync(node1)
 	w.pass(time.Minute)
 	if n := len(told.get()); n != 3 {
@@ -148,7 +149,7 @@ func TestFarewellToANodeThatWasBeingCreated(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := apitest.New(apitest.Options{})
 				s.Inject(apitest.Fault{Match: posts, HangResponse: true})
-				w := start(t, s, Config{Client: s.Client(apitest.Admin).CoreV1(), OnShutdown: policy})
+				w := start(t, s, Config{Client: s.Client(apitest.User{}).CoreV1(), OnShutdown: policy})
 				w.pass(time.Second)
 				if err := w.stop(); err != nil {
 					t.Errorf("Run = %v", err)

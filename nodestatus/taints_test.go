@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/internal/statuserr"
 )
 
 var (
@@ -36,16 +37,16 @@ func taints(n *corev1.Node) []string {
 func TestTaintsThatMustBeThereAreAddedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := apitest.New(apitest.Options{})
-		w := start(t, s, Config{Client: s.Client(apitest.Admin).CoreV1(), KeepTaints: []corev1.Taint{kept}})
+		w := start(t, s, Config{Client: s.Client(apitest.User{}).CoreV1(), KeepTaints: []corev1.Taint{kept}})
 		both := []string{"example.com/dedicated=gpu:NoSchedule", "example.com/virtual:NoSchedule"}
 		if got := taints(w.node()); !slices.Equal(got, both) {
 			t.Fatalf("created with %v, want %v", got, both)
 		}
 		w.expect(1, 0, 0)
-		watch(t, w.c, s.Client(apitest.Admin))
+		watch(t, w.c, s.Client(apitest.User{}))
 		s.ResetJournal()
 		w.pass(time.Hour)
-		if n := s.Count(taintPatches); n != 0 {
+		if n := len(s.Requests(taintPatches)); n != 0 {
 			t.Errorf("%d patches of taints that are there", n)
 		}
 		// Another client removes all taints, and adds one.
@@ -66,7 +67,7 @@ func TestTaintsThatMustBeThereAreAddedAgain(t *testing.T) {
 		if got := taints(w.node()); !slices.Equal(got, want) {
 			t.Errorf("taints are %v, want %v", got, want)
 		}
-		if n := s.Count(taintPatches); n != 2 {
+		if n := len(s.Requests(taintPatches)); n != 2 {
 			t.Errorf("%d patches of taints, want 2", n)
 		}
 	})
@@ -78,7 +79,7 @@ func TestAnAdoptedNodeGetsTheTaintsThatMustBeThere(t *testing.T) {
 		n := template()
 		n.Name, n.Spec.Taints = node1, []corev1.Taint{foreign}
 		s.Put(n)
-		w := start(t, s, Config{Client: s.Client(apitest.Admin).CoreV1(), KeepTaints: []corev1.Taint{kept}})
+		w := start(t, s, Config{Client: s.Client(apitest.User{}).CoreV1(), KeepTaints: []corev1.Taint{kept}})
 		w.pass(DefaultSyncInterval)
 		want := []string{"example.com/admin:NoExecute", "example.com/dedicated=gpu:NoSchedule"}
 		if got := taints(w.node()); !slices.Equal(got, want) {
@@ -92,14 +93,14 @@ func TestAnAdoptedNodeGetsTheTaintsThatMustBeThere(t *testing.T) {
 func TestTaintsAreFoughtOverOncePerInterval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := apitest.New(apitest.Options{})
-		w := start(t, s, Config{Client: s.Client(apitest.Admin).CoreV1(), KeepTaints: []corev1.Taint{kept}})
-		watch(t, w.c, s.Client(apitest.Admin))
+		w := start(t, s, Config{Client: s.Client(apitest.User{}).CoreV1(), KeepTaints: []corev1.Taint{kept}})
+		watch(t, w.c, s.Client(apitest.User{}))
 		s.ResetJournal()
 		for range 60 {
 			apitest.Edit(s, "", node1, func(n *corev1.Node) { n.Spec.Taints = nil })
 			w.pass(time.Second)
 		}
-		if n := s.Count(taintPatches); n < 5 || n > 7 {
+		if n := len(s.Requests(taintPatches)); n < 5 || n > 7 {
 			t.Errorf("%d patches of taints in a minute, want 6", n)
 		}
 	})
@@ -112,11 +113,11 @@ func TestRefusedTaintsDoNotHoldUpTheStatus(t *testing.T) {
 		var errs []error
 		pods := &knob[int64]{value: 10}
 		w := start(t, s, Config{
-			Client: s.Client(apitest.Admin).CoreV1(), KeepTaints: []corev1.Taint{kept}, Setters: []Setter{podsSetter(pods)},
+			Client: s.Client(apitest.User{}).CoreV1(), KeepTaints: []corev1.Taint{kept}, Setters: []Setter{podsSetter(pods)},
 			ErrorHandler: func(_ context.Context, err error, _ string) { errs = append(errs, err) },
 		})
-		watch(t, w.c, s.Client(apitest.Admin))
-		s.Inject(apitest.Fault{Match: taintPatches, Status: apitest.Forbidden("nodes", node1, "may not patch")})
+		watch(t, w.c, s.Client(apitest.User{}))
+		s.Inject(apitest.Fault{Match: taintPatches, Status: statuserr.Forbidden("nodes", node1, "may not patch")})
 		apitest.Edit(s, "", node1, func(n *corev1.Node) { n.Spec.Taints = nil })
 		w.pass(time.Second)
 		pods.set(20)
@@ -130,7 +131,7 @@ func TestRefusedTaintsDoNotHoldUpTheStatus(t *testing.T) {
 		if len(errs) != 1 {
 			t.Errorf("%d reports: %v", len(errs), errs)
 		}
-		if n := s.Count(taintPatches); n < 10 || n > 13 {
+		if n := len(s.Requests(taintPatches)); n < 10 || n > 13 {
 			t.Errorf("%d attempts in an hour, want 12", n)
 		}
 		if err := w.c.Live(t.Context(), node1); err != nil {

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/internal/statuserr"
 	"github.com/kubewright/kubewright/internal/testlog"
 )
 
@@ -62,13 +63,13 @@ func TestTheWatchOfTheNodeCostsNoReads(t *testing.T) {
 		w.pass(10 * time.Minute)
 		s.ResetJournal()
 		w.pass(time.Hour)
-		if n := s.Count(gets); n != 0 {
+		if n := len(s.Requests(gets)); n != 0 {
 			t.Errorf("%d reads in an hour", n)
 		}
-		if n := s.Count(patches); n > 13 {
+		if n := len(s.Requests(patches)); n > 13 {
 			t.Errorf("%d patches in an hour", n)
 		}
-		if n := s.Count(apitest.Match{Verb: "list,watch"}); n > 12 {
+		if n := len(s.Requests(apitest.Match{Verb: "list,watch"})); n > 12 {
 			t.Errorf("%d watches in an hour: the API server ends one after 5 to 10 minutes", n)
 		}
 	})
@@ -94,17 +95,17 @@ func TestADeletionIsSeenAtOnceWithoutAnInformer(t *testing.T) {
 func TestAForbiddenWatchIsReportedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := apitest.New(apitest.Options{})
-		s.Inject(apitest.Fault{Match: apitest.Match{Resource: "nodes", Verb: "list,watch"}, Status: apitest.Forbidden("nodes", "", "may not watch")})
+		s.Inject(apitest.Fault{Match: apitest.Match{Resource: "nodes", Verb: "list,watch"}, Status: statuserr.Forbidden("nodes", "", "may not watch")})
 		var reports []error
 		w := watching(t, s, Config{ErrorHandler: func(_ context.Context, err error, _ string) { reports = append(reports, err) }})
 		w.pass(time.Hour)
 		if len(reports) != 1 {
 			t.Errorf("%d reports: %v", len(reports), reports)
 		}
-		if n := s.Count(apitest.Match{Verb: "list,watch"}); n > 2*13 {
+		if n := len(s.Requests(apitest.Match{Verb: "list,watch"})); n > 2*13 {
 			t.Errorf("%d attempts in an hour", n)
 		}
-		if n := s.Count(patches); n < 11 || n > 13 {
+		if n := len(s.Requests(patches)); n < 11 || n > 13 {
 			t.Errorf("%d patches in an hour, want 12", n)
 		}
 	})
@@ -116,7 +117,7 @@ func TestAProgramWithAnInformerHasNoSecondWatch(t *testing.T) {
 		s := apitest.New(apitest.Options{})
 		w := start(t, s, Config{}) // it calls EventHandler
 		w.pass(time.Hour)
-		if n := s.Count(apitest.Match{Verb: "list,watch"}); n != 0 {
+		if n := len(s.Requests(apitest.Match{Verb: "list,watch"})); n != 0 {
 			t.Errorf("%d watches", n)
 		}
 	})

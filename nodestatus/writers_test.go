@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/internal/statuserr"
 )
 
 // watch runs the informer that a kubelet has, of its own Node, and returns when
@@ -114,7 +115,7 @@ func testN4AndN5(t *testing.T, random *rand.Rand) {
 			}
 			w.c.Trigger(node1)
 		case 4:
-			fault := []apitest.Fault{{Err: apitest.ErrConnReset}, {LoseResponse: true}, {Status: apitest.InternalError("x")}, {CommitAfter: time.Second}}[random.IntN(4)]
+			fault := []apitest.Fault{{Err: apitest.ErrConnReset}, {LoseResponse: true}, {Status: statuserr.InternalError("x")}, {CommitAfter: time.Second}}[random.IntN(4)]
 			fault.Match, fault.Times = patches, 1+random.IntN(2)
 			s.Inject(fault)
 			w.c.Trigger(node1)
@@ -140,7 +141,7 @@ func testN4AndN5(t *testing.T, random *rand.Rand) {
 			t.Fatalf("Ready is %+v an interval after the last writer, want %s", ready, want)
 		}
 		if ready.LastTransitionTime.Time.Before(lastChange) {
-			t.Fatalf("Ready is dated %v, but changed last at %v: %v", ready.LastTransitionTime, lastChange, s.Journal())
+			t.Fatalf("Ready is dated %v, but changed last at %v: %v", ready.LastTransitionTime, lastChange, s.Requests(apitest.Match{}))
 		}
 		for _, kind := range []corev1.NodeConditionType{corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure} {
 			if c := w.condition(kind); c.Status != corev1.ConditionFalse || c.Reason != ReasonNoPressure {
@@ -179,7 +180,7 @@ func testN4WithoutInformer(t *testing.T) {
 	if ready := w.condition(corev1.NodeReady); ready.Status != corev1.ConditionTrue {
 		t.Errorf("Ready is %+v after the next report", ready)
 	}
-	if n := s.Count(gets); n != 0 {
+	if n := len(s.Requests(gets)); n != 0 {
 		t.Errorf("%d reads", n)
 	}
 }
@@ -237,10 +238,10 @@ func testFightIsSlow(t *testing.T) {
 	w.pass(time.Hour)
 	cancel()
 	<-ended
-	if n := s.Count(patches); n < 300 || n > 3600/10+20 {
+	if n := len(s.Requests(patches)); n < 300 || n > 3600/10+20 {
 		t.Errorf("%d patches in an hour against another writer, want one per interval", n)
 	}
-	if n := s.Count(gets); n > 20 {
+	if n := len(s.Requests(gets)); n > 20 {
 		t.Errorf("%d reads", n)
 	}
 }
@@ -260,8 +261,8 @@ func testEventHandler(t *testing.T) {
 	watch(t, w.c, s.Client(apitest.NodeUser(node1)))
 	s.ResetJournal()
 	w.pass(time.Hour)
-	if n := s.Count(patches); n < 11 || n > 13 || s.Count(gets) != 0 {
-		t.Errorf("%d patches, %d reads in an hour", n, s.Count(gets))
+	if n := len(s.Requests(patches)); n < 11 || n > 13 || len(s.Requests(gets)) != 0 {
+		t.Errorf("%d patches, %d reads in an hour", n, len(s.Requests(gets)))
 	}
 	apitest.Edit(s, "", node1, func(n *corev1.Node) { n.Spec.PodCIDR = "10.0.0.0/24" })
 	w.pass(time.Second)
@@ -297,11 +298,11 @@ func TestEventHandlerReplacedExit(t *testing.T) { synctest.Test(t, testEventHand
 
 func testEventHandlerReplacedExit(t *testing.T) {
 	s := apitest.New(apitest.Options{})
-	w := start(t, s, Config{NodeName: "other", Client: s.Client(apitest.Admin).CoreV1(), Template: &corev1.Node{}, OnReplaced: ReplacedExit})
+	w := start(t, s, Config{NodeName: "other", Client: s.Client(apitest.User{}).CoreV1(), Template: &corev1.Node{}, OnReplaced: ReplacedExit})
 	if err := w.c.Add(node1); err != nil {
 		t.Fatal(err)
 	}
-	watch(t, w.c, s.Client(apitest.Admin))
+	watch(t, w.c, s.Client(apitest.User{}))
 	apitest.Delete[*corev1.Node](s, "", node1)
 	s.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node1}})
 	w.pass(time.Second)

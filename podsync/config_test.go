@@ -43,7 +43,7 @@ func TestConfigProblemsAllAtOnce(t *testing.T) {
 
 func TestConfigDefaultsAreValid(t *testing.T) {
 	cfg := podsync.Config{
-		Client:   apitest.New(apitest.Options{}).Client(apitest.Admin).CoreV1(),
+		Client:   apitest.New(apitest.Options{}).Client(apitest.User{}).CoreV1(),
 		Provider: podsynctest.NewBackend(podsynctest.Options{}).Connect(),
 		NodeName: "n",
 	}

@@ -33,7 +33,7 @@ func ExampleReject() {
 	server := apitest.New(apitest.Options{}) // in place of a cluster
 	stored := make(chan string, 10)
 	controller, err := podsync.New(podsync.Config{
-		Client:   server.Client(apitest.Admin).CoreV1(),
+		Client:   server.Client(apitest.User{}).CoreV1(),
 		Provider: onePod{podsynctest.NewBackend(podsynctest.Options{}).Connect()},
 		NodeName: "node-1",
 		Hooks: podsync.Hooks{APICall: func(call podsync.APICall) {

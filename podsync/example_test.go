@@ -69,7 +69,7 @@ func (p *printer) List(context.Context) (states []podsync.State, err error) {
 // A provider of three methods runs a pod and stops it when it is deleted.
 func Example() {
 	server := apitest.New(apitest.Options{}) // in place of a cluster
-	client := server.Client(apitest.Admin).CoreV1()
+	client := server.Client(apitest.User{}).CoreV1()
 
 	stored := make(chan struct{}, 10)
 	controller, err := podsync.New(podsync.Config{

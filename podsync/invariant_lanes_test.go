@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/internal/statuserr"
 	"github.com/kubewright/kubewright/podsync"
 	"github.com/kubewright/kubewright/podsync/podsynctest"
 )
@@ -255,7 +256,7 @@ func TestI16NothingBeforeAllIsKnown(t *testing.T) {
 				w.backend.Plant(gone)
 				var heal func()
 				if unknown == "API" {
-					heal = w.server.Inject(apitest.Fault{Match: apitest.Match{User: nodeUser, Verb: "list,watch"}, Status: apitest.Unavailable(0)})
+					heal = w.server.Inject(apitest.Fault{Match: apitest.Match{User: nodeUser, Verb: "list,watch"}, Status: statuserr.Unavailable(0)})
 				} else {
 					heal = w.backend.Inject(podsynctest.Fault{Op: podsync.OpList, Err: errDown})
 				}

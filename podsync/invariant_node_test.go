@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/internal/statuserr"
 	"github.com/kubewright/kubewright/podsync"
 	"github.com/kubewright/kubewright/podsync/podsynctest"
 )
@@ -44,10 +45,10 @@ func TestI17OrphansAreVerified(t *testing.T) {
 				w.bind(newPod("a"))
 				w.plant(3)
 				w.backend.Finish("orphan2", 0)
-				heal := w.server.Inject(apitest.Fault{Match: apitest.Match{User: nodeUser, Verb: "get"}, Status: apitest.Unavailable(0)})
+				heal := w.server.Inject(apitest.Fault{Match: apitest.Match{User: nodeUser, Verb: "get"}, Status: statuserr.Unavailable(0)})
 				w.run()
 				pass(20 * time.Second)
-				if n := w.server.Count(gets); n != 0 {
+				if n := len(w.server.Requests(gets)); n != 0 {
 					t.Errorf("I17: asked about after %d s", 20)
 				}
 				pass(time.Hour)
@@ -67,7 +68,7 @@ func TestI17OrphansAreVerified(t *testing.T) {
 
 func (w *world) expectPatches(want int) {
 	w.t.Helper()
-	if n := w.server.Count(patches); n != want {
+	if n := len(w.server.Requests(patches)); n != want {
 		w.t.Errorf("%d PATCH, want %d:\n%s", n, want, w.journal())
 	}
 }
@@ -86,7 +87,7 @@ func TestI17StaleCacheIsNoEvidence(t *testing.T) {
 		if len(w.backend.Held()) != 4 {
 			t.Error("I17: healthy pods were removed")
 		}
-		if n := w.server.Count(gets); n == 0 || n > 4*30 {
+		if n := len(w.server.Requests(gets)); n == 0 || n > 4*30 {
 			t.Errorf("%d GETs in a day", n)
 		}
 		if len(w.dropped) == 0 || w.dropped[0].Reason != podsync.DroppedOrphan {
@@ -177,7 +178,7 @@ func TestI17MassGuardCountsWhatIsNotKnown(t *testing.T) {
 			Match: apitest.Match{Verb: "get", Resource: "pods", Func: func(r apitest.Request) bool {
 				return r.Name != "orphan3" && r.Name != "orphan14"
 			}},
-			Status: apitest.InternalError("broken"),
+			Status: statuserr.InternalError("broken"),
 		})
 		w.run()
 		pass(10 * time.Minute)
@@ -221,7 +222,7 @@ func TestI18ShutdownStoresWhatIsKnown(t *testing.T) {
 		running := w.bind(newPod("running"))
 		ended := w.bind(newPod("ended", restart(corev1.RestartPolicyNever)))
 		w.bind(newPod("deleted"))
-		heal := w.server.Inject(apitest.Fault{Match: apitest.Match{User: nodeUser, Verb: "patch,delete"}, Status: apitest.Unavailable(0)})
+		heal := w.server.Inject(apitest.Fault{Match: apitest.Match{User: nodeUser, Verb: "patch,delete"}, Status: statuserr.Unavailable(0)})
 		w.backend.Exit(ended.UID, 0)
 		w.kubectlDelete("deleted", -1)
 		pass(500 * time.Millisecond)
@@ -240,7 +241,7 @@ func TestI18ShutdownStoresWhatIsKnown(t *testing.T) {
 }
 
 func TestI18ShutdownEndsWithoutTheAPI(t *testing.T) {
-	for name, fault := range map[string]apitest.Fault{"hangs": {Hang: true}, "fails": {Status: apitest.Unavailable(0)}} {
+	for name, fault := range map[string]apitest.Fault{"hangs": {Hang: true}, "fails": {Status: statuserr.Unavailable(0)}} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, podsynctest.Options{}, func(w *world) {
 				w.run()
@@ -256,9 +257,9 @@ func TestI18ShutdownEndsWithoutTheAPI(t *testing.T) {
 				if d := time.Since(start); d > podsync.DefaultShutdownTimeout {
 					t.Errorf("I18: Run returned after %v", d)
 				}
-				total := w.server.Total()
+				total := len(w.server.Requests(apitest.Match{}))
 				pass(time.Hour)
-				if w.server.Total() != total {
+				if len(w.server.Requests(apitest.Match{})) != total {
 					t.Error("I18: requests after Run has returned")
 				}
 			})
@@ -268,7 +269,7 @@ func TestI18ShutdownEndsWithoutTheAPI(t *testing.T) {
 
 // informer makes an informer as an embedder would, and runs it.
 func (w *world) informer(labels string, each func(*corev1.Pod)) cache.SharedIndexInformer {
-	pods := w.server.Client(apitest.Admin).CoreV1().Pods("")
+	pods := w.server.Client(apitest.User{}).CoreV1().Pods("")
 	informer := cache.NewSharedIndexInformerWithOptions(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
 			opts.LabelSelector = labels

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/internal/statuserr"
 	"github.com/kubewright/kubewright/podsync"
 	"github.com/kubewright/kubewright/podsync/podsynctest"
 )
@@ -199,7 +200,7 @@ func TestI11ReportsAreNotLost(t *testing.T) {
 			t.Errorf("I11: the message is %q", got)
 		}
 		// During an outage of the API, the newest counts.
-		heal := w.server.Inject(apitest.Fault{Match: patches, Status: apitest.Unavailable(0)})
+		heal := w.server.Inject(apitest.Fault{Match: patches, Status: statuserr.Unavailable(0)})
 		for i := range 500 {
 			w.backend.Edit(pod.UID, func(s *corev1.PodStatus) { s.Message = fmt.Sprint(i) })
 			pass(10 * time.Second)

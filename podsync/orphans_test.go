@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/internal/statuserr"
 	"github.com/kubewright/kubewright/podsync"
 	"github.com/kubewright/kubewright/podsync/podsynctest"
 )
@@ -83,7 +84,7 @@ func TestAPodThatWaitsForAnOrphanSaysWhy(t *testing.T) {
 		recorder := &recorder{t: t}
 		w.cfg.EventRecorder = recorder
 		w.cfg.Relist = 10 * time.Second
-		w.server.Inject(apitest.Fault{Match: apitest.Match{Verb: "get", Resource: "pods"}, Status: apitest.Unavailable(0)})
+		w.server.Inject(apitest.Fault{Match: apitest.Match{Verb: "get", Resource: "pods"}, Status: statuserr.Unavailable(0)})
 		w.plant(1)
 		pod := w.bind(newPod("orphan0"))
 		w.run()
@@ -182,16 +183,16 @@ func TestAPodOfAnotherNodeOfTheControllerIsAskedAboutThere(t *testing.T) {
 		w.cfg.Informer = w.informer("", nil)
 		w.cfg.NodeName = node
 		w.cfg.Owns = func(*corev1.Pod) bool { return true }
-		w.server.Inject(apitest.Fault{Match: apitest.Match{Verb: "get", Resource: "pods"}, Status: apitest.StatusError(http.StatusForbidden, metav1.StatusReasonForbidden, "no")})
+		w.server.Inject(apitest.Fault{Match: apitest.Match{Verb: "get", Resource: "pods"}, Status: statuserr.New(http.StatusForbidden, metav1.StatusReasonForbidden, "no")})
 		w.run()
 		pod := w.bind(newPod("a", onNode("n2")))
 		pass(time.Minute)
 		heal := w.server.Inject(apitest.Fault{
 			Match:  apitest.Match{Verb: "patch", Resource: "pods/status"},
-			Status: apitest.StatusError(http.StatusNotFound, metav1.StatusReasonNotFound, `pods "a" not found`), Times: 1,
+			Status: statuserr.New(http.StatusNotFound, metav1.StatusReasonNotFound, `pods "a" not found`), Times: 1,
 		})
 		_ = heal
-		w.server.Inject(apitest.Fault{Match: apitest.Match{Verb: "patch", Resource: "pods/status"}, Status: apitest.InternalError("broken"), Times: 3})
+		w.server.Inject(apitest.Fault{Match: apitest.Match{Verb: "patch", Resource: "pods/status"}, Status: statuserr.InternalError("broken"), Times: 3})
 		w.backend.Edit(pod.UID, func(st *corev1.PodStatus) { st.Message = "changed" })
 		pass(time.Hour)
 		if !w.backend.Running(pod.UID) {

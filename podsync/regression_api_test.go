@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/internal/statuserr"
 	"github.com/kubewright/kubewright/podsync/podsynctest"
 )
 
@@ -70,10 +71,10 @@ func TestNothingFollowsADeletionOfNothing(t *testing.T) {
 func TestConflictWithNobodyIsSeldom(t *testing.T) {
 	bubble(t, podsynctest.Options{}, func(w *world) {
 		w.run()
-		w.server.Inject(apitest.Fault{Match: patches, Status: apitest.StatusError(http.StatusConflict, metav1.StatusReasonConflict, "by a webhook")})
+		w.server.Inject(apitest.Fault{Match: patches, Status: statuserr.New(http.StatusConflict, metav1.StatusReasonConflict, "by a webhook")})
 		w.bind(newPod("a"))
 		pass(time.Hour)
-		if p, g := w.server.Count(patches), w.server.Count(gets); p > 40 || g > 40 {
+		if p, g := len(w.server.Requests(patches)), len(w.server.Requests(gets)); p > 40 || g > 40 {
 			t.Errorf("%d PATCH and %d GET in an hour", p, g)
 		}
 	})
@@ -126,7 +127,7 @@ func TestShutdownIsNoError(t *testing.T) {
 // (k/k #59848).
 func TestFirstListIsNotOld(t *testing.T) {
 	bubble(t, podsynctest.Options{}, func(w *world) {
-		w.server = apitest.New(apitest.Options{RefuseWatchList: true})
+		w.server = apitest.New(apitest.Options{Gates: map[apitest.Gate]bool{apitest.WatchList: false}})
 		w.server.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}})
 		w.run()
 		lists := w.server.Requests(apitest.Match{Verb: "list", Resource: "pods"})
@@ -149,7 +150,7 @@ func TestNotFoundOfAProxyIsNoPodGone(t *testing.T) {
 	}
 	for name, fault := range map[string]apitest.Fault{
 		"a page":                {Answer: page},
-		"a status of no object": {Status: apitest.StatusError(http.StatusNotFound, metav1.StatusReasonNotFound, "the server could not find the requested resource")},
+		"a status of no object": {Status: statuserr.New(http.StatusNotFound, metav1.StatusReasonNotFound, "the server could not find the requested resource")},
 	} {
 		for _, admin := range []bool{false, true} {
 			t.Run(fmt.Sprint(name, ", admin: ", admin), func(t *testing.T) {
@@ -190,7 +191,7 @@ func TestNotFoundOfAProxyIsNoOrphan(t *testing.T) {
 		w.plant(1)
 		w.server.Inject(apitest.Fault{
 			Match:  apitest.Match{Verb: "get", Resource: "pods"},
-			Status: apitest.StatusError(http.StatusNotFound, metav1.StatusReasonNotFound, "the server could not find the requested resource"),
+			Status: statuserr.New(http.StatusNotFound, metav1.StatusReasonNotFound, "the server could not find the requested resource"),
 		})
 		w.run()
 		pass(time.Hour)
@@ -216,7 +217,7 @@ func TestEmptyAnswerToAPatch(t *testing.T) {
 		remove := w.server.Inject(apitest.Fault{Match: patches, Answer: empty("Pod")})
 		pod := w.bind(newPod("a"))
 		pass(time.Hour)
-		if n := w.server.Count(patches); n > 40 {
+		if n := len(w.server.Requests(patches)); n > 40 {
 			t.Errorf("%d PATCH in an hour", n)
 		}
 		remove()
@@ -255,7 +256,7 @@ func TestEmptyAnswerIsNoOrphan(t *testing.T) {
 func TestEmptyAnswerIsNoEmptyList(t *testing.T) {
 	for _, refuse := range []bool{false, true} {
 		bubble(t, podsynctest.Options{}, func(w *world) {
-			w.server = apitest.New(apitest.Options{RefuseWatchList: refuse})
+			w.server = apitest.New(apitest.Options{Gates: map[apitest.Gate]bool{apitest.WatchList: !refuse}})
 			w.server.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}})
 			w.run()
 			pod := w.bind(newPod("a"))

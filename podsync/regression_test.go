@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/internal/statuserr"
 	"github.com/kubewright/kubewright/podsync"
 	"github.com/kubewright/kubewright/podsync/podsynctest"
 )
@@ -132,9 +133,9 @@ func TestS7RunWaitsForItsCalls(t *testing.T) {
 // W3: every other error than 429 and timeouts left the pod where it was.
 func TestW3EveryErrorIsRetried(t *testing.T) {
 	faults := map[string]apitest.Fault{
-		"409":   {Status: apitest.StatusError(http.StatusConflict, metav1.StatusReasonConflict, "changed")},
-		"403":   {Status: apitest.Forbidden("pods", "a", "by a webhook")},
-		"500":   {Status: apitest.InternalError("broken")},
+		"409":   {Status: statuserr.New(http.StatusConflict, metav1.StatusReasonConflict, "changed")},
+		"403":   {Status: statuserr.Forbidden("pods", "a", "by a webhook")},
+		"500":   {Status: statuserr.InternalError("broken")},
 		"reset": {Err: apitest.ErrConnReset},
 		"EOF":   {Err: apitest.ErrEOF},
 		"lost":  {LoseResponse: true},

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/internal/statuserr"
 	"github.com/kubewright/kubewright/podsync"
 	"github.com/kubewright/kubewright/podsync/podsynctest"
 )
@@ -137,7 +138,7 @@ func TestV07V08OutageLongerThanAnyRetries(t *testing.T) {
 		pod := w.bind(newPod("a"))
 		w.bind(newPod("deleted"))
 		pass(time.Minute)
-		heal := w.server.Inject(apitest.Fault{Match: apitest.Match{User: nodeUser, Verb: "patch,delete"}, Status: apitest.InternalError("etcd is down")})
+		heal := w.server.Inject(apitest.Fault{Match: apitest.Match{User: nodeUser, Verb: "patch,delete"}, Status: statuserr.InternalError("etcd is down")})
 		w.backend.Edit(pod.UID, func(s *corev1.PodStatus) { s.Message = "news" })
 		w.kubectlDelete("deleted", -1)
 		pass(12 * time.Hour)

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/internal/statuserr"
 	"github.com/kubewright/kubewright/podsync"
 	"github.com/kubewright/kubewright/podsync/podsynctest"
 )
@@ -168,7 +169,7 @@ func TestWriteFightIsSlow(t *testing.T) {
 			apitest.Edit(w.server, "default", "a", func(p *corev1.Pod) { setCondition(p, corev1.PodReady, corev1.ConditionFalse) })
 			pass(time.Second)
 		}
-		if n := w.server.Count(patches); n > 40 {
+		if n := len(w.server.Requests(patches)); n > 40 {
 			t.Errorf("%d patches in an hour", n)
 		}
 	})
@@ -180,7 +181,7 @@ func TestInvalidStatusThenDelete(t *testing.T) {
 		bubble(t, podsynctest.Options{}, func(w *world) {
 			w.run()
 			pod := w.bind(newPod("a"))
-			invalid := apitest.StatusError(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, "status.x: Invalid value")
+			invalid := statuserr.New(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, "status.x: Invalid value")
 			w.server.Inject(apitest.Fault{Match: apitest.Match{User: nodeUser, Verb: "patch", Func: func(r apitest.Request) bool {
 				body, err := r.Map()
 				return err == nil && (all || body["status"].(map[string]any)["containerStatuses"] != nil || body["status"].(map[string]any)["message"] != nil)

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/internal/statuserr"
 	"github.com/kubewright/kubewright/internal/testlog"
 	"github.com/kubewright/kubewright/podsync"
 	"github.com/kubewright/kubewright/podsync/podsynctest"
@@ -84,7 +85,7 @@ func soak(t *testing.T, seed uint64) {
 	s.cfg.PendingAfter = pick(r, 0, -1, time.Minute)
 	s.cfg.StatusWriters = pick(r, 0, 1)
 	s.cfg.MaxCalls = pick(r, 0, 2)
-	s.server = apitest.New(apitest.Options{Journal: func(apitest.Request) bool { return false }})
+	s.server = apitest.New(apitest.Options{})
 	s.server.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}})
 	s.watchWrites()
 	for i := range 6 {
@@ -119,7 +120,7 @@ func (s *soaker) step() {
 		return
 	}
 	uid := pod.UID
-	admin := s.server.Client(apitest.Admin).CoreV1().Pods("default")
+	admin := s.server.Client(apitest.User{}).CoreV1().Pods("default")
 	switch n := s.rand.IntN(26); n {
 	case 0, 1, 2:
 		grace := pick[int64](s.rand, 1, 5, 30, 120)
@@ -192,9 +193,9 @@ func (s *soaker) step() {
 		f := apitest.Fault{Match: apitest.Match{User: nodeUser}, Times: pick(s.rand, 1, 5, 0), For: pick(s.rand, time.Second, time.Minute, time.Hour)}
 		switch s.rand.IntN(6) {
 		case 0:
-			f.Status = apitest.Unavailable(0)
+			f.Status = statuserr.Unavailable(0)
 		case 1:
-			f.Status = apitest.TooManyRequests(1)
+			f.Status = statuserr.TooManyRequests(1)
 		case 2:
 			f.Err = apitest.ErrConnReset
 		case 3:
@@ -255,6 +256,7 @@ func (s *soaker) repair() {
 
 // check looks at the invariants that can be seen from outside.
 func (s *soaker) check() {
+	s.server.ResetJournal() // which the soak does not read
 	for _, pod := range apitest.List[*corev1.Pod](s.server, "default") {
 		if phase, ok := s.ended[pod.UID]; ok && phase != pod.Status.Phase {
 			s.t.Errorf("I7: %s was %s and is %s", pod.Name, phase, pod.Status.Phase)
@@ -286,7 +288,7 @@ func (s *soaker) converge() {
 	s.repair()
 	for _, name := range s.names {
 		if pod := s.pod(name); pod != nil && s.rand.IntN(3) == 0 {
-			_ = s.server.Client(apitest.Admin).CoreV1().Pods("default").Delete(context.Background(), name, metav1.DeleteOptions{})
+			_ = s.server.Client(apitest.User{}).CoreV1().Pods("default").Delete(context.Background(), name, metav1.DeleteOptions{})
 		}
 		apitest.Edit(s.server, "default", name, func(p *corev1.Pod) { setCondition(p, "example.com/gate", corev1.ConditionTrue) })
 	}

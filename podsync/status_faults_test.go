@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/internal/statuserr"
 	"github.com/kubewright/kubewright/podsync"
 	"github.com/kubewright/kubewright/podsync/podsynctest"
 )
@@ -58,7 +59,7 @@ func TestEachLossCountsOnce(t *testing.T) {
 			st.EphemeralContainerStatuses = []corev1.ContainerStatus{{Name: "debug", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
 		})
 		pass(time.Minute)
-		heal := w.server.Inject(apitest.Fault{Match: patches, Status: apitest.Unavailable(0)})
+		heal := w.server.Inject(apitest.Fault{Match: patches, Status: statuserr.Unavailable(0)})
 		for range 2 {
 			w.backend.Lose(pod.UID)
 			pass(5 * time.Minute)
@@ -106,7 +107,7 @@ func TestAnEndThatIsReportedOnceCounts(t *testing.T) {
 			}
 			heal := func() {}
 			if !stored {
-				heal = w.server.Inject(apitest.Fault{Match: patches, Status: apitest.Unavailable(0)})
+				heal = w.server.Inject(apitest.Fault{Match: patches, Status: statuserr.Unavailable(0)})
 			}
 			w.backend.Edit(pod.UID, func(st *corev1.PodStatus) { ended(&st.ContainerStatuses[0]) })
 			pass(time.Second)
@@ -213,7 +214,7 @@ func TestAPodThatVanishesKeepsTheGracePeriodUnderWay(t *testing.T) {
 func TestABrokenNamespaceStarvesNoOther(t *testing.T) {
 	bubble(t, podsynctest.Options{}, func(w *world) {
 		w.run()
-		heal := w.server.Inject(apitest.Fault{Match: apitest.Match{User: nodeUser, Verb: "patch", Namespace: "broken"}, Status: apitest.InternalError("failed calling webhook")})
+		heal := w.server.Inject(apitest.Fault{Match: apitest.Match{User: nodeUser, Verb: "patch", Namespace: "broken"}, Status: statuserr.InternalError("failed calling webhook")})
 		for i := range 200 {
 			w.bind(newPod(fmt.Sprint("b", i), func(p *corev1.Pod) { p.Namespace = "broken" }))
 		}
@@ -247,7 +248,7 @@ func TestAChattyProviderDoesNotWriteEachReport(t *testing.T) {
 			pass(10 * time.Millisecond)
 		}
 		pass(2 * time.Second)
-		if n := w.server.Count(patches); n > 25 {
+		if n := len(w.server.Requests(patches)); n > 25 {
 			t.Errorf("%d PATCH in ten seconds", n)
 		}
 		if got := w.pod("a").Status.Message; got != "999" {

@@ -132,7 +132,7 @@ func (w *world) start() {
 	cfg := w.cfg
 	user := apitest.NodeUser(node)
 	if w.admin {
-		user = apitest.Admin
+		user = apitest.User{}
 	}
 	cfg.Client = w.server.Client(user).CoreV1()
 	cfg.Provider = w.wrap(w.provider)
@@ -228,7 +228,7 @@ func (w *world) kubectlDelete(name string, grace int64) {
 	if grace >= 0 {
 		opts.GracePeriodSeconds = &grace
 	}
-	if err := w.server.Client(apitest.Admin).CoreV1().Pods("default").Delete(w.t.Context(), name, opts); err != nil {
+	if err := w.server.Client(apitest.User{}).CoreV1().Pods("default").Delete(w.t.Context(), name, opts); err != nil {
 		w.t.Fatalf("deleting %s: %v", name, err)
 	}
 	synctest.Wait()
@@ -257,7 +257,7 @@ func (w *world) expectGone(name string) {
 // single pods since the last call of ResetJournal.
 func (w *world) expectRequests(wantPatches, wantDeletes, wantGets int) {
 	w.t.Helper()
-	p, d, g := w.server.Count(patches), w.server.Count(deletes), w.server.Count(gets)
+	p, d, g := len(w.server.Requests(patches)), len(w.server.Requests(deletes)), len(w.server.Requests(gets))
 	if p != wantPatches || d != wantDeletes || g != wantGets {
 		w.t.Errorf("%d PATCH, %d DELETE, %d GET; want %d, %d, %d:\n%s", p, d, g, wantPatches, wantDeletes, wantGets, w.journal())
 	}
@@ -265,7 +265,7 @@ func (w *world) expectRequests(wantPatches, wantDeletes, wantGets int) {
 
 func (w *world) journal() string {
 	var b strings.Builder
-	for _, r := range w.server.Journal() {
+	for _, r := range w.server.Requests(apitest.Match{}) {
 		if r.Resource == "pods" && r.Verb != "list" && r.Verb != "watch" {
 			fmt.Fprintf(&b, "%s %s %s/%s %s -> %d %v\n", r.Time.Format("15:04:05.000"), r.Verb, r.Name, r.Subresource, r.Body, r.Code, r.Err)
 		}

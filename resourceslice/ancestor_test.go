@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/internal/statuserr"
 	"github.com/kubewright/kubewright/resourceslice"
 )
 
@@ -29,7 +30,7 @@ func TestS1S11StartAndAnHour(t *testing.T) {
 		r.publish(pools(device(1, "a")))
 		r.s.ResetJournal()
 		r.settle(time.Hour)
-		if n := r.s.Count(apitest.Match{Func: func(q apitest.Request) bool { return q.Verb != "watch" }}); n != 0 {
+		if n := len(r.s.Requests(apitest.Match{Func: func(q apitest.Request) bool { return q.Verb != "watch" }})); n != 0 {
 			t.Errorf("S11: %d requests beside watches in an hour", n)
 		}
 	})
@@ -78,7 +79,7 @@ func TestS6OneErrorDoesNotBlockOthers(t *testing.T) {
 			obj, err := q.Object()
 			s, ok := obj.(*resourcev1.ResourceSlice)
 			return err == nil && ok && s.Spec.Pool.Name == "bad"
-		}}, Status: apitest.StatusError(422, metav1.StatusReasonInvalid, "no")})
+		}}, Status: statuserr.New(422, metav1.StatusReasonInvalid, "no")})
 		r.start()
 		r.consumer.remove()
 		for _, name := range []string{"bad", "good"} {

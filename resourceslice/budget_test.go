@@ -72,12 +72,12 @@ func TestBudget(t *testing.T) {
 			t.Errorf("a restart took %v beyond the round trips", took)
 		}
 		for _, m := range []apitest.Match{{Verb: "watch", Resource: "resourceslices"}, {Verb: "get", Resource: "nodes"}} {
-			if n := r.s.Count(m); n != 1 {
+			if n := len(r.s.Requests(m)); n != 1 {
 				t.Errorf("restart: %d requests of %s %s, want 1", n, m.Verb, m.Resource)
 			}
 		}
-		if n := len(r.s.Journal()); n != 2 {
-			t.Errorf("restart: %d requests, want 2: %v", n, r.s.Journal())
+		if n := len(r.s.Requests(apitest.Match{})); n != 2 {
+			t.Errorf("restart: %d requests, want 2: %v", n, r.s.Requests(apitest.Match{}))
 		}
 		r.expect("restart", 0, 0, 0)
 	})

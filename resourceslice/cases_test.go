@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/internal/statuserr"
 	"github.com/kubewright/kubewright/resourceslice"
 )
 
@@ -165,7 +166,7 @@ func TestFirstWriteIsRefused(t *testing.T) {
 		r.expect("first publish", 10, 0, 0)
 		r.settle(time.Minute)
 		window := r.window()
-		r.s.Inject(apitest.Fault{Match: apitest.Match{Verb: "update", Resource: "resourceslices"}, Times: 1, Status: apitest.StatusError(422, metav1.StatusReasonInvalid, "no")})
+		r.s.Inject(apitest.Fault{Match: apitest.Match{Verb: "update", Resource: "resourceslices"}, Times: 1, Status: statuserr.New(422, metav1.StatusReasonInvalid, "no")})
 		all := devices(640)
 		all[0], all[639] = device(0, "b"), device(639, "b")
 		r.set(resourceslice.Pool{Devices: all, Atomic: true})

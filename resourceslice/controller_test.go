@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/internal/statuserr"
 	"github.com/kubewright/kubewright/resourceslice"
 )
 
@@ -93,7 +94,7 @@ func TestWaitsForTheNode(t *testing.T) {
 		r.set(pools(device(1, "a")))
 		r.settle(10 * time.Minute)
 		r.expect("without a Node", 0, 0, 0)
-		if n := r.s.Count(apitest.Match{Verb: "get", Resource: "nodes"}); n > 40 || len(r.reported()) > 0 {
+		if n := len(r.s.Requests(apitest.Match{Verb: "get", Resource: "nodes"})); n > 40 || len(r.reported()) > 0 {
 			t.Errorf("%d requests, reported %v", n, r.reported())
 		}
 		r.foreign(func() { r.s.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}) })
@@ -106,7 +107,7 @@ func TestWaitsForTheNode(t *testing.T) {
 
 func TestClusterPools(t *testing.T) {
 	bubble(t, func(r *rig) {
-		cfg := resourceslice.Config{Client: r.s.Client(apitest.Admin)}
+		cfg := resourceslice.Config{Client: r.s.Client(apitest.User{})}
 		c, err := resourceslice.New(cfg)
 		if err != nil {
 			t.Fatal(err)
@@ -150,7 +151,7 @@ func TestClusterPools(t *testing.T) {
 // are made anew.
 func TestNodePoolBecomesClusterPool(t *testing.T) {
 	bubble(t, func(r *rig) {
-		r.user = apitest.Admin
+		r.user = apitest.User{}
 		r.start()
 		r.publish(resourceslice.Pool{Devices: tainted(200)})
 		r.expect("of the node", 4, 0, 0)
@@ -202,7 +203,7 @@ func TestStopClosesTheWindow(t *testing.T) {
 		r.settle(time.Minute)
 		r.s.ResetJournal()
 		r.s.Inject(apitest.Fault{Match: apitest.Match{Verb: "create,update", Resource: "resourceslices"}, Latency: 100 * time.Millisecond})
-		r.s.Inject(apitest.Fault{Match: apitest.Match{Verb: "create,update", Resource: "resourceslices"}, Skip: 4, Times: 1, Status: apitest.InternalError("x")})
+		r.s.Inject(apitest.Fault{Match: apitest.Match{Verb: "create,update", Resource: "resourceslices"}, Skip: 4, Times: 1, Status: statuserr.InternalError("x")})
 		r.set(resourceslice.Pool{Devices: tainted(8 * 64)})
 		time.Sleep(250 * time.Millisecond)
 		r.halt()
@@ -255,7 +256,7 @@ func TestStopWhileWaiting(t *testing.T) {
 		r.start()
 		r.publish(resourceslice.Pool{Devices: tainted(7 * 64)})
 		r.settle(time.Minute)
-		heal := r.s.Inject(apitest.Fault{Match: apitest.Match{Verb: "create,update", Resource: "resourceslices"}, Skip: 4, Status: apitest.InternalError("x")})
+		heal := r.s.Inject(apitest.Fault{Match: apitest.Match{Verb: "create,update", Resource: "resourceslices"}, Skip: 4, Status: statuserr.InternalError("x")})
 		r.set(resourceslice.Pool{Devices: tainted(8 * 64)})
 		r.settle(time.Minute)
 		heal()
@@ -272,7 +273,7 @@ func TestStopWhileWaiting(t *testing.T) {
 // TestThrottled: what the API server tells one writer holds for all.
 func TestThrottled(t *testing.T) {
 	bubble(t, func(r *rig) {
-		r.s.Inject(apitest.Fault{Match: apitest.Match{Verb: "create", Resource: "resourceslices"}, Times: 1, Status: apitest.TooManyRequests(0)})
+		r.s.Inject(apitest.Fault{Match: apitest.Match{Verb: "create", Resource: "resourceslices"}, Times: 1, Status: statuserr.TooManyRequests(0)})
 		r.start()
 		r.set(pools(device(1, "a")))
 		r.settle(10 * time.Millisecond)
@@ -335,7 +336,7 @@ func TestWaitAndStatus(t *testing.T) {
 		if _, ok := r.c.Status(pool); ok {
 			t.Error("a status of nothing")
 		}
-		stop := r.s.Inject(apitest.Fault{Match: apitest.Match{Verb: "create"}, Status: apitest.Unavailable(0)})
+		stop := r.s.Inject(apitest.Fault{Match: apitest.Match{Verb: "create"}, Status: statuserr.Unavailable(0)})
 		r.set(pools(device(1, "a")))
 		ctx, cancel := context.WithTimeout(r.Context(), time.Minute)
 		defer cancel()
@@ -390,17 +391,17 @@ func TestNodeIsDeniedItsNewSlice(t *testing.T) {
 		r.start()
 		r.publish(pools(device(1, "a")))
 		r.s.ResetJournal()
-		r.s.Inject(apitest.Fault{Match: apitest.Match{Verb: "update", Resource: "resourceslices"}, Times: 3, Status: apitest.Forbidden("resourceslices", "s", "no relationship found")})
+		r.s.Inject(apitest.Fault{Match: apitest.Match{Verb: "update", Resource: "resourceslices"}, Times: 3, Status: statuserr.Forbidden("resourceslices", "s", "no relationship found")})
 		r.publish(pools(device(2, "a")))
 		r.expect("denied three times", 0, 4, 0)
 		if n := len(r.reported()); n != 0 {
 			t.Errorf("reported %v", r.reported())
 		}
 		r.settle(time.Minute)
-		deny := r.s.Inject(apitest.Fault{Match: apitest.Match{Verb: "update", Resource: "resourceslices"}, Status: apitest.Forbidden("resourceslices", "s", "policy")})
+		deny := r.s.Inject(apitest.Fault{Match: apitest.Match{Verb: "update", Resource: "resourceslices"}, Status: statuserr.Forbidden("resourceslices", "s", "policy")})
 		r.set(pools(device(3, "a")))
 		r.settle(10 * time.Minute)
-		if n := r.s.Count(apitest.Match{Verb: "update", Resource: "resourceslices"}); n > 11 {
+		if n := len(r.s.Requests(apitest.Match{Verb: "update", Resource: "resourceslices"})); n > 11 {
 			t.Errorf("%d updates in ten minutes", n)
 		}
 		if e, n := has[*resourceslice.ForbiddenError](r); n != 1 || e.Verb != "update" || e.Pool != pool {

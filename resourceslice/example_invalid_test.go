@@ -17,7 +17,7 @@ import (
 
 // Set refuses what the API server would refuse, and names every field.
 func ExampleController_Set_invalid() {
-	c, err := resourceslice.New(resourceslice.Config{Client: apitest.New(apitest.Options{}).Client(apitest.Admin)})
+	c, err := resourceslice.New(resourceslice.Config{Client: apitest.New(apitest.Options{}).Client(apitest.User{})})
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -15,17 +15,18 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/internal/statuserr"
 	"github.com/kubewright/kubewright/resourceslice"
 )
 
 // faults are the ways in which a single write can fail.
 var faults = map[string]apitest.Fault{
-	"404":        {Status: apitest.StatusError(404, "NotFound", "not served")},
-	"409":        {Status: apitest.StatusError(409, "Conflict", "changed meanwhile")},
-	"403":        {Status: apitest.Forbidden("resourceslices", "s", "no relationship found")},
-	"422":        {Status: apitest.StatusError(422, "Invalid", "refused")},
-	"429":        {Status: apitest.TooManyRequests(1)},
-	"500":        {Status: apitest.InternalError("broken")},
+	"404":        {Status: statuserr.New(404, "NotFound", "not served")},
+	"409":        {Status: statuserr.New(409, "Conflict", "changed meanwhile")},
+	"403":        {Status: statuserr.Forbidden("resourceslices", "s", "no relationship found")},
+	"422":        {Status: statuserr.New(422, "Invalid", "refused")},
+	"429":        {Status: statuserr.TooManyRequests(1)},
+	"500":        {Status: statuserr.InternalError("broken")},
 	"hang":       {Hang: true},
 	"reset":      {Err: apitest.ErrConnReset},
 	"lostAnswer": {LoseResponse: true},

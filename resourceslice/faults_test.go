@@ -17,6 +17,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/internal/requests"
+	"github.com/kubewright/kubewright/internal/statuserr"
 	"github.com/kubewright/kubewright/resourceslice"
 )
 
@@ -36,7 +38,7 @@ func (r *rig) refuseDevice(name, model string) {
 	r.s.Inject(apitest.Fault{
 		Match: apitest.Match{Verb: "create,update", Resource: "resourceslices", Func: func(q apitest.Request) bool { return at(q) >= 0 }},
 		Answer: func(q apitest.Request) (*http.Response, error) {
-			err := apitest.StatusError(422, metav1.StatusReasonInvalid, name+" is not welcome")
+			err := statuserr.New(422, metav1.StatusReasonInvalid, name+" is not welcome")
 			err.ErrStatus.Details = &metav1.StatusDetails{Causes: []metav1.StatusCause{{Field: fmt.Sprintf("spec.devices[%d]", at(q))}}}
 			return nil, err
 		},
@@ -79,12 +81,12 @@ func TestASetDoesNotWaitForARetry(t *testing.T) {
 	writes := apitest.Match{Verb: "create,update", Resource: "resourceslices"}
 	for name, hold := range map[string]func(r *rig) (undo func()){
 		"refused as a whole": func(r *rig) func() {
-			undo := r.s.Inject(apitest.Fault{Match: writes, Status: apitest.StatusError(422, metav1.StatusReasonInvalid, "no")})
+			undo := r.s.Inject(apitest.Fault{Match: writes, Status: statuserr.New(422, metav1.StatusReasonInvalid, "no")})
 			r.set(resourceslice.Pool{SkipNodeOperations: []resourcev1.SkipNodeOperation{"*"}, Devices: []resourcev1.Device{device(1, "a")}})
 			return undo
 		},
 		"forbidden": func(r *rig) func() {
-			undo := r.s.Inject(apitest.Fault{Match: writes, Status: apitest.Forbidden("resourceslices", "s", "policy")})
+			undo := r.s.Inject(apitest.Fault{Match: writes, Status: statuserr.Forbidden("resourceslices", "s", "policy")})
 			r.set(pools(device(1, "b")))
 			return undo
 		},
@@ -93,7 +95,7 @@ func TestASetDoesNotWaitForARetry(t *testing.T) {
 			return func() {}
 		},
 		"failing": func(r *rig) func() {
-			undo := r.s.Inject(apitest.Fault{Match: writes, Status: apitest.InternalError("x")})
+			undo := r.s.Inject(apitest.Fault{Match: writes, Status: statuserr.InternalError("x")})
 			r.set(pools(device(1, "b")))
 			return undo
 		},
@@ -106,7 +108,7 @@ func TestASetDoesNotWaitForARetry(t *testing.T) {
 				undo := hold(r)
 				r.settle(20 * time.Minute)
 				// One failure more, so that backoff and the other reason meet.
-				once := r.s.Inject(apitest.Fault{Match: writes, Times: 1, Status: apitest.InternalError("x")})
+				once := r.s.Inject(apitest.Fault{Match: writes, Times: 1, Status: statuserr.InternalError("x")})
 				r.set(pools(device(1, "c")))
 				r.settle(30 * time.Minute)
 				once()
@@ -280,7 +282,7 @@ func TestADryRunComesBeforeTheFirstRestriction(t *testing.T) {
 	}
 	expect := func(r *rig, what string, runs, n int) {
 		r.Helper()
-		if got, wrote := r.s.Count(dryRuns), r.s.Count(writes); got != runs || wrote != n {
+		if got, wrote := len(r.s.Requests(dryRuns)), len(r.s.Requests(writes)); got != runs || wrote != n {
 			r.Errorf("%s: %d dry runs and %d writes, want %d and %d", what, got, wrote, runs, n)
 		}
 		r.s.ResetJournal()
@@ -316,7 +318,7 @@ func TestADryRunComesBeforeTheFirstRestriction(t *testing.T) {
 			expect(r, "ten hours", 11, 2)
 		},
 		"it fails": func(r *rig) {
-			undo := r.s.Inject(apitest.Fault{Match: dryRuns, Status: apitest.InternalError("x")})
+			undo := r.s.Inject(apitest.Fault{Match: dryRuns, Status: statuserr.InternalError("x")})
 			r.start()
 			r.set(pools(broken(device(1, "a"))))
 			r.settle(time.Hour)
@@ -330,7 +332,7 @@ func TestADryRunComesBeforeTheFirstRestriction(t *testing.T) {
 			}
 		},
 		"it is refused": func(r *rig) {
-			r.s.Inject(apitest.Fault{Match: dryRuns, Status: apitest.StatusError(422, metav1.StatusReasonInvalid, "no")})
+			r.s.Inject(apitest.Fault{Match: dryRuns, Status: statuserr.New(422, metav1.StatusReasonInvalid, "no")})
 			r.start()
 			r.set(pools(broken(device(1, "a")), device(2, "a")))
 			r.settle(time.Minute)
@@ -348,7 +350,7 @@ func TestADryRunComesBeforeTheFirstRestriction(t *testing.T) {
 			expect(r, "the end", 2, 1)
 		},
 		"a webhook doesn't support it": func(r *rig) {
-			r.s.Inject(apitest.Fault{Match: dryRuns, Status: apitest.StatusError(400, metav1.StatusReasonBadRequest, "admission webhook does not support dry run")})
+			r.s.Inject(apitest.Fault{Match: dryRuns, Status: statuserr.New(400, metav1.StatusReasonBadRequest, "admission webhook does not support dry run")})
 			r.start()
 			r.publish(pools(broken(device(1, "a"))))
 			expect(r, "the first publish", 1, 1)
@@ -380,7 +382,7 @@ func TestAPartitionTypeWithoutPartitions(t *testing.T) {
 // process was down, one that was a cluster pool, and one that this process Set.
 func TestSetAllRemovesTheOtherPoolsOfTheDriver(t *testing.T) {
 	bubble(t, func(r *rig) {
-		r.user = apitest.Admin
+		r.user = apitest.User{}
 		r.start()
 		for name, p := range map[string]resourceslice.Pool{
 			"old":      {Devices: devices(3)},
@@ -421,7 +423,7 @@ func TestSetAllRemovesTheOtherPoolsOfTheDriver(t *testing.T) {
 		if want := map[string]int{"switched": 1, "new": 1, "n2": 1, node: 1}; fmt.Sprint(names) != fmt.Sprint(want) {
 			t.Errorf("slices by pool %v, want %v", names, want)
 		}
-		if n := r.s.Watches(apitest.Match{User: r.user.Name, Resource: "resourceslices"}); n > 2 { // one is the consumer's
+		if n := requests.OpenWatches(r.s, apitest.Match{User: r.user.Name, Resource: "resourceslices"}); n > 2 { // one is the consumer's
 			t.Errorf("%d watches", n)
 		}
 		if err := r.c.SetAll(driver, map[string]resourceslice.Pool{"new": {Devices: []resourcev1.Device{{Name: "X"}}}}); err == nil {
@@ -446,7 +448,7 @@ func TestSetAllRemovesTheOtherPoolsOfTheDriver(t *testing.T) {
 // refused the pool, and it is Set correctly an hour later.
 func TestAClusterPoolBecomesANodePoolAfterAnInvalidSet(t *testing.T) {
 	bubble(t, func(r *rig) {
-		r.user = apitest.Admin
+		r.user = apitest.User{}
 		r.start()
 		r.publish(resourceslice.Pool{Devices: devices(3), Nodes: resourceslice.NodeSelection{AllNodes: true}})
 		r.halt()
@@ -486,7 +488,7 @@ func TestSetAllWithNodeCredentials(t *testing.T) {
 		if n := len(r.reported()); n != 0 {
 			t.Errorf("reported %v", r.reported())
 		}
-		if n := r.s.Count(apitest.Match{Verb: "list", Resource: "resourceslices"}); n > 1 {
+		if n := len(r.s.Requests(apitest.Match{Verb: "list", Resource: "resourceslices"})); n > 1 {
 			t.Errorf("%d lists in an hour", n)
 		}
 	})
@@ -508,7 +510,7 @@ func TestSetAllInTheCluster(t *testing.T) {
 		r.there(everywhere("s3", driver, "of-a-node"))
 		r.consumer.remove()
 		r.start(func(cfg *resourceslice.Config) {
-			cfg.NodeName, cfg.Owner, cfg.Client = "", nil, r.s.Client(apitest.Admin)
+			cfg.NodeName, cfg.Owner, cfg.Client = "", nil, r.s.Client(apitest.User{})
 		})
 		all := resourceslice.Pool{Devices: devices(3), Nodes: resourceslice.NodeSelection{AllNodes: true}}
 		if err := r.c.SetAll(driver, map[string]resourceslice.Pool{"new": all}); err != nil {
@@ -534,7 +536,7 @@ func TestRemoveRefusesOtherDrivers(t *testing.T) {
 		s.Spec.NodeName, s.Spec.AllNodes, s.Spec.Driver = nil, new(true), "other.example.com"
 		r.foreign(func() { r.s.Put(s) })
 		r.start(func(cfg *resourceslice.Config) {
-			cfg.NodeName, cfg.Owner, cfg.Driver, cfg.Client = "", nil, driver, r.s.Client(apitest.Admin)
+			cfg.NodeName, cfg.Owner, cfg.Driver, cfg.Client = "", nil, driver, r.s.Client(apitest.User{})
 		})
 		if err := r.c.Remove(resourceslice.PoolID{Driver: "other.example.com", Name: node}); err == nil {
 			t.Error("Remove of another driver's pool was accepted")

@@ -15,6 +15,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/internal/requests"
+	"github.com/kubewright/kubewright/internal/statuserr"
 	"github.com/kubewright/kubewright/resourceslice"
 )
 
@@ -141,7 +143,7 @@ func TestUpstreamReconcilePoolWithName(t *testing.T) {
 				for _, gate := range gates {
 					r.s.SetGate(gate, true)
 				}
-				r.user = apitest.Admin
+				r.user = apitest.User{}
 				other := live("s1", 1, 1, device(1, "b"))
 				other.Spec.NodeName, other.Spec.AllNodes, other.Spec.Pool.Name = nil, new(true), "n2"
 				r.foreign(func() { r.s.Put(other) })
@@ -168,7 +170,7 @@ func TestUpstreamReconcilePoolWithName(t *testing.T) {
 // publishes for others is of that pool alone where the API server can do that.
 func TestUpstreamPoolNameFieldSelector(t *testing.T) {
 	byPool := apitest.Match{Resource: "resourceslices", Func: func(q apitest.Request) bool { return contains(fmt.Errorf("%s", q.FieldSelector), "spec.pool.name=") }}
-	unsupported := apitest.StatusError(400, metav1.StatusReasonBadRequest, `field label not supported: spec.pool.name`)
+	unsupported := statuserr.New(400, metav1.StatusReasonBadRequest, `field label not supported: spec.pool.name`)
 	for _, tc := range []struct {
 		name    string
 		verb    string // that is refused
@@ -180,14 +182,14 @@ func TestUpstreamPoolNameFieldSelector(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			bubble(t, func(r *rig) {
-				r.user = apitest.Admin
+				r.user = apitest.User{}
 				if tc.verb != "" {
 					m := byPool
 					m.Verb = tc.verb
 					r.s.Inject(apitest.Fault{Match: m, Status: unsupported})
 					if tc.verb == "list" { // is asked for where there is no watch with initial events
 						m.Verb = "watch"
-						r.s.Inject(apitest.Fault{Match: m, Times: 1, Status: apitest.StatusError(422, metav1.StatusReasonInvalid, "sendInitialEvents")})
+						r.s.Inject(apitest.Fault{Match: m, Times: 1, Status: statuserr.New(422, metav1.StatusReasonInvalid, "sendInitialEvents")})
 					}
 				}
 				r.start()
@@ -196,13 +198,13 @@ func TestUpstreamPoolNameFieldSelector(t *testing.T) {
 				if n := len(r.slices()); n != 4 {
 					t.Errorf("%d slices", n)
 				}
-				if n := r.s.Watches(byPool); n != tc.watches {
+				if n := requests.OpenWatches(r.s, byPool); n != tc.watches {
 					t.Errorf("%d watches of a pool, want %d", n, tc.watches)
 				}
 				r.s.ResetJournal()
 				r.settle(time.Hour)
 				r.expect("an hour later", 0, 0, 0)
-				if n := r.s.Count(byPool); tc.watches == 0 && n > 0 {
+				if n := len(r.s.Requests(byPool)); tc.watches == 0 && n > 0 {
 					t.Errorf("%d requests in an hour of what was refused", n)
 				}
 				if errs := r.reported(); len(errs) > 0 {

@@ -19,6 +19,8 @@ import (
 	featurestesting "k8s.io/client-go/features/testing"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/internal/requests"
+	"github.com/kubewright/kubewright/internal/statuserr"
 	"github.com/kubewright/kubewright/resourceslice"
 )
 
@@ -28,7 +30,7 @@ import (
 // node were not looked at again when each had to say where it is.
 func TestDevicesAreCheckedForTheirPool(t *testing.T) {
 	bubble(t, func(r *rig) {
-		r.user = apitest.Admin
+		r.user = apitest.User{}
 		r.start()
 		d := device(1, "a")
 		r.publish(pools(d))
@@ -72,7 +74,7 @@ func TestSetLeavesDevicesAlone(t *testing.T) {
 // somebody deleted was thought to be there for ever.
 func TestClusterPoolOfANodeIsRepaired(t *testing.T) {
 	bubble(t, func(r *rig) {
-		r.user = apitest.Admin
+		r.user = apitest.User{}
 		r.start()
 		r.publish(resourceslice.Pool{Devices: tainted(200), Nodes: resourceslice.NodeSelection{AllNodes: true}})
 		r.settle(5 * time.Second)
@@ -128,7 +130,7 @@ func TestDeleteThatLandsLate(t *testing.T) {
 func TestWatchesEndWithTheirPools(t *testing.T) {
 	for _, byNode := range []bool{true, false} {
 		bubble(t, func(r *rig) {
-			r.user = apitest.Admin
+			r.user = apitest.User{}
 			r.start(func(cfg *resourceslice.Config) {
 				if !byNode {
 					cfg.NodeName, cfg.Owner = "", nil
@@ -136,7 +138,7 @@ func TestWatchesEndWithTheirPools(t *testing.T) {
 			})
 			r.settle(time.Second)
 			match := apitest.Match{User: r.user.Name, Resource: "resourceslices"}
-			before := r.s.Watches(match)
+			before := requests.OpenWatches(r.s, match)
 			r.consumer.remove()
 			for range 2 {
 				for _, name := range []string{"p1", "p2", "p3"} {
@@ -148,7 +150,7 @@ func TestWatchesEndWithTheirPools(t *testing.T) {
 						t.Fatal(err)
 					}
 					r.settle(time.Second)
-					if n := r.s.Watches(match); n != before+1 {
+					if n := requests.OpenWatches(r.s, match); n != before+1 {
 						t.Errorf("%d watches with a pool, %d before", n, before)
 					}
 					r.c.Remove(id)
@@ -156,7 +158,7 @@ func TestWatchesEndWithTheirPools(t *testing.T) {
 						t.Fatal(err)
 					}
 					r.settle(time.Second)
-					if n := r.s.Watches(match); n != before {
+					if n := requests.OpenWatches(r.s, match); n != before {
 						t.Errorf("%d watches after a pool, %d before", n, before)
 					}
 					if s, ok := r.c.Status(id); ok {
@@ -190,7 +192,7 @@ func TestOneTaintTwice(t *testing.T) {
 func TestReadyBeforeTheFirstPool(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.start(func(cfg *resourceslice.Config) {
-			cfg.NodeName, cfg.Owner, cfg.Driver, cfg.Client = "", nil, driver, r.s.Client(apitest.Admin)
+			cfg.NodeName, cfg.Owner, cfg.Driver, cfg.Client = "", nil, driver, r.s.Client(apitest.User{})
 		})
 		<-r.c.Ready().Done()
 	})
@@ -251,7 +253,7 @@ func TestRefusalsGoWithTheirDevices(t *testing.T) {
 		r.settle(time.Minute)
 		refuse := func(name string) {
 			t.Helper()
-			err := apitest.StatusError(422, metav1.StatusReasonInvalid, name+" is not liked")
+			err := statuserr.New(422, metav1.StatusReasonInvalid, name+" is not liked")
 			err.ErrStatus.Details = &metav1.StatusDetails{Causes: []metav1.StatusCause{{Field: "spec.devices[1]"}}}
 			r.s.Inject(apitest.Fault{Match: apitest.Match{Verb: "update", Resource: "resourceslices"}, Times: 1, Status: err})
 		}

@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/internal/statuserr"
 	"github.com/kubewright/kubewright/resourceslice"
 )
 
@@ -29,7 +30,7 @@ func TestU1ErrorInTheMiddleOfABump(t *testing.T) {
 		r.start(func(cfg *resourceslice.Config) { cfg.Concurrency = 1 })
 		r.publish(resourceslice.Pool{Devices: devices(640), Atomic: true})
 		r.expect("first publish", 10, 0, 0)
-		r.s.Inject(apitest.Fault{Match: apitest.Match{Verb: "update", Resource: "resourceslices"}, Skip: 4, Times: 1, Status: apitest.InternalError("etcd")})
+		r.s.Inject(apitest.Fault{Match: apitest.Match{Verb: "update", Resource: "resourceslices"}, Skip: 4, Times: 1, Status: statuserr.InternalError("etcd")})
 		all := devices(640)
 		all[0], all[639] = device(0, "b"), device(639, "b")
 		r.publish(resourceslice.Pool{Devices: all, Atomic: true})
@@ -49,7 +50,7 @@ func TestU2OneSliceIsRefusedForEver(t *testing.T) {
 				s, ok := obj.(*resourcev1.ResourceSlice)
 				return err == nil && ok && hasDevice(s, "dev-00100")
 			}},
-			Status: apitest.StatusError(422, metav1.StatusReasonInvalid, "dev-00100 is not welcome"),
+			Status: statuserr.New(422, metav1.StatusReasonInvalid, "dev-00100 is not welcome"),
 		})
 		r.start()
 		r.set(resourceslice.Pool{Devices: devices(640)})
@@ -139,7 +140,7 @@ func TestU5NodeIsCreatedAnew(t *testing.T) {
 				t.Errorf("owner of %s is %v, want %s", s.Name, s.OwnerReferences, owner.UID)
 			}
 		}
-		if n := r.s.Count(apitest.Match{Verb: "get", Resource: "nodes"}); n > 1 {
+		if n := len(r.s.Requests(apitest.Match{Verb: "get", Resource: "nodes"})); n > 1 {
 			t.Errorf("the Node was asked for %d times", n)
 		}
 	})
@@ -268,7 +269,7 @@ func TestU10TwoWriters(t *testing.T) {
 // waits.
 func TestU11NotAllowedToList(t *testing.T) {
 	bubble(t, func(r *rig) {
-		allow := r.s.Inject(apitest.Fault{Match: apitest.Match{Resource: "resourceslices", User: apitest.NodeUser(node).Name}, Status: apitest.Forbidden("resourceslices", "", "no")})
+		allow := r.s.Inject(apitest.Fault{Match: apitest.Match{Resource: "resourceslices", User: apitest.NodeUser(node).Name}, Status: statuserr.Forbidden("resourceslices", "", "no")})
 		r.start()
 		begin := time.Now()
 		r.set(pools(device(1, "a")))
@@ -353,12 +354,12 @@ func TestU15VersionRotation(t *testing.T) {
 		r.s.ResetJournal()
 		all[0] = device(0, "d")
 		r.publish(resourceslice.Pool{Devices: all})
-		if n := r.s.Count(apitest.Match{Verb: "update", Func: func(q apitest.Request) bool { return q.Version == "v1" }}); n != 1 {
-			t.Errorf("not back on v1: %v", r.s.Journal())
+		if n := len(r.s.Requests(apitest.Match{Verb: "update", Func: func(q apitest.Request) bool { return q.Version == "v1" }})); n != 1 {
+			t.Errorf("not back on v1: %v", r.s.Requests(apitest.Match{}))
 		}
 		r.foreign(func() { apitest.Delete[sliceType](r.s, "", r.slices()[0].Name) }) // a genuine 404
 		r.settle(time.Minute)
-		if n := r.s.Count(apitest.Match{Func: func(q apitest.Request) bool { return q.Version != "v1" && q.Resource == "resourceslices" }}); n != 0 {
+		if n := len(r.s.Requests(apitest.Match{Func: func(q apitest.Request) bool { return q.Version != "v1" && q.Resource == "resourceslices" }})); n != 0 {
 			t.Error("a slice that is gone was taken for a version that is gone")
 		}
 	})
@@ -373,7 +374,7 @@ func TestNoVersionIsServed(t *testing.T) {
 		if _, n := has[*resourceslice.UnavailableError](r); n != 1 {
 			t.Errorf("reported %v", r.reported())
 		}
-		if n := len(r.s.Journal()); n > 150 {
+		if n := len(r.s.Requests(apitest.Match{})); n > 150 {
 			t.Errorf("%d requests in an hour", n)
 		}
 		r.s.Serve(resourcev1.SchemeGroupVersion, true)
@@ -409,7 +410,7 @@ func TestU16PoolOfAnotherNode(t *testing.T) {
 		all := resourceslice.Pool{Devices: []resourcev1.Device{device(1, "a")}, Nodes: resourceslice.NodeSelection{AllNodes: true}}
 		onNode := func(name string) func(*resourceslice.Config) {
 			return func(cfg *resourceslice.Config) {
-				cs := r.s.Client(apitest.Admin)
+				cs := r.s.Client(apitest.User{})
 				cfg.Client, cfg.NodeName, cfg.Owner = cs, name, resourceslice.NodeOwner(cs.CoreV1().Nodes(), name)
 			}
 		}

@@ -36,7 +36,7 @@ func TestSetRefusesWhatTheAPIServerRefuses(t *testing.T) {
 	if err := json.Unmarshal(content, &verdicts); err != nil {
 		t.Fatal(err)
 	}
-	client := apitest.New(apitest.Options{}).Client(apitest.Admin)
+	client := apitest.New(apitest.Options{}).Client(apitest.User{})
 	refused := 0
 	for _, v := range verdicts {
 		c, err := resourceslice.New(resourceslice.Config{Client: client, NodeName: "n1", Owner: resourceslice.NodeOwner(client.CoreV1().Nodes(), "n1")})

@@ -70,15 +70,16 @@ func newWorld(t *testing.T, s *system, seed uint64) *world {
 	w.server = apitest.New(apitest.Options{
 		Serve: []schema.GroupVersion{{Group: "coordination.k8s.io", Version: "v1beta1"}},
 		Gates: map[apitest.Gate]bool{apitest.CoordinatedLeaderElection: true},
-		Journal: func(r apitest.Request) bool {
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			if w.watch != nil {
-				w.watch(r)
-			}
-			return true
-		},
 	})
+	// Func is called with each request that arrives. The fault does nothing.
+	w.server.Inject(apitest.Fault{Match: apitest.Match{Func: func(r apitest.Request) bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.watch != nil {
+			w.watch(r)
+		}
+		return false
+	}}})
 	w.server.LagWatches(apitest.Match{}, watchLag)
 	// Start at a random offset, so that seconds do not begin here.
 	time.Sleep(w.rng.between(0, 5*time.Second))
@@ -237,7 +238,7 @@ func (w *world) process(name string) *process {
 // requests returns the number of requests in the journal, without watches,
 // which last for half an hour.
 func (w *world) requests() float64 {
-	return float64(w.server.Count(apitest.Match{Func: func(r apitest.Request) bool { return r.Verb != "watch" }}))
+	return float64(len(w.server.Requests(apitest.Match{Func: func(r apitest.Request) bool { return r.Verb != "watch" }})))
 }
 
 // client returns a clientset for the process, with the rate limits of

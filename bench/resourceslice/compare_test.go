@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/internal/statuserr"
 )
 
 var (
@@ -68,7 +69,7 @@ var changes = []change{
 		apitest.Delete[*resourcev1.ResourceSlice](s, "", all[len(all)/2].Name)
 	}},
 	{name: "5 changed, one 500", devices: replace(5), happens: func(s *apitest.Server) {
-		s.Inject(apitest.Fault{Match: apitest.Match{Verb: "update", Resource: "resourceslices"}, Skip: 1, Times: 1, Status: apitest.InternalError("etcd")})
+		s.Inject(apitest.Fault{Match: apitest.Match{Verb: "update", Resource: "resourceslices"}, Skip: 1, Times: 1, Status: statuserr.InternalError("etcd")})
 	}},
 	{name: "half the devices removed", devices: func(all []resourcev1.Device) []resourcev1.Device { return all[len(all)/2:] }},
 }
@@ -141,7 +142,7 @@ func compare(t *testing.T, p peer, n int) (outcomes []outcome) {
 		time.Sleep(65 * time.Second) // the helper checks again after 30 s
 		synctest.Wait()
 		o := outcome{name: name, window: w.window()}
-		for _, q := range s.Journal() {
+		for _, q := range s.Requests(apitest.Match{}) {
 			if q.Verb != "get" { // reads that find out the result of a failed write
 				o.writes++
 			}
@@ -183,7 +184,7 @@ type poolWatch struct {
 }
 
 func watchPool(t *testing.T, s *apitest.Server) *poolWatch {
-	w, err := s.Client(apitest.Admin).ResourceV1().ResourceSlices().Watch(t.Context(), metav1.ListOptions{TimeoutSeconds: new(int64(1000 * 3600))})
+	w, err := s.Client(apitest.User{}).ResourceV1().ResourceSlices().Watch(t.Context(), metav1.ListOptions{TimeoutSeconds: new(int64(1000 * 3600))})
 	if err != nil {
 		t.Fatal(err)
 	}

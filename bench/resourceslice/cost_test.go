@@ -59,7 +59,7 @@ func published(t testing.TB, p *ours) {
 // quiet waits until the server has received no write for a while.
 func quiet(s *apitest.Server) {
 	for last, since := -1, time.Now(); time.Since(since) < 3*time.Second; time.Sleep(50 * time.Millisecond) {
-		if n := len(s.Journal()); n != last {
+		if n := len(s.Requests(sent)); n != last {
 			last, since = n, time.Now()
 		}
 	}

@@ -23,6 +23,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/structured"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/internal/statuserr"
 	"github.com/kubewright/kubewright/resourceslice"
 )
 
@@ -137,7 +138,7 @@ func TestAllocator(t *testing.T) {
 func allocator(t *testing.T, rng *rand.Rand) {
 	s := newServer()
 	o := &oracle{t: t, slices: map[string]*resourcev1.ResourceSlice{}, cache: cel.NewCache(10, cel.Features{})}
-	w, err := s.Client(apitest.Admin).ResourceV1().ResourceSlices().Watch(t.Context(), metav1.ListOptions{TimeoutSeconds: new(int64(1000 * 3600))})
+	w, err := s.Client(apitest.User{}).ResourceV1().ResourceSlices().Watch(t.Context(), metav1.ListOptions{TimeoutSeconds: new(int64(1000 * 3600))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,7 +169,7 @@ func allocator(t *testing.T, rng *rand.Rand) {
 		if rng.IntN(3) == 0 {
 			s.Inject(apitest.Fault{
 				Match: apitest.Match{Verb: "create,update,delete", Resource: "resourceslices"}, Skip: rng.IntN(5), Times: 1,
-				Status: apitest.InternalError("etcd"), LoseResponse: rng.IntN(2) == 0,
+				Status: statuserr.InternalError("etcd"), LoseResponse: rng.IntN(2) == 0,
 			})
 		}
 		time.Sleep(time.Duration(rng.IntN(3000)) * time.Millisecond)

@@ -149,10 +149,11 @@ func devices(n int) []resourcev1.Device {
 	return all
 }
 
+// sent matches the requests that are counted.
+var sent = apitest.Match{Resource: "resourceslices", Func: func(q apitest.Request) bool { return q.Verb != "watch" && q.Verb != "list" }}
+
 func newServer() *apitest.Server {
-	s := apitest.New(apitest.Options{Journal: func(q apitest.Request) bool {
-		return q.Resource == "resourceslices" && q.Verb != "watch" && q.Verb != "list"
-	}})
+	s := apitest.New(apitest.Options{})
 	s.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}})
 	return s
 }

@@ -24,7 +24,7 @@ func TestDriver(t *testing.T) {
 				s := apitest.New(apitest.Options{})
 				p, n := newPods(), newNodes()
 				o := options{Nodes: 10, Pods: 50, Rate: 100, PodChurn: 2, NodeChurn: 6}
-				d := newDriver(s.Client(apitest.Admin), p, n, o, registers)
+				d := newDriver(s.Client(apitest.User{}), p, n, o, registers)
 				d.createNodes(t.Context())
 				for i := range o.Nodes {
 					n.observe(time.Now(), nodeView{UID: nodeName(i), Name: nodeName(i), Ready: true})
@@ -50,7 +50,7 @@ func TestDriver(t *testing.T) {
 				if alive, deleted := podsOf(s); len(alive) != 50 || deleted != 120 {
 					t.Errorf("after a minute %d pods, and %d deleted; want 50 and 120", len(alive), deleted)
 				}
-				if got := s.Count(apitest.Match{Verb: "delete", Resource: "nodes"}); got != 6 {
+				if got := len(s.Requests(apitest.Match{Verb: "delete", Resource: "nodes"})); got != 6 {
 					t.Errorf("%d Nodes were deleted, want 6", got)
 				}
 				d.away.Wait()
@@ -81,7 +81,7 @@ func TestDriver(t *testing.T) {
 func TestDriverPersists(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := apitest.New(apitest.Options{})
-		d := newDriver(s.Client(apitest.Admin), newPods(), newNodes(), options{Nodes: 1, Pods: 1, Rate: 1}, true)
+		d := newDriver(s.Client(apitest.User{}), newPods(), newNodes(), options{Nodes: 1, Pods: 1, Rate: 1}, true)
 		s.Inject(apitest.Fault{Match: apitest.Match{Verb: "create"}, Times: 2, LoseResponse: true})
 		d.createPods(t.Context())
 		if alive, _ := podsOf(s); len(alive) != 1 || len(d.alive) != 1 || d.alive[0].uid != alive[0].UID {

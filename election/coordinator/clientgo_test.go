@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/internal/statuserr"
 )
 
 // clientGo is a process with the candidate and the elector of client-go.
@@ -180,7 +181,7 @@ func TestControllerClientGo(t *testing.T) {
 		b := (&clientGo{rig: r, name: "b", emulated: "1.37.0"}).start()
 		watchTwo(r, time.Minute, a, b)
 		r.want("leads", a.leading(), true)
-		allow := r.server.Inject(apitest.Fault{Match: apitest.Match{User: "a", Verb: "update"}, Status: apitest.Forbidden("leases", ctlLease, "policy")})
+		allow := r.server.Inject(apitest.Fault{Match: apitest.Match{User: "a", Verb: "update"}, Status: statuserr.Forbidden("leases", ctlLease, "policy")})
 		watchTwo(r, time.Minute, a, b)
 		r.want("leads", b.leading(), true)
 		allow()

@@ -19,7 +19,7 @@ import (
 )
 
 func controllerConfig() (Config, kubernetes.Interface) {
-	cs := apitest.New(apitest.Options{}).Client(apitest.Admin)
+	cs := apitest.New(apitest.Options{}).Client(apitest.User{})
 	return Config{Client: cs.CoordinationV1(), Candidates: cs.CoordinationV1beta1()}, cs
 }
 

@@ -25,7 +25,7 @@ func ExampleController() {
 		Serve: []schema.GroupVersion{coordinationv1beta1.SchemeGroupVersion},
 		Gates: map[apitest.Gate]bool{apitest.CoordinatedLeaderElection: true},
 	})
-	clientset := server.Client(apitest.Admin) // in a program kubernetes.NewForConfig
+	clientset := server.Client(apitest.User{}) // in a program kubernetes.NewForConfig
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 

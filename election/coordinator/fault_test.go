@@ -20,6 +20,7 @@ import (
 	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/election"
 	"github.com/kubewright/kubewright/election/internal/spec"
+	"github.com/kubewright/kubewright/internal/statuserr"
 )
 
 // TestControllerGateOff: preferredHolder is dropped. The holder leads until it
@@ -101,7 +102,7 @@ func TestControllerRefused(t *testing.T) {
 	} {
 		t.Run(tc.verb+" "+tc.resource, ctlBubble(func(r *ctlRig) {
 			tc.match.User = ctlUser
-			restore := r.server.Inject(apitest.Fault{Match: tc.match, Status: apitest.Forbidden(tc.resource, "x", "not yours")})
+			restore := r.server.Inject(apitest.Fault{Match: tc.match, Status: statuserr.Forbidden(tc.resource, "x", "not yours")})
 			a := r.stub("a", "1.19.0", "1.19.0").start()
 			r.server.Put(r.leads("a", 0))
 			r.stub("b", "1.19.0", "1.19.0").start()
@@ -114,7 +115,7 @@ func TestControllerRefused(t *testing.T) {
 			if len(errs) != 1 || !errors.As(errs[0], &permission) || permission.Verb != tc.verb || permission.Resource != tc.resource {
 				r.Errorf("reported %v, want a PermissionError for %s %s once", errs, tc.verb, tc.resource)
 			}
-			if n := r.server.Count(apitest.Match{User: ctlUser}); n > 200 {
+			if n := len(r.server.Requests(apitest.Match{User: ctlUser})); n > 200 {
 				r.Errorf("%d requests in an hour", n)
 			}
 			restore()
@@ -124,14 +125,14 @@ func TestControllerRefused(t *testing.T) {
 		}))
 	}
 	t.Run("delete leasecandidates", ctlBubble(func(r *ctlRig) {
-		r.server.Inject(apitest.Fault{Match: apitest.Match{User: ctlUser, Verb: "delete"}, Status: apitest.Forbidden("leasecandidates", "x", "not yours")})
+		r.server.Inject(apitest.Fault{Match: apitest.Match{User: ctlUser, Verb: "delete"}, Status: statuserr.Forbidden("leasecandidates", "x", "not yours")})
 		r.server.Put(r.stub("dead", "1.19.0", "1.19.0").record())
 		r.start()
 		r.advance(40 * time.Minute)
 		a := r.stub("a", "1.19.0", "1.19.0").start()
 		r.want("holder", r.holder(), "a") // the election does not wait for it
 		r.advance(5 * time.Hour)
-		if n := r.server.Count(apitest.Match{User: ctlUser, Verb: "delete"}); n > 100 {
+		if n := len(r.server.Requests(apitest.Match{User: ctlUser, Verb: "delete"})); n > 100 {
 			r.Errorf("%d deletes in five hours", n)
 		}
 		r.want("reported", len(r.errors()), 1)
@@ -145,7 +146,7 @@ func TestControllerConflictStorm(t *testing.T) {
 		t.Run(resource, ctlBubble(func(r *ctlRig) {
 			a, _ := r.pair()
 			restore := r.server.Inject(apitest.Fault{Match: apitest.Match{User: ctlUser, Verb: "patch", Resource: resource},
-				Status: apitest.StatusError(http.StatusConflict, metav1.StatusReasonConflict, "changed meanwhile")})
+				Status: statuserr.New(http.StatusConflict, metav1.StatusReasonConflict, "changed meanwhile")})
 			a.stop()
 			r.advance(time.Hour)
 			if n := len(r.requests()); n > 800 {
@@ -168,10 +169,10 @@ func TestControllerNoAPI(t *testing.T) {
 		if errs := r.errors(); len(errs) != 1 || !errors.Is(errs[0], election.ErrNoCandidateAPI) {
 			r.Errorf("reported %v, want ErrNoCandidateAPI once", errs)
 		}
-		if n := r.server.Count(apitest.Match{User: ctlUser}); n > 120 {
+		if n := len(r.server.Requests(apitest.Match{User: ctlUser})); n > 120 {
 			r.Errorf("%d requests in an hour", n)
 		}
-		r.want("requests about leases", r.server.Count(apitest.Match{User: ctlUser, Resource: "leases"}), 0)
+		r.want("requests about leases", len(r.server.Requests(apitest.Match{User: ctlUser, Resource: "leases"})), 0)
 		if err := c.Check(nil); err != nil {
 			r.Error(err)
 		}
@@ -184,7 +185,7 @@ func TestControllerNoAPI(t *testing.T) {
 		r.server.BreakWatches(apitest.Match{})
 		r.server.ResetJournal()
 		r.advance(time.Hour)
-		if n := r.server.Count(apitest.Match{User: ctlUser}); n > 250 {
+		if n := len(r.server.Requests(apitest.Match{User: ctlUser})); n > 250 {
 			r.Errorf("%d requests in an hour", n)
 		}
 		r.want("holder", r.holder(), "a")

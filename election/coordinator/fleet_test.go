@@ -130,28 +130,28 @@ func TestControllerFleet(t *testing.T) {
 		leases = 120
 	}
 	synctest.Test(t, func(t *testing.T) {
-		r := newCtlRig(t, apitest.Options{Journal: func(q apitest.Request) bool { return q.User.Name == ctlUser }})
+		r := newCtlRig(t, apitest.Options{})
 		r.cfg.Hooks = Hooks{}
 		f := newCtlFleet(r, leases, each)
 		r.advance(time.Minute)
-		before := r.server.Total()
+		before := len(r.server.Requests(apitest.Match{}))
 		r.start()
 		r.advance(time.Millisecond)
 		// Two watches; and for each Lease a ping, an answer, and the Lease.
-		r.want("requests to elect all", r.server.Total()-before, 2+leases*3)
+		r.want("requests to elect all", len(r.server.Requests(apitest.Match{}))-before, 2+leases*3)
 		r.want("elected", len(apitest.List[*coordinationv1.Lease](r.server, ctlNamespace)), leases)
 
 		// Candidates of this package renew their records every ten minutes.
 		const minutes = 2
 		r.advance(time.Minute)
-		before, ours := r.server.Total(), len(r.requests())
+		before, ours := len(r.server.Requests(apitest.Match{})), len(r.requests())
 		for range minutes * 60 {
 			for c := range leases * each / 600 {
 				f.touch(c)
 			}
 			r.advance(time.Second)
 		}
-		total := r.server.Total() - before
+		total := len(r.server.Requests(apitest.Match{})) - before
 		if rate := float64(total) / (minutes * 60); rate > 0.35*float64(leases) {
 			t.Errorf("%d requests in %d minutes, %.1f a second, want 350 at most for 1,000 Leases", total, minutes, rate)
 		} else {

@@ -13,6 +13,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/internal/statuserr"
 )
 
 // TestControllerOldEvents: the watch delivers what the answer to a write, or a
@@ -94,7 +95,7 @@ func TestControllerWritesAreConditional(t *testing.T) {
 			r.advance(3*time.Second + 100*time.Millisecond)
 			r.want("holder", r.holder(), "x")
 		}
-		if n := r.server.Count(apitest.Match{User: ctlUser, Verb: "patch", Resource: "leases", Func: func(q apitest.Request) bool { return q.Code == 409 }}); n == 0 {
+		if n := len(r.server.Requests(apitest.Match{User: ctlUser, Verb: "patch", Resource: "leases", Func: func(q apitest.Request) bool { return q.Code == 409 }})); n == 0 {
 			r.Error("there was no conflict: the test tests nothing")
 		}
 	})(t)
@@ -104,7 +105,7 @@ func TestControllerWritesAreConditional(t *testing.T) {
 // what was refused is not sent again before its time.
 func TestControllerBacksOffUnderEvents(t *testing.T) {
 	ctlBubble(func(r *ctlRig) {
-		r.server.Inject(apitest.Fault{Match: apitest.Match{User: ctlUser, Verb: "create"}, Status: apitest.InternalError("x")})
+		r.server.Inject(apitest.Fault{Match: apitest.Match{User: ctlUser, Verb: "create"}, Status: statuserr.InternalError("x")})
 		r.start()
 		a := r.stub("a", "1.19.0", "1.19.0").start()
 		for range 600 {
@@ -112,7 +113,7 @@ func TestControllerBacksOffUnderEvents(t *testing.T) {
 			r.advance(100 * time.Millisecond)
 		}
 		// 0.25, 0.5, 1, 2 … 30 s, each from its upper half.
-		if n := r.server.Count(apitest.Match{User: ctlUser, Verb: "create"}); n > 10 {
+		if n := len(r.server.Requests(apitest.Match{User: ctlUser, Verb: "create"})); n > 10 {
 			r.Errorf("%d requests in a minute", n)
 		}
 	})(t)

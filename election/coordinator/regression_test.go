@@ -17,6 +17,7 @@ import (
 
 	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/election"
+	"github.com/kubewright/kubewright/internal/statuserr"
 )
 
 // The defects of the Kubernetes controller of July 2024 (B) and of that of
@@ -47,8 +48,8 @@ func TestControllerRegressions(t *testing.T) {
 		{"B3 no failure ends an election", func(r *ctlRig) {
 			a, _ := r.pair()
 			for _, fault := range []apitest.Fault{
-				{Match: apitest.Match{Verb: "get", User: ctlUser}, Times: 1, Status: apitest.InternalError("x")},
-				{Match: apitest.Match{Verb: "patch", Resource: "leasecandidates", User: ctlUser}, Times: 2, Status: apitest.StatusError(409, metav1.StatusReasonConflict, "x")},
+				{Match: apitest.Match{Verb: "get", User: ctlUser}, Times: 1, Status: statuserr.InternalError("x")},
+				{Match: apitest.Match{Verb: "patch", Resource: "leasecandidates", User: ctlUser}, Times: 2, Status: statuserr.New(409, metav1.StatusReasonConflict, "x")},
 				{Match: apitest.Match{Verb: "patch", Resource: "leases", User: ctlUser}, Times: 1, Err: apitest.ErrConnReset},
 			} {
 				r.server.Inject(fault)
@@ -308,7 +309,7 @@ func TestControllerRegressions(t *testing.T) {
 			r.server.ResetJournal()
 			r.advance(time.Hour)
 			r.want("requests", r.requests(), []string{})
-			if n := r.server.Count(apitest.Match{User: ctlUser}); n > 2*13 { // watches end after five to ten minutes
+			if n := len(r.server.Requests(apitest.Match{User: ctlUser})); n > 2*13 { // watches end after five to ten minutes
 				r.Errorf("%d requests", n)
 			}
 		}},

@@ -24,6 +24,7 @@ import (
 
 	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/examples/internal/exampletest"
+	"github.com/kubewright/kubewright/internal/statuserr"
 )
 
 // TestMain lets the test binary run as the agent that the supervisor starts.
@@ -98,7 +99,7 @@ func (d *demo) prints(texts ...string) (starts int) {
 func TestRollouts(t *testing.T) {
 	d := newDemo(t)
 	// The API server is down, and the disk is empty.
-	away := d.server.Inject(apitest.Fault{Status: apitest.Unavailable(0)})
+	away := d.server.Inject(apitest.Fault{Status: statuserr.Unavailable(0)})
 	d.start()
 	d.prints("booted with the Default", "AgentConfigOK=True SourceFailed")
 	away()
@@ -157,7 +158,7 @@ func TestRollouts(t *testing.T) {
 	if out := d.run.Output(); !strings.Contains(out, "supervisor: exit status 0") {
 		t.Errorf("SIGTERM did not end the agent in order:\n%s", out)
 	}
-	for _, r := range d.server.Journal() {
+	for _, r := range d.server.Requests(apitest.Match{}) {
 		if r.Code == http.StatusForbidden {
 			t.Errorf("refused: %v", r)
 		}
@@ -208,7 +209,7 @@ func TestSupervisedAgentDoesNotSupervise(t *testing.T) {
 	t.Setenv(childMark, "1")
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	kubeconfig := exampletest.Kubeconfig(t, exampletest.Server(t), apitest.Admin)
+	kubeconfig := exampletest.Kubeconfig(t, exampletest.Server(t), apitest.User{})
 	err := run(ctx, []string{"--kubeconfig", kubeconfig, "--supervise=true", "--configmap", "agent"}, io.Discard)
 	if err == nil || !strings.Contains(err.Error(), "source ConfigMap") {
 		t.Errorf("run = %v, want the error of an agent", err)
@@ -216,7 +217,7 @@ func TestSupervisedAgentDoesNotSupervise(t *testing.T) {
 }
 
 func TestWrongFlags(t *testing.T) {
-	kubeconfig := exampletest.Kubeconfig(t, exampletest.Server(t), apitest.Admin)
+	kubeconfig := exampletest.Kubeconfig(t, exampletest.Server(t), apitest.User{})
 	for _, test := range []struct {
 		args []string
 		want string

@@ -105,7 +105,7 @@ func (r *rig) bind(name string, policy corev1.RestartPolicy) types.UID {
 // delete starts a graceful deletion, as kubectl does.
 func (r *rig) delete(name string) {
 	r.Helper()
-	if err := r.api.Client(apitest.Admin).CoreV1().Pods("default").Delete(r.Context(), name, metav1.DeleteOptions{}); err != nil {
+	if err := r.api.Client(apitest.User{}).CoreV1().Pods("default").Delete(r.Context(), name, metav1.DeleteOptions{}); err != nil {
 		r.Fatal(err)
 	}
 }
@@ -286,7 +286,7 @@ func TestWrongArguments(t *testing.T) {
 	s := exampletest.Server(t)
 	for _, args := range [][]string{{"--lease", "nothing", "Lease"}, {"--config-map", "kubewright", "name"}, {"--node-name", "Not A Name", "NodeName"}} {
 		dir := filepath.Join(t.TempDir(), "store")
-		err := exampletest.Start(t, run, "--kubeconfig", exampletest.Kubeconfig(t, s, apitest.Admin), "--config-dir", dir, args[0], args[1]).Wait()
+		err := exampletest.Start(t, run, "--kubeconfig", exampletest.Kubeconfig(t, s, apitest.User{}), "--config-dir", dir, args[0], args[1]).Wait()
 		if err == nil || !strings.Contains(err.Error(), args[2]) {
 			t.Errorf("%q: %v does not name %s", args[:2], err, args[2])
 		}

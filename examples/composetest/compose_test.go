@@ -139,7 +139,7 @@ func TestPodRunsAndEnds(t *testing.T) {
 
 		web := r.bind("web")
 		pass(time.Second)
-		pods := r.server.Client(apitest.Admin).CoreV1().Pods("default")
+		pods := r.server.Client(apitest.User{}).CoreV1().Pods("default")
 		if err := pods.Delete(t.Context(), "web", metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](30)}); err != nil {
 			t.Fatal(err)
 		}

@@ -5,11 +5,13 @@ package main
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -50,7 +52,7 @@ func (c *cordoner) Reconcile(ctx context.Context, req reconcile.Request) (reconc
 func TestReconcilerInABubble(t *testing.T) {
 	apitest.Bubble(t, apitest.Options{}, func(t *testing.T, s *apitest.Server) {
 		skip := true
-		mgr, err := ctrl.NewManager(s.Config(apitest.Admin), ctrl.Options{
+		mgr, err := ctrl.NewManager(s.Config(apitest.User{}), ctrl.Options{
 			// A bubble has no sockets.
 			Metrics:                metricsserver.Options{BindAddress: "0"},
 			HealthProbeBindAddress: "0",
@@ -76,7 +78,7 @@ func TestReconcilerInABubble(t *testing.T) {
 		}
 		// The API server is down when the time comes.
 		time.Sleep(patience - 10*time.Second)
-		outage := s.Inject(apitest.Fault{Match: apitest.Match{Verb: "patch"}, Status: apitest.InternalError("down")})
+		outage := s.Inject(apitest.Fault{Match: apitest.Match{Verb: "patch"}, Status: apierrors.NewInternalError(errors.New("down"))})
 		time.Sleep(20 * time.Second)
 		if cordoned() {
 			t.Error("cordoned while every write fails")

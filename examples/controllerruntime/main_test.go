@@ -82,7 +82,7 @@ func TestNodeInAManager(t *testing.T) {
 	if _, body := status(t, probes, "/healthz?verbose"); !strings.Contains(body, "lease ok") || !strings.Contains(body, "nodestatus ok") || !strings.Contains(body, "podsync ok") {
 		t.Errorf("/healthz does not have the three checks:\n%s", body)
 	}
-	if n := s.Count(apitest.Match{Verb: "watch", Resource: "pods"}); n != 1 {
+	if n := len(s.Requests(apitest.Match{Verb: "watch", Resource: "pods"})); n != 1 {
 		t.Errorf("%d watches of pods, want one for the manager and podsync together", n)
 	}
 	for _, r := range s.Requests(apitest.Match{Verb: "list,watch", Resource: "pods"}) {
@@ -101,7 +101,7 @@ func TestNodeInAManager(t *testing.T) {
 		return false
 	}}})
 	web := apitest.Get[*corev1.Pod](s, "default", "web")
-	client := s.Client(apitest.Admin)
+	client := s.Client(apitest.User{})
 	if err := client.CoreV1().Pods("default").Delete(ctx, "web", metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(web.UID))}); err != nil {
 		t.Fatal(err)
 	}
@@ -138,7 +138,7 @@ func TestReplicas(t *testing.T) {
 	beats := apitest.Match{Verb: "create,update", Resource: "leases", Namespace: corev1.NamespaceNodeLease}
 
 	a, _ := start("a")
-	exampletest.Eventually(t, s, "a to serve the node", func() bool { return s.Count(beats) > 0 })
+	exampletest.Eventually(t, s, "a to serve the node", func() bool { return len(s.Requests(beats)) > 0 })
 	b, probes := start("b")
 	exampletest.Eventually(t, s, "b to be ready to stand by", func() bool { code, _ := status(t, probes, "/readyz"); return code == http.StatusOK })
 	if !strings.HasPrefix(holder(), "a_") {

@@ -30,7 +30,7 @@ func TestAManagerRunsInEachTermOfOneProcess(t *testing.T) {
 	started, ended := make(chan uint64), make(chan uint64)
 	graceful := time.Second
 	candidate, err := election.New(election.Config{
-		Client: s.Client(apitest.Admin).CoordinationV1(),
+		Client: s.Client(apitest.User{}).CoordinationV1(),
 		Lease:  types.NamespacedName{Namespace: "kubewright", Name: "example"},
 		Self:   election.Peer{Identity: "a"},
 		Lead: managerPerTerm(func(term election.Term) (manager.Manager, error) {

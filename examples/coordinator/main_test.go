@@ -35,7 +35,7 @@ func startInstance(t *testing.T, s *apitest.Server, identity string, args ...str
 
 // stand starts a candidate, and returns a function that stops it.
 func stand(t *testing.T, s *apitest.Server, identity string) (stop func()) {
-	client := s.Client(apitest.Admin)
+	client := s.Client(apitest.User{})
 	candidate, err := election.New(election.Config{
 		Client:   client.CoordinationV1(),
 		Lease:    types.NamespacedName{Namespace: "kubewright", Name: "example"},
@@ -119,7 +119,7 @@ func TestWrongFlags(t *testing.T) {
 		}
 	}
 	s := exampletest.Server(t)
-	err := exampletest.Start(t, run, "--kubeconfig", exampletest.Kubeconfig(t, s, apitest.Admin), "--lease-duration", "1500ms").Wait()
+	err := exampletest.Start(t, run, "--kubeconfig", exampletest.Kubeconfig(t, s, apitest.User{}), "--lease-duration", "1500ms").Wait()
 	if err == nil || !strings.Contains(err.Error(), "LeaseDuration") {
 		t.Errorf("%v does not name LeaseDuration", err)
 	}

@@ -117,7 +117,7 @@ func TestPodsRunAndOutliveTheKubelet(t *testing.T) {
 		t.Errorf("the container was %+v and is %+v", b, a)
 	}
 	for _, name := range []string{"service", "job", "image", "after"} {
-		if err := n.api.Client(apitest.Admin).CoreV1().Pods("default").Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+		if err := n.api.Client(apitest.User{}).CoreV1().Pods("default").Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		n.await(name, "to be gone", func(p *corev1.Pod) bool { return p == nil })

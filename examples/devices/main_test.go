@@ -104,7 +104,7 @@ func TestWrongFlags(t *testing.T) {
 		}
 	}
 	s := newServer(t)
-	kubeconfig := kubeconfig(t, s, apitest.Admin)
+	kubeconfig := kubeconfig(t, s, apitest.User{})
 	for want, args := range map[string][]string{
 		"NodeName": {"--node-name", "Not A Name"},
 		"--poll":   {"--node-name", "n1", "--poll", "0s"},

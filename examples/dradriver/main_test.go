@@ -207,7 +207,7 @@ func TestAClaimIsPreparedAndUnprepared(t *testing.T) {
 	s := apitest.New(apitest.Options{})
 	s.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName}})
 	m := newMachine(t)
-	client := s.Client(apitest.Admin)
+	client := s.Client(apitest.User{})
 	stop := m.start(client)
 	slices := func() []*resourcev1.ResourceSlice { return apitest.List[*resourcev1.ResourceSlice](s, "") }
 	m.eventually("a slice with a device", func() bool {
@@ -285,7 +285,7 @@ func TestADeviceThatIsGoneIsAnError(t *testing.T) {
 		}}}},
 	})
 	m := newMachine(t)
-	m.start(s.Client(apitest.Admin))
+	m.start(s.Client(apitest.User{}))
 	k := m.register()
 	claim := apitest.List[*resourcev1.ResourceClaim](s, "default")[0]
 	answer, err := k.NodePrepareResources(t.Context(), &draapi.NodePrepareResourcesRequest{

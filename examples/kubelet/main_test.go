@@ -124,7 +124,7 @@ func TestPodsRun(t *testing.T) {
 
 	// The program ends and comes back; the pod runs on, and nothing is written.
 	k.stop()
-	writes := k.api.Count(apitest.Match{Resource: "pods/status"})
+	writes := len(k.api.Requests(apitest.Match{Resource: "pods/status"}))
 	k.start()
 	exampletest.Eventually(t, k.api, "the node to be ready again", func() bool {
 		node := apitest.Get[*corev1.Node](k.api, "", "n1")
@@ -154,7 +154,7 @@ func TestPodsRun(t *testing.T) {
 // delete begins a graceful deletion, as kubectl does.
 func (k *nodeTest) delete(name string) {
 	k.Helper()
-	err := k.api.Client(apitest.Admin).CoreV1().Pods("default").Delete(k.Context(), name, metav1.DeleteOptions{})
+	err := k.api.Client(apitest.User{}).CoreV1().Pods("default").Delete(k.Context(), name, metav1.DeleteOptions{})
 	if err != nil {
 		k.Fatal(err)
 	}

@@ -72,7 +72,7 @@ func TestArguments(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := o.source(apitest.New(apitest.Options{}).Client(apitest.Admin).CoreV1()); err == nil {
+	if _, err := o.source(apitest.New(apitest.Options{}).Client(apitest.User{}).CoreV1()); err == nil {
 		t.Error("two sources are accepted")
 	}
 }

@@ -128,7 +128,7 @@ func TestFenced(t *testing.T) {
 	if err := a.Stop(); err != nil {
 		t.Errorf("a ended with %v", err)
 	}
-	if n := s.Count(apitest.Match{Verb: "update", Resource: "configmaps"}); n != 0 {
+	if n := len(s.Requests(apitest.Match{Verb: "update", Resource: "configmaps"})); n != 0 {
 		t.Errorf("%d writes past a later leader", n)
 	}
 }
@@ -145,7 +145,7 @@ func TestNodeCredentials(t *testing.T) {
 	s := electionServer(t)
 	p := startProgram(t, "--kubeconfig", kubeconfig(t, s, apitest.NodeUser("n1")), "--identity", "n1")
 	eventually(t, s, "a refusal", func() bool {
-		return s.Count(apitest.Match{Resource: "leases", Func: func(r apitest.Request) bool { return r.Code == http.StatusForbidden }}) > 0
+		return len(s.Requests(apitest.Match{Resource: "leases", Func: func(r apitest.Request) bool { return r.Code == http.StatusForbidden }})) > 0
 	})
 	if err := p.Stop(); err != nil {
 		t.Errorf("the program ended with %v", err)
@@ -162,7 +162,7 @@ func TestWrongFlags(t *testing.T) {
 		}
 	}
 	s := newServer(t)
-	err := startProgram(t, "--kubeconfig", kubeconfig(t, s, apitest.Admin), "--lease", "kubewright/Not A Name", "--lease-duration", "1500ms").Wait()
+	err := startProgram(t, "--kubeconfig", kubeconfig(t, s, apitest.User{}), "--lease", "kubewright/Not A Name", "--lease-duration", "1500ms").Wait()
 	for _, field := range []string{"Lease", "LeaseDuration"} {
 		if err == nil || !strings.Contains(err.Error(), field) {
 			t.Errorf("%v does not name %s", err, field)

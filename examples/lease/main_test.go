@@ -38,7 +38,7 @@ func TestLeaseFollowsItsNode(t *testing.T) {
 			}
 			node := s.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}).(*corev1.Node)
 			eventually(t, s, "three renewals", func() bool {
-				return s.Count(apitest.Match{Verb: "update", Resource: "leases"}) >= 3
+				return len(s.Requests(apitest.Match{Verb: "update", Resource: "leases"})) >= 3
 			})
 			got := leases()
 			if len(got) != 1 || len(got[0].OwnerReferences) != 1 || got[0].OwnerReferences[0].UID != node.UID {
@@ -59,7 +59,7 @@ func TestWrongFlags(t *testing.T) {
 		}
 	}
 	s := newServer(t)
-	err := startProgram(t, "--kubeconfig", kubeconfig(t, s, apitest.Admin), "--node-name", "Not A Name", "--lease-duration", "1500ms").Wait()
+	err := startProgram(t, "--kubeconfig", kubeconfig(t, s, apitest.User{}), "--node-name", "Not A Name", "--lease-duration", "1500ms").Wait()
 	for _, field := range []string{"NodeName", "Duration"} {
 		if err == nil || !strings.Contains(err.Error(), field) {
 			t.Errorf("%v does not name %s", err, field)

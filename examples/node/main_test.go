@@ -88,7 +88,7 @@ func TestNodeTellsTheTruth(t *testing.T) {
 func TestExitWhenDeleted(t *testing.T) {
 	s := newServer(t)
 	unhealthy := filepath.Join(t.TempDir(), "unhealthy")
-	program := startProgram(t, "--kubeconfig", kubeconfig(t, s, apitest.Admin),
+	program := startProgram(t, "--kubeconfig", kubeconfig(t, s, apitest.User{}),
 		"--node-name", "n1", "--unhealthy-file", unhealthy, "--sync-interval", "100ms", "--exit-when-deleted")
 	eventually(t, s, "the node to be ready", func() bool { return ready(s).Status == corev1.ConditionTrue })
 	apitest.Delete[*corev1.Node](s, "", "n1")

@@ -57,7 +57,7 @@ func TestVariablesAreResolvedBeforeTheProviderGetsThePod(t *testing.T) {
 			s.Put(&corev1.Secret{ObjectMeta: there, Data: map[string][]byte{"key": []byte("secret")}})
 			s.Put(&corev1.ConfigMap{ObjectMeta: there, Data: map[string]string{"key": "public"}})
 			recorder := events.NewFakeRecorder(10)
-			environment, err := NewEnvironment(s.Client(apitest.Admin).CoreV1(), recorder)
+			environment, err := NewEnvironment(s.Client(apitest.User{}).CoreV1(), recorder)
 			if err != nil {
 				t.Fatal(err)
 			}

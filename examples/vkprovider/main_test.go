@@ -46,7 +46,7 @@ func TestPodsOfAVirtualKubeletProvider(t *testing.T) {
 				}
 				return false
 			})
-			if err := s.Client(apitest.Admin).CoreV1().Pods("default").Delete(t.Context(), "web", metav1.DeleteOptions{}); err != nil {
+			if err := s.Client(apitest.User{}).CoreV1().Pods("default").Delete(t.Context(), "web", metav1.DeleteOptions{}); err != nil {
 				t.Fatal(err)
 			}
 			exampletest.Eventually(t, s, "the pod to be gone", func() bool {

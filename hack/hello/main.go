@@ -230,7 +230,7 @@ func serve(ca *authority) (url string, shutdown func(), err error) {
 
 // connect returns the client configuration of an administrator.
 func (s *show) connect(ca *authority, url string) (*rest.Config, error) {
-	certPEM, keyPEM, err := ca.issue(apitest.Admin)
+	certPEM, keyPEM, err := ca.issue(apitest.User{})
 	if err != nil {
 		return nil, err
 	}

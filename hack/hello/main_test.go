@@ -47,7 +47,7 @@ func TestAClientIsTheUserThatItsCertificateNames(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg.CertData, cfg.KeyData, err = other.issue(apitest.Admin)
+	cfg.CertData, cfg.KeyData, err = other.issue(apitest.User{})
 	if err != nil {
 		t.Fatal(err)
 	}

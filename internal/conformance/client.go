@@ -86,9 +86,6 @@ type answer struct {
 
 func (c *C) client(u apitest.User) (*http.Client, *rest.Config) {
 	c.Helper()
-	if u.Name == "" {
-		u = apitest.Admin
-	}
 	cfg := c.server.Config(u)
 	if cl, ok := c.clients[u.Name]; ok {
 		return cl, cfg

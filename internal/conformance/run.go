@@ -29,7 +29,7 @@ type Target struct {
 
 // Server is the API server of a case.
 type Server struct {
-	// Config returns a client configuration for a user: apitest.Admin, a
+	// Config returns a client configuration for a user: the zero User, a
 	// node user or any other. Required.
 	Config func(apitest.User) *rest.Config
 	// Grant creates the ClusterRoles, Roles and bindings of a manifest.

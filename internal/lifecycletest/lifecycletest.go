@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/internal/statuserr"
 	"github.com/kubewright/kubewright/internal/testlog"
 )
 
@@ -73,15 +74,15 @@ type outage struct {
 }
 
 var outages = []outage{
-	{"401", apitest.Fault{Status: apitest.Unauthorized()}},
-	{"403", apitest.Fault{Status: apitest.Forbidden("things", "one", "not yours")}},
-	{"404", apitest.Fault{Status: apitest.StatusError(http.StatusNotFound, metav1.StatusReasonNotFound, "not there")}},
-	{"409", apitest.Fault{Status: apitest.StatusError(http.StatusConflict, metav1.StatusReasonConflict, "changed in the meantime")}},
-	{"410", apitest.Fault{Status: apitest.Gone()}},
-	{"422", apitest.Fault{Status: apitest.StatusError(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, "is invalid")}},
-	{"429", apitest.Fault{Status: apitest.TooManyRequests(1)}},
-	{"500", apitest.Fault{Status: apitest.InternalError("broken")}},
-	{"503", apitest.Fault{Status: apitest.Unavailable(0)}},
+	{"401", apitest.Fault{Status: statuserr.Unauthorized()}},
+	{"403", apitest.Fault{Status: statuserr.Forbidden("things", "one", "not yours")}},
+	{"404", apitest.Fault{Status: statuserr.New(http.StatusNotFound, metav1.StatusReasonNotFound, "not there")}},
+	{"409", apitest.Fault{Status: statuserr.New(http.StatusConflict, metav1.StatusReasonConflict, "changed in the meantime")}},
+	{"410", apitest.Fault{Status: statuserr.Gone()}},
+	{"422", apitest.Fault{Status: statuserr.New(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, "is invalid")}},
+	{"429", apitest.Fault{Status: statuserr.TooManyRequests(1)}},
+	{"500", apitest.Fault{Status: statuserr.InternalError("broken")}},
+	{"503", apitest.Fault{Status: statuserr.Unavailable(0)}},
 	{"Hang", apitest.Fault{Hang: true}},
 	{"Reset", apitest.Fault{Err: apitest.ErrConnReset}},
 	{"Refused", apitest.Fault{Err: apitest.ErrConnRefused}},
@@ -141,10 +142,10 @@ func (w *world) stop(r *run) {
 // silent lets an hour pass and checks that no request is sent.
 func (w *world) silent(when string) {
 	w.Helper()
-	before := w.server.Total()
+	before := len(w.server.Requests(apitest.Match{}))
 	time.Sleep(time.Hour)
 	synctest.Wait()
-	if after := w.server.Total(); after != before {
+	if after := len(w.server.Requests(apitest.Match{})); after != before {
 		w.Errorf("%d requests %s", after-before, when)
 	}
 }
@@ -187,7 +188,7 @@ func (w *world) cancelledBeforeRun() {
 	if err := w.controller.Run(ctx); err != nil {
 		w.Errorf("Run = %v with a context that is done, want nil", err)
 	}
-	if n := w.server.Total(); n != 0 {
+	if n := len(w.server.Requests(apitest.Match{})); n != 0 {
 		w.Errorf("%d requests under a context that was done", n)
 	}
 }
@@ -294,7 +295,7 @@ func (w *world) hourOf(o outage) {
 		w.Fatalf("Run ended during the outage: %v", r.err)
 	default:
 	}
-	if n := w.server.Total(); n > w.MaxPerHour {
+	if n := len(w.server.Requests(apitest.Match{})); n > w.MaxPerHour {
 		w.Errorf("%d requests in an hour of %s, want %d at most; the last: %v", n, o.name, w.MaxPerHour, w.lastRequests())
 	}
 	if !w.WorksWithoutAPI && w.ready(w.controller) {
@@ -306,6 +307,6 @@ func (w *world) hourOf(o outage) {
 }
 
 func (w *world) lastRequests() []apitest.Request {
-	all := w.server.Journal()
+	all := w.server.Requests(apitest.Match{})
 	return slices.Clone(all[max(0, len(all)-5):])
 }

@@ -66,7 +66,7 @@ func TestContractHoldsForASmallController(t *testing.T) {
 	lifecycletest.Test(t, lifecycletest.Subject{
 		New: func(_ *testing.T, s *apitest.Server, _ int) lifecycletest.Controller {
 			return &poller{
-				client:   s.Client(apitest.Admin),
+				client:   s.Client(apitest.User{}),
 				ready:    lifecycle.NewReady("poller"),
 				progress: lifecycle.NewProgress("poller", 2*time.Minute),
 			}

@@ -22,6 +22,7 @@ import (
 
 	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/internal/backoff"
+	"github.com/kubewright/kubewright/internal/statuserr"
 	"github.com/kubewright/kubewright/internal/testlog"
 	"github.com/kubewright/kubewright/internal/testmain"
 )
@@ -55,7 +56,7 @@ func bubble(t *testing.T, test func(*subject)) {
 		s := &subject{T: testlog.New(t), server: apitest.New(apitest.Options{})}
 		s.put("one", "n1")
 		s.put("other", "n2")
-		client := s.server.Client(apitest.Admin).CoreV1().Pods("default")
+		client := s.server.Client(apitest.User{}).CoreV1().Pods("default")
 		s.informer = cache.NewSharedIndexInformer(New(Config{
 			List:          func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return client.List(ctx, o) },
 			Watch:         client.Watch,
@@ -140,10 +141,10 @@ func TestDeliversWhatTheSelectorSelects(t *testing.T) {
 }
 
 var errs = map[string]apitest.Fault{
-	"410":       {Status: apitest.Gone()},
+	"410":       {Status: statuserr.Gone()},
 	"too large": {Status: tooLarge()},
-	"429":       {Status: apitest.TooManyRequests(1)},
-	"503":       {Status: apitest.Unavailable(0)},
+	"429":       {Status: statuserr.TooManyRequests(1)},
+	"503":       {Status: statuserr.Unavailable(0)},
 	"refused":   {Err: apitest.ErrConnRefused},
 	"reset":     {Err: apitest.ErrConnReset},
 	"hang":      {Hang: true},
@@ -176,7 +177,7 @@ func TestHourOfErrors(t *testing.T) {
 						if n := len(s.outcomes()) - before; n > 400 {
 							s.Errorf("%d tries in an hour", n)
 						}
-						if n := s.server.Count(pods); n > 3600 {
+						if n := len(s.server.Requests(pods)); n > 3600 {
 							s.Errorf("%d requests in an hour", n)
 						}
 						repair()
@@ -225,7 +226,7 @@ func TestDeadStream(t *testing.T) {
 		s.put("two", "n1")
 		s.server.ResetJournal()
 		s.pass(10*time.Minute + slack + answerTimeout + time.Minute)
-		if n := s.server.Count(pods); n < 2 {
+		if n := len(s.server.Requests(pods)); n < 2 {
 			s.Errorf("%d requests: the dead stream is still trusted", n)
 		}
 		resume()
@@ -251,7 +252,7 @@ func TestEndIsNoOutcome(t *testing.T) {
 func TestOutcomePaces(t *testing.T) {
 	bubble(t, func(s *subject) {
 		s.wait = 10 * time.Minute
-		s.server.Inject(apitest.Fault{Match: pods, Status: apitest.InternalError("broken")})
+		s.server.Inject(apitest.Fault{Match: pods, Status: statuserr.InternalError("broken")})
 		s.start()
 		s.pass(time.Hour)
 		if n := len(s.outcomes()); n > 7 {

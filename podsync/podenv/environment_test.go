@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/internal/statuserr"
 )
 
 func TestContainer(t *testing.T) {
@@ -216,7 +217,7 @@ func TestContainerKinds(t *testing.T) {
 func TestAPIErrors(t *testing.T) {
 	for _, optional := range []bool{false, true} {
 		w := newWorld(t, nil, configMap("settings", map[string]string{"K": "v"}))
-		remove := w.server.Inject(apitest.Fault{Match: apitest.Match{Resource: "configmaps"}, Status: apitest.InternalError("broken")})
+		remove := w.server.Inject(apitest.Fault{Match: apitest.Match{Resource: "configmaps"}, Status: statuserr.InternalError("broken")})
 		p := w.pod(podOf(corev1.Container{Env: []corev1.EnvVar{configMapRef("A", "settings", "K", optional)}}))
 		_, err := p.Container(t.Context(), "app", Addresses{})
 		if err == nil || errors.Is(err, ErrMissing) || !CanWait(err) {

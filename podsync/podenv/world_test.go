@@ -55,7 +55,7 @@ func (w *world) pod(pod *corev1.Pod) *Pod {
 
 // count returns how many reads of a resource the server has seen.
 func (w *world) count(resource string) int {
-	return w.server.Count(apitest.Match{Resource: resource, Func: func(r apitest.Request) bool { return r.Verb == "get" || r.Verb == "list" }})
+	return len(w.server.Requests(apitest.Match{Resource: resource, Func: func(r apitest.Request) bool { return r.Verb == "get" || r.Verb == "list" }}))
 }
 
 func podOf(c corev1.Container) *corev1.Pod {

@@ -204,7 +204,7 @@ func Example_runtime() {
 		return
 	}
 	defer os.RemoveAll(root)
-	core := apitest.New(apitest.Options{}).Client(apitest.Admin).CoreV1() // a cluster's clientset.CoreV1()
+	core := apitest.New(apitest.Options{}).Client(apitest.User{}).CoreV1() // a cluster's clientset.CoreV1()
 	environment, err := podenv.New(podenv.Config{ConfigMaps: core, Secrets: core})
 	if err != nil {
 		fmt.Println(err)

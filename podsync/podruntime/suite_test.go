@@ -22,7 +22,7 @@ import (
 )
 
 func resolver(t testing.TB) *podenv.Resolver {
-	core := apitest.New(apitest.Options{}).Client(apitest.Admin).CoreV1()
+	core := apitest.New(apitest.Options{}).Client(apitest.User{}).CoreV1()
 	env, err := podenv.New(podenv.Config{ConfigMaps: core, Secrets: core})
 	if err != nil {
 		t.Fatal(err)

@@ -25,7 +25,7 @@ import (
 // with a function that sets the ConfigMap's data.
 func configMapVolume(t *testing.T) (*corev1.Pod, *podenv.Resolver, func(map[string]string)) {
 	api := apitest.New(apitest.Options{})
-	core := api.Client(apitest.Admin).CoreV1()
+	core := api.Client(apitest.User{}).CoreV1()
 	resolver, err := podenv.New(podenv.Config{ConfigMaps: core, Secrets: core})
 	if err != nil {
 		t.Fatal(err)

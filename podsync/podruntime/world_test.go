@@ -260,7 +260,7 @@ func inWorldWith(t *testing.T, prepare, f func(w *world)) {
 // boot begins a process.
 func (w *world) boot() {
 	w.Helper()
-	core := w.api.Client(apitest.Admin).CoreV1()
+	core := w.api.Client(apitest.User{}).CoreV1()
 	env, err := podenv.New(podenv.Config{ConfigMaps: core, Secrets: core, ReadFile: podruntime.ReadFile(w.root)})
 	if err != nil {
 		w.Fatal(err)

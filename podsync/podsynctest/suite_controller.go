@@ -160,7 +160,7 @@ func (n *node) get(name string) *corev1.Pod {
 
 func (n *node) remove(name string) {
 	n.Helper()
-	if err := n.server.Client(apitest.Admin).CoreV1().Pods(metav1.NamespaceDefault).Delete(context.Background(), name, metav1.DeleteOptions{}); err != nil {
+	if err := n.server.Client(apitest.User{}).CoreV1().Pods(metav1.NamespaceDefault).Delete(context.Background(), name, metav1.DeleteOptions{}); err != nil {
 		n.Errorf("deleting %s: %v", name, err)
 	}
 }

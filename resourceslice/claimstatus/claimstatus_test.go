@@ -64,7 +64,7 @@ func bubble(t *testing.T, test func(*rig)) {
 }
 
 func (r *rig) writer(driver, name string) *claimstatus.Writer {
-	w, err := claimstatus.New(claimstatus.Config{Client: r.s.Client(apitest.Admin).ResourceV1(), Driver: driver, Name: name})
+	w, err := claimstatus.New(claimstatus.Config{Client: r.s.Client(apitest.User{}).ResourceV1(), Driver: driver, Name: name})
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -73,7 +73,7 @@ func (r *rig) writer(driver, name string) *claimstatus.Writer {
 
 func (r *rig) get() *resourcev1.ResourceClaim {
 	r.Helper()
-	c, err := r.s.Client(apitest.Admin).ResourceV1().ResourceClaims("default").Get(r.Context(), "net", metav1.GetOptions{})
+	c, err := r.s.Client(apitest.User{}).ResourceV1().ResourceClaims("default").Get(r.Context(), "net", metav1.GetOptions{})
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -102,7 +102,7 @@ func (r *rig) expect(what, want string, writes int) {
 	if got := strings.Join(all, " "); got != want {
 		r.Errorf("%s: status %s, want %s", what, got, want)
 	}
-	if n := r.s.Count(apitest.Match{Verb: "patch,update", Resource: "resourceclaims/*"}); n != writes {
+	if n := len(r.s.Requests(apitest.Match{Verb: "patch,update", Resource: "resourceclaims/*"})); n != writes {
 		r.Errorf("%s: %d writes, want %d", what, n, writes)
 	}
 	r.s.ResetJournal()

@@ -19,7 +19,7 @@ import (
 func Example() {
 	server := apitest.New(apitest.Options{}) // stands for the cluster
 	server.Put(claim())
-	clientset := server.Client(apitest.Admin)
+	clientset := server.Client(apitest.User{})
 	ctx := context.Background()
 
 	w, err := claimstatus.New(claimstatus.Config{Client: clientset.ResourceV1(), Driver: driver})

@@ -38,7 +38,7 @@ func TestConformance(t *testing.T) {
 					if node, ok := strings.CutPrefix(u.Name, "system:node:"); ok {
 						return c.NodeConfig(t, node)
 					}
-					if u.Name != apitest.Admin.Name {
+					if u.Name != "" {
 						return c.UserConfig(t, u.Name, u.Groups...)
 					}
 					return c.AdminConfig()

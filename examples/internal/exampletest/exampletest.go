@@ -109,7 +109,7 @@ func Eventually(t *testing.T, s *apitest.Server, what string, condition func() b
 	for !condition() {
 		select {
 		case <-deadline.C:
-			t.Fatalf("waited %v for: %s; requests: %v", patience, what, s.Journal())
+			t.Fatalf("waited %v for: %s; requests: %v", patience, what, s.Requests(apitest.Match{}))
 		case <-tick.C:
 		}
 	}
@@ -141,7 +141,7 @@ func Server(t *testing.T, manifests ...string) *apitest.Server {
 // do not allow.
 func NothingRefused(t *testing.T, s *apitest.Server) {
 	t.Helper()
-	for _, r := range s.Journal() {
+	for _, r := range s.Requests(apitest.Match{}) {
 		if r.Code == http.StatusForbidden {
 			t.Errorf("refused: %v", r)
 		}

@@ -28,7 +28,7 @@ func clients(objects ...runtime.Object) kubernetes.Interface {
 	for _, o := range objects {
 		api.Put(o)
 	}
-	return api.Client(apitest.Admin)
+	return api.Client(apitest.User{})
 }
 
 // newRuntime returns a Runtime on a server in memory.

@@ -85,7 +85,7 @@ func openNode(t testing.TB, api *apitest.Server, path string, backoff podruntime
 	if err != nil {
 		t.Fatal(err)
 	}
-	core := api.Client(apitest.Admin).CoreV1()
+	core := api.Client(apitest.User{}).CoreV1()
 	env, err := podenv.New(podenv.Config{ConfigMaps: core, Secrets: core, Services: core, ServiceAccounts: core, ReadFile: podruntime.ReadFile(lock.Path())})
 	if err != nil {
 		t.Fatal(err)

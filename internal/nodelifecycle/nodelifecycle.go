@@ -1,7 +1,10 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package apitest
+// Package nodelifecycle judges the nodes of an apitest server by the rule of
+// kube-controller-manager's node-lifecycle controller, for the tests of this
+// module.
+package nodelifecycle
 
 import (
 	"context"
@@ -13,43 +16,43 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kubewright/kubewright/apitest"
 )
 
-// The settings of the real node-lifecycle controller.
+// The defaults of kube-controller-manager.
 const (
 	DefaultGracePeriod        = 50 * time.Second // --node-monitor-grace-period
 	DefaultStartupGracePeriod = 60 * time.Second // --node-startup-grace-period
 	DefaultMonitorPeriod      = 5 * time.Second  // --node-monitor-period
 )
 
-// NodeLifecycleOptions configure a NodeLifecycle; zero fields have the
-// defaults above.
-type NodeLifecycleOptions struct {
+// Options configures a Judge. Zero fields have the defaults above.
+type Options struct {
 	GracePeriod        time.Duration
 	StartupGracePeriod time.Duration
 	MonitorPeriod      time.Duration
-	// Write makes it act: conditions of a node it takes for dead become
-	// Unknown on the server. Without it the verdicts are only recorded.
+	// Write makes the Judge set the conditions of a dead node to Unknown on the
+	// server. Without Write it only records its verdicts.
 	Write bool
 }
 
-// NodeLifecycle judges by the real node-lifecycle controller's rule whether
-// nodes are alive. At each tick a node has shown life since the last one if the
-// renewTime of its lease in kube-node-lease is later than any it has seen, or
-// if the lastHeartbeatTime of its Ready condition is another one; when life was
-// last seen is a matter of its own clock. A node that has shown none for the
-// grace period is Unknown.
-type NodeLifecycle struct {
-	s    *Server
-	opts NodeLifecycleOptions
+// Judge decides at each tick which nodes are alive. A node has shown life since
+// the last tick if the renewTime of its lease in kube-node-lease is later than
+// any earlier one, or if the lastHeartbeatTime of its Ready condition has
+// changed. The Judge's own clock dates these signs. A node without a sign of life for
+// the grace period is Unknown.
+type Judge struct {
+	s    *apitest.Server
+	opts Options
 
 	mu      sync.Mutex
 	health  map[string]*nodeHealth
 	outages map[string][]Outage
 }
 
-// Outage is a time during which a node would be Unknown: To is zero while it
-// lasts. Both are times of ticks.
+// Outage is the time during which a node was Unknown. To is zero while the
+// outage lasts. Both are times of ticks.
 type Outage struct{ From, To time.Time }
 
 type nodeHealth struct {
@@ -60,9 +63,8 @@ type nodeHealth struct {
 	probe     time.Time // when it last showed life
 }
 
-// NodeLifecycle makes a judge of the server's nodes. It does nothing before
-// Run or Tick.
-func (s *Server) NodeLifecycle(opts NodeLifecycleOptions) *NodeLifecycle {
+// New returns a Judge of the nodes of s. It does nothing before Run or Tick.
+func New(s *apitest.Server, opts Options) *Judge {
 	if opts.GracePeriod == 0 {
 		opts.GracePeriod = DefaultGracePeriod
 	}
@@ -72,64 +74,61 @@ func (s *Server) NodeLifecycle(opts NodeLifecycleOptions) *NodeLifecycle {
 	if opts.MonitorPeriod == 0 {
 		opts.MonitorPeriod = DefaultMonitorPeriod
 	}
-	return &NodeLifecycle{s: s, opts: opts, health: map[string]*nodeHealth{}, outages: map[string][]Outage{}}
+	return &Judge{s: s, opts: opts, health: map[string]*nodeHealth{}, outages: map[string][]Outage{}}
 }
 
 // Run ticks every monitor period until ctx is done.
-func (l *NodeLifecycle) Run(ctx context.Context) {
-	for {
-		l.Tick()
-		if sleep(ctx, l.opts.MonitorPeriod) != nil {
-			return
+func (j *Judge) Run(ctx context.Context) {
+	ticker := time.NewTicker(j.opts.MonitorPeriod)
+	defer ticker.Stop()
+	for ctx.Err() == nil {
+		j.Tick()
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
 		}
 	}
 }
 
-// Tick looks at every node once.
-func (l *NodeLifecycle) Tick() {
-	st := l.s.store
-	st.mu.Lock()
-	nodes := st.named["nodes"].sorted("")
-	renewals := make(map[string]*coordinationv1.Lease, len(nodes))
-	for _, it := range nodes {
-		if lease := st.named["leases"].items[key{corev1.NamespaceNodeLease, it.key.name}]; lease != nil {
-			renewals[it.key.name] = lease.obj.(*coordinationv1.Lease)
-		}
+// Tick judges every node once.
+func (j *Judge) Tick() {
+	nodes := apitest.List[*corev1.Node](j.s, "")
+	renewals := map[string]*coordinationv1.Lease{}
+	for _, lease := range apitest.List[*coordinationv1.Lease](j.s, corev1.NamespaceNodeLease) {
+		renewals[lease.Name] = lease
 	}
-	st.mu.Unlock()
 	now := time.Now()
 	var dead []string
-	l.mu.Lock()
+	j.mu.Lock()
 	seen := map[string]bool{}
-	for _, it := range nodes {
-		n := it.obj.(*corev1.Node)
+	for _, n := range nodes {
 		seen[n.Name] = true
-		if l.judge(n, renewals[n.Name], now) {
+		if j.judge(n, renewals[n.Name], now) {
 			dead = append(dead, n.Name)
 		}
 	}
-	maps.DeleteFunc(l.health, func(name string, _ *nodeHealth) bool { return !seen[name] })
-	for name := range l.outages {
+	maps.DeleteFunc(j.health, func(name string, _ *nodeHealth) bool { return !seen[name] })
+	for name := range j.outages {
 		if !seen[name] {
-			l.record(name, false, now)
+			j.record(name, false, now)
 		}
 	}
-	l.mu.Unlock()
-	if l.opts.Write {
+	j.mu.Unlock()
+	if j.opts.Write {
 		for _, name := range dead {
-			l.markUnknown(name)
+			j.markUnknown(name)
 		}
 	}
 }
 
-// judge updates what is known of a node and reports whether it is dead.
-func (l *NodeLifecycle) judge(n *corev1.Node, lease *coordinationv1.Lease, now time.Time) bool {
-	h := l.health[n.Name]
+// judge updates the health of a node and reports whether the node is dead.
+func (j *Judge) judge(n *corev1.Node, lease *coordinationv1.Lease, now time.Time) bool {
+	h := j.health[n.Name]
 	if h != nil && h.uid != string(n.UID) {
 		h = nil
 	}
 	ready := readyOf(n)
-	grace := l.opts.GracePeriod
+	grace := j.opts.GracePeriod
 	var savedLease *metav1.MicroTime
 	savedSeen := false
 	if h != nil {
@@ -140,11 +139,11 @@ func (l *NodeLifecycle) judge(n *corev1.Node, lease *coordinationv1.Lease, now t
 	}
 	switch {
 	case ready == nil && h == nil:
-		// Never posted a status: its life is counted from its creation.
+		// The node never posted a status, so its creation counts.
 		h = fresh(n.CreationTimestamp.Time)
-		grace = l.opts.StartupGracePeriod
+		grace = j.opts.StartupGracePeriod
 	case ready == nil:
-		grace = l.opts.StartupGracePeriod
+		grace = j.opts.StartupGracePeriod
 		h.ready = nil
 	case h == nil || h.ready == nil || !h.ready.LastHeartbeatTime.Equal(&ready.LastHeartbeatTime):
 		h = fresh(now)
@@ -155,9 +154,9 @@ func (l *NodeLifecycle) judge(n *corev1.Node, lease *coordinationv1.Lease, now t
 		h.lease, h.leaseSeen = lease.Spec.RenewTime, true
 		h.probe = now
 	}
-	l.health[n.Name] = h
+	j.health[n.Name] = h
 	dead := now.After(h.probe.Add(grace))
-	l.record(n.Name, dead, now)
+	j.record(n.Name, dead, now)
 	return dead
 }
 
@@ -171,20 +170,20 @@ func readyOf(n *corev1.Node) *corev1.NodeCondition {
 }
 
 // record opens or closes an outage.
-func (l *NodeLifecycle) record(name string, dead bool, now time.Time) {
-	list := l.outages[name]
+func (j *Judge) record(name string, dead bool, now time.Time) {
+	list := j.outages[name]
 	open := len(list) > 0 && list[len(list)-1].To.IsZero()
 	switch {
 	case dead && !open:
-		l.outages[name] = append(list, Outage{From: now})
+		j.outages[name] = append(list, Outage{From: now})
 	case !dead && open:
 		list[len(list)-1].To = now
 	}
 }
 
-// markUnknown writes what the real controller writes about a dead node.
-func (l *NodeLifecycle) markUnknown(name string) {
-	n := Edit(l.s, "", name, func(n *corev1.Node) {
+// markUnknown writes the conditions that the real controller writes for a dead node.
+func (j *Judge) markUnknown(name string) {
+	n := apitest.Edit(j.s, "", name, func(n *corev1.Node) {
 		now := metav1.Now().Rfc3339Copy()
 		for _, typ := range []corev1.NodeConditionType{corev1.NodeReady, corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure} {
 			i := slices.IndexFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == typ })
@@ -201,27 +200,27 @@ func (l *NodeLifecycle) markUnknown(name string) {
 	if n == nil {
 		return
 	}
-	// What it wrote itself is no sign of life.
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if h := l.health[name]; h != nil && h.ready == nil {
+	// A write of the Judge is not a sign of life.
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if h := j.health[name]; h != nil && h.ready == nil {
 		h.ready = readyOf(n)
 	}
 }
 
 // Outages returns the times during which a node was Unknown.
-func (l *NodeLifecycle) Outages(node string) []Outage {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return slices.Clone(l.outages[node])
+func (j *Judge) Outages(node string) []Outage {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return slices.Clone(j.outages[node])
 }
 
-// AllOutages returns the outages of every node that had any.
-func (l *NodeLifecycle) AllOutages() map[string][]Outage {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+// AllOutages returns the outages of every node that had one.
+func (j *Judge) AllOutages() map[string][]Outage {
+	j.mu.Lock()
+	defer j.mu.Unlock()
 	out := map[string][]Outage{}
-	for name, list := range l.outages {
+	for name, list := range j.outages {
 		out[name] = slices.Clone(list)
 	}
 	return out

@@ -1,7 +1,7 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package apitest_test
+package nodelifecycle
 
 import (
 	"context"
@@ -23,7 +23,7 @@ type fakeNode struct {
 	t     *testing.T
 	s     *apitest.Server
 	start time.Time
-	l     *apitest.NodeLifecycle
+	l     *Judge
 }
 
 func (n *fakeNode) heartbeat(at time.Time) {
@@ -49,9 +49,8 @@ func (n *fakeNode) outages() string {
 	return out
 }
 
-// TestNodeLifecycle checks the rule of freshness of the node-lifecycle
-// controller; a tick is every 5 s, the grace period 50 s.
-func TestNodeLifecycle(t *testing.T) {
+// A tick is every 5 s, the grace period is 50 s.
+func TestANodeWithoutSignsOfLifeIsUnknown(t *testing.T) {
 	for _, test := range []struct {
 		name string
 		life func(n *fakeNode)
@@ -129,38 +128,39 @@ func TestNodeLifecycle(t *testing.T) {
 			time.Sleep(50 * time.Second)
 		}, ""},
 	} {
-		t.Run(test.name, bubble(func(t *testing.T) {
-			s := apitest.New(apitest.Options{})
-			s.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}})
-			n := &fakeNode{t, s, time.Now(), s.NodeLifecycle(apitest.NodeLifecycleOptions{})}
-			ctx, cancel := context.WithCancel(t.Context())
-			defer cancel()
-			go func() {
-				// After the first signs of life at the same moment.
-				time.Sleep(time.Nanosecond)
-				n.l.Run(ctx)
-			}()
-			test.life(n)
-			synctest.Wait()
-			if got := n.outages(); got != test.want {
-				t.Errorf("got %q, want %q", got, test.want)
-			}
-			if all := n.l.AllOutages(); (len(all) > 0) != (test.want != "") {
-				t.Errorf("all: %v", all)
-			}
-		}))
+		t.Run(test.name, func(t *testing.T) {
+			apitest.Bubble(t, apitest.Options{}, func(t *testing.T, s *apitest.Server) {
+				s.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}})
+				n := &fakeNode{t, s, time.Now(), New(s, Options{})}
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				go func() {
+					// After the first signs of life at the same moment.
+					time.Sleep(time.Nanosecond)
+					n.l.Run(ctx)
+				}()
+				test.life(n)
+				synctest.Wait()
+				if got := n.outages(); got != test.want {
+					t.Errorf("got %q, want %q", got, test.want)
+				}
+				if all := n.l.AllOutages(); (len(all) > 0) != (test.want != "") {
+					t.Errorf("all: %v", all)
+				}
+			})
+		})
 	}
 }
 
-// TestNodeLifecycleWrites checks what it does to a node that it takes for dead.
-func TestNodeLifecycleWrites(t *testing.T) { bubble(testNodeLifecycleWrites)(t) }
+func TestWriteSetsTheConditionsOfDeadNodes(t *testing.T) {
+	apitest.Bubble(t, apitest.Options{}, testWrite)
+}
 
-func testNodeLifecycleWrites(t *testing.T) {
-	s := apitest.New(apitest.Options{})
+func testWrite(t *testing.T, s *apitest.Server) {
 	s.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{
 		{Type: corev1.NodeReady, Status: corev1.ConditionTrue}, {Type: corev1.NodeMemoryPressure, Status: corev1.ConditionFalse}, {Type: "Foreign", Status: corev1.ConditionTrue},
 	}}})
-	l := s.NodeLifecycle(apitest.NodeLifecycleOptions{GracePeriod: 8 * time.Second, MonitorPeriod: time.Second, Write: true})
+	l := New(s, Options{GracePeriod: 8 * time.Second, MonitorPeriod: time.Second, Write: true})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	go l.Run(ctx)
@@ -177,65 +177,5 @@ func testNodeLifecycleWrites(t *testing.T) {
 	time.Sleep(20 * time.Second)
 	if again := apitest.Get[*corev1.Node](s, "", "n"); again.ResourceVersion != n.ResourceVersion {
 		t.Error("it writes again and again")
-	}
-}
-
-func TestGarbageCollector(t *testing.T) { bubble(testGarbageCollector)(t) }
-
-func testGarbageCollector(t *testing.T) {
-	s := apitest.New(apitest.Options{})
-	node := s.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}).(*corev1.Node)
-	lease := func(name string, refs ...metav1.OwnerReference) {
-		s.Put(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "kube-node-lease", OwnerReferences: refs}})
-	}
-	ref := metav1.OwnerReference{APIVersion: "v1", Kind: "Node", Name: "n", UID: node.UID}
-	dead := ref
-	dead.UID = "dead"
-	unknown := metav1.OwnerReference{APIVersion: "example.com/v1", Kind: "Thing", Name: "t", UID: "t"}
-	lease("owned", ref)
-	lease("orphan", dead)
-	lease("both", dead, ref)
-	lease("free")
-	lease("unknown", unknown)
-	if got := fmt.Sprint(s.CollectGarbage()); got != "[leases/kube-node-lease/orphan]" {
-		t.Errorf("collected %s", got)
-	}
-	apitest.Delete[*corev1.Node](s, "", "n")
-	s.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}) // the same name is not the same owner
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
-	defer cancel()
-	s.RunGarbageCollector(ctx, time.Second)
-	left := ""
-	for _, l := range apitest.List[*coordinationv1.Lease](s, "kube-node-lease") {
-		left += l.Name + " "
-	}
-	if left != "free unknown " {
-		t.Errorf("left %s", left)
-	}
-}
-
-// TestPropagation checks the deletion policies that wait for the collector.
-func TestPropagation(t *testing.T) { bubble(testPropagation)(t) }
-
-func testPropagation(t *testing.T) {
-	for _, policy := range []metav1.DeletionPropagation{metav1.DeletePropagationForeground, metav1.DeletePropagationOrphan} {
-		s := apitest.New(apitest.Options{})
-		owner := s.Put(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "owner", Namespace: "default"}}).(*corev1.ConfigMap)
-		s.Put(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "dependent", Namespace: "default",
-			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "owner", UID: owner.UID}}}})
-		if err := s.Client(apitest.Admin).CoreV1().ConfigMaps("default").Delete(t.Context(), "owner", metav1.DeleteOptions{PropagationPolicy: &policy}); err != nil {
-			t.Fatal(err)
-		}
-		if apitest.Get[*corev1.ConfigMap](s, "default", "owner") == nil {
-			t.Errorf("%s: gone at once", policy)
-		}
-		s.CollectGarbage()
-		if apitest.Get[*corev1.ConfigMap](s, "default", "owner") != nil {
-			t.Errorf("%s: the owner is left", policy)
-		}
-		dep := apitest.Get[*corev1.ConfigMap](s, "default", "dependent")
-		if policy == metav1.DeletePropagationOrphan && (dep == nil || len(dep.OwnerReferences) > 0) || policy == metav1.DeletePropagationForeground && dep != nil {
-			t.Errorf("%s: dependent %v", policy, dep)
-		}
 	}
 }
