@@ -24,7 +24,12 @@ func TestTheLeaseOfADeletedNodeIsNotCreatedOnceMore(t *testing.T) {
 		server := apitest.New(apitest.Options{})
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		go server.RunGarbageCollector(ctx, 100*time.Millisecond)
+		go func() {
+			for ctx.Err() == nil {
+				time.Sleep(100 * time.Millisecond)
+				server.CollectGarbage()
+			}
+		}()
 		h := newHost(testlog.New(t), "host-1", server, podsynctest.NewBackend(podsynctest.Options{}))
 		h.run()
 		time.Sleep(25 * time.Second)
