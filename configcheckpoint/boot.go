@@ -52,9 +52,13 @@ func (c *Controller[T]) Boot(ctx context.Context) (Active[T], error) {
 	defer c.mu.Unlock()
 	c.activate(found)
 	c.life = booted
-	// A repair asks for a restart. The first one waits, so that a disk that loses
-	// its content at every start does not restart the process at full speed.
-	c.repairAfter = time.Now().Add(min(repairRetry().Base, c.cfg.Trial.Soak))
+	// A repair asks for a restart. It waits, so that a disk that loses its content at
+	// every start restarts the process ever more rarely.
+	wait := min(repairRetry().Base, c.cfg.Trial.Soak)
+	if n := c.state.rec.Repairs; n > 0 {
+		wait = max(wait, repairRetry().Delay(n+1))
+	}
+	c.repairAfter = time.Now().Add(wait)
 	c.refresh()
 	info := Booted{Ref: c.state.running, Role: c.state.role, Trial: c.active.Trial}
 	c.report(func(o observer) { o.booted(info) })
@@ -232,8 +236,9 @@ func (c *Controller[T]) activate(found choice[T]) {
 	c.state.running, c.state.role = found.active.Ref, found.active.Role
 	c.state.skipped, c.state.health = found.skipped, nil
 	c.state.restart, c.diverged = false, false
-	if found.skipped == nil {
-		c.repairs = 0
+	if found.skipped == nil && c.state.rec.Repairs > 0 {
+		// The first start after a repair writes; every other start writes nothing here.
+		_ = c.update(func(r record) (record, bool) { return withRepairs(r, 0) }) // a failure is in the status
 	}
 }
 

@@ -68,9 +68,7 @@ type Controller[T any] struct {
 	reconsider bool
 	reports    []func(observer)
 	pruneErr   error // of the last prune
-	// repairs counts the repairs of a payload since the assigned configuration
-	// ran, and repairAfter is the earliest time of the next one.
-	repairs     int
+	// repairAfter is the earliest time of the next repair of a payload.
 	repairAfter time.Time
 	// storeFailures counts the failures of the store in a row.
 	storeFailures int

@@ -208,8 +208,9 @@ func (l *loop[T]) assign(ref Ref, change func(record) record) time.Duration {
 }
 
 // repairRetry is the delay before the next repair, after repairs in a row that
-// did not lead to a start. A disk that loses its content again and again must
-// not restart the process, or apply a configuration, again and again at once.
+// did not lead to a start, in this process or in those before it. A disk that loses
+// its content again and again must not restart the process, or apply a
+// configuration, again and again at once.
 func repairRetry() backoff.Policy {
 	return backoff.Policy{Base: 10 * time.Second, Cap: 10 * time.Minute}
 }
@@ -224,8 +225,11 @@ func (l *loop[T]) repair(ctx context.Context, ref Ref, data []byte) time.Duratio
 	if err := c.store.Save(ref.Digest, data); err != nil {
 		return l.retryDelivery(ref, err)
 	}
-	c.repairs++
-	c.repairAfter = time.Now().Add(repairRetry().Delay(c.repairs))
+	n := c.state.rec.Repairs + 1
+	if err := c.update(func(r record) (record, bool) { return withRepairs(r, n) }); err != nil {
+		return l.retryDelivery(ref, err)
+	}
+	c.repairAfter = time.Now().Add(repairRetry().Delay(n))
 	c.state.skipped = nil
 	c.diverged = true
 	klog.FromContext(ctx).Info("Repaired the stored copy of a configuration", "config", ref.String())

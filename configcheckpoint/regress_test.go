@@ -237,8 +237,60 @@ func testRepairsInOneProcessArePaced(t *testing.T) {
 	n.delivers("A")
 	n.is("A", isTrue, PhaseGood, ReasonGood)
 	n.stop(nil)
-	if n.c.repairs != 0 {
-		t.Errorf("%d repairs are counted, and it ran", n.c.repairs)
+	if repairs := n.c.state.rec.Repairs; repairs != 0 {
+		t.Errorf("%d repairs are counted, and it ran", repairs)
+	}
+}
+
+// TestRepairsArePacedOverRestarts: a disk that loses the payload at every start
+// restarts the process ever more rarely, and the node recovers when the disk does.
+func TestRepairsArePacedOverRestarts(t *testing.T) {
+	synctest.Test(t, testRepairsArePacedOverRestarts)
+}
+func testRepairsArePacedOverRestarts(t *testing.T) {
+	n := proven(t, "A")
+	n.kill()
+	n.disk.SetLossy(slotstore.PayloadPath(ref("A").Digest), true)
+	n.spoil("A")
+	n.start()
+	restarts, first := 0, 0
+	for minute := range 24 * 60 {
+		for range 6 { // the source delivers it every ten seconds
+			n.delivers("A")
+			n.goes(10 * time.Second)
+			select {
+			case <-n.done:
+				n.restarts()
+				restarts++
+			default:
+			}
+		}
+		if minute == 59 {
+			first = restarts
+		}
+	}
+	if first < 4 || first > 15 {
+		t.Errorf("%d restarts in the first hour", first)
+	}
+	if n := restarts - first; n < 23*5 || n > 23*13 {
+		t.Errorf("%d restarts in the 23 hours after it", n)
+	}
+	n.is("default", isFalse, PhaseDegraded, ReasonCheckpointCorrupt)
+	n.disk.SetLossy(slotstore.PayloadPath(ref("A").Digest), false)
+	for range 3 * 6 * 10 {
+		select {
+		case <-n.done:
+		default:
+			n.delivers("A")
+			n.goes(10 * time.Second)
+			continue
+		}
+		break
+	}
+	n.restarts()
+	n.is("A", isTrue, PhaseGood, ReasonGood)
+	if repairs := n.c.state.rec.Repairs; repairs != 0 {
+		t.Errorf("%d repairs are counted, and it ran", repairs)
 	}
 }
 

@@ -61,6 +61,10 @@ type record struct {
 	Trial *trialRecord `json:"trial,omitempty"`
 	// Rejected are the configurations not to run again, oldest first.
 	Rejected []rejection `json:"rejected,omitempty"`
+	// Repairs counts how often the payload of Assigned was saved again since it last
+	// ran. It survives whenever it matters: without the record nothing is assigned,
+	// and a payload that is delivered is staged, not repaired.
+	Repairs int `json:"repairs,omitempty"`
 }
 
 // A trialRecord counts the starts of one configuration by one build.
@@ -222,6 +226,7 @@ func (r record) rejection(d Digest, build string) (rejection, bool) {
 // stage assigns ref. It is put on trial, unless it is the last-known-good one,
 // which needs none.
 func stage(r record, ref Ref, build string) record {
+	r.Repairs = 0
 	if r.isGood(ref.Digest) {
 		r.Assigned, r.Trial = r.LKG, nil
 		return r
@@ -234,6 +239,7 @@ func stage(r record, ref Ref, build string) record {
 // unassign returns to the built-in default. No earlier configuration stays to
 // fall back on, because the operator withdrew them.
 func unassign(r record) record {
+	r.Repairs = 0
 	r.Assigned, r.LKG, r.Previous, r.Trial = nil, nil, nil, nil
 	return r
 }
@@ -280,6 +286,13 @@ func (r record) trimRejected() record {
 		r.Rejected = slices.Delete(r.Rejected, oldest, oldest+1)
 	}
 	return r
+}
+
+// withRepairs sets the count of repairs.
+func withRepairs(r record, n int) (record, bool) {
+	changed := r.Repairs != n
+	r.Repairs = n
+	return r, changed
 }
 
 // forget removes every rejection of d.
