@@ -14,6 +14,9 @@ import (
 	"testing"
 
 	dto "github.com/prometheus/client_model/go"
+
+	"github.com/kubewright/kubewright/internal/apierr"
+	"github.com/kubewright/kubewright/lease"
 )
 
 // A metric is a registered metric.
@@ -78,6 +81,32 @@ func TestNamesAreThoseOfTheOperationsPage(t *testing.T) {
 		}
 		for name := range here {
 			t.Errorf("%s is registered, and package %s does not recommend it", name, pkg)
+		}
+	}
+}
+
+// selected matches a label value in an alert of docs/operations.md.
+var selected = regexp.MustCompile(`[{,]([a-z]+)!?="([^"]*)"`)
+
+func TestAlertsSelectLabelValuesThatExist(t *testing.T) {
+	exists := map[string]bool{"result=ok": true}
+	for p := lease.PhasePending; p <= lease.PhaseStopped; p++ {
+		exists["phase="+p.String()] = true
+	}
+	for c := apierr.None; c <= apierr.Other; c++ {
+		exists["class="+c.String()] = true
+	}
+	page, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "operations.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	matches := selected.FindAllStringSubmatch(string(page), -1)
+	if len(matches) == 0 {
+		t.Fatal("the page has no alert that selects a label value")
+	}
+	for _, m := range matches {
+		if !exists[m[1]+"="+m[2]] {
+			t.Errorf("an alert selects %s=%q, which no metric has", m[1], m[2])
 		}
 	}
 }
