@@ -270,8 +270,8 @@ func requirements(t *testing.T, path string) map[string]string {
 }
 
 func TestModulesOfExamplesHaveTheVersionsOfTheRoot(t *testing.T) {
-	// Else they show something else than what is tested here, and all of
-	// client-go is compiled once more for them.
+	// With other versions they would not run the code that is tested here, and
+	// client-go would be compiled again for them.
 	root := requirements(t, "go.mod")
 	if root["k8s.io/client-go"] == "" {
 		t.Fatalf("go.mod is not read as it is written: %v", root)
@@ -435,7 +435,7 @@ func TestEveryProgramHasAReadmeAndATest(t *testing.T) {
 // starters are the examples that can be copied into another module.
 var starters = []string{"composetest", "devices", "leader", "lease", "node"}
 
-// TestExamplesCanBeCopied copies each starter into a module of its own and runs
+// TestExamplesCanBeCopied copies each starter into a separate module and runs
 // its tests there, as a user does.
 func TestExamplesCanBeCopied(t *testing.T) {
 	for _, f := range goFiles(t) {

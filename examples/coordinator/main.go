@@ -73,7 +73,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	return candidate.Run(ctx)
 }
 
-// hooks print what the Controller does.
+// hooks returns hooks that print the actions of the Controller.
 func hooks(stdout io.Writer) coordinator.Hooks {
 	return coordinator.Hooks{
 		Elected: func(e coordinator.Elected) {

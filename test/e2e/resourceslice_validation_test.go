@@ -214,8 +214,8 @@ var verdicts = map[string]func(*resourceslice.Pool){
 // recordVerdicts makes TestResourceSliceValidation record the verdicts.
 var recordVerdicts = flag.Bool("verdicts.record", false, "write the API server's verdicts to resourceslice/testdata/verdicts.json")
 
-// verdict is a pool and what the API server says about it. The tests of package
-// resourceslice read the file of recorded verdicts, which has one list of these.
+// verdict is a pool with the API server's answer. The tests of package
+// resourceslice read the file of recorded verdicts, which has a list of them.
 type verdict struct {
 	Name    string
 	ID      resourceslice.PoolID

@@ -5,9 +5,9 @@
 # usage: versions/pin.sh VERSION...      (for example: versions/pin.sh v1.37.1 v1.36.3)
 #
 # Writes versions/VERSION.mod and versions/VERSION.sum: the go.mod and go.sum with which ../_program is built as that
-# Kubernetes version. k8s.io/kubernetes requires its staging modules at v0.0.0 and replaces them by directories of its own
-# tree, which no other module sees: every one of them needs a replacement by the tag that was cut from that tree. etcd is the
-# version that this Kubernetes was released with.
+# Kubernetes version. k8s.io/kubernetes requires its staging modules at v0.0.0 and replaces them with directories of its
+# own tree, which other modules do not see. So each staging module needs a replacement with the tag that was cut from that
+# tree. etcd has the version that was released with this Kubernetes.
 set -eu
 cd "$(dirname "$0")"
 for version; do
