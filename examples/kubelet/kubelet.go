@@ -92,7 +92,8 @@ func (k *kubelet) assemble(ctx context.Context, s settings, condition nodestatus
 	if k.publishCPUs {
 		cfg.CPUs = claims{k.client.ResourceV1(), k.nodeName}.cpus
 	}
-	if k.runtime, err = process.New(ctx, cfg); err != nil {
+	// Close ends it: ctx ends when the pods begin to, if the node drains.
+	if k.runtime, err = process.New(context.WithoutCancel(ctx), cfg); err != nil {
 		return err
 	}
 	if k.provider, k.pods, err = k.assemblePods(s, machine, env); err == nil {
@@ -183,9 +184,12 @@ func (k *kubelet) holds(ctx context.Context, nodeName string) error {
 	return k.leases.Holds(ctx, nodeName)
 }
 
-// run runs the controllers until one of them ends or ctx is done. The pods run on.
+// run runs the controllers until one of them ends or ctx is done. The pods run on,
+// unless the node has been asked to end them.
 func (k *kubelet) run(ctx context.Context) error {
 	defer k.runtime.Close()
+	ctx, cancel := k.drained(ctx)
+	defer cancel()
 	group := kube.NewGroup(ctx)
 	group.Go(k.provider.Run)
 	group.Go(k.node.Run)

@@ -42,7 +42,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 	defer func() { err = errors.Join(err, root.Close()) }()
 
 	k := &kubelet{options: o, root: root, stdout: stdout}
-	if err := k.connect(ctx, cfg); err != nil {
+	if err := k.connect(context.WithoutCancel(ctx), cfg); err != nil { // k.shutdown ends it
 		return err
 	}
 	defer k.shutdown()

@@ -32,6 +32,7 @@ type options struct {
 	clientCAFile    string
 	certFile        string
 	keyFile         string
+	shutdownPeriods shutdownPeriods
 	builtin         settings // that run while none are assigned
 }
 
@@ -51,6 +52,7 @@ func parse(args []string) (*options, error) {
 	o.StringVar(&o.clientCAFile, "client-ca-file", "", "`path` of the CAs of client certificates (default: the CA of the API server)")
 	o.StringVar(&o.certFile, "tls-cert-file", "", "`path` of the serving certificate (default: self-signed)")
 	o.StringVar(&o.keyFile, "tls-private-key-file", "", "`path` of its key")
+	o.Var(&o.shutdownPeriods, "shutdown-grace-period-by-pod-priority", "`PRIORITY=DURATION,...`: end the pods on SIGTERM, those of the lowest priority first, each group within its time (default: the pods run on)")
 	o.builtin.addFlags(o.FlagSet)
 	if err := o.Parse(args); err != nil {
 		return nil, err
