@@ -38,13 +38,13 @@ func parse(args []string) (options, error) {
 	fs.IntVar(&o.Nodes, "nodes", 1000, "`number` of nodes")
 	fs.IntVar(&o.Pods, "pods", 20_000, "`number` of pods")
 	fs.DurationVar(&o.Duration, "duration", 10*time.Minute, "`time` with churn, after the ramp-up")
-	fs.Float64Var(&o.PodChurn, "pod-churn", 20, "pods deleted, and as many created, a `second`")
-	fs.Float64Var(&o.NodeChurn, "node-churn", 6, "Nodes deleted, and registered again, a `minute`")
-	fs.Float64Var(&o.Rate, "rate", 200, "pods created at the beginning, and deleted at the end, a `second` at most")
+	fs.Float64Var(&o.PodChurn, "pod-churn", 20, "pods deleted, and as many created, per `second`")
+	fs.Float64Var(&o.NodeChurn, "node-churn", 6, "Nodes deleted, and registered again, per `minute`")
+	fs.Float64Var(&o.Rate, "rate", 200, "maximum of pods created at the beginning, and deleted at the end, per `second`")
 	fs.DurationVar(&o.Interval, "interval", 5*time.Second, "`time` between two samples")
-	fs.StringVar(&order, "order", ours+","+theirs, "who is run, and in which `order`")
+	fs.StringVar(&order, "order", ours+","+theirs, "`order` of the contenders")
 	fs.StringVar(&o.out, "out", ".", "`directory` to write to")
-	fs.StringVar(&o.draw, "draw", "", "write report and picture of a `file` of results again; nothing is run")
+	fs.StringVar(&o.draw, "draw", "", "`file` of results to write the report and the picture from, instead of a run")
 	if err := fs.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			return o, err
@@ -75,7 +75,7 @@ func (o options) problems(fs *flag.FlagSet) (problems []error) {
 	}
 	for i, name := range o.Order {
 		if _, ok := contenders[name]; !ok || slices.Contains(o.Order[:i], name) {
-			problems = append(problems, fmt.Errorf("--order: %q is not one of %s and %s, or is there twice", name, ours, theirs))
+			problems = append(problems, fmt.Errorf("--order: %q is not one of %s and %s, or occurs twice", name, ours, theirs))
 		}
 	}
 	return problems

@@ -89,10 +89,10 @@ func parse(args []string) (*options, error) {
 	o := &options{Flags: kube.NewFlags("allinone")}
 	nodeName := o.NodeName()
 	hostname, _ := os.Hostname() // an empty identity is rejected later, by name
-	o.StringVar(&o.identity, "identity", hostname, "`name` of this replica, unlike that of the other one")
+	o.StringVar(&o.identity, "identity", hostname, "unique `name` of this replica")
 	o.StringVar(&o.lease, "lease", "kubewright/example", "`NAMESPACE/NAME` of the Lease that elects the active replica")
 	o.DurationVar(&o.leaseDuration, "lease-duration", election.DefaultLeaseDuration, "how long after the last sign of the active replica the other one takes over; whole `seconds`")
-	o.BoolVar(&o.nodeCredentials, "node-credentials", false, "the client is system:node:NODE-NAME, as a kubelet is; needs --election-kubeconfig")
+	o.BoolVar(&o.nodeCredentials, "node-credentials", false, "the client has the user name system:node:NODE-NAME, like a kubelet; needs --election-kubeconfig")
 	o.StringVar(&o.electionKubeconfig, "election-kubeconfig", "", "`path` of a kubeconfig file for the election and the settings, which a node's credentials don't reach (default the client of all else)")
 	o.StringVar(&o.cloud, "cloud", "http://"+cloudAddress, "`URL` of the cloud")
 	o.StringVar(&o.configMap, "config-map", "kubewright/agent/allinone.yaml", "`NAMESPACE/NAME/KEY` of the settings")

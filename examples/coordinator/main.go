@@ -25,9 +25,9 @@ func main() { kube.Main(run) }
 func run(ctx context.Context, args []string, stdout io.Writer) error {
 	hostname, _ := os.Hostname() // an empty identity is rejected later, by name
 	flags := kube.NewFlags("coordinator")
-	identity := flags.String("identity", hostname, "`name` of this instance, unlike that of the others")
-	displace := flags.Bool("displace", false, "hold the Lease of the controllers in the API servers, so that none of them elects; else the strategies have to differ")
-	duration := flags.Duration("lease-duration", election.DefaultLeaseDuration, "how long after its end another instance takes over; whole `seconds`")
+	identity := flags.String("identity", hostname, "unique `name` of this instance")
+	displace := flags.Bool("displace", false, "hold the Lease of the API servers' controllers, so that none of them elects; otherwise the strategies must differ")
+	duration := flags.Duration("lease-duration", election.DefaultLeaseDuration, "`time` after which another instance takes over from a dead one; whole seconds")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}

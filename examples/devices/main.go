@@ -25,7 +25,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	flags := newFlags("devices")
 	nodeName := flags.String("node-name", defaultNodeName(), "`name` of the Node")
 	path := flags.String("file", "devices.yaml", "`path` of the file that describes the devices")
-	poll := flags.Duration("poll", time.Second, "how often the file is looked at")
+	poll := flags.Duration("poll", time.Second, "`time` between two reads of the file")
 	withdraw := flags.Bool("withdraw", false, "delete the slices at the end, as when the driver is removed; by default they stay, as when it is restarted")
 	if err := flags.parse(args); err != nil {
 		return err

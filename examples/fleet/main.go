@@ -36,7 +36,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	nodes := flags.Int("nodes", 100, "`number` of nodes")
 	prefix := flags.String("node-prefix", "fleet-", "`prefix` of their names; a number follows")
 	unregister := flags.Bool("unregister", false, "delete the Nodes at the end; the identity must be allowed to")
-	runFor := flags.Duration("pod-duration", time.Minute, "`time` after which pods that are not to be restarted succeed")
+	runFor := flags.Duration("pod-duration", time.Minute, "`time` after which pods that must not be restarted succeed")
 	profiles := flags.String("pprof-address", "", "`address` to serve /debug/pprof at, such as 127.0.0.1:6060; none by default")
 	report := flags.Duration("report-interval", 10*time.Second, "`time` between two progress lines")
 	if err := flags.Parse(args); err != nil {

@@ -39,17 +39,17 @@ func (o *options) add(flags *flags) {
 	o.configMap = o.lease
 	flags.Func("lease", "`NAMESPACE/NAME` of the Lease (default "+o.lease.String()+")", named(&o.lease))
 	flags.Func("config-map", "`NAMESPACE/NAME` of the ConfigMap in which the leader counts (default "+o.configMap.String()+")", named(&o.configMap))
-	flags.StringVar(&o.self.Identity, "identity", hostname, "`name` of this candidate, unlike that of the others")
+	flags.StringVar(&o.self.Identity, "identity", hostname, "unique `name` of this candidate")
 	flags.StringVar(&o.self.BinaryVersion, "version", "1.0.0", "semantic `version` of this candidate: among equal priorities the oldest leads")
-	flags.Func("priority", "how gladly this candidate leads, a `number`; only without --lease-candidates (default 0)", func(s string) error {
+	flags.Func("priority", "a `number`; the candidate with the highest priority leads; only without --lease-candidates (default 0)", func(s string) error {
 		priority, err := strconv.ParseInt(s, 10, 32)
 		o.self.Priority = int32(priority)
 		return err
 	})
 	flags.BoolVar(&o.candidates, "lease-candidates", false, "create a LeaseCandidate, and let the API server or examples/coordinator elect")
-	flags.DurationVar(&o.timing.LeaseDuration, "lease-duration", election.DefaultLeaseDuration, "how long after the last renewal the others take over; whole `seconds`")
-	flags.DurationVar(&o.timing.MinTenure, "min-tenure", election.DefaultMinTenure, "how `long` a leader leads before it looks for a better candidate")
-	flags.DurationVar(&o.interval, "interval", time.Second, "time between two pieces of work")
+	flags.DurationVar(&o.timing.LeaseDuration, "lease-duration", election.DefaultLeaseDuration, "`time` after the last renewal until another candidate takes over; whole seconds")
+	flags.DurationVar(&o.timing.MinTenure, "min-tenure", election.DefaultMinTenure, "`time` for which a leader leads before it looks for a better candidate")
+	flags.DurationVar(&o.interval, "interval", time.Second, "`time` between two counts")
 }
 
 // named parses NAMESPACE/NAME.

@@ -27,7 +27,7 @@ func main() { start(run) }
 func run(ctx context.Context, args []string, stdout io.Writer) error {
 	flags := newFlags("lease")
 	nodeName := flags.String("node-name", defaultNodeName(), "`name` of the Node")
-	duration := flags.Duration("lease-duration", lease.DefaultDuration, "how long after a renewal the lease `expires`; it is renewed four times as often")
+	duration := flags.Duration("lease-duration", lease.DefaultDuration, "`time` after a renewal until the lease expires; the program renews it four times as often")
 	if err := flags.parse(args); err != nil {
 		return err
 	}

@@ -35,9 +35,9 @@ func main() { start(run) }
 func run(ctx context.Context, args []string, stdout io.Writer) error {
 	flags := newFlags("node")
 	nodeName := flags.String("node-name", defaultNodeName(), "`name` of the Node")
-	unhealthyFile := flags.String("unhealthy-file", "", "`path` of a file: while it exists the node is not ready, and its content is the reason given")
+	unhealthyFile := flags.String("unhealthy-file", "", "`path` of a file: while it exists, the node is not ready, with the file's content as the message")
 	syncInterval := flags.Duration("sync-interval", nodestatus.DefaultSyncInterval, "`time` between two health checks")
-	nodeCredentials := flags.Bool("node-credentials", false, "the client is system:node:NODE-NAME, as a kubelet is")
+	nodeCredentials := flags.Bool("node-credentials", false, "the client has the user name system:node:NODE-NAME, like a kubelet")
 	exitWhenDeleted := flags.Bool("exit-when-deleted", false, "end when another client deletes the Node, as a kubelet on a real machine should, instead of registering it again")
 	if err := flags.parse(args); err != nil {
 		return err

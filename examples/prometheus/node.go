@@ -146,7 +146,7 @@ func newCheckpoint(opts options, hooks configcheckpoint.Hooks) (*configcheckpoin
 			Decode: func(data []byte) (string, error) { return string(data), nil },
 			Validate: func(s string) error {
 				if s == "" {
-					return errors.New("there is nothing in it")
+					return errors.New("the file is empty")
 				}
 				return nil
 			},

@@ -109,7 +109,7 @@ func checkRestarted(h *history) verdict {
 		v.Examined++
 		for _, c := range l.last().Containers {
 			if n := counts[containerKey{uid, c.Name}]; n > 1 || c.Restarts > 0 {
-				v.add(uid, "container %s was started %d times, and the API says that it was restarted %d times", c.Name, n, c.Restarts)
+				v.add(uid, "container %s was started %d times, but the API has %d restarts", c.Name, n, c.Restarts)
 			}
 		}
 	}
@@ -150,7 +150,7 @@ func checkEnds(h *history) verdict {
 		}
 		v.Examined++
 		if !terminal(last.Phase) {
-			v.add(uid, "it went in phase %s", last.Phase)
+			v.add(uid, "it was deleted in phase %s", last.Phase)
 		}
 	}
 	return v
@@ -183,11 +183,11 @@ func checkExits(h *history) verdict {
 			wrote := ended[key]
 			switch {
 			case c.Exit.Reason == unknownExit && started[key] > 0:
-				v.add(uid, "container %s has run, and the API does not know how it ended", c.Name)
+				v.add(uid, "container %s has run, but the API has no exit code", c.Name)
 			case c.Exit.Code == 0 && len(wrote) == 0:
-				v.add(uid, "container %s has ended well by the API, and not by its own account", c.Name)
+				v.add(uid, "container %s succeeded according to the API, but not according to its own output", c.Name)
 			case c.Exit.Signal == 0 && c.Exit.Reason != "StartError" && len(wrote) > 0 && !slices.Contains(wrote, c.Exit.Code):
-				v.add(uid, "container %s wrote that it ends with %v, and the API says %d, %s", c.Name, wrote, c.Exit.Code, c.Exit.Reason)
+				v.add(uid, "container %s wrote the exit codes %v, but the API has %d, %s", c.Name, wrote, c.Exit.Code, c.Exit.Reason)
 			}
 		}
 	}
@@ -206,7 +206,7 @@ func checkUnknown(h *history) verdict {
 	v := verdict{Rule: ruleUnknown, Examined: 1}
 	for _, at := range h.Unknown {
 		if heard, ok := lastHeard(h.Began, h.Outages, at); ok && at.Before(heard.Add(grace)) {
-			v.add("", "Unknown at %s, and it must have been heard at %s", at.Format(time.TimeOnly), heard.Format(time.TimeOnly))
+			v.add("", "Unknown at %s, although it must have sent a heartbeat at %s", at.Format(time.TimeOnly), heard.Format(time.TimeOnly))
 		}
 	}
 	return v

@@ -97,7 +97,7 @@ func (c *churn) run(ctx context.Context) {
 }
 
 // errNothing reports that no object is suitable for the step.
-var errNothing = errors.New("nothing to do it with")
+var errNothing = errors.New("no suitable object")
 
 func (c *churn) patch(ctx context.Context, resource, name, patch string) error {
 	return c.client.AppsV1().RESTClient().Patch(types.StrategicMergePatchType).Namespace(c.make.namespace).Resource(resource).Name(name).

@@ -112,7 +112,7 @@ func buildKubelet(ctx context.Context, root, dir string, c *clock) (binary strin
 		return "", err
 	}
 	if strings.Count(string(source), nowCall) != 1 {
-		return "", errors.New("package time of this Go does not read the clock as expected: clock.go has to learn how it does")
+		return "", errors.New("clock.go does not support this Go version: package time reads the clock in an unknown way")
 	}
 	patched := strings.Replace(string(source), nowCall, strings.Replace(nowCall, "runtimeNow", "steppedNow", 1), 1)
 	overlay := struct{ Replace map[string]string }{map[string]string{}}

@@ -39,7 +39,7 @@ func (r *rig) finish(ctx context.Context) (verdicts []verdict, err error) {
 		return nil, err
 	}
 	began := time.Now()
-	r.log("waiting for everything to be as it should be")
+	r.log("waiting until everything has settled")
 	found := settle(ctx, settlePatience, r.unsettled)
 	r.log("settled after %v", time.Since(began).Round(100*time.Millisecond))
 	decide(ruleSettled, len(r.record.pods()), found)
@@ -47,7 +47,7 @@ func (r *rig) finish(ctx context.Context) (verdicts []verdict, err error) {
 	decide(ruleSlices, runtime.NumCPU(), settle(ctx, 30*time.Second, r.missliced))
 	decide(ruleSettings, 2, r.settings(ctx))
 
-	r.log("deleting all there is")
+	r.log("deleting everything")
 	if err := r.deleteAll(ctx); err != nil {
 		return verdicts, err
 	}

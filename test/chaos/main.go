@@ -45,14 +45,14 @@ type options struct {
 
 func parse(args []string) (o options, err error) {
 	flags := flag.NewFlagSet("chaos", flag.ContinueOnError)
-	flags.DurationVar(&o.duration, "duration", 10*time.Minute, "for how `long` things are broken")
+	flags.DurationVar(&o.duration, "duration", 10*time.Minute, "`time` for which faults are injected")
 	flags.Uint64Var(&o.seed, "seed", 0, "`number` that determines the faults and the order of changes; 0: random")
-	flags.StringVar(&o.dir, "dir", "", "`folder` for logs and the report, which are kept; without it they are kept if a rule was broken")
+	flags.StringVar(&o.dir, "dir", "", "`directory` for logs and the report; if empty, they are kept only if a rule was broken")
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}
 	if flags.NArg() > 0 || o.duration < 10*time.Second {
-		return o, errors.New("usage: chaos [--duration=10m] [--seed=N] [--dir=FOLDER]; the duration is 10s or more")
+		return o, errors.New("usage: chaos [--duration=10m] [--seed=N] [--dir=DIRECTORY]; the duration is 10s or more")
 	}
 	for o.seed == 0 {
 		o.seed = uint64(rand.Uint32())
@@ -132,15 +132,15 @@ func (r *rig) run(ctx context.Context, o options) (*report, error) {
 		record: r.record, log: r.log, count: map[kind]int{},
 	}
 	if !r.canFill {
-		r.log("NOT COVERED: a full disk: that takes the right to mount a file system")
+		r.log("NOT COVERED: a full disk, which requires permission to mount a file system")
 	}
 	if err := r.kubelet.start(ctx); err != nil {
 		return nil, err
 	}
 	if found := settle(ctx, time.Minute, r.unsettled); len(found) > 0 {
-		return nil, fmt.Errorf("before anything was broken: %v", found)
+		return nil, fmt.Errorf("before the first fault: %v", found)
 	}
-	r.log("breaking things")
+	r.log("injecting faults")
 	if err := r.chaos(ctx, o, in); err != nil {
 		return nil, err
 	}

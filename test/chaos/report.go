@@ -81,13 +81,13 @@ func newReport(r *rig, in *injector, o options, verdicts []verdict) *report {
 	count("of them deleted", gone)
 	count("of them deleted without grace", forced)
 	count("commands seen in the process table", len(h.Instances))
-	count("starts that commands wrote of", len(h.Starts))
-	count("pods that say that they started a minute or more before or after they did", r.record.misdated)
-	count("restarts of containers that crash by themselves", restarts)
+	count("starts that commands wrote", len(h.Starts))
+	count("pods whose reported start is wrong by a minute or more", r.record.misdated)
+	count("restarts of containers that crash on purpose", restarts)
 	count("watch events of pods", r.record.events)
 	count("times that the checker had to list again", r.record.relists-1)
-	count("last states that it looked up in the past then", r.record.lookedUp)
-	count("last states that could not be found out", blind)
+	count("last states that it looked up at earlier revisions", r.record.lookedUp)
+	count("last states that it could not find", blind)
 	count("pods whose command ran, created and deleted while the checker could not watch", len(strangers))
 	exits, starts := r.kubelet.ended()
 	byItself := map[int]int{}
@@ -98,7 +98,7 @@ func newReport(r *rig, in *injector, o options, verdicts []verdict) *report {
 	}
 	count("starts of the kubelet", starts)
 	count("of them for new settings", byItself[75])
-	count("of them after an error (settings that take it down, no space to start)", byItself[1])
+	count("of them after an error (settings that make it end, no space to start)", byItself[1])
 	for _, reason := range slices.Sorted(maps.Keys(r.record.settings)) {
 		count("times that the settings of the Node became "+reason, r.record.settings[reason])
 	}
@@ -139,7 +139,7 @@ func (rep *report) text() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "\nchaos: seed %d, %v, Kubernetes %s\n", rep.options.seed, rep.options.duration, rep.version)
 	if !rep.disk {
-		fmt.Fprintln(&b, "NOT COVERED: a full disk: that takes the right to mount a file system")
+		fmt.Fprintln(&b, "NOT COVERED: a full disk, which requires permission to mount a file system")
 	}
 	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "\nfaults\t\n")

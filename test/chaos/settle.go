@@ -183,7 +183,7 @@ func (r *rig) miscounted(context.Context) []finding {
 	for _, p := range r.record.pods() {
 		for _, c := range p.Status.ContainerStatuses {
 			if n := starts[containerKey{p.UID, c.Name}]; c.State.Running != nil && n != c.RestartCount+1 {
-				v.add(p.UID, "container %s was started %d times by its own account, and restarted %d times by the API's", c.Name, n, c.RestartCount)
+				v.add(p.UID, "container %s was started %d times according to its output, but the API has %d restarts", c.Name, n, c.RestartCount)
 			}
 		}
 	}
