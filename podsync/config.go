@@ -125,6 +125,16 @@ type Config struct {
 	// EventRecorder records the events listed in the package comment.
 	// Default: none.
 	EventRecorder events.EventRecorder
+	// ContainerEvents records the Normal events that a kubelet records about
+	// containers: Pulled, Created, Started and Killing. They follow from changes of
+	// container statuses. Programs look for the events of the source "kubelet":
+	// create the recorder with that name. Default: none.
+	ContainerEvents events.EventRecorder
+	// HostIPs returns the addresses of a node, the primary one first. They are
+	// status.hostIP and hostIPs unless the provider reports others, and podIP and
+	// podIPs of a pod that uses the host's network. It is called before each
+	// status write, and must answer from memory. Default: none.
+	HostIPs func(nodeName string) []string
 	// Hooks are called on what happens. Default: none.
 	Hooks Hooks
 }

@@ -309,7 +309,7 @@ func (c *Controller) Evict(ref Ref, eviction Eviction) error {
 		return ErrGateShut
 	}
 	if eviction.Grace <= 0 {
-		eviction.Grace = specGrace(t.api.pod)
+		eviction.Grace = specGrace(t.pod())
 	}
 	if t.end == nil {
 		c.warn(t, eviction.Reason, actionStop, eviction.Message)
@@ -325,6 +325,8 @@ func (c *Controller) Evict(ref Ref, eviction Eviction) error {
 // Info is what the Controller knows of one pod, for a debugging page, or for a
 // server that has to find the pod by its name.
 type Info struct {
+	// Ref names the pod.
+	Ref Ref
 	// Stage is how far the pod has come.
 	Stage Stage
 	// Pod is the newest version of the object that was seen, a private copy.
@@ -348,16 +350,14 @@ func (c *Controller) All() iter.Seq2[Ref, Info] {
 		c.mu.Lock()
 		refs := make([]Ref, 0, len(c.tracks))
 		infos := make([]Info, 0, len(c.tracks))
+		pods := make([]version, 0, len(c.tracks))
 		for _, t := range c.tracks {
-			info := Info{Stage: t.stage(), Pod: t.api.pod, Failures: int(t.call.failures), LastError: t.call.err}
-			if t.call.inflight != nil {
-				info.Call, info.CallSince = t.call.inflight.op, c.rules.epoch.Add(t.call.inflight.since)
-			}
-			refs, infos = append(refs, t.ref), append(infos, info)
+			info, pod := c.infoOf(t)
+			refs, infos, pods = append(refs, t.ref), append(infos, info), append(pods, pod)
 		}
 		c.mu.Unlock()
 		for i, info := range infos {
-			info.Pod = info.Pod.DeepCopy()
+			info.Pod = pods[i].private()
 			if !yield(refs[i], info) {
 				return
 			}
@@ -365,23 +365,55 @@ func (c *Controller) All() iter.Seq2[Ref, Info] {
 	}
 }
 
+// Get returns what All has of one pod. If ref.UID is empty it is the only pod of the
+// namespace and name. It reports false if the Controller knows no such pod.
+func (c *Controller) Get(ref Ref) (Info, bool) {
+	c.mu.Lock()
+	t := c.find(ref)
+	if t == nil {
+		c.mu.Unlock()
+		return Info{}, false
+	}
+	info, pod := c.infoOf(t)
+	c.mu.Unlock()
+	info.Pod = pod.private()
+	return info, true
+}
+
+// infoOf returns the Info of a pod, without the pod, and the version of the pod. c.mu
+// must be held.
+func (c *Controller) infoOf(t *podState) (info Info, pod version) {
+	info = Info{Ref: t.ref, Stage: t.stage(), Failures: int(t.call.failures), LastError: t.call.err}
+	if t.call.inflight != nil {
+		info.Call, info.CallSince = t.call.inflight.op, c.rules.epoch.Add(t.call.inflight.since)
+	}
+	if t.api.pod != nil {
+		pod = *t.api.pod
+	}
+	return info, pod
+}
+
 // active yields private copies of the pods that have their place, the oldest first.
 // They are collected when somebody asks: of ten thousand pods that are admitted
 // one after the other, each would otherwise wait for a list of those before it.
 func (c *Controller) active(yield func(*corev1.Pod) bool) {
 	c.mu.Lock()
-	var pods []*corev1.Pod
+	var versions []version
 	for _, t := range c.tracks {
 		if t.provider.admitted && !t.stopped() && t.api.pod != nil {
-			pods = append(pods, t.api.pod)
+			versions = append(versions, *t.api.pod)
 		}
 	}
 	c.mu.Unlock()
+	pods := make([]*corev1.Pod, len(versions))
+	for i, v := range versions {
+		pods[i] = v.private()
+	}
 	slices.SortFunc(pods, func(a, b *corev1.Pod) int {
 		return a.CreationTimestamp.Compare(b.CreationTimestamp.Time)
 	})
 	for _, pod := range pods {
-		if !yield(pod.DeepCopy()) {
+		if !yield(pod) {
 			return
 		}
 	}

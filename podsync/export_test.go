@@ -27,7 +27,7 @@ func (c *Controller) Lag() (n int) {
 	defer c.mu.Unlock()
 	for key, t := range c.names {
 		obj, ok, err := c.informer.GetIndexer().GetByKey(key.String())
-		if err != nil || !ok || obj != any(t.api.pod) {
+		if err != nil || !ok || versionOf(obj).resourceVersion() != t.api.pod.resourceVersion() || t.api.pod.compact == nil && obj != any(t.api.pod.pod) {
 			n++
 		}
 	}

@@ -34,8 +34,8 @@ const (
 // started for, or else Config.NodeName.
 func (c *Controller) nodeOf(t *podState) string {
 	switch {
-	case t.api.pod != nil && t.api.pod.Spec.NodeName != "":
-		return t.api.pod.Spec.NodeName
+	case t.api.node != "":
+		return t.api.node
 	case t.provider.nodeName != "":
 		return t.provider.nodeName
 	}

@@ -202,6 +202,7 @@ func (c *Controller) reconcile(ctx context.Context, t *podState, now instant) {
 		return
 	}
 	c.wakes.set(t, wake)
+	t.close()
 }
 
 // publish tells others of the stage that t has come to.
@@ -327,12 +328,10 @@ func (c *Controller) handlers() cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc: c.onPodUpdate,
 		UpdateFunc: func(old, obj any) {
-			// A relist shows a pod that was deleted and made again under its
+			// A relist shows a pod that was deleted and created again under its
 			// name as a change.
-			if a, ok := old.(*corev1.Pod); ok {
-				if b, ok := obj.(*corev1.Pod); ok && a.UID != b.UID {
-					c.onPodDelete(a)
-				}
+			if a, b := versionOf(old), versionOf(obj); a != nil && b != nil && a.uid() != b.uid() {
+				c.onPodDelete(old)
 			}
 			c.onPodUpdate(obj)
 		},
@@ -342,10 +341,11 @@ func (c *Controller) handlers() cache.ResourceEventHandler {
 
 // onPodUpdate applies a pod that the informer has.
 func (c *Controller) onPodUpdate(obj any) {
-	pod, ok := obj.(*corev1.Pod)
-	if !ok {
+	v := versionOf(obj)
+	if v == nil {
 		return
 	}
+	pod := v.open()
 	if pod.UID == "" {
 		c.refuse(pod, ErrNoUID)
 		return
@@ -368,10 +368,10 @@ func (c *Controller) onPodUpdate(obj any) {
 		c.supersede(t, now)
 	}
 	t.api.cached = true
-	if !older(pod, t.api.pod) {
+	if !older(pod, t.pod()) {
 		t.api.presence, t.sched.goneSince = presencePresent, 0
 	}
-	if !t.setPod(&c.rules, now, pod) {
+	if !t.setPod(&c.rules, now, v) {
 		return
 	}
 	if fresh {
@@ -474,7 +474,7 @@ func (c *Controller) onPodDelete(obj any) {
 	if tombstone {
 		obj = last.Obj
 	}
-	pod, _ := obj.(*corev1.Pod)
+	v := versionOf(obj)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
@@ -492,10 +492,10 @@ func (c *Controller) onPodDelete(obj any) {
 		}
 		c.markDirty(t)
 	}
-	if pod != nil {
+	if v != nil {
 		// An orphan is not ours, or it is too new to be seen: it is verified.
-		if t := c.tracks[pod.UID]; t != nil && t.api.pod != nil {
-			t.setPod(&c.rules, now, pod) // its last version
+		if t := c.tracks[v.uid()]; t != nil && t.api.pod != nil {
+			t.setPod(&c.rules, now, v) // its last version
 			drop(t)
 		}
 	} else if namespace, name, err := cache.SplitMetaNamespaceKey(last.Key); err == nil {
@@ -527,9 +527,11 @@ func (c *Controller) find(ref Ref) *podState {
 // observe gives a report to its track.
 func (c *Controller) observe(t *podState, now instant, seq uint64, st *State, fp uint64, listed bool) {
 	st.Ref = t.ref
+	before := c.eventBase(t)
 	if why := t.observe(&c.rules, now, seq, st, fp, listed); why != "" {
 		c.dropped(t.ref, why, nil)
 	}
+	c.recordStarts(t, before)
 	if !t.provider.listed && c.synced && t.api.pod != nil && t.held() && c.mayAct(t) {
 		t.classify(&c.rules, now)
 	}
@@ -562,13 +564,7 @@ func (c *Controller) newInformer() cache.SharedIndexInformer {
 		Outcome:       (&cacheErrors{handler: c.cfg.ErrorHandler}).note,
 	})
 	informer := cache.NewSharedIndexInformerWithOptions(source, &corev1.Pod{}, cache.SharedIndexInformerOptions{})
-	// A quarter of a pod's memory is who wrote which field when.
-	_ = informer.SetTransform(func(obj any) (any, error) { // fails only once it runs
-		if pod, ok := obj.(*corev1.Pod); ok {
-			pod.ManagedFields = nil
-		}
-		return obj, nil
-	})
+	_ = informer.SetTransform(Compact) // fails only once it runs
 	return informer
 }
 

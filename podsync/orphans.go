@@ -10,7 +10,6 @@ import (
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 
 	"github.com/kubewright/kubewright/internal/report"
@@ -140,7 +139,7 @@ func (c *Controller) foreign(st *State) bool {
 // checkSuspect asks the API whether the pod of an instance exists.
 func (c *Controller) checkSuspect(ctx context.Context, ref Ref, node string, missing bool) verdict {
 	if obj, ok, _ := c.informer.GetIndexer().GetByKey(nameOf(ref).String()); ok && !missing {
-		if pod, ok := obj.(*corev1.Pod); ok && pod.UID == ref.UID {
+		if v := versionOf(obj); v != nil && v.uid() == ref.UID {
 			return verdictThere // Owns has said no
 		}
 	}

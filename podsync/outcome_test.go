@@ -19,7 +19,7 @@ func TestAPIResults(t *testing.T) {
 	stopped := func() *scene { return running(deletedWithin(30)).says(exited(0, true)) }
 	answer := func(s *scene, same bool, edit ...func(*corev1.Pod)) *scene {
 		c := s.writeStarted(tick, OpPatch)
-		resp := s.api.pod.DeepCopy()
+		resp := s.pod().DeepCopy()
 		resp.ResourceVersion = "40"
 		for _, f := range edit {
 			f(resp)
@@ -49,7 +49,7 @@ func TestAPIResults(t *testing.T) {
 	}
 	read := func(s *scene, has func(*corev1.Pod) *corev1.Pod) *scene {
 		s.writeStarted(tick, OpGet)
-		s.finishGet(s.r, tick, has(s.api.pod))
+		s.finishGet(s.r, tick, has(s.pod()))
 		return s
 	}
 	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "a", errFailed)
@@ -67,27 +67,27 @@ func TestAPIResults(t *testing.T) {
 			s := reported()
 			c := s.writeStarted(tick, OpPatch)
 			s.says(exited(1, false))
-			s.statusStored(s.r, tick, c, s.api.pod, true)
+			s.statusStored(s.r, tick, c, s.pod(), true)
 			return s
 		}(), at: time.Second, write: OpPatch},
 		{name: "200, and the watch was faster", scene: func() *scene {
 			s := reported()
 			c := s.writeStarted(tick, OpPatch)
-			resp := s.api.pod.DeepCopy()
+			resp := s.pod().DeepCopy()
 			resp.ResourceVersion = "40"
-			s.setPod(s.r, tick, resp.DeepCopy())
+			s.setPod(s.r, tick, &version{pod: resp.DeepCopy()})
 			s.statusStored(s.r, tick, c, resp, true)
 			return s
 		}()},
 		{name: "200, and the watch comes later", scene: func() *scene {
 			s := answer(reported(), true)
-			s.setPod(s.r, tick, s.api.pod.DeepCopy())
+			s.setPod(s.r, tick, &version{pod: s.pod().DeepCopy()})
 			return s
 		}()},
 		{name: "an older version comes late", scene: func() *scene {
 			old := testPod()
 			s := answer(reported(), true)
-			s.setPod(s.r, tick, old)
+			s.setPod(s.r, tick, &version{pod: old})
 			return s
 		}()},
 		{name: "it was there already", scene: func() *scene {
@@ -155,20 +155,20 @@ func TestTheCachesCopyIsKept(t *testing.T) {
 	} {
 		s := running().says(runs())
 		s.writeStarted(tick, OpPatch)
-		resp := s.api.pod.DeepCopy()
+		resp := s.pod().DeepCopy()
 		resp.ResourceVersion = "40"
 		cached := resp.DeepCopy()
 		if test.watchFirst {
-			s.setPod(s.r, tick, cached)
+			s.setPod(s.r, tick, &version{pod: cached})
 		}
 		test.take(s, resp)
 		if !test.watchFirst {
-			s.setPod(s.r, tick, cached)
+			s.setPod(s.r, tick, &version{pod: cached})
 		}
-		if s.api.pod != cached {
+		if s.api.pod.pod != cached {
 			t.Errorf("%s: the answer is held beside the cache's copy", test.name)
 		}
-		if s.provider.mirrored && s.provider.status != &cached.Status {
+		if s.provider.mirror != nil && s.provider.mirror != s.api.pod {
 			t.Errorf("%s: the status of the answer is held beside the cache's copy", test.name)
 		}
 	}
@@ -179,7 +179,7 @@ func TestRepairsBecomeRarer(t *testing.T) {
 	for i := range 20 {
 		s.now(func(p *corev1.Pod) { p.ResourceVersion = string(rune('3'+i/10)) + string(rune('0'+i%10)) })
 		c := s.writeStarted(tick, OpPatch)
-		resp := s.api.pod.DeepCopy()
+		resp := s.pod().DeepCopy()
 		s.statusStored(s.r, tick, c, resp, true)
 	}
 	if s.write.retryAt < tick+s.r.retry.Cap/2 {

@@ -86,7 +86,7 @@ type scene struct {
 func newScene(pod *corev1.Pod) *scene {
 	s := &scene{podState: &podState{ref: RefOf(pod)}, r: testRules(), free: true}
 	s.write.statusSeq, s.api.since = 1, tick-10*time.Second
-	s.setPod(s.r, s.api.since, pod)
+	s.setPod(s.r, s.api.since, &version{pod: pod})
 	s.api.cached = true
 	return s
 }
@@ -114,12 +114,12 @@ func running(edit ...func(*corev1.Pod)) *scene {
 }
 
 func (s *scene) now(edit ...func(*corev1.Pod)) *scene {
-	pod := s.api.pod.DeepCopy()
+	pod := s.pod().DeepCopy()
 	pod.ResourceVersion = "20"
 	for _, f := range edit {
 		f(pod)
 	}
-	s.setPod(s.r, tick, pod)
+	s.setPod(s.r, tick, &version{pod: pod})
 	return s
 }
 
@@ -260,7 +260,7 @@ func TestPlan(t *testing.T) {
 func ended(edit ...func(*corev1.Pod)) *scene {
 	s := running().says(exited(0, true))
 	c := s.writeStarted(tick, OpPatch)
-	done := s.api.pod.DeepCopy()
+	done := s.pod().DeepCopy()
 	done.ResourceVersion, done.Status.Phase = "15", corev1.PodSucceeded
 	s.statusStored(s.r, tick, c, done, true)
 	if len(edit) > 0 {

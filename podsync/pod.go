@@ -98,10 +98,13 @@ const (
 // apiState is what the API says of the pod.
 //
 // Invariant: pod is nil only for an instance that the informer never showed.
+// Invariant: node and deleting are those of pod.
 // Invariant: presenceOrphan implies a nil pod.
 // Invariant: the version of pod never goes back.
 type apiState struct {
-	pod        *corev1.Pod // the newest version; never changed
+	pod        *version // the newest version; nil if none was seen
+	node       string   // spec.nodeName
+	deleting   bool     // metadata.deletionTimestamp is set
 	presence   presence
 	cached     bool    // the informer has the object
 	since      instant // first seen; or lost and due to start again
@@ -124,7 +127,7 @@ const (
 //
 // Invariant: an instance never leaves Stopped or Forgotten, except that a List
 // shows that the provider runs it again.
-// Invariant: mirrored implies that status is a status that the API has or had.
+// Invariant: at most one of status and mirror is set.
 // Invariant: generation is at most api.pod.Generation.
 type providerState struct {
 	instance          instanceState
@@ -132,10 +135,11 @@ type providerState struct {
 	listed            bool   // the provider has said whether it holds the pod
 	admitted          bool
 	needsInspect      bool
-	absences          uint8                     // Lists in a row that left the instance out
-	absentAt          instant                   // the first of absences
-	status            *corev1.PodStatus         // the last report; &api.pod.Status once that has it
-	mirrored          bool                      // status is from the API, not a report
+	absences          uint8             // Lists in a row that left the instance out
+	absentAt          instant           // the first of absences
+	status            *corev1.PodStatus // the last report, until the API has it
+	mirror            *version          // the version of the pod that has the last report
+	reports           reportedFields
 	lost              *corev1.PodStatus         // the status of a lost pod that starts again, until it is stored
 	conditions        []corev1.PodConditionType // the types in the last report
 	withdrawn         []corev1.PodConditionType // the types that only earlier reports had, until that is stored
@@ -148,6 +152,13 @@ type providerState struct {
 	refusedGeneration int64
 	saysGeneration    bool        // the last report has State.Generation
 	acceptedPod       *corev1.Pod // the accepted pod, if the API keeps no generations
+}
+
+// reportedFields are the fields that are derived unless the last report has them.
+type reportedFields struct {
+	resources bool // of any container
+	hostIP    bool
+	podIP     bool
 }
 
 // callState is the pod's lane of provider calls.
@@ -260,15 +271,54 @@ func (t *podState) removed() bool { return t.api.presence != presencePresent }
 func (t *podState) orphan() bool { return t.api.presence == presenceOrphan }
 
 // deleted reports whether the object has a deletionTimestamp.
-func (t *podState) deleted() bool { return t.api.pod != nil && t.api.pod.DeletionTimestamp != nil }
+func (t *podState) deleted() bool { return t.api.deleting }
+
+// pod returns the newest version of the object, nil if none was seen.
+func (t *podState) pod() *corev1.Pod {
+	if t.api.pod == nil {
+		return nil
+	}
+	return t.api.pod.open()
+}
+
+// report returns the last report, or what the API has stored of it; nil if there is
+// none.
+func (t *podState) report() *corev1.PodStatus {
+	if t.provider.mirror != nil {
+		return &t.provider.mirror.open().Status
+	}
+	return t.provider.status
+}
+
+// setReport replaces the last report.
+func (t *podState) setReport(status *corev1.PodStatus) {
+	t.provider.status, t.provider.mirror = status, nil
+}
+
+// setMirror records that the newest version of the object has the last report, so
+// that the report need not be kept.
+func (t *podState) setMirror() { t.provider.status, t.provider.mirror = nil, t.api.pod }
+
+// close drops decoded versions of the pod unless a lane is using them.
+func (t *podState) close() {
+	if t.call.inflight != nil || t.write.inflight != nil || t.sched.dirty {
+		return
+	}
+	if t.api.pod != nil {
+		t.api.pod.close()
+	}
+	if t.provider.mirror != nil {
+		t.provider.mirror.close()
+	}
+}
 
 // atOnce reports whether the object is deleted with a grace period of 0.
 func (t *podState) atOnce() bool {
-	return t.deleted() && t.api.pod.DeletionGracePeriodSeconds != nil && *t.api.pod.DeletionGracePeriodSeconds == 0
+	return t.deleted() && t.pod().DeletionGracePeriodSeconds != nil && *t.pod().DeletionGracePeriodSeconds == 0
 }
 
 // finalized reports whether only finalizers keep the object.
-func (t *podState) finalized() bool { return t.atOnce() && len(t.api.pod.Finalizers) > 0 }
+func (t *podState) finalized() bool { return t.atOnce() && len(t.pod().Finalizers) > 0 }
 
 // hold records that the provider has, or may have, an instance.
 func (t *podState) hold() {
@@ -340,16 +390,16 @@ func (t *podState) advance(r *rules, now instant) (expired bool, wake instant) {
 	if t.over() && t.write.final && t.finalized() {
 		t.write.released = true // I20: whoever holds the finalizers ends it
 	}
-	if limit := t.api.pod.Spec.ActiveDeadlineSeconds; limit != nil && t.end == nil && !r.policy.IgnoreDeadline {
+	if limit := t.pod().Spec.ActiveDeadlineSeconds; limit != nil && t.end == nil && !r.policy.IgnoreDeadline {
 		at := t.api.since + seconds(*limit)
-		if start := t.api.pod.Status.StartTime; start != nil {
+		if start := t.pod().Status.StartTime; start != nil {
 			at = r.at(start.Add(seconds(*limit)))
 		}
 		if now < at {
 			wake = at
 		} else {
 			expired = true
-			t.beginTermination(now, StopDeadline, &podstatus.Failure{Reason: ReasonDeadlineExceeded, Message: messageDeadline}, specGrace(t.api.pod))
+			t.beginTermination(now, StopDeadline, &podstatus.Failure{Reason: ReasonDeadlineExceeded, Message: messageDeadline}, specGrace(t.pod()))
 		}
 	}
 	if e := t.end; e != nil && r.policy.ReleaseAfter > 0 && t.deleted() && !t.stopped() && !t.write.forced {
@@ -456,15 +506,15 @@ func (t *podState) decideRelease(r *rules) action {
 // changed reports whether the spec is newer than what the provider accepted.
 func (t *podState) changed(r *rules) bool {
 	if accepted := t.provider.acceptedPod; r.policy.UpdateMetadata && accepted != nil &&
-		(!maps.Equal(accepted.Labels, t.api.pod.Labels) || !maps.Equal(accepted.Annotations, t.api.pod.Annotations)) {
+		(!maps.Equal(accepted.Labels, t.pod().Labels) || !maps.Equal(accepted.Annotations, t.pod().Annotations)) {
 		return true
 	}
-	if t.api.pod.Generation > 0 {
-		return t.api.pod.Generation > t.provider.generation && t.api.pod.Generation > t.provider.refusedGeneration
+	if t.pod().Generation > 0 {
+		return t.pod().Generation > t.provider.generation && t.pod().Generation > t.provider.refusedGeneration
 	}
 	// API servers before 1.34 keep no generation: compare what can change. What
 	// a pod that was adopted runs with nobody knows.
-	return t.provider.acceptedPod == nil || t.provider.acceptedPod != t.api.pod && mutableChanged(&t.provider.acceptedPod.Spec, &t.api.pod.Spec)
+	return t.provider.acceptedPod == nil || t.provider.acceptedPod != t.pod() && mutableChanged(&t.provider.acceptedPod.Spec, &t.pod().Spec)
 }
 
 // mutableChanged compares the fields of a spec that the API lets change.
@@ -518,7 +568,7 @@ func (t *podState) decideWrite(r *rules, now instant) (s action, urgent bool) {
 		if t.write.statusSeq == t.write.storedSeq && !t.write.stale || t.write.statusSeq == t.write.rejectedSeq || t.write.final {
 			return s, false
 		}
-		s.op, at, urgent = OpPatch, max(t.mergeUntil(r), t.write.notBefore), t.api.pod.Status.Phase == corev1.PodPending
+		s.op, at, urgent = OpPatch, max(t.mergeUntil(r), t.write.notBefore), t.pod().Status.Phase == corev1.PodPending
 	case !t.write.final:
 		s.op, urgent = OpPatch, true
 	case t.deleted() && !t.write.released:
@@ -526,7 +576,7 @@ func (t *podState) decideWrite(r *rules, now instant) (s action, urgent bool) {
 		if t.api.goingAt > 0 {
 			at = t.api.goingAt + goneAfter // it is as good as gone
 		}
-	case t.deleted() && len(t.api.pod.Finalizers) == 0 && !t.finalized():
+	case t.deleted() && len(t.pod().Finalizers) == 0 && !t.finalized():
 		// A deletion that did not finish; one more call finishes it.
 		s.op, at = OpDelete, t.write.releasedAt+goneAfter
 	default:
@@ -546,7 +596,7 @@ func (t *podState) mergeUntil(r *rules) instant {
 		return t.end.since + r.pendingAfter
 	case !t.running():
 		return t.api.since + r.pendingAfter
-	case t.api.pod.Status.StartTime == nil && (t.provider.status == nil || podstatus.Phase(&t.api.pod.Spec, t.provider.status) == corev1.PodPending):
+	case t.pod().Status.StartTime == nil && (t.report() == nil || podstatus.Phase(&t.pod().Spec, t.report()) == corev1.PodPending):
 		return t.api.since + r.pendingAfter
 	}
 	return 0

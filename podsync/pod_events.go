@@ -20,19 +20,24 @@ import (
 // setPod takes a version of the object: from the informer, or the answer to a
 // write. It reports whether it was news. That the object is there is for the
 // informer to say: an answer may come after it was deleted.
-func (t *podState) setPod(r *rules, now instant, pod *corev1.Pod) bool {
-	old := t.api.pod
-	if older(pod, old) {
-		return false
-	}
-	t.api.pod = pod
-	if old != nil && old.ResourceVersion == pod.ResourceVersion {
-		// The same version from the other source: ours goes, the cache's stays.
-		if t.provider.status == &old.Status {
-			t.provider.status = &pod.Status
+func (t *podState) setPod(r *rules, now instant, next *version) bool {
+	before := t.api.pod
+	if before != nil {
+		if olderVersion(next.resourceVersion(), before.resourceVersion()) {
+			return false
 		}
-		return false
+		if before.resourceVersion() == next.resourceVersion() {
+			*before = *next // the same version from the other source: keep the informer's
+			t.close()
+			return false
+		}
 	}
+	var old *corev1.Pod
+	if before != nil {
+		old = before.open()
+	}
+	pod := next.open()
+	t.api.pod, t.api.node, t.api.deleting = next, pod.Spec.NodeName, pod.DeletionTimestamp != nil
 	if t.write.reload {
 		t.write.reload, t.write.lostRace, t.write.retryAt = false, false, 0
 	}
@@ -64,7 +69,12 @@ func older(a, b *corev1.Pod) bool {
 	if b == nil {
 		return false
 	}
-	order, err := resourceversion.CompareResourceVersion(a.ResourceVersion, b.ResourceVersion)
+	return olderVersion(a.ResourceVersion, b.ResourceVersion)
+}
+
+// olderVersion reports whether the resourceVersion a is older than b.
+func olderVersion(a, b string) bool {
+	order, err := resourceversion.CompareResourceVersion(a, b)
 	return err == nil && order < 0
 }
 
@@ -178,23 +188,33 @@ func (t *podState) take(r *rules, now instant, st *State) {
 	if t.write.final || equality.Semantic.DeepEqual(&st.Status, &corev1.PodStatus{}) {
 		return // too late, or no opinion
 	}
-	if before := t.provider.status; before != nil && !t.provider.mirrored {
+	if before := t.provider.status; before != nil {
 		// The report before this one is not stored. A container that only it
 		// had keeps its state, or an exit code would be lost.
 		st.Status.InitContainerStatuses = addMissing(st.Status.InitContainerStatuses, before.InitContainerStatuses, false)
 		st.Status.ContainerStatuses = addMissing(st.Status.ContainerStatuses, before.ContainerStatuses, false)
 		st.Status.EphemeralContainerStatuses = addMissing(st.Status.EphemeralContainerStatuses, before.EphemeralContainerStatuses, false)
 	}
-	t.provider.status, t.provider.mirrored = &st.Status, false
+	t.setReport(&st.Status)
 	t.takeConditions(st.Status.Conditions)
+	t.provider.reports = reportedFields{
+		resources: hasResources(st.Status.ContainerStatuses) || hasResources(st.Status.InitContainerStatuses),
+		hostIP:    st.Status.HostIP != "" || len(st.Status.HostIPs) > 0,
+		podIP:     st.Status.PodIP != "" || len(st.Status.PodIPs) > 0,
+	}
 	if t.write.statusSeq == t.write.storedSeq || t.write.reportedAt == 0 {
 		t.write.reportedAt = now
 	}
 	t.write.statusSeq++
 	t.write.repairs = 0
 	if t.end == nil && t.api.pod != nil && t.ended(r) {
-		t.beginTermination(now, StopCompleted, nil, specGrace(t.api.pod))
+		t.beginTermination(now, StopCompleted, nil, specGrace(t.pod()))
 	}
+}
+
+// hasResources reports whether the status of a container has resources.
+func hasResources(list []corev1.ContainerStatus) bool {
+	return slices.ContainsFunc(list, func(cs corev1.ContainerStatus) bool { return cs.Resources != nil || cs.AllocatedResources != nil })
 }
 
 // takeConditions keeps the types of the reported conditions, and those that an
@@ -218,7 +238,7 @@ func (t *podState) takeConditions(conditions []corev1.PodCondition) {
 // newer than it.
 func (t *podState) limitAccepted() {
 	if t.api.pod != nil {
-		t.provider.generation = min(t.provider.generation, t.api.pod.Generation)
+		t.provider.generation = min(t.provider.generation, t.pod().Generation)
 	}
 }
 
@@ -227,9 +247,9 @@ func (t *podState) limitAccepted() {
 func (t *podState) base() *corev1.Pod {
 	lost := t.provider.lost
 	if lost == nil {
-		return t.api.pod
+		return t.pod()
 	}
-	pod := *t.api.pod
+	pod := *t.pod()
 	pod.Status.InitContainerStatuses = lost.InitContainerStatuses
 	pod.Status.ContainerStatuses = lost.ContainerStatuses
 	pod.Status.EphemeralContainerStatuses = lost.EphemeralContainerStatuses
@@ -241,7 +261,7 @@ func (t *podState) base() *corev1.Pod {
 // termination of a container that waits counts only if the report has it: the
 // stored one may be that of a lost instance.
 func (t *podState) ended(r *rules) bool {
-	report := t.provider.status
+	report := t.report()
 	if report == nil {
 		return false
 	}
@@ -249,7 +269,7 @@ func (t *podState) ended(r *rules) bool {
 		return true
 	}
 	stored := &t.base().Status
-	return podstatus.Ended(&t.api.pod.Spec, &corev1.PodStatus{
+	return podstatus.Ended(&t.pod().Spec, &corev1.PodStatus{
 		InitContainerStatuses: addMissing(report.InitContainerStatuses, stored.InitContainerStatuses, true),
 		ContainerStatuses:     addMissing(report.ContainerStatuses, stored.ContainerStatuses, true),
 	})
@@ -291,7 +311,7 @@ func (t *podState) markStopped(r *rules, now instant) {
 		t.provider.instance = instanceForgotten
 	}
 	t.call.retryAt, t.call.failures = 0, 0
-	t.beginTermination(now, StopCompleted, nil, specGrace(t.api.pod))
+	t.beginTermination(now, StopCompleted, nil, specGrace(t.pod()))
 	if !r.releases && t.end.stops > 0 {
 		t.forgotten() // Stop was all there is
 	}
@@ -343,7 +363,7 @@ func (t *podState) absent(r *rules, now instant, seq uint64, sure bool) (lost bo
 func (t *podState) markLost(r *rules, now instant) {
 	t.provider.absences, t.provider.needsInspect = 0, false
 	again := r.policy.Lost == LostRestart ||
-		r.policy.Lost == LostByRestartPolicy && (t.api.pod.Spec.RestartPolicy == corev1.RestartPolicyAlways || t.api.pod.Spec.RestartPolicy == "")
+		r.policy.Lost == LostByRestartPolicy && (t.pod().Spec.RestartPolicy == corev1.RestartPolicyAlways || t.pod().Spec.RestartPolicy == "")
 	if !again {
 		t.beginTermination(now, StopLost, &podstatus.Failure{Reason: ReasonLost, Message: messageLost}, minGrace)
 		return
@@ -351,7 +371,8 @@ func (t *podState) markLost(r *rules, now instant) {
 	status, _ := podstatus.Next(t.base(), t.update(r))
 	lost := podstatus.Lost(&status)
 	t.provider.lost = &lost
-	t.provider.status, t.provider.mirrored, t.provider.fp = nil, false, 0
+	t.setReport(nil)
+	t.provider.fp = 0
 	if t.provider.losses < 250 {
 		t.provider.losses++
 	}
@@ -374,7 +395,7 @@ func (t *podState) classify(r *rules, now instant) (lost bool) {
 	if t.api.pod == nil {
 		return false
 	}
-	if podstatus.IsTerminal(t.api.pod.Status.Phase) {
+	if podstatus.IsTerminal(t.pod().Status.Phase) {
 		t.write.final = true // whatever is left to do, the status is done
 	}
 	if t.held() {
@@ -382,16 +403,16 @@ func (t *podState) classify(r *rules, now instant) (lost bool) {
 		if !t.stopped() {
 			t.provider.instance = instanceRunning
 			if t.provider.generation == 0 {
-				t.provider.generation = t.api.pod.Status.ObservedGeneration
+				t.provider.generation = t.pod().Status.ObservedGeneration
 			}
 			t.limitAccepted()
 			if t.end == nil && t.ended(r) {
-				t.beginTermination(now, StopCompleted, nil, specGrace(t.api.pod))
+				t.beginTermination(now, StopCompleted, nil, specGrace(t.pod()))
 			}
 		}
 		return false
 	}
-	if t.end == nil && podstatus.HasStarted(&t.api.pod.Status) {
+	if t.end == nil && podstatus.HasStarted(&t.pod().Status) {
 		t.provider.admitted = true
 		t.markLost(r, now)
 		return true
@@ -429,12 +450,12 @@ func (t *podState) reset(r *rules, now instant) {
 // evidence reports whether the API says that the pod has been started before,
 // so that not finding it in the provider means something.
 func (t *podState) evidence() bool {
-	return podstatus.IsTerminal(t.api.pod.Status.Phase) || podstatus.HasStarted(&t.api.pod.Status)
+	return podstatus.IsTerminal(t.pod().Status.Phase) || podstatus.HasStarted(&t.pod().Status)
 }
 
 // callStarted takes note that the provider is being called.
 func (t *podState) callStarted(now instant, seq uint64, s action) *call {
-	t.call.inflight = &call{op: s.op, since: now, seq: seq, grace: s.grace, pod: t.api.pod}
+	t.call.inflight = &call{op: s.op, since: now, seq: seq, grace: s.grace, pod: t.pod()}
 	switch s.op {
 	case OpStart:
 		t.hold()
@@ -543,7 +564,7 @@ func resourcesOf(pod *corev1.Pod) uint64 {
 // unapplied reports whether the provider runs an older generation of the spec and
 // has no Update to be called for it.
 func (t *podState) unapplied(r *rules) bool {
-	return t.running() && !r.updates && t.end == nil && t.provider.saysGeneration && t.provider.generation < t.api.pod.Generation
+	return t.running() && !r.updates && t.end == nil && t.provider.saysGeneration && t.provider.generation < t.pod().Generation
 }
 
 // stopAccepted takes note that the provider is stopping the pod.
@@ -578,44 +599,65 @@ func (t *podState) update(r *rules) podstatus.Update {
 		Stopped: t.over(), KeepPhase: r.policy.TrustPhase, Generation: t.provider.generation,
 		Withdrawn: slices.Clone(t.provider.withdrawn), Now: time.Now(),
 	}
-	if t.provider.status != nil {
-		u.Observed = *t.provider.status
-		if t.provider.mirrored {
-			u.Observed.Conditions = ownConditions(t.provider.conditions, t.provider.status.Conditions)
+	if report := t.report(); report != nil {
+		u.Observed = *report
+		if t.provider.mirror != nil {
+			t.asReported(&u.Observed)
 		}
 	}
 	switch {
 	case u.Stopped:
-		if t.provider.status == nil {
+		if t.report() == nil {
 			t.addWaiting(&u.Observed)
 		}
-		u.Failure, u.Generation = t.end.failure, t.api.pod.Generation
+		u.Failure, u.Generation = t.end.failure, t.pod().Generation
 	case t.running() && !r.updates && !t.provider.saysGeneration:
-		u.Generation = t.api.pod.Generation // nothing else can accept it
-	case t.unapplied(r) && t.provider.resources != 0 && t.provider.resources != resourcesOf(t.api.pod):
+		u.Generation = t.pod().Generation // nothing else can accept it
+	case t.unapplied(r) && t.provider.resources != 0 && t.provider.resources != resourcesOf(t.pod()):
 		u.Observed.Conditions = append(slices.Clone(u.Observed.Conditions), corev1.PodCondition{
 			Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: corev1.PodReasonInfeasible, Message: messageUnapplied,
 		})
-	case t.provider.refused != nil && t.provider.refusedGeneration == t.api.pod.Generation:
+	case t.provider.refused != nil && t.provider.refusedGeneration == t.pod().Generation:
 		// Seen and refused. To a resize that is a condition of its own.
-		u.Generation = t.api.pod.Generation
-		if t.provider.resources == resourcesOf(t.api.pod) {
+		u.Generation = t.pod().Generation
+		if t.provider.resources == resourcesOf(t.pod()) {
 			break
 		}
 		u.Observed.Conditions = append(slices.Clone(u.Observed.Conditions), corev1.PodCondition{
 			Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: corev1.PodReasonInfeasible, Message: t.provider.refused.Error(),
 		})
 	case !t.running() && t.end == nil:
-		if t.provider.status == nil {
-			t.addWaiting(&u.Observed)
+		if t.provider.fp == 0 {
+			t.addStarting(&u.Observed)
 		}
-		u.Generation = t.api.pod.Generation // Start is called with the newest
+		u.Generation = t.pod().Generation // Start is called with the newest
 		u.Observed.Reason, u.Observed.Message = "", ""
 		if t.call.err != nil && t.call.failures > 0 {
 			u.Observed.Reason, u.Observed.Message = ReasonFailedStart, t.call.err.Error()
 		}
 	}
 	return u
+}
+
+// asReported leaves of a stored status what the provider reported: the conditions
+// of its types, and resources and addresses only if it reports any.
+func (t *podState) asReported(status *corev1.PodStatus) {
+	status.Conditions = ownConditions(t.provider.conditions, status.Conditions)
+	if !t.provider.reports.hostIP {
+		status.HostIP, status.HostIPs = "", nil
+	}
+	if !t.provider.reports.podIP {
+		status.PodIP, status.PodIPs = "", nil
+	}
+	if t.provider.reports.resources {
+		return
+	}
+	for _, list := range [...]*[]corev1.ContainerStatus{&status.InitContainerStatuses, &status.ContainerStatuses} {
+		*list = slices.Clone(*list)
+		for i := range *list {
+			(*list)[i].Resources, (*list)[i].AllocatedResources = nil, nil
+		}
+	}
 }
 
 // ownConditions returns the conditions of the types that the provider reports.
@@ -632,8 +674,54 @@ func ownConditions(own []corev1.PodConditionType, all []corev1.PodCondition) (co
 
 // addWaiting adds a status for each container of the spec.
 func (t *podState) addWaiting(status *corev1.PodStatus) {
-	status.ContainerStatuses = waiting(t.api.pod.Spec.Containers)
-	status.InitContainerStatuses = waiting(t.api.pod.Spec.InitContainers)
+	status.ContainerStatuses = waiting(t.pod().Spec.Containers)
+	status.InitContainerStatuses = waiting(t.pod().Spec.InitContainers)
+}
+
+// addStarting adds a status for each container of a pod that the provider has said
+// nothing about. One that has not run waits for the reason that the last error of
+// Start gives; of others the stored status counts.
+func (t *podState) addStarting(status *corev1.PodStatus) {
+	t.addWaiting(status)
+	stored := &t.base().Status
+	for _, lists := range [...][2][]corev1.ContainerStatus{
+		{status.InitContainerStatuses, stored.InitContainerStatuses}, {status.ContainerStatuses, stored.ContainerStatuses},
+	} {
+		for i := range lists[0] {
+			cs := &lists[0][i]
+			ran := slices.ContainsFunc(lists[1], func(old corev1.ContainerStatus) bool {
+				return old.Name == cs.Name && (old.State.Running != nil || old.State.Terminated != nil || old.LastTerminationState.Terminated != nil)
+			})
+			if !ran {
+				reason, message := waitingReason(t.call.err, cs.Name)
+				cs.State.Waiting = &corev1.ContainerStateWaiting{Reason: reason, Message: message}
+			}
+		}
+	}
+}
+
+// waitingReason returns the reason and message that an error of Start, or one that it
+// wraps, gives for the waiting container.
+func waitingReason(err error, container string) (reason, message string) {
+	if err == nil {
+		return "", ""
+	}
+	if e, ok := err.(interface{ WaitingReason(container string) string }); ok {
+		if reason = e.WaitingReason(container); reason != "" {
+			return reason, err.Error()
+		}
+	}
+	switch e := err.(type) {
+	case interface{ Unwrap() error }:
+		return waitingReason(e.Unwrap(), container)
+	case interface{ Unwrap() []error }:
+		for _, err := range e.Unwrap() {
+			if reason, message = waitingReason(err, container); reason != "" {
+				return reason, message
+			}
+		}
+	}
+	return "", ""
 }
 
 // waiting returns statuses of containers that nothing is known of yet.
@@ -647,7 +735,7 @@ func waiting(containers []corev1.Container) []corev1.ContainerStatus {
 
 // writeStarted takes note that a request is under way.
 func (t *podState) writeStarted(now instant, op Op) *call {
-	t.write.inflight = &call{op: op, since: now, want: t.write.statusSeq, over: t.over(), pod: t.api.pod}
+	t.write.inflight = &call{op: op, since: now, want: t.write.statusSeq, over: t.over(), pod: t.pod()}
 	return t.write.inflight
 }
 
@@ -673,10 +761,10 @@ func (t *podState) statusStored(r *rules, now instant, c *call, resp *corev1.Pod
 		return
 	}
 	switch {
-	case t.api.pod.ResourceVersion == resp.ResourceVersion && same:
+	case t.pod().ResourceVersion == resp.ResourceVersion && same:
 		t.write.stale, t.provider.lost, t.provider.withdrawn = false, nil, nil
-		t.provider.status, t.provider.mirrored = &t.api.pod.Status, true // from here on the object is its own report
-	case t.api.pod.ResourceVersion == resp.ResourceVersion && resp.ResourceVersion == c.pod.ResourceVersion:
+		t.setMirror() // from here on the object is its own report
+	case t.pod().ResourceVersion == resp.ResourceVersion && resp.ResourceVersion == c.pod.ResourceVersion:
 		t.write.stale, t.provider.lost, t.provider.withdrawn = false, nil, nil // it keeps no more of it than it had: a gate of the API is off
 	}
 	t.write.final = t.write.final || c.over && podstatus.IsTerminal(resp.Status.Phase)
@@ -694,8 +782,8 @@ func (t *podState) paceWrites(now instant) {
 // faster, which it mostly is, the cache has the same version: to keep the answer
 // in its place would be a second copy of every pod.
 func (t *podState) answer(r *rules, now instant, pod *corev1.Pod) {
-	if t.api.pod == nil || t.api.pod.ResourceVersion != pod.ResourceVersion {
-		t.setPod(r, now, pod)
+	if t.api.pod == nil || t.api.pod.resourceVersion() != pod.ResourceVersion {
+		t.setPod(r, now, &version{pod: pod})
 	}
 }
 
@@ -743,7 +831,7 @@ func (t *podState) deleteSent(now instant) {
 // conflicted takes note that the pod has been written by somebody else since
 // the version that the status was computed from.
 func (t *podState) conflicted(r *rules, now instant) {
-	t.write.reload = !older(t.write.inflight.pod, t.api.pod) // else the informer has it already
+	t.write.reload = !older(t.write.inflight.pod, t.pod()) // else the informer has it already
 	t.write.lostRace = t.write.reload
 	t.write.inflight = nil
 	if t.write.failures > 0 {
@@ -776,7 +864,7 @@ func (t *podState) finishGet(r *rules, now instant, pod *corev1.Pod) {
 
 // writeFailed takes note of a request that may succeed later.
 func (t *podState) writeFailed(r *rules, now instant, err error) {
-	if t.write.inflight.op == OpPatch && apierr.MayHaveCommitted(err) && !older(t.write.inflight.pod, t.api.pod) {
+	if t.write.inflight.op == OpPatch && apierr.MayHaveCommitted(err) && !older(t.write.inflight.pod, t.pod()) {
 		// Computed once more from the version before, a start time that is
 		// stored would be another one.
 		t.write.reload = true

@@ -39,6 +39,9 @@ func (c *Controller) startCall(t *podState, now instant, waited bool) (wake inst
 	call := t.callStarted(now, c.seq, s)
 	ctx, cancel := context.WithCancel(c.callCtx)
 	call.cancel = cancel
+	if s.op == OpStop && t.end.stops == 1 {
+		c.recordKills(t)
+	}
 	c.running[laneOf(q)]++
 	opts := StopOptions{Grace: s.grace}
 	if t.end != nil {
@@ -134,11 +137,12 @@ func (c *Controller) finishCall(t *podState, call *call, st State, err error) {
 		wake(c.kick)
 		return
 	}
-	wasEnding := t.end != nil
+	wasEnding, before := t.end != nil, c.eventBase(t)
 	lost := t.callReturned(&c.rules, now, c.seq, &st, fp, err)
 	if lost {
 		c.warn(t, ReasonLost, actionSync, messageLost)
 	}
+	c.recordStarts(t, before)
 	c.afterCall(t, call, err, wasEnding)
 	if t.sched.relist {
 		t.sched.relist = false

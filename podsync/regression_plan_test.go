@@ -25,7 +25,7 @@ func TestLateAnswerDoesNotRevive(t *testing.T) {
 	c := s.writeStarted(tick, OpPatch)
 	s.api.cached = false
 	s.markDeleted(tick)
-	resp := s.api.pod.DeepCopy()
+	resp := s.pod().DeepCopy()
 	resp.ResourceVersion = "40"
 	s.statusStored(s.r, tick, c, resp, true)
 	if !s.removed() {
@@ -48,7 +48,7 @@ func TestWhatTheServerDropsIsSentOnce(t *testing.T) {
 			t.Fatalf("write %d is %q, want PATCH", n+1, got.op)
 		}
 		c := s.writeStarted(tick, OpPatch)
-		resp := s.api.pod.DeepCopy()
+		resp := s.pod().DeepCopy()
 		resp.ResourceVersion = "40" // of the first one; the second one changes nothing
 		s.statusStored(s.r, tick, c, resp, false)
 	}

@@ -18,6 +18,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/kubewright/kubewright/internal/apierr"
+	"github.com/kubewright/kubewright/internal/report"
 	"github.com/kubewright/kubewright/podsync/podstatus"
 )
 
@@ -94,6 +95,7 @@ func (c *Controller) writeGated(t *podState, node string, err error) {
 // already there is no request.
 func (c *Controller) patch(ctx context.Context, t *podState, call *call, base *corev1.Pod, u podstatus.Update, minimal bool) {
 	pod := call.pod
+	c.addHostIPs(ctx, pod, &u.Observed)
 	next, problems := podstatus.Next(base, u)
 	if minimal {
 		next = podstatus.Minimal(pod, &next)
@@ -151,6 +153,32 @@ func (c *Controller) patch(ctx context.Context, t *podState, call *call, base *c
 			t.writeFailed(&c.rules, now, err)
 		}
 	})
+}
+
+// addHostIPs fills in the addresses that the provider does not report.
+func (c *Controller) addHostIPs(ctx context.Context, pod *corev1.Pod, observed *corev1.PodStatus) {
+	if c.cfg.HostIPs == nil {
+		return
+	}
+	var ips []string
+	err := contain("HostIPs", func() error {
+		ips = c.cfg.HostIPs(pod.Spec.NodeName)
+		return nil
+	})
+	if err != nil {
+		report.Tell(ctx, c.cfg.ErrorHandler, explain("find the host addresses of", RefOf(pod), err), "Failed to find the addresses of a node",
+			panicValues(err, "pod", klog.KObj(pod))...)
+	}
+	if observed.HostIP == "" && len(observed.HostIPs) == 0 {
+		for _, ip := range ips {
+			observed.HostIPs = append(observed.HostIPs, corev1.HostIP{IP: ip})
+		}
+	}
+	if pod.Spec.HostNetwork && observed.PodIP == "" && len(observed.PodIPs) == 0 {
+		for _, ip := range ips {
+			observed.PodIPs = append(observed.PodIPs, corev1.PodIP{IP: ip})
+		}
+	}
 }
 
 // pin makes a patch conditional on the version that it was computed from. A

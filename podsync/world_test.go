@@ -48,7 +48,8 @@ type world struct {
 	c        *podsync.Controller
 	cfg      podsync.Config
 	wrap     func(*podsynctest.Provider) podsync.Provider
-	admin    bool // the controller has an administrator's credentials
+	admin    bool        // the controller has an administrator's credentials
+	logger   klog.Logger // zero: prints nothing
 
 	cancel  context.CancelFunc
 	done    chan struct{}
@@ -146,7 +147,7 @@ func (w *world) start() {
 		w.t.Fatal(err)
 	}
 	w.c = c
-	ctx, cancel := context.WithCancel(klog.NewContext(w.t.Context(), klog.Logger{})) // which prints nothing
+	ctx, cancel := context.WithCancel(klog.NewContext(w.t.Context(), w.logger))
 	w.cancel, w.done = cancel, make(chan struct{})
 	go func() {
 		defer close(w.done)

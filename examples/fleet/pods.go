@@ -23,15 +23,8 @@ func newPods(client kubernetes.Interface, prefix string, runFor time.Duration, g
 	bound := fields.OneTermNotEqualSelector("spec.nodeName", "")
 	lw := cache.NewListWatchFromClient(client.CoreV1().RESTClient(), "pods", metav1.NamespaceAll, bound)
 	informer := cache.NewSharedIndexInformerWithOptions(lw, &corev1.Pod{}, cache.SharedIndexInformerOptions{})
-	// managedFields are a third of a pod's size, and this program does not use
-	// them.
-	strip := func(object any) (any, error) {
-		if pod, ok := object.(*corev1.Pod); ok {
-			pod.ManagedFields = nil
-		}
-		return object, nil
-	}
-	if err := informer.SetTransform(strip); err != nil {
+	// Only the controller reads the informer, and it reads encoded pods as well.
+	if err := informer.SetTransform(podsync.Compact); err != nil {
 		return nil, nil, nil, err
 	}
 	provider := newSimulator(runFor)

@@ -57,6 +57,20 @@ func (e *SourceError) Error() string {
 // Unwrap returns Err.
 func (e *SourceError) Unwrap() error { return e.Err }
 
+// ReasonConfigError is the kubelet's reason of a container that waits because its
+// configuration is missing.
+const ReasonConfigError = "CreateContainerConfigError"
+
+// WaitingReason returns the reason with which the container of this name waits:
+// [ReasonConfigError] if e is about the container, else "". Package podsync calls it on
+// an error of Start.
+func (e *SourceError) WaitingReason(container string) string {
+	if e.Container == "" || e.Container != container {
+		return ""
+	}
+	return ReasonConfigError
+}
+
 // CanWait reports whether to try again without a change of the pod can help: all
 // that is wrong may come right by itself. Errors that aren't a [SourceError], such
 // as an API server that doesn't answer, may; nil has nothing to wait for.

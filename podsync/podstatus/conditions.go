@@ -29,10 +29,24 @@ func (m *merger) conditions() {
 		sandbox = ReadyToStartContainers(&m.next)
 	}
 	m.setCondition(sandbox)
+	if m.pod.Spec.NodeName != "" {
+		m.setCondition(scheduled(m.stored.Conditions))
+	}
 	m.setCondition(Initialized(&m.pod.Spec, &m.next))
 	ready := ContainersReady(&m.pod.Spec, &m.next)
 	m.setCondition(ready)
 	m.setCondition(readyFrom(ready, &m.pod.Spec, m.next.Conditions))
+}
+
+// scheduled returns the PodScheduled condition of a pod that is bound to a node. The
+// scheduler writes it without observedGeneration, and does not write it for a pod
+// that was created with a node name.
+func scheduled(stored []corev1.PodCondition) corev1.PodCondition {
+	c := corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}
+	if at := indexOf(stored, c.Type); at >= 0 && stored[at].Status == c.Status {
+		c.Reason, c.Message = stored[at].Reason, stored[at].Message
+	}
+	return c
 }
 
 // observedConditions writes the conditions in the report that are the provider's

@@ -77,6 +77,7 @@ func mergeContainers(m *merger, k kind, specs []corev1.Container, list string, s
 		c := &specs[i]
 		old := find(stored, c.Name)
 		at := indexOfContainer(observed, c.Name)
+		before := len(out)
 		switch {
 		case at >= 0 && (old == nil || observed[at].State != corev1.ContainerState{}):
 			out = append(out, m.container(k, c, place{list, at}, old, observed[at]))
@@ -84,6 +85,9 @@ func mergeContainers(m *merger, k kind, specs []corev1.Container, list string, s
 			out = append(out, *old.DeepCopy())
 		case len(observed) > 0 && k != ephemeral:
 			out = append(out, m.container(k, c, place{list, i}, nil, corev1.ContainerStatus{Name: c.Name}))
+		}
+		if k != ephemeral && len(out) > before {
+			m.containerResources(c, old, &out[before])
 		}
 	}
 	for i := range observed {
@@ -137,9 +141,12 @@ func (m *merger) container(k kind, c *corev1.Container, at place, old *corev1.Co
 	m.containerState(at, "state", &cs.State)
 	m.containerState(at, "lastState", &cs.LastTerminationState)
 	if cs.State == (corev1.ContainerState{}) {
-		cs.State.Waiting = &corev1.ContainerStateWaiting{Reason: reasonContainerCreating}
+		cs.State.Waiting = &corev1.ContainerStateWaiting{}
+	}
+	if w := cs.State.Waiting; w != nil && w.Reason == "" {
+		w.Reason = reasonContainerCreating
 		if k == initial || k == regular && len(m.pod.Spec.InitContainers) > 0 {
-			cs.State.Waiting.Reason = reasonPodInitializing
+			w.Reason = reasonPodInitializing
 		}
 	}
 	// Runs and waits of before are no last state, only ends are.
@@ -160,6 +167,39 @@ func (m *merger) container(k kind, c *corev1.Container, at place, old *corev1.Co
 	readiness(&cs, k, c)
 	m.containerDetails(at, k, c, &cs)
 	return cs
+}
+
+// containerResources fills in the resources that the report leaves out: those of the
+// spec if the provider has accepted the spec and nothing of it waits to be
+// applied, else the stored ones.
+func (m *merger) containerResources(c *corev1.Container, old, cs *corev1.ContainerStatus) {
+	from := corev1.ContainerStatus{}
+	switch {
+	case old != nil && (m.u.Stopped || !m.specApplied()):
+		from.Resources, from.AllocatedResources = old.Resources.DeepCopy(), old.AllocatedResources.DeepCopy()
+	case m.specApplied():
+		from.AllocatedResources = c.Resources.Requests.DeepCopy()
+		if len(c.Resources.Limits)+len(c.Resources.Requests) > 0 {
+			from.Resources = &corev1.ResourceRequirements{Limits: c.Resources.Limits.DeepCopy(), Requests: c.Resources.Requests.DeepCopy()}
+		}
+	}
+	if cs.Resources == nil {
+		cs.Resources = from.Resources
+	}
+	if cs.AllocatedResources == nil {
+		cs.AllocatedResources = from.AllocatedResources
+	}
+}
+
+// specApplied reports whether the containers have the resources of the spec, as far
+// as the update says.
+func (m *merger) specApplied() bool {
+	for _, t := range [...]corev1.PodConditionType{corev1.PodResizePending, corev1.PodResizeInProgress} {
+		if at := indexOf(m.observed.Conditions, t); at >= 0 && m.observed.Conditions[at].Status == corev1.ConditionTrue {
+			return false
+		}
+	}
+	return m.u.Generation >= m.pod.Generation
 }
 
 // mayLeaveTerminated reports whether the API server lets a container that ended

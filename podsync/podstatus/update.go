@@ -18,9 +18,12 @@ type Update struct {
 	// one without a state, keep what is stored. Reason and Message are always those of the report, so that
 	// they go away with their cause.
 	//
-	// Conditions in it are written if their type is not one that is computed
-	// (ContainersReady, Ready, Initialized) or another component's
-	// (PodScheduled). PodReadyToStartContainers replaces the computed one;
+	// Resources and allocated resources that a container's status leaves out are
+	// those of the spec, once the provider has accepted it.
+	//
+	// Conditions in it are written if their type is not one that is computed:
+	// ContainersReady, Ready, Initialized, and PodScheduled, which is True for a
+	// pod that is bound to a node. PodReadyToStartContainers replaces the computed one;
 	// DisruptionTarget is written with a transition to a terminal phase and
 	// only then. PodResizePending, PodResizeInProgress and
 	// AllContainersRestarting are taken off the pod by a report whose Conditions
