@@ -19,7 +19,7 @@ import (
 )
 
 // The invariants of calls: what is called, when, and how often. The backend
-// checks I1, I2, I3 and I22 in every test, and TestSoak all that can be seen
+// checks them in every test, and TestSoak everything that can be seen
 // from outside in every order of events.
 
 var errDown = errors.New("the backend is down")
@@ -29,7 +29,7 @@ func bubble(t *testing.T, opts podsynctest.Options, test func(*world)) {
 	synctest.Test(t, func(t *testing.T) { test(newWorld(t, opts)) })
 }
 
-func TestI01OneCallAndOneWriteAtATime(t *testing.T) {
+func TestOneCallAndOneWriteAtATime(t *testing.T) {
 	bubble(t, podsynctest.Options{StopTime: 3 * time.Second}, func(w *world) {
 		w.backend.Inject(podsynctest.Fault{Delay: 700 * time.Millisecond})
 		w.server.Inject(apitest.Fault{Match: patches, Latency: 900 * time.Millisecond})
@@ -46,14 +46,14 @@ func TestI01OneCallAndOneWriteAtATime(t *testing.T) {
 		var last time.Time
 		for _, r := range w.server.Requests(apitest.Match{User: nodeUser, Name: "a"}) {
 			if r.Time.Before(last) {
-				t.Errorf("I1: %v began during the one before", r)
+				t.Errorf("%v began during the one before", r)
 			}
 			last = r.Time.Add(r.Duration)
 		}
 	})
 }
 
-func TestI02NeverStartedAfterItsEnd(t *testing.T) {
+func TestNeverStartedAfterItsEnd(t *testing.T) {
 	for _, end := range []string{"deleted", "evicted", "failed by somebody", "deleted before the process came", "failed before the process came"} {
 		t.Run(end, func(t *testing.T) {
 			bubble(t, podsynctest.Options{}, func(w *world) {
@@ -86,14 +86,14 @@ func TestI02NeverStartedAfterItsEnd(t *testing.T) {
 				}
 				pass(time.Hour)
 				if n := len(w.backend.Calls(podsync.OpStart)); n != wantStarts {
-					t.Errorf("I2: %d calls of Start, want %d", n, wantStarts)
+					t.Errorf("%d calls of Start, want %d", n, wantStarts)
 				}
 			})
 		})
 	}
 }
 
-func TestI03OneInstanceOfAName(t *testing.T) {
+func TestOneInstanceOfAName(t *testing.T) {
 	bubble(t, podsynctest.Options{StopTime: 20 * time.Second}, func(w *world) {
 		w.run()
 		old := w.bind(newPod("a"))
@@ -102,18 +102,18 @@ func TestI03OneInstanceOfAName(t *testing.T) {
 		next := w.bind(newPod("a"))
 		pass(500 * time.Millisecond)
 		if w.backend.Running(next.UID) || !w.backend.Running(old.UID) || w.stage(next.UID) != "Waiting" {
-			t.Errorf("I3: the next pod is %s while the old one stops", w.stage(next.UID))
+			t.Errorf("the next pod is %s while the old one stops", w.stage(next.UID))
 		}
 		pass(time.Second) // the grace period of a forced deletion is a second
 		if !w.backend.Running(next.UID) || w.backend.Running(old.UID) {
-			t.Errorf("I3: the next pod is %s", w.stage(next.UID))
+			t.Errorf("the next pod is %s", w.stage(next.UID))
 		}
 		pass(time.Second)
 		w.expectPhase("a", corev1.PodRunning)
 	})
 }
 
-func TestI03OverlapIfWanted(t *testing.T) {
+func TestTwoInstancesOfANameMayOverlapIfWanted(t *testing.T) {
 	bubble(t, podsynctest.Options{StopTime: 20 * time.Second, AllowOverlap: true}, func(w *world) {
 		w.cfg.Policy.Overlap = true
 		w.run()
@@ -127,7 +127,7 @@ func TestI03OverlapIfWanted(t *testing.T) {
 	})
 }
 
-func TestI04StoppedUntilItHasStopped(t *testing.T) {
+func TestStoppedUntilItHasStopped(t *testing.T) {
 	bubble(t, podsynctest.Options{}, func(w *world) {
 		// The answer of Start is lost, so that nobody knows whether it runs.
 		w.backend.Inject(podsynctest.Fault{Op: podsync.OpStart, ErrAfter: errDown})
@@ -140,19 +140,19 @@ func TestI04StoppedUntilItHasStopped(t *testing.T) {
 			t.Fatal("it should still run")
 		}
 		if n := len(w.backend.Calls(podsync.OpStop)); n < 30 || n > 100 {
-			t.Errorf("I4: %d calls of Stop in three hours", n)
+			t.Errorf("%d calls of Stop in three hours", n)
 		}
 		w.expectPhase("a", corev1.PodRunning) // as the backend has reported
 		heal()
 		pass(6 * time.Minute)
 		w.expectGone("a")
 		if w.backend.Running(pod.UID) {
-			t.Error("I4: it runs")
+			t.Error("it runs")
 		}
 	})
 }
 
-func TestI04SpontaneousEndIsReleasedWithTheObject(t *testing.T) {
+func TestSpontaneousEndIsReleasedWithTheObject(t *testing.T) {
 	for _, wrap := range []func(*podsynctest.Provider) podsync.Provider{simple, releasing} {
 		_, releases := wrap(nil).(podsync.Releaser)
 		bubble(t, podsynctest.Options{Forgets: !releases}, func(w *world) {
@@ -179,7 +179,7 @@ func TestI04SpontaneousEndIsReleasedWithTheObject(t *testing.T) {
 	}
 }
 
-func TestI14OneStuckCallDelaysNobody(t *testing.T) {
+func TestOneStuckCallDelaysNobody(t *testing.T) {
 	bubble(t, podsynctest.Options{}, func(w *world) {
 		w.cfg.MaxCalls = 20
 		w.backend.Inject(podsynctest.Fault{Op: podsync.OpStart, Name: "stuck-start", HangOn: true})
@@ -196,19 +196,19 @@ func TestI14OneStuckCallDelaysNobody(t *testing.T) {
 			w.backend.Edit(pod.UID, func(s *corev1.PodStatus) { s.Message = "still here" })
 			synctest.Wait()
 			if w.pod(name).Status.Message != "still here" {
-				t.Errorf("I14: the status of %s waits", name)
+				t.Errorf("the status of %s waits", name)
 			}
 			w.kubectlDelete(name, -1)
 			w.expectGone(name)
 		}
 		if d := time.Since(w.began); d != 0 {
-			t.Errorf("I14: it took %v", d)
+			t.Errorf("it took %v", d)
 		}
 		w.provider.Crash() // or Run would wait for them
 	})
 }
 
-func TestI14StopHasPlacesOfItsOwn(t *testing.T) {
+func TestStopHasPlacesOfItsOwn(t *testing.T) {
 	bubble(t, podsynctest.Options{}, func(w *world) {
 		w.cfg.MaxCalls = 3
 		w.run()
@@ -226,7 +226,7 @@ func TestI14StopHasPlacesOfItsOwn(t *testing.T) {
 	})
 }
 
-func TestI15FreshEventEndsBackoff(t *testing.T) {
+func TestFreshEventEndsBackoff(t *testing.T) {
 	bubble(t, podsynctest.Options{}, func(w *world) {
 		heal := w.backend.Inject(podsynctest.Fault{Op: podsync.OpStart, Err: errDown})
 		w.run()
@@ -241,12 +241,12 @@ func TestI15FreshEventEndsBackoff(t *testing.T) {
 		w.kubectlDelete("b", -1)
 		w.expectGone("b")
 		if d := time.Since(before); d != 0 {
-			t.Errorf("I15: it took %v", d)
+			t.Errorf("it took %v", d)
 		}
 	})
 }
 
-func TestI16NothingBeforeAllIsKnown(t *testing.T) {
+func TestNothingBeforeAllIsKnown(t *testing.T) {
 	for _, unknown := range []string{"API", "provider"} {
 		t.Run(unknown, func(t *testing.T) {
 			bubble(t, podsynctest.Options{}, func(w *world) {
@@ -265,7 +265,7 @@ func TestI16NothingBeforeAllIsKnown(t *testing.T) {
 				pass(time.Hour)
 				select {
 				case <-w.c.Ready().Done():
-					t.Error("I16: ready")
+					t.Error("ready")
 				default:
 				}
 				w.expectCalls()
@@ -278,7 +278,7 @@ func TestI16NothingBeforeAllIsKnown(t *testing.T) {
 	}
 }
 
-func TestI22GraceNeverGrows(t *testing.T) {
+func TestGraceNeverGrows(t *testing.T) {
 	bubble(t, podsynctest.Options{StopTime: time.Hour}, func(w *world) {
 		w.run()
 		pod := w.bind(newPod("a"))
@@ -296,7 +296,7 @@ func TestI22GraceNeverGrows(t *testing.T) {
 	})
 }
 
-func TestI22StuckStopIsToldOfLessGrace(t *testing.T) {
+func TestStuckStopIsToldOfLessGrace(t *testing.T) {
 	bubble(t, podsynctest.Options{}, func(w *world) {
 		w.backend.Inject(podsynctest.Fault{Op: podsync.OpStop, Hang: true, Times: 1})
 		w.run()

@@ -36,7 +36,7 @@ func (w *world) plant(n int) {
 	}
 }
 
-func TestI17OrphansAreVerified(t *testing.T) {
+func TestOrphansAreVerified(t *testing.T) {
 	for name, wrap := range map[string]func(*podsynctest.Provider) podsync.Provider{"simple": simple, "full": full} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, podsynctest.Options{Forgets: name == "simple"}, func(w *world) {
@@ -49,16 +49,16 @@ func TestI17OrphansAreVerified(t *testing.T) {
 				w.run()
 				pass(20 * time.Second)
 				if n := len(w.server.Requests(gets)); n != 0 {
-					t.Errorf("I17: asked about after %d s", 20)
+					t.Errorf("asked about after %d s", 20)
 				}
 				pass(time.Hour)
 				if len(w.backend.Held()) != 4 {
-					t.Errorf("I17: removed although the API did not answer: %v", w.backend.Held())
+					t.Errorf("removed although the API did not answer: %v", w.backend.Held())
 				}
 				heal()
 				pass(time.Minute)
 				if held := w.backend.Held(); len(held) != 1 || w.known() != 1 {
-					t.Errorf("I17: still there: %v", held)
+					t.Errorf("still there: %v", held)
 				}
 				w.expectPatches(1)
 			})
@@ -73,7 +73,7 @@ func (w *world) expectPatches(want int) {
 	}
 }
 
-func TestI17StaleCacheIsNoEvidence(t *testing.T) {
+func TestAStaleCacheIsNoEvidence(t *testing.T) {
 	// The informer does not see the pods, by its selector; they exist.
 	bubble(t, podsynctest.Options{}, func(w *world) {
 		w.cfg.Relist = 10 * time.Second
@@ -85,7 +85,7 @@ func TestI17StaleCacheIsNoEvidence(t *testing.T) {
 		w.run()
 		pass(24 * time.Hour)
 		if len(w.backend.Held()) != 4 {
-			t.Error("I17: healthy pods were removed")
+			t.Error("healthy pods were removed")
 		}
 		if n := len(w.server.Requests(gets)); n == 0 || n > 4*30 {
 			t.Errorf("%d GETs in a day", n)
@@ -96,7 +96,7 @@ func TestI17StaleCacheIsNoEvidence(t *testing.T) {
 	})
 }
 
-func TestI17MassGuard(t *testing.T) {
+func TestTheMassHoldKeepsManyOrphans(t *testing.T) {
 	for _, test := range []struct {
 		name        string
 		hold        time.Duration
@@ -135,7 +135,7 @@ func TestI17MassGuard(t *testing.T) {
 }
 
 // A gauge that is made from the hook must go back to 0, however it ends.
-func TestI17MassGuardEnds(t *testing.T) {
+func TestTheMassHoldEndsWhenThePodsAreBack(t *testing.T) {
 	for name, end := range map[string]func(*world){
 		"the instances are gone": func(w *world) {
 			for _, st := range w.backend.Held() {
@@ -170,7 +170,7 @@ func TestI17MassGuardEnds(t *testing.T) {
 
 // An API server that answers for a few at a time must not have a mistake carried
 // out in small parts.
-func TestI17MassGuardCountsWhatIsNotKnown(t *testing.T) {
+func TestTheMassHoldCountsWhatIsNotKnown(t *testing.T) {
 	bubble(t, podsynctest.Options{}, func(w *world) {
 		w.cfg.Relist = 10 * time.Second
 		w.plant(20)
@@ -183,17 +183,17 @@ func TestI17MassGuardCountsWhatIsNotKnown(t *testing.T) {
 		w.run()
 		pass(10 * time.Minute)
 		if n := len(w.backend.Held()); n != 20 {
-			t.Errorf("I17: %d are left while the API answers for 2 of 20", n)
+			t.Errorf("%d are left while the API answers for 2 of 20", n)
 		}
 		restore()
 		pass(11 * time.Minute)
 		if n := len(w.backend.Held()); n != 0 {
-			t.Errorf("I17: %d are left in the end", n)
+			t.Errorf("%d are left in the end", n)
 		}
 	})
 }
 
-func TestI17OrphansAreKeptIfWanted(t *testing.T) {
+func TestOrphansAreKeptIfWanted(t *testing.T) {
 	bubble(t, podsynctest.Options{}, func(w *world) {
 		w.cfg.Policy.KeepOrphans = true
 		w.plant(3)
@@ -204,7 +204,7 @@ func TestI17OrphansAreKeptIfWanted(t *testing.T) {
 	})
 }
 
-func TestI17OrphanGivesWayToItsName(t *testing.T) {
+func TestOrphanGivesWayToItsName(t *testing.T) {
 	bubble(t, podsynctest.Options{}, func(w *world) {
 		w.plant(1)
 		pod := w.bind(newPod("orphan0"))
@@ -216,7 +216,7 @@ func TestI17OrphanGivesWayToItsName(t *testing.T) {
 	})
 }
 
-func TestI18ShutdownStoresWhatIsKnown(t *testing.T) {
+func TestShutdownStoresWhatIsKnown(t *testing.T) {
 	bubble(t, podsynctest.Options{}, func(w *world) {
 		w.run()
 		running := w.bind(newPod("running"))
@@ -230,17 +230,17 @@ func TestI18ShutdownStoresWhatIsKnown(t *testing.T) {
 		start := time.Now()
 		w.stop()
 		if d := time.Since(start); d > podsync.DefaultShutdownTimeout {
-			t.Errorf("I18: Run returned after %v", d)
+			t.Errorf("Run returned after %v", d)
 		}
 		w.expectPhase("ended", corev1.PodSucceeded)
 		w.expectGone("deleted")
 		if !w.backend.Running(running.UID) {
-			t.Error("I18: shutdown has stopped a pod")
+			t.Error("shutdown has stopped a pod")
 		}
 	})
 }
 
-func TestI18ShutdownEndsWithoutTheAPI(t *testing.T) {
+func TestShutdownEndsWithoutTheAPI(t *testing.T) {
 	for name, fault := range map[string]apitest.Fault{"hangs": {Hang: true}, "fails": {Status: statuserr.Unavailable(0)}} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, podsynctest.Options{}, func(w *world) {
@@ -255,12 +255,12 @@ func TestI18ShutdownEndsWithoutTheAPI(t *testing.T) {
 				start := time.Now()
 				w.stop()
 				if d := time.Since(start); d > podsync.DefaultShutdownTimeout {
-					t.Errorf("I18: Run returned after %v", d)
+					t.Errorf("Run returned after %v", d)
 				}
 				total := len(w.server.Requests(apitest.Match{}))
 				pass(time.Hour)
 				if len(w.server.Requests(apitest.Match{})) != total {
-					t.Error("I18: requests after Run has returned")
+					t.Error("requests after Run has returned")
 				}
 			})
 		})
@@ -332,7 +332,7 @@ func wreck(pod *corev1.Pod) {
 	}
 }
 
-func TestI19TheCacheIsNeverChanged(t *testing.T) {
+func TestTheCacheIsNeverChanged(t *testing.T) {
 	bubble(t, podsynctest.Options{}, func(w *world) {
 		w.wrap = func(p *podsynctest.Provider) podsync.Provider { return vandal{p} }
 		seen := map[*corev1.Pod]string{}
@@ -362,13 +362,13 @@ func TestI19TheCacheIsNeverChanged(t *testing.T) {
 		}
 		for p, before := range seen {
 			if after := spell(p); after != before {
-				t.Errorf("I19: the cache was changed from\n%s to\n%s", before, after)
+				t.Errorf("the cache was changed from\n%s to\n%s", before, after)
 			}
 		}
 	})
 }
 
-func TestI21Deadline(t *testing.T) {
+func TestActiveDeadlineEndsThePod(t *testing.T) {
 	for _, restartAt := range []time.Duration{0, 30 * time.Second, 5 * time.Minute} {
 		bubble(t, podsynctest.Options{}, func(w *world) {
 			w.run()
@@ -385,14 +385,14 @@ func TestI21Deadline(t *testing.T) {
 			}
 			got := w.expectPhase("a", corev1.PodFailed)
 			if got.Status.Reason != "DeadlineExceeded" || w.backend.Running(pod.UID) {
-				t.Errorf("I21: %+v", got.Status)
+				t.Errorf("%+v", got.Status)
 			}
 			pass(time.Hour)
 		})
 	}
 }
 
-func TestI21DeadlineLeftToTheProvider(t *testing.T) {
+func TestActiveDeadlineMayBeLeftToTheProvider(t *testing.T) {
 	bubble(t, podsynctest.Options{}, func(w *world) {
 		w.cfg.Policy.IgnoreDeadline = true
 		w.run()
@@ -402,7 +402,7 @@ func TestI21DeadlineLeftToTheProvider(t *testing.T) {
 	})
 }
 
-func TestI23NothingIsKeptOfForgottenPods(t *testing.T) {
+func TestNothingIsKeptOfForgottenPods(t *testing.T) {
 	bubble(t, podsynctest.Options{StopTime: time.Second}, func(w *world) {
 		w.run()
 		for round := range 20 {
@@ -420,7 +420,7 @@ func TestI23NothingIsKeptOfForgottenPods(t *testing.T) {
 		}
 		pass(time.Minute)
 		if n := w.c.Kept(); n != 0 {
-			t.Errorf("I23: %d entries are kept of 1000 pods that are gone", n)
+			t.Errorf("%d entries are kept of 1000 pods that are gone", n)
 		}
 		if n := len(w.backend.Held()); n != 0 {
 			t.Errorf("the backend holds %d", n)

@@ -21,7 +21,7 @@ import (
 
 // The invariants of what is written to the API.
 
-func TestI05ErrorIsNotAbsence(t *testing.T) {
+func TestErrorIsNotAbsence(t *testing.T) {
 	bubble(t, podsynctest.Options{}, func(w *world) {
 		w.wrap = simple
 		w.run()
@@ -39,7 +39,7 @@ func TestI05ErrorIsNotAbsence(t *testing.T) {
 	})
 }
 
-func TestI06TerminalThenDeleteForTheUID(t *testing.T) {
+func TestTerminalThenDeleteForTheUID(t *testing.T) {
 	bubble(t, podsynctest.Options{StopTime: 10 * time.Second, ExitCode: 3}, func(w *world) {
 		w.run()
 		pod := w.bind(newPod("a"))
@@ -54,20 +54,20 @@ func TestI06TerminalThenDeleteForTheUID(t *testing.T) {
 			obj, err := r.Object()
 			opts, ok := obj.(*metav1.DeleteOptions)
 			if err != nil || !ok || opts.Preconditions == nil || *opts.Preconditions.UID != pod.UID || *opts.GracePeriodSeconds != 0 {
-				t.Errorf("I6: DELETE with %+v, %v", obj, err)
+				t.Errorf("DELETE with %+v, %v", obj, err)
 			}
 		}
 		if fmt.Sprint(order) != "[patch patch delete]" {
-			t.Errorf("I6: %v", order)
+			t.Errorf("%v", order)
 		}
 		last := w.patched("a")[1]["status"].(map[string]any)
 		if last["phase"] != "Failed" {
-			t.Errorf("I6: the last status is %v", last)
+			t.Errorf("the last status is %v", last)
 		}
 	})
 }
 
-func TestI07TerminalPhaseStays(t *testing.T) {
+func TestTerminalPhaseStays(t *testing.T) {
 	// Somebody fails the pod while our watch is behind and the provider says
 	// that it runs.
 	bubble(t, podsynctest.Options{StartTime: 10 * time.Second}, func(w *world) {
@@ -81,16 +81,16 @@ func TestI07TerminalPhaseStays(t *testing.T) {
 		for range 20 {
 			pass(time.Second)
 			if got := w.pod("a").Status; got.Phase != corev1.PodFailed || got.Reason != "PodGC" {
-				t.Fatalf("I7: %s %s", got.Phase, got.Reason)
+				t.Fatalf("%s %s", got.Phase, got.Reason)
 			}
 		}
 		if w.backend.Running(pod.UID) {
-			t.Error("I7: a pod with a terminal phase runs")
+			t.Error("a pod with a terminal phase runs")
 		}
 	})
 }
 
-func TestI08NoSuccessWithoutExitCode(t *testing.T) {
+func TestNoSuccessWithoutExitCode(t *testing.T) {
 	bubble(t, podsynctest.Options{Forgets: true}, func(w *world) {
 		w.wrap = simple
 		w.run()
@@ -105,13 +105,13 @@ func TestI08NoSuccessWithoutExitCode(t *testing.T) {
 			got := w.expectPhase(name, corev1.PodFailed)
 			end := got.Status.ContainerStatuses[0].State.Terminated
 			if end == nil || end.ExitCode != 137 || end.Reason != "ContainerStatusUnknown" {
-				t.Errorf("I8: %s ended with %+v", name, end)
+				t.Errorf("%s ended with %+v", name, end)
 			}
 		}
 	})
 }
 
-func TestI09OnlyOurStatusIsWritten(t *testing.T) {
+func TestOnlyOurStatusIsWritten(t *testing.T) {
 	bubble(t, podsynctest.Options{}, func(w *world) {
 		w.run()
 		foreign := corev1.PodCondition{Type: "example.com/theirs", Status: "Unknown", Reason: "R", Message: "M", LastTransitionTime: metav1.Now()}
@@ -135,17 +135,17 @@ func TestI09OnlyOurStatusIsWritten(t *testing.T) {
 			delete(meta, "uid")
 			delete(meta, "resourceVersion")
 			if len(body) != 2 || len(meta) != 0 {
-				t.Errorf("I9: %v", body)
+				t.Errorf("%v", body)
 			}
 		}
 		got := w.pod("a")
 		before, _ := json.Marshal(foreign)
 		after, _ := json.Marshal(condition(got, foreign.Type))
 		if string(before) != string(after) {
-			t.Errorf("I9: their condition was %s and is %s", before, after)
+			t.Errorf("their condition was %s and is %s", before, after)
 		}
 		if c := condition(got, corev1.PodScheduled); c.Status != "True" || got.Status.NominatedNodeName != "other" || got.Status.QOSClass != corev1.PodQOSBestEffort || got.Labels["l"] != "2" {
-			t.Errorf("I9: %+v", got)
+			t.Errorf("%+v", got)
 		}
 		if c := condition(got, "example.com/mine"); c == nil {
 			t.Error("the provider's own condition is not there")
@@ -153,7 +153,7 @@ func TestI09OnlyOurStatusIsWritten(t *testing.T) {
 	})
 }
 
-func TestI10FiveHundredUpdates(t *testing.T) {
+func TestFiveHundredUpdatesAreObservedInOrder(t *testing.T) {
 	bubble(t, podsynctest.Options{}, func(w *world) {
 		w.backend.Inject(podsynctest.Fault{Op: podsync.OpUpdate, Delay: 7 * time.Millisecond})
 		w.run()
@@ -170,14 +170,14 @@ func TestI10FiveHundredUpdates(t *testing.T) {
 			}
 			observed := w.pod("a").Status.ObservedGeneration
 			if observed < last || observed > accepted || observed > got.Generation {
-				t.Fatalf("I10: observed %d after %d, with %d accepted of %d", observed, last, accepted, got.Generation)
+				t.Fatalf("observed %d after %d, with %d accepted of %d", observed, last, accepted, got.Generation)
 			}
 			last = observed
 		}
 		pass(time.Second)
 		got := w.pod("a")
 		if got.Generation != 501 || got.Status.ObservedGeneration != 501 || condition(got, corev1.PodReady).ObservedGeneration != 501 {
-			t.Errorf("I10: observed %d of %d", got.Status.ObservedGeneration, got.Generation)
+			t.Errorf("observed %d of %d", got.Status.ObservedGeneration, got.Generation)
 		}
 		calls := w.backend.Calls(podsync.OpUpdate)
 		if calls[len(calls)-1].Generation != 501 {
@@ -186,7 +186,7 @@ func TestI10FiveHundredUpdates(t *testing.T) {
 	})
 }
 
-func TestI11ReportsAreNotLost(t *testing.T) {
+func TestReportsAreNotLost(t *testing.T) {
 	bubble(t, podsynctest.Options{}, func(w *world) {
 		w.run()
 		// Before the pod is seen.
@@ -197,7 +197,7 @@ func TestI11ReportsAreNotLost(t *testing.T) {
 		pass(40 * time.Second)
 		fresh()
 		if got := w.pod("a").Status.Message; got != "early" {
-			t.Errorf("I11: the message is %q", got)
+			t.Errorf("the message is %q", got)
 		}
 		// During an outage of the API, the newest counts.
 		heal := w.server.Inject(apitest.Fault{Match: patches, Status: statuserr.Unavailable(0)})
@@ -208,12 +208,12 @@ func TestI11ReportsAreNotLost(t *testing.T) {
 		heal()
 		pass(5 * time.Minute)
 		if got := w.pod("a").Status.Message; got != "499" {
-			t.Errorf("I11: the message is %q", got)
+			t.Errorf("the message is %q", got)
 		}
 	})
 }
 
-func TestI11ReportOfAPodThatNeverComes(t *testing.T) {
+func TestReportOfAPodThatNeverComes(t *testing.T) {
 	bubble(t, podsynctest.Options{}, func(w *world) {
 		w.wrap = simple
 		w.run()
@@ -222,16 +222,16 @@ func TestI11ReportOfAPodThatNeverComes(t *testing.T) {
 			w.c.Report(podsync.State{Ref: podsync.Ref{UID: "u", Namespace: "default", Name: "x"}, Status: corev1.PodStatus{Message: fmt.Sprint(i)}})
 		}
 		if time.Since(start) != 0 {
-			t.Error("I11: Report has blocked")
+			t.Error("Report has blocked")
 		}
 		pass(10 * time.Minute)
 		if len(w.dropped) != 1 || w.dropped[0].Reason != podsync.DroppedUnknown {
-			t.Errorf("I11: dropped %+v", w.dropped)
+			t.Errorf("dropped %+v", w.dropped)
 		}
 	})
 }
 
-func TestI12NothingOfThePredecessor(t *testing.T) {
+func TestNothingOfThePredecessor(t *testing.T) {
 	bubble(t, podsynctest.Options{StopTime: 5 * time.Second, ExitCode: 7}, func(w *world) {
 		w.run()
 		old := w.bind(newPod("a"))
@@ -245,17 +245,17 @@ func TestI12NothingOfThePredecessor(t *testing.T) {
 		heal()
 		got := w.expectPhase("a", corev1.PodRunning)
 		if got.UID != next.UID || got.Status.Message == "old" || !w.backend.Running(next.UID) {
-			t.Errorf("I12: %+v", got.Status)
+			t.Errorf("%+v", got.Status)
 		}
 		for _, c := range w.backend.Calls(podsync.OpStop) {
 			if c.Ref.UID == next.UID {
-				t.Error("I12: the next pod was stopped")
+				t.Error("the next pod was stopped")
 			}
 		}
 	})
 }
 
-func TestI13NothingIsWrittenWhileNothingChanges(t *testing.T) {
+func TestNothingIsWrittenWhileNothingChanges(t *testing.T) {
 	for name, wrap := range map[string]func(*podsynctest.Provider) podsync.Provider{"simple": simple, "full": full} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, podsynctest.Options{}, func(w *world) {
@@ -289,7 +289,7 @@ func TestI13NothingIsWrittenWhileNothingChanges(t *testing.T) {
 	}
 }
 
-func TestI20OneDeleteWithFinalizers(t *testing.T) {
+func TestFinalizersCostOneDelete(t *testing.T) {
 	bubble(t, podsynctest.Options{}, func(w *world) {
 		w.run()
 		w.bind(newPod("a", func(p *corev1.Pod) { p.Finalizers = []string{"example.com/hold"} }))
@@ -304,7 +304,7 @@ func TestI20OneDeleteWithFinalizers(t *testing.T) {
 		apitest.Delete[*corev1.Pod](w.server, "default", "a")
 		synctest.Wait()
 		if w.known() != 0 {
-			t.Error("I23: it is not forgotten")
+			t.Error("it is not forgotten")
 		}
 	})
 }

@@ -216,7 +216,7 @@ func TestUpdatesWithoutGeneration(t *testing.T) {
 	}
 }
 
-// The first status waits for the pod to run: P1.
+// The first status waits for the pod to run.
 func TestMergeUntil(t *testing.T) {
 	pending := &State{Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: "c", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{}}}}}}
 	for name, tc := range map[string]struct {

@@ -382,13 +382,13 @@ func (t *podState) advance(r *rules, now instant) (expired bool, wake instant) {
 		return false, wake
 	}
 	if t.end != nil && !t.stopped() && !t.held() && t.call.inflight == nil {
-		t.markStopped(r, now) // T15: the provider never heard of it
+		t.markStopped(r, now) // The provider never heard of it
 	}
 	if t.api.pod == nil || t.removed() {
 		return false, wake
 	}
 	if t.over() && t.write.final && t.finalized() {
-		t.write.released = true // I20: whoever holds the finalizers ends it
+		t.write.released = true // Whoever holds the finalizers ends it
 	}
 	if limit := t.pod().Spec.ActiveDeadlineSeconds; limit != nil && t.end == nil && !r.policy.IgnoreDeadline {
 		at := t.api.since + seconds(*limit)
@@ -435,9 +435,9 @@ func (t *podState) decideCall(r *rules, now instant, nameFree bool) action {
 func (t *podState) inTheWay() bool {
 	switch t.call.inflight.op {
 	case OpAdmit, OpStart, OpUpdate, OpInspect:
-		return t.end != nil // T10
+		return t.end != nil
 	case OpStop:
-		return !t.stopped() && t.end.grace < t.call.inflight.grace // T11
+		return !t.stopped() && t.end.grace < t.call.inflight.grace
 	}
 	return false
 }
@@ -499,7 +499,7 @@ func (t *podState) decideRelease(r *rules) action {
 	case !t.removed():
 		return idle
 	}
-	// T19: it ended by itself and was left there for its logs.
+	// It ended by itself and was left there for its logs.
 	return action{op: OpStop, grace: minGrace, wake: noDeadline}
 }
 
@@ -589,7 +589,7 @@ func (t *podState) decideWrite(r *rules, now instant) (s action, urgent bool) {
 }
 
 // mergeUntil is until when a status waits for the one that is expected to
-// follow it at once, so that one write does for both: P1.
+// follow it at once, so that one write does for both.
 func (t *podState) mergeUntil(r *rules) instant {
 	switch {
 	case t.end != nil:

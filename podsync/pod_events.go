@@ -50,7 +50,7 @@ func (t *podState) setPod(r *rules, now instant, next *version) bool {
 	}
 	if old == nil || old.Generation != pod.Generation || t.deleted() != wasDeleted ||
 		pod.Generation == 0 && mutableChanged(&old.Spec, &pod.Spec) {
-		t.call.retryAt, t.call.failures = 0, 0 // I15: what has changed may work now
+		t.call.retryAt, t.call.failures = 0, 0 // What has changed may work now
 	}
 	switch {
 	case podstatus.IsTerminal(pod.Status.Phase):
@@ -110,7 +110,7 @@ func (t *podState) beginTermination(now instant, reason StopReason, failure *pod
 	if t.end != nil {
 		if grace < t.end.grace {
 			t.end.grace = grace
-			t.call.retryAt, t.call.failures = 0, 0 // I15
+			t.call.retryAt, t.call.failures = 0, 0
 		}
 		return
 	}
@@ -574,7 +574,7 @@ func (t *podState) stopAccepted(r *rules, now instant, c *call) {
 	if e.accepted == 0 {
 		e.killAt, e.recheck = killAt, killAt+stopSlack
 	} else {
-		// T13: past its grace period it is asked for again with each List.
+		// Past its grace period it is asked for again with each List.
 		e.killAt = min(e.killAt, killAt)
 		e.recheck = max(e.killAt+stopSlack, now+r.relist)
 	}

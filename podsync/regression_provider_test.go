@@ -178,7 +178,7 @@ func TestGenerationOfTheFuture(t *testing.T) {
 		w.run()
 		pass(time.Minute)
 		if got := w.expectPhase("a", corev1.PodRunning); got.Status.ObservedGeneration != got.Generation {
-			t.Errorf("I10: it has observed %d of %d", got.Status.ObservedGeneration, got.Generation)
+			t.Errorf("it has observed %d of %d", got.Status.ObservedGeneration, got.Generation)
 		}
 		apitest.Edit(w.server, "default", "a", func(p *corev1.Pod) { p.Spec.Containers[0].Image = "registry.example/app:2" })
 		pass(time.Second)

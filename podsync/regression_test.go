@@ -23,13 +23,11 @@ import (
 	"github.com/kubewright/kubewright/podsync/podsynctest"
 )
 
-// Defects of the controller this one descends from (S), of kwok (W), and traps
-// of the kubelet (K), each a test that fails with it. S5 is TestI06 and S6
-// TestI17; W1 is TestI12 and W2 TestI01; K5 is TestI09, K6 TestI03 and K9
-// TestI20. W4 and K3 are about speed: see BenchmarkBindBurst.
+// Defects of virtual-kubelet's first pod controller and of kwok, and traps that the
+// kubelet avoids, each a test that fails with it.
 
-// S1: Failed pods were made again, and whether they had succeeded nobody asked.
-func TestS1EndedPodsStayEnded(t *testing.T) {
+// Failed pods were made again, and whether they had succeeded nobody asked.
+func TestEndedPodsStayEnded(t *testing.T) {
 	for _, phase := range []corev1.PodPhase{corev1.PodSucceeded, corev1.PodFailed} {
 		bubble(t, podsynctest.Options{}, func(w *world) {
 			for _, policy := range []corev1.RestartPolicy{corev1.RestartPolicyNever, corev1.RestartPolicyAlways} {
@@ -43,9 +41,9 @@ func TestS1EndedPodsStayEnded(t *testing.T) {
 	}
 }
 
-// S2: an error of a look-up was taken for absence: a second instance, or one
+// An error of a look-up was taken for absence: a second instance, or one
 // that was never stopped.
-func TestS2LookupErrorIsNotAbsence(t *testing.T) {
+func TestLookupErrorIsNotAbsence(t *testing.T) {
 	bubble(t, podsynctest.Options{}, func(w *world) {
 		w.cfg.Relist = 10 * time.Second
 		w.run()
@@ -59,13 +57,13 @@ func TestS2LookupErrorIsNotAbsence(t *testing.T) {
 		w.kubectlDelete("a", -1)
 		pass(time.Second)
 		if w.backend.Running(pod.UID) {
-			t.Error("S2: it was never stopped")
+			t.Error("it was never stopped")
 		}
 	})
 }
 
-// S3: after 20 failures a pod was forgotten.
-func TestS3RetriesNeverEnd(t *testing.T) {
+// After 20 failures a pod was forgotten.
+func TestRetriesNeverEnd(t *testing.T) {
 	bubble(t, podsynctest.Options{}, func(w *world) {
 		w.run()
 		w.backend.Inject(podsynctest.Fault{Op: podsync.OpStart, Err: errDown, Times: 100})
@@ -79,7 +77,7 @@ func TestS3RetriesNeverEnd(t *testing.T) {
 	})
 }
 
-// S3: the delay that a provider asks for is kept.
+// The delay that a provider asks for is kept.
 func TestRetryAfterIsKept(t *testing.T) {
 	bubble(t, podsynctest.Options{}, func(w *world) {
 		w.run()
@@ -92,8 +90,8 @@ func TestRetryAfterIsKept(t *testing.T) {
 	})
 }
 
-// S4: of a thousand pods bound at once the last one waited for 90 seconds.
-func TestS4BurstIsNotLimited(t *testing.T) {
+// Of a thousand pods bound at once the last one waited for 90 seconds.
+func TestABurstIsNotRateLimited(t *testing.T) {
 	bubble(t, podsynctest.Options{}, func(w *world) {
 		w.run()
 		for i := range 1000 {
@@ -102,14 +100,14 @@ func TestS4BurstIsNotLimited(t *testing.T) {
 		pass(0)
 		calls := w.backend.Calls(podsync.OpStart)
 		if len(calls) != 1000 || time.Since(w.began) != 0 {
-			t.Errorf("S4: %d calls of Start in %v", len(calls), time.Since(w.began))
+			t.Errorf("%d calls of Start in %v", len(calls), time.Since(w.began))
 		}
 		w.expectPatches(1000)
 	})
 }
 
-// S7: Run returned while its workers went on.
-func TestS7RunWaitsForItsCalls(t *testing.T) {
+// Run returned while its workers went on.
+func TestRunWaitsForItsCalls(t *testing.T) {
 	bubble(t, podsynctest.Options{}, func(w *world) {
 		w.run()
 		slow := make(chan struct{})
@@ -122,7 +120,7 @@ func TestS7RunWaitsForItsCalls(t *testing.T) {
 		pass(time.Hour)
 		select {
 		case <-w.done:
-			t.Error("S7: Run has returned during a call")
+			t.Error("Run has returned during a call")
 		default:
 		}
 		close(slow)
@@ -130,8 +128,8 @@ func TestS7RunWaitsForItsCalls(t *testing.T) {
 	})
 }
 
-// W3: every other error than 429 and timeouts left the pod where it was.
-func TestW3EveryErrorIsRetried(t *testing.T) {
+// Every other error than 429 and timeouts left the pod where it was.
+func TestEveryAPIErrorIsRetried(t *testing.T) {
 	faults := map[string]apitest.Fault{
 		"409":   {Status: statuserr.New(http.StatusConflict, metav1.StatusReasonConflict, "changed")},
 		"403":   {Status: statuserr.Forbidden("pods", "a", "by a webhook")},
@@ -157,9 +155,9 @@ func TestW3EveryErrorIsRetried(t *testing.T) {
 	}
 }
 
-// W5: pods were deleted without a terminal phase and before their time, and
+// Pods were deleted without a terminal phase and before their time, and
 // were made ready whatever their gates said.
-func TestW5GatesOfOthersDecide(t *testing.T) {
+func TestReadinessGatesOfOthersDecide(t *testing.T) {
 	bubble(t, podsynctest.Options{}, func(w *world) {
 		w.run()
 		w.bind(newPod("a", func(p *corev1.Pod) {
@@ -167,7 +165,7 @@ func TestW5GatesOfOthersDecide(t *testing.T) {
 		}))
 		pass(time.Hour)
 		if got := w.expectPhase("a", corev1.PodRunning); isReady(got) || condition(got, "example.com/gate") != nil {
-			t.Error("W5: ready without its gate")
+			t.Error("ready without its gate")
 		}
 		// The gate flips and the provider has nothing to say.
 		for _, status := range []corev1.ConditionStatus{"True", "False", "True"} {
@@ -181,8 +179,8 @@ func TestW5GatesOfOthersDecide(t *testing.T) {
 	})
 }
 
-// K1: statuses were written one after another.
-func TestK1StatusesAreWrittenSideBySide(t *testing.T) {
+// Statuses were written one after another.
+func TestStatusesAreWrittenSideBySide(t *testing.T) {
 	bubble(t, podsynctest.Options{}, func(w *world) {
 		w.run()
 		w.server.Inject(apitest.Fault{Match: patches, Latency: 20 * time.Millisecond})
@@ -197,8 +195,8 @@ func TestK1StatusesAreWrittenSideBySide(t *testing.T) {
 	})
 }
 
-// K2: each transition waited for a poll.
-func TestK2ReportsAreWrittenAtOnce(t *testing.T) {
+// Each transition waited for a poll.
+func TestReportsAreWrittenAtOnce(t *testing.T) {
 	bubble(t, podsynctest.Options{StartTime: 700 * time.Millisecond}, func(w *world) {
 		w.run()
 		w.bind(newPod("a"))
@@ -208,8 +206,8 @@ func TestK2ReportsAreWrittenAtOnce(t *testing.T) {
 	})
 }
 
-// K4: each idle pod had a goroutine.
-func TestK4IdlePodsCostNoGoroutine(t *testing.T) {
+// Each idle pod had a goroutine.
+func TestIdlePodsCostNoGoroutine(t *testing.T) {
 	bubble(t, podsynctest.Options{}, func(w *world) {
 		w.run()
 		before := runtime.NumGoroutine()
@@ -218,13 +216,13 @@ func TestK4IdlePodsCostNoGoroutine(t *testing.T) {
 		}
 		pass(time.Minute)
 		if n := runtime.NumGoroutine() - before; n > 10 {
-			t.Errorf("K4: %d goroutines more for 1000 idle pods", n)
+			t.Errorf("%d goroutines more for 1000 idle pods", n)
 		}
 	})
 }
 
-// K7: rejected pods that were deleted while the kubelet was down stayed.
-func TestK7RejectedPodDeletedAcrossARestart(t *testing.T) {
+// Rejected pods that were deleted while the kubelet was down stayed.
+func TestRejectedPodDeletedAcrossARestart(t *testing.T) {
 	bubble(t, podsynctest.Options{}, func(w *world) {
 		w.run()
 		w.provider.OnAdmit(func(context.Context, *corev1.Pod, iter.Seq[*corev1.Pod]) error {
@@ -248,13 +246,13 @@ func TestK7RejectedPodDeletedAcrossARestart(t *testing.T) {
 		apitest.Delete[*corev1.Pod](w.server, "default", "a")
 		pass(time.Minute)
 		if w.known() != 0 {
-			t.Error("K7: a rejected pod is kept")
+			t.Error("a rejected pod is kept")
 		}
 	})
 }
 
-// K8: a pod that had ended was started again under its UID.
-func TestK8EndedUIDIsNotStartedAgain(t *testing.T) {
+// A pod that had ended was started again under its UID.
+func TestEndedUIDIsNotStartedAgain(t *testing.T) {
 	bubble(t, podsynctest.Options{Forgets: true}, func(w *world) {
 		w.wrap = simple
 		w.run()
@@ -278,8 +276,8 @@ func TestK8EndedUIDIsNotStartedAgain(t *testing.T) {
 	})
 }
 
-// K10: a pod rejected late lost the statuses of its containers.
-func TestK10RejectionKeepsContainerStatuses(t *testing.T) {
+// A pod rejected late lost the statuses of its containers.
+func TestRejectionKeepsContainerStatuses(t *testing.T) {
 	bubble(t, podsynctest.Options{}, func(w *world) {
 		w.run()
 		w.backend.Inject(podsynctest.Fault{Op: podsync.OpStart, ErrAfter: errDown, Times: 3})
@@ -288,7 +286,7 @@ func TestK10RejectionKeepsContainerStatuses(t *testing.T) {
 		pass(time.Minute)
 		got := w.expectPhase("a", corev1.PodFailed)
 		if len(got.Status.ContainerStatuses) != 1 || got.Status.ContainerStatuses[0].State.Terminated == nil || got.Status.Reason != "UnexpectedAdmissionError" {
-			t.Errorf("K10: %+v", got.Status)
+			t.Errorf("%+v", got.Status)
 		}
 		if calls := w.backend.Calls(podsync.OpStop); len(calls) != 1 || calls[0].Reason != podsync.StopRejected {
 			t.Errorf("calls of Stop: %+v", calls)

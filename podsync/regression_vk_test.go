@@ -19,11 +19,10 @@ import (
 )
 
 // Defects of virtual-kubelet's pod controller, each a test that fails with it.
-// V1 is TestI19, V9 and V18 are TestI09, V15 is TestI15, V16 is TestI23.
 
-// V2: a pod that is deleted while the watch is interrupted comes as a
+// A pod that is deleted while the watch is interrupted comes as a
 // tombstone, and was dropped.
-func TestV02TombstoneAfterWatchGap(t *testing.T) {
+func TestATombstoneAfterAWatchGapStopsThePod(t *testing.T) {
 	bubble(t, podsynctest.Options{}, func(w *world) {
 		w.run()
 		pod := w.bind(newPod("a"))
@@ -36,15 +35,15 @@ func TestV02TombstoneAfterWatchGap(t *testing.T) {
 		heal()
 		pass(2 * time.Minute)
 		if w.backend.Running(pod.UID) || w.known() != 0 {
-			t.Error("V2: the pod runs although it is gone")
+			t.Error("the pod runs although it is gone")
 		}
 	})
 }
 
-// V3 and V4: a pod that is deleted and made again in a gap of the watch, with
+// A pod that is deleted and made again in a gap of the watch, with
 // the same spec, comes as an update. The old instance was adopted as the new
 // pod, and its status written to it.
-func TestV03V04SameNameSameSpecAfterWatchGap(t *testing.T) {
+func TestSameNameSameSpecAfterWatchGap(t *testing.T) {
 	bubble(t, podsynctest.Options{}, func(w *world) {
 		w.run()
 		old := w.bind(newPod("a", restart(corev1.RestartPolicyNever)))
@@ -57,19 +56,19 @@ func TestV03V04SameNameSameSpecAfterWatchGap(t *testing.T) {
 		w.backend.Exit(old.UID, 0)
 		pass(time.Minute)
 		if got := w.pod("a"); got.Status.Phase != corev1.PodPending {
-			t.Errorf("V4: the new pod is %s", got.Status.Phase)
+			t.Errorf("the new pod is %s", got.Status.Phase)
 		}
 		heal()
 		pass(2 * time.Minute)
 		w.expectPhase("a", corev1.PodRunning)
 		if w.backend.Running(old.UID) || !w.backend.Running(next.UID) {
-			t.Error("V3: the old instance runs in place of the new pod")
+			t.Error("the old instance runs in place of the new pod")
 		}
 	})
 }
 
-// V5: every pod that was deleted had succeeded, with exit code 0.
-func TestV05KilledIsNotSucceeded(t *testing.T) {
+// Every pod that was deleted had succeeded, with exit code 0.
+func TestKilledIsNotSucceeded(t *testing.T) {
 	bubble(t, podsynctest.Options{ExitCode: 143}, func(w *world) {
 		w.run()
 		hold := func(p *corev1.Pod) { p.Finalizers = []string{"example.com/hold"} }
@@ -78,14 +77,14 @@ func TestV05KilledIsNotSucceeded(t *testing.T) {
 		pass(time.Minute)
 		got := w.expectPhase("a", corev1.PodFailed)
 		if end := got.Status.ContainerStatuses[0].State; end.Terminated == nil || end.Terminated.ExitCode != 143 || end.Running != nil {
-			t.Errorf("V5: %+v", end)
+			t.Errorf("%+v", end)
 		}
 	})
 }
 
-// V6: the object was deleted while the pod was being created, and when its
+// The object was deleted while the pod was being created, and when its
 // grace period was over, whatever still ran.
-func TestV06NotReleasedWhileItRuns(t *testing.T) {
+func TestAPodIsNotReleasedWhileItRuns(t *testing.T) {
 	for _, starting := range []bool{true, false} {
 		bubble(t, podsynctest.Options{}, func(w *world) {
 			w.run()
@@ -97,7 +96,7 @@ func TestV06NotReleasedWhileItRuns(t *testing.T) {
 			w.kubectlDelete("a", 5)
 			pass(24 * time.Hour)
 			if w.pod("a") == nil || !w.backend.Running(pod.UID) {
-				t.Error("V6: released while it runs")
+				t.Error("released while it runs")
 			}
 			heal()
 			pass(6 * time.Minute)
@@ -106,8 +105,8 @@ func TestV06NotReleasedWhileItRuns(t *testing.T) {
 	}
 }
 
-// V6 as an option: ReleaseAfter gives the object up, and goes on stopping.
-func TestV06ReleaseAfterIfWanted(t *testing.T) {
+// ReleaseAfter gives the object up, and goes on stopping.
+func TestReleaseAfterReleasesIfWanted(t *testing.T) {
 	bubble(t, podsynctest.Options{}, func(w *world) {
 		w.cfg.Policy.ReleaseAfter = time.Minute
 		w.run()
@@ -131,8 +130,8 @@ func TestV06ReleaseAfterIfWanted(t *testing.T) {
 	})
 }
 
-// V7 and V8: what failed for longer than the retries lasted was forgotten.
-func TestV07V08OutageLongerThanAnyRetries(t *testing.T) {
+// What failed for longer than the retries lasted was forgotten.
+func TestOutageLongerThanAnyRetries(t *testing.T) {
 	bubble(t, podsynctest.Options{}, func(w *world) {
 		w.run()
 		pod := w.bind(newPod("a"))
@@ -147,13 +146,13 @@ func TestV07V08OutageLongerThanAnyRetries(t *testing.T) {
 		pass(5 * time.Minute)
 		w.expectGone("deleted")
 		if got := w.pod("a").Status.Message; got != "news" {
-			t.Errorf("V8: the status is lost: %q", got)
+			t.Errorf("the status is lost: %q", got)
 		}
 	})
 }
 
-// V10: an error of the provider that passes made the pod Failed.
-func TestV10TransientErrorIsNoEnd(t *testing.T) {
+// An error of the provider that passes made the pod Failed.
+func TestTransientErrorIsNoEnd(t *testing.T) {
 	for _, policy := range []corev1.RestartPolicy{corev1.RestartPolicyNever, corev1.RestartPolicyAlways} {
 		bubble(t, podsynctest.Options{}, func(w *world) {
 			w.run()
@@ -162,7 +161,7 @@ func TestV10TransientErrorIsNoEnd(t *testing.T) {
 			pass(12 * time.Hour)
 			got := w.expectPhase("a", corev1.PodPending)
 			if got.Status.Reason != podsync.ReasonFailedStart || got.Status.Message != errDown.Error() {
-				t.Errorf("V10: nobody is told: %q %q", got.Status.Reason, got.Status.Message)
+				t.Errorf("nobody is told: %q %q", got.Status.Reason, got.Status.Message)
 			}
 			w.expectPatches(1)
 			heal()
@@ -175,9 +174,9 @@ func TestV10TransientErrorIsNoEnd(t *testing.T) {
 	}
 }
 
-// V11: a pod that had waited for more than a minute to be scheduled was marked
+// A pod that had waited for more than a minute to be scheduled was marked
 // Failed because the provider did not have it yet.
-func TestV11AgeIsNoEvidence(t *testing.T) {
+func TestAgeIsNoEvidence(t *testing.T) {
 	bubble(t, podsynctest.Options{StartTime: 10 * time.Minute}, func(w *world) {
 		w.run()
 		w.bind(newPod("a", restart(corev1.RestartPolicyNever), func(p *corev1.Pod) {
@@ -195,9 +194,9 @@ func TestV11AgeIsNoEvidence(t *testing.T) {
 	})
 }
 
-// V12: a report about an unknown pod blocked the provider for seconds.
-// V13: one slow call held up a worker, of which there were two.
-func TestV13SlowStartsRunSideBySide(t *testing.T) {
+// A report about an unknown pod blocked the provider for seconds.
+// One slow call held up a worker, of which there were two.
+func TestSlowStartsRunSideBySide(t *testing.T) {
 	bubble(t, podsynctest.Options{}, func(w *world) {
 		w.backend.Inject(podsynctest.Fault{Op: podsync.OpStart, Delay: time.Minute})
 		w.run()
@@ -211,8 +210,8 @@ func TestV13SlowStartsRunSideBySide(t *testing.T) {
 	})
 }
 
-// V13: a Start under way could not be cancelled.
-func TestV13StuckStartIsCancelledByDeletion(t *testing.T) {
+// A Start under way could not be cancelled.
+func TestStuckStartIsCancelledByDeletion(t *testing.T) {
 	bubble(t, podsynctest.Options{}, func(w *world) {
 		w.backend.Inject(podsynctest.Fault{Op: podsync.OpStart, Hang: true})
 		w.run()
@@ -227,9 +226,9 @@ func TestV13StuckStartIsCancelledByDeletion(t *testing.T) {
 	})
 }
 
-// V14: pods of other nodes, which the provider listed and the cache did not
+// Pods of other nodes, which the provider listed and the cache did not
 // have, were deleted as leftovers.
-func TestV14PodsOfOtherNodesAreLeftAlone(t *testing.T) {
+func TestPodsOfOtherNodesAreLeftAlone(t *testing.T) {
 	bubble(t, podsynctest.Options{}, func(w *world) {
 		w.cfg.Informer = w.informer("", nil)
 		w.cfg.NodeName = node
@@ -244,8 +243,8 @@ func TestV14PodsOfOtherNodesAreLeftAlone(t *testing.T) {
 	})
 }
 
-// V17: secrets, config maps and services of the whole cluster were watched.
-func TestV17OnlyPodsOfTheNodeAreRead(t *testing.T) {
+// Secrets, config maps and services of the whole cluster were watched.
+func TestOnlyPodsOfTheNodeAreRead(t *testing.T) {
 	bubble(t, podsynctest.Options{}, func(w *world) {
 		w.run()
 		w.bind(newPod("a"))
@@ -254,16 +253,16 @@ func TestV17OnlyPodsOfTheNodeAreRead(t *testing.T) {
 		pass(time.Minute)
 		for _, r := range w.server.Requests(apitest.Match{User: nodeUser}) {
 			if r.Resource != "pods" || (r.Verb == "list" || r.Verb == "watch") && r.FieldSelector != "spec.nodeName="+node {
-				t.Errorf("V17: %v", r)
+				t.Errorf("%v", r)
 			}
 		}
 	})
 }
 
-// V19: the pod was updated at each resync, since its environment came out in
-// another order. V20: a field reference that only the provider can resolve
+// The pod was updated at each resync, since its environment came out in
+// another order. A field reference that only the provider can resolve
 // failed the pod.
-func TestV19V20NoUpdateWithoutAChange(t *testing.T) {
+func TestNoUpdateWithoutAChange(t *testing.T) {
 	bubble(t, podsynctest.Options{}, func(w *world) {
 		w.run()
 		w.bind(newPod("a", func(p *corev1.Pod) {
@@ -281,8 +280,8 @@ func TestV19V20NoUpdateWithoutAChange(t *testing.T) {
 	})
 }
 
-// V21: every graceful deletion took the whole grace period.
-func TestV21DeletionIsAsFastAsThePod(t *testing.T) {
+// Every graceful deletion took the whole grace period.
+func TestDeletionIsAsFastAsThePod(t *testing.T) {
 	bubble(t, podsynctest.Options{StopTime: time.Second}, func(w *world) {
 		w.run()
 		w.bind(newPod("a"))

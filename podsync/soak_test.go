@@ -259,7 +259,7 @@ func (s *soaker) check() {
 	s.server.ResetJournal() // which the soak does not read
 	for _, pod := range apitest.List[*corev1.Pod](s.server, "default") {
 		if phase, ok := s.ended[pod.UID]; ok && phase != pod.Status.Phase {
-			s.t.Errorf("I7: %s was %s and is %s", pod.Name, phase, pod.Status.Phase)
+			s.t.Errorf("%s was %s and is %s", pod.Name, phase, pod.Status.Phase)
 		}
 		if terminal(pod) {
 			s.ended[pod.UID] = pod.Status.Phase
@@ -269,12 +269,12 @@ func (s *soaker) check() {
 		if pod.Status.Phase == corev1.PodSucceeded {
 			for _, c := range pod.Status.ContainerStatuses {
 				if c.State.Terminated == nil || c.State.Terminated.ExitCode != 0 {
-					s.t.Errorf("I8: %s succeeded with %+v", pod.Name, c.State)
+					s.t.Errorf("%s succeeded with %+v", pod.Name, c.State)
 				}
 			}
 		}
 		if pod.Status.ObservedGeneration > pod.Generation {
-			s.t.Errorf("I10: %s has observed %d of %d", pod.Name, pod.Status.ObservedGeneration, pod.Generation)
+			s.t.Errorf("%s has observed %d of %d", pod.Name, pod.Status.ObservedGeneration, pod.Generation)
 		}
 	}
 	for _, v := range s.backend.Violations() {
@@ -320,7 +320,7 @@ func (s *soaker) converge() {
 		case !terminal(pod) && !isReady(pod):
 			s.t.Errorf("%s runs and is not ready: %+v", pod.Name, pod.Status)
 		case !terminal(pod) && updates && pod.Status.ObservedGeneration != pod.Generation:
-			s.t.Errorf("I10: %s has observed %d of %d", pod.Name, pod.Status.ObservedGeneration, pod.Generation)
+			s.t.Errorf("%s has observed %d of %d", pod.Name, pod.Status.ObservedGeneration, pod.Generation)
 		}
 		delete(held, pod.UID)
 	}
@@ -328,10 +328,10 @@ func (s *soaker) converge() {
 		s.t.Errorf("the backend still holds %s, stage %s", uid, s.stage(uid))
 	}
 	if n := s.known(); n != len(pods) {
-		s.t.Errorf("I23: %d pods known, %d exist", n, len(pods))
+		s.t.Errorf("%d pods known, %d exist", n, len(pods))
 	}
 	pass(time.Minute)
 	if n := s.asked - before; n > 0 {
-		s.t.Errorf("I13: %d requests in the last minute", n)
+		s.t.Errorf("%d requests in the last minute", n)
 	}
 }

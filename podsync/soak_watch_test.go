@@ -40,12 +40,12 @@ func (s *soaker) judgePatch(r apitest.Request) {
 		s.t.Errorf("patch: %v", err)
 	}
 	if err := json.Unmarshal(body["metadata"], &meta); err != nil || meta["uid"] == "" || len(body) != 2 {
-		s.t.Errorf("I9: patch without UID or of more than the status: %s", r.Body)
+		s.t.Errorf("patch without UID or of more than the status: %s", r.Body)
 	}
 	delete(meta, "uid")
 	delete(meta, "resourceVersion")
 	if len(meta) > 0 {
-		s.t.Errorf("I9: patch of metadata: %s", r.Body)
+		s.t.Errorf("patch of metadata: %s", r.Body)
 	}
 	s.t.Notef("PATCH %s %s", r.Name, r.Body)
 }
@@ -59,16 +59,16 @@ func (s *soaker) judgeDelete(r apitest.Request) {
 		return
 	}
 	if opts.Preconditions == nil || opts.Preconditions.UID == nil || opts.GracePeriodSeconds == nil || *opts.GracePeriodSeconds != 0 {
-		s.t.Errorf("I6: DELETE without UID or with grace: %s", r.Body)
+		s.t.Errorf("DELETE without UID or with grace: %s", r.Body)
 		return
 	}
 	uid := *opts.Preconditions.UID
 	s.t.Notef("DELETE %s %s", r.Name, uid)
 	if s.backend.Running(uid) {
-		s.t.Errorf("I6: DELETE of %s, which runs", r.Name)
+		s.t.Errorf("DELETE of %s, which runs", r.Name)
 	}
 	if pod != nil && pod.UID == uid && pod.Status.Phase != corev1.PodFailed && pod.Status.Phase != corev1.PodSucceeded {
-		s.t.Errorf("I6: DELETE of %s in phase %s", r.Name, pod.Status.Phase)
+		s.t.Errorf("DELETE of %s in phase %s", r.Name, pod.Status.Phase)
 	}
 }
 
@@ -85,7 +85,7 @@ func (s *soaker) goesBack(before, now *corev1.Pod) {
 		s.t.Errorf("the start time of %s was %v and is %v", now.Name, was.StartTime, is.StartTime)
 	}
 	if is.ObservedGeneration < was.ObservedGeneration {
-		s.t.Errorf("I10: %s had observed %d, and now %d", now.Name, was.ObservedGeneration, is.ObservedGeneration)
+		s.t.Errorf("%s had observed %d, and now %d", now.Name, was.ObservedGeneration, is.ObservedGeneration)
 	}
 	for _, lists := range [][2][]corev1.ContainerStatus{
 		{was.InitContainerStatuses, is.InitContainerStatuses}, {was.ContainerStatuses, is.ContainerStatuses},

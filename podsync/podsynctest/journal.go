@@ -61,13 +61,13 @@ func (b *Backend) begin(p *Provider, c Call) *Call {
 	}
 	r := b.recordOf(c.Ref)
 	if r.busy != nil {
-		b.violate("I1: %s of %v during %s", c.Op, c.Ref, r.busy.Op)
+		b.violate("%s of %v during %s", c.Op, c.Ref, r.busy.Op)
 	}
 	r.busy = entry
 	switch c.Op {
 	case podsync.OpStart, podsync.OpUpdate:
 		if r.stopped {
-			b.violate("I2: %s of %v after Stop", c.Op, c.Ref)
+			b.violate("%s of %v after Stop", c.Op, c.Ref)
 		}
 		r.started = true
 		if c.Op == podsync.OpStart && !b.opts.AllowOverlap {
@@ -78,7 +78,7 @@ func (b *Backend) begin(p *Provider, c Call) *Call {
 			b.violate("Stop of %v with grace %v", c.Ref, c.Grace)
 		}
 		if r.stopped && c.Grace > r.grace {
-			b.violate("I22: Stop of %v with grace %v after %v", c.Ref, c.Grace, r.grace)
+			b.violate("Stop of %v with grace %v after %v", c.Ref, c.Grace, r.grace)
 		}
 		r.stopped, r.grace = true, c.Grace
 	}
@@ -89,7 +89,7 @@ func (b *Backend) begin(p *Provider, c Call) *Call {
 func (b *Backend) judgeName(ref podsync.Ref) {
 	for uid, in := range b.pods {
 		if uid != ref.UID && in.ref.Namespace == ref.Namespace && in.ref.Name == ref.Name && !in.state.Stopped {
-			b.violate("I3: Start of %v while %v runs", ref, in.ref)
+			b.violate("Start of %v while %v runs", ref, in.ref)
 		}
 	}
 }

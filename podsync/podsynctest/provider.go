@@ -81,7 +81,7 @@ func (p *Provider) OnAdmit(f func(ctx context.Context, pod *corev1.Pod, active i
 func (p *Provider) Start(ctx context.Context, pod *corev1.Pod) (st podsync.State, err error) {
 	err = p.call(ctx, Call{Op: podsync.OpStart, Ref: podsync.RefOf(pod), Generation: pod.Generation}, func(b *Backend) error {
 		if pod.DeletionTimestamp != nil {
-			b.violate("I2: Start of %v, which is being deleted", podsync.RefOf(pod))
+			b.violate("Start of %v, which is being deleted", podsync.RefOf(pod))
 		}
 		in := b.pods[pod.UID]
 		if in == nil {
