@@ -53,9 +53,7 @@ func (p *CompactPod) GetObjectMeta() metav1.Object {
 // Pod returns the pod, a new copy at each call.
 func (p *CompactPod) Pod() *corev1.Pod {
 	pod := &corev1.Pod{}
-	if err := pod.Unmarshal(p.data); err != nil {
-		panic(fmt.Sprintf("podsync: decode pod %s/%s: %v", p.namespace, p.name, err)) // Marshal made the data
-	}
+	_ = pod.Unmarshal(p.data) // can't fail: Marshal made the data
 	return pod
 }
 
@@ -66,6 +64,7 @@ func (p *CompactPod) Pod() *corev1.Pod {
 type version struct {
 	pod     *corev1.Pod // never changed; nil while only compact is kept
 	compact *CompactPod // nil unless the informer keeps compact pods
+	cached  bool        // it is from the informer
 }
 
 // versionOf returns the version that is an object of an informer, or nil if the object
@@ -73,9 +72,9 @@ type version struct {
 func versionOf(obj any) *version {
 	switch obj := obj.(type) {
 	case *corev1.Pod:
-		return &version{pod: obj}
+		return &version{pod: obj, cached: true}
 	case *CompactPod:
-		return &version{compact: obj}
+		return &version{compact: obj, cached: true}
 	}
 	return nil
 }

@@ -85,6 +85,26 @@ func (c *Controller) runGates(ctx context.Context) {
 	}
 }
 
+// pruneGates forgets the nodes, other than Config.NodeName, of which no pod is known. c.mu must be held.
+func (c *Controller) pruneGates() {
+	if len(c.gates) == 0 {
+		return
+	}
+	used := make(map[string]bool, len(c.gates))
+	for _, t := range c.tracks {
+		used[c.nodeOf(t)] = true
+	}
+	for node, state := range c.gates {
+		if used[node] || node == c.cfg.NodeName {
+			continue
+		}
+		if state == gateShut {
+			c.shutGates--
+		}
+		delete(c.gates, node)
+	}
+}
+
 // askAll asks the gates that are not open, or all of them. It reports whether
 // one is shut.
 func (c *Controller) askAll(ctx context.Context, openToo bool) (shut bool) {

@@ -368,7 +368,7 @@ func (c *Controller) onPodUpdate(obj any) {
 		c.supersede(t, now)
 	}
 	t.api.cached = true
-	if !older(pod, t.pod()) {
+	if t.api.pod == nil || !olderVersion(v.resourceVersion(), t.api.pod.resourceVersion()) || t.rewound(v) {
 		t.api.presence, t.sched.goneSince = presencePresent, 0
 	}
 	if !t.setPod(&c.rules, now, v) {

@@ -65,7 +65,8 @@ const minGrace = time.Second
 // Both are free of goroutines, clients and clocks. Controller.mu guards the
 // whole struct.
 //
-// Invariants that span the groups:
+// TestSoak asserts the invariants: those that span the groups here, and those of
+// each group beside it.
 //
 //   - Invariant: an instance that has stopped implies a termination.
 //   - Invariant: a call of Start or Update implies no termination when it began.
@@ -100,16 +101,18 @@ const (
 // Invariant: pod is nil only for an instance that the informer never showed.
 // Invariant: node and deleting are those of pod.
 // Invariant: presenceOrphan implies a nil pod.
-// Invariant: the version of pod never goes back.
+// Invariant: the version of pod goes back only if the API server was restored.
 type apiState struct {
-	pod        *version // the newest version; nil if none was seen
-	node       string   // spec.nodeName
-	deleting   bool     // metadata.deletionTimestamp is set
-	presence   presence
-	cached     bool    // the informer has the object
-	since      instant // first seen; or lost and due to start again
-	notFoundAt instant // the first "no such pod" in answer to a write; 0: none
-	goingAt    instant // first seen deleted with grace 0 and no finalizers; 0: never
+	pod      *version // the newest version; nil if none was seen
+	node     string   // spec.nodeName
+	deleting bool     // metadata.deletionTimestamp is set
+	// cachedVersion is the resourceVersion that the informer had last.
+	cachedVersion string
+	presence      presence
+	cached        bool    // the informer has the object
+	since         instant // first seen; or lost and due to start again
+	notFoundAt    instant // the first "no such pod" in answer to a write; 0: none
+	goingAt       instant // first seen deleted with grace 0 and no finalizers; 0: never
 }
 
 // An instanceState says what the provider has of the pod.

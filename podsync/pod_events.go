@@ -18,12 +18,15 @@ import (
 )
 
 // setPod takes a version of the object: from the informer, or the answer to a
-// write. It reports whether it was news. That the object is there is for the
-// informer to say: an answer may come after it was deleted.
+// request. It reports whether the version is new. That the object exists is for the
+// informer to say: an answer may come after the object was deleted.
 func (t *podState) setPod(r *rules, now instant, next *version) bool {
 	before := t.api.pod
+	if next.cached {
+		defer func() { t.api.cachedVersion = next.resourceVersion() }()
+	}
 	if before != nil {
-		if olderVersion(next.resourceVersion(), before.resourceVersion()) {
+		if olderVersion(next.resourceVersion(), before.resourceVersion()) && !t.rewound(next) {
 			return false
 		}
 		if before.resourceVersion() == next.resourceVersion() {
@@ -37,6 +40,13 @@ func (t *podState) setPod(r *rules, now instant, next *version) bool {
 		old = before.open()
 	}
 	pod := next.open()
+	if old != nil && older(pod, old) {
+		// What the provider runs may be of a generation that never was.
+		if t.provider.generation > pod.Generation {
+			t.provider.generation = 0
+		}
+		t.provider.refusedGeneration = 0
+	}
 	t.api.pod, t.api.node, t.api.deleting = next, pod.Spec.NodeName, pod.DeletionTimestamp != nil
 	if t.write.reload {
 		t.write.reload, t.write.lostRace, t.write.retryAt = false, false, 0
@@ -62,6 +72,21 @@ func (t *podState) setPod(r *rules, now instant, next *version) bool {
 	}
 	t.write.stale = true
 	return true
+}
+
+// rewound reports whether v, which is older than the newest version, was stored later
+// all the same, because the API server was restored from a backup. An informer never
+// goes back to an older version than it had, and a GET returns none that is older
+// than those seen before it was sent. Answers to writes prove nothing: the
+// informer may lag behind them.
+func (t *podState) rewound(v *version) bool {
+	switch {
+	case v.cached:
+		return olderVersion(v.resourceVersion(), t.api.cachedVersion)
+	case t.write.inflight != nil && t.write.inflight.op == OpGet:
+		return olderVersion(v.resourceVersion(), t.write.inflight.pod.ResourceVersion)
+	}
+	return false
 }
 
 // older reports whether a is an older version than b.
@@ -844,12 +869,14 @@ func (t *podState) conflicted(r *rules, now instant) {
 // finishGet takes what the API has, nil if the instance does not exist.
 func (t *podState) finishGet(r *rules, now instant, pod *corev1.Pod) {
 	base, beaten := t.write.inflight.pod, t.write.lostRace
-	t.write.inflight = nil
 	t.write.reload, t.write.lostRace = false, false
+	if pod != nil {
+		t.answer(r, now, pod)
+	}
+	t.write.inflight = nil
 	switch {
 	case pod != nil:
 		t.api.notFoundAt = 0
-		t.answer(r, now, pod)
 		t.write.stale = true
 		if beaten && pod.ResourceVersion == base.ResourceVersion {
 			// Nobody has been faster: it is refused for another reason.

@@ -329,6 +329,7 @@ func (c *Controller) list(ctx context.Context) error {
 	}
 	c.synced = true
 	c.dropEarly()
+	c.pruneGates()
 	wake(c.kick)
 	return nil
 }

@@ -280,6 +280,9 @@ func (s *soaker) check() {
 	for _, v := range s.backend.Violations() {
 		s.t.Error(v)
 	}
+	for _, v := range s.c.BrokenInvariants() {
+		s.t.Error("broken invariant: " + v)
+	}
 }
 
 // converge lets everything work again and checks that what should be, is.

@@ -362,6 +362,11 @@ func (c *Controller) retryWrites(namespace string) {
 	if at, ok := c.retried[namespace]; ok && now-at < c.cfg.RetryMin {
 		return
 	}
+	for other, at := range c.retried {
+		if now-at >= c.cfg.RetryMin {
+			delete(c.retried, other)
+		}
+	}
 	c.retried[namespace] = now
 	for _, t := range c.tracks {
 		if t.write.failures > 0 && (namespace == "" || t.ref.Namespace == namespace) {

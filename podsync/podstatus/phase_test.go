@@ -70,6 +70,11 @@ func TestPhase(t *testing.T) {
 		{"Never s1 c1", "s1=0 c1=wait", "Pending", false},
 		{"Never s1 i1 c1", "s1=run i1=1 c1=wait", "Failed", true},
 
+		// A sidecar, or an init container, that has not begun holds up a pod whose
+		// containers are not known.
+		{"Never s1 c1", "s1=wait c1=none", "Pending", false},
+		{"Never i1 c1", "i1=wait c1=none", "Pending", false},
+
 		// Ephemeral containers don't count.
 		{"Never c1 e1", "c1=0 e1=run", "Succeeded", true},
 	} {

@@ -30,6 +30,10 @@ type Options struct {
 	// Forgets drops pods that have stopped and were to, as providers do that
 	// are no Releaser. One that ends by itself stays until Stop is called.
 	Forgets bool
+	// NeverRestarts leaves containers down that have exited, whatever the restart
+	// policy. Default: those with CompletesImage are started again if the policy
+	// is Always.
+	NeverRestarts bool
 	// HidesNode leaves State.NodeName empty, as backends do that keep no more
 	// than UIDs.
 	HidesNode bool
@@ -63,6 +67,8 @@ type instance struct {
 	kill    time.Time   // when its grace period ends; zero: it isn't being stopped
 	timer   *time.Timer // starts or ends its containers
 	changed uint64
+
+	restarts int
 }
 
 // NewBackend returns a Backend without pods.
@@ -136,8 +142,26 @@ func (b *Backend) run(in *instance) {
 	}
 	if completes(in.pod) {
 		b.end(in, 0)
+		if policy := in.pod.Spec.RestartPolicy; !b.opts.NeverRestarts && (policy == "" || policy == corev1.RestartPolicyAlways) {
+			b.after(in, restartDelay<<min(in.restarts, 8), func() { b.restart(in) })
+		}
 	}
 	b.report(in)
+}
+
+// restartDelay is the time from the first exit of a container to its next start. It
+// doubles with each restart.
+const restartDelay = time.Second
+
+// restart starts the containers of in again.
+func (b *Backend) restart(in *instance) {
+	in.restarts++
+	for i := range in.state.Status.ContainerStatuses {
+		c := &in.state.Status.ContainerStatuses[i]
+		c.RestartCount++
+		c.LastTerminationState, c.State = c.State, corev1.ContainerState{}
+	}
+	b.run(in)
 }
 
 func completes(pod *corev1.Pod) bool {

@@ -18,8 +18,15 @@ import (
 // DefaultTimeout is how long a pod may take to start or to stop in TestProvider.
 const DefaultTimeout = 30 * time.Second
 
-// nodeName is the node of every pod of the suite.
-const nodeName = "podsynctest"
+// DefaultPods is the default of Suite.Pods.
+const DefaultPods = 120
+
+// The nodes of the suite's pods: NodeName, except for the pods of the provider that
+// Suite.SecondNode returns.
+const (
+	NodeName  = "podsynctest"
+	NodeName2 = "podsynctest-2"
+)
 
 // A Suite says how TestProvider gets and uses a provider.
 type Suite struct {
@@ -36,6 +43,19 @@ type Suite struct {
 	// Completes returns a pod with the restart policy Never that soon ends by
 	// itself, with exit code 0. Default: none, and completion is not tested.
 	Completes func() *corev1.Pod
+	// Break makes the backend fail every call of the provider until repair is called,
+	// as when the network to it is down. Default: none, and failures are not tested.
+	Break func(t testing.TB, p podsync.Provider) (repair func())
+	// SecondNode returns a provider of another node, NodeName2, on the backend of p.
+	// Default: none, and a shared backend is not tested.
+	SecondNode func(t testing.TB, p podsync.Provider) podsync.Provider
+	// Pods is how many pods are started to see all of them listed. Backends have
+	// pages, often of 100. Default: DefaultPods.
+	Pods int
+	// NeverRestarts says that the provider restarts no container, whatever the
+	// restart policy. Default: it does, and Completes is also run with the policy
+	// Always.
+	NeverRestarts bool
 	// Nameless says that the backend keeps no UIDs, so that two pods of one
 	// name can't be told apart. Default: they can.
 	Nameless bool
@@ -55,21 +75,21 @@ func TestProvider(t *testing.T, suite Suite) {
 	if suite.Timeout <= 0 {
 		suite.Timeout = DefaultTimeout
 	}
+	if suite.Pods <= 0 {
+		suite.Pods = DefaultPods
+	}
 	if suite.Pod == nil {
 		suite.Pod = func() *corev1.Pod {
 			return &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "registry.example/pause:1"}}}}
 		}
 	}
-	for _, group := range [][]check{providerChecks, capabilityChecks, controllerChecks} {
-		for _, c := range group {
-			if c.needs != nil && !c.needs(&suite, suite.New(t)) {
-				continue
-			}
-			t.Run(c.name, func(t *testing.T) {
-				p := suite.New(t)
-				c.run(&subject{TB: t, suite: &suite, provider: p})
-			})
+	for _, c := range allChecks() {
+		if c.needs != nil && !c.needs(&suite, suite.New(t)) {
+			continue
 		}
+		t.Run(c.name, func(t *testing.T) {
+			c.hold(&subject{TB: t, suite: &suite, provider: suite.New(t)})
+		})
 	}
 }
 
@@ -77,7 +97,18 @@ func TestProvider(t *testing.T, suite Suite) {
 type check struct {
 	name  string
 	needs func(*Suite, podsync.Provider) bool // nil: every provider has it
+	why   string                              // the reason why a failure matters
 	run   func(*subject)
+}
+
+// hold runs the check, and says why it matters if it fails.
+func (c *check) hold(s *subject) {
+	defer func() {
+		if s.Failed() {
+			s.Logf("why it matters: %s", c.why)
+		}
+	}()
+	c.run(s)
 }
 
 // A subject is a provider under test.
@@ -98,7 +129,7 @@ func (s *subject) named(pod *corev1.Pod, name string) *corev1.Pod {
 	pod.UID = types.UID(fmt.Sprintf("%08d-0000-4000-8000-%012d", s.pods, time.Now().UnixNano()%1e12))
 	pod.Generation, pod.ResourceVersion = 1, "1"
 	pod.CreationTimestamp = metav1.Now()
-	pod.Spec.NodeName = nodeName
+	pod.Spec.NodeName = NodeName
 	pod.Status.Phase = corev1.PodPending
 	return pod
 }

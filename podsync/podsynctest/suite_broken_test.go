@@ -10,6 +10,7 @@ import (
 	"maps"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -26,40 +27,54 @@ func TestSuiteFindsBrokenProviders(t *testing.T) {
 		wrap  func(*Provider) podsync.Provider
 		fails []string
 	}{
-		"sound":                  {func(p *Provider) podsync.Provider { return p }, nil},
-		"unknown is an error":    {func(p *Provider) podsync.Provider { return unknownIsError{p} }, []string{"StopOfAnUnknownPodIsStopped"}},
-		"lists by name":          {func(p *Provider) podsync.Provider { return byName{p} }, []string{"PodsAreToldApartByUID"}},
-		"stops nothing":          {func(p *Provider) podsync.Provider { return stopsNothing{p} }, []string{"LifeOfAPod", "StopEndsThePod"}},
-		"lists nothing":          {func(p *Provider) podsync.Provider { return listsNothing{p} }, []string{"ListHasEveryPodOnce", "StartTwiceIsOneInstance"}},
-		"fails on empty":         {func(p *Provider) podsync.Provider { return failsOnEmpty{p} }, []string{"EmptyListIsNoError"}},
-		"has its own names":      {func(p *Provider) podsync.Provider { return ownNames{p} }, []string{"StatesAreValid"}},
-		"ignores its context":    {func(p *Provider) podsync.Provider { return deaf{p, make(chan struct{})} }, []string{"StartReturnsWhenCancelled"}},
-		"shares its memory":      {func(p *Provider) podsync.Provider { return &sharing{Provider: p} }, []string{"StatesArePrivate"}},
-		"forgets before Release": {func(p *Provider) podsync.Provider { p.backend.opts.Forgets = true; return p }, []string{"ReleaseForgetsAndNothingElseDoes"}},
-		"inspects anything":      {func(p *Provider) podsync.Provider { return inspectsAnything{p} }, []string{"InspectKnowsAndKnowsNot"}},
-		"watch never ends":       {func(p *Provider) podsync.Provider { return endless{p} }, []string{"WatchReportsTheEnd"}},
+		"sound":                     {func(p *Provider) podsync.Provider { return p }, nil},
+		"unknown is an error":       {func(p *Provider) podsync.Provider { return unknownIsError{p} }, []string{"StopOfAnUnknownPodIsStopped"}},
+		"lists by name":             {func(p *Provider) podsync.Provider { return byName{p} }, []string{"PodsAreToldApartByUID"}},
+		"stops nothing":             {func(p *Provider) podsync.Provider { return stopsNothing{p} }, []string{"LifeOfAPod", "StopEndsThePod"}},
+		"lists nothing":             {func(p *Provider) podsync.Provider { return listsNothing{p} }, []string{"ListHasEveryPodOnce", "StartTwiceIsOneInstance"}},
+		"fails on empty":            {func(p *Provider) podsync.Provider { return failsOnEmpty{p} }, []string{"EmptyListIsNoError"}},
+		"has its own names":         {func(p *Provider) podsync.Provider { return ownNames{p} }, []string{"StatesAreValid"}},
+		"ignores its context":       {func(p *Provider) podsync.Provider { return deaf{p, make(chan struct{})} }, []string{"StartReturnsWhenCancelled"}},
+		"shares its memory":         {func(p *Provider) podsync.Provider { return &sharing{Provider: p} }, []string{"StatesArePrivate"}},
+		"forgets before Release":    {func(p *Provider) podsync.Provider { p.backend.opts.Forgets = true; return p }, []string{"ReleaseForgetsAndNothingElseDoes"}},
+		"inspects anything":         {func(p *Provider) podsync.Provider { return inspectsAnything{p} }, []string{"InspectKnowsAndKnowsNot"}},
+		"fails with an empty list":  {func(p *Provider) podsync.Provider { return emptyOnError{p} }, []string{"AFailingBackendIsAnError"}},
+		"fails with not found":      {func(p *Provider) podsync.Provider { return notFoundOnError{p} }, []string{"AFailingBackendIsAnError"}},
+		"stops what it can't reach": {func(p *Provider) podsync.Provider { return stoppedOnError{p} }, []string{"AFailingBackendIsAnError"}},
+		"hides the node":            {func(p *Provider) podsync.Provider { p.backend.opts.HidesNode = true; return p }, []string{"PodsOfAnotherNodeAreToldApart"}},
+		"lists one page":            {func(p *Provider) podsync.Provider { return onePage{p} }, []string{"ListHasEveryPodOnce"}},
+		"restarts nothing":          {func(p *Provider) podsync.Provider { p.backend.opts.NeverRestarts = true; return p }, []string{"ContainersAreRestartedByPolicy"}},
+		"watch never ends":          {func(p *Provider) podsync.Provider { return endless{p} }, []string{"WatchReportsTheEnd"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			suite := &Suite{Timeout: 100 * time.Millisecond, Pod: func() *corev1.Pod {
+			suite := &Suite{Timeout: 100 * time.Millisecond, Pods: DefaultPods, Completes: func() *corev1.Pod {
+				return &corev1.Pod{Spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{Name: "main", Image: CompletesImage}}}}
+			}, Pod: func() *corev1.Pod {
 				return &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "image"}}}}
 			}}
 			if tc.fails == nil {
 				suite.Timeout = 10 * time.Second // for machines that are busy
 			}
 			failed := map[string]string{}
-			for _, group := range [][]check{providerChecks, capabilityChecks, controllerChecks} {
-				for _, c := range group {
-					if tc.fails != nil && !slices.Contains(tc.fails, c.name) {
-						continue
-					}
-					p := tc.wrap(NewBackend(Options{}).Connect())
-					if c.needs != nil && !c.needs(suite, p) {
-						continue
-					}
-					tb := &failing{TB: t}
-					tb.run(func() { c.run(&subject{TB: tb, suite: suite, provider: p}) })
-					if tb.message != "" {
-						failed[c.name] = tb.message
+			for _, c := range allChecks() {
+				if tc.fails != nil && !slices.Contains(tc.fails, c.name) {
+					continue
+				}
+				backend := NewBackend(Options{})
+				suite.Break = func(testing.TB, podsync.Provider) func() {
+					return backend.Inject(Fault{Err: errors.New("the backend is down")})
+				}
+				suite.SecondNode = func(testing.TB, podsync.Provider) podsync.Provider { return backend.Connect() }
+				p := tc.wrap(backend.Connect())
+				if c.needs != nil && !c.needs(suite, p) {
+					continue
+				}
+				tb := &failing{TB: t}
+				tb.run(func() { c.hold(&subject{TB: tb, suite: suite, provider: p}) })
+				if tb.message != "" {
+					failed[c.name] = tb.message
+					if !strings.Contains(tb.log, "why it matters: "+c.why) {
+						t.Errorf("the failure of %s does not say why it matters: %q", c.name, tb.log)
 					}
 				}
 			}
@@ -75,6 +90,7 @@ type failing struct {
 	testing.TB
 	mu       sync.Mutex
 	message  string
+	log      string
 	cleanups []func()
 }
 
@@ -97,6 +113,8 @@ func (f *failing) Errorf(format string, args ...any) {
 	defer f.mu.Unlock()
 	f.message += fmt.Sprintf(format, args...) + "; "
 }
+func (f *failing) Failed() bool                      { return f.message != "" }
+func (f *failing) Logf(format string, args ...any)   { f.log += fmt.Sprintf(format, args...) }
 func (f *failing) Error(args ...any)                 { f.Errorf("%s", fmt.Sprint(args...)) }
 func (f *failing) Fatal(args ...any)                 { f.Error(args...); runtime.Goexit() }
 func (f *failing) Fatalf(format string, args ...any) { f.Errorf(format, args...); runtime.Goexit() }
@@ -140,6 +158,44 @@ func (p failsOnEmpty) List(ctx context.Context) ([]podsync.State, error) {
 		err = errors.New("nothing there")
 	}
 	return states, err
+}
+
+// emptyOnError takes an error for an empty list.
+type emptyOnError struct{ podsync.Provider }
+
+func (p emptyOnError) List(ctx context.Context) ([]podsync.State, error) {
+	states, _ := p.Provider.List(ctx)
+	return states, nil
+}
+
+// notFoundOnError takes an error for a pod that is not there.
+type notFoundOnError struct{ *Provider }
+
+func (p notFoundOnError) Inspect(ctx context.Context, ref podsync.Ref) (podsync.State, error) {
+	st, err := p.Provider.Inspect(ctx, ref)
+	if err != nil {
+		err = podsync.ErrNotFound
+	}
+	return st, err
+}
+
+// stoppedOnError takes an error for the end of a pod.
+type stoppedOnError struct{ podsync.Provider }
+
+func (p stoppedOnError) Stop(ctx context.Context, ref podsync.Ref, opts podsync.StopOptions) (podsync.State, error) {
+	st, err := p.Provider.Stop(ctx, ref, opts)
+	if err != nil {
+		st = podsync.State{Ref: ref, Stopped: true}
+	}
+	return st, nil
+}
+
+// onePage lists the first hundred pods.
+type onePage struct{ podsync.Provider }
+
+func (p onePage) List(ctx context.Context) ([]podsync.State, error) {
+	states, err := p.Provider.List(ctx)
+	return states[:min(len(states), 100)], err
 }
 
 type ownNames struct{ podsync.Provider }

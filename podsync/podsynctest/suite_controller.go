@@ -18,79 +18,89 @@ import (
 
 // controllerChecks run a provider under a Controller.
 var controllerChecks = []check{
-	{"LifeOfAPod", nil, func(s *subject) {
-		n := s.newNode()
-		n.run()
-		pod := n.bind(s.suite.Pod(), "a")
-		n.awaitPhase("a", corev1.PodRunning)
-		n.remove("a")
-		n.awaitGone(pod)
-		n.stop()
-	}},
-	{"Completion", func(suite *Suite, _ podsync.Provider) bool { return suite.Completes != nil }, func(s *subject) {
-		n := s.newNode()
-		n.run()
-		pod := n.bind(s.suite.Completes(), "job")
-		n.awaitPhase("job", corev1.PodSucceeded)
-		n.remove("job")
-		n.awaitGone(pod)
-		n.stop()
-	}},
-	{"NamesAreUsedAgain", nil, func(s *subject) {
-		n := s.newNode()
-		n.run()
-		for range 3 {
+	{"LifeOfAPod", nil,
+		"this is what every pod goes through",
+		func(s *subject) {
+			n := s.newNode()
+			n.run()
 			pod := n.bind(s.suite.Pod(), "a")
 			n.awaitPhase("a", corev1.PodRunning)
 			n.remove("a")
 			n.awaitGone(pod)
-		}
-		n.stop()
-	}},
-	{"Churn", nil, func(s *subject) {
-		n := s.newNode()
-		n.run()
-		var pods []*corev1.Pod
-		for i := range 20 {
-			name := fmt.Sprint("p", i)
-			pods = append(pods, n.bind(s.suite.Pod(), name))
-			if i%3 == 0 {
-				n.remove(name) // whatever has become of it by now
-			}
-		}
-		for i := range pods {
-			if i%3 != 0 {
-				name := fmt.Sprint("p", i)
-				n.awaitPhase(name, corev1.PodRunning)
-				n.remove(name)
-			}
-		}
-		for _, pod := range pods {
+			n.stop()
+		}},
+	{"Completion", func(suite *Suite, _ podsync.Provider) bool { return suite.Completes != nil },
+		"a Job waits for Succeeded, which needs the exit code of every container",
+		func(s *subject) {
+			n := s.newNode()
+			n.run()
+			pod := n.bind(s.suite.Completes(), "job")
+			n.awaitPhase("job", corev1.PodSucceeded)
+			n.remove("job")
 			n.awaitGone(pod)
-		}
-		n.stop()
-	}},
-	{"NextProcessAdopts", reopens, func(s *subject) {
-		n := s.newNode()
-		n.run()
-		kept, deleted := n.bind(s.suite.Pod(), "kept"), n.bind(s.suite.Pod(), "deleted")
-		n.awaitPhase("kept", corev1.PodRunning)
-		n.awaitPhase("deleted", corev1.PodRunning)
-		before := n.get("kept").Status
-		n.stop()
-		n.remove("deleted")
-		s.provider = s.suite.Reopen(s, s.provider)
-		n.run()
-		n.awaitGone(deleted)
-		for i, c := range n.get("kept").Status.ContainerStatuses {
-			if old := before.ContainerStatuses[i]; c.RestartCount != old.RestartCount || c.ContainerID != old.ContainerID {
-				s.Errorf("container %s was restarted: %+v after %+v", c.Name, c, old)
+			n.stop()
+		}},
+	{"NamesAreUsedAgain", nil,
+		"a StatefulSet creates its next pod under the name of the last one",
+		func(s *subject) {
+			n := s.newNode()
+			n.run()
+			for range 3 {
+				pod := n.bind(s.suite.Pod(), "a")
+				n.awaitPhase("a", corev1.PodRunning)
+				n.remove("a")
+				n.awaitGone(pod)
 			}
-		}
-		n.remove("kept")
-		n.awaitGone(kept)
-		n.stop()
-	}},
+			n.stop()
+		}},
+	{"Churn", nil,
+		"pods are often deleted while they start",
+		func(s *subject) {
+			n := s.newNode()
+			n.run()
+			var pods []*corev1.Pod
+			for i := range 20 {
+				name := fmt.Sprint("p", i)
+				pods = append(pods, n.bind(s.suite.Pod(), name))
+				if i%3 == 0 {
+					n.remove(name) // whatever has become of it by now
+				}
+			}
+			for i := range pods {
+				if i%3 != 0 {
+					name := fmt.Sprint("p", i)
+					n.awaitPhase(name, corev1.PodRunning)
+					n.remove(name)
+				}
+			}
+			for _, pod := range pods {
+				n.awaitGone(pod)
+			}
+			n.stop()
+		}},
+	{"NextProcessAdopts", reopens,
+		"a restart of the process must not restart the pods",
+		func(s *subject) {
+			n := s.newNode()
+			n.run()
+			kept, deleted := n.bind(s.suite.Pod(), "kept"), n.bind(s.suite.Pod(), "deleted")
+			n.awaitPhase("kept", corev1.PodRunning)
+			n.awaitPhase("deleted", corev1.PodRunning)
+			before := n.get("kept").Status
+			n.stop()
+			n.remove("deleted")
+			s.provider = s.suite.Reopen(s, s.provider)
+			n.run()
+			n.awaitGone(deleted)
+			for i, c := range n.get("kept").Status.ContainerStatuses {
+				if old := before.ContainerStatuses[i]; c.RestartCount != old.RestartCount || c.ContainerID != old.ContainerID {
+					s.Errorf("container %s was restarted: %+v after %+v", c.Name, c, old)
+				}
+			}
+			n.remove("kept")
+			n.awaitGone(kept)
+			n.stop()
+		}},
 }
 
 // A node is an API server in memory and a Controller.
@@ -103,7 +113,7 @@ type node struct {
 
 func (s *subject) newNode() *node {
 	n := &node{subject: s, server: apitest.New(apitest.Options{})}
-	n.server.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName}})
+	n.server.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: NodeName}})
 	s.Cleanup(n.stop)
 	return n
 }
@@ -111,9 +121,9 @@ func (s *subject) newNode() *node {
 func (n *node) run() {
 	n.Helper()
 	controller, err := podsync.New(podsync.Config{
-		Client:   n.server.Client(apitest.NodeUser(nodeName)).CoreV1(),
+		Client:   n.server.Client(apitest.NodeUser(NodeName)).CoreV1(),
 		Provider: n.provider,
-		NodeName: nodeName,
+		NodeName: NodeName,
 		Relist:   200 * time.Millisecond,
 	})
 	if err != nil {
@@ -148,7 +158,7 @@ func (n *node) stop() {
 func (n *node) bind(pod *corev1.Pod, name string) *corev1.Pod {
 	pod = pod.DeepCopy()
 	pod.ObjectMeta = metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: name, Labels: pod.Labels, Annotations: pod.Annotations}
-	pod.Spec.NodeName = nodeName
+	pod.Spec.NodeName = NodeName
 	pod.Spec.TerminationGracePeriodSeconds = new(int64(1))
 	pod.Status = corev1.PodStatus{Phase: corev1.PodPending}
 	return n.server.Put(pod).(*corev1.Pod)

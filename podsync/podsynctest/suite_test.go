@@ -4,6 +4,7 @@
 package podsynctest_test
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -50,7 +51,11 @@ func TestContract(t *testing.T) {
 						Containers:    []corev1.Container{{Name: "main", Image: podsynctest.CompletesImage}},
 					}}
 				},
-				Timeout: 10 * time.Second,
+				Break: func(t testing.TB, p podsync.Provider) func() {
+					return backends[p].Inject(podsynctest.Fault{Err: errors.New("the backend is down")})
+				},
+				SecondNode: func(t testing.TB, p podsync.Provider) podsync.Provider { return open(t, backends[p]) },
+				Timeout:    10 * time.Second,
 			})
 		})
 	}

@@ -50,6 +50,7 @@ func TestContract(t *testing.T) {
 		},
 		Pod:       pod("exec sleep 1000", corev1.RestartPolicyAlways),
 		Completes: pod("exit 0", corev1.RestartPolicyNever),
+		Pods:      12, // each is several processes, and nothing here has pages
 	})
 }
 

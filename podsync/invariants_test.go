@@ -1,0 +1,151 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podsync
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/kubewright/kubewright/podsync/podstatus"
+)
+
+// BrokenInvariants returns the invariants of podState, and of the Controller's queues,
+// that do not hold.
+func (c *Controller) BrokenInvariants() (broken []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var running [laneCount]int
+	for _, t := range c.tracks {
+		for _, what := range t.broken() {
+			broken = append(broken, fmt.Sprintf("%s: %s", t.ref, what))
+		}
+		if t.sched.dirty != slices.Contains(c.dirty, t) {
+			broken = append(broken, fmt.Sprintf("%s: dirty means that the pod is in Controller.dirty", t.ref))
+		}
+		if i := int(t.sched.wakeIndex); i > 0 && (i > len(c.wakes) || c.wakes[i-1] != t) || i == 0 && slices.Contains(c.wakes, t) {
+			broken = append(broken, fmt.Sprintf("%s: wakeIndex is the pod's place in Controller.wakes", t.ref))
+		}
+		for q := range c.queues {
+			if t.sched.queued[q] != slices.Contains(c.queues[q].items[c.queues[q].head:], t) {
+				broken = append(broken, fmt.Sprintf("%s: queued[%d] means that the pod is in Controller.queues[%d]", t.ref, q, q))
+			}
+		}
+		if call := t.call.inflight; call != nil {
+			running[laneOf(queueOf(call.op))]++
+		}
+		if t.write.inflight != nil {
+			running[laneAPI]++
+		}
+	}
+	if running != c.running {
+		broken = append(broken, fmt.Sprintf("the lanes run %v, and %v calls are in flight", c.running, running))
+	}
+	return broken
+}
+
+// broken returns the invariants of t that do not hold.
+func (t *podState) broken() (broken []string) {
+	is := func(ok bool, what string) {
+		if !ok {
+			broken = append(broken, what)
+		}
+	}
+	is(!t.stopped() || t.end != nil, "an instance that has stopped implies a termination")
+	is(!t.orphan() || t.api.pod == nil, "presenceOrphan implies a nil pod")
+	is(t.provider.status == nil || t.provider.mirror == nil, "at most one of status and mirror is set")
+	is(t.write.storedSeq <= t.write.statusSeq, "storedSeq <= statusSeq")
+	is(t.provider.listed || t.call.inflight == nil || t.call.inflight.stale, "a pod that is not listed has no call under way")
+	is(t.provider.listed || t.write.inflight == nil || t.write.inflight.stale, "a pod that is not listed has no write under way")
+	if d := t.write.inflight; d != nil && !d.stale && d.op == OpDelete {
+		is(t.over(), "a DELETE is sent only of a stopped instance, or after Policy.ReleaseAfter")
+	}
+	if t.end != nil {
+		is(t.end.grace >= minGrace && (t.end.passed == 0 || t.end.passed >= minGrace), "grace and passed are at least minGrace")
+	}
+	if t.api.pod == nil {
+		is(t.provider.mirror == nil && !t.api.deleting, "an instance without an object mirrors none")
+		return broken
+	}
+	is(t.api.pod.pod != nil || t.api.pod.compact != nil, "pod or compact is set")
+	pod := t.api.pod.private()
+	is(t.api.pod.resourceVersion() == pod.ResourceVersion && t.api.pod.uid() == pod.UID, "compact and pod are equal")
+	is(t.api.node == pod.Spec.NodeName && t.api.deleting == (pod.DeletionTimestamp != nil), "node and deleting are those of pod")
+	is(t.provider.generation <= pod.Generation, "generation is at most api.pod.Generation")
+	is(!t.write.final || t.over() || podstatus.IsTerminal(pod.Status.Phase), "a final status is written only of a stopped instance, or after Policy.ReleaseAfter")
+	is(!t.deleted() || t.end != nil, "a pod that is being deleted has a termination")
+	return broken
+}
+
+func TestAGracePeriodNeverGrows(t *testing.T) {
+	s := running().now(deletedWithin(20))
+	for _, tc := range []struct{ requested, want time.Duration }{{30, 20}, {20, 20}, {5, 5}, {10, 5}, {0, 1}, {-1, 1}} {
+		s.beginTermination(tick, StopDeleted, nil, tc.requested*time.Second)
+		if s.end.grace != tc.want*time.Second {
+			t.Errorf("%v requested: %v, want %v", tc.requested*time.Second, s.end.grace, tc.want*time.Second)
+		}
+	}
+}
+
+// An API server that is restored from a backup has older versions than before.
+func TestVersionsOfARestoredServerCount(t *testing.T) {
+	older := func(s *scene, rv string) *version {
+		pod := s.pod().DeepCopy()
+		pod.ResourceVersion, pod.Generation = rv, 1
+		return &version{pod: pod}
+	}
+	cached := func(v *version) *version {
+		v.cached = true
+		return v
+	}
+	for name, tc := range map[string]struct {
+		scene func() (*scene, *version)
+		taken bool
+	}{
+		"the informer goes back": {func() (*scene, *version) {
+			s := running()
+			return s, cached(older(s, "5"))
+		}, true},
+		"the informer lags behind an answer": {func() (*scene, *version) {
+			s := running()
+			s.setPod(s.r, tick, older(s, "40"))
+			return s, cached(older(s, "20"))
+		}, false},
+		"the informer goes back behind an answer": {func() (*scene, *version) {
+			s := running()
+			s.setPod(s.r, tick, older(s, "40"))
+			return s, cached(older(s, "5"))
+		}, true},
+		"a late answer to a write": {func() (*scene, *version) {
+			s := running()
+			s.writeStarted(tick, OpPatch)
+			return s, older(s, "5")
+		}, false},
+		"a GET that was sent before": {func() (*scene, *version) {
+			s := running()
+			s.writeStarted(tick, OpGet)
+			s.setPod(s.r, tick, cached(older(s, "40")))
+			return s, older(s, "20")
+		}, false},
+		"a GET": {func() (*scene, *version) {
+			s := running()
+			s.setPod(s.r, tick, older(s, "40"))
+			s.writeStarted(tick, OpGet)
+			return s, older(s, "20")
+		}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, v := tc.scene()
+			s.api.cachedVersion = max(s.api.cachedVersion, "10")
+			s.provider.generation = 3
+			if got := s.setPod(s.r, tick, v); got != tc.taken || tc.taken != (s.api.pod == v) {
+				t.Errorf("taken: %v, want %v", got, tc.taken)
+			}
+			if tc.taken && s.provider.generation != 0 {
+				t.Errorf("generation %d counts as accepted, and the pod has %d", s.provider.generation, s.pod().Generation)
+			}
+		})
+	}
+}
