@@ -480,9 +480,6 @@ func (t *podState) decideStop(now instant) action {
 	if e.accepted > 0 {
 		grace = min(grace, max(minGrace, e.killAt-now))
 	}
-	if e.passed > 0 {
-		grace = min(grace, e.passed)
-	}
 	if e.accepted > 0 && e.grace >= e.passed && now < e.recheck {
 		return action{wake: e.recheck}
 	}
@@ -579,7 +576,7 @@ func (t *podState) decideWrite(r *rules, now instant) (s action, urgent bool) {
 		if t.api.goingAt > 0 {
 			at = t.api.goingAt + goneAfter // it is as good as gone
 		}
-	case t.deleted() && len(t.pod().Finalizers) == 0 && !t.finalized():
+	case t.deleted() && len(t.pod().Finalizers) == 0:
 		// A deletion that did not finish; one more call finishes it.
 		s.op, at = OpDelete, t.write.releasedAt+goneAfter
 	default:

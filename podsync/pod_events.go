@@ -184,7 +184,7 @@ func (t *podState) observe(r *rules, now instant, seq uint64, st *State, fp uint
 		t.end.accepted, t.end.recheck = 0, 0
 		return DroppedAfterStop
 	}
-	t.provider.seenSeq = max(t.provider.seenSeq, seq)
+	t.provider.seenSeq = seq
 	t.provider.absences, t.provider.needsInspect = 0, false
 	if listed {
 		t.provider.losses = 0
