@@ -94,6 +94,9 @@ func testContainer(name, state string) corev1.ContainerStatus {
 	case "ready":
 		cs.State.Running = &corev1.ContainerStateRunning{StartedAt: at}
 		cs.Ready, cs.Started = true, new(true)
+	case "all":
+		cs.State.Terminated = ended("1")
+		cs.State.Terminated.Reason = ReasonRestartingAllContainers
 	case "none":
 	default:
 		cs.State.Terminated = ended(state)

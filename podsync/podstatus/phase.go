@@ -52,9 +52,9 @@ func MayBeRunning(status *corev1.PodStatus) bool {
 // nobody has said that the pod is over:
 //
 //   - Failed when an init container failed and isn't restarted.
-//   - Pending until every regular container has been started once. One that
-//     has proves that the init containers had completed and the sidecars had
-//     started, also where the runtime has forgotten them or runs them again.
+//   - Pending until every regular container has been started once. That proves
+//     that the init containers had completed and the sidecars had started, even
+//     if the runtime has forgotten them or runs them again.
 //   - Running while a container runs or will be restarted.
 //   - Succeeded or Failed when every regular container has ended, none is
 //     restarted and no sidecar runs any more: Succeeded if all exited with 0.
@@ -69,8 +69,6 @@ func Phase(spec *corev1.PodSpec, status *corev1.PodStatus) corev1.PodPhase {
 	switch {
 	case t.initFailed:
 		return corev1.PodFailed
-	case (t.initPending || t.sidecarPending) && !t.anyStarted:
-		return corev1.PodPending
 	case t.waiting > 0 || t.unknown > 0:
 		return corev1.PodPending
 	case t.running > 0 || t.sidecarsRunning > 0:
@@ -129,10 +127,7 @@ func Ended(spec *corev1.PodSpec, status *corev1.PodStatus) bool {
 // tally counts what a pod's containers do.
 type tally struct {
 	initFailed      bool // an init container failed and isn't restarted
-	initPending     bool // an init container has not completed
-	sidecarPending  bool // a sidecar has not started
 	sidecarsRunning int
-	anyStarted      bool // a regular container has been started once
 
 	// Regular containers, each in one of these.
 	unknown, waiting, running, ended int
@@ -167,51 +162,21 @@ func tallyOf(spec *corev1.PodSpec, status *corev1.PodStatus) tally {
 		default:
 			t.unknown++
 		}
-		t.anyStarted = t.anyStarted || hasRun(cs)
 	}
 	for i := range spec.InitContainers {
 		c := &spec.InitContainers[i]
 		cs := find(status.InitContainerStatuses, c.Name)
-		if IsSidecar(c) {
-			t.addSidecar(cs)
-		} else {
-			t.addInit(spec, c, cs, all)
+		switch {
+		case cs == nil:
+		case !IsSidecar(c):
+			end := lastEnd(cs)
+			t.initFailed = t.initFailed || end != nil && end.ExitCode != 0 &&
+				!all && end.Reason != ReasonRestartingAllContainers && !ShouldRestart(spec, c, end.ExitCode)
+		case cs.State.Running != nil && cs.State.Terminated == nil:
+			t.sidecarsRunning++
 		}
 	}
 	return t
-}
-
-func (t *tally) addSidecar(cs *corev1.ContainerStatus) {
-	if cs == nil {
-		t.sidecarPending = true
-		return
-	}
-	switch {
-	case lastEnd(cs) != nil:
-		// It ends and starts again as it likes.
-	case cs.State.Running != nil:
-		t.sidecarsRunning++
-		t.sidecarPending = t.sidecarPending || cs.Started == nil || !*cs.Started
-	default:
-		t.sidecarPending = true
-	}
-}
-
-func (t *tally) addInit(spec *corev1.PodSpec, c *corev1.Container, cs *corev1.ContainerStatus, all bool) {
-	if cs == nil {
-		t.initPending = true
-		return
-	}
-	end := lastEnd(cs)
-	switch {
-	case end == nil:
-		t.initPending = true
-	case end.ExitCode == 0:
-	case all || end.Reason == ReasonRestartingAllContainers || ShouldRestart(spec, c, end.ExitCode):
-		t.initPending = true
-	default:
-		t.initFailed = true
-	}
 }
 
 // restartsAll reports whether a container ended in the way that restarts every

@@ -75,6 +75,10 @@ func TestPhase(t *testing.T) {
 		{"Never s1 c1", "s1=wait c1=none", "Pending", false},
 		{"Never i1 c1", "i1=wait c1=none", "Pending", false},
 
+		// An init container that restarts the pod has not failed.
+		{"Never i1 c1", "i1=all c1=wait", "Pending", false},
+		{"Never", "", "Pending", false},
+
 		// Ephemeral containers don't count.
 		{"Never c1 e1", "c1=0 e1=run", "Succeeded", true},
 	} {

@@ -109,3 +109,43 @@ func TestAWaitWithoutReasonHasTheDefaultReason(t *testing.T) {
 		}
 	}
 }
+
+func TestAnImageIDIsKeptForItsImageOnly(t *testing.T) {
+	for name, tc := range map[string]struct{ image, id, want string }{
+		"the same image":       {"img", "", "sha256:old"},
+		"no image":             {"", "", "sha256:old"},
+		"another image":        {"new", "", ""},
+		"another ID":           {"img", "sha256:new", "sha256:new"},
+		"another image and ID": {"new", "sha256:new", "sha256:new"},
+	} {
+		pod := testPod("Always c1 | Running c1=ready")
+		pod.Status.ContainerStatuses[0].ImageID = "sha256:old"
+		observed := testStatus("c1=ready")
+		observed.ContainerStatuses[0].Image, observed.ContainerStatuses[0].ImageID = tc.image, tc.id
+		next, _ := Next(pod, Update{Now: t1, Observed: observed})
+		if got := next.ContainerStatuses[0].ImageID; got != tc.want {
+			t.Errorf("%s: %q, want %q", name, got, tc.want)
+		}
+	}
+}
+
+// A rule of one container that restarts all of them lets each leave Terminated.
+func TestARuleThatRestartsThePodLetsContainersLeaveTerminated(t *testing.T) {
+	for _, inits := range []bool{false, true} {
+		pod := testPod("Never i1 c1 | Running i1=0 c1=0")
+		never := corev1.ContainerRestartPolicyNever
+		c := &pod.Spec.Containers[0]
+		if inits {
+			c = &pod.Spec.InitContainers[0]
+		}
+		c.RestartPolicy, c.RestartPolicyRules = &never, []corev1.ContainerRestartRule{rule(restartAll, in, 0)}
+		next, problems := Next(pod, Update{Now: t1, Observed: testStatus("i1=0 c1=ready")})
+		if len(problems) > 0 || next.ContainerStatuses[0].State.Running == nil {
+			t.Errorf("rule of an init container %v: %v, %+v", inits, problems, next.ContainerStatuses[0].State)
+		}
+	}
+	pod := testPod("Never c1 | Running c1=0")
+	if _, problems := Next(pod, Update{Now: t1, Observed: testStatus("c1=ready")}); len(problems) == 0 {
+		t.Error("a container that is not restarted leaves Terminated")
+	}
+}
