@@ -19,24 +19,23 @@ import (
 
 // The defaults of Config and Policy.
 const (
-	// DefaultRelist is how often List is called of a provider that does not
-	// report by itself.
-	DefaultRelist = 10 * time.Second
-	// DefaultRelistWatched is how often List is called of a provider that is a
+	// DefaultRelist is the time between two calls of List if the provider is not a
 	// Watcher.
+	DefaultRelist = 10 * time.Second
+	// DefaultRelistWatched is the time between two calls of List if the provider
+	// is a Watcher.
 	DefaultRelistWatched = 2 * time.Minute
-	// DefaultPendingAfter is how long the first status waits for the pod to
-	// run, so that one write does for both.
+	// DefaultPendingAfter is the time that the first status waits for the pod to
+	// run, so that one write has both.
 	DefaultPendingAfter = time.Second
-	// DefaultMaxCalls is how many calls of Start and Update run at once, and
-	// how many of Stop and Release besides them. A call under way costs a
-	// goroutine and nothing else; the number only bounds what a backend that
-	// hangs can tie up.
+	// DefaultMaxCalls is the number of concurrent calls of Start and Update, and
+	// also of Stop and Release. A call in flight costs a goroutine; the limit bounds
+	// the goroutines of a backend that hangs.
 	DefaultMaxCalls = 512
-	// DefaultStatusWriters is how many status writes and deletions run at
-	// once: 3,200 a second where each takes 10 ms. A kube-apiserver that is
-	// near and small gets no faster beyond eight, and one node should not
-	// take all the places that API priority and fairness gives to nodes.
+	// DefaultStatusWriters is the number of concurrent status writes and
+	// deletions: 3,200 a second if each takes 10 ms. A small kube-apiserver nearby
+	// gets no faster beyond eight, and one node should not take all the seats that
+	// API priority and fairness gives to nodes.
 	DefaultStatusWriters = 32
 	// DefaultRetryMin is the delay after the first failure of a call.
 	DefaultRetryMin = time.Second
@@ -44,13 +43,13 @@ const (
 	DefaultRetryMax = 5 * time.Minute
 	// DefaultCallTimeout is the deadline of one API request.
 	DefaultCallTimeout = 10 * time.Second
-	// DefaultShutdownTimeout is the time for storing final statuses that are
-	// known when Run is told to return.
+	// DefaultShutdownTimeout is the time for storing the final statuses that are
+	// known when Run's context is done.
 	DefaultShutdownTimeout = 5 * time.Second
-	// DefaultOrphanDelay is how long an instance must be without a pod before
+	// DefaultOrphanDelay is the time that an instance must be without a pod before
 	// the API is asked about it.
 	DefaultOrphanDelay = 30 * time.Second
-	// DefaultMassHold is how long many instances without pods run on.
+	// DefaultMassHold is the time that many instances without pods keep running.
 	DefaultMassHold = 10 * time.Minute
 	// DefaultName is the name of the controller in logs and health checks.
 	DefaultName = "podsync"
@@ -63,44 +62,44 @@ type Config struct {
 	// clientset.CoreV1() is one. Its rate limit should be off (QPS -1): the
 	// default of client-go is five requests a second, for all pods together.
 	Client corev1client.PodsGetter
-	// Required. Provider runs the pods. See [Updater], [Watcher], [Inspector],
-	// [Releaser] and [Admitter] for what it may do besides.
+	// Required. Provider runs the pods. It may also implement [Updater], [Watcher],
+	// [Inspector], [Releaser] and [Admitter].
 	Provider Provider
 	// Required, unless Informer is set. NodeName is the node whose pods are
 	// run.
 	NodeName string
 
-	// Informer is where pods are seen. The embedder starts it; it must be of
-	// type *corev1.Pod. With it one Controller serves as many nodes as Owns
-	// says. Default: the Controller runs its own, which selects
-	// spec.nodeName=NodeName on the server and keeps no managedFields.
+	// Informer shows the pods. The program runs it; its objects must be of type
+	// *corev1.Pod, or *CompactPod with the transform [Compact]. With it one
+	// Controller can serve many nodes: see Owns. Default: the Controller runs its
+	// own, which selects spec.nodeName=NodeName on the server.
 	Informer cache.SharedIndexInformer
-	// Owns says which pods of Informer are run. It is asked with pods that it
-	// must not change, and its answer must not change during a pod's life. Default:
-	// those with spec.nodeName NodeName; with an empty NodeName those bound to
-	// any node.
+	// Owns reports whether the Controller runs a pod of Informer. It must not
+	// change the pod, and its result must not change during the pod's life.
+	// Default: the pods bound to NodeName; if NodeName is empty, those bound to any
+	// node.
 	Owns func(pod *corev1.Pod) bool
-	// Gate says whether this process may act for a node. While it does not, the
-	// Controller starts and stops nothing on the node and writes nothing about
-	// its pods; when it does again, the pods are reconciled with a new List. Two
-	// processes with one node name need it, or each pod runs twice:
+	// Gate reports whether this process may act for a node. While it returns an
+	// error, the Controller starts and stops nothing on the node and writes nothing
+	// about its pods; afterwards the pods are reconciled with a new List. Two
+	// processes with one node name need it, or each pod runs twice.
 	// lease.Controller.Holds is one. Default: the process may always act.
 	Gate GateFunc
-	// Policy says what happens to pods in the cases that can be seen in more
-	// than one way. Default: the zero Policy.
+	// Policy decides cases for which programs need different behavior. Default: the
+	// zero Policy.
 	Policy Policy
 
 	// Relist is the time between two calls of List, give or take a tenth of
 	// it. Default: DefaultRelistWatched for a Watcher, else DefaultRelist.
 	Relist time.Duration
-	// PendingAfter is how long the first status waits for the pod to run, and
-	// how long the status of a pod that is stopping waits for its end. A
-	// negative value means not at all. Default: DefaultPendingAfter.
+	// PendingAfter is the time that the first status waits for the pod to run, and
+	// that the status of a stopping pod waits for its end. A negative value means
+	// that they do not wait. Default: DefaultPendingAfter.
 	PendingAfter time.Duration
-	// MaxCalls is how many calls of Start and Update run at once, and how many
-	// of Stop and Release. Default: DefaultMaxCalls.
+	// MaxCalls is the number of concurrent calls of Start and Update, and also of
+	// Stop and Release. Default: DefaultMaxCalls.
 	MaxCalls int
-	// StatusWriters is how many API requests run at once.
+	// StatusWriters is the number of concurrent API requests.
 	// Default: DefaultStatusWriters.
 	StatusWriters int
 	// RetryMin and RetryMax bound the delay before a failed call of the
@@ -111,18 +110,18 @@ type Config struct {
 	// CallTimeout is the deadline of one API request, its retries inside
 	// client-go included. Default: DefaultCallTimeout.
 	CallTimeout time.Duration
-	// ShutdownTimeout is how long Run goes on after its context is done, to
-	// store the final statuses that it knows. Default: DefaultShutdownTimeout.
+	// ShutdownTimeout is the time that Run continues after its context is done, to
+	// store final statuses. Default: DefaultShutdownTimeout.
 	ShutdownTimeout time.Duration
 
 	// Name is the name in logs and health checks. Default: DefaultName.
 	Name string
-	// ErrorHandler is told of errors that the controller goes on from: of the
-	// first of each class while pods fail with it. [Hooks.ProviderCall] and
-	// [Hooks.APICall] are told of all. It is called synchronously and must not
-	// block. Default: the logger of Run's context.
+	// ErrorHandler is called with errors that the controller recovers from. Repeats
+	// of the same class are suppressed until a call succeeds;
+	// [Hooks.ProviderCall] and [Hooks.APICall] get every error. It is called
+	// synchronously and must not block. Default: the logger of Run's context.
 	ErrorHandler func(ctx context.Context, err error, msg string)
-	// EventRecorder records the events listed in the package comment.
+	// EventRecorder records Warning events: see docs/operations.md.
 	// Default: none.
 	EventRecorder events.EventRecorder
 	// ContainerEvents records the Normal events that a kubelet records about
@@ -135,21 +134,21 @@ type Config struct {
 	// podIPs of a pod that uses the host's network. It is called before each
 	// status write, and must answer from memory. Default: none.
 	HostIPs func(nodeName string) []string
-	// Hooks are called on what happens. Default: none.
+	// Hooks observe calls, requests and stages. Default: none.
 	Hooks Hooks
 }
 
-// Policy says what happens in the cases that can be seen in more than one way.
-// Its zero value is the cautious choice in each.
+// Policy decides cases for which programs need different behavior. Its zero value is
+// the cautious choice in each.
 type Policy struct {
-	// Lost says what becomes of a pod that had started and that the provider
-	// does not hold any more. Default: LostByRestartPolicy.
+	// Lost decides about a pod that had started and that the provider no longer
+	// holds. Default: LostByRestartPolicy.
 	Lost LostPolicy
-	// KeepOrphans leaves instances alone whose pods are gone from the API, and
-	// does not make others wait for their names. Default: they are stopped,
-	// after the API has confirmed it for each.
+	// KeepOrphans leaves instances alone whose pods are gone from the API. Other pods
+	// do not wait for their names. Default: orphans are stopped, after the API has
+	// confirmed for each that its pod is gone.
 	KeepOrphans bool
-	// OrphanDelay is how long List must have returned an instance without a
+	// OrphanDelay is the time that List must have returned an instance without a
 	// pod before the API is asked. Default: DefaultOrphanDelay.
 	OrphanDelay time.Duration
 	// ExclusiveBackend says that every instance that List returns was started
@@ -158,22 +157,21 @@ type Policy struct {
 	// pod with 404; the credentials of a node get 403, and the orphan is kept
 	// and reported.
 	ExclusiveBackend bool
-	// MassHold is how long the API must say that pods are gone before their
-	// instances are stopped, if that is said of more than five and more than a
-	// quarter of the provider's pods, or of all of two or more. So many are
-	// more likely to be a mistake, such as a wrong cluster, or an API server
-	// that was restored from a backup. [Hooks.MassOrphans] is called in the
-	// meantime. A negative value means that they are never stopped.
-	// Default: DefaultMassHold.
+	// MassHold is the time that the API must say that pods are gone before their
+	// instances are stopped, if more than five and more than a quarter of the
+	// provider's pods are gone, or all of two or more. So many are probably a
+	// mistake, such as a wrong cluster or an API server that was restored from a
+	// backup. [Hooks.MassOrphans] is called in the meantime. A negative value means
+	// that the instances are never stopped. Default: DefaultMassHold.
 	MassHold time.Duration
 	// Overlap lets a pod start while another one of its namespace and name has
 	// not stopped. Default: it waits, which is what backends that go by names
 	// and StatefulSets need.
 	Overlap bool
-	// ReleaseAfter is how long after its grace period a pod is deleted from the
-	// API although the provider has not confirmed that it has stopped. It is
-	// stopped on. Default: never, since whatever takes the pod's place would
-	// run beside it.
+	// ReleaseAfter is the time after its grace period at which a pod is deleted from
+	// the API although the provider has not confirmed that it has stopped. Stop is
+	// still repeated. Default: never, because the pod's successor would run next to
+	// it.
 	ReleaseAfter time.Duration
 	// IgnoreDeadline leaves spec.activeDeadlineSeconds to the provider.
 	// Default: a pod beyond it is stopped and Failed.
@@ -187,12 +185,12 @@ type Policy struct {
 	TrustPhase bool
 }
 
-// A LostPolicy says what becomes of pods that the provider has lost.
+// A LostPolicy decides about pods that the provider has lost.
 type LostPolicy int
 
 const (
 	// LostByRestartPolicy starts a lost pod again if its restart policy is
-	// Always, and fails it otherwise: nobody knows how far its work had gone.
+	// Always, and fails it otherwise, because its progress is unknown.
 	LostByRestartPolicy LostPolicy = iota
 	// LostFail fails every lost pod.
 	LostFail
@@ -205,7 +203,7 @@ func (p LostPolicy) String() string {
 	return enum.Name(p, "ByRestartPolicy", "Fail", "Restart")
 }
 
-// complete fills in the defaults and returns all that is wrong.
+// complete fills in the defaults and returns all invalid fields.
 func (cfg *Config) complete() error {
 	var problems field.ErrorList
 	if cfg.Client == nil {

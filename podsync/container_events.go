@@ -16,7 +16,7 @@ const (
 )
 
 // known returns the status that the next report is compared with: the last report, or
-// else what the API has.
+// else the stored status.
 func (t *podState) known() *corev1.PodStatus {
 	if report := t.report(); report != nil || t.api.pod == nil {
 		return report

@@ -30,9 +30,9 @@ const listTimeout = 2 * time.Minute
 // stuckAfter is how long the loop may take for one round before Check says so.
 const stuckAfter = 2 * time.Minute
 
-// A Controller runs the pods of a node, or of many. Make it with [New]. All its
-// methods may be called by any number of goroutines, from the provider and hooks
-// too; none of them blocks but Run.
+// A Controller runs the pods of one node or of many. [New] makes it. All its
+// methods may be called by any number of goroutines, also from the provider and from
+// hooks. Only Run blocks.
 type Controller struct {
 	cfg      Config
 	caps     capabilities
@@ -53,7 +53,7 @@ type Controller struct {
 
 	calls     sync.WaitGroup
 	callCtx   context.Context // of calls of the provider; set by Run
-	apiCtx    context.Context // of requests; outlives callCtx to store what is known
+	apiCtx    context.Context // of requests; outlives callCtx to store final statuses
 	cancelAPI context.CancelFunc
 
 	mu        sync.Mutex
@@ -75,7 +75,7 @@ type Controller struct {
 	effects   []func()
 	synced    bool // the first List was reconciled
 	heldBack  bool // the last pass has found too many orphans
-	draining  bool // Run is to return
+	draining  bool // Run's context is done
 	closed    bool // Run has returned
 }
 
@@ -125,10 +125,10 @@ func New(cfg Config) (*Controller, error) {
 
 // Run runs the pods until ctx is done, and returns nil then. A second call returns
 // [ErrAlreadyRun]. Any other error means that Config.Informer has been stopped. It
-// returns after every goroutine and every call that it
-// started has returned. It does not stop pods: they go on, and the next process
-// finds them through List. Final statuses that are known are stored before it
-// returns, for at most [Config.ShutdownTimeout].
+// returns after every goroutine and every call that it started has returned. It does
+// not stop pods: they keep running, and the next process finds them through List.
+// Known final statuses are stored before Run returns, for at most
+// [Config.ShutdownTimeout].
 func (c *Controller) Run(ctx context.Context) error {
 	if !c.once.Begin() {
 		return ErrAlreadyRun
@@ -177,7 +177,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	return nil
 }
 
-// close makes reports that come now go nowhere.
+// close makes the Controller ignore later reports.
 func (c *Controller) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -185,20 +185,20 @@ func (c *Controller) close() {
 }
 
 // Ready returns a checker that is done when the provider's first List was
-// reconciled with the pods of the API: from then on pods start.
+// reconciled with the pods of the API. Pods start from then on.
 func (c *Controller) Ready() cache.DoneChecker { return c.ready }
 
 // Name returns Config.Name.
 func (c *Controller) Name() string { return c.cfg.Name }
 
-// Check reports whether the controller makes progress: nil while it does, and
-// before Run. Neither an API server nor a provider that does not answer is a
-// reason to restart the process, so that is not an error here; [Controller.All]
-// has it. The request is not used and may be nil.
+// Check reports whether the loop makes progress: it returns nil while it does, and
+// before Run. An API server or a provider that does not answer is not an error,
+// because a restart of the process would not help; see [Controller.CheckProvider].
+// The request is not used and may be nil.
 func (c *Controller) Check(*http.Request) error { return c.progress.Check() }
 
-// providerPatience is how long List may fail or hang before CheckProvider says
-// so.
+// providerPatience is the time that List may fail or hang before CheckProvider
+// returns an error.
 const providerPatience = 20 * time.Second
 
 // listing follows the calls of List.
@@ -235,7 +235,7 @@ func (c *Controller) CheckProvider(context.Context, string) error {
 // now returns the present instant.
 func (c *Controller) now() instant { return time.Since(c.rules.epoch) }
 
-// wake makes the loop look at what is dirty.
+// wake wakes the goroutine that receives from ch.
 func wake(ch chan struct{}) {
 	select {
 	case ch <- struct{}{}:
@@ -243,11 +243,10 @@ func wake(ch chan struct{}) {
 	}
 }
 
-// Report takes a state that the provider has learnt of, as the report function
-// of Watch does. It never blocks for longer than another report takes to be
-// noted, and may be called by anybody at any time, also before and after Run.
-// Of several reports about a pod the last one counts; one about a pod that was
-// not seen yet waits for it for five minutes.
+// Report records a state of the provider, as the report function of Watch does. It
+// does not wait for calls or requests. It may be called at any time, also before and
+// after Run. Of several reports about a pod the last one counts. A report about a
+// pod that was not seen yet is kept for five minutes.
 func (c *Controller) Report(st State) {
 	fp := c.prints.of(&st)
 	c.mu.Lock()
@@ -277,24 +276,23 @@ func (c *Controller) Report(st State) {
 	wake(c.kick)
 }
 
-// An Eviction says why a pod is evicted.
+// An Eviction is the reason and the grace period of [Controller.Evict].
 type Eviction struct {
 	// Reason becomes status.reason. Default: ReasonEvicted.
 	Reason string
-	// Message becomes status.message, and says for example which resource ran
-	// out.
+	// Message becomes status.message, for example the resource that ran out.
 	Message string
-	// Grace is how long the pod may take to end. It is at least a second, and
-	// not longer than what is left of it if the pod is ending already.
+	// Grace is the time that the pod has to end. It is at least a second, and not
+	// longer than the rest of the grace period of a pod that is ending already.
 	// Default: spec.terminationGracePeriodSeconds.
 	Grace time.Duration
 }
 
-// Evict stops a pod from the node's side. Its phase becomes Failed with the
-// reason and message, and the condition DisruptionTarget tells a Job that the
-// fault was not the pod's (KEP-3329). The object stays until somebody deletes
-// it. The error is ErrNotFound for a pod that is not there or has stopped; a pod
-// that is ending already ends as it would have, but sooner if Grace says so.
+// Evict stops a pod on behalf of the node. Its phase becomes Failed with the reason and
+// message, and the condition DisruptionTarget shows a Job that the pod is not to
+// blame (KEP-3329). The object stays until a client deletes it. The error is
+// ErrNotFound if the pod is unknown or has stopped. A pod that is ending already
+// keeps its reason, and ends sooner if Grace is shorter.
 func (c *Controller) Evict(ref Ref, eviction Eviction) error {
 	if eviction.Reason == "" {
 		eviction.Reason = ReasonEvicted
@@ -322,29 +320,28 @@ func (c *Controller) Evict(ref Ref, eviction Eviction) error {
 	return nil
 }
 
-// Info is what the Controller knows of one pod, for a debugging page, or for a
-// server that has to find the pod by its name.
+// Info describes one pod, for a debugging page, or for a server that must find a pod
+// by its name.
 type Info struct {
 	// Ref names the pod.
 	Ref Ref
-	// Stage is how far the pod has come.
+	// Stage is the pod's stage.
 	Stage Stage
 	// Pod is the newest version of the object that was seen, a private copy.
 	// It is nil for an orphan.
 	Pod *corev1.Pod
 	// Call is the call of the provider under way, "" if there is none.
 	Call Op
-	// CallSince is when it began.
+	// CallSince is the time at which Call began.
 	CallSince time.Time
-	// Failures is how many calls of the provider failed in a row.
+	// Failures is the number of provider calls that failed in a row.
 	Failures int
-	// LastError is what the last of them failed with, nil after a success.
+	// LastError is the error of the last of them, nil after a success.
 	LastError error
 }
 
-// All returns the pods that the Controller knows, orphans included, in no
-// order. It may be used at any time by anybody; the pods are those of the moment
-// at which the iteration begins.
+// All returns the pods that the Controller tracks, orphans included, in no order. It
+// may be used at any time. The pods are those at the beginning of the iteration.
 func (c *Controller) All() iter.Seq2[Ref, Info] {
 	return func(yield func(Ref, Info) bool) {
 		c.mu.Lock()
@@ -365,8 +362,9 @@ func (c *Controller) All() iter.Seq2[Ref, Info] {
 	}
 }
 
-// Get returns what All has of one pod. If ref.UID is empty it is the only pod of the
-// namespace and name. It reports false if the Controller knows no such pod.
+// Get returns the Info of one pod. If ref.UID is empty, ref names the only pod of its
+// namespace and name. Get reports false if the Controller tracks no such pod, or if
+// a name without UID fits several.
 func (c *Controller) Get(ref Ref) (Info, bool) {
 	c.mu.Lock()
 	t := c.find(ref)
@@ -393,9 +391,9 @@ func (c *Controller) infoOf(t *podState) (info Info, pod version) {
 	return info, pod
 }
 
-// active yields private copies of the pods that have their place, the oldest first.
-// They are collected when somebody asks: of ten thousand pods that are admitted
-// one after the other, each would otherwise wait for a list of those before it.
+// active yields private copies of the admitted pods, the oldest first. They are
+// collected on iteration, because most admitters of thousands of pods need no list
+// of those before each.
 func (c *Controller) active(yield func(*corev1.Pod) bool) {
 	c.mu.Lock()
 	var versions []version

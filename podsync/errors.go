@@ -13,19 +13,18 @@ import (
 var (
 	// ErrAlreadyRun is returned by Run when it was called before.
 	ErrAlreadyRun = errors.New("podsync: already run: a Controller runs once")
-	// ErrNotFound is what an [Inspector] wraps when the provider does not hold
-	// the pod, and what Evict returns for a pod that is not there or has ended.
+	// ErrNotFound is wrapped by the error of an [Inspector] if the provider does not
+	// hold the pod. Evict returns it for a pod that is unknown or has ended.
 	ErrNotFound = errors.New("podsync: no such pod")
 	// ErrGateShut is returned by Evict while [Config.Gate] does not let this
 	// process act for the pod's node.
 	ErrGateShut = errors.New("podsync: the gate of the node is shut")
-	// ErrNoUID is why a pod without metadata.uid is not taken. Real API servers
-	// set it; client-go's fake clientset does not, and package apitest does.
+	// ErrNoUID is the error of a pod without metadata.uid, which is ignored. API
+	// servers and package apitest set the UID; client-go's fake clientset does not.
 	ErrNoUID = errors.New("podsync: the pod has no UID: in tests use package apitest, not a fake clientset")
 )
 
-// A RejectError is a decision that a pod can't run here, ever. Make it with
-// [Reject].
+// A RejectError is a decision that a pod can never run here. [Reject] makes it.
 type RejectError struct {
 	// Reason becomes status.reason of the pod. It is in CamelCase.
 	Reason string
@@ -33,9 +32,9 @@ type RejectError struct {
 	Message string
 }
 
-// Reject returns the error with which Start or Admit refuses a pod for good. Its
-// phase becomes Failed with this reason and message, and whoever made the pod
-// may make another one elsewhere. Every other error is taken to be temporary.
+// Reject returns the error with which Start or Admit refuses a pod for good. The pod's
+// phase becomes Failed with this reason and message, and its controller may create
+// another pod elsewhere. Every other error is taken to be temporary.
 func Reject(reason, message string) error { return &RejectError{Reason: reason, Message: message} }
 
 // Error implements error.
@@ -43,7 +42,7 @@ func (e *RejectError) Error() string { return e.Reason + ": " + e.Message }
 
 // A RetryError asks for a delay before the next try. Make it with [RetryAfter].
 type RetryError struct {
-	// Err is what went wrong.
+	// Err is the wrapped error.
 	Err error
 	// After is the delay.
 	After time.Duration
@@ -110,7 +109,7 @@ func panicValues(err error, keysAndValues ...any) []any {
 	return keysAndValues
 }
 
-// explain gives an error of the provider or the API the context that it lacks.
+// explain adds the operation and the pod to an error of the provider or the API.
 func explain(op Op, ref Ref, err error) error {
 	return fmt.Errorf("podsync: %s pod %s/%s: %w", op, ref.Namespace, ref.Name, err)
 }
@@ -120,7 +119,7 @@ func explain(op Op, ref Ref, err error) error {
 const (
 	// ReasonFailedStart: Start returned an error. The pod is Pending.
 	ReasonFailedStart = "FailedStart"
-	// ReasonLost: the provider does not hold a pod any more that had started.
+	// ReasonLost: the pod had started, and the provider no longer holds it.
 	ReasonLost = "Lost"
 	// ReasonEvicted is the reason of an [Eviction] without one.
 	ReasonEvicted = "Evicted"
@@ -129,7 +128,7 @@ const (
 	ReasonDeadlineExceeded = "DeadlineExceeded"
 )
 
-// The reasons of events besides; see the package comment.
+// The reasons of other events; see docs/operations.md.
 const (
 	reasonFailedUpdate  = "FailedUpdate"
 	reasonFailedStop    = "FailedStop"
@@ -141,7 +140,7 @@ const (
 	reasonNameTaken     = "NameTaken"
 )
 
-// The actions of events, which say what the controller did then.
+// The actions of events: the controller's next step.
 const (
 	actionStart   = "Starting"
 	actionUpdate  = "Updating"
@@ -152,7 +151,7 @@ const (
 )
 
 const (
-	messageLost               = "the provider does not hold the pod any more"
+	messageLost               = "the provider no longer holds the pod"
 	messageOrphanRemoved      = "the API server has no such pod; its instance is being stopped"
 	messageInstanceWithoutUID = "stopping an instance of this name that was started before the pod; the provider reports no UID for it"
 	messageUnapplied          = "the provider runs an older generation of the spec and can't change a running pod"

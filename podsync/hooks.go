@@ -10,19 +10,19 @@ import (
 	"github.com/kubewright/kubewright/internal/enum"
 )
 
-// Hooks are told what happens. Each is optional. They are called synchronously
-// and without locks by goroutines of Run, several at a time, and must not block.
-// They may call every method of the Controller.
+// Hooks observe the Controller. Each is optional. They are called synchronously and
+// without locks by goroutines of Run, several at a time, and must not block. They
+// may call every method of the Controller.
 type Hooks struct {
 	// ProviderCall is called after each call of the provider has returned.
 	ProviderCall func(ProviderCall)
 	// APICall is called after each API request about one pod.
 	APICall func(APICall)
-	// StatusStored is called when the API has stored what a provider reported.
+	// StatusStored is called when the API has stored a provider's report.
 	StatusStored func(StatusStored)
-	// StageChanged is called when a pod has come to another stage.
+	// StageChanged is called when a pod changes stage.
 	StageChanged func(StageChanged)
-	// Dropped is called when something was not done that somebody may expect.
+	// Dropped is called when a report, a status field or an instance is ignored.
 	Dropped func(Dropped)
 	// MassOrphans is called each minute while so many pods are gone from the
 	// API that their instances are held back, and once without any when that is
@@ -86,9 +86,9 @@ type ProviderCall struct {
 	Op Op
 	// Ref is the pod; zero for OpList and OpWatch.
 	Ref Ref
-	// Latency is how long the call took.
+	// Latency is the duration of the call.
 	Latency time.Duration
-	// Err is what it returned.
+	// Err is the error that the method returned.
 	Err error
 }
 
@@ -98,9 +98,9 @@ type APICall struct {
 	Op Op
 	// Ref is the pod.
 	Ref Ref
-	// Latency is how long the call took.
+	// Latency is the duration of the request.
 	Latency time.Duration
-	// Err is what it failed with, nil for a success.
+	// Err is the error of the request, nil for a success.
 	Err error
 }
 
@@ -117,10 +117,10 @@ type StageChanged struct {
 	// Ref is the pod.
 	Ref Ref
 	// From and To are the stages before and after. Every pod begins in
-	// StageUnsynced, which is not told.
+	// StageUnsynced, for which the hook is not called.
 	From, To Stage
-	// Forgotten says that To is the last stage of the pod and that nothing is
-	// kept of it any more. From and To are equal then.
+	// Forgotten says that To is the pod's last stage, and that the Controller has
+	// forgotten the pod. From and To are equal then.
 	Forgotten bool
 }
 
@@ -166,19 +166,19 @@ type MassOrphans struct {
 	// Refs are the instances that are held back. The API has confirmed that
 	// their pods are gone. Empty means that none is held back any longer.
 	Refs []Ref
-	// Held is how many pods the provider holds in all.
+	// Held is the number of all pods that the provider holds.
 	Held int
 }
 
-// A Stage is how far a pod has come between its binding to the node and the
-// moment this package forgets it.
+// A Stage is a stage of a pod between its binding to the node and the moment at which
+// the Controller forgets it.
 type Stage int
 
-// The stages in their order, with StageOrphaned apart. A pod goes back only from Running to Starting, when
-// the provider has lost it and [Policy.Lost] lets it start again; from Stopped or
-// later to Terminating, when the provider broke its promise and runs it again;
-// and from Final or later to Stopped, when somebody has undone its end in the API,
-// where it is then written again.
+// The stages in their order; StageOrphaned stands apart. A pod goes back only in these
+// cases. The provider has lost it and [Policy.Lost] lets it start again: from Running
+// to Starting. The provider broke its promise and runs it again: from Stopped or later
+// to Terminating. Another client has undone the end in the API: from Final or later
+// to Stopped. [Config.Gate] is shut: to Unsynced.
 const (
 	// StageUnsynced: the provider has not yet said whether it holds the pod.
 	// Nothing is called and nothing written.
@@ -190,14 +190,13 @@ const (
 	StageStarting
 	// StageRunning: Start has succeeded, or the provider listed the pod.
 	StageRunning
-	// StageTerminating: the pod is to stop.
+	// StageTerminating: the pod is being stopped.
 	StageTerminating
 	// StageStopped: nothing of the pod runs.
 	StageStopped
 	// StageFinal: the API has the final status, or the object is gone.
 	StageFinal
-	// StageReleased: the API has been told that the pod may disappear, or it
-	// rests there as completed.
+	// StageReleased: the DELETE was sent, or the pod stays in the API as completed.
 	StageReleased
 	// StageOrphaned: the provider holds an instance of a pod that the informer
 	// does not show, and the API has not confirmed that the pod is gone. It is

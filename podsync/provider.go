@@ -18,7 +18,7 @@ import (
 type Ref struct {
 	// UID is metadata.uid.
 	UID types.UID
-	// Namespace and Name are for people, and for backends that go by names.
+	// Namespace and Name are for logs, and for backends that identify pods by name.
 	Namespace, Name string
 }
 
@@ -30,7 +30,7 @@ func RefOf(pod *corev1.Pod) Ref {
 // String returns namespace/name(UID), for logs.
 func (r Ref) String() string { return r.Namespace + "/" + r.Name + "(" + string(r.UID) + ")" }
 
-// A State is what a provider knows of one pod at one moment.
+// A State is a provider's view of one pod at one moment.
 type State struct {
 	// Ref says which pod. A provider whose backend can't store the UID may
 	// leave it empty: the State is then taken to be that of the pod with the
@@ -43,34 +43,33 @@ type State struct {
 	// must set it, because the credentials of a node can't tell pods of other
 	// nodes from pods that are gone. Empty means unknown.
 	NodeName string
-	// Stopped says that nothing of the pod runs, and nothing will, restarts
-	// included: podsync restarts no containers. Status is final then. It is a promise: the name may be used by another pod, and
-	// the pod may be deleted from the API, as soon as it is given.
+	// Stopped says that nothing of the pod runs, and that nothing will, restarts
+	// included: podsync restarts no containers. Status is final then. Stopped is a
+	// promise: as soon as it is given, another pod may use the name, and the pod may
+	// be deleted from the API.
 	Stopped bool
 	// Generation is the metadata.generation of the spec in force; 0 means that
 	// of the pod last handed over by Start or Update.
 	Generation int64
-	// Status holds what the provider knows: addresses, container statuses, and
-	// conditions of its own types. What is zero expresses no opinion. The phase
-	// and the standard conditions are derived from the container statuses,
-	// but see [Policy.TrustPhase]. Each State replaces the one before: it is
-	// complete, not a change.
+	// Status has addresses, container statuses, and conditions of the provider's
+	// own types. Zero fields express no opinion. The phase and the standard
+	// conditions are derived from the container statuses, except under
+	// [Policy.TrustPhase]. Each State replaces the one before: it is complete, not a
+	// change.
 	Status corev1.PodStatus
 }
 
-// A Provider runs pods, and restarts their containers as spec.restartPolicy
-// says: podsync itself restarts no container. Package podruntime is a Provider
-// that does so on top of a container runtime. The three methods are idempotent, and for one pod at
-// most one of them is called at a time (List excepted, which is about all pods
-// and is called alongside the others). For different pods they are called at the
-// same time, up to [Config.MaxCalls].
+// A Provider runs pods, and restarts their containers as spec.restartPolicy says:
+// podsync itself restarts no container. Package podruntime is a Provider that does so
+// on top of a container runtime. The three methods are idempotent. For one pod at
+// most one method is called at a time, except for List, which is about all pods. For
+// different pods the methods are called concurrently, up to [Config.MaxCalls].
 //
-// The context of a call ends when Run is told to return, that of Start and
-// Update also when the pod must be stopped, and that of Stop when its grace
-// period has become shorter: a call that waits should return then, and Stop
-// follows once it has. Calls have no deadline of their own,
-// since pulling an image may take an hour; one that never returns blocks its
-// own pod only.
+// The context of a call is canceled when Run's context is. That of Start and Update is
+// also canceled when the pod must be stopped, and that of Stop when its grace period
+// has become shorter. A call that waits should return then; Stop follows once it has.
+// Calls have no deadline, because pulling an image may take an hour. A call that never
+// returns blocks its own pod only.
 //
 // A panic in a method fails the call with a [PanicError].
 //
@@ -99,24 +98,24 @@ type Provider interface {
 
 // StopOptions say how and why a pod is stopped.
 type StopOptions struct {
-	// Grace is how long the containers may take to end after they were asked
-	// to. It is at least a second.
+	// Grace is the time that the containers have to end after they were asked to. It
+	// is at least a second.
 	Grace time.Duration
-	// Reason says why.
+	// Reason is the reason to stop the pod.
 	Reason StopReason
 	// Pod is the pod as last seen, a private copy; nil for an orphan.
 	Pod *corev1.Pod
 }
 
-// A StopReason says why a pod is stopped.
+// A StopReason is a reason to stop a pod.
 type StopReason string
 
 // The reasons to stop a pod.
 const (
 	// StopDeleted: the pod is being deleted or is gone from the API.
 	StopDeleted StopReason = "Deleted"
-	// StopCompleted: all containers have ended, or the API says that the pod
-	// has a terminal phase; what is left of it goes.
+	// StopCompleted: all containers have ended, or the pod has a terminal phase in
+	// the API. The call removes the rest of the instance.
 	StopCompleted StopReason = "Completed"
 	// StopEvicted: [Controller.Evict] was called.
 	StopEvicted StopReason = "Evicted"
@@ -124,16 +123,15 @@ const (
 	StopDeadline StopReason = "DeadlineExceeded"
 	// StopRejected: Start was called and returned a rejection.
 	StopRejected StopReason = "Rejected"
-	// StopLost: the provider does not list the pod any more and the pod ends
-	// for it; the call makes sure that nothing is left.
+	// StopLost: the provider no longer lists the pod, and the pod fails. The call
+	// makes sure that nothing is left.
 	StopLost StopReason = "Lost"
 	// StopOrphaned: the provider holds a pod that the API does not have.
 	StopOrphaned StopReason = "Orphaned"
 )
 
-// The interfaces below are optional capabilities of a Provider. New looks for
-// them once, by type assertion: a decorator must have the methods of what it
-// wraps.
+// The interfaces below are optional capabilities of a Provider. New asserts them once:
+// a wrapper must have the methods of the Provider that it wraps.
 
 // An Updater takes changes of a running pod's spec. Without it a change is
 // acknowledged in status.observedGeneration, unless State.Generation says that
@@ -147,13 +145,12 @@ type Updater interface {
 	Update(ctx context.Context, pod *corev1.Pod) (State, error)
 }
 
-// A Watcher reports changes by itself, so that List is needed only to catch
-// what was missed.
+// A Watcher reports changes on its own, so that List is needed only for reports that
+// were missed.
 type Watcher interface {
-	// Watch calls report for each change until ctx is done, and then returns.
-	// It is where a provider that needs a loop of its own runs it. If it
-	// returns sooner, whatever it returns, it is called again after a
-	// backoff, and List is called.
+	// Watch calls report for each change until ctx is done, and then returns. A
+	// provider that needs a loop runs it here. If Watch returns sooner, with or
+	// without an error, it is called again after a backoff, and List is called.
 	//
 	// report never blocks and may be called from any goroutine, also during
 	// other calls. It must not be called after Watch has returned; use
