@@ -25,12 +25,12 @@ import (
 	"github.com/kubewright/kubewright/internal/report"
 )
 
-// idleBeat is how often the loop comes round when there is nothing to do, to
-// show that it does.
+// idleBeat is the longest time between two rounds of the loop, which show Check that
+// the loop runs.
 const idleBeat = 30 * time.Second
 
-// loop looks at each pod that something happened to, and starts the calls that
-// follow from it, until ctx is done and what is known has been stored.
+// loop reconciles each dirty pod until ctx is done and the known final statuses have
+// been stored.
 func (c *Controller) loop(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -58,8 +58,8 @@ func (c *Controller) loop(ctx context.Context) {
 	}
 }
 
-// drain begins the end: calls of the provider are not started any more, and of
-// the API only what stores and releases pods that have ended.
+// drain stops new provider calls, and all API requests except those that store and
+// release pods that have ended.
 func (c *Controller) drain() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -67,13 +67,13 @@ func (c *Controller) drain() {
 	for _, t := range c.tracks {
 		c.markDirty(t)
 		if t.write.inflight != nil && !t.write.inflight.over {
-			t.write.inflight.cancel() // the next process has it from List
+			t.write.inflight.cancel() // the next process learns the status from List
 		}
 	}
 }
 
-// round looks at everything that is dirty or due. It returns how long there is
-// nothing more to do by itself, and whether Run may return.
+// round reconciles every pod that is dirty or due. It returns the time until the next
+// pod is due, and whether Run may return.
 func (c *Controller) round(ctx context.Context) (wait time.Duration, finished bool) {
 	c.mu.Lock()
 	now := c.now()
@@ -104,7 +104,8 @@ func (c *Controller) round(ctx context.Context) (wait time.Duration, finished bo
 	return wait, finished
 }
 
-// startQueued starts what waits for a place, as far as there are places.
+// startQueued starts the calls and requests that wait for a place, while there are
+// places.
 func (c *Controller) startQueued(ctx context.Context, now instant) (wait time.Duration) {
 	wait = idleBeat
 	for q := range c.queues {
@@ -144,7 +145,7 @@ func (c *Controller) free(lane int, now instant) (ok bool, wake instant) {
 }
 
 // take reports whether t may start in a queue's lane now; otherwise it waits.
-// Those that have waited go first.
+// Pods that have waited go first.
 func (c *Controller) take(t *podState, q int, now instant, waited bool) bool {
 	if ok, _ := c.free(laneOf(q), now); ok && (waited || c.queues[q].len() == 0) {
 		return true
@@ -156,8 +157,8 @@ func (c *Controller) take(t *podState, q int, now instant, waited bool) bool {
 	return false
 }
 
-// quiet reports whether nothing runs, and nothing that Run waits for is left to
-// be done.
+// quiet reports whether no call or request is in flight or, while the API may be
+// called, due.
 func (c *Controller) quiet() bool {
 	for lane := range c.running {
 		if c.running[lane] > 0 {
@@ -175,7 +176,7 @@ func (c *Controller) quiet() bool {
 	return true
 }
 
-// markDirty makes the loop look at t.
+// markDirty makes the loop reconcile t.
 func (c *Controller) markDirty(t *podState) {
 	if !t.sched.dirty {
 		t.sched.dirty = true
@@ -183,7 +184,7 @@ func (c *Controller) markDirty(t *podState) {
 	}
 }
 
-// reconcile starts what follows from what is known of t.
+// reconcile starts the call and the request that are due for t.
 func (c *Controller) reconcile(ctx context.Context, t *podState, now instant) {
 	if c.tracks[keyOf(t.ref)] != t {
 		return // forgotten
@@ -205,7 +206,7 @@ func (c *Controller) reconcile(ctx context.Context, t *podState, now instant) {
 	t.close()
 }
 
-// publish tells others of the stage that t has come to.
+// publish reports a new stage of t to logs, hooks and the pods that wait for its name.
 func (c *Controller) publish(ctx context.Context, t *podState) {
 	blocking := t.blocksName()
 	if t.sched.blocking && !blocking {
@@ -239,18 +240,18 @@ func (c *Controller) publish(ctx context.Context, t *podState) {
 	}
 }
 
-// later makes the loop call f once it holds no lock.
+// later makes the loop call f without the lock.
 func (c *Controller) later(f func()) { c.effects = append(c.effects, f) }
 
-// dropped tells the hook that something was left out.
+// dropped calls Hooks.Dropped.
 func (c *Controller) dropped(ref Ref, reason string, err error) {
 	if hook := c.cfg.Hooks.Dropped; hook != nil {
 		c.later(func() { hook(Dropped{Ref: ref, Reason: reason, Err: err}) })
 	}
 }
 
-// keyOf returns the key of Controller.tracks. An instance without a UID goes by
-// its name, which no UID looks like.
+// keyOf returns the key in Controller.tracks. The key of an instance without a UID is
+// its name, which looks like no UID.
 func keyOf(ref Ref) types.UID {
 	if ref.UID != "" {
 		return ref.UID
@@ -262,7 +263,7 @@ func nameOf(ref Ref) types.NamespacedName {
 	return types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}
 }
 
-// add makes a track for a pod.
+// add makes the state of a pod.
 func (c *Controller) add(ref Ref, now instant) *podState {
 	c.seq++
 	t := &podState{ref: ref}
@@ -274,13 +275,13 @@ func (c *Controller) add(ref Ref, now instant) *podState {
 	return t
 }
 
-// lingers reports whether t is an orphan that was dealt with and that the
-// provider lists all the same. Forgotten, it would be a new one.
+// lingers reports whether t is an orphan that was stopped and that the provider still
+// lists. If it were forgotten, it would be found again as a new orphan.
 func (c *Controller) lingers(t *podState) bool {
 	return t.ref.UID != "" && t.end.reason == StopOrphaned && t.sched.listNo == c.listNo
 }
 
-// forget drops everything that is known of a pod.
+// forget drops the state of a pod.
 func (c *Controller) forget(ctx context.Context, t *podState) {
 	c.wakes.set(t, noDeadline)
 	delete(c.tracks, keyOf(t.ref))
@@ -312,7 +313,7 @@ func (c *Controller) forget(ctx context.Context, t *podState) {
 	}
 }
 
-// earlyFor is how long a report waits for its pod to be seen.
+// earlyFor is the time that a report waits for its pod to be seen.
 const earlyFor = 5 * time.Minute
 
 // early is a report of a pod that was not seen yet.
@@ -322,8 +323,8 @@ type early struct {
 	at    instant
 }
 
-// handlers take what the informer says. They do little: a pod is noted and
-// marked, however many come at once.
+// handlers returns the informer's event handlers. They record the pod and mark it
+// dirty, so that many events at once do not block the informer.
 func (c *Controller) handlers() cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc: c.onPodUpdate,
@@ -431,7 +432,7 @@ func (c *Controller) refuse(pod *corev1.Pod, err error) {
 	wake(c.kick)
 }
 
-// supersede takes note that the API has the pod t: others of its name are gone.
+// supersede records that other pods of the name of t are gone, because the API has t.
 func (c *Controller) supersede(t *podState, now instant) {
 	for other := t.next; other != nil; other = other.next {
 		if !other.orphan() && (other.api.cached || other.api.presence == presenceMissing) {
@@ -442,7 +443,7 @@ func (c *Controller) supersede(t *podState, now instant) {
 	}
 }
 
-// firstSight begins with a pod of which only reports were known, if anything.
+// firstSight applies early reports to a pod that the informer shows for the first time.
 func (c *Controller) firstSight(t *podState, now instant) {
 	if e, ok := c.early[t.ref.UID]; ok {
 		delete(c.early, t.ref.UID)
@@ -462,8 +463,8 @@ func (c *Controller) classifyFresh(t *podState) {
 	case t.held() || t.stopped() || !t.evidence():
 		t.classify(&c.rules, now)
 	default:
-		// It ran before. Whether the provider still holds it, a List that
-		// begins now says.
+		// It ran before. A List that begins now shows whether the provider still
+		// holds it.
 		wake(c.relist)
 	}
 }
@@ -508,7 +509,7 @@ func (c *Controller) onPodDelete(obj any) {
 	wake(c.kick)
 }
 
-// find returns the track of a ref; without a UID that of the one pod with its
+// find returns the state of a ref; if the ref has no UID, that of the only pod of its
 // name.
 func (c *Controller) find(ref Ref) *podState {
 	if ref.UID != "" {
@@ -524,7 +525,7 @@ func (c *Controller) find(ref Ref) *podState {
 	return t
 }
 
-// observe gives a report to its track.
+// observe applies a report to the state of its pod.
 func (c *Controller) observe(t *podState, now instant, seq uint64, st *State, fp uint64, listed bool) {
 	st.Ref = t.ref
 	before := c.eventBase(t)
@@ -568,7 +569,7 @@ func (c *Controller) newInformer() cache.SharedIndexInformer {
 	return informer
 }
 
-// cacheErrors reports what the informer's list and watch fail with, once.
+// cacheErrors reports errors of the informer's list and watch, once per outage.
 type cacheErrors struct {
 	handler report.Handler
 	streak  report.Streak
@@ -583,7 +584,7 @@ func (e *cacheErrors) note(ctx context.Context, err error) time.Duration {
 	return 0
 }
 
-// watchEnded is the informer's handler of errors. They have been noted.
+// watchEnded is the informer's error handler. cacheErrors reports the errors.
 func watchEnded(ctx context.Context, _ *cache.Reflector, err error) {
 	klog.FromContext(ctx).V(4).Info("Watch of pods ended", "err", err)
 }
@@ -595,7 +596,7 @@ const (
 	queueStop  // Stop and Release, which a flood of hanging starts must not block
 	queueUrgent
 	queueWrite
-	queueRetry // what has failed before goes last: it may concern one object only
+	queueRetry // retries go last: the failure may concern one object only
 	queueCount
 )
 
@@ -631,7 +632,7 @@ func (q *fifo) len() int { return len(q.items) - q.head }
 
 func (q *fifo) push(t *podState) {
 	if len(q.items) == cap(q.items) && q.head > len(q.items)/2 {
-		// Rather than grow, make room: a queue may never be empty for months.
+		// Make room instead of growing: a queue may not be empty for months.
 		n := copy(q.items, q.items[q.head:])
 		clear(q.items[n:])
 		q.items, q.head = q.items[:n], 0
@@ -661,8 +662,8 @@ type breaker struct {
 	until    instant
 }
 
-// allows reports whether another request may start while so many run, and when
-// to ask again.
+// allows reports whether another request may start while running requests are in
+// flight, and when to ask again.
 func (b *breaker) allows(now instant, running int) (ok bool, wake instant) {
 	if b.failures < b.trip {
 		return true, noDeadline
@@ -673,7 +674,7 @@ func (b *breaker) allows(now instant, running int) (ok bool, wake instant) {
 	return now >= b.until, b.until
 }
 
-// done takes the result of a request. It reports whether the server is back.
+// done records the result of a request. It reports whether the server is back.
 func (b *breaker) done(now instant, err error) (back bool) {
 	if apierrors.IsInternalError(err) {
 		return false // often an admission webhook, which fails for some objects only
@@ -697,7 +698,7 @@ func (b *breaker) done(now instant, err error) (back bool) {
 // bounds how long the end of an outage goes unnoticed.
 const breakerCap = 30 * time.Second
 
-// wakes is a heap of pods by when they are to be looked at.
+// wakes is a heap of pods by the instant at which they are due.
 type wakes []*podState
 
 func (w wakes) Len() int           { return len(w) }
@@ -724,7 +725,7 @@ func (w *wakes) Pop() any {
 	return t
 }
 
-// set makes t wake at the instant, and no other.
+// set replaces the instant at which t is due.
 func (w *wakes) set(t *podState, at instant) {
 	switch {
 	case t.sched.wakeIndex == 0 && at == noDeadline:

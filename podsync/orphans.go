@@ -39,7 +39,7 @@ const (
 	suspectShare = 4
 )
 
-// A verdict is what the API says of a suspect.
+// A verdict is the API's answer about a suspect.
 type verdict int
 
 const (
@@ -162,8 +162,8 @@ func (c *Controller) checkSuspect(ctx context.Context, ref Ref, node string, mis
 	return verdictThere
 }
 
-// applyVerdicts applies what the API has said about the suspects that were due,
-// and stops those that are gone unless there are too many.
+// applyVerdicts applies the API's answers about the suspects that were due, and stops
+// those that are gone unless there are too many.
 func (c *Controller) applyVerdicts(ctx context.Context, due []*podState, verdicts []verdict) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -19,15 +19,14 @@ import (
 // twenty-four, for records of which there may be a hundred thousand.
 type instant = time.Duration
 
-// never is later than every instant.
+// noDeadline is later than every instant.
 const noDeadline instant = 1<<63 - 1
 
-// horizon is the longest time that is reckoned with, 73 years: the sum of an
-// instant and two of them is no less than each, which the largest durations that
-// are asked for would not give.
+// horizon limits durations to 73 years, so that the sum of an instant and two of
+// them does not overflow.
 const horizon time.Duration = 1 << 61
 
-// rules are what decisions depend on besides the pod.
+// rules are the configuration on which decisions about a pod depend.
 type rules struct {
 	policy       Policy
 	relist       time.Duration
@@ -41,13 +40,12 @@ type rules struct {
 // at returns the instant of a time.
 func (r *rules) at(t time.Time) instant { return t.Sub(r.epoch) }
 
-// stopSlack is how long after the grace period the provider may take to say
-// that a pod has stopped before it is told again.
+// stopSlack is the time after the grace period at which Stop is called again if the
+// provider has not said that the pod has stopped.
 const stopSlack = 2 * time.Second
 
-// goneAfter is how long a pod that the API no longer has may stay in the
-// informer before the API is asked once more, and how long a deleted pod may
-// stay before it is deleted again.
+// goneAfter is the time after which the API is asked again about a pod that a request
+// did not find and the informer still has, and after which a DELETE is repeated.
 const goneAfter = 30 * time.Second
 
 // writeInterval is the time between two writes of a pod's status, after a burst
@@ -96,7 +94,7 @@ const (
 	presenceOrphan           // an instance without an object, not yet verified
 )
 
-// apiState is what the API says of the pod.
+// apiState is the API's view of the pod.
 //
 // Invariant: pod is nil only for an instance that the informer never showed.
 // Invariant: node and deleting are those of pod.
@@ -115,18 +113,18 @@ type apiState struct {
 	goingAt       instant // first seen deleted with grace 0 and no finalizers; 0: never
 }
 
-// An instanceState says what the provider has of the pod.
+// An instanceState is the state of the provider's instance of the pod.
 type instanceState uint8
 
 const (
-	instanceNone      instanceState = iota // nothing, as far as is known
+	instanceNone      instanceState = iota // no instance is known
 	instanceHeld                           // Start was called, or the provider listed it
 	instanceRunning                        // Start has succeeded, or the instance was adopted
 	instanceStopped                        // nothing runs; the provider keeps exit codes or logs
 	instanceForgotten                      // nothing runs, and the provider keeps nothing
 )
 
-// providerState is what the provider says of the pod.
+// providerState is the provider's view of the pod.
 //
 // Invariant: an instance never leaves Stopped or Forgotten, except that a List
 // shows that the provider runs it again.
@@ -186,7 +184,7 @@ type writeState struct {
 	stale       bool   // another client has written: the status may need a repair
 	reload      bool   // a write met a newer version, or may have made one: GET the pod
 	lostRace    bool   // reload because of a newer version
-	minimal     bool   // the final status is invalid: write only what can't be
+	minimal     bool   // the final status is invalid: write only podstatus.Minimal
 	forced      bool   // Policy.ReleaseAfter has expired
 	final       bool   // the API has the final status
 	released    bool   // DELETE was sent, or finalizers are all that is left
@@ -284,8 +282,8 @@ func (t *podState) pod() *corev1.Pod {
 	return t.api.pod.open()
 }
 
-// report returns the last report, or what the API has stored of it; nil if there is
-// none.
+// report returns the last report, or the status that the API has stored of it; nil if
+// there is none.
 func (t *podState) report() *corev1.PodStatus {
 	if t.provider.mirror != nil {
 		return &t.provider.mirror.open().Status
@@ -355,7 +353,7 @@ func (t *podState) stage() Stage {
 	case t.orphan() && !t.stopped():
 		return StageOrphaned
 	case t.write.released, t.stopped() && t.write.final && !t.deleted() && !t.removed():
-		return StageReleased // it may go, or rests there as completed
+		return StageReleased // it may disappear, or stays as completed
 	case t.stopped() && (t.write.final || t.removed()):
 		return StageFinal
 	case t.stopped():
@@ -370,28 +368,28 @@ func (t *podState) stage() Stage {
 	return StageWaiting
 }
 
-// over reports whether the API may be told that the pod has ended: nothing of
-// it runs, or nobody confirmed that in the time the policy gives.
+// over reports whether the final status may be written: nothing of the pod runs, or
+// Policy.ReleaseAfter has expired.
 func (t *podState) over() bool { return t.stopped() || t.write.forced }
 
 // blocksName reports whether another pod of the same name must wait for t.
 func (t *podState) blocksName() bool { return !t.stopped() && (t.held() || !t.provider.listed) }
 
-// advance makes the transitions that need nothing but time or are due already.
-// It reports whether the pod's deadline is over, and when to ask again.
+// advance makes the transitions that depend on the time only. It reports whether the
+// pod's deadline has expired just now, and when to call advance again.
 func (t *podState) advance(r *rules, now instant) (expired bool, wake instant) {
 	wake = noDeadline
 	if !t.provider.listed {
 		return false, wake
 	}
 	if t.end != nil && !t.stopped() && !t.held() && t.call.inflight == nil {
-		t.markStopped(r, now) // The provider never heard of it
+		t.markStopped(r, now) // the provider was never called for it
 	}
 	if t.api.pod == nil || t.removed() {
 		return false, wake
 	}
 	if t.over() && t.write.final && t.finalized() {
-		t.write.released = true // Whoever holds the finalizers ends it
+		t.write.released = true // the owners of the finalizers remove the object
 	}
 	if limit := t.pod().Spec.ActiveDeadlineSeconds; limit != nil && t.end == nil && !r.policy.IgnoreDeadline {
 		at := t.api.since + seconds(*limit)
@@ -417,8 +415,8 @@ func (t *podState) advance(r *rules, now instant) (expired bool, wake instant) {
 	return expired, wake
 }
 
-// decideCall says what the provider is to be called for. NameFree says that no
-// other pod of the same name blocks it.
+// decideCall returns the provider call that is due. nameFree says that no other pod of
+// the same name blocks it.
 func (t *podState) decideCall(r *rules, now instant, nameFree bool) action {
 	switch {
 	case !t.provider.listed:
@@ -433,8 +431,8 @@ func (t *podState) decideCall(r *rules, now instant, nameFree bool) action {
 	return s
 }
 
-// inTheWay reports whether the call under way keeps the pod from being stopped,
-// or from being stopped in the time that is left.
+// inTheWay reports whether the call in flight keeps Stop from being called, or from
+// being called with a shorter grace period.
 func (t *podState) inTheWay() bool {
 	switch t.call.inflight.op {
 	case OpAdmit, OpStart, OpUpdate, OpInspect:
@@ -472,8 +470,8 @@ func (t *podState) wantedCall(r *rules, now instant, nameFree bool) action {
 	return idle
 }
 
-// decideStop says when Stop is called, and with which grace period: one that
-// never grows, and from the first success on no more than is left of it.
+// decideStop returns when Stop is due, and its grace period, which never grows: after
+// the first success it is the rest of that call's grace period.
 func (t *podState) decideStop(now instant) action {
 	e := t.end
 	grace := e.grace
@@ -486,8 +484,8 @@ func (t *podState) decideStop(now instant) action {
 	return action{op: OpStop, grace: grace, wake: noDeadline}
 }
 
-// decideRelease says whether the provider is to forget a stopped pod: when the
-// API does not need it any more.
+// decideRelease returns the call that makes the provider forget a stopped pod, which
+// is due when the API no longer needs the pod.
 func (t *podState) decideRelease(r *rules) action {
 	idle := action{wake: noDeadline}
 	if !t.held() || !t.removed() && !(t.write.released && t.write.final) {
@@ -499,11 +497,11 @@ func (t *podState) decideRelease(r *rules) action {
 	case !t.removed():
 		return idle
 	}
-	// It ended by itself and was left there for its logs.
+	// It ended on its own, and the provider kept it for its logs.
 	return action{op: OpStop, grace: minGrace, wake: noDeadline}
 }
 
-// changed reports whether the spec is newer than what the provider accepted.
+// changed reports whether the spec is newer than the one that the provider accepted.
 func (t *podState) changed(r *rules) bool {
 	if accepted := t.provider.acceptedPod; r.policy.UpdateMetadata && accepted != nil &&
 		(!maps.Equal(accepted.Labels, t.pod().Labels) || !maps.Equal(accepted.Annotations, t.pod().Annotations)) {
@@ -512,8 +510,8 @@ func (t *podState) changed(r *rules) bool {
 	if t.pod().Generation > 0 {
 		return t.pod().Generation > t.provider.generation && t.pod().Generation > t.provider.refusedGeneration
 	}
-	// API servers before 1.34 keep no generation: compare what can change. What
-	// a pod that was adopted runs with nobody knows.
+	// API servers before 1.34 keep no generation: compare the mutable fields. The
+	// spec of an adopted instance is unknown.
 	return t.provider.acceptedPod == nil || t.provider.acceptedPod != t.pod() && mutableChanged(&t.provider.acceptedPod.Spec, &t.pod().Spec)
 }
 
@@ -536,7 +534,7 @@ func mutableChanged(a, b *corev1.PodSpec) bool {
 		!equality.Semantic.DeepEqual(a.Tolerations, b.Tolerations)
 }
 
-// forgettable reports whether nothing of the pod is left, anywhere.
+// forgettable reports whether neither the API nor the provider has the pod.
 func (t *podState) forgettable() bool {
 	if !t.provider.listed || !t.removed() || t.api.presence == presenceMissing || t.api.cached || !t.stopped() || t.call.inflight != nil || t.write.inflight != nil {
 		return false
@@ -544,7 +542,7 @@ func (t *podState) forgettable() bool {
 	return !t.held()
 }
 
-// decideWrite says what the API is to be told.
+// decideWrite returns the API request that is due, and whether it is urgent.
 func (t *podState) decideWrite(r *rules, now instant) (s action, urgent bool) {
 	s = action{wake: noDeadline}
 	if !t.provider.listed || t.api.pod == nil || t.removed() || t.orphan() || t.write.inflight != nil {
@@ -574,10 +572,10 @@ func (t *podState) decideWrite(r *rules, now instant) (s action, urgent bool) {
 	case t.deleted() && !t.write.released:
 		s.op, urgent = OpDelete, true
 		if t.api.goingAt > 0 {
-			at = t.api.goingAt + goneAfter // it is as good as gone
+			at = t.api.goingAt + goneAfter // the API server is removing it
 		}
 	case t.deleted() && len(t.pod().Finalizers) == 0:
-		// A deletion that did not finish; one more call finishes it.
+		// The deletion did not finish; another DELETE finishes it.
 		s.op, at = OpDelete, t.write.releasedAt+goneAfter
 	default:
 		return s, false
@@ -588,8 +586,8 @@ func (t *podState) decideWrite(r *rules, now instant) (s action, urgent bool) {
 	return s, urgent
 }
 
-// mergeUntil is until when a status waits for the one that is expected to
-// follow it at once, so that one write does for both.
+// mergeUntil returns the instant until which a status waits for the next one, so that
+// one write has both.
 func (t *podState) mergeUntil(r *rules) instant {
 	switch {
 	case t.end != nil:

@@ -41,7 +41,7 @@ func (t *podState) setPod(r *rules, now instant, next *version) bool {
 	}
 	pod := next.open()
 	if old != nil && older(pod, old) {
-		// What the provider runs may be of a generation that never was.
+		// The provider may run a generation that no longer exists.
 		if t.provider.generation > pod.Generation {
 			t.provider.generation = 0
 		}
@@ -60,14 +60,13 @@ func (t *podState) setPod(r *rules, now instant, next *version) bool {
 	}
 	if old == nil || old.Generation != pod.Generation || t.deleted() != wasDeleted ||
 		pod.Generation == 0 && mutableChanged(&old.Spec, &pod.Spec) {
-		t.call.retryAt, t.call.failures = 0, 0 // What has changed may work now
+		t.call.retryAt, t.call.failures = 0, 0 // the call may succeed now
 	}
 	switch {
 	case podstatus.IsTerminal(pod.Status.Phase):
 		t.beginTermination(now, StopCompleted, nil, specGrace(pod))
 	case t.write.final:
-		// Somebody has undone the end. It is written again (the API server
-		// would let a failed pod run).
+		// Another client has undone the end. It is written again.
 		t.write.final = false
 	}
 	t.write.stale = true
@@ -103,7 +102,7 @@ func olderVersion(a, b string) bool {
 	return err == nil && order < 0
 }
 
-// markDeleted takes note that the object is gone.
+// markDeleted records that the object is gone.
 func (t *podState) markDeleted(now instant) {
 	if t.removed() && t.api.presence != presenceMissing {
 		return
@@ -143,7 +142,7 @@ func (t *podState) beginTermination(now instant, reason StopReason, failure *pod
 	t.call.retryAt, t.call.failures = 0, 0
 }
 
-// specGrace is how long the pod wants to be given.
+// specGrace returns the grace period in the pod's spec.
 func specGrace(pod *corev1.Pod) time.Duration {
 	if pod == nil || pod.Spec.TerminationGracePeriodSeconds == nil {
 		return corev1.DefaultTerminationGracePeriodSeconds * time.Second
@@ -151,7 +150,7 @@ func specGrace(pod *corev1.Pod) time.Duration {
 	return max(minGrace, seconds(*pod.Spec.TerminationGracePeriodSeconds))
 }
 
-// graceOf is how long whoever deletes the pod gives it.
+// graceOf returns the grace period of the pod's deletion.
 func graceOf(pod *corev1.Pod) time.Duration {
 	if pod.DeletionGracePeriodSeconds == nil {
 		return specGrace(pod)
@@ -159,20 +158,18 @@ func graceOf(pod *corev1.Pod) time.Duration {
 	return max(minGrace, seconds(*pod.DeletionGracePeriodSeconds))
 }
 
-// seconds returns so many seconds, as far as a time.Duration has them. The API has
-// no limits for a grace period: "for ever" is often spelled as the largest
-// integer, and what is negative means at once.
+// seconds returns n seconds, limited to horizon. The API does not limit grace periods:
+// the largest integer often stands for no limit, and a negative one means 0.
 func seconds(n int64) time.Duration {
 	return time.Duration(min(max(n, 0), int64(horizon/time.Second))) * time.Second
 }
 
-// observe takes what the provider says of the pod. Seq is when it was said, in
-// Controller.seq; listed says that it is from a List begun then. St is private
-// to the track, and print its fingerprint. It returns why the report was
-// dropped, if it was.
+// observe applies a report of the provider. seq is the time of the report, in
+// Controller.seq; listed says that it is from a List that began then. st is private
+// to t, and fp is its fingerprint. observe returns the reason if it drops the report.
 func (t *podState) observe(r *rules, now instant, seq uint64, st *State, fp uint64, listed bool) (dropped string) {
 	if listed && seq < t.provider.seenSeq {
-		return "" // what is known is newer
+		return "" // a newer report is known
 	}
 	if t.stopped() && !st.Stopped {
 		if !listed {
@@ -201,12 +198,12 @@ func (t *podState) observe(r *rules, now instant, seq uint64, st *State, fp uint
 	return ""
 }
 
-// take keeps a report until it is stored.
+// take records a report until the API has stored it.
 func (t *podState) take(r *rules, now instant, st *State) {
 	t.provider.saysGeneration = st.Generation > 0
 	if st.Generation > 0 && (!t.running() || !r.updates) {
-		// It counts until the pod is handed over; from then on the results of
-		// Update do, if there are any.
+		// It counts until Start has succeeded; from then on only the results of
+		// Update do, if the provider has it.
 		t.provider.generation = st.Generation
 		t.limitAccepted()
 	}
@@ -214,8 +211,8 @@ func (t *podState) take(r *rules, now instant, st *State) {
 		return // too late, or no opinion
 	}
 	if before := t.provider.status; before != nil {
-		// The report before this one is not stored. A container that only it
-		// had keeps its state, or an exit code would be lost.
+		// The previous report is not stored. A container that only it has keeps
+		// its state, or an exit code would be lost.
 		st.Status.InitContainerStatuses = addMissing(st.Status.InitContainerStatuses, before.InitContainerStatuses, false)
 		st.Status.ContainerStatuses = addMissing(st.Status.ContainerStatuses, before.ContainerStatuses, false)
 		st.Status.EphemeralContainerStatuses = addMissing(st.Status.EphemeralContainerStatuses, before.EphemeralContainerStatuses, false)
@@ -259,8 +256,8 @@ func (t *podState) takeConditions(conditions []corev1.PodCondition) {
 	t.provider.conditions = reported
 }
 
-// limitAccepted leaves out a generation that the pod never had: no update would be
-// newer than it.
+// limitAccepted lowers a generation that the pod never had, because no update would
+// be newer than it.
 func (t *podState) limitAccepted() {
 	if t.api.pod != nil {
 		t.provider.generation = min(t.provider.generation, t.pod().Generation)
@@ -343,15 +340,14 @@ func (t *podState) markStopped(r *rules, now instant) {
 	t.write.statusSeq++
 }
 
-// absent takes note of a List that began at seq and did not have the pod, or,
-// with sure, of an Inspector that does not know it. It reports whether the pod
-// is lost.
+// absent records that a List that began at seq left the pod out or, if sure is true,
+// that the Inspector does not know it. It reports whether the pod is lost.
 func (t *podState) absent(r *rules, now instant, seq uint64, sure bool) (lost bool) {
 	if !t.held() || t.call.inflight != nil || t.provider.seenSeq >= seq {
 		return false
 	}
 	if t.stopped() || t.orphan() {
-		// It has forgotten the pod by itself.
+		// The provider has forgotten the pod on its own.
 		t.markStopped(r, now)
 		t.forgotten()
 		return false
@@ -364,17 +360,17 @@ func (t *podState) absent(r *rules, now instant, seq uint64, sure bool) (lost bo
 	twice := t.provider.absences >= 2 && now-t.provider.absentAt >= r.relist/2
 	switch {
 	case t.end != nil && t.end.stops == 0:
-		return false // Stop will tell
+		return false // the result of Stop decides
 	case t.end != nil:
-		// A Stop that was accepted has had its effect. One that fails all the
-		// time counts less than two lists.
+		// An accepted Stop has had its effect. If Stop keeps failing, two Lists
+		// prove more.
 		if t.end.accepted > 0 || sure || twice {
 			t.markStopped(r, now)
 			t.forgotten()
 		}
 		return false
 	case !t.running():
-		return false // Start is being retried, and will tell
+		return false // Start is being retried, and decides
 	case sure || twice:
 		t.markLost(r, now)
 		return true
@@ -413,15 +409,15 @@ func (t *podState) markLost(r *rules, now instant) {
 	t.write.statusSeq++
 }
 
-// classify decides what a pod is at first sight, once the provider has said
-// whether it holds it. It reports whether the pod is lost.
+// classify adopts the pod, finds it lost, or lets it start, once the provider has said
+// whether it holds an instance. It reports whether the pod is lost.
 func (t *podState) classify(r *rules, now instant) (lost bool) {
 	t.provider.listed = true
 	if t.api.pod == nil {
 		return false
 	}
 	if podstatus.IsTerminal(t.pod().Status.Phase) {
-		t.write.final = true // whatever is left to do, the status is done
+		t.write.final = true // the status needs no further write
 	}
 	if t.held() {
 		t.provider.admitted = true
@@ -445,8 +441,8 @@ func (t *podState) classify(r *rules, now instant) (lost bool) {
 	return false
 }
 
-// reset forgets what the provider has said, and what followed from it. Results
-// of calls and requests under way will not count.
+// reset drops the reports of the provider and all state derived from them. Results of
+// calls and requests in flight will not count.
 func (t *podState) reset(r *rules, now instant) {
 	for _, c := range [...]*call{t.call.inflight, t.write.inflight} {
 		if c != nil {
@@ -478,7 +474,7 @@ func (t *podState) evidence() bool {
 	return podstatus.IsTerminal(t.pod().Status.Phase) || podstatus.HasStarted(&t.pod().Status)
 }
 
-// callStarted takes note that the provider is being called.
+// callStarted records a provider call.
 func (t *podState) callStarted(now instant, seq uint64, s action) *call {
 	t.call.inflight = &call{op: s.op, since: now, seq: seq, grace: s.grace, pod: t.pod()}
 	switch s.op {
@@ -492,8 +488,8 @@ func (t *podState) callStarted(now instant, seq uint64, s action) *call {
 	return t.call.inflight
 }
 
-// callReturned takes the result of a call of the provider. It reports whether the
-// pod turned out to be lost.
+// callReturned applies the result of a provider call. It reports whether the pod
+// turned out to be lost.
 func (t *podState) callReturned(r *rules, now instant, seq uint64, st *State, fp uint64, err error) (lost bool) {
 	c := t.call.inflight
 	t.call.inflight = nil
@@ -505,7 +501,7 @@ func (t *podState) callReturned(r *rules, now instant, seq uint64, st *State, fp
 	if c.op == OpInspect {
 		t.provider.needsInspect = false // the next List decides
 		if errors.Is(err, ErrNotFound) {
-			return t.absent(r, now, c.seq, true) // what was reported since is newer
+			return t.absent(r, now, c.seq, true) // a report since then is newer
 		}
 		return false
 	}
@@ -515,14 +511,14 @@ func (t *podState) callReturned(r *rules, now instant, seq uint64, st *State, fp
 		return false
 	}
 	if reject, ok := errors.AsType[*RejectError](err); ok && c.op == OpUpdate {
-		// It would be refused again. The pod runs on as it is.
+		// It would be refused again. The pod keeps running unchanged.
 		t.call.failures, t.call.err = 0, err
 		t.provider.refused, t.provider.refusedGeneration = reject, c.pod.Generation
 		t.write.statusSeq++
 		return false
 	}
 	if c.canceled {
-		t.call.retryAt = 0 // it failed because we wanted it to
+		t.call.retryAt = 0 // it failed because it was canceled
 		return false
 	}
 	t.call.failures++
@@ -534,7 +530,7 @@ func (t *podState) callReturned(r *rules, now instant, seq uint64, st *State, fp
 	return false
 }
 
-// callSucceeded takes the result of a call that returned no error.
+// callSucceeded applies the result of a call that returned no error.
 func (t *podState) callSucceeded(r *rules, now instant, seq uint64, c *call, st *State, fp uint64, unknown bool) {
 	switch c.op {
 	case OpAdmit:
@@ -592,21 +588,21 @@ func (t *podState) unapplied(r *rules) bool {
 	return t.running() && !r.updates && t.end == nil && t.provider.saysGeneration && t.provider.generation < t.pod().Generation
 }
 
-// stopAccepted takes note that the provider is stopping the pod.
+// stopAccepted records that the provider is stopping the pod.
 func (t *podState) stopAccepted(r *rules, now instant, c *call) {
 	e := t.end
 	killAt := now + c.grace
 	if e.accepted == 0 {
 		e.killAt, e.recheck = killAt, killAt+stopSlack
 	} else {
-		// Past its grace period it is asked for again with each List.
+		// After the grace period, Stop is called again after each List.
 		e.killAt = min(e.killAt, killAt)
 		e.recheck = max(e.killAt+stopSlack, now+r.relist)
 	}
 	e.accepted = now
 }
 
-// delay returns how long to wait after an error of the provider.
+// delay returns the time until the next call after an error of the provider.
 func (r *rules) delay(err error, failures int) time.Duration {
 	if after, ok := errors.AsType[*RetryError](err); ok {
 		if after.After > 0 {
@@ -617,8 +613,8 @@ func (r *rules) delay(err error, failures int) time.Duration {
 	return r.retry.Delay(failures)
 }
 
-// update returns what there is to say of the pod. Everything that it refers to
-// is never changed any more.
+// update returns the argument of podstatus.Next. The memory that it refers to is never
+// changed.
 func (t *podState) update(r *rules) podstatus.Update {
 	u := podstatus.Update{
 		Stopped: t.over(), KeepPhase: r.policy.TrustPhase, Generation: t.provider.generation,
@@ -664,8 +660,8 @@ func (t *podState) update(r *rules) podstatus.Update {
 	return u
 }
 
-// asReported leaves of a stored status what the provider reported: the conditions
-// of its types, and resources and addresses only if it reports any.
+// asReported removes from a stored status the fields that the provider did not report:
+// conditions of other types, and resources and addresses if they were derived.
 func (t *podState) asReported(status *corev1.PodStatus) {
 	status.Conditions = ownConditions(t.provider.conditions, status.Conditions)
 	if !t.provider.reports.hostIP {
@@ -758,15 +754,15 @@ func waiting(containers []corev1.Container) []corev1.ContainerStatus {
 	return statuses
 }
 
-// writeStarted takes note that a request is under way.
+// writeStarted records an API request.
 func (t *podState) writeStarted(now instant, op Op) *call {
 	t.write.inflight = &call{op: op, since: now, want: t.write.statusSeq, over: t.over(), pod: t.pod()}
 	return t.write.inflight
 }
 
-// statusStored takes note that the API has the status that was to be written: it was
-// there already, or resp has it. Same says that the status of resp is the one
-// that was computed, and so nobody else's work is left to look at.
+// statusStored records that the API has the status of c: it had it already, or resp
+// has it. same says that the status of resp is the computed one, so that no write of
+// another client is left to react to.
 func (t *podState) statusStored(r *rules, now instant, c *call, resp *corev1.Pod, same bool) {
 	t.write.inflight = nil
 	t.write.failures, t.write.retryAt = 0, 0
@@ -790,7 +786,7 @@ func (t *podState) statusStored(r *rules, now instant, c *call, resp *corev1.Pod
 		t.write.stale, t.provider.lost, t.provider.withdrawn = false, nil, nil
 		t.setMirror() // from here on the object is its own report
 	case t.pod().ResourceVersion == resp.ResourceVersion && resp.ResourceVersion == c.pod.ResourceVersion:
-		t.write.stale, t.provider.lost, t.provider.withdrawn = false, nil, nil // it keeps no more of it than it had: a gate of the API is off
+		t.write.stale, t.provider.lost, t.provider.withdrawn = false, nil, nil // the server drops fields: a feature gate is off
 	}
 	t.write.final = t.write.final || c.over && podstatus.IsTerminal(resp.Status.Phase)
 }
@@ -803,17 +799,17 @@ func (t *podState) paceWrites(now instant) {
 	t.write.notBefore = now + t.write.spent - writeBurst*writeInterval
 }
 
-// answer takes the object that a request was answered with. Where the watch was
-// faster, which it mostly is, the cache has the same version: to keep the answer
-// in its place would be a second copy of every pod.
+// answer applies the object in the answer to a request. If the watch was faster, the
+// informer has the same version, and the answer is dropped: it would be a second copy
+// of every pod.
 func (t *podState) answer(r *rules, now instant, pod *corev1.Pod) {
 	if t.api.pod == nil || t.api.pod.resourceVersion() != pod.ResourceVersion {
 		t.setPod(r, now, &version{pod: pod})
 	}
 }
 
-// repaired takes note that a status was written although nothing new was
-// reported. Where somebody undoes each of our writes, they become rarer.
+// repaired records a status write that no report caused. If another client undoes
+// each write, the writes become rarer.
 func (t *podState) repaired(r *rules, now instant) {
 	const atOnce = 3
 	if now-t.write.repairedAt > 2*r.retry.Cap {
@@ -826,9 +822,10 @@ func (t *podState) repaired(r *rules, now instant) {
 	}
 }
 
-// statusRejected takes note that the API calls the status invalid. It is held until it
-// changes; an end is written with what can't be invalid, and if that is refused
-// too, it stays unwritten: it must not keep the pod from being deleted.
+// statusRejected records that the API refused the status as invalid. The status is not
+// sent again until it changes. A final status is sent again as podstatus.Minimal. If
+// that is refused too, it stays unwritten: it must not keep the pod from being
+// deleted.
 func (t *podState) statusRejected(c *call) {
 	t.write.inflight = nil
 	t.write.rejectedSeq = c.want
@@ -837,7 +834,7 @@ func (t *podState) statusRejected(c *call) {
 	}
 }
 
-// notFound takes note that a request was answered with "no such pod".
+// notFound records the answer "no such pod".
 func (t *podState) notFound(now instant) {
 	t.write.inflight = nil
 	if t.api.notFoundAt == 0 {
@@ -845,28 +842,28 @@ func (t *podState) notFound(now instant) {
 	}
 }
 
-// deleteSent takes note that the pod is deleted in the API, or that its
-// finalizers are all that keeps it.
+// deleteSent records that the API has accepted the DELETE. Finalizers may still keep the
+// object.
 func (t *podState) deleteSent(now instant) {
 	t.write.inflight = nil
 	t.write.failures, t.write.retryAt = 0, 0
 	t.write.released, t.write.releasedAt = true, now
 }
 
-// conflicted takes note that the pod has been written by somebody else since
-// the version that the status was computed from.
+// conflicted records that another client has written the pod since the version from
+// which the status was computed.
 func (t *podState) conflicted(r *rules, now instant) {
 	t.write.reload = !older(t.write.inflight.pod, t.pod()) // else the informer has it already
 	t.write.lostRace = t.write.reload
 	t.write.inflight = nil
 	if t.write.failures > 0 {
-		// To lose a race is no outage: the next one may be won.
+		// A lost race is no outage: the next try may succeed.
 		t.write.retryAt = now + min(r.retry.Delay(int(t.write.failures)), 4*r.retry.Base)
 	}
 	t.write.failures++
 }
 
-// finishGet takes what the API has, nil if the instance does not exist.
+// finishGet applies the answer to a GET; pod is nil if the instance does not exist.
 func (t *podState) finishGet(r *rules, now instant, pod *corev1.Pod) {
 	base, beaten := t.write.inflight.pod, t.write.lostRace
 	t.write.reload, t.write.lostRace = false, false
@@ -879,21 +876,21 @@ func (t *podState) finishGet(r *rules, now instant, pod *corev1.Pod) {
 		t.api.notFoundAt = 0
 		t.write.stale = true
 		if beaten && pod.ResourceVersion == base.ResourceVersion {
-			// Nobody has been faster: it is refused for another reason.
+			// No other client has written: the conflict has another cause.
 			t.write.retryAt = now + r.retry.Delay(int(t.write.failures))
 		}
 	case t.api.notFoundAt == 0:
 		t.api.notFoundAt = now
 	default:
-		t.markMissing(now) // it has been said twice
+		t.markMissing(now) // the second answer
 	}
 }
 
-// writeFailed takes note of a request that may succeed later.
+// writeFailed schedules a retry of the current request.
 func (t *podState) writeFailed(r *rules, now instant, err error) {
 	if t.write.inflight.op == OpPatch && apierr.MayHaveCommitted(err) && !older(t.write.inflight.pod, t.pod()) {
-		// Computed once more from the version before, a start time that is
-		// stored would be another one.
+		// A status computed from the version before might have another start time
+		// than the stored one.
 		t.write.reload = true
 	}
 	t.write.inflight = nil

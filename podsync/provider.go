@@ -138,10 +138,10 @@ const (
 // the provider runs an older generation: then a Warning event and, of a resize,
 // the condition PodResizePending say that the change is not applied.
 type Updater interface {
-	// Update brings the running pod to a new spec. It is repeated until it
-	// returns nil or a rejection (see [Reject]), which is shown like a change
-	// that can't be applied; always with the newest pod; the rules of [Provider] for
-	// Start hold for it. It is never called for a pod that is to stop.
+	// Update brings the running pod to a new spec. It is repeated, always with the
+	// newest pod, until it returns nil or a rejection (see [Reject]). A rejection is
+	// shown like a change that can't be applied. The rules of [Provider] for Start
+	// apply. Update is never called for a pod that is being stopped.
 	Update(ctx context.Context, pod *corev1.Pod) (State, error)
 }
 

@@ -20,8 +20,8 @@ import (
 	"github.com/kubewright/kubewright/internal/report"
 )
 
-// startCall calls the provider for t if that is what comes next and there is a
-// place. It returns when to look again.
+// startCall starts the provider call that is due for t, if there is a place. It returns
+// when to call startCall again.
 func (c *Controller) startCall(t *podState, now instant, waited bool) (wake instant) {
 	s := t.decideCall(&c.rules, now, c.nameFree(t))
 	if s.cancel {
@@ -83,8 +83,7 @@ func (c *Controller) callGated(t *podState, call *call, node string, err error) 
 	wake(c.kick)
 }
 
-// callProvider makes one call of the provider. Nothing of what it returns is shared
-// with it.
+// callProvider makes one provider call. Its result shares no memory with the provider.
 func (c *Controller) callProvider(ctx context.Context, ref Ref, call *call, opts StopOptions) (st State, err error) {
 	var pod *corev1.Pod
 	if call.pod != nil && call.op != OpInspect && call.op != OpRelease {
@@ -113,7 +112,7 @@ func (c *Controller) callProvider(ctx context.Context, ref Ref, call *call, opts
 	return st, err
 }
 
-// finishCall takes the result of a call.
+// finishCall applies the result of a provider call.
 func (c *Controller) finishCall(t *podState, call *call, st State, err error) {
 	fp := c.prints.of(&st)
 	ctx := c.callCtx
@@ -127,8 +126,8 @@ func (c *Controller) finishCall(t *podState, call *call, st State, err error) {
 	canceled := call.canceled
 	c.running[laneOf(queueOf(call.op))]--
 	if call.stale {
-		// The gate was shut during the call: only a List that begins now says
-		// what has become of it.
+		// The gate was shut during the call: only a List that begins now shows its
+		// effect.
 		c.seq++
 		t.call.inflight, t.provider.listed, t.sched.born = nil, t.api.pod == nil, c.seq
 		c.markDirty(t)
@@ -164,7 +163,7 @@ func (c *Controller) finishCall(t *podState, call *call, st State, err error) {
 	}
 }
 
-// abandoned takes note that a call ended because Run is returning.
+// abandoned ends a call that failed because Run is returning.
 func (c *Controller) abandoned(t *podState, call *call) {
 	c.mu.Lock()
 	t.call.inflight = nil
@@ -178,7 +177,7 @@ func isReject(err error) bool {
 	return ok
 }
 
-// afterCall makes the event that a result is worth.
+// afterCall records the event of a failed call.
 func (c *Controller) afterCall(t *podState, call *call, err error, wasEnding bool) {
 	if err == nil {
 		t.sched.warned = ""
@@ -238,8 +237,8 @@ func (c *Controller) warn(t *podState, reason, action, message string) {
 // same time share it.
 const listGap = time.Second
 
-// runLists calls List until ctx is done: once the informer has what the API
-// has, then every now and then, and when somebody asks for it.
+// runLists calls List until ctx is done: when the informer has synced, then each
+// Config.Relist, and when c.relist is woken.
 func (c *Controller) runLists(ctx context.Context, registration cache.ResourceEventHandlerRegistration) {
 	select {
 	case <-registration.HasSyncedChecker().Done():
@@ -280,8 +279,7 @@ func (c *Controller) waitForList(ctx context.Context, wait time.Duration) {
 	}
 }
 
-// list asks the provider what it holds and gives each pod its part of the
-// answer.
+// list calls the provider's List and applies its result to each pod.
 func (c *Controller) list(ctx context.Context) error {
 	c.mu.Lock()
 	c.seq++
@@ -344,7 +342,7 @@ func (c *Controller) retryCalls() {
 	}
 }
 
-// dropEarly drops the reports of pods that did not come in time.
+// dropEarly drops the reports of pods that did not appear in time.
 func (c *Controller) dropEarly() {
 	now := c.now()
 	for uid, e := range c.early {
@@ -355,12 +353,12 @@ func (c *Controller) dropEarly() {
 	}
 }
 
-// listed takes one entry of a List that began at begin.
+// listed applies one entry of a List that began at begin.
 func (c *Controller) listed(now instant, begin uint64, st *State, fp uint64) {
 	t := c.find(st.Ref)
 	if t == nil {
 		if st.UID == "" {
-			// It may be of any pod of the name: none of them is absent.
+			// It may be the instance of any pod of the name: none is absent.
 			for t := c.names[nameOf(st.Ref)]; t != nil; t = t.next {
 				t.sched.listNo = c.listNo
 			}
@@ -426,8 +424,8 @@ func (c *Controller) supersedeInstance(t *podState, ref Ref, now instant) {
 	c.markDirty(earlier)
 }
 
-// absentOrNew takes what a List that began at begin says by leaving t out, and
-// decides about a pod that waited for it.
+// absentOrNew applies the absence of t from a List that began at begin, and classifies a
+// pod that waited for the List.
 func (c *Controller) absentOrNew(t *podState, now instant, begin uint64) {
 	lost := false
 	switch {
@@ -484,7 +482,7 @@ func (c *Controller) runWatch(ctx context.Context) {
 		} else {
 			streak.OK(ctx, "Watch of the provider works again")
 		}
-		wake(c.relist) // what was missed
+		wake(c.relist) // for missed reports
 		sleep(ctx, c.rules.retry.Delay(failures))
 	}
 }
@@ -499,9 +497,9 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// fingerprints tell whether a report says anything new, without keeping the
-// last one: eight bytes a pod, and no allocation for a report that does not.
-// Two reports of one pod that differ have the same one once in 2^64 cases.
+// fingerprints detect reports without news. A fingerprint takes eight bytes instead of
+// the last report, and computing it does not allocate. Two different reports have the
+// same fingerprint once in 2^64 cases.
 type fingerprints struct {
 	seed    maphash.Seed
 	buffers sync.Pool // of *[]byte

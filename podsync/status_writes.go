@@ -22,11 +22,11 @@ import (
 	"github.com/kubewright/kubewright/podsync/podstatus"
 )
 
-// fieldManager is who managedFields names as the writer of statuses.
+// fieldManager is the manager of status fields in managedFields.
 const fieldManager = "kubewright-podsync"
 
-// startWrite makes the request that comes next for t, if there is one and there
-// is a place. It returns when to look again.
+// startWrite starts the API request that is due for t, if there is a place. It returns
+// when to call startWrite again.
 func (c *Controller) startWrite(t *podState, now instant, waited bool) (wake instant) {
 	s, urgent := t.decideWrite(&c.rules, now)
 	if s.op == "" || c.draining && (!t.over() || t.api.notFoundAt > 0 || c.apiCtx.Err() != nil) {
@@ -91,8 +91,7 @@ func (c *Controller) writeGated(t *podState, node string, err error) {
 	wake(c.kick)
 }
 
-// patch brings the status in the API to what is known. Where it is there
-// already there is no request.
+// patch writes the status. If the API has it already, it sends no request.
 func (c *Controller) patch(ctx context.Context, t *podState, call *call, base *corev1.Pod, u podstatus.Update, minimal bool) {
 	pod := call.pod
 	c.addHostIPs(ctx, pod, &u.Observed)
@@ -181,10 +180,10 @@ func (c *Controller) addHostIPs(ctx context.Context, pod *corev1.Pod, observed *
 	}
 }
 
-// pin makes a patch conditional on the version that it was computed from. A
-// change of phase is: a pod that somebody else has ended must not become Running
-// by a patch that was on its way. Others are not, or the conditions that several
-// components write would get in each other's way.
+// pin makes a patch conditional on the version from which it was computed. Changes of
+// the phase are pinned: a pod that another client has ended must not become Running
+// by a patch that was in flight. Other patches are not, because components that write
+// different conditions would conflict.
 func pin(body []byte, version string) []byte {
 	rest, ok := bytes.CutPrefix(body, []byte(`{"metadata":{`))
 	if !ok || version == "" {
@@ -193,7 +192,7 @@ func pin(body []byte, version string) []byte {
 	return slices.Concat([]byte(`{"metadata":{"resourceVersion":`), strconv.AppendQuote(nil, version), []byte(`,`), rest)
 }
 
-// reportProblems says what was wrong with a report.
+// reportProblems reports the invalid fields of a report.
 func (c *Controller) reportProblems(t *podState, problems field.ErrorList) {
 	if len(problems) == 0 {
 		return
@@ -235,13 +234,12 @@ func isInstanceGone(err error, name string) bool {
 	return false
 }
 
-// errAnswer is the error of an answer that can be decoded and still isn't one, such
-// as an empty object of a proxy. Much would follow from a pod that lacks everything.
+// errAnswer is the error of an answer that can be decoded but lacks required fields,
+// such as an empty object from a proxy.
 var errAnswer = errors.New("podsync: the API server's answer is not about the pod")
 
-// isPodMissing reports whether a 404 says that this pod does not exist, rather than
-// that a proxy or a wrong address does not know the path: a pod that is missing is
-// stopped.
+// isPodMissing reports whether a 404 is about this pod. A proxy, or a server at a wrong
+// address, also answers 404 for the path, and a missing pod is stopped.
 func isPodMissing(err error, name string) bool {
 	var status apierrors.APIStatus
 	if !apierrors.IsNotFound(err) || !errors.As(err, &status) || status.Status().Details == nil {
@@ -252,7 +250,7 @@ func isPodMissing(err error, name string) bool {
 	return details.Kind == "pods" && details.Name == name && !unexpected
 }
 
-// delete lets the API remove the pod.
+// delete sends the DELETE of the pod.
 func (c *Controller) delete(ctx context.Context, t *podState, call *call) {
 	err := c.cfg.Client.Pods(t.ref.Namespace).Delete(ctx, t.ref.Name, metav1.DeleteOptions{
 		GracePeriodSeconds: new(int64),
@@ -261,7 +259,7 @@ func (c *Controller) delete(ctx context.Context, t *podState, call *call) {
 	klog.FromContext(ctx).V(4).Info("Sent deletion of pod", "pod", klog.KRef(t.ref.Namespace, t.ref.Name), "podUID", t.ref.UID, "err", err)
 	gone := isPodMissing(err, t.ref.Name) || apierrors.IsConflict(err)
 	if gone {
-		err = nil // it, or this instance of it, is gone already
+		err = nil // the pod, or the pod of this UID, is gone already
 	}
 	c.finishWrite(t, call, err, func(now instant) {
 		if err != nil {
@@ -275,8 +273,8 @@ func (c *Controller) delete(ctx context.Context, t *podState, call *call) {
 	})
 }
 
-// get asks the API itself, not a cache, for the instance. The pod is nil if it
-// does not exist.
+// get reads the pod from the API, not from a cache. The result is nil if the pod of
+// this UID does not exist.
 //
 // The credentials of a node may read only the node's pods. The answer about any
 // other pod, whether it exists or not, is 403. They may list the pods of the
@@ -320,7 +318,7 @@ func (c *Controller) get(ctx context.Context, ref Ref, node string) (*corev1.Pod
 	return pod, nil
 }
 
-// finishWrite takes the result of a request.
+// finishWrite applies the result of a request.
 func (c *Controller) finishWrite(t *podState, call *call, err error, apply func(now instant)) {
 	c.mu.Lock()
 	now := c.now()
@@ -328,10 +326,10 @@ func (c *Controller) finishWrite(t *podState, call *call, err error, apply func(
 	if c.breaker.done(now, err) {
 		c.retryWrites("")
 	} else if err == nil && call.op != OpGet && t.write.failures > 0 {
-		c.retryWrites(t.ref.Namespace) // what refused them, perhaps a webhook, works again
+		c.retryWrites(t.ref.Namespace) // a webhook may work again
 	}
 	if call.stale {
-		t.write.inflight = nil // what it has changed, the informer says
+		t.write.inflight = nil // the informer shows its effect
 	} else {
 		apply(now)
 		if t.api.presence == presenceMissing {
