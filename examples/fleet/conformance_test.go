@@ -20,6 +20,6 @@ func TestConformance(t *testing.T) {
 			return &corev1.Pod{Spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{Name: "main", Image: "none"}}}}
 		},
 		SecondNode:    func(_ testing.TB, p podsync.Provider) podsync.Provider { return p }, // one simulator has all nodes
-		NeverRestarts: true,                                                                  // only pods that need not be restarted end
+		NeverRestarts: true,                                                                 // only pods that need not be restarted end
 	})
 }
