@@ -9,13 +9,16 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"os"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
@@ -63,8 +66,43 @@ func newAuthenticator(cfg *Config) (authenticator.Request, error) {
 	}
 	return group.NewAuthenticatedGroupAdder(union.New(
 		withLoad{cas, certificates, cfg.ErrorHandler},
-		bearertoken.New(cache.New(tokens, false, tokenTTL, tokenTTL)),
+		bearertoken.New(cache.New(reviews{tokens}, false, tokenTTL, tokenTTL)),
 	)), nil
+}
+
+// reviews marks the errors of TokenReviews that the API server did not answer:
+// they say nothing about the token.
+type reviews struct{ authenticator.Token }
+
+func (r reviews) AuthenticateToken(ctx context.Context, token string) (*authenticator.Response, bool, error) {
+	response, ok, err := r.Token.AuthenticateToken(ctx, token)
+	var status apierrors.APIStatus
+	_, transport := errors.AsType[*url.Error](err)
+	if errors.As(err, &status) || transport || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+		err = &reviewError{err}
+	}
+	return response, ok, err
+}
+
+// reviewError is the failure of a TokenReview.
+type reviewError struct{ err error }
+
+func (e *reviewError) Error() string { return e.err.Error() }
+func (e *reviewError) Unwrap() error { return e.err }
+
+// findReviewError returns the reviewError in err, or nil. An Aggregate does not
+// have the method Unwrap.
+func findReviewError(err error) *reviewError {
+	if all, ok := err.(utilerrors.Aggregate); ok { //nolint:errorlint // it is not wrapped
+		for _, one := range all.Errors() {
+			if found := findReviewError(one); found != nil {
+				return found
+			}
+		}
+		return nil
+	}
+	found, _ := errors.AsType[*reviewError](err)
+	return found
 }
 
 // newAuthorizer returns the authorizer that asks the API server.
@@ -124,9 +162,14 @@ func (a withLoad) AuthenticateRequest(r *http.Request) (*authenticator.Response,
 	return a.next.AuthenticateRequest(r)
 }
 
-// authenticate returns the user of a request, or an error with status 401.
+// authenticate returns the user of a request, or an error with status 401, or 503
+// if the API server could not be asked.
 func (s *Server) authenticate(r *http.Request) (user.Info, error) {
 	response, ok, err := s.authenticator.AuthenticateRequest(r)
+	if failed := findReviewError(err); failed != nil {
+		s.report(r.Context(), failed, "Bearer tokens could not be checked")
+		return nil, &statusError{http.StatusServiceUnavailable, "the node could not check the bearer token of this request"}
+	}
 	if err != nil {
 		s.log(r).V(4).Info("Authentication failed", "err", err)
 	}

@@ -158,12 +158,17 @@ func TestReviewsThatFailAreNoPermission(t *testing.T) {
 	if code, body := r.get("/pods"); code != 503 || !strings.Contains(body, "could not check the permissions") {
 		t.Errorf("%d %q", code, body)
 	}
+	reported := make(chan string, 10)
 	r = startEverything(t, func(cfg *Config) {
 		cfg.Client = reviewer{failTokens: true}.client(t)
 		cfg.CallTimeout = 50 * time.Millisecond
+		cfg.ErrorHandler = func(_ context.Context, _ error, msg string) { reported <- msg }
 	})
-	if code, _ := r.get("/pods"); code != 401 {
-		t.Errorf("%d", code)
+	if code, body := r.get("/pods"); code != 503 || !strings.Contains(body, "could not check the bearer token") {
+		t.Errorf("%d %q", code, body)
+	}
+	if msg := <-reported; msg != "Bearer tokens could not be checked" {
+		t.Errorf("reported: %q", msg)
 	}
 }
 

@@ -76,7 +76,7 @@
 // # Failure modes
 //
 // If the API server is unreachable, permissions that were granted less than five
-// minutes ago still count; other requests get 401 or 503. If a signer has not
+// minutes ago still count; other requests get 503. If a signer has not
 // issued a certificate, or none is configured, the Server uses a self-signed one
 // and logs the consequences. If a file with a certificate or a CA becomes
 // unreadable, the previous content stays in use. A panic of a callback ends its

@@ -142,8 +142,8 @@ func (c *commandCall) run(in io.Reader, out, err io.WriteCloser, tty bool, resiz
 		}()
 	}
 	c.err = guard(func() error { return c.call(c.ctx, streams) })
-	// Close sends the end of a stream behind its data. What the library does to a
-	// stream that is still open overtakes data.
+	// Close sends the end of a stream after its data. The library resets a stream
+	// that is still open, and the reset overtakes data.
 	for _, w := range []io.WriteCloser{out, err} {
 		if w != nil {
 			_ = w.Close()

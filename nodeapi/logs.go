@@ -151,7 +151,7 @@ func (s *Server) serveLogs(w *response, r *http.Request, c Container, query url.
 	return copyLog(ctx, w, reader, limit, opts.Follow, ended, s.cfg.LogDrain)
 }
 
-// A backlog is what was read of a log and not written to the client yet. It
+// A backlog holds bytes of a log that were read and not yet written to the client. It
 // decouples the two: a client that is gone and a container that has ended are
 // noticed while a read blocks, and lines that arrive during a write are sent
 // together by the next one.
@@ -201,7 +201,7 @@ func (b *backlog) fill(reader io.Reader, quit <-chan struct{}) {
 	}
 }
 
-// take returns what was read since the last call, whose slice it reuses.
+// take returns the bytes that were read since the last call. It reuses that slice.
 func (b *backlog) take(reuse []byte) (data []byte, ended bool, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -283,7 +283,7 @@ func TestFiftyFollowersLeaveNothingBehindAndMemoryStaysFlat(t *testing.T) {
 	for range followers {
 		await(t, "2,000 lines", lines)
 	}
-	// The sources go on; what is not read waits in buffers of a fixed size. The race
+	// The sources go on; unread bytes wait in buffers of a fixed size. The race
 	// detector needs more.
 	if grown := heap() - before; grown > followers<<20 {
 		t.Errorf("the heap has grown by %d KiB for %d followers", grown>>10, followers)

@@ -22,7 +22,7 @@ import (
 	"k8s.io/client-go/transport/spdy"
 )
 
-// echo answers each connection with its port, then with what it receives.
+// echo answers each connection with its port, then with the bytes that it receives.
 func echo(_ context.Context, _ Pod, port uint16, stream io.ReadWriteCloser) error {
 	fmt.Fprintf(stream, "%5d:", port)
 	_, err := io.Copy(stream, stream)

@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// An endpoint is what a path selects.
+// An endpoint names the handler of a path.
 type endpoint string
 
 const (

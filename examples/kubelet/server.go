@@ -72,7 +72,7 @@ func (k *kubelet) eachPod(yield func(*corev1.Pod) bool) {
 	}
 }
 
-// A backend is what the node can do for nodeapi.
+// A backend has the capabilities of the node for nodeapi.
 type backend struct{ *kubelet }
 
 var (

@@ -28,8 +28,8 @@ type LifecycleHandler interface {
 	GetPods(ctx context.Context) ([]*corev1.Pod, error)
 }
 
-// Notifier is node.PodNotifier of virtual-kubelet: a provider that tells of
-// changes by itself.
+// Notifier is node.PodNotifier of virtual-kubelet: a provider that reports changes
+// on its own.
 type Notifier interface {
 	// NotifyPods stores the callback and returns.
 	NotifyPods(ctx context.Context, notify func(*corev1.Pod))
@@ -59,14 +59,14 @@ type adapter struct {
 	handler LifecycleHandler
 	prepare func(context.Context, *corev1.Pod) (*corev1.Pod, error)
 
-	// ended are the last words of pods that have stopped. Providers forget a
-	// pod in DeletePod and tell its exit codes through the callback only, so
-	// they are kept here until podsync does not need them any more.
+	// ended holds the last state of pods that have stopped. Providers forget a pod
+	// in DeletePod and report its exit codes through the callback only, so the
+	// states are kept here until podsync no longer needs them.
 	mu    sync.Mutex
 	ended map[types.UID]podsync.State
 }
 
-// keep remembers what the provider tells by itself, if it is final.
+// keep stores a state that the provider has reported, if it is final.
 func (a *adapter) keep(state podsync.State) {
 	if state.Stopped {
 		a.mu.Lock()
@@ -75,8 +75,7 @@ func (a *adapter) keep(state podsync.State) {
 	}
 }
 
-// private returns a copy that shares nothing: a State that was handed out may
-// be changed by who got it.
+// private returns a deep copy, because the receiver of a State may change it.
 func private(state podsync.State) podsync.State {
 	state.Status = *state.Status.DeepCopy()
 	return state
@@ -92,7 +91,7 @@ func (a *adapter) stopped(ref podsync.Ref) podsync.State {
 	return podsync.State{Ref: ref, Stopped: true}
 }
 
-// What podsync finds by type assertion must not be lost to a changed signature.
+// A changed signature must not hide a capability from podsync.
 var (
 	_ podsync.Updater   = (*adapter)(nil)
 	_ podsync.Inspector = (*adapter)(nil)
@@ -121,7 +120,7 @@ func (a *adapter) Start(ctx context.Context, pod *corev1.Pod) (podsync.State, er
 	}
 	held, err = a.find(ctx, podsync.RefOf(pod))
 	if err != nil {
-		// It was created; what it looks like comes with the next List.
+		// It was created; its state comes with the next List.
 		return podsync.State{Ref: podsync.RefOf(pod)}, nil
 	}
 	return stateOf(held), nil
@@ -254,7 +253,7 @@ func isNotFound(err error) bool {
 	return errors.As(err, &notFound) && notFound.NotFound()
 }
 
-// stateOf returns what a provider's pod says. It has stopped if its phase is
+// stateOf returns the state of a provider's pod. The pod has stopped if its phase is
 // terminal and no container status contradicts that.
 func stateOf(pod *corev1.Pod) podsync.State {
 	return podsync.State{
@@ -266,7 +265,7 @@ func stateOf(pod *corev1.Pod) podsync.State {
 	}
 }
 
-// notifyingAdapter is an adapter whose provider tells of changes.
+// notifyingAdapter is an adapter whose provider reports changes.
 type notifyingAdapter struct {
 	*adapter
 	notifier Notifier

@@ -13,9 +13,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// cloud is a provider as people have written them for virtual-kubelet: it goes
-// by namespace and name, keeps whole pods, computes the phase, and tells of
-// changes through a callback. It runs nothing.
+// cloud is a typical provider for virtual-kubelet: it identifies pods by namespace
+// and name, keeps whole pods, computes the phase, and reports changes through a
+// callback. It runs nothing.
 type cloud struct {
 	nodeName string
 	began    time.Time

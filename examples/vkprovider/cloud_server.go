@@ -99,7 +99,7 @@ func (c *cloud) AttachToContainer(_ context.Context, _, _, _ string, attach vkap
 	return nil
 }
 
-// PortForward echoes what is sent to any port.
+// PortForward echoes the bytes that are sent to any port.
 func (c *cloud) PortForward(_ context.Context, _, _ string, _ int32, stream io.ReadWriteCloser) error {
 	_, err := io.Copy(stream, stream)
 	return err

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Vkprovider runs a provider that was written for virtual-kubelet as a node of
-// this library. adapter.go is what to copy; the rest is a provider of that shape
-// to try it with.
+// this library. Copy adapter.go, environment.go and server.go; the rest is a provider
+// to try them with.
 package main
 
 import (

@@ -41,7 +41,7 @@ type (
 )
 
 // AdaptServer makes the backend of a nodeapi.Server of a virtual-kubelet
-// provider. What the provider does not have is answered with 501.
+// provider. A method that the provider does not have is answered with 501.
 func AdaptServer(provider any) any {
 	b := &serverBackend{}
 	b.logs, _ = provider.(logProvider)

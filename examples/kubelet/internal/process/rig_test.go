@@ -79,7 +79,7 @@ type node struct {
 	closed  bool // another one has its pods
 }
 
-// openNode begins with what is in the directory, as a new kubelet does.
+// openNode begins with the content of the directory, as a new kubelet does.
 func openNode(t testing.TB, api *apitest.Server, path string, backoff podruntime.Backoff) *node {
 	lock, err := Lock(path)
 	if err != nil {

@@ -86,7 +86,7 @@ func (i Instance) over() bool {
 	return status.Exit != nil || errors.Is(err, fs.ErrNotExist)
 }
 
-// An IO is what a command is connected to. Nil streams are /dev/null.
+// An IO holds the streams of a command. Nil streams are /dev/null.
 type IO struct {
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
@@ -173,7 +173,7 @@ func (i Instance) Exec(ctx context.Context, command []string, s IO) error {
 	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	// What the command leaves behind may keep the streams open.
+	// Processes that the command leaves behind may keep the streams open.
 	cmd.WaitDelay = time.Second
 
 	ended := make(chan struct{})
@@ -272,9 +272,9 @@ func runInTerminal(cmd *exec.Cmd, s IO) error {
 	return settled(err)
 }
 
-// Usage is what a container has used.
+// Usage is the resource usage of a container.
 type Usage struct {
-	CPU    time.Duration // since it started, without what was killed unseen
+	CPU    time.Duration // since it started, without processes that nobody waited for
 	Memory uint64        // resident bytes
 }
 

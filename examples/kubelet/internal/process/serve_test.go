@@ -15,7 +15,11 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/kubewright/kubewright/examples/kubelet/internal/shim"
 	"github.com/kubewright/kubewright/internal/record"
+	"github.com/kubewright/kubewright/podsync"
 )
 
 // entry returns a log entry of a second of 2026.
@@ -154,6 +158,79 @@ func TestAFollowedLogEndsWithTheRunOrWithClose(t *testing.T) {
 		t.Errorf("%q, %v", rest, err)
 	}
 	if err := reader.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// attach connects to a container and returns the side of the client. The error of
+// Attach is sent when it has returned.
+func (r *rig) attach(ref podsync.Ref, container string, s IO) (stdin io.WriteCloser, stdout io.Reader, ended <-chan error) {
+	r.Helper()
+	run, err := r.runtime.Find(r.Context(), ref.UID, container, false)
+	if err != nil {
+		r.Fatal(err)
+	}
+	in, stdin := io.Pipe()
+	stdout, out := io.Pipe()
+	s.Stdin, s.Stdout = in, out
+	done := make(chan error, 1)
+	go func() {
+		err := run.Attach(r.Context(), s)
+		_ = out.Close()
+		done <- err
+	}()
+	return stdin, stdout, done
+}
+
+func TestAttachHasATerminalThatIsResized(t *testing.T) {
+	r := newRig(t)
+	c := r.container("c", `echo before; stty -echo; until [ "$(stty size)" = "31 77" ]; do sleep 0.05; done; read line; echo "got $line"`)
+	c.Stdin, c.TTY = true, true
+	ref := r.begin(newPod(corev1.RestartPolicyNever, c))
+	r.await(ref, "it to run", allRunning)
+	sizes := make(chan shim.Size, 1)
+	sizes <- shim.Size{Rows: 31, Columns: 77}
+	close(sizes)
+	stdin, stdout, ended := r.attach(ref, "c", IO{Resize: sizes})
+	if _, err := io.WriteString(stdin, "word\n"); err != nil {
+		t.Fatal(err)
+	}
+	shown, err := io.ReadAll(stdout)
+	if err != nil || !strings.HasSuffix(string(shown), "got word\r\n") {
+		t.Errorf("%q, %v", shown, err)
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	r.await(ref, "its end", stopped)
+}
+
+func TestTheFirstClientEndsTheInputOfStdinOnce(t *testing.T) {
+	r := newRig(t)
+	c := r.container("c", "cat; echo end; sleep 1000")
+	c.Stdin, c.StdinOnce = true, true
+	ref := r.begin(newPod(corev1.RestartPolicyNever, c))
+	r.await(ref, "it to run", allRunning)
+	stdin, stdout, ended := r.attach(ref, "c", IO{})
+	if _, err := io.WriteString(stdin, "input\n"); err != nil {
+		t.Fatal(err)
+	}
+	if err := stdin.Close(); err != nil {
+		t.Fatal(err)
+	}
+	shown := make([]byte, len("input\nend\n"))
+	if _, err := io.ReadFull(stdout, shown); err != nil || string(shown) != "input\nend\n" {
+		t.Errorf("%q, %v", shown, err)
+	}
+	_, _, second := r.attach(ref, "c", IO{})
+	if err := <-second; err == nil || !strings.Contains(err.Error(), "the container has no input") {
+		t.Errorf("a second client: %v", err)
+	}
+	r.stopAll()
+	if _, err := io.Copy(io.Discard, stdout); err != nil {
+		t.Error(err)
+	}
+	if err := <-ended; err != nil {
 		t.Error(err)
 	}
 }

@@ -23,10 +23,10 @@ const (
 	startingFile = "starting"
 	runningFile  = "running.json"
 	exitFile     = "exit.json"
-	outputFile   = "shim.log" // what the shim prints if it panics
+	outputFile   = "shim.log" // the output of the shim itself, if it panics
 )
 
-// A Command is what to run.
+// A Command describes a process to run.
 type Command struct {
 	// Args are the program and its arguments. The program is looked for in the
 	// PATH of Env.
@@ -46,7 +46,7 @@ type Command struct {
 	// the kubelet may.
 	CPUs []int
 	// Bound ends the command when the process that started it dies. It is for
-	// what has no meaning without that, such as a probe.
+	// commands whose result only that process needs, such as probes.
 	Bound bool
 }
 
@@ -69,8 +69,8 @@ type Exit struct {
 	Message    string    `json:"message,omitempty"`
 	StartedAt  time.Time `json:"startedAt,omitzero"`
 	FinishedAt time.Time `json:"finishedAt"`
-	// EndBy is what [Run.End] was called with last: the command is not to be
-	// started again. Zero: it was not called while the run had not ended.
+	// EndBy is the deadline of the last call of [Run.End]: the command must not be
+	// started again. It is zero if End was not called before the run ended.
 	EndBy time.Time `json:"endBy,omitzero"`
 }
 
@@ -102,9 +102,9 @@ type stop struct {
 	Final    bool      `json:"final,omitempty"`
 }
 
-// Status is what the files of a run say.
+// Status is the state of a run, read from its files.
 type Status struct {
-	// MayHaveStarted is false as long as the command has certainly not run.
+	// MayHaveStarted is false if the command has certainly not run.
 	MayHaveStarted bool
 	// Running is not nil once the command runs, also after its end.
 	Running *Running

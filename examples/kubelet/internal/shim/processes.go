@@ -49,9 +49,9 @@ func sweep(ctx context.Context, dir string) error {
 	}
 }
 
-// Environ returns the environment of a command that runs, by its number. It is for
-// a command that an earlier process has started: nobody has written it down, since
-// it may hold secrets.
+// Environ returns the environment of a running command, by its process number. It
+// is for a command that an earlier process started: the environment is not stored,
+// because it may hold secrets.
 func Environ(ctx context.Context, pid int) ([]string, error) {
 	for {
 		text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "environ"))
@@ -85,8 +85,8 @@ func marked(matches func(run string) bool, do func(*os.Process)) (found []int, e
 		return nil, err
 	}
 	for _, pid := range pids {
-		// What is held is a pidfd: if the number gets another owner between
-		// the look at its environment and a signal, the signal fails.
+		// p holds a pidfd: if another process gets the number before the signal is
+		// sent, the signal fails.
 		p, err := os.FindProcess(pid)
 		if err != nil {
 			continue
@@ -133,14 +133,14 @@ func killChildren() error {
 	self := os.Getpid()
 	for _, pid := range pids {
 		if st, ok := readStat(pid); ok && st.parent == self {
-			// Nobody but this process can reap it, so the number is still its own.
+			// Only this process can reap it, so the number is still its own.
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}
 	}
 	return nil
 }
 
-// stat is what /proc/PID/stat says of a process.
+// stat is a part of /proc/PID/stat.
 type stat struct {
 	state   string
 	parent  int

@@ -35,8 +35,8 @@ type Run struct {
 	stdin *os.File  // of the shim; a bound command ends when this is closed
 }
 
-// Start runs a command. The folder must exist and hold no other run. An error
-// means that nothing was started.
+// Start runs a command. The directory must exist and hold no other run. If Start
+// returns an error, nothing was started.
 func Start(dir string, c Command) (*Run, error) {
 	c.Env = slices.DeleteFunc(slices.Clone(c.Env), func(v string) bool { return strings.HasPrefix(v, Variable+"=") })
 	c.Env = append(c.Env, Variable+"="+dir)
@@ -132,7 +132,7 @@ func Open(dir string) (*Run, error) {
 	return &Run{dir: dir, alive: alive}, nil
 }
 
-// Close lets go of the run, which goes on unless it is bound.
+// Close releases the run, which continues unless it is bound.
 func (r *Run) Close() error {
 	err := r.alive.Close()
 	if r.stdin != nil {
@@ -158,7 +158,7 @@ func (r *Run) Follow(ctx context.Context, changed func()) error {
 		changed()
 	}
 	if r.cmd != nil {
-		_ = r.cmd.Wait() // it has ended; what it has to say is in the files
+		_ = r.cmd.Wait() // it has ended; its result is in the files
 	}
 	if r.stdin != nil {
 		_ = r.stdin.Close()
@@ -179,18 +179,16 @@ func (r *Run) Follow(ctx context.Context, changed func()) error {
 	return record.Write(filepath.Join(r.dir, exitFile), exit)
 }
 
-// Stop asks the command to end, with SIGTERM to its process group, and has it
-// and all that descends from it killed at the deadline, whether this process
-// lives then or not. It may be called again to make the deadline an earlier one.
-// A run that has ended is no error. It needs no room on the disk, which the command
-// may have filled.
+// Stop sends SIGTERM to the process group of the command. The shim kills the command
+// and its descendants at the deadline, even if this process is dead by then. A
+// further call can make the deadline earlier. A run that has ended is no error. Stop
+// needs no space on the disk, which the command may have filled.
 func (r *Run) Stop(deadline time.Time) error {
 	return send(r.dir, order{Stop: &stop{Deadline: deadline}})
 }
 
-// End is Stop for a command that is not to be started again. Its Exit says so, to
-// whoever reads that: a kubelet that had no room on the disk to write it down may
-// be dead by then.
+// End is Stop for a command that must not be started again. The deadline is stored
+// in its Exit, in case the kubelet dies before it could store that itself.
 func (r *Run) End(deadline time.Time) error {
 	return send(r.dir, order{Stop: &stop{deadline, true}})
 }
@@ -222,7 +220,7 @@ func send(dir string, o order) error {
 	control, err := os.OpenFile(filepath.Join(dir, controlFile), os.O_WRONLY|syscall.O_NONBLOCK, 0)
 	switch {
 	case errors.Is(err, syscall.ENXIO), errors.Is(err, fs.ErrNotExist):
-		return nil // nobody reads it any more
+		return nil // the shim has ended
 	case err != nil:
 		return err
 	}

@@ -26,12 +26,12 @@ import (
 	"github.com/kubewright/kubewright/internal/record"
 )
 
-// Name is the name that a shim runs under, for people who look at processes.
+// Name is the process name of a shim.
 const Name = "kubelet-shim"
 
-// Main runs a shim and does not return, if that is what this process was started
-// for; otherwise it returns at once. A program that uses this package calls it
-// first in main, and in TestMain.
+// Main runs a shim and does not return if this process was started as one;
+// otherwise it returns immediately. A program that uses this package calls it first
+// in main, and in TestMain.
 func Main() {
 	if len(os.Args) != 2 || os.Args[0] != Name {
 		return
@@ -67,8 +67,7 @@ type reaper struct {
 	kill    <-chan time.Time
 }
 
-// retryWrite is the time between two tries to put something on a disk that does not
-// take it.
+// retryWrite is the time between two tries to write to a disk that is full.
 const retryWrite = 500 * time.Millisecond
 
 func run(dir string) error {
@@ -82,8 +81,8 @@ func run(dir string) error {
 	if _, _, errno := syscall.RawSyscall(syscall.SYS_PRCTL, prSetChildSubreaper, 1, 0); errno != 0 {
 		return fmt.Errorf("prctl: %w", errno)
 	}
-	// Who wants to stop the command says so through control. Signals are caught
-	// and not ignored, because the command would inherit that.
+	// The command is stopped through control, not by signals. They are caught and
+	// not ignored, because the command would inherit ignored signals.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM)
 	died := make(chan os.Signal, 1)
 	signal.Notify(died, syscall.SIGCHLD)
@@ -135,8 +134,8 @@ func run(dir string) error {
 	}
 }
 
-// keepFiles keeps what this process has open from the command: its own pipes, and
-// what the kubelet may have been started with.
+// keepFiles makes the open files of this process close in the command: its own
+// pipes, and files that the kubelet may have been started with.
 func keepFiles() error {
 	entries, err := os.ReadDir("/proc/self/fd")
 	for _, e := range entries {
@@ -194,9 +193,9 @@ func (s *reaper) start(c Command) error {
 	return nil
 }
 
-// keep writes what is not on the disk yet, and reports whether there is nothing
-// more. A disk that is full is no reason to forget how a command has ended: nobody
-// else knows.
+// keep writes the state that is not on the disk yet, and reports whether all of it
+// is. The shim retries if the disk is full, because only the shim knows how the
+// command ended.
 func (s *reaper) keep() (kept bool, err error) {
 	switch {
 	case s.over:
@@ -208,7 +207,7 @@ func (s *reaper) keep() (kept bool, err error) {
 		}
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		return false, err // the folder is gone: nobody wants to know
+		return false, err // the directory was removed
 	}
 	return err == nil, nil
 }
@@ -296,7 +295,7 @@ func (s *reaper) connect(c Command, attr *syscall.ProcAttr) (files []*os.File, e
 	return files, nil
 }
 
-// pin keeps this thread, and what it starts, to these CPUs.
+// pin restricts this thread, and the processes that it starts, to these CPUs.
 func pin(cpus []int) error {
 	const bits = 8 * unsafe.Sizeof(uintptr(0))
 	mask := make([]uintptr, uintptr(slices.Max(cpus))/bits+1)
@@ -310,11 +309,11 @@ func pin(cpus []int) error {
 	return nil
 }
 
-// tell wakes whoever follows the run, if anybody does.
+// tell wakes the follower of the run, if there is one.
 func (s *reaper) tell() { _, _ = s.alive.Write([]byte{0}) }
 
-// reap takes in what has died. Once the command has, it kills what is left of it,
-// until nothing is.
+// reap waits for dead processes. Once the command is dead, it kills the remaining
+// ones until there are none.
 func (s *reaper) reap() error {
 	for !s.over {
 		var status syscall.WaitStatus
@@ -328,7 +327,7 @@ func (s *reaper) reap() error {
 			s.over = true
 		case err != nil:
 			return fmt.Errorf("wait: %w", err)
-		case pid == 0: // what is left lives
+		case pid == 0: // some processes live
 			if s.exit != nil {
 				s.killAll()
 			}
@@ -369,9 +368,9 @@ func (s *reaper) stop(st stop) {
 	}
 }
 
-// killAll kills the command's process group and every child, the orphans among
-// its descendants included. What descends from those comes to this process
-// when they die, and is killed by the next call.
+// killAll kills the command's process group and every child, including orphaned
+// descendants. Their own descendants become children of this process when they die,
+// and the next call kills those.
 func (s *reaper) killAll() {
 	if s.exit == nil {
 		_ = syscall.Kill(-s.pid, syscall.SIGKILL)

@@ -66,7 +66,7 @@ func (r *rig) command(script string) Command {
 	}
 }
 
-// hear waits for what a command writes to its pipe.
+// hear waits for the command to write to its pipe, and returns the text.
 func (r *rig) hear() string {
 	r.Helper()
 	data, err := os.ReadFile(filepath.Join(filepath.Dir(r.dir), "pipe"))
@@ -276,8 +276,8 @@ func TestDeadlineCanBecomeEarlier(t *testing.T) {
 	}
 }
 
-// block has the shim fail to write a file, as on a full disk, until what it returns
-// is called.
+// block makes writes of a file by the shim fail, as on a full disk, until the
+// returned function is called.
 func (r *rig) block(file string) (unblock func()) {
 	r.Helper()
 	path := filepath.Join(r.dir, file+".tmp")
