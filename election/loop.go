@@ -182,7 +182,7 @@ func (l *loop) workReturned(err error) {
 		l.machine.stop(now.mono, context.Cause(l.ctx))
 	}
 	cause := l.machine.term.cause
-	if l.machine.worked(now.mono) {
+	if l.machine.finishWork(now.mono) {
 		l.err = err
 	} else if err != nil {
 		l.workFailed(err, cause)

@@ -106,23 +106,23 @@ type machine struct {
 	draw        float64           // of this vacancy, to spread claims of equal rank
 	standBackTo time.Duration
 
-	term   *term // in the phases leading, draining and ended
-	past   pulse // of the last term
-	doubts map[string]doubt
-	offers int // made by this process
-	giving *giving
+	term    *term // in the phases leading, draining and ended
+	past    pulse // of the last term
+	doubts  map[string]doubt
+	offers  int // made by this process
+	release *release
 
 	stopping    bool
 	stopBy      time.Duration
 	withdrawals int // tries
 }
 
-// giving is a lease that this candidate has and does not want, its work having
+// release is a lease that this candidate holds and gives away, because its work has
 // returned.
-type giving struct {
-	pulse pulse // of the term
-	to    string
-	until time.Duration // then it is released instead
+type release struct {
+	pulse pulse         // of the term
+	to    string        // the next holder; "" for none
+	until time.Duration // after that, nobody becomes the holder
 }
 
 // never is later than any time that a machine reaches.
@@ -204,7 +204,7 @@ func (m *machine) unwanted(now time.Duration) bool {
 	case OpRenew:
 		return !m.holds()
 	case OpRead:
-		return m.stopping && m.giving == nil
+		return m.stopping && m.release == nil
 	case OpPublish:
 		return m.stopping || now >= m.claimAt()
 	case OpClaim, OpHandOver, OpWithdraw:
@@ -277,7 +277,7 @@ func (m *machine) resign(now time.Duration) {
 
 // worked says that the work has returned, and reports whether that was by
 // itself.
-func (m *machine) worked(now time.Duration) (bySelf bool) {
+func (m *machine) finishWork(now time.Duration) (bySelf bool) {
 	bySelf = m.phase == leading
 	m.term.end(nil)
 	over := now
@@ -291,9 +291,9 @@ func (m *machine) worked(now time.Duration) (bySelf bool) {
 		m.stopBy = now + m.shutdownTimeout
 	}
 	if m.phase != ended || m.stopping {
-		m.giving = &giving{pulse: m.term.pulse, to: m.term.target, until: m.term.until()}
+		m.release = &release{pulse: m.term.pulse, to: m.term.target, until: m.term.until()}
 		if _, there := m.records[m.term.target]; !there && !m.native {
-			m.giving.to = "" // it has withdrawn while the work came to its end
+			m.release.to = "" // it has withdrawn while the work came to its end
 		}
 	}
 	m.phase, m.past = standby, m.term.pulse
@@ -476,8 +476,8 @@ func preferredHolder(l *coordinationv1.Lease) string {
 
 // nextStandby is what a candidate does that has no work running.
 func (m *machine) nextStandby(now instant) step {
-	if m.giving != nil {
-		if s, more := m.nextGiving(now); more {
+	if m.release != nil {
+		if s, more := m.nextRelease(now); more {
 			return s
 		}
 	}
@@ -593,20 +593,20 @@ func (m *machine) asPeer() Peer {
 	return p
 }
 
-// nextGiving gives the lease away; more is false when there is nothing left to
+// nextRelease gives the lease away; more is false when there is nothing left to
 // do about that.
-func (m *machine) nextGiving(now instant) (s step, more bool) {
+func (m *machine) nextRelease(now instant) (s step, more bool) {
 	switch {
-	case m.stopping && now.mono >= m.stopBy, m.known && !m.reread && !sameTerm(pulseOf(m.lease), m.giving.pulse):
-		m.giving = nil
+	case m.stopping && now.mono >= m.stopBy, m.known && !m.reread && !sameTerm(pulseOf(m.lease), m.release.pulse):
+		m.release = nil
 		return step{}, false
 	case now.mono < m.retryAt:
 		return step{wake: min(m.retryAt, m.stopLimit())}, true
 	case m.reread:
 		return step{move: move{op: OpRead, timeout: m.stopTimeout(now.mono)}}, true
 	}
-	to := m.giving.to
-	if now.mono >= m.giving.until {
+	to := m.release.to
+	if now.mono >= m.release.until {
 		to = "" // that was long ago
 	}
 	return step{move: move{op: OpHandOver, lease: m.handedLease(now, to), timeout: m.stopTimeout(now.mono)}}, true
@@ -616,8 +616,8 @@ func (m *machine) nextGiving(now instant) (s step, more bool) {
 // withdraws the record and ends.
 func (m *machine) nextStopping(now instant) step {
 	if m.mine() && now.mono >= m.base && now.mono < m.stopBy {
-		m.giving = &giving{pulse: pulseOf(m.lease)}
-		if s, more := m.nextGiving(now); more {
+		m.release = &release{pulse: pulseOf(m.lease)}
+		if s, more := m.nextRelease(now); more {
 			return s
 		}
 	}

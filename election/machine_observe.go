@@ -143,7 +143,7 @@ func (m *machine) stored(now, sent instant, op Op, l *coordinationv1.Lease) {
 	case OpRenew:
 		m.renewed(now, sent, l)
 	case OpHandOver:
-		m.giving = nil
+		m.release = nil
 		m.observe(now, l, false, inOrder)
 	case OpPublish, OpWithdraw:
 		m.observe(now, l, false, inOrder)
@@ -184,10 +184,10 @@ func (m *machine) claimed(now, sent instant, l *coordinationv1.Lease) {
 		return // too late, also for having been suspended: the next step claims again
 	}
 	if m.stopping {
-		m.giving = &giving{pulse: pulseOf(m.lease), until: deadline}
+		m.release = &release{pulse: pulseOf(m.lease), until: deadline}
 		return
 	}
-	m.giving = nil
+	m.release = nil
 	m.recordStored(now.mono)
 	m.phase = leading
 	m.doubts = make(map[string]doubt)
@@ -332,9 +332,9 @@ func isReleased(l *coordinationv1.Lease) bool {
 	return holderOf(l) == "" && begun(l) && durationOf(l, 0) <= releaseSeconds*time.Second
 }
 
-// given reports whether the holder of before has given the lease away, so that
+// handedOver reports whether the holder of before has given the lease away, so that
 // it no longer leads, and after is the result.
-func given(before, after *coordinationv1.Lease) bool {
+func handedOver(before, after *coordinationv1.Lease) bool {
 	if after == nil || before != nil && after.UID != before.UID {
 		return false
 	}
@@ -389,7 +389,7 @@ func (s *sighting) protectHolder(now time.Duration, before, l *coordinationv1.Le
 	// coordinator may have assigned the lease to us again.
 	twin := holder == s.me && previous == s.me && !s.wrote(l) && !(s.assignable && begun(l))
 	switch {
-	case from != restored && given(before, l):
+	case from != restored && handedOver(before, l):
 	case from == restored, from == afterGap && vacated && !s.wrote(l), twin:
 		// A holder that was missed renewed before this state was stored, or its
 		// renewal fails: the resourceVersion has changed since.

@@ -24,6 +24,9 @@ type office struct {
 	gaps    []gap
 	broken  []string
 	doomed  bool // it is expected to be broken
+
+	twin    map[string]string // processes with the same identity, by name
+	overlap time.Duration     // the longest time that twins led together
 }
 
 // stay is one term.
@@ -72,7 +75,9 @@ func (o *office) enter(who string, token uint64) (leave func(cause error)) {
 	defer o.mu.Unlock()
 	now := time.Now()
 	for other, n := range o.present {
-		if n > 0 {
+		switch {
+		case n == 0 || o.twin[who] == other:
+		default:
 			o.broken = append(o.broken, fmt.Sprintf("two leaders at %v: %s leads, and %s begins", now.Format("15:04:05.000"), other, who))
 		}
 	}
@@ -90,6 +95,9 @@ func (o *office) enter(who string, token uint64) (leave func(cause error)) {
 		o.mu.Lock()
 		defer o.mu.Unlock()
 		o.order[i].to, o.order[i].cause = time.Now(), cause
+		if o.present[o.twin[who]] > 0 { // from the later beginning on
+			o.overlap = max(o.overlap, time.Since(o.order[len(o.order)-1].from))
+		}
 		if o.present[who] > 0 {
 			o.present[who]--
 		}
@@ -97,6 +105,26 @@ func (o *office) enter(who string, token uint64) (leave func(cause error)) {
 			o.since = time.Now()
 		}
 	}
+}
+
+// twins says that two processes have the same identity.
+func (o *office) twins(a, b string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.twin = map[string]string{a: b, b: a}
+}
+
+func (o *office) longestOverlap() time.Duration {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.overlap
+}
+
+// restore says that resourceVersions, and so tokens, have gone back.
+func (o *office) restore() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.token = 0
 }
 
 func (o *office) crowd() (n int) {

@@ -80,7 +80,7 @@ func TestStop(t *testing.T) {
 		}
 		b.nothingUntil(3*time.Second, OpRenew) // the work takes its time
 		b.answer(OpRenew, nil, errServer)
-		b.worked(b.now)
+		b.finishWork(b.now)
 		b.now = b.retryAt
 		s := b.expect(b.now, OpHandOver)
 		if holderOf(s.lease) != "" || *s.lease.Spec.LeaseDurationSeconds != 1 || len(records(s.lease.Annotations)) != 0 {

@@ -348,7 +348,7 @@ func TestOfferAndHandOver(t *testing.T) {
 	if b.busy == OpRenew {
 		b.answer(OpRenew, nil, errServer)
 	}
-	if b.worked(b.now) {
+	if b.finishWork(b.now) {
 		t.Error("the work is said to have returned by itself")
 	}
 	b.retryAt = 0

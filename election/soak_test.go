@@ -44,7 +44,8 @@ const lateCommit = 8 * time.Second
 // soak is a fleet of candidates to which everything happens that may: cut off
 // and reconnected, killed and started, with writes that land late, clocks that
 // step and run wrong by up to what is tolerated, watches that stall, an API
-// server that goes away, hooks that hang, and work that takes its time to stop.
+// server that goes away, hooks that hang, work that takes its time to stop, edits by
+// hand, restored backups, and cloned processes.
 // The office checks at every moment that one leads at most: from the call of
 // Lead to its return. After each time of trouble there must be a leader again
 // within the bound.
@@ -179,6 +180,12 @@ func (s *soak) run(total time.Duration) {
 		s.calm("trouble")
 		s.pass(60)
 		s.crash()
+		switch s.rng.IntN(3) {
+		case 0:
+			s.restore()
+		case 1:
+			s.clone()
+		}
 	}
 	s.heal()
 	for _, c := range s.fleet {
@@ -208,8 +215,44 @@ func (s *soak) upTo(seconds float64) time.Duration {
 	return time.Duration(s.rng.Float64() * seconds * float64(time.Second))
 }
 
+// restore restores a backup of the API server. No process starts for some time, since
+// it can't notice that: see "Not covered" in DESIGN.md.
+func (s *soak) restore() {
+	restore := s.server.Backup()
+	s.pass(60)
+	restore()
+	s.office.restore()
+	time.Sleep(s.bound())
+	s.calm("a restored backup")
+}
+
+// clone starts a second process with the identity of the leader, and ends one of the
+// two after some time. They lead together until the first learns of the second.
+func (s *soak) clone() {
+	i := slices.IndexFunc(s.fleet, (*replica).leads)
+	if i < 0 {
+		return
+	}
+	c := s.fleet[i]
+	s.join(func(twin *replica) {
+		twin.identity, twin.self = c.identity, c.peer()
+		s.office.twins(c.user, twin.user)
+	})
+	time.Sleep(s.bound())
+	s.calm("a process was cloned")
+	if limit := slowest(s.timing.Drain, s.timing) + time.Second; s.office.longestOverlap() > limit {
+		s.Errorf("twins led together for %v", s.office.longestOverlap())
+	}
+	if c.leads() {
+		i = len(s.fleet) - 1
+	}
+	loser := s.fleet[i]
+	s.fleet = slices.Delete(s.fleet, i, i+1)
+	loser.stop()
+}
+
 // join starts a candidate whose clocks are wrong.
-func (s *soak) join() {
+func (s *soak) join(change ...func(*replica)) {
 	s.made++
 	name := fmt.Sprintf("p%d", s.made)
 	rate := 1 + s.timing.RateTolerance()*0.999*(2*s.rng.Float64()-1)
@@ -227,6 +270,9 @@ func (s *soak) join() {
 	c.setStep(step)
 	if s.tamper != nil {
 		s.tamper(c.Candidate)
+	}
+	for _, f := range change {
+		f(c)
 	}
 	s.fleet = append(s.fleet, c.start())
 }

@@ -335,7 +335,7 @@ type Collected struct {
 type RequestFailed struct {
 	// Lease is what the request was about.
 	Lease types.NamespacedName
-	// Action is what was to be done: look, ping, hush, assign, announce, offer,
+	// Action is what was to be done: look, ping, unping, assign, announce, offer,
 	// retract or collect. It is fit for a label of a metric, and so is Class, the
 	// kind of failure: Timeout, Conflict, Forbidden, Throttled, Server …
 	Action, Class string

@@ -22,8 +22,8 @@ const (
 	look
 	// ping: ask a candidate whether it is there.
 	ping
-	// hush: take back a ping that its candidate answers again and again.
-	hush
+	// unping: take back a ping that its candidate answers again and again.
+	unping
 	// assign: make a candidate the holder of a Lease that nobody holds.
 	assign
 	// announce: create a Lease without holder, with the name of a strategy that
@@ -39,13 +39,13 @@ const (
 
 // String returns the name of the action.
 func (a action) String() string {
-	return [...]string{"wait", "look", "ping", "hush", "assign", "announce", "offer", "retract", "collect"}[a]
+	return [...]string{"wait", "look", "ping", "unping", "assign", "announce", "offer", "retract", "collect"}[a]
 }
 
 // A decision is an action with what it concerns.
 type decision struct {
 	do action
-	// who is the candidate of ping, hush, assign, offer and collect.
+	// who is the candidate of ping, unping, assign, offer and collect.
 	who *candidate
 	// strategy is what assign, announce and offer write to the Lease.
 	strategy string
@@ -140,7 +140,7 @@ func (d *decider) takesPart(c *candidate) bool {
 
 func (d *decider) next() decision {
 	if d.spins != nil {
-		return decision{do: hush, who: d.spins, why: "the candidate answers the same ping again and again"}
+		return decision{do: unping, who: d.spins, why: "the candidate answers the same ping again and again"}
 	}
 	if len(d.ballots) == 0 {
 		return decision{}
@@ -335,7 +335,7 @@ func (d *decider) may(c *candidate) bool { return !c.late(d.now, d.rules) && d.a
 // there is no other: it has just let it expire, or did not take it lately when
 // it was given it.
 func (d *decider) lastResort(c *candidate) bool {
-	if d.lease != nil && c.peer.Identity == d.lease.holder && (c == d.given || !c.heard.After(d.pulseAt)) {
+	if d.lease != nil && c.peer.Identity == d.lease.holder && (c == d.assignee || !c.heard.After(d.pulseAt)) {
 		return true
 	}
 	return !d.at(c.doubtedUntil)

@@ -148,7 +148,7 @@ func TestDecide(t *testing.T) {
 		{"a lease without renewTime counts from when it was seen", held("x", time.Second, nominee("a", 1)).with(func(s *scene) { s.lease.renewTime = 0 }), "wait 9s"},
 		{"expired, the holder is the best and was not heard since", held("a", 15*time.Second, nominee("a", 1), nominee("b", 2)).looked(), "ping b"},
 		{"expired, the holder is the best and was heard since", held("a", 15*time.Second, nominee("a", 1).heardAgo(fresh), nominee("b", 2)).looked(), "assign a"},
-		{"expired, the holder is there and did not take what it was given", held("a", 15*time.Second, nominee("a", 1).heardAgo(fresh), nominee("b", 2).heardAgo(fresh)).with(func(s *scene) { s.given = s.candidates["a"] }).looked(), "assign b"},
+		{"expired, the holder is there and did not take what it was given", held("a", 15*time.Second, nominee("a", 1).heardAgo(fresh), nominee("b", 2).heardAgo(fresh)).with(func(s *scene) { s.assignee = s.candidates["a"] }).looked(), "assign b"},
 		{"expired, the holder is the only one", held("a", 15*time.Second, nominee("a", 1)).looked(), "ping a"},
 		{"expired, the holder is the only one and answers", held("a", 15*time.Second, nominee("a", 1).heardAgo(fresh)).looked(), "assign a"},
 		{"expired, the others don't answer", held("a", 15*time.Second, nominee("a", 1), nominee("b", 2).pingedAgo(stale)).looked(), "ping a"},
@@ -219,7 +219,7 @@ func TestDecide(t *testing.T) {
 		{"one that has expired is not waited for", held("b", fresh, nominee("a", 1).heardAgo(30*time.Minute), nominee("b", 2)), "collect a"},
 		{"the oldest goes first", held("x", fresh, nominee("a", 1).heardAgo(31*time.Minute), nominee("b", 2).heardAgo(40*time.Minute)), "collect b"},
 		{"one that can't be deleted is left for a while", vacant(nominee("a", 1).heardAgo(time.Hour).with(refused)), "wait 1m0s"},
-		{"one that answers the same ping again and again", held("a", fresh, nominee("a", 1).with(func(c *candidate) { c.pingTime, c.answered = 200, 200 })), "hush a"},
+		{"one that answers the same ping again and again", held("a", fresh, nominee("a", 1).with(func(c *candidate) { c.pingTime, c.answered = 200, 200 })), "unping a"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got := decide(decideNow, decideRules(), &tc.s.situation)

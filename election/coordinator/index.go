@@ -44,7 +44,7 @@ type situation struct {
 	offersFrom time.Time
 	// given is the candidate that has the Lease from us and has not renewed it
 	// yet.
-	given *candidate
+	assignee *candidate
 }
 
 // leaseView is what matters of a Lease.
@@ -181,23 +181,23 @@ func (s *situation) silentAtOf(l *leaseView, r *rules) time.Time {
 func (e *entry) observe(now time.Time, lease *coordinationv1.Lease, r *rules) bool {
 	before := e.lease
 	if lease == nil {
-		e.lease, e.given = nil, nil
+		e.lease, e.assignee = nil, nil
 		return before != nil
 	}
 	l := viewOf(lease)
 	e.lease = l
 	if before == nil || before.uid != l.uid || before.holder != l.holder || before.transitions != l.transitions {
-		if e.given != nil && before != nil && !now.Before(e.silentAtOf(before, r)) {
-			e.given.doubt(now)
+		if e.assignee != nil && before != nil && !now.Before(e.silentAtOf(before, r)) {
+			e.assignee.doubt(now)
 		}
-		e.termAt, e.given = now, nil
+		e.termAt, e.assignee = now, nil
 	}
 	p := l.pulse()
 	if before == nil || before.pulse() != p {
 		silent := before != nil && before.holder != "" && !now.Before(e.silentAtOf(before, r))
 		e.pulseAt = now
-		if e.given != nil {
-			e.given.doubts, e.given = 0, nil // it has taken what it was given
+		if e.assignee != nil {
+			e.assignee.doubts, e.assignee = 0, nil // it has taken what it was given
 		}
 		if silent {
 			return true
@@ -207,24 +207,19 @@ func (e *entry) observe(now time.Time, lease *coordinationv1.Lease, r *rules) bo
 		before.preferred != l.preferred || before.duration != l.duration
 }
 
-// gave notes that we made a candidate the holder, with the answer to that.
-func (e *entry) gave(now time.Time, c *candidate, lease *coordinationv1.Lease, r *rules) {
+// assigned notes that we made a candidate the holder, with the answer to that.
+func (e *entry) assigned(now time.Time, c *candidate, lease *coordinationv1.Lease, r *rules) {
 	e.observe(now, lease, r)
 	if e.lease.holder == c.peer.Identity {
-		e.given = c
+		e.assignee = c
 	}
 }
 
-// The bounds of how long a candidate is a last resort after it did not take a
-// Lease that it was given.
-const (
-	minDoubt = time.Minute
-	maxDoubt = 16 * time.Minute
-)
-
+// doubt makes c the last resort for a while, because it did not take a Lease that
+// was assigned to it.
 func (c *candidate) doubt(now time.Time) {
-	c.doubtedUntil = now.Add(min(minDoubt<<min(c.doubts, 10), maxDoubt))
 	c.doubts++
+	c.doubtedUntil = now.Add(spec.Doubt(c.doubts))
 }
 
 // admit takes in a LeaseCandidate as it was seen at now. fresh says of a new one
@@ -295,8 +290,8 @@ func (x index) dismiss(key types.NamespacedName, name string, uid types.UID) (e 
 		return e, nil
 	}
 	delete(e.candidates, name)
-	if e.given == c {
-		e.given = nil
+	if e.assignee == c {
+		e.assignee = nil
 	}
 	if len(e.candidates) == 0 {
 		delete(x, key)

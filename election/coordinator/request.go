@@ -20,7 +20,6 @@ import (
 
 	"github.com/kubewright/kubewright/election/internal/spec"
 	"github.com/kubewright/kubewright/internal/apierr"
-	"github.com/kubewright/kubewright/internal/backoff"
 	"github.com/kubewright/kubewright/internal/report"
 )
 
@@ -38,7 +37,7 @@ func (c *Controller) visit(ctx context.Context, key types.NamespacedName) {
 	silent := e.newlySilent(now, c.rules)
 	var r *request
 	if d.do == wait {
-		e.settled(now, c)
+		e.resetFailures(now, c)
 	} else if hold := e.hold(now); hold > 0 {
 		d.wakeAt = now.Add(hold)
 	} else {
@@ -76,9 +75,9 @@ func (c *Controller) carryOut(ctx context.Context, e *entry, r *request) {
 		}
 		wait = e.outcome(now, r, err)
 	}
-	well := e.well()
+	succeeds := e.succeeds()
 	c.mu.Unlock()
-	c.tell(ctx, e, r, err, well)
+	c.tell(ctx, e, r, err, succeeds)
 	if current {
 		c.queue.AddAfter(r.key, wait)
 	}
@@ -123,17 +122,12 @@ func (e *entry) hold(now time.Time) time.Duration {
 	return 0
 }
 
-// The waits after failures. Conflicts mean that somebody was faster, and come
-// with what that has done; refusals last until an operator does something.
-func conflictRetries() backoff.Policy {
-	return backoff.Policy{Base: 50 * time.Millisecond, Cap: 30 * time.Second}
-}
-func requestRetries() backoff.Policy {
-	return backoff.Policy{Base: 250 * time.Millisecond, Cap: 30 * time.Second}
-}
-func refusedRetries() backoff.Policy {
-	return backoff.Policy{Base: 5 * time.Second, Cap: 5 * time.Minute}
-}
+// The longest waits after failures, and after those that last until an operator
+// acts.
+const (
+	failedRetry  = 30 * time.Second
+	refusedRetry = 5 * time.Minute
+)
 
 // outcome notes how a request ended, and returns when to decide again.
 func (e *entry) outcome(now time.Time, r *request, err error) time.Duration {
@@ -153,32 +147,24 @@ func (e *entry) outcome(now time.Time, r *request, err error) time.Duration {
 	}
 	if r.ofCandidate() && c != nil && (class == apierr.Forbidden || class == apierr.Invalid || errors.Is(err, errAltered)) {
 		c.refusals++
-		c.retryAt = now.Add(refusedRetries().Delay(c.refusals))
+		c.retryAt = now.Add(spec.Retry(c.refusals, refusedRetry, err))
 		return 0 // the others may do
 	}
 	if e.failing != r.do {
 		e.failing, e.failures = r.do, 0
 	}
 	e.failures++
-	delay := time.Duration(0)
-	switch class {
-	case apierr.Conflict, apierr.AlreadyExists, apierr.NotFound:
-		delay = conflictRetries().Delay(e.failures)
-	case apierr.Forbidden, apierr.Invalid, apierr.Unauthorized:
-		delay = refusedRetries().Delay(e.failures)
-	default:
-		delay = requestRetries().Delay(e.failures)
-		if errors.Is(err, errAltered) {
-			delay = refusedRetries().Delay(e.failures)
-		}
+	limit := failedRetry
+	if class == apierr.Forbidden || class == apierr.Invalid || class == apierr.Unauthorized || errors.Is(err, errAltered) {
+		limit = refusedRetry
 	}
-	delay = max(delay, apierr.RetryAfter(err))
+	delay := spec.Retry(e.failures, limit, err)
 	e.retryAt = now.Add(delay)
 	return delay
 }
 
-// well reports whether no request about the Lease fails.
-func (e *entry) well() bool {
+// succeeds reports whether no request about the Lease fails.
+func (e *entry) succeeds() bool {
 	if e.failures > 0 {
 		return false
 	}
@@ -190,11 +176,11 @@ func (e *entry) well() bool {
 	return true
 }
 
-// settled ends the failures of a Lease that is held and renewed.
-func (e *entry) settled(now time.Time, c *Controller) {
+// resetFailures ends the failures of a Lease that is held and renewed.
+func (e *entry) resetFailures(now time.Time, c *Controller) {
 	if e.failures > 0 && e.lease != nil && e.lease.holder != "" && now.Before(e.silentAtOf(e.lease, c.rules)) {
 		e.failing, e.failures = wait, 0
-		if e.well() {
+		if e.succeeds() {
 			c.electing.OK(c.ctx, &e.streak, worksAgain)
 		}
 	}
@@ -271,7 +257,7 @@ func (e *entry) request(now time.Time, d decision) *request {
 }
 
 // ofCandidate reports whether the request is about a LeaseCandidate.
-func (r *request) ofCandidate() bool { return r.do == ping || r.do == hush || r.do == collect }
+func (r *request) ofCandidate() bool { return r.do == ping || r.do == unping || r.do == collect }
 
 // creates reports whether the request creates the Lease.
 func (r *request) creates() bool { return r.lease == nil && (r.do == assign || r.do == announce) }
@@ -290,7 +276,7 @@ func (r *request) verb() string {
 }
 
 // send sends the request. Every one has the resourceVersion of what was
-// decided upon as its precondition, but for hush: its candidate writes the object
+// decided upon as its precondition, but for unping: its candidate writes the object
 // faster than anybody could follow.
 func (c *Controller) send(ctx context.Context, r *request) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.CallTimeout)
@@ -298,8 +284,7 @@ func (c *Controller) send(ctx context.Context, r *request) (err error) {
 	leases, candidates := c.cfg.Client.Leases(r.key.Namespace), c.cfg.Candidates.LeaseCandidates(r.key.Namespace)
 	switch {
 	case r.do == look:
-		r.gotLease, err = leases.Get(ctx, r.key.Name, metav1.GetOptions{})
-		r.read = err == nil
+		return c.read(ctx, r)
 	case r.do == collect:
 		err = candidates.Delete(ctx, r.name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &r.uid, ResourceVersion: &r.version}})
 		r.gone = err == nil
@@ -312,9 +297,6 @@ func (c *Controller) send(ctx context.Context, r *request) (err error) {
 	}
 	if err != nil {
 		r.gotLease, r.gotCandidate = nil, nil
-	}
-	if r.do == look && apierrors.IsNotFound(err) {
-		r.gone, r.read, err = true, true, nil
 	}
 	return err
 }
@@ -338,7 +320,7 @@ func (c *Controller) newLease(r *request) *coordinationv1.Lease {
 func (r *request) patch(rules *rules) []byte {
 	metadata, changes := map[string]any{}, map[string]any{}
 	switch r.do {
-	case ping, hush:
+	case ping, unping:
 		metadata["uid"] = r.uid
 	default:
 		metadata["uid"], metadata["resourceVersion"] = r.lease.uid, r.lease.version
@@ -350,7 +332,7 @@ func (r *request) patch(rules *rules) []byte {
 		// This one is, and any answer will be later than it, whatever the
 		// clocks of the candidate and of this machine show.
 		changes["pingTime"] = metav1.NewMicroTime(time.UnixMicro(r.renewed + 1))
-	case hush:
+	case unping:
 		changes["pingTime"] = nil
 	case assign:
 		now := metav1.NowMicro()
@@ -371,31 +353,35 @@ func (r *request) patch(rules *rules) []byte {
 	return data
 }
 
-// refresh reads what a request was about after it failed because that is not
-// what it was thought to be.
+// refresh reads the object of a request that failed because the object is not as
+// it was known.
 func (c *Controller) refresh(ctx context.Context, r *request, failure error) {
-	class := apierr.Classify(failure)
-	switch class {
+	switch apierr.Classify(failure) {
 	case apierr.Conflict, apierr.AlreadyExists, apierr.NotFound:
-	default:
-		return
+		ctx, cancel := context.WithTimeout(ctx, c.cfg.CallTimeout)
+		defer cancel()
+		_ = c.read(ctx, r) // the failure of the request is reported
 	}
-	ctx, cancel := context.WithTimeout(ctx, c.cfg.CallTimeout)
-	defer cancel()
-	var err error
+}
+
+// read reads the object of a request.
+func (c *Controller) read(ctx context.Context, r *request) (err error) {
+	var lease *coordinationv1.Lease
+	var candidate *coordinationv1beta1.LeaseCandidate
 	if r.ofCandidate() {
-		var got *coordinationv1beta1.LeaseCandidate
-		if got, err = c.cfg.Candidates.LeaseCandidates(r.key.Namespace).Get(ctx, r.name, metav1.GetOptions{}); err == nil {
-			r.gotCandidate = got
-		}
+		candidate, err = c.cfg.Candidates.LeaseCandidates(r.key.Namespace).Get(ctx, r.name, metav1.GetOptions{})
 	} else {
-		var got *coordinationv1.Lease
-		if got, err = c.cfg.Client.Leases(r.key.Namespace).Get(ctx, r.key.Name, metav1.GetOptions{}); err == nil {
-			r.gotLease = got
-		}
+		lease, err = c.cfg.Client.Leases(r.key.Namespace).Get(ctx, r.key.Name, metav1.GetOptions{})
 	}
-	r.read = err == nil || isMissing(err, r)
 	r.gone = isMissing(err, r)
+	r.read = err == nil || r.gone
+	switch {
+	case r.gone:
+		return nil
+	case err == nil:
+		r.gotLease, r.gotCandidate = lease, candidate
+	}
+	return err
 }
 
 // isMissing reports whether a read was answered by that the object doesn't
@@ -436,7 +422,7 @@ func (c *Controller) takeIn(now time.Time, e *entry, r *request) {
 				e.observe(now, nil, c.rules)
 			}
 		case r.do == assign && !r.read && known != nil:
-			e.gave(now, known, r.gotLease, c.rules)
+			e.assigned(now, known, r.gotLease, c.rules)
 		case e.lease == nil || r.read && asKnown || !seen(r.gotLease.ResourceVersion, e.lease.version):
 			e.observe(now, r.gotLease, c.rules)
 		}
@@ -451,7 +437,7 @@ func (c *Controller) effect(now time.Time, r *request) error {
 		if micros(r.gotCandidate.Spec.PingTime) != r.renewed+1 {
 			return errAltered
 		}
-	case hush:
+	case unping:
 		if r.gotCandidate.Spec.PingTime != nil {
 			return errAltered
 		}
@@ -477,7 +463,7 @@ func (c *Controller) effect(now time.Time, r *request) error {
 const patientConflicts = 3
 
 // tell tells the log, the hooks and the ErrorHandler how a request ended.
-func (c *Controller) tell(ctx context.Context, e *entry, r *request, err error, well bool) {
+func (c *Controller) tell(ctx context.Context, e *entry, r *request, err error, succeeds bool) {
 	logger := klog.LoggerWithValues(klog.FromContext(ctx), "lease", r.key, "action", r.do)
 	if r.name != "" {
 		logger = klog.LoggerWithValues(logger, "candidate", r.name)
@@ -486,7 +472,7 @@ func (c *Controller) tell(ctx context.Context, e *entry, r *request, err error, 
 		c.tellFailure(klog.NewContext(ctx, logger), e, r, err)
 		return
 	}
-	if well {
+	if succeeds {
 		c.electing.OK(ctx, &e.streak, worksAgain)
 	}
 	previous := ""

@@ -20,7 +20,6 @@ import (
 	"github.com/kubewright/kubewright/election"
 	"github.com/kubewright/kubewright/election/internal/spec"
 	"github.com/kubewright/kubewright/internal/apierr"
-	"github.com/kubewright/kubewright/internal/backoff"
 	"github.com/kubewright/kubewright/internal/listwatch"
 	"github.com/kubewright/kubewright/internal/report"
 )
@@ -28,16 +27,8 @@ import (
 // listFactor is how many times the deadline of a call a list has.
 const listFactor = 10
 
-// watchRetries are for what the reflector of client-go does not wait for.
-func watchRetries() backoff.Policy {
-	return backoff.Policy{Base: 250 * time.Millisecond, Cap: 30 * time.Second}
-}
-
-// watchRefused is for an API or a permission that is missing: an operator has
-// to bring it.
-func watchRefused() backoff.Policy {
-	return backoff.Policy{Base: 10 * time.Second, Cap: time.Minute}
-}
+// watchRefusedRetry is the longest wait for an API or a permission that is missing.
+const watchRefusedRetry = time.Minute
 
 // mirror is one list and watch.
 type mirror struct {
@@ -55,7 +46,7 @@ func (c *Controller) scope(m *mirror) listwatch.Config {
 	cfg := listwatch.Config{
 		ListTimeout:   listFactor * c.cfg.CallTimeout,
 		AnswerTimeout: c.cfg.CallTimeout,
-		Retries:       watchRetries(),
+		Retries:       spec.Retries(failedRetry),
 		Outcome:       func(ctx context.Context, err error) time.Duration { return c.watched(ctx, m, err) },
 	}
 	if m.namespace == metav1.NamespaceAll {
@@ -185,7 +176,7 @@ func (c *Controller) watched(ctx context.Context, m *mirror, err error) time.Dur
 	switch class {
 	case apierr.Forbidden, apierr.NotFound, apierr.Unauthorized, apierr.Invalid, apierr.Gone:
 		m.refusals++
-		return watchRefused().Delay(m.refusals)
+		return spec.Retry(m.refusals, watchRefusedRetry, err)
 	}
 	return 0
 }

@@ -124,11 +124,16 @@ func CompareVersions(a, b string) int {
 	return 0
 }
 
-// Retry returns the wait after n failures in a row, the last of which was err. It
-// doubles from a quarter of a second up to limit, and is at least the time that the
-// API server asks for.
+// Retries returns the backoff of all requests: it doubles from a quarter of a second
+// up to limit.
+func Retries(limit time.Duration) backoff.Policy {
+	return backoff.Policy{Base: 250 * time.Millisecond, Cap: limit}
+}
+
+// Retry returns the wait after n failures in a row, the last of which was err. It is
+// at least the time that the API server asks for.
 func Retry(n int, limit time.Duration, err error) time.Duration {
-	return max(backoff.Policy{Base: 250 * time.Millisecond, Cap: limit}.Delay(n), apierr.RetryAfter(err))
+	return max(Retries(limit).Delay(n), apierr.RetryAfter(err))
 }
 
 // Doubt returns the time for which a candidate comes last after it did not take a

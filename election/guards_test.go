@@ -1,0 +1,145 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package election
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	"k8s.io/utils/ptr"
+)
+
+// Each test here checks one guard that no other test needs.
+
+func seconds(n int32) func(*coordinationv1.Lease) {
+	return func(l *coordinationv1.Lease) { l.Spec.LeaseDurationSeconds = ptr.To(n) }
+}
+
+func TestAShorterDurationDoesNotShortenAnEarlierPromise(t *testing.T) {
+	s := sighting{me: "me", def: 15 * time.Second}
+	s.see(0, leaseOf("x", 1, seconds(60)), inOrder)
+	s.see(time.Second, leaseOf("x", 1, seconds(5)), inOrder)
+	s.see(2*time.Second, leaseOf("x", 2, seconds(5)), inOrder)
+	if got, want := s.freeAt(), 61*time.Second; got != want {
+		t.Errorf("free at %v, want %v", got, want)
+	}
+}
+
+func TestAnEarlierHolderIsWaitedForWhileAnotherHolds(t *testing.T) {
+	s := sighting{me: "me", def: 15 * time.Second}
+	s.see(0, leaseOf("x", 1, seconds(60)), inOrder)
+	s.see(time.Second, leaseOf("y", 2), inOrder)
+	if got, want := s.freeAt(), time.Minute; got != want {
+		t.Errorf("free at %v, want %v", got, want)
+	}
+}
+
+func TestATermEndsExactlyAtItsDeadline(t *testing.T) {
+	tm := &term{deadline: 10}
+	if tm.expire(9) || !tm.extend(9, instant{}, 20) {
+		t.Error("expired before its deadline")
+	}
+	if !tm.expire(20) {
+		t.Error("not expired at its deadline")
+	}
+	if tm.extend(19, instant{}, 30) || tm.until() != 20 {
+		t.Error("extended after it expired")
+	}
+	tm = &term{deadline: 10}
+	if tm.extend(10, instant{}, 20) {
+		t.Error("extended at its deadline")
+	}
+}
+
+// RenewDeadline leaves time for a second renewal, or the Timing is invalid.
+func TestARenewalAndACallMustFitIntoRenewDeadline(t *testing.T) {
+	timing := Timing{LeaseDuration: 3 * time.Second, RenewDeadline: 2200 * time.Millisecond, RenewInterval: time.Second, Drain: 500 * time.Millisecond}
+	if timing.longestInterval()+timing.callTimeout() != timing.RenewDeadline {
+		t.Fatal("not the boundary")
+	}
+	if err := timing.Validate(); err == nil || !strings.Contains(err.Error(), "RenewInterval") {
+		t.Errorf("1.1 s + 1.1 s in 2.2 s: %v", err)
+	}
+	timing.RenewInterval -= 10 * time.Nanosecond
+	if err := timing.Validate(); err != nil {
+		t.Error(err)
+	}
+	cfg := validConfig()
+	cfg.Timing = Timing{LeaseDuration: 4 * time.Second, RenewDeadline: 3 * time.Second, RenewInterval: time.Second, Drain: 500 * time.Millisecond}
+	cfg.CallTimeout = 1900 * time.Millisecond
+	if _, err := New(cfg); err == nil || !strings.Contains(err.Error(), "CallTimeout") {
+		t.Errorf("1.1 s + 1.9 s in 3 s: %v", err)
+	}
+	cfg.CallTimeout--
+	if _, err := New(cfg); err != nil {
+		t.Error(err)
+	}
+}
+
+// A candidate that can't watch reads the Lease when its holder seems silent,
+// because it may have been renewed since the last read.
+func TestAPollerReadsBeforeItClaims(t *testing.T) {
+	b := newBench(t)
+	b.expect(0, OpRead)
+	held := leaseOf("x", 1)
+	b.answer(OpRead, held, nil)
+	b.lost(0, false)
+	for b.now < 14*time.Second {
+		s := b.next(b.instant())
+		switch s.op {
+		case "":
+			b.now = min(s.wake, 14*time.Second)
+		case OpRead:
+			b.answer(OpRead, held, nil)
+		default:
+			b.answer(s.op, nil, errServer)
+		}
+	}
+	b.readAt = 15*time.Second + 1 // the poll comes after the lease
+	b.published.retryAt = time.Hour
+	if s := b.at(15 * time.Second); s.op != "" {
+		t.Fatalf("%s of a lease that was read %v ago", s.op, b.now-b.lastRead)
+	}
+	b.expect(15*time.Second+1, OpRead)
+	b.answer(OpRead, leaseOf("x", 2), nil) // it was renewed
+	if s := b.at(16 * time.Second); s.op == OpClaim {
+		t.Error("claims a lease that was renewed")
+	}
+}
+
+// The chosen successor may have died. After the time of the lease it is released.
+func TestAHandOverThatTookTooLongIsARelease(t *testing.T) {
+	b := newBench(t)
+	b.lead()
+	b.records["next"] = record{ID: "next"}
+	b.term.target = "next"
+	b.drain(time.Second, ErrSuperseded)
+	b.now = 2 * time.Second
+	b.finishWork(b.now)
+	s := b.expect(b.now, OpHandOver)
+	if holder := holderOf(s.lease); holder != "next" {
+		t.Fatalf("handed to %q", holder)
+	}
+	b.answer(OpHandOver, nil, errConflict)
+	b.reread, b.retryAt = false, 0
+	s = b.expect(10*time.Second, OpHandOver)
+	if holder := holderOf(s.lease); holder != "" {
+		t.Errorf("handed to %q after the lease had run out", holder)
+	}
+}
+
+// The lease was assigned over a leader that may still lead, and this candidate ends.
+func TestALeaseIsNotReleasedWhileAnEarlierHolderMayLead(t *testing.T) {
+	b := newBench(t)
+	b.expect(0, OpRead)
+	b.answer(OpRead, leaseOf("x", 1), nil)
+	b.published.retryAt = time.Hour
+	b.see(leaseOf("me", 2, atVersion("2")))
+	b.stop(time.Second, ErrResigned)
+	if s := b.at(time.Second); s.op == OpHandOver {
+		t.Error("released before the earlier holder has stopped")
+	}
+}
