@@ -20,9 +20,8 @@ import (
 	"github.com/kubewright/kubewright/internal/report"
 )
 
-// A Candidate stands for election. Make it with [New]. All its methods may be
-// called by any number of goroutines, from Lead and hooks too; none of them
-// blocks but Run.
+// A Candidate stands for election. Make it with [New]. Any number of goroutines may
+// call its methods, also Lead and hooks. Only Run blocks.
 type Candidate struct {
 	cfg      Config
 	identity string
@@ -126,8 +125,8 @@ func (c *Candidate) HolderGone(identity string) {
 	}
 }
 
-// Leader returns the holder identity that the Lease had when it was last seen,
-// "" for nobody, and whether that is known and was renewed in time.
+// Leader returns the last observed holder identity of the Lease, "" for none, and
+// reports whether that holder has renewed it in time.
 func (c *Candidate) Leader() (identity string, ok bool) {
 	now := c.clock.now().mono
 	c.mu.Lock()
@@ -157,14 +156,14 @@ func (c *Candidate) Update(change func(*Peer)) error {
 
 // Resign ends the term, if there is one, as soon as Lead has returned, and lets
 // the others claim the lease. This candidate stands back for Timing.MinTenure,
-// but for a lease that nobody else wants. It does nothing where this candidate
+// unless no other candidate claims the lease. Resign does nothing if this candidate
 // does not lead.
 func (c *Candidate) Resign() {
 	c.resigning.Store(true)
 	c.wake()
 }
 
-// wake makes the loop come round.
+// wake wakes the loop.
 func (c *Candidate) wake() {
 	select {
 	case c.changed <- struct{}{}:
@@ -172,7 +171,7 @@ func (c *Candidate) wake() {
 	}
 }
 
-// peer returns what this candidate says about itself.
+// peer returns the Peer of this candidate.
 func (c *Candidate) peer() Peer {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -10,9 +10,9 @@ import "time"
 // the monotonic clock stands still meanwhile.
 const maxDrift = time.Second
 
-// clock reads the two clocks of a process. Everything that matters for safety is
-// measured on the monotonic one; the wall clock is written into the Lease, where
-// others read it, and shows that the machine was suspended.
+// clock reads the two clocks of a process. Safety depends on the monotonic clock
+// only. The wall clock is written to the Lease, and shows that the machine was
+// suspended.
 type clock struct {
 	epoch time.Time
 	// rate is how fast the monotonic clock runs, 1 for right, and step is by how
@@ -32,7 +32,7 @@ type instant struct {
 	wall time.Time
 }
 
-// drift is the difference of the two clocks, but for a constant.
+// drift is the difference of the two clocks, except for a constant.
 func (i instant) drift() time.Duration { return time.Duration(i.wall.UnixNano()) - i.mono }
 
 func (c *clock) now() instant {

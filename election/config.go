@@ -74,7 +74,7 @@ type Config struct {
 	// Timing is how fast the election is and what it endures. Default: that of
 	// kube-controller-manager, 15 s, 10 s and 3 s.
 	Timing Timing
-	// Registry says where candidates make themselves known. Default: OnLease.
+	// Registry selects where candidates are recorded. Default: OnLease.
 	Registry Registry
 	// ExclusiveIdentity says that the embedder guarantees that at no time two
 	// processes use Self.Identity, for example by a lock on the host or as a
@@ -106,12 +106,12 @@ type Config struct {
 
 	// Name is the name in logs and health checks. Default: DefaultName.
 	Name string
-	// ErrorHandler is told of errors that the candidate goes on from: of the
-	// first of each class while requests fail with it. [Hooks.Failed] is told of
-	// all that concern the Lease. It is called synchronously by the goroutine of Run
+	// ErrorHandler is called with errors that the candidate recovers from. Repeats of
+	// a class are suppressed until a request succeeds; [Hooks.Failed] is called for
+	// each that is about the Lease. ErrorHandler is called synchronously by the goroutine of Run
 	// and must not block. Default: the logger of Run's context.
 	ErrorHandler func(ctx context.Context, err error, msg string)
-	// EventRecorder records the events listed in the package comment.
+	// EventRecorder records the events that docs/operations.md lists.
 	// Default: none.
 	EventRecorder events.EventRecorder
 	// Hooks are called on what happens. Default: none.

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Hooks are told what happens. Each is optional. They are called synchronously
+// Hooks report events. Each is optional. They are called synchronously
 // and without locks by the goroutine of Run, one at a time, and must not block: a
 // hook that takes longer than the lease has left costs it. They may call every
 // method of the Candidate.
@@ -22,7 +22,7 @@ type Hooks struct {
 	LeaderChanged func(LeaderChanged)
 	// Renewed is called after each renewal.
 	Renewed func(Renewed)
-	// Failed is called after each request that failed, but for conflicts, which
+	// Failed is called after each request that failed, except for conflicts, which
 	// are part of the protocol.
 	Failed func(Failed)
 	// Offered is called when this candidate leads and offers the lease to a
@@ -38,8 +38,8 @@ type TermStarted struct {
 	Token uint64
 	// Transitions is leaseTransitions of the Lease.
 	Transitions int32
-	// Vacant is how long nobody was seen to renew the lease before: the time of
-	// the failover. 0 where that is not known.
+	// Vacant is the time since the last renewal that was observed: the time of the
+	// failover. It is 0 if that is not known.
 	Vacant time.Duration
 }
 
@@ -58,7 +58,7 @@ type TermEnded struct {
 
 // LeaderChanged is the argument of Hooks.LeaderChanged.
 type LeaderChanged struct {
-	// From and To are holder identities as the Lease has them, "" for nobody.
+	// From and To are holder identities as on the Lease, "" for none.
 	From, To string
 }
 
@@ -117,7 +117,7 @@ var (
 	// errGoexit is the result of a Lead that called runtime.Goexit.
 	errGoexit = errors.New("election: lead: ended by runtime.Goexit")
 
-	// ErrLost is the cause of the end of a term when somebody else has taken,
+	// ErrLost is the cause of the end of a term when another client has taken,
 	// edited or deleted the Lease.
 	ErrLost = errors.New("election: lease lost")
 	// ErrExpired is the cause of the end of a term when the lease could not be
@@ -129,11 +129,11 @@ var (
 	// ErrResigned is the cause of the end of a term after [Candidate.Resign].
 	ErrResigned = errors.New("election: resigned")
 
-	// ErrNoCandidateAPI is reported where the API server does not serve
+	// ErrNoCandidateAPI is reported if the API server does not serve
 	// LeaseCandidate in coordination.k8s.io/v1beta1. The candidate goes on and
 	// claims the lease as a last resort, see [Config.FallbackAfter].
 	ErrNoCandidateAPI = errors.New("election: LeaseCandidate is not served in coordination.k8s.io/v1beta1 (--runtime-config)")
-	// ErrMixedRegistries is reported where the Lease shows that other candidates
+	// ErrMixedRegistries is reported if the Lease shows that other candidates
 	// use the other [Registry].
 	ErrMixedRegistries = errors.New("election: candidates for one Lease use different registries")
 )

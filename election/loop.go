@@ -190,7 +190,7 @@ func (l *loop) workReturned(err error) {
 	l.effects()
 }
 
-// takeRequests takes in what other goroutines have asked for.
+// takeRequests handles the requests of other goroutines.
 func (l *loop) takeRequests() {
 	l.machine.setSelf(l.peer())
 	if holder := l.gone.Swap(nil); holder != nil {
@@ -202,7 +202,7 @@ func (l *loop) takeRequests() {
 	}
 }
 
-// publishStatus makes what the machine knows visible to other goroutines.
+// publishStatus copies the state of the machine for other goroutines.
 func (l *loop) publishStatus() {
 	m := l.machine
 	st := status{holder: holderOf(m.lease), until: m.held}
@@ -218,7 +218,7 @@ func (l *loop) publishStatus() {
 	}
 }
 
-// do sends the request that a move is.
+// do sends the request of a move.
 func (c *Candidate) do(ctx context.Context, m move) (*coordinationv1.Lease, error) {
 	leases := c.cfg.Client.Leases(c.cfg.Lease.Namespace)
 	switch {
@@ -240,8 +240,7 @@ const (
 	actionLead = "Lead"
 )
 
-// tell says what has happened: to the log, the hooks and the recorder of
-// events.
+// tell reports an event to the log, the hooks and the event recorder.
 func (l *loop) tell(effect any) {
 	log, hooks := klog.FromContext(l.ctx), &l.cfg.Hooks
 	switch e := effect.(type) {
@@ -282,7 +281,7 @@ func call[T any](hook func(T), arg T) {
 
 func lost(cause error) bool { return errors.Is(cause, ErrLost) || errors.Is(cause, ErrExpired) }
 
-// tellEnd says why the context of the work was cancelled.
+// tellEnd reports why the context of the work was cancelled.
 func (l *loop) tellEnd(cause error) {
 	log := klog.FromContext(l.ctx)
 	if !lost(cause) {
@@ -294,11 +293,11 @@ func (l *loop) tellEnd(cause error) {
 	l.event(corev1.EventTypeWarning, reasonLeaderLost, "%s has lost the lease: %v", l.identity, cause)
 }
 
-// complain hands an error to the ErrorHandler, or to the log.
+// complain passes an error to the ErrorHandler, or to the log.
 func (l *loop) complain(err error, msg string) { report.Tell(l.ctx, l.cfg.ErrorHandler, err, msg) }
 
-// workFailed says that the work returned an error after its context was
-// cancelled, unless that says no more than that.
+// workFailed reports an error of the work after its context was cancelled, unless it
+// is the error of that context.
 func (l *loop) workFailed(err, cause error) {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || cause != nil && errors.Is(err, cause) {
 		return
@@ -306,7 +305,7 @@ func (l *loop) workFailed(err, cause error) {
 	l.complain(fmt.Errorf("election: lead: %w", err), "The work of the leader ended with an error")
 }
 
-// report says what came of a request.
+// report reports the result of a request.
 func (l *loop) report(a answer[*coordinationv1.Lease], now instant) {
 	log := klog.FromContext(l.ctx)
 	class := apierr.Classify(a.err)

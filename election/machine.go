@@ -16,19 +16,19 @@ import (
 	"github.com/kubewright/kubewright/election/internal/spec"
 )
 
-// phase is what a candidate is doing.
+// phase is the state of a candidate.
 type phase int
 
 const (
-	// standby: none of our work runs, and we may claim the lease.
+	// standby: no work runs, and the candidate may claim the lease.
 	standby phase = iota
 	// leading: the work runs and the lease is renewed.
 	leading
 	// draining: the context of the work is cancelled; the lease is renewed until
 	// the work has returned, and then given away.
 	draining
-	// ended: the lease is not ours any more, or may be somebody else's; the
-	// context of the work is cancelled and it has not returned yet.
+	// ended: another candidate has, or may have, the lease. The context of the work
+	// is cancelled, and the work has not returned yet.
 	ended
 	// finished: Run may return.
 	finished
@@ -39,7 +39,7 @@ func (p phase) String() string {
 	return [...]string{"standby", "leading", "draining", "ended", "finished"}[p]
 }
 
-// move is a request that the machine wants to be sent. There is one at a time.
+// move is a request of the machine. One request is under way at a time.
 type move struct {
 	op Op // "" for none
 	// lease is the Lease to write: by PUT if it has a resourceVersion, else by POST.
@@ -48,12 +48,12 @@ type move struct {
 	timeout time.Duration
 }
 
-// step is what to do next.
+// step is the next action of the machine.
 type step struct {
 	move
-	// abort says that the request under way is not wanted any more.
+	// abort cancels the request under way.
 	abort bool
-	// wake is when to ask again although nothing has happened. Never zero.
+	// wake is the time of the next step if no event comes earlier. It is never zero.
 	wake time.Duration
 }
 
@@ -67,7 +67,7 @@ type (
 	mixedRegistries struct{}
 )
 
-// setup is what does not change while a machine lives.
+// setup is the part of a machine that does not change.
 type setup struct {
 	id              string
 	timing          Timing
@@ -81,11 +81,11 @@ type setup struct {
 	random          func() float64    // in [0,1)
 }
 
-// machine decides what a candidate does. It does no I/O and has no clock: it is
-// told what happens, and when, and says what to do next.
+// machine decides about a candidate. It does no I/O and has no clock: its methods
+// take events and times, and next returns the action.
 type machine struct {
 	setup
-	told  []any // what the loop is to do and to tell, in order
+	told  []any // events for the loop, in order
 	phase phase
 
 	sighting
@@ -133,9 +133,9 @@ const (
 	// publishSpread is the time within which candidates that start together
 	// publish their records.
 	publishSpread = 250 * time.Millisecond
-	// publishGap is the least time between two records, but for an ack.
+	// publishGap is the least time between two writes of a record, except for an ack.
 	publishGap = time.Second
-	// changeGap is the least time between two records that say something else.
+	// changeGap is the least time between two records with different content.
 	changeGap = 10 * time.Second
 	// minCall is the least time that a leader gives to a call.
 	minCall = 500 * time.Millisecond
@@ -158,7 +158,7 @@ func (m *machine) tell(effect any) { m.told = append(m.told, effect) }
 // mine reports whether this candidate is the holder.
 func (m *machine) mine() bool { return holderOf(m.lease) == m.id }
 
-// next says what to do now.
+// next returns the action at now.
 func (m *machine) next(now instant) step {
 	m.expire(now)
 	m.tick(now.mono)
@@ -198,7 +198,7 @@ func (m *machine) expire(now instant) {
 	}
 }
 
-// unwanted reports whether the request under way should not go on.
+// unwanted reports whether to cancel the request under way.
 func (m *machine) unwanted(now time.Duration) bool {
 	switch m.busy {
 	case OpRenew:
@@ -250,7 +250,7 @@ func (m *machine) cancelWork(now time.Duration, cause error) {
 	}
 }
 
-// stop says that Run is to end.
+// stop ends the term, if there is one, and then Run.
 func (m *machine) stop(now time.Duration, cause error) {
 	if m.stopping {
 		return
@@ -275,8 +275,8 @@ func (m *machine) resign(now time.Duration) {
 	m.drain(now, ErrResigned)
 }
 
-// worked says that the work has returned, and reports whether that was by
-// itself.
+// finishWork updates m after the work has returned. It reports whether the work
+// returned before its context was cancelled.
 func (m *machine) finishWork(now time.Duration) (bySelf bool) {
 	bySelf = m.phase == leading
 	m.term.end(nil)
@@ -310,10 +310,10 @@ func (m *machine) holderGone(now time.Duration, identity string) {
 	}
 }
 
-// setSelf changes what this candidate says about itself.
+// setSelf changes the Peer of this candidate.
 func (m *machine) setSelf(p Peer) { m.self = p }
 
-// pendingOffer is the lease, offered to a better candidate.
+// pendingOffer is an offer of the lease to a better candidate.
 type pendingOffer struct {
 	leaseOffer
 	stored bool // it is on the Lease
@@ -330,8 +330,7 @@ type doubt struct {
 
 func (d doubt) until() time.Duration { return d.since + spec.Doubt(d.n) }
 
-// nextLeading is what a candidate does whose work runs and whose lease is its
-// own.
+// nextLeading returns the action of a candidate that holds the lease.
 func (m *machine) nextLeading(now instant) step {
 	wake := m.term.until()
 	if m.phase == leading {
@@ -355,15 +354,14 @@ func (m *machine) nextLeading(now instant) step {
 	return step{move: move{op: OpRenew, lease: m.renewedLease(now), timeout: m.leaderTimeout(now.mono)}}
 }
 
-// leaderTimeout gives a call half of the time that is left, so that there is
-// always time for another one.
+// leaderTimeout returns half of the time that is left, so that there is time for
+// another call.
 func (m *machine) leaderTimeout(now time.Duration) time.Duration {
 	left := m.term.until() - now
 	return min(m.callTimeout, max(left/2, minCall), left)
 }
 
-// offerOutdated reports whether the Lease does not show the offer that is made,
-// or shows one that is not.
+// offerOutdated reports whether the offer on the Lease differs from the present one.
 func (m *machine) offerOutdated() bool {
 	if m.native {
 		return false
@@ -375,7 +373,8 @@ func (m *machine) offerOutdated() bool {
 	return value != m.term.offer.encode()
 }
 
-// succession looks for a better leader. It returns when to look again.
+// succession compares the leader with the other candidates. It returns when to do
+// that again.
 func (m *machine) succession(now time.Duration) (again time.Duration) {
 	if m.native {
 		if to := preferredHolder(m.lease); to != "" && to != m.id {
@@ -448,7 +447,7 @@ func (m *machine) awaitAck(now time.Duration, o *pendingOffer) (again time.Durat
 	return now
 }
 
-// offerStored says that the Lease shows what was written.
+// offerStored updates the offer after a renewal was stored.
 func (m *machine) offerStored(now time.Duration) {
 	o := m.term.offer
 	if o == nil || o.stored || m.lease.Annotations[offerAnnotation] != o.encode() {
@@ -466,7 +465,7 @@ func (m *machine) closeOffer(now time.Duration, accepted bool) {
 	m.term.offer = nil
 }
 
-// preferredHolder returns whom a controller wants to lead.
+// preferredHolder returns the candidate that a coordinator prefers.
 func preferredHolder(l *coordinationv1.Lease) string {
 	if l == nil || l.Spec.PreferredHolder == nil {
 		return ""
@@ -474,7 +473,7 @@ func preferredHolder(l *coordinationv1.Lease) string {
 	return *l.Spec.PreferredHolder
 }
 
-// nextStandby is what a candidate does that has no work running.
+// nextStandby returns the action of a candidate whose work does not run.
 func (m *machine) nextStandby(now instant) step {
 	if m.release != nil {
 		if s, more := m.nextRelease(now); more {
@@ -508,18 +507,18 @@ func (m *machine) nextReading(now time.Duration) step {
 	return step{move: move{op: OpRead, timeout: m.callTimeout}}
 }
 
-// watching reports whether the Lease is to be watched, and can be. Observers
+// watching reports whether the Lease should be watched, and can be. Observers
 // don't watch.
 func (m *machine) watching() bool {
 	return m.known && !m.polling && (m.phase != standby || !m.observer())
 }
 
-// observer reports whether there is no place for a record of this candidate.
+// observer reports whether the Lease has no room for a record of this candidate.
 func (m *machine) observer() bool {
 	return !m.native && m.known && m.lease != nil && !m.self.LastResort && !m.placed()
 }
 
-// readInterval draws when to read again what nobody watches.
+// readInterval draws the time until the next read of a Lease that is not watched.
 func (m *machine) readInterval() time.Duration {
 	if m.polling && !m.observer() {
 		return m.poll
@@ -527,15 +526,15 @@ func (m *machine) readInterval() time.Duration {
 	return time.Duration((0.5 + m.random()) * 2 * float64(m.timing.LeaseDuration))
 }
 
-// claimAt returns when to claim the lease: when it is free by all that was
-// seen, and those who come before this candidate have had their time.
+// claimAt returns when to claim the lease: when it is free, as far as was observed,
+// and better candidates have let their turns pass.
 func (m *machine) claimAt() time.Duration {
 	switch {
 	case m.phase != standby || !m.known || m.stopping:
 		return never
 	case m.mine():
-		// It was handed to us, or a controller has chosen us; then one who led
-		// before may not know yet.
+		// It was handed over, or a coordinator assigned it. In the second case an
+		// earlier leader may not know that yet.
 		return m.base
 	}
 	at := m.freeAt()
@@ -550,7 +549,7 @@ func (m *machine) claimAt() time.Duration {
 	return at
 }
 
-// turn returns how long this candidate leaves to better ones.
+// turn returns the time that this candidate leaves to better ones.
 func (m *machine) turn() time.Duration {
 	last := time.Duration((maxRank - m.draw) * float64(stagger))
 	if m.self.LastResort || m.pulseAt < m.standBackTo || m.observer() {
@@ -572,8 +571,8 @@ func (m *machine) rank() int {
 	return min(rank(m.strategy, m.asPeer(), peers, ""), maxRank)
 }
 
-// others returns the candidates with records, without this one and the given
-// one, and whether the strategy that holds for all of them is ours.
+// others returns the candidates with records, without this one and except. It
+// reports whether the strategy that they follow is that of this candidate.
 func (m *machine) others(except string) (peers []Peer, known bool) {
 	ballots := []spec.Ballot{{BinaryVersion: m.self.BinaryVersion, Strategy: m.strategy.Name()}}
 	for id, r := range m.records {
@@ -586,15 +585,15 @@ func (m *machine) others(except string) (peers []Peer, known bool) {
 	return peers, name == m.strategy.Name()
 }
 
-// asPeer returns this candidate as the others see it.
+// asPeer returns this candidate as its record describes it.
 func (m *machine) asPeer() Peer {
 	p := m.self
 	p.Identity, p.Created = m.id, m.created
 	return p
 }
 
-// nextRelease gives the lease away; more is false when there is nothing left to
-// do about that.
+// nextRelease returns the action that gives the lease away. more is false if the
+// lease is no longer this candidate's.
 func (m *machine) nextRelease(now instant) (s step, more bool) {
 	switch {
 	case m.stopping && now.mono >= m.stopBy, m.known && !m.reread && !sameTerm(pulseOf(m.lease), m.release.pulse):
@@ -612,8 +611,8 @@ func (m *machine) nextRelease(now instant) (s step, more bool) {
 	return step{move: move{op: OpHandOver, lease: m.handedLease(now, to), timeout: m.stopTimeout(now.mono)}}, true
 }
 
-// nextStopping releases a lease that was given to this candidate meanwhile,
-// withdraws the record and ends.
+// nextStopping releases a lease that was handed to this candidate in the meantime,
+// withdraws the record, and ends.
 func (m *machine) nextStopping(now instant) step {
 	if m.mine() && now.mono >= m.base && now.mono < m.stopBy {
 		m.release = &release{pulse: pulseOf(m.lease)}
@@ -639,7 +638,7 @@ func (m *machine) stopLimit() time.Duration {
 	return never
 }
 
-// stopTimeout is the deadline of a request of a candidate that may be ending.
+// stopTimeout returns the timeout of a request of a candidate that may be stopping.
 func (m *machine) stopTimeout(now time.Duration) time.Duration {
 	return max(time.Millisecond, min(m.callTimeout, m.stopLimit()-now))
 }

@@ -28,7 +28,7 @@ func (m *machine) observe(now instant, l *coordinationv1.Lease, deleted bool, fr
 	m.accept(now, l, from)
 }
 
-// accept is observe for a Lease that is known to be the stored one.
+// accept is observe for a Lease that is certainly the stored one.
 func (m *machine) accept(now instant, l *coordinationv1.Lease, from source) {
 	before, known := holderOf(m.lease), m.known
 	m.assignable = m.native && m.phase == standby
@@ -51,7 +51,7 @@ func (m *machine) accept(now instant, l *coordinationv1.Lease, from source) {
 	m.readRecords(now.mono)
 }
 
-// readDone takes in the answer to a GET.
+// readDone updates m after a GET.
 func (m *machine) readDone(now, sent instant, l *coordinationv1.Lease, err error) {
 	unwanted := m.unwanted(now.mono)
 	m.busy = ""
@@ -70,13 +70,13 @@ func (m *machine) readDone(now, sent instant, l *coordinationv1.Lease, err error
 		m.retryAt = 0
 	}
 	m.readAt = now.mono + m.readInterval()
-	// Where the holder seemed to be silent and is not, the watch is.
+	// If the holder seemed to be silent and is not, the watch is stale.
 	silent := m.known && m.held > 0 && now.mono >= m.held
 	m.watchStale = m.watchStale || silent && pulseOf(l) != pulseOf(m.lease)
 	if known := resourceVersionOf(m.lease); known == m.basedOn && spec.Older(resourceVersionOf(l), known) {
-		// It was asked for after what is known was seen, so versions have gone
-		// back: the API server was restored from a backup. A watch from where we
-		// were would bring nothing for long.
+		// The read was sent after the last observation, so versions have gone
+		// back: the API server was restored from a backup. A watch from the known
+		// version would deliver nothing for long.
 		m.watchStale = true
 		m.accept(now, l, restored)
 		return
@@ -84,7 +84,7 @@ func (m *machine) readDone(now, sent instant, l *coordinationv1.Lease, err error
 	m.observe(now, l, false, afterGap)
 }
 
-// writeDone takes in the answer to a write: the Lease as it was stored.
+// writeDone updates m after a write. l is the stored Lease.
 func (m *machine) writeDone(now, sent instant, op Op, l *coordinationv1.Lease, err error) {
 	m.busy = ""
 	class := apierr.Classify(err)
@@ -94,8 +94,8 @@ func (m *machine) writeDone(now, sent instant, op Op, l *coordinationv1.Lease, e
 		m.stored(now, sent, op, l)
 		return
 	case apierr.Conflict, apierr.AlreadyExists, apierr.NotFound:
-		// Somebody was faster. What the watch has brought meanwhile is newer
-		// than what was written, and saves a GET.
+		// Another client was faster. If the watch has delivered its write, a GET
+		// is not needed.
 		m.conflicts++
 		m.reread = m.reread || resourceVersionOf(m.lease) == m.basedOn
 		m.retryAt = now.mono + spec.Retry(m.conflicts-1, standbyRetry, nil)
@@ -111,8 +111,7 @@ func (m *machine) writeDone(now, sent instant, op Op, l *coordinationv1.Lease, e
 	m.notStored(now.mono, op)
 }
 
-// failed counts a request that failed after some time among its like, and says
-// when the next may be sent.
+// failed counts a request that failed, and schedules the next one.
 func (m *machine) failed(count *int, now, took time.Duration, err error) {
 	*count++
 	if m.holds() {
@@ -135,7 +134,7 @@ func (m *machine) leaderDelay(now time.Duration, failures int) time.Duration {
 	return max(minRetry, min(spec.Retry(failures, leaderRetry, nil), (m.term.until()-now)/2))
 }
 
-// stored takes in a write that succeeded.
+// stored updates m after a successful write.
 func (m *machine) stored(now, sent instant, op Op, l *coordinationv1.Lease) {
 	switch op {
 	case OpClaim:
@@ -152,13 +151,13 @@ func (m *machine) stored(now, sent instant, op Op, l *coordinationv1.Lease) {
 		m.recordStored(now.mono)
 	}
 	if _, there := m.records[m.id]; op == OpPublish && !there || op == OpWithdraw && there {
-		// Somebody alters what is written, such as a webhook.
+		// Another component, such as a webhook, alters writes.
 		m.published.retryAt = now.mono + changeGap
 		m.withdrawals++
 	}
 }
 
-// notStored takes in a write that failed, for good or not.
+// notStored updates m after a write that failed.
 func (m *machine) notStored(now time.Duration, op Op) {
 	switch op {
 	case OpWithdraw:
@@ -178,7 +177,7 @@ func (m *machine) claimed(now, sent instant, l *coordinationv1.Lease) {
 	m.observe(now, l, false, inOrder)
 	deadline := sent.mono + m.timing.RenewDeadline
 	if !m.mine() && resourceVersionOf(m.lease) == resourceVersionOf(l) {
-		m.retryAt = now.mono + standbyRetry // somebody alters what is written
+		m.retryAt = now.mono + standbyRetry // another component alters writes
 	}
 	if !m.mine() || m.phase != standby || now.mono >= deadline || now.drift()-sent.drift() > maxDrift {
 		return // too late, also for having been suspended: the next step claims again
@@ -214,7 +213,7 @@ func (m *machine) renewed(now, sent instant, l *coordinationv1.Lease) {
 	m.offerStored(now.mono)
 }
 
-// renewalAfter draws when to renew what was renewed at t.
+// renewalAfter draws the time of the renewal that follows one at t.
 func (m *machine) renewalAfter(t time.Duration) time.Duration {
 	spread := (2*m.random() - 1) * renewJitter
 	return t + m.timing.RenewInterval + time.Duration(spread*float64(m.timing.RenewInterval))

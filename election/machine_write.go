@@ -319,29 +319,29 @@ func (m *machine) dropRecords(now time.Duration, annotations map[string]string, 
 const (
 	// recordPrefix and a digest of the identity are the key of a record.
 	recordPrefix = "candidate.election." + spec.Domain + "/"
-	// offerAnnotation is what the leader offers, and to whom.
+	// offerAnnotation is the offer of the leader to another candidate.
 	offerAnnotation = "election." + spec.Domain + "/offer"
-	// handoverAnnotation names the leader that has handed the lease to its
-	// holder, after its work had returned. Without it a holder who was written
-	// over another one waits until that one must have stopped.
+	// handoverAnnotation names the leader that handed the lease to its holder, after
+	// its work had returned. Without it a holder that was written over another one
+	// waits until that one must have stopped.
 	handoverAnnotation = "election." + spec.Domain + "/handover"
 )
 
 const (
-	// maxRecords is how many records a Lease has.
+	// maxRecords is the largest number of records on a Lease.
 	maxRecords = 16
 	// maxRecordBytes is the size of the largest record that is read.
 	maxRecordBytes = 1024
-	// recordInterval is how often a record shows that its candidate is alive.
-	// It is a matter of cleaning up, not of safety or speed.
+	// recordInterval is the interval at which a record shows that its candidate is
+	// alive. Only the removal of old records depends on it.
 	recordInterval = 10 * time.Minute
-	// recordTTL is how long a record may stay as it is before the leader drops
-	// it.
+	// recordTTL is the time after which the leader drops a record that has not
+	// changed.
 	recordTTL = 3*recordInterval + time.Minute
 )
 
-// record is what a candidate writes about itself. The names are short because
-// sixteen of them are in every event of the Lease.
+// record describes a candidate on the Lease. The names are short because every event
+// of the Lease has sixteen of them.
 type record struct {
 	ID         string            `json:"id"`
 	Binary     string            `json:"binary,omitempty"`
@@ -363,7 +363,7 @@ func (r record) content() string {
 	return r.encode()
 }
 
-// recordOf returns what a candidate writes about itself.
+// recordOf returns the record of a candidate.
 func recordOf(p Peer, strategy string) record {
 	return record{
 		ID: p.Identity, Binary: p.BinaryVersion, Emulation: p.EmulationVersion, Priority: p.Priority,
@@ -398,7 +398,7 @@ func recordKey(id string) string {
 }
 
 // records returns the records among annotations by identity. What can't be
-// read, or lies under the key of somebody else, is no candidate.
+// read, or has the key of another identity, is no candidate.
 func records(annotations map[string]string) map[string]record {
 	found := make(map[string]record)
 	for key, value := range annotations {

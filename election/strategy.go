@@ -17,7 +17,7 @@ import (
 	"github.com/kubewright/kubewright/election/internal/spec"
 )
 
-// Peer is one candidate as the others see it: what it says about itself.
+// Peer describes a candidate to the others.
 type Peer struct {
 	// Identity names the candidate. In [Config.Self] it is what the replica is
 	// called, for example the name of its Pod or Node; what is written to the
@@ -200,8 +200,8 @@ func Prefer(key string, values ...string) Strategy {
 	})
 }
 
-// compare is the total order of candidates under a strategy: negative where a
-// is the better leader. incumbent is the identity of who leads, or "".
+// Compare is the total order of candidates under a strategy: negative if a is the
+// better leader. incumbent is the identity of the leader, or "".
 func Compare(s Strategy, a, b Peer, incumbent string) int {
 	return cmp.Or(
 		prefer(s, a, b),
@@ -250,14 +250,14 @@ func rank(s Strategy, p Peer, peers []Peer, incumbent string) int {
 	return n
 }
 
-// eligible asks the strategy whether p may be chosen.
+// Eligible reports whether p may be chosen under a strategy.
 func Eligible(s Strategy, p Peer) bool {
 	checker, ok := s.(EligibilityChecker)
 	return !ok || checker.Eligible(p)
 }
 
-// preempts reports whether challenger is to take the place of incumbent, who
-// leads. A tie never does.
+// Preempts reports whether challenger must replace incumbent, the leader. A tie
+// never replaces a leader.
 func Preempts(s Strategy, challenger, incumbent Peer) bool {
 	if !Eligible(s, challenger) || Eligible(s, incumbent) && s.Compare(challenger, incumbent) >= 0 {
 		return false

@@ -31,7 +31,7 @@ const (
 	DefaultMinTenure = 30 * time.Second
 )
 
-// The times that are not to be set.
+// The times that can't be configured.
 const (
 	// stagger is the time between the claims of candidates that follow each
 	// other in rank, when the lease is free.

@@ -89,10 +89,10 @@ type Config struct {
 	// Name is the name in logs, metrics and health checks. Default:
 	// DefaultName.
 	Name string
-	// ErrorHandler is told of errors that the controller goes on from: of the
-	// first of each class while requests fail with it, of a
+	// ErrorHandler is called with errors that the controller recovers from: with the
+	// first of each class while requests fail with it, with a
 	// *CandidateInvalidError for each LeaseCandidate that can't be considered,
-	// and of ErrNoCandidateAPI and ErrOffersDropped once. It is called
+	// and with ErrNoCandidateAPI and ErrOffersDropped once. It is called
 	// synchronously and must not block. Default: the logger of Run's context.
 	ErrorHandler func(ctx context.Context, err error, msg string)
 	// Hooks are called on what happens. Default: none.
@@ -273,7 +273,7 @@ func (e *PermissionError) Error() string {
 // Unwrap returns the answer of the API server.
 func (e *PermissionError) Unwrap() error { return e.Err }
 
-// Hooks are told what a [Controller] does. Each is optional. They are
+// Hooks report the actions of a [Controller]. Each is optional. They are
 // called synchronously and without locks by a goroutine of Run, one at a time for
 // each Lease, and must not block. They may call every method of the Controller.
 type Hooks struct {
@@ -298,12 +298,12 @@ type Elected struct {
 	Lease types.NamespacedName
 	// Holder is the candidate.
 	Holder string
-	// Previous is who held the Lease before; "" where nobody did.
+	// Previous is the holder before; "" for none.
 	Previous string
 	// Strategy is by what the candidate is the best.
 	Strategy string
-	// Unrenewed is how long nobody was seen to renew the Lease before; 0 where
-	// it did not exist or had no holder.
+	// Unrenewed is the time since the last renewal that was observed; 0 if the Lease
+	// did not exist or had no holder.
 	Unrenewed time.Duration
 }
 

@@ -165,7 +165,7 @@ func (c *Controller) beatWhile(ctx context.Context, done <-chan struct{}, f func
 	}
 }
 
-// work works on one Lease after the other.
+// work handles Leases of the queue, one after the other.
 func (c *Controller) work(ctx context.Context) {
 	for {
 		key, shutdown := c.queue.Get()
@@ -180,5 +180,5 @@ func (c *Controller) work(ctx context.Context) {
 	}
 }
 
-// enqueue has a Lease looked at.
+// enqueue adds key to the work queue.
 func (c *Controller) enqueue(key types.NamespacedName) { c.queue.Add(key) }

@@ -11,23 +11,22 @@ import (
 	"github.com/kubewright/kubewright/election/internal/spec"
 )
 
-// An action is what the Controller does next about a Lease.
+// An action is the next action of the Controller about a Lease.
 type action int
 
 const (
 	// wait: nothing, until something changes or wakeAt.
 	wait action = iota
-	// look: read the Lease, to be sure that its holder is silent and not our
-	// watch.
+	// look: read the Lease, to be sure that its holder is silent and not the watch.
 	look
 	// ping: ask a candidate whether it is there.
 	ping
 	// unping: take back a ping that its candidate answers again and again.
 	unping
-	// assign: make a candidate the holder of a Lease that nobody holds.
+	// assign: make a candidate the holder of a vacant Lease.
 	assign
 	// announce: create a Lease without holder, with the name of a strategy that
-	// somebody else has to carry out.
+	// another component carries out.
 	announce
 	// offer: ask the holder to give way to a candidate.
 	offer
@@ -66,9 +65,8 @@ type rules struct {
 	duration   time.Duration // of a Lease that we assign, or that states none
 }
 
-// decide says what to do about a Lease now. It is a pure function of its
-// arguments: of what was seen of the Lease and its candidates, and when, by the
-// clock of this process. No time that another machine has written is compared
+// decide returns the next action about a Lease. It is a pure function of the observed
+// state of the Lease and its candidates, and of the clock of this process. No time that another machine has written is compared
 // with it.
 func decide(now time.Time, r *rules, s *situation) decision {
 	d := decider{now: now, rules: r, situation: s}
@@ -106,7 +104,7 @@ func (d *decider) at(t time.Time) bool {
 	return false
 }
 
-// survey looks at each candidate by itself.
+// survey examines each candidate on its own.
 func (d *decider) survey() {
 	for _, c := range d.candidates {
 		if c.terminating {
@@ -232,7 +230,7 @@ func (d *decider) strategy() (name string, agreed bool) {
 
 func (d *decider) silentAt() time.Time { return d.silentAtOf(d.lease, d.rules) }
 
-// elect finds somebody for a Lease that is vacant, or is about to be.
+// elect finds a candidate for a Lease that is vacant, or is about to be.
 func (d *decider) elect(strategy election.Strategy, vacant bool) decision {
 	best := d.best(strategy, "", d.lastResort)
 	switch {
@@ -253,7 +251,7 @@ func (d *decider) elect(strategy election.Strategy, vacant bool) decision {
 	return decision{do: assign, who: best, strategy: strategy.Name(), why: "the lease is vacant and the candidate is there"}
 }
 
-// supervise looks after a Lease whose holder renews it.
+// supervise compares the holder of a renewed Lease with the other candidates.
 func (d *decider) supervise(strategy election.Strategy, agreed bool) decision {
 	holder := d.candidates[d.lease.holder]
 	if holder == nil || !d.takesPart(holder) {

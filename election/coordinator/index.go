@@ -30,8 +30,8 @@ type entry struct {
 	attempts
 }
 
-// situation is what was seen of a Lease and its candidates, and when. Times are
-// those of this process.
+// situation is the observed state of a Lease and its candidates. Times are those of
+// this process.
 type situation struct {
 	lease      *leaseView // nil: there is none
 	candidates map[string]*candidate
@@ -42,12 +42,12 @@ type situation struct {
 	// offersFrom is when an offer is worth a try: later than now where the API
 	// server was seen to drop them.
 	offersFrom time.Time
-	// given is the candidate that has the Lease from us and has not renewed it
-	// yet.
+	// assignee is the candidate to which this controller assigned the Lease and that
+	// has not renewed it yet.
 	assignee *candidate
 }
 
-// leaseView is what matters of a Lease.
+// leaseView has the fields of a Lease that decisions depend on.
 type leaseView struct {
 	uid         types.UID
 	version     string
@@ -59,8 +59,8 @@ type leaseView struct {
 	transitions int32
 }
 
-// pulse is what a holder changes when it renews. The resourceVersion is not
-// among it: others may write to the Lease too.
+// pulse has the fields that a holder changes when it renews. The resourceVersion is
+// not one of them, because other clients write the Lease too.
 type pulse struct {
 	uid         types.UID
 	holder      string
@@ -98,7 +98,7 @@ func (l *leaseView) term(r *rules) time.Duration {
 	return l.duration
 }
 
-// candidate is a LeaseCandidate with what was seen of it.
+// candidate is a LeaseCandidate with its observed history.
 type candidate struct {
 	key         types.NamespacedName
 	uid         types.UID
@@ -207,7 +207,7 @@ func (e *entry) observe(now time.Time, lease *coordinationv1.Lease, r *rules) bo
 		before.preferred != l.preferred || before.duration != l.duration
 }
 
-// assigned notes that we made a candidate the holder, with the answer to that.
+// assigned updates e after this controller made a candidate the holder.
 func (e *entry) assigned(now time.Time, c *candidate, lease *coordinationv1.Lease, r *rules) {
 	e.observe(now, lease, r)
 	if e.lease.holder == c.peer.Identity {

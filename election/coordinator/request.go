@@ -23,7 +23,7 @@ import (
 	"github.com/kubewright/kubewright/internal/report"
 )
 
-// visit decides about a Lease and does the next thing.
+// visit decides about a Lease and sends the next request.
 func (c *Controller) visit(ctx context.Context, key types.NamespacedName) {
 	now := time.Now()
 	c.mu.Lock()
@@ -55,7 +55,7 @@ func (c *Controller) visit(ctx context.Context, key types.NamespacedName) {
 	}
 }
 
-// carryOut sends a request and has the Lease looked at again.
+// carryOut sends a request and requeues the Lease.
 func (c *Controller) carryOut(ctx context.Context, e *entry, r *request) {
 	err := c.send(ctx, r)
 	if err != nil && ctx.Err() != nil {
@@ -85,7 +85,7 @@ func (c *Controller) carryOut(ctx context.Context, e *entry, r *request) {
 
 const worksAgain = "Requests about Leases work again"
 
-// attempts is what became of the requests about a Lease.
+// attempts counts the requests about a Lease and their failures.
 type attempts struct {
 	failing  action // what failed last; wait for nothing
 	failures int    // in a row
@@ -97,8 +97,8 @@ type attempts struct {
 }
 
 // The pace of requests about one Lease. An election needs three or four, and
-// one more every AckTimeout while candidates don't answer. What needs more in
-// the long run is a quarrel with somebody who undoes what we do.
+// one more every AckTimeout while candidates don't answer. More requests mean that
+// another client undoes the writes.
 const (
 	requestBurst = 12
 	requestRate  = 1 // a second
@@ -129,7 +129,7 @@ const (
 	refusedRetry = 5 * time.Minute
 )
 
-// outcome notes how a request ended, and returns when to decide again.
+// outcome updates e after a request, and returns the wait until the next decision.
 func (e *entry) outcome(now time.Time, r *request, err error) time.Duration {
 	c := e.candidates[r.name]
 	if err == nil || errors.Is(err, ErrOffersDropped) {
@@ -198,7 +198,7 @@ func (e *entry) newlySilent(now time.Time, r *rules) (names []string) {
 	return names
 }
 
-// dropped is what is known of an API server that drops preferredHolder.
+// dropped records that the API server drops preferredHolder.
 type dropped struct {
 	at       time.Time
 	reported bool
@@ -211,7 +211,7 @@ const (
 	droppedSpread = time.Hour
 )
 
-// retryAt is when an offer about a Lease is worth a try.
+// retryAt returns when to try an offer about a Lease again.
 func (d dropped) retryAt(key types.NamespacedName) time.Time {
 	if d.at.IsZero() {
 		return time.Time{}
@@ -221,8 +221,8 @@ func (d dropped) retryAt(key types.NamespacedName) time.Time {
 	return d.at.Add(droppedFor + time.Duration(float64(h.Sum32())/(1<<32)*float64(droppedSpread)))
 }
 
-// request is a decision with what it takes to carry it out, and with the answer.
-// It shares nothing with the index.
+// request is a decision with its arguments and its answer. It shares nothing with the
+// index.
 type request struct {
 	do       action
 	key      types.NamespacedName // of the Lease
@@ -262,7 +262,7 @@ func (r *request) ofCandidate() bool { return r.do == ping || r.do == unping || 
 // creates reports whether the request creates the Lease.
 func (r *request) creates() bool { return r.lease == nil && (r.do == assign || r.do == announce) }
 
-// verb is what the request is to the API server.
+// verb returns the verb of the request.
 func (r *request) verb() string {
 	switch {
 	case r.do == look:
@@ -429,8 +429,7 @@ func (c *Controller) takeIn(now time.Time, e *entry, r *request) {
 	}
 }
 
-// effect returns an error where a request was answered by success and did not
-// have its effect.
+// effect returns an error if a request was answered by success but had no effect.
 func (c *Controller) effect(now time.Time, r *request) error {
 	switch r.do {
 	case ping:
@@ -459,10 +458,10 @@ func (c *Controller) effect(now time.Time, r *request) error {
 	return nil
 }
 
-// patientConflicts is how many conflicts in a row are in the order of things.
+// patientConflicts is the number of conflicts in a row that are not reported.
 const patientConflicts = 3
 
-// tell tells the log, the hooks and the ErrorHandler how a request ended.
+// tell reports the result of a request to the log, the hooks and the ErrorHandler.
 func (c *Controller) tell(ctx context.Context, e *entry, r *request, err error, succeeds bool) {
 	logger := klog.LoggerWithValues(klog.FromContext(ctx), "lease", r.key, "action", r.do)
 	if r.name != "" {
@@ -549,7 +548,7 @@ func (c *Controller) offersWork() bool {
 	return news
 }
 
-// tellSilent tells of candidates that did not answer.
+// tellSilent reports candidates that did not answer.
 func (c *Controller) tellSilent(ctx context.Context, key types.NamespacedName, names []string) {
 	for _, name := range names {
 		klog.FromContext(ctx).V(2).Info("Candidate has not answered", "lease", key, "candidate", name)

@@ -181,7 +181,7 @@ func (c *Controller) watched(ctx context.Context, m *mirror, err error) time.Dur
 	return 0
 }
 
-// leaseSeen takes in a Lease that is new or has changed.
+// leaseSeen updates the index from a Lease that is new or has changed.
 func (c *Controller) leaseSeen(lease *coordinationv1.Lease) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -194,7 +194,7 @@ func (c *Controller) leaseSeen(lease *coordinationv1.Lease) {
 	}
 }
 
-// leaseGone takes in that a Lease was deleted.
+// leaseGone updates the index after a Lease was deleted.
 func (c *Controller) leaseGone(lease *coordinationv1.Lease) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -206,7 +206,7 @@ func (c *Controller) leaseGone(lease *coordinationv1.Lease) {
 	c.enqueue(e.key)
 }
 
-// candidateSeen takes in a LeaseCandidate that is new or has changed.
+// candidateSeen updates the index from a LeaseCandidate that is new or has changed.
 func (c *Controller) candidateSeen(old, obj *coordinationv1beta1.LeaseCandidate, fresh bool) {
 	invalid := c.admit(old, obj, fresh)
 	if invalid == nil {
@@ -219,8 +219,7 @@ func (c *Controller) candidateSeen(old, obj *coordinationv1beta1.LeaseCandidate,
 	klog.FromContext(c.ctx).Error(invalid, "LeaseCandidate is ignored", "leaseCandidate", klog.KObj(obj))
 }
 
-// admit returns an error where the candidate is invalid and that was not said
-// yet.
+// admit returns an error if the candidate is invalid and that was not reported.
 func (c *Controller) admit(old, obj *coordinationv1beta1.LeaseCandidate, fresh bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -251,7 +250,7 @@ func (c *Controller) admit(old, obj *coordinationv1beta1.LeaseCandidate, fresh b
 	return &CandidateInvalidError{Candidate: known.key, Err: known.invalid}
 }
 
-// candidateGone takes in that a LeaseCandidate was deleted.
+// candidateGone updates the index after a LeaseCandidate was deleted.
 func (c *Controller) candidateGone(obj *coordinationv1beta1.LeaseCandidate) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
