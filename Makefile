@@ -75,7 +75,6 @@ soak: ## The long soaks under the race detector too
 e2e: ## The packages and examples against a real control plane (built on first use: six to eight minutes; KUBEWRIGHT_E2E_VERSION=1.36 takes another version)
 	cd test/controlplane && $(GO) test -timeout $(TEST_TIMEOUT) ./... && $(GO) run . build $(if $(KUBEWRIGHT_E2E_VERSION),--version=$(KUBEWRIGHT_E2E_VERSION))
 	KUBEWRIGHT_E2E=1 $(GO) test -timeout $(E2E_TIMEOUT) -p 1 -count=1 ./test/e2e/...
-	cd test/vksuite && KUBEWRIGHT_E2E=1 $(GO) test -timeout $(E2E_TIMEOUT) -count=1 ./...
 
 .PHONY: e2e-all
 e2e-all: ## e2e against every version that test/controlplane pins, one after the other; the summary comes last
