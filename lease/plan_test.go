@@ -501,3 +501,38 @@ func TestTroubleEnds(t *testing.T) {
 		t.Errorf("trouble stays: %+v", s.trouble)
 	}
 }
+
+// A turn reads and writes again at most twice: the number is part of what an API
+// server has to bear from two clients that write one lease.
+func TestATurnMeetsAtMostThreeConflicts(t *testing.T) {
+	s, turn := heldState(), testTurn()
+	writes := 1
+	for s.after(testRules(0), turn, update, nil, errConflict, at()) == get {
+		if got := s.after(testRules(0), turn, get, stored(), nil, at()); got != update {
+			t.Fatalf("step %v after the read, want update", got)
+		}
+		writes++
+	}
+	if writes != 3 {
+		t.Errorf("%d writes in a turn that meets only conflicts, want 3", writes)
+	}
+}
+
+// kube-controller-manager compares with the highest RenewTime that it has seen, so a
+// lease that another process holds can only raise ours.
+func TestAForeignLeaseNeverLowersTheRenewTime(t *testing.T) {
+	for _, renewTime := range []int64{4_000_000_000, 4_999_000_000} {
+		s := heldState()
+		before := s.renewTime
+		theirs := stored(func(l *coordinationv1.Lease) {
+			l.Spec.HolderIdentity = ptr.To("other")
+			l.Spec.RenewTime = ptr.To(metav1.NewMicroTime(time.UnixMicro(renewTime)))
+		})
+		if got := s.after(testRules(ForeignWaitExpired), testTurn(), get, theirs, nil, at()); got != done || s.phase != PhaseForeign {
+			t.Fatalf("step %v, phase %v", got, s.phase)
+		}
+		if want := max(before, renewTime); s.renewTime != want {
+			t.Errorf("RenewTime is %d after a foreign one of %d, want %d", s.renewTime, renewTime, want)
+		}
+	}
+}

@@ -271,3 +271,61 @@ func TestFingerprint(t *testing.T) {
 		}
 	}
 }
+
+// "1000m" and "1" are one amount: a setter that spells it otherwise has changed nothing.
+func TestASpellingOfAQuantityIsNoChange(t *testing.T) {
+	seed := maphash.MakeSeed()
+	of := func(cpu string) uint64 {
+		return fingerprint(seed, said(func(n *corev1.Node) {
+			n.Status.Capacity[corev1.ResourceCPU] = resource.MustParse(cpu)
+			n.Status.Allocatable[corev1.ResourceCPU] = resource.MustParse(cpu)
+		}))
+	}
+	if of("1000m") != of("1") {
+		t.Error(`"1000m" and "1" have two fingerprints`)
+	}
+	if of("1001m") == of("1") {
+		t.Error(`"1001m" and "1" have one fingerprint`)
+	}
+}
+
+func TestAForeignReasonIsADifference(t *testing.T) {
+	for name, edit := range map[string]func(*corev1.NodeCondition){
+		"status":  func(c *corev1.NodeCondition) { c.Status = corev1.ConditionUnknown },
+		"reason":  func(c *corev1.NodeCondition) { c.Reason = "Theirs" },
+		"message": func(c *corev1.NodeCondition) { c.Message = "theirs" },
+	} {
+		shown := said(nil)
+		edit(findCondition(shown.Status.Conditions, corev1.NodeReady))
+		if d, err := compare(said(nil), shown, ownership{}); err != nil || d.empty() {
+			t.Errorf("another %s is no difference (%v)", name, err)
+		}
+	}
+	shown := said(nil)
+	findCondition(shown.Status.Conditions, corev1.NodeReady).LastHeartbeatTime = metav1.Now()
+	if d, err := compare(said(nil), shown, ownership{}); err != nil || !d.empty() {
+		t.Errorf("another heartbeat is a difference: %+v (%v)", d, err)
+	}
+}
+
+// The two structs that JSON can't omit are removed once, and then are empty for good.
+func TestAnEmptyStructIsNotRemovedAgain(t *testing.T) {
+	owned, err := ownershipOf(said(func(n *corev1.Node) {
+		n.Status.NodeInfo.OSImage = "x"
+		n.Status.DaemonEndpoints.KubeletEndpoint.Port = 10250
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	full := said(func(n *corev1.Node) {
+		n.Status.NodeInfo.OSImage = "x"
+		n.Status.DaemonEndpoints.KubeletEndpoint.Port = 10250
+	})
+	d, err := compare(said(nil), full, owned)
+	if err != nil || len(d.status) != 2 {
+		t.Errorf("the first time %v are removed, want nodeInfo and daemonEndpoints (%v)", d.status, err)
+	}
+	if d, err := compare(said(nil), said(nil), owned); err != nil || !d.empty() {
+		t.Errorf("removed again: %v (%v)", d.status, err)
+	}
+}
