@@ -125,12 +125,8 @@ func (k *kubelet) assemblePods(s settings, m *machine, env *podenv.Resolver) (*p
 
 // newest returns the newest version of a pod, for volumes with its labels.
 func (k *kubelet) newest(ref podsync.Ref) *corev1.Pod {
-	for of, info := range k.pods.All() {
-		if of == ref {
-			return info.Pod
-		}
-	}
-	return nil
+	info, _ := k.pods.Get(ref)
+	return info.Pod
 }
 
 // assembleNode makes the controllers of the Node and of its lease. Each knows
