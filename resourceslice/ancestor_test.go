@@ -16,30 +16,30 @@ import (
 )
 
 // Each of these is a mistake of the kubelet's former controller for node
-// resources. Its S9, goroutines that are left behind, fails every test here:
+// resources. A goroutine that is left behind fails every test here:
 // the bubble ends with it.
 
-// S1: at the start the slices of all drivers are deleted, since none has
-// registered yet. S11: a resync every ten minutes compares everything.
-func TestS1S11StartAndAnHour(t *testing.T) {
+// TestStartAndAnHour: at the start the slices of all drivers are deleted, since none has
+// registered yet. A resync every ten minutes compares everything.
+func TestStartAndAnHour(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.there(live("s1", 1, 1, device(1, "a")))
 		r.start()
 		r.settle(time.Minute)
-		r.expect("S1: before the driver has spoken", 0, 0, 0)
+		r.expect("before the driver has spoken", 0, 0, 0)
 		r.publish(pools(device(1, "a")))
 		r.s.ResetJournal()
 		r.settle(time.Hour)
 		if n := len(r.s.Requests(apitest.Match{Func: func(q apitest.Request) bool { return q.Verb != "watch" }})); n != 0 {
-			t.Errorf("S11: %d requests beside watches in an hour", n)
+			t.Errorf("%d requests beside watches in an hour", n)
 		}
 	})
 }
 
-// S3: two equal models of a driver make one more slice with every event. S4: a
-// slice that is there twice stays. S7: obsolete slices are used again in any
+// TestEqualSlices: two equal models of a driver make one more slice with every event. A
+// slice that is there twice stays. Obsolete slices are used again in any
 // order.
-func TestS3S4S7EqualSlices(t *testing.T) {
+func TestEqualSlices(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.there(live("s1", 1, 3, device(1, "a")), live("s2", 1, 3, device(1, "a")), live("s3", 1, 3, device(2, "a")))
 		r.consumer.tolerate(true)
@@ -50,14 +50,14 @@ func TestS3S4S7EqualSlices(t *testing.T) {
 			}
 		}
 		r.publish(pools(device(1, "a"), device(2, "a")))
-		r.expect("S3: one slice for each of two equal pools; S4: one of three goes empty; S7: the others stay", 2, 1, 0)
+		r.expect("one slice for each of two equal pools; one of three goes empty; the others stay", 2, 1, 0)
 		r.settle(time.Hour)
 		r.expect("an hour later", 0, 0, 0)
 	})
 }
 
-// S5: a message between a create and its event makes everything twice.
-func TestS5MessageBeforeTheEvent(t *testing.T) {
+// TestMessageBeforeTheEvent: a message between a create and its event makes everything twice.
+func TestMessageBeforeTheEvent(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.start()
 		r.settle(time.Second)
@@ -71,8 +71,8 @@ func TestS5MessageBeforeTheEvent(t *testing.T) {
 	})
 }
 
-// S6: the first error ends the sync, and is never told.
-func TestS6OneErrorDoesNotBlockOthers(t *testing.T) {
+// TestOneErrorDoesNotBlockOthers: the first error ends the sync, and is never reported.
+func TestOneErrorDoesNotBlockOthers(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.there(live("old", 1, 1, device(9, "a")))
 		r.s.Inject(apitest.Fault{Match: apitest.Match{Verb: "create", Resource: "resourceslices", Func: func(q apitest.Request) bool {
@@ -98,9 +98,9 @@ func TestS6OneErrorDoesNotBlockOthers(t *testing.T) {
 	})
 }
 
-// S8: slices have no generation and no count. S12: the owner of slices that
-// are there is not corrected; see TestU17LabelsAndOwners.
-func TestS8GenerationAndCount(t *testing.T) {
+// TestGenerationAndCount: slices have no generation and no count. The owner of slices that
+// are there is not corrected; see TestLabelsAndOwners.
+func TestGenerationAndCount(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.start()
 		r.publish(resourceslice.Pool{Devices: devices(300)})

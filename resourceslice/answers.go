@@ -16,9 +16,9 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// compare finds out what the API server made of a slice. It silently drops
-// fields that it doesn't know or whose feature is off. The verdict is refused if
-// a device must be withheld for that.
+// compare records the differences between a slice as sent and as stored. The API
+// server silently drops fields that it doesn't know or whose feature is off. The
+// verdict is refused if a device must be withheld for that.
 func (j *job) compare(req *request, got *resourcev1.ResourceSlice, rec *record) verdict {
 	page, spec := req.page, &req.slice.Spec
 	e := encoder{hasher: j.c.hasher}

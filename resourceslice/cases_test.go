@@ -89,11 +89,11 @@ func TestCases(t *testing.T) {
 			live: []*resourcev1.ResourceSlice{live("s1", 1, 1, b), live("s2", 2, 1, a), live("s3", 1, 1, c)}, pool: pools(a), deletes: 2, generation: 2,
 			diff: "a create and three deletes"},
 		{name: "migration-from-random-naming", live: []*resourcev1.ResourceSlice{live("n1-gpu.example.com-x7k2p", 1, 2, a), live("n1-gpu.example.com-b2c4d", 1, 2, b)}, pool: pools(a, b), generation: 1,
-			diff: "everything is made anew"},
+			diff: "everything is created again"},
 		{name: "migration-mixed-naming", live: []*resourcev1.ResourceSlice{live("00000-gpu.example.com-x7k2p", 3, 2, a), live("b2c4d", 3, 2, b)}, pool: pools(b, a), generation: 3,
-			diff: "what has another name is made anew"},
+			diff: "what has another name is created again"},
 		{name: "resume a bump that updated two of four", live: []*resourcev1.ResourceSlice{live("s1", 2, 4, a), live("s2", 2, 4, b), live("s3", 1, 3, c)}, pool: pools(a, b, c), creates: 1, updates: 1, generation: 2,
-			diff: "what is behind is deleted and created anew"},
+			diff: "what is behind is deleted and created again"},
 		{name: "resume a first publish", live: []*resourcev1.ResourceSlice{live("s1", 1, 2, a)}, pool: pools(a, b), creates: 1, generation: 1},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -308,7 +308,7 @@ func TestInvalidPools(t *testing.T) {
 			t.Error(err)
 		}
 		r.settle(time.Hour)
-		r.expect("U4, integration create→invalid: only the other pool is written", 1, 0, 0)
+		r.expect("integration create→invalid: only the other pool is written", 1, 0, 0)
 		if len(r.devices()) != 1 {
 			t.Errorf("devices: %v", r.devices())
 		}

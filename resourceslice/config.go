@@ -22,16 +22,16 @@ import (
 const (
 	// DefaultMinInterval is the least time between two publishes of a pool.
 	DefaultMinInterval = time.Second
-	// DefaultRepairDelay is how long a change by somebody else is left alone.
+	// DefaultRepairDelay is the time before another writer's change is undone.
 	DefaultRepairDelay = time.Second
-	// DefaultConcurrency is how many writes are under way at once.
+	// DefaultConcurrency is the largest number of writes under way at once.
 	DefaultConcurrency = 8
 	// DefaultCallTimeout is the deadline of one API call.
 	DefaultCallTimeout = 10 * time.Second
-	// DefaultShutdownTimeout is the time to complete a pool that is half
-	// published when Run is asked to end.
+	// DefaultShutdownTimeout is the time to complete half published pools after
+	// Run's context is done.
 	DefaultShutdownTimeout = 2 * time.Second
-	// DefaultWorkers is how many pools are worked on at once.
+	// DefaultWorkers is the largest number of pools that are reconciled at once.
 	DefaultWorkers = 4
 	// DefaultName is the name of the controller in logs, metrics and health
 	// checks.
@@ -55,18 +55,20 @@ type Client interface {
 type Config struct {
 	// Required. Client reads and writes ResourceSlices.
 	Client Client
-	// Required, but where every pool has a NodeSelection. NodeName is the node
-	// whose devices are published. A controller without one publishes for no
-	// node in particular, one per cluster, usually behind a leader election.
+	// Required, unless every pool has a NodeSelection. NodeName is the node
+	// whose devices are published. A controller without a node publishes pools of
+	// the cluster; only one such controller may run, usually behind a leader
+	// election.
 	NodeName string
-	// Required where NodeName is set, usually as NodeOwner. Owner owns the
-	// slices. Without an owner slices stay when their publisher is gone.
+	// Required if NodeName is set, and then usually NodeOwner. Owner returns the
+	// owner of the slices. Slices without an owner stay if their publisher never
+	// comes back.
 	Owner OwnerFunc
-	// Driver narrows the controller to one driver: the watch delivers only
-	// that driver's slices, and Set refuses others. Default: any driver, which
-	// costs a kubelet with several of them one watch instead of one each.
+	// Driver limits the controller to one driver: the watch delivers only that
+	// driver's slices, and Set refuses other drivers. Default: any driver, so
+	// that a program with several drivers needs one watch.
 	Driver string
-	// Labels are set on every slice; other labels are left alone. Default: none.
+	// Labels are set on every slice; other labels stay. Default: none.
 	Labels map[string]string
 
 	// MinInterval is the least time between two publishes of a pool. The first

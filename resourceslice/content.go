@@ -352,8 +352,7 @@ func (d *desired) urgent(before *desired) bool {
 	return false
 }
 
-// record is what the controller keeps of a slice that is on the API server: its
-// metadata, names and hashes. Records are immutable. The informer stores them in
+// record is a slice on the API server, reduced to metadata, names and hashes. Records are immutable. The informer stores them in
 // place of the objects.
 type record struct {
 	// The metadata without managedFields. An update repeats it.

@@ -149,7 +149,7 @@ func TestEqualContentHasOneHash(t *testing.T) {
 	}
 }
 
-// BenchmarkSetUnchanged is what a Set costs that changes nothing.
+// BenchmarkSetUnchanged measures a Set that changes nothing.
 func BenchmarkSetUnchanged(b *testing.B) {
 	for _, n := range []int{1000, 10_000, 100_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
@@ -186,7 +186,7 @@ func BenchmarkPlan(b *testing.B) {
 	}
 }
 
-// publish stores what is desired where nothing is, and checks nothing.
+// publish stores a pool in an empty model, and checks nothing.
 func (m *model) publish(d *desired) {
 	p := newPlan(d, m.observed())
 	j := &job{c: &Controller{hasher: m.e.hasher}, want: d}

@@ -253,8 +253,8 @@ func (c *Controller) purge() {
 	maps.DeleteFunc(c.pools, func(_ PoolID, p *pool) bool { return p.isGone() && time.Since(p.goneAt) >= keepGone })
 }
 
-// resendAll makes all pools forget what the API server refused and dropped: it
-// may have been restarted with other features.
+// resendAll makes all pools forget the answers about refused and dropped content:
+// the API server may have been restarted with other features.
 func (c *Controller) resendAll() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -97,8 +97,8 @@ func TestCounterSetsAreSpreadBy8(t *testing.T) {
 	}
 }
 
-// TestRiskyWritesComeFirst: what may be refused, then what takes something from
-// Pods, then other changes, then pages that only get the generation.
+// TestRiskyWritesComeFirst: new pages, which may be refused, then changes that take
+// something from Pods, then other changes, then pages that only get the generation.
 func TestRiskyWritesComeFirst(t *testing.T) {
 	m := newModel(t)
 	all := someTainted(0, 192)

@@ -116,7 +116,7 @@ func lostAnswer(r *rig, fault apitest.Fault) {
 
 // TestRandomEdits changes a pool at random, again and again, while writes fail
 // and others meddle; the consumer sees nothing that it must not see, and in the
-// end there is what was asked for.
+// end the pool is as Set.
 func TestRandomEdits(t *testing.T) {
 	for i := range *editSeeds {
 		seed := *editFrom + uint64(i)

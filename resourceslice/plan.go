@@ -11,16 +11,16 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// answer is what the API server made of a content that it was sent: it refused
-// the content, or it stored something else.
+// answer is the API server's answer about a content: it refused the content, or it
+// stored something else.
 type answer struct {
 	refused bool
-	// instead is the live version of what was refused, nil if there is none.
+	// instead is the live version of refused content, nil if there is none.
 	instead *item
 	// culpritUnknown is set if the refusal named no device, so that others may
 	// be at fault.
 	culpritUnknown bool
-	// stored is the hash of what was stored, 0 for nothing. Not for refused.
+	// stored is the hash of the stored content, 0 for none. Not for refused.
 	stored hash
 	// err is an *InvalidError or a *DroppedFieldsError, or nil if the API server
 	// only added something. Content with an error is sent again after retryFaults.
@@ -37,7 +37,7 @@ type observed struct {
 	// ours is the generation that this process has written, or has seen
 	// complete: no other process can have a write of it under way.
 	ours int64
-	// answers has what the API server made of contents.
+	// answers has the API server's answers, by the hash of the content as sent.
 	answers map[hash]*answer
 	// compact allows to compact the pool although nothing else must change.
 	compact bool
@@ -48,7 +48,7 @@ type observed struct {
 	labels map[string]string
 }
 
-// stored reports whether the API server has what was sent as wanted.
+// stored reports whether live is the stored form of wanted.
 func (o *observed) stored(wanted, live hash) bool {
 	if wanted == live {
 		return true
@@ -85,7 +85,7 @@ const (
 	removal
 )
 
-// plan is what has to be written, in order. It is empty if nothing is.
+// plan has the writes that make a pool as desired, in order.
 type plan struct {
 	outcome    outcome
 	generation int64
@@ -151,7 +151,7 @@ func planRemoval(live []*record) *plan {
 	return p
 }
 
-// newPlan decides what to write so that the pool becomes d.
+// newPlan returns the plan that makes the pool d.
 func newPlan(d *desired, o *observed) *plan {
 	p := makePlan(d, o, o.compact)
 	if p.outcome == newGeneration && !o.compact {

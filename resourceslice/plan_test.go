@@ -70,7 +70,7 @@ func (m *model) write(d *desired, p *plan, page *page) {
 	m.store(s, page)
 }
 
-// store does what the API server does with a write that it accepts.
+// store stores a slice as the API server does.
 func (m *model) store(s *resourcev1.ResourceSlice, page *page) {
 	m.t.Helper()
 	if page.rec == nil {
@@ -127,11 +127,11 @@ func (m *model) apply(d *desired, p *plan, rng *rand.Rand, stop int) bool {
 				return false
 			}
 			if _, ok := m.complete(); !ok {
-				m.t.Error("I2: a delete while the pool is incomplete")
+				m.t.Error("completion by a write: a delete while the pool is incomplete")
 			}
 			top, _, _ := newest(m.live())
 			if p.outcome != newGeneration && rec.generation == top[0].generation {
-				m.t.Errorf("I5: %s of the newest generation is deleted", rec.Name)
+				m.t.Errorf("the newest generation stays: %s of the newest generation is deleted", rec.Name)
 			}
 			delete(m.slices, rec.Name)
 		}
@@ -143,20 +143,20 @@ func (m *model) check(p *plan, was []string, wasComplete bool) {
 	m.t.Helper()
 	top, complete, uniform := newest(m.live())
 	if !uniform {
-		m.t.Error("I3: slices of a generation disagree on their number")
+		m.t.Error("one count per generation: slices of a generation disagree on their number")
 	}
 	if top[0].generation != p.generation {
-		m.t.Errorf("I6: generation %d while %d is written", top[0].generation, p.generation)
+		m.t.Errorf("generations never fall: generation %d while %d is written", top[0].generation, p.generation)
 	}
 	if !complete && !p.window() {
 		m.t.Error("the pool is incomplete in a plan without a window")
 	}
 	names, _ := m.complete()
 	if complete && len(slices.Compact(slices.Clone(names))) != len(names) {
-		m.t.Error("I4: a device is there twice")
+		m.t.Error("complete implies valid: a device is there twice")
 	}
 	if complete && wasComplete && p.outcome != newGeneration {
-		// One by one: what was there before is there until it is removed.
+		// One by one: a device that was there before stays until it is removed.
 		for _, name := range was {
 			if !slices.Contains(names, name) && slices.ContainsFunc(p.pages, func(p *page) bool {
 				return slices.ContainsFunc(p.items, func(it item) bool { return it.name == name })

@@ -49,7 +49,7 @@ const (
 
 var (
 	retryBackoff = backoff.Policy{Base: 50 * time.Millisecond, Cap: 30 * time.Second}
-	// divergeBackoff is for a webhook that changes what was sent.
+	// divergeBackoff is for a webhook that changes slices.
 	divergeBackoff = backoff.Policy{Base: time.Second, Cap: 5 * time.Minute}
 	// ownerBackoff is for an owner that doesn't exist yet.
 	ownerBackoff = backoff.Policy{Base: time.Second, Cap: 30 * time.Second}
@@ -377,7 +377,7 @@ func (j *job) published(p *plan) {
 	}
 }
 
-// finish updates the status and schedules what is left.
+// finish updates the status and schedules the next reconciliation, if any.
 func (j *job) finish(done *Published) {
 	j.c.mu.Lock()
 	defer j.c.mu.Unlock()

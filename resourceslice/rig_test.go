@@ -151,7 +151,7 @@ func (r *rig) settle(d time.Duration) {
 	synctest.Wait()
 }
 
-// foreign does something as somebody else: its events are not the controller's.
+// foreign calls do as another client: its events are not the controller's.
 func (r *rig) foreign(do func()) {
 	synctest.Wait()
 	r.consumer.tolerate(true)
@@ -199,7 +199,7 @@ func (r *rig) slices() []*resourcev1.ResourceSlice {
 	return all
 }
 
-// devices returns what a consumer sees: the devices of the newest generation.
+// devices returns the devices that a consumer sees: those of the newest generation.
 func (r *rig) devices() map[string]resourcev1.Device {
 	all := map[string]resourcev1.Device{}
 	for _, s := range r.slices() {
@@ -272,7 +272,7 @@ type consumer struct {
 	done chan struct{}
 
 	mu        sync.Mutex
-	tolerant  bool            // events come from somebody else
+	tolerant  bool            // events come from another client
 	removing  bool            // pools may be deleted
 	dead      map[string]bool // field managers of processes that crashed
 	slices    map[string]*resourcev1.ResourceSlice
@@ -333,7 +333,7 @@ func key(s *resourcev1.ResourceSlice) string { return s.Spec.Driver + "/" + s.Sp
 // died says that the process which writes as this field manager has crashed. A
 // request of its that the API server carries out after that may be of a
 // generation which its successor, that can't know of it, has gone past; since
-// nobody reads that generation any longer, it does no harm.
+// no consumer reads that generation, it does no harm.
 func (c *consumer) died(manager string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -380,22 +380,22 @@ func (c *consumer) see(event watch.EventType, s *resourcev1.ResourceSlice) {
 		}
 	}
 	if event != watch.Deleted && s.Spec.Pool.Generation < generation && !c.ofTheDead(s) && !(old != nil && old.Spec.Pool.Generation == s.Spec.Pool.Generation) {
-		fail("I1: a write at generation %d while there is %d", s.Spec.Pool.Generation, generation)
+		fail("one generation in flight: a write at generation %d while there is %d", s.Spec.Pool.Generation, generation)
 	}
 	if complete && !c.complete[pool] {
 		c.completed++
 		if event == watch.Deleted {
-			fail("I2: the pool becomes complete by a delete")
+			fail("completion by a write: the pool becomes complete by a delete")
 		}
 	}
 	for _, other := range newest {
 		if other.Spec.Pool.ResourceSliceCount != newest[0].Spec.Pool.ResourceSliceCount {
-			fail("I3: slices of generation %d disagree on their number", generation)
+			fail("one count per generation: slices of generation %d disagree on their number", generation)
 		}
 	}
 	if complete {
 		if problem := invalidPool(newest); problem != "" {
-			fail("I4: %s", problem)
+			fail("complete implies valid: %s", problem)
 		}
 	}
 	for _, d := range s.Spec.Devices {
@@ -404,10 +404,10 @@ func (c *consumer) see(event watch.EventType, s *resourcev1.ResourceSlice) {
 		}
 	}
 	if event == watch.Deleted && s.Spec.Pool.Generation == before && !c.removing {
-		fail("I5: a slice of the newest generation was deleted")
+		fail("the newest generation stays: a slice of the newest generation was deleted")
 	}
 	if generation >= 0 && generation < before && !c.removing {
-		fail("I6: the generation fell from %d to %d", before, generation)
+		fail("generations never fall: the generation fell from %d to %d", before, generation)
 	}
 	c.complete[pool] = complete
 }

@@ -338,8 +338,8 @@ func (s *session) live(id PoolID, cluster bool) ([]*record, bool) {
 			records, seen, rolledBack := m.pool(id)
 			all, at[i] = append(all, records...), seen
 			if rolledBack {
-				// What this process wrote is not there, whatever its resource
-				// version. The lock is held: apply calls this function.
+				// The own writes are gone, whatever their resource versions. The
+				// lock is held: apply calls this function.
 				maps.DeleteFunc(s.c.own.pending, func(_ string, p ownWrite) bool { return m.scope.covers(p.rec) })
 			}
 		}

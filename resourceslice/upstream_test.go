@@ -23,9 +23,9 @@ import (
 // Each of these is a mistake that the upstream helper makes, with what it does
 // instead of what is asserted here.
 
-// U1: slices that a bump has not reached are deleted and created anew after one
+// TestErrorInTheMiddleOfABump: slices that a bump has not reached are deleted and created again after one
 // 500, with one more generation.
-func TestU1ErrorInTheMiddleOfABump(t *testing.T) {
+func TestErrorInTheMiddleOfABump(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.start(func(cfg *resourceslice.Config) { cfg.Concurrency = 1 })
 		r.publish(resourceslice.Pool{Devices: devices(640), Atomic: true})
@@ -41,8 +41,8 @@ func TestU1ErrorInTheMiddleOfABump(t *testing.T) {
 	})
 }
 
-// U2: the pool is never complete again, and all others are rewritten for ever.
-func TestU2OneSliceIsRefusedForEver(t *testing.T) {
+// TestOneSliceIsAlwaysRefused: the pool is never complete again, and all others are rewritten without end.
+func TestOneSliceIsAlwaysRefused(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.s.Inject(apitest.Fault{
 			Match: apitest.Match{Verb: "create,update", Resource: "resourceslices", Func: func(q apitest.Request) bool {
@@ -89,8 +89,8 @@ func hasDevice(s *resourcev1.ResourceSlice, name string) bool {
 	return false
 }
 
-// U3: every Set rewrites all slices, with a new generation and as many errors.
-func TestU3DroppedFields(t *testing.T) {
+// TestDroppedFields: every Set rewrites all slices, with a new generation and as many errors.
+func TestDroppedFields(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.s.SetGate(apitest.DRADeviceTaints, false)
 		r.start()
@@ -118,9 +118,9 @@ func TestU3DroppedFields(t *testing.T) {
 	})
 }
 
-// U5: the garbage collector and the controller delete and create the slices in
+// TestNodeIsCreatedAgain: the garbage collector and the controller delete and create the slices in
 // turn, since the UID that was read first is used for ever.
-func TestU5NodeIsCreatedAnew(t *testing.T) {
+func TestNodeIsCreatedAgain(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.start()
 		r.publish(resourceslice.Pool{Devices: tainted(200)})
@@ -146,9 +146,9 @@ func TestU5NodeIsCreatedAnew(t *testing.T) {
 	})
 }
 
-// U5, the other way round: only some slices are gone when the Node is seen to
+// TestOwnerOfSlicesThatAreLeft: the other way round: only some slices are gone when the Node is seen to
 // be another one.
-func TestU5OwnerOfSlicesThatAreLeft(t *testing.T) {
+func TestOwnerOfSlicesThatAreLeft(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.start()
 		r.publish(resourceslice.Pool{Devices: tainted(200)})
@@ -168,9 +168,9 @@ func TestU5OwnerOfSlicesThatAreLeft(t *testing.T) {
 	})
 }
 
-// U6, U12: a list in another order, and one with a device inserted at the
+// TestOrderAndInsertion: a list in another order, and one with a device inserted at the
 // front, rewrite everything.
-func TestU6U12OrderAndInsertion(t *testing.T) {
+func TestOrderAndInsertion(t *testing.T) {
 	bubble(t, func(r *rig) {
 		all := devices(640)
 		r.start()
@@ -181,16 +181,16 @@ func TestU6U12OrderAndInsertion(t *testing.T) {
 			reversed = append(reversed, all[i])
 		}
 		r.publish(resourceslice.Pool{Devices: reversed})
-		r.expect("U6", 0, 0, 0)
+		r.expect("another order", 0, 0, 0)
 		r.settle(time.Minute)
 		r.publish(resourceslice.Pool{Devices: all})
-		r.expect("U12", 0, 1, 0)
+		r.expect("an insertion", 0, 1, 0)
 	})
 }
 
-// U7: own creates are forgotten beyond a hundred when the watch is slow, and
+// TestManySlicesAndASlowWatch: own creates are forgotten beyond a hundred when the watch is slow, and
 // made twice.
-func TestU7ManySlicesAndASlowWatch(t *testing.T) {
+func TestManySlicesAndASlowWatch(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.start()
 		r.settle(time.Second)
@@ -208,8 +208,8 @@ func TestU7ManySlicesAndASlowWatch(t *testing.T) {
 	})
 }
 
-// U8: all slices one after the other, deletes first, incomplete all the while.
-func TestU8WindowOfABump(t *testing.T) {
+// TestWindowOfABump: all slices one after the other, deletes first, incomplete all the while.
+func TestWindowOfABump(t *testing.T) {
 	const rtt = 10 * time.Millisecond
 	bubble(t, func(r *rig) {
 		r.start()
@@ -226,9 +226,9 @@ func TestU8WindowOfABump(t *testing.T) {
 	})
 }
 
-// U9: a slice that is there twice is deleted, and Pods that wait are not woken
-// up. The consumer of the rig asserts I2.
-func TestU9RedundantSlice(t *testing.T) {
+// TestRedundantSlice: a slice that is there twice is deleted, and Pods that wait are not woken
+// up. The consumer of the rig asserts completion by a write.
+func TestRedundantSlice(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.start()
 		r.publish(pools(device(1, "a")))
@@ -239,8 +239,8 @@ func TestU9RedundantSlice(t *testing.T) {
 	})
 }
 
-// U10: two writers rewrite each other's slices without end and without a word.
-func TestU10TwoWriters(t *testing.T) {
+// TestTwoWriters: two writers rewrite each other's slices without end and without a word.
+func TestTwoWriters(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.consumer.tolerate(true)
 		other := &rig{T: r.T, s: r.s, consumer: r.consumer}
@@ -265,9 +265,9 @@ func TestU10TwoWriters(t *testing.T) {
 	})
 }
 
-// U11: nothing is said for ever when slices can't be listed, and the caller
+// TestNotAllowedToList: no error is ever reported if slices can't be listed, and the caller
 // waits.
-func TestU11NotAllowedToList(t *testing.T) {
+func TestNotAllowedToList(t *testing.T) {
 	bubble(t, func(r *rig) {
 		allow := r.s.Inject(apitest.Fault{Match: apitest.Match{Resource: "resourceslices", User: apitest.NodeUser(node).Name}, Status: statuserr.Forbidden("resourceslices", "", "no")})
 		r.start()
@@ -289,8 +289,8 @@ func TestU11NotAllowedToList(t *testing.T) {
 	})
 }
 
-// U13: one create and all others again, half a minute later.
-func TestU13OneSliceDeleted(t *testing.T) {
+// TestOneSliceDeleted: one create and all others again, half a minute later.
+func TestOneSliceDeleted(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.start()
 		r.publish(resourceslice.Pool{Devices: tainted(640)})
@@ -304,8 +304,8 @@ func TestU13OneSliceDeleted(t *testing.T) {
 	})
 }
 
-// U14: conflicts and slices that are gone are reported as errors.
-func TestU14RacesAreNotErrors(t *testing.T) {
+// TestRacesAreNotErrors: conflicts and slices that are gone are reported as errors.
+func TestRacesAreNotErrors(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.start()
 		r.publish(resourceslice.Pool{Devices: tainted(200)})
@@ -334,9 +334,9 @@ func TestU14RacesAreNotErrors(t *testing.T) {
 	})
 }
 
-// U15: any 404 makes the client ask all versions, and it may stay on a wrong
+// TestVersionRotation: any 404 makes the client ask all versions, and it may stay on a wrong
 // one.
-func TestU15VersionRotation(t *testing.T) {
+func TestVersionRotation(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.start()
 		r.publish(resourceslice.Pool{Devices: tainted(200)})
@@ -402,9 +402,9 @@ func TestCountersNeedV1(t *testing.T) {
 	})
 }
 
-// U16: two nodes that give their cluster-wide pools one name delete each
+// TestPoolOfAnotherNode: two nodes that give their cluster-wide pools one name delete each
 // other's slices.
-func TestU16PoolOfAnotherNode(t *testing.T) {
+func TestPoolOfAnotherNode(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.s.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n2"}})
 		all := resourceslice.Pool{Devices: []resourcev1.Device{device(1, "a")}, Nodes: resourceslice.NodeSelection{AllNodes: true}}
@@ -435,8 +435,8 @@ func TestU16PoolOfAnotherNode(t *testing.T) {
 	})
 }
 
-// U17, S12: labels and owners of slices that are there are never looked at.
-func TestU17LabelsAndOwners(t *testing.T) {
+// TestLabelsAndOwners: labels and owners of slices that are there are never looked at.
+func TestLabelsAndOwners(t *testing.T) {
 	bubble(t, func(r *rig) {
 		s := live("s1", 1, 1, device(1, "a"))
 		s.Labels = map[string]string{"theirs": "x"}
@@ -456,8 +456,8 @@ func TestU17LabelsAndOwners(t *testing.T) {
 	})
 }
 
-// U18: deletes of what is gone already.
-func TestU18NoRedundantDeletes(t *testing.T) {
+// TestNoRedundantDeletes: deletes of what is gone already.
+func TestNoRedundantDeletes(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.start()
 		r.publish(resourceslice.Pool{Devices: tainted(640)})
@@ -471,8 +471,8 @@ func TestU18NoRedundantDeletes(t *testing.T) {
 	})
 }
 
-// U19: fields whose absence leads to a 422, or which the helper doesn't know.
-func TestU19FieldsOfOtherGates(t *testing.T) {
+// TestFieldsOfOtherGates: fields whose absence leads to a 422, or which the helper doesn't know.
+func TestFieldsOfOtherGates(t *testing.T) {
 	bubble(t, func(r *rig) {
 		list := device(1, "a")
 		list.Attributes["list"] = resourcev1.DeviceAttribute{StringValues: []string{"a", "b"}}

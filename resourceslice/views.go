@@ -200,7 +200,7 @@ type ownWrites struct {
 }
 
 type ownWrite struct {
-	rec  *record // what was written, or what was deleted
+	rec  *record // as written, or as deleted
 	gone bool
 	at   time.Time
 }

@@ -349,7 +349,7 @@ func (j *job) send(req *request) (verdict, error) {
 	case err == nil:
 	case req.dryRun && apierrors.IsBadRequest(err):
 		// A webhook that does not support dry runs. The answer to the write shows
-		// what is dropped.
+		// the dropped fields.
 		v, because = stored, nil
 	case apierr.Classify(err) == apierr.Invalid && req.slice != nil:
 		v, because = j.refuse(req.page, err)
@@ -396,7 +396,8 @@ func (j *job) patiently(request func() error) error {
 	}
 }
 
-// judge finds out what follows from an error, and what the slice is now.
+// judge returns the verdict that follows from an error, and updates the facts
+// about the slice.
 func (j *job) judge(req *request, err error) (verdict, error) {
 	switch apierr.Classify(err) {
 	case apierr.Conflict, apierr.AlreadyExists:

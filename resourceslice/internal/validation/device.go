@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// device checks what can be seen of a device alone.
+// device checks a device, except for its references to the rest of the pool.
 func (c *checker) device(d *resourcev1.Device, perDevice bool, path *field.Path) {
 	c.label(d.Name, path.Child("name"))
 	n := len(d.Attributes) + len(d.Capacity)

@@ -87,8 +87,8 @@ func (p *Pool) Validate(fresh []int) field.ErrorList {
 	return c.problems
 }
 
-// checker collects problems. Its methods add one if what they are about is not
-// valid, or if the condition that they get holds.
+// checker collects problems. A method adds one if its argument is not valid, or
+// if the condition that it is called with holds.
 type checker struct{ problems field.ErrorList }
 
 func (c *checker) add(problems ...*field.Error) { c.problems = append(c.problems, problems...) }
