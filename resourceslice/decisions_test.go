@@ -153,3 +153,52 @@ func TestARemovedPoolGoesOldestFirst(t *testing.T) {
 		t.Errorf("nothing to remove: %v", p.deletes)
 	}
 }
+
+// TestSlicesOfAnotherScopeAreReplaced: nodeName is immutable, so a cluster pool
+// that becomes a pool of the node gets other slices.
+func TestSlicesOfAnotherScopeAreReplaced(t *testing.T) {
+	m := newModel(t)
+	m.become(Pool{Devices: someDevices(0, 3), Nodes: NodeSelection{AllNodes: true}})
+	old := m.live()[0].Name
+	plan := newPlan(m.desired(Pool{Devices: someDevices(0, 3)}), m.observed())
+	if len(plan.pages) != 1 || plan.pages[0].rec != nil || plan.outcome != newGeneration {
+		t.Errorf("outcome %v, pages %v", plan.outcome, plan.pages)
+	}
+	if len(plan.deletes) != 1 || plan.deletes[0][0].Name != old {
+		t.Errorf("deletes %v", plan.deletes)
+	}
+}
+
+// TestAnswersDecideWhatIsPublished: content without an answer is published, dropped
+// content is left out, and refused content keeps its live version
+// unless that was refused too.
+func TestAnswersDecideWhatIsPublished(t *testing.T) {
+	device := func(h hash) item { return item{content: content{name: "d", hash: h}} }
+	live := device(7)
+	for name, tc := range map[string]struct {
+		answers map[hash]*answer
+		want    hash // 0: left out
+	}{
+		"no answer":                  {nil, 1},
+		"stored as something else":   {map[hash]*answer{1: {stored: 9}}, 1},
+		"dropped":                    {map[hash]*answer{1: {}}, 0},
+		"refused and not live":       {map[hash]*answer{1: {refused: true}}, 0},
+		"refused and live":           {map[hash]*answer{1: {refused: true, instead: &live}}, 7},
+		"live version refused":       {map[hash]*answer{1: {refused: true, instead: &live}, 7: {refused: true}}, 0},
+		"live version stored anyway": {map[hash]*answer{1: {refused: true, instead: &live}, 7: {stored: 8}}, 7},
+	} {
+		o := &observed{answers: tc.answers}
+		if got, ok := o.instead(device(1)); ok != (tc.want != 0) || ok && got.hash != tc.want {
+			t.Errorf("%s: hash %d, %v, want %d", name, got.hash, ok, tc.want)
+		}
+	}
+	o := &observed{answers: map[hash]*answer{1: {stored: 9}, 2: {refused: true, stored: 9}}}
+	for _, tc := range []struct {
+		wanted, live hash
+		want         bool
+	}{{1, 1, true}, {1, 9, true}, {1, 8, false}, {2, 9, false}, {3, 9, false}, {3, 3, true}} {
+		if got := o.stored(tc.wanted, tc.live); got != tc.want {
+			t.Errorf("stored(%d, %d) = %v, want %v", tc.wanted, tc.live, got, tc.want)
+		}
+	}
+}
