@@ -33,6 +33,8 @@ type C struct {
 	Name string // of the case
 	NS   string // the case's own namespace, after a call of namespace
 
+	older bool // the codes in the cases are those of the newest version
+
 	server  Server
 	clients map[string]*http.Client
 	out     strings.Builder
@@ -218,7 +220,7 @@ func (c *C) do(r req) *answer {
 		}
 		a.Body = toMap(c, obj)
 	}
-	if r.Code != 0 && r.Code != a.Code {
+	if r.Code != 0 && r.Code != a.Code && !c.older {
 		c.Errorf("%s %s: %d, want %d: %s", r.Method, c.expand(r.Path), a.Code, r.Code, raw)
 	}
 	if r.quiet {

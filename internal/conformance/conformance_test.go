@@ -16,13 +16,20 @@ import (
 	"github.com/kubewright/kubewright/internal/conformance"
 )
 
-// TestAPITest runs every case against apitest, each with its own server and in
-// its own bubble.
+// TestAPITest runs every case against apitest, in each version, each with its own
+// server and in its own bubble.
 func TestAPITest(t *testing.T) {
+	for _, version := range conformance.Versions {
+		t.Run(version, func(t *testing.T) { run(t, version) })
+	}
+}
+
+func run(t *testing.T, version string) {
 	conformance.Run(t, conformance.Target{
+		Version: version,
 		Isolate: synctest.Test,
 		Server: func(t *testing.T) conformance.Server {
-			s := apitest.New(apitest.Options{Serve: []schema.GroupVersion{
+			s := apitest.New(apitest.Options{Version: version, Serve: []schema.GroupVersion{
 				coordinationv1beta1.SchemeGroupVersion, resourcev1beta1.SchemeGroupVersion, resourcev1beta2.SchemeGroupVersion,
 			}})
 			return conformance.Server{

@@ -4,6 +4,7 @@
 package conformance
 
 import (
+	"cmp"
 	"embed"
 	"slices"
 	"strings"
@@ -14,8 +15,15 @@ import (
 	"github.com/kubewright/kubewright/apitest"
 )
 
+// Versions are the versions of the API server of which there are recordings,
+// newest first.
+var Versions = []string{"v1.37.1", "v1.36.3", "v1.35.4", "v1.34.4"}
+
 // Target is an API server to run the cases against.
 type Target struct {
+	// Version is the version of the server, one of Versions. Empty means the
+	// newest.
+	Version string
 	// Server returns the server for a case: a new one or always the same.
 	// Required. It is called within the case.
 	Server func(t *testing.T) Server
@@ -41,6 +49,35 @@ type Server struct {
 
 //go:embed testdata
 var recordings embed.FS
+
+// Recording returns the transcript of a case on the real server of a version.
+// A version has a file of its own, in testdata/MINOR, if its transcript differs
+// from that of the next newer version.
+func Recording(version, name string) (string, error) {
+	for i := slices.Index(Versions, version); i > 0; i-- {
+		if b, err := recordings.ReadFile("testdata/" + minor(Versions[i]) + "/" + name + ".txt"); err == nil {
+			return string(b), nil
+		}
+	}
+	b, err := recordings.ReadFile("testdata/" + name + ".txt")
+	return string(b), err
+}
+
+// File returns the file, relative to this package, for the transcript of a case
+// on the server of a version, and whether the version needs that file.
+func File(version, name, transcript string) (path string, needed bool) {
+	i := slices.Index(Versions, version)
+	if i <= 0 {
+		return "testdata/" + name + ".txt", true
+	}
+	newer, err := Recording(Versions[i-1], name)
+	return "testdata/" + minor(version) + "/" + name + ".txt", err != nil || newer != transcript
+}
+
+// minor returns 1.36 for v1.36.3.
+func minor(version string) string {
+	return strings.TrimPrefix(version[:strings.LastIndex(version, ".")], "v")
+}
 
 // scenario is a named case.
 type scenario struct {
@@ -75,6 +112,7 @@ func Run(t *testing.T, target Target) {
 			transcript := ""
 			isolate(t, func(t *testing.T) {
 				c := newC(t, s.name, target.Server(t))
+				c.older = target.Version != "" && target.Version != Versions[0]
 				s.run(c)
 				transcript = c.out.String()
 			})
@@ -86,11 +124,11 @@ func Run(t *testing.T, target Target) {
 				target.Record(t, s.name, transcript)
 				return
 			}
-			want, err := recordings.ReadFile("testdata/" + s.name + ".txt")
+			want, err := Recording(cmp.Or(target.Version, Versions[0]), s.name)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if d := difference(string(want), transcript); d != "" {
+			if d := difference(want, transcript); d != "" {
 				t.Errorf("differs from the recording of the real server (-):\n%s", d)
 			}
 		})

@@ -4,6 +4,7 @@
 package e2e
 
 import (
+	"errors"
 	"flag"
 	"os"
 	"path/filepath"
@@ -24,7 +25,6 @@ var onlyConformance = flag.String("only-conformance", "", "run these cases alone
 // TestConformance runs the cases that apitest must pass against the real API server, whose answers must match the
 // recordings. No controller runs, so that only the case changes objects.
 func TestConformance(t *testing.T) {
-	harness.OnlyDefaultVersion(t, "the answers are recorded of the default version")
 	c := harness.Start(t, harness.Options{
 		Without: []string{harness.ControllerManager, harness.Scheduler},
 		RuntimeConfig: map[string]bool{
@@ -32,6 +32,7 @@ func TestConformance(t *testing.T) {
 		},
 	})
 	target := conformance.Target{
+		Version: c.Version(),
 		Server: func(t *testing.T) conformance.Server {
 			return conformance.Server{
 				Config: func(u apitest.User) *rest.Config {
@@ -59,9 +60,16 @@ func TestConformance(t *testing.T) {
 		target.Only = strings.Split(*onlyConformance, ",")
 	}
 	if *updateConformance {
-		dir := filepath.Join("..", "..", "internal", "conformance", "testdata")
 		target.Record = func(t *testing.T, name, transcript string) {
-			if err := os.WriteFile(filepath.Join(dir, name+".txt"), []byte(transcript), 0o644); err != nil {
+			path, needed := conformance.File(c.Version(), name, transcript)
+			path = filepath.Join("..", "..", "internal", "conformance", filepath.FromSlash(path))
+			if !needed {
+				if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+					t.Error(err)
+				}
+				return
+			}
+			if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(transcript), 0o644)); err != nil {
 				t.Error(err)
 			}
 		}
