@@ -4,13 +4,83 @@
 package apitest
 
 import (
+	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
+	"path"
+	"slices"
+	"strings"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/kubernetes/scheme"
 )
+
+// User is the identity of a client. The server does not authenticate it. The
+// zero User is the administrator kubernetes-admin, a member of system:masters,
+// whom no Authorizer is asked about.
+type User struct {
+	Name   string
+	Groups []string
+}
+
+// Groups that the API server itself gives a meaning to.
+const (
+	groupMasters         = "system:masters"
+	groupNodes           = "system:nodes"
+	groupAuthenticated   = "system:authenticated"
+	groupServiceAccounts = "system:serviceaccounts"
+
+	nodeUserPrefix           = "system:node:"
+	serviceAccountUserPrefix = "system:serviceaccount:"
+)
+
+// admin is the identity that a zero User stands for.
+var admin = User{Name: "kubernetes-admin", Groups: []string{groupMasters, groupAuthenticated}}
+
+// NodeUser is the identity of a kubelet: user system:node:NAME in group
+// system:nodes.
+func NodeUser(nodeName string) User {
+	return User{Name: nodeUserPrefix + nodeName, Groups: []string{groupNodes, groupAuthenticated}}
+}
+
+// ServiceAccountUser is the identity of a pod that uses the named
+// ServiceAccount.
+func ServiceAccountUser(namespace, name string) User {
+	return User{
+		Name:   serviceAccountUserPrefix + namespace + ":" + name,
+		Groups: []string{groupServiceAccounts, groupServiceAccounts + ":" + namespace, groupAuthenticated},
+	}
+}
+
+// orAdmin returns u, or admin if u is zero.
+func (u User) orAdmin() User {
+	if u.Name == "" && len(u.Groups) == 0 {
+		return admin
+	}
+	return u
+}
+
+// in reports whether the user is a member of group.
+func (u User) in(group string) bool { return slices.Contains(u.Groups, group) }
+
+// nodeName returns the node a kubelet identity stands for. Like the Node
+// authorizer it wants both the user name and the group.
+func (u User) nodeName() (string, bool) {
+	if len(u.Name) <= len(nodeUserPrefix) || u.Name[:len(nodeUserPrefix)] != nodeUserPrefix || !u.in(groupNodes) {
+		return "", false
+	}
+	return u.Name[len(nodeUserPrefix):], true
+}
 
 // Authorizer decides whether a request is allowed. The reason of a refusal
 // goes into the 403. It is called without locks.
@@ -110,4 +180,212 @@ func (s *Server) admit(c *call, obj, old runtime.Object) error {
 // admitDelete is admit for a deletion.
 func (s *Server) admitDelete(c *call, old runtime.Object) error {
 	return s.nodeRestriction(c, nil, old)
+}
+
+// rbac authorizes by roles and bindings, as the RBAC authorizer of a real server
+// does. Every user may use discovery.
+type rbac struct {
+	clusterRoles        map[string][]rbacv1.PolicyRule
+	roles               map[key][]rbacv1.PolicyRule
+	clusterRoleBindings []rbacv1.ClusterRoleBinding
+	roleBindings        []rbacv1.RoleBinding
+}
+
+// RBACFrom returns an Authorizer that allows what the ClusterRoles, Roles and
+// bindings in YAML manifests allow. It ignores documents of other kinds. A
+// binding to a role that is in no manifest grants nothing, as on a real server.
+func RBACFrom(manifests ...[]byte) (Authorizer, error) {
+	a := &rbac{clusterRoles: map[string][]rbacv1.PolicyRule{}, roles: map[key][]rbacv1.PolicyRule{}}
+	for _, m := range manifests {
+		r := yaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(m)))
+		for {
+			doc, err := r.Read()
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				return nil, err
+			}
+			if err := a.add(doc); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return a, nil
+}
+
+func (a *rbac) add(doc []byte) error {
+	asJSON, err := yaml.ToJSON(doc)
+	if err != nil {
+		return err
+	}
+	if len(asJSON) == 0 || string(asJSON) == "null" {
+		return nil
+	}
+	if !bytes.Contains(asJSON, []byte(rbacv1.GroupName)) {
+		return nil
+	}
+	obj, gvk, err := scheme.Codecs.UniversalDeserializer().Decode(asJSON, nil, nil)
+	if err != nil {
+		return fmt.Errorf("apitest: %w", err)
+	}
+	switch o := obj.(type) {
+	case *rbacv1.ClusterRole:
+		a.clusterRoles[o.Name] = o.Rules
+	case *rbacv1.Role:
+		a.roles[key{o.Namespace, o.Name}] = o.Rules
+	case *rbacv1.ClusterRoleBinding:
+		a.clusterRoleBindings = append(a.clusterRoleBindings, *o)
+	case *rbacv1.RoleBinding:
+		a.roleBindings = append(a.roleBindings, *o)
+	default:
+		if gvk.Group == rbacv1.GroupName {
+			return fmt.Errorf("apitest: %s can't be used", gvk)
+		}
+	}
+	return nil
+}
+
+// Authorize implements Authorizer.
+func (a *rbac) Authorize(_ *Server, r Request) (bool, string) {
+	if r.Resource == "" {
+		return true, ""
+	}
+	for i := range a.clusterRoleBindings {
+		b := &a.clusterRoleBindings[i]
+		if appliesTo(b.Subjects, r.User, "") && rulesAllow(a.clusterRoles[b.RoleRef.Name], r) {
+			return true, ""
+		}
+	}
+	for i := range a.roleBindings {
+		b := &a.roleBindings[i]
+		if b.Namespace != r.Namespace || !appliesTo(b.Subjects, r.User, b.Namespace) {
+			continue
+		}
+		rules := a.roles[key{b.Namespace, b.RoleRef.Name}]
+		if b.RoleRef.Kind == "ClusterRole" {
+			rules = a.clusterRoles[b.RoleRef.Name]
+		}
+		if rulesAllow(rules, r) {
+			return true, ""
+		}
+	}
+	return false, ""
+}
+
+func appliesTo(subjects []rbacv1.Subject, u User, namespace string) bool {
+	return slices.ContainsFunc(subjects, func(s rbacv1.Subject) bool {
+		switch s.Kind {
+		case rbacv1.UserKind:
+			return s.Name == u.Name
+		case rbacv1.GroupKind:
+			return u.in(s.Name)
+		case rbacv1.ServiceAccountKind:
+			ns := s.Namespace
+			if ns == "" {
+				ns = namespace
+			}
+			return u.Name == serviceAccountUserPrefix+ns+":"+s.Name
+		}
+		return false
+	})
+}
+
+// rulesAllow reports whether one of the rules covers the request.
+func rulesAllow(rules []rbacv1.PolicyRule, r Request) bool {
+	resource := r.Resource
+	if r.Subresource != "" {
+		resource += "/" + r.Subresource
+	}
+	has := func(list []string, v string) bool { return slices.Contains(list, "*") || slices.Contains(list, v) }
+	for _, rule := range rules {
+		if !has(rule.Verbs, r.Verb) || !has(rule.APIGroups, r.Group) {
+			continue
+		}
+		if !has(rule.Resources, resource) && !(r.Subresource != "" && slices.ContainsFunc(rule.Resources, func(pattern string) bool {
+			ok, _ := path.Match(pattern, resource)
+			return ok && strings.HasPrefix(pattern, "*/")
+		})) {
+			continue
+		}
+		if len(rule.ResourceNames) == 0 || slices.Contains(rule.ResourceNames, r.Name) {
+			return true
+		}
+	}
+	return false
+}
+
+// accessReviews returns a new object for a resource of authorization.k8s.io that
+// asks the authorizer, or nil. The server answers such a request and stores
+// nothing.
+func accessReviews(gv schema.GroupVersion, resource string) runtime.Object {
+	if gv != authorizationv1.SchemeGroupVersion {
+		return nil
+	}
+	switch resource {
+	case "subjectaccessreviews":
+		return &authorizationv1.SubjectAccessReview{}
+	case "selfsubjectaccessreviews":
+		return &authorizationv1.SelfSubjectAccessReview{}
+	}
+	return nil
+}
+
+// review answers a request for a decision of the authorizer.
+func (c *call) review(obj runtime.Object) (*answer, error) {
+	if c.r.Verb != "create" {
+		return nil, methodNotAllowed()
+	}
+	if err := c.s.authorize(c); err != nil {
+		return nil, err
+	}
+	media := jsonCodec
+	if mediaOf(c.r.ContentType) == protobufMedia {
+		media = protoCodec
+	}
+	if _, _, err := media.decoder(false).Decode(c.r.Body, nil, obj); err != nil {
+		return nil, apierrors.NewBadRequest(err.Error())
+	}
+	var err error
+	switch review := obj.(type) {
+	case *authorizationv1.SubjectAccessReview:
+		user := User{Name: review.Spec.User, Groups: review.Spec.Groups}
+		if user.Name == "" && len(user.Groups) == 0 {
+			return nil, c.invalidReview("SubjectAccessReview", field.Invalid(field.NewPath("spec", "user"), "", "at least one of user or group must be specified"))
+		}
+		review.Status, err = c.decide("SubjectAccessReview", user, review.Spec.ResourceAttributes, review.Spec.NonResourceAttributes)
+		review.TypeMeta = metav1.TypeMeta{APIVersion: authorizationv1.SchemeGroupVersion.String(), Kind: "SubjectAccessReview"}
+	case *authorizationv1.SelfSubjectAccessReview:
+		review.Status, err = c.decide("SelfSubjectAccessReview", c.r.User, review.Spec.ResourceAttributes, review.Spec.NonResourceAttributes)
+		review.TypeMeta = metav1.TypeMeta{APIVersion: authorizationv1.SchemeGroupVersion.String(), Kind: "SelfSubjectAccessReview"}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &answer{code: http.StatusCreated, contentType: c.accept.name, body: c.accept.media.encode(obj)}, nil
+}
+
+// decide asks the authorizer in use whether user may do what the attributes
+// describe.
+func (c *call) decide(kind string, user User, resource *authorizationv1.ResourceAttributes, path *authorizationv1.NonResourceAttributes) (status authorizationv1.SubjectAccessReviewStatus, err error) {
+	r := Request{User: user}
+	switch {
+	case (resource == nil) == (path == nil):
+		return status, c.invalidReview(kind, field.Invalid(field.NewPath("spec", "resourceAttributes"), resource, "exactly one of nonResourceAttributes or resourceAttributes must be specified"))
+	case resource != nil:
+		r.Verb, r.Group, r.Version, r.Resource, r.Subresource = resource.Verb, resource.Group, resource.Version, resource.Resource, resource.Subresource
+		r.Namespace, r.Name = resource.Namespace, resource.Name
+	default:
+		r.Verb, r.Path = path.Verb, path.Path
+	}
+	if user.in(groupMasters) {
+		status.Allowed = true
+		return status, nil
+	}
+	status.Allowed, status.Reason = c.s.authorizerInUse().Authorize(c.s, r)
+	return status, nil
+}
+
+func (c *call) invalidReview(kind string, problem *field.Error) error {
+	return apierrors.NewInvalid(schema.GroupKind{Group: authorizationv1.GroupName, Kind: kind}, "", field.ErrorList{problem})
 }

@@ -11,12 +11,16 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"strconv"
+	"strings"
 	"sync"
+	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 )
@@ -295,4 +299,128 @@ func readBody(req *http.Request) ([]byte, error) {
 		return b, err
 	}
 	return io.ReadAll(req.Body)
+}
+
+// Bubble runs f in a testing/synctest bubble with a new server. Time in the
+// bubble is virtual: it stands still while a goroutine can run, and jumps ahead
+// when all of them wait. When f returns, every goroutine that it started must
+// end, or the test fails with their stacks; contexts that come from t are done
+// by then.
+//
+// Bubble also removes the rate limit of apimachinery's error handlers for the
+// rest of the process. That limiter compares virtual time with the real time at
+// which the process started, so in a bubble it sleeps for decades, and
+// reflectors call it when a watch fails.
+func Bubble(t *testing.T, opts Options, f func(t *testing.T, s *Server)) {
+	t.Helper()
+	withoutLimiter()
+	synctest.Test(t, func(t *testing.T) { f(t, New(opts)) })
+}
+
+// withoutLimiter keeps the first of apimachinery's error handlers, which logs.
+var withoutLimiter = sync.OnceFunc(func() {
+	utilruntime.ErrorHandlers = utilruntime.ErrorHandlers[:min(1, len(utilruntime.ErrorHandlers))]
+})
+
+// Handler returns an http.Handler through which the server can be reached over
+// a real connection, every request being user's. It is for tests that run a
+// whole program, which has no place for a RoundTripper; it can't be used in a
+// synctest bubble.
+func (s *Server) Handler(user User) http.Handler {
+	user = user.orAdmin()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		resp, err := s.roundTrip(user, r)
+		if err != nil {
+			// The way net/http offers to drop the connection, which is what
+			// the injected transport errors stand for.
+			panic(http.ErrAbortHandler)
+		}
+		defer resp.Body.Close()
+		maps.Copy(w.Header(), resp.Header)
+		w.WriteHeader(resp.StatusCode)
+		flusher, _ := w.(http.Flusher)
+		if flusher != nil {
+			flusher.Flush() // a watch without events has headers all the same
+		}
+		_, _ = io.Copy(&flushing{w, flusher}, resp.Body) // the client is gone, or the response is over
+	})
+}
+
+// flushing sends on each piece of a watch when it comes.
+type flushing struct {
+	w       io.Writer
+	flusher http.Flusher
+}
+
+func (f *flushing) Write(p []byte) (int, error) {
+	n, err := f.w.Write(p)
+	if f.flusher != nil {
+		f.flusher.Flush()
+	}
+	return n, err
+}
+
+// Gate is a feature gate of the API server that decides which fields it keeps.
+type Gate string
+
+// The gates that the server knows. It treats the fields of other gates as a
+// server of its version with default gates.
+const (
+	// CoordinatedLeaderElection keeps spec.strategy and spec.preferredHolder
+	// of a Lease.
+	CoordinatedLeaderElection Gate = "CoordinatedLeaderElection"
+
+	// WatchList serves watches that begin with the list of objects
+	// (sendInitialEvents). If it is off, they are answered with 422.
+	WatchList Gate = "WatchList"
+
+	// NodeDeclaredFeatures keeps status.declaredFeatures of a Node.
+	NodeDeclaredFeatures Gate = "NodeDeclaredFeatures"
+
+	// These keep fields of ResourceSlices.
+	DRADeviceTaints              Gate = "DRADeviceTaints"
+	DRAPartitionableDevices      Gate = "DRAPartitionableDevices"
+	DRADeviceBindingConditions   Gate = "DRADeviceBindingConditions"
+	DRAConsumableCapacity        Gate = "DRAConsumableCapacity"
+	DRADeviceCompatibilityGroups Gate = "DRADeviceCompatibilityGroups"
+	DRANodeAllocatableResources  Gate = "DRANodeAllocatableResources"
+	DRAListTypeAttributes        Gate = "DRAListTypeAttributes"
+	DRAPartitionableDevicesType  Gate = "DRAPartitionableDevicesType"
+	DRAOptionalNodeOperations    Gate = "DRAOptionalNodeOperations"
+)
+
+// onSince is the minor version from which a gate is on by default; the others
+// are off in all versions.
+var onSince = map[Gate]int{
+	WatchList: 34, NodeDeclaredFeatures: 36,
+	DRADeviceTaints: 36, DRAPartitionableDevices: 36, DRADeviceBindingConditions: 36, DRAConsumableCapacity: 36,
+}
+
+func (s *Server) gate(g Gate) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if on, ok := s.gates[g]; ok {
+		return on
+	}
+	since, ok := onSince[g]
+	return ok && s.minor >= since
+}
+
+// SetGate turns a gate on or off at run time. Stored objects keep what they
+// have.
+func (s *Server) SetGate(g Gate, on bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.gates == nil {
+		s.gates = map[Gate]bool{}
+	}
+	s.gates[g] = on
+}
+
+// minorOf is the minor version in a version like v1.37.1, 0 in others.
+func minorOf(version string) int {
+	_, rest, _ := strings.Cut(version, ".")
+	minor, _, _ := strings.Cut(rest, ".")
+	n, _ := strconv.Atoi(minor)
+	return n
 }

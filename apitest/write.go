@@ -7,20 +7,25 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"reflect"
 	"slices"
 	"strconv"
 	"strings"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
 )
 
 // write is what the hooks of a kind may know of the write they are part of.
@@ -349,4 +354,61 @@ func (c *call) dedupOwners(m metav1.Object) {
 		m.SetOwnerReferences(out)
 		c.warnings = append(c.warnings, ".metadata.ownerReferences contains duplicate entries; API server dedups owner references in 1.20+, and may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: "+strings.Join(twice, ", "))
 	}
+}
+
+// check validates an object as a whole.
+func (k *kind) check(w *write, obj, old runtime.Object) field.ErrorList {
+	var errs field.ErrorList
+	if old == nil || !metaEqual(metaOf(obj), metaOf(old)) {
+		errs = k.checkMeta(w, obj, old)
+	}
+	if k.validate != nil {
+		errs = append(errs, k.validate(w, obj, old)...)
+	}
+	if w.s.minor < 37 {
+		return errs
+	}
+	return unique(errs)
+}
+
+func (k *kind) checkMeta(w *write, obj, old runtime.Object) field.ErrorList {
+	path := field.NewPath("metadata")
+	errs := apivalidation.ValidateObjectMetaAccessor(metaOf(obj), k.namespaced, k.validName, path)
+	if old != nil {
+		changes := apivalidation.ValidateObjectMetaAccessorUpdate(metaOf(obj), metaOf(old), path)
+		errs = append(errs, changes...)
+		if w.s.minor < 37 {
+			errs = append(errs, changes...) // older servers say it twice
+		}
+	}
+	if k.stored().Group != coordinationv1.GroupName {
+		for i, f := range metaOf(obj).GetFinalizers() {
+			if !strings.Contains(f, "/") && f != string(corev1.FinalizerKubernetes) && f != metav1.FinalizerOrphanDependents && f != metav1.FinalizerDeleteDependents {
+				errs = append(errs, field.Invalid(path.Child("finalizers").Index(i), f, "name is neither a standard finalizer name nor is it fully qualified"))
+			}
+		}
+	}
+	return errs
+}
+
+// metaEqual reports whether all metadata is as it was that somebody could have
+// got wrong, so that it need not be checked again: heartbeats are many.
+func metaEqual(m, o metav1.Object) bool {
+	return m.GetName() == o.GetName() && m.GetNamespace() == o.GetNamespace() && m.GetGenerateName() == o.GetGenerateName() && m.GetUID() == o.GetUID() &&
+		m.GetDeletionTimestamp() == o.GetDeletionTimestamp() && ptr.Equal(m.GetDeletionGracePeriodSeconds(), o.GetDeletionGracePeriodSeconds()) &&
+		maps.Equal(m.GetLabels(), o.GetLabels()) && maps.Equal(m.GetAnnotations(), o.GetAnnotations()) && slices.Equal(m.GetFinalizers(), o.GetFinalizers()) &&
+		slices.EqualFunc(m.GetOwnerReferences(), o.GetOwnerReferences(), func(a, b metav1.OwnerReference) bool {
+			return a.APIVersion == b.APIVersion && a.Kind == b.Kind && a.Name == b.Name && a.UID == b.UID &&
+				ptr.Equal(a.Controller, b.Controller) && ptr.Equal(a.BlockOwnerDeletion, b.BlockOwnerDeletion)
+		})
+}
+
+// unique drops errors that say the same as an earlier one.
+func unique(errs field.ErrorList) (out field.ErrorList) {
+	for _, e := range errs {
+		if !slices.ContainsFunc(out, func(o *field.Error) bool { return o.Error() == e.Error() }) {
+			out = append(out, e)
+		}
+	}
+	return out
 }
