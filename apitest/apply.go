@@ -37,7 +37,7 @@ var typedSchemas = sync.OnceValue(func() managedfields.TypeConverter {
 	return applyconfigurations.NewTypeConverter(scheme.Scheme)
 })
 
-// earlier is an object as one of its managers left it.
+// earlier is the state of an object after the last write of one of its managers.
 type earlier struct {
 	by  *metav1.ManagedFieldsEntry // its fields do not count
 	obj runtime.Object
@@ -55,8 +55,8 @@ func sameManager(a, b *metav1.ManagedFieldsEntry) bool {
 	return a.Manager == b.Manager && a.Operation == b.Operation && a.APIVersion == b.APIVersion && a.Subresource == b.Subresource
 }
 
-// follows carries over what is known of the managers of prev, after which it
-// was written by the manager of an entry.
+// follows records the manager by of this version, and takes over from prev the
+// versions of earlier managers.
 func (it *item) follows(prev *item, by *metav1.ManagedFieldsEntry) {
 	it.by = by
 	if prev == nil {
@@ -85,7 +85,7 @@ func (k *kind) fieldManager(view int, subresource string) (*managedfields.FieldM
 	return managedfields.NewDefaultFieldManager(typedSchemas(), c, c, c, gv.WithKind(k.name), gv, subresource, nil)
 }
 
-// converter is what a field manager needs to know of a kind.
+// converter describes a kind to a field manager.
 type converter struct{ k *kind }
 
 // Default does nothing: the server fills in defaults itself.
@@ -135,7 +135,7 @@ func (c converter) ConvertToVersion(in runtime.Object, target runtime.GroupVersi
 	return c.k.convertTo(c.k.convertFrom(shallow(in), from), to), nil
 }
 
-// resolve returns a copy of a stored object in view v with true managedFields.
+// resolve returns a copy of a stored object in view v with exact managedFields.
 func (k *kind) resolve(it *item, v int) (runtime.Object, error) {
 	if it.tracked {
 		return k.convertTo(it.obj, v).DeepCopyObject(), nil
@@ -220,8 +220,8 @@ func (c *call) apply() (*answer, error) {
 	return c.object(code, it)
 }
 
-// keepTo leaves in an apply only what its path may change, so that its manager
-// owns nothing else.
+// keepTo removes from an apply the fields that its path must not change, so that
+// its manager does not own them.
 func (c *call) keepTo(patch *unstructured.Unstructured) {
 	if !c.kind.status {
 		return
@@ -237,7 +237,7 @@ func (c *call) keepTo(patch *unstructured.Unstructured) {
 	}
 }
 
-// merge carries out an apply. The lock of the store is held.
+// merge merges an apply into the stored object. store.mu must be held.
 func (c *call) merge(patch *unstructured.Unstructured, force bool) (*item, int, error) {
 	k := c.kind
 	fm, err := k.fieldManager(c.view, c.r.Subresource)
@@ -333,15 +333,15 @@ func (w *write) track(obj runtime.Object, old *item) (changed bool) {
 	return !sameManagers(metaOf(obj).GetManagedFields(), was)
 }
 
-// sameManagers reports whether managedFields differ in nothing but times.
+// sameManagers reports whether managedFields differ only in their times.
 func sameManagers(a, b []metav1.ManagedFieldsEntry) bool {
 	return slices.EqualFunc(a, b, func(x, y metav1.ManagedFieldsEntry) bool {
 		return sameManager(&x, &y) && x.FieldsV1.String() == y.FieldsV1.String()
 	})
 }
 
-// manager is the field manager of a request: what it says, else the first
-// part of its user agent.
+// manager returns the field manager of a request: its fieldManager parameter, or
+// the first part of its user agent.
 func (w *write) manager() string {
 	if w.r.FieldManager != "" {
 		return w.r.FieldManager

@@ -27,13 +27,13 @@ import (
 
 // User is the identity of a client. The server does not authenticate it. The
 // zero User is the administrator kubernetes-admin, a member of system:masters,
-// whom no Authorizer is asked about.
+// whose requests are allowed without a call of the Authorizer.
 type User struct {
 	Name   string
 	Groups []string
 }
 
-// Groups that the API server itself gives a meaning to.
+// Groups that have a meaning for the API server.
 const (
 	groupMasters         = "system:masters"
 	groupNodes           = "system:nodes"
@@ -73,8 +73,8 @@ func (u User) orAdmin() User {
 // in reports whether the user is a member of group.
 func (u User) in(group string) bool { return slices.Contains(u.Groups, group) }
 
-// nodeName returns the node a kubelet identity stands for. Like the Node
-// authorizer it wants both the user name and the group.
+// nodeName returns the node name of a kubelet identity. As the Node authorizer
+// does, it requires both the user name and the group.
 func (u User) nodeName() (string, bool) {
 	if len(u.Name) <= len(nodeUserPrefix) || u.Name[:len(nodeUserPrefix)] != nodeUserPrefix || !u.in(groupNodes) {
 		return "", false
@@ -82,20 +82,21 @@ func (u User) nodeName() (string, bool) {
 	return u.Name[len(nodeUserPrefix):], true
 }
 
-// Authorizer decides whether a request is allowed. The reason of a refusal
-// goes into the 403. It is called without locks.
+// Authorizer decides whether a request is allowed. The reason of a refusal is
+// part of the message of the 403. Authorize is called without locks, from the
+// goroutines of the clients.
 type Authorizer interface {
 	Authorize(s *Server, r Request) (allowed bool, reason string)
 }
 
-// AuthorizerFunc is a function as an Authorizer.
+// AuthorizerFunc is a function that implements Authorizer.
 type AuthorizerFunc func(s *Server, r Request) (bool, string)
 
 // Authorize implements Authorizer.
 func (f AuthorizerFunc) Authorize(s *Server, r Request) (bool, string) { return f(s, r) }
 
-// AnyOf allows what one of the authorizers allows, in the manner of the
-// server's --authorization-mode=Node,RBAC.
+// AnyOf returns an Authorizer that allows a request if one of list allows it, as
+// a server with --authorization-mode=Node,RBAC does.
 func AnyOf(list ...Authorizer) Authorizer {
 	return AuthorizerFunc(func(s *Server, r Request) (bool, string) {
 		reason := ""
@@ -112,7 +113,7 @@ func AnyOf(list ...Authorizer) Authorizer {
 	})
 }
 
-// trusting holds nodes to their rules and trusts everybody else.
+// trusting applies NodeRules to node identities and allows all other requests.
 type trusting struct{}
 
 // Authorize implements Authorizer.
@@ -134,7 +135,7 @@ func (s *Server) authorizerInUse() Authorizer {
 
 func (s *Server) authorize(c *call) error { return s.authorizeAs(c, c.r.Verb) }
 
-// authorizeCreate asks again for a PUT that is going to create.
+// authorizeCreate authorizes the creation by a PUT of a missing object.
 func (s *Server) authorizeCreate(c *call) error { return s.authorizeAs(c, "create") }
 
 func (s *Server) authorizeAs(c *call, verb string) error {
@@ -144,7 +145,7 @@ func (s *Server) authorizeAs(c *call, verb string) error {
 	r := *c.r
 	r.Verb = verb
 	if r.Method == http.MethodPost && r.Subresource == "" {
-		r.Name = "" // the server doesn't look into the body
+		r.Name = "" // the real server authorizes before it reads the body
 	}
 	ok, reason := s.authorizerInUse().Authorize(s, r)
 	if ok {
@@ -153,7 +154,7 @@ func (s *Server) authorizeAs(c *call, verb string) error {
 	return forbidden(c, r, reason)
 }
 
-// forbidden words the refusal as the API server does.
+// forbidden returns a 403 with the message of the real server.
 func forbidden(c *call, r Request, reason string) error {
 	resource := r.Resource
 	if r.Subresource != "" {
@@ -171,8 +172,8 @@ func forbidden(c *call, r Request, reason string) error {
 	return apierrors.NewForbidden(r.groupResource(), r.Name, errors.New(msg))
 }
 
-// admit is what admission plugins have to say about a write; old is nil for a
-// creation. The lock of the store is held.
+// admit calls the admission plugins for a write. old is nil for a creation.
+// store.mu must be held.
 func (s *Server) admit(c *call, obj, old runtime.Object) error {
 	return s.nodeRestriction(c, obj, old)
 }
@@ -191,9 +192,10 @@ type rbac struct {
 	roleBindings        []rbacv1.RoleBinding
 }
 
-// RBACFrom returns an Authorizer that allows what the ClusterRoles, Roles and
-// bindings in YAML manifests allow. It ignores documents of other kinds. A
-// binding to a role that is in no manifest grants nothing, as on a real server.
+// RBACFrom returns an Authorizer that applies the ClusterRoles, Roles and
+// bindings in YAML manifests. It ignores documents of other kinds. A binding to
+// a role that is in no manifest grants nothing, as on a real server. It returns
+// an error for a manifest that can't be decoded.
 func RBACFrom(manifests ...[]byte) (Authorizer, error) {
 	a := &rbac{clusterRoles: map[string][]rbacv1.PolicyRule{}, roles: map[key][]rbacv1.PolicyRule{}}
 	for _, m := range manifests {
@@ -365,8 +367,7 @@ func (c *call) review(obj runtime.Object) (*answer, error) {
 	return &answer{code: http.StatusCreated, contentType: c.accept.name, body: c.accept.media.encode(obj)}, nil
 }
 
-// decide asks the authorizer in use whether user may do what the attributes
-// describe.
+// decide asks the authorizer in use whether user may send the described request.
 func (c *call) decide(kind string, user User, resource *authorizationv1.ResourceAttributes, path *authorizationv1.NonResourceAttributes) (status authorizationv1.SubjectAccessReviewStatus, err error) {
 	r := Request{User: user}
 	switch {

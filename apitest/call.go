@@ -39,7 +39,7 @@ type call struct {
 	warnings []string
 }
 
-// answer is what goes back: a whole body, or a stream.
+// answer is a response: a complete body, or a stream.
 type answer struct {
 	code        int
 	contentType string
@@ -49,7 +49,7 @@ type answer struct {
 	warnings    []string
 }
 
-// serve does everything between the wire and the wire.
+// serve returns the answer to the request.
 func (c *call) serve() *answer {
 	a, err := c.dispatch()
 	if err != nil {
@@ -122,10 +122,10 @@ func (c *call) dispatch() (*answer, error) {
 
 func (c *call) resource() schema.GroupResource { return c.kind.groupResource(c.view) }
 
-// table is the objects of the kind. The lock of the store is held.
+// table returns the objects of the kind. store.mu must be held.
 func (c *call) table() *table { return c.s.store.table(c.kind) }
 
-// key is the object that the path of the request names.
+// key returns the key of the object that the path of the request names.
 func (c *call) key() key {
 	k := key{name: c.r.Name}
 	if c.kind.namespaced {
@@ -134,14 +134,14 @@ func (c *call) key() key {
 	return k
 }
 
-// errNoPath is what the API server says of a path in a group of which it
-// serves nothing at all: no Status, but plain text.
+// errNoPath is the answer to a path in a group that the server does not serve in
+// any version. The real server sends plain text instead of a Status.
 var errNoPath = errors.New("404 page not found")
 
-// unknown is the answer to a path that nothing serves. Its Status has no
-// details, so a client can tell it from an object that doesn't exist.
+// unknown returns the answer to a path of an unknown resource. Its Status has no
+// details, so a client can distinguish it from the 404 of a missing object.
 func (s *Server) unknown(gv schema.GroupVersion, resource string) error {
-	known := false // whether there is anything in the group
+	known := false // whether the group has kinds
 	for _, k := range s.kinds() {
 		for _, v := range k.views {
 			if v.gv.Group != gv.Group {
@@ -156,7 +156,7 @@ func (s *Server) unknown(gv schema.GroupVersion, resource string) error {
 	if known {
 		return errNoPath
 	}
-	// The real server answers in plain text, of which client-go shows nothing.
+	// The real server answers in plain text, which client-go does not show.
 	return notFound(fmt.Sprintf(" (apitest has no group %s: %s)", gv.Group, howToRegister))
 }
 
@@ -186,7 +186,7 @@ func methodNotAllowed() error {
 	return e
 }
 
-// failure is the answer to an error.
+// failure returns the answer to an error.
 func (c *call) failure(err error) *answer {
 	if err == errNoPath {
 		return &answer{code: http.StatusNotFound, contentType: "text/plain; charset=utf-8", body: []byte("404 page not found\n")}
@@ -218,13 +218,13 @@ func encodeStatus(m *media, status metav1.Status) []byte {
 	return m.encode(&status)
 }
 
-// object is the answer with an object in it.
+// object returns an answer whose body is an object.
 func (c *call) object(code int, it *item) (*answer, error) {
 	return &answer{code: code, contentType: c.accept.name, body: it.encoded(c.kind, c.view, c.accept)}, nil
 }
 
-// decode reads the body as the kind of the path and converts it to how it is
-// stored.
+// decode decodes the body as the kind in the path and converts it to the stored
+// version.
 func (c *call) decode() (runtime.Object, error) {
 	gvk := c.kind.views[c.view].gv.WithKind(c.kind.name)
 	obj, err := c.decodeAs(gvk)
@@ -234,8 +234,8 @@ func (c *call) decode() (runtime.Object, error) {
 	return c.kind.convertFrom(obj, c.view), nil
 }
 
-// decodeAs reads the body as an object of the given kind. A body that says
-// nothing about its kind is taken to be of it.
+// decodeAs decodes the body as an object of kind want. A body without a kind has
+// kind want.
 func (c *call) decodeAs(want schema.GroupVersionKind) (runtime.Object, error) {
 	var m *media
 	switch mediaOf(c.r.ContentType) {
@@ -291,8 +291,8 @@ func decodeError(want schema.GroupVersionKind, got *schema.GroupVersionKind, err
 	return apierrors.NewBadRequest(fmt.Sprintf("the object provided is unrecognized (must be of type %s): %v (%d bytes)", want.Kind, err, len(body)))
 }
 
-// bodyName is the name in the body of a create, for the journal and for faults
-// that are about one object. Bodies that can't be decoded have none.
+// bodyName returns the name in the body of a create, for the journal and for
+// Match.Name. It returns "" if the body can't be decoded.
 func (s *Server) bodyName(r *Request) string {
 	k, v := s.lookup(schema.GroupVersion{Group: r.Group, Version: r.Version}, r.Resource)
 	if k == nil || r.Subresource != "" {
@@ -309,7 +309,7 @@ func (s *Server) bodyName(r *Request) string {
 	return ""
 }
 
-// responseBody is a body that is all there.
+// responseBody is a complete body.
 type responseBody struct{ bytes.Reader }
 
 func newBody(b []byte) *responseBody {
@@ -325,7 +325,7 @@ const (
 	protobufMedia = runtime.ContentTypeProtobuf
 )
 
-// media is one of the encodings the server speaks. YAML is left out: no client
+// media is an encoding. The server does not support YAML, because no client
 // library sends it.
 type media struct {
 	runtime.Serializer
@@ -400,7 +400,7 @@ func mediaFor(contentType string) *media {
 	return jsonCodec
 }
 
-// accepted is what a client's Accept header settled on.
+// accepted is the representation that an Accept header selects.
 type accepted struct {
 	*media
 	// partial is set for PartialObjectMetadata and its list.
@@ -408,8 +408,8 @@ type accepted struct {
 }
 
 // negotiate picks the first acceptable clause of an Accept header, as the API
-// server does; clauses that ask for a Table are passed over. ok is false if
-// nothing in it can be served (406).
+// server does, except for clauses that ask for a Table. ok is false if no clause
+// is acceptable (406).
 func negotiate(accept string) (a accepted, ok bool) {
 	if accept == "" {
 		return accepted{media: jsonCodec}, true
@@ -457,20 +457,20 @@ func withoutProtobuf(accept string) string {
 	return strings.Join(out, ",")
 }
 
-// encode is Encode into fresh bytes. obj must carry its group, version and
+// encode returns the encoding of obj, which must carry its group, version and
 // kind.
 func (m *media) encode(obj runtime.Object) []byte {
 	var b bytes.Buffer
 	if err := m.Encode(obj, &b); err != nil {
-		// Everything the server encodes it has itself decoded or made.
+		// The server decoded or created obj itself.
 		panic("apitest: " + err.Error())
 	}
 	return b.Bytes()
 }
 
 // shallow copies the struct behind an API object, sharing everything it
-// points to. Stored objects are immutable, so sharing is safe as long as the
-// copy's own fields alone are set.
+// points to. Stored objects are immutable, so sharing is safe if the caller only
+// assigns to fields of the copy.
 func shallow(obj runtime.Object) runtime.Object {
 	if u, ok := obj.(*unstructured.Unstructured); ok {
 		m := maps.Clone(u.Object)

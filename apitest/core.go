@@ -24,7 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/version"
 )
 
-// The kinds of the core group that nobody here writes much of.
+// The kinds of the core group that need few rules.
 
 var namespaces = &kind{
 	name: "Namespace", resource: "namespaces", views: []view{{gv: corev1.SchemeGroupVersion}},
@@ -216,7 +216,7 @@ var leases = &kind{
 		if w.gate(CoordinatedLeaderElection) {
 			return
 		}
-		// A gated field stays only where it was already in use.
+		// A gated field stays only if the stored object has it.
 		l, o := obj.(*coordinationv1.Lease), old.(*coordinationv1.Lease)
 		if o.Spec.Strategy == nil {
 			l.Spec.Strategy = nil
@@ -290,8 +290,8 @@ func validateLeaseCandidate(_ *write, obj, old runtime.Object) (errs field.Error
 	return errs
 }
 
-// validateStrategy wants the one strategy that Kubernetes defines, or a name
-// with a domain.
+// validateStrategy requires the strategy that Kubernetes defines, or a name with
+// a domain.
 func validateStrategy(s coordinationv1.CoordinatedLeaseStrategy, path *field.Path) (errs field.ErrorList) {
 	path = path.Child("strategy") // the server names it twice
 	if !strings.Contains(string(s), "/") {
@@ -306,8 +306,8 @@ func validateStrategy(s coordinationv1.CoordinatedLeaseStrategy, path *field.Pat
 	return errs
 }
 
-// events are one kind with two faces: the core group's and that of
-// events.k8s.io, which has other field names and stricter rules.
+// events is one kind in two groups. The group events.k8s.io has other field names
+// than the core group, and stricter rules.
 var events = &kind{
 	name: "Event", resource: "events",
 	views: []view{
@@ -468,7 +468,7 @@ var nodes = &kind{
 		return "", false
 	},
 	defaults: func(obj runtime.Object) {
-		// What a node has it can give, unless it says otherwise.
+		// Allocatable defaults to capacity.
 		if n := obj.(*corev1.Node); n.Status.Allocatable == nil && n.Status.Capacity != nil {
 			n.Status.Allocatable = n.Status.Capacity.DeepCopy()
 		}
@@ -512,7 +512,7 @@ func validateNode(w *write, obj, old runtime.Object) (errs field.ErrorList) {
 	if old == nil {
 		return errs
 	}
-	// Only updates are held to this: a creation may repeat an address.
+	// The real server checks only updates: a creation may repeat an address.
 	for i, a := range n.Status.Addresses {
 		if slices.Contains(n.Status.Addresses[:i], a) {
 			errs = append(errs, field.Duplicate(field.NewPath("status", "addresses").Index(i), internalAddress{a.Type, a.Address}))
@@ -533,7 +533,7 @@ func validateNode(w *write, obj, old runtime.Object) (errs field.ErrorList) {
 	return errs
 }
 
-// internalAddress is an address as the server's own type has it, which its
+// internalAddress is an address in the internal type of the real server, which
 // error messages quote.
 type internalAddress struct {
 	Type    corev1.NodeAddressType
@@ -543,7 +543,7 @@ type internalAddress struct {
 // declaredFeature is the form of the name of a declared feature.
 var declaredFeature = regexp.MustCompile(`^[A-Z][a-zA-Z0-9]*(/[a-zA-Z][a-zA-Z0-9]*)*$`)
 
-// validateDeclaredFeatures wants names of the right form, sorted and unique.
+// validateDeclaredFeatures requires names of that form, sorted and unique.
 func validateDeclaredFeatures(names []string, path *field.Path) (errs field.ErrorList) {
 	for i, name := range names {
 		switch {
@@ -563,7 +563,7 @@ func validateDeclaredFeatures(names []string, path *field.Path) (errs field.Erro
 	return errs
 }
 
-// internalTaint is a taint as the server's own type has it, which its error
+// internalTaint is a taint in the internal type of the real server, which error
 // messages quote.
 type internalTaint struct {
 	Key, Value string

@@ -39,9 +39,8 @@ type Kind struct {
 	Type runtime.Object
 }
 
-// Register makes the server serve a kind, from now on. To register a kind again
-// replaces it and keeps its objects. It panics if the kind is one that every
-// server has.
+// Register makes the server serve a kind. Registering a kind again replaces the
+// kind and keeps its objects. Register panics if every server has the kind.
 func (s *Server) Register(k Kind) {
 	if k.Kind == "" || k.Version == "" {
 		panic("apitest: Register: a kind without a version or a name: " + k.GroupVersionKind.String())
@@ -92,8 +91,8 @@ func (s *Server) unregister(k *kind) {
 	s.own.remove(k)
 }
 
-// dynamicKind is a kind whose objects have no Go type of their own here. The
-// first version is the one that is stored.
+// dynamicKind returns a kind whose objects have no Go type in this module. The
+// first version is the stored version.
 func dynamicKind(name, resource string, namespaced, status bool, versions ...schema.GroupVersion) *kind {
 	k := &kind{
 		name: name, resource: resource, namespaced: namespaced, status: status, dynamic: true,
@@ -131,7 +130,7 @@ func dynamicKind(name, resource string, namespaced, status bool, versions ...sch
 		setOrDelete(m, "status", changed)
 		metadata := maps.Clone(o["metadata"].(map[string]any))
 		if sent, ok := changed["metadata"].(map[string]any); ok {
-			// Of the metadata only what the server itself keeps changes.
+			// A status write changes no metadata but the server's own.
 			setOrDelete(metadata, "resourceVersion", sent)
 			setOrDelete(metadata, "managedFields", sent)
 		}
@@ -167,7 +166,7 @@ var customResourceDefinitions = func() *kind {
 	return k
 }()
 
-// definition is what a CustomResourceDefinition defines.
+// definition is the content of a CustomResourceDefinition.
 type definition struct {
 	kind       *kind
 	names      map[string]any
@@ -273,8 +272,8 @@ func acceptedStatus(obj runtime.Object, now metav1.Time) map[string]any {
 	}
 }
 
-// defined follows the changes of CustomResourceDefinitions. The lock of the
-// store is held.
+// defined updates the kinds of the server after a change of a
+// CustomResourceDefinition. store.mu must be held.
 func (s *Server) defined(ev event) {
 	d, errs := definitionOf(ev.cur.obj)
 	if len(errs) > 0 || s.builtin.byGroupKind[d.kind.groupKind()] != nil {

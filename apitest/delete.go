@@ -20,11 +20,11 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// deleteOptions come in the body or, without one, in the query.
+// deleteOptions returns the options in the body or, without a body, in the query.
 func (c *call) deleteOptions() (*metav1.DeleteOptions, error) {
 	opts := &metav1.DeleteOptions{}
 	if len(c.r.Body) > 0 {
-		// Clients label the options with any group version they like.
+		// Clients send the options in any group version.
 		obj, _, err := mediaFor(c.r.ContentType).Decode(c.r.Body, &schema.GroupVersionKind{Version: "v1", Kind: "DeleteOptions"}, opts)
 		if err != nil {
 			return nil, apierrors.NewBadRequest(err.Error())
@@ -72,8 +72,8 @@ func (c *call) delete() (*answer, error) {
 	return &answer{code: http.StatusOK, contentType: c.accept.name, body: encodeStatus(c.accept.media, status)}, nil
 }
 
-// preconditions refuses to delete another object or version than the client
-// means.
+// preconditions returns an error if m is another object or version than the
+// client expects.
 func (c *call) preconditions(p *metav1.Preconditions, m metav1.Object) error {
 	var err error
 	switch {
@@ -89,8 +89,9 @@ func (c *call) preconditions(p *metav1.Preconditions, m metav1.Object) error {
 	return apierrors.NewConflict(schema.GroupResource{Group: c.kind.stored().Group, Resource: c.kind.name}, m.GetName(), err)
 }
 
-// removeOne deletes an object as far as it may go at once. It returns its
-// last state and whether it is gone. The lock of the store is held.
+// removeOne deletes an object, or marks it as deleted if its grace period or
+// finalizers keep it. It returns the last state and whether the object is gone.
+// store.mu must be held.
 func (c *call) removeOne(it *item, opts metav1.DeleteOptions) (last *item, gone bool, err error) {
 	m := metaOf(it.obj)
 	if err := c.s.admitDelete(c, it.obj); err != nil {
@@ -134,8 +135,8 @@ func (c *call) removeOne(it *item, opts metav1.DeleteOptions) (last *item, gone 
 	return st.remove(t, it), true, nil
 }
 
-// markDeleted begins or shortens a graceful deletion. pending means that
-// nothing is to be done because the deletion is under way.
+// markDeleted begins or shortens a graceful deletion. pending means that the
+// deletion is under way and the request changes nothing.
 func markDeleted(k *kind, obj runtime.Object, opts *metav1.DeleteOptions) (graceful, pending bool) {
 	m := metaOf(obj)
 	if k.graceful == nil {
@@ -249,11 +250,10 @@ func (c *call) deleteCollection() (*answer, error) {
 	return c.encodeList(items, metav1.ListMeta{ResourceVersion: formatRV(rv)})
 }
 
-// CollectGarbage does once what the garbage collector does: it deletes every
-// object whose owners are all gone, by kind, name and UID, and carries out
-// deletions with the Foreground and Orphan policies. It returns the deleted
-// objects as "resource/namespace/name". Owners of kinds that the server does
-// not know count as existing.
+// CollectGarbage runs the garbage collector once. It deletes every object whose
+// owners are all gone, by kind, name and UID, and completes deletions with the
+// Foreground and Orphan policies. It returns the deleted objects as
+// "resource/namespace/name". Owners of unknown kinds count as existing.
 func (s *Server) CollectGarbage() (deleted []string) {
 	s.store.mu.Lock()
 	defer s.store.mu.Unlock()
@@ -281,7 +281,7 @@ func (s *Server) CollectGarbage() (deleted []string) {
 	}
 }
 
-// orphaned reports whether an object has owners and none of them exists.
+// orphaned reports whether an object has owners of which none exists.
 func (s *Server) orphaned(it *item) bool {
 	refs := metaOf(it.obj).GetOwnerReferences()
 	return len(refs) > 0 && !slices.ContainsFunc(refs, func(ref metav1.OwnerReference) bool { return s.exists(ref, it.key.namespace) })
@@ -304,13 +304,13 @@ func (s *Server) exists(ref metav1.OwnerReference, namespace string) bool {
 	return owner != nil && metaOf(owner.obj).GetUID() == ref.UID
 }
 
-// asServer is a call by which the server itself changes something.
+// asServer returns a call for a change that the server makes itself.
 func (s *Server) asServer(k *kind) *call {
 	return &call{s: s, r: &Request{User: admin, Group: k.stored().Group, Resource: k.resource}, ctx: context.Background(), kind: k}
 }
 
-// collect deletes an object like any client, so that grace and finalizers
-// count. It reports whether that changed anything.
+// collect deletes an object as a client would, with grace period and finalizers.
+// It reports whether the object changed.
 func (s *Server) collect(k *kind, it *item) bool {
 	if metaOf(it.obj).GetDeletionTimestamp() != nil {
 		return false
@@ -320,7 +320,8 @@ func (s *Server) collect(k *kind, it *item) bool {
 	return err == nil
 }
 
-// propagate carries out what a finalizer of a deletion policy waits for.
+// propagate deletes or orphans the dependents of an object whose deletion policy
+// asks for it, and removes the finalizer of the policy.
 func (s *Server) propagate(t *table, it *item) {
 	m := metaOf(it.obj)
 	if m.GetDeletionTimestamp() == nil {
@@ -375,11 +376,11 @@ func ownedBy(it *item, uid types.UID) bool {
 
 // namespaceDelay is the time from the deletion of a namespace, or of the last
 // object that kept it, until the server empties and removes it. On a real
-// cluster a controller does that, a moment later.
+// cluster kube-controller-manager does that.
 const namespaceDelay = 100 * time.Millisecond
 
-// observe follows the changes that change the server itself. The lock of the
-// store is held.
+// observe handles the changes of objects that change the server: namespaces and
+// CustomResourceDefinitions. store.mu must be held.
 func (s *Server) observe(ev event) {
 	k := ev.kind
 	switch {
@@ -398,7 +399,7 @@ func (s *Server) observe(ev event) {
 
 func terminating(it *item) bool { return metaOf(it.obj).GetDeletionTimestamp() != nil }
 
-// emptyLater empties a namespace after a while. The lock of the store is held.
+// emptyLater empties a namespace after namespaceDelay. store.mu must be held.
 func (s *Server) emptyLater(name string) {
 	if s.store.emptying[name] {
 		return
@@ -415,9 +416,9 @@ func (s *Server) emptyLater(name string) {
 	})
 }
 
-// empty deletes what is in a namespace as a client would, so that grace periods
-// and finalizers count, and removes the namespace if nothing is left. The lock
-// of the store is held.
+// empty deletes the objects in a namespace as a client would, with grace periods
+// and finalizers, and removes the namespace if no object is left. store.mu must
+// be held.
 func (s *Server) empty(name string) {
 	t := s.store.named["namespaces"]
 	ns := t.items[key{name: name}]
@@ -432,7 +433,7 @@ func (s *Server) empty(name string) {
 		}
 		for _, it := range contents.sorted(name) {
 			if !terminating(it) {
-				_, _, _ = s.asServer(k).removeOne(it, metav1.DeleteOptions{}) // what is refused stays
+				_, _, _ = s.asServer(k).removeOne(it, metav1.DeleteOptions{}) // an object that may not be deleted stays
 			}
 			if contents.items[it.key] != nil {
 				left++
@@ -440,7 +441,7 @@ func (s *Server) empty(name string) {
 		}
 	}
 	if left > 0 {
-		return // the removal of the last of them comes back here
+		return // the removal of the last object calls empty again
 	}
 	obj := shallow(ns.obj).(*corev1.Namespace)
 	obj.Spec.Finalizers = slices.DeleteFunc(slices.Clone(obj.Spec.Finalizers), func(f corev1.FinalizerName) bool { return f == corev1.FinalizerKubernetes })

@@ -43,7 +43,7 @@ var resourceClaimTemplates = &kind{
 	},
 }
 
-// immutableSpec refuses a change of spec.
+// immutableSpec rejects a change of spec.
 func immutableSpec(spec, old any) (errs field.ErrorList) {
 	if !equality.Semantic.DeepEqual(spec, old) {
 		errs = append(errs, field.Invalid(field.NewPath("spec"), nil, apivalidation.FieldImmutableErrorMsg))
@@ -51,7 +51,7 @@ func immutableSpec(spec, old any) (errs field.ErrorList) {
 	return errs
 }
 
-// defaultRequests asks for one device where a request says nothing.
+// defaultRequests sets the count of a request to one device if it has none.
 func defaultRequests(requests []resourcev1.DeviceRequest) {
 	for i := range requests {
 		e := requests[i].Exactly
@@ -121,8 +121,8 @@ var resourceSlices = &kind{
 	validate: validateSlice,
 }
 
-// timeTaints gives every taint without a time the time of this write, new ones
-// and old ones whose writer left it out alike.
+// timeTaints sets the time of every taint without a time to the time of this
+// write, even if the stored taint has one.
 func (w *write) timeTaints(s *resourcev1.ResourceSlice) {
 	for i := range s.Spec.Devices {
 		for j := range s.Spec.Devices[i].Taints {
@@ -133,9 +133,9 @@ func (w *write) timeTaints(s *resourcev1.ResourceSlice) {
 	}
 }
 
-// resourceViews are the three versions of a kind of resource.k8s.io. v1beta2
-// has the same fields as v1; v1beta1 has some of them in other places, where
-// to and from put them.
+// resourceViews returns the three versions of a kind of resource.k8s.io. v1beta2
+// has the same fields as v1. v1beta1 has some of them in other places; to and
+// from move them.
 func resourceViews(v1, v1beta2, v1beta1 runtime.Object, toV1beta1, fromV1beta1 func(map[string]any)) []view {
 	return []view{
 		{gv: resourcev1.SchemeGroupVersion},
@@ -144,8 +144,8 @@ func resourceViews(v1, v1beta2, v1beta1 runtime.Object, toV1beta1, fromV1beta1 f
 	}
 }
 
-// viaJSON converts an object to the type of into by its JSON form, in which
-// change moves what has another place.
+// viaJSON converts an object to the type of into through JSON. change moves the
+// fields that have another place there.
 func viaJSON(into runtime.Object, change func(map[string]any)) func(runtime.Object) runtime.Object {
 	typ := reflect.TypeOf(into).Elem()
 	return func(obj runtime.Object) runtime.Object {
@@ -162,7 +162,7 @@ func viaJSON(into runtime.Object, change func(map[string]any)) func(runtime.Obje
 			err = json.Unmarshal(b, out)
 		}
 		if err != nil {
-			// Both are types of the API and have what the other has.
+			// Both are API types with the same fields.
 			panic("apitest: converting " + typ.String() + ": " + err.Error())
 		}
 		return out
@@ -187,8 +187,8 @@ func eachMap(list any, f func(map[string]any)) {
 	}
 }
 
-// basicDevices moves everything of a device but its name below "basic", where
-// v1beta1 has it.
+// basicDevices moves all fields of a device except the name below "basic", as in
+// v1beta1.
 func basicDevices(spec map[string]any) {
 	eachMap(spec["devices"], func(d map[string]any) {
 		basic := map[string]any{}
@@ -213,8 +213,7 @@ func plainDevices(spec map[string]any) {
 	})
 }
 
-// flatRequests moves what is below "exactly" up to the request itself, where
-// v1beta1 has it.
+// flatRequests moves the fields below "exactly" up to the request, as in v1beta1.
 func flatRequests(spec map[string]any) {
 	devices, _ := spec["devices"].(map[string]any)
 	eachMap(devices["requests"], func(r map[string]any) {
@@ -243,7 +242,7 @@ func exactRequests(spec map[string]any) {
 	})
 }
 
-// validateSlice has the limits and rules that a publisher of slices runs into.
+// validateSlice checks the limits and rules that matter to a publisher.
 func validateSlice(w *write, obj, old runtime.Object) (errs field.ErrorList) {
 	s, path := &obj.(*resourcev1.ResourceSlice).Spec, field.NewPath("spec")
 	errs = append(errs, validateDriver(s.Driver, path.Child("driver"))...)
@@ -280,8 +279,8 @@ func validateSlice(w *write, obj, old runtime.Object) (errs field.ErrorList) {
 	return append(errs, validateCounters(s.SharedCounters, path.Child("sharedCounters"))...)
 }
 
-// advanced reports whether a device uses what halves the number of devices that
-// a slice may have.
+// advanced reports whether a device uses a feature that halves the number of
+// devices in a slice.
 func advanced(d *resourcev1.Device) bool {
 	if len(d.Taints) > 0 || len(d.ConsumesCounters) > 0 {
 		return true
@@ -329,7 +328,7 @@ func validatePool(p resourcev1.ResourcePool, path *field.Path) (errs field.Error
 	return errs
 }
 
-// validateSelection wants exactly one way of saying for which nodes it is.
+// validateSelection requires exactly one of the node selections.
 func validateSelection(s *resourcev1.ResourceSliceSpec, path *field.Path) (errs field.ErrorList) {
 	var set []string
 	if s.NodeName != nil {
@@ -410,7 +409,7 @@ func validateDevice(d *resourcev1.Device, path *field.Path) (errs field.ErrorLis
 	return errs
 }
 
-// validateQualified wants an identifier, with or without a domain before it.
+// validateQualified requires a C identifier, with an optional domain.
 func validateQualified(name resourcev1.QualifiedName, path *field.Path) (errs field.ErrorList) {
 	domain, id, ok := strings.Cut(string(name), "/")
 	if !ok {
@@ -484,8 +483,8 @@ func validateCounters(sets []resourcev1.CounterSet, path *field.Path) (errs fiel
 	return errs
 }
 
-// gatedField is what of a slice belongs to a feature gate: how to tell that it
-// is in use, and how to drop it.
+// gatedField is the part of a slice that a feature gate enables: a function that
+// reports its use, and a function that drops it.
 type gatedField struct {
 	gate Gate
 
@@ -586,8 +585,8 @@ var gatedFields = []gatedField{
 	},
 }
 
-// dropGated removes fields whose gate is off, unless the stored object has the
-// feature in use already.
+// dropGated removes fields whose gate is off, unless the stored object uses the
+// feature.
 func dropGated(w *write, s, old *resourcev1.ResourceSlice) {
 	for _, g := range gatedFields {
 		if w.gate(g.gate) || old != nil && g.inUse(&old.Spec) {

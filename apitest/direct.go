@@ -14,13 +14,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// The functions here act on the stored objects directly, as somebody else
-// who is not under test: without a request, a journal entry, a fault, an
-// authorizer or validation. Watches see what they do.
+// The functions in this file change the stored objects as another client would,
+// but without a request: there is no journal entry, fault, authorization or
+// validation. Watches send the changes.
 
-// Put creates or replaces an object and returns it as stored. UID, creation
-// time and generation are given as by the server unless obj has them; a
-// resourceVersion in obj is ignored. Status is taken as it is.
+// Put creates or replaces an object and returns the stored object. It sets the
+// UID, creation time and generation that obj lacks, ignores the resourceVersion
+// in obj, and stores the status of obj. It panics if the server does not have the
+// kind of obj.
 func (s *Server) Put(obj runtime.Object) runtime.Object {
 	k, v := s.kindOf(obj)
 	obj = k.from(obj, v)
@@ -46,13 +47,13 @@ func (s *Server) Put(obj runtime.Object) runtime.Object {
 		k.defaults(obj)
 	}
 	if ns, ok := obj.(*corev1.Namespace); ok && old == nil && ns.DeletionTimestamp == nil && ns.Spec.Finalizers == nil {
-		ns.Spec.Finalizers = []corev1.FinalizerName{corev1.FinalizerKubernetes} // so that it is emptied before it goes
+		ns.Spec.Finalizers = []corev1.FinalizerName{corev1.FinalizerKubernetes} // the namespace is emptied before it is removed
 	}
 	return k.into(s.store.put(t, obj, old).obj)
 }
 
-// Get returns a copy of a stored object, by its type and its namespace and
-// name, or nil if there is none.
+// Get returns a copy of the object of type T with a namespace and a name, or nil
+// if it does not exist. It panics if the server does not have the kind T.
 func Get[T runtime.Object](s *Server, namespace, name string) (obj T) {
 	k, v := s.kindOf(newOf[T]())
 	s.store.mu.Lock()
@@ -64,8 +65,8 @@ func Get[T runtime.Object](s *Server, namespace, name string) (obj T) {
 	return k.into(k.convertTo(it.obj, v)).(T)
 }
 
-// List returns copies of all stored objects of a type in a namespace, or in
-// all for "", sorted by namespace and name.
+// List returns copies of all objects of type T in a namespace, or in all
+// namespaces for "", sorted by namespace and name.
 func List[T runtime.Object](s *Server, namespace string) []T {
 	k, v := s.kindOf(newOf[T]())
 	s.store.mu.Lock()
@@ -78,9 +79,9 @@ func List[T runtime.Object](s *Server, namespace string) []T {
 	return out
 }
 
-// Edit changes a stored object, spec, status and metadata alike, and returns
-// it; nil if it doesn't exist. f gets a copy of its own and must not use the
-// server. If it changes nothing, nothing is written.
+// Edit changes an object of type T, including its status and metadata, and
+// returns it, or nil if it does not exist. f changes a private copy and must not
+// use the server. Edit writes nothing if f changes nothing.
 func Edit[T runtime.Object](s *Server, namespace, name string, f func(T)) (obj T) {
 	k, v := s.kindOf(newOf[T]())
 	s.store.mu.Lock()
@@ -99,7 +100,7 @@ func Edit[T runtime.Object](s *Server, namespace, name string, f func(T)) (obj T
 	return k.into(k.convertTo(s.edited(t, stored, old).obj, v)).(T)
 }
 
-// edited stores obj over old with the generation it is due.
+// edited stores obj in place of old, with a new generation if its spec changed.
 func (s *Server) edited(t *table, obj runtime.Object, old *item) *item {
 	if t.kind.spec != nil && !t.kind.sameSpec(obj, old.obj) {
 		metaOf(obj).SetGeneration(metaOf(old.obj).GetGeneration() + 1)
@@ -107,7 +108,7 @@ func (s *Server) edited(t *table, obj runtime.Object, old *item) *item {
 	return s.store.put(t, obj, old)
 }
 
-// Delete removes a stored object at once, whatever its grace period and
+// Delete removes an object of type T immediately, without grace period and
 // finalizers, and reports whether it existed.
 func Delete[T runtime.Object](s *Server, namespace, name string) bool {
 	k, _ := s.kindOf(newOf[T]())
@@ -122,7 +123,7 @@ func Delete[T runtime.Object](s *Server, namespace, name string) bool {
 	return true
 }
 
-// ResourceVersion is the newest resourceVersion the server has given out.
+// ResourceVersion returns the newest resourceVersion of any object.
 func (s *Server) ResourceVersion() string {
 	s.store.mu.Lock()
 	defer s.store.mu.Unlock()
@@ -134,8 +135,8 @@ func newOf[T runtime.Object]() T {
 	return reflect.New(reflect.TypeFor[T]().Elem()).Interface().(T)
 }
 
-// newUID gives out UIDs that are unique within the server and the same in
-// every run of a test.
+// newUID returns a UID that is unique within the server and the same in every
+// run of a test.
 func (s *Server) newUID() types.UID {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -143,16 +144,16 @@ func (s *Server) newUID() types.UID {
 	return types.UID(fmt.Sprintf("%08x-7e57-4000-8000-%012x", s.uids, s.uids*2654435761&0xffffffffffff))
 }
 
-// maxGenerated is the length of a generateName the server keeps: with five
-// characters appended it is the length of a DNS label.
+// maxGenerated is the maximal length of a generateName: with five more
+// characters it has the length of a DNS label.
 const maxGenerated = 58
 
-// suffixAlphabet is that of generated names: no vowels and nothing that looks
-// like one, so that no words come out.
+// suffixAlphabet has no vowels and no digits that look like vowels, so that
+// generated names contain no words.
 const suffixAlphabet = "bcdfghjklmnpqrstvwxz2456789"
 
-// generateName appends five characters that look random, are the same in every
-// run of a test, and don't repeat.
+// generateName appends five characters to base. They look random, are the same
+// in every run of a test, and don't repeat.
 func (s *Server) generateName(base string) string {
 	s.mu.Lock()
 	s.suffixes++

@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/version"
 )
 
-// discover serves the paths that are no resources.
+// discover serves the paths that are not resources.
 func (c *call) discover() (*answer, error) {
 	if c.r.Method != http.MethodGet {
 		return nil, errNoPath
@@ -53,7 +53,7 @@ func (c *call) discover() (*answer, error) {
 	return c.resources(gv)
 }
 
-// made is the answer with an object that isn't stored.
+// made returns an answer whose body is an object that is not stored.
 func (c *call) made(obj runtime.Object) (*answer, error) {
 	return &answer{code: http.StatusOK, contentType: c.accept.name, body: c.accept.encode(obj)}, nil
 }

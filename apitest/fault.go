@@ -21,50 +21,50 @@ import (
 // Transport errors for Fault.Err, made as package net makes them, so that
 // client-go classifies them as it would on a real connection.
 var (
-	// ErrConnReset is a connection that broke before a response came.
+	// ErrConnReset is the error of a connection that broke before the response.
 	ErrConnReset error = &net.OpError{Op: "read", Net: "tcp", Err: os.NewSyscallError("read", syscall.ECONNRESET)}
-	// ErrConnRefused is a server that doesn't listen.
+	// ErrConnRefused is the error of a dial to a server that does not listen.
 	ErrConnRefused error = &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
-	// ErrEOF is a connection that the other side closed.
+	// ErrEOF is the error of a connection that the server closed.
 	ErrEOF error = io.ErrUnexpectedEOF
 )
 
-// Fault is something that goes wrong, on purpose, with the requests it
-// matches. All matching faults add their Latency; then the first one that
-// decides the answer (any of the fields from Status on) decides it.
+// Fault is an injected failure of the requests that match. All matching faults
+// add their Latency. Then the first fault that has one of the fields from Status
+// on decides the answer.
 type Fault struct {
 	Name  string // for Request.Fault and messages
 	Match Match
 
-	Skip  int // leave the first Skip matching requests alone
-	Times int // then act on this many; 0 means on all that follow
-	// For is how long the fault lasts from its injection; 0 means until it
-	// is removed.
+	Skip  int // matching requests that are served before the fault begins
+	Times int // matching requests that fail then; 0 means all
+	// For is the duration of the fault, beginning with its injection. 0 means
+	// until it is removed.
 	For time.Duration
 
-	// Latency delays the request before the server does anything with it.
+	// Latency delays the request before the server reads it.
 	Latency time.Duration
 
-	// Status is the answer instead of serving the request. The package
+	// Status is sent as the answer, and the request is not served. Package
 	// k8s.io/apimachinery/pkg/api/errors has constructors.
 	Status *apierrors.StatusError
-	// Err fails the request at transport level, before the server has it.
+	// Err is the transport error of the request, which is not served.
 	Err error
-	// Hang never answers: the request ends when its context does.
+	// Hang leaves the request without an answer until its context is done.
 	Hang bool
-	// LoseResponse serves the request and then fails it with ErrConnReset:
-	// a write has happened and its writer does not know.
+	// LoseResponse serves the request and then fails it with ErrConnReset: a
+	// write is stored, and the client does not know.
 	LoseResponse bool
-	// HangResponse serves the request and then never answers: a write has
-	// happened and its writer runs into its own timeout.
+	// HangResponse serves the request and then sends no answer: a write is
+	// stored, and the client times out.
 	HangResponse bool
-	// CommitAfter serves the request only this long after its arrival, no
-	// matter whether its client still waits: a write that lands late. The
-	// answer comes then too, unless the client's context has ended.
+	// CommitAfter serves the request this duration after its arrival, even if
+	// the client has given up: a write that is stored late. The answer is sent
+	// then too, unless the context of the client is done.
 	CommitAfter time.Duration
-	// Malformed answers 200 with a body that can't be decoded.
+	// Malformed answers with 200 and a body that can't be decoded.
 	Malformed bool
-	// Answer, if set, makes the whole response, without the server.
+	// Answer, if set, returns the response, and the request is not served.
 	Answer func(Request) (*http.Response, error)
 }
 
@@ -83,8 +83,8 @@ type faults struct {
 	list []*injected
 }
 
-// Inject puts a fault in the way of the requests it matches, after those
-// injected earlier, and returns the function that takes it away again.
+// Inject adds a fault after the faults that were injected earlier. It returns a
+// function that removes the fault.
 func (s *Server) Inject(f Fault) (remove func()) {
 	in := &injected{fault: f, since: time.Now()}
 	s.faults.mu.Lock()

@@ -19,7 +19,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 )
 
-// The API server's own properties of some kinds that no type tells.
+// Properties of some kinds that their Go types don't show.
 var (
 	// withoutGeneration have a spec and keep no generation.
 	withoutGeneration = setOf("PersistentVolume", "PersistentVolumeClaim", "CertificateSigningRequest", "VolumeAttachment", "ResourceQuota",
@@ -39,8 +39,8 @@ func setOf(names ...string) map[string]bool {
 }
 
 // generic returns the kinds of client-go's clientset that have does not have.
-// The clientset's own types say all there is to know about a kind: the name of
-// its resource, whether it has a namespace and which subresources it has.
+// The method sets of the clientset show the resource name, the scope and the
+// subresources of each kind.
 func generic(have *catalog) []*kind {
 	byKind := map[schema.GroupKind]*kind{}
 	var order []*kind
@@ -84,8 +84,8 @@ func generic(have *catalog) []*kind {
 	for _, k := range order {
 		slices.SortFunc(k.views, func(a, b view) int { return version.CompareKubeAwareVersionStrings(b.gv.Version, a.gv.Version) })
 		for i := 1; i < len(k.views); i++ {
-			// Versions of one kind have mostly the same fields. What the
-			// stored version does not have is lost.
+			// The versions of a kind usually have the same fields. A field
+			// that the stored version lacks is lost.
 			k.views[i].toStored = viaJSON(k.zero(0), nil)
 			k.views[i].fromStored = viaJSON(k.zero(i), nil)
 		}
@@ -97,13 +97,13 @@ func generic(have *catalog) []*kind {
 // follow gives a kind the rules that all kinds with a spec and a status share.
 func (k *kind) follow(stored runtime.Object) {
 	typ := reflect.TypeOf(stored).Elem()
-	if k.stored().Group == rbacv1.GroupName || k.name == "PodDisruptionBudget" { // whose names are not checked otherwise
+	if k.stored().Group == rbacv1.GroupName || k.name == "PodDisruptionBudget" { // any path segment is a valid name
 		k.validName = path.ValidatePathSegmentName
 	}
 	if _, ok := typ.FieldByName("Spec"); ok && !withoutGeneration[k.name] {
 		k.spec = func(obj runtime.Object) any { return part(obj, "Spec").Addr().Interface() }
 	}
-	if k.name == "EndpointSlice" { // which counts the changes of its labels too
+	if k.name == "EndpointSlice" { // its generation counts changes of labels too
 		k.spec = func(obj runtime.Object) any {
 			return []any{metaOf(obj).GetLabels(), part(obj, "Endpoints").Interface(), part(obj, "Ports").Interface()}
 		}
@@ -122,7 +122,7 @@ func (k *kind) follow(stored runtime.Object) {
 			part(obj, "Status").Set(part(old, "Status"))
 			return
 		}
-		// A write of the status, or of a part of it, leaves the rest alone.
+		// A write of a subresource changes only the status.
 		for _, f := range reflect.VisibleFields(typ) {
 			if len(f.Index) == 1 && f.Name != "TypeMeta" && f.Name != "ObjectMeta" && f.Name != "Status" {
 				part(obj, f.Name).Set(part(old, f.Name))

@@ -19,25 +19,24 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 )
 
-// kind is a row of the table of what the server serves: everything that
-// distinguishes one resource from another.
+// kind describes a resource: all rules that differ from one resource to another.
 type kind struct {
 	name     string // Kind
 	resource string // plural
-	// views are the API versions it can be served in; the first is how it is
-	// stored.
+	// views are the API versions of the kind. The first is the stored version.
 	views      []view
 	namespaced bool
-	// dynamic says that its objects have no Go type here: they are
-	// *unstructured.Unstructured, in JSON only.
+	// dynamic is set if the objects are *unstructured.Unstructured, which are
+	// served in JSON only.
 	dynamic bool
-	// goType is the type that a test uses for the objects of a dynamic kind.
+	// goType is the type for Put, Get, List, Edit and Delete of a dynamic kind.
 	goType reflect.Type
-	// first is the kind whose objects these are, for a kind that was
-	// registered again; nil means the kind itself.
+	// first is the kind that was registered first, which has the objects. Nil
+	// means the kind itself.
 	first *kind
-	// status says that /status is a subresource, so that writes of the object
-	// leave status alone and the other way round; onUpdate sees to it.
+	// status is set if /status is a subresource. onUpdate keeps writes of the
+	// object from changing the status, and writes of the status from changing
+	// the rest.
 	status       bool
 	subresources []subresource // others
 
@@ -58,10 +57,10 @@ type kind struct {
 	// node returns the node that an object belongs to, for the Node
 	// authorizer; nil for a kind whose objects belong to none.
 	node func(obj runtime.Object) string
-	// defaults fills in what a client may leave out. Any write.
+	// defaults sets the default values of fields on every write.
 	defaults func(obj runtime.Object)
-	// onCreate and onUpdate make a client's object acceptable: they reset
-	// what it may not set, before validation.
+	// onCreate and onUpdate reset fields that a client must not set, before
+	// validation.
 	onCreate func(w *write, obj runtime.Object)
 	onUpdate func(w *write, obj, old runtime.Object)
 	// validate checks obj; old is nil on create.
@@ -69,25 +68,26 @@ type kind struct {
 	// graceful decides the grace period of a deletion; nil means that the
 	// kind has none.
 	graceful func(obj runtime.Object, opts *metav1.DeleteOptions)
-	// onDelete may keep an object from being removed, and change it.
+	// onDelete may keep an object from being removed, and may change it.
 	onDelete func(obj runtime.Object) (keep, changed bool)
 }
 
 // view is one API version of a kind.
 type view struct {
 	gv schema.GroupVersion
-	// toStored and fromStored convert; nil for the stored version. They
-	// return fresh objects, which may share what they don't change.
+	// toStored and fromStored convert objects; they are nil for the stored
+	// version. They return new objects, which may share unchanged values.
 	toStored, fromStored func(runtime.Object) runtime.Object
-	// labels are the selectable fields of this version with their stored
-	// names; nil means that they are the same.
+	// labels maps the selectable fields of this version to their names in the
+	// stored version. Nil means that the names are equal.
 	labels map[string]string
-	// deprecated and removed are the minor versions since when it is.
+	// deprecated and removed are the minor versions of Kubernetes that
+	// deprecate and remove this version; 0 means none.
 	deprecated, removed int
 }
 
-// deprecation is the warning with which a server of a minor version answers
-// requests for the view; empty if there is none.
+// deprecation returns the warning of a server of a minor version for requests in
+// this version, or "".
 func (v *view) deprecation(k *kind, minor int) string {
 	if v.deprecated == 0 || minor < v.deprecated {
 		return ""
@@ -99,7 +99,8 @@ func (k *kind) stored() schema.GroupVersion { return k.views[0].gv }
 
 func (k *kind) groupKind() schema.GroupKind { return k.stored().WithKind(k.name).GroupKind() }
 
-// groupResource is for error messages, which name the group of the request.
+// groupResource returns the name of the resource in error messages, which have
+// the group of the request.
 func (k *kind) groupResource(v int) schema.GroupResource {
 	return schema.GroupResource{Group: k.views[v].gv.Group, Resource: k.resource}
 }
@@ -113,7 +114,7 @@ func (k *kind) convertTo(obj runtime.Object, v int) runtime.Object {
 	return obj
 }
 
-// convertFrom returns obj, which a client sent in view v, as it is stored.
+// convertFrom returns obj, which a client sent in view v, in the stored version.
 func (k *kind) convertFrom(obj runtime.Object, v int) runtime.Object {
 	if f := k.views[v].toStored; f != nil {
 		obj = f(obj)
@@ -122,7 +123,7 @@ func (k *kind) convertFrom(obj runtime.Object, v int) runtime.Object {
 	return obj
 }
 
-// allSubresources are those of the row and /status.
+// allSubresources returns all subresources, including /status.
 func (k *kind) allSubresources() []subresource {
 	if !k.status {
 		return k.subresources
@@ -140,7 +141,7 @@ func (k *kind) subresource(name string) (subresource, bool) {
 	return subresource{}, false
 }
 
-// sameSpec reports whether an update leaves alone what generation counts.
+// sameSpec reports whether an update keeps the generation.
 func (k *kind) sameSpec(obj, old runtime.Object) bool {
 	return equality.Semantic.DeepEqual(k.spec(obj), k.spec(old))
 }
@@ -169,7 +170,7 @@ func (k *kind) zero(v int) runtime.Object {
 	return obj
 }
 
-// into returns obj, which is in view v, as the Go type that a test uses.
+// into returns a copy of obj in the Go type that the test uses.
 func (k *kind) into(obj runtime.Object) runtime.Object {
 	if k.goType == nil {
 		return obj.DeepCopyObject()
@@ -181,7 +182,7 @@ func (k *kind) into(obj runtime.Object) runtime.Object {
 	return out
 }
 
-// from returns a copy of obj, which a test made, as it is stored.
+// from returns a copy of obj, which a test made in view v, in the stored version.
 func (k *kind) from(obj runtime.Object, v int) runtime.Object {
 	if _, ok := obj.(*unstructured.Unstructured); !ok && k.dynamic {
 		m, err := runtime.DefaultUnstructuredConverter.ToUnstructured(obj)
@@ -193,8 +194,8 @@ func (k *kind) from(obj runtime.Object, v int) runtime.Object {
 	return k.convertFrom(obj.DeepCopyObject(), v)
 }
 
-// special lists the kinds with rules of their own. Every other kind of
-// client-go's scheme is served by the rules that all kinds share.
+// special lists the kinds with special rules. All other kinds of client-go's
+// clientset have only the rules that all kinds share.
 var special = []*kind{
 	namespaces, nodes, pods, configMaps, secrets, services, serviceAccounts, events,
 	leases, leaseCandidates,
@@ -207,7 +208,7 @@ type ref struct {
 	view int
 }
 
-// catalog finds kinds by what requests, objects and owner references name.
+// catalog is an index of kinds.
 type catalog struct {
 	kinds       []*kind
 	byResource  map[schema.GroupVersionResource]ref
@@ -319,8 +320,8 @@ func (s *Server) kindNamed(gk schema.GroupKind) *kind {
 	return s.own.byGroupKind[gk]
 }
 
-// kindOf finds the kind of an object. A kind that the server does not have is
-// a mistake in a test.
+// kindOf returns the kind of an object. It panics if the server does not have
+// the kind, which is a mistake in a test.
 func (s *Server) kindOf(obj runtime.Object) (*kind, int) {
 	s.mu.Lock()
 	r, ok := s.own.byType[reflect.TypeOf(obj)]

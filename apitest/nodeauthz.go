@@ -23,18 +23,17 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// NodeRules is the server's Node authorizer. What it lets through, the
-// NodeRestriction admission plugin then narrows further; that plugin is always
-// on, for users in group system:nodes whose authorizer allowed the request.
+// NodeRules is the Node authorizer. It allows a node identity to read the objects
+// that pods bound to the node refer to, and to write its Node, its lease, the
+// status of its pods and its ResourceSlices. It refuses all other users.
 //
-// It knows which objects a node has to do with from the pods bound to it: of
-// the objects they name it may read those, and of ResourceSlices those that
-// name it.
+// The NodeRestriction admission plugin is always on. It further restricts the
+// writes of node identities that an Authorizer has allowed.
 var NodeRules Authorizer = nodeRules{}
 
 type nodeRules struct{}
 
-// nodeGeneral is what a node may do without a relationship to the object.
+// nodeGeneral lists the requests that a node may send about any object.
 var nodeGeneral = []rbacv1.PolicyRule{
 	{Verbs: []string{"create"}, APIGroups: []string{"authentication.k8s.io"}, Resources: []string{"tokenreviews"}},
 	{Verbs: []string{"create"}, APIGroups: []string{"authorization.k8s.io"}, Resources: []string{"subjectaccessreviews", "localsubjectaccessreviews"}},
@@ -57,7 +56,7 @@ func authorizeNode(s *Server, r Request) (bool, string) {
 		return false, ""
 	}
 	if r.Resource == "" {
-		return true, "" // discovery is everybody's
+		return true, "" // every user may use discovery
 	}
 	switch (schema.GroupResource{Group: r.Group, Resource: r.Resource}) {
 	case schema.GroupResource{Resource: "nodes"}:
@@ -87,7 +86,7 @@ func authorizeNode(s *Server, r Request) (bool, string) {
 func nodeOnNodes(node string, r Request) (bool, string) {
 	switch r.Subresource + " " + r.Verb {
 	case " create", " update", " patch", "status update", "status patch":
-		return true, "" // NodeRestriction looks at the name
+		return true, "" // NodeRestriction checks the name
 	case " get", " list", " watch":
 		switch r.Name {
 		case node:
@@ -103,7 +102,7 @@ func nodeOnNodes(node string, r Request) (bool, string) {
 func nodeOnPods(s *Server, node string, r Request) (bool, string) {
 	switch r.Subresource + " " + r.Verb {
 	case " create", " delete", "status update", "status patch", "eviction create":
-		return true, "" // NodeRestriction looks at the pod
+		return true, "" // NodeRestriction checks the pod
 	case " get":
 		return s.related(node, r.Name, func(p *corev1.Pod) bool { return p.Name == r.Name && p.Namespace == r.Namespace })
 	case " list", " watch":
@@ -136,7 +135,7 @@ func nodeOnLeases(node string, r Request) (bool, string) {
 func nodeOnSlices(s *Server, node string, r Request) (bool, string) {
 	switch r.Verb {
 	case "create":
-		return true, "" // NodeRestriction looks into it
+		return true, "" // NodeRestriction checks the slice
 	case "get", "update", "patch", "delete":
 		s.store.mu.Lock()
 		defer s.store.mu.Unlock()
@@ -187,7 +186,7 @@ func (s *Server) related(node, name string, f func(*corev1.Pod) bool) (bool, str
 	return false, noRelationship(node)
 }
 
-// selects reports whether a request's field selector wants field=value.
+// selects reports whether a request's field selector requires field=value.
 func selects(r Request, field, value string) bool {
 	sel, err := fields.ParseSelector(r.FieldSelector)
 	if err != nil {
@@ -198,7 +197,7 @@ func selects(r Request, field, value string) bool {
 	})
 }
 
-// references lists the objects of a resource that a pod names.
+// references returns the names of the objects of a resource that a pod refers to.
 func references(p *corev1.Pod, resource string) []string {
 	names := map[string][]string{"serviceaccounts": {p.Spec.ServiceAccountName}}
 	add := func(resource, name string) { names[resource] = append(names[resource], name) }
@@ -242,9 +241,9 @@ func eachContainer(p *corev1.Pod, f func(*corev1.Container)) {
 	}
 }
 
-// nodeRestriction is the admission plugin of that name: what a node identity
-// may write into which of its objects. obj is nil for a deletion, old for a
-// creation. The lock of the store is held.
+// nodeRestriction is the admission plugin NodeRestriction: it limits the writes of
+// a node identity to its objects and their fields. obj is nil for a deletion, old
+// for a creation. store.mu must be held.
 func (s *Server) nodeRestriction(c *call, obj, old runtime.Object) error {
 	node, ok := c.r.User.nodeName()
 	if !ok || c.kind.dynamic {

@@ -67,7 +67,7 @@ func (c *call) applyPatch() (*item, error) {
 	return c.replace(c.newWrite(), obj, old)
 }
 
-// patched is what the patch makes of old, as it is stored.
+// patched returns old with the patch applied, in the stored version.
 func (c *call) patched(old *item) (runtime.Object, error) {
 	gvk := c.kind.views[c.view].gv.WithKind(c.kind.name)
 	was := jsonCodec.encode(c.kind.convertTo(old.obj, c.view))
@@ -117,8 +117,8 @@ func (c *call) patchJSON(was []byte) ([]byte, error) {
 	return json.Marshal(mergePatch(doc, patch))
 }
 
-// strategicMerge applies a strategic merge patch. apimachinery panics at some
-// patches that don't fit the kind. They are bad requests here.
+// strategicMerge applies a strategic merge patch. apimachinery panics on some
+// patches that don't fit the kind; they are bad requests here.
 func (c *call) strategicMerge(was []byte) (now []byte, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -156,8 +156,8 @@ type operation struct {
 	Value json.RawMessage `json:"value"`
 }
 
-// jsonPatch applies a JSON patch. A patch that can't be read is a bad request,
-// one that doesn't apply is an unprocessable one, as on the real server.
+// jsonPatch applies a JSON patch. The error is 400 if the patch can't be decoded,
+// and 422 if it does not apply, as on the real server.
 func jsonPatch(doc, patch []byte) ([]byte, error) {
 	var ops []operation
 	if err := json.Unmarshal(patch, &ops); err != nil {
@@ -264,7 +264,7 @@ func find(doc any, path []string) (any, error) {
 	return doc, nil
 }
 
-// edit adds, replaces or removes what path points to and returns the document.
+// edit adds, replaces or removes the value at path and returns the document.
 func edit(doc any, path []string, op string, value any) (any, error) {
 	if len(path) == 0 {
 		if op == "remove" {

@@ -57,7 +57,7 @@ var pods = &kind{
 		if opts.GracePeriodSeconds != nil {
 			grace = *opts.GracePeriodSeconds
 		}
-		// Nobody would have to stop it: unscheduled, or already ended.
+		// No kubelet has to stop the pod: it is unscheduled or has ended.
 		if p.Spec.NodeName == "" || p.Status.Phase == corev1.PodFailed || p.Status.Phase == corev1.PodSucceeded {
 			grace = 0
 		}
@@ -91,8 +91,8 @@ func podField(obj runtime.Object, path string) (string, bool) {
 	return "", false
 }
 
-// defaultPod fills in what pods without it would be hard to read for: what
-// the kubelet and its like look at. Probes and volumes are left as they are.
+// defaultPod sets the defaults that a kubelet or another node agent reads. It
+// does not set those of probes and volumes.
 func defaultPod(obj runtime.Object) {
 	p := obj.(*corev1.Pod)
 	s := &p.Spec
@@ -168,8 +168,8 @@ func latest(image string) bool {
 	return true
 }
 
-// defaultIPs keeps the first address and the list of addresses in step, as
-// clients of either age expect.
+// defaultIPs keeps the field for one address and the list of addresses equal, for
+// old and new clients.
 func defaultIPs(s *corev1.PodStatus) {
 	switch {
 	case s.PodIP != "" && (len(s.PodIPs) == 0 || s.PodIPs[0].IP != s.PodIP):
@@ -179,8 +179,8 @@ func defaultIPs(s *corev1.PodStatus) {
 	}
 }
 
-// tolerateAbsence is the admission plugin DefaultTolerationSeconds: a pod
-// tolerates for a while that its node is away, and can't be rid of that.
+// tolerateAbsence is the admission plugin DefaultTolerationSeconds: it adds the
+// tolerations of a node that is not ready or unreachable for 300 s.
 func tolerateAbsence(p *corev1.Pod) {
 	for _, key := range []string{corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable} {
 		tolerated := slices.ContainsFunc(p.Spec.Tolerations, func(t corev1.Toleration) bool {
@@ -193,7 +193,7 @@ func tolerateAbsence(p *corev1.Pod) {
 	}
 }
 
-// qosClass is the class of service that a pod's requests and limits make.
+// qosClass returns the quality of service class of a pod.
 func qosClass(s *corev1.PodSpec) corev1.PodQOSClass {
 	any, guaranteed := false, len(s.Containers) > 0
 	for _, list := range [][]corev1.Container{s.InitContainers, s.Containers} {
@@ -214,7 +214,8 @@ func qosClass(s *corev1.PodSpec) corev1.PodQOSClass {
 	return corev1.PodQOSBestEffort
 }
 
-// updatePod keeps each path of a pod to its part.
+// updatePod keeps a write of the pod or of a subresource from changing the other
+// parts of the pod.
 func updatePod(w *write, obj, old runtime.Object) {
 	p, o := obj.(*corev1.Pod), old.(*corev1.Pod)
 	switch w.r.Subresource {
@@ -243,14 +244,14 @@ func updatePod(w *write, obj, old runtime.Object) {
 	}
 }
 
-// keepMeta leaves only what a write of a part of spec may change: nothing.
+// keepMeta restores the metadata, which a write of a part of spec must not change.
 func keepMeta(p, o *corev1.Pod) {
 	p.Labels, p.Annotations = maps.Clone(o.Labels), maps.Clone(o.Annotations)
 	p.OwnerReferences, p.Finalizers = o.OwnerReferences, o.Finalizers
 }
 
-// keepStatus restores what a status write may leave out without meaning to
-// clear it.
+// keepStatus restores the fields of the status that a write does not clear by
+// leaving them out.
 func keepStatus(s, o *corev1.PodStatus) {
 	if s.QOSClass == "" {
 		s.QOSClass = o.QOSClass
@@ -297,9 +298,8 @@ func setPodCondition(p *corev1.Pod, c corev1.PodCondition) bool {
 	return true
 }
 
-// validatePod checks what controllers get wrong: the shape of a pod, what may
-// change after it was made, and what a status may say. It is not the whole of
-// the server's validation.
+// validatePod checks the structure of a pod, which fields change after its
+// creation, and its status. The real server checks more.
 func validatePod(w *write, obj, old runtime.Object) field.ErrorList {
 	p := obj.(*corev1.Pod)
 	if old == nil {
@@ -394,7 +394,7 @@ func validatePodChange(s, o *corev1.PodSpec) (errs field.ErrorList) {
 			break
 		}
 	}
-	// All that is left must be the same.
+	// All other fields must be equal.
 	n := s.DeepCopy()
 	for i := range n.Containers {
 		n.Containers[i].Image = o.Containers[i].Image
@@ -446,8 +446,8 @@ func validatePodStatus(w *write, p, o *corev1.Pod) (errs field.ErrorList) {
 	return errs
 }
 
-// internalIPs are addresses as the server's own type has them, which its error
-// messages quote.
+// internalIPs returns addresses in the internal type of the real server, which
+// error messages quote.
 func internalIPs(ips []corev1.PodIP) (out []struct{ IP string }) {
 	for _, ip := range ips {
 		out = append(out, struct{ IP string }{ip.IP})
@@ -455,7 +455,7 @@ func internalIPs(ips []corev1.PodIP) (out []struct{ IP string }) {
 	return out
 }
 
-// validateTransition refuses to bring a container back that ended for good.
+// validateTransition rejects the restart of a container that must not restart.
 func validateTransition(s, o []corev1.ContainerStatus, spec *corev1.PodSpec, path *field.Path) (errs field.ErrorList) {
 	for i, was := range o {
 		if was.State.Terminated == nil {
@@ -470,8 +470,8 @@ func validateTransition(s, o []corev1.ContainerStatus, spec *corev1.PodSpec, pat
 	return errs
 }
 
-// mayRestart says whether a container that ended with code is to be started
-// again, by its own policy and rules or else by the pod's.
+// mayRestart reports whether a container that ended with code restarts, by its
+// own policy and rules or by those of the pod.
 func mayRestart(spec *corev1.PodSpec, name string, code int32) bool {
 	policy := spec.RestartPolicy
 	for _, c := range spec.Containers {
@@ -496,7 +496,7 @@ func mayRestart(spec *corev1.PodSpec, name string, code int32) bool {
 	return policy == corev1.RestartPolicyAlways || policy == corev1.RestartPolicyOnFailure && code != 0
 }
 
-// subresource is a part of a kind with a path of its own.
+// subresource is a path below the path of an object.
 type subresource struct {
 	name string
 	// create, if set, handles a POST of gvk. Without it the subresource is a
@@ -517,7 +517,7 @@ func (s subresource) verbs() metav1.Verbs {
 	return metav1.Verbs{"get", "patch", "update"}
 }
 
-// special serves the subresources that are created.
+// special serves a subresource that has create.
 func (c *call) special(sub subresource) (*answer, error) {
 	if c.r.Verb != "create" {
 		return nil, methodNotAllowed()
@@ -525,13 +525,13 @@ func (c *call) special(sub subresource) (*answer, error) {
 	return sub.create(c)
 }
 
-// success is the answer to a create that creates nothing.
+// success returns the answer to a create that stores no object.
 func (c *call) success() (*answer, error) {
 	return &answer{code: http.StatusCreated, contentType: c.accept.name, body: encodeStatus(c.accept.media, metav1.Status{Status: metav1.StatusSuccess, Code: http.StatusCreated})}, nil
 }
 
-// onPod does something to the pod of the path on behalf of an object of
-// another kind, which has to have its name. The lock of the store is held.
+// onPod calls do with the pod in the path. name, from the object in the body, must
+// be the name of the pod. do is called with store.mu held.
 func (c *call) onPod(kind, name string, do func(old *item, pod *corev1.Pod) error) (*answer, error) {
 	if name != c.r.Name {
 		return nil, apierrors.NewBadRequest("name in URL does not match name in " + kind + " object")
@@ -620,7 +620,7 @@ func (c *call) evictPod(opts metav1.DeleteOptions, old *item, pod *corev1.Pod) e
 		Reason: "EvictionByEvictionAPI", Message: "Eviction API: evicting"}) {
 		old = c.s.store.put(c.table(), pod, old)
 	}
-	// The deletion is the server's own: NodeRestriction has had its say.
+	// The server deletes the pod itself: NodeRestriction has admitted the eviction.
 	own := *c
 	req := *c.r
 	req.User = admin

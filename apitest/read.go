@@ -64,11 +64,10 @@ func parseRV(rv string) (uint64, error) {
 	return n, nil
 }
 
-// freshWait is how long the API server waits for a resourceVersion that it has
-// not seen yet.
+// freshWait is the time that a read waits for a resourceVersion in the future.
 const freshWait = 3 * time.Second
 
-// waitFresh makes a read that wants a newer state than there is wait for it.
+// waitFresh waits until the store has reached resourceVersion rv.
 func (c *call) waitFresh(rv string) error {
 	want, err := parseRV(rv)
 	if err != nil {
@@ -93,7 +92,7 @@ func (c *call) waitFresh(rv string) error {
 	}
 }
 
-// continueToken points behind the last object of a page.
+// continueToken names the last object of a page.
 type continueToken struct {
 	RV        uint64 `json:"rv"`
 	Namespace string `json:"ns"`
@@ -116,8 +115,8 @@ func parseContinue(s string) (t continueToken, err error) {
 	return t, nil
 }
 
-// maxSnapshots is how many paged lists can be under way per kind before the
-// oldest of them expires.
+// maxSnapshots is the number of paged lists of a kind after which the oldest one
+// expires.
 const maxSnapshots = 64
 
 func (c *call) list() (*answer, error) {
@@ -196,8 +195,8 @@ func (c *call) page(sel *selector, opts *metav1.ListOptions) (items []*item, rv 
 	return items, rv, nil, nil
 }
 
-// encodeList puts stored objects into a list of their kind, in which, unlike
-// elsewhere, they don't carry their kind and version.
+// encodeList encodes stored objects as a list of their kind. The objects in a list
+// have no kind and apiVersion.
 func (c *call) encodeList(items []*item, m metav1.ListMeta) (*answer, error) {
 	if c.accept.partial {
 		list := &metav1.PartialObjectMetadataList{ListMeta: m, Items: make([]metav1.PartialObjectMetadata, 0, len(items))}
@@ -251,8 +250,7 @@ func (c *call) encodeList(items []*item, m metav1.ListMeta) (*answer, error) {
 
 var noGVK schema.GroupVersionKind
 
-// selector is the part of a list, watch or deletecollection that says which
-// objects it is about.
+// selector selects the objects of a list, watch or deletecollection.
 type selector struct {
 	kind      *kind
 	namespace string // empty for all

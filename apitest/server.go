@@ -26,16 +26,17 @@ import (
 )
 
 // Options configures a Server. The zero value is a server of version v1.37.1
-// that serves the stable APIs, keeps every request in its journal and holds
-// node identities to the node rules while all others may do everything.
+// that serves the stable APIs, applies NodeRules to node identities and allows all
+// other requests.
 type Options struct {
-	// Version is what /version reports as gitVersion. Default feature gates,
-	// limits and field selectors follow its minor version, from v1.34 on.
+	// Version is the gitVersion in /version. Feature gates, limits, field
+	// selectors and messages follow its minor version, from v1.34 on. Empty
+	// means v1.37.1.
 	Version string
 	// Kinds are served in addition to those of client-go's scheme. See
 	// Server.Register.
 	Kinds []Kind
-	// Namespaces exist from the start, besides default, kube-system,
+	// Namespaces exist from the start, in addition to default, kube-system,
 	// kube-public and kube-node-lease.
 	Namespaces []string
 	// Serve and Refuse change which group versions are served. By default
@@ -45,18 +46,19 @@ type Options struct {
 	// drops its fields on write, as the real server does. Gates that are not
 	// named have the default of Version.
 	Gates map[Gate]bool
-	// Authorizer decides who may do what. Nil means NodeRules for node
-	// identities and everything for everybody else.
+	// Authorizer decides which requests are allowed. Nil means NodeRules for
+	// node identities, and that all other requests are allowed.
 	Authorizer Authorizer
-	// History is how many changes of each kind can be watched from the past,
-	// at least; older resourceVersions are answered with 410. 0 means 4096.
+	// History is the minimal number of past changes of each kind from which a
+	// watch can start. Older resourceVersions are answered with 410. 0 means
+	// 4096.
 	History int
 }
 
-// Server is an API server in memory. It has no goroutine of its own: requests
-// run on the goroutine of the client that sends them, and a watch waits in the
-// Read of its response body. It may be used from any number of goroutines.
-// Inside a synctest bubble it must be made in that bubble.
+// Server is an API server in memory. It starts no goroutine: requests run on the
+// goroutine of the client, and a watch waits in the Read of its response body. A
+// Server may be used concurrently. In a synctest bubble, use a Server that was
+// made in that bubble.
 type Server struct {
 	opts    Options
 	minor   int // of Options.Version
@@ -76,7 +78,7 @@ type Server struct {
 	suffixes   uint64 // generated names given out
 }
 
-// New makes a server.
+// New returns a server.
 func New(opts Options) *Server {
 	if opts.Version == "" {
 		opts.Version = "v1.37.1"
@@ -101,12 +103,12 @@ func New(opts Options) *Server {
 	for _, ns := range append([]string{metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic, corev1.NamespaceNodeLease}, opts.Namespaces...) {
 		s.Put(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}})
 	}
-	s.Compact() // nobody can have seen what was before
+	s.Compact() // no client can have read an earlier state
 	return s
 }
 
-// Serve starts or stops serving a group version at run time, as a restarted
-// API server with another --runtime-config would. Objects are kept.
+// Serve starts or stops serving a group version, as a restart of an API server
+// with another --runtime-config would. Objects are kept.
 func (s *Server) Serve(gv schema.GroupVersion, on bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -119,16 +121,16 @@ func (s *Server) serves(gv schema.GroupVersion) bool {
 	return s.served[gv]
 }
 
-// Authorize replaces the authorizer; nil is the default of Options.Authorizer.
+// Authorize replaces the authorizer. Nil means the default of Options.Authorizer.
 func (s *Server) Authorize(a Authorizer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.authorizer = a
 }
 
-// Config returns a client configuration that reaches the server as user. The
-// client's own rate limit is off. It may be changed freely: content types,
-// Timeout, QPS, UserAgent and Wrap work as against a real server.
+// Config returns a client configuration for user, without a client-side rate
+// limit. The caller may change it: content types, Timeout, QPS, UserAgent and
+// Wrap work as with a real server.
 func (s *Server) Config(user User) *rest.Config {
 	return &rest.Config{
 		Host:      "http://apitest.invalid",
@@ -138,7 +140,7 @@ func (s *Server) Config(user User) *rest.Config {
 	}
 }
 
-// Client returns a clientset that reaches the server as user.
+// Client returns a clientset for user.
 func (s *Server) Client(user User) *kubernetes.Clientset {
 	return kubernetes.NewForConfigOrDie(s.Config(user))
 }
@@ -161,8 +163,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// CloseIdleConnections and CancelRequest are there because client-go looks for
-// them. A request ends with its context.
+// CloseIdleConnections does nothing. client-go calls it.
 func (*transport) CloseIdleConnections() {}
 
 // CancelRequest does nothing.
@@ -228,11 +229,11 @@ func (s *Server) roundTrip(user User, req *http.Request) (*http.Response, error)
 	return s.fail(r, f, ErrConnReset)
 }
 
-// commitLate serves a request at its time, whether or not its client waits
-// until then. The timer needs no goroutine before it fires.
+// commitLate serves a request after f.CommitAfter, even if the client has given
+// up. The timer needs no goroutine before it fires.
 func (s *Server) commitLate(c *call, f *Fault) (*http.Response, error) {
 	done := make(chan *answer, 1)
-	// Its own request: the client that gives up writes into the one it made.
+	// A copy of the request, because fail writes into c.r when the client gives up.
 	served, request := *c, *c.r
 	served.ctx, served.r = context.WithoutCancel(c.ctx), &request
 	time.AfterFunc(f.CommitAfter, func() { done <- served.serve() })
@@ -323,16 +324,14 @@ var withoutLimiter = sync.OnceFunc(func() {
 })
 
 // Handler returns an http.Handler through which the server can be reached over
-// a real connection, every request being user's. It is for tests that run a
-// whole program, which has no place for a RoundTripper; it can't be used in a
-// synctest bubble.
+// a real connection. Every request is sent as user. It is for tests of complete
+// programs, which accept no RoundTripper. It can't be used in a synctest bubble.
 func (s *Server) Handler(user User) http.Handler {
 	user = user.orAdmin()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		resp, err := s.roundTrip(user, r)
 		if err != nil {
-			// The way net/http offers to drop the connection, which is what
-			// the injected transport errors stand for.
+			// An injected transport error: net/http drops the connection.
 			panic(http.ErrAbortHandler)
 		}
 		defer resp.Body.Close()
@@ -340,13 +339,13 @@ func (s *Server) Handler(user User) http.Handler {
 		w.WriteHeader(resp.StatusCode)
 		flusher, _ := w.(http.Flusher)
 		if flusher != nil {
-			flusher.Flush() // a watch without events has headers all the same
+			flusher.Flush() // send the headers of a watch before its first event
 		}
 		_, _ = io.Copy(&flushing{w, flusher}, resp.Body) // the client is gone, or the response is over
 	})
 }
 
-// flushing sends on each piece of a watch when it comes.
+// flushing flushes each event of a watch.
 type flushing struct {
 	w       io.Writer
 	flusher http.Flusher
@@ -360,11 +359,10 @@ func (f *flushing) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Gate is a feature gate of the API server that decides which fields it keeps.
+// Gate is a feature gate of the API server.
 type Gate string
 
-// The gates that the server knows. It treats the fields of other gates as a
-// server of its version with default gates.
+// The gates that can be set. All other gates have the defaults of the version.
 const (
 	// CoordinatedLeaderElection keeps spec.strategy and spec.preferredHolder
 	// of a Lease.
@@ -406,8 +404,7 @@ func (s *Server) gate(g Gate) bool {
 	return ok && s.minor >= since
 }
 
-// SetGate turns a gate on or off at run time. Stored objects keep what they
-// have.
+// SetGate turns a gate on or off. Stored objects keep their fields.
 func (s *Server) SetGate(g Gate, on bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -417,7 +414,7 @@ func (s *Server) SetGate(g Gate, on bool) {
 	s.gates[g] = on
 }
 
-// minorOf is the minor version in a version like v1.37.1, 0 in others.
+// minorOf returns the minor version of a version such as v1.37.1, or 0.
 func minorOf(version string) int {
 	_, rest, _ := strings.Cut(version, ".")
 	minor, _, _ := strings.Cut(rest, ".")

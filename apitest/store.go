@@ -22,17 +22,17 @@ func (k key) compare(o key) int {
 	return cmp.Or(cmp.Compare(k.namespace, o.namespace), cmp.Compare(k.name, o.name))
 }
 
-// item is one version of one object. It never changes, so that it can be
-// handed around without copies and encoded once for everybody.
+// item is one version of one object. It never changes, so it is shared without
+// copies, and encoded once for all clients.
 type item struct {
 	key  key
 	rv   uint64
 	obj  runtime.Object // as stored, with group, version and kind
-	node string         // the node it belongs to, if any
+	node string         // the node of the object, if any
 
 	// by is the manager that wrote this version, or unmanaged, and earlier
-	// are the versions of other managers before it. Of an object that is
-	// tracked the managedFields say all.
+	// are the versions of other managers before it. They are not used if the
+	// object is tracked, because its managedFields are exact.
 	by      *metav1.ManagedFieldsEntry
 	earlier []earlier
 	tracked bool
@@ -53,8 +53,8 @@ func newItem(obj runtime.Object, rv uint64) *item {
 	return &item{key: key{m.GetNamespace(), m.GetName()}, rv: rv, obj: obj}
 }
 
-// encoded returns the item as a client that asked for a and view v gets it.
-// The bytes are shared.
+// encoded returns the encoding of the item in view v and representation a. The
+// caller must not change the bytes.
 func (it *item) encoded(k *kind, v int, a accepted) []byte {
 	it.mu.Lock()
 	defer it.mu.Unlock()
@@ -107,8 +107,8 @@ func (t *table) sorted(namespace string) []*item {
 	return out
 }
 
-// store is what etcd is to an API server. All of it is under one lock, which
-// no function of a test is ever called with.
+// store holds all objects and their history. One lock guards it, which is never
+// held while a function of a test is called.
 type store struct {
 	mu       sync.Mutex
 	rv       uint64
@@ -120,8 +120,7 @@ type store struct {
 	emptying map[string]bool // namespaces that a timer is set for
 }
 
-// firstRV leaves room for resourceVersions that are older than all the server
-// knows.
+// firstRV leaves room for resourceVersions that are older than the server.
 const firstRV = 100
 
 func newStore(history int) *store {
@@ -132,7 +131,7 @@ func newStore(history int) *store {
 	return st
 }
 
-// table returns the objects of a kind. The lock is held.
+// table returns the objects of a kind. st.mu must be held.
 func (st *store) table(k *kind) *table {
 	k = k.table()
 	t := st.tables[k]
@@ -150,13 +149,13 @@ func (st *store) next() uint64 {
 
 func formatRV(rv uint64) string { return strconv.FormatUint(rv, 10) }
 
-// put stores obj, which becomes immutable, as a new version. prev is the
-// version it replaces, nil for a creation. The lock is held.
+// put stores obj, which becomes immutable, as a new version. prev is the version
+// before it, or nil for a creation. st.mu must be held.
 func (st *store) put(t *table, obj runtime.Object, prev *item) *item {
 	return st.putBy(unmanaged, t, obj, prev)
 }
 
-// write is put for the write of a client.
+// write calls put for the write of a client. st.mu must be held.
 func (st *store) write(w *write, t *table, obj runtime.Object, prev *item) *item {
 	it := st.putBy(w.by, t, obj, prev)
 	if w.applied {
@@ -182,8 +181,8 @@ func (st *store) putBy(by *metav1.ManagedFieldsEntry, t *table, obj runtime.Obje
 	return it
 }
 
-// remove deletes an object; the event carries last, its final state, under
-// the resourceVersion of the deletion. The lock is held.
+// remove deletes an object. The event has its last state, with the
+// resourceVersion of the deletion. st.mu must be held.
 func (st *store) remove(t *table, last *item) *item {
 	rv := st.next()
 	obj := shallow(last.obj)
@@ -210,8 +209,8 @@ func (st *store) publish(t *table, ev event) {
 	}
 }
 
-// since returns the events after rv, or ok=false if some of them are
-// forgotten. The lock is held.
+// since returns the events after rv. ok is false if some of them are forgotten.
+// store.mu must be held.
 func (t *table) since(rv uint64) (evs []event, ok bool) {
 	if rv < t.forgotten {
 		return nil, false

@@ -28,7 +28,7 @@ const watchTimeout = 30 * time.Minute
 // bookmarkInterval is the time between bookmarks on a watch that allows them.
 const bookmarkInterval = time.Minute
 
-// frame is one event as one client is to see it.
+// frame is one event for one client.
 type frame struct {
 	typ    watch.EventType
 	at     time.Time      // when it happened, for LagWatches
@@ -39,7 +39,7 @@ type frame struct {
 }
 
 // watcher is the body of a watch response. It has no goroutine: events are
-// queued by writers, and encoded by whoever reads the body.
+// queued by writers, and encoded by the goroutine that reads the body.
 type watcher struct {
 	c         *call
 	sel       *selector
@@ -54,7 +54,7 @@ type watcher struct {
 	mu    sync.Mutex
 	queue []frame
 	ended bool
-	err   error // what the reader gets once the queue is empty
+	err   error // the result of Read when the queue is empty
 }
 
 func (c *call) watch() (*answer, error) {
@@ -95,8 +95,8 @@ func (c *call) watch() (*answer, error) {
 	return &answer{code: http.StatusOK, contentType: contentType, stream: w}, nil
 }
 
-// start queues what the client missed and subscribes it to what follows, both
-// under the lock of the store so that there is no gap.
+// start queues past events and subscribes w to later ones. It holds store.mu, so
+// that there is no gap.
 func (w *watcher) start(sendInitial *bool, from uint64) {
 	st := w.c.s.store
 	st.mu.Lock()
@@ -135,8 +135,7 @@ func expired(rv, oldest uint64) frame {
 	return frame{typ: watch.Error, status: &e.ErrStatus}
 }
 
-// offer queues an event if it is for this client. The lock of the store is
-// held.
+// offer queues an event if w selects it. store.mu must be held.
 func (w *watcher) offer(ev event) {
 	if ev.rv <= w.after {
 		return
@@ -202,8 +201,8 @@ func (w *watcher) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// take returns the next frame if it is due, else how long to wait for it; 0
-// means for ever.
+// take returns the next frame if it is due, or the time until it is due. 0 means
+// that no frame is queued.
 func (w *watcher) take() (*frame, time.Duration, error) {
 	if err := w.c.ctx.Err(); err != nil {
 		return nil, 0, err
@@ -232,8 +231,8 @@ func (w *watcher) take() (*frame, time.Duration, error) {
 	return &f, 0, nil
 }
 
-// wait blocks until there may be something to read. A bookmark that becomes
-// due meanwhile is queued.
+// wait blocks for d, or until w.wake, the timeout or the context end it. It queues
+// a bookmark that becomes due.
 func (w *watcher) wait(d time.Duration) error {
 	var due <-chan time.Time
 	bookmark := false
@@ -260,7 +259,7 @@ func (w *watcher) wait(d time.Duration) error {
 	return nil
 }
 
-// bookmark queues a bookmark, unless something else is waiting anyway.
+// bookmark queues a bookmark if the queue is empty.
 func (w *watcher) bookmark() {
 	if _, stalled := w.c.s.watches.of(w.c.r); stalled {
 		return
@@ -281,7 +280,7 @@ func (w *watcher) Close() error {
 	return nil
 }
 
-// end closes the stream: a reader gets what is queued and then err.
+// end closes the stream. Read returns the queued events and then err.
 func (w *watcher) end(err error) {
 	w.mu.Lock()
 	already := w.ended
@@ -302,8 +301,8 @@ func (w *watcher) end(err error) {
 	w.poke()
 }
 
-// encode makes the bytes of a frame: in JSON a line, in protobuf a message
-// with its length before it.
+// encode returns the bytes of a frame: a line of JSON, or a protobuf message after
+// its length.
 func (w *watcher) encode(f frame) []byte {
 	c := w.c
 	var object []byte
@@ -336,7 +335,7 @@ func (w *watcher) encode(f frame) []byte {
 	return b[:4+n]
 }
 
-// bookmarkObject is an object of the watched kind that has nothing but a
+// bookmarkObject returns an object of the watched kind with only a
 // resourceVersion.
 func (c *call) bookmarkObject(f frame) runtime.Object {
 	obj := c.kind.zero(c.view)
@@ -364,7 +363,7 @@ type watchRule struct {
 	stalled bool
 }
 
-// of returns the delay of a watch and whether it gets nothing at all.
+// of returns the delay of a watch and whether it is stalled.
 func (ws *watchRules) of(r *Request) (lag time.Duration, stalled bool) {
 	ws.mu.Lock()
 	if len(ws.list) == 0 {
@@ -396,14 +395,14 @@ func (s *Server) addRule(rule *watchRule) (remove func()) {
 	}
 }
 
-// LagWatches delays every event of the watches that match by d, from now on
-// and until remove is called.
+// LagWatches delays every event of the watches that match by d, until remove is
+// called.
 func (s *Server) LagWatches(m Match, d time.Duration) (remove func()) {
 	return s.addRule(&watchRule{match: m, lag: d})
 }
 
-// StallWatches keeps the watches that match from receiving anything, while
-// they stay open, until resume is called; then they get what they missed.
+// StallWatches holds back the events of the watches that match, which stay open,
+// until resume is called. Then they receive these events.
 func (s *Server) StallWatches(m Match) (resume func()) {
 	return s.addRule(&watchRule{match: m, stalled: true})
 }
@@ -421,12 +420,13 @@ func (s *Server) watchers(m Match) []*watcher {
 	return slices.DeleteFunc(ws, func(w *watcher) bool { return !m.matches(w.c.r) })
 }
 
-// DropWatches ends the watches that match, after what they have queued, and
-// returns how many there were. The client sees a stream that ends without an
-// error, as when an API server restarts.
+// DropWatches ends the watches that match, after their queued events, and returns
+// their number. The stream ends without an error, as when an API server shuts
+// down.
 func (s *Server) DropWatches(m Match) int { return s.endWatches(m, io.EOF) }
 
-// BreakWatches ends the watches that match with ErrConnReset.
+// BreakWatches ends the watches that match with ErrConnReset, after their queued
+// events, and returns their number.
 func (s *Server) BreakWatches(m Match) int { return s.endWatches(m, ErrConnReset) }
 
 func (s *Server) endWatches(m Match, err error) int {
@@ -437,8 +437,8 @@ func (s *Server) endWatches(m Match, err error) int {
 	return len(ws)
 }
 
-// ExpireWatches sends the watches that match an ERROR event with status 410
-// and ends them.
+// ExpireWatches sends an ERROR event with status 410 to the watches that match,
+// ends them, and returns their number.
 func (s *Server) ExpireWatches(m Match) int {
 	ws := s.watchers(m)
 	for _, w := range ws {
@@ -449,7 +449,7 @@ func (s *Server) ExpireWatches(m Match) int {
 }
 
 // Compact forgets all history: a watch or a page of a list from an older
-// resourceVersion is answered with 410. Watches that are open go on.
+// resourceVersion is answered with 410. Open watches continue.
 func (s *Server) Compact() {
 	s.store.mu.Lock()
 	defer s.store.mu.Unlock()

@@ -28,7 +28,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// write is what the hooks of a kind may know of the write they are part of.
+// write describes a write to the hooks of a kind.
 type write struct {
 	s    *Server
 	r    *Request
@@ -47,7 +47,8 @@ func (c *call) newWrite() *write {
 // gate reports whether a feature gate of the API is on.
 func (w *write) gate(g Gate) bool { return w.s.gate(g) }
 
-// matchNamespace gives obj the namespace of the request, or refuses it.
+// matchNamespace sets the namespace of obj to that of the request. It returns an
+// error if obj has another namespace.
 func (c *call) matchNamespace(obj runtime.Object) error {
 	want := ""
 	if c.kind.namespaced {
@@ -64,7 +65,7 @@ func (c *call) matchNamespace(obj runtime.Object) error {
 	return nil
 }
 
-// checkOptions validates the options of a write that the query has.
+// checkOptions validates the options of a write in the query.
 func (c *call) checkOptions(kind string) error {
 	if len(c.query) == 0 {
 		return nil
@@ -76,7 +77,7 @@ func (c *call) checkOptions(kind string) error {
 	return nil
 }
 
-// matchName refuses a body that names another object than the path.
+// matchName returns an error if the body names another object than the path.
 func (c *call) matchName(obj runtime.Object) error {
 	if err := c.matchNamespace(obj); err != nil {
 		return err
@@ -123,7 +124,7 @@ func (c *call) create() (*answer, error) {
 	return c.object(http.StatusCreated, it)
 }
 
-// insert makes obj acceptable and stores it. The lock of the store is held.
+// insert prepares, validates and stores a new object. store.mu must be held.
 func (c *call) insert(w *write, obj runtime.Object) (*item, error) {
 	k, t, m := c.kind, c.table(), metaOf(obj)
 	if k.defaults != nil {
@@ -154,7 +155,7 @@ func (c *call) insert(w *write, obj runtime.Object) (*item, error) {
 	return c.s.store.write(w, t, obj, nil), nil
 }
 
-// prepareCreate gives a new object everything that the server provides.
+// prepareCreate sets the fields of a new object that the server provides.
 func (s *Server) prepareCreate(w *write, obj runtime.Object) {
 	k, m := w.kind, metaOf(obj)
 	obj.GetObjectKind().SetGroupVersionKind(k.stored().WithKind(k.name))
@@ -175,8 +176,8 @@ func (s *Server) prepareCreate(w *write, obj runtime.Object) {
 	w.manage(obj, nil)
 }
 
-// namespaceOpen refuses new objects in a namespace that doesn't exist or is
-// going away. The lock of the store is held.
+// namespaceOpen returns an error if the namespace does not exist or is being
+// deleted. store.mu must be held.
 func (s *Server) namespaceOpen(k *kind, m metav1.Object) error {
 	it := s.store.named["namespaces"].items[key{name: m.GetNamespace()}]
 	if it == nil {
@@ -257,11 +258,11 @@ func (c *call) preconditionFailed(want, have types.UID) error {
 		path, c.r.Name, want, have)
 }
 
-// optimisticLock is the message everybody knows.
+// optimisticLock is the message of the real server for a stale write.
 const optimisticLock = "the object has been modified; please apply your changes to the latest version and try again"
 
-// replace stores obj in place of old, if it may. The lock of the store is
-// held.
+// replace prepares and validates obj and stores it in place of old. store.mu must
+// be held.
 func (c *call) replace(w *write, obj runtime.Object, old *item) (*item, error) {
 	k, t, m, om := c.kind, c.table(), metaOf(obj), metaOf(old.obj)
 	obj.GetObjectKind().SetGroupVersionKind(k.stored().WithKind(k.name))
@@ -311,16 +312,16 @@ func (c *call) replace(w *write, obj runtime.Object, old *item) (*item, error) {
 	}
 	if om.GetDeletionTimestamp() != nil && len(m.GetFinalizers()) == 0 &&
 		(om.GetDeletionGracePeriodSeconds() == nil || *om.GetDeletionGracePeriodSeconds() == 0) {
-		// The last finalizer went, and nothing else kept the object.
+		// The last finalizer is gone, and nothing else keeps the object.
 		c.s.store.remove(t, old)
 		return newItem(obj, old.rv), nil
 	}
 	return c.s.store.write(w, t, obj, old), nil
 }
 
-// same reports whether two versions differ in nothing but who manages them.
-// The fields of an object are compared from last to first, so that a change of
-// status or spec is found before the metadata is looked at.
+// same reports whether two versions differ only in their managedFields. It
+// compares the fields of an object from last to first, so that it finds a change
+// of status or spec before it compares the metadata.
 func (w *write) same(obj, old runtime.Object) bool {
 	m := metaOf(obj)
 	mf := m.GetManagedFields()
@@ -378,7 +379,7 @@ func (k *kind) checkMeta(w *write, obj, old runtime.Object) field.ErrorList {
 		changes := apivalidation.ValidateObjectMetaAccessorUpdate(metaOf(obj), metaOf(old), path)
 		errs = append(errs, changes...)
 		if w.s.minor < 37 {
-			errs = append(errs, changes...) // older servers say it twice
+			errs = append(errs, changes...) // older servers repeat these errors
 		}
 	}
 	if k.stored().Group != coordinationv1.GroupName {
@@ -391,8 +392,8 @@ func (k *kind) checkMeta(w *write, obj, old runtime.Object) field.ErrorList {
 	return errs
 }
 
-// metaEqual reports whether all metadata is as it was that somebody could have
-// got wrong, so that it need not be checked again: heartbeats are many.
+// metaEqual reports whether the metadata that is validated is unchanged. Most
+// writes are heartbeats, whose metadata need not be validated again.
 func metaEqual(m, o metav1.Object) bool {
 	return m.GetName() == o.GetName() && m.GetNamespace() == o.GetNamespace() && m.GetGenerateName() == o.GetGenerateName() && m.GetUID() == o.GetUID() &&
 		m.GetDeletionTimestamp() == o.GetDeletionTimestamp() && ptr.Equal(m.GetDeletionGracePeriodSeconds(), o.GetDeletionGracePeriodSeconds()) &&
@@ -403,7 +404,7 @@ func metaEqual(m, o metav1.Object) bool {
 		})
 }
 
-// unique drops errors that say the same as an earlier one.
+// unique drops errors that are equal to an earlier one.
 func unique(errs field.ErrorList) (out field.ErrorList) {
 	for _, e := range errs {
 		if !slices.ContainsFunc(out, func(o *field.Error) bool { return o.Error() == e.Error() }) {
