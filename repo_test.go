@@ -435,11 +435,18 @@ func TestEveryProgramHasAReadmeAndATest(t *testing.T) {
 // starters are the examples that can be copied into another module.
 var starters = []string{"composetest", "devices", "leader", "lease", "node"}
 
+<<<<<<< HEAD
 // TestExamplesCanBeCopied copies each starter into a separate module and runs
+=======
+// starterModule is the example that is a module and can be copied with its go.mod.
+const starterModule = "controlplane"
+
+// TestExamplesCanBeCopied copies each starter into a module of its own and runs
+>>>>>>> 199d8c2 (examples/controlplane: test in memory and on a real control plane)
 // its tests there, as a user does.
 func TestExamplesCanBeCopied(t *testing.T) {
 	for _, f := range goFiles(t) {
-		if starter, ok := strings.CutPrefix(f.dir(), "examples/"); ok && slices.Contains(starters, starter) {
+		if starter, ok := strings.CutPrefix(f.dir(), "examples/"); ok && (slices.Contains(starters, starter) || starter == starterModule) {
 			for _, path := range f.imports() {
 				if rest, ours := strings.CutPrefix(path, module+"/"); ours && (strings.HasPrefix(rest, "examples/") || strings.Contains("/"+rest+"/", "/internal/")) {
 					t.Errorf("%s imports %s, which a copy of it can't", f.path, path)
@@ -475,16 +482,30 @@ func TestExamplesCanBeCopied(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			// go test runs a part of vet only.
-			for _, args := range [][]string{{"vet", "."}, {"test", "-vet=off", "."}} {
-				cmd := exec.Command("go", args...)
-				cmd.Dir = dir
-				cmd.Env = append(os.Environ(), "GOFLAGS=-mod=mod", "GOPROXY=off", "GOWORK=off")
-				if out, err := cmd.CombinedOutput(); err != nil {
-					t.Fatalf("go %s: %v\n%s", strings.Join(args, " "), err, out)
-				}
-			}
+			testCopy(t, dir)
 		})
+	}
+	t.Run(starterModule, func(t *testing.T) {
+		dir := t.TempDir()
+		if err := os.CopyFS(dir, os.DirFS(filepath.Join("examples", starterModule))); err != nil {
+			t.Fatal(err)
+		}
+		testCopy(t, dir,
+			[]string{"mod", "edit", "-module=example.com/" + starterModule, "-replace=" + module + "=" + root, "-replace=" + module + "/test/controlplane=" + filepath.Join(root, "test", "controlplane")},
+			[]string{"build", "-o", os.DevNull, module + "/test/controlplane"}) // as the harness does
+	})
+}
+
+// testCopy runs commands of go in the copy of an example, and then its tests.
+func testCopy(t *testing.T, dir string, before ...[]string) {
+	// go test runs a part of vet only.
+	for _, args := range append(before, []string{"vet", "."}, []string{"test", "-vet=off", "."}) {
+		cmd := exec.Command("go", args...)
+		cmd.Dir = dir
+		cmd.Env = append(os.Environ(), "GOFLAGS=-mod=mod", "GOPROXY=off", "GOWORK=off", "KUBEWRIGHT_E2E=")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("go %s: %v\n%s", strings.Join(args, " "), err, out)
+		}
 	}
 }
 

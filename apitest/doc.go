@@ -33,10 +33,10 @@
 // caller. Latencies, Retry-After and watch timeouts use package time, so inside
 // a bubble they are exact and take no real time.
 //
-// Every kind of client-go's clientset is served, in its newest version if that
-// version is stable, else after [Options].Serve names the version. Other kinds
-// are served after [Server.Register], or when their CustomResourceDefinition is
-// created. All kinds follow the rules that a controller meets:
+// Every kind of client-go's clientset is served in its newest version. If that
+// version is alpha or beta, [Options].Serve must name it. Other kinds are served
+// after [Server.Register], or after the creation of their
+// CustomResourceDefinition. The rules for all kinds:
 //
 //   - resourceVersions, UIDs, creation times, generateName and generations; 409
 //     for stale writes, 422 for invalid ones
@@ -48,28 +48,29 @@
 //   - graceful deletion of pods, finalizers, preconditions, propagation policies;
 //     a namespace that is deleted goes with its contents
 //
-// [Server.Inject] injects faults; [Server.DropWatches] and its relatives break
-// watches; [Server.Compact] forgets the past. [Server.Requests] returns the
-// journal: every request with its time, user, body and result. [Server.Put],
-// [Get], [Edit] and [Delete] act on objects as another client that is not under
-// test: without a request, a journal entry, authorization or validation.
+// [Server.Inject] injects faults. [Server.DropWatches], [Server.BreakWatches] and
+// [Server.ExpireWatches] end watches. [Server.Compact] forgets all history.
+// [Server.Requests] returns the journal: every request with its time, user, body
+// and result. [Server.Put], [Get], [Edit] and [Delete] change objects as another
+// client would, but without a request, a journal entry, authorization or
+// validation.
 //
-// Node identities are held to the Node authorizer and NodeRestriction. Other
-// users may do everything unless [Options].Authorizer says otherwise; see
-// [RBACFrom].
+// The Node authorizer and NodeRestriction apply to node identities. All other
+// requests are allowed unless [Options].Authorizer refuses them; see [RBACFrom].
 //
 // # Concurrency
 //
-// A Server may be used from any number of goroutines. It has no goroutine of its
-// own, apart from a timer while a namespace is being emptied. Inside a bubble it
-// must be made in that bubble, which [Bubble] does.
+// A Server may be used concurrently. It starts no goroutine, apart from timers
+// while a namespace is being emptied and for [Fault].CommitAfter. In a bubble, use
+// a Server that was made in that bubble, as [Bubble] does.
 //
 // # Compatibility
 //
 // The cases of internal/conformance run against this package in every test run.
-// Their answers are recordings of kube-apiserver 1.37. For the versions 1.34,
-// 1.35 and 1.36 the package follows the differences in feature gates, field
-// selectors, limits and messages that its tests name; there are no recordings.
+// They compare its answers with recordings of kube-apiserver 1.37. For the
+// versions 1.34, 1.35 and 1.36 the package follows the differences in feature
+// gates, field selectors, limits and messages that its tests name. There are no
+// recordings of these versions.
 //
 //	                                       as kube-apiserver 1.37
 //	metadata, conflicts, patches, delete   yes, recorded
@@ -80,7 +81,8 @@
 //	Node authorizer, NodeRestriction, RBAC yes, recorded
 //	other kinds                            metadata, status, generation, watch:
 //	                                         recorded; no defaults, no validation
-//	/scale, reviews, logs, exec, proxy     no: 404
+//	access reviews                         answered by the Authorizer
+//	/scale, logs, exec, proxy              no: 404
 //	server-side apply                      yes, recorded; managedFields are exact
 //	                                         from the first apply to an object on
 //	custom resources                       yes, recorded; no schema, no conversion

@@ -18,5 +18,7 @@
 //		cluster.Pause(t, harness.APIServer)
 //	}
 //
+// Tests of any other module can use this package too: examples/controlplane shows how.
+//
 // A cluster takes about 4 s to start. Tests that do not disturb it can share one: see Shared.
 package harness

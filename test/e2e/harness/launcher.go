@@ -19,20 +19,25 @@ import (
 // moduleDir is the directory of the launcher's module in the repository.
 const moduleDir = "test/controlplane"
 
-// findModule returns the launcher's module, which is below a parent of the working directory, because go test runs
-// tests in their package's directory.
-func findModule() (string, error) {
-	start, err := os.Getwd()
-	if err != nil {
-		return "", err
-	}
+// launcherPackage is the import path of the launcher.
+const launcherPackage = "github.com/kubewright/kubewright/test/controlplane"
+
+// launcherBuild returns the command that builds the launcher into output. In the repository the launcher's module is
+// below a parent of the working directory, because go test runs tests in their package's directory. The module of any
+// other test must require the launcher's module: "go get -tool github.com/kubewright/kubewright/test/controlplane".
+func launcherBuild(start, output string) *exec.Cmd {
+	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-o", output, launcherPackage)
+	cmd.Dir = start
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "PWD="+start)
 	for dir := start; ; dir = filepath.Dir(dir) {
 		module := filepath.Join(dir, moduleDir)
 		if _, err := os.Stat(filepath.Join(module, "go.mod")); err == nil {
-			return module, nil
+			cmd.Dir = module
+			cmd.Env = append(cmd.Env, "GOFLAGS=", "GOWORK=off", "PWD="+module)
+			return cmd
 		}
 		if dir == filepath.Dir(dir) {
-			return "", fmt.Errorf("no %s above %s", moduleDir, start)
+			return cmd
 		}
 	}
 }
@@ -43,7 +48,7 @@ var launcherOnce = sync.OnceValues(buildLauncher)
 
 // buildLauncher builds the launcher into the cache and returns its path.
 func buildLauncher() (string, error) {
-	module, err := findModule()
+	start, err := os.Getwd()
 	if err != nil {
 		return "", err
 	}
@@ -64,10 +69,7 @@ func buildLauncher() (string, error) {
 		return "", err
 	}
 	defer os.RemoveAll(dir)
-	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-o", filepath.Join(dir, "controlplane"), ".")
-	cmd.Dir = module
-	cmd.Env = append(os.Environ(), "GOFLAGS=", "GOWORK=off", "CGO_ENABLED=0", "PWD="+module)
-	if out, err := cmd.CombinedOutput(); err != nil {
+	if out, err := launcherBuild(start, filepath.Join(dir, "controlplane")).CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build the launcher: %w\n%s", err, out)
 	}
 	return install(filepath.Join(dir, "controlplane"), filepath.Join(cache, "launcher"))
