@@ -17,7 +17,7 @@ import (
 
 // Versions are the versions of the API server of which there are recordings,
 // newest first.
-var Versions = []string{"v1.37.1", "v1.36.3", "v1.35.4", "v1.34.4"}
+var Versions = []string{"v1.37.1", "v1.36.3"}
 
 // Target is an API server to run the cases against.
 type Target struct {
