@@ -67,10 +67,10 @@
 // # Compatibility
 //
 // The cases of internal/conformance run against this package in every test run.
-// They compare its answers with recordings of kube-apiserver 1.37. For the
-// versions 1.34, 1.35 and 1.36 the package follows the differences in feature
-// gates, field selectors, limits and messages that its tests name. There are no
-// recordings of these versions.
+// They compare its answers with recordings of kube-apiserver 1.37 and 1.36. In
+// seven cases the package words an error of 1.36 as 1.37 does. For 1.34 and 1.35
+// it follows the differences in feature gates, field selectors and limits that
+// its tests name. There are no recordings of these two versions.
 //
 //	                                       as kube-apiserver 1.37
 //	metadata, conflicts, patches, delete   yes, recorded

@@ -19,6 +19,23 @@ import (
 // newest first.
 var Versions = []string{"v1.37.1", "v1.36.3"}
 
+// wording lists by version the cases in which apitest words errors as the newest
+// version does. Of these cases everything but messages and details is compared.
+var wording = map[string][]string{
+	"v1.36.3": {"apply-bad", "claims", "create-metadata", "node-fields", "patch-bad", "put-server-fields", "slice-limits"},
+}
+
+// withoutWording returns a transcript without the messages and details of errors.
+func withoutWording(transcript string) string {
+	var kept []string
+	for line := range strings.SplitSeq(transcript, "\n") {
+		if !strings.HasPrefix(line, "  message: ") && !strings.HasPrefix(line, "  details: ") {
+			kept = append(kept, line)
+		}
+	}
+	return strings.Join(kept, "\n")
+}
+
 // Target is an API server to run the cases against.
 type Target struct {
 	// Version is the version of the server, one of Versions. Empty means the
@@ -127,6 +144,12 @@ func Run(t *testing.T, target Target) {
 			want, err := Recording(cmp.Or(target.Version, Versions[0]), s.name)
 			if err != nil {
 				t.Fatal(err)
+			}
+			if slices.Contains(wording[target.Version], s.name) {
+				if want == transcript {
+					t.Errorf("the errors are worded as by %s: remove the case from wording", target.Version)
+				}
+				want, transcript = withoutWording(want), withoutWording(transcript)
 			}
 			if d := difference(want, transcript); d != "" {
 				t.Errorf("differs from the recording of the real server (-):\n%s", d)
