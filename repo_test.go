@@ -435,14 +435,10 @@ func TestEveryProgramHasAReadmeAndATest(t *testing.T) {
 // starters are the examples that can be copied into another module.
 var starters = []string{"composetest", "devices", "leader", "lease", "node"}
 
-<<<<<<< HEAD
-// TestExamplesCanBeCopied copies each starter into a separate module and runs
-=======
 // starterModule is the example that is a module and can be copied with its go.mod.
 const starterModule = "controlplane"
 
-// TestExamplesCanBeCopied copies each starter into a module of its own and runs
->>>>>>> 199d8c2 (examples/controlplane: test in memory and on a real control plane)
+// TestExamplesCanBeCopied copies each starter into a separate module and runs
 // its tests there, as a user does.
 func TestExamplesCanBeCopied(t *testing.T) {
 	for _, f := range goFiles(t) {
