@@ -34,7 +34,7 @@ GOVULNDB ?=
 
 .PHONY: help
 help: ## Print the targets
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: test
 test: compiler vet unit race e2e ## The one test command: vet, unit, race and end-to-end tests
@@ -75,6 +75,27 @@ soak: ## The long soaks under the race detector too
 e2e: ## The packages and examples against a real control plane (built on first use: six to eight minutes; KUBEWRIGHT_E2E_VERSION=1.36 takes another version)
 	cd test/controlplane && $(GO) test -timeout $(TEST_TIMEOUT) ./... && $(GO) run . build $(if $(KUBEWRIGHT_E2E_VERSION),--version=$(KUBEWRIGHT_E2E_VERSION))
 	KUBEWRIGHT_E2E=1 $(GO) test -timeout $(E2E_TIMEOUT) -p 1 -count=1 ./test/e2e/...
+	@echo "left out: examples/crikubelet on containerd (make e2e-containers) and virtual-kubelet's suite (test/vksuite)"
+
+.PHONY: e2e-containers
+e2e-containers: ## examples/crikubelet on a containerd of its own, with some of Kubernetes' specs: root, Debian's containerd
+	cd test/controlplane && $(GO) run . build
+	cd test/conformance && KUBEWRIGHT_E2E=1 $(GO) test -timeout $(E2E_TIMEOUT) -count=1 -v .
+
+.PHONY: conformance
+conformance: ## Kubernetes' conformance tests on examples/crikubelet: root, Debian's containerd, an hour (CONFORMANCE_FILES=node/pods.go CONFORMANCE_SKIP='\[Slow\]' CONFORMANCE_DIR for logs)
+	@hack/containerd.sh
+	cd test/controlplane && $(GO) run . build
+	cd test/conformance && KUBEWRIGHT_E2E=1 KUBEWRIGHT_CONFORMANCE=1 KUBEWRIGHT_CONFORMANCE_FILES='$(CONFORMANCE_FILES)' \
+		KUBEWRIGHT_CONFORMANCE_SKIP='$(CONFORMANCE_SKIP)' KUBEWRIGHT_CONFORMANCE_DIR='$(CONFORMANCE_DIR)' \
+		$(GO) test -timeout 5h -count=1 -v -run TestConformance .
+
+.PHONY: bench-kubelet
+bench-kubelet: ## examples/crikubelet beside the kubelet of Kubernetes, each on a containerd of its own: root; picture in SCALE_OUT
+	@hack/containerd.sh
+	cd test/controlplane && $(GO) run . build
+	@mkdir -p $(SCALE_OUT) && cd bench && KUBEWRIGHT_E2E=1 KUBEWRIGHT_BENCH_KUBELET=1 KUBEWRIGHT_BENCH_OUT=$(abspath $(SCALE_OUT)) \
+		$(GO) test -timeout 1h -count=1 -v -run TestCompare ./kubelet
 
 .PHONY: e2e-all
 e2e-all: ## e2e against every version that test/controlplane pins, one after the other; the summary comes last

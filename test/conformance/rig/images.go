@@ -23,6 +23,7 @@ import (
 const (
 	PauseImage      = "registry.k8s.io/pause:3.10.2"
 	NonewprivsImage = "registry.k8s.io/e2e-test-images/nonewprivs:1.4"
+	GlibcImage      = "registry.k8s.io/e2e-test-images/glibc-dns-testing:2.1.1"
 	BusyboxImage    = "registry.k8s.io/e2e-test-images/busybox:1.37.0-2"
 	AgnhostImage    = "registry.k8s.io/e2e-test-images/agnhost:2.66.1"
 	NonrootImage    = "registry.k8s.io/e2e-test-images/nonroot:1.5"
@@ -47,6 +48,10 @@ func images(b Binaries) []image {
 		}},
 		{[]string{BusyboxImage, "registry.k8s.io/e2e-test-images/busybox:1.36.1-1"}, map[string]any{"Cmd": []string{"sh"}, "Env": env}, shell},
 		{[]string{NonrootImage}, map[string]any{"Cmd": []string{"sh"}, "Env": env, "User": "1234"}, shell},
+		{[]string{GlibcImage}, map[string]any{"Cmd": []string{"sh"}, "Env": env}, func(l *layer) {
+			shell(l)
+			l.program("usr/bin/hostname") // resolves names as glibc does
+		}},
 		{[]string{IPCUtilsImage}, map[string]any{"Cmd": []string{"sh"}, "Env": env}, shell},
 		{[]string{NonewprivsImage}, map[string]any{"Cmd": []string{"nnp"}, "Env": env}, func(l *layer) {
 			shell(l)
@@ -58,6 +63,12 @@ func images(b Binaries) []image {
 			l.file("agnhost", b.Agnhost, 0o755)
 			l.link("agnhost-2", "agnhost")
 			l.dir("uploads", 0o755)
+			cert, key, err := localhost()
+			if l.err == nil {
+				l.err = err
+			}
+			l.text("localhost.crt", cert)
+			l.text("localhost.key", key)
 			l.program("usr/bin/curl")
 			l.program("usr/bin/nc")
 			l.text("etc/passwd", passwd+"user-defined-in-image:x:1000:1000::/home:/bin/sh\n")

@@ -184,8 +184,16 @@ func (r *Runtime) Start(t testing.TB) {
 		t.Fatal(err)
 	}
 	defer func() { _ = conn.Close() }()
-	if _, err := client.Version(ctx, &runtimeapi.VersionRequest{}, grpc.WaitForReady(true)); err != nil {
-		t.Fatalf("containerd does not answer: %v; its log is %s", err, r.Log())
+	for {
+		// The socket is there before the CRI is.
+		_, err := client.Version(ctx, &runtimeapi.VersionRequest{}, grpc.WaitForReady(true))
+		if err == nil {
+			return
+		}
+		if ctx.Err() != nil {
+			t.Fatalf("containerd does not answer: %v; its log is %s", err, r.Log())
+		}
+		time.Sleep(20 * time.Millisecond)
 	}
 }
 

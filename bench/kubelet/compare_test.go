@@ -1,0 +1,250 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package kubelet
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/kubewright/kubewright/test/conformance/rig"
+	"github.com/kubewright/kubewright/test/e2e/harness"
+)
+
+// A measurement is one burst of pods on one kubelet.
+type measurement struct {
+	kubelet          string
+	pods             int
+	ready            time.Duration   // from the start of the process until the Node is ready
+	running, gone    []time.Duration // of each pod, from the beginning of the burst, sorted
+	requests         float64         // of the node's user, per pod, from bound to gone
+	cpu              time.Duration   // for all pods, from bound to gone
+	empty, full      int             // resident memory in KiB
+	requestsByObject map[string]int
+}
+
+// TestCompare prints a table and draws a picture if KUBEWRIGHT_BENCH_OUT names a
+// directory.
+func TestCompare(t *testing.T) {
+	if os.Getenv("KUBEWRIGHT_BENCH_KUBELET") != "1" {
+		t.Skip(`takes minutes and needs root: run "make bench-kubelet"`)
+	}
+	if missing := rig.Missing(); missing != "" {
+		t.Skip(missing)
+	}
+	binaries := rig.Build(t)
+	program := rig.BuildCrikubelet(t)
+	var all []measurement
+	for _, pods := range []int{50, 100} {
+		for _, name := range []string{"kubelet", "crikubelet"} {
+			t.Run(fmt.Sprintf("%s/%d", name, pods), func(t *testing.T) {
+				r := rig.StartRuntime(t, binaries)
+				c := harness.Start(t, harness.Options{Audit: true})
+				client, err := kubernetes.NewForConfig(c.AdminConfig())
+				if err != nil {
+					t.Fatal(err)
+				}
+				begin := time.Now()
+				var k *rig.Kubelet
+				if name == "kubelet" {
+					k = rig.RealKubelet(t, binaries, c, r, "worker", freePort(t))
+				} else {
+					k = rig.Crikubelet(t, program, c, r, "worker")
+				}
+				k.AwaitReady(t, client)
+				m := measurement{kubelet: name, pods: pods, ready: time.Since(begin)}
+				m.burst(t, c, client, k)
+				all = append(all, m)
+			})
+		}
+	}
+	t.Log("\n" + table(all))
+	if dir := os.Getenv("KUBEWRIGHT_BENCH_OUT"); dir != "" {
+		draw(t, all, dir)
+	}
+}
+
+// freePort returns a port that nothing listens on.
+func freePort(t *testing.T) int {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+// settle is the time in which a kubelet finishes what it does after its start.
+const settle = 5 * time.Second
+
+// burst binds pods at once, waits until they run, and deletes them.
+func (m *measurement) burst(t *testing.T, c *harness.Cluster, client kubernetes.Interface, k *rig.Kubelet) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+	defer cancel()
+	awaitServiceAccount(ctx, t, client)
+	time.Sleep(settle)
+	m.empty = resident(t, k.PID())
+	cpu := cpuTime(t, k.PID())
+	before := len(c.AuditEvents(t))
+
+	w, err := client.CoreV1().Pods("default").Watch(ctx, metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Stop()
+	begin := time.Now()
+	created := make(chan error, m.pods)
+	for i := range m.pods {
+		go func() {
+			_, err := client.CoreV1().Pods("default").Create(ctx, pausePod(i), metav1.CreateOptions{})
+			created <- err
+		}()
+	}
+	for range m.pods {
+		if err := <-created; err != nil {
+			t.Fatal(err)
+		}
+	}
+	m.running = follow(ctx, t, w, m.pods, begin, func(e watch.Event) bool {
+		return e.Object.(*corev1.Pod).Status.Phase == corev1.PodRunning
+	})
+	m.full = resident(t, k.PID())
+	begin = time.Now()
+	if err := client.CoreV1().Pods("default").DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	m.gone = follow(ctx, t, w, m.pods, begin, func(e watch.Event) bool { return e.Type == watch.Deleted })
+	m.cpu = cpuTime(t, k.PID()) - cpu
+	m.requestsByObject = map[string]int{}
+	n := 0
+	for _, e := range c.AuditEvents(t)[before:] {
+		if e.User == "system:node:worker" {
+			n++
+			m.requestsByObject[e.Verb+" "+e.Resource]++
+		}
+	}
+	m.requests = float64(n) / float64(m.pods)
+	t.Logf("requests: %v", m.requestsByObject)
+}
+
+func awaitServiceAccount(ctx context.Context, t *testing.T, client kubernetes.Interface) {
+	t.Helper()
+	for {
+		_, account := client.CoreV1().ServiceAccounts("default").Get(ctx, "default", metav1.GetOptions{})
+		_, ca := client.CoreV1().ConfigMaps("default").Get(ctx, "kube-root-ca.crt", metav1.GetOptions{})
+		if account == nil && ca == nil {
+			return
+		}
+		if ctx.Err() != nil {
+			t.Fatal(account, ca)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+// follow returns the times at which the condition holds for each pod, sorted.
+func follow(ctx context.Context, t *testing.T, w watch.Interface, pods int, begin time.Time, condition func(watch.Event) bool) (times []time.Duration) {
+	t.Helper()
+	seen := map[string]bool{}
+	for len(seen) < pods {
+		select {
+		case e, ok := <-w.ResultChan():
+			if !ok {
+				t.Fatal("the watch has ended")
+			}
+			pod, ok := e.Object.(*corev1.Pod)
+			if ok && !seen[pod.Name] && condition(e) {
+				seen[pod.Name] = true
+				times = append(times, time.Since(begin))
+			}
+		case <-ctx.Done():
+			t.Fatalf("%d of %d pods", len(seen), pods)
+		}
+	}
+	return times
+}
+
+func pausePod(i int) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "pause-" + strconv.Itoa(i)},
+		Spec: corev1.PodSpec{
+			NodeName: "worker", TerminationGracePeriodSeconds: new(int64(5)),
+			Containers: []corev1.Container{{Name: "pause", Image: rig.PauseImage}},
+		},
+	}
+}
+
+// resident returns the resident memory of a process in KiB.
+func resident(t *testing.T, pid int) int {
+	t.Helper()
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(data)) {
+		if fields := strings.Fields(line); fields[0] == "VmRSS:" {
+			n, _ := strconv.Atoi(fields[1])
+			return n
+		}
+	}
+	t.Fatal("no VmRSS")
+	return 0
+}
+
+// cpuTime returns the CPU time of a process.
+func cpuTime(t *testing.T, pid int) time.Duration {
+	t.Helper()
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(data), ") ")
+	fields := strings.Fields(rest)
+	user, _ := strconv.Atoi(fields[11])
+	system, _ := strconv.Atoi(fields[12])
+	return time.Duration(user+system) * 10 * time.Millisecond
+}
+
+// at returns a percentile of sorted times.
+func at(times []time.Duration, percent int) time.Duration {
+	return times[(len(times)-1)*percent/100].Round(10 * time.Millisecond)
+}
+
+// table returns the measurements as Markdown.
+func table(all []measurement) string {
+	var b strings.Builder
+	fmt.Fprintln(&b, "| pods | | all Running | p50 | p99 | all gone | requests per pod | CPU | memory empty | with pods | start to Ready |")
+	fmt.Fprintln(&b, "|--:|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|")
+	for _, m := range all {
+		if len(m.gone) == 0 {
+			continue
+		}
+		fmt.Fprintf(&b, "| %d | %s | %v | %v | %v | %v | %.1f | %v | %d MiB | %d MiB | %v |\n", m.pods, m.kubelet,
+			at(m.running, 100), at(m.running, 50), at(m.running, 99), at(m.gone, 100), m.requests, m.cpu, m.empty>>10, m.full>>10, m.ready.Round(10*time.Millisecond))
+	}
+	return b.String()
+}
+
+// The arithmetic needs no containers.
+func TestPercentiles(t *testing.T) {
+	var times []time.Duration
+	for i := range 101 {
+		times = append(times, time.Duration(i)*time.Second)
+	}
+	if !slices.IsSorted(times) || at(times, 0) != 0 || at(times, 50) != 50*time.Second || at(times, 99) != 99*time.Second || at(times, 100) != 100*time.Second {
+		t.Errorf("%v %v %v", at(times, 50), at(times, 99), at(times, 100))
+	}
+}

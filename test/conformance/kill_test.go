@@ -1,0 +1,192 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package conformance_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/kubewright/kubewright/test/conformance/rig"
+	"github.com/kubewright/kubewright/test/e2e/harness"
+)
+
+// patience bounds every wait of these tests.
+const patience = 3 * time.Minute
+
+// eventually waits until a condition holds.
+func eventually(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !condition(); time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited %v for %s", patience, what)
+		}
+	}
+}
+
+// needsContainers returns a suite and a client, or skips the test.
+func needsContainers(t *testing.T) (*suite, kubernetes.Interface) {
+	t.Helper()
+	if !harness.Enabled() {
+		t.Skip(`needs a real control plane and containers: run "make e2e"`)
+	}
+	if os.Getenv(variable) == "1" {
+		t.Skip("only specs are run")
+	}
+	s := newSuite(t)
+	client, err := kubernetes.NewForConfig(s.cluster.AdminConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the service account", func() bool {
+		_, err := client.CoreV1().ServiceAccounts("default").Get(t.Context(), "default", metav1.GetOptions{})
+		return err == nil
+	})
+	return s, client
+}
+
+// TestKilledAgainAndAgain kills the kubelet and containerd with SIGKILL while pods come
+// and go. No container runs twice, no exit code is lost, and nothing is left behind.
+func TestKilledAgainAndAgain(t *testing.T) {
+	s, client := needsContainers(t)
+	const kills, seed = 12, 7
+	random := rand.New(rand.NewPCG(seed, seed))
+	pods := client.CoreV1().Pods("default")
+	out := t.TempDir()
+	if err := os.Chmod(out, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for i := range kills {
+		for range 3 {
+			n++
+			if _, err := pods.Create(t.Context(), workPod(n, out), metav1.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(time.Duration(random.IntN(1500)) * time.Millisecond)
+		if i%3 != 2 {
+			s.kubelet.Kill()
+		}
+		if i%3 != 0 {
+			s.runtime.Kill()
+			time.Sleep(time.Duration(random.IntN(300)) * time.Millisecond)
+			s.runtime.Start(t)
+		}
+		if i%3 != 2 {
+			s.kubelet.Start(t)
+		}
+	}
+	var list *corev1.PodList
+	eventually(t, "all pods to end", func() bool {
+		var err error
+		if list, err = pods.List(t.Context(), metav1.ListOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range list.Items {
+			if p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed {
+				return false
+			}
+		}
+		return true
+	})
+	written, err := os.ReadFile(filepath.Join(out, "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range list.Items {
+		starts, ends := strings.Count(string(written), "start "+string(p.UID)), strings.Count(string(written), "end "+string(p.UID))
+		want := int32(p.Annotations["code"][0] - '0')
+		e := p.Status.ContainerStatuses[0].State.Terminated
+		if starts != 1 || ends != 1 || e == nil || e.ExitCode != want {
+			t.Errorf("%s started %d times, ended %d times, and has %+v, want exit code %d", p.Name, starts, ends, p.Status.ContainerStatuses[0].State, want)
+		}
+	}
+	if len(list.Items) != n {
+		t.Errorf("%d pods of %d", len(list.Items), n)
+	}
+	s.nothingIsLeft(t, client)
+	t.Logf("%d kills, %d pods", kills, n)
+}
+
+// workPod returns a pod that writes when it starts and ends, and exits with a code.
+func workPod(n int, out string) *corev1.Pod {
+	code := n % 5
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("work-", n), Annotations: map[string]string{"code": fmt.Sprint(code)}},
+		Spec: corev1.PodSpec{
+			NodeName: "worker", RestartPolicy: corev1.RestartPolicyNever, AutomountServiceAccountToken: new(false),
+			Containers: []corev1.Container{{
+				Name: "work", Image: rig.BusyboxImage,
+				Command:      []string{"sh", "-c", fmt.Sprintf("echo start $UID_OF_POD >> /out/log; sleep %d; echo end $UID_OF_POD >> /out/log; exit %d", n%3, code)},
+				Env:          []corev1.EnvVar{{Name: "UID_OF_POD", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.uid"}}}},
+				VolumeMounts: []corev1.VolumeMount{{Name: "out", MountPath: "/out"}},
+			}},
+			Volumes: []corev1.Volume{{Name: "out", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: out}}}},
+		},
+	}
+}
+
+// nothingIsLeft deletes all pods and checks that the runtime has nothing of them.
+func (s *suite) nothingIsLeft(t *testing.T, client kubernetes.Interface) {
+	t.Helper()
+	pods := client.CoreV1().Pods("default")
+	if err := pods.DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "all pods to be gone", func() bool {
+		list, err := pods.List(t.Context(), metav1.ListOptions{})
+		return err == nil && len(list.Items) == 0
+	})
+	cri := s.runtime.Client(t)
+	eventually(t, "the runtime to be empty", func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		containers, err := cri.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
+		if err != nil {
+			return false
+		}
+		boxes, err := cri.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+		return err == nil && len(containers.Containers)+len(boxes.Items) == 0 && len(s.runtime.Shims()) == 0
+	})
+}
+
+// TestAKilledShimIsNoticed kills the shim of a pod, which takes its containers with it:
+// the pod runs again in a new sandbox.
+func TestAKilledShimIsNoticed(t *testing.T) {
+	s, client := needsContainers(t)
+	pods := client.CoreV1().Pods("default")
+	pod := workPod(1, "/tmp")
+	pod.Spec.RestartPolicy, pod.Spec.Containers[0].Command = corev1.RestartPolicyAlways, []string{"sleep", "100000"}
+	if _, err := pods.Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	restarts := func(atLeast int32) func() bool {
+		return func() bool {
+			p, err := pods.Get(t.Context(), pod.Name, metav1.GetOptions{})
+			return err == nil && len(p.Status.ContainerStatuses) > 0 && p.Status.ContainerStatuses[0].State.Running != nil && p.Status.ContainerStatuses[0].RestartCount >= atLeast
+		}
+	}
+	for kill := range int32(2) {
+		eventually(t, "the pod to run", restarts(kill))
+		for _, pid := range s.runtime.Shims() {
+			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+		}
+		eventually(t, "the container to run again", restarts(kill+1))
+	}
+	s.nothingIsLeft(t, client)
+}
