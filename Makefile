@@ -34,7 +34,7 @@ GOVULNDB ?=
 
 .PHONY: help
 help: ## Print the targets
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: test
 test: compiler vet unit race e2e ## The one test command: vet, unit, race and end-to-end tests
@@ -89,6 +89,12 @@ conformance: ## Kubernetes' conformance tests on examples/crikubelet: root, Debi
 	cd test/conformance && KUBEWRIGHT_E2E=1 KUBEWRIGHT_CONFORMANCE=1 KUBEWRIGHT_CONFORMANCE_FILES='$(CONFORMANCE_FILES)' \
 		KUBEWRIGHT_CONFORMANCE_SKIP='$(CONFORMANCE_SKIP)' KUBEWRIGHT_CONFORMANCE_DIR='$(CONFORMANCE_DIR)' \
 		$(GO) test -timeout 5h -count=1 -v -run TestConformance .
+
+.PHONY: chaos-containers
+chaos-containers: ## SIGKILL for examples/crikubelet, its containerd and its shims while pods come and go: root
+	@hack/containerd.sh
+	cd test/controlplane && $(GO) run . build
+	cd test/conformance && KUBEWRIGHT_E2E=1 KUBEWRIGHT_CHAOS=1 $(GO) test -timeout 30m -count=1 -v -run Kill .
 
 .PHONY: bench-kubelet
 bench-kubelet: ## examples/crikubelet beside the kubelet of Kubernetes, each on a containerd of its own: root; picture in SCALE_OUT

