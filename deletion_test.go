@@ -25,9 +25,13 @@ func TestTheLeaseOfADeletedNodeIsNotCreatedOnceMore(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		go func() {
-			for ctx.Err() == nil {
-				time.Sleep(100 * time.Millisecond)
-				server.CollectGarbage()
+			for ticker := time.NewTicker(100 * time.Millisecond); ; {
+				select {
+				case <-ticker.C:
+					server.CollectGarbage()
+				case <-ctx.Done():
+					return
+				}
 			}
 		}()
 		h := newHost(testlog.New(t), "host-1", server, podsynctest.NewBackend(podsynctest.Options{}))
