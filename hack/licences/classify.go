@@ -13,6 +13,7 @@ var licences = []struct {
 	not   string // words that indicate a different licence
 }{
 	{"Apache-2.0", []string{"Apache License", "Version 2.0", "TERMS AND CONDITIONS FOR USE, REPRODUCTION, AND DISTRIBUTION"}, ""},
+	{"Apache-2.0", []string{"Licensed under the Apache License, Version 2.0", "apache.org/licenses/LICENSE-2.0"}, "TERMS AND CONDITIONS FOR USE, REPRODUCTION, AND DISTRIBUTION"}, // its notice alone
 	{"MIT", []string{"Permission is hereby granted, free of charge, to any person obtaining a copy", "above copyright notice and this permission notice shall be included"}, ""},
 	{"BSD-3-Clause", []string{"Redistribution and use in source and binary forms", "Redistributions in binary form must reproduce", "may be used to endorse or promote products"}, ""},
 	{"BSD-2-Clause", []string{"Redistribution and use in source and binary forms", "Redistributions in binary form must reproduce"}, "may be used to endorse or promote products"},

@@ -32,6 +32,7 @@ func TestClassify(t *testing.T) {
 		"BSD, two":   {bsd2, []string{"BSD-2-Clause"}},
 		"BSD, three": {bsd3, []string{"BSD-3-Clause"}},
 		"ISC":        {"Permission to use, copy, modify, and distribute this software for any purpose with or without fee", []string{"ISC"}},
+		"a notice":   {"Licensed under the Apache License, Version 2.0 (the \"License\"). You may obtain a copy at\n http://www.apache.org/licenses/LICENSE-2.0", []string{"Apache-2.0"}},
 		"a mention":  {"See the Apache License, Version 2.0, somewhere else.", nil},
 		"none":       {"All rights reserved.", nil},
 	} {
