@@ -138,8 +138,16 @@ func TestK7LegacyHolder(t *testing.T) {
 			r.start(fmt.Sprint("c", i), func(cfg *Config) { cfg.Strategy = NewestVersion() })
 		}
 		r.sleep(9 * time.Minute)
-		if n := len(r.server.Requests(apitest.Match{Verb: "update,patch,create"})); n != 3 {
-			t.Errorf("%d writes in nine minutes, want a record for each of 3", n)
+		stored := 0
+		writes := r.server.Requests(apitest.Match{Verb: "update,patch,create"})
+		for _, req := range writes {
+			if req.Code < 300 {
+				stored++
+			}
+		}
+		// Records that were written at once, or while the holder renewed, conflict.
+		if stored != 3 || len(writes) > 6 {
+			t.Errorf("%d writes in nine minutes and %d of them stored, want a record for each of 3", len(writes), stored)
 		}
 		if r.office.current() != "" {
 			t.Error("somebody leads beside the legacy holder")

@@ -86,7 +86,7 @@ func TestEvents(t *testing.T) {
 		pod = w.bind(newPod("lost", restart(corev1.RestartPolicyNever)))
 		w.backend.Lose(pod.UID)
 		pass(time.Minute)
-		expect("loss", "lost Warning Lost SyncingStatus: the provider does not hold the pod any more")
+		expect("loss", "lost Warning Lost SyncingStatus: the provider no longer holds the pod")
 
 		w.provider.OnAdmit(func(context.Context, *corev1.Pod, iter.Seq[*corev1.Pod]) error {
 			return podsync.Reject("NoGPU", "there is none")

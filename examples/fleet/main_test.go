@@ -125,7 +125,7 @@ func TestFleetUnregisters(t *testing.T) {
 		t.Fatal(err)
 	}
 	deleting := filepath.Join(t.TempDir(), "nodestatus.yaml")
-	if err := os.WriteFile(deleting, bytes.Replace(content, []byte("verbs: [get, create]"), []byte("verbs: [get, create, delete]"), 1), 0o600); err != nil {
+	if err := os.WriteFile(deleting, bytes.Replace(content, []byte("verbs: [get, list, watch, create]"), []byte("verbs: [get, list, watch, create, delete]"), 1), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	s := exampletest.Server(t, "../rbac/lease.yaml", "../rbac/podsync.yaml", deleting)
