@@ -75,7 +75,8 @@ soak: ## The long soaks under the race detector too
 e2e: ## The packages and examples against a real control plane (built on first use: six to eight minutes; KUBEWRIGHT_E2E_VERSION=1.36 takes another version)
 	cd test/controlplane && $(GO) test -timeout $(TEST_TIMEOUT) ./... && $(GO) run . build $(if $(KUBEWRIGHT_E2E_VERSION),--version=$(KUBEWRIGHT_E2E_VERSION))
 	KUBEWRIGHT_E2E=1 $(GO) test -timeout $(E2E_TIMEOUT) -p 1 -count=1 ./test/e2e/...
-	@echo "left out: examples/crikubelet on containerd (make e2e-containers) and virtual-kubelet's suite (test/vksuite)"
+	cd test/vksuite && KUBEWRIGHT_E2E=1 $(GO) test -timeout $(E2E_TIMEOUT) -count=1 ./...
+	@echo "left out: examples/crikubelet on containerd, which needs root and Debian's packages: make e2e-containers"
 
 .PHONY: e2e-containers
 e2e-containers: ## examples/crikubelet on a containerd of its own, with some of Kubernetes' specs: root, Debian's containerd

@@ -151,7 +151,7 @@ func TestClusterPools(t *testing.T) {
 // are made anew.
 func TestNodePoolBecomesClusterPool(t *testing.T) {
 	bubble(t, func(r *rig) {
-		r.user = apitest.User{}
+		r.user = admin
 		r.start()
 		r.publish(resourceslice.Pool{Devices: tainted(200)})
 		r.expect("of the node", 4, 0, 0)

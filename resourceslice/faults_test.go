@@ -382,7 +382,7 @@ func TestAPartitionTypeWithoutPartitions(t *testing.T) {
 // process was down, one that was a cluster pool, and one that this process Set.
 func TestSetAllRemovesTheOtherPoolsOfTheDriver(t *testing.T) {
 	bubble(t, func(r *rig) {
-		r.user = apitest.User{}
+		r.user = admin
 		r.start()
 		for name, p := range map[string]resourceslice.Pool{
 			"old":      {Devices: devices(3)},
@@ -448,7 +448,7 @@ func TestSetAllRemovesTheOtherPoolsOfTheDriver(t *testing.T) {
 // refused the pool, and it is Set correctly an hour later.
 func TestAClusterPoolBecomesANodePoolAfterAnInvalidSet(t *testing.T) {
 	bubble(t, func(r *rig) {
-		r.user = apitest.User{}
+		r.user = admin
 		r.start()
 		r.publish(resourceslice.Pool{Devices: devices(3), Nodes: resourceslice.NodeSelection{AllNodes: true}})
 		r.halt()

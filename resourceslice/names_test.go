@@ -143,7 +143,7 @@ func TestUpstreamReconcilePoolWithName(t *testing.T) {
 				for _, gate := range gates {
 					r.s.SetGate(gate, true)
 				}
-				r.user = apitest.User{}
+				r.user = admin
 				other := live("s1", 1, 1, device(1, "b"))
 				other.Spec.NodeName, other.Spec.AllNodes, other.Spec.Pool.Name = nil, new(true), "n2"
 				r.foreign(func() { r.s.Put(other) })
@@ -182,7 +182,7 @@ func TestUpstreamPoolNameFieldSelector(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			bubble(t, func(r *rig) {
-				r.user = apitest.User{}
+				r.user = admin
 				if tc.verb != "" {
 					m := byPool
 					m.Verb = tc.verb

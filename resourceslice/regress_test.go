@@ -30,7 +30,7 @@ import (
 // node were not looked at again when each had to say where it is.
 func TestDevicesAreCheckedForTheirPool(t *testing.T) {
 	bubble(t, func(r *rig) {
-		r.user = apitest.User{}
+		r.user = admin
 		r.start()
 		d := device(1, "a")
 		r.publish(pools(d))
@@ -74,7 +74,7 @@ func TestSetLeavesDevicesAlone(t *testing.T) {
 // somebody deleted was thought to be there for ever.
 func TestClusterPoolOfANodeIsRepaired(t *testing.T) {
 	bubble(t, func(r *rig) {
-		r.user = apitest.User{}
+		r.user = admin
 		r.start()
 		r.publish(resourceslice.Pool{Devices: tainted(200), Nodes: resourceslice.NodeSelection{AllNodes: true}})
 		r.settle(5 * time.Second)
@@ -130,7 +130,7 @@ func TestDeleteThatLandsLate(t *testing.T) {
 func TestWatchesEndWithTheirPools(t *testing.T) {
 	for _, byNode := range []bool{true, false} {
 		bubble(t, func(r *rig) {
-			r.user = apitest.User{}
+			r.user = admin
 			r.start(func(cfg *resourceslice.Config) {
 				if !byNode {
 					cfg.NodeName, cfg.Owner = "", nil

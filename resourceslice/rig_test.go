@@ -61,7 +61,7 @@ type rig struct {
 	s        *apitest.Server
 	c        *resourceslice.Controller
 	consumer *consumer
-	user     apitest.User
+	user     apitest.User // zero: the node
 
 	stop context.CancelFunc
 	done chan error
@@ -70,6 +70,9 @@ type rig struct {
 	errs      []error
 	published []resourceslice.Published
 }
+
+// admin may do everything, as the zero User, which a rig takes for the node.
+var admin = apitest.User{Name: "kubernetes-admin", Groups: []string{"system:masters"}}
 
 func (r *rig) config() resourceslice.Config {
 	if r.user.Name == "" {

@@ -33,6 +33,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	nodeName := flags.NodeName()
 	nodeCredentials := flags.Bool("node-credentials", false, "the client is system:node:NODE-NAME, as a kubelet is")
 	nodeIP := flags.String("node-ip", "127.0.0.1", "`address` of the node")
+	address := flags.String("address", "", "`address` to listen on, if connections to the node arrive elsewhere (default: that of the node)")
 	port := flags.Int("port", 10250, "`port` on which the node answers kubectl logs, exec and top; 0: any that is free")
 	clientCA := flags.String("client-ca-file", "", "`path` of the CAs of client certificates (default: the CA of the API server)")
 	if err := flags.Parse(args); err != nil {
@@ -51,7 +52,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		return err
 	}
 
-	listener, err := net.Listen("tcp", net.JoinHostPort(*nodeIP, strconv.Itoa(*port)))
+	listener, err := net.Listen("tcp", net.JoinHostPort(cmp.Or(*address, *nodeIP), strconv.Itoa(*port)))
 	if err != nil {
 		return err
 	}

@@ -39,7 +39,10 @@ const (
 	// podAddress is the address of a pod that stands for the node. The API server
 	// connects to it through the proxy of this test only.
 	podAddress = "192.0.2.1:10250"
-	patience   = 2 * time.Minute
+	// nodeIP is the address of the Node: the API server does not proxy to a loopback
+	// address either.
+	nodeIP   = "192.0.2.2"
+	patience = 2 * time.Minute
 )
 
 func TestVirtualKubeletsSuitePassesWhole(t *testing.T) {
@@ -61,9 +64,13 @@ func TestVirtualKubeletsSuitePassesWhole(t *testing.T) {
 	cluster.Kubectl(t, "wait", "-n", namespace, "--for=create", "--timeout=90s", "serviceaccount/default")
 
 	startProvider(t, dir, cluster)
-	nodeAddress := awaitAddress(t, client)
+	port := awaitPort(t, client)
+	nodeAddress := net.JoinHostPort("127.0.0.1", port)
 	token := cluster.ServiceAccountConfig(t, "kubewright", "scraper").BearerToken // of nodeapi-clients.yaml
-	serveEgress(t, socket, map[string]string{podAddress: serveWithToken(t, nodeAddress, token)})
+	serveEgress(t, socket, map[string]string{
+		podAddress:                     serveWithToken(t, nodeAddress, token),
+		net.JoinHostPort(nodeIP, port): nodeAddress,
+	})
 	makeNodePod(t, client)
 
 	vk.NewEndToEndTestSuite(vk.EndToEndTestSuiteConfig{
@@ -83,7 +90,7 @@ func startProvider(t *testing.T, dir string, cluster *harness.Cluster) {
 		t.Fatal(err)
 	}
 	kubeconfig := cluster.ServiceAccountKubeconfig(t, "kubewright", "virtual-node")
-	cmd := exec.Command(binary, "--kubeconfig="+kubeconfig, "--node-name="+nodeName, "--port=0", "-v=2")
+	cmd := exec.Command(binary, "--kubeconfig="+kubeconfig, "--node-name="+nodeName, "--node-ip="+nodeIP, "--address=127.0.0.1", "--port=0", "-v=2")
 	cmd.Stdout, cmd.Stderr = output, output
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
@@ -102,21 +109,21 @@ func startProvider(t *testing.T, dir string, cluster *harness.Cluster) {
 	})
 }
 
-// awaitAddress waits for the Node and returns where it serves.
-func awaitAddress(t *testing.T, client kubernetes.Interface) (address string) {
+// awaitPort waits for the Node and returns the port that it serves.
+func awaitPort(t *testing.T, client kubernetes.Interface) (port string) {
 	t.Helper()
 	err := wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
 		node, err := client.CoreV1().Nodes().Get(ctx, nodeName, metav1.GetOptions{})
 		if err != nil || node.Status.DaemonEndpoints.KubeletEndpoint.Port == 0 {
 			return false, nil // not registered yet
 		}
-		address = fmt.Sprintf("127.0.0.1:%d", node.Status.DaemonEndpoints.KubeletEndpoint.Port)
+		port = fmt.Sprint(node.Status.DaemonEndpoints.KubeletEndpoint.Port)
 		return true, nil
 	})
 	if err != nil {
 		t.Fatalf("the Node does not report its port: %v", err)
 	}
-	return address
+	return port
 }
 
 // makeNodePod makes the pod through which the suite reads stats: it asks the API
