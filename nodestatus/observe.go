@@ -83,12 +83,6 @@ func (c *Controller) watch(ctx context.Context) {
 	})
 	informer := cache.NewSharedIndexInformerWithOptions(source, &corev1.Node{}, cache.SharedIndexInformerOptions{})
 	// The calls fail only after the informer was started.
-	_ = informer.SetTransform(func(obj any) (any, error) {
-		if node, ok := obj.(*corev1.Node); ok {
-			node.ManagedFields = nil
-		}
-		return obj, nil
-	})
 	_ = informer.SetWatchErrorHandlerWithContext(func(ctx context.Context, _ *cache.Reflector, err error) {
 		klog.FromContext(ctx).V(4).Info("Watch of the Node ended", "err", err)
 	})

@@ -31,8 +31,9 @@ func Compact(obj any) (any, error) {
 	if !ok {
 		return obj, nil
 	}
-	pod.ManagedFields = nil
-	data, err := pod.Marshal()
+	slim := *pod // a clientset in memory may share pod with its store
+	slim.ManagedFields = nil
+	data, err := slim.Marshal()
 	if err != nil {
 		return nil, fmt.Errorf("podsync: encode pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
