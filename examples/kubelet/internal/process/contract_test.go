@@ -152,7 +152,11 @@ func TestListDuringStartDoesNotTakeItsSignal(t *testing.T) {
 	defer r.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	for attempt := range 50 {
+	attempts := 50
+	if testing.Short() {
+		attempts = 10
+	}
+	for attempt := range attempts {
 		id := podruntime.ContainerID{Pod: "uid", Name: "c", Attempt: attempt}
 		c := script("exec sleep 1000")
 		spec := podruntime.ContainerSpec{
