@@ -22,6 +22,7 @@ func NodeStatus(registry prometheus.Registerer, next nodestatus.Hooks) (nodestat
 		outage        = s.histogram("kubewright_nodestatus_outage_duration_seconds", "Time from the first of consecutive failures to the next success.", outageBuckets()).WithLabelValues()
 		setters       = s.counter("kubewright_nodestatus_setter_failures_total", "Setters and health checks that failed, or were late, by their place in the Config.", "field", "late")
 		registrations = s.counter("kubewright_nodestatus_registrations_total", "Nodes created (created=true) or adopted.", "created")
+		rebooted      = s.counter("kubewright_nodestatus_reboots_total", "Machines with another boot ID than the Node of an earlier process.").WithLabelValues()
 		deleted       = s.counter("kubewright_nodestatus_deletions_total", "Nodes deleted by another client.").WithLabelValues()
 		replaced      = s.counter("kubewright_nodestatus_replacements_total", "Nodes that were replaced by another object with the same name.").WithLabelValues()
 		conditions    = s.counter("kubewright_nodestatus_condition_changes_total", "Changes of conditions, by type and new status.", "type", "status")
@@ -49,6 +50,10 @@ func NodeStatus(registry prometheus.Registerer, next nodestatus.Hooks) (nodestat
 	hooks.Registered = func(e nodestatus.Registered) {
 		registrations.WithLabelValues(strconv.FormatBool(e.Created)).Inc()
 		call(next.Registered, e)
+	}
+	hooks.Rebooted = func(e nodestatus.Rebooted) {
+		rebooted.Inc()
+		call(next.Rebooted, e)
 	}
 	hooks.Deleted = func(e nodestatus.Deleted) {
 		deleted.Inc()

@@ -99,6 +99,7 @@ func TestNodeStatus(t *testing.T) {
 	hooks.Recovered(nodestatus.Recovered{Outage: 90 * time.Second})
 	hooks.SetterFailed(nodestatus.SetterFailed{Field: "Setters[1]", Late: true})
 	hooks.Deleted(nodestatus.Deleted{})
+	hooks.Rebooted(nodestatus.Rebooted{})
 	hooks.Replaced(nodestatus.Replaced{})
 	hooks.ConditionChanged(nodestatus.ConditionChanged{Condition: corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionFalse}})
 	check(t, registry, map[string]float64{
@@ -112,6 +113,7 @@ func TestNodeStatus(t *testing.T) {
 		"kubewright_nodestatus_outage_duration_seconds_sum":                           90,
 		`kubewright_nodestatus_setter_failures_total{field="Setters[1]",late="true"}`: 1,
 		`kubewright_nodestatus_registrations_total{created="true"}`:                   1,
+		"kubewright_nodestatus_reboots_total":                                         1,
 		"kubewright_nodestatus_deletions_total":                                       1,
 		"kubewright_nodestatus_replacements_total":                                    1,
 		`kubewright_nodestatus_condition_changes_total{status="False",type="Ready"}`:  1,
