@@ -134,7 +134,7 @@ func (s *stub) patch(name string, body []byte) (*http.Response, error) {
 	next, old := &p.Status, &pod.Status
 	for _, c := range next.Conditions {
 		if at := condition(pod, c.Type); at != nil {
-			*at = c
+			mergeCondition(at, c)
 		} else {
 			old.Conditions = append(old.Conditions, c)
 		}
@@ -158,6 +158,17 @@ func (s *stub) patch(name string, body []byte) (*http.Response, error) {
 	next.QOSClass = old.QOSClass
 	pod.Status = *next
 	return encoded(pod)
+}
+
+// mergeCondition changes at as a strategic merge does: what c leaves out stays.
+func mergeCondition(at *corev1.PodCondition, c corev1.PodCondition) {
+	if c.Status != "" {
+		at.Status, at.LastTransitionTime = c.Status, c.LastTransitionTime
+	}
+	if c.Reason != "" || c.Message != "" {
+		at.Reason, at.Message = c.Reason, c.Message
+	}
+	at.ObservedGeneration = max(at.ObservedGeneration, c.ObservedGeneration)
 }
 
 func answer(code int, contentType string, body io.Reader) *http.Response {
