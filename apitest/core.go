@@ -571,20 +571,25 @@ type internalTaint struct {
 	TimeAdded  *metav1.Time
 }
 
+// requireOneOf returns an error if value is empty or none of the allowed ones.
+func requireOneOf[T ~string](path *field.Path, value T, allowed ...T) field.ErrorList {
+	switch {
+	case value == "":
+		return field.ErrorList{field.Required(path, "")}
+	case !slices.Contains(allowed, value):
+		return field.ErrorList{field.NotSupported(path, value, allowed)}
+	}
+	return nil
+}
+
 func validateTaints(taints []corev1.Taint, path *field.Path) (errs field.ErrorList) {
 	for i, t := range taints {
 		p := path.Index(i)
 		if t.Key == "" {
 			errs = append(errs, field.Required(p.Child("key"), ""))
 		}
-		switch t.Effect {
-		case corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule, corev1.TaintEffectNoExecute:
-		case "":
-			errs = append(errs, field.Required(p.Child("effect"), ""))
-		default:
-			errs = append(errs, field.NotSupported(p.Child("effect"), t.Effect, []corev1.TaintEffect{
-				corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule, corev1.TaintEffectNoExecute}))
-		}
+		errs = append(errs, requireOneOf(p.Child("effect"), t.Effect,
+			corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule, corev1.TaintEffectNoExecute)...)
 		if slices.ContainsFunc(taints[:i], func(o corev1.Taint) bool { return o.Key == t.Key && o.Effect == t.Effect }) {
 			e := field.Duplicate(p, internalTaint{t.Key, t.Value, t.Effect, t.TimeAdded})
 			e.Detail = "taints must be unique by key and effect pair"

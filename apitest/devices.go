@@ -6,6 +6,7 @@ package apitest
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -204,25 +205,20 @@ func basicDevices(spec map[string]any) {
 
 // plainDevices undoes basicDevices.
 func plainDevices(spec map[string]any) {
-	eachMap(spec["devices"], func(d map[string]any) {
-		basic, _ := d["basic"].(map[string]any)
-		delete(d, "basic")
-		for k, v := range basic {
-			d[k] = v
-		}
-	})
+	eachMap(spec["devices"], func(d map[string]any) { hoist(d, "basic") })
+}
+
+// hoist moves the fields below a field up to the object that has it.
+func hoist(object map[string]any, name string) {
+	fields, _ := object[name].(map[string]any)
+	delete(object, name)
+	maps.Copy(object, fields)
 }
 
 // flatRequests moves the fields below "exactly" up to the request, as in v1beta1.
 func flatRequests(spec map[string]any) {
 	devices, _ := spec["devices"].(map[string]any)
-	eachMap(devices["requests"], func(r map[string]any) {
-		exactly, _ := r["exactly"].(map[string]any)
-		delete(r, "exactly")
-		for k, v := range exactly {
-			r[k] = v
-		}
-	})
+	eachMap(devices["requests"], func(r map[string]any) { hoist(r, "exactly") })
 }
 
 // exactRequests undoes flatRequests.
@@ -394,14 +390,8 @@ func validateDevice(d *resourcev1.Device, path *field.Path) (errs field.ErrorLis
 		for _, msg := range utilvalidation.IsQualifiedName(t.Key) {
 			errs = append(errs, field.Invalid(at.Child("key"), t.Key, msg))
 		}
-		switch t.Effect {
-		case resourcev1.DeviceTaintEffectNone, resourcev1.DeviceTaintEffectNoSchedule, resourcev1.DeviceTaintEffectNoExecute:
-		case "":
-			errs = append(errs, field.Required(at.Child("effect"), ""))
-		default:
-			errs = append(errs, field.NotSupported(at.Child("effect"), t.Effect, []resourcev1.DeviceTaintEffect{
-				resourcev1.DeviceTaintEffectNone, resourcev1.DeviceTaintEffectNoExecute, resourcev1.DeviceTaintEffectNoSchedule}))
-		}
+		errs = append(errs, requireOneOf(at.Child("effect"), t.Effect,
+			resourcev1.DeviceTaintEffectNone, resourcev1.DeviceTaintEffectNoExecute, resourcev1.DeviceTaintEffectNoSchedule)...)
 	}
 	if n := len(d.ConsumesCounters); n > resourcev1.ResourceSliceMaxDeviceCounterConsumptionsPerDevice {
 		errs = append(errs, field.TooMany(path.Child("consumesCounters"), n, resourcev1.ResourceSliceMaxDeviceCounterConsumptionsPerDevice))

@@ -122,7 +122,7 @@ type machine struct {
 type release struct {
 	pulse pulse         // of the term
 	to    string        // the next holder; "" for none
-	until time.Duration // after that, nobody becomes the holder
+	until time.Duration // after that, no candidate becomes the holder
 }
 
 // never is later than any time that a machine reaches.

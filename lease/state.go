@@ -108,7 +108,7 @@ type trouble struct {
 		since     time.Duration // when we first saw this renewTime
 	}
 
-	foreignWrites [contendedAfter]time.Duration // when somebody else wrote our lease, latest last
+	foreignWrites [contendedAfter]time.Duration // when another client wrote our lease, latest last
 	contended     bool
 
 	vanished      time.Duration // when the lease we held was last gone

@@ -87,7 +87,7 @@ func (st *state) isLeaving() bool {
 	return st.leaving
 }
 
-// addAgain makes a node that is leaving begin anew after its last round. It
+// addAgain makes a node that is leaving begin again after its last round. It
 // reports false where that is over: then the scheduler can take it again.
 func (st *state) addAgain() bool {
 	st.mu.Lock()

@@ -16,7 +16,7 @@ import (
 	"github.com/kubewright/kubewright/internal/testlog"
 )
 
-// watching runs the usage of the package comment: no informer, and nobody who
+// watching runs the usage of the package comment: no informer, and no client that
 // calls EventHandler.
 func watching(t *testing.T, s *apitest.Server, cfg Config) *world {
 	t.Helper()

@@ -87,18 +87,12 @@ func (e *PanicError) Unwrap() error {
 // contain calls f, which calls a function of [Config], and returns a panic in it
 // as a *PanicError.
 func contain(callback string, f func() error) (err error) {
-	returned := false
 	defer func() {
-		if returned {
-			return
-		}
 		if p := recover(); p != nil {
 			err = &PanicError{Callback: callback, Value: p, Stack: debug.Stack()}
 		}
 	}()
-	err = f()
-	returned = true
-	return err
+	return f()
 }
 
 // panicValues adds the stack of a panic to the values of a log line.

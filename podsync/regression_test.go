@@ -26,7 +26,7 @@ import (
 // Defects of virtual-kubelet's first pod controller and of kwok, and traps that the
 // kubelet avoids, each a test that fails with it.
 
-// Failed pods were made again, and whether they had succeeded nobody asked.
+// Failed pods were created again without a look at whether they had succeeded.
 func TestEndedPodsStayEnded(t *testing.T) {
 	for _, phase := range []corev1.PodPhase{corev1.PodSucceeded, corev1.PodFailed} {
 		bubble(t, podsynctest.Options{}, func(w *world) {

@@ -161,7 +161,7 @@ func TestTransientErrorIsNoEnd(t *testing.T) {
 			pass(12 * time.Hour)
 			got := w.expectPhase("a", corev1.PodPending)
 			if got.Status.Reason != podsync.ReasonFailedStart || got.Status.Message != errDown.Error() {
-				t.Errorf("nobody is told: %q %q", got.Status.Reason, got.Status.Message)
+				t.Errorf("the status does not say so: %q %q", got.Status.Reason, got.Status.Message)
 			}
 			w.expectPatches(1)
 			heal()

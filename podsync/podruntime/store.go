@@ -82,10 +82,6 @@ func (s store) trash() string              { return filepath.Join(s.root, "trash
 func (s store) pod(uid types.UID) string   { return filepath.Join(s.pods(), string(uid)) }
 func (s store) draft(uid types.UID) string { return filepath.Join(s.trash(), "new-"+string(uid)) }
 
-// lockPatience is the time for which a lock may outlive its process: a child that
-// was being forked holds it until it calls exec.
-const lockPatience = 3 * time.Second
-
 // lock keeps other processes out of the directory until unlock is called.
 func (s store) lock(ctx context.Context) (unlock func(), err error) {
 	if err := os.MkdirAll(s.root, 0o700); err != nil {
@@ -95,15 +91,11 @@ func (s store) lock(ctx context.Context) (unlock func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	for begin := time.Now(); ; {
-		if err = dirlock.Lock(dir); err == nil {
-			return func() { _ = dir.Close() }, nil
-		}
-		if !errors.Is(err, dirlock.ErrHeld) || time.Since(begin) > lockPatience || !sleep(ctx, 20*time.Millisecond) {
-			break
-		}
+	unlock = func() { _ = dir.Close() }
+	if err = dirlock.Wait(ctx, dir); err == nil {
+		return unlock, nil
 	}
-	_ = dir.Close()
+	unlock()
 	if errors.Is(err, dirlock.ErrHeld) {
 		err = ErrRootInUse
 	}

@@ -53,7 +53,7 @@ func TestNextStates(t *testing.T) {
 		{name: "completed sidecar pod", pod: "Never s1 c1|Running s1=run c1=0", observed: "s1=137", u: Update{Stopped: true}, want: "Succeeded s1=137 c1=0"},
 		{name: "evicted though all exited with 0", pod: "Never c1|Running c1=ready", observed: "c1=0", u: Update{Stopped: true, Failure: failure}, want: "Failed c1=0"},
 
-		// A container whose end nobody saw is no success.
+		// A container whose end was not seen is no success.
 		{name: "deleted while running", pod: "Always c1|Running c1=ready", u: Update{Stopped: true}, want: "Failed c1=unknown"},
 		{name: "one seen, one not", pod: "Never c1 c2|Running c1=ready c2=ready", observed: "c1=0", u: Update{Stopped: true}, want: "Failed c1=0 c2=unknown"},
 		{name: "no status of one", pod: "Never c1 c2|Running", observed: "c1=0", u: Update{Stopped: true}, want: "Failed c1=0 c2=unknown"},

@@ -133,7 +133,7 @@ var providerChecks = []check{
 			check("Stop", s.stop(pod))
 		}},
 	{"StatesArePrivate", nil,
-		"memory that is shared with the Controller is a data race, and changes what the API is told",
+		"memory that is shared with the Controller is a data race, and changes the status that is written to the API",
 		func(s *subject) {
 			pod := s.pod("a")
 			handed := pod.DeepCopy()
@@ -142,7 +142,7 @@ var providerChecks = []check{
 				st, err = s.provider.Start(s.Context(), handed)
 				return err
 			})
-			// Whoever has them may do with them as they like.
+			// The caller owns them and may change them.
 			handed.Name, handed.Spec.Containers[0].Name = "changed", "changed"
 			for i := range st.Status.ContainerStatuses {
 				st.Status.ContainerStatuses[i].Name = "changed"

@@ -36,7 +36,7 @@ const subset = `should be updated|should invoke init containers on a RestartNeve
 // TestSubset runs some of Kubernetes' conformance tests.
 func TestSubset(t *testing.T) {
 	if !harness.Enabled() {
-		t.Skip(`needs a real control plane and containers: run "make e2e"`)
+		t.Skip(`needs a real control plane and containers: run "make e2e-containers"`)
 	}
 	if os.Getenv(variable) == "1" {
 		t.Skip("TestConformance runs all")

@@ -40,7 +40,7 @@ func eventually(t *testing.T, what string, condition func() bool) {
 func needsContainers(t *testing.T) (*suite, kubernetes.Interface) {
 	t.Helper()
 	if !harness.Enabled() {
-		t.Skip(`needs a real control plane and containers: run "make e2e"`)
+		t.Skip(`needs a real control plane and containers: run "make e2e-containers"`)
 	}
 	if os.Getenv(variable) == "1" {
 		t.Skip("only specs are run")

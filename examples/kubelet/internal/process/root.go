@@ -6,12 +6,13 @@
 package process
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"syscall"
-	"time"
+
+	"github.com/kubewright/kubewright/internal/dirlock"
 )
 
 // A Root is the directory of a kubelet, which this process has for itself. Package
@@ -40,24 +41,10 @@ func Lock(path string) (*Root, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := lockFile(s.lock); err != nil {
+	if err := dirlock.Wait(context.Background(), s.lock); err != nil {
 		return nil, errors.Join(fmt.Errorf("%s is in use by another kubelet: %w", root, err), s.lock.Close())
 	}
 	return s, nil
-}
-
-// lockPatience is the time for which the lock of a kubelet may outlive it. One that
-// was killed while it forked has a child that holds everything open until exec.
-const lockPatience = 3 * time.Second
-
-// lockFile locks a file until it is closed.
-func lockFile(f *os.File) error {
-	for begin := time.Now(); ; time.Sleep(20 * time.Millisecond) {
-		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-		if !errors.Is(err, syscall.EWOULDBLOCK) || time.Since(begin) > lockPatience {
-			return err
-		}
-	}
 }
 
 // Close lets another kubelet have the directory.

@@ -274,7 +274,7 @@ func runInTerminal(cmd *exec.Cmd, s IO) error {
 
 // Usage is the resource usage of a container.
 type Usage struct {
-	CPU    time.Duration // since it started, without processes that nobody waited for
+	CPU    time.Duration // since it started, without processes that were not waited for
 	Memory uint64        // resident bytes
 }
 

@@ -201,7 +201,7 @@ func Resize(dir string, size Size) error { return send(dir, order{Size: &size}) 
 // run has none, EndInput was called, or the run has ended.
 func Input(dir string) (io.WriteCloser, error) {
 	input, err := os.OpenFile(filepath.Join(dir, inputFile), os.O_WRONLY|syscall.O_NONBLOCK, 0)
-	if errors.Is(err, syscall.ENXIO) { // nobody reads it
+	if errors.Is(err, syscall.ENXIO) { // no process reads it
 		return nil, fs.ErrNotExist
 	}
 	return input, err
