@@ -7,9 +7,12 @@ package process
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -17,6 +20,7 @@ import (
 
 	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/examples/kubelet/internal/shim"
+	"github.com/kubewright/kubewright/internal/record"
 	"github.com/kubewright/kubewright/podsync"
 	"github.com/kubewright/kubewright/podsync/podenv"
 	"github.com/kubewright/kubewright/podsync/podruntime"
@@ -201,5 +205,89 @@ func TestListDuringStartDoesNotTakeItsSignal(t *testing.T) {
 		if err := r.Remove(ctx, id); err != nil {
 			t.Fatalf("Remove: %v", err)
 		}
+	}
+}
+
+// A List that comes during Remove sees the whole run or none of it. From half a run
+// it concluded that the shim had been killed, and waited for its end without limit.
+func TestListDuringRemoveSeesAWholeRunOrNone(t *testing.T) {
+	lock, err := Lock(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = lock.Close() }()
+	r, err := New(t.Context(), Config{Root: lock})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	removed := make(chan struct{})
+	var lists sync.WaitGroup
+	for range 2 {
+		lists.Go(func() {
+			for {
+				list, err := r.List(ctx, "uid")
+				if err != nil {
+					t.Errorf("List: %v", err)
+					return
+				}
+				for _, c := range list {
+					if c.State != podruntime.ContainerExited || c.ExitCode != 3 {
+						t.Errorf("a run that has ended with 3 is listed as %+v", c)
+					}
+				}
+				select {
+				case <-removed:
+					return
+				default:
+				}
+			}
+		})
+	}
+	for attempt := range 60 {
+		id := podruntime.ContainerID{Pod: "uid", Name: "c", Attempt: attempt}
+		endedRun(t, r, id)
+		for {
+			err := r.Remove(ctx, id)
+			if err == nil {
+				break
+			}
+			if !errors.Is(err, errRuns) { // List waits for the end of its shim, which it sees at once
+				t.Fatalf("Remove: %v", err)
+			}
+			if ctx.Err() != nil {
+				t.Fatalf("a run that has ended was not let go: %v", err)
+			}
+		}
+	}
+	close(removed)
+	lists.Wait()
+	if left, err := os.ReadDir(lock.containers("uid", "c")); err != nil || len(left) > 0 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+}
+
+// endedRun makes the files of a run that an earlier process has started and that has
+// ended with exit code 3. It appears whole.
+func endedRun(t *testing.T, r *Runtime, id podruntime.ContainerID) {
+	t.Helper()
+	dir := r.dir(id)
+	draft := filepath.Join(filepath.Dir(dir), "draft")
+	if err := os.MkdirAll(draft, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	for name, content := range map[string]any{
+		"running.json": shim.Running{PID: 1 << 30, StartedAt: now},
+		"exit.json":    shim.Exit{Code: 3, Reason: shim.ReasonError, StartedAt: now, FinishedAt: now},
+	} {
+		if err := record.Write(filepath.Join(draft, name), content); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(os.WriteFile(filepath.Join(draft, "starting"), nil, 0o600), syscall.Mkfifo(filepath.Join(draft, "alive"), 0o600), os.Rename(draft, dir)); err != nil {
+		t.Fatal(err)
 	}
 }

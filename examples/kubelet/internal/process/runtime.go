@@ -74,12 +74,17 @@ var _ interface {
 func New(ctx context.Context, cfg Config) (*Runtime, error) {
 	r := &Runtime{cfg: cfg, runs: map[podruntime.ContainerID]*run{}, ended: map[podruntime.ContainerID]bool{}, changed: map[types.UID]bool{}, wake: make(chan struct{}, 1)}
 	r.ctx, r.end = context.WithCancel(ctx)
-	// Commands that ran in containers for the last process have ended with it.
-	left, err := filepath.Glob(filepath.Join(cfg.Root.containers("*", "*"), execPrefix+"*"))
-	for _, path := range left {
-		err = errors.Join(err, os.RemoveAll(path))
+	// Commands that ran in containers for the last process have ended with it, and what
+	// it was removing is removed.
+	var errs []error
+	for _, prefix := range []string{execPrefix, removedPrefix} {
+		left, err := filepath.Glob(filepath.Join(cfg.Root.containers("*", "*"), prefix+"*"))
+		errs = append(errs, err)
+		for _, path := range left {
+			errs = append(errs, os.RemoveAll(path))
+		}
 	}
-	return r, err
+	return r, errors.Join(errs...)
 }
 
 // Close lets go of the containers, which run on.
@@ -130,7 +135,9 @@ func (r *Runtime) container(ctx context.Context, id podruntime.ContainerID) (pod
 	c := podruntime.Container{ID: id, RuntimeID: "process://" + id.String()}
 	st, err := shim.Read(r.dir(id))
 	if err == nil && !st.MayHaveStarted {
-		st, err = r.awaitBegin(ctx, id)
+		if st, err = r.awaitBegin(ctx, id); err == nil && !st.MayHaveStarted {
+			_, err = os.Stat(r.dir(id)) // its files may have gone while they were read
+		}
 	}
 	if err != nil {
 		return c, err
@@ -335,8 +342,12 @@ func (r *Runtime) add(id podruntime.ContainerID, followed *run, of *shim.Run) {
 			case <-r.ctx.Done():
 				return
 			}
-			if again, err := shim.Open(r.dir(id)); err == nil {
+			switch again, err := shim.Open(r.dir(id)); {
+			case err == nil:
 				of = again
+			case errors.Is(err, fs.ErrNotExist):
+				r.finish(id, followed) // the directory is gone
+				return
 			}
 		}
 		r.finish(id, followed)
@@ -389,16 +400,37 @@ func (r *Runtime) Stop(_ context.Context, id podruntime.ContainerID, opts podrun
 	return opened.Stop(opts.Deadline)
 }
 
-// Remove implements podruntime.Runtime.
+// errRuns is the error of Remove for a run whose end is not seen yet.
+var errRuns = errors.New("the container runs")
+
+// removedPrefix begins the names of the directories of removed runs.
+const removedPrefix = "removed-"
+
+// Remove implements podruntime.Runtime. The directory gets another name before its
+// files go one after the other: half a run looks like one whose shim was killed.
 func (r *Runtime) Remove(_ context.Context, id podruntime.ContainerID) error {
-	r.mu.Lock()
-	_, runs := r.runs[id]
-	delete(r.ended, id)
-	r.mu.Unlock()
-	if runs {
-		return fmt.Errorf("%v runs", id)
+	dir := r.dir(id)
+	removed := filepath.Join(filepath.Dir(dir), removedPrefix+filepath.Base(dir))
+	if err := r.detach(id, removed); err != nil {
+		return err
 	}
-	return errors.Join(os.RemoveAll(r.dir(id)), os.RemoveAll(r.log(id)))
+	return errors.Join(os.RemoveAll(removed), os.RemoveAll(r.log(id)))
+}
+
+// detach renames the directory of a run that is not followed, if there is one.
+func (r *Runtime) detach(id podruntime.ContainerID, to string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if _, runs := r.runs[id]; runs {
+		return fmt.Errorf("%v: %w", id, errRuns)
+	}
+	delete(r.ended, id)
+	// One of this name is left if a process died, or if the disk failed.
+	err := errors.Join(os.RemoveAll(to), os.Rename(r.dir(id), to))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
 }
 
 // LogTail implements podruntime.LogTailer.
