@@ -92,9 +92,10 @@ func TestCases(t *testing.T) {
 			diff: "everything is created again"},
 		{name: "migration-mixed-naming", live: []*resourcev1.ResourceSlice{live("00000-gpu.example.com-x7k2p", 3, 2, a), live("b2c4d", 3, 2, b)}, pool: pools(b, a), generation: 3,
 			diff: "what has another name is created again"},
-		{name: "resume a bump that updated two of four", live: []*resourcev1.ResourceSlice{live("s1", 2, 4, a), live("s2", 2, 4, b), live("s3", 1, 3, c)}, pool: pools(a, b, c), creates: 1, updates: 1, generation: 2,
+		{name: "an unfinished bump of another publisher", live: []*resourcev1.ResourceSlice{live("s1", 2, 4, a), live("s2", 2, 4, b), live("s3", 1, 3, c)}, pool: pools(a, b, c), creates: 1, updates: 3, generation: 3,
 			diff: "what is behind is deleted and created again"},
-		{name: "resume a first publish", live: []*resourcev1.ResourceSlice{live("s1", 1, 2, a)}, pool: pools(a, b), creates: 1, generation: 1},
+		{name: "an unfinished first publish of another publisher", live: []*resourcev1.ResourceSlice{live("s1", 1, 2, a)}, pool: pools(a, b), creates: 1, updates: 1, generation: 2,
+			diff: "one create"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			bubble(t, func(r *rig) {

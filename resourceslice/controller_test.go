@@ -165,32 +165,44 @@ func TestNodePoolBecomesClusterPool(t *testing.T) {
 // TestCrashInTheMiddle stops the process hard after each write of a bump; the
 // next one makes the writes that are left and deletes nothing.
 func TestCrashInTheMiddle(t *testing.T) {
-	for after := 1; after < 9; after++ {
-		t.Run(fmt.Sprint(after), func(t *testing.T) {
-			bubble(t, func(r *rig) {
-				r.start()
-				r.publish(resourceslice.Pool{Devices: tainted(7 * 64)})
-				r.settle(time.Minute)
-				r.s.ResetJournal()
-				// The process is gone: nothing of what it sends arrives.
-				heal := r.s.Inject(apitest.Fault{Match: apitest.Match{User: r.user.Name, Verb: "create,update,delete", Resource: "resourceslices"}, Skip: after, Err: apitest.ErrConnReset})
-				want := resourceslice.Pool{Devices: tainted(8 * 64)}
-				r.set(want)
-				r.settle(time.Second)
-				r.halt()
-				heal()
-				r.s.ResetJournal()
-				r.start()
-				r.publish(want)
-				counts := r.writes()
-				if n := counts["create"] + counts["update"]; n != 9-after || counts["delete"] > 0 {
-					t.Errorf("writes %v, want %d", counts, 9-after)
-				}
-				if g := r.slices()[0].Spec.Pool.Generation; g != 2 {
-					t.Errorf("generation %d, want 2", g)
-				}
+	for name, tc := range map[string]struct {
+		pools  []int // numbers of devices
+		writes int   // of the last one
+	}{
+		"of the first generation": {[]int{5*64 + 1}, 6},
+		"with one slice more":     {[]int{7 * 64, 8 * 64}, 9},
+		"with spare slices":       {[]int{7 * 64, 8 * 64, 9*64 + 10}, 12},
+	} {
+		for after := 1; after < tc.writes; after++ {
+			t.Run(fmt.Sprint(name, " ", after), func(t *testing.T) {
+				bubble(t, func(r *rig) {
+					last := len(tc.pools) - 1
+					r.start(func(cfg *resourceslice.Config) { cfg.Concurrency = 1 + after%3 })
+					for _, n := range tc.pools[:last] {
+						r.publish(resourceslice.Pool{Devices: tainted(n)})
+						r.settle(time.Minute)
+					}
+					r.s.ResetJournal()
+					// The process is gone: nothing of what it sends arrives.
+					heal := r.s.Inject(apitest.Fault{Match: apitest.Match{User: r.user.Name, Verb: "create,update,delete", Resource: "resourceslices"}, Skip: after, Err: apitest.ErrConnReset})
+					want := resourceslice.Pool{Devices: tainted(tc.pools[last])}
+					r.set(want)
+					r.settle(time.Second)
+					r.halt()
+					heal()
+					r.s.ResetJournal()
+					r.start()
+					r.publish(want)
+					counts := r.writes()
+					if n := counts["create"] + counts["update"]; n != tc.writes-after || counts["delete"] > 0 {
+						t.Errorf("writes %v, want %d", counts, tc.writes-after)
+					}
+					if g := r.slices()[0].Spec.Pool.Generation; g != int64(len(tc.pools)) || len(r.slices()) != tc.writes {
+						t.Errorf("generation %d with %d slices, want %d with %d", g, len(r.slices()), len(tc.pools), tc.writes)
+					}
+				})
 			})
-		})
+		}
 	}
 }
 

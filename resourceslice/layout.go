@@ -186,11 +186,14 @@ func (d *desired) layOut(o *observed, usable []*record, count int, compact bool)
 			withDevices = append(withDevices, rec)
 		}
 	}
-	behind := func(p *page) bool { return p.rec == nil || p.rec.generation < usable[0].generation || p.differs(d, o) }
+	var newest int64
+	if len(usable) > 0 {
+		newest = usable[0].generation
+	}
 
 	counters := newLayout(sets, withSets, true)
 	counters.shed()
-	counters.place(behind)
+	counters.place(d, o, newest)
 	for _, p := range counters.pages {
 		p.counters = len(p.items) > 0
 	}
@@ -201,7 +204,7 @@ func (d *desired) layOut(o *observed, usable []*record, count int, compact bool)
 		l.compact(needed + (needed+sparePer-1)/sparePer)
 	}
 	l.shed()
-	l.place(behind)
+	l.place(d, o, newest)
 	if len(l.pages) == 0 && len(counters.pages) == 0 {
 		l.pages = []*page{{}} // a pool without devices is an empty slice
 	}
@@ -331,51 +334,36 @@ func (l *layout) compact(keep int) {
 	l.pages = l.pages[:keep]
 }
 
-// place assigns the items that are left: to pages that must be created in any
-// case, then to those with room that must be written in any case, then to the
-// fullest, and to more new pages if all others are full.
-func (l *layout) place(behind func(*page) bool) {
+// place assigns the items that are left: first to pages that must be written in
+// any case, then to those that must be created in any case, then to the others,
+// and to more new pages if all are full. So the successor of a process that died
+// while it filled these pages gives each page the same items.
+func (l *layout) place(d *desired, o *observed, newest int64) {
+	if len(l.left) == 0 && l.create == 0 {
+		return
+	}
+	rank := make(map[*page]int, len(l.pages))
+	for _, p := range l.pages {
+		switch {
+		case p.differs(d, o):
+		case p.rec.generation < newest:
+			rank[p] = 1
+		default:
+			rank[p] = 2
+		}
+	}
+	order := slices.SortedStableFunc(slices.Values(l.pages), func(a, b *page) int {
+		return cmp.Or(rank[a]-rank[b], len(b.items)-len(a.items))
+	})
+	others := slices.IndexFunc(order, func(p *page) bool { return rank[p] == 2 })
+	if others < 0 {
+		others = len(order)
+	}
+	l.stow(order[:others])
 	for ; l.create > 0; l.create-- {
 		l.pages = append(l.pages, &page{counters: l.counters, items: l.take(l.fill)})
 	}
-	if len(l.left) == 0 {
-		return
-	}
-	order := slices.Clone(l.pages)
-	rank := make(map[*page]int, len(order))
-	for _, p := range order {
-		if !behind(p) {
-			rank[p] = 1
-		}
-	}
-	slices.SortStableFunc(order, func(a, b *page) int {
-		return cmp.Or(rank[a]-rank[b], len(b.items)-len(a.items))
-	})
-	for _, p := range order {
-		p.items = append(p.items, l.take(min(l.fill, p.limit())-len(p.items))...)
-	}
-	// Beyond the fill of a new page, plain devices go to plain pages only, the
-	// emptiest first: a page of more than 64 devices must shed some as soon as
-	// one of them gets a taint.
-	slices.SortStableFunc(order, func(a, b *page) int {
-		return cmp.Or(rank[a]-rank[b], len(a.items)-len(b.items))
-	})
-	if !l.counters && len(l.left) > 0 {
-		var advanced []item
-		l.left = slices.DeleteFunc(slices.Clone(l.left), func(it item) bool {
-			if it.isAdvanced() {
-				advanced = append(advanced, it)
-			}
-			return it.isAdvanced()
-		})
-		for _, p := range order {
-			if len(l.left) > 0 && p.limit() == plainLimit {
-				p.items = append(p.items, l.take(plainLimit-len(p.items))...)
-			}
-		}
-		l.left = append(l.left, advanced...)
-		slices.SortStableFunc(l.left, byName)
-	}
+	l.stow(order[others:])
 	grown := len(l.pages) > 0
 	for len(l.left) > 0 {
 		l.pages = append(l.pages, &page{counters: l.counters, items: l.take(l.fill)})
@@ -387,6 +375,32 @@ func (l *layout) place(behind func(*page) bool) {
 	}
 }
 
+// stow assigns items to pages, in order, up to the fill of a new page. Beyond
+// that, plain devices go to plain pages only, the emptiest first: a page of more
+// than 64 devices must shed some as soon as one of them gets a taint.
+func (l *layout) stow(pages []*page) {
+	for _, p := range pages {
+		p.items = append(p.items, l.take(min(l.fill, p.limit())-len(p.items))...)
+	}
+	if l.counters || len(l.left) == 0 {
+		return
+	}
+	var advanced []item
+	l.left = slices.DeleteFunc(slices.Clone(l.left), func(it item) bool {
+		if it.isAdvanced() {
+			advanced = append(advanced, it)
+		}
+		return it.isAdvanced()
+	})
+	for _, p := range slices.SortedStableFunc(slices.Values(pages), func(a, b *page) int { return len(a.items) - len(b.items) }) {
+		if len(l.left) > 0 && p.limit() == plainLimit {
+			p.items = append(p.items, l.take(plainLimit-len(p.items))...)
+		}
+	}
+	l.left = append(l.left, advanced...)
+	slices.SortStableFunc(l.left, byName)
+}
+
 // take removes up to n items from those that are left.
 func (l *layout) take(n int) []item {
 	n = max(0, min(n, len(l.left)))
@@ -395,21 +409,24 @@ func (l *layout) take(n int) []item {
 	return taken
 }
 
-// name names the new pages so that they sort after all others.
+// name gives the new pages the lowest order numbers that are free, so that the
+// successor of a process that died gives them the same.
 func (d *desired) name(pages []*page, o *observed) {
-	taken, last := make(map[string]bool), uint64(0)
+	taken, used := make(map[string]bool), make(map[uint64]bool)
 	for _, rec := range o.live {
-		taken[rec.Name] = true
-		last = max(last, orderOf(rec.Name))
+		taken[rec.Name], used[orderOf(rec.Name)] = true, true
 	}
 	stem := d.id.Driver
 	if d.selection.nodeName != "" {
 		stem += "-" + d.selection.nodeName
 	}
+	order := uint64(1)
 	for _, p := range pages {
 		for salt := 0; p.name == ""; salt++ {
-			if name := pageName(d.id, strings.ToLower(stem), last+1, salt); !taken[name] && !o.taken[name] {
-				p.name, last = name, last+1
+			for ; used[order]; order++ {
+			}
+			if name := pageName(d.id, strings.ToLower(stem), order, salt); !taken[name] && !o.taken[name] {
+				p.name, used[order] = name, true
 			}
 		}
 	}

@@ -4,12 +4,20 @@
 package resourceslice
 
 import (
+	"encoding/binary"
+	"hash/fnv"
 	"math"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
+
+// planAnnotation has the digest of the plan that wrote a slice, if the pool was
+// incomplete for the time of that plan. Another process resumes the same plan only.
+const planAnnotation = "resourceslice.kubewright.dev/plan"
 
 // answer is the API server's answer about a content: it refused the content, or it
 // stored something else.
@@ -35,7 +43,7 @@ type observed struct {
 	// floor is the highest generation that this process has seen or written.
 	floor int64
 	// ours is the generation that this process has written, or has seen
-	// complete: no other process can have a write of it under way.
+	// complete: no other process can have a write under way that completes it.
 	ours int64
 	// answers has the API server's answers, by the hash of the content as sent.
 	answers map[hash]*answer
@@ -90,6 +98,7 @@ type plan struct {
 	outcome    outcome
 	generation int64
 	pages      []*page
+	digest     string // of the pages, if the plan has a window
 	// phases are written one after the other. The pages of a phase may be
 	// written in any order and at the same time.
 	phases [][]*page
@@ -158,6 +167,9 @@ func newPlan(d *desired, o *observed) *plan {
 		// All pages are written anyway; fewer of them cost less.
 		p = makePlan(d, o, true)
 	}
+	if p.window() {
+		p.digest = p.sum(d)
+	}
 	return p
 }
 
@@ -199,10 +211,8 @@ func makePlan(d *desired, o *observed, compact bool) *plan {
 func (p *plan) choose(d *desired, o *observed, top []*record, complete, uniform bool) {
 	planned := make(map[*record]bool, len(p.pages))
 	var changed, behind []*page // of the newest generation, and of none or an older one
-	differs := false            // the content of a live page
 	for _, page := range p.pages {
 		planned[page.rec] = true
-		differs = differs || page.rec != nil && page.content
 		switch {
 		case page.rec == nil || page.rec.generation < p.generation:
 			behind = append(behind, page)
@@ -221,7 +231,7 @@ func (p *plan) choose(d *desired, o *observed, top []*record, complete, uniform 
 	switch {
 	case sameGeneration && complete && (len(changed) < 2 || independent(d, changed)):
 		p.add(changed)
-	case sameGeneration && !complete && (o.ours == p.generation || !differs):
+	case sameGeneration && !complete && (o.ours == p.generation || p.resumes(d, top)):
 		p.outcome = fillUp
 		p.add(changed)
 		p.add(behind)
@@ -237,6 +247,34 @@ func (p *plan) choose(d *desired, o *observed, top []*record, complete, uniform 
 		p.add(all[:1])
 		p.add(all[1:])
 	}
+}
+
+// resumes reports whether top was written by a plan with the same pages. Then a
+// late write of a dead process does no harm, because it has the content that its
+// successor wants there.
+func (p *plan) resumes(d *desired, top []*record) bool {
+	digest := p.sum(d)
+	return !slices.ContainsFunc(top, func(rec *record) bool { return rec.Annotations[planAnnotation] != digest })
+}
+
+// sum returns a digest of the names and contents of all pages. Unlike a hash, it
+// is the same in all processes.
+func (p *plan) sum(d *desired) string {
+	h := fnv.New64a()
+	add := func(data []byte) {
+		h.Write(binary.AppendUvarint(nil, uint64(len(data))))
+		h.Write(data)
+	}
+	var e encoder
+	for _, page := range slices.SortedFunc(slices.Values(p.pages), func(a, b *page) int { return strings.Compare(a.name, b.name) }) {
+		spec := d.spec(page.kind())
+		add([]byte(page.name))
+		add(e.encode(&spec))
+		for i := range page.items {
+			add([]byte(page.items[i].encoded))
+		}
+	}
+	return strconv.FormatUint(h.Sum64(), 36)
 }
 
 func (p *plan) add(phase []*page) {

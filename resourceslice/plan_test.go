@@ -400,6 +400,75 @@ func TestResumeIsExact(t *testing.T) {
 	}
 }
 
+// TestASuccessorResumesTheSamePlan: whichever writes of a bump a dead process
+// made, its successor makes the others, with the same content.
+func TestASuccessorResumesTheSamePlan(t *testing.T) {
+	for name, pools := range map[string][]Pool{
+		"first publish":      {{}, {Devices: someTainted(0, 5*64+7)}},
+		"spare slices":       {{Devices: someTainted(0, 7*64)}, {Devices: someTainted(0, 8*64)}, {Devices: someTainted(0, 10*64+3)}},
+		"beyond 64":          {{Devices: someDevices(0, 3*64)}, {Devices: someDevices(0, 3*128+100)}},
+		"slices with room":   {{Devices: someTainted(0, 3*64)}, {Devices: slices.Concat(someTainted(0, 50), someTainted(64, 100), someTainted(128, 150), someTainted(400, 600))}},
+		"a device moves":     {{Devices: someDevices(0, 128)}, {Devices: append(someTainted(0, 1), someDevices(1, 200)...)}},
+		"some removed":       {{Devices: someTainted(0, 10*64)}, {Devices: append(someTainted(0, 5*64), someTainted(5*64+1, 11*64+3)...)}},
+		"a device changes":   {{Devices: someDevices(0, 128)}, {Devices: append(someTainted(0, 2), someDevices(2, 200)...)}},
+		"with counter sets":  {{Devices: someTainted(0, 65)}, {Devices: append(someTainted(0, 130), consumer("x", "s")), SharedCounters: []resourcev1.CounterSet{counterSet("s")}}},
+		"a selection change": {{Devices: someTainted(0, 130)}, {Devices: someTainted(0, 200), SkipNodeOperations: []resourcev1.SkipNodeOperation{"*"}}},
+	} {
+		for seed := range uint64(40) {
+			m, rng := newModel(t), rand.New(rand.NewPCG(seed, 5))
+			for _, p := range pools[:len(pools)-1] {
+				d := m.desired(p)
+				m.apply(d, newPlan(d, m.observed()), rng, 1<<30)
+			}
+			if name == "first publish" {
+				clear(m.slices)
+				m.floor = 0
+			}
+			d := m.desired(pools[len(pools)-1])
+			first := newPlan(d, m.observed())
+			made := 1 + rng.IntN(writesOf(first)-1)
+			m.apply(d, first, rng, made)
+			m.e.hasher = newHasher() // another process
+			d, m.ours, m.floor = m.desired(pools[len(pools)-1]), 0, 0
+			rest := newPlan(d, m.observed())
+			if rest.outcome != fillUp || rest.digest != first.digest || writesOf(rest) != writesOf(first)-made {
+				t.Errorf("%s, seed %d: outcome %v, %d writes after %d of %d", name, seed, rest.outcome, writesOf(rest), made, writesOf(first))
+			}
+		}
+	}
+}
+
+// TestASuccessorThatWantsSomethingElseTakesANewGeneration: even if it only differs
+// in slices that the dead process has not written, because these writes may come
+// late and complete the pool.
+func TestASuccessorThatWantsSomethingElseTakesANewGeneration(t *testing.T) {
+	for name, tc := range map[string]struct {
+		dead, next Pool
+		made       int
+	}{
+		"a missing slice":    {Pool{Devices: someTainted(0, 5*64)}, Pool{Devices: someTainted(0, 5*64-1)}, 1},
+		"the nodes":          {Pool{Devices: someTainted(0, 5*64)}, Pool{Devices: someTainted(0, 5*64), SkipNodeOperations: []resourcev1.SkipNodeOperation{"*"}}, 1},
+		"a slice that it is": {Pool{Devices: someTainted(0, 5*64)}, Pool{Devices: someTainted(1, 5*64)}, 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newModel(t)
+			d := m.desired(tc.dead)
+			m.apply(d, newPlan(d, m.observed()), rand.New(rand.NewPCG(1, 1)), tc.made)
+			m.ours, m.floor = 0, 0
+			if p := newPlan(m.desired(tc.next), m.observed()); p.outcome != newGeneration || p.generation != 2 {
+				t.Errorf("outcome %v at generation %d", p.outcome, p.generation)
+			}
+			// A slice without the digest is of an unknown plan.
+			for _, s := range m.slices {
+				s.Annotations = nil
+			}
+			if p := newPlan(m.desired(tc.dead), m.observed()); p.outcome != newGeneration {
+				t.Errorf("without the annotation: outcome %v", p.outcome)
+			}
+		})
+	}
+}
+
 func TestPageNames(t *testing.T) {
 	for _, node := range []string{"", "n1", strings.Repeat("a", 253), "a." + strings.Repeat("b.", 40) + "c"} {
 		for _, driver := range []string{"d.example.com", strings.Repeat("a", 40) + "." + strings.Repeat("b", 22), "Upper.Example.Com"} {

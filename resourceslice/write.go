@@ -250,6 +250,9 @@ func (j *job) build(p *plan, page *page) (*resourcev1.ResourceSlice, error) {
 		slice.Labels = make(map[string]string)
 	}
 	maps.Copy(slice.Labels, j.c.cfg.Labels)
+	if p.digest != "" {
+		metav1.SetMetaDataAnnotation(&slice.ObjectMeta, planAnnotation, p.digest)
+	}
 	if j.owner != nil {
 		// An owner of that name with another UID is an earlier instance of the
 		// same owner; the garbage collector would delete the slice for it.
