@@ -19,7 +19,7 @@ import (
 )
 
 // Benchmarks against a server that answers each request after 10 ms and costs
-// next to nothing. What they report beside ns/op is what matters.
+// next to nothing. Their own metrics matter more than ns/op.
 
 const benchLatency = 10 * time.Millisecond
 
@@ -135,8 +135,8 @@ func BenchmarkStatusWrites(b *testing.B) {
 }
 
 // BenchmarkHangingCalls binds ten thousand pods, of which one in a hundred
-// hangs in Start for ever, and measures until all others are stored: the time
-// is to be that of a burst without hanging calls.
+// hangs in Start without end, and measures until all others are stored: the time
+// should be that of a burst without hanging calls.
 func BenchmarkHangingCalls(b *testing.B) {
 	const n = 10_000
 	for _, share := range []int{0, 100} {
@@ -170,7 +170,7 @@ func BenchmarkHangingCalls(b *testing.B) {
 	}
 }
 
-// BenchmarkMemory measures what an idle pod costs beyond the informer's cache.
+// BenchmarkMemory measures the memory of an idle pod beyond the informer's cache.
 func BenchmarkMemory(b *testing.B) {
 	const n = 20_000
 	heap := func() float64 {
@@ -187,7 +187,7 @@ func BenchmarkMemory(b *testing.B) {
 		go w.stub.add(pods)
 		w.awaitStarts(n)
 		w.awaitStored(n)
-		// The cache has what the API has stored.
+		// The cache gets the stored objects.
 		w.stub.echo()
 		for w.c.Lag() > 0 {
 			time.Sleep(time.Millisecond)

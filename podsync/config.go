@@ -179,7 +179,7 @@ type Policy struct {
 	// UpdateMetadata calls Update also for a change of labels or annotations.
 	// Default: only for a change of the spec.
 	UpdateMetadata bool
-	// TrustPhase takes the phase from State.Status.Phase where it is set, for
+	// TrustPhase takes the phase from State.Status.Phase if it is set, for
 	// providers that have no container statuses. Default: the phase is derived
 	// from container statuses.
 	TrustPhase bool

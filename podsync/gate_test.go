@@ -150,8 +150,8 @@ func TestAProcessThatWasReplacedLeavesThePodsAlone(t *testing.T) {
 		hanging := w.bind(newPod("hanging"))
 		pass(time.Second)
 
-		// The first one loses the node in the middle of a call, and all that it
-		// would do next is what it must not.
+		// The first one loses the node in the middle of a call, and must not do
+		// anything after it.
 		l.holder.Store(2)
 		w.backend.Lose(keep.UID)
 		w.kubectlDelete("hung", -1)

@@ -18,7 +18,7 @@ import (
 	"github.com/kubewright/kubewright/podsync/podsynctest"
 )
 
-// The invariants of calls: what is called, when, and how often. The backend
+// The invariants of calls, their times and their number. The backend
 // checks them in every test, and TestSoak everything that can be seen
 // from outside in every order of events.
 
@@ -129,7 +129,7 @@ func TestTwoInstancesOfANameMayOverlapIfWanted(t *testing.T) {
 
 func TestStoppedUntilItHasStopped(t *testing.T) {
 	bubble(t, podsynctest.Options{}, func(w *world) {
-		// The answer of Start is lost, so that nobody knows whether it runs.
+		// The answer of Start is lost, so that podsync does not know whether it runs.
 		w.backend.Inject(podsynctest.Fault{Op: podsync.OpStart, ErrAfter: errDown})
 		heal := w.backend.Inject(podsynctest.Fault{Op: podsync.OpStop, Err: errDown})
 		w.run()

@@ -305,7 +305,7 @@ func (w *world) informer(labels string, each func(*corev1.Pod)) cache.SharedInde
 	return informer
 }
 
-// vandal changes everything it is given, and what it returned.
+// vandal changes its arguments and its results.
 type vandal struct{ podsync.Provider }
 
 func (v vandal) Start(ctx context.Context, pod *corev1.Pod) (podsync.State, error) {

@@ -19,7 +19,7 @@ import (
 	"github.com/kubewright/kubewright/podsync/podsynctest"
 )
 
-// The invariants of what is written to the API.
+// The invariants of writes to the API.
 
 func TestErrorIsNotAbsence(t *testing.T) {
 	bubble(t, podsynctest.Options{}, func(w *world) {
@@ -68,8 +68,8 @@ func TestTerminalThenDeleteForTheUID(t *testing.T) {
 }
 
 func TestTerminalPhaseStays(t *testing.T) {
-	// Somebody fails the pod while our watch is behind and the provider says
-	// that it runs.
+	// Another client fails the pod while our watch is behind and the provider
+	// says that it runs.
 	bubble(t, podsynctest.Options{StartTime: 10 * time.Second}, func(w *world) {
 		w.run()
 		pod := w.bind(newPod("a"))

@@ -35,8 +35,8 @@ func TestLifecycle(t *testing.T) {
 		},
 		ErrAlreadyRun: podsync.ErrAlreadyRun,
 		ReturnWithin:  0, // nothing has ended, so nothing has to be stored
-		// A reflector tries twice in half a minute, and client-go repeats what is
-		// throttled or reset ten times.
+		// A reflector tries twice in half a minute, and client-go repeats a
+		// throttled or reset request ten times.
 		MaxPerHour:  2 * 120 * 11 * 3 / 2,
 		ReadyWithin: 2 * time.Minute,
 	})

@@ -277,7 +277,8 @@ func (w *world) vanish(n int) (back func()) {
 	}
 }
 
-// missOneEvent lets happen what the watch does not show, only the LIST after it.
+// missOneEvent calls f so that the watch does not show its effect, only the LIST
+// after it.
 func (w *world) missOneEvent(f func()) {
 	blind := w.server.Inject(apitest.Fault{Match: apitest.Match{User: nodeUser, Verb: "list,watch"}, Err: apitest.ErrConnRefused})
 	w.server.BreakWatches(watches)

@@ -138,7 +138,6 @@ func TestAPIResults(t *testing.T) {
 	}
 }
 
-// Where somebody undoes each of our writes, they become rarer.
 // The object of which an informer's cache holds a copy is not held a second time,
 // whichever comes first, the watch or the answer: with tens of thousands of pods
 // that is a third of the memory.

@@ -15,7 +15,7 @@ import (
 )
 
 // The tables below are the transitions of a pod (DESIGN.md), without goroutines,
-// clients or clocks: what has happened, and what is to be done then.
+// clients or clocks: events, and the action that follows.
 
 const tick = time.Minute // the present of the tables, as an instant
 

@@ -71,7 +71,7 @@ const minGrace = time.Second
 //   - Invariant: a DELETE is sent only with a final status, and a final status
 //     is written only of a stopped instance or after Policy.ReleaseAfter.
 //   - Invariant: a pod that is not listed has no write under way, and no call
-//     that began after the Controller was told to wait for a List.
+//     that began after the Controller began to wait for a List.
 type podState struct {
 	ref  Ref
 	next *podState // the next pod of the same namespace and name

@@ -190,7 +190,7 @@ type Admitter interface {
 	Admit(ctx context.Context, pod *corev1.Pod, active iter.Seq[*corev1.Pod]) error
 }
 
-// capabilities are the optional methods of a provider, nil where it has none.
+// capabilities are the optional methods of a provider, nil if it does not have them.
 type capabilities struct {
 	updater   Updater
 	watcher   Watcher

@@ -21,8 +21,8 @@ import (
 	"github.com/kubewright/kubewright/podsync/podsynctest"
 )
 
-// Defects that this package has had itself: of what an API server and its
-// cache may say, and when.
+// Defects that this package has had itself, in its handling of an API server and
+// its cache.
 
 // A pod of another node that the provider lists, and that was left alone at
 // first, was run from the first change of it on.
@@ -80,8 +80,8 @@ func TestConflictWithNobodyIsSeldom(t *testing.T) {
 	})
 }
 
-// The exit code of a pod that ended while the process was told to end was lost,
-// if somebody else had written the pod meanwhile.
+// The exit code of a pod that ended while the process was ending was lost if another
+// client had written the pod in the meantime.
 func TestConflictDuringShutdown(t *testing.T) {
 	bubble(t, podsynctest.Options{}, func(w *world) {
 		w.run()
@@ -210,7 +210,7 @@ func empty(kind string) func(apitest.Request) (*http.Response, error) {
 }
 
 // An answer that is no pod, but can be decoded, was taken for the pod: one without
-// a spec, to which the provider was told to update it.
+// a spec, with which Update of the provider was called.
 func TestEmptyAnswerToAPatch(t *testing.T) {
 	bubble(t, podsynctest.Options{}, func(w *world) {
 		w.run()

@@ -15,8 +15,8 @@ import (
 	"github.com/kubewright/kubewright/internal/report"
 )
 
-// Defects that this package has had itself, where they are seen without
-// goroutines and clocks.
+// Defects that this package has had itself, as far as they show without goroutines
+// and clocks.
 
 // A pod that was gone, as the cache knew by a list, came back with the late
 // answer to a write.
@@ -40,7 +40,7 @@ func TestLateAnswerDoesNotRevive(t *testing.T) {
 	}
 }
 
-// A part of a status that the API server drops was sent again for ever.
+// A part of a status that the API server drops was sent again without end.
 func TestWhatTheServerDropsIsSentOnce(t *testing.T) {
 	s := running().says(runs())
 	for n := range 2 {
@@ -89,7 +89,7 @@ func TestBackoffEndsWithoutGeneration(t *testing.T) {
 	}
 }
 
-// A queue that was never empty kept the place of everybody who had been in it.
+// A queue that was never empty kept the memory of all earlier entries.
 func TestQueueThatIsNeverEmpty(t *testing.T) {
 	var q fifo
 	var tracks [3]podState
@@ -105,7 +105,7 @@ func TestQueueThatIsNeverEmpty(t *testing.T) {
 }
 
 // The failure of a request that ended just after its pod was forgotten never
-// ended: no outage after it was told of.
+// ended: no later outage was reported.
 func TestFailureOfAForgottenPod(t *testing.T) {
 	ctx := klog.NewContext(t.Context(), klog.Logger{})
 	told := 0

@@ -22,8 +22,8 @@ import (
 	"github.com/kubewright/kubewright/podsync/podsynctest"
 )
 
-// Defects that this package has had itself: of what a provider may say, and
-// when. Those of the other side are in regression_api_test.go.
+// Defects that this package has had itself, in its handling of a provider. Those of
+// the other side are in regression_api_test.go.
 
 // A bending provider changes what another one says.
 type bending struct {
@@ -90,8 +90,8 @@ func TestShorterGraceEndsBackoff(t *testing.T) {
 	})
 }
 
-// Times that are meant to be for ever have an end in a time.Duration: they came
-// out negative, and the pod was killed at once, or called for without a pause.
+// Times that mean no limit overflow a time.Duration: they came out negative,
+// and the pod was killed at once, or called for without a pause.
 func TestTimesBeyondADuration(t *testing.T) {
 	for _, seconds := range []int64{10_000_000_000, math.MaxInt64 / 2, math.MaxInt64} {
 		t.Run(fmt.Sprint("grace of ", seconds, " s"), func(t *testing.T) {
@@ -186,8 +186,8 @@ func TestGenerationOfTheFuture(t *testing.T) {
 	})
 }
 
-// An Inspector's answer is as old as the question: what was reported meanwhile
-// is newer, and the pod was killed in spite of it.
+// An Inspector's answer is as old as the question: a report in the meantime is newer,
+// and the pod was killed in spite of it.
 func TestReportDuringInspectIsNewer(t *testing.T) {
 	bubble(t, podsynctest.Options{}, func(w *world) {
 		var hidden atomic.Bool
@@ -279,8 +279,8 @@ func TestAmbiguousNameIsNotLost(t *testing.T) {
 	})
 }
 
-// A provider that is no Releaser and lists what it has run for ever had each
-// pod stopped as an orphan, over and over.
+// If a provider is no Releaser and lists its ended pods without limit, each of them
+// was stopped as an orphan, over and over.
 func TestStoppedPodsThatStayListedCostNothing(t *testing.T) {
 	bubble(t, podsynctest.Options{}, func(w *world) {
 		w.wrap = simple

@@ -128,7 +128,7 @@ func TestRunWaitsForItsCalls(t *testing.T) {
 	})
 }
 
-// Every other error than 429 and timeouts left the pod where it was.
+// Every other error than 429 and timeouts left the pod as it was.
 func TestEveryAPIErrorIsRetried(t *testing.T) {
 	faults := map[string]apitest.Fault{
 		"409":   {Status: statuserr.New(http.StatusConflict, metav1.StatusReasonConflict, "changed")},
@@ -265,7 +265,7 @@ func TestEndedUIDIsNotStartedAgain(t *testing.T) {
 		if c := condition(got, corev1.DisruptionTarget); c == nil || c.Reason != corev1.PodReasonTerminationByKubelet || got.Status.Reason != "Evicted" {
 			t.Errorf("evicted: %+v", got.Status)
 		}
-		// Somebody writes it back to Running.
+		// Another client writes it back to Running.
 		apitest.Edit(w.server, "default", "a", func(p *corev1.Pod) { p.Status.Phase = corev1.PodRunning })
 		pass(time.Hour)
 		w.expectPhase("a", corev1.PodFailed)

@@ -130,7 +130,7 @@ func TestReleaseAfterReleasesIfWanted(t *testing.T) {
 	})
 }
 
-// What failed for longer than the retries lasted was forgotten.
+// A write that failed for longer than the retries lasted was forgotten.
 func TestOutageLongerThanAnyRetries(t *testing.T) {
 	bubble(t, podsynctest.Options{}, func(w *world) {
 		w.run()

@@ -159,7 +159,7 @@ func TestMarkedNotReadyIsRepaired(t *testing.T) {
 	})
 }
 
-// Somebody who undoes each write is not fought without end.
+// A client that undoes each write is not fought without end.
 func TestWriteFightIsSlow(t *testing.T) {
 	bubble(t, podsynctest.Options{}, func(w *world) {
 		w.run()

@@ -285,7 +285,7 @@ func (s *soaker) check() {
 	}
 }
 
-// converge lets everything work again and checks that what should be, is.
+// converge ends all faults and checks that the desired state is reached.
 func (s *soaker) converge() {
 	s.t.Notef("the end")
 	s.repair()

@@ -72,7 +72,7 @@ func (s *soaker) judgeDelete(r apitest.Request) {
 	}
 }
 
-// goesBack looks for what must not go back in the status of a pod.
+// goesBack finds parts of a pod's status that went back and must not.
 func (s *soaker) goesBack(before, now *corev1.Pod) {
 	if before == nil {
 		return

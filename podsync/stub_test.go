@@ -30,9 +30,9 @@ import (
 	"github.com/kubewright/kubewright/podsync"
 )
 
-// A stub is an API server that does as little as it can, so that what a
-// benchmark measures is the client: requests take as long as they are told to,
-// and as little of the processor as possible. It speaks protobuf.
+// A stub is an API server that does as little as it can, so that a benchmark
+// measures the client: requests take the latency, and as little of the processor as
+// possible. It speaks protobuf.
 type stub struct {
 	latency time.Duration
 
@@ -78,7 +78,7 @@ func (s *stub) echo() {
 
 func (s *stub) send(typ watch.EventType, pod *corev1.Pod) {
 	if err := s.sent.Encode(&watch.Event{Type: typ, Object: pod}); err != nil {
-		panic(err) // b may be waiting for what is not sent
+		panic(err) // the benchmark may be waiting for this event
 	}
 }
 

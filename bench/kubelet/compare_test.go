@@ -86,7 +86,7 @@ func freePort(t *testing.T) int {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-// settle is the time in which a kubelet finishes what it does after its start.
+// settle is the time in which a kubelet finishes its work after its start.
 const settle = 5 * time.Second
 
 // burst binds pods at once, waits until they run, and deletes them.

@@ -75,14 +75,14 @@ func (backend) Exec(_ context.Context, _ nodeapi.Container, command []string, s 
 	return execute(command, s.Stdin, s.Stdout)
 }
 
-// anybody authenticates every request.
-var anybody = authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) {
+// anyUser authenticates every request.
+var anyUser = authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) {
 	return &authenticator.Response{User: &user.DefaultInfo{Name: "bench"}}, true, nil
 })
 
 // servers returns the servers to compare.
 func servers(b *testing.B) map[string]http.Handler {
-	ours, err := nodeapi.New(nodeapi.Config{NodeName: "n1", Backend: backend{}, Authenticator: anybody, Authorizer: authorizerfactory.NewAlwaysAllowAuthorizer()})
+	ours, err := nodeapi.New(nodeapi.Config{NodeName: "n1", Backend: backend{}, Authenticator: anyUser, Authorizer: authorizerfactory.NewAlwaysAllowAuthorizer()})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -25,7 +25,7 @@ import (
 // version is what kubectl get nodes shows.
 const version = "v1.37.0-kubewright"
 
-// machine is what this machine has.
+// machine holds the facts about this machine.
 type machine struct {
 	capacity corev1.ResourceList
 }

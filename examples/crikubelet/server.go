@@ -69,7 +69,7 @@ func (k *kubelet) eachPod(yield func(*corev1.Pod) bool) {
 	}
 }
 
-// A backend is what the node can do for nodeapi.
+// A backend implements the operations of nodeapi.
 type backend struct{ *kubelet }
 
 var (

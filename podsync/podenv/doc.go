@@ -1,11 +1,11 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package podenv resolves what a pod's containers get from the API: environment
+// Package podenv resolves the inputs of a pod's containers from the API: environment
 // variables, command and arguments, and the files of ConfigMap, Secret, downward
 // API and projected volumes.
 //
-// It is for whoever starts containers: a provider of package podsync, a kubelet, a
+// Its users start containers: a provider of package podsync, a kubelet, a
 // tool that runs a pod's command elsewhere. It reads single objects when they are
 // needed, as the Node authorizer allows, and has no informers.
 //
@@ -25,7 +25,7 @@
 // Variables are defined in this order, a later definition over an earlier one: the
 // Services of the pod's namespace and kubernetes (see Config.Services), the sources
 // of envFrom, the variables of env. References $(NAME) in values, command and args
-// are expanded from what was defined before them; see [Expand]. Values from a
+// are expanded from the variables before them; see [Expand]. Values from a
 // source are not expanded.
 //
 // All sources of the API are known: fieldRef, resourceFieldRef, configMapKeyRef,
@@ -40,7 +40,7 @@
 // The result has no random order: the same pod and the same objects give the same
 // slices.
 //
-// # What is read, and how long it is kept
+// # Requests and caching
 //
 // A ConfigMap or a Secret is read by one GET at the first use by a [Pod] and kept as
 // long as that value. Nothing is shared between Pods but requests: those who ask
@@ -57,8 +57,8 @@
 //
 // # Failure modes
 //
-// What is missing is a [*SourceError] that names container, field, object and key;
-// all of them are joined, so that one event tells all there is to create. [CanWait]
+// A missing source is a [*SourceError] that names container, field, object and key.
+// All of them are joined, so that one event lists everything to create. [CanWait]
 // tells a pod that may yet start from one that never will. Failures of the API are
 // returned as they are, within a SourceError. There are no retries: the caller has
 // a backoff already.

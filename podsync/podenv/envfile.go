@@ -46,7 +46,7 @@ func (b *builder) addFile(ctx context.Context, field, name string, ref *corev1.F
 }
 
 // envFileValue returns the value of key in an environment file as KEP-3721 defines
-// it, a strict part of what a shell reads: lines NAME='value', where the value goes
+// it, a strict subset of a shell's syntax: lines NAME='value', whose value extends
 // to the next quote, over lines if need be, and has no escapes; blank lines;
 // comments, at the beginning of a line or after a value. A blank after the = makes
 // the value empty, as in a shell; a name has no blank before the =. Lines end with LF

@@ -20,7 +20,7 @@ type Var struct {
 	Name, Value string
 }
 
-// Environment is what a container's process starts with.
+// Environment holds the variables and the command line of a container's process.
 type Environment struct {
 	// Vars are the variables, each name once: those of Services by Service, then
 	// those of the container in the order of the spec, the keys of an envFrom
@@ -116,7 +116,7 @@ type builder struct {
 	errs        []error
 }
 
-// set defines a variable, over what had its name before.
+// set defines a variable and replaces an earlier one of that name.
 func (b *builder) set(field, name, value string) {
 	if name == "" || strings.ContainsAny(name, "=\x00") {
 		b.fail(&SourceError{Field: field, Wait: true, Err: fmt.Errorf("%q is no name of a variable", name)})

@@ -172,8 +172,7 @@ func TestContainerErrors(t *testing.T) {
 	}
 }
 
-// TestMissingThenCreated: the same Pod finds what it missed, object or key, once it
-// is there.
+// TestMissingThenCreated: the same Pod finds a missing object or key once it exists.
 func TestMissingThenCreated(t *testing.T) {
 	w := newWorld(t, nil)
 	p := w.pod(podOf(corev1.Container{Env: []corev1.EnvVar{configMapRef("A", "late", "K", false)}}))

@@ -11,8 +11,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// ErrMissing is what a [SourceError] wraps when the API has no such object or the
-// object no such key.
+// ErrMissing is wrapped by a [SourceError] if the API has no such object or the
+// object has no such key.
 var ErrMissing = errors.New("missing")
 
 // SourceError says that one thing a pod asks for can't be had. Calls that look for
@@ -29,8 +29,8 @@ type SourceError struct {
 	// Key is the key of the object, empty for the whole object.
 	Key string
 	// Wait says whether it may come right without a change of the pod: a missing
-	// object may be created. What can't be right before the pod is another one,
-	// such as a field path that doesn't exist, has false.
+	// object may be created. It is false for an error in the pod itself, such as a
+	// field path that doesn't exist.
 	Wait bool
 	// Err is the cause: [ErrMissing], an error of the API, or a description.
 	Err error

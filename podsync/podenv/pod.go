@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Pod resolves what one pod's containers and volumes need. It keeps each object
+// Pod resolves the inputs of one pod's containers and volumes. It keeps each object
 // that it has read, so that all containers of the pod see the same version; make a
 // new one with [Resolver.Pod] to see changes, as at the restart of a container.
 // An object that lacked something is not kept: the next call looks again. It is safe
@@ -35,7 +35,7 @@ type Addresses struct {
 	HostIPs []string
 }
 
-// of fills in what the pod's status has.
+// of fills in the addresses in the pod's status.
 func (a Addresses) of(pod *corev1.Pod) Addresses {
 	if len(a.HostIPs) == 0 {
 		for _, ip := range pod.Status.HostIPs {

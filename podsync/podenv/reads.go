@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// objectKey names what a request reads.
+// objectKey names the object that a request reads.
 type objectKey struct {
 	kind, namespace, name string
 }
@@ -81,7 +81,7 @@ func (r *reads) join(ctx context.Context, key objectKey, fresh bool, fetch func(
 	return f
 }
 
-// run makes requests for key until nobody waits for another.
+// run makes requests for key until no caller waits for another.
 func (r *reads) run(key objectKey, f *flight) {
 	for f != nil {
 		f.obj, f.err = f.fetch()

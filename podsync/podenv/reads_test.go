@@ -50,8 +50,8 @@ func testBurst(t *testing.T) {
 	}
 }
 
-// TestFresh: a pod never gets what was read before it asked, not even by joining a
-// request that is under way.
+// TestFresh: a pod never gets an object that was read before it asked, not even by
+// joining a request that is under way.
 func TestFresh(t *testing.T) { synctest.Test(t, testFresh) }
 
 func testFresh(t *testing.T) {
@@ -95,7 +95,7 @@ func testFresh(t *testing.T) {
 	}
 }
 
-// slowAnswers answers 100 ms later what it has now.
+// slowAnswers returns the present object 100 ms later.
 type slowAnswers struct {
 	corev1client.ConfigMapsGetter
 	corev1client.ConfigMapInterface
@@ -111,7 +111,7 @@ func (s slowAnswers) Get(ctx context.Context, name string, opts metav1.GetOption
 	return s.ConfigMapInterface.Get(ctx, name, opts)
 }
 
-// TestHang: a request that nobody answers ends at CallTimeout, a caller's at its
+// TestHang: a request without an answer ends at CallTimeout, a caller's at its
 // ctx, and a caller that goes away takes nothing from the others.
 func TestHang(t *testing.T) { synctest.Test(t, testHang) }
 
@@ -151,8 +151,8 @@ func testHang(t *testing.T) {
 	}
 }
 
-// TestServiceAge: lists of Services are kept for ServiceAge, and namespaces that
-// nobody asks for are forgotten.
+// TestServiceAge: lists of Services are kept for ServiceAge, and those of unused
+// namespaces are forgotten.
 func TestServiceAge(t *testing.T) { synctest.Test(t, testServiceAge) }
 
 func testServiceAge(t *testing.T) {
@@ -188,7 +188,7 @@ func testServiceAge(t *testing.T) {
 	}
 }
 
-// TestObjectsUnchanged: what the client returned is shared; results are private.
+// TestObjectsUnchanged: objects of the client are shared; results are private.
 func TestObjectsUnchanged(t *testing.T) {
 	w := newWorld(t, nil, secret("login", map[string]string{"a": "1"}))
 	pod := podOf(corev1.Container{EnvFrom: []corev1.EnvFromSource{fromSecret("", "login", false)}, Args: []string{"$(a)"}})

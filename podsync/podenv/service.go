@@ -137,7 +137,7 @@ func (r *Resolver) readLinks(ctx context.Context, namespace, name string) ([]ser
 			items = []corev1.Service{*s}
 		}
 	} else {
-		// From the server's watch cache: nobody needs the last millisecond.
+		// From the server's watch cache: a Service may be a moment old.
 		list, err := r.cfg.Services.Services(namespace).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
 		if err != nil {
 			return nil, err
@@ -165,7 +165,7 @@ func (c *serviceCache) get(key objectKey, age time.Duration) ([]serviceLinks, bo
 	return e.links, true
 }
 
-// put keeps e and drops what is too old, so that the cache holds the namespaces of
+// put keeps e and drops the entries that are too old, so that the cache holds the namespaces of
 // the last few seconds and no others.
 func (c *serviceCache) put(key objectKey, e serviceEntry, age time.Duration) {
 	c.mu.Lock()

@@ -223,7 +223,7 @@ func TestEnvFileValue(t *testing.T) {
 	}
 }
 
-// FuzzEnvFile: what is written in quotes is read back, whatever surrounds it.
+// FuzzEnvFile: a value in quotes is read back, whatever surrounds it.
 func FuzzEnvFile(f *testing.F) {
 	f.Add("A", "some\nvalue", "# comment\nB='x'\n")
 	f.Fuzz(func(t *testing.T, name, value, before string) {

@@ -21,9 +21,8 @@ type File struct {
 	Data []byte
 	// Mode are the permission bits that the pod asks for, 0644 by default.
 	Mode int32
-	// Expires is when the content is no longer valid, for a token. Have it made
-	// anew in time, by a call to [Pod.Volume]; the kubelet does after 80 % of the
-	// time. Zero for all else.
+	// Expires is when the content is no longer valid, for a token. Call [Pod.Volume]
+	// again before that; the kubelet does so after 80 % of the time. Zero for all else.
 	Expires time.Time
 }
 

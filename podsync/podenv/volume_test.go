@@ -91,7 +91,7 @@ func TestVolume(t *testing.T) {
 			w := newWorld(t, func(c *Config) { c.ServiceAccounts = tokens{asked: &asked} }, settings.DeepCopy(), secret("login", map[string]string{"user": "ann", "password": "x"}))
 			pod := podOf(corev1.Container{Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{"cpu": resource.MustParse("500m")}}})
 			pod.ObjectMeta = metav1.ObjectMeta{UID: "uid-1", Labels: map[string]string{"tier": `a "b"`, "app": "web"}, Annotations: map[string]string{"note": "line 1\nline 2"}}
-			// What the pod refers to, the node may read.
+			// The node may read the objects that the pod refers to.
 			pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: tc.source}, {Name: "other", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "login"}}}}
 			p := w.pod(pod)
 			files, err := p.Volume(t.Context(), "v")

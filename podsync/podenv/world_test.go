@@ -43,8 +43,8 @@ func newWorld(t testing.TB, change func(*Config), objects ...runtime.Object) *wo
 	return w
 }
 
-// pod stores a pod that is bound to the node, since the Node authorizer shows it
-// objects of its own pods only, and returns what it gets.
+// pod stores a pod that is bound to the node, since the Node authorizer shows the
+// node objects of its own pods only, and returns its Pod.
 func (w *world) pod(pod *corev1.Pod) *Pod {
 	pod.Namespace, pod.Spec.NodeName = ns, "n1"
 	if pod.Name == "" {

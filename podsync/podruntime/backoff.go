@@ -5,7 +5,7 @@ package podruntime
 
 import "time"
 
-// The defaults of Backoff are what the kubelet does.
+// The defaults of Backoff are those of the kubelet.
 const (
 	DefaultBackoffInitial = 10 * time.Second
 	DefaultBackoffMax     = 5 * time.Minute

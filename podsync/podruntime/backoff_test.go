@@ -11,7 +11,7 @@ import (
 
 func TestBackoff(t *testing.T) {
 	const s, m = time.Second, time.Minute
-	// Each run lasts so long; what the next one waits is the wait of want.
+	// Each run has a duration and the wait before the next one.
 	for name, tc := range map[string]struct {
 		backoff   Backoff
 		ran, want []time.Duration

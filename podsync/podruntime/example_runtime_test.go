@@ -24,7 +24,7 @@ import (
 )
 
 // A memory is a complete Runtime. Its containers are entries in a map that only
-// pretend to run: the command says what a container does.
+// pretend to run: the command is their behaviour.
 //
 //	forever          it runs until it is stopped, and then exits with 0
 //	stubborn         it runs until it is killed

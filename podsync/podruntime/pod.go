@@ -37,7 +37,7 @@ type pod struct {
 	end      context.CancelFunc
 	done     chan struct{}
 
-	// What the Runtime listed.
+	// The Runtime's list.
 	stale      bool         // something has happened since
 	containers []*container // init, regular, ephemeral
 	sandbox    *Sandbox     // nil: none
@@ -293,7 +293,7 @@ func (p *pod) stop(deadline time.Time) {
 const retryKeep = time.Second
 
 // keepDeadline writes the deadline, so that the next Provider starts nothing of the
-// pod before podsync has told it again. The pod is stopped although the disk is
+// pod before podsync calls Stop again. The pod is stopped although the disk is
 // full, because that may be what makes room. The next Provider then finds the
 // deadline in the exits of containers (Container.EndBy).
 func (p *pod) keepDeadline() {

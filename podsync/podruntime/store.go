@@ -26,7 +26,7 @@ import (
 //	pods/UID/pod.json              an accepted pod
 //	pods/UID/stop.json             the deadline of a pod that is being stopped
 //	pods/UID/past.json             the runs before the last restart of the whole pod
-//	pods/UID/runs/NAME.N.json      what the Provider found out about run N of a container
+//	pods/UID/runs/NAME.N.json      facts about run N of a container that the Runtime does not keep
 //	pods/UID/volumes/NAME          see volumes.go
 //	pods/UID/messages/NAME         the termination message of the newest run
 //	pods/UID/hosts                 /etc/hosts

@@ -28,7 +28,7 @@ const DefaultTimeout = 30 * time.Second
 // A Suite says how TestRuntime gets and uses a Runtime.
 type Suite struct {
 	// Required. New returns a Runtime without containers. It is called for each
-	// test; t.Cleanup is the place to end the Runtime and what it has started.
+	// test; t.Cleanup is the place to end the Runtime and its containers.
 	New func(t testing.TB) podruntime.Runtime
 	// Required. Forever returns a container that runs until it is asked to end,
 	// and then ends.

@@ -11,8 +11,7 @@ import (
 	netutils "k8s.io/utils/net"
 )
 
-// addresses takes over what was observed of hostIP(s) and podIP(s), each pair
-// together.
+// addresses takes over the observed hostIP(s) and podIP(s), each pair together.
 func (m *merger) addresses() {
 	if ips := m.addressList("podIP", m.observed.PodIP, podIPStrings(m.observed.PodIPs)); len(ips) > 0 {
 		m.next.PodIP, m.next.PodIPs = ips[0], make([]corev1.PodIP, len(ips))

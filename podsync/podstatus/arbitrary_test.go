@@ -158,7 +158,7 @@ func (d *dice) conditions() []corev1.PodCondition {
 	return out
 }
 
-// report is what a provider without any discipline may say.
+// report returns a status that a careless provider may report.
 func (d *dice) report(spec *corev1.PodSpec) corev1.PodStatus {
 	s := corev1.PodStatus{
 		Phase:   corev1.PodPhase(pick(d, "", "", "Pending", "Running", "Succeeded", "Failed", "Unknown", d.text())),

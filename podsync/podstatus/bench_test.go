@@ -49,7 +49,7 @@ func BenchmarkPatch(b *testing.B) {
 	}
 }
 
-// BenchmarkUnchanged is what a report that changes nothing costs, as most do.
+// BenchmarkUnchanged measures a report that changes nothing, as most do.
 func BenchmarkUnchanged(b *testing.B) {
 	pod, u := typical()
 	pod.Status, _ = Next(pod, u)

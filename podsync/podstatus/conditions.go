@@ -120,8 +120,8 @@ func (m *merger) setCondition(c corev1.PodCondition) {
 	*old = c
 }
 
-// checkCondition returns what the API server refuses in a pod condition, and
-// what no client could read.
+// checkCondition returns the errors for which the API server refuses a pod
+// condition, or for which no client could read it.
 func checkCondition(path *field.Path, c *corev1.PodCondition) field.ErrorList {
 	var errs field.ErrorList
 	if c.ObservedGeneration < 0 {

@@ -64,7 +64,7 @@ func debugContainers(spec *corev1.PodSpec) []corev1.Container {
 
 // mergeContainers returns a status for each container of the spec, in the
 // spec's order: the observed one, if it says in which state the container is or
-// nothing is stored; else the stored one; else, where anything was
+// nothing is stored; else the stored one; else, if anything was
 // observed, that it waits. The API replaces such a list whole, so one that left
 // out a container would take its exit code away. Statuses of containers that the
 // spec doesn't have are left out, observed ones as a problem.
@@ -119,8 +119,8 @@ func hasContainer(specs []corev1.Container, name string) bool {
 	return false
 }
 
-// container returns what to store for one container of the spec that has cs
-// observed and old, if not nil, stored.
+// container returns the status to store for one container of the spec. Its observed
+// status is cs and its stored one old, which may be nil.
 func (m *merger) container(k kind, c *corev1.Container, at place, old *corev1.ContainerStatus, cs corev1.ContainerStatus) corev1.ContainerStatus {
 	if m.u.Stopped && cs.State.Running == nil {
 		// It won't be started again: the end of its last run is its end.

@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// containerDetails takes out of cs what the API server would refuse.
+// containerDetails removes the fields of cs that the API server would refuse.
 func (m *merger) containerDetails(at place, k kind, c *corev1.Container, cs *corev1.ContainerStatus) {
 	if cs.User != nil {
 		if errs := checkUser(at.path("user"), &m.pod.Spec, cs.User); len(errs) > 0 {
@@ -55,7 +55,7 @@ func (m *merger) containerDetails(at place, k kind, c *corev1.Container, cs *cor
 	}
 }
 
-// resources takes over what was observed at the level of the pod.
+// resources takes over the resources observed for the whole pod.
 func (m *merger) resources() {
 	if m.observed.AllocatedResources != nil {
 		m.resourceList(statusPath.Child("allocatedResources"), m.observed.AllocatedResources)
@@ -130,9 +130,8 @@ func checkMount(path *field.Path, mount *corev1.VolumeMountStatus) field.ErrorLi
 	return errs
 }
 
-// checkAllocated checks the health of one resource of container c, KEP-4680. Of a
-// container that the spec doesn't have, nil, the API server doesn't know what it
-// requests, and lets any name pass.
+// checkAllocated checks the health of one resource of container c, KEP-4680. If the
+// spec does not have the container, c is nil, and the API server accepts any name.
 func checkAllocated(path *field.Path, k kind, c *corev1.Container, stored *corev1.PodStatus, r *corev1.ResourceStatus) field.ErrorList {
 	if k == ephemeral {
 		return field.ErrorList{field.Forbidden(path, "ephemeral containers have no resources")}

@@ -1,12 +1,12 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package podstatus makes the status of a pod out of what a node knows of its
+// Package podstatus computes the status of a pod from a node's observations of its
 // containers, and the smallest write that stores it.
 //
-// It is what a kubelet does between its runtime and the API server, as pure
+// It has the part of a kubelet between its runtime and the API server, as pure
 // functions of the API's types: no client, no goroutine, no clock. Package podsync
-// is built on it; a kubelet of your own, a simulator or a test can be too.
+// uses it; a custom kubelet, a simulator or a test can use it too.
 //
 // # Usage
 //
@@ -28,10 +28,10 @@
 //
 //   - The phase never goes back, and a terminal one stays, with its reason.
 //   - The phase isn't terminal before Update.Stopped: until then containers may
-//     run and hold what they use.
+//     run and hold resources.
 //   - Succeeded needs an exit code 0 of every regular container and of every init
-//     container that has a status. A container whose end nobody saw has ended with
-//     code 137 and reason ContainerStatusUnknown.
+//     container that has a status. A container whose end was not observed has
+//     ended with code 137 and reason ContainerStatusUnknown.
 //   - A container doesn't leave Terminated unless restart policy and rules let
 //     it; a status, once stored, doesn't disappear; restart counts don't fall.
 //   - Ready and ContainersReady are False with a terminal phase. Ready waits for
@@ -41,7 +41,7 @@
 //   - observedGeneration never falls.
 //   - Times have whole seconds, texts are UTF-8 of limited length, termination
 //     messages share 12 KiB, lists have the order of the spec.
-//   - Next is idempotent: what it returned, once stored, gives no further patch.
+//   - Next is idempotent: once its result is stored, it gives no further patch.
 //
 // Everything that the API server would refuse in a report is left out of the
 // result and listed, so that a defect of a provider is seen and does not keep the
@@ -49,15 +49,14 @@
 //
 // # Concurrency
 //
-// The functions may be called by anybody at any time. They don't change their
-// arguments, and what they return shares no memory with them; the pod may come
-// straight from an informer's cache.
+// The functions may be called concurrently. They don't change their arguments, and
+// their results share no memory with them; the pod may come straight from an
+// informer's cache.
 //
 // # Failure modes
 //
 // There is no error to return. An API server may yet refuse a status for reasons
-// that only it knows, such as an admission webhook; [Minimal] is what to fall back
-// to. A report about a pod with another UID is the caller's to sort out.
+// that only it knows, such as an admission webhook; [Minimal] is the fallback. A report about a pod with another UID is the caller's to sort out.
 //
 // # Permissions
 //

@@ -30,7 +30,7 @@ func Equal(a, b *corev1.PodStatus) bool {
 	return equalWire(&x, &y)
 }
 
-// wire is what the generated API types have. Their wire form is exact, ordered,
+// wire is implemented by the generated API types. Their wire form is exact, ordered,
 // knows every field of the API in use, and is many times faster to compare than
 // the values are by reflection.
 type wire interface {

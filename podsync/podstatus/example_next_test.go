@@ -13,8 +13,8 @@ import (
 	"github.com/kubewright/kubewright/podsync/podstatus"
 )
 
-// A provider reports that a container runs. What is sent is the difference to what
-// is stored, and a second report of the same sends nothing.
+// A provider reports that a container runs. The patch holds the difference to the
+// stored status, and a second report of the same sends nothing.
 func ExampleNext() {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "8e3a", Generation: 1},

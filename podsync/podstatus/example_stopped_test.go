@@ -12,8 +12,8 @@ import (
 	"github.com/kubewright/kubewright/podsync/podstatus"
 )
 
-// A pod is deleted and its runtime has confirmed that nothing runs any more, but
-// nobody saw how the second container ended: that is no success.
+// A pod is deleted and its runtime has confirmed that no container runs, but the end
+// of the second container was not observed: that is no success.
 func ExampleUpdate_stopped() {
 	running := corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
 	pod := &corev1.Pod{

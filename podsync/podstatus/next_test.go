@@ -160,7 +160,7 @@ func TestNextRestarts(t *testing.T) {
 	}
 }
 
-// TestNextFills: what the API has and the report lacks.
+// TestNextFills: fields of the stored status that the report lacks are kept.
 func TestNextFills(t *testing.T) {
 	pod := testPod("Always i1 c1|Running c1=run")
 	pod.Status.ContainerStatuses[0].ContainerID, pod.Status.ContainerStatuses[0].ImageID = "x://1", "sha256:1"

@@ -40,8 +40,8 @@ func Patch(pod *corev1.Pod, next *corev1.PodStatus) []byte {
 const PatchType = types.StrategicMergePatchType
 
 // Minimal returns pod's stored status with only phase, reason, message and the
-// conditions ContainersReady and Ready of next: what is left to write when the
-// API server refuses all of next, so that a pod comes to its end anyway.
+// conditions ContainersReady and Ready of next. It is the status to write if the
+// API server refuses all of next, so that the pod ends anyway.
 func Minimal(pod *corev1.Pod, next *corev1.PodStatus) corev1.PodStatus {
 	out := *pod.Status.DeepCopy()
 	out.Phase, out.Reason, out.Message = next.Phase, next.Reason, next.Message
@@ -161,7 +161,7 @@ type directive struct {
 }
 
 // resources writes the names whose quantity changed. A map takes no directive to
-// replace it where none is stored yet.
+// replace it if none is stored yet.
 func (w *patchWriter) resources(name string, old, next corev1.ResourceList) {
 	switch {
 	case equalResources(old, next):

@@ -13,8 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestPatch changes a status in one way at a time. Each patch is exactly what is
-// expected and, applied by apimachinery, gives exactly what was wanted.
+// TestPatch changes a status in one way at a time. Each patch is exactly the
+// expected one and, applied by apimachinery, gives exactly the wanted status.
 func TestPatch(t *testing.T) {
 	q := resource.MustParse
 	base := corev1.PodStatus{

@@ -48,8 +48,8 @@ func MayBeRunning(status *corev1.PodStatus) bool {
 	return false
 }
 
-// Phase returns the phase that the container statuses add up to, as long as
-// nobody has said that the pod is over:
+// Phase returns the phase that the container statuses add up to, as long as the pod
+// was not reported as stopped:
 //
 //   - Failed when an init container failed and isn't restarted.
 //   - Pending until every regular container has been started once. That proves
@@ -86,8 +86,8 @@ func Phase(spec *corev1.PodSpec, status *corev1.PodStatus) corev1.PodPhase {
 // FinalPhase returns the phase of a pod of which nothing runs and nothing will:
 // Succeeded if every regular container's last run exited with 0 and no init
 // container is known to have ended otherwise, else Failed. Sidecars and
-// ephemeral containers don't count. A container whose end nobody saw is a
-// failed one; a pod without container statuses has Failed.
+// ephemeral containers don't count. A container whose end was not observed
+// has failed; a pod without container statuses has Failed.
 //
 // An init container without a status counts as completed when all regular ones
 // have ended: they could not have started before.
@@ -124,7 +124,7 @@ func Ended(spec *corev1.PodSpec, status *corev1.PodStatus) bool {
 	return t.ended > 0 && t.running == 0 && t.waiting == 0 && t.unknown == 0 && t.restarting == 0
 }
 
-// tally counts what a pod's containers do.
+// tally counts the states of a pod's containers.
 type tally struct {
 	initFailed      bool // an init container failed and isn't restarted
 	sidecarsRunning int

@@ -14,8 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 )
 
-// store applies patch to pod as the API server does and returns what a client
-// reads back.
+// store applies patch to pod as the API server does and returns the pod that a
+// client reads back.
 func store(t testing.TB, pod *corev1.Pod, patch []byte) *corev1.Pod {
 	t.Helper()
 	before, err := json.Marshal(pod)
@@ -34,7 +34,7 @@ func store(t testing.TB, pod *corev1.Pod, patch []byte) *corev1.Pod {
 }
 
 // checkLife feeds a pod one arbitrary report after the other and checks after each
-// what must hold whatever was reported.
+// the properties that hold for any report.
 func checkLife(t testing.TB, d *dice) {
 	t.Helper()
 	pod := d.pod()

@@ -74,8 +74,8 @@ func matchingRule(c *corev1.Container, exitCode int32) *corev1.ContainerRestartR
 		case corev1.ContainerRestartRuleActionRestart, corev1.ContainerRestartRuleActionRestartAllContainers:
 			return rule
 		}
-		// A matching rule ends the search also where its action is one that
-		// only a later API knows.
+		// A matching rule ends the search even if only a later API
+		// knows its action.
 		return nil
 	}
 	return nil

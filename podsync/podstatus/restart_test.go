@@ -43,7 +43,7 @@ func TestShouldRestart(t *testing.T) {
 		{pod: "Never", own: "Never", rules: []corev1.ContainerRestartRule{rule(restart, notIn, 0, 1)}, want: map[int32]bool{0: false, 1: false, 2: true}},
 		{pod: "Never", own: "OnFailure", rules: []corev1.ContainerRestartRule{rule(restart, in, 0)}, want: map[int32]bool{0: true, 1: true}},
 		{pod: "Never", own: "Never", rules: []corev1.ContainerRestartRule{rule(restartAll, in, 9)}, want: map[int32]bool{9: true, 1: false}},
-		// The first match decides, also where its action is unknown here.
+		// The first match decides, even if its action is unknown here.
 		{pod: "Never", own: "Never", rules: []corev1.ContainerRestartRule{rule("Explode", in, 7), rule(restart, in, 7)}, want: map[int32]bool{7: false}},
 		// Rules without the container's own policy don't count.
 		{pod: "Never", rules: []corev1.ContainerRestartRule{rule(restart, in, 42)}, want: map[int32]bool{42: false}},

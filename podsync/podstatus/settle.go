@@ -7,7 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// The end of a container that nobody saw end. 137 is the exit code of a process
+// The end of a container whose end was not observed. 137 is the exit code of a process
 // that was killed, as shells spell signal 9, and never counts as a success.
 const (
 	ReasonContainerStatusUnknown  = "ContainerStatusUnknown"
@@ -19,9 +19,9 @@ const (
 //
 //   - One that ended keeps its end. One that waited to be started again has the
 //     end of its last run.
-//   - One that ran ended in a way that nobody saw, ContainerStatusUnknown.
-//   - One that never ran has that end too, so that nobody counts it as a success
-//     or waits for it, unless the pod never got past its init containers: then it
+//   - One that ran ended in an unknown way, ContainerStatusUnknown.
+//   - One that never ran has that end too, so that clients neither count it as a
+//     success nor wait for it, unless the pod never got past its init containers: then it
 //     still waits, which is the truth.
 func settle(spec *corev1.PodSpec, next *corev1.PodStatus) {
 	initialized := Initialized(spec, next).Status == corev1.ConditionTrue
@@ -87,7 +87,7 @@ func settleContainer(cs *corev1.ContainerStatus, reached bool) {
 	cs.Ready, cs.Started = false, new(bool)
 }
 
-// unknownEnd is the end that nobody saw of the run in cs. The end has no time:
+// unknownEnd returns the unobserved end of the run in cs. The end has no time:
 // a finish that is made up would be believed.
 func unknownEnd(cs *corev1.ContainerStatus) corev1.ContainerState {
 	end := &corev1.ContainerStateTerminated{
@@ -102,8 +102,8 @@ func unknownEnd(cs *corev1.ContainerStatus) corev1.ContainerState {
 	return corev1.ContainerState{Terminated: end}
 }
 
-// Lost returns status with every container that was running ended in a way
-// that nobody saw and waiting for its next start, which [Next] counts as a
+// Lost returns status with every container that was running ended in an unknown
+// way and waiting for its next start, which [Next] counts as a
 // restart. It is the status of a pod that its provider has lost and that is
 // started again. An ephemeral container has ended for good.
 // The result shares no memory with the argument.

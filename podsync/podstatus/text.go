@@ -25,7 +25,8 @@ const (
 )
 
 // text returns s as the API can store it: valid UTF-8 of at most limit bytes.
-// What can't be stored would differ from what was sent and be sent for ever.
+// A text that can't be stored would differ from the stored one at each comparison,
+// and be sent without end.
 func text(s string, limit int) string {
 	if len(s) <= limit && utf8.ValidString(s) {
 		return s

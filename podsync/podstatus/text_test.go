@@ -35,7 +35,7 @@ func TestText(t *testing.T) {
 	}
 }
 
-// FuzzText: valid, within the limit, a fixed point, and the input where it fits.
+// FuzzText: valid, within the limit, a fixed point, and the input if it fits.
 func FuzzText(f *testing.F) {
 	f.Add("a\xffé日\xf0\x9f", 5)
 	f.Add(strings.Repeat("é", 100), 99)

@@ -11,12 +11,12 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// Update is what a node has to say about one pod.
+// Update is a node's report of one pod.
 type Update struct {
 	// Observed is the status that the provider reports. Its zero fields mean "no
 	// opinion": addresses, start time and each container without a status, or with
-	// one without a state, keep what is stored. Reason and Message are always those of the report, so that
-	// they go away with their cause.
+	// one without a state, keep the stored one. Reason and Message are always those of the report, so
+	// that they go away with their cause.
 	//
 	// Resources and allocated resources that a container's status leaves out are
 	// those of the spec, once the provider has accepted it.
@@ -48,7 +48,7 @@ type Update struct {
 	// It shows once Stopped is true.
 	Failure *Failure
 
-	// KeepPhase takes Observed.Phase, where it is set and possible, in place of
+	// KeepPhase takes Observed.Phase, if it is set and possible, in place of
 	// the phase that the containers add up to. "Possible" excludes a terminal
 	// phase before Stopped, Succeeded without an exit code 0 of every container
 	// that has to complete, and a way back.
@@ -56,8 +56,8 @@ type Update struct {
 
 	// Generation is the metadata.generation of the spec that the provider has
 	// accepted. It is written as observedGeneration of the status and of the
-	// conditions written here, and never lowers what is stored. Zero leaves
-	// them.
+	// conditions written here, and never lowers the stored one. Zero
+	// leaves them.
 	Generation int64
 
 	// Now is the time of the update. It is cut to seconds, the resolution of the
@@ -78,14 +78,14 @@ type Failure struct {
 }
 
 // Next returns the status to store for pod after u, pod.Status being the one
-// stored now, and what had to be left out of u.Observed because the API server
-// would refuse it or because it can't be true. A non-empty list says that the
-// provider has a defect to report; the status is fit to be stored all the same.
+// stored now, and an error for each part of u.Observed that it left out because the
+// API server would refuse it or because it can't be true. A non-empty list shows a
+// defect of the provider; the status can be stored anyway.
 //
 // The result shares no memory with pod or u, and neither is changed. It is a
 // fixed point: once it is stored, the same Update gives it again, whatever its
 // Now. So does an Update with the stored status in the place of the report, and of
-// its conditions those that the report had: nobody has to keep reports.
+// its conditions those that the report had: no caller has to keep reports.
 func Next(pod *corev1.Pod, u Update) (corev1.PodStatus, field.ErrorList) {
 	m := merger{pod: pod, stored: &pod.Status, observed: u.Observed.DeepCopy(), u: u}
 	m.u.Now = seconds(u.Now)

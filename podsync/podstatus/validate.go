@@ -15,8 +15,8 @@ import (
 	netutils "k8s.io/utils/net"
 )
 
-// Validate returns what an API server of Kubernetes 1.37 refuses, with 422
-// Invalid, in status as the new status of pod, pod.Status being the stored one. It
+// Validate returns the errors for which an API server of Kubernetes 1.37 refuses
+// status, with 422 Invalid, as the new status of pod, pod.Status being the stored one. It
 // returns nil for every status that [Next] returns. Phase, reason, message and
 // the names of containers are not validated by API servers and not here.
 func Validate(pod *corev1.Pod, status *corev1.PodStatus) field.ErrorList {

@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// TestValidate: what the API server refuses, one thing at a time, and that Next
-// leaves just that out of a report and says so.
+// TestValidate has statuses with one defect each. Validate finds it, and Next leaves
+// just that part out of a report and returns an error for it.
 func TestValidate(t *testing.T) {
 	user := func(uid, gid int64, groups ...int64) func(*corev1.PodStatus) {
 		return func(s *corev1.PodStatus) {

@@ -81,8 +81,8 @@ func NewBackend(opts Options) *Backend {
 	}
 }
 
-// Plant makes an instance of a pod that nobody started here: an earlier process
-// did. Its containers run.
+// Plant makes an instance of a pod as if an earlier process had started it. Its
+// containers run.
 func (b *Backend) Plant(pod *corev1.Pod) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

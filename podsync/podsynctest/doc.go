@@ -1,7 +1,7 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package podsynctest helps to test what is built on podsync: a backend in
+// Package podsynctest tests providers and programs that use podsync: a backend in
 // memory that runs pods by saying so, with faults, and a suite that holds any
 // provider to podsync's contract.
 //
@@ -26,7 +26,7 @@
 // # Behavior
 //
 // Pods have as many containers as their spec says, which run from the moment
-// they have started until they are stopped or told to exit. Time is that of
+// they have started until Stop or Exit is called. Time is that of
 // package time, so everything works in a testing/synctest bubble.
 //
 // # Concurrency

@@ -15,7 +15,7 @@ import (
 	"github.com/kubewright/kubewright/podsync/podsynctest"
 )
 
-// A start whose answer is lost: the pod runs, and nobody knows but List.
+// A start whose answer is lost: the pod runs, and only List shows it.
 func ExampleBackend_Inject() {
 	ctx := context.Background()
 	backend := podsynctest.NewBackend(podsynctest.Options{})

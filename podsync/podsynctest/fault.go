@@ -86,7 +86,7 @@ func (b *Backend) faultOf(c Call) *fault {
 	return nil
 }
 
-// call does one call with what may go wrong with it.
+// call does one call with its faults.
 func (p *Provider) call(ctx context.Context, c Call, effect func(*Backend) error) (err error) {
 	b := p.backend
 	f := b.faultOf(c)

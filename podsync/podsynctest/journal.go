@@ -25,7 +25,7 @@ type Call struct {
 	// Begin and End are when it began and returned; End is zero while it is
 	// under way.
 	Begin, End time.Time
-	// Err is what it returned.
+	// Err is the returned error.
 	Err error
 	// Cut says that the connection was cut during the call.
 	Cut bool
@@ -33,7 +33,7 @@ type Call struct {
 	from *Provider
 }
 
-// A record is what the backend remembers of a pod for good, to judge by.
+// A record holds the facts about a pod that the backend judges by and never forgets.
 type record struct {
 	started, stopped, lost bool
 	grace                  time.Duration // of the last Stop

@@ -56,8 +56,8 @@ type Suite struct {
 	// restart policy. Default: it does, and Completes is also run with the policy
 	// Always.
 	NeverRestarts bool
-	// Nameless says that the backend keeps no UIDs, so that two pods of one
-	// name can't be told apart. Default: they can.
+	// Nameless says that the backend keeps no UIDs, so that it can't distinguish two
+	// pods of one name. Default: it has UIDs.
 	Nameless bool
 	// Timeout is how long a pod may take to start, to stop or to complete.
 	// Default: DefaultTimeout.
@@ -66,8 +66,8 @@ type Suite struct {
 
 // TestProvider holds a provider to the contract of podsync.Provider and of the
 // optional interfaces that it has: first call by call, then under a Controller
-// with an API server in memory. It needs no network and no cluster. What a
-// provider does not claim to do is not tested.
+// with an API server in memory. It needs no network and no cluster. A
+// method that the provider does not have is not tested.
 func TestProvider(t *testing.T, suite Suite) {
 	if suite.New == nil {
 		t.Fatal("podsynctest: Suite.New is required")

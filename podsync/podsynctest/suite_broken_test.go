@@ -20,8 +20,7 @@ import (
 	"github.com/kubewright/kubewright/podsync"
 )
 
-// The suite finds what it is there to find: each broken provider fails the
-// checks named beside it.
+// Each broken provider fails the checks named beside it.
 func TestSuiteFindsBrokenProviders(t *testing.T) {
 	for name, tc := range map[string]struct {
 		wrap  func(*Provider) podsync.Provider

@@ -95,7 +95,7 @@ func steppedNow() (sec int64, nsec int32, mono int64) {
 }
 `
 
-// nowCall is the start of Now in package time, where it reads the clock. If
+// nowCall is the start of Now in package time, which reads the clock. If
 // package time does not contain this text exactly once, buildKubelet fails,
 // because the Go version is unknown.
 const nowCall = "func Now() Time {\n\tsec, nsec, mono := runtimeNow()\n"

@@ -235,7 +235,7 @@ func TestKubectlOnTheExampleKubelet(t *testing.T) {
 const talk = "tty; until [ \"$(stty size)\" = '31 77' ]; do sleep 0.1; done; echo first; until [ \"$(stty size)\" = '40 99' ]; do sleep 0.1; done; read word; echo got $word; exit 5"
 
 // inTerminal runs a kubectl in a terminal of its own, with a script like talk, and
-// returns what the terminal has shown and the exit status.
+// returns the output of the terminal and the exit status.
 func (r *kubeletRig) inTerminal(t *testing.T, args ...string) (shown string, status int) {
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
 	if err != nil {

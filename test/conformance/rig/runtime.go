@@ -26,7 +26,7 @@ import (
 // packages are those of Debian that a Runtime needs.
 const packages = "containerd runc containernetworking-plugins busybox-static bash-static curl netcat-openbsd iptables"
 
-// Missing returns a sentence about what this machine does not have, or nothing.
+// Missing returns a sentence that names the missing prerequisites, or nothing.
 func Missing() string {
 	if os.Geteuid() != 0 {
 		return "containers need root: run it as root"

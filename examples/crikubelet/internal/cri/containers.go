@@ -247,7 +247,7 @@ func logName(id podruntime.ContainerID) string {
 	return filepath.Join(id.Name, strconv.Itoa(id.Attempt)+".log")
 }
 
-// removeLogs deletes the log of a container and what was rotated away.
+// removeLogs deletes the log of a container and its rotated parts.
 func (r *Runtime) removeLogs(id podruntime.ContainerID) error {
 	log := filepath.Join(r.logDir(id.Pod), logName(id))
 	rotated, err := filepath.Glob(log + ".*")

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package criserver is a container runtime in memory that serves the CRI on a socket,
-// for tests. A container does what the first word of its command says: forever runs
+// for tests. The first word of a container's command is its behaviour: forever runs
 // until it is stopped, stubborn until it is killed, and exit N exits with code N.
 package criserver
 
