@@ -39,6 +39,7 @@ type kubelet struct {
 	client     *kubernetes.Clientset
 	heartbeats *kube.HeartbeatClient
 	recorder   events.EventRecorder
+	containers events.EventRecorder // as "kubelet", for programs that look for its events
 	shutdown   func()
 	listener   net.Listener
 	api        *rest.Config
@@ -62,8 +63,17 @@ func (k *kubelet) connect(ctx context.Context, cfg *rest.Config) (err error) {
 		return err
 	}
 	k.api = cfg
-	k.recorder, k.shutdown, err = kube.Events(ctx, cfg, "kubewright-kubelet")
-	return err
+	if k.recorder, k.shutdown, err = kube.Events(ctx, cfg, "kubewright-kubelet"); err != nil {
+		return err
+	}
+	end := k.shutdown
+	containers, shutdown, err := kube.Events(ctx, cfg, "kubelet")
+	if err != nil {
+		end()
+		return err
+	}
+	k.containers, k.shutdown = containers, func() { shutdown(); end() }
+	return nil
 }
 
 // assemble makes the controllers.
@@ -118,7 +128,8 @@ func (k *kubelet) assemblePods(s settings, m *machine, env *podenv.Resolver) (*p
 		Client: k.client.CoreV1(), Provider: provider, NodeName: k.nodeName, Gate: k.holds,
 		Relist:        s.SyncInterval.Duration,
 		Policy:        podsync.Policy{OrphanDelay: s.OrphanDelay.Duration},
-		EventRecorder: k.recorder,
+		EventRecorder: k.recorder, ContainerEvents: k.containers,
+		HostIPs: func(string) []string { return []string{k.nodeIP} },
 	})
 	return provider, pods, err
 }

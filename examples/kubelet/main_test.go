@@ -11,11 +11,13 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 
@@ -147,6 +149,38 @@ func TestPodsRun(t *testing.T) {
 
 	k.delete("service")
 	k.await("service", "to be gone", gone)
+	k.stop()
+	exampletest.NothingRefused(t, k.api)
+}
+
+func TestAPodHasTheHostAddressAndTheEventsOfAKubelet(t *testing.T) {
+	k := newNode(t)
+	k.bind("service", corev1.RestartPolicyAlways, "exec sleep 1000")
+	k.api.Put(&corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "image-only"},
+		Spec:       corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Name: "c", Image: "nginx"}}},
+	})
+	// The provider reports addresses of the pods that it runs, and only of those.
+	for name, want := range map[string]corev1.PodPhase{"service": corev1.PodRunning, "image-only": corev1.PodFailed} {
+		st := k.await(name, "to be "+string(want), phase(want)).Status
+		if st.HostIP != "127.0.0.1" || len(st.HostIPs) != 1 {
+			t.Errorf("%s has the host address %q, %v", name, st.HostIP, st.HostIPs)
+		}
+	}
+	k.delete("service")
+	k.await("service", "to be gone", gone)
+	reasons := func() (reasons []string) {
+		for _, e := range apitest.List[*eventsv1.Event](k.api, "default") {
+			if e.ReportingController == "kubelet" && e.Regarding.Name == "service" && e.Regarding.FieldPath == "spec.containers{c}" {
+				reasons = append(reasons, e.Reason)
+			}
+		}
+		slices.Sort(reasons)
+		return reasons
+	}
+	exampletest.Eventually(t, k.api, "the events of the container", func() bool {
+		return slices.Equal(reasons(), []string{"Created", "Killing", "Pulled", "Started"})
+	})
 	k.stop()
 	exampletest.NothingRefused(t, k.api)
 }
