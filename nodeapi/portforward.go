@@ -118,7 +118,7 @@ func (c *forwardCall) wait() error {
 
 // Copy copies bytes between a forwarded stream and a connection in both
 // directions, for implementations of PortForwarder. When one side ends its
-// direction the other side is told so, and Copy returns when both directions have
+// direction, Copy ends it on the other side. Copy returns when both directions have
 // ended or ctx is done. It closes conn.
 func Copy(ctx context.Context, stream io.ReadWriteCloser, conn net.Conn) error {
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })

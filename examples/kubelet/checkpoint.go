@@ -47,7 +47,7 @@ func newCheckpoint(o *options, client corev1client.ConfigMapsGetter, stdout io.W
 	})
 }
 
-// source is where the settings come from.
+// source returns the source of the settings.
 func (o *options) source(client corev1client.ConfigMapsGetter) (configcheckpoint.Source, error) {
 	switch {
 	case o.configMap != "" && o.configFile != "":
@@ -66,8 +66,8 @@ func (o *options) source(client corev1client.ConfigMapsGetter) (configcheckpoint
 	return configcheckpoint.SourceFunc(builtinOnly), nil
 }
 
-// builtinOnly is a source that assigns nothing: also what an earlier command line
-// had assigned runs no longer.
+// builtinOnly is a source that assigns nothing. It ends an assignment by an earlier
+// command line.
 func builtinOnly(ctx context.Context) iter.Seq2[configcheckpoint.Payload, error] {
 	return func(yield func(configcheckpoint.Payload, error) bool) {
 		if yield(configcheckpoint.Payload{Unassign: true, Name: "no source"}, nil) {

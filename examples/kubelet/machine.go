@@ -20,13 +20,13 @@ import (
 	"github.com/kubewright/kubewright/nodestatus"
 )
 
-// taintKey keeps away what was not made for a node without isolation.
+// taintKey is the taint that keeps off pods that need isolation.
 const taintKey = "kubewright.dev/host-processes"
 
-// version is what kubectl get nodes shows.
+// version is the version that kubectl get nodes shows.
 const version = "v1.37.0-kubewright"
 
-// machine is what this machine has.
+// machine is the capacity of this machine.
 type machine struct {
 	capacity corev1.ResourceList
 }
@@ -43,7 +43,7 @@ func readMachine(maxPods int) (*machine, error) {
 	}}, nil
 }
 
-// allocatable is what pods can have: nothing is kept back for this process.
+// allocatable returns the resources for pods. Nothing is reserved for this process.
 func (m *machine) allocatable() corev1.ResourceList { return m.capacity }
 
 // setters fill in the Node.
@@ -60,7 +60,7 @@ func (m *machine) setters(o *options) []nodestatus.Setter {
 	}
 }
 
-// template is what the Node is created with.
+// template returns the Node's labels and taints at its creation.
 func template(o *options, s settings) *corev1.Node {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: o.nodeName, Labels: s.Labels}}
 	if o.taint {
@@ -69,7 +69,7 @@ func template(o *options, s settings) *corev1.Node {
 	return node
 }
 
-// meminfo returns the bytes that a line of a file like /proc/meminfo says.
+// meminfo returns the value of a line of a file like /proc/meminfo, in bytes.
 func meminfo(path, name string) (int64, error) {
 	f, err := os.Open(path)
 	if err != nil {

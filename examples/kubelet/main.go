@@ -71,8 +71,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 		group.Go(checkpoint.Run)
 		err = group.Wait()
 	}
-	// A start that fails counts against settings that are on trial; one that was
-	// told to stop does not.
+	// A failure counts against settings on trial; a cancelled start does not.
 	err = errors.Join(err, checkpoint.Close(failure))
 	if errors.Is(err, configcheckpoint.ErrRestart) {
 		return restart{err}

@@ -19,27 +19,27 @@ import (
 	"github.com/kubewright/kubewright/podsync/podruntime"
 )
 
-// settings are what can change without a new command line.
+// settings can change without a new command line.
 type settings struct {
-	// SyncInterval is the time between two looks at all pods.
+	// SyncInterval is the time between two lists of all pods.
 	SyncInterval metav1.Duration `json:"syncInterval"`
-	// OrphanDelay is the time for which a pod must have been unknown to the API
-	// before it is asked about and the pod removed.
+	// OrphanDelay is the time for which a pod must be unknown to the API before the
+	// kubelet asks the API about it and removes it.
 	OrphanDelay metav1.Duration `json:"orphanDelay"`
-	// BackoffInitial, BackoffMax and BackoffReset are those of containers; see
-	// podruntime.Backoff.
+	// BackoffInitial, BackoffMax and BackoffReset are the restart backoff of
+	// containers; see podruntime.Backoff.
 	BackoffInitial metav1.Duration `json:"backoffInitial"`
 	BackoffMax     metav1.Duration `json:"backoffMax"`
 	BackoffReset   metav1.Duration `json:"backoffReset"`
-	// MaxPods is how many pods the node takes.
+	// MaxPods is the node's capacity for pods.
 	MaxPods int `json:"maxPods"`
-	// Labels are set on the Node. Those that a node may not set take the
-	// program down at its start; it is rolled back to what it ran before.
+	// Labels are set on the Node. With a label that a node may not set the program
+	// fails at its start and is rolled back to its last settings.
 	Labels map[string]string `json:"labels,omitempty"`
 }
 
-// addFlags adds flags for what a command line may want to be otherwise while no
-// settings are assigned, and sets the rest.
+// addFlags sets the defaults, and adds a flag for each that a command line may
+// change. They are in force while no settings are assigned.
 func (s *settings) addFlags(flags *flag.FlagSet) {
 	*s = settings{
 		BackoffInitial: metav1.Duration{Duration: podruntime.DefaultBackoffInitial},
@@ -48,12 +48,12 @@ func (s *settings) addFlags(flags *flag.FlagSet) {
 		MaxPods:        110,
 	}
 	// The provider lists its pods from memory, which costs nothing.
-	flags.DurationVar(&s.SyncInterval.Duration, "sync-interval", podsync.DefaultRelist, "`time` between two looks at all pods, to find what was missed (setting syncInterval)")
-	flags.DurationVar(&s.OrphanDelay.Duration, "orphan-delay", podsync.DefaultOrphanDelay, "`time` for which a pod must have been unknown to the API before it is asked and the pod removed (setting orphanDelay)")
+	flags.DurationVar(&s.SyncInterval.Duration, "sync-interval", podsync.DefaultRelist, "`time` between two lists of all pods, which find missed changes (setting syncInterval)")
+	flags.DurationVar(&s.OrphanDelay.Duration, "orphan-delay", podsync.DefaultOrphanDelay, "`time` for which a pod must be unknown to the API before it is removed (setting orphanDelay)")
 }
 
-// decode reads settings. What is not in the data is as in s; a misspelt key is an
-// error.
+// decode reads settings. Keys that are missing from data keep their value in s; an
+// unknown key is an error.
 func (s settings) decode(data []byte) (settings, error) {
 	err := yaml.UnmarshalStrict(data, &s)
 	return s, err

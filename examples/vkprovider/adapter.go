@@ -38,9 +38,9 @@ type Notifier interface {
 // Adapt makes a podsync.Provider of a provider for virtual-kubelet. The result
 // is a podsync.Watcher if handler is a Notifier.
 //
-// Such a provider goes by namespace and name. The adapter compares UIDs where it
-// gets them, so that a pod is never taken for another one of the same name; the
-// provider must therefore return pods with the UID that it was given.
+// Such a provider identifies pods by namespace and name. The adapter compares UIDs,
+// so that it never confuses two pods of one name; the provider must therefore return
+// pods with the UID that CreatePod got.
 //
 // prepare returns the pod that CreatePod and UpdatePod get, such as
 // [Environment.Resolve]. It is optional.
@@ -231,8 +231,8 @@ func (a *adapter) List(ctx context.Context) ([]podsync.State, error) {
 // errOtherPod says that the provider holds another pod of the same name.
 var errOtherPod = errors.New("the provider holds another pod of this name")
 
-// find returns the pod that ref names. It wraps podsync.ErrNotFound where the
-// provider holds none of this name, and errOtherPod where it is another one.
+// find returns the pod of ref. The error wraps podsync.ErrNotFound if the provider
+// holds no pod of this name, and errOtherPod if it holds another pod of this name.
 func (a *adapter) find(ctx context.Context, ref podsync.Ref) (*corev1.Pod, error) {
 	pod, err := a.handler.GetPod(ctx, ref.Namespace, ref.Name)
 	switch {

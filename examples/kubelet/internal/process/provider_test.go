@@ -275,7 +275,7 @@ func TestHooksAndProbes(t *testing.T) {
 		c.Lifecycle = &corev1.Lifecycle{PostStart: exec("echo post >> $OUT"), PreStop: exec("echo pre >> $OUT")}
 		ref := r.begin(newPod(corev1.RestartPolicyAlways, c))
 		r.await(ref, "it to run", allRunning)
-		r.restart() // the next kubelet runs what is left to run
+		r.restart() // the next kubelet runs the rest of the hooks
 		if _, err := r.Stop(t.Context(), ref, podsync.StopOptions{Grace: time.Hour}); err != nil {
 			t.Fatal(err)
 		}

@@ -217,7 +217,7 @@ func settled(err error) error {
 	return err
 }
 
-// lookPath finds a program where the container would.
+// lookPath finds a program in the container's PATH.
 func lookPath(program string, env []string) (string, error) {
 	if strings.Contains(program, "/") {
 		return program, nil

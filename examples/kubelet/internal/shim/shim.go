@@ -217,7 +217,7 @@ func (s *reaper) execute(c Command) (int, error) {
 	if len(c.Args) == 0 {
 		return 0, errors.New("the container has no command, and images are not pulled")
 	}
-	// The program is looked for where the command would look for it.
+	// The program is searched in the command's directory and PATH.
 	if err := os.Chdir(c.Dir); err != nil {
 		return 0, err
 	}

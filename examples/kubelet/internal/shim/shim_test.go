@@ -383,7 +383,7 @@ func TestRunOutlivesItsFollower(t *testing.T) {
 		t.Errorf("exit code %d, want 5", e.Code)
 	}
 	_ = first.cmd.Wait()
-	// Whoever comes later still finds it.
+	// A third process finds it, too.
 	third, err := Open(r.dir)
 	if err != nil {
 		t.Fatal(err)
