@@ -52,23 +52,36 @@ func TestConformance(t *testing.T) {
 	if os.Getenv(variable) != "1" {
 		t.Skip(`takes an hour: run "make conformance"`)
 	}
-	args := []string{"--ginkgo.label-filter=Conformance || NodeConformance"}
+	report(t, newSuite(t).run(t, workers(), selection("--ginkgo.label-filter=Conformance || NodeConformance")...))
+}
+
+// selection returns the arguments that select specs: args and those of the variables.
+func selection(args ...string) []string {
 	if focus := os.Getenv(variable + "_FOCUS"); focus != "" {
 		args = append(args, "--ginkgo.focus="+focus)
 	}
 	if skip := os.Getenv(variable + "_SKIP"); skip != "" {
 		args = append(args, "--ginkgo.skip="+skip)
 	}
-	workers, _ := strconv.Atoi(os.Getenv(variable + "_WORKERS"))
-	report(t, newSuite(t).run(t, cmp.Or(workers, 4), args...))
+	return args
 }
 
-// A suite is a cluster with one node, and the program with the tests.
+// workers returns the number of processes that run specs.
+func workers() int {
+	n, _ := strconv.Atoi(os.Getenv(variable + "_WORKERS"))
+	return cmp.Or(n, 4)
+}
+
+// A suite is a cluster with its nodes, and the program with the tests.
 type suite struct {
 	cluster *harness.Cluster
-	runtime *rig.Runtime
+	runtime *rig.Runtime // of TestConformance and the kill tests, as is kubelet
 	kubelet *rig.Kubelet
 	e2e     string
+	home    string   // of an example
+	root    string   // of the sources with the specs
+	files   []string // those with the specs, relative to root; empty: all
+	logs    []string // of the node
 	dir     string
 }
 
@@ -78,10 +91,7 @@ func newSuite(t *testing.T) *suite {
 		t.Skip(missing)
 	}
 	binaries := rig.Build(t)
-	s := &suite{e2e: binaries.E2E, dir: os.Getenv(variable + "_DIR")}
-	if s.dir == "" {
-		s.dir = t.TempDir()
-	}
+	s := &suite{e2e: binaries.E2E, root: "test/e2e/common/", dir: resultDir(t)}
 	program := rig.BuildCrikubelet(t)
 	s.runtime = rig.StartRuntime(t, binaries)
 	s.cluster = harness.Start(t, harness.Options{})
@@ -90,14 +100,23 @@ func newSuite(t *testing.T) *suite {
 	if err != nil {
 		t.Fatal(err)
 	}
+	s.logs = []string{s.kubelet.Log(), s.runtime.Log()}
 	t.Cleanup(func() { s.keepLogs(t) })
 	s.kubelet.AwaitReady(t, client)
 	return s
 }
 
+// resultDir returns the directory for logs and reports.
+func resultDir(t *testing.T) string {
+	if dir := os.Getenv(variable + "_DIR"); dir != "" {
+		return dir
+	}
+	return t.TempDir()
+}
+
 // keepLogs copies the logs of the node.
 func (s *suite) keepLogs(t *testing.T) {
-	for _, from := range []string{s.kubelet.Log(), s.runtime.Log()} {
+	for _, from := range s.logs {
 		if err := copyFile(from, filepath.Join(s.dir, filepath.Base(from))); err != nil {
 			t.Log(err)
 		}
@@ -136,17 +155,24 @@ type specReport struct {
 	Failure                 struct{ Message string }
 }
 
-// run runs specs in several processes, each with the files of test/e2e/common that are
-// next.
+// run runs specs in several processes. Each takes the next file. The specs that run a
+// minute before the test's own time limit are interrupted.
 func (s *suite) run(t *testing.T, workers int, args ...string) []spec {
 	t.Helper()
+	args = slices.Clip(args) // the processes append to it
+	ctx := t.Context()
+	if deadline, ok := t.Deadline(); ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadline(ctx, deadline.Add(-time.Minute))
+		defer cancel()
+	}
 	files := make(chan string)
 	go func() {
 		defer close(files)
-		for _, file := range s.files(t, args) {
+		for _, file := range s.selected(t, args) {
 			select {
 			case files <- file:
-			case <-t.Context().Done():
+			case <-ctx.Done():
 				return
 			}
 		}
@@ -160,7 +186,7 @@ func (s *suite) run(t *testing.T, workers int, args ...string) []spec {
 		wg.Go(func() {
 			for file := range files {
 				begin := time.Now()
-				specs, err := s.runFile(t.Context(), file, args)
+				specs, err := s.runFile(ctx, file, args)
 				if err != nil {
 					t.Errorf("%s: %v", file, err)
 				}
@@ -181,15 +207,19 @@ func (s *suite) run(t *testing.T, workers int, args ...string) []spec {
 	return all
 }
 
-// files returns the files with specs that args select, relative to test/e2e/common.
-func (s *suite) files(t *testing.T, args []string) []string {
-	specs, err := s.execute(t.Context(), "dry", append(args, "--ginkgo.dry-run", "--ginkgo.focus-file=test/e2e/common/"))
+// selected returns the files with specs that args select, relative to s.root.
+func (s *suite) selected(t *testing.T, args []string) []string {
+	specs, err := s.execute(t.Context(), "dry", append(args, "--ginkgo.dry-run", "--ginkgo.focus-file="+s.root))
 	if err != nil {
 		t.Error(err)
 	}
+	wanted := s.files
+	if files := os.Getenv(variable + "_FILES"); files != "" {
+		wanted = strings.Split(files, ",")
+	}
 	var files []string
 	for _, spec := range specs {
-		if want := os.Getenv(variable + "_FILES"); want != "" && !slices.Contains(strings.Split(want, ","), spec.file) {
+		if len(wanted) > 0 && !slices.Contains(wanted, spec.file) {
 			continue
 		}
 		if !slices.Contains(files, spec.file) {
@@ -212,7 +242,7 @@ func (s *suite) files(t *testing.T, args []string) []string {
 // runFile runs the specs of a file.
 func (s *suite) runFile(ctx context.Context, file string, args []string) ([]spec, error) {
 	name := strings.TrimSuffix(strings.ReplaceAll(file, "/", "_"), ".go")
-	return s.execute(ctx, name, append(args, "--ginkgo.focus-file=test/e2e/common/"+file))
+	return s.execute(ctx, name, append(args, "--ginkgo.focus-file="+s.root+file))
 }
 
 // execute runs the program and returns the specs that were selected.
@@ -228,6 +258,8 @@ func (s *suite) execute(ctx context.Context, name string, args []string) ([]spec
 	defer func() { _ = log.Close() }()
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.Dir = s.dir
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // it writes its report
+	cmd.WaitDelay = 30 * time.Second
 	failed := cmd.Run() // also if a spec has failed
 	data, err := os.ReadFile(out)
 	if err != nil {
@@ -240,7 +272,7 @@ func (s *suite) execute(ctx context.Context, name string, args []string) ([]spec
 	var specs []spec
 	for _, suite := range suites {
 		for _, r := range suite.SpecReports {
-			_, file, ok := strings.Cut(r.LeafNodeLocation.FileName, "test/e2e/common/")
+			_, file, ok := strings.Cut(r.LeafNodeLocation.FileName, s.root)
 			if r.LeafNodeType != "It" && r.State != "failed" || !ok || r.State == "skipped" && r.Failure.Message == "" {
 				continue
 			}
