@@ -53,6 +53,7 @@ func (m *machine) setters(o *options) []nodestatus.Setter {
 		nodestatus.StandardLabels(),
 		nodestatus.KubeletPort(int32(o.port)),
 		nodestatus.Capacity(m.capacity, nil),
+		nodestatus.DeclaredFeatures("RestartAllContainersOnContainerExits"), // podruntime has it
 		nodestatus.Addresses(
 			corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: o.nodeIP},
 			corev1.NodeAddress{Type: corev1.NodeHostName, Address: o.nodeName},

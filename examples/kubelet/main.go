@@ -31,16 +31,21 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	cfg, err := o.Config()
-	if err != nil {
-		return err
-	}
 	root, err := process.Lock(o.root)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, root.Close()) }()
 
+	rotate, stop := context.WithCancel(context.WithoutCancel(ctx)) // while the node drains too
+	defer stop()
+	cfg, err := o.clientConfig(ctx, rotate, stdout)
+	if errors.Is(err, context.Canceled) {
+		return nil // stopped while it waited for a certificate
+	}
+	if err != nil {
+		return err
+	}
 	k := &kubelet{options: o, root: root, stdout: stdout}
 	if err := k.connect(context.WithoutCancel(ctx), cfg); err != nil { // k.shutdown ends it
 		return err

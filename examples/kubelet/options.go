@@ -6,6 +6,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"path/filepath"
@@ -18,22 +19,25 @@ import (
 // options are the flags.
 type options struct {
 	*kube.Flags
-	nodeName        string
-	nodeIP          string
-	nodeCredentials bool
-	taint           bool
-	root            string
-	configMap       string
-	configFile      string
-	configDir       string
-	configSoak      time.Duration
-	publishCPUs     bool
-	port            int
-	clientCAFile    string
-	certFile        string
-	keyFile         string
-	shutdownPeriods shutdownPeriods
-	builtin         settings // that run while none are assigned
+	nodeName            string
+	nodeIP              string
+	nodeCredentials     bool
+	bootstrapKubeconfig string
+	taint               bool
+	root                string
+	configMap           string
+	configFile          string
+	configDir           string
+	configSoak          time.Duration
+	publishCPUs         bool
+	port                int
+	clientCAFile        string
+	certFile            string
+	keyFile             string
+	certDir             string
+	rotateServing       bool
+	shutdownPeriods     shutdownPeriods
+	builtin             settings // that run while none are assigned
 }
 
 func parse(args []string) (*options, error) {
@@ -41,6 +45,7 @@ func parse(args []string) (*options, error) {
 	nodeName := o.NodeName()
 	o.StringVar(&o.nodeIP, "node-ip", "127.0.0.1", "`address` of the node and of all its pods, which have no network of their own")
 	o.BoolVar(&o.nodeCredentials, "node-credentials", false, "the client is system:node:NODE-NAME")
+	o.StringVar(&o.bootstrapKubeconfig, "bootstrap-kubeconfig", "", "`path` of a kubeconfig file with a bootstrap token, with which the node requests its client certificate; instead of --kubeconfig, and implies --node-credentials")
 	o.BoolVar(&o.taint, "register-taint", true, "let only pods come that tolerate "+taintKey+", since they are not isolated from this machine")
 	o.StringVar(&o.root, "root-dir", "/var/lib/kubewright-kubelet", "`folder` for what has to outlive this process: pods, logs, exit codes")
 	o.StringVar(&o.configMap, "config-map", "", "`namespace/name/key` of a ConfigMap with settings; see README.md")
@@ -52,6 +57,8 @@ func parse(args []string) (*options, error) {
 	o.StringVar(&o.clientCAFile, "client-ca-file", "", "`path` of the CAs of client certificates (default: the CA of the API server)")
 	o.StringVar(&o.certFile, "tls-cert-file", "", "`path` of the serving certificate (default: self-signed)")
 	o.StringVar(&o.keyFile, "tls-private-key-file", "", "`path` of its key")
+	o.StringVar(&o.certDir, "cert-dir", "", "`folder` of the certificates that the cluster issues (default ROOT-DIR/pki)")
+	o.BoolVar(&o.rotateServing, "rotate-server-certificates", false, "request the serving certificate from the cluster; an administrator or a controller must approve the request")
 	o.Var(&o.shutdownPeriods, "shutdown-grace-period-by-pod-priority", "`PRIORITY=DURATION,...`: end the pods on SIGTERM, those of the lowest priority first, each group within its time (default: the pods run on)")
 	o.builtin.addFlags(o.FlagSet)
 	if err := o.Parse(args); err != nil {
@@ -64,6 +71,13 @@ func parse(args []string) (*options, error) {
 	if o.configDir == "" {
 		o.configDir = filepath.Join(o.root, "config")
 	}
+	if o.certDir == "" {
+		o.certDir = filepath.Join(o.root, "pki")
+	}
+	if o.rotateServing && o.certFile != "" {
+		return nil, errors.New("--tls-cert-file and --rotate-server-certificates exclude each other")
+	}
+	o.nodeCredentials = o.nodeCredentials || o.bootstrapKubeconfig != ""
 	if err := o.builtin.validate(); err != nil {
 		return nil, err
 	}

@@ -43,6 +43,9 @@ func (k *kubelet) newServer(client kubernetes.Interface, cfg *rest.Config) (*nod
 		},
 		ClientCAFile: k.clientCAFile,
 	}
+	if k.rotateServing {
+		server.Certificate.Dir = k.certDir
+	}
 	if k.clientCAFile == "" {
 		// Most clusters sign client certificates with the CA of the API server. A
 		// node may not read the ConfigMap that has the CA for sure.

@@ -124,9 +124,12 @@ func (c *HeartbeatClient) ResetConnections() { c.dialer.CloseAll() }
 func Heartbeats(cfg *rest.Config) (*HeartbeatClient, error) {
 	cfg = rest.CopyConfig(cfg)
 	cfg.QPS = -1
+	if cfg.Dial == nil {
+		cfg.Dial = (&net.Dialer{Timeout: 5 * time.Second, KeepAlive: 15 * time.Second}).DialContext
+	}
 	// client-go shares connections between equal configurations. The dialer
 	// makes this configuration different.
-	dialer := connrotation.NewDialer((&net.Dialer{Timeout: 5 * time.Second, KeepAlive: 15 * time.Second}).DialContext)
+	dialer := connrotation.NewDialer(cfg.Dial)
 	cfg.Dial = dialer.DialContext
 	client, err := kubernetes.NewForConfig(rest.AddUserAgent(cfg, cfg.UserAgent+"/heartbeat"))
 	if err != nil {
