@@ -10,6 +10,7 @@ import (
 	"os"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	coordinationv1client "k8s.io/client-go/kubernetes/typed/coordination/v1"
@@ -54,6 +55,46 @@ const (
 // It is called before each renewal, for different nodes at the same time, so it
 // must answer from memory. It must return when ctx is done.
 type OwnerFunc func(ctx context.Context, nodeName string) (metav1.OwnerReference, error)
+
+// NoOwner is an [OwnerFunc] for leases without an owner. Nobody deletes such a
+// lease but [ShutdownDelete] and an administrator: each node that is gone for
+// good leaves one behind. A lease that has an owner keeps it.
+func NoOwner(context.Context, string) (metav1.OwnerReference, error) {
+	return metav1.OwnerReference{}, nil
+}
+
+// A NodeGetter finds a Node by name. The NodeLister of client-go is one.
+type NodeGetter interface {
+	// Get returns the Node, or an error for which
+	// [k8s.io/apimachinery/pkg/api/errors.IsNotFound] is true.
+	Get(name string) (*corev1.Node, error)
+}
+
+// NodeOwner returns an [OwnerFunc] that looks Nodes up, for example in the
+// cache of an informer. Call [Controller.Trigger] from the informer's handlers,
+// so that the controller notices a Node that comes, goes or is replaced at
+// once and not at the next renewal. The cache must be synced before Run: a Node
+// that is not there is taken for deleted.
+func NodeOwner(nodes NodeGetter) OwnerFunc {
+	return func(_ context.Context, nodeName string) (metav1.OwnerReference, error) {
+		node, err := nodes.Get(nodeName)
+		if err != nil {
+			return metav1.OwnerReference{}, err
+		}
+		return metav1.OwnerReference{
+			APIVersion: nodeAPIVersion,
+			Kind:       nodeKind,
+			Name:       node.Name,
+			UID:        node.UID,
+		}, nil
+	}
+}
+
+// How an owner reference names the kind of a Node.
+const (
+	nodeAPIVersion = "v1"
+	nodeKind       = "Node"
+)
 
 // A GateFunc says whether the lease of nodeName may be renewed: nil for yes. An
 // error that lasts makes the node Unknown within its grace period, so it is
@@ -155,6 +196,50 @@ type Config struct {
 	EventRecorder events.EventRecorder
 	// Hooks are called on what happens. Default: none.
 	Hooks Hooks
+}
+
+// A ForeignPolicy says what to do about a lease that somebody else holds.
+type ForeignPolicy int
+
+const (
+	// ForeignWaitExpired waits until the holder has not renewed the lease for
+	// the duration that the lease itself states, and then takes it over. The
+	// time is measured on the monotonic clock of this process from when it saw
+	// the last renewal; the holder's clock does not matter.
+	ForeignWaitExpired ForeignPolicy = iota
+	// ForeignTakeOver takes the lease over at once, as the kubelet does. Two
+	// processes that do so with the same node take it from each other for ever,
+	// once each RenewInterval.
+	ForeignTakeOver
+	// ForeignFail ends Run with a [*HeldByOtherError] where the node is
+	// Config.NodeName. A node that came with Add waits until the lease is given
+	// up or deleted, so that one of ten thousand does not end the others.
+	ForeignFail
+)
+
+// String returns the name of the policy.
+func (p ForeignPolicy) String() string {
+	return enum.Name(p, "WaitExpired", "TakeOver", "Fail")
+}
+
+// A ShutdownPolicy says what becomes of a lease that is no longer renewed.
+type ShutdownPolicy int
+
+const (
+	// ShutdownLeave leaves it as it is. A restart within Duration goes
+	// unnoticed, and the garbage collector deletes it with the Node.
+	ShutdownLeave ShutdownPolicy = iota
+	// ShutdownDelete deletes it.
+	ShutdownDelete
+	// ShutdownExpire writes it once more, without holder and with a duration of
+	// one second, so that who waits for it to expire need not wait. The renew
+	// time stays: a new one would report the node as alive.
+	ShutdownExpire
+)
+
+// String returns the name of the policy.
+func (p ShutdownPolicy) String() string {
+	return enum.Name(p, "Leave", "Delete", "Expire")
 }
 
 // The limits of Config.

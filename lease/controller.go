@@ -59,7 +59,6 @@ type Controller struct {
 type node struct {
 	mu sync.Mutex
 	state
-	leaving  bool  // removed, and to be released first; under Controller.mu
 	reported Phase // the last one that the hook was called for
 
 	renewing report.Member
@@ -92,6 +91,7 @@ func New(cfg Config) (*Controller, error) {
 		MinGap:      triggerGap,
 		StartWithin: cfg.Duration,
 		Do:          c.visit,
+		Farewell:    c.farewell(),
 		Gone:        c.gone,
 	})
 	if cfg.NodeName != "" {
@@ -124,11 +124,10 @@ func (c *Controller) Run(ctx context.Context) error {
 	c.stopped = true
 	c.mu.Unlock()
 	c.progress.Stop()
-	c.releaseAll(ctx)
-	for _, name := range c.nodes.Names() {
-		if n, ok := c.nodes.Get(name); ok {
-			c.gone(ctx, name, n)
-		}
+	shutdown, cancel := lifecycle.Shutdown(ctx, c.cfg.ShutdownTimeout)
+	defer cancel()
+	if nodes := c.nodes.End(shutdown); nodes > 0 {
+		logger.Info("Shutdown timed out before every node lease was released", "nodes", nodes, "onShutdown", c.cfg.OnShutdown)
 	}
 	if ctx.Err() == nil {
 		return context.Cause(work) // a turn has ended us
@@ -149,13 +148,6 @@ func (c *Controller) Add(nodeName string) error {
 	if c.stopped {
 		return ErrStopped
 	}
-	if n, ok := c.nodes.Get(nodeName); ok {
-		if n.leaving {
-			n.leaving = false
-			c.nodes.Trigger(nodeName)
-		}
-		return nil
-	}
 	if c.once.Begun() && c.nodes.Len() == 0 {
 		c.progress.Beat() // nothing was to be done until now
 	}
@@ -168,24 +160,7 @@ func (c *Controller) Add(nodeName string) error {
 // ends meanwhile. [Hooks.PhaseChanged] is told of PhaseStopped after that. It
 // does nothing where the node is not served.
 func (c *Controller) Remove(nodeName string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.cfg.OnShutdown == ShutdownLeave || !c.once.Begun() || c.stopped {
-		if n, ok := c.nodes.Remove(nodeName); ok {
-			c.retire(n)
-		}
-		return
-	}
-	if n, ok := c.nodes.Get(nodeName); ok {
-		n.leaving = true
-		c.nodes.Trigger(nodeName)
-	}
-}
-
-// retire takes a node that is no longer served out of the reports, for good.
-func (c *Controller) retire(n *node) {
-	c.renewing.Retire(&n.renewing)
-	c.asking.Retire(&n.asking)
+	c.nodes.Leave(nodeName)
 }
 
 // Trigger makes the controller look at a node now: at its Gate and its Owner,
@@ -215,10 +190,7 @@ func (c *Controller) Check(*http.Request) error {
 
 // served returns a node that is served.
 func (c *Controller) served(nodeName string) (*node, bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	n, ok := c.nodes.Get(nodeName)
-	return n, ok && !n.leaving
+	return c.nodes.Get(nodeName)
 }
 
 func (c *Controller) hasStopped() bool {

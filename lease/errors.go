@@ -106,22 +106,12 @@ func (e *IdentityError) Error() string {
 // Unwrap returns the answer of the API server.
 func (e *IdentityError) Unwrap() error { return e.Err }
 
-// nodeNameRule is how both the Node authorizer and the admission plugin
-// NodeRestriction say it.
-const nodeNameRule = "with the same name as the requesting node"
-
-// explain gives an error of the API server the context that its text lacks.
+// explain adds the node name and the likely cause to an API server error.
 func explain(nodeName string, err error) error {
-	switch {
-	case apierrors.IsForbidden(err):
-		identity, isNode := apierr.NodeIdentity(err)
-		switch {
-		case isNode && identity != apierr.NodeUserPrefix+nodeName:
-			return &IdentityError{NodeName: nodeName, Identity: identity, Err: err}
-		case !isNode && strings.Contains(err.Error(), nodeNameRule):
-			return &IdentityError{NodeName: nodeName, Err: err}
-		}
-	case isNamespaceMissing(err):
+	if identity, wrong := apierr.WrongNode(err, nodeName); wrong {
+		return &IdentityError{NodeName: nodeName, Identity: identity, Err: err}
+	}
+	if isNamespaceMissing(err) {
 		return fmt.Errorf("%w: %w", ErrNoNamespace, err)
 	}
 	return fmt.Errorf("lease: node %q: %w", nodeName, err)

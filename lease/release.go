@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -17,61 +16,22 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/kubewright/kubewright/internal/apierr"
-	"github.com/kubewright/kubewright/internal/lifecycle"
 )
 
-// isLeaving reports whether a node is to be released and dropped.
-func (c *Controller) isLeaving(n *node) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return n.leaving
-}
-
-// leave releases the lease of a node that was removed, and drops the node
-// unless it was added again meanwhile.
-func (c *Controller) leave(ctx context.Context, nodeName string, n *node) {
-	c.releaseAndTell(ctx, nodeName, n)
-	if ctx.Err() != nil {
-		return // Run ends, and releases all that are left
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if n.leaving {
-		c.nodes.Remove(nodeName)
-		c.retire(n)
-	}
-}
-
-// releaseAll releases what is held when Run ends.
-func (c *Controller) releaseAll(ctx context.Context) {
+// farewell returns the farewell of a node, or nil if OnShutdown leaves the lease.
+func (c *Controller) farewell() func(ctx context.Context, nodeName string, n *node) {
 	if c.cfg.OnShutdown == ShutdownLeave {
-		return
+		return nil
 	}
-	ctx, cancel := lifecycle.Shutdown(ctx, c.cfg.ShutdownTimeout)
-	defer cancel()
-	names := c.nodes.Names()
-	work := make(chan string, len(names))
-	for _, name := range names {
-		work <- name
-	}
-	close(work)
-	var workers sync.WaitGroup
-	for range min(c.cfg.Workers, len(names)) {
-		workers.Go(func() {
-			for name := range work {
-				if n, ok := c.nodes.Get(name); ok {
-					c.releaseAndTell(ctx, name, n)
-				}
-			}
-		})
-	}
-	workers.Wait()
+	return c.releaseAndReport
 }
 
-func (c *Controller) releaseAndTell(ctx context.Context, nodeName string, n *node) {
+// releaseAndReport releases the lease of a node that was removed, or of each node
+// when Run ends.
+func (c *Controller) releaseAndReport(ctx context.Context, nodeName string, n *node) {
 	lease := klog.KRef(corev1.NamespaceNodeLease, nodeName)
 	switch released, err := c.release(ctx, nodeName, n); {
-	case err != nil && errors.Is(ctx.Err(), context.Canceled): // see leave
+	case err != nil && errors.Is(ctx.Err(), context.Canceled): // Run ends, and releases the lease
 	case err != nil:
 		err = fmt.Errorf("lease: release of node %q: %w", nodeName, err)
 		c.renewing.Fail(ctx, c.cfg.ErrorHandler, &n.renewing, err, "Failed to release node lease", "lease", lease, "onShutdown", c.cfg.OnShutdown)

@@ -5,12 +5,13 @@ package nodestatus
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubewright/kubewright/internal/apierr"
 )
 
 // fieldManager is who managedFields names as the writer of Nodes.
@@ -22,7 +23,7 @@ func (c *Controller) create(ctx context.Context, node *corev1.Node) (*corev1.Nod
 	defer cancel()
 	begin := time.Now()
 	answer, err := c.cfg.Client.Nodes().Create(ctx, node, metav1.CreateOptions{FieldManager: fieldManager})
-	answer, err = checked(answer, err, node.Name)
+	answer, err = apierr.Answer(answer, err, node.Name)
 	return answer, time.Since(begin), err
 }
 
@@ -32,7 +33,7 @@ func (c *Controller) get(ctx context.Context, name string) (*corev1.Node, time.D
 	defer cancel()
 	begin := time.Now()
 	answer, err := c.cfg.Client.Nodes().Get(ctx, name, metav1.GetOptions{})
-	answer, err = checked(answer, err, name)
+	answer, err = apierr.Answer(answer, err, name)
 	return answer, time.Since(begin), err
 }
 
@@ -44,22 +45,8 @@ func (c *Controller) patch(ctx context.Context, name string, data []byte) (*core
 	begin := time.Now()
 	answer, err := c.cfg.Client.Nodes().Patch(ctx, name, types.StrategicMergePatchType, data,
 		metav1.PatchOptions{FieldManager: fieldManager}, "status")
-	answer, err = checked(answer, err, name)
+	answer, err = apierr.Answer(answer, err, name)
 	return answer, time.Since(begin), err
-}
-
-// errAnswer is the error of an answer that can be decoded and still isn't one, such
-// as an empty object of a proxy.
-var errAnswer = errors.New("the API server's answer is not about the Node")
-
-// checked makes an error of an answer that is not a Node of this name: it would have
-// another UID than ours, and much follows from that. That it has one can't be asked
-// for, since the clientset that embedders test with gives none.
-func checked(answer *corev1.Node, err error, name string) (*corev1.Node, error) {
-	if err == nil && answer.Name != name {
-		return nil, errAnswer
-	}
-	return answer, err
 }
 
 // remove deletes the Node if it is still the one with this uid.

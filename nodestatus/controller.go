@@ -72,6 +72,8 @@ func New(cfg Config) (*Controller, error) {
 		MinGap:      minGap,
 		StartWithin: c.patience(),
 		Do:          c.round,
+		Farewell:    c.farewell(),
+		Gone:        c.gone,
 	})
 	if cfg.NodeName != "" {
 		c.nodes.Add(cfg.NodeName, &state{})
@@ -119,7 +121,11 @@ func (c *Controller) Run(ctx context.Context) error {
 		fatal = context.Cause(runCtx) // a round has ended us
 	}
 
-	c.releaseAll(ctx)
+	shutdown, cancel := lifecycle.Shutdown(ctx, c.cfg.ShutdownTimeout)
+	defer cancel()
+	if nodes := c.nodes.End(shutdown); nodes > 0 {
+		logger.Info("Shutdown timed out before every node was released", "nodes", nodes, "onShutdown", c.cfg.OnShutdown)
+	}
 	c.running.Wait()
 	c.progress.Stop()
 	c.ended.Store(true)
@@ -137,9 +143,6 @@ func (c *Controller) Add(nodeName string) error {
 	if c.ended.Load() {
 		return ErrStopped
 	}
-	if st, ok := c.nodes.Get(nodeName); ok && st.addAgain() {
-		return nil
-	}
 	if c.once.Begun() && c.nodes.Len() == 0 {
 		c.progress.Beat() // nothing was to be done until now
 	}
@@ -153,21 +156,13 @@ func (c *Controller) Add(nodeName string) error {
 // policies the node is served until Run has written what they ask for. It never
 // blocks.
 func (c *Controller) Remove(nodeName string) {
-	if c.cfg.OnShutdown == ShutdownLeave || !c.once.Begun() || c.ended.Load() {
-		if st, ok := c.nodes.Remove(nodeName); ok {
-			c.queue.cancel(nodeName)
-			c.retire(st)
-		}
-		return
-	}
-	if st, ok := c.nodes.Get(nodeName); ok {
-		st.markLeaving()
-		c.nodes.Trigger(nodeName)
+	if c.nodes.Leave(nodeName) {
+		c.queue.cancel(nodeName)
 	}
 }
 
-// retire takes a node that is no longer served out of the reports.
-func (c *Controller) retire(st *state) {
+// gone takes a node that is no longer managed out of the reports.
+func (c *Controller) gone(_ context.Context, _ string, st *state) {
 	c.calling.Retire(&st.calling)
 	c.setting.Retire(&st.setting)
 	c.invalid.Retire(&st.invalid)

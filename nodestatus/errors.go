@@ -47,8 +47,8 @@ func (e *NotReadyError) Error() string {
 type IdentityError struct {
 	// NodeName is the node that the Controller was told to serve.
 	NodeName string
-	// Identity is who the client is to the API server, for example
-	// system:node:other.
+	// Identity is the user name of the client, for example system:node:other.
+	// Empty if the answer does not name it.
 	Identity string
 	// Err is the answer of the API server.
 	Err error
@@ -56,15 +56,18 @@ type IdentityError struct {
 
 // Error implements error.
 func (e *IdentityError) Error() string {
+	if e.Identity == "" {
+		return fmt.Sprintf("nodestatus: the client may not write node %q: it has the credentials of another node: %v", e.NodeName, e.Err)
+	}
 	return fmt.Sprintf("nodestatus: the client is %q, but the node served is %q: the node name or the credentials are wrong: %v", e.Identity, e.NodeName, e.Err)
 }
 
 // Unwrap returns the answer of the API server.
 func (e *IdentityError) Unwrap() error { return e.Err }
 
-// explainCall gives an error of the API server the context that its text lacks.
+// explainCall adds the node name and the likely cause to an API server error.
 func explainCall(nodeName, verb string, err error) error {
-	if identity, ok := apierr.NodeIdentity(err); ok && identity != apierr.NodeUserPrefix+nodeName {
+	if identity, wrong := apierr.WrongNode(err, nodeName); wrong {
 		return &IdentityError{NodeName: nodeName, Identity: identity, Err: err}
 	}
 	return fmt.Errorf("nodestatus: %s node %q: %w", verb, nodeName, err)

@@ -25,7 +25,7 @@ func (c *Controller) round(ctx context.Context, name string, st *state) slots.Ne
 	ctx = withNode(ctx, name)
 	st.noteSleeps(c.sleeps.tick(time.Now()))
 	switch {
-	case st.isLeaving():
+	case c.nodes.Leaving(name):
 		c.queue.add(name)
 		return slots.Next{}
 	case st.idle():
@@ -66,12 +66,11 @@ func (r *work) call(ctx context.Context) {
 // queue makes one call of a node at a time.
 func (c *Controller) act(ctx context.Context, name string) {
 	ctx = withNode(ctx, name)
-	st, ok := c.nodes.Get(name)
-	if !ok {
+	if c.nodes.Part(ctx, name) {
 		return
 	}
-	if st.isLeaving() {
-		c.releaseRemoved(ctx, name, st)
+	st, ok := c.nodes.Get(name)
+	if !ok {
 		return
 	}
 	st.mu.Lock()

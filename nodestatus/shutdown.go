@@ -6,7 +6,6 @@ package nodestatus
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -15,89 +14,22 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/kubewright/kubewright/internal/apierr"
-	"github.com/kubewright/kubewright/internal/lifecycle"
 )
 
-// releaseAll does what OnShutdown asks for, for all nodes, within
-// ShutdownTimeout.
-func (c *Controller) releaseAll(ctx context.Context) {
+// farewell returns the farewell of a node, or nil if OnShutdown leaves the Node.
+func (c *Controller) farewell() func(ctx context.Context, name string, st *state) {
 	if c.cfg.OnShutdown == ShutdownLeave {
-		return
+		return nil
 	}
-	ctx, cancel := lifecycle.Shutdown(ctx, c.cfg.ShutdownTimeout)
-	defer cancel()
-	var writes sync.WaitGroup
-	free := make(chan struct{}, c.cfg.Workers)
-	for _, name := range c.nodes.Names() {
-		st, ok := c.nodes.Get(name)
-		if !ok {
-			continue
-		}
-		select {
-		case free <- struct{}{}:
-		case <-ctx.Done():
-		}
-		if ctx.Err() != nil {
-			klog.FromContext(ctx).Info("Shutdown timed out before every node was released", "onShutdown", c.cfg.OnShutdown)
-			break
-		}
-		writes.Go(func() {
-			defer func() { <-free }()
-			c.release(ctx, name, st)
-		})
+	return func(ctx context.Context, name string, st *state) {
+		ctx, cancel := context.WithTimeout(ctx, c.cfg.ShutdownTimeout)
+		defer cancel()
+		c.release(ctx, name, st)
 	}
-	writes.Wait()
 }
 
-// releaseRemoved says farewell to a node that Remove was called for.
-func (c *Controller) releaseRemoved(ctx context.Context, name string, st *state) {
-	farewell, cancel := context.WithTimeout(ctx, c.cfg.ShutdownTimeout)
-	defer cancel()
-	c.release(farewell, name, st)
-	if ctx.Err() != nil {
-		return // Run ends, and says farewell to all that are left
-	}
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	st.leaving = false
-	if st.rejoin {
-		// Served again, from the start: it may have been unregistered.
-		st.rejoin = false
-		st.forget()
-		st.phase = PhaseRegistering
-		c.nodes.Trigger(name)
-		return
-	}
-	st.left = true
-	c.nodes.Remove(name)
-	c.retire(st)
-}
-
-// markLeaving makes the next round the last.
-func (st *state) markLeaving() {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	st.leaving, st.rejoin = true, false
-}
-
-// isLeaving reports whether this round is to be the last.
-func (st *state) isLeaving() bool {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	return st.leaving
-}
-
-// addAgain makes a node that is leaving begin again after its last round. It
-// reports false where that is over: then the scheduler can take it again.
-func (st *state) addAgain() bool {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	st.rejoin = st.leaving
-	return !st.left
-}
-
-// release does it for one node, and tries again until ctx is done where the
-// API server is away.
+// release writes what OnShutdown asks for. While the API server is away it retries
+// until ctx is done.
 func (c *Controller) release(ctx context.Context, name string, st *state) {
 	if last := (&work{Controller: c, name: name, state: st}); last.gateIsClosed(ctx) {
 		return // the Node is another process's
@@ -131,18 +63,18 @@ func (c *Controller) release(ctx context.Context, name string, st *state) {
 	c.endRelease(ctx, name, st, err)
 }
 
-// endRelease says how the farewell to a node has ended.
+// endRelease reports the result of release.
 func (c *Controller) endRelease(ctx context.Context, name string, st *state, err error) {
 	switch judge(err, name) {
 	case accepted:
 		klog.FromContext(ctx).V(2).Info("Released node", "node", klog.KRef("", name), "onShutdown", c.cfg.OnShutdown)
-	case gone, other: // somebody was faster, and it is no longer ours
+	case gone, other: // another client was faster, and the Node is no longer ours
 	default:
 		c.calling.Fail(ctx, c.cfg.ErrorHandler, &st.calling, explainCall(name, "release", err), "Failed to release node", "onShutdown", c.cfg.OnShutdown)
 	}
 }
 
-// sleep reports false where ctx is done before d is over.
+// sleep waits for d. It reports false if ctx is done before.
 func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -58,9 +58,6 @@ type state struct {
 	complete    bool // every setter has succeeded once
 	unsure      bool // a create was sent, and may have been stored although no answer said so
 	gated       bool // Gate was closed when it was last asked
-	leaving     bool // Remove was called, and something is to be written first
-	rejoin      bool // and then Add
-	left        bool // out of the scheduler
 
 	// Of the reports in Controller, which guard them.
 	calling, setting, invalid report.Member

@@ -108,6 +108,6 @@ func (c *Controller) patchTaints(ctx context.Context, name string, data []byte) 
 	defer cancel()
 	begin := time.Now()
 	answer, err := c.cfg.Client.Nodes().Patch(ctx, name, types.MergePatchType, data, metav1.PatchOptions{FieldManager: fieldManager})
-	answer, err = checked(answer, err, name)
+	answer, err = apierr.Answer(answer, err, name)
 	return answer, time.Since(begin), err
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // Class is a group of failures that controllers handle in the same way.
@@ -143,4 +144,19 @@ func RetryAfter(err error) time.Duration {
 		return 0
 	}
 	return time.Duration(seconds) * time.Second
+}
+
+// ErrAnswer is the error of a successful answer that is not about the requested
+// object, such as an empty object that a proxy makes up.
+var ErrAnswer = errors.New("the API server's answer is not about the requested object")
+
+// Answer returns the result of a call about the object called name, with ErrAnswer if
+// the answer has another name. It does not check the UID, because the clientset that
+// programs test with assigns none.
+func Answer[T metav1.Object](answer T, err error, name string) (T, error) {
+	if err == nil && answer.GetName() != name {
+		var none T
+		return none, ErrAnswer
+	}
+	return answer, err
 }

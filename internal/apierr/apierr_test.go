@@ -93,3 +93,17 @@ func TestClassNames(t *testing.T) {
 		t.Errorf("Class(-1) = %q, want Other", got)
 	}
 }
+
+func TestAnswer(t *testing.T) {
+	refused := errors.New("refused")
+	for _, tc := range []struct {
+		name      string
+		err, want error
+	}{{"n", nil, nil}, {"", nil, ErrAnswer}, {"m", nil, ErrAnswer}, {"", refused, refused}} {
+		answer := &metav1.ObjectMeta{Name: tc.name}
+		got, err := Answer(answer, tc.err, "n")
+		if err != tc.want || (got == nil) != (tc.want == ErrAnswer) {
+			t.Errorf("Answer of %q, %v = %v, %v, want %v", tc.name, tc.err, got, err, tc.want)
+		}
+	}
+}

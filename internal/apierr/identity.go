@@ -13,12 +13,29 @@ import (
 // name of the node follows it.
 const NodeUserPrefix = "system:node:"
 
-// NodeIdentity returns the user name, for example system:node:n1, that the API
+// WrongNode reports whether err is a 403 because the client has the credentials of
+// another node than nodeName. Identity is the user name of the client, for example
+// system:node:n1, or empty if the answer does not name it.
+func WrongNode(err error, nodeName string) (identity string, wrong bool) {
+	if !apierrors.IsForbidden(err) {
+		return "", false
+	}
+	if identity, ok := nodeIdentity(err); ok {
+		return identity, identity != NodeUserPrefix+nodeName
+	}
+	return "", strings.Contains(err.Error(), nodeNameRule)
+}
+
+// nodeNameRule is a phrase in the refusals of both the Node authorizer and the
+// admission plugin NodeRestriction.
+const nodeNameRule = "with the same name as the requesting node"
+
+// nodeIdentity returns the user name, for example system:node:n1, that the API
 // server reports for the client, if err is a 403 for a node's credentials. The
 // name appears only in the text of the answer: authorizers write User
 // "system:node:n1" cannot …, and NodeRestriction writes node "n1" is not
 // allowed to ….
-func NodeIdentity(err error) (user string, ok bool) {
+func nodeIdentity(err error) (user string, ok bool) {
 	if !apierrors.IsForbidden(err) {
 		return "", false
 	}

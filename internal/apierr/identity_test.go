@@ -33,10 +33,32 @@ func TestNodeIdentity(t *testing.T) {
 		"none":            {nil, "", false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			user, ok := NodeIdentity(tc.err)
+			user, ok := nodeIdentity(tc.err)
 			if ok != tc.ok || ok && user != tc.user {
-				t.Errorf("NodeIdentity = %q, %v, want %q, %v", user, ok, tc.user, tc.ok)
+				t.Errorf("nodeIdentity = %q, %v, want %q, %v", user, ok, tc.user, tc.ok)
 			}
 		})
+	}
+}
+
+func TestWrongNode(t *testing.T) {
+	lease := func(reason string) error {
+		return apierrors.NewForbidden(schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}, "n2", errors.New(reason))
+	}
+	for name, tc := range map[string]struct {
+		err      error
+		identity string
+		wrong    bool
+	}{
+		"another node":           {lease(`User "system:node:n1" cannot get resource "leases"`), "system:node:n1", true},
+		"the node itself":        {lease(`User "system:node:n2" cannot get resource "leases"`), "system:node:n2", false},
+		"a node without a name":  {lease("can only access node lease with the same name as the requesting node"), "", true},
+		"a ServiceAccount":       {lease(`User "system:serviceaccount:a:b" cannot get resource "leases"`), "", false},
+		"another reason":         {lease("not yours"), "", false},
+		"another class of error": {apierrors.NewBadRequest("with the same name as the requesting node"), "", false},
+	} {
+		if identity, wrong := WrongNode(tc.err, "n2"); identity != tc.identity || wrong != tc.wrong {
+			t.Errorf("%s: WrongNode = %q, %v, want %q, %v", name, identity, wrong, tc.identity, tc.wrong)
+		}
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Config is what a Scheduler needs to know. All fields are required but MinGap,
-// StartWithin and Gone.
+// Config configures a Scheduler. All fields are required except for MinGap,
+// StartWithin, Farewell and Gone.
 type Config[E any] struct {
 	// Interval is the steady time between two runs of a name.
 	Interval time.Duration
@@ -20,16 +20,20 @@ type Config[E any] struct {
 	MinGap time.Duration
 	// StartWithin is how long after it was added, or after a run that gave no
 	// deadline, a name is lost if it has not run; 0 means that it can't be
-	// lost. Where names have deadlines all must have one, or an overload never
+	// lost. If some names have deadlines all must have one, or an overload never
 	// gets to the others.
 	StartWithin time.Duration
 	// Do runs a name. Its context ends with that of Run and when the name is
 	// removed.
 	Do func(ctx context.Context, name string, value E) Next
-	// Gone is called once for each name that is removed while Run runs: after
-	// its last run, and before the first one of the same name added again (which
-	// is not told of where it is removed before that). Its context is that of
-	// Run. It counts as a run of the name, but waits for no slot and no token.
+	// Farewell is called by Part and End, before a name goes. If ctx is done when it
+	// returns to Part, End calls it again. Nil: names go without.
+	Farewell func(ctx context.Context, name string, value E)
+	// Gone is called once for each name that is removed while Run runs, after its
+	// last run and its farewell, and before the first run of the same name added
+	// again; and by End for the names that are left. A name that is added again and
+	// removed before it runs has no Gone of its own. The context is that of Run or
+	// End. Gone counts as a run of the name, but waits for no slot and no token.
 	// Nil calls nothing.
 	Gone func(ctx context.Context, name string, value E)
 }
@@ -45,6 +49,4 @@ type Next struct {
 	Deadline time.Time
 	// Idle leaves the name alone until it is triggered. Wait does not count.
 	Idle bool
-	// Done removes the name.
-	Done bool
 }

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// entry is one name. All times are durations since the scheduler's epoch.
+// entry is a name. All times are durations since the scheduler's epoch.
 type entry[E any] struct {
 	name  string
 	value E
@@ -18,22 +18,24 @@ type entry[E any] struct {
 	deadline time.Duration // when it is lost if it has not run; never when forever
 	ended    time.Duration // when its last run ended
 
-	queue *queue[E] // the queue it stands in, or nil
-	index int       // its place there
+	queue *queue[E] // the queue that the entry is in, or nil
+	index int       // in queue.entries
+
+	againAt time.Duration // when it is due again, if triggered during a run
+	revived *E            // the value with which it was added again while leaving or removed
+	cancel  func()        // ends the context of the run
 
 	running bool
-	again   bool          // triggered during a run
-	againAt time.Duration // and when it is due
-	removed bool          // removed, and its last run or Gone is not over
-	told    bool          // Gone is being called, or about to be
-	revived *E            // added again while removed
-	cancel  func()        // ends the context of the run
+	again   bool // triggered during a run
+	leaving bool // Leave was called: its farewell comes before it is removed
+	removed bool // removed, and its last run or Gone is not over
+	parted  bool // Gone is being called, or about to be
 }
 
-// forever is a time that never comes.
+// forever is after all times.
 const forever = time.Duration(1<<63 - 1)
 
-// queue is a heap of entries, the one that goes first on top.
+// queue is a heap of entries. The entry that goes first is on top.
 type queue[E any] struct {
 	entries []*entry[E]
 	before  func(a, b *entry[E]) bool
@@ -76,7 +78,7 @@ func (q *queue[E]) first() *entry[E] {
 func (q *queue[E]) add(e *entry[E]) { heap.Push(q, e) }
 func (q *queue[E]) take() *entry[E] { return heap.Pop(q).(*entry[E]) }
 
-// leave takes e out of the queue it stands in, if any.
+// leave removes e from its queue, if it is in one.
 func (e *entry[E]) leave() {
 	if e.queue != nil {
 		heap.Remove(e.queue, e.index)

@@ -5,19 +5,21 @@ package slots
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 )
 
-// catchUp is how much faster than the steady rate runs may start: enough to
-// be through with a backlog in two thirds of an interval.
+// catchUp is the highest rate of starts, as a multiple of the steady rate. It works
+// off a backlog in two thirds of an interval.
 const catchUp = 1.5
 
-// minRate is the least number of starts a second, whatever the number of
-// names: retries of a single node must not wait for tokens.
+// minRate is the lowest limit of starts per second, so that retries of a single node
+// do not wait for tokens.
 const minRate = 100
 
-// Scheduler runs names. Make it with New.
+// A Scheduler runs names. Use New to make one.
 type Scheduler[E any] struct {
 	cfg   Config[E]
 	epoch time.Time
@@ -26,12 +28,12 @@ type Scheduler[E any] struct {
 	mu      sync.Mutex
 	entries map[string]*entry[E]
 	phase   phase
-	wakeAt  time.Duration // when Run looks next if nobody wakes it
+	wakeAt  time.Duration // when Run's timer fires
 	waiting queue[E]      // not due yet
 	ready   queue[E]      // due, and the deadline ahead
 	lost    queue[E]      // due, and the deadline past
 	gone    []*entry[E]   // removed, and Gone not called yet
-	begun   bool          // Run runs
+	begun   bool          // Run is running
 	running int
 	bucket  bucket
 }
@@ -51,18 +53,19 @@ func New[E any](cfg Config[E]) *Scheduler[E] {
 	return s
 }
 
-// Add adds a name that is due at once. It reports false, and changes nothing,
-// where the name is there already.
+// Add adds a name that is due at once. It reports false, and changes nothing, if
+// the name exists. A name that is leaving or removed begins with the new value when
+// it is gone.
 func (s *Scheduler[E]) Add(name string, value E) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if e, ok := s.entries[name]; ok {
-		if !e.removed || e.revived != nil {
+		if e.exists() {
 			return false
 		}
-		// The run that Remove cancelled has not come back yet, or Gone has not.
-		// Two chains for one name must not exist, so the new one begins where
-		// that ends.
+		// The run that Remove cancelled has not returned yet, or the farewell or
+		// Gone has not. A name has one chain of runs, so the new one begins when
+		// the old one ends.
 		e.revived = &value
 		return true
 	}
@@ -78,73 +81,183 @@ func (s *Scheduler[E]) Add(name string, value E) bool {
 	return true
 }
 
-// Remove removes a name and cancels its run if one is under way; it does not
-// wait for it. It returns the value the name had, and false where there was
-// none.
+// Remove removes a name without a farewell and cancels its run if one is under way;
+// it does not wait for it. It returns the value of the name, and false if the name
+// does not exist.
 func (s *Scheduler[E]) Remove(name string) (value E, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e, ok := s.entries[name]
-	if !ok {
-		return value, false
-	}
 	switch {
-	case e.removed && e.revived == nil:
+	case !ok || !e.exists():
 		return value, false
-	case e.removed:
-		value = *e.revived
-		e.revived = nil
+	case e.revived != nil:
+		value, e.revived = *e.revived, nil
 		return value, true
-	case e.running:
+	}
+	s.remove(e)
+	return e.value, true
+}
+
+// remove removes an entry that is not removed yet. s.mu must be held.
+func (s *Scheduler[E]) remove(e *entry[E]) {
+	if e.running {
 		e.removed = true
 		e.cancel()
-		return e.value, true
+		return
 	}
 	e.leave()
 	if s.cfg.Gone == nil || !s.begun {
-		delete(s.entries, name)
-		return e.value, true
+		s.forget(e)
+		return
 	}
-	e.removed, e.told = true, true
+	e.removed, e.parted = true, true
 	s.gone = append(s.gone, e)
 	s.poke()
-	return e.value, true
+}
+
+// forget drops an entry that has gone, or begins its next chain of runs if the name
+// was added again. s.mu must be held.
+func (s *Scheduler[E]) forget(e *entry[E]) {
+	if e.revived == nil {
+		delete(s.entries, e.name)
+		return
+	}
+	now := s.now()
+	e.value, e.revived, e.leaving, e.removed, e.parted = *e.revived, nil, false, false, false
+	e.due, e.deadline, e.ended = now, s.startBy(now), -forever
+	s.wait(e)
+}
+
+// Leave removes a name after its farewell: the name no longer exists, but is due now,
+// and its runs must call Part. If Config has no Farewell, or Run does not run, Leave
+// removes the name at once and reports true.
+func (s *Scheduler[E]) Leave(name string) (removed bool) {
+	if s.cfg.Farewell == nil {
+		_, removed = s.Remove(name)
+		return removed
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e, ok := s.entries[name]
+	switch {
+	case !ok || !e.exists():
+		return false
+	case e.revived != nil: // it was added again, and leaves again
+		e.revived = nil
+		return false
+	case !s.begun:
+		s.remove(e)
+		return true
+	}
+	e.leaving = true
+	s.trigger(e, s.now())
+	return false
+}
+
+// Leaving reports whether a name is leaving, and a call of Part is due.
+func (s *Scheduler[E]) Leaving(name string) bool {
+	_, ok := s.leaver(name)
+	return ok
+}
+
+func (s *Scheduler[E]) leaver(name string) (*entry[E], bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e, ok := s.entries[name]
+	return e, ok && e.leaving && !e.removed
+}
+
+// Part calls the farewell of a name that is leaving, and then removes it unless ctx is
+// done. It reports whether the name was leaving. A name must have no more than one call
+// of Part at a time; it may be made during a run of the name.
+func (s *Scheduler[E]) Part(ctx context.Context, name string) bool {
+	e, ok := s.leaver(name)
+	if !ok {
+		return false
+	}
+	s.cfg.Farewell(ctx, name, e.value)
+	if ctx.Err() == nil { // else Run ends, and End calls Farewell again
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.remove(e)
+	}
+	return true
+}
+
+// End calls the farewells of all names that are left, those that are leaving included,
+// and then Gone for each of them. At most Workers farewells are under way at once. When
+// ctx is done no further one begins; End returns the number of names that went without.
+// It must be called after Run has returned, and once.
+func (s *Scheduler[E]) End(ctx context.Context) (without int) {
+	s.mu.Lock()
+	left := slices.Collect(maps.Values(s.entries))
+	s.mu.Unlock()
+	if s.cfg.Farewell != nil {
+		var farewells sync.WaitGroup
+		free := make(chan struct{}, s.cfg.Workers)
+		for _, e := range left {
+			select {
+			case free <- struct{}{}:
+			case <-ctx.Done():
+			}
+			if ctx.Err() != nil {
+				without++
+				continue
+			}
+			farewells.Go(func() {
+				s.cfg.Farewell(ctx, e.name, e.value)
+				<-free
+			})
+		}
+		farewells.Wait()
+	}
+	if s.cfg.Gone != nil {
+		for _, e := range left {
+			s.cfg.Gone(ctx, e.name, e.value)
+		}
+	}
+	return without
 }
 
 // Trigger makes a name due now, or MinGap after its last run. Triggers that
 // come before the run they ask for has begun are one. It reports whether the
-// name is there.
+// name exists.
 func (s *Scheduler[E]) Trigger(name string) bool { return s.TriggerAfter(name, 0) }
 
 // TriggerAfter makes a name due after wait, or MinGap after its last run if that is
-// later, unless it is due sooner anyway. It reports whether the name is there.
+// later, unless it is due sooner anyway. It reports whether the name exists.
 func (s *Scheduler[E]) TriggerAfter(name string, wait time.Duration) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e, ok := s.entries[name]
-	if !ok || e.removed && e.revived == nil {
+	if !ok || !e.exists() {
 		return false
 	}
-	due := s.now() + max(wait, 0)
+	s.trigger(e, s.now()+max(wait, 0))
+	return true
+}
+
+// trigger makes e due at a time, unless it is due sooner. s.mu must be held.
+func (s *Scheduler[E]) trigger(e *entry[E], due time.Duration) {
 	if e.running {
 		if !e.again || due < e.againAt {
 			e.again, e.againAt = true, due
 		}
-		return true
+		return
 	}
 	if e.removed {
-		return true // it runs after Gone
+		return // it runs after Gone
 	}
 	if e.ended >= 0 {
 		due = max(due, e.ended+s.cfg.MinGap)
 	}
 	if e.queue != nil && (e.queue != &s.waiting || e.due <= due) {
-		return true // it runs as soon as it can, or sooner
+		return // it runs as soon as it can, or sooner
 	}
 	e.leave()
 	e.due = due
 	s.wait(e)
-	return true
 }
 
 // Get returns the value of a name.
@@ -153,15 +266,15 @@ func (s *Scheduler[E]) Get(name string) (value E, ok bool) {
 	defer s.mu.Unlock()
 	e, ok := s.entries[name]
 	switch {
-	case !ok || e.removed && e.revived == nil:
+	case !ok || !e.exists():
 		return value, false
-	case e.removed:
+	case e.revived != nil:
 		return *e.revived, true
 	}
 	return e.value, true
 }
 
-// Len returns the number of names.
+// Len returns the number of names, those that are leaving included.
 func (s *Scheduler[E]) Len() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -174,14 +287,14 @@ func (s *Scheduler[E]) Names() []string {
 	defer s.mu.Unlock()
 	names := make([]string, 0, len(s.entries))
 	for name, e := range s.entries {
-		if !e.removed || e.revived != nil {
+		if e.exists() {
 			names = append(names, name)
 		}
 	}
 	return names
 }
 
-// Run runs names until ctx is done, and returns when the last run has.
+// Run runs names until ctx is done, and returns after the last run has returned.
 // It must be called once.
 func (s *Scheduler[E]) Run(ctx context.Context) {
 	s.mu.Lock()
@@ -202,7 +315,7 @@ func (s *Scheduler[E]) Run(ctx context.Context) {
 	}
 }
 
-// end calls Gone for the names that were removed in the last moment.
+// end calls Gone for the removed names that had no worker for it yet.
 func (s *Scheduler[E]) end(ctx context.Context) {
 	s.mu.Lock()
 	gone := s.gone
@@ -215,8 +328,8 @@ func (s *Scheduler[E]) end(ctx context.Context) {
 	}
 }
 
-// start starts what is due and can run, and returns how long it is until there
-// may be more.
+// start starts the names that are due, and returns the time until the next one may
+// be.
 func (s *Scheduler[E]) start(ctx context.Context, runs *sync.WaitGroup) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -267,6 +380,10 @@ func (s *Scheduler[E]) startDue(ctx context.Context, runs *sync.WaitGroup, now t
 	return s.untilDue(now)
 }
 
+// exists reports whether a name exists for the caller: it does not if it is leaving or
+// removed, unless it was added again. The scheduler's mu must be held.
+func (e *entry[E]) exists() bool { return !e.leaving && !e.removed || e.revived != nil }
+
 // mostUrgent returns the entry that runs next, still in its queue, or nil.
 func (s *Scheduler[E]) mostUrgent(now time.Duration) *entry[E] {
 	for e := s.ready.first(); e != nil && e.deadline <= now; e = s.ready.first() {
@@ -274,9 +391,9 @@ func (s *Scheduler[E]) mostUrgent(now time.Duration) *entry[E] {
 	}
 	ready, lost := s.ready.first(), s.lost.first()
 	if ready == nil || lost != nil && ready.deadline-now > s.cfg.Interval {
-		// What can wait for an interval more makes room for what is lost, or
-		// those that run in time would run again and again, and those that
-		// came too late once never.
+		// A name that can wait for another interval makes room for a lost one.
+		// Otherwise names that are in time would run again and again, and a name
+		// that was late once would never run.
 		return lost
 	}
 	return ready
@@ -289,14 +406,13 @@ func (s *Scheduler[E]) untilDue(now time.Duration) time.Duration {
 	return forever
 }
 
-// finish takes back an entry whose run has ended. It reports false, and does
-// nothing, where Gone has to be called before.
+// finish schedules the next run of an entry whose run has ended. It reports false,
+// and does nothing, if Gone must be called first.
 func (s *Scheduler[E]) finish(e *entry[E], next Next) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	e.removed = e.removed || next.Done
-	if e.removed && !e.told && s.cfg.Gone != nil {
-		e.told = true
+	if e.removed && !e.parted && s.cfg.Gone != nil {
+		e.parted = true
 		return false
 	}
 	now := s.now()
@@ -306,13 +422,7 @@ func (s *Scheduler[E]) finish(e *entry[E], next Next) bool {
 	}
 	e.running, e.cancel, e.ended = false, nil, now
 	if e.removed {
-		if e.revived == nil {
-			delete(s.entries, e.name)
-			return true
-		}
-		e.value, e.revived, e.removed, e.told = *e.revived, nil, false, false
-		e.due, e.deadline, e.ended = now, s.startBy(now), -forever
-		s.wait(e)
+		s.forget(e)
 		return true
 	}
 	e.deadline = s.startBy(now)
@@ -333,8 +443,8 @@ func (s *Scheduler[E]) finish(e *entry[E], next Next) bool {
 	return true
 }
 
-// wait makes an entry wait until it is due, and wakes Run where that is before
-// it looks by itself.
+// wait adds an entry to the queue of those that are not due yet, and wakes Run if the
+// entry is due before Run's timer fires.
 func (s *Scheduler[E]) wait(e *entry[E]) {
 	s.waiting.add(e)
 	if e.due < s.wakeAt {
@@ -342,7 +452,7 @@ func (s *Scheduler[E]) wait(e *entry[E]) {
 	}
 }
 
-// until returns how long it is from now to the next run.
+// until returns the time from now to the next run.
 func (s *Scheduler[E]) until(e *entry[E], now time.Duration, next Next) time.Duration {
 	slot := untilSlot(now, e.phase, s.cfg.Interval, s.cfg.Interval/4)
 	switch {
@@ -354,7 +464,7 @@ func (s *Scheduler[E]) until(e *entry[E], now time.Duration, next Next) time.Dur
 	return next.Wait
 }
 
-// startBy is the deadline of a name that has none of its own.
+// startBy returns the deadline of a name whose run gave none.
 func (s *Scheduler[E]) startBy(now time.Duration) time.Duration {
 	if s.cfg.StartWithin == 0 {
 		return forever

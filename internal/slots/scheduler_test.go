@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -392,22 +393,14 @@ func TestRemoveAndAddDuringARunKeepOneChain(t *testing.T) {
 	})
 }
 
-func TestDoneRemovesAndRemovedNamesDoNotRun(t *testing.T) {
-	do := func(_ context.Context, name string, _ int) Next { return Next{Done: name == "done"} }
-	bubble(t, 4, do, func(w *world) {
-		w.Add("done", 0)
+func TestANameRemovedBeforeRunDoesNotRun(t *testing.T) {
+	bubble(t, 4, steady, func(w *world) {
 		w.Add("gone", 0)
 		w.Remove("gone")
 		w.start()
 		pass(time.Minute)
-		if got := w.seen(); len(got) != 1 || got[0].name != "done" || w.Len() != 0 {
-			t.Errorf("runs %v, %d names left, want one run of done and none left", got, w.Len())
-		}
-		if len(w.gone) != 1 || w.gone[0].name != "done" {
-			t.Errorf("Gone was called for %v, want done: the other was removed before Run", w.gone)
-		}
-		if !w.Add("done", 1) {
-			t.Error("Add after Done was refused")
+		if len(w.seen()) != 0 || w.Len() != 0 || len(w.gone) != 0 {
+			t.Errorf("runs %v, %d names left, Gone of %v, want none", w.seen(), w.Len(), w.gone)
 		}
 	})
 }
@@ -508,7 +501,7 @@ func TestRandomUse(t *testing.T) {
 			case <-ctx.Done():
 			case <-time.After(rand.N(time.Second)):
 			}
-			return Next{Wait: rand.N(5 * time.Second), NoLaterThanSlot: rand.N(2) == 0, Idle: rand.N(4) == 0, Done: rand.N(50) == 0, Deadline: time.Now().Add(rand.N(10 * time.Second))}
+			return Next{Wait: rand.N(5 * time.Second), NoLaterThanSlot: rand.N(2) == 0, Idle: rand.N(4) == 0, Deadline: time.Now().Add(rand.N(10 * time.Second))}
 		}
 		bubble(t, 3, do, func(w *world) {
 			r := rand.New(rand.NewPCG(seed, seed))
@@ -590,6 +583,172 @@ func TestTriggerAfterMakesANameDueThenAndNoLaterThanItWas(t *testing.T) {
 		}
 		if s.TriggerAfter("b", 0) {
 			t.Error("a name that is not there was triggered")
+		}
+	})
+}
+
+// leavers is a scheduler with farewells whose runs call Part, and the order of all
+// calls.
+func leavers(t *testing.T, farewell func(ctx context.Context, name string, value int), f func(s *Scheduler[int], stop func(), order func() []string)) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var calls []string
+		note := func(what string, value int) {
+			mu.Lock()
+			defer mu.Unlock()
+			calls = append(calls, fmt.Sprint(what, " ", value))
+		}
+		var s *Scheduler[int]
+		s = New(Config[int]{
+			Interval: 10 * time.Second, Workers: 2, MinGap: 100 * time.Millisecond,
+			Do: func(ctx context.Context, name string, value int) Next {
+				if s.Leaving(name) != s.Part(ctx, name) {
+					t.Error("Leaving and Part disagree")
+				}
+				note("run", value)
+				return Next{}
+			},
+			Farewell: func(ctx context.Context, name string, value int) {
+				farewell(ctx, name, value)
+				note("farewell", value)
+			},
+			Gone: func(_ context.Context, _ string, value int) { note("gone", value) },
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); s.Run(ctx) }()
+		stop := func() { cancel(); <-done }
+		synctest.Wait()
+		f(s, stop, func() []string {
+			mu.Lock()
+			defer mu.Unlock()
+			return slices.Clone(calls)
+		})
+		stop()
+	})
+}
+
+func silent(context.Context, string, int) {}
+
+func TestANameThatLeavesHasAFarewellAndIsGone(t *testing.T) {
+	leavers(t, silent, func(s *Scheduler[int], _ func(), order func() []string) {
+		s.Add("n", 1)
+		pass(time.Second)
+		if s.Leave("n") || s.Leave("n") || s.Leave("absent") {
+			t.Error("Leave has removed a name that needs a farewell")
+		}
+		if _, ok := s.Get("n"); ok || s.Trigger("n") || len(s.Names()) != 0 || s.Len() != 1 {
+			t.Error("a name that is leaving exists")
+		}
+		if _, ok := s.Remove("n"); ok {
+			t.Error("a name that is leaving was removed")
+		}
+		pass(time.Minute)
+		if want := []string{"run 1", "farewell 1", "run 1", "gone 1"}; !slices.Equal(order(), want) || s.Len() != 0 {
+			t.Errorf("%q, %d names left, want %q", order(), s.Len(), want)
+		}
+	})
+}
+
+func TestANameAddedAgainBeginsAfterTheFarewell(t *testing.T) {
+	for _, wait := range []time.Duration{0, 500 * time.Millisecond} { // before and during the farewell
+		slow := func(context.Context, string, int) { time.Sleep(time.Second) }
+		leavers(t, slow, func(s *Scheduler[int], stop func(), order func() []string) {
+			s.Add("n", 1)
+			pass(time.Second)
+			s.Leave("n")
+			pass(wait)
+			if !s.Add("n", 2) || s.Add("n", 3) {
+				t.Error("it can't be added again, or twice")
+			}
+			if v, ok := s.Get("n"); !ok || v != 2 || len(s.Names()) != 1 {
+				t.Errorf("Get = %d, %v", v, ok)
+			}
+			pass(5 * time.Second)
+			if want := []string{"run 1", "farewell 1", "run 1", "gone 1", "run 2"}; !slices.Equal(order(), want) {
+				t.Errorf("after %v: %q, want %q", wait, order(), want)
+			}
+			s.Leave("n")
+			s.Add("n", 4)
+			if s.Leave("n") {
+				t.Error("it has no farewell")
+			}
+			pass(5 * time.Second)
+			if got := order(); !slices.Equal(got[5:], []string{"farewell 2", "run 2", "gone 2"}) || s.Len() != 0 {
+				t.Errorf("added and removed again: %q, %d names left", got, s.Len())
+			}
+		})
+	}
+}
+
+func TestEndCallsTheFarewellsThatAreLeft(t *testing.T) {
+	var most, now atomic.Int32
+	slow := func(ctx context.Context, _ string, _ int) {
+		most.Store(max(most.Load(), now.Add(1)))
+		defer now.Add(-1)
+		select {
+		case <-time.After(time.Second):
+		case <-ctx.Done():
+		}
+	}
+	leavers(t, slow, func(s *Scheduler[int], stop func(), order func() []string) {
+		for i := range 5 {
+			s.Add(fmt.Sprint(i), i)
+		}
+		pass(5 * time.Second)
+		s.Leave("0")
+		pass(500 * time.Millisecond)
+		stop() // cuts the farewell of 0 short
+		begin := len(order())
+		ctx, cancel := context.WithTimeout(context.Background(), 2500*time.Millisecond)
+		defer cancel()
+		// Two at a time for one second each: the fifth is cut short.
+		if without := s.End(ctx); without != 0 {
+			t.Errorf("%d names had no farewell", without)
+		}
+		got := order()[begin:]
+		for i := range 5 {
+			for _, call := range []string{"farewell", "gone"} {
+				if n := len(slices.DeleteFunc(slices.Clone(got), func(c string) bool { return c != fmt.Sprint(call, " ", i) })); n != 1 {
+					t.Errorf("%d times %s %d: %q", n, call, i, got)
+				}
+			}
+		}
+		isGone := func(call string) bool { return strings.HasPrefix(call, "gone") }
+		if first := slices.IndexFunc(got, isGone); slices.ContainsFunc(got[first:], func(call string) bool { return !isGone(call) }) {
+			t.Errorf("a name was gone before the last farewell: %q", got)
+		}
+		if most.Load() != 2 {
+			t.Errorf("%d farewells at once, want 2", most.Load())
+		}
+		over, cancel := context.WithCancel(context.Background())
+		cancel()
+		if without := s.End(over); without != 5 {
+			t.Errorf("with no time left %d names had no farewell, want 5", without)
+		}
+	})
+}
+
+func TestLeaveWithoutAFarewellRemoves(t *testing.T) {
+	bubble(t, 1, steady, func(w *world) {
+		w.start()
+		w.Add("n", 1)
+		pass(time.Second)
+		if !w.Leave("n") || w.Leave("n") {
+			t.Error("it was not removed at once")
+		}
+		w.Add("m", 2)
+		pass(time.Second)
+		w.stop()
+		if without := w.End(context.Background()); without != 0 || len(w.gone) != 2 {
+			t.Errorf("%d names without a farewell, Gone of %v", without, w.gone)
+		}
+	})
+	leavers(t, silent, func(s *Scheduler[int], stop func(), order func() []string) {
+		stop()
+		s.Add("n", 1)
+		if !s.Leave("n") || s.Len() != 0 || len(order()) != 0 {
+			t.Errorf("after Run it was not removed at once: %q", order())
 		}
 	})
 }
