@@ -19,8 +19,8 @@ import (
 	"github.com/kubewright/kubewright/resourceslice"
 )
 
-// live makes a slice that is there before the controller, under a name of
-// somebody else's making.
+// live makes a slice that exists before the controller starts, with a name that
+// another publisher chose.
 func live(name string, generation, count int64, devices ...resourcev1.Device) *resourcev1.ResourceSlice {
 	return &resourcev1.ResourceSlice{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
@@ -53,7 +53,7 @@ func (r *rig) generations() (all []string) {
 }
 
 // TestCases are the cases of the upstream helper's own tests, by their names.
-// Where this package does something else, diff says what the helper does.
+// If this package behaves differently, diff describes the helper's behavior.
 func TestCases(t *testing.T) {
 	a, b, c, d := device(1, "a"), device(2, "a"), device(3, "a"), device(4, "a")
 	other := func(i int) resourcev1.Device { return device(i, "other") }
@@ -145,8 +145,8 @@ func TestRemovePool(t *testing.T) {
 	})
 }
 
-// TestRemoveWithLeftovers: what an earlier publisher has left of an earlier
-// generation must not become the pool while it is removed.
+// TestRemoveWithLeftovers: slices of an older generation that an earlier publisher
+// left must not become the pool while it is removed.
 func TestRemoveWithLeftovers(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.there(live("a", 1, 1, device(1, "a")), live("b", 2, 2, device(1, "a")), live("c", 2, 2, device(2, "a")))

@@ -166,8 +166,7 @@ func BenchmarkSetUnchanged(b *testing.B) {
 	}
 }
 
-// BenchmarkPlan is what it costs to find out what has to be written when one
-// device of many has changed.
+// BenchmarkPlan measures a plan after one device of many has changed.
 func BenchmarkPlan(b *testing.B) {
 	for _, n := range []int{1000, 10_000, 100_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {

@@ -148,7 +148,7 @@ func TestClusterPools(t *testing.T) {
 }
 
 // TestNodePoolBecomesClusterPool: the node's name is immutable, so all slices
-// are made anew.
+// are re-created.
 func TestNodePoolBecomesClusterPool(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.user = admin
@@ -183,7 +183,7 @@ func TestCrashInTheMiddle(t *testing.T) {
 						r.settle(time.Minute)
 					}
 					r.s.ResetJournal()
-					// The process is gone: nothing of what it sends arrives.
+					// The process is gone: none of its requests arrives.
 					heal := r.s.Inject(apitest.Fault{Match: apitest.Match{User: r.user.Name, Verb: "create,update,delete", Resource: "resourceslices"}, Skip: after, Err: apitest.ErrConnReset})
 					want := resourceslice.Pool{Devices: tainted(tc.pools[last])}
 					r.set(want)
@@ -241,8 +241,8 @@ func (m meddler) RoundTrip(req *http.Request) (*http.Response, error) {
 	return m.RoundTripper.RoundTrip(req)
 }
 
-// TestWebhookThatMeddles: what is written is never what is read, and that is no
-// reason to write all the time.
+// TestWebhookThatMeddles: the API server never stores a slice as it was sent, and
+// the controller does not write it all the time.
 func TestWebhookThatMeddles(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.start(func(cfg *resourceslice.Config) {
@@ -282,7 +282,7 @@ func TestStopWhileWaiting(t *testing.T) {
 	})
 }
 
-// TestThrottled: what the API server tells one writer holds for all.
+// TestThrottled: a Retry-After in one answer delays all writers.
 func TestThrottled(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.s.Inject(apitest.Fault{Match: apitest.Match{Verb: "create", Resource: "resourceslices"}, Times: 1, Status: statuserr.TooManyRequests(0)})
@@ -300,7 +300,7 @@ func TestThrottled(t *testing.T) {
 	})
 }
 
-// TestStopWithoutWindow: what has not begun is not begun.
+// TestStopWithoutWindow: no write begins after Run's context is done.
 func TestStopWithoutWindow(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.start(func(cfg *resourceslice.Config) { cfg.Concurrency = 1 })

@@ -46,8 +46,9 @@
 //     taints and counters is one slice.
 //   - A create or an update completes a pool, never a delete, because the
 //     scheduler does not wake up for deletes.
-//   - After an error a publish continues at the failed write, also in another
-//     process. Existing slices are adopted under any name.
+//   - After an error a publish continues at the failed write. A restarted process
+//     continues too if it wants the same content, which an annotation records.
+//     Existing slices are adopted under any name.
 //   - Another writer's change is undone after a second, and more and more rarely,
 //     up to every five minutes, if the other writer persists.
 //

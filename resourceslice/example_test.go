@@ -15,7 +15,7 @@ import (
 	"github.com/kubewright/kubewright/resourceslice"
 )
 
-// A driver publishes what it has, and again when that changes.
+// A driver publishes its devices, and again when they change.
 func Example() {
 	server := apitest.New(apitest.Options{}) // in a program: a cluster
 	server.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}})

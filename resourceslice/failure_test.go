@@ -52,7 +52,7 @@ func TestEveryWriteCanFail(t *testing.T) {
 					r.s.Inject(f)
 					want := tainted(after * 64)
 					r.set(resourceslice.Pool{Devices: want})
-					r.settle(2 * time.Hour) // what was refused is tried again after one
+					r.settle(2 * time.Hour) // refused content is tried again after one hour
 					if got := len(r.devices()); got != len(want) {
 						t.Errorf("%d devices, want %d", got, len(want))
 					}
@@ -134,7 +134,7 @@ var (
 func randomEdits(r *rig, rng *rand.Rand) {
 	// In order, so that a seed is a script.
 	names := slices.DeleteFunc(slices.Sorted(maps.Keys(faults)), func(name string) bool {
-		return name == "404" // ends the watch as well: the pool is looked at anew
+		return name == "404" // ends the watch too, after which the pool is reconciled
 	})
 	concurrency := 1 + rng.IntN(8)
 	lives, life := 0, ""

@@ -39,7 +39,7 @@ func TestLifecycle(t *testing.T) {
 		ErrAlreadyRun: resourceslice.ErrAlreadyRun,
 		ReturnWithin:  resourceslice.DefaultShutdownTimeout,
 		// The informer tries every 30 to 60 seconds, with two requests, and
-		// client-go repeats ten times what was throttled or reset.
+		// client-go repeats a throttled or reset request ten times.
 		MaxPerHour:  3500,
 		ReadyWithin: 6 * time.Minute,
 	})

@@ -166,8 +166,8 @@ func TestUpstreamReconcilePoolWithName(t *testing.T) {
 	}
 }
 
-// TestUpstreamPoolNameFieldSelector: a node's watch of the pool that it
-// publishes for others is of that pool alone where the API server can do that.
+// TestUpstreamPoolNameFieldSelector: a node watches only its own cluster pool if
+// the API server can select a pool by name.
 func TestUpstreamPoolNameFieldSelector(t *testing.T) {
 	byPool := apitest.Match{Resource: "resourceslices", Func: func(q apitest.Request) bool { return contains(fmt.Errorf("%s", q.FieldSelector), "spec.pool.name=") }}
 	unsupported := statuserr.New(400, metav1.StatusReasonBadRequest, `field label not supported: spec.pool.name`)
@@ -187,7 +187,7 @@ func TestUpstreamPoolNameFieldSelector(t *testing.T) {
 					m := byPool
 					m.Verb = tc.verb
 					r.s.Inject(apitest.Fault{Match: m, Status: unsupported})
-					if tc.verb == "list" { // is asked for where there is no watch with initial events
+					if tc.verb == "list" { // which is only sent if the watch has no initial events
 						m.Verb = "watch"
 						r.s.Inject(apitest.Fault{Match: m, Times: 1, Status: statuserr.New(422, metav1.StatusReasonInvalid, "sendInitialEvents")})
 					}
@@ -215,8 +215,8 @@ func TestUpstreamPoolNameFieldSelector(t *testing.T) {
 	}
 }
 
-// TestUpstreamUpdateDeleteRecreate: an own update, and then somebody deletes
-// the slice.
+// TestUpstreamUpdateDeleteRecreate: another client deletes a slice after an own
+// update.
 func TestUpstreamUpdateDeleteRecreate(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.start()

@@ -99,8 +99,8 @@ func (m *model) complete() (names []string, ok bool) {
 	return names, ok
 }
 
-// apply carries out a plan up to stop writes, and checks after each what a
-// consumer sees. It reports whether it carried out all of it.
+// apply carries out up to stop writes of a plan, and checks the consumer's view
+// after each. It reports whether it carried out all of it.
 func (m *model) apply(d *desired, p *plan, rng *rand.Rand, stop int) bool {
 	m.t.Helper()
 	was, wasComplete := m.complete()
@@ -304,9 +304,9 @@ func (m *model) checkOrder(p Pool) {
 	}
 }
 
-// TestPlanProperty: random pools, of which some are only half published before
-// the next one comes. Whatever there is, one plan leads to what is wanted,
-// consumers see only what they may see, and the next plan is empty.
+// TestPlanProperty publishes random pools, some of them only in part before the
+// next one. From any state one plan leads to the desired pool, the invariants hold
+// after each write, and the next plan is empty.
 func TestPlanProperty(t *testing.T) {
 	for seed := range uint64(120) {
 		rng := rand.New(rand.NewPCG(seed, 7))

@@ -69,9 +69,9 @@ func TestSetLeavesDevicesAlone(t *testing.T) {
 	})
 }
 
-// TestClusterPoolOfANodeIsRepaired: the watch of the node's own slices, where
-// nothing happens, was taken for what is known of all of them, and a slice that
-// somebody deleted was thought to be there for ever.
+// TestClusterPoolOfANodeIsRepaired: a cluster pool has another watch than the
+// node's slices. An earlier version compared its slices with the resource version
+// of the node's watch, and never noticed that another client deleted one.
 func TestClusterPoolOfANodeIsRepaired(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.user = admin
@@ -85,8 +85,8 @@ func TestClusterPoolOfANodeIsRepaired(t *testing.T) {
 	})
 }
 
-// TestRepairWithoutAtomicFIFO: so it was where the store doesn't know how far it
-// is, for a minute after each write.
+// TestRepairWithoutAtomicFIFO: a repair does not wait a minute after an own write
+// if the store doesn't know its resource version.
 func TestRepairWithoutAtomicFIFO(t *testing.T) {
 	for _, f := range []features.Feature{features.UnlockWhileProcessingFIFO, features.AtomicFIFO} {
 		featurestesting.SetFeatureDuringTest(t, f, false)
@@ -105,9 +105,9 @@ func TestRepairWithoutAtomicFIFO(t *testing.T) {
 	})
 }
 
-// TestDeleteThatLandsLate: a pool was removed and Set again, and then the delete
-// was carried out whose answer was lost. Since it was our own, nobody missed the
-// slice.
+// TestDeleteThatLandsLate: a pool is removed and Set again, and then the API server
+// carries out the delete, whose answer was lost. The slice is created again
+// although the delete was an own one.
 func TestDeleteThatLandsLate(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.start()
@@ -187,8 +187,8 @@ func TestOneTaintTwice(t *testing.T) {
 	})
 }
 
-// TestReadyBeforeTheFirstPool: a controller of a driver's pools in the cluster
-// watched nothing before the first Set, so who waited for Ready waited for ever.
+// TestReadyBeforeTheFirstPool: a controller of a driver's pools in the cluster is
+// ready before the first Set, so a caller can wait for Ready first.
 func TestReadyBeforeTheFirstPool(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.start(func(cfg *resourceslice.Config) {

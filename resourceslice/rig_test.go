@@ -131,7 +131,7 @@ func (r *rig) set(p resourceslice.Pool) {
 	}
 }
 
-// publish sets a pool and waits until it is there.
+// publish sets a pool and waits until it is published.
 func (r *rig) publish(p resourceslice.Pool) {
 	r.Helper()
 	r.set(p)
@@ -267,8 +267,8 @@ func tainted(n int) []resourcev1.Device {
 	return all
 }
 
-// consumer watches slices as the scheduler does, and checks with every event
-// what a consumer relies on.
+// consumer watches slices as the scheduler does, and checks the invariants with
+// every event.
 type consumer struct {
 	t    *testlog.T
 	w    watch.Interface
@@ -333,10 +333,9 @@ func (c *consumer) withhold(names ...string) {
 
 func key(s *resourcev1.ResourceSlice) string { return s.Spec.Driver + "/" + s.Spec.Pool.Name }
 
-// died says that the process which writes as this field manager has crashed. A
-// request of its that the API server carries out after that may be of a
-// generation which its successor, that can't know of it, has gone past; since
-// no consumer reads that generation, it does no harm.
+// died records that the process with this field manager has crashed. The API server
+// may carry out its last requests later, at a generation that its successor has
+// left behind. No consumer reads that generation.
 func (c *consumer) died(manager string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -415,7 +414,7 @@ func (c *consumer) see(event watch.EventType, s *resourcev1.ResourceSlice) {
 	c.complete[pool] = complete
 }
 
-// invalidPool says what makes a complete pool unusable.
+// invalidPool returns the reason why a complete pool is unusable, or "".
 func invalidPool(newest []*resourcev1.ResourceSlice) string {
 	devices, sets := map[string]bool{}, map[string]map[string]resourcev1.Counter{}
 	for _, s := range newest {

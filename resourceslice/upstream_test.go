@@ -20,8 +20,8 @@ import (
 	"github.com/kubewright/kubewright/resourceslice"
 )
 
-// Each of these is a mistake that the upstream helper makes, with what it does
-// instead of what is asserted here.
+// Each test covers a mistake of the upstream helper. The comment describes the
+// helper's behavior, the assertions the right one.
 
 // TestErrorInTheMiddleOfABump: slices that a bump has not reached are deleted and created again after one
 // 500, with one more generation.
@@ -118,8 +118,8 @@ func TestDroppedFields(t *testing.T) {
 	})
 }
 
-// TestNodeIsCreatedAgain: the garbage collector and the controller delete and create the slices in
-// turn, since the UID that was read first is used for ever.
+// TestNodeIsCreatedAgain: the helper always uses the UID that it read first, so the
+// garbage collector and the helper delete and create the slices in turn.
 func TestNodeIsCreatedAgain(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.start()
@@ -456,7 +456,7 @@ func TestLabelsAndOwners(t *testing.T) {
 	})
 }
 
-// TestNoRedundantDeletes: deletes of what is gone already.
+// TestNoRedundantDeletes: the helper deletes slices that are gone already.
 func TestNoRedundantDeletes(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.start()

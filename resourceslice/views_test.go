@@ -63,7 +63,7 @@ func TestOwnWritesCorrectTheStore(t *testing.T) {
 				o := ownWrites{pending: map[string]ownWrite{}}
 				tc.write(&o)
 				time.Sleep(tc.after)
-				for range 2 { // what was settled stays so
+				for range 2 { // the second call gives the same result
 					var got []string
 					for _, rec := range o.apply(testID, func() ([]*record, func(*record) string) {
 						return slices.Clone(tc.stored), func(*record) string { return tc.seen }
