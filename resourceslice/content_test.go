@@ -185,6 +185,48 @@ func BenchmarkPlan(b *testing.B) {
 	}
 }
 
+// BenchmarkManyDevices measures the steps that were quadratic in an earlier
+// version: to find the times of 10,000 taints during a switch to a new generation,
+// and to assign 99,000 plain devices to slices that have room.
+func BenchmarkManyDevices(b *testing.B) {
+	b.Run("switch of 10000 tainted", func(b *testing.B) {
+		m := newModel(b)
+		m.publish(m.desired(Pool{Devices: someTainted(0, 10_000)}))
+		at := metav1.Now()
+		for _, s := range m.slices {
+			for i := range s.Spec.Devices {
+				s.Spec.Devices[i].Taints[0].TimeAdded = &at
+			}
+		}
+		d, o := m.desired(Pool{Devices: someTainted(0, 10_100)}), m.observed()
+		p := newPlan(d, o)
+		b.ReportAllocs()
+		for b.Loop() {
+			j := &job{c: &Controller{hasher: m.e.hasher}, want: d, live: o.live}
+			j.indexTimes()
+			for _, page := range slices.Concat(p.phases...) {
+				if _, err := j.build(p, page); err != nil {
+					b.Fatal(err)
+				}
+			}
+		}
+		if !p.window() {
+			b.Error("the number of slices did not change")
+		}
+	})
+	b.Run("plan of 99000 plain", func(b *testing.B) {
+		m := newModel(b)
+		m.publish(m.desired(Pool{Devices: someDevices(0, 50_000)}))
+		d, o := m.desired(Pool{Devices: someDevices(0, 99_000)}), m.observed()
+		b.ReportAllocs()
+		for b.Loop() {
+			if p := newPlan(d, o); p.outcome != inPlace || p.devices() != 99_000 {
+				b.Fatal("the devices don't fit")
+			}
+		}
+	})
+}
+
 // publish stores a pool in an empty model, and checks nothing.
 func (m *model) publish(d *desired) {
 	p := newPlan(d, m.observed())

@@ -202,3 +202,60 @@ func TestAnswersDecideWhatIsPublished(t *testing.T) {
 		}
 	}
 }
+
+// TestSlicesThatDisagreeOnTheirNumberAreNoPool: consumers ignore them even if
+// there are as many as one of them says.
+func TestSlicesThatDisagreeOnTheirNumberAreNoPool(t *testing.T) {
+	m := newModel(t)
+	pool := Pool{Devices: someTainted(0, 192)}
+	m.become(pool)
+	m.slices[m.live()[2].Name].Spec.Pool.ResourceSliceCount = 4
+	if plan := newPlan(m.desired(pool), m.observed()); plan.outcome != newGeneration || writesOf(plan) != 3 {
+		t.Errorf("outcome %v with %d writes", plan.outcome, writesOf(plan))
+	}
+}
+
+// TestDependentChangesTakeANewGeneration: pages that are written one by one must
+// agree on the nodes, and must not pass devices on to each other.
+func TestDependentChangesTakeANewGeneration(t *testing.T) {
+	m := newModel(t)
+	m.become(Pool{Devices: someTainted(0, 192)})
+	skipping := Pool{Devices: someTainted(0, 192), SkipNodeOperations: []resourcev1.SkipNodeOperation{"*"}}
+	if plan := m.become(skipping); plan.outcome != newGeneration || writesOf(plan) != 3 {
+		t.Errorf("another head: outcome %v with %d writes", plan.outcome, writesOf(plan))
+	}
+
+	m = newModel(t)
+	all := someDevices(0, 193)
+	m.become(Pool{Devices: all[:192]})
+	m.become(Pool{Devices: all}) // the first slice gets a device more than 64
+	all = slices.Concat(all[:64], all[100:])
+	m.become(Pool{Devices: all}) // the second has room
+	all = slices.Clone(all)
+	all[0].Taints = someTainted(0, 1)[0].Taints // now 64 are the limit of the first
+	if plan := m.become(Pool{Devices: all}); plan.outcome != newGeneration || writesOf(plan) != 3 {
+		t.Errorf("a device moves: outcome %v with %d writes", plan.outcome, writesOf(plan))
+	}
+	m.checkOrder(Pool{Devices: all})
+}
+
+// TestATaintKeepsItsTimeUnlessAnotherIsSet: the API server gives a taint the time of
+// the first write, and Set may name another one.
+func TestATaintKeepsItsTimeUnlessAnotherIsSet(t *testing.T) {
+	m := newModel(t)
+	withTime := func(at *metav1.Time) Pool {
+		devices := someTainted(0, 1)
+		devices[0].Taints[0].TimeAdded = at
+		return Pool{Devices: devices}
+	}
+	first, later := metav1.Unix(1_000_000_000, 0), metav1.Unix(1_000_000_060, 0)
+	m.become(withTime(&first))
+	for name, tc := range map[string]struct {
+		at     *metav1.Time
+		writes int
+	}{"no time": {nil, 0}, "the same": {&first, 0}, "another": {&later, 1}} {
+		if n := writesOf(newPlan(m.desired(withTime(tc.at)), m.observed())); n != tc.writes {
+			t.Errorf("%s: %d writes, want %d", name, n, tc.writes)
+		}
+	}
+}
