@@ -68,6 +68,7 @@ func TestKilledAgainAndAgain(t *testing.T) {
 		t.Skip(`run "make chaos-containers"`)
 	}
 	s, client := needsContainers(t)
+	s.explain(t, client)
 	const kills, seed = 12, 7
 	random := rand.New(rand.NewPCG(seed, seed))
 	pods := client.CoreV1().Pods("default")
@@ -144,6 +145,29 @@ func workPod(n int, out string) *corev1.Pod {
 			Volumes: []corev1.Volume{{Name: "out", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: out}}}},
 		},
 	}
+}
+
+// explain prints the pods that have not ended and the ends of the logs of a failed test.
+func (s *suite) explain(t *testing.T, client kubernetes.Interface) {
+	t.Cleanup(func() {
+		if !t.Failed() {
+			return
+		}
+		list, err := client.CoreV1().Pods("default").List(context.Background(), metav1.ListOptions{})
+		if err != nil {
+			t.Log(err)
+			return
+		}
+		for _, p := range list.Items {
+			if p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed {
+				t.Logf("%s %s: %+v", p.Name, p.UID, p.Status)
+			}
+		}
+		for _, path := range []string{s.kubelet.Log(), s.runtime.Log()} {
+			text, err := os.ReadFile(path)
+			t.Logf("end of %s: %v\n%s", path, err, text[max(0, len(text)-20_000):])
+		}
+	})
 }
 
 // nothingIsLeft deletes all pods and checks that the runtime has nothing of them.

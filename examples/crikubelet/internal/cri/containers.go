@@ -196,7 +196,17 @@ func (r *Runtime) Start(ctx context.Context, spec podruntime.ContainerSpec) erro
 		return &podruntime.StartError{Reason: "CreateContainerError", Err: err}
 	}
 	if _, err = r.client.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: created.ContainerId}); err != nil {
-		return &podruntime.StartError{Reason: "RunContainerError", Err: err}
+		failed := &podruntime.StartError{Reason: "RunContainerError", Err: err}
+		if lost, statusErr := r.lostSandbox(ctx, spec.Sandbox.ID); !lost {
+			return errors.Join(failed, statusErr)
+		}
+		// The container never ran, so it must run in a new sandbox, even in a pod that
+		// is never restarted. It goes first: its exit would count otherwise.
+		_, err := r.client.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: created.ContainerId})
+		if err == nil {
+			err = r.stopSandbox(ctx, spec.Sandbox.ID)
+		}
+		return errors.Join(failed, err)
 	}
 	return nil
 }

@@ -209,6 +209,45 @@ func TestALostSandboxIsReplaced(t *testing.T) {
 	}
 }
 
+// A containerd that is killed while it creates a sandbox may list it as ready
+// afterwards, without a process. Its containers never ran.
+func TestAContainerOfASandboxWithoutAProcessIsAsIfItWasNeverStarted(t *testing.T) {
+	server := criserver.Start(t)
+	r := newRuntime(t, server)
+	spec := set(t, r, pod())
+	server.Lock()
+	server.Sandboxes[spec.Sandbox.ID].Lost = true
+	server.Unlock()
+	if err := r.Start(t.Context(), spec); err == nil {
+		t.Fatal("Start succeeded")
+	}
+	if list, err := r.List(t.Context(), "uid"); err != nil || len(list) != 0 {
+		t.Errorf("a container that never ran is listed as %+v, %v", list, err)
+	}
+	boxes, err := r.ListPods(t.Context(), "uid")
+	if err != nil || len(boxes) != 1 || boxes[0].Ready {
+		t.Fatalf("the sandbox is listed as %+v, %v", boxes, err)
+	}
+	again := set(t, r, pod())
+	if err := r.Start(t.Context(), again); err != nil {
+		t.Errorf("Start in the new sandbox: %v", err)
+	}
+}
+
+// An error of Start in a sandbox that lives is that of the container.
+func TestAStartThatFailsInAGoodSandboxCounts(t *testing.T) {
+	server := criserver.Start(t)
+	r := newRuntime(t, server)
+	spec := set(t, r, pod(func(p *corev1.Pod) { p.Spec.Containers[0] = container0("missing") }))
+	var failed *podruntime.StartError
+	if err := r.Start(t.Context(), spec); !errors.As(err, &failed) || failed.Reason != "RunContainerError" {
+		t.Errorf("Start: %v", err)
+	}
+	if list, err := r.List(t.Context(), "uid"); err != nil || len(list) != 1 || list[0].State != podruntime.ContainerExited || list[0].ExitCode != 128 {
+		t.Errorf("the container is listed as %+v, %v", list, err)
+	}
+}
+
 func TestTheRuntimeClassChoosesTheHandler(t *testing.T) {
 	server := criserver.Start(t)
 	r := newRuntime(t, server, &nodev1.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: "fast"}, Handler: "kata"})

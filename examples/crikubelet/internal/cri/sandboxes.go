@@ -6,6 +6,7 @@ package cri
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"os"
 	"slices"
@@ -184,6 +185,28 @@ func (r *Runtime) stopSandbox(ctx context.Context, id string) error {
 		return nil
 	}
 	return err
+}
+
+// lostSandbox reports whether a sandbox has no process, even if it is listed as ready:
+// containerd 1.6 lists one so that it was creating when it was killed. It says so only
+// in the details for people, with the number of the process.
+func (r *Runtime) lostSandbox(ctx context.Context, id string) (bool, error) {
+	answer, err := r.client.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: id, Verbose: true})
+	if status.Code(err) == codes.NotFound {
+		return true, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	if answer.GetStatus().GetState() != runtimeapi.PodSandboxState_SANDBOX_READY {
+		return true, nil
+	}
+	var info struct {
+		PID *int64 `json:"pid"`
+	}
+	// A runtime may have no details, or others.
+	_ = json.Unmarshal([]byte(answer.Info["info"]), &info)
+	return info.PID != nil && *info.PID == 0, nil
 }
 
 // TearDownPod implements podruntime.Sandboxer.

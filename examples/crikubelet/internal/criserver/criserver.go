@@ -3,7 +3,8 @@
 
 // Package criserver is a container runtime in memory that serves the CRI on a socket,
 // for tests. The first word of a container's command is its behaviour: forever runs
-// until it is stopped, stubborn until it is killed, and exit N exits with code N.
+// until it is stopped, stubborn until it is killed, exit N exits with code N, and missing
+// can't be started.
 package criserver
 
 import (
@@ -60,6 +61,8 @@ type Sandbox struct {
 	Config  *runtimeapi.PodSandboxConfig
 	Handler string
 	Status  *runtimeapi.PodSandboxStatus
+	// Lost says that the sandbox has no process, so that no container starts in it.
+	Lost bool
 }
 
 // A Container is a container with the request that made it.
@@ -150,7 +153,7 @@ func (s *Server) RunPodSandbox(_ context.Context, r *runtimeapi.RunPodSandboxReq
 		}
 	}
 	id := s.id("box")
-	s.Sandboxes[id] = &Sandbox{r.Config, r.RuntimeHandler, &runtimeapi.PodSandboxStatus{
+	s.Sandboxes[id] = &Sandbox{Config: r.Config, Handler: r.RuntimeHandler, Status: &runtimeapi.PodSandboxStatus{
 		Id: id, Metadata: r.Config.Metadata, Labels: r.Config.Labels, CreatedAt: time.Now().UnixNano(),
 		Network: &runtimeapi.PodSandboxNetworkStatus{Ip: fmt.Sprintf("10.0.%d.%d", s.ids/256, s.ids%256)},
 		Linux:   &runtimeapi.LinuxPodSandboxStatus{Namespaces: &runtimeapi.Namespace{Options: r.Config.Linux.SecurityContext.NamespaceOptions}},
@@ -194,7 +197,15 @@ func (s *Server) PodSandboxStatus(_ context.Context, r *runtimeapi.PodSandboxSta
 	if b == nil {
 		return nil, notFound(r.PodSandboxId)
 	}
-	return &runtimeapi.PodSandboxStatusResponse{Status: b.Status}, nil
+	pid := 4711
+	if b.Lost {
+		pid = 0
+	}
+	out := &runtimeapi.PodSandboxStatusResponse{Status: b.Status}
+	if r.Verbose {
+		out.Info = map[string]string{"info": fmt.Sprintf(`{"pid":%d,"processStatus":"running"}`, pid)}
+	}
+	return out, nil
 }
 
 func selected(filter, labels map[string]string) bool {
@@ -250,8 +261,20 @@ func (s *Server) StartContainer(_ context.Context, r *runtimeapi.StartContainerR
 	if c.Status.State != runtimeapi.ContainerState_CONTAINER_CREATED {
 		return nil, status.Error(codes.Unknown, "the container was started already")
 	}
-	c.Status.State, c.Status.StartedAt = runtimeapi.ContainerState_CONTAINER_RUNNING, time.Now().UnixNano()
 	words := strings.Fields(strings.Join(c.Config.Command, " "))
+	failure := ""
+	switch {
+	case s.Sandboxes[c.Box].Lost:
+		failure = "namespace path: lstat /proc/0/ns/ipc: no such file or directory"
+	case len(words) == 1 && words[0] == "missing":
+		failure = "exec: \"missing\": executable file not found in $PATH"
+	}
+	if failure != "" {
+		s.end(c, 128)
+		c.Status.Reason = "StartError"
+		return nil, status.Error(codes.Unknown, failure)
+	}
+	c.Status.State, c.Status.StartedAt = runtimeapi.ContainerState_CONTAINER_RUNNING, time.Now().UnixNano()
 	s.report(c)
 	if len(words) == 2 && words[0] == "exit" {
 		code, _ := strconv.Atoi(words[1])
