@@ -26,10 +26,7 @@ func (j *job) compare(req *request, got *resourcev1.ResourceSlice, rec *record) 
 	if head := e.head(spec); head != rec.head {
 		found[head] = j.newAnswer("", rec.head, false, req, got)
 	}
-	live := rec.devices
-	if page.counters {
-		live = rec.sets
-	}
+	live := rec.contents(page.counters)
 	index := indexOf(live)
 	for i := range page.items {
 		it := &page.items[i]
@@ -204,10 +201,7 @@ func (j *job) refuse(page *page, err error) (verdict, error) {
 // find returns the newest slice that has a device or a counter set, or nil.
 func (j *job) find(name string, counters bool) (*record, content) {
 	for _, rec := range j.live {
-		all := rec.devices
-		if counters {
-			all = rec.sets
-		}
+		all := rec.contents(counters)
 		if i := slices.IndexFunc(all, func(is content) bool { return is.name == name }); i >= 0 {
 			return rec, all[i]
 		}

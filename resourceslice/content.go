@@ -352,8 +352,8 @@ func (d *desired) urgent(before *desired) bool {
 	return false
 }
 
-// record is a slice on the API server, reduced to metadata, names and hashes. Records are immutable. The informer stores them in
-// place of the objects.
+// record is a slice on the API server, reduced to metadata, names and hashes.
+// Records are immutable. The informer stores them in place of the objects.
 type record struct {
 	// The metadata without managedFields. An update repeats it.
 	metav1.ObjectMeta
@@ -398,6 +398,20 @@ func (e *encoder) record(s *resourcev1.ResourceSlice) *record {
 		r.sets = append(r.sets, content{name: set.Name, hash: e.messageHash(set)})
 	}
 	return r
+}
+
+// record returns the record of one slice.
+func (c *Controller) record(s *resourcev1.ResourceSlice) *record {
+	e := encoder{hasher: c.hasher}
+	return e.record(s)
+}
+
+// contents returns the counter sets or the devices.
+func (r *record) contents(counters bool) []content {
+	if counters {
+		return r.sets
+	}
+	return r.devices
 }
 
 // deleting reports whether the object only waits for its finalizers.

@@ -72,13 +72,10 @@ func (p *page) limit() int {
 
 // live returns the contents of the page on the API server.
 func (p *page) live() []content {
-	switch {
-	case p.rec == nil:
+	if p.rec == nil {
 		return nil
-	case p.counters:
-		return p.rec.sets
 	}
-	return p.rec.devices
+	return p.rec.contents(p.counters)
 }
 
 // newRestrictions returns the kinds of restrictions that the live slice doesn't

@@ -404,11 +404,10 @@ func (s *session) listOrphans(driver string) bool {
 	if err != nil {
 		return true
 	}
-	e := encoder{hasher: s.c.hasher}
 	err = meta.EachListItem(list, func(obj runtime.Object) error {
 		slice, err := s.version.Convert(obj)
 		if err == nil {
-			s.orphans[driver] = append(s.orphans[driver], e.record(slice))
+			s.orphans[driver] = append(s.orphans[driver], s.c.record(slice))
 		}
 		return err
 	})

@@ -327,24 +327,19 @@ func (j *job) send(req *request) (verdict, error) {
 	var got *resourcev1.ResourceSlice
 	err := j.patiently(func() error {
 		return j.call(req, func(ctx context.Context) (err error) {
-			switch req.verb() {
-			case "create":
-				got, err = j.s.version.Create(ctx, req.slice, req.dryRun)
-			case "update":
-				got, err = j.s.version.Update(ctx, req.slice, req.dryRun)
-			default:
-				err = j.s.version.Delete(ctx, req.rec.Name, metav1.DeleteOptions{
-					Preconditions: &metav1.Preconditions{UID: &req.rec.UID, ResourceVersion: &req.rec.ResourceVersion},
-				})
+			if req.slice != nil {
+				got, err = j.s.version.Write(ctx, req.slice, req.dryRun)
+				return err
 			}
-			return err
+			return j.s.version.Delete(ctx, req.rec.Name, metav1.DeleteOptions{
+				Preconditions: &metav1.Preconditions{UID: &req.rec.UID, ResourceVersion: &req.rec.ResourceVersion},
+			})
 		})
 	})
 	v, because := stored, err
 	switch {
 	case err == nil && got != nil:
-		e := encoder{hasher: j.c.hasher}
-		rec := e.record(got)
+		rec := j.c.record(got)
 		if !req.dryRun {
 			j.c.own.wrote(rec)
 		}
@@ -460,8 +455,7 @@ func (j *job) lookUp(req *request, because error) (verdict, error) {
 	default:
 		return failure, err
 	}
-	e := encoder{hasher: j.c.hasher}
-	found := e.record(slice)
+	found := j.c.record(slice)
 	if found.id != j.p.id || req.rec == nil && found.nodeName != nodeNameOf(req.slice) {
 		j.c.mu.Lock()
 		defer j.c.mu.Unlock()

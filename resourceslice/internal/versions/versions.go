@@ -44,11 +44,12 @@ type Version struct {
 	// Convert turns an object from List or Watch into v1.
 	Convert func(runtime.Object) (*resourcev1.ResourceSlice, error)
 
-	// Get, Create, Update and Delete each send one request. The API server stores
-	// nothing if dryRun is set, but answers as if it did.
-	Get            func(ctx context.Context, name string) (*resourcev1.ResourceSlice, error)
-	Create, Update func(ctx context.Context, slice *resourcev1.ResourceSlice, dryRun bool) (*resourcev1.ResourceSlice, error)
-	Delete         func(ctx context.Context, name string, opts metav1.DeleteOptions) error
+	// Get, Write and Delete each send one request. Write creates a slice without
+	// a resource version, and updates others. The API server stores nothing if
+	// dryRun is set, but answers as if it did.
+	Get    func(ctx context.Context, name string) (*resourcev1.ResourceSlice, error)
+	Write  func(ctx context.Context, slice *resourcev1.ResourceSlice, dryRun bool) (*resourcev1.ResourceSlice, error)
+	Delete func(ctx context.Context, name string, opts metav1.DeleteOptions) error
 }
 
 // All returns all versions, newest first. Writes are made as fieldManager.
@@ -94,30 +95,22 @@ func newVersion[T, L runtime.Object](name string, c slicesClient[T, L], fieldMan
 		Get: func(ctx context.Context, name string) (*resourcev1.ResourceSlice, error) {
 			return answer(c.Get(ctx, name, metav1.GetOptions{}))
 		},
-		Create: func(ctx context.Context, s *resourcev1.ResourceSlice, dryRun bool) (*resourcev1.ResourceSlice, error) {
+		Write: func(ctx context.Context, s *resourcev1.ResourceSlice, dryRun bool) (*resourcev1.ResourceSlice, error) {
 			obj, err := to(s)
 			if err != nil {
 				return nil, err
 			}
-			return answer(c.Create(ctx, obj, metav1.CreateOptions{FieldManager: fieldManager, DryRun: all(dryRun)}))
-		},
-		Update: func(ctx context.Context, s *resourcev1.ResourceSlice, dryRun bool) (*resourcev1.ResourceSlice, error) {
-			obj, err := to(s)
-			if err != nil {
-				return nil, err
+			var runs []string
+			if dryRun {
+				runs = []string{metav1.DryRunAll}
 			}
-			return answer(c.Update(ctx, obj, metav1.UpdateOptions{FieldManager: fieldManager, DryRun: all(dryRun)}))
+			if s.ResourceVersion == "" {
+				return answer(c.Create(ctx, obj, metav1.CreateOptions{FieldManager: fieldManager, DryRun: runs}))
+			}
+			return answer(c.Update(ctx, obj, metav1.UpdateOptions{FieldManager: fieldManager, DryRun: runs}))
 		},
 		Delete: c.Delete,
 	}
-}
-
-// all returns the value of the dryRun option.
-func all(dryRun bool) []string {
-	if dryRun {
-		return []string{metav1.DryRunAll}
-	}
-	return nil
 }
 
 // Gone reports whether a request failed because the API server doesn't serve

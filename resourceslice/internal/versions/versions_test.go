@@ -125,13 +125,13 @@ func TestEachVersionWritesAndReads(t *testing.T) {
 			slice := &resourcev1.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "s-" + v.Name}, Spec: resourcev1.ResourceSliceSpec{
 				Driver: "d.example.com", NodeName: new("n1"), Pool: resourcev1.ResourcePool{Name: "n1", Generation: 1, ResourceSliceCount: 1},
 			}}
-			if got, err := v.Create(t.Context(), slice, true); err != nil || got.Spec.Driver != slice.Spec.Driver {
+			if got, err := v.Write(t.Context(), slice, true); err != nil || got.Spec.Driver != slice.Spec.Driver {
 				t.Errorf("%s: dry run: %v, %v", v.Name, got, err)
 			}
 			if _, err := v.Get(t.Context(), slice.Name); !apierrors.IsNotFound(err) || Gone(err, false) {
 				t.Errorf("%s: the dry run stored the slice: %v", v.Name, err)
 			}
-			created, err := v.Create(t.Context(), slice, false)
+			created, err := v.Write(t.Context(), slice, false)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -139,10 +139,10 @@ func TestEachVersionWritesAndReads(t *testing.T) {
 				t.Errorf("%s: managed fields %v", v.Name, created.ManagedFields)
 			}
 			created.Spec.Devices = []resourcev1.Device{{Name: "d1", BindsToNode: new(true)}}
-			if got, err := v.Update(t.Context(), created, true); err != nil || len(got.Spec.Devices) != 1 {
+			if got, err := v.Write(t.Context(), created, true); err != nil || len(got.Spec.Devices) != 1 {
 				t.Errorf("%s: dry run: %v, %v", v.Name, got, err)
 			}
-			if _, err := v.Update(t.Context(), created, false); err != nil {
+			if _, err := v.Write(t.Context(), created, false); err != nil {
 				t.Errorf("%s: %v", v.Name, err)
 			}
 			got, err := v.Get(t.Context(), slice.Name)
