@@ -58,6 +58,7 @@ func TestCompare(t *testing.T) {
 		results := measure(t, sc, all)
 		for i, row := range sc.rows {
 			table.add(row, results[i])
+			t.Log(row, results[i])
 			compare(t, row, all, results[i])
 		}
 	}
@@ -79,6 +80,7 @@ func measure(t *testing.T, sc scenario, all []*system) [][]sample {
 	if sc.runs > 0 {
 		n = min(n, sc.runs)
 	}
+	n = max(n, sc.least)
 	for j, s := range all {
 		if sc.preference && !s.prefers {
 			continue

@@ -24,6 +24,8 @@ type scenario struct {
 	// runs is the maximum number of measurements; 0 means the value of the
 	// flag.
 	runs int
+	// least is the minimum number of measurements, for a wide distribution.
+	least int
 	// preference marks a scenario that needs a system in which one candidate is
 	// better than another.
 	preference bool
@@ -40,10 +42,11 @@ var scenarios = []scenario{
 	{name: "exit", rows: []string{"graceful exit: leaderless"}, run: gracefulExit},
 	{name: "better", rows: []string{"better candidate joins: leaderless", "better candidate joins: until it leads"}, run: betterJoins},
 	{name: "dead", rows: []string{"better candidate dies when its record is there: leaderless in 5 min", "and requests per second"}, preference: true, runs: 20, run: deadOnArrival},
-	{name: "offered", rows: []string{"candidate dies when it is offered the lease: leaderless in 5 min"}, preference: true, runs: 20, run: deadWhenOffered},
+	{name: "offered", rows: []string{"candidate dies when it is offered the lease: leaderless in 5 min"}, preference: true, least: 60, run: deadWhenOffered},
 	{name: "first", rows: []string{"first election"}, run: first},
 	{name: "upgrade", rows: []string{"rolling upgrade of 3 replicas: leaderless", "requests per second in the 20 min after it"}, runs: 10, run: upgrade},
 	{name: "steady", rows: []string{"requests per second, 5 candidates"}, runs: 5, run: steady},
+	{name: "crowd", rows: []string{"requests and watch events per second, 200 candidates"}, runs: 1, run: crowd},
 	{name: "ties", rows: []string{"5 equal candidates of one second: leaderless, % of 25 min", "terms", "requests per second"}, runs: 10, run: ties},
 	{name: "slow clocks", rows: []string{"candidates' clocks 6 s behind: leaderless, % of a minute", "requests per second"}, runs: 3, run: slowClocks},
 	{name: "fast clock", rows: []string{"leader's clock 10 min ahead: crash fail-over"}, runs: 10, run: fastClock},
@@ -198,6 +201,21 @@ func steady(w *world) []float64 {
 	w.server.ResetJournal()
 	time.Sleep(10 * time.Minute)
 	return []float64{w.requests() / (10 * 60)}
+}
+
+// crowd counts watch events too, because each costs the API server and its client
+// about as much as a small request.
+func crowd(w *world) []float64 {
+	for i := range 200 {
+		w.start(&process{name: fmt.Sprintf("c%d", i)})
+		time.Sleep(20 * time.Millisecond)
+	}
+	w.leader()
+	time.Sleep(time.Minute)
+	w.server.ResetJournal()
+	w.events.Store(0)
+	time.Sleep(2 * time.Minute)
+	return []float64{(w.requests() + float64(w.events.Load())) / (2 * 60)}
 }
 
 func ties(w *world) []float64 {

@@ -4,12 +4,15 @@
 package election
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net/http"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -57,6 +60,8 @@ type world struct {
 	rng       *lockedRand
 	ledger    *ledger
 	processes []*process
+
+	events atomic.Int64 // that watches delivered to all processes
 
 	mu    sync.Mutex
 	watch func(apitest.Request) // called for each request that arrives
@@ -251,19 +256,19 @@ func (p *process) client(timeout time.Duration) *kubernetes.Clientset {
 		if p.offset != 0 {
 			base = &skewed{base, p.offset}
 		}
-		return &slow{base, p.w.rng}
+		return &slow{base, p.w}
 	})
 	return kubernetes.NewForConfigOrDie(cfg)
 }
 
-// slow delays requests and their answers.
+// slow delays requests and their answers. It counts the events of watches.
 type slow struct {
 	base http.RoundTripper
-	rng  *lockedRand
+	w    *world
 }
 
 func (s *slow) RoundTrip(req *http.Request) (*http.Response, error) {
-	half := s.rng.between(minLatency, maxLatency) / 2
+	half := s.w.rng.between(minLatency, maxLatency) / 2
 	if err := sleep(req.Context(), half); err != nil {
 		return nil, err
 	}
@@ -275,7 +280,22 @@ func (s *slow) RoundTrip(req *http.Request) (*http.Response, error) {
 		resp.Body.Close()
 		return nil, err
 	}
+	if req.URL.Query().Has("watch") {
+		resp.Body = &eventCounter{resp.Body, &s.w.events}
+	}
 	return resp, nil
+}
+
+// eventCounter counts the events in the body of a watch: one line of JSON each.
+type eventCounter struct {
+	io.ReadCloser
+	events *atomic.Int64
+}
+
+func (c *eventCounter) Read(p []byte) (int, error) {
+	n, err := c.ReadCloser.Read(p)
+	c.events.Add(int64(bytes.Count(p[:n], []byte("\n"))))
+	return n, err
 }
 
 func sleep(ctx context.Context, d time.Duration) error {
