@@ -389,8 +389,8 @@ func (m *machine) succession(now time.Duration) (again time.Duration) {
 	if tenured := m.term.began + m.timing.MinTenure; now < tenured {
 		return tenured
 	}
-	peers, known := m.others("")
-	if !known || !m.agreed() {
+	peers, chosen, agreed := m.others("")
+	if !chosen || !agreed {
 		return never
 	}
 	again = never
@@ -409,19 +409,6 @@ func (m *machine) succession(now time.Duration) (again time.Duration) {
 		return now
 	}
 	return again
-}
-
-// agreed reports whether all candidates of the highest version want the same
-// strategy.
-func (m *machine) agreed() bool {
-	ballots := []spec.Ballot{{BinaryVersion: m.self.BinaryVersion, Strategy: m.strategy.Name()}}
-	for id, r := range m.records {
-		if id != m.id {
-			ballots = append(ballots, r.ballot())
-		}
-	}
-	_, agreed := spec.ChosenStrategy(ballots)
-	return agreed
 }
 
 // awaitAck waits for the answer to an offer.
@@ -564,16 +551,17 @@ func (m *machine) turn() time.Duration {
 // rank returns the number of candidates that come before this one when the lease is
 // free, at most maxRank.
 func (m *machine) rank() int {
-	peers, known := m.others(holderOf(m.lease))
-	if !known {
+	peers, chosen, _ := m.others(holderOf(m.lease))
+	if !chosen {
 		return maxRank
 	}
 	return min(rank(m.strategy, m.asPeer(), peers, ""), maxRank)
 }
 
-// others returns the candidates with records, without this one and except. It
-// reports whether the strategy that they follow is that of this candidate.
-func (m *machine) others(except string) (peers []Peer, known bool) {
+// others returns the candidates with records, without this one and except. chosen
+// reports whether the strategy of this candidate is the one to follow, agreed
+// whether all candidates of the highest version want the same one.
+func (m *machine) others(except string) (peers []Peer, chosen, agreed bool) {
 	ballots := []spec.Ballot{{BinaryVersion: m.self.BinaryVersion, Strategy: m.strategy.Name()}}
 	for id, r := range m.records {
 		if id != m.id && id != except {
@@ -581,8 +569,8 @@ func (m *machine) others(except string) (peers []Peer, known bool) {
 			ballots = append(ballots, r.ballot())
 		}
 	}
-	name, _ := spec.ChosenStrategy(ballots)
-	return peers, name == m.strategy.Name()
+	name, agreed := spec.ChosenStrategy(ballots, func(string) bool { return false })
+	return peers, name == m.strategy.Name(), agreed
 }
 
 // asPeer returns this candidate as its record describes it.

@@ -111,7 +111,7 @@ func TestPickBestStrategy(t *testing.T) {
 		"all without versions":     {[]spec.Ballot{vote("a", "", "x/1"), vote("b", "", "x/1")}, "x/1", true},
 	} {
 		for range 2 {
-			if got, agreed := spec.ChosenStrategy(tc.ballots); got != tc.want || agreed != tc.agreed {
+			if got, agreed := spec.ChosenStrategy(tc.ballots, func(string) bool { return false }); got != tc.want || agreed != tc.agreed {
 				t.Errorf("%s: %q %v, want %q %v", name, got, agreed, tc.want, tc.agreed)
 			}
 			slices.Reverse(tc.ballots)

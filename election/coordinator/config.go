@@ -22,68 +22,65 @@ import (
 	"github.com/kubewright/kubewright/internal/lifecycle"
 )
 
-// The defaults of Config, besides those of Timing and Config.
+// The defaults of Config.
 const (
-	// DefaultCandidateTTL is how long after it was last renewed a
-	// LeaseCandidate counts, and exists. It is that of the API server's
-	// controller.
+	// DefaultCandidateTTL is the time after its last renewal for which a
+	// LeaseCandidate counts and exists, the same as in the API server's controller.
 	DefaultCandidateTTL = 30 * time.Minute
-	// DefaultWorkers is how many Leases are worked on at once.
+	// DefaultWorkers is the number of Leases that are reconciled concurrently.
 	DefaultWorkers = 8
-	// DefaultName is the name of a Controller in logs, metrics and
-	// health checks.
+	// DefaultName is the name of a Controller in logs, metrics and health checks.
 	DefaultName = "election-controller"
 )
 
-// BuiltInLease is the name of the Lease, in the namespace kube-system,
-// that the leader election controllers of all API servers of a cluster compete
-// for. An [election.Candidate] that holds it displaces them, see the package
-// comment.
+// BuiltInLease is the name of the Lease in kube-system for which the leader election
+// controllers of all API servers of a cluster compete. An [election.Candidate] that
+// holds it displaces them, see the package comment.
 const BuiltInLease = "leader-election-controller"
 
-// Config configures a Controller. The zero value of every optional
-// field means the default that its comment states.
+// Config configures a Controller. The zero value of every optional field means the
+// default that its comment states.
 type Config struct {
 	// Required. Client reads, watches and writes Leases.
-	// clientset.CoordinationV1() is one. Its rate limit should be off (QPS -1):
-	// that of client-go, 5 a second, is used up when some Leases lose their
-	// holders at once.
+	// clientset.CoordinationV1() is one. It should have no rate limit (QPS -1),
+	// because several Leases may lose their holders at once, and the default of
+	// client-go is 5 requests a second.
 	Client coordinationv1client.LeasesGetter
 	// Required. Candidates reads, watches and writes LeaseCandidates.
 	// clientset.CoordinationV1beta1() is one.
 	Candidates coordinationv1beta1client.LeaseCandidatesGetter
 
-	// Namespaces are those to work in, with a list and a watch for each, for a
-	// client that has its permissions by Role. Default: all but
+	// Namespaces restricts the controller to these namespaces, with a list and a
+	// watch for each, for a client with permissions by Role. Default: all except
 	// kube-node-lease, with one list and watch together.
 	Namespaces []string
-	// Strategies are those that the controller carries out besides
-	// election.OldestEmulationVersion, First and NewestVersion. Of a strategy that
-	// is not among them it takes no decision: somebody else has to. A
-	// LeaseCandidate tells nothing but its versions, so a strategy can go by
-	// those, and by the name. Default: none.
+	// Strategies are the strategies that the controller carries out in addition to
+	// election.OldestEmulationVersion, First and NewestVersion. It leaves Leases
+	// with other strategies to other components. A LeaseCandidate describes its
+	// candidate by versions, the creation time, and an annotation with Priority and
+	// Attributes that only candidates of package election write. Default: none.
 	Strategies []election.Strategy
-	// LeaseDuration is written to a Lease with a new holder, who replaces it by
-	// its own. It is how long the candidate has to notice, and what a Lease
-	// without a duration is taken to have. Whole seconds, at least two. Default:
-	// [election.DefaultLeaseDuration].
+	// LeaseDuration is the duration of a Lease that the controller assigns: the time
+	// in which the candidate must claim it, with its own duration. It is also
+	// assumed for a Lease without a duration. It must be at least two seconds, and
+	// whole seconds. Default: [election.DefaultLeaseDuration].
 	LeaseDuration time.Duration
-	// AckTimeout is how long a candidate has to answer a ping, and how long the
-	// answer holds. Default: [election.DefaultAckTimeout].
+	// AckTimeout is the time that a candidate has to answer a ping, and the time for
+	// which the answer is valid. Default: [election.DefaultAckTimeout].
 	AckTimeout time.Duration
-	// MinTenure is how long a holder is left alone before it is asked to give
+	// MinTenure is the time that a holder leads before the controller asks it to give
 	// way to a better candidate. Default: [election.DefaultMinTenure].
 	MinTenure time.Duration
-	// CandidateTTL is how long a LeaseCandidate counts after it was last seen to
-	// be renewed. Then it is deleted. At least a quarter of an hour, since
-	// candidates renew theirs every five minutes or ten. Default:
+	// CandidateTTL is the time after its last observed renewal for which a
+	// LeaseCandidate counts. Then it is deleted. It must be at least a quarter of an
+	// hour, because candidates renew every five or ten minutes. Default:
 	// DefaultCandidateTTL.
 	CandidateTTL time.Duration
-	// CallTimeout is the deadline of one API call; a list, which may be long,
-	// has ten times as much. Default: [election.DefaultCallTimeout].
+	// CallTimeout is the deadline of one API call. A list, which may be long, has ten
+	// times as much. Default: [election.DefaultCallTimeout].
 	CallTimeout time.Duration
-	// Workers is the largest number of Leases worked on, and so of requests under
-	// way, at once. Default: DefaultWorkers.
+	// Workers is the largest number of Leases that are reconciled concurrently, and
+	// so of concurrent requests. Default: DefaultWorkers.
 	Workers int
 
 	// Name is the name in logs, metrics and health checks. Default:
@@ -95,16 +92,16 @@ type Config struct {
 	// and with ErrNoCandidateAPI and ErrOffersDropped once. It is called
 	// synchronously and must not block. Default: the logger of Run's context.
 	ErrorHandler func(ctx context.Context, err error, msg string)
-	// Hooks are called on what happens. Default: none.
+	// Hooks report events. Default: none.
 	Hooks Hooks
 	// QueueMetrics provides the metrics of the queue of Leases. Default: none.
 	QueueMetrics workqueue.MetricsProvider
 }
 
-// minCandidateTTL is more than the time in which candidates renew theirs.
+// minCandidateTTL is longer than the interval at which candidates renew.
 const minCandidateTTL = 15 * time.Minute
 
-// complete fills in the defaults and returns all that is wrong.
+// complete sets the defaults and returns all problems.
 func (cfg *Config) complete() error {
 	var problems field.ErrorList
 	at := func(name string) *field.Path { return field.NewPath(name) }
@@ -194,12 +191,12 @@ func (cfg *Config) completeControllerTimes() (problems field.ErrorList) {
 // minAssigned is the shortest Lease that can be assigned.
 const minAssigned = 2 * time.Second
 
-// builtInStrategies are those that every Controller carries out.
+// builtInStrategies returns the strategies that every Controller carries out.
 func builtInStrategies() []election.Strategy {
 	return []election.Strategy{election.OldestEmulationVersion(), election.First(), election.NewestVersion()}
 }
 
-// rules returns what decide goes by.
+// rules returns the part of the configuration that decide needs.
 func (cfg *Config) rules() *rules {
 	r := &rules{
 		strategies: map[string]election.Strategy{},
@@ -218,24 +215,23 @@ var (
 	// ErrAlreadyRun is returned by Run when it was called before.
 	ErrAlreadyRun = errors.New("coordinator: already run: a Controller runs once")
 
-	// ErrOffersDropped is reported by a [Controller] when the API server does
-	// not keep the field preferredHolder of a Lease, because the feature gate
-	// CoordinatedLeaderElection is off. A better candidate then takes over only
-	// when the term of the holder ends by itself. It is tried again every hour
-	// or two.
+	// ErrOffersDropped is reported by a [Controller] if the API server does not
+	// store the field preferredHolder of a Lease, because the feature gate
+	// CoordinatedLeaderElection is off. A better candidate then takes over when the
+	// term of the holder ends. The controller tries again every one to two hours.
 	ErrOffersDropped = errors.New("coordinator: the API server drops preferredHolder (feature gate CoordinatedLeaderElection): better candidates wait until the term of the holder ends")
 
-	// errAltered is the failure of a write that went well and did not have its
-	// effect, as an admission webhook may bring about.
+	// errAltered is the error of a successful write without effect. The cause may be
+	// an admission webhook.
 	errAltered = errors.New("the API server has stored something else than it was sent")
 )
 
-// CandidateInvalidError is reported by a [Controller] for a LeaseCandidate that
-// can't be considered, once for each. The others are not affected.
+// CandidateInvalidError is reported by a [Controller] once for each LeaseCandidate
+// that it ignores. Other candidates are not affected.
 type CandidateInvalidError struct {
 	// Candidate is the LeaseCandidate.
 	Candidate types.NamespacedName
-	// Err is a utilerrors.Aggregate of *field.Error with all that is wrong.
+	// Err is a utilerrors.Aggregate of *field.Error with all problems.
 	Err error
 }
 
@@ -244,18 +240,17 @@ func (e *CandidateInvalidError) Error() string {
 	return fmt.Sprintf("coordinator: LeaseCandidate %s is ignored: %v", e.Candidate, e.Err)
 }
 
-// Unwrap returns what is wrong.
+// Unwrap returns the problems.
 func (e *CandidateInvalidError) Unwrap() error { return e.Err }
 
-// PermissionError is reported by a [Controller] that may not do what it must.
-// It tries again, more and more rarely.
+// PermissionError is reported by a [Controller] that lacks a permission. It retries
+// with growing intervals.
 type PermissionError struct {
-	// Verb is get, list, create, patch or delete. What is listed is watched,
-	// too.
+	// Verb is get, list, create, patch or delete. list includes watch.
 	Verb string
 	// Resource is leases or leasecandidates.
 	Resource string
-	// Namespace is where; "" for everywhere.
+	// Namespace is the namespace, "" for all.
 	Namespace string
 	// Err is the answer of the API server.
 	Err error
@@ -279,14 +274,14 @@ func (e *PermissionError) Unwrap() error { return e.Err }
 type Hooks struct {
 	// Elected is called after a candidate was made the holder of a Lease.
 	Elected func(Elected)
-	// Preferred is called after the holder of a Lease was asked to give way to
-	// a better candidate, by the field preferredHolder.
+	// Preferred is called after the field preferredHolder asked the holder of a Lease
+	// to give way to a better candidate.
 	Preferred func(Preferred)
-	// Silent is called when a candidate has left a ping unanswered. It is not
-	// considered again before it renews its LeaseCandidate.
+	// Silent is called when a candidate did not answer a ping within AckTimeout. The
+	// candidate is ignored until it renews its LeaseCandidate.
 	Silent func(Silent)
-	// Collected is called after a LeaseCandidate was deleted because it had not
-	// been renewed for CandidateTTL.
+	// Collected is called after a LeaseCandidate was deleted because its candidate
+	// did not renew it for CandidateTTL.
 	Collected func(Collected)
 	// RequestFailed is called after each request about a Lease that failed.
 	RequestFailed func(RequestFailed)
@@ -294,13 +289,13 @@ type Hooks struct {
 
 // Elected is the argument of Hooks.Elected.
 type Elected struct {
-	// Lease is what the candidate was elected for.
+	// Lease is the Lease of the election.
 	Lease types.NamespacedName
 	// Holder is the candidate.
 	Holder string
-	// Previous is the holder before; "" for none.
+	// Previous is the previous holder, "" for none.
 	Previous string
-	// Strategy is by what the candidate is the best.
+	// Strategy is the name of the strategy that prefers the candidate.
 	Strategy string
 	// Unrenewed is the time since the last renewal that was observed; 0 if the Lease
 	// did not exist or had no holder.
@@ -309,15 +304,15 @@ type Elected struct {
 
 // Preferred is the argument of Hooks.Preferred.
 type Preferred struct {
-	// Lease is what it is about.
+	// Lease is the Lease with the field preferredHolder.
 	Lease types.NamespacedName
-	// Holder is who is asked to give way, and PreferredHolder to whom.
+	// Holder must give way to PreferredHolder.
 	Holder, PreferredHolder string
 }
 
 // Silent is the argument of Hooks.Silent.
 type Silent struct {
-	// Lease is what the candidate stands for.
+	// Lease is the Lease for which the candidate stands.
 	Lease types.NamespacedName
 	// Candidate is the name of the LeaseCandidate.
 	Candidate string
@@ -325,7 +320,7 @@ type Silent struct {
 
 // Collected is the argument of Hooks.Collected.
 type Collected struct {
-	// Lease is what the candidate stood for.
+	// Lease is the Lease for which the candidate stood.
 	Lease types.NamespacedName
 	// Candidate is the name of the LeaseCandidate.
 	Candidate string
@@ -333,11 +328,11 @@ type Collected struct {
 
 // RequestFailed is the argument of Hooks.RequestFailed.
 type RequestFailed struct {
-	// Lease is what the request was about.
+	// Lease is the Lease of the request, or of its LeaseCandidate.
 	Lease types.NamespacedName
-	// Action is what was to be done: look, ping, unping, assign, announce, offer,
-	// retract or collect. It is fit for a label of a metric, and so is Class, the
-	// kind of failure: Timeout, Conflict, Forbidden, Throttled, Server …
+	// Action is look, ping, unping, assign, announce, offer, retract or collect.
+	// Class is the kind of failure: Timeout, Conflict, Forbidden, Throttled,
+	// Server … Both are suitable for metric labels.
 	Action, Class string
 	// Err is the error.
 	Err error

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
+	coordinationv1beta1 "k8s.io/api/coordination/v1beta1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
@@ -124,11 +126,14 @@ func (c *Controller) setUp() error {
 		namespaces = []string{metav1.NamespaceAll}
 	}
 	for _, ns := range namespaces {
-		candidates, err := c.mirrorCandidates(ns)
+		candidateClient, leaseClient := c.cfg.Candidates.LeaseCandidates(ns), c.cfg.Client.Leases(ns)
+		candidates, err := newMirror(c, &mirror{namespace: ns, resource: "leasecandidates"}, &coordinationv1beta1.LeaseCandidate{},
+			candidateClient.List, candidateClient.Watch, c.candidateSeen, c.candidateGone)
 		if err != nil {
 			return err
 		}
-		leases, err := c.mirrorLeases(ns)
+		leases, err := newMirror(c, &mirror{namespace: ns, resource: "leases"}, &coordinationv1.Lease{},
+			leaseClient.List, leaseClient.Watch, func(_, lease *coordinationv1.Lease, _ bool) { c.leaseSeen(lease) }, c.leaseGone)
 		if err != nil {
 			return err
 		}
@@ -179,6 +184,3 @@ func (c *Controller) work(ctx context.Context) {
 		c.queue.Done(key)
 	}
 }
-
-// enqueue adds key to the work queue.
-func (c *Controller) enqueue(key types.NamespacedName) { c.queue.Add(key) }

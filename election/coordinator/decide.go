@@ -17,11 +17,11 @@ type action int
 const (
 	// wait: nothing, until something changes or wakeAt.
 	wait action = iota
-	// look: read the Lease, to be sure that its holder is silent and not the watch.
+	// look: read the Lease, because the watch may be silent and not the holder.
 	look
-	// ping: ask a candidate whether it is there.
+	// ping: ask a candidate for a sign of life.
 	ping
-	// unping: take back a ping that its candidate answers again and again.
+	// unping: remove a ping that its candidate answers repeatedly.
 	unping
 	// assign: make a candidate the holder of a vacant Lease.
 	assign
@@ -30,9 +30,9 @@ const (
 	announce
 	// offer: ask the holder to give way to a candidate.
 	offer
-	// retract: take back an offer.
+	// retract: remove an offer.
 	retract
-	// collect: delete a LeaseCandidate that is not renewed any more.
+	// collect: delete a LeaseCandidate that is no longer renewed.
 	collect
 )
 
@@ -41,33 +41,32 @@ func (a action) String() string {
 	return [...]string{"wait", "look", "ping", "unping", "assign", "announce", "offer", "retract", "collect"}[a]
 }
 
-// A decision is an action with what it concerns.
+// A decision is an action and its arguments.
 type decision struct {
 	do action
 	// who is the candidate of ping, unping, assign, offer and collect.
 	who *candidate
 	// strategy is what assign, announce and offer write to the Lease.
 	strategy string
-	// wakeAt is when to decide again although nothing has changed: the
-	// earliest of all deadlines. It is zero where there are no candidates, and
-	// never zero where there are.
+	// wakeAt is the time to decide again without a change: the earliest of all
+	// deadlines. It is zero if and only if there are no candidates.
 	wakeAt time.Time
-	// why is for the log.
+	// why is the reason, for the log.
 	why string
 }
 
-// rules are what is the same for all Leases.
+// rules are the parameters of decisions that are the same for all Leases.
 type rules struct {
-	strategies map[string]election.Strategy // by name, those that we carry out
+	strategies map[string]election.Strategy // that this controller carries out, by name
 	ackTimeout time.Duration                // for a ping
 	minTenure  time.Duration
 	ttl        time.Duration // of a LeaseCandidate that is not renewed
-	duration   time.Duration // of a Lease that we assign, or that states none
+	duration   time.Duration // of a Lease that is assigned, or has no duration
 }
 
 // decide returns the next action about a Lease. It is a pure function of the observed
-// state of the Lease and its candidates, and of the clock of this process. No time that another machine has written is compared
-// with it.
+// state of the Lease and its candidates, and of the clock of this process. It compares
+// no time from another machine with that clock.
 func decide(now time.Time, r *rules, s *situation) decision {
 	d := decider{now: now, rules: r, situation: s}
 	d.survey()
@@ -81,7 +80,7 @@ func decide(now time.Time, r *rules, s *situation) decision {
 	return next
 }
 
-// decider is one decision in the making.
+// decider is the state of one call of decide.
 type decider struct {
 	now time.Time
 	*rules
@@ -93,7 +92,7 @@ type decider struct {
 	ballots []spec.Ballot
 }
 
-// at notes a deadline, and reports whether it has come.
+// at adds the deadline t to wakeAt, and reports whether it has passed.
 func (d *decider) at(t time.Time) bool {
 	if !d.now.Before(t) {
 		return true
@@ -108,7 +107,7 @@ func (d *decider) at(t time.Time) bool {
 func (d *decider) survey() {
 	for _, c := range d.candidates {
 		if c.terminating {
-			// It goes by itself; if somebody holds it up, look at times.
+			// The API server deletes it. A finalizer may delay that.
 			d.at(d.now.Add(d.ttl))
 			continue
 		}
@@ -125,13 +124,13 @@ func (d *decider) survey() {
 			d.spins = c
 		}
 		if c.late(d.now, d.rules) {
-			continue // maybe dead, and the dead have no vote
+			continue // a candidate that may be dead has no vote
 		}
 		d.ballots = append(d.ballots, spec.Ballot{BinaryVersion: c.peer.BinaryVersion, Strategy: c.strategy})
 	}
 }
 
-// takesPart reports whether a candidate may be considered at all.
+// takesPart reports whether a candidate counts.
 func (d *decider) takesPart(c *candidate) bool {
 	return c.usable() && !c.terminating && d.now.Before(c.seen.Add(d.ttl))
 }
@@ -143,7 +142,9 @@ func (d *decider) next() decision {
 	if len(d.ballots) == 0 {
 		return decision{}
 	}
-	name, agreed := d.strategy()
+	// Of the strategies that candidates disagree about, a known one needs no other
+	// component.
+	name, agreed := spec.ChosenStrategy(d.ballots, func(name string) bool { return d.strategies[name] != nil })
 	strategy, known := d.strategies[name]
 	free := d.lease == nil || d.lease.holder == ""
 	switch needed := free || d.at(d.silentAt()); {
@@ -157,9 +158,9 @@ func (d *decider) next() decision {
 	return decision{}
 }
 
-// canvass leaves a Lease to the component that carries out an unknown strategy,
-// but pings the candidates that want it first: a dead one must not keep the
-// others from being elected. Each is asked once for a vacancy.
+// canvass leaves a Lease to the component that carries out an unknown strategy. Before
+// that it pings the candidates that want the strategy, once in each vacancy, because a
+// dead one must not prevent an election.
 func (d *decider) canvass(strategy string) decision {
 	if d.unread() {
 		return decision{do: look, why: "the holder is silent"}
@@ -184,8 +185,8 @@ func (d *decider) canvass(strategy string) decision {
 	return decision{}
 }
 
-// answered reports whether a candidate was heard since the Lease became vacant
-// or silent.
+// answered reports whether a candidate was heard after the Lease became vacant or
+// silent.
 func (d *decider) answered(c *candidate) bool {
 	switch {
 	case d.lease == nil:
@@ -201,33 +202,6 @@ func (d *decider) unread() bool {
 	return d.lease != nil && d.lease.holder != "" && d.lookedAt.Before(d.silentAt())
 }
 
-// strategy returns the name of the strategy by which to choose, and whether all
-// that have a say agree on it. Where they don't, one that we know is better than
-// one for which somebody else would have to come.
-func (d *decider) strategy() (name string, agreed bool) {
-	name, agreed = spec.ChosenStrategy(d.ballots)
-	if _, known := d.strategies[name]; agreed || known {
-		return name, agreed
-	}
-	highest := ""
-	for _, b := range d.ballots {
-		if spec.CompareVersions(b.BinaryVersion, highest) > 0 {
-			highest = b.BinaryVersion
-		}
-	}
-	first := ""
-	for _, b := range d.ballots {
-		_, known := d.strategies[b.Strategy]
-		if known && spec.CompareVersions(b.BinaryVersion, highest) == 0 && (first == "" || b.Strategy < first) {
-			first = b.Strategy
-		}
-	}
-	if first != "" {
-		name = first
-	}
-	return name, false
-}
-
 func (d *decider) silentAt() time.Time { return d.silentAtOf(d.lease, d.rules) }
 
 // elect finds a candidate for a Lease that is vacant, or is about to be.
@@ -235,7 +209,7 @@ func (d *decider) elect(strategy election.Strategy, vacant bool) decision {
 	best := d.best(strategy, "", d.lastResort)
 	switch {
 	case best == nil:
-		return decision{} // whoever renews next
+		return decision{} // until a candidate renews
 	case d.unread():
 		return decision{do: look, why: "the holder is silent"}
 	case d.waits(best):
@@ -255,7 +229,7 @@ func (d *decider) elect(strategy election.Strategy, vacant bool) decision {
 func (d *decider) supervise(strategy election.Strategy, agreed bool) decision {
 	holder := d.candidates[d.lease.holder]
 	if holder == nil || !d.takesPart(holder) {
-		// One that knows nothing of candidates leads until it stops.
+		// A holder without a LeaseCandidate leads until it stops.
 		return decision{}
 	}
 	best := holder
@@ -285,7 +259,7 @@ func (d *decider) supervise(strategy election.Strategy, agreed bool) decision {
 	return decision{do: offer, who: best, strategy: strategy.Name(), why: "the candidate is better than the holder and is there"}
 }
 
-// best returns the best of the candidates that may be chosen, or nil. One that
+// best returns the best of the candidates that may be chosen, or nil. A candidate that
 // is a last resort comes after all others.
 func (d *decider) best(strategy election.Strategy, incumbent string, lastResort func(*candidate) bool) (best *candidate) {
 	bestIsLast := false
@@ -305,9 +279,10 @@ func (d *decider) best(strategy election.Strategy, incumbent string, lastResort 
 	return best
 }
 
-// unasked returns a candidate to ping next to the best one, nil for none. The
-// best is asked alone, which is enough in most cases. After one has not answered
-// all others are asked at once, so that the dead are found out together.
+// unasked returns a candidate to ping in addition to the best one, nil for none. At
+// first only the best candidate is pinged, which is usually enough. After one has not
+// answered, all others are pinged at once, so that all dead ones are detected
+// together.
 func (d *decider) unasked(strategy election.Strategy) (next *candidate) {
 	silent := false
 	for _, c := range d.candidates {
@@ -325,13 +300,13 @@ func (d *decider) unasked(strategy election.Strategy) (next *candidate) {
 	return next
 }
 
-// may reports whether a candidate may be chosen: not while it leaves a ping
-// unanswered, and not while it can't be pinged.
+// may reports whether a candidate may be chosen: it has no late ping, and requests
+// about it are not backing off.
 func (d *decider) may(c *candidate) bool { return !c.late(d.now, d.rules) && d.at(c.retryAt) }
 
-// lastResort reports whether a candidate should have a vacant Lease only where
-// there is no other: it has just let it expire, or did not take it lately when
-// it was given it.
+// lastResort reports whether a candidate should get a vacant Lease only if there is no
+// other candidate, because it has just let the Lease expire, or did not claim it after
+// a recent assignment.
 func (d *decider) lastResort(c *candidate) bool {
 	if d.lease != nil && c.peer.Identity == d.lease.holder && (c == d.assignee || !c.heard.After(d.pulseAt)) {
 		return true
@@ -339,22 +314,22 @@ func (d *decider) lastResort(c *candidate) bool {
 	return !d.at(c.doubtedUntil)
 }
 
-// waits reports whether a candidate has a ping to answer and still has time.
+// waits reports whether a candidate has a ping to answer that is not late.
 func (d *decider) waits(c *candidate) bool {
 	return !c.pinged.IsZero() && !d.at(c.pinged.Add(d.ackTimeout))
 }
 
-// prepared reports whether a candidate has shown that it is there since the
-// holder fell silent. That was for the moment of expiry, so it holds a little
-// longer: else a candidate would be asked again whenever that moment is noticed
-// a millisecond late.
+// prepared reports whether a candidate was heard after the holder fell silent. The
+// answer to that ping is valid longer than others, until after the lease expires.
+// Otherwise a candidate would be pinged again if the expiry is noticed a millisecond
+// late.
 func (d *decider) prepared(c *candidate) bool {
 	return d.lease != nil && d.lease.holder != "" &&
 		!c.heard.Before(d.silentAt()) && d.now.Before(c.heard.Add(2*d.ackTimeout))
 }
 
-// fresh reports whether a candidate that has no ping to answer has shown lately
-// that it is there.
+// fresh reports whether a candidate without a ping to answer was heard within
+// ackTimeout.
 func (d *decider) fresh(c *candidate) bool {
 	return !c.heard.IsZero() && d.now.Before(c.heard.Add(d.ackTimeout))
 }

@@ -49,7 +49,7 @@ func vacant(candidates ...*candidate) *scene {
 // began an hour ago.
 func held(holder string, ago time.Duration, candidates ...*candidate) *scene {
 	s := vacant(candidates...)
-	s.lease = &leaseView{uid: "lease", version: "7", holder: holder, duration: 15 * time.Second, renewTime: 1, transitions: 3}
+	s.lease = &leaseView{pulse: pulse{uid: "lease", holder: holder, duration: 15 * time.Second, renewTime: 1, transitions: 3}, version: "7"}
 	s.pulseAt, s.termAt = decideNow.Add(-ago), decideNow.Add(-time.Hour)
 	return s
 }

@@ -49,44 +49,33 @@ type situation struct {
 
 // leaseView has the fields of a Lease that decisions depend on.
 type leaseView struct {
-	uid         types.UID
-	version     string
-	holder      string // "" for none: nil and "" are the same
-	preferred   string
-	strategy    string
-	duration    time.Duration
-	renewTime   int64 // microseconds, 0 for none
-	transitions int32
+	pulse
+	version   string
+	preferred string
 }
 
 // pulse has the fields that a holder changes when it renews. The resourceVersion is
 // not one of them, because other clients write the Lease too.
 type pulse struct {
 	uid         types.UID
-	holder      string
+	holder      string // "" for none: nil and "" are the same
 	transitions int32
-	renewTime   int64
+	renewTime   int64 // microseconds, 0 for none
 	duration    time.Duration
 }
 
 func viewOf(l *coordinationv1.Lease) *leaseView {
 	return &leaseView{
-		uid:         l.UID,
-		version:     l.ResourceVersion,
-		holder:      ptr.Deref(l.Spec.HolderIdentity, ""),
-		preferred:   ptr.Deref(l.Spec.PreferredHolder, ""),
-		strategy:    string(ptr.Deref(l.Spec.Strategy, "")),
-		duration:    time.Duration(ptr.Deref(l.Spec.LeaseDurationSeconds, 0)) * time.Second,
-		renewTime:   micros(l.Spec.RenewTime),
-		transitions: ptr.Deref(l.Spec.LeaseTransitions, 0),
+		pulse: pulse{
+			uid:         l.UID,
+			holder:      ptr.Deref(l.Spec.HolderIdentity, ""),
+			transitions: ptr.Deref(l.Spec.LeaseTransitions, 0),
+			renewTime:   micros(l.Spec.RenewTime),
+			duration:    time.Duration(ptr.Deref(l.Spec.LeaseDurationSeconds, 0)) * time.Second,
+		},
+		version:   l.ResourceVersion,
+		preferred: ptr.Deref(l.Spec.PreferredHolder, ""),
 	}
-}
-
-func (l *leaseView) pulse() pulse {
-	if l == nil {
-		return pulse{}
-	}
-	return pulse{l.uid, l.holder, l.transitions, l.renewTime, l.duration}
 }
 
 // term is how long the holder has the Lease after it renewed it. One that
@@ -186,25 +175,22 @@ func (e *entry) observe(now time.Time, lease *coordinationv1.Lease, r *rules) bo
 	}
 	l := viewOf(lease)
 	e.lease = l
-	if before == nil || before.uid != l.uid || before.holder != l.holder || before.transitions != l.transitions {
-		if e.assignee != nil && before != nil && !now.Before(e.silentAtOf(before, r)) {
+	silent := before != nil && !now.Before(e.silentAtOf(before, r))
+	newTerm := before == nil || before.uid != l.uid || before.holder != l.holder || before.transitions != l.transitions
+	if newTerm {
+		if e.assignee != nil && silent {
 			e.assignee.doubt(now)
 		}
 		e.termAt, e.assignee = now, nil
 	}
-	p := l.pulse()
-	if before == nil || before.pulse() != p {
-		silent := before != nil && before.holder != "" && !now.Before(e.silentAtOf(before, r))
+	renewed := before == nil || before.pulse != l.pulse
+	if renewed {
 		e.pulseAt = now
 		if e.assignee != nil {
-			e.assignee.doubts, e.assignee = 0, nil // it has taken what it was given
-		}
-		if silent {
-			return true
+			e.assignee.doubts, e.assignee = 0, nil // it has claimed the Lease
 		}
 	}
-	return before == nil || before.uid != l.uid || before.holder != l.holder || before.transitions != l.transitions ||
-		before.preferred != l.preferred || before.duration != l.duration
+	return newTerm || renewed && silent && before.holder != "" || before.preferred != l.preferred || before.duration != l.duration
 }
 
 // assigned updates e after this controller made a candidate the holder.

@@ -400,10 +400,7 @@ func (c *Controller) takeIn(now time.Time, e *entry, r *request) {
 	known := e.candidates[r.name]
 	switch {
 	case r.ofCandidate() && r.gone:
-		e2, gone := c.index.dismiss(e.key, r.name, r.uid)
-		if gone != nil && len(e2.candidates) == 0 {
-			c.electing.Retire(&e.streak)
-		}
+		c.dismiss(e.key, r.name, r.uid)
 	case r.gotCandidate != nil:
 		// What was read on purpose counts, also where versions have gone back
 		// because the API server was restored from a backup; but not against

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
@@ -57,45 +58,26 @@ func (c *Controller) scope(m *mirror) listwatch.Config {
 	return cfg
 }
 
-// mirrorCandidates returns the mirror of the LeaseCandidates of a namespace.
-func (c *Controller) mirrorCandidates(namespace string) (*mirror, error) {
-	m := &mirror{namespace: namespace, resource: "leasecandidates"}
-	client := c.cfg.Candidates.LeaseCandidates(namespace)
+// newMirror returns the mirror of a resource. observed is called with the old object,
+// if there is one, and reports whether the new one was created just now.
+func newMirror[T, L runtime.Object](
+	c *Controller, m *mirror, example T,
+	list func(context.Context, metav1.ListOptions) (L, error),
+	watch func(context.Context, metav1.ListOptions) (watch.Interface, error),
+	observed func(old, obj T, fresh bool), gone func(T),
+) (*mirror, error) {
 	source := c.scope(m)
-	source.List = func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
-		return client.List(ctx, opts)
-	}
-	source.Watch = client.Watch
-	return m, m.start(source, &coordinationv1beta1.LeaseCandidate{}, cache.ResourceEventHandlerDetailedFuncs{
+	source.List = func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) { return list(ctx, opts) }
+	source.Watch = watch
+	return m, m.start(source, example, cache.ResourceEventHandlerDetailedFuncs{
 		AddFunc: func(obj any, initial bool) {
-			c.candidateSeen(nil, obj.(*coordinationv1beta1.LeaseCandidate), !initial)
+			var none T
+			observed(none, obj.(T), !initial)
 		},
-		UpdateFunc: func(old, obj any) {
-			c.candidateSeen(old.(*coordinationv1beta1.LeaseCandidate), obj.(*coordinationv1beta1.LeaseCandidate), false)
-		},
+		UpdateFunc: func(old, obj any) { observed(old.(T), obj.(T), false) },
 		DeleteFunc: func(obj any) {
-			if gone, ok := lastSeen[*coordinationv1beta1.LeaseCandidate](obj); ok {
-				c.candidateGone(gone)
-			}
-		},
-	})
-}
-
-// mirrorLeases returns the mirror of the Leases of a namespace.
-func (c *Controller) mirrorLeases(namespace string) (*mirror, error) {
-	m := &mirror{namespace: namespace, resource: "leases"}
-	client := c.cfg.Client.Leases(namespace)
-	source := c.scope(m)
-	source.List = func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
-		return client.List(ctx, opts)
-	}
-	source.Watch = client.Watch
-	return m, m.start(source, &coordinationv1.Lease{}, cache.ResourceEventHandlerDetailedFuncs{
-		AddFunc:    func(obj any, _ bool) { c.leaseSeen(obj.(*coordinationv1.Lease)) },
-		UpdateFunc: func(_, obj any) { c.leaseSeen(obj.(*coordinationv1.Lease)) },
-		DeleteFunc: func(obj any) {
-			if gone, ok := lastSeen[*coordinationv1.Lease](obj); ok {
-				c.leaseGone(gone)
+			if last, ok := lastSeen[T](obj); ok {
+				gone(last)
 			}
 		},
 	})
@@ -190,7 +172,7 @@ func (c *Controller) leaseSeen(lease *coordinationv1.Lease) {
 		return // there is no candidate; or seen already, maybe as the answer to a write
 	}
 	if e.observe(time.Now(), lease, c.rules) {
-		c.enqueue(e.key)
+		c.queue.Add(e.key)
 	}
 }
 
@@ -203,7 +185,7 @@ func (c *Controller) leaseGone(lease *coordinationv1.Lease) {
 		return // there is another one meanwhile
 	}
 	e.observe(time.Now(), nil, c.rules)
-	c.enqueue(e.key)
+	c.queue.Add(e.key)
 }
 
 // candidateSeen updates the index from a LeaseCandidate that is new or has changed.
@@ -224,7 +206,7 @@ func (c *Controller) admit(old, obj *coordinationv1beta1.LeaseCandidate, fresh b
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if old != nil && (old.UID != obj.UID || leaseKey(old) != leaseKey(obj)) {
-		c.dismiss(old)
+		c.dismiss(leaseKey(old), old.Name, old.UID)
 	}
 	key := leaseKey(obj)
 	e := c.index[key]
@@ -238,7 +220,7 @@ func (c *Controller) admit(old, obj *coordinationv1beta1.LeaseCandidate, fresh b
 		return nil
 	}
 	known := e.admit(time.Now(), obj, fresh)
-	c.enqueue(key)
+	c.queue.Add(key)
 	if known.invalid == nil {
 		known.reported = false
 		return nil
@@ -254,16 +236,16 @@ func (c *Controller) admit(old, obj *coordinationv1beta1.LeaseCandidate, fresh b
 func (c *Controller) candidateGone(obj *coordinationv1beta1.LeaseCandidate) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.dismiss(obj)
+	c.dismiss(leaseKey(obj), obj.Name, obj.UID)
 }
 
-func (c *Controller) dismiss(obj *coordinationv1beta1.LeaseCandidate) {
-	key := leaseKey(obj)
-	if e, gone := c.index.dismiss(key, obj.Name, obj.UID); gone != nil {
+// dismiss removes a candidate from the index. c.mu must be held.
+func (c *Controller) dismiss(key types.NamespacedName, name string, uid types.UID) {
+	if e, gone := c.index.dismiss(key, name, uid); gone != nil {
 		if len(e.candidates) == 0 {
 			c.electing.Retire(&e.streak)
 		}
-		c.enqueue(key)
+		c.queue.Add(key)
 	}
 }
 

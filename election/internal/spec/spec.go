@@ -77,10 +77,10 @@ type Ballot struct {
 
 // ChosenStrategy returns the strategy by which to choose among candidates: the
 // one of the highest BinaryVersion, as in the API server. If candidates of that
-// version disagree, agreed is false and name is the first of their strategies in
-// alphabetical order: it can fill a vacant lease, but must not cost a leader its
-// term. name is "" without ballots.
-func ChosenStrategy(ballots []Ballot) (name string, agreed bool) {
+// version disagree, agreed is false and name is the first of their strategies: known
+// ones before unknown ones, in alphabetical order. It can fill a vacant lease, but
+// must not cost a leader its term. name is "" without ballots.
+func ChosenStrategy(ballots []Ballot, known func(strategy string) bool) (name string, agreed bool) {
 	highest := ""
 	for _, b := range ballots {
 		c := CompareVersions(b.BinaryVersion, highest)
@@ -89,7 +89,10 @@ func ChosenStrategy(ballots []Ballot) (name string, agreed bool) {
 		case name == "" || c > 0:
 			highest, name, agreed = b.BinaryVersion, b.Strategy, true
 		case c == 0 && b.Strategy != name:
-			name, agreed = min(name, b.Strategy), false
+			agreed = false
+			if better := known(b.Strategy); better != known(name) && better || better == known(name) && b.Strategy < name {
+				name = b.Strategy
+			}
 		}
 	}
 	return name, agreed
@@ -107,6 +110,9 @@ func ParseVersion(s string) (*version.Version, bool) {
 
 // CompareVersions orders versions. An invalid version is lower than all others.
 func CompareVersions(a, b string) int {
+	if a == b {
+		return 0 // the usual case, and parsing is slow
+	}
 	v, ok := ParseVersion(a)
 	w, ok2 := ParseVersion(b)
 	switch {
