@@ -143,3 +143,45 @@ func TestALeaseIsNotReleasedWhileAnEarlierHolderMayLead(t *testing.T) {
 		t.Error("released before the earlier holder has stopped")
 	}
 }
+
+func TestADoubtedCandidateGetsNoOfferUntilItsTimeIsOver(t *testing.T) {
+	b := newBench(t)
+	b.lead()
+	b.records = map[string]record{"better": {ID: "better", Priority: 5, Strategy: b.strategy.Name()}}
+	b.doubts["better"] = doubt{n: 1, since: time.Minute}
+	if again := b.succession(90 * time.Second); again != 2*time.Minute || b.term.offer != nil {
+		t.Fatalf("looks again at %v, offer %v", again, b.term.offer)
+	}
+	if b.succession(2 * time.Minute); b.term.offer == nil {
+		t.Error("no offer after that")
+	}
+}
+
+func TestTheAcknowledgmentOfAnEarlierOfferDoesNotCount(t *testing.T) {
+	b := newBench(t)
+	b.lead()
+	offer := &pendingOffer{leaseOffer: leaseOffer{To: "better", ID: "0.2"}, stored: true, until: 35 * time.Second}
+	b.term.offer = offer
+	b.records = map[string]record{"better": {ID: "better", Ack: "0.1"}}
+	if again := b.awaitAck(31*time.Second, offer); again != offer.until || b.phase != leading {
+		t.Fatalf("%v, looks again at %v", b.phase, again)
+	}
+	b.records["better"] = record{ID: "better", Ack: "0.2"}
+	if b.awaitAck(31*time.Second, offer); b.phase != draining {
+		t.Errorf("%v after the acknowledgment", b.phase)
+	}
+}
+
+func TestAReleaseEndsTheRequestAboutARecord(t *testing.T) {
+	b := newBench(t)
+	b.expect(0, OpRead)
+	b.answer(OpRead, leaseOf("x", 1), nil)
+	b.nothingUntil(125*time.Millisecond, OpPublish)
+	if s := b.next(b.instant()); s.abort {
+		t.Fatal("aborted while the lease is held")
+	}
+	b.see(leaseOf("", 2, released, atVersion("2")))
+	if s := b.next(b.instant()); !s.abort {
+		t.Error("the request goes on although the lease can be claimed")
+	}
+}

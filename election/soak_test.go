@@ -35,20 +35,21 @@ var (
 	soakTime = flag.Duration("soak.time", soakSeconds*time.Second, "virtual time of all soak tests together")
 )
 
-// soakRuns is how many bubbles share soakTime.
+// soakRuns is the number of bubbles that share soakTime. Short tests run a
+// fifth of them, because each takes at least a quarter of an hour of virtual time.
 const soakRuns = 20
 
-// lateCommit is how long after the timeout of its client a write may land.
+// lateCommit is the longest time from the timeout of a client to the commit of its
+// write.
 const lateCommit = 8 * time.Second
 
-// soak is a fleet of candidates to which everything happens that may: cut off
-// and reconnected, killed and started, with writes that land late, clocks that
-// step and run wrong by up to what is tolerated, watches that stall, an API
-// server that goes away, hooks that hang, work that takes its time to stop, edits by
-// hand, restored backups, and cloned processes.
-// The office checks at every moment that one leads at most: from the call of
-// Lead to its return. After each time of trouble there must be a leader again
-// within the bound.
+// soak is a fleet of candidates with all kinds of trouble: processes that are cut off,
+// killed, started and cloned, writes that land late, clocks that step and run at any
+// tolerated rate, watches that stall, API server outages, hooks that hang, work that
+// stops slowly, edits by hand, and restored backups.
+// The office checks at every moment that at most one candidate leads, from the call of
+// Lead to its return. After each time of trouble there must be a leader again within
+// the bound.
 type soak struct {
 	*rig
 	rng      *rand.Rand
@@ -66,11 +67,11 @@ func TestSoak(t *testing.T)                    { soakAll(t, false) }
 func TestSoakWithLeaseCandidates(t *testing.T) { soakAll(t, true) }
 
 func soakAll(t *testing.T, native bool) {
-	share := *soakTime / soakRuns
+	share, runs := *soakTime/soakRuns, soakRuns/2
 	if testing.Short() {
-		share /= 10
+		share, runs = share/10, runs/5
 	}
-	for i := range soakRuns / 2 {
+	for i := range runs {
 		seed := *soakSeed + uint64(i)
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
 			t.Parallel()
@@ -84,8 +85,7 @@ func soakAll(t *testing.T, native bool) {
 	}
 }
 
-// The soak notices when a rule is broken. Each of these is one that keeps two
-// leaders apart.
+// The soak notices if a rule is broken that keeps two leaders apart.
 func TestSoakNoticesBrokenRules(t *testing.T) {
 	for name, tamper := range map[string]func(*Candidate){
 		"leads longer than the lease":  func(c *Candidate) { c.cfg.Timing.RenewDeadline = 20 * time.Second },
@@ -147,7 +147,7 @@ func newSoak(t *testing.T, seed uint64, native bool) *soak {
 	return s
 }
 
-// startController runs a Controller, which is as cut off as anybody at times.
+// startController runs a Controller, which is also cut off at times.
 func (s *soak) startController() {
 	clients := s.server.Client(apitest.User{Name: "controller"})
 	c, err := NewCoordinator(clients)
@@ -195,7 +195,7 @@ func (s *soak) run(total time.Duration) {
 	}
 }
 
-// disturb makes trouble and asks for nothing, until a rule is seen broken.
+// disturb makes trouble until the office notices a broken rule.
 func (s *soak) disturb(total time.Duration) {
 	for range 5 {
 		s.join()
@@ -256,7 +256,7 @@ func (s *soak) join(change ...func(*replica)) {
 	s.made++
 	name := fmt.Sprintf("p%d", s.made)
 	rate := 1 + s.timing.RateTolerance()*0.999*(2*s.rng.Float64()-1)
-	if s.rng.IntN(2) == 0 { // as wrong as it may be
+	if s.rng.IntN(2) == 0 { // the limit
 		rate = 1 + s.timing.RateTolerance()*0.999*float64(1-2*s.rng.IntN(2))
 	}
 	step := s.upTo(7200) - time.Hour
@@ -279,7 +279,7 @@ func (s *soak) join(change ...func(*replica)) {
 
 func (s *soak) any() *replica { return s.fleet[s.rng.IntN(len(s.fleet))] }
 
-// until undoes something after a while, or when the trouble is over.
+// until calls undo within the given seconds, or at the end of the trouble.
 func (s *soak) until(seconds float64, undo func()) {
 	timer := time.AfterFunc(s.upTo(seconds), undo)
 	s.undo = append(s.undo, func() {
@@ -289,7 +289,7 @@ func (s *soak) until(seconds float64, undo func()) {
 	})
 }
 
-// trouble makes one thing go wrong.
+// trouble causes one failure.
 func (s *soak) trouble() {
 	c := s.any()
 	if s.rng.IntN(2) == 0 { // the leader is the most interesting
@@ -352,8 +352,8 @@ func (s *soak) trouble() {
 	}
 }
 
-// editByHand changes the Lease as a user may who does not delete it, does not
-// forge a release and takes nothing from the duration of a holder.
+// editByHand changes the Lease like a user who does not delete it, does not forge a
+// release and does not shorten the duration of a holder.
 func (s *soak) editByHand() {
 	if s.lease() == nil {
 		return
@@ -373,7 +373,7 @@ func (s *soak) editByHand() {
 	})
 }
 
-// outage is a way in which the API server is not there.
+// outage returns one kind of an API server outage.
 func (s *soak) outage(m apitest.Match) apitest.Fault {
 	switch s.rng.IntN(4) {
 	case 0:
@@ -395,8 +395,8 @@ func (s *soak) heal() {
 	s.undo = nil
 }
 
-// bound is the time to a leader after the end of trouble: a write may land late
-// and look like a renewal, and a request may be hung or backing off.
+// bound returns the longest time to a leader after the end of trouble: a write may land
+// late and look like a renewal, and a request may hang or wait for its retry.
 func (s *soak) bound() time.Duration {
 	b := s.timing.CrashFailover() + 2*s.timing.LeaseDuration + 20*time.Second // after an edit by hand
 	if s.native {
@@ -405,7 +405,7 @@ func (s *soak) bound() time.Duration {
 	return slowest(b, s.timing) + lateCommit + 2*DefaultCallTimeout + standbyRetry + 20*time.Second // of a hook
 }
 
-// slowest returns how long d can take by a clock that is tolerated.
+// slowest returns the longest time for d by a tolerated clock.
 func slowest(d time.Duration, timing Timing) time.Duration {
 	return time.Duration(float64(d) / (1 - timing.RateTolerance()))
 }
@@ -416,8 +416,7 @@ func (s *soak) calm(after string) {
 	s.worst = max(s.worst, took)
 }
 
-// crash kills the leader, where there is no other trouble, and nobody waits for
-// anything from before.
+// crash kills the leader at a time without other trouble and without its consequences.
 func (s *soak) crash() {
 	time.Sleep(s.bound())
 	i := slices.IndexFunc(s.fleet, (*replica).leads)

@@ -94,9 +94,9 @@ func TestLog(t *testing.T) {
 		run("b")
 		r.sleep(time.Minute)
 		began := lines()
-		r.sleep(10 * time.Hour)
+		r.sleep(time.Hour)
 		if n := lines() - began; n != 0 {
-			t.Errorf("%d lines in ten quiet hours:\n%s", n, buffer.String())
+			t.Errorf("%d lines in a quiet hour:\n%s", n, buffer.String())
 		}
 		heal := r.server.Inject(apitest.Fault{Match: apitest.Match{User: "a"}, Err: apitest.ErrConnRefused})
 		r.sleep(5 * time.Second)
