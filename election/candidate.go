@@ -20,8 +20,8 @@ import (
 	"github.com/kubewright/kubewright/internal/report"
 )
 
-// A Candidate stands for election. Make it with [New]. Any number of goroutines may
-// call its methods, also Lead and hooks. Only Run blocks.
+// A Candidate takes part in an election. Create it with [New]. Its methods may be
+// called concurrently, also by Lead and by hooks. Only Run blocks.
 type Candidate struct {
 	cfg      Config
 	identity string
@@ -32,7 +32,7 @@ type Candidate struct {
 	progress *lifecycle.Progress
 	trouble  [2]report.Streak // of reads and of writes; the loop's
 
-	changed   chan struct{} // something for the loop to take in
+	changed   chan struct{} // wakes the loop
 	resigning atomic.Bool
 	gone      atomic.Pointer[string] // the argument of HolderGone
 	leading   atomic.Pointer[term]   // the last term
@@ -42,18 +42,18 @@ type Candidate struct {
 	status status
 }
 
-// status is what the loop has published of its state.
+// status is the part of the loop's state that other goroutines read.
 type status struct {
 	holder string
-	until  time.Duration // of the monotonic clock: to when the holder holds it
-	// cancelled says that the context of the work is done, since cancelledAt,
-	// and that it has not returned.
+	until  time.Duration // monotonic time to which the holder holds the lease
+	// cancelled reports that the context of the work is done, since cancelledAt,
+	// and the work has not returned.
 	cancelled   bool
 	cancelledAt time.Duration
 }
 
-// New returns a Candidate for a valid Config. The error names every field that
-// is wrong. New sends nothing and starts nothing.
+// New returns a Candidate for a valid Config. The error names every invalid field.
+// New sends no request and starts no goroutine.
 func New(cfg Config) (*Candidate, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
@@ -63,7 +63,7 @@ func New(cfg Config) (*Candidate, error) {
 		identity: cfg.Self.Identity,
 		clock:    newClock(),
 		ready:    lifecycle.NewReady(cfg.Name),
-		// The loop comes round every idleWake at least.
+		// The loop makes a step at least every idleWake.
 		progress: lifecycle.NewProgress(cfg.Name, 3*idleWake),
 		changed:  make(chan struct{}, 1),
 		self:     cfg.Self,
@@ -74,11 +74,11 @@ func New(cfg Config) (*Candidate, error) {
 	return c, nil
 }
 
-// Run stands for election until ctx is done, term after term. It returns nil
-// then, after Lead has returned, the lease is given away and the record is
-// withdrawn; and before that only when Lead returns by itself, with what that
-// returned. It keeps the lease as long as Lead runs, whatever happens to ctx. A
-// second call returns [ErrAlreadyRun].
+// Run stands for election until ctx is done, term after term. Then it waits for
+// Lead, gives the lease away, withdraws the record, and returns nil. If Lead returns
+// although its context is not done, Run releases the lease and returns the error of
+// Lead. Run keeps the lease while Lead runs, also after ctx is done. A second call
+// returns [ErrAlreadyRun].
 func (c *Candidate) Run(ctx context.Context) error {
 	if !c.once.Begin() {
 		return ErrAlreadyRun
@@ -98,9 +98,9 @@ func (c *Candidate) Run(ctx context.Context) error {
 	return l.err
 }
 
-// Identity returns what this candidate writes to the Lease as its holder
-// identity: Self.Identity with a random suffix, or as it is with
-// Config.ExclusiveIdentity.
+// Identity returns the holder identity that this candidate writes to the Lease:
+// Self.Identity with a random suffix, or without it if Config.ExclusiveIdentity is
+// set.
 func (c *Candidate) Identity() string { return c.identity }
 
 // suffixLength is the number of random digits in a holder identity.
@@ -134,17 +134,17 @@ func (c *Candidate) Leader() (identity string, ok bool) {
 	return c.status.holder, c.status.holder != "" && now < c.status.until
 }
 
-// Update changes what this candidate says about itself: its load, whether it is
-// ready (LastResort), its version. The function is called at once, with a copy;
-// the identity can't be changed. What comes of it is published at once if the
-// last change is ten seconds old, and else when it is. The error says why a
-// change is refused.
+// Update changes the Peer that describes this candidate, for example its load, its
+// version or its readiness (LastResort). It calls the function synchronously with a
+// copy. The identity can't be changed. Changes are published at once, but at most
+// every ten seconds. If the changed Peer is invalid, Update changes nothing and
+// returns the problems.
 func (c *Candidate) Update(change func(*Peer)) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	p := c.self.clone()
 	change(&p)
-	p = p.clone() // the embedder may keep the map
+	p = p.clone() // the function may keep the map
 	p.Identity, p.Created = c.self.Identity, c.self.Created
 	if problems := checkPeer(field.NewPath("Self"), p, c.cfg.Registry.native, c.cfg.Strategy); len(problems) > 0 {
 		return fmt.Errorf("election: invalid update: %w", problems.ToAggregate())
@@ -178,18 +178,17 @@ func (c *Candidate) peer() Peer {
 	return c.self
 }
 
-// Ready returns a checker that is done when the Lease has been seen or written
-// for the first time: this candidate takes part.
+// Ready returns a checker that is done when the Lease was first observed or written:
+// this candidate takes part in the election.
 func (c *Candidate) Ready() cache.DoneChecker { return c.ready }
 
 // Name returns Config.Name.
 func (c *Candidate) Name() string { return c.cfg.Name }
 
-// Check reports whether the candidate makes progress: nil while it does, and
-// before Run. An error says that its loop hangs, as a rule in a hook, or that
-// Lead goes on although its context was cancelled longer than Timing.Drain ago.
-// An API server that does not answer is no error. The request is not used and
-// may be nil.
+// Check returns nil before Run and while the candidate makes progress. It returns an
+// error if the loop hangs, usually in a hook, or if Lead still runs Timing.Drain
+// after its context was cancelled. An API server that does not answer is no error.
+// The request is not used and may be nil.
 func (c *Candidate) Check(*http.Request) error {
 	now := c.clock.now().mono
 	c.mu.Lock()

@@ -5,9 +5,9 @@ package election
 
 import "time"
 
-// maxDrift is how far the wall clock and the monotonic clock may come apart
-// between two renewals before the machine is taken for one that was suspended:
-// the monotonic clock stands still meanwhile.
+// maxDrift is the largest difference between the advances of the wall clock and the
+// monotonic clock since a renewal. A larger one means that the machine was
+// suspended, because the monotonic clock stands still then.
 const maxDrift = time.Second
 
 // clock reads the two clocks of a process. Safety depends on the monotonic clock
@@ -15,9 +15,8 @@ const maxDrift = time.Second
 // suspended.
 type clock struct {
 	epoch time.Time
-	// rate is how fast the monotonic clock runs, 1 for right, and step is by how
-	// much the wall clock is wrong. Tests set them: time in a bubble is one and
-	// the same for all.
+	// rate is the speed of the monotonic clock, 1 if it is right. step returns the
+	// error of the wall clock. Tests set them, because a bubble has one clock.
 	rate float64
 	step func() time.Duration
 }
@@ -37,7 +36,7 @@ func (i instant) drift() time.Duration { return time.Duration(i.wall.UnixNano())
 
 func (c *clock) now() instant {
 	t := time.Now()
-	mono, wall := t.Sub(c.epoch), t.Round(0) // these come apart while a machine is suspended
+	mono, wall := t.Sub(c.epoch), t.Round(0)
 	if c.rate != 1 {
 		fast := time.Duration(float64(mono)*c.rate) - mono
 		mono, wall = mono+fast, wall.Add(fast)
@@ -45,8 +44,8 @@ func (c *clock) now() instant {
 	return instant{mono: mono, wall: wall.Add(c.step())}
 }
 
-// span returns how long it takes until this clock has moved by d. It is
-// rounded up, so that a timer for it does not fire a nanosecond early.
+// span returns the time in which this clock advances by d, rounded up so that a
+// timer does not fire a nanosecond early.
 func (c *clock) span(d time.Duration) time.Duration {
 	if c.rate == 1 {
 		return d

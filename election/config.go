@@ -26,66 +26,65 @@ import (
 
 // The defaults of Config. Those of Timing are with [Timing].
 const (
-	// DefaultCallTimeout is the longest default deadline of one API call.
+	// DefaultCallTimeout is the default deadline of one API call if RenewDeadline is
+	// at least twice as long.
 	DefaultCallTimeout = 5 * time.Second
-	// DefaultShutdownTimeout is the time for giving the lease away, after the
-	// work has returned.
+	// DefaultShutdownTimeout is the time to give the lease away after the work has
+	// returned.
 	DefaultShutdownTimeout = 5 * time.Second
 	// DefaultName is the name of the Candidate in logs and health checks.
 	DefaultName = "election"
 )
 
-// A LeadFunc is the work that only the leader does. It is called when a term
-// begins, in a goroutine of its own, and never a second time before it has
-// returned.
+// A LeadFunc is the work that only the leader does. It is called in its own
+// goroutine when a term begins, and not again before it has returned.
 //
-// The context is cancelled the moment leadership can't be assured any more;
-// [context.Cause] tells why: [ErrLost], [ErrExpired], [ErrSuperseded],
-// [ErrResigned], or the cause of the context of Run. From then on the work has
-// Timing.Drain to return. The lease is not given to anybody before it has
-// returned, and is kept, and Check fails, where it does not.
+// The context is cancelled at the moment from which leadership is not certain.
+// [context.Cause] returns the reason: [ErrLost], [ErrExpired], [ErrSuperseded],
+// [ErrResigned], or the cause of the context of Run. The work then must return
+// within Timing.Drain. The lease is given away only after the work has returned. If
+// it does not return, the candidate keeps the lease, and Check fails.
 //
-// A LeadFunc that returns while its context is not done has finished: the
-// lease is released and Run returns what it returned. After its context is done
-// what it returns does not matter: an error that is not that of the context is
-// reported to ErrorHandler, and the candidate stands for election again.
+// If a LeadFunc returns while its context is not done, the work is finished: the
+// lease is released, and Run returns the error. If it returns later, the candidate
+// stands for election again, and an error other than the one of the context is
+// passed to ErrorHandler.
 type LeadFunc func(ctx context.Context, term Term) error
 
 // Config configures a Candidate. The zero value of every optional field means
 // the default that its comment states.
 type Config struct {
 	// Required. Client reads, watches and writes the Lease.
-	// clientset.CoordinationV1() is one. Its rate limit should be off (QPS -1),
-	// or its own: a renewal that waits behind other requests is a late one.
+	// clientset.CoordinationV1() is one. It should have no rate limit (QPS -1), or
+	// one that it does not share, because a renewal must not wait for other requests.
 	Client coordinationv1client.LeasesGetter
-	// Required. Lease is the namespace and name of the Lease for which the
-	// candidates stand. It need not exist. Not in kube-node-lease.
+	// Required. Lease is the namespace and name of the Lease. The Lease need not
+	// exist. The namespace must not be kube-node-lease.
 	Lease types.NamespacedName
-	// Required is its Identity. Self is what this candidate says about itself.
-	// With the registry LeaseCandidates its BinaryVersion is required too, and
-	// its Identity may consist of letters, digits, '-', '_' and '.' only.
+	// Required. Self describes this candidate. It must have an Identity. With the
+	// registry LeaseCandidates it must also have a BinaryVersion, and the Identity
+	// may only contain letters, digits, '-', '_' and '.'.
 	Self Peer
 	// Required. Lead is the work of the leader.
 	Lead LeadFunc
 
-	// Strategy says who is the best leader. Default: [First]; with the registry
-	// LeaseCandidates [OldestEmulationVersion].
+	// Strategy decides which candidate is the best leader. Default: [First]; with
+	// the registry LeaseCandidates [OldestEmulationVersion].
 	Strategy Strategy
-	// Timing is how fast the election is and what it endures. Default: that of
-	// kube-controller-manager, 15 s, 10 s and 3 s.
+	// Timing holds the durations of the election. Default: LeaseDuration 15 s,
+	// RenewDeadline 10 s, RenewInterval 3 s.
 	Timing Timing
-	// Registry selects where candidates are recorded. Default: OnLease.
+	// Registry selects the place of the records of candidates. Default: OnLease.
 	Registry Registry
-	// ExclusiveIdentity says that the embedder guarantees that at no time two
-	// processes use Self.Identity, for example by a lock on the host or as a
-	// StatefulSet does. Then the identity is written as it is, without a random
-	// suffix, and a process that is started anew continues the term of its
-	// predecessor at once instead of waiting for the lease to expire. Where the
-	// guarantee is broken there are two leaders. Default: false.
+	// ExclusiveIdentity is the caller's promise that no two processes use
+	// Self.Identity at the same time, for example because of a lock on the host or a
+	// StatefulSet. The identity then has no random suffix, and a restarted process
+	// continues the term of its predecessor at once, without waiting for the lease
+	// to expire. If the promise is broken, there can be two leaders. Default: false.
 	ExclusiveIdentity bool
-	// FallbackAfter is how long a lease must have been free, with the registry
-	// LeaseCandidates, before candidates claim it by themselves, because no
-	// controller does its work. Default: Timing.LeaseDuration.
+	// FallbackAfter is the time after which candidates with the registry
+	// LeaseCandidates claim a free lease themselves, because no coordinator has
+	// assigned it. Default: Timing.LeaseDuration.
 	FallbackAfter time.Duration
 
 	// CallTimeout is the deadline of one API call; a leader gives a call half of
@@ -114,19 +113,19 @@ type Config struct {
 	// EventRecorder records the events that docs/operations.md lists.
 	// Default: none.
 	EventRecorder events.EventRecorder
-	// Hooks are called on what happens. Default: none.
+	// Hooks report events. Default: none.
 	Hooks Hooks
 }
 
-// The limits of what a record may hold.
+// The limits of a record.
 const (
 	maxIdentity       = 200 // with the suffix below the 253 of an object's name
 	maxAttributes     = 8
 	maxAttributeBytes = 256
-	recordSlack       = 200 // for what is not known beforehand: suffix, times, ack
+	recordSlack       = 200 // for the suffix, the times and the ack
 )
 
-// complete fills in the defaults and returns all that is wrong.
+// complete sets the defaults and returns all problems.
 func (cfg *Config) complete() error {
 	var problems field.ErrorList
 	at := func(name string) *field.Path { return field.NewPath(name) }
@@ -164,7 +163,7 @@ func (cfg *Config) completeTimes() field.ErrorList {
 	problems := cfg.Timing.complete()
 	timing := cfg.Timing
 	if len(problems) > 0 {
-		timing = Timing{}.WithDefaults() // not to report what follows from it
+		timing = Timing{}.WithDefaults() // do not report their consequences
 	}
 	problems = append(problems, spec.DefaultDuration("FallbackAfter", &cfg.FallbackAfter, timing.LeaseDuration, time.Nanosecond)...)
 	problems = append(problems, spec.DefaultDuration("ShutdownTimeout", &cfg.ShutdownTimeout, DefaultShutdownTimeout, spec.MinCallTimeout)...)
@@ -176,7 +175,7 @@ func (cfg *Config) completeTimes() field.ErrorList {
 	return problems
 }
 
-// checkPeer returns what is wrong with what a candidate says about itself.
+// checkPeer returns the problems of the Peer of a candidate.
 func checkPeer(path *field.Path, p Peer, native bool, s Strategy) (problems field.ErrorList) {
 	switch {
 	case p.Identity == "":
@@ -237,35 +236,34 @@ func checkVersions(path *field.Path, p Peer, native bool) (problems field.ErrorL
 	return problems
 }
 
-// Registry says where candidates make themselves known, and so who chooses
-// among them. All replicas must use the same one: with two of them in one
-// fleet there is still never more than one leader, but neither half knows the
-// other. It is never detected, because a fleet that is half upgraded would come
-// to different answers. The zero value is [OnLease].
+// Registry selects the place of the records of candidates, and so the component that
+// chooses among them. All replicas must use the same one. With two registries in one
+// fleet there is still at most one leader, but neither half knows the other. The
+// registry is never detected, because the replicas of a fleet that is being upgraded
+// would detect different ones. The zero value is [OnLease].
 type Registry struct {
 	candidates coordinationv1beta1client.LeaseCandidatesGetter
 	native     bool
 }
 
-// OnLease keeps the records of candidates in annotations of the Lease itself,
-// on every cluster and with no other object. The leader chooses: it offers the
-// lease to a better candidate, and hands it over when that has accepted.
+// OnLease stores the records of candidates in annotations of the Lease. It works on
+// every cluster and needs no other object. The leader chooses: it offers the lease
+// to a better candidate, and hands it over when that candidate has accepted.
 //
-// Sixteen candidates have a record, the best ones where there are more; the
-// others are observers. They watch nothing, send one GET every two
-// LeaseDurations, and claim the lease only where none of the sixteen does.
+// At most sixteen candidates, the best ones, have a record. The other candidates are
+// observers: they do not watch the Lease, send one GET every two LeaseDurations, and
+// claim the lease only if no candidate with a record does.
 func OnLease() Registry { return Registry{} }
 
-// LeaseCandidates keeps a LeaseCandidate object (coordination.k8s.io/v1beta1)
-// for each candidate, and leaves the choice to a controller: the one in the API
-// server where the feature gate CoordinatedLeaderElection is on, or a
-// coordinator.Controller. The API is off by default and v1beta1 ends with Kubernetes
-// 1.38. Where no controller does anything about a Lease that is free,
-// candidates claim it after [Config.FallbackAfter].
+// LeaseCandidates stores a LeaseCandidate object (coordination.k8s.io/v1beta1) for
+// each candidate. A coordinator chooses: the controller in the API server, if the
+// feature gate CoordinatedLeaderElection is on, or a coordinator.Controller. The API
+// is off by default, and v1beta1 ends with Kubernetes 1.38. If no coordinator
+// assigns a free Lease, candidates claim it after [Config.FallbackAfter].
 //
-// A LeaseCandidate has fields for versions and the name of a strategy; Priority
-// and Attributes of a [Peer] are in an annotation, which a coordinator.Controller reads and
-// the API server does not. clientset.CoordinationV1beta1() is a client.
+// A LeaseCandidate has fields for versions and for the name of the strategy. Priority
+// and Attributes of a [Peer] are in an annotation that only coordinator.Controller
+// reads. clientset.CoordinationV1beta1() is a client.
 func LeaseCandidates(client coordinationv1beta1client.LeaseCandidatesGetter) Registry {
 	return Registry{candidates: client, native: true}
 }

@@ -17,8 +17,8 @@ type Hooks struct {
 	TermStarted func(TermStarted)
 	// TermEnded is called when Lead has returned.
 	TermEnded func(TermEnded)
-	// LeaderChanged is called when another holder is seen on the Lease, this
-	// candidate included.
+	// LeaderChanged is called when the observed holder of the Lease changes, also to
+	// this candidate.
 	LeaderChanged func(LeaderChanged)
 	// Renewed is called after each renewal.
 	Renewed func(Renewed)
@@ -28,7 +28,8 @@ type Hooks struct {
 	// Offered is called when this candidate leads and offers the lease to a
 	// better one.
 	Offered func(Offered)
-	// OfferEnded is called when that has accepted, or is given up.
+	// OfferEnded is called when the other candidate has accepted the offer, or when
+	// the offer is withdrawn.
 	OfferEnded func(OfferEnded)
 }
 
@@ -47,12 +48,12 @@ type TermStarted struct {
 type TermEnded struct {
 	// Token is [Term.Token].
 	Token uint64
-	// Cause is why: one of ErrLost, ErrExpired, ErrSuperseded and ErrResigned,
-	// the cause of the context of Run, or nil where Lead returned by itself.
+	// Cause is the reason: ErrLost, ErrExpired, ErrSuperseded, ErrResigned, the
+	// cause of the context of Run, or nil if Lead returned on its own.
 	Cause error
-	// Duration is how long the term was.
+	// Duration is the length of the term.
 	Duration time.Duration
-	// Drained is how long Lead took to return after its context was cancelled.
+	// Drained is the time from the cancellation of Lead's context to its return.
 	Drained time.Duration
 }
 
@@ -64,16 +65,16 @@ type LeaderChanged struct {
 
 // Renewed is the argument of Hooks.Renewed.
 type Renewed struct {
-	// Latency is how long the call took.
+	// Latency is the duration of the call.
 	Latency time.Duration
 }
 
 // Failed is the argument of Hooks.Failed.
 type Failed struct {
-	// Op is what was tried.
+	// Op names the request.
 	Op Op
-	// Class is a short constant name of the kind of failure, fit for a label of
-	// a metric: Timeout, Unreachable, Forbidden, Throttled, Server …
+	// Class is a short constant name of the kind of failure, for a metric label:
+	// Timeout, Unreachable, Forbidden, Throttled, Server …
 	Class string
 	// Err is the error.
 	Err error
@@ -89,8 +90,8 @@ type Offered struct {
 type OfferEnded struct {
 	// To is the identity of the candidate, as on the Lease.
 	To string
-	// Accepted says that the candidate accepted, so that the lease will be
-	// handed over. Else it is left alone for a while.
+	// Accepted reports whether the candidate accepted, so that the lease will be
+	// handed over. A candidate that does not accept gets no other offer for a while.
 	Accepted bool
 	// Elapsed is the time since the offer.
 	Elapsed time.Duration
@@ -130,8 +131,8 @@ var (
 	ErrResigned = errors.New("election: resigned")
 
 	// ErrNoCandidateAPI is reported if the API server does not serve
-	// LeaseCandidate in coordination.k8s.io/v1beta1. The candidate goes on and
-	// claims the lease as a last resort, see [Config.FallbackAfter].
+	// LeaseCandidate in coordination.k8s.io/v1beta1. The candidate continues without
+	// it and claims a vacant lease after [Config.FallbackAfter].
 	ErrNoCandidateAPI = errors.New("election: LeaseCandidate is not served in coordination.k8s.io/v1beta1 (--runtime-config)")
 	// ErrMixedRegistries is reported if the Lease shows that other candidates
 	// use the other [Registry].

@@ -140,7 +140,7 @@ func (l *loop) sighted(s sight[*coordinationv1.Lease]) {
 	}
 }
 
-// effects carries out and reports what the machine decided.
+// effects carries out and reports the decisions of the machine.
 func (l *loop) effects() {
 	told := l.machine.told
 	l.machine.told = nil

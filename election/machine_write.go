@@ -390,15 +390,15 @@ func (r record) encode() string {
 	return string(raw)
 }
 
-// recordKey returns the annotation of an identity: a digest, as identities may
-// be longer than a key and contain what a key must not.
+// recordKey returns the key of the annotation of an identity. It contains a digest,
+// because an identity may be too long for a key or contain invalid characters.
 func recordKey(id string) string {
 	sum := sha256.Sum256([]byte(id))
 	return recordPrefix + hex.EncodeToString(sum[:8])
 }
 
-// records returns the records among annotations by identity. What can't be
-// read, or has the key of another identity, is no candidate.
+// records returns the records among annotations by identity. It ignores values that
+// are invalid or under the key of another identity.
 func records(annotations map[string]string) map[string]record {
 	found := make(map[string]record)
 	for key, value := range annotations {

@@ -19,29 +19,29 @@ import (
 
 // Peer describes a candidate to the others.
 type Peer struct {
-	// Identity names the candidate. In [Config.Self] it is what the replica is
-	// called, for example the name of its Pod or Node; what is written to the
-	// Lease has a random suffix, unless [Config.ExclusiveIdentity] is set. See
-	// [Candidate.Identity].
+	// Identity names the candidate. In [Config.Self] it is the name of the replica,
+	// for example of its Pod or Node. The identity on the Lease has a random suffix
+	// unless [Config.ExclusiveIdentity] is set. See [Candidate.Identity].
 	Identity string
 	// BinaryVersion is the version of the program, a semantic version without
-	// "v", for example "1.37.1". Empty where versions don't matter; a
-	// LeaseCandidate needs one.
+	// "v", for example "1.37.1". It may be empty, except in a LeaseCandidate.
 	BinaryVersion string
-	// EmulationVersion is the version that the program behaves like (KEP-4330):
-	// at most BinaryVersion, and of the same form. Empty means BinaryVersion.
+	// EmulationVersion is the version whose behavior the program emulates
+	// (KEP-4330). It has the same form and is at most BinaryVersion. Default:
+	// BinaryVersion.
 	EmulationVersion string
 	// Priority is for [HighestPriority]; the higher the better. Default: 0.
 	Priority int32
-	// Attributes are for strategies: a zone, a load. At most eight, of at most
-	// 256 bytes all together, as those of all candidates lie on the Lease.
+	// Attributes are for strategies, for example a zone or a load. There may be
+	// eight of them with 256 bytes in total, because the Lease stores those of all
+	// candidates.
 	Attributes map[string]string
-	// LastResort says that the candidate should lead only where nobody else
-	// does: it is not ready, or overloaded. Its record is withdrawn.
+	// LastResort reports that the candidate should lead only if no other candidate
+	// does, because it is not ready or is overloaded. Its record is withdrawn.
 	LastResort bool
-	// Created is when the candidate first made itself known, by the clock of
-	// its machine or of the API server. It breaks ties and nothing else.
-	// Ignored in [Config.Self].
+	// Created is the time of the first record of the candidate, by the clock of its
+	// machine or of the API server. It only breaks ties. It is ignored in
+	// [Config.Self].
 	Created time.Time
 }
 
@@ -59,38 +59,37 @@ func (p Peer) emulated() string {
 	return p.EmulationVersion
 }
 
-// A Strategy says which of two candidates is the better leader. It is a pure
-// function of them, the same in all replicas, and safe for any number of
-// goroutines. Where it has no preference the package breaks the tie: who leads
-// stays; else the one that was there first; else the identity that sorts first.
-// So the order is total and every replica comes to the same one.
+// A Strategy decides which of two candidates is the better leader. It must be a
+// pure function of the two, the same in all replicas, and safe for concurrent use.
+// If it has no preference, the package breaks the tie: the leader stays, then the
+// older candidate comes first, then the identity that sorts first. The order is
+// therefore total, and the same in every replica.
 //
 // A Strategy may also be a [Preempter] and an [EligibilityChecker].
 type Strategy interface {
 	// Name is OldestEmulationVersion or a qualified name, for example
-	// "example.com/least-loaded": the API allows no others. Candidates tell
-	// each other the name of theirs; where they differ that of the highest
-	// BinaryVersion holds, so that an upgrade can bring a new one.
+	// "example.com/least-loaded": the API allows no others. Candidates publish the
+	// name. If names differ, the one of the highest BinaryVersion holds, so an
+	// upgrade can introduce a new strategy.
 	Name() string
-	// Compare returns a negative number where a is the better leader, a
-	// positive one where b is, and zero where it makes no difference.
+	// Compare returns a negative number if a is the better leader, a positive
+	// number if b is, and zero if the strategy has no preference.
 	Compare(a, b Peer) int
 }
 
-// Preempter is implemented by a [Strategy] that wants to be sure before a
-// leader is replaced, for example by a threshold where the load of candidates
-// is compared. Without it every candidate that compares better replaces the
-// leader.
+// Preempter is implemented by a [Strategy] that does not replace the leader for
+// every better candidate, for example because loads must differ by a threshold.
+// Without it, every candidate that compares better replaces the leader.
 type Preempter interface {
-	// Preempts reports whether challenger, which compares better, is to take
-	// the place of incumbent, who leads.
+	// Preempts reports whether challenger, which compares better, must replace
+	// incumbent, which leads.
 	Preempts(challenger, incumbent Peer) bool
 }
 
-// EligibilityChecker is implemented by a [Strategy] that does not want some
-// candidates at all. One that is not eligible is chosen by nobody. It still
-// leads where there is no other, rather than nobody, unless LeaseCandidate
-// objects decide.
+// EligibilityChecker is implemented by a [Strategy] that rejects some candidates.
+// A candidate that is not eligible is never preferred to another one. With
+// [OnLease] it still leads if there is no other candidate. A coordinator never
+// elects it.
 type EligibilityChecker interface {
 	// Eligible reports whether a candidate may be chosen.
 	Eligible(Peer) bool
@@ -109,17 +108,17 @@ type strategyFunc struct {
 func (s strategyFunc) Name() string          { return s.name }
 func (s strategyFunc) Compare(a, b Peer) int { return s.compare(a, b) }
 
-// First prefers nobody: who leads goes on leading. It is the default of
+// First has no preference, so the leader is never replaced. It is the default of
 // [Config.Strategy].
 func First() Strategy {
 	return StrategyFunc(spec.Domain+"/First", func(Peer, Peer) int { return 0 })
 }
 
-// OldestEmulationVersion is the strategy of the API server (KEP-4355): the
-// lowest EmulationVersion leads, then the lowest BinaryVersion. While a control
-// plane is upgraded the oldest leads, because the new ones know what it does
-// and not the other way round. A candidate with a version that is missing or
-// can't be read is not eligible.
+// OldestEmulationVersion is the strategy of the API server (KEP-4355). It prefers
+// the lowest EmulationVersion, then the lowest BinaryVersion. During the upgrade of
+// a control plane the oldest component leads, because newer ones understand its
+// behavior and it does not understand theirs. A candidate with a missing or invalid
+// version is not eligible.
 func OldestEmulationVersion() Strategy { return oldestEmulationVersion{} }
 
 type oldestEmulationVersion struct{}
@@ -137,15 +136,15 @@ func (oldestEmulationVersion) Eligible(p Peer) bool {
 }
 
 // NewestVersion prefers the highest BinaryVersion, then the highest
-// EmulationVersion. A version that can't be read is the lowest.
+// EmulationVersion. An invalid version is the lowest.
 func NewestVersion() Strategy {
 	return StrategyFunc(spec.Domain+"/NewestVersion", func(a, b Peer) int {
 		return cmp.Or(spec.CompareVersions(b.BinaryVersion, a.BinaryVersion), spec.CompareVersions(b.emulated(), a.emulated()))
 	})
 }
 
-// HighestPriority prefers the highest [Peer.Priority], then what the other
-// strategy prefers (nil: nobody). Its name contains that of the other.
+// HighestPriority prefers the highest [Peer.Priority]. Ties are left to the
+// strategy then; nil is [First]. The name contains the name of then.
 func HighestPriority(then Strategy) Strategy {
 	if then == nil {
 		then = First()
@@ -176,11 +175,11 @@ func (s follows) Preempts(challenger, incumbent Peer) bool {
 	return s.compare(challenger, incumbent) < 0 || Preempts(s.then, challenger, incumbent)
 }
 
-// Prefer prefers candidates by one of their [Peer.Attributes]: those that have
-// the first value, then those that have the second, and so on; the others come
-// last. Prefer("zone", "a", "b") keeps the leader in zone a while it can. Its
-// name contains the key and a digest of key and values, so that candidates
-// with other values are known to disagree.
+// Prefer prefers candidates by one of their [Peer.Attributes]: candidates with the
+// first value, then candidates with the second, and so on; all others come last.
+// Prefer("zone", "a", "b") keeps the leader in zone a while a candidate runs there.
+// The name contains the key and a digest of key and values, which shows if
+// candidates disagree about the values.
 func Prefer(key string, values ...string) Strategy {
 	values = slices.Clone(values)
 	digest := fnv.New32a()
@@ -216,7 +215,7 @@ func prefer(s Strategy, a, b Peer) int {
 	return cmp.Or(better(Eligible(s, a), Eligible(s, b)), s.Compare(a, b))
 }
 
-// better orders what is true before what is not.
+// better orders true before false.
 func better(a, b bool) int {
 	switch {
 	case a == b:

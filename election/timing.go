@@ -24,22 +24,22 @@ const (
 	DefaultRenewInterval = 3 * time.Second
 	// DefaultDrain belongs to DefaultLeaseDuration, and is the largest default.
 	DefaultDrain = 3 * time.Second
-	// DefaultAckTimeout is how long a candidate has to answer an offer.
+	// DefaultAckTimeout is the time that a candidate has for the answer to an offer.
 	DefaultAckTimeout = 5 * time.Second
-	// DefaultMinTenure is how long a leader leads before a better candidate is
-	// looked for.
+	// DefaultMinTenure is the time that a leader leads before it offers the lease to
+	// a better candidate.
 	DefaultMinTenure = 30 * time.Second
 )
 
 // The times that can't be configured.
 const (
-	// stagger is the time between the claims of candidates that follow each
-	// other in rank, when the lease is free.
+	// stagger is the time between the claims of candidates of consecutive ranks
+	// when the lease is free.
 	stagger = 500 * time.Millisecond
-	// maxRank is the rank from which all claim at the same time.
+	// maxRank is the rank from which all candidates claim at the same time.
 	maxRank = 5
-	// renewJitter is the share of RenewInterval by which a renewal comes sooner
-	// or later.
+	// renewJitter is the share of RenewInterval by which a renewal is early or
+	// late.
 	renewJitter = 0.1
 	// leaderRetry, standbyRetry and hintRetry are the longest waits after failures:
 	// of a leader, of the others, and of writes on which only preference depends.
@@ -49,101 +49,101 @@ const (
 	minRenewInterval = 100 * time.Millisecond
 )
 
-// Timing is how fast an election is, and what it endures. Zero fields have the
-// defaults that their comments state, which go with LeaseDuration. It need not
-// be the same in all replicas; [Timing.Validate] makes sure that each is safe
-// by itself.
+// Timing holds the durations of an election. They determine the time of a fail-over
+// and the length of an outage that costs no term. Defaults of zero fields derive
+// from LeaseDuration. The replicas may have different Timings, because
+// [Timing.Validate] ensures that each is safe on its own.
 type Timing struct {
-	// LeaseDuration is how long the others wait after the last renewal that
-	// they have seen, by their own clocks, before they take over. Whole
-	// seconds, at least two: the API has no fractions. Default:
+	// LeaseDuration is the time that other candidates wait after the last observed
+	// renewal, by their own clocks, before they take over. It must be at least two
+	// seconds, and whole seconds because the API has no fractions. Default:
 	// DefaultLeaseDuration.
 	LeaseDuration time.Duration
-	// RenewDeadline is how long a leader leads after it sent the last renewal
-	// that succeeded. Then the context of its work is cancelled. Default: two
+	// RenewDeadline is the time that a leader leads after it sent its last
+	// successful renewal. Then the context of its work is cancelled. Default: two
 	// thirds of LeaseDuration.
 	RenewDeadline time.Duration
-	// RenewInterval is the mean time between renewals; each is up to a tenth
-	// sooner or later. Default: three tenths of RenewDeadline.
+	// RenewInterval is the mean time between renewals; each is early or late by up
+	// to a tenth. Default: three tenths of RenewDeadline.
 	RenewInterval time.Duration
-	// Drain is how long the work may go on after its context was cancelled.
-	// Only where that is kept are there never two leaders: declare it honestly.
+	// Drain is the longest time from the cancellation of the context of the work
+	// until the work returns. If the work takes longer, there can be two leaders.
 	// Default: a fifth of LeaseDuration, at most DefaultDrain.
 	Drain time.Duration
-	// AckTimeout is how long a candidate to whom the leader offers the lease
-	// has to accept it. Default: DefaultAckTimeout.
+	// AckTimeout is the time that a candidate has to accept an offer of the lease.
+	// Default: DefaultAckTimeout.
 	AckTimeout time.Duration
-	// MinTenure is how long a leader leads before it offers the lease to a
-	// better candidate, so that a fleet that is being restarted settles first.
-	// Default: DefaultMinTenure.
+	// MinTenure is the time that a leader leads before it offers the lease to a
+	// better candidate. It lets a fleet that restarts come to rest first. Default:
+	// DefaultMinTenure.
 	MinTenure time.Duration
 }
 
-// LongOutageTiming returns the Timing for work that should survive an API
-// server that is away for more than a minute, at the price that a crash costs
-// up to two: LeaseDuration 120 s, RenewDeadline 90 s, RenewInterval 15 s.
+// LongOutageTiming returns a Timing with which an API server outage of more than a
+// minute costs no term, but a crash costs up to two minutes: LeaseDuration 120 s,
+// RenewDeadline 90 s, RenewInterval 15 s.
 func LongOutageTiming() Timing {
 	return Timing{LeaseDuration: 120 * time.Second, RenewDeadline: 90 * time.Second, RenewInterval: 15 * time.Second}.WithDefaults()
 }
 
-// WithDefaults returns t with its zero fields filled in.
+// WithDefaults returns t with defaults in its zero fields.
 func (t Timing) WithDefaults() Timing {
 	t.complete()
 	return t
 }
 
-// Validate returns an error that names every field that is wrong, with the
-// inequality that it breaks:
+// Validate returns an error that names every invalid field, with the inequality
+// that it violates:
 //
 //	RenewDeadline + Drain < LeaseDuration
 //	1.1 RenewInterval + a call (half of RenewDeadline, at most 5 s) < RenewDeadline
 //
 // The first one keeps two leaders apart, with [Timing.RateTolerance] to spare;
-// the second leaves time for a second try when a renewal fails.
+// the second leaves time for another renewal after one has failed.
 func (t Timing) Validate() error {
 	return lifecycle.InvalidConfig("election", t.complete())
 }
 
-// MaxOutage is the longest time for which the API server may be away, whatever
-// that looks like, without a leader being lost over it: a renewal was due when
-// it went, and one that failed is repeated within a second.
+// MaxOutage returns the longest API server outage of any kind that costs no term.
+// In the worst case a renewal is due when the outage begins, and the last failed
+// renewal is repeated a second after it ends.
 func (t Timing) MaxOutage() time.Duration {
 	t.complete()
 	return t.RenewDeadline - t.longestInterval() - leaderRetry
 }
 
-// CrashFailover is the longest time from the crash of a leader to the next
-// term, besides the time that a watch event and a request take: at least one
-// candidate with a record (see [OnLease]) being alive. It is LeaseDuration and
-// the stagger by which candidates claim in the order of their rank, 2.5 s at
-// most. A leader that leaves in order is replaced at once.
+// CrashFailover returns the longest time from the crash of a leader to the next
+// term, if a candidate with a record is alive (see [OnLease]). The times of a watch
+// event and of a request come in addition. It is LeaseDuration and up to 2.5 s in
+// which candidates claim in the order of their rank. A leader that exits gracefully
+// is replaced at once.
 func (t Timing) CrashFailover() time.Duration {
 	t.complete()
 	return t.LeaseDuration + maxRank*stagger
 }
 
-// RateTolerance is the error of the rate of clocks up to which there are never
-// two leaders: 0.07 says that the clocks of two machines may each go wrong by
-// 7 % in opposite directions. It is r in
+// RateTolerance returns the largest error in the rate of clocks with which there
+// are never two leaders. 0.07 means that one clock may run 7 % fast and another 7 %
+// slow. It is r in
 //
 //	(RenewDeadline + Drain) / (1 - r) = LeaseDuration / (1 + r)
 //
-// What the clocks show makes no difference at all.
+// A constant difference between clocks has no effect.
 func (t Timing) RateTolerance() float64 {
 	t.complete()
 	held := t.RenewDeadline + t.Drain
 	return float64(t.LeaseDuration-held) / float64(t.LeaseDuration+held)
 }
 
-// longestInterval is RenewInterval with all of its jitter.
+// longestInterval returns RenewInterval with all of its jitter.
 func (t Timing) longestInterval() time.Duration {
 	return t.RenewInterval + time.Duration(renewJitter*float64(t.RenewInterval))
 }
 
-// callTimeout is the default of Config.CallTimeout.
+// callTimeout returns the default of Config.CallTimeout.
 func (t Timing) callTimeout() time.Duration { return min(t.RenewDeadline/2, DefaultCallTimeout) }
 
-// complete fills in the defaults and returns all that is wrong.
+// complete sets the defaults and returns all problems.
 func (t *Timing) complete() (problems field.ErrorList) {
 	path := field.NewPath("Timing")
 	add := func(name string, d time.Duration, format string, args ...any) {
