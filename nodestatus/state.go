@@ -164,6 +164,9 @@ func (st *state) see(node *corev1.Node) bool {
 		return false
 	}
 	st.view, st.taintsDue = newView(node), true
+	if st.uid == node.UID {
+		st.view.uid = st.uid // one string in memory
+	}
 	return true
 }
 
@@ -179,18 +182,19 @@ func newer(a, b string) bool {
 // object. It is never changed.
 type view struct {
 	resourceVersion string
-	encoded         []byte
+	uid             types.UID
+	encoded         []byte // without the fields above
 }
 
-// newView encodes node without its managedFields, which nobody here reads and
-// which would double it.
+// newView encodes node without its managedFields, which no reader of a view needs and
+// which would double its size.
 func newView(node *corev1.Node) *view {
 	lean := *node
-	lean.ManagedFields = nil
-	// Marshal fails only where Size is wrong. A view without content would be
+	lean.ManagedFields, lean.ResourceVersion, lean.UID = nil, "", ""
+	// Marshal fails only if Size is wrong. A view without content would be
 	// taken for a Node that lacks everything, and all of it written.
 	encoded, _ := lean.Marshal()
-	return &view{resourceVersion: node.ResourceVersion, encoded: encoded}
+	return &view{resourceVersion: node.ResourceVersion, uid: node.UID, encoded: encoded}
 }
 
 // node decodes the view. It returns nil for a nil view.
@@ -200,6 +204,7 @@ func (v *view) node() *corev1.Node {
 	}
 	node := &corev1.Node{}
 	_ = node.Unmarshal(v.encoded) // newView has encoded it
+	node.ResourceVersion, node.UID = v.resourceVersion, v.uid
 	return node
 }
 

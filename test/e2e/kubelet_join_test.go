@@ -82,37 +82,43 @@ func TestExampleKubeletJoins(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// Client certificates, of which each is requested with the one before it.
-	requests, err := client.CertificatesV1().CertificateSigningRequests().List(t.Context(), metav1.ListOptions{
-		FieldSelector: fields.OneTermEqualSelector("spec.signerName", certificatesv1.KubeAPIServerClientKubeletSignerName).String(),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	by := make(map[string]int)
-	for _, csr := range requests.Items {
-		by[csr.Spec.Username]++
-	}
-	if by["system:bootstrap:abcdef"] != 1 || by["system:node:"+node] == 0 || len(by) != 2 {
-		t.Errorf("client certificates were requested by %v, want one by the token and more by the node", by)
-	}
-
-	// The node is alive after its first certificate has expired.
-	first := slices.MinFunc(requests.Items, func(a, b certificatesv1.CertificateSigningRequest) int {
-		return a.CreationTimestamp.Compare(b.CreationTimestamp.Time)
-	})
+	// The node is alive after its first client certificate has expired: each one was
+	// requested with the one before it.
+	first := clientRequests(t, client)[0]
 	block, _ := pem.Decode(first.Status.Certificate)
 	cert, err := x509.ParseCertificate(block.Bytes)
 	if err != nil {
 		t.Fatal(err)
 	}
 	awaitRenewalAfter(t, client, node, cert.NotAfter)
+	by := make(map[string]int)
+	for _, csr := range clientRequests(t, client) {
+		by[csr.Spec.Username]++
+	}
+	if by["system:bootstrap:abcdef"] != 1 || by["system:node:"+node] == 0 || len(by) != 2 {
+		t.Errorf("client certificates were requested by %v, want one by the token and more by the node", by)
+	}
 	p.stop()
 	for _, user := range []string{"system:node:" + node, "system:bootstrap:abcdef"} {
 		if refused := refusals(t, cluster, user); len(refused) > 0 {
 			t.Errorf("refused: %v", refused)
 		}
 	}
+}
+
+// clientRequests returns the requests for client certificates, the oldest first.
+func clientRequests(t *testing.T, client kubernetes.Interface) []certificatesv1.CertificateSigningRequest {
+	t.Helper()
+	list, err := client.CertificatesV1().CertificateSigningRequests().List(t.Context(), metav1.ListOptions{
+		FieldSelector: fields.OneTermEqualSelector("spec.signerName", certificatesv1.KubeAPIServerClientKubeletSignerName).String(),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.SortFunc(list.Items, func(a, b certificatesv1.CertificateSigningRequest) int {
+		return a.CreationTimestamp.Compare(b.CreationTimestamp.Time)
+	})
+	return list.Items
 }
 
 // awaitRenewalAfter waits until the lease of a node is renewed after a time.

@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -27,6 +28,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/ptr"
 
 	"github.com/kubewright/kubewright/nodestatus"
 	"github.com/kubewright/kubewright/test/e2e/harness"
@@ -617,4 +620,126 @@ func TestNodeStatusForeignUnknown(t *testing.T) {
 	began := time.Now()
 	awaitNode(t, admin, name, "Ready again", isReady)
 	t.Logf("Ready again after %v", time.Since(began).Round(time.Millisecond))
+}
+
+// TestNodeStatusFeatures reads back what the setters for a custom kubelet write, with a
+// node's own credentials, and reports a drain and a reboot.
+func TestNodeStatusFeatures(t *testing.T) {
+	const name = "status-features"
+	cluster := shared.Cluster(t)
+	admin := kubernetes.NewForConfigOrDie(cluster.AdminConfig())
+	info := corev1.NodeSystemInfo{KubeletVersion: "v1.37.0-kubewright", BootID: "boot-1", Swap: &corev1.NodeSwapStatus{Capacity: new(int64(1 << 30))}}
+	recorder := events.NewFakeRecorder(100)
+	rebooted := make(chan nodestatus.Rebooted, 1)
+	config := func() nodestatus.Config {
+		cfg := statusConfig(t, cluster, name)
+		cfg.Template = nil
+		cfg.EventRecorder = recorder
+		cfg.Hooks.Rebooted = func(r nodestatus.Rebooted) { rebooted <- r }
+		cfg.Setters = []nodestatus.Setter{
+			nodestatus.ExternalCloud("10.0.0.7"),
+			nodestatus.HostInfo(info),
+			nodestatus.StandardLabels(),
+			nodestatus.Cloud(func(context.Context, string) (nodestatus.CloudInstance, error) {
+				return nodestatus.CloudInstance{
+					ProviderID: "example://7", Type: "small", Zone: "zone-1", Region: "region-1",
+					Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.0.0.7"}},
+				}, nil
+			}),
+			nodestatus.DeclaredFeatures("UserNamespacesHostNetworkSupport", "RestartAllContainersOnContainerExits"),
+			nodestatus.Runtime([]corev1.NodeRuntimeHandler{
+				{Name: "sandboxed", Features: &corev1.NodeRuntimeHandlerFeatures{RecursiveReadOnlyMounts: new(true)}},
+				{Name: "", Features: &corev1.NodeRuntimeHandlerFeatures{UserNamespaces: new(true)}},
+			}, &corev1.NodeFeatures{SupplementalGroupsPolicy: new(true)}),
+			nodestatus.VolumesInUse(func(context.Context, string) ([]corev1.UniqueVolumeName, error) {
+				return []corev1.UniqueVolumeName{"kubernetes.io/csi/b", "kubernetes.io/csi/a"}, nil
+			}),
+			nodestatus.Images(func(context.Context, string) ([]corev1.ContainerImage, error) {
+				return []corev1.ContainerImage{{Names: []string{"example.com/small:1"}, SizeBytes: 1}, {Names: []string{"example.com/large:1"}, SizeBytes: 2}}, nil
+			}),
+		}
+		return cfg
+	}
+
+	run := runStatus(t, config())
+	run.awaitReady(t)
+	node := awaitNode(t, admin, name, "ready", isReady)
+	type written struct {
+		ProviderID, Address, ProvidedIP, Type, Zone, Region string
+		Uninitialized, UserNamespaces, Recursive, Groups    bool
+		Features                                            []string
+		Volumes                                             []corev1.UniqueVolumeName
+		Handlers, Images                                    []string
+		Swap                                                int64
+	}
+	got := written{
+		ProviderID: node.Spec.ProviderID, ProvidedIP: node.Annotations["alpha.kubernetes.io/provided-node-ip"],
+		Type: node.Labels[corev1.LabelInstanceTypeStable], Zone: node.Labels[corev1.LabelTopologyZone], Region: node.Labels[corev1.LabelTopologyRegion],
+		Uninitialized: hasTaint(node, "node.cloudprovider.kubernetes.io/uninitialized"),
+		Features:      node.Status.DeclaredFeatures, Volumes: node.Status.VolumesInUse,
+	}
+	for _, a := range node.Status.Addresses {
+		got.Address = a.Address
+	}
+	for _, h := range node.Status.RuntimeHandlers {
+		got.Handlers = append(got.Handlers, h.Name)
+		if f := h.Features; f != nil {
+			got.UserNamespaces = got.UserNamespaces || h.Name == "" && ptr.Deref(f.UserNamespaces, false)
+			got.Recursive = got.Recursive || h.Name == "sandboxed" && ptr.Deref(f.RecursiveReadOnlyMounts, false)
+		}
+	}
+	if f := node.Status.Features; f != nil {
+		got.Groups = ptr.Deref(f.SupplementalGroupsPolicy, false)
+	}
+	for _, image := range node.Status.Images {
+		got.Images = append(got.Images, image.Names...)
+	}
+	if swap := node.Status.NodeInfo.Swap; swap != nil {
+		got.Swap = ptr.Deref(swap.Capacity, 0)
+	}
+	if diff := cmp.Diff(written{
+		ProviderID: "example://7", Address: "10.0.0.7", ProvidedIP: "10.0.0.7", Type: "small", Zone: "zone-1", Region: "region-1",
+		Uninitialized: true, UserNamespaces: true, Recursive: true, Groups: true,
+		Features: []string{"RestartAllContainersOnContainerExits", "UserNamespacesHostNetworkSupport"},
+		Volumes:  []corev1.UniqueVolumeName{"kubernetes.io/csi/a", "kubernetes.io/csi/b"},
+		Handlers: []string{"", "sandboxed"}, Images: []string{"example.com/large:1", "example.com/small:1"}, Swap: 1 << 30,
+	}, got); diff != "" {
+		t.Errorf("the Node that was read back differs (-want +got):\n%s", diff)
+	}
+
+	// A drain: not ready for its reason until it is called off.
+	run.SetNotReady(name, &nodestatus.NotReadyError{Reason: "Draining", Message: "the node ends its pods"})
+	awaitNode(t, admin, name, "draining", func(n *corev1.Node) bool {
+		c := condition(n, corev1.NodeReady)
+		return c.Status == corev1.ConditionFalse && c.Reason == "Draining"
+	})
+	run.SetNotReady(name, nil)
+	awaitNode(t, admin, name, "ready again", isReady)
+
+	// A reboot: the next process reports it, once it is written.
+	run.cancel()
+	if err := run.awaitEnd(t); err != nil {
+		t.Fatal(err)
+	}
+	info.BootID = "boot-2"
+	runStatus(t, config()).awaitReady(t)
+	select {
+	case r := <-rebooted:
+		if r.NodeName != name || r.OldBootID != "boot-1" || r.NewBootID != "boot-2" {
+			t.Errorf("rebooted: %+v", r)
+		}
+	case <-time.After(patience):
+		t.Fatal("no reboot was reported")
+	}
+	awaitNode(t, admin, name, "with the new boot ID", func(n *corev1.Node) bool { return n.Status.NodeInfo.BootID == "boot-2" })
+	for event := ""; !strings.Contains(event, "Rebooted"); {
+		select {
+		case event = <-recorder.Events:
+		case <-time.After(patience):
+			t.Fatal("no event of the reboot was recorded")
+		}
+	}
+	if refused := refusals(t, cluster, "system:node:"+name); len(refused) > 0 {
+		t.Errorf("refused: %v", refused)
+	}
 }
