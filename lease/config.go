@@ -56,9 +56,9 @@ const (
 // must answer from memory. It must return when ctx is done.
 type OwnerFunc func(ctx context.Context, nodeName string) (metav1.OwnerReference, error)
 
-// NoOwner is an [OwnerFunc] for leases without an owner. Nobody deletes such a
-// lease but [ShutdownDelete] and an administrator: each node that is gone for
-// good leaves one behind. A lease that has an owner keeps it.
+// NoOwner is an [OwnerFunc] for leases without an owner. Only [ShutdownDelete] and an
+// administrator delete such a lease: each node that is gone for good leaves one
+// behind. A lease that has an owner keeps it.
 func NoOwner(context.Context, string) (metav1.OwnerReference, error) {
 	return metav1.OwnerReference{}, nil
 }
@@ -118,8 +118,8 @@ type Config struct {
 	// managed from the start.
 	NodeName string
 	// Required. Owner returns the Node that owns a lease. It has no default
-	// because a lease without an owner is never garbage collected: who really
-	// wants that sets [NoOwner]. With a Node informer use [NodeOwner]; with
+	// because a lease without an owner is never garbage collected: set [NoOwner]
+	// if that is intended. With a Node informer use [NodeOwner]; with
 	// package nodestatus its method OwnerReference.
 	Owner OwnerFunc
 
@@ -147,7 +147,7 @@ type Config struct {
 	// Duration is written to the leases: how long after a renewal others may
 	// take them for expired. Whole seconds. A lease found with another duration
 	// is corrected. kube-controller-manager does not look at it, but has a
-	// grace period of its own: where that is shorter set Duration to it, because
+	// grace period of its own: if that is shorter set Duration to it, because
 	// [Hooks.Recovered] goes by Duration. Default: DefaultDuration.
 	Duration time.Duration
 	// RenewInterval is the time between two renewals of a lease. At most half
@@ -155,7 +155,7 @@ type Config struct {
 	// (--node-monitor-grace-period, 50 s by default). Default: a quarter of
 	// Duration.
 	RenewInterval time.Duration
-	// OnForeign says what to do about a lease that somebody else holds.
+	// OnForeign is the policy for a lease that another process holds.
 	// Default: ForeignWaitExpired.
 	OnForeign ForeignPolicy
 	// OnShutdown says what becomes of the leases that are held when Run ends,
@@ -186,19 +186,19 @@ type Config struct {
 
 	// Name is the name in logs and health checks. Default: DefaultName.
 	Name string
-	// ErrorHandler is told of errors that the controller goes on from: of the
-	// first of each class while nodes fail with it. [Hooks.Failed] is told of
-	// all. It is called synchronously and must not block. Default: the logger of
+	// ErrorHandler is called with errors that the controller recovers from: with the
+	// first of each class while nodes fail with it. [Hooks.Failed] is called for
+	// every one. It is called synchronously and must not block. Default: the logger of
 	// Run's context.
 	ErrorHandler func(ctx context.Context, err error, msg string)
 	// EventRecorder records the events listed in the package comment.
 	// Default: none.
 	EventRecorder events.EventRecorder
-	// Hooks are called on what happens. Default: none.
+	// Hooks are called on events. Default: none.
 	Hooks Hooks
 }
 
-// A ForeignPolicy says what to do about a lease that somebody else holds.
+// A ForeignPolicy is the policy for a lease that another process holds.
 type ForeignPolicy int
 
 const (
@@ -208,10 +208,10 @@ const (
 	// the last renewal; the holder's clock does not matter.
 	ForeignWaitExpired ForeignPolicy = iota
 	// ForeignTakeOver takes the lease over at once, as the kubelet does. Two
-	// processes that do so with the same node take it from each other for ever,
+	// processes that do so with the same node take it from each other without end,
 	// once each RenewInterval.
 	ForeignTakeOver
-	// ForeignFail ends Run with a [*HeldByOtherError] where the node is
+	// ForeignFail ends Run with a [*HeldByOtherError] if the node is
 	// Config.NodeName. A node that came with Add waits until the lease is given
 	// up or deleted, so that one of ten thousand does not end the others.
 	ForeignFail
@@ -300,8 +300,8 @@ func (cfg *Config) completeTimes() (problems field.ErrorList) {
 	}
 	problems = append(problems, duration...)
 	problems = append(problems, lifecycle.DefaultDuration("ShutdownTimeout", &cfg.ShutdownTimeout, DefaultShutdownTimeout, minCallTimeout)...)
-	// The rest depends on Duration: with a wrong one the defaults would be
-	// reported as the fault of fields that nobody set.
+	// The rest depends on Duration: with a wrong one the defaults of fields that
+	// are not set would be reported as wrong.
 	base := cfg.Duration
 	if len(duration) > 0 {
 		base = DefaultDuration

@@ -75,7 +75,7 @@ func (r *resetter) due(err error, answered bool) bool {
 }
 
 // A rateLimit warns, once, that the client allows fewer requests than the nodes
-// need. Renewals would be late for no reason that anybody sees.
+// need. Otherwise renewals would be late without a visible reason.
 type rateLimit struct {
 	limiter flowcontrol.RateLimiter // nil: none, or none that we can see
 
@@ -96,8 +96,7 @@ func rateLimiterOf(client any) flowcontrol.RateLimiter {
 	return restClient.GetRateLimiter()
 }
 
-// short reports, once, that the client allows fewer requests than so many nodes
-// need.
+// short reports, once, that the client allows fewer requests than the nodes need.
 func (l *rateLimit) short(nodes int, interval time.Duration) bool {
 	if l.limiter == nil || float64(l.limiter.QPS())*interval.Seconds() >= float64(nodes) {
 		return false

@@ -54,8 +54,8 @@ type Controller struct {
 	stopped bool // Run has returned, or is about to
 }
 
-// node is what the controller keeps of a node. The state is written under mu
-// by the one turn that the node has at a time, which may read it without.
+// node is a managed node. The state is written under mu by the one turn that the
+// node has at a time, which may read it without mu.
 type node struct {
 	mu sync.Mutex
 	state
@@ -103,9 +103,8 @@ func New(cfg Config) (*Controller, error) {
 func newNode() *node { return &node{state: state{renewed: never}} }
 
 // Run keeps the leases until ctx is done. It returns nil then, after everything
-// that it started has ended and OnShutdown is carried out, and it returns
-// before only with a [*HeldByOtherError], where the Config asks for it. A second
-// call returns [ErrAlreadyRun].
+// that it started has ended and OnShutdown is carried out. It returns earlier only
+// with a [*HeldByOtherError], if Config.OnForeign is ForeignFail. A second call returns [ErrAlreadyRun].
 func (c *Controller) Run(ctx context.Context) error {
 	if !c.once.Begin() {
 		return ErrAlreadyRun
@@ -135,10 +134,10 @@ func (c *Controller) Run(ctx context.Context) error {
 	return nil
 }
 
-// Add starts to serve a node. It does nothing where the node is served already,
-// so that the handlers of an informer can call it. The error is [ErrStopped]
-// after Run has returned, and says what is wrong with a name that can't be that
-// of a Node.
+// Add starts to manage a node. It is a no-op if the node is managed, so the handlers
+// of an informer can call it. It returns [ErrStopped] after Run has returned, and
+// an error if nodeName is not a valid name of a Node. A node that was removed, and
+// whose OnShutdown is under way, starts again after that.
 func (c *Controller) Add(nodeName string) error {
 	if msgs := validation.IsDNS1123Subdomain(nodeName); len(msgs) > 0 {
 		return fmt.Errorf("lease: invalid node name %q: %s", nodeName, strings.Join(msgs, "; "))
@@ -155,10 +154,10 @@ func (c *Controller) Add(nodeName string) error {
 	return nil
 }
 
-// Remove stops serving a node. What OnShutdown asks for is tried once, with
-// CallTimeout for each call, after Remove has returned, and once more if Run
-// ends meanwhile. [Hooks.PhaseChanged] is told of PhaseStopped after that. It
-// does nothing where the node is not served.
+// Remove stops managing a node. OnShutdown is applied once, with CallTimeout for each
+// call, after Remove has returned, and once more if Run ends in the meantime.
+// [Hooks.PhaseChanged] is called with PhaseStopped after that. Remove is a no-op if
+// the node is not managed.
 func (c *Controller) Remove(nodeName string) {
 	c.nodes.Leave(nodeName)
 }
@@ -166,8 +165,8 @@ func (c *Controller) Remove(nodeName string) {
 // Trigger makes the controller look at a node now: at its Gate and its Owner,
 // and to write the lease if that is called for. A lease that was renewed
 // within the last quarter of RenewInterval, and is as it should be, is not
-// written again. Triggers that come faster than ten a second are one. It does
-// nothing where the node is not served.
+// written again. Triggers that come faster than ten a second are one. It is a no-op
+// if the node is not managed.
 func (c *Controller) Trigger(nodeName string) { c.nodes.Trigger(nodeName) }
 
 // Ready returns a checker that is done when the first lease has been written.
@@ -188,7 +187,7 @@ func (c *Controller) Check(*http.Request) error {
 	return c.progress.Check()
 }
 
-// served returns a node that is served.
+// served returns a node that is managed.
 func (c *Controller) served(nodeName string) (*node, bool) {
 	return c.nodes.Get(nodeName)
 }

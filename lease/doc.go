@@ -6,15 +6,14 @@
 //
 // A [Controller] creates the Lease kube-node-lease/NAME of each of its nodes,
 // renews it with one PUT per RenewInterval, ties it to its Node, and stops when
-// the Node is gone or may no longer speak for itself. It is what the kubelet
-// does through k8s.io/component-helpers, as a library of its own, with the
-// failures handled that those leave to chance: a clock that is set back, a
-// Node that was created anew, a second process with the same name, a
-// connection whose other end has vanished.
+// the Node is gone or Gate closes. It does the work of the kubelet's lease
+// controller in k8s.io/component-helpers. It also handles failures that
+// component-helpers does not: a clock that is set back, a Node that was re-created,
+// a second process with the same name, a connection whose other end has vanished.
 //
 // # Usage
 //
-// For one node, with the Node registered by package nodestatus or by whoever:
+// For one node, whose Node package nodestatus or another component registers:
 //
 //	controller, err := lease.New(lease.Config{
 //		Client:   clientset.CoordinationV1(),
@@ -35,9 +34,9 @@
 // [Controller.Remove], before or during Run. With a Node informer,
 // [NodeOwner] answers for Owner, and its handlers call [Controller.Trigger].
 //
-// A process that ends in order ends this controller last: the node is alive
-// while its pods are being stopped. (If its Node is deleted before, renewal has
-// stopped by itself.)
+// A process that ends cleanly ends this controller last: the node is alive
+// while its pods are being stopped. (If its Node is deleted before that, renewal
+// stops on its own.)
 //
 // The client should have a connection of its own, so that a reset of it breaks
 // no watch, and no rate limit:
@@ -55,14 +54,14 @@
 //   - A lease that was written before is written again, with the
 //     resourceVersion and UID of that answer: one PUT, no GET, no watch.
 //   - Else it is read. One that does not exist is created, if Owner names its
-//     Node; one that is ours or nobody's is taken as it is; for one that
-//     somebody else holds see [ForeignPolicy].
-//   - A conflict is answered by a read. Where the lease is gone Owner is asked
-//     again before it is created, because as a rule the garbage collector was
-//     there first and the Node is gone too.
+//     Node; one that is ours or has no holder is taken as it is; for one that
+//     another process holds see [ForeignPolicy].
+//   - A conflict is answered by a read. If the lease is gone Owner is asked
+//     again before it is created, because usually the garbage collector has
+//     deleted it and the Node is gone too.
 //
-// A start costs a GET and a POST, or a GET and a PUT. What others have put on a
-// lease stays: labels, annotations, finalizers, owners other than the Node. The
+// A start costs a GET and a POST, or a GET and a PUT. Entries of other clients
+// stay on a lease: labels, annotations, finalizers, owners other than the Node. The
 // holder, the duration and the reference to the Node are corrected.
 //
 // RenewTime is the wall clock, but grows with every write, whatever that clock
@@ -73,8 +72,8 @@
 // and return to their places after an outage. Starts are limited to one and a
 // half times the steady rate, or a hundred a second if that is more, so that
 // neither ten thousand nodes that come together nor the end of an outage is a
-// storm. Where not all can be served, those whose leases can still be saved are
-// first. A node that waits has no goroutine and no timer.
+// storm. If not all can be renewed in time, those whose leases can still be saved
+// go first. A node that waits has no goroutine and no timer.
 //
 // A node whose Gate says no is paused: nothing is sent for it. A node whose
 // Node does not exist is not read or written either, until Owner says that it
@@ -104,12 +103,12 @@
 // How long the API server may be away before a node is Unknown follows from
 // that. When it goes, the last renewal is up to one RenewInterval old; when it is
 // back, a call that it never answers may take up to CallTimeout to end, and a
-// backoff up to 7 s (or RenewInterval, if that is less). What is left of the
-// grace period of kube-controller-manager, 50 s by default, is safe: 23 s with
-// the defaults, whatever goes wrong in them. A large fleet needs two thirds of
-// RenewInterval more to be renewed as a whole, and has 16 s. A lease that had
-// expired is told by [Hooks.Recovered]; the status of the node must be written
-// then, because a renewal does not make a node Ready that is not.
+// backoff up to 7 s (or RenewInterval, if that is less). The rest of the grace
+// period of kube-controller-manager, 50 s by default, is safe: an outage of 23 s with
+// the defaults. A large fleet needs two thirds of RenewInterval more to be renewed as
+// a whole, and has 16 s. [Hooks.Recovered] is called if the lease had expired; the
+// status of the node must be written then, because a renewal does not make a node
+// Ready again.
 //
 // A request whose answer is lost may have been stored. The next write then
 // meets a conflict, and the read that follows shows our own RenewTime: that is

@@ -19,17 +19,17 @@ var (
 	ErrAlreadyRun = errors.New("lease: already run: a Controller runs once")
 	// ErrStopped is returned by Add after Run has returned.
 	ErrStopped = errors.New("lease: stopped: Run has returned")
-	// ErrHeldByOther is what a [*HeldByOtherError] wraps.
+	// ErrHeldByOther is wrapped by [*HeldByOtherError].
 	ErrHeldByOther = errors.New("lease: held by another")
-	// ErrNotHeld is what a [*NotHeldError] wraps.
+	// ErrNotHeld is wrapped by [*NotHeldError].
 	ErrNotHeld = errors.New("lease: not held")
 	// ErrNoNamespace is reported when the namespace kube-node-lease does not
 	// exist. kube-apiserver creates it within a minute of its start.
 	ErrNoNamespace = errors.New("lease: namespace " + corev1.NamespaceNodeLease + " does not exist")
 )
 
-// A HeldByOtherError is returned by Run with [ForeignFail].
-// [ErrHeldByOther] is what it wraps.
+// A HeldByOtherError is returned by Run with [ForeignFail]. It wraps
+// [ErrHeldByOther].
 type HeldByOtherError struct {
 	// NodeName is the node whose lease it is.
 	NodeName string
@@ -85,10 +85,10 @@ func (e *NotHeldError) Unwrap() []error { return []error{ErrNotHeld, e.Err} }
 // client has the credentials of another node: the Node authorizer lets
 // system:node:NAME touch the lease NAME and no other.
 type IdentityError struct {
-	// NodeName is the node that the Controller was told to serve.
+	// NodeName is the node that the Controller manages.
 	NodeName string
-	// Identity is who the client is to the API server, for example
-	// system:node:other; empty where the answer does not say.
+	// Identity is the user name of the client, for example system:node:other. It is
+	// empty if the answer does not name it.
 	Identity string
 	// Err is the answer of the API server.
 	Err error

@@ -5,7 +5,7 @@ package lease
 
 import "time"
 
-// Hooks are told what happens. Each is optional. They are called synchronously
+// Hooks are called on events. Each is optional. They are called synchronously
 // and without locks by a goroutine of Run, one at a time for each node, and must
 // not block. They may call every method of the Controller.
 type Hooks struct {
@@ -19,20 +19,19 @@ type Hooks struct {
 	// node Unknown meanwhile; no number of renewals undoes that, only a write
 	// of the node's status does.
 	Recovered func(Recovered)
-	// PhaseChanged is called when a node is in another [Phase]. It begins in
-	// PhasePending, which is not told, and ends in PhaseStopped, which is told
-	// once: after the node was removed while Run ran, and for every other when
+	// PhaseChanged is called when a node enters another [Phase]. A node begins in
+	// PhasePending, for which the hook is not called, and ends in PhaseStopped, for
+	// which it is called once: after the node was removed while Run ran, or when
 	// Run ends.
 	PhaseChanged func(PhaseChanged)
-	// Deleted is called when a lease that was held turns out to be gone. Where
+	// Deleted is called when a lease that was held turns out to be gone. If
 	// the garbage collector did it the Node is gone as well, which the embedder
 	// may not know yet. Afterwards Owner is asked again.
 	Deleted func(Deleted)
-	// Contended is called when somebody else has written the lease three times
-	// within its duration: as a rule a second process that serves the same
-	// node. It is called again only after a quiet time of one duration.
+	// Contended is called when another client has written the lease three times
+	// within its duration: usually a second process for the same node. It is called again only after a quiet time of one duration.
 	Contended func(Contended)
-	// TakenOver is called after a lease that somebody else held was taken.
+	// TakenOver is called after a lease was taken over from another process.
 	TakenOver func(TakenOver)
 }
 
@@ -79,7 +78,7 @@ type PhaseChanged struct {
 	// Process is the Config.Process of the process that holds the lease, in
 	// PhaseForeign only, and only if that process uses this package.
 	Process string
-	// Reason is what Gate or Owner said, in PhasePaused and PhaseNoOwner only.
+	// Reason is the error of Gate or Owner, in PhasePaused and PhaseNoOwner only.
 	Reason error
 }
 

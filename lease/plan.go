@@ -16,11 +16,11 @@ import (
 	"github.com/kubewright/kubewright/internal/slots"
 )
 
-// This file decides, and does nothing else: what a turn begins with, and what
-// follows from each answer. The functions read and write the state of one node
-// and the record of the turn; they call nobody and read no clock.
+// This file decides, and does nothing else: the first step of a turn, and the step
+// that follows from each answer. The functions read and write the state of one node
+// and the record of the turn. They call no function of the Config and read no clock.
 
-// A step is what a turn does next.
+// A step is the next action of a turn.
 type step uint8
 
 const (
@@ -49,17 +49,17 @@ type turn struct {
 	owner    metav1.OwnerReference
 	ownerErr error
 
-	conflicts int     // writes refused because somebody else had written
+	conflicts int     // writes refused because another client had written
 	read      bool    // the lease was read
 	again     bool    // the lease has vanished twice within one duration
 	takeFrom  party   // the holder that the next write takes the lease from
-	renewTime int64   // what the last write said
+	renewTime int64   // of the last write
 	sent      instant // when the last write was sent
 
 	outcome
 }
 
-// outcome is what there is to tell about a turn, and when the next one is.
+// outcome is the part of a turn that is reported, and when the next turn is.
 type outcome struct {
 	written   bool // the last call was a write that was accepted
 	created   bool
@@ -85,8 +85,8 @@ func retries() backoff.Policy {
 // manyFailures is a count of failures at which retries is at its cap.
 const manyFailures = 16
 
-// maxConflicts is how many times within a turn a lease that somebody else has
-// written is read and written again at once.
+// maxConflicts is the number of times within a turn that a lease is read and written
+// again at once because another client has written it.
 const maxConflicts = 2
 
 // begin decides how a turn begins, after Gate and Owner have been asked.
@@ -148,8 +148,8 @@ func (s *state) after(r *rules, t *turn, did step, lease *coordinationv1.Lease, 
 	case class == apierr.NotFound && did != create:
 		return s.gone(r, t, now)
 	case class == apierr.Invalid && did == update:
-		// Perhaps our idea of the lease is at fault: read it, and if the API
-		// server does not like the result either, somebody must look at it.
+		// Perhaps our idea of the lease is at fault: read it once. If the API server
+		// refuses the result too, an administrator must look at it.
 		s.version = ""
 		if !t.read {
 			return get
@@ -167,7 +167,7 @@ func (s *state) mayBeStored(t *turn) {
 	tr.lastUnsure, tr.unsureSent = t.renewTime, t.sent
 }
 
-// accepted takes note of a write that the API server has stored.
+// accepted updates s after a write that the API server has stored.
 func (s *state) accepted(r *rules, t *turn, did step, lease *coordinationv1.Lease, now instant) step {
 	s.adopt(t, lease)
 	if tr := s.trouble; tr != nil {
@@ -197,7 +197,7 @@ func (s *state) acquired(r *rules, t *turn, renewTime int64, sent, now instant) 
 	return done
 }
 
-// checkClock notes once that the wall clock is behind what was last written.
+// checkClock records once that the wall clock is behind the last RenewTime.
 func (s *state) checkClock(t *turn, now instant) {
 	const tolerance = int64(time.Second / time.Microsecond)
 	behind := s.renewTime - now.wall
@@ -210,7 +210,7 @@ func (s *state) checkClock(t *turn, now instant) {
 	}
 }
 
-// found decides what to do with a lease that was read.
+// found decides the step after a lease was read.
 func (s *state) found(r *rules, t *turn, lease *coordinationv1.Lease, now instant) step {
 	t.read, t.takeFrom = true, party{}
 	holder := ptr.Deref(lease.Spec.HolderIdentity, "")
@@ -240,7 +240,7 @@ func (s *state) found(r *rules, t *turn, lease *coordinationv1.Lease, now instan
 // isForeign reports whether another process holds the lease: one with another
 // holder identity, or one that serves the same node under the same identity. A
 // lease that names no process is that of a kubelet, or of an earlier version of
-// this package, and whoever starts with the same identity follows it.
+// this package, and a process with the same identity follows it.
 func (s *state) isForeign(t *turn, lease *coordinationv1.Lease) bool {
 	holder, by := ptr.Deref(lease.Spec.HolderIdentity, ""), processOf(lease)
 	switch {
@@ -258,7 +258,7 @@ func (s *state) isForeign(t *turn, lease *coordinationv1.Lease) bool {
 	return s.renewed != never
 }
 
-// foreign decides what to do with a lease that another process holds.
+// foreign applies ForeignPolicy to a lease that another process holds.
 func (s *state) foreign(r *rules, t *turn, lease *coordinationv1.Lease, now instant) step {
 	tr := s.inTrouble()
 	holder, renewTime := partyOf(t, lease), microseconds(lease.Spec.RenewTime)
@@ -307,9 +307,9 @@ func (s *state) holds(r *rules, now instant) error {
 	return errNotHeld
 }
 
-// holdMargin is the part of the duration, one in so many, that is left when
-// holds says that the lease has expired: time for what was begun before, and for
-// clocks that don't run at the same rate.
+// holdMargin is the divisor of the duration for the part that is left when
+// holds reports that the lease has expired: time for actions that began before, and
+// for clocks that don't run at the same rate.
 const holdMargin = 20
 
 // durationOf is how long a lease is valid by its own account.
@@ -331,7 +331,7 @@ func (s *state) countForeignWrite(r *rules, t *turn, holder party, now instant) 
 	}
 }
 
-// gone decides what to do about a lease that does not exist.
+// gone decides the step after the API server has answered that the lease does not exist.
 func (s *state) gone(r *rules, t *turn, now instant) step {
 	if s.uid == "" {
 		return s.mayCreate(r, t)
@@ -387,7 +387,7 @@ func (s *state) mayCreate(r *rules, t *turn) step {
 	return create
 }
 
-// failed ends a turn that could not do what it should.
+// failed ends a turn with an error.
 func (s *state) failed(r *rules, t *turn, class apierr.Class, err error, retryAfter time.Duration) step {
 	tr := s.inTrouble()
 	tr.failures++

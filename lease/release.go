@@ -40,8 +40,8 @@ func (c *Controller) releaseAndReport(ctx context.Context, nodeName string, n *n
 	}
 }
 
-// release does with the lease what OnShutdown says, if it is still as we left
-// it. It reports whether there was something to do.
+// release applies OnShutdown to the lease, if it is still as we left it. It reports
+// whether there was something to do.
 func (c *Controller) release(ctx context.Context, nodeName string, n *node) (released bool, err error) {
 	defer func() {
 		if err != nil && ctx.Err() != nil {
@@ -60,8 +60,8 @@ func (c *Controller) release(ctx context.Context, nodeName string, n *node) (rel
 	} else if n.uid == "" && (n.trouble == nil || n.trouble.firstUnsure == 0) {
 		return false, nil // nothing is ours
 	}
-	// Somebody has written or deleted it, perhaps we ourselves with a write
-	// whose answer did not come. What is not as we left it is not ours.
+	// A client has written or deleted it, perhaps we ourselves with a write whose
+	// answer did not come. A lease that is not as we left it is not ours.
 	lease, err := c.read(ctx, nodeName)
 	if err != nil {
 		return false, unlessGone(err)
@@ -76,7 +76,7 @@ func (c *Controller) release(ctx context.Context, nodeName string, n *node) (rel
 	n.mu.Unlock()
 	err = c.giveUp(ctx, nodeName, n)
 	if apierrors.IsConflict(err) {
-		return false, nil // whoever is so busy with it shall have it
+		return false, nil // another client is writing it all the time
 	}
 	return err == nil, unlessGone(err)
 }
@@ -101,7 +101,7 @@ func (c *Controller) giveUp(ctx context.Context, nodeName string, n *node) error
 	return err
 }
 
-// unlessGone is nil where there is nothing left to release.
+// unlessGone returns nil if there is nothing left to release.
 func unlessGone(err error) error {
 	if apierrors.IsNotFound(err) {
 		return nil

@@ -28,9 +28,9 @@ type instant struct {
 // never is before every instant.
 const never = time.Duration(-1 << 62)
 
-// state is what is kept of the lease of one node: enough to renew it with one
-// PUT. Ten thousand of them lie in memory, so what only few need stands behind
-// a pointer.
+// state is the state of the lease of one node: enough to renew it with one PUT.
+// There may be ten thousand in memory, so fields that only few need are behind a
+// pointer.
 type state struct {
 	phase Phase
 
@@ -39,7 +39,7 @@ type state struct {
 	uid     types.UID
 	version string
 	owner   metav1.OwnerReference // the Node it names; no UID for none
-	extra   *coordinationv1.Lease // what else is to be kept of it, or nil
+	extra   *coordinationv1.Lease // its other fields, which a write must keep, or nil
 
 	renewTime   int64         // the highest RenewTime that was stored, as far as we know
 	renewed     time.Duration // when the last write that was accepted was sent, or never
@@ -70,7 +70,7 @@ func processOf(lease *coordinationv1.Lease) process {
 	return process{name: value[:i], start: value[i+1:]}
 }
 
-// A party is who holds a lease, as others are told.
+// A party is the holder of a lease, as it is reported.
 type party struct {
 	holder  string // holderIdentity
 	process string // Config.Process of that process, if the lease names it
@@ -83,7 +83,7 @@ func (p party) String() string {
 	return fmt.Sprintf("%q (process %q)", p.holder, p.process)
 }
 
-// partyOf returns who holds a lease that was read in turn t. If the annotation is
+// partyOf returns the holder of a lease that was read in turn t. If the annotation is
 // the one that we have written, the holder is a client that leaves it as it is.
 func partyOf(t *turn, lease *coordinationv1.Lease) party {
 	holder, by := ptr.Deref(lease.Spec.HolderIdentity, ""), processOf(lease)
@@ -93,7 +93,7 @@ func partyOf(t *turn, lease *coordinationv1.Lease) party {
 	return party{holder: holder, process: by.name}
 }
 
-// trouble is what must be remembered of a lease with which not all is well.
+// trouble is the state of a lease while calls fail or another client writes it.
 type trouble struct {
 	failures int
 	err      error
@@ -113,14 +113,14 @@ type trouble struct {
 
 	vanished      time.Duration // when the lease we held was last gone
 	vanishedOwner types.UID     // and who owned it
-	clockBehind   bool          // it was said that our clock is behind
+	clockBehind   bool          // it was reported that our clock is behind
 }
 
 // contendedAfter is how many foreign writes within one duration make a contention. One
 // or two may be a process that is being replaced by its successor.
 const contendedAfter = 3
 
-// inTrouble returns s.trouble, made where it is missing.
+// inTrouble returns s.trouble, which it makes if necessary.
 func (s *state) inTrouble() *trouble {
 	if s.trouble == nil {
 		s.trouble = &trouble{vanished: never}
@@ -131,7 +131,7 @@ func (s *state) inTrouble() *trouble {
 	return s.trouble
 }
 
-// clearFailures ends the failures, and the trouble where nothing of it matters now.
+// clearFailures ends the failures, and the trouble if none of it matters now.
 func (s *state) clearFailures(now time.Duration, duration time.Duration) {
 	t := s.trouble
 	if t == nil {
@@ -155,8 +155,8 @@ func (s *state) unsure(renewTime int64) bool {
 	return t != nil && t.firstUnsure != 0 && t.firstUnsure <= renewTime && renewTime <= t.lastUnsure
 }
 
-// forget drops the lease, but not the highest RenewTime: who watches a lease
-// of this name compares with that, whatever became of the object.
+// forget drops the lease, but not the highest RenewTime: watchers of a lease of this
+// name compare with it, also if the object is another one.
 func (s *state) forget() {
 	s.uid, s.version, s.owner, s.extra, s.held = "", "", metav1.OwnerReference{}, nil, false
 }
@@ -175,9 +175,9 @@ func (s *state) adopt(t *turn, lease *coordinationv1.Lease) {
 	s.extra = extraOf(lease)
 }
 
-// extraOf returns what a write has to keep of a lease besides what the state
-// holds anyway: all that others have put there. Nil for nothing. managedFields
-// are left out: an update without them keeps those of the server.
+// extraOf returns the fields of a lease that a write must keep and the state does not
+// have: those of other clients. It returns nil if there are none. managedFields are
+// left out: an update without them keeps those of the server.
 func extraOf(lease *coordinationv1.Lease) *coordinationv1.Lease {
 	extra := &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{
@@ -237,8 +237,8 @@ func (s *state) object(r *rules, t *turn, now instant) *coordinationv1.Lease {
 	return lease
 }
 
-// nextOwner is the owner that a write in turn t names: what Owner said, or where
-// it failed or wants none, what the lease has.
+// nextOwner returns the owner for a write in turn t: the one that Owner has returned,
+// or, if Owner failed or returned none, the owner that the lease has.
 func (s *state) nextOwner(t *turn) metav1.OwnerReference {
 	if t.ownerErr != nil || t.owner.UID == "" {
 		return s.owner

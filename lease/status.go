@@ -10,22 +10,22 @@ import (
 	"github.com/kubewright/kubewright/internal/enum"
 )
 
-// A Phase says how the lease of a node stands.
+// A Phase is the state of the lease of a node.
 type Phase int
 
 const (
-	// PhasePending: nothing is known yet, or it is to be found out again.
+	// PhasePending: nothing is known yet, or must be found out again.
 	PhasePending Phase = iota
 	// PhaseHeld: the last write was accepted. Whether the lease has expired
 	// since, because renewals fail, Status.Expires says.
 	PhaseHeld
-	// PhaseForeign: somebody else holds it.
+	// PhaseForeign: another process holds it.
 	PhaseForeign
 	// PhasePaused: Gate does not let it be renewed.
 	PhasePaused
 	// PhaseNoOwner: the Node does not exist.
 	PhaseNoOwner
-	// PhaseStopped: the node is no longer served, or Run has returned.
+	// PhaseStopped: the node is no longer managed, or Run has returned.
 	PhaseStopped
 )
 
@@ -34,7 +34,7 @@ func (p Phase) String() string {
 	return enum.Name(p, "Pending", "Held", "Foreign", "Paused", "NoOwner", "Stopped")
 }
 
-// Status is how the lease of one node stands.
+// Status is the state of the lease of one node.
 type Status struct {
 	// Phase is the phase.
 	Phase Phase
@@ -42,11 +42,11 @@ type Status struct {
 	// the clock of this process; zero if it never accepted one.
 	LastRenewal time.Time
 	// Expires is when the lease expires, or did, if it is not renewed: Duration
-	// after LastRenewal. Zero where that is.
+	// after LastRenewal. Zero if LastRenewal is.
 	Expires time.Time
 	// Failures is the number of turns that failed in a row.
 	Failures int
-	// LastError is the last of these failures, nil where there are none.
+	// LastError is the last of these failures, or nil.
 	LastError error
 	// Holder is the holder identity of the lease in PhaseForeign; else empty. It
 	// may be the one that this Controller uses.
@@ -54,7 +54,7 @@ type Status struct {
 	// Process is the Config.Process of the process that holds the lease in
 	// PhaseForeign, if that process uses this package; else empty.
 	Process string
-	// Contended says that somebody else keeps writing the lease.
+	// Contended reports that another client keeps writing the lease.
 	Contended bool
 }
 
@@ -98,8 +98,8 @@ func (c *Controller) Holds(_ context.Context, nodeName string) error {
 	return held
 }
 
-// Status returns how the lease of a node stands, and false where the controller
-// does not serve that node. It may be called at any time by anybody.
+// Status returns the state of the lease of a node, and false if the controller does
+// not manage that node. It may be called at any time from any goroutine.
 func (c *Controller) Status(nodeName string) (Status, bool) {
 	n, ok := c.served(nodeName)
 	if !ok {

@@ -18,7 +18,7 @@ import (
 	"github.com/kubewright/kubewright/internal/slots"
 )
 
-// fieldManager is who managedFields names as the writer of leases.
+// fieldManager is the name of this writer in managedFields.
 const fieldManager = "kubewright-lease"
 
 // The reasons and actions of events.
@@ -31,7 +31,7 @@ const (
 	actionTakeOver = "TakeOverLease"
 )
 
-// visit is the turn of a node, as its scheduler calls it.
+// visit runs the turn of a node. The scheduler calls it.
 func (c *Controller) visit(ctx context.Context, nodeName string, n *node) slots.Next {
 	defer c.progress.Beat()
 	if c.nodes.Part(ctx, nodeName) {
@@ -46,7 +46,7 @@ func (c *Controller) visit(ctx context.Context, nodeName string, n *node) slots.
 		t.owner, t.ownerErr = c.owner(ctx, nodeName)
 	}
 	if ctx.Err() != nil {
-		return slots.Next{} // what they said under a dead context means nothing
+		return slots.Next{} // answers under a dead context mean nothing
 	}
 	n.mu.Lock()
 	next := n.begin(&c.rules, t, c.now())
@@ -133,7 +133,7 @@ func (c *Controller) owner(ctx context.Context, nodeName string) (metav1.OwnerRe
 	return c.cfg.Owner(ctx, nodeName)
 }
 
-// holder is who we are in the lease of a node.
+// holder returns our holder identity for the lease of a node.
 func (c *Controller) holder(nodeName string) string {
 	if c.cfg.HolderIdentity != "" {
 		return c.cfg.HolderIdentity
@@ -141,8 +141,8 @@ func (c *Controller) holder(nodeName string) string {
 	return nodeName
 }
 
-// report says what came of a turn: to the log, the hooks, the recorder of events
-// and whoever waits for readiness. Latency is that of the last call.
+// report reports the outcome of a turn to the log, the hooks, the event recorder and
+// the readiness checker. Latency is that of the last call.
 func (c *Controller) report(ctx context.Context, n *node, t *turn, latency time.Duration) {
 	log := klog.FromContext(ctx)
 	lease := klog.KRef(corev1.NamespaceNodeLease, t.nodeName)
@@ -150,7 +150,7 @@ func (c *Controller) report(ctx context.Context, n *node, t *turn, latency time.
 
 	switch {
 	case t.gateErr != nil || n.phase == PhaseNoOwner || t.ownerErr != nil && errors.Is(t.err, t.ownerErr):
-		c.asking.Leave(&n.asking) // not asked, or told below
+		c.asking.Leave(&n.asking) // not asked, or reported below
 	case t.ownerErr != nil:
 		c.asking.Fail(ctx, c.cfg.ErrorHandler, &n.asking, explainOwner(t.nodeName, t.ownerErr), "Failed to get the owner of a node lease", "lease", lease)
 	default:
@@ -202,7 +202,7 @@ func (c *Controller) report(ctx context.Context, n *node, t *turn, latency time.
 	}
 }
 
-// reportPhase says that the phase has changed.
+// reportPhase reports a change of phase.
 func (c *Controller) reportPhase(ctx context.Context, n *node, t *turn, lease klog.ObjectRef) {
 	if n.phase == n.reported {
 		return
@@ -232,7 +232,7 @@ func (c *Controller) reportPhase(ctx context.Context, n *node, t *turn, lease kl
 	}
 }
 
-// gone says that a node is no longer served. It is called after its last turn.
+// gone reports that a node is no longer managed. It is called after its last turn.
 func (c *Controller) gone(ctx context.Context, nodeName string, n *node) {
 	n.mu.Lock()
 	n.phase = PhaseStopped
@@ -242,7 +242,7 @@ func (c *Controller) gone(ctx context.Context, nodeName string, n *node) {
 	c.reportPhase(ctx, n, &turn{nodeName: nodeName}, klog.KRef(corev1.NamespaceNodeLease, nodeName))
 }
 
-// reportForeign says what others did to the lease, and we to theirs.
+// reportForeign reports take-overs and contention.
 func (c *Controller) reportForeign(ctx context.Context, n *node, t *turn, lease klog.ObjectRef) {
 	log := klog.FromContext(ctx)
 	if from := t.takenOver; from != (party{}) {

@@ -20,16 +20,22 @@
 //
 // # Order
 //
-// Names run in the order in which they are due. Where more are due than can
-// run, those whose deadline is within an interval go first, the nearest before
+// Names run in the order in which they are due. If more are due than can run, those whose deadline is within an interval go first, the nearest before
 // the others; then those that are lost already; and those last whose deadline
 // is further away. So an overload saves as many names as it can, and does not
-// run some of them more often than need be while others never run.
+// run some of them more often than necessary while others never run.
+//
+// # Removal
+//
+// Remove drops a name. Leave drops it after its farewell, which a run of the name
+// calls with Part, and End calls for the names that are left when Run has returned.
+// A name that is added again in the meantime begins after the farewell, with its new
+// value.
 //
 // # Concurrency
 //
 // A name has at most one run at a time, also when it is removed and added
 // again during a run. At most Workers runs are under way at once. Add, Remove,
-// Trigger, Get and Names may be called by anybody at any time, also from a run;
-// they never block on one.
+// Trigger, Get and Names may be called at any time and from any goroutine, also
+// from a run; they never block on one.
 package slots

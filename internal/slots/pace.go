@@ -22,8 +22,8 @@ const places = 500
 // A phase is a place within the interval as a fraction of 2^64.
 type phase uint64
 
-// firstPhase is where the first name of a scheduler goes. It depends on the
-// name so that the schedulers of many processes started together differ.
+// firstPhase returns the phase of a scheduler's first name. It depends on the name so
+// that the schedulers of many processes started together differ.
 func firstPhase(name string) phase {
 	h := fnv.New64a()
 	h.Write([]byte(name)) // never fails
@@ -59,9 +59,8 @@ type bucket struct {
 	last   time.Duration
 }
 
-// wait adds what has come in since the last call at rate per second, up to
-// burst, and returns how long it takes until there is a token: 0 when there is
-// one now.
+// wait adds the tokens since the last call, at rate per second and up to burst, and
+// returns the time until there is a token: 0 if there is one now.
 func (b *bucket) wait(now time.Duration, rate, burst float64) time.Duration {
 	b.tokens = min(burst, b.tokens+rate*(now-b.last).Seconds())
 	b.last = now
