@@ -4,6 +4,7 @@
 package apitest
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -19,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apimachinery/pkg/util/managedfields"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/applyconfigurations"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -173,7 +175,7 @@ func (c *call) apply() (*answer, error) {
 	if !c.r.named {
 		return nil, methodNotAllowed()
 	}
-	force := c.query.Get("force") == "true"
+	force := isSet(c.query, "force")
 	opts := &metav1.PatchOptions{DryRun: c.query["dryRun"], FieldManager: c.r.FieldManager, Force: &force, FieldValidation: c.query.Get("fieldValidation")}
 	if errs := metav1validation.ValidatePatchOptions(opts, types.ApplyPatchType); len(errs) > 0 {
 		return nil, apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: "PatchOptions"}, "", errs)
@@ -194,14 +196,17 @@ func (c *call) apply() (*answer, error) {
 	if got := patch.GroupVersionKind(); got.Kind != gvk.Kind || got.Version == "" {
 		return nil, apierrors.NewBadRequest("invalid object type: " + got.String())
 	}
-	switch name := patch.GetName(); name {
-	case c.r.Name:
-	case "":
-		patch.SetName(c.r.Name)
-	default:
+	sent, named, err := unstructured.NestedFieldNoCopy(patch.Object, "metadata", "name")
+	if _, ok := sent.(string); err != nil || sent != nil && !ok {
+		return nil, errors.New("metadata.name is no string") // 500 on the real server too
+	}
+	if named && sent != c.r.Name {
 		return nil, c.matchName(patch)
 	}
 	if err := c.matchNamespace(patch.DeepCopy()); err != nil {
+		return nil, err
+	}
+	if err := c.checkMetaTypes(patch); err != nil {
 		return nil, err
 	}
 	c.keepTo(patch)
@@ -218,6 +223,35 @@ func (c *call) apply() (*answer, error) {
 		return nil, err
 	}
 	return c.object(code, it)
+}
+
+// checkMetaTypes returns an error if the metadata in the apply of a custom resource
+// does not have the types of ObjectMeta. The real server answers 500 too.
+func (c *call) checkMetaTypes(patch *unstructured.Unstructured) error {
+	if !c.kind.dynamic {
+		return nil
+	}
+	obj := patch.DeepCopy()
+	unstructured.RemoveNestedField(obj.Object, "metadata", "creationTimestamp")
+	unknown, err := coerceMeta(obj, true)
+	if err != nil || len(unknown) > 0 {
+		return errors.Join(append(unknown, err)...)
+	}
+	finalizers := sets.New[string]()
+	for _, f := range obj.GetFinalizers() {
+		if f == "" || finalizers.Has(f) {
+			return fmt.Errorf("metadata.finalizers: %q is no name, or is there twice", f)
+		}
+		finalizers.Insert(f)
+	}
+	owners := sets.New[types.UID]()
+	for _, ref := range obj.GetOwnerReferences() {
+		if owners.Has(ref.UID) {
+			return fmt.Errorf("metadata.ownerReferences: %q is there twice", ref.UID)
+		}
+		owners.Insert(ref.UID)
+	}
+	return nil
 }
 
 // keepTo removes from an apply the fields that its path must not change, so that
@@ -266,6 +300,9 @@ func (c *call) merge(patch *unstructured.Unstructured, force bool) (*item, int, 
 	w := c.newWrite()
 	w.applied = true
 	if old == nil {
+		if patch.GetName() == "" {
+			return nil, 0, c.matchName(patch)
+		}
 		it, err := c.insert(w, obj)
 		return it, http.StatusCreated, err
 	}

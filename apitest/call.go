@@ -10,11 +10,14 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"mime"
 	"net/http"
 	"net/url"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -22,7 +25,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/json"
+	serializerjson "k8s.io/apimachinery/pkg/runtime/serializer/json"
 	"k8s.io/client-go/kubernetes/scheme"
 )
 
@@ -61,8 +64,16 @@ func (c *call) serve() *answer {
 
 func (c *call) dispatch() (*answer, error) {
 	var ok bool
+	if strings.TrimSuffix(c.r.Path, "/") == "/version" {
+		return c.version()
+	}
 	if c.accept, ok = negotiate(c.r.Accept); !ok {
 		return nil, notAcceptable()
+	}
+	if d := c.query.Get("timeout"); d != "" && c.r.Verb != "watch" {
+		if _, err := time.ParseDuration(d); err != nil {
+			return nil, apierrors.NewBadRequest("invalid timeout specified in the request URL - " + err.Error())
+		}
 	}
 	if c.r.Resource == "" {
 		return c.discover()
@@ -75,7 +86,7 @@ func (c *call) dispatch() (*answer, error) {
 	if c.kind == nil || !c.s.serves(gv) {
 		return nil, c.s.unknown(gv, c.r.Resource)
 	}
-	if c.kind.dynamic && c.accept.proto {
+	if c.kind.dynamic && c.accept.proto && !c.accept.partial {
 		if c.accept, ok = negotiate(withoutProtobuf(c.r.Accept)); !ok {
 			return nil, statusError(http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable,
 				"only the following media types are accepted: application/json, application/yaml, application/vnd.kubernetes.protobuf")
@@ -86,6 +97,14 @@ func (c *call) dispatch() (*answer, error) {
 	}
 	if w := c.kind.views[c.view].deprecation(c.kind, c.s.minor); w != "" {
 		c.warnings = append(c.warnings, w)
+	}
+	switch {
+	case c.r.nested && !c.kind.namespaced, !c.r.nested && c.kind.namespaced && c.r.named:
+		return nil, notFound("")
+	case c.r.Method == http.MethodHead, !c.r.nested && c.kind.namespaced && c.r.Verb != "list" && c.r.Verb != "watch":
+		return nil, methodNotAllowed()
+	case !c.accept.serves(c.r.Verb):
+		return nil, notAcceptable()
 	}
 	if c.r.Subresource != "" {
 		sub, ok := c.kind.subresource(c.r.Subresource)
@@ -237,13 +256,8 @@ func (c *call) decode() (runtime.Object, error) {
 // decodeAs decodes the body as an object of kind want. A body without a kind has
 // kind want.
 func (c *call) decodeAs(want schema.GroupVersionKind) (runtime.Object, error) {
-	var m *media
-	switch mediaOf(c.r.ContentType) {
-	case jsonMedia, "":
-		m = jsonCodec
-	case protobufMedia:
-		m = protoCodec
-	default:
+	m := bodyMedia(c.r.ContentType)
+	if m == nil {
 		return nil, unsupportedBody("application/json, application/yaml, application/vnd.kubernetes.protobuf")
 	}
 	validation := c.query.Get("fieldValidation")
@@ -325,8 +339,7 @@ const (
 	protobufMedia = runtime.ContentTypeProtobuf
 )
 
-// media is an encoding. The server does not support YAML, because no client
-// library sends it.
+// media is an encoding.
 type media struct {
 	runtime.Serializer
 	strict runtime.Serializer
@@ -336,8 +349,27 @@ type media struct {
 
 var (
 	jsonCodec  = newMedia(jsonMedia)
+	yamlCodec  = newMedia(runtime.ContentTypeYAML)
 	protoCodec = newMedia(protobufMedia)
 )
+
+// bodyMedia returns the encoding of a body, JSON by default, or nil if the server
+// does not support the content type.
+func bodyMedia(contentType string) *media {
+	if contentType == "" {
+		return jsonCodec
+	}
+	name, _, err := mime.ParseMediaType(contentType)
+	if err != nil {
+		return nil
+	}
+	for _, m := range []*media{jsonCodec, yamlCodec, protoCodec} {
+		if m.name == name {
+			return m
+		}
+	}
+	return nil
+}
 
 func newMedia(name string) *media {
 	info, _ := runtime.SerializerInfoForMediaType(scheme.Codecs.SupportedMediaTypes(), name)
@@ -355,35 +387,78 @@ func (m *media) decoder(strict bool) runtime.Decoder {
 
 // decoder returns the decoder for bodies of the kind.
 func (k *kind) decoder(m *media, strict bool) runtime.Decoder {
-	if k.dynamic && k.stored() == crdGroupVersion {
-		return untyped{k.stored().WithKind(k.name)}
-	}
 	if k.dynamic {
-		return unstructured.UnstructuredJSONScheme
+		return untyped{kind: k.stored().WithKind(k.name), definition: k.stored() == crdGroupVersion, yaml: m == yamlCodec, strict: strict}
 	}
 	return m.decoder(strict)
 }
 
-// untyped decodes objects of a kind that has no Go type here and has one on the
-// real server, so that a body need not name it.
-type untyped struct{ kind schema.GroupVersionKind }
+// untyped decodes objects of a kind that has no Go type here.
+type untyped struct {
+	kind         schema.GroupVersionKind
+	definition   bool // the kind has a type on the real server, so a body need not name it
+	yaml, strict bool
+}
 
 // Decode implements runtime.Decoder.
 func (u untyped) Decode(data []byte, _ *schema.GroupVersionKind, _ runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
-	var m map[string]any
-	if err := json.Unmarshal(data, &m); err != nil {
-		return nil, nil, err
-	}
-	obj := &unstructured.Unstructured{Object: m}
-	if m == nil {
+	obj := &unstructured.Unstructured{Object: map[string]any{}}
+	_, got, err := serializerjson.NewSerializerWithOptions(serializerjson.DefaultMetaFactory, nil, runtime.NewScheme(),
+		serializerjson.SerializerOptions{Yaml: u.yaml, Strict: u.strict}).Decode(data, nil, obj)
+	strict, isStrict := runtime.AsStrictDecodingError(err)
+	if obj.Object == nil {
 		obj.Object = map[string]any{}
 	}
-	got := obj.GroupVersionKind()
-	if got.Empty() {
-		obj.SetGroupVersionKind(u.kind)
-		got = u.kind
+	if err != nil && !isStrict && !(u.definition && runtime.IsMissingKind(err)) {
+		return nil, got, err
 	}
-	return obj, &got, nil
+	if u.definition && obj.GroupVersionKind().Empty() {
+		obj.SetGroupVersionKind(u.kind)
+	} else if obj.GetAPIVersion() == "" {
+		return nil, got, runtime.NewMissingVersionErr(string(data))
+	}
+	gvk := obj.GroupVersionKind()
+	if u.definition {
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(obj.Object, &definitionTypes{}); err != nil {
+			return nil, &gvk, err
+		}
+	}
+	var all []error
+	if isStrict {
+		all = strict.Errors()
+	}
+	unknown, err := coerceMeta(obj, u.strict)
+	if err != nil {
+		return nil, &gvk, err
+	}
+	if all = append(all, unknown...); len(all) > 0 {
+		return obj, &gvk, runtime.NewStrictDecodingError(all)
+	}
+	return obj, &gvk, nil
+}
+
+// coerceMeta replaces the metadata of an object without a Go type by the fields
+// that ObjectMeta has. It returns an error if a field has the wrong type, and with
+// strict the fields that ObjectMeta does not have.
+func coerceMeta(obj *unstructured.Unstructured, strict bool) (unknown []error, err error) {
+	sent, ok := obj.Object["metadata"]
+	if !ok || sent == nil {
+		delete(obj.Object, "metadata")
+		return nil, nil
+	}
+	m, ok := sent.(map[string]any)
+	if !ok {
+		return nil, fmt.Errorf("metadata: Invalid value: %T: must be an object", sent)
+	}
+	var typed metav1.ObjectMeta
+	err = runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(m, &typed, strict)
+	if se, ok := runtime.AsStrictDecodingError(err); ok {
+		unknown = se.Errors()
+	} else if err != nil {
+		return nil, fmt.Errorf("metadata: %w", err)
+	}
+	obj.Object["metadata"], err = runtime.DefaultUnstructuredConverter.ToUnstructured(&typed)
+	return unknown, err
 }
 
 // mediaOf strips the parameters of a content type.
@@ -392,10 +467,10 @@ func mediaOf(contentType string) string {
 	return strings.TrimSpace(m)
 }
 
-// mediaFor is the codec for a content type; JSON unless it says protobuf.
+// mediaFor returns the encoding of a body, JSON if the content type is unknown.
 func mediaFor(contentType string) *media {
-	if mediaOf(contentType) == protobufMedia {
-		return protoCodec
+	if m := bodyMedia(contentType); m != nil {
+		return m
 	}
 	return jsonCodec
 }
@@ -403,43 +478,68 @@ func mediaFor(contentType string) *media {
 // accepted is the representation that an Accept header selects.
 type accepted struct {
 	*media
-	// partial is set for PartialObjectMetadata and its list.
-	partial bool
+	// partial is set for PartialObjectMetadata and its list, and list for the
+	// list.
+	partial, list bool
 }
 
-// negotiate picks the first acceptable clause of an Accept header, as the API
-// server does, except for clauses that ask for a Table. ok is false if no clause
-// is acceptable (406).
+// negotiate picks the acceptable clause of an Accept header that has the highest
+// q, and of those the first. It accepts no clause that asks for a Table. ok is
+// false if no clause is acceptable (406).
 func negotiate(accept string) (a accepted, ok bool) {
 	if accept == "" {
 		return accepted{media: jsonCodec}, true
 	}
+	best := -1.0
 	for clause := range strings.SplitSeq(accept, ",") {
-		a := accepted{}
-		switch mediaOf(clause) {
-		case jsonMedia, "*/*", "application/*":
-			a.media = jsonCodec
-		case protobufMedia:
-			a.media = protoCodec
-		default:
-			continue
+		a2, q, ok2 := parseClause(clause)
+		if ok2 && q > best {
+			a, best, ok = a2, q, true
 		}
-		as := ""
-		for param := range strings.SplitSeq(clause, ";") {
-			if v, ok := strings.CutPrefix(strings.TrimSpace(param), "as="); ok {
-				as = v
-			}
-		}
-		switch as {
-		case "":
-		case "PartialObjectMetadata", "PartialObjectMetadataList":
-			a.partial = true
-		default:
-			continue
-		}
-		return a, true
 	}
-	return accepted{}, false
+	return a, ok
+}
+
+// parseClause reads one clause of an Accept header.
+func parseClause(clause string) (a accepted, q float64, ok bool) {
+	switch mediaOf(clause) {
+	case jsonMedia, "*/*":
+		a.media = jsonCodec
+	case runtime.ContentTypeYAML:
+		a.media = yamlCodec
+	case protobufMedia:
+		a.media = protoCodec
+	default:
+		return a, 0, false
+	}
+	q = 1
+	params := map[string]string{}
+	for param := range strings.SplitSeq(clause, ";") {
+		k, v, _ := strings.Cut(strings.TrimSpace(param), "=")
+		params[k] = v
+	}
+	if v, err := strconv.ParseFloat(params["q"], 64); err == nil {
+		q = v
+	}
+	switch params["as"] {
+	case "":
+		return a, q, true
+	case "PartialObjectMetadata", "PartialObjectMetadataList":
+		a.partial, a.list = true, strings.HasSuffix(params["as"], "List")
+		return a, q, params["g"] == metav1.GroupName && (params["v"] == "v1" || params["v"] == "v1beta1")
+	}
+	return a, 0, false
+}
+
+// serves reports whether a verb can be answered in the representation.
+func (a accepted) serves(verb string) bool {
+	switch {
+	case verb == "watch":
+		return a.media != yamlCodec
+	case a.partial:
+		return a.list == (verb == "list" || verb == "deletecollection")
+	}
+	return true
 }
 
 // withoutProtobuf drops the clauses of an Accept header that a dynamic kind
@@ -447,7 +547,7 @@ func negotiate(accept string) (a accepted, ok bool) {
 func withoutProtobuf(accept string) string {
 	var out []string
 	for clause := range strings.SplitSeq(accept, ",") {
-		if mediaOf(clause) != protobufMedia {
+		if a, _, ok := parseClause(clause); !ok || !a.proto || a.partial {
 			out = append(out, clause)
 		}
 	}

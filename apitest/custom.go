@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
@@ -166,6 +167,28 @@ var customResourceDefinitions = func() *kind {
 	return k
 }()
 
+// definitionTypes has the types of the fields of a CustomResourceDefinition that
+// the server reads.
+type definitionTypes struct {
+	Spec struct {
+		Group string `json:"group"`
+		Scope string `json:"scope"`
+		Names struct {
+			Plural     string   `json:"plural"`
+			Singular   string   `json:"singular"`
+			Kind       string   `json:"kind"`
+			ListKind   string   `json:"listKind"`
+			ShortNames []string `json:"shortNames"`
+			Categories []string `json:"categories"`
+		} `json:"names"`
+		Versions []struct {
+			Name    string `json:"name"`
+			Served  bool   `json:"served"`
+			Storage bool   `json:"storage"`
+		} `json:"versions"`
+	} `json:"spec"`
+}
+
 // definition is the content of a CustomResourceDefinition.
 type definition struct {
 	kind       *kind
@@ -188,6 +211,9 @@ func definitionOf(obj runtime.Object) (d definition, errs field.ErrorList) {
 	if want := plural + "." + group; metaOf(obj).GetName() != want && len(errs) == 0 {
 		errs = append(errs, field.Invalid(field.NewPath("metadata", "name"), metaOf(obj).GetName(), "must be spec.names.plural+\".\"+spec.group"))
 	}
+	if msgs := validation.IsDNS1035Label(plural); plural != "" && len(msgs) > 0 {
+		errs = append(errs, field.Invalid(spec.Child("names", "plural"), plural, strings.Join(msgs, ",")))
+	}
 	if scope != "" && scope != "Cluster" && scope != "Namespaced" {
 		errs = append(errs, field.NotSupported(spec.Child("scope"), scope, []string{"Cluster", "Namespaced"}))
 	}
@@ -204,6 +230,8 @@ func definitionOf(obj runtime.Object) (d definition, errs field.ErrorList) {
 		name, _, _ := unstructured.NestedString(version, "name")
 		if name == "" {
 			errs = append(errs, field.Required(spec.Child("versions").Index(i).Child("name"), ""))
+		} else if msgs := validation.IsDNS1035Label(name); len(msgs) > 0 {
+			errs = append(errs, field.Invalid(spec.Child("versions").Index(i).Child("name"), name, strings.Join(msgs, ",")))
 		}
 		if _, ok, _ := unstructured.NestedMap(version, "subresources", "status"); ok {
 			status = true

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/apimachinery/pkg/watch"
 )
 
@@ -24,8 +25,16 @@ import (
 func (c *call) deleteOptions() (*metav1.DeleteOptions, error) {
 	opts := &metav1.DeleteOptions{}
 	if len(c.r.Body) > 0 {
-		// Clients send the options in any group version.
-		obj, _, err := mediaFor(c.r.ContentType).Decode(c.r.Body, &schema.GroupVersionKind{Version: "v1", Kind: "DeleteOptions"}, opts)
+		m := bodyMedia(c.r.ContentType)
+		if m == nil {
+			return nil, unsupportedBody("application/json, application/yaml, application/vnd.kubernetes.protobuf")
+		}
+		// Clients send the options in any group version, even an unknown one.
+		obj, got, err := m.Decode(c.r.Body, &schema.GroupVersionKind{Version: "v1", Kind: "DeleteOptions"}, opts)
+		if runtime.IsNotRegisteredError(err) && got != nil && got.Kind == "DeleteOptions" && !m.proto {
+			opts = &metav1.DeleteOptions{}
+			obj, err = opts, utilyaml.Unmarshal(c.r.Body, opts)
+		}
 		if err != nil {
 			return nil, apierrors.NewBadRequest(err.Error())
 		}
@@ -227,6 +236,13 @@ func (c *call) deleteCollection() (*answer, error) {
 	}
 	sel, err := c.selector()
 	if err != nil {
+		return nil, err
+	}
+	list, err := c.listOptions(false)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := parseRV(list.ResourceVersion); err != nil {
 		return nil, err
 	}
 	st := c.s.store

@@ -19,13 +19,21 @@ import (
 // discover serves the paths that are not resources.
 func (c *call) discover() (*answer, error) {
 	if c.r.Method != http.MethodGet {
-		return nil, errNoPath
+		get := *c.r
+		get.Method = http.MethodGet
+		if _, err := (&call{s: c.s, r: &get, ctx: c.ctx, accept: c.accept}).discover(); err != nil {
+			return nil, err
+		}
+		return nil, methodNotAllowed()
+	}
+	if c.accept.partial {
+		return nil, notAcceptable()
 	}
 	path := strings.TrimSuffix(c.r.Path, "/")
 	aggregated := strings.Contains(c.r.Accept, "as=APIGroupDiscoveryList") && strings.Contains(c.r.Accept, "v=v2;")
 	switch path {
-	case "/version":
-		return c.version()
+	case "":
+		return c.rootPaths()
 	case "/healthz", "/livez", "/readyz":
 		return &answer{code: http.StatusOK, contentType: "text/plain; charset=utf-8", body: []byte("ok")}, nil
 	case "/api", "/apis":
@@ -53,12 +61,40 @@ func (c *call) discover() (*answer, error) {
 	return c.resources(gv)
 }
 
+// rootPaths lists the paths of groups and versions.
+func (c *call) rootPaths() (*answer, error) {
+	paths := []string{"/api", "/apis"}
+	for _, gvs := range c.s.versions() {
+		root := "/api"
+		if gvs[0].Group != "" {
+			root = "/apis"
+			paths = append(paths, "/apis/"+gvs[0].Group)
+		}
+		for _, gv := range gvs {
+			paths = append(paths, root+"/"+gv.String())
+		}
+	}
+	paths = append(paths, "/healthz", "/livez", "/readyz", "/version")
+	slices.Sort(paths)
+	body, err := json.Marshal(metav1.RootPaths{Paths: paths})
+	return &answer{code: http.StatusOK, contentType: jsonMedia, body: body}, err
+}
+
 // made returns an answer whose body is an object that is not stored.
 func (c *call) made(obj runtime.Object) (*answer, error) {
 	return &answer{code: http.StatusOK, contentType: c.accept.name, body: c.accept.encode(obj)}, nil
 }
 
+// version serves /version, which has JSON only, whatever the parameters of an
+// Accept header say.
 func (c *call) version() (*answer, error) {
+	accepts := func(clause string) bool { return mediaOf(clause) == jsonMedia || mediaOf(clause) == "*/*" }
+	switch {
+	case c.r.Method != http.MethodGet:
+		return nil, methodNotAllowed()
+	case c.r.Accept != "" && !slices.ContainsFunc(strings.Split(c.r.Accept, ","), accepts):
+		return nil, notAcceptable()
+	}
 	git := c.s.opts.Version
 	major, rest, _ := strings.Cut(strings.TrimPrefix(git, "v"), ".")
 	minor, _, _ := strings.Cut(rest, ".")

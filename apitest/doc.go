@@ -75,7 +75,7 @@
 //	                                       as kube-apiserver 1.37
 //	metadata, conflicts, patches, delete   yes, recorded
 //	lists, pages, selectors, watches       yes, recorded
-//	Table, YAML and CBOR encodings         no: 406 and 415
+//	Table and CBOR encodings               no: 406 and 415
 //	nodes, pods, leases, LeaseCandidates,  yes, recorded, with the validation
 //	  events, secrets, resource.k8s.io       and defaults that controllers meet
 //	Node authorizer, NodeRestriction, RBAC yes, recorded

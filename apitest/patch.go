@@ -18,6 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	apijson "k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/apimachinery/pkg/util/mergepatch"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
@@ -88,7 +90,8 @@ func (c *call) patched(old *item) (runtime.Object, error) {
 		}
 	}
 	if *got != gvk {
-		return nil, apierrors.NewBadRequest(fmt.Sprintf("the API version in the data (%s) does not match the expected API version (%s)", got.GroupVersion(), gvk.GroupVersion()))
+		return nil, apierrors.NewInvalid(schema.GroupKind{}, "", field.ErrorList{field.Invalid(field.NewPath("patch"), string(now),
+			fmt.Sprintf("the API version in the data (%s) does not match the expected API version (%s)", got.GroupVersion(), gvk.GroupVersion()))})
 	}
 	return c.kind.convertFrom(obj, c.view), nil
 }
@@ -96,11 +99,7 @@ func (c *call) patched(old *item) (runtime.Object, error) {
 func (c *call) patchJSON(was []byte) ([]byte, error) {
 	switch c.r.PatchType {
 	case types.StrategicMergePatchType:
-		now, err := c.strategicMerge(was)
-		if err != nil {
-			return nil, apierrors.NewBadRequest(err.Error())
-		}
-		return now, nil
+		return c.strategicMerge(was)
 	case types.JSONPatchType:
 		return jsonPatch(was, c.r.Body)
 	}
@@ -117,15 +116,41 @@ func (c *call) patchJSON(was []byte) ([]byte, error) {
 	return json.Marshal(mergePatch(doc, patch))
 }
 
-// strategicMerge applies a strategic merge patch. apimachinery panics on some
-// patches that don't fit the kind; they are bad requests here.
+// strategicMerge applies a strategic merge patch. The patch can't change kind and
+// apiVersion. apimachinery panics on some patches that don't fit the kind.
 func (c *call) strategicMerge(was []byte) (now []byte, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("the patch does not fit: %v", p)
 		}
 	}()
-	return strategicpatch.StrategicMergePatch(was, c.r.Body, c.kind.zero(c.view))
+	var doc, patch, merged map[string]any
+	if err := json.Unmarshal(c.r.Body, &patch); err != nil {
+		return nil, apierrors.NewBadRequest(err.Error())
+	}
+	if err := json.Unmarshal(was, &doc); err != nil {
+		return nil, err
+	}
+	now, err = strategicpatch.StrategicMergePatch(was, c.r.Body, c.kind.zero(c.view))
+	switch err {
+	case nil:
+	case mergepatch.ErrBadJSONDoc, mergepatch.ErrBadPatchFormatForPrimitiveList, mergepatch.ErrBadPatchFormatForRetainKeys,
+		mergepatch.ErrBadPatchFormatForSetElementOrderList, mergepatch.ErrUnsupportedStrategicMergePatchFormat:
+		return nil, apierrors.NewBadRequest(err.Error())
+	default:
+		return nil, err // 500 on the real server too
+	}
+	if err := json.Unmarshal(now, &merged); err != nil {
+		return nil, err
+	}
+	for _, name := range []string{"kind", "apiVersion"} {
+		if merged[name] == doc[name] {
+			continue
+		}
+		merged["kind"], merged["apiVersion"] = doc["kind"], doc["apiVersion"]
+		return json.Marshal(merged)
+	}
+	return now, nil
 }
 
 // mergePatch applies a JSON merge patch (RFC 7386).
@@ -156,12 +181,21 @@ type operation struct {
 	Value json.RawMessage `json:"value"`
 }
 
+// maxOperations is the largest number of operations of a JSON patch.
+const maxOperations = 10_000
+
 // jsonPatch applies a JSON patch. The error is 400 if the patch can't be decoded,
-// and 422 if it does not apply, as on the real server.
+// and 422 if it does not apply, as on the real server, which takes more than RFC
+// 6902 allows: a replace and a copy of fields that do not exist, a test of them
+// for null, operations without a value, negative indices, and a path without its
+// first slash.
 func jsonPatch(doc, patch []byte) ([]byte, error) {
 	var ops []operation
-	if err := json.Unmarshal(patch, &ops); err != nil {
+	if err := apijson.Unmarshal(patch, &ops); err != nil { // the names of fields are case-sensitive
 		return nil, apierrors.NewBadRequest(err.Error())
+	}
+	if len(ops) > maxOperations {
+		return nil, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("The allowed maximum operations in a JSON patch is %d, got %d", maxOperations, len(ops)))
 	}
 	var root any
 	if err := json.Unmarshal(doc, &root); err != nil {
@@ -184,18 +218,17 @@ func (op operation) apply(root any) (any, error) {
 	var value any
 	switch op.Op {
 	case "add", "replace", "test":
-		if op.Value == nil {
-			return nil, fmt.Errorf("%s operation without a value: %q", op.Op, op.Path)
-		}
-		if err := json.Unmarshal(op.Value, &value); err != nil {
-			return nil, err
+		if op.Value != nil {
+			if err := json.Unmarshal(op.Value, &value); err != nil {
+				return nil, err
+			}
 		}
 	case "copy", "move":
 		from, err := pointer(op.From)
 		if err != nil {
 			return nil, err
 		}
-		if value, err = find(root, from); err != nil {
+		if value, err = find(root, from); err != nil && (op.Op == "move" || !errors.Is(err, errNoField)) {
 			return nil, err
 		}
 		if op.Op == "move" {
@@ -212,7 +245,7 @@ func (op operation) apply(root any) (any, error) {
 	switch op.Op {
 	case "test":
 		have, err := find(root, path)
-		if err != nil {
+		if err != nil && (value != nil || !errors.Is(err, errNoField)) {
 			return nil, err
 		}
 		if !reflect.DeepEqual(have, value) {
@@ -230,30 +263,50 @@ func pointer(s string) ([]string, error) {
 	if s == "" {
 		return nil, nil
 	}
-	if s[0] != '/' {
-		return nil, fmt.Errorf("path %q does not start with a slash", s)
+	parts := strings.Split(s, "/")[1:]
+	if len(parts) == 0 {
+		return nil, errNoElement
 	}
-	parts := strings.Split(s[1:], "/")
 	for i, p := range parts {
 		parts[i] = strings.ReplaceAll(strings.ReplaceAll(p, "~1", "/"), "~0", "~")
 	}
 	return parts, nil
 }
 
-var errNoElement = errors.New("path does not exist")
+var (
+	errNoElement = errors.New("path does not exist")
+	// errNoField is the error for the last field of a path.
+	errNoField = fmt.Errorf("%w: no such field", errNoElement)
+)
+
+// index reads the index of an element of a list with n elements. A negative index
+// counts from the end.
+func index(s string, n int) (int, error) {
+	i, err := strconv.Atoi(s)
+	if i < 0 {
+		i += n
+	}
+	if err != nil || i < 0 || i >= n {
+		return 0, errNoElement
+	}
+	return i, nil
+}
 
 func find(doc any, path []string) (any, error) {
-	for _, p := range path {
+	for at, p := range path {
 		switch d := doc.(type) {
 		case map[string]any:
 			v, ok := d[p]
+			if !ok && at == len(path)-1 {
+				return nil, errNoField
+			}
 			if !ok {
 				return nil, errNoElement
 			}
 			doc = v
 		case []any:
-			i, err := strconv.Atoi(p)
-			if err != nil || i < 0 || i >= len(d) {
+			i, err := index(p, len(d))
+			if err != nil {
 				return nil, errNoElement
 			}
 			doc = d[i]
@@ -267,16 +320,16 @@ func find(doc any, path []string) (any, error) {
 // edit adds, replaces or removes the value at path and returns the document.
 func edit(doc any, path []string, op string, value any) (any, error) {
 	if len(path) == 0 {
-		if op == "remove" {
-			return nil, nil
+		if op == "replace" {
+			return value, nil
 		}
-		return value, nil
+		return nil, errNoElement
 	}
 	p := path[0]
 	switch d := doc.(type) {
 	case map[string]any:
 		old, ok := d[p]
-		if !ok && (op != "add" || len(path) > 1) {
+		if !ok && (op == "remove" || len(path) > 1) {
 			return nil, errNoElement
 		}
 		if len(path) == 1 {
@@ -297,9 +350,13 @@ func edit(doc any, path []string, op string, value any) (any, error) {
 		if p == "-" && len(path) == 1 && op == "add" {
 			return append(d, value), nil
 		}
-		i, err := strconv.Atoi(p)
-		if err != nil || i < 0 || i > len(d) || i == len(d) && (op != "add" || len(path) > 1) {
-			return nil, errNoElement
+		n := len(d)
+		if op == "add" && len(path) == 1 {
+			n++ // an element can be added at the end
+		}
+		i, err := index(p, n)
+		if err != nil {
+			return nil, err
 		}
 		if len(path) > 1 {
 			v, err := edit(d[i], path[1:], op, value)

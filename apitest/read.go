@@ -7,12 +7,14 @@ import (
 	"bytes"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
 	"reflect"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	resourcev1 "k8s.io/api/resource/v1"
@@ -31,7 +33,11 @@ import (
 )
 
 func (c *call) get() (*answer, error) {
-	if err := c.waitFresh(c.query.Get("resourceVersion")); err != nil {
+	rv := c.query.Get("resourceVersion")
+	if _, err := parseRV(rv); err != nil {
+		return nil, errors.New(err.Error()) // 500, unlike that of a list
+	}
+	if err := c.waitFresh(rv); err != nil {
 		return nil, err
 	}
 	it, err := c.lookup()
@@ -92,11 +98,33 @@ func (c *call) waitFresh(rv string) error {
 	}
 }
 
-// continueToken names the last object of a page.
+// continueToken names the last object of a page, in the format of the real
+// server.
 type continueToken struct {
-	RV        uint64 `json:"rv"`
-	Namespace string `json:"ns"`
-	Name      string `json:"name"`
+	Version string `json:"v"`
+	RV      int64  `json:"rv"`
+	Start   string `json:"start"` // of the keys of the page
+}
+
+// inconsistent is the resourceVersion of a token for the newest state.
+const inconsistent = -1
+
+// pageAfter returns the token for the page after an object of a list.
+func (sel *selector) pageAfter(k key, rv uint64) continueToken {
+	start := k.name + "\x00"
+	if sel.namespace == "" && k.namespace != "" {
+		start = k.namespace + "/" + start
+	}
+	return continueToken{Version: "meta.k8s.io/v1", RV: int64(rv), Start: start}
+}
+
+// start returns the key with which the page of a token begins.
+func (sel *selector) start(t continueToken) key {
+	if !sel.kind.namespaced || sel.namespace != "" {
+		return key{sel.namespace, t.Start}
+	}
+	namespace, name, _ := strings.Cut(t.Start, "/")
+	return key{namespace, name}
 }
 
 func (t continueToken) String() string {
@@ -108,6 +136,9 @@ func parseContinue(s string) (t continueToken, err error) {
 	b, err := base64.RawURLEncoding.DecodeString(s)
 	if err == nil {
 		err = json.Unmarshal(b, &t)
+	}
+	if err == nil && (t.Version != "meta.k8s.io/v1" || t.RV == 0 || t.Start == "" || strings.Contains("/"+t.Start, "/..")) {
+		err = errors.New("incorrect encoded token")
 	}
 	if err != nil {
 		return t, apierrors.NewBadRequest("continue key is not valid: " + err.Error())
@@ -139,8 +170,7 @@ func (c *call) list() (*answer, error) {
 	}
 	m := metav1.ListMeta{ResourceVersion: formatRV(rv)}
 	if more != nil {
-		last := items[len(items)-1].key
-		m.Continue = continueToken{RV: rv, Namespace: last.namespace, Name: last.name}.String()
+		m.Continue = sel.pageAfter(items[len(items)-1].key, rv).String()
 		if sel.everything() {
 			n := int64(*more)
 			m.RemainingItemCount = &n
@@ -162,16 +192,15 @@ func (c *call) page(sel *selector, opts *metav1.ListOptions) (items []*item, rv 
 		if err != nil {
 			return nil, 0, nil, err
 		}
-		snapshot, ok := t.snapshots[token.RV]
+		snapshot, ok := t.snapshots[uint64(token.RV)]
+		if token.RV == inconsistent {
+			snapshot, ok, token.RV = t.sorted(""), true, int64(rv)
+		}
 		if !ok {
 			return nil, 0, nil, apierrors.NewResourceExpired("The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter.")
 		}
-		rv = token.RV
-		after := key{token.Namespace, token.Name}
-		i := slices.IndexFunc(snapshot, func(it *item) bool { return it.key.compare(after) > 0 })
-		if i < 0 {
-			i = len(snapshot)
-		}
+		rv = uint64(token.RV)
+		i, _ := slices.BinarySearchFunc(snapshot, sel.start(token), func(it *item, k key) int { return it.key.compare(k) })
 		items = snapshot[i:]
 	} else {
 		items = t.sorted(sel.namespace)
@@ -353,14 +382,12 @@ func (c *call) listOptions(watchListOK bool) (*metav1.ListOptions, error) {
 		ResourceVersionMatch: opts.ResourceVersionMatch, TimeoutSeconds: opts.TimeoutSeconds, Limit: opts.Limit,
 		Continue: opts.Continue, SendInitialEvents: opts.SendInitialEvents,
 	}
+	// A watch that starts anywhere gets its initial events anyhow, and with
+	// bookmarks the end of them.
+	internalversion.SetListOptionsDefaults(internal, watchListOK)
 	if errs := internalvalidation.ValidateListOptions(internal, watchListOK); len(errs) > 0 {
 		return nil, apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: "ListOptions"}, "", errs)
 	}
-	if opts.Watch {
-		// A watch that starts anywhere gets its initial events anyhow, and
-		// with bookmarks the end of them.
-		internalversion.SetListOptionsDefaults(internal, watchListOK)
-		opts.SendInitialEvents = internal.SendInitialEvents
-	}
+	opts.SendInitialEvents = internal.SendInitialEvents
 	return opts, nil
 }

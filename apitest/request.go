@@ -58,7 +58,8 @@ type Request struct {
 	Fault    string        // name of the injected fault that decided the answer
 	Done     bool          // false while the request (or its watch) is still running
 
-	named bool // the path has a name
+	named  bool // the path has a name
+	nested bool // the path has a namespace before the resource
 }
 
 // String is for failure messages: who did what, when, with what result.
@@ -108,15 +109,12 @@ func (r Request) Map() (map[string]any, error) {
 
 // parseRequest fills in what method, path, query and headers say, by the
 // URL conventions of the Kubernetes API.
-func parseRequest(r *Request, req *http.Request) (url.Values, error) {
+func parseRequest(r *Request, req *http.Request) url.Values {
 	r.Method, r.Path, r.Query = req.Method, req.URL.Path, req.URL.RawQuery
 	r.ContentType, r.Accept, r.UserAgent = req.Header.Get("Content-Type"), req.Header.Get("Accept"), req.Header.Get("User-Agent")
 	var query url.Values
 	if r.Query != "" {
-		var err error
-		if query, err = url.ParseQuery(r.Query); err != nil {
-			return nil, err
-		}
+		query = req.URL.Query() // drops what is malformed, as the real server does
 		r.LabelSelector, r.FieldSelector = query.Get("labelSelector"), query.Get("fieldSelector")
 		r.FieldManager = query.Get("fieldManager")
 		r.DryRun = len(query["dryRun"]) > 0
@@ -124,12 +122,12 @@ func parseRequest(r *Request, req *http.Request) (url.Values, error) {
 	r.parsePath()
 	r.Verb = strings.ToLower(r.Method)
 	if r.Resource == "" {
-		return query, nil
+		return query
 	}
 	switch r.Method {
 	case http.MethodGet, http.MethodHead:
 		switch {
-		case !r.named && (query.Get("watch") == "true" || query.Get("watch") == "1"):
+		case !r.named && isSet(query, "watch"):
 			r.Verb = "watch"
 		case r.Name == "":
 			r.Verb = "list"
@@ -155,7 +153,14 @@ func parseRequest(r *Request, req *http.Request) (url.Values, error) {
 			r.Verb = "deletecollection"
 		}
 	}
-	return query, nil
+	return query
+}
+
+// isSet reports whether a boolean parameter is true. Any value other than false
+// and 0 counts, even an empty one.
+func isSet(query url.Values, name string) bool {
+	v, ok := query[name]
+	return ok && len(v) > 0 && v[0] != "0" && !strings.EqualFold(v[0], "false")
 }
 
 // parsePath takes /api/V/... and /apis/G/V/... apart. A path that is none of
@@ -166,7 +171,7 @@ func (r *Request) parsePath() {
 		if rest, ok = strings.CutPrefix(r.Path, "/apis/"); !ok {
 			return
 		}
-		if r.Group, rest, ok = strings.Cut(rest, "/"); !ok {
+		if r.Group, rest, ok = strings.Cut(rest, "/"); !ok || r.Group == "" {
 			return
 		}
 	}
@@ -189,7 +194,7 @@ func (r *Request) parsePath() {
 	if p[0] == "namespaces" && len(p) > 1 {
 		r.Namespace = p[1]
 		if len(p) > 2 && p[2] != "status" && p[2] != "finalize" {
-			p = p[2:]
+			p, r.nested = p[2:], true
 		}
 	}
 	r.Resource = p[0]

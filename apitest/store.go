@@ -43,7 +43,7 @@ type item struct {
 
 type encoding struct {
 	view    int
-	proto   bool
+	media   *media
 	partial bool
 	bytes   []byte
 }
@@ -59,7 +59,7 @@ func (it *item) encoded(k *kind, v int, a accepted) []byte {
 	it.mu.Lock()
 	defer it.mu.Unlock()
 	for _, e := range it.enc {
-		if e.view == v && e.proto == a.proto && e.partial == a.partial {
+		if e.view == v && e.media == a.media && e.partial == a.partial {
 			return e.bytes
 		}
 	}
@@ -70,7 +70,7 @@ func (it *item) encoded(k *kind, v int, a accepted) []byte {
 		obj = k.convertTo(obj, v)
 	}
 	b := a.encode(obj)
-	it.enc = append(it.enc, encoding{v, a.proto, a.partial, b})
+	it.enc = append(it.enc, encoding{v, a.media, a.partial, b})
 	return b
 }
 

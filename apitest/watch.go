@@ -66,15 +66,14 @@ func (c *call) watch() (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	initial := opts.SendInitialEvents != nil && *opts.SendInitialEvents
-	if initial {
-		if err := c.waitFresh(opts.ResourceVersion); err != nil {
-			return nil, err
-		}
-	}
 	from, err := strconv.ParseUint(cmp.Or(opts.ResourceVersion, "0"), 10, 64)
 	if err != nil {
 		return nil, fmt.Errorf("resourceVersion: Invalid value: %q: %w", opts.ResourceVersion, err)
+	}
+	if opts.SendInitialEvents != nil && *opts.SendInitialEvents {
+		if err := c.waitFresh(opts.ResourceVersion); err != nil {
+			return nil, err
+		}
 	}
 	d := watchTimeout
 	if opts.TimeoutSeconds != nil && *opts.TimeoutSeconds > 0 {

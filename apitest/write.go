@@ -71,6 +71,9 @@ func (c *call) checkOptions(kind string) error {
 		return nil
 	}
 	opts := &metav1.PatchOptions{DryRun: c.query["dryRun"], FieldManager: c.r.FieldManager, FieldValidation: c.query.Get("fieldValidation")}
+	if force := isSet(c.query, "force"); kind == "PatchOptions" && c.query.Has("force") {
+		opts.Force = &force
+	}
 	if errs := metav1validation.ValidatePatchOptions(opts, types.MergePatchType); len(errs) > 0 {
 		return apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: kind}, "", errs)
 	}
@@ -107,7 +110,7 @@ func (c *call) create() (*answer, error) {
 		return nil, err
 	}
 	m := metaOf(obj)
-	if m.GetResourceVersion() != "" {
+	if rv, err := strconv.ParseUint(m.GetResourceVersion(), 10, 64); err == nil && rv > 0 {
 		return nil, errors.New("resourceVersion should not be set on objects to be created")
 	}
 	c.dedupOwners(m)
@@ -382,7 +385,7 @@ func (k *kind) checkMeta(w *write, obj, old runtime.Object) field.ErrorList {
 			errs = append(errs, changes...) // older servers repeat these errors
 		}
 	}
-	if k.stored().Group != coordinationv1.GroupName {
+	if k.stored().Group != coordinationv1.GroupName && !k.dynamic {
 		for i, f := range metaOf(obj).GetFinalizers() {
 			if !strings.Contains(f, "/") && f != string(corev1.FinalizerKubernetes) && f != metav1.FinalizerOrphanDependents && f != metav1.FinalizerDeleteDependents {
 				errs = append(errs, field.Invalid(path.Child("finalizers").Index(i), f, "name is neither a standard finalizer name nor is it fully qualified"))
