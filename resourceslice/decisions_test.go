@@ -259,3 +259,72 @@ func TestATaintKeepsItsTimeUnlessAnotherIsSet(t *testing.T) {
 		}
 	}
 }
+
+// TestAGenerationIsNotUsedTwice: after a restore from a backup the slices have a
+// lower generation than this process has written.
+func TestAGenerationIsNotUsedTwice(t *testing.T) {
+	m := newModel(t)
+	pool := Pool{Devices: someTainted(0, 192)}
+	m.become(pool)
+	m.floor = 7
+	if plan := newPlan(m.desired(pool), m.observed()); plan.outcome != newGeneration || plan.generation != 8 {
+		t.Errorf("outcome %v at generation %d", plan.outcome, plan.generation)
+	}
+}
+
+// TestTheDigestCoversThePages: their names and their content, in any order. A plan
+// without a window has none, so a pool of one slice gets no annotation.
+func TestTheDigestCoversThePages(t *testing.T) {
+	m := newModel(t)
+	d := m.desired(Pool{Devices: someTainted(0, 192)})
+	sum := func(change func(p *plan)) string {
+		p := newPlan(d, m.observed())
+		change(p)
+		return p.sum(d)
+	}
+	want := newPlan(d, m.observed()).digest
+	if got := sum(func(p *plan) { slices.Reverse(p.pages) }); got != want || want == "" {
+		t.Errorf("in another order %q, want %q", got, want)
+	}
+	for name, change := range map[string]func(p *plan){
+		"another name":    func(p *plan) { p.pages[2].name += "x" },
+		"a device less":   func(p *plan) { p.pages[2].items = p.pages[2].items[1:] },
+		"another device":  func(p *plan) { p.pages[2].items[0] = p.pages[1].items[0] },
+		"devices swapped": func(p *plan) { p.pages[1].items, p.pages[2].items = p.pages[2].items, p.pages[1].items },
+		"a page less":     func(p *plan) { p.pages = p.pages[1:] },
+		"a device further": func(p *plan) {
+			p.pages[1].items = append(p.pages[1].items, p.pages[2].items[0])
+			p.pages[2].items = p.pages[2].items[1:]
+		},
+	} {
+		if got := sum(change); got == want {
+			t.Errorf("%s: the digest is the same", name)
+		}
+	}
+	if p := m.become(Pool{Devices: someTainted(0, 1)}); p.window() || p.digest != "" {
+		t.Errorf("one slice: window %v, digest %q", p.window(), p.digest)
+	}
+}
+
+// TestCounterSetsWithoutDevices: a pool that has lost its devices is the slice of
+// its counter sets, without an empty one.
+func TestCounterSetsWithoutDevices(t *testing.T) {
+	m := newModel(t)
+	if p := m.become(Pool{SharedCounters: []resourcev1.CounterSet{counterSet("s")}}); len(p.pages) != 1 {
+		t.Errorf("%d pages, want 1", len(p.pages))
+	}
+}
+
+// TestConsumersStayWithTheirCounterSet: a device goes with its counter set if the
+// API server refused that, but not if it only stored something else.
+func TestConsumersStayWithTheirCounterSet(t *testing.T) {
+	m := newModel(t)
+	d := m.desired(Pool{SharedCounters: []resourcev1.CounterSet{counterSet("s")}, Devices: []resourcev1.Device{consumer("a", "s"), someDevices(0, 1)[0]}})
+	for refused, want := range map[bool]int{true: 1, false: 2} {
+		o := m.observed()
+		o.answers[d.sets[0].hash] = &answer{refused: refused, stored: 1}
+		if _, devices := d.publishable(o); len(devices) != want {
+			t.Errorf("refused %v: %d devices, want %d", refused, len(devices), want)
+		}
+	}
+}

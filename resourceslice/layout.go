@@ -379,7 +379,7 @@ func (l *layout) stow(pages []*page) {
 	for _, p := range pages {
 		p.items = append(p.items, l.take(min(l.fill, p.limit())-len(p.items))...)
 	}
-	if l.counters || len(l.left) == 0 {
+	if len(l.left) == 0 {
 		return
 	}
 	var advanced []item

@@ -40,7 +40,8 @@ type answer struct {
 type observed struct {
 	// live has all slices of the pool.
 	live []*record
-	// floor is the highest generation that this process has seen or written.
+	// floor is the highest generation that this process has seen or written. No
+	// slice in live is newer.
 	floor int64
 	// ours is the generation that this process has written, or has seen
 	// complete: no other process can have a write under way that completes it.
@@ -198,9 +199,6 @@ func makePlan(d *desired, o *observed, compact bool) *plan {
 	p := &plan{pages: d.layOut(o, usable, count, compact), generation: o.floor}
 	for _, page := range p.pages {
 		page.diff(d, o)
-	}
-	if len(top) > 0 {
-		p.generation = max(p.generation, top[0].generation)
 	}
 	p.choose(d, o, top, complete, uniform)
 	return p

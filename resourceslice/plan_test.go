@@ -193,6 +193,17 @@ func someTainted(from, to int) []resourcev1.Device {
 	return all
 }
 
+// someMixed makes devices of which every third has a taint.
+func someMixed(from, to int) []resourcev1.Device {
+	all := someDevices(from, to)
+	for i := range all {
+		if i%3 == 1 {
+			all[i].Taints = someTainted(0, 1)[0].Taints
+		}
+	}
+	return all
+}
+
 // TestPlan goes from one pool to the next and wants so many writes each time.
 func TestPlan(t *testing.T) {
 	type step struct {
@@ -407,6 +418,7 @@ func TestASuccessorResumesTheSamePlan(t *testing.T) {
 		"first publish":      {{}, {Devices: someTainted(0, 5*64+7)}},
 		"spare slices":       {{Devices: someTainted(0, 7*64)}, {Devices: someTainted(0, 8*64)}, {Devices: someTainted(0, 10*64+3)}},
 		"beyond 64":          {{Devices: someDevices(0, 3*64)}, {Devices: someDevices(0, 3*128+100)}},
+		"tainted and plain":  {{Devices: someDevices(0, 3*64)}, {Devices: someMixed(0, 3*128+300)}},
 		"slices with room":   {{Devices: someTainted(0, 3*64)}, {Devices: slices.Concat(someTainted(0, 50), someTainted(64, 100), someTainted(128, 150), someTainted(400, 600))}},
 		"a device moves":     {{Devices: someDevices(0, 128)}, {Devices: append(someTainted(0, 1), someDevices(1, 200)...)}},
 		"some removed":       {{Devices: someTainted(0, 10*64)}, {Devices: append(someTainted(0, 5*64), someTainted(5*64+1, 11*64+3)...)}},
@@ -414,7 +426,7 @@ func TestASuccessorResumesTheSamePlan(t *testing.T) {
 		"with counter sets":  {{Devices: someTainted(0, 65)}, {Devices: append(someTainted(0, 130), consumer("x", "s")), SharedCounters: []resourcev1.CounterSet{counterSet("s")}}},
 		"a selection change": {{Devices: someTainted(0, 130)}, {Devices: someTainted(0, 200), SkipNodeOperations: []resourcev1.SkipNodeOperation{"*"}}},
 	} {
-		for seed := range uint64(40) {
+		for seed := range uint64(12) {
 			m, rng := newModel(t), rand.New(rand.NewPCG(seed, 5))
 			for _, p := range pools[:len(pools)-1] {
 				d := m.desired(p)
@@ -433,6 +445,9 @@ func TestASuccessorResumesTheSamePlan(t *testing.T) {
 			rest := newPlan(d, m.observed())
 			if rest.outcome != fillUp || rest.digest != first.digest || writesOf(rest) != writesOf(first)-made {
 				t.Errorf("%s, seed %d: outcome %v, %d writes after %d of %d", name, seed, rest.outcome, writesOf(rest), made, writesOf(first))
+			}
+			if last := rest.phases[len(rest.phases)-1]; !slices.IsSortedFunc(last, riskiestFirst) {
+				t.Errorf("%s, seed %d: the writes that may be refused don't come first", name, seed)
 			}
 		}
 	}
