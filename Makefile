@@ -74,6 +74,7 @@ soak: ## The long soaks under the race detector too
 .PHONY: e2e
 e2e: ## The packages and examples against a real control plane (built on first use: six to eight minutes; KUBEWRIGHT_E2E_VERSION=1.36 takes another version)
 	cd test/controlplane && $(GO) test -timeout $(TEST_TIMEOUT) ./... && $(GO) run . build $(if $(KUBEWRIGHT_E2E_VERSION),--version=$(KUBEWRIGHT_E2E_VERSION))
+	cd test/metricsserver && $(GO) build -o /dev/null sigs.k8s.io/metrics-server/cmd/metrics-server # compiled here, so that its test only links it
 	KUBEWRIGHT_E2E=1 $(GO) test -timeout $(E2E_TIMEOUT) -p 1 -count=1 ./test/e2e/...
 	cd test/vksuite && KUBEWRIGHT_E2E=1 $(GO) test -timeout $(E2E_TIMEOUT) -count=1 ./...
 	@echo "left out: examples/crikubelet on containerd, which needs root and Debian's packages: make e2e-containers"

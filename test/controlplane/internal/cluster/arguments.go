@@ -37,6 +37,8 @@ const (
 	servingCert = "pki/serving.crt"
 	servingKey  = "pki/serving.key"
 	proxyCA     = "pki/front-proxy-ca.crt"
+	proxyCert   = "pki/front-proxy.crt"
+	proxyKey    = "pki/front-proxy.key"
 	kubeletCert = "pki/kubelet-client.crt"
 	kubeletKey  = "pki/kubelet-client.key"
 	tokenKey    = "pki/service-account.key"
@@ -46,6 +48,9 @@ const (
 	auditPolicy = "audit-policy.yaml"
 	etcdData    = "etcd"
 )
+
+// proxyUser is the user as which the API server authenticates to aggregated API servers.
+const proxyUser = "front-proxy-client"
 
 // auditPolicyYAML logs every request once, and a watch twice: at its start and at its end.
 const auditPolicyYAML = `apiVersion: audit.k8s.io/v1
@@ -138,9 +143,11 @@ func apiServerArguments(o Options, l layout) []string {
 		"--tls-cert-file=" + l.file(servingCert),
 		"--tls-private-key-file=" + l.file(servingKey),
 		"--client-ca-file=" + l.file(caCert),
-		// No aggregated API server runs. Without this flag the other components log continuously that it is missing.
+		// For aggregated API servers, such as metrics-server.
 		"--requestheader-client-ca-file=" + l.file(proxyCA),
-		"--requestheader-allowed-names=front-proxy-client",
+		"--requestheader-allowed-names=" + proxyUser,
+		"--proxy-client-cert-file=" + l.file(proxyCert),
+		"--proxy-client-key-file=" + l.file(proxyKey),
 		"--requestheader-username-headers=X-Remote-User",
 		"--requestheader-group-headers=X-Remote-Group",
 		"--requestheader-extra-headers-prefix=X-Remote-Extra-",

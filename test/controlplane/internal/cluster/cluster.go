@@ -93,8 +93,13 @@ func (c *Cluster) prepare() error {
 	if c.ca, err = pki.NewAuthority("kubewright-test-ca"); err != nil {
 		return err
 	}
-	// This authority issues no certificates, because a client with one may impersonate any user.
-	proxy, err := pki.NewAuthority("kubewright-test-front-proxy-ca")
+	// A client with a certificate of this authority may impersonate any user. Only the API server gets one, by which it
+	// authenticates to aggregated API servers.
+	proxyAuthority, err := pki.NewAuthority("kubewright-test-front-proxy-ca")
+	if err != nil {
+		return err
+	}
+	proxy, err := proxyAuthority.Client(proxyUser)
 	if err != nil {
 		return err
 	}
@@ -115,7 +120,7 @@ func (c *Cluster) prepare() error {
 	for name, content := range map[string][]byte{
 		caCert: c.ca.Cert, caKey: c.ca.Key,
 		servingCert: serving.Cert, servingKey: serving.Key,
-		proxyCA:     proxy.Cert,
+		proxyCA: proxyAuthority.Cert, proxyCert: proxy.Cert, proxyKey: proxy.Key,
 		kubeletCert: kubelet.Cert, kubeletKey: kubelet.Key,
 		tokenKey: private, tokenPub: public,
 		auditPolicy: []byte(auditPolicyYAML),
