@@ -61,6 +61,33 @@ func TestContainersWaitWithPodInitializing(t *testing.T) {
 	})
 }
 
+func TestAContainerThatIsBeingStartedWaitsWithPodInitializing(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.link.setBefore(func(op string) error {
+			if op == "Start" {
+				time.Sleep(10 * time.Second)
+			}
+			return nil
+		})
+		pod := podOf(corev1.RestartPolicyNever, command("app", "forever"))
+		pod.Spec.InitContainers = []corev1.Container{command("first", "exit 0")}
+		ref := w.start(pod)
+		for _, at := range []time.Duration{5 * time.Second, 15 * time.Second} { // first is being started, and then app
+			time.Sleep(time.Until(w.begin.Add(at)))
+			for _, name := range []string{"first", "app"} {
+				state := w.container(ref, name).State
+				if state.Terminated == nil && (state.Waiting == nil || state.Waiting.Reason != "PodInitializing") {
+					w.Errorf("after %v %s has %+v", at, name, state)
+				}
+			}
+		}
+		time.Sleep(10 * time.Second)
+		if w.container(ref, "app").State.Running == nil {
+			w.Error("app does not run")
+		}
+	})
+}
+
 func TestRestartsAreHeldBackAsByTheKubelet(t *testing.T) {
 	inWorld(t, func(w *world) {
 		ref := w.start(podOf(corev1.RestartPolicyAlways, command("c", "exit 1")))
