@@ -200,7 +200,10 @@ func (s *suite) runPrograms(t *testing.T, agnhost string) {
 				object.spec.LIST[i].image.contains("/agnhost:") && has(object.spec.LIST[i].args) && size(object.spec.LIST[i].args) > 0 ? ["AGNHOST"] :
 				["AGNHOST", "pause"]})`),
 			r.Replace(each+`.filter(i, has(object.spec.LIST[i].command) && size(object.spec.LIST[i].command) > 0 && object.spec.LIST[i].command[0] == "/agnhost").map(i, JSONPatch{
-			op: "replace", path: "/spec/LIST/" + string(i) + "/command/0", value: "AGNHOST"})`))
+			op: "replace", path: "/spec/LIST/" + string(i) + "/command/0", value: "AGNHOST"})`),
+			// In scripts, too.
+			r.Replace(each+`.filter(i, has(object.spec.LIST[i].args) && object.spec.LIST[i].args.exists(a, a.contains("/agnhost "))).map(i, JSONPatch{
+			op: "replace", path: "/spec/LIST/" + string(i) + "/args", value: object.spec.LIST[i].args.map(a, a.replace("/agnhost ", "AGNHOST "))})`))
 	}
 	policy := &admissionregistrationv1.MutatingAdmissionPolicy{
 		ObjectMeta: metav1.ObjectMeta{Name: "programs"},
