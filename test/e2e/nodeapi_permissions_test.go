@@ -59,18 +59,18 @@ func TestPermissionsOfTheNodeAPI(t *testing.T) {
 		t.Fatalf("%s: %s, want %d %s", what, got, code, sentence)
 	}
 	await("without nodeapi.yaml", "/metrics/resource", 503, "the node could not check the bearer token of this request")
-	program.mu.Lock()
-	out := program.out.String()
-	program.mu.Unlock()
-	if !strings.Contains(out, "Bearer tokens could not be checked") || !strings.Contains(out, `cannot create resource \"tokenreviews\"`) {
-		t.Error("the program does not say that it lacks a permission")
-	}
 	applyManifests(t, cluster, "nodeapi.yaml")
 	// The node keeps a refusal for half a minute, so the next request has another path.
 	await("without nodeapi-clients.yaml", "/stats/summary", 403, `may not get nodes/stats or get nodes/proxy of node "permissions-node"`)
 	applyManifests(t, cluster, "nodeapi-clients.yaml")
 	await("with both", "/metrics/resource", 200, "node_cpu_usage_seconds_total")
-	program.stop()
+	program.stop() // and its output is complete
+	program.mu.Lock()
+	out := program.out.String()
+	program.mu.Unlock()
+	if !strings.Contains(out, "Bearer tokens could not be checked") || !strings.Contains(out, `cannot create resource \"tokenreviews\"`) {
+		t.Error("the program has not said that it lacks a permission")
+	}
 	for _, event := range refusals(t, cluster, serviceAccount) {
 		if !strings.Contains(event.URI, "tokenreviews") {
 			t.Errorf("the manifests do not allow %v", event)
