@@ -41,7 +41,7 @@ func (r *work) accept(ctx context.Context, answer, shown *corev1.Node) {
 	if !complete {
 		owned.add(before)
 	}
-	// The answer shows whether what we said is what is there now: an admission
+	// The answer shows whether the Node has our values now: an admission
 	// webhook, or a write that came between, may have changed it.
 	d, err := compare(r.node, answer, ownership{})
 	clobbered := err == nil && !d.empty()
@@ -59,8 +59,8 @@ func (r *work) accept(ctx context.Context, answer, shown *corev1.Node) {
 	case st.view.resourceVersion != answer.ResourceVersion:
 		// The event handler has shown something newer meanwhile.
 	case clobbered && r.cause == CauseDrift:
-		// It was said again, and changed again: whoever does that will do so
-		// every time. The next report says it again.
+		// It was written again, and changed again: the other client will do so
+		// every time. The next report writes it again.
 		st.foreign = false
 	default:
 		st.foreign = clobbered
@@ -104,7 +104,7 @@ func (r *work) reportReboot(ctx context.Context, answer, shown *corev1.Node) {
 	r.event(r.name, answer.UID, corev1.EventTypeWarning, reasonRebooted, actionUpdate, "The machine was rebooted, boot ID: "+now)
 }
 
-// specDiffers reports whether somebody has changed the spec.
+// specDiffers reports whether another client has changed the spec.
 func specDiffers(before, after *corev1.Node) bool {
 	return before != nil && !apiequality.Semantic.DeepEqual(before.Spec, after.Spec)
 }
@@ -119,8 +119,8 @@ func (r *work) announce(ctx context.Context, node *corev1.Node, created bool) {
 	r.event(r.name, node.UID, corev1.EventTypeNormal, reasonRegistered, actionRegister, "Registered Node "+r.name)
 }
 
-// reportConditions says which of our conditions have changed. It is called when
-// the API server has accepted them, so what it says is true, and said once.
+// reportConditions reports which of our conditions have changed. It is called when
+// the API server has accepted them, so each report is true, and is made once.
 func (r *work) reportConditions(ctx context.Context, answer, shown *corev1.Node) {
 	for _, said := range r.node.Status.Conditions {
 		condition := findCondition(answer.Status.Conditions, said.Type)

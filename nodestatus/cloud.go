@@ -27,7 +27,7 @@ type CloudInstance struct {
 
 // Cloud returns a Setter for a node whose cloud the program asks itself, such as a
 // metadata service of the machine. An error of instance, or an instance without an
-// address, keeps what was set last. For a cloud with a cloud controller manager use
+// address, keeps the last values. For a cloud with a cloud controller manager use
 // [ExternalCloud].
 func Cloud(instance func(ctx context.Context, nodeName string) (CloudInstance, error)) Setter {
 	return func(ctx context.Context, node *corev1.Node) error {

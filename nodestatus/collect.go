@@ -69,16 +69,16 @@ func (c *Controller) collect(ctx context.Context, name string, st *state) (node 
 	return node, hash
 }
 
-// noteKeys records the keys that each setter has set. What has the same fingerprint as
-// before was set by the same setters. st.mu must be held.
+// noteKeys records the keys that each setter has set. A status with the same fingerprint
+// as before was set by the same setters. st.mu must be held.
 func (st *state) noteKeys(stages []*corev1.Node) {
 	for i := range len(stages) - 1 {
 		st.set = withKeys(st.set, i, contribution(stages[i], stages[i+1]))
 	}
 }
 
-// runSetters returns the Template, and the Node as each setter leaves it. If a setter
-// fails or is late that has what it has set last.
+// runSetters returns the Template, and the Node as each setter leaves it. For a setter
+// that fails or is late, that Node has the setter's last values.
 func (c *Controller) runSetters(ctx context.Context, name string, st *state) ([]*corev1.Node, []failure) {
 	node := c.cfg.Template // shared by all nodes: only copies of it change
 	stages := []*corev1.Node{node}
@@ -104,7 +104,7 @@ const setterLife = 6
 // runSetter calls a setter with a copy of node and returns that copy as the setter
 // has made it. It waits for wait, and not at all if the setter was late the last
 // time: many slow nodes must not hold up the rounds of the others. If there is no
-// result it returns a copy with what the setter has set last, and an error.
+// result it returns a copy with the setter's last values, and an error.
 func (c *Controller) runSetter(ctx context.Context, name string, st *state, i int, wait time.Duration, node *corev1.Node) (*corev1.Node, error) {
 	errTooLate := fmt.Errorf("%w (%v)", errLate, c.cfg.SetterTimeout)
 	switch st.beginSetter(i) {
@@ -156,7 +156,7 @@ func (c *Controller) runSetter(ctx context.Context, name string, st *state, i in
 	return scratch, nil
 }
 
-// What a round finds of a setter.
+// The states of a setter in a round.
 type setterState int
 
 const (
@@ -229,8 +229,8 @@ func (st *state) endSetter(i int, ok, slow bool, before, after *corev1.Node) (ar
 	return arrived
 }
 
-// lastSet returns a copy of node with what setter i has set last: what has come late,
-// or what the server shows of it.
+// lastSet returns a copy of node with the last values of setter i: those that came
+// late, or those that the server shows.
 func (st *state) lastSet(i int, node *corev1.Node) *corev1.Node {
 	st.mu.Lock()
 	var last *corev1.Node
@@ -367,7 +367,7 @@ func (c *Controller) reportFailures(ctx context.Context, name string, st *state,
 	c.setting.Fail(ctx, c.cfg.ErrorHandler, &st.setting, err, msg, "failed", strings.Join(texts, ","))
 }
 
-// reportInvalid reports, once, what was left out of the status because the API
+// reportInvalid reports, once, the parts left out of the status because the API
 // server would refuse the whole of it.
 func (c *Controller) reportInvalid(ctx context.Context, name string, st *state, problems []string) {
 	text := strings.Join(problems, "; ")

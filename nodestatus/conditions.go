@@ -58,7 +58,7 @@ func findCondition(conditions []corev1.NodeCondition, kind corev1.NodeConditionT
 
 // complementConditions adds the conditions that no setter has set: Ready, in
 // the last place, and unless omitPressure the three pressures. Times become
-// zero: they are not part of what is said.
+// zero: they are not part of the status that is compared.
 func complementConditions(status *corev1.NodeStatus, failures []failure, complete, omitPressure bool) {
 	if !omitPressure {
 		addPressures(status)
@@ -77,7 +77,7 @@ func complementConditions(status *corev1.NodeStatus, failures []failure, complet
 // addPressures adds those pressure conditions that are missing, as False. They
 // are the conditions besides Ready that kube-controller-manager takes for the
 // kubelet's: it writes them after an outage, adding those that are missing,
-// and nobody but the node ever corrects them.
+// and only the node ever corrects them.
 func addPressures(status *corev1.NodeStatus) {
 	for _, p := range [...]struct {
 		kind corev1.NodeConditionType
@@ -101,7 +101,7 @@ func addPressures(status *corev1.NodeStatus) {
 func readiness(set *corev1.NodeCondition, failures []failure, complete bool) corev1.NodeCondition {
 	reason := ""
 	var messages []string
-	// Checks go first: they are what the embedder chose to explain itself with.
+	// Checks go first: their messages are the embedder's.
 	for _, checks := range []bool{true, false} {
 		for _, f := range failures {
 			if f.check != checks || !f.check && complete {
@@ -123,7 +123,7 @@ func readiness(set *corev1.NodeCondition, failures []failure, complete bool) cor
 	return corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: ReasonReady, Message: "all health checks passed"}
 }
 
-// explain returns what the Ready condition says of a failure.
+// explain returns the reason and message of the Ready condition for a failure.
 func explain(f failure) (reason, message string) {
 	if own, ok := errors.AsType[*NotReadyError](f.err); ok && f.check {
 		reason, message = own.Reason, own.Message
@@ -146,8 +146,8 @@ func explain(f failure) (reason, message string) {
 	return ReasonSetterFailed, fmt.Sprintf("%s: %v", f.field, f.err)
 }
 
-// text returns s as the API stores it, in UTF-8. What is stored otherwise than it
-// was sent would be taken for somebody else's.
+// text returns s as the API stores it, in UTF-8. A value that is stored differently
+// would count as another client's.
 func text(s string) string { return strings.ToValidUTF8(s, string(utf8.RuneError)) }
 
 // cut shortens a message to maxMessage bytes without splitting a character.
@@ -163,7 +163,7 @@ func cut(message string) string {
 	return message[:end] + mark
 }
 
-// checkConditions returns what is wrong with the conditions a setter has set.
+// checkConditions returns the problems of the conditions that a setter has set.
 // An empty status, which the API server would store, is none of the three that
 // consumers know.
 func checkConditions(conditions []corev1.NodeCondition) error {
@@ -182,10 +182,9 @@ func checkConditions(conditions []corev1.NodeCondition) error {
 	return nil
 }
 
-// stamp returns conditions with their times: the heartbeat is now, and the
-// transition is the one that the server shows where it shows the same status,
-// now where it does not. What the setters think of the time does not matter:
-// they have not seen what the server was told meanwhile.
+// stamp returns conditions with their times. The heartbeat is now. The transition is
+// the server's if its condition has the same status, and else now. Times of the setters
+// are ignored: setters have not seen the writes of other clients.
 func stamp(conditions, shown []corev1.NodeCondition, now metav1.Time) []corev1.NodeCondition {
 	stamped := slices.Clone(conditions)
 	for i := range stamped {

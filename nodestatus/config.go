@@ -45,26 +45,24 @@ const (
 	DefaultName = "nodestatus"
 )
 
-// A Setter fills in what it knows of the node: node.Name tells which one. It
-// may set labels, annotations, every field of the status and, with effect only
-// when the Node is created, the spec. What no setter sets belongs to others
-// and is left alone; what one has set and sets no longer is removed, conditions
-// included.
+// A Setter fills in fields of the node whose name is node.Name. It may set labels,
+// annotations, every field of the status and, with effect only when the Node is
+// created, the spec. Fields that no setter sets belong to other writers and stay. A
+// field that a setter has set and sets no longer is removed, conditions included.
 //
 // The node is a scratch copy: it starts as Config.Template with the name filled
-// in and holds what the setters before this one have set. The setter may write
+// in and holds the fields that the setters before this one have set. The setter may write
 // to it until it returns, and must not keep it. Times of conditions need not be
 // filled in: the controller does.
 //
-// An error or a panic discards what this call has set and keeps what the setter
-// set last. So does a call that takes longer than SetterTimeout, until it returns:
-// what it has set then goes into the next round, which follows at once. Its ctx is
-// done after six times SetterTimeout. Until every setter has succeeded once, Ready
+// An error or a panic discards the values of this call and keeps the setter's last
+// values. So does a call that takes longer than SetterTimeout, until it returns: its
+// values then go into the next round, which follows at once. Its ctx is done after six times SetterTimeout. Until every setter has succeeded once, Ready
 // is False with the reason [ReasonSetterFailed] or [ReasonSetterTimeout], but a
 // Node that was there before is not written for up to GracePeriod.
 //
-// What the API server would refuse, such as a label with a bad value, is left out
-// and reported once.
+// A value that the API server would refuse, such as a label with a bad value, is left
+// out and reported once.
 //
 // Setters of one node run one after another, those of different nodes at the
 // same time. One that is late runs beside those after it. One that has not returned
@@ -72,7 +70,7 @@ const (
 type Setter func(ctx context.Context, node *corev1.Node) error
 
 // A HealthCheck says whether the node can run pods: nil for yes. Any error
-// makes Ready False at once, with the error's text as message and, where the
+// makes Ready False at once, with the error's text as message and, if the
 // error is a [*NotReadyError], its reason. A check that does not return in time
 // counts as failed, and is not called again for this node before it returns.
 //
@@ -119,8 +117,8 @@ type Config struct {
 	KeepTaints []corev1.Taint
 	// Setters fill in the status, in this order. At most 64. Default: none.
 	Setters []Setter
-	// HealthChecks decide about the Ready condition. Default: none, and Ready
-	// is True while the setters work, or what a setter made of it.
+	// HealthChecks decide about the Ready condition. Default: none, and Ready is
+	// True while the setters work, unless a setter sets it.
 	HealthChecks []HealthCheck
 	// Gate says whether the Node may be written. While it does not, setters and
 	// health checks run, and the Node is read when it is registered or the event
@@ -134,7 +132,7 @@ type Config struct {
 	// LiveNeedsStatus makes [Controller.Live] fail if the API server has refused
 	// the status (401, 403, 422) for GracePeriod. The node then becomes Unknown
 	// because of a slip in its permissions or in an admission policy, so set it
-	// only if a status that nobody can correct is worse. Default: false, as the
+	// only if a status that can't be corrected is worse. Default: false, as the
 	// kubelet, which renews its lease.
 	LiveNeedsStatus bool
 	// NodeCredentials says that Client authenticates as system:node:NodeName,
@@ -144,9 +142,9 @@ type Config struct {
 	// reported. Default: false, for a ServiceAccount or an administrator.
 	NodeCredentials bool
 	// OmitPressure leaves the conditions MemoryPressure, DiskPressure and
-	// PIDPressure to somebody else. By default those that no setter sets are
+	// PIDPressure to another component. By default those that no setter sets are
 	// written as False: kube-controller-manager sets all three to Unknown after
-	// an outage, and if nobody owns them they stay so.
+	// an outage, and without an owner they stay so.
 	OmitPressure bool
 	// FormerConditions lists types of conditions that an earlier version of
 	// the program owned. They are removed when the Node is adopted, unless a
@@ -164,23 +162,23 @@ type Config struct {
 	ReportInterval time.Duration
 	// SetterTimeout is how long one setter or health check may take. All the
 	// setters of a round share twice this time: with more than two of them a
-	// slow one is given an even share of what is left. Default:
+	// slow one is given an even share of the rest. Default:
 	// DefaultSetterTimeout.
 	SetterTimeout time.Duration
-	// GracePeriod is the silence after which somebody may have called the node
+	// GracePeriod is the silence after which another client may have set the node to
 	// Unknown: --node-monitor-grace-period of kube-controller-manager with a
 	// margin. When the process slept or the API failed for so long, the next
 	// write is complete and is based on a fresh read. Refused status writes
 	// close the gate of [Controller.Live] after it. Default: DefaultGracePeriod.
 	GracePeriod time.Duration
 
-	// OnDeleted says what to do when somebody has deleted the Node.
+	// OnDeleted is the policy for a Node that another client has deleted.
 	// Default: DeletedExit.
 	OnDeleted DeletedPolicy
-	// OnReplaced says what to do when the Node is another object of the same
+	// OnReplaced is the policy for a Node that is another object of the same
 	// name. Default: ReplacedAdopt.
 	OnReplaced ReplacedPolicy
-	// OnShutdown says what is written when Run ends, and when a node is removed.
+	// OnShutdown is the last write for a node, when Run ends and when it is removed.
 	// Default: ShutdownLeave.
 	OnShutdown ShutdownPolicy
 
@@ -196,16 +194,79 @@ type Config struct {
 
 	// Name is the name in logs and health checks. Default: DefaultName.
 	Name string
-	// ErrorHandler is told of errors that the controller goes on from: of the
+	// ErrorHandler is called with errors that the controller recovers from: with the
 	// first of each class while nodes fail with it. [Hooks.Failed] and
-	// [Hooks.SetterFailed] are told of all. It is called synchronously and must
-	// not block. Default: the logger of Run's context.
+	// [Hooks.SetterFailed] are called for every one. It is called synchronously and
+	// must not block. Default: the logger of Run's context.
 	ErrorHandler func(ctx context.Context, err error, msg string)
 	// EventRecorder records the events listed in the package comment.
 	// Default: none.
 	EventRecorder events.EventRecorder
-	// Hooks are called on what happens. Default: none.
+	// Hooks are called on events. Default: none.
 	Hooks Hooks
+}
+
+// A DeletedPolicy is the policy for a Node that another client has deleted.
+type DeletedPolicy int
+
+const (
+	// DeletedExit ends Run with [ErrNodeDeleted] if the node is
+	// Config.NodeName; a node that came with Add falls idle as with
+	// DeletedIdle, so that one of ten thousand does not end the others.
+	// Deleting the Node is how StatefulSets are fenced from a lost machine: a
+	// process that registers it again on its own undoes that.
+	DeletedExit DeletedPolicy = iota
+	// DeletedReregister creates the Node again after a SyncInterval. It is what
+	// virtual nodes want, whose pods are not fenced.
+	DeletedReregister
+	// DeletedIdle makes no further call for the node until the event handler
+	// sees a Node of this name, Resync asks to look for one, or it is removed
+	// and added again.
+	DeletedIdle
+)
+
+// String returns the name of the policy.
+func (p DeletedPolicy) String() string {
+	return enum.Name(p, "Exit", "Reregister", "Idle")
+}
+
+// A ReplacedPolicy is the policy for a Node that is another object than the one that
+// was registered: it was deleted and created again.
+type ReplacedPolicy int
+
+const (
+	// ReplacedAdopt serves the new object: the name is the identity.
+	ReplacedAdopt ReplacedPolicy = iota
+	// ReplacedExit ends Run with [ErrNodeReplaced] if the node is
+	// Config.NodeName; a node that came with Add falls idle, and Resync adopts
+	// the new object.
+	ReplacedExit
+)
+
+// String returns the name of the policy.
+func (p ReplacedPolicy) String() string {
+	return enum.Name(p, "Adopt", "Exit")
+}
+
+// A ShutdownPolicy is the last write for a node: before Run returns, and after Remove.
+type ShutdownPolicy int
+
+const (
+	// ShutdownLeave writes nothing: a restart within the grace period is
+	// invisible.
+	ShutdownLeave ShutdownPolicy = iota
+	// ShutdownNotReady makes Ready False with the reason [ReasonShutdown], so
+	// that the scheduler and endpoints know at once.
+	ShutdownNotReady
+	// ShutdownUnregister deletes the Node, if it is still the object that was
+	// served. A kubelet's identity may not: New refuses the combination with
+	// Config.NodeCredentials.
+	ShutdownUnregister
+)
+
+// String returns the name of the policy.
+func (p ShutdownPolicy) String() string {
+	return enum.Name(p, "Leave", "NotReady", "Unregister")
 }
 
 // maxFunctions is how many setters, and how many health checks, there may be:
@@ -217,7 +278,7 @@ const maxFunctions = 64
 // not give.
 const longest time.Duration = 1 << 58
 
-// complete copies what the Config points to, fills in the defaults and returns
+// complete copies the values that the Config points to, fills in the defaults and returns
 // all that is wrong.
 func (cfg *Config) complete() error {
 	var problems field.ErrorList

@@ -15,11 +15,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// A contribution is what one setter has changed in a Node: a Node that holds only
+// A contribution is the changes of one setter to a Node: a Node that holds only
 // that. Of a setter that is on time only the keys are kept, which thousands of nodes
-// share: the values are what the server shows.
+// share: the values are those that the server shows.
 
-// setterKeys names what a contribution holds: "l" and the key of a label, and so on
+// setterKeys names the entries of a contribution: "l" and the key of a label, and so on
 // by the letters below.
 type setterKeys []string
 
@@ -108,7 +108,7 @@ func keysOfSetter(encoded unique.Handle[string], i int) setterKeys {
 
 // pick returns the contribution that holds what node has of the keys. What
 // kube-controller-manager has written into a condition because it had not heard of
-// the node is not what the setter has set.
+// the node is not the setter's value.
 func (keys setterKeys) pick(node *corev1.Node) *corev1.Node {
 	has := func(letter, key string) bool {
 		_, found := slices.BinarySearch(keys, letter+key)

@@ -86,13 +86,13 @@ func (c *Controller) roundLimit() time.Duration {
 	return 2*c.cfg.SetterTimeout + 3*c.cfg.CallTimeout
 }
 
-// patience is how long after its last round a node is taken for neglected: by
-// Live, and by the scheduler where there is more to do than can be done.
+// patience is the time after its last round at which a node counts as neglected: for
+// Live, and for the scheduler if it has more to run than it can.
 func (c *Controller) patience() time.Duration { return 3*c.cfg.SyncInterval + c.roundLimit() }
 
 // Run serves the nodes until ctx is done and then returns nil, after what
 // OnShutdown asks for. It returns an error that wraps [ErrNodeDeleted] or
-// [ErrNodeReplaced] where the policies say so, and [ErrAlreadyRun] at a second
+// [ErrNodeReplaced] if the policies ask for that, and [ErrAlreadyRun] at a second
 // call. An API server that is away or refuses is no reason to return.
 //
 // It returns after every setter, health check and hook it called has returned:
@@ -133,9 +133,9 @@ func (c *Controller) Run(ctx context.Context) error {
 	return fatal
 }
 
-// Add begins to serve a node, before or while Run runs. A node that is served
-// already is left alone. It returns an error where nodeName is not a valid
-// name of a Node, and [ErrStopped] after Run has returned. It never blocks.
+// Add starts to manage a node, before or while Run runs. It is a no-op if the node is
+// managed. A node that was removed, and whose OnShutdown is under way, starts again
+// after that. Add returns an error if nodeName is not a valid name of a Node, and [ErrStopped] after Run has returned. It never blocks.
 func (c *Controller) Add(nodeName string) error {
 	if problems := validation.IsDNS1123Subdomain(nodeName); len(problems) > 0 {
 		return fmt.Errorf("nodestatus: invalid node name %q: %s", nodeName, problems[0])
@@ -150,11 +150,10 @@ func (c *Controller) Add(nodeName string) error {
 	return nil
 }
 
-// Remove ceases to serve a node. Under ShutdownLeave it cancels the round that
+// Remove stops managing a node. Under ShutdownLeave it cancels the round that
 // is under way and writes nothing: the Node stays as it is, and
 // kube-controller-manager calls it Unknown after a while. Under the other
-// policies the node is served until Run has written what they ask for. It never
-// blocks.
+// policies Run then makes the last write that they ask for. Remove never blocks.
 func (c *Controller) Remove(nodeName string) {
 	if c.nodes.Leave(nodeName) {
 		c.queue.cancel(nodeName)
@@ -168,10 +167,9 @@ func (c *Controller) gone(_ context.Context, _ string, st *state) {
 	c.invalid.Retire(&st.invalid)
 }
 
-// Trigger runs the setters and health checks of a node now, and writes what has
-// changed. Calls that come before the round they ask for has begun are one, and
+// Trigger runs the setters and health checks of a node now, and writes the changes. Calls that come before the round they ask for has begun are one, and
 // rounds are at least 100 ms apart. It never blocks, and does nothing for a
-// node that is not served.
+// node that is not managed.
 func (c *Controller) Trigger(nodeName string) {
 	c.nodes.Trigger(nodeName)
 }

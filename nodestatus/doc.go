@@ -2,13 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package nodestatus registers Nodes and keeps their status true: capacity,
-// addresses, conditions and what else the embedder's functions say, for one
-// node or for ten thousand in one process.
+// addresses, conditions and other values from the embedder's functions, for one node
+// or for ten thousand in one process.
 //
-// It does what the kubelet's node status manager does, without the kubelet, and
-// owns only what it was given: conditions of other writers, taints and labels
-// that administrators have added, and every field that nobody here sets are
-// never touched.
+// It does the work of the kubelet's node status manager, without the kubelet. It owns
+// only the values that those functions set: it never changes conditions of other
+// writers, taints and labels of administrators, and fields that no function sets.
 //
 // # Usage
 //
@@ -36,8 +35,7 @@
 // that is assigned before either Run starts.
 //
 // [Controller.Add] and [Controller.Remove] change the set of nodes at any time.
-// OnShutdown, which says what is written last for a node, applies to Remove as
-// to the end of Run.
+// OnShutdown, the last write for a node, applies to Remove and to the end of Run.
 //
 // # Behavior
 //
@@ -96,7 +94,7 @@
 // hooks without locks. SetterFailed may run at the same time as another hook of
 // the same node. When Run returns, every function that it called has returned.
 //
-// A node that waits costs neither a goroutine nor a timer, and about 1.5 kB of
+// A node that waits costs neither a goroutine nor a timer, and about 1.4 kB of
 // memory, 0.9 kB of it for the encoded Node (BenchmarkIdleNodes).
 //
 // # Failure modes

@@ -15,10 +15,10 @@ var (
 	ErrAlreadyRun = errors.New("nodestatus: already run: a Controller runs once")
 	// ErrStopped is returned by Add after Run has returned.
 	ErrStopped = errors.New("nodestatus: stopped: Run has returned")
-	// ErrNodeDeleted is what Run's error wraps when somebody has deleted the
+	// ErrNodeDeleted is wrapped by Run's error if another client has deleted the
 	// Node of Config.NodeName and OnDeleted is DeletedExit.
 	ErrNodeDeleted = errors.New("nodestatus: the Node was deleted")
-	// ErrNodeReplaced is what Run's error wraps when the Node of
+	// ErrNodeReplaced is wrapped by Run's error if the Node of
 	// Config.NodeName has become another object and OnReplaced is ReplacedExit.
 	ErrNodeReplaced = errors.New("nodestatus: the Node was replaced by another object of the same name")
 )
@@ -45,7 +45,7 @@ func (e *NotReadyError) Error() string {
 // the client has the credentials of another node: the Node authorizer lets
 // system:node:NAME write the Node NAME and no other.
 type IdentityError struct {
-	// NodeName is the node that the Controller was told to serve.
+	// NodeName is the node that the Controller manages.
 	NodeName string
 	// Identity is the user name of the client, for example system:node:other.
 	// Empty if the answer does not name it.

@@ -10,14 +10,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Hooks are told what happens. Each is optional. They are called synchronously
+// Hooks are called on events. Each is optional. They are called synchronously
 // and without locks by a goroutine of Run, one at a time for each node, and must
 // not block. They may call every method of the Controller.
 type Hooks struct {
 	// Registered is called when the Node was created or adopted: at the start,
 	// after it was deleted and registered again, and after it was replaced.
 	Registered func(Registered)
-	// Deleted is called when it turns out that somebody deleted the Node.
+	// Deleted is called when it turns out that another client deleted the Node.
 	Deleted func(Deleted)
 	// Replaced is called when it turns out that the Node is another object,
 	// before it is adopted.
@@ -31,7 +31,7 @@ type Hooks struct {
 	// ConditionChanged is called when a condition that the controller owns has
 	// another status, after the API server accepted it.
 	ConditionChanged func(ConditionChanged)
-	// SpecChanged is called when somebody else has changed the spec of the
+	// SpecChanged is called when another client has changed the spec of the
 	// Node, for example its pod CIDR, as soon as an answer or the event
 	// handler shows it.
 	SpecChanged func(SpecChanged)
@@ -51,7 +51,7 @@ type Registered struct {
 	NodeName string
 	// Node is the object as the API server returned it; the hook may keep it.
 	Node *corev1.Node
-	// Created is false where the object was there already and was adopted.
+	// Created is false if the object existed and was adopted.
 	Created bool
 }
 
@@ -61,7 +61,7 @@ type Deleted struct {
 	NodeName string
 	// UID is that of the object that is gone.
 	UID types.UID
-	// Policy is what happens now.
+	// Policy is the policy that applies.
 	Policy DeletedPolicy
 }
 
@@ -72,7 +72,7 @@ type Replaced struct {
 	// OldUID is that of the object served so far, NewUID that of the one that
 	// has its name now.
 	OldUID, NewUID types.UID
-	// Policy is what happens now.
+	// Policy is the policy that applies.
 	Policy ReplacedPolicy
 }
 
@@ -81,11 +81,11 @@ type Cause string
 
 // The causes of status writes.
 const (
-	// CauseAdopt is the first write to an object that was there already.
+	// CauseAdopt is the first write to an object that existed.
 	CauseAdopt Cause = "Adopt"
-	// CauseChange is a change of what the setters and checks say.
+	// CauseChange is a change of the values of setters and checks.
 	CauseChange Cause = "Change"
-	// CauseDrift is a write that undoes somebody else's.
+	// CauseDrift is a write that undoes another client's.
 	CauseDrift Cause = "Drift"
 	// CauseReport is the report of an unchanged status.
 	CauseReport Cause = "Report"
@@ -134,7 +134,7 @@ type Recovered struct {
 type ConditionChanged struct {
 	// NodeName is the node.
 	NodeName string
-	// From is the status before, empty where the condition is new.
+	// From is the status before, empty if the condition is new.
 	From corev1.ConditionStatus
 	// Condition is the condition as it was written.
 	Condition corev1.NodeCondition
@@ -163,7 +163,7 @@ type SetterFailed struct {
 	// Field is the setter or check as Config spells it, for example
 	// "Setters[0]" or "HealthChecks[2]".
 	Field string
-	// Late is true where it did not return in time.
+	// Late is true if it did not return in time.
 	Late bool
 	// Err is the error.
 	Err error

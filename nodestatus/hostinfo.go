@@ -15,12 +15,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// HostInfo returns a Setter for NodeInfo. What info says is taken; what it
-// leaves empty is that of the machine the process runs on, as far as it can be
-// read: architecture, operating system, kernel version, OS image, machine ID,
-// system UUID, boot ID and swap memory. What can't be read, as in most containers, stays
-// empty. It is read in each round, because a kernel can be patched live. For a
-// virtual node, which is no machine, set NodeInfo in a Setter of your own.
+// HostInfo returns a Setter for NodeInfo. Fields that info leaves empty are those of
+// the machine the process runs on, as far as they can be read: architecture, operating system, kernel version, OS image, machine ID,
+// system UUID, boot ID and swap memory. Fields that can't be read, as in most
+// containers, stay empty. They are read in each round, because a kernel can be patched live. For a
+// virtual node, which is no machine, set NodeInfo in a custom Setter.
 //
 // KubeletVersion should be set: an empty one is shown in kubectl get nodes, and
 // some tools refuse to parse it.
@@ -87,7 +86,7 @@ func firstOf(root fs.FS, names ...string) func() string {
 }
 
 // readFile returns the content of a file without the space around it, or
-// nothing where it can't be read.
+// nothing if it can't be read.
 func readFile(root fs.FS, name string) string {
 	content, err := fs.ReadFile(root, name)
 	if err != nil {

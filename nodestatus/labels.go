@@ -26,7 +26,7 @@ func MayLabel(key string) bool {
 	case within(namespace, "kubelet.kubernetes.io") || within(namespace, "node.kubernetes.io"):
 		return true
 	}
-	// The list is that of k8s.io/kubelet/pkg/apis, less what the namespaces
+	// The list is that of k8s.io/kubelet/pkg/apis, less the labels that the namespaces
 	// above cover.
 	switch key {
 	case "kubernetes.io/hostname", "kubernetes.io/os", "kubernetes.io/arch",

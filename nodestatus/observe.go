@@ -90,7 +90,7 @@ func (c *Controller) watch(ctx context.Context) {
 	informer.RunWithContext(ctx)
 }
 
-// observe takes in what an informer shows.
+// observe records an object that an informer shows.
 func (c *Controller) observe(obj any, deleted bool) {
 	if tombstone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 		obj = tombstone.Obj
@@ -105,14 +105,14 @@ func (c *Controller) observe(obj any, deleted bool) {
 	}
 }
 
-// observe takes in what an informer shows, and reports whether it calls for a
-// round.
+// observe records an object that an informer shows, and reports whether it calls for
+// a round.
 func (st *state) observe(node *corev1.Node, deleted bool) bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	switch {
 	case st.phase == PhaseRegistering:
-		return false // registering finds out by itself
+		return false // registering finds out on its own
 	case st.phase == PhaseReplaced:
 		return false // it is not ours, and only Resync may take it
 	case st.phase == PhaseDeleted:

@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 )
 
-// ownership names what a Node has from us. Whatever else it has belongs to
+// ownership names the parts of a Node that we own. All other parts belong to
 // others and is neither changed nor removed.
 type ownership struct {
 	conditions, labels, annotations, capacity, allocatable sets.Set[string]
@@ -201,10 +201,10 @@ func insertConditions(into sets.Set[string], children map[string]any) {
 	}
 }
 
-// statusFields returns the fields of status as JSON, but for conditions,
-// capacity and allocatable, which are merged by key, and the phase, which
-// nobody has written since Kubernetes 1.0. Two structs that JSON can't omit are
-// left out where they are empty and ours says so: then nobody set them.
+// statusFields returns the fields of status as JSON, except for conditions, capacity
+// and allocatable, which are merged by key, and the phase, which no component has
+// written since Kubernetes 1.0. If ours is set, two structs that JSON can't omit are
+// left out if they are empty: then no setter has set them.
 func statusFields(status *corev1.NodeStatus, ours bool) (map[string]json.RawMessage, error) {
 	rest := *status
 	rest.Conditions, rest.Capacity, rest.Allocatable, rest.Phase = nil, nil, nil, ""
@@ -213,7 +213,7 @@ func statusFields(status *corev1.NodeStatus, ours bool) (map[string]json.RawMess
 		return nil, err
 	}
 	if bytes.Contains(encoded, []byte(`\ufffd`)) {
-		// What is not UTF-8 is spelled so, and otherwise once it was stored.
+		// Text that is not UTF-8 is spelled so, and differently once it was stored.
 		rest = corev1.NodeStatus{} // it shares its lists with status
 		if err := json.Unmarshal(encoded, &rest); err != nil {
 			return nil, err

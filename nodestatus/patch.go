@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 )
 
-// A difference is what a Node must change to say what we say. The maps have
+// A difference is the change that makes a Node equal to ours. The maps have
 // the form of a strategic merge patch.
 type difference struct {
 	metadata   map[string]any // labels and annotations
@@ -29,8 +29,8 @@ func (d difference) empty() bool {
 	return len(d.metadata) == 0 && len(d.status) == 0 && len(d.dropped) == 0 && !d.conditions
 }
 
-// compare returns what shown lacks of said, and what it has that we own by
-// owned and said no longer holds.
+// compare returns the parts of said that shown lacks, and the parts in owned that shown
+// has and said does not.
 func compare(said, shown *corev1.Node, owned ownership) (difference, error) {
 	d := difference{metadata: make(map[string]any), status: make(map[string]any)}
 	put(d.metadata, "labels", compareKeys(said.Labels, shown.Labels, owned.labels))
@@ -208,8 +208,8 @@ func conditionTypes(conditions []corev1.NodeCondition) []corev1.NodeConditionTyp
 	return types
 }
 
-// orderAfter returns the order in which said would stand after a patch without
-// directive: what shown has keeps its place, what is new goes to the end.
+// orderAfter returns the order of said after a patch without directive: conditions in
+// shown keep their places, new ones go to the end.
 func orderAfter(said, shown []corev1.NodeCondition) []corev1.NodeConditionType {
 	var order []corev1.NodeConditionType
 	for _, c := range shown {
@@ -237,7 +237,7 @@ type patchCondition struct {
 }
 
 // patch encodes the difference as a strategic merge patch that applies to the
-// object with this uid and to no other, and to no other version of it where one
+// object with this uid and to no other, and to no other version of it if one
 // is given. All of conditions go into it, whole and
 // whether they changed or not: a diff would be against a view that may be old.
 func (d difference) patch(uid types.UID, version string, conditions []corev1.NodeCondition) ([]byte, error) {

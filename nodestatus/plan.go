@@ -15,7 +15,7 @@ import (
 	"github.com/kubewright/kubewright/internal/backoff"
 )
 
-// A step is what a round does about the API server.
+// A step is the call that a round asks for.
 type step int
 
 const (
@@ -26,7 +26,7 @@ const (
 	stepTaints        // add taints that the Node lacks
 )
 
-// A situation is what the choice of a step depends on. Times are durations
+// A situation is the input of the choice of a step. Times are durations
 // since the same epoch; 0 is never.
 type situation struct {
 	now   time.Duration
@@ -38,8 +38,8 @@ type situation struct {
 	force        bool          // a full write is owed since the last read
 	adopted      bool          // the object was never written
 	failingSince time.Duration // since when calls fail
-	changed      bool          // the setters say something else than was accepted
-	drifted      bool          // the server shows something else than was accepted
+	changed      bool          // the setters' values differ from the accepted ones
+	drifted      bool          // the server's values differ from the accepted ones
 	taints       bool          // the Node lacks a taint that it must have
 
 	notBefore  time.Duration // backoff
@@ -49,7 +49,7 @@ type situation struct {
 	grace, interval time.Duration // Config.GracePeriod and SyncInterval
 }
 
-// decide returns what to do now, and why.
+// decide returns the next step, and its cause.
 func decide(s situation) (step, Cause) {
 	whole := CauseResync
 	if s.adopted {
@@ -67,13 +67,13 @@ func decide(s situation) (step, Cause) {
 	case s.closed:
 		return stepNone, ""
 	case s.waits:
-		// What the Node says from before a restart is better than half of it.
+		// The whole status from before a restart is better than half of a new one.
 		return stepNone, ""
 	case s.taints:
 		return stepTaints, ""
 	case s.failingSince != 0 && s.now-s.failingSince >= s.grace:
-		// Nobody has heard of the node for so long that it may have been called
-		// Unknown: what the server shows now decides about the transition time.
+		// The node was silent for so long that it may have been set to Unknown: the
+		// server's present view decides about the transition time.
 		return stepLook, whole
 	case s.force:
 		return stepWrite, whole
@@ -92,7 +92,7 @@ func decide(s situation) (step, Cause) {
 
 // nextReportAfter returns when to report next. The first report after a change
 // comes after between half and one and a half of the interval, by the draw r in
-// [0,1), so that nodes that changed together do not report together for ever.
+// [0,1), so that nodes that changed together do not report together from then on.
 func nextReportAfter(now, interval time.Duration, cause Cause, r float64) time.Duration {
 	if cause == CauseReport {
 		return now + interval
@@ -100,7 +100,7 @@ func nextReportAfter(now, interval time.Duration, cause Cause, r float64) time.D
 	return now + time.Duration((0.5+r)*float64(interval))
 }
 
-// A verdict is what the answer to a call means.
+// A verdict is the meaning of the answer to a call.
 type verdict int
 
 const (
@@ -112,7 +112,7 @@ const (
 	other            // the Node may be another object
 )
 
-// judge returns what the error of a call about the Node means.
+// judge returns the meaning of the error of a call about the Node.
 func judge(err error, nodeName string) verdict {
 	switch apierr.Classify(err) {
 	case apierr.None:
@@ -165,9 +165,9 @@ func detailsOf(err error) *metav1.StatusDetails {
 	return status.Status().Details
 }
 
-// pause returns how long to wait after the failures-th failure in a row. A
-// server that is away is tried again soon; one that refuses will do so again,
-// so it is asked seldom; one that says when is believed.
+// pause returns the wait after the given number of failures in a row. A server that
+// is away is tried again soon. One that refuses will do so again, so it is asked
+// rarely. Retry-After is honored.
 func pause(v verdict, err error, failures int) time.Duration {
 	policy := backoff.Policy{Base: 200 * time.Millisecond, Cap: 7 * time.Second}
 	if v == refused {

@@ -59,8 +59,8 @@ func (r *work) register(ctx context.Context) {
 
 // adopt makes node the object that is written from now on. The node is registered
 // with that, before the first write: Gate may not let us write before the lease
-// has the Node for its owner. What an earlier process has written is ours, and
-// everything else is another client's.
+// has the Node for its owner. Values that an earlier process has written are ours, and
+// all others belong to other clients.
 func (r *work) adopt(ctx context.Context, node *corev1.Node) {
 	former := formerOwnership(node)
 	for _, kind := range r.cfg.FormerConditions {
@@ -76,7 +76,7 @@ func (r *work) adopt(ctx context.Context, node *corev1.Node) {
 	r.announce(ctx, node, false)
 }
 
-// forget drops what is known of the object served so far.
+// forget drops the state of the object that was managed so far.
 func (st *state) forget() {
 	st.view, st.uid, st.hash, st.owned = nil, "", 0, unique.Handle[string]{}
 	st.look, st.force, st.foreign, st.specChanged = false, false, false, false
@@ -139,7 +139,7 @@ func (r *work) replaced(ctx context.Context, node *corev1.Node) bool {
 }
 
 // rest ends the failures of a node that the policies have put to rest: it does
-// not try any more, and must not hold up what is told of the others.
+// no longer tries, and must not hold up the reports about the others.
 func (r *work) rest() {
 	st := r.state
 	st.mu.Lock()
@@ -165,8 +165,8 @@ func (r *work) gone(ctx context.Context) {
 	st.phase = PhaseDeleted
 	if r.cfg.OnDeleted == DeletedReregister {
 		st.phase = PhaseRegistering
-		// Who deleted it may want to see it gone; a fleet's nodes do not come
-		// back as one.
+		// The client that deleted it may want to see it gone; a fleet's nodes do
+		// not come back as one.
 		st.notBefore = r.now() + r.cfg.SyncInterval + time.Duration(rand.Float64()/2*float64(r.cfg.SyncInterval))
 	}
 	st.mu.Unlock()
@@ -198,7 +198,7 @@ func (r *work) failed(ctx context.Context, verb string, err error, latency time.
 		r.gone(ctx)
 		return
 	case v == other && verb == "patch" && r.conflicts < maxConflicts:
-		// Somebody else was faster, or it is another object: one read tells.
+		// Another client was faster, or it is another object: one read decides.
 		r.conflicts++
 		if r.look(ctx) {
 			r.write(ctx)

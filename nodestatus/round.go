@@ -104,7 +104,7 @@ func (c *Controller) act(ctx context.Context, name string) {
 	}
 }
 
-// decide returns what to do now, and why.
+// decide returns the next step, and its cause.
 func (r *work) decide(ctx context.Context) (step, Cause) {
 	s, err := r.situation(r.gateIsClosed(ctx))
 	if err != nil {
@@ -120,18 +120,18 @@ type work struct {
 	*Controller
 	name  string
 	state *state
-	node  *corev1.Node // what is to be said, without times
+	node  *corev1.Node // the status to write, without times
 	hash  uint64       // of it
 	cause Cause
 
-	conflicts int // writes of this round that met another's
+	conflicts int // writes of this round that conflicted
 }
 
-// maxConflicts is how many writes of a round may meet another's. The one after
-// that no longer minds.
+// maxConflicts is the number of writes of a round that may conflict with another
+// client's. The next one carries no resourceVersion.
 const maxConflicts = 2
 
-// situation returns what the choice of a step depends on.
+// situation returns the input of decide.
 func (r *work) situation(closed bool) (situation, error) {
 	st := r.state
 	st.mu.Lock()
@@ -149,8 +149,8 @@ func (r *work) situation(closed bool) (situation, error) {
 	if !st.foreign || st.phase != PhaseRegistered || s.changed {
 		return s, nil
 	}
-	// Only what somebody else wrote can differ from what was accepted, so a
-	// quiet node is never decoded.
+	// Only another client's write can make the Node differ from the accepted status,
+	// so a quiet node is never decoded.
 	d, err := compare(r.node, st.view.node(), st.removable())
 	s.drifted = !d.empty()
 	if err == nil && !s.drifted {
@@ -208,7 +208,7 @@ func (r *work) untilCall() time.Duration {
 	return 0
 }
 
-// write sends the status and takes in the answer.
+// write sends the status and records the answer.
 func (r *work) write(ctx context.Context) {
 	if r.gateIsClosed(ctx) {
 		return
@@ -222,8 +222,8 @@ func (r *work) write(ctx context.Context) {
 	shown, uid, owned := st.view.node(), st.uid, st.removable()
 	version := ""
 	if (st.force || st.watched) && r.conflicts < maxConflicts {
-		// The view is that of now, as far as we know, and if it is not we want
-		// to hear of it: transition times are made from it.
+		// The view is the present state, as far as we know. If it is not the write
+		// must conflict, because transition times are computed from the view.
 		version = st.view.resourceVersion
 	}
 	st.mu.Unlock()

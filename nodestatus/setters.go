@@ -124,9 +124,9 @@ func KubeletPort(port int32) Setter {
 
 // StandardLabels returns a Setter for the labels that workloads expect of every
 // node, and that a node's credentials may set: kubernetes.io/hostname is the
-// name of the node (left out where that is no valid label: names may be longer
+// name of the node (left out if that is no valid label: names may be longer
 // than 63 characters), kubernetes.io/os and kubernetes.io/arch are those of
-// NodeInfo where a setter before it has set it, and of this process else.
+// NodeInfo if a setter before it has set them, and else of this process.
 func StandardLabels() Setter {
 	return func(_ context.Context, node *corev1.Node) error {
 		labels := map[string]string{
@@ -152,7 +152,7 @@ func StandardLabels() Setter {
 // not sorted or has duplicates, so the Setter sorts it and drops them. Names that
 // a setter before it has declared are kept.
 //
-// Declare only what the program does. Of the features of Kubernetes 1.37, package
+// Declare only features that the program has. Of the features of Kubernetes 1.37, package
 // podruntime of this module implements RestartAllContainersOnContainerExits; package
 // podsync needs none, and leaves all to its Provider.
 func DeclaredFeatures(names ...string) Setter {
@@ -165,7 +165,7 @@ func DeclaredFeatures(names ...string) Setter {
 	}
 }
 
-// Runtime returns a Setter for what the container runtime supports: its handlers, in
+// Runtime returns a Setter for the abilities of the container runtime: its handlers, in
 // the order of their names, and features that do not depend on the handler. The
 // scheduler uses the features of the default handler, whose name is empty, for pods
 // with user namespaces. features may be nil.

@@ -17,16 +17,16 @@ import (
 	"github.com/kubewright/kubewright/internal/report"
 )
 
-// state is what is kept of one node between rounds. There may be ten thousand:
-// the Node itself is kept encoded, what was written as a hash, the names of
-// what we own shared among nodes that own the same, and what matters only in
-// trouble is not there without. Times are durations since Controller.epoch.
+// state is the state of one node between rounds. There may be ten thousand: the Node
+// itself is encoded, the written status is a hash, nodes that own the same fields
+// share their names, and fields that only few nodes need are behind pointers. Times
+// are durations since Controller.epoch.
 type state struct {
 	mu sync.Mutex // guards what follows
 
-	view    *view                 // what the server showed last; immutable
+	view    *view                 // the Node as the server showed it last; immutable
 	uid     types.UID             // of the registered Node; empty before
-	owned   unique.Handle[string] // what the Node has from us: an encoded ownership
+	owned   unique.Handle[string] // the fields that we own: an encoded ownership
 	hash    uint64                // of the status the server accepted last
 	trouble *trouble              // nil while calls succeed
 
@@ -37,7 +37,7 @@ type state struct {
 	notBefore  time.Duration // no call before this
 	nextDrift  time.Duration // no write against another writer before this
 
-	pending     *work                 // what the next call is to say, while one is called for
+	pending     *work                 // the status for the next call, or nil
 	set         unique.Handle[string] // the keys that each setter has set: encoded by encodeKeys
 	unwell      *unwell               // nil while all setters are on time, and valid
 	extra       *extra                // nil unless SetNotReady or KeepTaints is used
@@ -53,7 +53,7 @@ type state struct {
 	force       bool // it was read, and is to be written whole
 	foreign     bool // view is not from our own call
 	watched     bool // the event handler shows what others write
-	specChanged bool // since the hook was told
+	specChanged bool // since the hook was called
 	taintsDue   bool // the view may lack one of Config.KeepTaints
 	complete    bool // every setter has succeeded once
 	unsure      bool // a create was sent, and may have been stored although no answer said so
@@ -63,7 +63,7 @@ type state struct {
 	calling, setting, invalid report.Member
 }
 
-// extra is the state of what few nodes use.
+// extra is the state of features that few nodes use.
 type extra struct {
 	notReady      *NotReadyError // of SetNotReady
 	nextTaints    time.Duration  // no attempt to add taints before this
@@ -78,14 +78,14 @@ func (st *state) markExtra() *extra {
 	return st.extra
 }
 
-// unwell is what is remembered of setters that are late, or set what is not valid.
-// The sets have a bit for each setter.
+// unwell is the state of setters that are late, or set invalid values. The sets have a
+// bit for each setter.
 type unwell struct {
 	late     uint64               // under way, and the round that has called it has ended
 	arrived  uint64               // succeeded after that, and no round has seen it yet
 	slow     uint64               // the last call was late
-	last     map[int]*corev1.Node // what a setter that was late has set then: a contribution
-	problems uint64               // hash of what was left out of the status
+	last     map[int]*corev1.Node // the contribution of a late setter
+	problems uint64               // hash of the parts left out of the status
 }
 
 // markUnwell returns st.unwell, which it makes if necessary. st.mu must be held.
@@ -103,7 +103,7 @@ func (st *state) dropUnwell() {
 	}
 }
 
-// trouble is what is known of a run of failed calls.
+// trouble is the state of a run of failed calls.
 type trouble struct {
 	err          error
 	failures     int
@@ -136,8 +136,9 @@ func (st *state) wantsRound() bool {
 	return st.look && !st.resting() || st.specChanged
 }
 
-// removable returns what is to be removed if it is no longer set. Before every setter
-// has succeeded that is nothing: one that has failed sets nothing. st.mu must be held.
+// removable returns the fields that must be removed if no setter sets them. It is empty
+// before every setter has succeeded: one that has failed sets nothing. st.mu must be
+// held.
 func (st *state) removable() ownership {
 	if !st.complete {
 		return ownership{}
@@ -145,7 +146,7 @@ func (st *state) removable() ownership {
 	return decodeOwnership(st.owned)
 }
 
-// idle reports whether there is nothing to do before somebody asks.
+// idle reports whether there is nothing to do before a Resync or an event.
 func (st *state) idle() bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()

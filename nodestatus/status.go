@@ -16,7 +16,7 @@ import (
 	"github.com/kubewright/kubewright/internal/enum"
 )
 
-// A Phase is where a node stands with the API server.
+// A Phase is the state of a node's registration.
 type Phase int
 
 const (
@@ -35,9 +35,9 @@ func (p Phase) String() string {
 	return enum.Name(p, "Registering", "Registered", "Deleted", "Replaced")
 }
 
-// Status is what the controller knows of a node.
+// Status is the state of a node.
 type Status struct {
-	// Phase is where the node stands.
+	// Phase is the state of the registration.
 	Phase Phase
 	// UID is that of the registered Node, empty unless PhaseRegistered.
 	UID types.UID
@@ -56,7 +56,7 @@ type Status struct {
 	LastError error
 }
 
-// Status returns what the controller knows of a node, and false where it is
+// Status returns the state of a node, and false if it is
 // not served. It never blocks.
 func (c *Controller) Status(nodeName string) (Status, bool) {
 	st, ok := c.nodes.Get(nodeName)
@@ -106,7 +106,7 @@ func (c *Controller) Node(nodeName string) *corev1.Node {
 
 // OwnerReference returns a reference to the registered Node, for objects that
 // are to go when it goes, such as its Lease. It returns an error that
-// apierrors.IsNotFound recognises where the Node is not registered: not yet, or
+// apierrors.IsNotFound recognizes if the Node is not registered: not yet, or
 // no longer. It never blocks and makes no call.
 func (c *Controller) OwnerReference(_ context.Context, nodeName string) (metav1.OwnerReference, error) {
 	st, ok := c.nodes.Get(nodeName)

@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// dropInvalid takes out of node what the API server would refuse, because it
+// dropInvalid removes the parts of node that the API server would refuse, because it
 // refuses everything else in the same write, and returns the reasons. The same node
 // gives the same text: it is reported once.
 func dropInvalid(node *corev1.Node, nodeCredentials bool) (problems []string) {
