@@ -204,7 +204,7 @@ func testForget(t *testing.T) {
 	if s := n.c.Status(); s.Attempt != 1 {
 		t.Errorf("start %d, want 1", s.Attempt)
 	}
-	// What was rejected at the door is looked at again, too.
+	// A payload that was rejected on delivery is inspected again, too.
 	n.c.cfg.Codec.Validate = func(text string) error {
 		if text == "C" {
 			return errors.New("no such device")

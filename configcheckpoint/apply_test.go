@@ -50,7 +50,7 @@ func testHotApply(t *testing.T) {
 	n.runs()
 }
 
-// TestHotApplyIsCounted: the process dies of what it applied.
+// TestHotApplyIsCounted: the process dies of the configuration that it applied.
 func TestHotApplyIsCounted(t *testing.T) { synctest.Test(t, testHotApplyIsCounted) }
 func testHotApplyIsCounted(t *testing.T) {
 	n := hot(t, "A", takesAll)
@@ -74,7 +74,7 @@ func testApplyFails(t *testing.T) {
 		return nil
 	})
 	n.delivers("B")
-	n.is("A", isFalse, PhaseRolledBack, ReasonApplyFailed) // and A was applied anew
+	n.is("A", isFalse, PhaseRolledBack, ReasonApplyFailed) // and A was applied again
 	if s := n.c.Status(); !strings.Contains(s.Message, "socket is busy") {
 		t.Error(s.Message)
 	}
@@ -127,7 +127,7 @@ func testApplyHangs(t *testing.T) {
 	n.is("A", isFalse, PhaseRolledBack, ReasonApplyFailed)
 }
 
-// TestStopDuringApply: a stop that was asked for is no failure of what was
+// TestStopDuringApply: a stop on request is no failure of the configuration that was
 // being applied.
 func TestStopDuringApply(t *testing.T) { synctest.Test(t, testStopDuringApply) }
 func testStopDuringApply(t *testing.T) {
@@ -233,7 +233,7 @@ func testAdmitWithoutAnswer(t *testing.T) {
 	n.is("B", isTrue, PhaseTrial, ReasonTrial)
 }
 
-// TestHotApplyWaitsForDisk: what can't be counted is not applied, and what runs
+// TestHotApplyWaitsForDisk: a trial that can't be counted is not applied, and the one that runs
 // is not applied again and again meanwhile.
 func TestHotApplyWaitsForDisk(t *testing.T) { synctest.Test(t, testHotApplyWaitsForDisk) }
 func testHotApplyWaitsForDisk(t *testing.T) {

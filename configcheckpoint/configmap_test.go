@@ -50,7 +50,7 @@ func TestConfigMapSourceRejectsBadReference(t *testing.T) {
 	}
 }
 
-// watched is a source under test and what it yields.
+// watched is a source under test and its deliveries.
 type watched struct {
 	t      *testing.T
 	server *apitest.Server
@@ -76,7 +76,7 @@ func watchConfigMap(t *testing.T, s *apitest.Server) watched {
 	return w
 }
 
-// last returns what was yielded last, and drops all of it.
+// last returns the last delivery, and drops all.
 func (w watched) last() delivery {
 	w.t.Helper()
 	synctest.Wait()
@@ -278,7 +278,7 @@ func testMetadataOnlyEditIsIgnored(t *testing.T) {
 }
 
 // TestInPlaceUpdate: an edit in place was ignored, which left part of the fleet
-// on the old content for ever.
+// on the old content without end.
 func TestInPlaceUpdate(t *testing.T) { synctest.Test(t, testInPlaceUpdate) }
 func testInPlaceUpdate(t *testing.T) {
 	s := apitest.New(apitest.Options{})
@@ -348,7 +348,7 @@ func testSourceDeletedKeepsConfig(t *testing.T) {
 	n.is("B", isTrue, PhaseTrial, ReasonTrial)
 }
 
-// TestBootWithoutAPI: the agent comes up on what is on its disk.
+// TestBootWithoutAPI: the agent comes up on the configuration on its disk.
 func TestBootWithoutAPI(t *testing.T) { synctest.Test(t, testBootWithoutAPI) }
 func testBootWithoutAPI(t *testing.T) {
 	s := apitest.New(apitest.Options{})

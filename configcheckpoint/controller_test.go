@@ -106,7 +106,7 @@ func (n *node) kill() {
 	}
 }
 
-// stop ends the process in good order; why is what ended its work.
+// stop ends the process in good order; why is the reason.
 func (n *node) stop(why error) {
 	n.t.Helper()
 	n.cancel()
@@ -227,7 +227,7 @@ func testRollout(t *testing.T) {
 		t.Errorf("%+v", a)
 	}
 	n.is("A", isTrue, PhaseTrial, ReasonTrial)
-	n.delivers("A") // what an informer yields at first
+	n.delivers("A") // as an informer does at first
 	n.goes(DefaultSoak - time.Second)
 	n.is("A", isTrue, PhaseTrial, ReasonTrial)
 	n.goes(time.Second)

@@ -17,7 +17,7 @@ import (
 const testAttempts = 2
 
 // machine is one node: a disk, and the process on it if one runs. It records
-// what was acknowledged, to check the next process.
+// the acknowledged state, to check the next process.
 type machine struct {
 	fs *crashfs.FS
 	c  *Controller[string]
@@ -161,7 +161,7 @@ func crashLife() []step {
 		deliver("bad"), // rejected at the door
 		deliver("D"), boot(), closeCleanly(),
 		boot(), promoteNow(), // the second promotion: A is previous
-		deliver("E"), deliver("D"), // a newer one, and back to what is good
+		deliver("E"), deliver("D"), // a newer one, and back to the good one
 		deliver("F"), boot(), promoteNow(), // the third: A's payload goes
 		deliver(""), boot(), // unassigned
 		deliver("A"), boot(), promoteNow(),

@@ -34,7 +34,7 @@ var (
 	// ErrLocked is returned by Boot if another process has the store open.
 	ErrLocked = slotstore.ErrLocked
 	// ErrPermissions is returned by Boot if another user could write the store,
-	// and so decide what this node runs.
+	// and so choose the configuration that this node runs.
 	ErrPermissions = slotstore.ErrPermissions
 	// ErrNoConfig is returned by Boot if no configuration can be run and
 	// Codec.Default is not set or fails too. The error has a cause for each.

@@ -37,7 +37,7 @@ func codec() configcheckpoint.Codec[Settings] {
 	}
 }
 
-// An agent boots on what is on its disk, and asks its supervisor for a restart
+// An agent boots on the configuration on its disk, and asks its supervisor for a restart
 // when a new configuration has arrived. The new one is then on trial.
 func Example() {
 	dir, err := os.MkdirTemp("", "example")

@@ -87,7 +87,7 @@ func testFileSource(t *testing.T, dir string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for len(got) > 0 { // what was yielded before
+		for len(got) > 0 { // the earlier deliveries
 			<-got
 		}
 	}

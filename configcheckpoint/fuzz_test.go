@@ -64,7 +64,7 @@ func FuzzDecodeSlot(f *testing.F) {
 		}
 		again, err := slotOf(r)
 		if err != nil {
-			return // larger than what this code writes
+			return // larger than this code writes
 		}
 		if back, err := decodeSlot(again); err != nil || !sameRecord(back, r) {
 			t.Errorf("%+v came back as %+v, %v", r, back, err)
@@ -140,7 +140,7 @@ func FuzzConfigMapSource(f *testing.F) {
 			cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "agent"}}
 			want := binary
 			if both {
-				text = strings.ToValidUTF8(text, "?") // what an API server stores
+				text = strings.ToValidUTF8(text, "?") // as an API server stores it
 				cm.Data = map[string]string{"config.yaml": text}
 				want = []byte(text)
 			} else {

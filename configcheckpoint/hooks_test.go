@@ -111,7 +111,7 @@ status SourceFailed`), "\n")
 	}
 }
 
-// TestRedact: what an error quotes goes no further than the error handler.
+// TestRedact: text that an error quotes goes no further than the error handler.
 func TestRedact(t *testing.T) { synctest.Test(t, testRedact) }
 func testRedact(t *testing.T) {
 	const secret = "hunter2"

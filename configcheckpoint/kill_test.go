@@ -20,7 +20,7 @@ import (
 )
 
 // The tests of this file start this test binary again, as an agent that can be
-// killed: TestMain has runChild do what the environment says.
+// killed: TestMain calls runChild, which follows the environment.
 
 const childEnv = "CONFIGCHECKPOINT_CHILD"
 
@@ -35,7 +35,7 @@ func child(t *testing.T, role, dir string) *exec.Cmd {
 	return cmd
 }
 
-// runChild is what the children do. It returns the exit status.
+// runChild is the main function of the children. It returns the exit status.
 func runChild() int {
 	role, dir, _ := strings.Cut(os.Getenv(childEnv), ":")
 	run := map[string]func(string) error{"boot": childBoot, "agent": childAgent}[role]
@@ -95,7 +95,7 @@ func childAgent(dir string) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	go func() {
-		<-c.Ready().Done() // what the source says now has been dealt with
+		<-c.Ready().Done() // the delivery was handled
 		for c.Status().Phase == PhaseTrial {
 			time.Sleep(10 * time.Millisecond)
 		}

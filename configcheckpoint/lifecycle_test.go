@@ -56,7 +56,7 @@ func TestLifecycle(t *testing.T) {
 		},
 		ErrAlreadyRun: ErrAlreadyRun,
 		// A request a minute once the backoff has grown, which client-go
-		// repeats ten times where the server asks for it or resets.
+		// repeats ten times if the server asks for it or resets.
 		MaxPerHour: 1000,
 		// The source's pause after errors, and the reflector's.
 		ReadyWithin: 2 * time.Minute,

@@ -29,7 +29,7 @@ type loop[T any] struct {
 	admitFailures int         // in a row
 	again         *time.Timer // to handle payload again
 
-	store    *time.Timer // to retry what the store failed
+	store    *time.Timer // to retry a failed store operation
 	retrying bool        // store is set
 	storeErr error       // to be reported
 
@@ -40,7 +40,7 @@ type loop[T any] struct {
 	reported Status
 }
 
-// delivery is what the source yielded.
+// A delivery is a payload or an error of the source.
 type delivery struct {
 	payload Payload
 	err     error
@@ -93,7 +93,7 @@ func newLoop[T any](c *Controller[T]) *loop[T] {
 	}
 }
 
-// follow hands over what the source yields. A panic of the source is an error
+// follow hands over the deliveries of the source. A panic of the source is an error
 // like others; follow then ranges over the source again.
 func (l *loop[T]) follow(ctx context.Context) {
 	failures := 0
@@ -173,7 +173,7 @@ func (l *loop[T]) run(ctx context.Context) error {
 	}
 }
 
-// onDelivery records and handles what the source yielded.
+// onDelivery records and handles a delivery.
 func (l *loop[T]) onDelivery(ctx context.Context, d delivery) {
 	c := l.c
 	info := Delivered{Err: d.err}
@@ -216,7 +216,7 @@ func (l *loop[T]) handleAgain(ctx context.Context) {
 	}
 }
 
-// followStore sets the timer to retry what the store failed.
+// followStore sets the timer to retry a failed store operation.
 func (l *loop[T]) followStore() {
 	c := l.c
 	c.mu.Lock()
@@ -260,8 +260,8 @@ func (l *loop[T]) retryStore() {
 	c.diverged = c.diverged || blocked && c.blocked()
 }
 
-// tryStore opens the store if Boot could not, and reads and writes what is
-// needed. Callers hold mu.
+// tryStore opens the store if Boot could not, and reads and writes it if
+// necessary. Callers hold mu.
 func (l *loop[T]) tryStore() error {
 	c := l.c
 	if !c.store.Opened() || c.store.Unreadable() != nil {
@@ -361,7 +361,7 @@ func (l *loop[T]) apply(ctx context.Context) error {
 	}
 }
 
-// publish reports what happened, without the lock.
+// publish makes the pending reports, without the lock.
 func (l *loop[T]) publish(ctx context.Context) {
 	c := l.c
 	c.mu.Lock()

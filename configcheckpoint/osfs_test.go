@@ -109,7 +109,7 @@ func TestOnRealDisk(t *testing.T) {
 		}
 	}
 	p.dies()
-	// The documented way to begin anew.
+	// The documented way to start over.
 	if err := os.RemoveAll(dir); err != nil {
 		t.Fatal(err)
 	}
@@ -168,7 +168,7 @@ func TestForeignOwner(t *testing.T) {
 	}
 }
 
-// TestNoWayOut: what somebody planted in the directory is not followed out of
+// TestNoWayOut: a link that another user planted in the directory is not followed out of
 // it, and does not stop the boot.
 func TestNoWayOut(t *testing.T) {
 	outside := filepath.Join(t.TempDir(), "outside")
@@ -321,7 +321,7 @@ func TestReadOnlyMount(t *testing.T) {
 	p.must(p.c.Verdict(nil))
 	p.dies()
 	remount("ro")
-	p = start(t, dir) // what is good needs no write
+	p = start(t, dir) // a good one needs no write
 	p.is("A", ReasonGood)
 	if _, err := startIn(t, dir); !errors.Is(err, ErrLocked) {
 		t.Errorf("the lock does not hold on a read-only disk: %v", err)

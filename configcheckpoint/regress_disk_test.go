@@ -16,7 +16,7 @@ import (
 	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore"
 )
 
-// TestRolledBackStaysSoWhateverComes: what is rejected and assigned
+// TestRolledBackStaysSoWhateverComes: a payload that is rejected and assigned
 // stays so, whatever comes to the door.
 func TestRolledBackStaysSoWhateverComes(t *testing.T) {
 	synctest.Test(t, testRolledBackStaysSoWhateverComes)
@@ -217,8 +217,8 @@ func testTransitionTimeStable(t *testing.T) {
 	}
 }
 
-// TestReadOnlyRefusesUnproven: what can't be counted is not started, because it
-// could take the process down for ever.
+// TestReadOnlyRefusesUnproven: a trial that can't be counted is not started, because it
+// could end the process at every start.
 func TestReadOnlyRefusesUnproven(t *testing.T) { synctest.Test(t, testReadOnlyRefusesUnproven) }
 func testReadOnlyRefusesUnproven(t *testing.T) {
 	n := proven(t, "A")

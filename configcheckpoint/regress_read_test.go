@@ -26,7 +26,7 @@ import (
 // The tests of this file are about faults that this package once had.
 
 // TestTyposDontForgetACrashLoop: four rejections at the door made a build try
-// once more what had taken the process down.
+// once more the payload that had ended the process.
 func TestTyposDontForgetACrashLoop(t *testing.T) { synctest.Test(t, testTyposDontForgetACrashLoop) }
 func testTyposDontForgetACrashLoop(t *testing.T) {
 	n := proven(t, "A")
@@ -137,7 +137,7 @@ func TestUnreadablePayloadIsNotDamaged(t *testing.T) {
 	}
 }
 
-// TestPayloadThatBecameDamaged: what could not be read turns out to be damaged, and
+// TestPayloadThatBecameDamaged: a payload that could not be read turns out to be damaged, and
 // the last delivery repairs it.
 func TestPayloadThatBecameDamaged(t *testing.T) {
 	synctest.Test(t, testPayloadThatBecameDamaged)
@@ -157,7 +157,7 @@ func testPayloadThatBecameDamaged(t *testing.T) {
 }
 
 // TestWatchThatIsAlwaysExpired: a stream whose first event says that the
-// resource version is gone was listed for and begun anew at once, without end.
+// resource version is gone was listed for and started again at once, without end.
 func TestWatchThatIsAlwaysExpired(t *testing.T) {
 	synctest.Test(t, testWatchThatIsAlwaysExpired)
 }

@@ -18,7 +18,7 @@ import (
 // systems before this one.
 
 // TestPromotionWithoutRestart: the last-known-good configuration was updated
-// at the next start only, so that what followed a good one fell back past it
+// at the next start only, so that the successor of a good one fell back past it
 // (kubernetes issue 57808).
 func TestPromotionWithoutRestart(t *testing.T) { synctest.Test(t, testPromotionWithoutRestart) }
 func testPromotionWithoutRestart(t *testing.T) {
@@ -35,7 +35,7 @@ func testPromotionWithoutRestart(t *testing.T) {
 	n.is("A", isFalse, PhaseRolledBack, ReasonUnhealthy)
 }
 
-// TestLastKnownGoodIsWrittenOnce: it was rewritten every ten seconds for ever.
+// TestLastKnownGoodIsWrittenOnce: it was rewritten every ten seconds.
 func TestLastKnownGoodIsWrittenOnce(t *testing.T) { synctest.Test(t, testLastKnownGoodIsWrittenOnce) }
 func testLastKnownGoodIsWrittenOnce(t *testing.T) {
 	n := proven(t, "A")
@@ -46,7 +46,7 @@ func testLastKnownGoodIsWrittenOnce(t *testing.T) {
 	}
 }
 
-// TestPromotesRunningNotStored: what was promoted was what lay on the disk, so
+// TestPromotesRunningNotStored: the payload on the disk was promoted, so
 // that a configuration that had never run became the last-known-good one.
 func TestPromotesRunningNotStored(t *testing.T) { synctest.Test(t, testPromotesRunningNotStored) }
 func testPromotesRunningNotStored(t *testing.T) {
@@ -97,7 +97,7 @@ func testClockJumps(t *testing.T) {
 }
 
 // TestRestartDoesNotResetOrExtendTrial: the first event after each start wrote
-// the assignment anew, and with it began the trial.
+// the assignment again, and with it began the trial.
 func TestRestartDoesNotResetOrExtendTrial(t *testing.T) {
 	synctest.Test(t, testRestartDoesNotResetOrExtendTrial)
 }
@@ -144,7 +144,7 @@ func testCrashLoopEndsOnLastKnownGood(t *testing.T) {
 	if s := n.c.Status(); !strings.Contains(s.Message, "3 starts without success, 1 of them ended with a reboot") {
 		t.Error(s.Message)
 	}
-	// A crash of what is good, a day later, is nobody's roll-back.
+	// A crash of a good one, a day later, causes no roll-back.
 	for range 10 {
 		n.goes(24 * time.Hour)
 		n.kill()
@@ -313,7 +313,7 @@ func testDamagedTrialIsHealed(t *testing.T) {
 	}
 }
 
-// TestZeroLengthSlots: an empty file, which is what a power cut leaves, was
+// TestZeroLengthSlots: an empty file, such as a power cut leaves, was
 // read as the wish to run the built-in configuration.
 func TestZeroLengthSlots(t *testing.T) { synctest.Test(t, testZeroLengthSlots) }
 func testZeroLengthSlots(t *testing.T) {
@@ -344,7 +344,7 @@ func testZeroLengthSlots(t *testing.T) {
 }
 
 // TestSameBuildDoesNotRetryRejected: a new configuration and an old program crash-looped until
-// somebody came; the same program must not try again, a new one must.
+// an operator came; the same program must not try again, a new one must.
 func TestSameBuildDoesNotRetryRejected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { testRetryRejected(t, "1", false) })
 }

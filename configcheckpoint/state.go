@@ -454,7 +454,7 @@ func candidates(r record, build string) []candidate {
 	return append(chain, candidate{role: RoleDefault})
 }
 
-// An action is what to do about a payload.
+// An action is the decision about a payload.
 type action int
 
 const (

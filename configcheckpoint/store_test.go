@@ -15,7 +15,7 @@ import (
 )
 
 // TestErrorAtEveryChange lets each change of the disk fail once, with each
-// error: it surfaces, what was acknowledged stays, and the node goes on.
+// error: it surfaces, the acknowledged state stays, and the node goes on.
 func TestErrorAtEveryChange(t *testing.T) {
 	for _, errno := range []error{syscall.EIO, syscall.ENOSPC, syscall.EROFS} {
 		in := &inspector{}
@@ -28,7 +28,7 @@ func TestErrorAtEveryChange(t *testing.T) {
 	in := &inspector{quick: true}
 	in.errorEverywhere(crashfs.Mutation{Errors: true}, syscall.EIO)
 	if len(in.violations) == 0 {
-		t.Error("W6: that errors are swallowed was not noticed")
+		t.Error("swallowed errors were not noticed")
 	}
 }
 

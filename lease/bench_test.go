@@ -138,7 +138,7 @@ func (instantClient) Update(_ context.Context, l *coordinationv1.Lease, _ metav1
 // liveHeap is the heap after a collection.
 func liveHeap() uint64 {
 	runtime.GC()
-	runtime.GC() // what the first one has handed to finalizers
+	runtime.GC() // the objects that the first one has handed to finalizers
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return m.HeapAlloc

@@ -103,11 +103,11 @@ func (p *proxy) vanish() {
 	}
 }
 
-// C4 for real: ResetConnections, as its comment recommends it, brings a new
+// On real connections: ResetConnections, as its comment recommends it, brings a new
 // connection long before HTTP/2 notices after 45 s that the old one is dead.
 // (CloseIdleConnections does not: the stream of the call that has ended is still
 // being taken down when it looks, and those of other calls hold the connection.)
-func TestC4ConnectionVanishes(t *testing.T) {
+func TestConnectionVanishes(t *testing.T) {
 	stub := leasestub.Start(t, 0)
 	config := rest.CopyConfig(stub.Config())
 	target, err := url.Parse(config.Host)
@@ -141,7 +141,7 @@ func TestC4ConnectionVanishes(t *testing.T) {
 	go func() { stopped <- c.Run(ctx) }()
 	await := func(what string) {
 		t.Helper()
-		for range cap(renewed) { // what was renewed before does not count
+		for range cap(renewed) { // earlier renewals do not count
 			select {
 			case <-renewed:
 				continue

@@ -34,7 +34,7 @@ var (
 )
 
 // fixture is one bubble: an API server with a Node, a controller for that node
-// and what its hooks were told.
+// and the calls of its hooks.
 type fixture struct {
 	*testlog.T
 	server     *apitest.Server
@@ -80,7 +80,7 @@ func (o *owners) fail(err error) {
 	o.err = err
 }
 
-// record collects what hooks and the error handler were told.
+// record collects the calls of hooks and of the error handler.
 type record struct {
 	mu        sync.Mutex
 	renewed   []Renewed
@@ -146,8 +146,8 @@ func bubble(t *testing.T, mutate func(*fixture, *Config), test func(*fixture)) {
 	})
 }
 
-// checkPhases checks what PhaseChanged was told, after Run has returned: each
-// change begins where the one before has ended, and the last is to Stopped. A
+// checkPhases checks the calls of PhaseChanged, after Run has returned: each
+// change begins in the phase in which the one before has ended, and the last is to Stopped. A
 // gauge of nodes by phase depends on it.
 func (f *fixture) checkPhases() {
 	f.Helper()
@@ -252,7 +252,7 @@ func (f *fixture) status() Status {
 	return status
 }
 
-// wantCalls compares the journal with what it must be: "GET POST PUT".
+// wantCalls compares the journal with the expected requests: "GET POST PUT".
 func (f *fixture) wantCalls(want string) {
 	f.Helper()
 	if got := f.calls(); got != want {
@@ -294,7 +294,7 @@ func (f *fixture) wantGrowing() {
 	}
 }
 
-func TestL1SteadyStateIsOnePUTPerRenewal(t *testing.T) {
+func TestSteadyStateIsOnePUTPerRenewal(t *testing.T) {
 	bubble(t, nil, func(f *fixture) {
 		f.start()
 		f.wantCalls("GET POST")
@@ -310,7 +310,7 @@ func TestL1SteadyStateIsOnePUTPerRenewal(t *testing.T) {
 	})
 }
 
-func TestL1BodyIsSmall(t *testing.T) {
+func TestBodyIsSmall(t *testing.T) {
 	// The object that the specification measures: a name of 37 characters and
 	// an owner, in protobuf and without managedFields. The annotation with the
 	// process is 40 bytes of it and two names more.
@@ -337,7 +337,7 @@ func TestL1BodyIsSmall(t *testing.T) {
 	})
 }
 
-func TestL2StartCostsTwoCalls(t *testing.T) {
+func TestStartCostsTwoCalls(t *testing.T) {
 	bubble(t, nil, func(f *fixture) {
 		f.start()
 		pass(2 * time.Second)
@@ -367,7 +367,7 @@ func TestL2StartCostsTwoCalls(t *testing.T) {
 	})
 }
 
-func TestL3NodeGone(t *testing.T) {
+func TestALeaseIsNotWrittenWithoutItsNode(t *testing.T) {
 	bubble(t, nil, func(f *fixture) {
 		f.start()
 		pass(15 * time.Second)
@@ -388,7 +388,7 @@ func TestL3NodeGone(t *testing.T) {
 	})
 }
 
-func TestL3NodeReturnsWithoutTrigger(t *testing.T) {
+func TestNodeReturnsWithoutTrigger(t *testing.T) {
 	bubble(t, nil, func(f *fixture) {
 		apitest.Delete[*corev1.Node](f.server, "", nodeName)
 		f.start()
@@ -401,7 +401,7 @@ func TestL3NodeReturnsWithoutTrigger(t *testing.T) {
 }
 
 // The garbage collector is faster than Owner: the lease vanishes first.
-func TestL3OwnerLearnsLate(t *testing.T) {
+func TestOwnerLearnsLate(t *testing.T) {
 	bubble(t, func(f *fixture, cfg *Config) {
 		cfg.Hooks.Deleted = func(Deleted) { // as nodestatus would, by asking
 			f.owners.fail(apierrors.NewNotFound(corev1.Resource("nodes"), nodeName))
@@ -464,7 +464,7 @@ func TestAVanishedLeaseIsHeldBackForItsOwner(t *testing.T) {
 	})
 }
 
-func TestL4OwnerChanges(t *testing.T) {
+func TestOwnerChanges(t *testing.T) {
 	foreign := metav1.OwnerReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "other", UID: "other-uid"}
 	bubble(t, nil, func(f *fixture) {
 		f.start()
@@ -498,7 +498,7 @@ func TestL4OwnerChanges(t *testing.T) {
 	})
 }
 
-func TestL6ResponseLost(t *testing.T) {
+func TestAStoredWriteWhoseResponseIsLostIsOurs(t *testing.T) {
 	for _, test := range []struct {
 		name  string
 		fault apitest.Fault
@@ -538,7 +538,7 @@ func TestL6ResponseLost(t *testing.T) {
 	}
 }
 
-func TestL16NamespaceMissing(t *testing.T) {
+func TestNamespaceMissing(t *testing.T) {
 	bubble(t, nil, func(f *fixture) {
 		apitest.Delete[*corev1.Namespace](f.server, "", corev1.NamespaceNodeLease)
 		f.start()

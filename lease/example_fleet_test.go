@@ -37,7 +37,7 @@ func ExampleController_Add() {
 	stopped := make(chan error)
 	go func() { stopped <- controller.Run(ctx) }()
 
-	// What the handler of the informer does for each Node that comes …
+	// As the handler of the informer does for each Node that comes …
 	for i := range 3 {
 		name := fmt.Sprintf("node-%d", i)
 		if err := nodes.Add(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}); err != nil {

@@ -39,7 +39,7 @@ func ExampleHooks() {
 			Renewed: func(lease.Renewed) { renewals.Add(1) },
 			Failed:  func(f lease.Failed) { failures.Add(f.Class, 1) },
 			PhaseChanged: func(c lease.PhaseChanged) {
-				if c.From != lease.PhasePending { // where a node begins, untold
+				if c.From != lease.PhasePending { // in which a node begins, without a call
 					nodes.Add(c.From.String(), -1)
 				}
 				if c.To != lease.PhasePending && c.To != lease.PhaseStopped {

@@ -32,7 +32,7 @@ func (f *fixture) stepClock(d time.Duration) {
 	f.step = d
 }
 
-func TestL5ClockSteps(t *testing.T) {
+func TestClockSteps(t *testing.T) {
 	const year = 365 * 24 * time.Hour
 	for _, steps := range [][]time.Duration{{-time.Hour}, {year}, {-year}, {year, -year, -time.Hour, year + time.Hour}} {
 		t.Run(fmt.Sprint(steps), func(t *testing.T) {
@@ -58,7 +58,7 @@ func TestL5ClockSteps(t *testing.T) {
 }
 
 // A restart finds a lease that was renewed by a clock an hour ahead.
-func TestL5RestartWithRenewTimeInTheFuture(t *testing.T) {
+func TestRestartWithRenewTimeInTheFuture(t *testing.T) {
 	bubble(t, nil, func(f *fixture) {
 		f.putLease(nodeName, time.Now().Add(time.Hour), nil)
 		watched := f.watchFreshness(50 * time.Second)
@@ -77,11 +77,11 @@ var outages = map[string]apitest.Fault{
 	"Refused": {Err: apitest.ErrConnRefused},
 	"Reset":   {Err: apitest.ErrConnReset},
 	"Hang":    {Hang: true},
-	// Writes are stored, and nobody learns of it.
+	// Writes are stored, and their answers are lost.
 	"Blackhole": {HangResponse: true},
 }
 
-func TestL7Outage(t *testing.T) {
+func TestRenewalsReturnToTheirPlacesAfterAnOutage(t *testing.T) {
 	const outage = 5 * time.Minute
 	for name, fault := range outages {
 		t.Run(name, func(t *testing.T) {
@@ -127,10 +127,10 @@ func TestL7Outage(t *testing.T) {
 	}
 }
 
-// TestL8OutageWithinTheGracePeriod is the promise of the package comment: 25 s
+// TestOutageWithinTheGracePeriod is the promise of the package comment: 25 s
 // of anything, begun at any time between two renewals, and the node is never
 // Unknown. The API server is back after it; a longer outage is Unknown.
-func TestL8OutageWithinTheGracePeriod(t *testing.T) {
+func TestOutageWithinTheGracePeriod(t *testing.T) {
 	const grace = 50 * time.Second
 	for name, fault := range outages {
 		t.Run(name, func(t *testing.T) {
@@ -161,7 +161,7 @@ func TestL8OutageWithinTheGracePeriod(t *testing.T) {
 }
 
 // The bound of the package comment: 23 s of any failures in any order.
-func TestL8AnythingForTheBound(t *testing.T) {
+func TestNodesAreRenewedWithinTheBoundAfterAnyOutage(t *testing.T) {
 	var faults []apitest.Fault
 	for _, name := range slices.Sorted(maps.Keys(outages)) {
 		faults = append(faults, outages[name])
@@ -188,7 +188,7 @@ func TestL8AnythingForTheBound(t *testing.T) {
 	}
 }
 
-func TestL9CancelAtAnyTime(t *testing.T) {
+func TestCancelAtAnyTime(t *testing.T) {
 	stuck := func(ctx context.Context, _ string) error { <-ctx.Done(); return ctx.Err() }
 	for name, mutate := range map[string]func(*fixture, *Config){
 		"MidRequest":  func(f *fixture, _ *Config) { f.server.Inject(apitest.Fault{Hang: true}) },
@@ -220,14 +220,14 @@ func TestL9CancelAtAnyTime(t *testing.T) {
 	}
 }
 
-func TestL13RefusalsAreNotHot(t *testing.T) {
+func TestRefusalsAreNotHot(t *testing.T) {
 	for name, status := range map[string]*fault{
 		"401":    {apitest.Fault{Status: statuserr.Unauthorized()}, 13},
 		"403":    {apitest.Fault{Status: statuserr.Forbidden("leases", nodeName, "no")}, 13},
 		"422":    {apitest.Fault{Status: statuserr.New(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, "no")}, 26},
 		"422PUT": {apitest.Fault{Match: puts, Status: statuserr.New(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, "no")}, 26},
 		"429":    {apitest.Fault{Status: statuserr.TooManyRequests(0)}, 18},
-		// client-go does what the server says: once a second.
+		// client-go obeys the server: once a second.
 		"429RetryAfter": {apitest.Fault{Status: statuserr.TooManyRequests(1)}, 61},
 		"409":           {apitest.Fault{Match: puts, Status: statuserr.New(http.StatusConflict, metav1.StatusReasonConflict, "no")}, 100},
 	} {
@@ -257,7 +257,7 @@ type fault struct {
 	perMinute int
 }
 
-func TestL13WrongNodeNamesBoth(t *testing.T) {
+func TestWrongNodeNamesBoth(t *testing.T) {
 	bubble(t, func(f *fixture, cfg *Config) {
 		cfg.Client = f.server.Client(apitest.NodeUser("node-2")).CoordinationV1()
 	}, func(f *fixture) {
@@ -316,8 +316,8 @@ func TestResetConnections(t *testing.T) {
 	}
 }
 
-// C1: a Node that is deleted says nothing about the connection.
-func TestC1NoResetForADeletedNode(t *testing.T) {
+// A Node that is deleted says nothing about the connection.
+func TestNoResetForADeletedNode(t *testing.T) {
 	resets := 0
 	bubble(t, func(_ *fixture, cfg *Config) { cfg.ResetConnections = func() { resets++ } }, func(f *fixture) {
 		f.start()
@@ -331,9 +331,9 @@ func TestC1NoResetForADeletedNode(t *testing.T) {
 	}
 }
 
-// A dead connection is replaced before the node is Unknown (C4): the third
+// A dead connection is replaced before the node is Unknown: the third
 // request goes out on a new one.
-func TestC4DeadConnection(t *testing.T) {
+func TestDeadConnection(t *testing.T) {
 	var restore atomic.Pointer[func()]
 	bubble(t, func(_ *fixture, cfg *Config) { cfg.ResetConnections = func() { (*restore.Load())() } }, func(f *fixture) {
 		f.start()

@@ -42,7 +42,7 @@ func (g *gauge) add(n int) {
 	g.max = max(g.max, g.now)
 }
 
-// count is a transport wrapper that counts what is under way.
+// count is a transport wrapper that counts the requests under way.
 func (f *fleet) count(next http.RoundTripper) http.RoundTripper {
 	return roundTripper(func(r *http.Request) (*http.Response, error) {
 		f.inFlight.add(1)
@@ -111,11 +111,13 @@ func (f *fleet) wantFlat(when string, h []int, each int) {
 	}
 }
 
-func TestL14TenThousandNodes(t *testing.T) { testFlat(t, fleetSize, apitest.Fault{Hang: true}) }
+func TestTenThousandNodes(t *testing.T) { testFlat(t, fleetSize, apitest.Fault{Hang: true}) }
 
 // With fewer nodes, for there are 1.5 times as many requests as usual when each
 // of them is refused at once.
-func TestL14Refused(t *testing.T) { testFlat(t, 1_000, apitest.Fault{Err: apitest.ErrConnRefused}) }
+func TestARefusedFleetStaysBelowItsRate(t *testing.T) {
+	testFlat(t, 1_000, apitest.Fault{Err: apitest.ErrConnRefused})
+}
 
 func testFlat(t *testing.T, nodes int, fault apitest.Fault) {
 	each := nodes / 10
@@ -156,7 +158,7 @@ func testFlat(t *testing.T, nodes int, fault apitest.Fault) {
 }
 
 // The bound of the package comment for a fleet: 16 s.
-func TestL8FleetForTheBound(t *testing.T) {
+func TestAFleetIsRenewedWithinTheBoundAfterAnyOutage(t *testing.T) {
 	const nodes = 1_000
 	for _, fault := range []apitest.Fault{{Hang: true}, {Err: apitest.ErrConnRefused}} {
 		fleetBubble(t, nodes, nil, func(f *fleet) {
@@ -181,8 +183,8 @@ func TestL8FleetForTheBound(t *testing.T) {
 	}
 }
 
-// W8: the start of a fleet is no storm.
-func TestW8Start(t *testing.T) {
+// The start of a fleet is no storm.
+func TestTheStartOfAFleetIsNoStorm(t *testing.T) {
 	const nodes = 2_000
 	fleetBubble(t, nodes, nil, func(f *fleet) {
 		f.server.Inject(apitest.Fault{Latency: 10 * time.Millisecond})
@@ -204,9 +206,9 @@ func TestW8Start(t *testing.T) {
 	})
 }
 
-// W1: with an API server that is slower than the workers can be, those leases
+// With an API server that is slower than the workers can be, those leases
 // are renewed that can still be saved, and each of them in time.
-func TestW1SlowServer(t *testing.T) {
+func TestASlowServerSavesTheLeasesThatCanBeSaved(t *testing.T) {
 	const nodes = 1_000
 	fleetBubble(t, nodes, func(cfg *Config) { cfg.Workers = 10 }, func(f *fleet) {
 		f.server.Inject(apitest.Fault{Latency: 300 * time.Millisecond}) // 33 a second of 100 wanted
@@ -221,8 +223,8 @@ func TestW1SlowServer(t *testing.T) {
 	})
 }
 
-// W2: adding and removing a node must not fork its chain of renewals.
-func TestL11RemoveAndAddDuringCalls(t *testing.T) {
+// Adding and removing a node must not fork its chain of renewals.
+func TestRemoveAndAddDuringCalls(t *testing.T) {
 	bubble(t, nil, func(f *fixture) {
 		restore := f.server.Inject(apitest.Fault{Latency: 70 * time.Millisecond})
 		f.start()
@@ -281,9 +283,9 @@ func TestAddAndRemoveWhileRunning(t *testing.T) {
 	})
 }
 
-// W7: a namespace that is missing must not hold up the workers, and neither
+// A namespace that is missing must not hold up the workers, and neither
 // must one node whose calls fail.
-func TestW7OneBadNodeDoesNotHoldUpOthers(t *testing.T) {
+func TestOneBadNodeDoesNotHoldUpOthers(t *testing.T) {
 	fleetBubble(t, 50, func(cfg *Config) { cfg.Workers = 2 }, func(f *fleet) {
 		f.server.Inject(apitest.Fault{
 			Match:  apitest.Match{Func: func(r apitest.Request) bool { return r.Name < "node-00004" }},
@@ -308,9 +310,9 @@ func TestW7OneBadNodeDoesNotHoldUpOthers(t *testing.T) {
 	})
 }
 
-// E1: the rate limit that client-go sets by default starves a fleet, and nobody
+// The rate limit that client-go sets by default starves a fleet, and no one
 // would see why.
-func TestE1RateLimitIsSeen(t *testing.T) {
+func TestRateLimitIsSeen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := apitest.New(apitest.Options{})
 		for qps, want := range map[float32]bool{5: true, 1000: false, -1: false} {

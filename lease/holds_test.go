@@ -210,7 +210,7 @@ func TestOfTwoProcessesWithOneNameOneHoldsTheLease(t *testing.T) {
 	}
 }
 
-// What a process can't hear of it knows by its own clock, and sooner than the
+// A process that is cut off knows the end by its own clock, and sooner than the
 // other one acts.
 func TestAProcessThatIsCutOffKnowsBeforeItIsReplaced(t *testing.T) {
 	cable := newCut()
@@ -278,7 +278,7 @@ func TestARestartGoesOnWithTheLease(t *testing.T) {
 	})
 }
 
-// Two processes that are told apart by nothing but their order: an old Pod of a
+// Two processes that differ only in their order: an old Pod of a
 // DaemonSet and its successor, or a program that was started twice.
 func TestTheLaterOfTwoStartsOfOneProcessHoldsTheLease(t *testing.T) {
 	bubble(t, func(_ *fixture, cfg *Config) { cfg.Process = "host-1" }, func(f *fixture) {

@@ -19,7 +19,7 @@ import (
 	"github.com/kubewright/kubewright/internal/statuserr"
 )
 
-// What an operator sees at V2 of an eventful day. Steady renewals are not in it.
+// The log at V2 of an eventful day. Steady renewals are not in it.
 const wantLog = `
 INFO lease: Created node lease lease="kube-node-lease/node-1"
 INFO lease: Changed phase of node lease lease="kube-node-lease/node-1" from="Pending" to="Held"

@@ -417,7 +417,7 @@ func TestObject(t *testing.T) {
 }
 
 // kube-controller-manager remembers the highest RenewTime, whatever becomes of
-// the lease: somebody else with a slower clock writes it, or it is made again.
+// the lease: another client with a slower clock writes it, or it is re-created.
 func TestRenewTimeNeverGoesBackWithTheLease(t *testing.T) {
 	s := heldState()
 	s.renewTime = 9_000_000_000
@@ -457,7 +457,7 @@ func TestClockBehindIsSaidOnce(t *testing.T) {
 	}
 }
 
-// What was found is not changed by what is written, and does not keep it alive.
+// A lease that was read is not changed by writes, and is not kept in memory.
 func TestObjectSharesNothing(t *testing.T) {
 	found := stored(func(l *coordinationv1.Lease) {
 		l.Labels = map[string]string{"a": "b"}
@@ -502,7 +502,7 @@ func TestTroubleEnds(t *testing.T) {
 	}
 }
 
-// A turn reads and writes again at most twice: the number is part of what an API
+// A turn reads and writes again at most twice: the number is part of the load on an API
 // server has to bear from two clients that write one lease.
 func TestATurnMeetsAtMostThreeConflicts(t *testing.T) {
 	s, turn := heldState(), testTurn()

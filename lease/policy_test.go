@@ -34,7 +34,7 @@ func (f *fixture) steal(holder string, skew time.Duration) {
 	})
 }
 
-func TestL10WaitExpired(t *testing.T) {
+func TestForeignWaitExpiredWaits(t *testing.T) {
 	for _, skew := range []time.Duration{0, time.Hour, -time.Hour} {
 		t.Run(skew.String(), func(t *testing.T) {
 			recorder := events.NewFakeRecorder(100)
@@ -92,7 +92,7 @@ func drain(r *events.FakeRecorder) string {
 	return strings.Join(reasons, " ")
 }
 
-func TestL10WaitExpiredWhileServing(t *testing.T) {
+func TestALeaseTakenWhileServingIsWaitedFor(t *testing.T) {
 	bubble(t, nil, func(f *fixture) {
 		f.start()
 		pass(time.Minute)
@@ -113,7 +113,7 @@ func TestL10WaitExpiredWhileServing(t *testing.T) {
 }
 
 // A takeover whose answer is lost is one all the same, and not two.
-func TestL10TakeOverResponseLost(t *testing.T) {
+func TestATakeOverWhoseResponseIsLostIsReported(t *testing.T) {
 	bubble(t, nil, func(f *fixture) {
 		f.putLease("other", time.Now(), nil)
 		f.server.Inject(apitest.Fault{Match: puts, LoseResponse: true, Times: 1})
@@ -131,7 +131,7 @@ func TestL10TakeOverResponseLost(t *testing.T) {
 	})
 }
 
-func TestL10TakeOver(t *testing.T) {
+func TestForeignTakeOverTakesTheLeaseAtOnce(t *testing.T) {
 	bubble(t, onForeign(ForeignTakeOver), func(f *fixture) {
 		f.putLease("other", time.Now(), nil)
 		f.start()
@@ -141,7 +141,7 @@ func TestL10TakeOver(t *testing.T) {
 			t.Errorf("lease is %+v", l.Spec)
 		}
 		pass(time.Minute)
-		// Somebody who takes it back at once, each time.
+		// A client that takes it back at once, each time.
 		f.server.ResetJournal()
 		for range 30 {
 			f.steal("other", 0)
@@ -163,7 +163,7 @@ func TestL10TakeOver(t *testing.T) {
 	})
 }
 
-func TestL10Fail(t *testing.T) {
+func TestForeignFailEndsRun(t *testing.T) {
 	bubble(t, onForeign(ForeignFail), func(f *fixture) {
 		f.start()
 		if err := f.controller.Add("node-2"); err != nil {
@@ -193,7 +193,7 @@ func TestL10Fail(t *testing.T) {
 }
 
 // One of many nodes must not end the others.
-func TestL10FailOfAnAddedNode(t *testing.T) {
+func TestForeignFailOfAnAddedNodeWaits(t *testing.T) {
 	bubble(t, func(f *fixture, cfg *Config) {
 		cfg.OnForeign = ForeignFail
 		cfg.NodeName = "node-2"
@@ -222,7 +222,7 @@ func TestRollingReplacementIsNotContended(t *testing.T) {
 		f.start()
 		pass(time.Minute)
 		cfg := f.controller.cfg
-		cfg.Hooks.PhaseChanged = nil // what that tells is of one controller
+		cfg.Hooks.PhaseChanged = nil // its calls are those of one controller
 		second := f.new(cfg)
 		ctx, cancel := context.WithCancel(f.Context())
 		done := make(chan error, 1)
@@ -238,7 +238,7 @@ func TestRollingReplacementIsNotContended(t *testing.T) {
 	})
 }
 
-func TestL12Gate(t *testing.T) {
+func TestAClosedGatePausesTheNode(t *testing.T) {
 	var closed error
 	var stuck bool
 	bubble(t, func(f *fixture, cfg *Config) {
@@ -288,7 +288,7 @@ func TestL12Gate(t *testing.T) {
 		if n := len(f.server.Requests(apitest.Match{})); n > 110 {
 			t.Errorf("%d requests in 10 s of flapping", n)
 		}
-		// S5: a gate that hangs is a closed gate.
+		// A gate that hangs is a closed gate.
 		set(nil, true)
 		pass(11 * time.Second)
 		f.server.ResetJournal()
@@ -301,7 +301,7 @@ func TestL12Gate(t *testing.T) {
 	})
 }
 
-// What is paused does not fail: the failure after the pause is a new one.
+// A paused node does not fail: the failure after the pause is a new one.
 func TestPauseEndsFailures(t *testing.T) {
 	var closed atomic.Bool
 	bubble(t, func(f *fixture, cfg *Config) {
@@ -344,7 +344,7 @@ func TestTriggerDoesNotMakeRenewalsMoreFrequent(t *testing.T) {
 	})
 }
 
-func TestL17Shutdown(t *testing.T) {
+func TestShutdownPolicies(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		policy ShutdownPolicy
@@ -415,7 +415,7 @@ func wantNone(f *fixture, l *coordinationv1.Lease) {
 }
 
 // A write that was under way when Run ended is found and released too.
-func TestL17WriteUnderWay(t *testing.T) {
+func TestWriteUnderWay(t *testing.T) {
 	for when, match := range map[time.Duration]apitest.Match{13 * time.Second: puts, 5 * time.Second: posts} {
 		bubble(t, func(_ *fixture, cfg *Config) { cfg.OnShutdown = ShutdownDelete }, func(f *fixture) {
 			f.server.Inject(apitest.Fault{Match: match, HangResponse: true})
@@ -431,7 +431,7 @@ func TestL17WriteUnderWay(t *testing.T) {
 }
 
 // An API server that does not answer holds up the end for ShutdownTimeout.
-func TestL17Hang(t *testing.T) {
+func TestShutdownEndsWhileTheAPIServerHangs(t *testing.T) {
 	bubble(t, func(_ *fixture, cfg *Config) { cfg.OnShutdown = ShutdownDelete }, func(f *fixture) {
 		f.start()
 		pass(time.Minute)

@@ -22,16 +22,12 @@ import (
 	"github.com/kubewright/kubewright/apitest"
 )
 
-// The tests of this file, and those elsewhere whose names begin in the same
-// way, are named after defects that other implementations have or had:
-// S virtual-kubelet, C component-helpers and the kubelet, W kwok, E client-go.
-// S1 and S11 are in TestL9, S4 in TestL2, S5 and S12 in TestL12, S7 and C5 in
-// TestL4 and TestL10, S10 in TestL13, C6 in TestL5, C7 in TestOwnerFails, W5 in
-// TestL10, W6 in TestOwnerFails.
+// The tests of this file are about defects that other implementations have or had:
+// virtual-kubelet, component-helpers and the kubelet, kwok, client-go.
 
-// S2, C2, S9: the pace of retries. The first ones are neither doubled nor sent
+// The pace of retries. The first ones are neither doubled nor sent
 // at once.
-func TestS2C2S9PaceOfRetries(t *testing.T) {
+func TestPaceOfRetries(t *testing.T) {
 	bubble(t, nil, func(f *fixture) {
 		f.start()
 		pass(time.Minute)
@@ -49,8 +45,8 @@ func TestS2C2S9PaceOfRetries(t *testing.T) {
 	})
 }
 
-// S3: an outage must not pile up timers or goroutines.
-func TestS3LongOutageKeepsNothing(t *testing.T) {
+// An outage must not pile up timers or goroutines.
+func TestLongOutageKeepsNothing(t *testing.T) {
 	bubble(t, nil, func(f *fixture) {
 		f.start()
 		pass(time.Minute)
@@ -65,9 +61,9 @@ func TestS3LongOutageKeepsNothing(t *testing.T) {
 	})
 }
 
-// S6: somebody deletes the Node, the garbage collector the lease, and Owner does
+// An administrator deletes the Node, the garbage collector the lease, and Owner does
 // not learn of it for a long time, or ever.
-func TestS6NoChurnWithTheGarbageCollector(t *testing.T) {
+func TestNoChurnWithTheGarbageCollector(t *testing.T) {
 	bubble(t, func(f *fixture, cfg *Config) {
 		stale := NodeOwner(&f.owners)
 		ref, _ := stale(context.Background(), nodeName)
@@ -123,8 +119,8 @@ func (f *fixture) collectGarbage(ctx context.Context, period time.Duration) {
 	}
 }
 
-// S7: the Node is replaced, and the garbage collector is at the lease's heels.
-func TestS7ReplacedNodeKeepsItsLease(t *testing.T) {
+// The Node is replaced, and the garbage collector is at the lease's heels.
+func TestReplacedNodeKeepsItsLease(t *testing.T) {
 	bubble(t, nil, func(f *fixture) {
 		f.start()
 		watched := f.watchFreshness(50 * time.Second)
@@ -144,8 +140,8 @@ func TestS7ReplacedNodeKeepsItsLease(t *testing.T) {
 	})
 }
 
-// S8: the period does not slide by the latency of the calls.
-func TestS8NoDrift(t *testing.T) {
+// The period does not slide by the latency of the calls.
+func TestNoDrift(t *testing.T) {
 	bubble(t, nil, func(f *fixture) {
 		f.server.Inject(apitest.Fault{Latency: 300 * time.Millisecond})
 		f.start()
@@ -164,8 +160,8 @@ func TestS8NoDrift(t *testing.T) {
 	})
 }
 
-// S13, C8: durations that other implementations divide to zero.
-func TestS13C8ShortDurations(t *testing.T) {
+// Durations that other implementations divide to zero.
+func TestShortDurations(t *testing.T) {
 	for _, seconds := range []int{1, 2, 3, 5} {
 		duration := time.Duration(seconds) * time.Second
 		bubble(t, func(_ *fixture, cfg *Config) { cfg.Duration = duration }, func(f *fixture) {
@@ -187,9 +183,9 @@ func TestS13C8ShortDurations(t *testing.T) {
 	}
 }
 
-// C3: a server that hangs does not get the same request five times before
+// A server that hangs does not get the same request five times before
 // anything else is tried: Gate and Owner are asked before each.
-func TestC3HangIsNotRepeatedBlindly(t *testing.T) {
+func TestHangIsNotRepeatedBlindly(t *testing.T) {
 	bubble(t, nil, func(f *fixture) {
 		f.start()
 		pass(time.Minute)
@@ -208,9 +204,9 @@ func TestC3HangIsNotRepeatedBlindly(t *testing.T) {
 	})
 }
 
-// C9, kops #13259: the end of Run while the Node is being deleted must not make
+// As in kops #13259: the end of Run while the Node is being deleted must not make
 // the lease again.
-func TestC9EndDuringDeletion(t *testing.T) {
+func TestEndDuringDeletion(t *testing.T) {
 	for _, when := range []time.Duration{0, time.Second, 9 * time.Second} {
 		bubble(t, nil, func(f *fixture) {
 			f.start()
@@ -227,8 +223,8 @@ func TestC9EndDuringDeletion(t *testing.T) {
 	}
 }
 
-// W3: a conflict is solved at once and not at the next interval.
-func TestW3ConflictIsSolvedAtOnce(t *testing.T) {
+// A conflict is solved at once and not at the next interval.
+func TestConflictIsSolvedAtOnce(t *testing.T) {
 	bubble(t, nil, func(f *fixture) {
 		f.start()
 		pass(15 * time.Second)
@@ -240,15 +236,15 @@ func TestW3ConflictIsSolvedAtOnce(t *testing.T) {
 				t.Errorf("renewed after %v", got)
 			}
 		}
-		// E3: nor is a write that leaves RenewTime alone taken for a renewal.
+		// Nor is a write that leaves RenewTime alone taken for a renewal.
 		if len(f.told.contended) > 0 {
 			t.Error("contended because of labels")
 		}
 	})
 }
 
-// W4: after a restart our own lease is not foreign.
-func TestW4Restart(t *testing.T) {
+// After a restart our own lease is not foreign.
+func TestAfterARestartOurOwnLeaseIsNotForeign(t *testing.T) {
 	for _, holder := range []string{"", "host-a"} {
 		bubble(t, func(_ *fixture, cfg *Config) { cfg.HolderIdentity = holder }, func(f *fixture) {
 			f.start()
@@ -263,8 +259,8 @@ func TestW4Restart(t *testing.T) {
 	}
 }
 
-// W6: what is created always has an owner, whatever Owner says in between.
-func TestW6NeverWithoutOwner(t *testing.T) {
+// A lease is always created with an owner, whatever Owner says in between.
+func TestNeverWithoutOwner(t *testing.T) {
 	bubble(t, func(f *fixture, cfg *Config) {
 		turn := 0
 		cfg.Owner = func(ctx context.Context, name string) (metav1.OwnerReference, error) {
@@ -317,7 +313,7 @@ func TestNothingBlocksButRun(t *testing.T) {
 	})
 }
 
-// An answer that can be decoded and has nothing in it was told of as a renewal.
+// An answer that can be decoded and is empty was reported as a renewal.
 func TestEmptyAnswerIsNoRenewal(t *testing.T) {
 	for _, verb := range []string{"create", "update", "get"} {
 		t.Run(verb, func(t *testing.T) {

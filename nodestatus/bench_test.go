@@ -76,7 +76,7 @@ func BenchmarkRoundUnchanged(b *testing.B) {
 	}
 }
 
-// BenchmarkPatch is what a write costs before it is sent.
+// BenchmarkPatch is the cost of a write before it is sent.
 func BenchmarkPatch(b *testing.B) {
 	for _, images := range []int{0, maxImages} {
 		b.Run(fmt.Sprintf("images=%d", images), func(b *testing.B) {

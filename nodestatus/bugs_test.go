@@ -25,15 +25,14 @@ import (
 	"github.com/kubewright/kubewright/internal/statuserr"
 )
 
-// The bugs of the ancestors that the specification lists, by their names there:
-// V1 to V10 of virtual-kubelet's node controller, K1 to K5 of the kubelet's. (V11
-// is a remark on tests.) The cases N1 to N13 cover some of them as well.
+// The tests of this file are about defects that virtual-kubelet's node controller and
+// the kubelet's have or had.
 
-// V1: the first health check fails, or registration meets an error that passes:
+// The first health check fails, or registration meets an error that passes:
 // Run goes on.
-func TestV1RunOutlivesAFirstFailure(t *testing.T) { synctest.Test(t, testV1) }
+func TestRunOutlivesAFirstFailure(t *testing.T) { synctest.Test(t, testRunOutlivesAFirstFailure) }
 
-func testV1(t *testing.T) {
+func testRunOutlivesAFirstFailure(t *testing.T) {
 	s := apitest.New(apitest.Options{})
 	s.Inject(apitest.Fault{Match: posts, Times: 2, Status: statuserr.InternalError("starting")})
 	health := &knob[error]{value: errors.New("not up yet")}
@@ -50,10 +49,10 @@ func testV1(t *testing.T) {
 	}
 }
 
-// V2: a health check that fails later is said, not kept silent about.
-func TestV2UnhealthyIsSaid(t *testing.T) { synctest.Test(t, testV2) }
+// A health check that fails later is said, not kept silent about.
+func TestUnhealthyIsSaid(t *testing.T) { synctest.Test(t, testUnhealthyIsSaid) }
 
-func testV2(t *testing.T) {
+func testUnhealthyIsSaid(t *testing.T) {
 	s := apitest.New(apitest.Options{})
 	health := &knob[error]{}
 	w := start(t, s, Config{HealthChecks: []HealthCheck{healthCheck(health)}})
@@ -66,11 +65,11 @@ func testV2(t *testing.T) {
 	}
 }
 
-// V3: a deleted Node is not patched for ever: see N8. What is left here is that
+// A deleted Node is not patched without end. The rest is that
 // nothing is sent while the policy waits.
-func TestV3NothingIsSentToADeletedNode(t *testing.T) { synctest.Test(t, testV3) }
+func TestNothingIsSentToADeletedNode(t *testing.T) { synctest.Test(t, testNothingIsSentToADeletedNode) }
 
-func testV3(t *testing.T) {
+func testNothingIsSentToADeletedNode(t *testing.T) {
 	s := apitest.New(apitest.Options{})
 	w := start(t, s, Config{OnDeleted: DeletedIdle, ReportInterval: DefaultSyncInterval})
 	apitest.Delete[*corev1.Node](s, "", node1)
@@ -83,13 +82,13 @@ func testV3(t *testing.T) {
 	w.expect(0, 0, 0)
 }
 
-// V4: a provider that reports a change before the loop begins, or after it has
-// ended, is not blocked: N13.
+// A provider that reports a change before the loop begins, or after it has
+// ended, is not blocked.
 
-// V5: a heartbeat is small, and writes no annotation with the status in it.
-func TestV5HeartbeatIsSmall(t *testing.T) { synctest.Test(t, testV5) }
+// A heartbeat is small, and writes no annotation with the status in it.
+func TestHeartbeatIsSmall(t *testing.T) { synctest.Test(t, testHeartbeatIsSmall) }
 
-func testV5(t *testing.T) {
+func testHeartbeatIsSmall(t *testing.T) {
 	s := apitest.New(apitest.Options{})
 	w := start(t, s, Config{Setters: []Setter{Images(func(context.Context, string) ([]corev1.ContainerImage, error) {
 		return slices.Repeat([]corev1.ContainerImage{{Names: []string{strings.Repeat("x", 100)}, SizeBytes: 1}}, maxImages), nil
@@ -108,12 +107,12 @@ func testV5(t *testing.T) {
 	}
 }
 
-// V6 (virtual-kubelet #956): Unknown is written between the view that a patch is
+// As in virtual-kubelet #956: Unknown is written between the view that a patch is
 // made from and the patch. All of each condition is in it, so Ready is right
 // after it whatever was there.
-func TestV6UnknownBetweenViewAndPatch(t *testing.T) { synctest.Test(t, testV6) }
+func TestUnknownBetweenViewAndPatch(t *testing.T) { synctest.Test(t, testUnknownBetweenViewAndPatch) }
 
-func testV6(t *testing.T) {
+func testUnknownBetweenViewAndPatch(t *testing.T) {
 	s := apitest.New(apitest.Options{})
 	pods := &knob[int64]{value: 1}
 	w := start(t, s, Config{Setters: []Setter{podsSetter(pods)}})
@@ -130,12 +129,12 @@ func testV6(t *testing.T) {
 	}
 }
 
-// V7: transition times of a provider, which go backwards, are not believed: N5.
+// Transition times of a provider, which go backwards, are not believed.
 
-// V8: a setter that sets a condition only leaves everything else alone.
-func TestV8PartialSetter(t *testing.T) { synctest.Test(t, testV8) }
+// A setter that sets a condition only leaves everything else alone.
+func TestPartialSetter(t *testing.T) { synctest.Test(t, testPartialSetter) }
 
-func testV8(t *testing.T) {
+func testPartialSetter(t *testing.T) {
 	s := apitest.New(apitest.Options{})
 	named := template()
 	named.Name, named.Status.NodeInfo.KernelVersion = node1, "6.1"
@@ -153,11 +152,11 @@ func testV8(t *testing.T) {
 	}
 }
 
-// V9: nothing is shared with the embedder: what it does later to the objects it
+// Nothing is shared with the embedder: its later changes to the objects it
 // gave or was given changes nothing (and is no race).
-func TestV9NothingIsShared(t *testing.T) { synctest.Test(t, testV9) }
+func TestNothingIsShared(t *testing.T) { synctest.Test(t, testNothingIsShared) }
 
-func testV9(t *testing.T) {
+func testNothingIsShared(t *testing.T) {
 	s := apitest.New(apitest.Options{})
 	var kept notes[*corev1.Node]
 	claimed := metav1.NewTime(time.Unix(1, 0))
@@ -195,10 +194,10 @@ func testV9(t *testing.T) {
 	w.expect(1, 0, 0)
 }
 
-// V10: no condition has an empty status, whether by default or by a setter.
-func TestV10NoEmptyStatus(t *testing.T) { synctest.Test(t, testV10) }
+// No condition has an empty status, whether by default or by a setter.
+func TestNoEmptyStatus(t *testing.T) { synctest.Test(t, testNoEmptyStatus) }
 
-func testV10(t *testing.T) {
+func testNoEmptyStatus(t *testing.T) {
 	s := apitest.New(apitest.Options{})
 	var notes notes[SetterFailed]
 	w := start(t, s, Config{
@@ -218,14 +217,16 @@ func testV10(t *testing.T) {
 	}
 }
 
-// K1: a registration is not for ever: after the Node was deleted it is registered
-// again where the policy says so, and never where it does not: N8.
+// A registration can end: after the Node was deleted it is registered
+// again if the policy says so, and never if it does not.
 
-// K2: a patch that hangs ends with Run's context, at once, and every patch says
+// A patch that hangs ends with Run's context, at once, and every patch says
 // which object it is for.
-func TestK2PatchesEndWithRunAndNameTheirObject(t *testing.T) { synctest.Test(t, testK2) }
+func TestPatchesEndWithRunAndNameTheirObject(t *testing.T) {
+	synctest.Test(t, testPatchesEndWithRunAndNameTheirObject)
+}
 
-func testK2(t *testing.T) {
+func testPatchesEndWithRunAndNameTheirObject(t *testing.T) {
 	s := apitest.New(apitest.Options{})
 	pods := &knob[int64]{value: 1}
 	w := start(t, s, Config{Setters: []Setter{podsSetter(pods)}})
@@ -246,10 +247,10 @@ func testK2(t *testing.T) {
 	}
 }
 
-// K3: events are not repeated with each try: N12.
+// Events are not repeated with each try.
 
-// K4: registration is retried with growing, jittered pauses, and stops with Run.
-func TestK4RegistrationIsRetriedWithJitter(t *testing.T) {
+// Registration is retried with growing, jittered pauses, and stops with Run.
+func TestRegistrationIsRetriedWithJitter(t *testing.T) {
 	var gaps [2][]time.Duration
 	for i := range gaps {
 		synctest.Test(t, func(t *testing.T) {
@@ -280,11 +281,11 @@ func TestK4RegistrationIsRetriedWithJitter(t *testing.T) {
 	}
 }
 
-// K5: Ready is the last of our conditions, also when another one comes later,
+// Ready is the last of our conditions, also when another one comes later,
 // and after another writer has removed one.
-func TestK5ReadyIsLast(t *testing.T) { synctest.Test(t, testK5) }
+func TestReadyIsLast(t *testing.T) { synctest.Test(t, testReadyIsLast) }
 
-func testK5(t *testing.T) {
+func testReadyIsLast(t *testing.T) {
 	s := apitest.New(apitest.Options{})
 	more := &knob[bool]{}
 	w := start(t, s, Config{Setters: []Setter{func(_ context.Context, n *corev1.Node) error {
@@ -329,7 +330,7 @@ func (s stripper) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // A webhook that undoes part of each write is answered once, then with each
-// report; not every ten seconds for ever.
+// report; not every ten seconds.
 func TestWebhookThatUndoesAWrite(t *testing.T) { synctest.Test(t, testWebhook) }
 
 func testWebhook(t *testing.T) {
@@ -351,7 +352,7 @@ func testWebhook(t *testing.T) {
 	w.c.Trigger(node1)
 	w.pass(time.Hour)
 	// Two for the change, two for each report; the time to the next report is
-	// drawn anew after each, and is half of the interval at least.
+	// drawn again after each, and is half of the interval at least.
 	if n := len(s.Requests(patches)); n < 12 || n > 2+2*24 {
 		t.Errorf("%d patches in an hour", n)
 	}

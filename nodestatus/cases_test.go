@@ -26,9 +26,6 @@ import (
 	"github.com/kubewright/kubewright/internal/statuserr"
 )
 
-// The cases of the specification, by their names. N1 and N2 are in
-// controller_test.go, N4 and N5 in writers_test.go.
-
 // knob is a value that a test turns while setters and checks read it.
 type knob[T any] struct {
 	mu    sync.Mutex
@@ -47,7 +44,7 @@ func (k *knob[T]) get() T {
 	return k.value
 }
 
-// notes is what hooks have told, for a test to read.
+// notes are the calls of hooks, for a test to read.
 type notes[T any] struct{ knob[[]T] }
 
 func (n *notes[T]) add(note T) {
@@ -64,16 +61,16 @@ func podsSetter(pods *knob[int64]) Setter {
 	}
 }
 
-// healthCheck fails with what the knob holds.
+// healthCheck fails with the error of the knob.
 func healthCheck(health *knob[error]) HealthCheck {
 	return func(context.Context, string) error { return health.get() }
 }
 
-// N3: a change is patched within 200 ms of Trigger, and 1,000 Triggers in
+// A change is patched within 200 ms of Trigger, and 1,000 Triggers in
 // 100 ms are at most 2 patches.
-func TestN3(t *testing.T) { synctest.Test(t, testN3) }
+func TestAChangeIsWrittenWithin200ms(t *testing.T) { synctest.Test(t, testAChangeIsWrittenWithin200ms) }
 
-func testN3(t *testing.T) {
+func testAChangeIsWrittenWithin200ms(t *testing.T) {
 	s := apitest.New(apitest.Options{})
 	pods := &knob[int64]{value: 110}
 	w := start(t, s, Config{Setters: []Setter{podsSetter(pods)}})
@@ -107,10 +104,12 @@ func testN3(t *testing.T) {
 	}
 }
 
-// N6: a setter that fails keeps what it set last, and the others go on.
-func TestN6(t *testing.T) { synctest.Test(t, testN6) }
+// A setter that fails keeps its last values, and the others go on.
+func TestASetterThatFailsKeepsItsLastValues(t *testing.T) {
+	synctest.Test(t, testASetterThatFailsKeepsItsLastValues)
+}
 
-func testN6(t *testing.T) {
+func testASetterThatFailsKeepsItsLastValues(t *testing.T) {
 	s := apitest.New(apitest.Options{})
 	pods, failing := &knob[int64]{value: 110}, &knob[error]{}
 	var notes notes[SetterFailed]
@@ -156,9 +155,11 @@ func testN6(t *testing.T) {
 }
 
 // A setter that has never worked leaves the node registered but not Ready.
-func TestN6FromTheStart(t *testing.T) { synctest.Test(t, testN6FromTheStart) }
+func TestASetterThatFailsFromTheStart(t *testing.T) {
+	synctest.Test(t, testASetterThatFailsFromTheStart)
+}
 
-func testN6FromTheStart(t *testing.T) {
+func testASetterThatFailsFromTheStart(t *testing.T) {
 	s := apitest.New(apitest.Options{})
 	failing := &knob[error]{value: errors.New("no disk")}
 	w := start(t, s, Config{Setters: []Setter{func(context.Context, *corev1.Node) error { return failing.get() }}})
@@ -178,9 +179,9 @@ func testN6FromTheStart(t *testing.T) {
 	}
 }
 
-// N7: a check that hangs makes Ready False within its timeout, closes the lease's
+// A check that hangs makes Ready False within its timeout, closes the lease's
 // gate after three rounds, and opens it again when it returns.
-func TestN7(t *testing.T) {
+func TestACheckThatHangsMakesTheNodeNotReady(t *testing.T) {
 	for name, cfg := range map[string]func(hang func(context.Context)) Config{
 		"HealthCheck": func(hang func(context.Context)) Config {
 			return Config{HealthChecks: []HealthCheck{func(ctx context.Context, _ string) error { hang(ctx); return nil }}}
@@ -253,7 +254,7 @@ func testN7(t *testing.T, deaf bool, config func(hang func(context.Context)) Con
 	close(release)
 	recovered := 200 * time.Millisecond
 	if !deaf {
-		recovered = DefaultSyncInterval // nobody tells that it will work again
+		recovered = DefaultSyncInterval // no one reports that it will work again
 	}
 	w.pass(recovered)
 	if ready := w.condition(corev1.NodeReady); ready.Status != corev1.ConditionTrue {
@@ -265,9 +266,9 @@ func testN7(t *testing.T, deaf bool, config func(hang func(context.Context)) Con
 }
 
 // With several setters a slow one leaves time for those after it.
-func TestN7OneHangsOthersRun(t *testing.T) { synctest.Test(t, testN7OneHangsOthersRun) }
+func TestOneNodeHangsAndOthersRun(t *testing.T) { synctest.Test(t, testOneNodeHangsAndOthersRun) }
 
-func testN7OneHangsOthersRun(t *testing.T) {
+func testOneNodeHangsAndOthersRun(t *testing.T) {
 	s := apitest.New(apitest.Options{})
 	pods := &knob[int64]{value: 7}
 	hang := func(ctx context.Context, _ *corev1.Node) error { <-ctx.Done(); return ctx.Err() }
@@ -281,10 +282,10 @@ func testN7OneHangsOthersRun(t *testing.T) {
 	}
 }
 
-// N8: a deleted Node, under each policy.
-func TestN8Exit(t *testing.T) { synctest.Test(t, testN8Exit) }
+// A deleted Node, under each policy.
+func TestADeletedNodeEndsRun(t *testing.T) { synctest.Test(t, testADeletedNodeEndsRun) }
 
-func testN8Exit(t *testing.T) {
+func testADeletedNodeEndsRun(t *testing.T) {
 	s := apitest.New(apitest.Options{})
 	var notes notes[Deleted]
 	w := start(t, s, Config{Hooks: Hooks{Deleted: notes.add}})
@@ -319,9 +320,11 @@ func testN8Exit(t *testing.T) {
 	}
 }
 
-func TestN8Reregister(t *testing.T) { synctest.Test(t, testN8Reregister) }
+func TestADeletedNodeIsRegisteredAgain(t *testing.T) {
+	synctest.Test(t, testADeletedNodeIsRegisteredAgain)
+}
 
-func testN8Reregister(t *testing.T) {
+func testADeletedNodeIsRegisteredAgain(t *testing.T) {
 	s := apitest.New(apitest.Options{})
 	var registered notes[types.UID]
 	w := start(t, s, Config{OnDeleted: DeletedReregister, Hooks: Hooks{Registered: func(r Registered) {
@@ -359,9 +362,9 @@ func testN8Reregister(t *testing.T) {
 	}
 }
 
-func TestN8Idle(t *testing.T) { synctest.Test(t, testN8Idle) }
+func TestADeletedNodeIsIdle(t *testing.T) { synctest.Test(t, testADeletedNodeIsIdle) }
 
-func testN8Idle(t *testing.T) {
+func testADeletedNodeIsIdle(t *testing.T) {
 	s := apitest.New(apitest.Options{})
 	w := start(t, s, Config{OnDeleted: DeletedIdle})
 	apitest.Delete[*corev1.Node](s, "", node1)
@@ -392,10 +395,10 @@ func testN8Idle(t *testing.T) {
 	}
 }
 
-// N8: a Node that was replaced gets no write before it is adopted.
-func TestN8Adopt(t *testing.T) { synctest.Test(t, testN8Adopt) }
+// A Node that was replaced gets no write before it is adopted.
+func TestAReplacedNodeIsAdopted(t *testing.T) { synctest.Test(t, testAReplacedNodeIsAdopted) }
 
-func testN8Adopt(t *testing.T) {
+func testAReplacedNodeIsAdopted(t *testing.T) {
 	s := apitest.New(apitest.Options{})
 	var steps notes[string]
 	var other types.UID
@@ -443,9 +446,9 @@ func testN8Adopt(t *testing.T) {
 	}
 }
 
-func TestN8ReplacedExit(t *testing.T) { synctest.Test(t, testN8ReplacedExit) }
+func TestAReplacedNodeEndsRun(t *testing.T) { synctest.Test(t, testAReplacedNodeEndsRun) }
 
-func testN8ReplacedExit(t *testing.T) {
+func testAReplacedNodeEndsRun(t *testing.T) {
 	s := apitest.New(apitest.Options{})
 	w := start(t, s, Config{OnReplaced: ReplacedExit})
 	apitest.Delete[*corev1.Node](s, "", node1)
@@ -464,10 +467,10 @@ func testN8ReplacedExit(t *testing.T) {
 	}
 }
 
-// N9: two internal addresses that change places, and become one.
-func TestN9(t *testing.T) { synctest.Test(t, testN9) }
+// Two internal addresses that change places, and become one.
+func TestAddressesThatChangePlaces(t *testing.T) { synctest.Test(t, testAddressesThatChangePlaces) }
 
-func testN9(t *testing.T) {
+func testAddressesThatChangePlaces(t *testing.T) {
 	s := apitest.New(apitest.Options{})
 	internal := func(ips ...string) []corev1.NodeAddress {
 		var list []corev1.NodeAddress
@@ -491,11 +494,13 @@ func testN9(t *testing.T) {
 	}
 }
 
-// N10: a Node that exists is adopted with the labels, taints and conditions
+// A Node that exists is adopted with the labels, taints and conditions
 // that others gave it, and without those that an earlier run has left.
-func TestN10(t *testing.T) { synctest.Test(t, testN10) }
+func TestAnExistingNodeIsAdoptedAsItIs(t *testing.T) {
+	synctest.Test(t, testAnExistingNodeIsAdoptedAsItIs)
+}
 
-func testN10(t *testing.T) {
+func testAnExistingNodeIsAdoptedAsItIs(t *testing.T) {
 	s := apitest.New(apitest.Options{})
 	theirs := corev1.NodeCondition{Type: "KernelDeadlock", Status: corev1.ConditionFalse, Reason: "KernelHasNoDeadlock"}
 	s.Put(&corev1.Node{
@@ -542,10 +547,12 @@ func testN10(t *testing.T) {
 
 func w1(s *apitest.Server) *corev1.Node { return apitest.Get[*corev1.Node](s, "", node1) }
 
-// N11: with a node's credentials nothing is sent that the API server forbids.
-func TestN11(t *testing.T) { synctest.Test(t, testN11) }
+// With a node's credentials nothing is sent that the API server forbids.
+func TestNodeCredentialsSendNothingForbidden(t *testing.T) {
+	synctest.Test(t, testNodeCredentialsSendNothingForbidden)
+}
 
-func testN11(t *testing.T) {
+func testNodeCredentialsSendNothingForbidden(t *testing.T) {
 	s := apitest.New(apitest.Options{})
 	extra, health := &knob[map[string]string]{}, &knob[error]{}
 	var notes notes[string]
@@ -601,10 +608,12 @@ func testN11(t *testing.T) {
 	}
 }
 
-// N12: events come after the API server has accepted what they tell, and once.
-func TestN12(t *testing.T) { synctest.Test(t, testN12) }
+// Events come after the API server has accepted the change, and once.
+func TestEventsComeOnceAfterTheChangeIsAccepted(t *testing.T) {
+	synctest.Test(t, testEventsComeOnceAfterTheChangeIsAccepted)
+}
 
-func testN12(t *testing.T) {
+func testEventsComeOnceAfterTheChangeIsAccepted(t *testing.T) {
 	s := apitest.New(apitest.Options{})
 	health := &knob[error]{}
 	rec := &recorder{}
@@ -660,10 +669,10 @@ func (r *recorder) expect(t *testing.T, want ...string) {
 	r.seen = nil
 }
 
-// N13: nothing but Run blocks: before Run, while it runs, after it.
-func TestN13(t *testing.T) { synctest.Test(t, testN13) }
+// Nothing but Run blocks: before Run, while it runs, after it.
+func TestOnlyRunBlocks(t *testing.T) { synctest.Test(t, testOnlyRunBlocks) }
 
-func testN13(t *testing.T) {
+func testOnlyRunBlocks(t *testing.T) {
 	s := apitest.New(apitest.Options{})
 	c, err := New(Config{Client: s.Client(apitest.User{}).CoreV1(), NodeName: node1})
 	if err != nil {

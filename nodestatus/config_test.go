@@ -96,7 +96,7 @@ func TestNewReportsEveryProblemByItsField(t *testing.T) {
 		}), []string{"Template.Labels: Forbidden", "node-restriction.kubernetes.io/x, node-role.kubernetes.io/virtual"}},
 		{"config source", ok(func(c *Config) {
 			c.NodeCredentials, c.Template = true, template()
-			//lint:ignore SA1019 what is refused has to be set
+			//lint:ignore SA1019 a refused field must be set
 			c.Template.Spec.ConfigSource = &corev1.NodeConfigSource{}
 		}), []string{"Template.Spec.ConfigSource: Forbidden"}},
 		{"taints", ok(func(c *Config) {

@@ -31,7 +31,7 @@ type world struct {
 
 const node1 = "n1"
 
-// patches and the other matches count what a node's controller asks for.
+// patches and the other matches count the requests of a node's controller.
 var (
 	posts   = apitest.Match{Verb: "create", Resource: "nodes"}
 	gets    = apitest.Match{Verb: "get", Resource: "nodes"}
@@ -134,10 +134,10 @@ func (w *world) expect(creates, reads, writes int) {
 	w.server.ResetJournal()
 }
 
-func TestN1(t *testing.T) { synctest.Test(t, testN1) }
+func TestRegistrationIsOnePost(t *testing.T) { synctest.Test(t, testRegistrationIsOnePost) }
 
-// N1: registration is exactly one POST with the Ready condition and the taints.
-func testN1(t *testing.T) {
+// Registration is exactly one POST with the Ready condition and the taints.
+func testRegistrationIsOnePost(t *testing.T) {
 	s := apitest.New(apitest.Options{})
 	w := start(t, s, Config{})
 	sent, err := w.server.Requests(posts)[0].Object()
@@ -167,10 +167,12 @@ func testN1(t *testing.T) {
 	}
 }
 
-func TestN2(t *testing.T) { synctest.Test(t, testN2) }
+func TestAnUnchangedHourIsTwelvePatches(t *testing.T) {
+	synctest.Test(t, testAnUnchangedHourIsTwelvePatches)
+}
 
-// N2: an unchanged hour is twelve patches, give or take one, and no read.
-func testN2(t *testing.T) {
+// An unchanged hour is twelve patches, give or take one, and no read.
+func testAnUnchangedHourIsTwelvePatches(t *testing.T) {
 	s := apitest.New(apitest.Options{})
 	w := start(t, s, Config{})
 	w.expect(1, 0, 0)

@@ -62,7 +62,7 @@ func TestANodeThatDrainsIsNotReadyAndAlive(t *testing.T) {
 	})
 }
 
-// What the caller does with its error later has no effect, and an empty reason, which
+// Later changes to the error have no effect, and an empty reason, which
 // the API server would refuse, is replaced.
 func TestSetNotReadyCopiesItsArgument(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

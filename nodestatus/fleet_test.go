@@ -238,7 +238,7 @@ func testShutdown(t *testing.T, policy ShutdownPolicy) {
 		}
 	}
 	w.pass(time.Minute)
-	// One was replaced by somebody else meanwhile: that is not ours to touch.
+	// One was replaced by another client in the meantime: that one is not ours.
 	apitest.Delete[*corev1.Node](s, "", names[0])
 	stranger := &corev1.Node{}
 	stranger.Name = names[0]

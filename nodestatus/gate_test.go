@@ -17,7 +17,7 @@ import (
 
 var errWaiting = errors.New("another process holds the lease")
 
-// gate is a GateFunc that says what the knob holds.
+// gate is a GateFunc that returns the error of the knob.
 func gate(k *knob[error]) GateFunc {
 	return func(context.Context, string) error { return k.get() }
 }
@@ -61,7 +61,7 @@ func TestAClosedGateLetsANodeBeAdoptedButNotWritten(t *testing.T) {
 		closed.set(nil)
 		w.c.Trigger(node1)
 		synctest.Wait()
-		w.expect(0, 0, 1) // what was read is still as it was: the version says so
+		w.expect(0, 0, 1) // the object is still as it was read: the version says so
 		if ready := w.condition(corev1.NodeReady); ready.Status != corev1.ConditionTrue {
 			t.Errorf("Ready is %+v", ready)
 		}

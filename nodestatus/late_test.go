@@ -151,7 +151,7 @@ func TestASlowSetterDoesNotMakeARestartedNodeNotReady(t *testing.T) {
 	})
 }
 
-// One that fails for longer than GracePeriod is a fact that must be told.
+// One that fails for longer than GracePeriod must be reported.
 func TestASetterThatFailsAfterARestartIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := apitest.New(apitest.Options{})
@@ -208,7 +208,7 @@ func TestASetterThatPanicsIsASetterThatFails(t *testing.T) {
 	})
 }
 
-// What the API server would refuse is left out, and reported once.
+// A value that the API server would refuse is left out, and reported once.
 func TestInvalidPartsAreLeftOutOfTheStatus(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := apitest.New(apitest.Options{})

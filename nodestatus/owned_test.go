@@ -67,7 +67,7 @@ func TestAContributionIsWhatASetterHasChanged(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	// Laid over what the setters before it say now, it makes what the setter would.
+	// Laid over the values of the setters before it, it makes the Node that the setter would.
 	now := before.DeepCopy()
 	now.Labels["example.com/more"] = "c"
 	now.Status.NodeInfo.OSImage = "Linux 2"
@@ -81,7 +81,7 @@ func TestAContributionIsWhatASetterHasChanged(t *testing.T) {
 	if findCondition(now.Status.Conditions, "Mine") == nil || findCondition(now.Status.Conditions, "Theirs") == nil {
 		t.Errorf("conditions are %v", now.Status.Conditions)
 	}
-	// Its keys pick the same from what the server shows, and nothing else.
+	// Its keys pick the same from the server's Node, and nothing else.
 	keys := withKeys(withKeys(unique.Handle[string]{}, 2, got), 0, &corev1.Node{})
 	if withKeys(keys, 2, got) != keys {
 		t.Error("the same keys have two encodings")

@@ -50,16 +50,16 @@ func apply(t *testing.T, n *corev1.Node, patch []byte) *corev1.Node {
 	return out
 }
 
-// TestPatch takes a Node from what was said before to what is said now, with
-// somebody else's additions on it, and looks at what has become of it.
+// TestPatch takes a Node from an earlier status to a new one, with
+// another client's additions on it, and compares the result.
 func TestPatch(t *testing.T) {
 	now := metav1.NewTime(time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC))
 	for _, tc := range []struct {
 		name   string
 		before func(*corev1.Node)
-		edit   func(*corev1.Node) // by somebody else
+		edit   func(*corev1.Node) // by another client
 		after  func(*corev1.Node)
-		want   func(*corev1.Node) // what the result has that after alone has not
+		want   func(*corev1.Node) // the parts of the result that after does not have
 		has    []string           // in the patch
 		hasNot []string
 	}{
@@ -234,7 +234,7 @@ func TestPatch(t *testing.T) {
 				t.Errorf("after the patch (-want +got):\n%s\n%s", diff, patch)
 			}
 
-			// What has been written is no difference any more.
+			// A written value is no longer a difference.
 			newly, err := ownershipOf(then)
 			if err != nil {
 				t.Fatal(err)

@@ -22,7 +22,7 @@ import (
 
 // Defects that this package has had itself.
 
-// Times that are meant to be for ever have an end in a time.Duration: their sums
+// Times that mean never have an end in a time.Duration: their sums
 // came out negative. Reports came with each round, setters had no time, and Live
 // closed the gate of the lease.
 func TestTimesBeyondADuration(t *testing.T) {
@@ -79,8 +79,8 @@ func TestSyncIntervalBeyondADuration(t *testing.T) {
 	})
 }
 
-// What is not UTF-8, such as the output of a probe, is stored as something else
-// than was sent: it was taken for somebody else's and sent again.
+// Text that is not UTF-8, such as the output of a probe, is stored differently
+// than it was sent: it was taken for another client's and sent again.
 func TestTextThatIsNotUTF8(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := apitest.New(apitest.Options{})

@@ -18,7 +18,7 @@ import (
 )
 
 // A Node that takes the place of one that was registered, and is deleted before
-// it could be adopted, was deleted by somebody else like any other: OnDeleted
+// it could be adopted, was deleted by another client like any other: OnDeleted
 // decides, and under DeletedExit it must not be created.
 func TestDeletedWhileAdoptedExit(t *testing.T) { synctest.Test(t, testDeletedWhileAdoptedExit) }
 
@@ -78,7 +78,7 @@ func testDeletedWhileAdoptedReregister(t *testing.T) {
 }
 
 // replaceAndDelete replaces the Node while its status can't be written, and
-// then deletes what has replaced it.
+// then deletes its replacement.
 func (w *world) replaceAndDelete() {
 	apitest.Delete[*corev1.Node](w.server, "", node1)
 	w.server.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node1}})
@@ -141,7 +141,7 @@ func testRestingNodeDoesNotHoldReports(t *testing.T) {
 	w.pass(time.Second)
 }
 
-// A Node whose registration was stored, but answered only after Run was told to
+// A Node whose registration was stored, but answered only after Run was asked to
 // end, gets its farewell too.
 func TestFarewellToANodeThatWasBeingCreated(t *testing.T) {
 	for _, policy := range []ShutdownPolicy{ShutdownLeave, ShutdownNotReady, ShutdownUnregister} {

@@ -55,7 +55,7 @@ func TestAForeignUnknownIsUndoneWithoutAnInformer(t *testing.T) {
 	})
 }
 
-// The watch replaces reads: an hour without changes costs what it costs without.
+// The watch replaces reads: an hour without changes costs the same as without.
 func TestTheWatchOfTheNodeCostsNoReads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := apitest.New(apitest.Options{})

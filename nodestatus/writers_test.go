@@ -67,23 +67,23 @@ func unknown(s *apitest.Server) bool {
 	return known
 }
 
-// N4: a second writer of conditions and one of Unknown, at random moments,
-// while calls are slow, fail and get lost. What is theirs stays as they wrote
-// it, and what is ours is right again within a sync interval.
-// N5: no transition time is ever earlier than the last transition.
-func TestN4AndN5(t *testing.T) {
+// A second writer of conditions and one of Unknown, at random moments,
+// while calls are slow, fail and get lost. Their values stay as they wrote
+// them, and ours are right again within a sync interval.
+// No transition time is ever earlier than the last transition.
+func TestASecondWriterKeepsItsValuesAndTransitionTimesGrow(t *testing.T) {
 	seeds := 30
 	if testing.Short() {
 		seeds = 3
 	}
 	for seed := range seeds {
 		t.Run(fmt.Sprint("seed", seed), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { testN4AndN5(t, rand.New(rand.NewPCG(uint64(seed), 1))) })
+			synctest.Test(t, func(t *testing.T) { testASecondWriter(t, rand.New(rand.NewPCG(uint64(seed), 1))) })
 		})
 	}
 }
 
-func testN4AndN5(t *testing.T, random *rand.Rand) {
+func testASecondWriter(t *testing.T, random *rand.Rand) {
 	s := apitest.New(apitest.Options{})
 	health := &knob[error]{}
 	w := start(t, s, Config{HealthChecks: []HealthCheck{healthCheck(health)}, ErrorHandler: func(context.Context, error, string) {}})
@@ -93,7 +93,7 @@ func testN4AndN5(t *testing.T, random *rand.Rand) {
 	defer lag()
 
 	theirs := corev1.NodeCondition{Type: "KernelDeadlock"}
-	var lastChange time.Time // of the Ready condition, by anybody
+	var lastChange time.Time // of the Ready condition, by any client
 	changed := func() { lastChange = time.Now().Truncate(time.Second) }
 	for range 60 {
 		switch random.IntN(6) {
@@ -158,9 +158,11 @@ func testN4AndN5(t *testing.T, random *rand.Rand) {
 
 // The same without an informer: the next report or Resync sets it right, and
 // what Resync writes is dated right.
-func TestN4WithoutInformer(t *testing.T) { synctest.Test(t, testN4WithoutInformer) }
+func TestASecondWriterWithoutAnInformer(t *testing.T) {
+	synctest.Test(t, testASecondWriterWithoutAnInformer)
+}
 
-func testN4WithoutInformer(t *testing.T) {
+func testASecondWriterWithoutAnInformer(t *testing.T) {
 	s := apitest.New(apitest.Options{})
 	w := start(t, s, Config{})
 	w.pass(time.Hour)
@@ -185,10 +187,10 @@ func testN4WithoutInformer(t *testing.T) {
 	}
 }
 
-// N5 by itself: whatever a setter claims, and over the clock's course.
-func TestN5(t *testing.T) { synctest.Test(t, testN5) }
+// Transition times alone: whatever a setter claims, and over the clock's course.
+func TestTransitionTimesNeverGoBack(t *testing.T) { synctest.Test(t, testTransitionTimesNeverGoBack) }
 
-func testN5(t *testing.T) {
+func testTransitionTimesNeverGoBack(t *testing.T) {
 	s := apitest.New(apitest.Options{})
 	fit := &knob[corev1.ConditionStatus]{value: corev1.ConditionTrue}
 	w := start(t, s, Config{Setters: []Setter{func(_ context.Context, n *corev1.Node) error {
@@ -214,7 +216,7 @@ func testN5(t *testing.T) {
 	}
 }
 
-// A writer that undoes what we write, every time, is answered once an interval.
+// A writer that undoes our writes, every time, is answered once an interval.
 func TestFightIsSlow(t *testing.T) { synctest.Test(t, testFightIsSlow) }
 
 func testFightIsSlow(t *testing.T) {
@@ -247,7 +249,7 @@ func testFightIsSlow(t *testing.T) {
 }
 
 // The event handler: a deleted and a replaced Node are noticed at once, a
-// changed spec is told, and our own writes cause none.
+// changed spec is reported, and our own writes cause none.
 func TestEventHandler(t *testing.T) { synctest.Test(t, testEventHandler) }
 
 func testEventHandler(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// BenchmarkIdleNames reports what a name that waits costs.
+// BenchmarkIdleNames reports the memory of a name that waits.
 func BenchmarkIdleNames(b *testing.B) {
 	const n = 10_000
 	names := make([]string, n)

@@ -23,7 +23,7 @@ type run struct {
 	start time.Duration
 }
 
-// world runs a scheduler in a bubble and records what it does.
+// world runs a scheduler in a bubble and records its calls.
 type world struct {
 	*Scheduler[int]
 	t     *testing.T
@@ -112,7 +112,7 @@ func (w *world) peak() int {
 	return w.most
 }
 
-// pass lets time pass, and what is then due happen.
+// pass lets time pass, and then waits for the runs that are due.
 func pass(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
@@ -236,7 +236,7 @@ func TestOverloadSavesWhoCanBeSaved(t *testing.T) {
 
 func TestOverloadStarvesNobody(t *testing.T) {
 	// Thirty names, and a worker that can run ten in an interval: each of them
-	// can still run in time, every three intervals, if nobody runs more often.
+	// can still run in time, every three intervals, if none runs more often.
 	do := func(context.Context, string, int) Next {
 		time.Sleep(time.Second)
 		return Next{Deadline: time.Now().Add(40 * time.Second)}

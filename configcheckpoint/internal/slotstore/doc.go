@@ -6,7 +6,7 @@
 // cut or a full disk.
 //
 // A program that must survive a bad moment needs to remember a little state: a
-// counter, a choice, what was good before. The usual way to write such state is
+// counter, a choice, the last good version. The usual way to write such state is
 // a temporary file and a rename, which takes two or three journal commits, needs
 // free space, and keeps no second copy. This package overwrites one of two
 // fixed files instead: one flush, no allocation, and the record before the
@@ -64,8 +64,8 @@
 //
 // # The crash harness
 //
-// Package crashfs is a file system in memory that distinguishes what a program
-// sees from what is on stable storage. The tests of this package stop a store at
+// Package crashfs is a file system in memory that distinguishes the view of
+// a program from the content of stable storage. The tests of this package stop a store at
 // every change of its disk, enumerate the images that a power cut could leave,
 // and check each; they also stop the recovery at every change, spoil slots, and
 // let single changes fail.

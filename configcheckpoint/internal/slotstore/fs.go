@@ -32,7 +32,7 @@ var (
 )
 
 // An FS is the directory of a store. [Dir] returns a real one; package crashfs
-// has one that forgets, at a crash, what was never flushed.
+// has one that forgets, at a crash, all data that was never flushed.
 //
 // Names are slash-separated and relative to the directory; "." is the
 // directory and ".." its parent. Errors are those of package os.

@@ -28,7 +28,7 @@ var (
 // A Digest is the SHA-256 of a payload.
 type Digest = [sha256.Size]byte
 
-// Info is what a Store needs to know about a record.
+// Info is the part of a record that a Store needs.
 type Info struct {
 	// Generation is 0 for Config.Empty, and one more with each commit.
 	Generation uint64
@@ -79,10 +79,10 @@ type slot struct {
 // New returns a Store. It does no I/O.
 func New(cfg Config) *Store { return &Store{cfg: cfg, cur: -1} }
 
-// Open reads the store, repairs what a crash left, and locks out other
+// Open reads the store, repairs the remains of a crash, and locks out other
 // processes until Close. An error means that the store could not be opened; the
 // call may be repeated. A store that is open may still be damaged: damage then
-// says what was lost or could not be repaired. While [Store.Unreadable] returns
+// names the parts that were lost or could not be repaired. While [Store.Unreadable] returns
 // an error, Open may be called again on the open store, to read it again.
 func (s *Store) Open() (damage, err error) {
 	if !s.opened {

@@ -1,11 +1,11 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package crashfs is a file system in memory, for tests, that knows what a power
-// cut would leave of it.
+// Package crashfs is a file system in memory, for tests, that returns the images a
+// power cut could leave of it.
 //
-// What a program sees (names, data) and what is on stable storage differ until a
-// flush: the flush of a file for its data, that of a directory for its names.
+// The view of a program (names, data) and the content of stable storage differ until
+// a flush: the flush of a file for its data, that of a directory for its names.
 // Every change is a step. A test can let the n-th step panic with [Crashed], or
 // fail, and then ask for every image that this moment could leave behind.
 package crashfs
@@ -47,8 +47,8 @@ type FS struct {
 	// Crashed means that no store was opened since the last crash.
 	Crashed bool
 
-	names   map[string]*inode // what the program sees
-	durable map[string]*inode // what is on stable storage
+	names   map[string]*inode // the view of the program
+	durable map[string]*inode // the content of stable storage
 	pending []nameChange      // changes of names not flushed, oldest first
 
 	lossy map[string]bool // files whose content is lost when it is written
@@ -80,8 +80,8 @@ type Crashed struct{}
 // inode is a file or a directory.
 type inode struct {
 	dir     bool
-	data    []byte // what the program reads
-	durable []byte // what was flushed last
+	data    []byte // the program reads this
+	durable []byte // as of the last flush
 }
 
 func (i *inode) dirty() bool { return !i.dir && !bytes.Equal(i.data, i.durable) }

@@ -134,7 +134,7 @@ func fileImages(names map[string]*inode) []map[string][]byte {
 	return images
 }
 
-// tornImages returns what can be left of a file between two contents.
+// tornImages returns the contents that a power cut can leave of a file between two contents.
 func tornImages(before, after []byte) [][]byte {
 	longer := func(b []byte) []byte {
 		return append(bytes.Clone(b), make([]byte, max(len(before), len(after))-len(b))...)
