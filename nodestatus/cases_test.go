@@ -189,13 +189,13 @@ func TestACheckThatHangsMakesTheNodeNotReady(t *testing.T) {
 	} {
 		for _, deaf := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/deaf=%v", name, deaf), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) { testN7(t, deaf, cfg) })
+				synctest.Test(t, func(t *testing.T) { testACheckThatHangs(t, deaf, cfg) })
 			})
 		}
 	}
 }
 
-func testN7(t *testing.T, deaf bool, config func(hang func(context.Context)) Config) {
+func testACheckThatHangs(t *testing.T, deaf bool, config func(hang func(context.Context)) Config) {
 	s := apitest.New(apitest.Options{})
 	release := make(chan struct{})
 	hanging, calls := &knob[bool]{}, &knob[int]{}
