@@ -185,3 +185,125 @@ func TestAReleaseEndsTheRequestAboutARecord(t *testing.T) {
 		t.Error("the request goes on although the lease can be claimed")
 	}
 }
+
+// Run ends while the work of a lost term still runs. The lease is another candidate's.
+func TestALeaseThatWasLostIsNotGivenAway(t *testing.T) {
+	b := newBench(t)
+	b.lead()
+	taken := leaseOf("x", 2, atVersion("20"))
+	b.see(taken)
+	if b.phase != ended {
+		t.Fatal(b.phase)
+	}
+	b.stop(0, ErrResigned)
+	b.finishWork(b.now)
+	for range 5 {
+		switch s := b.next(b.instant()); s.op {
+		case OpRead:
+			b.answer(OpRead, taken, nil)
+		case OpHandOver:
+			t.Fatal("gives away the lease of another candidate")
+		}
+	}
+	if b.phase != finished {
+		t.Error(b.phase)
+	}
+}
+
+func TestHolderGoneIsAboutTheWholeIdentity(t *testing.T) {
+	for holder, free := range map[string]time.Duration{
+		"a": time.Second, "a_0123abcd": time.Second, "a_b_0123abcd": 15 * time.Second, "ba_0123abcd": 15 * time.Second, "a_0123abc": 15 * time.Second,
+	} {
+		b := newBench(t)
+		b.see(leaseOf(holder, 1))
+		b.holderGone(time.Second, "a")
+		if got := b.freeAt(); got != free {
+			t.Errorf("%s: free at %v, want %v", holder, got, free)
+		}
+	}
+}
+
+// The watch delivered nothing, and a read shows that the holder renews.
+func TestAWatchThatMissedARenewalIsStale(t *testing.T) {
+	b := newBench(t)
+	b.expect(0, OpRead)
+	b.answer(OpRead, leaseOf("x", 1), nil)
+	b.published.retryAt = time.Hour
+	b.nothingUntil(15*time.Second, OpClaim)
+	b.answer(OpClaim, nil, errConflict)
+	b.nothingUntil(b.now, OpRead)
+	b.answer(OpRead, leaseOf("x", 14, atVersion("2")), nil)
+	if !b.watchStale {
+		t.Error("the watch goes on")
+	}
+}
+
+func TestAClaimThatIsAnsweredAtItsDeadlineBeginsNoTerm(t *testing.T) {
+	for took, want := range map[time.Duration]phase{DefaultRenewDeadline - 1: leading, DefaultRenewDeadline: standby} {
+		b := newBench(t)
+		b.expect(0, OpRead)
+		b.answer(OpRead, nil, errNotFound)
+		s := b.expect(0, OpClaim)
+		sent := b.instant()
+		b.now = took
+		b.writeDone(b.instant(), sent, OpClaim, store(s.lease, "10"), nil)
+		if b.phase != want {
+			t.Errorf("%v after %v", b.phase, took)
+		}
+	}
+}
+
+func TestAClaimDropsTheRecordOfASilentHolder(t *testing.T) {
+	b := newBench(t)
+	b.see(leaseOf("x", 1, func(l *coordinationv1.Lease) {
+		l.Annotations = map[string]string{recordKey("x"): record{ID: "x", Priority: -1}.encode(), recordKey("y"): record{ID: "y", Priority: -1}.encode()}
+	}))
+	found := records(b.claimedLease(b.instant()).Annotations)
+	if _, there := found["x"]; there {
+		t.Error("the record of the silent holder is still there")
+	}
+	if _, there := found["y"]; !there {
+		t.Error("the record of another candidate was dropped")
+	}
+}
+
+func TestARenewalDropsARecordOnlyIfItIsOlderThanTheDoubt(t *testing.T) {
+	for since, keeps := range map[time.Duration]bool{time.Second: false, 2 * time.Second: false, 2*time.Second + 1: true} {
+		b := newBench(t)
+		b.lead()
+		r := record{ID: "x", Since: since}
+		b.records = map[string]record{"x": r}
+		b.lease.Annotations[recordKey("x")] = r.encode()
+		b.doubts["x"] = doubt{n: 1, since: 2 * time.Second}
+		if _, there := records(b.renewedLease(b.instant()).Annotations)["x"]; there != keeps {
+			t.Errorf("record of %v, doubt of 2 s: kept %v", since, there)
+		}
+	}
+}
+
+func TestAnObjectIsPolledAfterThreeLostWatchesAndForTenMinutes(t *testing.T) {
+	f := follower{poll: 3 * time.Second}
+	for i, want := range []bool{false, false, true} {
+		if got := f.lost(0, true); got != want {
+			t.Errorf("watch %d: polled %v", i+1, got)
+		}
+	}
+	if f.tick(pollFor - 1); !f.polling {
+		t.Error("polling ended early")
+	}
+	if f.tick(pollFor); f.polling {
+		t.Error("still polling")
+	}
+}
+
+func TestALastResortClaimsAfterAllOthers(t *testing.T) {
+	b := newBench(t)
+	b.see(nil)
+	if got := b.claimAt(); got != 0 {
+		t.Errorf("claims at %v", got)
+	}
+	b.self.LastResort = true
+	if got, want := b.claimAt(), 2250*time.Millisecond; got != want {
+		t.Errorf("claims at %v, want %v", got, want)
+	}
+}
