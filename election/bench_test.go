@@ -31,7 +31,7 @@ func benchMachine(id string) (*machine, *time.Duration) {
 	}, Peer{Identity: id, BinaryVersion: "1.37.0"}, instant{wall: time.Unix(1e9, 0)}), now
 }
 
-// BenchmarkStandby is what a renewal of the leader costs a candidate that
+// BenchmarkStandby measures the cost of a renewal of the leader for a candidate that
 // stands by, without the decoding of the event.
 func BenchmarkStandby(b *testing.B) {
 	m, now := benchMachine("replica-3_0a1b2c3d")
@@ -54,7 +54,7 @@ func BenchmarkStandby(b *testing.B) {
 	}
 }
 
-// BenchmarkRenewal is what a renewal costs the leader, without the request.
+// BenchmarkRenewal measures the cost of a renewal for the leader, without the request.
 func BenchmarkRenewal(b *testing.B) {
 	m, now := benchMachine("replica-3_0a1b2c3d")
 	m.next(instant{})
@@ -80,7 +80,7 @@ func BenchmarkRenewal(b *testing.B) {
 	}
 }
 
-// BenchmarkRecords is what a change of a record costs everybody who watches.
+// BenchmarkRecords measures the cost of a changed record for a candidate that watches.
 func BenchmarkRecords(b *testing.B) {
 	l := fullLease("x")
 	b.ReportAllocs()

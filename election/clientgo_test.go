@@ -167,7 +167,7 @@ func TestLeader(t *testing.T) {
 	})
 }
 
-// Errors of the work after its context was cancelled are told, and not fatal.
+// Errors of the work after its context was cancelled are reported, and not fatal.
 func TestErrorsOfTheWork(t *testing.T) {
 	failure := errors.New("could not clean up")
 	inRig(t, func(r *rig) {

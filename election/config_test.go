@@ -82,7 +82,7 @@ func TestInvalidConfigs(t *testing.T) {
 	}
 }
 
-// An address is a fine identity where no object has its name.
+// An address is a valid identity if no object has its name.
 func TestAnyIdentityOnTheLease(t *testing.T) {
 	cfg := validConfig()
 	cfg.Self.Identity = "10.0.0.1:80/ü"
@@ -194,7 +194,7 @@ func TestUpdatesAreRateLimited(t *testing.T) {
 	})
 }
 
-// An empty map of attributes is the same as none, which is what the Lease shows.
+// An empty map of attributes is the same as none, because the Lease shows none.
 func TestAnEmptyMapOfAttributesIsNoChange(t *testing.T) {
 	inRig(t, func(r *rig) {
 		r.start("a")

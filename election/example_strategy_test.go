@@ -12,7 +12,7 @@ import (
 )
 
 // leastLoaded prefers the candidate with the lowest load, and replaces a leader
-// only where it makes a difference.
+// only if it makes a difference.
 type leastLoaded struct{}
 
 func (leastLoaded) Name() string { return "example.com/least-loaded" }

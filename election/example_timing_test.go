@@ -10,7 +10,7 @@ import (
 	"github.com/kubewright/kubewright/election"
 )
 
-// What a timing endures is a consequence of its three numbers.
+// Three numbers of a Timing determine which failures cost no term.
 func ExampleTiming() {
 	for _, timing := range []election.Timing{{}, election.LongOutageTiming()} {
 		fmt.Printf("outage %v, failover %v, clocks %.0f %%\n", timing.MaxOutage(), timing.CrashFailover(), 100*timing.RateTolerance())

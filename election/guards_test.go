@@ -307,3 +307,18 @@ func TestALastResortClaimsAfterAllOthers(t *testing.T) {
 		t.Errorf("claims at %v, want %v", got, want)
 	}
 }
+
+// Observers do not know each other, so all of them would have the same rank.
+func TestAnObserverClaimsAfterTheCandidatesWithRecords(t *testing.T) {
+	b := newBench(t)
+	b.see(leaseOf("", 1, released, func(l *coordinationv1.Lease) {
+		l.Annotations = make(map[string]string)
+		for i := range maxRecords {
+			r := record{ID: string(rune('a' + i)), Strategy: b.strategy.Name(), Created: b.created.Add(time.Hour)}
+			l.Annotations[recordKey(r.ID)] = r.encode()
+		}
+	}))
+	if got, want := b.claimAt(), 2250*time.Millisecond; got != want {
+		t.Errorf("claims at %v, want %v", got, want)
+	}
+}

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// office is where the leader works. It knows at every moment who is there,
-// from the call of Lead to its return, and complains when there are two.
+// office records the leaders. It has the present ones at every moment, from the call
+// of Lead to its return, and records a fault if there are two.
 type office struct {
 	tb testing.TB
 
@@ -38,7 +38,7 @@ type stay struct {
 	cause error
 }
 
-// gap is a time in which nobody led.
+// gap is a time without a leader.
 type gap struct{ from, to time.Time }
 
 func newOffice(tb testing.TB) *office {
@@ -69,7 +69,7 @@ func (o *office) lead(who string, linger time.Duration) LeadFunc {
 	}
 }
 
-// enter says that somebody begins to lead.
+// enter records the begin of a term.
 func (o *office) enter(who string, token uint64) (leave func(cause error)) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -107,7 +107,7 @@ func (o *office) enter(who string, token uint64) (leave func(cause error)) {
 	}
 }
 
-// twins says that two processes have the same identity.
+// twins records that two processes have the same identity.
 func (o *office) twins(a, b string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -120,7 +120,7 @@ func (o *office) longestOverlap() time.Duration {
 	return o.overlap
 }
 
-// restore says that resourceVersions, and so tokens, have gone back.
+// restore records that resourceVersions, and so tokens, have gone back.
 func (o *office) restore() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -144,7 +144,7 @@ func (o *office) forget(who string) {
 	}
 }
 
-// current returns who leads, "" for nobody.
+// current returns the name of a leader, "" for none.
 func (o *office) current() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -162,7 +162,7 @@ func (o *office) stays() []stay {
 	return append([]stay(nil), o.order...)
 }
 
-// lastGap returns how long nobody led before the present leader.
+// lastGap returns the time without a leader before the present one.
 func (o *office) lastGap() time.Duration {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 )
 
-// Stop in every phase: what is done before Run returns.
+// Stop in every phase: the requests before Run returns.
 func TestStop(t *testing.T) {
 	cause := errors.New("the end")
 	t.Run("before anything is known", func(t *testing.T) {

@@ -90,7 +90,7 @@ func (b *bench) answer(op Op, l *coordinationv1.Lease, err error) {
 	}
 }
 
-// store is what the API server makes of a write.
+// store returns the object that the API server stores.
 func store(l *coordinationv1.Lease, rv string) *coordinationv1.Lease {
 	l = l.DeepCopy()
 	l.ResourceVersion, l.UID = rv, "u1"
@@ -109,8 +109,7 @@ func (b *bench) lead() {
 	}
 }
 
-// effect returns the first effect of a type among those told since the last
-// call.
+// effect returns the first effect of a type since the last call.
 func effect[T any](b *bench) (found T, ok bool) {
 	for _, e := range b.told {
 		if got, is := e.(T); is && !ok {
@@ -225,7 +224,7 @@ func TestLeaderStopsAtItsDeadline(t *testing.T) {
 	}
 }
 
-// The time that a leader gives to a call shrinks with what is left.
+// The timeout of a leader shrinks with the time that is left.
 func TestLeaderTimeouts(t *testing.T) {
 	b := newBench(t)
 	b.lead()
@@ -238,7 +237,7 @@ func TestLeaderTimeouts(t *testing.T) {
 	}
 }
 
-// What ends a term, and what does not.
+// The observations that end a term, and others.
 func TestLoss(t *testing.T) {
 	mine := func(l *coordinationv1.Lease) *coordinationv1.Lease { return store(l, "12") }
 	for name, tc := range map[string]struct {
@@ -274,7 +273,7 @@ func TestLoss(t *testing.T) {
 	}
 }
 
-// A conflict is answered by one GET, or by none where the watch was faster; a
+// A conflict is answered by one GET, or by none if the watch was faster; a
 // storm of them backs off.
 func TestConflicts(t *testing.T) {
 	b := newBench(t)

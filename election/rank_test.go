@@ -178,7 +178,7 @@ func TestStrategies(t *testing.T) {
 	}
 }
 
-// reluctant never replaces anybody.
+// reluctant never replaces a leader.
 type reluctant struct{ Strategy }
 
 func (reluctant) Preempts(Peer, Peer) bool { return false }

@@ -26,7 +26,7 @@ func TestRecordsAreReadAsTheyWereWritten(t *testing.T) {
 	}
 }
 
-// What can't be a record is no candidate; it is dropped by the next leader.
+// An invalid record is no candidate, and the next leader drops it.
 func TestWhatIsNoRecord(t *testing.T) {
 	good := record{ID: "a"}
 	for name, tc := range map[string]struct{ key, value string }{
@@ -64,7 +64,7 @@ func TestOffers(t *testing.T) {
 	}
 }
 
-// FuzzAnnotations: whatever somebody writes on the Lease, it is read without a
+// FuzzAnnotations: all annotations of the Lease are read without a
 // panic, and a record can only speak for its own identity.
 func FuzzAnnotations(f *testing.F) {
 	f.Add("a", `{"id":"a","binary":"1.2.3","priority":5}`, `{"to":"a","id":"1.1"}`)

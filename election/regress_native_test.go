@@ -21,7 +21,7 @@ import (
 )
 
 // The bugs of coordinated election in the API server, on the side of the
-// candidates, with LeaseCandidate objects. Nobody coordinates but the test.
+// candidates, with LeaseCandidate objects. Only the test coordinates.
 
 func inNativeRig(t *testing.T, test func(*rig)) {
 	t.Helper()
@@ -103,7 +103,7 @@ func TestK6OneAckForOnePing(t *testing.T) {
 	}
 }
 
-// K10: pings of a LeaseCandidate whose renewTime somebody has removed.
+// K10: pings of a LeaseCandidate whose renewTime another client removed.
 func TestK10NoRenewTime(t *testing.T) {
 	inNativeRig(t, func(r *rig) {
 		a := r.start("a")
@@ -117,7 +117,7 @@ func TestK10NoRenewTime(t *testing.T) {
 	})
 }
 
-// K12: who is started anew under its old name says at once what it is now.
+// K12: a process that is restarted under its old name publishes its new Peer at once.
 func TestK12RestartWithAnotherVersionNative(t *testing.T) {
 	inNativeRig(t, func(r *rig) {
 		r.config = func(cfg *Config) { cfg.ExclusiveIdentity = true }
@@ -134,7 +134,7 @@ func TestK12RestartWithAnotherVersionNative(t *testing.T) {
 	})
 }
 
-// K13: a LeaseCandidate that somebody has deleted is back within a second.
+// K13: a LeaseCandidate that another client deleted is back within a second.
 func TestK13DeletedLeaseCandidate(t *testing.T) {
 	inNativeRig(t, func(r *rig) {
 		a := r.start("a")
@@ -147,8 +147,7 @@ func TestK13DeletedLeaseCandidate(t *testing.T) {
 	})
 }
 
-// K14: where no controller does anything, and where the API is not even
-// served, somebody leads all the same.
+// K14: without a controller, and without the API, a candidate leads too.
 func TestK14Fallback(t *testing.T) {
 	for _, served := range []bool{true, false} {
 		t.Run(fmt.Sprint("served: ", served), func(t *testing.T) {
@@ -251,7 +250,7 @@ func TestB12ElectedWithoutTransitions(t *testing.T) {
 	})
 }
 
-// Candidates that use different registries are told.
+// Candidates report different registries.
 func TestMixedRegistriesAreReported(t *testing.T) {
 	inRig(t, func(r *rig) {
 		r.start("a")

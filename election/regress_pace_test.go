@@ -36,7 +36,7 @@ func (r *rig) renew(total time.Duration) {
 // Failures that were repeated without a pause, or in silence.
 
 // A webhook that is down fails writes, and reads go well: the read between two
-// writes does not begin their backoff anew.
+// writes does not restart their backoff.
 func TestWritesThatFailWhileReadsDoNot(t *testing.T) {
 	for name, verbs := range map[string]string{"all": "update,create,patch", "update": "update", "create": "create"} {
 		for fname, f := range map[string]apitest.Fault{"500": {Status: statuserr.InternalError("webhook")}, "reset": {Err: apitest.ErrConnReset}, "429": {Status: statuserr.TooManyRequests(0)}} {
@@ -60,7 +60,7 @@ func TestWritesThatFailWhileReadsDoNot(t *testing.T) {
 	}
 }
 
-// The answer to every watch is 410, though it starts from what was just read.
+// The answer to every watch is 410, although it starts from the version just read.
 func TestWatchThatHasAlwaysLostItsPlace(t *testing.T) {
 	for _, native := range []bool{false, true} {
 		inRig(t, func(r *rig) {

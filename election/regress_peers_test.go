@@ -60,13 +60,13 @@ func TestK2DeadBestCandidate(t *testing.T) {
 	})
 }
 
-// K3, K10: whatever is missing from a Lease, nobody panics, and somebody leads.
+// K3, K10: no missing field of a Lease causes a panic, and a candidate leads.
 func TestK3IncompleteLeases(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(*coordinationv1.LeaseSpec)
 		within time.Duration
 	}{
-		// Somebody has emptied it, and who held it may not know.
+		// Another client has emptied it, and its holder may not know.
 		"nil holder":             {func(s *coordinationv1.LeaseSpec) { s.HolderIdentity = nil }, 15100 * time.Millisecond},
 		"empty holder":           {func(s *coordinationv1.LeaseSpec) { s.HolderIdentity = ptr.To("") }, 15100 * time.Millisecond},
 		"nil holder, never held": {func(s *coordinationv1.LeaseSpec) { s.HolderIdentity, s.RenewTime = nil, nil }, 100 * time.Millisecond},
@@ -174,7 +174,7 @@ func TestK8HandOverWithoutGap(t *testing.T) {
 	})
 }
 
-// K12: who is started anew under its old name says at once what it is now.
+// K12: a process that is restarted under its old name publishes its new Peer at once.
 func TestK12RestartWithAnotherVersion(t *testing.T) {
 	inRig(t, func(r *rig) {
 		r.config = func(cfg *Config) { cfg.ExclusiveIdentity = true }
@@ -194,7 +194,7 @@ func TestK12RestartWithAnotherVersion(t *testing.T) {
 	})
 }
 
-// K13: a record that somebody has removed is back within a second.
+// K13: a record that another client removed is back within a second.
 func TestK13RemovedRecord(t *testing.T) {
 	inRig(t, func(r *rig) {
 		r.start("a")
@@ -209,7 +209,7 @@ func TestK13RemovedRecord(t *testing.T) {
 	})
 }
 
-// A replica that is started anew does not wait out its own lease.
+// A replica that is restarted does not wait out its own lease.
 func TestExclusiveIdentityContinuesAtOnce(t *testing.T) {
 	inRig(t, func(r *rig) {
 		r.config = func(cfg *Config) { cfg.ExclusiveIdentity = true }
@@ -263,7 +263,7 @@ func TestResign(t *testing.T) {
 	})
 }
 
-// Resign with nobody else leads to a new term of the same candidate.
+// Resign without other candidates leads to a new term of the same candidate.
 func TestResignAlone(t *testing.T) {
 	inRig(t, func(r *rig) {
 		a := r.start("a")
@@ -277,8 +277,8 @@ func TestResignAlone(t *testing.T) {
 	})
 }
 
-// Who is not ready gives way, also to somebody worse, and leads where there is
-// nobody else.
+// A candidate that is not ready gives way, also to a worse one, and leads if there is
+// no other.
 func TestLastResort(t *testing.T) {
 	inRig(t, func(r *rig) {
 		r.config = func(cfg *Config) { cfg.Strategy = HighestPriority(nil) }

@@ -19,7 +19,7 @@ import (
 	"github.com/kubewright/kubewright/internal/statuserr"
 )
 
-// A leader or a record that did not come back, or what did not go away.
+// A leader or a record that did not return, or that stayed.
 
 // The API server is restored from a backup: versions go back by 500, and the Lease
 // to who held it then.

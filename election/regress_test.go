@@ -19,7 +19,7 @@ import (
 
 // The bugs of client-go's elector, by their numbers in the specification.
 
-// C1: a leader that reaches the API server no more, and is told to end at some
+// C1: a leader that no longer reaches the API server, and must end at some
 // moment of that, has stopped before any of nine others begins.
 func TestC1BlackHoledLeader(t *testing.T) {
 	for after := time.Duration(0); after < 16*time.Second; after += 1500 * time.Millisecond {
@@ -115,7 +115,7 @@ func TestC3TheOthersWaitForALeaderThatMayNotKnow(t *testing.T) {
 	}
 }
 
-// C4: the API has whole seconds; what is not is refused instead of rounded.
+// C4: the API has whole seconds; fractions are rejected and not rounded.
 func TestC4FractionsOfSecondsAreRefused(t *testing.T) {
 	err := Timing{LeaseDuration: 1500 * time.Millisecond, RenewDeadline: 1200 * time.Millisecond}.Validate()
 	if err == nil || !strings.Contains(err.Error(), "whole seconds") {
@@ -140,7 +140,7 @@ func TestC4EveryRenewalIsSeen(t *testing.T) {
 	})
 }
 
-// C5: nobody polls, so a crash is answered when the lease ends and not up to
+// C5: candidates do not poll, so a crash is answered when the lease ends and not up to
 // 2.2 retry periods later.
 func TestC5CrashFailoverIsTheLeaseAndNoMore(t *testing.T) {
 	inRig(t, func(r *rig) {
@@ -310,7 +310,7 @@ func TestAHookThatHangsCostsTheTermAndNoMore(t *testing.T) {
 	})
 }
 
-// What the embedder's work returns by itself ends Run.
+// Work that returns on its own ends Run.
 func TestWorkThatReturnsEndsRun(t *testing.T) {
 	failure := errors.New("done for")
 	for _, want := range []error{nil, failure} {

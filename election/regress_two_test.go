@@ -37,7 +37,7 @@ func TestNoWorkBeginsAfterAHookThatOutlastedTheTerm(t *testing.T) {
 	})
 }
 
-// A holder that somebody emptied may not know yet, whoever has just come.
+// The holder of an emptied Lease may not know yet, also if a candidate has just started.
 func TestANewcomerLeavesAnEmptiedLeaseAlone(t *testing.T) {
 	inRig(t, func(r *rig) {
 		a := r.start("a", func(cfg *Config) { cfg.Lead = r.office.lead("a", 2900*time.Millisecond) })
@@ -68,7 +68,7 @@ func TestAShorterDurationTakesNothingFromAHolder(t *testing.T) {
 	})
 }
 
-// The lease of a is given to b by somebody else, at each moment of a time in which
+// The lease of a is given to b by another client, at each moment of a time in which
 // the watch of b has stalled. What b knows of the last renewal of a is older than
 // that then.
 func TestWrittenOverALeaderUnseen(t *testing.T) {

@@ -49,7 +49,7 @@ func newRig(t *testing.T, opts apitest.Options) *rig {
 	return r
 }
 
-// replica is a Candidate with what a test needs of it.
+// replica is a Candidate with its client and its log of events.
 type replica struct {
 	*Candidate
 	rig  *rig
@@ -209,17 +209,17 @@ func (r *rig) sleep(d time.Duration) {
 	synctest.Wait()
 }
 
-// lease returns the Lease as it is stored, nil where it does not exist.
+// lease returns the stored Lease, nil if it does not exist.
 func (r *rig) lease() *coordinationv1.Lease {
 	return apitest.Get[*coordinationv1.Lease](r.server, theLease.Namespace, theLease.Name)
 }
 
-// edit changes the stored Lease as somebody else would.
+// edit changes the stored Lease like another client.
 func (r *rig) edit(change func(*coordinationv1.Lease)) {
 	apitest.Edit(r.server, theLease.Namespace, theLease.Name, change)
 }
 
-// put stores a Lease that somebody holds, who has just renewed it.
+// put stores a Lease that a holder has just renewed.
 func (r *rig) put(holder string) {
 	now := metav1.NewMicroTime(time.Now())
 	seconds, transitions := int32(15), int32(0)
@@ -229,7 +229,7 @@ func (r *rig) put(holder string) {
 	})
 }
 
-// expectLeader fails the test where somebody else leads, or nobody.
+// expectLeader fails the test unless c leads.
 func (r *rig) expectLeader(c *replica) {
 	r.Helper()
 	synctest.Wait()

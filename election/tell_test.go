@@ -19,7 +19,7 @@ import (
 	"github.com/kubewright/kubewright/apitest"
 )
 
-// What the hooks of two candidates are told over two hand-overs and a loss.
+// The calls of the hooks of two candidates in two hand-overs and a loss.
 func TestHooksTellTheStory(t *testing.T) {
 	inRig(t, func(r *rig) {
 		r.config = func(cfg *Config) { cfg.Strategy = NewestVersion() }

@@ -55,12 +55,12 @@ func benchLease(lease, version int) *coordinationv1.Lease {
 	}
 }
 
-// sizes shows what the cost depends on: the candidates of the Lease, and not the
+// sizes shows that the cost depends on the candidates of the Lease, and not the
 // number of Leases.
 var sizes = []struct{ leases, each int }{{10, 5}, {1000, 5}, {10_000, 5}, {10, 50}, {1000, 50}}
 
 // BenchmarkControllerRenewal is the cost of one renewal of a Lease in time, from
-// the watch to the last of what it brings.
+// the watch to its last event.
 func BenchmarkControllerRenewal(b *testing.B) {
 	for _, s := range sizes {
 		b.Run(fmt.Sprintf("leases=%d/candidates=%d", s.leases, s.each), func(b *testing.B) {

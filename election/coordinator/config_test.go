@@ -100,7 +100,7 @@ func TestControllerNamespaces(t *testing.T) {
 	})(t)
 }
 
-// TestControllerPermissions: what the package comment says is enough.
+// TestControllerPermissions: the permissions of the package comment are sufficient.
 func TestControllerPermissions(t *testing.T) {
 	ctlBubble(func(r *ctlRig) {
 		allowed := map[string]bool{}

@@ -44,14 +44,15 @@ type Controller struct {
 	dropped dropped
 }
 
-// beatInterval is how often the queue is tried when nothing happens.
+// beatInterval is the interval at which the progress of workers is checked.
 const beatInterval = 10 * time.Second
 
-// beat is no Lease: a worker that gets it shows that workers get something.
+// beat is not a Lease. A worker that takes it from the queue shows that it makes
+// progress.
 var beat types.NamespacedName
 
-// New returns a Controller for a valid Config. The error
-// names every field that is wrong. It sends nothing and starts nothing.
+// New returns a Controller for a valid Config. The error names every invalid field.
+// New sends no request and starts no goroutine.
 func New(cfg Config) (*Controller, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
@@ -68,19 +69,18 @@ func New(cfg Config) (*Controller, error) {
 // Name returns Config.Name.
 func (c *Controller) Name() string { return c.cfg.Name }
 
-// Ready returns a checker that is done when all Leases and LeaseCandidates are
-// known for the first time: from then on leaders are elected.
+// Ready returns a checker that is done when all Leases and LeaseCandidates were listed
+// for the first time. From then on leaders are elected.
 func (c *Controller) Ready() cache.DoneChecker { return c.ready }
 
-// Check reports whether the controller makes progress: nil while it does, and
-// before Run. An API server that does not answer is no reason to restart the
-// process, so that is not an error here. The request is not used and may be nil.
+// Check returns nil before Run and while the controller makes progress. An API server
+// that does not answer is no error, because it is no reason to restart the process.
+// The request is not used and may be nil.
 func (c *Controller) Check(*http.Request) error { return c.progress.Check() }
 
-// Run elects leaders until ctx is done. It returns nil then, after everything
-// that it started has ended; it leaves Leases and LeaseCandidates as they are,
-// and the next Run of another Controller goes on where it stopped. A second call
-// returns [ErrAlreadyRun], which is its only error.
+// Run elects leaders until ctx is done. It returns nil after all of its goroutines have
+// ended. Leases and LeaseCandidates stay, and another Controller continues from them. A
+// second call returns [ErrAlreadyRun].
 func (c *Controller) Run(ctx context.Context) error {
 	if !c.once.Begin() {
 		return ErrAlreadyRun
@@ -106,8 +106,8 @@ func (c *Controller) Run(ctx context.Context) error {
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer c.queue.ShutDown()
-	// Leases are of interest only where there are candidates, so where the API
-	// has none the Leases need not be read.
+	// Leases are read after LeaseCandidates, because they are not needed if the API
+	// does not serve LeaseCandidates.
 	if c.mirror(ctx, &running, c.candidates) && c.mirror(ctx, &running, c.leases) {
 		logger.V(2).Info("Watching Leases and LeaseCandidates")
 		c.ready.Mark()
@@ -119,7 +119,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	return nil
 }
 
-// setUp makes the mirrors.
+// setUp creates the mirrors.
 func (c *Controller) setUp() error {
 	namespaces := c.cfg.Namespaces
 	if len(namespaces) == 0 {
@@ -142,8 +142,7 @@ func (c *Controller) setUp() error {
 	return nil
 }
 
-// mirror starts mirrors, and reports whether all have delivered what there is
-// before ctx was done.
+// mirror starts mirrors, and reports whether all were synced before ctx was done.
 func (c *Controller) mirror(ctx context.Context, running *sync.WaitGroup, mirrors []*mirror) bool {
 	for _, m := range mirrors {
 		running.Go(func() { m.informer.RunWithContext(ctx) })

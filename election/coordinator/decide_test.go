@@ -234,7 +234,7 @@ func doubted(c *candidate) { c.doubtedUntil = decideNow.Add(time.Minute) }
 func refused(c *candidate) { c.retryAt = decideNow.Add(time.Minute) }
 
 // TestDecideAlwaysWakes takes decisions in ten thousand situations made at
-// random: where there are candidates there is an action or a time in the future
+// random: with candidates there is an action or a time in the future
 // at which something is different, and the decision does not depend on the
 // order in which maps are read.
 func TestDecideAlwaysWakes(t *testing.T) {

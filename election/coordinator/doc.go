@@ -42,7 +42,7 @@
 //
 // # Behavior
 //
-// The Controller decides by what it observes and when, never by a time that
+// The Controller decides by its observations and their times, never by a time that
 // another machine has written. A holder is silent if the Controller did not see
 // it renew for almost the duration of the Lease. The best of the other
 // candidates is then pinged, so that it can be elected at the moment of expiry.

@@ -24,7 +24,7 @@ import (
 )
 
 // TestControllerGateOff: preferredHolder is dropped. The holder leads until it
-// stops, and nobody is written over it while it may.
+// stops, and no other holder is written before.
 func TestControllerGateOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newCtlRig(t, apitest.Options{Gates: map[apitest.Gate]bool{apitest.CoordinatedLeaderElection: false}})
@@ -58,7 +58,7 @@ func TestControllerGateOff(t *testing.T) {
 	})
 }
 
-// TestControllerOffersDroppedOnce: what one Lease has shown holds for all.
+// TestControllerOffersDroppedOnce: the result of one Lease holds for all.
 func TestControllerOffersDroppedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newCtlRig(t, apitest.Options{Gates: map[apitest.Gate]bool{apitest.CoordinatedLeaderElection: false}})
@@ -193,8 +193,8 @@ func TestControllerNoAPI(t *testing.T) {
 	})(t)
 }
 
-// TestControllerInvalidCandidates: what can't be read is reported once each and
-// harms nobody. None of them would pass the validation of today's API server.
+// TestControllerInvalidCandidates: invalid objects are reported once each and
+// do no harm. None of them would pass the validation of today's API server.
 func TestControllerInvalidCandidates(t *testing.T) {
 	ctlBubble(func(r *ctlRig) {
 		for i, spoil := range []func(*coordinationv1beta1.LeaseCandidate){
@@ -237,7 +237,7 @@ func TestControllerInvalidCandidates(t *testing.T) {
 	})(t)
 }
 
-// TestControllerAltered: a webhook takes out what was written. There is no hot
+// TestControllerAltered: a webhook removes the written fields. There is no hot
 // loop.
 func TestControllerAltered(t *testing.T) {
 	ctlBubble(func(r *ctlRig) {
@@ -268,8 +268,8 @@ func TestControllerAltered(t *testing.T) {
 	})(t)
 }
 
-// TestControllerStalledWatch: the watch of the Leases is late, and everybody
-// seems to be silent. A look at each shows otherwise, and nobody is pinged.
+// TestControllerStalledWatch: the watch of the Leases is late, and all holders
+// seem to be silent. A read of each shows otherwise, and no candidate is pinged.
 func TestControllerStalledWatch(t *testing.T) {
 	ctlBubble(func(r *ctlRig) {
 		r.pair()
@@ -315,7 +315,7 @@ func TestControllerLostAnswers(t *testing.T) {
 }
 
 // TestControllerRestart ends the Controller before, in the middle of, and after
-// every request of a history, and starts another: what is stored is enough to go
+// every request of a history, and starts another: the stored state is enough to go
 // on from.
 func TestControllerRestart(t *testing.T) {
 	for _, when := range []string{"before", "during", "after"} {

@@ -21,7 +21,7 @@ import (
 	"github.com/kubewright/kubewright/election"
 )
 
-// ctlFleet is many Leases with candidates that do what they should, at the
+// ctlFleet is many Leases with healthy candidates, at the
 // default timing: all answer pings, and who holds a Lease renews it with one
 // request each RenewInterval.
 type ctlFleet struct {

@@ -142,7 +142,7 @@ func TestControllerHA(t *testing.T) {
 		r.want("leads", a.leading(), true)
 		r.want("coordinates", first.leading() && !second.leading(), true)
 
-		// The coordinator dies: nobody notices. The leader dies while there is
+		// The coordinator dies, without effect. The leader dies while there is
 		// none.
 		first.crash()
 		r.want("nobody leads", watch(5*time.Second), time.Duration(0))
@@ -167,7 +167,7 @@ func TestControllerHA(t *testing.T) {
 }
 
 // TestControllerTakesOver: the built-in controllers lose their Lease when
-// somebody releases it in the name of its holder, because the Candidate is faster than an
+// another client releases it in the name of its holder, because the Candidate is faster than an
 // elector that asks every two seconds.
 func TestControllerTakesOver(t *testing.T) {
 	ctlBubble(func(r *ctlRig) {

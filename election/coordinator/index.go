@@ -17,10 +17,9 @@ import (
 	"github.com/kubewright/kubewright/election/internal/spec"
 )
 
-// index has the candidates by the Lease that they are for, with what was seen
-// of each. A change costs as much as its Lease has candidates, however many
-// other Leases there are; one of a Lease without candidates costs a look into
-// the map.
+// index has the observed candidates by their Lease. The cost of a change depends on the
+// number of candidates of its Lease, and not on the number of Leases. A change of a
+// Lease without candidates costs one map access.
 type index map[types.NamespacedName]*entry
 
 // entry is one Lease for which there are candidates.
@@ -36,11 +35,11 @@ type situation struct {
 	lease      *leaseView // nil: there is none
 	candidates map[string]*candidate
 
-	pulseAt  time.Time // when the holder was last seen to have renewed
-	termAt   time.Time // when the present term was first seen
+	pulseAt  time.Time // when a renewal was last observed
+	termAt   time.Time // when the present term was first observed
 	lookedAt time.Time // when the Lease was last read
-	// offersFrom is when an offer is worth a try: later than now where the API
-	// server was seen to drop them.
+	// offersFrom is the time of the next try of an offer. It is in the future if the
+	// API server dropped one.
 	offersFrom time.Time
 	// assignee is the candidate to which this controller assigned the Lease and that
 	// has not renewed it yet.
@@ -78,8 +77,8 @@ func viewOf(l *coordinationv1.Lease) *leaseView {
 	}
 }
 
-// term is how long the holder has the Lease after it renewed it. One that
-// doesn't say is given as long as those that we assign.
+// term returns the time for which the holder has the Lease after a renewal. A Lease
+// without a duration gets the one of an assigned Lease.
 func (l *leaseView) term(r *rules) time.Duration {
 	if l.duration <= 0 {
 		return r.duration
@@ -100,14 +99,14 @@ type candidate struct {
 	pingTime    int64
 	answered    int64 // the pingTime that it has answered
 
-	seen   time.Time // when it was first seen or last seen to renew
-	heard  time.Time // when it was last seen to renew or to be created; zero for never
+	seen   time.Time // when it was first observed, or its last renewal was
+	heard  time.Time // when its last renewal or its creation was observed; zero for never
 	pinged time.Time // since when it has a ping to answer; zero for none
-	missed bool      // it was told that it left a ping unanswered
+	missed bool      // the late ping was reported
 
-	doubts       int       // terms in a row that it was given and did not take
+	doubts       int       // assignments in a row that it did not claim
 	doubtedUntil time.Time // until then it is a last resort
-	retryAt      time.Time // what was refused about it is not tried before
+	retryAt      time.Time // no request about it is sent before
 	refusals     int
 	reported     bool // that it is invalid
 }
@@ -115,13 +114,12 @@ type candidate struct {
 // usable reports whether the candidate can be considered.
 func (c *candidate) usable() bool { return c.invalid == nil && c.renewTime != 0 }
 
-// open reports whether the object has a ping that its candidate takes for
-// unanswered.
+// open reports whether the candidate considers its ping unanswered.
 func (c *candidate) open() bool { return c.pingTime > c.renewTime }
 
-// spins reports whether the candidate has answered a ping and still takes it
-// for unanswered, because its clock is behind that of who pinged: it will answer
-// again and again.
+// spins reports whether the candidate has answered a ping and still considers it
+// unanswered, because its clock is behind that of the coordinator that pinged. Such a
+// candidate answers repeatedly.
 func (c *candidate) spins() bool { return c.open() && c.pingTime == c.answered }
 
 // late reports whether the candidate has left a ping unanswered.
@@ -129,7 +127,7 @@ func (c *candidate) late(now time.Time, r *rules) bool {
 	return !c.pinged.IsZero() && !now.Before(c.pinged.Add(r.ackTimeout))
 }
 
-// micros is a time as an integer; 0 for none.
+// micros returns a time in microseconds, 0 for none.
 func micros(t *metav1.MicroTime) int64 {
 	if t.IsZero() {
 		return 0
@@ -137,7 +135,7 @@ func micros(t *metav1.MicroTime) int64 {
 	return t.UnixMicro()
 }
 
-// entry returns the entry of a Lease, new where there was none.
+// entry returns the entry of a Lease, and creates it if there is none.
 func (x index) entry(key types.NamespacedName) *entry {
 	e := x[key]
 	if e == nil {
@@ -147,7 +145,7 @@ func (x index) entry(key types.NamespacedName) *entry {
 	return e
 }
 
-// leaseKey is the Lease for which a candidate is.
+// leaseKey returns the Lease of a candidate.
 func leaseKey(obj *coordinationv1beta1.LeaseCandidate) types.NamespacedName {
 	return types.NamespacedName{Namespace: obj.Namespace, Name: obj.Spec.LeaseName}
 }
@@ -157,16 +155,15 @@ func seen(version, known string) bool {
 	return version == known || spec.Older(version, known)
 }
 
-// silentAtOf is when a holder that has not renewed is suspected: early enough
-// that a candidate which answers is known when the Lease expires.
+// silentAtOf returns the time from which a holder without a renewal counts as silent.
+// It is early enough to ping a candidate before the Lease expires.
 func (s *situation) silentAtOf(l *leaseView, r *rules) time.Time {
 	term := l.term(r)
 	return s.pulseAt.Add(term - min(r.ackTimeout, term/3))
 }
 
-// observe takes in a Lease, or nil for none, as it was seen at now. It reports
-// whether there may be something to do about it: a renewal in time is nobody's
-// concern.
+// observe updates e from a Lease that was observed at now, nil for none. It reports
+// whether a decision is needed. A renewal in time needs none.
 func (e *entry) observe(now time.Time, lease *coordinationv1.Lease, r *rules) bool {
 	before := e.lease
 	if lease == nil {
@@ -208,8 +205,8 @@ func (c *candidate) doubt(now time.Time) {
 	c.doubtedUntil = now.Add(spec.Doubt(c.doubts))
 }
 
-// admit takes in a LeaseCandidate as it was seen at now. fresh says of a new one
-// that it was created just now.
+// admit updates e from a LeaseCandidate that was observed at now. fresh means that it
+// was created just now.
 func (e *entry) admit(now time.Time, obj *coordinationv1beta1.LeaseCandidate, fresh bool) *candidate {
 	c := e.candidates[obj.Name]
 	renewed := micros(obj.Spec.RenewTime)
@@ -228,7 +225,7 @@ func (e *entry) admit(now time.Time, obj *coordinationv1beta1.LeaseCandidate, fr
 	case !c.open() || c.spins():
 		c.pinged = time.Time{}
 	case c.pinged.IsZero():
-		c.pinged = now // by us, now or before a restart, or by somebody else
+		c.pinged = now // by this coordinator, now or before a restart, or by another one
 	}
 	c.terminating = obj.DeletionTimestamp != nil
 	c.strategy = string(obj.Spec.Strategy)
@@ -236,8 +233,8 @@ func (e *entry) admit(now time.Time, obj *coordinationv1beta1.LeaseCandidate, fr
 	return c
 }
 
-// peerOf reads what a LeaseCandidate says about its candidate. The API server
-// checks most of it; what it let through all the same must do no harm.
+// peerOf returns the Peer that a LeaseCandidate describes, and the problems that the
+// API server did not reject.
 func peerOf(obj *coordinationv1beta1.LeaseCandidate) (election.Peer, error) {
 	p := election.Peer{
 		Identity:         obj.Name,
@@ -265,7 +262,7 @@ func peerOf(obj *coordinationv1beta1.LeaseCandidate) (election.Peer, error) {
 	return p, problems.ToAggregate()
 }
 
-// dismiss takes out a candidate that is gone, and the entry with the last one.
+// dismiss removes a candidate, and the entry with its last candidate.
 func (x index) dismiss(key types.NamespacedName, name string, uid types.UID) (e *entry, c *candidate) {
 	e = x[key]
 	if e == nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/kubewright/kubewright/internal/statuserr"
 )
 
-// TestControllerOldEvents: the watch delivers what the answer to a write, or a
+// TestControllerOldEvents: the watch delivers the object that the answer to a write, or a
 // read, has overtaken. It is not taken for news.
 func TestControllerOldEvents(t *testing.T) {
 	c := benchController(t, 1, 2)
@@ -48,7 +48,7 @@ func TestControllerOldEvents(t *testing.T) {
 		t.Errorf("an old event made the candidate %+v", got)
 	}
 
-	// A candidate that was made anew for another Lease, of which the watch has
+	// A candidate that was re-created for another Lease, of which the watch has
 	// missed the end.
 	other := benchCandidate(0, 1)
 	other.UID, other.ResourceVersion, other.Spec.LeaseName = "anew", "200", "elsewhere"
@@ -59,7 +59,7 @@ func TestControllerOldEvents(t *testing.T) {
 }
 
 // TestControllerRestoredBackup: the API server was restored from a backup, and
-// its resourceVersions are lower than before. What is read on purpose counts.
+// its resourceVersions are lower than before. The result of a read counts.
 func TestControllerRestoredBackup(t *testing.T) {
 	c := benchController(t, 1, 2)
 	e := c.index[types.NamespacedName{Namespace: "default", Name: "lease-0"}]
@@ -82,7 +82,7 @@ func TestControllerRestoredBackup(t *testing.T) {
 }
 
 // TestControllerWritesAreConditional: a holder that renews while our watch is
-// late is not written over, nor asked to give way on the strength of what was.
+// late is not written over, nor asked to give way because of its past.
 func TestControllerWritesAreConditional(t *testing.T) {
 	ctlBubble(func(r *ctlRig) {
 		r.server.Put(r.leads("x", 0))
@@ -102,7 +102,7 @@ func TestControllerWritesAreConditional(t *testing.T) {
 }
 
 // TestControllerBacksOffUnderEvents: whatever happens to the Lease meanwhile,
-// what was refused is not sent again before its time.
+// a rejected request is not sent again before its time.
 func TestControllerBacksOffUnderEvents(t *testing.T) {
 	ctlBubble(func(r *ctlRig) {
 		r.server.Inject(apitest.Fault{Match: apitest.Match{User: ctlUser, Verb: "create"}, Status: statuserr.InternalError("x")})

@@ -46,7 +46,7 @@ func TestControllerLifecycle(t *testing.T) {
 		},
 		ErrAlreadyRun: ErrAlreadyRun,
 		// The informer of the candidates tries every 30 to 60 seconds, with two
-		// requests, and client-go repeats ten times what was throttled or reset.
+		// requests, and client-go repeats a throttled or reset request ten times.
 		MaxPerHour:  2500,
 		ReadyWithin: 3 * time.Minute,
 	})

@@ -59,7 +59,7 @@ func (c *Controller) visit(ctx context.Context, key types.NamespacedName) {
 func (c *Controller) carryOut(ctx context.Context, e *entry, r *request) {
 	err := c.send(ctx, r)
 	if err != nil && ctx.Err() != nil {
-		return // cut short: the next Controller goes on from what is stored
+		return // the next Controller continues from the stored state
 	}
 	if err != nil {
 		c.refresh(ctx, r, err)
@@ -87,7 +87,7 @@ const worksAgain = "Requests about Leases work again"
 
 // attempts counts the requests about a Lease and their failures.
 type attempts struct {
-	failing  action // what failed last; wait for nothing
+	failing  action // that failed last; wait for none
 	failures int    // in a row
 	retryAt  time.Time
 	streak   report.Member
@@ -96,15 +96,15 @@ type attempts struct {
 	tokenAt time.Time
 }
 
-// The pace of requests about one Lease. An election needs three or four, and
-// one more every AckTimeout while candidates don't answer. More requests mean that
-// another client undoes the writes.
+// The pace of requests about one Lease. An election needs three or four, and one more
+// every AckTimeout while candidates do not answer. More requests mean that another
+// client undoes the writes.
 const (
 	requestBurst = 12
 	requestRate  = 1 // a second
 )
 
-// hold returns how long no request may be sent, and counts one where that is 0.
+// hold returns the time until a request may be sent. If it is 0, it counts one.
 func (e *entry) hold(now time.Time) time.Duration {
 	if wait := e.retryAt.Sub(now); wait > 0 {
 		return wait
@@ -143,12 +143,12 @@ func (e *entry) outcome(now time.Time, r *request, err error) time.Duration {
 	}
 	class := apierr.Classify(err)
 	if class == apierr.NotFound && !r.gone {
-		class = apierr.Forbidden // it is the API that is not there
+		class = apierr.Forbidden // the API is missing, not the object
 	}
 	if r.ofCandidate() && c != nil && (class == apierr.Forbidden || class == apierr.Invalid || errors.Is(err, errAltered)) {
 		c.refusals++
 		c.retryAt = now.Add(spec.Retry(c.refusals, refusedRetry, err))
-		return 0 // the others may do
+		return 0 // another candidate may be elected
 	}
 	if e.failing != r.do {
 		e.failing, e.failures = r.do, 0
@@ -186,8 +186,7 @@ func (e *entry) resetFailures(now time.Time, c *Controller) {
 	}
 }
 
-// newlySilent returns the candidates that have left a ping unanswered, each
-// once for a ping.
+// newlySilent returns the candidates with a late ping, each once for a ping.
 func (e *entry) newlySilent(now time.Time, r *rules) (names []string) {
 	for name, c := range e.candidates {
 		if !c.missed && c.late(now, r) {
@@ -204,8 +203,8 @@ type dropped struct {
 	reported bool
 }
 
-// The Controller tries again after an hour, with one Lease after the other
-// within another hour: the first one speaks for all.
+// The Controller tries again after an hour, with one Lease after the other within
+// another hour. The result of the first one holds for all.
 const (
 	droppedFor    = time.Hour
 	droppedSpread = time.Hour
@@ -235,12 +234,12 @@ type request struct {
 	version string
 	renewed int64
 
-	// The answer: one of them, where there is one.
+	// The object in the answer, if any.
 	gotLease     *coordinationv1.Lease
 	gotCandidate *coordinationv1beta1.LeaseCandidate
-	// gone says that the object that the request was about does not exist.
+	// gone reports that the object of the request does not exist.
 	gone bool
-	// read says that the answer comes from a read that was sent for it.
+	// read reports that the answer is that of a GET.
 	read bool
 }
 
@@ -275,9 +274,8 @@ func (r *request) verb() string {
 	return "patch"
 }
 
-// send sends the request. Every one has the resourceVersion of what was
-// decided upon as its precondition, but for unping: its candidate writes the object
-// faster than anybody could follow.
+// send sends the request. The precondition is the resourceVersion of the observed
+// object, except for unping, because the candidate writes the object too often.
 func (c *Controller) send(ctx context.Context, r *request) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.CallTimeout)
 	defer cancel()
@@ -384,8 +382,8 @@ func (c *Controller) read(ctx context.Context, r *request) (err error) {
 	return err
 }
 
-// isMissing reports whether a read was answered by that the object doesn't
-// exist, and not by that its API doesn't: only the first names it.
+// isMissing reports whether err means that the object does not exist. If its API does
+// not exist, the error does not name the object.
 func isMissing(err error, r *request) bool {
 	var status apierrors.APIStatus
 	if !apierrors.IsNotFound(err) || !errors.As(err, &status) || status.Status().Details == nil {
@@ -395,16 +393,16 @@ func isMissing(err error, r *request) bool {
 	return name == r.key.Name && !r.ofCandidate() || name == r.name && r.ofCandidate()
 }
 
-// takeIn takes in the answer of a request. The lock is held.
+// takeIn updates the index from the answer to a request. c.mu must be held.
 func (c *Controller) takeIn(now time.Time, e *entry, r *request) {
 	known := e.candidates[r.name]
 	switch {
 	case r.ofCandidate() && r.gone:
 		c.dismiss(e.key, r.name, r.uid)
 	case r.gotCandidate != nil:
-		// What was read on purpose counts, also where versions have gone back
-		// because the API server was restored from a backup; but not against
-		// what the watch has delivered meanwhile.
+		// The result of a GET counts even if its version is lower, because the API
+		// server may have been restored from a backup, unless the watch has
+		// delivered another object in the meantime.
 		if known == nil || known.uid != r.gotCandidate.UID || r.read && known.version == r.version || !seen(r.gotCandidate.ResourceVersion, known.version) {
 			e.admit(now, r.gotCandidate, false)
 		}
@@ -519,7 +517,7 @@ func (c *Controller) tellFailure(ctx context.Context, e *entry, r *request, err 
 		}
 		return
 	case class == apierr.NotFound && !r.gone && r.ofCandidate():
-		logger.V(4).Info("LeaseCandidates are not served", "err", err) // the watch has said so
+		logger.V(4).Info("LeaseCandidates are not served", "err", err) // the watch has reported it
 		return
 	case failures <= patientConflicts && (class == apierr.Conflict || class == apierr.AlreadyExists || class == apierr.NotFound):
 		logger.V(4).Info("Somebody else was faster", "err", err)
@@ -536,7 +534,8 @@ func (c *Controller) tellFailure(ctx context.Context, e *entry, r *request, err 
 	c.electing.Fail(ctx, c.cfg.ErrorHandler, &e.streak, err, "Request about a Lease failed")
 }
 
-// offersWork notes that an offer was kept, and reports whether that is news.
+// offersWork records that an offer was stored, and reports whether an earlier one was
+// reported as dropped.
 func (c *Controller) offersWork() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

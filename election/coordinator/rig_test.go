@@ -37,7 +37,7 @@ type ctlRig struct {
 	stop   func()
 
 	mu     sync.Mutex
-	events []string // what hooks and ErrorHandler were told
+	events []string // the calls of hooks and ErrorHandler
 	errs   []error
 }
 
@@ -72,7 +72,7 @@ func (r *ctlRig) note(format string, args ...any) {
 	r.events = append(r.events, fmt.Sprintf(format, args...))
 }
 
-// told returns what the hooks were told since the last call.
+// told returns the hook calls since the last call of told.
 func (r *ctlRig) told() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -144,7 +144,7 @@ func (r *ctlRig) candidate(name string) *coordinationv1beta1.LeaseCandidate {
 	return apitest.Get[*coordinationv1beta1.LeaseCandidate](r.server, ctlNamespace, name)
 }
 
-// requests returns the verbs and resources of what the Controller has sent,
+// requests returns the verbs and resources of the requests of the Controller,
 // without lists and watches.
 func (r *ctlRig) requests() (requests []string) {
 	for _, q := range r.server.Requests(apitest.Match{User: ctlUser}) {
@@ -345,7 +345,7 @@ func (r *ctlRig) leads(holder string, ago time.Duration) *coordinationv1.Lease {
 }
 
 // legacy renews the Lease as an elector does that knows nothing of candidates:
-// the spec is made anew each time.
+// the spec is created each time.
 func (r *ctlRig) legacy(holder string) (stop func()) {
 	if r.lease() == nil {
 		r.server.Put(r.leads(holder, 0))

@@ -17,8 +17,8 @@ import (
 
 // The scenarios of the tests of kube-apiserver's controller, under their names.
 
-// TestReconcileElectionStep has what is there before the controller starts, and
-// what comes of it within some seconds.
+// TestReconcileElectionStep has the objects before the controller starts, and those
+// some seconds later.
 func TestReconcileElectionStep(t *testing.T) {
 	type want struct {
 		lease             bool

@@ -25,7 +25,7 @@ import (
 	"github.com/kubewright/kubewright/internal/report"
 )
 
-// listFactor is how many times the deadline of a call a list has.
+// listFactor is the factor from CallTimeout to the deadline of a list.
 const listFactor = 10
 
 // watchRefusedRetry is the longest wait for an API or a permission that is missing.
@@ -42,7 +42,7 @@ type mirror struct {
 	refusals int
 }
 
-// scope returns what all lists and watches of a namespace have in common.
+// scope returns the common configuration of the lists and watches of a namespace.
 func (c *Controller) scope(m *mirror) listwatch.Config {
 	cfg := listwatch.Config{
 		ListTimeout:   listFactor * c.cfg.CallTimeout,
@@ -51,8 +51,8 @@ func (c *Controller) scope(m *mirror) listwatch.Config {
 		Outcome:       func(ctx context.Context, err error) time.Duration { return c.watched(ctx, m, err) },
 	}
 	if m.namespace == metav1.NamespaceAll {
-		// The heartbeats of nodes are most of the Leases of a cluster, and none
-		// of ours.
+		// Most Leases of a cluster are heartbeats of nodes, which have no
+		// candidates.
 		cfg.FieldSelector = fields.OneTermNotEqualSelector("metadata.namespace", spec.NodeLeases).String()
 	}
 	return cfg
@@ -83,8 +83,8 @@ func newMirror[T, L runtime.Object](
 	})
 }
 
-// lastSeen returns an object that is gone as it was last seen, also where the
-// watch has missed how it went.
+// lastSeen returns the last known state of a deleted object, also if the watch missed
+// the deletion.
 func lastSeen[T any](obj any) (T, bool) {
 	if unknown, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 		obj = unknown.Obj
@@ -98,7 +98,7 @@ func (m *mirror) start(source listwatch.Config, example runtime.Object, handler 
 	m.informer = cache.NewSharedIndexInformerWithOptions(listwatch.New(source), example, cache.SharedIndexInformerOptions{
 		ObjectDescription: m.resource + " " + m.namespace,
 	})
-	// What decisions don't go by is most of an object.
+	// Decisions need a small part of an object.
 	err = m.informer.SetTransform(func(obj any) (any, error) {
 		if object, ok := obj.(metav1.Object); ok {
 			object.SetManagedFields(nil)
@@ -122,7 +122,7 @@ func (m *mirror) start(source listwatch.Config, example runtime.Object, handler 
 	return nil
 }
 
-// keep returns a map with nothing but a key, nil where it is not there.
+// keep returns a map with one key of m, or nil if m does not have it.
 func keep(m map[string]string, key string) map[string]string {
 	value, ok := m[key]
 	if !ok {
@@ -131,8 +131,8 @@ func keep(m map[string]string, key string) map[string]string {
 	return map[string]string{key: value}
 }
 
-// watched is told of each list and each start of a watch, and returns how long
-// to wait before the next one.
+// watched is called after each list and each start of a watch. It returns the wait
+// before the next one.
 func (c *Controller) watched(ctx context.Context, m *mirror, err error) time.Duration {
 	class := apierr.Classify(err)
 	switch {
@@ -141,9 +141,8 @@ func (c *Controller) watched(ctx context.Context, m *mirror, err error) time.Dur
 		c.watching.OK(ctx, &m.streak, "Lists and watches work again")
 		return 0
 	case (class == apierr.Invalid || class == apierr.Gone) && m.refusals < 2:
-		// How an API server says that it can't stream a list, or no longer has
-		// the version asked for; the informer knows what to do, and then it is
-		// well.
+		// The API server can't stream a list, or no longer has the requested
+		// version. The informer recovers from both.
 		m.refusals++
 		klog.FromContext(ctx).V(4).Info("Watch was refused", "resource", m.resource, "namespace", m.namespace, "err", err)
 		return 0
@@ -169,7 +168,7 @@ func (c *Controller) leaseSeen(lease *coordinationv1.Lease) {
 	defer c.mu.Unlock()
 	e := c.index[cache.MetaObjectToName(lease).AsNamespacedName()]
 	if e == nil || e.lease != nil && seen(lease.ResourceVersion, e.lease.version) {
-		return // there is no candidate; or seen already, maybe as the answer to a write
+		return // no candidate, or already observed, for example in the answer to a write
 	}
 	if e.observe(time.Now(), lease, c.rules) {
 		c.queue.Add(e.key)
@@ -182,7 +181,7 @@ func (c *Controller) leaseGone(lease *coordinationv1.Lease) {
 	defer c.mu.Unlock()
 	e := c.index[cache.MetaObjectToName(lease).AsNamespacedName()]
 	if e == nil || e.lease == nil || e.lease.uid != lease.UID {
-		return // there is another one meanwhile
+		return // it was re-created
 	}
 	e.observe(time.Now(), nil, c.rules)
 	c.queue.Add(e.key)
@@ -249,7 +248,7 @@ func (c *Controller) dismiss(key types.NamespacedName, name string, uid types.UI
 	}
 }
 
-// stored returns a Lease as the watch has delivered it, or nil.
+// stored returns a Lease from the cache of the watch, or nil.
 func (c *Controller) stored(key types.NamespacedName) *coordinationv1.Lease {
 	for _, m := range c.leases {
 		if m.namespace != metav1.NamespaceAll && m.namespace != key.Namespace {
