@@ -213,6 +213,25 @@ func TestSlicesThatDisagreeOnTheirNumberAreNoPool(t *testing.T) {
 	if plan := newPlan(m.desired(pool), m.observed()); plan.outcome != newGeneration || writesOf(plan) != 3 {
 		t.Errorf("outcome %v with %d writes", plan.outcome, writesOf(plan))
 	}
+	pool.Devices = pool.Devices[:128]
+	if plan := newPlan(m.desired(pool), m.observed()); len(plan.pages) != 2 || len(plan.deletes) != 1 {
+		t.Errorf("%d pages, %d groups of deletes, want the empty slice deleted", len(plan.pages), len(plan.deletes))
+	}
+}
+
+// TestANewGenerationIsCompact: it writes all slices anyway, so it has no more of them
+// than the devices need, and a spare one.
+func TestANewGenerationIsCompact(t *testing.T) {
+	m := newModel(t)
+	m.become(Pool{Devices: someTainted(0, 20*64)})
+	few := Pool{Devices: someTainted(0, 64)}
+	if plan := m.become(few); plan.outcome != inPlace || len(plan.pages) != 20 {
+		t.Errorf("outcome %v with %d pages", plan.outcome, len(plan.pages))
+	}
+	few.Atomic, few.Devices = true, slices.Concat(someTainted(0, 63), someTainted(100, 165))
+	if plan := m.become(few); plan.outcome != newGeneration || len(plan.pages) > 4 {
+		t.Errorf("outcome %v with %d pages", plan.outcome, len(plan.pages))
+	}
 }
 
 // TestDependentChangesTakeANewGeneration: pages that are written one by one must
