@@ -155,15 +155,15 @@ type specReport struct {
 	Failure                 struct{ Message string }
 }
 
-// run runs specs in several processes. Each takes the next file. The specs that run a
-// minute before the test's own time limit are interrupted.
+// run runs specs in several processes. Each takes the next file. The specs that run two
+// minutes before the test's own time limit are interrupted.
 func (s *suite) run(t *testing.T, workers int, args ...string) []spec {
 	t.Helper()
 	args = slices.Clip(args) // the processes append to it
 	ctx := t.Context()
 	if deadline, ok := t.Deadline(); ok {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithDeadline(ctx, deadline.Add(-time.Minute))
+		ctx, cancel = context.WithDeadline(ctx, deadline.Add(-2*time.Minute))
 		defer cancel()
 	}
 	files := make(chan string)
@@ -259,7 +259,7 @@ func (s *suite) execute(ctx context.Context, name string, args []string) ([]spec
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.Dir = s.dir
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // it writes its report
-	cmd.WaitDelay = 30 * time.Second
+	cmd.WaitDelay = 90 * time.Second
 	failed := cmd.Run() // also if a spec has failed
 	data, err := os.ReadFile(out)
 	if err != nil {
