@@ -72,6 +72,10 @@
 // it follows the differences in feature gates, field selectors and limits that
 // its tests name. There are no recordings of these two versions.
 //
+// A corpus of 1,900 malformed and unusual requests compares status codes with
+// kube-apiserver 1.37. The package answers 14 of them with another code, which
+// internal/conformance lists.
+//
 //	                                       as kube-apiserver 1.37
 //	metadata, conflicts, patches, delete   yes, recorded
 //	lists, pages, selectors, watches       yes, recorded

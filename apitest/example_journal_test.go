@@ -13,7 +13,7 @@ import (
 	"github.com/kubewright/kubewright/apitest"
 )
 
-// The journal counts what a controller costs. In a bubble, the time between
+// The journal counts the requests of a controller. In a bubble, the time between
 // ResetJournal and the count can be an hour.
 func ExampleServer_Requests() {
 	ctx := context.Background()

@@ -68,7 +68,7 @@ func TestFaults(t *testing.T) {
 			if d := time.Since(start); d != test.after {
 				t.Errorf("after %v, want %v", d, test.after)
 			}
-			// Others are not affected, nor is anybody after its removal.
+			// The fault affects no other request, and no request after its removal.
 			if _, err := nodes.List(t.Context(), metav1.ListOptions{}); err != nil {
 				t.Error(err)
 			}

@@ -32,8 +32,8 @@ import (
 
 // The fuzz tests send requests that no client library sends. The seeds are the
 // corpus of internal/conformance, of which the real server's status codes are
-// recorded; conformance compares these codes, and the fuzz tests check what must
-// hold for any request.
+// recorded. The tests of conformance compare these codes. The fuzz tests check
+// statements about all requests.
 
 const (
 	fuzzMaps    = "/api/v1/namespaces/default/configmaps"
@@ -156,8 +156,8 @@ func (f *fuzzServer) checkUnchangedBy(path string) {
 	}
 }
 
-// checkWrite checks a write to a: one that fails changes nothing, and one that
-// succeeds keeps the identity of the object and returns what is stored.
+// checkWrite checks a write of an object: one that fails changes nothing, and one
+// that succeeds keeps the identity of the object and returns the stored object.
 func (f *fuzzServer) checkWrite(path string, was []byte, resp response) {
 	f.Helper()
 	now := f.get(path)

@@ -187,8 +187,7 @@ func TestRegisteredKindIsServed(t *testing.T) {
 	})(t)
 }
 
-// testCustomResource holds a custom resource to what the real server does with
-// one.
+// testCustomResource checks that a custom resource behaves as on the real server.
 func testCustomResource(t *testing.T, widgets dynamic.ResourceInterface) {
 	t.Helper()
 	sent := widget("w", 1)

@@ -114,7 +114,7 @@ func parseRequest(r *Request, req *http.Request) url.Values {
 	r.ContentType, r.Accept, r.UserAgent = req.Header.Get("Content-Type"), req.Header.Get("Accept"), req.Header.Get("User-Agent")
 	var query url.Values
 	if r.Query != "" {
-		query = req.URL.Query() // drops what is malformed, as the real server does
+		query = req.URL.Query() // drops malformed parameters, as the real server does
 		r.LabelSelector, r.FieldSelector = query.Get("labelSelector"), query.Get("fieldSelector")
 		r.FieldManager = query.Get("fieldManager")
 		r.DryRun = len(query["dryRun"]) > 0

@@ -8,5 +8,8 @@
 // The transcript holds the whole answer, in which UIDs, times and
 // resourceVersions are replaced by placeholders. The transcripts in testdata
 // are recordings of the real API server, made by the test in test/e2e with
-// -update. If apitest differs from them, apitest is wrong.
+// -update-conformance. If apitest differs from them, apitest is wrong.
+//
+// The case named corpus sends malformed and unusual requests, and records only
+// the status codes. The fuzz tests of apitest use the same requests as seeds.
 package conformance
