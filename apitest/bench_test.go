@@ -6,17 +6,11 @@ package apitest_test
 import (
 	"context"
 	"fmt"
-	"sync"
 	"testing"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/informers"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/fake"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 
 	"github.com/kubewright/kubewright/apitest"
@@ -48,113 +42,5 @@ func BenchmarkLeasePUT(b *testing.B) {
 		}
 		objs[i%len(objs)] = l
 		i++
-	}
-}
-
-// clients are apitest and its alternative, for the benchmarks that compare them.
-var clients = []struct {
-	name string
-	make func(objects ...runtime.Object) kubernetes.Interface
-}{
-	{"apitest", func(objects ...runtime.Object) kubernetes.Interface {
-		s := apitest.New(apitest.Options{})
-		for _, o := range objects {
-			s.Put(o)
-		}
-		return s.Client(apitest.User{})
-	}},
-	{"client-go-fake", func(objects ...runtime.Object) kubernetes.Interface { return fake.NewClientset(objects...) }},
-}
-
-// BenchmarkThousandPods creates a thousand pods, which ten informers watch, and
-// deletes them. The informers keep up: the watches of client-go's fake hold 100
-// events and panic at the next.
-func BenchmarkThousandPods(b *testing.B) {
-	const pods, informerCount, batch = 1000, 10, 50
-	for _, c := range clients {
-		b.Run(c.name, func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				client := c.make()
-				ctx, stop := context.WithCancel(context.Background())
-				var events sync.WaitGroup
-				var running []informers.SharedInformerFactory
-				for range informerCount {
-					f := informers.NewSharedInformerFactory(client, 0)
-					inf := f.Core().V1().Pods().Informer()
-					if _, err := inf.AddEventHandler(cache.ResourceEventHandlerFuncs{
-						AddFunc:    func(any) { events.Done() },
-						DeleteFunc: func(any) { events.Done() },
-					}); err != nil {
-						b.Fatal(err)
-					}
-					f.StartWithContext(ctx)
-					cache.WaitForCacheSync(ctx.Done(), inf.HasSynced)
-					running = append(running, f)
-				}
-				each := func(do func(name string) error) {
-					for i := range pods {
-						if i%batch == 0 {
-							events.Wait()
-							events.Add(batch * informerCount)
-						}
-						if err := do(fmt.Sprint("p", i)); err != nil {
-							b.Fatal(err)
-						}
-					}
-					events.Wait()
-				}
-				each(func(name string) error {
-					_, err := client.CoreV1().Pods("default").Create(ctx, podOn(name, ""), metav1.CreateOptions{})
-					return err
-				})
-				each(func(name string) error {
-					return client.CoreV1().Pods("default").Delete(ctx, name, metav1.DeleteOptions{})
-				})
-				stop()
-				for _, f := range running {
-					f.Shutdown()
-				}
-			}
-		})
-	}
-}
-
-// BenchmarkListByLabel lists ten of a thousand pods.
-func BenchmarkListByLabel(b *testing.B) {
-	var objects []runtime.Object
-	for i := range 1000 {
-		p := podOn(fmt.Sprint("p", i), "n")
-		p.Labels = map[string]string{"group": fmt.Sprint(i % 100)}
-		objects = append(objects, p)
-	}
-	for _, c := range clients {
-		b.Run(c.name, func(b *testing.B) {
-			client := c.make(objects...)
-			b.ReportAllocs()
-			for b.Loop() {
-				list, err := client.CoreV1().Pods("default").List(context.Background(), metav1.ListOptions{LabelSelector: "group=7"})
-				if err != nil || len(list.Items) != 10 {
-					b.Fatal(err, len(list.Items))
-				}
-			}
-		})
-	}
-}
-
-// BenchmarkUpdatePod writes the labels of one pod.
-func BenchmarkUpdatePod(b *testing.B) {
-	for _, c := range clients {
-		b.Run(c.name, func(b *testing.B) {
-			pods := c.make(podOn("p", "n")).CoreV1().Pods("default")
-			p, err := pods.Get(context.Background(), "p", metav1.GetOptions{})
-			b.ReportAllocs()
-			for i := 0; b.Loop(); i++ {
-				p.Labels = map[string]string{"i": fmt.Sprint(i)}
-				if p, err = pods.Update(context.Background(), p, metav1.UpdateOptions{}); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
 	}
 }
