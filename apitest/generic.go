@@ -108,9 +108,20 @@ func (k *kind) follow(stored runtime.Object) {
 			return []any{metaOf(obj).GetLabels(), part(obj, "Endpoints").Interface(), part(obj, "Ports").Interface()}
 		}
 	}
-	if k.stored() == certificatesv1.SchemeGroupVersion && k.name == "CertificateSigningRequest" {
+	switch stored.(type) {
+	case *certificatesv1.CertificateSigningRequest:
 		k.fields = func(obj runtime.Object, path string) (string, bool) {
 			return obj.(*certificatesv1.CertificateSigningRequest).Spec.SignerName, path == "spec.signerName"
+		}
+	case *certificatesv1.ClusterTrustBundle:
+		k.fields = func(obj runtime.Object, path string) (string, bool) {
+			return obj.(*certificatesv1.ClusterTrustBundle).Spec.SignerName, path == "spec.signerName"
+		}
+	case *certificatesv1.PodCertificateRequest:
+		k.fields = func(obj runtime.Object, path string) (string, bool) {
+			spec := &obj.(*certificatesv1.PodCertificateRequest).Spec
+			value, ok := map[string]string{"spec.signerName": spec.SignerName, "spec.podName": spec.PodName, "spec.nodeName": string(spec.NodeName)}[path]
+			return value, ok
 		}
 	}
 	if _, ok := typ.FieldByName("Status"); !ok || !k.status {

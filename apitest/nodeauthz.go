@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	certificatesv1 "k8s.io/api/certificates/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -80,6 +81,12 @@ func authorizeNode(s *Server, r Request) (bool, string) {
 			return false, "can only get individual resources of this type"
 		}
 		return nodeOnReferenced(s, node, r)
+	case schema.GroupResource{Group: "certificates.k8s.io", Resource: "podcertificaterequests"}:
+		if s.minor >= 37 {
+			return nodeOnCertificateRequests(s, node, r)
+		}
+	case schema.GroupResource{Group: "certificates.k8s.io", Resource: "clustertrustbundles"}:
+		return s.minor >= 37 && r.Subresource == "" && slices.Contains([]string{"get", "list", "watch"}, r.Verb), ""
 	}
 	return rulesAllow(nodeGeneral, r), ""
 }
@@ -151,6 +158,33 @@ func nodeOnSlices(s *Server, node string, r Request) (bool, string) {
 		return false, "can only list/watch/deletecollection resourceslices with nodeName field selector"
 	}
 	return false, "only the following verbs are allowed for a ResourceSlice: get, watch, list, create, update, patch, delete, deletecollection"
+}
+
+func nodeOnCertificateRequests(s *Server, node string, r Request) (bool, string) {
+	if r.Subresource != "" {
+		return false, "nodes may not access the status subresource of PodCertificateRequests"
+	}
+	switch r.Verb {
+	case "create":
+		return true, "" // NodeRestriction checks the request
+	case "get":
+		s.store.mu.Lock()
+		defer s.store.mu.Unlock()
+		for k, t := range s.store.tables {
+			if it := t.items[key{r.Namespace, r.Name}]; k.resource == r.Resource && it != nil {
+				if pcr, ok := it.obj.(*certificatesv1.PodCertificateRequest); ok && string(pcr.Spec.NodeName) == node {
+					return true, ""
+				}
+			}
+		}
+		return false, noRelationship(node)
+	case "list", "watch":
+		if selects(r, "spec.nodeName", node) {
+			return true, ""
+		}
+		return false, "can only list/watch podcertificaterequests with nodeName field selector"
+	}
+	return false, fmt.Sprintf("nodes may not %s podcertificaterequests", r.Verb)
 }
 
 // nodeOnReferenced decides about objects that pods of the node name.
@@ -264,6 +298,10 @@ func (s *Server) nodeRestriction(c *call, obj, old runtime.Object) error {
 		err = restrictLease(node, obj, old)
 	case "resourceslices":
 		err = restrictSlice(node, obj, old)
+	case "podcertificaterequests":
+		if pcr, ok := obj.(*certificatesv1.PodCertificateRequest); ok && old == nil {
+			err = s.restrictCertificateRequest(node, pcr)
+		}
 	}
 	if err == nil || apierrors.IsNotFound(err) {
 		return err
@@ -431,6 +469,43 @@ func restrictLease(node string, obj, old runtime.Object) error {
 		return errors.New("can only access node lease with the same name as the requesting node")
 	}
 	return nil
+}
+
+// restrictCertificateRequest checks that the pod of a request runs on the node, with
+// the service account of the request and with a volume that asks for this signer.
+func (s *Server) restrictCertificateRequest(node string, r *certificatesv1.PodCertificateRequest) error {
+	spec := &r.Spec
+	if string(spec.NodeName) != node {
+		return fmt.Errorf("PodCertificateRequest.Spec.NodeName=%q, which is not the requesting node %q", spec.NodeName, node)
+	}
+	owner := s.store.named["nodes"].items[key{name: node}]
+	if owner == nil {
+		return apierrors.NewNotFound(schema.GroupResource{Resource: "nodes"}, node)
+	}
+	if uid := metaOf(owner.obj).GetUID(); uid != spec.NodeUID {
+		return fmt.Errorf("PodCertificateRequest for pod %q names node UID %q, inconsistent with the running node (%q)", r.Namespace+"/"+spec.PodName, spec.NodeUID, uid)
+	}
+	it := s.store.named["pods"].items[key{r.Namespace, spec.PodName}]
+	if it == nil {
+		return apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, spec.PodName)
+	}
+	pod := it.obj.(*corev1.Pod)
+	switch {
+	case pod.UID != spec.PodUID:
+		return fmt.Errorf("PodCertificateRequest for pod %q contains pod UID (%q) which differs from running pod %q", r.Namespace+"/"+spec.PodName, spec.PodUID, pod.UID)
+	case pod.Spec.NodeName != node:
+		return fmt.Errorf("pod %q is not running on node %q named in the PodCertificateRequest", r.Namespace+"/"+spec.PodName, node)
+	case pod.Spec.ServiceAccountName != spec.ServiceAccountName:
+		return fmt.Errorf("PodCertificateRequest for pod %q contains serviceAccountName (%q) that differs from running pod (%q)", r.Namespace+"/"+spec.PodName, spec.ServiceAccountName, pod.Spec.ServiceAccountName)
+	}
+	for _, v := range pod.Spec.Volumes {
+		for _, source := range ptr.Deref(v.Projected, corev1.ProjectedVolumeSource{}).Sources {
+			if source.PodCertificate != nil && source.PodCertificate.SignerName == spec.SignerName {
+				return nil
+			}
+		}
+	}
+	return fmt.Errorf("pod %q has no volume with a certificate of signer %q", r.Namespace+"/"+spec.PodName, spec.SignerName)
 }
 
 func restrictSlice(node string, obj, old runtime.Object) error {

@@ -94,7 +94,7 @@ func (k *kubelet) assemble(ctx context.Context) (err error) {
 func (k *kubelet) assemblePods() error {
 	core := k.client.CoreV1()
 	env, err := podenv.New(podenv.Config{
-		ConfigMaps: core, Secrets: core, Services: core, ServiceAccounts: core,
+		ConfigMaps: core, Secrets: core, Services: core, ServiceAccounts: core, Nodes: core, Certificates: k.client.CertificatesV1(),
 		Allocatable: k.machine.allocatable, ReadFile: podruntime.ReadFile(k.root),
 	})
 	if err != nil {

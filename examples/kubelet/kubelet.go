@@ -92,7 +92,7 @@ func (k *kubelet) assemble(ctx context.Context, s settings, condition nodestatus
 	}
 	core := k.client.CoreV1()
 	env, err := podenv.New(podenv.Config{
-		ConfigMaps: core, Secrets: core, Services: core, ServiceAccounts: core,
+		ConfigMaps: core, Secrets: core, Services: core, ServiceAccounts: core, Nodes: core, Certificates: k.client.CertificatesV1(),
 		Allocatable: machine.allocatable, ReadFile: podruntime.ReadFile(k.root.Path()),
 	})
 	if err != nil {

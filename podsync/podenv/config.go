@@ -22,7 +22,8 @@ const (
 	DefaultCallTimeout = 10 * time.Second
 )
 
-// Config configures a Resolver. clientset.CoreV1() is each of the clients in it.
+// Config configures a Resolver. clientset.CoreV1() is each of the clients in it but
+// Certificates.
 // The zero value of every optional field means the default that its comment
 // states.
 type Config struct {
@@ -38,6 +39,14 @@ type Config struct {
 	// ServiceAccounts makes the tokens of projected volumes. Default: none, and
 	// volumes that ask for one are an error.
 	ServiceAccounts corev1client.ServiceAccountsGetter
+	// Certificates requests the certificates of podCertificate volumes and reads the
+	// bundles of clusterTrustBundle volumes, which Kubernetes has by default since
+	// 1.37; for example clientset.CertificatesV1(). It needs ServiceAccounts and Nodes.
+	// Default: none, and volumes that ask for such are an error.
+	Certificates CertificatesClient
+	// Nodes reads the Node of a pod that asks for a certificate. Required with
+	// Certificates.
+	Nodes corev1client.NodesGetter
 	// Allocatable returns the node's allocatable resources, which stand in for
 	// limits of cpu, memory and ephemeral storage that a pod doesn't set. It is
 	// called at any time, from any goroutine. Default: such limits have the value
@@ -67,6 +76,12 @@ func (cfg *Config) complete() error {
 	}
 	if cfg.Secrets == nil {
 		problems = append(problems, field.Required(field.NewPath("Secrets"), "for example clientset.CoreV1()"))
+	}
+	if cfg.Certificates != nil && cfg.ServiceAccounts == nil {
+		problems = append(problems, field.Required(field.NewPath("ServiceAccounts"), "Certificates needs it"))
+	}
+	if cfg.Certificates != nil && cfg.Nodes == nil {
+		problems = append(problems, field.Required(field.NewPath("Nodes"), "Certificates needs it"))
 	}
 	problems = append(problems, lifecycle.DefaultDuration("ServiceAge", &cfg.ServiceAge, DefaultServiceAge, time.Millisecond)...)
 	problems = append(problems, lifecycle.DefaultDuration("CallTimeout", &cfg.CallTimeout, DefaultCallTimeout, time.Millisecond)...)

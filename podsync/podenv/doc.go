@@ -65,9 +65,11 @@
 //
 // # Permissions
 //
-// get on configmaps and secrets, list and get on services, create on
-// serviceaccounts/token where Config.ServiceAccounts is set. A node's credentials
-// have them all for the pods bound to it.
+// get on configmaps and secrets; list and get on services; create on
+// serviceaccounts/token if Config.ServiceAccounts is set. If Config.Certificates is
+// set: get on serviceaccounts and nodes, create and list on podcertificaterequests, get
+// and list on clustertrustbundles. A node's credentials have them all for the pods bound
+// to it.
 //
 // # Compatibility
 //

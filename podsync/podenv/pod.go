@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"sync"
 
+	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -90,6 +91,20 @@ func (p *Pod) configMap(ctx context.Context, name string) (*corev1.ConfigMap, er
 func (p *Pod) secret(ctx context.Context, name string) (*corev1.Secret, error) {
 	return read(ctx, p, "Secret", name, func(ctx context.Context) (*corev1.Secret, error) {
 		return p.resolver.cfg.Secrets.Secrets(p.pod.Namespace).Get(ctx, name, metav1.GetOptions{})
+	})
+}
+
+// trustBundle returns a ClusterTrustBundle. The error is ErrMissing if there is none.
+func (p *Pod) trustBundle(ctx context.Context, name string) (*certificatesv1.ClusterTrustBundle, error) {
+	return read(ctx, p, "ClusterTrustBundle", name, func(ctx context.Context) (*certificatesv1.ClusterTrustBundle, error) {
+		return p.resolver.cfg.Certificates.ClusterTrustBundles().Get(ctx, name, metav1.GetOptions{})
+	})
+}
+
+// trustBundles returns the ClusterTrustBundles that match a selector.
+func (p *Pod) trustBundles(ctx context.Context, selector string) (*certificatesv1.ClusterTrustBundleList, error) {
+	return read(ctx, p, "ClusterTrustBundleList", selector, func(ctx context.Context) (*certificatesv1.ClusterTrustBundleList, error) {
+		return p.resolver.cfg.Certificates.ClusterTrustBundles().List(ctx, metav1.ListOptions{LabelSelector: selector})
 	})
 }
 

@@ -13,6 +13,7 @@ type Resolver struct {
 	cfg      Config
 	reads    reads
 	services serviceCache
+	requests requests
 }
 
 // New returns a Resolver. It makes no request; it returns an error that names

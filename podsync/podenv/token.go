@@ -26,10 +26,7 @@ func (f *filler) token(ctx context.Context, s *corev1.ServiceAccountTokenProject
 		return
 	}
 	pod := f.p.pod
-	account := pod.Spec.ServiceAccountName
-	if account == "" {
-		account = "default"
-	}
+	account := accountOf(pod)
 	seconds := int64(tokenSeconds)
 	if s.ExpirationSeconds != nil {
 		seconds = *s.ExpirationSeconds
@@ -51,5 +48,22 @@ func (f *filler) token(ctx context.Context, s *corev1.ServiceAccountTokenProject
 		f.missing("ServiceAccount", account, "", nil, err)
 		return
 	}
-	f.add(s.Path, []byte(answer.Status.Token), nil, answer.Status.ExpirationTimestamp.Time.Truncate(time.Second))
+	expires := answer.Status.ExpirationTimestamp.Time.Truncate(time.Second)
+	renew := renewal(expires, time.Now(), time.Duration(seconds)*time.Second)
+	f.addFile(s.Path, File{Data: []byte(answer.Status.Token), Expires: expires, Renew: renew}, nil)
+}
+
+// renewal returns when a token is made again: after 80 % of its life, which is no
+// longer than the pod asked for, even if this machine's clock is behind that of the API
+// server, which chose expires.
+func renewal(expires, now time.Time, asked time.Duration) time.Time {
+	return now.Add(min(expires.Sub(now), asked) * 8 / 10)
+}
+
+// accountOf returns the name of the pod's service account.
+func accountOf(pod *corev1.Pod) string {
+	if name := pod.Spec.ServiceAccountName; name != "" {
+		return name
+	}
+	return "default"
 }

@@ -21,9 +21,13 @@ type File struct {
 	Data []byte
 	// Mode are the permission bits that the pod asks for, 0644 by default.
 	Mode int32
-	// Expires is when the content is no longer valid, for a token. Call [Pod.Volume]
-	// again before that; the kubelet does so after 80 % of the time. Zero for all else.
+	// Expires is when the content is no longer valid, for a token or a certificate.
+	// Zero for all else.
 	Expires time.Time
+	// Renew is when to call [Pod.Volume] again for a new token or certificate: after
+	// 80 % of a token's life by the clock of this machine, as the kubelet does, and at
+	// the time that a certificate's signer asks for. Zero for all else.
+	Renew time.Time
 }
 
 // defaultMode is the API's default for the volumes here.
@@ -37,10 +41,11 @@ func IsData(v *corev1.Volume) bool {
 
 // Volume returns the files of the pod's volume of this name, by their
 // slash-separated path in it. Every path is local. The files belong to the caller.
-// Errors are as with [Pod.Container]. Each call asks for new tokens; nothing else is
-// read twice.
+// Errors are as with [Pod.Container]. Each call asks for new tokens and certificates;
+// nothing else is read twice. A call that needs a certificate waits for its signer as
+// long as Config.CallTimeout, and the next call waits for the same request.
 func (p *Pod) Volume(ctx context.Context, name string) (map[string]File, error) {
-	f := filler{p: p, field: "volume " + name, files: map[string]File{}, mode: defaultMode}
+	f := filler{p: p, field: "volume " + name, volume: name, files: map[string]File{}, mode: defaultMode}
 	at := -1
 	for i := range p.pod.Spec.Volumes {
 		if p.pod.Spec.Volumes[i].Name == name {
@@ -64,7 +69,7 @@ func (p *Pod) Volume(ctx context.Context, name string) (map[string]File, error) 
 	case v.Projected != nil:
 		f.defaultMode(v.Projected.DefaultMode)
 		for i := range v.Projected.Sources {
-			f.project(ctx, &v.Projected.Sources[i])
+			f.project(ctx, i, &v.Projected.Sources[i])
 		}
 	default:
 		f.fail(&SourceError{Err: errors.New("not a volume of data from the API")})
@@ -77,11 +82,12 @@ func (p *Pod) Volume(ctx context.Context, name string) (map[string]File, error) 
 
 // filler collects the files of one volume.
 type filler struct {
-	p     *Pod
-	field string
-	files map[string]File
-	mode  int32
-	errs  []error
+	p      *Pod
+	field  string
+	volume string
+	files  map[string]File
+	mode   int32
+	errs   []error
 }
 
 func (f *filler) defaultMode(mode *int32) {
@@ -104,19 +110,25 @@ func (f *filler) missing(kind, name, key string, optional *bool, err error) {
 }
 
 // add writes a file; a later source of a projection is over an earlier one.
-func (f *filler) add(path string, data []byte, mode *int32, expires time.Time) {
+func (f *filler) add(path string, data []byte, mode *int32) {
+	f.addFile(path, File{Data: data}, mode)
+}
+
+// addFile is add for content that expires.
+func (f *filler) addFile(path string, file File, mode *int32) {
 	if !filepath.IsLocal(path) {
 		f.fail(&SourceError{Err: fmt.Errorf("the path %q leads out of the volume", path)})
 		return
 	}
-	file := File{Data: data, Mode: f.mode, Expires: expires}
+	file.Mode = f.mode
 	if mode != nil {
 		file.Mode = *mode
 	}
 	f.files[path] = file
 }
 
-func (f *filler) project(ctx context.Context, s *corev1.VolumeProjection) {
+// project adds the files of a source, which has this index in its volume.
+func (f *filler) project(ctx context.Context, source int, s *corev1.VolumeProjection) {
 	switch {
 	case s.ConfigMap != nil:
 		f.configMap(ctx, s.ConfigMap.Name, s.ConfigMap.Items, s.ConfigMap.Optional)
@@ -126,6 +138,10 @@ func (f *filler) project(ctx context.Context, s *corev1.VolumeProjection) {
 		f.downward(s.DownwardAPI.Items)
 	case s.ServiceAccountToken != nil:
 		f.token(ctx, s.ServiceAccountToken)
+	case s.ClusterTrustBundle != nil:
+		f.trust(ctx, s.ClusterTrustBundle)
+	case s.PodCertificate != nil:
+		f.certificate(ctx, source, s.PodCertificate)
 	default:
 		f.fail(&SourceError{Err: errors.New("a projection that is not supported here")})
 	}
@@ -159,7 +175,7 @@ func (f *filler) secret(ctx context.Context, name string, items []corev1.KeyToPa
 func (f *filler) keys(kind, name string, items []corev1.KeyToPath, optional *bool, data map[string][]byte) {
 	if len(items) == 0 {
 		for key, value := range data {
-			f.add(key, bytes.Clone(value), nil, time.Time{})
+			f.add(key, bytes.Clone(value), nil)
 		}
 		return
 	}
@@ -169,7 +185,7 @@ func (f *filler) keys(kind, name string, items []corev1.KeyToPath, optional *boo
 			f.missing(kind, name, items[i].Key, optional, ErrMissing)
 			continue
 		}
-		f.add(items[i].Path, bytes.Clone(value), items[i].Mode, time.Time{})
+		f.add(items[i].Path, bytes.Clone(value), items[i].Mode)
 	}
 }
 
@@ -189,6 +205,6 @@ func (f *filler) downward(items []corev1.DownwardAPIVolumeFile) {
 			f.fail(&SourceError{Err: fmt.Errorf("%s: %w", items[i].Path, err)})
 			continue
 		}
-		f.add(items[i].Path, []byte(value), items[i].Mode, time.Time{})
+		f.add(items[i].Path, []byte(value), items[i].Mode)
 	}
 }

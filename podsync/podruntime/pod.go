@@ -368,13 +368,13 @@ func (p *pod) sandboxFailed(err error, reason string) {
 }
 
 // scheduleRefresh sets when the volumes with data from the API are read next. The
-// age of the tokens of an adopted pod is not known; they are as old as the pod.
+// age of the credentials of an adopted pod is not known; they are as old as the pod.
 func (p *pod) scheduleRefresh(now time.Time) {
 	for i := range p.spec.Spec.Volumes {
 		v := &p.spec.Spec.Volumes[i]
 		switch {
-		case hasToken(v):
-			p.refreshDue[v.Name] = now.Add(max(shortestToken(v)*8/10-max(now.Sub(p.accepted), 0), 0))
+		case hasCredentials(v):
+			p.refreshDue[v.Name] = now.Add(max(shortestLife(v)*8/10-max(now.Sub(p.accepted), 0), 0))
 		case podenv.IsData(v):
 			p.refreshDue[v.Name] = now.Add(p.p.cfg.VolumeRefresh)
 		}
@@ -409,13 +409,13 @@ func (p *pod) refresh(now time.Time) (again time.Time) {
 	}
 	p.refreshing = true
 	p.p.wg.Go(func() {
-		expires, err := fillData(ctx, p.p.cfg.Environment.Pod(spec), spec, name, p.dir)
+		renew, err := fillData(ctx, p.p.cfg.Environment.Pod(spec), spec, name, p.dir)
 		p.do(func() {
 			p.refreshing = false
 			now := time.Now()
 			p.refreshDue[name] = now.Add(p.p.cfg.VolumeRefresh)
-			if hasToken(v) {
-				p.refreshDue[name] = renewal(v, expires, now, err)
+			if hasCredentials(v) {
+				p.refreshDue[name] = renewal(renew, now, err)
 			}
 			if err != nil && ctx.Err() == nil {
 				klog.FromContext(p.ctx).Error(err, "A volume is not refreshed", "volume", name)

@@ -162,46 +162,46 @@ func checkHostPath(h *corev1.HostPathVolumeSource) error {
 }
 
 // fillData makes or replaces a volume with data from the API if its content
-// differs. It returns the time at which the first part expires, or zero.
-func fillData(ctx context.Context, resolved *podenv.Pod, pod *corev1.Pod, name, dir string) (expires time.Time, err error) {
+// differs. It returns the time at which the first part must be renewed, or zero.
+func fillData(ctx context.Context, resolved *podenv.Pod, pod *corev1.Pod, name, dir string) (renew time.Time, err error) {
 	files, err := resolved.Volume(ctx, name)
 	if err != nil {
-		return expires, err
+		return renew, err
 	}
 	for _, f := range files {
-		if !f.Expires.IsZero() && (expires.IsZero() || f.Expires.Before(expires)) {
-			expires = f.Expires
+		if !f.Renew.IsZero() && (renew.IsZero() || f.Renew.Before(renew)) {
+			renew = f.Renew
 		}
 	}
 	volume := volumePath(dir, name)
 	if err := os.Mkdir(volume, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
-		return expires, err
+		return renew, err
 	}
 	if err := os.Chmod(volume, 0o755); err != nil {
-		return expires, err
+		return renew, err
 	}
 	old, _ := os.Readlink(filepath.Join(volume, dataLink))
 	if old != "" && sameFiles(filepath.Join(volume, old), files) {
-		return expires, dropVersions(volume, old)
+		return renew, dropVersions(volume, old)
 	}
 	fresh, err := os.MkdirTemp(volume, versionPrefix)
 	if err != nil {
-		return expires, err
+		return renew, err
 	}
 	if err := writeFiles(fresh, files, fsGroup(pod)); err != nil {
-		return expires, err
+		return renew, err
 	}
 	link := filepath.Join(volume, dataLink)
 	if err := os.RemoveAll(link + ".new"); err != nil { // left by a crash
-		return expires, err
+		return renew, err
 	}
 	if err := os.Symlink(filepath.Base(fresh), link+".new"); err != nil {
-		return expires, err
+		return renew, err
 	}
 	if err := os.Rename(link+".new", link); err != nil {
-		return expires, err
+		return renew, err
 	}
-	return expires, errors.Join(linkFirst(volume, files), dropVersions(volume, filepath.Base(fresh)))
+	return renew, errors.Join(linkFirst(volume, files), dropVersions(volume, filepath.Base(fresh)))
 }
 
 // writeFiles writes one version of a volume.
@@ -404,9 +404,12 @@ func below(volume, sub string) (string, error) {
 	return path, nil
 }
 
-// hasToken reports whether a volume has a token, which each read makes again.
-func hasToken(v *corev1.Volume) bool {
-	return v.Projected != nil && slices.ContainsFunc(v.Projected.Sources, func(s corev1.VolumeProjection) bool { return s.ServiceAccountToken != nil })
+// hasCredentials reports whether a volume has a token or a certificate, which each
+// read makes again.
+func hasCredentials(v *corev1.Volume) bool {
+	return v.Projected != nil && slices.ContainsFunc(v.Projected.Sources, func(s corev1.VolumeProjection) bool {
+		return s.ServiceAccountToken != nil || s.PodCertificate != nil
+	})
 }
 
 // hasFields reports whether a volume has fields of the pod, which may change without
@@ -415,11 +418,13 @@ func hasFields(v *corev1.Volume) bool {
 	return v.DownwardAPI != nil || v.Projected != nil && slices.ContainsFunc(v.Projected.Sources, func(s corev1.VolumeProjection) bool { return s.DownwardAPI != nil })
 }
 
-// minRefresh is the shortest time between two tries to renew a token.
+// minRefresh is the shortest time between two tries to renew credentials.
 const minRefresh = 10 * time.Second
 
-// shortestToken returns the shortest life that v asks for a token.
-func shortestToken(v *corev1.Volume) time.Duration {
+// shortestLife returns the shortest life that the credentials of v may have: that of a
+// token is chosen by the pod, and no signer may issue a certificate for less than an
+// hour.
+func shortestLife(v *corev1.Volume) time.Duration {
 	shortest := time.Hour
 	for _, s := range v.Projected.Sources {
 		if t := s.ServiceAccountToken; t != nil && t.ExpirationSeconds != nil {
@@ -429,12 +434,10 @@ func shortestToken(v *corev1.Volume) time.Duration {
 	return shortest
 }
 
-// renewal returns when a volume with a token is read again: after 80 % of its life.
-// The clock may be behind that of the API server, which chose expires.
-func renewal(v *corev1.Volume, expires, now time.Time, err error) time.Time {
-	wait := min(expires.Sub(now), shortestToken(v)) * 8 / 10
-	if err != nil || wait < minRefresh {
-		wait = minRefresh
+// renewal returns when a volume with credentials is read again.
+func renewal(renew, now time.Time, err error) time.Time {
+	if soonest := now.Add(minRefresh); err != nil || renew.Before(soonest) {
+		return soonest
 	}
-	return now.Add(wait)
+	return renew
 }

@@ -330,29 +330,44 @@ func TestReadFileStaysInTheVolume(t *testing.T) {
 	}
 }
 
-func TestTokensAreRenewedInTime(t *testing.T) {
+func TestCredentialsAreRenewedInTime(t *testing.T) {
 	token := func(seconds *int64) corev1.VolumeProjection {
 		return corev1.VolumeProjection{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{ExpirationSeconds: seconds}}
 	}
-	v := &corev1.Volume{VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
-		{ConfigMap: &corev1.ConfigMapProjection{}}, token(nil), token(new(int64(1800))), token(new(int64(7200))),
-	}}}}
-	if got := shortestToken(v); got != 30*time.Minute {
-		t.Errorf("%v, want 30m", got)
+	certificate := corev1.VolumeProjection{PodCertificate: &corev1.PodCertificateProjection{}}
+	volume := func(sources ...corev1.VolumeProjection) *corev1.Volume {
+		return &corev1.Volume{VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: sources}}}
+	}
+	config := corev1.VolumeProjection{ConfigMap: &corev1.ConfigMapProjection{}}
+	for name, tc := range map[string]struct {
+		volume      *corev1.Volume
+		credentials bool
+		shortest    time.Duration
+	}{
+		"the shortest of tokens": {volume(config, token(nil), token(new(int64(1800))), token(new(int64(7200)))), true, 30 * time.Minute},
+		"a certificate":          {volume(certificate), true, time.Hour},
+		"neither":                {volume(config), false, time.Hour},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := hasCredentials(tc.volume); got != tc.credentials {
+				t.Errorf("has credentials: %v", got)
+			}
+			if got := shortestLife(tc.volume); got != tc.shortest {
+				t.Errorf("at least %v, want %v", got, tc.shortest)
+			}
+		})
 	}
 	for name, tc := range map[string]struct {
-		expires time.Duration
-		err     error
-		want    time.Duration
+		renew time.Duration
+		err   error
+		want  time.Duration
 	}{
-		"after 80 %":                        {30 * time.Minute, nil, 24 * time.Minute},
-		"sooner if it was cut":              {10 * time.Minute, nil, 8 * time.Minute},
-		"not later than was asked for":      {time.Hour, nil, 24 * time.Minute},
+		"in time":                           {24 * time.Minute, nil, 24 * time.Minute},
 		"not at once with a clock far back": {-time.Hour, nil, minRefresh},
 		"soon after a failure":              {30 * time.Minute, errors.New("no"), minRefresh},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := renewal(v, now.Add(tc.expires), now, tc.err).Sub(now); got != tc.want {
+			if got := renewal(now.Add(tc.renew), now, tc.err).Sub(now); got != tc.want {
 				t.Errorf("renewed after %v, want %v", got, tc.want)
 			}
 		})

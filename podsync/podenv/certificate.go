@@ -1,0 +1,311 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podenv
+
+import (
+	"bytes"
+	"context"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	certificatesv1client "k8s.io/client-go/kubernetes/typed/certificates/v1"
+)
+
+// CertificatesClient is the part of the client that Config.Certificates needs.
+type CertificatesClient interface {
+	certificatesv1client.ClusterTrustBundlesGetter
+	certificatesv1client.PodCertificateRequestsGetter
+}
+
+const (
+	// pollCertificate is the time between two looks at a request for a certificate.
+	pollCertificate = time.Second
+	// forgetCertificate is the age after which the API server deletes a request.
+	forgetCertificate = 15 * time.Minute
+)
+
+// certificate adds the key and the certificate chain of a PodCertificateProjection
+// (KEP-4317). Each call asks for a new certificate, unless an earlier request for the
+// same source has no answer yet.
+func (f *filler) certificate(ctx context.Context, source int, s *corev1.PodCertificateProjection) {
+	cfg := &f.p.resolver.cfg
+	if cfg.Certificates == nil {
+		f.fail(&SourceError{Err: errors.New("certificates are not supported on this node")})
+		return
+	}
+	id := projection{f.p.pod.UID, f.volume, source}
+	r, err := f.p.resolver.requests.take(id), error(nil)
+	if r == nil {
+		if r, err = f.request(ctx, s); err != nil {
+			f.fail(&SourceError{Kind: "PodCertificateRequest", Namespace: f.p.pod.Namespace, Wait: true, Err: err})
+			return
+		}
+	}
+	answer, err := f.answer(ctx, r)
+	failed := &SourceError{Kind: "PodCertificateRequest", Namespace: f.p.pod.Namespace, Name: r.name, Wait: true}
+	switch {
+	case errors.Is(err, ErrMissing): // the next call makes another one
+		failed.Err = err
+	case err != nil:
+		f.p.resolver.requests.put(id, r)
+		failed.Err = err
+	default: // a signer that has refused may be configured otherwise one day
+		failed.Err = f.issued(r, answer, s)
+	}
+	if failed.Err != nil {
+		f.fail(failed)
+	}
+}
+
+// request makes a key and a PodCertificateRequest for it.
+func (f *filler) request(ctx context.Context, s *corev1.PodCertificateProjection) (*certificateRequest, error) {
+	cfg, pod := &f.p.resolver.cfg, f.p.pod
+	ctx, cancel := context.WithTimeout(ctx, cfg.CallTimeout)
+	defer cancel()
+	account, err := cfg.ServiceAccounts.ServiceAccounts(pod.Namespace).Get(ctx, accountOf(pod), metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	node, err := cfg.Nodes.Nodes().Get(ctx, pod.Spec.NodeName, metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	key, err := newKey(s.KeyType)
+	if err != nil {
+		return nil, err
+	}
+	// An empty request: it only proves that its sender has the key.
+	proof, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
+	if err != nil {
+		return nil, err
+	}
+	made, err := cfg.Certificates.PodCertificateRequests(pod.Namespace).Create(ctx, &certificatesv1.PodCertificateRequest{
+		ObjectMeta: metav1.ObjectMeta{
+			GenerateName:    "req-" + pod.Name[:min(len(pod.Name), 40)] + "-",
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID}},
+		},
+		Spec: certificatesv1.PodCertificateRequestSpec{
+			SignerName: s.SignerName, PodName: pod.Name, PodUID: pod.UID, ServiceAccountName: account.Name, ServiceAccountUID: account.UID,
+			NodeName: types.NodeName(node.Name), NodeUID: node.UID, MaxExpirationSeconds: s.MaxExpirationSeconds,
+			StubPKCS10Request: proof, UnverifiedUserAnnotations: s.UserAnnotations,
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return nil, err
+	}
+	return &certificateRequest{name: made.Name, key: key, made: time.Now()}, nil
+}
+
+// answer waits for the signer, as long as one call may take.
+func (f *filler) answer(ctx context.Context, r *certificateRequest) (*certificatesv1.PodCertificateRequestStatus, error) {
+	cfg := &f.p.resolver.cfg
+	ctx, cancel := context.WithTimeout(ctx, cfg.CallTimeout)
+	defer cancel()
+	for {
+		// Not a GET: to a node it answers 403 for a request that is gone, and for one
+		// that its authorizer has not seen yet.
+		list, err := cfg.Certificates.PodCertificateRequests(f.p.pod.Namespace).List(ctx, metav1.ListOptions{
+			FieldSelector: fields.Set{"metadata.name": r.name, "spec.nodeName": f.p.pod.Spec.NodeName}.String(),
+		})
+		switch {
+		case err != nil:
+			return nil, err
+		case len(list.Items) == 0:
+			return nil, ErrMissing
+		case len(list.Items[0].Status.Conditions) > 0:
+			return &list.Items[0].Status, nil
+		}
+		select {
+		case <-time.After(pollCertificate):
+		case <-ctx.Done():
+			return nil, errors.New("the signer has not issued the certificate yet")
+		}
+	}
+}
+
+// issued adds the files of a certificate, or returns why there is none.
+func (f *filler) issued(r *certificateRequest, answer *certificatesv1.PodCertificateRequestStatus, s *corev1.PodCertificateProjection) error {
+	for _, c := range answer.Conditions {
+		if c.Type != certificatesv1.PodCertificateRequestConditionTypeIssued {
+			return fmt.Errorf("%s: %s: %s", c.Type, c.Reason, c.Message)
+		}
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(r.key)
+	if err != nil {
+		return err
+	}
+	key := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
+	chain := certificatesIn([]byte(answer.CertificateChain))
+	if len(chain) == 0 || answer.NotAfter == nil || answer.BeginRefreshAt == nil {
+		return errors.New("the signer has issued no certificate")
+	}
+	file := File{Expires: answer.NotAfter.Time, Renew: answer.BeginRefreshAt.Time}
+	for path, data := range map[string][]byte{
+		s.CredentialBundlePath: slices.Concat(key, chain), s.KeyPath: key, s.CertificateChainPath: chain,
+	} {
+		if path != "" {
+			file.Data = data
+			f.addFile(path, file, nil)
+		}
+	}
+	return nil
+}
+
+// newKey makes a private key of one of the API's types.
+func newKey(kind string) (crypto.Signer, error) {
+	switch kind {
+	case "RSA3072":
+		return rsa.GenerateKey(rand.Reader, 3072)
+	case "RSA4096":
+		return rsa.GenerateKey(rand.Reader, 4096)
+	case "ECDSAP256":
+		return ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	case "ECDSAP384":
+		return ecdsa.GenerateKey(elliptic.P384(), rand.Reader)
+	case "ECDSAP521":
+		return ecdsa.GenerateKey(elliptic.P521(), rand.Reader)
+	case "ED25519":
+		_, key, err := ed25519.GenerateKey(rand.Reader)
+		return key, err
+	}
+	return nil, fmt.Errorf("the key type %q is not supported here", kind)
+}
+
+// certificatesIn returns the certificates of a PEM text, without the text between them
+// and without their headers.
+func certificatesIn(text []byte) []byte {
+	var out bytes.Buffer
+	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
+		if block.Type == "CERTIFICATE" {
+			_ = pem.Encode(&out, &pem.Block{Type: block.Type, Bytes: block.Bytes})
+		}
+	}
+	return out.Bytes()
+}
+
+// A projection is a source of a volume that asks for a certificate.
+type projection struct {
+	pod    types.UID
+	volume string
+	source int
+}
+
+// A certificateRequest is a PodCertificateRequest without an answer.
+type certificateRequest struct {
+	name string
+	key  crypto.Signer
+	made time.Time
+}
+
+// requests keeps the requests of calls that gave up waiting for the signer. They live
+// no longer than their objects.
+type requests struct {
+	mu   sync.Mutex
+	open map[projection]*certificateRequest
+}
+
+// take returns the open request of a source, or nil, and removes it.
+func (r *requests) take(id projection) *certificateRequest {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	req := r.open[id]
+	delete(r.open, id)
+	return req
+}
+
+// put keeps a request for the next call.
+func (r *requests) put(id projection, req *certificateRequest) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.open == nil {
+		r.open = map[projection]*certificateRequest{}
+	}
+	for id, old := range r.open {
+		if time.Since(old.made) > forgetCertificate {
+			delete(r.open, id)
+		}
+	}
+	r.open[id] = req
+}
+
+// trust adds the trust anchors of a ClusterTrustBundleProjection (KEP-3257): the
+// certificates of one bundle, or of all bundles of a signer that match a selector,
+// each once. The file is empty if there are none and the projection is optional.
+func (f *filler) trust(ctx context.Context, s *corev1.ClusterTrustBundleProjection) {
+	if f.p.resolver.cfg.Certificates == nil {
+		f.fail(&SourceError{Err: errors.New("trust bundles are not supported on this node")})
+		return
+	}
+	missing := &SourceError{Kind: "ClusterTrustBundle", Wait: true}
+	var anchors []string
+	switch {
+	case s.Name != nil:
+		missing.Name = *s.Name
+		var bundle *certificatesv1.ClusterTrustBundle
+		if bundle, missing.Err = f.p.trustBundle(ctx, *s.Name); missing.Err == nil {
+			anchors = []string{bundle.Spec.TrustBundle}
+		}
+	case s.SignerName != nil:
+		missing.Name = *s.SignerName
+		anchors, missing.Err = f.signerBundles(ctx, *s.SignerName, s.LabelSelector)
+	default:
+		missing.Wait, missing.Err = false, errors.New("neither a name nor a signer")
+	}
+	if missing.Err != nil && !(errors.Is(missing.Err, ErrMissing) && s.Optional != nil && *s.Optional) {
+		f.fail(missing)
+		return
+	}
+	var blocks []string
+	for _, text := range anchors {
+		for block, rest := pem.Decode([]byte(text)); block != nil; block, rest = pem.Decode(rest) {
+			blocks = append(blocks, string(pem.EncodeToMemory(&pem.Block{Type: block.Type, Bytes: block.Bytes})))
+		}
+	}
+	slices.Sort(blocks)
+	var data []byte
+	for _, block := range slices.Compact(blocks) {
+		data = append(data, block...)
+	}
+	f.add(s.Path, data, nil)
+}
+
+// signerBundles returns the bundles of a signer that match a selector.
+func (f *filler) signerBundles(ctx context.Context, signer string, selector *metav1.LabelSelector) (anchors []string, err error) {
+	matching, err := metav1.LabelSelectorAsSelector(selector) // none, if there is no selector
+	if err != nil {
+		return nil, err
+	}
+	if _, selectable := matching.Requirements(); selectable {
+		list, err := f.p.trustBundles(ctx, matching.String())
+		if err != nil {
+			return nil, err
+		}
+		for i := range list.Items {
+			if list.Items[i].Spec.SignerName == signer {
+				anchors = append(anchors, list.Items[i].Spec.TrustBundle)
+			}
+		}
+	}
+	if len(anchors) == 0 {
+		f.p.forget("ClusterTrustBundleList", matching.String())
+		return nil, fmt.Errorf("%w: no bundle of this signer has labels %q", ErrMissing, matching)
+	}
+	return anchors, nil
+}
