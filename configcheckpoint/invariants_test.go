@@ -124,6 +124,9 @@ func (in *inspector) goesOn(m *machine, where string) {
 // TestCrashAtEveryChange also counts: a harness can lose its reach without a
 // failure.
 func TestCrashAtEveryChange(t *testing.T) {
+	if testing.Short() {
+		t.Skip("single goroutines, in which there is no race: make unit runs it")
+	}
 	const shards = 4
 	var all [shards]inspector
 	t.Run("shards", func(t *testing.T) {
@@ -156,6 +159,9 @@ func TestCrashAtEveryChange(t *testing.T) {
 // TestStartsMustBeDurable shows that the harness above notices starts and
 // assignments that are not on stable storage.
 func TestStartsMustBeDurable(t *testing.T) {
+	if testing.Short() {
+		t.Skip("single goroutines, in which there is no race: make unit runs it")
+	}
 	for name, off := range map[string]crashfs.Mutation{
 		"records":  {SlotFlush: true},
 		"payloads": {PayloadDirFlush: true},

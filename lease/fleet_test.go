@@ -116,6 +116,9 @@ func TestTenThousandNodes(t *testing.T) { testFlat(t, fleetSize, apitest.Fault{H
 // With fewer nodes, for there are 1.5 times as many requests as usual when each
 // of them is refused at once.
 func TestARefusedFleetStaysBelowItsRate(t *testing.T) {
+	if testing.Short() {
+		t.Skip("another fleet of 1,000 nodes: make unit runs it")
+	}
 	testFlat(t, 1_000, apitest.Fault{Err: apitest.ErrConnRefused})
 }
 
@@ -159,6 +162,9 @@ func testFlat(t *testing.T, nodes int, fault apitest.Fault) {
 
 // The bound of the package comment for a fleet: 16 s.
 func TestAFleetIsRenewedWithinTheBoundAfterAnyOutage(t *testing.T) {
+	if testing.Short() {
+		t.Skip("another fleet of 1,000 nodes: make unit runs it")
+	}
 	const nodes = 1_000
 	for _, fault := range []apitest.Fault{{Hang: true}, {Err: apitest.ErrConnRefused}} {
 		fleetBubble(t, nodes, nil, func(f *fleet) {

@@ -56,7 +56,11 @@ var outages = map[string]apitest.Fault{
 // outages stay below 25 s, and after longer ones it recovers by itself.
 func TestOutages(t *testing.T) {
 	for name, fault := range outages {
-		for _, length := range []time.Duration{25 * time.Second, 5 * time.Minute} {
+		lengths := []time.Duration{25 * time.Second, 5 * time.Minute}
+		if testing.Short() {
+			lengths = lengths[:1]
+		}
+		for _, length := range lengths {
 			t.Run(fmt.Sprintf("%s/%v", name, length), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) { testOutage(t, fault, length) })
 			})

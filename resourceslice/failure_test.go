@@ -118,7 +118,11 @@ func lostAnswer(r *rig, fault apitest.Fault) {
 // and others meddle; the consumer sees nothing that it must not see, and in the
 // end the pool is as Set.
 func TestRandomEdits(t *testing.T) {
-	for i := range *editSeeds {
+	seeds := *editSeeds
+	if testing.Short() {
+		seeds = min(seeds, 6)
+	}
+	for i := range seeds {
 		seed := *editFrom + uint64(i)
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			bubble(t, func(r *rig) { randomEdits(r, rand.New(rand.NewPCG(seed, 1))) })

@@ -270,6 +270,9 @@ func (in *inspector) afterKill(m *machine, where string) {
 // TestCrashAtEveryChange also counts: a harness can lose its reach without a
 // failure.
 func TestCrashAtEveryChange(t *testing.T) {
+	if testing.Short() {
+		t.Skip("single goroutines, in which there is no race: make unit runs it")
+	}
 	const shards = 4
 	var all [shards]inspector
 	t.Run("shards", func(t *testing.T) {
@@ -306,6 +309,9 @@ func TestCrashAtEveryChange(t *testing.T) {
 // TestEveryRuleIsNeeded switches off one rule of the package comment at a time. A
 // harness that does not notice has shown nothing.
 func TestEveryRuleIsNeeded(t *testing.T) {
+	if testing.Short() {
+		t.Skip("single goroutines, in which there is no race: make unit runs it")
+	}
 	for name, off := range map[string]crashfs.Mutation{
 		"payload first: the bytes are not flushed":       {PayloadFlush: true},
 		"payload first: the name is not flushed":         {PayloadDirFlush: true},
