@@ -4,6 +4,7 @@
 package coordinator
 
 import (
+	"net/http"
 	"testing"
 	"time"
 
@@ -117,4 +118,22 @@ func TestControllerBacksOffUnderEvents(t *testing.T) {
 			r.Errorf("%d requests in a minute", n)
 		}
 	})(t)
+}
+
+// The object was read again after the conflict, and a Lease without a leader should not
+// wait.
+func TestTheFirstConflictIsRepeatedAtOnceAndTheNextOnesBackOff(t *testing.T) {
+	conflict := statuserr.New(http.StatusConflict, metav1.StatusReasonConflict, "changed")
+	e := &entry{situation: situation{candidates: map[string]*candidate{}}}
+	now := time.Now()
+	if wait := e.outcome(now, &request{do: assign}, conflict); wait != 0 {
+		t.Errorf("waits %v after the first conflict", wait)
+	}
+	if wait := e.outcome(now, &request{do: assign}, conflict); wait < 100*time.Millisecond {
+		t.Errorf("waits %v after the second conflict", wait)
+	}
+	e = &entry{situation: situation{candidates: map[string]*candidate{}}}
+	if wait := e.outcome(now, &request{do: assign}, statuserr.InternalError("x")); wait < 100*time.Millisecond {
+		t.Errorf("waits %v after an error of the server", wait)
+	}
 }

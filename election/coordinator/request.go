@@ -158,7 +158,11 @@ func (e *entry) outcome(now time.Time, r *request, err error) time.Duration {
 	if class == apierr.Forbidden || class == apierr.Invalid || class == apierr.Unauthorized || errors.Is(err, errAltered) {
 		limit = refusedRetry
 	}
-	delay := spec.Retry(e.failures, limit, err)
+	failures := e.failures
+	if class == apierr.Conflict || class == apierr.AlreadyExists {
+		failures-- // the object was read again, so the first repetition need not wait
+	}
+	delay := spec.Retry(failures, limit, err)
 	e.retryAt = now.Add(delay)
 	return delay
 }
