@@ -33,7 +33,8 @@ type world struct {
 	mu       sync.Mutex
 	runs     []run
 	gone     []run
-	order    []string // of runs and calls of Gone
+	goneFor  time.Duration // the duration of Gone
+	order    []string      // of runs and calls of Gone
 	inFlight map[string]int
 	most     int
 	do       func(ctx context.Context, name string, value int) Next
@@ -52,6 +53,7 @@ func newWorld(t *testing.T, workers int, do func(ctx context.Context, name strin
 }
 
 func (w *world) recordGone(_ context.Context, name string, value int) {
+	time.Sleep(w.goneFor)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.gone = append(w.gone, run{name, value, time.Since(w.begin)})
@@ -415,6 +417,7 @@ func TestGoneComesBetweenTheRunsOfANameAddedAgain(t *testing.T) {
 			return Next{}
 		}
 		bubble(t, 1, do, func(w *world) {
+			w.goneFor = time.Second // so that the calls below come before its end
 			w.start()
 			w.Add("n", 1)
 			pass(2 * time.Second)
@@ -631,7 +634,8 @@ func leavers(t *testing.T, farewell func(ctx context.Context, name string, value
 func silent(context.Context, string, int) {}
 
 func TestANameThatLeavesHasAFarewellAndIsGone(t *testing.T) {
-	leavers(t, silent, func(s *Scheduler[int], _ func(), order func() []string) {
+	slow := func(context.Context, string, int) { time.Sleep(time.Second) } // it leaves for as long
+	leavers(t, slow, func(s *Scheduler[int], _ func(), order func() []string) {
 		s.Add("n", 1)
 		pass(time.Second)
 		if s.Leave("n") || s.Leave("n") || s.Leave("absent") {
