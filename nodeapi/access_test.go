@@ -150,6 +150,15 @@ func TestExecNeedsCreateWhateverTheMethod(t *testing.T) {
 	}
 }
 
+func TestAHeadRequestIsARead(t *testing.T) {
+	r := startEverything(t, nil)
+	for token, want := range map[string]int{"read": 200, "pods": 200, "none": 403} {
+		if code, _ := r.do(http.MethodHead, "/pods", token, nil); code != want {
+			t.Errorf("HEAD /pods with the permissions of %s: %d, want %d", token, code, want)
+		}
+	}
+}
+
 func TestReviewsThatFailAreNoPermission(t *testing.T) {
 	r := startEverything(t, func(cfg *Config) {
 		cfg.Client = reviewer{failAccesses: true}.client(t)

@@ -48,6 +48,8 @@ func TestPathsAreParsed(t *testing.T) {
 		{path: "/exec/ns/pod_x/c", want: endpointExec, bad: true},
 		{path: "/exec/ns/pod/C", want: endpointExec, bad: true},
 		{path: "/exec/ns/pod/u_/c", want: endpointExec, bad: true},
+		{path: "/exec/ns/pod/" + strings.Repeat("u", 128) + "/c", want: endpointExec, target: "ns/pod/c", uid: strings.Repeat("u", 128)},
+		{path: "/exec/ns/pod/" + strings.Repeat("u", 129) + "/c", want: endpointExec, bad: true},
 		{path: "/exec/ns/" + long + "/c", want: endpointExec, bad: true},
 		{path: "/containerLogs/" + strings.Repeat("a", 64) + "/pod/c", want: endpointLogs, bad: true},
 		{path: "/exec/ns/../c", want: endpointUnknown, bad: true},
