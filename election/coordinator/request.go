@@ -159,7 +159,7 @@ func (e *entry) outcome(now time.Time, r *request, err error) time.Duration {
 		limit = refusedRetry
 	}
 	failures := e.failures
-	if class == apierr.Conflict || class == apierr.AlreadyExists {
+	if class == apierr.Conflict || class == apierr.AlreadyExists || class == apierr.NotFound {
 		failures-- // the object was read again, so the first repetition need not wait
 	}
 	delay := spec.Retry(failures, limit, err)
