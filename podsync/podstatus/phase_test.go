@@ -126,6 +126,23 @@ func TestPhaseRestartRules(t *testing.T) {
 	}
 }
 
+// A failed init container is no end of the pod if all containers start again.
+func TestAnInitContainerThatIsRestartedWithThePodHasNotFailed(t *testing.T) {
+	pod := testPod("Never i1 c1")
+	never := corev1.ContainerRestartPolicyNever
+	pod.Spec.Containers[0].RestartPolicy = &never
+	pod.Spec.Containers[0].RestartPolicyRules = []corev1.ContainerRestartRule{rule(restartAll, in, 43)}
+	for status, want := range map[string]corev1.PodPhase{
+		"i1=1 c1=43": corev1.PodRunning,
+		"i1=1 c1=42": corev1.PodFailed,
+	} {
+		s := testStatus(status)
+		if got := Phase(&pod.Spec, &s); got != want {
+			t.Errorf("%s: Phase = %s, want %s", status, got, want)
+		}
+	}
+}
+
 func TestFinalPhase(t *testing.T) {
 	for _, tc := range []struct {
 		pod, status string
