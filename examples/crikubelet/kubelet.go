@@ -38,6 +38,7 @@ type kubelet struct {
 	client     *kubernetes.Clientset
 	heartbeats *kube.HeartbeatClient
 	recorder   events.EventRecorder
+	containers events.EventRecorder // as "kubelet", for programs that look for its events
 	shutdown   func()
 	listener   net.Listener
 	api        *rest.Config
@@ -61,8 +62,17 @@ func (k *kubelet) connect(ctx context.Context, cfg *rest.Config) (err error) {
 		return err
 	}
 	k.api = cfg
-	k.recorder, k.shutdown, err = kube.Events(ctx, cfg, "kubewright-crikubelet")
-	return err
+	if k.recorder, k.shutdown, err = kube.Events(ctx, cfg, "kubewright-crikubelet"); err != nil {
+		return err
+	}
+	end := k.shutdown
+	containers, shutdown, err := kube.Events(ctx, cfg, "kubelet")
+	if err != nil {
+		end()
+		return err
+	}
+	k.containers, k.shutdown = containers, func() { shutdown(); end() }
+	return nil
 }
 
 // assemble makes the controllers. It needs neither the API server nor the runtime.
@@ -113,19 +123,17 @@ func (k *kubelet) assemblePods() error {
 		return err
 	}
 	k.pods, err = podsync.New(podsync.Config{
-		Client: core, Provider: k.provider, NodeName: k.nodeName, Gate: k.holds, EventRecorder: k.recorder,
+		Client: core, Provider: k.provider, NodeName: k.nodeName, Gate: k.holds,
+		EventRecorder: k.recorder, ContainerEvents: k.containers,
+		HostIPs: func(string) []string { return []string{k.nodeIP} },
 	})
 	return err
 }
 
 // newest returns the newest version of a pod, for volumes with its labels.
 func (k *kubelet) newest(ref podsync.Ref) *corev1.Pod {
-	for of, info := range k.pods.All() {
-		if of == ref {
-			return info.Pod
-		}
-	}
-	return nil
+	info, _ := k.pods.Get(ref)
+	return info.Pod
 }
 
 // assembleNode makes the controllers of the Node and of its lease.

@@ -69,6 +69,7 @@ func (k *kubelet) setters(ctx context.Context) []nodestatus.Setter {
 		nodestatus.StandardLabels(),
 		nodestatus.KubeletPort(int32(k.port)),
 		nodestatus.Capacity(k.machine.capacity, nil),
+		nodestatus.DeclaredFeatures("RestartAllContainersOnContainerExits"), // podruntime has it
 		nodestatus.Addresses(
 			corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: k.nodeIP},
 			corev1.NodeAddress{Type: corev1.NodeHostName, Address: k.nodeName},

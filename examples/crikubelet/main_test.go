@@ -10,11 +10,13 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -96,6 +98,14 @@ func TestPodsRunAndOutliveTheKubelet(t *testing.T) {
 	if before.Status.PodIP == "" || before.Status.PodIP == "127.0.0.1" || !strings.HasPrefix(before.Status.ContainerStatuses[0].ContainerID, "memory://") {
 		t.Errorf("%+v", before.Status)
 	}
+	if before.Status.HostIP != "127.0.0.1" || len(before.Status.HostIPs) != 1 {
+		t.Errorf("the host addresses are %q, %v", before.Status.HostIP, before.Status.HostIPs)
+	}
+	exampletest.Eventually(t, n.api, "the kubelet's event Started", func() bool {
+		return slices.ContainsFunc(apitest.List[*eventsv1.Event](n.api, "default"), func(e *eventsv1.Event) bool {
+			return e.Reason == "Started" && e.ReportingController == "kubelet" && e.Regarding.Name == "service"
+		})
+	})
 	n.await("image", "to wait for its image", func(p *corev1.Pod) bool {
 		return p != nil && len(p.Status.ContainerStatuses) > 0 && p.Status.ContainerStatuses[0].State.Waiting != nil &&
 			strings.Contains(p.Status.ContainerStatuses[0].State.Waiting.Reason, "Image")
@@ -103,6 +113,9 @@ func TestPodsRunAndOutliveTheKubelet(t *testing.T) {
 	node := apitest.Get[*corev1.Node](n.api, "", "n1")
 	if v := node.Status.NodeInfo.ContainerRuntimeVersion; v != "memory://1.0" {
 		t.Errorf("the runtime is %q", v)
+	}
+	if f := node.Status.DeclaredFeatures; len(f) != 1 {
+		t.Errorf("the node declares %v", f)
 	}
 
 	if err := n.program.Stop(); err != nil {
