@@ -141,7 +141,7 @@ scale: ## 1,000 nodes and 20,000 pods in one process for ten minutes, and kwok w
 	cd bench && exec $(abspath $(BIN))/scale-run --duration=$(SCALE_DURATION) --nodes=$(SCALE_NODES) --pods=$(SCALE_PODS) --out=$(abspath $(SCALE_OUT)) $(SCALE_ARGS)
 
 .PHONY: lint
-lint: vet vuln ## Vet, staticcheck and govulncheck (pinned) of every module, and the list of licences
+lint: vet words vuln ## Vet, staticcheck and govulncheck (pinned) of every module, the words of the comments, and the list of licences
 	@mkdir -p $(BIN) && GOBIN=$(abspath $(BIN)) $(GO) install $(STATICCHECK)
 	$(abspath $(BIN))/staticcheck ./...
 	@for m in $(MODULES); do echo "staticcheck $$m"; (cd $$m && $(abspath $(BIN))/staticcheck ./...); done

@@ -223,7 +223,7 @@ func TestDurationsBeyondAllBounds(t *testing.T) {
 	}
 }
 
-// For ever is a natural value of these, and must not come out as never.
+// The longest duration is a natural value of these, and must not come out as never.
 func TestNeverIsNotAtOnce(t *testing.T) {
 	inRig(t, func(r *rig) {
 		r.native = true

@@ -14,8 +14,8 @@ import (
 	"github.com/kubewright/kubewright/nodestatus"
 )
 
-// A node asks its cloud what it is, reports the volumes that its pods use, and keeps a
-// taint, which a client with more permissions than a node's credentials can.
+// A node has the addresses and labels of its cloud instance, reports the volumes that
+// its pods use, and keeps a taint, for which a node's own credentials are not enough.
 func ExampleCloud() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
