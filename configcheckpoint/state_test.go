@@ -389,3 +389,12 @@ func TestDeathsAreThoseOfOneBuild(t *testing.T) {
 		t.Errorf("another payload: %+v", got)
 	}
 }
+
+// A slot whose text is no record has nothing that the store may rely on.
+func TestATextThatIsNoRecordIsRefused(t *testing.T) {
+	for _, text := range []string{"", "{", `{"schema":"one"}`} {
+		if info, err := describe([]byte(text)); err == nil {
+			t.Errorf("%q: %+v", text, info)
+		}
+	}
+}

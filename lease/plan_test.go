@@ -178,11 +178,16 @@ func TestAfter(t *testing.T) {
 				t.Error("a read was taken for a write that may have been stored")
 			}
 		}},
-		"GET mine, at the start":         {newState(), nil, get, stored(), nil, update, wantThefts(0)},
-		"GET mine, labelled":             {mine(), nil, get, stored(), nil, update, wantThefts(0)},
-		"GET mine, renewed by another":   {mine(), nil, get, stored(renewedAt(4_995_000_000)), nil, update, wantThefts(1)},
-		"GET mine, another object":       {mine(), nil, get, stored(func(l *coordinationv1.Lease) { l.UID = "lease-2" }), nil, update, wantThefts(1)},
-		"GET mine, just stored":          {sentBefore(), nil, get, stored(renewedAt(4_999_000_000)), nil, done, wantThefts(0)},
+		"GET mine, at the start":       {newState(), nil, get, stored(), nil, update, wantThefts(0)},
+		"GET mine, labelled":           {mine(), nil, get, stored(), nil, update, wantThefts(0)},
+		"GET mine, renewed by another": {mine(), nil, get, stored(renewedAt(4_995_000_000)), nil, update, wantThefts(1)},
+		"GET mine, another object":     {mine(), nil, get, stored(func(l *coordinationv1.Lease) { l.UID = "lease-2" }), nil, update, wantThefts(1)},
+		"GET mine, just stored": {sentBefore(), nil, get, stored(renewedAt(4_999_000_000)), nil, done, func(t *testing.T, s *state, turn *turn) {
+			wantThefts(0)(t, s, turn)
+			if s.trouble != nil && s.trouble.firstUnsure != 0 {
+				t.Error("the write is found, and still looked for")
+			}
+		}},
 		"GET mine, stored, owner wrong":  {sentBefore(), func(t *turn) { t.owner = owner2 }, get, stored(renewedAt(4_999_000_000)), nil, update, wantThefts(0)},
 		"GET mine, stored long ago":      {sentBefore(), func(t *turn) { t.holder = nodeName }, get, stored(renewedAt(4_990_000_000)), nil, update, wantThefts(0)},
 		"GET nobody's":                   {newState(), nil, get, stored(heldBy("")), nil, update, nil},

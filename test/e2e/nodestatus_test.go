@@ -743,3 +743,22 @@ func TestNodeStatusFeatures(t *testing.T) {
 		t.Errorf("refused: %v", refused)
 	}
 }
+
+// TestNodeStatusKeepsTaints removes a taint with kubectl's permissions. A controller
+// that has these permissions puts it back, and leaves the taints of others alone.
+func TestNodeStatusKeepsTaints(t *testing.T) {
+	const name, edge = "status-taints", "example.com/edge"
+	cluster := shared.Cluster(t)
+	admin := kubernetes.NewForConfigOrDie(cluster.AdminConfig())
+	cfg := statusConfig(t, cluster, name)
+	cfg.Client, cfg.NodeCredentials, cfg.Template = admin.CoreV1(), false, nil
+	cfg.KeepTaints = []corev1.Taint{{Key: edge, Effect: corev1.TaintEffectNoSchedule}}
+	runStatus(t, cfg).awaitReady(t)
+	awaitNode(t, admin, name, "with its taint", func(n *corev1.Node) bool { return hasTaint(n, edge) })
+
+	patch := []byte(`{"spec":{"taints":[{"key":"example.com/other","effect":"PreferNoSchedule"}]}}`)
+	if _, err := admin.CoreV1().Nodes().Patch(t.Context(), name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	awaitNode(t, admin, name, "with both taints", func(n *corev1.Node) bool { return hasTaint(n, edge) && hasTaint(n, "example.com/other") })
+}
