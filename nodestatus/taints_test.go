@@ -139,3 +139,18 @@ func TestRefusedTaintsDoNotHoldUpTheStatus(t *testing.T) {
 		}
 	})
 }
+
+// Without an informer of the program the controller's own watch shows the loss.
+func TestTaintsAreSeenToGoWithoutAnInformer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := apitest.New(apitest.Options{})
+		w := watching(t, s, Config{Client: s.Client(apitest.User{}).CoreV1(), KeepTaints: []corev1.Taint{kept}})
+		w.pass(time.Minute)
+		apitest.Edit(s, "", node1, func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{foreign} })
+		w.pass(DefaultSyncInterval)
+		want := []string{"example.com/admin:NoExecute", "example.com/dedicated=gpu:NoSchedule"}
+		if got := taints(w.node()); !slices.Equal(got, want) {
+			t.Errorf("taints are %v, want %v", got, want)
+		}
+	})
+}

@@ -20,7 +20,10 @@ import (
 // calls EventHandler.
 func watching(t *testing.T, s *apitest.Server, cfg Config) *world {
 	t.Helper()
-	cfg.Client, cfg.NodeName, cfg.NodeCredentials = s.Client(apitest.NodeUser(node1)).CoreV1(), node1, true
+	cfg.NodeName = node1
+	if cfg.Client == nil {
+		cfg.Client, cfg.NodeCredentials = s.Client(apitest.NodeUser(node1)).CoreV1(), true
+	}
 	c, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)

@@ -74,6 +74,11 @@ func runStatus(t *testing.T, cfg nodestatus.Config) *statusRun {
 		t.Fatal(err)
 	}
 	c.EventHandler() // no watch: these tests count all requests, and some have an informer
+	return runController(t, c)
+}
+
+// runController runs c until the test ends.
+func runController(t *testing.T, c *nodestatus.Controller) *statusRun {
 	run := &statusRun{Controller: c, done: make(chan struct{})}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	run.cancel = cancel
@@ -599,15 +604,7 @@ func TestNodeStatusForeignUnknown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	done := make(chan error, 1)
-	go func() { done <- c.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
+	runController(t, c)
 	awaitNode(t, admin, name, "Ready", isReady)
 	patch := `{"status":{"conditions":[{"type":"Ready","status":"Unknown","reason":"NodeStatusUnknown"}]}}`
 	node, err := admin.CoreV1().Nodes().Patch(t.Context(), name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
@@ -753,7 +750,11 @@ func TestNodeStatusKeepsTaints(t *testing.T) {
 	cfg := statusConfig(t, cluster, name)
 	cfg.Client, cfg.NodeCredentials, cfg.Template = admin.CoreV1(), false, nil
 	cfg.KeepTaints = []corev1.Taint{{Key: edge, Effect: corev1.TaintEffectNoSchedule}}
-	runStatus(t, cfg).awaitReady(t)
+	c, err := nodestatus.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	runController(t, c)
 	awaitNode(t, admin, name, "with its taint", func(n *corev1.Node) bool { return hasTaint(n, edge) })
 
 	patch := []byte(`{"spec":{"taints":[{"key":"example.com/other","effect":"PreferNoSchedule"}]}}`)
