@@ -370,6 +370,32 @@ func testFailedCommitIsRetried(t *testing.T) {
 	}
 }
 
+// The first failure of each outage is reported, and not only of the first outage.
+func TestEachOutageOfTheStoreIsReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := proven(t, "A")
+		n.stop(nil)
+		reported := 0
+		n.cfg.ErrorHandler = func(_ context.Context, _ error, msg string) {
+			if msg == "Failed to write the store" {
+				reported++
+			}
+		}
+		n.start()
+		for outage, text := range []string{"B", "C"} {
+			n.disk.Break(syscall.EIO)
+			n.delivers(text)
+			n.goes(10 * time.Minute)
+			n.disk.Break(nil)
+			n.delivers("A")
+			n.goes(10 * time.Minute)
+			if reported != outage+1 {
+				t.Errorf("%d reports after outage %d", reported, outage+1)
+			}
+		}
+	})
+}
+
 // TestFailedPromotionIsPaced: on a disk that stays broken it is tried ever more
 // rarely, and succeeds when the disk works.
 func TestFailedPromotionIsPaced(t *testing.T) { synctest.Test(t, testFailedPromotionIsPaced) }
