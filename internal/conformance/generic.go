@@ -4,7 +4,9 @@
 package conformance
 
 import (
+	"cmp"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -155,10 +157,13 @@ func (c *C) apply(path, manager, query string, body any, code int) *answer {
 	return a
 }
 
-// owners records which manager owns which fields.
+// owners records which manager owns which fields. The server sorts its entries by
+// operation, time and manager, and times are whole seconds of its clock.
 func (c *C) owners(a *answer) {
 	entries, _ := in(a.Body, "metadata")["managedFields"].([]any)
-	for _, e := range slices.Clone(entries) {
+	for _, e := range slices.SortedFunc(slices.Values(entries), func(a, b any) int {
+		return cmp.Or(strings.Compare(str(a.(object), "operation"), str(b.(object), "operation")), strings.Compare(str(a.(object), "manager"), str(b.(object), "manager")))
+	}) {
 		e := e.(object)
 		c.note("%s %s %s %s %v", str(e, "manager"), str(e, "operation"), str(e, "apiVersion"), str(e, "subresource"), e["fieldsV1"])
 	}

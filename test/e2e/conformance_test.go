@@ -33,6 +33,7 @@ func TestConformance(t *testing.T) {
 	})
 	target := conformance.Target{
 		Version: c.Version(),
+		Real:    true,
 		Server: func(t *testing.T) conformance.Server {
 			return conformance.Server{
 				Config: func(u apitest.User) *rest.Config {
