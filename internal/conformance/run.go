@@ -56,6 +56,8 @@ type Target struct {
 	Record func(t *testing.T, name, transcript string)
 	// Only, if not empty, are the names of the cases to run.
 	Only []string
+	// Except are the names of cases that are left out, visibly.
+	Except []string
 }
 
 // Server is the API server of a case.
@@ -135,6 +137,9 @@ func Run(t *testing.T, target Target) {
 			continue
 		}
 		t.Run(s.name, func(t *testing.T) {
+			if slices.Contains(target.Except, s.name) {
+				t.Skip("left out")
+			}
 			transcript := ""
 			isolate(t, func(t *testing.T) {
 				c := newC(t, s.name, target.Server(t))
