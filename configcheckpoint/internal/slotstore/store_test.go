@@ -60,6 +60,29 @@ func TestParentIsFlushedUntilTheFirstCommitOnly(t *testing.T) {
 	}
 }
 
+// TestDamagedSlotsAreSetAside: if neither slot can be decoded, Open reports it and keeps
+// both under another name for an administrator.
+func TestDamagedSlotsAreSetAside(t *testing.T) {
+	disk := crashfs.New()
+	s := opened(t, disk)
+	if err := put(s, "A"); err != nil {
+		t.Fatal(err)
+	}
+	for _, slot := range []string{slotstore.SlotA, slotstore.SlotB} {
+		disk.Put(slot, []byte("damaged "+slot))
+	}
+	s = slotstore.New(config(disk))
+	damage, err := s.Open()
+	if err != nil || !errors.Is(damage, slotstore.ErrSlots) {
+		t.Errorf("Open: %v, %v; want %v", damage, err, slotstore.ErrSlots)
+	}
+	for _, slot := range []string{slotstore.SlotA, slotstore.SlotB} {
+		if data, err := disk.ReadFile(slot+slotstore.BadSuffix, 100); string(data) != "damaged "+slot {
+			t.Errorf("%s was set aside as %q, %v", slot, data, err)
+		}
+	}
+}
+
 // TestPayloadDirectoryMadeAgain: if p/ was removed, its new name is flushed before
 // a record refers to a payload in it, and the error of that flush is returned.
 func TestPayloadDirectoryMadeAgain(t *testing.T) {
