@@ -74,7 +74,7 @@ func TestLeaseCandidateCreation(t *testing.T) {
 	})
 }
 
-// K6: one ping is answered by one write, whatever the two clocks show.
+// One ping is answered by one write, whatever the two clocks show.
 func TestK6OneAckForOnePing(t *testing.T) {
 	for _, skew := range []time.Duration{0, 6 * time.Second, -6 * time.Second, time.Hour, -time.Hour} {
 		t.Run(skew.String(), func(t *testing.T) {
@@ -103,7 +103,7 @@ func TestK6OneAckForOnePing(t *testing.T) {
 	}
 }
 
-// K10: pings of a LeaseCandidate whose renewTime another client removed.
+// Pings of a LeaseCandidate whose renewTime another client removed.
 func TestK10NoRenewTime(t *testing.T) {
 	inNativeRig(t, func(r *rig) {
 		a := r.start("a")
@@ -117,7 +117,7 @@ func TestK10NoRenewTime(t *testing.T) {
 	})
 }
 
-// K12: a process that is restarted under its old name publishes its new Peer at once.
+// A process that is restarted under its old name publishes its new Peer at once.
 func TestK12RestartWithAnotherVersionNative(t *testing.T) {
 	inNativeRig(t, func(r *rig) {
 		r.config = func(cfg *Config) { cfg.ExclusiveIdentity = true }
@@ -134,7 +134,7 @@ func TestK12RestartWithAnotherVersionNative(t *testing.T) {
 	})
 }
 
-// K13: a LeaseCandidate that another client deleted is back within a second.
+// A LeaseCandidate that another client deleted is back within a second.
 func TestK13DeletedLeaseCandidate(t *testing.T) {
 	inNativeRig(t, func(r *rig) {
 		a := r.start("a")
@@ -147,7 +147,7 @@ func TestK13DeletedLeaseCandidate(t *testing.T) {
 	})
 }
 
-// K14: without a controller, and without the API, a candidate leads too.
+// Without a controller, and without the API, a candidate leads too.
 func TestK14Fallback(t *testing.T) {
 	for _, served := range []bool{true, false} {
 		t.Run(fmt.Sprint("served: ", served), func(t *testing.T) {
@@ -173,8 +173,8 @@ func TestK14Fallback(t *testing.T) {
 	}
 }
 
-// K8: a leader that is asked to give way stops its work, and hands over to whom
-// it was asked to, without a gap. K18: not before the work has returned.
+// A leader that is asked to give way stops its work, and hands over to whom
+// it was asked to, without a gap, and not before the work has returned.
 func TestK8PreferredHolder(t *testing.T) {
 	inNativeRig(t, func(r *rig) {
 		a := r.start("a", func(cfg *Config) { cfg.Lead = r.office.lead("a", 2*time.Second) })
@@ -199,7 +199,7 @@ func TestK8PreferredHolder(t *testing.T) {
 	})
 }
 
-// K19: a controller that goes by a wrong clock makes a candidate the holder
+// A controller that goes by a wrong clock makes a candidate the holder
 // while another one leads. The candidate waits.
 func TestK19AssignedOverALiveLeader(t *testing.T) {
 	inNativeRig(t, func(r *rig) {

@@ -19,7 +19,7 @@ import (
 // The bugs of coordinated election in the API server, on the side of the
 // candidates, by their numbers in the specification; with the registry OnLease.
 
-// K1: candidates that are equal and were made in the same moment stay with who
+// Candidates that are equal and were made in the same moment stay with who
 // leads.
 func TestK1TiesStayWithTheIncumbent(t *testing.T) {
 	inRig(t, func(r *rig) {
@@ -34,7 +34,7 @@ func TestK1TiesStayWithTheIncumbent(t *testing.T) {
 	})
 }
 
-// K2: a better candidate that is dead costs an offer now and then, and no term.
+// A better candidate that is dead costs an offer now and then, and no term.
 func TestK2DeadBestCandidate(t *testing.T) {
 	inRig(t, func(r *rig) {
 		r.config = func(cfg *Config) { cfg.Strategy = HighestPriority(nil) }
@@ -60,7 +60,7 @@ func TestK2DeadBestCandidate(t *testing.T) {
 	})
 }
 
-// K3, K10: no missing field of a Lease causes a panic, and a candidate leads.
+// No missing field of a Lease causes a panic, and a candidate leads.
 func TestK3IncompleteLeases(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(*coordinationv1.LeaseSpec)
@@ -94,7 +94,7 @@ func TestK3IncompleteLeases(t *testing.T) {
 	}
 }
 
-// K4: the candidate to which the lease is offered dies, before or after it has
+// The candidate to which the lease is offered dies, before or after it has
 // accepted.
 func TestK4PreferredCandidateDies(t *testing.T) {
 	for _, after := range []bool{false, true} {
@@ -123,7 +123,7 @@ func TestK4PreferredCandidateDies(t *testing.T) {
 	}
 }
 
-// K7: an elector of client-go holds the same Lease: nothing is written but the
+// An elector of client-go holds the same Lease: nothing is written but the
 // records, once.
 func TestK7LegacyHolder(t *testing.T) {
 	inRig(t, func(r *rig) {
@@ -159,7 +159,7 @@ func TestK7LegacyHolder(t *testing.T) {
 	})
 }
 
-// K8: a hand-over leaves no gap, and works while the old leader drains.
+// A hand-over leaves no gap, and works while the old leader drains.
 func TestK8HandOverWithoutGap(t *testing.T) {
 	inRig(t, func(r *rig) {
 		r.config = func(cfg *Config) { cfg.Strategy = NewestVersion() }
@@ -174,7 +174,7 @@ func TestK8HandOverWithoutGap(t *testing.T) {
 	})
 }
 
-// K12: a process that is restarted under its old name publishes its new Peer at once.
+// A process that is restarted under its old name publishes its new Peer at once.
 func TestK12RestartWithAnotherVersion(t *testing.T) {
 	inRig(t, func(r *rig) {
 		r.config = func(cfg *Config) { cfg.ExclusiveIdentity = true }
@@ -194,7 +194,7 @@ func TestK12RestartWithAnotherVersion(t *testing.T) {
 	})
 }
 
-// K13: a record that another client removed is back within a second.
+// A record that another client removed is back within a second.
 func TestK13RemovedRecord(t *testing.T) {
 	inRig(t, func(r *rig) {
 		r.start("a")

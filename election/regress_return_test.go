@@ -113,7 +113,7 @@ func TestTransitionsAtTheirLimit(t *testing.T) {
 	})
 }
 
-// K11: also a term that was lost before its first renewal.
+// Also a term that was lost before its first renewal.
 func TestK11TermWithoutRenewalCounts(t *testing.T) {
 	inRig(t, func(r *rig) {
 		a := r.start("a")

@@ -19,7 +19,7 @@ import (
 
 // The bugs of client-go's elector, by their numbers in the specification.
 
-// C1: a leader that no longer reaches the API server, and must end at some
+// A leader that no longer reaches the API server, and must end at some
 // moment of that, has stopped before any of nine others begins.
 func TestC1BlackHoledLeader(t *testing.T) {
 	for after := time.Duration(0); after < 16*time.Second; after += 1500 * time.Millisecond {
@@ -42,7 +42,7 @@ func TestC1BlackHoledLeader(t *testing.T) {
 	}
 }
 
-// C1: with ReleaseOnCancel client-go releases first and stops then.
+// With ReleaseOnCancel client-go releases first and stops then.
 func TestC1NothingIsReleasedUnderRunningWork(t *testing.T) {
 	inRig(t, func(r *rig) {
 		a := r.start("a", func(cfg *Config) { cfg.Lead = r.office.lead("a", 2*time.Second) })
@@ -59,7 +59,7 @@ func TestC1NothingIsReleasedUnderRunningWork(t *testing.T) {
 	})
 }
 
-// C3: a holder that is overwritten, or a Lease that is deleted, ends the term
+// A holder that is overwritten, or a Lease that is deleted, ends the term
 // within one delivery of the watch.
 func TestC3LossIsNoticedAtOnce(t *testing.T) {
 	for name, lose := range map[string]func(*rig){
@@ -88,7 +88,7 @@ func TestC3LossIsNoticedAtOnce(t *testing.T) {
 	}
 }
 
-// C3: others wait until the old leader must have stopped, however the lease
+// Others wait until the old leader must have stopped, however the lease
 // was taken from it.
 func TestC3TheOthersWaitForALeaderThatMayNotKnow(t *testing.T) {
 	for name, lose := range map[string]func(r *rig, to string){
@@ -115,7 +115,7 @@ func TestC3TheOthersWaitForALeaderThatMayNotKnow(t *testing.T) {
 	}
 }
 
-// C4: the API has whole seconds; fractions are rejected and not rounded.
+// The API has whole seconds; fractions are rejected and not rounded.
 func TestC4FractionsOfSecondsAreRefused(t *testing.T) {
 	err := Timing{LeaseDuration: 1500 * time.Millisecond, RenewDeadline: 1200 * time.Millisecond}.Validate()
 	if err == nil || !strings.Contains(err.Error(), "whole seconds") {
@@ -123,7 +123,7 @@ func TestC4FractionsOfSecondsAreRefused(t *testing.T) {
 	}
 }
 
-// C4: two renewals within a second are two.
+// Two renewals within a second are two.
 func TestC4EveryRenewalIsSeen(t *testing.T) {
 	inRig(t, func(r *rig) {
 		frozen := time.Now()
@@ -140,7 +140,7 @@ func TestC4EveryRenewalIsSeen(t *testing.T) {
 	})
 }
 
-// C5: candidates do not poll, so a crash is answered when the lease ends and not up to
+// Candidates do not poll, so a crash is answered when the lease ends and not up to
 // 2.2 retry periods later.
 func TestC5CrashFailoverIsTheLeaseAndNoMore(t *testing.T) {
 	inRig(t, func(r *rig) {
@@ -157,7 +157,7 @@ func TestC5CrashFailoverIsTheLeaseAndNoMore(t *testing.T) {
 	})
 }
 
-// C6: who never led does not stop leading.
+// Who never led does not stop leading.
 func TestC6NoEndWithoutABeginning(t *testing.T) {
 	inRig(t, func(r *rig) {
 		r.start("a")
@@ -173,7 +173,7 @@ func TestC6NoEndWithoutABeginning(t *testing.T) {
 	})
 }
 
-// C7: every request has a deadline.
+// Every request has a deadline.
 func TestC7NoRequestHangs(t *testing.T) {
 	inRig(t, func(r *rig) {
 		a, b := r.start("a"), r.start("b")
@@ -192,7 +192,7 @@ func TestC7NoRequestHangs(t *testing.T) {
 	})
 }
 
-// C9: a machine that was suspended asks before it acts.
+// A machine that was suspended asks before it acts.
 func TestC9SuspendedMachine(t *testing.T) {
 	inRig(t, func(r *rig) {
 		terms := make(chan Term, 1)
@@ -230,7 +230,7 @@ func TestC9SuspendedMachine(t *testing.T) {
 	})
 }
 
-// C10: a write that was sent in time may land in the term of another. Its token
+// A write that was sent in time may land in the term of another. Its token
 // gives it away.
 func TestC10TokensGrow(t *testing.T) {
 	inRig(t, func(r *rig) {
