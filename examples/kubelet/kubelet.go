@@ -63,17 +63,8 @@ func (k *kubelet) connect(ctx context.Context, cfg *rest.Config) (err error) {
 		return err
 	}
 	k.api = cfg
-	if k.recorder, k.shutdown, err = kube.Events(ctx, cfg, "kubewright-kubelet"); err != nil {
-		return err
-	}
-	end := k.shutdown
-	containers, shutdown, err := kube.Events(ctx, cfg, "kubelet")
-	if err != nil {
-		end()
-		return err
-	}
-	k.containers, k.shutdown = containers, func() { shutdown(); end() }
-	return nil
+	k.recorder, k.containers, k.shutdown, err = kube.KubeletEvents(ctx, cfg, "kubewright-kubelet")
+	return err
 }
 
 // assemble makes the controllers.

@@ -4,7 +4,6 @@
 package podenv
 
 import (
-	"bytes"
 	"context"
 	"crypto"
 	"crypto/ecdsa"
@@ -17,6 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -152,7 +152,7 @@ func (f *filler) issued(r *certificateRequest, answer *certificatesv1.PodCertifi
 		return err
 	}
 	key := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
-	chain := certificatesIn([]byte(answer.CertificateChain))
+	chain := []byte(strings.Join(certificatesIn(answer.CertificateChain), ""))
 	if len(chain) == 0 || answer.NotAfter == nil || answer.BeginRefreshAt == nil {
 		return errors.New("the signer has issued no certificate")
 	}
@@ -188,16 +188,14 @@ func newKey(kind string) (crypto.Signer, error) {
 	return nil, fmt.Errorf("the key type %q is not supported here", kind)
 }
 
-// certificatesIn returns the certificates of a PEM text, without the text between them
-// and without their headers.
-func certificatesIn(text []byte) []byte {
-	var out bytes.Buffer
-	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
-		if block.Type == "CERTIFICATE" {
-			_ = pem.Encode(&out, &pem.Block{Type: block.Type, Bytes: block.Bytes})
+// certificatesIn returns the certificates of a PEM text, each without its headers.
+func certificatesIn(text string) (list []string) {
+	for block, rest := pem.Decode([]byte(text)); block != nil; block, rest = pem.Decode(rest) {
+		if block.Type == "CERTIFICATE" { // the API accepts no other
+			list = append(list, string(pem.EncodeToMemory(&pem.Block{Type: block.Type, Bytes: block.Bytes})))
 		}
 	}
-	return out.Bytes()
+	return list
 }
 
 // A projection is a source of a volume that asks for a certificate.
@@ -274,16 +272,10 @@ func (f *filler) trust(ctx context.Context, s *corev1.ClusterTrustBundleProjecti
 	}
 	var blocks []string
 	for _, text := range anchors {
-		for block, rest := pem.Decode([]byte(text)); block != nil; block, rest = pem.Decode(rest) {
-			blocks = append(blocks, string(pem.EncodeToMemory(&pem.Block{Type: block.Type, Bytes: block.Bytes})))
-		}
+		blocks = append(blocks, certificatesIn(text)...)
 	}
 	slices.Sort(blocks)
-	var data []byte
-	for _, block := range slices.Compact(blocks) {
-		data = append(data, block...)
-	}
-	f.add(s.Path, data, nil)
+	f.add(s.Path, []byte(strings.Join(slices.Compact(blocks), "")), nil)
 }
 
 // signerBundles returns the bundles of a signer that match a selector.

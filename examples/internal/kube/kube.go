@@ -160,3 +160,18 @@ func Events(ctx context.Context, cfg *rest.Config, component string) (events.Eve
 	}
 	return broadcaster.NewRecorder(scheme.Scheme, component), broadcaster.Shutdown, nil
 }
+
+// KubeletEvents returns a recorder for component and one for "kubelet", with which
+// programs look for the events of containers, and a function that shuts both down.
+func KubeletEvents(ctx context.Context, cfg *rest.Config, component string) (own, containers events.EventRecorder, shutdown func(), err error) {
+	own, end, err := Events(ctx, cfg, component)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	containers, endContainers, err := Events(ctx, cfg, "kubelet")
+	if err != nil {
+		end()
+		return nil, nil, nil, err
+	}
+	return own, containers, func() { endContainers(); end() }, nil
+}

@@ -143,17 +143,24 @@ func script(text string) corev1.Container {
 	return corev1.Container{Name: "main", Image: "none", Command: []string{"sh", "-c", text}}
 }
 
-func TestListDuringStartDoesNotTakeItsSignal(t *testing.T) {
+// newRuntime returns a Runtime in a directory of its own. Both end with the test.
+func newRuntime(t *testing.T) (*Root, *Runtime) {
+	t.Helper()
 	lock, err := Lock(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = lock.Close() }()
+	t.Cleanup(func() { _ = lock.Close() })
 	r, err := New(t.Context(), Config{Root: lock})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer r.Close()
+	t.Cleanup(r.Close)
+	return lock, r
+}
+
+func TestListDuringStartDoesNotTakeItsSignal(t *testing.T) {
+	lock, r := newRuntime(t)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	attempts := 50
@@ -211,16 +218,7 @@ func TestListDuringStartDoesNotTakeItsSignal(t *testing.T) {
 // A List that comes during Remove sees the whole run or none of it. From half a run
 // it concluded that the shim had been killed, and waited for its end without limit.
 func TestListDuringRemoveSeesAWholeRunOrNone(t *testing.T) {
-	lock, err := Lock(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = lock.Close() }()
-	r, err := New(t.Context(), Config{Root: lock})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
+	lock, r := newRuntime(t)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	removed := make(chan struct{})
