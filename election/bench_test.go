@@ -10,6 +10,7 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // fullLease has as many records as a Lease can have.
@@ -17,8 +18,8 @@ func fullLease(holder string) *coordinationv1.Lease {
 	l := leaseOf(holder, 1)
 	l.Annotations = make(map[string]string)
 	for i := range maxRecords {
-		r := record{ID: fmt.Sprintf("replica-%d_0a1b2c3d", i), Binary: "1.37.0", Strategy: "kubewright.dev/NewestVersion", Created: time.Unix(int64(i), 0)}
-		l.Annotations[recordKey(r.ID)] = r.encode()
+		r := record{Peer: Peer{Identity: fmt.Sprintf("replica-%d_0a1b2c3d", i), BinaryVersion: "1.37.0", Created: time.Unix(int64(i), 0)}, Strategy: "kubewright.dev/NewestVersion"}
+		l.Annotations[recordKey(r.Identity)] = r.encode()
 	}
 	return l
 }
@@ -26,8 +27,11 @@ func fullLease(holder string) *coordinationv1.Lease {
 func benchMachine(id string) (*machine, *time.Duration) {
 	now := new(time.Duration)
 	return newMachine(setup{
-		id: id, timing: Timing{}.WithDefaults(), callTimeout: DefaultCallTimeout, shutdownTimeout: DefaultShutdownTimeout,
-		strategy: NewestVersion(), meta: metav1.ObjectMeta{Namespace: "ns", Name: "lease"}, random: func() float64 { return 0.5 },
+		id: id, random: func() float64 { return 0.5 },
+		Config: Config{
+			Lease: types.NamespacedName{Namespace: "ns", Name: "lease"}, Strategy: NewestVersion(), Timing: Timing{}.WithDefaults(),
+			CallTimeout: DefaultCallTimeout, ShutdownTimeout: DefaultShutdownTimeout,
+		},
 	}, Peer{Identity: id, BinaryVersion: "1.37.0"}, instant{wall: time.Unix(1e9, 0)}), now
 }
 

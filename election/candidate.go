@@ -37,19 +37,19 @@ type Candidate struct {
 	gone      atomic.Pointer[string] // the argument of HolderGone
 	leading   atomic.Pointer[term]   // the last term
 
-	mu     sync.Mutex
-	self   Peer
-	status status
+	status atomic.Pointer[status]
+
+	mu   sync.Mutex
+	self Peer
 }
 
 // status is the part of the loop's state that other goroutines read.
 type status struct {
 	holder string
 	until  time.Duration // monotonic time to which the holder holds the lease
-	// cancelled reports that the context of the work is done, since cancelledAt,
-	// and the work has not returned.
-	cancelled   bool
-	cancelledAt time.Duration
+	// drainBy is when work whose context is cancelled should have returned; 0 if it
+	// has returned, or its context is not cancelled.
+	drainBy time.Duration
 }
 
 // New returns a Candidate for a valid Config. The error names every invalid field.
@@ -68,6 +68,7 @@ func New(cfg Config) (*Candidate, error) {
 		changed:  make(chan struct{}, 1),
 		self:     cfg.Self,
 	}
+	c.status.Store(&status{})
 	if !cfg.ExclusiveIdentity {
 		c.identity += fmt.Sprintf("_%0*x", suffixLength, rand.Uint32())
 	}
@@ -128,10 +129,8 @@ func (c *Candidate) HolderGone(identity string) {
 // Leader returns the last observed holder identity of the Lease, "" for none, and
 // reports whether that holder has renewed it in time.
 func (c *Candidate) Leader() (identity string, ok bool) {
-	now := c.clock.now().mono
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.status.holder, c.status.holder != "" && now < c.status.until
+	st := c.status.Load()
+	return st.holder, st.holder != "" && c.clock.now().mono < st.until
 }
 
 // Update changes the Peer that describes this candidate, for example its load, its
@@ -190,18 +189,9 @@ func (c *Candidate) Name() string { return c.cfg.Name }
 // after its context was cancelled. An API server that does not answer is no error.
 // The request is not used and may be nil.
 func (c *Candidate) Check(*http.Request) error {
-	now := c.clock.now().mono
-	c.mu.Lock()
-	st := c.status
-	c.mu.Unlock()
-	if late := now - st.cancelledAt - c.cfg.Timing.Drain; st.cancelled && late > 0 {
+	drainBy := c.status.Load().drainBy
+	if late := c.clock.now().mono - drainBy; drainBy != 0 && late > 0 {
 		return fmt.Errorf("%s: the work of the leader goes on %v after it should have returned", c.cfg.Name, late.Round(time.Millisecond))
 	}
 	return c.progress.Check()
-}
-
-func (c *Candidate) setStatus(st status) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.status = st
 }

@@ -6,6 +6,8 @@ package election
 import (
 	"testing"
 	"time"
+
+	"github.com/kubewright/kubewright/election/internal/spec"
 )
 
 // One candidate leads at once, with one POST and renewals after that.
@@ -21,7 +23,7 @@ func TestSingleCandidate(t *testing.T) {
 		if err := a.stop(); err != nil {
 			t.Errorf("Run = %v", err)
 		}
-		if l := r.lease(); holderOf(l) != "" || *l.Spec.LeaseDurationSeconds != 1 {
+		if l := r.lease(); spec.HolderOf(l) != "" || *l.Spec.LeaseDurationSeconds != 1 {
 			t.Errorf("not released: %+v", l.Spec)
 		}
 		if n := len(r.lease().Annotations); n != 0 {

@@ -13,6 +13,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/election/internal/spec"
 	"github.com/kubewright/kubewright/internal/statuserr"
 )
 
@@ -72,7 +73,7 @@ func TestReleaseRetriesOnConflict(t *testing.T) {
 			Status: statuserr.New(409, "Conflict", "changed meanwhile"),
 		})
 		a.stop()
-		if holderOf(r.lease()) != "" {
+		if spec.HolderOf(r.lease()) != "" {
 			t.Error("not released")
 		}
 	})
@@ -94,7 +95,7 @@ func TestReleaseOnCancellation(t *testing.T) {
 				if err := a.stop(); err != nil {
 					t.Error(err)
 				}
-				if holderOf(r.lease()) != "" {
+				if spec.HolderOf(r.lease()) != "" {
 					t.Error("not released")
 				}
 			})

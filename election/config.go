@@ -144,9 +144,7 @@ func (cfg *Config) complete() error {
 			cfg.Strategy = OldestEmulationVersion()
 		}
 	}
-	for _, msg := range spec.CheckStrategyName(cfg.Strategy.Name()) {
-		problems = append(problems, field.Invalid(at("Strategy"), cfg.Strategy.Name(), msg))
-	}
+	problems = append(problems, spec.CheckStrategyName(at("Strategy"), cfg.Strategy.Name())...)
 	problems = append(problems, spec.CheckLease(at("Lease"), cfg.Lease)...)
 	problems = append(problems, checkPeer(at("Self"), cfg.Self, cfg.Registry.native, cfg.Strategy)...)
 	problems = append(problems, cfg.completeTimes()...)
@@ -198,9 +196,9 @@ func checkPeer(path *field.Path, p Peer, native bool, s Strategy) (problems fiel
 	if bytes > maxAttributeBytes {
 		problems = append(problems, field.TooLong(path.Child("Attributes"), "", maxAttributeBytes))
 	}
-	if raw := recordOf(p, s.Name()).encode(); !utf8.ValidString(p.Identity) || !validText(p.Attributes) {
+	if !utf8.ValidString(fmt.Sprint(p.Identity, p.Attributes)) {
 		problems = append(problems, field.Invalid(path, "", "Identity and Attributes must be valid UTF-8"))
-	} else if len(raw) > maxRecordBytes-recordSlack {
+	} else if len(record{Peer: p, Strategy: s.Name()}.encode()) > maxRecordBytes-recordSlack {
 		problems = append(problems, field.TooLong(path, "", maxRecordBytes-recordSlack))
 	}
 	if len(problems) == 0 && !Eligible(s, p) {
@@ -209,29 +207,14 @@ func checkPeer(path *field.Path, p Peer, native bool, s Strategy) (problems fiel
 	return problems
 }
 
-// validText reports whether attributes are the same after JSON.
-func validText(attributes map[string]string) bool {
-	for k, v := range attributes {
-		if !utf8.ValidString(k) || !utf8.ValidString(v) {
-			return false
-		}
-	}
-	return true
-}
-
-func checkVersions(path *field.Path, p Peer, native bool) (problems field.ErrorList) {
-	valid := true
-	for _, v := range []struct{ name, value string }{{"BinaryVersion", p.BinaryVersion}, {"EmulationVersion", p.EmulationVersion}} {
-		if _, ok := spec.ParseVersion(v.value); !ok && v.value != "" {
-			problems = append(problems, field.Invalid(path.Child(v.name), v.value, spec.NotAVersion))
-			valid = false
-		}
+func checkVersions(path *field.Path, p Peer, native bool) field.ErrorList {
+	problems := spec.CheckVersion(path.Child("BinaryVersion"), p.BinaryVersion)
+	problems = append(problems, spec.CheckVersion(path.Child("EmulationVersion"), p.EmulationVersion)...)
+	if len(problems) == 0 && p.EmulationVersion != "" && spec.CompareVersions(p.BinaryVersion, p.EmulationVersion) < 0 {
+		problems = append(problems, field.Invalid(path.Child("EmulationVersion"), p.EmulationVersion, fmt.Sprintf("must be at most BinaryVersion, %q; a pre-release is lower than its release", p.BinaryVersion)))
 	}
 	if native && p.BinaryVersion == "" {
 		problems = append(problems, field.Required(path.Child("BinaryVersion"), "a LeaseCandidate must have one"))
-	}
-	if valid && p.EmulationVersion != "" && spec.CompareVersions(p.BinaryVersion, p.EmulationVersion) < 0 {
-		problems = append(problems, field.Invalid(path.Child("EmulationVersion"), p.EmulationVersion, fmt.Sprintf("must be at most BinaryVersion, %q; a pre-release is lower than its release", p.BinaryVersion)))
 	}
 	return problems
 }

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/election/internal/spec"
 )
 
 func validConfig() Config {
@@ -231,7 +232,7 @@ func TestNeverIsNotAtOnce(t *testing.T) {
 		r.put("x")
 		r.start("a")
 		r.sleep(time.Hour)
-		if h := holderOf(r.lease()); h != "x" {
+		if h := spec.HolderOf(r.lease()); h != "x" {
 			t.Errorf("holder %q", h)
 		}
 	})
@@ -255,7 +256,7 @@ func TestNeverIsNotAtOnce(t *testing.T) {
 		a := r.start("a", func(cfg *Config) { cfg.ShutdownTimeout = math.MaxInt64 })
 		r.sleep(time.Second)
 		a.stop()
-		if h := holderOf(r.lease()); h != "" {
+		if h := spec.HolderOf(r.lease()); h != "" {
 			t.Errorf("not released: %q", h)
 		}
 	})

@@ -10,6 +10,8 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	"k8s.io/utils/ptr"
+
+	"github.com/kubewright/kubewright/election/internal/spec"
 )
 
 // Each test here checks one guard that no other test needs.
@@ -114,19 +116,19 @@ func TestAPollerReadsBeforeItClaims(t *testing.T) {
 func TestAHandOverThatTookTooLongIsARelease(t *testing.T) {
 	b := newBench(t)
 	b.lead()
-	b.records["next"] = record{ID: "next"}
+	b.records["next"] = record{Peer: Peer{Identity: "next"}}
 	b.term.target = "next"
 	b.drain(time.Second, ErrSuperseded)
 	b.now = 2 * time.Second
 	b.finishWork(b.now)
 	s := b.expect(b.now, OpHandOver)
-	if holder := holderOf(s.lease); holder != "next" {
+	if holder := spec.HolderOf(s.lease); holder != "next" {
 		t.Fatalf("handed to %q", holder)
 	}
 	b.answer(OpHandOver, nil, errConflict)
 	b.reread, b.retryAt = false, 0
 	s = b.expect(10*time.Second, OpHandOver)
-	if holder := holderOf(s.lease); holder != "" {
+	if holder := spec.HolderOf(s.lease); holder != "" {
 		t.Errorf("handed to %q after the lease had run out", holder)
 	}
 }
@@ -147,10 +149,11 @@ func TestALeaseIsNotReleasedWhileAnEarlierHolderMayLead(t *testing.T) {
 func TestADoubtedCandidateGetsNoOfferUntilItsTimeIsOver(t *testing.T) {
 	b := newBench(t)
 	b.lead()
-	b.records = map[string]record{"better": {ID: "better", Priority: 5, Strategy: b.strategy.Name()}}
+	b.records = map[string]record{"better": {Peer: Peer{Identity: "better", Priority: 5}, Strategy: b.Strategy.Name()}}
 	b.doubts["better"] = doubt{n: 1, since: time.Minute}
-	if again := b.succession(90 * time.Second); again != 2*time.Minute || b.term.offer != nil {
-		t.Fatalf("looks again at %v, offer %v", again, b.term.offer)
+	b.begin(90*time.Second, time.Hour)
+	if b.succession(90 * time.Second); b.wakeAt != 2*time.Minute || b.term.offer != nil {
+		t.Fatalf("compares again at %v, offer %v", b.wakeAt, b.term.offer)
 	}
 	if b.succession(2 * time.Minute); b.term.offer == nil {
 		t.Error("no offer after that")
@@ -160,13 +163,14 @@ func TestADoubtedCandidateGetsNoOfferUntilItsTimeIsOver(t *testing.T) {
 func TestTheAcknowledgmentOfAnEarlierOfferDoesNotCount(t *testing.T) {
 	b := newBench(t)
 	b.lead()
-	offer := &pendingOffer{leaseOffer: leaseOffer{To: "better", ID: "0.2"}, stored: true, until: 35 * time.Second}
+	offer := &pendingOffer{leaseOffer: leaseOffer{to: "better", id: "0.2"}, stored: true, until: 35 * time.Second}
 	b.term.offer = offer
-	b.records = map[string]record{"better": {ID: "better", Ack: "0.1"}}
-	if again := b.awaitAck(31*time.Second, offer); again != offer.until || b.phase != leading {
-		t.Fatalf("%v, looks again at %v", b.phase, again)
+	b.records = map[string]record{"better": {Peer: Peer{Identity: "better"}, Ack: "0.1"}}
+	b.begin(31*time.Second, time.Hour)
+	if b.awaitAck(31*time.Second, offer); b.wakeAt != offer.until || b.phase != leading {
+		t.Fatalf("%v, compares again at %v", b.phase, b.wakeAt)
 	}
-	b.records["better"] = record{ID: "better", Ack: "0.2"}
+	b.records["better"] = record{Peer: Peer{Identity: "better"}, Ack: "0.2"}
 	if b.awaitAck(31*time.Second, offer); b.phase != draining {
 		t.Errorf("%v after the acknowledgment", b.phase)
 	}
@@ -256,7 +260,7 @@ func TestAClaimThatIsAnsweredAtItsDeadlineBeginsNoTerm(t *testing.T) {
 func TestAClaimDropsTheRecordOfASilentHolder(t *testing.T) {
 	b := newBench(t)
 	b.see(leaseOf("x", 1, func(l *coordinationv1.Lease) {
-		l.Annotations = map[string]string{recordKey("x"): record{ID: "x", Priority: -1}.encode(), recordKey("y"): record{ID: "y", Priority: -1}.encode()}
+		l.Annotations = map[string]string{recordKey("x"): record{Peer: Peer{Identity: "x", Priority: -1}}.encode(), recordKey("y"): record{Peer: Peer{Identity: "y", Priority: -1}}.encode()}
 	}))
 	found := records(b.claimedLease(b.instant()).Annotations)
 	if _, there := found["x"]; there {
@@ -271,7 +275,7 @@ func TestARenewalDropsARecordOnlyIfItIsOlderThanTheDoubt(t *testing.T) {
 	for since, keeps := range map[time.Duration]bool{time.Second: false, 2 * time.Second: false, 2*time.Second + 1: true} {
 		b := newBench(t)
 		b.lead()
-		r := record{ID: "x", Since: since}
+		r := record{Peer: Peer{Identity: "x"}, Since: since}
 		b.records = map[string]record{"x": r}
 		b.lease.Annotations[recordKey("x")] = r.encode()
 		b.doubts["x"] = doubt{n: 1, since: 2 * time.Second}
@@ -288,10 +292,10 @@ func TestAnObjectIsPolledAfterThreeLostWatchesAndForTenMinutes(t *testing.T) {
 			t.Errorf("watch %d: polled %v", i+1, got)
 		}
 	}
-	if f.tick(pollFor - 1); !f.polling {
+	if f.begin(pollFor-1, 0); !f.polling {
 		t.Error("polling ended early")
 	}
-	if f.tick(pollFor); f.polling {
+	if f.begin(pollFor, 0); f.polling {
 		t.Error("still polling")
 	}
 }
@@ -314,8 +318,8 @@ func TestAnObserverClaimsAfterTheCandidatesWithRecords(t *testing.T) {
 	b.see(leaseOf("", 1, released, func(l *coordinationv1.Lease) {
 		l.Annotations = make(map[string]string)
 		for i := range maxRecords {
-			r := record{ID: string(rune('a' + i)), Strategy: b.strategy.Name(), Created: b.created.Add(time.Hour)}
-			l.Annotations[recordKey(r.ID)] = r.encode()
+			r := record{Peer: Peer{Identity: string(rune('a' + i)), Created: b.created.Add(time.Hour)}, Strategy: b.Strategy.Name()}
+			l.Annotations[recordKey(r.Identity)] = r.encode()
 		}
 	}))
 	if got, want := b.claimAt(), 2250*time.Millisecond; got != want {

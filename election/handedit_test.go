@@ -17,6 +17,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/election/internal/spec"
 	"github.com/kubewright/kubewright/internal/statuserr"
 )
 
@@ -58,7 +59,7 @@ func TestALeaseThatWasVacatedUnseenIsLeftAloneForItsDuration(t *testing.T) {
 		seen.see(0, tc.before, inOrder)
 		seen.see(10*s, tc.after, tc.from)
 		got := seen.freeAt()
-		if holderOf(seen.lease) == "me" {
+		if spec.HolderOf(seen.lease) == "me" {
 			got = seen.base
 		}
 		if got != tc.want {
@@ -186,8 +187,8 @@ func TestWorkThatCallsGoexitReleasesTheLease(t *testing.T) {
 		})
 		r.sleep(time.Second)
 		<-a.done
-		if a.err == nil || holderOf(r.lease()) != "" {
-			t.Errorf("Run = %v, holder %q", a.err, holderOf(r.lease()))
+		if a.err == nil || spec.HolderOf(r.lease()) != "" {
+			t.Errorf("Run = %v, holder %q", a.err, spec.HolderOf(r.lease()))
 		}
 	})
 }

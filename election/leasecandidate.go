@@ -8,10 +8,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	coordinationv1beta1 "k8s.io/api/coordination/v1beta1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -23,33 +24,15 @@ import (
 // describe writes p and the name of its strategy into a LeaseCandidate. It reports
 // whether that changed the object.
 func describe(lc *coordinationv1beta1.LeaseCandidate, p Peer, strategy string) (changed bool) {
-	set := func(field *string, value string) {
-		if *field != value {
-			*field, changed = value, true
-		}
-	}
-	set(&lc.Spec.BinaryVersion, p.BinaryVersion)
-	set(&lc.Spec.EmulationVersion, p.emulated())
-	set((*string)(&lc.Spec.Strategy), strategy)
-	extras := ""
+	before := lc.DeepCopy()
+	lc.Spec.BinaryVersion, lc.Spec.EmulationVersion = p.BinaryVersion, p.emulated()
+	lc.Spec.Strategy = coordinationv1.CoordinatedLeaseStrategy(strategy)
+	delete(lc.Annotations, spec.PeerAnnotation)
 	if p.Priority != 0 || len(p.Attributes) > 0 {
-		raw, err := json.Marshal(spec.PeerExtras{Priority: p.Priority, Attributes: p.Attributes})
-		if err == nil { // always: strings and a number
-			extras = string(raw)
-		}
+		raw, _ := json.Marshal(Peer{Priority: p.Priority, Attributes: p.Attributes}) // never fails
+		metav1.SetMetaDataAnnotation(&lc.ObjectMeta, spec.PeerAnnotation, string(raw))
 	}
-	if lc.Annotations[spec.PeerAnnotation] == extras {
-		return changed
-	}
-	if extras == "" {
-		delete(lc.Annotations, spec.PeerAnnotation)
-		return true
-	}
-	if lc.Annotations == nil {
-		lc.Annotations = make(map[string]string, 1)
-	}
-	lc.Annotations[spec.PeerAnnotation] = extras
-	return true
+	return !equality.Semantic.DeepEqual(before, lc)
 }
 
 // candidacy is the state that a LeaseCandidate should have.
@@ -69,11 +52,7 @@ func (m *machine) candidacy(now time.Duration) candidacy {
 // upkeep decides about the LeaseCandidate of a candidate. Like machine, it is pure
 // state.
 type upkeep struct {
-	namespace, name, lease string
-	strategy               string
-	shutdownTimeout        time.Duration
-	random                 func() float64
-
+	setup
 	want      candidacy
 	changedAt time.Duration // when its content last changed
 
@@ -106,47 +85,43 @@ func (u *upkeep) watching() bool { return u.known && !u.polling && u.stopBy == 0
 
 // next returns the next step.
 func (u *upkeep) next(now instant) upkeepStep {
-	if u.want.stopping && u.stopBy == 0 {
-		u.stopBy, u.retryAt = now.mono+u.shutdownTimeout, 0
-	}
-	u.tick(now.mono)
-	wake := now.mono + recordInterval
-	if u.stopBy != 0 {
+	u.begin(now.mono, recordInterval)
+	if u.want.stopping {
+		if u.stopBy == 0 {
+			u.stopBy, u.retryAt = now.mono+u.ShutdownTimeout, 0
+		}
 		untouched := !u.known && u.failures == 0
-		u.ended = now.mono >= u.stopBy || u.known && !u.reread && u.object == nil || untouched
-		wake = u.stopBy
+		u.ended = u.due(now.mono, u.stopBy) || u.known && !u.reread && u.object == nil || untouched
 	}
-	read := u.nextRead(u.known && !u.polling)
-	o, due := u.desired(now)
+	s := upkeepStep{object: u.object}
+	desired, at := u.desired(now)
 	switch {
 	case u.ended:
-		return upkeepStep{}
-	case now.mono >= read:
-		return upkeepStep{op: OpRead}
-	case now.mono < u.retryAt:
-		return upkeepStep{wake: min(wake, u.retryAt)}
-	case !u.want.present && u.object == nil:
-		return upkeepStep{wake: min(wake, read)}
-	case !u.want.present:
-		return upkeepStep{op: opDelete, object: u.object}
-	case now.mono < due:
-		return upkeepStep{wake: min(wake, read, due)}
+	case u.due(now.mono, u.nextRead(u.known && !u.polling)):
+		s.op = OpRead
+	case !u.due(now.mono, u.retryAt):
+	case !u.want.present && u.object != nil:
+		s.op = opDelete
+	case !u.want.present, !u.due(now.mono, at):
 	case u.object == nil:
-		return upkeepStep{op: opCreate, object: o}
+		s.op, s.object = opCreate, desired
+	default:
+		s.op, s.object = opUpdate, desired
 	}
-	return upkeepStep{op: opUpdate, object: o}
+	s.wake = u.wakeAt
+	return s
 }
 
 // desired returns the object as it should be, and the time at which to write it.
 func (u *upkeep) desired(now instant) (*coordinationv1beta1.LeaseCandidate, time.Duration) {
-	o := &coordinationv1beta1.LeaseCandidate{ObjectMeta: metav1.ObjectMeta{Namespace: u.namespace, Name: u.name}}
+	o := &coordinationv1beta1.LeaseCandidate{ObjectMeta: metav1.ObjectMeta{Namespace: u.Lease.Namespace, Name: u.id}}
 	due := time.Duration(0)
 	if u.object != nil {
 		o = u.object.DeepCopy()
 		due = u.renewAt
 	}
-	o.Spec.LeaseName = u.lease
-	if describe(o, u.want.self, u.strategy) && u.object != nil {
+	o.Spec.LeaseName = u.Lease.Name
+	if describe(o, u.want.self, u.Strategy.Name()) && u.object != nil {
 		due = min(due, u.changedAt+changeGap)
 	}
 	if pinged(o) {
@@ -203,7 +178,7 @@ func (u *upkeep) done(now instant, op Op, o *coordinationv1beta1.LeaseCandidate,
 	case op != OpRead:
 		u.written = now.mono
 		u.renewAt = now.mono + time.Duration((0.9+0.2*u.random())*float64(recordInterval))
-		if u.object == nil || describe(u.object.DeepCopy(), u.want.self, u.strategy) {
+		if u.object == nil || describe(u.object.DeepCopy(), u.want.self, u.Strategy.Name()) {
 			u.changedAt = now.mono
 		}
 	case !u.known:
@@ -242,13 +217,11 @@ type keeper struct {
 
 // newKeeper returns the keeper of a candidate that uses LeaseCandidates.
 func (l *loop) newKeeper() *keeper {
-	k := &keeper{upkeep: upkeep{
-		namespace: l.cfg.Lease.Namespace, name: l.identity, lease: l.cfg.Lease.Name, strategy: l.cfg.Strategy.Name(),
-		shutdownTimeout: l.cfg.ShutdownTimeout, random: rand.Float64,
-		follower: follower{poll: l.cfg.Timing.RenewInterval, reread: true},
-	}}
-	candidates := l.cfg.Registry.candidates.LeaseCandidates(l.cfg.Lease.Namespace)
-	k.lane = newLane[*coordinationv1beta1.LeaseCandidate](l, &k.upkeep.follower, l.identity, candidates.Watch)
+	k := &keeper{upkeep: upkeep{setup: l.machine.setup, follower: follower{poll: l.cfg.Timing.RenewInterval, reread: true}}}
+	k.lane = lane[*coordinationv1beta1.LeaseCandidate]{
+		follower: &k.upkeep.follower, loop: l, name: l.identity, answers: make(chan answer[*coordinationv1beta1.LeaseCandidate], 1),
+		open: l.cfg.Registry.candidates.LeaseCandidates(l.cfg.Lease.Namespace).Watch,
+	}
 	return k
 }
 

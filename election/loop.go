@@ -38,20 +38,17 @@ type loop struct {
 }
 
 func (c *Candidate) newLoop(ctx context.Context) *loop {
-	s := setup{
-		id: c.identity, exclusive: c.cfg.ExclusiveIdentity, timing: c.cfg.Timing, callTimeout: c.cfg.CallTimeout, shutdownTimeout: c.cfg.ShutdownTimeout,
-		fallback: c.cfg.FallbackAfter, native: c.cfg.Registry.native, strategy: c.cfg.Strategy, random: rand.Float64,
-		meta: metav1.ObjectMeta{
-			Namespace: c.cfg.Lease.Namespace, Name: c.cfg.Lease.Name, Labels: c.cfg.Labels, OwnerReferences: c.cfg.OwnerReferences,
-		},
-	}
+	s := setup{Config: c.cfg, id: c.identity, random: rand.Float64}
 	l := &loop{
 		Candidate: c, ctx: ctx, requests: context.WithoutCancel(ctx),
 		machine: newMachine(s, c.peer(), c.clock.now()), returned: make(chan error, 1),
 		keeper: &keeper{upkeep: upkeep{ended: true}},
 	}
-	l.lease = newLane[*coordinationv1.Lease](l, &l.machine.follower, c.cfg.Lease.Name, c.cfg.Client.Leases(c.cfg.Lease.Namespace).Watch)
-	if s.native {
+	l.lease = lane[*coordinationv1.Lease]{
+		follower: &l.machine.follower, loop: l, name: c.cfg.Lease.Name, answers: make(chan answer[*coordinationv1.Lease], 1),
+		open: c.cfg.Client.Leases(c.cfg.Lease.Namespace).Watch,
+	}
+	if c.cfg.Registry.native {
 		l.keeper = l.newKeeper()
 	}
 	return l
@@ -76,11 +73,11 @@ func (l *loop) run() {
 		case <-timer.C:
 		case a := <-l.lease.answers:
 			l.answered(a)
-		case s := <-l.lease.sights():
+		case s := <-l.lease.sights:
 			l.sighted(s)
 		case a := <-l.keeper.answers:
 			l.kept(a)
-		case s := <-l.keeper.sights():
+		case s := <-l.keeper.sights:
 			l.candidateSighted(s)
 		case err := <-l.returned:
 			l.workReturned(err)
@@ -145,10 +142,9 @@ func (l *loop) effects() {
 	told := l.machine.told
 	l.machine.told = nil
 	for _, effect := range told {
-		if _, ok := effect.(beginWork); ok {
+		l.tell(effect)
+		if _, ok := effect.(TermStarted); ok {
 			l.begin()
-		} else {
-			l.tell(effect)
 		}
 	}
 }
@@ -192,7 +188,7 @@ func (l *loop) workReturned(err error) {
 
 // takeRequests handles the requests of other goroutines.
 func (l *loop) takeRequests() {
-	l.machine.setSelf(l.peer())
+	l.machine.self = l.peer()
 	if holder := l.gone.Swap(nil); holder != nil {
 		l.machine.holderGone(l.clock.now().mono, *holder)
 	}
@@ -205,14 +201,16 @@ func (l *loop) takeRequests() {
 // publishStatus copies the state of the machine for other goroutines.
 func (l *loop) publishStatus() {
 	m := l.machine
-	st := status{holder: holderOf(m.lease), until: m.held}
+	st := status{holder: spec.HolderOf(m.lease), until: m.held}
 	if t := m.term; t != nil {
-		st.cancelled, st.cancelledAt = t.cause != nil, t.cancelledAt
+		if t.cause != nil {
+			st.drainBy = t.cancelledAt + l.cfg.Timing.Drain
+		}
 		if m.mine() {
 			st.until = t.until()
 		}
 	}
-	l.setStatus(st)
+	l.status.Store(&st)
 	if m.lease != nil {
 		l.ready.Mark()
 	}
@@ -249,7 +247,12 @@ func (l *loop) tell(effect any) {
 		l.event(corev1.EventTypeNormal, reasonBecameLeader, "%s leads", l.identity)
 		call(hooks.TermStarted, e)
 	case workCancelled:
-		l.tellEnd(e.cause)
+		if !lost(e.cause) {
+			log.V(2).Info("Told the work to stop", "cause", e.cause.Error())
+			break
+		}
+		log.Info("Lost the lease", "cause", e.cause.Error(), "holder", spec.HolderOf(l.machine.lease))
+		l.event(corev1.EventTypeWarning, reasonLeaderLost, "%s has lost the lease: %v", l.identity, e.cause)
 	case TermEnded:
 		log.V(2).Info("Stopped leading", "token", e.Token, "cause", fmt.Sprint(e.Cause), "duration", e.Duration, "drained", e.Drained)
 		if lost(e.Cause) && e.Drained > l.cfg.Timing.Drain {
@@ -269,7 +272,7 @@ func (l *loop) tell(effect any) {
 		log.V(2).Info("The offer of the lease has ended", "to", e.To, "accepted", e.Accepted, "elapsed", e.Elapsed)
 		call(hooks.OfferEnded, e)
 	case mixedRegistries:
-		l.complain(ErrMixedRegistries, "Other candidates for the lease use another registry")
+		report.Tell(l.ctx, l.cfg.ErrorHandler, ErrMixedRegistries, "Other candidates for the lease use another registry")
 	}
 }
 
@@ -281,43 +284,24 @@ func call[T any](hook func(T), arg T) {
 
 func lost(cause error) bool { return errors.Is(cause, ErrLost) || errors.Is(cause, ErrExpired) }
 
-// tellEnd reports why the context of the work was cancelled.
-func (l *loop) tellEnd(cause error) {
-	log := klog.FromContext(l.ctx)
-	if !lost(cause) {
-		log.V(2).Info("Told the work to stop", "cause", cause.Error())
-		return
-	}
-	holder := holderOf(l.machine.lease)
-	log.Info("Lost the lease", "cause", cause.Error(), "holder", holder)
-	l.event(corev1.EventTypeWarning, reasonLeaderLost, "%s has lost the lease: %v", l.identity, cause)
-}
-
-// complain passes an error to the ErrorHandler, or to the log.
-func (l *loop) complain(err error, msg string) { report.Tell(l.ctx, l.cfg.ErrorHandler, err, msg) }
-
 // workFailed reports an error of the work after its context was cancelled, unless it
 // is the error of that context.
 func (l *loop) workFailed(err, cause error) {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || cause != nil && errors.Is(err, cause) {
 		return
 	}
-	l.complain(fmt.Errorf("election: lead: %w", err), "The work of the leader ended with an error")
+	report.Tell(l.ctx, l.cfg.ErrorHandler, fmt.Errorf("election: lead: %w", err), "The work of the leader ended with an error")
 }
 
 // report reports the result of a request.
 func (l *loop) report(a answer[*coordinationv1.Lease], now instant) {
-	log := klog.FromContext(l.ctx)
-	class := apierr.Classify(a.err)
-	switch class {
-	case apierr.None, apierr.Conflict, apierr.AlreadyExists, apierr.NotFound, apierr.Canceled:
-		log.V(4).Info("Sent request", "op", a.op, "latency", now.mono-a.sent.mono, "outcome", class)
-	}
+	class, latency := apierr.Classify(a.err), now.mono-a.sent.mono
+	klog.FromContext(l.ctx).V(4).Info("Sent request", "op", a.op, "latency", latency, "outcome", class)
 	switch {
 	case class == apierr.None:
 		l.streak(a.op).OK(l.ctx, "Requests about the lease succeed again")
 		if a.op == OpRenew {
-			call(l.cfg.Hooks.Renewed, Renewed{Latency: now.mono - a.sent.mono})
+			call(l.cfg.Hooks.Renewed, Renewed{Latency: latency})
 		}
 	case class == apierr.Conflict, class == apierr.AlreadyExists, class == apierr.Canceled && l.lease.aborted:
 	case class == apierr.NotFound && !missingNamespace(a.err):

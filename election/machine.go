@@ -4,14 +4,14 @@
 package election
 
 import (
+	"fmt"
 	"maps"
 	"math"
-	"strconv"
+	"slices"
 	"strings"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubewright/kubewright/election/internal/spec"
 )
@@ -53,7 +53,7 @@ type step struct {
 	move
 	// abort cancels the request under way.
 	abort bool
-	// wake is the time of the next step if no event comes earlier. It is never zero.
+	// wake is the time of the next step if no event comes earlier.
 	wake time.Duration
 }
 
@@ -61,24 +61,15 @@ type step struct {
 type (
 	// workCancelled: the context of the work was cancelled.
 	workCancelled struct{ cause error }
-	// beginWork: the work must start. It follows a TermStarted.
-	beginWork struct{}
 	// mixedRegistries: other candidates use the other registry.
 	mixedRegistries struct{}
 )
 
 // setup is the part of a machine that does not change.
 type setup struct {
-	id              string
-	timing          Timing
-	callTimeout     time.Duration
-	shutdownTimeout time.Duration
-	fallback        time.Duration
-	native          bool // LeaseCandidates
-	strategy        Strategy
-	exclusive       bool              // Config.ExclusiveIdentity
-	meta            metav1.ObjectMeta // of a Lease to create
-	random          func() float64    // in [0,1)
+	Config
+	id     string         // on the Lease
+	random func() float64 // in [0,1)
 }
 
 // machine decides about a candidate. It does no I/O and has no clock: its methods
@@ -106,21 +97,20 @@ type machine struct {
 	draw        float64           // of this vacancy, to spread claims of equal rank
 	standBackTo time.Duration
 
-	term    *term // in the phases leading, draining and ended
-	past    pulse // of the last term
+	term    *term      // in the phases leading, draining and ended
+	past    spec.Pulse // of the last term
 	doubts  map[string]doubt
 	offers  int // made by this process
 	release *release
 
-	stopping    bool
-	stopBy      time.Duration
-	withdrawals int // tries
+	stopping bool
+	stopBy   time.Duration // of what follows the work; never before it has returned
 }
 
 // release is a lease that this candidate holds and gives away, because its work has
 // returned.
 type release struct {
-	pulse pulse         // of the term
+	pulse spec.Pulse    // of the term
 	to    string        // the next holder; "" for none
 	until time.Duration // after that, no candidate becomes the holder
 }
@@ -146,46 +136,48 @@ const (
 )
 
 func newMachine(s setup, self Peer, now instant) *machine {
-	m := &machine{setup: s, sighting: sighting{me: s.id, exclusive: s.exclusive, def: s.timing.LeaseDuration}, self: self, created: now.wall.UTC().Truncate(time.Millisecond), draw: s.random()}
-	m.follower = follower{poll: s.timing.RenewInterval, reread: true}
-	m.doubts = make(map[string]doubt)
-	m.published = publishing{at: now.mono - changeGap}
-	return m
+	return &machine{
+		setup: s, self: self, created: now.wall.UTC().Truncate(time.Millisecond), draw: s.random(), stopBy: never,
+		sighting: sighting{me: s.id, exclusive: s.ExclusiveIdentity, def: s.Timing.LeaseDuration},
+		follower: follower{poll: s.Timing.RenewInterval, reread: true},
+		doubts:   make(map[string]doubt), published: publishing{at: now.mono - changeGap},
+	}
 }
 
 func (m *machine) tell(effect any) { m.told = append(m.told, effect) }
 
 // mine reports whether this candidate is the holder.
-func (m *machine) mine() bool { return holderOf(m.lease) == m.id }
+func (m *machine) mine() bool { return spec.HolderOf(m.lease) == m.id }
 
 // next returns the action at now.
 func (m *machine) next(now instant) step {
 	m.expire(now)
-	m.tick(now.mono)
+	m.begin(now.mono, idleWake)
+	m.due(now.mono, m.standBackTo) // then there are records to write
 	var s step
-	switch {
-	case m.busy != "":
-		s = step{abort: m.unwanted(now.mono), wake: m.wakeWhileBusy(now.mono)}
-	case m.holds():
-		s = m.nextLeading(now)
-	case m.phase == ended:
-		s = m.nextReading(now.mono)
-	default:
-		s = m.nextStandby(now)
+	if m.busy == "" {
+		s.move = m.choose(now)
 	}
 	if s.op != "" {
 		m.busy, m.basedOn = s.op, resourceVersionOf(m.lease)
 	}
-	if m.standBackTo > now.mono {
-		s.wake = min(s.wake, m.standBackTo) // then there are records to write
+	if m.busy != "" {
+		m.begin(now.mono, idleWake) // nothing else is sent until it is answered
+		s.abort = m.unwanted(now.mono)
 	}
-	if s.wake == 0 || s.wake > now.mono+idleWake {
-		s.wake = now.mono + idleWake
-	}
-	if s.op != "" {
-		s.wake = m.wakeWhileBusy(now.mono)
-	}
+	s.wake = m.wakeAt
 	return s
+}
+
+// choose returns the next request.
+func (m *machine) choose(now instant) move {
+	switch {
+	case m.holds():
+		return m.nextLeading(now)
+	case m.phase == ended:
+		return m.nextReading(now.mono)
+	}
+	return m.nextStandby(now)
 }
 
 // holds reports whether the lease is this candidate's and its work may run.
@@ -200,30 +192,19 @@ func (m *machine) expire(now instant) {
 
 // unwanted reports whether to cancel the request under way.
 func (m *machine) unwanted(now time.Duration) bool {
+	if m.holds() {
+		m.due(now, m.term.until())
+	}
+	claims, stopped := m.due(now, m.claimAt()), m.due(now, m.stopBy)
 	switch m.busy {
 	case OpRenew:
 		return !m.holds()
 	case OpRead:
-		return m.stopping && m.release == nil
+		return m.stopping && m.phase == standby && m.release == nil
 	case OpPublish:
-		return m.stopping || now >= m.claimAt()
-	case OpClaim, OpHandOver, OpWithdraw:
-		return m.stopping && now >= m.stopBy
+		return m.stopping || claims
 	}
-	return false
-}
-
-func (m *machine) wakeWhileBusy(now time.Duration) time.Duration {
-	wake := now + idleWake
-	if m.holds() {
-		wake = min(wake, m.term.until())
-	} else if claim := m.claimAt(); claim > now {
-		wake = min(wake, claim)
-	}
-	if m.stopping && m.stopBy > now {
-		wake = min(wake, m.stopBy)
-	}
-	return wake
+	return stopped
 }
 
 // endTerm ends the term because the lease is, or may be, another candidate's.
@@ -256,13 +237,11 @@ func (m *machine) stop(now time.Duration, cause error) {
 		return
 	}
 	m.stopping = true
-	m.stopBy = never // of what follows the work
-	m.withdrawals = 0
 	switch m.phase {
 	case leading:
 		m.drain(now, cause)
 	case standby:
-		m.stopBy = now + m.shutdownTimeout
+		m.stopBy = now + m.ShutdownTimeout
 	}
 }
 
@@ -271,7 +250,7 @@ func (m *machine) resign(now time.Duration) {
 	if m.phase != leading {
 		return
 	}
-	m.standBackTo = now + m.timing.MinTenure
+	m.standBackTo = now + m.Timing.MinTenure
 	m.drain(now, ErrResigned)
 }
 
@@ -288,11 +267,11 @@ func (m *machine) finishWork(now time.Duration) (bySelf bool) {
 	m.closeOffer(now, false)
 	if bySelf || m.stopping {
 		m.stopping = true
-		m.stopBy = now + m.shutdownTimeout
+		m.stopBy = now + m.ShutdownTimeout
 	}
 	if m.phase != ended || m.stopping {
 		m.release = &release{pulse: m.term.pulse, to: m.term.target, until: m.term.until()}
-		if _, there := m.records[m.term.target]; !there && !m.native {
+		if _, there := m.records[m.term.target]; !there && !m.Registry.native {
 			m.release.to = "" // it has withdrawn while the work came to its end
 		}
 	}
@@ -304,14 +283,11 @@ func (m *machine) finishWork(now time.Duration) (bySelf bool) {
 
 // holderGone ends the wait for a holder whose process has ended for certain.
 func (m *machine) holderGone(now time.Duration, identity string) {
-	holder := holderOf(m.lease)
+	holder := spec.HolderOf(m.lease)
 	if _, suffix, cut := strings.Cut(holder, identity+"_"); holder == identity || cut && len(suffix) == suffixLength && holder == identity+"_"+suffix {
 		m.held = min(m.held, now)
 	}
 }
-
-// setSelf changes the Peer of this candidate.
-func (m *machine) setSelf(p Peer) { m.self = p }
 
 // pendingOffer is an offer of the lease to a better candidate.
 type pendingOffer struct {
@@ -328,42 +304,46 @@ type doubt struct {
 	since time.Duration
 }
 
-func (d doubt) until() time.Duration { return d.since + spec.Doubt(d.n) }
+// until returns the end of the doubt; the zero doubt is over.
+func (d doubt) until() time.Duration {
+	if d.n == 0 {
+		return 0
+	}
+	return d.since + spec.Doubt(d.n)
+}
 
-// nextLeading returns the action of a candidate that holds the lease.
-func (m *machine) nextLeading(now instant) step {
-	wake := m.term.until()
+// nextLeading returns the next request of a candidate that holds the lease.
+func (m *machine) nextLeading(now instant) move {
+	m.due(now.mono, m.term.until())
 	if m.phase == leading {
-		if at := m.succession(now.mono); at > now.mono {
-			wake = min(wake, at)
-		}
+		m.succession(now.mono)
 	}
 	if m.reread {
-		s := m.nextReading(now.mono)
-		s.timeout = m.leaderTimeout(now.mono)
-		s.wake = min(s.wake, wake)
-		return s
+		read := m.nextReading(now.mono)
+		read.timeout = m.leaderTimeout(now.mono)
+		return read
 	}
-	due := m.term.renewAt
+	at := m.term.renewAt
 	if m.phase == leading && m.offerOutdated() || m.term.suspended(now) {
-		due = now.mono
+		at = now.mono
 	}
-	if due = max(due, m.retryAt); now.mono < due {
-		return step{wake: min(wake, due, now.mono+watchDriftEvery)}
+	if !m.due(now.mono, max(at, m.retryAt)) {
+		m.due(now.mono, now.mono+watchDriftEvery)
+		return move{}
 	}
-	return step{move: move{op: OpRenew, lease: m.renewedLease(now), timeout: m.leaderTimeout(now.mono)}}
+	return move{op: OpRenew, lease: m.renewedLease(now), timeout: m.leaderTimeout(now.mono)}
 }
 
 // leaderTimeout returns half of the time that is left, so that there is time for
 // another call.
 func (m *machine) leaderTimeout(now time.Duration) time.Duration {
 	left := m.term.until() - now
-	return min(m.callTimeout, max(left/2, minCall), left)
+	return min(m.CallTimeout, max(left/2, minCall), left)
 }
 
 // offerOutdated reports whether the offer on the Lease differs from the present one.
 func (m *machine) offerOutdated() bool {
-	if m.native {
+	if m.Registry.native {
 		return false
 	}
 	value, shown := m.lease.Annotations[offerAnnotation]
@@ -373,65 +353,47 @@ func (m *machine) offerOutdated() bool {
 	return value != m.term.offer.encode()
 }
 
-// succession compares the leader with the other candidates. It returns when to do
-// that again.
-func (m *machine) succession(now time.Duration) (again time.Duration) {
-	if m.native {
-		if to := preferredHolder(m.lease); to != "" && to != m.id {
+// succession compares the leader with the other candidates.
+func (m *machine) succession(now time.Duration) {
+	if m.Registry.native {
+		if to := spec.PreferredOf(m.lease); to != "" && to != m.id {
 			m.term.target = to
 			m.drain(now, ErrSuperseded)
 		}
-		return never
+		return
 	}
-	if o := m.term.offer; o != nil {
-		return m.awaitAck(now, o)
-	}
-	if tenured := m.term.began + m.timing.MinTenure; now < tenured {
-		return tenured
+	if m.term.offer != nil {
+		m.awaitAck(now, m.term.offer)
+		return
 	}
 	peers, chosen, agreed := m.others("")
-	if !chosen || !agreed {
-		return never
+	if !m.due(now, m.term.began+m.Timing.MinTenure) || !chosen || !agreed {
+		return
 	}
-	again = never
-	trusted := peers[:0:0]
-	for _, p := range peers {
-		if d, ok := m.doubts[p.Identity]; ok && now < d.until() {
-			again = min(again, d.until())
-			continue
-		}
-		trusted = append(trusted, p)
-	}
-	if p, ok := best(m.strategy, trusted, ""); ok && (m.self.LastResort || Preempts(m.strategy, p, m.asPeer())) {
+	peers = slices.DeleteFunc(peers, func(p Peer) bool { return !m.due(now, m.doubts[p.Identity].until()) })
+	if p, ok := best(m.Strategy, peers); ok && (m.self.LastResort || Preempts(m.Strategy, p, m.asPeer())) {
 		m.offers++
-		id := strconv.Itoa(int(m.term.pulse.transitions)) + "." + strconv.Itoa(m.offers)
-		m.term.offer = &pendingOffer{leaseOffer: leaseOffer{To: p.Identity, ID: id}}
-		return now
+		id := fmt.Sprintf("%d.%d", m.term.pulse.Transitions, m.offers)
+		m.term.offer = &pendingOffer{leaseOffer: leaseOffer{to: p.Identity, id: id}}
 	}
-	return again
 }
 
 // awaitAck waits for the answer to an offer.
-func (m *machine) awaitAck(now time.Duration, o *pendingOffer) (again time.Duration) {
-	if !o.stored {
-		return never
-	}
-	r, present := m.records[o.To]
+func (m *machine) awaitAck(now time.Duration, o *pendingOffer) {
+	r, present := m.records[o.to]
 	switch {
-	case present && r.Ack == o.ID:
-		m.term.target = o.To
+	case !o.stored:
+	case present && r.Ack == o.id:
+		m.term.target = o.to
 		m.closeOffer(now, true)
 		m.drain(now, ErrSuperseded)
 	case !present:
 		m.closeOffer(now, false) // it has withdrawn
-	case now >= o.until:
+	case m.due(now, o.until):
 		maps.DeleteFunc(m.doubts, func(_ string, d doubt) bool { return now >= d.until()+spec.Doubt(math.MaxInt) }) // long gone
-		m.doubts[o.To] = doubt{n: m.doubts[o.To].n + 1, since: now}
+		m.doubts[o.to] = doubt{n: m.doubts[o.to].n + 1, since: now}
 		m.closeOffer(now, false)
-	default:
-		return o.until
 	}
-	return now
 }
 
 // offerStored updates the offer after a renewal was stored.
@@ -440,58 +402,47 @@ func (m *machine) offerStored(now time.Duration) {
 	if o == nil || o.stored || m.lease.Annotations[offerAnnotation] != o.encode() {
 		return
 	}
-	o.stored, o.since, o.until = true, now, now+m.timing.AckTimeout
-	m.tell(Offered{To: o.To})
+	o.stored, o.since, o.until = true, now, now+m.Timing.AckTimeout
+	m.tell(Offered{To: o.to})
 }
 
 // closeOffer ends the offer, if there is one.
 func (m *machine) closeOffer(now time.Duration, accepted bool) {
 	if o := m.term.offer; o != nil && o.stored {
-		m.tell(OfferEnded{To: o.To, Accepted: accepted, Elapsed: now - o.since})
+		m.tell(OfferEnded{To: o.to, Accepted: accepted, Elapsed: now - o.since})
 	}
 	m.term.offer = nil
 }
 
-// preferredHolder returns the candidate that a coordinator prefers.
-func preferredHolder(l *coordinationv1.Lease) string {
-	if l == nil || l.Spec.PreferredHolder == nil {
-		return ""
-	}
-	return *l.Spec.PreferredHolder
-}
-
-// nextStandby returns the action of a candidate whose work does not run.
-func (m *machine) nextStandby(now instant) step {
+// nextStandby returns the next request of a candidate whose work does not run.
+func (m *machine) nextStandby(now instant) move {
 	if m.release != nil {
-		if s, more := m.nextRelease(now); more {
-			return s
+		if release, more := m.nextRelease(now); more {
+			return release
 		}
 	}
 	if m.stopping {
 		return m.nextStopping(now)
 	}
-	if s := m.nextReading(now.mono); s.op != "" || !m.known {
-		return s
+	if read := m.nextReading(now.mono); read.op != "" || !m.known || !m.due(now.mono, m.retryAt) {
+		return read
 	}
-	if now.mono < m.retryAt {
-		return step{wake: m.retryAt}
-	}
-	claim, publish := m.claimAt(), m.publishAt(now.mono)
+	claim := m.claimAt()
 	switch {
-	case now.mono >= claim:
-		return step{move: move{op: OpClaim, lease: m.claimedLease(now), timeout: m.callTimeout}}
-	case now.mono >= publish:
-		return step{move: m.publishMove(now, claim)}
+	case m.due(now.mono, claim):
+		return move{op: OpClaim, lease: m.claimedLease(now), timeout: m.CallTimeout}
+	case m.due(now.mono, m.publishAt(now.mono)):
+		return m.publishMove(now, claim)
 	}
-	return step{wake: min(claim, publish, m.nextRead(m.watching()))}
+	return move{}
 }
 
 // nextReading reads the Lease if that is due.
-func (m *machine) nextReading(now time.Duration) step {
-	if at := m.nextRead(m.watching()); now < at {
-		return step{wake: at}
+func (m *machine) nextReading(now time.Duration) move {
+	if !m.due(now, m.nextRead(m.watching())) {
+		return move{}
 	}
-	return step{move: move{op: OpRead, timeout: m.callTimeout}}
+	return move{op: OpRead, timeout: m.CallTimeout}
 }
 
 // watching reports whether the Lease should be watched, and can be. Observers
@@ -502,7 +453,7 @@ func (m *machine) watching() bool {
 
 // observer reports whether the Lease has no room for a record of this candidate.
 func (m *machine) observer() bool {
-	return !m.native && m.known && m.lease != nil && !m.self.LastResort && !m.placed()
+	return !m.Registry.native && m.known && m.lease != nil && !m.self.LastResort && !m.placed()
 }
 
 // readInterval draws the time until the next read of a Lease that is not watched.
@@ -510,7 +461,7 @@ func (m *machine) readInterval() time.Duration {
 	if m.polling && !m.observer() {
 		return m.poll
 	}
-	return time.Duration((0.5 + m.random()) * 2 * float64(m.timing.LeaseDuration))
+	return time.Duration((0.5 + m.random()) * 2 * float64(m.Timing.LeaseDuration))
 }
 
 // claimAt returns when to claim the lease: when it is free, as far as was observed,
@@ -525,12 +476,12 @@ func (m *machine) claimAt() time.Duration {
 		return m.base
 	}
 	at := m.freeAt()
-	if m.native {
-		at += m.fallback + time.Duration(m.draw*float64(maxRank*stagger))
+	if m.Registry.native {
+		at += m.FallbackAfter + time.Duration(m.draw*float64(maxRank*stagger))
 	} else {
 		at += m.turn()
 	}
-	if holderOf(m.lease) != "" && !m.watching() && m.lastRead < at {
+	if spec.HolderOf(m.lease) != "" && !m.watching() && m.lastRead < at {
 		return never // look before
 	}
 	return at
@@ -551,26 +502,26 @@ func (m *machine) turn() time.Duration {
 // rank returns the number of candidates that come before this one when the lease is
 // free, at most maxRank.
 func (m *machine) rank() int {
-	peers, chosen, _ := m.others(holderOf(m.lease))
+	peers, chosen, _ := m.others(spec.HolderOf(m.lease))
 	if !chosen {
 		return maxRank
 	}
-	return min(rank(m.strategy, m.asPeer(), peers, ""), maxRank)
+	return min(rank(m.Strategy, m.asPeer(), peers), maxRank)
 }
 
 // others returns the candidates with records, without this one and except. chosen
 // reports whether the strategy of this candidate is the one to follow, agreed
 // whether all candidates of the highest version want the same one.
 func (m *machine) others(except string) (peers []Peer, chosen, agreed bool) {
-	ballots := []spec.Ballot{{BinaryVersion: m.self.BinaryVersion, Strategy: m.strategy.Name()}}
+	ballots := []spec.Ballot{{BinaryVersion: m.self.BinaryVersion, Strategy: m.Strategy.Name()}}
 	for id, r := range m.records {
 		if id != m.id && id != except {
-			peers = append(peers, r.peer())
-			ballots = append(ballots, r.ballot())
+			peers = append(peers, r.Peer)
+			ballots = append(ballots, spec.Ballot{BinaryVersion: r.BinaryVersion, Strategy: r.Strategy})
 		}
 	}
 	name, agreed := spec.ChosenStrategy(ballots, func(string) bool { return false })
-	return peers, name == m.strategy.Name(), agreed
+	return peers, name == m.Strategy.Name(), agreed
 }
 
 // asPeer returns this candidate as its record describes it.
@@ -580,53 +531,46 @@ func (m *machine) asPeer() Peer {
 	return p
 }
 
-// nextRelease returns the action that gives the lease away. more is false if the
+// nextRelease returns the request that gives the lease away. more is false if the
 // lease is no longer this candidate's.
-func (m *machine) nextRelease(now instant) (s step, more bool) {
+func (m *machine) nextRelease(now instant) (request move, more bool) {
+	timeout := m.stopTimeout(now.mono)
 	switch {
-	case m.stopping && now.mono >= m.stopBy, m.known && !m.reread && !sameTerm(pulseOf(m.lease), m.release.pulse):
+	case m.due(now.mono, m.stopBy), m.known && !m.reread && !spec.PulseOf(m.lease).SameTerm(m.release.pulse):
 		m.release = nil
-		return step{}, false
-	case now.mono < m.retryAt:
-		return step{wake: min(m.retryAt, m.stopLimit())}, true
+		return move{}, false
+	case !m.due(now.mono, m.retryAt):
+		return move{}, true
 	case m.reread:
-		return step{move: move{op: OpRead, timeout: m.stopTimeout(now.mono)}}, true
+		return move{op: OpRead, timeout: timeout}, true
+	case now.mono >= m.release.until:
+		m.release.to = "" // that was long ago
 	}
-	to := m.release.to
-	if now.mono >= m.release.until {
-		to = "" // that was long ago
-	}
-	return step{move: move{op: OpHandOver, lease: m.handedLease(now, to), timeout: m.stopTimeout(now.mono)}}, true
+	return move{op: OpHandOver, lease: m.handedLease(now, m.release.to), timeout: timeout}, true
 }
 
 // nextStopping releases a lease that was handed to this candidate in the meantime,
 // withdraws the record, and ends.
-func (m *machine) nextStopping(now instant) step {
-	if m.mine() && now.mono >= m.base && now.mono < m.stopBy {
-		m.release = &release{pulse: pulseOf(m.lease)}
-		if s, more := m.nextRelease(now); more {
-			return s
+func (m *machine) nextStopping(now instant) move {
+	over := m.due(now.mono, m.stopBy)
+	if !over && m.mine() && m.due(now.mono, m.base) {
+		m.release = &release{pulse: spec.PulseOf(m.lease)}
+		if release, more := m.nextRelease(now); more {
+			return release
 		}
 	}
 	_, published := m.records[m.id]
-	if m.native || !published || m.withdrawals >= 3 || now.mono >= m.stopBy {
+	switch {
+	case over || m.Registry.native || !published:
 		m.phase = finished
-		return step{}
+		return move{}
+	case !m.due(now.mono, m.retryAt):
+		return move{}
 	}
-	if now.mono < m.retryAt {
-		return step{wake: min(m.retryAt, m.stopBy)}
-	}
-	return step{move: move{op: OpWithdraw, lease: m.recordLease(now), timeout: m.stopTimeout(now.mono)}}
-}
-
-func (m *machine) stopLimit() time.Duration {
-	if m.stopping {
-		return m.stopBy
-	}
-	return never
+	return move{op: OpWithdraw, lease: m.recordLease(now), timeout: m.stopTimeout(now.mono)}
 }
 
 // stopTimeout returns the timeout of a request of a candidate that may be stopping.
 func (m *machine) stopTimeout(now time.Duration) time.Duration {
-	return max(time.Millisecond, min(m.callTimeout, m.stopLimit()-now))
+	return max(time.Millisecond, min(m.CallTimeout, m.stopBy-now))
 }

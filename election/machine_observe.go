@@ -9,8 +9,6 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 
 	"github.com/kubewright/kubewright/election/internal/spec"
 	"github.com/kubewright/kubewright/internal/apierr"
@@ -30,21 +28,21 @@ func (m *machine) observe(now instant, l *coordinationv1.Lease, deleted bool, fr
 
 // accept is observe for a Lease that is certainly the stored one.
 func (m *machine) accept(now instant, l *coordinationv1.Lease, from source) {
-	before, known := holderOf(m.lease), m.known
-	m.assignable = m.native && m.phase == standby
+	before, known := spec.HolderOf(m.lease), m.known
+	m.assignable = m.Registry.native && m.phase == standby
 	if m.see(now.mono, l, from) {
 		m.draw = m.random()
-		if holder := holderOf(l); holder != "" && holder != m.id {
+		if holder := spec.HolderOf(l); holder != "" && holder != m.id {
 			m.conflicts = 0 // another process is alive and caused them
 		}
 	}
-	if to := holderOf(l); to != before || !known && to != "" {
+	if to := spec.HolderOf(l); to != before || !known && to != "" {
 		m.tell(LeaderChanged{From: before, To: to})
 	}
 	if m.holds() {
 		// A renewal that this process did not write is that of a twin: another
 		// process with the same identity and term.
-		if !sameTerm(pulseOf(l), m.term.pulse) || l.Spec.RenewTime != nil && !m.wrote(l) {
+		if !spec.PulseOf(l).SameTerm(m.term.pulse) || l.Spec.RenewTime != nil && !m.wrote(l) {
 			m.endTerm(now.mono, ErrLost)
 		}
 	}
@@ -72,7 +70,7 @@ func (m *machine) readDone(now, sent instant, l *coordinationv1.Lease, err error
 	m.readAt = now.mono + m.readInterval()
 	// If the holder seemed to be silent and is not, the watch is stale.
 	silent := m.known && m.held > 0 && now.mono >= m.held
-	m.watchStale = m.watchStale || silent && pulseOf(l) != pulseOf(m.lease)
+	m.watchStale = m.watchStale || silent && spec.PulseOf(l) != spec.PulseOf(m.lease)
 	if known := resourceVersionOf(m.lease); known == m.basedOn && spec.Older(resourceVersionOf(l), known) {
 		// The read was sent after the last observation, so versions have gone
 		// back: the API server was restored from a backup. A watch from the known
@@ -87,8 +85,7 @@ func (m *machine) readDone(now, sent instant, l *coordinationv1.Lease, err error
 // writeDone updates m after a write. l is the stored Lease.
 func (m *machine) writeDone(now, sent instant, op Op, l *coordinationv1.Lease, err error) {
 	m.busy = ""
-	class := apierr.Classify(err)
-	switch class {
+	switch apierr.Classify(err) {
 	case apierr.None:
 		m.failures, m.denials, m.conflicts, m.retryAt = 0, 0, 0, 0
 		m.stored(now, sent, op, l)
@@ -96,42 +93,38 @@ func (m *machine) writeDone(now, sent instant, op Op, l *coordinationv1.Lease, e
 	case apierr.Conflict, apierr.AlreadyExists, apierr.NotFound:
 		// Another client was faster. If the watch has delivered its write, a GET
 		// is not needed.
-		m.conflicts++
 		m.reread = m.reread || resourceVersionOf(m.lease) == m.basedOn
-		m.retryAt = now.mono + spec.Retry(m.conflicts-1, standbyRetry, nil)
-		if m.holds() {
-			m.retryAt = min(m.retryAt, now.mono+m.leaderDelay(now.mono, m.conflicts-1))
-		}
+		m.retryAt = now.mono + m.delay(now.mono, m.conflicts, nil)
+		m.conflicts++
 	default:
-		if apierr.MayHaveCommitted(err) && op != OpRenew {
-			m.reread = true
-		}
+		m.reread = m.reread || apierr.MayHaveCommitted(err) && op != OpRenew
 		m.failed(&m.denials, now.mono, now.mono-sent.mono, err)
 	}
-	m.notStored(now.mono, op)
+	if op == OpPublish {
+		// Only preference depends on a record, so there is no hurry.
+		m.published.retryAt, m.retryAt = max(m.retryAt, now.mono+spec.Retry(max(m.denials, m.conflicts), hintRetry, nil)), 0
+	}
 }
 
 // failed counts a request that failed, and schedules the next one.
 func (m *machine) failed(count *int, now, took time.Duration, err error) {
 	*count++
-	if m.holds() {
-		delay := m.leaderDelay(now, *count)
-		if took >= minCall {
-			delay = 0 // that was long enough
-		}
-		m.retryAt = now + delay
-		return
+	m.retryAt = now + m.delay(now, *count, err)
+	if m.holds() && took >= minCall {
+		m.retryAt = now // that was long enough
 	}
-	m.retryAt = now + spec.Retry(*count, standbyRetry, err)
 }
 
-// leaderDelay returns the wait of a leader after failures. It leaves time for another
-// try, and ignores Retry-After: the request is small, and the term is at stake.
-func (m *machine) leaderDelay(now time.Duration, failures int) time.Duration {
-	if failures <= 0 {
+// delay returns the wait after failures. A leader leaves time for another try, and
+// ignores Retry-After: the request is small, and the term is at stake.
+func (m *machine) delay(now time.Duration, failures int, err error) time.Duration {
+	switch {
+	case failures <= 0:
 		return 0
+	case m.holds():
+		return max(minRetry, min(spec.Retry(failures, leaderRetry, nil), (m.term.until()-now)/2))
 	}
-	return max(minRetry, min(spec.Retry(failures, leaderRetry, nil), (m.term.until()-now)/2))
+	return spec.Retry(failures, standbyRetry, err)
 }
 
 // stored updates m after a successful write.
@@ -139,32 +132,24 @@ func (m *machine) stored(now, sent instant, op Op, l *coordinationv1.Lease) {
 	switch op {
 	case OpClaim:
 		m.claimed(now, sent, l)
+		return
 	case OpRenew:
 		m.renewed(now, sent, l)
+		return
 	case OpHandOver:
 		m.release = nil
-		m.observe(now, l, false, inOrder)
-	case OpPublish, OpWithdraw:
-		m.observe(now, l, false, inOrder)
 	}
-	if op == OpPublish {
+	m.observe(now, l, false, inOrder)
+	_, there := m.records[m.id]
+	switch {
+	case op == OpPublish && there:
 		m.recordStored(now.mono)
-	}
-	if _, there := m.records[m.id]; op == OpPublish && !there || op == OpWithdraw && there {
+	case op == OpPublish, op == OpWithdraw && there:
 		// Another component, such as a webhook, alters writes.
 		m.published.retryAt = now.mono + changeGap
-		m.withdrawals++
-	}
-}
-
-// notStored updates m after a write that failed.
-func (m *machine) notStored(now time.Duration, op Op) {
-	switch op {
-	case OpWithdraw:
-		m.withdrawals++
-	case OpPublish:
-		// Only preference depends on a record, so there is no hurry.
-		m.published.retryAt, m.retryAt = max(m.retryAt, now+spec.Retry(max(m.denials, m.conflicts), hintRetry, nil)), 0
+		if m.stopping {
+			m.retryAt = now.mono + standbyRetry
+		}
 	}
 }
 
@@ -175,7 +160,7 @@ func (m *machine) claimed(now, sent instant, l *coordinationv1.Lease) {
 		vacant = now.mono - m.pulseAt
 	}
 	m.observe(now, l, false, inOrder)
-	deadline := sent.mono + m.timing.RenewDeadline
+	deadline := sent.mono + m.Timing.RenewDeadline
 	if !m.mine() && resourceVersionOf(m.lease) == resourceVersionOf(l) {
 		m.retryAt = now.mono + standbyRetry // another component alters writes
 	}
@@ -183,7 +168,7 @@ func (m *machine) claimed(now, sent instant, l *coordinationv1.Lease) {
 		return // too late, also for having been suspended: the next step claims again
 	}
 	if m.stopping {
-		m.release = &release{pulse: pulseOf(m.lease), until: deadline}
+		m.release = &release{pulse: spec.PulseOf(m.lease), until: deadline}
 		return
 	}
 	m.release = nil
@@ -191,11 +176,10 @@ func (m *machine) claimed(now, sent instant, l *coordinationv1.Lease) {
 	m.phase = leading
 	m.doubts = make(map[string]doubt)
 	m.term = &term{
-		pulse: pulseOf(m.lease), began: now.mono, sent: sent, deadline: deadline,
+		pulse: spec.PulseOf(m.lease), began: now.mono, sent: sent, deadline: deadline,
 		renewAt: m.renewalAfter(sent.mono), token: tokenOf(m.lease),
 	}
-	m.tell(TermStarted{Token: m.term.token, Transitions: transitionsOf(m.lease), Vacant: vacant})
-	m.tell(beginWork{})
+	m.tell(TermStarted{Token: m.term.token, Transitions: spec.TransitionsOf(m.lease), Vacant: vacant})
 }
 
 // renewed moves the deadline of the term.
@@ -204,7 +188,7 @@ func (m *machine) renewed(now, sent instant, l *coordinationv1.Lease) {
 	if !m.holds() {
 		return
 	}
-	if !m.term.extend(now.mono, sent, sent.mono+m.timing.RenewDeadline) {
+	if !m.term.extend(now.mono, sent, sent.mono+m.Timing.RenewDeadline) {
 		m.endTerm(now.mono, ErrExpired) // its timer was faster
 		return
 	}
@@ -216,7 +200,7 @@ func (m *machine) renewed(now, sent instant, l *coordinationv1.Lease) {
 // renewalAfter draws the time of the renewal that follows one at t.
 func (m *machine) renewalAfter(t time.Duration) time.Duration {
 	spread := (2*m.random() - 1) * renewJitter
-	return t + m.timing.RenewInterval + time.Duration(spread*float64(m.timing.RenewInterval))
+	return t + m.Timing.RenewInterval + time.Duration(spread*float64(m.Timing.RenewInterval))
 }
 
 // sighting is the state of the Lease as this candidate has observed it. Times are
@@ -260,59 +244,11 @@ const (
 	restored
 )
 
-// pulse is the part of a Lease whose changes show that the holder is alive. The
-// resourceVersion is not part of it, because annotations change as well.
-type pulse struct {
-	uid         types.UID
-	holder      string
-	transitions int32
-	renewed     metav1.MicroTime
-	duration    int32
-}
-
-func pulseOf(l *coordinationv1.Lease) pulse {
-	if l == nil {
-		return pulse{}
-	}
-	return pulse{
-		uid: l.UID, holder: holderOf(l), transitions: transitionsOf(l),
-		renewed: ptr.Deref(l.Spec.RenewTime, metav1.MicroTime{}), duration: ptr.Deref(l.Spec.LeaseDurationSeconds, 0),
-	}
-}
-
-// sameTerm reports whether two pulses belong to one term.
-func sameTerm(a, b pulse) bool {
-	return a.uid == b.uid && a.holder == b.holder && a.transitions == b.transitions
-}
-
-// holderOf returns the holder of a Lease; nil and "" are the same.
-func holderOf(l *coordinationv1.Lease) string {
-	if l == nil {
-		return ""
-	}
-	return ptr.Deref(l.Spec.HolderIdentity, "")
-}
-
-func transitionsOf(l *coordinationv1.Lease) int32 {
-	if l == nil {
-		return 0
-	}
-	return ptr.Deref(l.Spec.LeaseTransitions, 0)
-}
-
 func resourceVersionOf(l *coordinationv1.Lease) string {
 	if l == nil {
 		return ""
 	}
 	return l.ResourceVersion
-}
-
-// durationOf returns for how long the lease is held after a pulse.
-func durationOf(l *coordinationv1.Lease, def time.Duration) time.Duration {
-	if l == nil || l.Spec.LeaseDurationSeconds == nil {
-		return def
-	}
-	return max(time.Duration(*l.Spec.LeaseDurationSeconds)*time.Second, time.Second)
 }
 
 // releaseSeconds is the leaseDurationSeconds of a released Lease, here and in
@@ -328,7 +264,7 @@ func begun(l *coordinationv1.Lease) bool {
 // isReleased reports whether the last holder itself emptied the Lease. An edit by
 // hand leaves another duration or two different times.
 func isReleased(l *coordinationv1.Lease) bool {
-	return holderOf(l) == "" && begun(l) && durationOf(l, 0) <= releaseSeconds*time.Second
+	return spec.HolderOf(l) == "" && begun(l) && spec.DurationOf(l, 0) <= releaseSeconds*time.Second
 }
 
 // handedOver reports whether the holder of before has given the lease away, so that
@@ -337,7 +273,7 @@ func handedOver(before, after *coordinationv1.Lease) bool {
 	if after == nil || before != nil && after.UID != before.UID {
 		return false
 	}
-	from, to := holderOf(before), holderOf(after)
+	from, to := spec.HolderOf(before), spec.HolderOf(after)
 	if to == "" {
 		return isReleased(after)
 	}
@@ -355,24 +291,24 @@ func (s *sighting) wrote(l *coordinationv1.Lease) bool {
 func (s *sighting) see(now time.Duration, l *coordinationv1.Lease, from source) bool {
 	before, first := s.lease, !s.known
 	s.known, s.lease = true, l
-	if !first && from != restored && pulseOf(before) == pulseOf(l) {
+	if !first && from != restored && spec.PulseOf(before) == spec.PulseOf(l) {
 		return false
 	}
 	s.pulseAt = now
 	if first {
-		emptied := holderOf(l) == "" && l != nil && l.Spec.RenewTime != nil && !isReleased(l)
-		if emptied || holderOf(l) == s.me && !s.exclusive {
-			s.base = now + max(durationOf(l, s.def), s.def) // maybe edited just now
+		emptied := spec.HolderOf(l) == "" && l != nil && l.Spec.RenewTime != nil && !isReleased(l)
+		if emptied || spec.HolderOf(l) == s.me && !s.exclusive {
+			s.base = now + max(spec.DurationOf(l, s.def), s.def) // maybe edited just now
 		}
 	} else {
 		s.protectHolder(now, before, l, from)
 	}
-	if holder := holderOf(l); holder != "" && holder != s.me {
+	if holder := spec.HolderOf(l); holder != "" && holder != s.me {
 		// Within a term only another client shortens the duration, and the holder
 		// may not have observed that.
-		promised := durationOf(l, s.def)
-		if sameTerm(pulseOf(before), pulseOf(l)) {
-			promised = max(promised, durationOf(before, s.def))
+		promised := spec.DurationOf(l, s.def)
+		if spec.PulseOf(before).SameTerm(spec.PulseOf(l)) {
+			promised = max(promised, spec.DurationOf(before, s.def))
 		}
 		s.held = max(s.held, now+promised)
 	}
@@ -382,7 +318,7 @@ func (s *sighting) see(now time.Duration, l *coordinationv1.Lease, from source) 
 // protectHolder raises base for a holder that may still lead although l no longer
 // names it.
 func (s *sighting) protectHolder(now time.Duration, before, l *coordinationv1.Lease, from source) {
-	holder, previous := holderOf(l), holderOf(before)
+	holder, previous := spec.HolderOf(l), spec.HolderOf(before)
 	vacated := holder == "" || holder == s.me
 	// A write under our identity that is not ours is that of a twin, unless a
 	// coordinator may have assigned the lease to us again.
@@ -392,7 +328,7 @@ func (s *sighting) protectHolder(now time.Duration, before, l *coordinationv1.Le
 	case from == restored, from == afterGap && vacated && !s.wrote(l), twin:
 		// A holder that was missed renewed before this state was stored, or its
 		// renewal fails: the resourceVersion has changed since.
-		s.base = max(s.base, s.held, now+max(durationOf(before, 0), durationOf(l, 0), s.def))
+		s.base = max(s.base, s.held, now+max(spec.DurationOf(before, 0), spec.DurationOf(l, 0), s.def))
 	case holder != previous || before != nil && l != nil && before.UID != l.UID:
 		s.base = max(s.base, s.held)
 	default:
@@ -403,7 +339,7 @@ func (s *sighting) protectHolder(now time.Duration, before, l *coordinationv1.Le
 
 // freeAt returns from when on no other process leads, as far as was observed.
 func (s *sighting) freeAt() time.Duration {
-	if holderOf(s.lease) == "" {
+	if spec.HolderOf(s.lease) == "" {
 		return max(s.base, s.held, s.pulseAt)
 	}
 	return max(s.base, s.held)

@@ -26,13 +26,12 @@ import (
 
 // editable returns a copy of the last observed Lease, or one to create.
 func (m *machine) editable() *coordinationv1.Lease {
-	var l *coordinationv1.Lease
-	if m.lease != nil {
-		l = m.lease.DeepCopy()
-	} else {
-		l = &coordinationv1.Lease{ObjectMeta: *m.meta.DeepCopy()}
+	l := m.lease.DeepCopy()
+	if l == nil {
+		l = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
+			Namespace: m.Lease.Namespace, Name: m.Lease.Name, Labels: m.Labels, OwnerReferences: m.OwnerReferences,
+		}}
 	}
-	l.Annotations = maps.Clone(l.Annotations)
 	if l.Annotations == nil {
 		l.Annotations = make(map[string]string)
 	}
@@ -53,13 +52,13 @@ func (m *machine) stamp(l *coordinationv1.Lease, wall time.Time) {
 // claimedLease returns the Lease that begins a term.
 func (m *machine) claimedLease(now instant) *coordinationv1.Lease {
 	l := m.editable()
-	previous := holderOf(l)
+	previous := spec.HolderOf(l)
 	assigned := previous == m.id && begun(l)
 	switch {
 	case m.lease == nil:
 		l.Spec.LeaseTransitions = ptr.To[int32](0)
-	case !assigned || sameTerm(pulseOf(l), m.past): // an assignment is counted already
-		l.Spec.LeaseTransitions = ptr.To(spec.NextTransition(transitionsOf(l)))
+	case !assigned || spec.PulseOf(l).SameTerm(m.past): // an assignment is counted already
+		l.Spec.LeaseTransitions = ptr.To(spec.NextTransition(spec.TransitionsOf(l)))
 	}
 	l.Spec.HolderIdentity = ptr.To(m.id)
 	l.Spec.LeaseDurationSeconds = m.seconds()
@@ -68,14 +67,14 @@ func (m *machine) claimedLease(now instant) *coordinationv1.Lease {
 	l.Spec.PreferredHolder = nil
 	delete(l.Annotations, handoverAnnotation)
 	delete(l.Annotations, offerAnnotation)
-	if m.native {
+	if m.Registry.native {
 		return l
 	}
 	l.Spec.Strategy = nil
 	m.dropRecords(now.mono, l.Annotations, func(r record) bool {
 		// The holder was silent for its whole lease, and better candidates let
 		// their turns pass. A live one publishes its record again.
-		return previous != "" && previous != m.id && (r.ID == previous || Compare(m.strategy, r.peer(), m.asPeer(), "") < 0)
+		return previous != "" && previous != m.id && (r.Identity == previous || Compare(m.Strategy, r.Peer, m.asPeer(), "") < 0)
 	})
 	m.putRecord(now.mono, l.Annotations)
 	return l
@@ -86,7 +85,7 @@ func (m *machine) renewedLease(now instant) *coordinationv1.Lease {
 	l := m.editable()
 	l.Spec.LeaseDurationSeconds = m.seconds()
 	m.stamp(l, now.wall)
-	if m.native {
+	if m.Registry.native {
 		return l
 	}
 	delete(l.Annotations, offerAnnotation)
@@ -94,7 +93,7 @@ func (m *machine) renewedLease(now instant) *coordinationv1.Lease {
 		l.Annotations[offerAnnotation] = m.term.offer.encode()
 	}
 	m.dropRecords(now.mono, l.Annotations, func(r record) bool {
-		d, ok := m.doubts[r.ID]
+		d, ok := m.doubts[r.Identity]
 		return ok && r.Since <= d.since
 	})
 	m.putRecord(now.mono, l.Annotations)
@@ -128,10 +127,10 @@ func (m *machine) handedLease(now instant, to string) *coordinationv1.Lease {
 		l.Spec.LeaseDurationSeconds = ptr.To[int32](releaseSeconds)
 	} else {
 		l.Spec.LeaseDurationSeconds = ptr.To(min(*m.seconds(), handoverSeconds))
-		l.Spec.LeaseTransitions = ptr.To(spec.NextTransition(transitionsOf(l)))
+		l.Spec.LeaseTransitions = ptr.To(spec.NextTransition(spec.TransitionsOf(l)))
 		l.Annotations[handoverAnnotation] = m.id
 	}
-	if !m.native {
+	if !m.Registry.native {
 		m.putRecord(now.mono, l.Annotations)
 	}
 	return l
@@ -139,7 +138,7 @@ func (m *machine) handedLease(now instant, to string) *coordinationv1.Lease {
 
 // seconds returns Timing.LeaseDuration in the unit of the API.
 func (m *machine) seconds() *int32 {
-	return ptr.To(int32(m.timing.LeaseDuration / time.Second))
+	return ptr.To(int32(m.Timing.LeaseDuration / time.Second))
 }
 
 // tokenOf returns the fencing token of a term that began with this Lease.
@@ -165,7 +164,7 @@ func (m *machine) readRecords(now time.Duration) {
 	if m.lease != nil {
 		annotations = m.lease.Annotations
 		// A leader that uses OnLease has removed the strategy with its claim.
-		if !m.native && m.lease.Spec.Strategy != nil && !m.mine() && holderOf(m.lease) != "" {
+		if !m.Registry.native && m.lease.Spec.Strategy != nil && !m.mine() && spec.HolderOf(m.lease) != "" {
 			m.reportMixed()
 		}
 	}
@@ -174,7 +173,7 @@ func (m *machine) readRecords(now time.Duration) {
 	}
 	known, before := m.records, m.annotations
 	m.records, m.annotations = records(annotations), annotations
-	if m.native {
+	if m.Registry.native {
 		if len(m.records) > 0 {
 			m.reportMixed()
 		}
@@ -211,7 +210,7 @@ func (m *machine) placed() bool {
 		return true
 	}
 	for _, r := range m.records {
-		if prefer(m.strategy, m.asPeer(), r.peer()) < 0 {
+		if prefer(m.Strategy, m.asPeer(), r.Peer) < 0 {
 			return true
 		}
 	}
@@ -221,10 +220,10 @@ func (m *machine) placed() bool {
 // wanted returns the record that the Lease should have now, and whether it
 // should have one.
 func (m *machine) wanted(now time.Duration) (record, bool) {
-	if m.native || m.self.LastResort || m.stopping || now < m.standBackTo {
+	if m.Registry.native || m.self.LastResort || m.stopping || now < m.standBackTo {
 		return record{}, false
 	}
-	r := recordOf(m.asPeer(), m.strategy.Name())
+	r := record{Peer: m.asPeer(), Strategy: m.Strategy.Name()}
 	r.Beat = m.published.beat
 	if now >= m.published.beatAt {
 		r.Beat++
@@ -233,7 +232,7 @@ func (m *machine) wanted(now time.Duration) (record, bool) {
 		r.Ack = m.records[m.id].Ack
 	}
 	if o, ok := m.offered(now); ok {
-		r.Ack = o.ID
+		r.Ack = o.id
 	}
 	return r, true
 }
@@ -244,12 +243,12 @@ func (m *machine) offered(now time.Duration) (leaseOffer, bool) {
 		return leaseOffer{}, false
 	}
 	o, ok := offerOn(m.lease.Annotations)
-	return o, ok && o.To == m.id
+	return o, ok && o.to == m.id
 }
 
 // publishAt returns when to write or withdraw the record.
 func (m *machine) publishAt(now time.Duration) time.Duration {
-	if m.native || m.lease == nil {
+	if m.Registry.native || m.lease == nil {
 		return never
 	}
 	present, published := m.records[m.id]
@@ -275,7 +274,7 @@ func (m *machine) publishMove(now instant, by time.Duration) move {
 	if _, ok := m.wanted(now.mono); !ok {
 		op = OpWithdraw
 	}
-	return move{op: op, lease: m.recordLease(now), timeout: min(m.callTimeout, max(by-now.mono, minCall))}
+	return move{op: op, lease: m.recordLease(now), timeout: min(m.CallTimeout, max(by-now.mono, minCall))}
 }
 
 // recordStored updates m.published after a successful write that may have
@@ -307,9 +306,9 @@ func (m *machine) putRecord(now time.Duration, annotations map[string]string) {
 // maxRecords. Only a leader, or a candidate that claims the lease, drops records.
 func (m *machine) dropRecords(now time.Duration, annotations map[string]string, silent func(record) bool) {
 	keep := map[string]bool{recordKey(m.id): true}
-	for _, r := range sorted(m.strategy, m.records, m.id) {
+	for _, r := range sorted(m.Strategy, m.records, m.id) {
 		if len(keep) < maxRecords && !silent(r) && now-r.Since <= recordTTL {
-			keep[recordKey(r.ID)] = true
+			keep[recordKey(r.Identity)] = true
 		}
 	}
 	maps.DeleteFunc(annotations, func(key, _ string) bool { return strings.HasPrefix(key, recordPrefix) && !keep[key] })
@@ -340,18 +339,13 @@ const (
 	recordTTL = 3*recordInterval + time.Minute
 )
 
-// record describes a candidate on the Lease. The names are short because every event
-// of the Lease has sixteen of them.
+// record describes a candidate on the Lease. The names of its JSON form are short
+// because every event of the Lease has sixteen of them.
 type record struct {
-	ID         string            `json:"id"`
-	Binary     string            `json:"binary,omitempty"`
-	Emulation  string            `json:"emulation,omitempty"`
-	Priority   int32             `json:"priority,omitempty"`
-	Attributes map[string]string `json:"attrs,omitempty"`
-	Strategy   string            `json:"strategy,omitempty"`
-	Created    time.Time         `json:"created"`
-	Ack        string            `json:"ack,omitempty"`  // of the offer that is accepted
-	Beat       int               `json:"beat,omitempty"` // grows every recordInterval
+	Peer
+	Strategy string `json:"strategy,omitempty"`
+	Ack      string `json:"ack,omitempty"`  // of the offer that is accepted
+	Beat     int    `json:"beat,omitempty"` // grows every recordInterval
 
 	// Since is when this state of the record was first observed.
 	Since time.Duration `json:"-"`
@@ -363,30 +357,8 @@ func (r record) content() string {
 	return r.encode()
 }
 
-// recordOf returns the record of a candidate.
-func recordOf(p Peer, strategy string) record {
-	return record{
-		ID: p.Identity, Binary: p.BinaryVersion, Emulation: p.EmulationVersion, Priority: p.Priority,
-		Attributes: p.Attributes, Strategy: strategy, Created: p.Created,
-	}
-}
-
-func (r record) peer() Peer {
-	return Peer{
-		Identity: r.ID, BinaryVersion: r.Binary, EmulationVersion: r.Emulation,
-		Priority: r.Priority, Attributes: r.Attributes, Created: r.Created,
-	}
-}
-
-func (r record) ballot() spec.Ballot {
-	return spec.Ballot{BinaryVersion: r.Binary, Strategy: r.Strategy}
-}
-
 func (r record) encode() string {
-	raw, err := json.Marshal(r)
-	if err != nil {
-		return "" // never: strings, numbers, and a year below 10,000
-	}
+	raw, _ := json.Marshal(r) // never fails: strings, numbers, and a year below 10,000
 	return string(raw)
 }
 
@@ -406,8 +378,8 @@ func records(annotations map[string]string) map[string]record {
 			continue
 		}
 		var r record
-		if json.Unmarshal([]byte(value), &r) == nil && r.ID != "" && recordKey(r.ID) == key {
-			found[r.ID] = r
+		if json.Unmarshal([]byte(value), &r) == nil && r.Identity != "" && recordKey(r.Identity) == key {
+			found[r.Identity] = r
 		}
 	}
 	return found
@@ -416,31 +388,21 @@ func records(annotations map[string]string) map[string]record {
 // sorted returns the records with the best candidate first.
 func sorted(s Strategy, all map[string]record, incumbent string) []record {
 	return slices.SortedFunc(maps.Values(all), func(a, b record) int {
-		return Compare(s, a.peer(), b.peer(), incumbent)
+		return Compare(s, a.Peer, b.Peer, incumbent)
 	})
 }
 
-// leaseOffer is the value of offerAnnotation.
+// leaseOffer is an offer of the lease to a candidate.
 type leaseOffer struct {
-	To string `json:"to"`
-	ID string `json:"id"` // unique among the offers of this Lease
+	to string
+	id string // unique among the offers of this Lease; without spaces
 }
 
-func (o leaseOffer) encode() string {
-	raw, err := json.Marshal(o)
-	if err != nil {
-		return "" // never: two strings
-	}
-	return string(raw)
-}
+// encode returns the value of offerAnnotation.
+func (o leaseOffer) encode() string { return o.id + " " + o.to }
 
-// offerOn returns the offer among annotations, if there is one that can be
-// read.
-func offerOn(annotations map[string]string) (leaseOffer, bool) {
-	var o leaseOffer
-	value, ok := annotations[offerAnnotation]
-	if !ok || len(value) > maxRecordBytes || json.Unmarshal([]byte(value), &o) != nil {
-		return leaseOffer{}, false
-	}
-	return o, o.To != "" && o.ID != ""
+// offerOn returns the offer among annotations, if there is one that can be read.
+func offerOn(annotations map[string]string) (o leaseOffer, ok bool) {
+	o.id, o.to, _ = strings.Cut(annotations[offerAnnotation], " ")
+	return o, o.id != "" && o.to != ""
 }

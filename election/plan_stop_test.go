@@ -9,6 +9,8 @@ import (
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+
+	"github.com/kubewright/kubewright/election/internal/spec"
 )
 
 // Stop in every phase: the requests before Run returns.
@@ -34,7 +36,7 @@ func TestStop(t *testing.T) {
 		b := newBench(t)
 		b.expect(0, OpRead)
 		b.answer(OpRead, leaseOf("x", 1, func(l *coordinationv1.Lease) {
-			l.Annotations = map[string]string{recordKey("me"): record{ID: "me"}.encode()}
+			l.Annotations = map[string]string{recordKey("me"): record{Peer: Peer{Identity: "me"}}.encode()}
 		}), nil)
 		b.stop(0, cause)
 		b.expect(0, OpWithdraw)
@@ -52,8 +54,8 @@ func TestStop(t *testing.T) {
 		b.now = time.Second
 		b.answer(OpClaim, store(claim.lease, "5"), nil)
 		s := b.expect(time.Second, OpHandOver)
-		if holderOf(s.lease) != "" || b.phase != standby {
-			t.Errorf("%v: holder %q", b.phase, holderOf(s.lease))
+		if spec.HolderOf(s.lease) != "" || b.phase != standby {
+			t.Errorf("%v: holder %q", b.phase, spec.HolderOf(s.lease))
 		}
 	})
 	t.Run("given the lease meanwhile", func(t *testing.T) {
@@ -63,7 +65,7 @@ func TestStop(t *testing.T) {
 		b.stop(0, cause)
 		b.see(leaseOf("me", 2, handedBy("x"), atVersion("2")))
 		s := b.expect(0, OpHandOver)
-		if holderOf(s.lease) != "" || *s.lease.Spec.LeaseDurationSeconds != 1 {
+		if spec.HolderOf(s.lease) != "" || *s.lease.Spec.LeaseDurationSeconds != 1 {
 			t.Errorf("released with %+v", s.lease.Spec)
 		}
 		b.answer(OpHandOver, store(s.lease, "3"), nil)
@@ -83,7 +85,7 @@ func TestStop(t *testing.T) {
 		b.finishWork(b.now)
 		b.now = b.retryAt
 		s := b.expect(b.now, OpHandOver)
-		if holderOf(s.lease) != "" || *s.lease.Spec.LeaseDurationSeconds != 1 || len(records(s.lease.Annotations)) != 0 {
+		if spec.HolderOf(s.lease) != "" || *s.lease.Spec.LeaseDurationSeconds != 1 || len(records(s.lease.Annotations)) != 0 {
 			t.Errorf("released with %+v %v", s.lease.Spec, s.lease.Annotations)
 		}
 		b.answer(OpHandOver, nil, errServer)

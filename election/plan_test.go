@@ -10,9 +10,11 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
+
+	"github.com/kubewright/kubewright/election/internal/spec"
 )
 
 var (
@@ -30,8 +32,11 @@ type bench struct {
 
 func newBench(t *testing.T, change ...func(*setup)) *bench {
 	s := setup{
-		id: "me", exclusive: true, timing: Timing{}.WithDefaults(), callTimeout: DefaultCallTimeout, shutdownTimeout: DefaultShutdownTimeout,
-		fallback: DefaultLeaseDuration, strategy: HighestPriority(nil), meta: metav1.ObjectMeta{Namespace: "ns", Name: "lease"}, random: func() float64 { return 0.5 },
+		id: "me", random: func() float64 { return 0.5 },
+		Config: Config{
+			Lease: types.NamespacedName{Namespace: "ns", Name: "lease"}, ExclusiveIdentity: true, Strategy: HighestPriority(nil),
+			Timing: Timing{}.WithDefaults(), FallbackAfter: DefaultLeaseDuration, CallTimeout: DefaultCallTimeout, ShutdownTimeout: DefaultShutdownTimeout,
+		},
 	}
 	for _, f := range change {
 		f(&s)
@@ -124,9 +129,9 @@ func TestClaims(t *testing.T) {
 	s := time.Second
 	better := leaseOf("x", 1, func(l *coordinationv1.Lease) {
 		l.Annotations = make(map[string]string)
-		for _, r := range []record{{ID: "x", Priority: 9}, {ID: "y", Priority: 8}, {ID: "z", Priority: 7}, {ID: "worse", Priority: -1}} {
+		for _, r := range []record{{Peer: Peer{Identity: "x", Priority: 9}}, {Peer: Peer{Identity: "y", Priority: 8}}, {Peer: Peer{Identity: "z", Priority: 7}}, {Peer: Peer{Identity: "worse", Priority: -1}}} {
 			r.Strategy = HighestPriority(nil).Name()
-			l.Annotations[recordKey(r.ID)] = r.encode()
+			l.Annotations[recordKey(r.Identity)] = r.encode()
 		}
 	})
 	for name, tc := range map[string]struct {
@@ -140,11 +145,11 @@ func TestClaims(t *testing.T) {
 		"held, two come before": {better, nil, 16 * s},
 		"assigned to us":        {leaseOf("me", 1), nil, 0},
 		"unknown strategy of a newer one": {leaseOf("x", 1, func(l *coordinationv1.Lease) {
-			l.Annotations = map[string]string{recordKey("n"): record{ID: "n", Binary: "2.0.0", Strategy: "example.com/new"}.encode()}
+			l.Annotations = map[string]string{recordKey("n"): record{Peer: Peer{Identity: "n", BinaryVersion: "2.0.0"}, Strategy: "example.com/new"}.encode()}
 		}), nil, 15*s + 2250*time.Millisecond},
-		"native, absent":         {nil, func(s *setup) { s.native = true }, 16250 * time.Millisecond},
-		"native, held":           {leaseOf("x", 1), func(s *setup) { s.native = true }, 31250 * time.Millisecond},
-		"native, assigned to us": {leaseOf("me", 1), func(s *setup) { s.native = true }, 0},
+		"native, absent":         {nil, func(s *setup) { s.Registry.native = true }, 16250 * time.Millisecond},
+		"native, held":           {leaseOf("x", 1), func(s *setup) { s.Registry.native = true }, 31250 * time.Millisecond},
+		"native, assigned to us": {leaseOf("me", 1), func(s *setup) { s.Registry.native = true }, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t, func(s *setup) {
@@ -176,19 +181,19 @@ func TestClaims(t *testing.T) {
 				t.Errorf("claims at %v, want %v", b.now, tc.want)
 			}
 			l := claim.lease
-			if holderOf(l) != "me" || *l.Spec.LeaseDurationSeconds != 15 || !l.Spec.AcquireTime.Equal(l.Spec.RenewTime) {
+			if spec.HolderOf(l) != "me" || *l.Spec.LeaseDurationSeconds != 15 || !l.Spec.AcquireTime.Equal(l.Spec.RenewTime) {
 				t.Errorf("claims with %+v", l.Spec)
 			}
 			wantTransitions := int32(5)
 			if tc.lease == nil {
 				wantTransitions = 0
-			} else if holderOf(tc.lease) == "me" {
+			} else if spec.HolderOf(tc.lease) == "me" {
 				wantTransitions = 4 // counted by whom it was assigned
 			}
 			if *l.Spec.LeaseTransitions != wantTransitions {
 				t.Errorf("transitions %d, want %d", *l.Spec.LeaseTransitions, wantTransitions)
 			}
-			if got := records(l.Annotations); tc.lease == better && (len(got) != 2 || got["worse"].ID == "") {
+			if got := records(l.Annotations); tc.lease == better && (len(got) != 2 || got["worse"].Identity == "") {
 				t.Errorf("records %v: who did not claim in its turn is dropped", got)
 			}
 		})
@@ -199,7 +204,7 @@ func TestClaims(t *testing.T) {
 func TestLeaderStopsAtItsDeadline(t *testing.T) {
 	b := newBench(t)
 	b.lead()
-	if _, ok := effect[beginWork](b); !ok || b.term.until() != 10*time.Second {
+	if _, ok := effect[TermStarted](b); !ok || b.term.until() != 10*time.Second {
 		t.Errorf("work begins: %v, until %v", ok, b.term.until())
 	}
 	s := b.nothingUntil(3*time.Second, OpRenew)
@@ -315,10 +320,10 @@ func TestOfferAndHandOver(t *testing.T) {
 	b.lead()
 	put := func(rv string, r record) {
 		l := b.lease.DeepCopy()
-		l.Annotations[recordKey(r.ID)] = r.encode()
+		l.Annotations[recordKey(r.Identity)] = r.encode()
 		b.see(store(l, rv))
 	}
-	put("20", record{ID: "better", Priority: 5, Strategy: b.strategy.Name()})
+	put("20", record{Peer: Peer{Identity: "better", Priority: 5}, Strategy: b.Strategy.Name()})
 	rv := 100
 	renewUntil := func(stop func() bool) {
 		t.Helper()
@@ -336,10 +341,10 @@ func TestOfferAndHandOver(t *testing.T) {
 		}
 	}
 	renewUntil(func() bool { return b.term.offer != nil && b.term.offer.stored })
-	if b.now != DefaultMinTenure || b.term.offer.To != "better" {
-		t.Fatalf("offered to %s at %v", b.term.offer.To, b.now)
+	if b.now != DefaultMinTenure || b.term.offer.to != "better" {
+		t.Fatalf("offered to %s at %v", b.term.offer.to, b.now)
 	}
-	put("2000", record{ID: "better", Priority: 5, Strategy: b.strategy.Name(), Ack: b.term.offer.ID})
+	put("2000", record{Peer: Peer{Identity: "better", Priority: 5}, Strategy: b.Strategy.Name(), Ack: b.term.offer.id})
 	b.next(b.instant())
 	if e, ok := effect[workCancelled](b); !ok || !errors.Is(e.cause, ErrSuperseded) || b.phase != draining {
 		t.Fatalf("%v: %+v", b.phase, e)
@@ -353,8 +358,8 @@ func TestOfferAndHandOver(t *testing.T) {
 	b.retryAt = 0
 	s := b.expect(b.now, OpHandOver)
 	l := s.lease
-	if holderOf(l) != "better" || l.Annotations[handoverAnnotation] != "me" || *l.Spec.LeaseTransitions != 1 || *l.Spec.LeaseDurationSeconds != handoverSeconds {
-		t.Errorf("handed to %s with %d transitions, for %d s: %v", holderOf(l), *l.Spec.LeaseTransitions, *l.Spec.LeaseDurationSeconds, l.Annotations)
+	if spec.HolderOf(l) != "better" || l.Annotations[handoverAnnotation] != "me" || *l.Spec.LeaseTransitions != 1 || *l.Spec.LeaseDurationSeconds != handoverSeconds {
+		t.Errorf("handed to %s with %d transitions, for %d s: %v", spec.HolderOf(l), *l.Spec.LeaseTransitions, *l.Spec.LeaseDurationSeconds, l.Annotations)
 	}
 	if _, offered := offerOn(l.Annotations); offered {
 		t.Error("the offer is still there")

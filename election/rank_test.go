@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/kubewright/kubewright/election/internal/spec"
 )
@@ -39,7 +40,7 @@ func TestPickBestLeaderOldestEmulationVersion(t *testing.T) {
 		"numbers with leading v are not valid": {[]Peer{at("a", "v1.1.0", "v1.1.0", 0), at("b", "1.9.0", "1.10.0", 1)}, "b"},
 	} {
 		for range 2 {
-			got, ok := best(OldestEmulationVersion(), tc.peers, "")
+			got, ok := best(OldestEmulationVersion(), tc.peers)
 			if got.Identity != tc.want || ok != (tc.want != "") {
 				t.Errorf("%s: %q, want %q", name, got.Identity, tc.want)
 			}
@@ -151,7 +152,7 @@ func TestStrategies(t *testing.T) {
 		if got := tc.strategy.Name(); got != tc.name {
 			t.Errorf("name %q, want %q", got, tc.name)
 		}
-		if problems := spec.CheckStrategyName(tc.strategy.Name()); len(problems) > 0 {
+		if problems := spec.CheckStrategyName(field.NewPath("Strategy"), tc.strategy.Name()); len(problems) > 0 {
 			t.Errorf("%s: %v", tc.strategy.Name(), problems)
 		}
 		var got []string
@@ -163,7 +164,7 @@ func TestStrategies(t *testing.T) {
 		}
 		for i, id := range tc.want {
 			j := slices.IndexFunc(peers, func(p Peer) bool { return p.Identity == id })
-			if r := rank(tc.strategy, peers[j], peers, ""); r != i {
+			if r := rank(tc.strategy, peers[j], peers); r != i {
 				t.Errorf("%s: rank of %s is %d, want %d", tc.name, id, r, i)
 			}
 		}
@@ -172,7 +173,7 @@ func TestStrategies(t *testing.T) {
 		t.Error("strategies that differ have one name")
 	}
 	for _, bad := range []string{"", "mine", "example.com/", "/x", "a/b/c"} {
-		if len(spec.CheckStrategyName(bad)) == 0 {
+		if len(spec.CheckStrategyName(field.NewPath("Strategy"), bad)) == 0 {
 			t.Errorf("the name %q was accepted", bad)
 		}
 	}

@@ -4,6 +4,7 @@
 package election
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"testing"
@@ -63,9 +64,9 @@ func TestLeaseCandidateCreation(t *testing.T) {
 			lc.Spec.Strategy != coordinationv1.OldestEmulationVersion || lc.Spec.RenewTime == nil {
 			t.Fatalf("LeaseCandidate %+v", lc)
 		}
-		p, err := spec.ExtrasOf(lc)
-		if err != nil || p.Priority != 3 || p.Attributes["zone"] != "z" {
-			t.Errorf("peer %+v, %v", p, err)
+		var p Peer
+		if err := json.Unmarshal([]byte(lc.Annotations[spec.PeerAnnotation]), &p); err != nil || p.Priority != 3 || p.Attributes["zone"] != "z" {
+			t.Errorf("peer %+v, %v", p, lc.Annotations)
 		}
 		a.stop()
 		if a.record() != nil {
@@ -185,7 +186,7 @@ func TestK8PreferredHolder(t *testing.T) {
 		r.expectLeader(a)
 		r.edit(func(l *coordinationv1.Lease) { l.Spec.PreferredHolder = ptr.To(b.Identity()) })
 		r.sleep(1900 * time.Millisecond)
-		if holderOf(r.lease()) != a.Identity() {
+		if spec.HolderOf(r.lease()) != a.Identity() {
 			t.Error("handed over under running work")
 		}
 		r.sleep(200 * time.Millisecond)
@@ -193,7 +194,7 @@ func TestK8PreferredHolder(t *testing.T) {
 		if gap := r.office.lastGap(); gap > 25*time.Millisecond {
 			t.Errorf("nobody led for %v", gap)
 		}
-		if l := r.lease(); preferredHolder(l) != "" || l.Spec.Strategy == nil || *l.Spec.LeaseTransitions != 1 {
+		if l := r.lease(); spec.PreferredOf(l) != "" || l.Spec.Strategy == nil || *l.Spec.LeaseTransitions != 1 {
 			t.Errorf("Lease %+v", l.Spec)
 		}
 	})
@@ -225,8 +226,8 @@ func TestResignNative(t *testing.T) {
 		r.sleep(time.Minute)
 		a.Resign()
 		r.sleep(time.Second)
-		if a.record() != nil || holderOf(r.lease()) != "" {
-			t.Errorf("record %v, holder %q", a.record(), holderOf(r.lease()))
+		if a.record() != nil || spec.HolderOf(r.lease()) != "" {
+			t.Errorf("record %v, holder %q", a.record(), spec.HolderOf(r.lease()))
 		}
 		r.sleep(DefaultMinTenure)
 		if a.record() == nil {

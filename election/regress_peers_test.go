@@ -188,7 +188,7 @@ func TestK12RestartWithAnotherVersion(t *testing.T) {
 		heal()
 		r.start("b", func(cfg *Config) { cfg.Self.BinaryVersion = "1.38.0" })
 		r.sleep(300 * time.Millisecond)
-		if got := records(r.lease().Annotations)["b"].Binary; got != "1.38.0" {
+		if got := records(r.lease().Annotations)["b"].BinaryVersion; got != "1.38.0" {
 			t.Errorf("the record says %q", got)
 		}
 	})

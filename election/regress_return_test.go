@@ -16,6 +16,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/election/internal/spec"
 	"github.com/kubewright/kubewright/internal/statuserr"
 )
 
@@ -45,12 +46,12 @@ func TestRestoredBackup(t *testing.T) {
 		b.now += 10 * time.Millisecond
 	}
 	if b.phase != leading {
-		t.Errorf("%v at %v, holder %q", b.phase, b.now, holderOf(b.machine.lease))
+		t.Errorf("%v at %v, holder %q", b.phase, b.now, spec.HolderOf(b.machine.lease))
 	}
 }
 
 func TestRestoredBackupOfALeaseCandidate(t *testing.T) {
-	u := &upkeep{namespace: "ns", name: "me", lease: "lease", strategy: "OldestEmulationVersion", random: func() float64 { return 0.5 }, follower: follower{reread: true}}
+	u := &upkeep{setup: newBench(t).setup, follower: follower{reread: true}}
 	u.want = candidacy{self: Peer{BinaryVersion: "1.0.0"}, present: true}
 	now := func(d time.Duration) instant { return instant{mono: d, wall: time.Unix(1e9, 0).Add(d)} }
 	stored := &coordinationv1beta1.LeaseCandidate{ObjectMeta: metav1.ObjectMeta{Name: "me", ResourceVersion: "1000"}}
@@ -186,8 +187,8 @@ func TestSuspicionsAreForgotten(t *testing.T) {
 	b.lead()
 	for i := range 1000 {
 		b.now += time.Hour
-		b.term.offer = &pendingOffer{leaseOffer: leaseOffer{To: fmt.Sprint("gone", i), ID: "1"}, stored: true}
-		b.records[b.term.offer.To] = record{ID: b.term.offer.To}
+		b.term.offer = &pendingOffer{leaseOffer: leaseOffer{to: fmt.Sprint("gone", i), id: "1"}, stored: true}
+		b.records[b.term.offer.to] = record{Peer: Peer{Identity: b.term.offer.to}}
 		b.awaitAck(b.now, b.term.offer)
 		delete(b.records, fmt.Sprint("gone", i))
 	}

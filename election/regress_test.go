@@ -15,6 +15,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/election/internal/spec"
 )
 
 // The bugs of client-go's elector, by their numbers in the specification.
@@ -51,7 +52,7 @@ func TestC1NothingIsReleasedUnderRunningWork(t *testing.T) {
 		r.sleep(time.Minute)
 		go a.stop()
 		r.sleep(1900 * time.Millisecond)
-		if got := holderOf(r.lease()); got != a.Identity() {
+		if got := spec.HolderOf(r.lease()); got != a.Identity() {
 			t.Errorf("holder is %q while the work of a goes on", got)
 		}
 		r.sleep(200 * time.Millisecond)
@@ -281,8 +282,8 @@ func TestWorkThatDoesNotReturnKeepsTheLease(t *testing.T) {
 		if err := a.Check(nil); err == nil || !strings.Contains(err.Error(), "should have returned") {
 			t.Errorf("Check = %v", err)
 		}
-		if holderOf(r.lease()) != a.Identity() {
-			t.Errorf("holder %q", holderOf(r.lease()))
+		if spec.HolderOf(r.lease()) != a.Identity() {
+			t.Errorf("holder %q", spec.HolderOf(r.lease()))
 		}
 		r.sleep(3 * time.Second)
 		r.expectLeader(b)
@@ -324,7 +325,7 @@ func TestWorkThatReturnsEndsRun(t *testing.T) {
 			if err := a.Run(r.Context()); !errors.Is(err, want) {
 				t.Errorf("Run = %v, want %v", err, want)
 			}
-			if holderOf(r.lease()) != "" {
+			if spec.HolderOf(r.lease()) != "" {
 				t.Error("not released")
 			}
 		})

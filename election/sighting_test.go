@@ -87,7 +87,7 @@ func TestFreeAt(t *testing.T) {
 			seen.see(time.Duration(i)*10*s, l, inOrder)
 		}
 		got := seen.freeAt()
-		if holderOf(seen.lease) == "me" {
+		if spec.HolderOf(seen.lease) == "me" {
 			got = seen.base
 		}
 		if got != tc.want {

@@ -22,27 +22,27 @@ type Peer struct {
 	// Identity names the candidate. In [Config.Self] it is the name of the replica,
 	// for example of its Pod or Node. The identity on the Lease has a random suffix
 	// unless [Config.ExclusiveIdentity] is set. See [Candidate.Identity].
-	Identity string
+	Identity string `json:"id,omitempty"`
 	// BinaryVersion is the version of the program, a semantic version without
 	// "v", for example "1.37.1". It may be empty, except in a LeaseCandidate.
-	BinaryVersion string
+	BinaryVersion string `json:"binary,omitempty"`
 	// EmulationVersion is the version whose behavior the program emulates
 	// (KEP-4330). It has the same form and is at most BinaryVersion. Default:
 	// BinaryVersion.
-	EmulationVersion string
+	EmulationVersion string `json:"emulation,omitempty"`
 	// Priority is for [HighestPriority]; the higher the better. Default: 0.
-	Priority int32
+	Priority int32 `json:"priority,omitempty"`
 	// Attributes are for strategies, for example a zone or a load. There may be
 	// eight of them with 256 bytes in total, because the Lease stores those of all
 	// candidates.
-	Attributes map[string]string
+	Attributes map[string]string `json:"attrs,omitempty"`
 	// LastResort reports that the candidate should lead only if no other candidate
 	// does, because it is not ready or is overloaded. Its record is withdrawn.
-	LastResort bool
+	LastResort bool `json:"-"`
 	// Created is the time of the first record of the candidate, by the clock of its
 	// machine or of the API server. It only breaks ties. It is ignored in
 	// [Config.Self].
-	Created time.Time
+	Created time.Time `json:"created,omitzero"`
 }
 
 // clone returns a copy that shares nothing.
@@ -149,30 +149,25 @@ func HighestPriority(then Strategy) Strategy {
 	if then == nil {
 		then = First()
 	}
-	return follows{name: "HighestPriority", then: then, compare: func(a, b Peer) int { return cmp.Compare(b.Priority, a.Priority) }}
+	return highestPriority{then}
 }
 
-// follows is a comparison that leaves ties to another strategy.
-type follows struct {
-	name    string
-	compare func(a, b Peer) int
-	then    Strategy
+// highestPriority leaves ties to another strategy.
+type highestPriority struct{ then Strategy }
+
+func (s highestPriority) Name() string {
+	name := s.then.Name()
+	return spec.Domain + "/HighestPriority." + name[strings.IndexByte(name, '/')+1:]
 }
 
-func (s follows) Name() string {
-	_, after, ok := strings.Cut(s.then.Name(), "/")
-	if !ok {
-		after = s.then.Name()
-	}
-	return fmt.Sprintf("%s/%s.%s", spec.Domain, s.name, after)
+func (s highestPriority) Compare(a, b Peer) int {
+	return cmp.Or(cmp.Compare(b.Priority, a.Priority), s.then.Compare(a, b))
 }
 
-func (s follows) Compare(a, b Peer) int { return cmp.Or(s.compare(a, b), s.then.Compare(a, b)) }
+func (s highestPriority) Eligible(p Peer) bool { return Eligible(s.then, p) }
 
-func (s follows) Eligible(p Peer) bool { return Eligible(s.then, p) }
-
-func (s follows) Preempts(challenger, incumbent Peer) bool {
-	return s.compare(challenger, incumbent) < 0 || Preempts(s.then, challenger, incumbent)
+func (s highestPriority) Preempts(challenger, incumbent Peer) bool {
+	return challenger.Priority > incumbent.Priority || Preempts(s.then, challenger, incumbent)
 }
 
 // Prefer prefers candidates by one of their [Peer.Attributes]: candidates with the
@@ -227,11 +222,9 @@ func better(a, b bool) int {
 }
 
 // best returns the first of the peers that are eligible.
-func best(s Strategy, peers []Peer, incumbent string) (Peer, bool) {
-	var found Peer
-	ok := false
+func best(s Strategy, peers []Peer) (found Peer, ok bool) {
 	for _, p := range peers {
-		if Eligible(s, p) && (!ok || Compare(s, p, found, incumbent) < 0) {
+		if Eligible(s, p) && (!ok || Compare(s, p, found, "") < 0) {
 			found, ok = p, true
 		}
 	}
@@ -239,10 +232,9 @@ func best(s Strategy, peers []Peer, incumbent string) (Peer, bool) {
 }
 
 // rank returns how many of the peers come before p.
-func rank(s Strategy, p Peer, peers []Peer, incumbent string) int {
-	n := 0
+func rank(s Strategy, p Peer, peers []Peer) (n int) {
 	for _, q := range peers {
-		if q.Identity != p.Identity && Compare(s, q, p, incumbent) < 0 {
+		if Compare(s, q, p, "") < 0 {
 			n++
 		}
 	}

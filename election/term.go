@@ -7,6 +7,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/kubewright/kubewright/election/internal/spec"
 )
 
 // Term is one period in which this candidate leads. It is a small value that may be
@@ -69,7 +71,7 @@ func (t Term) left() (time.Duration, bool) {
 // extended.
 type term struct {
 	token   uint64
-	pulse   pulse // its uid, holder and transitions are those of the term
+	pulse   spec.Pulse // its uid, holder and transitions are those of the term
 	began   time.Duration
 	renewAt time.Duration
 	offer   *pendingOffer

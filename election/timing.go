@@ -152,13 +152,7 @@ func (t *Timing) complete() (problems field.ErrorList) {
 	def := func(name string, d *time.Duration, def, minimum time.Duration) {
 		problems = append(problems, spec.DefaultDuration(path.Child(name).String(), d, def, minimum)...)
 	}
-	problems = append(problems, lifecycle.DefaultDuration(path.Child("LeaseDuration").String(), &t.LeaseDuration, DefaultLeaseDuration, 2*time.Second)...)
-	if t.LeaseDuration%time.Second != 0 {
-		add("LeaseDuration", t.LeaseDuration, "must be whole seconds: the API has no others")
-	}
-	if t.LeaseDuration > spec.MaxLeaseDuration {
-		add("LeaseDuration", t.LeaseDuration, "must be at most %v", spec.MaxLeaseDuration)
-	}
+	problems = append(problems, spec.DefaultLeaseDuration(path.Child("LeaseDuration"), &t.LeaseDuration, DefaultLeaseDuration)...)
 	base := t.LeaseDuration
 	if len(problems) > 0 {
 		base = DefaultLeaseDuration // not to report the defaults of others

@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -45,10 +44,24 @@ type follower struct {
 	readAt     time.Duration // the next read without a watch
 	failures   int           // reads in a row that failed
 	retryAt    time.Duration
+
+	wakeAt time.Duration // when the present decision is repeated
 }
 
-// tick ends the polling after pollFor.
-func (f *follower) tick(now time.Duration) { f.polling = f.polling && now < f.pollUntil }
+// begin starts a decision, which is repeated after idle at the latest. It ends the
+// polling after pollFor.
+func (f *follower) begin(now, idle time.Duration) {
+	f.wakeAt = now + idle
+	f.polling = f.polling && now < f.pollUntil
+}
+
+// due reports whether t has come. If not, the decision is repeated at t.
+func (f *follower) due(now, t time.Duration) bool {
+	if now < t {
+		f.wakeAt = min(f.wakeAt, t)
+	}
+	return now >= t
+}
 
 // nextRead returns when to read an object that is watched or not.
 func (f *follower) nextRead(watched bool) time.Duration {
@@ -78,25 +91,22 @@ func (f *follower) lost(now time.Duration, gone bool) bool {
 // zero value does nothing.
 type lane[T object] struct {
 	*follower
-	name    string
-	open    func(context.Context, metav1.ListOptions) (watch.Interface, error)
-	timeout time.Duration // of the answer to a watch
-	clock   *clock
-	ctx     context.Context
-	wg      *sync.WaitGroup
+	loop *loop
+	name string
+	open func(context.Context, metav1.ListOptions) (watch.Interface, error)
 
 	answers chan answer[T]
 	abort   context.CancelFunc // of the request under way; nil for none
 	aborted bool               // abort was called
-	watch   *watcher[T]
+
+	sights   chan sight[T] // of the watch; nil for none
+	endWatch context.CancelFunc
 }
 
-// newLane returns a lane for the object with a name.
-func newLane[T object](l *loop, f *follower, name string, open func(context.Context, metav1.ListOptions) (watch.Interface, error)) lane[T] {
-	return lane[T]{
-		follower: f, name: name, open: open, timeout: l.cfg.CallTimeout, clock: l.clock, ctx: l.requests, wg: &l.wg,
-		answers: make(chan answer[T], 1),
-	}
+// object is an API object that can be followed.
+type object interface {
+	metav1.Object
+	runtime.Object
 }
 
 // answer is the result of a request.
@@ -109,10 +119,10 @@ type answer[T object] struct {
 
 // send starts a request.
 func (l *lane[T]) send(op Op, timeout time.Duration, do func(context.Context) (T, error)) {
-	ctx, cancel := context.WithTimeout(l.ctx, l.clock.span(timeout))
+	ctx, cancel := context.WithTimeout(l.loop.requests, l.loop.clock.span(timeout))
 	l.abort, l.aborted = cancel, false
-	sent := l.clock.now()
-	l.wg.Go(func() {
+	sent := l.loop.clock.now()
+	l.loop.wg.Go(func() {
 		defer cancel()
 		o, err := do(ctx)
 		l.answers <- answer[T]{op, sent, o, err}
@@ -133,27 +143,19 @@ func (l *lane[T]) tend(wanted bool, version string) {
 		l.watchStale = false
 		l.stopWatch()
 	}
-	if l.watch == nil && wanted && !l.reread {
-		ctx, cancel := context.WithCancel(l.ctx)
-		w := &watcher[T]{name: l.name, open: l.open, answer: l.timeout, seen: make(chan sight[T]), cancel: cancel}
-		l.watch = w
-		l.wg.Go(func() { w.run(ctx, version) })
+	if l.endWatch == nil && wanted && !l.reread {
+		ctx, cancel := context.WithCancel(l.loop.requests)
+		sights := make(chan sight[T])
+		l.sights, l.endWatch = sights, cancel
+		l.loop.wg.Go(func() { l.watch(ctx, version, sights) })
 	}
 }
 
 func (l *lane[T]) stopWatch() {
-	if l.watch != nil {
-		l.watch.cancel()
-		l.watch = nil
+	if l.endWatch != nil {
+		l.endWatch()
+		l.sights, l.endWatch = nil, nil
 	}
-}
-
-// sights returns the channel of the watch, nil without one.
-func (l *lane[T]) sights() <-chan sight[T] {
-	if l.watch == nil {
-		return nil
-	}
-	return l.watch.seen
 }
 
 // sighted updates the follower after s. It returns an error to report.
@@ -170,78 +172,57 @@ func (l *lane[T]) sighted(now time.Duration, s sight[T]) error {
 	return s.err
 }
 
-// object is an API object that can be followed.
-type object interface {
-	metav1.Object
-	runtime.Object
-}
-
-// watcher watches one object by name from a resourceVersion on. It survives broken
-// streams, and ends when it has lost its place or is refused.
-type watcher[T object] struct {
-	name   string
-	open   func(context.Context, metav1.ListOptions) (watch.Interface, error)
-	answer time.Duration
-	seen   chan sight[T]
-	cancel context.CancelFunc
-}
-
 // longStream is the least duration of a stream whose successor is opened at once.
 const longStream = 10 * time.Second
 
-// sight is an observation of a watcher, or a failure.
+// sight is an observation of a watch, or a failure.
 type sight[T object] struct {
 	object  T
 	deleted bool
 	// gone: the resourceVersion is no longer served. refused: the permission is
-	// missing. Both end the watcher.
+	// missing. Both end the watch.
 	gone, refused bool
 	err           error
 }
 
-// run watches until ctx is done.
-func (w *watcher[T]) run(ctx context.Context, from string) {
+// watch watches the object from a resourceVersion on, until ctx is done. It survives
+// broken streams, and ends when it has lost its place or is refused. It runs in its
+// own goroutine.
+func (l *lane[T]) watch(ctx context.Context, from string, sights chan<- sight[T]) {
 	failures := 0
 	for ctx.Err() == nil {
 		opened := time.Now()
-		progress, err := w.stream(ctx, &from)
+		progress, err := l.stream(ctx, &from, sights)
 		if err == nil && time.Since(opened) > longStream {
 			failures = 0
 			continue // the API server ends every stream after some minutes
 		}
-		s := sight[T]{err: err}
-		switch class := apierr.Classify(err); {
-		case class == apierr.Gone:
-			s.gone = true
-		case class == apierr.Forbidden || apierrors.IsMethodNotSupported(err):
-			s.refused = true
-		}
+		class := apierr.Classify(err)
+		s := sight[T]{err: err, gone: class == apierr.Gone, refused: class == apierr.Forbidden || apierrors.IsMethodNotSupported(err)}
 		if progress {
 			failures = 0
 		}
 		failures++ // also after a stream that ended early without an error
-		if err != nil && !w.send(ctx, s) || s.gone || s.refused {
+		if err != nil && !send(ctx, sights, s) || s.gone || s.refused {
 			return
 		}
-		pause := time.NewTimer(spec.Retry(failures, standbyRetry, err))
 		select {
 		case <-ctx.Done():
-		case <-pause.C:
+		case <-time.After(spec.Retry(failures, standbyRetry, err)):
 		}
-		pause.Stop()
 	}
 }
 
 // stream delivers the events of one stream and moves from along. It reports whether
 // there was an event.
-func (w *watcher[T]) stream(ctx context.Context, from *string) (progress bool, err error) {
+func (l *lane[T]) stream(ctx context.Context, from *string, sights chan<- sight[T]) (progress bool, err error) {
 	opts := metav1.ListOptions{
-		FieldSelector:       fields.OneTermEqualSelector(metav1.ObjectNameField, w.name).String(),
+		FieldSelector:       fields.OneTermEqualSelector(metav1.ObjectNameField, l.name).String(),
 		ResourceVersion:     *from,
 		AllowWatchBookmarks: true,
 		TimeoutSeconds:      ptr.To(300 + rand.Int64N(300)),
 	}
-	stream, err := listwatch.Bounded(ctx, w.answer, opts, w.open)
+	stream, err := listwatch.Bounded(ctx, l.loop.cfg.CallTimeout, opts, l.open)
 	if err != nil {
 		return false, err
 	}
@@ -251,33 +232,30 @@ func (w *watcher[T]) stream(ctx context.Context, from *string) (progress bool, e
 		select {
 		case <-ctx.Done():
 			return progress, nil
-		case e, ok := <-stream.ResultChan():
-			if !ok {
-				return progress, nil
-			}
-			event = e
+		case event = <-stream.ResultChan(): // the zero Event after its end
 		}
 		if event.Type == watch.Error {
 			return progress, fmt.Errorf("election: watch: %w", apierrors.FromObject(event.Object))
 		}
 		o, ok := event.Object.(T)
 		if !ok {
-			continue
+			return progress, nil
 		}
 		progress = true
 		*from = o.GetResourceVersion()
-		if event.Type == watch.Bookmark || o.GetName() != w.name {
+		if event.Type == watch.Bookmark || o.GetName() != l.name {
 			continue
 		}
-		if !w.send(ctx, sight[T]{object: o, deleted: event.Type == watch.Deleted}) {
+		if !send(ctx, sights, sight[T]{object: o, deleted: event.Type == watch.Deleted}) {
 			return progress, nil
 		}
 	}
 }
 
-func (w *watcher[T]) send(ctx context.Context, s sight[T]) bool {
+// send delivers v, unless ctx is done first.
+func send[T any](ctx context.Context, to chan<- T, v T) bool {
 	select {
-	case w.seen <- s:
+	case to <- v:
 		return true
 	case <-ctx.Done():
 		return false

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"time"
 
-	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	coordinationv1client "k8s.io/client-go/kubernetes/typed/coordination/v1"
@@ -112,8 +111,9 @@ func (cfg *Config) complete() error {
 		problems = append(problems, field.Required(at("Candidates"), "for example clientset.CoordinationV1beta1()"))
 	}
 	problems = append(problems, cfg.completeNamespaces()...)
-	problems = append(problems, cfg.completeStrategies()...)
-	problems = append(problems, cfg.completeControllerTimes()...)
+	_, wrong := cfg.strategies()
+	problems = append(problems, wrong...)
+	problems = append(problems, cfg.completeTimes()...)
 	problems = append(problems, lifecycle.DefaultInt("Workers", &cfg.Workers, DefaultWorkers, 1)...)
 	if cfg.Name == "" {
 		cfg.Name = DefaultName
@@ -122,28 +122,23 @@ func (cfg *Config) complete() error {
 }
 
 func (cfg *Config) completeNamespaces() (problems field.ErrorList) {
-	seen := map[string]bool{}
+	cfg.Namespaces = slices.Clone(cfg.Namespaces)
 	for i, ns := range cfg.Namespaces {
 		path := field.NewPath("Namespaces").Index(i)
-		for _, msg := range apivalidation.ValidateNamespaceName(ns, false) {
-			problems = append(problems, field.Invalid(path, ns, msg))
-		}
-		switch {
-		case ns == spec.NodeLeases:
-			problems = append(problems, field.Invalid(path, ns, "is for the heartbeats of nodes"))
-		case seen[ns]:
+		problems = append(problems, spec.CheckNamespace(path, ns)...)
+		if slices.Contains(cfg.Namespaces[:i], ns) {
 			problems = append(problems, field.Duplicate(path, ns))
 		}
-		seen[ns] = true
 	}
-	cfg.Namespaces = slices.Clone(cfg.Namespaces)
 	return problems
 }
 
-func (cfg *Config) completeStrategies() (problems field.ErrorList) {
-	seen := map[string]bool{}
-	for _, s := range builtInStrategies() {
-		seen[s.Name()] = true
+// strategies returns the strategies that the Controller carries out by name, and the
+// problems of Config.Strategies.
+func (cfg *Config) strategies() (strategies map[string]election.Strategy, problems field.ErrorList) {
+	strategies = map[string]election.Strategy{}
+	for _, s := range []election.Strategy{election.OldestEmulationVersion(), election.First(), election.NewestVersion()} {
+		strategies[s.Name()] = s
 	}
 	for i, s := range cfg.Strategies {
 		path := field.NewPath("Strategies").Index(i)
@@ -151,64 +146,23 @@ func (cfg *Config) completeStrategies() (problems field.ErrorList) {
 			problems = append(problems, field.Required(path, ""))
 			continue
 		}
-		for _, msg := range spec.CheckStrategyName(s.Name()) {
-			problems = append(problems, field.Invalid(path, s.Name(), msg))
-		}
-		if seen[s.Name()] {
+		problems = append(problems, spec.CheckStrategyName(path, s.Name())...)
+		if strategies[s.Name()] != nil {
 			problems = append(problems, field.Duplicate(path, s.Name()))
 		}
-		seen[s.Name()] = true
+		strategies[s.Name()] = s
 	}
-	cfg.Strategies = slices.Clone(cfg.Strategies)
-	return problems
+	return strategies, problems
 }
 
-func (cfg *Config) completeControllerTimes() (problems field.ErrorList) {
-	duration := lifecycle.DefaultDuration("LeaseDuration", &cfg.LeaseDuration, election.DefaultLeaseDuration, minAssigned)
-	if len(duration) == 0 && cfg.LeaseDuration%time.Second != 0 {
-		duration = append(duration, field.Invalid(field.NewPath("LeaseDuration"), cfg.LeaseDuration.String(), "must be whole seconds: the API has no others"))
-	}
-	if cfg.LeaseDuration > spec.MaxLeaseDuration {
-		duration = append(duration, field.Invalid(field.NewPath("LeaseDuration"), cfg.LeaseDuration.String(), fmt.Sprintf("must be at most %v", spec.MaxLeaseDuration)))
-	}
-	problems = append(problems, duration...)
-	for _, d := range []struct {
-		name         string
-		value        *time.Duration
-		def, minimum time.Duration
-	}{
-		{"AckTimeout", &cfg.AckTimeout, election.DefaultAckTimeout, time.Millisecond},
-		{"MinTenure", &cfg.MinTenure, election.DefaultMinTenure, time.Millisecond},
-		{"CandidateTTL", &cfg.CandidateTTL, DefaultCandidateTTL, minCandidateTTL},
-		{"CallTimeout", &cfg.CallTimeout, election.DefaultCallTimeout, spec.MinCallTimeout},
-	} {
-		problems = append(problems, spec.DefaultDuration(d.name, d.value, d.def, d.minimum)...)
-	}
+func (cfg *Config) completeTimes() field.ErrorList {
+	problems := spec.DefaultLeaseDuration(field.NewPath("LeaseDuration"), &cfg.LeaseDuration, election.DefaultLeaseDuration)
+	problems = append(problems, spec.DefaultDuration("AckTimeout", &cfg.AckTimeout, election.DefaultAckTimeout, time.Millisecond)...)
+	problems = append(problems, spec.DefaultDuration("MinTenure", &cfg.MinTenure, election.DefaultMinTenure, time.Millisecond)...)
+	problems = append(problems, spec.DefaultDuration("CandidateTTL", &cfg.CandidateTTL, DefaultCandidateTTL, minCandidateTTL)...)
+	problems = append(problems, spec.DefaultDuration("CallTimeout", &cfg.CallTimeout, election.DefaultCallTimeout, spec.MinCallTimeout)...)
 	cfg.CallTimeout = min(cfg.CallTimeout, spec.MaxLeaseDuration/listFactor)
 	return problems
-}
-
-// minAssigned is the shortest Lease that can be assigned.
-const minAssigned = 2 * time.Second
-
-// builtInStrategies returns the strategies that every Controller carries out.
-func builtInStrategies() []election.Strategy {
-	return []election.Strategy{election.OldestEmulationVersion(), election.First(), election.NewestVersion()}
-}
-
-// rules returns the part of the configuration that decide needs.
-func (cfg *Config) rules() *rules {
-	r := &rules{
-		strategies: map[string]election.Strategy{},
-		ackTimeout: cfg.AckTimeout,
-		minTenure:  cfg.MinTenure,
-		ttl:        cfg.CandidateTTL,
-		duration:   cfg.LeaseDuration,
-	}
-	for _, s := range append(builtInStrategies(), cfg.Strategies...) {
-		r.strategies[s.Name()] = s
-	}
-	return r
 }
 
 var (
@@ -242,31 +196,6 @@ func (e *CandidateInvalidError) Error() string {
 
 // Unwrap returns the problems.
 func (e *CandidateInvalidError) Unwrap() error { return e.Err }
-
-// PermissionError is reported by a [Controller] that lacks a permission. It retries
-// with growing intervals.
-type PermissionError struct {
-	// Verb is get, list, create, patch or delete. list includes watch.
-	Verb string
-	// Resource is leases or leasecandidates.
-	Resource string
-	// Namespace is the namespace, "" for all.
-	Namespace string
-	// Err is the answer of the API server.
-	Err error
-}
-
-// Error implements error.
-func (e *PermissionError) Error() string {
-	where := "all namespaces"
-	if e.Namespace != "" {
-		where = "namespace " + e.Namespace
-	}
-	return fmt.Sprintf("coordinator: not allowed to %s %s in %s: %v", e.Verb, e.Resource, where, e.Err)
-}
-
-// Unwrap returns the answer of the API server.
-func (e *PermissionError) Unwrap() error { return e.Err }
 
 // Hooks report the actions of a [Controller]. Each is optional. They are
 // called synchronously and without locks by a goroutine of Run, one at a time for

@@ -34,7 +34,7 @@ func TestControllerConfigDefaults(t *testing.T) {
 		got.CandidateTTL != DefaultCandidateTTL || got.CallTimeout != election.DefaultCallTimeout || got.Workers != DefaultWorkers || got.Name != DefaultName {
 		t.Errorf("config with defaults: %+v", got)
 	}
-	for _, s := range builtInStrategies() {
+	for _, s := range []election.Strategy{election.OldestEmulationVersion(), election.First(), election.NewestVersion()} {
 		if c.rules.strategies[s.Name()] == nil {
 			t.Errorf("%s is not carried out", s.Name())
 		}

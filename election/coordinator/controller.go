@@ -32,6 +32,8 @@ type Controller struct {
 	progress *lifecycle.Progress
 	watching report.Group
 	electing report.Group
+	offering report.Group // has one member
+	dropped  report.Member
 
 	// Set by Run before anything reads them.
 	ctx        context.Context
@@ -39,9 +41,9 @@ type Controller struct {
 	candidates []*mirror
 	leases     []*mirror
 
-	mu      sync.Mutex
-	index   index
-	dropped dropped
+	mu        sync.Mutex
+	index     index
+	droppedAt time.Time // when the API server dropped an offer; zero after it stored one
 }
 
 // beatInterval is the interval at which the progress of workers is checked.
@@ -57,9 +59,10 @@ func New(cfg Config) (*Controller, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
 	}
+	strategies, _ := cfg.strategies()
 	return &Controller{
 		cfg:      cfg,
-		rules:    cfg.rules(),
+		rules:    &rules{Config: cfg, strategies: strategies},
 		ready:    lifecycle.NewReady(cfg.Name),
 		progress: lifecycle.NewProgress(cfg.Name, 2*beatInterval+3*cfg.CallTimeout),
 		index:    index{},
@@ -96,10 +99,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	c.queue = workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[types.NamespacedName]{
 		Name: c.cfg.Name, MetricsProvider: c.cfg.QueueMetrics,
 	})
-	if err := c.setUp(); err != nil {
-		c.queue.ShutDown()
-		return err
-	}
+	c.setUp()
 	logger.V(3).Info("Started", "namespaces", c.cfg.Namespaces)
 	defer logger.V(3).Info("Stopped")
 
@@ -114,32 +114,25 @@ func (c *Controller) Run(ctx context.Context) error {
 		for range c.cfg.Workers {
 			running.Go(func() { c.work(ctx) })
 		}
-		c.beatWhile(ctx, ctx.Done(), func() { c.queue.Add(beat) })
+		c.queue.Add(beat)
+		<-ctx.Done()
 	}
 	return nil
 }
 
 // setUp creates the mirrors.
-func (c *Controller) setUp() error {
+func (c *Controller) setUp() {
 	namespaces := c.cfg.Namespaces
 	if len(namespaces) == 0 {
 		namespaces = []string{metav1.NamespaceAll}
 	}
 	for _, ns := range namespaces {
-		candidateClient, leaseClient := c.cfg.Candidates.LeaseCandidates(ns), c.cfg.Client.Leases(ns)
-		candidates, err := newMirror(c, &mirror{namespace: ns, resource: "leasecandidates"}, &coordinationv1beta1.LeaseCandidate{},
-			candidateClient.List, candidateClient.Watch, c.candidateSeen, c.candidateGone)
-		if err != nil {
-			return err
-		}
-		leases, err := newMirror(c, &mirror{namespace: ns, resource: "leases"}, &coordinationv1.Lease{},
-			leaseClient.List, leaseClient.Watch, func(_, lease *coordinationv1.Lease, _ bool) { c.leaseSeen(lease) }, c.leaseGone)
-		if err != nil {
-			return err
-		}
-		c.candidates, c.leases = append(c.candidates, candidates), append(c.leases, leases)
+		candidates, leases := c.cfg.Candidates.LeaseCandidates(ns), c.cfg.Client.Leases(ns)
+		c.candidates = append(c.candidates, newMirror(c, ns, "leasecandidates", &coordinationv1beta1.LeaseCandidate{},
+			candidates.List, candidates.Watch, c.candidateSeen, c.candidateGone))
+		c.leases = append(c.leases, newMirror(c, ns, "leases", &coordinationv1.Lease{},
+			leases.List, leases.Watch, func(_, lease *coordinationv1.Lease, _ bool) { c.leaseSeen(lease) }, c.leaseGone))
 	}
-	return nil
 }
 
 // mirror starts mirrors, and reports whether all were synced before ctx was done.
@@ -148,25 +141,13 @@ func (c *Controller) mirror(ctx context.Context, running *sync.WaitGroup, mirror
 		running.Go(func() { m.informer.RunWithContext(ctx) })
 	}
 	for _, m := range mirrors {
-		c.beatWhile(ctx, m.handled.HasSyncedChecker().Done(), c.progress.Beat)
-	}
-	return ctx.Err() == nil
-}
-
-// beatWhile calls f at once and every beatInterval until done or the end of ctx.
-func (c *Controller) beatWhile(ctx context.Context, done <-chan struct{}, f func()) {
-	ticker := time.NewTicker(beatInterval)
-	defer ticker.Stop()
-	for {
-		f()
 		select {
+		case <-m.handled.HasSyncedChecker().Done():
 		case <-ctx.Done():
-			return
-		case <-done:
-			return
-		case <-ticker.C:
+			return false
 		}
 	}
+	return true
 }
 
 // work handles Leases of the queue, one after the other.
@@ -177,7 +158,10 @@ func (c *Controller) work(ctx context.Context) {
 			return
 		}
 		c.progress.Beat()
-		if key != beat && ctx.Err() == nil {
+		switch {
+		case key == beat:
+			c.queue.AddAfter(beat, beatInterval)
+		case ctx.Err() == nil:
 			c.visit(ctx, key)
 		}
 		c.queue.Done(key)

@@ -57,11 +57,8 @@ type decision struct {
 
 // rules are the parameters of decisions that are the same for all Leases.
 type rules struct {
+	Config
 	strategies map[string]election.Strategy // that this controller carries out, by name
-	ackTimeout time.Duration                // for a ping
-	minTenure  time.Duration
-	ttl        time.Duration // of a LeaseCandidate that is not renewed
-	duration   time.Duration // of a Lease that is assigned, or has no duration
 }
 
 // decide returns the next action about a Lease. It is a pure function of the observed
@@ -108,10 +105,10 @@ func (d *decider) survey() {
 	for _, c := range d.candidates {
 		if c.terminating {
 			// The API server deletes it. A finalizer may delay that.
-			d.at(d.now.Add(d.ttl))
+			d.at(d.now.Add(d.CandidateTTL))
 			continue
 		}
-		if d.at(c.seen.Add(d.ttl)) {
+		if d.at(c.seen.Add(d.CandidateTTL)) {
 			if d.at(c.retryAt) && (d.garbage == nil || cmp.Or(c.seen.Compare(d.garbage.seen), cmp.Compare(c.key.Name, d.garbage.key.Name)) < 0) {
 				d.garbage = c
 			}
@@ -132,7 +129,7 @@ func (d *decider) survey() {
 
 // takesPart reports whether a candidate counts.
 func (d *decider) takesPart(c *candidate) bool {
-	return c.usable() && !c.terminating && d.now.Before(c.seen.Add(d.ttl))
+	return c.usable() && !c.terminating && d.now.Before(c.seen.Add(d.CandidateTTL))
 }
 
 func (d *decider) next() decision {
@@ -146,12 +143,12 @@ func (d *decider) next() decision {
 	// component.
 	name, agreed := spec.ChosenStrategy(d.ballots, func(name string) bool { return d.strategies[name] != nil })
 	strategy, known := d.strategies[name]
-	free := d.lease == nil || d.lease.holder == ""
-	switch needed := free || d.at(d.silentAt()); {
+	free := d.holder() == ""
+	switch needed := free || d.at(d.silentAt(d.rules)); {
 	case needed && !known:
 		return d.canvass(name)
 	case needed:
-		return d.elect(strategy, free || d.at(d.pulseAt.Add(d.lease.term(d.rules))))
+		return d.elect(strategy, free || d.at(d.expiresAt(d.rules)))
 	case known:
 		return d.supervise(strategy, agreed)
 	}
@@ -191,18 +188,16 @@ func (d *decider) answered(c *candidate) bool {
 	switch {
 	case d.lease == nil:
 		return d.fresh(c)
-	case d.lease.holder == "":
+	case d.holder() == "":
 		return !c.heard.Before(d.termAt)
 	}
-	return !c.heard.Before(d.silentAt())
+	return !c.heard.Before(d.silentAt(d.rules))
 }
 
 // unread reports whether the Lease was not read since its holder fell silent.
 func (d *decider) unread() bool {
-	return d.lease != nil && d.lease.holder != "" && d.lookedAt.Before(d.silentAt())
+	return d.holder() != "" && d.lookedAt.Before(d.silentAt(d.rules))
 }
-
-func (d *decider) silentAt() time.Time { return d.silentAtOf(d.lease, d.rules) }
 
 // elect finds a candidate for a Lease that is vacant, or is about to be.
 func (d *decider) elect(strategy election.Strategy, vacant bool) decision {
@@ -227,20 +222,20 @@ func (d *decider) elect(strategy election.Strategy, vacant bool) decision {
 
 // supervise compares the holder of a renewed Lease with the other candidates.
 func (d *decider) supervise(strategy election.Strategy, agreed bool) decision {
-	holder := d.candidates[d.lease.holder]
+	holder := d.candidates[d.holder()]
 	if holder == nil || !d.takesPart(holder) {
 		// A holder without a LeaseCandidate leads until it stops.
 		return decision{}
 	}
 	best := holder
 	if agreed {
-		best = d.best(strategy, d.lease.holder, nil)
+		best = d.best(strategy, d.holder(), nil)
 		if best == nil || best == holder || !election.Preempts(strategy, best.peer, holder.peer) {
 			best = holder
 		}
 	}
-	if d.lease.preferred != "" {
-		preferred := d.candidates[d.lease.preferred]
+	if name := spec.PreferredOf(d.lease); name != "" {
+		preferred := d.candidates[name]
 		switch {
 		case preferred == best && best != holder:
 			return decision{}
@@ -249,7 +244,7 @@ func (d *decider) supervise(strategy election.Strategy, agreed bool) decision {
 		}
 	}
 	switch {
-	case best == holder || !d.at(d.offersFrom) || !d.at(d.termAt.Add(d.minTenure)):
+	case best == holder || !d.at(d.offersFrom) || !d.at(d.termAt.Add(d.MinTenure)):
 		return decision{}
 	case d.waits(best):
 		return decision{}
@@ -289,7 +284,7 @@ func (d *decider) unasked(strategy election.Strategy) (next *candidate) {
 		switch {
 		case !d.takesPart(c) || !election.Eligible(strategy, c.peer):
 		case c.late(d.now, d.rules):
-			silent = silent || d.now.Before(c.pinged.Add(2*d.ackTimeout))
+			silent = silent || d.now.Before(c.pinged.Add(2*d.AckTimeout))
 		case d.may(c) && !d.waits(c) && !d.fresh(c) && (next == nil || c.key.Name < next.key.Name):
 			next = c
 		}
@@ -308,7 +303,7 @@ func (d *decider) may(c *candidate) bool { return !c.late(d.now, d.rules) && d.a
 // other candidate, because it has just let the Lease expire, or did not claim it after
 // a recent assignment.
 func (d *decider) lastResort(c *candidate) bool {
-	if d.lease != nil && c.peer.Identity == d.lease.holder && (c == d.assignee || !c.heard.After(d.pulseAt)) {
+	if c.peer.Identity == d.holder() && (c == d.assignee || !c.heard.After(d.pulseAt)) {
 		return true
 	}
 	return !d.at(c.doubtedUntil)
@@ -316,7 +311,7 @@ func (d *decider) lastResort(c *candidate) bool {
 
 // waits reports whether a candidate has a ping to answer that is not late.
 func (d *decider) waits(c *candidate) bool {
-	return !c.pinged.IsZero() && !d.at(c.pinged.Add(d.ackTimeout))
+	return !c.pinged.IsZero() && !d.at(c.pinged.Add(d.AckTimeout))
 }
 
 // prepared reports whether a candidate was heard after the holder fell silent. The
@@ -324,12 +319,11 @@ func (d *decider) waits(c *candidate) bool {
 // Otherwise a candidate would be pinged again if the expiry is noticed a millisecond
 // late.
 func (d *decider) prepared(c *candidate) bool {
-	return d.lease != nil && d.lease.holder != "" &&
-		!c.heard.Before(d.silentAt()) && d.now.Before(c.heard.Add(2*d.ackTimeout))
+	return d.holder() != "" && !c.heard.Before(d.silentAt(d.rules)) && d.now.Before(c.heard.Add(2*d.AckTimeout))
 }
 
 // fresh reports whether a candidate without a ping to answer was heard within
 // ackTimeout.
 func (d *decider) fresh(c *candidate) bool {
-	return !c.heard.IsZero() && d.now.Before(c.heard.Add(d.ackTimeout))
+	return !c.heard.IsZero() && d.now.Before(c.heard.Add(d.AckTimeout))
 }

@@ -9,7 +9,10 @@ import (
 	"testing"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"github.com/kubewright/kubewright/election"
 )
@@ -30,7 +33,8 @@ func decideRules() *rules {
 			return 1
 		})},
 	}
-	return cfg.rules()
+	strategies, _ := cfg.strategies()
+	return &rules{Config: cfg, strategies: strategies}
 }
 
 // scene is a situation in the making.
@@ -49,7 +53,8 @@ func vacant(candidates ...*candidate) *scene {
 // began an hour ago.
 func held(holder string, ago time.Duration, candidates ...*candidate) *scene {
 	s := vacant(candidates...)
-	s.lease = &leaseView{pulse: pulse{uid: "lease", holder: holder, duration: 15 * time.Second, renewTime: 1, transitions: 3}, version: "7"}
+	s.lease = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{UID: "lease", ResourceVersion: "7"}}
+	s.lease.Spec.HolderIdentity, s.lease.Spec.LeaseDurationSeconds, s.lease.Spec.LeaseTransitions = &holder, ptr.To[int32](15), ptr.To[int32](3)
 	s.pulseAt, s.termAt = decideNow.Add(-ago), decideNow.Add(-time.Hour)
 	return s
 }
@@ -59,7 +64,7 @@ func (s *scene) with(f func(*scene)) *scene { f(s); return s }
 // looked says that the Lease was read just now.
 func (s *scene) looked() *scene { s.lookedAt = decideNow; return s }
 
-func (s *scene) prefers(name string) *scene { s.lease.preferred = name; return s }
+func (s *scene) prefers(name string) *scene { s.lease.Spec.PreferredHolder = &name; return s }
 
 // nominee is a candidate of version 1.x.0 that was heard
 // of three minutes ago, when it last renewed its record.
@@ -141,11 +146,11 @@ func TestDecide(t *testing.T) {
 		{"expired, answered while it was silent", held("x", 15*time.Second+1, nominee("a", 1).heardAgo(5*time.Second)).looked(), "assign a"},
 		{"expired for long, answered while it was silent", held("x", 20*time.Second, nominee("a", 1).heardAgo(10*time.Second)).looked(), "ping a"},
 		{"silent, the best has not answered", held("x", 14*time.Second, nominee("a", 1).pingedAgo(5*time.Second), nominee("b", 1)).looked(), "ping b"},
-		{"a short lease", held("x", 2*time.Second, nominee("a", 1)).with(func(s *scene) { s.lease.duration = 3 * time.Second }), "look"},
-		{"a short lease, in time", held("x", 2*time.Second-1, nominee("a", 1)).with(func(s *scene) { s.lease.duration = 3 * time.Second }), "wait 1ns"},
-		{"a lease without duration has ours", held("x", 15*time.Second, nominee("a", 1).heardAgo(fresh)).with(func(s *scene) { s.lease.duration = 0 }).looked(), "assign a"},
-		{"a lease without duration, in time", held("x", 9*time.Second, nominee("a", 1)).with(func(s *scene) { s.lease.duration = 0 }), "wait 1s"},
-		{"a lease without renewTime counts from when it was seen", held("x", time.Second, nominee("a", 1)).with(func(s *scene) { s.lease.renewTime = 0 }), "wait 9s"},
+		{"a short lease", held("x", 2*time.Second, nominee("a", 1)).with(func(s *scene) { s.lease.Spec.LeaseDurationSeconds = ptr.To[int32](3) }), "look"},
+		{"a short lease, in time", held("x", 2*time.Second-1, nominee("a", 1)).with(func(s *scene) { s.lease.Spec.LeaseDurationSeconds = ptr.To[int32](3) }), "wait 1ns"},
+		{"a lease without duration has ours", held("x", 15*time.Second, nominee("a", 1).heardAgo(fresh)).with(func(s *scene) { s.lease.Spec.LeaseDurationSeconds = nil }).looked(), "assign a"},
+		{"a lease without duration, in time", held("x", 9*time.Second, nominee("a", 1)).with(func(s *scene) { s.lease.Spec.LeaseDurationSeconds = nil }), "wait 1s"},
+		{"a lease without renewTime counts from when it was seen", held("x", time.Second, nominee("a", 1)).with(func(s *scene) { s.lease.Spec.RenewTime = nil }), "wait 9s"},
 		{"expired, the holder is the best and was not heard since", held("a", 15*time.Second, nominee("a", 1), nominee("b", 2)).looked(), "ping b"},
 		{"expired, the holder is the best and was heard since", held("a", 15*time.Second, nominee("a", 1).heardAgo(fresh), nominee("b", 2)).looked(), "assign a"},
 		{"expired, the holder is there and did not take what it was given", held("a", 15*time.Second, nominee("a", 1).heardAgo(fresh), nominee("b", 2).heardAgo(fresh)).with(func(s *scene) { s.assignee = s.candidates["a"] }).looked(), "assign b"},
@@ -194,6 +199,7 @@ func TestDecide(t *testing.T) {
 		{"of others: one voter has answered, the other has time", vacant(nominee("a", 1).asks("foo.com/bar").heardAgo(fresh), nominee("b", 1).asks("foo.com/bar").pingedAgo(time.Second)), "wait 4s"},
 		{"of others: no vote of a voter that has not answered", vacant(nominee("a", 9).asks("foo.com/bar").pingedAgo(5*time.Second), nominee("b", 1).heardAgo(fresh)), "assign b"},
 		{"of others: and the holder is silent", held("x", time.Minute, nominee("a", 9).asks("foo.com/bar"), nominee("b", 1)).looked(), "ping a"},
+		{"of others: a silent holder is read before any voter is pinged", held("x", time.Minute, nominee("a", 9).asks("foo.com/bar"), nominee("b", 1)), "look"},
 		{"of others: and no voter answers", held("x", time.Minute, nominee("a", 9).asks("foo.com/bar").pingedAgo(5*time.Second), nominee("b", 1)).looked(), "ping b"},
 		{"of others: asked since the lease was vacated", held("", stale, nominee("a", 1).asks("foo.com/bar").heardAgo(2*time.Minute)).with(func(s *scene) { s.termAt = decideNow.Add(-time.Minute) }), "ping a"},
 		{"of others: and left alone without holder", held("", stale, nominee("a", 1).asks("foo.com/bar")), "wait 27m0s"},
@@ -273,7 +279,7 @@ func TestDecideAlwaysWakes(t *testing.T) {
 		if len(candidates) > 0 && d.do == wait && !d.wakeAt.After(decideNow) {
 			t.Fatalf("waits until %v with candidates %+v and lease %+v", d.wakeAt, candidates, s.lease)
 		}
-		if d.do == assign && s.lease != nil && s.lease.holder != "" && decideNow.Before(s.pulseAt.Add(15*time.Second)) {
+		if d.do == assign && s.holder() != "" && decideNow.Before(s.pulseAt.Add(15*time.Second)) {
 			t.Fatalf("assigns a lease that is held: %+v", s.lease)
 		}
 	}

@@ -68,8 +68,8 @@
 // candidates of package election then claim a vacant Lease themselves after
 // election.Config.FallbackAfter, and those of client-go wait.
 //
-// A missing API or permission is reported ([election.ErrNoCandidateAPI],
-// [PermissionError]) and tried again. If the API server drops preferredHolder,
+// A missing permission or API ([election.ErrNoCandidateAPI]) is reported and tried
+// again. If the API server drops preferredHolder,
 // better candidates wait until the term of the holder ends ([ErrOffersDropped]).
 //
 // # Compatibility

@@ -4,14 +4,17 @@
 package coordinator
 
 import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	coordinationv1beta1 "k8s.io/api/coordination/v1beta1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	"k8s.io/utils/ptr"
+	"k8s.io/client-go/util/flowcontrol"
 
 	"github.com/kubewright/kubewright/election"
 	"github.com/kubewright/kubewright/election/internal/spec"
@@ -32,7 +35,7 @@ type entry struct {
 // situation is the observed state of a Lease and its candidates. Times are those of
 // this process.
 type situation struct {
-	lease      *leaseView // nil: there is none
+	lease      *coordinationv1.Lease // nil: there is none; never modified
 	candidates map[string]*candidate
 
 	pulseAt  time.Time // when a renewal was last observed
@@ -44,46 +47,6 @@ type situation struct {
 	// assignee is the candidate to which this controller assigned the Lease and that
 	// has not renewed it yet.
 	assignee *candidate
-}
-
-// leaseView has the fields of a Lease that decisions depend on.
-type leaseView struct {
-	pulse
-	version   string
-	preferred string
-}
-
-// pulse has the fields that a holder changes when it renews. The resourceVersion is
-// not one of them, because other clients write the Lease too.
-type pulse struct {
-	uid         types.UID
-	holder      string // "" for none: nil and "" are the same
-	transitions int32
-	renewTime   int64 // microseconds, 0 for none
-	duration    time.Duration
-}
-
-func viewOf(l *coordinationv1.Lease) *leaseView {
-	return &leaseView{
-		pulse: pulse{
-			uid:         l.UID,
-			holder:      ptr.Deref(l.Spec.HolderIdentity, ""),
-			transitions: ptr.Deref(l.Spec.LeaseTransitions, 0),
-			renewTime:   micros(l.Spec.RenewTime),
-			duration:    time.Duration(ptr.Deref(l.Spec.LeaseDurationSeconds, 0)) * time.Second,
-		},
-		version:   l.ResourceVersion,
-		preferred: ptr.Deref(l.Spec.PreferredHolder, ""),
-	}
-}
-
-// term returns the time for which the holder has the Lease after a renewal. A Lease
-// without a duration gets the one of an assigned Lease.
-func (l *leaseView) term(r *rules) time.Duration {
-	if l.duration <= 0 {
-		return r.duration
-	}
-	return l.duration
 }
 
 // candidate is a LeaseCandidate with its observed history.
@@ -124,15 +87,7 @@ func (c *candidate) spins() bool { return c.open() && c.pingTime == c.answered }
 
 // late reports whether the candidate has left a ping unanswered.
 func (c *candidate) late(now time.Time, r *rules) bool {
-	return !c.pinged.IsZero() && !now.Before(c.pinged.Add(r.ackTimeout))
-}
-
-// micros returns a time in microseconds, 0 for none.
-func micros(t *metav1.MicroTime) int64 {
-	if t.IsZero() {
-		return 0
-	}
-	return t.UnixMicro()
+	return !c.pinged.IsZero() && !now.Before(c.pinged.Add(r.AckTimeout))
 }
 
 // entry returns the entry of a Lease, and creates it if there is none.
@@ -140,6 +95,8 @@ func (x index) entry(key types.NamespacedName) *entry {
 	e := x[key]
 	if e == nil {
 		e = &entry{key: key, situation: situation{candidates: map[string]*candidate{}}}
+		e.pace = flowcontrol.NewTokenBucketRateLimiter(requestRate, requestBurst)
+		e.spread = rand.N(droppedSpread)
 		x[key] = e
 	}
 	return e
@@ -155,47 +112,45 @@ func seen(version, known string) bool {
 	return version == known || spec.Older(version, known)
 }
 
-// silentAtOf returns the time from which a holder without a renewal counts as silent.
+// holder returns the holder of the Lease, "" for none.
+func (s *situation) holder() string { return spec.HolderOf(s.lease) }
+
+// expiresAt returns the time at which the Lease expires without another renewal.
+func (s *situation) expiresAt(r *rules) time.Time {
+	return s.pulseAt.Add(spec.DurationOf(s.lease, r.LeaseDuration))
+}
+
+// silentAt returns the time from which a holder without a renewal counts as silent.
 // It is early enough to ping a candidate before the Lease expires.
-func (s *situation) silentAtOf(l *leaseView, r *rules) time.Time {
-	term := l.term(r)
-	return s.pulseAt.Add(term - min(r.ackTimeout, term/3))
+func (s *situation) silentAt(r *rules) time.Time {
+	return s.expiresAt(r).Add(-min(r.AckTimeout, spec.DurationOf(s.lease, r.LeaseDuration)/3))
 }
 
 // observe updates e from a Lease that was observed at now, nil for none. It reports
 // whether a decision is needed. A renewal in time needs none.
 func (e *entry) observe(now time.Time, lease *coordinationv1.Lease, r *rules) bool {
-	before := e.lease
+	before, silent := e.lease, e.lease != nil && !now.Before(e.silentAt(r))
+	e.lease = lease
 	if lease == nil {
-		e.lease, e.assignee = nil, nil
+		e.assignee = nil
 		return before != nil
 	}
-	l := viewOf(lease)
-	e.lease = l
-	silent := before != nil && !now.Before(e.silentAtOf(before, r))
-	newTerm := before == nil || before.uid != l.uid || before.holder != l.holder || before.transitions != l.transitions
+	was, is := spec.PulseOf(before), spec.PulseOf(lease)
+	newTerm := before == nil || !is.SameTerm(was)
 	if newTerm {
 		if e.assignee != nil && silent {
 			e.assignee.doubt(now)
 		}
 		e.termAt, e.assignee = now, nil
 	}
-	renewed := before == nil || before.pulse != l.pulse
+	renewed := before == nil || is != was
 	if renewed {
 		e.pulseAt = now
 		if e.assignee != nil {
 			e.assignee.doubts, e.assignee = 0, nil // it has claimed the Lease
 		}
 	}
-	return newTerm || renewed && silent && before.holder != "" || before.preferred != l.preferred || before.duration != l.duration
-}
-
-// assigned updates e after this controller made a candidate the holder.
-func (e *entry) assigned(now time.Time, c *candidate, lease *coordinationv1.Lease, r *rules) {
-	e.observe(now, lease, r)
-	if e.lease.holder == c.peer.Identity {
-		e.assignee = c
-	}
+	return newTerm || renewed && silent && was.Holder != "" || spec.PreferredOf(before) != spec.PreferredOf(lease) || was.Duration != is.Duration
 }
 
 // doubt makes c the last resort for a while, because it did not take a Lease that
@@ -209,7 +164,7 @@ func (c *candidate) doubt(now time.Time) {
 // was created just now.
 func (e *entry) admit(now time.Time, obj *coordinationv1beta1.LeaseCandidate, fresh bool) *candidate {
 	c := e.candidates[obj.Name]
-	renewed := micros(obj.Spec.RenewTime)
+	renewed := spec.Micros(obj.Spec.RenewTime)
 	if c == nil || c.uid != obj.UID {
 		c = &candidate{key: types.NamespacedName{Namespace: obj.Namespace, Name: obj.Name}, uid: obj.UID, seen: now}
 		e.candidates[obj.Name] = c
@@ -220,7 +175,7 @@ func (e *entry) admit(now time.Time, obj *coordinationv1beta1.LeaseCandidate, fr
 		c.seen, c.heard, c.pinged, c.missed = now, now, time.Time{}, false
 		c.answered = c.pingTime
 	}
-	c.version, c.renewTime, c.pingTime = obj.ResourceVersion, renewed, micros(obj.Spec.PingTime)
+	c.version, c.renewTime, c.pingTime = obj.ResourceVersion, renewed, spec.Micros(obj.Spec.PingTime)
 	switch {
 	case !c.open() || c.spins():
 		c.pinged = time.Time{}
@@ -236,48 +191,19 @@ func (e *entry) admit(now time.Time, obj *coordinationv1beta1.LeaseCandidate, fr
 // peerOf returns the Peer that a LeaseCandidate describes, and the problems that the
 // API server did not reject.
 func peerOf(obj *coordinationv1beta1.LeaseCandidate) (election.Peer, error) {
-	p := election.Peer{
-		Identity:         obj.Name,
-		BinaryVersion:    obj.Spec.BinaryVersion,
-		EmulationVersion: obj.Spec.EmulationVersion,
-		Created:          obj.CreationTimestamp.Time,
+	var p election.Peer
+	extras := cmp.Or(obj.Annotations[spec.PeerAnnotation], "{}")
+	if err := json.Unmarshal([]byte(extras), &p); err != nil {
+		return p, fmt.Errorf("annotation %s of LeaseCandidate %s/%s: %w", spec.PeerAnnotation, obj.Namespace, obj.Name, err)
 	}
-	extras, err := spec.ExtrasOf(obj)
-	if err != nil {
-		return p, err
-	}
-	p.Priority, p.Attributes = extras.Priority, extras.Attributes
-	var problems field.ErrorList
+	p.Identity, p.BinaryVersion, p.EmulationVersion, p.Created = obj.Name, obj.Spec.BinaryVersion, obj.Spec.EmulationVersion, obj.CreationTimestamp.Time
 	path := field.NewPath("spec")
-	problems = append(problems, spec.CheckLease(path.Child("leaseName"), leaseKey(obj))...)
-	for _, msg := range spec.CheckStrategyName(string(obj.Spec.Strategy)) {
-		problems = append(problems, field.Invalid(path.Child("strategy"), obj.Spec.Strategy, msg))
-	}
-	if _, ok := spec.ParseVersion(p.BinaryVersion); !ok {
-		problems = append(problems, field.Invalid(path.Child("binaryVersion"), p.BinaryVersion, spec.NotAVersion))
-	}
-	if _, ok := spec.ParseVersion(p.EmulationVersion); !ok && p.EmulationVersion != "" {
-		problems = append(problems, field.Invalid(path.Child("emulationVersion"), p.EmulationVersion, spec.NotAVersion))
+	problems := spec.CheckLease(path.Child("leaseName"), leaseKey(obj))
+	problems = append(problems, spec.CheckStrategyName(path.Child("strategy"), string(obj.Spec.Strategy))...)
+	problems = append(problems, spec.CheckVersion(path.Child("binaryVersion"), p.BinaryVersion)...)
+	problems = append(problems, spec.CheckVersion(path.Child("emulationVersion"), p.EmulationVersion)...)
+	if p.BinaryVersion == "" {
+		problems = append(problems, field.Required(path.Child("binaryVersion"), ""))
 	}
 	return p, problems.ToAggregate()
-}
-
-// dismiss removes a candidate, and the entry with its last candidate.
-func (x index) dismiss(key types.NamespacedName, name string, uid types.UID) (e *entry, c *candidate) {
-	e = x[key]
-	if e == nil {
-		return nil, nil
-	}
-	c = e.candidates[name]
-	if c == nil || uid != "" && c.uid != uid {
-		return e, nil
-	}
-	delete(e.candidates, name)
-	if e.assignee == c {
-		e.assignee = nil
-	}
-	if len(e.candidates) == 0 {
-		delete(x, key)
-	}
-	return e, c
 }

@@ -4,11 +4,14 @@
 package coordinator
 
 import (
+	"errors"
 	"net/http"
 	"testing"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	coordinationv1beta1 "k8s.io/api/coordination/v1beta1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -28,7 +31,7 @@ func TestControllerOldEvents(t *testing.T) {
 	lease.Spec.HolderIdentity = ptr.To("lease-0.1")
 	e.observe(time.Now(), lease, c.rules)
 	c.leaseSeen(benchLease(0, 99))
-	if e.lease.version != "100" || e.lease.holder != "lease-0.1" {
+	if e.lease.ResourceVersion != "100" || e.holder() != "lease-0.1" {
 		t.Errorf("an old event made the lease %+v", e.lease)
 	}
 	gone := benchLease(0, 98)
@@ -69,7 +72,7 @@ func TestControllerRestoredBackup(t *testing.T) {
 	r.gotLease, r.read = benchLease(0, 10), true
 	r.gotLease.Spec.HolderIdentity = ptr.To("restored")
 	c.takeIn(time.Now(), e, r)
-	if e.lease.holder != "restored" {
+	if e.holder() != "restored" {
 		t.Errorf("the lease is %+v", e.lease)
 	}
 	// But not when the watch was faster than the answer.
@@ -77,7 +80,7 @@ func TestControllerRestoredBackup(t *testing.T) {
 	e.observe(time.Now(), benchLease(0, 2000), c.rules)
 	r.gotLease, r.read = benchLease(0, 11), true
 	c.takeIn(time.Now(), e, r)
-	if e.lease.version != "2000" {
+	if e.lease.ResourceVersion != "2000" {
 		t.Errorf("the lease is %+v", e.lease)
 	}
 }
@@ -135,5 +138,53 @@ func TestTheFirstConflictIsRepeatedAtOnceAndTheNextOnesBackOff(t *testing.T) {
 	e = &entry{situation: situation{candidates: map[string]*candidate{}}}
 	if wait := e.outcome(now, &request{do: assign}, statuserr.InternalError("x")); wait < 100*time.Millisecond {
 		t.Errorf("waits %v after an error of the server", wait)
+	}
+}
+
+// The API server stores another value than it was sent, for example because of a
+// webhook.
+func TestAWriteWithoutEffectIsAnError(t *testing.T) {
+	lease := func(holder, preferred string) *coordinationv1.Lease {
+		return &coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{HolderIdentity: &holder, PreferredHolder: &preferred}}
+	}
+	pingedAt := func(micros int64) *coordinationv1beta1.LeaseCandidate {
+		t := metav1.NewMicroTime(time.UnixMicro(micros))
+		return &coordinationv1beta1.LeaseCandidate{Spec: coordinationv1beta1.LeaseCandidateSpec{PingTime: &t}}
+	}
+	for name, tc := range map[string]struct {
+		r    request
+		want error
+	}{
+		"assigned":                {request{do: assign, name: "a", gotLease: lease("a", "")}, nil},
+		"assigned to another":     {request{do: assign, name: "a", gotLease: lease("b", "")}, errAltered},
+		"assigned to none":        {request{do: assign, name: "a", gotLease: lease("", "")}, errAltered},
+		"offered":                 {request{do: offer, name: "a", gotLease: lease("b", "a")}, nil},
+		"offered, and dropped":    {request{do: offer, name: "a", gotLease: lease("b", "")}, ErrOffersDropped},
+		"retracted":               {request{do: retract, gotLease: lease("b", "")}, nil},
+		"retracted in vain":       {request{do: retract, gotLease: lease("b", "a")}, errAltered},
+		"pinged":                  {request{do: ping, pingTime: 7, gotCandidate: pingedAt(7)}, nil},
+		"pinged at another time":  {request{do: ping, pingTime: 7, gotCandidate: pingedAt(6)}, errAltered},
+		"ping removed":            {request{do: unping, gotCandidate: &coordinationv1beta1.LeaseCandidate{}}, nil},
+		"ping removed, but there": {request{do: unping, gotCandidate: pingedAt(7)}, errAltered},
+	} {
+		if err := (&Controller{}).effect(time.Now(), &tc.r); !errors.Is(err, tc.want) {
+			t.Errorf("%s: %v, want %v", name, err, tc.want)
+		}
+	}
+}
+
+// A candidate that ended has deleted its LeaseCandidate. Another one must be chosen at
+// once.
+func TestAPingedCandidateThatIsGoneCostsNoWait(t *testing.T) {
+	c := benchController(t, 1, 2)
+	e := c.index[types.NamespacedName{Namespace: "default", Name: "lease-0"}]
+	r := e.request(time.Now(), decision{do: ping, who: e.candidates["lease-0.1"]})
+	r.gone, r.read = true, true
+	c.takeIn(time.Now(), e, r)
+	if wait := e.outcome(time.Now(), r, apierrors.NewNotFound(coordinationv1beta1.Resource("leasecandidates"), r.name)); wait != 0 {
+		t.Errorf("waits %v", wait)
+	}
+	if e.candidates["lease-0.1"] != nil {
+		t.Error("the candidate still counts")
 	}
 }

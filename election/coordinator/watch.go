@@ -11,7 +11,6 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	coordinationv1beta1 "k8s.io/api/coordination/v1beta1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
@@ -42,64 +41,34 @@ type mirror struct {
 	refusals int
 }
 
-// scope returns the common configuration of the lists and watches of a namespace.
-func (c *Controller) scope(m *mirror) listwatch.Config {
-	cfg := listwatch.Config{
+// newMirror returns the mirror of a resource. observed is called with the old object,
+// if there is one, and reports whether the new one was created just now.
+func newMirror[T metav1.Object, L runtime.Object](
+	c *Controller, namespace, resource string, example runtime.Object,
+	list func(context.Context, metav1.ListOptions) (L, error),
+	watch func(context.Context, metav1.ListOptions) (watch.Interface, error),
+	observed func(old, obj T, fresh bool), gone func(T),
+) *mirror {
+	m := &mirror{namespace: namespace, resource: resource}
+	source := listwatch.Config{
+		List:          func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) { return list(ctx, opts) },
+		Watch:         watch,
 		ListTimeout:   listFactor * c.cfg.CallTimeout,
 		AnswerTimeout: c.cfg.CallTimeout,
 		Retries:       spec.Retries(failedRetry),
 		Outcome:       func(ctx context.Context, err error) time.Duration { return c.watched(ctx, m, err) },
 	}
-	if m.namespace == metav1.NamespaceAll {
+	if namespace == metav1.NamespaceAll {
 		// Most Leases of a cluster are heartbeats of nodes, which have no
 		// candidates.
-		cfg.FieldSelector = fields.OneTermNotEqualSelector("metadata.namespace", spec.NodeLeases).String()
+		source.FieldSelector = spec.OutsideNodeLeases
 	}
-	return cfg
-}
-
-// newMirror returns the mirror of a resource. observed is called with the old object,
-// if there is one, and reports whether the new one was created just now.
-func newMirror[T, L runtime.Object](
-	c *Controller, m *mirror, example T,
-	list func(context.Context, metav1.ListOptions) (L, error),
-	watch func(context.Context, metav1.ListOptions) (watch.Interface, error),
-	observed func(old, obj T, fresh bool), gone func(T),
-) (*mirror, error) {
-	source := c.scope(m)
-	source.List = func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) { return list(ctx, opts) }
-	source.Watch = watch
-	return m, m.start(source, example, cache.ResourceEventHandlerDetailedFuncs{
-		AddFunc: func(obj any, initial bool) {
-			var none T
-			observed(none, obj.(T), !initial)
-		},
-		UpdateFunc: func(old, obj any) { observed(old.(T), obj.(T), false) },
-		DeleteFunc: func(obj any) {
-			if last, ok := lastSeen[T](obj); ok {
-				gone(last)
-			}
-		},
-	})
-}
-
-// lastSeen returns the last known state of a deleted object, also if the watch missed
-// the deletion.
-func lastSeen[T any](obj any) (T, bool) {
-	if unknown, ok := obj.(cache.DeletedFinalStateUnknown); ok {
-		obj = unknown.Obj
-	}
-	gone, ok := obj.(T)
-	return gone, ok
-}
-
-// start sets up the informer.
-func (m *mirror) start(source listwatch.Config, example runtime.Object, handler cache.ResourceEventHandler) (err error) {
 	m.informer = cache.NewSharedIndexInformerWithOptions(listwatch.New(source), example, cache.SharedIndexInformerOptions{
-		ObjectDescription: m.resource + " " + m.namespace,
+		ObjectDescription: resource + " " + namespace,
 	})
-	// Decisions need a small part of an object.
-	err = m.informer.SetTransform(func(obj any) (any, error) {
+	// The calls fail only after the informer was started. Decisions need a small part
+	// of an object.
+	_ = m.informer.SetTransform(func(obj any) (any, error) {
 		if object, ok := obj.(metav1.Object); ok {
 			object.SetManagedFields(nil)
 			object.SetAnnotations(keep(object.GetAnnotations(), spec.PeerAnnotation))
@@ -108,18 +77,25 @@ func (m *mirror) start(source listwatch.Config, example runtime.Object, handler 
 		}
 		return obj, nil
 	})
-	if err == nil {
-		err = m.informer.SetWatchErrorHandlerWithContext(func(ctx context.Context, _ *cache.Reflector, err error) {
-			klog.FromContext(ctx).V(4).Info("Watch ended", "resource", m.resource, "namespace", m.namespace, "err", err)
-		})
-	}
-	if err == nil {
-		m.handled, err = m.informer.AddEventHandler(handler)
-	}
-	if err != nil {
-		return fmt.Errorf("coordinator: set up the watch of %s: %w", m.resource, err)
-	}
-	return nil
+	_ = m.informer.SetWatchErrorHandlerWithContext(func(ctx context.Context, _ *cache.Reflector, err error) {
+		klog.FromContext(ctx).V(4).Info("Watch ended", "resource", resource, "namespace", namespace, "err", err)
+	})
+	m.handled, _ = m.informer.AddEventHandler(cache.ResourceEventHandlerDetailedFuncs{
+		AddFunc: func(obj any, initial bool) {
+			var none T
+			observed(none, obj.(T), !initial)
+		},
+		UpdateFunc: func(old, obj any) { observed(old.(T), obj.(T), false) },
+		DeleteFunc: func(obj any) {
+			if missed, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+				obj = missed.Obj
+			}
+			if last, ok := obj.(T); ok {
+				gone(last)
+			}
+		},
+	})
+	return m
 }
 
 // keep returns a map with one key of m, or nil if m does not have it.
@@ -146,8 +122,6 @@ func (c *Controller) watched(ctx context.Context, m *mirror, err error) time.Dur
 		m.refusals++
 		klog.FromContext(ctx).V(4).Info("Watch was refused", "resource", m.resource, "namespace", m.namespace, "err", err)
 		return 0
-	case class == apierr.Forbidden:
-		err = &PermissionError{Verb: "list", Resource: m.resource, Namespace: m.namespace, Err: err}
 	case class == apierr.NotFound && m.resource == "leasecandidates":
 		err = fmt.Errorf("%w: %w", election.ErrNoCandidateAPI, err)
 	default:
@@ -167,7 +141,7 @@ func (c *Controller) leaseSeen(lease *coordinationv1.Lease) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e := c.index[cache.MetaObjectToName(lease).AsNamespacedName()]
-	if e == nil || e.lease != nil && seen(lease.ResourceVersion, e.lease.version) {
+	if e == nil || e.lease != nil && seen(lease.ResourceVersion, e.lease.ResourceVersion) {
 		return // no candidate, or already observed, for example in the answer to a write
 	}
 	if e.observe(time.Now(), lease, c.rules) {
@@ -180,7 +154,7 @@ func (c *Controller) leaseGone(lease *coordinationv1.Lease) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e := c.index[cache.MetaObjectToName(lease).AsNamespacedName()]
-	if e == nil || e.lease == nil || e.lease.uid != lease.UID {
+	if e == nil || e.lease == nil || e.lease.UID != lease.UID {
 		return // it was re-created
 	}
 	e.observe(time.Now(), nil, c.rules)
@@ -189,15 +163,9 @@ func (c *Controller) leaseGone(lease *coordinationv1.Lease) {
 
 // candidateSeen updates the index from a LeaseCandidate that is new or has changed.
 func (c *Controller) candidateSeen(old, obj *coordinationv1beta1.LeaseCandidate, fresh bool) {
-	invalid := c.admit(old, obj, fresh)
-	if invalid == nil {
-		return
+	if invalid := c.admit(old, obj, fresh); invalid != nil {
+		report.Tell(c.ctx, c.cfg.ErrorHandler, invalid, "LeaseCandidate is ignored")
 	}
-	if handler := c.cfg.ErrorHandler; handler != nil {
-		handler(c.ctx, invalid, "LeaseCandidate is ignored")
-		return
-	}
-	klog.FromContext(c.ctx).Error(invalid, "LeaseCandidate is ignored", "leaseCandidate", klog.KObj(obj))
 }
 
 // admit returns an error if the candidate is invalid and that was not reported.
@@ -220,14 +188,11 @@ func (c *Controller) admit(old, obj *coordinationv1beta1.LeaseCandidate, fresh b
 	}
 	known := e.admit(time.Now(), obj, fresh)
 	c.queue.Add(key)
-	if known.invalid == nil {
-		known.reported = false
+	reported := known.reported
+	known.reported = known.invalid != nil
+	if reported || !known.reported {
 		return nil
 	}
-	if known.reported {
-		return nil
-	}
-	known.reported = true
 	return &CandidateInvalidError{Candidate: known.key, Err: known.invalid}
 }
 
@@ -238,14 +203,21 @@ func (c *Controller) candidateGone(obj *coordinationv1beta1.LeaseCandidate) {
 	c.dismiss(leaseKey(obj), obj.Name, obj.UID)
 }
 
-// dismiss removes a candidate from the index. c.mu must be held.
+// dismiss removes a candidate, and the entry with its last candidate. c.mu must be held.
 func (c *Controller) dismiss(key types.NamespacedName, name string, uid types.UID) {
-	if e, gone := c.index.dismiss(key, name, uid); gone != nil {
-		if len(e.candidates) == 0 {
-			c.electing.Retire(&e.streak)
-		}
-		c.queue.Add(key)
+	e := c.index[key]
+	if e == nil || e.candidates[name] == nil || e.candidates[name].uid != uid {
+		return
 	}
+	if e.assignee == e.candidates[name] {
+		e.assignee = nil
+	}
+	delete(e.candidates, name)
+	if len(e.candidates) == 0 {
+		delete(c.index, key)
+		c.electing.Retire(&e.streak)
+	}
+	c.queue.Add(key)
 }
 
 // stored returns a Lease from the cache of the watch, or nil.

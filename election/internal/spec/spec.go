@@ -6,20 +6,20 @@
 package spec
 
 import (
-	"encoding/json"
 	"fmt"
 	"math"
 	"strings"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
-	coordinationv1beta1 "k8s.io/api/coordination/v1beta1"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apimachinery/pkg/util/version"
+	"k8s.io/utils/ptr"
 
 	"github.com/kubewright/kubewright/internal/apierr"
 	"github.com/kubewright/kubewright/internal/backoff"
@@ -30,44 +30,22 @@ const (
 	// Domain is the domain of annotations and of strategy names that are not the
 	// API's.
 	Domain = "kubewright.dev"
-	// PeerAnnotation is the key of the LeaseCandidate annotation that holds
-	// PeerExtras.
+	// PeerAnnotation is the key of the LeaseCandidate annotation that holds Priority
+	// and Attributes of an election.Peer.
 	PeerAnnotation = "election." + Domain + "/peer"
 	// FieldManager is the writer of Leases and LeaseCandidates in managedFields.
 	// All candidates and coordinators share it, so a Lease has one entry for all
 	// of them.
 	FieldManager = "kubewright-election"
-	// NodeLeases is the namespace of node heartbeats. Its watchers take every
-	// Lease in it for a heartbeat.
-	NodeLeases = "kube-node-lease"
+	// OutsideNodeLeases is the field selector of all namespaces except the one of
+	// node heartbeats. Its watchers take every Lease in it for a heartbeat.
+	OutsideNodeLeases = "metadata.namespace!=" + nodeLeases
+	nodeLeases        = "kube-node-lease"
 	// MaxLeaseDuration is the longest duration that the API can hold.
 	MaxLeaseDuration = math.MaxInt32 * time.Second
 	// MinCallTimeout is the shortest valid deadline of an API call.
 	MinCallTimeout = time.Millisecond
-	// NotAVersion is the message about an invalid version.
-	NotAVersion = "must be a semantic version without v, for example 1.37.1"
 )
-
-// PeerExtras holds the fields of an election.Peer that a LeaseCandidate lacks.
-type PeerExtras struct {
-	// Priority is election.Peer.Priority.
-	Priority int32 `json:"priority,omitempty"`
-	// Attributes is election.Peer.Attributes.
-	Attributes map[string]string `json:"attributes,omitempty"`
-}
-
-// ExtrasOf decodes PeerAnnotation of a LeaseCandidate. A LeaseCandidate without
-// it has no extras.
-func ExtrasOf(lc *coordinationv1beta1.LeaseCandidate) (extras PeerExtras, err error) {
-	value, ok := lc.Annotations[PeerAnnotation]
-	if !ok {
-		return extras, nil
-	}
-	if err := json.Unmarshal([]byte(value), &extras); err != nil {
-		return PeerExtras{}, fmt.Errorf("annotation %s of LeaseCandidate %s/%s: %w", PeerAnnotation, lc.Namespace, lc.Name, err)
-	}
-	return extras, nil
-}
 
 // A Ballot is the vote of a candidate for a strategy.
 type Ballot struct {
@@ -148,6 +126,76 @@ func Doubt(n int) time.Duration {
 	return time.Minute << min(max(n-1, 0), 4)
 }
 
+// Pulse is the part of a Lease whose changes show that the holder is alive. The
+// resourceVersion is not part of it, because other clients write the Lease too.
+type Pulse struct {
+	// UID, Holder and Transitions identify a term.
+	UID         types.UID
+	Holder      string
+	Transitions int32
+	// Renewed is renewTime in microseconds, 0 for none.
+	Renewed int64
+	// Duration is leaseDurationSeconds, 0 for none.
+	Duration int32
+}
+
+// PulseOf returns the Pulse of a Lease; nil has the zero Pulse.
+func PulseOf(l *coordinationv1.Lease) Pulse {
+	if l == nil {
+		return Pulse{}
+	}
+	return Pulse{
+		UID: l.UID, Holder: HolderOf(l), Transitions: TransitionsOf(l),
+		Renewed: Micros(l.Spec.RenewTime), Duration: ptr.Deref(l.Spec.LeaseDurationSeconds, 0),
+	}
+}
+
+// SameTerm reports whether p and q belong to one term.
+func (p Pulse) SameTerm(q Pulse) bool {
+	return p.UID == q.UID && p.Holder == q.Holder && p.Transitions == q.Transitions
+}
+
+// HolderOf returns the holder of a Lease, "" if there is no Lease or no holder.
+func HolderOf(l *coordinationv1.Lease) string {
+	if l == nil {
+		return ""
+	}
+	return ptr.Deref(l.Spec.HolderIdentity, "")
+}
+
+// PreferredOf returns the candidate that a coordinator prefers, "" for none.
+func PreferredOf(l *coordinationv1.Lease) string {
+	if l == nil {
+		return ""
+	}
+	return ptr.Deref(l.Spec.PreferredHolder, "")
+}
+
+// TransitionsOf returns the number of the term of a Lease.
+func TransitionsOf(l *coordinationv1.Lease) int32 {
+	if l == nil {
+		return 0
+	}
+	return ptr.Deref(l.Spec.LeaseTransitions, 0)
+}
+
+// DurationOf returns for how long a Lease is held after a renewal: def if the Lease
+// does not state it.
+func DurationOf(l *coordinationv1.Lease, def time.Duration) time.Duration {
+	if l == nil || l.Spec.LeaseDurationSeconds == nil {
+		return def
+	}
+	return max(time.Duration(*l.Spec.LeaseDurationSeconds)*time.Second, time.Second)
+}
+
+// Micros returns a time in microseconds, 0 for none.
+func Micros(t *metav1.MicroTime) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixMicro()
+}
+
 // Older reports whether resourceVersion a is known to be older than b.
 func Older(a, b string) bool {
 	c, err := resourceversion.CompareResourceVersion(a, b)
@@ -164,30 +212,59 @@ func NextTransition(transitions int32) int32 {
 	return transitions + 1
 }
 
-// CheckLease returns the problems of a Lease's namespace and name.
-func CheckLease(path *field.Path, name types.NamespacedName) (problems field.ErrorList) {
-	for _, msg := range apivalidation.ValidateNamespaceName(name.Namespace, false) {
-		problems = append(problems, field.Invalid(path.Child("Namespace"), name.Namespace, msg))
-	}
-	if name.Namespace == NodeLeases {
-		problems = append(problems, field.Invalid(path.Child("Namespace"), name.Namespace, "is for the heartbeats of nodes"))
-	}
-	for _, msg := range apivalidation.NameIsDNSSubdomain(name.Name, false) {
-		problems = append(problems, field.Invalid(path.Child("Name"), name.Name, msg))
+// invalid returns one problem for each message about a value.
+func invalid(path *field.Path, value string, messages ...string) (problems field.ErrorList) {
+	for _, msg := range messages {
+		problems = append(problems, field.Invalid(path, value, msg))
 	}
 	return problems
 }
 
+// CheckNamespace returns the problems of the namespace of an election.
+func CheckNamespace(path *field.Path, name string) field.ErrorList {
+	if name == nodeLeases {
+		return invalid(path, name, "is for the heartbeats of nodes")
+	}
+	return invalid(path, name, apivalidation.ValidateNamespaceName(name, false)...)
+}
+
+// CheckLease returns the problems of a Lease's namespace and name.
+func CheckLease(path *field.Path, name types.NamespacedName) field.ErrorList {
+	return append(CheckNamespace(path.Child("Namespace"), name.Namespace),
+		invalid(path.Child("Name"), name.Name, apivalidation.NameIsDNSSubdomain(name.Name, false)...)...)
+}
+
 // CheckStrategyName returns the problems of a strategy name, by the rules that
 // the API has for Lease and LeaseCandidate.
-func CheckStrategyName(name string) []string {
-	if name == string(coordinationv1.OldestEmulationVersion) {
+func CheckStrategyName(path *field.Path, name string) field.ErrorList {
+	switch {
+	case name == string(coordinationv1.OldestEmulationVersion):
+		return nil
+	case !strings.Contains(name, "/"):
+		return invalid(path, name, fmt.Sprintf("must be %s or a name with a domain, for example example.com/least-loaded", coordinationv1.OldestEmulationVersion))
+	}
+	return invalid(path, name, validation.IsQualifiedName(name)...)
+}
+
+// CheckVersion returns the problem of a version. An empty one has none.
+func CheckVersion(path *field.Path, value string) field.ErrorList {
+	if _, ok := ParseVersion(value); ok || value == "" {
 		return nil
 	}
-	if !strings.Contains(name, "/") {
-		return []string{fmt.Sprintf("must be %s or a name with a domain, for example example.com/least-loaded", coordinationv1.OldestEmulationVersion)}
+	return invalid(path, value, "must be a semantic version without v, for example 1.37.1")
+}
+
+// DefaultLeaseDuration is lifecycle.DefaultDuration for a duration that is written
+// to a Lease.
+func DefaultLeaseDuration(path *field.Path, d *time.Duration, def time.Duration) field.ErrorList {
+	problems := lifecycle.DefaultDuration(path.String(), d, def, 2*time.Second)
+	if *d%time.Second != 0 {
+		problems = append(problems, field.Invalid(path, d.String(), "must be whole seconds: the API has no others"))
 	}
-	return validation.IsQualifiedName(name)
+	if *d > MaxLeaseDuration {
+		problems = append(problems, field.Invalid(path, d.String(), fmt.Sprintf("must be at most %v", MaxLeaseDuration)))
+	}
+	return problems
 }
 
 // DefaultDuration is lifecycle.DefaultDuration for a duration that is added to
