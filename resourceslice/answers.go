@@ -4,6 +4,7 @@
 package resourceslice
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"slices"
@@ -20,96 +21,74 @@ import (
 // server silently drops fields that it doesn't know or whose feature is off. The
 // verdict is refused if a device must be withheld for that.
 func (j *job) compare(req *request, got *resourcev1.ResourceSlice, rec *record) verdict {
-	page, spec := req.page, &req.slice.Spec
 	e := encoder{hasher: j.c.hasher}
 	found := make(map[hash]*answer)
-	if head := e.head(spec); head != rec.head {
-		found[head] = j.newAnswer("", rec.head, false, req, got)
-	}
-	live := rec.contents(page.counters)
-	index := indexOf(live)
-	for i := range page.items {
-		it := &page.items[i]
-		var is content
-		if at, ok := index[it.name]; ok {
-			is = live[at]
+	add := func(name string, sent, live hash, unsafe bool) {
+		a := &answer{stored: live, at: time.Now()}
+		if fields := missingFields(&req.slice.Spec, &got.Spec, name); len(fields) > 0 {
+			err := &DroppedFieldsError{Pool: j.p.id, Slice: got.Name, Fields: fields}
+			if unsafe && !j.c.cfg.PublishUnrestricted {
+				a.refused, err.Withheld = true, []string{name}
+			}
+			a.err = err
 		}
+		found[sent] = a
+	}
+	if head := e.head(&req.slice.Spec); head != rec.head {
+		add("", head, rec.head, false)
+	}
+	for i := range req.page.items {
+		it := &req.page.items[i]
+		is := cmp.Or(find(rec.items, it.name), noItem)
 		if is.hash != it.hash {
-			found[it.hash] = j.newAnswer(it.name, is.hash, page.counters && is.hash == 0 || it.losesRestriction(is), req, got)
+			add(it.name, it.hash, is.hash, it.isSet && is == noItem || len(is.consumes) < len(it.consumes) || it.restricts(is))
 		}
 	}
-	v, all := stored, &DroppedFieldsError{Pool: j.p.id, Slice: got.Name}
+	v := stored
 	j.c.mu.Lock()
+	defer j.c.mu.Unlock()
 	for h, a := range found {
 		if j.w.answers[h] = a; a.refused {
 			v = refused
 		}
-		if err, ok := errors.AsType[*DroppedFieldsError](a.err); ok {
-			all.Fields, all.Withheld = append(all.Fields, err.Fields...), append(all.Withheld, err.Withheld...)
-		}
-	}
-	j.c.mu.Unlock()
-	if len(all.Fields) > 0 {
-		all.sort()
-		j.report(all, "The API server dropped fields of a ResourceSlice")
 	}
 	return v
 }
 
-// losesRestriction reports whether the stored device lacks counters or a
-// restrictive taint of c.
-func (c content) losesRestriction(is content) bool {
-	return len(is.counterSets()) < len(c.counterSets()) || slices.ContainsFunc(c.taintList(), func(t taint) bool {
-		return t.restrictive() && !slices.ContainsFunc(is.taintList(), t.same)
-	})
-}
-
-// newAnswer returns the answer about a device or a counter set, or about the
-// head of the slice if name is empty.
-func (j *job) newAnswer(name string, live hash, unsafe bool, req *request, got *resourcev1.ResourceSlice) *answer {
-	a := &answer{stored: live, at: time.Now()}
-	if fields := missingFields(only(&req.slice.Spec, name), only(&got.Spec, name)); len(fields) > 0 {
-		err := &DroppedFieldsError{Pool: j.p.id, Slice: got.Name, Fields: fields}
-		if unsafe && !j.c.cfg.PublishUnrestricted {
-			a.refused, err.Withheld = true, []string{name}
-		}
-		a.err = err
-	}
-	return a
-}
-
-// only returns the part of a spec about the device or the counter set of that
-// name; if name is empty, the part about neither.
-func only(spec *resourcev1.ResourceSliceSpec, name string) *resourcev1.ResourceSliceSpec {
-	part := *spec
-	if name != "" {
-		part = resourcev1.ResourceSliceSpec{}
-	}
-	part.Devices, part.SharedCounters = nil, nil
+// part returns the device or the counter set of that name and its path; if name
+// is empty, the fields of a spec that are about neither.
+func part(spec *resourcev1.ResourceSliceSpec, name string) (path string, value any) {
 	for i := range spec.Devices {
 		if spec.Devices[i].Name == name {
-			part.Devices = spec.Devices[i : i+1]
+			return "devices", &spec.Devices[i]
 		}
 	}
 	for i := range spec.SharedCounters {
 		if spec.SharedCounters[i].Name == name {
-			part.SharedCounters = spec.SharedCounters[i : i+1]
+			return "sharedCounters", &spec.SharedCounters[i]
 		}
 	}
-	return &part
+	if name != "" {
+		return "", nil
+	}
+	head := *spec
+	head.Devices, head.SharedCounters = nil, nil
+	return "", &head
 }
 
-// missingFields returns the paths, without indexes, that are in sent and are
-// missing or different in got.
-func missingFields(sent, got *resourcev1.ResourceSliceSpec) []string {
+// missingFields returns the paths, without indexes, that are in the part of sent
+// with a name and are missing or different in got.
+func missingFields(sent, got *resourcev1.ResourceSliceSpec, name string) []string {
 	var fields []string
-	walk("", toJSON(sent), toJSON(got), false, func(path string) { fields = append(fields, strings.TrimPrefix(path, ".")) })
+	path, value := part(sent, name)
+	_, other := part(got, name)
+	walk(path, toJSON(value), toJSON(other), false, func(path string) { fields = append(fields, strings.TrimPrefix(path, ".")) })
 	slices.Sort(fields)
 	return slices.Compact(fields)
 }
 
-func toJSON(spec *resourcev1.ResourceSliceSpec) (v any) {
-	if b, err := json.Marshal(spec); err == nil {
+func toJSON(value any) (v any) {
+	if b, err := json.Marshal(value); err == nil {
 		_ = json.Unmarshal(b, &v) // it was just made
 	}
 	return v
@@ -160,29 +139,24 @@ func walk(path string, sent, got any, names bool, missing func(string)) {
 // refuse records which items the API server refused: those that it names or, if
 // it names none, all that are not live as wanted. Their live versions are
 // published instead. If nothing can be left out the pool is stuck.
-func (j *job) refuse(page *page, err error) (verdict, error) {
+func (j *job) refuse(page *page, err error) result {
 	invalid := &InvalidError{Pool: j.p.id, Slice: page.name, Err: err}
-	var bad []*item
-	for _, i := range namedItems(err, page.counters) {
-		if i < len(page.items) {
-			bad = append(bad, &page.items[i])
-		}
-	}
+	bad := namedItems(err, page)
 	culpritUnknown := len(bad) == 0
 	if culpritUnknown {
 		for i := range page.items {
-			if rec, is := j.find(page.items[i].name, page.counters); rec == nil || is.hash != page.items[i].hash {
-				bad = append(bad, &page.items[i])
+			if it := &page.items[i]; j.holder(it) == nil || find(j.holder(it).items, it.name).hash != it.hash {
+				bad = append(bad, it)
 			}
 		}
 	}
 	if len(bad) == 0 {
 		j.permanent(invalid)
-		return stuck, invalid
+		return waitFor(retryFaults, faulty)
 	}
-	instead, err := j.liveItems(bad, page.counters)
+	instead, err := j.liveItems(bad)
 	if err != nil {
-		return failure, err
+		return failureOf(err)
 	}
 	j.logger.V(2).Info("The API server refused a ResourceSlice", "slice", klog.KRef("", page.name), "leftOut", len(bad))
 	j.report(invalid, "The pool can't be published as it is")
@@ -190,32 +164,33 @@ func (j *job) refuse(page *page, err error) (verdict, error) {
 	defer j.c.mu.Unlock()
 	for _, it := range bad {
 		a := &answer{refused: true, instead: instead[it.name], culpritUnknown: culpritUnknown, err: invalid, at: time.Now()}
-		if a.instead != nil && a.instead.hash == it.hash {
+		if a.instead != nil && (a.instead.hash == it.hash || a.instead.isSet != it.isSet) {
 			a.instead = nil // it is refused there too
 		}
 		j.w.answers[it.hash] = a
 	}
-	return refused, invalid
+	return result{verdict: refused}
 }
 
-// find returns the newest slice that has a device or a counter set, or nil.
-func (j *job) find(name string, counters bool) (*record, content) {
-	for _, rec := range j.live {
-		all := rec.contents(counters)
-		if i := slices.IndexFunc(all, func(is content) bool { return is.name == name }); i >= 0 {
-			return rec, all[i]
-		}
+// holder returns the newest slice that has an item of the name and kind, or nil.
+func (j *job) holder(it *item) *record {
+	i := slices.IndexFunc(j.live, func(rec *record) bool {
+		is := find(rec.items, it.name)
+		return is != nil && is.isSet == it.isSet
+	})
+	if i < 0 {
+		return nil
 	}
-	return nil, content{}
+	return j.live[i]
 }
 
 // liveItems gets the live versions of items, by name.
-func (j *job) liveItems(of []*item, counters bool) (map[string]*item, error) {
+func (j *job) liveItems(of []*item) (map[string]*item, error) {
 	live := make(map[string]*item)
 	e := encoder{hasher: j.c.hasher}
 	got := make(map[string]bool)
 	for _, it := range of {
-		rec, _ := j.find(it.name, counters)
+		rec := j.holder(it)
 		if rec == nil || got[rec.Name] {
 			continue
 		}
@@ -239,23 +214,22 @@ func (j *job) liveItems(of []*item, counters bool) (map[string]*item, error) {
 	return live, nil
 }
 
-// namedItems returns the indexes of the devices or counter sets that an error
-// names.
-func namedItems(err error, counters bool) (indexes []int) {
+// namedItems returns the items of a page that an error names.
+func namedItems(err error, page *page) (items []*item) {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) || status.Status().Details == nil {
 		return nil
 	}
 	prefix := "spec.devices["
-	if counters {
+	if page.isSets() {
 		prefix = "spec.sharedCounters["
 	}
 	for _, cause := range status.Status().Details.Causes {
 		rest, ok := strings.CutPrefix(cause.Field, prefix)
 		number, _, closed := strings.Cut(rest, "]")
-		if i, err := strconv.Atoi(number); ok && closed && err == nil && i >= 0 && !slices.Contains(indexes, i) {
-			indexes = append(indexes, i)
+		if i, err := strconv.Atoi(number); ok && closed && err == nil && i >= 0 && i < len(page.items) {
+			items = append(items, &page.items[i])
 		}
 	}
-	return indexes
+	return items
 }

@@ -6,6 +6,7 @@ package resourceslice
 import (
 	"context"
 	"maps"
+	"slices"
 	"time"
 
 	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
@@ -109,10 +110,10 @@ type Config struct {
 	// publisher of a pool reports in its [ContendedError]. Default: DefaultName.
 	Name string
 	// ErrorHandler is called with errors that the controller recovers from: with
-	// an *InvalidError, *DroppedFieldsError, *ForbiddenError, *ContendedError,
-	// *UnavailableError or *UnsupportedError when it begins, and with an API
-	// outage when it has lasted for 30 seconds. It is called synchronously and
-	// must not block. Default: the logger of Run's context.
+	// an *InvalidError, *DroppedFieldsError, *ForbiddenError, *ContendedError or
+	// *UnavailableError when it begins, and with an API outage when it has lasted
+	// for 30 seconds. It is called synchronously and must not block. Default: the
+	// logger of Run's context.
 	ErrorHandler func(ctx context.Context, err error, msg string)
 	// Hooks are called after writes and publishes. Default: none.
 	Hooks Hooks
@@ -126,33 +127,25 @@ func (cfg *Config) complete() error {
 	if cfg.Client == nil {
 		problems = append(problems, field.Required(field.NewPath("Client"), "for example a clientset"))
 	}
-	if cfg.NodeName != "" {
-		problems = append(problems, validation.NodeName(cfg.NodeName, field.NewPath("NodeName"))...)
-		if cfg.Owner == nil {
-			problems = append(problems, field.Required(field.NewPath("Owner"), "slices of a node must go away with it"))
-		}
+	if cfg.NodeName != "" && cfg.Owner == nil {
+		problems = append(problems, field.Required(field.NewPath("Owner"), "slices of a node must go away with it"))
 	}
 	if cfg.Driver != "" {
 		problems = append(problems, validation.DriverName(cfg.Driver, field.NewPath("Driver"))...)
 	}
-	problems = append(problems, metav1validation.ValidateLabels(cfg.Labels, field.NewPath("Labels"))...)
+	problems = slices.Concat(
+		problems,
+		lifecycle.CheckNodeName("NodeName", cfg.NodeName),
+		metav1validation.ValidateLabels(cfg.Labels, field.NewPath("Labels")),
+		lifecycle.DefaultDuration("MinInterval", &cfg.MinInterval, DefaultMinInterval, time.Millisecond),
+		lifecycle.DefaultDuration("RepairDelay", &cfg.RepairDelay, DefaultRepairDelay, time.Millisecond),
+		lifecycle.DefaultDuration("HoldEmpty", &cfg.HoldEmpty, 0, 0),
+		lifecycle.DefaultInt("Concurrency", &cfg.Concurrency, DefaultConcurrency, 1),
+		lifecycle.DefaultDuration("CallTimeout", &cfg.CallTimeout, DefaultCallTimeout, time.Millisecond),
+		lifecycle.DefaultDuration("ShutdownTimeout", &cfg.ShutdownTimeout, DefaultShutdownTimeout, time.Millisecond),
+		lifecycle.DefaultInt("Workers", &cfg.Workers, DefaultWorkers, 1),
+	)
 	cfg.Labels = maps.Clone(cfg.Labels)
-	for _, d := range []struct {
-		name    string
-		value   *time.Duration
-		def     time.Duration
-		minimum time.Duration
-	}{
-		{"MinInterval", &cfg.MinInterval, DefaultMinInterval, time.Millisecond},
-		{"RepairDelay", &cfg.RepairDelay, DefaultRepairDelay, time.Millisecond},
-		{"HoldEmpty", &cfg.HoldEmpty, 0, 0},
-		{"CallTimeout", &cfg.CallTimeout, DefaultCallTimeout, time.Millisecond},
-		{"ShutdownTimeout", &cfg.ShutdownTimeout, DefaultShutdownTimeout, time.Millisecond},
-	} {
-		problems = append(problems, lifecycle.DefaultDuration(d.name, d.value, d.def, d.minimum)...)
-	}
-	problems = append(problems, lifecycle.DefaultInt("Concurrency", &cfg.Concurrency, DefaultConcurrency, 1)...)
-	problems = append(problems, lifecycle.DefaultInt("Workers", &cfg.Workers, DefaultWorkers, 1)...)
 	if cfg.Name == "" {
 		cfg.Name = DefaultName
 	}

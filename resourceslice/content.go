@@ -8,26 +8,34 @@ import (
 	"slices"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 )
 
-// content identifies a device or a counter set. Contents are immutable.
-type content struct {
+// item is a device or a counter set. Items are immutable.
+type item struct {
 	name string
 	hash hash
 	*traits
+	// encoded is the protobuf encoding, which takes a tenth of the memory of the
+	// decoded object. Items of records have none.
+	encoded string
 }
 
-// traits are the properties of a device, beyond name and hash, that layout and
-// planning depend on. Most devices have none and a nil pointer.
+// traits are the properties of an item, beyond name and hash, that layout and
+// planning depend on. Most items share noTraits.
 type traits struct {
+	isSet    bool     // it is a counter set
 	advanced bool     // a slice with such a device holds 64 devices, not 128
 	consumes []string // names of counter sets
 	taints   []taint
 }
+
+var (
+	noTraits  = &traits{}
+	setTraits = &traits{isSet: true}
+	noItem    = &item{traits: noTraits}
+)
 
 // taint is a taint and its time. The API server sets a new time on each write
 // that omits it, so a write must repeat the stored time.
@@ -46,20 +54,11 @@ func (t taint) restrictive() bool {
 	return t.effect == resourcev1.DeviceTaintEffectNoSchedule || t.effect == resourcev1.DeviceTaintEffectNoExecute
 }
 
-func (c content) isAdvanced() bool { return c.traits != nil && c.advanced }
-
-func (c content) taintList() []taint {
-	if c.traits == nil {
-		return nil
-	}
-	return c.taints
-}
-
-func (c content) counterSets() []string {
-	if c.traits == nil {
-		return nil
-	}
-	return c.consumes
+// restricts reports whether it has a restrictive taint that other doesn't have.
+func (it *item) restricts(other *item) bool {
+	return slices.ContainsFunc(it.taints, func(t taint) bool {
+		return t.restrictive() && !slices.ContainsFunc(other.taints, t.same)
+	})
 }
 
 // restrictions are kinds of fields that the API server drops if a feature is
@@ -71,26 +70,25 @@ const (
 	byTaint
 )
 
-func restrictionsOf(devices, sets []content) (kinds restrictions) {
-	if len(sets) > 0 {
-		kinds |= byCounters
-	}
-	for _, c := range devices {
-		if len(c.counterSets()) > 0 {
+func restrictionsOf(items []item) (kinds restrictions) {
+	for i := range items {
+		if items[i].isSet || len(items[i].consumes) > 0 {
 			kinds |= byCounters
 		}
-		if slices.ContainsFunc(c.taintList(), taint.restrictive) {
+		if items[i].restricts(noItem) {
 			kinds |= byTaint
 		}
 	}
 	return kinds
 }
 
-// item is a content with its protobuf encoding, which takes a tenth of the
-// memory of the decoded object.
-type item struct {
-	content
-	encoded string
+// find returns the item with a name, or nil. The items are sorted by name.
+func find(items []item, name string) *item {
+	i, ok := slices.BinarySearchFunc(items, name, func(it item, name string) int { return strings.Compare(it.name, name) })
+	if !ok {
+		return nil
+	}
+	return &items[i]
 }
 
 func byName(a, b item) int { return strings.Compare(a.name, b.name) }
@@ -110,7 +108,7 @@ func traitsOf(d *resourcev1.Device) *traits {
 		t.advanced = t.advanced || a.BoolValues != nil || a.IntValues != nil || a.StringValues != nil || a.VersionValues != nil
 	}
 	if !t.advanced {
-		return nil
+		return noTraits
 	}
 	return &t
 }
@@ -123,19 +121,13 @@ func taintOf(from *resourcev1.DeviceTaint) taint {
 	return t
 }
 
-// sameTaints reports whether the taints of c are those of the API objects, times
+// sameTaints reports whether the taints are those of the API objects, times
 // included.
-func (c content) sameTaints(of []resourcev1.DeviceTaint) bool {
-	have := c.taintList()
-	if len(have) != len(of) {
-		return false
-	}
-	for i := range of {
-		if t := taintOf(&of[i]); !t.same(have[i]) || !t.added.Time.Equal(have[i].added.Time) {
-			return false
-		}
-	}
-	return true
+func (it *item) sameTaints(of []resourcev1.DeviceTaint) bool {
+	return slices.EqualFunc(it.taints, of, func(have taint, d resourcev1.DeviceTaint) bool {
+		t := taintOf(&d)
+		return t.same(have) && t.added.Time.Equal(have.added.Time)
+	})
 }
 
 // encoder encodes and hashes content. It has a buffer, so one goroutine at a
@@ -162,59 +154,34 @@ func (e *encoder) encode(m message) []byte {
 	return e.buf[size-n : size]
 }
 
-// item returns the item of a message with that name as its first field.
-func (e *encoder) item(name string, h hash, t *traits, m message) item {
-	it := item{content: content{name: name, hash: h, traits: t}, encoded: string(e.encode(m))}
-	// The name shares the memory of the encoding, which begins with a tag, a
-	// length and the name.
-	const at = 2
-	if end := at + len(name); len(it.encoded) >= end && it.encoded[at:end] == name {
-		it.name = it.encoded[at:end]
-	}
-	return it
-}
-
 // device returns the item of a device. It returns before if that is equal.
 func (e *encoder) device(d *resourcev1.Device, before *item) (it item, reused bool) {
 	h := e.deviceHash(d)
 	if before != nil && before.hash == h && before.sameTaints(d.Taints) {
 		return *before, true
 	}
-	bare := d
+	bare := *d
 	if len(d.Taints) > 0 || sharesQuantities(d) {
-		// Encoding a quantity caches its text in it, and that behind a pointer
-		// belongs to the caller.
-		bare = d.DeepCopy()
+		bare = *d.DeepCopy()
 	}
 	for i := range bare.Taints {
 		bare.Taints[i].TimeAdded = nil
 	}
-	return e.item(d.Name, h, traitsOf(d), bare), false
+	return item{d.Name, h, traitsOf(d), string(e.encode(&bare))}, false
+}
+
+// sharesQuantities reports whether d has quantities behind pointers. Encoding a
+// quantity caches its text in it, so those of the caller must not be encoded.
+func sharesQuantities(d *resourcev1.Device) bool {
+	shares := len(d.NodeAllocatableResources) > 0
+	for _, c := range d.Capacity {
+		shares = shares || c.RequestPolicy != nil
+	}
+	return shares
 }
 
 func (e *encoder) counterSet(s *resourcev1.CounterSet) item {
-	return e.item(s.Name, e.messageHash(s), nil, s)
-}
-
-// selection is a NodeSelection with the node's name.
-type selection struct {
-	nodeName  string // immutable in the API, unlike the rest
-	selector  *corev1.NodeSelector
-	allNodes  bool
-	perDevice bool
-}
-
-func (s selection) apply(spec *resourcev1.ResourceSliceSpec) {
-	if s.nodeName != "" {
-		spec.NodeName = &s.nodeName
-	}
-	spec.NodeSelector = s.selector
-	if s.allNodes {
-		spec.AllNodes = new(true)
-	}
-	if s.perDevice {
-		spec.PerDeviceNodeSelection = new(true)
-	}
+	return item{s.Name, e.rare(setHash, s), setTraits, string(e.encode(s))}
 }
 
 // head returns the hash of the fields of a spec that are about neither its
@@ -232,14 +199,13 @@ func (e *encoder) head(spec *resourcev1.ResourceSliceSpec) hash {
 
 // desired is a pool as passed to Set. It is immutable.
 type desired struct {
-	id        PoolID
-	devices   []item // by name
-	sets      []item // by name
-	selection selection
-	skip      []resourcev1.SkipNodeOperation // sorted
-	partition resourcev1.FullyQualifiedName
-	heads     [3]hash // by kind of page
-	atomic    bool
+	id       PoolID
+	nodeName string                       // "" for pools of the cluster
+	base     resourcev1.ResourceSliceSpec // without devices and counter sets
+	heads    [3]hash                      // by kind of page
+	devices  []item                       // by name
+	sets     []item                       // by name
+	atomic   bool
 }
 
 // kinds of pages, as indexes of desired.heads
@@ -249,32 +215,14 @@ const (
 	counterPage         // counter sets
 )
 
-// find returns the item of a device, or nil. hint is the index to try first;
-// find sets it to the next one.
-func (d *desired) find(name string, hint *int) *item {
-	if d == nil {
-		return nil
-	}
-	i, found := *hint, *hint < len(d.devices) && d.devices[*hint].name == name
-	if !found {
-		i, found = slices.BinarySearchFunc(d.devices, name, func(it item, name string) int { return strings.Compare(it.name, name) })
-	}
-	if *hint = i + 1; !found {
-		return nil
-	}
-	return &d.devices[i]
-}
-
 // spec returns the common part of the specs of all pages of a kind.
 func (d *desired) spec(kind int) resourcev1.ResourceSliceSpec {
-	spec := resourcev1.ResourceSliceSpec{Driver: d.id.Driver, Pool: resourcev1.ResourcePool{Name: d.id.Name}}
-	d.selection.apply(&spec)
+	spec := d.base
 	if kind == counterPage {
-		return spec
+		spec.SkipNodeOperations = nil
 	}
-	spec.SkipNodeOperations = slices.Clone(d.skip)
-	if kind == consumerPage && d.partition != "" {
-		spec.PartitionTypeAttribute = &d.partition
+	if kind != consumerPage {
+		spec.PartitionTypeAttribute = nil
 	}
 	return spec
 }
@@ -283,42 +231,50 @@ func (d *desired) spec(kind int) resourcev1.ResourceSliceSpec {
 // indexes in pool.Devices of all other devices: those must be validated. same
 // reports that the pool equals before.
 func (e *encoder) newDesired(id PoolID, pool *Pool, nodeName string, before *desired) (d *desired, fresh []int, same bool) {
-	d = &desired{
-		id: id, atomic: pool.Atomic, partition: pool.PartitionTypeAttribute,
-		skip:      slices.Sorted(slices.Values(pool.SkipNodeOperations)),
-		selection: selection{selector: pool.Nodes.Selector.DeepCopy(), allNodes: pool.Nodes.AllNodes, perDevice: pool.Nodes.PerDevice},
-		devices:   make([]item, len(pool.Devices)),
-	}
+	d = &desired{id: id, atomic: pool.Atomic, devices: make([]item, len(pool.Devices)), base: resourcev1.ResourceSliceSpec{
+		Driver: id.Driver, Pool: resourcev1.ResourcePool{Name: id.Name},
+		NodeSelector: pool.Nodes.Selector.DeepCopy(), AllNodes: orNil(pool.Nodes.AllNodes), PerDeviceNodeSelection: orNil(pool.Nodes.PerDevice),
+		PartitionTypeAttribute: orNil(pool.PartitionTypeAttribute),
+		SkipNodeOperations:     slices.Sorted(slices.Values(pool.SkipNodeOperations)),
+	}}
 	if pool.Nodes == (NodeSelection{}) {
-		d.selection.nodeName = nodeName
+		d.nodeName, d.base.NodeName = nodeName, orNil(nodeName)
 	}
 	for i := range pool.SharedCounters {
 		d.sets = append(d.sets, e.counterSet(&pool.SharedCounters[i]))
 	}
-	slices.SortStableFunc(d.sets, byName)
+	slices.SortFunc(d.sets, byName)
 	for kind := range d.heads {
 		spec := d.spec(kind)
 		d.heads[kind] = e.head(&spec)
 	}
-	// A device that was valid is not if only one of the pools is PerDevice.
-	known := before != nil && before.selection.perDevice == d.selection.perDevice
-	hint, sorted := 0, true
+	was := before
+	if was == nil {
+		was = &desired{}
+	}
 	for i := range pool.Devices {
-		it, reused := e.device(&pool.Devices[i], before.find(pool.Devices[i].Name, &hint))
-		if d.devices[i] = it; !reused || !known {
+		it, reused := e.device(&pool.Devices[i], find(was.devices, pool.Devices[i].Name))
+		// A device that was valid is not if only one of the pools is PerDevice.
+		if d.devices[i] = it; !reused || (was.base.PerDeviceNodeSelection == nil) != (d.base.PerDeviceNodeSelection == nil) {
 			fresh = append(fresh, i)
 		}
-		sorted = sorted && (i == 0 || d.devices[i-1].name <= it.name)
 	}
-	if !sorted {
-		slices.SortStableFunc(d.devices, byName)
-	}
+	slices.SortFunc(d.devices, byName)
 	return d, fresh, before != nil && len(fresh) == 0 && d.equal(before)
 }
 
+// orNil returns a pointer to v, or nil for the zero value.
+func orNil[T comparable](v T) *T {
+	var zero T
+	if v == zero {
+		return nil
+	}
+	return &v
+}
+
 func (d *desired) equal(other *desired) bool {
-	return d.atomic == other.atomic && d.selection.nodeName == other.selection.nodeName && d.heads == other.heads &&
-		d.partition == other.partition && slices.EqualFunc(d.sets, other.sets, same) && slices.EqualFunc(d.devices, other.devices, same)
+	return d.atomic == other.atomic && d.nodeName == other.nodeName && d.heads == other.heads &&
+		slices.EqualFunc(d.sets, other.sets, same) && slices.EqualFunc(d.devices, other.devices, same)
 }
 
 // urgent reports whether replacing before with d takes something from Pods: a
@@ -327,33 +283,12 @@ func (d *desired) urgent(before *desired) bool {
 	if before == nil {
 		return false
 	}
-	hint := 0
-	for i := range before.devices {
-		if d.find(before.devices[i].name, &hint) == nil {
-			return true
-		}
-	}
-	hint = 0
-	for i := range d.devices {
-		taints := d.devices[i].taintList()
-		if len(taints) == 0 {
-			continue
-		}
-		var had []taint
-		if was := before.find(d.devices[i].name, &hint); was != nil {
-			had = was.taintList()
-		}
-		for _, t := range taints {
-			if t.restrictive() && !slices.ContainsFunc(had, t.same) {
-				return true
-			}
-		}
-	}
-	return false
+	return slices.ContainsFunc(before.devices, func(it item) bool { return find(d.devices, it.name) == nil }) ||
+		slices.ContainsFunc(d.devices, func(it item) bool { return it.restricts(cmp.Or(find(before.devices, it.name), noItem)) })
 }
 
 // record is a slice on the API server, reduced to metadata, names and hashes.
-// Records are immutable. The informer stores them in place of the objects.
+// Records are immutable. The view stores them in place of the objects.
 type record struct {
 	// The metadata without managedFields. An update repeats it.
 	metav1.ObjectMeta
@@ -363,9 +298,8 @@ type record struct {
 	count      int64
 	nodeName   string
 	head       hash
-	devices    []content // in the order of the slice
-	sets       []content // in the order of the slice
-	manager    string    // the last writer
+	items      []item // by name; devices or, in a counter page, counter sets
+	manager    string // the last writer
 }
 
 // record returns the record of a slice. It keeps no part of the slice except
@@ -377,7 +311,7 @@ func (e *encoder) record(s *resourcev1.ResourceSlice) *record {
 		generation: s.Spec.Pool.Generation,
 		count:      s.Spec.Pool.ResourceSliceCount,
 		head:       e.head(&s.Spec),
-		devices:    make([]content, len(s.Spec.Devices)),
+		items:      make([]item, 0, len(s.Spec.Devices)+len(s.Spec.SharedCounters)),
 	}
 	if s.Spec.NodeName != nil {
 		r.nodeName = *s.Spec.NodeName
@@ -391,12 +325,13 @@ func (e *encoder) record(s *resourcev1.ResourceSlice) *record {
 	r.manager, r.ManagedFields = last.Manager, nil
 	for i := range s.Spec.Devices {
 		d := &s.Spec.Devices[i]
-		r.devices[i] = content{name: d.Name, hash: e.deviceHash(d), traits: traitsOf(d)}
+		r.items = append(r.items, item{name: d.Name, hash: e.deviceHash(d), traits: traitsOf(d)})
 	}
 	for i := range s.Spec.SharedCounters {
 		set := &s.Spec.SharedCounters[i]
-		r.sets = append(r.sets, content{name: set.Name, hash: e.messageHash(set)})
+		r.items = append(r.items, item{name: set.Name, hash: e.rare(setHash, set), traits: setTraits})
 	}
+	slices.SortStableFunc(r.items, byName)
 	return r
 }
 
@@ -406,19 +341,13 @@ func (c *Controller) record(s *resourcev1.ResourceSlice) *record {
 	return e.record(s)
 }
 
-// contents returns the counter sets or the devices.
-func (r *record) contents(counters bool) []content {
-	if counters {
-		return r.sets
-	}
-	return r.devices
+// has reports whether the slice has counter sets, or devices.
+func (r *record) has(sets bool) bool {
+	return slices.ContainsFunc(r.items, func(it item) bool { return it.isSet == sets })
 }
 
 // deleting reports whether the object only waits for its finalizers.
 func (r *record) deleting() bool { return r.DeletionTimestamp != nil }
-
-// is reports whether r and other are about the same object.
-func (r *record) is(uid types.UID) bool { return r.UID == uid }
 
 // ownedBy reports whether one of the owners is ref.
 func (r *record) ownedBy(ref *metav1.OwnerReference) bool {

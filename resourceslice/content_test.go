@@ -7,10 +7,8 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
-	"strings"
 	"testing"
 	"time"
-	"unsafe"
 
 	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -87,8 +85,8 @@ func TestEveryFieldChangesTheHash(t *testing.T) {
 			s := &resourcev1.ResourceSlice{Spec: spec}
 			rec := e.record(s)
 			text := fmt.Sprint(rec.id, rec.generation, rec.count, rec.nodeName, rec.head)
-			for _, is := range slices.Concat(rec.devices, rec.sets) {
-				text += fmt.Sprint(is.name, is.hash, is.taintList())
+			for _, is := range rec.items {
+				text += fmt.Sprint(is.name, is.hash, is.taints)
 			}
 			return text
 		}
@@ -262,22 +260,4 @@ func typical(n int) []resourcev1.Device {
 		}
 	}
 	return all
-}
-
-// TestNamesTakeNoMemory: a name is a part of the encoding that follows it.
-func TestNamesTakeNoMemory(t *testing.T) {
-	e := encoder{hasher: newHasher()}
-	for _, name := range []string{"a", strings.Repeat("x", 63), strings.Repeat("y", 300)} {
-		d, _ := e.device(&resourcev1.Device{Name: name, AllNodes: new(true)}, nil)
-		set := e.counterSet(&resourcev1.CounterSet{Name: name})
-		for _, it := range []item{d, set} {
-			if it.name != name {
-				t.Errorf("the name is %q, want %q", it.name, name)
-			}
-			// A length of 128 and more takes another byte; no valid name has it.
-			if within := unsafe.StringData(it.name) == unsafe.StringData(it.encoded[2:]); within != (len(name) < 128) {
-				t.Errorf("%d bytes within their encoding: %v", len(name), within)
-			}
-		}
-	}
 }

@@ -37,7 +37,7 @@ type Controller struct {
 	ready    *lifecycle.Ready
 	progress *lifecycle.Progress
 	tokens   chan struct{} // one for each write that may be under way
-	own      ownWrites
+	view     view
 	owner    ownerCache
 
 	// outlives is the context of writes: it ends ShutdownTimeout after that of
@@ -65,7 +65,7 @@ func New(cfg Config) (*Controller, error) {
 		ready:    lifecycle.NewReady(cfg.Name),
 		progress: lifecycle.NewProgress(cfg.Name, 2*beatInterval+3*cfg.CallTimeout),
 		tokens:   make(chan struct{}, cfg.Concurrency),
-		own:      ownWrites{pending: map[string]ownWrite{}},
+		view:     view{pools: map[PoolID]map[string]*entry{}},
 		owner:    ownerCache{source: cfg.Owner, turn: make(chan struct{}, 1)},
 		pools:    make(map[PoolID]*pool),
 		named:    make(map[string]map[string]bool),
@@ -109,12 +109,9 @@ func (c *Controller) Set(id PoolID, p Pool) error {
 	if same {
 		return nil
 	}
-	input := validation.Pool{
-		Driver: id.Driver, Name: id.Name, NodeName: c.cfg.NodeName,
-		Selector: p.Nodes.Selector, AllNodes: p.Nodes.AllNodes, PerDevice: p.Nodes.PerDevice,
-		Devices: p.Devices, SharedCounters: p.SharedCounters, PartitionType: p.PartitionTypeAttribute, Skip: p.SkipNodeOperations,
-	}
-	if problems := input.Validate(fresh); len(problems) > 0 {
+	spec := d.base
+	spec.Devices, spec.SharedCounters, spec.SkipNodeOperations = p.Devices, p.SharedCounters, p.SkipNodeOperations
+	if problems := validation.Pool(&spec, fresh); len(problems) > 0 {
 		return &InvalidError{Pool: id, Err: problems.ToAggregate()}
 	}
 	c.mu.Lock()
@@ -164,7 +161,7 @@ func (c *Controller) claim(rec *record, owner *metav1.OwnerReference) bool {
 	defer c.mu.Unlock()
 	names, ok := c.named[rec.id.Driver]
 	isClusters := rec.nodeName == ""
-	if !ok || rec.deleting() || c.own.isGone(rec) || isClusters && (rec.otherOwner(owner) != nil || c.cfg.NodeName != "" && len(rec.OwnerReferences) == 0) {
+	if !ok || rec.deleting() || isClusters && (rec.otherOwner(owner) != nil || c.cfg.NodeName != "" && len(rec.OwnerReferences) == 0) {
 		return true
 	}
 	p := c.pools[rec.id]
@@ -266,35 +263,19 @@ func (c *Controller) resendAll() {
 	}
 }
 
-// onChanged is called for each slice that is new or changed.
-func (c *Controller) onChanged(old, rec *record) {
-	if c.own.isOwn(old, rec) {
-		return
+// onForeign schedules the repair of a pool after another client has created,
+// changed or deleted a slice.
+func (c *Controller) onForeign(rec *record, deleted bool) {
+	if deleted {
+		c.owner.doubt()
 	}
-	c.onDrift(rec, old != nil)
-	if old != nil && old.id != rec.id {
-		c.onDrift(old, true)
-	}
-}
-
-// onDeleted is called for each slice that is gone.
-func (c *Controller) onDeleted(rec *record) {
-	if c.own.isOwnDelete(rec) {
-		return
-	}
-	c.owner.doubt()
-	c.onDrift(rec, true)
-}
-
-// onDrift schedules the repair of a pool that another writer changed.
-func (c *Controller) onDrift(rec *record, wasOurs bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	p := c.pools[rec.id]
 	if p == nil || p.isGone() {
 		return
 	}
-	if rec.manager != "" && wasOurs {
+	if rec.manager != "" {
 		p.conflict.manager = rec.manager
 	}
 	c.enqueue(rec.id, time.Until(p.drifted(c.cfg.RepairDelay)))
@@ -302,8 +283,8 @@ func (c *Controller) onDrift(rec *record, wasOurs bool) {
 
 // Wait blocks until the API server has the pool as of the latest Set or Remove
 // before the call, or of a later one. It returns nil if the pool is published
-// as a whole, and an *InvalidError, *DroppedFieldsError or *UnsupportedError if
-// the API server doesn't take all of it. It returns the cause if ctx is done, and
+// as a whole, and an *InvalidError or *DroppedFieldsError if the API server
+// doesn't take all of it. It returns the cause if ctx is done, and
 // ErrUnknownPool for a pool that was neither Set nor removed lately.
 func (c *Controller) Wait(ctx context.Context, id PoolID) error {
 	c.mu.Lock()
@@ -414,7 +395,7 @@ func (c *Controller) shutDown(queue workqueue.TypedInterface[PoolID]) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for id, p := range c.pools {
-		if p.half {
+		if p.half() {
 			queue.Add(id)
 		}
 	}

@@ -63,7 +63,7 @@ func TestASliceChangesFromCountersToDevices(t *testing.T) {
 		t.Errorf("devices %v, complete %v", names, ok)
 	}
 	for _, rec := range m.live() {
-		if len(rec.sets) > 0 {
+		if rec.has(true) {
 			t.Errorf("%s still has counters", rec.Name)
 		}
 	}
@@ -84,8 +84,8 @@ func TestCounterSetsAreSpreadBy8(t *testing.T) {
 	m.become(pool)
 	var sizes []int
 	for _, rec := range m.live() {
-		if len(rec.sets) > 0 {
-			sizes = append(sizes, len(rec.sets))
+		if rec.has(true) {
+			sizes = append(sizes, len(rec.items))
 		}
 	}
 	slices.Sort(sizes)
@@ -173,7 +173,7 @@ func TestSlicesOfAnotherScopeAreReplaced(t *testing.T) {
 // content is left out, and refused content keeps its live version
 // unless that was refused too.
 func TestAnswersDecideWhatIsPublished(t *testing.T) {
-	device := func(h hash) item { return item{content: content{name: "d", hash: h}} }
+	device := func(h hash) item { return item{name: "d", hash: h} }
 	live := device(7)
 	for name, tc := range map[string]struct {
 		answers map[hash]*answer

@@ -52,7 +52,7 @@
 //   - Another writer's change is undone after a second, and more and more rarely,
 //     up to every five minutes, if the other writer persists.
 //
-// The informer stores names and hashes in place of objects: 100,000 devices of
+// The controller stores names and hashes in place of objects: 100,000 devices of
 // seven attributes take less than 40 MB. DESIGN.md has the details.
 //
 // # Concurrency

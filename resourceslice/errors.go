@@ -22,11 +22,13 @@ var (
 // An InvalidError means that a pool can't be published as it is. Set returns it
 // for problems that can be found without the API server. The controller reports
 // it if the API server refuses a slice: refused devices are left out, or keep
-// their previous content, and the rest is published.
+// their previous content, and the rest is published. It also reports it for a
+// field that the API version in use doesn't have; then nothing is published until
+// Set changes the pool or the API server serves a newer version.
 type InvalidError struct {
 	// Pool is the pool.
 	Pool PoolID
-	// Slice is the object that the API server refused; empty from Set.
+	// Slice is the object that the API server refused; empty for others.
 	Slice string
 	// Err holds the problems. From Set it is a utilerrors.Aggregate with a
 	// *field.Error for each problem, whose path is one within Pool; otherwise it
@@ -140,19 +142,4 @@ type UnavailableError struct {
 // Error implements error.
 func (e *UnavailableError) Error() string {
 	return "resourceslice: the API server serves no ResourceSlice in resource.k8s.io/" + strings.Join(e.Versions, ", ")
-}
-
-// An UnsupportedError means that a pool needs a field that the API version in use
-// doesn't have. The pool is not published until Set changes it or the API server
-// serves a newer version.
-type UnsupportedError struct {
-	// Pool is the pool.
-	Pool PoolID
-	// Version is the version in use, Field the path within Pool.
-	Version, Field string
-}
-
-// Error implements error.
-func (e *UnsupportedError) Error() string {
-	return fmt.Sprintf("resourceslice: pool %s: %s needs resource.k8s.io/v1, the API server has %s only", e.Pool, e.Field, e.Version)
 }

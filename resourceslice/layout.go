@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"hash/fnv"
 	"slices"
-	"strconv"
 	"strings"
 
 	resourcev1 "k8s.io/api/resource/v1"
@@ -38,10 +37,9 @@ const (
 
 // page is a slice as it should be.
 type page struct {
-	rec      *record // the slice as it is; nil if it must be created
-	name     string
-	counters bool   // it holds counter sets, not devices
-	items    []item // by name once the layout is done
+	rec   *record // the slice as it is; nil if it must be created
+	name  string
+	items []item // devices or counter sets, by name once the layout is done
 
 	// The differences from rec, set by diff.
 	content     bool // devices, counter sets or head
@@ -49,11 +47,14 @@ type page struct {
 	restrictive bool // it takes something from Pods
 }
 
+// isSets reports whether the page has counter sets, not devices.
+func (p *page) isSets() bool { return len(p.items) > 0 && p.items[0].isSet }
+
 func (p *page) kind() int {
 	switch {
-	case p.counters:
+	case p.isSets():
 		return counterPage
-	case slices.ContainsFunc(p.items, func(i item) bool { return len(i.counterSets()) > 0 }):
+	case slices.ContainsFunc(p.items, func(i item) bool { return len(i.consumes) > 0 }):
 		return consumerPage
 	}
 	return plainPage
@@ -62,36 +63,20 @@ func (p *page) kind() int {
 // limit is how many items the page can hold as it is.
 func (p *page) limit() int {
 	switch {
-	case p.counters:
+	case p.isSets():
 		return counterLimit
-	case slices.ContainsFunc(p.items, func(i item) bool { return i.isAdvanced() }):
+	case slices.ContainsFunc(p.items, func(i item) bool { return i.advanced }):
 		return advancedLimit
 	}
 	return plainLimit
 }
 
-// live returns the contents of the page on the API server.
-func (p *page) live() []content {
-	if p.rec == nil {
-		return nil
-	}
-	return p.rec.contents(p.counters)
-}
-
 // newRestrictions returns the kinds of restrictions that the live slice doesn't
 // have. An update never loses the other kinds, whatever features are off.
 func (p *page) newRestrictions() restrictions {
-	var devices, sets []content
-	for i := range p.items {
-		if p.counters {
-			sets = append(sets, p.items[i].content)
-		} else {
-			devices = append(devices, p.items[i].content)
-		}
-	}
-	kinds := restrictionsOf(devices, sets)
+	kinds := restrictionsOf(p.items)
 	if p.rec != nil {
-		kinds &^= restrictionsOf(p.rec.devices, p.rec.sets)
+		kinds &^= restrictionsOf(p.rec.items)
 	}
 	return kinds
 }
@@ -104,51 +89,19 @@ func (p *page) diff(d *desired, o *observed) {
 	if !p.content {
 		return
 	}
-	wanted := make(map[string]*item, len(p.items))
-	for i := range p.items {
-		wanted[p.items[i].name] = &p.items[i]
-	}
-	for _, is := range p.live() {
-		it, ok := wanted[is.name]
-		p.restrictive = p.restrictive || !ok || it.hash != is.hash && len(it.taintList()) > 0
+	for i := range p.rec.items {
+		is := &p.rec.items[i]
+		it := find(p.items, is.name)
+		p.restrictive = p.restrictive || it == nil || it.hash != is.hash && len(it.taints) > 0
 	}
 }
 
 // differs reports whether the spec of the page, except for generation and
-// count, is not that of its record.
+// count, is not that of its record. The items of both are sorted.
 func (p *page) differs(d *desired, o *observed) bool {
-	if p.rec == nil || !o.stored(d.heads[p.kind()], p.rec.head) || len(p.rec.devices)+len(p.rec.sets) != len(p.items) {
-		return true
-	}
-	live := p.live()
-	if len(live) != len(p.items) {
-		return true // it holds the other kind
-	}
-	var index map[string]int // if the order differs
-	for i := range p.items {
-		it, at := &p.items[i], i
-		if live[i].name != it.name {
-			if index == nil {
-				index = indexOf(live)
-			}
-			var ok bool
-			if at, ok = index[it.name]; !ok {
-				return true
-			}
-		}
-		if !o.stored(it.hash, live[at].hash) || otherTimes(it.taintList(), live[at].taintList()) {
-			return true
-		}
-	}
-	return false
-}
-
-func indexOf(all []content) map[string]int {
-	index := make(map[string]int, len(all))
-	for i := range all {
-		index[all[i].name] = i
-	}
-	return index
+	return p.rec == nil || !o.stored(d.heads[p.kind()], p.rec.head) || !slices.EqualFunc(p.items, p.rec.items, func(it, is item) bool {
+		return it.name == is.name && o.stored(it.hash, is.hash) && !otherTimes(it.taints, is.taints)
+	})
 }
 
 // otherTimes reports whether a taint was Set with another time than the stored
@@ -177,7 +130,7 @@ func (d *desired) layOut(o *observed, usable []*record, count int, compact bool)
 	sets, devices := d.publishable(o)
 	var withSets, withDevices []*record
 	for _, rec := range usable {
-		if len(rec.sets) > 0 && len(sets) > 0 {
+		if rec.has(true) && len(sets) > 0 {
 			withSets = append(withSets, rec)
 		} else {
 			withDevices = append(withDevices, rec)
@@ -191,9 +144,6 @@ func (d *desired) layOut(o *observed, usable []*record, count int, compact bool)
 	counters := newLayout(sets, withSets, true)
 	counters.shed()
 	counters.place(d, o, newest)
-	for _, p := range counters.pages {
-		p.counters = len(p.items) > 0
-	}
 
 	l := newLayout(devices, withDevices, false)
 	l.match(count-len(counters.pages), len(devices))
@@ -230,19 +180,10 @@ func (d *desired) publishable(o *observed) (sets, devices []item) {
 			sets = append(sets, instead)
 		}
 	}
-	var live map[string]hash
 	for _, it := range d.devices {
 		instead, ok := o.instead(it)
-		if ok && len(other) > 0 && slices.ContainsFunc(it.counterSets(), func(set string) bool { return other[set] }) {
-			if live == nil {
-				live = make(map[string]hash)
-				for _, rec := range o.live {
-					for _, is := range rec.devices {
-						live[is.name] = is.hash
-					}
-				}
-			}
-			ok = live[it.name] == instead.hash
+		if ok && len(other) > 0 && slices.ContainsFunc(it.consumes, func(set string) bool { return other[set] }) {
+			ok = slices.ContainsFunc(o.live, func(rec *record) bool { return cmp.Or(find(rec.items, it.name), noItem).hash == instead.hash })
 		}
 		if ok {
 			devices = append(devices, instead)
@@ -258,26 +199,22 @@ func newLayout(items []item, live []*record, counters bool) *layout {
 	switch {
 	case counters:
 		l.fill = counterLimit
-	case len(items) <= plainLimit && !slices.ContainsFunc(items, func(i item) bool { return i.isAdvanced() }):
+	case len(items) <= plainLimit && !slices.ContainsFunc(items, func(i item) bool { return i.advanced }):
 		l.fill = plainLimit // one page is always atomic
 	}
-	index := make(map[string]int, len(items))
-	for i := range items {
-		index[items[i].name] = i
-	}
-	placed := make([]bool, len(items))
+	placed := make(map[string]bool, len(items))
 	for _, rec := range live {
-		p := &page{rec: rec, name: rec.Name, counters: counters}
-		for _, is := range p.live() {
-			if i, ok := index[is.name]; ok && !placed[i] {
-				placed[i] = true
-				p.items = append(p.items, items[i])
+		p := &page{rec: rec, name: rec.Name}
+		for i := range rec.items {
+			if it := find(items, rec.items[i].name); it != nil && !placed[it.name] {
+				placed[it.name] = true
+				p.items = append(p.items, *it)
 			}
 		}
 		l.pages = append(l.pages, p)
 	}
 	for i := range items {
-		if !placed[i] {
+		if !placed[items[i].name] {
 			l.left = append(l.left, items[i])
 		}
 	}
@@ -358,12 +295,12 @@ func (l *layout) place(d *desired, o *observed, newest int64) {
 	}
 	l.stow(order[:others])
 	for ; l.create > 0; l.create-- {
-		l.pages = append(l.pages, &page{counters: l.counters, items: l.take(l.fill)})
+		l.pages = append(l.pages, &page{items: l.take(l.fill)})
 	}
 	l.stow(order[others:])
 	grown := len(l.pages) > 0
 	for len(l.left) > 0 {
-		l.pages = append(l.pages, &page{counters: l.counters, items: l.take(l.fill)})
+		l.pages = append(l.pages, &page{items: l.take(l.fill)})
 		if n := len(l.pages); len(l.left) == 0 && grown && !l.counters && n > spareAbove {
 			for range (n + sparePer - 1) / sparePer {
 				l.pages = append(l.pages, &page{})
@@ -384,10 +321,10 @@ func (l *layout) stow(pages []*page) {
 	}
 	var advanced []item
 	l.left = slices.DeleteFunc(slices.Clone(l.left), func(it item) bool {
-		if it.isAdvanced() {
+		if it.advanced {
 			advanced = append(advanced, it)
 		}
-		return it.isAdvanced()
+		return it.advanced
 	})
 	for _, p := range slices.SortedStableFunc(slices.Values(pages), func(a, b *page) int { return len(a.items) - len(b.items) }) {
 		if len(l.left) > 0 && p.limit() == plainLimit {
@@ -409,21 +346,20 @@ func (l *layout) take(n int) []item {
 // name gives the new pages the lowest order numbers that are free, so that the
 // successor of a process that died gives them the same.
 func (d *desired) name(pages []*page, o *observed) {
-	taken, used := make(map[string]bool), make(map[uint64]bool)
+	taken := make(map[string]bool)
 	for _, rec := range o.live {
-		taken[rec.Name], used[orderOf(rec.Name)] = true, true
+		taken[rec.Name] = true
 	}
 	stem := d.id.Driver
-	if d.selection.nodeName != "" {
-		stem += "-" + d.selection.nodeName
+	if d.nodeName != "" {
+		stem += "-" + d.nodeName
 	}
-	order := uint64(1)
+	order := 0
 	for _, p := range pages {
-		for salt := 0; p.name == ""; salt++ {
-			for ; used[order]; order++ {
-			}
-			if name := pageName(d.id, strings.ToLower(stem), order, salt); !taken[name] && !o.taken[name] {
-				p.name, used[order] = name, true
+		for p.name == "" {
+			order++
+			if name := pageName(d.id, strings.ToLower(stem), order); !taken[name] && !o.taken[name] {
+				p.name = name
 			}
 		}
 	}
@@ -431,22 +367,11 @@ func (d *desired) name(pages []*page, o *observed) {
 
 // pageName returns the name of the page with an order number. Every process
 // gives the same page the same name, so a create that is repeated is recognized.
-func pageName(id PoolID, stem string, order uint64, salt int) string {
+func pageName(id PoolID, stem string, order int) string {
 	number := fmt.Sprintf("%0*x", orderDigits, order)
 	h := fnv.New32a()
-	fmt.Fprintf(h, "%s\n%s\n%s\n%d", id.Driver, id.Name, number, salt)
+	fmt.Fprintf(h, "%s\n%s\n%s", id.Driver, id.Name, number)
 	suffix := fmt.Sprintf("%08x", h.Sum32())
 	stem = strings.Trim(stem[:min(len(stem), maxPageName-orderDigits-len(suffix)-2)], "-.")
 	return number + "-" + stem + "-" + suffix
-}
-
-// orderOf returns the order number at the start of a name, or 0 for a page that
-// another publisher named.
-func orderOf(name string) uint64 {
-	number, _, ok := strings.Cut(name, "-")
-	n, err := strconv.ParseUint(number, 16, 32)
-	if !ok || err != nil || len(number) != orderDigits || n >= 1<<32-1<<16 {
-		return 0
-	}
-	return n
 }

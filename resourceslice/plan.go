@@ -118,7 +118,7 @@ func (p *plan) window() bool {
 
 func (p *plan) devices() (n int) {
 	for _, page := range p.pages {
-		if !page.counters {
+		if !page.isSets() {
 			n += len(page.items)
 		}
 	}
@@ -182,7 +182,7 @@ func makePlan(d *desired, o *observed, compact bool) *plan {
 		from = o.live
 	}
 	for _, rec := range from {
-		if rec.nodeName == d.selection.nodeName && !rec.deleting() {
+		if rec.nodeName == d.nodeName && !rec.deleting() {
 			usable = append(usable, rec)
 		}
 	}
@@ -290,13 +290,13 @@ func independent(d *desired, changed []*page) bool {
 		if !page.content {
 			continue
 		}
-		if d.atomic || page.counters || len(page.rec.sets) > 0 {
+		if d.atomic || page.isSets() || page.rec.has(true) {
 			return false
 		}
 		if page.rec.head != d.heads[page.kind()] {
 			heads++
 		}
-		for _, is := range page.rec.devices {
+		for _, is := range page.rec.items {
 			at[is.name] = page.rec
 		}
 	}

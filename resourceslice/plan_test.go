@@ -13,8 +13,7 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/kubewright/kubewright/resourceslice/internal/validation"
+	"k8s.io/apimachinery/pkg/util/validation"
 )
 
 var testID = PoolID{"gpu.example.com", "n1"}
@@ -91,7 +90,7 @@ func (m *model) store(s *resourcev1.ResourceSlice, page *page) {
 func (m *model) complete() (names []string, ok bool) {
 	top, ok, _ := newest(m.live())
 	for _, rec := range top {
-		for _, li := range rec.devices {
+		for _, li := range rec.items {
 			names = append(names, li.name)
 		}
 	}
@@ -301,7 +300,7 @@ func (m *model) checkOrder(p Pool) {
 	m.t.Helper()
 	var got, want []string
 	for _, rec := range m.live() {
-		for _, li := range rec.devices {
+		for _, li := range rec.items {
 			got = append(got, li.name)
 		}
 	}
@@ -487,11 +486,11 @@ func TestASuccessorThatWantsSomethingElseTakesANewGeneration(t *testing.T) {
 func TestPageNames(t *testing.T) {
 	for _, node := range []string{"", "n1", strings.Repeat("a", 253), "a." + strings.Repeat("b.", 40) + "c"} {
 		for _, driver := range []string{"d.example.com", strings.Repeat("a", 40) + "." + strings.Repeat("b", 22), "Upper.Example.Com"} {
-			name := pageName(PoolID{driver, "p"}, strings.ToLower(driver+"-"+node), 1, 0)
+			name := pageName(PoolID{driver, "p"}, strings.ToLower(driver+"-"+node), 1)
 			if len(name) > maxPageName {
 				t.Errorf("%s is too long", name)
 			}
-			if problems := validation.NodeName(name, nil); len(problems) > 0 {
+			if problems := validation.IsDNS1123Subdomain(name); len(problems) > 0 {
 				t.Errorf("%s: %v", name, problems)
 			}
 		}

@@ -4,11 +4,8 @@
 package resourceslice
 
 import (
-	"cmp"
-	"errors"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -80,8 +77,8 @@ type Status struct {
 	// Complete is false from the first write of a new generation to the last:
 	// the scheduler takes no device from the pool during that time.
 	Complete bool
-	// Err is an *InvalidError, *DroppedFieldsError or *UnsupportedError if the
-	// API server doesn't have the whole pool and a retry would not help.
+	// Err is an *InvalidError or *DroppedFieldsError if the API server doesn't
+	// have the whole pool and a retry would not help.
 	Err error
 	// Since is the time of the last change of the status.
 	Since time.Time
@@ -138,7 +135,6 @@ type pool struct {
 		last    time.Time
 		manager string
 	}
-	half      bool // from the first write of a generation to the last
 	resendAll bool // the API server may have changed: forget its answers
 
 	work work
@@ -163,8 +159,8 @@ type work struct {
 	reported map[string]bool // errors that were reported
 	problem  error           // what Status.Err is
 
-	writes   int // since the pool was published
-	windowAt time.Time
+	writes   int       // since the pool was published
+	windowAt time.Time // the first write of a generation, until the last
 	window   time.Duration
 }
 
@@ -173,6 +169,9 @@ func newPool(id PoolID) *pool {
 		answers: map[hash]*answer{}, unanswered: map[string]*request{}, taken: map[string]bool{}, reported: map[string]bool{},
 	}}
 }
+
+// half reports whether a generation is begun and not complete.
+func (p *pool) half() bool { return !p.work.windowAt.IsZero() }
 
 // published reports whether nothing is left to do.
 func (p *pool) published() bool { return p.status.Published == p.status.Revision }
@@ -190,7 +189,7 @@ func (p *pool) desired() *desired {
 // set makes d the desired pool, nil for none.
 func (p *pool) set(d *desired, urgent bool) {
 	p.want, p.setAt = d, time.Now()
-	p.cluster = p.cluster || d != nil && d.selection.nodeName == ""
+	p.cluster = p.cluster || d != nil && d.nodeName == ""
 	if p.next, p.why = p.spaced, spacing; urgent {
 		p.next, p.spaced = time.Time{}, time.Time{} // nor do those that follow before the next publish
 	}
@@ -270,33 +269,4 @@ func (w *work) faultsDue() (due time.Time, ok bool) {
 		}
 	}
 	return due, ok
-}
-
-// sumUp computes problem from answers: the oldest *InvalidError or, if there is
-// none, one *DroppedFieldsError with all fields.
-func (w *work) sumUp() {
-	var invalid *answer
-	var dropped DroppedFieldsError
-	for _, a := range w.answers {
-		if _, ok := errors.AsType[*InvalidError](a.err); ok &&
-			(invalid == nil || cmp.Or(a.at.Compare(invalid.at), strings.Compare(a.err.Error(), invalid.err.Error())) < 0) {
-			invalid = a
-		}
-		if err, ok := errors.AsType[*DroppedFieldsError](a.err); ok {
-			dropped.Pool, dropped.Slice = err.Pool, max(dropped.Slice, err.Slice)
-			dropped.Fields = append(dropped.Fields, err.Fields...)
-			dropped.Withheld = append(dropped.Withheld, err.Withheld...)
-		}
-	}
-	var problem error
-	switch {
-	case invalid != nil:
-		problem = invalid.err
-	case len(dropped.Fields) > 0:
-		dropped.sort()
-		problem = &dropped
-	}
-	if problem == nil || w.problem == nil || problem.Error() != w.problem.Error() {
-		w.problem = problem // else the same pointer: nothing has changed for callers
-	}
 }

@@ -4,6 +4,7 @@
 package resourceslice
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/klog/v2"
 
 	"github.com/kubewright/kubewright/internal/apierr"
@@ -84,17 +86,6 @@ type job struct {
 	repair bool
 }
 
-// result is the end of a try.
-type result struct {
-	done     bool          // nothing is left to do now
-	again    bool          // another writer was faster: plan again
-	progress bool          // the facts have changed: plan again
-	written  bool          // the whole plan was written
-	err      error         // try again later
-	after    time.Duration // not before that
-	why      reason        // of after, if err is nil
-}
-
 // reconcile makes a pool as desired, as far as that is possible now, and
 // requeues it if more is to do.
 func (c *Controller) reconcile(ctx context.Context, id PoolID) {
@@ -104,20 +95,21 @@ func (c *Controller) reconcile(ctx context.Context, id PoolID) {
 	}
 	for quick, rounds := 0, 0; ; {
 		r := j.try()
-		if r.written {
-			rounds++
-		}
-		switch {
-		case r.done:
+		switch r.verdict {
+		case done:
 			return
-		case r.again && quick < quickRetries:
-			quick++
-			continue
-		case r.again:
+		case outdated:
+			if quick++; quick <= quickRetries {
+				continue
+			}
 			r.err = errRaces
-		case rounds > quickRetries:
+		case stored:
+			if rounds++; rounds <= quickRetries {
+				quick = 0
+				continue
+			}
 			r.err = errDiverges
-		case r.progress:
+		case refused:
 			quick = 0
 			continue
 		}
@@ -139,7 +131,7 @@ func (c *Controller) begin(ctx context.Context, id PoolID) *job {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	p := c.pools[id]
-	if p == nil || c.session == nil || ctx.Err() != nil && !p.half || p.isGone() {
+	if p == nil || c.session == nil || ctx.Err() != nil && !p.half() || p.isGone() {
 		return nil
 	}
 	if wait := max(time.Until(p.next), time.Until(c.paused)); wait > 0 && ctx.Err() == nil {
@@ -168,14 +160,14 @@ func (j *job) try() result {
 	for {
 		live, known := j.s.live(j.p.id, j.cluster)
 		if !known {
-			return result{done: true} // the session requeues all pools when it knows
+			return result{verdict: done} // the session requeues all pools when it knows
 		}
 		slices.SortFunc(live, byRecord)
 		j.live = live
 		if len(j.w.unanswered) == 0 {
 			break
 		}
-		if r, ok := j.repeat(); !ok {
+		if r := j.repeat(); r.verdict != stored {
 			return r
 		}
 	}
@@ -190,7 +182,7 @@ func (j *job) try() result {
 	}
 	if p.empty() {
 		j.published(p)
-		return result{done: true}
+		return result{verdict: done}
 	}
 	j.noteRepair()
 	return j.execute(p)
@@ -203,15 +195,16 @@ func (j *job) plan() (*plan, result) {
 	}
 	if j.s.version.Name != versions.Names[0] && len(j.want.sets) > 0 {
 		// Before v1, counter sets stood in the slices of their devices.
-		j.permanent(&UnsupportedError{Pool: j.p.id, Version: j.s.version.Name, Field: "sharedCounters"})
-		return nil, result{done: true}
+		j.permanent(&InvalidError{Pool: j.p.id, Err: field.Forbidden(field.NewPath("sharedCounters"),
+			fmt.Sprintf("needs resource.k8s.io/v1, the API server has %s only", j.s.version.Name))})
+		return nil, result{verdict: done}
 	}
 	if wait := time.Until(j.setAt.Add(j.c.cfg.HoldEmpty)); wait > 0 && len(j.want.devices) == 0 &&
-		slices.ContainsFunc(j.live, func(rec *record) bool { return len(rec.devices) > 0 }) {
-		return nil, result{after: wait, why: holding}
+		slices.ContainsFunc(j.live, func(rec *record) bool { return rec.has(false) }) {
+		return nil, waitFor(wait, holding)
 	}
 	if err := j.askOwner(); err != nil {
-		return nil, result{err: err}
+		return nil, failureOf(err)
 	}
 	for _, rec := range j.live {
 		if j.isForeign(rec) {
@@ -219,7 +212,7 @@ func (j *job) plan() (*plan, result) {
 			// other's slices.
 			other := rec.otherOwner(j.owner)
 			j.report(&ContendedError{Pool: j.p.id, Manager: strings.ToLower(other.Kind) + " " + other.Name}, "The pool belongs to another owner")
-			return nil, result{after: forbiddenRetry, why: forbidden}
+			return nil, waitFor(forbiddenRetry, forbidden)
 		}
 	}
 	return newPlan(j.want, &observed{
@@ -234,12 +227,12 @@ func (j *job) plan() (*plan, result) {
 func (j *job) planRemoval() (*plan, result) {
 	if slices.ContainsFunc(j.live, j.isForeign) {
 		if err := j.askOwner(); err != nil {
-			return nil, result{err: err}
+			return nil, failureOf(err)
 		}
 		j.live = slices.DeleteFunc(j.live, j.isForeign)
 	}
 	if len(j.live) == 0 && time.Since(j.w.lostCreate) < lateWrites {
-		return nil, result{after: time.Second, why: holding} // the first attempt may still be carried out
+		return nil, waitFor(time.Second, holding) // the first attempt may still be carried out
 	}
 	return planRemoval(j.live), result{}
 }
@@ -357,7 +350,7 @@ func (j *job) published(p *plan) {
 	w.streak.OK(j.ctx, "The pool is published again", "driver", j.p.id.Driver, "pool", j.p.id.Name)
 	w.failures, w.ours = 0, p.generation
 	j.closeWindow()
-	w.sumUp()
+	j.sumUp()
 	done := Published{
 		Pool: j.p.id, Revision: j.status.Revision, Generation: p.generation, Slices: len(p.pages), Devices: p.devices(),
 		Writes: w.writes, Window: w.window, Repair: j.repair, Latency: time.Since(j.setAt),
@@ -397,7 +390,7 @@ func (j *job) finish(done *Published) {
 	if !p.published() {
 		return // Set has scheduled it
 	}
-	local := j.want == nil || j.want.selection.nodeName != ""
+	local := j.want == nil || j.want.nodeName != ""
 	if p.cluster && local && !slices.ContainsFunc(j.live, func(rec *record) bool { return rec.nodeName == "" }) {
 		p.cluster = false
 		j.s.poke() // a watch may be of no use
@@ -427,7 +420,6 @@ func (j *job) openWindow(generation int64) {
 	if j.w.windowAt.IsZero() {
 		j.w.windowAt = time.Now()
 	}
-	j.p.half = true
 	j.p.update(func(s *Status) { s.Complete = false })
 }
 
@@ -437,11 +429,43 @@ func (j *job) closeWindow() {
 	if !j.w.windowAt.IsZero() {
 		j.w.window += time.Since(j.w.windowAt)
 	}
-	j.w.windowAt, j.p.half = time.Time{}, false
+	j.w.windowAt = time.Time{}
 }
 
 func (j *job) isHalf() bool {
 	j.c.mu.Lock()
 	defer j.c.mu.Unlock()
-	return j.p.half
+	return j.p.half()
+}
+
+// sumUp computes problem from answers: the oldest *InvalidError or, if there is
+// none, one *DroppedFieldsError with all fields. It reports dropped fields.
+func (j *job) sumUp() {
+	w := j.w
+	var invalid *answer
+	dropped := &DroppedFieldsError{Pool: j.p.id}
+	for _, a := range w.answers {
+		switch err := a.err.(type) { //nolint:errorlint // only errors of this package
+		case *InvalidError:
+			if invalid == nil || cmp.Or(a.at.Compare(invalid.at), strings.Compare(err.Error(), invalid.err.Error())) < 0 {
+				invalid = a
+			}
+		case *DroppedFieldsError:
+			dropped.Slice = max(dropped.Slice, err.Slice)
+			dropped.Fields = append(dropped.Fields, err.Fields...)
+			dropped.Withheld = append(dropped.Withheld, err.Withheld...)
+		}
+	}
+	var problem error
+	if len(dropped.Fields) > 0 {
+		dropped.sort()
+		j.report(dropped, "The API server dropped fields of a ResourceSlice")
+		problem = dropped
+	}
+	if invalid != nil {
+		problem = invalid.err
+	}
+	if problem == nil || w.problem == nil || problem.Error() != w.problem.Error() {
+		w.problem = problem // else the same pointer: nothing has changed for callers
+	}
 }

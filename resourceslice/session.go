@@ -9,6 +9,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -52,15 +53,15 @@ type session struct {
 	// not claimed yet. Only run uses it.
 	orphans map[string][]*record
 
-	mu      sync.Mutex
-	scopes  map[scope]*mirror
-	noPool  bool // the API server can't select by the name of a pool
-	known   bool // a scope has synced: the version is served
-	gone    bool // the version is not served
+	noPool  atomic.Bool   // the API server can't select by the name of a pool
+	known   atomic.Bool   // a mirror has synced: the version is served
+	gone    atomic.Bool   // the version is not served
+	trusted atomic.Uint32 // restrictions that the API server stores
+
+	mu      sync.Mutex // of failed
 	streak  report.Streak
 	since   time.Time           // the watch fails since
 	started map[scope]time.Time // the last start of the watch
-	trusted restrictions        // kinds that the API server stores
 }
 
 // serve runs sessions with the newest version that is served until ctx is done.
@@ -70,17 +71,18 @@ func (c *Controller) serve(ctx context.Context) {
 	for next := 0; ctx.Err() == nil; {
 		s := &session{
 			c: c, version: c.versions[next], wake: make(chan struct{}, 1),
-			scopes: map[scope]*mirror{}, orphans: map[string][]*record{}, started: map[scope]time.Time{},
+			orphans: map[string][]*record{}, started: map[scope]time.Time{},
 		}
 		s.ctx, s.cancel = context.WithCancel(ctx)
 		c.mu.Lock()
 		c.session = s
 		c.mu.Unlock()
+		c.view.begin()
 		s.run()
 		switch {
 		case ctx.Err() != nil:
 			return
-		case s.isKnown():
+		case s.known.Load():
 			next, failures, streak = 0, 0, report.Streak{}
 		case next+1 < len(c.versions):
 			next++
@@ -105,7 +107,6 @@ func (c *Controller) sleep(ctx context.Context, d time.Duration) {
 }
 
 // run watches until the version is gone, a newer one is served, or ctx is done.
-// The stores can be read after that.
 func (s *session) run() {
 	defer s.mirrors.Wait()
 	defer s.cancel()
@@ -113,7 +114,7 @@ func (s *session) run() {
 	defer beat.Stop()
 	upgrade := time.NewTicker(upgradeInterval)
 	defer upgrade.Stop()
-	for s.ctx.Err() == nil && !s.isGone() {
+	for s.ctx.Err() == nil && !s.gone.Load() {
 		s.watch()
 		s.removeUnnamed()
 		s.c.purge()
@@ -124,6 +125,7 @@ func (s *session) run() {
 		case <-beat.C:
 		case <-upgrade.C:
 			if s.upgradable() {
+				klog.FromContext(s.ctx).V(2).Info("A newer version of ResourceSlices is served", "inUse", s.version.Name)
 				return
 			}
 		}
@@ -141,45 +143,28 @@ func (s *session) poke() {
 // watch starts the watches that pools need, and ends those that none needs.
 func (s *session) watch() {
 	needed := s.needed()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for sc, m := range s.scopes {
+	v := &s.c.view
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for sc, m := range v.mirrors {
 		if !slices.Contains(needed, sc) {
 			m.stop()
-			delete(s.scopes, sc)
+			v.forget(sc)
 		}
 	}
 	for _, sc := range needed {
-		if s.scopes[sc] != nil {
-			continue
+		if v.mirrors[sc] == nil {
+			m := &mirror{s: s, scope: sc, encoder: encoder{hasher: s.c.hasher}}
+			var ctx context.Context
+			ctx, m.stop = context.WithCancel(s.ctx)
+			v.mirrors[sc] = m
+			s.mirrors.Go(func() { m.run(ctx) })
 		}
-		m, err := s.c.newMirror(sc, s.version, s.failed)
-		if err != nil { // only from an informer that runs
-			klog.FromContext(s.ctx).Error(err, "Watch of ResourceSlices was not set up")
-			continue
-		}
-		var ctx context.Context
-		ctx, m.stop = context.WithCancel(s.ctx)
-		s.scopes[sc] = m
-		s.mirrors.Go(func() {
-			defer m.stop()
-			m.informer.RunWithContext(ctx)
-		})
-		s.mirrors.Go(func() {
-			select {
-			case <-ctx.Done():
-			case <-m.informer.HasSyncedChecker().Done():
-				s.synced()
-			}
-		})
 	}
 }
 
 // needed returns the scopes of all pools.
 func (s *session) needed() (scopes []scope) {
-	s.mu.Lock()
-	byPool := !s.noPool
-	s.mu.Unlock()
 	s.c.mu.Lock()
 	defer s.c.mu.Unlock()
 	if s.c.cfg.NodeName != "" || s.c.cfg.Driver != "" {
@@ -192,7 +177,7 @@ func (s *session) needed() (scopes []scope) {
 	}
 	for id, p := range s.c.pools {
 		if !p.isGone() {
-			scopes = append(scopes, s.c.scopesOf(id, p.cluster, byPool)...)
+			scopes = append(scopes, s.c.scopesOf(id, p.cluster, !s.noPool.Load())...)
 		}
 	}
 	return scopes
@@ -216,11 +201,9 @@ func (c *Controller) scopesOf(id PoolID, cluster, byPool bool) []scope {
 	return scopes
 }
 
-// synced starts the reconciliation of all pools: a store has all slices.
+// synced starts the reconciliation of all pools: a mirror has all slices.
 func (s *session) synced() {
-	s.mu.Lock()
-	s.known = true
-	s.mu.Unlock()
+	s.known.Store(true)
 	klog.FromContext(s.ctx).V(2).Info("Watching ResourceSlices", "version", s.version.Name)
 	s.c.mu.Lock()
 	for id := range s.c.pools {
@@ -239,20 +222,19 @@ func (s *session) failed(sc scope, err error) {
 	switch {
 	case s.ctx.Err() != nil:
 	case sc.pool != "" && apierrors.IsBadRequest(err): // the API server is too old for this selector
-		s.noPool = true
+		s.noPool.Store(true)
 		s.poke()
 	case class == apierr.None:
 		last, again := s.started[sc]
 		if again && time.Since(last) < shortestWatch || !s.since.IsZero() {
 			s.c.resendAll() // the API server may be another one
-			s.trusted = 0
+			s.trusted.Store(0)
 		}
 		s.started[sc] = time.Now()
 		s.since = time.Time{}
 		s.streak.OK(s.ctx, "Watch of ResourceSlices works again")
 	case versions.Gone(err, true):
-		s.gone = true
-		s.poke()
+		s.end()
 	case class == apierr.Invalid || class == apierr.Gone:
 		// The API server has no WatchList, or not the resource version. The
 		// informer lists instead.
@@ -269,89 +251,31 @@ func (s *session) failed(sc scope, err error) {
 }
 
 // trusts reports whether the API server stores restrictions of these kinds.
-func (s *session) trusts(kinds restrictions) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return kinds&^s.trusted == 0
-}
+func (s *session) trusts(kinds restrictions) bool { return uint32(kinds)&^s.trusted.Load() == 0 }
 
-func (s *session) trust(kinds restrictions) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.trusted |= kinds
-}
+func (s *session) trust(kinds restrictions) { s.trusted.Or(uint32(kinds)) }
 
-// end ends the session: the version is not served, or the stores are useless.
+// end ends the session: the version is not served, or the view is useless.
 func (s *session) end() {
-	s.mu.Lock()
-	s.gone = true
-	s.mu.Unlock()
+	s.gone.Store(true)
 	s.poke()
-}
-
-func (s *session) isGone() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.gone
 }
 
 // upgradable reports whether a newer version than the one in use is served.
 func (s *session) upgradable() bool {
-	for _, v := range s.c.versions {
-		if v.Name == s.version.Name {
-			return false
-		}
-		for sc := range s.watched() {
-			ctx, cancel := context.WithTimeout(s.ctx, s.c.cfg.CallTimeout)
-			_, err := v.List(ctx, metav1.ListOptions{FieldSelector: sc.selector(), Limit: 1})
-			cancel()
-			if err == nil {
-				klog.FromContext(s.ctx).V(2).Info("A newer version of ResourceSlices is served", "version", v.Name, "inUse", s.version.Name)
-				return true
-			}
-			break // one scope is enough
-		}
+	newest, scopes := s.c.versions[0], s.needed()
+	if newest.Name == s.version.Name || len(scopes) == 0 {
+		return false
 	}
-	return false
+	ctx, cancel := context.WithTimeout(s.ctx, s.c.cfg.CallTimeout)
+	defer cancel()
+	_, err := newest.List(ctx, metav1.ListOptions{FieldSelector: scopes[0].selector(), Limit: 1})
+	return err == nil
 }
 
-func (s *session) watched() map[scope]*mirror {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return maps.Clone(s.scopes)
-}
-
-// live returns all slices of a pool, or false while a store has not synced.
+// live returns all slices of a pool, or false while a mirror has not synced.
 func (s *session) live(id PoolID, cluster bool) ([]*record, bool) {
-	s.mu.Lock()
-	var mirrors []*mirror
-	for _, sc := range s.c.scopesOf(id, cluster, !s.noPool) {
-		mirrors = append(mirrors, s.scopes[sc])
-	}
-	s.mu.Unlock()
-	if slices.ContainsFunc(mirrors, func(m *mirror) bool { return m == nil || !m.synced() }) {
-		return nil, false
-	}
-	return s.c.own.apply(id, func() (all []*record, seen func(*record) string) {
-		at := make([]string, len(mirrors))
-		for i, m := range mirrors {
-			records, seen, rolledBack := m.pool(id)
-			all, at[i] = append(all, records...), seen
-			if rolledBack {
-				// The own writes are gone, whatever their resource versions. The
-				// lock is held: apply calls this function.
-				maps.DeleteFunc(s.c.own.pending, func(_ string, p ownWrite) bool { return m.scope.covers(p.rec) })
-			}
-		}
-		return all, func(rec *record) string {
-			for i, m := range mirrors {
-				if m.scope.covers(rec) {
-					return at[i] // other stores don't get it
-				}
-			}
-			return ""
-		}
-	}), true
+	return s.c.view.pool(id, s.c.scopesOf(id, cluster, !s.noPool.Load()))
 }
 
 // removeUnnamed removes pools that SetAll did not name.
@@ -359,19 +283,15 @@ func (s *session) removeUnnamed() {
 	s.c.mu.Lock()
 	named := maps.Clone(s.c.named)
 	s.c.mu.Unlock()
-	if len(named) == 0 || !s.isKnown() {
+	if len(named) == 0 || !s.known.Load() {
 		return
 	}
 	owner, err := s.c.owner.get(s.ctx, s.c.cfg.CallTimeout)
 	if err != nil {
 		return // the next beat tries again
 	}
-	for _, m := range s.watched() {
-		if m.synced() {
-			for _, rec := range m.all() {
-				s.c.claim(rec, owner)
-			}
-		}
+	for _, rec := range s.c.view.all() {
+		s.c.claim(rec, owner)
 	}
 	if s.c.cfg.NodeName == "" {
 		return // the mirrors have all slices
@@ -384,32 +304,32 @@ func (s *session) removeUnnamed() {
 	}
 }
 
-func (s *session) isKnown() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.known
-}
-
 // listOrphans lists the slices of a driver that belong to no node, once in a
 // session: an earlier process may have published a cluster pool. The node's own
 // credentials can't list them, and can't have created any.
 func (s *session) listOrphans(driver string) bool {
-	ctx, cancel := context.WithTimeout(s.ctx, s.c.cfg.CallTimeout)
-	defer cancel()
-	list, err := s.version.List(ctx, metav1.ListOptions{FieldSelector: scope{driver: driver}.selector()})
+	records, err := s.list(s.ctx, scope{driver: driver})
 	if err != nil && apierr.Classify(err) != apierr.Forbidden {
 		return false
 	}
-	s.orphans[driver] = nil
+	s.orphans[driver] = records
+	return true
+}
+
+// list lists the slices of a scope.
+func (s *session) list(ctx context.Context, sc scope) (records []*record, err error) {
+	ctx, cancel := context.WithTimeout(ctx, s.c.cfg.CallTimeout)
+	defer cancel()
+	list, err := s.version.List(ctx, metav1.ListOptions{FieldSelector: sc.selector()})
 	if err != nil {
-		return true
+		return nil, err
 	}
 	err = meta.EachListItem(list, func(obj runtime.Object) error {
 		slice, err := s.version.Convert(obj)
 		if err == nil {
-			s.orphans[driver] = append(s.orphans[driver], s.c.record(slice))
+			records = append(records, s.c.record(slice))
 		}
 		return err
 	})
-	return err == nil
+	return records, err
 }

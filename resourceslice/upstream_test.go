@@ -393,7 +393,7 @@ func TestCountersNeedV1(t *testing.T) {
 		r.set(gpus(2))
 		r.settle(time.Hour / 2)
 		r.expect("v1beta2", 0, 0, 0)
-		if err := r.c.Wait(r.Context(), pool); !errors.As(err, new(*resourceslice.UnsupportedError)) {
+		if err := r.c.Wait(r.Context(), pool); !errors.As(err, new(*resourceslice.InvalidError)) || !contains(err, "sharedCounters") {
 			t.Errorf("Wait = %v", err)
 		}
 		r.s.Serve(resourcev1.SchemeGroupVersion, true)

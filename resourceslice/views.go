@@ -5,37 +5,24 @@ package resourceslice
 
 import (
 	"context"
-	"fmt"
-	"maps"
-	"slices"
 	"sync"
 	"time"
 
 	resourcev1 "k8s.io/api/resource/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
 	"github.com/kubewright/kubewright/internal/backoff"
 	"github.com/kubewright/kubewright/internal/listwatch"
-	"github.com/kubewright/kubewright/resourceslice/internal/versions"
 )
 
-const (
-	// listTimeout is the deadline of a list, which may be long.
-	listTimeout = 2 * time.Minute
-	// trustAfter is how long an own write outweighs a store that doesn't know
-	// its resource version, as with client-go's feature AtomicFIFO off.
-	trustAfter = time.Minute
-	// byPoolIndex is the name of the informers' index.
-	byPoolIndex = "pool"
-)
+// listTimeout is the deadline of a list, which may be long.
+const listTimeout = 2 * time.Minute
 
-// watchBackoff is for lists and watches after which an informer waits too
-// little or not at all.
+// watchBackoff is for lists and watches that fail or end.
 var watchBackoff = backoff.Policy{Base: time.Second, Cap: 30 * time.Second}
 
 // scope is one watch: the slices of a node, or those of a driver or of one pool
@@ -61,253 +48,267 @@ func (s scope) covers(rec *record) bool {
 	return s.nodeName == rec.nodeName && (s.driver == "" || s.driver == rec.id.Driver) && (s.pool == "" || s.pool == rec.id.Name)
 }
 
-// mirror has the slices of a scope, as the watch delivered them.
-type mirror struct {
-	scope    scope
-	informer cache.SharedIndexInformer
-	stop     context.CancelFunc
-	list     func(context.Context) (runtime.Object, error)
-
+// view has the slices in all watched scopes: of each the newest version that a
+// watch or the answer to a request has brought. So nothing is written twice
+// because a watch is slow.
+//
+// Invariants:
+//   - an entry is not older than what the watches have delivered.
+//   - an entry that a watch will not deliver again, because it has passed its
+//     resource version, is the slice as the watch delivered it.
+type view struct {
 	mu      sync.Mutex
-	highest string // resource version that the store had
+	mirrors map[scope]*mirror
+	pools   map[PoolID]map[string]*entry // by name
 }
 
-// newMirror returns a mirror that is not running yet. failed is called with the
-// result of each list and of each start of a watch.
-func (c *Controller) newMirror(sc scope, v versions.Version, failed func(sc scope, err error)) (*mirror, error) {
-	m := &mirror{scope: sc}
-	m.list = func(ctx context.Context) (runtime.Object, error) {
-		ctx, cancel := context.WithTimeout(ctx, c.cfg.CallTimeout)
-		defer cancel()
-		return v.List(ctx, metav1.ListOptions{FieldSelector: sc.selector()})
-	}
-	lw := listwatch.New(listwatch.Config{
-		List: v.List, Watch: v.Watch, FieldSelector: sc.selector(),
-		ListTimeout: max(listTimeout, c.cfg.CallTimeout), AnswerTimeout: c.cfg.CallTimeout,
-		Retries: watchBackoff,
-		Outcome: func(_ context.Context, err error) time.Duration {
-			failed(sc, err)
-			return 0
-		},
-	})
-	m.informer = cache.NewSharedIndexInformerWithOptions(lw, v.Example, cache.SharedIndexInformerOptions{
-		ObjectDescription: "ResourceSlice " + sc.selector(),
-		Indexers: cache.Indexers{byPoolIndex: func(obj any) ([]string, error) {
-			rec, ok := obj.(*record)
-			if !ok {
-				return nil, fmt.Errorf("resourceslice: unexpected %T in the store", obj)
-			}
-			return []string{rec.id.String()}, nil
-		}},
-	})
-	var mu sync.Mutex
-	e := encoder{hasher: c.hasher}
-	err := m.informer.SetTransform(func(obj any) (any, error) {
-		slice, ok := obj.(runtime.Object)
-		if _, done := obj.(*record); done || !ok {
-			return obj, nil
+type entry struct {
+	rec *record
+	// gone is set if this process deletes the slice, or found out that it is
+	// deleted. The entry is kept until the watch knows.
+	gone bool
+}
+
+// pool returns the slices of a pool, or false if not all mirrors have synced.
+func (v *view) pool(id PoolID, scopes []scope) (records []*record, ok bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for _, sc := range scopes {
+		m := v.mirrors[sc]
+		if m == nil || !m.synced {
+			return nil, false
 		}
-		converted, err := v.Convert(slice)
-		if err != nil {
-			return nil, err
+		for _, e := range v.pools[id] {
+			if !e.gone && sc.covers(e.rec) {
+				records = append(records, e.rec)
+			}
 		}
-		mu.Lock()
-		defer mu.Unlock()
-		return e.record(converted), nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("resourceslice: set up the watch: %w", err)
 	}
-	err = m.informer.SetWatchErrorHandlerWithContext(func(ctx context.Context, _ *cache.Reflector, err error) {
-		klog.FromContext(ctx).V(4).Info("Watch of ResourceSlices ended", "selector", sc.selector(), "err", err)
-	})
-	if err != nil {
-		return nil, fmt.Errorf("resourceslice: set up the watch: %w", err)
-	}
-	_, err = m.informer.AddEventHandler(cache.ResourceEventHandlerDetailedFuncs{
-		AddFunc: func(obj any, initial bool) {
-			if !initial { // every pool is reconciled when the store has synced
-				c.onChanged(nil, obj.(*record))
-			}
-		},
-		UpdateFunc: func(old, obj any) {
-			if old, rec := old.(*record), obj.(*record); !old.equal(rec) {
-				c.onChanged(old, rec)
-			}
-		},
-		DeleteFunc: func(obj any) {
-			if unknown, ok := obj.(cache.DeletedFinalStateUnknown); ok {
-				obj = unknown.Obj
-			}
-			if rec, ok := obj.(*record); ok {
-				c.onDeleted(rec)
-			}
-		},
-	})
-	if err != nil {
-		return nil, fmt.Errorf("resourceslice: set up the watch: %w", err)
-	}
-	return m, nil
+	return records, true
 }
 
-// equal reports whether two records are of the same version of an object. After
-// a restore from a backup one resource version may be used twice.
-func (r *record) equal(other *record) bool {
-	equal := func(a, b content) bool { return a.name == b.name && a.hash == b.hash }
-	return r.ResourceVersion == other.ResourceVersion && r.is(other.UID) && r.generation == other.generation && r.count == other.count &&
-		r.head == other.head && slices.EqualFunc(r.devices, other.devices, equal) && slices.EqualFunc(r.sets, other.sets, equal)
-}
-
-// pool returns the stored slices of a pool, and the store's resource version,
-// which is empty if unknown. rolledBack reports whether that fell since the last
-// call: the API server was restored from a backup.
-func (m *mirror) pool(id PoolID) (records []*record, seen string, rolledBack bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	// The resource version first: a slice that is stored in between is then
-	// considered not stored yet, which is harmless.
-	seen = m.informer.GetIndexer().LastStoreSyncResourceVersion()
-	if seen != "" {
-		rolledBack = m.highest != "" && newer(m.highest, seen)
-		m.highest = seen
-	}
-	objects, err := m.informer.GetIndexer().ByIndex(byPoolIndex, id.String())
-	if err != nil {
-		return nil, "", false // the index exists
-	}
-	for _, obj := range objects {
-		records = append(records, obj.(*record))
-	}
-	return records, seen, rolledBack
-}
-
-// all returns all stored slices.
-func (m *mirror) all() (records []*record) {
-	for _, obj := range m.informer.GetIndexer().List() {
-		records = append(records, obj.(*record))
+// all returns the slices in scopes that have synced.
+func (v *view) all() (records []*record) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for _, pool := range v.pools {
+		for _, e := range pool {
+			if m := v.mirrorOf(e.rec); m != nil && m.synced && !e.gone {
+				records = append(records, e.rec)
+			}
+		}
 	}
 	return records
 }
 
-func (m *mirror) synced() bool { return m.informer.HasSynced() }
-
-// ownWrites has the last write of this process to each slice, until the watch
-// delivers it. The informer's store and ownWrites together are the state of the
-// API server, so nothing is written twice because a watch is slow.
-type ownWrites struct {
-	mu      sync.Mutex
-	pending map[string]ownWrite
+// mirrorOf returns the mirror that delivers a slice, or nil.
+func (v *view) mirrorOf(rec *record) *mirror {
+	for sc, m := range v.mirrors {
+		if sc.covers(rec) {
+			return m
+		}
+	}
+	return nil
 }
 
-type ownWrite struct {
-	rec  *record // as written, or as deleted
-	gone bool
-	at   time.Time
+func (v *view) put(rec *record, gone bool) {
+	if v.pools[rec.id] == nil {
+		v.pools[rec.id] = make(map[string]*entry)
+	}
+	v.pools[rec.id][rec.Name] = &entry{rec, gone}
+}
+
+func (v *view) drop(rec *record) {
+	if delete(v.pools[rec.id], rec.Name); len(v.pools[rec.id]) == 0 {
+		delete(v.pools, rec.id)
+	}
 }
 
 // wrote records the answer to a write or a get.
-func (o *ownWrites) wrote(rec *record) { o.put(ownWrite{rec: rec, at: time.Now()}) }
-
-// gone records that a slice doesn't exist, or is being deleted by this process.
-func (o *ownWrites) gone(rec *record) { o.put(ownWrite{rec: rec, gone: true, at: time.Now()}) }
-
-func (o *ownWrites) put(w ownWrite) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.pending[w.rec.Name] = w
-}
-
-// forget forgets the write to a slice.
-func (o *ownWrites) forget(name string) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	delete(o.pending, name)
-}
-
-// clear forgets the writes to some slices: the API server was restored from a
-// backup.
-func (o *ownWrites) clear(which func(*record) bool) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	maps.DeleteFunc(o.pending, func(_ string, p ownWrite) bool { return which(p.rec) })
-}
-
-// isGone reports whether this process has deleted the slice of rec.
-func (o *ownWrites) isGone(rec *record) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	p, ok := o.pending[rec.Name]
-	return ok && p.gone && p.rec.is(rec.UID)
-}
-
-// isOwn reports whether a change that the watch delivered is by this process, or
-// older than its last write. old is nil for a slice that is new to the watch.
-func (o *ownWrites) isOwn(old, rec *record) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	p, ok := o.pending[rec.Name]
+func (v *view) wrote(rec *record) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	e, m := v.pools[rec.id][rec.Name], v.mirrorOf(rec)
 	switch {
-	case !ok:
-		return false
-	case old != nil && newer(old.ResourceVersion, rec.ResourceVersion): // restored from a backup
-		delete(o.pending, rec.Name)
-		return false
-	case p.gone && p.rec.is(rec.UID):
-		return true
-	case !p.gone && newer(p.rec.ResourceVersion, rec.ResourceVersion):
-		return true // the watch will deliver the pending write too
+	case e == nil && m != nil && !newer(rec.ResourceVersion, m.at):
+		// The watch has delivered that it was deleted since.
+	case e == nil || e.gone || !newer(e.rec.ResourceVersion, rec.ResourceVersion):
+		v.put(rec, false)
 	}
-	delete(o.pending, rec.Name)
-	return !p.gone && p.rec.ResourceVersion == rec.ResourceVersion
 }
 
-// isOwnDelete is isOwn for a slice that is gone.
-func (o *ownWrites) isOwnDelete(rec *record) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	p, ok := o.pending[rec.Name]
-	if !ok || !p.rec.is(rec.UID) {
-		return false
+// mark records that a slice doesn't exist, or is being deleted by this process;
+// or that it is not, because the delete failed.
+func (v *view) mark(rec *record, gone bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if e := v.pools[rec.id][rec.Name]; e != nil && e.rec.UID == rec.UID {
+		e.gone = gone
 	}
-	delete(o.pending, rec.Name) // nothing brings it back
-	return p.gone
 }
 
-// apply corrects stored slices of a pool by the writes that the stores don't have
-// yet. read returns them and, for a slice, the resource version of its store.
-// apply calls it with the lock held: a delete that a store delivers after the
-// read must not be forgotten before the correction.
-func (o *ownWrites) apply(id PoolID, read func() (stored []*record, seen func(*record) string)) []*record {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	stored, seen := read()
-	index := make(map[string]int, len(stored))
-	for i, rec := range stored {
-		index[rec.Name] = i
-	}
-	for name, p := range o.pending {
-		if p.rec.id != id {
-			continue
-		}
-		i, there := index[name]
-		at := seen(p.rec)
-		switch {
-		case p.gone && there && stored[i].is(p.rec.UID):
-			stored[i] = nil
-		case there && !newer(p.rec.ResourceVersion, stored[i].ResourceVersion):
-			// The store has it, or something later.
-		case p.gone && time.Since(p.at) <= trustAfter:
-			// The event of the delete is still to come.
-		case at != "" && !newer(p.rec.ResourceVersion, at), at == "" && time.Since(p.at) > trustAfter:
-			delete(o.pending, name) // the slice is gone since
-		case p.gone:
-		case there:
-			stored[i] = p.rec
-		default:
-			stored = append(stored, p.rec)
+// clear forgets all slices: the API server was restored from a backup.
+func (v *view) clear() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	clear(v.pools)
+}
+
+// begin removes the mirrors of the previous session, but not what they delivered.
+func (v *view) begin() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.mirrors = make(map[scope]*mirror)
+}
+
+// forget removes a mirror and what it delivered.
+func (v *view) forget(sc scope) {
+	delete(v.mirrors, sc)
+	for _, pool := range v.pools {
+		for _, e := range pool {
+			if sc.covers(e.rec) {
+				v.drop(e.rec)
+			}
 		}
 	}
-	return slices.DeleteFunc(stored, func(rec *record) bool { return rec == nil })
+}
+
+// deliver records a slice as the watch has it at resource version at. It
+// reports whether another client has changed the slice.
+func (v *view) deliver(rec *record, at string) (foreign bool) {
+	e := v.pools[rec.id][rec.Name]
+	switch {
+	case e == nil:
+	case e.rec.ResourceVersion == rec.ResourceVersion || newer(e.rec.ResourceVersion, at):
+		return false // an own write, or older than one
+	case e.gone && e.rec.UID == rec.UID:
+		e.rec = rec // the last change before the delete
+		return false
+	}
+	v.put(rec, false)
+	return true
+}
+
+// mirror feeds the view with the slices of one scope. It is the store of a
+// reflector, which calls its methods one after the other.
+type mirror struct {
+	s       *session
+	scope   scope
+	encoder encoder
+	stop    context.CancelFunc
+
+	// The lock of the view guards these.
+	synced bool
+	at     string // the resource version that was delivered
+}
+
+// run lists and watches until ctx is done.
+func (m *mirror) run(ctx context.Context) {
+	c, v := m.s.c, m.s.version
+	reflector := cache.NewReflectorWithOptions(listwatch.New(listwatch.Config{
+		List: v.List, Watch: v.Watch, FieldSelector: m.scope.selector(),
+		ListTimeout: max(listTimeout, c.cfg.CallTimeout), AnswerTimeout: c.cfg.CallTimeout,
+		Retries: watchBackoff,
+		Outcome: func(_ context.Context, err error) time.Duration {
+			m.s.failed(m.scope, err)
+			return 0
+		},
+	}), v.Example, m, cache.ReflectorOptions{Name: c.cfg.Name})
+	for failures := 0; ctx.Err() == nil; {
+		begin := time.Now()
+		err := reflector.ListAndWatchWithContext(ctx)
+		klog.FromContext(ctx).V(4).Info("Watch of ResourceSlices ended", "selector", m.scope.selector(), "err", err)
+		if failures++; time.Since(begin) > watchBackoff.Cap {
+			failures = 1
+		}
+		select {
+		case <-time.After(watchBackoff.Delay(failures)):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// Transformer makes the reflector reduce slices to records while it lists.
+func (m *mirror) Transformer() cache.TransformFunc {
+	return func(obj any) (any, error) { return m.record(obj) }
+}
+
+func (m *mirror) record(obj any) (*record, error) {
+	if rec, ok := obj.(*record); ok {
+		return rec, nil
+	}
+	slice, err := m.s.version.Convert(obj)
+	if err != nil {
+		return nil, err
+	}
+	return m.encoder.record(slice), nil
+}
+
+// Add, Update, Delete, Replace and Resync implement cache.ReflectorStore.
+func (m *mirror) Add(obj any) error    { return m.event(obj, false) }
+func (m *mirror) Update(obj any) error { return m.event(obj, false) }
+func (m *mirror) Delete(obj any) error { return m.event(obj, true) }
+func (m *mirror) Resync() error        { return nil }
+
+// event records an event.
+func (m *mirror) event(obj any, deleted bool) error {
+	rec, err := m.record(obj)
+	if err != nil {
+		return err
+	}
+	v := &m.s.c.view
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.mirrors[m.scope] != m {
+		return nil // the scope is no longer watched
+	}
+	restored := newer(m.at, rec.ResourceVersion) // from a backup
+	m.at = rec.ResourceVersion
+	e := v.pools[rec.id][rec.Name]
+	isSame := e != nil && e.rec.UID == rec.UID
+	if restored && !deleted || deleted && isSame {
+		v.drop(rec)
+	}
+	if deleted && e != nil && !(isSame && e.gone) || !deleted && v.deliver(rec, m.at) {
+		m.s.c.onForeign(rec, deleted)
+	}
+	return nil
+}
+
+// Replace records a list.
+func (m *mirror) Replace(list []any, at string) error {
+	listed := make(map[types.UID]*record, len(list))
+	for _, obj := range list {
+		rec, err := m.record(obj)
+		if err != nil {
+			return err
+		}
+		listed[rec.UID] = rec
+	}
+	c := m.s.c
+	c.view.mu.Lock()
+	defer c.view.mu.Unlock()
+	initial, restored := !m.synced, m.synced && newer(m.at, at) // from a backup
+	for _, pool := range c.view.pools {
+		for _, e := range pool {
+			there := listed[e.rec.UID] != nil
+			if !m.scope.covers(e.rec) || !restored && (there || newer(e.rec.ResourceVersion, at)) {
+				continue
+			}
+			if c.view.drop(e.rec); !there && !e.gone && !initial {
+				c.onForeign(e.rec, true)
+			}
+		}
+	}
+	for _, rec := range listed {
+		if c.view.deliver(rec, at) && !initial {
+			c.onForeign(rec, false)
+		}
+	}
+	if m.synced, m.at = true, at; initial {
+		m.s.synced() // it reconciles all pools
+	}
+	return nil
 }
 
 // newer reports whether resource version a is later than b, or can't be compared

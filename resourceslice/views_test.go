@@ -6,11 +6,12 @@ package resourceslice
 import (
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubewright/kubewright/internal/lifecycle"
 )
 
 // written makes a record of a slice.
@@ -18,128 +19,205 @@ func written(name, uid, resourceVersion string) *record {
 	return &record{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(uid), ResourceVersion: resourceVersion}, id: testID}
 }
 
-func TestOwnWritesCorrectTheStore(t *testing.T) {
-	for name, tc := range map[string]struct {
-		write  func(*ownWrites)
-		stored []*record
-		seen   string // the store's resource version
-		after  time.Duration
-		want   []string // name/uid/resource version
-	}{
-		"nothing written": {func(*ownWrites) {}, []*record{written("a", "1", "5")}, "9", 0, []string{"a/1/5"}},
-		"created, not delivered": {
-			func(o *ownWrites) { o.wrote(written("a", "1", "12")) }, nil, "9", 0, []string{"a/1/12"},
+// watched is a mirror whose events a test makes.
+type watched struct {
+	t *testing.T
+	m *mirror
+	v *view
+	p *pool
+}
+
+func newWatched(t *testing.T) *watched {
+	c := &Controller{pools: map[PoolID]*pool{}, ready: lifecycle.NewReady("test"), view: view{pools: map[PoolID]map[string]*entry{}}}
+	c.view.begin()
+	w := &watched{t: t, m: &mirror{s: &session{c: c, ctx: t.Context()}}, v: &c.view, p: newPool(testID)}
+	w.p.want = &desired{}
+	c.pools[testID], c.view.mirrors[w.m.scope] = w.p, w.m
+	return w
+}
+
+func (w *watched) list(at string, records ...*record) {
+	w.t.Helper()
+	var all []any
+	for _, rec := range records {
+		all = append(all, rec)
+	}
+	if err := w.m.Replace(all, at); err != nil {
+		w.t.Error(err)
+	}
+}
+
+func (w *watched) changed(rec *record) {
+	w.t.Helper()
+	if err := w.m.Update(rec); err != nil {
+		w.t.Error(err)
+	}
+}
+
+func (w *watched) deleted(rec *record) {
+	w.t.Helper()
+	if err := w.m.Delete(rec); err != nil {
+		w.t.Error(err)
+	}
+}
+
+// expect checks the slices, as name/uid/resource version, and whether another
+// client's change was noticed since the last call.
+func (w *watched) expect(foreign bool, want ...string) {
+	w.t.Helper()
+	var got []string
+	all, ok := w.v.pool(testID, []scope{w.m.scope})
+	for _, rec := range all {
+		got = append(got, rec.Name+"/"+string(rec.UID)+"/"+rec.ResourceVersion)
+	}
+	slices.Sort(got)
+	if !ok || !slices.Equal(got, want) {
+		w.t.Errorf("slices %v, %v, want %v", got, ok, want)
+	}
+	if drifted := !w.p.driftedAt.IsZero(); drifted != foreign {
+		w.t.Errorf("another client's change was noticed: %v, want %v", drifted, foreign)
+	}
+	w.p.driftedAt = time.Time{}
+}
+
+func TestTheViewHasTheNewestVersion(t *testing.T) {
+	for name, test := range map[string]func(*watched){
+		"an own create is delivered later": func(w *watched) {
+			w.list("9")
+			w.v.wrote(written("a", "1", "12"))
+			w.expect(false, "a/1/12")
+			w.changed(written("a", "1", "12"))
+			w.expect(false, "a/1/12")
 		},
-		"created, delivered": {
-			func(o *ownWrites) { o.wrote(written("a", "1", "12")) }, []*record{written("a", "1", "12")}, "12", 0, []string{"a/1/12"},
+		"older events come after an own update": func(w *watched) {
+			w.list("99", written("a", "1", "98"))
+			w.v.wrote(written("a", "1", "101"))
+			w.changed(written("a", "1", "100"))
+			w.expect(false, "a/1/101")
 		},
-		"created, and deleted by others since": {
-			func(o *ownWrites) { o.wrote(written("a", "1", "12")) }, nil, "13", 0, nil,
+		"another client's update follows an own one": func(w *watched) {
+			w.list("9")
+			w.v.wrote(written("a", "1", "10"))
+			w.changed(written("a", "1", "11"))
+			w.expect(true, "a/1/11")
+			w.v.wrote(written("a", "1", "10"))
+			w.expect(false, "a/1/11")
 		},
-		"updated, not delivered": {
-			func(o *ownWrites) { o.wrote(written("a", "1", "100")) }, []*record{written("a", "1", "99")}, "99", 0, []string{"a/1/100"},
+		"another client creates, changes and deletes": func(w *watched) {
+			w.list("9", written("a", "1", "5"))
+			w.expect(false, "a/1/5")
+			w.changed(written("b", "2", "10"))
+			w.expect(true, "a/1/5", "b/2/10")
+			w.changed(written("a", "1", "11"))
+			w.expect(true, "a/1/11", "b/2/10")
+			w.deleted(written("b", "2", "12"))
+			w.expect(true, "a/1/11")
 		},
-		"updated, and by others since": {
-			func(o *ownWrites) { o.wrote(written("a", "1", "10")) }, []*record{written("a", "1", "11")}, "9", 0, []string{"a/1/11"},
+		"the answer comes after the slice was deleted": func(w *watched) {
+			w.list("9")
+			w.changed(written("a", "1", "12"))
+			w.deleted(written("a", "1", "13"))
+			w.expect(true)
+			w.v.wrote(written("a", "1", "12"))
+			w.expect(false)
 		},
-		"deleted, not delivered": {
-			func(o *ownWrites) { o.gone(written("a", "1", "10")) }, []*record{written("a", "1", "10")}, "11", 0, nil,
+		"an own delete is delivered later": func(w *watched) {
+			w.list("10", written("a", "1", "10"))
+			w.v.mark(written("a", "1", "10"), true)
+			w.expect(false)
+			w.changed(written("a", "1", "11"))
+			w.expect(false)
+			w.deleted(written("a", "1", "12"))
+			w.expect(false)
+			if len(w.v.pools) != 0 {
+				w.t.Errorf("%d pools are kept", len(w.v.pools))
+			}
 		},
-		"deleted, and made anew by others": {
-			func(o *ownWrites) { o.gone(written("a", "1", "10")) }, []*record{written("a", "2", "12")}, "12", 0, []string{"a/2/12"},
+		"an own delete fails after another client's update": func(w *watched) {
+			w.list("10", written("a", "1", "10"))
+			w.v.mark(written("a", "1", "10"), true)
+			w.changed(written("a", "1", "11"))
+			w.v.mark(written("a", "1", "10"), false)
+			w.expect(false, "a/1/11")
 		},
-		"deleted before it was delivered": {
-			func(o *ownWrites) { o.wrote(written("a", "1", "10")); o.gone(written("a", "1", "10")) }, nil, "9", 0, nil,
+		"an own delete fails, and a get has the reason": func(w *watched) {
+			w.list("10", written("a", "1", "10"))
+			w.v.mark(written("a", "1", "10"), true)
+			w.v.wrote(written("a", "1", "10"))
+			w.expect(false, "a/1/10")
 		},
-		"created, the store doesn't tell": {
-			func(o *ownWrites) { o.wrote(written("a", "1", "12")) }, nil, "", time.Second, []string{"a/1/12"},
+		"another client creates a slice again after an own delete": func(w *watched) {
+			w.list("10", written("a", "1", "10"))
+			w.v.mark(written("a", "1", "10"), true)
+			w.changed(written("a", "2", "12"))
+			w.expect(true, "a/2/12")
+			w.v.mark(written("a", "1", "10"), true)
+			w.expect(false, "a/2/12")
 		},
-		"created a while ago, the store doesn't tell": {
-			func(o *ownWrites) { o.wrote(written("a", "1", "12")) }, nil, "", trustAfter + 1, nil,
+		"a delete is delivered after an own create of the same name": func(w *watched) {
+			w.list("10", written("a", "1", "10"))
+			w.v.mark(written("a", "1", "10"), true)
+			w.v.wrote(written("a", "2", "12"))
+			w.deleted(written("a", "1", "11"))
+			w.expect(true, "a/2/12") // another client may have deleted it first
+		},
+		"a list is older than an own create": func(w *watched) {
+			w.list("5")
+			w.v.wrote(written("a", "1", "12"))
+			w.list("10")
+			w.expect(false, "a/1/12")
+			w.list("13")
+			w.expect(true)
+		},
+		"a list has changes that no event had": func(w *watched) {
+			w.list("10", written("a", "1", "8"), written("b", "2", "9"), written("c", "3", "9"))
+			w.v.mark(written("c", "3", "9"), true)
+			w.list("20", written("a", "1", "15"), written("b", "4", "16"))
+			w.expect(true, "a/1/15", "b/4/16")
+			w.list("21", written("a", "1", "15"), written("b", "4", "16"))
+			w.expect(false, "a/1/15", "b/4/16")
+		},
+		"a list after a restore from a backup": func(w *watched) {
+			w.list("100", written("a", "1", "90"), written("b", "2", "91"))
+			w.v.wrote(written("a", "1", "101"))
+			w.list("50", written("a", "1", "40"))
+			w.expect(true, "a/1/40")
+		},
+		"a later list after a restore from a backup": func(w *watched) {
+			w.list("100", written("a", "1", "90"))
+			w.list("200", written("a", "1", "50"))
+			w.expect(true, "a/1/50")
+		},
+		"an event after a restore from a backup": func(w *watched) {
+			w.list("100", written("a", "1", "90"), written("b", "2", "91"))
+			w.v.wrote(written("a", "1", "101"))
+			w.changed(written("a", "1", "60"))
+			w.expect(true, "a/1/60", "b/2/91")
+		},
+		"a scope that is no longer watched": func(w *watched) {
+			w.list("100", written("a", "1", "90"))
+			w.v.forget(w.m.scope)
+			w.changed(written("a", "1", "101"))
+			if _, ok := w.v.pool(testID, []scope{w.m.scope}); ok || len(w.v.pools) != 0 {
+				w.t.Errorf("pools %v", w.v.pools)
+			}
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				o := ownWrites{pending: map[string]ownWrite{}}
-				tc.write(&o)
-				time.Sleep(tc.after)
-				for range 2 { // the second call gives the same result
-					var got []string
-					for _, rec := range o.apply(testID, func() ([]*record, func(*record) string) {
-						return slices.Clone(tc.stored), func(*record) string { return tc.seen }
-					}) {
-						got = append(got, rec.Name+"/"+string(rec.UID)+"/"+rec.ResourceVersion)
-					}
-					if !slices.Equal(got, tc.want) {
-						t.Errorf("got %v, want %v", got, tc.want)
-					}
-				}
-			})
-		})
+		t.Run(name, func(t *testing.T) { test(newWatched(t)) })
 	}
 }
 
-// TestOwnWritesAreForgottenWhenTheWatchDeliversThem: an event up to the last own
-// write is not another writer's change, every later one is, and nothing is kept.
-func TestOwnWritesAreForgottenWhenTheWatchDeliversThem(t *testing.T) {
-	create, update, foreign := written("a", "1", "9"), written("a", "1", "10"), written("a", "1", "11")
-	o := ownWrites{pending: map[string]ownWrite{}}
-	o.wrote(create)
-	o.wrote(update)
-	if !o.isOwn(nil, create) || !o.isOwn(create, update) {
-		t.Error("an own write passes for another writer's")
+// TestTheViewIsUnknownBeforeTheFirstList: a plan from half of the slices would
+// create the others again.
+func TestTheViewIsUnknownBeforeTheFirstList(t *testing.T) {
+	w := newWatched(t)
+	w.v.wrote(written("a", "1", "12"))
+	if _, ok := w.v.pool(testID, []scope{w.m.scope}); ok || len(w.v.all()) != 0 {
+		t.Error("the slices are known before the list")
 	}
-	if o.isOwn(update, foreign) || o.isOwn(nil, written("b", "2", "1")) {
-		t.Error("another writer's change passes for an own one")
-	}
-	if len(o.pending) != 0 {
-		t.Errorf("%d writes are kept", len(o.pending))
-	}
-	o.wrote(update)
-	if o.isOwn(update, foreign) || len(o.pending) != 0 {
-		t.Error("a change after an own write passes for an own one")
-	}
-	o.gone(foreign)
-	if !o.isOwn(update, foreign) {
-		t.Error("the last change before an own delete passes for another writer's")
-	}
-	if !o.isOwnDelete(foreign) || o.isOwnDelete(foreign) || len(o.pending) != 0 {
-		t.Error("an own delete is known once")
-	}
-	o.gone(foreign)
-	if o.isOwn(nil, written("a", "2", "12")) || o.isOwnDelete(written("a", "2", "12")) {
-		t.Error("a slice that another writer created after an own delete passes for an own one")
-	}
-	o.gone(foreign)
-	o.forget(foreign.Name)
-	if o.isOwnDelete(foreign) {
-		t.Error("a delete that did not happen is known")
-	}
-	o.wrote(foreign)
-	if o.isOwnDelete(foreign) {
-		t.Error("another writer's delete of what was written passes for an own one")
-	}
-	// Restored from a backup: the resource version falls.
-	o.wrote(foreign)
-	if o.isOwn(foreign, create) || len(o.pending) != 0 {
-		t.Error("a slice from a backup passes for an own write")
-	}
-}
-
-// TestStoreIsReadUnderTheLock: a delete that was delivered between the read of
-// the store and the correction was forgotten, and the slice deleted again.
-func TestStoreIsReadUnderTheLock(t *testing.T) {
-	o := ownWrites{pending: map[string]ownWrite{}}
-	rec := written("a", "1", "10")
-	o.gone(rec)
-	got := o.apply(testID, func() ([]*record, func(*record) string) {
-		if o.mu.TryLock() {
-			t.Error("the watch can deliver meanwhile")
-			o.mu.Unlock()
-		}
-		return []*record{rec}, func(*record) string { return "9" }
-	})
-	if len(got) != 0 {
-		t.Errorf("%s is there", got[0].Name)
+	w.list("20", written("b", "2", "11"))
+	w.expect(false, "b/2/11") // the first list is no change, and knows of the delete
+	if n := len(w.v.all()); n != 1 {
+		t.Errorf("%d slices", n)
 	}
 }

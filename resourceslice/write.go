@@ -13,9 +13,7 @@ import (
 
 	resourcev1 "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/klog/v2"
 
 	"github.com/kubewright/kubewright/internal/apierr"
@@ -31,18 +29,34 @@ const (
 	graphTries = 8
 )
 
-// verdict is the conclusion from the answer to one write.
+// verdict is the conclusion from a request, a plan or a whole try. If several
+// requests run in parallel, the greatest one counts.
 type verdict int
 
 const (
 	stored   verdict = iota // or the slice is gone, for a delete
 	outdated                // another writer was faster; the facts are known
 	refused                 // never in this form; answers has that
-	stuck                   // never, whatever is left out
-	denied                  // by the API server's policy
+	waiting                 // not before after
 	failure                 // may work later
-	stopped                 // Run ends
+	done                    // nothing can or must be done now
 )
+
+// result is the end of a request, a plan or a try. The zero value is stored.
+type result struct {
+	verdict verdict
+	err     error         // of a failure
+	after   time.Duration // the least wait
+	why     reason        // of waiting
+}
+
+func waitFor(after time.Duration, why reason) result {
+	return result{verdict: waiting, after: after, why: why}
+}
+
+func failureOf(err error) result {
+	return result{verdict: failure, err: err, after: apierr.RetryAfter(err)}
+}
 
 // request is a write, to be repeated if its answer is lost.
 type request struct {
@@ -69,54 +83,11 @@ func (r *request) verb() string {
 	return "update"
 }
 
-// batch collects the verdicts on writes that run in parallel.
-type batch struct {
-	mu       sync.Mutex
-	verdicts [stopped + 1]int
-	err      error
-	after    time.Duration
-}
-
-func (b *batch) note(v verdict, err error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.verdicts[v]++
-	if v == failure {
-		b.err, b.after = err, max(b.after, apierr.RetryAfter(err))
-	}
-}
-
-// hopeless reports whether further writes should not start. If the pool is
-// incomplete, other writes must not complete it after one was outdated.
-func (b *batch) hopeless(window bool) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.verdicts[failure]+b.verdicts[denied]+b.verdicts[stuck]+b.verdicts[stopped] > 0 || window && b.verdicts[outdated]+b.verdicts[refused] > 0
-}
-
-func (b *batch) result() (r result, ok bool) {
-	switch {
-	case b.verdicts[stopped] > 0:
-		return result{done: true}, false
-	case b.verdicts[failure] > 0:
-		return result{err: b.err, after: b.after}, false
-	case b.verdicts[denied] > 0:
-		return result{after: forbiddenRetry, why: forbidden}, false
-	case b.verdicts[stuck] > 0:
-		return result{after: retryFaults, why: faulty}, false
-	case b.verdicts[refused] > 0:
-		return result{progress: true}, false
-	case b.verdicts[outdated] > 0:
-		return result{again: true}, false
-	}
-	return result{}, true
-}
-
 // execute writes a plan, phase by phase. The facts about written slices are
 // known when it returns, so the next plan goes on from there.
 func (j *job) execute(p *plan) result {
 	j.indexTimes()
-	if r, ok := j.rehearse(p); !ok {
+	if r := j.rehearse(p); r.verdict != stored {
 		return r
 	}
 	if p.outcome == newGeneration {
@@ -129,18 +100,7 @@ func (j *job) execute(p *plan) result {
 		j.w.compacted = time.Now()
 	}
 	for _, phase := range p.phases {
-		r, ok := parallel(j, phase, p.window(), func(page *page) (verdict, error) {
-			slice, err := j.build(p, page)
-			if err != nil {
-				return failure, err
-			}
-			v, err := j.send(&request{page: page, slice: slice, rec: page.rec})
-			if v == stored && p.window() {
-				j.openWindow(p.generation)
-			}
-			return v, err
-		})
-		if !ok {
+		if r := parallel(j, phase, p.window(), func(page *page) result { return j.write(p, page, false) }); r.verdict != stored {
 			return r
 		}
 	}
@@ -148,78 +108,84 @@ func (j *job) execute(p *plan) result {
 		j.closeWindow()
 	}
 	for _, group := range p.deletes {
-		if r, ok := parallel(j, group, false, func(rec *record) (verdict, error) { return j.send(&request{rec: rec}) }); !ok {
+		if r := parallel(j, group, false, func(rec *record) result { return j.send(&request{rec: rec}) }); r.verdict != stored {
 			return r
 		}
 	}
-	return result{progress: true, written: true}
+	return result{}
 }
 
 // rehearse sends a dry run of each write that adds restrictions of a kind that
 // the API server has not been seen to store. Otherwise a device would be offered
 // without its counters or its taint until the answer to the write arrives.
-func (j *job) rehearse(p *plan) (result, bool) {
-	if j.c.cfg.PublishUnrestricted {
-		return result{}, true
-	}
-	for _, page := range slices.Concat(p.phases...) {
-		kinds := page.newRestrictions()
-		if j.s.trusts(kinds) {
+func (j *job) rehearse(p *plan) result {
+	for _, one := range slices.Concat(p.phases...) {
+		kinds := one.newRestrictions()
+		if j.c.cfg.PublishUnrestricted || j.s.trusts(kinds) {
 			continue
 		}
-		r, ok := parallel(j, []*request{{page: page, rec: page.rec, dryRun: true}}, false, func(req *request) (v verdict, err error) {
-			if req.slice, err = j.build(p, page); err != nil {
-				return failure, err
-			}
-			return j.send(req)
-		})
-		if !ok {
-			return r, false
+		if r := parallel(j, []*page{one}, false, func(page *page) result { return j.write(p, page, true) }); r.verdict != stored {
+			return r
 		}
 		j.s.trust(kinds)
 	}
-	return result{}, true
+	return result{}
+}
+
+// write writes a page.
+func (j *job) write(p *plan, page *page, dryRun bool) result {
+	slice, err := j.build(p, page)
+	if err != nil {
+		return failureOf(err)
+	}
+	r := j.send(&request{page: page, slice: slice, rec: page.rec, dryRun: dryRun})
+	if r.verdict == stored && !dryRun && p.window() {
+		j.openWindow(p.generation)
+	}
+	return r
 }
 
 // repeat sends again all writes whose answers were lost, until the API server
 // has answered each. An answer excludes that the first attempt is carried out
 // later: an update carries a resource version, a create a name, and a
 // delete a UID. So a plan never has to assume anything.
-func (j *job) repeat() (result, bool) {
+func (j *job) repeat() result {
 	return parallel(j, slices.Collect(maps.Values(j.w.unanswered)), false, j.send)
 }
 
 // parallel carries out writes, at most Config.Concurrency at once for all pools
-// together. ok is false if not all were stored.
-func parallel[T any](j *job, all []T, window bool, do func(T) (verdict, error)) (r result, ok bool) {
-	var b batch
-	var writers sync.WaitGroup
-	next := make(chan T)
-	for range min(len(all), cap(j.c.tokens)) {
-		writers.Go(func() {
-			for one := range next {
-				j.c.tokens <- struct{}{}
-				switch {
-				case b.hopeless(window):
-				case j.mustStop():
-					b.note(stopped, nil)
-				default:
-					b.note(do(one))
-				}
-				<-j.c.tokens
-				j.c.progress.Beat()
-			}
-		})
+// together, and returns the worst result. It starts no further writes if one can't
+// succeed now. If the pool is incomplete, other writes must not complete it after
+// one was outdated.
+func parallel[T any](j *job, all []T, window bool, do func(T) result) (worst result) {
+	var mu sync.Mutex
+	note := func(r result) (isHopeless bool) {
+		mu.Lock()
+		defer mu.Unlock()
+		if r.verdict > worst.verdict {
+			worst = r
+		}
+		return worst.verdict > refused || window && worst.verdict > stored
 	}
+	var writers sync.WaitGroup
 	for _, one := range all {
-		if b.hopeless(window) {
+		j.c.tokens <- struct{}{}
+		r := result{}
+		if j.mustStop() {
+			r.verdict = done
+		}
+		if note(r) {
+			<-j.c.tokens
 			break
 		}
-		next <- one
+		writers.Go(func() {
+			note(do(one))
+			<-j.c.tokens
+			j.c.progress.Beat()
+		})
 	}
-	close(next)
 	writers.Wait()
-	return b.result()
+	return worst
 }
 
 // mustStop reports whether no further write may begin: Run ends, and either no
@@ -230,9 +196,9 @@ func (j *job) mustStop() bool { return j.c.outlives.Err() != nil || j.ctx.Err() 
 func (j *job) indexTimes() {
 	j.times = make(map[string][]taint)
 	for _, rec := range j.live {
-		for _, is := range rec.devices {
-			if taints := is.taintList(); len(taints) > 0 && j.times[is.name] == nil {
-				j.times[is.name] = taints
+		for _, is := range rec.items {
+			if len(is.taints) > 0 && j.times[is.name] == nil {
+				j.times[is.name] = is.taints
 			}
 		}
 	}
@@ -264,7 +230,7 @@ func (j *job) build(p *plan, page *page) (*resourcev1.ResourceSlice, error) {
 	slice.Spec.Pool.ResourceSliceCount = int64(len(p.pages))
 	for i := range page.items {
 		var err error
-		if it := &page.items[i]; page.counters {
+		if it := &page.items[i]; page.isSets() {
 			slice.Spec.SharedCounters = append(slice.Spec.SharedCounters, resourcev1.CounterSet{})
 			err = slice.Spec.SharedCounters[i].Unmarshal([]byte(it.encoded))
 		} else {
@@ -283,7 +249,7 @@ func (j *job) decode(it *item, device *resourcev1.Device) error {
 	if err := device.Unmarshal([]byte(it.encoded)); err != nil {
 		return err
 	}
-	for i, t := range it.taintList() {
+	for i, t := range it.taints {
 		if t.added.IsZero() {
 			if at := slices.IndexFunc(j.times[it.name], t.same); at >= 0 {
 				t.added = j.times[it.name][at].added
@@ -320,9 +286,9 @@ func (j *job) call(req *request, do func(ctx context.Context) error) error {
 }
 
 // send sends a write and draws the conclusion.
-func (j *job) send(req *request) (verdict, error) {
+func (j *job) send(req *request) (r result) {
 	if req.slice == nil {
-		j.c.own.gone(req.rec) // its event may come before the answer
+		j.c.view.mark(req.rec, true) // its event may come before the answer
 	}
 	var got *resourcev1.ResourceSlice
 	err := j.patiently(func() error {
@@ -336,41 +302,40 @@ func (j *job) send(req *request) (verdict, error) {
 			})
 		})
 	})
-	v, because := stored, err
 	switch {
 	case err == nil && got != nil:
 		rec := j.c.record(got)
 		if !req.dryRun {
-			j.c.own.wrote(rec)
+			j.c.view.wrote(rec)
 		}
-		v = j.compare(req, got, rec)
-	case err == nil:
-	case req.dryRun && apierrors.IsBadRequest(err):
-		// A webhook that does not support dry runs. The answer to the write shows
-		// the dropped fields.
-		v, because = stored, nil
+		r.verdict = j.compare(req, got, rec)
+	case err == nil, req.dryRun && apierrors.IsBadRequest(err):
+		// A webhook may not support dry runs. The answer to the write shows the
+		// dropped fields.
 	case apierr.Classify(err) == apierr.Invalid && req.slice != nil:
-		v, because = j.refuse(req.page, err)
+		r = j.refuse(req.page, err)
 	default:
-		v, because = j.judge(req, err)
+		r = j.judge(req, err)
 	}
 	if req.dryRun {
-		return v, because
+		return r
 	}
 	j.c.mu.Lock()
-	defer j.c.mu.Unlock()
 	j.w.wrote = time.Now()
 	switch {
-	case v < denied:
+	case r.verdict < waiting || r.why == faulty:
 		delete(j.w.unanswered, req.name())
 	case apierr.MayHaveCommitted(err):
 		if j.w.unanswered[req.name()] = req; req.rec == nil {
 			j.w.lostCreate = time.Now()
 		}
-	case req.slice == nil && j.w.unanswered[req.name()] == nil:
-		j.c.own.forget(req.rec.Name)
 	}
-	return v, because
+	isOpen := j.w.unanswered[req.name()] != nil
+	j.c.mu.Unlock()
+	if req.slice == nil && r.verdict > refused && !isOpen {
+		j.c.view.mark(req.rec, false)
+	}
+	return r
 }
 
 // patiently repeats a request that a node is denied although the slice is its
@@ -394,86 +359,89 @@ func (j *job) patiently(request func() error) error {
 	}
 }
 
-// judge returns the verdict that follows from an error, and updates the facts
+// judge returns the result that follows from an error, and updates the facts
 // about the slice.
-func (j *job) judge(req *request, err error) (verdict, error) {
+func (j *job) judge(req *request, err error) result {
 	switch apierr.Classify(err) {
 	case apierr.Conflict, apierr.AlreadyExists:
 		return j.lookUp(req, err)
 	case apierr.NotFound:
 		if versions.Gone(err, req.rec == nil) {
 			j.s.end()
-			return failure, err
+			break
 		}
-		j.c.own.gone(req.rec)
+		j.c.view.mark(req.rec, true)
 		if req.slice == nil {
-			return stored, nil
+			return result{}
 		}
-		return outdated, err
+		return result{verdict: outdated}
 	case apierr.Forbidden:
 		if req.rec != nil {
-			switch there, err := j.isThere(req.rec); {
+			// A node may always list its slices, but is denied a slice that doesn't
+			// exist.
+			all, err := j.s.list(j.c.outlives, scope{nodeName: req.rec.nodeName, driver: req.rec.id.Driver})
+			switch {
 			case err != nil && apierr.Classify(err) != apierr.Forbidden:
-				return failure, err
-			case err == nil && !there:
-				j.c.own.gone(req.rec)
-				return outdated, err
+				return failureOf(err)
+			case err == nil && !slices.ContainsFunc(all, func(rec *record) bool { return rec.UID == req.rec.UID }):
+				j.c.view.mark(req.rec, true)
+				return result{verdict: outdated}
 			}
 		}
 		j.report(&ForbiddenError{Pool: j.p.id, Verb: req.verb(), Err: err}, "A ResourceSlice can't be written")
-		return denied, err
+		return waitFor(forbiddenRetry, forbidden)
 	case apierr.Throttled:
 		j.c.mu.Lock()
 		j.c.paused = time.Now().Add(max(apierr.RetryAfter(err), time.Second))
 		j.c.mu.Unlock()
 	case apierr.Canceled:
 		if j.c.outlives.Err() != nil {
-			return stopped, err
+			return result{verdict: done}
 		}
 	}
-	return failure, err
+	return failureOf(err)
 }
 
 // lookUp gets the slice that is in the way of a write.
-func (j *job) lookUp(req *request, because error) (verdict, error) {
+func (j *job) lookUp(req *request, because error) result {
 	slice, err := j.get(req.name())
 	switch {
 	case err == nil:
 	case apierrors.IsNotFound(err) && !versions.Gone(err, false):
 		if req.rec != nil {
-			j.c.own.gone(req.rec)
+			j.c.view.mark(req.rec, true)
 		}
-		return outdated, because
+		return result{verdict: outdated}
 	case apierr.Classify(err) == apierr.Forbidden && req.rec == nil:
 		j.c.mu.Lock()
 		defer j.c.mu.Unlock()
 		if j.w.unanswered[req.name()] != nil {
-			return failure, because // the authorizer doesn't know our slice yet
+			return failureOf(because) // the authorizer doesn't know our slice yet
 		}
 		j.w.taken[req.name()] = true // a node can't see slices of others
-		return outdated, because
+		return result{verdict: outdated}
 	default:
-		return failure, err
+		return failureOf(err)
 	}
 	found := j.c.record(slice)
 	if found.id != j.p.id || req.rec == nil && found.nodeName != nodeNameOf(req.slice) {
 		j.c.mu.Lock()
 		defer j.c.mu.Unlock()
 		j.w.taken[req.name()] = true
-		return outdated, because
+		return result{verdict: outdated}
 	}
 	if req.rec != nil && newer(req.rec.ResourceVersion, found.ResourceVersion) {
 		// Restored from a backup, and the watch waits for the resource versions
 		// of before: only a list has the facts.
-		j.c.own.clear(func(*record) bool { return true })
+		j.c.view.clear()
 		j.s.end()
-		return failure, because
+		return failureOf(because)
 	}
-	j.c.own.wrote(found)
+	j.c.view.wrote(found)
 	if found.deleting() && req.rec == nil {
-		return failure, because // it has finalizers; its name is not free yet
+		return failureOf(because) // it has finalizers; its name is not free yet
 	}
-	return outdated, because
+	return result{verdict: outdated}
 }
 
 func nodeNameOf(s *resourcev1.ResourceSlice) string {
@@ -487,25 +455,4 @@ func (j *job) get(name string) (*resourcev1.ResourceSlice, error) {
 	ctx, cancel := context.WithTimeout(j.c.outlives, j.c.cfg.CallTimeout)
 	defer cancel()
 	return j.s.version.Get(ctx, name)
-}
-
-// isThere reports whether a slice exists, by a list: a node may always list its
-// slices, but is denied a slice that doesn't exist.
-func (j *job) isThere(rec *record) (there bool, err error) {
-	for sc, m := range j.s.watched() {
-		if !sc.covers(rec) {
-			continue
-		}
-		list, err := m.list(j.c.outlives)
-		if err != nil {
-			return false, err
-		}
-		err = meta.EachListItem(list, func(obj runtime.Object) error {
-			o, err := meta.Accessor(obj)
-			there = there || err == nil && o.GetName() == rec.Name && rec.is(o.GetUID())
-			return err
-		})
-		return there, err
-	}
-	return true, nil
 }

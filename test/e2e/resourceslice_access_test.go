@@ -83,7 +83,7 @@ func TestResourceSliceV1beta2(t *testing.T) {
 	if err == nil {
 		err = again.Wait(t.Context(), resourceslice.PoolID{Driver: gpuDriver, Name: "counters"})
 	}
-	if _, ok := errors.AsType[*resourceslice.UnsupportedError](err); !ok {
+	if _, ok := errors.AsType[*resourceslice.InvalidError](err); !ok {
 		t.Errorf("counters on v1beta2: %v", err)
 	}
 }

@@ -59,11 +59,10 @@ func (c *checker) qualifiedName(name resourcev1.QualifiedName, path *field.Path)
 }
 
 func (c *checker) attribute(a *resourcev1.DeviceAttribute, path *field.Path) {
-	set := count(a.BoolValue != nil, a.IntValue != nil, a.StringValue != nil, a.VersionValue != nil,
-		a.BoolValues != nil, a.IntValues != nil, a.StringValues != nil, a.VersionValues != nil)
-	empty := count(a.BoolValues != nil, a.IntValues != nil, a.StringValues != nil, a.VersionValues != nil) > 0 &&
-		len(a.BoolValues)+len(a.IntValues)+len(a.StringValues)+len(a.VersionValues) == 0
-	c.invalid(set != 1 || empty, path, "", "must have exactly one value or one list of values")
+	single := count(a.BoolValue != nil, a.IntValue != nil, a.StringValue != nil, a.VersionValue != nil)
+	lists := count(a.BoolValues != nil, a.IntValues != nil, a.StringValues != nil, a.VersionValues != nil)
+	values := len(a.BoolValues) + len(a.IntValues) + len(a.StringValues) + len(a.VersionValues)
+	c.invalid(single+lists != 1 || lists > values, path, "", "must have exactly one value or one list of values")
 	if a.StringValue != nil {
 		c.value(*a.StringValue, path.Child("string"))
 	}
@@ -168,9 +167,8 @@ func (c *checker) nodeAllocatable(name corev1.ResourceName, r *resourcev1.NodeAl
 		c.invalid((m.CapacityKey == nil) == (m.DeviceMultiplier == nil), path, "", "must have exactly one of capacityKey and deviceMultiplier")
 		c.required((m.CapacityKey == nil) != (m.CapacityMultiplier == nil), path, "capacityKey and capacityMultiplier need each other")
 		if m.CapacityKey != nil {
-			if _, ok := d.Capacity[*m.CapacityKey]; !ok {
-				c.add(field.NotFound(path.Child("capacityKey"), *m.CapacityKey))
-			}
+			_, ok := d.Capacity[*m.CapacityKey]
+			c.notFound(!ok, path.Child("capacityKey"), *m.CapacityKey)
 		}
 		c.atLeast(1, m.CapacityMultiplier, path.Child("capacityMultiplier"))
 		c.atLeast(1, m.DeviceMultiplier, path.Child("deviceMultiplier"))

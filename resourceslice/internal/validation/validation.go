@@ -16,26 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// A Pool is the desired content of a pool, with the names that go into its
-// slices.
-type Pool struct {
-	// Driver and Name identify the pool.
-	Driver, Name string
-	// NodeName is the node of the controller, empty if it has none.
-	NodeName string
-	// Selector, AllNodes and PerDevice select nodes other than NodeName.
-	Selector  *corev1.NodeSelector
-	AllNodes  bool
-	PerDevice bool
-
-	// Devices, SharedCounters, PartitionType and Skip are the fields of a slice
-	// with similar names.
-	Devices        []resourcev1.Device
-	SharedCounters []resourcev1.CounterSet
-	PartitionType  resourcev1.FullyQualifiedName
-	Skip           []resourcev1.SkipNodeOperation
-}
-
 // ID validates the driver and the name of a pool.
 func ID(driver, pool string) field.ErrorList {
 	c := checker{DriverName(driver, field.NewPath("driver"))}
@@ -54,36 +34,28 @@ func DriverName(name string, path *field.Path) field.ErrorList {
 	return c.problems
 }
 
-// NodeName validates the name of a node.
-func NodeName(name string, path *field.Path) field.ErrorList {
-	var c checker
-	c.node(name, path)
-	return c.problems
-}
-
-// Validate validates p except for its identity. It checks the content of the
-// devices whose indexes are in fresh; all others were found valid before.
-func (p *Pool) Validate(fresh []int) field.ErrorList {
+// Pool validates the content of a pool, as the spec of one slice without limits to
+// its number of devices and counter sets. It checks the content of the devices
+// whose indexes are in fresh; all others were found valid before.
+func Pool(p *resourcev1.ResourceSliceSpec, fresh []int) field.ErrorList {
 	var c checker
 	c.selection(p, field.NewPath("nodes"))
 	sets := c.counterSets(p.SharedCounters, field.NewPath("sharedCounters"))
 	devices := field.NewPath("devices")
 	for _, i := range fresh {
-		c.device(&p.Devices[i], p.PerDevice, devices.Index(i))
+		c.device(&p.Devices[i], p.PerDeviceNodeSelection != nil, devices.Index(i))
 	}
 	names := make(map[string]bool, len(p.Devices))
 	for i := range p.Devices {
 		device := &p.Devices[i]
-		if names[device.Name] {
-			c.add(field.Duplicate(devices.Index(i).Child("name"), device.Name))
-		}
+		c.duplicate(names[device.Name], devices.Index(i).Child("name"), device.Name)
 		names[device.Name] = true
-		if len(device.ConsumesCounters) > 0 {
-			c.references(device.ConsumesCounters, sets, devices.Index(i).Child("consumesCounters"))
-		}
+		c.references(device.ConsumesCounters, sets, devices.Index(i))
 	}
-	c.partitionType(p, field.NewPath("partitionTypeAttribute"))
-	c.skip(p.Skip, field.NewPath("skipNodeOperations"))
+	if p.PartitionTypeAttribute != nil {
+		c.partitionType(p, string(*p.PartitionTypeAttribute), field.NewPath("partitionTypeAttribute"))
+	}
+	c.skip(p.SkipNodeOperations, field.NewPath("skipNodeOperations"))
 	return c.problems
 }
 
@@ -102,6 +74,12 @@ func (c *checker) invalid(is bool, path *field.Path, value any, message string) 
 func (c *checker) required(missing bool, path *field.Path, message string) {
 	if missing {
 		c.add(field.Required(path, message))
+	}
+}
+
+func (c *checker) notFound(missing bool, path *field.Path, value any) {
+	if missing {
+		c.add(field.NotFound(path, value))
 	}
 }
 
@@ -167,14 +145,14 @@ func count(conditions ...bool) (n int) {
 	return n
 }
 
-func (c *checker) selection(p *Pool, path *field.Path) {
-	set := count(p.Selector != nil, p.AllNodes, p.PerDevice)
+func (c *checker) selection(p *resourcev1.ResourceSliceSpec, path *field.Path) {
+	set := count(p.NodeName != nil, p.NodeSelector != nil, p.AllNodes != nil, p.PerDeviceNodeSelection != nil)
 	c.invalid(set > 1, path, "", "at most one of selector, allNodes and perDevice may be set")
-	c.required(set == 0 && p.NodeName == "", path, "the controller has no node of its own: one of selector, allNodes and perDevice must be set")
-	if p.Selector != nil {
+	c.required(set == 0, path, "the controller has no node of its own: one of selector, allNodes and perDevice must be set")
+	if p.NodeSelector != nil {
 		path = path.Child("selector")
-		c.nodeSelector(p.Selector, path)
-		terms := len(p.Selector.NodeSelectorTerms)
+		c.nodeSelector(p.NodeSelector, path)
+		terms := len(p.NodeSelector.NodeSelectorTerms)
 		c.invalid(terms > 1, path.Child("nodeSelectorTerms"), terms, "must have exactly one term")
 	}
 }
@@ -233,7 +211,7 @@ func (c *checker) counterSets(all []resourcev1.CounterSet, path *field.Path) map
 }
 
 func (c *checker) counters(counters map[string]resourcev1.Counter, limit int, path *field.Path) {
-	c.required(len(counters) == 0, path, "")
+	c.required(len(counters) == 0, path, "must have a counter")
 	if c.atMost(limit, len(counters), path) {
 		for name := range counters {
 			c.label(name, path.Key(name))
@@ -243,17 +221,14 @@ func (c *checker) counters(counters map[string]resourcev1.Counter, limit int, pa
 
 // references checks that the pool has the counters that a device consumes:
 // consumers of the pool would take no device from it otherwise.
-func (c *checker) references(consumed []resourcev1.DeviceCounterConsumption, sets map[string]map[string]resourcev1.Counter, path *field.Path) {
-	for i := range consumed {
-		set, ok := sets[consumed[i].CounterSet]
-		if !ok {
-			c.add(field.NotFound(path.Index(i).Child("counterSet"), consumed[i].CounterSet))
-			continue
-		}
-		for name := range consumed[i].Counters {
-			if _, ok := set[name]; !ok {
-				c.add(field.NotFound(path.Index(i).Child("counters").Key(name), name))
-			}
+func (c *checker) references(consumed []resourcev1.DeviceCounterConsumption, sets map[string]map[string]resourcev1.Counter, device *field.Path) {
+	for i, one := range consumed {
+		path := device.Child("consumesCounters").Index(i)
+		set, ok := sets[one.CounterSet]
+		c.notFound(!ok, path.Child("counterSet"), one.CounterSet)
+		for name := range one.Counters {
+			_, has := set[name]
+			c.notFound(ok && !has, path.Child("counters").Key(name), name)
 		}
 	}
 }
@@ -261,11 +236,7 @@ func (c *checker) references(consumed []resourcev1.DeviceCounterConsumption, set
 // partitionType checks the attribute with the type of a partition: all devices
 // that consume counters must have it as a string. Its name may omit the domain
 // if that is the driver's.
-func (c *checker) partitionType(p *Pool, path *field.Path) {
-	name := string(p.PartitionType)
-	if name == "" {
-		return
-	}
+func (c *checker) partitionType(p *resourcev1.ResourceSliceSpec, name string, path *field.Path) {
 	c.qualifiedName(resourcev1.QualifiedName(name), path)
 	c.invalid(!strings.Contains(name, "/"), path, name, "must be a domain and a name, separated by a slash")
 	bare := strings.TrimPrefix(name, p.Driver+"/")

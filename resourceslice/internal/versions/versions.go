@@ -42,7 +42,7 @@ type Version struct {
 	List  func(context.Context, metav1.ListOptions) (runtime.Object, error)
 	Watch func(context.Context, metav1.ListOptions) (watch.Interface, error)
 	// Convert turns an object from List or Watch into v1.
-	Convert func(runtime.Object) (*resourcev1.ResourceSlice, error)
+	Convert func(any) (*resourcev1.ResourceSlice, error)
 
 	// Get, Write and Delete each send one request. Write creates a slice without
 	// a resource version, and updates others. The API server stores nothing if
@@ -85,7 +85,7 @@ func newVersion[T, L runtime.Object](name string, c slicesClient[T, L], fieldMan
 		Example: example,
 		List:    func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) { return c.List(ctx, opts) },
 		Watch:   c.Watch,
-		Convert: func(obj runtime.Object) (*resourcev1.ResourceSlice, error) {
+		Convert: func(obj any) (*resourcev1.ResourceSlice, error) {
 			s, ok := obj.(T)
 			if !ok {
 				return nil, fmt.Errorf("resourceslice: got %T, not a ResourceSlice of %s", obj, name)
