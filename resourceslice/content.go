@@ -6,6 +6,7 @@ package resourceslice
 import (
 	"cmp"
 	"slices"
+	"sort"
 	"strings"
 
 	resourcev1 "k8s.io/api/resource/v1"
@@ -84,7 +85,7 @@ func restrictionsOf(items []item) (kinds restrictions) {
 
 // find returns the item with a name, or nil. The items are sorted by name.
 func find(items []item, name string) *item {
-	i, ok := slices.BinarySearchFunc(items, name, func(it item, name string) int { return strings.Compare(it.name, name) })
+	i, ok := sort.Find(len(items), func(i int) int { return strings.Compare(name, items[i].name) })
 	if !ok {
 		return nil
 	}

@@ -63,18 +63,14 @@ func (e *encoder) rare(h hash, m message) hash { return e.mix(h, uint64(e.messag
 // TestEveryFieldChangesTheHash fails if a later version of the API adds a field
 // that is not covered.
 func (e *encoder) deviceHash(d *resourcev1.Device) hash {
-	rest := *d
-	if sharesQuantities(d) {
-		rest = *d.DeepCopy()
-	}
 	var sum hash // because maps have no order
-	for name, a := range rest.Attributes {
+	for name, a := range d.Attributes {
 		sum += e.attribute(e.text(1, string(name)), &a)
 	}
-	for name, c := range rest.Capacity {
+	for name, c := range d.Capacity {
 		one := e.quantity(e.text(2, string(name)), c.Value)
 		if c.RequestPolicy != nil {
-			one = e.rare(one, c.RequestPolicy)
+			one = e.rare(one, c.RequestPolicy.DeepCopy()) // see sharesQuantities
 		}
 		sum += one
 	}
@@ -82,9 +78,19 @@ func (e *encoder) deviceHash(d *resourcev1.Device) hash {
 		t := &d.Taints[i]
 		sum = e.text(e.text(e.text(sum, t.Key), t.Value), string(t.Effect))
 	}
-	rest.Attributes, rest.Capacity, rest.Taints = nil, nil, nil
-	return e.rare(sum, &rest)
+	h := e.text(sum, d.Name)
+	rest := *d
+	if len(d.NodeAllocatableResources) > 0 {
+		rest = *d.DeepCopy() // see sharesQuantities
+	}
+	rest.Name, rest.Attributes, rest.Capacity, rest.Taints = "", nil, nil, nil
+	if rest.Size() > emptySize {
+		h = e.rare(h, rest.DeepCopy()) // so that rest stays on the stack
+	}
+	return h
 }
+
+var emptySize = (&resourcev1.Device{}).Size()
 
 func (e *encoder) attribute(h hash, a *resourcev1.DeviceAttribute) hash {
 	if a.IntValue != nil {
@@ -97,7 +103,7 @@ func (e *encoder) attribute(h hash, a *resourcev1.DeviceAttribute) hash {
 		h = e.text(e.mix(h, 3), *a.VersionValue)
 	}
 	if a.BoolValue != nil || a.BoolValues != nil || a.IntValues != nil || a.StringValues != nil || a.VersionValues != nil {
-		h = e.rare(h, a)
+		h = e.rare(h, a.DeepCopy()) // so that a stays on the stack
 	}
 	return h
 }
