@@ -286,11 +286,14 @@ type Eviction struct {
 	// longer than the rest of the grace period of a pod that is ending already.
 	// Default: spec.terminationGracePeriodSeconds.
 	Grace time.Duration
+	// OwnLimit says that the pod has exceeded a limit of its own. Then there is no
+	// condition DisruptionTarget, and a Job counts the failure.
+	OwnLimit bool
 }
 
 // Evict stops a pod on behalf of the node. Its phase becomes Failed with the reason and
 // message, and the condition DisruptionTarget shows a Job that the pod is not to
-// blame (KEP-3329). The object stays until a client deletes it. The error is
+// blame (KEP-3329), except with OwnLimit. The object stays until a client deletes it. The error is
 // ErrNotFound if the pod is unknown or has stopped. A pod that is ending already
 // keeps its reason, and ends sooner if Grace is shorter.
 func (c *Controller) Evict(ref Ref, eviction Eviction) error {
@@ -312,9 +315,11 @@ func (c *Controller) Evict(ref Ref, eviction Eviction) error {
 	if t.end == nil {
 		c.warn(t, eviction.Reason, actionStop, eviction.Message)
 	}
-	t.beginTermination(c.now(), StopEvicted, &podstatus.Failure{
-		Reason: eviction.Reason, Message: eviction.Message, DisruptionReason: corev1.PodReasonTerminationByKubelet,
-	}, eviction.Grace)
+	failure := &podstatus.Failure{Reason: eviction.Reason, Message: eviction.Message}
+	if !eviction.OwnLimit {
+		failure.DisruptionReason = corev1.PodReasonTerminationByKubelet
+	}
+	t.beginTermination(c.now(), StopEvicted, failure, eviction.Grace)
 	c.markDirty(t)
 	wake(c.kick)
 	return nil

@@ -276,6 +276,22 @@ func TestEndedUIDIsNotStartedAgain(t *testing.T) {
 	})
 }
 
+func TestAPodThatExceedsItsOwnLimitIsToBlame(t *testing.T) {
+	bubble(t, podsynctest.Options{Forgets: true}, func(w *world) {
+		w.wrap = simple
+		w.run()
+		pod := w.bind(newPod("a"))
+		if err := w.c.Evict(podsync.RefOf(pod), podsync.Eviction{Message: "disk", OwnLimit: true}); err != nil {
+			t.Fatal(err)
+		}
+		pass(time.Minute)
+		got := w.expectPhase("a", corev1.PodFailed)
+		if c := condition(got, corev1.DisruptionTarget); c != nil || got.Status.Reason != "Evicted" || got.Status.Message != "disk" {
+			t.Errorf("evicted: %+v", got.Status)
+		}
+	})
+}
+
 // A pod rejected late lost the statuses of its containers.
 func TestRejectionKeepsContainerStatuses(t *testing.T) {
 	bubble(t, podsynctest.Options{}, func(w *world) {
