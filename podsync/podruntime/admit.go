@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"maps"
 	"runtime"
 	"slices"
 	"strings"
@@ -16,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/klog/v2"
 
 	"github.com/kubewright/kubewright/podsync"
 	"github.com/kubewright/kubewright/podsync/podenv"
@@ -28,12 +28,13 @@ const (
 	ReasonPodOSNotSupported = "PodOSNotSupported"
 	ReasonNodeAffinity      = "NodeAffinity"
 	ReasonNodePorts         = "NodePorts"
+	ReasonTaintToleration   = "TaintToleration"
 	ReasonOutOf             = "OutOf"
 )
 
 // Admit implements podsync.Admitter: a pod that needs something this node does not
 // have, or more than is left, fails, and its owner may make it elsewhere.
-func (p *Provider) Admit(_ context.Context, pod *corev1.Pod, active iter.Seq[*corev1.Pod]) error {
+func (p *Provider) Admit(ctx context.Context, pod *corev1.Pod, active iter.Seq[*corev1.Pod]) error {
 	if os := pod.Spec.OS; os != nil && string(os.Name) != runtime.GOOS {
 		return podsync.Reject(ReasonPodOSNotSupported, fmt.Sprintf("the pod is for the OS %s, and the OS of the node is %s", os.Name, runtime.GOOS))
 	}
@@ -48,12 +49,51 @@ func (p *Provider) Admit(_ context.Context, pod *corev1.Pod, active iter.Seq[*co
 			return podsync.Reject(ReasonUnsupported, err.Error())
 		}
 	}
-	if p.cfg.NodeLabels != nil {
-		if name, set := p.cfg.NodeLabels(); !selects(&pod.Spec, name, set) {
-			return podsync.Reject(ReasonNodeAffinity, "the node does not match the node selector or the required node affinity of the pod")
+	if err := p.matchesNode(ctx, pod); err != nil {
+		return err
+	}
+	return p.room.admit(pod, active)
+}
+
+// matchesNode rejects a pod that the Node's labels or taints keep away. The Node is
+// read again before that: its labels may have changed just before the pod was bound.
+func (p *Provider) matchesNode(ctx context.Context, pod *corev1.Pod) error {
+	if p.cfg.Node == nil {
+		return nil
+	}
+	node := p.cfg.Node()
+	if node == nil && p.cfg.ReadNode == nil {
+		return errors.New("podruntime: the Node is not known yet")
+	}
+	if node != nil {
+		if err := mismatch(ctx, pod, node); err == nil || p.cfg.ReadNode == nil {
+			return err
 		}
 	}
-	return fits(pod, active, p.cfg.Allocatable)
+	ctx, cancel := context.WithTimeout(ctx, p.cfg.CallTimeout)
+	defer cancel()
+	node, err := p.cfg.ReadNode(ctx)
+	if err != nil {
+		return fmt.Errorf("podruntime: read the Node: %w", err)
+	}
+	return mismatch(ctx, pod, node)
+}
+
+// mismatch returns the rejection of a pod that a Node is not for. As with the kubelet,
+// only taints with the effect NoExecute count: another component may bind a pod in
+// spite of the others.
+func mismatch(ctx context.Context, pod *corev1.Pod, node *corev1.Node) error {
+	if !selects(&pod.Spec, node.Name, node.Labels) {
+		return podsync.Reject(ReasonNodeAffinity, "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector")
+	}
+	for i := range node.Spec.Taints {
+		taint := &node.Spec.Taints[i]
+		tolerates := func(t corev1.Toleration) bool { return t.ToleratesTaint(klog.FromContext(ctx), taint, true) }
+		if taint.Effect == corev1.TaintEffectNoExecute && !slices.ContainsFunc(pod.Spec.Tolerations, tolerates) {
+			return podsync.Reject(ReasonTaintToleration, "Predicate TaintToleration failed: node(s) had taints that the pod didn't tolerate")
+		}
+	}
+	return nil
 }
 
 // unsupported returns the parts of a pod that this Provider can't have with its
@@ -62,8 +102,13 @@ func (p *Provider) unsupported(pod *corev1.Pod) string {
 	var why []string
 	add := func(format string, args ...any) { why = append(why, fmt.Sprintf(format, args...)) }
 	for i := range pod.Spec.Volumes {
-		if v := &pod.Spec.Volumes[i]; !podenv.IsData(v) && v.EmptyDir == nil && v.HostPath == nil {
+		switch v := &pod.Spec.Volumes[i]; {
+		case v.Image != nil:
+			add("volume %s: images can't be mounted", v.Name)
+		case !podenv.IsData(v) && v.EmptyDir == nil && v.HostPath == nil:
 			add("volume %s: only emptyDir, hostPath and data from the API", v.Name)
+		case v.EmptyDir != nil && v.EmptyDir.Medium != corev1.StorageMediumDefault && v.EmptyDir.Medium != corev1.StorageMediumMemory:
+			add("volume %s: an emptyDir with medium %s", v.Name, v.EmptyDir.Medium)
 		}
 	}
 	for _, c := range containersOf(&pod.Spec) {
@@ -123,35 +168,15 @@ func matches(requirements []corev1.NodeSelectorRequirement, set labels.Set) bool
 	})
 }
 
-// fits rejects a pod for which there is no room. The scheduler has counted too, but
-// perhaps before another pod was bound.
-func fits(pod *corev1.Pod, active iter.Seq[*corev1.Pod], allocatable func() corev1.ResourceList) error {
-	left := corev1.ResourceList{}
-	if allocatable != nil {
-		left = allocatable().DeepCopy()
-	}
-	total := left.DeepCopy()
+// conflict returns a port of the node that two pods want, and whether there is one.
+func conflict(pod, other *corev1.Pod) (number int32, taken bool) {
 	ports := hostPorts(pod)
-	for other := range active {
-		for _, port := range hostPorts(other) {
-			if slices.ContainsFunc(ports, port.conflicts) {
-				return podsync.Reject(ReasonNodePorts, fmt.Sprintf("another pod has the host port %d", port.number))
-			}
-		}
-		for name, q := range left {
-			q.Sub(request(other, name))
-			left[name] = q
+	for _, port := range hostPorts(other) {
+		if slices.ContainsFunc(ports, port.conflicts) {
+			return port.number, true
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(left)) {
-		q, want := left[name], request(pod, name)
-		q.Sub(want)
-		if q.Sign() < 0 && want.Sign() > 0 {
-			have := total[name]
-			return podsync.Reject(ReasonOutOf+string(name), fmt.Sprintf("the node has %s of %s in all, and not enough is left", have.String(), name))
-		}
-	}
-	return nil
+	return 0, false
 }
 
 // A hostPort is a port of the node that a pod takes.

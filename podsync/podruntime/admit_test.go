@@ -4,6 +4,7 @@
 package podruntime
 
 import (
+	"context"
 	"errors"
 	"runtime"
 	"slices"
@@ -11,38 +12,123 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubewright/kubewright/podsync"
+	"github.com/kubewright/kubewright/podsync/podenv"
 )
 
 func asking(cpu string) corev1.Container {
 	return corev1.Container{Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}}}
 }
 
-func TestFits(t *testing.T) {
-	allocatable := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("2"), corev1.ResourcePods: resource.MustParse("3")}
-	pod := func(cpu string) *corev1.Pod {
-		return &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{asking(cpu)}}}
+// rejection returns the reason and the message of a rejection, nothing for nil.
+func rejection(t *testing.T, err error) (reason, message string) {
+	t.Helper()
+	reject := (*podsync.RejectError)(nil)
+	if err != nil && !errors.As(err, &reject) {
+		t.Fatalf("%v is no rejection", err)
+	}
+	if reject == nil {
+		return "", ""
+	}
+	return reject.Reason, reject.Message
+}
+
+func TestAPodWithoutRoomIsRejected(t *testing.T) {
+	allocatable := corev1.ResourceList{
+		corev1.ResourceCPU: resource.MustParse("2"), corev1.ResourcePods: resource.MustParse("3"), corev1.ResourceMemory: resource.MustParse("1Gi"),
+	}
+	pod := func(resources ...string) *corev1.Pod {
+		c := corev1.Container{Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{}}}
+		for i := 0; i < len(resources); i += 2 {
+			c.Resources.Requests[corev1.ResourceName(resources[i])] = resource.MustParse(resources[i+1])
+		}
+		return &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{c}}}
 	}
 	for name, tc := range map[string]struct {
-		active []*corev1.Pod
-		pod    *corev1.Pod
-		want   string
+		active          []*corev1.Pod
+		pod             *corev1.Pod
+		reason, message string
 	}{
-		"alone":          {nil, pod("2"), ""},
-		"too large":      {nil, pod("2001m"), "OutOfcpu"},
-		"beside another": {[]*corev1.Pod{pod("500m")}, pod("1500m"), ""},
-		"no cpu left":    {[]*corev1.Pod{pod("501m")}, pod("1500m"), "OutOfcpu"},
-		"no place left":  {[]*corev1.Pod{pod("0"), pod("0"), pod("0")}, pod("0"), "OutOfpods"},
+		"alone":          {nil, pod("cpu", "2"), "", ""},
+		"too large":      {nil, pod("cpu", "2001m"), "OutOfcpu", "Node didn't have enough resource: cpu, requested: 2001, used: 0, capacity: 2000"},
+		"beside another": {[]*corev1.Pod{pod("cpu", "500m")}, pod("cpu", "1500m"), "", ""},
+		"no cpu left":    {[]*corev1.Pod{pod("cpu", "501m")}, pod("cpu", "1500m"), "OutOfcpu", "Node didn't have enough resource: cpu, requested: 1500, used: 501, capacity: 2000"},
+		"no memory left": {[]*corev1.Pod{pod("memory", "1Gi")}, pod("memory", "1"), "OutOfmemory", "Node didn't have enough resource: memory, requested: 1, used: 1073741824, capacity: 1073741824"},
+		"no place left":  {[]*corev1.Pod{pod(), pod(), pod()}, pod(), "OutOfpods", "Node didn't have enough resource: pods, requested: 1, used: 3, capacity: 3"},
+		"the first of several": {nil, pod("hugepages-2Mi", "2Mi", "memory", "2Gi", "cpu", "3"), "OutOfcpu",
+			"Node didn't have enough resource: cpu, requested: 3000, used: 0, capacity: 2000"},
+		"nothing of an overcommitted resource": {[]*corev1.Pod{pod("cpu", "4")}, pod("memory", "1"), "", ""},
+		"one that the node does not have":      {nil, pod("hugepages-2Mi", "2Mi"), "OutOfhugepages-2Mi", "Node didn't have enough resource: hugepages-2Mi, requested: 2097152, used: 0, capacity: 0"},
+		"one of the cluster":                   {nil, pod("example.com/license", "1"), "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			err := fits(tc.pod, slices.Values(tc.active), func() corev1.ResourceList { return allocatable })
-			var reject *podsync.RejectError
-			switch {
-			case tc.want == "" && err != nil:
-				t.Errorf("rejected: %v", err)
-			case tc.want != "" && (!errors.As(err, &reject) || reject.Reason != tc.want):
-				t.Errorf("%v, want a rejection with %s", err, tc.want)
+			r := newRoom(func() corev1.ResourceList { return allocatable }, false, nil)
+			reason, message := rejection(t, r.admit(tc.pod, slices.Values(tc.active)))
+			if reason != tc.reason || message != tc.message {
+				t.Errorf("%s: %s; want %s: %s", reason, message, tc.reason, tc.message)
+			}
+		})
+	}
+}
+
+func TestTheNodeKeepsPodsAway(t *testing.T) {
+	stale := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{"zone": "a"}}}
+	fresh := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{"zone": "b"}}}
+	tainted := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: corev1.NodeSpec{Taints: []corev1.Taint{
+		{Key: "drain", Value: "now", Effect: corev1.TaintEffectNoSchedule}, {Key: "drain", Value: "now", Effect: corev1.TaintEffectNoExecute},
+	}}}
+	scheduled := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: corev1.NodeSpec{Taints: tainted.Spec.Taints[:1]}}
+	zone := func(z string) corev1.PodSpec { return corev1.PodSpec{NodeSelector: map[string]string{"zone": z}} }
+	tolerates := func(t corev1.Toleration) corev1.PodSpec {
+		return corev1.PodSpec{Tolerations: []corev1.Toleration{t}}
+	}
+	read := func(n *corev1.Node, err error) func(context.Context) (*corev1.Node, error) {
+		return func(context.Context) (*corev1.Node, error) { return n, err }
+	}
+	const affinity = "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector"
+	const taint = "Predicate TaintToleration failed: node(s) had taints that the pod didn't tolerate"
+	for name, tc := range map[string]struct {
+		node            *corev1.Node
+		read            func(context.Context) (*corev1.Node, error)
+		spec            corev1.PodSpec
+		reason, message string
+		fails           bool // with another error
+	}{
+		"labels that match":              {stale, nil, zone("a"), "", "", false},
+		"others":                         {stale, nil, zone("b"), ReasonNodeAffinity, affinity, false},
+		"labels that have changed":       {stale, read(fresh, nil), zone("b"), "", "", false},
+		"labels that have not":           {stale, read(stale, nil), zone("b"), ReasonNodeAffinity, affinity, false},
+		"labels that can't be read":      {stale, read(nil, errors.New("away")), zone("b"), "", "", true},
+		"no read if they match":          {stale, read(nil, errors.New("away")), zone("a"), "", "", false},
+		"a node that is not known":       {nil, nil, zone("a"), "", "", true},
+		"one that can be read":           {nil, read(stale, nil), zone("a"), "", "", false},
+		"a taint NoExecute":              {tainted, nil, corev1.PodSpec{}, ReasonTaintToleration, taint, false},
+		"a taint that has gone":          {tainted, read(scheduled, nil), corev1.PodSpec{}, "", "", false},
+		"a taint NoSchedule":             {scheduled, nil, corev1.PodSpec{}, "", "", false},
+		"a tolerated taint":              {tainted, nil, tolerates(corev1.Toleration{Key: "drain", Value: "now"}), "", "", false},
+		"for a time":                     {tainted, nil, tolerates(corev1.Toleration{Key: "drain", Operator: corev1.TolerationOpExists, TolerationSeconds: new(int64(5))}), "", "", false},
+		"a toleration of another effect": {tainted, nil, tolerates(corev1.Toleration{Key: "drain", Value: "now", Effect: corev1.TaintEffectNoSchedule}), ReasonTaintToleration, taint, false},
+		"a toleration of another value":  {tainted, nil, tolerates(corev1.Toleration{Key: "drain", Value: "later"}), ReasonTaintToleration, taint, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, err := New(Config{
+				Runtime: bare{}, Root: "/absent", Environment: &podenv.Resolver{}, HostIPs: []string{"192.0.2.1"},
+				Node: func() *corev1.Node { return tc.node }, ReadNode: tc.read,
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = p.Admit(t.Context(), &corev1.Pod{Spec: tc.spec}, slices.Values([]*corev1.Pod{}))
+			if tc.fails {
+				if reject := (*podsync.RejectError)(nil); err == nil || errors.As(err, &reject) {
+					t.Errorf("%v, want an error that is no rejection", err)
+				}
+				return
+			}
+			if reason, message := rejection(t, err); reason != tc.reason || message != tc.message {
+				t.Errorf("%s: %s; want %s: %s", reason, message, tc.reason, tc.message)
 			}
 		})
 	}
@@ -63,7 +149,7 @@ func TestRequest(t *testing.T) {
 		"of the pod":            {corev1.PodSpec{Resources: &corev1.ResourceRequirements{Requests: asking("7").Resources.Requests}, Containers: []corev1.Container{asking("1")}}, "7"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := request(&corev1.Pod{Spec: tc.spec}, corev1.ResourceCPU)
+			got := requestOf(&corev1.Pod{Spec: tc.spec}, corev1.ResourceCPU)
 			if want := resource.MustParse(tc.want); got.Cmp(want) != 0 {
 				t.Errorf("%s, want %s", got.String(), tc.want)
 			}
@@ -129,7 +215,7 @@ func TestHostPortsAreTakenOnce(t *testing.T) {
 		"the host's network":     {pod("", ""), &corev1.Pod{Spec: corev1.PodSpec{HostNetwork: true, Containers: []corev1.Container{{Ports: []corev1.ContainerPort{{ContainerPort: 8080}}}}}}, false},
 	} {
 		t.Run(what, func(t *testing.T) {
-			err := fits(tc.b, slices.Values([]*corev1.Pod{tc.a}), nil)
+			err := newRoom(nil, false, nil).admit(tc.b, slices.Values([]*corev1.Pod{tc.a}))
 			if reject := (*podsync.RejectError)(nil); (err == nil) != tc.ok || err != nil && (!errors.As(err, &reject) || reject.Reason != ReasonNodePorts) {
 				t.Errorf("%v, want success %v", err, tc.ok)
 			}
@@ -141,7 +227,10 @@ func TestHostPortsAreTakenOnce(t *testing.T) {
 type bare struct{ Runtime }
 
 func TestPodsThatCantRunHereAreRejected(t *testing.T) {
-	p := &Provider{cfg: Config{Runtime: bare{}}}
+	p := &Provider{cfg: Config{Runtime: bare{}}, room: newRoom(nil, false, nil)}
+	emptyDir := func(medium corev1.StorageMedium) corev1.PodSpec {
+		return corev1.PodSpec{Volumes: []corev1.Volume{{VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: medium}}}}}
+	}
 	container := func(c corev1.Container) corev1.PodSpec { return corev1.PodSpec{Containers: []corev1.Container{c}} }
 	exec := corev1.ProbeHandler{Exec: &corev1.ExecAction{}}
 	for what, tc := range map[string]struct {
@@ -152,7 +241,10 @@ func TestPodsThatCantRunHereAreRejected(t *testing.T) {
 		"linux":         {corev1.PodSpec{OS: &corev1.PodOS{Name: corev1.OSName(runtime.GOOS)}}, ""},
 		"another OS":    {corev1.PodSpec{OS: &corev1.PodOS{Name: "plan9"}}, ReasonPodOSNotSupported},
 		"a volume":      {corev1.PodSpec{Volumes: []corev1.Volume{{VolumeSource: corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{}}}}}, ReasonUnsupported},
-		"an emptyDir":   {corev1.PodSpec{Volumes: []corev1.Volume{{VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}}, ""},
+		"an image":      {corev1.PodSpec{Volumes: []corev1.Volume{{VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{}}}}}, ReasonUnsupported},
+		"an emptyDir":   {emptyDir(""), ""},
+		"in memory":     {emptyDir(corev1.StorageMediumMemory), ""},
+		"in huge pages": {emptyDir("HugePages-2Mi"), ReasonUnsupported},
 		"a gRPC probe":  {container(corev1.Container{LivenessProbe: &corev1.Probe{ProbeHandler: corev1.ProbeHandler{GRPC: &corev1.GRPCAction{}}}}), ReasonUnsupported},
 		"an exec probe": {container(corev1.Container{ReadinessProbe: &corev1.Probe{ProbeHandler: exec}}), ReasonUnsupported},
 		"an exec hook":  {container(corev1.Container{Lifecycle: &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{}}}}), ReasonUnsupported},

@@ -4,6 +4,7 @@
 package podruntime
 
 import (
+	"context"
 	"path/filepath"
 	"time"
 
@@ -25,6 +26,8 @@ const (
 	// DefaultVolumeRefresh is the time between two reads of the ConfigMaps, Secrets
 	// and pod fields in volumes.
 	DefaultVolumeRefresh = time.Minute
+	// DefaultDiskInterval is the time between two measurements of disk usage.
+	DefaultDiskInterval = 10 * time.Second
 	// DefaultMaxStarts is the number of containers that are started at once.
 	DefaultMaxStarts = 32
 	// DefaultCallTimeout is the deadline of one call of List, Remove and the other
@@ -48,13 +51,26 @@ type Config struct {
 	// Runtime is no Sandboxer.
 	HostIPs []string
 
-	// Allocatable returns the resources that all pods together may request. It is
-	// called at any time, from any goroutine. Default: pods are not counted.
+	// Allocatable returns the resources that all pods together may request, at
+	// admission and after a resize. It is called at any time, from any goroutine.
+	// Default: pods are not counted.
 	Allocatable func() corev1.ResourceList
-	// NodeLabels returns the name and the labels of the node, which node selectors
-	// and required node affinities are compared with. Default: they are not
-	// compared.
-	NodeLabels func() (name string, labels map[string]string)
+	// Node returns the Node as this process saw it last, or nil if it is not known
+	// yet. A pod is rejected if its node selector or required node affinity does not
+	// match the labels, or if it does not tolerate a NoExecute taint. Default:
+	// neither is compared.
+	Node func() *corev1.Node
+	// ReadNode reads the Node from the API. Admit calls it before it rejects a pod for
+	// labels or taints. Default: Node returns the current version.
+	ReadNode func(ctx context.Context) (*corev1.Node, error)
+	// Evict ends a pod that exceeds the size limit of an emptyDir volume or its limit
+	// of ephemeral storage: it is Evict of the podsync.Controller. Default: these
+	// limits are not enforced on disks.
+	Evict func(ref podsync.Ref, eviction podsync.Eviction) error
+	// DiskInterval is the time between two measurements of disk usage. It is longer if
+	// the measurements take more than a tenth of the time. Default:
+	// DefaultDiskInterval.
+	DiskInterval time.Duration
 	// Pod returns the newest version of a pod, or nil. Labels and annotations
 	// change without an Update; volumes with them follow. Default: the version that
 	// was handed over last.
@@ -106,6 +122,7 @@ func (cfg *Config) complete() error {
 	}
 	problems = append(problems, lifecycle.DefaultDuration("Relist", &cfg.Relist, relist, 10*time.Millisecond)...)
 	problems = append(problems, lifecycle.DefaultDuration("VolumeRefresh", &cfg.VolumeRefresh, DefaultVolumeRefresh, 10*time.Millisecond)...)
+	problems = append(problems, lifecycle.DefaultDuration("DiskInterval", &cfg.DiskInterval, DefaultDiskInterval, 10*time.Millisecond)...)
 	problems = append(problems, lifecycle.DefaultDuration("CallTimeout", &cfg.CallTimeout, DefaultCallTimeout, time.Millisecond)...)
 	problems = append(problems, lifecycle.DefaultInt("MaxStarts", &cfg.MaxStarts, DefaultMaxStarts, 1)...)
 	for _, d := range []struct {

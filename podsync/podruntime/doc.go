@@ -27,7 +27,7 @@
 //	group.Go(pods.Run)
 //
 // A Runtime with more abilities has the methods of [Watcher], [Execer], [LogTailer],
-// [Sandboxer], [Resizer], [Preparer] or [Checker]. Package podruntimetest has a test
+// [Sandboxer], [Resizer], [DiskMeter], [Preparer] or [Checker]. Package podruntimetest has a test
 // suite for any Runtime.
 //
 // # Behavior
@@ -48,11 +48,20 @@
 //
 // Volumes of ConfigMaps, Secrets and pod fields follow changes, all files of a
 // volume at once. Tokens are renewed after 80 % of their life. An emptyDir with
-// medium Memory is a tmpfs if this process may mount one, else a directory.
+// medium Memory is a tmpfs if this process may mount one, else a directory. A subPath is
+// opened before it is mounted if the Runtime is a [Sandboxer] and this process may
+// mount, so no container can lead the mount out of the volume.
 //
 // Admit rejects a pod with the kubelet's reasons: another OS, a node selector or
-// affinity that does not match, host ports that are taken, resources that are used
-// up, and parts of the spec that this package or the Runtime does not support.
+// affinity that does not match, a NoExecute taint that is not tolerated, host ports
+// that are taken, resources that are used up, and parts of the spec that this package
+// or the Runtime does not support. A resize counts by the same arithmetic: if it does
+// not fit it is Deferred until there is room, and Infeasible if it is larger than the
+// node.
+//
+// With Config.Evict, disk usage is measured every Config.DiskInterval. A pod is evicted
+// if an emptyDir volume is larger than its size limit, or if the volumes, the writable
+// layers and the logs of the pod exceed the limits of ephemeral-storage.
 //
 // # Concurrency
 //

@@ -24,12 +24,13 @@ type guard struct {
 	tailer    LogTailer
 	sandboxer Sandboxer
 	resizer   Resizer
+	meter     DiskMeter
 }
 
 // guarded returns a Runtime and its capabilities with their panics contained.
 func guarded(r Runtime) (Runtime, capabilities) {
 	has := capabilitiesOf(r)
-	g := guard{r, has.watcher, has.execer, has.tailer, has.sandboxer, has.resizer}
+	g := guard{r, has.watcher, has.execer, has.tailer, has.sandboxer, has.resizer, has.meter}
 	if has.watcher != nil {
 		has.watcher = g
 	}
@@ -44,6 +45,9 @@ func guarded(r Runtime) (Runtime, capabilities) {
 	}
 	if has.resizer != nil {
 		has.resizer = g
+	}
+	if has.meter != nil {
+		has.meter = g
 	}
 	return g, has
 }
@@ -111,4 +115,9 @@ func (g guard) ListPods(ctx context.Context, pod types.UID) (list []Sandbox, err
 
 func (g guard) Resize(ctx context.Context, id ContainerID, container *corev1.Container) error {
 	return contain(ctx, "Resizer.Resize", func() error { return g.resizer.Resize(ctx, id, container) })
+}
+
+func (g guard) DiskUsage(ctx context.Context, pod types.UID) (usage map[string]int64, err error) {
+	err = contain(ctx, "DiskMeter.DiskUsage", func() error { usage, err = g.meter.DiskUsage(ctx, pod); return err })
+	return usage, err
 }

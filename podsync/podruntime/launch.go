@@ -73,7 +73,8 @@ func (l *launch) prepare(env *podenv.Environment, name, fqdn string) ([]Mount, e
 	if err := mountMemoryVolumes(l.spec, dir); err != nil {
 		return nil, err
 	}
-	mounts, err := mountsOf(l.spec, l.container, env, dir)
+	// Containers of a Sandboxer have a mount namespace, and can't see other files.
+	mounts, err := mountsOf(l.spec, l.container, env, dir, l.pod.p.caps.sandboxer != nil)
 	if err != nil {
 		return nil, err
 	}

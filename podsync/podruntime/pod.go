@@ -32,7 +32,9 @@ type pod struct {
 	ref      podsync.Ref
 	dir      string
 	accepted time.Time
-	spec     *corev1.Pod // never changed, only replaced
+	desired  *corev1.Pod // of the API; never changed, only replaced
+	spec     *corev1.Pod // desired, with the resources that the pod has been given
+	pending  pending     // why they are others than those of desired
 	ctx      context.Context
 	end      context.CancelFunc
 	done     chan struct{}
@@ -84,8 +86,11 @@ func (p *Provider) load(dir string) (*pod, error) {
 	if !ok || rec.Pod == nil {
 		return nil, fmt.Errorf("no pod.json")
 	}
+	if rec.InForce == nil {
+		rec.InForce = rec.Pod
+	}
 	pod := &pod{
-		p: p, ref: podsync.RefOf(rec.Pod), spec: rec.Pod, dir: dir, accepted: rec.Accepted,
+		p: p, ref: podsync.RefOf(rec.Pod), desired: rec.Pod, spec: rec.InForce, dir: dir, accepted: rec.Accepted,
 		done: make(chan struct{}), wake: make(chan struct{}, 1), stale: true,
 		removing: map[ContainerID]bool{}, refreshDue: map[string]time.Time{},
 	}
@@ -105,7 +110,8 @@ func (p *Provider) load(dir string) (*pod, error) {
 	if err != nil {
 		return nil, err
 	}
-	pod.setSpec(rec.Pod)
+	pod.setSpec(rec.InForce)
+	p.room.hold(rec.InForce)
 	for _, c := range pod.containers {
 		for _, attempt := range slices.Sorted(maps.Keys(runs[c.Name])) {
 			c.prevRec, c.rec, c.attempt = c.rec, runs[c.Name][attempt], attempt
@@ -113,6 +119,34 @@ func (p *Provider) load(dir string) (*pod, error) {
 	}
 	pod.scheduleRefresh(time.Now())
 	return pod, nil
+}
+
+// follow makes desired the spec of the pod, except for resources that the node has no
+// room for.
+func (p *pod) follow(desired *corev1.Pod) error {
+	spec, why := p.p.room.update(desired, time.Now())
+	rec := podRecord{Pod: desired, Accepted: p.accepted}
+	if why.reason != "" {
+		rec.InForce = spec
+	}
+	if err := record.Write(filepath.Join(p.dir, "pod.json"), rec); err != nil {
+		return err
+	}
+	if why.reason != "" && (why.reason != p.pending.reason || desired.Generation != p.desired.Generation) {
+		p.event(corev1.EventTypeWarning, "Resize"+why.reason, "Resizing", "%s", why.message)
+	}
+	p.desired, p.pending, p.stale = desired, why, true
+	p.setSpec(spec)
+	return nil
+}
+
+// refollow asks again for the resources of a pod that waits for them, or that has just
+// been granted them.
+func (p *pod) refollow() {
+	if err := p.follow(p.desired); err != nil {
+		klog.FromContext(p.ctx).V(4).Info("The resources of the pod can't be written", "err", err)
+		p.after(retryKeep, p.refollow)
+	}
 }
 
 // setSpec makes spec that of the pod: containers that are new in it are added.
@@ -156,6 +190,9 @@ func containersOf(s *corev1.PodSpec) (list []spec) {
 func (p *pod) loop() {
 	defer close(p.done)
 	defer p.end()
+	if p.desired != p.spec {
+		p.refollow() // room may have come before this goroutine
+	}
 	for p.ctx.Err() == nil {
 		for _, f := range p.takeWork() {
 			f()
@@ -505,6 +542,9 @@ func (p *pod) publish() {
 	same := apiequality.Semantic.DeepEqual(state, p.state)
 	p.state = state
 	p.mu.Unlock()
+	if state.Stopped {
+		p.p.room.leave(p.ref.UID)
+	}
 	if !same {
 		p.p.noteChange(p.ref.UID)
 	}

@@ -18,7 +18,6 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/kubewright/kubewright/internal/lifecycle"
-	"github.com/kubewright/kubewright/internal/record"
 	"github.com/kubewright/kubewright/podsync"
 	"github.com/kubewright/kubewright/podsync/podenv"
 )
@@ -42,6 +41,7 @@ type Provider struct {
 	dirs store
 	once lifecycle.Once
 	gate gate
+	room *room
 
 	ctx    context.Context // of Run, set before loaded is closed
 	loaded chan struct{}   // closed when pods is complete
@@ -71,11 +71,17 @@ func New(cfg Config) (*Provider, error) {
 	}
 	var caps capabilities
 	cfg.Runtime, caps = guarded(cfg.Runtime)
-	return &Provider{
+	p := &Provider{
 		cfg: cfg, caps: caps, dirs: store{cfg.Root}, gate: gate{free: cfg.MaxStarts},
 		loaded: make(chan struct{}), ended: make(chan struct{}),
 		pods: map[types.UID]*pod{}, wake: make(chan struct{}, 1),
-	}, nil
+	}
+	p.room = newRoom(cfg.Allocatable, caps.resizer != nil, func(uid types.UID) {
+		if pod := p.find(uid); pod != nil {
+			pod.do(pod.refollow)
+		}
+	})
+	return p, nil
 }
 
 // Run runs the pods until ctx is done; then it returns nil, and the containers run
@@ -101,6 +107,9 @@ func (p *Provider) Run(ctx context.Context) error {
 	p.wg.Go(func() { p.relist(ctx) })
 	if p.caps.watcher != nil {
 		p.wg.Go(func() { p.watchRuntime(ctx) })
+	}
+	if p.cfg.Evict != nil {
+		p.wg.Go(func() { p.watchDisk(ctx) })
 	}
 	<-ctx.Done()
 	p.mu.Lock()
@@ -141,6 +150,9 @@ func (p *Provider) open(ctx context.Context) error {
 		sleep(ctx, time.Second)
 	}
 	for _, pod := range pods {
+		if pod.desired != pod.spec {
+			pod.refollow()
+		}
 		pod.take(runs[pod.ref.UID], sandboxes[pod.ref.UID])
 		pod.publish()
 		p.mu.Lock() // Watch looks pods up before they are loaded
@@ -244,6 +256,7 @@ func (p *Provider) relist(ctx context.Context) {
 			}
 		}
 		last = next
+		p.room.retry() // the allocatable resources may have changed
 	}
 }
 
@@ -398,7 +411,8 @@ func (p *Provider) prepare(ctx context.Context, spec *corev1.Pod, dir string) er
 }
 
 // Update implements podsync.Updater: ephemeral containers are started, containers
-// with another image are started again, and changed resources are applied.
+// with another image are started again, and changed resources are applied when the
+// node has room for them.
 func (p *Provider) Update(ctx context.Context, spec *corev1.Pod) (podsync.State, error) {
 	if err := p.enter(ctx); err != nil {
 		return podsync.State{}, err
@@ -410,10 +424,8 @@ func (p *Provider) Update(ctx context.Context, spec *corev1.Pod) (podsync.State,
 	spec = spec.DeepCopy()
 	done := make(chan error, 1)
 	pod.do(func() {
-		err := record.Write(pod.dir+"/pod.json", podRecord{Pod: spec, Accepted: pod.accepted})
+		err := pod.follow(spec)
 		if err == nil {
-			pod.setSpec(spec)
-			pod.stale = true
 			pod.publish()
 		}
 		done <- err
@@ -435,6 +447,7 @@ func (p *Provider) Stop(ctx context.Context, ref podsync.Ref, opts podsync.StopO
 	}
 	pod := p.find(ref.UID)
 	if pod == nil {
+		p.room.leave(ref.UID) // it was admitted, perhaps, and never started
 		return podsync.State{Ref: ref, Stopped: true}, nil
 	}
 	deadline := time.Now().Add(opts.Grace)

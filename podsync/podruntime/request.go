@@ -6,44 +6,55 @@ package podruntime
 import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-
-	"github.com/kubewright/kubewright/podsync/podstatus"
 )
 
-// request returns how much of a resource a pod takes, by the rules of the
-// scheduler: regular containers and sidecars run together, and before them each
-// init container with the sidecars that come before it.
-func request(pod *corev1.Pod, name corev1.ResourceName) resource.Quantity {
+// requestOf returns how much of a resource a pod takes, by the rules of the scheduler.
+func requestOf(pod *corev1.Pod, name corev1.ResourceName) resource.Quantity {
 	if name == corev1.ResourcePods {
 		return *resource.NewQuantity(1, resource.DecimalSI)
 	}
-	if r := pod.Spec.Resources; r != nil {
-		if q, ok := r.Requests[name]; ok {
-			q = q.DeepCopy()
-			q.Add(pod.Spec.Overhead[name])
-			return q
+	q, _ := aggregate(&pod.Spec, name, func(r *corev1.ResourceRequirements) corev1.ResourceList { return r.Requests })
+	q.Add(pod.Spec.Overhead[name])
+	return q
+}
+
+// limitOf returns the limit of a pod for a resource, and whether it has one.
+func limitOf(pod *corev1.Pod, name corev1.ResourceName) (resource.Quantity, bool) {
+	q, ok := aggregate(&pod.Spec, name, func(r *corev1.ResourceRequirements) corev1.ResourceList { return r.Limits })
+	if ok {
+		q.Add(pod.Spec.Overhead[name])
+	}
+	return q, ok
+}
+
+// aggregate returns the quantity for a whole pod, and whether the pod or a container
+// names it. If the pod does not, regular containers and sidecars run together, and
+// before them each init container with the sidecars that come before it.
+func aggregate(spec *corev1.PodSpec, name corev1.ResourceName, of func(*corev1.ResourceRequirements) corev1.ResourceList) (sum resource.Quantity, named bool) {
+	if spec.Resources != nil {
+		if q, ok := of(spec.Resources)[name]; ok {
+			return q.DeepCopy(), true
 		}
 	}
-	var sidecars, peak, sum resource.Quantity
-	for i := range pod.Spec.InitContainers {
-		c := &pod.Spec.InitContainers[i]
-		if podstatus.IsSidecar(c) {
-			sidecars.Add(c.Resources.Requests[name])
+	var peak resource.Quantity
+	for _, c := range containersOf(spec) {
+		q, ok := of(&c.Resources)[name]
+		if !ok || c.kind == ephemeral {
 			continue
 		}
-		with := sidecars.DeepCopy()
-		with.Add(c.Resources.Requests[name])
-		if with.Cmp(peak) > 0 {
-			peak = with
+		named = true
+		if c.kind != initKind {
+			sum.Add(q)
+			continue
 		}
-	}
-	sum = sidecars
-	for i := range pod.Spec.Containers {
-		sum.Add(pod.Spec.Containers[i].Resources.Requests[name])
+		q = q.DeepCopy()
+		q.Add(sum)
+		if q.Cmp(peak) > 0 {
+			peak = q
+		}
 	}
 	if peak.Cmp(sum) > 0 {
 		sum = peak
 	}
-	sum.Add(pod.Spec.Overhead[name])
-	return sum
+	return sum, named
 }

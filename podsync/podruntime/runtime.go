@@ -231,6 +231,14 @@ type Resizer interface {
 	Resize(ctx context.Context, id ContainerID, container *corev1.Container) error
 }
 
+// A DiskMeter is a Runtime that measures the disk usage of its containers. Without it
+// limits of ephemeral storage count emptyDir volumes only.
+type DiskMeter interface {
+	// DiskUsage returns the bytes that each container of a pod has on disk, by name:
+	// its writable layer and its logs. See [DirUsage].
+	DiskUsage(ctx context.Context, pod types.UID) (map[string]int64, error)
+}
+
 // A Checker is a Runtime that can't run every pod.
 type Checker interface {
 	// Check returns an error that says why the Runtime can never run the pod, or
@@ -280,6 +288,7 @@ type capabilities struct {
 	tailer    LogTailer
 	sandboxer Sandboxer
 	resizer   Resizer
+	meter     DiskMeter
 	checker   Checker
 	preparer  Preparer
 }
@@ -290,6 +299,7 @@ func capabilitiesOf(r Runtime) (c capabilities) {
 	c.tailer, _ = r.(LogTailer)
 	c.sandboxer, _ = r.(Sandboxer)
 	c.resizer, _ = r.(Resizer)
+	c.meter, _ = r.(DiskMeter)
 	c.checker, _ = r.(Checker)
 	c.preparer, _ = r.(Preparer)
 	return c

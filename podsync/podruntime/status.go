@@ -51,28 +51,26 @@ func (p *pod) status() corev1.PodStatus {
 			st.EphemeralContainerStatuses = append(st.EphemeralContainerStatuses, c.status())
 		}
 	}
-	if condition, ok := p.resize(); ok {
-		st.Conditions = append(st.Conditions, condition)
-	}
+	st.Conditions = append(st.Conditions, p.resize()...)
 	return st
 }
 
-// resize returns the condition of resources that have changed and are not in force.
-func (p *pod) resize() (corev1.PodCondition, bool) {
+// resize returns the conditions of resources that have changed and are not in force.
+func (p *pod) resize() (list []corev1.PodCondition) {
+	if p.pending.reason != "" {
+		list = append(list, corev1.PodCondition{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: p.pending.reason, Message: p.pending.message})
+	}
 	for _, c := range p.containers {
-		if c.kind == ephemeral || c.obs == nil || c.obs.State != ContainerRunning || c.rec.Resources == "" || c.rec.Resources == resourcesOf(c.Container) {
+		if c.kind == ephemeral || c.obs == nil || c.obs.State != ContainerRunning || c.rec.Resources == "" || c.rec.Resources == resourcesOf(c.Container) || p.p.caps.resizer == nil {
 			continue
 		}
 		condition := corev1.PodCondition{Type: corev1.PodResizeInProgress, Status: corev1.ConditionTrue}
-		if p.p.caps.resizer == nil {
-			condition.Type, condition.Reason = corev1.PodResizePending, corev1.PodReasonInfeasible
-			condition.Message = "the runtime can't change the resources of running containers"
-		} else if p.resizeFailure != "" {
+		if p.resizeFailure != "" {
 			condition.Reason, condition.Message = corev1.PodReasonError, p.resizeFailure
 		}
-		return condition, true
+		return append(list, condition)
 	}
-	return corev1.PodCondition{}, false
+	return list
 }
 
 // status returns the status of the container.
@@ -92,7 +90,7 @@ func (c *container) status() corev1.ContainerStatus {
 	}
 	if c.rec.Resources != "" && c.pod.p.caps.resizer != nil && c.kind != ephemeral {
 		r := c.inForce()
-		st.Resources, st.AllocatedResources = &r, r.DeepCopy().Requests
+		st.Resources, st.AllocatedResources = &r, c.Resources.DeepCopy().Requests
 	}
 	switch {
 	case c.obs != nil && c.obs.State == ContainerRunning:

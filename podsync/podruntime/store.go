@@ -28,6 +28,7 @@ import (
 //	pods/UID/past.json             the runs before the last restart of the whole pod
 //	pods/UID/runs/NAME.N.json      facts about run N of a container that the Runtime does not keep
 //	pods/UID/volumes/NAME          see volumes.go
+//	pods/UID/subpaths/NAME/N       mount points for subPath, by container and its mount
 //	pods/UID/messages/NAME         the termination message of the newest run
 //	pods/UID/hosts                 /etc/hosts
 //	pods/UID/containers/NAME       for the Runtime: ContainerSpec.Dir
@@ -39,6 +40,9 @@ type store struct{ root string }
 type podRecord struct {
 	Pod      *corev1.Pod `json:"pod"`
 	Accepted time.Time   `json:"accepted"`
+	// InForce is Pod with the resources that the node has given it, if Pod asks for
+	// others.
+	InForce *corev1.Pod `json:"inForce,omitempty"`
 }
 
 // stopRecord is the content of stop.json. With it nothing of the pod is started.

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -296,8 +297,9 @@ func dropVersions(volume, keep string) error {
 	return errors.Join(errs...)
 }
 
-// mountsOf returns the mounts of a container. Directories for subPath are made.
-func mountsOf(pod *corev1.Pod, c *corev1.Container, env *podenv.Environment, dir string) ([]Mount, error) {
+// mountsOf returns the mounts of a container. Directories for subPath are made. With
+// bind, a subPath is mounted below dir if this process may mount; see bindBelow.
+func mountsOf(pod *corev1.Pod, c *corev1.Container, env *podenv.Environment, dir string, bind bool) ([]Mount, error) {
 	var mounts []Mount
 	for i := range c.VolumeMounts {
 		m := &c.VolumeMounts[i]
@@ -315,7 +317,15 @@ func mountsOf(pod *corev1.Pod, c *corev1.Container, env *podenv.Environment, dir
 			return nil, fmt.Errorf("volume %s: %w", m.Name, err)
 		}
 		if sub != "" {
-			if path, err = below(path, sub); err != nil {
+			base, rel, err := below(path, sub)
+			path = filepath.Join(base, rel)
+			if target := filepath.Join(dir, "subpaths", c.Name, strconv.Itoa(i)); err == nil && bind {
+				var bound bool
+				if bound, err = bindBelow(base, rel, target); bound {
+					path = target
+				}
+			}
+			if err != nil {
 				return nil, fmt.Errorf("volume %s: subPath %q: %w", m.Name, sub, err)
 			}
 		}
@@ -366,42 +376,42 @@ func subPathOf(m *corev1.VolumeMount, env *podenv.Environment) (string, error) {
 	return sub, nil
 }
 
-// below returns the path of sub in a volume, with symbolic links resolved, and makes
-// a directory if nothing is there. A path that leads out of the volume is an error.
-func below(volume, sub string) (string, error) {
+// below returns the path of a volume and the path of sub in it, both without symbolic
+// links, and makes a directory if nothing is there. A path that leads out of the volume
+// is an error.
+func below(volume, sub string) (base, rel string, err error) {
 	root, err := os.OpenRoot(volume)
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
 	defer func() { _ = root.Close() }()
 	if _, err := root.Stat(sub); errors.Is(err, fs.ErrNotExist) {
 		info, err := os.Stat(volume)
 		if err != nil {
-			return "", err
+			return "", "", err
 		}
 		if err := root.MkdirAll(sub, info.Mode().Perm()); err != nil {
-			return "", err
+			return "", "", err
 		}
 		// Without the umask, and with the bits that keep files in the group of the
 		// volume and with their owners.
 		if err := root.Chmod(sub, info.Mode()&(fs.ModePerm|fs.ModeSetgid|fs.ModeSticky)); err != nil {
-			return "", err
+			return "", "", err
 		}
 	} else if err != nil {
-		return "", err
+		return "", "", err
 	}
-	base, err := filepath.EvalSymlinks(volume)
-	if err != nil {
-		return "", err
+	if base, err = filepath.EvalSymlinks(volume); err != nil {
+		return "", "", err
 	}
 	path, err := filepath.EvalSymlinks(filepath.Join(base, filepath.FromSlash(sub)))
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
-	if rel, err := filepath.Rel(base, path); err != nil || !filepath.IsLocal(rel) {
-		return "", errors.New("it leads out of the volume")
+	if rel, err = filepath.Rel(base, path); err != nil || !filepath.IsLocal(rel) {
+		return "", "", errors.New("it leads out of the volume")
 	}
-	return path, nil
+	return base, rel, nil
 }
 
 // hasCredentials reports whether a volume has a token or a certificate, which each

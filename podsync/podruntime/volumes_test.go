@@ -179,11 +179,11 @@ func TestASubPathHasTheModeOfItsVolume(t *testing.T) {
 	if err := makeShared(volume, 0o777|fs.ModeSticky, os.Getegid()); err != nil {
 		t.Fatal(err)
 	}
-	path, err := below(volume, "a/b")
+	base, rel, err := below(volume, "a/b")
 	if err != nil {
 		t.Fatal(err)
 	}
-	info, err := os.Stat(path)
+	info, err := os.Stat(filepath.Join(base, rel))
 	if want := fs.ModeDir | fs.ModeSetgid | fs.ModeSticky | 0o777; err != nil || info.Mode() != want {
 		t.Errorf("mode %v, %v, want %v", info.Mode(), err, want)
 	}
@@ -230,7 +230,7 @@ func TestSubPaths(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			tc.mount.Name, tc.mount.MountPath = "v", "/data"
 			pod := &corev1.Pod{Spec: corev1.PodSpec{Volumes: []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}}}
-			mounts, err := mountsOf(pod, &corev1.Container{VolumeMounts: []corev1.VolumeMount{tc.mount}}, env, dir)
+			mounts, err := mountsOf(pod, &corev1.Container{VolumeMounts: []corev1.VolumeMount{tc.mount}}, env, dir, false)
 			if tc.fails {
 				if err == nil || !strings.Contains(err.Error(), tc.want) {
 					t.Errorf("%v, %v, want an error with %q", mounts, err, tc.want)
@@ -255,7 +255,7 @@ func TestMountsHaveAnOrderAndModes(t *testing.T) {
 		{Name: "h", MountPath: "/a/b", MountPropagation: &bidirectional},
 		{Name: "h", MountPath: "/c/", ReadOnly: true, RecursiveReadOnly: &recursive},
 		{Name: "v", MountPath: "/a"},
-	}}, &podenv.Environment{}, "/pod")
+	}}, &podenv.Environment{}, "/pod", false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -267,7 +267,7 @@ func TestMountsHaveAnOrderAndModes(t *testing.T) {
 	if !slices.Equal(mounts, want) {
 		t.Errorf("mounts %+v, want %+v", mounts, want)
 	}
-	if _, err := mountsOf(pod, &corev1.Container{VolumeMounts: []corev1.VolumeMount{{Name: "x"}}}, &podenv.Environment{}, "/pod"); err == nil {
+	if _, err := mountsOf(pod, &corev1.Container{VolumeMounts: []corev1.VolumeMount{{Name: "x"}}}, &podenv.Environment{}, "/pod", false); err == nil {
 		t.Error("a mount of no volume is no error")
 	}
 }

@@ -1,0 +1,174 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podruntime
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/klog/v2"
+
+	"github.com/kubewright/kubewright/podsync"
+)
+
+const (
+	// diskShare is the part of the time that measurements may take: one in diskShare.
+	diskShare = 10
+	// systemCritical is the priority from which on a pod is never evicted for its
+	// disk usage, as with the kubelet.
+	systemCritical = 2_000_000_000
+)
+
+// watchDisk evicts pods that exceed one of their limits of disk usage.
+func (p *Provider) watchDisk(ctx context.Context) {
+	for wait := p.cfg.DiskInterval; sleep(ctx, wait); {
+		began := time.Now()
+		p.mu.Lock()
+		pods := slices.Collect(maps.Values(p.pods))
+		p.mu.Unlock()
+		for _, pod := range pods {
+			if spec := p.room.spec(pod.ref.UID); spec != nil && ctx.Err() == nil {
+				p.checkDisk(ctx, pod, spec)
+			}
+		}
+		wait = max(p.cfg.DiskInterval, diskShare*time.Since(began))
+	}
+}
+
+// checkDisk measures one pod and evicts it if it exceeds a limit.
+func (p *Provider) checkDisk(ctx context.Context, pod *pod, spec *corev1.Pod) {
+	total, limited := limitOf(spec, corev1.ResourceEphemeralStorage)
+	if priority(spec) >= systemCritical || !limited && !slices.ContainsFunc(spec.Spec.Volumes, hasSizeLimit) {
+		return
+	}
+	usage, err := p.measure(ctx, pod, spec, limited)
+	if err != nil {
+		if ctx.Err() == nil {
+			klog.FromContext(pod.ctx).Error(err, "The disk usage of a pod can't be measured")
+		}
+		return
+	}
+	message := usage.exceeds(spec, total, limited)
+	if message == "" {
+		return
+	}
+	err = contain(pod.ctx, "Config.Evict", func() error {
+		return p.cfg.Evict(pod.ref, podsync.Eviction{Message: message, Grace: time.Second, OwnLimit: true})
+	})
+	if err != nil && !errors.Is(err, podsync.ErrNotFound) {
+		klog.FromContext(pod.ctx).Error(err, "A pod that exceeds a limit of disk usage can't be evicted yet", "limit", message)
+	}
+}
+
+// A diskUsage is the disk usage of a pod in bytes, by the names of emptyDir volumes and
+// of containers. Volumes in memory are left out: the kernel limits them.
+type diskUsage struct{ volumes, containers map[string]int64 }
+
+// measure returns the disk usage of a pod, that of its containers only if containers
+// is set.
+func (p *Provider) measure(ctx context.Context, pod *pod, spec *corev1.Pod, containers bool) (u diskUsage, err error) {
+	u.volumes = map[string]int64{}
+	for i := range spec.Spec.Volumes {
+		v := &spec.Spec.Volumes[i]
+		if v.EmptyDir == nil {
+			continue
+		}
+		path := volumePath(pod.dir, v.Name)
+		if v.EmptyDir.Medium == corev1.StorageMediumMemory {
+			if points, err := mountsBelow(path); err != nil || len(points) > 0 {
+				if err != nil {
+					return u, err
+				}
+				continue
+			}
+		}
+		if u.volumes[v.Name], err = DirUsage(path); err != nil {
+			return u, fmt.Errorf("volume %s: %w", v.Name, err)
+		}
+	}
+	if containers && p.caps.meter != nil {
+		ctx, cancel := context.WithTimeout(ctx, p.cfg.CallTimeout)
+		defer cancel()
+		u.containers, err = p.caps.meter.DiskUsage(ctx, pod.ref.UID)
+	}
+	return u, err
+}
+
+// exceeds returns the kubelet's message for the first limit that is exceeded, or nothing:
+// that of a volume, that of the pod, which is total, or that of a container.
+func (u diskUsage) exceeds(pod *corev1.Pod, total resource.Quantity, limited bool) string {
+	var all int64
+	for i := range pod.Spec.Volumes {
+		v := &pod.Spec.Volumes[i]
+		used := u.volumes[v.Name]
+		if all += used; hasSizeLimit(*v) && v.EmptyDir.SizeLimit.CmpInt64(used) < 0 {
+			return fmt.Sprintf("Usage of EmptyDir volume %q exceeds the limit %q.", v.Name, v.EmptyDir.SizeLimit)
+		}
+	}
+	if !limited {
+		return ""
+	}
+	for _, used := range u.containers {
+		all += used
+	}
+	if total.CmpInt64(all) < 0 {
+		return fmt.Sprintf("Pod ephemeral local storage usage exceeds the total limit of containers %s.", &total)
+	}
+	for _, c := range containersOf(&pod.Spec) {
+		q, ok := c.Resources.Limits[corev1.ResourceEphemeralStorage]
+		if ok && q.Sign() > 0 && (c.kind == regular || c.kind == sidecar) && q.CmpInt64(u.containers[c.Name]) < 0 {
+			return fmt.Sprintf("Container %s exceeded its local ephemeral storage limit %q.", c.Name, &q)
+		}
+	}
+	return ""
+}
+
+// hasSizeLimit reports whether the size of a volume is limited.
+func hasSizeLimit(v corev1.Volume) bool {
+	return v.EmptyDir != nil && v.EmptyDir.SizeLimit != nil && v.EmptyDir.SizeLimit.Sign() > 0
+}
+
+// DirUsage returns the bytes that a directory takes on its disk with everything below
+// it, for implementations of [DiskMeter]. Holes in files do not count, and a file with
+// several names counts once. Symbolic links are not followed, and no other directory
+// is read if a process makes one of them in the meantime. An entry that can't be read
+// does not count.
+func DirUsage(path string) (bytes int64, err error) {
+	root, err := os.OpenRoot(path)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = root.Close() }()
+	seen := map[inode]bool{}
+	err = fs.WalkDir(root.FS(), ".", func(path string, entry fs.DirEntry, err error) error {
+		var info fs.FileInfo
+		if err == nil {
+			info, err = entry.Info()
+		}
+		if err != nil {
+			if path == "." {
+				return err
+			}
+			return nil
+		}
+		size, id, names := diskSize(info)
+		if several := names > 1 && !info.IsDir(); !several || !seen[id] {
+			bytes += size
+			seen[id] = several
+		}
+		return nil
+	})
+	return bytes, err
+}
+
+// An inode identifies a file of the machine.
+type inode struct{ device, number uint64 }

@@ -1,0 +1,107 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podruntime
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+func TestLimitsOfDiskUsage(t *testing.T) {
+	limited := func(name, limit string) corev1.Container {
+		c := corev1.Container{Name: name}
+		if limit != "" {
+			c.Resources.Limits = corev1.ResourceList{corev1.ResourceEphemeralStorage: resource.MustParse(limit)}
+		}
+		return c
+	}
+	emptyDir := func(name, limit string) corev1.Volume {
+		v := corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}
+		if limit != "" {
+			q := resource.MustParse(limit)
+			v.EmptyDir.SizeLimit = &q
+		}
+		return v
+	}
+	side := limited("s", "1Ki")
+	side.RestartPolicy = new(corev1.ContainerRestartPolicyAlways)
+	type sizes = map[string]int64
+	for name, tc := range map[string]struct {
+		spec                corev1.PodSpec
+		volumes, containers sizes
+		want                string
+	}{
+		"no limit":               {corev1.PodSpec{Volumes: []corev1.Volume{emptyDir("v", "")}, Containers: []corev1.Container{limited("a", "")}}, sizes{"v": 1 << 40}, sizes{"a": 1 << 40}, ""},
+		"a volume at its limit":  {corev1.PodSpec{Volumes: []corev1.Volume{emptyDir("v", "1Ki")}}, sizes{"v": 1 << 10}, nil, ""},
+		"above it":               {corev1.PodSpec{Volumes: []corev1.Volume{emptyDir("u", ""), emptyDir("v", "1Ki")}}, sizes{"u": 1 << 40, "v": 1<<10 + 1}, nil, `Usage of EmptyDir volume "v" exceeds the limit "1Ki".`},
+		"a limit of zero":        {corev1.PodSpec{Volumes: []corev1.Volume{emptyDir("v", "0")}}, sizes{"v": 1}, nil, ""},
+		"a pod at its limit":     {corev1.PodSpec{Volumes: []corev1.Volume{emptyDir("v", "")}, Containers: []corev1.Container{limited("a", "1Ki"), limited("b", "1Ki")}}, sizes{"v": 1 << 10}, sizes{"a": 1 << 9, "b": 1 << 9}, ""},
+		"volumes count":          {corev1.PodSpec{Volumes: []corev1.Volume{emptyDir("v", "")}, Containers: []corev1.Container{limited("a", "1Ki"), limited("b", "1Ki")}}, sizes{"v": 1<<10 + 1}, sizes{"a": 1 << 9, "b": 1 << 9}, "Pod ephemeral local storage usage exceeds the total limit of containers 2Ki."},
+		"containers count":       {corev1.PodSpec{Containers: []corev1.Container{limited("a", "1Ki"), limited("b", "")}}, nil, sizes{"a": 1 << 9, "b": 1 << 10}, "Pod ephemeral local storage usage exceeds the total limit of containers 1Ki."},
+		"a container":            {corev1.PodSpec{Containers: []corev1.Container{limited("a", "1Ki"), limited("b", "1Ki")}}, nil, sizes{"a": 1<<10 + 1}, `Container a exceeded its local ephemeral storage limit "1Ki".`},
+		"a sidecar":              {corev1.PodSpec{InitContainers: []corev1.Container{side}, Containers: []corev1.Container{limited("a", "1Ki")}}, nil, sizes{"s": 1<<10 + 1}, `Container s exceeded its local ephemeral storage limit "1Ki".`},
+		"an init container":      {corev1.PodSpec{InitContainers: []corev1.Container{limited("i", "1Ki")}, Containers: []corev1.Container{limited("a", "2Ki")}}, nil, sizes{"i": 1<<10 + 1}, ""},
+		"the volume comes first": {corev1.PodSpec{Volumes: []corev1.Volume{emptyDir("v", "1Ki")}, Containers: []corev1.Container{limited("a", "1Ki")}}, sizes{"v": 1 << 20}, sizes{"a": 1 << 20}, `Usage of EmptyDir volume "v" exceeds the limit "1Ki".`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := &corev1.Pod{Spec: tc.spec}
+			total, ok := limitOf(pod, corev1.ResourceEphemeralStorage)
+			if got := (diskUsage{tc.volumes, tc.containers}).exceeds(pod, total, ok); got != tc.want {
+				t.Errorf("%q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestDirUsageCountsBlocksOnce(t *testing.T) {
+	dir := t.TempDir()
+	usage := func() int64 {
+		t.Helper()
+		n, err := DirUsage(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	fill := func(name string, size int) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, name), make([]byte, size), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const size = 1 << 20
+	if err := os.Mkdir(filepath.Join(dir, "sub"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	before := usage()
+	fill("sub/file", size)
+	full := usage()
+	if grown := full - before; grown < size || grown > size+1<<16 {
+		t.Errorf("a file of %d bytes takes %d", size, grown)
+	}
+	// Another name, a link out of the directory and a hole take nothing, or nearly so.
+	outside := t.TempDir()
+	if err := os.WriteFile(filepath.Join(outside, "large"), make([]byte, size), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for link, f := range map[string]func(string) error{
+		"name": func(path string) error { return os.Link(filepath.Join(dir, "sub/file"), path) },
+		"away": func(path string) error { return os.Symlink(outside, path) },
+		"hole": func(path string) error { fill("hole", 0); return os.Truncate(path, 1<<30) },
+	} {
+		if err := f(filepath.Join(dir, link)); err != nil {
+			t.Fatal(err)
+		}
+		if grown := usage() - full; grown > 1<<16 {
+			t.Errorf("%s: %d bytes more", link, grown)
+		}
+	}
+	if _, err := DirUsage(filepath.Join(dir, "absent")); err == nil {
+		t.Error("the usage of a directory that does not exist is no error")
+	}
+}

@@ -1,0 +1,351 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podruntime_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubewright/kubewright/podsync"
+	"github.com/kubewright/kubewright/podsync/podruntime"
+)
+
+// sized returns a pod whose container requests CPUs.
+func sized(name, cpu string) *corev1.Pod {
+	pod := podOf(corev1.RestartPolicyAlways, command("app", "forever"))
+	pod.Name, pod.UID = name, types.UID("uid-"+name)
+	return resized(pod, cpu)
+}
+
+// resized returns the next version of a pod, with other requests.
+func resized(pod *corev1.Pod, cpu string) *corev1.Pod {
+	pod = pod.DeepCopy()
+	pod.Generation++
+	pod.Spec.Containers[0].Resources = corev1.ResourceRequirements{
+		Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)},
+		Limits:   corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)},
+	}
+	return pod
+}
+
+// A shop is a world with four CPUs.
+func inShop(t *testing.T, f func(w *world)) {
+	t.Helper()
+	inWorldWith(t, func(w *world) {
+		w.boxed = true
+		w.change = func(cfg *podruntime.Config) {
+			cfg.Allocatable = func() corev1.ResourceList {
+				return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourcePods: resource.MustParse("10")}
+			}
+		}
+	}, f)
+}
+
+// admit admits and starts pods, and returns the first rejection.
+func (w *world) admit(pods ...*corev1.Pod) error {
+	w.Helper()
+	var active []*corev1.Pod
+	for _, pod := range pods {
+		if err := w.p.Admit(w.Context(), pod, slices.Values(active)); err != nil {
+			return err
+		}
+		w.start(pod)
+		active = append(active, pod)
+	}
+	time.Sleep(time.Second)
+	return nil
+}
+
+func (w *world) update(pod *corev1.Pod) {
+	w.Helper()
+	if _, err := w.p.Update(w.Context(), pod); err != nil {
+		w.Fatal(err)
+	}
+	time.Sleep(time.Second)
+}
+
+// expectResize compares the reason for which a resize is pending, the CPUs in force and
+// those that the pod has been given.
+func (w *world) expectResize(pod *corev1.Pod, reason, message, cpu, allocated string) {
+	w.Helper()
+	s := w.state(podsync.RefOf(pod))
+	got := corev1.PodCondition{}
+	for _, c := range s.Status.Conditions {
+		if c.Type == corev1.PodResizePending {
+			got = c
+		}
+	}
+	if got.Reason != reason || got.Message != message {
+		w.Errorf("%s: the resize is pending for %q: %q, want %q: %q", pod.Name, got.Reason, got.Message, reason, message)
+	}
+	c := s.Status.ContainerStatuses[0]
+	if a, b := c.Resources.Requests.Cpu().String(), c.AllocatedResources.Cpu().String(); a != cpu || b != allocated {
+		w.Errorf("%s has %s CPUs and was given %s, want %s and %s", pod.Name, a, b, cpu, allocated)
+	}
+	if s.Generation != pod.Generation {
+		w.Errorf("%s has generation %d, want %d", pod.Name, s.Generation, pod.Generation)
+	}
+}
+
+func TestAResizeWaitsUntilThereIsRoom(t *testing.T) {
+	inShop(t, func(w *world) {
+		a, b := sized("a", "2"), sized("b", "2")
+		if err := w.admit(a, b); err != nil {
+			t.Fatal(err)
+		}
+		a = resized(a, "3")
+		w.update(a)
+		const message = "Node didn't have enough resource: cpu, requested: 3000, used: 2000, capacity: 4000"
+		w.expectResize(a, corev1.PodReasonDeferred, message, "2", "2")
+		if len(w.resized) > 0 {
+			w.Errorf("resized %q", w.resized)
+		}
+
+		// The next process knows both what the pod has and what it wants.
+		w.kill()
+		w.boot()
+		time.Sleep(2 * time.Second)
+		w.expectResize(a, corev1.PodReasonDeferred, message, "2", "2")
+
+		w.stop(podsync.RefOf(b), time.Second)
+		time.Sleep(5 * time.Second)
+		w.expectResize(a, "", "", "3", "3")
+		if want := []string{"app/0 3"}; !slices.Equal(w.resized, want) {
+			w.Errorf("resized %q, want %q", w.resized, want)
+		}
+		w.kill()
+		w.boot()
+		time.Sleep(2 * time.Second)
+		w.expectResize(a, "", "", "3", "3")
+	})
+}
+
+func TestAResizeLargerThanTheNodeIsInfeasible(t *testing.T) {
+	inShop(t, func(w *world) {
+		a := sized("a", "2")
+		if err := w.admit(a); err != nil {
+			t.Fatal(err)
+		}
+		a = resized(a, "4001m")
+		w.update(a)
+		w.expectResize(a, corev1.PodReasonInfeasible, "Node didn't have enough capacity: cpu, requested: 4001, capacity: 4000", "2", "2")
+		a = resized(a, "4")
+		w.update(a)
+		w.expectResize(a, "", "", "4", "4")
+	})
+}
+
+func TestAResizeBackIsNoResize(t *testing.T) {
+	inShop(t, func(w *world) {
+		a, b := sized("a", "2"), sized("b", "2")
+		if err := w.admit(a, b); err != nil {
+			t.Fatal(err)
+		}
+		w.update(resized(a, "3"))
+		a = resized(resized(a, "3"), "2")
+		w.update(a)
+		w.expectResize(a, "", "", "2", "2")
+		w.stop(podsync.RefOf(b), time.Second)
+		time.Sleep(5 * time.Second)
+		w.expectResize(a, "", "", "2", "2")
+	})
+}
+
+func TestAdmissionCountsTheResourcesInForce(t *testing.T) {
+	inShop(t, func(w *world) {
+		a, b, c := sized("a", "2"), sized("b", "1"), sized("c", "1")
+		if err := w.admit(a, b); err != nil {
+			t.Fatal(err)
+		}
+		// A resize that is pending takes nothing, though the spec shows it.
+		a = resized(a, "4")
+		w.update(a)
+		if err := w.p.Admit(w.Context(), c, slices.Values([]*corev1.Pod{a, b})); err != nil {
+			t.Fatal(err)
+		}
+		// A pod counts from its admission on.
+		b = resized(b, "2")
+		w.update(b)
+		w.expectResize(b, corev1.PodReasonDeferred, "Node didn't have enough resource: cpu, requested: 2000, used: 3000, capacity: 4000", "1", "1")
+		// It never started. A resize that shrinks frees room for those that wait.
+		if _, err := w.p.Stop(w.Context(), podsync.RefOf(c), podsync.StopOptions{Grace: time.Second}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		w.expectResize(b, "", "", "2", "2")
+		w.expectResize(a, corev1.PodReasonDeferred, "Node didn't have enough resource: cpu, requested: 4000, used: 1000, capacity: 4000", "2", "2")
+		a = resized(a, "500m")
+		w.update(a)
+		// A resize that was granted counts although podsync's version is older.
+		old := sized("b", "1")
+		d := sized("d", "2")
+		if err := w.p.Admit(w.Context(), d, slices.Values([]*corev1.Pod{a, old})); err == nil || !strings.Contains(err.Error(), "requested: 2000, used: 2500, capacity: 4000") {
+			t.Errorf("%v", err)
+		}
+	})
+}
+
+func TestResizesAreGrantedByPriorityAndAge(t *testing.T) {
+	inShop(t, func(w *world) {
+		low, old, young, high := sized("low", "500m"), sized("old", "500m"), sized("young", "500m"), sized("high", "500m")
+		low.Spec.Priority, high.Spec.Priority = new(int32(-1)), new(int32(1))
+		blocker := sized("blocker", "2")
+		if err := w.admit(low, old, young, high, blocker); err != nil {
+			t.Fatal(err)
+		}
+		for _, pod := range []**corev1.Pod{&low, &old, &young, &high} {
+			*pod = resized(*pod, "1500m")
+			w.update(*pod)
+		}
+		w.stop(podsync.RefOf(blocker), time.Second)
+		time.Sleep(5 * time.Second)
+		for name, tc := range map[string]struct {
+			pod  *corev1.Pod
+			want string
+		}{"low": {low, "500m"}, "old": {old, "1500m"}, "young": {young, "500m"}, "high": {high, "1500m"}} {
+			if c := w.state(podsync.RefOf(tc.pod)).Status.ContainerStatuses[0]; c.Resources.Requests.Cpu().String() != tc.want {
+				w.Errorf("%s has %s, want %s", name, c.Resources.Requests.Cpu(), tc.want)
+			}
+		}
+	})
+}
+
+// An evictions is a Config.Evict that takes notes.
+type evictions struct {
+	mu   sync.Mutex
+	got  []string
+	fail error
+}
+
+func (e *evictions) evict(ref podsync.Ref, eviction podsync.Eviction) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.fail != nil {
+		return e.fail
+	}
+	e.got = append(e.got, fmt.Sprintf("%s %v %v %s", ref.UID, eviction.Grace, eviction.OwnLimit, eviction.Message))
+	return nil
+}
+
+func (e *evictions) answer(err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.fail = err
+}
+
+func (e *evictions) expect(w *world, want ...string) {
+	w.Helper()
+	synctest.Wait()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !slices.Equal(e.got, want) {
+		w.Errorf("evicted %q, want %q", e.got, want)
+	}
+}
+
+// A metered is a Runtime whose containers have the same size.
+type metered struct {
+	*link
+	size *atomic.Int64
+}
+
+func (m metered) DiskUsage(_ context.Context, pod types.UID) (usage map[string]int64, err error) {
+	err = m.call("DiskUsage", func() error {
+		list, _ := m.memory.List(context.Background(), pod)
+		usage = map[string]int64{}
+		for _, c := range list {
+			usage[c.ID.Name] = m.size.Load()
+		}
+		return nil
+	})
+	return usage, err
+}
+
+// withVolume returns a pod with an emptyDir volume v of at most a MiB.
+func withVolume() *corev1.Pod {
+	pod := podOf(corev1.RestartPolicyAlways, command("app", "forever"))
+	limit := resource.MustParse("1Mi")
+	pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: &limit}}}}
+	return pod
+}
+
+// fill writes a file to the volume v.
+func (w *world) fill(pod *corev1.Pod, size int) {
+	w.Helper()
+	if err := os.WriteFile(filepath.Join(w.root, "pods", string(pod.UID), "volumes", "v", "file"), make([]byte, size), 0o600); err != nil {
+		w.Fatal(err)
+	}
+}
+
+func TestAPodAboveTheSizeLimitOfAVolumeIsEvicted(t *testing.T) {
+	var e evictions
+	inWorldWith(t, func(w *world) {
+		w.change = func(cfg *podruntime.Config) { cfg.Evict = e.evict }
+	}, func(w *world) {
+		pod, critical := withVolume(), withVolume()
+		critical.Name, critical.UID, critical.Spec.Priority = "critical", "uid-2", new(int32(2_000_000_000))
+		ref := w.start(pod)
+		w.start(critical)
+		w.fill(pod, 1<<19)
+		w.fill(critical, 1<<21)
+		time.Sleep(61 * time.Second)
+		e.expect(w)
+		w.fill(pod, 1<<21)
+		e.answer(podsync.ErrGateShut)
+		time.Sleep(10 * time.Second)
+		e.answer(nil)
+		e.expect(w)
+		time.Sleep(10 * time.Second)
+		e.expect(w, `uid-1 1s true Usage of EmptyDir volume "v" exceeds the limit "1Mi".`)
+		w.stop(ref, time.Second)
+		time.Sleep(time.Hour)
+		e.expect(w, `uid-1 1s true Usage of EmptyDir volume "v" exceeds the limit "1Mi".`)
+	})
+}
+
+func TestAPodAboveItsEphemeralStorageIsEvicted(t *testing.T) {
+	var e evictions
+	var size atomic.Int64
+	size.Store(1 << 18)
+	inWorldWith(t, func(w *world) {
+		w.change = func(cfg *podruntime.Config) {
+			cfg.Evict, cfg.DiskInterval = e.evict, time.Minute
+			cfg.Runtime = metered{w.link, &size}
+		}
+	}, func(w *world) {
+		pod := withVolume()
+		pod.Spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceEphemeralStorage: resource.MustParse("1Mi")}
+		w.start(pod)
+		w.fill(pod, 1<<19)
+		time.Sleep(61 * time.Second)
+		e.expect(w)
+		// A measurement that fails is no reason to evict.
+		size.Store(1 << 20)
+		w.link.setBefore(func(op string) error {
+			if op == "DiskUsage" {
+				return errors.New("busy")
+			}
+			return nil
+		})
+		time.Sleep(time.Minute)
+		e.expect(w)
+		w.link.setBefore(nil)
+		time.Sleep(time.Minute)
+		e.expect(w, "uid-1 1s true Pod ephemeral local storage usage exceeds the total limit of containers 1Mi.")
+	})
+}
