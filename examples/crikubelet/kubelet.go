@@ -108,7 +108,12 @@ func (k *kubelet) assemblePods() error {
 	k.provider, err = podruntime.New(podruntime.Config{
 		Runtime: k.runtime, Root: k.root, Environment: env, HostIPs: []string{k.nodeIP},
 		Allocatable: k.machine.allocatable, Pod: k.newest, EventRecorder: k.recorder, GRPC: cri.GRPCProber{},
-		DNS: podruntime.ClusterDNS{Servers: k.clusterDNS, Domain: k.clusterDomain, Host: host},
+		Node: func() *corev1.Node { return k.node.Node(k.nodeName) },
+		ReadNode: func(ctx context.Context) (*corev1.Node, error) {
+			return core.Nodes().Get(ctx, k.nodeName, metav1.GetOptions{})
+		},
+		Evict: func(ref podsync.Ref, eviction podsync.Eviction) error { return k.pods.Evict(ref, eviction) },
+		DNS:   podruntime.ClusterDNS{Servers: k.clusterDNS, Domain: k.clusterDomain, Host: host},
 	})
 	if err != nil {
 		return err

@@ -17,6 +17,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -142,6 +143,42 @@ func TestPodsRunAndOutliveTheKubelet(t *testing.T) {
 		return len(n.runtime.Sandboxes)+len(n.runtime.Containers) == 0
 	})
 	exampletest.NothingRefused(t, n.api)
+}
+
+func TestPodsThatDoNotFitTheNodeFail(t *testing.T) {
+	n := newNode(t, "--max-pods=2")
+	n.put("elsewhere", corev1.PodSpec{NodeSelector: map[string]string{"zone": "x"}, Containers: main0("forever")})
+	n.put("memory", corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "none:1", Resources: corev1.ResourceRequirements{
+		Requests: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Pi")},
+	}}}})
+	n.put("users", corev1.PodSpec{HostUsers: new(false), Containers: main0("forever")})
+	n.put("image", corev1.PodSpec{Volumes: []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{Reference: "none:1"}}}}, Containers: main0("forever")})
+	for name, want := range map[string]string{"elsewhere": "NodeAffinity", "memory": "OutOfmemory", "users": "Unsupported", "image": "Unsupported"} {
+		if st := n.await(name, "to fail", phase(corev1.PodFailed)).Status; st.Reason != want {
+			t.Errorf("%s: %s: %s, want %s", name, st.Reason, st.Message, want)
+		}
+	}
+	apitest.Edit(n.api, "", "n1", func(node *corev1.Node) {
+		node.Labels["zone"] = "x"
+		node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: "drain", Effect: corev1.TaintEffectNoExecute})
+	})
+	n.put("drained", corev1.PodSpec{NodeSelector: map[string]string{"zone": "x"}, Containers: main0("forever")})
+	if st := n.await("drained", "to fail", phase(corev1.PodFailed)).Status; st.Reason != "TaintToleration" {
+		t.Errorf("%s: %s", st.Reason, st.Message)
+	}
+	for _, name := range []string{"first", "second"} {
+		n.put(name, corev1.PodSpec{Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}}, NodeSelector: map[string]string{"zone": "x"}, Containers: main0("forever")})
+		n.await(name, "to run", phase(corev1.PodRunning))
+	}
+	n.put("third", corev1.PodSpec{Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}}, Containers: main0("forever")})
+	if st := n.await("third", "to fail", phase(corev1.PodFailed)).Status; st.Reason != "OutOfpods" {
+		t.Errorf("%s: %s", st.Reason, st.Message)
+	}
+	n.runtime.Lock()
+	defer n.runtime.Unlock()
+	if len(n.runtime.Sandboxes) != 2 {
+		t.Errorf("%d sandboxes, though two pods were admitted", len(n.runtime.Sandboxes))
+	}
 }
 
 // A sandbox that ends takes its containers with it; the pod has a new one.

@@ -14,6 +14,7 @@ import (
 	"net/http"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
@@ -69,7 +70,7 @@ func (k *kubelet) connect(ctx context.Context, cfg *rest.Config) (err error) {
 
 // assemble makes the controllers.
 func (k *kubelet) assemble(ctx context.Context, s settings, condition nodestatus.Setter) error {
-	machine, err := readMachine(s.MaxPods)
+	machine, err := readMachine(s.MaxPods, k.root.Path())
 	if err != nil {
 		return err
 	}
@@ -111,6 +112,11 @@ func (k *kubelet) assemblePods(s settings, m *machine, env *podenv.Resolver) (*p
 	provider, err := podruntime.New(podruntime.Config{
 		Runtime: k.runtime, Root: k.root.Path(), Environment: env, HostIPs: []string{k.nodeIP},
 		Allocatable: m.allocatable, Backoff: s.backoff(), Pod: k.newest, EventRecorder: k.recorder,
+		Node: func() *corev1.Node { return k.node.Node(k.nodeName) },
+		ReadNode: func(ctx context.Context) (*corev1.Node, error) {
+			return k.client.CoreV1().Nodes().Get(ctx, k.nodeName, metav1.GetOptions{})
+		},
+		Evict: func(ref podsync.Ref, eviction podsync.Eviction) error { return k.pods.Evict(ref, eviction) },
 	})
 	if err != nil {
 		return nil, nil, err

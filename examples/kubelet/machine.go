@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"syscall"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -31,15 +32,22 @@ type machine struct {
 	capacity corev1.ResourceList
 }
 
-func readMachine(maxPods int) (*machine, error) {
+// readMachine reads the capacity. root is the directory of the pods, on the disk that
+// they use.
+func readMachine(maxPods int, root string) (*machine, error) {
 	memory, err := meminfo("/proc/meminfo", "MemTotal:")
 	if err != nil {
 		return nil, err
 	}
+	var disk syscall.Statfs_t
+	if err := syscall.Statfs(root, &disk); err != nil {
+		return nil, err
+	}
 	return &machine{corev1.ResourceList{
-		corev1.ResourceCPU:    *resource.NewQuantity(int64(runtime.NumCPU()), resource.DecimalSI),
-		corev1.ResourceMemory: *resource.NewQuantity(memory, resource.BinarySI),
-		corev1.ResourcePods:   *resource.NewQuantity(int64(maxPods), resource.DecimalSI),
+		corev1.ResourceCPU:              *resource.NewQuantity(int64(runtime.NumCPU()), resource.DecimalSI),
+		corev1.ResourceMemory:           *resource.NewQuantity(memory, resource.BinarySI),
+		corev1.ResourceEphemeralStorage: *resource.NewQuantity(int64(disk.Blocks)*disk.Bsize, resource.BinarySI),
+		corev1.ResourcePods:             *resource.NewQuantity(int64(maxPods), resource.DecimalSI),
 	}}, nil
 }
 

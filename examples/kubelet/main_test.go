@@ -18,6 +18,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 
@@ -180,6 +181,83 @@ func TestAPodHasTheHostAddressAndTheEventsOfAKubelet(t *testing.T) {
 	}
 	exampletest.Eventually(t, k.api, "the events of the container", func() bool {
 		return slices.Equal(reasons(), []string{"Created", "Killing", "Pulled", "Started"})
+	})
+	k.stop()
+	exampletest.NothingRefused(t, k.api)
+}
+
+// The API binds pods that the scheduler would not bind, as a static scheduler or a
+// DaemonSet of an old version may.
+func TestPodsThatDoNotFitTheNodeFail(t *testing.T) {
+	k := newNode(t)
+	bind := func(name string, change func(*corev1.PodSpec)) {
+		pod := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
+			Spec:       corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Name: "c", Image: "none", Command: []string{"sleep", "1000"}}}},
+		}
+		change(&pod.Spec)
+		k.api.Put(pod)
+	}
+	expect := func(name, reason, message string) {
+		t.Helper()
+		st := k.await(name, "to fail", phase(corev1.PodFailed)).Status
+		if st.Reason != reason || !strings.Contains(st.Message, message) || len(st.ContainerStatuses) > 0 && st.ContainerStatuses[0].ContainerID != "" {
+			t.Errorf("%s: %s: %s, containers %+v; want %s: %s", name, st.Reason, st.Message, st.ContainerStatuses, reason, message)
+		}
+	}
+	bind("cpu", func(s *corev1.PodSpec) {
+		s.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("10k")}
+	})
+	expect("cpu", "OutOfcpu", "Node didn't have enough resource: cpu, requested: 10000000, used: ")
+	bind("elsewhere", func(s *corev1.PodSpec) { s.NodeSelector = map[string]string{"zone": "x"} })
+	expect("elsewhere", "NodeAffinity", "Predicate NodeAffinity failed")
+
+	// Labels and taints count from the moment in which the API has them.
+	apitest.Edit(k.api, "", "n1", func(n *corev1.Node) {
+		n.Labels["zone"] = "x"
+		n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: "drain", Effect: corev1.TaintEffectNoExecute})
+	})
+	bind("here", func(s *corev1.PodSpec) {
+		s.NodeSelector = map[string]string{"zone": "x"}
+		s.Tolerations = []corev1.Toleration{{Key: "drain", Operator: corev1.TolerationOpExists}}
+	})
+	k.await("here", "to run", phase(corev1.PodRunning))
+	bind("drained", func(s *corev1.PodSpec) { s.NodeSelector = map[string]string{"zone": "x"} })
+	expect("drained", "TaintToleration", "node(s) had taints that the pod didn't tolerate")
+	k.delete("here")
+	k.await("here", "to be gone", gone)
+	k.stop()
+	exampletest.NothingRefused(t, k.api)
+}
+
+func TestAPodAboveTheSizeLimitOfAVolumeIsEvicted(t *testing.T) {
+	k := newNode(t)
+	limit := resource.MustParse("1Mi")
+	k.api.Put(&corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "full"},
+		Spec: corev1.PodSpec{
+			NodeName: "n1",
+			Volumes:  []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: &limit}}}},
+			Containers: []corev1.Container{{
+				Name: "c", Image: "none", Command: []string{"sh", "-c", "head -c 2097152 /dev/zero > $CONTAINER_SANDBOX_MOUNT_POINT/data/file; exec sleep 1000"},
+				VolumeMounts: []corev1.VolumeMount{{Name: "v", MountPath: "/data"}},
+			}},
+		},
+	})
+	const message = `Usage of EmptyDir volume "v" exceeds the limit "1Mi".`
+	st := k.await("full", "to be evicted", phase(corev1.PodFailed)).Status
+	if st.Reason != "Evicted" || st.Message != message {
+		t.Errorf("it has %s: %s", st.Reason, st.Message)
+	}
+	for _, c := range st.Conditions {
+		if c.Type == corev1.DisruptionTarget {
+			t.Errorf("a Job would excuse the pod: %+v", c)
+		}
+	}
+	exampletest.Eventually(t, k.api, "the event", func() bool {
+		return slices.ContainsFunc(apitest.List[*eventsv1.Event](k.api, "default"), func(e *eventsv1.Event) bool {
+			return e.Reason == "Evicted" && e.Type == corev1.EventTypeWarning && e.Note == message && e.Regarding.Name == "full"
+		})
 	})
 	k.stop()
 	exampletest.NothingRefused(t, k.api)

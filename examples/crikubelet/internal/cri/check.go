@@ -18,15 +18,15 @@ func (r *Runtime) Check(pod *corev1.Pod) error {
 	if name := forbiddenSysctl(pod, r.cfg.Sysctls); name != "" {
 		return podsync.Reject("SysctlForbidden", fmt.Sprintf("forbidden sysctl: %q not allowed on this node", name))
 	}
+	if s := pod.Spec.SecurityContext; s != nil && s.SupplementalGroupsPolicy != nil && *s.SupplementalGroupsPolicy == corev1.SupplementalGroupsPolicyStrict {
+		return podsync.Reject("SupplementalGroupsPolicyNotSupported", "SupplementalGroupsPolicy=Strict is not supported in this node")
+	}
 	var why []string
 	if len(pod.Spec.ResourceClaims) > 0 {
 		why = append(why, "resource claims: this kubelet has no device plugins")
 	}
 	if pod.Spec.HostUsers != nil && !*pod.Spec.HostUsers {
 		why = append(why, "hostUsers: this kubelet makes no user namespaces")
-	}
-	if s := pod.Spec.SecurityContext; s != nil && s.SupplementalGroupsPolicy != nil && *s.SupplementalGroupsPolicy == corev1.SupplementalGroupsPolicyStrict {
-		why = append(why, "supplementalGroupsPolicy Strict")
 	}
 	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for _, c := range list {

@@ -230,7 +230,7 @@ func TestPodsThatThisRuntimeCantRun(t *testing.T) {
 		"sysctl": func(s *corev1.PodSpec) {
 			s.SecurityContext = &corev1.PodSecurityContext{Sysctls: []corev1.Sysctl{{Name: "vm.swappiness"}}}
 		},
-		"supplementalGroupsPolicy": func(s *corev1.PodSpec) {
+		"SupplementalGroupsPolicyNotSupported": func(s *corev1.PodSpec) {
 			s.SecurityContext = &corev1.PodSecurityContext{SupplementalGroupsPolicy: new(corev1.SupplementalGroupsPolicyStrict)}
 		},
 		"recursiveReadOnly": func(s *corev1.PodSpec) {

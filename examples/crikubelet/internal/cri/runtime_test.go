@@ -7,6 +7,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -95,6 +97,42 @@ func TestAContainerThatWasOnlyCreatedIsMadeAgain(t *testing.T) {
 		if c.Status.State != runtimeapi.ContainerState_CONTAINER_RUNNING || len(c.Config.Args) != 1 {
 			t.Errorf("it is %v with arguments %v", c.Status.State, c.Config.Args)
 		}
+	}
+}
+
+// The disk usage of a container is the layer of its newest run and its logs.
+func TestDiskUsage(t *testing.T) {
+	server := criserver.Start(t)
+	r := newRuntime(t, server)
+	spec := set(t, r, pod(func(p *corev1.Pod) { p.Spec.Containers[0].Command = []string{"exit", "0"} }))
+	for range 2 {
+		if err := r.Start(t.Context(), spec); err != nil {
+			t.Fatal(err)
+		}
+		spec.ID.Attempt++
+	}
+	const layer, log = 2 << 20, 1 << 20 // of the second run
+	usage := func() int64 {
+		t.Helper()
+		got, err := r.DiskUsage(t.Context(), spec.ID.Pod)
+		if err != nil || len(got) != 1 {
+			t.Fatalf("%v, %v", got, err)
+		}
+		return got["main"]
+	}
+	before := usage()
+	if before < layer || before > layer+1<<16 {
+		t.Errorf("%d bytes before there is a log", before)
+	}
+	path := filepath.Join(r.logDir(spec.ID.Pod), "main", "0.log")
+	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, make([]byte, log), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if grown := usage() - before; grown < log || grown > log+1<<16 {
+		t.Errorf("a log of %d bytes takes %d", log, grown)
+	}
+	if got, err := r.DiskUsage(t.Context(), "another"); err != nil || len(got) > 0 {
+		t.Errorf("of another pod: %v, %v", got, err)
 	}
 }
 

@@ -448,6 +448,8 @@ func (s *Server) ListContainerStats(_ context.Context, r *runtimeapi.ListContain
 				Attributes: &runtimeapi.ContainerAttributes{Id: id, Metadata: c.Config.Metadata, Labels: c.Config.Labels},
 				Cpu:        &runtimeapi.CpuUsage{Timestamp: time.Now().UnixNano(), UsageCoreNanoSeconds: &runtimeapi.UInt64Value{Value: 1e9}},
 				Memory:     &runtimeapi.MemoryUsage{WorkingSetBytes: &runtimeapi.UInt64Value{Value: 1 << 20}},
+				// Each run has a larger layer than the one before.
+				WritableLayer: &runtimeapi.FilesystemUsage{UsedBytes: &runtimeapi.UInt64Value{Value: uint64(1+c.Config.Metadata.Attempt) << 20}},
 			})
 		}
 	}

@@ -39,6 +39,9 @@ func unsupported(pod *corev1.Pod, uid int64) string {
 			add("%s: runAsNonRoot, but everything runs as root", what)
 		}
 	}
+	if h := pod.Spec.HostUsers; h != nil && !*h {
+		add("hostUsers: processes have the users of the machine")
+	}
 	if s := pod.Spec.SecurityContext; s != nil {
 		user("pod", s.RunAsUser, s.RunAsNonRoot)
 	}
@@ -54,6 +57,9 @@ func unsupported(pod *corev1.Pod, uid int64) string {
 			}
 		}
 		for _, a := range c.VolumeMounts {
+			if r := a.RecursiveReadOnly; r != nil && *r == corev1.RecursiveReadOnlyEnabled {
+				add("%s: recursiveReadOnly of the mount at %s", what, a.MountPath)
+			}
 			for _, b := range c.VolumeMounts {
 				if strings.HasPrefix(b.MountPath, strings.TrimSuffix(a.MountPath, "/")+"/") {
 					add("%s: a mount at %s inside that at %s", what, b.MountPath, a.MountPath)

@@ -35,6 +35,14 @@ func TestUnsupported(t *testing.T) {
 		"mount in a mount": {func(s *corev1.PodSpec) {
 			s.Containers[0].VolumeMounts = []corev1.VolumeMount{{MountPath: "/a/b"}, {MountPath: "/a/"}}
 		}, "/a/b inside"},
+		"a user namespace":    {func(s *corev1.PodSpec) { s.HostUsers = new(false) }, "hostUsers"},
+		"the machine's users": {func(s *corev1.PodSpec) { s.HostUsers = new(true) }, ""},
+		"recursiveReadOnly": {func(s *corev1.PodSpec) {
+			s.Containers[0].VolumeMounts = []corev1.VolumeMount{{MountPath: "/a", ReadOnly: true, RecursiveReadOnly: new(corev1.RecursiveReadOnlyEnabled)}}
+		}, "recursiveReadOnly of the mount at /a"},
+		"recursiveReadOnly if possible": {func(s *corev1.PodSpec) {
+			s.Containers[0].VolumeMounts = []corev1.VolumeMount{{MountPath: "/a", ReadOnly: true, RecursiveReadOnly: new(corev1.RecursiveReadOnlyIfPossible)}}
+		}, ""},
 		"mounts beside": {func(s *corev1.PodSpec) {
 			s.Containers[0].VolumeMounts = []corev1.VolumeMount{{MountPath: "/ab"}, {MountPath: "/a"}}
 		}, ""},

@@ -65,6 +65,7 @@ var _ interface {
 	podruntime.Watcher
 	podruntime.Execer
 	podruntime.LogTailer
+	podruntime.DiskMeter
 	podruntime.Checker
 	podruntime.Preparer
 } = (*Runtime)(nil)
@@ -436,6 +437,22 @@ func (r *Runtime) detach(id podruntime.ContainerID, to string) error {
 // LogTail implements podruntime.LogTailer.
 func (r *Runtime) LogTail(_ context.Context, id podruntime.ContainerID, limit int64) ([]byte, error) {
 	return lastOutput(r.log(id), limit)
+}
+
+// DiskUsage implements podruntime.DiskMeter: a container has the output of its runs and
+// their records.
+func (r *Runtime) DiskUsage(_ context.Context, pod types.UID) (map[string]int64, error) {
+	dirs, err := filepath.Glob(r.cfg.Root.containers(string(pod), "*"))
+	if err != nil {
+		return nil, err
+	}
+	usage := map[string]int64{}
+	for _, dir := range dirs {
+		if usage[filepath.Base(dir)], err = podruntime.DirUsage(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+	}
+	return usage, nil
 }
 
 // execPrefix begins the names of the directories of commands that run in a container.
