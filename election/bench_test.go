@@ -67,7 +67,7 @@ func BenchmarkRenewal(b *testing.B) {
 	*now = time.Minute
 	begin := instant{mono: *now, wall: time.Unix(1e9, 0).Add(*now)}
 	s := m.next(begin)
-	m.writeDone(begin, begin, s.op, s.lease, nil)
+	m.writeDone(begin, begin, s.op, s.object, nil)
 	if m.phase != leading {
 		b.Fatal(m.phase)
 	}
@@ -79,7 +79,7 @@ func BenchmarkRenewal(b *testing.B) {
 		if s.op != OpRenew {
 			b.Fatalf("%q in phase %v", s.op, m.phase)
 		}
-		m.writeDone(at, at, s.op, s.lease, nil)
+		m.writeDone(at, at, s.op, s.object, nil)
 		m.told = m.told[:0]
 	}
 }

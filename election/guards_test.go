@@ -122,13 +122,13 @@ func TestAHandOverThatTookTooLongIsARelease(t *testing.T) {
 	b.now = 2 * time.Second
 	b.finishWork(b.now)
 	s := b.expect(b.now, OpHandOver)
-	if holder := spec.HolderOf(s.lease); holder != "next" {
+	if holder := spec.HolderOf(s.object); holder != "next" {
 		t.Fatalf("handed to %q", holder)
 	}
 	b.answer(OpHandOver, nil, errConflict)
 	b.reread, b.retryAt = false, 0
 	s = b.expect(10*time.Second, OpHandOver)
-	if holder := spec.HolderOf(s.lease); holder != "" {
+	if holder := spec.HolderOf(s.object); holder != "" {
 		t.Errorf("handed to %q after the lease had run out", holder)
 	}
 }
@@ -250,7 +250,7 @@ func TestAClaimThatIsAnsweredAtItsDeadlineBeginsNoTerm(t *testing.T) {
 		s := b.expect(0, OpClaim)
 		sent := b.instant()
 		b.now = took
-		b.writeDone(b.instant(), sent, OpClaim, store(s.lease, "10"), nil)
+		b.writeDone(b.instant(), sent, OpClaim, store(s.object, "10"), nil)
 		if b.phase != want {
 			t.Errorf("%v after %v", b.phase, took)
 		}

@@ -4,7 +4,6 @@
 package election
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -73,18 +72,11 @@ const (
 	opDelete Op = "delete"
 )
 
-// upkeepStep is the next request, if any, and the time of the next decision.
-type upkeepStep struct {
-	op     Op
-	object *coordinationv1beta1.LeaseCandidate
-	wake   time.Duration
-}
-
 // watching reports whether the object should be watched, and can be.
 func (u *upkeep) watching() bool { return u.known && !u.polling && u.stopBy == 0 }
 
 // next returns the next step.
-func (u *upkeep) next(now instant) upkeepStep {
+func (u *upkeep) next(now instant) step[*coordinationv1beta1.LeaseCandidate] {
 	u.begin(now.mono, recordInterval)
 	if u.want.stopping {
 		if u.stopBy == 0 {
@@ -93,7 +85,10 @@ func (u *upkeep) next(now instant) upkeepStep {
 		untouched := !u.known && u.failures == 0
 		u.ended = u.due(now.mono, u.stopBy) || u.known && !u.reread && u.object == nil || untouched
 	}
-	s := upkeepStep{object: u.object}
+	s := step[*coordinationv1beta1.LeaseCandidate]{object: u.object, timeout: u.CallTimeout}
+	if u.stopBy != 0 {
+		s.timeout = max(time.Millisecond, min(s.timeout, u.stopBy-now.mono))
+	}
 	desired, at := u.desired(now)
 	switch {
 	case u.ended:
@@ -220,7 +215,7 @@ func (l *loop) newKeeper() *keeper {
 	k := &keeper{upkeep: upkeep{setup: l.machine.setup, follower: follower{poll: l.cfg.Timing.RenewInterval, reread: true}}}
 	k.lane = lane[*coordinationv1beta1.LeaseCandidate]{
 		follower: &k.upkeep.follower, loop: l, name: l.identity, answers: make(chan answer[*coordinationv1beta1.LeaseCandidate], 1),
-		open: l.cfg.Registry.candidates.LeaseCandidates(l.cfg.Lease.Namespace).Watch,
+		client: l.cfg.Registry.candidates.LeaseCandidates(l.cfg.Lease.Namespace),
 	}
 	return k
 }
@@ -237,31 +232,8 @@ func (l *loop) keep() time.Duration {
 		return never
 	}
 	s := k.upkeep.next(now)
-	if s.op == "" {
-		version := ""
-		if k.upkeep.object != nil {
-			version = k.upkeep.object.ResourceVersion
-		}
-		k.tend(k.upkeep.watching(), version)
-		return s.wake
-	}
-	timeout := l.cfg.CallTimeout
-	if k.upkeep.stopBy != 0 {
-		timeout = max(time.Millisecond, min(timeout, k.upkeep.stopBy-now.mono))
-	}
-	k.send(s.op, timeout, func(ctx context.Context) (*coordinationv1beta1.LeaseCandidate, error) {
-		candidates := l.cfg.Registry.candidates.LeaseCandidates(l.cfg.Lease.Namespace)
-		switch s.op {
-		case OpRead:
-			return candidates.Get(ctx, l.identity, metav1.GetOptions{})
-		case opCreate:
-			return candidates.Create(ctx, s.object, metav1.CreateOptions{FieldManager: spec.FieldManager})
-		case opUpdate:
-			return candidates.Update(ctx, s.object, metav1.UpdateOptions{FieldManager: spec.FieldManager})
-		}
-		return nil, candidates.Delete(ctx, l.identity, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &s.object.UID}})
-	})
-	return never
+	k.take(s, k.upkeep.watching(), versionOf(k.upkeep.object))
+	return s.wake
 }
 
 // kept handles the answer to a request about the LeaseCandidate. Hooks are not

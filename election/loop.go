@@ -46,7 +46,7 @@ func (c *Candidate) newLoop(ctx context.Context) *loop {
 	}
 	l.lease = lane[*coordinationv1.Lease]{
 		follower: &l.machine.follower, loop: l, name: c.cfg.Lease.Name, answers: make(chan answer[*coordinationv1.Lease], 1),
-		open: c.cfg.Client.Leases(c.cfg.Lease.Namespace).Watch,
+		client: c.cfg.Client.Leases(c.cfg.Lease.Namespace),
 	}
 	if c.cfg.Registry.native {
 		l.keeper = l.newKeeper()
@@ -98,13 +98,7 @@ func (l *loop) step() time.Duration {
 		s := l.machine.next(l.clock.now())
 		wake = s.wake
 		l.effects()
-		if s.abort {
-			l.lease.cancel()
-		}
-		if s.op != "" {
-			l.lease.send(s.op, s.timeout, func(ctx context.Context) (*coordinationv1.Lease, error) { return l.do(ctx, s.move) })
-		}
-		l.lease.tend(l.machine.watching(), resourceVersionOf(l.machine.lease))
+		l.lease.take(s, l.machine.watching(), versionOf(l.machine.lease))
 	}
 	if !l.keeper.upkeep.ended {
 		wake = min(wake, l.keep())
@@ -213,19 +207,6 @@ func (l *loop) publishStatus() {
 	l.status.Store(&st)
 	if m.lease != nil {
 		l.ready.Mark()
-	}
-}
-
-// do sends the request of a move.
-func (c *Candidate) do(ctx context.Context, m move) (*coordinationv1.Lease, error) {
-	leases := c.cfg.Client.Leases(c.cfg.Lease.Namespace)
-	switch {
-	case m.op == OpRead:
-		return leases.Get(ctx, c.cfg.Lease.Name, metav1.GetOptions{})
-	case m.lease.ResourceVersion == "":
-		return leases.Create(ctx, m.lease, metav1.CreateOptions{FieldManager: spec.FieldManager})
-	default:
-		return leases.Update(ctx, m.lease, metav1.UpdateOptions{FieldManager: spec.FieldManager})
 	}
 }
 

@@ -39,23 +39,8 @@ func (p phase) String() string {
 	return [...]string{"standby", "leading", "draining", "ended", "finished"}[p]
 }
 
-// move is a request of the machine. One request is under way at a time.
-type move struct {
-	op Op // "" for none
-	// lease is the Lease to write: by PUT if it has a resourceVersion, else by POST.
-	lease *coordinationv1.Lease
-	// timeout is the deadline of the request.
-	timeout time.Duration
-}
-
-// step is the next action of the machine.
-type step struct {
-	move
-	// abort cancels the request under way.
-	abort bool
-	// wake is the time of the next step if no event comes earlier.
-	wake time.Duration
-}
+// move is the next action of the machine.
+type move = step[*coordinationv1.Lease]
 
 // The machine reports these, and the arguments of Hooks, to the loop.
 type (
@@ -150,16 +135,15 @@ func (m *machine) tell(effect any) { m.told = append(m.told, effect) }
 func (m *machine) mine() bool { return spec.HolderOf(m.lease) == m.id }
 
 // next returns the action at now.
-func (m *machine) next(now instant) step {
+func (m *machine) next(now instant) (s move) {
 	m.expire(now)
 	m.begin(now.mono, idleWake)
 	m.due(now.mono, m.standBackTo) // then there are records to write
-	var s step
 	if m.busy == "" {
-		s.move = m.choose(now)
+		s = m.choose(now)
 	}
 	if s.op != "" {
-		m.busy, m.basedOn = s.op, resourceVersionOf(m.lease)
+		m.busy, m.basedOn = s.op, versionOf(m.lease)
 	}
 	if m.busy != "" {
 		m.begin(now.mono, idleWake) // nothing else is sent until it is answered
@@ -331,7 +315,7 @@ func (m *machine) nextLeading(now instant) move {
 		m.due(now.mono, now.mono+watchDriftEvery)
 		return move{}
 	}
-	return move{op: OpRenew, lease: m.renewedLease(now), timeout: m.leaderTimeout(now.mono)}
+	return move{op: OpRenew, object: m.renewedLease(now), timeout: m.leaderTimeout(now.mono)}
 }
 
 // leaderTimeout returns half of the time that is left, so that there is time for
@@ -430,7 +414,7 @@ func (m *machine) nextStandby(now instant) move {
 	claim := m.claimAt()
 	switch {
 	case m.due(now.mono, claim):
-		return move{op: OpClaim, lease: m.claimedLease(now), timeout: m.CallTimeout}
+		return move{op: OpClaim, object: m.claimedLease(now), timeout: m.CallTimeout}
 	case m.due(now.mono, m.publishAt(now.mono)):
 		return m.publishMove(now, claim)
 	}
@@ -546,7 +530,7 @@ func (m *machine) nextRelease(now instant) (request move, more bool) {
 	case now.mono >= m.release.until:
 		m.release.to = "" // that was long ago
 	}
-	return move{op: OpHandOver, lease: m.handedLease(now, m.release.to), timeout: timeout}, true
+	return move{op: OpHandOver, object: m.handedLease(now, m.release.to), timeout: timeout}, true
 }
 
 // nextStopping releases a lease that was handed to this candidate in the meantime,
@@ -567,7 +551,7 @@ func (m *machine) nextStopping(now instant) move {
 	case !m.due(now.mono, m.retryAt):
 		return move{}
 	}
-	return move{op: OpWithdraw, lease: m.recordLease(now), timeout: m.stopTimeout(now.mono)}
+	return move{op: OpWithdraw, object: m.recordLease(now), timeout: m.stopTimeout(now.mono)}
 }
 
 // stopTimeout returns the timeout of a request of a candidate that may be stopping.

@@ -17,7 +17,7 @@ import (
 // observe updates m from a sighting of the Lease: l is the stored object, the
 // object as it was when it was deleted, or nil if there is none.
 func (m *machine) observe(now instant, l *coordinationv1.Lease, deleted bool, from source) {
-	if spec.Older(resourceVersionOf(l), resourceVersionOf(m.lease)) {
+	if spec.Older(versionOf(l), versionOf(m.lease)) {
 		return
 	}
 	if deleted {
@@ -51,13 +51,12 @@ func (m *machine) accept(now instant, l *coordinationv1.Lease, from source) {
 
 // readDone updates m after a GET.
 func (m *machine) readDone(now, sent instant, l *coordinationv1.Lease, err error) {
-	unwanted := m.unwanted(now.mono)
 	m.busy = ""
 	switch class := apierr.Classify(err); {
 	case class == apierr.None:
 	case class == apierr.NotFound:
 		l = nil
-	case class == apierr.Canceled && unwanted:
+	case class == apierr.Canceled && m.stopping:
 		return // by us
 	default:
 		m.failed(&m.failures, now.mono, now.mono-sent.mono, err)
@@ -71,7 +70,7 @@ func (m *machine) readDone(now, sent instant, l *coordinationv1.Lease, err error
 	// If the holder seemed to be silent and is not, the watch is stale.
 	silent := m.known && m.held > 0 && now.mono >= m.held
 	m.watchStale = m.watchStale || silent && spec.PulseOf(l) != spec.PulseOf(m.lease)
-	if known := resourceVersionOf(m.lease); known == m.basedOn && spec.Older(resourceVersionOf(l), known) {
+	if known := versionOf(m.lease); known == m.basedOn && spec.Older(versionOf(l), known) {
 		// The read was sent after the last observation, so versions have gone
 		// back: the API server was restored from a backup. A watch from the known
 		// version would deliver nothing for long.
@@ -93,7 +92,7 @@ func (m *machine) writeDone(now, sent instant, op Op, l *coordinationv1.Lease, e
 	case apierr.Conflict, apierr.AlreadyExists, apierr.NotFound:
 		// Another client was faster. If the watch has delivered its write, a GET
 		// is not needed.
-		m.reread = m.reread || resourceVersionOf(m.lease) == m.basedOn
+		m.reread = m.reread || versionOf(m.lease) == m.basedOn
 		m.retryAt = now.mono + m.delay(now.mono, m.conflicts, nil)
 		m.conflicts++
 	default:
@@ -161,7 +160,7 @@ func (m *machine) claimed(now, sent instant, l *coordinationv1.Lease) {
 	}
 	m.observe(now, l, false, inOrder)
 	deadline := sent.mono + m.Timing.RenewDeadline
-	if !m.mine() && resourceVersionOf(m.lease) == resourceVersionOf(l) {
+	if !m.mine() && versionOf(m.lease) == versionOf(l) {
 		m.retryAt = now.mono + standbyRetry // another component alters writes
 	}
 	if !m.mine() || m.phase != standby || now.mono >= deadline || now.drift()-sent.drift() > maxDrift {
@@ -243,13 +242,6 @@ const (
 	// server was restored from a backup.
 	restored
 )
-
-func resourceVersionOf(l *coordinationv1.Lease) string {
-	if l == nil {
-		return ""
-	}
-	return l.ResourceVersion
-}
 
 // releaseSeconds is the leaseDurationSeconds of a released Lease, here and in
 // client-go.

@@ -274,7 +274,7 @@ func (m *machine) publishMove(now instant, by time.Duration) move {
 	if _, ok := m.wanted(now.mono); !ok {
 		op = OpWithdraw
 	}
-	return move{op: op, lease: m.recordLease(now), timeout: min(m.CallTimeout, max(by-now.mono, minCall))}
+	return move{op: op, object: m.recordLease(now), timeout: min(m.CallTimeout, max(by-now.mono, minCall))}
 }
 
 // recordStored updates m.published after a successful write that may have

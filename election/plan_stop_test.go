@@ -52,10 +52,10 @@ func TestStop(t *testing.T) {
 		claim := b.expect(0, OpClaim)
 		b.stop(0, cause)
 		b.now = time.Second
-		b.answer(OpClaim, store(claim.lease, "5"), nil)
+		b.answer(OpClaim, store(claim.object, "5"), nil)
 		s := b.expect(time.Second, OpHandOver)
-		if spec.HolderOf(s.lease) != "" || b.phase != standby {
-			t.Errorf("%v: holder %q", b.phase, spec.HolderOf(s.lease))
+		if spec.HolderOf(s.object) != "" || b.phase != standby {
+			t.Errorf("%v: holder %q", b.phase, spec.HolderOf(s.object))
 		}
 	})
 	t.Run("given the lease meanwhile", func(t *testing.T) {
@@ -65,10 +65,10 @@ func TestStop(t *testing.T) {
 		b.stop(0, cause)
 		b.see(leaseOf("me", 2, handedBy("x"), atVersion("2")))
 		s := b.expect(0, OpHandOver)
-		if spec.HolderOf(s.lease) != "" || *s.lease.Spec.LeaseDurationSeconds != 1 {
-			t.Errorf("released with %+v", s.lease.Spec)
+		if spec.HolderOf(s.object) != "" || *s.object.Spec.LeaseDurationSeconds != 1 {
+			t.Errorf("released with %+v", s.object.Spec)
 		}
-		b.answer(OpHandOver, store(s.lease, "3"), nil)
+		b.answer(OpHandOver, store(s.object, "3"), nil)
 		if b.at(0); b.phase != finished {
 			t.Error(b.phase)
 		}
@@ -85,8 +85,8 @@ func TestStop(t *testing.T) {
 		b.finishWork(b.now)
 		b.now = b.retryAt
 		s := b.expect(b.now, OpHandOver)
-		if spec.HolderOf(s.lease) != "" || *s.lease.Spec.LeaseDurationSeconds != 1 || len(records(s.lease.Annotations)) != 0 {
-			t.Errorf("released with %+v %v", s.lease.Spec, s.lease.Annotations)
+		if spec.HolderOf(s.object) != "" || *s.object.Spec.LeaseDurationSeconds != 1 || len(records(s.object.Annotations)) != 0 {
+			t.Errorf("released with %+v %v", s.object.Spec, s.object.Annotations)
 		}
 		b.answer(OpHandOver, nil, errServer)
 		for b.phase != finished {

@@ -49,13 +49,13 @@ func newBench(t *testing.T, change ...func(*setup)) *bench {
 func (b *bench) instant() instant { return instant{mono: b.now, wall: time.Unix(1e9, 0).Add(b.now)} }
 
 // at moves to a time and returns the step there.
-func (b *bench) at(at time.Duration) step {
+func (b *bench) at(at time.Duration) move {
 	b.now = at
 	return b.next(b.instant())
 }
 
 // expect fails unless the step at that time is the given request.
-func (b *bench) expect(at time.Duration, op Op) step {
+func (b *bench) expect(at time.Duration, op Op) move {
 	b.t.Helper()
 	s := b.at(at)
 	if s.op != op {
@@ -68,7 +68,7 @@ func (b *bench) expect(at time.Duration, op Op) step {
 }
 
 // nothingUntil checks that nothing is sent before a time, at which op is.
-func (b *bench) nothingUntil(at time.Duration, op Op) step {
+func (b *bench) nothingUntil(at time.Duration, op Op) move {
 	b.t.Helper()
 	for {
 		s := b.next(b.instant())
@@ -108,7 +108,7 @@ func (b *bench) lead() {
 	b.expect(0, OpRead)
 	b.answer(OpRead, nil, errNotFound)
 	s := b.expect(0, OpClaim)
-	b.answer(OpClaim, store(s.lease, "10"), nil)
+	b.answer(OpClaim, store(s.object, "10"), nil)
 	if b.phase != leading {
 		b.t.Fatal(b.phase)
 	}
@@ -163,7 +163,7 @@ func TestClaims(t *testing.T) {
 				err = errNotFound
 			}
 			b.answer(OpRead, tc.lease, err)
-			var claim step
+			var claim move
 			for claim.op != OpClaim {
 				switch claim = b.next(b.instant()); claim.op {
 				case OpPublish:
@@ -180,7 +180,7 @@ func TestClaims(t *testing.T) {
 			if b.now != tc.want {
 				t.Errorf("claims at %v, want %v", b.now, tc.want)
 			}
-			l := claim.lease
+			l := claim.object
 			if spec.HolderOf(l) != "me" || *l.Spec.LeaseDurationSeconds != 15 || !l.Spec.AcquireTime.Equal(l.Spec.RenewTime) {
 				t.Errorf("claims with %+v", l.Spec)
 			}
@@ -208,7 +208,7 @@ func TestLeaderStopsAtItsDeadline(t *testing.T) {
 		t.Errorf("work begins: %v, until %v", ok, b.term.until())
 	}
 	s := b.nothingUntil(3*time.Second, OpRenew)
-	b.answer(OpRenew, store(s.lease, "11"), nil)
+	b.answer(OpRenew, store(s.object, "11"), nil)
 	b.nothingUntil(6*time.Second, OpRenew)
 	for b.now < 13*time.Second-1 && b.phase == leading {
 		b.now = min(b.now+100*time.Millisecond, 13*time.Second-1)
@@ -288,8 +288,8 @@ func TestConflicts(t *testing.T) {
 	l.Annotations["x"] = "y"
 	b.see(store(l, "12"))
 	b.answer(OpRenew, nil, errConflict)
-	if s := b.expect(b.now, OpRenew); s.lease.ResourceVersion != "12" {
-		t.Errorf("renews version %s", s.lease.ResourceVersion)
+	if s := b.expect(b.now, OpRenew); s.object.ResourceVersion != "12" {
+		t.Errorf("renews version %s", s.object.ResourceVersion)
 	}
 	began, requests := b.now, 0
 	for b.phase == leading {
@@ -331,7 +331,7 @@ func TestOfferAndHandOver(t *testing.T) {
 			s := b.next(b.instant())
 			if s.op == OpRenew {
 				rv++
-				b.answer(OpRenew, store(s.lease, "1"+time.Duration(rv).String()[:3]), nil)
+				b.answer(OpRenew, store(s.object, "1"+time.Duration(rv).String()[:3]), nil)
 			} else {
 				b.now = s.wake
 			}
@@ -357,7 +357,7 @@ func TestOfferAndHandOver(t *testing.T) {
 	}
 	b.retryAt = 0
 	s := b.expect(b.now, OpHandOver)
-	l := s.lease
+	l := s.object
 	if spec.HolderOf(l) != "better" || l.Annotations[handoverAnnotation] != "me" || *l.Spec.LeaseTransitions != 1 || *l.Spec.LeaseDurationSeconds != handoverSeconds {
 		t.Errorf("handed to %s with %d transitions, for %d s: %v", spec.HolderOf(l), *l.Spec.LeaseTransitions, *l.Spec.LeaseDurationSeconds, l.Annotations)
 	}

@@ -36,9 +36,9 @@ func TestRestoredBackup(t *testing.T) {
 			b.answer(OpRead, current, nil)
 		case s.op == "":
 			b.now = s.wake
-		case s.lease != nil && s.lease.ResourceVersion == current.ResourceVersion:
+		case s.object != nil && s.object.ResourceVersion == current.ResourceVersion:
 			version, _ := strconv.Atoi(current.ResourceVersion)
-			current = store(s.lease, strconv.Itoa(version+1))
+			current = store(s.object, strconv.Itoa(version+1))
 			b.answer(s.op, current, nil)
 		default:
 			b.answer(s.op, nil, errConflict)
@@ -55,7 +55,7 @@ func TestRestoredBackupOfALeaseCandidate(t *testing.T) {
 	u.want = candidacy{self: Peer{BinaryVersion: "1.0.0"}, present: true}
 	now := func(d time.Duration) instant { return instant{mono: d, wall: time.Unix(1e9, 0).Add(d)} }
 	stored := &coordinationv1beta1.LeaseCandidate{ObjectMeta: metav1.ObjectMeta{Name: "me", ResourceVersion: "1000"}}
-	answer := func(at time.Duration, s upkeepStep) {
+	answer := func(at time.Duration, s step[*coordinationv1beta1.LeaseCandidate]) {
 		switch {
 		case s.op == OpRead:
 			u.done(now(at), s.op, stored.DeepCopy(), nil)

@@ -109,7 +109,7 @@ func TestSuspendedWhileClaiming(t *testing.T) {
 	b.now = time.Second
 	now := b.instant()
 	now.wall = now.wall.Add(time.Hour)
-	b.writeDone(now, sent, OpClaim, store(s.lease, "10"), nil)
+	b.writeDone(now, sent, OpClaim, store(s.object, "10"), nil)
 	if b.phase == leading {
 		t.Error("leads by a claim of an hour ago")
 	}

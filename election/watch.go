@@ -87,13 +87,48 @@ func (f *follower) lost(now time.Duration, gone bool) bool {
 	return true
 }
 
+// object is an API object that can be followed.
+type object interface {
+	comparable
+	metav1.Object
+	runtime.Object
+}
+
+// versionOf returns the resourceVersion of an object, "" for none.
+func versionOf[T object](o T) string {
+	var none T
+	if o == none {
+		return ""
+	}
+	return o.GetResourceVersion()
+}
+
+// step is the next action about an object.
+type step[T object] struct {
+	op Op // of a request, "" for none
+	// object is the object to write: by PUT if it has a resourceVersion, else by POST.
+	object  T
+	timeout time.Duration // of the request
+	abort   bool          // cancel the request under way
+	wake    time.Duration // when to decide again if no event comes earlier
+}
+
+// client is the part of a typed client that a lane needs.
+type client[T object] interface {
+	Get(context.Context, string, metav1.GetOptions) (T, error)
+	Create(context.Context, T, metav1.CreateOptions) (T, error)
+	Update(context.Context, T, metav1.UpdateOptions) (T, error)
+	Delete(context.Context, string, metav1.DeleteOptions) error
+	Watch(context.Context, metav1.ListOptions) (watch.Interface, error)
+}
+
 // lane does the I/O about one object: one request at a time, and the watch. The
 // zero value does nothing.
 type lane[T object] struct {
 	*follower
-	loop *loop
-	name string
-	open func(context.Context, metav1.ListOptions) (watch.Interface, error)
+	loop   *loop
+	name   string
+	client client[T]
 
 	answers chan answer[T]
 	abort   context.CancelFunc // of the request under way; nil for none
@@ -101,12 +136,6 @@ type lane[T object] struct {
 
 	sights   chan sight[T] // of the watch; nil for none
 	endWatch context.CancelFunc
-}
-
-// object is an API object that can be followed.
-type object interface {
-	metav1.Object
-	runtime.Object
 }
 
 // answer is the result of a request.
@@ -117,16 +146,45 @@ type answer[T object] struct {
 	err    error
 }
 
-// send starts a request.
-func (l *lane[T]) send(op Op, timeout time.Duration, do func(context.Context) (T, error)) {
-	ctx, cancel := context.WithTimeout(l.loop.requests, l.loop.clock.span(timeout))
-	l.abort, l.aborted = cancel, false
-	sent := l.loop.clock.now()
-	l.loop.wg.Go(func() {
-		defer cancel()
-		o, err := do(ctx)
-		l.answers <- answer[T]{op, sent, o, err}
-	})
+// take carries out a step. If the object should be watched, the watch starts from
+// version.
+func (l *lane[T]) take(s step[T], watched bool, version string) {
+	if s.abort {
+		l.cancel()
+	}
+	if s.op != "" {
+		ctx, cancel := context.WithTimeout(l.loop.requests, l.loop.clock.span(s.timeout))
+		l.abort, l.aborted = cancel, false
+		sent := l.loop.clock.now()
+		l.loop.wg.Go(func() {
+			defer cancel()
+			o, err := l.do(ctx, s)
+			l.answers <- answer[T]{s.op, sent, o, err}
+		})
+	}
+	if l.watchStale || !watched {
+		l.watchStale = false
+		l.stopWatch()
+	}
+	if l.endWatch == nil && watched && !l.reread {
+		ctx, cancel := context.WithCancel(l.loop.requests)
+		sights := make(chan sight[T])
+		l.sights, l.endWatch = sights, cancel
+		l.loop.wg.Go(func() { l.watch(ctx, version, sights) })
+	}
+}
+
+// do sends the request of a step.
+func (l *lane[T]) do(ctx context.Context, s step[T]) (T, error) {
+	switch {
+	case s.op == OpRead:
+		return l.client.Get(ctx, l.name, metav1.GetOptions{})
+	case s.op == opDelete:
+		return s.object, l.client.Delete(ctx, l.name, *metav1.NewPreconditionDeleteOptions(string(s.object.GetUID())))
+	case s.object.GetResourceVersion() == "":
+		return l.client.Create(ctx, s.object, metav1.CreateOptions{FieldManager: spec.FieldManager})
+	}
+	return l.client.Update(ctx, s.object, metav1.UpdateOptions{FieldManager: spec.FieldManager})
 }
 
 // cancel ends the request under way, if there is one.
@@ -134,20 +192,6 @@ func (l *lane[T]) cancel() {
 	if l.abort != nil {
 		l.abort()
 		l.aborted = true
-	}
-}
-
-// tend starts or stops the watch. It starts from version.
-func (l *lane[T]) tend(wanted bool, version string) {
-	if l.watchStale || !wanted {
-		l.watchStale = false
-		l.stopWatch()
-	}
-	if l.endWatch == nil && wanted && !l.reread {
-		ctx, cancel := context.WithCancel(l.loop.requests)
-		sights := make(chan sight[T])
-		l.sights, l.endWatch = sights, cancel
-		l.loop.wg.Go(func() { l.watch(ctx, version, sights) })
 	}
 }
 
@@ -222,7 +266,7 @@ func (l *lane[T]) stream(ctx context.Context, from *string, sights chan<- sight[
 		AllowWatchBookmarks: true,
 		TimeoutSeconds:      ptr.To(300 + rand.Int64N(300)),
 	}
-	stream, err := listwatch.Bounded(ctx, l.loop.cfg.CallTimeout, opts, l.open)
+	stream, err := listwatch.Bounded(ctx, l.loop.cfg.CallTimeout, opts, l.client.Watch)
 	if err != nil {
 		return false, err
 	}
