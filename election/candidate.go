@@ -17,7 +17,6 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/kubewright/kubewright/internal/lifecycle"
-	"github.com/kubewright/kubewright/internal/report"
 )
 
 // A Candidate takes part in an election. Create it with [New]. Its methods may be
@@ -30,7 +29,6 @@ type Candidate struct {
 	once     lifecycle.Once
 	ready    *lifecycle.Ready
 	progress *lifecycle.Progress
-	trouble  [2]report.Streak // of reads and of writes; the loop's
 
 	changed   chan struct{} // wakes the loop
 	resigning atomic.Bool

@@ -5,19 +5,15 @@ package election
 
 import (
 	"encoding/json"
-	"errors"
-	"fmt"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	coordinationv1beta1 "k8s.io/api/coordination/v1beta1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubewright/kubewright/election/internal/spec"
 	"github.com/kubewright/kubewright/internal/apierr"
-	"github.com/kubewright/kubewright/internal/report"
 )
 
 // describe writes p and the name of its strategy into a LeaseCandidate. It reports
@@ -157,16 +153,22 @@ func (u *upkeep) observe(o *coordinationv1beta1.LeaseCandidate, deleted bool) {
 func (u *upkeep) done(now instant, op Op, o *coordinationv1beta1.LeaseCandidate, err error) {
 	class := apierr.Classify(err)
 	gone := class == apierr.NotFound && op != opCreate || class == apierr.None && op == opDelete
+	failures := &u.denials
+	if op == OpRead {
+		failures = &u.failures
+	}
 	if class != apierr.None && !gone {
-		u.failed(now.mono, op, class, err)
+		*failures++
+		n := *failures
+		if class == apierr.Conflict || class == apierr.AlreadyExists {
+			n-- // the first repetition need not wait, because the object is read again
+			u.reread = true
+		}
+		u.reread = u.reread || op != OpRead && apierr.MayHaveCommitted(err)
+		u.retryAt = now.mono + spec.Retry(n, hintRetry, err)
 		return
 	}
-	u.readAt = now.mono + u.poll
-	if op == OpRead {
-		u.reread, u.failures = false, 0
-	} else {
-		u.denials = 0
-	}
+	*failures, u.readAt, u.reread = 0, now.mono+u.poll, u.reread && op != OpRead
 	switch {
 	case gone:
 		o = nil
@@ -187,35 +189,19 @@ func (u *upkeep) done(now instant, op Op, o *coordinationv1beta1.LeaseCandidate,
 	u.observe(o, gone)
 }
 
-// failed schedules a retry after a request that failed.
-func (u *upkeep) failed(now time.Duration, op Op, class apierr.Class, err error) {
-	n := &u.denials
-	if op == OpRead {
-		n = &u.failures
-	}
-	*n++
-	delay := spec.Retry(*n, hintRetry, err)
-	conflict := class == apierr.Conflict || class == apierr.AlreadyExists
-	if conflict && *n == 1 {
-		delay = 0
-	}
-	u.reread = u.reread || conflict || op != OpRead && apierr.MayHaveCommitted(err)
-	u.retryAt = now + delay
-}
-
 // keeper keeps the LeaseCandidate of a candidate.
 type keeper struct {
 	lane[*coordinationv1beta1.LeaseCandidate]
-	upkeep  upkeep
-	trouble report.Streak
+	upkeep upkeep
 }
 
 // newKeeper returns the keeper of a candidate that uses LeaseCandidates.
 func (l *loop) newKeeper() *keeper {
 	k := &keeper{upkeep: upkeep{setup: l.machine.setup, follower: follower{poll: l.cfg.Timing.RenewInterval, reread: true}}}
 	k.lane = lane[*coordinationv1beta1.LeaseCandidate]{
-		follower: &k.upkeep.follower, loop: l, name: l.identity, answers: make(chan answer[*coordinationv1beta1.LeaseCandidate], 1),
-		client: l.cfg.Registry.candidates.LeaseCandidates(l.cfg.Lease.Namespace),
+		follower: &k.upkeep.follower, loop: l, kind: "LeaseCandidate", name: l.identity,
+		client:  l.cfg.Registry.candidates.LeaseCandidates(l.cfg.Lease.Namespace),
+		answers: make(chan answer[*coordinationv1beta1.LeaseCandidate], 1),
 	}
 	return k
 }
@@ -234,42 +220,4 @@ func (l *loop) keep() time.Duration {
 	s := k.upkeep.next(now)
 	k.take(s, k.upkeep.watching(), versionOf(k.upkeep.object))
 	return s.wake
-}
-
-// kept handles the answer to a request about the LeaseCandidate. Hooks are not
-// called: they are about the Lease.
-func (l *loop) kept(a answer[*coordinationv1beta1.LeaseCandidate]) {
-	l.keeper.abort = nil
-	l.keeper.upkeep.done(l.clock.now(), a.op, a.object, a.err)
-	l.reportKeeping(a.op, a.err)
-}
-
-// candidateSighted handles an observation of the watch of the LeaseCandidate.
-func (l *loop) candidateSighted(s sight[*coordinationv1beta1.LeaseCandidate]) {
-	if err := l.keeper.sighted(l.clock.now().mono, s); err != nil {
-		l.reportKeeping(OpWatch, err)
-	} else if s.err == nil {
-		l.keeper.upkeep.observe(s.object, s.deleted)
-	}
-}
-
-// reportKeeping reports the result of a request about the LeaseCandidate.
-func (l *loop) reportKeeping(op Op, err error) {
-	switch class := apierr.Classify(err); {
-	case class == apierr.None:
-		l.keeper.trouble.OK(l.ctx, "Requests about the LeaseCandidate succeed again")
-		return
-	case class == apierr.Canceled, class == apierr.Conflict, class == apierr.NotFound && op != opCreate:
-		return
-	case class == apierr.NotFound && !missingNamespace(err):
-		err = fmt.Errorf("%w: %w", ErrNoCandidateAPI, err)
-	}
-	l.keeper.trouble.Fail(l.ctx, l.cfg.ErrorHandler, fmt.Errorf("election: LeaseCandidate: %w", err), "Request about the LeaseCandidate failed", "op", op)
-}
-
-// missingNamespace reports whether an object was not created because its namespace
-// does not exist.
-func missingNamespace(err error) bool {
-	var status apierrors.APIStatus
-	return errors.As(err, &status) && status.Status().Details != nil && status.Status().Details.Kind == "namespaces"
 }

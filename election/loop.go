@@ -17,7 +17,6 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/kubewright/kubewright/election/internal/spec"
-	"github.com/kubewright/kubewright/internal/apierr"
 	"github.com/kubewright/kubewright/internal/report"
 )
 
@@ -45,8 +44,8 @@ func (c *Candidate) newLoop(ctx context.Context) *loop {
 		keeper: &keeper{upkeep: upkeep{ended: true}},
 	}
 	l.lease = lane[*coordinationv1.Lease]{
-		follower: &l.machine.follower, loop: l, name: c.cfg.Lease.Name, answers: make(chan answer[*coordinationv1.Lease], 1),
-		client: c.cfg.Client.Leases(c.cfg.Lease.Namespace),
+		follower: &l.machine.follower, loop: l, kind: "lease", name: c.cfg.Lease.Name, client: c.cfg.Client.Leases(c.cfg.Lease.Namespace),
+		answers: make(chan answer[*coordinationv1.Lease], 1), failed: c.cfg.Hooks.Failed,
 	}
 	if c.cfg.Registry.native {
 		l.keeper = l.newKeeper()
@@ -76,9 +75,13 @@ func (l *loop) run() {
 		case s := <-l.lease.sights:
 			l.sighted(s)
 		case a := <-l.keeper.answers:
-			l.kept(a)
+			l.keeper.abort = nil
+			l.keeper.upkeep.done(l.clock.now(), a.op, a.object, a.err)
+			l.keeper.report(a.op, a.err)
 		case s := <-l.keeper.sights:
-			l.candidateSighted(s)
+			if l.keeper.sighted(l.clock.now().mono, s) {
+				l.keeper.upkeep.observe(s.object, s.deleted)
+			}
 		case err := <-l.returned:
 			l.workReturned(err)
 		case <-l.changed:
@@ -117,15 +120,16 @@ func (l *loop) answered(a answer[*coordinationv1.Lease]) {
 		l.machine.writeDone(now, a.sent, a.op, a.object, a.err)
 	}
 	l.effects() // a term that is over ends before any report
-	l.report(a, now)
+	l.lease.report(a.op, a.err)
+	if a.op == OpRenew && a.err == nil {
+		call(l.cfg.Hooks.Renewed, Renewed{Latency: now.mono - a.sent.mono})
+	}
 }
 
 // sighted passes an observation of the watch to the machine.
 func (l *loop) sighted(s sight[*coordinationv1.Lease]) {
 	now := l.clock.now()
-	if err := l.lease.sighted(now.mono, s); err != nil {
-		l.fail(OpWatch, err)
-	} else if s.err == nil {
+	if l.lease.sighted(now.mono, s) {
 		l.machine.observe(now, s.object, s.deleted, inOrder)
 		l.effects()
 	}
@@ -272,37 +276,6 @@ func (l *loop) workFailed(err, cause error) {
 		return
 	}
 	report.Tell(l.ctx, l.cfg.ErrorHandler, fmt.Errorf("election: lead: %w", err), "The work of the leader ended with an error")
-}
-
-// report reports the result of a request.
-func (l *loop) report(a answer[*coordinationv1.Lease], now instant) {
-	class, latency := apierr.Classify(a.err), now.mono-a.sent.mono
-	klog.FromContext(l.ctx).V(4).Info("Sent request", "op", a.op, "latency", latency, "outcome", class)
-	switch {
-	case class == apierr.None:
-		l.streak(a.op).OK(l.ctx, "Requests about the lease succeed again")
-		if a.op == OpRenew {
-			call(l.cfg.Hooks.Renewed, Renewed{Latency: latency})
-		}
-	case class == apierr.Conflict, class == apierr.AlreadyExists, class == apierr.Canceled && l.lease.aborted:
-	case class == apierr.NotFound && !missingNamespace(a.err):
-	default:
-		l.fail(a.op, a.err)
-	}
-}
-
-func (l *loop) fail(op Op, err error) {
-	l.streak(op).Fail(l.ctx, l.cfg.ErrorHandler, fmt.Errorf("election: %s: %w", op, err), "Request about the lease failed", "op", op)
-	call(l.cfg.Hooks.Failed, Failed{Op: op, Class: apierr.Classify(err).String(), Err: err})
-}
-
-// streak returns the failures of operations like op. Reads and writes are counted
-// separately, because one may fail while the other succeeds.
-func (l *loop) streak(op Op) *report.Streak {
-	if op == OpRead || op == OpWatch {
-		return &l.trouble[0]
-	}
-	return &l.trouble[1]
 }
 
 // event records an event about the Lease.

@@ -199,7 +199,7 @@ func Prefer(key string, values ...string) Strategy {
 func Compare(s Strategy, a, b Peer, incumbent string) int {
 	return cmp.Or(
 		prefer(s, a, b),
-		better(incumbent != "" && a.Identity == incumbent, incumbent != "" && b.Identity == incumbent),
+		spec.TrueFirst(incumbent != "" && a.Identity == incumbent, incumbent != "" && b.Identity == incumbent),
 		a.Created.Compare(b.Created),
 		cmp.Compare(a.Identity, b.Identity),
 	)
@@ -207,18 +207,7 @@ func Compare(s Strategy, a, b Peer, incumbent string) int {
 
 // prefer is Compare without its tie-breaks.
 func prefer(s Strategy, a, b Peer) int {
-	return cmp.Or(better(Eligible(s, a), Eligible(s, b)), s.Compare(a, b))
-}
-
-// better orders true before false.
-func better(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case a:
-		return -1
-	}
-	return 1
+	return cmp.Or(spec.TrueFirst(Eligible(s, a), Eligible(s, b)), s.Compare(a, b))
 }
 
 // best returns the first of the peers that are eligible.

@@ -5,6 +5,7 @@ package election
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"time"
@@ -14,11 +15,13 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
 	"github.com/kubewright/kubewright/election/internal/spec"
 	"github.com/kubewright/kubewright/internal/apierr"
 	"github.com/kubewright/kubewright/internal/listwatch"
+	"github.com/kubewright/kubewright/internal/report"
 )
 
 // pollFor is the time for which an object is polled after a watch was refused.
@@ -126,9 +129,11 @@ type client[T object] interface {
 // zero value does nothing.
 type lane[T object] struct {
 	*follower
-	loop   *loop
-	name   string
-	client client[T]
+	loop          *loop
+	kind, name    string
+	client        client[T]
+	failed        func(Failed)  // a hook
+	reads, writes report.Streak // one may fail while the other succeeds
 
 	answers chan answer[T]
 	abort   context.CancelFunc // of the request under way; nil for none
@@ -159,6 +164,7 @@ func (l *lane[T]) take(s step[T], watched bool, version string) {
 		l.loop.wg.Go(func() {
 			defer cancel()
 			o, err := l.do(ctx, s)
+			klog.FromContext(ctx).V(4).Info("Sent request", "op", s.op, "latency", l.loop.clock.now().mono-sent.mono, "outcome", apierr.Classify(err))
 			l.answers <- answer[T]{s.op, sent, o, err}
 		})
 	}
@@ -202,18 +208,48 @@ func (l *lane[T]) stopWatch() {
 	}
 }
 
-// sighted updates the follower after s. It returns an error to report.
-func (l *lane[T]) sighted(now time.Duration, s sight[T]) error {
-	switch {
-	case s.err == nil:
+// sighted updates the follower after s. It reports whether s has an object.
+func (l *lane[T]) sighted(now time.Duration, s sight[T]) bool {
+	if s.err == nil {
 		l.gone = 0
-	case s.gone || s.refused:
+		return true
+	}
+	if s.gone || s.refused {
 		l.stopWatch()
 		if !l.lost(now, s.gone) {
-			return nil
+			return false
 		}
 	}
-	return s.err
+	l.report(OpWatch, s.err)
+	return false
+}
+
+// report reports the result of a request or of a watch.
+func (l *lane[T]) report(op Op, err error) {
+	streak := &l.writes
+	if op == OpRead || op == OpWatch {
+		streak = &l.reads
+	}
+	class := apierr.Classify(err)
+	missing := class == apierr.NotFound && !missingNamespace(err)
+	switch {
+	case class == apierr.None:
+		streak.OK(l.loop.ctx, "Requests about the "+l.kind+" succeed again")
+		return
+	case class == apierr.Conflict, class == apierr.AlreadyExists, class == apierr.Canceled && l.aborted, missing && op != opCreate:
+		return
+	case missing:
+		err = fmt.Errorf("%w: %w", ErrNoCandidateAPI, err)
+	}
+	streak.Fail(l.loop.ctx, l.loop.cfg.ErrorHandler, fmt.Errorf("election: %s: %w", op, err), "Request about the "+l.kind+" failed", "op", op)
+	call(l.failed, Failed{Op: op, Class: class.String(), Err: err})
+}
+
+// missingNamespace reports whether an object was not created because its namespace
+// does not exist.
+func missingNamespace(err error) bool {
+	var status apierrors.APIStatus
+	return errors.As(err, &status) && status.Status().Details != nil && status.Status().Details.Kind == "namespaces"
 }
 
 // longStream is the least duration of a stream whose successor is opened at once.

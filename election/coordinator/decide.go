@@ -227,24 +227,21 @@ func (d *decider) supervise(strategy election.Strategy, agreed bool) decision {
 		// A holder without a LeaseCandidate leads until it stops.
 		return decision{}
 	}
-	best := holder
-	if agreed {
-		best = d.best(strategy, d.holder(), nil)
-		if best == nil || best == holder || !election.Preempts(strategy, best.peer, holder.peer) {
-			best = holder
-		}
+	better := func(c *candidate) bool {
+		return agreed && c != nil && c != holder && election.Preempts(strategy, c.peer, holder.peer)
 	}
+	best := d.best(strategy, d.holder(), nil)
 	if name := spec.PreferredOf(d.lease); name != "" {
 		preferred := d.candidates[name]
 		switch {
-		case preferred == best && best != holder:
+		case preferred == best && better(best):
 			return decision{}
-		case preferred == nil || preferred == holder || !agreed || !d.may(preferred) || !election.Preempts(strategy, preferred.peer, holder.peer):
+		case !better(preferred) || !d.may(preferred):
 			return decision{do: retract, why: "the preferred holder is gone, or no better than the holder"}
 		}
 	}
 	switch {
-	case best == holder || !d.at(d.offersFrom) || !d.at(d.termAt.Add(d.MinTenure)):
+	case !better(best) || !d.at(d.offersFrom) || !d.at(d.termAt.Add(d.MinTenure)):
 		return decision{}
 	case d.waits(best):
 		return decision{}
@@ -266,8 +263,7 @@ func (d *decider) best(strategy election.Strategy, incumbent string, lastResort 
 		if lastResort == nil && !d.at(c.doubtedUntil) {
 			continue
 		}
-		if best == nil || last != bestIsLast && bestIsLast ||
-			last == bestIsLast && election.Compare(strategy, c.peer, best.peer, incumbent) < 0 {
+		if best == nil || cmp.Or(spec.TrueFirst(bestIsLast, last), election.Compare(strategy, c.peer, best.peer, incumbent)) < 0 {
 			best, bestIsLast = c, last
 		}
 	}

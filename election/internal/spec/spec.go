@@ -6,6 +6,7 @@
 package spec
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"strings"
@@ -68,7 +69,7 @@ func ChosenStrategy(ballots []Ballot, known func(strategy string) bool) (name st
 			highest, name, agreed = b.BinaryVersion, b.Strategy, true
 		case c == 0 && b.Strategy != name:
 			agreed = false
-			if better := known(b.Strategy); better != known(name) && better || better == known(name) && b.Strategy < name {
+			if cmp.Or(TrueFirst(known(b.Strategy), known(name)), cmp.Compare(b.Strategy, name)) < 0 {
 				name = b.Strategy
 			}
 		}
@@ -93,19 +94,21 @@ func CompareVersions(a, b string) int {
 	}
 	v, ok := ParseVersion(a)
 	w, ok2 := ParseVersion(b)
-	switch {
-	case !ok && !ok2:
-		return 0
-	case !ok:
-		return -1
-	case !ok2:
-		return 1
-	case v.LessThan(w):
-		return -1
-	case w.LessThan(v):
-		return 1
+	if !ok || !ok2 {
+		return TrueFirst(ok2, ok)
 	}
-	return 0
+	return TrueFirst(v.LessThan(w), w.LessThan(v))
+}
+
+// TrueFirst orders true before false.
+func TrueFirst(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return -1
+	}
+	return 1
 }
 
 // Retries returns the backoff of all requests: it doubles from a quarter of a second
