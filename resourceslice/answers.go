@@ -188,13 +188,11 @@ func (j *job) holder(it *item) *record {
 func (j *job) liveItems(of []*item) (map[string]*item, error) {
 	live := make(map[string]*item)
 	e := encoder{hasher: j.c.hasher}
-	got := make(map[string]bool)
 	for _, it := range of {
 		rec := j.holder(it)
-		if rec == nil || got[rec.Name] {
+		if rec == nil || live[it.name] != nil {
 			continue
 		}
-		got[rec.Name] = true
 		slice, err := j.get(rec.Name)
 		if apierrors.IsNotFound(err) {
 			continue

@@ -61,7 +61,7 @@ func New(cfg Config) (*Controller, error) {
 	return &Controller{
 		cfg:      cfg,
 		hasher:   newHasher(),
-		versions: versions.All(cfg.Client, fieldManagerPrefix+cfg.Name),
+		versions: versions.All(cfg.Client.ResourceV1(), cfg.Client.ResourceV1beta2(), fieldManagerPrefix+cfg.Name),
 		ready:    lifecycle.NewReady(cfg.Name),
 		progress: lifecycle.NewProgress(cfg.Name, 2*beatInterval+3*cfg.CallTimeout),
 		tokens:   make(chan struct{}, cfg.Concurrency),

@@ -291,6 +291,28 @@ func TestAGenerationIsNotUsedTwice(t *testing.T) {
 	}
 }
 
+// TestAProcessFillsUpItsOwnGeneration with other content, because no other process
+// can have a write under way that completes it. Another process can't.
+func TestAProcessFillsUpItsOwnGeneration(t *testing.T) {
+	all := someTainted(0, 192)
+	for own, want := range map[bool]outcome{true: fillUp, false: newGeneration} {
+		m := newModel(t)
+		m.become(Pool{Devices: all[:128]})
+		d := m.desired(Pool{Devices: all})
+		if m.apply(d, newPlan(d, m.observed()), rand.New(rand.NewPCG(1, 1)), 2) {
+			t.Fatal("the plan has only two writes")
+		}
+		if !own {
+			m.ours = 0
+		}
+		changed := slices.Clone(all)
+		changed[191].AllowMultipleAllocations = new(true)
+		if p := newPlan(m.desired(Pool{Devices: changed}), m.observed()); p.outcome != want {
+			t.Errorf("own %v: outcome %v, want %v", own, p.outcome, want)
+		}
+	}
+}
+
 // TestTheDigestCoversThePages: their names and their content, in any order. A plan
 // without a window has none, so a pool of one slice gets no annotation.
 func TestTheDigestCoversThePages(t *testing.T) {
@@ -345,5 +367,94 @@ func TestConsumersStayWithTheirCounterSet(t *testing.T) {
 		if _, devices := d.publishable(o); len(devices) != want {
 			t.Errorf("refused %v: %d devices, want %d", refused, len(devices), want)
 		}
+	}
+}
+
+// pageOf returns the name of the slice that has a device.
+func (m *model) pageOf(device string) string {
+	for _, rec := range m.live() {
+		if find(rec.items, device) != nil {
+			return rec.Name
+		}
+	}
+	return ""
+}
+
+// TestANewDeviceGoesToTheFullestSliceWithRoom, so that the emptiest become empty.
+func TestANewDeviceGoesToTheFullestSliceWithRoom(t *testing.T) {
+	m := newModel(t)
+	all := someTainted(0, 192)
+	m.become(Pool{Devices: all})
+	all = slices.Concat(all[:30], all[64:124], all[128:178]) // 30, 60 and 50 devices
+	m.become(Pool{Devices: all})
+	m.become(Pool{Devices: append(all, someTainted(500, 501)...)})
+	if got, want := m.pageOf("d00500"), m.pageOf("d00064"); got != want {
+		t.Errorf("the device is on %s, want %s", got, want)
+	}
+}
+
+// TestPlainDevicesBeyond64GoToTheEmptiestSlice: a slice of more than 64 devices
+// must shed some as soon as one of them gets a taint.
+func TestPlainDevicesBeyond64GoToTheEmptiestSlice(t *testing.T) {
+	m := newModel(t)
+	all := someDevices(0, 192)
+	m.become(Pool{Devices: all})
+	m.become(Pool{Devices: append(all, someDevices(500, 530)...)}) // all on the first
+	m.become(Pool{Devices: append(all, someDevices(500, 531)...)})
+	if got := m.pageOf("d00530"); got == m.pageOf("d00529") || got == "" {
+		t.Errorf("the device is on %s, with 94 others", got)
+	}
+}
+
+// TestAPoolIsCompactedOnlyIfItIsHalfEmpty, and keeps its fullest slices.
+func TestAPoolIsCompactedOnlyIfItIsHalfEmpty(t *testing.T) {
+	m := newModel(t)
+	all := someTainted(0, 20*64)
+	m.become(Pool{Devices: all}) // 20 slices
+	compact := func(devices []resourcev1.Device) *plan {
+		d, o := m.desired(Pool{Devices: devices}), m.observed()
+		o.compact = true
+		p := newPlan(d, o)
+		m.apply(d, p, rand.New(rand.NewPCG(1, 1)), 1000)
+		return p
+	}
+	sparse := func(each int) (some []resourcev1.Device) {
+		for i := range 20 {
+			some = append(some, all[i*64:i*64+each]...)
+		}
+		return some
+	}
+	if p := compact(sparse(35)); p.outcome != inPlace || len(p.pages) != 20 { // 11 would do
+		t.Errorf("outcome %v with %d slices, want 20", p.outcome, len(p.pages))
+	}
+	fullest := m.pageOf("d00640")
+	if p := compact(slices.Concat(sparse(2), all[10*64+2:10*64+35])); p.outcome != newGeneration || len(p.pages) != 3 {
+		t.Errorf("outcome %v with %d slices, want 3", p.outcome, len(p.pages))
+	}
+	if got := m.pageOf("d00674"); got != fullest {
+		t.Errorf("the devices of %s have moved to %s", fullest, got)
+	}
+}
+
+// TestAnotherPublishersNumberOfSlicesIsNotAdopted if it is far more than the
+// devices need.
+func TestAnotherPublishersNumberOfSlicesIsNotAdopted(t *testing.T) {
+	m := newModel(t)
+	m.become(Pool{Devices: someDevices(0, 3)})
+	m.slices[m.live()[0].Name].Spec.Pool.ResourceSliceCount = 100
+	if p := m.become(Pool{Devices: someDevices(0, 3)}); len(p.pages) != 1 {
+		t.Errorf("%d slices, want 1", len(p.pages))
+	}
+}
+
+// TestNamesOfOtherPoolsAreAvoided: a node can't see the slices of others, so it
+// learns of their names only by its own requests.
+func TestNamesOfOtherPoolsAreAvoided(t *testing.T) {
+	m := newModel(t)
+	d, o := m.desired(Pool{Devices: someDevices(0, 3)}), m.observed()
+	first := newPlan(d, o).pages[0].name
+	o.taken = map[string]bool{first: true}
+	if second := newPlan(d, o).pages[0].name; second == first || second == "" {
+		t.Errorf("the name is %q, although %q is taken", second, first)
 	}
 }

@@ -77,7 +77,7 @@ func (c *Controller) serve(ctx context.Context) {
 		c.mu.Lock()
 		c.session = s
 		c.mu.Unlock()
-		c.view.begin()
+		c.view.begin(false)
 		s.run()
 		switch {
 		case ctx.Err() != nil:

@@ -147,18 +147,14 @@ func (v *view) mark(rec *record, gone bool) {
 	}
 }
 
-// clear forgets all slices: the API server was restored from a backup.
-func (v *view) clear() {
+// begin removes all mirrors, so that no pool is known until there are others. It
+// also removes what they delivered if the API server was restored from a backup.
+func (v *view) begin(restored bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	clear(v.pools)
-}
-
-// begin removes the mirrors of the previous session, but not what they delivered.
-func (v *view) begin() {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.mirrors = make(map[scope]*mirror)
+	if v.mirrors = make(map[scope]*mirror); restored {
+		clear(v.pools)
+	}
 }
 
 // forget removes a mirror and what it delivered.
@@ -288,6 +284,9 @@ func (m *mirror) Replace(list []any, at string) error {
 	c := m.s.c
 	c.view.mu.Lock()
 	defer c.view.mu.Unlock()
+	if c.view.mirrors[m.scope] != m {
+		return nil
+	}
 	initial, restored := !m.synced, m.synced && newer(m.at, at) // from a backup
 	for _, pool := range c.view.pools {
 		for _, e := range pool {

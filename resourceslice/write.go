@@ -433,7 +433,7 @@ func (j *job) lookUp(req *request, because error) result {
 	if req.rec != nil && newer(req.rec.ResourceVersion, found.ResourceVersion) {
 		// Restored from a backup, and the watch waits for the resource versions
 		// of before: only a list has the facts.
-		j.c.view.clear()
+		j.c.view.begin(true)
 		j.s.end()
 		return failureOf(because)
 	}

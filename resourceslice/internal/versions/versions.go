@@ -22,13 +22,6 @@ import (
 	"github.com/kubewright/kubewright/internal/apierr"
 )
 
-// Client has the typed clients of all versions, as any clientset does.
-type Client interface {
-	// ResourceV1 and ResourceV1beta2 are the methods of a clientset.
-	ResourceV1() resourcev1client.ResourceV1Interface
-	ResourceV1beta2() resourcev1beta2client.ResourceV1beta2Interface
-}
-
 // Names are the versions that All returns, newest first.
 var Names = []string{"v1", "v1beta2"}
 
@@ -53,10 +46,10 @@ type Version struct {
 }
 
 // All returns all versions, newest first. Writes are made as fieldManager.
-func All(c Client, fieldManager string) []Version {
+func All(v1 resourcev1client.ResourceSlicesGetter, v1beta2 resourcev1beta2client.ResourceSlicesGetter, fieldManager string) []Version {
 	return []Version{
-		newVersion(Names[0], c.ResourceV1().ResourceSlices(), fieldManager, same, same),
-		newVersion(Names[1], c.ResourceV1beta2().ResourceSlices(), fieldManager, fromV1beta2, toV1beta2),
+		newVersion(Names[0], v1.ResourceSlices(), fieldManager, same, same),
+		newVersion(Names[1], v1beta2.ResourceSlices(), fieldManager, fromV1beta2, toV1beta2),
 	}
 }
 

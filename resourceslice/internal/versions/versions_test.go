@@ -121,7 +121,7 @@ func TestEachVersionWritesAndReads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := apitest.New(apitest.Options{})
 		s.Serve(resourcev1beta2.SchemeGroupVersion, true)
-		for _, v := range All(s.Client(apitest.User{}), "tester") {
+		for _, v := range All(s.Client(apitest.User{}).ResourceV1(), s.Client(apitest.User{}).ResourceV1beta2(), "tester") {
 			slice := &resourcev1.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "s-" + v.Name}, Spec: resourcev1.ResourceSliceSpec{
 				Driver: "d.example.com", NodeName: new("n1"), Pool: resourcev1.ResourcePool{Name: "n1", Generation: 1, ResourceSliceCount: 1},
 			}}

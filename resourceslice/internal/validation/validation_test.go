@@ -1,0 +1,95 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package validation
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+// TestPool has the cases that the recorded answers of the API server don't have:
+// TestSetRefusesWhatTheAPIServerRefuses has the others.
+func TestPool(t *testing.T) {
+	quantity := func(text string) *resource.Quantity { return new(resource.MustParse(text)) }
+	attribute := func(a resourcev1.DeviceAttribute) func(*resourcev1.ResourceSliceSpec) {
+		return func(p *resourcev1.ResourceSliceSpec) {
+			p.Devices[0].Attributes = map[resourcev1.QualifiedName]resourcev1.DeviceAttribute{"a": a}
+		}
+	}
+	policy := func(capacity string, policy resourcev1.CapacityRequestPolicy) func(*resourcev1.ResourceSliceSpec) {
+		return func(p *resourcev1.ResourceSliceSpec) {
+			p.Devices[0].AllowMultipleAllocations = new(true)
+			p.Devices[0].Capacity = map[resourcev1.QualifiedName]resourcev1.DeviceCapacity{"c": {Value: *quantity(capacity), RequestPolicy: &policy}}
+		}
+	}
+	within := func(def, least, most, step string) resourcev1.CapacityRequestPolicy {
+		return resourcev1.CapacityRequestPolicy{
+			Default: quantity(def), ValidRange: &resourcev1.CapacityRequestPolicyRange{Min: quantity(least), Max: quantity(most), Step: quantity(step)},
+		}
+	}
+	matchField := func(values ...string) func(*resourcev1.ResourceSliceSpec) {
+		return func(p *resourcev1.ResourceSliceSpec) {
+			p.NodeName = nil
+			p.NodeSelector = &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+				MatchFields: []corev1.NodeSelectorRequirement{{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: values}},
+			}}}
+		}
+	}
+	consume := func(set, counter string) func(*resourcev1.ResourceSliceSpec) {
+		return func(p *resourcev1.ResourceSliceSpec) {
+			p.SharedCounters = []resourcev1.CounterSet{{Name: "s", Counters: map[string]resourcev1.Counter{"c": {Value: *quantity("1")}}}}
+			p.Devices[0].ConsumesCounters = []resourcev1.DeviceCounterConsumption{
+				{CounterSet: set, Counters: map[string]resourcev1.Counter{counter: {Value: *quantity("1")}}},
+			}
+		}
+	}
+	for name, tc := range map[string]struct {
+		change func(*resourcev1.ResourceSliceSpec)
+		want   string // the path of the problem
+	}{
+		"valid":                     {func(*resourcev1.ResourceSliceSpec) {}, ""},
+		"no nodes":                  {func(p *resourcev1.ResourceSliceSpec) { p.NodeName = nil }, "nodes"},
+		"two kinds of nodes":        {func(p *resourcev1.ResourceSliceSpec) { p.AllNodes = new(true) }, "nodes"},
+		"a list of values":          {attribute(resourcev1.DeviceAttribute{IntValues: []int64{1}}), ""},
+		"an empty list of values":   {attribute(resourcev1.DeviceAttribute{IntValues: []int64{}}), "devices[0].attributes[a]"},
+		"no value":                  {attribute(resourcev1.DeviceAttribute{}), "devices[0].attributes[a]"},
+		"a value and a list":        {attribute(resourcev1.DeviceAttribute{IntValue: new(int64(1)), IntValues: []int64{1}}), "devices[0].attributes[a]"},
+		"counter":                   {consume("s", "c"), ""},
+		"unknown counter set":       {consume("x", "c"), "devices[0].consumesCounters[0].counterSet"},
+		"unknown counter":           {consume("s", "x"), "devices[0].consumesCounters[0].counters[x]"},
+		"whole steps":               {policy("4", within("2", "2", "4", "1")), ""},
+		"fractional steps":          {policy("4", within("2", "500m", "3500m", "1500m")), ""},
+		"default between the steps": {policy("5", within("2", "1", "5", "2")), "devices[0].capacity[c].requestPolicy.validRange.step"},
+		"all limits equal": {policy("4", resourcev1.CapacityRequestPolicy{
+			Default: quantity("4"), ValidRange: &resourcev1.CapacityRequestPolicyRange{Min: quantity("4"), Max: quantity("4")},
+		}), ""},
+		"default above the maximum": {policy("8", resourcev1.CapacityRequestPolicy{
+			Default: quantity("5"), ValidRange: &resourcev1.CapacityRequestPolicyRange{Min: quantity("4"), Max: quantity("4")},
+		}), "devices[0].capacity[c].requestPolicy.validRange.default"},
+		"a field with a value":    {matchField("n1"), ""},
+		"a field without a value": {matchField(), "nodes.selector.nodeSelectorTerms[0].matchFields[0].values"},
+		"a field with two values": {matchField("n1", "n2"), "nodes.selector.nodeSelectorTerms[0].matchFields[0].values"},
+		"skip prepare": {func(p *resourcev1.ResourceSliceSpec) {
+			p.SkipNodeOperations = []resourcev1.SkipNodeOperation{resourcev1.SkipNodeOperationNodePrepareResources}
+		}, "skipNodeOperations"},
+		"skip prepare and all": {func(p *resourcev1.ResourceSliceSpec) {
+			p.SkipNodeOperations = []resourcev1.SkipNodeOperation{resourcev1.SkipNodeOperationNodePrepareResources, resourcev1.SkipNodeOperationAll}
+		}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := &resourcev1.ResourceSliceSpec{NodeName: new("n1"), Devices: []resourcev1.Device{{Name: "d"}}}
+			tc.change(p)
+			problems := Pool(p, []int{0})
+			if tc.want == "" && len(problems) > 0 || tc.want != "" && (len(problems) != 1 || problems[0].Field != tc.want) {
+				t.Errorf("problems %v, want one at %q", problems, tc.want)
+			}
+			if known := Pool(p, nil); tc.want == "devices[0].attributes[a]" && len(known) > 0 {
+				t.Errorf("a device that is known to be valid is checked: %v", known)
+			}
+		})
+	}
+}
