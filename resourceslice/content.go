@@ -168,7 +168,11 @@ func (e *encoder) device(d *resourcev1.Device, before *item) (it item, reused bo
 	for i := range bare.Taints {
 		bare.Taints[i].TimeAdded = nil
 	}
-	return item{d.Name, h, traitsOf(d), string(e.encode(&bare))}, false
+	it = item{d.Name, h, traitsOf(d), string(e.encode(&bare))}
+	if at := strings.Index(it.encoded, d.Name); at >= 0 {
+		it.name = it.encoded[at : at+len(d.Name)] // shares the memory
+	}
+	return it, false
 }
 
 // sharesQuantities reports whether d has quantities behind pointers. Encoding a

@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -260,4 +262,15 @@ func typical(n int) []resourcev1.Device {
 		}
 	}
 	return all
+}
+
+// TestNamesTakeNoMemory: a name is a part of the encoding.
+func TestNamesTakeNoMemory(t *testing.T) {
+	e := encoder{hasher: newHasher()}
+	for _, name := range []string{"a", strings.Repeat("x", 63)} {
+		it, _ := e.device(&resourcev1.Device{Name: name, AllNodes: new(true)}, nil)
+		if it.name != name || unsafe.StringData(it.name) != unsafe.StringData(it.encoded[2:]) {
+			t.Errorf("the name is %q, not within the encoding", it.name)
+		}
+	}
 }
