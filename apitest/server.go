@@ -385,9 +385,10 @@ const (
 )
 
 // onSince is the minor version from which a gate is on by default; the others
-// are off in all versions.
+// are off in all versions. NodeDeclaredFeatures is off in 1.35, but that version
+// keeps the field nevertheless when the status is written.
 var onSince = map[Gate]int{
-	WatchList: 34, NodeDeclaredFeatures: 36,
+	WatchList: 34, NodeDeclaredFeatures: 35,
 	DRADeviceTaints: 36, DRAPartitionableDevices: 36, DRADeviceBindingConditions: 36, DRAConsumableCapacity: 36,
 }
 
