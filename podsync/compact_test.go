@@ -20,6 +20,9 @@ func TestACompactPodIsThePodThatWasEncoded(t *testing.T) {
 	if diff := cmp.Diff(pod, compact.Pod()); diff != "" {
 		t.Errorf("-encoded +decoded:\n%s", diff)
 	}
+	if m := compact.GetObjectMeta(); m.GetUID() != pod.UID || m.GetResourceVersion() != pod.ResourceVersion || m.GetName() != pod.Name {
+		t.Errorf("its metadata is %+v", m)
+	}
 	if key, err := cache.MetaNamespaceKeyFunc(compact); err != nil || key != pod.Namespace+"/"+pod.Name {
 		t.Errorf("the informer's key is %q, %v", key, err)
 	}

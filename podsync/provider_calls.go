@@ -390,8 +390,10 @@ func (c *Controller) listed(now instant, begin uint64, st *State, fp uint64) {
 		t.provider.losses = 0
 		return
 	}
-	st.Status = *st.Status.DeepCopy()
-	c.observe(t, now, begin, st, fp, true)
+	// A report that is not stored yet is kept. It must not keep the whole List.
+	own := *st
+	own.Status = *st.Status.DeepCopy()
+	c.observe(t, now, begin, &own, fp, true)
 }
 
 // mayBe reports whether an instance without a UID, from a List that began at

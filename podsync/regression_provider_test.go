@@ -7,11 +7,13 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"runtime"
 	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+	"weak"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -72,6 +74,30 @@ func TestStateWithoutStatusKeepsTheLastReport(t *testing.T) {
 		got := w.expectPhase("a", corev1.PodSucceeded)
 		if end := got.Status.ContainerStatuses[0].State.Terminated; end == nil || end.Reason != "Completed" {
 			t.Errorf("its container: %+v", got.Status.ContainerStatuses[0].State)
+		}
+	})
+}
+
+// A report that was not stored yet kept all states of the List that it came with.
+func TestAReportThatIsKeptDoesNotKeepTheWholeList(t *testing.T) {
+	bubble(t, podsynctest.Options{}, func(w *world) {
+		w.run()
+		w.bind(newPod("a"))
+		w.bind(newPod("b"))
+		pass(5 * time.Second)
+		w.server.Inject(apitest.Fault{Match: patches, Hang: true})
+		list := w.backend.Held()
+		list[0].Status.Message = "changed" // so it waits for a write
+		rest := weak.Make(&list[1])
+		w.c.ListWith(listed(list))
+		list = nil
+		pass(time.Second)
+		runtime.GC()
+		if rest.Value() != nil {
+			t.Error("the List is still in memory")
+		}
+		if got := w.pod("a").Status.Message + w.pod("b").Status.Message; got != "" {
+			t.Errorf("the report was stored: %q", got)
 		}
 	})
 }

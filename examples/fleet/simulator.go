@@ -16,8 +16,8 @@ import (
 )
 
 // simulator is a podsync.Provider that records its pods and runs nothing. Pods
-// that must not be restarted, such as a Job's, succeed after a while. It keeps
-// only the State of each pod, so that tens of thousands are cheap.
+// that must not be restarted, such as a Job's, succeed after a while. It keeps of
+// each pod what its State is made of, so that tens of thousands are cheap.
 type simulator struct {
 	runFor time.Duration
 
@@ -27,16 +27,18 @@ type simulator struct {
 
 // simulated is a simulated pod.
 type simulated struct {
-	podsync.State
-	due time.Time // when it succeeds; zero for never
+	podsync.Ref
+	nodeName         string
+	containers       []container
+	ends             bool      // by itself
+	started, stopped time.Time // stopped is zero while the pod runs
 }
 
-// private returns a deep copy of the State, which the caller may change or read
-// concurrently with the simulator.
-func (p simulated) private() podsync.State {
-	state := p.State
-	state.Status = *state.Status.DeepCopy()
-	return state
+// container is a container of a simulated pod.
+type container struct {
+	name, image string
+	init        bool
+	runs        bool // as long as the pod does; other init containers end at once
 }
 
 func newSimulator(runFor time.Duration) *simulator {
@@ -59,27 +61,23 @@ func (s *simulator) Start(_ context.Context, pod *corev1.Pod) (podsync.State, er
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if p, ok := s.pods[pod.UID]; ok {
-		return p.private(), nil // called again
+		return p.state(), nil // called again
 	}
-	now := metav1.Now()
-	state := podsync.State{Ref: podsync.RefOf(pod), NodeName: pod.Spec.NodeName}
-	state.Status.PodIP = "192.0.2.1" // TEST-NET-1, which is never assigned (RFC 5737)
-	state.Status.PodIPs = []corev1.PodIP{{IP: state.Status.PodIP}}
+	p := simulated{
+		Ref:        podsync.RefOf(pod),
+		nodeName:   pod.Spec.NodeName,
+		containers: make([]container, 0, len(pod.Spec.InitContainers)+len(pod.Spec.Containers)),
+		ends:       pod.Spec.RestartPolicy != corev1.RestartPolicyAlways,
+		started:    time.Now(),
+	}
 	for _, c := range pod.Spec.InitContainers {
-		state.Status.InitContainerStatuses = append(state.Status.InitContainerStatuses, ended(c, now))
+		p.containers = append(p.containers, container{name: c.Name, image: c.Image, init: true, runs: c.RestartPolicy != nil})
 	}
 	for _, c := range pod.Spec.Containers {
-		state.Status.ContainerStatuses = append(state.Status.ContainerStatuses, corev1.ContainerStatus{
-			Name: c.Name, Image: c.Image, Ready: true, Started: new(true),
-			State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: now}},
-		})
-	}
-	p := simulated{State: state}
-	if pod.Spec.RestartPolicy != corev1.RestartPolicyAlways {
-		p.due = now.Add(s.runFor)
+		p.containers = append(p.containers, container{name: c.Name, image: c.Image, runs: true})
 	}
 	s.pods[pod.UID] = p
-	return p.private(), nil
+	return p.state(), nil
 }
 
 // Stop implements podsync.Provider.
@@ -95,21 +93,43 @@ func (s *simulator) Stop(_ context.Context, ref podsync.Ref, _ podsync.StopOptio
 
 // end stops a pod if it is running. s.mu must be held.
 func (s *simulator) end(p simulated) podsync.State {
-	if p.Stopped {
-		return p.private()
+	if p.stopped.IsZero() {
+		p.stopped = time.Now()
+		s.pods[p.UID] = p
 	}
-	now := metav1.Now()
-	state := p.State
-	for i := range state.Status.ContainerStatuses {
-		c := &state.Status.ContainerStatuses[i]
-		c.Ready, c.Started = false, new(false)
-		started := c.State.Running.StartedAt
-		c.State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "Completed", StartedAt: started, FinishedAt: now}}
+	return p.state()
+}
+
+// state returns the State of the pod, a new one at each call.
+func (p simulated) state() podsync.State {
+	const ip = "192.0.2.1" // TEST-NET-1, which is never assigned (RFC 5737)
+	state := podsync.State{Ref: p.Ref, NodeName: p.nodeName, Stopped: !p.stopped.IsZero()}
+	state.Status.PodIP, state.Status.PodIPs = ip, []corev1.PodIP{{IP: ip}}
+	for _, c := range p.containers {
+		if c.init {
+			state.Status.InitContainerStatuses = append(state.Status.InitContainerStatuses, p.status(c))
+		} else {
+			state.Status.ContainerStatuses = append(state.Status.ContainerStatuses, p.status(c))
+		}
 	}
-	state.Stopped = true
-	p = simulated{State: state}
-	s.pods[state.UID] = p
-	return p.private()
+	return state
+}
+
+func (p simulated) status(c container) corev1.ContainerStatus {
+	status := corev1.ContainerStatus{Name: c.name, Image: c.image}
+	started, finished := metav1.NewTime(p.started), metav1.NewTime(p.stopped)
+	switch {
+	case c.runs && p.stopped.IsZero():
+		status.Ready, status.Started = true, new(true)
+		status.State.Running = &corev1.ContainerStateRunning{StartedAt: started}
+		return status
+	case c.runs:
+		status.Started = new(false)
+	default:
+		status.Ready, finished = true, started
+	}
+	status.State.Terminated = &corev1.ContainerStateTerminated{Reason: "Completed", StartedAt: started, FinishedAt: finished}
+	return status
 }
 
 // Release implements podsync.Releaser.
@@ -126,7 +146,7 @@ func (s *simulator) List(context.Context) ([]podsync.State, error) {
 	defer s.mu.Unlock()
 	states := make([]podsync.State, 0, len(s.pods))
 	for _, p := range s.pods {
-		states = append(states, p.private())
+		states = append(states, p.state())
 	}
 	return states, nil
 }
@@ -151,7 +171,7 @@ func (s *simulator) endDue() (ended []podsync.State) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, p := range s.pods {
-		if !p.due.IsZero() && time.Until(p.due) <= 0 {
+		if p.ends && p.stopped.IsZero() && time.Since(p.started) >= s.runFor {
 			ended = append(ended, s.end(p))
 		}
 	}
@@ -163,21 +183,9 @@ func (s *simulator) count() (running int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, p := range s.pods {
-		if !p.Stopped {
+		if p.stopped.IsZero() {
 			running++
 		}
 	}
 	return running
-}
-
-// ended returns the status of an init container that has completed.
-func ended(c corev1.Container, now metav1.Time) corev1.ContainerStatus {
-	status := corev1.ContainerStatus{Name: c.Name, Image: c.Image, Ready: true}
-	if c.RestartPolicy != nil { // a sidecar keeps running
-		status.Started = new(true)
-		status.State.Running = &corev1.ContainerStateRunning{StartedAt: now}
-		return status
-	}
-	status.State.Terminated = &corev1.ContainerStateTerminated{Reason: "Completed", StartedAt: now, FinishedAt: now}
-	return status
 }
