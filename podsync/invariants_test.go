@@ -12,14 +12,31 @@ import (
 	"github.com/kubewright/kubewright/podsync/podstatus"
 )
 
+// A History has the earlier state of each pod, for invariants about changes.
+type History map[*podState]earlier
+
+type earlier struct {
+	instance      instanceState
+	end           *termination
+	grace, passed time.Duration
+}
+
 // BrokenInvariants returns the invariants of podState, and of the Controller's queues,
-// that do not hold.
-func (c *Controller) BrokenInvariants() (broken []string) {
+// that do not hold. It keeps in h what the next call compares with.
+func (c *Controller) BrokenInvariants(h History) (broken []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var running [laneCount]int
 	for _, t := range c.tracks {
-		for _, what := range t.broken() {
+		what := t.broken()
+		if before, ok := h[t]; ok {
+			what = append(what, t.brokenSince(before)...)
+		}
+		h[t] = earlier{instance: t.provider.instance, end: t.end}
+		if t.end != nil {
+			h[t] = earlier{t.provider.instance, t.end, t.end.grace, t.end.passed}
+		}
+		for _, what := range what {
 			broken = append(broken, fmt.Sprintf("%s: %s", t.ref, what))
 		}
 		if t.sched.dirty != slices.Contains(c.dirty, t) {
@@ -42,6 +59,20 @@ func (c *Controller) BrokenInvariants() (broken []string) {
 	}
 	if running != c.running {
 		broken = append(broken, fmt.Sprintf("the lanes run %v, and %v calls are in flight", c.running, running))
+	}
+	return broken
+}
+
+// brokenSince returns the invariants of t about changes that do not hold.
+func (t *podState) brokenSince(before earlier) (broken []string) {
+	if before.instance >= instanceStopped && !t.stopped() {
+		runsAgain := t.provider.instance == instanceHeld && t.end != nil && t.end.accepted == 0
+		if shut := !t.provider.listed; !runsAgain && !shut {
+			broken = append(broken, "an instance never leaves Stopped or Forgotten, except that a List shows that the provider runs it again")
+		}
+	}
+	if t.end != nil && t.end == before.end && (t.end.grace > before.grace || before.passed > 0 && t.end.passed > before.passed) {
+		broken = append(broken, "grace and passed never grow")
 	}
 	return broken
 }

@@ -61,6 +61,7 @@ type soaker struct {
 	clean   []func() // removes faults
 	ended   map[types.UID]corev1.PodPhase
 	before  map[types.UID]*corev1.Pod
+	history podsync.History
 
 	mu    sync.Mutex // requests come from many goroutines
 	asked int        // requests about single pods
@@ -74,7 +75,7 @@ func soak(t *testing.T, seed uint64) {
 		ExitCode:  pick[int32](r, 0, 143),
 	}
 	wrap := pick(r, full, full, simple, releasing, mute)
-	s := &soaker{t: testlog.New(t), rand: r, crashes: pick(r, 0, 0.05, 0.3, 1), ended: map[types.UID]corev1.PodPhase{}, before: map[types.UID]*corev1.Pod{}}
+	s := &soaker{t: testlog.New(t), rand: r, crashes: pick(r, 0, 0.05, 0.3, 1), ended: map[types.UID]corev1.PodPhase{}, before: map[types.UID]*corev1.Pod{}, history: podsync.History{}}
 	wrapped := wrap(nil)
 	if _, ok := wrapped.(podsync.Releaser); !ok {
 		opts.Forgets = true
@@ -280,7 +281,7 @@ func (s *soaker) check() {
 	for _, v := range s.backend.Violations() {
 		s.t.Error(v)
 	}
-	for _, v := range s.c.BrokenInvariants() {
+	for _, v := range s.c.BrokenInvariants(s.history) {
 		s.t.Error("broken invariant: " + v)
 	}
 }
