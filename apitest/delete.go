@@ -35,12 +35,17 @@ func (c *call) deleteOptions() (*metav1.DeleteOptions, error) {
 			opts = &metav1.DeleteOptions{}
 			obj, err = opts, utilyaml.Unmarshal(c.r.Body, opts)
 		}
+		if err == nil {
+			var ok bool
+			if opts, ok = obj.(*metav1.DeleteOptions); !ok {
+				err = fmt.Errorf("%T cannot be handled as DeleteOptions", obj)
+			}
+		}
+		if err != nil && c.s.minor < 35 {
+			return nil, &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: http.StatusInternalServerError, Message: err.Error()}}
+		}
 		if err != nil {
 			return nil, apierrors.NewBadRequest(err.Error())
-		}
-		var ok bool
-		if opts, ok = obj.(*metav1.DeleteOptions); !ok {
-			return nil, apierrors.NewBadRequest(fmt.Sprintf("%T cannot be handled as DeleteOptions", obj))
 		}
 	} else if len(c.query) > 0 {
 		if err := metav1.Convert_url_Values_To_v1_DeleteOptions(&c.query, opts, nil); err != nil {

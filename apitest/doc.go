@@ -67,13 +67,11 @@
 // # Compatibility
 //
 // The cases of internal/conformance run against this package in every test run.
-// They compare its answers with recordings of kube-apiserver 1.37 and 1.36. In
-// seven cases the package words an error of 1.36 as 1.37 does. For 1.34 and 1.35
-// it follows the differences in feature gates, field selectors and limits that
-// its tests name. There are no recordings of these two versions.
+// They compare its answers with recordings of kube-apiserver 1.37, 1.36, 1.35 and
+// 1.34. In nine cases the package words an error of an older one as 1.37 does.
 //
-// A corpus of 1,900 malformed and unusual requests compares status codes with
-// kube-apiserver 1.37. The package answers 14 of them with another code, which
+// A corpus of 1,900 malformed and unusual requests compares status codes with the
+// same four versions. The package answers 14 of them with another code, which
 // internal/conformance lists.
 //
 //	                                       as kube-apiserver 1.37
