@@ -100,8 +100,11 @@ func (c *Controller) Set(id PoolID, p Pool) error {
 	if err := c.checkID(id); err != nil {
 		return err
 	}
+	var before *desired
 	c.mu.Lock()
-	before := c.pools[id].desired()
+	if p := c.pools[id]; p != nil {
+		before = p.want
+	}
 	c.mu.Unlock()
 
 	e := encoder{hasher: c.hasher}

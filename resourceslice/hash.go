@@ -38,7 +38,8 @@ func (f *hasher) mix(h hash, x uint64) hash {
 
 func (f *hasher) text(h hash, s string) hash { return f.mix(h, maphash.String(f.seed, s)) }
 
-// setHash is what the hash of a counter set begins with.
+// setHash is the start of the hash of a counter set, which so differs from that of
+// a device.
 const setHash hash = 3
 
 func (f *hasher) quantity(h hash, q resource.Quantity) hash {

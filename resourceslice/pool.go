@@ -179,13 +179,6 @@ func (p *pool) published() bool { return p.status.Published == p.status.Revision
 // isGone reports whether the pool was removed.
 func (p *pool) isGone() bool { return p.want == nil && p.published() }
 
-func (p *pool) desired() *desired {
-	if p == nil {
-		return nil
-	}
-	return p.want
-}
-
 // set makes d the desired pool, nil for none.
 func (p *pool) set(d *desired, urgent bool) {
 	p.want, p.setAt = d, time.Now()

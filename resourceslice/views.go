@@ -54,8 +54,8 @@ func (s scope) covers(rec *record) bool {
 //
 // Invariants:
 //   - an entry is not older than what the watches have delivered.
-//   - an entry that a watch will not deliver again, because it has passed its
-//     resource version, is the slice as the watch delivered it.
+//   - if a mirror has delivered all events up to the resource version of an
+//     entry, the entry is as the mirror delivered it.
 type view struct {
 	mu      sync.Mutex
 	mirrors map[scope]*mirror
@@ -111,11 +111,11 @@ func (v *view) mirrorOf(rec *record) *mirror {
 	return nil
 }
 
-func (v *view) put(rec *record, gone bool) {
+func (v *view) put(rec *record) {
 	if v.pools[rec.id] == nil {
 		v.pools[rec.id] = make(map[string]*entry)
 	}
-	v.pools[rec.id][rec.Name] = &entry{rec, gone}
+	v.pools[rec.id][rec.Name] = &entry{rec: rec}
 }
 
 func (v *view) drop(rec *record) {
@@ -133,12 +133,12 @@ func (v *view) wrote(rec *record) {
 	case e == nil && m != nil && !newer(rec.ResourceVersion, m.at):
 		// The watch has delivered that it was deleted since.
 	case e == nil || e.gone || !newer(e.rec.ResourceVersion, rec.ResourceVersion):
-		v.put(rec, false)
+		v.put(rec)
 	}
 }
 
-// mark records that a slice doesn't exist, or is being deleted by this process;
-// or that it is not, because the delete failed.
+// mark records whether a slice doesn't exist or is being deleted by this process.
+// gone is false if a delete failed.
 func (v *view) mark(rec *record, gone bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -181,7 +181,7 @@ func (v *view) deliver(rec *record, at string) (foreign bool) {
 		e.rec = rec // the last change before the delete
 		return false
 	}
-	v.put(rec, false)
+	v.put(rec)
 	return true
 }
 
