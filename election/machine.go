@@ -85,7 +85,6 @@ type machine struct {
 	term    *term      // in the phases leading, draining and ended
 	past    spec.Pulse // of the last term
 	doubts  map[string]doubt
-	offers  int // made by this process
 	release *release
 
 	stopping bool
@@ -356,8 +355,7 @@ func (m *machine) succession(now time.Duration) {
 	}
 	peers = slices.DeleteFunc(peers, func(p Peer) bool { return !m.due(now, m.doubts[p.Identity].until()) })
 	if p, ok := best(m.Strategy, peers); ok && (m.self.LastResort || Preempts(m.Strategy, p, m.asPeer())) {
-		m.offers++
-		id := fmt.Sprintf("%d.%d", m.term.pulse.Transitions, m.offers)
+		id := fmt.Sprintf("%d.%d", m.term.pulse.Transitions, now)
 		m.term.offer = &pendingOffer{leaseOffer: leaseOffer{to: p.Identity, id: id}}
 	}
 }

@@ -49,24 +49,31 @@ func (m *machine) stamp(l *coordinationv1.Lease, wall time.Time) {
 	m.written = append(m.written[max(0, len(m.written)-maxWritten+1):], t)
 }
 
+// leaseFor returns the Lease with a holder whose term begins, or that has no holder.
+func (m *machine) leaseFor(holder string, now instant) *coordinationv1.Lease {
+	l := m.editable()
+	m.stamp(l, now.wall)
+	// Not nil: the controller of the API server up to 1.37 needs a holder.
+	l.Spec.HolderIdentity = &holder
+	l.Spec.AcquireTime = l.Spec.RenewTime.DeepCopy()
+	l.Spec.PreferredHolder = nil
+	delete(l.Annotations, offerAnnotation)
+	delete(l.Annotations, handoverAnnotation)
+	return l
+}
+
 // claimedLease returns the Lease that begins a term.
 func (m *machine) claimedLease(now instant) *coordinationv1.Lease {
-	l := m.editable()
-	previous := spec.HolderOf(l)
-	assigned := previous == m.id && begun(l)
+	l := m.leaseFor(m.id, now)
+	l.Spec.LeaseDurationSeconds = m.seconds()
+	previous := spec.HolderOf(m.lease)
+	assigned := previous == m.id && begun(m.lease)
 	switch {
 	case m.lease == nil:
 		l.Spec.LeaseTransitions = ptr.To[int32](0)
-	case !assigned || spec.PulseOf(l).SameTerm(m.past): // an assignment is counted already
+	case !assigned || spec.PulseOf(m.lease).SameTerm(m.past): // an assignment is counted already
 		l.Spec.LeaseTransitions = ptr.To(spec.NextTransition(spec.TransitionsOf(l)))
 	}
-	l.Spec.HolderIdentity = ptr.To(m.id)
-	l.Spec.LeaseDurationSeconds = m.seconds()
-	m.stamp(l, now.wall)
-	l.Spec.AcquireTime = l.Spec.RenewTime.DeepCopy()
-	l.Spec.PreferredHolder = nil
-	delete(l.Annotations, handoverAnnotation)
-	delete(l.Annotations, offerAnnotation)
 	if m.Registry.native {
 		return l
 	}
@@ -115,14 +122,7 @@ const handoverSeconds = 5
 // handedLease returns the Lease with another candidate as its holder, or released
 // if to is empty.
 func (m *machine) handedLease(now instant, to string) *coordinationv1.Lease {
-	l := m.editable()
-	m.stamp(l, now.wall)
-	l.Spec.AcquireTime = l.Spec.RenewTime.DeepCopy()
-	// Not nil: the controller of the API server up to 1.37 needs a holder.
-	l.Spec.HolderIdentity = ptr.To(to)
-	l.Spec.PreferredHolder = nil
-	delete(l.Annotations, offerAnnotation)
-	delete(l.Annotations, handoverAnnotation)
+	l := m.leaseFor(to, now)
 	if to == "" {
 		l.Spec.LeaseDurationSeconds = ptr.To[int32](releaseSeconds)
 	} else {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/kubewright/kubewright/election"
 	"github.com/kubewright/kubewright/election/internal/spec"
+	"github.com/kubewright/kubewright/internal/report"
 )
 
 // index has the observed candidates by their Lease. The cost of a change depends on the
@@ -29,7 +30,13 @@ type index map[types.NamespacedName]*entry
 type entry struct {
 	key types.NamespacedName
 	situation
-	attempts
+
+	failing  action // the request that failed last; wait for none
+	failures int    // in a row
+	retryAt  time.Time
+	streak   report.Member
+	pace     flowcontrol.RateLimiter
+	spread   time.Duration // of offers after one was dropped
 }
 
 // situation is the observed state of a Lease and its candidates. Times are those of

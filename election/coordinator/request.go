@@ -15,12 +15,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/klog/v2"
 
 	"github.com/kubewright/kubewright/election/internal/spec"
 	"github.com/kubewright/kubewright/internal/apierr"
-	"github.com/kubewright/kubewright/internal/report"
 )
 
 // visit decides about a Lease and sends the next request.
@@ -91,17 +89,6 @@ func (c *Controller) carryOut(ctx context.Context, e *entry, r *request) {
 	if current {
 		c.queue.AddAfter(r.key, wait)
 	}
-}
-
-// attempts counts the requests about a Lease and their failures.
-type attempts struct {
-	failing  action // that failed last; wait for none
-	failures int    // in a row
-	retryAt  time.Time
-	streak   report.Member
-
-	pace   flowcontrol.RateLimiter
-	spread time.Duration // of offers after one was dropped
 }
 
 // The pace of requests about one Lease. An election needs three or four, and one more
