@@ -326,3 +326,75 @@ func TestAnObserverClaimsAfterTheCandidatesWithRecords(t *testing.T) {
 		t.Errorf("claims at %v, want %v", got, want)
 	}
 }
+
+func TestTheEndOfRunCancelsARead(t *testing.T) {
+	b := newBench(t)
+	b.expect(0, OpRead)
+	if s := b.next(b.instant()); s.abort {
+		t.Fatal("aborted while Run goes on")
+	}
+	b.stop(0, ErrResigned)
+	if s := b.next(b.instant()); !s.abort {
+		t.Error("the read goes on")
+	}
+}
+
+func TestACandidateWakesWhenItNoLongerStandsBack(t *testing.T) {
+	b := newBench(t)
+	b.expect(0, OpRead)
+	b.answer(OpRead, leaseOf("x", 1), nil)
+	b.standBackTo = 5 * time.Second
+	if s := b.at(0); s.op != "" || s.wake != 5*time.Second {
+		t.Errorf("%q, wakes at %v", s.op, s.wake)
+	}
+}
+
+func TestALeaderWakesAtItsDeadlineWhileARenewalIsUnderWay(t *testing.T) {
+	b := newBench(t)
+	b.lead()
+	if s := b.nothingUntil(3*time.Second, OpRenew); s.wake != 10*time.Second {
+		t.Errorf("wakes at %v", s.wake)
+	}
+}
+
+func TestALeaderLeavesTimeForAnotherTry(t *testing.T) {
+	b := newBench(t)
+	b.lead()
+	if got, want := b.delay(9600*time.Millisecond, 9, nil), 200*time.Millisecond; got != want {
+		t.Errorf("waits %v of 400 ms, want %v", got, want)
+	}
+	if got := b.delay(9990*time.Millisecond, 9, nil); got != minRetry {
+		t.Errorf("waits %v of 10 ms", got)
+	}
+}
+
+// A webhook restores the record.
+func TestAWithdrawalWithoutEffectIsNotRepeatedAtOnce(t *testing.T) {
+	b := newBench(t)
+	b.expect(0, OpRead)
+	stored := leaseOf("x", 1, func(l *coordinationv1.Lease) {
+		l.Annotations = map[string]string{recordKey("me"): record{Peer: Peer{Identity: "me"}}.encode()}
+	})
+	b.answer(OpRead, stored, nil)
+	b.stop(0, ErrResigned)
+	b.expect(0, OpWithdraw)
+	b.answer(OpWithdraw, stored, nil)
+	if s := b.at(0); s.op != "" || s.wake > DefaultShutdownTimeout {
+		t.Errorf("%q, wakes at %v", s.op, s.wake)
+	}
+	if b.at(DefaultShutdownTimeout); b.phase != finished {
+		t.Error(b.phase)
+	}
+}
+
+func TestTheFirstConflictAboutALeaseCandidateCostsNoWait(t *testing.T) {
+	u := &upkeep{setup: newBench(t).setup}
+	u.done(instant{mono: time.Second}, opUpdate, nil, errConflict)
+	if !u.reread || u.retryAt != time.Second {
+		t.Errorf("reads again: %v, at %v", u.reread, u.retryAt)
+	}
+	u.done(instant{mono: time.Second}, opUpdate, nil, errConflict)
+	if u.retryAt < 1100*time.Millisecond {
+		t.Errorf("repeated at %v after the second conflict", u.retryAt)
+	}
+}
