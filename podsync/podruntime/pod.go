@@ -190,9 +190,6 @@ func containersOf(s *corev1.PodSpec) (list []spec) {
 func (p *pod) loop() {
 	defer close(p.done)
 	defer p.end()
-	if p.desired != p.spec {
-		p.refollow() // room may have come before this goroutine
-	}
 	for p.ctx.Err() == nil {
 		for _, f := range p.takeWork() {
 			f()

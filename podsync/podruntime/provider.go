@@ -150,14 +150,16 @@ func (p *Provider) open(ctx context.Context) error {
 		sleep(ctx, time.Second)
 	}
 	for _, pod := range pods {
+		p.mu.Lock() // Watch looks pods up before they are loaded, and so does room
+		p.pods[pod.ref.UID] = pod
+		p.mu.Unlock()
+	}
+	for _, pod := range pods {
 		if pod.desired != pod.spec {
 			pod.refollow()
 		}
 		pod.take(runs[pod.ref.UID], sandboxes[pod.ref.UID])
 		pod.publish()
-		p.mu.Lock() // Watch looks pods up before they are loaded
-		p.pods[pod.ref.UID] = pod
-		p.mu.Unlock()
 	}
 	for _, pod := range pods {
 		p.wg.Go(pod.loop)

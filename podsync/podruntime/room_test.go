@@ -110,7 +110,7 @@ func TestTheOrderOfResizesThatWait(t *testing.T) {
 	l := newLodge(t)
 	l.hold(guest("all", "3", "1"))
 	waiting := []*corev1.Pod{
-		guest("z", "2", "1"), guest("y", "2", "1"), guest("d", "2", "1", guaranteedPod), guest("e", "2", "1", important),
+		guest("z", "2", "1"), guest("y", "2", "1"), guest("d", "2", "1", guaranteedPod), guest("e", "1900m", "1", important),
 	}
 	for _, pod := range waiting {
 		l.hold(guest(pod.Name, "0", "1", func(p *corev1.Pod) {
