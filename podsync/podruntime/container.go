@@ -48,8 +48,9 @@ type container struct {
 	hook         context.CancelFunc
 	hookBy       time.Time
 
-	watch    *watch
-	resizing bool
+	watch     *watch
+	resizing  bool
+	resizeDue time.Time // the earliest time of the next Resize
 }
 
 // A failure is the reason why a container or a sandbox could not be started.
@@ -192,7 +193,7 @@ func (c *container) followSpec() {
 		c.pod.event(corev1.EventTypeNormal, "Killing", "Stopping", "Container %s definition changed, will be restarted", c.Name)
 		c.note(func(r *runRecord) { r.Replace = true })
 		c.endBy = time.Now().Add(grace(c.pod.spec))
-	case c.rec.Resources != want && c.pod.p.caps.resizer != nil && !c.resizing:
+	case c.rec.Resources != want && c.pod.p.caps.resizer != nil && !c.resizing && !time.Now().Before(c.resizeDue):
 		c.resizing = true
 		id, spec := c.id(c.attempt), c.Container.DeepCopy()
 		c.pod.call(func(ctx context.Context) error { return c.pod.p.caps.resizer.Resize(ctx, id, spec) }, func(err error) {
@@ -200,6 +201,7 @@ func (c *container) followSpec() {
 			c.pod.resizeFailure = ""
 			if err != nil {
 				c.pod.resizeFailure = err.Error()
+				c.resizeDue = time.Now().Add(killRetry)
 				c.pod.retry(killRetry)
 			} else if c.attempt == id.Attempt {
 				c.note(func(r *runRecord) { r.Resources = want })

@@ -135,6 +135,47 @@ func TestAResizeWaitsUntilThereIsRoom(t *testing.T) {
 	})
 }
 
+// Resources are given to the pod before its containers have them.
+func TestAResizeThatTheRuntimeCanNotApplyYetIsInProgress(t *testing.T) {
+	inShop(t, func(w *world) {
+		a := sized("a", "2")
+		if err := w.admit(a); err != nil {
+			t.Fatal(err)
+		}
+		var calls atomic.Int64
+		w.link.setBefore(func(op string) error {
+			if op == "Resize" && calls.Add(1) > 0 {
+				return errors.New("busy")
+			}
+			return nil
+		})
+		a = resized(a, "3")
+		w.update(a)
+		time.Sleep(time.Minute)
+		if n := calls.Load(); n != 7 { // at once, and then every ten seconds
+			w.Errorf("Resize was called %d times in a minute", n)
+		}
+		w.expectResize(a, "", "", "2", "3")
+		progress := func() (reason, message string) {
+			for _, c := range w.state(podsync.RefOf(a)).Status.Conditions {
+				if c.Type == corev1.PodResizeInProgress {
+					return c.Reason, c.Message
+				}
+			}
+			return "none", ""
+		}
+		if reason, message := progress(); reason != corev1.PodReasonError || message != "busy" {
+			w.Errorf("the resize in progress has %s: %s", reason, message)
+		}
+		w.link.setBefore(nil)
+		time.Sleep(time.Minute)
+		w.expectResize(a, "", "", "3", "3")
+		if reason, message := progress(); reason != "none" {
+			w.Errorf("the resize in progress has %s: %s", reason, message)
+		}
+	})
+}
+
 func TestAResizeLargerThanTheNodeIsInfeasible(t *testing.T) {
 	inShop(t, func(w *world) {
 		a := sized("a", "2")
