@@ -68,12 +68,10 @@
 // does: kube-controller-manager ignores a renewal that is not later than the
 // one it has seen. Nothing else depends on the wall clock.
 //
-// The nodes of a Controller renew in turn, evenly spread over RenewInterval,
-// and return to their places after an outage. Starts are limited to one and a
-// half times the steady rate, or a hundred a second if that is more, so that
-// neither ten thousand nodes that come together nor the end of an outage is a
-// storm. If not all can be renewed in time, those whose leases can still be saved
-// go first. A node that waits has no goroutine and no timer.
+// The nodes of a Controller renew in turn, evenly spread over RenewInterval.
+// Starts are limited to one and a half times the steady rate, or a hundred a
+// second if that is more, so that neither ten thousand nodes that come together nor
+// the end of an outage is a storm. A node that waits has no goroutine and no timer.
 //
 // A node whose Gate says no is paused: nothing is sent for it. A node whose
 // Node does not exist is not read or written either, until Owner says that it
@@ -94,21 +92,13 @@
 //
 // Any failure of the API is retried for as long as Run runs, after 0.2 s at
 // first, doubled up to 7 s, with jitter, and no sooner than Retry-After asks.
-// (Within a call client-go itself repeats requests that are answered with
-// Retry-After; CallTimeout bounds that.) Refusals that no repetition helps,
-// 401, 403 and 422, wait 5 to 7 s from the beginning. An outage costs some
-// twelve tries a minute for each node; for all nodes of a large fleet together
-// never more than one and a half times as many as there are renewals.
+// Refusals that no repetition helps, 401, 403 and 422, wait 5 to 7 s from the
+// beginning.
 //
-// How long the API server may be away before a node is Unknown follows from
-// that. When it goes, the last renewal is up to one RenewInterval old; when it is
-// back, a call that it never answers may take up to CallTimeout to end, and a
-// backoff up to 7 s (or RenewInterval, if that is less). The rest of the grace
-// period of kube-controller-manager, 50 s by default, is safe: an outage of 23 s with
-// the defaults. A large fleet needs two thirds of RenewInterval more to be renewed as
-// a whole, and has 16 s. [Hooks.Recovered] is called if the lease had expired; the
-// status of the node must be written then, because a renewal does not make a node
-// Ready again.
+// With the defaults, an outage of the API server of 23 s makes no node Unknown; in
+// a large fleet, one of 16 s. DESIGN.md has the arithmetic. [Hooks.Recovered] is
+// called if the lease had expired; the status of the node must be written then,
+// because a renewal does not make a node Ready again.
 //
 // A request whose answer is lost may have been stored. The next write then
 // meets a conflict, and the read that follows shows our own RenewTime: that is
@@ -124,8 +114,8 @@
 // Of two processes that serve the same node the second waits, and says so once,
 // until the first no longer renews the lease: Config.Process tells them apart.
 // [Controller.Holds] says which of them may act. A client that writes the lease
-// without regard to that, such as a kubelet of the same name, makes it contended:
-// Hooks.Contended, an event and a line in the log say so.
+// without regard to that, such as a kubelet of the same name, makes it contended,
+// which Hooks.Contended reports.
 //
 // # Compatibility
 //

@@ -59,12 +59,10 @@
 // process set before and no longer sets.
 //
 // The transition time of a condition moves if and only if its status differs
-// from the last one that the server showed, in an answer or in an event of the
-// watch. With events, a write also carries the resourceVersion, so that a write of
-// another client in between never gets a wrong time. If another client may have
-// written Unknown in the meantime (after GracePeriod without success, after the
-// process was suspended, after [Controller.Resync]), the controller reads the Node
-// before it writes.
+// from the last one that the server showed. If another client may have written
+// Unknown in the meantime (after GracePeriod without success, after the process
+// was suspended, after [Controller.Resync]), the controller reads the Node before
+// it writes.
 //
 // Run watches the Node of Config.NodeName, so it corrects a foreign change within a
 // second and sees a deletion at once. A program with an informer of Nodes registers
@@ -72,10 +70,6 @@
 // should have one. Without events (for a node that came with Add, or if the API
 // server forbids the watch) a foreign Unknown stays until the next write, for up to
 // one and a half of ReportInterval.
-//
-// The controller compares each answer with its own status. It writes a value that
-// another client changed once more at once, and after that at most once a
-// SyncInterval.
 //
 // By default the controller owns all conditions that kube-controller-manager
 // expects from a kubelet: Ready, MemoryPressure, DiskPressure and PIDPressure. The
@@ -95,7 +89,7 @@
 // the same node. When Run returns, every function that it called has returned.
 //
 // A node that waits costs neither a goroutine nor a timer, and about 1.4 kB of
-// memory, 0.9 kB of it for the encoded Node (BenchmarkIdleNodes).
+// memory (BenchmarkIdleNodes).
 //
 // # Failure modes
 //
@@ -120,9 +114,6 @@
 //     such as a proxy's, does not count as a deletion.
 //   - The Node is another object: [ReplacedPolicy]. No write changes it before the
 //     controller has adopted it.
-//   - Another client writes between a read and a write that carries the
-//     resourceVersion: the controller reads and writes again, at once, at most
-//     twice; then it writes without the resourceVersion.
 //   - Labels that a node identity may not set: see [MayLabel] and
 //     Config.NodeCredentials.
 //   - Two processes serve one node: with Gate one of them writes. Without Gate both
@@ -132,10 +123,9 @@
 //
 // # Compatibility
 //
-// Needs only core/v1, so every supported Kubernetes version will do. The
-// comparison of resource versions relies on them being ordered, as they are for
-// every API server on etcd and by contract since Kubernetes 1.35 (KEP-5504). A
-// Node's status is honoured when it is created since Kubernetes 1.0.
+// Needs only core/v1, so every supported Kubernetes version will do. It compares
+// resource versions, which are ordered by contract since Kubernetes 1.35 (KEP-5504),
+// and on etcd always were.
 //
 // Metrics, events, log lines and permissions are in docs/operations.md of this
 // repository.
