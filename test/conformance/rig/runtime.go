@@ -318,6 +318,12 @@ func unmountBelow(dir string) error {
 	slices.Reverse(points)
 	var errs []error
 	for _, p := range points {
+		// A bind mount may show mounts of the host, which must stay where they are.
+		if err := syscall.Mount("", p, "", syscall.MS_PRIVATE, ""); err != nil && !errors.Is(err, syscall.EINVAL) {
+			errs = append(errs, fmt.Errorf("make the mount at %s private: %w", p, err))
+		}
+	}
+	for _, p := range points {
 		if err := syscall.Unmount(p, syscall.MNT_DETACH); err != nil && !errors.Is(err, syscall.EINVAL) {
 			errs = append(errs, fmt.Errorf("unmount %s: %w", p, err))
 		}
