@@ -14,7 +14,7 @@ type Hooks struct {
 	// don't count.
 	APICall func(APICall)
 	// Published is called each time a pool is published as Set, and each time a
-	// removed pool is gone.
+	// removed pool is gone, before Wait returns.
 	Published func(Published)
 }
 

@@ -44,3 +44,19 @@ func TestLifecycle(t *testing.T) {
 		ReadyWithin: 6 * time.Minute,
 	})
 }
+
+func TestPublishedIsCalledBeforeWaitReturns(t *testing.T) {
+	bubble(t, func(r *rig) {
+		called := false
+		r.start(func(cfg *resourceslice.Config) {
+			cfg.Hooks.Published = func(resourceslice.Published) {
+				time.Sleep(time.Second) // long enough for Wait to return first
+				called = true
+			}
+		})
+		r.publish(resourceslice.Pool{Devices: devices(3)})
+		if !called {
+			t.Error("Wait has returned before the hook")
+		}
+	})
+}

@@ -358,16 +358,15 @@ func (j *job) published(p *plan) {
 	if j.repair {
 		done.Latency = time.Since(j.driftedAt)
 	}
-	j.finish(&done)
-	if done.Writes == 0 && j.status.Published == j.status.Revision {
-		return
+	if done.Writes > 0 || j.status.Published != j.status.Revision {
+		w.writes, w.window = 0, 0
+		j.logger.V(2).Info("Published a pool", "revision", done.Revision, "generation", done.Generation, "slices", done.Slices,
+			"devices", done.Devices, "writes", done.Writes, "latency", done.Latency, "window", done.Window, "repair", done.Repair)
+		if j.c.cfg.Hooks.Published != nil {
+			j.c.cfg.Hooks.Published(done)
+		}
 	}
-	w.writes, w.window = 0, 0
-	j.logger.V(2).Info("Published a pool", "revision", done.Revision, "generation", done.Generation, "slices", done.Slices,
-		"devices", done.Devices, "writes", done.Writes, "latency", done.Latency, "window", done.Window, "repair", done.Repair)
-	if j.c.cfg.Hooks.Published != nil {
-		j.c.cfg.Hooks.Published(done)
-	}
+	j.finish(&done) // now Wait returns
 }
 
 // finish updates the status and schedules the next reconciliation, if any.

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -163,8 +164,10 @@ func TestLease(t *testing.T) {
 	if len(between) < 2 || between[0] != want[0] || between[1] != want[1] {
 		t.Errorf("the requests after the Node is back are %q", between)
 	}
-	if got := by(t, cluster, agent); len(got) != len(calls)+len(between) {
-		t.Errorf("requests after Run has returned: %q", got[len(calls)+len(between):])
+	// The API server may record later the renewal that Run has cancelled, if any.
+	after := by(t, cluster, agent)[len(calls)+len(between):]
+	if len(after) > 1 || len(after) == 1 && !strings.HasPrefix(after[0], "update leases/"+name+" ") {
+		t.Errorf("requests after Run has returned: %q", after)
 	}
 }
 
