@@ -288,8 +288,12 @@ func (s *sighting) see(now time.Duration, l *coordinationv1.Lease, from source) 
 	}
 	s.pulseAt = now
 	if first {
-		emptied := spec.HolderOf(l) == "" && l != nil && l.Spec.RenewTime != nil && !isReleased(l)
-		if emptied || spec.HolderOf(l) == s.me && !s.exclusive {
+		holder := spec.HolderOf(l)
+		emptied := holder == "" && l != nil && l.Spec.RenewTime != nil && !isReleased(l)
+		// A coordinator assigns with a duration of its own. Until the holder renews, it
+		// may wait for an earlier leader, which had the duration of the candidates.
+		assigned := s.assignable && holder != "" && holder != s.me && begun(l) && spec.DurationOf(l, s.def) < s.def
+		if emptied || assigned || holder == s.me && !s.exclusive {
 			s.base = now + max(spec.DurationOf(l, s.def), s.def) // maybe edited just now
 		}
 	} else {

@@ -40,6 +40,8 @@ func uid(id types.UID) func(*coordinationv1.Lease) {
 
 func released(l *coordinationv1.Lease) { l.Spec.LeaseDurationSeconds = ptr.To[int32](1) }
 
+func shorter(l *coordinationv1.Lease) { l.Spec.LeaseDurationSeconds = ptr.To[int32](6) }
+
 func handedBy(from string) func(*coordinationv1.Lease) {
 	return func(l *coordinationv1.Lease) {
 		l.Annotations = map[string]string{handoverAnnotation: from}
@@ -91,6 +93,30 @@ func TestFreeAt(t *testing.T) {
 			got = seen.base
 		}
 		if got != tc.want {
+			t.Errorf("%s: free at %v, want %v", name, got, tc.want)
+		}
+	}
+}
+
+// A hand edit has removed a leader, and a coordinator has assigned the lease for its
+// own, shorter duration. The assigned candidate waits for the leader, and so must one
+// that has seen neither.
+func TestFirstSightOfAnAssignmentIsNoFirstSightOfALeader(t *testing.T) {
+	const s = time.Second
+	renewed := func(l *coordinationv1.Lease) { l.Spec.AcquireTime = ptr.To(metav1.NewMicroTime(time.Unix(0, 0))) }
+	for name, tc := range map[string]struct {
+		assignable bool
+		seen       *coordinationv1.Lease
+		want       time.Duration
+	}{
+		"assigned":                          {true, leaseOf("x", 1, shorter), 15 * s},
+		"assigned for longer":               {true, leaseOf("x", 1, func(l *coordinationv1.Lease) { l.Spec.LeaseDurationSeconds = ptr.To[int32](60) }), 60 * s},
+		"renewed since":                     {true, leaseOf("x", 1, shorter, renewed), 6 * s},
+		"claimed where nothing is assigned": {false, leaseOf("x", 1, shorter), 6 * s},
+	} {
+		seen := sighting{me: "me", def: 15 * s, exclusive: true, assignable: tc.assignable}
+		seen.see(0, tc.seen, inOrder)
+		if got := seen.freeAt(); got != tc.want {
 			t.Errorf("%s: free at %v, want %v", name, got, tc.want)
 		}
 	}
