@@ -348,7 +348,7 @@ func (c *consumer) ofTheDead(s *resourcev1.ResourceSlice) bool {
 
 // lateWrite reports whether the last write of a slice was one of a process that had
 // been killed before. DESIGN.md, Crashes, says when such a write can't be prevented
-// from offering a device twice until it is repaired.
+// from spoiling the pool until it is repaired.
 func (c *consumer) lateWrite(s *resourcev1.ResourceSlice) bool {
 	var last time.Time
 	for _, e := range s.ManagedFields {
@@ -405,12 +405,13 @@ func (c *consumer) see(event watch.EventType, s *resourcev1.ResourceSlice) {
 			fail("completion by a write: the pool becomes complete by a delete")
 		}
 	}
+	late := slices.ContainsFunc(newest, c.lateWrite)
 	for _, other := range newest {
-		if other.Spec.Pool.ResourceSliceCount != newest[0].Spec.Pool.ResourceSliceCount {
+		if !late && other.Spec.Pool.ResourceSliceCount != newest[0].Spec.Pool.ResourceSliceCount {
 			fail("one count per generation: slices of generation %d disagree on their number", generation)
 		}
 	}
-	if complete && !slices.ContainsFunc(newest, c.lateWrite) {
+	if complete && !late {
 		if problem := invalidPool(newest); problem != "" {
 			fail("complete implies valid: %s", problem)
 		}
