@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/klog/v2"
 
+	"github.com/kubewright/kubewright/internal/mounts"
 	"github.com/kubewright/kubewright/podsync"
 )
 
@@ -84,7 +85,7 @@ func (p *Provider) measure(ctx context.Context, pod *pod, spec *corev1.Pod, cont
 		}
 		path := volumePath(pod.dir, v.Name)
 		if v.EmptyDir.Medium == corev1.StorageMediumMemory {
-			if points, err := mountsBelow(path); err != nil || len(points) > 0 {
+			if points, err := mounts.Below(path); err != nil || len(points) > 0 {
 				if err != nil {
 					return u, err
 				}

@@ -4,16 +4,16 @@
 package podruntime
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
+
+	"github.com/kubewright/kubewright/internal/mounts"
 )
 
 // mountMemory mounts a tmpfs of at most size bytes at path, 0 for no limit of its
@@ -33,34 +33,6 @@ func mountMemory(path string, size int64) (bool, error) {
 	return true, nil
 }
 
-// mountsBelow returns the mount points at path and below it, the deepest first.
-func mountsBelow(path string) ([]string, error) {
-	f, err := os.Open("/proc/self/mountinfo")
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = f.Close() }()
-	if real, err := filepath.EvalSymlinks(path); err == nil {
-		path = real
-	}
-	var found []string
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		fields := strings.Fields(lines.Text())
-		if len(fields) < 5 {
-			continue
-		}
-		point := unescape.Replace(fields[4])
-		if point == path || strings.HasPrefix(point, path+"/") {
-			found = append(found, point)
-		}
-	}
-	slices.Reverse(found)
-	return found, nil
-}
-
-// unescape decodes the characters that the kernel escapes in mountinfo.
-var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
-
 // bindBelow mounts the file or directory rel of the directory base at target, in place
 // of an earlier mount there. It reports false without an error if this process lacks
 // the permission.
@@ -74,7 +46,7 @@ func bindBelow(base, rel, target string) (bool, error) {
 		return false, err
 	}
 	defer func() { _ = syscall.Close(fd) }()
-	if err := unmountBelow(target); err != nil {
+	if err := mounts.UnmountBelow(target); err != nil {
 		return false, err
 	}
 	if err := os.Remove(target); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -131,25 +103,4 @@ func openBelow(base, rel string) (fd int, dir bool, err error) {
 		dir = st.Mode&syscall.S_IFMT == syscall.S_IFDIR
 	}
 	return fd, dir, nil
-}
-
-// unmountBelow unmounts everything at path and below it, and nothing elsewhere.
-func unmountBelow(path string) error {
-	points, err := mountsBelow(path)
-	if err != nil {
-		return err
-	}
-	for _, point := range points {
-		// The host may have mounted something below the source of a bind mount, which
-		// is then here, too. It must stay there.
-		if err := syscall.Mount("", point, "", syscall.MS_PRIVATE, ""); err != nil && !errors.Is(err, syscall.EINVAL) && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("make the mount at %s private: %w", point, err)
-		}
-	}
-	for _, point := range points {
-		if err := syscall.Unmount(point, syscall.MNT_DETACH); err != nil && !errors.Is(err, syscall.EINVAL) && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("unmount %s: %w", point, err)
-		}
-	}
-	return nil
 }

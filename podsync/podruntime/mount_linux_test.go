@@ -14,13 +14,14 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/kubewright/kubewright/internal/mounts"
 	"github.com/kubewright/kubewright/podsync/podenv"
 )
 
 // unmountAtEnd unmounts everything below a directory before it is deleted.
 func unmountAtEnd(t *testing.T, dir string) {
 	t.Cleanup(func() {
-		if err := unmountBelow(dir); err != nil {
+		if err := mounts.UnmountBelow(dir); err != nil {
 			t.Error(err)
 		}
 	})
@@ -136,11 +137,11 @@ func TestASubPathIsMountedByDescriptor(t *testing.T) {
 	if got := content(t, mount()["/d"]); got != "b" {
 		t.Errorf("a file in the place of the directory has %q", got)
 	}
-	if points, err := mountsBelow(dir); err != nil || len(points) != 2 {
+	if points, err := mounts.Below(dir); err != nil || len(points) != 2 {
 		t.Errorf("mounts %q, %v", points, err)
 	}
 	// Deleting the pod takes the mounts away, and nothing of the volume before that.
-	if err := unmountBelow(dir); err != nil {
+	if err := mounts.UnmountBelow(dir); err != nil {
 		t.Fatal(err)
 	}
 	if got := content(t, filepath.Join(volume, "a/b")); got != "b" {
@@ -175,13 +176,13 @@ func TestUnmountingLeavesTheMountsOfTheHost(t *testing.T) {
 	if got := content(t, filepath.Join(target, "inner/file")); got != "file" {
 		t.Errorf("the mount of the host is not propagated: %q", got)
 	}
-	if err := unmountBelow(dir); err != nil {
+	if err := mounts.UnmountBelow(dir); err != nil {
 		t.Fatal(err)
 	}
 	if got := content(t, filepath.Join(inner, "file")); got != "file" {
 		t.Errorf("the mount of the host has %q", got)
 	}
-	if points, err := mountsBelow(dir); err != nil || len(points) > 0 {
+	if points, err := mounts.Below(dir); err != nil || len(points) > 0 {
 		t.Errorf("mounts %q, %v", points, err)
 	}
 }

@@ -8,11 +8,5 @@ package podruntime
 // mountMemory reports that there is no tmpfs.
 func mountMemory(string, int64) (bool, error) { return false, nil }
 
-// mountsBelow returns nothing, because nothing is mounted.
-func mountsBelow(string) ([]string, error) { return nil, nil }
-
-// unmountBelow does nothing, because nothing is mounted.
-func unmountBelow(string) error { return nil }
-
 // bindBelow reports that there are no bind mounts.
 func bindBelow(_, _, _ string) (bool, error) { return false, nil }

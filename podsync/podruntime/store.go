@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kubewright/kubewright/internal/dirlock"
+	"github.com/kubewright/kubewright/internal/mounts"
 	"github.com/kubewright/kubewright/internal/record"
 )
 
@@ -167,7 +168,7 @@ func (s store) create(pod *corev1.Pod, accepted time.Time, prepare func(dir stri
 // remove deletes the directory of a pod. Other callers see all of it or nothing.
 func (s store) remove(uid types.UID) error {
 	// A mount can't be renamed away with its directory safely: it goes first.
-	if err := unmountBelow(s.pod(uid)); err != nil {
+	if err := mounts.UnmountBelow(s.pod(uid)); err != nil {
 		return err
 	}
 	gone := filepath.Join(s.trash(), string(uid))
@@ -179,7 +180,7 @@ func (s store) remove(uid types.UID) error {
 
 // removeTree deletes a directory, but nothing of a file system mounted below it.
 func removeTree(path string) error {
-	if err := unmountBelow(path); err != nil {
+	if err := mounts.UnmountBelow(path); err != nil {
 		return err
 	}
 	return os.RemoveAll(path)

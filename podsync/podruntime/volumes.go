@@ -18,6 +18,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/kubewright/kubewright/internal/mounts"
 	"github.com/kubewright/kubewright/podsync/podenv"
 )
 
@@ -96,7 +97,7 @@ func mountMemoryVolumes(pod *corev1.Pod, dir string) error {
 			continue
 		}
 		path := volumePath(dir, v.Name)
-		if points, err := mountsBelow(path); err != nil || len(points) > 0 {
+		if points, err := mounts.Below(path); err != nil || len(points) > 0 {
 			if err != nil {
 				return err
 			}

@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/internal/mounts"
 	"github.com/kubewright/kubewright/podsync/podenv"
 )
 
@@ -144,11 +145,11 @@ func TestMemoryVolumeHasItsSizeLimit(t *testing.T) {
 		}
 	}
 	t.Cleanup(func() {
-		if err := unmountBelow(dir); err != nil {
+		if err := mounts.UnmountBelow(dir); err != nil {
 			t.Error(err)
 		}
 	})
-	points, err := mountsBelow(dir)
+	points, err := mounts.Below(dir)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"time"
 )
@@ -105,15 +104,4 @@ func (d *disk) unmount() error {
 	}
 	d.mounted = false
 	return nil
-}
-
-// mountsBelow returns the mount points below a directory.
-func mountsBelow(dir string) (found []string, err error) {
-	data, err := os.ReadFile("/proc/self/mountinfo")
-	for line := range strings.Lines(string(data)) {
-		if fields := strings.Fields(line); len(fields) > 4 && (fields[4] == dir || strings.HasPrefix(fields[4], dir+"/")) {
-			found = append(found, fields[4])
-		}
-	}
-	return found, err
 }

@@ -19,6 +19,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/kubewright/kubewright/internal/mounts"
 	"github.com/kubewright/kubewright/test/e2e/harness"
 )
 
@@ -152,8 +153,8 @@ func (r *rig) leftovers(ctx context.Context) []finding {
 	if err := r.disk.unmount(); err != nil {
 		v.add("", "%v", err)
 	}
-	if mounts, err := mountsBelow(r.dir); err != nil || len(mounts) > 0 {
-		v.add("", "mounts %v (%v)", mounts, err)
+	if left, err := mounts.Below(r.dir); err != nil || len(left) > 0 {
+		v.add("", "mounts %v (%v)", left, err)
 	}
 	v.Findings = append(v.Findings, settle(ctx, 10*time.Second, func(context.Context) []finding {
 		if ready := condition(r.node.get(), corev1.NodeReady); ready.Status != corev1.ConditionFalse {

@@ -106,15 +106,6 @@ func TestInstance(t *testing.T) {
 	}
 }
 
-func TestMountsBelow(t *testing.T) {
-	if found, err := mountsBelow("/proc"); err != nil || len(found) == 0 {
-		t.Errorf("below /proc: %v, %v", found, err)
-	}
-	if found, err := mountsBelow(filepath.Join(t.TempDir(), "x")); err != nil || len(found) > 0 {
-		t.Errorf("below a new folder: %v, %v", found, err)
-	}
-}
-
 // The clock can patch package time of this Go version.
 func TestTimeIsReadAsExpected(t *testing.T) {
 	goroot, err := exec.CommandContext(t.Context(), "go", "env", "GOROOT").Output()

@@ -21,6 +21,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/kubewright/kubewright/internal/mounts"
 )
 
 // packages are those of Debian that a Runtime needs.
@@ -270,7 +272,7 @@ func (r *Runtime) remove() error {
 	for _, pid := range r.Shims() {
 		_ = syscall.Kill(pid, syscall.SIGKILL)
 	}
-	errs = append(errs, unmountBelow(r.Dir), os.RemoveAll(r.Dir))
+	errs = append(errs, mounts.UnmountBelow(r.Dir), os.RemoveAll(r.Dir))
 	if _, err := os.Stat("/sys/class/net/" + r.bridge); err == nil && r.bridge != "" {
 		if out, err := exec.Command("busybox", "ip", "link", "del", r.bridge).CombinedOutput(); err != nil {
 			errs = append(errs, fmt.Errorf("delete the bridge: %w: %s", err, out))
@@ -298,35 +300,6 @@ func (r *Runtime) removeSandboxes() error {
 		errs = append(errs, err)
 		_, err = client.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: s.Id})
 		errs = append(errs, err)
-	}
-	return errors.Join(errs...)
-}
-
-// unmountBelow unmounts everything below a directory.
-func unmountBelow(dir string) error {
-	data, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		return err
-	}
-	var points []string
-	for line := range strings.Lines(string(data)) {
-		if fields := strings.Fields(line); len(fields) > 4 && strings.HasPrefix(fields[4], dir+"/") {
-			points = append(points, fields[4])
-		}
-	}
-	slices.Sort(points)
-	slices.Reverse(points)
-	var errs []error
-	for _, p := range points {
-		// A bind mount may show mounts of the host, which must stay where they are.
-		if err := syscall.Mount("", p, "", syscall.MS_PRIVATE, ""); err != nil && !errors.Is(err, syscall.EINVAL) {
-			errs = append(errs, fmt.Errorf("make the mount at %s private: %w", p, err))
-		}
-	}
-	for _, p := range points {
-		if err := syscall.Unmount(p, syscall.MNT_DETACH); err != nil && !errors.Is(err, syscall.EINVAL) {
-			errs = append(errs, fmt.Errorf("unmount %s: %w", p, err))
-		}
 	}
 	return errors.Join(errs...)
 }
