@@ -32,10 +32,11 @@ func (c *Controller) BrokenInvariants(h History) (broken []string) {
 		if before, ok := h[t]; ok {
 			what = append(what, t.brokenSince(before)...)
 		}
-		h[t] = earlier{instance: t.provider.instance, end: t.end}
+		now := earlier{instance: t.provider.instance, end: t.end}
 		if t.end != nil {
-			h[t] = earlier{t.provider.instance, t.end, t.end.grace, t.end.passed}
+			now.grace, now.passed = t.end.grace, t.end.passed
 		}
+		h[t] = now
 		for _, what := range what {
 			broken = append(broken, fmt.Sprintf("%s: %s", t.ref, what))
 		}

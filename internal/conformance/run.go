@@ -132,6 +132,7 @@ func Run(t *testing.T, target Target) {
 	if isolate == nil {
 		isolate = func(t *testing.T, f func(*testing.T)) { f(t) }
 	}
+	version := cmp.Or(target.Version, Versions[0])
 	for _, s := range all() {
 		if len(target.Only) > 0 && !slices.Contains(target.Only, s.name) {
 			continue
@@ -143,7 +144,7 @@ func Run(t *testing.T, target Target) {
 			transcript := ""
 			isolate(t, func(t *testing.T) {
 				c := newC(t, s.name, target.Server(t))
-				c.older = target.Version != "" && target.Version != Versions[0]
+				c.older = version != Versions[0]
 				s.run(c)
 				transcript = c.out.String()
 			})
@@ -155,18 +156,18 @@ func Run(t *testing.T, target Target) {
 				target.Record(t, s.name, transcript)
 				return
 			}
-			want, err := Recording(cmp.Or(target.Version, Versions[0]), s.name)
+			want, err := Recording(version, s.name)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if !target.Real && slices.Contains(wording[target.Version], s.name) {
+			if !target.Real && slices.Contains(wording[version], s.name) {
 				if want == transcript {
-					t.Errorf("the errors are worded as by %s: remove the case from wording", target.Version)
+					t.Errorf("the errors are worded as by %s: remove the case from wording", version)
 				}
 				want, transcript = withoutWording(want), withoutWording(transcript)
 			}
 			if !target.Real && s.name == "corpus" {
-				transcript = withoutKnown(t, cmp.Or(target.Version, Versions[0]), want, transcript)
+				transcript = withoutKnown(t, version, want, transcript)
 			}
 			if d := difference(want, transcript); d != "" {
 				t.Errorf("differs from the recording of the real server (-):\n%s", d)

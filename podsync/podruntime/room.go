@@ -80,8 +80,7 @@ func (r *room) admit(pod *corev1.Pod, active iter.Seq[*corev1.Pod]) error {
 		for _, name := range namesOf(total, pod) {
 			want, used, capacity := requestOf(pod, name), sum(others, name), total[name]
 			if !enough(want, used, capacity) {
-				return podsync.Reject(ReasonOutOf+string(name), fmt.Sprintf("Node didn't have enough resource: %s, requested: %d, used: %d, capacity: %d",
-					name, amount(name, want), amount(name, used), amount(name, capacity)))
+				return podsync.Reject(ReasonOutOf+string(name), shortage(name, want, used, capacity))
 			}
 		}
 	}
@@ -204,8 +203,7 @@ func (r *room) decideResize(t *tenant, desired *corev1.Pod) pending {
 			return pending{corev1.PodReasonInfeasible, fmt.Sprintf("Node didn't have enough capacity: %s, requested: %d, capacity: %d",
 				name, amount(name, want), amount(name, capacity))}
 		case deferred.reason == "" && !enough(want, used, capacity):
-			deferred = pending{corev1.PodReasonDeferred, fmt.Sprintf("Node didn't have enough resource: %s, requested: %d, used: %d, capacity: %d",
-				name, amount(name, want), amount(name, used), amount(name, capacity))}
+			deferred = pending{corev1.PodReasonDeferred, shortage(name, want, used, capacity)}
 		}
 	}
 	return deferred
@@ -216,6 +214,12 @@ func enough(want, used, capacity resource.Quantity) bool {
 	left := capacity.DeepCopy()
 	left.Sub(used)
 	return want.Sign() <= 0 || want.Cmp(left) <= 0
+}
+
+// shortage returns the kubelet's message about a request that does not fit.
+func shortage(name corev1.ResourceName, want, used, capacity resource.Quantity) string {
+	return fmt.Sprintf("Node didn't have enough resource: %s, requested: %d, used: %d, capacity: %d",
+		name, amount(name, want), amount(name, used), amount(name, capacity))
 }
 
 // sum returns how much of a resource pods take.
