@@ -121,6 +121,9 @@ func (a *auditLog) add(data []byte) error {
 		if err := json.Unmarshal(line, &l); err != nil {
 			return fmt.Errorf("audit log: %w in %q", err, line)
 		}
+		if l.Stage == "RequestReceived" {
+			continue
+		}
 		if l.Verb == "watch" {
 			if a.watches[l.AuditID] {
 				continue

@@ -31,6 +31,7 @@ const (
 	patchLine = `{"auditID":"1","stage":"ResponseComplete","requestURI":"/api/v1/namespaces/default/pods/p/status","verb":"patch","userAgent":"a/v1 (x)","objectRef":{"resource":"pods","subresource":"status"},"responseStatus":{"code":200},"requestReceivedTimestamp":"2026-01-01T00:00:01.000000Z","stageTimestamp":"2026-01-01T00:00:01.004000Z"}`
 	watchLine = `{"auditID":"2","stage":"ResponseStarted","requestURI":"/api/v1/pods?watch=true","verb":"watch","userAgent":"a/v1 (x)","objectRef":{"resource":"pods"},"responseStatus":{"code":200},"requestReceivedTimestamp":"2026-01-01T00:00:01Z","stageTimestamp":"2026-01-01T00:00:02Z"}`
 	watchEnds = `{"auditID":"2","stage":"ResponseComplete","requestURI":"/api/v1/pods?watch=true","verb":"watch","userAgent":"a/v1 (x)","objectRef":{"resource":"pods"},"responseStatus":{"code":200},"requestReceivedTimestamp":"2026-01-01T00:00:01Z","stageTimestamp":"2026-01-01T00:05:00Z"}`
+	received  = `{"auditID":"3","stage":"RequestReceived","requestURI":"/openapi/v3?hash=1","verb":"get","userAgent":"b","requestReceivedTimestamp":"2026-01-01T00:00:03Z","stageTimestamp":"2026-01-01T00:00:03Z"}`
 	otherLine = `{"auditID":"3","stage":"ResponseComplete","requestURI":"/openapi/v3?hash=1","verb":"get","userAgent":"b","responseStatus":{"code":200},"requestReceivedTimestamp":"2026-01-01T00:00:03Z","stageTimestamp":"2026-01-01T00:00:03.5Z"}`
 )
 
@@ -62,7 +63,7 @@ func TestAuditLogIsFollowed(t *testing.T) {
 	if n := count(); n != 1 {
 		t.Errorf("%d requests, want the one whose line is complete", n)
 	}
-	write(watchLine[20:] + "\n" + otherLine + "\n")
+	write(watchLine[20:] + "\n" + received + "\n" + otherLine + "\n")
 	follow()
 	write(watchEnds + "\n")
 	follow()

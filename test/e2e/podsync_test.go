@@ -222,7 +222,6 @@ func TestPodsyncBudget(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.awaitNone()
-	r.stop()
 	if got := r.requests(); len(got) != 2 || got["patch pods/status"] != 40 || got["delete pods/"] != 15 {
 		t.Errorf("20 lives: %v", got)
 	}

@@ -5,14 +5,13 @@ package harness
 
 import (
 	"bytes"
-	"crypto/rand"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"testing"
 	"time"
-
-	"k8s.io/client-go/rest"
 )
 
 // AuditEvent is a request that the API server has answered, or a watch that it has started.
@@ -31,66 +30,45 @@ type AuditEvent struct {
 	Time        time.Time // when the request was received; microseconds
 }
 
-// barrierPatience bounds the time until the log entry of an answered request appears.
-const barrierPatience = 10 * time.Second
+// requestTimeout is the API server's --request-timeout with a margin. A request that has not ended then has lost its
+// server; long-running ones, such as a watch, are recorded at their start.
+const requestTimeout = 65 * time.Second
 
-// AuditEvents returns every request since the cluster's start once, in the order in which the requests ended. All
-// requests that were answered before the call are included. It requires Options.Audit.
+// AuditEvents returns every request since the cluster's start once, in the order in which the requests ended. It waits
+// for the requests under way, so those whose effect was seen are included, answered or not. It requires Options.Audit.
 func (c *Cluster) AuditEvents(t testing.TB) []AuditEvent {
 	t.Helper()
 	if c.status.AuditLog == "" {
 		t.Fatal("AuditEvents needs Options.Audit")
 	}
-	events, err := c.auditEvents(t)
-	if err != nil {
-		t.Fatalf("audit log: %v", err)
-	}
-	return events
-}
-
-func (c *Cluster) auditEvents(t testing.TB) ([]AuditEvent, error) {
-	// The server writes an entry after the answer, so the last entries may be missing. They are present if the entry of
-	// a later request is.
-	barrier := "/version?barrier=" + rand.Text()
-	client, err := rest.HTTPClientFor(c.AdminConfig())
-	if err != nil {
-		return nil, err
-	}
-	defer client.CloseIdleConnections()
-	resp, err := client.Get(c.Server() + barrier)
-	if err != nil {
-		return nil, err
-	}
-	resp.Body.Close()
-	for deadline := time.Now().Add(barrierPatience); ; time.Sleep(10 * time.Millisecond) {
+	// The server writes a line before it handles a request. Other clients send requests all the time, so wait only for
+	// those that the first look shows.
+	var awaited []string
+	for first := true; ; first = false {
 		data, err := os.ReadFile(c.status.AuditLog)
 		if err != nil {
-			return nil, err
+			t.Fatalf("audit log: %v", err)
 		}
-		if before, _, found := cutLine(data, []byte(barrier)); found {
-			return parseAudit(before)
+		events, underWay, err := parseAudit(data)
+		if err != nil {
+			t.Fatalf("audit log: %v", err)
 		}
-		if time.Now().After(deadline) {
-			return nil, fmt.Errorf("a request has no entry %s after its answer", barrierPatience)
+		if first {
+			awaited = slices.Collect(maps.Keys(underWay))
 		}
+		if !slices.ContainsFunc(awaited, func(id string) bool {
+			received, ok := underWay[id]
+			return ok && time.Since(received) < requestTimeout
+		}) {
+			return events
+		}
+		time.Sleep(10 * time.Millisecond)
 	}
-}
-
-// cutLine returns the lines of data before and after the first complete one that contains mark.
-func cutLine(data, mark []byte) (before, after []byte, found bool) {
-	i := bytes.Index(data, mark)
-	if i < 0 {
-		return nil, nil, false
-	}
-	end := bytes.IndexByte(data[i:], '\n')
-	if end < 0 {
-		return nil, nil, false
-	}
-	return data[:bytes.LastIndexByte(data[:i], '\n')+1], data[i+end+1:], true
 }
 
 // auditLine has the fields of an audit.k8s.io/v1 Event that are read.
 type auditLine struct {
+	Stage      string `json:"stage"`
 	AuditID    string `json:"auditID"`
 	Verb       string `json:"verb"`
 	RequestURI string `json:"requestURI"`
@@ -111,16 +89,22 @@ type auditLine struct {
 	RequestReceivedTimestamp time.Time `json:"requestReceivedTimestamp"`
 }
 
-// parseAudit parses the lines of an audit log. A watch has two lines, for its start and its end; only the first one
-// counts.
-func parseAudit(data []byte) ([]AuditEvent, error) {
+// parseAudit parses the lines of an audit log, the last of which may be incomplete. A request has a line when it is
+// received and a line when it ends. A watch has a line for the start of its answer too; only that one counts. The
+// second result has the times at which the requests under way were received, by ID.
+func parseAudit(data []byte) ([]AuditEvent, map[string]time.Time, error) {
 	var events []AuditEvent
-	seen := map[string]bool{}
-	for line := range bytes.Lines(data) {
+	seen, underWay := map[string]bool{}, map[string]time.Time{}
+	for line := range bytes.Lines(data[:bytes.LastIndexByte(data, '\n')+1]) {
 		var l auditLine
 		if err := json.Unmarshal(line, &l); err != nil {
-			return nil, fmt.Errorf("%w in %q", err, line)
+			return nil, nil, fmt.Errorf("%w in %q", err, line)
 		}
+		if l.Stage == "RequestReceived" {
+			underWay[l.AuditID] = l.RequestReceivedTimestamp
+			continue
+		}
+		delete(underWay, l.AuditID)
 		if seen[l.AuditID] {
 			continue
 		}
@@ -132,5 +116,5 @@ func parseAudit(data []byte) ([]AuditEvent, error) {
 			Code: l.ResponseStatus.Code, Time: l.RequestReceivedTimestamp,
 		})
 	}
-	return events, nil
+	return events, underWay, nil
 }

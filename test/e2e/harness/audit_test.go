@@ -4,15 +4,20 @@
 package harness
 
 import (
+	"crypto/rand"
+	"fmt"
 	"maps"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 )
 
 // TestAuditEvents sends known requests and expects exactly these, each once.
@@ -86,22 +91,78 @@ func countOwn(events []AuditEvent) map[[4]string]int {
 	return n
 }
 
-func TestCutLine(t *testing.T) {
-	const data = "one\ntwo mark x\nthree\n"
-	before, after, found := cutLine([]byte(data), []byte("mark"))
-	if string(before) != "one\n" || string(after) != "three\n" || !found {
-		t.Errorf("before %q, after %q, %t", before, after, found)
+func TestParseAudit(t *testing.T) {
+	const log = `{"auditID":"a","stage":"RequestReceived","verb":"patch","requestReceivedTimestamp":"2026-11-01T10:00:00.000001Z"}
+{"auditID":"w","stage":"RequestReceived","verb":"watch","requestReceivedTimestamp":"2026-11-01T10:00:01Z"}
+{"auditID":"b","stage":"RequestReceived","verb":"get","requestReceivedTimestamp":"2026-11-01T10:00:02Z"}
+{"auditID":"w","stage":"ResponseStarted","verb":"watch","requestReceivedTimestamp":"2026-11-01T10:00:01Z"}
+{"auditID":"b","stage":"ResponseComplete","verb":"get","responseStatus":{"code":404},"requestReceivedTimestamp":"2026-11-01T10:00:02Z"}
+{"auditID":"w","stage":"ResponseComplete","verb":"watch","requestReceivedTimestamp":"2026-11-01T10:00:01Z"}
+{"auditID":"p","stage":"Panic","verb":"list","responseStatus":{"code":500},"requestReceivedTimestamp":"2026-11-01T10:00:03Z"}
+{"auditID":"c","stage":"Requ`
+	events, underWay, err := parseAudit([]byte(log))
+	if err != nil {
+		t.Fatal(err)
 	}
-	for _, data := range []string{"", "one\n", "one\nmark and not yet all"} {
-		if _, _, found := cutLine([]byte(data), []byte("mark")); found {
-			t.Errorf("found in %q", data)
-		}
+	var got []string
+	for _, e := range events {
+		got = append(got, fmt.Sprint(e.ID, " ", e.Verb, " ", e.Code))
+	}
+	if want := []string{"w watch 0", "b get 404", "p list 500"}; !slices.Equal(got, want) {
+		t.Errorf("events %q, want %q", got, want)
+	}
+	if want := map[string]time.Time{"a": time.Date(2026, 11, 1, 10, 0, 0, 1000, time.UTC)}; !maps.Equal(underWay, want) {
+		t.Errorf("under way: %v, want %v", underWay, want)
 	}
 }
 
 func TestParseAuditRefusesNonsense(t *testing.T) {
-	if _, err := parseAudit([]byte("{\"auditID\":\"a\"}\n{")); err == nil {
+	if _, _, err := parseAudit([]byte("{\"auditID\":\"a\"}\n{\n")); err == nil {
 		t.Error("half a line was accepted")
+	}
+}
+
+// TestAuditEventsWaitForWritesThatWereSeen counts writes as soon as a watch
+// shows them, before they are answered.
+func TestAuditEventsWaitForWritesThatWereSeen(t *testing.T) {
+	c := shared.Cluster(t)
+	cfg := c.AdminConfig()
+	cfg.UserAgent = "audit-test-seen-" + rand.Text() // the test may run again
+	client := newClient(t, cfg).CoreV1().ConfigMaps("default")
+	w, err := newClient(t, c.AdminConfig()).CoreV1().ConfigMaps("default").Watch(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=seen"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Stop()
+	large := map[string]string{"a": strings.Repeat("x", 500_000)} // the answer takes longer than the event
+	const rounds = 20
+	done := make(chan error, rounds)
+	for i := range rounds {
+		go func() {
+			_, err := client.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "seen"}, Data: large}, metav1.CreateOptions{})
+			done <- err
+		}()
+		if e, ok := <-w.ResultChan(); !ok || e.Type != watch.Added {
+			t.Fatalf("event %v", e.Type)
+		}
+		creates := 0
+		for _, e := range c.AuditEvents(t) {
+			if e.UserAgent == cfg.UserAgent && e.Verb == "create" {
+				creates++
+			}
+		}
+		if creates != i+1 {
+			t.Fatalf("%d creations after %d were seen", creates, i+1)
+		}
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		if err := client.Delete(t.Context(), "seen", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if e, ok := <-w.ResultChan(); !ok || e.Type != watch.Deleted {
+			t.Fatalf("event %v", e.Type)
+		}
 	}
 }
 

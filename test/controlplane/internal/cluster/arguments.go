@@ -52,10 +52,10 @@ const (
 // proxyUser is the user as which the API server authenticates to aggregated API servers.
 const proxyUser = "front-proxy-client"
 
-// auditPolicyYAML logs every request once, and a watch twice: at its start and at its end.
+// auditPolicyYAML logs every request when it is received and when it ends, and a watch when its answer begins too. So a
+// reader of the log knows which requests are under way.
 const auditPolicyYAML = `apiVersion: audit.k8s.io/v1
 kind: Policy
-omitStages: [RequestReceived]
 rules:
 - level: Metadata
 `
