@@ -50,6 +50,7 @@ func TestNextStates(t *testing.T) {
 		{name: "succeeded", pod: "Never c1|Running c1=ready", observed: "c1=0", u: Update{Stopped: true}, want: "Succeeded c1=0"},
 		{name: "failed", pod: "Never c1|Running c1=ready", observed: "c1=3", u: Update{Stopped: true}, want: "Failed c1=3"},
 		{name: "restarting containers when stopped", pod: "Always c1 c2|Running", observed: "c1=crash:2 c2=0", u: Update{Stopped: true}, want: "Failed c1=2 c2=0"},
+		{name: "an end reported as that of the last run", pod: "Never c1|Running c1=2", observed: "c1=crash:2", u: Update{Stopped: true}, want: "Failed c1=2"},
 		{name: "completed sidecar pod", pod: "Never s1 c1|Running s1=run c1=0", observed: "s1=137", u: Update{Stopped: true}, want: "Succeeded s1=137 c1=0"},
 		{name: "evicted though all exited with 0", pod: "Never c1|Running c1=ready", observed: "c1=0", u: Update{Stopped: true, Failure: failure}, want: "Failed c1=0"},
 

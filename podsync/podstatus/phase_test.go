@@ -65,6 +65,8 @@ func TestPhase(t *testing.T) {
 		{"Never s1 c1", "s1=crash:1 c1=run", "Running", false},
 		{"Never s1 c1", "s1=run c1=0", "Running", true},
 		{"Never s1 c1", "s1=0 c1=0", "Succeeded", true},
+		{"Never s1 c1", "s1=wait c1=0", "Succeeded", true},
+		{"Never s1 c1", "s1=crash:1 c1=0", "Succeeded", true},
 		{"Never s1 c1", "s1=137 c1=0", "Succeeded", true},
 		{"Never s1 c1", "s1=0 c1=2", "Failed", true},
 		{"Never s1 c1", "s1=0 c1=wait", "Pending", false},
@@ -88,6 +90,21 @@ func TestPhase(t *testing.T) {
 		}
 		if got := Ended(&pod.Spec, &status); got != tc.ended {
 			t.Errorf("%s, %s: Ended = %v, want %v", tc.pod, tc.status, got, tc.ended)
+		}
+	}
+}
+
+func TestMayBeRunning(t *testing.T) {
+	for status, want := range map[string]bool{
+		"":               false,
+		"c1=wait i1=0":   false,
+		"c1=crash:1":     false,
+		"c1=0 c2=ready":  true,
+		"i1=run c1=wait": true,
+		"c1=0 e1=run":    true,
+	} {
+		if s := testStatus(status); MayBeRunning(&s) != want {
+			t.Errorf("%q: MayBeRunning = %t", status, !want)
 		}
 	}
 }
