@@ -28,7 +28,8 @@ var (
 type RejectError struct {
 	// Reason becomes status.reason of the pod. It is in CamelCase.
 	Reason string
-	// Message becomes status.message of the pod.
+	// Message becomes the note of the event. As with the kubelet, status.message of the
+	// pod is "Pod was rejected: " and Message.
 	Message string
 }
 
@@ -150,4 +151,5 @@ const (
 	messageInstanceWithoutUID = "stopping an instance of this name that was started before the pod; the provider reports no UID for it"
 	messageUnapplied          = "the provider runs an older generation of the spec and can't change a running pod"
 	messageDeadline           = "the pod was active for longer than spec.activeDeadlineSeconds"
+	messageRejected           = "Pod was rejected: " // and the message of the provider
 )

@@ -61,6 +61,6 @@ func ExampleReject() {
 	fmt.Println(<-done)
 	// Output:
 	// first: Running "" ""
-	// second: Failed "OutOfpods" "the node is taken by first"
+	// second: Failed "OutOfpods" "Pod was rejected: the node is taken by first"
 	// <nil>
 }

@@ -507,7 +507,7 @@ func (t *podState) callReturned(r *rules, now instant, seq uint64, st *State, fp
 	}
 	if reject, ok := errors.AsType[*RejectError](err); ok && (c.op == OpStart || c.op == OpAdmit) {
 		t.call.err = err
-		t.beginTermination(now, StopRejected, &podstatus.Failure{Reason: reject.Reason, Message: reject.Message}, minGrace)
+		t.beginTermination(now, StopRejected, &podstatus.Failure{Reason: reject.Reason, Message: messageRejected + reject.Message}, minGrace)
 		return false
 	}
 	if reject, ok := errors.AsType[*RejectError](err); ok && c.op == OpUpdate {

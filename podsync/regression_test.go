@@ -232,7 +232,7 @@ func TestRejectedPodDeletedAcrossARestart(t *testing.T) {
 		w.bind(newPod("b"))
 		pass(time.Minute)
 		for _, name := range []string{"a", "b"} {
-			if got := w.expectPhase(name, corev1.PodFailed); got.Status.Reason != "OutOfcpu" || got.Status.Message != "no CPU left" {
+			if got := w.expectPhase(name, corev1.PodFailed); got.Status.Reason != "OutOfcpu" || got.Status.Message != "Pod was rejected: no CPU left" {
 				t.Errorf("%q %q", got.Status.Reason, got.Status.Message)
 			}
 		}
@@ -301,7 +301,8 @@ func TestRejectionKeepsContainerStatuses(t *testing.T) {
 		w.bind(newPod("a"))
 		pass(time.Minute)
 		got := w.expectPhase("a", corev1.PodFailed)
-		if len(got.Status.ContainerStatuses) != 1 || got.Status.ContainerStatuses[0].State.Terminated == nil || got.Status.Reason != "UnexpectedAdmissionError" {
+		if len(got.Status.ContainerStatuses) != 1 || got.Status.ContainerStatuses[0].State.Terminated == nil ||
+			got.Status.Reason != "UnexpectedAdmissionError" || got.Status.Message != "Pod was rejected: the device is gone" {
 			t.Errorf("%+v", got.Status)
 		}
 		if calls := w.backend.Calls(podsync.OpStop); len(calls) != 1 || calls[0].Reason != podsync.StopRejected {

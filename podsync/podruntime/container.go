@@ -245,7 +245,7 @@ func (c *container) start() {
 		c.advance(attempt, rec)
 	}
 	c.rec, c.busy = rec, true
-	l := launch{pod: c.pod, container: c.Container, spec: c.pod.spec, id: c.id(attempt), rec: rec, sandbox: c.pod.sandbox, addresses: c.pod.addresses()}
+	l := launch{pod: c.pod, container: c.Container, kind: c.kind, spec: c.pod.spec, id: c.id(attempt), rec: rec, sandbox: c.pod.sandbox, addresses: c.pod.addresses()}
 	ctx := c.pod.starting
 	c.pod.p.wg.Go(func() {
 		err := c.pod.p.gate.enter(ctx, l.spec.CreationTimestamp.Time)

@@ -23,6 +23,7 @@ import (
 type launch struct {
 	pod       *pod // only for its constants and prepare
 	container *corev1.Container
+	kind      kind
 	spec      *corev1.Pod
 	id        ContainerID
 	rec       runRecord
@@ -33,6 +34,9 @@ type launch struct {
 // run prepares the files of the run and starts it.
 func (l *launch) run(ctx context.Context) error {
 	p := l.pod.p
+	if err := l.check(); err != nil {
+		return &StartError{Reason: "CreateContainerConfigError", Err: err}
+	}
 	// The sources of the environment may have changed since the last run.
 	env, err := p.cfg.Environment.Pod(l.spec).Container(ctx, l.id.Name, l.addresses)
 	if err != nil {
@@ -63,6 +67,18 @@ func (l *launch) run(ctx context.Context) error {
 		return err
 	}
 	return p.cfg.Runtime.Start(ctx, spec)
+}
+
+// check asks the Runtime whether it can run an ephemeral container, which was not in the
+// pod when that was admitted.
+func (l *launch) check() error {
+	checker := l.pod.p.caps.checker
+	if checker == nil || l.kind != ephemeral {
+		return nil
+	}
+	pod := l.spec.DeepCopy()
+	pod.Spec.InitContainers, pod.Spec.Containers = nil, []corev1.Container{*l.container.DeepCopy()}
+	return checker.Check(pod)
 }
 
 // prepare makes the files that the run has mounted and returns its mounts.

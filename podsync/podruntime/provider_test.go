@@ -429,6 +429,44 @@ func TestAnEphemeralContainerRunsOnce(t *testing.T) {
 	})
 }
 
+// A choosy is a Runtime that can't run containers with the image "bad".
+type choosy struct{ *link }
+
+func (choosy) Check(pod *corev1.Pod) error {
+	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		if c.Image == "bad" {
+			return errors.New("container " + c.Name + " is bad")
+		}
+	}
+	return nil
+}
+
+func TestAnEphemeralContainerThatTheRuntimeCanNotRunWaits(t *testing.T) {
+	prepare := func(w *world) {
+		w.change = func(cfg *podruntime.Config) { cfg.Runtime = choosy{w.link} }
+	}
+	inWorldWith(t, prepare, func(w *world) {
+		pod := podOf(corev1.RestartPolicyAlways, command("app", "forever"))
+		ref := w.start(pod)
+		time.Sleep(time.Second)
+		pod = pod.DeepCopy()
+		pod.Generation = 2
+		pod.Spec.EphemeralContainers = []corev1.EphemeralContainer{
+			{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "refused", Image: "bad", Command: []string{"forever"}}},
+			{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "debug", Command: []string{"forever"}}},
+		}
+		if _, err := w.p.Update(w.Context(), pod); err != nil {
+			w.Fatal(err)
+		}
+		time.Sleep(time.Hour)
+		if c := w.container(ref, "refused"); c.State.Waiting == nil || c.State.Waiting.Reason != "CreateContainerConfigError" ||
+			!strings.Contains(c.State.Waiting.Message, "container refused is bad") {
+			w.Errorf("it is %+v", c)
+		}
+		w.expect("start app/0", "start debug/0")
+	})
+}
+
 func TestANewImageStartsTheContainerAgain(t *testing.T) {
 	inWorld(t, func(w *world) {
 		pod := podOf(corev1.RestartPolicyNever, command("app", "forever"), command("other", "forever"))

@@ -244,6 +244,10 @@ type Checker interface {
 	// Check returns an error that says why the Runtime can never run the pod, or
 	// nil. The pod is then rejected with reason Unsupported, or with the error
 	// itself if it is a rejection of package podsync.
+	//
+	// It is also called before each start of an ephemeral container, with a pod that
+	// has this container alone. After an error the container waits with reason
+	// CreateContainerConfigError, and the pod runs on.
 	Check(pod *corev1.Pod) error
 }
 
