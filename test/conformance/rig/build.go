@@ -41,15 +41,21 @@ func Build(t testing.TB) Binaries {
 	return Binaries{E2E: in("e2e.test"), Kubelet: in("kubelet"), Agnhost: in("agnhost"), Nonewprivs: in("nonewprivs"), Pause: in("pause"), Sh: in("sh")}
 }
 
-// build returns the directory with the programs. It is made whole or not at all.
-func build(logf func(string, ...any)) (dir string, err error) {
+// Built reports whether Build takes the programs from the cache.
+func Built() bool {
+	dir, _, err := locate()
+	return err == nil && isDir(dir)
+}
+
+// locate returns the directory for the programs, and the files that they are built from.
+func locate() (dir string, files map[string][]byte, err error) {
 	cache, err := cacheDir()
 	if err != nil {
-		return "", err
+		return "", nil, err
 	}
 	toolchain, err := exec.Command("go", "env", "GOVERSION").Output()
 	if err != nil {
-		return "", err
+		return "", nil, err
 	}
 	key := sha256.New()
 	fmt.Fprintln(key, string(toolchain), runtime.GOARCH)
@@ -57,20 +63,28 @@ func build(logf func(string, ...any)) (dir string, err error) {
 		"versions/" + Version + ".mod": "go.mod", "versions/" + Version + ".sum": "go.sum",
 		"_program/imports.go": "imports.go", "_pause/main.go": "pause/main.go", "_sh/main.go": "sh/main.go",
 	}
-	files := map[string][]byte{}
+	files = map[string][]byte{}
 	for _, from := range []string{"versions/" + Version + ".mod", "versions/" + Version + ".sum", "_program/imports.go", "_pause/main.go", "_sh/main.go"} {
 		data, err := fs.ReadFile(conformance.Source, from)
 		if err != nil {
-			return "", err
+			return "", nil, err
 		}
 		files[sources[from]] = data
 		key.Write(data)
 	}
-	dir = filepath.Join(cache, "conformance", Version+"-"+hex.EncodeToString(key.Sum(nil))[:12])
+	return filepath.Join(cache, "conformance", Version+"-"+hex.EncodeToString(key.Sum(nil))[:12]), files, nil
+}
+
+// build returns the directory with the programs. It is made whole or not at all.
+func build(logf func(string, ...any)) (dir string, err error) {
+	dir, files, err := locate()
+	if err != nil {
+		return "", err
+	}
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		return "", err
 	}
-	lock, err := os.OpenFile(filepath.Join(cache, "conformance", "lock"), os.O_CREATE|os.O_RDWR, 0o644)
+	lock, err := os.OpenFile(filepath.Join(filepath.Dir(dir), "lock"), os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
 		return "", err
 	}

@@ -41,7 +41,50 @@ func Missing() string {
 	if _, err := os.Stat(filepath.Join(cniPlugins, "bridge")); err != nil {
 		return "the CNI plugins are missing in " + cniPlugins + ": apt-get install " + packages
 	}
+	if err := permitted(); err != nil {
+		return "this machine does not permit containers: " + err.Error()
+	}
 	return ""
+}
+
+// permitted tries what containers need and root may not have in a container: overlay
+// mounts, cgroups and network devices.
+func permitted() (err error) {
+	dir, err := os.MkdirTemp("", "kubewright-probe-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	in := func(name string) string { return filepath.Join(dir, name) }
+	for _, name := range []string{"lower", "upper", "work", "merged"} {
+		if err := os.Mkdir(in(name), 0o755); err != nil {
+			return err
+		}
+	}
+	options := "lowerdir=" + in("lower") + ",upperdir=" + in("upper") + ",workdir=" + in("work")
+	if err := syscall.Mount("overlay", in("merged"), "overlay", 0, options); err != nil {
+		return fmt.Errorf("mount an overlay: %w", err)
+	}
+	defer func() { err = errors.Join(err, syscall.Unmount(in("merged"), syscall.MNT_DETACH)) }()
+	cgroups := "/sys/fs/cgroup"
+	if v1 := filepath.Join(cgroups, "memory"); isDir(v1) {
+		cgroups = v1
+	}
+	if err := errors.Join(os.Mkdir(filepath.Join(cgroups, filepath.Base(dir)), 0o755), os.Remove(filepath.Join(cgroups, filepath.Base(dir)))); err != nil {
+		return err
+	}
+	bridge := "kwprobe" + strconv.Itoa(os.Getpid()%1e6)
+	for _, verb := range []string{"add", "del"} {
+		if out, err := exec.Command("busybox", "ip", "link", verb, "name", bridge, "type", "bridge").CombinedOutput(); err != nil {
+			return fmt.Errorf("%s a bridge: %w: %s", verb, err, strings.TrimSpace(string(out)))
+		}
+	}
+	return nil
+}
+
+func isDir(path string) bool {
+	st, err := os.Stat(path)
+	return err == nil && st.IsDir()
 }
 
 // cniPlugins is the directory in which Debian installs the CNI plugins.
@@ -55,8 +98,8 @@ type Runtime struct {
 	exited chan struct{}
 }
 
-// StartRuntime starts a containerd with the images. It skips the test, in one sentence,
-// if the machine can't have one.
+// StartRuntime starts a containerd with the images, on a machine of which nothing is
+// Missing.
 func StartRuntime(t testing.TB, b Binaries) *Runtime {
 	t.Helper()
 	if err := sweep(t); err != nil {
