@@ -429,6 +429,39 @@ func TestAnEphemeralContainerRunsOnce(t *testing.T) {
 	})
 }
 
+// A slow is a Runtime whose container "first" is created and does not start for an hour.
+type slow struct{ *link }
+
+func (s slow) List(ctx context.Context, pod types.UID) ([]podruntime.Container, error) {
+	list, err := s.link.List(ctx, pod)
+	if time.Since(s.begin) > time.Second && len(list) == 0 {
+		list = append(list, podruntime.Container{ID: podruntime.ContainerID{Pod: "uid-1", Name: "first"}})
+	}
+	return list, err
+}
+
+func TestACreatedContainerWaitsWithPodInitializing(t *testing.T) {
+	prepare := func(w *world) {
+		w.change = func(cfg *podruntime.Config) { cfg.Runtime = slow{w.link} }
+	}
+	inWorldWith(t, prepare, func(w *world) {
+		w.link.setBefore(func(op string) error {
+			if op == "Start" {
+				time.Sleep(time.Hour)
+			}
+			return nil
+		})
+		pod := podOf(corev1.RestartPolicyNever, command("app", "forever"))
+		pod.Spec.InitContainers = []corev1.Container{command("first", "exit 0")}
+		ref := w.start(pod)
+		time.Sleep(2 * time.Minute) // it is listed again
+		if c := w.container(ref, "first"); c.State.Waiting == nil || c.State.Waiting.Reason != "PodInitializing" {
+			w.Errorf("first has %+v", c)
+		}
+		time.Sleep(time.Hour)
+	})
+}
+
 // A choosy is a Runtime that can't run containers with the image "bad".
 type choosy struct{ *link }
 

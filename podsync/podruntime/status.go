@@ -105,7 +105,7 @@ func (c *container) status() corev1.ContainerStatus {
 			reason = c.failure.backoffReason
 		}
 		st.State.Waiting = &corev1.ContainerStateWaiting{Reason: reason, Message: c.failure.message}
-	case c.kind != ephemeral && len(c.pod.spec.Spec.InitContainers) > 0 && c.attempt <= 0 && c.obs == nil:
+	case c.kind != ephemeral && len(c.pod.spec.Spec.InitContainers) > 0 && c.attempt <= 0 && (c.obs == nil || c.obs.State == ContainerCreated):
 		st.State.Waiting = &corev1.ContainerStateWaiting{Reason: "PodInitializing"}
 	default:
 		st.State.Waiting = &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}
