@@ -5,15 +5,17 @@ package resourceslice
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
+	"fmt"
+	"reflect"
 	"slices"
-	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	resourcev1 "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/klog/v2"
 )
 
@@ -21,11 +23,11 @@ import (
 // server silently drops fields that it doesn't know or whose feature is off. The
 // verdict is refused if a device must be withheld for that.
 func (j *job) compare(req *request, got *resourcev1.ResourceSlice, rec *record) verdict {
-	e := encoder{hasher: j.c.hasher}
 	found := make(map[hash]*answer)
+	fieldsOf := sync.OnceValue(func() map[string][]string { return missingFields(&req.slice.Spec, &got.Spec) })
 	add := func(name string, sent, live hash, unsafe bool) {
 		a := &answer{stored: live, at: time.Now()}
-		if fields := missingFields(&req.slice.Spec, &got.Spec, name); len(fields) > 0 {
+		if fields := fieldsOf()[name]; len(fields) > 0 {
 			err := &DroppedFieldsError{Pool: j.p.id, Slice: got.Name, Fields: fields}
 			if unsafe && !j.c.cfg.PublishUnrestricted {
 				a.refused, err.Withheld = true, []string{name}
@@ -34,7 +36,7 @@ func (j *job) compare(req *request, got *resourcev1.ResourceSlice, rec *record) 
 		}
 		found[sent] = a
 	}
-	if head := e.head(&req.slice.Spec); head != rec.head {
+	if head := j.c.hasher.head(&req.slice.Spec); head != rec.head {
 		add("", head, rec.head, false)
 	}
 	for i := range req.page.items {
@@ -55,85 +57,65 @@ func (j *job) compare(req *request, got *resourcev1.ResourceSlice, rec *record) 
 	return v
 }
 
-// part returns the device or the counter set of that name and its path; if name
-// is empty, the fields of a spec that are about neither.
-func part(spec *resourcev1.ResourceSliceSpec, name string) (path string, value any) {
-	for i := range spec.Devices {
-		if spec.Devices[i].Name == name {
-			return "devices", &spec.Devices[i]
-		}
-	}
-	for i := range spec.SharedCounters {
-		if spec.SharedCounters[i].Name == name {
-			return "sharedCounters", &spec.SharedCounters[i]
-		}
-	}
-	if name != "" {
-		return "", nil
-	}
-	head := *spec
-	head.Devices, head.SharedCounters = nil, nil
-	return "", &head
-}
-
-// missingFields returns the paths, without indexes, that are in the part of sent
-// with a name and are missing or different in got.
-func missingFields(sent, got *resourcev1.ResourceSliceSpec, name string) []string {
-	var fields []string
-	path, value := part(sent, name)
-	_, other := part(got, name)
-	walk(path, toJSON(value), toJSON(other), false, func(path string) { fields = append(fields, strings.TrimPrefix(path, ".")) })
-	slices.Sort(fields)
-	return slices.Compact(fields)
-}
-
-func toJSON(value any) (v any) {
-	if b, err := json.Marshal(value); err == nil {
-		_ = json.Unmarshal(b, &v) // it was just made
-	}
-	return v
-}
-
 // keyedByName are the fields whose keys are names, not fields.
 var keyedByName = []string{"attributes", "capacity", "nodeAllocatableResources", "counters"}
 
-// walk compares two JSON values. names reports that the keys are names.
-func walk(path string, sent, got any, names bool, missing func(string)) {
+// missingFields returns the paths, without indexes, of all values that sent has and
+// got has not, by the name of the device or the counter set. An empty name stands
+// for the rest of the slice.
+func missingFields(sent, got *resourcev1.ResourceSliceSpec) map[string][]string {
+	// A spec can always be converted.
+	wanted, _ := runtime.DefaultUnstructuredConverter.ToUnstructured(sent)
+	stored, _ := runtime.DefaultUnstructuredConverter.ToUnstructured(got)
+	fields := make(map[string][]string)
+	for _, path := range []string{"devices", "sharedCounters"} {
+		found := named(stored[path])
+		for name, value := range named(wanted[path]) {
+			fields[name] = missing(path, value, found[name], false)
+		}
+		delete(wanted, path)
+	}
+	fields[""] = missing("", wanted, stored, false)
+	return fields
+}
+
+// named returns the elements of a list by name.
+func named(list any) map[string]any {
+	elements, _ := list.([]any)
+	names := make(map[string]any, len(elements))
+	for _, one := range elements {
+		names[one.(map[string]any)["name"].(string)] = one
+	}
+	return names
+}
+
+// missing returns the paths of all values in sent that got has not. names reports
+// that the keys of sent are names.
+func missing(path string, sent, got any, names bool) (paths []string) {
 	switch sent := sent.(type) {
 	case map[string]any:
-		got, ok := got.(map[string]any)
-		if !ok {
-			missing(path)
-			return
-		}
-		for key, value := range sent {
-			if key == "timeAdded" {
-				continue
+		if got, ok := got.(map[string]any); ok {
+			for key, value := range sent {
+				sub := path
+				if !names {
+					sub = strings.TrimPrefix(path+"."+key, ".")
+				}
+				paths = append(paths, missing(sub, value, got[key], !names && slices.Contains(keyedByName, key))...)
 			}
-			sub := path + "." + key
-			if names {
-				sub = path
-			}
-			if other, ok := got[key]; ok {
-				walk(sub, value, other, !names && slices.Contains(keyedByName, key), missing)
-			} else {
-				missing(sub)
-			}
+			return paths
 		}
 	case []any:
-		got, ok := got.([]any)
-		if !ok || len(got) != len(sent) {
-			missing(path)
-			return
-		}
-		for i := range sent {
-			walk(path, sent[i], got[i], false, missing)
-		}
-	default:
-		if sent != got {
-			missing(path)
+		if got, ok := got.([]any); ok && len(got) == len(sent) {
+			for i := range sent {
+				paths = append(paths, missing(path, sent[i], got[i], false)...)
+			}
+			return paths
 		}
 	}
+	if !reflect.DeepEqual(sent, got) {
+		paths = append(paths, path)
+	}
+	return paths
 }
 
 // refuse records which items the API server refused: those that it names or, if
@@ -159,7 +141,7 @@ func (j *job) refuse(page *page, err error) result {
 		return failureOf(err)
 	}
 	j.logger.V(2).Info("The API server refused a ResourceSlice", "slice", klog.KRef("", page.name), "leftOut", len(bad))
-	j.report(invalid, "The pool can't be published as it is")
+	j.report(invalid.Error(), invalid, "The pool can't be published as it is")
 	j.c.mu.Lock()
 	defer j.c.mu.Unlock()
 	for _, it := range bad {
@@ -187,7 +169,6 @@ func (j *job) holder(it *item) *record {
 // liveItems gets the live versions of items, by name.
 func (j *job) liveItems(of []*item) (map[string]*item, error) {
 	live := make(map[string]*item)
-	e := encoder{hasher: j.c.hasher}
 	for _, it := range of {
 		rec := j.holder(it)
 		if rec == nil || live[it.name] != nil {
@@ -201,11 +182,11 @@ func (j *job) liveItems(of []*item) (map[string]*item, error) {
 			return nil, err
 		}
 		for i := range slice.Spec.Devices {
-			is, _ := e.device(&slice.Spec.Devices[i], nil)
+			is, _ := j.c.hasher.device(&slice.Spec.Devices[i], nil)
 			live[is.name] = &is
 		}
 		for i := range slice.Spec.SharedCounters {
-			is := e.counterSet(&slice.Spec.SharedCounters[i])
+			is := j.c.hasher.counterSet(&slice.Spec.SharedCounters[i])
 			live[is.name] = &is
 		}
 	}
@@ -218,14 +199,13 @@ func namedItems(err error, page *page) (items []*item) {
 	if !errors.As(err, &status) || status.Status().Details == nil {
 		return nil
 	}
-	prefix := "spec.devices["
+	format := "spec.devices[%d]"
 	if page.isSets() {
-		prefix = "spec.sharedCounters["
+		format = "spec.sharedCounters[%d]"
 	}
 	for _, cause := range status.Status().Details.Causes {
-		rest, ok := strings.CutPrefix(cause.Field, prefix)
-		number, _, closed := strings.Cut(rest, "]")
-		if i, err := strconv.Atoi(number); ok && closed && err == nil && i >= 0 && i < len(page.items) {
+		var i int
+		if _, err := fmt.Sscanf(cause.Field, format, &i); err == nil && i >= 0 && i < len(page.items) {
 			items = append(items, &page.items[i])
 		}
 	}

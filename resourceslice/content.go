@@ -11,6 +11,7 @@ import (
 
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 )
 
 // item is a device or a counter set. Items are immutable.
@@ -131,67 +132,44 @@ func (it *item) sameTaints(of []resourcev1.DeviceTaint) bool {
 	})
 }
 
-// encoder encodes and hashes content. It has a buffer, so one goroutine at a
-// time may use it.
-type encoder struct {
-	hasher
-	buf []byte
-}
-
 // message is a protobuf message of k8s.io/api.
-type message interface {
-	Size() int
-	MarshalToSizedBuffer([]byte) (int, error)
-}
+type message interface{ Marshal() ([]byte, error) }
 
-// encode returns the encoding of m, valid until the next call.
-func (e *encoder) encode(m message) []byte {
-	size := m.Size()
-	if size > cap(e.buf) {
-		e.buf = make([]byte, 2*size)
-	}
-	// An error means that the buffer is too small; it has the message's size.
-	n, _ := m.MarshalToSizedBuffer(e.buf[:size])
-	return e.buf[size-n : size]
+// encode returns the encoding of m.
+func encode(m message) []byte {
+	data, _ := m.Marshal() // an error would mean that a buffer of the message's size is too small
+	return data
 }
 
 // device returns the item of a device. It returns before if that is equal.
-func (e *encoder) device(d *resourcev1.Device, before *item) (it item, reused bool) {
-	h := e.deviceHash(d)
+func (f *hasher) device(d *resourcev1.Device, before *item) (it item, reused bool) {
+	h := f.deviceHash(d)
 	if before != nil && before.hash == h && before.sameTaints(d.Taints) {
 		return *before, true
 	}
 	bare := *d
-	if len(d.Taints) > 0 || sharesQuantities(d) {
+	if len(d.Taints)+len(d.Capacity)+len(d.NodeAllocatableResources) > 0 {
+		// Encoding a quantity caches its text in it, so those of the caller must not
+		// be encoded.
 		bare = *d.DeepCopy()
 	}
 	for i := range bare.Taints {
 		bare.Taints[i].TimeAdded = nil
 	}
-	it = item{d.Name, h, traitsOf(d), string(e.encode(&bare))}
+	it = item{d.Name, h, traitsOf(d), string(encode(&bare))}
 	if at := strings.Index(it.encoded, d.Name); at >= 0 {
 		it.name = it.encoded[at : at+len(d.Name)] // shares the memory
 	}
 	return it, false
 }
 
-// sharesQuantities reports whether d has quantities behind pointers. Encoding a
-// quantity caches its text in it, so those of the caller must not be encoded.
-func sharesQuantities(d *resourcev1.Device) bool {
-	shares := len(d.NodeAllocatableResources) > 0
-	for _, c := range d.Capacity {
-		shares = shares || c.RequestPolicy != nil
-	}
-	return shares
-}
-
-func (e *encoder) counterSet(s *resourcev1.CounterSet) item {
-	return item{s.Name, e.rare(setHash, s), setTraits, string(e.encode(s))}
+func (f *hasher) counterSet(s *resourcev1.CounterSet) item {
+	return item{s.Name, f.rare(setHash, s), setTraits, string(encode(s))}
 }
 
 // head returns the hash of the fields of a spec that are about neither its
 // pool nor its node nor a single device or counter set.
-func (e *encoder) head(spec *resourcev1.ResourceSliceSpec) hash {
+func (f *hasher) head(spec *resourcev1.ResourceSliceSpec) hash {
 	bare := resourcev1.ResourceSliceSpec{
 		NodeSelector:           spec.NodeSelector,
 		AllNodes:               spec.AllNodes,
@@ -199,7 +177,7 @@ func (e *encoder) head(spec *resourcev1.ResourceSliceSpec) hash {
 		PartitionTypeAttribute: spec.PartitionTypeAttribute,
 		SkipNodeOperations:     slices.Sorted(slices.Values(spec.SkipNodeOperations)),
 	}
-	return e.messageHash(&bare)
+	return f.messageHash(&bare)
 }
 
 // desired is a pool as passed to Set. It is immutable.
@@ -235,7 +213,7 @@ func (d *desired) spec(kind int) resourcev1.ResourceSliceSpec {
 // newDesired encodes a pool and reuses equal items of before. fresh has the
 // indexes in pool.Devices of all other devices: those must be validated. same
 // reports that the pool equals before.
-func (e *encoder) newDesired(id PoolID, pool *Pool, nodeName string, before *desired) (d *desired, fresh []int, same bool) {
+func (f *hasher) newDesired(id PoolID, pool *Pool, nodeName string, before *desired) (d *desired, fresh []int, same bool) {
 	d = &desired{id: id, atomic: pool.Atomic, devices: make([]item, len(pool.Devices)), base: resourcev1.ResourceSliceSpec{
 		Driver: id.Driver, Pool: resourcev1.ResourcePool{Name: id.Name},
 		NodeSelector: pool.Nodes.Selector.DeepCopy(), AllNodes: orNil(pool.Nodes.AllNodes), PerDeviceNodeSelection: orNil(pool.Nodes.PerDevice),
@@ -246,26 +224,22 @@ func (e *encoder) newDesired(id PoolID, pool *Pool, nodeName string, before *des
 		d.nodeName, d.base.NodeName = nodeName, orNil(nodeName)
 	}
 	for i := range pool.SharedCounters {
-		d.sets = append(d.sets, e.counterSet(&pool.SharedCounters[i]))
+		d.sets = append(d.sets, f.counterSet(&pool.SharedCounters[i]))
 	}
 	slices.SortFunc(d.sets, byName)
 	for kind := range d.heads {
 		spec := d.spec(kind)
-		d.heads[kind] = e.head(&spec)
-	}
-	was := before
-	if was == nil {
-		was = &desired{}
+		d.heads[kind] = f.head(&spec)
 	}
 	for i := range pool.Devices {
-		it, reused := e.device(&pool.Devices[i], find(was.devices, pool.Devices[i].Name))
+		it, reused := f.device(&pool.Devices[i], find(before.devices, pool.Devices[i].Name))
 		// A device that was valid is not if only one of the pools is PerDevice.
-		if d.devices[i] = it; !reused || (was.base.PerDeviceNodeSelection == nil) != (d.base.PerDeviceNodeSelection == nil) {
+		if d.devices[i] = it; !reused || (before.base.PerDeviceNodeSelection == nil) != (d.base.PerDeviceNodeSelection == nil) {
 			fresh = append(fresh, i)
 		}
 	}
 	slices.SortFunc(d.devices, byName)
-	return d, fresh, before != nil && len(fresh) == 0 && d.equal(before)
+	return d, fresh, len(fresh) == 0 && d.equal(before)
 }
 
 // orNil returns a pointer to v, or nil for the zero value.
@@ -285,9 +259,6 @@ func (d *desired) equal(other *desired) bool {
 // urgent reports whether replacing before with d takes something from Pods: a
 // device, or the permission to use it.
 func (d *desired) urgent(before *desired) bool {
-	if before == nil {
-		return false
-	}
 	return slices.ContainsFunc(before.devices, func(it item) bool { return find(d.devices, it.name) == nil }) ||
 		slices.ContainsFunc(d.devices, func(it item) bool { return it.restricts(cmp.Or(find(before.devices, it.name), noItem)) })
 }
@@ -309,17 +280,15 @@ type record struct {
 
 // record returns the record of a slice. It keeps no part of the slice except
 // for strings and metadata.
-func (e *encoder) record(s *resourcev1.ResourceSlice) *record {
+func (f *hasher) record(s *resourcev1.ResourceSlice) *record {
 	r := &record{
 		ObjectMeta: s.ObjectMeta,
 		id:         PoolID{s.Spec.Driver, s.Spec.Pool.Name},
 		generation: s.Spec.Pool.Generation,
 		count:      s.Spec.Pool.ResourceSliceCount,
-		head:       e.head(&s.Spec),
+		head:       f.head(&s.Spec),
+		nodeName:   ptr.Deref(s.Spec.NodeName, ""),
 		items:      make([]item, 0, len(s.Spec.Devices)+len(s.Spec.SharedCounters)),
-	}
-	if s.Spec.NodeName != nil {
-		r.nodeName = *s.Spec.NodeName
 	}
 	var last metav1.ManagedFieldsEntry
 	for _, entry := range s.ManagedFields {
@@ -330,20 +299,14 @@ func (e *encoder) record(s *resourcev1.ResourceSlice) *record {
 	r.manager, r.ManagedFields = last.Manager, nil
 	for i := range s.Spec.Devices {
 		d := &s.Spec.Devices[i]
-		r.items = append(r.items, item{name: d.Name, hash: e.deviceHash(d), traits: traitsOf(d)})
+		r.items = append(r.items, item{name: d.Name, hash: f.deviceHash(d), traits: traitsOf(d)})
 	}
 	for i := range s.Spec.SharedCounters {
 		set := &s.Spec.SharedCounters[i]
-		r.items = append(r.items, item{name: set.Name, hash: e.rare(setHash, set), traits: setTraits})
+		r.items = append(r.items, item{name: set.Name, hash: f.rare(setHash, set), traits: setTraits})
 	}
 	slices.SortStableFunc(r.items, byName)
 	return r
-}
-
-// record returns the record of one slice.
-func (c *Controller) record(s *resourcev1.ResourceSlice) *record {
-	e := encoder{hasher: c.hasher}
-	return e.record(s)
 }
 
 // has reports whether the slice has counter sets, or devices.
@@ -370,15 +333,6 @@ func (r *record) otherOwner(ref *metav1.OwnerReference) *metav1.OwnerReference {
 		}
 	}
 	return nil
-}
-
-func (r *record) hasLabels(labels map[string]string) bool {
-	for k, v := range labels {
-		if have, ok := r.Labels[k]; !ok || have != v {
-			return false
-		}
-	}
-	return true
 }
 
 // byRecord sorts records for a layout: the newest generation first, then by

@@ -75,7 +75,7 @@ func fill(v reflect.Value, path string, visit func(path string, change func())) 
 // TestEveryFieldChangesTheHash guards against fields that a later version of
 // the API adds: a change of one must be seen.
 func TestEveryFieldChangesTheHash(t *testing.T) {
-	e := encoder{hasher: newHasher()}
+	e := newHasher()
 	var changes []func()
 	var paths []string
 	fill(reflect.ValueOf(&resourcev1.ResourceSliceSpec{}).Elem(), "", func(path string, change func()) { paths = append(paths, path) })
@@ -109,9 +109,9 @@ func TestEveryFieldChangesTheHash(t *testing.T) {
 // TestSetTwiceTheSameName: two of one name are not the pool that had another
 // in the place of one of them.
 func TestSetTwiceTheSameName(t *testing.T) {
-	e := encoder{hasher: newHasher()}
+	e := newHasher()
 	p := Pool{Devices: someDevices(0, 3)}
-	d, _, _ := e.newDesired(testID, &p, "n1", nil)
+	d, _, _ := e.newDesired(testID, &p, "n1", &desired{})
 	for _, devices := range [][]resourcev1.Device{
 		{p.Devices[0], p.Devices[0], p.Devices[2]}, {p.Devices[2], p.Devices[2], p.Devices[2]}, {p.Devices[1], p.Devices[0], p.Devices[0]},
 	} {
@@ -125,7 +125,7 @@ func TestSetTwiceTheSameName(t *testing.T) {
 }
 
 func TestEqualContentHasOneHash(t *testing.T) {
-	e := encoder{hasher: newHasher()}
+	e := newHasher()
 	a := resourcev1.Device{Name: "a", Capacity: map[resourcev1.QualifiedName]resourcev1.DeviceCapacity{"m": {Value: resource.MustParse("1024Mi")}}}
 	b := resourcev1.Device{
 		Name: "a", Attributes: map[resourcev1.QualifiedName]resourcev1.DeviceAttribute{}, Taints: []resourcev1.DeviceTaint{},
@@ -154,8 +154,8 @@ func BenchmarkSetUnchanged(b *testing.B) {
 	for _, n := range []int{1000, 10_000, 100_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			p := Pool{Devices: typical(n)}
-			e := encoder{hasher: newHasher()}
-			d, _, _ := e.newDesired(testID, &p, "n1", nil)
+			e := newHasher()
+			d, _, _ := e.newDesired(testID, &p, "n1", &desired{})
 			b.ReportAllocs()
 			for b.Loop() {
 				if _, _, same := e.newDesired(testID, &p, "n1", d); !same {
@@ -202,7 +202,7 @@ func BenchmarkManyDevices(b *testing.B) {
 		p := newPlan(d, o)
 		b.ReportAllocs()
 		for b.Loop() {
-			j := &job{c: &Controller{hasher: m.e.hasher}, want: d, live: o.live}
+			j := &job{c: &Controller{hasher: m.e}, want: d, live: o.live}
 			j.indexTimes()
 			for _, page := range slices.Concat(p.phases...) {
 				if _, err := j.build(p, page); err != nil {
@@ -230,7 +230,7 @@ func BenchmarkManyDevices(b *testing.B) {
 // publish stores a pool in an empty model, and checks nothing.
 func (m *model) publish(d *desired) {
 	p := newPlan(d, m.observed())
-	j := &job{c: &Controller{hasher: m.e.hasher}, want: d}
+	j := &job{c: &Controller{hasher: m.e}, want: d}
 	j.indexTimes()
 	for _, phase := range p.phases {
 		for _, page := range phase {
@@ -266,7 +266,7 @@ func typical(n int) []resourcev1.Device {
 
 // TestNamesTakeNoMemory: a name is a part of the encoding.
 func TestNamesTakeNoMemory(t *testing.T) {
-	e := encoder{hasher: newHasher()}
+	e := newHasher()
 	for _, name := range []string{"a", strings.Repeat("x", 63)} {
 		it, _ := e.device(&resourcev1.Device{Name: name, AllNodes: new(true)}, nil)
 		if it.name != name || unsafe.StringData(it.name) != unsafe.StringData(it.encoded[2:]) {

@@ -65,7 +65,7 @@ func New(cfg Config) (*Controller, error) {
 		ready:    lifecycle.NewReady(cfg.Name),
 		progress: lifecycle.NewProgress(cfg.Name, 2*beatInterval+3*cfg.CallTimeout),
 		tokens:   make(chan struct{}, cfg.Concurrency),
-		view:     view{pools: map[PoolID]map[string]*entry{}},
+		view:     view{slices: map[string]*entry{}},
 		owner:    ownerCache{source: cfg.Owner, turn: make(chan struct{}, 1)},
 		pools:    make(map[PoolID]*pool),
 		named:    make(map[string]map[string]bool),
@@ -100,15 +100,14 @@ func (c *Controller) Set(id PoolID, p Pool) error {
 	if err := c.checkID(id); err != nil {
 		return err
 	}
-	var before *desired
+	before := &desired{}
 	c.mu.Lock()
-	if p := c.pools[id]; p != nil {
+	if p := c.pools[id]; p != nil && p.want != nil {
 		before = p.want
 	}
 	c.mu.Unlock()
 
-	e := encoder{hasher: c.hasher}
-	d, fresh, same := e.newDesired(id, &p, c.cfg.NodeName, before)
+	d, fresh, same := c.hasher.newDesired(id, &p, c.cfg.NodeName, before)
 	if same {
 		return nil
 	}

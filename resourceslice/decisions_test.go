@@ -113,9 +113,9 @@ func TestRiskyWritesComeFirst(t *testing.T) {
 		switch {
 		case page.rec == nil:
 			order = append(order, "new")
-		case page.restrictive:
+		case page.change == restrictive:
 			order = append(order, "restrictive")
-		case page.content:
+		case page.change == edited:
 			order = append(order, "content")
 		default:
 			order = append(order, "generation")
@@ -133,7 +133,7 @@ func TestRiskyWritesComeFirst(t *testing.T) {
 	one[0].AllowMultipleAllocations = new(true)
 	one = slices.Delete(one, 191, 192)
 	inPlace := newPlan(plain.desired(Pool{Devices: one}), plain.observed())
-	if len(inPlace.phases) != 1 || len(inPlace.phases[0]) != 2 || !inPlace.phases[0][0].restrictive || inPlace.phases[0][1].restrictive {
+	if len(inPlace.phases) != 1 || len(inPlace.phases[0]) != 2 || inPlace.phases[0][0].change != restrictive || inPlace.phases[0][1].change == restrictive {
 		t.Errorf("phases %v", inPlace.phases)
 	}
 }

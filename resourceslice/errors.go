@@ -6,7 +6,6 @@ package resourceslice
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 )
@@ -72,14 +71,6 @@ func (e *DroppedFieldsError) Error() string {
 		text += fmt.Sprintf("; %d devices and counter sets are withheld", n)
 	}
 	return text
-}
-
-// sort sorts the lists of e and removes duplicates.
-func (e *DroppedFieldsError) sort() {
-	for _, list := range []*[]string{&e.Fields, &e.Withheld} {
-		slices.Sort(*list)
-		*list = slices.Compact(*list)
-	}
 }
 
 // A ForbiddenError means that the controller lacks a permission. The request is

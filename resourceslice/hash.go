@@ -54,57 +54,57 @@ func (f *hasher) quantity(h hash, q resource.Quantity) hash {
 }
 
 // messageHash returns the hash of the encoding of m.
-func (e *encoder) messageHash(m message) hash { return hash(maphash.Bytes(e.seed, e.encode(m))) }
+func (f *hasher) messageHash(m message) hash { return hash(maphash.Bytes(f.seed, encode(m))) }
 
-func (e *encoder) rare(h hash, m message) hash { return e.mix(h, uint64(e.messageHash(m))) }
+func (f *hasher) rare(h hash, m message) hash { return f.mix(h, uint64(f.messageHash(m))) }
 
 // deviceHash returns the hash of a device. It reads attributes and capacities one
 // by one, because their protobuf encoding sorts and allocates and takes four times
 // as long; all other fields are hashed by their encoding.
 // TestEveryFieldChangesTheHash fails if a later version of the API adds a field
 // that is not covered.
-func (e *encoder) deviceHash(d *resourcev1.Device) hash {
+func (f *hasher) deviceHash(d *resourcev1.Device) hash {
 	var sum hash // because maps have no order
 	for name, a := range d.Attributes {
-		sum += e.attribute(e.text(1, string(name)), &a)
+		sum += f.attribute(f.text(1, string(name)), &a)
 	}
 	for name, c := range d.Capacity {
-		one := e.quantity(e.text(2, string(name)), c.Value)
+		one := f.quantity(f.text(2, string(name)), c.Value)
 		if c.RequestPolicy != nil {
-			one = e.rare(one, c.RequestPolicy.DeepCopy()) // see sharesQuantities
+			one = f.rare(one, c.RequestPolicy.DeepCopy()) // see device
 		}
 		sum += one
 	}
 	for i := range d.Taints {
 		t := &d.Taints[i]
-		sum = e.text(e.text(e.text(sum, t.Key), t.Value), string(t.Effect))
+		sum = f.text(f.text(f.text(sum, t.Key), t.Value), string(t.Effect))
 	}
-	h := e.text(sum, d.Name)
+	h := f.text(sum, d.Name)
 	rest := *d
 	if len(d.NodeAllocatableResources) > 0 {
-		rest = *d.DeepCopy() // see sharesQuantities
+		rest = *d.DeepCopy() // see device
 	}
 	rest.Name, rest.Attributes, rest.Capacity, rest.Taints = "", nil, nil, nil
 	if rest.Size() > emptySize {
-		h = e.rare(h, rest.DeepCopy()) // so that rest stays on the stack
+		h = f.rare(h, rest.DeepCopy()) // so that rest stays on the stack
 	}
 	return h
 }
 
 var emptySize = (&resourcev1.Device{}).Size()
 
-func (e *encoder) attribute(h hash, a *resourcev1.DeviceAttribute) hash {
+func (f *hasher) attribute(h hash, a *resourcev1.DeviceAttribute) hash {
 	if a.IntValue != nil {
-		h = e.mix(e.mix(h, 1), uint64(*a.IntValue))
+		h = f.mix(f.mix(h, 1), uint64(*a.IntValue))
 	}
 	if a.StringValue != nil {
-		h = e.text(e.mix(h, 2), *a.StringValue)
+		h = f.text(f.mix(h, 2), *a.StringValue)
 	}
 	if a.VersionValue != nil {
-		h = e.text(e.mix(h, 3), *a.VersionValue)
+		h = f.text(f.mix(h, 3), *a.VersionValue)
 	}
 	if a.BoolValue != nil || a.BoolValues != nil || a.IntValues != nil || a.StringValues != nil || a.VersionValues != nil {
-		h = e.rare(h, a.DeepCopy()) // so that a stays on the stack
+		h = f.rare(h, a.DeepCopy()) // so that a stays on the stack
 	}
 	return h
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/labels"
 )
 
 const (
@@ -41,11 +42,20 @@ type page struct {
 	name  string
 	items []item // devices or counter sets, by name once the layout is done
 
-	// The differences from rec, set by diff.
-	content     bool // devices, counter sets or head
-	metadata    bool // labels or owner
-	restrictive bool // it takes something from Pods
+	change change // the difference from rec
 }
+
+// change is the greatest difference between a page and its record. The API
+// server may refuse a write for the first three.
+type change int
+
+const (
+	created     change = iota
+	restrictive        // it takes something from Pods
+	edited             // devices, counter sets or head
+	relabelled         // labels or owner only
+	unchanged
+)
 
 // isSets reports whether the page has counter sets, not devices.
 func (p *page) isSets() bool { return len(p.items) > 0 && p.items[0].isSet }
@@ -81,19 +91,22 @@ func (p *page) newRestrictions() restrictions {
 	return kinds
 }
 
-func (p *page) diff(d *desired, o *observed) {
-	if p.content = p.differs(d, o); p.rec == nil {
-		return
+func (p *page) diff(d *desired, o *observed) change {
+	switch {
+	case p.rec == nil:
+		return created
+	case p.differs(d, o):
+		if slices.ContainsFunc(p.rec.items, func(is item) bool {
+			it := find(p.items, is.name)
+			return it == nil || it.hash != is.hash && len(it.taints) > 0
+		}) {
+			return restrictive
+		}
+		return edited
+	case !o.labels.Matches(labels.Set(p.rec.Labels)), o.owner != nil && !p.rec.ownedBy(o.owner):
+		return relabelled
 	}
-	p.metadata = !p.rec.hasLabels(o.labels) || o.owner != nil && !p.rec.ownedBy(o.owner)
-	if !p.content {
-		return
-	}
-	for i := range p.rec.items {
-		is := &p.rec.items[i]
-		it := find(p.items, is.name)
-		p.restrictive = p.restrictive || it == nil || it.hash != is.hash && len(it.taints) > 0
-	}
+	return unchanged
 }
 
 // differs reports whether the spec of the page, except for generation and

@@ -4,6 +4,7 @@
 package resourceslice
 
 import (
+	"cmp"
 	"encoding/binary"
 	"hash/fnv"
 	"math"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 )
 
 // planAnnotation has the digest of the plan that wrote a slice, if the pool was
@@ -54,7 +56,7 @@ type observed struct {
 	taken map[string]bool
 
 	owner  *metav1.OwnerReference // nil: none
-	labels map[string]string
+	labels labels.ValidatedSetSelector
 }
 
 // stored reports whether live is the stored form of wanted.
@@ -148,15 +150,9 @@ func newest(live []*record) (top []*record, complete, uniform bool) {
 // must not pass for a pool after the first deletes.
 func planRemoval(live []*record) *plan {
 	p := &plan{outcome: removal}
-	if len(live) == 0 {
-		return p
-	}
-	top, _, _ := newest(live)
-	older := slices.DeleteFunc(slices.Clone(live), func(rec *record) bool { return rec.generation == top[0].generation })
-	for _, group := range [][]*record{older, top} {
-		if len(group) > 0 {
-			p.deletes = append(p.deletes, group)
-		}
+	if top, _, _ := newest(live); len(top) > 0 {
+		older := slices.DeleteFunc(slices.Clone(live), func(rec *record) bool { return rec.generation == top[0].generation })
+		p.deletes = [][]*record{older, top}
 	}
 	return p
 }
@@ -198,7 +194,7 @@ func makePlan(d *desired, o *observed, compact bool) *plan {
 	}
 	p := &plan{pages: d.layOut(o, usable, count, compact), generation: o.floor}
 	for _, page := range p.pages {
-		page.diff(d, o)
+		page.change = page.diff(d, o)
 	}
 	p.choose(d, o, top, complete, uniform)
 	return p
@@ -214,7 +210,7 @@ func (p *plan) choose(d *desired, o *observed, top []*record, complete, uniform 
 		switch {
 		case page.rec == nil || page.rec.generation < p.generation:
 			behind = append(behind, page)
-		case page.content || page.metadata:
+		case page.change != unchanged:
 			changed = append(changed, page)
 		}
 	}
@@ -263,11 +259,10 @@ func (p *plan) sum(d *desired) string {
 		h.Write(binary.AppendUvarint(nil, uint64(len(data))))
 		h.Write(data)
 	}
-	var e encoder
 	for _, page := range slices.SortedFunc(slices.Values(p.pages), func(a, b *page) int { return strings.Compare(a.name, b.name) }) {
 		spec := d.spec(page.kind())
 		add([]byte(page.name))
-		add(e.encode(&spec))
+		add(encode(&spec))
 		for i := range page.items {
 			add([]byte(page.items[i].encoded))
 		}
@@ -287,7 +282,7 @@ func independent(d *desired, changed []*page) bool {
 	at := make(map[string]*record)
 	heads := 0
 	for _, page := range changed {
-		if !page.content {
+		if page.change > edited {
 			continue
 		}
 		if d.atomic || page.isSets() || page.rec.has(true) {
@@ -305,7 +300,7 @@ func independent(d *desired, changed []*page) bool {
 	}
 	for _, page := range changed {
 		for _, it := range page.items {
-			if rec, ok := at[it.name]; ok && rec != page.rec && page.content {
+			if rec, ok := at[it.name]; ok && rec != page.rec && page.change <= edited {
 				return false // the device moves
 			}
 		}
@@ -315,17 +310,4 @@ func independent(d *desired, changed []*page) bool {
 
 // riskiestFirst sorts pages so that those come first whose write may be
 // refused, or that take something from Pods.
-func riskiestFirst(a, b *page) int {
-	rank := func(p *page) int {
-		switch {
-		case p.rec == nil:
-			return 0
-		case p.restrictive:
-			return 1
-		case p.content:
-			return 2
-		}
-		return 3
-	}
-	return rank(a) - rank(b)
-}
+func riskiestFirst(a, b *page) int { return cmp.Compare(a.change, b.change) }

@@ -21,7 +21,7 @@ var testID = PoolID{"gpu.example.com", "n1"}
 // model is an API server in a map, for plans alone.
 type model struct {
 	t      testing.TB
-	e      encoder
+	e      hasher
 	slices map[string]*resourcev1.ResourceSlice
 	rv     int
 	floor  int64
@@ -29,7 +29,7 @@ type model struct {
 }
 
 func newModel(t testing.TB) *model {
-	return &model{t: t, e: encoder{hasher: newHasher()}, slices: map[string]*resourcev1.ResourceSlice{}}
+	return &model{t: t, e: newHasher(), slices: map[string]*resourcev1.ResourceSlice{}}
 }
 
 func (m *model) live() (all []*record) {
@@ -41,7 +41,7 @@ func (m *model) live() (all []*record) {
 }
 
 func (m *model) desired(p Pool) *desired {
-	d, _, _ := m.e.newDesired(testID, &p, "n1", nil)
+	d, _, _ := m.e.newDesired(testID, &p, "n1", &desired{})
 	return d
 }
 
@@ -57,7 +57,7 @@ func (m *model) observed() *observed {
 // write carries out one write of a plan.
 func (m *model) write(d *desired, p *plan, page *page) {
 	m.t.Helper()
-	j := &job{c: &Controller{hasher: m.e.hasher}, want: d, live: m.live()}
+	j := &job{c: &Controller{hasher: m.e}, want: d, live: m.live()}
 	j.indexTimes()
 	s, err := j.build(p, page)
 	if err != nil {
@@ -439,7 +439,7 @@ func TestASuccessorResumesTheSamePlan(t *testing.T) {
 			first := newPlan(d, m.observed())
 			made := 1 + rng.IntN(writesOf(first)-1)
 			m.apply(d, first, rng, made)
-			m.e.hasher = newHasher() // another process
+			m.e = newHasher() // another process
 			d, m.ours, m.floor = m.desired(pools[len(pools)-1]), 0, 0
 			rest := newPlan(d, m.observed())
 			if rest.outcome != fillUp || rest.digest != first.digest || writesOf(rest) != writesOf(first)-made {

@@ -153,8 +153,6 @@ type work struct {
 	wrote      time.Time // the last write
 	lostCreate time.Time // the last create without an answer
 
-	failures int
-	failedAt time.Time // the first of these failures
 	streak   report.Streak
 	reported map[string]bool // errors that were reported
 	problem  error           // what Status.Err is
@@ -212,9 +210,9 @@ func (p *pool) repairDelay(base time.Duration) time.Duration {
 	}
 	delay := base
 	for n := contentionAfter; n <= p.conflict.repairs && delay < maxRepairDelay; n++ {
-		delay *= 2
+		delay = min(2*delay, maxRepairDelay)
 	}
-	return max(base, min(delay, maxRepairDelay))
+	return delay
 }
 
 // update changes the status and wakes all Waits.

@@ -53,17 +53,10 @@ var (
 	retryBackoff = backoff.Policy{Base: 50 * time.Millisecond, Cap: 30 * time.Second}
 	// divergeBackoff is for a webhook that changes slices.
 	divergeBackoff = backoff.Policy{Base: time.Second, Cap: 5 * time.Minute}
-	// ownerBackoff is for an owner that doesn't exist yet.
-	ownerBackoff = backoff.Policy{Base: time.Second, Cap: 30 * time.Second}
 
 	errDiverges = errors.New("resourceslice: the API server stores something else than it was sent")
 	errRaces    = errors.New("resourceslice: another writer keeps changing the slices")
 )
-
-// ownerError is an error of Config.Owner.
-type ownerError struct{ error }
-
-func (e *ownerError) Unwrap() error { return e.error }
 
 // job is one reconciliation of a pool. It belongs to one worker.
 type job struct {
@@ -211,7 +204,8 @@ func (j *job) plan() (*plan, result) {
 			// Two publishers that give their pools one name would delete each
 			// other's slices.
 			other := rec.otherOwner(j.owner)
-			j.report(&ContendedError{Pool: j.p.id, Manager: strings.ToLower(other.Kind) + " " + other.Name}, "The pool belongs to another owner")
+			name := strings.ToLower(other.Kind) + " " + other.Name
+			j.report("contended by "+name, &ContendedError{Pool: j.p.id, Manager: name}, "The pool belongs to another owner")
 			return nil, waitFor(forbiddenRetry, forbidden)
 		}
 	}
@@ -248,12 +242,9 @@ func (j *job) askOwner() error {
 	if j.isHalf() {
 		ctx = j.c.outlives // the pool is completed when Run ends
 	}
-	owner, err := j.c.owner.get(ctx, j.c.cfg.CallTimeout)
-	if err != nil {
-		return &ownerError{err}
-	}
-	j.owner = owner
-	return nil
+	var err error
+	j.owner, err = j.c.owner.get(ctx, j.c.cfg.CallTimeout)
+	return err
 }
 
 // retry schedules the next reconciliation and returns the wait.
@@ -273,38 +264,22 @@ func (j *job) retry(r result) time.Duration {
 
 // failed records a failure and returns the backoff.
 func (j *job) failed(err error) time.Duration {
-	w := j.w
-	if w.failures++; w.failures == 1 {
-		w.failedAt = time.Now()
+	patience := reportAfter
+	if apierr.Classify(err) == apierr.NotFound {
+		patience = math.MaxInt64 // the owner may not exist yet
 	}
 	policy := retryBackoff
-	if _, ok := errors.AsType[*ownerError](err); ok {
-		policy = ownerBackoff
-	}
 	if errors.Is(err, errDiverges) {
 		policy = divergeBackoff
 	}
-	wait := policy.Delay(w.failures)
-	if apierr.Classify(err) != apierr.NotFound && time.Since(w.failedAt) >= reportAfter { // the owner may not exist yet
-		w.streak.Fail(j.ctx, j.c.cfg.ErrorHandler, fmt.Errorf("resourceslice: pool %s: %w", j.p.id, err), "The pool can't be published",
-			"driver", j.p.id.Driver, "pool", j.p.id.Name)
-	} else {
-		j.logger.V(4).Info("Will try again", "err", err, "after", wait)
-	}
-	return wait
+	j.w.streak.FailAfter(j.ctx, patience, j.c.cfg.ErrorHandler, fmt.Errorf("resourceslice: pool %s: %w", j.p.id, err), "The pool can't be published",
+		"driver", j.p.id.Driver, "pool", j.p.id.Name)
+	return policy.Delay(j.w.streak.Failures())
 }
 
-// report reports a lasting error once.
-func (j *job) report(err error, message string) {
-	key := err.Error()
-	switch err := err.(type) { //nolint:errorlint // only errors of this package
-	case *ContendedError:
-		key = "contended by " + err.Manager
-	case *DroppedFieldsError:
-		key = "dropped " + strings.Join(err.Fields, " ")
-	case *ForbiddenError:
-		key = "forbidden to " + err.Verb
-	}
+// report reports a lasting error once, until the pool is published without one.
+// Errors with the same key are one.
+func (j *job) report(key string, err error, message string) {
 	j.c.mu.Lock()
 	known := j.w.reported[key]
 	j.w.reported[key] = true
@@ -318,7 +293,7 @@ func (j *job) report(err error, message string) {
 
 // permanent reports and records an error that a retry doesn't change.
 func (j *job) permanent(err error) {
-	j.report(err, "The pool can't be published as it is")
+	j.report(err.Error(), err, "The pool can't be published as it is")
 	j.c.mu.Lock()
 	defer j.c.mu.Unlock()
 	if j.p.status.Revision == j.status.Revision {
@@ -340,7 +315,7 @@ func (j *job) noteRepair() {
 	j.c.mu.Unlock()
 	j.logger.V(2).Info("Repairing what another writer changed", "manager", e.Manager, "repairs", e.Repairs)
 	if e.Repairs >= contentionAfter {
-		j.report(e, "Another writer keeps changing the pool")
+		j.report("contended by "+e.Manager, e, "Another writer keeps changing the pool")
 	}
 }
 
@@ -348,7 +323,7 @@ func (j *job) noteRepair() {
 func (j *job) published(p *plan) {
 	w := j.w
 	w.streak.OK(j.ctx, "The pool is published again", "driver", j.p.id.Driver, "pool", j.p.id.Name)
-	w.failures, w.ours = 0, p.generation
+	w.ours = p.generation
 	j.closeWindow()
 	j.sumUp()
 	done := Published{
@@ -457,8 +432,11 @@ func (j *job) sumUp() {
 	}
 	var problem error
 	if len(dropped.Fields) > 0 {
-		dropped.sort()
-		j.report(dropped, "The API server dropped fields of a ResourceSlice")
+		for _, list := range []*[]string{&dropped.Fields, &dropped.Withheld} {
+			slices.Sort(*list)
+			*list = slices.Compact(*list)
+		}
+		j.report("dropped "+strings.Join(dropped.Fields, " "), dropped, "The API server dropped fields of a ResourceSlice")
 		problem = dropped
 	}
 	if invalid != nil {

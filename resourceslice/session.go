@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 
 	"github.com/kubewright/kubewright/internal/apierr"
@@ -58,10 +59,8 @@ type session struct {
 	gone    atomic.Bool   // the version is not served
 	trusted atomic.Uint32 // restrictions that the API server stores
 
-	mu      sync.Mutex // of failed
-	streak  report.Streak
-	since   time.Time           // the watch fails since
-	started map[scope]time.Time // the last start of the watch
+	mu     sync.Mutex // of failed
+	streak report.Streak
 }
 
 // serve runs sessions with the newest version that is served until ctx is done.
@@ -71,7 +70,7 @@ func (c *Controller) serve(ctx context.Context) {
 	for next := 0; ctx.Err() == nil; {
 		s := &session{
 			c: c, version: c.versions[next], wake: make(chan struct{}, 1),
-			orphans: map[string][]*record{}, started: map[scope]time.Time{},
+			orphans: map[string][]*record{},
 		}
 		s.ctx, s.cancel = context.WithCancel(ctx)
 		c.mu.Lock()
@@ -90,31 +89,24 @@ func (c *Controller) serve(ctx context.Context) {
 			next = 0
 			failures++
 			streak.Fail(ctx, c.cfg.ErrorHandler, &UnavailableError{Versions: versions.Names}, "ResourceSlices are not served")
-			c.sleep(ctx, unavailableBackoff.Delay(failures))
+			// Nothing is polled: the loop waits and reports that it lives.
+			_ = wait.PollUntilContextTimeout(ctx, beatInterval, unavailableBackoff.Delay(failures), true, func(context.Context) (bool, error) {
+				c.progress.Beat()
+				return false, nil
+			})
 		}
 	}
 }
 
-// sleep waits and reports that the loop lives.
-func (c *Controller) sleep(ctx context.Context, d time.Duration) {
-	for end := time.Now().Add(d); ctx.Err() == nil && time.Until(end) > 0; {
-		c.progress.Beat()
-		select {
-		case <-ctx.Done():
-		case <-time.After(min(beatInterval, time.Until(end))):
-		}
-	}
-}
-
-// run watches until the version is gone, a newer one is served, or ctx is done.
+// run watches until the version is gone, ctx is done, or it is time to try the
+// newest version again.
 func (s *session) run() {
 	defer s.mirrors.Wait()
 	defer s.cancel()
 	beat := time.NewTicker(beatInterval)
 	defer beat.Stop()
-	upgrade := time.NewTicker(upgradeInterval)
-	defer upgrade.Stop()
-	for s.ctx.Err() == nil && !s.gone.Load() {
+	begin, isNewest := time.Now(), s.version.Name == versions.Names[0]
+	for s.ctx.Err() == nil && !s.gone.Load() && (isNewest || time.Since(begin) < upgradeInterval) {
 		s.watch()
 		s.removeUnnamed()
 		s.c.purge()
@@ -123,11 +115,6 @@ func (s *session) run() {
 		case <-s.ctx.Done():
 		case <-s.wake:
 		case <-beat.C:
-		case <-upgrade.C:
-			if s.upgradable() {
-				klog.FromContext(s.ctx).V(2).Info("A newer version of ResourceSlices is served", "inUse", s.version.Name)
-				return
-			}
 		}
 	}
 }
@@ -154,7 +141,7 @@ func (s *session) watch() {
 	}
 	for _, sc := range needed {
 		if v.mirrors[sc] == nil {
-			m := &mirror{s: s, scope: sc, encoder: encoder{hasher: s.c.hasher}}
+			m := &mirror{s: s, scope: sc}
 			var ctx context.Context
 			ctx, m.stop = context.WithCancel(s.ctx)
 			v.mirrors[sc] = m
@@ -215,23 +202,21 @@ func (s *session) synced() {
 }
 
 // failed is called with the result of each list and of each start of a watch.
-func (s *session) failed(sc scope, err error) {
+func (s *session) failed(m *mirror, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	class := apierr.Classify(err)
 	switch {
 	case s.ctx.Err() != nil:
-	case sc.pool != "" && apierrors.IsBadRequest(err): // the API server is too old for this selector
+	case m.scope.pool != "" && apierrors.IsBadRequest(err): // the API server is too old for this selector
 		s.noPool.Store(true)
 		s.poke()
 	case class == apierr.None:
-		last, again := s.started[sc]
-		if again && time.Since(last) < shortestWatch || !s.since.IsZero() {
+		if time.Since(m.started) < shortestWatch || s.streak.Failures() > 0 {
 			s.c.resendAll() // the API server may be another one
 			s.trusted.Store(0)
 		}
-		s.started[sc] = time.Now()
-		s.since = time.Time{}
+		m.started = time.Now()
 		s.streak.OK(s.ctx, "Watch of ResourceSlices works again")
 	case versions.Gone(err, true):
 		s.end()
@@ -241,12 +226,7 @@ func (s *session) failed(sc scope, err error) {
 	case class == apierr.Forbidden:
 		s.streak.Fail(s.ctx, s.c.cfg.ErrorHandler, &ForbiddenError{Verb: "list", Err: err}, "Failed to list and watch ResourceSlices")
 	default:
-		if s.since.IsZero() {
-			s.since = time.Now()
-		}
-		if time.Since(s.since) >= reportAfter {
-			s.streak.Fail(s.ctx, s.c.cfg.ErrorHandler, fmt.Errorf("resourceslice: list and watch: %w", err), "Failed to list and watch ResourceSlices")
-		}
+		s.streak.FailAfter(s.ctx, reportAfter, s.c.cfg.ErrorHandler, fmt.Errorf("resourceslice: list and watch: %w", err), "Failed to list and watch ResourceSlices")
 	}
 }
 
@@ -259,18 +239,6 @@ func (s *session) trust(kinds restrictions) { s.trusted.Or(uint32(kinds)) }
 func (s *session) end() {
 	s.gone.Store(true)
 	s.poke()
-}
-
-// upgradable reports whether a newer version than the one in use is served.
-func (s *session) upgradable() bool {
-	newest, scopes := s.c.versions[0], s.needed()
-	if newest.Name == s.version.Name || len(scopes) == 0 {
-		return false
-	}
-	ctx, cancel := context.WithTimeout(s.ctx, s.c.cfg.CallTimeout)
-	defer cancel()
-	_, err := newest.List(ctx, metav1.ListOptions{FieldSelector: scopes[0].selector(), Limit: 1})
-	return err == nil
 }
 
 // live returns all slices of a pool, or false while a mirror has not synced.
@@ -327,7 +295,7 @@ func (s *session) list(ctx context.Context, sc scope) (records []*record, err er
 	err = meta.EachListItem(list, func(obj runtime.Object) error {
 		slice, err := s.version.Convert(obj)
 		if err == nil {
-			records = append(records, s.c.record(slice))
+			records = append(records, s.c.hasher.record(slice))
 		}
 		return err
 	})

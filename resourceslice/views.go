@@ -5,6 +5,7 @@ package resourceslice
 
 import (
 	"context"
+	"maps"
 	"sync"
 	"time"
 
@@ -59,7 +60,7 @@ func (s scope) covers(rec *record) bool {
 type view struct {
 	mu      sync.Mutex
 	mirrors map[scope]*mirror
-	pools   map[PoolID]map[string]*entry // by name
+	slices  map[string]*entry // by name
 }
 
 type entry struct {
@@ -78,8 +79,8 @@ func (v *view) pool(id PoolID, scopes []scope) (records []*record, ok bool) {
 		if m == nil || !m.synced {
 			return nil, false
 		}
-		for _, e := range v.pools[id] {
-			if !e.gone && sc.covers(e.rec) {
+		for _, e := range v.slices {
+			if e.rec.id == id && !e.gone && sc.covers(e.rec) {
 				records = append(records, e.rec)
 			}
 		}
@@ -91,11 +92,9 @@ func (v *view) pool(id PoolID, scopes []scope) (records []*record, ok bool) {
 func (v *view) all() (records []*record) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	for _, pool := range v.pools {
-		for _, e := range pool {
-			if m := v.mirrorOf(e.rec); m != nil && m.synced && !e.gone {
-				records = append(records, e.rec)
-			}
+	for _, e := range v.slices {
+		if m := v.mirrorOf(e.rec); m != nil && m.synced && !e.gone {
+			records = append(records, e.rec)
 		}
 	}
 	return records
@@ -111,29 +110,16 @@ func (v *view) mirrorOf(rec *record) *mirror {
 	return nil
 }
 
-func (v *view) put(rec *record) {
-	if v.pools[rec.id] == nil {
-		v.pools[rec.id] = make(map[string]*entry)
-	}
-	v.pools[rec.id][rec.Name] = &entry{rec: rec}
-}
-
-func (v *view) drop(rec *record) {
-	if delete(v.pools[rec.id], rec.Name); len(v.pools[rec.id]) == 0 {
-		delete(v.pools, rec.id)
-	}
-}
-
 // wrote records the answer to a write or a get.
 func (v *view) wrote(rec *record) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	e, m := v.pools[rec.id][rec.Name], v.mirrorOf(rec)
+	e, m := v.slices[rec.Name], v.mirrorOf(rec)
 	switch {
 	case e == nil && m != nil && !newer(rec.ResourceVersion, m.at):
 		// The watch has delivered that it was deleted since.
 	case e == nil || e.gone || !newer(e.rec.ResourceVersion, rec.ResourceVersion):
-		v.put(rec)
+		v.slices[rec.Name] = &entry{rec: rec}
 	}
 }
 
@@ -142,7 +128,7 @@ func (v *view) wrote(rec *record) {
 func (v *view) mark(rec *record, gone bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if e := v.pools[rec.id][rec.Name]; e != nil && e.rec.UID == rec.UID {
+	if e := v.slices[rec.Name]; e != nil && e.rec.UID == rec.UID {
 		e.gone = gone
 	}
 }
@@ -153,26 +139,20 @@ func (v *view) begin(restored bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.mirrors = make(map[scope]*mirror); restored {
-		clear(v.pools)
+		clear(v.slices)
 	}
 }
 
 // forget removes a mirror and what it delivered.
 func (v *view) forget(sc scope) {
 	delete(v.mirrors, sc)
-	for _, pool := range v.pools {
-		for _, e := range pool {
-			if sc.covers(e.rec) {
-				v.drop(e.rec)
-			}
-		}
-	}
+	maps.DeleteFunc(v.slices, func(_ string, e *entry) bool { return sc.covers(e.rec) })
 }
 
 // deliver records a slice as the watch has it at resource version at. It
 // reports whether another client has changed the slice.
 func (v *view) deliver(rec *record, at string) (foreign bool) {
-	e := v.pools[rec.id][rec.Name]
+	e := v.slices[rec.Name]
 	switch {
 	case e == nil:
 	case e.rec.ResourceVersion == rec.ResourceVersion || newer(e.rec.ResourceVersion, at):
@@ -181,17 +161,18 @@ func (v *view) deliver(rec *record, at string) (foreign bool) {
 		e.rec = rec // the last change before the delete
 		return false
 	}
-	v.put(rec)
+	v.slices[rec.Name] = &entry{rec: rec}
 	return true
 }
 
 // mirror feeds the view with the slices of one scope. It is the store of a
 // reflector, which calls its methods one after the other.
 type mirror struct {
-	s       *session
-	scope   scope
-	encoder encoder
-	stop    context.CancelFunc
+	s     *session
+	scope scope
+	stop  context.CancelFunc
+
+	started time.Time // the last start of the watch, only for session.failed
 
 	// The lock of the view guards these.
 	synced bool
@@ -206,10 +187,10 @@ func (m *mirror) run(ctx context.Context) {
 		ListTimeout: max(listTimeout, c.cfg.CallTimeout), AnswerTimeout: c.cfg.CallTimeout,
 		Retries: watchBackoff,
 		Outcome: func(_ context.Context, err error) time.Duration {
-			m.s.failed(m.scope, err)
+			m.s.failed(m, err)
 			return 0
 		},
-	}), v.Example, m, cache.ReflectorOptions{Name: c.cfg.Name})
+	}), nil, m, cache.ReflectorOptions{Name: c.cfg.Name, TypeDescription: "ResourceSlice"})
 	for failures := 0; ctx.Err() == nil; {
 		begin := time.Now()
 		err := reflector.ListAndWatchWithContext(ctx)
@@ -237,7 +218,7 @@ func (m *mirror) record(obj any) (*record, error) {
 	if err != nil {
 		return nil, err
 	}
-	return m.encoder.record(slice), nil
+	return m.s.c.hasher.record(slice), nil
 }
 
 // Add, Update, Delete, Replace and Resync implement cache.ReflectorStore.
@@ -260,10 +241,10 @@ func (m *mirror) event(obj any, deleted bool) error {
 	}
 	restored := newer(m.at, rec.ResourceVersion) // from a backup
 	m.at = rec.ResourceVersion
-	e := v.pools[rec.id][rec.Name]
+	e := v.slices[rec.Name]
 	isSame := e != nil && e.rec.UID == rec.UID
 	if restored && !deleted || deleted && isSame {
-		v.drop(rec)
+		delete(v.slices, rec.Name)
 	}
 	if deleted && e != nil && !(isSame && e.gone) || !deleted && v.deliver(rec, m.at) {
 		m.s.c.onForeign(rec, deleted)
@@ -288,15 +269,13 @@ func (m *mirror) Replace(list []any, at string) error {
 		return nil
 	}
 	initial, restored := !m.synced, m.synced && newer(m.at, at) // from a backup
-	for _, pool := range c.view.pools {
-		for _, e := range pool {
-			there := listed[e.rec.UID] != nil
-			if !m.scope.covers(e.rec) || !restored && (there || newer(e.rec.ResourceVersion, at)) {
-				continue
-			}
-			if c.view.drop(e.rec); !there && !e.gone && !initial {
-				c.onForeign(e.rec, true)
-			}
+	for name, e := range c.view.slices {
+		there := listed[e.rec.UID] != nil
+		if !m.scope.covers(e.rec) || !restored && (there || newer(e.rec.ResourceVersion, at)) {
+			continue
+		}
+		if delete(c.view.slices, name); !there && !e.gone && !initial {
+			c.onForeign(e.rec, true)
 		}
 	}
 	for _, rec := range listed {

@@ -28,7 +28,7 @@ type watched struct {
 }
 
 func newWatched(t *testing.T) *watched {
-	c := &Controller{pools: map[PoolID]*pool{}, ready: lifecycle.NewReady("test"), view: view{pools: map[PoolID]map[string]*entry{}}}
+	c := &Controller{pools: map[PoolID]*pool{}, ready: lifecycle.NewReady("test"), view: view{slices: map[string]*entry{}}}
 	c.view.begin(false)
 	w := &watched{t: t, m: &mirror{s: &session{c: c, ctx: t.Context()}}, v: &c.view, p: newPool(testID)}
 	w.p.want = &desired{}
@@ -129,8 +129,8 @@ func TestTheViewHasTheNewestVersion(t *testing.T) {
 			w.expect(false)
 			w.deleted(written("a", "1", "12"))
 			w.expect(false)
-			if len(w.v.pools) != 0 {
-				w.t.Errorf("%d pools are kept", len(w.v.pools))
+			if len(w.v.slices) != 0 {
+				w.t.Errorf("%d slices are kept", len(w.v.slices))
 			}
 		},
 		"an own delete fails after another client's update": func(w *watched) {
@@ -199,8 +199,8 @@ func TestTheViewHasTheNewestVersion(t *testing.T) {
 			w.v.forget(w.m.scope)
 			w.changed(written("a", "1", "101"))
 			w.list("102", written("a", "1", "101"))
-			if _, ok := w.v.pool(testID, []scope{w.m.scope}); ok || len(w.v.pools) != 0 {
-				w.t.Errorf("pools %v", w.v.pools)
+			if _, ok := w.v.pool(testID, []scope{w.m.scope}); ok || len(w.v.slices) != 0 {
+				w.t.Errorf("slices %v", w.v.slices)
 			}
 		},
 	} {

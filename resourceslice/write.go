@@ -14,7 +14,9 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
 
 	"github.com/kubewright/kubewright/internal/apierr"
 	"github.com/kubewright/kubewright/resourceslice/internal/versions"
@@ -64,23 +66,8 @@ type request struct {
 	slice  *resourcev1.ResourceSlice // as sent; nil to delete rec
 	rec    *record                   // as it was; nil to create
 	dryRun bool                      // the API server answers and stores nothing
-}
-
-func (r *request) name() string {
-	if r.slice == nil {
-		return r.rec.Name
-	}
-	return r.slice.Name
-}
-
-func (r *request) verb() string {
-	switch {
-	case r.slice == nil:
-		return "delete"
-	case r.rec == nil:
-		return "create"
-	}
-	return "update"
+	verb   string
+	name   string // of the slice
 }
 
 // execute writes a plan, phase by phase. The facts about written slices are
@@ -108,7 +95,9 @@ func (j *job) execute(p *plan) result {
 		j.closeWindow()
 	}
 	for _, group := range p.deletes {
-		if r := parallel(j, group, false, func(rec *record) result { return j.send(&request{rec: rec}) }); r.verdict != stored {
+		if r := parallel(j, group, false, func(rec *record) result {
+			return j.send(&request{rec: rec, verb: "delete", name: rec.Name})
+		}); r.verdict != stored {
 			return r
 		}
 	}
@@ -138,7 +127,11 @@ func (j *job) write(p *plan, page *page, dryRun bool) result {
 	if err != nil {
 		return failureOf(err)
 	}
-	r := j.send(&request{page: page, slice: slice, rec: page.rec, dryRun: dryRun})
+	req := &request{page: page, slice: slice, rec: page.rec, dryRun: dryRun, verb: "update", name: page.name}
+	if page.rec == nil {
+		req.verb = "create"
+	}
+	r := j.send(req)
 	if r.verdict == stored && !dryRun && p.window() {
 		j.openWindow(p.generation)
 	}
@@ -212,10 +205,7 @@ func (j *job) build(p *plan, page *page) (*resourcev1.ResourceSlice, error) {
 	if page.rec != nil {
 		page.rec.DeepCopyInto(&slice.ObjectMeta)
 	}
-	if slice.Labels == nil && len(j.c.cfg.Labels) > 0 {
-		slice.Labels = make(map[string]string)
-	}
-	maps.Copy(slice.Labels, j.c.cfg.Labels)
+	slice.Labels = labels.Merge(slice.Labels, j.c.cfg.Labels)
 	if p.digest != "" {
 		metav1.SetMetaDataAnnotation(&slice.ObjectMeta, planAnnotation, p.digest)
 	}
@@ -268,7 +258,7 @@ func (j *job) call(req *request, do func(ctx context.Context) error) error {
 	defer cancel()
 	begin := time.Now()
 	err := do(ctx)
-	done := APICall{Pool: j.p.id, Slice: req.name(), Verb: req.verb(), Latency: time.Since(begin), Err: err}
+	done := APICall{Pool: j.p.id, Slice: req.name, Verb: req.verb, Latency: time.Since(begin), Err: err}
 	if req.slice != nil {
 		done.Devices = len(req.slice.Spec.Devices)
 	}
@@ -304,7 +294,7 @@ func (j *job) send(req *request) (r result) {
 	})
 	switch {
 	case err == nil && got != nil:
-		rec := j.c.record(got)
+		rec := j.c.hasher.record(got)
 		if !req.dryRun {
 			j.c.view.wrote(rec)
 		}
@@ -324,13 +314,13 @@ func (j *job) send(req *request) (r result) {
 	j.w.wrote = time.Now()
 	switch {
 	case r.verdict < waiting || r.why == faulty:
-		delete(j.w.unanswered, req.name())
+		delete(j.w.unanswered, req.name)
 	case apierr.MayHaveCommitted(err):
-		if j.w.unanswered[req.name()] = req; req.rec == nil {
+		if j.w.unanswered[req.name] = req; req.rec == nil {
 			j.w.lostCreate = time.Now()
 		}
 	}
-	isOpen := j.w.unanswered[req.name()] != nil
+	isOpen := j.w.unanswered[req.name] != nil
 	j.c.mu.Unlock()
 	if req.slice == nil && r.verdict > refused && !isOpen {
 		j.c.view.mark(req.rec, false)
@@ -388,7 +378,7 @@ func (j *job) judge(req *request, err error) result {
 				return result{verdict: outdated}
 			}
 		}
-		j.report(&ForbiddenError{Pool: j.p.id, Verb: req.verb(), Err: err}, "A ResourceSlice can't be written")
+		j.report("forbidden to "+req.verb, &ForbiddenError{Pool: j.p.id, Verb: req.verb, Err: err}, "A ResourceSlice can't be written")
 		return waitFor(forbiddenRetry, forbidden)
 	case apierr.Throttled:
 		j.c.mu.Lock()
@@ -404,7 +394,7 @@ func (j *job) judge(req *request, err error) result {
 
 // lookUp gets the slice that is in the way of a write.
 func (j *job) lookUp(req *request, because error) result {
-	slice, err := j.get(req.name())
+	slice, err := j.get(req.name)
 	switch {
 	case err == nil:
 	case apierrors.IsNotFound(err) && !versions.Gone(err, false):
@@ -415,19 +405,19 @@ func (j *job) lookUp(req *request, because error) result {
 	case apierr.Classify(err) == apierr.Forbidden && req.rec == nil:
 		j.c.mu.Lock()
 		defer j.c.mu.Unlock()
-		if j.w.unanswered[req.name()] != nil {
+		if j.w.unanswered[req.name] != nil {
 			return failureOf(because) // the authorizer doesn't know our slice yet
 		}
-		j.w.taken[req.name()] = true // a node can't see slices of others
+		j.w.taken[req.name] = true // a node can't see slices of others
 		return result{verdict: outdated}
 	default:
 		return failureOf(err)
 	}
-	found := j.c.record(slice)
-	if found.id != j.p.id || req.rec == nil && found.nodeName != nodeNameOf(req.slice) {
+	found := j.c.hasher.record(slice)
+	if found.id != j.p.id || req.rec == nil && found.nodeName != ptr.Deref(req.slice.Spec.NodeName, "") {
 		j.c.mu.Lock()
 		defer j.c.mu.Unlock()
-		j.w.taken[req.name()] = true
+		j.w.taken[req.name] = true
 		return result{verdict: outdated}
 	}
 	if req.rec != nil && newer(req.rec.ResourceVersion, found.ResourceVersion) {
@@ -442,13 +432,6 @@ func (j *job) lookUp(req *request, because error) result {
 		return failureOf(because) // it has finalizers; its name is not free yet
 	}
 	return result{verdict: outdated}
-}
-
-func nodeNameOf(s *resourcev1.ResourceSlice) string {
-	if s.Spec.NodeName == nil {
-		return ""
-	}
-	return *s.Spec.NodeName
 }
 
 func (j *job) get(name string) (*resourcev1.ResourceSlice, error) {

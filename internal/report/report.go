@@ -62,14 +62,31 @@ func (s *Streak) Fail(ctx context.Context, handler Handler, err error, msg strin
 	Tell(ctx, handler, err, msg, keysAndValues...)
 }
 
-// OK records a success. If it ends a streak of failures, OK logs msg at V0 and
-// returns the duration of the streak; otherwise it returns 0.
+// FailAfter is like Fail, but until the streak has lasted for patience, failures
+// are logged only at V4.
+func (s *Streak) FailAfter(ctx context.Context, patience time.Duration, handler Handler, err error, msg string, keysAndValues ...any) {
+	if s.count == 0 {
+		s.since = time.Now()
+	}
+	if time.Since(s.since) >= patience {
+		s.Fail(ctx, handler, err, msg, keysAndValues...)
+		return
+	}
+	s.count++
+	klog.FromContext(ctx).V(4).Info(msg, append(keysAndValues, "err", err, "failures", s.count)...)
+}
+
+// OK records a success. If it ends a streak of failures, OK logs msg at V0 if one
+// of them was reported, and returns the duration of the streak; otherwise it
+// returns 0.
 func (s *Streak) OK(ctx context.Context, msg string, keysAndValues ...any) time.Duration {
 	if s.count == 0 {
 		return 0
 	}
 	outage := time.Since(s.since)
-	klog.FromContext(ctx).Info(msg, append(keysAndValues, "failures", s.count, "outage", outage)...)
+	if s.classes != 0 {
+		klog.FromContext(ctx).Info(msg, append(keysAndValues, "failures", s.count, "outage", outage)...)
+	}
 	*s = Streak{}
 	return outage
 }

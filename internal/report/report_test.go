@@ -79,3 +79,33 @@ func TestStreakLogsWithoutAHandler(t *testing.T) {
 		t.Errorf("%d lines for the recovery, want 1:\n%s", n, got)
 	}
 }
+
+func TestAStreakWithPatienceIsReportedOnlyIfItLasts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true), ktesting.Verbosity(2)))
+		ctx := klog.NewContext(t.Context(), logger)
+		told := 0
+		handler := func(context.Context, error, string) { told++ }
+		var s Streak
+		fail := func() { s.FailAfter(ctx, 30*time.Second, handler, errors.New("refused"), "Renewing failed") }
+		fail()
+		time.Sleep(29 * time.Second)
+		fail()
+		if got := s.OK(ctx, "Renewing works again"); got != 29*time.Second || told != 0 {
+			t.Errorf("outage %v, reported %d times: want 29s and no report", got, told)
+		}
+		if log := logger.GetSink().(ktesting.Underlier).GetBuffer().String(); log != "" {
+			t.Errorf("logged %s", log)
+		}
+		fail()
+		time.Sleep(30 * time.Second)
+		fail()
+		fail()
+		if told != 1 || s.Failures() != 3 {
+			t.Errorf("reported %d times after %d failures, want once after 3", told, s.Failures())
+		}
+		if s.OK(ctx, "Renewing works again"); !strings.Contains(logger.GetSink().(ktesting.Underlier).GetBuffer().String(), "failures=3") {
+			t.Error("the end of a reported streak is not logged")
+		}
+	})
+}

@@ -21,16 +21,16 @@ import (
 func (c *checker) device(d *resourcev1.Device, perDevice bool, path *field.Path) {
 	c.label(d.Name, path.Child("name"))
 	n := len(d.Attributes) + len(d.Capacity)
-	c.invalid(n > resourcev1.ResourceSliceMaxAttributesAndCapacitiesPerDevice, path, n,
-		fmt.Sprintf("must not have more than %d attributes and capacities", resourcev1.ResourceSliceMaxAttributesAndCapacitiesPerDevice))
+	c.when(n > resourcev1.ResourceSliceMaxAttributesAndCapacitiesPerDevice, field.Invalid(path, n,
+		fmt.Sprintf("must not have more than %d attributes and capacities", resourcev1.ResourceSliceMaxAttributesAndCapacitiesPerDevice)))
 	values := 0
 	for name, a := range d.Attributes {
 		values += max(1, len(a.BoolValues)+len(a.IntValues)+len(a.StringValues)+len(a.VersionValues))
 		c.qualifiedName(name, path.Child("attributes"))
 		c.attribute(&a, path.Child("attributes").Key(string(name)))
 	}
-	c.invalid(values > resourcev1.ResourceSliceMaxAttributeValuesPerDevice, path, values,
-		fmt.Sprintf("must not have more than %d values of attributes", resourcev1.ResourceSliceMaxAttributeValuesPerDevice))
+	c.when(values > resourcev1.ResourceSliceMaxAttributeValuesPerDevice, field.Invalid(path, values,
+		fmt.Sprintf("must not have more than %d values of attributes", resourcev1.ResourceSliceMaxAttributeValuesPerDevice)))
 	for name, capacity := range d.Capacity {
 		c.qualifiedName(name, path.Child("capacity"))
 		if capacity.RequestPolicy != nil {
@@ -62,12 +62,12 @@ func (c *checker) attribute(a *resourcev1.DeviceAttribute, path *field.Path) {
 	single := count(a.BoolValue != nil, a.IntValue != nil, a.StringValue != nil, a.VersionValue != nil)
 	lists := count(a.BoolValues != nil, a.IntValues != nil, a.StringValues != nil, a.VersionValues != nil)
 	values := len(a.BoolValues) + len(a.IntValues) + len(a.StringValues) + len(a.VersionValues)
-	c.invalid(single+lists != 1 || lists > values, path, "", "must have exactly one value or one list of values")
+	c.when(single+lists != 1 || lists > values, field.Invalid(path, "", "must have exactly one value or one list of values"))
 	if a.StringValue != nil {
-		c.value(*a.StringValue, path.Child("string"))
+		c.length(resourcev1.DeviceAttributeMaxValueLength, *a.StringValue, path.Child("string"))
 	}
 	for i, s := range a.StringValues {
-		c.value(s, path.Child("strings").Index(i))
+		c.length(resourcev1.DeviceAttributeMaxValueLength, s, path.Child("strings").Index(i))
 	}
 	if a.VersionValue != nil {
 		c.version(*a.VersionValue, path.Child("version"))
@@ -77,10 +77,6 @@ func (c *checker) attribute(a *resourcev1.DeviceAttribute, path *field.Path) {
 	}
 }
 
-func (c *checker) value(s string, path *field.Path) {
-	c.length(resourcev1.DeviceAttributeMaxValueLength, s, path)
-}
-
 // semver is the grammar of semver.org 2.0.0: three numbers without leading
 // zeros, then a pre-release whose numeric parts have none either, then a build.
 var semver = regexp.MustCompile(`^(?:(?:0|[1-9]\d*)\.){2}(?:0|[1-9]\d*)` +
@@ -88,8 +84,8 @@ var semver = regexp.MustCompile(`^(?:(?:0|[1-9]\d*)\.){2}(?:0|[1-9]\d*)` +
 	`(?:\+[0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*)?$`)
 
 func (c *checker) version(v string, path *field.Path) {
-	c.value(v, path)
-	c.invalid(!semver.MatchString(v), path, v, "must be a version as semver.org 2.0.0 has them")
+	c.length(resourcev1.DeviceAttributeMaxValueLength, v, path)
+	c.when(!semver.MatchString(v), field.Invalid(path, v, "must be a version as semver.org 2.0.0 has them"))
 }
 
 func (c *checker) taints(taints []resourcev1.DeviceTaint, path *field.Path) {
@@ -112,15 +108,9 @@ func (c *checker) consumption(consumed []resourcev1.DeviceCounterConsumption, pa
 	for i := range consumed {
 		one, path := &consumed[i], path.Index(i)
 		c.label(one.CounterSet, path.Child("counterSet"))
-		c.duplicate(i > 0 && one.CounterSet == consumed[0].CounterSet, path.Child("counterSet"), one.CounterSet)
+		c.when(i > 0 && one.CounterSet == consumed[0].CounterSet, field.Duplicate(path.Child("counterSet"), one.CounterSet))
 		c.counters(one.Counters, resourcev1.ResourceSliceMaxCountersPerDeviceCounterConsumption, path.Child("counters"))
-		groups := path.Child("compatibilityGroups")
-		if c.atMost(resourcev1.DeviceCompatibilityGroupsMaxSize, len(one.CompatibilityGroups), groups) {
-			for j, group := range one.CompatibilityGroups {
-				c.label(group, groups.Index(j))
-				c.duplicate(slices.Contains(one.CompatibilityGroups[:j], group), groups.Index(j), group)
-			}
-		}
+		c.names(one.CompatibilityGroups, resourcev1.DeviceCompatibilityGroupsMaxSize, path.Child("compatibilityGroups"), c.label)
 	}
 }
 
@@ -128,33 +118,36 @@ func (c *checker) consumption(consumed []resourcev1.DeviceCounterConsumption, pa
 // PerDevice, and must not in others.
 func (c *checker) deviceNodes(d *resourcev1.Device, perDevice bool, path *field.Path) {
 	set := count(d.NodeName != nil, d.NodeSelector != nil, d.AllNodes != nil)
-	c.invalid(!perDevice && set > 0, path, "", "nodeName, nodeSelector and allNodes need the pool's nodes.perDevice")
-	c.invalid(perDevice && set != 1, path, "", "must have exactly one of nodeName, nodeSelector and allNodes, because the pool has nodes.perDevice")
+	c.when(!perDevice && set > 0, field.Invalid(path, "", "nodeName, nodeSelector and allNodes need the pool's nodes.perDevice"))
+	c.when(perDevice && set != 1, field.Invalid(path, "", "must have exactly one of nodeName, nodeSelector and allNodes, because the pool has nodes.perDevice"))
 	if d.NodeName != nil {
 		c.node(*d.NodeName, path.Child("nodeName"))
 	}
 	if d.NodeSelector != nil {
 		c.nodeSelector(d.NodeSelector, path.Child("nodeSelector"))
 	}
-	c.invalid(d.AllNodes != nil && !*d.AllNodes, path.Child("allNodes"), false, "must be true or not set")
+	c.when(d.AllNodes != nil && !*d.AllNodes, field.Invalid(path.Child("allNodes"), false, "must be true or not set"))
 }
 
 func (c *checker) binding(d *resourcev1.Device, path *field.Path) {
 	success, failure := path.Child("bindingConditions"), path.Child("bindingFailureConditions")
-	c.conditions(d.BindingConditions, nil, resourcev1.BindingConditionsMaxSize, success)
-	c.conditions(d.BindingFailureConditions, d.BindingConditions, resourcev1.BindingFailureConditionsMaxSize, failure)
-	c.required(len(d.BindingConditions) == 0 && len(d.BindingFailureConditions) > 0, success, "bindingFailureConditions need them")
-	c.required(len(d.BindingConditions) > 0 && len(d.BindingFailureConditions) == 0, failure, "bindingConditions need them")
+	c.names(d.BindingConditions, resourcev1.BindingConditionsMaxSize, success, c.key)
+	c.names(d.BindingFailureConditions, resourcev1.BindingFailureConditionsMaxSize, failure, c.key)
+	for i, condition := range d.BindingFailureConditions {
+		c.when(slices.Contains(d.BindingConditions, condition), field.Duplicate(failure.Index(i), condition))
+	}
+	c.when(len(d.BindingConditions) == 0 && len(d.BindingFailureConditions) > 0, field.Required(success, "bindingFailureConditions need them"))
+	c.when(len(d.BindingConditions) > 0 && len(d.BindingFailureConditions) == 0, field.Required(failure, "bindingConditions need them"))
 }
 
-// conditions checks that conditions are different from each other and from others.
-func (c *checker) conditions(all, others []string, limit int, path *field.Path) {
+// names checks a list of at most limit different names.
+func (c *checker) names(all []string, limit int, path *field.Path, check func(string, *field.Path)) {
 	if !c.atMost(limit, len(all), path) {
 		return
 	}
-	for i, condition := range all {
-		c.key(condition, path.Index(i))
-		c.duplicate(slices.Contains(all[:i], condition) || slices.Contains(others, condition), path.Index(i), condition)
+	for i, name := range all {
+		check(name, path.Index(i))
+		c.when(slices.Contains(all[:i], name), field.Duplicate(path.Index(i), name))
 	}
 }
 
@@ -162,19 +155,19 @@ func (c *checker) nodeAllocatable(name corev1.ResourceName, r *resourcev1.NodeAl
 	if !strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix) {
 		oneOf(c, name, path, corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceHugePagesPrefix+"*")
 	}
-	c.required(r.Mapping == nil && r.Overhead == nil, path, "at least one of mapping and overhead")
+	c.when(r.Mapping == nil && r.Overhead == nil, field.Required(path, "at least one of mapping and overhead"))
 	if m, path := r.Mapping, path.Child("mapping"); m != nil {
-		c.invalid((m.CapacityKey == nil) == (m.DeviceMultiplier == nil), path, "", "must have exactly one of capacityKey and deviceMultiplier")
-		c.required((m.CapacityKey == nil) != (m.CapacityMultiplier == nil), path, "capacityKey and capacityMultiplier need each other")
+		c.when((m.CapacityKey == nil) == (m.DeviceMultiplier == nil), field.Invalid(path, "", "must have exactly one of capacityKey and deviceMultiplier"))
+		c.when((m.CapacityKey == nil) != (m.CapacityMultiplier == nil), field.Required(path, "capacityKey and capacityMultiplier need each other"))
 		if m.CapacityKey != nil {
 			_, ok := d.Capacity[*m.CapacityKey]
-			c.notFound(!ok, path.Child("capacityKey"), *m.CapacityKey)
+			c.when(!ok, field.NotFound(path.Child("capacityKey"), *m.CapacityKey))
 		}
 		c.atLeast(1, m.CapacityMultiplier, path.Child("capacityMultiplier"))
 		c.atLeast(1, m.DeviceMultiplier, path.Child("deviceMultiplier"))
 	}
 	if o, path := r.Overhead, path.Child("overhead"); o != nil {
-		c.required(o.PerPod == nil && o.PerContainer == nil, path, "at least one of perPod and perContainer")
+		c.when(o.PerPod == nil && o.PerContainer == nil, field.Required(path, "at least one of perPod and perContainer"))
 		c.atLeast(0, o.PerPod, path.Child("perPod"))
 		c.atLeast(0, o.PerContainer, path.Child("perContainer"))
 	}
@@ -215,10 +208,10 @@ func (c *checker) policy(p *resourcev1.CapacityRequestPolicy, capacity resource.
 func (c *checker) validValues(p *resourcev1.CapacityRequestPolicy, capacity *resource.Quantity, path *field.Path) {
 	for i := range p.ValidValues {
 		v := &p.ValidValues[i]
-		c.invalid(i > 0 && p.ValidValues[i-1].Cmp(*v) >= 0, path.Index(i), text(*v), "must be in ascending order")
+		c.when(i > 0 && p.ValidValues[i-1].Cmp(*v) >= 0, field.Invalid(path.Index(i), text(*v), "must be in ascending order"))
 		c.notAbove(v, capacity, path.Index(i), "the capacity")
 	}
-	c.invalid(!slices.ContainsFunc(p.ValidValues, p.Default.Equal), path, text(*p.Default), "must have the default among them")
+	c.when(!slices.ContainsFunc(p.ValidValues, p.Default.Equal), field.Invalid(path, text(*p.Default), "must have the default among them"))
 }
 
 // notAbove checks that q is at most limit, if both are there.
@@ -234,7 +227,7 @@ func (c *checker) validRange(def *resource.Quantity, r *resourcev1.CapacityReque
 		return
 	}
 	c.notAbove(r.Min, capacity, path.Child("min"), "the capacity")
-	c.invalid(def.Cmp(*r.Min) < 0, path.Child("default"), text(*def), "must not be less than min")
+	c.when(def.Cmp(*r.Min) < 0, field.Invalid(path.Child("default"), text(*def), "must not be less than min"))
 	c.notAbove(r.Min, r.Max, path.Child("min"), "max")
 	c.notAbove(r.Max, capacity, path.Child("max"), "the capacity")
 	c.notAbove(def, r.Max, path.Child("default"), "max")
@@ -251,7 +244,7 @@ func (c *checker) validRange(def *resource.Quantity, r *resourcev1.CapacityReque
 	// The API server counts in whole units, or in thousandths if the feature gate
 	// DRAFractionalCapacityRange is on and a quantity is fractional. A range that
 	// only one of the two accepts is for the API server to decide.
-	c.invalid(r.Min.Sign() < 0, path.Child("min"), text(*r.Min), "must not be negative if there is a step")
+	c.when(r.Min.Sign() < 0, field.Invalid(path.Child("min"), text(*r.Min), "must not be negative if there is a step"))
 	for _, q := range []*resource.Quantity{def, r.Max} {
 		if q != nil && !reaches(q, r, (*resource.Quantity).Value) && !reaches(q, r, (*resource.Quantity).MilliValue) {
 			c.add(field.Invalid(path.Child("step"), text(*q), "must be min and a whole number of steps"))

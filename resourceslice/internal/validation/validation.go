@@ -48,7 +48,7 @@ func Pool(p *resourcev1.ResourceSliceSpec, fresh []int) field.ErrorList {
 	names := make(map[string]bool, len(p.Devices))
 	for i := range p.Devices {
 		device := &p.Devices[i]
-		c.duplicate(names[device.Name], devices.Index(i).Child("name"), device.Name)
+		c.when(names[device.Name], field.Duplicate(devices.Index(i).Child("name"), device.Name))
 		names[device.Name] = true
 		c.references(device.ConsumesCounters, sets, devices.Index(i))
 	}
@@ -65,27 +65,10 @@ type checker struct{ problems field.ErrorList }
 
 func (c *checker) add(problems ...*field.Error) { c.problems = append(c.problems, problems...) }
 
-func (c *checker) invalid(is bool, path *field.Path, value any, message string) {
-	if is {
-		c.add(field.Invalid(path, value, message))
-	}
-}
-
-func (c *checker) required(missing bool, path *field.Path, message string) {
-	if missing {
-		c.add(field.Required(path, message))
-	}
-}
-
-func (c *checker) notFound(missing bool, path *field.Path, value any) {
-	if missing {
-		c.add(field.NotFound(path, value))
-	}
-}
-
-func (c *checker) duplicate(is bool, path *field.Path, value any) {
-	if is {
-		c.add(field.Duplicate(path, value))
+// when adds a problem if a condition holds.
+func (c *checker) when(holds bool, problem *field.Error) {
+	if holds {
+		c.add(problem)
 	}
 }
 
@@ -98,16 +81,12 @@ func (c *checker) atMost(limit, n int, path *field.Path) bool {
 }
 
 func (c *checker) length(limit int, s string, path *field.Path) {
-	if len(s) > limit {
-		c.add(field.TooLong(path, "", limit))
-	}
+	c.when(len(s) > limit, field.TooLong(path, "", limit))
 }
 
 // oneOf checks a value of an enumeration.
 func oneOf[T ~string](c *checker, value T, path *field.Path, known ...T) {
-	if !slices.Contains(known, value) {
-		c.add(field.NotSupported(path, value, known))
-	}
+	c.when(!slices.Contains(known, value), field.NotSupported(path, value, known))
 }
 
 // syntax adds the messages of a check of apimachinery.
@@ -147,19 +126,19 @@ func count(conditions ...bool) (n int) {
 
 func (c *checker) selection(p *resourcev1.ResourceSliceSpec, path *field.Path) {
 	set := count(p.NodeName != nil, p.NodeSelector != nil, p.AllNodes != nil, p.PerDeviceNodeSelection != nil)
-	c.invalid(set > 1, path, "", "at most one of selector, allNodes and perDevice may be set")
-	c.required(set == 0, path, "the controller has no node of its own: one of selector, allNodes and perDevice must be set")
+	c.when(set > 1, field.Invalid(path, "", "at most one of selector, allNodes and perDevice may be set"))
+	c.when(set == 0, field.Required(path, "the controller has no node of its own: one of selector, allNodes and perDevice must be set"))
 	if p.NodeSelector != nil {
 		path = path.Child("selector")
 		c.nodeSelector(p.NodeSelector, path)
 		terms := len(p.NodeSelector.NodeSelectorTerms)
-		c.invalid(terms > 1, path.Child("nodeSelectorTerms"), terms, "must have exactly one term")
+		c.when(terms > 1, field.Invalid(path.Child("nodeSelectorTerms"), terms, "must have exactly one term"))
 	}
 }
 
 func (c *checker) nodeSelector(s *corev1.NodeSelector, path *field.Path) {
 	path = path.Child("nodeSelectorTerms")
-	c.required(len(s.NodeSelectorTerms) == 0, path, "must have a term")
+	c.when(len(s.NodeSelectorTerms) == 0, field.Required(path, "must have a term"))
 	for i, term := range s.NodeSelectorTerms {
 		for j, req := range term.MatchExpressions {
 			c.expression(req, path.Index(i).Child("matchExpressions").Index(j))
@@ -175,11 +154,11 @@ func (c *checker) expression(req corev1.NodeSelectorRequirement, path *field.Pat
 	values := path.Child("values")
 	switch n := len(req.Values); req.Operator {
 	case corev1.NodeSelectorOpIn, corev1.NodeSelectorOpNotIn:
-		c.required(n == 0, values, "In and NotIn need a value")
+		c.when(n == 0, field.Required(values, "In and NotIn need a value"))
 	case corev1.NodeSelectorOpExists, corev1.NodeSelectorOpDoesNotExist:
-		c.invalid(n > 0, values, n, "Exists and DoesNotExist take no value")
+		c.when(n > 0, field.Invalid(values, n, "Exists and DoesNotExist take no value"))
 	default:
-		c.invalid(n != 1, values, n, "Gt and Lt take exactly one value")
+		c.when(n != 1, field.Invalid(values, n, "Gt and Lt take exactly one value"))
 		oneOf(c, req.Operator, path.Child("operator"), corev1.NodeSelectorOpGt, corev1.NodeSelectorOpLt, corev1.NodeSelectorOpIn,
 			corev1.NodeSelectorOpNotIn, corev1.NodeSelectorOpExists, corev1.NodeSelectorOpDoesNotExist)
 	}
@@ -189,7 +168,7 @@ func (c *checker) expression(req corev1.NodeSelectorRequirement, path *field.Pat
 }
 
 func (c *checker) matchField(req corev1.NodeSelectorRequirement, path *field.Path) {
-	c.invalid(len(req.Values) != 1, path.Child("values"), len(req.Values), "a field takes exactly one value")
+	c.when(len(req.Values) != 1, field.Invalid(path.Child("values"), len(req.Values), "a field takes exactly one value"))
 	oneOf(c, req.Operator, path.Child("operator"), corev1.NodeSelectorOpIn, corev1.NodeSelectorOpNotIn)
 	oneOf(c, req.Key, path.Child("key"), metav1.ObjectNameField)
 	for i, value := range req.Values {
@@ -203,7 +182,7 @@ func (c *checker) counterSets(all []resourcev1.CounterSet, path *field.Path) map
 	for i, set := range all {
 		path := path.Index(i)
 		c.label(set.Name, path.Child("name"))
-		c.duplicate(sets[set.Name] != nil, path.Child("name"), set.Name)
+		c.when(sets[set.Name] != nil, field.Duplicate(path.Child("name"), set.Name))
 		c.counters(set.Counters, resourcev1.ResourceSliceMaxCountersPerCounterSet, path.Child("counters"))
 		sets[set.Name] = set.Counters
 	}
@@ -211,7 +190,7 @@ func (c *checker) counterSets(all []resourcev1.CounterSet, path *field.Path) map
 }
 
 func (c *checker) counters(counters map[string]resourcev1.Counter, limit int, path *field.Path) {
-	c.required(len(counters) == 0, path, "must have a counter")
+	c.when(len(counters) == 0, field.Required(path, "must have a counter"))
 	if c.atMost(limit, len(counters), path) {
 		for name := range counters {
 			c.label(name, path.Key(name))
@@ -225,10 +204,10 @@ func (c *checker) references(consumed []resourcev1.DeviceCounterConsumption, set
 	for i, one := range consumed {
 		path := device.Child("consumesCounters").Index(i)
 		set, ok := sets[one.CounterSet]
-		c.notFound(!ok, path.Child("counterSet"), one.CounterSet)
+		c.when(!ok, field.NotFound(path.Child("counterSet"), one.CounterSet))
 		for name := range one.Counters {
 			_, has := set[name]
-			c.notFound(ok && !has, path.Child("counters").Key(name), name)
+			c.when(ok && !has, field.NotFound(path.Child("counters").Key(name), name))
 		}
 	}
 }
@@ -238,7 +217,7 @@ func (c *checker) references(consumed []resourcev1.DeviceCounterConsumption, set
 // if that is the driver's.
 func (c *checker) partitionType(p *resourcev1.ResourceSliceSpec, name string, path *field.Path) {
 	c.qualifiedName(resourcev1.QualifiedName(name), path)
-	c.invalid(!strings.Contains(name, "/"), path, name, "must be a domain and a name, separated by a slash")
+	c.when(!strings.Contains(name, "/"), field.Invalid(path, name, "must be a domain and a name, separated by a slash"))
 	bare := strings.TrimPrefix(name, p.Driver+"/")
 	for i := range p.Devices {
 		if len(p.Devices[i].ConsumesCounters) == 0 {
@@ -248,17 +227,17 @@ func (c *checker) partitionType(p *resourcev1.ResourceSliceSpec, name string, pa
 		if !ok {
 			attribute = p.Devices[i].Attributes[resourcev1.QualifiedName(bare)]
 		}
-		c.required(attribute.StringValue == nil, field.NewPath("devices").Index(i).Child("attributes").Key(name),
-			"the device consumes counters, so it must have the string that partitionTypeAttribute names")
+		c.when(attribute.StringValue == nil, field.Required(field.NewPath("devices").Index(i).Child("attributes").Key(name),
+			"the device consumes counters, so it must have the string that partitionTypeAttribute names"))
 	}
 }
 
 func (c *checker) skip(operations []resourcev1.SkipNodeOperation, path *field.Path) {
 	const all, prepare, unprepare = resourcev1.SkipNodeOperationAll, resourcev1.SkipNodeOperationNodePrepareResources, resourcev1.SkipNodeOperationNodeUnprepareResources
 	for i, op := range operations {
-		c.duplicate(slices.Contains(operations[:i], op), path.Index(i), op)
+		c.when(slices.Contains(operations[:i], op), field.Duplicate(path.Index(i), op))
 		oneOf(c, op, path.Index(i), all, prepare, unprepare)
 	}
-	c.invalid(slices.Contains(operations, prepare) && !slices.Contains(operations, unprepare) && !slices.Contains(operations, all),
-		path, operations, "a driver can't unprepare what it did not prepare: NodePrepareResources needs NodeUnprepareResources too")
+	c.when(slices.Contains(operations, prepare) && !slices.Contains(operations, unprepare) && !slices.Contains(operations, all), field.Invalid(
+		path, operations, "a driver can't unprepare what it did not prepare: NodePrepareResources needs NodeUnprepareResources too"))
 }

@@ -12,6 +12,7 @@ import (
 	"slices"
 
 	resourcev1 "k8s.io/api/resource/v1"
+	resourcev1beta2 "k8s.io/api/resource/v1beta2"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -29,8 +30,6 @@ var Names = []string{"v1", "v1beta2"}
 type Version struct {
 	// Name is one of Names.
 	Name string
-	// Example has the type of the objects that List and Watch deliver.
-	Example runtime.Object
 	// List and Watch are the methods of the typed client.
 	List  func(context.Context, metav1.ListOptions) (runtime.Object, error)
 	Watch func(context.Context, metav1.ListOptions) (watch.Interface, error)
@@ -72,12 +71,10 @@ func newVersion[T, L runtime.Object](name string, c slicesClient[T, L], fieldMan
 		}
 		return from(obj)
 	}
-	var example T
 	return Version{
-		Name:    name,
-		Example: example,
-		List:    func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) { return c.List(ctx, opts) },
-		Watch:   c.Watch,
+		Name:  name,
+		List:  func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) { return c.List(ctx, opts) },
+		Watch: c.Watch,
 		Convert: func(obj any) (*resourcev1.ResourceSlice, error) {
 			s, ok := obj.(T)
 			if !ok {
@@ -122,4 +119,32 @@ func Gone(err error, collection bool) bool {
 		slices.ContainsFunc(details.Causes, func(cause metav1.StatusCause) bool {
 			return cause.Type == metav1.CauseTypeUnexpectedServerResponse // a proxy answered, not the API
 		})
+}
+
+func same(s *resourcev1.ResourceSlice) (*resourcev1.ResourceSlice, error) { return s, nil }
+
+// The versions are different Go types with one wire format. Converting through
+// that format keeps fields that a later release adds to both.
+
+func fromV1beta2(s *resourcev1beta2.ResourceSlice) (*resourcev1.ResourceSlice, error) {
+	to := &resourcev1.ResourceSlice{ObjectMeta: s.ObjectMeta}
+	return to, recode(&s.Spec, &to.Spec)
+}
+
+func toV1beta2(s *resourcev1.ResourceSlice) (*resourcev1beta2.ResourceSlice, error) {
+	to := &resourcev1beta2.ResourceSlice{ObjectMeta: s.ObjectMeta}
+	return to, recode(&s.Spec, &to.Spec)
+}
+
+type marshaler interface{ Marshal() ([]byte, error) }
+
+type unmarshaler interface{ Unmarshal([]byte) error }
+
+// recode copies a message into one of another version.
+func recode(from marshaler, to unmarshaler) error {
+	wire, err := from.Marshal()
+	if err != nil {
+		return err
+	}
+	return to.Unmarshal(wire)
 }
