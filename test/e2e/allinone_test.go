@@ -153,6 +153,7 @@ func (p *pair) awaitDevices(want int) {
 // resumes it, and ends the last one gracefully. Throughout, a pod of a
 // Deployment keeps running and the Node stays Ready.
 func TestExampleAllInOne(t *testing.T) {
+	quiet(t)
 	const node = "allinone"
 	cluster := shared.Cluster(t)
 	p := newPair(t, cluster, node)
@@ -270,10 +271,10 @@ func TestExampleAllInOne(t *testing.T) {
 	cluster.Kubectl(t, "scale", "deployment", "web", "-n", node, "--replicas=0")
 	running(0)
 	b.stop()
-	if refused := refusals(t, cluster, serviceAccount); len(refused) > 0 {
+	if refused := refusals(t, cluster, serviceAccount, "allinone"); len(refused) > 0 {
 		t.Errorf("the manifests do not allow %v", refused)
 	}
-	for _, event := range refusals(t, cluster, "system:node:"+node) {
+	for _, event := range refusals(t, cluster, "system:node:"+node, "allinone") {
 		// The Node authorizer learns of a new slice a few milliseconds late.
 		if event.Resource != "resourceslices" {
 			t.Errorf("the node was refused %v", event)

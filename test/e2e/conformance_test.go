@@ -25,7 +25,8 @@ var onlyConformance = flag.String("only-conformance", "", "run these cases alone
 // TestConformance runs the cases that apitest must pass against the real API server, whose answers must match the
 // recordings. No controller runs, so that only the case changes objects.
 func TestConformance(t *testing.T) {
-	c := harness.Start(t, harness.Options{
+	busy(t)
+	c := ownCluster(t, harness.Options{
 		Without: []string{harness.ControllerManager, harness.Scheduler},
 		RuntimeConfig: map[string]bool{
 			"coordination.k8s.io/v1beta1": true, "resource.k8s.io/v1beta1": true, "resource.k8s.io/v1beta2": true,

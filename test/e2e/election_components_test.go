@@ -163,12 +163,14 @@ func (c *component) record() {
 // kube-schedulers and kube-controller-managers. The API server's gate is off,
 // so the API server elects no candidate and drops preferredHolder.
 func TestElectionOfComponents(t *testing.T) {
+	busy(t)
 	electComponents(t, harness.Options{})
 }
 
 // TestElectionOfComponentsInsteadOfBuiltInController is the same test with the
 // gate on and the API server's controller displaced.
 func TestElectionOfComponentsInsteadOfBuiltInController(t *testing.T) {
+	busy(t)
 	electComponents(t, harness.Options{FeatureGates: coordinatedCluster.FeatureGates})
 }
 
@@ -183,7 +185,7 @@ func electComponents(t *testing.T, o harness.Options) {
 		o.ExtraArgs[name] = []string{"--leader-elect=true", "--feature-gates=CoordinatedLeaderElection=true"}
 	}
 	gate := len(o.FeatureGates) > 0
-	cluster := harness.Start(t, o)
+	cluster := ownCluster(t, o)
 	applyManifests(t, cluster, "election-controller.yaml")
 	args := []string{"--kubeconfig=" + cluster.ServiceAccountKubeconfig(t, "kubewright", "election-controller"), "--identity=coordinator"}
 	if gate {
@@ -194,18 +196,21 @@ func electComponents(t *testing.T, o harness.Options) {
 		displace(t, cluster, "coordinator_")
 	}
 
-	for _, name := range components {
-		t.Run(name, func(t *testing.T) {
-			c := &component{electionRig: newElectionRig(t, cluster, metav1.NamespaceSystem, name), name: name, identities: map[string]string{}}
-			c.startInstance(name + "-a")
-			c.startInstance(name + "-b")
-			first := c.awaitInstance("")
-			second := c.endInstance(cluster.Kill, first, "a kill")
-			c.startInstance(first) // under another identity
-			c.endInstance(cluster.Terminate, second, "an exit")
-			c.record()
-		})
-	}
+	t.Run("side by side", func(t *testing.T) {
+		for _, name := range components {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				c := &component{electionRig: newElectionRig(t, cluster, metav1.NamespaceSystem, name), name: name, identities: map[string]string{}}
+				c.startInstance(name + "-a")
+				c.startInstance(name + "-b")
+				first := c.awaitInstance("")
+				second := c.endInstance(cluster.Kill, first, "a kill")
+				c.startInstance(first) // under another identity
+				c.endInstance(cluster.Terminate, second, "an exit")
+				c.record()
+			})
+		}
+	})
 	coordinator.stop()
 	for _, e := range cluster.AuditEvents(t) {
 		if e.User == "system:serviceaccount:kubewright:election-controller" && e.Code == 403 {

@@ -14,8 +14,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-
-	"github.com/kubewright/kubewright/test/e2e/harness"
 )
 
 // leaders maps identities to processes of examples/leader.
@@ -48,29 +46,51 @@ type count struct {
 	seen     time.Time
 }
 
-// watchCounts collects the writes until the returned function is called.
-func (l *leaders) watchCounts() (stop func() []count) {
+// watchCounts collects the writes until stop is called. await waits until one of
+// the identities has written 20 times in a row, a second's work.
+func (l *leaders) watchCounts() (await func(identities ...string) string, stop func() []count) {
 	l.Helper()
 	w, err := l.admin.CoreV1().ConfigMaps("kubewright").Watch(l.Context(), metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, "example").String()})
 	if err != nil {
 		l.Fatal(err)
 	}
-	done := make(chan []count)
+	written := make(chan count, 100_000)
 	go func() {
-		var all []count
+		defer close(written)
 		for event := range w.ResultChan() {
 			if cm, ok := event.Object.(*corev1.ConfigMap); ok {
 				c := count{by: cm.Data["by"], seen: time.Now()}
 				c.n, _ = strconv.Atoi(cm.Data["count"])
 				c.token, _ = strconv.Atoi(cm.Data["token"])
-				all = append(all, c)
+				written <- c
 			}
 		}
-		done <- all
 	}()
-	return func() []count {
+	var all []count
+	await = func(identities ...string) string {
+		l.Helper()
+		row := 0
+		for timeout := time.After(patience); ; {
+			select {
+			case c := <-written:
+				if len(all) > 0 && all[len(all)-1].by != c.by {
+					row = 0
+				}
+				all = append(all, c)
+				if row++; row >= 20 && slices.Contains(identities, c.by) {
+					return c.by
+				}
+			case <-timeout:
+				l.Fatalf("none of %v works", identities)
+			}
+		}
+	}
+	return await, func() []count {
 		w.Stop()
-		return <-done
+		for c := range written {
+			all = append(all, c)
+		}
+		return all
 	}
 }
 
@@ -78,18 +98,18 @@ func (l *leaders) watchCounts() (stop func() []count) {
 // of the manifests. One is killed, one leaves, and a better one joins. Each
 // number is counted once.
 func TestExampleLeaderUnderItsManifests(t *testing.T) {
+	quiet(t)
 	cluster := shared.Cluster(t)
 	applyManifests(t, cluster, "election.yaml", "election-work.yaml")
 	l := &leaders{
 		electionRig: newElectionRig(t, cluster, "kubewright", "example"), binary: buildExample(t, "leader"),
 		kubeconfig: cluster.ServiceAccountKubeconfig(t, "kubewright", "virtual-node"), programs: map[string]*program{},
 	}
-	stop := l.watchCounts()
+	await, stop := l.watchCounts()
 	for _, id := range []string{"a", "b", "c"} {
 		l.start(id)
 	}
-	first := l.awaitHolder("a", "b", "c")
-	time.Sleep(3 * time.Second)
+	first := await("a", "b", "c")
 
 	began := time.Now()
 	if err := l.programs[first].cmd.Process.Kill(); err != nil {
@@ -101,15 +121,13 @@ func TestExampleLeaderUnderItsManifests(t *testing.T) {
 	if took := time.Since(began); took > crashFailover {
 		t.Errorf("%v until another led after a kill, at most %v", took, crashFailover)
 	}
-	time.Sleep(2 * time.Second)
+	await(second)
 
 	l.start("better", "--priority=1")
-	l.awaitHolder("better")
-	time.Sleep(2 * time.Second)
+	await("better")
 
 	l.programs["better"].stop()
-	l.awaitHolder(others...)
-	time.Sleep(time.Second)
+	await(others...)
 	for _, id := range others {
 		l.programs[id].stop()
 	}
@@ -141,7 +159,7 @@ func TestExampleLeaderUnderItsManifests(t *testing.T) {
 	if len(order) < 4 || order[0] != first || order[1] != second || order[2] != "better" {
 		t.Errorf("%v worked, in this order", order)
 	}
-	if refused := refusals(t, cluster, serviceAccount); len(refused) > 0 {
+	if refused := refusals(t, cluster, serviceAccount, "leader"); len(refused) > 0 {
 		t.Errorf("the manifests do not allow %v", refused)
 	}
 }
@@ -150,9 +168,10 @@ func TestExampleLeaderUnderItsManifests(t *testing.T) {
 // serves LeaseCandidates, with examples/coordinator and the API server's gate
 // off.
 func TestExampleLeaderAsLeaseCandidate(t *testing.T) {
+	busy(t)
 	o := coordinatedCluster
 	o.FeatureGates, o.SingleProcess = nil, true
-	cluster := harness.Start(t, o)
+	cluster := ownCluster(t, o)
 	applyManifests(t, cluster, "election.yaml", "election-work.yaml", "election-controller.yaml")
 	l := &leaders{
 		electionRig: newElectionRig(t, cluster, "kubewright", "example"), binary: buildExample(t, "leader"),
@@ -167,8 +186,8 @@ func TestExampleLeaderAsLeaseCandidate(t *testing.T) {
 	l.awaitHolder("b")
 	l.programs["b"].stop()
 	coordinator.stop()
-	for _, user := range []string{serviceAccount, "system:serviceaccount:kubewright:election-controller"} {
-		if refused := refusals(t, cluster, user); len(refused) > 0 {
+	for example, user := range map[string]string{"leader": serviceAccount, "coordinator": "system:serviceaccount:kubewright:election-controller"} {
+		if refused := refusals(t, cluster, user, example); len(refused) > 0 {
 			t.Errorf("the manifests do not allow %v", refused)
 		}
 	}

@@ -74,6 +74,7 @@ func (r *electionRig) legacy(name string, release bool) *legacy {
 // client-go's elector by replicas with a Candidate, one after the other, and
 // back.
 func TestElectionUpgradeAndDowngrade(t *testing.T) {
+	quiet(t)
 	r := newElectionRig(t, shared.Cluster(t), metav1.NamespaceDefault, "upgrade")
 	cfg := r.cluster.AdminConfig()
 	old := r.legacy("old", true)
@@ -143,7 +144,8 @@ var coordinatedCluster = harness.Options{
 // TestElectionBuiltInController: the API server's controller elects candidates
 // of this library.
 func TestElectionBuiltInController(t *testing.T) {
-	r := newElectionRig(t, harness.Start(t, coordinatedCluster), metav1.NamespaceDefault, "built-in")
+	quiet(t)
+	r := newElectionRig(t, ownCluster(t, coordinatedCluster), metav1.NamespaceDefault, "built-in")
 	cfg := r.cluster.AdminConfig()
 	a := r.stand("a", "1.31.0", true, cfg)
 	r.awaitLeader("a")
@@ -211,7 +213,8 @@ func displace(t *testing.T, cluster *harness.Cluster, ours ...string) *electionR
 // TestElectionDisplacesBuiltInController: a Controller that holds the Lease of
 // the API servers' controllers replaces them; they no longer write anything.
 func TestElectionDisplacesBuiltInController(t *testing.T) {
-	cluster := harness.Start(t, coordinatedCluster)
+	quiet(t)
+	cluster := ownCluster(t, coordinatedCluster)
 	applyManifests(t, cluster, "election-controller.yaml")
 	r := newElectionRig(t, cluster, metav1.NamespaceDefault, "displaced")
 	cfg := cluster.AdminConfig()

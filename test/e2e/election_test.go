@@ -280,6 +280,7 @@ var crashFailover = election.Timing{}.CrashFailover() + 2*time.Second
 // Kubernetes: steady state, a better candidate, an exit, and a loss of the
 // network.
 func TestElectionOnLease(t *testing.T) {
+	quiet(t)
 	r := newElectionRig(t, shared.Cluster(t), metav1.NamespaceDefault, "on-lease")
 	cfg := r.cluster.AdminConfig()
 	a := r.stand("a", "1.31.0", false, cfg)
@@ -328,6 +329,7 @@ func TestElectionOnLease(t *testing.T) {
 // TestElectionNodeCredentials: a candidate with node credentials is refused,
 // and its error says why.
 func TestElectionNodeCredentials(t *testing.T) {
+	quiet(t)
 	cluster := shared.Cluster(t)
 	for _, native := range []bool{false, true} {
 		r := newElectionRig(t, cluster, metav1.NamespaceDefault, fmt.Sprintf("node-%t", native))

@@ -72,6 +72,7 @@ func (r *kubeletRig) create(name string, policy corev1.RestartPolicy, script str
 func podRuns(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodRunning }
 
 func TestKubectlOnTheExampleKubelet(t *testing.T) {
+	busy(t)
 	r := newKubeletRig(t, shared.Cluster(t), "kubectl-node")
 	r.create("web", corev1.RestartPolicyNever, "for i in 1 2 3 4 5; do echo line $i; done; while :; do echo tick; sleep 0.2; done", podRuns)
 	r.create("crash", corev1.RestartPolicyAlways, "echo run $POD; exit 4", func(p *corev1.Pod) bool {

@@ -21,6 +21,7 @@ import (
 // TestKubectlTopShowsWhatMetricsServerReadsFromTheNode runs the metrics-server of
 // module test/metricsserver, with its own manifests, beside examples/kubelet.
 func TestKubectlTopShowsWhatMetricsServerReadsFromTheNode(t *testing.T) {
+	busy(t)
 	cluster := shared.Cluster(t)
 	const module = "../metricsserver"
 	build := func(args ...string) string {
@@ -39,7 +40,8 @@ func TestKubectlTopShowsWhatMetricsServerReadsFromTheNode(t *testing.T) {
 	manifests := filepath.Join(build("list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/metrics-server"), "manifests", "base")
 
 	r := newKubeletRig(t, cluster, "top-node")
-	r.create("busy", corev1.RestartPolicyNever, "while :; do :; done", podRuns)
+	// Busy a tenth of the time or so, because other tests run beside this one.
+	r.create("busy", corev1.RestartPolicyNever, "while :; do i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; sleep 0.2; done", podRuns)
 
 	// The API server finds metrics-server by a Service, which is an alias of this machine here.
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

@@ -23,6 +23,7 @@ import (
 
 // A pod gets a certificate from a signer, and the trust anchors to check it with.
 func TestExampleKubeletPodCertificates(t *testing.T) {
+	busy(t)
 	const signer = "kubewright.dev/e2e"
 	r := newKubeletRig(t, shared.Cluster(t), "kubelet-certificates")
 	requests := r.client.CertificatesV1().PodCertificateRequests(r.namespace)

@@ -22,10 +22,11 @@ import (
 // are created and deleted, and restarts the API server twice. No pod runs
 // twice, none is left behind, and no exit code is lost.
 func TestKubeletIsKilledAgainAndAgain(t *testing.T) {
+	busy(t)
 	const kills = 15
 	const seed = 3
 	random := rand.New(rand.NewPCG(seed, seed))
-	r := newKubeletRig(t, harness.Start(t, harness.Options{Audit: true}), "kubelet-crash")
+	r := newKubeletRig(t, ownCluster(t, harness.Options{Audit: true}), "kubelet-crash")
 	c := &churn{kubeletRig: r, random: random}
 	r.deployment("web", 2)
 

@@ -37,8 +37,9 @@ import (
 // successor. It signs the serving certificate after an administrator, here the test,
 // has approved it.
 func TestExampleKubeletJoins(t *testing.T) {
+	quiet(t)
 	const node = "joined"
-	cluster := harness.Start(t, harness.Options{Audit: true, ExtraArgs: map[string][]string{
+	cluster := ownCluster(t, harness.Options{Audit: true, ExtraArgs: map[string][]string{
 		harness.APIServer: {"--enable-bootstrap-token-auth"},
 		// kube-controller-manager dates a certificate back by five minutes. So 70 to
 		// 90 % of its life are over 48 s before it is issued to 24 s after it.
@@ -100,7 +101,7 @@ func TestExampleKubeletJoins(t *testing.T) {
 	}
 	p.stop()
 	for _, user := range []string{"system:node:" + node, "system:bootstrap:abcdef"} {
-		if refused := refusals(t, cluster, user); len(refused) > 0 {
+		if refused := refusals(t, cluster, user, "kubelet"); len(refused) > 0 {
 			t.Errorf("refused: %v", refused)
 		}
 	}

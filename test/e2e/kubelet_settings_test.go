@@ -50,6 +50,7 @@ func (r *kubeletRig) awaitSettings(status corev1.ConditionStatus, reason string)
 // This test rolls out settings while a pod runs: good ones, invalid ones, and
 // settings that make the kubelet end.
 func TestExampleKubeletSettings(t *testing.T) {
+	busy(t)
 	cluster := shared.Cluster(t)
 	applyManifests(t, cluster, "kubelet.yaml")
 	r := newKubeletRig(t, cluster, "kubelet-settings", "--config-map=kubewright/kubelet/settings.yaml", "--config-soak=1s")
@@ -85,6 +86,7 @@ func TestExampleKubeletSettings(t *testing.T) {
 // The scheduler allocates a CPU that the kubelet has published, and the pod
 // runs on that CPU.
 func TestExampleKubeletCPUs(t *testing.T) {
+	busy(t)
 	const driver = "cpu.kubewright.dev"
 	r := newKubeletRig(t, shared.Cluster(t), "kubelet-cpus", "--publish-cpus")
 	class := &resourcev1.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: driver}, Spec: resourcev1.DeviceClassSpec{

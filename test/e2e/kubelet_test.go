@@ -377,7 +377,7 @@ func (r *kubeletRig) onceAndNotLost() {
 // checks whether it is).
 func (r *kubeletRig) nothingRefused() {
 	r.Helper()
-	for _, e := range refusals(r.T, r.cluster, "system:node:"+r.node) {
+	for _, e := range refusals(r.T, r.cluster, "system:node:"+r.node, "kubelet") {
 		switch {
 		case e.Resource == "configmaps", e.Resource == "serviceaccounts" && e.Subresource == "token":
 		case e.Resource == "pods" && e.Verb == "get":
@@ -388,6 +388,7 @@ func (r *kubeletRig) nothingRefused() {
 }
 
 func TestExampleKubelet(t *testing.T) {
+	busy(t)
 	r := newKubeletRig(t, shared.Cluster(t), "kubelet-1")
 	r.deployment("web", 3)
 	r.job("job", 4)

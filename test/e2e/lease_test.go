@@ -97,6 +97,7 @@ func by(t *testing.T, cluster *harness.Cluster, agent string) (calls []string) {
 // TestLease checks the requests with a node's credentials: one PUT per renewal
 // and nothing else, as long as the Node exists.
 func TestLease(t *testing.T) {
+	quiet(t)
 	const name, agent, interval = "lease-1", "kubewright-e2e-lease", time.Second
 	cluster := shared.Cluster(t)
 	admin := kubernetes.NewForConfigOrDie(cluster.AdminConfig())
@@ -219,6 +220,7 @@ func awaitLeaseGone(t *testing.T, admin kubernetes.Interface, name string) {
 // TestLeaseOfAnotherNode checks the message for mixed-up node names or
 // credentials against the real API server's error text.
 func TestLeaseOfAnotherNode(t *testing.T) {
+	quiet(t)
 	cluster := shared.Cluster(t)
 	refused := make(chan error, 10)
 	c, err := lease.New(lease.Config{
@@ -247,6 +249,7 @@ func TestLeaseOfAnotherNode(t *testing.T) {
 // API server: the controller's own lease is released, a lease that another
 // client has taken is not.
 func TestLeaseShutdownPolicies(t *testing.T) {
+	quiet(t)
 	cluster := shared.Cluster(t)
 	admin := kubernetes.NewForConfigOrDie(cluster.AdminConfig())
 	leases := admin.CoordinationV1().Leases(corev1.NamespaceNodeLease)
@@ -302,8 +305,9 @@ func TestLeaseShutdownPolicies(t *testing.T) {
 // process runs and API server outages stay within the bound. It always does if
 // the process is stopped.
 func TestLeaseKeepsNodeReady(t *testing.T) {
+	quiet(t)
 	const name, grace = "lease-ready", 20 * time.Second
-	cluster := harness.Start(t, harness.Options{ExtraArgs: map[string][]string{
+	cluster := ownCluster(t, harness.Options{ExtraArgs: map[string][]string{
 		harness.ControllerManager: {"--node-monitor-grace-period=" + grace.String(), "--node-monitor-period=1s"},
 	}})
 	admin := kubernetes.NewForConfigOrDie(cluster.AdminConfig())
@@ -317,16 +321,32 @@ func TestLeaseKeepsNodeReady(t *testing.T) {
 	for range 2 {
 		began := time.Now()
 		cluster.Restart(t, harness.APIServer)
-		if took := time.Since(began); took > grace-6*time.Second {
+		took := time.Since(began)
+		late := took > grace-6*time.Second
+		if late {
 			t.Logf("the API server was away for %v: no promise is kept or broken", took)
 		}
 		// Long enough for kube-controller-manager to notice missed renewals.
-		select {
-		case status := <-verdicts:
-			if status != corev1.ConditionTrue {
-				t.Fatalf("Ready is %s after a restart of the API server", status)
+		last := corev1.ConditionTrue
+		for noticed := time.After(grace + 5*time.Second); noticed != nil; {
+			select {
+			case last = <-verdicts:
+				if last != corev1.ConditionTrue && !late {
+					t.Fatalf("Ready is %s after a restart of the API server that took %v", last, took)
+				}
+			case <-noticed:
+				noticed = nil
 			}
-		case <-time.After(grace + 5*time.Second):
+		}
+		if last != corev1.ConditionTrue {
+			// Only a kubelet would repair this.
+			patch := `{"status":{"conditions":[{"type":"Ready","status":"True","reason":"Test"}]}}`
+			if _, err := admin.CoreV1().Nodes().Patch(t.Context(), name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "status"); err != nil {
+				t.Fatal(err)
+			}
+			if status := <-verdicts; status != corev1.ConditionTrue {
+				t.Fatalf("Ready is %s after it was repaired", status)
+			}
 		}
 	}
 	signal := func(s syscall.Signal) {

@@ -19,6 +19,7 @@ import (
 // TestPermissionsOfTheNodeAPI runs examples/vkprovider with the manifests of
 // examples/rbac, and without those of package nodeapi at first.
 func TestPermissionsOfTheNodeAPI(t *testing.T) {
+	quiet(t)
 	cluster := shared.Cluster(t)
 	client := kubernetes.NewForConfigOrDie(cluster.AdminConfig())
 	applyManifests(t, cluster, "lease.yaml", "nodestatus.yaml", "podsync.yaml", "podenv.yaml")
@@ -59,7 +60,7 @@ func TestPermissionsOfTheNodeAPI(t *testing.T) {
 		t.Fatalf("%s: %s, want %d %s", what, got, code, sentence)
 	}
 	await("without nodeapi.yaml", "/metrics/resource", 503, "the node could not check the bearer token of this request")
-	applyManifests(t, cluster, "nodeapi.yaml")
+	applyManifests(t, cluster, "nodeapi.yaml") // no other test does
 	// The node keeps a refusal for half a minute, so the next request has another path.
 	await("without nodeapi-clients.yaml", "/stats/summary", 403, `may not get nodes/stats or get nodes/proxy of node "permissions-node"`)
 	applyManifests(t, cluster, "nodeapi-clients.yaml")
@@ -71,7 +72,7 @@ func TestPermissionsOfTheNodeAPI(t *testing.T) {
 	if !strings.Contains(out, "Bearer tokens could not be checked") || !strings.Contains(out, `cannot create resource \"tokenreviews\"`) {
 		t.Error("the program has not said that it lacks a permission")
 	}
-	for _, event := range refusals(t, cluster, serviceAccount) {
+	for _, event := range refusals(t, cluster, serviceAccount, "vkprovider") {
 		if !strings.Contains(event.URI, "tokenreviews") {
 			t.Errorf("the manifests do not allow %v", event)
 		}

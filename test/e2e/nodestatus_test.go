@@ -147,6 +147,7 @@ func hasTaint(node *corev1.Node, key string) bool {
 // one POST, kept with one PATCH per report, becomes NotReady with a reason and
 // Ready again, and is deleted. No other request is sent, and none is forbidden.
 func TestNodeStatus(t *testing.T) {
+	quiet(t)
 	const name, report = "status-1", 3 * time.Second
 	cluster := shared.Cluster(t)
 	admin := kubernetes.NewForConfigOrDie(cluster.AdminConfig())
@@ -240,6 +241,7 @@ func TestNodeStatus(t *testing.T) {
 
 // TestNodeStatusDeleted deletes Nodes under the policies that keep running.
 func TestNodeStatusDeleted(t *testing.T) {
+	quiet(t)
 	cluster := shared.Cluster(t)
 	admin := kubernetes.NewForConfigOrDie(cluster.AdminConfig())
 
@@ -304,6 +306,7 @@ func awaitOwner(t *testing.T, run *statusRun, name string, uid types.UID) {
 // TestNodeStatusReplaced: another client deletes and re-creates a Node, and no
 // informer reports it. The next report is refused because of its UID.
 func TestNodeStatusReplaced(t *testing.T) {
+	quiet(t)
 	const name = "status-replaced"
 	cluster := shared.Cluster(t)
 	admin := kubernetes.NewForConfigOrDie(cluster.AdminConfig())
@@ -360,6 +363,7 @@ func deleteNodeAfter(t *testing.T, admin kubernetes.Interface, name string) {
 // credentials may not change. The controller omits them, and no request is
 // refused.
 func TestNodeStatusForbidden(t *testing.T) {
+	quiet(t)
 	const name = "status-forbidden"
 	cluster := shared.Cluster(t)
 	admin := kubernetes.NewForConfigOrDie(cluster.AdminConfig())
@@ -457,8 +461,9 @@ func TestNodeStatusHelper(t *testing.T) {
 // while the process is stopped, and the process repairs all these changes as
 // soon as it runs again.
 func TestNodeStatusUnknown(t *testing.T) {
-	const name, grace = "status-unknown", 12 * time.Second
-	cluster := harness.Start(t, harness.Options{ExtraArgs: map[string][]string{
+	quiet(t)
+	const name, grace = "status-unknown", 20 * time.Second
+	cluster := ownCluster(t, harness.Options{ExtraArgs: map[string][]string{
 		harness.ControllerManager: {"--node-monitor-grace-period=" + grace.String(), "--node-monitor-period=1s"},
 	}})
 	admin := kubernetes.NewForConfigOrDie(cluster.AdminConfig())
@@ -527,6 +532,7 @@ func TestNodeStatusUnknown(t *testing.T) {
 // condition that the one before it has written takes it back, although it never
 // wrote it itself, and leaves alone what other clients have written.
 func TestNodeStatusRestart(t *testing.T) {
+	quiet(t)
 	const name = "status-restart"
 	cluster := shared.Cluster(t)
 	admin := kubernetes.NewForConfigOrDie(cluster.AdminConfig())
@@ -597,6 +603,7 @@ func TestNodeStatusRestart(t *testing.T) {
 // TestNodeStatusForeignUnknown: Run sees with its own watch that another client has
 // written Unknown.
 func TestNodeStatusForeignUnknown(t *testing.T) {
+	quiet(t)
 	const name = "status-foreign"
 	cluster := shared.Cluster(t)
 	admin := kubernetes.NewForConfigOrDie(cluster.AdminConfig())
@@ -622,6 +629,7 @@ func TestNodeStatusForeignUnknown(t *testing.T) {
 // TestNodeStatusFeatures reads back what the setters for a custom kubelet write, with a
 // node's own credentials, and reports a drain and a reboot.
 func TestNodeStatusFeatures(t *testing.T) {
+	quiet(t)
 	const name = "status-features"
 	cluster := shared.Cluster(t)
 	admin := kubernetes.NewForConfigOrDie(cluster.AdminConfig())
@@ -736,14 +744,17 @@ func TestNodeStatusFeatures(t *testing.T) {
 			t.Fatal("no event of the reboot was recorded")
 		}
 	}
-	if refused := refusals(t, cluster, "system:node:"+name); len(refused) > 0 {
-		t.Errorf("refused: %v", refused)
+	for _, call := range by(t, cluster, "nodestatus-"+name) {
+		if strings.HasSuffix(call, " 403") {
+			t.Errorf("refused: %s", call)
+		}
 	}
 }
 
 // TestNodeStatusKeepsTaints removes a taint with kubectl's permissions. A controller
 // that has these permissions puts it back, and leaves the taints of others alone.
 func TestNodeStatusKeepsTaints(t *testing.T) {
+	quiet(t)
 	const name, edge = "status-taints", "example.com/edge"
 	cluster := shared.Cluster(t)
 	admin := kubernetes.NewForConfigOrDie(cluster.AdminConfig())

@@ -193,6 +193,7 @@ func (r *podRig) requests() map[string]int {
 // a node's credentials: two PATCH and one DELETE per pod, two PATCH for a pod
 // that completes, and nothing in the idle state.
 func TestPodsyncBudget(t *testing.T) {
+	busy(t)
 	r := newPodRig(t, shared.Cluster(t), "podsync-budget", podsynctest.Options{StopTime: 100 * time.Millisecond}, nil)
 	for i := range 15 {
 		r.create(fmt.Sprint("pod", i))
@@ -229,6 +230,7 @@ func TestPodsyncBudget(t *testing.T) {
 
 // TestPodsyncLife checks the state of a kubelet's pods in the API.
 func TestPodsyncLife(t *testing.T) {
+	busy(t)
 	r := newPodRig(t, shared.Cluster(t), "podsync-life", podsynctest.Options{}, nil)
 	pods := r.client.CoreV1().Pods(r.name)
 
@@ -316,6 +318,7 @@ func TestPodsyncLife(t *testing.T) {
 // TestPodsyncOrphans checks that the instances of a former process are removed,
 // and nothing else.
 func TestPodsyncOrphans(t *testing.T) {
+	busy(t)
 	r := newPodRig(t, shared.Cluster(t), "podsync-orphans", podsynctest.Options{}, func(c *podsync.Config) {
 		c.Relist, c.Policy.OrphanDelay = 200*time.Millisecond, time.Second
 	})
@@ -345,6 +348,7 @@ func TestPodsyncOrphans(t *testing.T) {
 // TestPodsyncPreconditions records the API server's answers to writes for
 // another instance or another version, because podsync depends on them.
 func TestPodsyncPreconditions(t *testing.T) {
+	busy(t)
 	r := newPodRig(t, shared.Cluster(t), "podsync-preconditions", podsynctest.Options{}, nil)
 	pod := r.create("a")
 	r.awaitRunning(1)
@@ -387,7 +391,8 @@ func TestPodsyncPreconditions(t *testing.T) {
 // TestPodsyncAPIServerRestarts kills the API server while pods are created and
 // deleted. Their changes during the outage are not lost.
 func TestPodsyncAPIServerRestarts(t *testing.T) {
-	cluster := harness.Start(t, harness.Options{})
+	busy(t)
+	cluster := ownCluster(t, harness.Options{})
 	r := newPodRig(t, cluster, "podsync-restart", podsynctest.Options{StartTime: 300 * time.Millisecond, StopTime: 300 * time.Millisecond}, nil)
 	never := func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyNever }
 	uids := map[string]types.UID{}

@@ -26,7 +26,8 @@ import (
 // keep an API server without it from becoming ready, so they are off, and the
 // publisher is not a kubelet.
 func TestResourceSliceV1beta2(t *testing.T) {
-	cluster := harness.Start(t, harness.Options{
+	busy(t)
+	cluster := ownCluster(t, harness.Options{
 		Without:       []string{harness.ControllerManager, harness.Scheduler},
 		RuntimeConfig: map[string]bool{"resource.k8s.io/v1": false, "resource.k8s.io/v1beta2": true},
 		ExtraArgs: map[string][]string{harness.APIServer: {
@@ -93,6 +94,7 @@ type betaDevice struct{ name, model string }
 // TestResourceSliceDroppedFields: with the default feature gates, the API
 // server drops some fields and rejects others.
 func TestResourceSliceDroppedFields(t *testing.T) {
+	busy(t)
 	cluster := shared.Cluster(t)
 	d := &dra{T: t, cluster: cluster, admin: kubernetes.NewForConfigOrDie(cluster.AdminConfig())}
 	d.createNode("dra-dropped")
@@ -136,6 +138,7 @@ func TestResourceSliceDroppedFields(t *testing.T) {
 // TestResourceSlicePolicy: the manifests in examples/rbac restrict a
 // ServiceAccount to the node of its pod.
 func TestResourceSlicePolicy(t *testing.T) {
+	busy(t)
 	d := startDRA(t, harness.Options{Without: []string{harness.Scheduler}})
 	for _, manifest := range []string{"serviceaccount", "resourceslice", "resourceslice-policy"} {
 		d.cluster.Kubectl(t, "apply", "-f", filepath.Join("..", "..", "examples", "rbac", manifest+".yaml"))

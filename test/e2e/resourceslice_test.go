@@ -46,7 +46,7 @@ type dra struct {
 
 func startDRA(t *testing.T, o harness.Options) *dra {
 	o.ExtraArgs = map[string][]string{harness.ControllerManager: {"--controllers=*,-node-lifecycle-controller,-taint-eviction-controller"}}
-	cluster := harness.Start(t, o)
+	cluster := ownCluster(t, o)
 	d := &dra{T: t, cluster: cluster, admin: kubernetes.NewForConfigOrDie(cluster.AdminConfig())}
 	d.consumer = watchPools(t, d.admin)
 	for _, name := range []string{"dra-1", "dra-2"} {
@@ -418,6 +418,7 @@ func (p *poolWatch) deletes() int {
 // TestResourceSlice tests the package with the real scheduler, API server,
 // garbage collector and node authorizer.
 func TestResourceSlice(t *testing.T) {
+	busy(t)
 	// API servers before 1.36 drop taints by default.
 	d := startDRA(t, harness.Options{FeatureGates: map[string]bool{"DRADeviceTaints": true}})
 	exact := resourcev1.DeviceAllocationModeExactCount

@@ -345,8 +345,9 @@ func validPool() *resourceslice.Pool {
 // TestResourceSliceValidation compares Set with the API server's dry-run, with
 // all features on.
 func TestResourceSliceValidation(t *testing.T) {
+	busy(t)
 	harness.OnlyDefaultVersion(t, "others lack some of the features")
-	cluster := harness.Start(t, harness.Options{
+	cluster := ownCluster(t, harness.Options{
 		Without: []string{harness.ControllerManager, harness.Scheduler},
 		FeatureGates: map[string]bool{
 			"DRAListTypeAttributes": true, "DRANodeAllocatableResources": true, "DRADeviceCompatibilityGroups": true,

@@ -22,6 +22,7 @@ import (
 
 // TestAuditEvents sends known requests and expects exactly these, each once.
 func TestAuditEvents(t *testing.T) {
+	t.Parallel()
 	c := shared.Cluster(t)
 	cfg := c.NodeConfig(t, "audited")
 	cfg.UserAgent = "audit-test"
@@ -169,6 +170,7 @@ func TestAuditEventsWaitForWritesThatWereSeen(t *testing.T) {
 // TestNoAuditWithoutOption: the log costs the API server time, so it is off by
 // default.
 func TestNoAuditWithoutOption(t *testing.T) {
+	t.Parallel()
 	c := Start(t, bare)
 	if c.status.AuditLog != "" {
 		t.Errorf("audit log %s", c.status.AuditLog)

@@ -20,6 +20,7 @@ import (
 const hangs = 300 * time.Millisecond
 
 func TestFaults(t *testing.T) {
+	t.Parallel()
 	c := Start(t, Options{})
 	cfg := c.AdminConfig()
 	client := newClient(t, cfg)
@@ -95,6 +96,7 @@ func TestFaults(t *testing.T) {
 
 // TestExtraInstances: two schedulers run in addition to a single process, and one can be killed without the other.
 func TestExtraInstances(t *testing.T) {
+	t.Parallel()
 	needsClusters(t)
 	names := []string{"kube-scheduler-a", "kube-scheduler-b"}
 	c := Start(t, Options{
@@ -127,6 +129,7 @@ func TestExtraInstances(t *testing.T) {
 }
 
 func TestSingleProcess(t *testing.T) {
+	t.Parallel()
 	c := Start(t, Options{SingleProcess: true, FeatureGates: map[string]bool{"CoordinatedLeaderElection": false}})
 	client := newClient(t, c.AdminConfig())
 	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "kept"}}
@@ -140,9 +143,9 @@ func TestSingleProcess(t *testing.T) {
 	// The controller manager works if it creates a ServiceAccount in every namespace. The scheduler works if it reports
 	// that there is no node.
 	c.Kubectl(t, "create", "namespace", "work")
-	c.Kubectl(t, "wait", "--namespace=work", "--for=create", "serviceaccount/default", "--timeout=30s")
+	c.Kubectl(t, "wait", "--namespace=work", "--for=create", "serviceaccount/default", "--timeout=60s")
 	c.Kubectl(t, "run", "--namespace=work", "--image=none", "pod")
-	c.Kubectl(t, "wait", "--namespace=work", "--for=condition=PodScheduled=false", "pod/pod", "--timeout=30s")
+	c.Kubectl(t, "wait", "--namespace=work", "--for=condition=PodScheduled=false", "pod/pod", "--timeout=60s")
 }
 
 // assertState checks the state that the launcher reports.

@@ -21,6 +21,7 @@ import (
 
 // TestWhoAmI checks every kind of identity, by its client configuration and by its kubeconfig file.
 func TestWhoAmI(t *testing.T) {
+	t.Parallel()
 	c := shared.Cluster(t)
 	for name, tc := range map[string]struct {
 		config     *rest.Config
@@ -56,6 +57,7 @@ func TestWhoAmI(t *testing.T) {
 // TestNodeIdentity checks the rules of the Node authorizer and of NodeRestriction on the cluster. Without them,
 // end-to-end tests would prove nothing about a kubelet's credentials.
 func TestNodeIdentity(t *testing.T) {
+	t.Parallel()
 	c := shared.Cluster(t)
 	admin := newClient(t, c.AdminConfig())
 	node := newClient(t, c.NodeConfig(t, "mine"))
@@ -152,6 +154,7 @@ func TestNodeIdentity(t *testing.T) {
 
 // TestServiceAccountHasNoRights: a ServiceAccount has no permissions except those that an example's manifest grants.
 func TestServiceAccountHasNoRights(t *testing.T) {
+	t.Parallel()
 	c := shared.Cluster(t)
 	client := newClient(t, c.ServiceAccountConfig(t, "default", "powerless"))
 	if _, err := client.CoreV1().ConfigMaps("default").List(t.Context(), metav1.ListOptions{}); !apierrors.IsForbidden(err) {

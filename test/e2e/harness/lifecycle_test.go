@@ -22,6 +22,7 @@ import (
 // The tests in this file end clusters in every possible way. No process or file may be left behind.
 
 func TestEndOfTest(t *testing.T) {
+	t.Parallel()
 	var s status
 	t.Run("cluster", func(t *testing.T) {
 		s = Start(t, bare).status
@@ -34,6 +35,7 @@ func TestEndOfTest(t *testing.T) {
 }
 
 func TestKilledTest(t *testing.T) {
+	t.Parallel()
 	needsClusters(t)
 	executable, err := os.Executable()
 	if err != nil {
@@ -63,6 +65,7 @@ func TestKilledTest(t *testing.T) {
 }
 
 func TestKilledLauncher(t *testing.T) {
+	t.Parallel()
 	c := startUnowned(t)
 	if err := c.launcher.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
@@ -74,25 +77,30 @@ func TestKilledLauncher(t *testing.T) {
 }
 
 func TestSignalledLauncher(t *testing.T) {
+	t.Parallel()
 	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
-		c := startUnowned(t)
-		if err := c.launcher.cmd.Process.Signal(sig); err != nil {
-			t.Fatal(err)
-		}
-		select {
-		case <-c.launcher.exited:
-		case <-time.After(patience):
-			t.Fatalf("%v: the launcher still runs", sig)
-		}
-		if c.launcher.err != nil {
-			t.Errorf("%v: the launcher ended with %v", sig, c.launcher.err)
-		}
-		assertGone(t, c.status, 0) // the launcher waits for its janitor
+		t.Run(sig.String(), func(t *testing.T) {
+			t.Parallel()
+			c := startUnowned(t)
+			if err := c.launcher.cmd.Process.Signal(sig); err != nil {
+				t.Fatal(err)
+			}
+			select {
+			case <-c.launcher.exited:
+			case <-time.After(patience):
+				t.Fatal("the launcher still runs")
+			}
+			if c.launcher.err != nil {
+				t.Errorf("the launcher ended with %v", c.launcher.err)
+			}
+			assertGone(t, c.status, 0) // the launcher waits for its janitor
+		})
 	}
 }
 
 // TestPausedComponentsEndToo: a stopped process reacts to no signal except SIGKILL.
 func TestPausedComponentsEndToo(t *testing.T) {
+	t.Parallel()
 	c := startUnowned(t)
 	c.Pause(t, APIServer)
 	c.Pause(t, Etcd)
@@ -103,6 +111,7 @@ func TestPausedComponentsEndToo(t *testing.T) {
 }
 
 func TestFailedStart(t *testing.T) {
+	t.Parallel()
 	needsClusters(t)
 	o := bare
 	o.ExtraArgs = map[string][]string{APIServer: {"--no-such-flag"}}
@@ -121,6 +130,7 @@ func TestFailedStart(t *testing.T) {
 }
 
 func TestSideBySide(t *testing.T) {
+	t.Parallel()
 	needsClusters(t)
 	clusters := make([]*Cluster, 2)
 	var wg sync.WaitGroup
@@ -186,7 +196,7 @@ func startUnowned(t *testing.T) *Cluster {
 }
 
 // patience bounds the time until a cluster is gone if its owner was killed.
-const patience = 20 * time.Second
+const patience = 40 * time.Second
 
 func assertRuns(t *testing.T, s status) {
 	t.Helper()

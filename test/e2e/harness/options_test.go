@@ -44,6 +44,7 @@ func TestArguments(t *testing.T) {
 // TestLeaseCandidates: the API of coordinated leader election is served only on request, independently of the feature
 // gate.
 func TestLeaseCandidates(t *testing.T) {
+	t.Parallel()
 	needsClusters(t)
 	candidate := &coordinationv1beta1.LeaseCandidate{
 		ObjectMeta: metav1.ObjectMeta{Name: "a"},
@@ -56,12 +57,17 @@ func TestLeaseCandidates(t *testing.T) {
 		options Options
 		served  bool
 	}{
-		"default":            {bare, false},
+		"default":            {served: false}, // of the shared cluster
 		"served":             {Options{Without: bare.Without, RuntimeConfig: served}, true},
 		"served and gate on": {Options{RuntimeConfig: served, FeatureGates: map[string]bool{"CoordinatedLeaderElection": true}}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			client := newClient(t, Start(t, tc.options).AdminConfig())
+			t.Parallel()
+			cluster := shared.Cluster(t)
+			if tc.served {
+				cluster = Start(t, tc.options)
+			}
+			client := newClient(t, cluster.AdminConfig())
 			_, err := client.CoordinationV1beta1().LeaseCandidates("default").Create(t.Context(), candidate, metav1.CreateOptions{})
 			if tc.served && err != nil || !tc.served && !apierrors.IsNotFound(err) {
 				t.Errorf("creating a LeaseCandidate: %v; served: %t", err, tc.served)
@@ -73,6 +79,7 @@ func TestLeaseCandidates(t *testing.T) {
 // TestOldResourceAPI starts a server that serves ResourceSlices only as v1beta1. Only some components of a current
 // version support this: the Node authorizer and the scheduler need v1 and never become ready.
 func TestOldResourceAPI(t *testing.T) {
+	t.Parallel()
 	o := bare
 	o.RuntimeConfig = map[string]bool{"resource.k8s.io/v1": false, "resource.k8s.io/v1beta1": true}
 	o.ExtraArgs = map[string][]string{APIServer: {"--authorization-mode=RBAC"}}
@@ -99,6 +106,7 @@ const versionsVariable = "KUBEWRIGHT_E2E_VERSIONS"
 // TestVersions: with every version, in both modes, a pod is created and scheduled to a node that the test has made
 // Ready.
 func TestVersions(t *testing.T) {
+	t.Parallel()
 	needsClusters(t)
 	versions := []string{""}
 	if s := os.Getenv(versionsVariable); s != "" {
@@ -111,6 +119,7 @@ func TestVersions(t *testing.T) {
 				name = version + " single process"
 			}
 			t.Run(name, func(t *testing.T) {
+				t.Parallel()
 				c := Start(t, Options{Version: version, SingleProcess: single})
 				if got := c.Kubectl(t, "get", "--raw=/version"); !strings.Contains(got, `"gitVersion": "`+c.Version()+`"`) {
 					t.Errorf("the server says %s, want version %s", got, c.Version())
@@ -119,10 +128,10 @@ func TestVersions(t *testing.T) {
 				if _, err := newClient(t, c.NodeConfig(t, "n")).CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{}); err != nil {
 					t.Fatal(err)
 				}
-				c.Kubectl(t, "wait", "--for=condition=Ready", "node/n", "--timeout=30s")
+				c.Kubectl(t, "wait", "--for=condition=Ready", "node/n", "--timeout=60s")
 				c.Kubectl(t, "create", "deployment", "d", "--image=none")
-				c.Kubectl(t, "wait", "--for=create", "pod", "--selector=app=d", "--timeout=30s")
-				c.Kubectl(t, "wait", "--for=condition=PodScheduled", "pod", "--selector=app=d", "--timeout=30s")
+				c.Kubectl(t, "wait", "--for=create", "pod", "--selector=app=d", "--timeout=60s")
+				c.Kubectl(t, "wait", "--for=condition=PodScheduled", "pod", "--selector=app=d", "--timeout=60s")
 			})
 		}
 	}
