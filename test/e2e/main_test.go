@@ -9,6 +9,7 @@ import (
 	"os"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/kubewright/kubewright/test/e2e/harness"
 )
@@ -40,9 +41,11 @@ func quiet(t *testing.T) {
 // ended, and at most three busy tests run at once.
 func busy(t *testing.T) {
 	t.Parallel()
+	began := time.Now()
 	quietTests.Wait()
 	busyTests <- struct{}{}
 	t.Cleanup(func() { <-busyTests })
+	t.Logf("waited %v for its turn", time.Since(began).Round(time.Second))
 }
 
 // ownCluster starts a cluster for one test. Clusters start one after the other,
