@@ -13,7 +13,7 @@ GO ?= go
 MODULES := $(patsubst %/go.mod,%,$(shell git ls-files '*/go.mod' | grep -v testdata))
 # Those that are tested with the root; bench and test/controlplane have targets of their own.
 EXAMPLES := $(filter nodeapi examples/%,$(MODULES))
-# One test of a bubble runs for virtual months; a real minute is plenty, a hang is not waited for.
+# One test of a bubble runs for virtual months in a real minute; a hang ends here.
 TEST_TIMEOUT ?= 30m
 E2E_TIMEOUT ?= 30m
 BENCH ?= .
@@ -36,8 +36,16 @@ GOVULNDB ?=
 help: ## Print the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
+# The end-to-end tests wait for most of their time, so they run beside the tests of the root module, which have
+# virtual time and a low priority. The tests of the other modules have real time and run after that.
 .PHONY: test
-test: compiler vet unit race e2e ## The one test command: vet, unit, race and end-to-end tests
+test: compiler ## The one test command: vet, unit, race and end-to-end tests
+	@$(MAKE) --no-print-directory -j2 e2e beside-e2e
+	@$(MAKE) --no-print-directory unit-modules race-modules
+
+.PHONY: beside-e2e
+beside-e2e: compiler
+	@nice -n 10 $(MAKE) --no-print-directory vet race-root unit-root
 
 .PHONY: check
 check: ## The inner loop: vet and short unit tests of the root module, without soaks, race detector and control plane
@@ -51,10 +59,16 @@ vet: ## Vet every module, and check that files are formatted
 	@for m in $(MODULES); do echo "vet $$m"; (cd $$m && $(GO) vet ./...); done
 
 .PHONY: unit
-unit: ## Unit tests, and every benchmark once so that none rots
+unit: unit-root unit-modules ## Unit tests, and every benchmark once so that none rots
+
+.PHONY: unit-root
+unit-root:
 	$(GO) test -timeout $(TEST_TIMEOUT) ./...
-	@for m in $(EXAMPLES); do echo "test $$m"; (cd $$m && $(GO) test -timeout $(TEST_TIMEOUT) ./...); done
 	@echo "benchmarks, once each"; out=$$($(GO) test -short -timeout $(TEST_TIMEOUT) -run '^$$' -bench . -benchtime 1x ./... 2>&1) || { echo "$$out"; exit 1; }
+
+.PHONY: unit-modules
+unit-modules:
+	@for m in $(EXAMPLES); do echo "test $$m"; (cd $$m && $(GO) test -timeout $(TEST_TIMEOUT) ./...); done
 
 # Before the minutes that the tests take, not after them.
 .PHONY: compiler
@@ -63,12 +77,19 @@ compiler:
 	  echo "the race detector needs cgo and a C compiler: install gcc (Debian: apt-get install gcc) and leave CGO_ENABLED unset"; exit 1; }
 
 .PHONY: race
-race: compiler ## Unit tests under the race detector, with short soaks: unit runs the long ones
+race: race-root race-modules ## Unit tests under the race detector, with short soaks: unit runs the long ones
+
+.PHONY: race-root
+race-root: compiler
 	$(GO) test -race -short -timeout $(TEST_TIMEOUT) ./...
+
+.PHONY: race-modules
+race-modules: compiler
 	@for m in $(EXAMPLES); do echo "test $$m"; (cd $$m && $(GO) test -race -short -timeout $(TEST_TIMEOUT) ./...); done
 
 .PHONY: soak
-soak: ## The long soaks under the race detector too
+soak: ## The long soaks, under the race detector too
+	$(GO) test -timeout 2h -run Soak -count=1 ./election -soak.time=200000s
 	$(GO) test -race -timeout 2h -run 'Soak|Random|Crash|Fleet' -count=1 ./...
 
 .PHONY: e2e
