@@ -96,6 +96,9 @@ func TestTwoHundredStartTogether(t *testing.T) {
 
 // Observers take over if all candidates with records are gone.
 func TestObserversAreTheReserve(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a fleet of observers, which takes minutes under -race: make unit runs it")
+	}
 	inRig(t, func(r *rig) {
 		var all []*replica
 		for i := range 40 {
@@ -127,6 +130,9 @@ func TestObserversAreTheReserve(t *testing.T) {
 
 // The cost of the observers among 5,000 agents is measured on 200.
 func TestFiveThousandObservers(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a fleet of observers, which takes minutes under -race: make unit runs it")
+	}
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, apitest.Options{})
 		const agents = 200
