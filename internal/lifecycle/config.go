@@ -44,6 +44,15 @@ func CheckFirstNode(at, name, fleetAt string, fleet bool) field.ErrorList {
 	return CheckNodeName(at, name)
 }
 
+// Required returns the problem of a required field that is not set. The hint says
+// what to set it to.
+func Required(name string, set bool, hint string) (problems field.ErrorList) {
+	if !set {
+		problems = append(problems, field.Required(field.NewPath(name), hint))
+	}
+	return problems
+}
+
 // DefaultDuration sets *d to def if *d is zero. It returns a problem if *d is
 // then below minimum.
 func DefaultDuration(name string, d *time.Duration, def, minimum time.Duration) field.ErrorList {
