@@ -4,6 +4,7 @@
 package election
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -119,25 +120,18 @@ type Config struct {
 
 // The limits of a record.
 const (
-	maxIdentity       = 200 // with the suffix below the 253 of an object's name
-	maxAttributes     = 8
-	maxAttributeBytes = 256
-	recordSlack       = 200 // for the suffix, the times and the ack
+	maxIdentity  = 200                  // with the suffix below the 253 of an object's name
+	maxPeerBytes = maxRecordBytes - 224 // the rest is for the suffix, the times and the ack
 )
 
 // complete sets the defaults and returns all problems.
 func (cfg *Config) complete() error {
 	var problems field.ErrorList
 	at := func(name string) *field.Path { return field.NewPath(name) }
-	if cfg.Client == nil {
-		problems = append(problems, field.Required(at("Client"), "for example clientset.CoordinationV1()"))
-	}
-	if cfg.Lead == nil {
-		problems = append(problems, field.Required(at("Lead"), "what to do while leading"))
-	}
-	if cfg.Registry.native && cfg.Registry.candidates == nil {
-		problems = append(problems, field.Required(at("Registry"), "LeaseCandidates needs a client, for example clientset.CoordinationV1beta1()"))
-	}
+	problems = append(problems, lifecycle.Required("Client", cfg.Client != nil, "for example clientset.CoordinationV1()")...)
+	problems = append(problems, lifecycle.Required("Lead", cfg.Lead != nil, "what to do while leading")...)
+	problems = append(problems, lifecycle.Required("Registry", !cfg.Registry.native || cfg.Registry.candidates != nil,
+		"LeaseCandidates needs a client, for example clientset.CoordinationV1beta1()")...)
 	if cfg.Strategy == nil {
 		cfg.Strategy = First()
 		if cfg.Registry.native {
@@ -150,9 +144,7 @@ func (cfg *Config) complete() error {
 	problems = append(problems, cfg.completeTimes()...)
 	problems = append(problems, metav1validation.ValidateLabels(cfg.Labels, at("Labels"))...)
 	cfg.Labels, cfg.OwnerReferences = maps.Clone(cfg.Labels), slices.Clone(cfg.OwnerReferences)
-	if cfg.Name == "" {
-		cfg.Name = DefaultName
-	}
+	cfg.Name = cmp.Or(cfg.Name, DefaultName)
 	cfg.Self = cfg.Self.clone()
 	return lifecycle.InvalidConfig("election", problems)
 }
@@ -181,25 +173,13 @@ func checkPeer(path *field.Path, p Peer, native bool, s Strategy) (problems fiel
 	case len(p.Identity) > maxIdentity:
 		problems = append(problems, field.TooLong(path.Child("Identity"), "", maxIdentity))
 	case native:
-		for _, msg := range validation.IsConfigMapKey(p.Identity) {
-			problems = append(problems, field.Invalid(path.Child("Identity"), p.Identity, msg))
-		}
+		problems = append(problems, spec.Invalid(path.Child("Identity"), p.Identity, validation.IsConfigMapKey(p.Identity)...)...)
 	}
 	problems = append(problems, checkVersions(path, p, native)...)
-	if n := len(p.Attributes); n > maxAttributes {
-		problems = append(problems, field.TooMany(path.Child("Attributes"), n, maxAttributes))
-	}
-	bytes := 0
-	for k, v := range p.Attributes {
-		bytes += len(k) + len(v)
-	}
-	if bytes > maxAttributeBytes {
-		problems = append(problems, field.TooLong(path.Child("Attributes"), "", maxAttributeBytes))
-	}
 	if !utf8.ValidString(fmt.Sprint(p.Identity, p.Attributes)) {
 		problems = append(problems, field.Invalid(path, "", "Identity and Attributes must be valid UTF-8"))
-	} else if len(record{Peer: p, Strategy: s.Name()}.encode()) > maxRecordBytes-recordSlack {
-		problems = append(problems, field.TooLong(path, "", maxRecordBytes-recordSlack))
+	} else if len(record{Peer: p, Strategy: s.Name()}.encode()) > maxPeerBytes {
+		problems = append(problems, field.TooLong(path, "", maxPeerBytes))
 	}
 	if len(problems) == 0 && !Eligible(s, p) {
 		problems = append(problems, field.Invalid(path, p.Identity, fmt.Sprintf("is not eligible under the strategy %s", s.Name())))
@@ -249,4 +229,164 @@ func OnLease() Registry { return Registry{} }
 // reads. clientset.CoordinationV1beta1() is a client.
 func LeaseCandidates(client coordinationv1beta1client.LeaseCandidatesGetter) Registry {
 	return Registry{candidates: client, native: true}
+}
+
+// The defaults of Timing.
+const (
+	// DefaultLeaseDuration is that of kube-controller-manager and
+	// kube-scheduler.
+	DefaultLeaseDuration = 15 * time.Second
+	// DefaultRenewDeadline belongs to DefaultLeaseDuration.
+	DefaultRenewDeadline = 10 * time.Second
+	// DefaultRenewInterval belongs to DefaultLeaseDuration.
+	DefaultRenewInterval = 3 * time.Second
+	// DefaultDrain belongs to DefaultLeaseDuration, and is the largest default.
+	DefaultDrain = 3 * time.Second
+	// DefaultAckTimeout is the time that a candidate has for the answer to an offer.
+	DefaultAckTimeout = 5 * time.Second
+	// DefaultMinTenure is the time that a leader leads before it offers the lease to
+	// a better candidate.
+	DefaultMinTenure = 30 * time.Second
+)
+
+// The times that can't be configured.
+const (
+	// stagger is the time between the claims of candidates of consecutive ranks
+	// when the lease is free.
+	stagger = 500 * time.Millisecond
+	// maxRank is the rank from which all candidates claim at the same time.
+	maxRank = 5
+	// renewJitter is the share of RenewInterval by which a renewal is early or
+	// late.
+	renewJitter = 0.1
+	// leaderRetry, standbyRetry and hintRetry are the longest waits after failures:
+	// of a leader, of the others, and of writes on which only preference depends.
+	leaderRetry, standbyRetry, hintRetry = time.Second, 5 * time.Second, 30 * time.Second
+	// minRetry is the shortest wait of a leader whose time runs out.
+	minRetry         = 100 * time.Millisecond
+	minRenewInterval = 100 * time.Millisecond
+)
+
+// Timing holds the durations of an election. They determine the time of a fail-over
+// and the length of an outage that costs no term. Defaults of zero fields derive
+// from LeaseDuration. The replicas may have different Timings, because
+// [Timing.Validate] ensures that each is safe on its own.
+type Timing struct {
+	// LeaseDuration is the time that other candidates wait after the last observed
+	// renewal, by their own clocks, before they take over. It must be at least two
+	// seconds, and whole seconds because the API has no fractions. Default:
+	// DefaultLeaseDuration.
+	LeaseDuration time.Duration
+	// RenewDeadline is the time that a leader leads after it sent its last
+	// successful renewal. Then the context of its work is cancelled. Default: two
+	// thirds of LeaseDuration.
+	RenewDeadline time.Duration
+	// RenewInterval is the mean time between renewals; each is early or late by up
+	// to a tenth. Default: three tenths of RenewDeadline.
+	RenewInterval time.Duration
+	// Drain is the longest time from the cancellation of the context of the work
+	// until the work returns. If the work takes longer, there can be two leaders.
+	// Default: a fifth of LeaseDuration, at most DefaultDrain.
+	Drain time.Duration
+	// AckTimeout is the time that a candidate has to accept an offer of the lease.
+	// Default: DefaultAckTimeout.
+	AckTimeout time.Duration
+	// MinTenure is the time that a leader leads before it offers the lease to a
+	// better candidate. It lets a fleet that restarts come to rest first. Default:
+	// DefaultMinTenure.
+	MinTenure time.Duration
+}
+
+// LongOutageTiming returns a Timing with which an API server outage of more than a
+// minute costs no term, but a crash costs up to two minutes: LeaseDuration 120 s,
+// RenewDeadline 90 s, RenewInterval 15 s.
+func LongOutageTiming() Timing {
+	return Timing{LeaseDuration: 120 * time.Second, RenewDeadline: 90 * time.Second, RenewInterval: 15 * time.Second}.WithDefaults()
+}
+
+// WithDefaults returns t with defaults in its zero fields.
+func (t Timing) WithDefaults() Timing {
+	t.complete()
+	return t
+}
+
+// Validate returns an error that names every invalid field, with the inequality
+// that it violates:
+//
+//	RenewDeadline + Drain < LeaseDuration
+//	1.1 RenewInterval + a call (half of RenewDeadline, at most 5 s) < RenewDeadline
+//
+// The first one keeps two leaders apart, with [Timing.RateTolerance] to spare;
+// the second leaves time for another renewal after one has failed.
+func (t Timing) Validate() error {
+	return lifecycle.InvalidConfig("election", t.complete())
+}
+
+// MaxOutage returns the longest API server outage of any kind that costs no term.
+// In the worst case a renewal is due when the outage begins, and the last failed
+// renewal is repeated a second after it ends.
+func (t Timing) MaxOutage() time.Duration {
+	t.complete()
+	return t.RenewDeadline - t.longestInterval() - leaderRetry
+}
+
+// CrashFailover returns the longest time from the crash of a leader to the next
+// term, if a candidate with a record is alive (see [OnLease]). The times of a watch
+// event and of a request come in addition. It is LeaseDuration and up to 2.5 s in
+// which candidates claim in the order of their rank. A leader that exits gracefully
+// is replaced at once.
+func (t Timing) CrashFailover() time.Duration {
+	t.complete()
+	return t.LeaseDuration + maxRank*stagger
+}
+
+// RateTolerance returns the largest error in the rate of clocks with which there
+// are never two leaders. 0.07 means that one clock may run 7 % fast and another 7 %
+// slow. It is r in
+//
+//	(RenewDeadline + Drain) / (1 - r) = LeaseDuration / (1 + r)
+//
+// A constant difference between clocks has no effect.
+func (t Timing) RateTolerance() float64 {
+	t.complete()
+	held := t.RenewDeadline + t.Drain
+	return float64(t.LeaseDuration-held) / float64(t.LeaseDuration+held)
+}
+
+// longestInterval returns RenewInterval with all of its jitter.
+func (t Timing) longestInterval() time.Duration {
+	return t.RenewInterval + time.Duration(renewJitter*float64(t.RenewInterval))
+}
+
+// callTimeout returns the default of Config.CallTimeout.
+func (t Timing) callTimeout() time.Duration { return min(t.RenewDeadline/2, DefaultCallTimeout) }
+
+// complete sets the defaults and returns all problems.
+func (t *Timing) complete() (problems field.ErrorList) {
+	path := field.NewPath("Timing")
+	def := func(name string, d *time.Duration, def, minimum time.Duration) {
+		problems = append(problems, spec.DefaultDuration(path.Child(name).String(), d, def, minimum)...)
+	}
+	problems = append(problems, spec.DefaultLeaseDuration(path.Child("LeaseDuration"), &t.LeaseDuration, DefaultLeaseDuration)...)
+	base := t.LeaseDuration
+	if len(problems) > 0 {
+		base = DefaultLeaseDuration // not to report the defaults of others
+	}
+	def("RenewDeadline", &t.RenewDeadline, base*2/3, time.Millisecond)
+	def("RenewInterval", &t.RenewInterval, t.RenewDeadline*3/10, minRenewInterval)
+	def("Drain", &t.Drain, min(base/5, DefaultDrain), time.Nanosecond)
+	def("AckTimeout", &t.AckTimeout, DefaultAckTimeout, time.Millisecond)
+	def("MinTenure", &t.MinTenure, DefaultMinTenure, time.Nanosecond)
+	if len(problems) > 0 {
+		return problems
+	}
+	if sum := t.RenewDeadline + t.Drain; sum >= t.LeaseDuration {
+		msg := fmt.Sprintf("RenewDeadline + Drain < LeaseDuration must hold, but %v + %v >= %v: there would be two leaders", t.RenewDeadline, t.Drain, t.LeaseDuration)
+		problems = append(problems, field.Invalid(path.Child("RenewDeadline"), t.RenewDeadline.String(), msg))
+	}
+	if call := t.callTimeout(); t.longestInterval()+call >= t.RenewDeadline {
+		msg := fmt.Sprintf("1.1 RenewInterval + a call < RenewDeadline must hold, but %v + %v >= %v: one renewal that fails would end the term", t.longestInterval(), call, t.RenewDeadline)
+		problems = append(problems, field.Invalid(path.Child("RenewInterval"), t.RenewInterval.String(), msg))
+	}
+	return problems
 }

@@ -28,10 +28,7 @@ func validConfig() Config {
 
 // All that is wrong is reported at once, and by name.
 func TestEveryWrongFieldIsReported(t *testing.T) {
-	many := make(map[string]string)
-	for c := 'a'; c < 'a'+9; c++ {
-		many[string(c)] = strings.Repeat("x", 30)
-	}
+	many := map[string]string{"a": strings.Repeat("x", maxPeerBytes)}
 	_, err := New(Config{
 		Lease:       types.NamespacedName{Namespace: "kube-node-lease", Name: "Not_A_Name"},
 		Self:        Peer{BinaryVersion: "v1.2", EmulationVersion: "2", Attributes: many},
@@ -45,7 +42,7 @@ func TestEveryWrongFieldIsReported(t *testing.T) {
 	}
 	for _, want := range []string{
 		"election: invalid config: ", "Client: Required", "Lead: Required", "Registry: Required", "Lease.Namespace: Invalid", "Lease.Name: Invalid",
-		"Self.Identity: Required", "Self.BinaryVersion: Invalid", "Self.EmulationVersion: Invalid", "Self.Attributes: Too many", "Self.Attributes: Too long",
+		"Self.Identity: Required", "Self.BinaryVersion: Invalid", "Self.EmulationVersion: Invalid", "Self: Too long",
 		"Strategy: Invalid", "Timing.LeaseDuration: Invalid", "Timing.RenewInterval: Invalid", "CallTimeout: Invalid", "ShutdownTimeout: Invalid", "FallbackAfter: Invalid",
 	} {
 		if !strings.Contains(err.Error(), want) {
@@ -92,8 +89,8 @@ func TestAnyIdentityOnTheLease(t *testing.T) {
 	}
 }
 
-// TestLeaderElectionConfigValidation has the name of client-go's; C2 is that
-// RetryPeriod is left out there.
+// TestLeaderElectionConfigValidation has the name of a test of client-go, which accepts
+// 15/14/2 because it leaves RetryPeriod out.
 func TestLeaderElectionConfigValidation(t *testing.T) {
 	s := time.Second
 	for name, tc := range map[string]struct {
@@ -104,12 +101,12 @@ func TestLeaderElectionConfigValidation(t *testing.T) {
 		"long outages":               {LongOutageTiming(), ""},
 		"the shortest":               {Timing{LeaseDuration: 2 * s}, ""},
 		"OpenShift's":                {Timing{LeaseDuration: 137 * s, RenewDeadline: 107 * s, RenewInterval: 26 * s}, ""},
-		"C2: 15/14/2":                {Timing{LeaseDuration: 15 * s, RenewDeadline: 14 * s, RenewInterval: 2 * s}, "RenewDeadline + Drain < LeaseDuration must hold, but 14s + 3s >= 15s"},
+		"15/14/2":                    {Timing{LeaseDuration: 15 * s, RenewDeadline: 14 * s, RenewInterval: 2 * s}, "RenewDeadline + Drain < LeaseDuration must hold, but 14s + 3s >= 15s"},
 		"deadline of the lease":      {Timing{LeaseDuration: 15 * s, RenewDeadline: 15 * s}, "RenewDeadline + Drain < LeaseDuration"},
 		"too long a drain":           {Timing{Drain: 5 * s}, "but 10s + 5s >= 15s"},
 		"a drain that just fits":     {Timing{Drain: 4999 * time.Millisecond}, ""},
 		"renewals too far apart":     {Timing{RenewInterval: 5 * s}, "1.1 RenewInterval + a call < RenewDeadline must hold, but 5.5s + 5s >= 10s"},
-		"C4: fractions":              {Timing{LeaseDuration: 2500 * time.Millisecond}, "whole seconds"},
+		"fractions":                  {Timing{LeaseDuration: 2500 * time.Millisecond}, "whole seconds"},
 		"a second":                   {Timing{LeaseDuration: s}, "at least 2s"},
 		"negative":                   {Timing{LeaseDuration: -s}, "Timing.LeaseDuration"},
 		"longer than the API allows": {Timing{LeaseDuration: 1 << 31 * s}, "at most"},

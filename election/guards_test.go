@@ -4,14 +4,19 @@
 package election
 
 import (
+	"context"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/utils/ptr"
 
 	"github.com/kubewright/kubewright/election/internal/spec"
+	"github.com/kubewright/kubewright/internal/statuserr"
 )
 
 // Each test here checks one guard that no other test needs.
@@ -163,7 +168,7 @@ func TestADoubtedCandidateGetsNoOfferUntilItsTimeIsOver(t *testing.T) {
 func TestTheAcknowledgmentOfAnEarlierOfferDoesNotCount(t *testing.T) {
 	b := newBench(t)
 	b.lead()
-	offer := &pendingOffer{leaseOffer: leaseOffer{to: "better", id: "0.2"}, stored: true, until: 35 * time.Second}
+	offer := &pendingOffer{to: "better", id: "0.2", stored: true, until: 35 * time.Second}
 	b.term.offer = offer
 	b.records = map[string]record{"better": {Peer: Peer{Identity: "better"}, Ack: "0.1"}}
 	b.begin(31*time.Second, time.Hour)
@@ -397,4 +402,108 @@ func TestTheFirstConflictAboutALeaseCandidateCostsNoWait(t *testing.T) {
 	if u.retryAt < 1100*time.Millisecond {
 		t.Errorf("repeated at %v after the second conflict", u.retryAt)
 	}
+}
+
+func TestAStreamContinuesWhereTheLastOneEnded(t *testing.T) {
+	var reported []error
+	c := &Candidate{cfg: Config{ErrorHandler: func(_ context.Context, err error, _ string) { reported = append(reported, err) }}}
+	ended := func(l *lane[*coordinationv1.Lease], lived time.Duration, err error) {
+		l.resume, l.pause = "1", time.Hour
+		if l.sighted(0, sight[*coordinationv1.Lease]{ended: true, version: "7", opened: time.Now().Add(-lived), err: err}) {
+			t.Error("the end of a stream has an object")
+		}
+	}
+	for name, tc := range map[string]struct {
+		before   int
+		lived    time.Duration
+		err      error
+		resume   string
+		broken   int
+		pause    time.Duration // at least
+		reread   bool
+		polling  bool
+		reported bool
+	}{
+		"after minutes":             {broken: 0, before: 3, lived: longStream + time.Second, resume: "7"},
+		"soon":                      {broken: 1, lived: time.Second, resume: "7", pause: 125 * time.Millisecond},
+		"soon again":                {broken: 4, before: 3, lived: time.Second, resume: "7", pause: time.Second},
+		"with an error, late":       {broken: 1, lived: longStream + time.Second, err: errServer, resume: "7", pause: 125 * time.Millisecond, reported: true},
+		"because the place is lost": {before: 3, err: statuserr.Gone(), reread: true},
+		"because it is refused":     {before: 3, err: statuserr.Forbidden("leases", "lease", ""), polling: true, reported: true},
+	} {
+		reported = nil
+		l := &lane[*coordinationv1.Lease]{follower: &follower{}, loop: &loop{Candidate: c, ctx: t.Context()}, broken: tc.before}
+		ended(l, tc.lived, tc.err)
+		if l.resume != tc.resume || l.broken != tc.broken || l.pause < tc.pause || (l.pause == 0) != (tc.pause == 0) ||
+			l.reread != tc.reread || l.polling != tc.polling || (len(reported) > 0) != tc.reported {
+			t.Errorf("%s: from %q after %v, %d broken, reread %v, polling %v, reported %v", name, l.resume, l.pause, l.broken, l.reread, l.polling, reported)
+		}
+	}
+	l := &lane[*coordinationv1.Lease]{follower: &follower{gone: 2}, broken: 3}
+	if !l.sighted(0, sight[*coordinationv1.Lease]{object: leaseOf("x", 1)}) || l.broken != 0 || l.gone != 0 {
+		t.Error("an observation does not show that the watch works")
+	}
+}
+
+func TestTheTurnOfACandidateDependsOnItsRank(t *testing.T) {
+	for name, tc := range map[string]struct {
+		better int
+		change func(*bench)
+		want   time.Duration
+	}{
+		"the best":             {0, nil, 0},
+		"the third":            {2, nil, 2 * stagger},
+		"the last with a turn": {maxRank - 1, nil, (maxRank - 1) * stagger},
+		"one of the others":    {maxRank, nil, maxRank*stagger - stagger/2},
+		"another strategy": {0, func(b *bench) {
+			b.records["worse"] = record{Peer: Peer{Identity: "worse", BinaryVersion: "1.0.0", Priority: -1}, Strategy: "x/y"}
+		}, maxRank*stagger - stagger/2},
+		"not ready":              {0, func(b *bench) { b.self.LastResort = true }, maxRank*stagger - stagger/2},
+		"stands back":            {0, func(b *bench) { b.standBackTo = b.pulseAt + 1 }, maxRank*stagger - stagger/2},
+		"stood back in the past": {0, func(b *bench) { b.standBackTo = b.pulseAt }, 0},
+	} {
+		b := newBench(t)
+		b.expect(0, OpRead)
+		b.answer(OpRead, leaseOf("x", 1), nil)
+		for i := range tc.better {
+			id := strings.Repeat("b", i+1)
+			b.records[id] = record{Peer: Peer{Identity: id, Priority: 1}, Strategy: b.Strategy.Name()}
+		}
+		if tc.change != nil {
+			tc.change(b)
+		}
+		if got := b.turn(); got != tc.want {
+			t.Errorf("%s: waits %v, want %v", name, got, tc.want)
+		}
+	}
+}
+
+// watchRecorder is a client whose watches fail.
+type watchRecorder struct {
+	client[*coordinationv1.Lease]
+	watches chan<- metav1.ListOptions
+}
+
+func (c watchRecorder) Watch(_ context.Context, opts metav1.ListOptions) (watch.Interface, error) {
+	c.watches <- opts
+	return nil, errServer
+}
+
+func TestTheNextStreamStartsAfterItsPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for resume, want := range map[string]string{"7": "7", "": "5"} {
+			watches := make(chan metav1.ListOptions, 1)
+			l := &lane[*coordinationv1.Lease]{
+				follower: &follower{}, client: watchRecorder{watches: watches}, resume: resume, pause: time.Minute,
+				loop: &loop{Candidate: &Candidate{clock: newClock(), cfg: Config{CallTimeout: time.Second}}, requests: t.Context()},
+			}
+			started := time.Now()
+			l.take(move{}, true, "5")
+			if opts := <-watches; opts.ResourceVersion != want || time.Since(started) != time.Minute {
+				t.Errorf("watches from %q after %v, want %q", opts.ResourceVersion, time.Since(started), want)
+			}
+			l.stopWatch()
+			l.loop.wg.Wait()
+		}
+	})
 }

@@ -115,15 +115,16 @@ func (u *upkeep) desired(now instant) (*coordinationv1beta1.LeaseCandidate, time
 	if describe(o, u.want.self, u.Strategy.Name()) && u.object != nil {
 		due = min(due, u.changedAt+changeGap)
 	}
-	if pinged(o) {
-		due = 0
+	ping, before := o.Spec.PingTime, o.Spec.RenewTime
+	if ping != nil && (before == nil || before.Before(ping)) {
+		due = 0 // a coordinator waits for the answer
 	}
 	// A ping comes from another clock. An answer must not be earlier.
 	t := metav1.NewMicroTime(now.wall.Truncate(time.Microsecond))
-	if ping := o.Spec.PingTime; ping != nil && t.Before(ping) {
+	if t.Before(ping) {
 		t = *ping
 	}
-	if before := o.Spec.RenewTime; before != nil && before.Equal(&t) {
+	if before.Equal(&t) {
 		t.Time = t.Add(time.Microsecond)
 	}
 	o.Spec.RenewTime = &t
@@ -131,11 +132,6 @@ func (u *upkeep) desired(now instant) (*coordinationv1beta1.LeaseCandidate, time
 		due = max(due, u.written+publishGap)
 	}
 	return o, due
-}
-
-// pinged reports whether a coordinator waits for an answer of the candidate.
-func pinged(o *coordinationv1beta1.LeaseCandidate) bool {
-	return o.Spec.PingTime != nil && (o.Spec.RenewTime == nil || o.Spec.RenewTime.Before(o.Spec.PingTime))
 }
 
 // observe updates u from the stored object, or from the object as it was deleted.

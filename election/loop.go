@@ -122,7 +122,7 @@ func (l *loop) answered(a answer[*coordinationv1.Lease]) {
 	l.effects() // a term that is over ends before any report
 	l.lease.report(a.op, a.err)
 	if a.op == OpRenew && a.err == nil {
-		call(l.cfg.Hooks.Renewed, Renewed{Latency: now.mono - a.sent.mono})
+		spec.Call(l.cfg.Hooks.Renewed, Renewed{Latency: now.mono - a.sent.mono})
 	}
 }
 
@@ -176,10 +176,11 @@ func (l *loop) workReturned(err error) {
 		l.machine.stop(now.mono, context.Cause(l.ctx))
 	}
 	cause := l.machine.term.cause
+	expected := err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || cause != nil && errors.Is(err, cause)
 	if l.machine.finishWork(now.mono) {
 		l.err = err
-	} else if err != nil {
-		l.workFailed(err, cause)
+	} else if !expected {
+		report.Tell(l.ctx, l.cfg.ErrorHandler, fmt.Errorf("election: lead: %w", err), "The work of the leader ended with an error")
 	}
 	l.effects()
 }
@@ -214,69 +215,45 @@ func (l *loop) publishStatus() {
 	}
 }
 
-// The reasons and the actions of events.
-const (
-	reasonBecameLeader   = "BecameLeader"
-	reasonStoppedLeading = "StoppedLeading"
-	reasonLeaderLost     = "LeadershipLost"
-
-	actionLead = "Lead"
-)
-
 // tell reports an event to the log, the hooks and the event recorder.
 func (l *loop) tell(effect any) {
 	log, hooks := klog.FromContext(l.ctx), &l.cfg.Hooks
 	switch e := effect.(type) {
 	case TermStarted:
 		log.V(2).Info("Became leader", "token", e.Token, "transitions", e.Transitions, "vacant", e.Vacant)
-		l.event(corev1.EventTypeNormal, reasonBecameLeader, "%s leads", l.identity)
-		call(hooks.TermStarted, e)
+		l.event(corev1.EventTypeNormal, "BecameLeader", "%s leads", l.identity)
+		spec.Call(hooks.TermStarted, e)
 	case workCancelled:
 		if !lost(e.cause) {
 			log.V(2).Info("Told the work to stop", "cause", e.cause.Error())
 			break
 		}
 		log.Info("Lost the lease", "cause", e.cause.Error(), "holder", spec.HolderOf(l.machine.lease))
-		l.event(corev1.EventTypeWarning, reasonLeaderLost, "%s has lost the lease: %v", l.identity, e.cause)
+		l.event(corev1.EventTypeWarning, "LeadershipLost", "%s has lost the lease: %v", l.identity, e.cause)
 	case TermEnded:
 		log.V(2).Info("Stopped leading", "token", e.Token, "cause", fmt.Sprint(e.Cause), "duration", e.Duration, "drained", e.Drained)
 		if lost(e.Cause) && e.Drained > l.cfg.Timing.Drain {
 			log.Info("The work returned later than Timing.Drain after its context was cancelled: two may have led", "drained", e.Drained, "drain", l.cfg.Timing.Drain)
 		}
 		if !lost(e.Cause) {
-			l.event(corev1.EventTypeNormal, reasonStoppedLeading, "%s does not lead any more", l.identity)
+			l.event(corev1.EventTypeNormal, "StoppedLeading", "%s does not lead any more", l.identity)
 		}
-		call(hooks.TermEnded, e)
+		spec.Call(hooks.TermEnded, e)
 	case LeaderChanged:
 		log.V(2).Info("Saw another leader", "from", e.From, "to", e.To)
-		call(hooks.LeaderChanged, e)
+		spec.Call(hooks.LeaderChanged, e)
 	case Offered:
 		log.V(2).Info("Offered the lease to a better candidate", "to", e.To)
-		call(hooks.Offered, e)
+		spec.Call(hooks.Offered, e)
 	case OfferEnded:
 		log.V(2).Info("The offer of the lease has ended", "to", e.To, "accepted", e.Accepted, "elapsed", e.Elapsed)
-		call(hooks.OfferEnded, e)
+		spec.Call(hooks.OfferEnded, e)
 	case mixedRegistries:
 		report.Tell(l.ctx, l.cfg.ErrorHandler, ErrMixedRegistries, "Other candidates for the lease use another registry")
 	}
 }
 
-func call[T any](hook func(T), arg T) {
-	if hook != nil {
-		hook(arg)
-	}
-}
-
 func lost(cause error) bool { return errors.Is(cause, ErrLost) || errors.Is(cause, ErrExpired) }
-
-// workFailed reports an error of the work after its context was cancelled, unless it
-// is the error of that context.
-func (l *loop) workFailed(err, cause error) {
-	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || cause != nil && errors.Is(err, cause) {
-		return
-	}
-	report.Tell(l.ctx, l.cfg.ErrorHandler, fmt.Errorf("election: lead: %w", err), "The work of the leader ended with an error")
-}
 
 // event records an event about the Lease.
 func (l *loop) event(eventType, reason, note string, args ...any) {
@@ -287,5 +264,5 @@ func (l *loop) event(eventType, reason, note string, args ...any) {
 		TypeMeta:   metav1.TypeMeta{APIVersion: coordinationv1.SchemeGroupVersion.String(), Kind: "Lease"},
 		ObjectMeta: metav1.ObjectMeta{Namespace: l.cfg.Lease.Namespace, Name: l.cfg.Lease.Name, UID: l.machine.lease.UID},
 	}
-	l.cfg.EventRecorder.Eventf(regarding, nil, eventType, reason, actionLead, note, args...)
+	l.cfg.EventRecorder.Eventf(regarding, nil, eventType, reason, "Lead", note, args...)
 }

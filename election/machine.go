@@ -34,11 +34,6 @@ const (
 	finished
 )
 
-// String returns the name of the phase.
-func (p phase) String() string {
-	return [...]string{"standby", "leading", "draining", "ended", "finished"}[p]
-}
-
 // move is the next action of the machine.
 type move = step[*coordinationv1.Lease]
 
@@ -274,11 +269,15 @@ func (m *machine) holderGone(now time.Duration, identity string) {
 
 // pendingOffer is an offer of the lease to a better candidate.
 type pendingOffer struct {
-	leaseOffer
-	stored bool // it is on the Lease
+	to     string
+	id     string // unique among the offers of this Lease; without spaces
+	stored bool   // it is on the Lease
 	since  time.Duration
 	until  time.Duration
 }
+
+// encode returns the value of offerAnnotation.
+func (o pendingOffer) encode() string { return o.id + " " + o.to }
 
 // doubt is about a candidate that did not answer n offers in a row. It gets no
 // other offer for spec.Doubt(n), and loses the record that it had at since.
@@ -353,10 +352,13 @@ func (m *machine) succession(now time.Duration) {
 	if !m.due(now, m.term.began+m.Timing.MinTenure) || !chosen || !agreed {
 		return
 	}
-	peers = slices.DeleteFunc(peers, func(p Peer) bool { return !m.due(now, m.doubts[p.Identity].until()) })
-	if p, ok := best(m.Strategy, peers); ok && (m.self.LastResort || Preempts(m.Strategy, p, m.asPeer())) {
-		id := fmt.Sprintf("%d.%d", m.term.pulse.Transitions, now)
-		m.term.offer = &pendingOffer{leaseOffer: leaseOffer{to: p.Identity, id: id}}
+	peers = slices.DeleteFunc(peers, func(p Peer) bool { return !Eligible(m.Strategy, p) || !m.due(now, m.doubts[p.Identity].until()) })
+	if len(peers) == 0 {
+		return
+	}
+	best := slices.MinFunc(peers, func(p, q Peer) int { return Compare(m.Strategy, p, q, "") })
+	if m.self.LastResort || Preempts(m.Strategy, best, m.asPeer()) {
+		m.term.offer = &pendingOffer{to: best.Identity, id: fmt.Sprintf("%d.%d", m.term.pulse.Transitions, now)}
 	}
 }
 
@@ -471,24 +473,17 @@ func (m *machine) claimAt() time.Duration {
 
 // turn returns the time that this candidate leaves to better ones.
 func (m *machine) turn() time.Duration {
-	last := time.Duration((maxRank - m.draw) * float64(stagger))
-	if m.self.LastResort || m.pulseAt < m.standBackTo || m.observer() {
-		return last
-	}
-	if r := m.rank(); r < maxRank {
-		return time.Duration(r) * stagger
-	}
-	return last
-}
-
-// rank returns the number of candidates that come before this one when the lease is
-// free, at most maxRank.
-func (m *machine) rank() int {
 	peers, chosen, _ := m.others(spec.HolderOf(m.lease))
-	if !chosen {
-		return maxRank
+	better := 0
+	for _, p := range peers {
+		if Compare(m.Strategy, p, m.asPeer(), "") < 0 {
+			better++
+		}
 	}
-	return min(rank(m.Strategy, m.asPeer(), peers), maxRank)
+	if better >= maxRank || !chosen || m.self.LastResort || m.pulseAt < m.standBackTo || m.observer() {
+		return time.Duration((maxRank - m.draw) * float64(stagger))
+	}
+	return time.Duration(better) * stagger
 }
 
 // others returns the candidates with records, without this one and except. chosen

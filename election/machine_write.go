@@ -4,6 +4,7 @@
 package election
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -130,9 +131,7 @@ func (m *machine) handedLease(now instant, to string) *coordinationv1.Lease {
 		l.Spec.LeaseTransitions = ptr.To(spec.NextTransition(spec.TransitionsOf(l)))
 		l.Annotations[handoverAnnotation] = m.id
 	}
-	if !m.Registry.native {
-		m.putRecord(now.mono, l.Annotations)
-	}
+	m.putRecord(now.mono, l.Annotations)
 	return l
 }
 
@@ -231,19 +230,20 @@ func (m *machine) wanted(now time.Duration) (record, bool) {
 	if m.phase == standby {
 		r.Ack = m.records[m.id].Ack
 	}
-	if o, ok := m.offered(now); ok {
-		r.Ack = o.id
-	}
+	r.Ack = cmp.Or(m.offered(now), r.Ack)
 	return r, true
 }
 
-// offered returns the offer that this candidate accepts.
-func (m *machine) offered(now time.Duration) (leaseOffer, bool) {
+// offered returns the id of the offer that this candidate accepts, "" for none.
+func (m *machine) offered(now time.Duration) string {
 	if m.phase != standby || m.lease == nil || now < m.standBackTo || m.mine() {
-		return leaseOffer{}, false
+		return ""
 	}
-	o, ok := offerOn(m.lease.Annotations)
-	return o, ok && o.to == m.id
+	id, to, _ := strings.Cut(m.lease.Annotations[offerAnnotation], " ")
+	if to != m.id {
+		return ""
+	}
+	return id
 }
 
 // publishAt returns when to write or withdraw the record.
@@ -306,7 +306,8 @@ func (m *machine) putRecord(now time.Duration, annotations map[string]string) {
 // maxRecords. Only a leader, or a candidate that claims the lease, drops records.
 func (m *machine) dropRecords(now time.Duration, annotations map[string]string, silent func(record) bool) {
 	keep := map[string]bool{recordKey(m.id): true}
-	for _, r := range sorted(m.Strategy, m.records, m.id) {
+	byRank := func(a, b record) int { return Compare(m.Strategy, a.Peer, b.Peer, m.id) }
+	for _, r := range slices.SortedFunc(maps.Values(m.records), byRank) {
 		if len(keep) < maxRecords && !silent(r) && now-r.Since <= recordTTL {
 			keep[recordKey(r.Identity)] = true
 		}
@@ -383,26 +384,4 @@ func records(annotations map[string]string) map[string]record {
 		}
 	}
 	return found
-}
-
-// sorted returns the records with the best candidate first.
-func sorted(s Strategy, all map[string]record, incumbent string) []record {
-	return slices.SortedFunc(maps.Values(all), func(a, b record) int {
-		return Compare(s, a.Peer, b.Peer, incumbent)
-	})
-}
-
-// leaseOffer is an offer of the lease to a candidate.
-type leaseOffer struct {
-	to string
-	id string // unique among the offers of this Lease; without spaces
-}
-
-// encode returns the value of offerAnnotation.
-func (o leaseOffer) encode() string { return o.id + " " + o.to }
-
-// offerOn returns the offer among annotations, if there is one that can be read.
-func offerOn(annotations map[string]string) (o leaseOffer, ok bool) {
-	o.id, o.to, _ = strings.Cut(annotations[offerAnnotation], " ")
-	return o, o.id != "" && o.to != ""
 }

@@ -23,6 +23,11 @@ var (
 	errServer   = apierrors.NewInternalError(errors.New("broken"))
 )
 
+// String returns the name of the phase, for failures.
+func (p phase) String() string {
+	return [...]string{"standby", "leading", "draining", "ended", "finished"}[p]
+}
+
 // bench drives a machine by hand. Its time is the monotonic clock.
 type bench struct {
 	*machine
@@ -361,7 +366,7 @@ func TestOfferAndHandOver(t *testing.T) {
 	if spec.HolderOf(l) != "better" || l.Annotations[handoverAnnotation] != "me" || *l.Spec.LeaseTransitions != 1 || *l.Spec.LeaseDurationSeconds != handoverSeconds {
 		t.Errorf("handed to %s with %d transitions, for %d s: %v", spec.HolderOf(l), *l.Spec.LeaseTransitions, *l.Spec.LeaseDurationSeconds, l.Annotations)
 	}
-	if _, offered := offerOn(l.Annotations); offered {
+	if _, offered := l.Annotations[offerAnnotation]; offered {
 		t.Error("the offer is still there")
 	}
 }

@@ -52,14 +52,22 @@ func TestWhatIsNoRecord(t *testing.T) {
 	}
 }
 
-func TestOffers(t *testing.T) {
-	o := leaseOffer{to: "a", id: "1.2"}
-	if got, ok := offerOn(map[string]string{offerAnnotation: o.encode()}); !ok || got != o {
-		t.Errorf("%+v %v", got, ok)
-	}
-	for _, bad := range []string{"", " ", "1.2", "1.2 ", " a"} {
-		if got, ok := offerOn(map[string]string{offerAnnotation: bad}); ok {
-			t.Errorf("%q is an offer: %+v", bad, got)
+func TestACandidateAcceptsOffersToItselfOnly(t *testing.T) {
+	for offer, want := range map[string]string{
+		pendingOffer{to: "me", id: "1.2"}.encode(): "1.2",
+		"1.2 me":     "1.2",
+		"1.2 other":  "",
+		"1.2 me too": "",
+		"1.2 ":       "",
+		"1.2":        "",
+		" me":        "",
+		" ":          "",
+		"":           "",
+	} {
+		b := newBench(t)
+		b.see(leaseOf("x", 1, func(l *coordinationv1.Lease) { l.Annotations = map[string]string{offerAnnotation: offer} }))
+		if got := b.offered(0); got != want {
+			t.Errorf("%q: accepts %q, want %q", offer, got, want)
 		}
 	}
 }
@@ -84,8 +92,10 @@ func FuzzAnnotations(f *testing.F) {
 				t.Errorf("%+v is not read again", r)
 			}
 		}
-		if o, ok := offerOn(annotations); ok && (o.to == "" || o.id == "") {
-			t.Errorf("offer %+v", o)
+		b := newBench(t)
+		b.see(leaseOf("x", 1, func(l *coordinationv1.Lease) { l.Annotations = annotations }))
+		if got := b.offered(0); got != "" && got+" me" != offer {
+			t.Errorf("%q is accepted as %q", offer, got)
 		}
 	})
 }

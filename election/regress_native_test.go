@@ -76,7 +76,7 @@ func TestLeaseCandidateCreation(t *testing.T) {
 }
 
 // One ping is answered by one write, whatever the two clocks show.
-func TestK6OneAckForOnePing(t *testing.T) {
+func TestOnePingGetsOneAnswer(t *testing.T) {
 	for _, skew := range []time.Duration{0, 6 * time.Second, -6 * time.Second, time.Hour, -time.Hour} {
 		t.Run(skew.String(), func(t *testing.T) {
 			inNativeRig(t, func(r *rig) {
@@ -105,7 +105,7 @@ func TestK6OneAckForOnePing(t *testing.T) {
 }
 
 // Pings of a LeaseCandidate whose renewTime another client removed.
-func TestK10NoRenewTime(t *testing.T) {
+func TestAPingWithoutRenewTimeIsAnswered(t *testing.T) {
 	inNativeRig(t, func(r *rig) {
 		a := r.start("a")
 		r.sleep(10 * time.Second)
@@ -119,7 +119,7 @@ func TestK10NoRenewTime(t *testing.T) {
 }
 
 // A process that is restarted under its old name publishes its new Peer at once.
-func TestK12RestartWithAnotherVersionNative(t *testing.T) {
+func TestARestartedProcessUpdatesItsLeaseCandidate(t *testing.T) {
 	inNativeRig(t, func(r *rig) {
 		r.config = func(cfg *Config) { cfg.ExclusiveIdentity = true }
 		a := r.start("a")
@@ -136,7 +136,7 @@ func TestK12RestartWithAnotherVersionNative(t *testing.T) {
 }
 
 // A LeaseCandidate that another client deleted is back within a second.
-func TestK13DeletedLeaseCandidate(t *testing.T) {
+func TestADeletedLeaseCandidateIsBackWithinASecond(t *testing.T) {
 	inNativeRig(t, func(r *rig) {
 		a := r.start("a")
 		r.sleep(time.Minute)
@@ -149,7 +149,7 @@ func TestK13DeletedLeaseCandidate(t *testing.T) {
 }
 
 // Without a controller, and without the API, a candidate leads too.
-func TestK14Fallback(t *testing.T) {
+func TestACandidateLeadsWithoutACoordinator(t *testing.T) {
 	for _, served := range []bool{true, false} {
 		t.Run(fmt.Sprint("served: ", served), func(t *testing.T) {
 			inNativeRig(t, func(r *rig) {
@@ -176,7 +176,7 @@ func TestK14Fallback(t *testing.T) {
 
 // A leader that is asked to give way stops its work, and hands over to whom
 // it was asked to, without a gap, and not before the work has returned.
-func TestK8PreferredHolder(t *testing.T) {
+func TestAPreferredHolderTakesOverWithoutAGap(t *testing.T) {
 	inNativeRig(t, func(r *rig) {
 		a := r.start("a", func(cfg *Config) { cfg.Lead = r.office.lead("a", 2*time.Second) })
 		b := r.start("b")
@@ -202,7 +202,7 @@ func TestK8PreferredHolder(t *testing.T) {
 
 // A controller that goes by a wrong clock makes a candidate the holder
 // while another one leads. The candidate waits.
-func TestK19AssignedOverALiveLeader(t *testing.T) {
+func TestACandidateAssignedOverALiveLeaderWaits(t *testing.T) {
 	inNativeRig(t, func(r *rig) {
 		a := r.start("a", func(cfg *Config) { cfg.Lead = r.office.lead("a", 2900*time.Millisecond) })
 		b := r.start("b")
@@ -236,7 +236,7 @@ func TestResignNative(t *testing.T) {
 	})
 }
 
-// B12: who is chosen by the built-in controller, which counts nothing, counts.
+// Who is chosen by the built-in controller, which counts nothing, counts.
 func TestB12ElectedWithoutTransitions(t *testing.T) {
 	inNativeRig(t, func(r *rig) {
 		a := r.start("a")

@@ -17,11 +17,11 @@ import (
 )
 
 // The bugs of coordinated election in the API server, on the side of the
-// candidates, by their numbers in the specification; with the registry OnLease.
+// candidates; with the registry OnLease.
 
 // Candidates that are equal and were made in the same moment stay with who
 // leads.
-func TestK1TiesStayWithTheIncumbent(t *testing.T) {
+func TestTiesStayWithTheIncumbent(t *testing.T) {
 	inRig(t, func(r *rig) {
 		r.config = func(cfg *Config) { cfg.Strategy = OldestEmulationVersion() }
 		for i := range 5 {
@@ -35,7 +35,7 @@ func TestK1TiesStayWithTheIncumbent(t *testing.T) {
 }
 
 // A better candidate that is dead costs an offer now and then, and no term.
-func TestK2DeadBestCandidate(t *testing.T) {
+func TestADeadBetterCandidateCostsNoTerm(t *testing.T) {
 	inRig(t, func(r *rig) {
 		r.config = func(cfg *Config) { cfg.Strategy = HighestPriority(nil) }
 		a := r.start("a")
@@ -61,7 +61,7 @@ func TestK2DeadBestCandidate(t *testing.T) {
 }
 
 // No missing field of a Lease causes a panic, and a candidate leads.
-func TestK3IncompleteLeases(t *testing.T) {
+func TestALeaseWithMissingFieldsGetsALeader(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(*coordinationv1.LeaseSpec)
 		within time.Duration
@@ -96,7 +96,7 @@ func TestK3IncompleteLeases(t *testing.T) {
 
 // The candidate to which the lease is offered dies, before or after it has
 // accepted.
-func TestK4PreferredCandidateDies(t *testing.T) {
+func TestACandidateThatDiesWithAnOfferCostsNoLeader(t *testing.T) {
 	for _, after := range []bool{false, true} {
 		t.Run(fmt.Sprint("after its answer: ", after), func(t *testing.T) {
 			inRig(t, func(r *rig) {
@@ -125,7 +125,7 @@ func TestK4PreferredCandidateDies(t *testing.T) {
 
 // An elector of client-go holds the same Lease: nothing is written but the
 // records, once.
-func TestK7LegacyHolder(t *testing.T) {
+func TestALeaseHeldByClientGoGetsRecordsOnly(t *testing.T) {
 	inRig(t, func(r *rig) {
 		r.put("legacy")
 		go func() {
@@ -160,7 +160,7 @@ func TestK7LegacyHolder(t *testing.T) {
 }
 
 // A hand-over leaves no gap, and works while the old leader drains.
-func TestK8HandOverWithoutGap(t *testing.T) {
+func TestAHandOverLeavesNoGap(t *testing.T) {
 	inRig(t, func(r *rig) {
 		r.config = func(cfg *Config) { cfg.Strategy = NewestVersion() }
 		r.start("old", func(cfg *Config) { cfg.Lead = r.office.lead("old", 2*time.Second) })
@@ -175,7 +175,7 @@ func TestK8HandOverWithoutGap(t *testing.T) {
 }
 
 // A process that is restarted under its old name publishes its new Peer at once.
-func TestK12RestartWithAnotherVersion(t *testing.T) {
+func TestARestartedProcessPublishesItsNewVersion(t *testing.T) {
 	inRig(t, func(r *rig) {
 		r.config = func(cfg *Config) { cfg.ExclusiveIdentity = true }
 		r.start("a")
@@ -195,7 +195,7 @@ func TestK12RestartWithAnotherVersion(t *testing.T) {
 }
 
 // A record that another client removed is back within a second.
-func TestK13RemovedRecord(t *testing.T) {
+func TestARemovedRecordIsBackWithinASecond(t *testing.T) {
 	inRig(t, func(r *rig) {
 		r.start("a")
 		r.sleep(time.Second)

@@ -115,7 +115,7 @@ func TestTransitionsAtTheirLimit(t *testing.T) {
 }
 
 // Also a term that was lost before its first renewal.
-func TestK11TermWithoutRenewalCounts(t *testing.T) {
+func TestATermWithoutRenewalCounts(t *testing.T) {
 	inRig(t, func(r *rig) {
 		a := r.start("a")
 		r.sleep(time.Second)
@@ -187,7 +187,7 @@ func TestSuspicionsAreForgotten(t *testing.T) {
 	b.lead()
 	for i := range 1000 {
 		b.now += time.Hour
-		b.term.offer = &pendingOffer{leaseOffer: leaseOffer{to: fmt.Sprint("gone", i), id: "1"}, stored: true}
+		b.term.offer = &pendingOffer{to: fmt.Sprint("gone", i), id: "1", stored: true}
 		b.records[b.term.offer.to] = record{Peer: Peer{Identity: b.term.offer.to}}
 		b.awaitAck(b.now, b.term.offer)
 		delete(b.records, fmt.Sprint("gone", i))

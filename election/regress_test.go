@@ -18,11 +18,11 @@ import (
 	"github.com/kubewright/kubewright/election/internal/spec"
 )
 
-// The bugs of client-go's elector, by their numbers in the specification.
+// The bugs of client-go's elector.
 
 // A leader that no longer reaches the API server, and must end at some
 // moment of that, has stopped before any of nine others begins.
-func TestC1BlackHoledLeader(t *testing.T) {
+func TestALeaderWithoutAPIServerStopsBeforeAnotherBegins(t *testing.T) {
 	for after := time.Duration(0); after < 16*time.Second; after += 1500 * time.Millisecond {
 		inRig(t, func(r *rig) {
 			a := r.start("a", func(cfg *Config) { cfg.Lead = r.office.lead("a", cfg.Timing.WithDefaults().Drain-100*time.Millisecond) })
@@ -44,7 +44,7 @@ func TestC1BlackHoledLeader(t *testing.T) {
 }
 
 // With ReleaseOnCancel client-go releases first and stops then.
-func TestC1NothingIsReleasedUnderRunningWork(t *testing.T) {
+func TestNothingIsReleasedUnderRunningWork(t *testing.T) {
 	inRig(t, func(r *rig) {
 		a := r.start("a", func(cfg *Config) { cfg.Lead = r.office.lead("a", 2*time.Second) })
 		r.sleep(time.Second)
@@ -62,7 +62,7 @@ func TestC1NothingIsReleasedUnderRunningWork(t *testing.T) {
 
 // A holder that is overwritten, or a Lease that is deleted, ends the term
 // within one delivery of the watch.
-func TestC3LossIsNoticedAtOnce(t *testing.T) {
+func TestLossIsNoticedAtOnce(t *testing.T) {
 	for name, lose := range map[string]func(*rig){
 		"overwritten": func(r *rig) { r.edit(func(l *coordinationv1.Lease) { *l.Spec.HolderIdentity = "x" }) },
 		"emptied":     func(r *rig) { r.edit(func(l *coordinationv1.Lease) { *l.Spec.HolderIdentity = "" }) },
@@ -83,7 +83,7 @@ func TestC3LossIsNoticedAtOnce(t *testing.T) {
 					t.Errorf("cause %v, want ErrLost", cause)
 				}
 				r.sleep(20 * time.Second)
-				r.expectLeader(a) // without a new process (C6)
+				r.expectLeader(a) // without a new process
 			})
 		})
 	}
@@ -91,7 +91,7 @@ func TestC3LossIsNoticedAtOnce(t *testing.T) {
 
 // Others wait until the old leader must have stopped, however the lease
 // was taken from it.
-func TestC3TheOthersWaitForALeaderThatMayNotKnow(t *testing.T) {
+func TestTheOthersWaitForALeaderThatMayNotKnow(t *testing.T) {
 	for name, lose := range map[string]func(r *rig, to string){
 		"overwritten": func(r *rig, to string) { r.edit(func(l *coordinationv1.Lease) { *l.Spec.HolderIdentity = to }) },
 		"emptied":     func(r *rig, _ string) { r.edit(func(l *coordinationv1.Lease) { *l.Spec.HolderIdentity = "" }) },
@@ -117,7 +117,7 @@ func TestC3TheOthersWaitForALeaderThatMayNotKnow(t *testing.T) {
 }
 
 // The API has whole seconds; fractions are rejected and not rounded.
-func TestC4FractionsOfSecondsAreRefused(t *testing.T) {
+func TestFractionsOfSecondsAreRefused(t *testing.T) {
 	err := Timing{LeaseDuration: 1500 * time.Millisecond, RenewDeadline: 1200 * time.Millisecond}.Validate()
 	if err == nil || !strings.Contains(err.Error(), "whole seconds") {
 		t.Errorf("error %v", err)
@@ -125,7 +125,7 @@ func TestC4FractionsOfSecondsAreRefused(t *testing.T) {
 }
 
 // Two renewals within a second are two.
-func TestC4EveryRenewalIsSeen(t *testing.T) {
+func TestEveryRenewalIsSeen(t *testing.T) {
 	inRig(t, func(r *rig) {
 		frozen := time.Now()
 		a := r.new("a")
@@ -143,7 +143,7 @@ func TestC4EveryRenewalIsSeen(t *testing.T) {
 
 // Candidates do not poll, so a crash is answered when the lease ends and not up to
 // 2.2 retry periods later.
-func TestC5CrashFailoverIsTheLeaseAndNoMore(t *testing.T) {
+func TestCrashFailoverIsTheLeaseAndNoMore(t *testing.T) {
 	inRig(t, func(r *rig) {
 		a := r.start("a")
 		r.sleep(time.Second)
@@ -159,7 +159,7 @@ func TestC5CrashFailoverIsTheLeaseAndNoMore(t *testing.T) {
 }
 
 // Who never led does not stop leading.
-func TestC6NoEndWithoutABeginning(t *testing.T) {
+func TestNoTermEndsThatDidNotBegin(t *testing.T) {
 	inRig(t, func(r *rig) {
 		r.start("a")
 		r.sleep(time.Second)
@@ -175,7 +175,7 @@ func TestC6NoEndWithoutABeginning(t *testing.T) {
 }
 
 // Every request has a deadline.
-func TestC7NoRequestHangs(t *testing.T) {
+func TestNoRequestHangs(t *testing.T) {
 	inRig(t, func(r *rig) {
 		a, b := r.start("a"), r.start("b")
 		r.sleep(time.Minute)
@@ -194,7 +194,7 @@ func TestC7NoRequestHangs(t *testing.T) {
 }
 
 // A machine that was suspended asks before it acts.
-func TestC9SuspendedMachine(t *testing.T) {
+func TestASuspendedMachineAsksBeforeItActs(t *testing.T) {
 	inRig(t, func(r *rig) {
 		terms := make(chan Term, 1)
 		a := r.start("a", func(cfg *Config) {
@@ -233,7 +233,7 @@ func TestC9SuspendedMachine(t *testing.T) {
 
 // A write that was sent in time may land in the term of another. Its token
 // gives it away.
-func TestC10TokensGrow(t *testing.T) {
+func TestTokensGrow(t *testing.T) {
 	inRig(t, func(r *rig) {
 		for i := range 10 {
 			c := r.start(fmt.Sprint("c", i))
@@ -251,8 +251,8 @@ func TestC10TokensGrow(t *testing.T) {
 	})
 }
 
-// K11, B12: transitions and acquireTime are kept, one a term.
-func TestK11EveryTermCounts(t *testing.T) {
+// Transitions and acquireTime are kept, one a term.
+func TestEveryTermCounts(t *testing.T) {
 	inRig(t, func(r *rig) {
 		r.config = func(cfg *Config) { cfg.Strategy = HighestPriority(nil) }
 		for i := range int32(5) {
@@ -333,7 +333,7 @@ func TestWorkThatReturnsEndsRun(t *testing.T) {
 }
 
 // Every request and every wait of an exact deadline: nothing stalls or spins.
-func TestK15ExactDeadlines(t *testing.T) {
+func TestExactDeadlinesNeitherStallNorSpin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // without any latency
 		r := newRig(t, apitest.Options{})
 		r.put("x")

@@ -32,9 +32,8 @@ type Peer struct {
 	EmulationVersion string `json:"emulation,omitempty"`
 	// Priority is for [HighestPriority]; the higher the better. Default: 0.
 	Priority int32 `json:"priority,omitempty"`
-	// Attributes are for strategies, for example a zone or a load. There may be
-	// eight of them with 256 bytes in total, because the Lease stores those of all
-	// candidates.
+	// Attributes are for strategies, for example a zone or a load. The Peer may have
+	// 800 bytes as JSON, because the Lease stores those of all candidates.
 	Attributes map[string]string `json:"attrs,omitempty"`
 	// LastResort reports that the candidate should lead only if no other candidate
 	// does, because it is not ready or is overloaded. Its record is withdrawn.
@@ -51,13 +50,8 @@ func (p Peer) clone() Peer {
 	return p
 }
 
-// emulated returns EmulationVersion, or what stands for it.
-func (p Peer) emulated() string {
-	if p.EmulationVersion == "" {
-		return p.BinaryVersion
-	}
-	return p.EmulationVersion
-}
+// emulated returns EmulationVersion with its default.
+func (p Peer) emulated() string { return cmp.Or(p.EmulationVersion, p.BinaryVersion) }
 
 // A Strategy decides which of two candidates is the better leader. It must be a
 // pure function of the two, the same in all replicas, and safe for concurrent use.
@@ -181,16 +175,11 @@ func Prefer(key string, values ...string) Strategy {
 	for _, part := range append([]string{key}, values...) {
 		fmt.Fprintf(digest, "%d:%s", len(part), part)
 	}
-	rank := func(p Peer) int {
-		value, ok := p.Attributes[key]
-		if i := slices.Index(values, value); ok && i >= 0 {
-			return i
-		}
-		return len(values)
-	}
+	slices.Reverse(values) // all other values have the index -1
+	place := func(p Peer) int { return slices.Index(values, p.Attributes[key]) }
 	last := key[strings.LastIndexByte(key, '/')+1:]
 	return StrategyFunc(fmt.Sprintf("%s/Prefer-%08x.%.32s", spec.Domain, digest.Sum32(), last), func(a, b Peer) int {
-		return cmp.Compare(rank(a), rank(b))
+		return cmp.Compare(place(b), place(a))
 	})
 }
 
@@ -208,26 +197,6 @@ func Compare(s Strategy, a, b Peer, incumbent string) int {
 // prefer is Compare without its tie-breaks.
 func prefer(s Strategy, a, b Peer) int {
 	return cmp.Or(spec.TrueFirst(Eligible(s, a), Eligible(s, b)), s.Compare(a, b))
-}
-
-// best returns the first of the peers that are eligible.
-func best(s Strategy, peers []Peer) (found Peer, ok bool) {
-	for _, p := range peers {
-		if Eligible(s, p) && (!ok || Compare(s, p, found, "") < 0) {
-			found, ok = p, true
-		}
-	}
-	return found, ok
-}
-
-// rank returns how many of the peers come before p.
-func rank(s Strategy, p Peer, peers []Peer) (n int) {
-	for _, q := range peers {
-		if Compare(s, q, p, "") < 0 {
-			n++
-		}
-	}
-	return n
 }
 
 // Eligible reports whether p may be chosen under a strategy.

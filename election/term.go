@@ -189,12 +189,9 @@ func (i instant) drift() time.Duration { return time.Duration(i.wall.UnixNano())
 
 func (c *clock) now() instant {
 	t := time.Now()
-	mono, wall := t.Sub(c.epoch), t.Round(0)
-	if c.rate != 1 {
-		fast := time.Duration(float64(mono)*c.rate) - mono
-		mono, wall = mono+fast, wall.Add(fast)
-	}
-	return instant{mono: mono, wall: wall.Add(c.step())}
+	mono := t.Sub(c.epoch)
+	fast := time.Duration(float64(mono) * (c.rate - 1))
+	return instant{mono: mono + fast, wall: t.Round(0).Add(fast + c.step())}
 }
 
 // span returns the time in which this clock advances by d, rounded up so that a

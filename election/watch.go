@@ -4,6 +4,7 @@
 package election
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -141,6 +142,9 @@ type lane[T object] struct {
 
 	sights   chan sight[T] // of the watch; nil for none
 	endWatch context.CancelFunc
+	resume   string        // the version from which the next stream starts; "" for that of the object
+	pause    time.Duration // before the next stream
+	broken   int           // streams in a row that failed
 }
 
 // answer is the result of a request.
@@ -174,9 +178,9 @@ func (l *lane[T]) take(s step[T], watched bool, version string) {
 	}
 	if l.endWatch == nil && watched && !l.reread {
 		ctx, cancel := context.WithCancel(l.loop.requests)
-		sights := make(chan sight[T])
+		sights, from, pause := make(chan sight[T]), cmp.Or(l.resume, version), l.pause
 		l.sights, l.endWatch = sights, cancel
-		l.loop.wg.Go(func() { l.watch(ctx, version, sights) })
+		l.loop.wg.Go(func() { l.watch(ctx, from, pause, sights) })
 	}
 }
 
@@ -204,23 +208,32 @@ func (l *lane[T]) cancel() {
 func (l *lane[T]) stopWatch() {
 	if l.endWatch != nil {
 		l.endWatch()
-		l.sights, l.endWatch = nil, nil
 	}
+	l.sights, l.endWatch, l.resume, l.pause = nil, nil, "", 0
 }
 
 // sighted updates the follower after s. It reports whether s has an object.
 func (l *lane[T]) sighted(now time.Duration, s sight[T]) bool {
-	if s.err == nil {
-		l.gone = 0
+	if !s.ended {
+		l.gone, l.broken = 0, 0
 		return true
 	}
-	if s.gone || s.refused {
-		l.stopWatch()
-		if !l.lost(now, s.gone) {
-			return false
-		}
+	l.stopWatch()
+	gone := apierr.Classify(s.err) == apierr.Gone
+	silent := s.err == nil
+	switch {
+	case gone || apierrors.IsForbidden(s.err) || apierrors.IsMethodNotSupported(s.err):
+		l.broken = 0
+		silent = !l.lost(now, gone)
+	case silent && time.Since(s.opened) > longStream:
+		l.broken, l.resume = 0, s.version // the API server ends every stream after some minutes
+	default:
+		l.broken++
+		l.resume, l.pause = s.version, spec.Retry(l.broken, standbyRetry, s.err)
 	}
-	l.report(OpWatch, s.err)
+	if !silent {
+		l.report(OpWatch, s.err)
+	}
 	return false
 }
 
@@ -242,102 +255,77 @@ func (l *lane[T]) report(op Op, err error) {
 		err = fmt.Errorf("%w: %w", ErrNoCandidateAPI, err)
 	}
 	streak.Fail(l.loop.ctx, l.loop.cfg.ErrorHandler, fmt.Errorf("election: %s: %w", op, err), "Request about the "+l.kind+" failed", "op", op)
-	call(l.failed, Failed{Op: op, Class: class.String(), Err: err})
+	spec.Call(l.failed, Failed{Op: op, Class: class.String(), Err: err})
 }
 
 // missingNamespace reports whether an object was not created because its namespace
 // does not exist.
 func missingNamespace(err error) bool {
-	var status apierrors.APIStatus
-	return errors.As(err, &status) && status.Status().Details != nil && status.Status().Details.Kind == "namespaces"
+	status, ok := errors.AsType[*apierrors.StatusError](err)
+	return ok && status.Status().Details != nil && status.Status().Details.Kind == "namespaces"
 }
 
 // longStream is the least duration of a stream whose successor is opened at once.
 const longStream = 10 * time.Second
 
-// sight is an observation of a watch, or a failure.
+// sight is an observation of a watch, or the end of its stream.
 type sight[T object] struct {
 	object  T
 	deleted bool
-	// gone: the resourceVersion is no longer served. refused: the permission is
-	// missing. Both end the watch.
-	gone, refused bool
-	err           error
+
+	ended   bool
+	version string // from which another stream may continue
+	opened  time.Time
+	err     error
 }
 
-// watch watches the object from a resourceVersion on, until ctx is done. It survives
-// broken streams, and ends when it has lost its place or is refused. It runs in its
+// watch sends the events of one stream, and its end, unless ctx is done. It runs in its
 // own goroutine.
-func (l *lane[T]) watch(ctx context.Context, from string, sights chan<- sight[T]) {
-	failures := 0
-	for ctx.Err() == nil {
-		opened := time.Now()
-		progress, err := l.stream(ctx, &from, sights)
-		if err == nil && time.Since(opened) > longStream {
-			failures = 0
-			continue // the API server ends every stream after some minutes
-		}
-		class := apierr.Classify(err)
-		s := sight[T]{err: err, gone: class == apierr.Gone, refused: class == apierr.Forbidden || apierrors.IsMethodNotSupported(err)}
-		if progress {
-			failures = 0
-		}
-		failures++ // also after a stream that ended early without an error
-		if err != nil && !send(ctx, sights, s) || s.gone || s.refused {
-			return
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(spec.Retry(failures, standbyRetry, err)):
-		}
+func (l *lane[T]) watch(ctx context.Context, from string, pause time.Duration, sights chan<- sight[T]) {
+	select {
+	case <-ctx.Done():
+		return
+	case <-time.After(pause):
 	}
-}
-
-// stream delivers the events of one stream and moves from along. It reports whether
-// there was an event.
-func (l *lane[T]) stream(ctx context.Context, from *string, sights chan<- sight[T]) (progress bool, err error) {
-	opts := metav1.ListOptions{
+	end := sight[T]{ended: true, version: from, opened: time.Now()}
+	defer func() { send(ctx, sights, end) }()
+	stream, err := listwatch.Bounded(ctx, l.loop.cfg.CallTimeout, metav1.ListOptions{
 		FieldSelector:       fields.OneTermEqualSelector(metav1.ObjectNameField, l.name).String(),
-		ResourceVersion:     *from,
+		ResourceVersion:     from,
 		AllowWatchBookmarks: true,
 		TimeoutSeconds:      ptr.To(300 + rand.Int64N(300)),
-	}
-	stream, err := listwatch.Bounded(ctx, l.loop.cfg.CallTimeout, opts, l.client.Watch)
+	}, l.client.Watch)
 	if err != nil {
-		return false, err
+		end.err = err
+		return
 	}
 	defer stream.Stop()
 	for {
 		var event watch.Event
 		select {
 		case <-ctx.Done():
-			return progress, nil
+			return
 		case event = <-stream.ResultChan(): // the zero Event after its end
 		}
 		if event.Type == watch.Error {
-			return progress, fmt.Errorf("election: watch: %w", apierrors.FromObject(event.Object))
+			end.err = fmt.Errorf("election: watch: %w", apierrors.FromObject(event.Object))
+			return
 		}
 		o, ok := event.Object.(T)
 		if !ok {
-			return progress, nil
+			return
 		}
-		progress = true
-		*from = o.GetResourceVersion()
-		if event.Type == watch.Bookmark || o.GetName() != l.name {
-			continue
-		}
-		if !send(ctx, sights, sight[T]{object: o, deleted: event.Type == watch.Deleted}) {
-			return progress, nil
+		end.version = o.GetResourceVersion()
+		if event.Type != watch.Bookmark && o.GetName() == l.name {
+			send(ctx, sights, sight[T]{object: o, deleted: event.Type == watch.Deleted})
 		}
 	}
 }
 
 // send delivers v, unless ctx is done first.
-func send[T any](ctx context.Context, to chan<- T, v T) bool {
+func send[T any](ctx context.Context, to chan<- T, v T) {
 	select {
 	case to <- v:
-		return true
 	case <-ctx.Done():
-		return false
 	}
 }

@@ -48,6 +48,13 @@ const (
 	MinCallTimeout = time.Millisecond
 )
 
+// Call calls a hook, if there is one.
+func Call[T any](hook func(T), arg T) {
+	if hook != nil {
+		hook(arg)
+	}
+}
+
 // A Ballot is the vote of a candidate for a strategy.
 type Ballot struct {
 	// BinaryVersion gives the ballot its weight; Strategy is the name voted for.
@@ -158,37 +165,27 @@ func (p Pulse) SameTerm(q Pulse) bool {
 	return p.UID == q.UID && p.Holder == q.Holder && p.Transitions == q.Transitions
 }
 
-// HolderOf returns the holder of a Lease, "" if there is no Lease or no holder.
-func HolderOf(l *coordinationv1.Lease) string {
-	if l == nil {
-		return ""
-	}
-	return ptr.Deref(l.Spec.HolderIdentity, "")
+// of returns the spec of a Lease; nil has the zero spec.
+func of(l *coordinationv1.Lease) coordinationv1.LeaseSpec {
+	return ptr.Deref(l, coordinationv1.Lease{}).Spec
 }
+
+// HolderOf returns the holder of a Lease, "" if there is no Lease or no holder.
+func HolderOf(l *coordinationv1.Lease) string { return ptr.Deref(of(l).HolderIdentity, "") }
 
 // PreferredOf returns the candidate that a coordinator prefers, "" for none.
-func PreferredOf(l *coordinationv1.Lease) string {
-	if l == nil {
-		return ""
-	}
-	return ptr.Deref(l.Spec.PreferredHolder, "")
-}
+func PreferredOf(l *coordinationv1.Lease) string { return ptr.Deref(of(l).PreferredHolder, "") }
 
 // TransitionsOf returns the number of the term of a Lease.
-func TransitionsOf(l *coordinationv1.Lease) int32 {
-	if l == nil {
-		return 0
-	}
-	return ptr.Deref(l.Spec.LeaseTransitions, 0)
-}
+func TransitionsOf(l *coordinationv1.Lease) int32 { return ptr.Deref(of(l).LeaseTransitions, 0) }
 
 // DurationOf returns for how long a Lease is held after a renewal: def if the Lease
 // does not state it.
 func DurationOf(l *coordinationv1.Lease, def time.Duration) time.Duration {
-	if l == nil || l.Spec.LeaseDurationSeconds == nil {
-		return def
+	if seconds := of(l).LeaseDurationSeconds; seconds != nil {
+		return max(time.Duration(*seconds)*time.Second, time.Second)
 	}
-	return max(time.Duration(*l.Spec.LeaseDurationSeconds)*time.Second, time.Second)
+	return def
 }
 
 // Micros returns a time in microseconds, 0 for none.
@@ -215,8 +212,8 @@ func NextTransition(transitions int32) int32 {
 	return transitions + 1
 }
 
-// invalid returns one problem for each message about a value.
-func invalid(path *field.Path, value string, messages ...string) (problems field.ErrorList) {
+// Invalid returns one problem for each message about a value.
+func Invalid(path *field.Path, value string, messages ...string) (problems field.ErrorList) {
 	for _, msg := range messages {
 		problems = append(problems, field.Invalid(path, value, msg))
 	}
@@ -226,15 +223,15 @@ func invalid(path *field.Path, value string, messages ...string) (problems field
 // CheckNamespace returns the problems of the namespace of an election.
 func CheckNamespace(path *field.Path, name string) field.ErrorList {
 	if name == nodeLeases {
-		return invalid(path, name, "is for the heartbeats of nodes")
+		return Invalid(path, name, "is for the heartbeats of nodes")
 	}
-	return invalid(path, name, apivalidation.ValidateNamespaceName(name, false)...)
+	return Invalid(path, name, apivalidation.ValidateNamespaceName(name, false)...)
 }
 
 // CheckLease returns the problems of a Lease's namespace and name.
 func CheckLease(path *field.Path, name types.NamespacedName) field.ErrorList {
 	return append(CheckNamespace(path.Child("Namespace"), name.Namespace),
-		invalid(path.Child("Name"), name.Name, apivalidation.NameIsDNSSubdomain(name.Name, false)...)...)
+		Invalid(path.Child("Name"), name.Name, apivalidation.NameIsDNSSubdomain(name.Name, false)...)...)
 }
 
 // CheckStrategyName returns the problems of a strategy name, by the rules that
@@ -244,9 +241,9 @@ func CheckStrategyName(path *field.Path, name string) field.ErrorList {
 	case name == string(coordinationv1.OldestEmulationVersion):
 		return nil
 	case !strings.Contains(name, "/"):
-		return invalid(path, name, fmt.Sprintf("must be %s or a name with a domain, for example example.com/least-loaded", coordinationv1.OldestEmulationVersion))
+		return Invalid(path, name, fmt.Sprintf("must be %s or a name with a domain, for example example.com/least-loaded", coordinationv1.OldestEmulationVersion))
 	}
-	return invalid(path, name, validation.IsQualifiedName(name)...)
+	return Invalid(path, name, validation.IsQualifiedName(name)...)
 }
 
 // CheckVersion returns the problem of a version. An empty one has none.
@@ -254,7 +251,7 @@ func CheckVersion(path *field.Path, value string) field.ErrorList {
 	if _, ok := ParseVersion(value); ok || value == "" {
 		return nil
 	}
-	return invalid(path, value, "must be a semantic version without v, for example 1.37.1")
+	return Invalid(path, value, "must be a semantic version without v, for example 1.37.1")
 }
 
 // DefaultLeaseDuration is lifecycle.DefaultDuration for a duration that is written
