@@ -13,6 +13,7 @@ import (
 	coordinationv1beta1 "k8s.io/api/coordination/v1beta1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/ptr"
 )
@@ -22,6 +23,7 @@ import (
 func benchController(b testing.TB, leases, each int) *Controller {
 	b.Helper()
 	c := &Controller{cfg: Config{}, index: index{}, rules: decideRules(), ctx: context.Background()}
+	c.leases = &mirror{informer: cache.NewSharedIndexInformer(&cache.ListWatch{}, &coordinationv1.Lease{}, 0, nil)}
 	c.queue = workqueue.NewTypedDelayingQueue[types.NamespacedName]()
 	b.Cleanup(c.queue.ShutDown)
 	for l := range leases {

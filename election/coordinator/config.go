@@ -4,12 +4,13 @@
 package coordinator
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	coordinationv1client "k8s.io/client-go/kubernetes/typed/coordination/v1"
@@ -49,10 +50,9 @@ type Config struct {
 	// clientset.CoordinationV1beta1() is one.
 	Candidates coordinationv1beta1client.LeaseCandidatesGetter
 
-	// Namespaces restricts the controller to these namespaces, with a list and a
-	// watch for each, for a client with permissions by Role. Default: all except
-	// kube-node-lease, with one list and watch together.
-	Namespaces []string
+	// Namespace restricts the controller to one namespace, for a client with
+	// permissions by Role. Default: all namespaces except kube-node-lease.
+	Namespace string
 	// Strategies are the strategies that the controller carries out in addition to
 	// election.OldestEmulationVersion, First and NewestVersion. It leaves Leases
 	// with other strategies to other components. A LeaseCandidate describes its
@@ -103,34 +103,22 @@ const minCandidateTTL = 15 * time.Minute
 // complete sets the defaults and returns all problems.
 func (cfg *Config) complete() error {
 	var problems field.ErrorList
-	at := func(name string) *field.Path { return field.NewPath(name) }
-	if cfg.Client == nil {
-		problems = append(problems, field.Required(at("Client"), "for example clientset.CoordinationV1()"))
+	problems = append(problems, lifecycle.Required("Client", cfg.Client != nil, "for example clientset.CoordinationV1()")...)
+	problems = append(problems, lifecycle.Required("Candidates", cfg.Candidates != nil, "for example clientset.CoordinationV1beta1()")...)
+	if cfg.Namespace != metav1.NamespaceAll {
+		problems = append(problems, spec.CheckNamespace(field.NewPath("Namespace"), cfg.Namespace)...)
 	}
-	if cfg.Candidates == nil {
-		problems = append(problems, field.Required(at("Candidates"), "for example clientset.CoordinationV1beta1()"))
-	}
-	problems = append(problems, cfg.completeNamespaces()...)
 	_, wrong := cfg.strategies()
 	problems = append(problems, wrong...)
-	problems = append(problems, cfg.completeTimes()...)
+	problems = append(problems, spec.DefaultLeaseDuration(field.NewPath("LeaseDuration"), &cfg.LeaseDuration, election.DefaultLeaseDuration)...)
+	problems = append(problems, spec.DefaultDuration("AckTimeout", &cfg.AckTimeout, election.DefaultAckTimeout, time.Millisecond)...)
+	problems = append(problems, spec.DefaultDuration("MinTenure", &cfg.MinTenure, election.DefaultMinTenure, time.Millisecond)...)
+	problems = append(problems, spec.DefaultDuration("CandidateTTL", &cfg.CandidateTTL, DefaultCandidateTTL, minCandidateTTL)...)
+	problems = append(problems, spec.DefaultDuration("CallTimeout", &cfg.CallTimeout, election.DefaultCallTimeout, spec.MinCallTimeout)...)
+	cfg.CallTimeout = min(cfg.CallTimeout, spec.MaxLeaseDuration/listFactor)
 	problems = append(problems, lifecycle.DefaultInt("Workers", &cfg.Workers, DefaultWorkers, 1)...)
-	if cfg.Name == "" {
-		cfg.Name = DefaultName
-	}
+	cfg.Name = cmp.Or(cfg.Name, DefaultName)
 	return lifecycle.InvalidConfig("coordinator", problems)
-}
-
-func (cfg *Config) completeNamespaces() (problems field.ErrorList) {
-	cfg.Namespaces = slices.Clone(cfg.Namespaces)
-	for i, ns := range cfg.Namespaces {
-		path := field.NewPath("Namespaces").Index(i)
-		problems = append(problems, spec.CheckNamespace(path, ns)...)
-		if slices.Contains(cfg.Namespaces[:i], ns) {
-			problems = append(problems, field.Duplicate(path, ns))
-		}
-	}
-	return problems
 }
 
 // strategies returns the strategies that the Controller carries out by name, and the
@@ -153,16 +141,6 @@ func (cfg *Config) strategies() (strategies map[string]election.Strategy, proble
 		strategies[s.Name()] = s
 	}
 	return strategies, problems
-}
-
-func (cfg *Config) completeTimes() field.ErrorList {
-	problems := spec.DefaultLeaseDuration(field.NewPath("LeaseDuration"), &cfg.LeaseDuration, election.DefaultLeaseDuration)
-	problems = append(problems, spec.DefaultDuration("AckTimeout", &cfg.AckTimeout, election.DefaultAckTimeout, time.Millisecond)...)
-	problems = append(problems, spec.DefaultDuration("MinTenure", &cfg.MinTenure, election.DefaultMinTenure, time.Millisecond)...)
-	problems = append(problems, spec.DefaultDuration("CandidateTTL", &cfg.CandidateTTL, DefaultCandidateTTL, minCandidateTTL)...)
-	problems = append(problems, spec.DefaultDuration("CallTimeout", &cfg.CallTimeout, election.DefaultCallTimeout, spec.MinCallTimeout)...)
-	cfg.CallTimeout = min(cfg.CallTimeout, spec.MaxLeaseDuration/listFactor)
-	return problems
 }
 
 var (

@@ -43,7 +43,7 @@ func TestControllerConfigDefaults(t *testing.T) {
 
 func TestControllerConfigProblems(t *testing.T) {
 	var invalid Config
-	invalid.Namespaces = []string{"a", "a", "Not A Name", "kube-node-lease"}
+	invalid.Namespace = "Not A Name"
 	invalid.Strategies = []election.Strategy{nil, election.StrategyFunc("no domain", nil), election.OldestEmulationVersion()}
 	invalid.LeaseDuration = 1500 * time.Millisecond
 	invalid.AckTimeout, invalid.MinTenure, invalid.CandidateTTL, invalid.CallTimeout, invalid.Workers = -1, -1, time.Minute, -1, -1
@@ -52,11 +52,18 @@ func TestControllerConfigProblems(t *testing.T) {
 		t.Fatal("no error")
 	}
 	for _, field := range []string{
-		"Client", "Candidates", "Namespaces[1]", "Namespaces[2]", "Namespaces[3]", "Strategies[0]", "Strategies[1]", "Strategies[2]",
+		"Client", "Candidates", "Namespace", "Strategies[0]", "Strategies[1]", "Strategies[2]",
 		"LeaseDuration", "AckTimeout", "MinTenure", "CandidateTTL", "CallTimeout", "Workers",
 	} {
 		if !strings.Contains(err.Error(), field+":") {
 			t.Errorf("%s is not named in %v", field, err)
+		}
+	}
+	for _, ns := range []string{"a", "Not A Name", "kube-node-lease"} {
+		cfg, _ := controllerConfig()
+		cfg.Namespace = ns
+		if _, err := New(cfg); (err == nil) != (ns == "a") {
+			t.Errorf("Namespace %q: %v", ns, err)
 		}
 	}
 	for _, d := range []time.Duration{2500 * time.Millisecond, spec.MaxLeaseDuration + time.Second, time.Second} {
@@ -77,22 +84,21 @@ func TestControllerRunsOnce(t *testing.T) {
 	})(t)
 }
 
-// TestControllerNamespaces: a list and a watch for each namespace, and none of
-// others.
-func TestControllerNamespaces(t *testing.T) {
+// TestControllerNamespace: a list and a watch of one namespace, and none of others.
+func TestControllerNamespace(t *testing.T) {
 	ctlBubble(func(r *ctlRig) {
-		r.cfg.Namespaces = []string{"kube-system", ctlNamespace}
+		r.cfg.Namespace = ctlNamespace
 		r.start()
 		r.stub("a", "1.19.0", "1.19.0").start()
 		r.want("holder", r.holder(), "a")
 		for _, q := range r.server.Requests(apitest.Match{User: ctlUser}) {
-			if q.Namespace != "kube-system" && q.Namespace != ctlNamespace || q.FieldSelector != "" {
+			if q.Namespace != ctlNamespace || q.FieldSelector != "" {
 				t.Errorf("%s %s in %q with selector %q", q.Verb, q.Resource, q.Namespace, q.FieldSelector)
 			}
 		}
 	})(t)
 	ctlBubble(func(r *ctlRig) {
-		r.cfg.Namespaces = []string{"kube-system"}
+		r.cfg.Namespace = "kube-system"
 		r.start()
 		r.stub("a", "1.19.0", "1.19.0").start()
 		r.advance(time.Hour)

@@ -11,7 +11,6 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	coordinationv1beta1 "k8s.io/api/coordination/v1beta1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
@@ -38,8 +37,8 @@ type Controller struct {
 	// Set by Run before anything reads them.
 	ctx        context.Context
 	queue      workqueue.TypedDelayingInterface[types.NamespacedName]
-	candidates []*mirror
-	leases     []*mirror
+	candidates *mirror
+	leases     *mirror
 
 	mu        sync.Mutex
 	index     index
@@ -100,7 +99,7 @@ func (c *Controller) Run(ctx context.Context) error {
 		Name: c.cfg.Name, MetricsProvider: c.cfg.QueueMetrics,
 	})
 	c.setUp()
-	logger.V(3).Info("Started", "namespaces", c.cfg.Namespaces)
+	logger.V(3).Info("Started", "namespace", c.cfg.Namespace)
 	defer logger.V(3).Info("Stopped")
 
 	var running sync.WaitGroup
@@ -108,7 +107,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	defer c.queue.ShutDown()
 	// Leases are read after LeaseCandidates, because they are not needed if the API
 	// does not serve LeaseCandidates.
-	if c.mirror(ctx, &running, c.candidates) && c.mirror(ctx, &running, c.leases) {
+	if c.candidates.start(ctx, &running) && c.leases.start(ctx, &running) {
 		logger.V(2).Info("Watching Leases and LeaseCandidates")
 		c.ready.Mark()
 		for range c.cfg.Workers {
@@ -122,32 +121,11 @@ func (c *Controller) Run(ctx context.Context) error {
 
 // setUp creates the mirrors.
 func (c *Controller) setUp() {
-	namespaces := c.cfg.Namespaces
-	if len(namespaces) == 0 {
-		namespaces = []string{metav1.NamespaceAll}
-	}
-	for _, ns := range namespaces {
-		candidates, leases := c.cfg.Candidates.LeaseCandidates(ns), c.cfg.Client.Leases(ns)
-		c.candidates = append(c.candidates, newMirror(c, ns, "leasecandidates", &coordinationv1beta1.LeaseCandidate{},
-			candidates.List, candidates.Watch, c.candidateSeen, c.candidateGone))
-		c.leases = append(c.leases, newMirror(c, ns, "leases", &coordinationv1.Lease{},
-			leases.List, leases.Watch, func(_, lease *coordinationv1.Lease, _ bool) { c.leaseSeen(lease) }, c.leaseGone))
-	}
-}
-
-// mirror starts mirrors, and reports whether all were synced before ctx was done.
-func (c *Controller) mirror(ctx context.Context, running *sync.WaitGroup, mirrors []*mirror) bool {
-	for _, m := range mirrors {
-		running.Go(func() { m.informer.RunWithContext(ctx) })
-	}
-	for _, m := range mirrors {
-		select {
-		case <-m.handled.HasSyncedChecker().Done():
-		case <-ctx.Done():
-			return false
-		}
-	}
-	return true
+	candidates, leases := c.cfg.Candidates.LeaseCandidates(c.cfg.Namespace), c.cfg.Client.Leases(c.cfg.Namespace)
+	c.candidates = newMirror(c, "leasecandidates", &coordinationv1beta1.LeaseCandidate{},
+		candidates.List, candidates.Watch, c.candidateSeen, c.candidateGone)
+	c.leases = newMirror(c, "leases", &coordinationv1.Lease{},
+		leases.List, leases.Watch, func(_, lease *coordinationv1.Lease, _ bool) { c.leaseSeen(lease) }, c.leaseGone)
 }
 
 // work handles Leases of the queue, one after the other.

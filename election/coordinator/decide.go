@@ -12,34 +12,29 @@ import (
 )
 
 // An action is the next action of the Controller about a Lease.
-type action int
+type action string
 
 const (
 	// wait: nothing, until something changes or wakeAt.
-	wait action = iota
+	wait action = ""
 	// look: read the Lease, because the watch may be silent and not the holder.
-	look
+	look action = "look"
 	// ping: ask a candidate for a sign of life.
-	ping
+	ping action = "ping"
 	// unping: remove a ping that its candidate answers repeatedly.
-	unping
+	unping action = "unping"
 	// assign: make a candidate the holder of a vacant Lease.
-	assign
+	assign action = "assign"
 	// announce: create a Lease without holder, with the name of a strategy that
 	// another component carries out.
-	announce
+	announce action = "announce"
 	// offer: ask the holder to give way to a candidate.
-	offer
+	offer action = "offer"
 	// retract: remove an offer.
-	retract
+	retract action = "retract"
 	// collect: delete a LeaseCandidate that is no longer renewed.
-	collect
+	collect action = "collect"
 )
-
-// String returns the name of the action.
-func (a action) String() string {
-	return [...]string{"wait", "look", "ping", "unping", "assign", "announce", "offer", "retract", "collect"}[a]
-}
 
 // A decision is an action and its arguments.
 type decision struct {
@@ -241,9 +236,7 @@ func (d *decider) supervise(strategy election.Strategy, agreed bool) decision {
 		}
 	}
 	switch {
-	case !better(best) || !d.at(d.offersFrom) || !d.at(d.termAt.Add(d.MinTenure)):
-		return decision{}
-	case d.waits(best):
+	case !better(best) || !d.at(d.offersFrom) || !d.at(d.termAt.Add(d.MinTenure)) || d.waits(best):
 		return decision{}
 	case !d.fresh(best):
 		return decision{do: ping, who: best, why: "the candidate is better than the holder"}

@@ -4,6 +4,7 @@
 package coordinator
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -96,7 +97,7 @@ func (c *candidate) pingedAgo(ago time.Duration) *candidate {
 func (c *candidate) asks(strategy string) *candidate { c.strategy = strategy; return c }
 
 func (d decision) String() string {
-	s := d.do.String()
+	s := cmp.Or(string(d.do), "wait")
 	if d.who != nil {
 		s += " " + d.who.peer.Identity
 	}
@@ -286,7 +287,7 @@ func TestDecideAlwaysWakes(t *testing.T) {
 }
 
 // TestDecideReachesTheNextDeadline wakes a decision at exactly the time that it
-// asks for: something else must come of it, or a later time (K15).
+// asks for: something else must come of it, or a later time.
 func TestDecideReachesTheNextDeadline(t *testing.T) {
 	rules := decideRules()
 	for _, s := range []*scene{

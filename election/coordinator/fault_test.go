@@ -142,7 +142,7 @@ func TestControllerRefused(t *testing.T) {
 	}))
 }
 
-// TestControllerConflictStorm: a CAS that never succeeds backs off (B2, K7).
+// TestControllerConflictStorm: a CAS that never succeeds backs off.
 func TestControllerConflictStorm(t *testing.T) {
 	for _, resource := range []string{"leases", "leasecandidates"} {
 		t.Run(resource, ctlBubble(func(r *ctlRig) {

@@ -101,9 +101,8 @@ func (c *candidate) late(now time.Time, r *rules) bool {
 func (x index) entry(key types.NamespacedName) *entry {
 	e := x[key]
 	if e == nil {
-		e = &entry{key: key, situation: situation{candidates: map[string]*candidate{}}}
+		e = &entry{key: key, situation: situation{candidates: map[string]*candidate{}}, spread: rand.N(droppedSpread)}
 		e.pace = flowcontrol.NewTokenBucketRateLimiter(requestRate, requestBurst)
-		e.spread = rand.N(droppedSpread)
 		x[key] = e
 	}
 	return e

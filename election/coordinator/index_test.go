@@ -167,8 +167,17 @@ func TestAWriteWithoutEffectIsAnError(t *testing.T) {
 		"ping removed":            {request{do: unping, gotCandidate: &coordinationv1beta1.LeaseCandidate{}}, nil},
 		"ping removed, but there": {request{do: unping, gotCandidate: pingedAt(7)}, errAltered},
 	} {
-		if err := (&Controller{}).effect(time.Now(), &tc.r); !errors.Is(err, tc.want) {
+		before, now := time.Unix(1, 0), time.Unix(2, 0)
+		c := &Controller{droppedAt: before}
+		if err := c.effect(now, &tc.r); !errors.Is(err, tc.want) {
 			t.Errorf("%s: %v, want %v", name, err, tc.want)
+		}
+		dropped := before // only an offer shows whether offers are dropped
+		if tc.r.do == offer {
+			dropped = map[bool]time.Time{true: now}[tc.want != nil]
+		}
+		if !c.droppedAt.Equal(dropped) {
+			t.Errorf("%s: offers count as dropped at %v, want %v", name, c.droppedAt, dropped)
 		}
 	}
 }

@@ -20,21 +20,21 @@ import (
 	"github.com/kubewright/kubewright/internal/statuserr"
 )
 
-// The defects of the Kubernetes controller of July 2024 (B) and of that of
-// Kubernetes 1.36 and 1.37 (K), each as a test that fails with it.
+// The defects of the Kubernetes controller of July 2024 and of that of
+// Kubernetes 1.36 and 1.37, each as a test that fails with it.
 
 func TestControllerRegressions(t *testing.T) {
 	for _, tc := range []struct {
 		name string
 		test func(*ctlRig)
 	}{
-		{"B1 the expiry of a lease is noticed without any event", func(r *ctlRig) {
+		{"the expiry of a lease is noticed without any event", func(r *ctlRig) {
 			a, _ := r.pair()
 			a.stop()
 			r.advance(15*time.Second + 100*time.Millisecond)
 			r.want("holder", r.holder(), "b")
 		}},
-		{"B2 a hand-over is not a hot loop", func(r *ctlRig) {
+		{"a hand-over is not a hot loop", func(r *ctlRig) {
 			r.start()
 			r.stub("a", "1.20.0", "1.20.0").start()
 			r.advance(time.Minute)
@@ -45,7 +45,7 @@ func TestControllerRegressions(t *testing.T) {
 			// Ask; the holder stops; look and ping before it expires; assign.
 			r.want("requests", r.requests(), []string{"patch leases", "get leases", "patch leasecandidates", "patch leases"})
 		}},
-		{"B3 no failure ends an election", func(r *ctlRig) {
+		{"no failure ends an election", func(r *ctlRig) {
 			a, _ := r.pair()
 			for _, fault := range []apitest.Fault{
 				{Match: apitest.Match{Verb: "get", User: ctlUser}, Times: 1, Status: statuserr.InternalError("x")},
@@ -58,7 +58,7 @@ func TestControllerRegressions(t *testing.T) {
 			r.advance(16 * time.Second)
 			r.want("holder", r.holder(), "b")
 		}},
-		{"B4 a restart while a candidate has a ping to answer", func(r *ctlRig) {
+		{"a restart while a candidate has a ping to answer", func(r *ctlRig) {
 			a, b := r.pair()
 			b.set(func(s *ctlStub) { s.deaf = true })
 			a.stop()
@@ -71,7 +71,7 @@ func TestControllerRegressions(t *testing.T) {
 			r.advance(time.Second)
 			r.want("holder", r.holder(), "b")
 		}},
-		{"B5 dead candidates cost one ping each, and no second one", func(r *ctlRig) {
+		{"dead candidates cost one ping each, and no second one", func(r *ctlRig) {
 			for i := range 3 {
 				r.server.Put(r.stub(fmt.Sprintf("dead-%d", i), "1.18.0", "1.18.0").record())
 			}
@@ -86,7 +86,7 @@ func TestControllerRegressions(t *testing.T) {
 			r.want("transitions", *r.lease().Spec.LeaseTransitions, 1)
 			r.want("requests", r.requests(), []string{"get leases", "patch leasecandidates", "patch leases"})
 		}},
-		{"B6 a change of version during a ping counts", func(r *ctlRig) {
+		{"a change of version during a ping counts", func(r *ctlRig) {
 			r.server.Put(r.stub("a", "1.19.0", "1.19.0").record())
 			r.start()
 			b := r.stub("b", "1.20.0", "1.20.0").start()
@@ -98,7 +98,7 @@ func TestControllerRegressions(t *testing.T) {
 			r.want("holder", r.holder(), "b")
 			b.stop()
 		}},
-		{"B7 pings don't wait for each other", func(r *ctlRig) {
+		{"pings don't wait for each other", func(r *ctlRig) {
 			r.server.Inject(apitest.Fault{Match: apitest.Match{Resource: "leasecandidates", Verb: "patch,update"}, Latency: 2 * time.Second})
 			for i := range 5 {
 				r.stub(fmt.Sprintf("c-%d", i), "1.19.0", "1.19.0").start()
@@ -108,7 +108,7 @@ func TestControllerRegressions(t *testing.T) {
 			r.advance(5 * time.Second)
 			r.want("holder", r.holder(), "c-0")
 		}},
-		{"B8 a lease that is deleted while the watch is broken", func(r *ctlRig) {
+		{"a lease that is deleted while the watch is broken", func(r *ctlRig) {
 			r.pair()
 			watches := apitest.Match{User: ctlUser, Resource: "leases", Verb: "watch"}
 			r.server.StallWatches(watches)()
@@ -124,14 +124,14 @@ func TestControllerRegressions(t *testing.T) {
 			}
 			r.want("transitions", *r.lease().Spec.LeaseTransitions, 0)
 		}},
-		{"B11 a silent candidate costs nothing until it is collected", func(r *ctlRig) {
+		{"a silent candidate costs nothing until it is collected", func(r *ctlRig) {
 			_, b := r.pair()
 			b.stop()
 			r.server.ResetJournal()
 			r.advance(28 * time.Minute)
 			r.want("requests", r.requests(), []string{})
 		}},
-		{"B12 K11 every term is counted and dated", func(r *ctlRig) {
+		{"every term is counted and dated", func(r *ctlRig) {
 			a, b := r.pair()
 			for i := 1; i <= 4; i++ {
 				before := r.lease()
@@ -146,7 +146,7 @@ func TestControllerRegressions(t *testing.T) {
 				}
 			}
 		}},
-		{"B13 heartbeats of nodes and leases without candidates are nobody's concern", func(r *ctlRig) {
+		{"heartbeats of nodes and leases without candidates are nobody's concern", func(r *ctlRig) {
 			r.start()
 			for i := range 50 {
 				r.server.Put(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-node-lease", Name: fmt.Sprintf("n%d", i)}})
@@ -158,7 +158,7 @@ func TestControllerRegressions(t *testing.T) {
 				r.want("field selector", q.FieldSelector, "metadata.namespace!=kube-node-lease")
 			}
 		}},
-		{"K1 candidates made in the same second: who leads stays", func(r *ctlRig) {
+		{"candidates made in the same second: who leads stays", func(r *ctlRig) {
 			for i := range 5 {
 				r.stub(fmt.Sprintf("c-%d", i), "1.19.0", "1.19.0").start()
 			}
@@ -167,7 +167,7 @@ func TestControllerRegressions(t *testing.T) {
 			r.want("told", r.told(), []string{"elected c-0"})
 			r.want("requests", r.requests(), []string{"patch leasecandidates", "create leases"})
 		}},
-		{"K2 dead candidates of the old version rank best: one round each", func(r *ctlRig) {
+		{"dead candidates of the old version rank best: one round each", func(r *ctlRig) {
 			old := r.stub("old", "1.18.0", "1.18.0").start()
 			r.start()
 			r.stub("new-1", "1.19.0", "1.19.0").start()
@@ -182,7 +182,7 @@ func TestControllerRegressions(t *testing.T) {
 			r.want("holder", r.holder(), "new-1")
 			r.want("requests", r.requests(), []string{"patch leasecandidates"}) // old, once, after the minimum tenure
 		}},
-		{"K3 no holder is no holder, nil or empty", func(r *ctlRig) {
+		{"no holder is no holder, nil or empty", func(r *ctlRig) {
 			lease := r.leads("", time.Hour)
 			r.server.Put(lease)
 			r.start()
@@ -197,7 +197,7 @@ func TestControllerRegressions(t *testing.T) {
 				}
 			}
 		}},
-		{"K3 K10 a candidate without renewTime is not pinged", func(r *ctlRig) {
+		{"a candidate without renewTime is not pinged", func(r *ctlRig) {
 			record := r.stub("a", "1.19.0", "1.19.0").record()
 			record.Spec.RenewTime = nil
 			r.server.Put(record)
@@ -205,7 +205,7 @@ func TestControllerRegressions(t *testing.T) {
 			r.advance(20 * time.Minute)
 			r.want("requests", r.requests(), []string{})
 		}},
-		{"K4 the preferred candidate dies before the holder has given way", func(r *ctlRig) {
+		{"the preferred candidate dies before the holder has given way", func(r *ctlRig) {
 			r.start()
 			r.stub("a", "1.20.0", "1.20.0").start()
 			r.advance(time.Minute)
@@ -218,7 +218,7 @@ func TestControllerRegressions(t *testing.T) {
 			r.advance(time.Hour)
 			r.want("transitions", *r.lease().Spec.LeaseTransitions, 1)
 		}},
-		{"K4 the preferred candidate is gone while the holder renews", func(r *ctlRig) {
+		{"the preferred candidate is gone while the holder renews", func(r *ctlRig) {
 			lease := r.leads("a", 0)
 			lease.Spec.Strategy, lease.Spec.PreferredHolder = ptr.To(coordinationv1.OldestEmulationVersion), ptr.To("gone")
 			r.server.Put(lease)
@@ -228,7 +228,7 @@ func TestControllerRegressions(t *testing.T) {
 			r.advance(time.Minute)
 			r.want("transitions", ptr.Deref(r.lease().Spec.LeaseTransitions, 0), 0)
 		}},
-		{"K5 an elected candidate that could not renew for a while is elected again", func(r *ctlRig) {
+		{"an elected candidate that could not renew for a while is elected again", func(r *ctlRig) {
 			r.start()
 			a := r.stub("a", "1.19.0", "1.19.0").start()
 			a.set(func(s *ctlStub) { s.idle = true })
@@ -240,7 +240,7 @@ func TestControllerRegressions(t *testing.T) {
 				r.Errorf("holder %s renewed %v ago", r.holder(), time.Since(l.Spec.RenewTime.Time))
 			}
 		}},
-		{"K5 one that answers pings but never takes its term makes room for another", func(r *ctlRig) {
+		{"one that answers pings but never takes its term makes room for another", func(r *ctlRig) {
 			r.start()
 			r.stub("a", "1.18.0", "1.18.0").set(func(s *ctlStub) { s.idle = true }).start()
 			r.stub("b", "1.19.0", "1.19.0").start()
@@ -252,7 +252,7 @@ func TestControllerRegressions(t *testing.T) {
 			// time for a term.
 			r.want("transitions", *r.lease().Spec.LeaseTransitions, 13)
 		}},
-		{"K7 a holder that knows nothing of candidates is left alone", func(r *ctlRig) {
+		{"a holder that knows nothing of candidates is left alone", func(r *ctlRig) {
 			stop := r.legacy("legacy")
 			r.start()
 			r.stub("a", "1.19.0", "1.19.0").start()
@@ -264,7 +264,7 @@ func TestControllerRegressions(t *testing.T) {
 			r.advance(16 * time.Second)
 			r.want("holder", r.holder(), "a")
 		}},
-		{"K9 the lease of somebody else's strategy is created and then left alone", func(r *ctlRig) {
+		{"the lease of somebody else's strategy is created and then left alone", func(r *ctlRig) {
 			r.start()
 			for i := range 3 {
 				r.stub(fmt.Sprintf("c-%d", i), "1.19.0", "1.19.0").set(func(s *ctlStub) { s.strat = "foo.com/bar" }).start()
@@ -275,7 +275,7 @@ func TestControllerRegressions(t *testing.T) {
 			r.want("strategy", *l.Spec.Strategy, "foo.com/bar")
 			r.want("requests", r.requests(), []string{"create leases"})
 		}},
-		{"K16 candidates that disagree still have a leader", func(r *ctlRig) {
+		{"candidates that disagree still have a leader", func(r *ctlRig) {
 			r.start()
 			r.stub("a", "1.19.0", "1.19.0").set(func(s *ctlStub) { s.strat = coordinationv1.CoordinatedLeaseStrategy(election.NewestVersion().Name()) }).start()
 			b := r.stub("b", "1.19.0", "1.19.0").start()
@@ -284,7 +284,7 @@ func TestControllerRegressions(t *testing.T) {
 			r.want("told", r.told(), []string{"elected a"})
 			b.stop()
 		}},
-		{"K17 calls have the deadline that they are given", func(r *ctlRig) {
+		{"calls have the deadline that they are given", func(r *ctlRig) {
 			r.cfg.CallTimeout = 3 * time.Second
 			r.server.Inject(apitest.Fault{Match: apitest.Match{User: ctlUser, Verb: "create"}, Times: 1, Hang: true})
 			r.start()
@@ -294,7 +294,7 @@ func TestControllerRegressions(t *testing.T) {
 			r.advance(time.Second)
 			r.want("holder", r.holder(), "a")
 		}},
-		{"K19 a holder whose clock is far behind is not expired", func(r *ctlRig) {
+		{"a holder whose clock is far behind is not expired", func(r *ctlRig) {
 			r.server.Put(r.leads("a", time.Hour))
 			r.stub("a", "1.20.0", "1.20.0").set(func(s *ctlStub) { s.skew = -time.Hour }).start()
 			r.start()
@@ -303,7 +303,7 @@ func TestControllerRegressions(t *testing.T) {
 			r.want("told", r.told(), []string{})
 			r.want("holder", r.holder(), "a")
 		}},
-		{"K20 an idle hour costs nothing", func(r *ctlRig) {
+		{"an idle hour costs nothing", func(r *ctlRig) {
 			r.pair()
 			r.advance(time.Minute)
 			r.server.ResetJournal()

@@ -53,7 +53,7 @@ func (c *Controller) visit(ctx context.Context, key types.NamespacedName) {
 	c.mu.Unlock()
 	for _, name := range silent {
 		klog.FromContext(ctx).V(2).Info("Candidate has not answered", "lease", key, "candidate", name)
-		call(c.cfg.Hooks.Silent, Silent{Lease: key, Candidate: name})
+		spec.Call(c.cfg.Hooks.Silent, Silent{Lease: key, Candidate: name})
 	}
 	if r != nil {
 		klog.FromContext(ctx).V(5).Info("Decided", "lease", key, "action", d.do, "candidate", r.name, "why", d.why)
@@ -232,25 +232,24 @@ func (c *Controller) send(ctx context.Context, r *request) (err error) {
 	defer cancel()
 	leases, candidates := c.cfg.Client.Leases(r.key.Namespace), c.cfg.Candidates.LeaseCandidates(r.key.Namespace)
 	body := r.body(c.rules)
-	var lease *coordinationv1.Lease
-	var candidate *coordinationv1beta1.LeaseCandidate
 	switch {
 	case r.do == collect:
 		err = candidates.Delete(call, r.name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &r.uid, ResourceVersion: &r.version}})
 		r.gone = err == nil
 	case r.ofCandidate():
-		candidate, err = candidates.Patch(call, r.name, types.MergePatchType, body, metav1.PatchOptions{FieldManager: spec.FieldManager})
+		r.gotCandidate, err = candidates.Patch(call, r.name, types.MergePatchType, body, metav1.PatchOptions{FieldManager: spec.FieldManager})
 	case r.lease == nil:
-		lease = &coordinationv1.Lease{}
-		if err = json.Unmarshal(body, lease); err == nil { // always
-			lease, err = leases.Create(call, lease, metav1.CreateOptions{FieldManager: spec.FieldManager})
-		}
+		lease := &coordinationv1.Lease{}
+		_ = json.Unmarshal(body, lease) // never fails
+		r.gotLease, err = leases.Create(call, lease, metav1.CreateOptions{FieldManager: spec.FieldManager})
 	default:
-		lease, err = leases.Patch(call, r.key.Name, types.MergePatchType, body, metav1.PatchOptions{FieldManager: spec.FieldManager})
+		r.gotLease, err = leases.Patch(call, r.key.Name, types.MergePatchType, body, metav1.PatchOptions{FieldManager: spec.FieldManager})
 	}
 	if err == nil {
-		r.gotLease, r.gotCandidate = lease, candidate
-	} else if isConflict(apierr.Classify(err)) {
+		return nil
+	}
+	r.gotLease, r.gotCandidate = nil, nil // a client returns empty objects
+	if isConflict(apierr.Classify(err)) {
 		_ = c.read(ctx, r) // the failure of the request is reported
 	}
 	return err
@@ -298,18 +297,16 @@ func (r *request) body(rules *rules) []byte {
 func (c *Controller) read(ctx context.Context, r *request) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.CallTimeout)
 	defer cancel()
-	var lease *coordinationv1.Lease
-	var candidate *coordinationv1beta1.LeaseCandidate
 	if r.ofCandidate() {
-		candidate, err = c.cfg.Candidates.LeaseCandidates(r.key.Namespace).Get(ctx, r.name, metav1.GetOptions{})
+		r.gotCandidate, err = c.cfg.Candidates.LeaseCandidates(r.key.Namespace).Get(ctx, r.name, metav1.GetOptions{})
 	} else {
-		lease, err = c.cfg.Client.Leases(r.key.Namespace).Get(ctx, r.key.Name, metav1.GetOptions{})
+		r.gotLease, err = c.cfg.Client.Leases(r.key.Namespace).Get(ctx, r.key.Name, metav1.GetOptions{})
 	}
-	switch {
-	case err == nil:
-		r.gotLease, r.gotCandidate, r.read = lease, candidate, true
-	case r.isMissing(err):
-		r.gone, r.read = true, true
+	if err != nil {
+		r.gotLease, r.gotCandidate, r.gone = nil, nil, r.isMissing(err)
+	}
+	r.read = err == nil || r.gone
+	if r.gone {
 		return nil
 	}
 	return err
@@ -322,8 +319,8 @@ func (r *request) isMissing(err error) bool {
 	if r.ofCandidate() {
 		name = r.name
 	}
-	var status apierrors.APIStatus
-	return apierrors.IsNotFound(err) && errors.As(err, &status) && status.Status().Details != nil && status.Status().Details.Name == name
+	status, ok := errors.AsType[*apierrors.StatusError](err)
+	return ok && apierrors.IsNotFound(err) && status.Status().Details != nil && status.Status().Details.Name == name
 }
 
 // takeIn updates the index from the answer to a request. c.mu must be held.
@@ -365,17 +362,17 @@ func (c *Controller) effect(now time.Time, r *request) error {
 		altered = spec.Micros(r.gotCandidate.Spec.PingTime) != r.pingTime
 	case assign:
 		altered = spec.HolderOf(r.gotLease) != r.name
-	case retract:
-		altered = spec.PreferredOf(r.gotLease) != ""
-	case offer:
-		c.droppedAt = time.Time{}
-		if spec.PreferredOf(r.gotLease) != r.name {
-			c.droppedAt = now
-			return ErrOffersDropped
-		}
+	case offer, retract:
+		altered = spec.PreferredOf(r.gotLease) != r.name
 	}
-	if altered {
+	switch {
+	case altered && r.do == offer:
+		c.droppedAt = now
+		return ErrOffersDropped
+	case altered:
 		return errAltered
+	case r.do == offer:
+		c.droppedAt = time.Time{}
 	}
 	return nil
 }
@@ -393,14 +390,14 @@ func (c *Controller) report(ctx context.Context, e *entry, r *request, err error
 		c.reportFailure(ctx, e, r, err, failures)
 	case r.do == assign:
 		logger.V(2).Info("Elected a leader", "previous", previous, "strategy", r.strategy, "unrenewed", r.silence)
-		call(c.cfg.Hooks.Elected, Elected{Lease: r.key, Holder: r.name, Previous: previous, Strategy: r.strategy, Unrenewed: r.silence})
+		spec.Call(c.cfg.Hooks.Elected, Elected{Lease: r.key, Holder: r.name, Previous: previous, Strategy: r.strategy, Unrenewed: r.silence})
 	case r.do == offer:
 		c.offering.OK(ctx, &c.dropped, "The API server keeps preferredHolder again")
 		logger.V(2).Info("Asked the holder to give way", "holder", previous)
-		call(c.cfg.Hooks.Preferred, Preferred{Lease: r.key, Holder: previous, PreferredHolder: r.name})
+		spec.Call(c.cfg.Hooks.Preferred, Preferred{Lease: r.key, Holder: previous, PreferredHolder: r.name})
 	case r.do == collect:
 		logger.V(2).Info("Deleted a LeaseCandidate that was no longer renewed")
-		call(c.cfg.Hooks.Collected, Collected{Lease: r.key, Candidate: r.name})
+		spec.Call(c.cfg.Hooks.Collected, Collected{Lease: r.key, Candidate: r.name})
 	default:
 		logger.V(4).Info("Sent request")
 	}
@@ -408,7 +405,7 @@ func (c *Controller) report(ctx context.Context, e *entry, r *request, err error
 
 func (c *Controller) reportFailure(ctx context.Context, e *entry, r *request, err error, failures int) {
 	class := apierr.Classify(err)
-	call(c.cfg.Hooks.RequestFailed, RequestFailed{Lease: r.key, Action: r.do.String(), Class: class.String(), Err: err})
+	spec.Call(c.cfg.Hooks.RequestFailed, RequestFailed{Lease: r.key, Action: string(r.do), Class: class.String(), Err: err})
 	switch {
 	case errors.Is(err, ErrOffersDropped):
 		c.offering.Fail(ctx, c.cfg.ErrorHandler, &c.dropped, err, "Better candidates have to wait")
@@ -418,11 +415,5 @@ func (c *Controller) reportFailure(ctx context.Context, e *entry, r *request, er
 		klog.FromContext(ctx).V(4).Info("Another client was faster", "err", err)
 	default:
 		c.electing.Fail(ctx, c.cfg.ErrorHandler, &e.streak, fmt.Errorf("coordinator: %v for Lease %v: %w", r.do, r.key, err), "Request about a Lease failed")
-	}
-}
-
-func call[T any](hook func(T), arg T) {
-	if hook != nil {
-		hook(arg)
 	}
 }

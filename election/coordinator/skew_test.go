@@ -20,7 +20,7 @@ import (
 
 // TestControllerSkew runs one history with candidates whose clocks are wrong,
 // each in its own way: the requests of the Controller, and their times, are the
-// same as with clocks that are right (K6, B9).
+// same as with clocks that are right.
 func TestControllerSkew(t *testing.T) {
 	trace := func(skews ...time.Duration) (trace []string) {
 		ctlBubble(func(r *ctlRig) {
@@ -61,7 +61,7 @@ func TestControllerSkew(t *testing.T) {
 }
 
 // TestControllerHushes: the built-in controller pings by its own clock. A
-// candidate that is behind would answer a hundred times a second (K6).
+// candidate that is behind would answer a hundred times a second.
 func TestControllerHushes(t *testing.T) {
 	ctlBubble(func(r *ctlRig) {
 		r.start()

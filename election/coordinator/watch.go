@@ -6,6 +6,8 @@ package coordinator
 import (
 	"context"
 	"fmt"
+	"maps"
+	"sync"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -32,24 +34,35 @@ const watchRefusedRetry = time.Minute
 
 // mirror is one list and watch.
 type mirror struct {
-	namespace string // "" for all
-	informer  cache.SharedIndexInformer
-	handled   cache.ResourceEventHandlerRegistration
+	informer cache.SharedIndexInformer
+	handled  cache.ResourceEventHandlerRegistration
 
 	resource string
 	streak   report.Member
 	refusals int
 }
 
+// start starts the list and watch. It reports whether all objects were observed
+// before ctx was done.
+func (m *mirror) start(ctx context.Context, running *sync.WaitGroup) bool {
+	running.Go(func() { m.informer.RunWithContext(ctx) })
+	select {
+	case <-m.handled.HasSyncedChecker().Done():
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
 // newMirror returns the mirror of a resource. observed is called with the old object,
 // if there is one, and reports whether the new one was created just now.
 func newMirror[T metav1.Object, L runtime.Object](
-	c *Controller, namespace, resource string, example runtime.Object,
+	c *Controller, resource string, example runtime.Object,
 	list func(context.Context, metav1.ListOptions) (L, error),
 	watch func(context.Context, metav1.ListOptions) (watch.Interface, error),
 	observed func(old, obj T, fresh bool), gone func(T),
 ) *mirror {
-	m := &mirror{namespace: namespace, resource: resource}
+	m := &mirror{resource: resource}
 	source := listwatch.Config{
 		List:          func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) { return list(ctx, opts) },
 		Watch:         watch,
@@ -58,33 +71,28 @@ func newMirror[T metav1.Object, L runtime.Object](
 		Retries:       spec.Retries(failedRetry),
 		Outcome:       func(ctx context.Context, err error) time.Duration { return c.watched(ctx, m, err) },
 	}
-	if namespace == metav1.NamespaceAll {
+	if c.cfg.Namespace == metav1.NamespaceAll {
 		// Most Leases of a cluster are heartbeats of nodes, which have no
 		// candidates.
 		source.FieldSelector = spec.OutsideNodeLeases
 	}
-	m.informer = cache.NewSharedIndexInformerWithOptions(listwatch.New(source), example, cache.SharedIndexInformerOptions{
-		ObjectDescription: resource + " " + namespace,
-	})
+	m.informer = cache.NewSharedIndexInformerWithOptions(listwatch.New(source), example, cache.SharedIndexInformerOptions{ObjectDescription: resource})
 	// The calls fail only after the informer was started. Decisions need a small part
 	// of an object.
 	_ = m.informer.SetTransform(func(obj any) (any, error) {
 		if object, ok := obj.(metav1.Object); ok {
 			object.SetManagedFields(nil)
-			object.SetAnnotations(keep(object.GetAnnotations(), spec.PeerAnnotation))
+			maps.DeleteFunc(object.GetAnnotations(), func(key, _ string) bool { return key != spec.PeerAnnotation })
 			object.SetLabels(nil)
 			object.SetOwnerReferences(nil)
 		}
 		return obj, nil
 	})
 	_ = m.informer.SetWatchErrorHandlerWithContext(func(ctx context.Context, _ *cache.Reflector, err error) {
-		klog.FromContext(ctx).V(4).Info("Watch ended", "resource", resource, "namespace", namespace, "err", err)
+		klog.FromContext(ctx).V(4).Info("Watch ended", "resource", resource, "err", err)
 	})
 	m.handled, _ = m.informer.AddEventHandler(cache.ResourceEventHandlerDetailedFuncs{
-		AddFunc: func(obj any, initial bool) {
-			var none T
-			observed(none, obj.(T), !initial)
-		},
+		AddFunc:    func(obj any, initial bool) { observed(*new(T), obj.(T), !initial) },
 		UpdateFunc: func(old, obj any) { observed(old.(T), obj.(T), false) },
 		DeleteFunc: func(obj any) {
 			if missed, ok := obj.(cache.DeletedFinalStateUnknown); ok {
@@ -96,15 +104,6 @@ func newMirror[T metav1.Object, L runtime.Object](
 		},
 	})
 	return m
-}
-
-// keep returns a map with one key of m, or nil if m does not have it.
-func keep(m map[string]string, key string) map[string]string {
-	value, ok := m[key]
-	if !ok {
-		return nil
-	}
-	return map[string]string{key: value}
 }
 
 // watched is called after each list and each start of a watch. It returns the wait
@@ -120,14 +119,14 @@ func (c *Controller) watched(ctx context.Context, m *mirror, err error) time.Dur
 		// The API server can't stream a list, or no longer has the requested
 		// version. The informer recovers from both.
 		m.refusals++
-		klog.FromContext(ctx).V(4).Info("Watch was refused", "resource", m.resource, "namespace", m.namespace, "err", err)
+		klog.FromContext(ctx).V(4).Info("Watch was refused", "resource", m.resource, "err", err)
 		return 0
 	case class == apierr.NotFound && m.resource == "leasecandidates":
 		err = fmt.Errorf("%w: %w", election.ErrNoCandidateAPI, err)
 	default:
 		err = fmt.Errorf("coordinator: list and watch %s: %w", m.resource, err)
 	}
-	c.watching.Fail(ctx, c.cfg.ErrorHandler, &m.streak, err, "Failed to list and watch", "resource", m.resource, "namespace", m.namespace)
+	c.watching.Fail(ctx, c.cfg.ErrorHandler, &m.streak, err, "Failed to list and watch", "resource", m.resource)
 	switch class {
 	case apierr.Forbidden, apierr.NotFound, apierr.Unauthorized, apierr.Invalid, apierr.Gone:
 		m.refusals++
@@ -179,7 +178,8 @@ func (c *Controller) admit(old, obj *coordinationv1beta1.LeaseCandidate, fresh b
 	e := c.index[key]
 	if e == nil {
 		e = c.index.entry(key)
-		if lease := c.stored(key); lease != nil {
+		obj, _, _ := c.leases.informer.GetStore().GetByKey(key.String()) // a map: no error
+		if lease, ok := obj.(*coordinationv1.Lease); ok {
 			e.observe(time.Now(), lease, c.rules)
 		}
 	}
@@ -218,18 +218,4 @@ func (c *Controller) dismiss(key types.NamespacedName, name string, uid types.UI
 		c.electing.Retire(&e.streak)
 	}
 	c.queue.Add(key)
-}
-
-// stored returns a Lease from the cache of the watch, or nil.
-func (c *Controller) stored(key types.NamespacedName) *coordinationv1.Lease {
-	for _, m := range c.leases {
-		if m.namespace != metav1.NamespaceAll && m.namespace != key.Namespace {
-			continue
-		}
-		obj, _, _ := m.informer.GetStore().GetByKey(key.String()) // a map: no error
-		if lease, ok := obj.(*coordinationv1.Lease); ok {
-			return lease
-		}
-	}
-	return nil
 }
