@@ -9,9 +9,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -59,7 +61,7 @@ func TestSubset(t *testing.T) {
 }
 
 // TestConformance runs the specs below test/e2e/common that are labelled Conformance or
-// NodeConformance, those of one file at a time in each of several processes.
+// NodeConformance, a few of one file at a time in each of several processes.
 // KUBEWRIGHT_CONFORMANCE_FILES selects files, and KUBEWRIGHT_CONFORMANCE_FOCUS and
 // KUBEWRIGHT_CONFORMANCE_SKIP specs.
 func TestConformance(t *testing.T) {
@@ -169,7 +171,18 @@ type specReport struct {
 	Failure                 struct{ Message string }
 }
 
-// run runs specs in several processes. Each takes the next file. The specs that run two
+// A part is some specs of a file, which one process runs.
+type part struct {
+	name  string // of its log and report
+	file  string
+	specs []string
+}
+
+// partSize is the largest number of specs of a part. They run one after the other, and
+// many of them wait for minutes.
+const partSize = 12
+
+// run runs specs in several processes. Each takes the next part. The specs that run two
 // minutes before the test's own time limit are interrupted.
 func (s *suite) run(t *testing.T, workers int, args ...string) []spec {
 	t.Helper()
@@ -180,12 +193,12 @@ func (s *suite) run(t *testing.T, workers int, args ...string) []spec {
 		ctx, cancel = context.WithDeadline(ctx, deadline.Add(-2*time.Minute))
 		defer cancel()
 	}
-	files := make(chan string)
+	parts := make(chan part)
 	go func() {
-		defer close(files)
-		for _, file := range s.selected(t, args) {
+		defer close(parts)
+		for _, p := range s.selected(t, args) {
 			select {
-			case files <- file:
+			case parts <- p:
 			case <-ctx.Done():
 				return
 			}
@@ -198,11 +211,14 @@ func (s *suite) run(t *testing.T, workers int, args ...string) []spec {
 	)
 	for range workers {
 		wg.Go(func() {
-			for file := range files {
+			for p := range parts {
 				begin := time.Now()
-				specs, err := s.runFile(ctx, file, args)
+				specs, err := s.runPart(ctx, p, args)
+				if err == nil && len(specs) < len(p.specs) {
+					err = fmt.Errorf("%d of %d specs have run", len(specs), len(p.specs))
+				}
 				if err != nil {
-					t.Errorf("%s: %v", file, err)
+					t.Errorf("%s: %v", p.name, err)
 				}
 				passed := 0
 				for _, spec := range specs {
@@ -210,7 +226,7 @@ func (s *suite) run(t *testing.T, workers int, args ...string) []spec {
 						passed++
 					}
 				}
-				t.Logf("%s: %d of %d passed in %v", file, passed, len(specs), time.Since(begin).Round(time.Second))
+				t.Logf("%s: %d of %d passed in %v", p.name, passed, len(specs), time.Since(begin).Round(time.Second))
 				mu.Lock()
 				all = append(all, specs...)
 				mu.Unlock()
@@ -221,8 +237,8 @@ func (s *suite) run(t *testing.T, workers int, args ...string) []spec {
 	return all
 }
 
-// selected returns the files with specs that args select, relative to s.root.
-func (s *suite) selected(t *testing.T, args []string) []string {
+// selected returns the parts with the specs that args select in the files of s.files.
+func (s *suite) selected(t *testing.T, args []string) (parts []part) {
 	specs, err := s.execute(t.Context(), "dry", append(args, "--ginkgo.dry-run", "--ginkgo.focus-file="+s.root))
 	if err != nil {
 		t.Error(err)
@@ -231,32 +247,39 @@ func (s *suite) selected(t *testing.T, args []string) []string {
 	if files := os.Getenv(variable + "_FILES"); files != "" {
 		wanted = strings.Split(files, ",")
 	}
-	var files []string
+	names := map[string][]string{}
 	for _, spec := range specs {
-		if len(wanted) > 0 && !slices.Contains(wanted, spec.file) {
-			continue
+		if len(wanted) == 0 || slices.Contains(wanted, spec.file) {
+			names[spec.file] = append(names[spec.file], spec.name)
 		}
-		if !slices.Contains(files, spec.file) {
-			files = append(files, spec.file)
+	}
+	for _, file := range slices.Sorted(maps.Keys(names)) {
+		name := strings.TrimSuffix(strings.ReplaceAll(file, "/", "_"), ".go")
+		count := (len(names[file]) + partSize - 1) / partSize
+		for i := range count {
+			p := part{name: name, file: file}
+			if count > 1 {
+				p.name = fmt.Sprintf("%s_%d", name, i+1)
+			}
+			for at := i; at < len(names[file]); at += count { // neighbors take as long
+				p.specs = append(p.specs, names[file][at])
+			}
+			parts = append(parts, p)
 		}
 	}
 	// The largest first, so that the last worker ends soon.
-	count := func(file string) (n int) {
-		for _, spec := range specs {
-			if spec.file == file {
-				n++
-			}
-		}
-		return n
-	}
-	slices.SortStableFunc(files, func(a, b string) int { return count(b) - count(a) })
-	return files
+	slices.SortStableFunc(parts, func(a, b part) int { return len(b.specs) - len(a.specs) })
+	return parts
 }
 
-// runFile runs the specs of a file.
-func (s *suite) runFile(ctx context.Context, file string, args []string) ([]spec, error) {
-	name := strings.TrimSuffix(strings.ReplaceAll(file, "/", "_"), ".go")
-	return s.execute(ctx, name, append(args, "--ginkgo.focus-file="+s.root+file))
+// runPart runs the specs of a part, which args select with others.
+func (s *suite) runPart(ctx context.Context, p part, args []string) ([]spec, error) {
+	args = slices.DeleteFunc(slices.Clone(args), func(arg string) bool { return strings.HasPrefix(arg, "--ginkgo.focus=") })
+	var names []string
+	for _, name := range p.specs {
+		names = append(names, regexp.QuoteMeta(name))
+	}
+	return s.execute(ctx, p.name, append(args, "--ginkgo.focus-file="+s.root+p.file, "--ginkgo.focus=("+strings.Join(names, "|")+")$"))
 }
 
 // execute runs the program and returns the specs that were selected.
