@@ -89,7 +89,6 @@ race-modules: compiler
 
 .PHONY: soak
 soak: ## The long soaks, under the race detector too
-	$(GO) test -timeout 2h -run Soak -count=1 ./election -soak.time=200000s
 	$(GO) test -race -timeout 2h -run 'Soak|Random|Crash|Fleet' -count=1 ./...
 
 .PHONY: e2e

@@ -5,7 +5,7 @@
 
 package election
 
-// soakSeconds is the virtual time of all soak tests together, in seconds. "make
-// soak" runs four times as many. The race detector makes each of them ten times as
-// expensive and finds no more in many.
-const soakSeconds = 50_000
+// soakSeconds is the virtual time of all soak tests together, in seconds. The
+// race detector makes each of them ten times as expensive and finds no more in
+// many.
+const soakSeconds = 200_000
