@@ -126,6 +126,7 @@ func TestParseAuditRefusesNonsense(t *testing.T) {
 // TestAuditEventsWaitForWritesThatWereSeen counts writes as soon as a watch
 // shows them, before they are answered.
 func TestAuditEventsWaitForWritesThatWereSeen(t *testing.T) {
+	t.Parallel()
 	c := shared.Cluster(t)
 	cfg := c.AdminConfig()
 	cfg.UserAgent = "audit-test-seen-" + rand.Text() // the test may run again

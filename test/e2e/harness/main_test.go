@@ -5,6 +5,7 @@ package harness
 
 import (
 	"encoding/json"
+	"flag"
 	"fmt"
 	"os"
 	"testing"
@@ -22,6 +23,13 @@ const victimVariable = "KUBEWRIGHT_TEST_VICTIM"
 func TestMain(m *testing.M) {
 	if os.Getenv(victimVariable) != "" {
 		victim()
+	}
+	flag.Parse()
+	// Most tests have a cluster or two of their own, which take half a gigabyte each.
+	if parallel := flag.Lookup("test.parallel").Value; parallel.String() != "1" {
+		if err := parallel.Set("2"); err != nil {
+			panic(err)
+		}
 	}
 	os.Exit(shared.Run(m))
 }
