@@ -275,8 +275,7 @@ func TestExampleAllInOne(t *testing.T) {
 		t.Errorf("the manifests do not allow %v", refused)
 	}
 	for _, event := range refusals(t, cluster, "system:node:"+node, "allinone") {
-		// The Node authorizer learns of a new slice a few milliseconds late.
-		if event.Resource != "resourceslices" {
+		if !refusedEarly(event) {
 			t.Errorf("the node was refused %v", event)
 		}
 	}

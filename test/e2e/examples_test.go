@@ -156,6 +156,19 @@ func refusals(t *testing.T, cluster *harness.Cluster, user, example string) (ref
 	return refused
 }
 
+// refusedEarly reports whether a node may be refused a request that it sends again.
+// The Node authorizer allows a node its own slices, and the objects that its pods
+// refer to. It learns of these from watches of its own, at times after the node.
+func refusedEarly(e harness.AuditEvent) bool {
+	switch e.Resource {
+	case "configmaps", "resourceclaims", "resourceslices":
+		return true
+	case "serviceaccounts":
+		return e.Subresource == "token"
+	}
+	return false
+}
+
 const serviceAccount = "system:serviceaccount:kubewright:virtual-node"
 
 // applying is held while manifests are applied: two kubectl that find an object

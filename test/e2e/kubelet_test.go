@@ -369,19 +369,13 @@ func (r *kubeletRig) onceAndNotLost() {
 	}
 }
 
-// nothingRefused checks that the kubelet sent no request that it may not send.
-// The Node authorizer allows a node its own pods and the objects they refer to,
-// according to the authorizer's own view of them. Two refusals are therefore no
-// fault: an object that a pod refers to, before the authorizer has seen that
-// the pod is bound (the kubelet retries), and a pod that is gone (the kubelet
-// checks whether it is).
+// nothingRefused checks that the kubelet sent no request that it may not send,
+// except those that come before the authorizer knows, and checks whether a pod is
+// gone.
 func (r *kubeletRig) nothingRefused() {
 	r.Helper()
 	for _, e := range refusals(r.T, r.cluster, "system:node:"+r.node, "kubelet") {
-		switch {
-		case e.Resource == "configmaps", e.Resource == "serviceaccounts" && e.Subresource == "token":
-		case e.Resource == "pods" && e.Verb == "get":
-		default:
+		if !refusedEarly(e) && (e.Resource != "pods" || e.Verb != "get") {
 			r.Errorf("refused: %+v", e)
 		}
 	}
