@@ -89,7 +89,8 @@ type auditLine struct {
 	RequestReceivedTimestamp time.Time `json:"requestReceivedTimestamp"`
 }
 
-// parseAudit parses the lines of an audit log, the last of which may be incomplete. A request has a line when it is
+// parseAudit parses the lines of an audit log. The last one may be incomplete, and so may be the last one of a server
+// that was killed: then it continues with the first line of the next server. A request has a line when it is
 // received and a line when it ends. A watch has a line for the start of its answer too; only that one counts. The
 // second result has the times at which the requests under way were received, by ID.
 func parseAudit(data []byte) ([]AuditEvent, map[string]time.Time, error) {
@@ -97,7 +98,12 @@ func parseAudit(data []byte) ([]AuditEvent, map[string]time.Time, error) {
 	seen, underWay := map[string]bool{}, map[string]time.Time{}
 	for line := range bytes.Lines(data[:bytes.LastIndexByte(data, '\n')+1]) {
 		var l auditLine
-		if err := json.Unmarshal(line, &l); err != nil {
+		err := json.Unmarshal(line, &l)
+		if i := bytes.LastIndex(line, []byte(`{"kind":"Event"`)); err != nil && i > 0 {
+			l = auditLine{}
+			err = json.Unmarshal(line[i:], &l)
+		}
+		if err != nil {
 			return nil, nil, fmt.Errorf("%w in %q", err, line)
 		}
 		if l.Stage == "RequestReceived" {

@@ -99,6 +99,7 @@ func TestParseAudit(t *testing.T) {
 {"auditID":"w","stage":"ResponseStarted","verb":"watch","requestReceivedTimestamp":"2026-11-01T10:00:01Z"}
 {"auditID":"b","stage":"ResponseComplete","verb":"get","responseStatus":{"code":404},"requestReceivedTimestamp":"2026-11-01T10:00:02Z"}
 {"auditID":"w","stage":"ResponseComplete","verb":"watch","requestReceivedTimestamp":"2026-11-01T10:00:01Z"}
+{"kind":"Event","auditID":"k","stage":"ResponseComplete","verb":"cr{"kind":"Event","auditID":"n","stage":"ResponseComplete","verb":"get"}
 {"auditID":"p","stage":"Panic","verb":"list","responseStatus":{"code":500},"requestReceivedTimestamp":"2026-11-01T10:00:03Z"}
 {"auditID":"c","stage":"Requ`
 	events, underWay, err := parseAudit([]byte(log))
@@ -109,7 +110,7 @@ func TestParseAudit(t *testing.T) {
 	for _, e := range events {
 		got = append(got, fmt.Sprint(e.ID, " ", e.Verb, " ", e.Code))
 	}
-	if want := []string{"w watch 0", "b get 404", "p list 500"}; !slices.Equal(got, want) {
+	if want := []string{"w watch 0", "b get 404", "n get 0", "p list 500"}; !slices.Equal(got, want) {
 		t.Errorf("events %q, want %q", got, want)
 	}
 	if want := map[string]time.Time{"a": time.Date(2026, 11, 1, 10, 0, 0, 1000, time.UTC)}; !maps.Equal(underWay, want) {
