@@ -172,15 +172,15 @@ func TestAPodHasTheHostAddressAndTheEventsOfAKubelet(t *testing.T) {
 	k.await("service", "to be gone", gone)
 	reasons := func() (reasons []string) {
 		for _, e := range apitest.List[*eventsv1.Event](k.api, "default") {
-			if e.ReportingController == "kubelet" && e.Regarding.Name == "service" && e.Regarding.FieldPath == "spec.containers{c}" {
-				reasons = append(reasons, e.Reason)
+			if e.Regarding.Kind == "Pod" && e.Regarding.Name == "service" {
+				reasons = append(reasons, e.ReportingController+" "+e.Reason)
 			}
 		}
 		slices.Sort(reasons)
 		return reasons
 	}
 	exampletest.Eventually(t, k.api, "the events of the container", func() bool {
-		return slices.Equal(reasons(), []string{"Created", "Killing", "Pulled", "Started"})
+		return slices.Equal(reasons(), []string{"kubelet Created", "kubelet Killing", "kubelet Pulled", "kubelet Started"})
 	})
 	k.stop()
 	exampletest.NothingRefused(t, k.api)

@@ -97,7 +97,9 @@ type Config struct {
 	// a container. Start, SetUpPod and Stop have none of their own. Default:
 	// DefaultCallTimeout.
 	CallTimeout time.Duration
-	// EventRecorder records events about containers. Default: none.
+	// EventRecorder records failures of pods and containers, and restarts for a
+	// probe or a change of the specification. Starts and ends are recorded by
+	// podsync.Config.ContainerEvents. Default: none.
 	EventRecorder events.EventRecorder
 }
 

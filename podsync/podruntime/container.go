@@ -154,7 +154,6 @@ func (c *container) take(runs []Container) {
 					r.PostStarted, r.Started, r.Ready = true, true, true
 				}
 			})
-			c.pod.event(corev1.EventTypeNormal, "Started", "Starting", "Started container %s", c.Name)
 		}
 		c.observe()
 		c.followSpec()
@@ -313,7 +312,6 @@ func (c *container) stop(by time.Time) {
 	}
 	if c.sentAt.IsZero() {
 		c.sentAt = time.Now()
-		c.pod.event(corev1.EventTypeNormal, "Killing", "Stopping", "Stopping container %s", c.Name)
 	}
 	c.sent = by
 	p, id, opts := c.pod, c.id(c.attempt), StopOptions{Deadline: by, Final: c.pod.deadline != nil}
