@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -157,16 +158,13 @@ func refusals(t *testing.T, cluster *harness.Cluster, user, example string) (ref
 }
 
 // refusedEarly reports whether a node may be refused a request that it sends again.
-// The Node authorizer allows a node its own slices, and the objects that its pods
-// refer to. It learns of these from watches of its own, at times after the node.
+// The Node authorizer and the admission plugin NodeRestriction allow a node its own
+// slices, and what concerns its pods and the objects that these refer to. They learn
+// of pods and slices from watches of their own, at times after the node.
 func refusedEarly(e harness.AuditEvent) bool {
-	switch e.Resource {
-	case "configmaps", "resourceclaims", "resourceslices":
-		return true
-	case "serviceaccounts":
-		return e.Subresource == "token"
-	}
-	return false
+	return slices.Contains([]string{
+		"configmaps", "podcertificaterequests", "resourceclaims", "resourceslices", "secrets", "serviceaccounts",
+	}, e.Resource)
 }
 
 const serviceAccount = "system:serviceaccount:kubewright:virtual-node"
