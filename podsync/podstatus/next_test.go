@@ -62,6 +62,7 @@ func TestNextStates(t *testing.T) {
 		{name: "never started", pod: "Always c1", u: Update{Stopped: true}, want: "Failed"},
 		{name: "waiting for its first start", pod: "Always c1|Pending c1=wait", u: Update{Stopped: true}, want: "Failed c1=unknown"},
 		{name: "KeepPhase invents no success", pod: "Never c1|Running c1=ready", observed: "Succeeded", u: Update{Stopped: true, KeepPhase: true}, want: "Failed c1=unknown", problems: 1},
+		{name: "the reported phase does not count without KeepPhase", pod: "Never c1|Running c1=ready", observed: "Failed c1=0", u: Update{Stopped: true}, want: "Succeeded c1=0"},
 		{name: "KeepPhase may fail", pod: "Never c1|Running c1=ready", observed: "Failed c1=0", u: Update{Stopped: true, KeepPhase: true}, want: "Failed c1=0"},
 		{name: "debug container", pod: "Never c1 e1|Running c1=0 e1=run", u: Update{Stopped: true}, want: "Succeeded c1=0 e1=unknown"},
 
@@ -190,6 +191,32 @@ func TestNextFills(t *testing.T) {
 	next, _ = Next(pod, Update{Observed: corev1.PodStatus{StartTime: new(metav1.NewTime(t1.Add(1e12))), HostIP: "192.168.0.2"}, Now: t1})
 	if !next.StartTime.Time.Equal(t1) || next.PodIP != "10.0.0.7" || len(next.HostIPs) != 1 || next.HostIP != "192.168.0.2" {
 		t.Errorf("start time %v, pod %v, host %v", next.StartTime, next.PodIP, next.HostIPs)
+	}
+}
+
+// TestStartedFollowsTheStartupProbe: without a report of it, a container that runs has
+// started if it has no startup probe, or is ready.
+func TestStartedFollowsTheStartupProbe(t *testing.T) {
+	for _, tc := range []struct {
+		probe, ready, want bool
+	}{{false, false, true}, {false, true, true}, {true, false, false}, {true, true, true}} {
+		pod := testPod("Always c1")
+		if tc.probe {
+			pod.Spec.Containers[0].StartupProbe = &corev1.Probe{}
+		}
+		observed := corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{
+			Name: "c1", Ready: tc.ready, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}},
+		}}}
+		next, problems := Next(pod, Update{Observed: observed, Now: t0})
+		if cs := next.ContainerStatuses[0]; *cs.Started != tc.want || cs.Ready != tc.ready || len(problems) > 0 {
+			t.Errorf("%+v: started %t, ready %t, problems %v", tc, *cs.Started, cs.Ready, problems)
+		}
+	}
+}
+
+func TestNoStartTimeIsWrittenWithoutAClock(t *testing.T) {
+	if next, _ := Next(testPod("Always c1"), Update{Observed: testStatus("c1=ready")}); next.StartTime != nil {
+		t.Errorf("startTime %v", next.StartTime)
 	}
 }
 

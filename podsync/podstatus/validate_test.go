@@ -69,6 +69,7 @@ func TestValidate(t *testing.T) {
 		{name: "health of no claim", change: health("claim:c", ok), want: "status.containerStatuses[0].allocatedResourcesStatus[0].name"},
 		{name: "health of nothing", change: health("memory", ok), want: "status.containerStatuses[0].allocatedResourcesStatus[0].name"},
 		{name: "health twice", change: health("example.com/gpu", ok, ok), want: "status.containerStatuses[0].allocatedResourcesStatus[0].resources[1].resourceID"},
+		{name: "health of a resource whose ID is no text", change: health("example.com/gpu", corev1.ResourceHealth{ResourceID: "\xff", Health: "Healthy"}), want: "status.containerStatuses[0].allocatedResourcesStatus[0].resources[0].resourceID"},
 		{name: "no health", change: health("example.com/gpu", corev1.ResourceHealth{Health: "Fine"}), want: "status.containerStatuses[0].allocatedResourcesStatus[0].resources[0].health"},
 		{name: "health with an empty message", change: health("example.com/gpu", corev1.ResourceHealth{Health: "Healthy", Message: new("")}), want: "status.containerStatuses[0].allocatedResourcesStatus[0].resources[0].message"},
 		{name: "health of a container that the spec doesn't have", change: func(s *corev1.PodStatus) {
