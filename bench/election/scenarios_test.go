@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"math"
 	"net/http"
-	"strings"
+	"regexp"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -157,12 +157,8 @@ func deadWhenOffered(w *world) []float64 {
 
 // offers reports whether a written Lease offers itself to the named candidate.
 func offers(body []byte, name string) bool {
-	for _, field := range []string{`"preferredHolder":"`, `offer":"{\"to\":\"`} {
-		if strings.Contains(string(body), field+name) {
-			return true
-		}
-	}
-	return false
+	// The annotation has the ID of the offer and the identity of the candidate.
+	return regexp.MustCompile(`("preferredHolder":"|/offer":"[^" ]+ )` + regexp.QuoteMeta(name)).Match(body)
 }
 
 func first(w *world) []float64 {
