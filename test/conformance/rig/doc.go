@@ -5,6 +5,6 @@
 // images that are made here, and a kubelet on it, examples/crikubelet or that of
 // Kubernetes.
 //
-// Nothing of the machine's own containerd is used. When a test ends, its containers,
-// mounts, network namespaces and bridge are gone.
+// Nothing of the machine's own containerd is used. When a test ends, its containers with
+// their processes, mounts, network namespaces, bridge and cgroups are gone.
 package rig

@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/kubewright/kubewright/internal/cgroups"
 	"github.com/kubewright/kubewright/internal/mounts"
 )
 
@@ -171,6 +172,9 @@ func (r *Runtime) socket() string { return filepath.Join(r.Dir, "containerd.sock
 // Endpoint is the endpoint of the CRI.
 func (r *Runtime) Endpoint() string { return "unix://" + r.socket() }
 
+// CgroupParent is a cgroup for containers, which is removed with the Runtime.
+func (r *Runtime) CgroupParent() string { return "/" + filepath.Base(r.Dir) }
+
 // Log is the path of containerd's log.
 func (r *Runtime) Log() string { return filepath.Join(r.Dir, "containerd.log") }
 
@@ -191,6 +195,7 @@ state = "%[1]s/state"
   sandbox_image = "%[2]s"
   restrict_oom_score_adj = true
   disable_tcp_service = true
+  netns_mounts_under_state_dir = true
   stream_server_address = "127.0.0.1"
   stream_server_port = "0"
   [plugins."io.containerd.grpc.v1.cri".cni]
@@ -300,7 +305,8 @@ func (r *Runtime) Client(t testing.TB) runtimeapi.RuntimeServiceClient {
 	return client
 }
 
-// remove ends all containers and containerd, and deletes everything.
+// remove ends all containers and containerd, and deletes everything, even if containerd
+// has forgotten it.
 func (r *Runtime) remove() error {
 	var errs []error
 	if r.cmd != nil && r.cmd.Process != nil {
@@ -312,10 +318,15 @@ func (r *Runtime) remove() error {
 			r.Kill()
 		}
 	}
-	for _, pid := range r.Shims() {
-		_ = syscall.Kill(pid, syscall.SIGKILL)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	for pids := r.Shims(); len(pids) > 0 && ctx.Err() == nil; pids = r.Shims() {
+		for _, pid := range pids {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+		time.Sleep(10 * time.Millisecond)
 	}
-	errs = append(errs, mounts.UnmountBelow(r.Dir), os.RemoveAll(r.Dir))
+	errs = append(errs, cgroups.Kernel.Remove(ctx, r.CgroupParent()), mounts.UnmountBelow(r.Dir), os.RemoveAll(r.Dir))
 	if _, err := os.Stat("/sys/class/net/" + r.bridge); err == nil && r.bridge != "" {
 		if out, err := exec.Command("busybox", "ip", "link", "del", r.bridge).CombinedOutput(); err != nil {
 			errs = append(errs, fmt.Errorf("delete the bridge: %w: %s", err, out))
