@@ -65,7 +65,7 @@ func parse(args []string) (*options, error) {
 	o.StringVar(&o.endpoint, "container-runtime-endpoint", "unix:///run/containerd/containerd.sock", "`socket` of the container runtime")
 	o.StringVar(&o.root, "root-dir", "/var/lib/kubewright-crikubelet", "`folder` for pods, volumes and records")
 	o.StringVar(&o.logDir, "log-dir", "", "`folder` of the containers' logs (default ROOT-DIR/logs)")
-	o.StringVar(&o.cgroupParent, "cgroup-parent", "", "`cgroup` of all pods, as the runtime's cgroup driver writes it (default: that of the runtime)")
+	o.StringVar(&o.cgroupParent, "cgroup-parent", "", "`cgroup` of all pods, as the runtime's cgroup driver writes it; below a path each pod has its own (default: that of the runtime)")
 	o.IntVar(&o.maxPods, "max-pods", 110, "`number` of pods that the node takes")
 	o.IntVar(&o.port, "port", 10250, "`port` on which the node answers kubectl logs, exec and top; 0: any that is free")
 	o.Var(&o.clusterDNS, "cluster-dns", "`addresses` of the cluster's DNS service")

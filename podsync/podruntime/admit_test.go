@@ -149,7 +149,7 @@ func TestRequest(t *testing.T) {
 		"of the pod":            {corev1.PodSpec{Resources: &corev1.ResourceRequirements{Requests: asking("7").Resources.Requests}, Containers: []corev1.Container{asking("1")}}, "7"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := requestOf(&corev1.Pod{Spec: tc.spec}, corev1.ResourceCPU)
+			got := RequestOf(&corev1.Pod{Spec: tc.spec}, corev1.ResourceCPU)
 			if want := resource.MustParse(tc.want); got.Cmp(want) != 0 {
 				t.Errorf("%s, want %s", got.String(), tc.want)
 			}

@@ -194,8 +194,8 @@ func (c *container) followSpec() {
 		c.endBy = time.Now().Add(grace(c.pod.spec))
 	case c.rec.Resources != want && c.pod.p.caps.resizer != nil && !c.resizing && !time.Now().Before(c.resizeDue):
 		c.resizing = true
-		id, spec := c.id(c.attempt), c.Container.DeepCopy()
-		c.pod.call(func(ctx context.Context) error { return c.pod.p.caps.resizer.Resize(ctx, id, spec) }, func(err error) {
+		id, pod, spec := c.id(c.attempt), c.pod.spec.DeepCopy(), c.Container.DeepCopy()
+		c.pod.call(func(ctx context.Context) error { return c.pod.p.caps.resizer.Resize(ctx, id, pod, spec) }, func(err error) {
 			c.resizing = false
 			c.pod.resizeFailure = ""
 			if err != nil {

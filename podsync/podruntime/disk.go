@@ -47,7 +47,7 @@ func (p *Provider) watchDisk(ctx context.Context) {
 
 // checkDisk measures one pod and evicts it if it exceeds a limit.
 func (p *Provider) checkDisk(ctx context.Context, pod *pod, spec *corev1.Pod) {
-	total, limited := limitOf(spec, corev1.ResourceEphemeralStorage)
+	total, limited := LimitOf(spec, corev1.ResourceEphemeralStorage)
 	if priority(spec) >= systemCritical || !limited && !slices.ContainsFunc(spec.Spec.Volumes, hasSizeLimit) {
 		return
 	}

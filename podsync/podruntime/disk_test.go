@@ -51,7 +51,7 @@ func TestLimitsOfDiskUsage(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			pod := &corev1.Pod{Spec: tc.spec}
-			total, ok := limitOf(pod, corev1.ResourceEphemeralStorage)
+			total, ok := LimitOf(pod, corev1.ResourceEphemeralStorage)
 			if got := (diskUsage{tc.volumes, tc.containers}).exceeds(pod, total, ok); got != tc.want {
 				t.Errorf("%q, want %q", got, tc.want)
 			}

@@ -113,8 +113,8 @@ func (g guard) ListPods(ctx context.Context, pod types.UID) (list []Sandbox, err
 	return list, err
 }
 
-func (g guard) Resize(ctx context.Context, id ContainerID, container *corev1.Container) error {
-	return contain(ctx, "Resizer.Resize", func() error { return g.resizer.Resize(ctx, id, container) })
+func (g guard) Resize(ctx context.Context, id ContainerID, pod *corev1.Pod, container *corev1.Container) error {
+	return contain(ctx, "Resizer.Resize", func() error { return g.resizer.Resize(ctx, id, pod, container) })
 }
 
 func (g guard) DiskUsage(ctx context.Context, pod types.UID) (usage map[string]int64, err error) {

@@ -550,7 +550,7 @@ func TestResourcesChangeInPlace(t *testing.T) {
 				if !boxed {
 					return
 				}
-				if want := []string{"app/0 2"}; !slices.Equal(w.resized, want) {
+				if want := []string{"app/0 2 of 5"}; !slices.Equal(w.resized, want) {
 					w.Errorf("resized %q, want %q", w.resized, want)
 				}
 				for name, want := range map[string]string{"app": "2", "restarts": "3"} {

@@ -8,8 +8,10 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// requestOf returns how much of a resource a pod takes, by the rules of the scheduler.
-func requestOf(pod *corev1.Pod, name corev1.ResourceName) resource.Quantity {
+// RequestOf returns the amount of a resource that a pod takes, by the rules of the
+// scheduler: the request of the pod as a whole or the sum of its containers' requests,
+// and its overhead.
+func RequestOf(pod *corev1.Pod, name corev1.ResourceName) resource.Quantity {
 	if name == corev1.ResourcePods {
 		return *resource.NewQuantity(1, resource.DecimalSI)
 	}
@@ -18,8 +20,9 @@ func requestOf(pod *corev1.Pod, name corev1.ResourceName) resource.Quantity {
 	return q
 }
 
-// limitOf returns the limit of a pod for a resource, and whether it has one.
-func limitOf(pod *corev1.Pod, name corev1.ResourceName) (resource.Quantity, bool) {
+// LimitOf returns the limit of a pod for a resource, by the same rules, and reports
+// whether the pod or one of its containers has one.
+func LimitOf(pod *corev1.Pod, name corev1.ResourceName) (resource.Quantity, bool) {
 	q, ok := aggregate(&pod.Spec, name, func(r *corev1.ResourceRequirements) corev1.ResourceList { return r.Limits })
 	if ok {
 		q.Add(pod.Spec.Overhead[name])

@@ -125,7 +125,7 @@ func TestAResizeWaitsUntilThereIsRoom(t *testing.T) {
 		w.stop(podsync.RefOf(b), time.Second)
 		time.Sleep(5 * time.Second)
 		w.expectResize(a, "", "", "3", "3")
-		if want := []string{"app/0 3"}; !slices.Equal(w.resized, want) {
+		if want := []string{"app/0 3 of 3"}; !slices.Equal(w.resized, want) {
 			w.Errorf("resized %q, want %q", w.resized, want)
 		}
 		w.kill()

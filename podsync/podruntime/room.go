@@ -78,7 +78,7 @@ func (r *room) admit(pod *corev1.Pod, active iter.Seq[*corev1.Pod]) error {
 	if r.allocatable != nil {
 		total := r.allocatable()
 		for _, name := range namesOf(total, pod) {
-			want, used, capacity := requestOf(pod, name), sum(others, name), total[name]
+			want, used, capacity := RequestOf(pod, name), sum(others, name), total[name]
 			if !enough(want, used, capacity) {
 				return podsync.Reject(ReasonOutOf+string(name), shortage(name, want, used, capacity))
 			}
@@ -196,7 +196,7 @@ func (r *room) decideResize(t *tenant, desired *corev1.Pod) pending {
 	total := r.allocatable()
 	deferred := pending{}
 	for _, name := range namesOf(total, desired) {
-		had, want, used, capacity := requestOf(t.pod, name), requestOf(desired, name), sum(others, name), total[name]
+		had, want, used, capacity := RequestOf(t.pod, name), RequestOf(desired, name), sum(others, name), total[name]
 		switch {
 		case want.Cmp(had) <= 0:
 		case want.Cmp(capacity) > 0:
@@ -225,7 +225,7 @@ func shortage(name corev1.ResourceName, want, used, capacity resource.Quantity) 
 // sum returns how much of a resource pods take.
 func sum(pods []*corev1.Pod, name corev1.ResourceName) (q resource.Quantity) {
 	for _, pod := range pods {
-		q.Add(requestOf(pod, name))
+		q.Add(RequestOf(pod, name))
 	}
 	return q
 }

@@ -227,8 +227,10 @@ type Sandbox struct {
 // A Resizer is a Runtime that changes the resources of running containers. Without
 // it a change of resources is reported as infeasible.
 type Resizer interface {
-	// Resize applies container.Resources.
-	Resize(ctx context.Context, id ContainerID, container *corev1.Container) error
+	// Resize applies container.Resources. pod is a copy of the pod, with container and
+	// with the resources that the other containers have or will have. After an error
+	// Resize is called again.
+	Resize(ctx context.Context, id ContainerID, pod *corev1.Pod, container *corev1.Container) error
 }
 
 // A DiskMeter is a Runtime that measures the disk usage of its containers. Without it

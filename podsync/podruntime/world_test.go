@@ -203,11 +203,12 @@ func (s sandboxed) ListPods(_ context.Context, pod types.UID) (list []podruntime
 	return list, err
 }
 
-func (s sandboxed) Resize(_ context.Context, id podruntime.ContainerID, c *corev1.Container) error {
+func (s sandboxed) Resize(_ context.Context, id podruntime.ContainerID, pod *corev1.Pod, c *corev1.Container) error {
 	return s.call("Resize", func() error {
 		s.machine.mu.Lock()
 		defer s.machine.mu.Unlock()
-		s.resized = append(s.resized, fmt.Sprintf("%s/%d %s", id.Name, id.Attempt, c.Resources.Limits.Cpu()))
+		whole, _ := podruntime.LimitOf(pod, corev1.ResourceCPU)
+		s.resized = append(s.resized, fmt.Sprintf("%s/%d %s of %s", id.Name, id.Attempt, c.Resources.Limits.Cpu(), &whole))
 		return nil
 	})
 }

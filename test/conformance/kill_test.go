@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -20,6 +21,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/kubewright/kubewright/internal/cgroups"
 	"github.com/kubewright/kubewright/test/conformance/rig"
 	"github.com/kubewright/kubewright/test/e2e/harness"
 )
@@ -60,7 +62,7 @@ func needsContainers(t *testing.T) (*suite, kubernetes.Interface) {
 
 // TestKilledAgainAndAgain kills the kubelet and containerd with SIGKILL while pods come
 // and go. No container runs twice, no exit code is lost, and the runtime has nothing of
-// the pods afterwards. Two things are containerd's own, and the test only counts them: if
+// the pods afterwards, nor has the kernel. Two things are containerd's own, and the test only counts them: if
 // containerd 1.6 is killed while it starts a shim, it forgets the shim, which no kubelet
 // can end then; and of a container that starts or ends at that moment it may know neither,
 // and reports the exit code 255 and Unknown. Such a container may have run, so it does not
@@ -201,7 +203,8 @@ func (s *suite) explain(t *testing.T, client kubernetes.Interface) {
 	})
 }
 
-// nothingIsLeft deletes all pods and checks that the runtime has nothing of them.
+// nothingIsLeft deletes all pods and checks that the runtime has nothing of them, and that
+// their cgroups are gone, with the processes that the runtime may have forgotten.
 func (s *suite) nothingIsLeft(t *testing.T, client kubernetes.Interface) {
 	t.Helper()
 	pods := client.CoreV1().Pods("default")
@@ -229,6 +232,13 @@ func (s *suite) nothingIsLeft(t *testing.T, client kubernetes.Interface) {
 		boxes, err := cri.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
 		left = fmt.Sprintf("containers %v, sandboxes %v, %v", containers.Containers, boxes.GetItems(), err)
 		return err == nil && len(containers.Containers)+len(boxes.Items) == 0
+	})
+	eventually(t, "all cgroups of pods to be gone", func() bool {
+		dirs := slices.DeleteFunc(cgroups.Kernel.Dirs(s.runtime.CgroupParent()), func(dir string) bool {
+			return filepath.Base(dir) == filepath.Base(s.runtime.CgroupParent())
+		})
+		left = fmt.Sprint(dirs)
+		return len(dirs) == 0
 	})
 }
 

@@ -185,6 +185,10 @@ func (r *Runtime) Start(ctx context.Context, spec podruntime.ContainerSpec) erro
 	if err != nil {
 		return err
 	}
+	// This run may have more resources than the last one.
+	if err := r.limitPod(spec.Pod, true); err != nil {
+		return err
+	}
 	cfg, err := r.containerConfig(ctx, &spec, image)
 	if err != nil {
 		return &podruntime.StartError{Reason: "CreateContainerConfigError", Err: err}
@@ -208,6 +212,9 @@ func (r *Runtime) Start(ctx context.Context, spec podruntime.ContainerSpec) erro
 		}
 		return errors.Join(failed, err)
 	}
+	// Or less. If the pod can't shrink because another container has not shrunk yet, the
+	// resize of that one comes back to it.
+	_ = r.limitPod(spec.Pod, false)
 	return nil
 }
 
@@ -269,13 +276,19 @@ func (r *Runtime) removeLogs(id podruntime.ContainerID) error {
 }
 
 // Resize implements podruntime.Resizer.
-func (r *Runtime) Resize(ctx context.Context, id podruntime.ContainerID, c *corev1.Container) error {
+func (r *Runtime) Resize(ctx context.Context, id podruntime.ContainerID, pod *corev1.Pod, c *corev1.Container) error {
 	found, err := r.find(ctx, id)
 	if err != nil || len(found) == 0 {
 		return err
 	}
+	if err := r.limitPod(pod, true); err != nil {
+		return err
+	}
 	_, err = r.client.UpdateContainerResources(ctx, &runtimeapi.UpdateContainerResourcesRequest{
-		ContainerId: found[len(found)-1].Id, Linux: resources(nil, c, r.cfg.Memory),
+		ContainerId: found[len(found)-1].Id, Linux: resources(pod, c, r.cfg.Memory),
 	})
-	return err
+	if err != nil {
+		return err
+	}
+	return r.limitPod(pod, false)
 }

@@ -19,8 +19,8 @@ const (
 	minQuota     = 1_000
 )
 
-// resources returns the cgroup limits of a container. pod may be nil if only CPU and
-// memory change.
+// resources returns the cgroup limits of a container. pod is nil for those of a pod as a
+// whole.
 func resources(pod *corev1.Pod, c *corev1.Container, memory int64) *runtimeapi.LinuxContainerResources {
 	limits := func(name corev1.ResourceName) (q resource.Quantity, ok bool) {
 		if q, ok = c.Resources.Limits[name]; !ok && pod != nil && pod.Spec.Resources != nil {

@@ -4,6 +4,7 @@
 package cri
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 	nodev1client "k8s.io/client-go/kubernetes/typed/node/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/kubewright/kubewright/internal/cgroups"
 	"github.com/kubewright/kubewright/podsync/podruntime"
 )
 
@@ -43,8 +45,11 @@ type Config struct {
 	// Required. RuntimeClasses reads the runtime classes of pods.
 	RuntimeClasses nodev1client.RuntimeClassesGetter
 	// CgroupParent is the cgroup of all pods, in the notation of the runtime's
-	// cgroup driver. Default: that of the runtime.
+	// cgroup driver. In a path each pod has a cgroup with the limits of the pod, but
+	// not in a slice of systemd. Default: that of the runtime.
 	CgroupParent string
+	// Cgroups is the directory at which cgroups are mounted. Default: cgroups.Kernel.
+	Cgroups cgroups.Tree
 	// SeccompDir is the directory of the seccomp profiles of type Localhost.
 	SeccompDir string
 	// Memory is the memory of the machine in bytes, for OOM scores.
@@ -104,6 +109,7 @@ func New(cfg Config) (*Runtime, error) {
 	if cfg.Poll <= 0 {
 		cfg.Poll = DefaultPoll
 	}
+	cfg.Cgroups = cmp.Or(cfg.Cgroups, cgroups.Kernel)
 	if cfg.MaxPulls <= 0 {
 		cfg.MaxPulls = DefaultMaxPulls
 	}

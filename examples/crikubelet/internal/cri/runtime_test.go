@@ -364,7 +364,7 @@ func TestResizeKeepsTheContainer(t *testing.T) {
 		t.Fatal(err)
 	}
 	spec.Container.Resources.Limits = corev1.ResourceList{corev1.ResourceCPU: quantity("250m")}
-	if err := r.Resize(t.Context(), spec.ID, spec.Container); err != nil {
+	if err := r.Resize(t.Context(), spec.ID, spec.Pod, spec.Container); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range server.Containers {

@@ -123,7 +123,7 @@ func (r *Runtime) SetUpPod(ctx context.Context, spec podruntime.SandboxSpec) (po
 	cfg := r.sandboxConfig(spec.Pod, spec.Hostname)
 	cfg.Metadata.Attempt = attempt
 	cfg.DnsConfig = &runtimeapi.DNSConfig{Servers: spec.DNS.Servers, Searches: spec.DNS.Searches, Options: spec.DNS.Options}
-	if err := os.MkdirAll(cfg.LogDirectory, 0o755); err != nil {
+	if err := errors.Join(os.MkdirAll(cfg.LogDirectory, 0o755), r.limitPod(spec.Pod, false)); err != nil {
 		return podruntime.Sandbox{}, err
 	}
 	made, err := r.client.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: cfg, RuntimeHandler: handler})
@@ -155,7 +155,7 @@ func (r *Runtime) sandboxConfig(pod *corev1.Pod, hostname string) *runtimeapi.Po
 		Labels:       labelsOf(pod, r.cfg.Node),
 		Annotations:  pod.Annotations,
 		Linux: &runtimeapi.LinuxPodSandboxConfig{
-			CgroupParent: r.cfg.CgroupParent, SecurityContext: r.sandboxSecurity(pod), Sysctls: map[string]string{},
+			CgroupParent: r.podCgroup(pod.UID), SecurityContext: r.sandboxSecurity(pod), Sysctls: map[string]string{},
 		},
 	}
 	if pod.Spec.HostNetwork {
@@ -234,5 +234,5 @@ func (r *Runtime) RemovePod(ctx context.Context, pod types.UID) error {
 			return err
 		}
 	}
-	return os.RemoveAll(r.logDir(pod))
+	return errors.Join(r.removePodCgroup(ctx, pod), os.RemoveAll(r.logDir(pod)))
 }
