@@ -12,6 +12,7 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 )
 
 // become applies the plan for a pool, and returns the plan.
@@ -256,6 +257,34 @@ func TestDependentChangesTakeANewGeneration(t *testing.T) {
 		t.Errorf("a device moves: outcome %v with %d writes", plan.outcome, writesOf(plan))
 	}
 	m.checkOrder(Pool{Devices: all})
+}
+
+// TestASliceThatGetsOnlyLabelsTakesNoDevice: after a late write of a dead process a
+// device is on two slices, and its successor has other labels. The slice that keeps
+// the device gets only these, so the other slice can lose it in place.
+func TestASliceThatGetsOnlyLabelsTakesNoDevice(t *testing.T) {
+	m := newModel(t)
+	all := someTainted(0, 190)
+	m.become(Pool{Devices: all})
+	keeps, loses := m.live()[0], m.live()[2]
+	spec := &m.slices[loses.Name].Spec
+	spec.Devices = append(spec.Devices, all[0])
+	for _, change := range []struct {
+		labels labels.Set
+		writes int
+	}{{nil, 1}, {labels.Set{"owner": "successor"}, 3}} {
+		o := m.observed()
+		o.labels = labels.ValidatedSetSelector(change.labels)
+		plan := newPlan(m.desired(Pool{Devices: all}), o)
+		if plan.outcome != inPlace || writesOf(plan) != change.writes {
+			t.Errorf("labels %v: outcome %v with %d writes, want %d in place", change.labels, plan.outcome, writesOf(plan), change.writes)
+		}
+		for _, page := range plan.pages {
+			if has := find(page.items, all[0].Name) != nil; has != (page.name == keeps.Name) {
+				t.Errorf("labels %v: %s has the device: %v", change.labels, page.name, has)
+			}
+		}
+	}
 }
 
 // TestATaintKeepsItsTimeUnlessAnotherIsSet: the API server gives a taint the time of

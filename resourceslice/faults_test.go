@@ -349,6 +349,12 @@ func TestADryRunComesBeforeTheFirstRestriction(t *testing.T) {
 			r.settle(time.Minute)
 			expect(r, "the end", 2, 1)
 		},
+		"restrictions may be dropped": func(r *rig) {
+			r.start(func(cfg *resourceslice.Config) { cfg.PublishUnrestricted = true })
+			r.publish(pools(device(1, "a")))
+			many(r, 120)
+			expect(r, "taints", 0, 3)
+		},
 		"a webhook doesn't support it": func(r *rig) {
 			r.s.Inject(apitest.Fault{Match: dryRuns, Status: statuserr.New(400, metav1.StatusReasonBadRequest, "admission webhook does not support dry run")})
 			r.start()
@@ -358,6 +364,239 @@ func TestADryRunComesBeforeTheFirstRestriction(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) { bubble(t, test) })
 	}
+}
+
+// TestContentIsSentAgainAfterAnOutageAtTheEndOfALongWatch: the API server is down, and
+// gets another feature gate, at the time at which the watch ends anyway.
+func TestContentIsSentAgainAfterAnOutageAtTheEndOfALongWatch(t *testing.T) {
+	for _, outage := range []bool{true, false} {
+		t.Run(fmt.Sprintf("outage=%v", outage), func(t *testing.T) {
+			bubble(t, func(r *rig) {
+				r.s.SetGate(apitest.DRADeviceTaints, false)
+				r.start()
+				r.set(pools(broken(device(1, "a")), device(2, "a")))
+				r.settle(time.Minute)
+				if got := r.devices(); len(got) != 1 {
+					t.Errorf("devices %v, want one to be withheld", got)
+				}
+				r.s.SetGate(apitest.DRADeviceTaints, true)
+				if outage {
+					watches := apitest.Match{Verb: "watch", Resource: "resourceslices", User: r.user.Name}
+					r.s.Inject(apitest.Fault{Match: watches, Times: 3, Err: apitest.ErrConnRefused})
+				}
+				r.settle(15 * time.Minute) // a watch lasts ten minutes at most
+				if got := r.devices(); (len(got) == 2) != outage {
+					t.Errorf("devices %v after 15 minutes", got)
+				}
+			})
+		})
+	}
+}
+
+// TestAWatchThatLastedStartsAgainAtOnce: only one that ends again and again is
+// started more rarely.
+func TestAWatchThatLastedStartsAgainAtOnce(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start()
+		r.publish(pools(device(1, "a")))
+		match := apitest.Match{User: r.user.Name, Resource: "resourceslices"}
+		for i := range 8 {
+			r.settle(time.Minute)
+			r.s.ExpireWatches(match)
+			r.settle(time.Second)
+			if n := requests.OpenWatches(r.s, match); n != 1 {
+				t.Fatalf("%d watches a second after the end of watch %d", n, i)
+			}
+		}
+		r.s.ResetJournal()
+		for range 60 {
+			r.s.ExpireWatches(match)
+			r.settle(time.Second)
+		}
+		match.Verb = "watch"
+		if n := len(r.s.Requests(match)); n > 10 {
+			t.Errorf("%d watches in a minute, although none lasted", n)
+		}
+	})
+}
+
+// TestASuccessorThatStopsCompletesThePoolThatItFillsUp, although it has written none
+// of it yet.
+func TestASuccessorThatStopsCompletesThePoolThatItFillsUp(t *testing.T) {
+	bubble(t, func(r *rig) {
+		writes := apitest.Match{Verb: "create,update", Resource: "resourceslices"}
+		want := resourceslice.Pool{Devices: tainted(3 * 64)}
+		r.start(func(cfg *resourceslice.Config) { cfg.Concurrency = 1 })
+		r.publish(resourceslice.Pool{Devices: tainted(2 * 64)})
+		r.settle(time.Minute)
+		heal := r.s.Inject(apitest.Fault{Match: writes, Skip: 2, Err: apitest.ErrConnReset})
+		r.set(want)
+		r.settle(time.Second)
+		r.halt()
+		heal()
+		if got := r.generations(); !slices.Contains(got, "1/2") || !slices.Contains(got, "2/3") {
+			t.Fatalf("generations and counts when it dies: %v", got)
+		}
+
+		r.s.Inject(apitest.Fault{Match: writes, Latency: 100 * time.Millisecond})
+		r.s.Inject(apitest.Fault{Match: writes, Times: 1, Status: statuserr.InternalError("x")})
+		r.start(func(cfg *resourceslice.Config) { cfg.Concurrency = 1 })
+		r.set(want)
+		r.settle(50 * time.Millisecond) // the first write is under way
+		r.halt()
+		if got := r.generations(); !slices.Equal(got, []string{"2/3", "2/3", "2/3"}) {
+			t.Errorf("generations and counts %v", got)
+		}
+	})
+}
+
+// TestARefusedRepetitionOfALostWriteDoesNotHoldTheNextSet: a write is lost, and when
+// it is repeated the API server refuses it. It is not sent again.
+func TestARefusedRepetitionOfALostWriteDoesNotHoldTheNextSet(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start()
+		r.publish(pools(device(1, "a")))
+		r.settle(time.Minute)
+		skipping := apitest.Match{Verb: "update", Resource: "resourceslices", Func: func(q apitest.Request) bool {
+			obj, err := q.Object()
+			s, ok := obj.(*resourcev1.ResourceSlice)
+			return err == nil && ok && len(s.Spec.SkipNodeOperations) > 0
+		}}
+		r.s.Inject(apitest.Fault{Match: skipping, Times: 1, Hang: true})
+		r.s.Inject(apitest.Fault{Match: skipping, Status: statuserr.New(422, metav1.StatusReasonInvalid, "no")})
+		r.set(resourceslice.Pool{SkipNodeOperations: []resourcev1.SkipNodeOperation{"*"}, Devices: []resourcev1.Device{device(1, "a")}})
+		r.settle(time.Minute)
+		if n := len(r.s.Requests(skipping)); n != 2 {
+			t.Errorf("%d writes with the refused content, want the lost one and its repetition", n)
+		}
+		r.publish(pools(device(1, "b")))
+		if got := r.devices(); len(got) != 1 || *got["dev-00001"].Attributes["model"].StringValue != "model-b" {
+			t.Errorf("devices %v", got)
+		}
+		if n := len(r.s.Requests(skipping)); n != 2 {
+			t.Errorf("%d writes with the refused content", n)
+		}
+	})
+}
+
+// TestANodeThatIsDeniedAnotherSliceOfTheNameReadsIt: another client has replaced a
+// slice, and the watch is stalled. The API server denies the update of the old one.
+func TestANodeThatIsDeniedAnotherSliceOfTheNameReadsIt(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start()
+		r.publish(pools(device(1, "a")))
+		r.settle(time.Minute)
+		defer r.s.StallWatches(apitest.Match{User: r.user.Name})()
+		r.foreign(func() {
+			other := r.slices()[0].DeepCopy()
+			apitest.Delete[sliceType](r.s, "", other.Name)
+			other.UID, other.ResourceVersion = "", ""
+			r.s.Put(other)
+		})
+		r.s.Inject(apitest.Fault{
+			Match: apitest.Match{Verb: "update", Resource: "resourceslices"}, Times: 1,
+			Status: statuserr.Forbidden("resourceslices", "s", "no relationship found"),
+		})
+		r.set(pools(device(1, "b")))
+		r.settle(5 * time.Second)
+		if got := r.devices(); len(got) != 1 || *got["dev-00001"].Attributes["model"].StringValue != "model-b" {
+			t.Errorf("devices %v", got)
+		}
+		if n := len(r.reported()); n != 0 {
+			t.Errorf("reported %v", r.reported())
+		}
+	})
+}
+
+// TestANodePoolAvoidsTheNamesOfAClusterPool: a long driver name leaves no room for
+// the node's name in those of the slices, so the slices that an earlier process
+// published for the cluster are in the way.
+func TestANodePoolAvoidsTheNamesOfAClusterPool(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.user = admin
+		id := resourceslice.PoolID{Driver: "a-driver-with-a-very-long-name.gpus.example.com", Name: node}
+		publish := func(nodes resourceslice.NodeSelection) {
+			r.start()
+			if err := r.c.Set(id, resourceslice.Pool{Devices: devices(1), Nodes: nodes}); err != nil {
+				t.Fatal(err)
+			}
+			r.settle(time.Minute)
+			if s, _ := r.c.Status(id); s.Published != s.Revision {
+				t.Errorf("status %+v, reported %v", s, r.reported())
+			}
+			r.halt()
+		}
+		publish(resourceslice.NodeSelection{AllNodes: true})
+		publish(resourceslice.NodeSelection{})
+		if all := r.slices(); len(all) != 2 || all[0].Spec.NodeName != nil || all[1].Spec.NodeName == nil {
+			t.Errorf("slices %v", all)
+		}
+	})
+}
+
+// TestALostCreateIsRepeatedUntilTheNodeMayReadIt: the node authorizer has not seen
+// the slice yet, so it is not another publisher's.
+func TestALostCreateIsRepeatedUntilTheNodeMayReadIt(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start()
+		r.settle(time.Minute)
+		defer r.s.StallWatches(apitest.Match{User: r.user.Name})()
+		lost := faults["lostAnswer"]
+		lost.Match, lost.Times = apitest.Match{Verb: "create", Resource: "resourceslices"}, 1
+		r.s.Inject(lost)
+		r.s.Inject(apitest.Fault{
+			Match: apitest.Match{Verb: "get", Resource: "resourceslices"}, Times: 2,
+			Status: statuserr.Forbidden("resourceslices", "s", "no relationship found"),
+		})
+		r.publish(pools(device(1, "a")))
+		if n := len(r.slices()); n != 1 {
+			t.Errorf("%d slices, want one", n)
+		}
+	})
+}
+
+// TestAnOwnDeleteThatIsCarriedOutLateIsNoForeignChange: after another client's delete
+// the owner would be read again.
+func TestAnOwnDeleteThatIsCarriedOutLateIsNoForeignChange(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start()
+		r.publish(pools(device(1, "a")))
+		r.settle(time.Minute)
+		r.consumer.remove()
+		r.s.Inject(apitest.Fault{
+			Match: apitest.Match{Verb: "delete", Resource: "resourceslices"}, Times: 1,
+			CommitAfter: resourceslice.DefaultCallTimeout + 10*time.Millisecond, // before the repetition
+		})
+		r.c.Remove(pool)
+		r.wait()
+		r.s.ResetJournal()
+		r.publish(pools(device(1, "a")))
+		if n := len(r.s.Requests(apitest.Match{Verb: "get", Resource: "nodes"})); n != 0 {
+			t.Errorf("the owner is read %d times", n)
+		}
+	})
+}
+
+// TestAPoolIsCompactedOnceAnHour: a pool that grows and shrinks again and again is
+// not rewritten each time.
+func TestAPoolIsCompactedOnceAnHour(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start()
+		publish := func(n, least, most int) {
+			r.Helper()
+			r.publish(resourceslice.Pool{Devices: tainted(n)})
+			if got := len(r.slices()); got < least || got > most {
+				r.Errorf("%d devices are on %d slices, want %d to %d", n, got, least, most)
+			}
+			r.settle(time.Minute)
+		}
+		publish(10*64, 10, 12)
+		publish(1, 1, 3)
+		publish(10*64, 10, 12)
+		publish(1, 10, 12)
+		r.settle(time.Hour)
+		publish(2, 1, 3)
+	})
 }
 
 // TestAPartitionTypeWithoutPartitions: a driver that loses all its devices can
@@ -490,6 +729,36 @@ func TestSetAllWithNodeCredentials(t *testing.T) {
 		}
 		if n := len(r.s.Requests(apitest.Match{Verb: "list", Resource: "resourceslices"})); n > 1 {
 			t.Errorf("%d lists in an hour", n)
+		}
+	})
+}
+
+// TestSetAllRemovesAPoolOnceWhileTheWatchIsStalled: its slice stays in the view until
+// the event of the delete comes, and does not make the pool one to remove again.
+func TestSetAllRemovesAPoolOnceWhileTheWatchIsStalled(t *testing.T) {
+	bubble(t, func(r *rig) {
+		old := live("s1", 1, 1, device(1, "a"))
+		old.Spec.Pool.Name = "old"
+		r.there(old)
+		r.consumer.remove()
+		r.start()
+		r.settle(time.Minute)
+		defer r.s.StallWatches(apitest.Match{User: r.user.Name})()
+		if err := r.c.SetAll(driver, map[string]resourceslice.Pool{node: pools(device(1, "a"))}); err != nil {
+			t.Fatal(err)
+		}
+		r.settle(2 * time.Minute)
+		r.expect("a renamed pool", 1, 0, 1)
+		var removed int
+		r.mu.Lock()
+		for _, p := range r.published {
+			if p.Pool.Name == "old" {
+				removed++
+			}
+		}
+		r.mu.Unlock()
+		if removed != 1 {
+			t.Errorf("the pool is removed %d times", removed)
 		}
 	})
 }

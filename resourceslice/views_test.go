@@ -67,6 +67,9 @@ func (w *watched) expect(foreign bool, want ...string) {
 	w.t.Helper()
 	var got []string
 	all, ok := w.v.pool(testID, []scope{w.m.scope})
+	if n := len(w.v.all()); n != len(all) {
+		w.t.Errorf("%d slices in all pools, want those of the one, %d", n, len(all))
+	}
 	for _, rec := range all {
 		got = append(got, rec.Name+"/"+string(rec.UID)+"/"+rec.ResourceVersion)
 	}
@@ -160,6 +163,30 @@ func TestTheViewHasTheNewestVersion(t *testing.T) {
 			w.v.wrote(written("a", "2", "12"))
 			w.deleted(written("a", "1", "11"))
 			w.expect(true, "a/2/12") // another client may have deleted it first
+		},
+		"another client's delete is delivered after an own create and delete of the same name": func(w *watched) {
+			w.list("10", written("a", "1", "10"))
+			w.v.wrote(written("a", "2", "12"))
+			w.v.mark(written("a", "2", "12"), true)
+			w.deleted(written("a", "1", "11"))
+			w.expect(true) // the owner may have been deleted too
+			w.deleted(written("a", "2", "13"))
+			w.expect(false)
+		},
+		"an own create follows an own delete and a restore from a backup": func(w *watched) {
+			w.list("100", written("a", "1", "90"))
+			w.v.mark(written("a", "1", "90"), true)
+			w.v.wrote(written("a", "2", "60"))
+			w.expect(false, "a/2/60")
+		},
+		"an own delete is found by a list": func(w *watched) {
+			w.list("10", written("a", "1", "10"))
+			w.v.mark(written("a", "1", "10"), true)
+			w.list("20")
+			w.expect(false)
+			if len(w.v.slices) != 0 {
+				w.t.Errorf("%d slices are kept", len(w.v.slices))
+			}
 		},
 		"a list is older than an own create": func(w *watched) {
 			w.list("5")
