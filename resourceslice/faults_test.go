@@ -723,12 +723,12 @@ func TestSetAllWithNodeCredentials(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.settle(time.Hour)
+		if n := len(r.s.Requests(apitest.Match{Verb: "list", Resource: "resourceslices"})); n != 1 {
+			t.Errorf("%d lists in an hour, want one for the slices without a node", n)
+		}
 		r.expect("a renamed pool", 1, 0, 1)
 		if n := len(r.reported()); n != 0 {
 			t.Errorf("reported %v", r.reported())
-		}
-		if n := len(r.s.Requests(apitest.Match{Verb: "list", Resource: "resourceslices"})); n > 1 {
-			t.Errorf("%d lists in an hour", n)
 		}
 	})
 }
