@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -101,8 +102,8 @@ func TestLimitsThatGrowDoNotShrink(t *testing.T) {
 
 func TestTheCgroupOfTheMachineIsNotRemoved(t *testing.T) {
 	for _, path := range []string{"", "/", ".", "/a/.."} {
-		if err := tree(t, 2).Remove(t.Context(), path); err == nil {
-			t.Errorf("%q was removed", path)
+		if err := tree(t, 2).Remove(t.Context(), path); err == nil || !strings.Contains(err.Error(), "is the cgroup of the machine") {
+			t.Errorf("%q: %v", path, err)
 		}
 	}
 }
