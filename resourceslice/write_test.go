@@ -101,6 +101,8 @@ func TestAListThatLosesElementsIsOneMissingField(t *testing.T) {
 		"the first is missing":           {spec(a, b), spec(b), []string{"devices.taints"}},
 		"more, but not the one sent":     {spec(a), spec(b, c), []string{"devices.taints"}},
 		"as many, one with other fields": {spec(a, b), spec(a, resourcev1.DeviceTaint{Key: "b", Effect: b.Effect}), []string{"devices.taints.value"}},
+		"another is added before it":     {spec(a), spec(b, a), nil},
+		"another order":                  {spec(a, b), spec(b, a), nil},
 		"the device is missing":          {spec(a), &resourcev1.ResourceSliceSpec{}, []string{"devices"}},
 	} {
 		if got := missingFields(tc.sent, tc.got)["d"]; !slices.Equal(got, tc.want) {
