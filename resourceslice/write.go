@@ -392,11 +392,17 @@ func (j *job) judge(req *request, err error) result {
 	return failureOf(err)
 }
 
-// lookUp gets the slice that is in the way of a write.
+// lookUp gets the slice that is in the way of a write. If none is, for example because
+// a webhook said so, an earlier attempt may still be carried out.
 func (j *job) lookUp(req *request, because error) result {
 	slice, err := j.get(req.name)
+	j.c.mu.Lock()
+	isRepeated := j.w.unanswered[req.name] != nil
+	j.c.mu.Unlock()
 	switch {
 	case err == nil:
+	case isRepeated && req.rec == nil && (apierrors.IsNotFound(err) || apierrors.IsForbidden(err)):
+		return failureOf(because) // it is not there yet, or the authorizer doesn't know it yet
 	case apierrors.IsNotFound(err) && !versions.Gone(err, false):
 		if req.rec != nil {
 			j.c.view.mark(req.rec, true)
@@ -405,9 +411,6 @@ func (j *job) lookUp(req *request, because error) result {
 	case apierr.Classify(err) == apierr.Forbidden && req.rec == nil:
 		j.c.mu.Lock()
 		defer j.c.mu.Unlock()
-		if j.w.unanswered[req.name] != nil {
-			return failureOf(because) // the authorizer doesn't know our slice yet
-		}
 		j.w.taken[req.name] = true // a node can't see slices of others
 		return result{verdict: outdated}
 	default:
@@ -420,6 +423,9 @@ func (j *job) lookUp(req *request, because error) result {
 		j.w.taken[req.name] = true
 		return result{verdict: outdated}
 	}
+	if isRepeated && req.rec != nil && found.UID == req.rec.UID && found.ResourceVersion == req.rec.ResourceVersion {
+		return failureOf(because)
+	}
 	if req.rec != nil && newer(req.rec.ResourceVersion, found.ResourceVersion) {
 		// Restored from a backup, and the watch waits for the resource versions
 		// of before: only a list has the facts.
@@ -428,9 +434,6 @@ func (j *job) lookUp(req *request, because error) result {
 		return failureOf(because)
 	}
 	j.c.view.wrote(found)
-	if found.deleting() && req.rec == nil {
-		return failureOf(because) // it has finalizers; its name is not free yet
-	}
 	return result{verdict: outdated}
 }
 
