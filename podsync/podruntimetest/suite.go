@@ -41,6 +41,10 @@ type Suite struct {
 	// Stubborn returns a container that ends only if it is killed. Default: none,
 	// and kills are not tested.
 	Stubborn func() corev1.Container
+	// IsStubborn reports whether the last container of Stubborn can only be killed
+	// by now, because a process that starts needs a moment to ignore a signal.
+	// Default: it can as soon as it runs.
+	IsStubborn func() bool
 	// Command returns a command that prints "output" and returns code, for a
 	// Runtime with Exec. Default: none, and Exec is not tested.
 	Command func(code int) []string
@@ -194,6 +198,19 @@ func (s *subject) await(id podruntime.ContainerID, state podruntime.ContainerSta
 	}
 }
 
+// startStubborn starts a container that can only be killed.
+func (s *subject) startStubborn() podruntime.ContainerID {
+	s.Helper()
+	id := s.start(s.pod(s.suite.Stubborn()), 0)
+	s.await(id, podruntime.ContainerRunning)
+	for deadline := time.Now().Add(s.suite.Timeout); s.suite.IsStubborn != nil && !s.suite.IsStubborn(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			s.Fatalf("%v is not stubborn after %v", id, s.suite.Timeout)
+		}
+	}
+	return id
+}
+
 // stopAll ends everything that a test has started.
 func (s *subject) stopAll() {
 	pods := map[types.UID]bool{}
@@ -314,16 +331,14 @@ var checks = []check{
 		s.stop(podruntime.ContainerID{Pod: "unknown", Name: "main"}, time.Now())
 	}},
 	{"TheDeadlineKills", func(s *subject) bool { return s.suite.Stubborn != nil }, func(s *subject) {
-		id := s.start(s.pod(s.suite.Stubborn()), 0)
-		s.await(id, podruntime.ContainerRunning)
+		id := s.startStubborn()
 		s.stop(id, time.Now().Add(100*time.Millisecond))
 		if c := s.await(id, podruntime.ContainerExited); c.ExitCode != 137 {
 			s.Errorf("exit code %d, want 137", c.ExitCode)
 		}
 	}},
 	{"AnEarlierDeadlineCounts", func(s *subject) bool { return s.suite.Stubborn != nil }, func(s *subject) {
-		id := s.start(s.pod(s.suite.Stubborn()), 0)
-		s.await(id, podruntime.ContainerRunning)
+		id := s.startStubborn()
 		s.stop(id, time.Now().Add(time.Hour))
 		s.stop(id, time.Now().Add(100*time.Millisecond))
 		if c := s.await(id, podruntime.ContainerExited); c.ExitCode != 137 {

@@ -119,6 +119,7 @@ func TestRuntimeKeepsItsContract(t *testing.T) {
 		})
 		return r
 	}
+	ignores := "" // a file that the last stubborn container makes when it ignores SIGTERM
 	podruntimetest.TestRuntime(t, podruntimetest.Suite{
 		New: func(t testing.TB) podruntime.Runtime { return open(t, t.TempDir()) },
 		Reopen: func(t testing.TB, old podruntime.Runtime) podruntime.Runtime {
@@ -131,11 +132,18 @@ func TestRuntimeKeepsItsContract(t *testing.T) {
 		Dir: func(r podruntime.Runtime, id podruntime.ContainerID) string {
 			return roots[r].containers(string(id.Pod), id.Name)
 		},
-		Forever:  func() corev1.Container { return script("exec sleep 1000") },
-		Stubborn: func() corev1.Container { return script(`trap "" TERM; while true; do sleep 1000 & wait; done`) },
-		Exits:    func(code int) corev1.Container { return script(fmt.Sprintf("exit %d", code)) },
-		Command:  func(code int) []string { return []string{"sh", "-c", fmt.Sprintf("echo output; exit %d", code)} },
-		Hangs:    []string{"sleep", "1000"},
+		Forever: func() corev1.Container { return script("exec sleep 1000") },
+		Stubborn: func() corev1.Container {
+			ignores = filepath.Join(t.TempDir(), "ignores")
+			return script(`trap "" TERM; : >` + ignores + `; while true; do sleep 1000 & wait; done`)
+		},
+		IsStubborn: func() bool {
+			_, err := os.Stat(ignores)
+			return err == nil
+		},
+		Exits:   func(code int) corev1.Container { return script(fmt.Sprintf("exit %d", code)) },
+		Command: func(code int) []string { return []string{"sh", "-c", fmt.Sprintf("echo output; exit %d", code)} },
+		Hangs:   []string{"sleep", "1000"},
 	})
 }
 
