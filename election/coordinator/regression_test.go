@@ -146,7 +146,7 @@ func TestControllerRegressions(t *testing.T) {
 				}
 			}
 		}},
-		{"heartbeats of nodes and leases without candidates are nobody's concern", func(r *ctlRig) {
+		{"heartbeats of nodes and leases without candidates are left alone", func(r *ctlRig) {
 			r.start()
 			for i := range 50 {
 				r.server.Put(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-node-lease", Name: fmt.Sprintf("n%d", i)}})
@@ -264,7 +264,7 @@ func TestControllerRegressions(t *testing.T) {
 			r.advance(16 * time.Second)
 			r.want("holder", r.holder(), "a")
 		}},
-		{"the lease of somebody else's strategy is created and then left alone", func(r *ctlRig) {
+		{"the lease of another controller's strategy is created and then left alone", func(r *ctlRig) {
 			r.start()
 			for i := range 3 {
 				r.stub(fmt.Sprintf("c-%d", i), "1.19.0", "1.19.0").set(func(s *ctlStub) { s.strat = "foo.com/bar" }).start()

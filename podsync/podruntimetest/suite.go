@@ -185,17 +185,23 @@ func (s *subject) list(pod types.UID) map[podruntime.ContainerID]podruntime.Cont
 // await waits until a container has a state.
 func (s *subject) await(id podruntime.ContainerID, state podruntime.ContainerState) podruntime.Container {
 	s.Helper()
-	deadline := time.Now().Add(s.suite.Timeout)
-	for {
-		c, ok := s.list(id.Pod)[id]
-		if ok && c.State == state {
-			return c
-		}
-		if time.Now().After(deadline) {
-			s.Fatalf("%v: listed %v with state %d, want state %d within %v", id, ok, c.State, state, s.suite.Timeout)
-		}
-		time.Sleep(5 * time.Millisecond)
+	var c podruntime.Container
+	var ok bool
+	if !s.within(func() bool { c, ok = s.list(id.Pod)[id]; return ok && c.State == state }) {
+		s.Fatalf("%v: listed %v with state %d, want state %d within %v", id, ok, c.State, state, s.suite.Timeout)
 	}
+	return c
+}
+
+// within waits until the condition holds. It reports whether it does within
+// Suite.Timeout.
+func (s *subject) within(condition func() bool) bool {
+	for deadline := time.Now().Add(s.suite.Timeout); !condition(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			return false
+		}
+	}
+	return true
 }
 
 // startStubborn starts a container that can only be killed.
@@ -203,10 +209,8 @@ func (s *subject) startStubborn() podruntime.ContainerID {
 	s.Helper()
 	id := s.start(s.pod(s.suite.Stubborn()), 0)
 	s.await(id, podruntime.ContainerRunning)
-	for deadline := time.Now().Add(s.suite.Timeout); s.suite.IsStubborn != nil && !s.suite.IsStubborn(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			s.Fatalf("%v is not stubborn after %v", id, s.suite.Timeout)
-		}
+	if s.suite.IsStubborn != nil && !s.within(s.suite.IsStubborn) {
+		s.Fatalf("%v is not stubborn after %v", id, s.suite.Timeout)
 	}
 	return id
 }

@@ -47,6 +47,11 @@ func Built() bool {
 	return err == nil && isDir(dir)
 }
 
+func isDir(path string) bool {
+	st, err := os.Stat(path)
+	return err == nil && st.IsDir()
+}
+
 // locate returns the directory for the programs, and the files that they are built from.
 func locate() (dir string, files map[string][]byte, err error) {
 	cache, err := cacheDir()

@@ -67,11 +67,8 @@ func permitted() (err error) {
 		return fmt.Errorf("mount an overlay: %w", err)
 	}
 	defer func() { err = errors.Join(err, syscall.Unmount(in("merged"), syscall.MNT_DETACH)) }()
-	cgroups := "/sys/fs/cgroup"
-	if v1 := filepath.Join(cgroups, "memory"); isDir(v1) {
-		cgroups = v1
-	}
-	if err := errors.Join(os.Mkdir(filepath.Join(cgroups, filepath.Base(dir)), 0o755), os.Remove(filepath.Join(cgroups, filepath.Base(dir)))); err != nil {
+	group := "/" + filepath.Base(dir)
+	if err := errors.Join(cgroups.Kernel.Set(group, cgroups.Limits{Shares: 2}, false), cgroups.Kernel.Remove(context.Background(), group)); err != nil {
 		return err
 	}
 	bridge := "kwprobe" + strconv.Itoa(os.Getpid()%1e6)
@@ -81,11 +78,6 @@ func permitted() (err error) {
 		}
 	}
 	return nil
-}
-
-func isDir(path string) bool {
-	st, err := os.Stat(path)
-	return err == nil && st.IsDir()
 }
 
 // cniPlugins is the directory in which Debian installs the CNI plugins.
