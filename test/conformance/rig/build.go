@@ -97,7 +97,7 @@ func build(logf func(string, ...any)) (dir string, err error) {
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
 		return "", err
 	}
-	if _, err := os.Stat(dir); err == nil {
+	if isDir(dir) {
 		return dir, nil
 	}
 	logf("building e2e.test, kubelet and agnhost of Kubernetes %s; the first time this takes ten minutes", Version)
