@@ -114,42 +114,44 @@ func lostAnswer(r *rig, fault apitest.Fault) {
 	}
 }
 
-// TestALateWriteIsAwaitedAfterAConflictWithoutCause: a write of a new generation is
-// carried out after its deadline. Its repetition is answered with a conflict although
-// the slice has not changed, as a webhook may answer: so the first attempt can still
+// TestALateWriteIsAwaitedAfterAnAnswerWithoutCause: a write of a new generation is
+// carried out after its deadline. A webhook answers its repetition with a conflict,
+// although the slice has not changed, or refuses it: so the first attempt can still
 // complete the pool, and other slices must not have the devices of this one.
-func TestALateWriteIsAwaitedAfterAConflictWithoutCause(t *testing.T) {
-	for k := range 3 { // two creates and an update
-		t.Run(fmt.Sprint("after ", k, " writes"), func(t *testing.T) {
-			bubble(t, func(r *rig) {
-				all := devices(300)
-				r.start(func(cfg *resourceslice.Config) { cfg.Concurrency = 1 })
-				r.publish(resourceslice.Pool{Devices: all[:25]})
-				writes := apitest.Match{Verb: "create,update", Resource: "resourceslices"}
-				late, conflict, hung := faults["late"], faults["409"], faults["hungAnswer"]
-				late.Match, late.Skip, late.Times = writes, k, 1
-				defer r.s.Inject(late)()
-				r.set(resourceslice.Pool{Devices: all[:200]})
-				r.settle(2 * time.Second)
-				conflict.Match, conflict.Times = writes, 1
-				defer r.s.Inject(conflict)()
-				hung.Match, hung.Skip, hung.Times = writes, 1, 1 // so that the late write comes in between
-				defer r.s.Inject(hung)()
-				// Meanwhile each slice gets room for the devices of another, and the
-				// number of devices stays the same, so the generation goes on.
-				next := slices.Clone(all[200:267])
-				for i := range 200 {
-					if i%3 != 0 {
-						next = append(next, all[i])
+func TestALateWriteIsAwaitedAfterAnAnswerWithoutCause(t *testing.T) {
+	for _, answer := range []string{"409", "422"} {
+		for k := range 3 { // two creates and an update
+			t.Run(fmt.Sprint(answer, " after ", k, " writes"), func(t *testing.T) {
+				bubble(t, func(r *rig) {
+					all := devices(300)
+					r.start(func(cfg *resourceslice.Config) { cfg.Concurrency = 1 })
+					r.publish(resourceslice.Pool{Devices: all[:25]})
+					writes := apitest.Match{Verb: "create,update", Resource: "resourceslices"}
+					late, because, hung := faults["late"], faults[answer], faults["hungAnswer"]
+					late.Match, late.Skip, late.Times = writes, k, 1
+					defer r.s.Inject(late)()
+					r.set(resourceslice.Pool{Devices: all[:200]})
+					r.settle(2 * time.Second)
+					because.Match, because.Times = writes, 1
+					defer r.s.Inject(because)()
+					hung.Match, hung.Skip, hung.Times = writes, 1, 1 // so that the late write comes in between
+					defer r.s.Inject(hung)()
+					// Meanwhile each slice gets room for the devices of another, and the
+					// number of devices stays the same, so the generation goes on.
+					next := slices.Clone(all[200:267])
+					for i := range 200 {
+						if i%3 != 0 {
+							next = append(next, all[i])
+						}
 					}
-				}
-				r.set(resourceslice.Pool{Devices: next})
-				r.settle(10 * time.Minute)
-				if got := len(r.devices()); got != len(next) {
-					r.Errorf("%d devices, want %d", got, len(next))
-				}
+					r.set(resourceslice.Pool{Devices: next})
+					r.settle(10 * time.Minute)
+					if got := len(r.devices()); got != len(next) {
+						r.Errorf("%d devices, want %d", got, len(next))
+					}
+				})
 			})
-		})
+		}
 	}
 }
 

@@ -450,9 +450,10 @@ func TestASuccessorThatStopsCompletesThePoolThatItFillsUp(t *testing.T) {
 	})
 }
 
-// TestARefusedRepetitionOfALostWriteDoesNotHoldTheNextSet: a write is lost, and when
-// it is repeated the API server refuses it. It is not sent again.
-func TestARefusedRepetitionOfALostWriteDoesNotHoldTheNextSet(t *testing.T) {
+// TestARefusedRepetitionOfALostWriteHoldsTheNextSetForAMinute: a write is lost, and
+// when it is repeated the API server refuses it. The first attempt may be carried out
+// for another minute. After that the content is not sent again.
+func TestARefusedRepetitionOfALostWriteHoldsTheNextSetForAMinute(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.start()
 		r.publish(pools(device(1, "a")))
@@ -465,16 +466,24 @@ func TestARefusedRepetitionOfALostWriteDoesNotHoldTheNextSet(t *testing.T) {
 		r.s.Inject(apitest.Fault{Match: skipping, Times: 1, Hang: true})
 		r.s.Inject(apitest.Fault{Match: skipping, Status: statuserr.New(422, metav1.StatusReasonInvalid, "no")})
 		r.set(resourceslice.Pool{SkipNodeOperations: []resourcev1.SkipNodeOperation{"*"}, Devices: []resourcev1.Device{device(1, "a")}})
-		r.settle(time.Minute)
-		if n := len(r.s.Requests(skipping)); n != 2 {
-			t.Errorf("%d writes with the refused content, want the lost one and its repetition", n)
+		r.settle(resourceslice.DefaultCallTimeout + time.Second) // the write is lost, and repeated
+		if n := len(r.s.Requests(skipping)); n < 2 {
+			t.Fatalf("%d writes with the refused content, want the lost one and its repetition", n)
 		}
-		r.publish(pools(device(1, "b")))
-		if got := r.devices(); len(got) != 1 || *got["dev-00001"].Attributes["model"].StringValue != "model-b" {
-			t.Errorf("devices %v", got)
+		r.set(pools(device(1, "b")))
+		model := func() string { return *r.devices()["dev-00001"].Attributes["model"].StringValue }
+		r.settle(58 * time.Second)
+		if got := model(); got != "model-a" {
+			t.Errorf("%s while the lost write may be carried out", got)
 		}
-		if n := len(r.s.Requests(skipping)); n != 2 {
-			t.Errorf("%d writes with the refused content", n)
+		r.settle(35 * time.Second) // the backoff is at most 30 s
+		if got := model(); got != "model-b" {
+			t.Errorf("%s after the lost write can't be carried out any longer", got)
+		}
+		n := len(r.s.Requests(skipping))
+		r.settle(3 * time.Hour)
+		if more := len(r.s.Requests(skipping)) - n; more != 0 {
+			t.Errorf("%d more writes with the refused content", more)
 		}
 	})
 }

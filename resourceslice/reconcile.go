@@ -38,9 +38,10 @@ const (
 	// resendAge is the age of a fault at which an outage of the API server is a
 	// reason to try again.
 	resendAge = time.Minute
-	// lateWrites is how long the API server may still carry out a request: it
-	// gives up after a minute.
-	lateWrites = 2 * time.Minute
+	// lateWrites is how long after a lost answer the API server may still carry out
+	// the request: it gives up a minute after the request came, if its
+	// --request-timeout is the default.
+	lateWrites = time.Minute
 	// compactInterval is the least time between two compactions of a pool for
 	// no other reason.
 	compactInterval = time.Hour

@@ -67,7 +67,8 @@ type request struct {
 	rec    *record                   // as it was; nil to create
 	dryRun bool                      // the API server answers and stores nothing
 	verb   string
-	name   string // of the slice
+	name   string    // of the slice
+	lost   time.Time // when an answer was lost the last time
 }
 
 // execute writes a plan, phase by phase. The facts about written slices are
@@ -139,9 +140,11 @@ func (j *job) write(p *plan, page *page, dryRun bool) result {
 }
 
 // repeat sends again all writes whose answers were lost, until the API server
-// has answered each. An answer excludes that the first attempt is carried out
-// later: an update carries a resource version, a create a name, and a
-// delete a UID. So a plan never has to assume anything.
+// has answered each. A success or a conflict excludes that the first attempt is
+// carried out later: an update carries a resource version, a create a name, and a
+// delete a UID. A refusal excludes nothing, because a webhook may have let the first
+// attempt pass, so it counts only after lateWrites. A plan never has to assume
+// anything.
 func (j *job) repeat() result {
 	return parallel(j, slices.Collect(maps.Values(j.w.unanswered)), false, j.send)
 }
@@ -302,8 +305,10 @@ func (j *job) send(req *request) (r result) {
 	case err == nil, req.dryRun && apierrors.IsBadRequest(err):
 		// A webhook may not support dry runs. The answer to the write shows the
 		// dropped fields.
-	case apierr.Classify(err) == apierr.Invalid && req.slice != nil:
+	case apierr.Classify(err) == apierr.Invalid && req.lost.IsZero() && req.slice != nil:
 		r = j.refuse(req.page, err)
+	case apierr.Classify(err) == apierr.Invalid && !req.lost.IsZero() && time.Since(req.lost) >= lateWrites:
+		r.verdict = outdated // not carried out; only a plan of now may be refused
 	default:
 		r = j.judge(req, err)
 	}
@@ -313,11 +318,12 @@ func (j *job) send(req *request) (r result) {
 	j.c.mu.Lock()
 	j.w.wrote = time.Now()
 	switch {
-	case r.verdict < waiting || r.why == faulty:
+	case r.verdict < waiting:
 		delete(j.w.unanswered, req.name)
 	case apierr.MayHaveCommitted(err):
-		if j.w.unanswered[req.name] = req; req.rec == nil {
-			j.w.lostCreate = time.Now()
+		j.w.unanswered[req.name], req.lost = req, time.Now()
+		if req.rec == nil {
+			j.w.lostCreate = req.lost
 		}
 	}
 	isOpen := j.w.unanswered[req.name] != nil
@@ -396,12 +402,9 @@ func (j *job) judge(req *request, err error) result {
 // a webhook said so, an earlier attempt may still be carried out.
 func (j *job) lookUp(req *request, because error) result {
 	slice, err := j.get(req.name)
-	j.c.mu.Lock()
-	isRepeated := j.w.unanswered[req.name] != nil
-	j.c.mu.Unlock()
 	switch {
 	case err == nil:
-	case isRepeated && req.rec == nil && (apierrors.IsNotFound(err) || apierrors.IsForbidden(err)):
+	case !req.lost.IsZero() && req.rec == nil && (apierrors.IsNotFound(err) || apierrors.IsForbidden(err)):
 		return failureOf(because) // it is not there yet, or the authorizer doesn't know it yet
 	case apierrors.IsNotFound(err) && !versions.Gone(err, false):
 		if req.rec != nil {
@@ -423,7 +426,7 @@ func (j *job) lookUp(req *request, because error) result {
 		j.w.taken[req.name] = true
 		return result{verdict: outdated}
 	}
-	if isRepeated && req.rec != nil && found.UID == req.rec.UID && found.ResourceVersion == req.rec.ResourceVersion {
+	if !req.lost.IsZero() && req.rec != nil && found.UID == req.rec.UID && found.ResourceVersion == req.rec.ResourceVersion {
 		return failureOf(because)
 	}
 	if req.rec != nil && newer(req.rec.ResourceVersion, found.ResourceVersion) {
