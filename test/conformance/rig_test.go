@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -24,17 +25,7 @@ import (
 // TestNothingIsLeftOfAKilledRuntime kills containerd again and again while it makes
 // sandboxes and containers, so that it forgets some.
 func TestNothingIsLeftOfAKilledRuntime(t *testing.T) {
-	if !harness.Enabled() {
-		t.Skip(`needs containers: run "make e2e-containers"`)
-	}
-	if os.Getenv(variable) == "1" {
-		t.Skip("only specs are run")
-	}
-	if missing := rig.Missing(); missing != "" {
-		t.Skip(missing)
-	}
-	before := ofTheMachine(t)
-	binaries := rig.Build(t)
+	binaries, before := needsRuntime(t), ofTheMachine(t)
 	var r *rig.Runtime
 	orphan := make(chan error, 1)
 	t.Run("run", func(t *testing.T) {
@@ -46,14 +37,14 @@ func TestNothingIsLeftOfAKilledRuntime(t *testing.T) {
 				r.Kill()
 				close(killed)
 			}()
-			if err := runContainer(t, r, n); err == nil {
+			if err := runContainer(t, r.Client(t), r, n); err == nil {
 				t.Logf("container %d runs", n)
 			}
 			<-killed
 			r.Start(t)
 		}
 		// A process of a container that containerd does not know.
-		if err := runContainer(t, r, 100); err != nil {
+		if err := runContainer(t, r.Client(t), r, 100); err != nil {
 			t.Fatal(err)
 		}
 		cmd := exec.Command("sleep", "100000")
@@ -85,6 +76,56 @@ func TestNothingIsLeftOfAKilledRuntime(t *testing.T) {
 	if err := <-orphan; err == nil {
 		t.Error("the forgotten process has ended on its own")
 	}
+	nothingIsLeftOf(t, r, before)
+}
+
+// TestNothingIsLeftOfAContainerThatStarts ends while containerd starts a container: it
+// waits for a reader of the container's log, which is a pipe.
+func TestNothingIsLeftOfAContainerThatStarts(t *testing.T) {
+	binaries, before := needsRuntime(t), ofTheMachine(t)
+	var r *rig.Runtime
+	t.Run("run", func(t *testing.T) {
+		r = rig.StartRuntime(t, binaries)
+		if err := syscall.Mkfifo(filepath.Join(r.Dir, "log"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		client := r.Client(t)
+		id, err := createContainer(t, client, r, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		started := make(chan error, 2)
+		for range 2 {
+			go func() {
+				_, err := client.StartContainer(t.Context(), &runtimeapi.StartContainerRequest{ContainerId: id})
+				started <- err
+			}()
+		}
+		if err := <-started; err == nil || !strings.Contains(err.Error(), "already in starting state") {
+			t.Errorf("%v, want that the container is starting", err)
+		}
+	})
+	nothingIsLeftOf(t, r, before)
+}
+
+// needsRuntime builds what a runtime needs, or skips the test.
+func needsRuntime(t *testing.T) rig.Binaries {
+	t.Helper()
+	if !harness.Enabled() {
+		t.Skip(`needs containers: run "make e2e-containers"`)
+	}
+	if os.Getenv(variable) == "1" {
+		t.Skip("only specs are run")
+	}
+	if missing := rig.Missing(); missing != "" {
+		t.Skip(missing)
+	}
+	return rig.Build(t)
+}
+
+// nothingIsLeftOf checks that the machine has only what it had before.
+func nothingIsLeftOf(t *testing.T, r *rig.Runtime, before []string) {
+	t.Helper()
 	if dirs := cgroups.Kernel.Dirs(r.CgroupParent()); len(dirs) > 0 {
 		t.Errorf("cgroups are left: %q", dirs)
 	}
@@ -109,27 +150,36 @@ func TestNothingIsLeftOfAKilledRuntime(t *testing.T) {
 }
 
 // runContainer runs a sandbox and a container with CRI.
-func runContainer(t *testing.T, r *rig.Runtime, n int) error {
+func runContainer(t *testing.T, client runtimeapi.RuntimeServiceClient, r *rig.Runtime, n int) error {
 	t.Helper()
-	client := r.Client(t)
+	id, err := createContainer(t, client, r, n)
+	if err != nil {
+		return err
+	}
+	_, err = client.StartContainer(t.Context(), &runtimeapi.StartContainerRequest{ContainerId: id})
+	return err
+}
+
+// createContainer runs a sandbox and creates a container in it, whose log is r.Dir/log.
+func createContainer(t *testing.T, client runtimeapi.RuntimeServiceClient, r *rig.Runtime, n int) (id string, err error) {
+	t.Helper()
 	name := fmt.Sprint("pod", n)
 	config := &runtimeapi.PodSandboxConfig{
-		Metadata: &runtimeapi.PodSandboxMetadata{Name: name, Namespace: "default", Uid: name},
-		Linux:    &runtimeapi.LinuxPodSandboxConfig{CgroupParent: r.CgroupParent() + "/" + name},
+		Metadata: &runtimeapi.PodSandboxMetadata{Name: name, Namespace: "default", Uid: name}, LogDirectory: r.Dir,
+		Linux: &runtimeapi.LinuxPodSandboxConfig{CgroupParent: r.CgroupParent() + "/" + name},
 	}
 	box, err := client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: config})
 	if err != nil {
-		return err
+		return "", err
 	}
 	made, err := client.CreateContainer(t.Context(), &runtimeapi.CreateContainerRequest{PodSandboxId: box.PodSandboxId, SandboxConfig: config, Config: &runtimeapi.ContainerConfig{
 		Metadata: &runtimeapi.ContainerMetadata{Name: "main"}, Image: &runtimeapi.ImageSpec{Image: rig.BusyboxImage},
-		Command: []string{"sleep", "100000"}, Linux: &runtimeapi.LinuxContainerConfig{},
+		LogPath: "log", Command: []string{"sleep", "100000"}, Linux: &runtimeapi.LinuxContainerConfig{},
 	}})
 	if err != nil {
-		return err
+		return "", err
 	}
-	_, err = client.StartContainer(t.Context(), &runtimeapi.StartContainerRequest{ContainerId: made.ContainerId})
-	return err
+	return made.ContainerId, nil
 }
 
 // ofTheMachine returns the names of the named network namespaces and of the network

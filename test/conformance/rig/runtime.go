@@ -302,7 +302,7 @@ func (r *Runtime) Client(t testing.TB) runtimeapi.RuntimeServiceClient {
 func (r *Runtime) remove() error {
 	var errs []error
 	if r.cmd != nil && r.cmd.Process != nil {
-		errs = append(errs, r.removeSandboxes())
+		errs = append(errs, r.stopSandboxes())
 		_ = r.cmd.Process.Signal(syscall.SIGTERM)
 		select {
 		case <-r.exited:
@@ -327,8 +327,9 @@ func (r *Runtime) remove() error {
 	return errors.Join(errs...)
 }
 
-// removeSandboxes removes all sandboxes with their containers and networks.
-func (r *Runtime) removeSandboxes() error {
+// stopSandboxes kills the containers of all sandboxes and removes their networks. What
+// remains is in the directory. RemovePodSandbox would be refused while a container starts.
+func (r *Runtime) stopSandboxes() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	conn, client, err := r.connect()
@@ -343,8 +344,6 @@ func (r *Runtime) removeSandboxes() error {
 	var errs []error
 	for _, s := range list.Items {
 		_, err := client.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: s.Id})
-		errs = append(errs, err)
-		_, err = client.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: s.Id})
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
