@@ -47,6 +47,7 @@ import (
 
 const (
 	nodeName = "hello"
+	podName  = "hello"
 	// patience bounds each step. A step takes a few seconds, except the second
 	// renewal of the Lease, which follows the first after ten seconds.
 	patience = time.Minute
@@ -58,10 +59,16 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, *kubelet, os.Stdout); err != nil {
+		if ctx.Err() != nil {
+			err = fmt.Errorf("interrupted: %w", err)
+		}
 		fmt.Fprintln(os.Stderr, "hello:", err)
 		os.Exit(1)
 	}
 }
+
+// administrator has a name, because a node refuses a certificate without one.
+var administrator = apitest.User{Name: "kubernetes-admin", Groups: []string{"system:masters"}}
 
 // A show is one run of the program.
 type show struct {
@@ -111,13 +118,19 @@ func run(ctx context.Context, kubelet string, out io.Writer) (err error) {
 	if s.client, err = kubernetes.NewForConfig(admin); err != nil {
 		return err
 	}
-	stopNode, err := s.startNode(ctx, kubelet, "--kubeconfig="+kubeconfig, "--client-ca-file="+caFile,
+	n, err := startNode(kubelet, "--kubeconfig="+kubeconfig, "--client-ca-file="+caFile,
 		"--node-name="+nodeName, "--node-credentials", "--register-taint=false", "--port=0", "--root-dir="+filepath.Join(dir, "node"))
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, stopNode()) }()
-	return s.play(ctx)
+	err = s.play(n.whileItRuns(ctx))
+	// A pod outlives its kubelet, so it goes first, after an error or Ctrl-C too.
+	err = errors.Join(err, s.removePod(n.whileItRuns(context.WithoutCancel(ctx))))
+	if stopped := n.stop(); stopped != nil || err != nil {
+		return errors.Join(err, stopped, fmt.Errorf("the last output of examples/kubelet:\n%s", n.output.Bytes()[max(0, n.output.Len()-2000):]))
+	}
+	s.say("the node has ended cleanly")
+	return nil
 }
 
 // play runs the steps.
@@ -166,22 +179,31 @@ func (s *show) play(ctx context.Context) error {
 		return fmt.Errorf("the Lease to be renewed: %w", err)
 	}
 	s.say("Lease %s is renewed, %.0f s after its last renewal", lease.Name, lease.Spec.RenewTime.Sub(first.Time).Seconds())
+	return nil
+}
 
-	if err := pods.Delete(ctx, pod.Name, metav1.DeleteOptions{}); err != nil {
+// removePod deletes the pod, if there is one, and waits until it no longer exists.
+func (s *show) removePod(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	err := s.client.CoreV1().Pods(metav1.NamespaceDefault).Delete(ctx, podName, metav1.DeleteOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	} else if err != nil {
 		return err
 	}
-	s.say("Pod %s is being deleted", pod.Name)
-	if err := s.awaitGone(ctx, pod.Name); err != nil {
+	s.say("Pod %s is being deleted", podName)
+	if err := s.awaitGone(ctx, podName); err != nil {
 		return fmt.Errorf("the pod to go: %w", err)
 	}
-	s.say("Pod %s is gone, and so is its process", pod.Name)
+	s.say("Pod %s is gone, and so is its process", podName)
 	return nil
 }
 
 func helloPod() *corev1.Pod {
 	grace := int64(2)
 	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: "hello"},
+		ObjectMeta: metav1.ObjectMeta{Name: podName},
 		Spec: corev1.PodSpec{
 			NodeName:                      nodeName,
 			TerminationGracePeriodSeconds: &grace,
@@ -230,7 +252,7 @@ func serve(ca *authority) (url string, shutdown func(), err error) {
 
 // connect returns the client configuration of an administrator.
 func (s *show) connect(ca *authority, url string) (*rest.Config, error) {
-	certPEM, keyPEM, err := ca.issue(apitest.User{})
+	certPEM, keyPEM, err := ca.issue(administrator)
 	if err != nil {
 		return nil, err
 	}
@@ -253,25 +275,51 @@ func writeKubeconfig(path string, ca *authority, url string, user apitest.User) 
 	}, path)
 }
 
-// startNode starts examples/kubelet. The returned function stops it, and
-// returns the end of its output if it failed.
-func (s *show) startNode(ctx context.Context, kubelet string, args ...string) (stop func() error, err error) {
-	var output bytes.Buffer
-	cmd := exec.CommandContext(ctx, kubelet, args...)
-	cmd.Stdout, cmd.Stderr = &output, &output
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
-	cmd.WaitDelay = patience
-	if err := cmd.Start(); err != nil {
+// A node is a process of examples/kubelet.
+type node struct {
+	cmd    *exec.Cmd
+	output bytes.Buffer
+	exited chan struct{}
+	err    error // how it ended, once exited is closed
+}
+
+func startNode(kubelet string, args ...string) (*node, error) {
+	n := &node{cmd: exec.Command(kubelet, args...), exited: make(chan struct{})}
+	n.cmd.Stdout, n.cmd.Stderr = &n.output, &n.output
+	// Ctrl-C reaches all processes of the terminal's group, and the node must still
+	// stop its pod after it.
+	n.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	n.cmd.WaitDelay = patience
+	if err := n.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start examples/kubelet: %w (`make hello` builds it)", err)
 	}
-	return func() error {
-		_ = cmd.Process.Signal(syscall.SIGTERM) // an error means that the process has ended, which Wait reports
-		if err := cmd.Wait(); err != nil {
-			return fmt.Errorf("examples/kubelet: %w\n%s", err, output.Bytes()[max(0, output.Len()-2000):])
+	go func() {
+		defer close(n.exited)
+		if err := n.cmd.Wait(); err != nil {
+			n.err = fmt.Errorf("examples/kubelet: %w", err)
 		}
-		s.say("the node has ended cleanly")
-		return nil
-	}, nil
+	}()
+	return n, nil
+}
+
+// whileItRuns returns a context that ends with the node.
+func (n *node) whileItRuns(ctx context.Context) context.Context {
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		defer cancel()
+		select {
+		case <-n.exited:
+		case <-ctx.Done():
+		}
+	}()
+	return ctx
+}
+
+// stop ends the node and returns the error that it ended with.
+func (n *node) stop() error {
+	_ = n.cmd.Process.Signal(syscall.SIGTERM) // an error means that the process has ended
+	<-n.exited
+	return n.err
 }
 
 // await returns the object called name as soon as done reports true.
@@ -297,8 +345,6 @@ func await[T any, P interface {
 
 // awaitGone returns once the pod no longer exists.
 func (s *show) awaitGone(ctx context.Context, name string) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
 	pods := s.client.CoreV1().Pods(metav1.NamespaceDefault)
 	w, err := pods.Watch(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", name).String()})
 	if err != nil {
