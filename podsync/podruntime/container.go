@@ -297,9 +297,6 @@ func (c *container) noteExit() {
 		message := c.terminationMessage()
 		c.note(func(r *runRecord) { r.Message, r.Noted, r.Ready = message, true, false })
 	}
-	if !c.obs.EndBy.IsZero() {
-		c.pod.stop(c.obs.EndBy) // as the last Provider decided, whose disk may have been full
-	}
 }
 
 // stop asks the Runtime to end the run by a time.
@@ -314,7 +311,7 @@ func (c *container) stop(by time.Time) {
 		c.sentAt = time.Now()
 	}
 	c.sent = by
-	p, id, opts := c.pod, c.id(c.attempt), StopOptions{Deadline: by, Final: c.pod.deadline != nil}
+	p, id, opts := c.pod, c.id(c.attempt), StopOptions{Deadline: by}
 	p.p.wg.Go(func() {
 		err := p.p.cfg.Runtime.Stop(p.ctx, id, opts)
 		p.do(func() { p.stale = true })

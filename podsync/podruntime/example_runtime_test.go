@@ -117,9 +117,6 @@ func (m *memory) Stop(_ context.Context, id podruntime.ContainerID, opts podrunt
 	if !ok || e.State != podruntime.ContainerRunning {
 		return nil
 	}
-	if opts.Final {
-		e.EndBy = opts.Deadline
-	}
 	if !e.stubborn {
 		time.AfterFunc(0, func() { m.exit(e, 0, 0) })
 		return nil

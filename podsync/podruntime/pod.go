@@ -100,6 +100,9 @@ func (p *Provider) load(dir string) (*pod, error) {
 	if ok, err = record.Read(filepath.Join(dir, "stop.json"), &stop); err != nil {
 		return nil, err
 	} else if ok {
+		if stop.Deadline.IsZero() {
+			stop.Deadline = time.Now().Add(grace(rec.InForce)) // podsync knows better
+		}
 		pod.deadline = &stop.Deadline
 		pod.endStarting()
 	}
@@ -319,7 +322,7 @@ func (p *pod) stop(deadline time.Time) {
 	p.deadline = &deadline
 	p.endStarting()
 	if p.keepDeadline(); p.unkept {
-		klog.FromContext(p.ctx).Info("The end of the pod is not on disk yet")
+		klog.FromContext(p.ctx).Info("The time of the pod's end is not on disk yet")
 	}
 }
 
@@ -328,12 +331,11 @@ const retryKeep = time.Second
 
 // keepDeadline writes the deadline, so that the next Provider starts nothing of the
 // pod before podsync calls Stop again. The pod is stopped although the disk is
-// full, because that may be what makes room. The next Provider then finds the
-// deadline in the exits of containers (Container.EndBy).
+// full, because that may be what makes room.
 func (p *pod) keepDeadline() {
-	err := record.Write(filepath.Join(p.dir, "stop.json"), stopRecord{*p.deadline})
+	err := keepStop(p.dir, *p.deadline)
 	if p.unkept = err != nil; p.unkept {
-		klog.FromContext(p.ctx).V(4).Info("The end of the pod can't be written", "err", err)
+		klog.FromContext(p.ctx).V(4).Info("The time of the pod's end can't be written", "err", err)
 	}
 }
 

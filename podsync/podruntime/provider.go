@@ -208,10 +208,10 @@ func (l listing) equal(other listing) bool {
 		return false
 	}
 	return slices.EqualFunc(l.runs, other.runs, func(a, b Container) bool {
-		if !a.StartedAt.Equal(b.StartedAt) || !a.FinishedAt.Equal(b.FinishedAt) || !a.EndBy.Equal(b.EndBy) {
+		if !a.StartedAt.Equal(b.StartedAt) || !a.FinishedAt.Equal(b.FinishedAt) {
 			return false
 		}
-		a.StartedAt, a.FinishedAt, a.EndBy = b.StartedAt, b.FinishedAt, b.EndBy
+		a.StartedAt, a.FinishedAt = b.StartedAt, b.FinishedAt
 		return a == b
 	})
 }
@@ -276,7 +276,7 @@ func (p *Provider) removeStray(ctx context.Context, uid types.UID, runs []Contai
 	for _, run := range runs {
 		if run.State == ContainerRunning {
 			live = true
-			errs = append(errs, p.cfg.Runtime.Stop(ctx, run.ID, StopOptions{Deadline: time.Now().Add(minWindow), Final: true}))
+			errs = append(errs, p.cfg.Runtime.Stop(ctx, run.ID, StopOptions{Deadline: time.Now().Add(minWindow)}))
 		}
 	}
 	if !live {

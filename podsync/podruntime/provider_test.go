@@ -45,6 +45,65 @@ func TestContainersRunInOrderAndSidecarsEndLast(t *testing.T) {
 	})
 }
 
+// TestAPodThatEndedOnAFullDiskIsNotStarted: the disk is full, so no container of the
+// pod starts and its end can't be written. The next process has room again.
+func TestAPodThatEndedOnAFullDiskIsNotStarted(t *testing.T) {
+	inWorld(t, func(w *world) {
+		full := true
+		w.link.setBefore(func(op string) error {
+			if op == "Start" && full {
+				return errors.New("no space left on device")
+			}
+			return nil
+		})
+		ref := w.start(podOf(corev1.RestartPolicyAlways, command("app", "forever")))
+		time.Sleep(time.Minute)
+		record := filepath.Join(w.root, "pods", string(ref.UID), "stop.json")
+		if err := os.Mkdir(record+".tmp", 0o700); err != nil { // is in the way as no room is
+			w.Fatal(err)
+		}
+		w.stop(ref, time.Hour)
+		if s := w.state(ref); !s.Stopped {
+			w.Errorf("the pod has not ended: %+v", s)
+		}
+		w.kill()
+		full = false
+		w.boot()
+		time.Sleep(time.Minute)
+		if s := w.state(ref); !s.Stopped {
+			w.Errorf("the next process takes it for one that must run: %+v", s)
+		}
+		w.expect()
+	})
+}
+
+// TestAPodWithoutRoomForItsEndHasItsGracePeriodAgain: the process is killed while the
+// containers of the pod end, and the deadline is not on the disk.
+func TestAPodWithoutRoomForItsEndHasItsGracePeriodAgain(t *testing.T) {
+	inWorld(t, func(w *world) {
+		pod := podOf(corev1.RestartPolicyAlways, command("app", "stubborn"))
+		pod.Spec.TerminationGracePeriodSeconds = new(int64(40))
+		ref := w.start(pod)
+		synctest.Wait()
+		record := filepath.Join(w.root, "pods", string(ref.UID), "stop.json")
+		if err := os.Mkdir(record+".tmp", 0o700); err != nil {
+			w.Fatal(err)
+		}
+		w.stop(ref, time.Hour)
+		synctest.Wait()
+		w.kill()
+		w.boot()
+		time.Sleep(39 * time.Second)
+		if s := w.state(ref); s.Stopped {
+			w.Errorf("the pod has ended early: %+v", s)
+		}
+		time.Sleep(2 * time.Second)
+		if s := w.state(ref); !s.Stopped {
+			w.Errorf("the pod has not ended: %+v", s)
+		}
+	})
+}
+
 // Kubernetes' conformance tests read the reason of all containers, init containers too.
 func TestContainersWaitWithPodInitializing(t *testing.T) {
 	inWorld(t, func(w *world) {

@@ -68,10 +68,6 @@ type Container struct {
 	Reason string
 	// Message explains the exit. A termination message takes its place.
 	Message string
-	// EndBy is the deadline of the last Stop with [StopOptions.Final]. A Runtime
-	// that reports it lets the Provider remember the end of a pod although the
-	// disk was full. Optional.
-	EndBy time.Time
 }
 
 // A Mount is a file or a directory of the host that a container sees.
@@ -119,9 +115,6 @@ type ContainerSpec struct {
 type StopOptions struct {
 	// Deadline is the time at which the container is killed if it still runs.
 	Deadline time.Time
-	// Final says that the pod ends, so the container is never started again. See
-	// [Container.EndBy].
-	Final bool
 }
 
 // A Runtime runs single containers. Its methods are called from several

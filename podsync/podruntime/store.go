@@ -26,6 +26,7 @@ import (
 //
 //	pods/UID/pod.json              an accepted pod
 //	pods/UID/stop.json             the deadline of a pod that is being stopped
+//	pods/UID/stop.spare            stop.json without a deadline, for a full disk
 //	pods/UID/past.json             the runs before the last restart of the whole pod
 //	pods/UID/runs/NAME.N.json      facts about run N of a container that the Runtime does not keep
 //	pods/UID/volumes/NAME          see volumes.go
@@ -48,7 +49,26 @@ type podRecord struct {
 
 // stopRecord is the content of stop.json. With it nothing of the pod is started.
 type stopRecord struct {
-	Deadline time.Time `json:"deadline"`
+	// Deadline is zero if the disk was full: the end is certain, its time is not.
+	Deadline time.Time `json:"deadline,omitzero"`
+}
+
+// spareStop writes the file that keepStop renames if the disk is full.
+func spareStop(dir string) error {
+	return record.Write(filepath.Join(dir, "stop.spare"), stopRecord{})
+}
+
+// keepStop writes stop.json. If that fails, it is stop.json without a deadline that
+// remains: a rename needs no room.
+func keepStop(dir string, deadline time.Time) error {
+	path := filepath.Join(dir, "stop.json")
+	err := record.Write(path, stopRecord{deadline})
+	if err != nil {
+		if _, missing := os.Stat(path); missing != nil {
+			_ = os.Rename(filepath.Join(dir, "stop.spare"), path)
+		}
+	}
+	return err
 }
 
 // pastRecord is the content of past.json: by container name, the newest run that
@@ -156,7 +176,7 @@ func (s store) create(pod *corev1.Pod, accepted time.Time, prepare func(dir stri
 			return "", err
 		}
 	}
-	if err := prepare(draft); err != nil {
+	if err := errors.Join(spareStop(draft), prepare(draft)); err != nil {
 		return "", err
 	}
 	if err := record.Write(filepath.Join(draft, "pod.json"), podRecord{Pod: pod, Accepted: accepted}); err != nil {

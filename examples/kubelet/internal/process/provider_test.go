@@ -228,7 +228,7 @@ func TestStopIsKeptWhenTheDiskTakesItAgain(t *testing.T) {
 	r.neverAgain(ref)
 }
 
-func TestStopThatIsNotOnTheDiskIsInTheExit(t *testing.T) {
+func TestStopIsKeptOnAFullDisk(t *testing.T) {
 	r := newRig(t)
 	r.neverAgain(r.stopWithoutRoom())
 }

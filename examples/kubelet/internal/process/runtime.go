@@ -150,7 +150,7 @@ func (r *Runtime) container(ctx context.Context, id podruntime.ContainerID) (pod
 	case st.Exit != nil:
 		e := st.Exit
 		c.State, c.ExitCode, c.Signal, c.Reason, c.Message = podruntime.ContainerExited, e.Code, e.Signal, e.Reason, e.Message
-		c.StartedAt, c.FinishedAt, c.EndBy = e.StartedAt, e.FinishedAt, e.EndBy
+		c.StartedAt, c.FinishedAt = e.StartedAt, e.FinishedAt
 		err = r.awaitEnd(ctx, id)
 	case st.MayHaveStarted:
 		c.State = podruntime.ContainerRunning
@@ -395,9 +395,6 @@ func (r *Runtime) Stop(_ context.Context, id podruntime.ContainerID, opts podrun
 		return err
 	}
 	defer func() { _ = opened.Close() }()
-	if opts.Final {
-		return opened.End(opts.Deadline)
-	}
 	return opened.Stop(opts.Deadline)
 }
 

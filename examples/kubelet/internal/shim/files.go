@@ -69,9 +69,6 @@ type Exit struct {
 	Message    string    `json:"message,omitempty"`
 	StartedAt  time.Time `json:"startedAt,omitzero"`
 	FinishedAt time.Time `json:"finishedAt"`
-	// EndBy is the deadline of the last call of [Run.End]: the command must not be
-	// started again. It is zero if End was not called before the run ended.
-	EndBy time.Time `json:"endBy,omitzero"`
 }
 
 // The reasons of an Exit.
@@ -99,7 +96,6 @@ type Size struct {
 // stop ends the command.
 type stop struct {
 	Deadline time.Time `json:"deadline"`
-	Final    bool      `json:"final,omitempty"`
 }
 
 // Status is the state of a run, read from its files.

@@ -187,12 +187,6 @@ func (r *Run) Stop(deadline time.Time) error {
 	return send(r.dir, order{Stop: &stop{Deadline: deadline}})
 }
 
-// End is Stop for a command that must not be started again. The deadline is stored
-// in its Exit, in case the kubelet dies before it could store that itself.
-func (r *Run) End(deadline time.Time) error {
-	return send(r.dir, order{Stop: &stop{deadline, true}})
-}
-
 // Resize sets the size of the terminal of the run in a folder. A run that has ended
 // or has no terminal is no error.
 func Resize(dir string, size Size) error { return send(dir, order{Size: &size}) }

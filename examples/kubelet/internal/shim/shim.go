@@ -62,7 +62,6 @@ type reaper struct {
 	exit    *Exit     // once it has ended
 	over    bool      // and nothing is left of it
 	asked   bool      // to end
-	endBy   time.Time // of the newest stop that was final
 	killAt  time.Time // the earliest deadline of a stop
 	kill    <-chan time.Time
 }
@@ -348,7 +347,6 @@ func (s *reaper) ended(status syscall.WaitStatus) {
 	if s.exit.Code != 0 {
 		s.exit.Reason = ReasonError
 	}
-	s.exit.EndBy = s.endBy
 }
 
 // stop asks the command to end, and has it killed later.
@@ -356,12 +354,6 @@ func (s *reaper) stop(st stop) {
 	if !s.asked && s.exit == nil {
 		s.asked = true
 		_ = syscall.Kill(-s.pid, syscall.SIGTERM)
-	}
-	if st.Final {
-		s.endBy = st.Deadline
-		if s.exit != nil {
-			s.exit.EndBy = s.endBy
-		}
 	}
 	if s.killAt.IsZero() || st.Deadline.Before(s.killAt) {
 		s.killAt, s.kill = st.Deadline, time.After(time.Until(st.Deadline))
