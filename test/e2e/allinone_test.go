@@ -156,6 +156,7 @@ func TestExampleAllInOne(t *testing.T) {
 	quiet(t)
 	const node = "allinone"
 	cluster := shared.Cluster(t)
+	letNodesRecordEvents(t, cluster)
 	p := newPair(t, cluster, node)
 	ctx := t.Context()
 	if _, err := p.client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: node}}, metav1.CreateOptions{}); err != nil {

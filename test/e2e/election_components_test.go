@@ -82,7 +82,7 @@ func (c *component) awaitInstance(old string) string {
 // The log lines that begin and end a term of a component.
 var (
 	klogTime  = regexp.MustCompile(`^[IWEF](\d{4} \d\d:\d\d:\d\d\.\d{6})`)
-	beginLine = "Successfully acquired lease"
+	beginLine = "successfully acquired lease" // with a capital letter since 1.35
 	// The lines that an instance logs when it ends on SIGTERM or has lost the
 	// lease.
 	endLines = []string{"leaderelection lost", "Leaderelection lost", "leader election lost", "Requested to terminate"}
@@ -109,7 +109,7 @@ func (c *component) leadership(instance string) (terms []*electionTerm) {
 			c.Fatal(err)
 		}
 		switch {
-		case strings.Contains(line, beginLine) && strings.Contains(line, c.lease.Name):
+		case strings.Contains(strings.ToLower(line), beginLine) && strings.Contains(line, c.lease.Name):
 			terms = append(terms, &electionTerm{who: instance, from: at})
 		case slices.ContainsFunc(endLines, func(s string) bool { return strings.Contains(line, s) }):
 			ends = append(ends, at)

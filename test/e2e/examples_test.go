@@ -20,6 +20,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/util/version"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
@@ -183,6 +184,19 @@ func applyManifests(t *testing.T, cluster *harness.Cluster, files ...string) {
 		args = append(args, "-f", "../../examples/rbac/"+file)
 	}
 	cluster.Kubectl(t, args...)
+}
+
+// letNodesRecordEvents grants nodes what API servers since 1.35 grant them.
+func letNodesRecordEvents(t *testing.T, cluster *harness.Cluster) {
+	t.Helper()
+	if !isAtLeast(cluster, "1.35") {
+		applyManifests(t, cluster, "node-events.yaml")
+	}
+}
+
+// isAtLeast reports whether a cluster has a minor version of Kubernetes or a later one.
+func isAtLeast(cluster *harness.Cluster, minor string) bool {
+	return version.MustParseGeneric(cluster.Version()).AtLeast(version.MustParseGeneric(minor))
 }
 
 func TestExampleNodeUnderItsManifests(t *testing.T) {

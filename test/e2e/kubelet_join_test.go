@@ -46,6 +46,7 @@ func TestExampleKubeletJoins(t *testing.T) {
 		harness.ControllerManager: {"--cluster-signing-duration=60s"},
 	}})
 	cluster.Kubectl(t, "apply", "-f", "../../examples/rbac/kubelet-bootstrap.yaml")
+	letNodesRecordEvents(t, cluster)
 	client := kubernetes.NewForConfigOrDie(cluster.AdminConfig())
 	bootstrap := bootstrapKubeconfig(t, cluster, client)
 

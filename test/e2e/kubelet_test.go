@@ -42,6 +42,7 @@ type kubeletRig struct {
 }
 
 func newKubeletRig(t *testing.T, cluster *harness.Cluster, node string, args ...string) *kubeletRig {
+	letNodesRecordEvents(t, cluster)
 	r := &kubeletRig{
 		T: t, cluster: cluster, client: kubernetes.NewForConfigOrDie(cluster.AdminConfig()),
 		node: node, namespace: node, root: filepath.Join(t.TempDir(), "kubelet"), out: filepath.Join(t.TempDir(), "out"),

@@ -702,10 +702,14 @@ func TestNodeStatusFeatures(t *testing.T) {
 	if swap := node.Status.NodeInfo.Swap; swap != nil {
 		got.Swap = ptr.Deref(swap.Capacity, 0)
 	}
+	var features []string
+	if isAtLeast(cluster, "1.36") { // before, the API server drops them by default
+		features = []string{"RestartAllContainersOnContainerExits", "UserNamespacesHostNetworkSupport"}
+	}
 	if diff := cmp.Diff(written{
 		ProviderID: "example://7", Address: "10.0.0.7", ProvidedIP: "10.0.0.7", Type: "small", Zone: "zone-1", Region: "region-1",
 		Uninitialized: true, UserNamespaces: true, Recursive: true, Groups: true,
-		Features: []string{"RestartAllContainersOnContainerExits", "UserNamespacesHostNetworkSupport"},
+		Features: features,
 		Volumes:  []corev1.UniqueVolumeName{"kubernetes.io/csi/a", "kubernetes.io/csi/b"},
 		Handlers: []string{"", "sandboxed"}, Images: []string{"example.com/large:1", "example.com/small:1"}, Swap: 1 << 30,
 	}, got); diff != "" {

@@ -419,8 +419,13 @@ func (p *poolWatch) deletes() int {
 // garbage collector and node authorizer.
 func TestResourceSlice(t *testing.T) {
 	busy(t)
-	// API servers before 1.36 drop taints by default.
-	d := startDRA(t, harness.Options{FeatureGates: map[string]bool{"DRADeviceTaints": true}})
+	// API servers before 1.36 drop taints by default, and with the gate on the
+	// scheduler of 1.34 needs the rules for taints too, which 1.37 doesn't know.
+	o := harness.Options{FeatureGates: map[string]bool{"DRADeviceTaints": true}}
+	if !isAtLeast(shared.Cluster(t), "1.35") {
+		o.RuntimeConfig = map[string]bool{"resource.k8s.io/v1alpha3": true}
+	}
+	d := startDRA(t, o)
 	exact := resourcev1.DeviceAllocationModeExactCount
 	one := d.publish("dra-1", nil)
 	two := d.publish("dra-2", nil)
