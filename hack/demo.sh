@@ -146,7 +146,7 @@ if $keep; then
   wait "$example_pid"
   exit 0
 fi
-say "The kubelet stops in order"
+say "The kubelet stops gracefully"
 stop
 
 say "Done. The kubeconfig was $admin; \`make demo KEEP=1\` keeps everything running."

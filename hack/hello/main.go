@@ -59,9 +59,6 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, *kubelet, os.Stdout); err != nil {
-		if ctx.Err() != nil {
-			err = fmt.Errorf("interrupted: %w", err)
-		}
 		fmt.Fprintln(os.Stderr, "hello:", err)
 		os.Exit(1)
 	}
@@ -84,7 +81,7 @@ func (s *show) say(format string, args ...any) {
 }
 
 func run(ctx context.Context, kubelet string, out io.Writer) (err error) {
-	fmt.Fprintln(out, "A node joins an API server in memory, runs a pod and serves its log. This takes about 10 seconds.")
+	fmt.Fprintln(out, "A node joins an API server in memory, runs a pod and serves its log. This takes about ten seconds.")
 	s := &show{out: out, begin: time.Now()}
 	dir, err := os.MkdirTemp("", "kubewright-hello-")
 	if err != nil {
@@ -123,14 +120,17 @@ func run(ctx context.Context, kubelet string, out io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	err = s.play(n.whileItRuns(ctx))
+	played := s.play(n.whileItRuns(ctx))
+	if ctx.Err() != nil {
+		played = nil // interrupted, not failed
+	}
 	// A pod outlives its kubelet, so it goes first, after an error or Ctrl-C too.
-	err = errors.Join(err, s.removePod(n.whileItRuns(context.WithoutCancel(ctx))))
-	if stopped := n.stop(); stopped != nil || err != nil {
-		return errors.Join(err, stopped, fmt.Errorf("the last output of examples/kubelet:\n%s", n.output.Bytes()[max(0, n.output.Len()-2000):]))
+	removed := s.removePod(n.whileItRuns(context.WithoutCancel(ctx)))
+	if err := errors.Join(played, removed, n.stop()); err != nil {
+		return fmt.Errorf("%w\nthe last output of examples/kubelet:\n%s", err, n.output.Bytes()[max(0, n.output.Len()-2000):])
 	}
 	s.say("the node has ended cleanly")
-	return nil
+	return context.Cause(ctx)
 }
 
 // play runs the steps.
