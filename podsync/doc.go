@@ -15,15 +15,13 @@
 //		Provider: provider,
 //		NodeName: "node-1",
 //	})
-//	if err != nil {
-//		return err
-//	}
-//	return controller.Run(ctx)
+//	...
+//	err = controller.Run(ctx)
 //
 // A provider may implement [Updater], [Watcher], [Inspector], [Releaser] and
-// [Admitter] in addition. Package podsynctest has a provider in memory, and a test
-// suite for providers. Package podstatus computes statuses, package podenv resolves
-// environment variables.
+// [Admitter] in addition. Package podsynctest has a provider in memory and a test
+// suite for providers; podruntime makes a provider out of a container runtime;
+// podstatus computes statuses; podenv resolves environments and volumes.
 //
 // The Node must exist and have a lease, or the control plane evicts the pods. Packages
 // nodestatus and lease maintain them.
@@ -34,14 +32,13 @@
 // the first informer event until the object is gone and the provider no longer
 // holds an instance. In between it passes through the stages of [Stage].
 //
-// Nothing is started or stopped before the informer has synced and the provider's
-// List has succeeded once. A pod that the provider holds then is adopted. A pod that
-// had started and that the provider does not hold is lost, and [Policy.Lost] decides
+// Nothing is started or stopped before the informer has synced and List has
+// succeeded once. A pod that the provider holds then is adopted. A pod that had
+// started and that the provider does not hold is lost, and [Policy.Lost] decides
 // about it. An instance without a pod is an orphan: it is stopped once the API has
-// confirmed that the pod is gone. Pods that a LIST leaves out are confirmed too. If
-// suspiciously many are gone, they keep running for [Policy.MassHold]. An instance
-// is kept and reported if the API does not answer for it and [State.NodeName] does not
-// assign it to the node.
+// confirmed that the pod is gone. If suspiciously many are gone, they keep running for
+// [Policy.MassHold]. An instance is kept and reported if the API does not answer for
+// it and [State.NodeName] does not assign it to the node.
 //
 // Two processes with one node name run every pod twice unless [Config.Gate] lets
 // only one of them act. The other one waits, and adopts the pods when it may act.
@@ -50,65 +47,52 @@
 // spec.activeDeadlineSeconds is over, if it was evicted or rejected, or if another
 // client set a terminal phase. Stop is repeated until the provider has confirmed
 // that nothing runs. Then the terminal phase is written, and then the object is
-// deleted, with the UID as a precondition. A pod of the same name waits until then.
+// deleted. A pod of the same name waits until then.
 //
-// A status is written as a strategic merge patch of the fields that changed, with
-// the UID as a precondition. It touches neither labels nor fields of other
-// components, and is refused for another pod of the same name. [podstatus.Next]
-// computes it from the provider's last report. A terminal phase never changes again,
-// and is never Succeeded without an exit code 0 of every container that must
-// complete.
+// A status is written as a strategic merge patch of the fields that changed, which
+// [podstatus.Next] computes from the provider's last report. Patches and deletions
+// have the UID as a precondition. A terminal phase never changes again, and is never
+// Succeeded without an exit code 0 of every container that must complete. A pod that
+// runs and is deleted costs two PATCH and one DELETE, a pod that completes two PATCH,
+// and a pod that does not change no request: there is no resync and no GET.
 //
-// A pod that runs and is deleted costs two PATCH and one DELETE, a pod that completes
-// two PATCH. A pod that does not change costs no request: there is no resync and
-// no GET.
-//
-// A change of the spec is detected by metadata.generation, which API servers
-// maintain for pods since 1.34; with older servers the mutable fields are compared.
-// status.observedGeneration is the generation that the provider has accepted.
-// Changes of labels and annotations are passed to Update only if
-// [Policy.UpdateMetadata] is set.
-//
-// Like a kubelet's, the status has the resources of the spec once the provider has
-// accepted it, and, with [Config.HostIPs], the node's addresses.
-// [Config.ContainerEvents] records a kubelet's events about containers. An error of
-// Start that has the method WaitingReason(container string) string, as those of
-// package podenv have, gives the reason with which a container waits.
+// A change of the spec is detected by metadata.generation, or by the mutable fields
+// with API servers before 1.34. status.observedGeneration is the generation that the
+// provider has accepted. Changes of labels and annotations are passed to Update only
+// if [Policy.UpdateMetadata] is set. As with a kubelet, the status has the resources
+// of the spec once the provider has accepted it. [Config.HostIPs] and
+// [Config.ContainerEvents] add the node's addresses and a kubelet's events. An error
+// of Start that has the method WaitingReason(container string) string, as those of
+// podenv have, gives the reason with which a container waits.
 //
 // The informer keeps pods encoded: see [Compact] for the informer of a program.
 //
 // # Concurrency
 //
-// All methods of Controller may be called from any number of goroutines.
-// For one pod at most one provider call and at most one API request are in flight.
-// The two do not wait for each other, and no pod waits for another, except for a
-// place if [Config.MaxCalls] or [Config.StatusWriters] are reached. Stop has places
-// of its own. Of several reports about a pod only the newest is written.
-//
-// A pod that waits costs no goroutine and no timer of its own.
+// All methods of Controller may be called from any number of goroutines. For one pod
+// at most one provider call and at most one API request are in flight, and they do
+// not wait for each other. No pod waits for another, unless [Config.MaxCalls] or
+// [Config.StatusWriters] are reached; Stop has places of its own. Of several reports
+// about a pod only the newest is written. A waiting pod has no goroutine and no timer.
 //
 // # Failure modes
 //
-// Every call that fails is retried without limit: with exponential backoff, or after
-// the delay that the provider asks for ([RetryAfter]), or at once if the pod's spec
-// changes or the pod is deleted. While the API server fails for all pods, one request
-// at a time is sent. Pods are still started and stopped, and the newest status of
-// each is written when the server is back.
-//
-// A panic in the provider, or in another function of Config, fails the call that
-// it was made in, with a [PanicError], and ends neither the process nor the work on
-// other pods. [Controller.CheckProvider] reports a provider that does not answer;
-// it fits nodestatus.HealthCheck. [Controller.Check] is about the loop only.
-//
-// A List that fails says nothing about any pod. A provider call that hangs blocks its
-// own pod only. A status that the API refuses as invalid is not sent again until it
-// changes, and never keeps a pod from being deleted. An answer "no such pod" has no
-// effect until the informer, or a second answer, confirms it. If the answer to a
-// write is lost, the pod is read before the status is written again.
-//
-// If the process dies, the next one finds the instances through List. The exit code
-// of a pod that had just stopped can be lost then, unless the provider is a
-// [Releaser], which keeps the exit code until it is stored.
+//   - A failed call is retried without limit: with exponential backoff, after the
+//     delay of [RetryAfter], or at once if the pod's spec changes or it is deleted.
+//   - While the API server fails for all pods, one request at a time is sent. Pods
+//     are still started and stopped, and their newest status is written afterwards.
+//   - A panic in a function of the program fails that call with a [PanicError].
+//   - A provider call that hangs blocks its own pod only. [Controller.CheckProvider],
+//     a nodestatus.HealthCheck, reports a provider that does not answer.
+//     [Controller.Check] is about the loop only.
+//   - A List that fails has no effect on any pod.
+//   - A status that the API refuses as invalid is not sent again until it changes,
+//     and never keeps a pod from being deleted.
+//   - An answer "no such pod" has no effect until the informer, or a second answer,
+//     confirms it. If the answer to a write is lost, the pod is read first.
+//   - If the process dies, the next one finds the instances through List. The exit
+//     code of a pod that had just stopped can be lost, unless the provider is a
+//     [Releaser], which keeps it until it is stored.
 //
 // # Compatibility
 //
@@ -116,6 +100,5 @@
 // program may be older than the API server by three minor versions, but not
 // newer. Pods that exist on the node only (static pods) are out of scope.
 //
-// Metrics, events, log lines and permissions are in docs/operations.md of this
-// repository.
+// docs/operations.md has the metrics, events, log lines and permissions.
 package podsync
