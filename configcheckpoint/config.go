@@ -137,7 +137,7 @@ type Config[T any] struct {
 	// called synchronously and must not block. Default: the logger of Boot's and
 	// Run's context.
 	ErrorHandler func(ctx context.Context, err error, msg string)
-	// EventRecorder records the events listed in the package comment.
+	// EventRecorder records the events listed in docs/operations.md.
 	// Default: none.
 	EventRecorder events.EventRecorder
 	// Required with EventRecorder. EventObject is the object of the events,

@@ -27,12 +27,11 @@
 //	... // stop the agent
 //	closeErr := controller.Close(agentErr)
 //	if errors.Is(err, configcheckpoint.ErrRestart) {
-//		os.Exit(75)
+//		os.Exit(75) // not 0: a supervisor that restarts on failure would stop
 //	}
 //
-// The exit status must not be 0: a supervisor that restarts on failure takes
-// 0 for the end of the work, and the node never comes back. See examples/agent
-// for the complete program.
+// See examples/agent for the complete program. NodeCondition returns a setter of a
+// Node condition, for package nodestatus; Hooks.StatusChanged triggers its write.
 //
 // # Behavior
 //
@@ -40,68 +39,48 @@
 // SHA-256. A new version, label or file time of the same bytes is no change.
 //
 // The running process decodes, validates and admits a new payload, and rejects a
-// bad one without a restart. A payload that passes is stored and assigned. It
-// then runs on trial: after a restart, for which Run returns ErrRestart, or at
-// once if Config.Apply is set. The trial succeeds when the configuration has run
-// for Trial.Soak in one process, healthy without a break, or on Verdict(nil);
-// the configuration is then the last-known-good one. It fails if Trial.Health
-// fails for Trial.Grace, on Verdict with an error, if Apply fails, or if
-// Trial.Attempts processes were started with the configuration and ended without
-// success. The configuration is then rejected, and the last-known-good one runs.
-// A proven configuration is not counted or checked: a crash a day later rolls
-// back nothing.
+// bad one without a restart. A payload that passes is stored and assigned. It then
+// runs on trial: after a restart, for which Run returns ErrRestart, or at once if
+// Config.Apply is set. A newer payload replaces the one on trial at once.
 //
-// Each start on trial is written to the disk before the configuration is
-// decoded, so that one that ends the process at once is counted. The decoding of
-// a new payload is recorded as well: after Trial.Attempts processes ended during
-// it, the payload is rejected. A stop reported to Close while the configuration
-// was healthy is not counted. A power cut is, because it can't be distinguished
-// from a machine that the configuration brought down; the message of the
-// rejection says how many starts ended with a reboot.
+// The trial succeeds when the configuration has run for Trial.Soak in one process,
+// healthy without a break, or on Verdict(nil); the configuration is then the
+// last-known-good one. It fails if Trial.Health fails for Trial.Grace, on Verdict with
+// an error, if Apply fails, or if Trial.Attempts processes were started with the
+// configuration and ended without success. The configuration is then rejected, and
+// the last-known-good one runs. Each failure of Health starts Soak again and each
+// success starts Grace again, so flapping decides nothing. A proven configuration is
+// not checked: a crash a day later rolls back nothing, and no trial is needed if the
+// source returns to the last-known-good configuration.
 //
-// Health that comes and goes decides nothing: each failure starts Soak again
-// and each success starts Grace again. To end a trial because of flapping, let
-// Health fail for as long as it is in doubt.
-//
-// A newer payload replaces the one on trial at once. A failed trial always goes
-// back to the last configuration that passed one. If the source returns to that
-// configuration, it runs again without a trial.
+// Each start on trial, and each decoding of a new payload, is written to the disk
+// before it begins, so a process that it ends is counted. A stop reported to Close
+// while the configuration was healthy is not counted. A power cut is, because it
+// can't be distinguished from a machine that the configuration brought down; the
+// rejection's message says how many starts ended with a reboot.
 //
 // A rejection is kept with the digest of the payload and Config.Build. The same
 // build does not try the same bytes again until Forget; another build does. Four
-// rejections are kept. Those of configurations that ran outlast the others,
-// which cost nothing to make again.
+// rejections are kept, first of all those of configurations that ran.
 //
 // Boot takes the first of these that can be loaded, decoded and validated: the
 // assigned configuration unless it is rejected, the last-known-good one, the one
-// before it unless it was rejected since, Codec.Default. It does not use the
-// network.
+// before it unless it was rejected since, Codec.Default. It does not use the network.
 //
-// A change of state costs one flush of the disk: a start on trial, a promotion, a
-// rejection. A new payload costs three, a start with a proven configuration and a
-// trial that goes on cost none. The state can be written on a full disk. To read
-// it, use cat on slot.a and slot.b in Config.Dir; to start over, remove the
-// directory while the process is stopped. DESIGN.md has the states, the
-// transitions and the timing.
-//
-// NodeCondition returns a setter of a Node condition, for package nodestatus or
-// another writer of the Node's status; Hooks.StatusChanged triggers the write:
-//
-//	setters := []nodestatus.Setter{controller.NodeCondition("AgentConfigOK")}
-//	hooks := configcheckpoint.Hooks{StatusChanged: func(configcheckpoint.Status) { nodes.Trigger(nodeName) }}
+// A start on trial, a promotion and a rejection cost one flush of the disk each, a new
+// payload three, everything else none. The state can be written on a full disk. To
+// read it, use cat on slot.a and slot.b in Config.Dir; to start over, remove the
+// directory while the process is stopped. DESIGN.md has the states and the timing.
 //
 // # Concurrency
 //
 // All methods are safe for concurrent use. Run calls Hooks and ErrorHandler one
 // after the other from its own goroutine; Codec's functions, Admit, Apply and
-// Health each from a goroutine that it waits for. No lock is held during a call,
-// so they may call the Controller. A function that does not return within
-// CallTimeout is left behind, because it must not prevent a roll-back; its
-// goroutine is the only one that can outlive Run, after ShutdownTimeout. The
-// source's iterator has its own goroutine.
-//
-// One process at a time may have a store open. The kernel drops the lock when
-// the process ends.
+// Health each from a goroutine that it waits for. No lock is held during a call, so
+// they may call the Controller. A function that does not return within CallTimeout
+// is left behind, because it must not prevent a roll-back; its goroutine is the only
+// one that can outlive Run, after ShutdownTimeout. One process at a time may have a
+// store open. The kernel drops the lock when the process ends.
 //
 // # Failure modes
 //
@@ -111,11 +90,9 @@
 //     Unassign set unassigns.
 //   - Admit fails: it is called again. Only an error that wraps ErrRefused rejects.
 //   - The disk is full, read-only or broken: a proven configuration runs. A start
-//     on trial that can't be recorded is not made, and tried again when the disk
-//     can be written. The same holds for the decoding of a new payload.
+//     on trial, or the decoding of a new payload, waits until it can be recorded.
 //   - A stored payload is missing or damaged: the next one in the order above
-//     runs. When the source delivers the same bytes again, they are stored and
-//     run.
+//     runs, until the source delivers the same bytes again.
 //   - One copy of the record is damaged: it is repaired from the other, which is
 //     at most one change older. Both are: they are renamed to slot.a.bad and
 //     slot.b.bad, and the built-in default runs until the source assigns again.
@@ -126,20 +103,15 @@
 //     is read as far as possible and never written.
 //   - Another user can write the directory or the record, or owns them: Boot
 //     returns ErrPermissions. Another process has it open: ErrLocked.
-//   - Decode, Validate, Admit, Apply, Health or the source panics: that is an
-//     error of the function.
+//   - A function of the program panics: that is an error of the function.
 //
 // # Compatibility
 //
-// Linux first. On other Unix systems a flush may reach no further than the
-// drive's cache. On Windows there is no lock, no check of the
-// directory's owner and no flush of directories, so a power cut may lose the
-// newest payload, which is then delivered again; the record is as safe as on
-// Linux. The store must be on a local disk.
+// Linux first. On other Unix systems a flush may reach no further than the drive's
+// cache. On Windows there is no lock, no check of the directory's owner and no flush
+// of directories, so a power cut may lose the newest payload, which is then delivered
+// again. The store must be on a local disk. A newer program reads the store of an
+// older one, and an older one that of a newer one unless the record forbids it.
 //
-// The store's format has a version. A newer program reads the store of an older
-// one, and an older one that of a newer one unless the record forbids it.
-//
-// Metrics, events, log lines and permissions are in docs/operations.md of this
-// repository.
+// docs/operations.md has the metrics, events, log lines and permissions.
 package configcheckpoint

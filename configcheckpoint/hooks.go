@@ -79,7 +79,7 @@ type Rejected struct {
 	RolledBack bool
 }
 
-// The reasons and actions of the events, as listed in the package comment.
+// The reasons and actions of the events, as listed in docs/operations.md.
 const (
 	eventStaged     = "ConfigStaged"
 	eventPromoted   = "ConfigPromoted"

@@ -191,7 +191,7 @@ type Config struct {
 	// every one. It is called synchronously and must not block. Default: the logger of
 	// Run's context.
 	ErrorHandler func(ctx context.Context, err error, msg string)
-	// EventRecorder records the events listed in the package comment.
+	// EventRecorder records the events listed in docs/operations.md.
 	// Default: none.
 	EventRecorder events.EventRecorder
 	// Hooks are called on events. Default: none.
