@@ -110,7 +110,7 @@ type GateFunc func(ctx context.Context, nodeName string) error
 type Config struct {
 	// Required. Client reads and writes Leases in the namespace
 	// kube-node-lease. clientset.CoordinationV1() is one. It should have a
-	// connection of its own (see the package comment), and its rate limit must
+	// connection of its own, for ResetConnections, and its rate limit must
 	// be off (QPS -1) or leave room for one request per node and RenewInterval:
 	// the default of client-go, 5 a second, is used up by 50 nodes.
 	Client coordinationv1client.LeasesGetter

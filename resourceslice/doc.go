@@ -83,8 +83,8 @@
 //     controller follows an API that comes back, or comes back in another version.
 //   - Other errors are retried with backoff, and reported after 30 seconds. A Set
 //     is tried at once whatever the pool waits for.
-//   - A write without an answer is repeated until it is answered, or refused for
-//     a minute, before anything else is planned.
+//   - A write without an answer is repeated until it is answered, before anything
+//     else is planned. A refusal counts as the answer after a minute only.
 //
 // When Run's context is done, slices stay, and half published pools are
 // completed, for ShutdownTimeout at most. [Controller.Withdraw] removes all pools.
