@@ -34,7 +34,7 @@
 //
 // The client should have no rate limit (QPS -1 of its rest.Config) and a connection
 // of its own, which [Config.ResetConnections] can then close without breaking a
-// watch.
+// watch: examples/lease/heartbeat.go makes one.
 //
 // # Behavior
 //
