@@ -161,8 +161,9 @@ type Policy struct {
 	// instances are stopped, if more than five and more than a quarter of the
 	// provider's pods are gone, or all of two or more. So many are probably a
 	// mistake, such as a wrong cluster or an API server that was restored from a
-	// backup. [Hooks.MassOrphans] is called in the meantime. A negative value means
-	// that the instances are never stopped. Default: DefaultMassHold.
+	// backup. [Hooks.MassOrphans] is called in the meantime. The time begins again
+	// with each process. A negative value means that the instances are never
+	// stopped. Default: DefaultMassHold.
 	MassHold time.Duration
 	// Overlap lets a pod start while another one of its namespace and name has
 	// not stopped. Default: it waits, which is what backends that go by names

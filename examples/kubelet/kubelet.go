@@ -124,7 +124,7 @@ func (k *kubelet) assemblePods(s settings, m *machine, env *podenv.Resolver) (*p
 	pods, err := podsync.New(podsync.Config{
 		Client: k.client.CoreV1(), Provider: provider, NodeName: k.nodeName, Gate: k.holds,
 		Relist:        s.SyncInterval.Duration,
-		Policy:        podsync.Policy{OrphanDelay: s.OrphanDelay.Duration},
+		Policy:        podsync.Policy{OrphanDelay: s.OrphanDelay.Duration, MassHold: s.MassHold.Duration},
 		EventRecorder: k.recorder, ContainerEvents: k.containers,
 		HostIPs: func(string) []string { return []string{k.nodeIP} },
 	})

@@ -26,6 +26,9 @@ type settings struct {
 	// OrphanDelay is the time for which a pod must be unknown to the API before the
 	// kubelet asks the API about it and removes it.
 	OrphanDelay metav1.Duration `json:"orphanDelay"`
+	// MassHold is the time for which suspiciously many pods must be unknown to the
+	// API before they are removed.
+	MassHold metav1.Duration `json:"massHold"`
 	// BackoffInitial, BackoffMax and BackoffReset are the restart backoff of
 	// containers; see podruntime.Backoff.
 	BackoffInitial metav1.Duration `json:"backoffInitial"`
@@ -50,6 +53,7 @@ func (s *settings) addFlags(flags *flag.FlagSet) {
 	// The provider lists its pods from memory, which costs nothing.
 	flags.DurationVar(&s.SyncInterval.Duration, "sync-interval", podsync.DefaultRelist, "`time` between two lists of all pods, which find missed changes (setting syncInterval)")
 	flags.DurationVar(&s.OrphanDelay.Duration, "orphan-delay", podsync.DefaultOrphanDelay, "`time` for which a pod must be unknown to the API before it is removed (setting orphanDelay)")
+	flags.DurationVar(&s.MassHold.Duration, "mass-hold", podsync.DefaultMassHold, "`time` for which suspiciously many pods must be unknown to the API before they are removed (setting massHold)")
 }
 
 // decode reads settings. Keys that are missing from data keep their value in s; an
@@ -69,6 +73,7 @@ func (s settings) validate() error {
 	}{
 		{"syncInterval", s.SyncInterval, 100 * time.Millisecond},
 		{"orphanDelay", s.OrphanDelay, time.Millisecond},
+		{"massHold", s.MassHold, time.Millisecond},
 		{"backoffInitial", s.BackoffInitial, time.Millisecond},
 		{"backoffMax", s.BackoffMax, s.BackoffInitial.Duration},
 		{"backoffReset", s.BackoffReset, time.Millisecond},

@@ -25,11 +25,11 @@ func TestSettings(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := o.builtin.decode([]byte("orphanDelay: 7s\nlabels: {a: b}\n"))
+	s, err := o.builtin.decode([]byte("orphanDelay: 7s\nmassHold: 9s\nlabels: {a: b}\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s.SyncInterval.Duration != 3*time.Second || s.OrphanDelay.Duration != 7*time.Second || s.MaxPods != 110 || s.Labels["a"] != "b" {
+	if s.SyncInterval.Duration != 3*time.Second || s.OrphanDelay.Duration != 7*time.Second || s.MassHold.Duration != 9*time.Second || s.MaxPods != 110 || s.Labels["a"] != "b" {
 		t.Errorf("decoded %+v", s)
 	}
 	if o.builtin.OrphanDelay == s.OrphanDelay {
@@ -47,6 +47,7 @@ func TestSettings(t *testing.T) {
 		"syncIntervall: 1s":     "syncIntervall",
 		"maxPods: many":         "maxPods",
 		"orphanDelay: tomorrow": "tomorrow",
+		"massHold: 0s":          "massHold",
 	} {
 		s, err := o.builtin.decode([]byte(text))
 		if err == nil {
