@@ -12,6 +12,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"path/filepath"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,7 +21,9 @@ import (
 	"k8s.io/client-go/tools/events"
 
 	"github.com/kubewright/kubewright/examples/crikubelet/internal/cri"
+	"github.com/kubewright/kubewright/examples/crikubelet/internal/dra"
 	"github.com/kubewright/kubewright/examples/internal/kube"
+	"github.com/kubewright/kubewright/examples/internal/machine"
 	"github.com/kubewright/kubewright/lease"
 	"github.com/kubewright/kubewright/nodeapi"
 	"github.com/kubewright/kubewright/nodestatus"
@@ -44,13 +47,14 @@ type kubelet struct {
 	api        *rest.Config
 
 	// From assemble.
-	machine  *machine
+	capacity corev1.ResourceList
 	runtime  *cri.Runtime
 	provider *podruntime.Provider
 	pods     *podsync.Controller
 	node     *nodestatus.Controller
 	leases   *lease.Controller
 	server   *nodeapi.Server
+	drivers  *dra.Drivers
 }
 
 // connect makes the clients.
@@ -68,13 +72,15 @@ func (k *kubelet) connect(ctx context.Context, cfg *rest.Config) (err error) {
 
 // assemble makes the controllers. It needs neither the API server nor the runtime.
 func (k *kubelet) assemble(ctx context.Context) (err error) {
-	if k.machine, err = readMachine(k.maxPods); err != nil {
+	if k.capacity, err = machine.Capacity(k.root, k.maxPods); err != nil {
 		return err
 	}
+	k.drivers = &dra.Drivers{Registry: k.registry}
 	k.runtime, err = cri.New(cri.Config{
 		Endpoint: k.endpoint, Node: k.nodeName, LogDir: k.logDir, CgroupParent: k.cgroupParent,
+		Claims:  &podruntime.Claims{Dir: filepath.Join(k.root, "claims"), Client: k.client.ResourceV1(), Drivers: k.drivers},
 		Secrets: k.client.CoreV1(), RuntimeClasses: k.client.NodeV1(),
-		Memory: k.machine.memory(), Sysctls: k.sysctls,
+		Memory: k.capacity.Memory().Value(), Sysctls: k.sysctls,
 	})
 	if err != nil {
 		return err
@@ -96,18 +102,18 @@ func (k *kubelet) assemblePods() error {
 	core := k.client.CoreV1()
 	env, err := podenv.New(podenv.Config{
 		ConfigMaps: core, Secrets: core, Services: core, ServiceAccounts: core, Nodes: core, Certificates: k.client.CertificatesV1(),
-		Allocatable: k.machine.allocatable, ReadFile: podruntime.ReadFile(k.root),
+		Allocatable: k.allocatable, ReadFile: podruntime.ReadFile(k.root),
 	})
 	if err != nil {
 		return err
 	}
-	host, err := readResolvConf(k.resolvConf)
+	host, err := machine.ReadResolvConf(k.resolvConf)
 	if err != nil {
 		return err
 	}
 	k.provider, err = podruntime.New(podruntime.Config{
 		Runtime: k.runtime, Root: k.root, Environment: env, HostIPs: []string{k.nodeIP},
-		Allocatable: k.machine.allocatable, Pod: k.newest, EventRecorder: k.recorder, GRPC: cri.GRPCProber{},
+		Allocatable: k.allocatable, Pod: k.newest, EventRecorder: k.recorder, GRPC: cri.GRPCProber{},
 		Node: func() *corev1.Node { return k.node.Node(k.nodeName) },
 		ReadNode: func(ctx context.Context) (*corev1.Node, error) {
 			return core.Nodes().Get(ctx, k.nodeName, metav1.GetOptions{})
@@ -125,6 +131,9 @@ func (k *kubelet) assemblePods() error {
 	})
 	return err
 }
+
+// allocatable returns the resources for pods. Nothing is reserved for this process.
+func (k *kubelet) allocatable() corev1.ResourceList { return k.capacity }
 
 // newest returns the newest version of a pod, for volumes with its labels.
 func (k *kubelet) newest(ref podsync.Ref) *corev1.Pod {
@@ -189,6 +198,7 @@ func (k *kubelet) run(ctx context.Context) error {
 	group.Last(k.leases.Run) // a node is alive while it ends
 	group.Go(k.pods.Run)
 	group.Go(k.server.Run)
+	group.Go(k.drivers.Run)
 	group.Go(func(ctx context.Context) error { return k.runtime.RunImageGC(ctx, k.imageGC) })
 	group.Go(func(ctx context.Context) error { return k.runtime.RunLogRotation(ctx, k.rotation) })
 	return group.Wait()

@@ -247,17 +247,3 @@ func TestFlagsAreValidated(t *testing.T) {
 		t.Errorf("%+v, %v", o, err)
 	}
 }
-
-func TestResolvConf(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "resolv.conf")
-	if err := os.WriteFile(path, []byte("# comment\nnameserver 192.0.2.1\nnameserver 192.0.2.2\nsearch a b\noptions ndots:2 rotate\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	dns, err := readResolvConf(path)
-	if err != nil || len(dns.Servers) != 2 || len(dns.Searches) != 2 || len(dns.Options) != 2 {
-		t.Errorf("%+v, %v", dns, err)
-	}
-	if _, err := readResolvConf(path + "x"); err != nil {
-		t.Errorf("a machine without a file: %v", err)
-	}
-}

@@ -27,12 +27,13 @@ type options struct {
 	root            string
 	logDir          string
 	cgroupParent    string
+	registry        string
 	maxPods         int
 	port            int
-	clusterDNS      list
+	clusterDNS      []string
 	clusterDomain   string
 	resolvConf      string
-	sysctls         list
+	sysctls         []string
 	clientCAFile    string
 	certFile        string
 	keyFile         string
@@ -40,21 +41,12 @@ type options struct {
 	rotation        cri.LogRotation
 }
 
-// A list is a flag of several values with commas between them.
-type list []string
-
-// String implements flag.Value.
-func (l *list) String() string { return strings.Join(*l, ",") }
-
-// Set implements flag.Value.
-func (l *list) Set(text string) error {
-	*l = nil
-	for part := range strings.SplitSeq(text, ",") {
-		if part != "" {
-			*l = append(*l, part)
-		}
+// commas returns the setter of a flag with several values and commas between them.
+func commas(values *[]string) func(string) error {
+	return func(text string) error {
+		*values = strings.FieldsFunc(text, func(r rune) bool { return r == ',' })
+		return nil
 	}
-	return nil
 }
 
 func parse(args []string) (*options, error) {
@@ -66,12 +58,13 @@ func parse(args []string) (*options, error) {
 	o.StringVar(&o.root, "root-dir", "/var/lib/kubewright-crikubelet", "`folder` for pods, volumes and records")
 	o.StringVar(&o.logDir, "log-dir", "", "`folder` of the containers' logs (default ROOT-DIR/logs)")
 	o.StringVar(&o.cgroupParent, "cgroup-parent", "", "`cgroup` of all pods, as the runtime's cgroup driver writes it; below a path each pod has its own (default: that of the runtime)")
+	o.StringVar(&o.registry, "plugin-registry-dir", "/var/lib/kubelet/plugins_registry", "`folder` in which DRA drivers register")
 	o.IntVar(&o.maxPods, "max-pods", 110, "`number` of pods that the node takes")
 	o.IntVar(&o.port, "port", 10250, "`port` on which the node answers kubectl logs, exec and top; 0: any that is free")
-	o.Var(&o.clusterDNS, "cluster-dns", "`addresses` of the cluster's DNS service")
+	o.Func("cluster-dns", "`addresses` of the cluster's DNS service", commas(&o.clusterDNS))
 	o.StringVar(&o.clusterDomain, "cluster-domain", "cluster.local", "`domain` of the cluster")
 	o.StringVar(&o.resolvConf, "resolv-conf", "/etc/resolv.conf", "`path` of the node's resolv.conf")
-	o.Var(&o.sysctls, "allowed-unsafe-sysctls", "`names` of sysctls, or prefixes with *, that pods may set though they are not safe")
+	o.Func("allowed-unsafe-sysctls", "`names` of sysctls, or prefixes with *, that pods may set though they are not safe", commas(&o.sysctls))
 	o.StringVar(&o.clientCAFile, "client-ca-file", "", "`path` of the CAs of client certificates (default: the CA of the API server)")
 	o.StringVar(&o.certFile, "tls-cert-file", "", "`path` of the serving certificate (default: self-signed)")
 	o.StringVar(&o.keyFile, "tls-private-key-file", "", "`path` of its key")

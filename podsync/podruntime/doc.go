@@ -27,8 +27,9 @@
 //	group.Go(pods.Run)
 //
 // A Runtime with more abilities has the methods of [Watcher], [Execer], [LogTailer],
-// [Sandboxer], [Resizer], [DiskMeter], [Preparer] or [Checker]. Package podruntimetest has a test
-// suite for any Runtime.
+// [Sandboxer], [Resizer], [DiskMeter], [Preparer] or [Checker]. [Claims] prepares
+// the devices of resource claims for it. Package podruntimetest has a test suite for any
+// Runtime.
 //
 // # Behavior
 //

@@ -6,12 +6,16 @@ package cri
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kubewright/kubewright/podsync"
 )
+
+// oldContainerd matches the versions that ignore CDI devices without an error.
+var oldContainerd = regexp.MustCompile(`^v?1\.[0-6]\.`)
 
 // Check implements podruntime.Checker.
 func (r *Runtime) Check(pod *corev1.Pod) error {
@@ -22,8 +26,8 @@ func (r *Runtime) Check(pod *corev1.Pod) error {
 		return podsync.Reject("SupplementalGroupsPolicyNotSupported", "SupplementalGroupsPolicy=Strict is not supported in this node")
 	}
 	var why []string
-	if len(pod.Spec.ResourceClaims) > 0 {
-		why = append(why, "resource claims: this kubelet has no device plugins")
+	if name, version, _ := strings.Cut(r.lastVersion(), "://"); len(pod.Spec.ResourceClaims) > 0 && name == "containerd" && oldContainerd.MatchString(version) {
+		why = append(why, "resource claims: containerd "+version+" has no CDI")
 	}
 	if pod.Spec.HostUsers != nil && !*pod.Spec.HostUsers {
 		why = append(why, "hostUsers: this kubelet makes no user namespaces")

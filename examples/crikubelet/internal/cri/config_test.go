@@ -225,8 +225,7 @@ func TestAnEphemeralContainerSeesItsTarget(t *testing.T) {
 func TestPodsThatThisRuntimeCantRun(t *testing.T) {
 	r := newRuntime(t, criserver.Start(t))
 	for name, change := range map[string]func(*corev1.PodSpec){
-		"resource claims": func(s *corev1.PodSpec) { s.ResourceClaims = []corev1.PodResourceClaim{{Name: "c"}} },
-		"hostUsers":       func(s *corev1.PodSpec) { s.HostUsers = new(false) },
+		"hostUsers": func(s *corev1.PodSpec) { s.HostUsers = new(false) },
 		"sysctl": func(s *corev1.PodSpec) {
 			s.SecurityContext = &corev1.PodSecurityContext{Sysctls: []corev1.Sysctl{{Name: "vm.swappiness"}}}
 		},

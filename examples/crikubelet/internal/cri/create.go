@@ -37,6 +37,10 @@ func (r *Runtime) containerConfig(ctx context.Context, spec *podruntime.Containe
 		Linux: &runtimeapi.LinuxContainerConfig{Resources: resources(pod, c, r.cfg.Memory), SecurityContext: security},
 	}
 	cfg.Labels[labelContainer] = c.Name
+	devices, err := r.cfg.Claims.Devices(pod, c)
+	for _, name := range devices {
+		cfg.CDIDevices = append(cfg.CDIDevices, &runtimeapi.CDIDevice{Name: name})
+	}
 	for _, v := range spec.Environment.Vars {
 		cfg.Envs = append(cfg.Envs, &runtimeapi.KeyValue{Key: v.Name, Value: []byte(v.Value)})
 	}
@@ -46,7 +50,7 @@ func (r *Runtime) containerConfig(ctx context.Context, spec *podruntime.Containe
 	if l := c.Lifecycle; l != nil && l.StopSignal != nil {
 		cfg.StopSignal = runtimeapi.Signal(runtimeapi.Signal_value[string(*l.StopSignal)])
 	}
-	return cfg, nil
+	return cfg, err
 }
 
 // labelsOf returns the labels of a sandbox or a container.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/examples/crikubelet/internal/criserver"
+	"github.com/kubewright/kubewright/podsync/podruntime"
 )
 
 func TestMain(m *testing.M) {
@@ -37,6 +38,7 @@ func newRuntime(t testing.TB, server *criserver.Server, objects ...runtime.Objec
 	client := clients(objects...)
 	r, err := New(Config{
 		Endpoint: server.Endpoint(), Node: "n1", LogDir: t.TempDir(), Memory: 1 << 30,
+		Claims:  &podruntime.Claims{Dir: t.TempDir(), Client: client.ResourceV1(), Drivers: drivers{}},
 		Secrets: client.CoreV1(), RuntimeClasses: client.NodeV1(), Poll: DefaultPoll / 50,
 	})
 	if err != nil {

@@ -52,6 +52,8 @@ type Config struct {
 	Cgroups cgroups.Tree
 	// SeccompDir is the directory of the seccomp profiles of type Localhost.
 	SeccompDir string
+	// Required. Claims prepares the devices of resource claims.
+	Claims *podruntime.Claims
 	// Memory is the memory of the machine in bytes, for OOM scores.
 	Memory int64
 	// Sysctls are the sysctls that pods may set although they are not namespaced
@@ -81,7 +83,7 @@ type Runtime struct {
 	pulls  chan struct{}
 
 	mu       sync.Mutex
-	name     string                                  // of the runtime
+	version  string                                  // the last answer of Version
 	statuses map[string]*runtimeapi.ContainerStatus  // of containers, by ID: see containerStatus
 	boxes    map[string]*runtimeapi.PodSandboxStatus // of ready sandboxes, by ID
 }
@@ -134,25 +136,27 @@ func (r *Runtime) Version(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return v.RuntimeName + "://" + v.RuntimeVersion, nil
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.version = v.RuntimeName + "://" + v.RuntimeVersion
+	return r.version, nil
 }
 
 // scheme returns the scheme of container IDs in statuses: the name of the runtime.
 func (r *Runtime) scheme(ctx context.Context) (string, error) {
-	r.mu.Lock()
-	name := r.name
-	r.mu.Unlock()
-	if name == "" {
-		version, err := r.Version(ctx)
-		if err != nil {
-			return "", err
-		}
-		name, _, _ = strings.Cut(version, "://")
-		r.mu.Lock()
-		r.name = name
-		r.mu.Unlock()
+	version, err := r.lastVersion(), error(nil)
+	if version == "" {
+		version, err = r.Version(ctx)
 	}
-	return name + "://", nil
+	name, _, _ := strings.Cut(version, "://")
+	return name + "://", err
+}
+
+// lastVersion returns the last answer of Version, or nothing.
+func (r *Runtime) lastVersion() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.version
 }
 
 // Ready returns an error that says why no pod can run, or nil.

@@ -120,6 +120,9 @@ func (r *Runtime) SetUpPod(ctx context.Context, spec podruntime.SandboxSpec) (po
 	if err != nil {
 		return podruntime.Sandbox{}, err
 	}
+	if err := r.cfg.Claims.Prepare(ctx, spec.Pod); err != nil {
+		return podruntime.Sandbox{}, &podruntime.StartError{Reason: "FailedPrepareDynamicResources", Err: err}
+	}
 	cfg := r.sandboxConfig(spec.Pod, spec.Hostname)
 	cfg.Metadata.Attempt = attempt
 	cfg.DnsConfig = &runtimeapi.DNSConfig{Servers: spec.DNS.Servers, Searches: spec.DNS.Searches, Options: spec.DNS.Options}
@@ -209,7 +212,8 @@ func (r *Runtime) lostSandbox(ctx context.Context, id string) (bool, error) {
 	return info.PID != nil && *info.PID == 0, nil
 }
 
-// TearDownPod implements podruntime.Sandboxer.
+// TearDownPod implements podruntime.Sandboxer. The devices of the pod are free when it
+// returns: other pods may have them as soon as the phase of this one is terminal.
 func (r *Runtime) TearDownPod(ctx context.Context, pod types.UID) error {
 	all, err := r.sandboxes(ctx, pod)
 	if err != nil {
@@ -219,7 +223,10 @@ func (r *Runtime) TearDownPod(ctx context.Context, pod types.UID) error {
 	for _, s := range all {
 		errs = append(errs, r.stopSandbox(ctx, s.Id))
 	}
-	return errors.Join(errs...)
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	return r.cfg.Claims.Release(ctx, pod)
 }
 
 // RemovePod implements podruntime.Sandboxer.

@@ -1,0 +1,235 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podruntime
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	resourcev1client "k8s.io/client-go/kubernetes/typed/resource/v1"
+
+	"github.com/kubewright/kubewright/internal/record"
+)
+
+// DRADrivers calls the DRA drivers of the node. It is handed in, so that this module
+// does not require grpc.
+type DRADrivers interface {
+	// Prepare calls NodePrepareResources of a driver for one claim.
+	Prepare(ctx context.Context, driver string, claim ClaimReference) ([]ClaimDevice, error)
+	// Unprepare calls NodeUnprepareResources. A claim that is not prepared is no error.
+	Unprepare(ctx context.Context, driver string, claim ClaimReference) error
+}
+
+// A ClaimReference names a ResourceClaim.
+type ClaimReference struct {
+	// Namespace is the namespace of the claim.
+	Namespace string
+	// Name is the name of the claim.
+	Name string
+	// UID is the UID of the claim.
+	UID types.UID
+}
+
+// A ClaimDevice is a device that a driver has prepared for a claim.
+type ClaimDevice struct {
+	// Requests are the requests of the claim that the device is for; empty: all.
+	Requests []string
+	// CDI are the qualified names of its CDI devices.
+	CDI []string
+}
+
+// Claims prepares the devices of resource claims for a [Runtime], which calls Prepare
+// before it makes the sandbox of a pod, Devices for each container, and Release after
+// the last container has ended. A record for each pod is on disk before the first
+// driver is called, so nothing stays prepared if the process is killed.
+//
+// Its methods may be called concurrently.
+type Claims struct {
+	// Required. Dir is the directory of the records. It is made if it is missing.
+	Dir string
+	// Required. Client reads the claims.
+	Client resourcev1client.ResourceClaimsGetter
+	// Required. Drivers calls the drivers.
+	Drivers DRADrivers
+
+	// mu is held during driver calls: if two pods have one claim, it must not be
+	// unprepared for one while it is prepared for the other.
+	mu sync.Mutex
+}
+
+// claimRecord is a claim of a pod in its record.
+type claimRecord struct {
+	Ref     string // the name of the claim in the spec of the pod
+	Claim   ClaimReference
+	Drivers map[string][]ClaimDevice // nil devices: not prepared
+}
+
+func (c *Claims) file(pod types.UID) string { return filepath.Join(c.Dir, string(pod)+".json") }
+
+// Prepare prepares the claims of a pod. It calls the drivers each time, because the
+// machine may have been booted since the last call. An error means that the pod must
+// wait, and Prepare can be called again.
+func (c *Claims) Prepare(ctx context.Context, pod *corev1.Pod) error {
+	if len(pod.Spec.ResourceClaims) == 0 {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var records []claimRecord
+	for i := range pod.Spec.ResourceClaims {
+		claim, err := c.allocated(ctx, pod, &pod.Spec.ResourceClaims[i])
+		if err != nil {
+			return fmt.Errorf("podruntime: resource claim %s: %w", pod.Spec.ResourceClaims[i].Name, err)
+		}
+		if claim == nil {
+			continue
+		}
+		r := claimRecord{pod.Spec.ResourceClaims[i].Name, ClaimReference{claim.Namespace, claim.Name, claim.UID}, map[string][]ClaimDevice{}}
+		for _, result := range claim.Status.Allocation.Devices.Results {
+			r.Drivers[result.Driver] = nil
+		}
+		records = append(records, r)
+	}
+	if err := errors.Join(os.MkdirAll(c.Dir, 0o700), record.Write(c.file(pod.UID), records)); err != nil {
+		return err
+	}
+	for _, r := range records {
+		for driver := range r.Drivers {
+			devices, err := c.Drivers.Prepare(ctx, driver, r.Claim)
+			if err != nil {
+				return fmt.Errorf("podruntime: prepare resource claim %s: driver %s: %w", r.Claim.Name, driver, err)
+			}
+			r.Drivers[driver] = append([]ClaimDevice{}, devices...)
+		}
+	}
+	return record.Write(c.file(pod.UID), records)
+}
+
+// allocated returns the claim that ref refers to, or nil if the pod needs none.
+func (c *Claims) allocated(ctx context.Context, pod *corev1.Pod, ref *corev1.PodResourceClaim) (*resourcev1.ResourceClaim, error) {
+	name := ref.ResourceClaimName
+	if name == nil {
+		at := slices.IndexFunc(pod.Status.ResourceClaimStatuses, func(s corev1.PodResourceClaimStatus) bool { return s.Name == ref.Name })
+		if at < 0 {
+			return nil, errors.New("it has not been created yet")
+		}
+		if name = pod.Status.ResourceClaimStatuses[at].ResourceClaimName; name == nil {
+			return nil, nil
+		}
+	}
+	claim, err := c.Client.ResourceClaims(pod.Namespace).Get(ctx, *name, metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	mine := func(r resourcev1.ResourceClaimConsumerReference) bool {
+		return r.APIGroup == "" && r.Resource == "pods" && r.UID == pod.UID
+	}
+	switch {
+	case ref.ResourceClaimName == nil && !metav1.IsControlledBy(claim, pod):
+		return nil, fmt.Errorf("%s was not created for the pod", claim.Name)
+	case claim.Status.Allocation == nil || !slices.ContainsFunc(claim.Status.ReservedFor, mine):
+		return nil, fmt.Errorf("%s is not allocated to the pod", claim.Name)
+	}
+	return claim, nil
+}
+
+// Devices returns the sorted qualified names of the CDI devices of a container. It
+// returns an error if a claim of the container is not prepared.
+func (c *Claims) Devices(pod *corev1.Pod, container *corev1.Container) (names []string, err error) {
+	if len(container.Resources.Claims) == 0 {
+		return nil, nil
+	}
+	var records []claimRecord
+	if found, err := record.Read(c.file(pod.UID), &records); err != nil {
+		return nil, err
+	} else if !found {
+		return nil, errors.New("podruntime: the resource claims of the pod are not prepared")
+	}
+	for _, want := range container.Resources.Claims {
+		for _, r := range records {
+			if r.Ref != want.Name {
+				continue
+			}
+			for driver, devices := range r.Drivers {
+				if devices == nil {
+					return nil, fmt.Errorf("podruntime: resource claim %s is not prepared by driver %s", r.Claim.Name, driver)
+				}
+				for _, d := range devices {
+					if d.serves(want.Request) {
+						names = append(names, d.CDI...)
+					}
+				}
+			}
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names), nil
+}
+
+// serves reports whether a device is for a request of a container. A request with
+// alternatives (firstAvailable) is named as request/alternative by the driver.
+func (d *ClaimDevice) serves(request string) bool {
+	return request == "" || len(d.Requests) == 0 || slices.ContainsFunc(d.Requests, func(name string) bool {
+		base, _, _ := strings.Cut(name, "/")
+		return base == request
+	})
+}
+
+// Release undoes Prepare, except for the claims of other pods. A pod without a record is
+// no error.
+func (c *Claims) Release(ctx context.Context, pod types.UID) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var records []claimRecord
+	if found, err := record.Read(c.file(pod), &records); err != nil || !found {
+		return err
+	}
+	shared, err := c.others(pod)
+	if err != nil {
+		return err
+	}
+	for _, r := range records {
+		for driver := range r.Drivers {
+			if shared[r.Claim.UID] {
+				continue
+			}
+			if err := c.Drivers.Unprepare(ctx, driver, r.Claim); err != nil {
+				return fmt.Errorf("podruntime: unprepare resource claim %s: driver %s: %w", r.Claim.Name, driver, err)
+			}
+		}
+	}
+	return os.Remove(c.file(pod))
+}
+
+// others returns the claims in the records of all other pods.
+func (c *Claims) others(pod types.UID) (map[types.UID]bool, error) {
+	files, err := filepath.Glob(filepath.Join(c.Dir, "*.json"))
+	if err != nil {
+		return nil, err
+	}
+	claims := map[types.UID]bool{}
+	for _, file := range files {
+		var records []claimRecord
+		if file == c.file(pod) {
+			continue
+		}
+		if _, err := record.Read(file, &records); err != nil {
+			return nil, err
+		}
+		for _, r := range records {
+			claims[r.Claim.UID] = true
+		}
+	}
+	return claims, nil
+}

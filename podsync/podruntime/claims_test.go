@@ -1,0 +1,189 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podruntime_test
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/podsync/podruntime"
+)
+
+// fakeDrivers counts for how many calls of Prepare each claim is prepared, by driver and
+// name.
+type fakeDrivers struct {
+	prepared map[string]int
+	devices  []podruntime.ClaimDevice
+	fail     error
+}
+
+func (d *fakeDrivers) Prepare(_ context.Context, driver string, c podruntime.ClaimReference) ([]podruntime.ClaimDevice, error) {
+	if d.fail != nil {
+		return nil, d.fail
+	}
+	d.prepared[driver+"/"+c.Name]++
+	return d.devices, nil
+}
+
+func (d *fakeDrivers) Unprepare(_ context.Context, driver string, c podruntime.ClaimReference) error {
+	delete(d.prepared, driver+"/"+c.Name)
+	return d.fail
+}
+
+// newClaims returns Claims with an API server that has an allocated claim for the pods
+// one and two, of two drivers.
+func newClaims(t *testing.T) (*podruntime.Claims, *fakeDrivers, *apitest.Server) {
+	t.Helper()
+	api, drivers := apitest.New(apitest.Options{}), &fakeDrivers{prepared: map[string]int{}}
+	api.Put(allocatedClaim("claim", "one", "two"))
+	return &podruntime.Claims{Dir: filepath.Join(t.TempDir(), "claims"), Client: api.Client(apitest.User{}).ResourceV1(), Drivers: drivers}, drivers, api
+}
+
+func allocatedClaim(name string, pods ...types.UID) *resourcev1.ResourceClaim {
+	c := &resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
+	c.Status.Allocation = &resourcev1.AllocationResult{Devices: resourcev1.DeviceAllocationResult{Results: []resourcev1.DeviceRequestAllocationResult{
+		{Request: "r", Driver: "a.example.com", Pool: "n1", Device: "d"}, {Request: "r", Driver: "b.example.com", Pool: "n1", Device: "d"},
+	}}}
+	for _, uid := range pods {
+		c.Status.ReservedFor = append(c.Status.ReservedFor, resourcev1.ResourceClaimConsumerReference{Resource: "pods", Name: string(uid), UID: uid})
+	}
+	return c
+}
+
+// claimPod returns a pod with the claim as devices, and a container that has it.
+func claimPod(uid types.UID) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: string(uid), UID: uid}, Spec: corev1.PodSpec{
+		ResourceClaims: []corev1.PodResourceClaim{{Name: "devices", ResourceClaimName: new("claim")}},
+		Containers:     []corev1.Container{{Name: "main", Resources: corev1.ResourceRequirements{Claims: []corev1.ResourceClaim{{Name: "devices"}}}}},
+	}}
+}
+
+func TestASharedClaimIsPreparedUntilItsLastPodIsReleased(t *testing.T) {
+	claims, drivers, _ := newClaims(t)
+	for _, uid := range []types.UID{"one", "two"} {
+		if err := claims.Prepare(t.Context(), claimPod(uid)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := claims.Release(t.Context(), "one"); err != nil {
+		t.Fatal(err)
+	}
+	if len(drivers.prepared) != 2 {
+		t.Errorf("prepared are %v, and pod two has the claim of both drivers", drivers.prepared)
+	}
+	drivers.fail = errors.New("busy")
+	if err := claims.Release(t.Context(), "two"); !errors.Is(err, drivers.fail) {
+		t.Errorf("Release = %v, want the error of the driver", err)
+	}
+	drivers.fail, drivers.prepared = nil, map[string]int{"a.example.com/claim": 1, "b.example.com/claim": 1}
+	// A process that starts later knows the claims from disk.
+	later := &podruntime.Claims{Dir: claims.Dir, Client: claims.Client, Drivers: drivers}
+	for range 2 { // the second time there is nothing to do
+		if err := later.Release(t.Context(), "two"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(drivers.prepared) != 0 {
+		t.Errorf("%v are still prepared", drivers.prepared)
+	}
+}
+
+func TestAClaimIsReleasedAlthoughItsPreparationFailed(t *testing.T) {
+	claims, drivers, _ := newClaims(t)
+	drivers.fail = errors.New("not yet")
+	pod := claimPod("one")
+	if err := claims.Prepare(t.Context(), pod); !errors.Is(err, drivers.fail) {
+		t.Fatalf("Prepare = %v, want the error of the driver", err)
+	}
+	if _, err := claims.Devices(pod, &pod.Spec.Containers[0]); err == nil {
+		t.Error("a container has devices that are not prepared")
+	}
+	// The driver may have prepared them before its answer was lost.
+	drivers.fail, drivers.prepared = nil, map[string]int{"a.example.com/claim": 1, "b.example.com/claim": 1}
+	if err := claims.Release(t.Context(), "one"); err != nil || len(drivers.prepared) != 0 {
+		t.Errorf("Release = %v, and %v are still prepared", err, drivers.prepared)
+	}
+}
+
+func TestOnlyAnAllocatedClaimOfThePodIsPrepared(t *testing.T) {
+	template := []corev1.PodResourceClaim{{Name: "devices", ResourceClaimTemplateName: new("template")}}
+	for name, tc := range map[string]struct {
+		change func(*corev1.Pod)
+		want   string // a part of the error; empty: none
+		calls  int
+	}{
+		"allocated":      {func(*corev1.Pod) {}, "", 2},
+		"no claims":      {func(p *corev1.Pod) { p.Spec.ResourceClaims = nil }, "", 0},
+		"of another pod": {func(p *corev1.Pod) { p.UID = "three" }, "not allocated to the pod", 0},
+		"missing":        {func(p *corev1.Pod) { p.Spec.ResourceClaims[0].ResourceClaimName = new("none") }, "not found", 0},
+		"not allocated":  {func(p *corev1.Pod) { p.Spec.ResourceClaims[0].ResourceClaimName = new("free") }, "not allocated to the pod", 0},
+		"not created":    {func(p *corev1.Pod) { p.Spec.ResourceClaims = template }, "not been created yet", 0},
+		"not needed": {func(p *corev1.Pod) {
+			p.Spec.ResourceClaims = template
+			p.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{{Name: "devices"}}
+		}, "", 0},
+		"created for another pod": {func(p *corev1.Pod) {
+			p.Spec.ResourceClaims = template
+			p.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{{Name: "devices", ResourceClaimName: new("claim")}}
+		}, "not created for the pod", 0},
+		"created for the pod": {func(p *corev1.Pod) {
+			p.Spec.ResourceClaims = template
+			p.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{{Name: "devices", ResourceClaimName: new("own")}}
+		}, "", 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			claims, drivers, api := newClaims(t)
+			free := allocatedClaim("free", "one")
+			free.Status.Allocation = nil
+			own := allocatedClaim("own", "one")
+			own.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: "one", UID: "one", Controller: new(true)}}
+			api.Put(free)
+			api.Put(own)
+			pod := claimPod("one")
+			tc.change(pod)
+			err := claims.Prepare(t.Context(), pod)
+			if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("Prepare = %v, want %q", err, tc.want)
+			}
+			if len(drivers.prepared) != tc.calls {
+				t.Errorf("prepared are %v, want %d calls", drivers.prepared, tc.calls)
+			}
+		})
+	}
+}
+
+func TestAContainerHasTheDevicesOfItsRequests(t *testing.T) {
+	claims, drivers, _ := newClaims(t)
+	drivers.devices = []podruntime.ClaimDevice{
+		{Requests: []string{"gpu"}, CDI: []string{"x/y=2", "x/y=1"}}, {Requests: []string{"nic/fast"}, CDI: []string{"x/y=3"}}, {CDI: []string{"x/y=all"}}, {Requests: []string{"gpu"}},
+	}
+	pod := claimPod("one")
+	if _, err := claims.Devices(pod, &pod.Spec.Containers[0]); err == nil {
+		t.Error("a pod that is not prepared has devices")
+	}
+	if err := claims.Prepare(t.Context(), pod); err != nil {
+		t.Fatal(err)
+	}
+	for request, want := range map[string][]string{
+		"": {"x/y=1", "x/y=2", "x/y=3", "x/y=all"}, "gpu": {"x/y=1", "x/y=2", "x/y=all"}, "nic": {"x/y=3", "x/y=all"}, "other": {"x/y=all"},
+	} {
+		pod.Spec.Containers[0].Resources.Claims[0].Request = request
+		if got, err := claims.Devices(pod, &pod.Spec.Containers[0]); err != nil || !slices.Equal(got, want) {
+			t.Errorf("request %q: %q, %v, want %q", request, got, err, want)
+		}
+	}
+	if got, err := claims.Devices(pod, &corev1.Container{Name: "without"}); err != nil || got != nil {
+		t.Errorf("a container without claims has %q, %v", got, err)
+	}
+}
