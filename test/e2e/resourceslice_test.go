@@ -419,11 +419,12 @@ func (p *poolWatch) deletes() int {
 // garbage collector and node authorizer.
 func TestResourceSlice(t *testing.T) {
 	busy(t)
-	// API servers before 1.36 drop taints by default, and with the gate on the
-	// scheduler of 1.34 needs the rules for taints too, which 1.37 doesn't know.
-	o := harness.Options{FeatureGates: map[string]bool{"DRADeviceTaints": true}}
-	if !isAtLeast(shared.Cluster(t), "1.35") {
-		o.RuntimeConfig = map[string]bool{"resource.k8s.io/v1alpha3": true}
+	// API servers before 1.36 drop taints by default, and that of 1.34 doesn't know
+	// the effect None.
+	var o harness.Options
+	taints := isAtLeast(shared.Cluster(t), "1.35")
+	if taints {
+		o.FeatureGates = map[string]bool{"DRADeviceTaints": true}
 	}
 	d := startDRA(t, o)
 	exact := resourcev1.DeviceAllocationModeExactCount
@@ -464,9 +465,11 @@ func TestResourceSlice(t *testing.T) {
 	}
 
 	d.allModeDuringChanges(one, two)
-	d.bump(two, all)
-	d.taints(one)
-	d.crash(one)
+	if taints {
+		d.bump(two, all)
+		d.taints(one)
+		d.crash(one)
+	}
 	d.nodeAnew(one)
 
 	// A withdrawn device cannot be allocated.
