@@ -106,7 +106,11 @@ func newSuite(t *testing.T) *suite {
 	if missing := rig.Missing(); missing != "" {
 		t.Skip(missing)
 	}
-	binaries := rig.Build(t)
+	return newSuiteWith(t, rig.Build(t))
+}
+
+func newSuiteWith(t *testing.T, binaries rig.Binaries) *suite {
+	t.Helper()
 	s := &suite{e2e: binaries.E2E, root: "test/e2e/common/", dir: resultDir(t)}
 	program := rig.BuildCrikubelet(t)
 	s.runtime = rig.StartRuntime(t, binaries)

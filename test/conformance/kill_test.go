@@ -49,6 +49,12 @@ func needsContainers(t *testing.T) (*suite, kubernetes.Interface) {
 		t.Skip("only specs are run")
 	}
 	s := newSuite(t)
+	return s, s.client(t)
+}
+
+// client returns a client, as soon as pods can be created.
+func (s *suite) client(t *testing.T) kubernetes.Interface {
+	t.Helper()
 	client, err := kubernetes.NewForConfig(s.cluster.AdminConfig())
 	if err != nil {
 		t.Fatal(err)
@@ -57,7 +63,7 @@ func needsContainers(t *testing.T) (*suite, kubernetes.Interface) {
 		_, err := client.CoreV1().ServiceAccounts("default").Get(t.Context(), "default", metav1.GetOptions{})
 		return err == nil
 	})
-	return s, client
+	return client
 }
 
 // TestKilledAgainAndAgain kills the kubelet and containerd with SIGKILL while pods come

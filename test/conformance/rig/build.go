@@ -10,10 +10,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -27,23 +29,84 @@ const Version = "v1.37.1"
 // Binaries are the programs of Kubernetes, and pause and a shell for the images.
 type Binaries struct {
 	E2E, Kubelet, Agnhost, Nonewprivs, Pause, Sh string
+	// Containerd is the directory of a containerd; empty: that of the machine. See
+	// Containerd.
+	Containerd string
 }
 
 // Build builds the programs of Kubernetes, unless they are in the cache of
 // test/controlplane: $KUBEWRIGHT_CACHE, or kubewright in the user's cache directory.
 func Build(t testing.TB) Binaries {
 	t.Helper()
-	dir, err := build(t.Logf)
+	dir, err := kubernetesSource.build(t.Logf)
 	if err != nil {
 		t.Fatalf("build Kubernetes' tests: %v", err)
 	}
 	in := func(name string) string { return filepath.Join(dir, name) }
-	return Binaries{E2E: in("e2e.test"), Kubelet: in("kubelet"), Agnhost: in("agnhost"), Nonewprivs: in("nonewprivs"), Pause: in("pause"), Sh: in("sh")}
+	b := Binaries{E2E: in("e2e.test"), Kubelet: in("kubelet"), Agnhost: in("agnhost"), Nonewprivs: in("nonewprivs"), Pause: in("pause"), Sh: in("sh")}
+	if os.Getenv("KUBEWRIGHT_CONTAINERD") == "2" {
+		b.Containerd = Containerd(t)
+	}
+	return b
+}
+
+// ContainerdVersion is the version of containerd that Containerd builds.
+const ContainerdVersion = "v2.4.2"
+
+// Containerd builds a containerd that is newer than Debian's, unless it is in the cache,
+// and returns the directory of its programs. runc is that of the machine. If
+// KUBEWRIGHT_CONTAINERD is 2, Build does so for all tests.
+func Containerd(t testing.TB) string {
+	t.Helper()
+	dir, err := containerdSource.build(t.Logf)
+	if err != nil {
+		t.Fatalf("build containerd: %v", err)
+	}
+	return dir
+}
+
+// A source is a module whose programs are built once.
+type source struct {
+	name   string
+	files  map[string]string // of conformance.Source, by their path in the module
+	flags  string            // of the linker
+	builds [][]string        // arguments of go; -o names a program
+}
+
+var kubernetesSource = source{
+	name: Version,
+	files: map[string]string{
+		"go.mod": "versions/" + Version + ".mod", "go.sum": "versions/" + Version + ".sum",
+		"imports.go": "_program/imports.go", "pause/main.go": "_pause/main.go", "sh/main.go": "_sh/main.go",
+	},
+	flags: ldflags(),
+	builds: [][]string{
+		{"build", "-o", "pause", "./pause"},
+		{"build", "-o", "sh", "./sh"},
+		{"build", "-o", "nonewprivs", "k8s.io/kubernetes/test/images/nonewprivs"},
+		{"build", "-o", "agnhost", "k8s.io/kubernetes/test/images/agnhost"},
+		{"build", "-o", "kubelet", "k8s.io/kubernetes/cmd/kubelet"},
+		{"test", "-c", "-vet=off", "-o", "e2e.test", "k8s.io/kubernetes/test/e2e"},
+	},
+}
+
+var containerdSource = source{
+	name: "containerd-" + ContainerdVersion,
+	files: map[string]string{
+		"go.mod": "versions/containerd-" + ContainerdVersion + ".mod", "go.sum": "versions/containerd-" + ContainerdVersion + ".sum",
+	},
+	flags: "-s -w -X github.com/containerd/containerd/v2/version.Version=" + ContainerdVersion,
+	builds: [][]string{
+		{"build", "-o", "containerd", "github.com/containerd/containerd/v2/cmd/containerd"},
+		{"build", "-o", "containerd-shim-runc-v2", "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2"},
+	},
 }
 
 // Built reports whether Build takes the programs from the cache.
-func Built() bool {
-	dir, _, err := locate()
+func Built() bool { return kubernetesSource.built() }
+
+func (s *source) built() bool {
+	dir, _, err := s.locate()
 	return err == nil && isDir(dir)
 }
 
@@ -53,7 +116,7 @@ func isDir(path string) bool {
 }
 
 // locate returns the directory for the programs, and the files that they are built from.
-func locate() (dir string, files map[string][]byte, err error) {
+func (s *source) locate() (dir string, files map[string][]byte, err error) {
 	cache, err := cacheDir()
 	if err != nil {
 		return "", nil, err
@@ -64,25 +127,21 @@ func locate() (dir string, files map[string][]byte, err error) {
 	}
 	key := sha256.New()
 	fmt.Fprintln(key, string(toolchain), runtime.GOARCH)
-	sources := map[string]string{
-		"versions/" + Version + ".mod": "go.mod", "versions/" + Version + ".sum": "go.sum",
-		"_program/imports.go": "imports.go", "_pause/main.go": "pause/main.go", "_sh/main.go": "sh/main.go",
-	}
 	files = map[string][]byte{}
-	for _, from := range []string{"versions/" + Version + ".mod", "versions/" + Version + ".sum", "_program/imports.go", "_pause/main.go", "_sh/main.go"} {
-		data, err := fs.ReadFile(conformance.Source, from)
+	for _, name := range slices.Sorted(maps.Keys(s.files)) {
+		data, err := fs.ReadFile(conformance.Source, s.files[name])
 		if err != nil {
 			return "", nil, err
 		}
-		files[sources[from]] = data
+		files[name] = data
 		key.Write(data)
 	}
-	return filepath.Join(cache, "conformance", Version+"-"+hex.EncodeToString(key.Sum(nil))[:12]), files, nil
+	return filepath.Join(cache, "conformance", s.name+"-"+hex.EncodeToString(key.Sum(nil))[:12]), files, nil
 }
 
 // build returns the directory with the programs. It is made whole or not at all.
-func build(logf func(string, ...any)) (dir string, err error) {
-	dir, files, err := locate()
+func (s *source) build(logf func(string, ...any)) (dir string, err error) {
+	dir, files, err := s.locate()
 	if err != nil {
 		return "", err
 	}
@@ -100,7 +159,7 @@ func build(logf func(string, ...any)) (dir string, err error) {
 	if isDir(dir) {
 		return dir, nil
 	}
-	logf("building e2e.test, kubelet and agnhost of Kubernetes %s; the first time this takes ten minutes", Version)
+	logf("building the programs of %s; the first time this takes ten minutes", s.name)
 	work, err := os.MkdirTemp(filepath.Dir(dir), "building-")
 	if err != nil {
 		return "", err
@@ -115,16 +174,11 @@ func build(logf func(string, ...any)) (dir string, err error) {
 			return "", err
 		}
 	}
-	for _, args := range [][]string{
-		{"build", "-o", filepath.Join(result, "pause"), "./pause"},
-		{"build", "-o", filepath.Join(result, "sh"), "./sh"},
-		{"build", "-o", filepath.Join(result, "nonewprivs"), "k8s.io/kubernetes/test/images/nonewprivs"},
-		{"build", "-o", filepath.Join(result, "agnhost"), "k8s.io/kubernetes/test/images/agnhost"},
-		{"build", "-o", filepath.Join(result, "kubelet"), "k8s.io/kubernetes/cmd/kubelet"},
-		{"test", "-c", "-vet=off", "-o", filepath.Join(result, "e2e.test"), "k8s.io/kubernetes/test/e2e"},
-	} {
-		at := len(args) - 1
-		args = append(append(args[:at:at], "-trimpath", "-buildvcs=false", "-ldflags", ldflags()), args[at])
+	for _, args := range s.builds {
+		args = slices.Clone(args)
+		at := slices.Index(args, "-o") + 1
+		args[at] = filepath.Join(result, args[at])
+		args = slices.Insert(args, len(args)-1, "-trimpath", "-buildvcs=false", "-ldflags", s.flags)
 		cmd := exec.Command("go", args...)
 		cmd.Dir = source
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-mod=readonly", "GOWORK=off", "GOEXPERIMENT=", "PWD="+source)

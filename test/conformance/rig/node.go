@@ -53,7 +53,7 @@ func Crikubelet(t testing.TB, program string, c *harness.Cluster, r *Runtime, na
 	k.args = append([]string{
 		"--kubeconfig", c.NodeKubeconfig(t, name), "--node-name", name, "--node-credentials",
 		"--container-runtime-endpoint", r.Endpoint(), "--root-dir", filepath.Join(k.Dir, "root"),
-		"--cgroup-parent", r.CgroupParent(), "--port=0", "--image-gc-high=0", "-v=2",
+		"--cgroup-parent", r.CgroupParent(), "--plugin-registry-dir", r.Plugins(), "--port=0", "--image-gc-high=0", "-v=2",
 	}, args...)
 	k.Start(t)
 	return k

@@ -111,7 +111,7 @@ func StartRuntime(t testing.TB, b Binaries) *Runtime {
 			t.Errorf("the container runtime left something: %v", err)
 		}
 	})
-	if err := r.configure(); err != nil {
+	if err := r.configure(b.Containerd); err != nil {
 		t.Fatal(err)
 	}
 	r.Start(t)
@@ -167,11 +167,17 @@ func (r *Runtime) Endpoint() string { return "unix://" + r.socket() }
 // CgroupParent is a cgroup for containers, which is removed with the Runtime.
 func (r *Runtime) CgroupParent() string { return "/" + filepath.Base(r.Dir) }
 
+// CDI is the directory of CDI files.
+func (r *Runtime) CDI() string { return filepath.Join(r.Dir, "cdi") }
+
+// Plugins is the directory in which the plugins of crikubelet register.
+func (r *Runtime) Plugins() string { return filepath.Join(r.Dir, "plugins") }
+
 // Log is the path of containerd's log.
 func (r *Runtime) Log() string { return filepath.Join(r.Dir, "containerd.log") }
 
 // configure writes the configurations of containerd and of the network.
-func (r *Runtime) configure() error {
+func (r *Runtime) configure(programs string) error {
 	cni := filepath.Join(r.Dir, "cni")
 	if err := os.MkdirAll(cni, 0o755); err != nil {
 		return err
@@ -190,6 +196,7 @@ state = "%[1]s/state"
   netns_mounts_under_state_dir = true
   stream_server_address = "127.0.0.1"
   stream_server_port = "0"
+  cdi_spec_dirs = ["%[1]s/cdi"]
   [plugins."io.containerd.grpc.v1.cri".cni]
     bin_dir = "%[3]s"
     conf_dir = "%[1]s/cni"
@@ -202,6 +209,7 @@ state = "%[1]s/state"
 	return errors.Join(
 		os.WriteFile(filepath.Join(r.Dir, "config.toml"), []byte(config), 0o644),
 		os.WriteFile(filepath.Join(r.Dir, "bridge"), []byte(r.bridge), 0o644),
+		os.WriteFile(filepath.Join(r.Dir, "programs"), []byte(programs), 0o644),
 		os.WriteFile(filepath.Join(cni, "10-bridge.conflist"), []byte(network), 0o644),
 	)
 }
@@ -214,7 +222,15 @@ func (r *Runtime) Start(t testing.TB) {
 		t.Fatal(err)
 	}
 	defer func() { _ = log.Close() }()
+	programs, err := os.ReadFile(filepath.Join(r.Dir, "programs"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	r.cmd = exec.Command("containerd", "--config", filepath.Join(r.Dir, "config.toml"))
+	if len(programs) > 0 {
+		r.cmd.Path, r.cmd.Err = filepath.Join(string(programs), "containerd"), nil
+		r.cmd.Env = append(os.Environ(), "PATH="+string(programs)+":"+os.Getenv("PATH")) // of its shims
+	}
 	r.cmd.Stdout, r.cmd.Stderr = log, log
 	if r.exited, err = start(r.cmd); err != nil {
 		t.Fatal(err)
