@@ -138,6 +138,7 @@ demo: ## Real control plane on loopback, an example node with node credentials (
 
 .PHONY: hello
 hello: ## Ten seconds and only Go, once it is compiled: a node on an API server in memory, a pod that runs, its log
+	@command -v $(GO) >/dev/null || { echo "hello: no go command in PATH: install Go, or add its bin directory to PATH"; exit 1; }
 	@echo "compiling examples/kubelet; the first time this takes a minute or two"
 	@mkdir -p $(BIN) && cd examples/kubelet && $(GO) build -o $(abspath $(BIN))/kubelet .
 	@$(GO) run ./hack/hello --kubelet $(BIN)/kubelet

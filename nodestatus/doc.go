@@ -61,8 +61,8 @@
 // without an owner would stay Unknown.
 //
 // Config.Gate lets one of several processes act for a node. While it returns an
-// error, the controller creates a missing Node, because a Lease needs it as its
-// owner, and writes nothing else.
+// error, the controller creates a missing Node and reads an existing one, because a
+// Lease needs it as its owner, and writes nothing else.
 //
 // # Concurrency
 //
