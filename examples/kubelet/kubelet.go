@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/tools/events"
 
 	"github.com/kubewright/kubewright/examples/internal/kube"
+	"github.com/kubewright/kubewright/examples/internal/machine"
 	"github.com/kubewright/kubewright/examples/kubelet/internal/process"
 	"github.com/kubewright/kubewright/lease"
 	"github.com/kubewright/kubewright/nodeapi"
@@ -70,11 +71,11 @@ func (k *kubelet) connect(ctx context.Context, cfg *rest.Config) (err error) {
 
 // assemble makes the controllers.
 func (k *kubelet) assemble(ctx context.Context, s settings, condition nodestatus.Setter) error {
-	machine, err := readMachine(s.MaxPods, k.root.Path())
+	capacity, err := machine.Capacity(k.root.Path(), s.MaxPods)
 	if err != nil {
 		return err
 	}
-	if err := k.assembleNode(s, machine, condition); err != nil {
+	if err := k.assembleNode(s, capacity, condition); err != nil {
 		return err
 	}
 	if k.publishCPUs {
@@ -83,9 +84,10 @@ func (k *kubelet) assemble(ctx context.Context, s settings, condition nodestatus
 		}
 	}
 	core := k.client.CoreV1()
+	allocatable := func() corev1.ResourceList { return capacity } // nothing is reserved for this process
 	env, err := podenv.New(podenv.Config{
 		ConfigMaps: core, Secrets: core, Services: core, ServiceAccounts: core, Nodes: core, Certificates: k.client.CertificatesV1(),
-		Allocatable: machine.allocatable, ReadFile: podruntime.ReadFile(k.root.Path()),
+		Allocatable: allocatable, ReadFile: podruntime.ReadFile(k.root.Path()),
 	})
 	if err != nil {
 		return err
@@ -98,7 +100,7 @@ func (k *kubelet) assemble(ctx context.Context, s settings, condition nodestatus
 	if k.runtime, err = process.New(context.WithoutCancel(ctx), cfg); err != nil {
 		return err
 	}
-	if k.provider, k.pods, err = k.assemblePods(s, machine, env); err == nil {
+	if k.provider, k.pods, err = k.assemblePods(s, allocatable, env); err == nil {
 		k.server, err = k.newServer(k.client, k.api)
 	}
 	if err != nil {
@@ -108,10 +110,10 @@ func (k *kubelet) assemble(ctx context.Context, s settings, condition nodestatus
 }
 
 // assemblePods makes the controller of the pods and its provider.
-func (k *kubelet) assemblePods(s settings, m *machine, env *podenv.Resolver) (*podruntime.Provider, *podsync.Controller, error) {
+func (k *kubelet) assemblePods(s settings, allocatable func() corev1.ResourceList, env *podenv.Resolver) (*podruntime.Provider, *podsync.Controller, error) {
 	provider, err := podruntime.New(podruntime.Config{
 		Runtime: k.runtime, Root: k.root.Path(), Environment: env, HostIPs: []string{k.nodeIP},
-		Allocatable: m.allocatable, Backoff: s.backoff(), Pod: k.newest, EventRecorder: k.recorder,
+		Allocatable: allocatable, Backoff: s.backoff(), Pod: k.newest, EventRecorder: k.recorder,
 		Node: func() *corev1.Node { return k.node.Node(k.nodeName) },
 		ReadNode: func(ctx context.Context) (*corev1.Node, error) {
 			return k.client.CoreV1().Nodes().Get(ctx, k.nodeName, metav1.GetOptions{})
@@ -140,13 +142,13 @@ func (k *kubelet) newest(ref podsync.Ref) *corev1.Pod {
 // assembleNode makes the controllers of the Node and of its lease. Each knows
 // something that the other has to act on; their hooks are called from Run, when
 // both exist.
-func (k *kubelet) assembleNode(s settings, m *machine, condition nodestatus.Setter) (err error) {
+func (k *kubelet) assembleNode(s settings, capacity corev1.ResourceList, condition nodestatus.Setter) (err error) {
 	k.node, err = nodestatus.New(nodestatus.Config{
 		Client:          k.heartbeats.CoreV1(),
 		NodeName:        k.nodeName,
 		Gate:            k.holds,
 		Template:        template(k.options, s),
-		Setters:         append(m.setters(k.options), condition),
+		Setters:         append(k.setters(capacity), condition),
 		HealthChecks:    []nodestatus.HealthCheck{k.podsAlive},
 		NodeCredentials: k.nodeCredentials,
 		// The Node comes back, its pods don't: the garbage collector of pods

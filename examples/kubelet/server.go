@@ -6,15 +6,11 @@
 package main
 
 import (
-	"bufio"
 	"context"
-	"fmt"
 	"io"
 	"net"
-	"os"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -23,6 +19,7 @@ import (
 	"k8s.io/client-go/rest"
 	statsv1alpha1 "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
+	"github.com/kubewright/kubewright/examples/internal/machine"
 	"github.com/kubewright/kubewright/examples/kubelet/internal/process"
 	"github.com/kubewright/kubewright/examples/kubelet/internal/shim"
 	"github.com/kubewright/kubewright/nodeapi"
@@ -166,21 +163,13 @@ func (b *backend) StatsSummary(context.Context) (*statsv1alpha1.Summary, error) 
 	if err != nil {
 		return nil, err
 	}
-	busy, booted, err := cpuBusy("/proc/stat")
-	if err != nil {
-		return nil, err
-	}
-	total, err := meminfo("/proc/meminfo", "MemTotal:")
-	if err != nil {
-		return nil, err
-	}
-	available, err := meminfo("/proc/meminfo", "MemAvailable:")
+	node, err := machine.ReadUsage()
 	if err != nil {
 		return nil, err
 	}
 	summary := &statsv1alpha1.Summary{Node: statsv1alpha1.NodeStats{
-		NodeName: b.nodeName, StartTime: metav1.NewTime(booted),
-		CPU: cpuStats(now, busy), Memory: memoryStats(now, uint64(total-available)),
+		NodeName: b.nodeName, StartTime: metav1.NewTime(node.Booted),
+		CPU: cpuStats(now, node.CPU), Memory: memoryStats(now, node.Memory),
 	}}
 	for pod := range b.eachPod {
 		containers := usage[pod.UID]
@@ -215,32 +204,4 @@ func cpuStats(at metav1.Time, used time.Duration) *statsv1alpha1.CPUStats {
 
 func memoryStats(at metav1.Time, bytes uint64) *statsv1alpha1.MemoryStats {
 	return &statsv1alpha1.MemoryStats{Time: at, WorkingSetBytes: &bytes}
-}
-
-// cpuBusy returns the CPU time that the machine has spent on something, and when
-// it was booted, by a file like /proc/stat.
-func cpuBusy(path string) (busy time.Duration, booted time.Time, err error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return 0, booted, err
-	}
-	defer func() { _ = f.Close() }()
-	const tick = 10 * time.Millisecond
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		fields := strings.Fields(lines.Text())
-		switch {
-		case len(fields) > 8 && fields[0] == "cpu": // user nice system idle iowait irq softirq steal
-			for _, i := range []int{1, 2, 3, 6, 7, 8} {
-				n, _ := strconv.ParseInt(fields[i], 10, 64)
-				busy += time.Duration(n) * tick
-			}
-		case len(fields) == 2 && fields[0] == "btime":
-			n, _ := strconv.ParseInt(fields[1], 10, 64)
-			booted = time.Unix(n, 0)
-		}
-	}
-	if busy == 0 {
-		return 0, booted, fmt.Errorf("%s does not say how busy the CPUs are", path)
-	}
-	return busy, booted, nil
 }
