@@ -13,6 +13,10 @@ GO ?= go
 MODULES := $(patsubst %/go.mod,%,$(shell git ls-files '*/go.mod' | grep -v testdata))
 # Those that are tested with the root; bench and test/controlplane have targets of their own.
 EXAMPLES := $(filter nodeapi examples/%,$(MODULES))
+# Packages of the root module with tests that do less with -short or under the race detector, and those with benchmarks.
+DEEPER = $(call packages,testing\.Short\(\)|^//go:build !race)
+BENCHMARKED = $(call packages,^func Benchmark)
+packages = $(addprefix ./,$(sort $(dir $(shell git grep -lE '$(1)' -- '*_test.go' $(MODULES:%=':!%')))))
 # One test of a bubble runs for virtual months in a real minute; a hang ends here.
 TEST_TIMEOUT ?= 30m
 E2E_TIMEOUT ?= 30m
@@ -45,7 +49,7 @@ test: compiler ## The one test command: vet, unit, race and end-to-end tests
 
 .PHONY: beside-e2e
 beside-e2e: compiler
-	@nice -n 10 $(MAKE) --no-print-directory vet race-root unit-root
+	@nice -n 10 $(MAKE) --no-print-directory vet race-root deeper-root
 
 .PHONY: check
 check: ## The inner loop: vet and short unit tests of the root module, without soaks, race detector and control plane
@@ -62,9 +66,17 @@ vet: ## Vet every module, and check that files are formatted
 unit: unit-root unit-modules ## Unit tests, and every benchmark once so that none rots
 
 .PHONY: unit-root
-unit-root:
+unit-root: benchmarks-once
 	$(GO) test -timeout $(TEST_TIMEOUT) ./...
-	@echo "benchmarks, once each"; out=$$($(GO) test -short -timeout $(TEST_TIMEOUT) -run '^$$' -bench . -benchtime 1x ./... 2>&1) || { echo "$$out"; exit 1; }
+
+# The other packages run in race-root, with all that they test.
+.PHONY: deeper-root
+deeper-root: benchmarks-once
+	$(GO) test -timeout $(TEST_TIMEOUT) $(DEEPER)
+
+.PHONY: benchmarks-once
+benchmarks-once:
+	@echo "benchmarks, once each"; out=$$($(GO) test -short -timeout $(TEST_TIMEOUT) -run '^$$' -bench . -benchtime 1x $(BENCHMARKED) 2>&1) || { echo "$$out"; exit 1; }
 
 .PHONY: unit-modules
 unit-modules:

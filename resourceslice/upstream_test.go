@@ -197,11 +197,15 @@ func TestManySlicesAndASlowWatch(t *testing.T) {
 		resume := r.s.StallWatches(apitest.Match{User: r.user.Name})
 		all := tainted(150 * 64)
 		r.publish(resourceslice.Pool{Devices: all})
-		for i := range 20 {
+		changes := 20
+		if testing.Short() {
+			changes = 3
+		}
+		for i := range changes {
 			all[0] = device(0, fmt.Sprint(i))
 			r.publish(resourceslice.Pool{Devices: all})
 		}
-		r.expect("while the watch delivers nothing", 150, 20, 0)
+		r.expect("while the watch delivers nothing", 150, changes, 0)
 		resume()
 		r.settle(time.Hour)
 		r.expect("when it does", 0, 0, 0)

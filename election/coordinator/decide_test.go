@@ -251,7 +251,11 @@ func TestDecideAlwaysWakes(t *testing.T) {
 		return []time.Duration{0, time.Second, 5 * time.Second, 10 * time.Second, 15 * time.Second, time.Minute, 30 * time.Minute, time.Hour}[rng.IntN(8)]
 	}
 	strategies := []string{"OldestEmulationVersion", "OldestEmulationVersion", "example.com/by-name", "foo.com/bar", ""}
-	for range 10_000 {
+	cases := 10_000
+	if testing.Short() {
+		cases = 1_000
+	}
+	for range cases {
 		var candidates []*candidate
 		for i := range rng.IntN(5) {
 			c := nominee(string(rune('a'+i)), rng.IntN(3)).heardAgo(ago()).asks(strategies[rng.IntN(len(strategies))])

@@ -28,6 +28,9 @@ import (
 // TestControllerGateOff: preferredHolder is dropped. The holder leads until it
 // stops, and no other holder is written before.
 func TestControllerGateOff(t *testing.T) {
+	if testing.Short() {
+		t.Skip("seven hours of renewals, which take a minute under -race: make unit runs it")
+	}
 	synctest.Test(t, func(t *testing.T) {
 		r := newCtlRig(t, apitest.Options{Gates: map[apitest.Gate]bool{apitest.CoordinatedLeaderElection: false}})
 		r.start()
