@@ -183,6 +183,17 @@ func TestAContainerHasTheDevicesOfItsRequests(t *testing.T) {
 			t.Errorf("request %q: %q, %v, want %q", request, got, err, want)
 		}
 	}
+	other := corev1.Container{Resources: corev1.ResourceRequirements{Claims: []corev1.ResourceClaim{{Name: "another"}}}}
+	if got, err := claims.Devices(pod, &other); err != nil || got != nil {
+		t.Errorf("a container with another claim has %q, %v", got, err)
+	}
+	drivers.devices = nil // a driver may have no device for the runtime
+	if err := claims.Prepare(t.Context(), pod); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := claims.Devices(pod, &pod.Spec.Containers[0]); err != nil || got != nil {
+		t.Errorf("a container whose claim has no devices has %q, %v", got, err)
+	}
 	if got, err := claims.Devices(pod, &corev1.Container{Name: "without"}); err != nil || got != nil {
 		t.Errorf("a container without claims has %q, %v", got, err)
 	}
