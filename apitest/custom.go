@@ -191,10 +191,9 @@ type definitionTypes struct {
 
 // definition is the content of a CustomResourceDefinition.
 type definition struct {
-	kind       *kind
-	names      map[string]any
-	stored     string
-	selectable map[string][]string // paths of selectable fields by version
+	kind   *kind
+	names  map[string]any
+	stored string
 }
 
 // definitionOf reads a CustomResourceDefinition.

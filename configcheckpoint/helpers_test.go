@@ -7,9 +7,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
-	"go/ast"
-	"go/parser"
-	"go/token"
 	"os"
 	"syscall"
 	"testing"
@@ -23,23 +20,6 @@ func TestMain(m *testing.M) {
 		os.Exit(runChild())
 	}
 	testmain.Run(m)
-}
-
-// identifiers returns every identifier in a Go file.
-func identifiers(t *testing.T, file string) []string {
-	t.Helper()
-	parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var names []string
-	ast.Inspect(parsed, func(n ast.Node) bool {
-		if id, ok := n.(*ast.Ident); ok {
-			names = append(names, id.Name)
-		}
-		return true
-	})
-	return names
 }
 
 // healthy is a Trial.Health that is content.
