@@ -113,7 +113,7 @@ e2e: ## The packages and examples against a real control plane (built on first u
 	cd test/conformance && KUBEWRIGHT_E2E=1 KUBEWRIGHT_CONFORMANCE=built $(GO) test -timeout $(E2E_TIMEOUT) -count=1 -v -run TestSubset . # says why if it is left out
 
 .PHONY: e2e-containers
-e2e-containers: ## examples/crikubelet on a containerd of its own, with some of Kubernetes' specs: root, Debian's containerd
+e2e-containers: ## examples/crikubelet on a containerd of its own, with some of Kubernetes' specs: root, Debian's containerd (KUBEWRIGHT_CONTAINERD=2 builds another)
 	cd test/controlplane && $(GO) run . build
 	cd test/conformance && KUBEWRIGHT_E2E=1 $(GO) test -timeout $(E2E_TIMEOUT) -count=1 -v .
 
