@@ -156,6 +156,7 @@ func TestExampleAllInOne(t *testing.T) {
 	quiet(t)
 	const node = "allinone"
 	cluster := shared.Cluster(t)
+	alone(t, &exampleLease)
 	letNodesRecordEvents(t, cluster)
 	p := newPair(t, cluster, node)
 	ctx := t.Context()

@@ -100,6 +100,7 @@ func (l *leaders) watchCounts() (await func(identities ...string) string, stop f
 func TestExampleLeaderUnderItsManifests(t *testing.T) {
 	quiet(t)
 	cluster := shared.Cluster(t)
+	alone(t, &exampleLease)
 	applyManifests(t, cluster, "election.yaml", "election-work.yaml")
 	l := &leaders{
 		electionRig: newElectionRig(t, cluster, "kubewright", "example"), binary: buildExample(t, "leader"),

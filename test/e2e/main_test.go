@@ -48,6 +48,16 @@ func busy(t *testing.T) {
 	t.Logf("waited %v for its turn", time.Since(began).Round(time.Second))
 }
 
+// exampleLease is held by a test whose programs are elected by the Lease
+// kubewright/example of the shared cluster, which election.yaml names.
+var exampleLease sync.Mutex
+
+// alone holds a lock until a test and its programs have ended.
+func alone(t *testing.T, lock *sync.Mutex) {
+	lock.Lock()
+	t.Cleanup(lock.Unlock)
+}
+
 // ownCluster starts a cluster for one test. Clusters start one after the other,
 // because a start keeps two cores busy.
 func ownCluster(t *testing.T, o harness.Options) *harness.Cluster {
