@@ -16,8 +16,11 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	watchtools "k8s.io/client-go/tools/watch"
 
 	"github.com/kubewright/kubewright/test/conformance/rig"
 	"github.com/kubewright/kubewright/test/e2e/harness"
@@ -52,7 +55,9 @@ func TestCompare(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%d", name, pods), func(t *testing.T) {
 				r := rig.StartRuntime(t, binaries)
 				c := harness.Start(t, harness.Options{Audit: true})
-				client, err := kubernetes.NewForConfig(c.AdminConfig())
+				cfg := c.AdminConfig()
+				cfg.ContentType = runtime.ContentTypeProtobuf
+				client, err := kubernetes.NewForConfig(cfg)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -92,40 +97,48 @@ const settle = 5 * time.Second
 // burst binds pods at once, waits until they run, and deletes them.
 func (m *measurement) burst(t *testing.T, c *harness.Cluster, client kubernetes.Interface, k *rig.Kubelet) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
-	defer cancel()
+	limited, stop := context.WithTimeout(t.Context(), 10*time.Minute)
+	defer stop()
+	ctx, fail := context.WithCancelCause(limited)
+	defer fail(nil)
 	awaitServiceAccount(ctx, t, client)
 	time.Sleep(settle)
 	m.empty = resident(t, k.PID())
 	cpu := cpuTime(t, k.PID())
 	before := len(c.AuditEvents(t))
 
-	w, err := client.CoreV1().Pods("default").Watch(ctx, metav1.ListOptions{})
+	list, err := client.CoreV1().Pods("default").List(ctx, metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The API server ends a watch that does not keep up with so many changes.
+	w, err := watchtools.NewRetryWatcherWithContext(ctx, list.ResourceVersion, &cache.ListWatch{
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			return client.CoreV1().Pods("default").Watch(ctx, o)
+		},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer w.Stop()
 	begin := time.Now()
-	created := make(chan error, m.pods)
 	for i := range m.pods {
 		go func() {
-			_, err := client.CoreV1().Pods("default").Create(ctx, pausePod(i), metav1.CreateOptions{})
-			created <- err
+			if _, err := client.CoreV1().Pods("default").Create(ctx, pausePod(i), metav1.CreateOptions{}); err != nil {
+				fail(err)
+			}
 		}()
-	}
-	for range m.pods {
-		if err := <-created; err != nil {
-			t.Fatal(err)
-		}
 	}
 	m.running = follow(ctx, t, w, m.pods, begin, func(e watch.Event) bool {
 		return e.Object.(*corev1.Pod).Status.Phase == corev1.PodRunning
 	})
 	m.full = resident(t, k.PID())
 	begin = time.Now()
-	if err := client.CoreV1().Pods("default").DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	go func() {
+		if err := client.CoreV1().Pods("default").DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+			fail(err)
+		}
+	}()
 	m.gone = follow(ctx, t, w, m.pods, begin, func(e watch.Event) bool { return e.Type == watch.Deleted })
 	m.cpu = cpuTime(t, k.PID()) - cpu
 	m.requestsByObject = map[string]int{}
@@ -171,7 +184,7 @@ func follow(ctx context.Context, t *testing.T, w watch.Interface, pods int, begi
 				times = append(times, time.Since(begin))
 			}
 		case <-ctx.Done():
-			t.Fatalf("%d of %d pods", len(seen), pods)
+			t.Fatalf("%d of %d pods: %v", len(seen), pods, context.Cause(ctx))
 		}
 	}
 	return times
