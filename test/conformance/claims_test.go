@@ -20,7 +20,6 @@ import (
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
 	"github.com/kubewright/kubewright/test/conformance/rig"
-	"github.com/kubewright/kubewright/test/e2e/harness"
 )
 
 // testDriver is the DRA driver of TestAPodHasTheDeviceOfItsClaim. Its only device is a
@@ -92,16 +91,7 @@ func (d *driver) NodeUnprepareResources(_ context.Context, r *dra.NodeUnprepareR
 // TestAPodHasTheDeviceOfItsClaim runs two pods one after the other that want the only
 // device of a DRA driver, on a containerd that has CDI, which Debian's does not.
 func TestAPodHasTheDeviceOfItsClaim(t *testing.T) {
-	if !harness.Enabled() {
-		t.Skip(`needs a real control plane and containers: run "make e2e-containers"`)
-	}
-	if os.Getenv(variable) == "1" {
-		t.Skip("only specs are run")
-	}
-	if missing := rig.Missing(); missing != "" {
-		t.Skip(missing)
-	}
-	binaries := rig.Build(t)
+	binaries := needsRuntime(t)
 	binaries.Containerd = rig.Containerd(t)
 	s := newSuiteWith(t, binaries)
 	client := s.client(t)

@@ -23,7 +23,6 @@ import (
 
 	"github.com/kubewright/kubewright/internal/cgroups"
 	"github.com/kubewright/kubewright/test/conformance/rig"
-	"github.com/kubewright/kubewright/test/e2e/harness"
 )
 
 // patience bounds every wait of these tests.
@@ -42,13 +41,7 @@ func eventually(t *testing.T, what string, condition func() bool) {
 // needsContainers returns a suite and a client, or skips the test.
 func needsContainers(t *testing.T) (*suite, kubernetes.Interface) {
 	t.Helper()
-	if !harness.Enabled() {
-		t.Skip(`needs a real control plane and containers: run "make e2e-containers"`)
-	}
-	if os.Getenv(variable) == "1" {
-		t.Skip("only specs are run")
-	}
-	s := newSuite(t)
+	s := newSuiteWith(t, needsRuntime(t))
 	return s, s.client(t)
 }
 
