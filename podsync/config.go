@@ -25,8 +25,8 @@ const (
 	// DefaultRelistWatched is the time between two calls of List if the provider
 	// is a Watcher.
 	DefaultRelistWatched = 2 * time.Minute
-	// DefaultPendingAfter is the time that the first status waits for the pod to
-	// run, so that one write has both.
+	// DefaultPendingAfter is the time that a status without news waits for the next
+	// one, so that one write has both.
 	DefaultPendingAfter = time.Second
 	// DefaultMaxCalls is the number of concurrent calls of Start and Update, and
 	// also of Stop and Release. A call in flight costs a goroutine; the limit bounds
@@ -92,9 +92,10 @@ type Config struct {
 	// Relist is the time between two calls of List, give or take a tenth of
 	// it. Default: DefaultRelistWatched for a Watcher, else DefaultRelist.
 	Relist time.Duration
-	// PendingAfter is the time that the first status waits for the pod to run, and
-	// that the status of a stopping pod waits for its end. A negative value means
-	// that they do not wait. Default: DefaultPendingAfter.
+	// PendingAfter is the time that the first status waits for the pod to run, that
+	// the status of a stopping pod waits for its end, and that a status in which only
+	// details have changed, such as addresses and IDs, waits for the next one. A
+	// negative value means that they do not wait. Default: DefaultPendingAfter.
 	PendingAfter time.Duration
 	// MaxCalls is the number of concurrent calls of Start and Update, and also of
 	// Stop and Release. Default: DefaultMaxCalls.
@@ -166,8 +167,8 @@ type Policy struct {
 	// stopped. Default: DefaultMassHold.
 	MassHold time.Duration
 	// Overlap lets a pod start while another one of its namespace and name has
-	// not stopped. Default: it waits, which is what backends that go by names
-	// and StatefulSets need.
+	// not stopped. Default: it waits, as backends that go by names and
+	// StatefulSets need.
 	Overlap bool
 	// ReleaseAfter is the time after its grace period at which a pod is deleted from
 	// the API although the provider has not confirmed that it has stopped. Stop is

@@ -27,7 +27,7 @@ import (
 // provider's List.
 const listTimeout = 2 * time.Minute
 
-// stuckAfter is how long the loop may take for one round before Check says so.
+// stuckAfter is the time that the loop may take for one round before Check fails.
 const stuckAfter = 2 * time.Minute
 
 // A Controller runs the pods of one node or of many. [New] makes it. All its

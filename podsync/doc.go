@@ -23,8 +23,7 @@
 // suite for providers; podruntime makes a provider out of a container runtime;
 // podstatus computes statuses; podenv resolves environments and volumes.
 //
-// The Node must exist and have a lease, or the control plane evicts the pods. Packages
-// nodestatus and lease maintain them.
+// The Node must exist and have a lease: packages nodestatus and lease maintain them.
 //
 // # Behavior
 //
@@ -36,12 +35,10 @@
 // succeeded once. A pod that the provider holds then is adopted. A pod that had
 // started and that the provider does not hold is lost, and [Policy.Lost] decides
 // about it. An instance without a pod is an orphan: it is stopped once the API has
-// confirmed that the pod is gone. If suspiciously many are gone, they keep running for
-// [Policy.MassHold]. An instance is kept and reported if the API does not answer for
-// it and [State.NodeName] does not assign it to the node.
+// confirmed that the pod is gone; see [Policy.MassHold] and [Policy.ExclusiveBackend].
 //
 // Two processes with one node name run every pod twice unless [Config.Gate] lets
-// only one of them act. The other one waits, and adopts the pods when it may act.
+// only one of them act.
 //
 // A pod is stopped if it is deleted or gone, if its work is done, if
 // spec.activeDeadlineSeconds is over, if it was evicted or rejected, or if another
@@ -49,23 +46,18 @@
 // that nothing runs. Then the terminal phase is written, and then the object is
 // deleted. A pod of the same name waits until then.
 //
-// A status is written as a strategic merge patch of the fields that changed, which
-// [podstatus.Next] computes from the provider's last report. Patches and deletions
-// have the UID as a precondition. A terminal phase never changes again, and is never
+// A status is written as a strategic merge patch of the fields that changed. Patches
+// and deletions have the UID as a precondition. A terminal phase never changes again, and is never
 // Succeeded without an exit code 0 of every container that must complete. A pod that
 // runs and is deleted costs two PATCH and one DELETE, a pod that completes two PATCH,
 // and a pod that does not change no request: there is no resync and no GET.
 //
 // A change of the spec is detected by metadata.generation, or by the mutable fields
 // with API servers before 1.34. status.observedGeneration is the generation that the
-// provider has accepted. Changes of labels and annotations are passed to Update only
-// if [Policy.UpdateMetadata] is set. As with a kubelet, the status has the resources
-// of the spec once the provider has accepted it. [Config.HostIPs] and
-// [Config.ContainerEvents] add the node's addresses and a kubelet's events. An error
-// of Start that has the method WaitingReason(container string) string, as those of
-// podenv have, gives the reason with which a container waits.
-//
-// The informer keeps pods encoded: see [Compact] for the informer of a program.
+// provider has accepted. As with a kubelet, the status has the resources of the spec
+// once the provider has accepted it. An error of Start that has the method
+// WaitingReason(container string) string, as those of podenv have, gives the reason
+// with which a container waits.
 //
 // # Concurrency
 //
@@ -82,10 +74,9 @@
 //   - While the API server fails for all pods, one request at a time is sent. Pods
 //     are still started and stopped, and their newest status is written afterwards.
 //   - A panic in a function of the program fails that call with a [PanicError].
-//   - A provider call that hangs blocks its own pod only. [Controller.CheckProvider],
-//     a nodestatus.HealthCheck, reports a provider that does not answer.
-//     [Controller.Check] is about the loop only.
-//   - A List that fails has no effect on any pod.
+//   - A provider call that hangs blocks its own pod only, and a List that fails has no
+//     effect on any pod. [Controller.CheckProvider], a nodestatus.HealthCheck, reports a
+//     provider that does not answer.
 //   - A status that the API refuses as invalid is not sent again until it changes,
 //     and never keeps a pod from being deleted.
 //   - An answer "no such pod" has no effect until the informer, or a second answer,

@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Kept returns how many entries of all maps and queues there are.
+// Kept returns the number of entries of all maps and queues.
 func (c *Controller) Kept() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -20,7 +20,7 @@ func (c *Controller) Kept() int {
 	return n
 }
 
-// Lag returns how many pods are known by an answer to a write, and not yet by
+// Lag returns the number of pods that are known by an answer to a write, and not yet by
 // the version of it that the informer has.
 func (c *Controller) Lag() (n int) {
 	c.mu.Lock()
@@ -34,7 +34,7 @@ func (c *Controller) Lag() (n int) {
 	return n
 }
 
-// DropTracks makes the controller forget everything, and returns how many pods
+// DropTracks makes the controller forget everything, and returns the number of pods
 // it knew.
 func (c *Controller) DropTracks() int {
 	c.mu.Lock()

@@ -171,7 +171,7 @@ func TestAProcessThatWasReplacedLeavesThePodsAlone(t *testing.T) {
 				t.Errorf("%v is in stage %v, want Unsynced", ref, info.Stage)
 			}
 		}
-		// The other process has brought it back meanwhile.
+		// The other process has brought it back in the meantime.
 		unhang()
 		w.backend.Plant(w.pod("keep"))
 		l.holder.Store(1)

@@ -267,7 +267,7 @@ func TestShutdownEndsWithoutTheAPI(t *testing.T) {
 	}
 }
 
-// informer makes an informer as an embedder would, and runs it.
+// informer makes an informer as a program would, and runs it.
 func (w *world) informer(labels string, each func(*corev1.Pod)) cache.SharedIndexInformer {
 	pods := w.server.Client(apitest.User{}).CoreV1().Pods("")
 	informer := cache.NewSharedIndexInformerWithOptions(&cache.ListWatch{
@@ -403,9 +403,13 @@ func TestActiveDeadlineMayBeLeftToTheProvider(t *testing.T) {
 }
 
 func TestNothingIsKeptOfForgottenPods(t *testing.T) {
+	rounds := 20
+	if testing.Short() {
+		rounds = 5
+	}
 	bubble(t, podsynctest.Options{StopTime: time.Second}, func(w *world) {
 		w.run()
-		for round := range 20 {
+		for round := range rounds {
 			for i := range 50 {
 				pod := w.bind(newPod(fmt.Sprint("p", i), restart(corev1.RestartPolicyNever)))
 				if i%3 == 0 {
@@ -420,7 +424,7 @@ func TestNothingIsKeptOfForgottenPods(t *testing.T) {
 		}
 		pass(time.Minute)
 		if n := w.c.Kept(); n != 0 {
-			t.Errorf("%d entries are kept of 1000 pods that are gone", n)
+			t.Errorf("%d entries are kept of %d pods that are gone", n, 50*rounds)
 		}
 		if n := len(w.backend.Held()); n != 0 {
 			t.Errorf("the backend holds %d", n)

@@ -28,7 +28,7 @@ const (
 	// heldRest is the time between two questions about a suspect that is held
 	// back because there are too many.
 	heldRest = time.Minute
-	// missingDelay is how long a pod must be missing before the API is asked.
+	// missingDelay is the time that a pod must be missing before the API is asked.
 	// It lets all pods that one LIST left out be counted together.
 	missingDelay = time.Second
 	// fewSuspects is the number of suspects that is never too large, unless

@@ -15,7 +15,7 @@ import (
 
 // What follows from the answers of the API: 3.6 of the specification.
 func TestAPIResults(t *testing.T) {
-	reported := func() *scene { return running().says(runs()) }
+	reported := func() *scene { return running().says(unready()) }
 	stopped := func() *scene { return running(deletedWithin(30)).says(exited(0, true)) }
 	answer := func(s *scene, same bool, edit ...func(*corev1.Pod)) *scene {
 		c := s.writeStarted(tick, OpPatch)

@@ -69,6 +69,20 @@ func runs() *State {
 	}}}}
 }
 
+// unready is a report of another readiness, which is written at once.
+func unready() *State {
+	s := runs()
+	s.Status.ContainerStatuses[0].Ready = false
+	return s
+}
+
+// detailed is a report that may wait for the next one.
+func detailed() *State {
+	s := runs()
+	s.Status.ContainerStatuses[0].ContainerID = "x://1"
+	return s
+}
+
 func exited(code int32, stopped bool) *State {
 	return &State{Stopped: stopped, Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{
 		Name: "c", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code}},
@@ -91,7 +105,7 @@ func newScene(pod *corev1.Pod) *scene {
 	return s
 }
 
-// fresh is a pod that was never started; waiting to be looked at.
+// fresh is a pod that was never started, and waits for a decision.
 func fresh(edit ...func(*corev1.Pod)) *scene {
 	s := newScene(testPod(edit...))
 	s.classify(s.r, s.api.since)
@@ -196,7 +210,11 @@ func TestPlan(t *testing.T) {
 		{name: "update failed: backoff", scene: running().now(func(p *corev1.Pod) { p.Generation = 2 }).calls(OpUpdate, 0, errFailed), stage: StageRunning, write: OpPatch},
 		{name: "updated", scene: running().now(func(p *corev1.Pod) { p.Generation = 2 }).calls(OpUpdate, 0, runs()), stage: StageRunning, write: OpPatch},
 		{name: "no updater", scene: running().now(func(p *corev1.Pod) { p.Generation = 2 }).with(func(s *scene) { s.r.updates = false }), stage: StageRunning, write: OpPatch},
-		{name: "report", scene: running().says(runs()), stage: StageRunning, write: OpPatch},
+		{name: "report", scene: running().says(unready()), stage: StageRunning, write: OpPatch},
+		{name: "details: the next report may follow", scene: running().says(detailed()), at: time.Second - 1, stage: StageRunning},
+		{name: "details: alone after a second", scene: running().says(detailed()), at: time.Second, stage: StageRunning, write: OpPatch},
+		{name: "details, and a report", scene: running().says(detailed()).says(unready()), stage: StageRunning, write: OpPatch},
+		{name: "a report, and details", scene: running().says(unready()).says(detailed()), stage: StageRunning, write: OpPatch},
 		{name: "nothing new", scene: running(), stage: StageRunning},
 		{name: "changed by others", scene: running().now(), stage: StageRunning, write: OpPatch},
 		{name: "work done: stop, status later", scene: running().says(exited(0, false)), stage: StageTerminating, call: OpStop, grace: 30 * time.Second},
@@ -256,7 +274,7 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// ended is a pod that has ended by itself and whose final status is stored.
+// ended is a pod that has ended on its own and whose final status is stored.
 func ended(edit ...func(*corev1.Pod)) *scene {
 	s := running().says(exited(0, true))
 	c := s.writeStarted(tick, OpPatch)

@@ -194,6 +194,7 @@ type writeState struct {
 	retryAt     instant
 	repairs     uint8 // patches in a row that only other clients' writes caused
 	repairedAt  instant
+	quietSeq    uint64        // the newest status, if it and those before it that are not stored have details only
 	spent       time.Duration // writeInterval for each recent write, less the time since
 	lastAt      instant       // the last write
 	notBefore   instant       // when the next status that is not final may be written
@@ -342,7 +343,7 @@ type action struct {
 	op     Op            // "": nothing, until wake or something happens
 	grace  time.Duration // of OpStop
 	cancel bool          // the call under way is in the way
-	wake   instant       // when to ask again; never: not by itself
+	wake   instant       // when to ask again; never: only after an event
 }
 
 // stage returns the stage of the pod.
@@ -590,6 +591,8 @@ func (t *podState) decideWrite(r *rules, now instant) (s action, urgent bool) {
 // one write has both.
 func (t *podState) mergeUntil(r *rules) instant {
 	switch {
+	case t.write.quietSeq == t.write.statusSeq:
+		return t.write.reportedAt + r.pendingAfter
 	case t.end != nil:
 		return t.end.since + r.pendingAfter
 	case !t.running():

@@ -74,7 +74,7 @@ func (t *podState) setPod(r *rules, now instant, next *version) bool {
 }
 
 // rewound reports whether v, which is older than the newest version, was stored later
-// all the same, because the API server was restored from a backup. An informer never
+// anyway, because the API server was restored from a backup. An informer never
 // goes back to an older version than it had, and a GET returns none that is older
 // than those seen before it was sent. Answers to writes prove nothing: the
 // informer may lag behind them.
@@ -217,6 +217,7 @@ func (t *podState) take(r *rules, now instant, st *State) {
 		st.Status.ContainerStatuses = addMissing(st.Status.ContainerStatuses, before.ContainerStatuses, false)
 		st.Status.EphemeralContainerStatuses = addMissing(st.Status.EphemeralContainerStatuses, before.EphemeralContainerStatuses, false)
 	}
+	quiet := t.quiet(&st.Status)
 	t.setReport(&st.Status)
 	t.takeConditions(st.Status.Conditions)
 	t.provider.reports = reportedFields{
@@ -224,14 +225,76 @@ func (t *podState) take(r *rules, now instant, st *State) {
 		hostIP:    st.Status.HostIP != "" || len(st.Status.HostIPs) > 0,
 		podIP:     st.Status.PodIP != "" || len(st.Status.PodIPs) > 0,
 	}
-	if t.write.statusSeq == t.write.storedSeq || t.write.reportedAt == 0 {
+	stored := t.write.statusSeq == t.write.storedSeq
+	if stored || t.write.reportedAt == 0 {
 		t.write.reportedAt = now
 	}
+	quiet = quiet && (stored || t.write.quietSeq == t.write.statusSeq)
 	t.write.statusSeq++
+	if quiet {
+		t.write.quietSeq = t.write.statusSeq
+	}
 	t.write.repairs = 0
 	if t.end == nil && t.api.pod != nil && t.ended(r) {
 		t.beginTermination(now, StopCompleted, nil, specGrace(t.pod()))
 	}
+}
+
+// quiet reports whether a report may wait for the next one: no container has started,
+// ended or changed its readiness since the last report. The addresses of a pod come
+// between its first status and Running, for example. The last containers of a pod that
+// is stopped are no news either, because the final status follows.
+func (t *podState) quiet(next *corev1.PodStatus) bool {
+	last := t.report()
+	if last == nil {
+		return false
+	}
+	lists := [][2][]corev1.ContainerStatus{
+		{last.InitContainerStatuses, next.InitContainerStatuses},
+		{last.ContainerStatuses, next.ContainerStatuses},
+		{last.EphemeralContainerStatuses, next.EphemeralContainerStatuses},
+	}
+	if t.end != nil && !slices.ContainsFunc(lists, func(l [2][]corev1.ContainerStatus) bool {
+		return slices.ContainsFunc(l[1], func(c corev1.ContainerStatus) bool { return c.State.Running != nil })
+	}) {
+		return true
+	}
+	for _, l := range lists {
+		if !slices.EqualFunc(l[0], l[1], sameProgress) {
+			return false
+		}
+	}
+	unsaid := func(last, next string) bool { return next == "" || next == last }
+	return unsaid(string(last.Phase), string(next.Phase)) && unsaid(last.Reason, next.Reason) && unsaid(last.Message, next.Message) &&
+		t.sameConditions(last.Conditions, next.Conditions)
+}
+
+// sameProgress reports whether two statuses of a container differ in details only.
+func sameProgress(last, next corev1.ContainerStatus) bool {
+	reason := func(w *corev1.ContainerStateWaiting) string {
+		if w == nil {
+			return ""
+		}
+		return w.Reason
+	}
+	a, b := last.State, next.State
+	return last.Name == next.Name && last.Ready == next.Ready && last.RestartCount == next.RestartCount &&
+		(next.Started == nil || last.Started != nil && *last.Started == *next.Started) &&
+		(a.Running == nil) == (b.Running == nil) && (a.Terminated == nil) == (b.Terminated == nil) && reason(a.Waiting) == reason(b.Waiting)
+}
+
+// sameConditions reports whether two reports have the same conditions, without that of
+// the sandbox.
+func (t *podState) sameConditions(last, next []corev1.PodCondition) bool {
+	missing := func(a, b []corev1.PodCondition) bool {
+		return slices.ContainsFunc(a, func(c corev1.PodCondition) bool {
+			return c.Type != corev1.PodReadyToStartContainers && !slices.ContainsFunc(b, func(o corev1.PodCondition) bool {
+				return o.Type == c.Type && o.Status == c.Status && o.Reason == c.Reason
+			})
+		})
+	}
+	own := ownConditions(t.provider.conditions, last)
+	return !missing(own, next) && !missing(next, own)
 }
 
 // hasResources reports whether the status of a container has resources.

@@ -172,7 +172,7 @@ type Inspector interface {
 // them: a provider whose pods outlive the process should have it.
 type Releaser interface {
 	// Release forgets a stopped pod: its exit codes, logs and disks. It is
-	// called once the API does not need them any more, and repeated until it
+	// called once the API no longer needs them, and repeated until it
 	// returns nil. A pod that the provider does not know is no error.
 	Release(ctx context.Context, ref Ref) error
 }

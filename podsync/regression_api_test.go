@@ -39,7 +39,7 @@ func TestForeignPodStaysForeignWhenItChanges(t *testing.T) {
 		}
 		apitest.Delete[*corev1.Pod](w.server, "default", "a")
 		pass(0)
-		w.expectCalls() // it is an orphan now, and is to be verified by the next List
+		w.expectCalls() // it is an orphan now, and the next List must verify it
 		w.expectRequests(0, 0, 0)
 	})
 }

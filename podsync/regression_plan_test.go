@@ -42,7 +42,7 @@ func TestLateAnswerDoesNotRevive(t *testing.T) {
 
 // A part of a status that the API server drops was sent again without end.
 func TestWhatTheServerDropsIsSentOnce(t *testing.T) {
-	s := running().says(runs())
+	s := running().says(unready())
 	for n := range 2 {
 		if got, _ := s.decideWrite(s.r, tick); got.op != OpPatch {
 			t.Fatalf("write %d is %q, want PATCH", n+1, got.op)

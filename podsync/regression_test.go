@@ -26,7 +26,7 @@ import (
 // Defects of virtual-kubelet's first pod controller and of kwok, and traps that the
 // kubelet avoids, each a test that fails with it.
 
-// Failed pods were created again without a look at whether they had succeeded.
+// Failed pods were created again even if they had succeeded.
 func TestEndedPodsStayEnded(t *testing.T) {
 	for _, phase := range []corev1.PodPhase{corev1.PodSucceeded, corev1.PodFailed} {
 		bubble(t, podsynctest.Options{}, func(w *world) {
@@ -92,17 +92,21 @@ func TestRetryAfterIsKept(t *testing.T) {
 
 // Of a thousand pods bound at once the last one waited for 90 seconds.
 func TestABurstIsNotRateLimited(t *testing.T) {
+	pods := 1000
+	if testing.Short() {
+		pods = 200
+	}
 	bubble(t, podsynctest.Options{}, func(w *world) {
 		w.run()
-		for i := range 1000 {
+		for i := range pods {
 			w.server.Put(newPod(fmt.Sprint("p", i)))
 		}
 		pass(0)
 		calls := w.backend.Calls(podsync.OpStart)
-		if len(calls) != 1000 || time.Since(w.began) != 0 {
+		if len(calls) != pods || time.Since(w.began) != 0 {
 			t.Errorf("%d calls of Start in %v", len(calls), time.Since(w.began))
 		}
-		w.expectPatches(1000)
+		w.expectPatches(pods)
 	})
 }
 
@@ -208,15 +212,19 @@ func TestReportsAreWrittenAtOnce(t *testing.T) {
 
 // Each idle pod had a goroutine.
 func TestIdlePodsCostNoGoroutine(t *testing.T) {
+	pods := 1000
+	if testing.Short() {
+		pods = 200
+	}
 	bubble(t, podsynctest.Options{}, func(w *world) {
 		w.run()
 		before := runtime.NumGoroutine()
-		for i := range 1000 {
+		for i := range pods {
 			w.server.Put(newPod(fmt.Sprint("p", i)))
 		}
 		pass(time.Minute)
 		if n := runtime.NumGoroutine() - before; n > 10 {
-			t.Errorf("%d goroutines more for 1000 idle pods", n)
+			t.Errorf("%d goroutines more for %d idle pods", n, pods)
 		}
 	})
 }

@@ -42,7 +42,7 @@ func TestSoak(t *testing.T) {
 	}
 	seeds := *soakSeeds
 	if testing.Short() {
-		seeds = min(seeds, 20)
+		seeds = min(seeds, 8)
 	}
 	for seed := range uint64(seeds) {
 		t.Run(fmt.Sprint(seed+1), func(t *testing.T) {
@@ -255,7 +255,7 @@ func (s *soaker) repair() {
 	s.clean = nil
 }
 
-// check looks at the invariants that can be seen from outside.
+// check checks the invariants that can be seen from outside.
 func (s *soaker) check() {
 	s.server.ResetJournal() // which the soak does not read
 	for _, pod := range apitest.List[*corev1.Pod](s.server, "default") {

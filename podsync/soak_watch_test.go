@@ -12,7 +12,7 @@ import (
 	"github.com/kubewright/kubewright/apitest"
 )
 
-// watchWrites looks at each write of the controller before the server does.
+// watchWrites checks each write of the controller before the server gets it.
 func (s *soaker) watchWrites() {
 	s.server.Inject(apitest.Fault{Match: apitest.Match{User: nodeUser, Func: func(r apitest.Request) bool {
 		if r.Resource != "pods" {

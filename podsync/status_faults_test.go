@@ -212,6 +212,10 @@ func TestAPodThatVanishesKeepsTheGracePeriodUnderWay(t *testing.T) {
 
 // Pods that a webhook refuses must not hold up others.
 func TestABrokenNamespaceStarvesNoOther(t *testing.T) {
+	outage := time.Hour
+	if testing.Short() {
+		outage = 10 * time.Minute
+	}
 	bubble(t, podsynctest.Options{}, func(w *world) {
 		w.run()
 		heal := w.server.Inject(apitest.Fault{Match: apitest.Match{User: nodeUser, Verb: "patch", Namespace: "broken"}, Status: statuserr.InternalError("failed calling webhook")})
@@ -219,7 +223,7 @@ func TestABrokenNamespaceStarvesNoOther(t *testing.T) {
 			w.bind(newPod(fmt.Sprint("b", i), func(p *corev1.Pod) { p.Namespace = "broken" }))
 		}
 		deleted := w.bind(newPod("deleted"))
-		pass(time.Hour)
+		pass(outage)
 		w.bind(newPod("a"))
 		w.kubectlDelete("deleted", -1)
 		pass(2 * time.Second)

@@ -169,7 +169,7 @@ func (w *world) stop() {
 	w.provider.Crash()
 }
 
-// crash kills the controller: nothing it wanted to do is done any more.
+// crash kills the controller: nothing that it has planned is done.
 func (w *world) crash() {
 	if w.cancel == nil {
 		return
@@ -301,7 +301,7 @@ func (w *world) stage(uid types.UID) string {
 	return "forgotten"
 }
 
-// known returns how many pods the controller keeps anything of.
+// known returns the number of pods of which the controller keeps anything.
 func (w *world) known() (n int) {
 	for range w.c.All() {
 		n++

@@ -50,7 +50,7 @@ func (b *builder) addFile(ctx context.Context, field, name string, ref *corev1.F
 // to the next quote, over lines if need be, and has no escapes; blank lines;
 // comments, at the beginning of a line or after a value. A blank after the = makes
 // the value empty, as in a shell; a name has no blank before the =. Lines end with LF
-// or CRLF. The first definition counts; text after it isn't looked at.
+// or CRLF. The first definition counts; text after it is ignored.
 func envFileValue(text, key string) (value string, ok bool, err error) {
 	text = strings.ReplaceAll(text, "\r\n", "\n")
 	for line := 1; text != ""; line++ {

@@ -36,7 +36,7 @@ type SourceError struct {
 	Err error
 }
 
-// Error names who asks, the object and the key.
+// Error names the user of the object, the object and the key.
 func (e *SourceError) Error() string {
 	var b strings.Builder
 	b.WriteString("podenv: ")
@@ -72,7 +72,7 @@ func (e *SourceError) WaitingReason(container string) string {
 }
 
 // CanWait reports whether to try again without a change of the pod can help: all
-// that is wrong may come right by itself. Errors that aren't a [SourceError], such
+// that is wrong may come right on its own. Errors that aren't a [SourceError], such
 // as an API server that doesn't answer, may; nil has nothing to wait for.
 func CanWait(err error) bool {
 	if err == nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/kubewright/kubewright/podsync/podenv"
 )
 
-// A pod that names what doesn't exist yet: the error names all of it, and tells that
+// A pod that names what doesn't exist yet: the error names all of it, and says that
 // it is worth waiting.
 func ExampleCanWait() {
 	core := fake.NewClientset().CoreV1()

@@ -27,7 +27,7 @@ func New(cfg Config) (*Resolver, error) {
 	return r, nil
 }
 
-// Pod returns what pod gets. It makes no request, and copies pod.
+// Pod returns the inputs of pod. It makes no request, and copies pod.
 func (r *Resolver) Pod(pod *corev1.Pod) *Pod {
 	return &Pod{resolver: r, pod: pod.DeepCopy(), objects: map[objectKey]any{}}
 }

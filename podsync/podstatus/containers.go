@@ -229,7 +229,7 @@ func inherit(cs, old *corev1.ContainerStatus) {
 	}
 	same := cs.RestartCount == old.RestartCount
 
-	// The end of the run before is what tells why a container restarts.
+	// The end of the run before says why a container restarts.
 	if cs.LastTerminationState.Terminated == nil {
 		if restarted || (ended != nil && !same) {
 			cs.LastTerminationState.Terminated = ended.DeepCopy()

@@ -36,7 +36,7 @@ func Patch(pod *corev1.Pod, next *corev1.PodStatus) []byte {
 	return append(out, '}')
 }
 
-// PatchType is the content type of what [Patch] returns.
+// PatchType is the content type of the result of [Patch].
 const PatchType = types.StrategicMergePatchType
 
 // Minimal returns pod's stored status with only phase, reason, message and the

@@ -57,12 +57,12 @@ func MayBeRunning(status *corev1.PodStatus) bool {
 //     if the runtime has forgotten them or runs them again.
 //   - Running while a container runs or will be restarted.
 //   - Succeeded or Failed when every regular container has ended, none is
-//     restarted and no sidecar runs any more: Succeeded if all exited with 0.
+//     restarted and no sidecar runs: Succeeded if all exited with 0.
 //
 // A container without a status, or with one that says nothing, keeps the pod
 // Pending. Ephemeral containers don't count.
 //
-// Phase looks at nothing but its arguments; that phases don't go back is
+// Phase depends on its arguments only; that phases don't go back is
 // [Next]'s business.
 func Phase(spec *corev1.PodSpec, status *corev1.PodStatus) corev1.PodPhase {
 	t := tallyOf(spec, status)
@@ -113,7 +113,7 @@ func FinalPhase(spec *corev1.PodSpec, status *corev1.PodStatus) corev1.PodPhase 
 	return corev1.PodSucceeded
 }
 
-// Ended reports whether the pod's work is done by itself: an init container
+// Ended reports whether the pod's work is done on its own: an init container
 // failed for good, or every regular container has ended and none is restarted.
 // Sidecars may still run: it is the moment at which to stop them.
 func Ended(spec *corev1.PodSpec, status *corev1.PodStatus) bool {

@@ -15,7 +15,7 @@ const (
 	messageContainerStatusUnknown = "nobody saw the container end"
 )
 
-// settle gives every container of a pod of which nothing runs any more its end.
+// settle gives every container of a pod of which nothing runs its end.
 //
 //   - One that ended keeps its end. One that waited to be started again has the
 //     end of its last run.

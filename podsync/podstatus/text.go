@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// MaxTerminationMessageBytes is how much the termination messages of one pod may
+// MaxTerminationMessageBytes is the size that the termination messages of one pod may
 // have together, as the API documents for terminationMessagePath: each container,
 // of whatever kind, gets an equal share of it.
 const MaxTerminationMessageBytes = 12 * 1024
@@ -62,7 +62,7 @@ func storable(t metav1.Time) bool {
 	return !t.IsZero() && year >= 1 && year <= 9999 && !seconds(t.Time).IsZero()
 }
 
-// terminationShare is how many bytes of termination message a container of the
+// terminationShare is the number of bytes of termination message that a container of the
 // pod may have.
 func terminationShare(spec *corev1.PodSpec) int {
 	n := len(spec.Containers) + len(spec.InitContainers) + len(spec.EphemeralContainers)

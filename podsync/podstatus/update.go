@@ -73,7 +73,7 @@ type Failure struct {
 	Reason, Message string
 	// DisruptionReason adds the condition DisruptionTarget with this reason
 	// (KEP-3329), for example corev1.PodReasonTerminationByKubelet, by which a
-	// Job tells an eviction from a failure of its own. Empty adds none.
+	// Job distinguishes an eviction from a failure of its own. Empty adds none.
 	DisruptionReason string
 }
 

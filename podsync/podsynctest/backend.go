@@ -18,17 +18,17 @@ import (
 
 // Options say how a Backend behaves when nothing goes wrong.
 type Options struct {
-	// StartTime is how long containers take to run. Default: they run when
+	// StartTime is the time that containers take to run. Default: they run when
 	// Start returns.
 	StartTime time.Duration
-	// StopTime is how long containers take to end after Stop, unless the grace
+	// StopTime is the time that containers take to end after Stop, unless the grace
 	// period ends them sooner. Default: they have ended when Stop returns.
 	StopTime time.Duration
 	// ExitCode is that of containers that are stopped within their grace
 	// period. Default: 0. Those that are not end with 137.
 	ExitCode int32
 	// Forgets drops pods that have stopped and were to, as providers do that
-	// are no Releaser. One that ends by itself stays until Stop is called.
+	// are no Releaser. One that ends on its own stays until Stop is called.
 	Forgets bool
 	// NeverRestarts leaves containers down that have exited, whatever the restart
 	// policy. Default: those with CompletesImage are started again if the policy
@@ -198,7 +198,7 @@ func (b *Backend) end(in *instance, code int32) {
 	}
 }
 
-// stopped takes note that nothing of in runs any more.
+// stopped records that nothing of in runs.
 func (b *Backend) stopped(in *instance, code int32) {
 	if in.state.Stopped {
 		return
@@ -230,7 +230,7 @@ func (b *Backend) after(in *instance, d time.Duration, f func()) {
 	in.timer = timer
 }
 
-// report tells those that watch.
+// report sends a state to the watchers.
 func (b *Backend) report(in *instance) {
 	in.changed++
 	for p := range b.connected {
@@ -257,7 +257,7 @@ func (b *Backend) Exit(uid types.UID, code int32) bool {
 	})
 }
 
-// Finish makes a pod stop by itself, with nothing left but what List still
+// Finish makes a pod stop on its own, with nothing left but what List still
 // says of it.
 func (b *Backend) Finish(uid types.UID, code int32) bool {
 	return b.with(uid, func(in *instance) { b.stopped(in, code) })

@@ -17,7 +17,7 @@
 // the next one. The Backend keeps a journal of calls and of every breach of the
 // contract that it saw: see [Backend.Violations].
 //
-// An embedder's own provider is tested with one call:
+// A custom provider is tested with one call:
 //
 //	func TestContract(t *testing.T) {
 //		podsynctest.TestProvider(t, podsynctest.Suite{New: newProvider})

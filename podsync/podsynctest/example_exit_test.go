@@ -13,7 +13,7 @@ import (
 	"github.com/kubewright/kubewright/podsync/podsynctest"
 )
 
-// A process that dies, and its pod that ends meanwhile: the next process finds
+// A process that dies, and its pod that ends in the meantime: the next process finds
 // the exit code, because the backend outlives both.
 func ExampleProvider_Crash() {
 	ctx := context.Background()

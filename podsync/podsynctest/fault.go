@@ -16,7 +16,7 @@ import (
 
 var errHung = errors.New("podsynctest: the call hung")
 
-// OpReport is what faults of single reports of Watch match.
+// OpReport is the operation of faults of single reports of Watch.
 const OpReport podsync.Op = "report"
 
 // A Fault is something that goes wrong on purpose.
@@ -29,7 +29,7 @@ type Fault struct {
 	// Times is how often; 0 is until it is removed.
 	Times int
 
-	// Delay is how long the call waits before anything else.
+	// Delay is the time that the call waits before anything else.
 	Delay time.Duration
 	// Hang makes the call wait until its context is done or the fault is
 	// removed, and then fail without effect.

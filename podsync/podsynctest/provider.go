@@ -17,7 +17,7 @@ import (
 	"github.com/kubewright/kubewright/podsync"
 )
 
-// ErrCrashed is what calls of a Provider return after Crash.
+// ErrCrashed is the error of calls of a Provider after Crash.
 var ErrCrashed = errors.New("podsynctest: the connection was cut")
 
 // A Provider connects one process to a Backend. It has every capability; to

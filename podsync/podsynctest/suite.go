@@ -15,7 +15,7 @@ import (
 	"github.com/kubewright/kubewright/podsync"
 )
 
-// DefaultTimeout is how long a pod may take to start or to stop in TestProvider.
+// DefaultTimeout is the time that a pod may take to start or to stop in TestProvider.
 const DefaultTimeout = 30 * time.Second
 
 // DefaultPods is the default of Suite.Pods.
@@ -49,7 +49,7 @@ type Suite struct {
 	// SecondNode returns a provider of another node, NodeName2, on the backend of p.
 	// Default: none, and a shared backend is not tested.
 	SecondNode func(t testing.TB, p podsync.Provider) podsync.Provider
-	// Pods is how many pods are started to see all of them listed. Backends have
+	// Pods is the number of pods that are started to see all of them listed. Backends have
 	// pages, often of 100. Default: DefaultPods.
 	Pods int
 	// NeverRestarts says that the provider restarts no container, whatever the
@@ -59,7 +59,7 @@ type Suite struct {
 	// Nameless says that the backend keeps no UIDs, so that it can't distinguish two
 	// pods of one name. Default: it has UIDs.
 	Nameless bool
-	// Timeout is how long a pod may take to start, to stop or to complete.
+	// Timeout is the time that a pod may take to start, to stop or to complete.
 	// Default: DefaultTimeout.
 	Timeout time.Duration
 }
@@ -170,7 +170,7 @@ func (s *subject) stop(pod *corev1.Pod) podsync.State {
 	return st
 }
 
-// listed returns what List says of a pod.
+// listed returns the State of a pod in List.
 func (s *subject) listed(ref podsync.Ref) (podsync.State, bool, error) {
 	states, err := s.provider.List(s.Context())
 	if err != nil {
