@@ -32,7 +32,9 @@ func (k *kubelet) setters(ctx context.Context) []nodestatus.Setter {
 		nodestatus.StandardLabels(),
 		nodestatus.KubeletPort(int32(k.port)),
 		nodestatus.Capacity(k.capacity, nil),
-		nodestatus.DeclaredFeatures("RestartAllContainersOnContainerExits"), // podruntime has it
+		nodestatus.DeclaredFeatures( // of podruntime
+			"RestartAllContainersOnContainerExits", "InPlacePodLevelResourcesVerticalScaling", "InPlacePodVerticalScalingInitContainers",
+		),
 		nodestatus.Addresses(
 			corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: k.nodeIP},
 			corev1.NodeAddress{Type: corev1.NodeHostName, Address: k.nodeName},

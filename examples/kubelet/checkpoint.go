@@ -24,7 +24,7 @@ import (
 const configCondition corev1.NodeConditionType = "KubeletConfigOK"
 
 // newCheckpoint returns the controller of the settings. changed is called when
-// the condition is to be written.
+// the condition must be written.
 func newCheckpoint(o *options, client corev1client.ConfigMapsGetter, stdout io.Writer, health func(context.Context) error, changed func()) (*configcheckpoint.Controller[settings], error) {
 	source, err := o.source(client)
 	if err != nil {

@@ -22,11 +22,17 @@ import (
 const unlimited = math.MaxInt64
 
 // Set makes a cgroup, unless it exists, and sets its limits. If grow is true, Set leaves
-// limits alone that would shrink.
+// limits alone that would shrink, and changes nothing if the memory in use is more than
+// the new limit: see CheckMemory.
 //
 // The kernel of version 1 has no cgroup with a larger quota than the cgroup above it. So
 // the upper one must grow before those below, and shrink after them.
 func (t Tree) Set(path string, l Limits, grow bool) error {
+	if grow {
+		if err := t.CheckMemory(path, l.Memory); err != nil {
+			return err
+		}
+	}
 	quota, memory := l.Quota, l.Memory
 	if quota == 0 {
 		quota = unlimited
@@ -34,7 +40,7 @@ func (t Tree) Set(path string, l Limits, grow bool) error {
 	if memory == 0 {
 		memory = unlimited
 	}
-	if _, err := os.Stat(filepath.Join(string(t), "cgroup.controllers")); err == nil {
+	if t.unified() {
 		if err := t.enable(path); err != nil {
 			return err
 		}
@@ -51,6 +57,34 @@ func (t Tree) Set(path string, l Limits, grow bool) error {
 		set(cpu, "cpu.cfs_quota_us", quota, "-1", grow),
 		set(filepath.Join(string(t), "memory", path), "memory.limit_in_bytes", memory, "-1", grow),
 	)
+}
+
+// CheckMemory returns an error if a cgroup has a larger memory limit than limit, and uses
+// more. The kernel of version 2 would kill its processes. Zero: no limit. A cgroup that
+// does not exist uses nothing.
+func (t Tree) CheckMemory(path string, limit int64) error {
+	dir, files := filepath.Join(string(t), path), [2]string{"memory.max", "memory.current"}
+	if !t.unified() {
+		dir, files = filepath.Join(string(t), "memory", path), [2]string{"memory.limit_in_bytes", "memory.usage_in_bytes"}
+	}
+	var values [2]int64
+	for i, file := range files {
+		text, err := os.ReadFile(filepath.Join(dir, file))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		values[i], _ = parse(string(text))
+	}
+	if had, used := values[0], values[1]; limit > 0 && limit < had && limit <= used {
+		return fmt.Errorf("cgroups: memory limit (%d) below current usage (%d)", limit, used)
+	}
+	return nil
+}
+
+// unified reports whether the cgroups are those of version 2.
+func (t Tree) unified() bool {
+	_, err := os.Stat(filepath.Join(string(t), "cgroup.controllers"))
+	return err == nil
 }
 
 // enable lets a cgroup of version 2 have limits: each one above it must hand down the

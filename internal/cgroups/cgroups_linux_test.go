@@ -100,6 +100,37 @@ func TestLimitsThatGrowDoNotShrink(t *testing.T) {
 	}
 }
 
+func TestMemoryInUseIsNotTakenAway(t *testing.T) {
+	for version, files := range map[int][2]string{1: {"memory/pod1/memory.limit_in_bytes", "memory/pod1/memory.usage_in_bytes"}, 2: {"pod1/memory.max", "pod1/memory.current"}} {
+		c := tree(t, version)
+		if err := c.CheckMemory("pod1", 1); err != nil {
+			t.Errorf("a cgroup that does not exist: %v", err)
+		}
+		if err := c.Set("pod1", Limits{Shares: 2, Quota: 5000, Memory: 100}, true); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(string(c), files[1]), []byte("90\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for memory, fits := range map[int64]bool{0: true, 100: true, 200: true, 91: true, 90: false, 1: false} {
+			if err := c.CheckMemory("pod1", memory); (err == nil) != fits {
+				t.Errorf("version %d: %d of 100 bytes: %v", version, memory, err)
+			}
+		}
+		if err := os.WriteFile(filepath.Join(string(c), files[1]), []byte("100\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.CheckMemory("pod1", 100); err != nil {
+			t.Errorf("a limit that does not change: %v", err)
+		}
+		quota := map[int]string{1: "cpu/pod1/cpu.cfs_quota_us", 2: "pod1/cpu.max"}[version]
+		if err := c.Set("pod1", Limits{Shares: 2, Quota: 6000, Memory: 90}, true); err == nil || !strings.Contains(err.Error(), "memory limit (90) below current usage (100)") {
+			t.Errorf("Set: %v", err)
+		}
+		c.expect(t, map[string]string{files[0]: "100", quota: "5000"})
+	}
+}
+
 func TestTheCgroupOfTheMachineIsNotRemoved(t *testing.T) {
 	for _, path := range []string{"", "/", ".", "/a/.."} {
 		if err := tree(t, 2).Remove(t.Context(), path); err == nil || !strings.Contains(err.Error(), "is the cgroup of the machine") {

@@ -13,6 +13,9 @@ import (
 // Set returns errors.ErrUnsupported.
 func (Tree) Set(string, Limits, bool) error { return errors.ErrUnsupported }
 
+// CheckMemory returns nil, because there are no cgroups.
+func (Tree) CheckMemory(string, int64) error { return nil }
+
 // Dirs returns nothing, because there are no cgroups.
 func (Tree) Dirs(string) []string { return nil }
 

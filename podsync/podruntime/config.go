@@ -28,7 +28,8 @@ const (
 	DefaultVolumeRefresh = time.Minute
 	// DefaultDiskInterval is the time between two measurements of disk usage.
 	DefaultDiskInterval = 10 * time.Second
-	// DefaultMaxStarts is the number of containers that are started at once.
+	// DefaultMaxStarts is the number of containers and sandboxes that are started at
+	// once.
 	DefaultMaxStarts = 32
 	// DefaultCallTimeout is the deadline of one call of List, Remove and the other
 	// calls of the Runtime that do not wait for a container.
@@ -72,8 +73,8 @@ type Config struct {
 	// DefaultDiskInterval.
 	DiskInterval time.Duration
 	// Pod returns the newest version of a pod, or nil. Labels and annotations
-	// change without an Update; volumes with them follow. Default: the version that
-	// was handed over last.
+	// change without an Update; volumes with them follow, and so does the environment of
+	// each start. Default: the version that was handed over last.
 	Pod func(ref podsync.Ref) *corev1.Pod
 	// GRPC runs gRPC probes. Default: none, and pods that have them are rejected.
 	GRPC GRPCProber
@@ -90,8 +91,9 @@ type Config struct {
 	// API; volumes with tokens are read when a token must be renewed. Default:
 	// DefaultVolumeRefresh.
 	VolumeRefresh time.Duration
-	// MaxStarts is the number of containers that are started at once; the oldest
-	// pods go first. Default: DefaultMaxStarts.
+	// MaxStarts is the number of containers and sandboxes that are started at once:
+	// the containers of pods that have a sandbox go first, and then the oldest pods.
+	// Default: DefaultMaxStarts.
 	MaxStarts int
 	// CallTimeout is the deadline of a call of the Runtime that does not wait for
 	// a container. Start, SetUpPod and Stop have none of their own. Default:

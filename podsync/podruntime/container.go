@@ -5,11 +5,9 @@ package podruntime
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -48,9 +46,7 @@ type container struct {
 	hook         context.CancelFunc
 	hookBy       time.Time
 
-	watch     *watch
-	resizing  bool
-	resizeDue time.Time // the earliest time of the next Resize
+	watch *watch
 }
 
 // A failure is the reason why a container or a sandbox could not be started.
@@ -145,7 +141,7 @@ func (c *container) take(runs []Container) {
 		if c.rec.Ran.IsZero() {
 			c.note(func(r *runRecord) {
 				if r.Image == "" { // started by a Provider whose record is gone
-					r.Image, r.Resources = c.Image, resourcesOf(c.Container)
+					r.Image, r.Resources = c.Image, c.wanted()
 				}
 				if r.Ran = c.obs.StartedAt; r.Ran.IsZero() {
 					r.Ran = time.Now()
@@ -156,7 +152,9 @@ func (c *container) take(runs []Container) {
 			})
 		}
 		c.observe()
-		c.followSpec()
+		if c.rec.Image != c.Image {
+			c.replace()
+		}
 	case c.obs.State == ContainerExited:
 		c.noteExit()
 	}
@@ -180,63 +178,22 @@ func (c *container) advance(attempt int, rec runRecord) {
 	c.endBy, c.sent, c.sentAt, c.hook, c.hookBy = time.Time{}, time.Time{}, time.Time{}, nil, time.Time{}
 }
 
-// followSpec begins the end of a run whose image has changed, and applies changed
-// resources.
-func (c *container) followSpec() {
+// replace ends the run because of a change of its spec.
+func (c *container) replace() {
 	if c.kind == ephemeral || c.pod.deadline != nil || !c.endBy.IsZero() {
 		return
 	}
-	want := resourcesOf(c.Container)
-	switch {
-	case c.rec.Image != c.Image, c.rec.Resources != want && c.resizeRestarts():
-		c.pod.event(corev1.EventTypeNormal, "Killing", "Stopping", "Container %s definition changed, will be restarted", c.Name)
-		c.note(func(r *runRecord) { r.Replace = true })
-		c.endBy = time.Now().Add(grace(c.pod.spec))
-	case c.rec.Resources != want && c.pod.p.caps.resizer != nil && !c.resizing && !time.Now().Before(c.resizeDue):
-		c.resizing = true
-		id, pod, spec := c.id(c.attempt), c.pod.spec.DeepCopy(), c.Container.DeepCopy()
-		c.pod.call(func(ctx context.Context) error { return c.pod.p.caps.resizer.Resize(ctx, id, pod, spec) }, func(err error) {
-			c.resizing = false
-			c.pod.resizeFailure = ""
-			if err != nil {
-				c.pod.resizeFailure = err.Error()
-				c.resizeDue = time.Now().Add(killRetry)
-				c.pod.retry(killRetry)
-			} else if c.attempt == id.Attempt {
-				c.note(func(r *runRecord) { r.Resources = want })
-			}
-		})
-	}
+	c.pod.event(corev1.EventTypeNormal, "Killing", "Stopping", "Container %s definition changed, will be restarted", c.Name)
+	c.note(func(r *runRecord) { r.Replace = true })
+	c.endBy = time.Now().Add(grace(c.pod.spec))
 }
 
-// resourcesOf returns the resources of a container as a text to compare.
-func resourcesOf(c *corev1.Container) string {
-	text, _ := json.Marshal(corev1.ResourceRequirements{Limits: c.Resources.Limits, Requests: c.Resources.Requests})
-	return string(text)
-}
-
-// inForce returns the resources that the run was given last.
-func (c *container) inForce() (r corev1.ResourceRequirements) {
-	if c.rec.Resources == "" || json.Unmarshal([]byte(c.rec.Resources), &r) != nil {
-		return corev1.ResourceRequirements{}
-	}
-	return r
-}
-
-// resizeRestarts reports whether the changed resources need another run, by the
-// resize policy.
-func (c *container) resizeRestarts() bool {
-	old := c.inForce()
-	return c.pod.p.caps.resizer != nil && slices.ContainsFunc(c.ResizePolicy, func(p corev1.ContainerResizePolicy) bool {
-		a, b := old.Limits[p.ResourceName], c.Resources.Limits[p.ResourceName]
-		x, y := old.Requests[p.ResourceName], c.Resources.Requests[p.ResourceName]
-		return p.RestartPolicy == corev1.RestartContainer && (a.Cmp(b) != 0 || x.Cmp(y) != 0)
-	})
-}
+// wanted returns the text of the grant that the container must have.
+func (c *container) wanted() string { return grantOf(c.pod.spec, c.Container).text() }
 
 // start begins the next run.
 func (c *container) start() {
-	attempt, rec := max(c.attempt, 0), runRecord{Image: c.Image, Resources: resourcesOf(c.Container)}
+	attempt, rec := max(c.attempt, 0), runRecord{Image: c.Image, Resources: c.wanted()}
 	if c.obs != nil && c.obs.State == ContainerExited {
 		attempt, rec.Waited = c.attempt+1, c.delay()
 	}
@@ -244,10 +201,10 @@ func (c *container) start() {
 		c.advance(attempt, rec)
 	}
 	c.rec, c.busy = rec, true
-	l := launch{pod: c.pod, container: c.Container, kind: c.kind, spec: c.pod.spec, id: c.id(attempt), rec: rec, sandbox: c.pod.sandbox, addresses: c.pod.addresses()}
+	l := launch{pod: c.pod, container: c.Container, kind: c.kind, spec: c.pod.labelled(), id: c.id(attempt), rec: rec, sandbox: c.pod.sandbox, addresses: c.pod.addresses(), grow: c.pod.mustGrow()}
 	ctx := c.pod.starting
 	c.pod.p.wg.Go(func() {
-		err := c.pod.p.gate.enter(ctx, l.spec.CreationTimestamp.Time)
+		err := c.pod.p.gate.enter(ctx, ticket{created: l.spec.CreationTimestamp.Time, begun: l.sandbox != nil})
 		if err == nil {
 			err = l.run(ctx)
 			c.pod.p.gate.leave()
@@ -257,6 +214,7 @@ func (c *container) start() {
 			switch {
 			case err == nil:
 				c.failure, c.failures = nil, 0
+				c.due = time.Now().Add(retryKeep) // a Runtime that lists it late is not called without end
 			case ctx.Err() == nil: // else the pod stops
 				c.failed(failureOf(err, "RunContainerError"))
 			}

@@ -27,7 +27,7 @@
 //	group.Go(pods.Run)
 //
 // A Runtime with more abilities has the methods of [Watcher], [Execer], [LogTailer],
-// [Sandboxer], [Resizer], [DiskMeter], [Preparer] or [Checker]. [Claims] prepares
+// [Sandboxer], [PodResizer], [DiskMeter], [Preparer] or [Checker]. [Claims] prepares
 // the devices of resource claims for it. Package podruntimetest has a test suite for any
 // Runtime.
 //
@@ -69,7 +69,8 @@
 // The methods of Provider may be called from any goroutine. Each pod has one
 // goroutine that lists its containers, decides and acts; a call of the Runtime that
 // may take long runs in a goroutine of its own. A pod never waits for another one,
-// except for a place among Config.MaxStarts, and the oldest pods go first.
+// except for a place among Config.MaxStarts: pods that have a sandbox go first, and
+// then the oldest.
 //
 // # Failure modes
 //

@@ -18,19 +18,14 @@ import (
 // one pod, and not the process. Prepare and Check need none, since podsync contains
 // the calls that they are part of.
 type guard struct {
-	runtime   Runtime
-	watcher   Watcher
-	execer    Execer
-	tailer    LogTailer
-	sandboxer Sandboxer
-	resizer   Resizer
-	meter     DiskMeter
+	runtime Runtime
+	capabilities
 }
 
 // guarded returns a Runtime and its capabilities with their panics contained.
 func guarded(r Runtime) (Runtime, capabilities) {
 	has := capabilitiesOf(r)
-	g := guard{r, has.watcher, has.execer, has.tailer, has.sandboxer, has.resizer, has.meter}
+	g := guard{r, has}
 	if has.watcher != nil {
 		has.watcher = g
 	}
@@ -45,6 +40,9 @@ func guarded(r Runtime) (Runtime, capabilities) {
 	}
 	if has.resizer != nil {
 		has.resizer = g
+	}
+	if has.podResizer != nil {
+		has.podResizer = g
 	}
 	if has.meter != nil {
 		has.meter = g
@@ -115,6 +113,10 @@ func (g guard) ListPods(ctx context.Context, pod types.UID) (list []Sandbox, err
 
 func (g guard) Resize(ctx context.Context, id ContainerID, pod *corev1.Pod, container *corev1.Container) error {
 	return contain(ctx, "Resizer.Resize", func() error { return g.resizer.Resize(ctx, id, pod, container) })
+}
+
+func (g guard) ResizePod(ctx context.Context, pod *corev1.Pod, grow bool) error {
+	return contain(ctx, "PodResizer.ResizePod", func() error { return g.podResizer.ResizePod(ctx, pod, grow) })
 }
 
 func (g guard) DiskUsage(ctx context.Context, pod types.UID) (usage map[string]int64, err error) {

@@ -29,6 +29,7 @@ type launch struct {
 	rec       runRecord
 	sandbox   *Sandbox
 	addresses podenv.Addresses
+	grow      bool // the pod as a whole must grow first
 }
 
 // run prepares the files of the run and starts it.
@@ -65,6 +66,11 @@ func (l *launch) run(ctx context.Context) error {
 	}
 	if err := ctx.Err(); err != nil {
 		return err
+	}
+	if l.grow {
+		if err := l.pod.resizePod(ctx, spec.Pod.DeepCopy(), true); err != nil {
+			return err
+		}
 	}
 	return p.cfg.Runtime.Start(ctx, spec)
 }
@@ -131,34 +137,42 @@ func rewrite(path string, data []byte, mode os.FileMode) error {
 	return os.Chmod(path, mode) // without the umask
 }
 
-// A gate lets a number of callers through at once, the oldest pod first.
+// A gate lets a number of callers through at once: pods that have a sandbox first, so
+// that one runs before the next is begun, and among those the oldest one.
 type gate struct {
 	mu      sync.Mutex
 	free    int
-	waiting []*ticket // the oldest pod first
+	waiting []*ticket // the next one first
 }
 
 type ticket struct {
-	created time.Time
+	created time.Time // the pod
+	begun   bool      // the pod has a sandbox
 	ready   chan struct{}
 }
 
+// before reports whether a ticket goes before another one that is waiting.
+func (t *ticket) before(other *ticket) bool {
+	if t.begun != other.begun {
+		return t.begun
+	}
+	return t.created.Before(other.created)
+}
+
 // enter waits for a place, until ctx ends.
-func (g *gate) enter(ctx context.Context, created time.Time) error {
+func (g *gate) enter(ctx context.Context, t ticket) error {
 	g.mu.Lock()
 	if g.free > 0 {
 		g.free--
 		g.mu.Unlock()
 		return nil
 	}
-	t := &ticket{created, make(chan struct{})}
-	at, _ := slices.BinarySearchFunc(g.waiting, t, func(a, b *ticket) int {
-		if c := a.created.Compare(b.created); c != 0 {
-			return c
-		}
-		return -1 // behind those of the same age
-	})
-	g.waiting = slices.Insert(g.waiting, at, t)
+	t.ready = make(chan struct{})
+	at := slices.IndexFunc(g.waiting, t.before)
+	if at < 0 {
+		at = len(g.waiting)
+	}
+	g.waiting = slices.Insert(g.waiting, at, &t)
 	g.mu.Unlock()
 	select {
 	case <-t.ready:
@@ -167,7 +181,7 @@ func (g *gate) enter(ctx context.Context, created time.Time) error {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if at := slices.Index(g.waiting, t); at >= 0 {
+	if at := slices.Index(g.waiting, &t); at >= 0 {
 		g.waiting = slices.Delete(g.waiting, at, at+1)
 	} else {
 		g.pass() // the place came at the same time

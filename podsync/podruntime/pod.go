@@ -32,9 +32,10 @@ type pod struct {
 	ref      podsync.Ref
 	dir      string
 	accepted time.Time
-	desired  *corev1.Pod // of the API; never changed, only replaced
-	spec     *corev1.Pod // desired, with the resources that the pod has been given
-	pending  pending     // why they are others than those of desired
+	desired  *corev1.Pod                 // of the API; never changed, only replaced
+	spec     *corev1.Pod                 // desired, with the resources that the pod has been given
+	pending  pending                     // why they are others than those of desired
+	want     corev1.ResourceRequirements // of the pod as a whole: PodResources of spec
 	ctx      context.Context
 	end      context.CancelFunc
 	done     chan struct{}
@@ -50,6 +51,7 @@ type pod struct {
 	sandboxFailure  *failure
 	sandboxFailures int
 	sandboxDue      time.Time
+	tearing         bool // TearDownPod has been called and has not returned
 	tornDown        bool
 
 	// The restart of all containers.
@@ -63,10 +65,18 @@ type pod struct {
 	starting    context.Context
 	endStarting context.CancelFunc // ends starts under way
 
-	// Data from the API.
-	refreshing    bool
-	refreshDue    map[string]time.Time // by volume
+	// The resize: see sizing.
+	whole         corev1.ResourceRequirements
+	grown         *corev1.ResourceRequirements
+	wholeKept     bool // pod.json has whole
+	resizing      bool
+	resizeStarted bool // the event ResizeStarted was recorded, and not yet the one of its end
 	resizeFailure string
+	resizeDue     time.Time // the earliest time of the next try
+
+	// Data from the API.
+	refreshing bool
+	refreshDue map[string]time.Time // by volume
 
 	prepare sync.Mutex // held while a launch makes files of the pod
 
@@ -114,6 +124,10 @@ func (p *Provider) load(dir string) (*pod, error) {
 		return nil, err
 	}
 	pod.setSpec(rec.InForce)
+	pod.whole = pod.want
+	if pod.wholeKept = rec.Whole != nil; pod.wholeKept {
+		pod.whole, pod.grown = *rec.Whole, rec.Whole
+	}
 	p.room.hold(rec.InForce)
 	for _, c := range pod.containers {
 		for _, attempt := range slices.Sorted(maps.Keys(runs[c.Name])) {
@@ -128,12 +142,12 @@ func (p *Provider) load(dir string) (*pod, error) {
 // room for.
 func (p *pod) follow(desired *corev1.Pod) error {
 	spec, why := p.p.room.update(desired, time.Now())
-	rec := podRecord{Pod: desired, Accepted: p.accepted}
-	if why.reason != "" {
-		rec.InForce = spec
-	}
-	if err := record.Write(filepath.Join(p.dir, "pod.json"), rec); err != nil {
+	if err := p.keep(desired, spec, why); err != nil {
 		return err
+	}
+	if p.p.caps.resizer != nil && !sameResources(p.spec, spec) {
+		p.event(corev1.EventTypeNormal, "ResizeStarted", "Resizing", "Pod resize started")
+		p.resizeStarted, p.resizeFailure, p.resizeDue = true, "", time.Time{}
 	}
 	if why.reason != "" && (why.reason != p.pending.reason || desired.Generation != p.desired.Generation) {
 		p.event(corev1.EventTypeWarning, "Resize"+why.reason, "Resizing", "%s", why.message)
@@ -141,6 +155,22 @@ func (p *pod) follow(desired *corev1.Pod) error {
 	p.desired, p.pending, p.stale = desired, why, true
 	p.setSpec(spec)
 	return nil
+}
+
+// keep writes pod.json.
+func (p *pod) keep(desired, spec *corev1.Pod, why pending) error {
+	rec := podRecord{Pod: desired, Accepted: p.accepted}
+	if why.reason != "" {
+		rec.InForce = spec
+	}
+	if p.p.caps.podResizer != nil && (p.grown != nil || !sameRequirements(p.whole, PodResources(spec))) {
+		rec.Whole = &p.whole
+	}
+	err := record.Write(filepath.Join(p.dir, "pod.json"), rec)
+	if err == nil {
+		p.wholeKept = rec.Whole != nil
+	}
+	return err
 }
 
 // refollow asks again for the resources of a pod that waits for them, or that has just
@@ -154,7 +184,7 @@ func (p *pod) refollow() {
 
 // setSpec makes spec that of the pod: containers that are new in it are added.
 func (p *pod) setSpec(spec *corev1.Pod) {
-	p.spec = spec
+	p.spec, p.want = spec, PodResources(spec)
 	for _, s := range containersOf(&spec.Spec) {
 		at := slices.IndexFunc(p.containers, func(c *container) bool { return c.Name == s.Name })
 		if at < 0 {
@@ -238,6 +268,7 @@ func (p *pod) take(runs []Container, sandbox *Sandbox) {
 		}
 		c.take(own)
 	}
+	p.resize()
 	p.stopped = p.deadline != nil && decideStop(p.world(), time.Now()).stopped
 }
 
@@ -366,7 +397,7 @@ func (p *pod) setUp() {
 	ctx := p.starting
 	p.sandboxBusy = true
 	p.p.wg.Go(func() {
-		err := p.p.gate.enter(ctx, spec.Pod.CreationTimestamp.Time)
+		err := p.p.gate.enter(ctx, ticket{created: spec.Pod.CreationTimestamp.Time})
 		if err == nil {
 			_, err = p.p.caps.sandboxer.SetUpPod(ctx, spec)
 			p.p.gate.leave()
@@ -376,6 +407,7 @@ func (p *pod) setUp() {
 			switch {
 			case err == nil:
 				p.sandboxFailure, p.sandboxFailures = nil, 0
+				p.resizedTo(PodResources(spec.Pod))
 			case ctx.Err() == nil:
 				p.sandboxFailure = failureOf(err, "FailedCreatePodSandBox")
 				p.sandboxFailed(err, p.sandboxFailure.reason)
@@ -386,9 +418,9 @@ func (p *pod) setUp() {
 
 // tearDown ends the sandbox of a pod whose containers have ended.
 func (p *pod) tearDown() {
-	p.sandboxBusy = true
+	p.sandboxBusy, p.tearing = true, true
 	p.call(func(ctx context.Context) error { return p.p.caps.sandboxer.TearDownPod(ctx, p.ref.UID) }, func(err error) {
-		p.sandboxBusy = false
+		p.sandboxBusy, p.tearing = false, false
 		if p.tornDown = err == nil; err != nil {
 			p.sandboxFailed(err, "FailedKillPod")
 		}
@@ -434,14 +466,8 @@ func (p *pod) refresh(now time.Time) (again time.Time) {
 	}
 	at := slices.IndexFunc(p.spec.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == name })
 	v, spec, ctx := &p.spec.Spec.Volumes[at], p.spec, p.starting
-	if p.p.cfg.Pod != nil && hasFields(v) {
-		var newest *corev1.Pod
-		_ = contain(p.ctx, "Config.Pod", func() error { newest = p.p.cfg.Pod(p.ref); return nil })
-		if newest != nil && newest.UID == spec.UID {
-			// Only the metadata may be newer than the spec in force.
-			spec = spec.DeepCopy()
-			spec.Labels, spec.Annotations = maps.Clone(newest.Labels), maps.Clone(newest.Annotations)
-		}
+	if hasFields(v) {
+		spec = p.labelled()
 	}
 	p.refreshing = true
 	p.p.wg.Go(func() {
@@ -460,6 +486,22 @@ func (p *pod) refresh(now time.Time) (again time.Time) {
 		})
 	})
 	return time.Time{}
+}
+
+// labelled returns the spec in force with the newest labels and annotations, which change
+// without an Update.
+func (p *pod) labelled() *corev1.Pod {
+	if p.p.cfg.Pod == nil {
+		return p.spec
+	}
+	var newest *corev1.Pod
+	_ = contain(p.ctx, "Config.Pod", func() error { newest = p.p.cfg.Pod(p.ref); return nil })
+	if newest == nil || newest.UID != p.spec.UID || maps.Equal(newest.Labels, p.spec.Labels) && maps.Equal(newest.Annotations, p.spec.Annotations) {
+		return p.spec
+	}
+	spec := p.spec.DeepCopy()
+	spec.Labels, spec.Annotations = maps.Clone(newest.Labels), maps.Clone(newest.Annotations)
+	return spec
 }
 
 // call runs f, with a deadline, in a goroutine of its own and then done in that of
@@ -537,6 +579,10 @@ func (p *pod) addresses() podenv.Addresses {
 // publish makes the state of the pod known if it has changed.
 func (p *pod) publish() {
 	state := podsync.State{Ref: p.ref, NodeName: p.spec.Spec.NodeName, Stopped: p.stopped, Generation: p.spec.Generation, Status: p.status()}
+	if p.resizeStarted && !p.resizeInProgress() {
+		p.resizeStarted = false
+		p.event(corev1.EventTypeNormal, "ResizeCompleted", "Resizing", "Pod resize completed")
+	}
 	p.mu.Lock()
 	same := apiequality.Semantic.DeepEqual(state, p.state)
 	p.state = state

@@ -76,7 +76,7 @@ func New(cfg Config) (*Provider, error) {
 		loaded: make(chan struct{}), ended: make(chan struct{}),
 		pods: map[types.UID]*pod{}, wake: make(chan struct{}, 1),
 	}
-	p.room = newRoom(cfg.Allocatable, caps.resizer != nil, func(uid types.UID) {
+	p.room = newRoom(cfg.Allocatable, caps.resizer != nil, caps.podResizer != nil, func(uid types.UID) {
 		if pod := p.find(uid); pod != nil {
 			pod.do(pod.refollow)
 		}

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -609,9 +610,7 @@ func TestResourcesChangeInPlace(t *testing.T) {
 				if !boxed {
 					return
 				}
-				if want := []string{"app/0 2 of 5"}; !slices.Equal(w.resized, want) {
-					w.Errorf("resized %q, want %q", w.resized, want)
-				}
+				w.expectResized("app/0 2 of 5")
 				for name, want := range map[string]string{"app": "2", "restarts": "3"} {
 					c := w.container(ref, name)
 					if c.Resources == nil || c.Resources.Limits.Cpu().String() != want {
@@ -824,6 +823,40 @@ func TestVolumesFollowConfigMapsAndLabels(t *testing.T) {
 		w.boot()
 		time.Sleep(podruntime.DefaultVolumeRefresh + time.Second)
 		check("cm/key", "three")
+	})
+}
+
+// A container that can't start because an annotation is missing starts when the pod has it.
+func TestAStartHasTheNewestLabelsAndAnnotations(t *testing.T) {
+	var newest atomic.Pointer[corev1.Pod]
+	inWorldWith(t, func(w *world) {
+		w.change = func(cfg *podruntime.Config) { cfg.Pod = func(podsync.Ref) *corev1.Pod { return newest.Load() } }
+	}, func(w *world) {
+		c := command("c", "forever")
+		field := func(path string) *corev1.EnvVarSource {
+			return &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}}
+		}
+		c.Env = []corev1.EnvVar{{Name: "SUB", ValueFrom: field("metadata.annotations['sub']")}}
+		c.VolumeMounts = []corev1.VolumeMount{{Name: "data", MountPath: "/data", SubPathExpr: "$(SUB)/x"}}
+		pod := podOf(corev1.RestartPolicyAlways, c)
+		pod.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
+		ref := w.start(pod)
+		other := pod.DeepCopy()
+		other.UID, other.Annotations = "another", map[string]string{"sub": "wrong"}
+		newest.Store(other)
+		time.Sleep(2 * time.Minute)
+		if state := w.container(ref, "c").State; state.Waiting == nil || state.Waiting.Reason != "CreateContainerConfigError" {
+			w.Errorf("without the annotation the container is %+v", state)
+		}
+		w.expect()
+		changed := pod.DeepCopy()
+		changed.Annotations = map[string]string{"sub": "right"}
+		newest.Store(changed)
+		time.Sleep(2 * time.Minute)
+		w.expect("start c/0")
+		if _, err := os.Stat(filepath.Join(w.root, "pods", string(ref.UID), "volumes", "data", "right", "x")); err != nil {
+			w.Error(err)
+		}
 	})
 }
 
@@ -1089,6 +1122,95 @@ func TestConfigNamesEveryProblem(t *testing.T) {
 			t.Errorf("%v does not name %s", err, field)
 		}
 	}
+}
+
+// Each step would be a PATCH, and the next one follows at once.
+func TestStepsOfTheRuntimeAreNoNews(t *testing.T) {
+	inWorldWith(t, func(w *world) { w.boxed = true }, func(w *world) {
+		w.created.Store(true)
+		w.link.setAfter(func(op string) error { // the container is created, and is being started
+			if op == "Start" {
+				time.Sleep(2 * time.Second)
+				w.link.setAfter(nil)
+			}
+			return nil
+		})
+		ref := w.start(podOf(corev1.RestartPolicyAlways, command("app", "forever")))
+		time.Sleep(time.Second)
+		if c := w.state(ref).Status.ContainerStatuses[0]; c.ContainerID != "" || c.State.Waiting == nil {
+			w.Errorf("a container that has not run: %+v", c)
+		}
+		w.created.Store(false)
+		time.Sleep(time.Minute)
+		if c := w.state(ref).Status.ContainerStatuses[0]; c.ContainerID == "" || c.State.Running == nil {
+			w.Errorf("a container that runs: %+v", c)
+		}
+		ready := func() corev1.ConditionStatus {
+			for _, c := range w.state(ref).Status.Conditions {
+				if c.Type == corev1.PodReadyToStartContainers {
+					return c.Status
+				}
+			}
+			return ""
+		}
+		w.link.setAfter(func(op string) error {
+			if op == "TearDownPod" {
+				time.Sleep(10 * time.Second)
+			}
+			return nil
+		})
+		w.stop(ref, time.Second)
+		time.Sleep(5 * time.Second)
+		if w.state(ref).Stopped || ready() != corev1.ConditionTrue {
+			w.Errorf("while the sandbox is torn down: stopped %v, ready to start containers %v", w.state(ref).Stopped, ready())
+		}
+		time.Sleep(time.Minute)
+		if !w.state(ref).Stopped || ready() != corev1.ConditionFalse {
+			w.Errorf("after that: stopped %v, ready to start containers %v", w.state(ref).Stopped, ready())
+		}
+	})
+}
+
+func TestARuntimeThatDoesNotListAStartIsCalledOnceASecond(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.created.Store(true)
+		var starts atomic.Int32
+		w.link.setBefore(func(op string) error {
+			if op == "Start" && starts.Add(1) > 100 {
+				return errCut // it never ends on the old code
+			}
+			return nil
+		})
+		w.start(podOf(corev1.RestartPolicyAlways, command("app", "forever")))
+		time.Sleep(9500 * time.Millisecond)
+		if n := starts.Load(); n != 10 {
+			w.Errorf("%d calls of Start in ten seconds, want 10", n)
+		}
+	})
+}
+
+// A reader computes the back-off from the count, the start and the last end.
+func TestARestartCountsWhenItHasBegun(t *testing.T) {
+	inWorld(t, func(w *world) {
+		ref := w.start(podOf(corev1.RestartPolicyAlways, command("c", "exit 1 5s")))
+		time.Sleep(12 * time.Second) // it has ended twice, and waits until 20
+		before := w.container(ref, "c")
+		w.link.setBefore(func(op string) error {
+			if op == "Start" {
+				time.Sleep(4 * time.Second)
+			}
+			return nil
+		})
+		time.Sleep(10 * time.Second) // it is being started
+		during := w.container(ref, "c")
+		if before.State.Waiting == nil || before.State.Waiting.Reason != "CrashLoopBackOff" || before.RestartCount != 1 || !apiequality.Semantic.DeepEqual(before, during) {
+			w.Errorf("before its start %+v, while it is being started %+v", before, during)
+		}
+		time.Sleep(3 * time.Second)
+		if c := w.container(ref, "c"); c.RestartCount != 2 || c.State.Running == nil || c.State.Running.StartedAt.Sub(c.LastTerminationState.Terminated.FinishedAt.Time) < 10*time.Second {
+			w.Errorf("after it: %+v", c)
+		}
+	})
 }
 
 func TestPodsAreStartedByAge(t *testing.T) {

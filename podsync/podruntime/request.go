@@ -4,6 +4,8 @@
 package podruntime
 
 import (
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 )
@@ -15,10 +17,12 @@ func RequestOf(pod *corev1.Pod, name corev1.ResourceName) resource.Quantity {
 	if name == corev1.ResourcePods {
 		return *resource.NewQuantity(1, resource.DecimalSI)
 	}
-	q, _ := aggregate(&pod.Spec, name, func(r *corev1.ResourceRequirements) corev1.ResourceList { return r.Requests })
+	q, _ := aggregate(&pod.Spec, name, requestsOf)
 	q.Add(pod.Spec.Overhead[name])
 	return q
 }
+
+func requestsOf(r *corev1.ResourceRequirements) corev1.ResourceList { return r.Requests }
 
 // LimitOf returns the limit of a pod for a resource, by the same rules, and reports
 // whether the pod or one of its containers has one.
@@ -28,6 +32,48 @@ func LimitOf(pod *corev1.Pod, name corev1.ResourceName) (resource.Quantity, bool
 		q.Add(pod.Spec.Overhead[name])
 	}
 	return q, ok
+}
+
+// PodResources returns the resources of a pod as a whole: the requests of RequestOf, and
+// the limits of LimitOf that hold. As with the kubelet, a limit holds if the pod has it,
+// or if every container has one.
+func PodResources(pod *corev1.Pod) (r corev1.ResourceRequirements) {
+	set := func(list *corev1.ResourceList, name corev1.ResourceName, q resource.Quantity) {
+		if *list == nil {
+			*list = corev1.ResourceList{}
+		}
+		(*list)[name] = q
+	}
+	containers := slices.DeleteFunc(containersOf(&pod.Spec), func(c spec) bool { return c.kind == ephemeral })
+	all := []corev1.ResourceRequirements{{Requests: pod.Spec.Overhead}}
+	if pod.Spec.Resources != nil {
+		all = append(all, *pod.Spec.Resources)
+	}
+	for _, c := range containers {
+		all = append(all, c.Resources)
+	}
+	for i := range all {
+		for name := range all[i].Requests {
+			set(&r.Requests, name, RequestOf(pod, name))
+		}
+		for name := range all[i].Limits {
+			q, _ := LimitOf(pod, name)
+			unlimited := func(c spec) bool { q := ContainerLimit(pod, c.Container, name); return q.Sign() <= 0 }
+			if !slices.ContainsFunc(containers, unlimited) {
+				set(&r.Limits, name, q)
+			}
+		}
+	}
+	return r
+}
+
+// ContainerLimit returns the limit of a container for a resource: its own one or, if it
+// has none, that of the pod. Zero says that there is no limit.
+func ContainerLimit(pod *corev1.Pod, c *corev1.Container, name corev1.ResourceName) resource.Quantity {
+	if q := c.Resources.Limits[name]; q.Sign() > 0 || pod.Spec.Resources == nil {
+		return q
+	}
+	return pod.Spec.Resources.Limits[name]
 }
 
 // aggregate returns the quantity for a whole pod, and whether the pod or a container

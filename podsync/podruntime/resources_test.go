@@ -102,6 +102,17 @@ func (w *world) expectResize(pod *corev1.Pod, reason, message, cpu, allocated st
 	}
 }
 
+// expectResized compares the calls of Resize, without those for the pod.
+func (w *world) expectResized(want ...string) {
+	w.Helper()
+	w.machine.mu.Lock()
+	defer w.machine.mu.Unlock()
+	got := slices.DeleteFunc(slices.Clone(w.resized), func(s string) bool { return strings.Contains(s, "Pod ") })
+	if !slices.Equal(got, want) {
+		w.Errorf("resized %q, want %q", w.resized, want)
+	}
+}
+
 func TestAResizeWaitsUntilThereIsRoom(t *testing.T) {
 	inShop(t, func(w *world) {
 		a, b := sized("a", "2"), sized("b", "2")
@@ -125,9 +136,7 @@ func TestAResizeWaitsUntilThereIsRoom(t *testing.T) {
 		w.stop(podsync.RefOf(b), time.Second)
 		time.Sleep(5 * time.Second)
 		w.expectResize(a, "", "", "3", "3")
-		if want := []string{"app/0 3 of 3"}; !slices.Equal(w.resized, want) {
-			w.Errorf("resized %q, want %q", w.resized, want)
-		}
+		w.expectResized("app/0 3 of 3")
 		w.kill()
 		w.boot()
 		time.Sleep(2 * time.Second)
@@ -174,6 +183,226 @@ func TestAResizeThatTheRuntimeCanNotApplyYetIsInProgress(t *testing.T) {
 			w.Errorf("the resize in progress has %s: %s", reason, message)
 		}
 	})
+}
+
+// wide returns a pod as a whole with a limit of CPUs, two containers that have none and
+// one that has.
+func wide(cpu string) *corev1.Pod {
+	own := command("own", "forever")
+	own.Resources = resized(podOf("", own), "500m").Spec.Containers[0].Resources
+	pod := podOf(corev1.RestartPolicyAlways, command("app", "forever"), own, command("restarts", "forever"))
+	pod.Spec.Containers[2].ResizePolicy = []corev1.ContainerResizePolicy{{ResourceName: corev1.ResourceCPU, RestartPolicy: corev1.RestartContainer}}
+	return widened(pod, cpu)
+}
+
+// widened returns the next version of a pod, with other resources of the pod as a whole.
+func widened(pod *corev1.Pod, cpu string) *corev1.Pod {
+	pod = pod.DeepCopy()
+	pod.Generation++
+	pod.Spec.Resources = new(resized(podOf("", command("", "")), cpu).Spec.Containers[0].Resources)
+	return pod
+}
+
+// expectWhole compares the CPUs that a pod as a whole has been given and those in force.
+func (w *world) expectWhole(pod *corev1.Pod, allocated, applied, condition string) {
+	w.Helper()
+	s := w.state(podsync.RefOf(pod)).Status
+	if s.Resources == nil {
+		w.Fatalf("the pod has no resources")
+	}
+	if a, r, l := s.AllocatedResources.Cpu().String(), s.Resources.Requests.Cpu().String(), s.Resources.Limits.Cpu().String(); a != allocated || r != applied || l != applied {
+		w.Errorf("the pod was given %s CPUs and has %s with the limit %s, want %s and %s", a, r, l, allocated, applied)
+	}
+	got := ""
+	for _, c := range s.Conditions {
+		if c.Type == corev1.PodResizePending || c.Type == corev1.PodResizeInProgress {
+			got = fmt.Sprintf("%s %s %s", c.Type, c.Reason, c.Message)
+		}
+	}
+	if got != condition {
+		w.Errorf("the condition is %q, want %q", got, condition)
+	}
+}
+
+func TestAPodIsResizedAsAWhole(t *testing.T) {
+	inShop(t, func(w *world) {
+		pod := wide("2")
+		if err := w.admit(pod); err != nil {
+			t.Fatal(err)
+		}
+		w.expectWhole(pod, "2", "2", "")
+		w.expectResized()
+		// The machine checks that no container ever has more than its pod.
+		for _, cpu := range []string{"3", "1"} {
+			pod = widened(pod, cpu)
+			w.update(pod)
+			time.Sleep(time.Minute)
+			w.expectWhole(pod, cpu, cpu, "")
+			for name, want := range map[string]string{"app": "", "own": "500m", "restarts": ""} {
+				if r := w.container(podsync.RefOf(pod), name).Resources; len(r.Limits) > 0 && r.Limits.Cpu().String() != want {
+					w.Errorf("the status of %s has the limit %s, want %s", name, r.Limits.Cpu(), want)
+				}
+			}
+		}
+		w.expectResized("app/0 3 of 3", "app/0 1 of 1")
+		if n := w.container(podsync.RefOf(pod), "restarts").RestartCount; n != 2 {
+			w.Errorf("the container that needs a restart has %d", n)
+		}
+		for _, name := range []string{"app", "own"} {
+			if n := w.container(podsync.RefOf(pod), name).RestartCount; n != 0 {
+				w.Errorf("%s has %d restarts", name, n)
+			}
+		}
+		pod = widened(pod, "5")
+		w.update(pod)
+		w.expectWhole(pod, "1", "1", "PodResizePending Infeasible Node didn't have enough capacity: cpu, requested: 5000, capacity: 4000")
+	})
+}
+
+// A pod whose runtime can't apply a resize has what it had, and the next resize is tried
+// at once.
+func TestAResizeOfThePodThatFailsIsInProgress(t *testing.T) {
+	for op, calls := range map[string][]string{"GrowPod": nil, "ResizePod": {"app/0 1 of 1", "app/0 3 of 3"}} {
+		inShop(t, func(w *world) {
+			pod := wide("2")
+			pod.Spec.Containers = pod.Spec.Containers[:2]
+			if err := w.admit(pod); err != nil {
+				t.Fatal(err)
+			}
+			w.link.setBefore(func(o string) error {
+				if o == op {
+					return errors.New("memory in use")
+				}
+				return nil
+			})
+			pod = widened(pod, "1")
+			w.update(pod)
+			w.expectWhole(pod, "1", "2", "PodResizeInProgress Error memory in use")
+			w.link.setBefore(nil)
+			pod = widened(pod, "3")
+			w.update(pod)
+			w.expectWhole(pod, "3", "3", "")
+			if calls != nil {
+				w.expectResized(calls...)
+			}
+		})
+	}
+}
+
+// A pod that ends keeps the condition as long as it runs, and nothing is resized.
+func TestAResizeEndsWithItsPod(t *testing.T) {
+	inShop(t, func(w *world) {
+		pod := wide("2")
+		pod.Spec.Containers = []corev1.Container{command("app", "stubborn")}
+		if err := w.admit(pod); err != nil {
+			t.Fatal(err)
+		}
+		w.link.setBefore(func(op string) error {
+			if op == "GrowPod" {
+				return errors.New("busy")
+			}
+			return nil
+		})
+		pod = widened(pod, "3")
+		w.update(pod)
+		w.stop(podsync.RefOf(pod), 30*time.Second)
+		w.link.setBefore(nil)
+		time.Sleep(20 * time.Second)
+		w.expectWhole(pod, "3", "2", "PodResizeInProgress Error busy")
+		w.expectResized()
+		time.Sleep(time.Minute)
+		w.expectWhole(pod, "3", "2", "")
+		w.expectResized()
+	})
+}
+
+// A pod that has grown for a resize that is withdrawn shrinks again, also if another
+// process does it.
+func TestAResizeThatIsWithdrawnShrinksThePod(t *testing.T) {
+	for _, dies := range []bool{false, true} {
+		inShop(t, func(w *world) {
+			pod := wide("2")
+			if err := w.admit(pod); err != nil {
+				t.Fatal(err)
+			}
+			w.link.setBefore(func(op string) error {
+				if op == "Resize" {
+					return errors.New("busy")
+				}
+				return nil
+			})
+			pod = widened(pod, "3")
+			w.update(pod)
+			w.expectWhole(pod, "3", "2", "PodResizeInProgress Error busy")
+			if dies {
+				w.link.setBefore(func(op string) error {
+					if op == "GrowPod" || op == "ResizePod" {
+						return errCut
+					}
+					return nil
+				})
+			} else {
+				w.link.setBefore(nil)
+			}
+			pod = widened(pod, "2")
+			w.update(pod)
+			if dies {
+				w.expectWhole(pod, "2", "2", "PodResizeInProgress Error "+errCut.Error())
+				w.kill()
+				w.boot()
+			}
+			time.Sleep(time.Minute)
+			w.expectWhole(pod, "2", "2", "")
+			w.machine.mu.Lock()
+			defer w.machine.mu.Unlock()
+			if got := w.limits[pod.UID]; got != 2000 {
+				w.Errorf("the pod has %d thousandths of a CPU", got)
+			}
+		})
+	}
+}
+
+// The resources in force are on disk before the Runtime is called, and after that.
+func TestAResizeOfThePodOutlivesTheProcess(t *testing.T) {
+	for name, before := range map[string]bool{"before": true, "after": false} {
+		for n := range 4 { // GrowPod, Resize, and both again for the pod when a container has restarted
+			t.Run(fmt.Sprintf("%s call %d", name, n), func(t *testing.T) {
+				inShop(t, func(w *world) {
+					pod := wide("2")
+					if err := w.admit(pod); err != nil {
+						t.Fatal(err)
+					}
+					var calls atomic.Int64
+					die := func(op string) error {
+						if slices.Contains([]string{"GrowPod", "Resize", "ResizePod"}, op) {
+							calls.Add(1)
+						}
+						if calls.Load() > int64(n) {
+							return errCut
+						}
+						return nil
+					}
+					if before {
+						w.link.setBefore(die)
+					} else {
+						w.link.setAfter(die)
+					}
+					pod = widened(pod, "1")
+					w.update(pod)
+					time.Sleep(5 * time.Second)
+					w.kill()
+					w.boot()
+					time.Sleep(2 * time.Minute)
+					w.expectWhole(pod, "1", "1", "")
+					w.machine.mu.Lock()
+					defer w.machine.mu.Unlock()
+					if got := w.limits[pod.UID]; got != 1000 {
+						w.Errorf("the pod has %d thousandths of a CPU", got)
+					}
+				})
+			})
+		}
+	}
 }
 
 func TestAResizeLargerThanTheNodeIsInfeasible(t *testing.T) {

@@ -29,6 +29,7 @@ import (
 type room struct {
 	allocatable func() corev1.ResourceList // nil: everything fits
 	resizes     bool                       // the Runtime is a Resizer
+	resizesPod  bool                       // the Runtime is a PodResizer
 	// granted is called, without locks, for a pod whose resize waited for room.
 	granted func(types.UID)
 
@@ -49,8 +50,8 @@ type tenant struct {
 // zero value says that they are.
 type pending struct{ reason, message string }
 
-func newRoom(allocatable func() corev1.ResourceList, resizes bool, granted func(types.UID)) *room {
-	return &room{allocatable: allocatable, resizes: resizes, granted: granted, tenants: map[types.UID]*tenant{}}
+func newRoom(allocatable func() corev1.ResourceList, resizes, resizesPod bool, granted func(types.UID)) *room {
+	return &room{allocatable: allocatable, resizes: resizes, resizesPod: resizesPod, granted: granted, tenants: map[types.UID]*tenant{}}
 }
 
 // admit makes a pod a tenant, or returns the rejection of a pod for which there is no
@@ -182,8 +183,8 @@ func (r *room) decideResize(t *tenant, desired *corev1.Pod) pending {
 		return pending{}
 	case !r.resizes:
 		return pending{corev1.PodReasonInfeasible, "the runtime can't change the resources of running containers"}
-	case !apiequality.Semantic.DeepEqual(t.pod.Spec.Resources, desired.Spec.Resources):
-		return pending{corev1.PodReasonInfeasible, "the resources of a running pod as a whole can't be changed"}
+	case !r.resizesPod && !apiequality.Semantic.DeepEqual(t.pod.Spec.Resources, desired.Spec.Resources):
+		return pending{corev1.PodReasonInfeasible, "the runtime can't change the resources of a running pod as a whole"}
 	case r.allocatable == nil:
 		return pending{}
 	}

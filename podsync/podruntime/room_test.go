@@ -25,7 +25,7 @@ func newLodge(t *testing.T) *lodge {
 	l := &lodge{T: t, now: now}
 	l.room = newRoom(func() corev1.ResourceList {
 		return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("4Gi")}
-	}, true, func(uid types.UID) { l.granted = append(l.granted, string(uid)) })
+	}, true, true, func(uid types.UID) { l.granted = append(l.granted, string(uid)) })
 	return l
 }
 
@@ -130,7 +130,7 @@ func TestTheOrderOfResizesThatWait(t *testing.T) {
 	l.expectGranted("e", "d", "z", "y")
 }
 
-func TestThePodAsAWholeCanNotBeResized(t *testing.T) {
+func TestAPodAsAWholeIsResizedIfTheRuntimeCan(t *testing.T) {
 	whole := func(cpu string) func(*corev1.Pod) {
 		return func(pod *corev1.Pod) {
 			pod.Spec.Resources = &corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}}
@@ -138,7 +138,22 @@ func TestThePodAsAWholeCanNotBeResized(t *testing.T) {
 	}
 	l := newLodge(t)
 	l.hold(guest("a", "1", "0", whole("2")))
+	l.hold(guest("b", "1", "0"))
+	l.expect(guest("a", "1", "0", whole("3")), "")
+	l.expect(guest("a", "1", "0", whole("3500m")), corev1.PodReasonDeferred)
+	l.expect(guest("a", "1", "0", whole("4001m")), corev1.PodReasonInfeasible)
+	if got := l.spec("a").Spec.Resources.Requests.Cpu().Value(); got != 3 {
+		t.Errorf("it has %d CPUs", got)
+	}
+	l.expect(guest("a", "3", "0", whole("3")), "") // the containers have it all
+	l.expect(guest("a", "1", "0", whole("1")), "")
+	l.expect(guest("b", "3", "0"), "")
+
+	l = newLodge(t)
+	l.resizesPod = false
+	l.hold(guest("a", "1", "0", whole("2")))
 	l.expect(guest("a", "1", "0", whole("3")), corev1.PodReasonInfeasible)
+	l.expect(guest("a", "1", "0"), corev1.PodReasonInfeasible)
 	if got := l.spec("a").Spec.Resources.Requests.Cpu().Value(); got != 2 {
 		t.Errorf("it has %d CPUs", got)
 	}

@@ -220,10 +220,25 @@ type Sandbox struct {
 // A Resizer is a Runtime that changes the resources of running containers. Without
 // it a change of resources is reported as infeasible.
 type Resizer interface {
-	// Resize applies container.Resources. pod is a copy of the pod, with container and
-	// with the resources that the other containers have or will have. After an error
+	// Resize applies container.Resources, and the limits of the pod for which the
+	// container has none: see [ContainerLimit]. pod is a copy of the pod, with container
+	// and with the resources that the other containers have or will have. After an error
 	// Resize is called again.
 	Resize(ctx context.Context, id ContainerID, pod *corev1.Pod, container *corev1.Container) error
+}
+
+// A PodResizer is a Resizer whose pods have resources as a whole, such as a cgroup with
+// the sum of its containers' limits. Without it a change of spec.resources is reported as
+// infeasible.
+type PodResizer interface {
+	Resizer
+	// ResizePod applies the resources of a pod as a whole: see [PodResources]. If grow is
+	// true, limits that would become smaller stay as they are. It is called with true
+	// before a container of the pod is resized or started with more, and with false when
+	// every container that runs has its new resources. SetUpPod, or the first Start of a
+	// Runtime without sandboxes, applies those with which a pod begins. After an error
+	// ResizePod is called again.
+	ResizePod(ctx context.Context, pod *corev1.Pod, grow bool) error
 }
 
 // A DiskMeter is a Runtime that measures the disk usage of its containers. Without it
@@ -282,14 +297,15 @@ func (e *StartError) Unwrap() error { return e.Err }
 
 // capabilities are the optional methods of a Runtime, nil if it has none.
 type capabilities struct {
-	watcher   Watcher
-	execer    Execer
-	tailer    LogTailer
-	sandboxer Sandboxer
-	resizer   Resizer
-	meter     DiskMeter
-	checker   Checker
-	preparer  Preparer
+	watcher    Watcher
+	execer     Execer
+	tailer     LogTailer
+	sandboxer  Sandboxer
+	resizer    Resizer
+	podResizer PodResizer
+	meter      DiskMeter
+	checker    Checker
+	preparer   Preparer
 }
 
 func capabilitiesOf(r Runtime) (c capabilities) {
@@ -298,6 +314,7 @@ func capabilitiesOf(r Runtime) (c capabilities) {
 	c.tailer, _ = r.(LogTailer)
 	c.sandboxer, _ = r.(Sandboxer)
 	c.resizer, _ = r.(Resizer)
+	c.podResizer, _ = r.(PodResizer)
 	c.meter, _ = r.(DiskMeter)
 	c.checker, _ = r.(Checker)
 	c.preparer, _ = r.(Preparer)

@@ -33,7 +33,8 @@ func (p *pod) status() corev1.PodStatus {
 	}
 	if p.p.caps.sandboxer != nil {
 		ready := corev1.ConditionFalse
-		if p.sandbox != nil && p.sandbox.Ready && !p.tornDown {
+		// While it is torn down it is no longer ready, but the next status is the final one.
+		if p.sandbox != nil && (p.sandbox.Ready || p.tearing) && !p.tornDown {
 			ready = corev1.ConditionTrue
 		}
 		st.Conditions = append(st.Conditions, corev1.PodCondition{Type: corev1.PodReadyToStartContainers, Status: ready})
@@ -51,24 +52,28 @@ func (p *pod) status() corev1.PodStatus {
 			st.EphemeralContainerStatuses = append(st.EphemeralContainerStatuses, c.status())
 		}
 	}
-	st.Conditions = append(st.Conditions, p.resize()...)
+	if p.p.caps.podResizer != nil {
+		st.AllocatedResources = p.want.DeepCopy().Requests
+		if len(p.whole.Requests)+len(p.whole.Limits) > 0 {
+			st.Resources = p.whole.DeepCopy()
+		}
+	}
+	st.Conditions = append(st.Conditions, p.resizeConditions()...)
 	return st
 }
 
-// resize returns the conditions of resources that have changed and are not in force.
-func (p *pod) resize() (list []corev1.PodCondition) {
+// resizeConditions returns the conditions of resources that have changed and are not in
+// force.
+func (p *pod) resizeConditions() (list []corev1.PodCondition) {
 	if p.pending.reason != "" {
 		list = append(list, corev1.PodCondition{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: p.pending.reason, Message: p.pending.message})
 	}
-	for _, c := range p.containers {
-		if c.kind == ephemeral || c.obs == nil || c.obs.State != ContainerRunning || c.rec.Resources == "" || c.rec.Resources == resourcesOf(c.Container) || p.p.caps.resizer == nil {
-			continue
-		}
+	if p.resizeInProgress() {
 		condition := corev1.PodCondition{Type: corev1.PodResizeInProgress, Status: corev1.ConditionTrue}
 		if p.resizeFailure != "" {
 			condition.Reason, condition.Message = corev1.PodReasonError, p.resizeFailure
 		}
-		return append(list, condition)
+		list = append(list, condition)
 	}
 	return list
 }
@@ -80,7 +85,12 @@ func (c *container) status() corev1.ContainerStatus {
 		Image:        c.Image,
 		RestartCount: int32(max(c.attempt, 0)),
 	}
-	if c.obs != nil {
+	// A run counts when it has begun: until then the status is that of the one before.
+	next := c.attempt > 0 && c.rec.Ran.IsZero() && (c.obs == nil || c.obs.State == ContainerCreated)
+	if next {
+		st.RestartCount--
+	}
+	if c.obs != nil && c.obs.State != ContainerCreated {
 		st.ContainerID, st.ImageID = c.obs.RuntimeID, c.obs.ImageID
 	} else if c.prev != nil {
 		st.ContainerID, st.ImageID = c.prev.RuntimeID, c.prev.ImageID
@@ -89,7 +99,7 @@ func (c *container) status() corev1.ContainerStatus {
 		st.LastTerminationState.Terminated = c.terminated(c.prev, c.attempt-1, c.prevRec.Message)
 	}
 	if c.rec.Resources != "" && c.pod.p.caps.resizer != nil && c.kind != ephemeral {
-		r := c.inForce()
+		r := parseGrant(c.rec.Resources).ResourceRequirements
 		st.Resources, st.AllocatedResources = &r, c.Resources.DeepCopy().Requests
 	}
 	switch {
@@ -105,6 +115,8 @@ func (c *container) status() corev1.ContainerStatus {
 			reason = c.failure.backoffReason
 		}
 		st.State.Waiting = &corev1.ContainerStateWaiting{Reason: reason, Message: c.failure.message}
+	case next && c.rec.Waited > 0:
+		st.State.Waiting = c.crashLoop(c.rec.Waited)
 	case c.kind != ephemeral && len(c.pod.spec.Spec.InitContainers) > 0 && c.attempt <= 0 && (c.obs == nil || c.obs.State == ContainerCreated):
 		st.State.Waiting = &corev1.ContainerStateWaiting{Reason: "PodInitializing"}
 	default:
@@ -127,11 +139,15 @@ func (c *container) holdBack(st *corev1.ContainerStatus) {
 	if c.pod.deadline != nil || wait <= 0 || v.over(&c.pod.spec.Spec) {
 		return
 	}
-	waiting := &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff", Message: fmt.Sprintf("back-off %v restarting failed container=%s", c.delay(), c.Name)}
+	waiting := c.crashLoop(c.delay())
 	if c.failure != nil {
 		waiting = &corev1.ContainerStateWaiting{Reason: c.failure.reason, Message: c.failure.message}
 	}
 	st.LastTerminationState, st.State = st.State, corev1.ContainerState{Waiting: waiting}
+}
+
+func (c *container) crashLoop(delay time.Duration) *corev1.ContainerStateWaiting {
+	return &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff", Message: fmt.Sprintf("back-off %v restarting failed container=%s", delay, c.Name)}
 }
 
 // terminated returns the status of a run that has ended.

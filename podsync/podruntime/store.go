@@ -45,6 +45,9 @@ type podRecord struct {
 	// InForce is Pod with the resources that the node has given it, if Pod asks for
 	// others.
 	InForce *corev1.Pod `json:"inForce,omitempty"`
+	// Whole are the resources of the pod as a whole that the Runtime has applied last, if
+	// they are not those of InForce.
+	Whole *corev1.ResourceRequirements `json:"whole,omitempty"`
 }
 
 // stopRecord is the content of stop.json. With it nothing of the pod is started.
@@ -83,7 +86,7 @@ type pastRecord struct {
 type runRecord struct {
 	// Waited is the time for which the run was held back.
 	Waited time.Duration `json:"waited,omitempty"`
-	// Image and Resources, as JSON, are those that the run was given last.
+	// Image and Resources, the text of a grant, are those that the run was given last.
 	Image     string `json:"image,omitempty"`
 	Resources string `json:"resources,omitempty"`
 	// Ran says that the Runtime has listed the run as running.

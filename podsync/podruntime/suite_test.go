@@ -33,7 +33,7 @@ func resolver(t testing.TB) *podenv.Resolver {
 func TestTheExampleRuntimeKeepsTheContract(t *testing.T) {
 	plain := func(m *memory) podruntime.Runtime { return m }
 	boxed := func(m *memory) podruntime.Runtime {
-		return sandboxed{&link{machine: &machine{memory: m, starts: map[string][]time.Duration{}, boxes: map[types.UID]*podruntime.Sandbox{}, begin: time.Now()}}}
+		return sandboxed{&link{machine: &machine{memory: m, starts: map[string][]time.Duration{}, limits: map[any]int64{}, boxes: map[types.UID]*podruntime.Sandbox{}, begin: time.Now()}}}
 	}
 	for name, wrap := range map[string]func(*memory) podruntime.Runtime{"memory": plain, "with sandboxes": boxed} {
 		t.Run(name, func(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -43,7 +44,9 @@ type machine struct {
 	made       int
 	exec       func(id podruntime.ContainerID, command []string) (int, error) // nil: as a memory
 	resized    []string
-	young      bool // List does not know the start of a container yet
+	limits     map[any]int64 // CPU limits in thousandths, of pods by UID and of containers; 0: none
+	young      bool          // List does not know the start of a container yet
+	created    atomic.Bool   // List has running containers as created
 }
 
 func (m *machine) note(format string, args ...any) {
@@ -95,6 +98,9 @@ func (l *link) List(ctx context.Context, pod types.UID) (list []podruntime.Conta
 		for i := range list {
 			if l.young {
 				list[i].StartedAt = time.Time{}
+			}
+			if l.created.Load() && list[i].State == podruntime.ContainerRunning {
+				list[i].State = podruntime.ContainerCreated
 			}
 		}
 		return err
@@ -152,7 +158,7 @@ func (l *link) LogTail(context.Context, podruntime.ContainerID, int64) ([]byte, 
 	return []byte("the last line"), nil
 }
 
-// A sandboxed is a link that is a Sandboxer and a Resizer.
+// A sandboxed is a link that is a Sandboxer and a PodResizer.
 type sandboxed struct{ *link }
 
 func (s sandboxed) SetUpPod(_ context.Context, spec podruntime.SandboxSpec) (box podruntime.Sandbox, err error) {
@@ -165,6 +171,7 @@ func (s sandboxed) SetUpPod(_ context.Context, spec podruntime.SandboxSpec) (box
 			b = &podruntime.Sandbox{Pod: spec.Pod.UID, ID: fmt.Sprint("box-", s.made), Ready: true, IPs: []string{fmt.Sprint("10.0.0.", s.made)}}
 			s.boxes[spec.Pod.UID] = b
 			s.journal = append(s.journal, "set up")
+			s.limits[spec.Pod.UID] = cpuLimit(podruntime.PodResources(spec.Pod).Limits)
 		}
 		box = *b
 		return nil
@@ -203,12 +210,65 @@ func (s sandboxed) ListPods(_ context.Context, pod types.UID) (list []podruntime
 	return list, err
 }
 
+func cpuLimit(limits corev1.ResourceList) int64 { return limits.Cpu().MilliValue() }
+
+// limit sets the limit of a pod or a container. As with the kernel, a container has no
+// more than its pod.
+func (s sandboxed) limit(of any, pod types.UID, limit int64) {
+	s.machine.mu.Lock()
+	defer s.machine.mu.Unlock()
+	s.limits[of] = limit
+	s.compare(pod)
+}
+
+// compare notes containers that have more than their pod. s.machine.mu must be held.
+func (s sandboxed) compare(pod types.UID) {
+	list, _ := s.memory.List(context.Background(), pod)
+	for _, c := range list {
+		if whole := s.limits[pod]; c.State == podruntime.ContainerRunning && whole > 0 && (s.limits[c.ID] == 0 || s.limits[c.ID] > whole) {
+			s.violations = append(s.violations, fmt.Sprintf("%v has %d of the %d thousandths of a CPU of its pod", c.ID, s.limits[c.ID], whole))
+		}
+	}
+}
+
+func (s sandboxed) Start(ctx context.Context, spec podruntime.ContainerSpec) error {
+	q := podruntime.ContainerLimit(spec.Pod, spec.Container, corev1.ResourceCPU)
+	s.machine.mu.Lock()
+	s.limits[spec.ID] = q.MilliValue()
+	s.machine.mu.Unlock()
+	err := s.link.Start(ctx, spec)
+	s.machine.mu.Lock()
+	defer s.machine.mu.Unlock()
+	s.compare(spec.ID.Pod)
+	return err
+}
+
+func (s sandboxed) ResizePod(_ context.Context, pod *corev1.Pod, grow bool) error {
+	op := "ResizePod"
+	if grow {
+		op = "GrowPod"
+	}
+	return s.call(op, func() error {
+		limit := cpuLimit(podruntime.PodResources(pod).Limits)
+		s.machine.mu.Lock()
+		if had := s.limits[pod.UID]; grow && limit > 0 && (had == 0 || had > limit) {
+			limit = had
+		}
+		s.resized = append(s.resized, fmt.Sprint(op, " ", limit))
+		s.machine.mu.Unlock()
+		s.limit(pod.UID, pod.UID, limit)
+		return nil
+	})
+}
+
 func (s sandboxed) Resize(_ context.Context, id podruntime.ContainerID, pod *corev1.Pod, c *corev1.Container) error {
 	return s.call("Resize", func() error {
 		s.machine.mu.Lock()
-		defer s.machine.mu.Unlock()
 		whole, _ := podruntime.LimitOf(pod, corev1.ResourceCPU)
-		s.resized = append(s.resized, fmt.Sprintf("%s/%d %s of %s", id.Name, id.Attempt, c.Resources.Limits.Cpu(), &whole))
+		q := podruntime.ContainerLimit(pod, c, corev1.ResourceCPU)
+		s.resized = append(s.resized, fmt.Sprintf("%s/%d %s of %s", id.Name, id.Attempt, &q, &whole))
+		s.machine.mu.Unlock()
+		s.limit(id, id.Pod, q.MilliValue())
 		return nil
 	})
 }
@@ -247,7 +307,7 @@ func inWorldWith(t *testing.T, prepare, f func(w *world)) {
 	root := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{T: testlog.New(t), root: root, api: apitest.New(apitest.Options{})}
-		w.machine = &machine{memory: newMemory(), starts: map[string][]time.Duration{}, boxes: map[types.UID]*podruntime.Sandbox{}, begin: time.Now()}
+		w.machine = &machine{memory: newMemory(), starts: map[string][]time.Duration{}, limits: map[any]int64{}, boxes: map[types.UID]*podruntime.Sandbox{}, begin: time.Now()}
 		prepare(w)
 		w.boot()
 		f(w)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -485,6 +486,31 @@ var checks = []check{
 		}
 		if list, err := box.ListPods(s.Context(), pod.UID); err != nil || len(list) > 0 {
 			s.Errorf("ListPods after RemovePod: %+v, %v", list, err)
+		}
+	}},
+	{"AResizeKeepsTheContainer", func(s *subject) bool { _, ok := s.runtime.(podruntime.Resizer); return ok }, func(s *subject) {
+		pod := s.pod(s.suite.Forever())
+		id := s.start(pod, 0)
+		before := s.await(id, podruntime.ContainerRunning)
+		whole, _ := s.runtime.(podruntime.PodResizer)
+		for _, cpu := range []string{"500m", "1", "1", "200m"} { // Resize may be repeated
+			pod.Spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}
+			if whole != nil {
+				if err := whole.ResizePod(s.Context(), pod.DeepCopy(), true); err != nil {
+					s.Errorf("ResizePod to grow: %v", err)
+				}
+			}
+			if err := s.runtime.(podruntime.Resizer).Resize(s.Context(), id, pod.DeepCopy(), pod.Spec.Containers[0].DeepCopy()); err != nil {
+				s.Errorf("Resize: %v", err)
+			}
+			if whole != nil {
+				if err := whole.ResizePod(s.Context(), pod.DeepCopy(), false); err != nil {
+					s.Errorf("ResizePod to shrink: %v", err)
+				}
+			}
+		}
+		if after := s.await(id, podruntime.ContainerRunning); after.RuntimeID != before.RuntimeID || !after.StartedAt.Equal(before.StartedAt) {
+			s.Errorf("it was %+v and is %+v", before, after)
 		}
 	}},
 }

@@ -5,6 +5,7 @@ package conformance_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -60,7 +61,7 @@ func (s *suite) client(t *testing.T) kubernetes.Interface {
 }
 
 // TestKilledAgainAndAgain kills the kubelet and containerd with SIGKILL while pods come
-// and go. No container runs twice, no exit code is lost, and the runtime has nothing of
+// and go, in every other round with a full disk. No container runs twice, no exit code is lost, and the runtime has nothing of
 // the pods afterwards, nor has the kernel. Two things are containerd's own, and the test only counts them: if
 // containerd 1.6 is killed while it starts a shim, it forgets the shim, which no kubelet
 // can end then; and of a container that starts or ends at that moment it may know neither,
@@ -81,8 +82,13 @@ func TestKilledAgainAndAgain(t *testing.T) {
 	if err := os.Chmod(out, 0o777); err != nil {
 		t.Fatal(err)
 	}
+	disk := s.mountDisk(t)
 	n := 0
 	for i := range kills {
+		full := i%4 == 1 || i%4 == 2
+		if full {
+			disk.fill(t)
+		}
 		for range 3 {
 			n++
 			if _, err := pods.Create(t.Context(), workPod(n, out), metav1.CreateOptions{}); err != nil {
@@ -97,6 +103,10 @@ func TestKilledAgainAndAgain(t *testing.T) {
 			s.runtime.Kill()
 			time.Sleep(time.Duration(random.IntN(300)) * time.Millisecond)
 			s.runtime.Start(t)
+		}
+		if full {
+			time.Sleep(time.Duration(random.IntN(3000)) * time.Millisecond)
+			disk.free(t)
 		}
 		if i%3 != 2 {
 			s.kubelet.Start(t)
@@ -137,6 +147,62 @@ func TestKilledAgainAndAgain(t *testing.T) {
 	}
 	s.nothingIsLeft(t, client)
 	t.Logf("%d kills, %d pods, of containerd: %d unknown exit codes and %d forgotten shims", kills, n, unknown, len(s.runtime.Shims()))
+}
+
+// A disk is the small file system of the kubelet's directory.
+type disk string
+
+// mountDisk restarts the kubelet on a disk of its own.
+func (s *suite) mountDisk(t *testing.T) disk {
+	t.Helper()
+	dir := filepath.Join(s.kubelet.Dir, "root")
+	s.kubelet.Stop()
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mount("kubewright-chaos", dir, "tmpfs", syscall.MS_NOSUID|syscall.MS_NODEV, "mode=0700,size=16m"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		s.kubelet.Stop()
+		if err := syscall.Unmount(dir, syscall.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	s.kubelet.Start(t)
+	return disk(dir)
+}
+
+func (d disk) filler() string { return filepath.Join(string(d), "filler") }
+
+// fill uses up all free space.
+func (d disk) fill(t *testing.T) {
+	t.Helper()
+	f, err := os.Create(d.filler())
+	if err != nil {
+		t.Fatal(err)
+	}
+	block := make([]byte, 4096)
+	for err == nil {
+		_, err = f.Write(block)
+	}
+	if !errors.Is(err, syscall.ENOSPC) {
+		t.Error(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// free removes the file that fills the disk.
+func (d disk) free(t *testing.T) {
+	t.Helper()
+	if err := os.Remove(d.filler()); err != nil {
+		t.Error(err)
+	}
 }
 
 // exitIsUnknown reports whether containerd says of the container of a pod that it does not

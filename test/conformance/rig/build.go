@@ -28,7 +28,7 @@ const Version = "v1.37.1"
 
 // Binaries are the programs of Kubernetes, and pause and a shell for the images.
 type Binaries struct {
-	E2E, Kubelet, Agnhost, Nonewprivs, Pause, Sh string
+	E2E, Agnhost, Nonewprivs, Pause, Sh string
 	// Containerd is the directory of a containerd; empty: that of the machine. See
 	// Containerd.
 	Containerd string
@@ -43,7 +43,7 @@ func Build(t testing.TB) Binaries {
 		t.Fatalf("build Kubernetes' tests: %v", err)
 	}
 	in := func(name string) string { return filepath.Join(dir, name) }
-	b := Binaries{E2E: in("e2e.test"), Kubelet: in("kubelet"), Agnhost: in("agnhost"), Nonewprivs: in("nonewprivs"), Pause: in("pause"), Sh: in("sh")}
+	b := Binaries{E2E: in("e2e.test"), Agnhost: in("agnhost"), Nonewprivs: in("nonewprivs"), Pause: in("pause"), Sh: in("sh")}
 	if os.Getenv("KUBEWRIGHT_CONTAINERD") == "2" {
 		b.Containerd = Containerd(t)
 	}
@@ -63,6 +63,16 @@ func Containerd(t testing.TB) string {
 		t.Fatalf("build containerd: %v", err)
 	}
 	return dir
+}
+
+// BuildKubelet builds the kubelet of Kubernetes, unless it is in the cache.
+func BuildKubelet(t testing.TB) string {
+	t.Helper()
+	dir, err := kubeletSource.build(t.Logf)
+	if err != nil {
+		t.Fatalf("build the kubelet: %v", err)
+	}
+	return filepath.Join(dir, "kubelet")
 }
 
 // A source is a module whose programs are built once.
@@ -85,9 +95,18 @@ var kubernetesSource = source{
 		{"build", "-o", "sh", "./sh"},
 		{"build", "-o", "nonewprivs", "k8s.io/kubernetes/test/images/nonewprivs"},
 		{"build", "-o", "agnhost", "k8s.io/kubernetes/test/images/agnhost"},
-		{"build", "-o", "kubelet", "k8s.io/kubernetes/cmd/kubelet"},
 		{"test", "-c", "-vet=off", "-o", "e2e.test", "k8s.io/kubernetes/test/e2e"},
 	},
+}
+
+var kubeletSource = source{
+	name: "kubelet-" + Version,
+	files: map[string]string{
+		"go.mod": "versions/" + Version + ".mod", "go.sum": "versions/" + Version + ".sum", "imports.go": "_program/imports.go",
+	},
+	flags: ldflags(),
+	// The tags of Kubernetes' releases.
+	builds: [][]string{{"build", "-tags", "selinux,notest,grpcnotrace", "-o", "kubelet", "k8s.io/kubernetes/cmd/kubelet"}},
 }
 
 var containerdSource = source{
@@ -144,6 +163,9 @@ func (s *source) build(logf func(string, ...any)) (dir string, err error) {
 	dir, files, err := s.locate()
 	if err != nil {
 		return "", err
+	}
+	if isDir(dir) { // another process may be building other programs
+		return dir, nil
 	}
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		return "", err

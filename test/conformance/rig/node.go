@@ -35,7 +35,7 @@ type Kubelet struct {
 func BuildCrikubelet(t testing.TB) string {
 	t.Helper()
 	out := filepath.Join(t.TempDir(), "crikubelet")
-	cmd := exec.Command("go", "build", "-o", out, ".")
+	cmd := exec.Command("go", "build", "-tags", "grpcnotrace", "-o", out, ".")
 	cmd.Dir = "../../examples/crikubelet"
 	if _, err := os.Stat(cmd.Dir); err != nil { // a test below another directory
 		cmd.Dir = "../" + cmd.Dir
@@ -82,9 +82,9 @@ evictionHard: {memory.available: 1Mi, nodefs.available: "1%%", imagefs.available
 `
 
 // RealKubelet starts the kubelet of Kubernetes as a node of a cluster.
-func RealKubelet(t testing.TB, b Binaries, c *harness.Cluster, r *Runtime, name string, port int) *Kubelet {
+func RealKubelet(t testing.TB, program string, c *harness.Cluster, r *Runtime, name string, port int) *Kubelet {
 	t.Helper()
-	k := newKubelet(t, c, r, b.Kubelet, name)
+	k := newKubelet(t, c, r, program, name)
 	config := filepath.Join(k.Dir, "config.yaml")
 	if err := os.WriteFile(config, fmt.Appendf(nil, kubeletConfiguration, r.Endpoint(), k.Dir, port), 0o600); err != nil {
 		t.Fatal(err)

@@ -6,6 +6,8 @@ package cri
 import (
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -52,8 +54,18 @@ func TestTheLimitsOfAPodAreThoseOfAllItsContainers(t *testing.T) {
 			if tc.pod != nil {
 				p.Spec.Resources = &corev1.ResourceRequirements{Limits: tc.pod, Requests: tc.pod}
 			}
-			if got := podResources(p); got.CpuShares != tc.shares || got.CpuQuota != tc.quota || got.MemoryLimitInBytes != tc.bytes {
-				t.Errorf("%v", got)
+			r := newRuntime(t, criserver.Start(t))
+			r.cfg.CgroupParent, r.cfg.Cgroups = "/all", cgroups.Tree(t.TempDir())
+			if err := r.ResizePod(t.Context(), p, false); err != nil {
+				t.Fatal(err)
+			}
+			for file, want := range map[string]int64{"cpu/all/poduid/cpu.shares": tc.shares, "cpu/all/poduid/cpu.cfs_quota_us": tc.quota, "memory/all/poduid/memory.limit_in_bytes": tc.bytes} {
+				if want == 0 {
+					want = -1
+				}
+				if got, err := os.ReadFile(filepath.Join(string(r.cfg.Cgroups), file)); err != nil || string(got) != strconv.FormatInt(want, 10) {
+					t.Errorf("%s is %q, %v, want %d", file, got, err, want)
+				}
 			}
 		})
 	}
@@ -90,30 +102,68 @@ func TestEachPodHasACgroup(t *testing.T) {
 			t.Errorf("the sandbox is below %s", got)
 		}
 	}
-	// The kernel has no container with more than its pod.
-	server.Fail = func(method string) error {
-		switch method {
-		case "CreateContainer":
-			expect("before the container runs with less,", "150000")
-		case "UpdateContainerResources":
-			expect("before the container grows,", "250000")
-		}
-		return nil
-	}
-	spec.Pod.Spec.Containers[1] = limited("500m", "1Mi")
 	if err := r.Start(t.Context(), spec); err != nil {
 		t.Fatal(err)
 	}
-	expect("when the container runs with less,", "100000")
-	spec.Pod.Spec.Containers[0] = limited("2", "1Mi")
-	if err := r.Resize(t.Context(), spec.ID, spec.Pod, &spec.Pod.Spec.Containers[0]); err != nil {
+	for _, step := range []struct {
+		cpu   string
+		grow  bool
+		quota string
+	}{{"2", true, "250000"}, {"100m", true, "250000"}, {"100m", false, "60000"}} {
+		spec.Pod.Spec.Containers[1] = limited(step.cpu, "1Mi")
+		if err := r.ResizePod(t.Context(), spec.Pod, step.grow); err != nil {
+			t.Fatal(err)
+		}
+		expect("with "+step.cpu, step.quota)
+	}
+}
+
+func TestAnUnknownPodHasNoCgroupToRemove(t *testing.T) {
+	r := newRuntime(t, criserver.Start(t))
+	r.cfg.CgroupParent, r.cfg.Cgroups = "/all", cgroups.Tree(t.TempDir())
+	dir := filepath.Join(string(r.cfg.Cgroups), "cpu/all/pod")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	spec.Pod.Spec.Containers[0] = limited("100m", "1Mi")
-	if err := r.Resize(t.Context(), spec.ID, spec.Pod, &spec.Pod.Spec.Containers[0]); err != nil {
+	if err := r.removePodCgroup(t.Context(), ""); err != nil {
 		t.Fatal(err)
 	}
-	expect("after the container has shrunk,", "60000")
+	if _, err := os.Stat(dir); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestMemoryInUseIsNotTakenAway(t *testing.T) {
+	server := criserver.Start(t)
+	r := newRuntime(t, server)
+	r.cfg.CgroupParent, r.cfg.Cgroups = "/all", cgroups.Tree(t.TempDir())
+	spec := set(t, r, pod(func(p *corev1.Pod) { p.Spec.Containers = []corev1.Container{limited("500m", "8Mi")} }))
+	if err := r.Start(t.Context(), spec); err != nil {
+		t.Fatal(err)
+	}
+	for id := range server.Containers {
+		dir := filepath.Join(string(r.cfg.Cgroups), "memory/all/poduid", id)
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for file, text := range map[string]string{"memory.limit_in_bytes": "8388608", "memory.usage_in_bytes": "4194304"} {
+			if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for memory, fits := range map[string]bool{"4Mi": false, "5Mi": true} {
+		c := limited("500m", memory)
+		err := r.Resize(t.Context(), spec.ID, spec.Pod, &c)
+		if (err == nil) != fits || err != nil && !strings.Contains(err.Error(), "memory limit (4194304) below current usage (4194304)") {
+			t.Errorf("%s: %v", memory, err)
+		}
+	}
+	for _, c := range server.Containers {
+		if got := c.Config.Linux.Resources.MemoryLimitInBytes; got != 5<<20 {
+			t.Errorf("the limit is %d", got)
+		}
+	}
 }
 
 func TestSlicesOfSystemdAreNotDivided(t *testing.T) {
@@ -124,7 +174,7 @@ func TestSlicesOfSystemdAreNotDivided(t *testing.T) {
 		if got := r.podCgroup("uid"); got != parent {
 			t.Errorf("below %q the pod has the cgroup %q", parent, got)
 		}
-		if err := r.limitPod(pod(), false); err != nil {
+		if err := r.ResizePod(t.Context(), pod(), false); err != nil {
 			t.Fatal(err)
 		}
 		if err := r.removePodCgroup(t.Context(), "uid"); err != nil {

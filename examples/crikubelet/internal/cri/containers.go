@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path"
 	"path/filepath"
 	"strconv"
 	"time"
@@ -185,10 +186,6 @@ func (r *Runtime) Start(ctx context.Context, spec podruntime.ContainerSpec) erro
 	if err != nil {
 		return err
 	}
-	// This run may have more resources than the last one.
-	if err := r.limitPod(spec.Pod, true); err != nil {
-		return err
-	}
 	cfg, err := r.containerConfig(ctx, &spec, image)
 	if err != nil {
 		return &podruntime.StartError{Reason: "CreateContainerConfigError", Err: err}
@@ -212,9 +209,6 @@ func (r *Runtime) Start(ctx context.Context, spec podruntime.ContainerSpec) erro
 		}
 		return errors.Join(failed, err)
 	}
-	// Or less. If the pod can't shrink because another container has not shrunk yet, the
-	// resize of that one comes back to it.
-	_ = r.limitPod(spec.Pod, false)
 	return nil
 }
 
@@ -281,14 +275,12 @@ func (r *Runtime) Resize(ctx context.Context, id podruntime.ContainerID, pod *co
 	if err != nil || len(found) == 0 {
 		return err
 	}
-	if err := r.limitPod(pod, true); err != nil {
-		return err
+	to, limits := found[len(found)-1].Id, resources(pod, c, r.cfg.Memory)
+	if r.hasPodCgroups() {
+		if err := r.cfg.Cgroups.CheckMemory(path.Join(r.podCgroup(id.Pod), to), limits.MemoryLimitInBytes); err != nil {
+			return err
+		}
 	}
-	_, err = r.client.UpdateContainerResources(ctx, &runtimeapi.UpdateContainerResourcesRequest{
-		ContainerId: found[len(found)-1].Id, Linux: resources(pod, c, r.cfg.Memory),
-	})
-	if err != nil {
-		return err
-	}
-	return r.limitPod(pod, false)
+	_, err = r.client.UpdateContainerResources(ctx, &runtimeapi.UpdateContainerResourcesRequest{ContainerId: to, Linux: limits})
+	return err
 }

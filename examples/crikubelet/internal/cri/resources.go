@@ -5,10 +5,9 @@ package cri
 
 import (
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/kubewright/kubewright/podsync/podstatus"
+	"github.com/kubewright/kubewright/podsync/podruntime"
 )
 
 // The units of the kernel.
@@ -19,51 +18,19 @@ const (
 	minQuota     = 1_000
 )
 
-// resources returns the cgroup limits of a container. pod is nil for those of a pod as a
-// whole.
+// resources returns the cgroup limits of a container on a machine with memory.
 func resources(pod *corev1.Pod, c *corev1.Container, memory int64) *runtimeapi.LinuxContainerResources {
-	limits := func(name corev1.ResourceName) (q resource.Quantity, ok bool) {
-		if q, ok = c.Resources.Limits[name]; !ok && pod != nil && pod.Spec.Resources != nil {
-			q, ok = pod.Spec.Resources.Limits[name]
-		}
-		return q, ok
-	}
+	cpu, bytes := podruntime.ContainerLimit(pod, c, corev1.ResourceCPU), podruntime.ContainerLimit(pod, c, corev1.ResourceMemory)
 	request, ok := c.Resources.Requests[corev1.ResourceCPU]
-	limit, limited := limits(corev1.ResourceCPU)
-	if !ok && limited {
-		request = limit
+	if !ok {
+		request = cpu
 	}
-	out := &runtimeapi.LinuxContainerResources{CpuPeriod: cpuPeriod, CpuShares: max(request.MilliValue()*sharesPerCPU/1000, minShares)}
-	if limited && limit.Sign() > 0 {
-		out.CpuQuota = max(limit.MilliValue()*cpuPeriod/1000, minQuota)
+	out := &runtimeapi.LinuxContainerResources{
+		CpuPeriod: cpuPeriod, CpuShares: max(request.MilliValue()*sharesPerCPU/1000, minShares),
+		MemoryLimitInBytes: bytes.Value(), OomScoreAdj: podruntime.OOMScoreAdjust(pod, c, memory),
 	}
-	if limit, ok := limits(corev1.ResourceMemory); ok {
-		out.MemoryLimitInBytes = limit.Value()
-	}
-	if pod != nil {
-		out.OomScoreAdj = oomScore(pod, c, memory)
+	if cpu.Sign() > 0 {
+		out.CpuQuota = max(cpu.MilliValue()*cpuPeriod/1000, minQuota)
 	}
 	return out
-}
-
-// oomScore returns the value by which the kernel chooses a process to kill when the
-// machine has no memory left, as the kubelet computes it: guaranteed pods last, then
-// the containers that request the most.
-func oomScore(pod *corev1.Pod, c *corev1.Container, memory int64) int64 {
-	const guaranteed, bestEffort = -997, 1000
-	if p := pod.Spec.Priority; p != nil && *p >= 2_000_000_000 { // a node-critical pod
-		return guaranteed
-	}
-	switch podstatus.QOSClass(&pod.Spec) {
-	case corev1.PodQOSGuaranteed:
-		return guaranteed
-	case corev1.PodQOSBestEffort:
-		return bestEffort
-	}
-	request := c.Resources.Requests[corev1.ResourceMemory]
-	score := int64(bestEffort)
-	if memory > 0 {
-		score -= bestEffort * request.Value() / memory
-	}
-	return min(max(score, bestEffort+guaranteed), bestEffort-1)
 }

@@ -94,7 +94,7 @@ var _ interface {
 	podruntime.Execer
 	podruntime.LogTailer
 	podruntime.Sandboxer
-	podruntime.Resizer
+	podruntime.PodResizer
 	podruntime.Checker
 } = (*Runtime)(nil)
 

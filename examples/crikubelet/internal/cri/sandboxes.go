@@ -126,7 +126,7 @@ func (r *Runtime) SetUpPod(ctx context.Context, spec podruntime.SandboxSpec) (po
 	cfg := r.sandboxConfig(spec.Pod, spec.Hostname)
 	cfg.Metadata.Attempt = attempt
 	cfg.DnsConfig = &runtimeapi.DNSConfig{Servers: spec.DNS.Servers, Searches: spec.DNS.Searches, Options: spec.DNS.Options}
-	if err := errors.Join(os.MkdirAll(cfg.LogDirectory, 0o755), r.limitPod(spec.Pod, false)); err != nil {
+	if err := errors.Join(os.MkdirAll(cfg.LogDirectory, 0o755), r.ResizePod(ctx, spec.Pod, false)); err != nil {
 		return podruntime.Sandbox{}, err
 	}
 	made, err := r.client.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: cfg, RuntimeHandler: handler})

@@ -169,13 +169,12 @@ func newRuntime(t *testing.T) (*Root, *Runtime) {
 
 func TestListDuringStartDoesNotTakeItsSignal(t *testing.T) {
 	lock, r := newRuntime(t)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
 	attempts := 50
 	if testing.Short() {
 		attempts = 10
 	}
 	for attempt := range attempts {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		id := podruntime.ContainerID{Pod: "uid", Name: "c", Attempt: attempt}
 		c := script("exec sleep 1000")
 		spec := podruntime.ContainerSpec{
@@ -220,6 +219,7 @@ func TestListDuringStartDoesNotTakeItsSignal(t *testing.T) {
 		if err := r.Remove(ctx, id); err != nil {
 			t.Fatalf("Remove: %v", err)
 		}
+		cancel()
 	}
 }
 

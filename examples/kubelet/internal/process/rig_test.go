@@ -218,7 +218,7 @@ func (r *rig) container(name, script string) corev1.Container {
 	}
 }
 
-// output returns what containers have written.
+// output returns the output of containers.
 func (r *rig) output() []string {
 	data, err := os.ReadFile(filepath.Join(r.root, "out"))
 	if err != nil {
@@ -237,7 +237,7 @@ func newPod(policy corev1.RestartPolicy, containers ...corev1.Container) *corev1
 	}
 }
 
-// forever is a script that tells that it runs and ends when it is asked to.
+// forever is a script that reports that it runs, and ends when it is asked to.
 const forever = `echo $KUBEWRIGHT_RUN >> $OUT; exec sleep 1000`
 
 func exitOf(c corev1.ContainerStatus) *corev1.ContainerStateTerminated { return c.State.Terminated }

@@ -20,7 +20,7 @@ import (
 // sweep kills all processes that have the run of this folder in their
 // environment, and returns when there are none.
 func sweep(ctx context.Context, dir string) error {
-	// A process that dies has no environment any more, but may still have files
+	// A process that dies no longer has an environment, but may still have files
 	// and ports.
 	dying := map[int]string{} // when it was started, by its number
 	for {
