@@ -48,8 +48,9 @@ func reviewBackoff() *wait.Backoff {
 }
 
 // newAuthenticator returns the authenticator for client certificates and bearer
-// tokens. It rejects anonymous requests.
-func newAuthenticator(cfg *Config) (authenticator.Request, error) {
+// tokens. It rejects anonymous requests. report is called if the client CA can't be
+// loaded.
+func newAuthenticator(cfg *Config, report func(context.Context, error, string)) (authenticator.Request, error) {
 	cas := &cached[*x509.CertPool]{maxAge: time.Minute, load: clientCA(cfg)}
 	certificates := x509request.NewDynamic(func() (x509.VerifyOptions, bool) {
 		opts := x509request.DefaultVerifyOptions()
@@ -65,7 +66,7 @@ func newAuthenticator(cfg *Config) (authenticator.Request, error) {
 		return nil, err
 	}
 	return group.NewAuthenticatedGroupAdder(union.New(
-		withLoad{cas, certificates, cfg.ErrorHandler},
+		withLoad{cas, certificates, report},
 		bearertoken.New(cache.New(reviews{tokens}, false, tokenTTL, tokenTTL)),
 	)), nil
 }
@@ -79,29 +80,39 @@ func (r reviews) AuthenticateToken(ctx context.Context, token string) (*authenti
 	var status apierrors.APIStatus
 	_, transport := errors.AsType[*url.Error](err)
 	if errors.As(err, &status) || transport || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
-		err = &reviewError{err}
+		err = &uncheckedError{bearerToken, err}
 	}
 	return response, ok, err
 }
 
-// reviewError is the failure of a TokenReview.
-type reviewError struct{ err error }
+// The credentials of an uncheckedError.
+const (
+	bearerToken       = "bearer token"
+	clientCertificate = "client certificate"
+)
 
-func (e *reviewError) Error() string { return e.err.Error() }
-func (e *reviewError) Unwrap() error { return e.err }
+// An uncheckedError is the error of a credential that could not be checked: it may
+// be valid.
+type uncheckedError struct {
+	credential string
+	err        error
+}
 
-// findReviewError returns the reviewError in err, or nil. An Aggregate does not
-// have the method Unwrap.
-func findReviewError(err error) *reviewError {
+func (e *uncheckedError) Error() string { return e.err.Error() }
+func (e *uncheckedError) Unwrap() error { return e.err }
+
+// findUnchecked returns the first uncheckedError in err, or nil. An Aggregate does
+// not have the method Unwrap.
+func findUnchecked(err error) *uncheckedError {
 	if all, ok := err.(utilerrors.Aggregate); ok { //nolint:errorlint // it is not wrapped
 		for _, one := range all.Errors() {
-			if found := findReviewError(one); found != nil {
+			if found := findUnchecked(one); found != nil {
 				return found
 			}
 		}
 		return nil
 	}
-	found, _ := errors.AsType[*reviewError](err)
+	found, _ := errors.AsType[*uncheckedError](err)
 	return found
 }
 
@@ -148,27 +159,32 @@ func clientCA(cfg *Config) func(context.Context) (*x509.CertPool, error) {
 
 // withLoad loads the client CA before a certificate is checked.
 type withLoad struct {
-	cas     *cached[*x509.CertPool]
-	next    authenticator.Request
-	onError func(context.Context, error, string)
+	cas    *cached[*x509.CertPool]
+	next   authenticator.Request
+	report func(context.Context, error, string)
 }
 
 func (a withLoad) AuthenticateRequest(r *http.Request) (*authenticator.Response, bool, error) {
 	if r.TLS != nil && len(r.TLS.PeerCertificates) > 0 {
-		if err := a.cas.refresh(r.Context()); err != nil && a.onError != nil {
-			a.onError(r.Context(), err, "Client certificates are checked with the previous CA, or not at all if there was none")
+		if err := a.cas.refresh(r.Context()); err != nil {
+			a.report(r.Context(), err, "Client certificates are checked with the previous CA, or not at all if there was none")
+		}
+		if _, err := a.cas.get(); err != nil {
+			return nil, false, &uncheckedError{clientCertificate, err}
 		}
 	}
 	return a.next.AuthenticateRequest(r)
 }
 
 // authenticate returns the user of a request, or an error with status 401, or 503
-// if the API server could not be asked.
+// if a credential could not be checked.
 func (s *Server) authenticate(r *http.Request) (user.Info, error) {
 	response, ok, err := s.authenticator.AuthenticateRequest(r)
-	if failed := findReviewError(err); failed != nil {
-		s.report(r.Context(), failed, "Bearer tokens could not be checked")
-		return nil, &statusError{http.StatusServiceUnavailable, "the node could not check the bearer token of this request"}
+	if failed := findUnchecked(err); failed != nil {
+		if failed.credential == bearerToken { // withLoad has reported the others
+			s.report(r.Context(), failed, "Bearer tokens could not be checked")
+		}
+		return nil, &statusError{http.StatusServiceUnavailable, "the node could not check the " + failed.credential + " of this request"}
 	}
 	if err != nil {
 		s.log(r).V(4).Info("Authentication failed", "err", err)

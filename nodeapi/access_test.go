@@ -10,12 +10,15 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/ktesting"
 	statsv1alpha1 "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 )
 
@@ -198,9 +201,9 @@ func TestClientCAComesFromTheConfigMapOrTheFile(t *testing.T) {
 		want   int
 	}{
 		"ConfigMap":           {reviewer{configMap: string(ca.pem)}, "", 200},
-		"no ConfigMap":        {reviewer{}, "", 401},
+		"no ConfigMap":        {reviewer{}, "", 503},
 		"file":                {reviewer{}, file, 200},
-		"file that is absent": {reviewer{}, file + "-", 401},
+		"file that is absent": {reviewer{}, file + "-", 503},
 	} {
 		t.Run(name, func(t *testing.T) {
 			reported := make(chan string, 10)
@@ -211,14 +214,41 @@ func TestClientCAComesFromTheConfigMapOrTheFile(t *testing.T) {
 			client := insecureClient(&pair)
 			defer client.CloseIdleConnections()
 			for range 2 {
-				if code, body := r.do("GET", "/pods", "", client); code != c.want {
+				if code, body := r.do("GET", "/pods", "", client); code != c.want || code == 503 && !strings.Contains(body, "could not check the client certificate") {
 					t.Errorf("%d %q, want %d", code, body, c.want)
 				}
+				if code, body := r.do("GET", "/pods", "admin", client); code != 200 {
+					t.Errorf("with a token in addition: %d %q", code, body)
+				}
 			}
-			if reports := len(reported); c.want == 401 && reports != 1 || c.want == 200 && reports != 0 {
+			if reports := len(reported); c.want == 503 && reports != 1 || c.want == 200 && reports != 0 {
 				t.Errorf("%d reports", reports)
 			}
 		})
+	}
+}
+
+func TestAClientCAThatIsAbsentIsLoggedWithoutAnErrorHandler(t *testing.T) {
+	certPEM, keyPEM := newAuthority(t, "client-ca").issue(t, "admin", x509.ExtKeyUsageClientAuth, time.Now().Add(time.Hour))
+	pair, err := tls.X509KeyPair(certPEM, keyPEM)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf, err := x509.ParseCertificate(pair.Certificate[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := New(Config{NodeName: nodeName, Backend: everyBackend(), Client: reviewer{}.client(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true)))
+	r := httptest.NewRequestWithContext(klog.NewContext(t.Context(), logger), http.MethodGet, "/pods", nil)
+	r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{leaf}}
+	w := httptest.NewRecorder()
+	s.ServeHTTP(w, r)
+	if log := logger.GetSink().(ktesting.Underlier).GetBuffer().String(); w.Code != 503 || !strings.Contains(log, "Client certificates are checked with the previous CA") {
+		t.Errorf("%d, logged %q", w.Code, log)
 	}
 }
 

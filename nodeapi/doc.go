@@ -31,12 +31,8 @@
 //	return server.Run(ctx)
 //
 // The Node must report an address (nodestatus.Addresses) and the port
-// (nodestatus.KubeletPort). An API server dials port 10250 of a Node that reports
-// no port.
-//
-// A program that has an HTTPS server uses the Server as an http.Handler without
-// Run. That server must request client certificates, and must not set read or
-// write timeouts, because streams last.
+// (nodestatus.KubeletPort). A program that has an HTTPS server uses the Server as an
+// http.Handler; see [Server.ServeHTTP].
 //
 // # Behavior
 //
@@ -48,14 +44,11 @@
 //	/healthz, /livez, /readyz             get nodes/healthz
 //	/pods, /runningpods/                  get nodes/pods
 //	/containerLogs/NS/POD/CONTAINER       get nodes/log
-//	/exec, /attach, /run, /portForward    create nodes/proxy, whatever the HTTP method
+//	/exec, /attach, /run, /portForward    create nodes/proxy, also for a GET
 //	/stats/summary                        get nodes/stats
 //	/metrics, /metrics/{resource,probes}  get nodes/metrics
 //	/configz                              get nodes/configz
 //	/debug/pprof, other paths             get nodes/proxy
-//
-// Unlike the kubelet, the Server asks for create even if a WebSocket client sends
-// a GET to exec, so a read permission does not run commands.
 //
 // A capability that the backend does not have is answered with 501 and its name,
 // an unknown pod or container with 404, a malformed request with 400, an invalid
@@ -70,21 +63,21 @@
 // # Concurrency
 //
 // All methods may be called concurrently. The backend, Pods, checks and hooks are
-// called by the goroutines of requests, many at a time. Run returns after all
-// calls of the backend have returned.
+// called by the goroutines of requests, many at a time.
 //
 // # Failure modes
 //
 // If the API server is unreachable, permissions that were granted less than five
-// minutes ago still count; other requests get 503. If a signer has not
-// issued a certificate, or none is configured, the Server uses a self-signed one
-// and logs the consequences. If a file with a certificate or a CA becomes
-// unreadable, the previous content stays in use. A panic of a callback ends its
-// request with 500 and goes to ErrorHandler with its stack.
+// minutes ago still count; other requests get 503. A client certificate gets 503
+// too until a client CA was loaded. If a signer has not issued a certificate, or
+// none is configured, the Server uses a self-signed one and logs the consequences.
+// If a file with a certificate or a CA becomes unreadable, the previous content
+// stays in use. A panic of a callback ends its request with 500 and goes to
+// ErrorHandler with its stack.
 //
-// The loss of a client is noticed by reading from its connection. A command that
-// does not read its input, and whose client has sent more of it than fits in the
-// buffers, runs on until it reads, writes or ends.
+// A command that does not read its input, and whose client has sent more of it than
+// fits in the buffers, runs on after the loss of its client until it reads, writes or
+// ends.
 //
 // # Compatibility
 //

@@ -8,7 +8,7 @@ import (
 	"regexp"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/api/validation/path"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 )
@@ -205,7 +205,7 @@ func (r *route) check(what, name string, valid func(string) []string) {
 	if r.err != nil {
 		return
 	}
-	if problems := append(path.IsValidPathSegmentName(name), valid(name)...); len(problems) > 0 {
+	if problems := append(content.IsPathSegmentName(name), valid(name)...); len(problems) > 0 {
 		r.err = badRequest("%s %s is invalid: %s", what, abbreviated(name), strings.Join(problems, "; "))
 	}
 }

@@ -58,7 +58,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	var err error
 	if s.authenticator == nil {
-		if s.authenticator, err = newAuthenticator(&cfg); err != nil {
+		if s.authenticator, err = newAuthenticator(&cfg, s.report); err != nil {
 			return nil, fmt.Errorf("nodeapi: authentication: %w", err)
 		}
 	}
@@ -174,7 +174,8 @@ func (s *Server) report(ctx context.Context, err error, msg string) {
 
 // ServeHTTP serves one request, for programs that have a server of their own.
 // That server must ask for client certificates (tls.RequestClientCert) for
-// API servers to be recognized, and its contexts decide when requests end.
+// API servers to be recognized, must not set read or write timeouts, because streams
+// last, and its contexts decide when requests end.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	began := time.Now()
 	done := Request{Endpoint: string(endpointUnknown), Method: r.Method}
