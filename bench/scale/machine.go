@@ -5,10 +5,10 @@ package main
 
 import (
 	"fmt"
-	"os"
 	"runtime"
-	"strconv"
-	"strings"
+
+	"github.com/prometheus/procfs"
+	"k8s.io/utils/ptr"
 )
 
 // machine describes the machine of a run.
@@ -28,25 +28,15 @@ func (m machine) String() string {
 // because only the report needs them.
 func thisMachine() machine {
 	m := machine{Processor: "unknown", Cores: runtime.NumCPU(), Go: runtime.Version()}
-	if s := firstField("/proc/cpuinfo", "model name"); s != "" {
-		m.Processor = s
-	}
-	kib, _ := strconv.Atoi(strings.TrimSuffix(firstField("/proc/meminfo", "MemTotal"), " kB"))
-	m.MemoryMiB = kib >> 10
-	return m
-}
-
-// firstField returns the value of the first line that begins with "name:".
-func firstField(path, name string) string {
-	data, err := os.ReadFile(path)
+	fs, err := procfs.NewDefaultFS()
 	if err != nil {
-		return ""
+		return m
 	}
-	for line := range strings.Lines(string(data)) {
-		key, value, found := strings.Cut(line, ":")
-		if found && strings.TrimSpace(key) == name {
-			return strings.TrimSpace(value)
-		}
+	if processors, err := fs.CPUInfo(); err == nil && len(processors) > 0 && processors[0].ModelName != "" {
+		m.Processor = processors[0].ModelName
 	}
-	return ""
+	if memory, err := fs.Meminfo(); err == nil {
+		m.MemoryMiB = int(ptr.Deref(memory.MemTotal, 0) >> 10)
+	}
+	return m
 }

@@ -5,66 +5,35 @@ package main
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"strconv"
 	"strings"
 	"time"
-)
 
-// clockTick is the unit of CPU time in /proc: USER_HZ, which is 100 on all
-// platforms that Go supports.
-const clockTick = time.Second / 100
+	"github.com/prometheus/procfs"
+)
 
 // cpuTime returns the CPU time that a process has used.
 func cpuTime(pid int) (time.Duration, error) {
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0, err
-	}
-	return parseStat(data)
-}
-
-// parseStat reads the CPU time from the content of /proc/PID/stat: fields 14
-// and 15, counted from the name in parentheses, which may contain anything.
-func parseStat(data []byte) (time.Duration, error) {
-	fields := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
-	if len(fields) < 13 {
-		return 0, fmt.Errorf("stat: %q is too short", data)
-	}
-	var ticks int64
-	for _, field := range fields[11:13] {
-		n, err := strconv.ParseInt(field, 10, 64)
-		if err != nil {
-			return 0, fmt.Errorf("stat: %w", err)
-		}
-		ticks += n
-	}
-	return time.Duration(ticks) * clockTick, nil
+	stat, err := processStat(pid)
+	return time.Duration(stat.CPUTime() * float64(time.Second)), err
 }
 
 // residentSize returns the resident memory of a process, in bytes.
 func residentSize(pid int) (uint64, error) {
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return 0, err
-	}
-	return parseStatus(data)
+	stat, err := processStat(pid)
+	return uint64(stat.ResidentMemory()), err
 }
 
-// parseStatus reads VmRSS from the content of /proc/PID/status.
-func parseStatus(data []byte) (uint64, error) {
-	for line := range strings.Lines(string(data)) {
-		if value, found := strings.CutPrefix(line, "VmRSS:"); found {
-			kib, err := strconv.ParseUint(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(value), "kB")), 10, 64)
-			return kib << 10, err
-		}
+func processStat(pid int) (procfs.ProcStat, error) {
+	p, err := procfs.NewProc(pid)
+	if err != nil {
+		return procfs.ProcStat{}, err
 	}
-	return 0, fmt.Errorf("status: no VmRSS")
+	return p.Stat()
 }
 
 // goroutines returns the number of goroutines of a program.

@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 	"k8s.io/klog/v2"
+	cdi "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/kubewright/kubewright/resourceslice/claimstatus"
 	"github.com/kubewright/kubewright/resourceslice/sysfs"
@@ -94,7 +95,8 @@ func (d *driver) PrepareResourceClaims(ctx context.Context, claims []*resourcev1
 }
 
 func (d *driver) prepare(ctx context.Context, claim *resourcev1.ResourceClaim) (devices []kubeletplugin.Device, err error) {
-	spec := cdiSpec{Version: "1.1.0", Kind: cdiKind}
+	// 1.1.0 is the first version with NetDevices.
+	spec := cdi.Spec{Version: "1.1.0", Kind: cdiKind}
 	var statuses []resourcev1.AllocatedDeviceStatus
 	for i := range claim.Status.Allocation.Devices.Results {
 		result := &claim.Status.Allocation.Devices.Results[i]
@@ -110,9 +112,9 @@ func (d *driver) prepare(ctx context.Context, claim *resourcev1.ResourceClaim) (
 		name := *one.Attributes["interfaceName"].StringValue
 		// The name has the claim's UID, because runtimes cache CDI devices.
 		id := string(claim.UID) + "-" + result.Device
-		spec.Devices = append(spec.Devices, cdiDevice{Name: id, Edits: cdiEdits{
+		spec.Devices = append(spec.Devices, cdi.Device{Name: id, ContainerEdits: cdi.ContainerEdits{
 			Env:        []string{"NIC_" + strings.ToUpper(strings.ReplaceAll(result.Request, "-", "_")) + "=" + name},
-			NetDevices: []cdiNetDevice{{HostName: name, Name: name}},
+			NetDevices: []*cdi.LinuxNetDevice{{HostInterfaceName: name, Name: name}},
 		}})
 		devices = append(devices, kubeletplugin.Device{
 			Requests: []string{result.Request}, PoolName: result.Pool, DeviceName: result.Device, CDIDeviceIDs: []string{cdiKind + "=" + id}, ShareID: result.ShareID,
@@ -187,36 +189,13 @@ func (d *driver) WatchHealthStatus(ctx context.Context, reports chan<- kubeletpl
 	}
 }
 
-// cdiSpec is a file of the Container Device Interface with the fields that the
-// driver needs.
-type cdiSpec struct {
-	Version string      `json:"cdiVersion"`
-	Kind    string      `json:"kind"`
-	Devices []cdiDevice `json:"devices"`
-}
-
-type cdiDevice struct {
-	Name  string   `json:"name"`
-	Edits cdiEdits `json:"containerEdits"`
-}
-
-type cdiEdits struct {
-	Env        []string       `json:"env,omitempty"`
-	NetDevices []cdiNetDevice `json:"netDevices,omitempty"`
-}
-
-type cdiNetDevice struct {
-	HostName string `json:"hostInterfaceName"`
-	Name     string `json:"name"`
-}
-
 func (d *driver) cdiFile(claim types.UID) string {
 	return filepath.Join(d.cdiDir, driverName+"-"+string(claim)+".json")
 }
 
 // writeCDI replaces a CDI file in one step, because a runtime may read it at any
 // time.
-func (d *driver) writeCDI(claim types.UID, spec *cdiSpec) error {
+func (d *driver) writeCDI(claim types.UID, spec *cdi.Spec) error {
 	content, err := json.Marshal(spec)
 	if err != nil {
 		return err

@@ -66,7 +66,7 @@ type containerKey struct {
 	name string
 }
 
-// startCounts returns how often the commands of containers have started: the
+// startCounts returns the number of starts of the commands of containers: the
 // larger of the counts from their output and from the process table.
 func startCounts(h *history) map[containerKey]int {
 	written, seen := map[containerKey]int{}, map[containerKey]int{}

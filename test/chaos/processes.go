@@ -34,6 +34,7 @@ type process struct {
 type processTable struct {
 	root  string // of the kubelet; processes outside it do not count
 	known map[int]remembered
+	after func(pid int) // for tests: called when a process has been looked at; may be nil
 }
 
 // remembered is the cached data of a process.
@@ -44,7 +45,7 @@ type remembered struct {
 	since   time.Time
 }
 
-// mayExec is how long a process is read again, because it may be about to
+// mayExec is the time for which a process is read again, because it may be about to
 // execute another program.
 const mayExec = 3 * time.Second
 
@@ -74,8 +75,13 @@ func (t *processTable) scan() ([]process, error) {
 			r.Session = session
 			r.look(t.root)
 			if r.mine && !r.Shim {
-				// It may have become its own session after the first read.
-				_, r.Session, _ = readStat(pid)
+				if t.after != nil {
+					t.after(pid)
+				}
+				// It may have become its own session after the first read, or have ended.
+				if _, r.Session, alive = readStat(pid); !alive {
+					continue
+				}
 			}
 			r.settled = r.mine && !r.Shim || now.Sub(r.since) > mayExec
 		}
@@ -120,8 +126,9 @@ func readStat(pid int) (started string, session int, alive bool) {
 	if len(fields) < 20 || fields[0] == "Z" || fields[0] == "X" {
 		return "", 0, false
 	}
+	// A process that is ending may have no session.
 	session, err = strconv.Atoi(fields[3])
-	return fields[19], session, err == nil
+	return fields[19], session, err == nil && session > 0
 }
 
 // lives reports whether the process still exists.

@@ -120,3 +120,19 @@ func TestTimeIsReadAsExpected(t *testing.T) {
 		t.Errorf("%d times, want once: buildKubelet has to be changed", n)
 	}
 }
+
+// A session of 0 would be another run of the container.
+func TestAProcessThatEndsWhileItIsReadIsNoOtherRun(t *testing.T) {
+	root := t.TempDir()
+	cmd := command(t, root+"/pods/u/containers/c/0")
+	table := processTable{root: root, after: func(int) {
+		if err := cmd.Process.Kill(); err != nil {
+			t.Error(err)
+		}
+		_ = cmd.Wait()
+	}}
+	found, err := table.scan()
+	if err != nil || len(found) > 0 {
+		t.Errorf("found %v (%v), and it has ended", found, err)
+	}
+}

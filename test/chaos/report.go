@@ -207,7 +207,7 @@ func (r *recorder) name(uid types.UID) string {
 	return "not seen in the API"
 }
 
-// before is how long before a pod its timeline begins.
+// before is the time before a pod at which its timeline begins.
 const before = 5 * time.Second
 
 // timeline returns the events of a pod, and the concurrent events that concern

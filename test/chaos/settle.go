@@ -103,7 +103,7 @@ func (r *rig) podUnsettled(v *verdict, p *corev1.Pod, wanted map[string]int) {
 	}
 }
 
-// wantedPods returns how many pods of each app should run, and records the
+// wantedPods returns the number of pods of each app that should run, and records the
 // controllers that have not reached their wanted state.
 func (r *rig) wantedPods(ctx context.Context, v *verdict) map[string]int {
 	wanted := map[string]int{}
