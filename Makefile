@@ -1,8 +1,9 @@
 # Copyright The Kubewright Authors
 # SPDX-License-Identifier: Apache-2.0
 #
-# A new machine needs Go, git, gcc and make; every target installs what else it
-# needs through the Go module proxy. `make` alone prints the targets.
+# A new machine needs Go, git, make, and gcc for the race detector; every target
+# installs what else it needs through the Go module proxy. `make` alone prints the
+# targets.
 
 SHELL := /usr/bin/env bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -13,10 +14,10 @@ GO ?= go
 MODULES := $(patsubst %/go.mod,%,$(shell git ls-files '*/go.mod' | grep -v testdata))
 # Those that are tested with the root; bench and test/controlplane have targets of their own.
 EXAMPLES := $(filter nodeapi examples/%,$(MODULES))
-# Packages of the root module with tests that do less with -short or under the race detector, and those with benchmarks.
-DEEPER = $(call packages,testing\.Short\(\)|^//go:build !race)
-BENCHMARKED = $(call packages,^func Benchmark)
-packages = $(addprefix ./,$(sort $(dir $(shell git grep -lE '$(1)' -- '*_test.go' $(MODULES:%=':!%')))))
+# The build's results don't depend on the clone's directory, so that Go's cache serves all clones of a machine.
+export GOFLAGS := $(filter-out -trimpath,$(shell $(GO) env GOFLAGS 2>/dev/null)) -trimpath
+# Packages of the root module with benchmarks.
+BENCHMARKED = $(addprefix ./,$(sort $(dir $(shell git grep -lE '^func Benchmark' -- '*_test.go' $(MODULES:%=':!%')))))
 # One test of a bubble runs for virtual months in a real minute; a hang ends here.
 TEST_TIMEOUT ?= 30m
 E2E_TIMEOUT ?= 30m
@@ -30,6 +31,8 @@ SCALE_ARGS ?=
 
 # Tools that are built for their own use; not committed.
 BIN := bin
+# As $(abspath), which takes a path with spaces for several.
+absolute = $(if $(filter /%,$(1)),$(1),$(CURDIR)/$(1))
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.8.0
@@ -40,15 +43,19 @@ GOVULNDB ?=
 help: ## Print the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-# The end-to-end tests wait for most of their time, so they run beside the tests of the root module, which have
-# virtual time and a low priority. The tests of the other modules have real time and run after that.
+# The end-to-end tests wait for most of their time, and the tests of the other modules run real processes in real
+# time. The tests of the root module have virtual time: they run beside both, at a low priority.
 .PHONY: test
 test: compiler ## The one test command: vet, unit, race and end-to-end tests
-	@$(MAKE) --no-print-directory -j2 e2e beside-e2e
-	@$(MAKE) --no-print-directory unit-modules race-modules
+	@$(MAKE) --no-print-directory -j2 test-real-time test-virtual-time
 
-.PHONY: beside-e2e
-beside-e2e: compiler
+.PHONY: test-real-time
+test-real-time:
+	@$(MAKE) --no-print-directory e2e
+	@$(MAKE) --no-print-directory race-modules deeper-modules
+
+.PHONY: test-virtual-time
+test-virtual-time:
 	@nice -n 10 $(MAKE) --no-print-directory vet race-root deeper-root
 
 .PHONY: check
@@ -69,10 +76,10 @@ unit: unit-root unit-modules ## Unit tests, and every benchmark once so that non
 unit-root: benchmarks-once
 	$(GO) test -timeout $(TEST_TIMEOUT) ./...
 
-# The other packages run in race-root, with all that they test.
+# What race-root left out: it runs everything else once.
 .PHONY: deeper-root
 deeper-root: benchmarks-once
-	$(GO) test -timeout $(TEST_TIMEOUT) $(DEEPER)
+	@GO=$(GO) TEST_TIMEOUT=$(TEST_TIMEOUT) hack/deeper.sh .
 
 .PHONY: benchmarks-once
 benchmarks-once:
@@ -81,6 +88,10 @@ benchmarks-once:
 .PHONY: unit-modules
 unit-modules:
 	@for m in $(EXAMPLES); do echo "test $$m"; (cd $$m && $(GO) test -timeout $(TEST_TIMEOUT) ./...); done
+
+.PHONY: deeper-modules
+deeper-modules:
+	@GO=$(GO) TEST_TIMEOUT=$(TEST_TIMEOUT) hack/deeper.sh $(EXAMPLES)
 
 # Before the minutes that the tests take, not after them.
 .PHONY: compiler
@@ -135,7 +146,7 @@ chaos-containers: ## SIGKILL for examples/crikubelet, its containerd and its shi
 bench-kubelet: ## examples/crikubelet beside the kubelet of Kubernetes, each on a containerd of its own: root; picture in SCALE_OUT
 	@hack/containerd.sh
 	cd test/controlplane && $(GO) run . build
-	@mkdir -p $(SCALE_OUT) && cd bench && KUBEWRIGHT_E2E=1 KUBEWRIGHT_BENCH_KUBELET=1 KUBEWRIGHT_BENCH_OUT=$(abspath $(SCALE_OUT)) \
+	@mkdir -p "$(SCALE_OUT)" && cd bench && KUBEWRIGHT_E2E=1 KUBEWRIGHT_BENCH_KUBELET=1 KUBEWRIGHT_BENCH_OUT="$(call absolute,$(SCALE_OUT))" \
 		$(GO) test -timeout 1h -count=1 -v -run TestCompare ./kubelet
 
 .PHONY: e2e-all
@@ -151,8 +162,8 @@ demo: ## Real control plane on loopback, an example node with node credentials (
 .PHONY: hello
 hello: ## Ten seconds and only Go, once it is compiled: a node on an API server in memory, a pod that runs, its log
 	@command -v $(GO) >/dev/null || { echo "hello: no go command in PATH: install Go, or add its bin directory to PATH"; exit 1; }
-	@echo "compiling examples/kubelet; the first time this takes a minute or two"
-	@mkdir -p $(BIN) && cd examples/kubelet && $(GO) build -o $(abspath $(BIN))/kubelet .
+	@echo "compiling examples/kubelet; the first time this takes two to four minutes on two cores"
+	@mkdir -p $(BIN) && cd examples/kubelet && $(GO) build -o "$(CURDIR)/$(BIN)/kubelet" .
 	@$(GO) run ./hack/hello --kubelet $(BIN)/kubelet
 
 .PHONY: chaos
@@ -170,14 +181,14 @@ bench: ## Benchmarks of the packages, then side by side with their peers, on a r
 
 .PHONY: scale
 scale: ## 1,000 nodes and 20,000 pods in one process for ten minutes, and kwok with the same; report and picture in SCALE_OUT (SCALE_DURATION=1m SCALE_NODES=100 SCALE_PODS=1000 SCALE_ARGS=--order=kwok,kubewright)
-	@mkdir -p $(BIN) && cd bench && $(GO) build -o $(abspath $(BIN))/scale-run ./scale
-	cd bench && exec $(abspath $(BIN))/scale-run --duration=$(SCALE_DURATION) --nodes=$(SCALE_NODES) --pods=$(SCALE_PODS) --out=$(abspath $(SCALE_OUT)) $(SCALE_ARGS)
+	@mkdir -p $(BIN) && cd bench && $(GO) build -o "$(CURDIR)/$(BIN)/scale-run" ./scale
+	cd bench && exec "$(CURDIR)/$(BIN)/scale-run" --duration=$(SCALE_DURATION) --nodes=$(SCALE_NODES) --pods=$(SCALE_PODS) --out="$(call absolute,$(SCALE_OUT))" $(SCALE_ARGS)
 
 .PHONY: lint
 lint: vet words vuln ## Vet, staticcheck and govulncheck (pinned) of every module, the words of the comments, and the list of licences
-	@mkdir -p $(BIN) && GOBIN=$(abspath $(BIN)) $(GO) install $(STATICCHECK)
-	$(abspath $(BIN))/staticcheck ./...
-	@for m in $(MODULES); do echo "staticcheck $$m"; (cd $$m && $(abspath $(BIN))/staticcheck ./...); done
+	@mkdir -p $(BIN) && GOBIN="$(CURDIR)/$(BIN)" $(GO) install $(STATICCHECK)
+	"$(CURDIR)/$(BIN)/staticcheck" ./...
+	@for m in $(MODULES); do echo "staticcheck $$m"; (cd $$m && "$(CURDIR)/$(BIN)/staticcheck" ./...); done
 	@$(GO) run ./hack/licences $(MODULES) | diff -u DEPENDENCIES.md - || { echo "run make licences"; exit 1; }
 
 .PHONY: words
@@ -186,8 +197,8 @@ words: ## Phrases that make comments and documentation hard to read, compared wi
 
 .PHONY: vuln
 vuln: ## Known vulnerabilities in what the modules call; says so where the database can't be reached
-	@mkdir -p $(BIN) && GOBIN=$(abspath $(BIN)) $(GO) install $(GOVULNCHECK)
-	@hack/vuln.sh $(abspath $(BIN))/govulncheck '$(GOVULNDB)' . $(MODULES)
+	@mkdir -p $(BIN) && GOBIN="$(CURDIR)/$(BIN)" $(GO) install $(GOVULNCHECK)
+	@hack/vuln.sh "$(CURDIR)/$(BIN)/govulncheck" '$(GOVULNDB)' . $(MODULES)
 
 .PHONY: licences
 licences: ## Rewrite DEPENDENCIES.md, the modules that this is built from and their licences

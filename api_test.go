@@ -57,6 +57,10 @@ func exported(t *testing.T, files []goFile) string {
 	t.Helper()
 	var lines []string
 	for _, f := range files {
+		f, err := parse(f.path, f.source) // a copy of the tree, for this function changes it
+		if err != nil {
+			t.Fatal(err)
+		}
 		if !ast.FileExports(f.ast) {
 			continue
 		}

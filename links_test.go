@@ -101,3 +101,43 @@ func TestAnchorsAreThoseOfGitHub(t *testing.T) {
 		}
 	}
 }
+
+// TestMigrationGuideNamesTheAPI checks that the column "here" of docs/migrate.md has
+// only names of the exported API.
+func TestMigrationGuideNamesTheAPI(t *testing.T) {
+	var api strings.Builder
+	golden, err := filepath.Glob(filepath.Join("testdata", "api", "*.txt"))
+	if err != nil || len(golden) == 0 {
+		t.Fatal("no golden files", err)
+	}
+	for _, file := range golden {
+		content, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		api.Write(content)
+	}
+	guide, err := os.ReadFile(filepath.Join("docs", "migrate.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	quoted := regexp.MustCompile("`[^`]*`")
+	exported := regexp.MustCompile(`\b[A-Z]\w*\b`)
+	names := 0
+	for line := range strings.Lines(string(guide)) {
+		columns := strings.Split(line, " | ")
+		if len(columns) < 2 {
+			continue
+		}
+		for _, code := range quoted.FindAllString(columns[1], -1) {
+			for _, name := range exported.FindAllString(code, -1) {
+				if names++; name != "Cause" && !regexp.MustCompile(`\b`+name+`\b`).MatchString(api.String()) {
+					t.Errorf("%s: no package exports %s", strings.TrimSpace(line), name)
+				}
+			}
+		}
+	}
+	if names < 100 {
+		t.Errorf("only %d names found", names)
+	}
+}

@@ -18,6 +18,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -86,14 +87,8 @@ func (f goFile) imports() []string {
 
 func walk(t *testing.T, visit func(path string, d fs.DirEntry)) {
 	t.Helper()
-	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		if d.IsDir() && path != "." && (strings.HasPrefix(d.Name(), ".git") || d.Name() == "bin") {
-			return filepath.SkipDir
-		}
-		visit(filepath.ToSlash(path), d)
+	err := walkRepo(func(path string, d fs.DirEntry) error {
+		visit(path, d)
 		return nil
 	})
 	if err != nil {
@@ -101,25 +96,48 @@ func walk(t *testing.T, visit func(path string, d fs.DirEntry)) {
 	}
 }
 
+func walkRepo(visit func(path string, d fs.DirEntry) error) error {
+	return filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && path != "." && (strings.HasPrefix(d.Name(), ".git") || d.Name() == "bin") {
+			return filepath.SkipDir
+		}
+		return visit(filepath.ToSlash(path), d)
+	})
+}
+
+// goFiles returns the Go files of the repository, which are read once. Tests must not
+// change their syntax trees.
 func goFiles(t *testing.T) []goFile {
 	t.Helper()
-	var files []goFile
-	walk(t, func(path string, d fs.DirEntry) {
+	files, err := parsedOnce()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+var parsedOnce = sync.OnceValues(func() (files []goFile, _ error) {
+	return files, walkRepo(func(path string, d fs.DirEntry) error {
 		if d.IsDir() || !strings.HasSuffix(path, ".go") || strings.Contains(path, "/testdata/") {
-			return
+			return nil
 		}
 		source, err := os.ReadFile(path)
 		if err != nil {
-			t.Fatal(err)
+			return err
 		}
-		fset := token.NewFileSet()
-		parsed, err := parser.ParseFile(fset, path, source, parser.ParseComments)
-		if err != nil {
-			t.Fatal(err)
-		}
-		files = append(files, goFile{path, source, parsed, fset})
+		f, err := parse(path, source)
+		files = append(files, f)
+		return err
 	})
-	return files
+})
+
+func parse(path string, source []byte) (goFile, error) {
+	fset := token.NewFileSet()
+	parsed, err := parser.ParseFile(fset, path, source, parser.ParseComments|parser.SkipObjectResolution)
+	return goFile{path, source, parsed, fset}, err
 }
 
 func nestedModules(t *testing.T) []string {
@@ -392,6 +410,25 @@ func TestUnfinishedWorkHasAReason(t *testing.T) {
 	}
 }
 
+// TestOnlyTestFunctionsAskForShort: the Makefile finds the tests that do less with
+// -short by the function that calls testing.Short, and runs them again without it.
+func TestOnlyTestFunctionsAskForShort(t *testing.T) {
+	asks := regexp.MustCompile(`^(Test|Fuzz|Benchmark)[A-Z]`)
+	for _, f := range goFiles(t) {
+		for _, decl := range f.ast.Decls {
+			if fn, ok := decl.(*ast.FuncDecl); ok && f.isTest() && asks.MatchString(fn.Name.Name) {
+				continue
+			}
+			ast.Inspect(decl, func(n ast.Node) bool {
+				if sel, ok := n.(*ast.SelectorExpr); ok && fmt.Sprint(sel.X) == "testing" && sel.Sel.Name == "Short" {
+					t.Errorf("%s: testing.Short is called outside a test function: pass its result as a parameter", f.fset.Position(n.Pos()))
+				}
+				return true
+			})
+		}
+	}
+}
+
 func TestNothingNamesAMachineOrARegistry(t *testing.T) {
 	if _, err := exec.LookPath("git"); err != nil {
 		t.Skip("needs git to know which files belong to the repository")
@@ -498,7 +535,7 @@ func testCopy(t *testing.T, dir string, before ...[]string) {
 	for _, args := range append(before, []string{"vet", "."}, []string{"test", "-vet=off", "."}) {
 		cmd := exec.Command("go", args...)
 		cmd.Dir = dir
-		cmd.Env = append(os.Environ(), "GOFLAGS=-mod=mod", "GOPROXY=off", "GOWORK=off", "KUBEWRIGHT_E2E=")
+		cmd.Env = append(os.Environ(), "GOFLAGS="+os.Getenv("GOFLAGS")+" -mod=mod", "GOPROXY=off", "GOWORK=off", "KUBEWRIGHT_E2E=")
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("go %s: %v\n%s", strings.Join(args, " "), err, out)
 		}
@@ -541,5 +578,33 @@ func TestStartersShareTheirFiles(t *testing.T) {
 				t.Errorf("%s differs from the file of that name in examples/rbac (%v)", manifest, err)
 			}
 		}
+	}
+}
+
+// TestMakefileWorksInAFolderWithSpaces checks that no recipe has the path of the
+// repository without quotes.
+func TestMakefileWorksInAFolderWithSpaces(t *testing.T) {
+	make, err := exec.LookPath("make")
+	if err != nil {
+		t.Skip("there is no make")
+	}
+	makefile, err := filepath.Abs("Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(t.TempDir(), "a folder")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	// git and go find nothing there, which is no matter: the recipes are not run.
+	cmd := exec.Command(make, "-n", "-f", makefile, "hello", "scale", "bench-kubelet", "lint", "vuln")
+	cmd.Dir = dir
+	recipes, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	quoted := strings.Count(string(recipes), `"`+dir+"/")
+	if all := strings.Count(string(recipes), dir); quoted < 5 || quoted != all {
+		t.Errorf("%d of %d paths are quoted:\n%s", quoted, all, recipes)
 	}
 }

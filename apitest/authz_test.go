@@ -115,7 +115,7 @@ func TestRBACRefusesOtherVersions(t *testing.T) {
 	}
 }
 
-// TestAuthorizers checks who asks what: node identities are held to the node
+// TestAuthorizers checks the authorizers together: node identities are held to the node
 // rules unless a test says otherwise.
 func TestAuthorizers(t *testing.T) { bubble(testAuthorizers)(t) }
 

@@ -178,7 +178,7 @@ func testLateCommit(t *testing.T) {
 	}
 }
 
-// TestClientGoRetries shows what client-go does by itself with a Retry-After.
+// TestClientGoRetries shows the retries of client-go after a Retry-After.
 func TestClientGoRetries(t *testing.T) { bubble(testClientGoRetries)(t) }
 
 func testClientGoRetries(t *testing.T) {

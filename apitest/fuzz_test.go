@@ -64,11 +64,11 @@ func inDefault(r conformance.Request) conformance.Request {
 	return r
 }
 
-// seeds returns the requests of the corpus that use one of the methods. Short tests
-// use a tenth of them.
-func seeds(methods ...string) (out []conformance.Request) {
+// seeds returns the requests of the corpus that use one of the methods, or a tenth of
+// them.
+func seeds(tenth bool, methods ...string) (out []conformance.Request) {
 	for i, r := range conformance.Corpus() {
-		if slices.Contains(methods, r.Method) && (!testing.Short() || i%10 == 0) {
+		if slices.Contains(methods, r.Method) && (!tenth || i%10 == 0) {
 			out = append(out, inDefault(r))
 		}
 	}
@@ -188,7 +188,7 @@ func (f *fuzzServer) checkWrite(path string, was []byte, resp response) {
 
 // FuzzRequests sends anything.
 func FuzzRequests(f *testing.F) {
-	for _, r := range seeds("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "FOO") {
+	for _, r := range seeds(testing.Short(), "GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "FOO") {
 		f.Add(r.Method, r.Path, r.Query, r.Type, r.Accept, r.Body)
 	}
 	f.Add("POST", "/apis/apps/v1/namespaces/default/deployments", "", "application/json", "", `{"metadata":{"name":"d"},"spec":{"replicas":1}}`)
@@ -215,7 +215,7 @@ func FuzzRequests(f *testing.F) {
 // FuzzSelectors lists and watches with selectors. The result must be that of
 // apimachinery's selectors.
 func FuzzSelectors(f *testing.F) {
-	for _, r := range seeds("GET") {
+	for _, r := range seeds(testing.Short(), "GET") {
 		if q, err := url.ParseQuery(r.Query); err == nil && (q.Has("labelSelector") || q.Has("fieldSelector")) {
 			f.Add(q.Get("labelSelector"), q.Get("fieldSelector"))
 		}
@@ -303,7 +303,7 @@ func (f *fuzzServer) events(r conformance.Request) (out []metav1.WatchEvent) {
 // FuzzQueries sends reads and writes with any query. The pages of a list have
 // each object once.
 func FuzzQueries(f *testing.F) {
-	for _, r := range seeds("GET", "POST", "PUT", "PATCH", "DELETE") {
+	for _, r := range seeds(testing.Short(), "GET", "POST", "PUT", "PATCH", "DELETE") {
 		if r.Query != "" {
 			f.Add(r.Query)
 		}
@@ -381,7 +381,7 @@ func (f *fuzzServer) pages(query string) {
 // FuzzWatches opens watches with any query while objects change. Events are in
 // order, and the watch ends.
 func FuzzWatches(f *testing.F) {
-	for _, r := range seeds("GET") {
+	for _, r := range seeds(testing.Short(), "GET") {
 		if strings.Contains(r.Query, "watch") {
 			f.Add(r.Query)
 		}
@@ -426,7 +426,7 @@ func FuzzWatches(f *testing.F) {
 // resource.
 func FuzzPatches(f *testing.F) {
 	media := []string{"application/merge-patch+json", "application/json-patch+json", "application/strategic-merge-patch+json"}
-	for _, r := range seeds("PATCH") {
+	for _, r := range seeds(testing.Short(), "PATCH") {
 		if i := slices.Index(media, r.Type); i >= 0 && r.Query == "" {
 			f.Add(uint8(i), r.Body)
 		}
@@ -444,7 +444,7 @@ func FuzzPatches(f *testing.F) {
 // FuzzApply sends server-side applies. An apply that is repeated changes
 // nothing.
 func FuzzApply(f *testing.F) {
-	for _, r := range seeds("PATCH") {
+	for _, r := range seeds(testing.Short(), "PATCH") {
 		if r.Type == "application/apply-patch+yaml" {
 			f.Add(r.Body, true)
 			f.Add(r.Body, false)
@@ -472,7 +472,7 @@ func FuzzApply(f *testing.F) {
 // created can be read in both encodings, and replaced by itself.
 func FuzzBodies(f *testing.F) {
 	media := []string{"application/json", "application/vnd.kubernetes.protobuf", "application/yaml"}
-	for _, r := range seeds("POST") {
+	for _, r := range seeds(testing.Short(), "POST") {
 		if i := slices.Index(media, r.Type); i >= 0 && (r.Path == fuzzMaps || r.Path == fuzzWidgets) {
 			f.Add(uint8(i), r.Body)
 		}
@@ -509,7 +509,7 @@ func FuzzBodies(f *testing.F) {
 // FuzzDefinitions creates CustomResourceDefinitions and then an object of the
 // kind.
 func FuzzDefinitions(f *testing.F) {
-	for _, r := range seeds("POST") {
+	for _, r := range seeds(testing.Short(), "POST") {
 		if strings.HasSuffix(r.Path, "customresourcedefinitions") {
 			f.Add(r.Body)
 		}

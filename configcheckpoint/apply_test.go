@@ -84,7 +84,7 @@ func testApplyFails(t *testing.T) {
 	n.is("C", isTrue, PhaseTrial, ReasonTrial)
 }
 
-// TestApplyOfFallbackFails: nothing can be applied any more, so the process
+// TestApplyOfFallbackFails: nothing can be applied, so the process
 // has to go.
 func TestApplyOfFallbackFails(t *testing.T) { synctest.Test(t, testApplyOfFallbackFails) }
 func testApplyOfFallbackFails(t *testing.T) {
@@ -234,7 +234,7 @@ func testAdmitWithoutAnswer(t *testing.T) {
 }
 
 // TestHotApplyWaitsForDisk: a trial that can't be counted is not applied, and the one that runs
-// is not applied again and again meanwhile.
+// is not applied again and again in the meantime.
 func TestHotApplyWaitsForDisk(t *testing.T) { synctest.Test(t, testHotApplyWaitsForDisk) }
 func testHotApplyWaitsForDisk(t *testing.T) {
 	n := proven(t, "A")

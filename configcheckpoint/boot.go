@@ -242,12 +242,12 @@ func (c *Controller[T]) activate(found choice[T]) {
 	}
 }
 
-// reportError calls the embedder's ErrorHandler, or logs err.
+// reportError calls Config.ErrorHandler, or logs err.
 func (c *Controller[T]) reportError(ctx context.Context, err error, msg string) {
 	report.Tell(ctx, c.cfg.ErrorHandler, err, msg)
 }
 
-// guard calls a function of the embedder and turns a panic into an error.
+// guard calls a function of the program and turns a panic into an error.
 func guard[R any](f func() (R, error)) (result R, err error) {
 	defer func() {
 		if p := recover(); p != nil {

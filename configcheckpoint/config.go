@@ -28,7 +28,7 @@ const (
 	DefaultEvery = 10 * time.Second
 	// DefaultGrace is the time that Trial.Health may fail without a break.
 	DefaultGrace = time.Minute
-	// DefaultCallTimeout is the deadline of one call of an embedder's function.
+	// DefaultCallTimeout is the deadline of one call of a function of the program.
 	DefaultCallTimeout = 30 * time.Second
 	// DefaultShutdownTimeout is the time that Run waits for calls under way before
 	// it returns.
@@ -37,7 +37,7 @@ const (
 	DefaultName = "configcheckpoint"
 )
 
-// A Codec turns a payload into the embedder's configuration.
+// A Codec turns a payload into the program's configuration.
 //
 // Decode and Validate together have CallTimeout; a payload for which they take
 // longer is rejected, and the call is left behind. A panic counts as an error. A

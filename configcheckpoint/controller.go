@@ -49,7 +49,7 @@ type Controller[T any] struct {
 	calls calls
 
 	// mu guards the fields below. It is held while the disk is written, but never
-	// while a function of the embedder runs.
+	// while a function of the program runs.
 	mu      sync.Mutex
 	life    life
 	store   *slotstore.Store

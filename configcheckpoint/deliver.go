@@ -94,7 +94,7 @@ func (l *loop[T]) stage(ctx context.Context, ref Ref, p Payload) time.Duration {
 }
 
 // inspect decodes and validates a payload that does not run, without the lock.
-// The store's note says so meanwhile: a payload that ends the process is
+// The store's note says so in the meantime: a payload that ends the process is
 // inspected Trial.Attempts times and then rejected. A note that can't be written
 // is an error, and the payload is not touched. Callers hold mu.
 func (l *loop[T]) inspect(ctx context.Context, ref Ref, data []byte) (failure *ReasonError, err error) {

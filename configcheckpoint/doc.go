@@ -30,8 +30,7 @@
 //		os.Exit(75) // not 0: a supervisor that restarts on failure would stop
 //	}
 //
-// See examples/agent for the complete program. NodeCondition returns a setter of a
-// Node condition, for package nodestatus; Hooks.StatusChanged triggers its write.
+// See examples/agent for the complete program, with a Node condition.
 //
 // # Behavior
 //
@@ -43,15 +42,14 @@
 // runs on trial: after a restart, for which Run returns ErrRestart, or at once if
 // Config.Apply is set. A newer payload replaces the one on trial at once.
 //
-// The trial succeeds when the configuration has run for Trial.Soak in one process,
-// healthy without a break, or on Verdict(nil); the configuration is then the
-// last-known-good one. It fails if Trial.Health fails for Trial.Grace, on Verdict with
-// an error, if Apply fails, or if Trial.Attempts processes were started with the
-// configuration and ended without success. The configuration is then rejected, and
-// the last-known-good one runs. Each failure of Health starts Soak again and each
-// success starts Grace again, so flapping decides nothing. A proven configuration is
-// not checked: a crash a day later rolls back nothing, and no trial is needed if the
-// source returns to the last-known-good configuration.
+// The trial succeeds when the configuration has been healthy for Trial.Soak in one
+// process, or on Verdict(nil); the configuration is then the last-known-good one. It
+// fails if Trial.Health fails for Trial.Grace, on Verdict with an error, if Apply
+// fails, or if Trial.Attempts processes were started with the configuration and ended
+// without success. The configuration is then rejected, and the last-known-good one
+// runs. Each failure of Health starts Soak again and each success starts Grace again,
+// so flapping decides nothing. A proven configuration is not checked: a crash a day
+// later rolls back nothing, and a return to the last-known-good one needs no trial.
 //
 // Each start on trial, and each decoding of a new payload, is written to the disk
 // before it begins, so a process that it ends is counted. A stop reported to Close
@@ -63,24 +61,19 @@
 // build does not try the same bytes again until Forget; another build does. Four
 // rejections are kept, first of all those of configurations that ran.
 //
-// Boot takes the first of these that can be loaded, decoded and validated: the
-// assigned configuration unless it is rejected, the last-known-good one, the one
-// before it unless it was rejected since, Codec.Default. It does not use the network.
-//
-// A start on trial, a promotion and a rejection cost one flush of the disk each, a new
-// payload three, everything else none. The state can be written on a full disk. To
-// read it, use cat on slot.a and slot.b in Config.Dir; to start over, remove the
-// directory while the process is stopped. DESIGN.md has the states and the timing.
+// [Controller.Boot] does not use the network. The state can be written on a full disk.
+// To read it, use cat on slot.a and slot.b in Config.Dir; to start over, remove the
+// directory while the process is stopped. DESIGN.md has the states, the timing and the
+// flushes of the disk.
 //
 // # Concurrency
 //
-// All methods are safe for concurrent use. Run calls Hooks and ErrorHandler one
-// after the other from its own goroutine; Codec's functions, Admit, Apply and
-// Health each from a goroutine that it waits for. No lock is held during a call, so
-// they may call the Controller. A function that does not return within CallTimeout
-// is left behind, because it must not prevent a roll-back; its goroutine is the only
-// one that can outlive Run, after ShutdownTimeout. One process at a time may have a
-// store open. The kernel drops the lock when the process ends.
+// All methods are safe for concurrent use. Run calls Hooks and ErrorHandler one after
+// the other from its own goroutine; Codec's functions, Admit, Apply and Health each
+// from a goroutine that it waits for. They may call the Controller. A panic is an error
+// of its function. A function that does not return within CallTimeout is left behind,
+// because it must not prevent a roll-back; its goroutine is the only one that can
+// outlive Run, after ShutdownTimeout.
 //
 // # Failure modes
 //
@@ -88,30 +81,25 @@
 //     the source yields a zero Payload: the running configuration stays, and the
 //     condition keeps its status with reason SourceFailed. Only a payload with
 //     Unassign set unassigns.
-//   - Admit fails: it is called again. Only an error that wraps ErrRefused rejects.
 //   - The disk is full, read-only or broken: a proven configuration runs. A start
 //     on trial, or the decoding of a new payload, waits until it can be recorded.
-//   - A stored payload is missing or damaged: the next one in the order above
-//     runs, until the source delivers the same bytes again.
+//   - A stored payload is missing or damaged: the next one in the order of Boot runs,
+//     until the source delivers the same bytes again.
 //   - One copy of the record is damaged: it is repaired from the other, which is
 //     at most one change older. Both are: they are renamed to slot.a.bad and
 //     slot.b.bad, and the built-in default runs until the source assigns again.
-//   - A copy of the record can't be read (EACCES, EIO, ESTALE, EMFILE): nothing is
-//     written. The other copy serves, or if both can't be read the built-in
-//     default, until reading works.
-//   - A newer program wrote the store in a format that this one must not write: it
-//     is read as far as possible and never written.
+//   - A copy of the record can't be read (EACCES, EIO, ESTALE, EMFILE), or a newer
+//     program wrote it in a format that this one must not write: nothing is written.
+//     The other copy, or what can be read, serves, and else the built-in default.
 //   - Another user can write the directory or the record, or owns them: Boot
-//     returns ErrPermissions. Another process has it open: ErrLocked.
-//   - A function of the program panics: that is an error of the function.
+//     returns ErrPermissions. Another process has the store open: ErrLocked.
 //
 // # Compatibility
 //
 // Linux first. On other Unix systems a flush may reach no further than the drive's
 // cache. On Windows there is no lock, no check of the directory's owner and no flush
-// of directories, so a power cut may lose the newest payload, which is then delivered
-// again. The store must be on a local disk. A newer program reads the store of an
-// older one, and an older one that of a newer one unless the record forbids it.
+// of directories. The store must be on a local disk. A newer program reads the store of
+// an older one, and an older one that of a newer one unless the record forbids it.
 //
 // docs/operations.md has the metrics, events, log lines and permissions.
 package configcheckpoint

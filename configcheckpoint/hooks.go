@@ -101,7 +101,7 @@ type observer struct {
 }
 
 // event records an event if a recorder is set. The note is passed as an
-// argument, because a message of the embedder may contain a percent sign.
+// argument, because a message of the program may contain a percent sign.
 func (o observer) event(eventType, reason, action, note string) {
 	if o.recorder != nil {
 		o.recorder.Eventf(o.object, nil, eventType, reason, action, "%s", note)

@@ -458,7 +458,7 @@ var errAbandoned = errors.New("did not return when its deadline had passed")
 // done.
 const abandonAfter = time.Second
 
-// calls runs functions of the embedder. A function that does not return in time
+// calls runs functions of the program. A function that does not return in time
 // is left behind, because the loop that must roll back a bad configuration can't
 // wait for a function that this configuration has hung.
 type calls struct{ pending sync.WaitGroup }

@@ -49,7 +49,7 @@ func testTyposDontForgetACrashLoop(t *testing.T) {
 
 // TestUnreadableSlotsAreNotWrittenOver: a slot that could not be read was taken
 // for damaged, and overwritten with the older one or set aside, with the promotion
-// that it held. The other slot serves meanwhile, if it can be read.
+// that it held. In the meantime the other slot serves, if it can be read.
 func TestUnreadableSlotsAreNotWrittenOver(t *testing.T) {
 	newest, older := slotstore.SlotA, slotstore.SlotB
 	for _, errno := range []syscall.Errno{syscall.EACCES, syscall.EPERM, syscall.EIO, syscall.ESTALE, syscall.ETIMEDOUT, syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM} {

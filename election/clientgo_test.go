@@ -142,7 +142,7 @@ func TestCheckReportsProgressNotTheAPI(t *testing.T) {
 	})
 }
 
-// Leader is what OnNewLeader tells, for who asks.
+// Leader returns the argument of the last call of OnNewLeader.
 func TestLeader(t *testing.T) {
 	inRig(t, func(r *rig) {
 		a := r.start("a")

@@ -81,7 +81,9 @@ type Config struct {
 	// Self.Identity at the same time, for example because of a lock on the host or a
 	// StatefulSet. The identity then has no random suffix, and a restarted process
 	// continues the term of its predecessor at once, without waiting for the lease
-	// to expire. If the promise is broken, there can be two leaders. Default: false.
+	// to expire. If the promise is broken, as by a clone of a virtual machine, both
+	// lead until one observes a renewal that it did not send, and its term ends with
+	// [ErrLost]. Default: false.
 	ExclusiveIdentity bool
 	// FallbackAfter is the time after which candidates with the registry
 	// LeaseCandidates claim a free lease themselves, because no coordinator has

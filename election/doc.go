@@ -31,12 +31,9 @@
 //	}
 //	return candidate.Run(ctx)
 //
-// Run stands for election again after every term, in the same process. It ends
-// when its context is done, or when Lead returns although its context is not.
-//
-// Writes of a leader to other systems should carry [Term.Token], and those
-// systems should reject a smaller one. A request that is sent in time may arrive
-// late, and no lease can prevent that.
+// Run stands for election again after every term. Writes of a leader to other systems
+// should carry [Term.Token], and those systems should reject a smaller one: a request
+// that is sent in time may arrive late, and no lease can prevent that.
 //
 // # Behavior
 //
@@ -44,12 +41,10 @@
 // are hints: if they are lost or wrong, another candidate may lead, but not two,
 // and not none.
 //
-// Every write of the holder carries the resourceVersion of the last observation.
 // A leader leads until Timing.RenewDeadline after it has sent the last successful
 // renewal. The other candidates wait for leaseDurationSeconds after they have
-// received that renewal, each by its own monotonic clock. Times from other
-// machines are compared for equality only, so the wall clocks may differ by any
-// amount, and the rates by [Timing.RateTolerance].
+// received that renewal, each by its own monotonic clock. So the wall clocks may
+// differ by any amount, and the rates by [Timing.RateTolerance].
 //
 // A standby watches the Lease and sends nothing. A leader sends one PUT per
 // RenewInterval. Candidates claim a free lease in the order of their rank, half a
@@ -58,8 +53,7 @@
 // With the registry [OnLease] the leader chooses. After Timing.MinTenure it offers
 // the lease to a better candidate. If that accepts, the leader cancels the context
 // of its work, renews until the work has returned, and names the other candidate
-// as the holder. A candidate that does not accept within Timing.AckTimeout is not
-// asked again for a minute, then two, up to sixteen.
+// as the holder.
 //
 // With [LeaseCandidates] a coordinator chooses. The candidate keeps its
 // LeaseCandidate, answers pings, and gives way to the preferredHolder of the Lease
@@ -74,40 +68,31 @@
 // # Concurrency
 //
 // All methods may be called by any number of goroutines. Lead runs in its own
-// goroutine, one call at a time. The loop calls hooks one at a time. When Run
-// returns, Lead and every other goroutine have ended, and nothing more is sent.
-// A timer cancels the context of Lead at the end of the term, even if a hook
-// blocks the loop.
+// goroutine, one call at a time. A timer cancels its context at the end of the term,
+// even if a hook blocks the loop.
 //
 // # Failure modes
 //
-// After a crash of the leader the next term begins within [Timing.CrashFailover].
-// [Candidate.HolderGone] shortens that if the process has ended for certain. An
-// API server outage of up to [Timing.MaxOutage] costs no term. A longer one ends
-// the term, and the candidate stands again.
+// After a crash of the leader the next term begins within [Timing.CrashFailover], or
+// sooner with [Candidate.HolderGone]. An API server outage of up to
+// [Timing.MaxOutage] costs no term. A longer one ends it, and the candidate stands
+// again.
 //
 // Work that ignores its context keeps the lease: it is renewed, no other
 // candidate leads, and [Candidate.Check] fails after Timing.Drain. If it can't be
 // renewed either, another candidate will lead while the work goes on. Only the end
 // of the process prevents that.
 //
-// The monotonic clock stands still while a machine is suspended. [Term.Valid]
-// compares it with the wall clock and is false until a renewal has succeeded. If a
-// process is frozen between Valid and its next action, only the token helps.
-//
-// Two processes with one [Config.ExclusiveIdentity], such as clones of a virtual
-// machine, lead together until one of them observes a renewal that it did not
-// send. Its term then ends with [ErrLost].
-//
-// Without permission to watch, a candidate reads the Lease every RenewInterval.
+// After a suspension of the machine [Term.Valid] is false until a renewal has
+// succeeded. If a process is frozen between Valid and its next action, only the token
+// helps. Without permission to watch, a candidate reads the Lease every RenewInterval.
 //
 // # Compatibility
 //
 // OnLease needs nothing except coordination.k8s.io/v1, and shares a Lease with
 // electors of client-go and controller-runtime. An elector of client-go with
-// ReleaseOnCancel may release the lease while its work still runs; candidates of
-// this package claim a released lease at once, so turn that option off in a mixed
-// fleet. All candidates for one Lease must use the same [Registry].
+// ReleaseOnCancel may release the lease while its work still runs: turn that option
+// off in a mixed fleet. All candidates for one Lease must use the same [Registry].
 //
 // LeaseCandidates needs coordination.k8s.io/v1beta1 (Kubernetes 1.33 to 1.38, off
 // by default) and a coordinator.

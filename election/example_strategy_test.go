@@ -31,7 +31,7 @@ func load(p election.Peer) int {
 	return percent
 }
 
-// A strategy of one's own, which candidates feed by [Candidate.Update], with a
+// A custom strategy, which candidates feed by [Candidate.Update], with a
 // threshold below which nothing changes.
 func ExamplePreempter() {
 	var strategy election.Strategy = leastLoaded{}

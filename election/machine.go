@@ -108,7 +108,7 @@ const (
 	changeGap = 10 * time.Second
 	// minCall is the least time that a leader gives to a call.
 	minCall = 500 * time.Millisecond
-	// watchDriftEvery is how often a leader compares its clocks.
+	// watchDriftEvery is the time between two comparisons of a leader's clocks.
 	watchDriftEvery = time.Second
 	// idleWake bounds the time between two steps, for liveness.
 	idleWake = 10 * time.Second

@@ -290,7 +290,7 @@ func TestWorkThatDoesNotReturnKeepsTheLease(t *testing.T) {
 	})
 }
 
-// A hook that hangs longer than the lease ends the term in time all the same.
+// A hook that hangs longer than the lease still ends the term in time.
 func TestAHookThatHangsCostsTheTermAndNoMore(t *testing.T) {
 	inRig(t, func(r *rig) {
 		a := r.start("a")

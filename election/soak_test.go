@@ -32,7 +32,7 @@ type Runner interface {
 
 var (
 	soakSeed = flag.Uint64("soak.seed", 1, "first seed of the soak tests")
-	soakTime = flag.Duration("soak.time", soakSeconds*time.Second, "virtual time of all soak tests together")
+	soakTime = flag.Duration("soak.time", 200_000*time.Second, "virtual time of all soak tests together")
 )
 
 // soakRuns is the number of bubbles that share soakTime. Short tests run a
@@ -63,12 +63,12 @@ type soak struct {
 	tamper   func(*Candidate) // breaks a rule, to see that this is noticed
 }
 
-func TestSoak(t *testing.T)                    { soakAll(t, false) }
-func TestSoakWithLeaseCandidates(t *testing.T) { soakAll(t, true) }
+func TestSoak(t *testing.T)                    { soakAll(t, false, testing.Short()) }
+func TestSoakWithLeaseCandidates(t *testing.T) { soakAll(t, true, testing.Short()) }
 
-func soakAll(t *testing.T, native bool) {
+func soakAll(t *testing.T, native, short bool) {
 	share, runs := *soakTime/soakRuns, soakRuns/2
-	if testing.Short() {
+	if short {
 		share, runs = share/10, runs/5
 	}
 	for i := range runs {

@@ -115,13 +115,14 @@ This starts etcd, kube-apiserver, kube-controller-manager and kube-scheduler on 
 ports and shows, one after the other:
 
   examples/node     a Node with its conditions and Lease
-  examples/kubelet  a Deployment that becomes Running, kubectl logs and exec, metrics,
-                    a configuration that is rolled back, devices that a pod claims
+  examples/kubelet  a Deployment, a DaemonSet and a Job that run as processes, kubectl
+                    logs and exec, metrics, a configuration that is rolled back,
+                    devices that a pod claims
   examples/leader   three candidates that elect a leader
 
-It takes a minute and a half, and the first time six to eight minutes more on two
-cores, while the control plane is built into the user's cache. Files of the demo are
-below $dir and are removed at the end.
+It takes two minutes, and the first time six to eight minutes more on two cores, while
+the control plane is built, with 4 GB in the user's caches. Files of the demo are below
+$dir and are removed at the end.
 TEXT
 
 say "Building"

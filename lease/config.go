@@ -31,7 +31,7 @@ const (
 	DefaultCallTimeout = 10 * time.Second
 	// DefaultShutdownTimeout is the time for what OnShutdown asks for.
 	DefaultShutdownTimeout = 5 * time.Second
-	// DefaultWorkers is how many nodes are worked on at once. By Little's law
+	// DefaultWorkers is the number of nodes that are visited at once. By Little's law
 	// it is enough for 1,000 renewals a second that take 40 ms on average. It
 	// keeps a process below a hundred goroutines (net/http has one for each
 	// request) when all of them wait for an API server that does not answer,
@@ -134,7 +134,7 @@ type Config struct {
 	// one is held by another process. Default: the name of the node, as the
 	// kubelet does, and as some of Kubernetes' tests expect.
 	HolderIdentity string
-	// Process tells processes apart that serve the same nodes under the same
+	// Process distinguishes processes that serve the same nodes under the same
 	// HolderIdentity. It is written to an annotation of the leases. A lease that
 	// is found with another one is held by another process; a lease with the
 	// same one is that of this process before a restart, and is taken at once. So
@@ -144,10 +144,10 @@ type Config struct {
 	// unless OnShutdown is ShutdownExpire. At most 128 characters. Default: the
 	// name of the host.
 	Process string
-	// Duration is written to the leases: how long after a renewal others may
-	// take them for expired. Whole seconds. A lease found with another duration
-	// is corrected. kube-controller-manager does not look at it, but has a
-	// grace period of its own: if that is shorter set Duration to it, because
+	// Duration is written to the leases: the time after a renewal at which another
+	// process may consider them expired. Whole seconds. A lease found with another
+	// duration is corrected. kube-controller-manager ignores it, but has a grace
+	// period of its own: if that is shorter set Duration to it, because
 	// [Hooks.Recovered] goes by Duration. Default: DefaultDuration.
 	Duration time.Duration
 	// RenewInterval is the time between two renewals of a lease. At most half
@@ -180,8 +180,8 @@ type Config struct {
 	// ShutdownTimeout bounds what OnShutdown asks for when Run ends. Default:
 	// DefaultShutdownTimeout.
 	ShutdownTimeout time.Duration
-	// Workers is the largest number of nodes worked on, and so of requests under
-	// way, at once. Default: DefaultWorkers.
+	// Workers is the largest number of nodes that are visited, and so of requests
+	// under way, at once. Default: DefaultWorkers.
 	Workers int
 
 	// Name is the name in logs and health checks. Default: DefaultName.
@@ -232,7 +232,7 @@ const (
 	// ShutdownDelete deletes it.
 	ShutdownDelete
 	// ShutdownExpire writes it once more, without holder and with a duration of
-	// one second, so that who waits for it to expire need not wait. The renew
+	// one second, so that a process that waits for it to expire need not wait. The renew
 	// time stays: a new one would report the node as alive.
 	ShutdownExpire
 )
@@ -259,7 +259,7 @@ func (cfg *Config) complete() error {
 	}
 	problems = append(problems, lifecycle.CheckFirstNode("NodeName", cfg.NodeName, "Fleet", cfg.Fleet)...)
 	if cfg.Owner == nil {
-		problems = append(problems, field.Required(at("Owner"), "or lease.NoOwner for leases that nobody cleans up"))
+		problems = append(problems, field.Required(at("Owner"), "or lease.NoOwner for leases that are never garbage collected"))
 	}
 	problems = append(problems, cfg.completeProcess()...)
 	problems = append(problems, cfg.completeTimes()...)

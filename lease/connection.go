@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	// resetAfter is how many calls in a row without an answer make a
+	// resetAfter is the number of calls in a row without an answer that make a
 	// connection suspect. One may be a slow server.
 	resetAfter = 2
 	// resetGap is the least time between two resets.

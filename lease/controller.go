@@ -82,7 +82,7 @@ func New(cfg Config) (*Controller, error) {
 		reset:     resetter{reset: cfg.ResetConnections},
 		rateLimit: rateLimit{limiter: rateLimiterOf(cfg.Client)},
 	}
-	// A turn has two rounds of conflicts at most: six calls, besides Gate,
+	// A turn has two rounds of conflicts at most: six calls, in addition to Gate,
 	// Owner and the wait for its slot, or after a failure a longer one.
 	c.progress = lifecycle.NewProgress(cfg.Name, 2*cfg.RenewInterval+8*cfg.CallTimeout+max(retries().Cap, cfg.Duration))
 	c.nodes = slots.New(slots.Config[*node]{
@@ -162,8 +162,8 @@ func (c *Controller) Remove(nodeName string) {
 	c.nodes.Leave(nodeName)
 }
 
-// Trigger makes the controller look at a node now: at its Gate and its Owner,
-// and to write the lease if that is called for. A lease that was renewed
+// Trigger makes the controller ask the Gate and the Owner of a node now, and write the
+// lease if necessary. A lease that was renewed
 // within the last quarter of RenewInterval, and is as it should be, is not
 // written again. Triggers that come faster than ten a second are one. It is a no-op
 // if the node is not managed.

@@ -32,9 +32,8 @@
 // [Controller.Trigger] from the informer's handlers. End this controller last: a
 // node is alive while its pods are being stopped.
 //
-// The client should have no rate limit (QPS -1 of its rest.Config) and a connection
-// of its own, which [Config.ResetConnections] can then close without breaking a
-// watch: examples/lease/heartbeat.go makes one.
+// The client should have no rate limit and a connection of its own:
+// examples/lease/heartbeat.go makes one.
 //
 // # Behavior
 //
@@ -47,23 +46,21 @@
 //
 // The controller corrects the holder, the duration and the reference to the Node.
 // Labels, annotations, finalizers and other owners stay. RenewTime is the wall
-// clock, but grows with every write, because kube-controller-manager ignores a
-// renewal that is not later than the last. Nothing else depends on the wall clock.
+// clock, but grows with every write. Nothing else depends on the wall clock, except
+// that [Controller.Holds] fails when it has moved on by more than the lease lasts.
 //
 // The renewals of a fleet are spread evenly over RenewInterval. Starts are limited
 // to one and a half times the steady rate, or to a hundred a second if that is
 // more. Nothing is sent for a node while its Gate returns an error, or while Owner
-// reports that its Node does not exist; the next RenewInterval or
-// [Controller.Trigger] asks again.
+// reports that its Node does not exist.
 //
 // # Concurrency
 //
-// All methods may be called by any number of goroutines at any time. Only Run
-// blocks, and it returns after everything that it started has ended. A node has at
-// most one visit at a time, and at most Workers nodes are visited at once. Gate,
-// Owner and hooks are called from these visits, without locks, and may call the
-// Controller; a call that hangs blocks its node and one worker. A waiting node has
-// no goroutine and no timer.
+// All methods may be called by any number of goroutines. A node has at most one
+// visit at a time, and at most Workers nodes are visited at once. Gate, Owner and
+// hooks are called from these visits, without locks, and may call the Controller; a
+// call that hangs blocks its node and one worker. A waiting node has no goroutine
+// and no timer.
 //
 // # Failure modes
 //
@@ -71,19 +68,16 @@
 //     with jitter, and not before Retry-After. After 401, 403 and 422 the wait is 5
 //     to 7 s from the first on.
 //   - With the defaults, an API server outage of 23 s makes no node Unknown; in a
-//     large fleet, one of 16 s (see DESIGN.md). [Hooks.Recovered] is called if the
-//     lease had expired. The status of the node must be written then, because a
-//     renewal does not make a node Ready again.
+//     large fleet, one of 16 s (see DESIGN.md). If the lease had expired,
+//     [Hooks.Recovered] is called: the status of the node must be written again.
 //   - If the answer to a write is lost, the next write meets a conflict. The read
 //     after it shows our own RenewTime, which counts as a renewal.
-//   - A dead connection looks like a server that does not answer, for 45 s, unless
-//     Config.ResetConnections is set.
-//   - Credentials of another node are reported as an [*IdentityError], a missing
-//     namespace kube-node-lease as [ErrNoNamespace].
+//   - A dead connection is noticed after 45 s, or sooner with
+//     [Config.ResetConnections].
 //   - Of two processes for one node, the second waits until the first no longer
-//     renews, and reports that once: Config.Process distinguishes them, and
-//     [Controller.Holds] reports which of them may act. A client that writes
-//     regardless, such as a kubelet of the same name, is reported by Hooks.Contended.
+//     renews, and reports that once. [Controller.Holds] reports which of them may
+//     act. A client that writes regardless, such as a kubelet of the same name, is
+//     reported by [Hooks.Contended].
 //
 // # Compatibility
 //

@@ -166,7 +166,11 @@ func TestNodesAreRenewedWithinTheBoundAfterAnyOutage(t *testing.T) {
 	for _, name := range slices.Sorted(maps.Keys(outages)) {
 		faults = append(faults, outages[name])
 	}
-	for seed := range uint64(200) {
+	seeds := uint64(200)
+	if testing.Short() {
+		seeds = 40
+	}
+	for seed := range seeds {
 		random := rand.New(rand.NewPCG(seed, 1))
 		bubble(t, nil, func(f *fixture) {
 			f.start()

@@ -111,7 +111,13 @@ func (f *fleet) wantFlat(when string, h []int, each int) {
 	}
 }
 
-func TestTenThousandNodes(t *testing.T) { testFlat(t, fleetSize, apitest.Fault{Hang: true}) }
+func TestTenThousandNodes(t *testing.T) {
+	nodes := 10_000
+	if testing.Short() {
+		nodes = 1_000
+	}
+	testFlat(t, nodes, apitest.Fault{Hang: true})
+}
 
 // With fewer nodes, for there are 1.5 times as many requests as usual when each
 // of them is refused at once.
@@ -215,9 +221,12 @@ func TestTheStartOfAFleetIsNoStorm(t *testing.T) {
 // With an API server that is slower than the workers can be, those leases
 // are renewed that can still be saved, and each of them in time.
 func TestASlowServerSavesTheLeasesThatCanBeSaved(t *testing.T) {
-	const nodes = 1_000
-	fleetBubble(t, nodes, func(cfg *Config) { cfg.Workers = 10 }, func(f *fleet) {
-		f.server.Inject(apitest.Fault{Latency: 300 * time.Millisecond}) // 33 a second of 100 wanted
+	nodes, workers := 1_000, 10
+	if testing.Short() {
+		nodes, workers = 300, 3
+	}
+	fleetBubble(t, nodes, func(cfg *Config) { cfg.Workers = workers }, func(f *fleet) {
+		f.server.Inject(apitest.Fault{Latency: 300 * time.Millisecond}) // a third of the renewals that are wanted
 		f.start()
 		pass(5 * time.Minute)
 		for i := range nodes {
@@ -316,8 +325,8 @@ func TestOneBadNodeDoesNotHoldUpOthers(t *testing.T) {
 	})
 }
 
-// The rate limit that client-go sets by default starves a fleet, and no one
-// would see why.
+// The rate limit that client-go sets by default starves a fleet, and nothing else
+// would show why.
 func TestRateLimitIsSeen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := apitest.New(apitest.Options{})

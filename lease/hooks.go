@@ -16,7 +16,7 @@ type Hooks struct {
 	// Recovered is called after a renewal that came so late that the lease had
 	// expired, whatever the cause, but on the monotonic clock: that of a machine
 	// that was suspended stood still. kube-controller-manager may have made the
-	// node Unknown meanwhile; no number of renewals undoes that, only a write
+	// node Unknown in the meantime; no number of renewals undoes that, only a write
 	// of the node's status does.
 	Recovered func(Recovered)
 	// PhaseChanged is called when a node enters another [Phase]. A node begins in
@@ -25,8 +25,8 @@ type Hooks struct {
 	// Run ends.
 	PhaseChanged func(PhaseChanged)
 	// Deleted is called when a lease that was held turns out to be gone. If
-	// the garbage collector did it the Node is gone as well, which the embedder
-	// may not know yet. Afterwards Owner is asked again.
+	// the garbage collector did it, the Node is gone as well, which the program
+	// may not have noticed yet. Afterwards Owner is asked again.
 	Deleted func(Deleted)
 	// Contended is called when another client has written the lease three times
 	// within its duration: usually a second process for the same node. It is called again only after a quiet time of one duration.
@@ -39,7 +39,7 @@ type Hooks struct {
 type Renewed struct {
 	// NodeName is the node.
 	NodeName string
-	// Latency is how long the call took.
+	// Latency is the duration of the call.
 	Latency time.Duration
 	// Created says that the lease did not exist.
 	Created bool

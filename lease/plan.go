@@ -149,7 +149,7 @@ func (s *state) after(r *rules, t *turn, did step, lease *coordinationv1.Lease, 
 		return s.gone(r, t, now)
 	case class == apierr.Invalid && did == update:
 		// Perhaps our idea of the lease is at fault: read it once. If the API server
-		// refuses the result too, an administrator must look at it.
+		// refuses the result too, an administrator must correct it.
 		s.version = ""
 		if !t.read {
 			return get
@@ -312,7 +312,7 @@ func (s *state) holds(r *rules, now instant) error {
 // for clocks that don't run at the same rate.
 const holdMargin = 20
 
-// durationOf is how long a lease is valid by its own account.
+// durationOf returns the time for which a lease is valid by its own account.
 func durationOf(lease *coordinationv1.Lease, otherwise time.Duration) time.Duration {
 	if seconds := ptr.Deref(lease.Spec.LeaseDurationSeconds, 0); seconds > 0 {
 		return time.Duration(seconds) * time.Second

@@ -112,7 +112,7 @@ func TestALeaseTakenWhileServingIsWaitedFor(t *testing.T) {
 	})
 }
 
-// A takeover whose answer is lost is one all the same, and not two.
+// A takeover whose answer is lost is counted once.
 func TestATakeOverWhoseResponseIsLostIsReported(t *testing.T) {
 	bubble(t, nil, func(f *fixture) {
 		f.putLease("other", time.Now(), nil)

@@ -47,11 +47,15 @@ func TestPaceOfRetries(t *testing.T) {
 
 // An outage must not pile up timers or goroutines.
 func TestLongOutageKeepsNothing(t *testing.T) {
+	outage := 24 * time.Hour
+	if testing.Short() {
+		outage = 2 * time.Hour
+	}
 	bubble(t, nil, func(f *fixture) {
 		f.start()
 		pass(time.Minute)
 		restore := f.server.Inject(apitest.Fault{Err: apitest.ErrConnRefused})
-		pass(24 * time.Hour)
+		pass(outage)
 		restore()
 		pass(5 * time.Minute)
 		n, _ := f.controller.served(nodeName)

@@ -18,8 +18,8 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// An instant is now on two clocks. The monotonic one schedules; the wall clock
-// goes into RenewTime and nowhere else.
+// An instant is now on two clocks. The monotonic one schedules. The wall clock goes
+// into RenewTime, and holds compares it with the monotonic one.
 type instant struct {
 	since time.Duration // since the controller was made
 	wall  int64         // microseconds since 1970, the resolution of RenewTime
@@ -116,8 +116,8 @@ type trouble struct {
 	clockBehind   bool          // it was reported that our clock is behind
 }
 
-// contendedAfter is how many foreign writes within one duration make a contention. One
-// or two may be a process that is being replaced by its successor.
+// contendedAfter is the number of foreign writes within one duration that make a
+// contention. One or two may be a process that is being replaced by its successor.
 const contendedAfter = 3
 
 // inTrouble returns s.trouble, which it makes if necessary.
@@ -247,9 +247,8 @@ func (s *state) nextOwner(t *turn) metav1.OwnerReference {
 }
 
 // nextRenewTime is the wall clock, but always more than in any write before the
-// present turn:
-// kube-controller-manager takes a renewal for one only when RenewTime grows
-// (k/k #113081), so a clock that is set back must not be followed.
+// present turn: kube-controller-manager ignores a renewal whose RenewTime does not
+// grow (k/k #113081), so a clock that is set back must not be followed.
 func (s *state) nextRenewTime(now instant) int64 {
 	last := s.renewTime
 	if s.trouble != nil {

@@ -57,7 +57,7 @@ func (r *work) accept(ctx context.Context, answer, shown *corev1.Node) {
 	st.see(answer)
 	switch {
 	case st.view.resourceVersion != answer.ResourceVersion:
-		// The event handler has shown something newer meanwhile.
+		// The event handler has shown something newer in the meantime.
 	case clobbered && r.cause == CauseDrift:
 		// It was written again, and changed again: the other client will do so
 		// every time. The next report writes it again.

@@ -152,7 +152,7 @@ func testPartialSetter(t *testing.T) {
 	}
 }
 
-// Nothing is shared with the embedder: its later changes to the objects it
+// Nothing is shared with the program: its later changes to the objects it
 // gave or was given changes nothing (and is no race).
 func TestNothingIsShared(t *testing.T) { synctest.Test(t, testNothingIsShared) }
 

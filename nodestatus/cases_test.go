@@ -254,7 +254,7 @@ func testACheckThatHangs(t *testing.T, deaf bool, config func(hang func(context.
 	close(release)
 	recovered := 200 * time.Millisecond
 	if !deaf {
-		recovered = DefaultSyncInterval // no one reports that it will work again
+		recovered = DefaultSyncInterval // nothing reports that it works again
 	}
 	w.pass(recovered)
 	if ready := w.condition(corev1.NodeReady); ready.Status != corev1.ConditionTrue {

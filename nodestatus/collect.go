@@ -96,7 +96,7 @@ func (c *Controller) runSetters(ctx context.Context, name string, st *state) ([]
 	return stages, failures
 }
 
-// setterLife is how many times SetterTimeout a setter has before its context ends.
+// setterLife is the time before a setter's context ends, in multiples of SetterTimeout.
 // A round does not wait for as long, but a result that comes late is better than
 // none.
 const setterLife = 6

@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// The reasons of the conditions that the controller writes by itself.
+// The reasons of the conditions that the controller writes on its own.
 const (
 	// ReasonReady is the reason of Ready=True.
 	ReasonReady = "NodeReady"
@@ -75,7 +75,7 @@ func complementConditions(status *corev1.NodeStatus, failures []failure, complet
 }
 
 // addPressures adds those pressure conditions that are missing, as False. They
-// are the conditions besides Ready that kube-controller-manager takes for the
+// are the conditions other than Ready that kube-controller-manager takes for the
 // kubelet's: it writes them after an outage, adding those that are missing,
 // and only the node ever corrects them.
 func addPressures(status *corev1.NodeStatus) {
@@ -101,7 +101,7 @@ func addPressures(status *corev1.NodeStatus) {
 func readiness(set *corev1.NodeCondition, failures []failure, complete bool) corev1.NodeCondition {
 	reason := ""
 	var messages []string
-	// Checks go first: their messages are the embedder's.
+	// Checks go first: their messages are the program's.
 	for _, checks := range []bool{true, false} {
 		for _, f := range failures {
 			if f.check != checks || !f.check && complete {

@@ -24,13 +24,13 @@ import (
 
 // The defaults of Config.
 const (
-	// DefaultSyncInterval is how often a node's status is computed; it is the
+	// DefaultSyncInterval is the time between two computations of a node's status, the
 	// kubelet's nodeStatusUpdateFrequency.
 	DefaultSyncInterval = 10 * time.Second
-	// DefaultReportInterval is how often an unchanged status is written; it is
+	// DefaultReportInterval is the time between two writes of an unchanged status,
 	// the kubelet's nodeStatusReportFrequency (KEP-589).
 	DefaultReportInterval = 5 * time.Minute
-	// DefaultSetterTimeout is how long one setter or health check may take.
+	// DefaultSetterTimeout is the longest duration of a setter or health check.
 	DefaultSetterTimeout = 5 * time.Second
 	// DefaultGracePeriod is below the 50 s (40 s before Kubernetes 1.32) that
 	// kube-controller-manager waits before it calls a node Unknown.
@@ -39,7 +39,7 @@ const (
 	DefaultCallTimeout = 10 * time.Second
 	// DefaultShutdownTimeout is the time for what OnShutdown asks for.
 	DefaultShutdownTimeout = 5 * time.Second
-	// DefaultWorkers is how many nodes are worked on at once.
+	// DefaultWorkers is the number of rounds that run at once.
 	DefaultWorkers = 64
 	// DefaultName is the name of the controller in logs and health checks.
 	DefaultName = "nodestatus"
@@ -102,7 +102,7 @@ type Config struct {
 	// NodeName, such as that of an unset environment variable, is refused.
 	// Default: false.
 	Fleet bool
-	// Template is what every node starts from: its labels, annotations, spec
+	// Template is the start of every node: its labels, annotations, spec
 	// and status go into each round before the setters run. Taints, providerID
 	// and the rest of the spec, ownerReferences and finalizers take effect
 	// when the Node is created, and are never changed after that. Its name
@@ -154,13 +154,13 @@ type Config struct {
 	// SyncInterval is the time between two rounds of setters and health checks.
 	// At least 100 ms. Default: DefaultSyncInterval.
 	SyncInterval time.Duration
-	// ReportInterval is how often an unchanged status is written. At least
+	// ReportInterval is the time between two writes of an unchanged status. At least
 	// SyncInterval. The first report after a change comes after between half
 	// and one and a half of it, so that a fleet spreads. Without a lease it
 	// must be below the grace period of kube-controller-manager; SyncInterval
 	// is a good choice then. Default: DefaultReportInterval.
 	ReportInterval time.Duration
-	// SetterTimeout is how long one setter or health check may take. All the
+	// SetterTimeout is the longest duration of a setter or health check. All the
 	// setters of a round share twice this time: with more than two of them a
 	// slow one is given an even share of the rest. Default:
 	// DefaultSetterTimeout.
@@ -188,7 +188,7 @@ type Config struct {
 	// ShutdownTimeout bounds what OnShutdown asks for. Default:
 	// DefaultShutdownTimeout.
 	ShutdownTimeout time.Duration
-	// Workers is the largest number of nodes worked on at once.
+	// Workers is the largest number of rounds that run at once.
 	// Default: DefaultWorkers.
 	Workers int
 
@@ -269,7 +269,7 @@ func (p ShutdownPolicy) String() string {
 	return enum.Name(p, "Leave", "NotReady", "Unregister")
 }
 
-// maxFunctions is how many setters, and how many health checks, there may be:
+// maxFunctions is the largest number of setters, and of health checks:
 // a node has a bit for each.
 const maxFunctions = 64
 

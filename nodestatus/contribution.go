@@ -154,7 +154,7 @@ func pickFields(from, to reflect.Value, prefix string, keys setterKeys) {
 	}
 }
 
-// contribution returns what after has and before has not, except for the spec, which
+// contribution returns the values that after has and before has not, except for the spec, which
 // matters only when the Node is created.
 func contribution(before, after *corev1.Node) *corev1.Node {
 	c := &corev1.Node{}

@@ -81,7 +81,7 @@ func New(cfg Config) (*Controller, error) {
 	return c, nil
 }
 
-// roundLimit is how long a round may take: its setters, a read and two writes.
+// roundLimit is the longest duration of a round: its setters, a read and two writes.
 func (c *Controller) roundLimit() time.Duration {
 	return 2*c.cfg.SetterTimeout + 3*c.cfg.CallTimeout
 }
@@ -194,9 +194,9 @@ func (c *Controller) SetNotReady(nodeName string, cause *NotReadyError) {
 	c.nodes.Trigger(nodeName)
 }
 
-// Resync reads the Node and writes its whole status, now. It is to be called
-// when the API server may have declared the node Unknown meanwhile; the lease
-// controller's Recovered hook is the place. It never blocks.
+// Resync reads the Node and writes its whole status, now. Call it when another client
+// may have set the node to Unknown in the meantime, as from the lease controller's hook
+// Recovered. It never blocks.
 func (c *Controller) Resync(nodeName string) {
 	if st, ok := c.nodes.Get(nodeName); ok {
 		st.requestLook()
@@ -215,7 +215,7 @@ func (c *Controller) Name() string { return c.cfg.Name }
 // before Run. An API server that does not answer is no reason to restart the
 // process, so that is not an error here; [Controller.Status] has it. The
 // request is not used and may be nil. With Name it is a HealthChecker of
-// k8s.io/apiserver, and by itself a healthz.Checker of controller-runtime.
+// k8s.io/apiserver, and alone a healthz.Checker of controller-runtime.
 func (c *Controller) Check(*http.Request) error {
 	err := c.progress.Check()
 	if err == nil || c.ended.Load() || c.busy() {
@@ -224,7 +224,7 @@ func (c *Controller) Check(*http.Request) error {
 	return nil // nothing to do is no reason to beat
 }
 
-// busy reports whether any node is due to be worked on.
+// busy reports whether a round of any node is due.
 func (c *Controller) busy() bool {
 	for _, name := range c.nodes.Names() {
 		if st, ok := c.nodes.Get(name); ok && !st.idle() {
@@ -246,7 +246,7 @@ type sleepWatch struct {
 	sleeps uint32
 }
 
-// tick returns how many times the process slept up to now. The clock is the
+// tick returns the number of times that the process slept up to now. The clock is the
 // wall's, because the monotonic one stands still while a machine is suspended;
 // a step of the wall clock counts as a sleep, which costs one read per node.
 func (w *sleepWatch) tick(now time.Time) uint32 {

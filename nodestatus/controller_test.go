@@ -168,18 +168,18 @@ func testRegistrationIsOnePost(t *testing.T) {
 }
 
 func TestAnUnchangedHourIsTwelvePatches(t *testing.T) {
-	synctest.Test(t, testAnUnchangedHourIsTwelvePatches)
-}
-
-// An unchanged hour is twelve patches, give or take one, and no read.
-func testAnUnchangedHourIsTwelvePatches(t *testing.T) {
-	s := apitest.New(apitest.Options{})
-	w := start(t, s, Config{})
-	w.expect(1, 0, 0)
 	hours := 24
 	if testing.Short() {
 		hours = 3
 	}
+	synctest.Test(t, func(t *testing.T) { testUnchangedHours(t, hours) })
+}
+
+// An unchanged hour is twelve patches, give or take one, and no read.
+func testUnchangedHours(t *testing.T, hours int) {
+	s := apitest.New(apitest.Options{})
+	w := start(t, s, Config{})
+	w.expect(1, 0, 0)
 	for range hours {
 		w.pass(time.Hour)
 		n := len(s.Requests(patches))
@@ -190,7 +190,7 @@ func testAnUnchangedHourIsTwelvePatches(t *testing.T) {
 	}
 }
 
-// The cause of a context is the embedder's: it may be of a type that can't be
+// The cause of a context is the program's: it may be of a type that can't be
 // compared.
 func TestCauseThatCannotBeCompared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -24,11 +24,8 @@
 //	...
 //	err = ns.Run(ctx)
 //
-// A lease.Config takes OwnerReference as Owner and Live as Gate, and calls Resync
-// from its hook Recovered; the documentation of the root package has the whole
-// composition. [Controller.Add] and [Controller.Remove] change the set of nodes at
-// any time. OnShutdown, the last write for a node, applies to Remove and to the end
-// of Run.
+// The documentation of the root package connects it with package lease.
+// [Controller.Add] and [Controller.Remove] change the set of nodes at any time.
 //
 // # Behavior
 //
@@ -39,8 +36,7 @@
 // After that the controller runs a round of setters and health checks every
 // SyncInterval (10 s), and at once after [Controller.Trigger]. A round never waits for
 // a request. A change is written within 200 ms, and an unchanged status every
-// ReportInterval (5 min; the first time after half to one and a half of it). An
-// unchanged hour costs 12 PATCHes and no GET.
+// ReportInterval (5 min), which costs 12 PATCHes an hour and no GET.
 //
 // A write is one strategic merge patch of the status subresource. It carries the UID,
 // so that it can't change another object of the same name; every condition that the
@@ -52,26 +48,21 @@
 // [Controller.Resync]), the controller reads the Node before it writes.
 //
 // Run watches the Node of Config.NodeName, so it corrects a foreign change within a
-// second and sees a deletion at once. A program with an informer of Nodes, which a
-// fleet should have, registers [Controller.EventHandler] with it before Run, and Run
-// starts no watch. Without events, a foreign Unknown stays until the next write.
+// second and sees a deletion at once. A fleet should have an informer of Nodes with
+// [Controller.EventHandler] instead. Without events, a foreign Unknown stays until the
+// next write.
 //
-// By default the controller owns all conditions that kube-controller-manager sets to
-// Unknown after an outage: Ready, MemoryPressure, DiskPressure and PIDPressure. One
-// without an owner would stay Unknown.
-//
-// Config.Gate lets one of several processes act for a node. While it returns an
-// error, the controller creates a missing Node and reads an existing one, because a
-// Lease needs it as its owner, and writes nothing else.
+// By default the controller owns the conditions Ready, MemoryPressure, DiskPressure and
+// PIDPressure; see Config.OmitPressure. Config.Gate lets one of several processes act
+// for a node.
 //
 // # Concurrency
 //
-// All methods are safe for concurrent use, and only Run blocks. When it returns, every
-// function that it called has returned. The setters of one node run one after another
-// in the order of Config, concurrently with its health checks and requests; at most
-// Workers goroutines run rounds. Hooks are called without locks. SetterFailed may run
-// at the same time as another hook of the same node. A waiting node has no goroutine
-// and no timer, and takes about 1.4 kB of memory (BenchmarkIdleNodes).
+// All methods are safe for concurrent use, and only Run blocks. The setters of one node
+// run one after another in the order of Config, concurrently with its health checks and
+// requests; at most Workers goroutines run rounds. Hooks are called without locks.
+// SetterFailed may run at the same time as another hook of the same node. A waiting
+// node has no goroutine and no timer.
 //
 // # Failure modes
 //
@@ -80,18 +71,14 @@
 //     HealthCheckTimeout. It is not called again before it returns. After three
 //     rounds [Controller.Live] fails, so the lease is no longer renewed.
 //   - A setter fails, panics or is late: its last values stay, and the other
-//     setters run. A late result takes effect in the next round. Before every setter
-//     has succeeded once, Ready is False with reason StatusSetterFailed.
+//     setters run; see [Setter].
 //   - The API server is away: the controller retries without limit after 200 ms to
-//     7 s, less up to half of it at random, each call under CallTimeout, and honors
-//     Retry-After. Live keeps returning nil.
+//     7 s, less up to half of it at random, and honors Retry-After. Live keeps
+//     returning nil.
 //   - The API server refuses (401, 403, 422): the same after 7 s to 30 s. Parts of the
-//     status that it can't store are left out and reported once. Credentials of
-//     another node are reported as [IdentityError]. With Config.LiveNeedsStatus, Live
-//     fails after GracePeriod.
+//     status that it can't store are left out and reported once.
 //   - The Node is deleted, or is another object: [DeletedPolicy], [ReplacedPolicy]. A
 //     404 that is not about the Node, such as a proxy's, is no deletion.
-//   - A node identity may not set a label: see [MayLabel], Config.NodeCredentials.
 //   - Two processes serve one node: with Gate one of them writes. Without Gate both
 //     write, at most once a SyncInterval after a foreign change.
 //   - The clock steps: only the times in conditions come from it. A forward step of

@@ -53,7 +53,7 @@ var outages = map[string]apitest.Fault{
 
 // The status alone keeps a node alive, as it did before there were leases: with
 // ReportInterval as short as SyncInterval the node is never Unknown while
-// outages stay below 25 s, and after longer ones it recovers by itself.
+// outages stay below 25 s, and after longer ones it recovers on its own.
 func TestOutages(t *testing.T) {
 	for name, fault := range outages {
 		lengths := []time.Duration{25 * time.Second, 5 * time.Minute}
@@ -90,7 +90,7 @@ func testOutage(t *testing.T, fault apitest.Fault, length time.Duration) {
 		w.pass(length)
 		remove()
 		// No hot loop: five quick tries, and then one in 3.5 s at most. (The
-		// server sees more: client-go repeats some by itself.)
+		// server sees more: client-go repeats some.)
 		if tries, most := len(failed.get()), 6+int(length/(3500*time.Millisecond)); tries > most {
 			t.Errorf("%d tries in an outage of %v, want %d at most", tries, length, most)
 		}

@@ -29,10 +29,15 @@ func fleet(n int) []string {
 
 // A fleet: every node is registered with its own values, costs one POST, and
 // reports as often as one alone; a start and an outage are no storms.
-func TestFleet(t *testing.T) { synctest.Test(t, testFleet) }
+func TestFleet(t *testing.T) {
+	n := 200
+	if testing.Short() {
+		n = 100
+	}
+	synctest.Test(t, func(t *testing.T) { testFleet(t, n) })
+}
 
-func testFleet(t *testing.T) {
-	const n = 200
+func testFleet(t *testing.T, n int) {
 	s := apitest.New(apitest.Options{})
 	s.Inject(apitest.Fault{Latency: 10 * time.Millisecond})
 	w := start(t, s, Config{

@@ -103,7 +103,7 @@ type Written struct {
 	Cause Cause
 	// Bytes is the size of the patch.
 	Bytes int
-	// Latency is how long the call took.
+	// Latency is the duration of the call.
 	Latency time.Duration
 }
 
@@ -118,7 +118,7 @@ type Failed struct {
 	Class string
 	// Err is the error.
 	Err error
-	// Latency is how long the call took.
+	// Latency is the duration of the call.
 	Latency time.Duration
 }
 

@@ -11,7 +11,7 @@ import (
 
 // MayLabel reports whether an identity of the form system:node:NAME may set a
 // label with this key on its own Node (NodeRestriction admission plugin). Keys
-// outside the namespaces kubernetes.io and k8s.io are free but for those under
+// outside the namespaces kubernetes.io and k8s.io are free, except for those under
 // node-restriction.kubernetes.io.
 func MayLabel(key string) bool {
 	namespace, _, found := strings.Cut(key, "/")

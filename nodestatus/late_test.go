@@ -23,8 +23,11 @@ import (
 // Rounds don't wait for the API server: many nodes whose writes hang stay alive, and
 // their health checks run on time.
 func TestWritesThatHangCloseNoGate(t *testing.T) {
+	n := 1000
+	if testing.Short() {
+		n = 300
+	}
 	synctest.Test(t, func(t *testing.T) {
-		const n = 1000
 		s := apitest.New(apitest.Options{})
 		pods := &knob[int64]{value: 110}
 		w := start(t, s, Config{Client: s.Client(apitest.User{}).CoreV1(), Setters: []Setter{podsSetter(pods)}})

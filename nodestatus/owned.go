@@ -36,7 +36,7 @@ type ownedSection struct {
 	keys   *sets.Set[string]
 }
 
-// ownershipOf returns what node, a composed scratch, holds.
+// ownershipOf returns the parts of node, a composed scratch.
 func ownershipOf(node *corev1.Node) (ownership, error) {
 	fields, err := statusFields(&node.Status, true)
 	if err != nil {

@@ -138,8 +138,8 @@ func (r *work) replaced(ctx context.Context, node *corev1.Node) bool {
 	return false
 }
 
-// rest ends the failures of a node that the policies have put to rest: it does
-// no longer tries, and must not hold up the reports about the others.
+// rest ends the failures of a node that a policy has put to rest: it no longer
+// tries, and must not hold up the reports about the others.
 func (r *work) rest() {
 	st := r.state
 	st.mu.Lock()
@@ -170,7 +170,7 @@ func (r *work) gone(ctx context.Context) {
 		st.notBefore = r.now() + r.cfg.SyncInterval + time.Duration(rand.Float64()/2*float64(r.cfg.SyncInterval))
 	}
 	st.mu.Unlock()
-	klog.FromContext(ctx).Info("Node was deleted by somebody else", "uid", uid, "onDeleted", r.cfg.OnDeleted)
+	klog.FromContext(ctx).Info("Node was deleted by another client", "uid", uid, "onDeleted", r.cfg.OnDeleted)
 	if hook := r.cfg.Hooks.Deleted; hook != nil {
 		hook(Deleted{NodeName: r.name, UID: uid, Policy: r.cfg.OnDeleted})
 	}

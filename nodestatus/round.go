@@ -190,8 +190,8 @@ func (r *work) gateIsClosed(ctx context.Context) bool {
 	return err != nil
 }
 
-// untilCall returns how long it is until there may be a call that there may not be
-// now, or 0. Rounds go on in the meantime: Live and Check look at them.
+// untilCall returns the time until the next call is allowed, or 0. Rounds go on in the
+// meantime, because Live and Check depend on them.
 func (r *work) untilCall() time.Duration {
 	st := r.state
 	st.mu.Lock()

@@ -50,7 +50,7 @@ type state struct {
 	lateRounds  uint16
 
 	look        bool // read the Node and then write it whole
-	force       bool // it was read, and is to be written whole
+	force       bool // it was read, and must be written whole
 	foreign     bool // view is not from our own call
 	watched     bool // the event handler shows what others write
 	specChanged bool // since the hook was called

@@ -234,7 +234,7 @@ func testFightIsSlow(t *testing.T) {
 					SetCondition(n, corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionFalse, Reason: "Mine"})
 				})
 			}
-			time.Sleep(50 * time.Millisecond)
+			time.Sleep(500 * time.Millisecond)
 		}
 	}()
 	w.pass(time.Hour)

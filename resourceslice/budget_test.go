@@ -61,7 +61,7 @@ func TestBudget(t *testing.T) {
 		r.settle(time.Minute)
 		r.foreign(func() { apitest.Delete[sliceType](r.s, "", r.slices()[70].Name) })
 		r.settle(1500 * time.Millisecond)
-		r.expect("one slice deleted by somebody else", 1, 0, 0)
+		r.expect("one slice deleted by another client", 1, 0, 0)
 
 		r.halt()
 		r.s.ResetJournal()

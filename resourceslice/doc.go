@@ -20,7 +20,7 @@
 //	err = c.Set(resourceslice.PoolID{Driver: "gpu.example.com", Name: nodeName}, resourceslice.Pool{Devices: devices})
 //
 // Set validates the pool and returns at once; [Controller.Wait] returns when it
-// is published. [Controller.SetAll] also removes the other pools of a driver.
+// is published.
 //
 // A DRA driver also registers with the kubelet and prepares claims: package
 // kubeletplugin of k8s.io/dynamic-resource-allocation does that, without a call of
@@ -37,13 +37,11 @@
 //     One device that is added, removed or changed is one write, at the same
 //     generation.
 //   - Independent changes of several slices are as many writes at the same
-//     generation. The documentation of the API asks for a new generation for any
-//     change, but no consumer can tell the difference; Pool.Atomic gives it.
+//     generation, unless Pool.Atomic is set.
 //   - Slices that must change together, because their number changes or a device
 //     moves between them, get a new generation and are written in parallel. To
 //     make that rare, pools of more than four slices get empty spare ones when
-//     they grow. New slices get 64 devices; a pool of up to 128 devices without
-//     taints and counters is one slice.
+//     they grow.
 //   - A create or an update completes a pool, never a delete, because the
 //     scheduler does not wake up for deletes.
 //   - After an error a publish continues at the failed write. A restarted process
@@ -72,15 +70,14 @@
 //     content, and an *InvalidError is reported.
 //   - Dropped fields, for example because a feature gate is off, are reported as
 //     a *DroppedFieldsError. Devices that must not be used without the field are
-//     withheld, see Config.PublishUnrestricted; a dry run finds out before they
-//     are offered.
+//     withheld, see Config.PublishUnrestricted.
 //   - Refused and dropped content is sent again every hour, after an outage of
 //     the API server, and if Set changes it.
 //   - A missing permission is a *ForbiddenError and tried every minute. A node's
 //     credentials are denied a new slice for some milliseconds, and a deleted
 //     one always; the controller recognizes both.
 //   - If no version of the API is served, an *UnavailableError is reported. The
-//     controller follows an API that comes back, or comes back in another version.
+//     controller follows an API that comes back in another version.
 //   - Other errors are retried with backoff, and reported after 30 seconds. A Set
 //     is tried at once whatever the pool waits for.
 //   - A write without an answer is repeated until it is answered, before anything

@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// plainLimit and advancedLimit are how many devices a slice can hold,
+	// plainLimit and advancedLimit are the numbers of devices that a slice can hold,
 	// without and with advanced ones among them.
 	plainLimit    = resourcev1.ResourceSliceMaxDevices
 	advancedLimit = resourcev1.ResourceSliceMaxDevicesWithAdvancedFeatures
@@ -25,7 +25,7 @@ const (
 	// when it grows: one for every sparePer pages.
 	spareAbove = 4
 	sparePer   = 8
-	// compactAbove is how many pages too many a pool must have before it is
+	// compactAbove is the number of superfluous pages that a pool must have before it is
 	// compacted.
 	compactAbove = 8
 
@@ -70,7 +70,7 @@ func (p *page) kind() int {
 	return plainPage
 }
 
-// limit is how many items the page can hold as it is.
+// limit returns the number of items that the page can hold as it is.
 func (p *page) limit() int {
 	switch {
 	case p.isSets():

@@ -30,7 +30,7 @@ func TestLifecycle(t *testing.T) {
 			}
 			for p := range 3 {
 				id := resourceslice.PoolID{Driver: fmt.Sprintf("d%d.example.com", p), Name: name}
-				if err := c.Set(id, resourceslice.Pool{Devices: tainted(200)}); err != nil {
+				if err := c.Set(id, resourceslice.Pool{Devices: tainted(70)}); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -202,7 +202,7 @@ func (p *pool) drifted(repairDelay time.Duration) time.Time {
 	return p.next
 }
 
-// repairDelay returns how long to leave another writer's change alone: base,
+// repairDelay returns the time before another writer's change is undone: base,
 // doubled with each repair of a series, up to maxRepairDelay.
 func (p *pool) repairDelay(base time.Duration) time.Duration {
 	if time.Since(p.conflict.last) > contentionWindow+maxRepairDelay {

@@ -30,23 +30,23 @@ const (
 	contentionAfter  = 3
 	contentionWindow = 5 * time.Minute
 	maxRepairDelay   = 5 * time.Minute
-	// forbiddenRetry is how often a forbidden request is repeated.
+	// forbiddenRetry is the time between two tries of a forbidden request.
 	forbiddenRetry = time.Minute
-	// retryFaults is how often content is sent again that the API server refused
+	// retryFaults is the time between two tries of content that the API server refused
 	// or dropped: a webhook or a feature gate may have changed.
 	retryFaults = time.Hour
 	// resendAge is the age of a fault at which an outage of the API server is a
 	// reason to try again.
 	resendAge = time.Minute
-	// lateWrites is how long after a lost answer the API server may still carry out
-	// the request: it gives up a minute after the request came, if its
+	// lateWrites is the time after a lost answer in which the API server may still
+	// carry out the request: it gives up a minute after the request came, if its
 	// --request-timeout is the default.
 	lateWrites = time.Minute
 	// compactInterval is the least time between two compactions of a pool for
 	// no other reason.
 	compactInterval = time.Hour
-	// quickRetries is how often a pool is planned again at once because another
-	// writer was faster.
+	// quickRetries is the number of times that a pool is planned again at once
+	// because another writer was faster.
 	quickRetries = 3
 )
 

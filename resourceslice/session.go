@@ -26,16 +26,16 @@ import (
 )
 
 const (
-	// beatInterval is how often the main loop reports that it lives.
+	// beatInterval is the time between two reports of progress of the main loop.
 	beatInterval = 15 * time.Second
-	// upgradeInterval is how often a newer version of the API is looked for.
+	// upgradeInterval is the time between two searches for a newer version of the API.
 	upgradeInterval = time.Hour
-	// reportAfter is how long the API must fail before that is reported.
+	// reportAfter is the time that the API must fail before that is reported.
 	reportAfter = 30 * time.Second
 	// shortestWatch is the shortest time for which client-go asks for a watch. A
 	// watch that ends earlier was ended by an outage or a restart.
 	shortestWatch = 5 * time.Minute
-	// keepGone is how long the state of a removed pool is kept for Wait.
+	// keepGone is the time for which the state of a removed pool is kept for Wait.
 	keepGone = 10 * time.Minute
 )
 

@@ -439,7 +439,7 @@ func TestPoolOfAnotherNode(t *testing.T) {
 	})
 }
 
-// TestLabelsAndOwners: labels and owners of slices that are there are never looked at.
+// TestLabelsAndOwners: labels and owners of existing slices are never compared.
 func TestLabelsAndOwners(t *testing.T) {
 	bubble(t, func(r *rig) {
 		s := live("s1", 1, 1, device(1, "a"))

@@ -22,7 +22,7 @@ import (
 	"github.com/kubewright/kubewright/resourceslice/internal/versions"
 )
 
-// graphLag is how long after a write a node may be denied its own slice, because
+// graphLag is the time after a write in which a node may be denied its own slice, because
 // the node authorizer has not seen the slice yet. graphRetry is the first pause
 // before such a request is repeated.
 const (

@@ -56,7 +56,7 @@ func pass(d time.Duration) {
 	synctest.Wait()
 }
 
-// end stops the node as SIGTERM does, and returns how long that took.
+// end stops the node as SIGTERM does, and returns the duration.
 func (r *rig) end() (took time.Duration) {
 	r.t.Helper()
 	begin := time.Now()

@@ -27,7 +27,7 @@ var cluster = harness.Shared{Options: harness.Options{SingleProcess: true}}
 
 func TestMain(m *testing.M) { os.Exit(cluster.Run(m)) }
 
-// testCordon is what Cordon promises on any API server.
+// testCordon checks the promises of Cordon on any API server.
 func testCordon(t *testing.T, config *rest.Config) {
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {

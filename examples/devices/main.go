@@ -93,7 +93,7 @@ func end(stop context.CancelFunc, stopped <-chan error) error {
 	return <-stopped
 }
 
-// explain returns an error text that tells an administrator how to solve the
+// explain returns an error text that says how to solve the
 // problem.
 func explain(err error) string {
 	if dropped, ok := errors.AsType[*resourceslice.DroppedFieldsError](err); ok {

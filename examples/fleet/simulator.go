@@ -30,7 +30,7 @@ type simulated struct {
 	podsync.Ref
 	nodeName         string
 	containers       []container
-	ends             bool      // by itself
+	ends             bool      // on its own
 	started, stopped time.Time // stopped is zero while the pod runs
 }
 

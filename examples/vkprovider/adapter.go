@@ -140,7 +140,7 @@ func (a *adapter) Update(ctx context.Context, pod *corev1.Pod) (podsync.State, e
 
 // Stop implements podsync.Provider. DeletePod of virtual-kubelet begins to stop
 // the pod; that it has stopped is known when the provider reports all of its
-// containers terminated, or does not hold it any more.
+// containers terminated, or no longer holds it.
 func (a *adapter) Stop(ctx context.Context, ref podsync.Ref, opts podsync.StopOptions) (podsync.State, error) {
 	held, err := a.find(ctx, ref)
 	if errors.Is(err, podsync.ErrNotFound) || errors.Is(err, errOtherPod) {
@@ -174,7 +174,7 @@ func (a *adapter) Stop(ctx context.Context, ref podsync.Ref, opts podsync.StopOp
 	return stateOf(held), nil
 }
 
-// Release implements podsync.Releaser: a pod that ended by itself is still held
+// Release implements podsync.Releaser: a pod that ended on its own is still held
 // until it is deleted.
 func (a *adapter) Release(ctx context.Context, ref podsync.Ref) error {
 	held, err := a.find(ctx, ref)

@@ -139,7 +139,7 @@ func compare(ours, theirs []text, verbose bool) error {
 	return nil
 }
 
-// rate returns how many of 1,000 lines match.
+// rate returns the number of matches in 1,000 lines.
 func (p phrase) rate(lines []text) float64 {
 	if len(lines) == 0 {
 		return 0

@@ -105,7 +105,7 @@ func (r *electionRig) leader() (who string, gap time.Duration) {
 	return last.who, gap
 }
 
-// awaitLeader waits until who leads, and returns how long there was no leader
+// awaitLeader waits until who leads, and returns the time without a leader
 // before.
 func (r *electionRig) awaitLeader(who string) time.Duration {
 	r.Helper()

@@ -389,7 +389,7 @@ func (p *poolWatch) see(event watch.EventType, s *resourcev1.ResourceSlice) {
 	}
 }
 
-// window returns how long a pool was incomplete since the last call. It waits
+// window returns the time for which a pool was incomplete since the last call. It waits
 // until the watch has seen the pool complete.
 func (d *dra) window(driver, node string) (total time.Duration) {
 	d.Helper()

@@ -204,7 +204,7 @@ func Older(a, b string) bool {
 
 // NextTransition returns the leaseTransitions of the next term. The API rejects
 // negative numbers, and the largest number has no successor; 0 follows both,
-// because any other number tells two terms apart.
+// because any other number distinguishes two terms.
 func NextTransition(transitions int32) int32 {
 	if transitions < 0 || transitions == math.MaxInt32 {
 		return 0

@@ -114,7 +114,7 @@ func (c *checker) node(name string, path *field.Path) {
 	c.syntax(name, path, apivalidation.NameIsDNSSubdomain(name, false))
 }
 
-// count returns how many conditions hold.
+// count returns the number of conditions that hold.
 func count(conditions ...bool) (n int) {
 	for _, is := range conditions {
 		if is {

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// keepUnused is how long unused launchers and the remains of killed builds stay in the cache.
+// keepUnused is the time for which unused launchers and the remains of killed builds stay in the cache.
 const keepUnused = 14 * 24 * time.Hour
 
 // install moves an executable to dir, under a name derived from its content, and returns the path. Equal content is

@@ -75,7 +75,7 @@ func (b *Builder) Ensure(ctx context.Context, version string) (string, error) {
 	}
 	if !built {
 		if err := b.buildOnce(ctx, version, file); err != nil {
-			return "", fmt.Errorf("build Kubernetes %s: %w", version, err)
+			return "", withRemedy(fmt.Errorf("build Kubernetes %s: %w", version, err))
 		}
 	}
 	now := time.Now()

@@ -6,6 +6,7 @@ package build
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io/fs"
 	"maps"
 	"os"
@@ -107,8 +108,19 @@ func TestAFaultOfTheMachineComesWithItsRemedy(t *testing.T) {
 		"Get \"https://proxy.example/x\": dial tcp: no such host":         "can't be downloaded",
 		"./main.go:3:15: undefined: undefinedThing":                       "",
 	} {
-		if got := remedy(output); !strings.Contains(got, want) || (got == "") != (want == "") {
-			t.Errorf("%q has the remedy %q, want %q", output, got, want)
+		failed := errors.New(output)
+		if got := withRemedy(failed); !strings.Contains(got.Error(), want) || (got == failed) != (want == "") || !errors.Is(got, failed) {
+			t.Errorf("%q becomes %q, want %q", output, got, want)
+		}
+	}
+	if os.Getuid() != 0 { // root may write everywhere
+		closed := t.TempDir()
+		if err := os.Chmod(closed, 0o500); err != nil {
+			t.Fatal(err)
+		}
+		b := &Builder{Source: tiny(), Cache: closed, Progress: &buffer{}}
+		if _, err := b.Ensure(t.Context(), "v1.2.3"); err == nil || !strings.Contains(err.Error(), "directories of your own") {
+			t.Errorf("with a cache that may not be written: %v", err)
 		}
 	}
 	t.Setenv("PATH", t.TempDir())

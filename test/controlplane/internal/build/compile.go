@@ -80,9 +80,6 @@ func (b *Builder) goCommand(ctx context.Context, dir string, p *progress, args .
 		if ctx.Err() != nil {
 			return "", context.Cause(ctx)
 		}
-		if r := remedy(p.tail()); r != "" {
-			return "", fmt.Errorf("go %s: %w\n%s\n%s", args[0], err, p.tail(), r)
-		}
 		return "", fmt.Errorf("go %s: %w\n%s", args[0], err, p.tail())
 	}
 	return stdout.String(), nil
@@ -100,7 +97,7 @@ func goEnv(ctx context.Context, name string) (string, error) {
 	return strings.TrimSpace(string(out)), nil
 }
 
-// keepUnused is how long an unused executable stays in the cache.
+// keepUnused is the time for which an unused executable stays in the cache.
 const keepUnused = 14 * 24 * time.Hour
 
 // prune removes the executables of version, other than current, that have not been used for keepUnused, and the remains

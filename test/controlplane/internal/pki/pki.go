@@ -20,7 +20,7 @@ import (
 // validity is the lifetime of certificates. A cluster that runs for more than a year may break.
 const validity = 365 * 24 * time.Hour
 
-// backdated is how far in the past certificates become valid, so that a small clock adjustment does not matter.
+// backdated is the time before now at which certificates become valid, so that a small clock adjustment does not matter.
 const backdated = time.Hour
 
 // Pair is a certificate and its private key, both PEM.
