@@ -31,6 +31,12 @@ type event struct {
 	err    error
 }
 
+// periodic reports whether the event is a bookmark that the server's clock sends, about once a minute: no case can
+// know between which two of its events that happens. The bookmark that ends the initial events has an annotation.
+func (e event) periodic() bool {
+	return e.typ == "BOOKMARK" && str(e.object, "metadata", "annotations", metav1.InitialEventsAnnotationKey) != "true"
+}
+
 // watch opens a watch and requires status 200.
 func (c *C) watch(r req) *stream {
 	c.Helper()
@@ -58,6 +64,9 @@ func (s *stream) read(ctx context.Context) {
 	}
 	for {
 		ev := next()
+		if ev.periodic() {
+			continue
+		}
 		select {
 		case s.events <- ev:
 		case <-ctx.Done():
