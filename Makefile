@@ -115,7 +115,7 @@ soak: ## The long soaks, under the race detector too
 	$(GO) test -race -timeout 2h -run 'Soak|Random|Crash|Fleet' -count=1 ./...
 
 .PHONY: e2e
-e2e: ## The packages and examples against a real control plane (built on first use: six to eight minutes; KUBEWRIGHT_E2E_VERSION=1.36 takes another version)
+e2e: ## The packages and examples against a real control plane (built on first use: five to eight minutes; KUBEWRIGHT_E2E_VERSION=1.36 takes another version)
 	cd test/controlplane && $(GO) test -timeout $(TEST_TIMEOUT) ./... && $(GO) run . build $(if $(KUBEWRIGHT_E2E_VERSION),--version=$(KUBEWRIGHT_E2E_VERSION))
 	cd test/metricsserver && $(GO) build -o /dev/null sigs.k8s.io/metrics-server/cmd/metrics-server # compiled here, so that its test only links it
 	KUBEWRIGHT_E2E=1 $(GO) test -timeout $(E2E_TIMEOUT) -p 1 -count=1 ./test/e2e/...
@@ -162,7 +162,7 @@ demo: ## Real control plane on loopback, an example node with node credentials (
 .PHONY: hello
 hello: ## Ten seconds and only Go, once it is compiled: a node on an API server in memory, a pod that runs, its log
 	@command -v $(GO) >/dev/null || { echo "hello: no go command in PATH: install Go, or add its bin directory to PATH"; exit 1; }
-	@echo "compiling examples/kubelet; the first time this takes two to four minutes on two cores"
+	@echo "compiling examples/kubelet; the first time this takes one and a half to four minutes on two cores"
 	@mkdir -p $(BIN) && cd examples/kubelet && $(GO) build -o "$(CURDIR)/$(BIN)/kubelet" .
 	@$(GO) run ./hack/hello --kubelet $(BIN)/kubelet
 

@@ -20,4 +20,5 @@ if ! command -v apt-get >/dev/null; then
   exit 1
 fi
 echo "installing ${packages[*]}, because of$missing"
-apt-get install -y "${packages[@]}" >/dev/null
+# A new machine may have no package lists, or old ones.
+apt-get install -y "${packages[@]}" >/dev/null || { apt-get update >/dev/null && apt-get install -y "${packages[@]}" >/dev/null; }

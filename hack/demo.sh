@@ -120,7 +120,7 @@ ports and shows, one after the other:
                     devices that a pod claims
   examples/leader   three candidates that elect a leader
 
-It takes two minutes, and the first time six to eight minutes more on two cores, while
+It takes a minute or two, and the first time five to eight more on two cores, while
 the control plane is built, with 4 GB in the user's caches. Files of the demo are below
 $dir and are removed at the end.
 TEXT

@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/kubewright/kubewright/internal/smalldisk"
 	"github.com/kubewright/kubewright/test/e2e/harness"
 )
 
@@ -22,7 +23,7 @@ type injector struct {
 	cluster *harness.Cluster
 	kubelet *supervisor
 	proxy   *proxy
-	disk    *disk
+	disk    *smalldisk.Disk
 	clock   *clock
 	record  *recorder
 	log     func(format string, args ...any)
@@ -78,13 +79,13 @@ func (in *injector) inject(ctx context.Context, f fault) error {
 		in.clock.step(f.By)
 		return nil
 	case diskFull, diskInodes:
-		fill := in.disk.fillSpace
+		fill := in.disk.FillSpace
 		if f.Kind == diskInodes {
-			fill = in.disk.fillInodes
+			fill = in.disk.FillInodes
 		}
 		full, cancel := context.WithTimeout(ctx, f.For)
 		defer cancel()
-		return in.disk.keepFull(full, fill)
+		return in.disk.KeepFull(full, fill)
 	}
 	// From here on the kubelet cannot be heard.
 	defer in.record.outage(time.Now())

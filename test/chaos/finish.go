@@ -150,7 +150,7 @@ func (r *rig) leftovers(ctx context.Context) []finding {
 	if temporary, err := filepath.Glob(filepath.Join(r.root(), "config", "*tmp*")); err != nil || len(temporary) > 0 {
 		v.add("", "files %v (%v)", temporary, err)
 	}
-	if err := r.disk.unmount(); err != nil {
+	if err := r.disk.Unmount(); err != nil {
 		v.add("", "%v", err)
 	}
 	if left, err := mounts.Below(r.dir); err != nil || len(left) > 0 {

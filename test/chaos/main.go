@@ -131,7 +131,7 @@ func (r *rig) run(ctx context.Context, o options) (*report, error) {
 		host: r.host, cluster: r.cluster, kubelet: r.kubelet, proxy: r.proxy, disk: r.disk, clock: r.clock,
 		record: r.record, log: r.log, count: map[kind]int{},
 	}
-	if !r.canFill {
+	if !r.disk.Mounted() {
 		r.log("NOT COVERED: a full disk, which requires permission to mount a file system")
 	}
 	if err := r.kubelet.start(ctx); err != nil {
@@ -170,7 +170,7 @@ func (r *rig) chaos(ctx context.Context, o options, in *injector) error {
 	defer cancel()
 	began := time.Now()
 	var wg sync.WaitGroup
-	for _, l := range lanes(r.canFill) {
+	for _, l := range lanes(r.disk.Mounted()) {
 		wg.Go(func() {
 			err := in.run(ctx, began, l.schedule(o.seed, o.duration))
 			if r.fail(err); err != nil {

@@ -41,7 +41,7 @@ type number struct {
 }
 
 func newReport(r *rig, in *injector, o options, verdicts []verdict) *report {
-	rep := &report{options: o, version: r.cluster.Version(), disk: r.canFill, faults: in.count,
+	rep := &report{options: o, version: r.cluster.Version(), disk: r.disk.Mounted(), faults: in.count,
 		steps: r.churn.count, failed: r.churn.failed, verdicts: verdicts, record: r.record}
 	r.record.mu.Lock()
 	defer r.record.mu.Unlock()

@@ -25,11 +25,15 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/kubewright/kubewright/internal/smalldisk"
 	"github.com/kubewright/kubewright/test/e2e/harness"
 )
 
 // nodeName is the name of the only node.
 const nodeName = "chaos"
+
+// diskSize is the capacity of the kubelet's disk: much more than the pods need.
+var diskSize = smalldisk.Capacity{MiB: 48, Files: 8000}
 
 // A rig holds all parts of a run.
 type rig struct {
@@ -40,8 +44,7 @@ type rig struct {
 	client  *kubernetes.Clientset
 	make    workloads
 	proxy   *proxy
-	disk    *disk
-	canFill bool // the disk can be filled
+	disk    *smalldisk.Disk
 	clock   *clock
 	kubelet *supervisor
 	record  *recorder
@@ -59,7 +62,7 @@ type rig struct {
 }
 
 // root returns the kubelet's directory.
-func (r *rig) root() string { return filepath.Join(r.disk.dir, "kubelet") }
+func (r *rig) root() string { return filepath.Join(r.disk.Dir, "kubelet") }
 
 // prepare starts everything except the kubelet.
 func (r *rig) prepare(ctx context.Context, seed uint64) (err error) {
@@ -76,10 +79,9 @@ func (r *rig) prepare(ctx context.Context, seed uint64) (err error) {
 	if err != nil {
 		return err
 	}
-	if r.disk, err = mountDisk(filepath.Join(r.dir, "disk")); err != nil {
+	if r.disk, err = smalldisk.Mount(filepath.Join(r.dir, "disk"), diskSize); err != nil {
 		return err
 	}
-	r.canFill = r.disk.mounted
 	r.log("starting a control plane")
 	var kubeconfig string
 	if err := r.host.try(func() {
@@ -234,7 +236,7 @@ func (r *rig) close() error {
 		errs = append(errs, errors.New(complaint))
 	}
 	if r.disk != nil {
-		errs = append(errs, r.disk.unmount())
+		errs = append(errs, r.disk.Unmount())
 	}
 	if r.clock != nil {
 		errs = append(errs, r.clock.close())

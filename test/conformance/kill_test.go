@@ -5,7 +5,6 @@ package conformance_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -23,6 +22,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/kubewright/kubewright/internal/cgroups"
+	"github.com/kubewright/kubewright/internal/smalldisk"
 	"github.com/kubewright/kubewright/test/conformance/rig"
 )
 
@@ -87,7 +87,9 @@ func TestKilledAgainAndAgain(t *testing.T) {
 	for i := range kills {
 		full := i%4 == 1 || i%4 == 2
 		if full {
-			disk.fill(t)
+			if err := disk.FillSpace(); err != nil {
+				t.Fatal(err)
+			}
 		}
 		for range 3 {
 			n++
@@ -106,7 +108,9 @@ func TestKilledAgainAndAgain(t *testing.T) {
 		}
 		if full {
 			time.Sleep(time.Duration(random.IntN(3000)) * time.Millisecond)
-			disk.free(t)
+			if err := disk.Free(); err != nil {
+				t.Fatal(err)
+			}
 		}
 		if i%3 != 2 {
 			s.kubelet.Start(t)
@@ -149,60 +153,29 @@ func TestKilledAgainAndAgain(t *testing.T) {
 	t.Logf("%d kills, %d pods, of containerd: %d unknown exit codes and %d forgotten shims", kills, n, unknown, len(s.runtime.Shims()))
 }
 
-// A disk is the small file system of the kubelet's directory.
-type disk string
-
 // mountDisk restarts the kubelet on a disk of its own.
-func (s *suite) mountDisk(t *testing.T) disk {
+func (s *suite) mountDisk(t *testing.T) *smalldisk.Disk {
 	t.Helper()
-	dir := filepath.Join(s.kubelet.Dir, "root")
 	s.kubelet.Stop()
+	dir := filepath.Join(s.kubelet.Dir, "root")
 	if err := os.RemoveAll(dir); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Mount("kubewright-chaos", dir, "tmpfs", syscall.MS_NOSUID|syscall.MS_NODEV, "mode=0700,size=16m"); err != nil {
+	disk, err := smalldisk.Mount(dir, smalldisk.Capacity{MiB: 16})
+	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		s.kubelet.Stop()
-		if err := syscall.Unmount(dir, syscall.MNT_DETACH); err != nil {
+		if err := disk.Unmount(); err != nil {
 			t.Error(err)
 		}
 	})
+	if !disk.Mounted() {
+		t.Fatal("this process may not mount a file system")
+	}
 	s.kubelet.Start(t)
-	return disk(dir)
-}
-
-func (d disk) filler() string { return filepath.Join(string(d), "filler") }
-
-// fill uses up all free space.
-func (d disk) fill(t *testing.T) {
-	t.Helper()
-	f, err := os.Create(d.filler())
-	if err != nil {
-		t.Fatal(err)
-	}
-	block := make([]byte, 4096)
-	for err == nil {
-		_, err = f.Write(block)
-	}
-	if !errors.Is(err, syscall.ENOSPC) {
-		t.Error(err)
-	}
-	if err := f.Close(); err != nil {
-		t.Error(err)
-	}
-}
-
-// free removes the file that fills the disk.
-func (d disk) free(t *testing.T) {
-	t.Helper()
-	if err := os.Remove(d.filler()); err != nil {
-		t.Error(err)
-	}
+	return disk
 }
 
 // exitIsUnknown reports whether containerd says of the container of a pod that it does not
