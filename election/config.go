@@ -110,8 +110,8 @@ type Config struct {
 	Name string
 	// ErrorHandler is called with errors that the candidate recovers from. Repeats of
 	// a class are suppressed until a request succeeds; [Hooks.Failed] is called for
-	// each that is about the Lease. ErrorHandler is called synchronously by the goroutine of Run
-	// and must not block. Default: the logger of Run's context.
+	// each that is about the Lease. ErrorHandler is called synchronously by the
+	// goroutine of Run and must not block. Default: the logger of Run's context.
 	ErrorHandler func(ctx context.Context, err error, msg string)
 	// EventRecorder records the events that docs/operations.md lists.
 	// Default: none.
@@ -216,8 +216,8 @@ type Registry struct {
 // to a better candidate, and hands it over when that candidate has accepted.
 //
 // At most sixteen candidates, the best ones, have a record. The other candidates are
-// observers: they do not watch the Lease, send one GET every two LeaseDurations, and
-// claim the lease only if no candidate with a record does.
+// observers: they do not watch the Lease, send one GET about every two LeaseDurations,
+// and claim the lease only if no candidate with a record does.
 func OnLease() Registry { return Registry{} }
 
 // LeaseCandidates stores a LeaseCandidate object (coordination.k8s.io/v1beta1) for

@@ -4,11 +4,6 @@
 // Package election elects one leader among the replicas of a program, by a Lease
 // (coordination.k8s.io/v1): the best one by a [Strategy], and never two at once.
 //
-// Each replica runs a [Candidate]. Its work, [Config.Lead], runs while it leads.
-// A leader hands over to a better candidate only after its work has returned, so
-// a change of leadership costs milliseconds instead of the length of a lease.
-// Package election/coordinator elects for LeaseCandidate objects (KEP-4355).
-//
 // # Usage
 //
 //	candidate, err := election.New(election.Config{
@@ -31,73 +26,63 @@
 //	}
 //	return candidate.Run(ctx)
 //
-// Run stands for election again after every term. Writes of a leader to other systems
-// should carry [Term.Token], and those systems should reject a smaller one: a request
-// that is sent in time may arrive late, and no lease can prevent that.
+// Each replica runs a [Candidate], whose work, [Config.Lead], runs while it leads. Run
+// stands for election again after every term. Writes of a leader to other systems should
+// carry [Term.Token], and those systems should reject a smaller one, because a request
+// that is sent in time may arrive late.
 //
 // # Behavior
 //
-// The Lease is the only arbiter. Records of candidates, offers and coordinators
-// are hints: if they are lost or wrong, another candidate may lead, but not two,
-// and not none.
+// The Lease is the only arbiter. Records of candidates, offers and coordinators are
+// hints: if they are lost or wrong, another candidate may lead, but not two, and not
+// none. A leader hands over to a better candidate only after its work has returned, so
+// a change of leadership costs milliseconds instead of the length of a lease.
 //
-// A leader leads until Timing.RenewDeadline after it has sent the last successful
-// renewal. The other candidates wait for leaseDurationSeconds after they have
-// received that renewal, each by its own monotonic clock. So the wall clocks may
-// differ by any amount, and the rates by [Timing.RateTolerance].
+// A leader sends one PUT per RenewInterval, and leads until Timing.RenewDeadline after
+// it has sent the last successful one. The others wait for leaseDurationSeconds after
+// they have received it, each by its own monotonic clock. So the wall clocks may differ
+// by any amount, and the rates by [Timing.RateTolerance]. A standby watches the Lease,
+// and sends one write in ten minutes. Candidates claim a free lease in the order of their
+// rank, half a second apart.
 //
-// A standby watches the Lease and sends nothing. A leader sends one PUT per
-// RenewInterval. Candidates claim a free lease in the order of their rank, half a
-// second apart.
-//
-// With the registry [OnLease] the leader chooses. After Timing.MinTenure it offers
-// the lease to a better candidate. If that accepts, the leader cancels the context
-// of its work, renews until the work has returned, and names the other candidate
-// as the holder.
-//
-// With [LeaseCandidates] a coordinator chooses. The candidate keeps its
-// LeaseCandidate, answers pings, and gives way to the preferredHolder of the Lease
-// in the same order: cancel, wait, hand over.
+// With the registry [OnLease] the leader chooses. After Timing.MinTenure it offers the
+// lease to a better candidate. If that accepts, the leader cancels the context of its
+// work, renews until the work has returned, and names the other candidate as the holder.
+// With [LeaseCandidates] a coordinator chooses, such as package election/coordinator.
+// The candidate answers its pings, and gives way to preferredHolder in the same order.
 //
 // If another client empties or deletes the Lease, or names a candidate over a live
-// leader, candidates wait until that leader must have stopped. Two things can't
-// be noticed: a Lease that was deleted before a candidate started, and an edit
-// that looks like a release (empty holder, one second, and acquireTime equal to
-// renewTime).
+// leader, candidates wait until that leader must have stopped. They can't notice an edit
+// that looks like a release (empty holder, one second, acquireTime equal to renewTime),
+// nor, if they start later, a deletion, a shorter leaseDurationSeconds, or a restored
+// backup with a free Lease.
 //
 // # Concurrency
 //
-// All methods may be called by any number of goroutines. Lead runs in its own
-// goroutine, one call at a time. A timer cancels its context at the end of the term,
-// even if a hook blocks the loop.
+// All methods are safe for concurrent use. Lead runs in its own goroutine, one call at a
+// time. A timer cancels its context at the end of the term, even if a hook hangs.
 //
 // # Failure modes
 //
 // After a crash of the leader the next term begins within [Timing.CrashFailover], or
-// sooner with [Candidate.HolderGone]. An API server outage of up to
-// [Timing.MaxOutage] costs no term. A longer one ends it, and the candidate stands
-// again.
+// sooner with [Candidate.HolderGone]. An API server outage of up to [Timing.MaxOutage]
+// costs no term. A longer one ends it, and the candidate stands again. Without
+// permission to watch, a candidate reads the Lease every RenewInterval.
 //
-// Work that ignores its context keeps the lease: it is renewed, no other
-// candidate leads, and [Candidate.Check] fails after Timing.Drain. If it can't be
-// renewed either, another candidate will lead while the work goes on. Only the end
-// of the process prevents that.
-//
-// After a suspension of the machine [Term.Valid] is false until a renewal has
-// succeeded. If a process is frozen between Valid and its next action, only the token
-// helps. Without permission to watch, a candidate reads the Lease every RenewInterval.
+// Work that ignores its context keeps the lease: it is renewed, no other candidate
+// leads, and [Candidate.Check] fails after Timing.Drain. If it can't be renewed either,
+// another candidate will lead while the work goes on. Only the end of the process
+// prevents that. After a suspension of the machine [Term.Valid] is false until a renewal
+// has succeeded.
 //
 // # Compatibility
 //
-// OnLease needs nothing except coordination.k8s.io/v1, and shares a Lease with
-// electors of client-go and controller-runtime. An elector of client-go with
-// ReleaseOnCancel may release the lease while its work still runs: turn that option
-// off in a mixed fleet. All candidates for one Lease must use the same [Registry].
+// OnLease needs nothing except coordination.k8s.io/v1, and shares a Lease with electors
+// of client-go and controller-runtime. In a mixed fleet turn off ReleaseOnCancel of
+// client-go, which may release the lease while its work still runs. LeaseCandidates
+// needs coordination.k8s.io/v1beta1 (Kubernetes 1.33 to 1.38, off by default) and a
+// coordinator (KEP-4355). All candidates for one Lease must use the same [Registry].
 //
-// LeaseCandidates needs coordination.k8s.io/v1beta1 (Kubernetes 1.33 to 1.38, off
-// by default) and a coordinator.
-//
-// DESIGN.md has the states and the safety argument, docs/operations.md the
-// metrics, events, log lines and permissions, docs/migrate.md the way from
-// client-go.
+// DESIGN.md has the states and the safety argument, docs/operations.md the metrics,
+// events, log lines and permissions, docs/migrate.md the way from client-go.
 package election

@@ -22,8 +22,8 @@ type Hooks struct {
 	LeaderChanged func(LeaderChanged)
 	// Renewed is called after each renewal.
 	Renewed func(Renewed)
-	// Failed is called after each request that failed, except for conflicts, which
-	// are part of the protocol.
+	// Failed is called after each request about the Lease that failed, except for
+	// conflicts, which are part of the protocol.
 	Failed func(Failed)
 	// Offered is called when this candidate leads and offers the lease to a
 	// better one.

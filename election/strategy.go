@@ -32,8 +32,9 @@ type Peer struct {
 	EmulationVersion string `json:"emulation,omitempty"`
 	// Priority is for [HighestPriority]; the higher the better. Default: 0.
 	Priority int32 `json:"priority,omitempty"`
-	// Attributes are for strategies, for example a zone or a load. The Peer may have
-	// 800 bytes as JSON, because the Lease stores those of all candidates.
+	// Attributes are for strategies, for example a zone or a load. The Peer and the
+	// name of the strategy may have 800 bytes as JSON, because the Lease stores those of
+	// up to sixteen candidates.
 	Attributes map[string]string `json:"attrs,omitempty"`
 	// LastResort reports that the candidate should lead only if no other candidate
 	// does, because it is not ready or is overloaded. Its record is withdrawn.
@@ -81,9 +82,10 @@ type Preempter interface {
 }
 
 // EligibilityChecker is implemented by a [Strategy] that rejects some candidates.
-// A candidate that is not eligible is never preferred to another one. With
-// [OnLease] it still leads if there is no other candidate. A coordinator never
-// elects it.
+// [New] and [Candidate.Update] refuse a Peer that the candidate's own strategy rejects.
+// A strategy never prefers a candidate that it rejects to one that it accepts. With
+// [OnLease] a rejected candidate still leads if no other one claims the lease. A
+// coordinator never elects it.
 type EligibilityChecker interface {
 	// Eligible reports whether a candidate may be chosen.
 	Eligible(Peer) bool
@@ -103,7 +105,7 @@ func (s strategyFunc) Name() string          { return s.name }
 func (s strategyFunc) Compare(a, b Peer) int { return s.compare(a, b) }
 
 // First has no preference, so the leader is never replaced. It is the default of
-// [Config.Strategy].
+// [Config.Strategy] with the registry [OnLease].
 func First() Strategy {
 	return StrategyFunc(spec.Domain+"/First", func(Peer, Peer) int { return 0 })
 }

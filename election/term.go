@@ -35,7 +35,8 @@ func (t Term) Token() uint64 {
 // Valid reports whether this process leads now, as far as it can know. Call it
 // before each side effect. It is false for good once the context of the term is
 // cancelled. It is also false after a suspension of the machine, which only the
-// wall clock shows, until a renewal has succeeded.
+// wall clock shows, until a renewal has succeeded. If the process is frozen between
+// Valid and the side effect, only the Token helps.
 func (t Term) Valid() bool {
 	_, ok := t.left()
 	return ok

@@ -89,7 +89,8 @@ type Config struct {
 	// first of each class while requests fail with it, with a
 	// *CandidateInvalidError for each LeaseCandidate that can't be considered,
 	// and with ErrNoCandidateAPI and ErrOffersDropped once. It is called
-	// synchronously and must not block. Default: the logger of Run's context.
+	// synchronously, maybe by several goroutines at once, and must not block.
+	// Default: the logger of Run's context.
 	ErrorHandler func(ctx context.Context, err error, msg string)
 	// Hooks report events. Default: none.
 	Hooks Hooks

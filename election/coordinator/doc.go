@@ -57,8 +57,8 @@
 //
 // # Concurrency
 //
-// All methods may be called by any number of goroutines. Hooks and ErrorHandler
-// are called one at a time for each Lease.
+// All methods may be called by any number of goroutines. Hooks are called one at a
+// time for each Lease. ErrorHandler may be called by several goroutines at once.
 //
 // # Failure modes
 //
@@ -69,8 +69,8 @@
 // election.Config.FallbackAfter, and those of client-go wait.
 //
 // A missing permission or API ([election.ErrNoCandidateAPI]) is reported and tried
-// again. If the API server drops preferredHolder,
-// better candidates wait until the term of the holder ends ([ErrOffersDropped]).
+// again. If the API server drops preferredHolder, better candidates wait until the
+// term of the holder ends ([ErrOffersDropped]).
 //
 // # Compatibility
 //
