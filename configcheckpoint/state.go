@@ -17,9 +17,10 @@ import (
 	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore"
 )
 
-// This file has the state on the disk and the decisions about it. It does no I/O
-// and reads no clock: every function returns a changed copy of the record, which
-// takes effect when the store has committed it, or the next action.
+// This file has the state on the disk and the decisions about it. The decisions do
+// no I/O and read no clock: every function returns a changed copy of the record,
+// which takes effect when the store has committed it, or the next action. The
+// methods of the Controller at the end commit such a copy.
 
 // The version of the record that this code writes, and the oldest code that may
 // read it. A change that older code would misread raises both.

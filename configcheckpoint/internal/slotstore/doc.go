@@ -26,8 +26,10 @@
 //
 // # Rules
 //
-// Each rule is needed: TestEveryRuleIsNeeded switches them off one by one and
-// shows the loss that follows.
+// Each rule is needed. TestEveryRuleIsNeeded switches off the first five one by
+// one and shows the loss that follows. TestErrorAtEveryChange in package
+// configcheckpoint, TestUnreadableSlotIsNotWrittenOver and
+// TestNoDecisionByFileTimes check the other three.
 //
 //   - Payload first. A payload is durable, its bytes and its name, before a
 //     record refers to it.
