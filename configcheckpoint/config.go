@@ -54,9 +54,10 @@ type Codec[T any] struct {
 	// accepts everything.
 	Validate func(T) error
 	// Default returns the built-in configuration, which runs while nothing is
-	// assigned and if nothing else can. With it, Boot can't fail because of the
-	// state of the disk. Nil means that there is none: Boot then returns a
-	// NoConfigError until another process has stored the first configuration.
+	// assigned and if nothing else can. It has no deadline, and Validate does not
+	// check its result. With it, Boot can't fail because of the content of the
+	// disk. Nil means that there is none: Boot then returns a NoConfigError until
+	// another process has stored the first configuration.
 	Default func() (T, error)
 }
 
@@ -89,7 +90,9 @@ type Config[T any] struct {
 	// Required. Dir is the directory of the store: an absolute path without
 	// "..", to a local disk, whose parent exists. It is created with mode 0700
 	// and belongs to this controller alone. A directory or a record in it that
-	// another user owns or can write is refused.
+	// another user owns or can write is refused. To read the state, use cat on
+	// slot.a and slot.b in it; to start over, remove it while the process is
+	// stopped.
 	Dir string
 	// Required (its Decode). Codec turns payloads into configurations.
 	Codec Codec[T]
@@ -97,8 +100,10 @@ type Config[T any] struct {
 	Source Source
 
 	// Build is the version of the program. A configuration that one build
-	// rejected gets a new chance with another build. At most 128 bytes. Default: a
-	// rejection holds for all builds.
+	// rejected gets a new chance with another build. At most four rejections are
+	// kept: that of the assigned configuration, and of the others first those of
+	// configurations that ran. At most 128 bytes. Default: a rejection holds for all
+	// builds.
 	Build string
 	// Trial is the trial of a new configuration. Default: the defaults of its
 	// fields.
@@ -112,13 +117,14 @@ type Config[T any] struct {
 	// HashGate), a maintenance window or a signature. A wait above zero holds
 	// the payload back, and Admit is called again after it. An error that wraps
 	// ErrRefused rejects the content. After any other error, which is no answer,
-	// Admit is called again: after 10 seconds, later after up to 5 minutes. Nil
+	// Admit is called again: after up to 10 seconds, later after up to 5 minutes. Nil
 	// admits everything. Admit is not called for the return to the
 	// last-known-good configuration.
 	Admit func(ctx context.Context, p Payload) (wait time.Duration, err error)
 	// Redact turns an error of Decode, Validate, Health, Apply or Admit into
 	// the text of the status, the events and the store, of which 200 bytes are
-	// kept. Nil means err.Error(). Set it if such errors quote secrets.
+	// kept. Nil means err.Error(). Set it if such errors quote secrets. It must not
+	// block.
 	Redact func(err error) string
 
 	// CallTimeout is the deadline of each call of Health, Apply and Admit, and of
@@ -134,8 +140,8 @@ type Config[T any] struct {
 	Name string
 	// ErrorHandler is called with errors that the controller recovers from.
 	// Repeats of the same class are suppressed until the same work succeeds. It is
-	// called synchronously and must not block. Default: the logger of Boot's and
-	// Run's context.
+	// called synchronously by Boot and Run and must not block. Default: the logger of
+	// Boot's and Run's context.
 	ErrorHandler func(ctx context.Context, err error, msg string)
 	// EventRecorder records the events listed in docs/operations.md.
 	// Default: none.

@@ -36,7 +36,7 @@ type Active[T any] struct {
 // Run.
 //
 // All its methods may be called by any number of goroutines, from the functions
-// in Config too, except that Codec's may only call Status.
+// in Config too, except that Codec's and Redact may only call Status.
 type Controller[T any] struct {
 	cfg      Config[T]
 	bootID   func() string
@@ -49,7 +49,7 @@ type Controller[T any] struct {
 	calls calls
 
 	// mu guards the fields below. It is held while the disk is written, but never
-	// while a function of the program runs.
+	// while a function of the program other than Redact runs.
 	mu      sync.Mutex
 	life    life
 	store   *slotstore.Store

@@ -7,8 +7,7 @@
 //
 // # Usage
 //
-// Give New a directory, a Codec and a Source, call Boot before anything else, and
-// run the agent with the returned configuration, concurrently with Run:
+// Call Boot before anything else, and run the agent concurrently with Run:
 //
 //	source, err := configcheckpoint.ConfigMap(client.CoreV1(), "kube-system", "agent", "config.yaml")
 //	...
@@ -30,76 +29,60 @@
 //		os.Exit(75) // not 0: a supervisor that restarts on failure would stop
 //	}
 //
-// See examples/agent for the complete program, with a Node condition.
-//
 // # Behavior
 //
-// A configuration is a payload of opaque bytes, and its identity is their
-// SHA-256. A new version, label or file time of the same bytes is no change.
-//
-// The running process decodes, validates and admits a new payload, and rejects a
-// bad one without a restart. A payload that passes is stored and assigned. It then
-// runs on trial: after a restart, for which Run returns ErrRestart, or at once if
-// Config.Apply is set. A newer payload replaces the one on trial at once.
+// A configuration is a payload of bytes, and its identity is their [Digest]. The running
+// process decodes, validates and admits a new payload, and rejects a bad one without a
+// restart. A payload that passes is stored and assigned. It then runs on trial: after a
+// restart, for which Run returns ErrRestart, or at once if Config.Apply is set. A newer
+// payload replaces the one on trial at once.
 //
 // The trial succeeds when the configuration has been healthy for Trial.Soak in one
 // process, or on Verdict(nil); the configuration is then the last-known-good one. It
-// fails if Trial.Health fails for Trial.Grace, on Verdict with an error, if Apply
-// fails, or if Trial.Attempts processes were started with the configuration and ended
-// without success. The configuration is then rejected, and the last-known-good one
-// runs. Each failure of Health starts Soak again and each success starts Grace again,
-// so flapping decides nothing. A proven configuration is not checked: a crash a day
-// later rolls back nothing, and a return to the last-known-good one needs no trial.
+// fails if Trial.Health fails for Trial.Grace, on Verdict with an error, if Apply or a
+// later Decode fails, or if Trial.Attempts processes were started with the configuration
+// and ended without success. The configuration is then rejected, and the last-known-good
+// one runs. The same build does not try the same bytes again until Forget; another build
+// does. A proven configuration is not checked: a crash a day later rolls back nothing.
 //
-// Each start on trial, and each decoding of a new payload, is written to the disk
-// before it begins, so a process that it ends is counted. A stop reported to Close
-// while the configuration was healthy is not counted. A power cut is, because it
-// can't be distinguished from a machine that the configuration brought down; the
-// rejection's message says how many starts ended with a reboot.
-//
-// A rejection is kept with the digest of the payload and Config.Build. The same
-// build does not try the same bytes again until Forget; another build does. Four
-// rejections are kept, first of all those of configurations that ran.
-//
+// Each start on trial, and each decoding of a new payload, is written to the disk before
+// it begins, so a process that it ends is counted. A stop reported to Close while the
+// configuration was healthy is not counted. A power cut during a trial is, because it
+// can't be distinguished from a machine that the configuration brought down.
 // [Controller.Boot] does not use the network. The state can be written on a full disk.
-// To read it, use cat on slot.a and slot.b in Config.Dir; to start over, remove the
-// directory while the process is stopped. DESIGN.md has the states, the timing and the
-// flushes of the disk.
 //
 // # Concurrency
 //
-// All methods are safe for concurrent use. Run calls Hooks and ErrorHandler one after
-// the other from its own goroutine; Codec's functions, Admit, Apply and Health each
-// from a goroutine that it waits for. They may call the Controller. A panic is an error
-// of its function. A function that does not return within CallTimeout is left behind,
-// because it must not prevent a roll-back; its goroutine is the only one that can
-// outlive Run, after ShutdownTimeout.
+// All methods are safe for concurrent use. Run calls Hooks one after the other from its
+// own goroutine. Decode, Validate, Admit, Apply and Health each run in a goroutine that
+// Boot or Run waits for; a panic is an error. One that does not return within CallTimeout
+// is left behind, because it must not prevent a roll-back. Only it, or a Source that
+// ignores its context, can outlive Run, after ShutdownTimeout.
 //
 // # Failure modes
 //
-//   - The API server or the file is away, the ConfigMap or its key is missing, or
-//     the source yields a zero Payload: the running configuration stays, and the
-//     condition keeps its status with reason SourceFailed. Only a payload with
-//     Unassign set unassigns.
-//   - The disk is full, read-only or broken: a proven configuration runs. A start
-//     on trial, or the decoding of a new payload, waits until it can be recorded.
+//   - The source fails, or yields a zero Payload, or the ConfigMap or its key is missing:
+//     the running configuration stays. Only a payload with Unassign set unassigns.
+//   - The disk is full, read-only or broken: a proven configuration runs. A start on
+//     trial, or the decoding of a new payload, waits until it can be recorded.
 //   - A stored payload is missing or damaged: the next one in the order of Boot runs,
 //     until the source delivers the same bytes again.
-//   - One copy of the record is damaged: it is repaired from the other, which is
-//     at most one change older. Both are: they are renamed to slot.a.bad and
-//     slot.b.bad, and the built-in default runs until the source assigns again.
-//   - A copy of the record can't be read (EACCES, EIO, ESTALE, EMFILE), or a newer
-//     program wrote it in a format that this one must not write: nothing is written.
-//     The other copy, or what can be read, serves, and else the built-in default.
-//   - Another user can write the directory or the record, or owns them: Boot
-//     returns ErrPermissions. Another process has the store open: ErrLocked.
+//   - One copy of the record is damaged: it is repaired from the other, which is at most
+//     one change older. Both are: they are renamed to slot.a.bad and slot.b.bad, and the
+//     built-in default runs until the source assigns again.
+//   - A copy of the record can't be read, or a newer program wrote it in a format that
+//     this one must not write: nothing is written. The other copy, or its readable part,
+//     serves, and else the built-in default.
+//   - Another user owns or can write the directory or the record: Boot returns
+//     ErrPermissions. Another process has the store open: ErrLocked.
 //
 // # Compatibility
 //
-// Linux first. On other Unix systems a flush may reach no further than the drive's
-// cache. On Windows there is no lock, no check of the directory's owner and no flush
-// of directories. The store must be on a local disk. A newer program reads the store of
-// an older one, and an older one that of a newer one unless the record forbids it.
+// Linux first. On other Unix systems a flush may reach no further than the drive's cache.
+// On Windows there is no lock, no check of owners and no flush of directories. The store
+// must be on a local disk. A newer program reads the store of an older one, and an older
+// one that of a newer one unless the record forbids it.
 //
+// DESIGN.md has the states and the timing, examples/agent is a complete program, and
 // docs/operations.md has the metrics, events, log lines and permissions.
 package configcheckpoint

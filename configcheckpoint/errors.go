@@ -101,9 +101,9 @@ const (
 	// ReasonUnhealthy: the configuration was on trial when Trial.Health failed
 	// for longer than Trial.Grace, or when Verdict was given an error.
 	ReasonUnhealthy Reason = "Unhealthy"
-	// ReasonCrashLoop: the process started Trial.Attempts times with the
-	// configuration and never passed its trial, or ended that often while it
-	// decoded and validated the configuration.
+	// ReasonCrashLoop: Trial.Attempts processes were started with the configuration
+	// and none passed its trial, or that many ended while they decoded and validated
+	// it. The message says how many starts ended with a reboot of the machine.
 	ReasonCrashLoop Reason = "CrashLoop"
 	// ReasonCheckpointCorrupt: the stored payload is missing or damaged. The
 	// next delivery of the same content repairs it.
@@ -115,7 +115,8 @@ const (
 	ReasonStoreFull Reason = "StoreFull"
 	// ReasonStoreReadOnly: the store can't be written (EROFS).
 	ReasonStoreReadOnly Reason = "StoreReadOnly"
-	// ReasonStoreFailed: the store returned another error, for example EIO.
+	// ReasonStoreFailed: the store returned another error, for example EIO. If that
+	// was for a copy of the record, nothing is written until the copy can be read.
 	ReasonStoreFailed Reason = "StoreFailed"
 	// ReasonStoreCorrupt: neither copy of the record is valid. They are kept as
 	// slot.a.bad and slot.b.bad.

@@ -57,9 +57,10 @@ func (p Payload) check() error {
 // configuration, and iteration continues. A source that returns before ctx is
 // done yields nothing more.
 //
-// One goroutine ranges over Payloads, once in a Run. After an error it waits
-// for up to ten seconds before it takes the next payload, so that a source that
-// fails at once does not make a busy loop. The controller copies the data.
+// One goroutine ranges over Payloads, once in a Run, and again after a panic. After
+// an error it waits for up to ten seconds before it takes the next payload, so that
+// a source that fails at once does not make a busy loop. The controller copies the
+// data.
 type Source interface {
 	// Payloads returns the sequence of payloads and errors until ctx is done.
 	Payloads(ctx context.Context) iter.Seq2[Payload, error]
