@@ -104,7 +104,8 @@ func newNode() *node { return &node{state: state{renewed: never}} }
 
 // Run keeps the leases until ctx is done. It returns nil then, after everything
 // that it started has ended and OnShutdown is carried out. It returns earlier only
-// with a [*HeldByOtherError], if Config.OnForeign is ForeignFail. A second call returns [ErrAlreadyRun].
+// with a [*HeldByOtherError], if Config.OnForeign is ForeignFail. A second call
+// returns [ErrAlreadyRun].
 func (c *Controller) Run(ctx context.Context) error {
 	if !c.once.Begin() {
 		return ErrAlreadyRun

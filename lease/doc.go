@@ -30,10 +30,8 @@
 // For many nodes, set Fleet instead of NodeName and call [Controller.Add] and
 // [Controller.Remove]. With a Node informer, use [NodeOwner] as Owner, and call
 // [Controller.Trigger] from the informer's handlers. End this controller last: a
-// node is alive while its pods are being stopped.
-//
-// The client should have no rate limit and a connection of its own:
-// examples/lease/heartbeat.go makes one.
+// node is alive while its pods are being stopped. The client should have no rate limit
+// and a connection of its own: examples/lease/heartbeat.go makes one.
 //
 // # Behavior
 //

@@ -29,7 +29,8 @@ type Hooks struct {
 	// may not have noticed yet. Afterwards Owner is asked again.
 	Deleted func(Deleted)
 	// Contended is called when another client has written the lease three times
-	// within its duration: usually a second process for the same node. It is called again only after a quiet time of one duration.
+	// within its duration: usually a second process for the same node. It is called
+	// again only after a quiet time of one duration.
 	Contended func(Contended)
 	// TakenOver is called after a lease was taken over from another process.
 	TakenOver func(TakenOver)

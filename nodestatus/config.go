@@ -51,15 +51,16 @@ const (
 // field that a setter has set and sets no longer is removed, conditions included.
 //
 // The node is a scratch copy: it starts as Config.Template with the name filled
-// in and holds the fields that the setters before this one have set. The setter may write
-// to it until it returns, and must not keep it. Times of conditions need not be
+// in and holds the fields that the setters before this one have set. The setter may
+// write to it until it returns, and must not keep it. Times of conditions need not be
 // filled in: the controller does.
 //
 // An error or a panic discards the values of this call and keeps the setter's last
 // values. So does a call that takes longer than SetterTimeout, until it returns: its
-// values then go into the next round, which follows at once. Its ctx is done after six times SetterTimeout. Until every setter has succeeded once, Ready
-// is False with the reason [ReasonSetterFailed] or [ReasonSetterTimeout], but a
-// Node that was there before is not written for up to GracePeriod.
+// values then go into the next round, which follows at once. Its ctx is done after six
+// times SetterTimeout. Until every setter has succeeded once, Ready is False with the
+// reason [ReasonSetterFailed] or [ReasonSetterTimeout], but a Node that was there before
+// is not written for up to GracePeriod.
 //
 // A value that the API server would refuse, such as a label with a bad value, is left
 // out and reported once.

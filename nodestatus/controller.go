@@ -135,7 +135,8 @@ func (c *Controller) Run(ctx context.Context) error {
 
 // Add starts to manage a node, before or while Run runs. It is a no-op if the node is
 // managed. A node that was removed, and whose OnShutdown is under way, starts again
-// after that. Add returns an error if nodeName is not a valid name of a Node, and [ErrStopped] after Run has returned. It never blocks.
+// after that. Add returns an error if nodeName is not a valid name of a Node, and
+// [ErrStopped] after Run has returned. It never blocks.
 func (c *Controller) Add(nodeName string) error {
 	if problems := validation.IsDNS1123Subdomain(nodeName); len(problems) > 0 {
 		return fmt.Errorf("nodestatus: invalid node name %q: %s", nodeName, problems[0])
@@ -167,9 +168,9 @@ func (c *Controller) gone(_ context.Context, _ string, st *state) {
 	c.invalid.Retire(&st.invalid)
 }
 
-// Trigger runs the setters and health checks of a node now, and writes the changes. Calls that come before the round they ask for has begun are one, and
-// rounds are at least 100 ms apart. It never blocks, and does nothing for a
-// node that is not managed.
+// Trigger runs the setters and health checks of a node now, and writes the changes.
+// Calls that come before the round they ask for has begun are one, and rounds are at
+// least 100 ms apart. It never blocks, and does nothing for a node that is not managed.
 func (c *Controller) Trigger(nodeName string) {
 	c.nodes.Trigger(nodeName)
 }

@@ -5,9 +5,10 @@
 // addresses, conditions and other values from the program's functions, for one node
 // or for ten thousand in one process.
 //
-// It does the work of the kubelet's node status manager. It owns only the values that
-// those functions set: it never changes conditions of other writers, taints and
-// labels of administrators, and fields that no function sets.
+// It does the work of the kubelet's node status manager. It owns the values that those
+// functions set, Ready, and by default three other conditions (see Config.OmitPressure).
+// It never changes conditions of other writers, taints and labels of administrators, and
+// fields that no function sets.
 //
 // # Usage
 //
@@ -41,37 +42,31 @@
 // A write is one strategic merge patch of the status subresource. It carries the UID,
 // so that it can't change another object of the same name; every condition that the
 // controller owns, whole; the other fields that differ from the last state that the
-// server showed; and the removal of whatever this process set before and no longer
+// server showed; and the removal of fields that this program set before and no longer
 // sets. A condition's transition time moves if and only if its status differs from
-// that last state. If another client may have written Unknown in the meantime (after
-// GracePeriod without success, after the process was suspended, after
-// [Controller.Resync]), the controller reads the Node before it writes.
+// that last state. If another client may have written in the meantime (after GracePeriod
+// without success, a suspension, [Controller.Resync], or a closed Gate), the controller
+// reads the Node before it writes.
 //
 // Run watches the Node of Config.NodeName, so it corrects a foreign change within a
 // second and sees a deletion at once. A fleet should have an informer of Nodes with
-// [Controller.EventHandler] instead. Without events, a foreign Unknown stays until the
-// next write.
-//
-// By default the controller owns the conditions Ready, MemoryPressure, DiskPressure and
-// PIDPressure; see Config.OmitPressure. Config.Gate lets one of several processes act
-// for a node.
+// [Controller.EventHandler]. Without it a foreign Unknown stays until the next write.
 //
 // # Concurrency
 //
 // All methods are safe for concurrent use, and only Run blocks. The setters of one node
 // run one after another in the order of Config, concurrently with its health checks and
 // requests; at most Workers goroutines run rounds. Hooks are called without locks.
-// SetterFailed may run at the same time as another hook of the same node. A waiting
-// node has no goroutine and no timer.
+// SetterFailed and SpecChanged may run at the same time as another hook of the same
+// node. A waiting node has no goroutine and no timer.
 //
 // # Failure modes
 //
 //   - A health check fails: Ready is False with its reason within one round.
 //   - A health check hangs: Ready is False after SetterTimeout with reason
-//     HealthCheckTimeout. It is not called again before it returns. After three
-//     rounds [Controller.Live] fails, so the lease is no longer renewed.
-//   - A setter fails, panics or is late: its last values stay, and the other
-//     setters run; see [Setter].
+//     HealthCheckTimeout. After three rounds [Controller.Live] fails, so the lease is
+//     no longer renewed.
+//   - A setter fails, panics or is late: its last values stay; see [Setter].
 //   - The API server is away: the controller retries without limit after 200 ms to
 //     7 s, less up to half of it at random, and honors Retry-After. Live keeps
 //     returning nil.

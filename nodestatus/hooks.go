@@ -11,8 +11,9 @@ import (
 )
 
 // Hooks are called on events. Each is optional. They are called synchronously
-// and without locks by a goroutine of Run, one at a time for each node, and must
-// not block. They may call every method of the Controller.
+// and without locks by a goroutine of Run, one at a time for each node except for
+// SpecChanged and SetterFailed, and must not block. They may call every method of the
+// Controller.
 type Hooks struct {
 	// Registered is called when the Node was created or adopted: at the start,
 	// after it was deleted and registered again, and after it was replaced.
@@ -33,7 +34,8 @@ type Hooks struct {
 	ConditionChanged func(ConditionChanged)
 	// SpecChanged is called when another client has changed the spec of the
 	// Node, for example its pod CIDR, as soon as an answer or the event
-	// handler shows it.
+	// handler shows it. It may run at the same time as another hook of the same
+	// node.
 	SpecChanged func(SpecChanged)
 	// Rebooted is called if the Node of an earlier process has another boot ID than
 	// the one that a setter sets, after the API server has accepted the new one. See

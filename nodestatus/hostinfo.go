@@ -16,10 +16,11 @@ import (
 )
 
 // HostInfo returns a Setter for NodeInfo. Fields that info leaves empty are those of
-// the machine the process runs on, as far as they can be read: architecture, operating system, kernel version, OS image, machine ID,
-// system UUID, boot ID and swap memory. Fields that can't be read, as in most
-// containers, stay empty. They are read in each round, because a kernel can be patched live. For a
-// virtual node, which is no machine, set NodeInfo in a custom Setter.
+// the machine the process runs on, as far as they can be read: architecture, operating
+// system, kernel version, OS image, machine ID, system UUID, boot ID and swap memory.
+// Fields that can't be read, as in most containers, stay empty. They are read in each
+// round, because a kernel can be patched live. For a virtual node, which is no machine,
+// set NodeInfo in a custom Setter.
 //
 // KubeletVersion should be set: an empty one is shown in kubectl get nodes, and
 // some tools refuse to parse it.
