@@ -162,15 +162,16 @@ type Config struct {
 	// and of that of a node when it is removed. Default: ShutdownLeave.
 	OnShutdown ShutdownPolicy
 	// ResetConnections, if set, is called when two calls in a row had no byte of an
-	// answer within CallTimeout, and at most once a minute. An API server that
-	// throttles (429) answers. A transport of another kind than net/http's must call
-	// GotFirstResponseByte of net/http/httptrace, or throttling counts as silence. It should close the
+	// answer within CallTimeout, and at most once a minute. It should close the
 	// connections of Client, so that the next call makes a new one: a
 	// connection whose other end has vanished is otherwise noticed after 45 s
 	// only (HTTP/2 idle time 30 s, ping timeout 15 s). CloseAll of a dialer of
 	// k8s.io/client-go/util/connrotation does that; CloseIdleConnections of a
 	// transport does not reliably, since other calls hold the connection. It is
-	// called from a worker and must not block. Default: nothing.
+	// called from a worker and must not block. An API server that throttles (429)
+	// answers; but a transport of another kind than net/http's must call
+	// GotFirstResponseByte of net/http/httptrace, or throttling counts as silence.
+	// Default: nothing.
 	ResetConnections func()
 
 	// CallTimeout is the deadline of one API call, its retries inside client-go

@@ -164,10 +164,9 @@ func (c *Controller) Remove(nodeName string) {
 }
 
 // Trigger makes the controller ask the Gate and the Owner of a node now, and write the
-// lease if necessary. A lease that was renewed
-// within the last quarter of RenewInterval, and is as it should be, is not
-// written again. Triggers that come faster than ten a second are one. It is a no-op
-// if the node is not managed.
+// lease if necessary. A lease that was renewed within the last quarter of
+// RenewInterval, and is as it should be, is not written again. Triggers that come
+// faster than ten a second are one. It is a no-op if the node is not managed.
 func (c *Controller) Trigger(nodeName string) { c.nodes.Trigger(nodeName) }
 
 // Ready returns a checker that is done when the first lease has been written.

@@ -169,8 +169,9 @@ type Config struct {
 	// GracePeriod is the silence after which another client may have set the node to
 	// Unknown: --node-monitor-grace-period of kube-controller-manager with a
 	// margin. When the process slept or the API failed for so long, the next
-	// write is complete and is based on a fresh read. Refused status writes
-	// close the gate of [Controller.Live] after it. Default: DefaultGracePeriod.
+	// write is complete and is based on a fresh read. With LiveNeedsStatus,
+	// [Controller.Live] fails after status writes were refused for so long.
+	// Default: DefaultGracePeriod.
 	GracePeriod time.Duration
 
 	// OnDeleted is the policy for a Node that another client has deleted.
@@ -217,8 +218,8 @@ const (
 	// Deleting the Node is how StatefulSets are fenced from a lost machine: a
 	// process that registers it again on its own undoes that.
 	DeletedExit DeletedPolicy = iota
-	// DeletedReregister creates the Node again after a SyncInterval. It is what
-	// virtual nodes want, whose pods are not fenced.
+	// DeletedReregister creates the Node again after one to one and a half
+	// SyncIntervals. It is what virtual nodes want, whose pods are not fenced.
 	DeletedReregister
 	// DeletedIdle makes no further call for the node until the event handler
 	// sees a Node of this name, Resync asks to look for one, or it is removed

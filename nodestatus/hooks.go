@@ -25,7 +25,8 @@ type Hooks struct {
 	Replaced func(Replaced)
 	// Written is called after each status write that the API server accepted.
 	Written func(Written)
-	// Failed is called after each API call that failed.
+	// Failed is called after each API call that failed, except for a creation after
+	// which the Node was adopted, and for reads and deletions by OnShutdown.
 	Failed func(Failed)
 	// Recovered is called after the success that ends a run of failed calls.
 	Recovered func(Recovered)
@@ -113,7 +114,7 @@ type Written struct {
 type Failed struct {
 	// NodeName is the node.
 	NodeName string
-	// Verb is create, get, patch or delete.
+	// Verb is create, get or patch.
 	Verb string
 	// Class is a short constant name of the kind of failure, fit for a label
 	// of a metric: Timeout, Unreachable, Forbidden, Throttled, Server …

@@ -131,8 +131,8 @@ const lateRoundsLimit = 3
 // late three rounds in a row. With Config.LiveNeedsStatus it is also an error if
 // the API server has refused the status for GracePeriod. A node that is not Ready
 // is alive: its status says so faster and better than a lease that runs out. An
-// API server that is away, or that refuses the status, closes nothing: a lease
-// that is renewed as soon as that is possible keeps the node.
+// API server that is away, or without LiveNeedsStatus one that refuses the status,
+// is no error: a lease that is renewed as soon as that is possible keeps the node.
 //
 // It never blocks and makes no call.
 func (c *Controller) Live(_ context.Context, nodeName string) error {
