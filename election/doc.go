@@ -41,9 +41,9 @@
 // A leader sends one PUT per RenewInterval, and leads until Timing.RenewDeadline after
 // it has sent the last successful one. The others wait for leaseDurationSeconds after
 // they have received it, each by its own monotonic clock. So the wall clocks may differ
-// by any amount, and the rates by [Timing.RateTolerance]. A standby watches the Lease,
-// and sends one write in ten minutes. Candidates claim a free lease in the order of their
-// rank, half a second apart.
+// by any amount, and the rates by [Timing.RateTolerance]. A standby with a record watches
+// the Lease, and sends one write in ten minutes. Candidates claim a free lease in the
+// order of their rank, half a second apart.
 //
 // With the registry [OnLease] the leader chooses. After Timing.MinTenure it offers the
 // lease to a better candidate. If that accepts, the leader cancels the context of its
