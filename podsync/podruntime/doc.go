@@ -16,20 +16,15 @@
 //		Environment: resolver, // of package podenv
 //		HostIPs:     []string{"192.0.2.1"},
 //	})
-//	if err != nil {
-//		return err
-//	}
+//	...
 //	pods, err := podsync.New(podsync.Config{Client: core, Provider: provider, NodeName: "node-1"})
-//	if err != nil {
-//		return err
-//	}
+//	...
 //	group.Go(provider.Run)
 //	group.Go(pods.Run)
 //
 // A Runtime with more abilities has the methods of [Watcher], [Execer], [LogTailer],
-// [Sandboxer], [PodResizer], [DiskMeter], [Preparer] or [Checker]. [Claims] prepares
-// the devices of resource claims for it. Package podruntimetest has a test suite for any
-// Runtime.
+// [Sandboxer], [Resizer], [PodResizer], [DiskMeter], [Preparer] or [Checker]. [Claims]
+// prepares the devices of resource claims for it. Package podruntimetest tests a Runtime.
 //
 // # Behavior
 //
@@ -40,45 +35,40 @@
 // rule action RestartAllContainers and the loss of the sandbox end all containers
 // and begin with the first init container. Ephemeral containers run once.
 //
-// The postStart hook runs first, then the startup probe, then the liveness and
-// readiness probes. A container whose hook or probe fails is ended within its grace
-// period. If a pod ends, all preStop hooks run at the beginning, regular containers
-// are asked to end after their hooks, and sidecars follow from the last to the
-// first. Every container has at least two seconds between the request and the kill.
-// A readiness probe goes on until its container has ended.
+// The postStart hook runs first, then the startup probe, then the liveness probe and the
+// readiness probe, which goes on until the container has ended. If one of the first three
+// fails, the container is ended within its grace period. If a pod ends, all preStop hooks
+// run at the beginning, regular containers are asked to end after their hooks, and
+// sidecars follow from the last to the first. Every container has at least two seconds
+// between the request and the kill.
 //
 // Volumes of ConfigMaps, Secrets and pod fields follow changes, all files of a
 // volume at once. Tokens are renewed after 80 % of their life. An emptyDir with
-// medium Memory is a tmpfs if this process may mount one, else a directory. A subPath is
-// opened before it is mounted if the Runtime is a [Sandboxer] and this process may
-// mount, so no container can lead the mount out of the volume.
+// medium Memory is a tmpfs if this process may mount one, else a directory. No container
+// can lead the mount of a subPath out of its volume if the Runtime is a [Sandboxer] and
+// this process may mount.
 //
 // Admit rejects a pod with the kubelet's reasons: another OS, a node selector or
 // affinity that does not match, a NoExecute taint that is not tolerated, host ports
 // that are taken, resources that are used up, and parts of the spec that this package
-// or the Runtime does not support. A resize counts by the same arithmetic: if it does
-// not fit it is Deferred until there is room, and Infeasible if it is larger than the
-// node.
+// or the Runtime does not support. A resize that does not fit is Deferred until there is
+// room, and Infeasible if it is larger than the node.
 //
-// With Config.Evict, disk usage is measured every Config.DiskInterval. A pod is evicted
-// if an emptyDir volume is larger than its size limit, or if the volumes, the writable
-// layers and the logs of the pod exceed the limits of ephemeral-storage.
+// With Config.Evict, a pod is evicted if an emptyDir volume is larger than its limit, or
+// if its volumes, writable layers and logs exceed the limits of ephemeral-storage.
 //
 // # Concurrency
 //
-// The methods of Provider may be called from any goroutine. Each pod has one
-// goroutine that lists its containers, decides and acts; a call of the Runtime that
-// may take long runs in a goroutine of its own. A pod never waits for another one,
-// except for a place among Config.MaxStarts: pods that have a sandbox go first, and
-// then the oldest.
+// The methods of Provider may be called from any goroutine. Each pod has one goroutine
+// that lists its containers, decides and acts; a call of the Runtime that may take long
+// runs in a goroutine of its own. A pod waits for another one only for a place among
+// Config.MaxStarts.
 //
 // # Failure modes
 //
 // The truth about containers is the list of the Runtime, and the truth about pods is
-// Config.Root. Each record there is written before the action that needs it, and
-// a [ContainerID] is chosen before its container exists. So the process can be
-// killed at any moment: the next one goes on with the same containers, starts
-// none twice, and loses no exit code. See DESIGN.md.
+// Config.Root. So the process can be killed at any moment: the next one goes on with the
+// same containers, starts none twice, and loses no exit code. See DESIGN.md.
 //
 // While List fails nothing is decided. A container that ran and is no longer listed
 // has ended with exit code 137 and reason ContainerStatusUnknown. A full disk delays
@@ -93,4 +83,6 @@
 // rules of containers (KEP-5307, KEP-5532), in-place resize (KEP-1287), environment
 // variables from files (KEP-3721). Volumes other than emptyDir, hostPath,
 // configMap, secret, downwardAPI and projected are rejected.
+//
+// docs/operations.md has the events.
 package podruntime
