@@ -21,75 +21,68 @@
 // A provider may implement [Updater], [Watcher], [Inspector], [Releaser] and
 // [Admitter] in addition. Package podsynctest has a provider in memory and a test
 // suite for providers; podruntime makes a provider out of a container runtime;
-// podstatus computes statuses; podenv resolves environments and volumes.
-//
-// The Node must exist and have a lease: packages nodestatus and lease maintain them.
+// podstatus computes statuses; podenv resolves environments and volumes. The Node must
+// exist and have a lease: packages nodestatus and lease maintain them.
 //
 // # Behavior
 //
-// A pod is identified by its UID, never by its name. The Controller tracks it from
-// the first informer event until the object is gone and the provider no longer
-// holds an instance. In between it passes through the stages of [Stage].
+// A pod is identified by its UID, never by its name. It passes through the stages of
+// [Stage] until the object is gone and the provider no longer holds an instance.
 //
 // Nothing is started or stopped before the informer has synced and List has
 // succeeded once. A pod that the provider holds then is adopted. A pod that had
 // started and that the provider does not hold is lost, and [Policy.Lost] decides
 // about it. An instance without a pod is an orphan: it is stopped once the API has
 // confirmed that the pod is gone; see [Policy.MassHold] and [Policy.ExclusiveBackend].
-//
-// Two processes with one node name run every pod twice unless [Config.Gate] lets
-// only one of them act.
+// Two processes with one node name run every pod twice unless [Config.Gate] lets only
+// one of them act.
 //
 // A pod is stopped if it is deleted or gone, if its work is done, if
 // spec.activeDeadlineSeconds is over, if it was evicted or rejected, or if another
 // client set a terminal phase. Stop is repeated until the provider has confirmed
-// that nothing runs. Then the terminal phase is written, and then the object is
-// deleted. A pod of the same name waits until then.
+// that nothing runs. Then another pod of the name may start, the terminal phase is
+// written, and a deleted object is removed.
 //
-// A status is written as a strategic merge patch of the fields that changed. Patches
-// and deletions have the UID as a precondition. A terminal phase never changes again, and is never
-// Succeeded without an exit code 0 of every container that must complete. A pod that
-// runs and is deleted costs two PATCH and one DELETE, a pod that completes two PATCH,
-// and a pod that does not change no request: there is no resync and no GET.
+// A status is written as a strategic merge patch of the fields that changed, with the
+// UID as a precondition. A terminal phase never changes again, and is never Succeeded
+// without an exit code 0 of every container that must complete. A pod that runs and is
+// deleted costs two PATCH and one DELETE if no step exceeds [Config.PendingAfter], a pod
+// that completes two PATCH, and a pod that does not change no request.
 //
 // A change of the spec is detected by metadata.generation, or by the mutable fields
 // with API servers before 1.34. status.observedGeneration is the generation that the
-// provider has accepted. As with a kubelet, the status has the resources of the spec
-// once the provider has accepted it. An error of Start that has the method
-// WaitingReason(container string) string, as those of podenv have, gives the reason
-// with which a container waits.
+// provider has accepted; with it the status has the resources of the spec. An error of
+// Start that has the method WaitingReason(container string) string, as those of podenv
+// have, gives the reason with which a container waits.
 //
 // # Concurrency
 //
 // All methods of Controller may be called from any number of goroutines. For one pod
 // at most one provider call and at most one API request are in flight, and they do
-// not wait for each other. No pod waits for another, unless [Config.MaxCalls] or
-// [Config.StatusWriters] are reached; Stop has places of its own. Of several reports
-// about a pod only the newest is written. A waiting pod has no goroutine and no timer.
+// not wait for each other. No pod waits for one of another name, unless
+// [Config.MaxCalls] or [Config.StatusWriters] are reached; Stop has places of its own,
+// and Admit is called for one pod at a time. A waiting pod has no goroutine and no timer.
 //
 // # Failure modes
 //
 //   - A failed call is retried without limit: with exponential backoff, after the
-//     delay of [RetryAfter], or at once if the pod's spec changes or it is deleted.
+//     delay of [RetryAfter], or at once if the pod's spec changes or it must stop.
 //   - While the API server fails for all pods, one request at a time is sent. Pods
 //     are still started and stopped, and their newest status is written afterwards.
 //   - A panic in a function of the program fails that call with a [PanicError].
 //   - A provider call that hangs blocks its own pod only, and a List that fails has no
-//     effect on any pod. [Controller.CheckProvider], a nodestatus.HealthCheck, reports a
-//     provider that does not answer.
+//     effect on any pod. [Controller.CheckProvider] reports that List does not answer.
 //   - A status that the API refuses as invalid is not sent again until it changes,
 //     and never keeps a pod from being deleted.
 //   - An answer "no such pod" has no effect until the informer, or a second answer,
 //     confirms it. If the answer to a write is lost, the pod is read first.
-//   - If the process dies, the next one finds the instances through List. The exit
-//     code of a pod that had just stopped can be lost, unless the provider is a
-//     [Releaser], which keeps it until it is stored.
+//   - If the process dies, the next one finds the instances through List. If the
+//     provider is a [Releaser], no exit code is lost: it is kept until it is stored.
 //
 // # Compatibility
 //
-// Written for and tested with Kubernetes 1.34 to 1.37. Like a kubelet, the
-// program may be older than the API server by three minor versions, but not
-// newer. Pods that exist on the node only (static pods) are out of scope.
+// Written for and tested with Kubernetes 1.34 to 1.37. Like a kubelet, the program may be
+// older than the API server by three minor versions, but not newer. Static pods are ignored.
 //
 // docs/operations.md has the metrics, events, log lines and permissions.
 package podsync
