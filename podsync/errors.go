@@ -35,7 +35,8 @@ type RejectError struct {
 
 // Reject returns the error with which Start or Admit refuses a pod for good. The pod's
 // phase becomes Failed with this reason and message, and its controller may create
-// another pod elsewhere. Every other error is taken to be temporary.
+// another pod elsewhere. From Update it refuses a change of the spec, and the pod runs
+// on: see [Updater]. Every other error is taken to be temporary.
 func Reject(reason, message string) error { return &RejectError{Reason: reason, Message: message} }
 
 // Error implements error.

@@ -14,8 +14,9 @@ import (
 // an error that says why not, for example because another process renews the
 // node's lease.
 //
-// It is called before each provider call and each write, for several pods at
-// the same time, so it must answer from memory. It must return when ctx is done.
+// It is called before each provider call, each List and each request of a pod, and each
+// second while it returns an error. It is called for several pods at the same time, so
+// it must answer from memory. It must return when ctx is done.
 type GateFunc func(ctx context.Context, nodeName string) error
 
 // gateRetry is the time between two calls of a gate that said no.
