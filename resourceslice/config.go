@@ -43,7 +43,7 @@ const (
 // kubernetes.Interface is one. The controller calls only the version that the
 // API server serves. Its rate limit should be off (rest.Config.QPS -1) or at
 // least 50 a second: client-go's default of 5 makes the first publish of 10,000
-// devices take half a minute.
+// devices take half a minute. It should use protobuf, the default of a clientset.
 type Client interface {
 	// ResourceV1 and ResourceV1beta2 are the methods of a clientset, one for
 	// each version of the API.

@@ -74,7 +74,9 @@ func (e *DroppedFieldsError) Error() string {
 }
 
 // A ForbiddenError means that the controller lacks a permission. The request is
-// repeated every minute.
+// repeated every minute. A node's credentials are denied a new slice for some
+// milliseconds, and a deleted one always; the controller recognizes both and reports
+// neither.
 type ForbiddenError struct {
 	// Pool is the zero value if the permission concerns all pools.
 	Pool PoolID
