@@ -107,8 +107,8 @@ func (t *table) sorted(namespace string) []*item {
 	return out
 }
 
-// store holds all objects and their history. One lock guards it, which is never
-// held while a function of a test is called.
+// store holds all objects and their history. One lock guards it. No function of a test
+// is called with the lock, except for that of Edit.
 type store struct {
 	mu       sync.Mutex
 	rv       uint64
