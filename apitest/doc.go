@@ -22,8 +22,7 @@
 //		})
 //	}
 //
-// docs/testing.md goes from a first test to faults and budgets, and has the
-// traps of tests in virtual time.
+// docs/testing.md goes from a first test to budgets, with the traps of virtual time.
 //
 // # Behavior
 //
@@ -38,25 +37,20 @@
 // after [Server.Register], or after the creation of their
 // CustomResourceDefinition. The rules for all kinds:
 //
-//   - resourceVersions, UIDs, creation times, generateName and generations; 409
-//     for stale writes, 422 for invalid ones
+//   - resourceVersions, UIDs, generateName, generations; 409 for stale writes
 //   - the status subresource, label and field selectors, pages of lists, dry runs
-//   - merge, strategic merge and JSON patches, and server-side apply with its
-//     conflicts
-//   - watches that replay, filter, send bookmarks and initial events, and expire
-//     with 410
-//   - graceful deletion of pods, finalizers, preconditions, propagation policies;
-//     a namespace that is deleted goes with its contents
+//   - merge, strategic merge and JSON patches, server-side apply with its conflicts
+//   - watches that replay, filter, send bookmarks and initial events, expire with 410
+//   - graceful deletion of pods, finalizers, preconditions, propagation policies
 //
 // [Server.Inject] injects faults. [Server.DropWatches], [Server.BreakWatches] and
 // [Server.ExpireWatches] end watches. [Server.Compact] forgets all history.
-// [Server.Requests] returns the journal: every request with its time, user, body
-// and result. [Server.Put], [Get], [Edit] and [Delete] change objects as another
-// client would, but without a request, a journal entry, authorization or
-// validation.
+// [Server.Requests] returns the journal: every request with its time, user, body and
+// result. [Server.Put], [Get], [List], [Edit] and [Delete] read and change objects
+// without a request, a journal entry, authorization or validation.
 //
-// The Node authorizer and NodeRestriction apply to node identities. All other
-// requests are allowed unless [Options].Authorizer refuses them; see [RBACFrom].
+// By default the Node authorizer applies to node identities, and all other requests are
+// allowed; [Options].Authorizer replaces that, see [RBACFrom]. NodeRestriction is always on.
 //
 // # Concurrency
 //
@@ -66,13 +60,10 @@
 //
 // # Compatibility
 //
-// The cases of internal/conformance run against this package in every test run.
-// They compare its answers with recordings of kube-apiserver 1.37, 1.36, 1.35 and
-// 1.34. In nine cases the package words an error of an older one as 1.37 does.
-//
-// A corpus of 1,900 malformed and unusual requests compares status codes with the
-// same four versions. The package answers 14 of them with another code, which
-// internal/conformance lists.
+// In every test run internal/conformance compares answers with recordings of
+// kube-apiserver 1.37, 1.36, 1.35 and 1.34. In up to nine cases the package words an
+// error of an older one as 1.37 does. Of 1,900 malformed and unusual requests only the
+// status codes are compared: 14 differ from 1.37, which internal/conformance lists.
 //
 //	                                       as kube-apiserver 1.37
 //	metadata, conflicts, patches, delete   yes, recorded
@@ -93,7 +84,5 @@
 //	garbage collection                     on Server.CollectGarbage
 //	namespaces                             emptied by the server itself
 //
-// Until the first apply to an object, its managedFields name their managers, and
-// the field sets in them are a placeholder. There is no promise of compatibility
-// before version 1.0.
+// There is no promise of compatibility before version 1.0.
 package apitest
