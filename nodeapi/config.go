@@ -102,8 +102,8 @@ type Config struct {
 	// Authorizer replaces SubjectAccessReviews if it is set.
 	Authorizer authorizer.Authorizer
 
-	// MaxStreams bounds the open exec, attach, port-forward and log requests. More
-	// are answered with 429. Default: DefaultMaxStreams.
+	// MaxStreams bounds the open exec, attach, run, port-forward and log requests.
+	// More are answered with 429. Default: DefaultMaxStreams.
 	MaxStreams int
 	// StreamIdleTimeout closes exec, attach and port-forward connections without
 	// traffic. Default: DefaultStreamIdleTimeout.

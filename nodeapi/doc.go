@@ -25,10 +25,8 @@
 //		},
 //		Certificate: nodeapi.Certificate{Dir: "/var/lib/node/pki", Hosts: []string{"192.0.2.7"}},
 //	})
-//	if err != nil {
-//		return err
-//	}
-//	return server.Run(ctx)
+//	...
+//	err = server.Run(ctx)
 //
 // The Node must report an address (nodestatus.Addresses) and the port
 // (nodestatus.KubeletPort). A program that has an HTTPS server uses the Server as an
@@ -68,12 +66,12 @@
 // # Failure modes
 //
 // If the API server is unreachable, permissions that were granted less than five
-// minutes ago still count; other requests get 503. A client certificate gets 503
-// too until a client CA was loaded. If a signer has not issued a certificate, or
-// none is configured, the Server uses a self-signed one and logs the consequences.
-// If a file with a certificate or a CA becomes unreadable, the previous content
-// stays in use. A panic of a callback ends its request with 500 and goes to
-// ErrorHandler with its stack.
+// minutes ago still count, and tokens that were checked less than two minutes ago;
+// other requests get 503. A client certificate gets 503 too until a client CA was
+// loaded. If a signer has not issued a certificate, or none is configured, the Server
+// uses a self-signed one and logs the consequences. If a file with a certificate or a
+// CA becomes unreadable, the previous content stays in use. A panic of a callback ends
+// its request with 500 and goes to ErrorHandler with its stack.
 //
 // A command that does not read its input, and whose client has sent more of it than
 // fits in the buffers, runs on after the loss of its client until it reads, writes or
@@ -84,4 +82,6 @@
 // The package builds with k8s.io modules v0.37 and serves API servers of all
 // supported versions. A Node must not declare the feature
 // ExtendWebSocketsToKubelet: the Server does not speak v5.channel.k8s.io.
+//
+// docs/operations.md has the metrics, log lines and permissions.
 package nodeapi
