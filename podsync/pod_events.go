@@ -658,7 +658,7 @@ func (t *podState) stopAccepted(r *rules, now instant, c *call) {
 	if e.accepted == 0 {
 		e.killAt, e.recheck = killAt, killAt+stopSlack
 	} else {
-		// After the grace period, Stop is called again after each List.
+		// After the grace period, Stop is called again each Relist.
 		e.killAt = min(e.killAt, killAt)
 		e.recheck = max(e.killAt+stopSlack, now+r.relist)
 	}

@@ -135,20 +135,20 @@ type Runtime interface {
 	Start(ctx context.Context, spec ContainerSpec) error
 	// Stop asks the container to end and kills it at opts.Deadline. It may return
 	// before the end. The Provider calls it again with an earlier deadline, also
-	// while the first call is under way; a later one changes nothing. A container that has exited or does not
-	// exist is no error.
+	// while the first call is under way; a later one changes nothing. A container
+	// that has exited or does not exist is no error.
 	Stop(ctx context.Context, id ContainerID, opts StopOptions) error
 	// Remove deletes a container that does not run, with its exit code and logs.
 	// A container that does not exist is no error.
 	Remove(ctx context.Context, id ContainerID) error
 }
 
-// A Watcher is a Runtime that reports changes. Without it the Provider lists all
-// containers every [Config.Relist].
+// A Watcher is a Runtime that reports changes. With it [Config.Relist], the time between
+// two lists of all containers, is longer by default.
 type Watcher interface {
 	// Watch calls changed after each change of a container's state, until ctx is
 	// done. changed does not block. If Watch returns sooner, it is called again
-	// after a backoff, and every pod is listed.
+	// after a second, and every pod is listed.
 	Watch(ctx context.Context, changed func(pod types.UID)) error
 }
 
