@@ -5,8 +5,12 @@ package podenv
 
 import (
 	"context"
+	"fmt"
+	"runtime/debug"
 	"sync"
 	"time"
+
+	"k8s.io/klog/v2"
 )
 
 // objectKey names the object that a request reads.
@@ -64,9 +68,16 @@ func (r *reads) join(ctx context.Context, key objectKey, fresh bool, fetch func(
 	case current != nil && current.next != nil:
 		return current.next
 	}
-	f := &flight{done: make(chan struct{}), fetch: func() (any, error) {
+	f := &flight{done: make(chan struct{}), fetch: func() (obj any, err error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.timeout)
 		defer cancel()
+		// No caller could contain a panic of the client: it would end the process.
+		defer func() {
+			if v := recover(); v != nil {
+				err = fmt.Errorf("panic in a client: %v", v)
+				klog.FromContext(ctx).Error(err, "A callback panicked", "kind", key.kind, "object", klog.KRef(key.namespace, key.name), "stack", string(debug.Stack()))
+			}
+		}()
 		return fetch(ctx)
 	}}
 	if current != nil {

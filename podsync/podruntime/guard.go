@@ -15,8 +15,8 @@ import (
 )
 
 // A guard is a Runtime whose panics are errors: a fault in it concerns one call of
-// one pod, and not the process. Prepare and Check need none, since podsync contains
-// the calls that they are part of.
+// one pod, and not the process. It has no Prepare and no Check, since podsync contains
+// the calls of the Provider that they are part of; a launch contains its own.
 type guard struct {
 	runtime Runtime
 	capabilities

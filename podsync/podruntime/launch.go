@@ -35,11 +35,15 @@ type launch struct {
 // run prepares the files of the run and starts it.
 func (l *launch) run(ctx context.Context) error {
 	p := l.pod.p
-	if err := l.check(); err != nil {
+	if err := l.check(ctx); err != nil {
 		return &StartError{Reason: "CreateContainerConfigError", Err: err}
 	}
 	// The sources of the environment may have changed since the last run.
-	env, err := p.cfg.Environment.Pod(l.spec).Container(ctx, l.id.Name, l.addresses)
+	var env podenv.Environment
+	err := contain(ctx, "Config.Environment", func() (err error) {
+		env, err = p.cfg.Environment.Pod(l.spec).Container(ctx, l.id.Name, l.addresses)
+		return err
+	})
 	if err != nil {
 		return &StartError{Reason: "CreateContainerConfigError", Err: err}
 	}
@@ -77,14 +81,14 @@ func (l *launch) run(ctx context.Context) error {
 
 // check asks the Runtime whether it can run an ephemeral container, which was not in the
 // pod when that was admitted.
-func (l *launch) check() error {
+func (l *launch) check(ctx context.Context) error {
 	checker := l.pod.p.caps.checker
 	if checker == nil || l.kind != ephemeral {
 		return nil
 	}
 	pod := l.spec.DeepCopy()
 	pod.Spec.InitContainers, pod.Spec.Containers = nil, []corev1.Container{*l.container.DeepCopy()}
-	return checker.Check(pod)
+	return contain(ctx, "Checker.Check", func() error { return checker.Check(pod) })
 }
 
 // prepare makes the files that the run has mounted and returns its mounts.

@@ -471,7 +471,11 @@ func (p *pod) refresh(now time.Time) (again time.Time) {
 	}
 	p.refreshing = true
 	p.p.wg.Go(func() {
-		renew, err := fillData(ctx, p.p.cfg.Environment.Pod(spec), spec, name, p.dir)
+		var renew time.Time
+		err := contain(ctx, "Config.Environment", func() (err error) {
+			renew, err = fillData(ctx, p.p.cfg.Environment.Pod(spec), spec, name, p.dir)
+			return err
+		})
 		p.do(func() {
 			p.refreshing = false
 			now := time.Now()
@@ -563,7 +567,10 @@ func (p *pod) await(until time.Time) {
 // event records an event about the pod.
 func (p *pod) event(kind, reason, action, format string, args ...any) {
 	if p.p.cfg.EventRecorder != nil {
-		p.p.cfg.EventRecorder.Eventf(p.spec, nil, kind, reason, action, format, args...)
+		_ = contain(p.ctx, "EventRecorder.Eventf", func() error {
+			p.p.cfg.EventRecorder.Eventf(p.spec, nil, kind, reason, action, format, args...)
+			return nil
+		})
 	}
 }
 

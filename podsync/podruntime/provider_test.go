@@ -23,9 +23,13 @@ import (
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 
+	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/podsync"
+	"github.com/kubewright/kubewright/podsync/podenv"
 	"github.com/kubewright/kubewright/podsync/podruntime"
 	"github.com/kubewright/kubewright/podsync/podstatus"
 )
@@ -1004,6 +1008,104 @@ func TestAPanicOfTheRuntimeConcernsOneCall(t *testing.T) {
 			t.Errorf("the calls that panicked were %q, want %q", got, want)
 		}
 	}
+}
+
+// A faulty is what an embedder hands in besides the Runtime. It panics while broken is set.
+type faulty struct {
+	*link
+	broken atomic.Bool
+	corev1client.ConfigMapsGetter
+}
+
+func (f *faulty) fail(callback string) {
+	if f.broken.Load() {
+		panic("a fault of " + callback)
+	}
+}
+
+func (f *faulty) Check(*corev1.Pod) error { f.fail("Check"); return nil }
+
+func (f *faulty) ConfigMaps(namespace string) corev1client.ConfigMapInterface {
+	f.fail("ConfigMaps")
+	return f.ConfigMapsGetter.ConfigMaps(namespace)
+}
+
+func (f *faulty) Eventf(runtime.Object, runtime.Object, string, string, string, string, ...any) {
+	f.fail("Eventf")
+}
+
+func (f *faulty) Resize(context.Context, podruntime.ContainerID, *corev1.Pod, *corev1.Container) error {
+	return nil
+}
+
+// Functions of Config and the Check of an ephemeral container are called by goroutines of the Provider, where a panic would
+// end the process. One pod waits until they return again, and the other one runs.
+func TestAPanicOfAFunctionOfTheProgramConcernsOnePod(t *testing.T) {
+	f := &faulty{}
+	prepare := func(w *world) {
+		w.change = func(cfg *podruntime.Config) {
+			f.link = w.link
+			core := w.api.Client(apitest.User{}).CoreV1()
+			f.ConfigMapsGetter = core
+			env, err := podenv.New(podenv.Config{ConfigMaps: f, Secrets: core, Allocatable: func() corev1.ResourceList { f.fail("Allocatable of podenv"); return nil }})
+			if err != nil {
+				w.Fatal(err)
+			}
+			cfg.Runtime, cfg.Environment, cfg.EventRecorder, cfg.VolumeRefresh = f, env, f, time.Second
+			cfg.Allocatable = func() corev1.ResourceList {
+				f.fail("Allocatable")
+				return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourcePods: resource.MustParse("10")}
+			}
+		}
+	}
+	inWorldWith(t, prepare, func(w *world) {
+		data := func(value string) *corev1.ConfigMap {
+			return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "settings"}, Data: map[string]string{"KEY": value}}
+		}
+		w.api.Put(data("1"))
+		app := command("app", "exit 1 10s")
+		app.Env = []corev1.EnvVar{{Name: "CPUS", ValueFrom: &corev1.EnvVarSource{ResourceFieldRef: &corev1.ResourceFieldSelector{Resource: "limits.cpu"}}}}
+		app.Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}
+		pod := podOf(corev1.RestartPolicyAlways, app)
+		pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
+			LocalObjectReference: corev1.LocalObjectReference{Name: "settings"}, DefaultMode: new(int32(0o644)),
+		}}}, {Name: "fields", VolumeSource: corev1.VolumeSource{DownwardAPI: &corev1.DownwardAPIVolumeSource{DefaultMode: new(int32(0o644)), Items: []corev1.DownwardAPIVolumeFile{
+			{Path: "cpus", ResourceFieldRef: &corev1.ResourceFieldSelector{ContainerName: "app", Resource: "limits.cpu"}},
+		}}}}}
+		if err := w.p.Admit(w.Context(), pod, slices.Values([]*corev1.Pod(nil))); err != nil {
+			w.Fatal(err)
+		}
+		ref := w.start(pod)
+		time.Sleep(5 * time.Second)
+
+		f.broken.Store(true)
+		pod = pod.DeepCopy()
+		pod.Generation = 2
+		pod.Spec.Containers[0].Resources.Requests[corev1.ResourceCPU] = resource.MustParse("2")
+		pod.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "debug", Command: []string{"forever"}}}}
+		w.update(pod)
+		time.Sleep(time.Minute)
+		for name, message := range map[string]string{"app": "panic in Config.Environment: a fault of Allocatable of podenv", "debug": "panic in Checker.Check: a fault of Check"} {
+			if c := w.container(ref, name); c.State.Waiting == nil || !strings.Contains(c.State.Waiting.Message, message) {
+				w.Errorf("%s is %+v, want a wait for %q", name, c.State, message)
+			}
+		}
+		w.expectResize(pod, corev1.PodReasonDeferred, "panic in Config.Allocatable: a fault of Allocatable", "1", "1")
+
+		f.broken.Store(false)
+		w.api.Put(data("2"))
+		time.Sleep(10 * time.Minute)
+		if n := len(w.starts["app"]); n < 3 {
+			w.Errorf("app started %d times", n)
+		}
+		if c := w.container(ref, "debug"); c.State.Running == nil {
+			w.Errorf("debug is %+v", c.State)
+		}
+		w.expectResize(pod, "", "", "2", "2")
+		if got, err := os.ReadFile(filepath.Join(w.root, "pods", string(ref.UID), "volumes", "v", "KEY")); err != nil || string(got) != "2" {
+			w.Errorf("the volume has %q (%v)", got, err)
+		}
+	})
 }
 
 func TestAStartAfterOneThatFailedLateUsesItsDirectory(t *testing.T) {

@@ -353,11 +353,7 @@ func TestAResizeThatIsWithdrawnShrinksThePod(t *testing.T) {
 			}
 			time.Sleep(time.Minute)
 			w.expectWhole(pod, "2", "2", "")
-			w.machine.mu.Lock()
-			defer w.machine.mu.Unlock()
-			if got := w.limits[pod.UID]; got != 2000 {
-				w.Errorf("the pod has %d thousandths of a CPU", got)
-			}
+			w.expectLimit(pod, 2000)
 		})
 	}
 }
@@ -394,11 +390,7 @@ func TestAResizeOfThePodOutlivesTheProcess(t *testing.T) {
 					w.boot()
 					time.Sleep(2 * time.Minute)
 					w.expectWhole(pod, "1", "1", "")
-					w.machine.mu.Lock()
-					defer w.machine.mu.Unlock()
-					if got := w.limits[pod.UID]; got != 1000 {
-						w.Errorf("the pod has %d thousandths of a CPU", got)
-					}
+					w.expectLimit(pod, 1000)
 				})
 			})
 		}
@@ -618,4 +610,14 @@ func TestAPodAboveItsEphemeralStorageIsEvicted(t *testing.T) {
 		time.Sleep(time.Minute)
 		e.expect(w, "uid-1 1s true Pod ephemeral local storage usage exceeds the total limit of containers 1Mi.")
 	})
+}
+
+// expectLimit checks the limit of the pod as a whole, in thousandths of a CPU.
+func (w *world) expectLimit(pod *corev1.Pod, want int64) {
+	w.Helper()
+	w.machine.mu.Lock()
+	defer w.machine.mu.Unlock()
+	if got := w.limits[pod.UID]; got != want {
+		w.Errorf("the pod has %d thousandths of a CPU, want %d", got, want)
+	}
 }

@@ -5,6 +5,7 @@ package podruntime
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"iter"
 	"maps"
@@ -77,7 +78,10 @@ func (r *room) admit(pod *corev1.Pod, active iter.Seq[*corev1.Pod]) error {
 		}
 	}
 	if r.allocatable != nil {
-		total := r.allocatable()
+		total, err := r.total()
+		if err != nil {
+			return err
+		}
 		for _, name := range namesOf(total, pod) {
 			want, used, capacity := RequestOf(pod, name), sum(others, name), total[name]
 			if !enough(want, used, capacity) {
@@ -87,6 +91,12 @@ func (r *room) admit(pod *corev1.Pod, active iter.Seq[*corev1.Pod]) error {
 	}
 	r.tenants[pod.UID] = &tenant{pod: pod}
 	return nil
+}
+
+// total returns the allocatable resources of the node.
+func (r *room) total() (list corev1.ResourceList, err error) {
+	err = contain(context.Background(), "Config.Allocatable", func() error { list = r.allocatable(); return nil })
+	return list, err
 }
 
 // hold makes a pod that the Provider has a tenant, whether or not there is room.
@@ -194,7 +204,10 @@ func (r *room) decideResize(t *tenant, desired *corev1.Pod) pending {
 			others = append(others, other.pod)
 		}
 	}
-	total := r.allocatable()
+	total, err := r.total()
+	if err != nil { // it is tried again with each list
+		return pending{corev1.PodReasonDeferred, err.Error()}
+	}
 	deferred := pending{}
 	for _, name := range namesOf(total, desired) {
 		had, want, used, capacity := RequestOf(t.pod, name), RequestOf(desired, name), sum(others, name), total[name]
