@@ -13,6 +13,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -43,6 +44,7 @@ type Server struct {
 	ready         ready
 	begun         atomic.Bool
 	failure       atomic.Pointer[error] // of the listener
+	requests      sync.RWMutex          // held for reading by each request that Run serves
 }
 
 // New returns a Server. It returns an error that names every invalid field of
@@ -92,6 +94,9 @@ type ready struct {
 func (r ready) Name() string          { return r.name }
 func (r ready) Done() <-chan struct{} { return r.done }
 
+// stopping is the answer to a request that comes too late.
+const stopping = "the node is shutting down"
+
 var errStopped = errors.New("nodeapi: Run has returned")
 
 // Run listens and serves until ctx is done. It then stops listening, cancels the
@@ -122,7 +127,7 @@ func (s *Server) Run(ctx context.Context) error {
 
 	// Requests outlive ctx by ShutdownTimeout at most; streams end with ctx.
 	server := &http.Server{
-		Handler: s, TLSConfig: tlsConfig,
+		Handler: http.HandlerFunc(s.serveInRun), TLSConfig: tlsConfig,
 		ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
 		BaseContext: func(net.Listener) context.Context { return context.WithoutCancel(ctx) },
 		ErrorLog:    log.New(logWriter{logger}, "", 0),
@@ -146,9 +151,20 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	_ = server.Close()
 	s.streams.close()
-	_ = s.streams.wait(context.WithoutCancel(ctx))
+	_ = s.streams.wait(context.WithoutCancel(ctx)) // those of ServeHTTP, too
+	s.requests.Lock()                              // for good: all calls have returned, and none begins
 	logger.V(3).Info("Stopped")
 	return err
+}
+
+// serveInRun serves a request that must end before Run returns.
+func (s *Server) serveInRun(w http.ResponseWriter, r *http.Request) {
+	if !s.requests.TryRLock() { // Run is waiting for the last ones
+		http.Error(w, stopping, http.StatusServiceUnavailable)
+		return
+	}
+	defer s.requests.RUnlock()
+	s.ServeHTTP(w, r)
 }
 
 // logWriter logs the complaints of package net/http, most of them about clients

@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -91,6 +92,40 @@ func TestStatsThatHangEndAfterCallTimeout(t *testing.T) {
 		func(cfg *Config) { cfg.CallTimeout = 100 * time.Millisecond })
 	if code, _ := r.get("/stats/summary"); code != 504 {
 		t.Errorf("%d", code)
+	}
+}
+
+// ShutdownTimeout closes the connection of the request, which cancels the call and does not end it.
+func TestRunReturnsAfterACallThatIsLate(t *testing.T) {
+	called, stopped, verdict := make(chan struct{}), make(chan struct{}), make(chan bool, 1)
+	r := start(t, &testBackend{stats: func(ctx context.Context) (*statsv1alpha1.Summary, error) {
+		close(called)
+		<-ctx.Done()
+		select {
+		case <-stopped:
+			verdict <- false
+		case <-time.After(100 * time.Millisecond):
+			verdict <- true
+		}
+		return nil, ctx.Err()
+	}}, func(cfg *Config) { cfg.ShutdownTimeout = time.Millisecond })
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, r.url+"/stats/summary", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer admin")
+	client := insecureClient(nil)
+	defer client.CloseIdleConnections()
+	go func() {
+		if resp, err := client.Do(req); err == nil {
+			_ = resp.Body.Close()
+		}
+	}()
+	await(t, "the call", called)
+	r.stop()
+	close(stopped)
+	if !await(t, "the end of the call", verdict) {
+		t.Error("Run has returned before the call")
 	}
 }
 

@@ -35,7 +35,7 @@ type openStream struct {
 // The causes with which the context of a stream ends.
 var (
 	errClientGone = errors.New("the client has closed the connection")
-	errStopping   = errors.New("the node is shutting down")
+	errStopping   = errors.New(stopping)
 	errEnded      = errors.New("the stream has ended")
 )
 
@@ -52,7 +52,7 @@ func (s *streams) begin(ctx context.Context) (_ context.Context, st *openStream,
 	n := len(s.open)
 	switch {
 	case s.stopped:
-		err = &statusError{http.StatusServiceUnavailable, "the node is shutting down"}
+		err = &statusError{http.StatusServiceUnavailable, stopping}
 	case n >= s.max:
 		err = &statusError{http.StatusTooManyRequests, fmt.Sprintf("the node has %d open log, exec, attach and port-forward requests, its maximum; try again later", n)}
 	default:
