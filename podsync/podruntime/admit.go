@@ -52,7 +52,7 @@ func (p *Provider) Admit(ctx context.Context, pod *corev1.Pod, active iter.Seq[*
 	if err := p.matchesNode(ctx, pod); err != nil {
 		return err
 	}
-	return p.room.admit(pod, active)
+	return p.room.admit(ctx, pod, active)
 }
 
 // matchesNode rejects a pod that the Node's labels or taints keep away. The Node is

@@ -65,7 +65,7 @@ func TestAPodWithoutRoomIsRejected(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRoom(func() corev1.ResourceList { return allocatable }, false, false, nil)
-			reason, message := rejection(t, r.admit(tc.pod, slices.Values(tc.active)))
+			reason, message := rejection(t, r.admit(t.Context(), tc.pod, slices.Values(tc.active)))
 			if reason != tc.reason || message != tc.message {
 				t.Errorf("%s: %s; want %s: %s", reason, message, tc.reason, tc.message)
 			}
@@ -215,7 +215,7 @@ func TestHostPortsAreTakenOnce(t *testing.T) {
 		"the host's network":     {pod("", ""), &corev1.Pod{Spec: corev1.PodSpec{HostNetwork: true, Containers: []corev1.Container{{Ports: []corev1.ContainerPort{{ContainerPort: 8080}}}}}}, false},
 	} {
 		t.Run(what, func(t *testing.T) {
-			err := newRoom(nil, false, false, nil).admit(tc.b, slices.Values([]*corev1.Pod{tc.a}))
+			err := newRoom(nil, false, false, nil).admit(t.Context(), tc.b, slices.Values([]*corev1.Pod{tc.a}))
 			if reject := (*podsync.RejectError)(nil); (err == nil) != tc.ok || err != nil && (!errors.As(err, &reject) || reject.Reason != ReasonNodePorts) {
 				t.Errorf("%v, want success %v", err, tc.ok)
 			}

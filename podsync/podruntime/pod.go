@@ -141,7 +141,7 @@ func (p *Provider) load(dir string) (*pod, error) {
 // follow makes desired the spec of the pod, except for resources that the node has no
 // room for.
 func (p *pod) follow(desired *corev1.Pod) error {
-	spec, why := p.p.room.update(desired, time.Now())
+	spec, why := p.p.room.update(p.ctx, desired, time.Now())
 	if err := p.keep(desired, spec, why); err != nil {
 		return err
 	}
@@ -595,7 +595,7 @@ func (p *pod) publish() {
 	p.state = state
 	p.mu.Unlock()
 	if state.Stopped {
-		p.p.room.leave(p.ref.UID)
+		p.p.room.leave(p.ctx, p.ref.UID)
 	}
 	if !same {
 		p.p.noteChange(p.ref.UID)

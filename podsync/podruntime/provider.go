@@ -258,7 +258,7 @@ func (p *Provider) relist(ctx context.Context) {
 			}
 		}
 		last = next
-		p.room.retry() // the allocatable resources may have changed
+		p.room.retry(ctx) // the allocatable resources may have changed
 	}
 }
 
@@ -449,7 +449,7 @@ func (p *Provider) Stop(ctx context.Context, ref podsync.Ref, opts podsync.StopO
 	}
 	pod := p.find(ref.UID)
 	if pod == nil {
-		p.room.leave(ref.UID) // it was admitted, perhaps, and never started
+		p.room.leave(ctx, ref.UID) // it was admitted, perhaps, and never started
 		return podsync.State{Ref: ref, Stopped: true}, nil
 	}
 	deadline := time.Now().Add(opts.Grace)

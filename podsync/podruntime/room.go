@@ -58,7 +58,7 @@ func newRoom(allocatable func() corev1.ResourceList, resizes, resizesPod bool, g
 // admit makes a pod a tenant, or returns the rejection of a pod for which there is no
 // room. The scheduler has counted too, but perhaps before another pod was bound.
 // active are the pods that podsync has admitted.
-func (r *room) admit(pod *corev1.Pod, active iter.Seq[*corev1.Pod]) error {
+func (r *room) admit(ctx context.Context, pod *corev1.Pod, active iter.Seq[*corev1.Pod]) error {
 	list := slices.Collect(active)
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -78,7 +78,7 @@ func (r *room) admit(pod *corev1.Pod, active iter.Seq[*corev1.Pod]) error {
 		}
 	}
 	if r.allocatable != nil {
-		total, err := r.total()
+		total, err := r.total(ctx)
 		if err != nil {
 			return err
 		}
@@ -94,8 +94,8 @@ func (r *room) admit(pod *corev1.Pod, active iter.Seq[*corev1.Pod]) error {
 }
 
 // total returns the allocatable resources of the node.
-func (r *room) total() (list corev1.ResourceList, err error) {
-	err = contain(context.Background(), "Config.Allocatable", func() error { list = r.allocatable(); return nil })
+func (r *room) total(ctx context.Context) (list corev1.ResourceList, err error) {
+	err = contain(ctx, "Config.Allocatable", func() error { list = r.allocatable(); return nil })
 	return list, err
 }
 
@@ -107,13 +107,13 @@ func (r *room) hold(pod *corev1.Pod) {
 }
 
 // leave frees the resources of a pod.
-func (r *room) leave(uid types.UID) {
+func (r *room) leave(ctx context.Context, uid types.UID) {
 	r.mu.Lock()
 	_, known := r.tenants[uid]
 	delete(r.tenants, uid)
 	r.mu.Unlock()
 	if known {
-		r.retry()
+		r.retry(ctx)
 	}
 }
 
@@ -129,14 +129,14 @@ func (r *room) spec(uid types.UID) *corev1.Pod {
 
 // update replaces the spec of a tenant by desired, and returns it with the resources
 // that the pod has: those of desired if there is room for them.
-func (r *room) update(desired *corev1.Pod, now time.Time) (*corev1.Pod, pending) {
+func (r *room) update(ctx context.Context, desired *corev1.Pod, now time.Time) (*corev1.Pod, pending) {
 	r.mu.Lock()
 	t := r.tenants[desired.UID]
 	if t == nil { // it has stopped
 		r.mu.Unlock()
 		return desired, pending{}
 	}
-	why := r.decideResize(t, desired)
+	why := r.decideResize(ctx, t, desired)
 	freed := false
 	switch why.reason {
 	case "":
@@ -153,7 +153,7 @@ func (r *room) update(desired *corev1.Pod, now time.Time) (*corev1.Pod, pending)
 	spec := t.pod
 	r.mu.Unlock()
 	if freed {
-		r.retry()
+		r.retry(ctx)
 	}
 	return spec, why
 }
@@ -161,7 +161,7 @@ func (r *room) update(desired *corev1.Pod, now time.Time) (*corev1.Pod, pending)
 // retry grants the resizes that wait, as far as there is room now. As with the
 // kubelet, pods of a higher priority come first, then guaranteed pods, then those
 // that have waited for longer.
-func (r *room) retry() {
+func (r *room) retry(ctx context.Context) {
 	var granted []types.UID
 	r.mu.Lock()
 	waiting := slices.DeleteFunc(slices.Collect(maps.Values(r.tenants)), func(t *tenant) bool { return t.want == nil })
@@ -174,7 +174,7 @@ func (r *room) retry() {
 		)
 	})
 	for _, t := range waiting {
-		if r.decideResize(t, t.want).reason == "" {
+		if r.decideResize(ctx, t, t.want).reason == "" {
 			t.pod, t.want = t.want, nil
 			granted = append(granted, t.pod.UID)
 		}
@@ -187,7 +187,7 @@ func (r *room) retry() {
 
 // decideResize returns why a tenant can't have the resources of desired now. A resource
 // whose request does not grow is always granted. r.mu must be held.
-func (r *room) decideResize(t *tenant, desired *corev1.Pod) pending {
+func (r *room) decideResize(ctx context.Context, t *tenant, desired *corev1.Pod) pending {
 	switch {
 	case sameResources(t.pod, desired):
 		return pending{}
@@ -204,7 +204,7 @@ func (r *room) decideResize(t *tenant, desired *corev1.Pod) pending {
 			others = append(others, other.pod)
 		}
 	}
-	total, err := r.total()
+	total, err := r.total(ctx)
 	if err != nil { // it is tried again with each list
 		return pending{corev1.PodReasonDeferred, err.Error()}
 	}

@@ -52,7 +52,7 @@ func guaranteedPod(pod *corev1.Pod) {
 func (l *lodge) expect(pod *corev1.Pod, reason string) {
 	l.Helper()
 	l.now = l.now.Add(time.Second)
-	if _, why := l.update(pod, l.now); why.reason != reason {
+	if _, why := l.update(l.Context(), pod, l.now); why.reason != reason {
 		l.Errorf("%s: %q %s, want %q", pod.Name, why.reason, why.message, reason)
 	}
 }
@@ -67,14 +67,14 @@ func (l *lodge) expectGranted(names ...string) {
 func TestAPodThatNeverStartedLeavesTheRoom(t *testing.T) {
 	l := newLodge(t)
 	none := slices.Values([]*corev1.Pod{})
-	if reason, _ := rejection(t, l.admit(guest("a", "3", "0"), none)); reason != "" {
+	if reason, _ := rejection(t, l.admit(t.Context(), guest("a", "3", "0"), none)); reason != "" {
 		t.Fatal(reason)
 	}
 	if l.spec("a") != nil {
 		t.Error("a pod that was not started is measured")
 	}
 	// It was deleted before its start, so podsync no longer names it.
-	if reason, _ := rejection(t, l.admit(guest("b", "3", "0"), none)); reason != "" {
+	if reason, _ := rejection(t, l.admit(t.Context(), guest("b", "3", "0"), none)); reason != "" {
 		t.Fatal(reason)
 	}
 	l.hold(guest("b", "1", "0"))
@@ -123,10 +123,10 @@ func TestTheOrderOfResizesThatWait(t *testing.T) {
 		l.expect(pod, corev1.PodReasonDeferred)
 	}
 	l.expect(waiting[0], corev1.PodReasonDeferred) // asking again does not make it younger
-	l.leave("all")
+	l.leave(t.Context(), "all")
 	l.expectGranted("e", "d")
-	l.leave("e")
-	l.leave("d")
+	l.leave(t.Context(), "e")
+	l.leave(t.Context(), "d")
 	l.expectGranted("e", "d", "z", "y")
 }
 
