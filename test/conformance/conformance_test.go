@@ -126,9 +126,13 @@ func newSuiteWith(t *testing.T, binaries rig.Binaries) *suite {
 	return s
 }
 
-// resultDir returns the directory for logs and reports.
+// resultDir returns the directory for logs and reports, which it creates.
 func resultDir(t *testing.T) string {
+	t.Helper()
 	if dir := os.Getenv(variable + "_DIR"); dir != "" {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
 		return dir
 	}
 	return t.TempDir()
