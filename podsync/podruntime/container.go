@@ -215,6 +215,9 @@ func (c *container) start() {
 			case err == nil:
 				c.failure, c.failures = nil, 0
 				c.due = time.Now().Add(retryKeep) // a Runtime that lists it late is not called without end
+			case errors.Is(err, ErrMayHaveRun):
+				c.failure, c.failures = nil, 0
+				c.note(func(r *runRecord) { r.Ran = time.Now() }) // and is lost, since it is not listed
 			case ctx.Err() == nil: // else the pod stops
 				c.failed(failureOf(err, "RunContainerError"))
 			}

@@ -1108,6 +1108,42 @@ func TestAPanicOfAFunctionOfTheProgramConcernsOnePod(t *testing.T) {
 	})
 }
 
+// A Runtime that can't tell whether a run had begun when its Start was cut off does not start it again.
+func TestARunThatMayHaveBegunIsNotRepeated(t *testing.T) {
+	for _, dies := range []bool{false, true} {
+		for policy, want := range map[corev1.RestartPolicy][]string{corev1.RestartPolicyNever: nil, corev1.RestartPolicyAlways: {"start app/1"}} {
+			inWorld(t, func(w *world) {
+				var once sync.Once
+				w.link.setBefore(func(op string) (err error) {
+					if op == "Start" {
+						once.Do(func() { err = fmt.Errorf("cut off: %w", podruntime.ErrMayHaveRun) })
+					}
+					return err
+				})
+				ref := w.start(podOf(policy, command("app", "forever")))
+				time.Sleep(time.Second)
+				if dies {
+					w.kill()
+					w.boot()
+				}
+				time.Sleep(time.Hour)
+				w.expect(want...)
+				c := w.container(ref, "app")
+				end := c.State.Terminated
+				if policy == corev1.RestartPolicyAlways {
+					end = c.LastTerminationState.Terminated
+				}
+				if end == nil || end.ExitCode != 137 || end.Reason != "ContainerStatusUnknown" || int(c.RestartCount) != len(want) {
+					w.Errorf("%s: the container is %+v", policy, c)
+				}
+				if stopped := w.state(ref).Stopped; stopped != (policy == corev1.RestartPolicyNever) {
+					w.Errorf("%s: stopped is %v", policy, stopped)
+				}
+			})
+		}
+	}
+}
+
 func TestAStartAfterOneThatFailedLateUsesItsDirectory(t *testing.T) {
 	inWorld(t, func(w *world) {
 		pod := podOf(corev1.RestartPolicyNever, command("app", "exit 0"))

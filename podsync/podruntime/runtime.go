@@ -5,6 +5,7 @@ package podruntime
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -131,7 +132,8 @@ type Runtime interface {
 	// Start creates the container, with its image, and starts it. It returns nil
 	// if the container runs or has run already. After an error the container
 	// must not begin to run. If ctx ends, Start returns soon, and List tells the
-	// outcome. Use [StartError] to choose the reason in the container's status.
+	// outcome. Use [StartError] to choose the reason in the container's status, and
+	// [ErrMayHaveRun] if an earlier call was cut off.
 	Start(ctx context.Context, spec ContainerSpec) error
 	// Stop asks the container to end and kills it at opts.Deadline. It may return
 	// before the end. The Provider calls it again with an earlier deadline, also
@@ -276,6 +278,13 @@ type GRPCProber interface {
 	// ProbeGRPC returns nil if the service at address is serving.
 	ProbeGRPC(ctx context.Context, address, service string) error
 }
+
+// ErrMayHaveRun is in the error tree of Start if an earlier call for the same run was
+// cut off, by the death of this process or of the runtime, and cannot be told to have had
+// no effect. The container must not run and not be listed. The run counts as one that
+// was lost: it has ended with exit code 137 and the reason ContainerStatusUnknown, and
+// the restart policy decides what follows.
+var ErrMayHaveRun = errors.New("the container may have run")
 
 // A StartError is an error of Start or SetUpPod that chooses the reason in the
 // status of the waiting container.

@@ -89,7 +89,7 @@ type runRecord struct {
 	// Image and Resources, the text of a grant, are those that the run was given last.
 	Image     string `json:"image,omitempty"`
 	Resources string `json:"resources,omitempty"`
-	// Ran says that the Runtime has listed the run as running.
+	// Ran says that the Runtime has listed the run as running, or that it may have run.
 	Ran time.Time `json:"ran,omitzero"`
 	// The results of hooks and probes.
 	PostStarted bool `json:"postStarted,omitempty"`

@@ -51,7 +51,7 @@ func TestAContainerHasTheDevicesOfItsClaims(t *testing.T) {
 	}
 	for i := range p.Spec.Containers {
 		c := &p.Spec.Containers[i]
-		spec := podruntime.ContainerSpec{ID: podruntime.ContainerID{Pod: p.UID, Name: c.Name}, Pod: p, Container: c, Sandbox: &box}
+		spec := podruntime.ContainerSpec{ID: podruntime.ContainerID{Pod: p.UID, Name: c.Name}, Pod: p, Container: c, Sandbox: &box, Dir: t.TempDir()}
 		spec.Environment.Command = c.Command
 		if err := r.Start(t.Context(), spec); err != nil {
 			t.Fatal(err)

@@ -204,7 +204,7 @@ func TestAnEphemeralContainerSeesItsTarget(t *testing.T) {
 	})
 	main := set(t, r, p)
 	debug := main
-	debug.ID.Name, debug.Container = "debug", (*corev1.Container)(&p.Spec.EphemeralContainers[0].EphemeralContainerCommon)
+	debug.ID.Name, debug.Container, debug.Dir = "debug", (*corev1.Container)(&p.Spec.EphemeralContainers[0].EphemeralContainerCommon), t.TempDir()
 	if err := r.Start(t.Context(), debug); err == nil {
 		t.Error("it was started before its target")
 	}

@@ -164,6 +164,9 @@ func (r *Runtime) find(ctx context.Context, id podruntime.ContainerID) ([]*runti
 }
 
 // Start implements podruntime.Runtime.
+//
+// A StartContainer that is cut off, because this process or the runtime is killed, may leave a container that has run and
+// that the runtime lists as created. So the attempt is on disk before the call, and is not made again after that.
 func (r *Runtime) Start(ctx context.Context, spec podruntime.ContainerSpec) error {
 	existing, err := r.find(ctx, spec.ID)
 	if err != nil {
@@ -173,11 +176,17 @@ func (r *Runtime) Start(ctx context.Context, spec podruntime.ContainerSpec) erro
 		if c.State != runtimeapi.ContainerState_CONTAINER_CREATED {
 			return nil
 		}
-		// The last process was killed before it started this one, and its
-		// environment may be out of date.
+		// Its environment may be out of date. A runtime that is still starting it refuses.
 		if _, err := r.client.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: c.Id}); err != nil {
 			return err
 		}
+	}
+	begun, attempt := filepath.Join(spec.Dir, "begun"), strconv.Itoa(spec.ID.Attempt)
+	switch last, err := os.ReadFile(begun); {
+	case err != nil && !errors.Is(err, os.ErrNotExist):
+		return err
+	case string(last) == attempt:
+		return fmt.Errorf("the start of %v was cut off: %w", spec.ID, podruntime.ErrMayHaveRun)
 	}
 	if spec.Sandbox == nil {
 		return errors.New("the container has no sandbox")
@@ -196,6 +205,9 @@ func (r *Runtime) Start(ctx context.Context, spec podruntime.ContainerSpec) erro
 	if err != nil {
 		return &podruntime.StartError{Reason: "CreateContainerError", Err: err}
 	}
+	if err := os.WriteFile(begun, []byte(attempt), 0o600); err != nil {
+		return err
+	}
 	if _, err = r.client.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: created.ContainerId}); err != nil {
 		failed := &podruntime.StartError{Reason: "RunContainerError", Err: err}
 		if lost, statusErr := r.lostSandbox(ctx, spec.Sandbox.ID); !lost {
@@ -203,7 +215,10 @@ func (r *Runtime) Start(ctx context.Context, spec podruntime.ContainerSpec) erro
 		}
 		// The container never ran, so it must run in a new sandbox, even in a pod that
 		// is never restarted. It goes first: its exit would count otherwise.
-		_, err := r.client.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: created.ContainerId})
+		err := os.Remove(begun)
+		if err == nil {
+			_, err = r.client.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: created.ContainerId})
+		}
 		if err == nil {
 			err = r.stopSandbox(ctx, spec.Sandbox.ID)
 		}

@@ -63,7 +63,7 @@ func set(t testing.TB, r *Runtime, pod *corev1.Pod) podruntime.ContainerSpec {
 		t.Fatal(err)
 	}
 	c := &pod.Spec.Containers[0]
-	spec := podruntime.ContainerSpec{ID: podruntime.ContainerID{Pod: pod.UID, Name: c.Name}, Pod: pod, Container: c, Hostname: pod.Name, Sandbox: &box}
+	spec := podruntime.ContainerSpec{ID: podruntime.ContainerID{Pod: pod.UID, Name: c.Name}, Pod: pod, Container: c, Hostname: pod.Name, Sandbox: &box, Dir: t.TempDir()}
 	spec.Environment.Command = c.Command
 	return spec
 }
@@ -72,18 +72,12 @@ func TestAContainerThatWasOnlyCreatedIsMadeAgain(t *testing.T) {
 	server := criserver.Start(t)
 	r := newRuntime(t, server)
 	spec := set(t, r, pod())
-	server.Fail = func(method string) error {
-		if method == "StartContainer" {
-			return status.Error(codes.Unavailable, "killed")
-		}
-		return nil
-	}
+	dir := spec.Dir
+	spec.Dir = filepath.Join(dir, "absent") // so that it ends before StartContainer
 	if err := r.Start(t.Context(), spec); err == nil {
 		t.Fatal("Start returned nil although the container did not start")
 	}
-	server.Lock()
-	server.Fail = nil
-	server.Unlock()
+	spec.Dir = dir
 	spec.Environment.Args = []string{"new"}
 	if err := r.Start(t.Context(), spec); err != nil {
 		t.Fatal(err)
@@ -97,6 +91,50 @@ func TestAContainerThatWasOnlyCreatedIsMadeAgain(t *testing.T) {
 		if c.Status.State != runtimeapi.ContainerState_CONTAINER_RUNNING || len(c.Config.Args) != 1 {
 			t.Errorf("it is %v with arguments %v", c.Status.State, c.Config.Args)
 		}
+	}
+}
+
+// If the process or the runtime is killed during StartContainer, the runtime may list the container as created although it
+// has run. After that neither this process nor the next one starts the run again.
+func TestAContainerWhoseStartWasCutOffIsNotStartedAgain(t *testing.T) {
+	server := criserver.Start(t)
+	r := newRuntime(t, server)
+	spec := set(t, r, pod())
+	server.Fail = func(method string) error {
+		if method == "StartContainer" {
+			return status.Error(codes.Unavailable, "killed")
+		}
+		return nil
+	}
+	if err := r.Start(t.Context(), spec); err == nil || errors.Is(err, podruntime.ErrMayHaveRun) {
+		t.Fatalf("Start returned %v", err)
+	}
+	refuse := func(method string) error {
+		if method == "RemoveContainer" {
+			return status.Error(codes.Unknown, "container is in starting state, can't be removed")
+		}
+		return nil
+	}
+	for _, fail := range []func(string) error{refuse, nil, nil} {
+		server.Lock()
+		server.Fail = fail
+		server.Unlock()
+		r = newRuntime(t, server)
+		err := r.Start(t.Context(), spec)
+		if want := fail == nil; err == nil || errors.Is(err, podruntime.ErrMayHaveRun) != want {
+			t.Errorf("Start returned %v", err)
+		}
+		server.Lock()
+		for _, c := range server.Containers {
+			if fail == nil || c.Status.State != runtimeapi.ContainerState_CONTAINER_CREATED {
+				t.Errorf("there is a container, %v", c.Status.State)
+			}
+		}
+		server.Unlock()
+	}
+	spec.ID.Attempt++
+	if err := r.Start(t.Context(), spec); err != nil {
+		t.Errorf("the next run: %v", err)
 	}
 }
 
@@ -267,6 +305,7 @@ func TestAContainerOfASandboxWithoutAProcessIsAsIfItWasNeverStarted(t *testing.T
 		t.Fatalf("the sandbox is listed as %+v, %v", boxes, err)
 	}
 	again := set(t, r, pod())
+	again.Dir = spec.Dir
 	if err := r.Start(t.Context(), again); err != nil {
 		t.Errorf("Start in the new sandbox: %v", err)
 	}
