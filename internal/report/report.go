@@ -6,11 +6,13 @@ package report
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"k8s.io/klog/v2"
 
 	"github.com/kubewright/kubewright/internal/apierr"
+	"github.com/kubewright/kubewright/internal/callback"
 )
 
 // A Handler is the type of the ErrorHandler field of every Config. It is called
@@ -18,11 +20,26 @@ import (
 // is called synchronously and must not block.
 type Handler func(ctx context.Context, err error, msg string)
 
-// Tell passes an error to the handler, or to the log if there is no handler.
+// Tell passes an error to the handler, or to the log if there is no handler. If the
+// handler panics, Tell logs the panic and the error.
 func Tell(ctx context.Context, handler Handler, err error, msg string, keysAndValues ...any) {
 	if handler != nil {
-		handler(ctx, err, msg)
-		return
+		panicked := callback.Contain("ErrorHandler", func() error {
+			handler(ctx, err, msg)
+			return nil
+		})
+		if panicked == nil {
+			return
+		}
+		logError(ctx, panicked, "A callback panicked")
+	}
+	logError(ctx, err, msg, keysAndValues...)
+}
+
+// logError logs an error, and the stack if it is a panic.
+func logError(ctx context.Context, err error, msg string, keysAndValues ...any) {
+	if p, ok := errors.AsType[*callback.PanicError](err); ok {
+		keysAndValues = append(keysAndValues, "stack", string(p.Stack()))
 	}
 	klog.FromContext(ctx).Error(err, msg, keysAndValues...)
 }
