@@ -102,7 +102,8 @@ const (
 // that it is not healthy should report Ready=False instead and go on renewing.
 //
 // It is called before each renewal, for different nodes at the same time, and
-// has a quarter of RenewInterval: to return later means no.
+// has a quarter of RenewInterval: to return later means no, and so does a panic, which
+// is reported as well.
 type GateFunc func(ctx context.Context, nodeName string) error
 
 // Config configures a Controller. The zero value of every optional field means
@@ -189,8 +190,9 @@ type Config struct {
 	Name string
 	// ErrorHandler is called with errors that the controller recovers from: with the
 	// first of each class while nodes fail with it. [Hooks.Failed] is called for
-	// every one. It is called synchronously and must not block. Default: the logger of
-	// Run's context.
+	// every one. Panics in functions of Config are errors with a method Stack() []byte,
+	// which errors.As finds. It is called synchronously and must not block. Default: the
+	// logger of Run's context.
 	ErrorHandler func(ctx context.Context, err error, msg string)
 	// EventRecorder records the events listed in docs/operations.md.
 	// Default: none.

@@ -46,7 +46,7 @@ type Controller struct {
 
 	nodes     *slots.Scheduler[*node]
 	renewing  report.Group
-	asking    report.Group // Owner
+	asking    report.Group // Gate and Owner
 	reset     resetter
 	rateLimit rateLimit
 
@@ -79,7 +79,6 @@ func New(cfg Config) (*Controller, error) {
 		epoch:     time.Now(),
 		wall:      time.Now,
 		ready:     lifecycle.NewReady(cfg.Name),
-		reset:     resetter{reset: cfg.ResetConnections},
 		rateLimit: rateLimit{limiter: rateLimiterOf(cfg.Client)},
 	}
 	// A turn has two rounds of conflicts at most: six calls, in addition to Gate,
@@ -115,6 +114,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	work, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	c.stop = stop
+	c.contain(ctx)
 	logger.V(3).Info("Started", "nodes", c.nodes.Len(), "renewInterval", c.cfg.RenewInterval, "duration", c.cfg.Duration)
 	defer logger.V(3).Info("Stopped")
 
@@ -133,6 +133,14 @@ func (c *Controller) Run(ctx context.Context) error {
 		return context.Cause(work) // a turn has ended us
 	}
 	return nil
+}
+
+// contain makes panics of the hooks and of ResetConnections errors that are reported.
+func (c *Controller) contain(ctx context.Context) {
+	report.ContainHooks(ctx, c.cfg.ErrorHandler, &c.cfg.Hooks)
+	if reset := c.cfg.ResetConnections; reset != nil {
+		c.reset.reset = func() { report.Call(ctx, c.cfg.ErrorHandler, "ResetConnections", reset) }
+	}
 }
 
 // Add starts to manage a node. It is a no-op if the node is managed, so the handlers

@@ -76,6 +76,7 @@
 //     renews, and reports that once. [Controller.Holds] reports which of them may
 //     act. A client that writes regardless, such as a kubelet of the same name, is
 //     reported by [Hooks.Contended].
+//   - A panic in Gate or Owner counts as its error; one in a hook is only reported.
 //
 // # Compatibility
 //

@@ -15,6 +15,8 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/kubewright/kubewright/internal/apierr"
+	"github.com/kubewright/kubewright/internal/callback"
+	"github.com/kubewright/kubewright/internal/report"
 	"github.com/kubewright/kubewright/internal/slots"
 )
 
@@ -117,7 +119,7 @@ func (c *Controller) gate(ctx context.Context, nodeName string) error {
 	limit := c.cfg.RenewInterval / 4
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	if err := c.cfg.Gate(ctx, nodeName); err != nil {
+	if err := callback.Contain("Gate", func() error { return c.cfg.Gate(ctx, nodeName) }); err != nil {
 		return err
 	}
 	if ctx.Err() != nil {
@@ -130,7 +132,7 @@ func (c *Controller) gate(ctx context.Context, nodeName string) error {
 func (c *Controller) owner(ctx context.Context, nodeName string) (metav1.OwnerReference, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.RenewInterval/4)
 	defer cancel()
-	return c.cfg.Owner(ctx, nodeName)
+	return callback.Get("Owner", func() (metav1.OwnerReference, error) { return c.cfg.Owner(ctx, nodeName) })
 }
 
 // holder returns our holder identity for the lease of a node.
@@ -148,13 +150,16 @@ func (c *Controller) report(ctx context.Context, n *node, t *turn, latency time.
 	lease := klog.KRef(corev1.NamespaceNodeLease, t.nodeName)
 	hooks := &c.cfg.Hooks
 
+	_, gatePanicked := errors.AsType[*callback.PanicError](t.gateErr)
 	switch {
+	case gatePanicked:
+		c.asking.Fail(ctx, c.cfg.ErrorHandler, &n.asking, fmt.Errorf("lease: gate of node %q: %w", t.nodeName, t.gateErr), "Failed to ask the gate of a node lease", "lease", lease)
 	case t.gateErr != nil || n.phase == PhaseNoOwner || t.ownerErr != nil && errors.Is(t.err, t.ownerErr):
 		c.asking.Leave(&n.asking) // not asked, or reported below
 	case t.ownerErr != nil:
 		c.asking.Fail(ctx, c.cfg.ErrorHandler, &n.asking, explainOwner(t.nodeName, t.ownerErr), "Failed to get the owner of a node lease", "lease", lease)
 	default:
-		c.asking.OK(ctx, &n.asking, "Got the owner of node leases again", "lease", lease)
+		c.asking.OK(ctx, &n.asking, "Gates and owners of node leases answer again", "lease", lease)
 	}
 
 	switch {
@@ -215,7 +220,7 @@ func (c *Controller) reportPhase(ctx context.Context, n *node, t *turn, lease kl
 		holder := n.trouble.foreign.party
 		changed.Holder, changed.Process = holder.holder, holder.process
 		log.Info("Node lease is held by another process", "lease", lease, "holder", changed.Holder, "process", changed.Process, "onForeign", c.cfg.OnForeign)
-		c.event(t, corev1.EventTypeWarning, reasonForeign, actionRenew, "Lease is held by %v, not by %v", holder, party{t.holder, t.process.name})
+		c.event(ctx, t, corev1.EventTypeWarning, reasonForeign, actionRenew, "Lease is held by %v, not by %v", holder, party{t.holder, t.process.name})
 	case PhasePaused:
 		changed.Reason = t.gateErr
 		log.V(2).Info("Paused renewal of node lease", "lease", lease, "reason", t.gateErr)
@@ -247,14 +252,14 @@ func (c *Controller) reportForeign(ctx context.Context, n *node, t *turn, lease 
 	log := klog.FromContext(ctx)
 	if from := t.takenOver; from != (party{}) {
 		log.Info("Took over node lease", "lease", lease, "from", from.holder, "process", from.process)
-		c.event(t, corev1.EventTypeWarning, reasonTakenOver, actionTakeOver, "Took over the lease from %v", from)
+		c.event(ctx, t, corev1.EventTypeWarning, reasonTakenOver, actionTakeOver, "Took over the lease from %v", from)
 		if hook := c.cfg.Hooks.TakenOver; hook != nil {
 			hook(TakenOver{NodeName: t.nodeName, Holder: from.holder, Process: from.process})
 		}
 	}
 	if by := t.stolen; by != (party{}) {
 		log.Info("Node lease is contended: another process keeps writing it", "lease", lease, "holder", by.holder, "process", by.process)
-		c.event(t, corev1.EventTypeWarning, reasonContended, actionRenew, "Another process keeps writing the lease as %v: does a second one serve this node?", by)
+		c.event(ctx, t, corev1.EventTypeWarning, reasonContended, actionRenew, "Another process keeps writing the lease as %v: does a second one serve this node?", by)
 		if hook := c.cfg.Hooks.Contended; hook != nil {
 			hook(Contended{NodeName: t.nodeName, Holder: by.holder, Process: by.process})
 		}
@@ -262,11 +267,13 @@ func (c *Controller) reportForeign(ctx context.Context, n *node, t *turn, lease 
 }
 
 // event records an event about the Node.
-func (c *Controller) event(t *turn, eventType, reason, action, note string, args ...any) {
+func (c *Controller) event(ctx context.Context, t *turn, eventType, reason, action, note string, args ...any) {
 	if c.cfg.EventRecorder == nil {
 		return
 	}
 	regarding := &corev1.ObjectReference{APIVersion: nodeAPIVersion, Kind: nodeKind, Name: t.nodeName, UID: t.owner.UID}
 	related := &corev1.ObjectReference{APIVersion: "coordination.k8s.io/v1", Kind: "Lease", Namespace: corev1.NamespaceNodeLease, Name: t.nodeName}
-	c.cfg.EventRecorder.Eventf(regarding, related, eventType, reason, action, note, args...)
+	report.Call(ctx, c.cfg.ErrorHandler, "EventRecorder", func() {
+		c.cfg.EventRecorder.Eventf(regarding, related, eventType, reason, action, note, args...)
+	}, "lease", klog.KRef(related.Namespace, related.Name))
 }
