@@ -12,6 +12,8 @@ import (
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
+
+	"github.com/kubewright/kubewright/internal/report"
 )
 
 // The reasons and actions of events.
@@ -101,7 +103,7 @@ func (r *work) reportReboot(ctx context.Context, answer, shown *corev1.Node) {
 	if hook := r.cfg.Hooks.Rebooted; hook != nil {
 		hook(Rebooted{NodeName: r.name, OldBootID: before, NewBootID: now})
 	}
-	r.event(r.name, answer.UID, corev1.EventTypeWarning, reasonRebooted, actionUpdate, "The machine was rebooted, boot ID: "+now)
+	r.event(ctx, r.name, answer.UID, corev1.EventTypeWarning, reasonRebooted, actionUpdate, "The machine was rebooted, boot ID: "+now)
 }
 
 // specDiffers reports whether another client has changed the spec.
@@ -116,7 +118,7 @@ func (r *work) announce(ctx context.Context, node *corev1.Node, created bool) {
 	if hook := r.cfg.Hooks.Registered; hook != nil {
 		hook(Registered{NodeName: r.name, Node: node.DeepCopy(), Created: created})
 	}
-	r.event(r.name, node.UID, corev1.EventTypeNormal, reasonRegistered, actionRegister, "Registered Node "+r.name)
+	r.event(ctx, r.name, node.UID, corev1.EventTypeNormal, reasonRegistered, actionRegister, "Registered Node "+r.name)
 }
 
 // reportConditions reports which of our conditions have changed. It is called when
@@ -140,13 +142,13 @@ func (r *work) reportConditions(ctx context.Context, answer, shown *corev1.Node)
 		if hook := r.cfg.Hooks.ConditionChanged; hook != nil {
 			hook(ConditionChanged{NodeName: r.name, From: from, Condition: *condition})
 		}
-		r.conditionEvent(answer.UID, from, *condition)
+		r.conditionEvent(ctx, answer.UID, from, *condition)
 	}
 }
 
 // conditionEvent records an event about a condition. A condition other than
 // Ready that is False from the start is no news.
-func (r *work) conditionEvent(uid types.UID, from corev1.ConditionStatus, c corev1.NodeCondition) {
+func (r *work) conditionEvent(ctx context.Context, uid types.UID, from corev1.ConditionStatus, c corev1.NodeCondition) {
 	kind, reason := corev1.EventTypeNormal, reasonConditionChanged
 	switch {
 	case c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue:
@@ -156,17 +158,19 @@ func (r *work) conditionEvent(uid types.UID, from corev1.ConditionStatus, c core
 	case from == "" && c.Status == corev1.ConditionFalse:
 		return
 	}
-	r.event(r.name, uid, kind, reason, actionUpdate, fmt.Sprintf("Condition %s is now %s, %s: %s", c.Type, c.Status, c.Reason, c.Message))
+	r.event(ctx, r.name, uid, kind, reason, actionUpdate, fmt.Sprintf("Condition %s is now %s, %s: %s", c.Type, c.Status, c.Reason, c.Message))
 }
 
 // event records an event about the Node. The API allows notes of 1,024 bytes,
 // as many as we allow the message of a condition.
-func (c *Controller) event(name string, uid types.UID, kind, reason, action, note string) {
+func (c *Controller) event(ctx context.Context, name string, uid types.UID, kind, reason, action, note string) {
 	if c.cfg.EventRecorder == nil {
 		return
 	}
 	node := &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: name, UID: uid}
-	c.cfg.EventRecorder.Eventf(node, nil, kind, reason, action, "%s", cut(note))
+	report.Call(ctx, c.cfg.ErrorHandler, "EventRecorder", func() {
+		c.cfg.EventRecorder.Eventf(node, nil, kind, reason, action, "%s", cut(note))
+	})
 }
 
 // reportSpec calls the hook for a changed spec.

@@ -10,13 +10,14 @@ import (
 	"hash/maphash"
 	"math"
 	"math/bits"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/kubewright/kubewright/internal/callback"
 )
 
 var (
@@ -88,7 +89,7 @@ func (c *Controller) runSetters(ctx context.Context, name string, st *state) ([]
 		share := time.Until(deadline) / time.Duration(len(c.cfg.Setters)-i)
 		scratch, err := c.runSetter(ctx, name, st, i, min(share, c.cfg.SetterTimeout), node)
 		if err != nil {
-			failures = append(failures, failure{field: fmt.Sprintf("Setters[%d]", i), late: isLate(err), err: err})
+			failures = append(failures, failure{field: setterField(i), late: isLate(err), err: err})
 		}
 		node = scratch
 		stages = append(stages, node)
@@ -126,7 +127,7 @@ func (c *Controller) runSetter(ctx context.Context, name string, st *state, i in
 	start := time.Now()
 	c.running.Go(func() {
 		defer cancel()
-		err := contained(func() error { return c.cfg.Setters[i](callCtx, scratch) })
+		err := callback.Contain(setterField(i), func() error { return c.cfg.Setters[i](callCtx, scratch) })
 		if err == nil {
 			err = checkConditions(scratch.Status.Conditions)
 		}
@@ -249,16 +250,6 @@ func (st *state) lastSet(i int, node *corev1.Node) *corev1.Node {
 	return node
 }
 
-// contained calls f and makes an error of a panic.
-func contained(f func() error) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
-		}
-	}()
-	return f()
-}
-
 // startChecks starts the health checks and returns a function that waits for
 // them.
 func (c *Controller) startChecks(ctx context.Context, name string, st *state) (wait func() []failure) {
@@ -274,12 +265,16 @@ func (c *Controller) startChecks(ctx context.Context, name string, st *state) (w
 		var failures []failure
 		for i, err := range errs {
 			if err != nil {
-				failures = append(failures, failure{field: fmt.Sprintf("HealthChecks[%d]", i), check: true, late: isLate(err), err: err})
+				failures = append(failures, failure{field: checkField(i), check: true, late: isLate(err), err: err})
 			}
 		}
 		return failures
 	}
 }
+
+// setterField and checkField return a setter or health check as Config spells it.
+func setterField(i int) string { return fmt.Sprintf("Setters[%d]", i) }
+func checkField(i int) string  { return fmt.Sprintf("HealthChecks[%d]", i) }
 
 func isLate(err error) bool { return errors.Is(err, errLate) || errors.Is(err, errPending) }
 
@@ -295,7 +290,7 @@ func (c *Controller) call(ctx context.Context, name string, st *state, i int) er
 	done := make(chan error, 1)
 	c.running.Go(func() {
 		defer cancel()
-		err := contained(func() error { return c.cfg.HealthChecks[i](callCtx, name) })
+		err := callback.Contain(checkField(i), func() error { return c.cfg.HealthChecks[i](callCtx, name) })
 		if callCtx.Err() != nil {
 			err = fmt.Errorf("%w (%v)", errLate, timeout)
 		}
@@ -389,6 +384,6 @@ func (c *Controller) reportInvalid(ctx context.Context, name string, st *state, 
 	err := fmt.Errorf("nodestatus: node %q: left out of the status: %s", name, text)
 	c.invalid.Fail(ctx, c.cfg.ErrorHandler, &st.invalid, err, "A setter has set what the API server refuses")
 	if !reported {
-		c.event(name, uid, corev1.EventTypeWarning, reasonInvalid, actionUpdate, "Left out of the status: "+text)
+		c.event(ctx, name, uid, corev1.EventTypeWarning, reasonInvalid, actionUpdate, "Left out of the status: "+text)
 	}
 }

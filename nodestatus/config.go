@@ -83,7 +83,7 @@ type HealthCheck func(ctx context.Context, nodeName string) error
 // lease.Controller is one.
 //
 // It is called before each write, and in each round, for different nodes at the
-// same time, so it must answer from memory.
+// same time, so it must answer from memory. A panic means no, and is reported.
 type GateFunc func(ctx context.Context, nodeName string) error
 
 // Config configures a Controller. The zero value of every optional field means
@@ -198,8 +198,9 @@ type Config struct {
 	Name string
 	// ErrorHandler is called with errors that the controller recovers from: with the
 	// first of each class while nodes fail with it. [Hooks.Failed] and
-	// [Hooks.SetterFailed] are called for every one. It is called synchronously and
-	// must not block. Default: the logger of Run's context.
+	// [Hooks.SetterFailed] are called for every one. Panics in functions of Config are
+	// errors with a method Stack() []byte, which errors.As finds. It is called
+	// synchronously and must not block. Default: the logger of Run's context.
 	ErrorHandler func(ctx context.Context, err error, msg string)
 	// EventRecorder records the events listed in docs/operations.md.
 	// Default: none.

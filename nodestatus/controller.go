@@ -42,7 +42,7 @@ type Controller struct {
 	sleeps   sleepWatch
 
 	// The failures of many nodes at once are reported once.
-	calling, setting, invalid report.Group
+	calling, setting, invalid, asking report.Group
 
 	exit    context.CancelCauseFunc // ends Run with an error; for rounds
 	ended   atomic.Bool             // Run has returned
@@ -107,6 +107,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	runCtx, exit := context.WithCancelCause(ctx)
 	defer exit(nil)
 	c.exit = exit
+	report.ContainHooks(ctx, c.cfg.ErrorHandler, &c.cfg.Hooks)
 	c.progress.Beat()
 
 	c.life = runCtx
@@ -166,6 +167,7 @@ func (c *Controller) gone(_ context.Context, _ string, st *state) {
 	c.calling.Retire(&st.calling)
 	c.setting.Retire(&st.setting)
 	c.invalid.Retire(&st.invalid)
+	c.asking.Retire(&st.asking)
 }
 
 // Trigger runs the setters and health checks of a node now, and writes the changes.

@@ -13,7 +13,7 @@ import (
 // Hooks are called on events. Each is optional. They are called synchronously
 // and without locks by a goroutine of Run, one at a time for each node except for
 // SpecChanged and SetterFailed, and must not block. They may call every method of the
-// Controller.
+// Controller. A panic in a hook is reported to ErrorHandler and has no other effect.
 type Hooks struct {
 	// Registered is called when the Node was created or adopted: at the start,
 	// after it was deleted and registered again, and after it was replaced.

@@ -202,7 +202,7 @@ func TestASetterThatPanicsIsASetterThatFails(t *testing.T) {
 		w.c.Trigger(node1)
 		w.pass(time.Second)
 		n := failed.get()
-		if len(n) != 2 || !strings.Contains(n[0].Err.Error(), "panic: out of cheese") || !strings.Contains(n[0].Err.Error(), "late_test.go") {
+		if len(n) != 2 || !strings.Contains(n[0].Err.Error(), "panic in Setters[0]: out of cheese") || !strings.Contains(n[1].Err.Error(), "panic in HealthChecks[0]") {
 			t.Errorf("failures: %+v", n)
 		}
 		if ready := w.condition(corev1.NodeReady); ready.Status != corev1.ConditionFalse {

@@ -126,7 +126,7 @@ func (r *work) replaced(ctx context.Context, node *corev1.Node) bool {
 	if hook := r.cfg.Hooks.Replaced; hook != nil {
 		hook(Replaced{NodeName: r.name, OldUID: old, NewUID: node.UID, Policy: r.cfg.OnReplaced})
 	}
-	r.event(r.name, node.UID, corev1.EventTypeWarning, reasonReplaced, actionRegister, fmt.Sprintf("The Node was replaced by another object: its UID was %s", old))
+	r.event(ctx, r.name, node.UID, corev1.EventTypeWarning, reasonReplaced, actionRegister, fmt.Sprintf("The Node was replaced by another object: its UID was %s", old))
 	if r.cfg.OnReplaced == ReplacedAdopt {
 		r.adopt(ctx, node)
 		return true
@@ -152,6 +152,7 @@ func (r *work) rest() {
 		r.calling.Leave(&st.calling)
 		r.setting.Leave(&st.setting)
 		r.invalid.Leave(&st.invalid)
+		r.asking.Leave(&st.asking)
 	}
 }
 

@@ -5,12 +5,15 @@ package nodestatus
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 
+	"github.com/kubewright/kubewright/internal/callback"
 	"github.com/kubewright/kubewright/internal/slots"
 )
 
@@ -172,8 +175,13 @@ func (r *work) gateIsClosed(ctx context.Context) bool {
 	if r.cfg.Gate == nil {
 		return false
 	}
-	err := r.cfg.Gate(ctx, r.name)
 	st := r.state
+	err := callback.Contain("Gate", func() error { return r.cfg.Gate(ctx, r.name) })
+	if _, panicked := errors.AsType[*callback.PanicError](err); panicked {
+		r.asking.Fail(ctx, r.cfg.ErrorHandler, &st.asking, fmt.Errorf("nodestatus: gate of node %q: %w", r.name, err), "Failed to ask the gate of the Node")
+	} else {
+		r.asking.OK(ctx, &st.asking, "Gates of nodes answer again")
+	}
 	st.mu.Lock()
 	was := st.gated
 	st.gated = err != nil

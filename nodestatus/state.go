@@ -60,7 +60,7 @@ type state struct {
 	gated       bool // Gate was closed when it was last asked
 
 	// Of the reports in Controller, which guard them.
-	calling, setting, invalid report.Member
+	calling, setting, invalid, asking report.Member
 }
 
 // extra is the state of features that few nodes use.
