@@ -17,6 +17,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/kubewright/kubewright/internal/lifecycle"
+	"github.com/kubewright/kubewright/internal/report"
 )
 
 // A Candidate takes part in an election. Create it with [New]. Its methods may be
@@ -92,6 +93,7 @@ func (c *Candidate) Run(ctx context.Context) error {
 	defer logger.V(3).Info("Stopped")
 	defer c.progress.Stop()
 
+	report.ContainHooks(ctx, c.cfg.ErrorHandler, &c.cfg.Hooks)
 	l := c.newLoop(ctx)
 	l.run()
 	return l.err

@@ -50,6 +50,9 @@ const (
 // lease is released, and Run returns the error. If it returns later, the candidate
 // stands for election again, and an error other than the one of the context is
 // passed to ErrorHandler.
+//
+// A panic in a LeadFunc is not recovered. It ends the process, because nothing else
+// ends work that is half done, such as goroutines that it has started.
 type LeadFunc func(ctx context.Context, term Term) error
 
 // Config configures a Candidate. The zero value of every optional field means
@@ -110,8 +113,10 @@ type Config struct {
 	Name string
 	// ErrorHandler is called with errors that the candidate recovers from. Repeats of
 	// a class are suppressed until a request succeeds; [Hooks.Failed] is called for
-	// each that is about the Lease. ErrorHandler is called synchronously by the
-	// goroutine of Run and must not block. Default: the logger of Run's context.
+	// each that is about the Lease. Panics in functions of Config except for Lead are
+	// errors with a method Stack() []byte, which errors.As finds. ErrorHandler is called
+	// synchronously by the goroutine of Run and must not block. Default: the logger of
+	// Run's context.
 	ErrorHandler func(ctx context.Context, err error, msg string)
 	// EventRecorder records the events that docs/operations.md lists.
 	// Default: none.

@@ -11,7 +11,7 @@ import (
 // Hooks report events. Each is optional. They are called synchronously
 // and without locks by the goroutine of Run, one at a time, and must not block: a
 // hook that takes longer than the lease has left costs it. They may call every
-// method of the Candidate.
+// method of the Candidate. A panic in a hook is reported and has no other effect.
 type Hooks struct {
 	// TermStarted is called when this candidate begins to lead, before Lead.
 	TermStarted func(TermStarted)

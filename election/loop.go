@@ -38,6 +38,10 @@ type loop struct {
 
 func (c *Candidate) newLoop(ctx context.Context) *loop {
 	s := setup{Config: c.cfg, id: c.identity, random: rand.Float64}
+	var panics report.Streak // never ends: one that happens at each step is reported once
+	s.Strategy = contained{Strategy: c.cfg.Strategy, name: c.cfg.Strategy.Name(), report: func(err error) {
+		panics.Fail(ctx, c.cfg.ErrorHandler, fmt.Errorf("election: %w", err), "The strategy panicked")
+	}}
 	l := &loop{
 		Candidate: c, ctx: ctx, requests: context.WithoutCancel(ctx),
 		machine: newMachine(s, c.peer(), c.clock.now()), returned: make(chan error, 1),
@@ -264,5 +268,7 @@ func (l *loop) event(eventType, reason, note string, args ...any) {
 		TypeMeta:   metav1.TypeMeta{APIVersion: coordinationv1.SchemeGroupVersion.String(), Kind: "Lease"},
 		ObjectMeta: metav1.ObjectMeta{Namespace: l.cfg.Lease.Namespace, Name: l.cfg.Lease.Name, UID: l.machine.lease.UID},
 	}
-	l.cfg.EventRecorder.Eventf(regarding, nil, eventType, reason, "Lead", note, args...)
+	report.Call(l.ctx, l.cfg.ErrorHandler, "EventRecorder", func() {
+		l.cfg.EventRecorder.Eventf(regarding, nil, eventType, reason, "Lead", note, args...)
+	})
 }

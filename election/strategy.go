@@ -15,6 +15,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 
 	"github.com/kubewright/kubewright/election/internal/spec"
+	"github.com/kubewright/kubewright/internal/callback"
 )
 
 // Peer describes a candidate to the others.
@@ -58,7 +59,8 @@ func (p Peer) emulated() string { return cmp.Or(p.EmulationVersion, p.BinaryVers
 // pure function of the two, the same in all replicas, and safe for concurrent use.
 // If it has no preference, the package breaks the tie: the leader stays, then the
 // older candidate comes first, then the identity that sorts first. The order is
-// therefore total, and the same in every replica.
+// therefore total, and the same in every replica. After a panic, which is reported, it
+// has no preference between two candidates, rejects a candidate, or keeps the leader.
 //
 // A Strategy may also be a [Preempter] and an [EligibilityChecker].
 type Strategy interface {
@@ -183,6 +185,37 @@ func Prefer(key string, values ...string) Strategy {
 	return StrategyFunc(fmt.Sprintf("%s/Prefer-%08x.%.32s", spec.Domain, digest.Sum32(), last), func(a, b Peer) int {
 		return cmp.Compare(place(b), place(a))
 	})
+}
+
+// contained is a Strategy whose panics are reported. The result is then the zero value.
+type contained struct {
+	Strategy
+	name   string
+	report func(error)
+}
+
+func (s contained) Name() string { return s.name }
+
+func (s contained) Compare(a, b Peer) int {
+	return ask(s, "Strategy.Compare", func() int { return s.Strategy.Compare(a, b) })
+}
+
+func (s contained) Eligible(p Peer) bool {
+	return ask(s, "Strategy.Eligible", func() bool { return Eligible(s.Strategy, p) })
+}
+
+func (s contained) Preempts(challenger, incumbent Peer) bool {
+	p, ok := s.Strategy.(Preempter)
+	return !ok || ask(s, "Strategy.Preempts", func() bool { return p.Preempts(challenger, incumbent) })
+}
+
+// ask calls a method of the strategy.
+func ask[T any](s contained, name string, method func() T) T {
+	answer, err := callback.Get(name, func() (T, error) { return method(), nil })
+	if err != nil {
+		s.report(err)
+	}
+	return answer
 }
 
 // Compare is the total order of candidates under a strategy: negative if a is the

@@ -57,7 +57,8 @@ type Config struct {
 	// election.OldestEmulationVersion, First and NewestVersion. It leaves Leases
 	// with other strategies to other components. A LeaseCandidate describes its
 	// candidate by versions, the creation time, and an annotation with Priority and
-	// Attributes that only candidates of package election write. Default: none.
+	// Attributes that only candidates of package election write. If a strategy panics,
+	// the controller reports it and tries again for that Lease. Default: none.
 	Strategies []election.Strategy
 	// LeaseDuration is the duration of a Lease that the controller assigns: the time
 	// in which the candidate must claim it, with its own duration. It is also
@@ -178,7 +179,8 @@ func (e *CandidateInvalidError) Unwrap() error { return e.Err }
 
 // Hooks report the actions of a [Controller]. Each is optional. They are
 // called synchronously and without locks by a goroutine of Run, one at a time for
-// each Lease, and must not block. They may call every method of the Controller.
+// each Lease, and must not block. They may call every method of the Controller. A panic
+// in a hook is reported and has no other effect.
 type Hooks struct {
 	// Elected is called after a candidate was made the holder of a Lease.
 	Elected func(Elected)

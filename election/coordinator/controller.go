@@ -95,6 +95,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(klog.NewContext(ctx, logger))
 	defer cancel()
 	c.ctx = ctx
+	report.ContainHooks(ctx, c.cfg.ErrorHandler, &c.cfg.Hooks)
 	c.queue = workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[types.NamespacedName]{
 		Name: c.cfg.Name, MetricsProvider: c.cfg.QueueMetrics,
 	})

@@ -19,6 +19,7 @@ import (
 
 	"github.com/kubewright/kubewright/election/internal/spec"
 	"github.com/kubewright/kubewright/internal/apierr"
+	"github.com/kubewright/kubewright/internal/callback"
 )
 
 // visit decides about a Lease and sends the next request.
@@ -34,7 +35,13 @@ func (c *Controller) visit(ctx context.Context, key types.NamespacedName) {
 	if !c.droppedAt.IsZero() {
 		e.offersFrom = c.droppedAt.Add(droppedFor + e.spread)
 	}
-	d := decide(now, c.rules, &e.situation)
+	d, err := callback.Get("Strategies", func() (decision, error) { return decide(now, c.rules, &e.situation), nil })
+	if err != nil {
+		c.mu.Unlock()
+		c.electing.Fail(ctx, c.cfg.ErrorHandler, &e.streak, fmt.Errorf("coordinator: choose for Lease %v: %w", key, err), "A strategy panicked", "lease", key)
+		c.queue.AddAfter(key, failedRetry)
+		return
+	}
 	silent := e.newlySilent(now, c.rules)
 	var r *request
 	switch {
