@@ -112,8 +112,9 @@ type Config struct {
 	// ErrorHandler is called with errors that the controller recovers from: with
 	// an *InvalidError, *DroppedFieldsError, *ForbiddenError, *ContendedError or
 	// *UnavailableError when it begins, and with an API outage when it has lasted
-	// for 30 seconds. It is called synchronously and must not block. Default: the
-	// logger of Run's context.
+	// for 30 seconds. Panics in functions of Config are errors with a method
+	// Stack() []byte, which errors.As finds. It is called synchronously and must not
+	// block. Default: the logger of Run's context.
 	ErrorHandler func(ctx context.Context, err error, msg string)
 	// Hooks are called after writes and publishes. Default: none.
 	Hooks Hooks

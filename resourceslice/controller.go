@@ -19,6 +19,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/kubewright/kubewright/internal/lifecycle"
+	"github.com/kubewright/kubewright/internal/report"
 	"github.com/kubewright/kubewright/resourceslice/internal/validation"
 	"github.com/kubewright/kubewright/resourceslice/internal/versions"
 )
@@ -358,6 +359,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	outlives, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	c.outlives = outlives
+	report.ContainHooks(outlives, c.cfg.ErrorHandler, &c.cfg.Hooks)
 
 	queue := workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[PoolID]{
 		Name: c.cfg.Name, MetricsProvider: c.cfg.QueueMetrics,

@@ -12,6 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+
+	"github.com/kubewright/kubewright/internal/callback"
 )
 
 // An OwnerFunc returns the reference to the owner of the slices: the garbage
@@ -21,8 +23,8 @@ import (
 // deleted slices, because the owner may have been re-created with another UID. No
 // slice is created while it returns an error. An error for which
 // [k8s.io/apimachinery/pkg/api/errors.IsNotFound] is true means that the owner
-// does not exist yet, and is not reported. It must return when ctx is done, which
-// is after CallTimeout.
+// does not exist yet, and is not reported. A panic is an error. It must return when ctx
+// is done, which is after CallTimeout.
 type OwnerFunc func(ctx context.Context) (metav1.OwnerReference, error)
 
 // NodeOwner returns an [OwnerFunc] that makes a Node the owner. Each call costs
@@ -67,7 +69,7 @@ func (o *ownerCache) get(ctx context.Context, timeout time.Duration) (*metav1.Ow
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	ref, err := o.source(ctx)
+	ref, err := callback.Get("Owner", func() (metav1.OwnerReference, error) { return o.source(ctx) })
 	if err != nil {
 		return nil, err
 	}

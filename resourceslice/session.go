@@ -5,6 +5,7 @@ package resourceslice
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -21,6 +22,7 @@ import (
 
 	"github.com/kubewright/kubewright/internal/apierr"
 	"github.com/kubewright/kubewright/internal/backoff"
+	"github.com/kubewright/kubewright/internal/callback"
 	"github.com/kubewright/kubewright/internal/report"
 	"github.com/kubewright/kubewright/resourceslice/internal/versions"
 )
@@ -53,6 +55,8 @@ type session struct {
 	// orphans has, by driver, the slices without a node that were listed and
 	// not claimed yet. Only run uses it.
 	orphans map[string][]*record
+	// owning reports panics of Owner that no pool reports. Only run uses it.
+	owning report.Streak
 
 	noPool  atomic.Bool   // the API server can't select by the name of a pool
 	known   atomic.Bool   // a mirror has synced: the version is served
@@ -256,8 +260,12 @@ func (s *session) removeUnnamed() {
 	}
 	owner, err := s.c.owner.get(s.ctx, s.c.cfg.CallTimeout)
 	if err != nil {
+		if _, panicked := errors.AsType[*callback.PanicError](err); panicked {
+			s.owning.Fail(s.ctx, s.c.cfg.ErrorHandler, fmt.Errorf("resourceslice: %w", err), "Failed to get the owner of ResourceSlices")
+		}
 		return // the next beat tries again
 	}
+	s.owning.OK(s.ctx, "Got the owner of ResourceSlices again")
 	for _, rec := range s.c.view.all() {
 		s.c.claim(rec, owner)
 	}
