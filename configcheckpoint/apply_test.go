@@ -104,7 +104,7 @@ func testApplyPanics(t *testing.T) {
 	})
 	n.delivers("B")
 	n.is("A", isFalse, PhaseRolledBack, ReasonApplyFailed)
-	if s := n.c.Status(); !strings.Contains(s.Message, "panic: nil map") {
+	if s := n.c.Status(); !strings.Contains(s.Message, "panic in Apply: nil map") {
 		t.Error(s.Message)
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/kubewright/kubewright/internal/callback"
 	"github.com/kubewright/kubewright/internal/report"
 )
 
@@ -152,7 +153,7 @@ func (c *Controller[T]) try(ctx context.Context, cand candidate) (choice[T], *Re
 		if c.cfg.Codec.Default == nil {
 			return fail(ReasonNoDefault, errors.New("there is no built-in default"))
 		}
-		config, err := guard(c.cfg.Codec.Default)
+		config, err := callback.Get("Codec.Default", c.cfg.Codec.Default)
 		if err != nil {
 			return fail(ReasonDecodeFailed, err)
 		}
@@ -171,7 +172,7 @@ func (c *Controller[T]) try(ctx context.Context, cand candidate) (choice[T], *Re
 			defer c.mu.Unlock()
 			// If this can't be written, it holds in this process anyway, and the
 			// start, which is written, counts as failed.
-			_ = c.rejectConfig(cand.ref, failure.Reason, c.cfg.Redact(failure.Err))
+			_ = c.rejectConfig(cand.ref, failure.Reason, c.redact(failure.Err))
 		}
 		return choice[T]{}, failure
 	}
@@ -201,13 +202,13 @@ func (c *Controller[T]) beginStart(cand candidate) ([]byte, error) {
 // CallTimeout. Functions that take longer are left behind, and count as failed.
 func (c *Controller[T]) decode(ctx context.Context, payload []byte, ref Ref) (T, *ReasonError) {
 	done := make(chan T, 1)
-	err := c.calls.do(ctx, c.cfg.CallTimeout, nil, func(context.Context) error {
-		config, err := guard(func() (T, error) { return c.cfg.Codec.Decode(payload) })
+	err := c.calls.do(ctx, "Codec", c.cfg.CallTimeout, nil, func(context.Context) error {
+		config, err := callback.Get("Codec.Decode", func() (T, error) { return c.cfg.Codec.Decode(payload) })
 		if err != nil {
 			return &ReasonError{Reason: ReasonDecodeFailed, Ref: ref, Err: err}
 		}
 		if c.cfg.Codec.Validate != nil {
-			if _, err := guard(func() (struct{}, error) { return struct{}{}, c.cfg.Codec.Validate(config) }); err != nil {
+			if err := callback.Contain("Codec.Validate", func() error { return c.cfg.Codec.Validate(config) }); err != nil {
 				return &ReasonError{Reason: ReasonValidationFailed, Ref: ref, Err: err}
 			}
 		}
@@ -226,7 +227,7 @@ func (c *Controller[T]) decode(ctx context.Context, payload []byte, ref Ref) (T,
 
 // public returns e with the redacted text of its cause.
 func (c *Controller[T]) public(e *ReasonError) *ReasonError {
-	return &ReasonError{Reason: e.Reason, Ref: e.Ref, Err: errors.New(tidy(c.cfg.Redact(e.Err), maxMessage))}
+	return &ReasonError{Reason: e.Reason, Ref: e.Ref, Err: errors.New(tidy(c.redact(e.Err), maxMessage))}
 }
 
 // activate makes a choice the running configuration. Callers hold mu.
@@ -247,14 +248,23 @@ func (c *Controller[T]) reportError(ctx context.Context, err error, msg string) 
 	report.Tell(ctx, c.cfg.ErrorHandler, err, msg)
 }
 
-// guard calls a function of the program and turns a panic into an error.
-func guard[R any](f func() (R, error)) (result R, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("panic: %v", p)
-		}
-	}()
-	return f()
+// redact calls Config.Redact. The text after a panic shows nothing of err.
+func (c *Controller[T]) redact(err error) string {
+	text, panicked := callback.Get("Redact", func() (string, error) { return c.cfg.Redact(err), nil })
+	if panicked != nil {
+		c.panicked(panicked)
+		return "the error can't be shown, because Redact panicked"
+	}
+	return text
+}
+
+// panicked lets Run report err if it is a panic. It may be called with and without mu.
+func (c *Controller[T]) panicked(err error) {
+	if _, ok := errors.AsType[*callback.PanicError](err); ok {
+		c.panicsMu.Lock()
+		defer c.panicsMu.Unlock()
+		c.panics = append(c.panics, err)
+	}
 }
 
 // bootID returns the identity of the machine's present boot, or "" if the system

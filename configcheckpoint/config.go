@@ -123,8 +123,8 @@ type Config[T any] struct {
 	Admit func(ctx context.Context, p Payload) (wait time.Duration, err error)
 	// Redact turns an error of Decode, Validate, Health, Apply or Admit into
 	// the text of the status, the events and the store, of which 200 bytes are
-	// kept. Nil means err.Error(). Set it if such errors quote secrets. It must not
-	// block.
+	// kept. Nil means err.Error(). Set it if such errors quote secrets. After a panic,
+	// which is reported, the text shows nothing of the error. It must not block.
 	Redact func(err error) string
 
 	// CallTimeout is the deadline of each call of Health, Apply and Admit, and of
@@ -139,9 +139,10 @@ type Config[T any] struct {
 	// Name is the name in logs and health checks. Default: DefaultName.
 	Name string
 	// ErrorHandler is called with errors that the controller recovers from.
-	// Repeats of the same class are suppressed until the same work succeeds. It is
-	// called synchronously by Boot and Run and must not block. Default: the logger of
-	// Boot's and Run's context.
+	// Repeats of the same class are suppressed until the same work succeeds. Panics in
+	// functions of Config are errors with a method Stack() []byte, which errors.As
+	// finds. It is called synchronously by Boot and Run and must not block. Default: the
+	// logger of Boot's and Run's context.
 	ErrorHandler func(ctx context.Context, err error, msg string)
 	// EventRecorder records the events listed in docs/operations.md.
 	// Default: none.

@@ -74,6 +74,9 @@ type Controller[T any] struct {
 	storeFailures int
 	since         time.Time
 
+	panicsMu sync.Mutex
+	panics   []error // to be reported
+
 	statusMu sync.Mutex
 	status   Status
 }
@@ -152,7 +155,7 @@ func (c *Controller[T]) Verdict(failure error) error {
 	if failure == nil {
 		return c.promote(true)
 	}
-	return c.rollBack(ReasonUnhealthy, c.cfg.Redact(failure))
+	return c.rollBack(ReasonUnhealthy, c.redact(failure))
 }
 
 // Forget removes the rejection of a configuration, so that it may be tried
@@ -207,7 +210,7 @@ func (c *Controller[T]) Close(failure error) error {
 		clean := failure == nil && healthy
 		note := ""
 		if failure != nil {
-			note = c.cfg.Redact(failure)
+			note = c.redact(failure)
 		}
 		err = c.update(func(r record) (record, bool) { return endAttempt(r, clean, note) })
 	}

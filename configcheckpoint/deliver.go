@@ -78,10 +78,11 @@ func (l *loop[T]) stage(ctx context.Context, ref Ref, p Payload) time.Duration {
 	case ctx.Err() != nil:
 		return 0
 	case failure != nil:
+		c.panicked(failure)
 		c.state.refused = c.public(failure)
 		if !proven {
 			// If this can't be written, it holds in this process anyway.
-			_ = c.rejectConfig(ref, failure.Reason, c.cfg.Redact(failure.Err))
+			_ = c.rejectConfig(ref, failure.Reason, c.redact(failure.Err))
 		}
 		return 0
 	case wait > 0:
@@ -146,7 +147,7 @@ func (l *loop[T]) admit(ctx context.Context, ref Ref, p Payload) (failure *Reaso
 	}
 	c.mu.Unlock()
 	answer := make(chan time.Duration, 1)
-	err := c.calls.do(ctx, c.cfg.CallTimeout, &l.busy.admit, func(ctx context.Context) error {
+	err := c.calls.do(ctx, "Admit", c.cfg.CallTimeout, &l.busy.admit, func(ctx context.Context) error {
 		w, err := c.cfg.Admit(ctx, Payload{Data: bytes.Clone(p.Data), Name: p.Name, Version: p.Version})
 		if err == nil {
 			answer <- w
@@ -165,7 +166,7 @@ func (l *loop[T]) admit(ctx context.Context, ref Ref, p Payload) (failure *Reaso
 		return &ReasonError{Reason: ReasonNotAdmitted, Ref: ref, Err: err}, 0
 	}
 	l.admitFailures++
-	c.state.waiting = fmt.Sprintf("the admission of %s failed: %s", ref, c.cfg.Redact(err))
+	c.state.waiting = fmt.Sprintf("the admission of %s failed: %s", ref, c.redact(err))
 	if ctx.Err() == nil {
 		l.streaks.other.Fail(ctx, c.cfg.ErrorHandler, fmt.Errorf("configcheckpoint: admit: %w", err), "Failed to get an answer of Admit")
 	}

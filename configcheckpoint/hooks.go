@@ -12,7 +12,8 @@ import (
 
 // Hooks observe a Controller. Each is optional. Run's goroutine calls them
 // synchronously and without locks, one at a time, including those for Boot and
-// Verdict. They must not block, and may call every method of the Controller.
+// Verdict. They must not block, and may call every method of the Controller. A panic in a
+// hook is reported and has no other effect.
 type Hooks struct {
 	// Booted is called once, with the choice of Boot.
 	Booted func(Booted)
@@ -94,7 +95,8 @@ const (
 
 // An observer reports to the log, the hooks and the event recorder.
 type observer struct {
-	logger   klog.Logger // of Run
+	logger   klog.Logger                 // of Run
+	call     func(name string, f func()) // reports a panic in f
 	hooks    Hooks
 	recorder events.EventRecorder
 	object   runtime.Object
@@ -104,7 +106,7 @@ type observer struct {
 // argument, because a message of the program may contain a percent sign.
 func (o observer) event(eventType, reason, action, note string) {
 	if o.recorder != nil {
-		o.recorder.Eventf(o.object, nil, eventType, reason, action, "%s", note)
+		o.call("EventRecorder", func() { o.recorder.Eventf(o.object, nil, eventType, reason, action, "%s", note) })
 	}
 }
 

@@ -15,6 +15,8 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore"
+	"github.com/kubewright/kubewright/internal/callback"
+	"github.com/kubewright/kubewright/internal/report"
 )
 
 // loop is one Run: the state that only its goroutine uses.
@@ -63,6 +65,7 @@ func (c *Controller[T]) Run(ctx context.Context) error {
 	c.life = inRun
 	c.mu.Unlock()
 	ctx, cancel := context.WithCancel(c.withLogger(ctx))
+	report.ContainHooks(ctx, c.cfg.ErrorHandler, &c.observer.hooks)
 	l := newLoop(c)
 	logger := klog.FromContext(ctx)
 	logger.V(3).Info("Started")
@@ -119,14 +122,14 @@ func (l *loop[T]) follow(ctx context.Context) {
 		}
 	}
 	for {
-		_, err := guard(func() (struct{}, error) {
+		err := callback.Contain("Source", func() error {
 			for p, err := range l.c.cfg.Source.Payloads(ctx) {
 				p.Data = bytes.Clone(p.Data)
 				if !hand(delivery{p, err}) {
 					break
 				}
 			}
-			return struct{}{}, nil
+			return nil
 		})
 		if err == nil || !hand(delivery{err: err}) {
 			return
@@ -333,7 +336,7 @@ func (l *loop[T]) apply(ctx context.Context) error {
 			return nil
 		}
 		c.mu.Unlock()
-		err = c.calls.do(ctx, c.cfg.CallTimeout, &l.busy.apply, func(ctx context.Context) error { return c.cfg.Apply(ctx, found.active) })
+		err = c.calls.do(ctx, "Apply", c.cfg.CallTimeout, &l.busy.apply, func(ctx context.Context) error { return c.cfg.Apply(ctx, found.active) })
 		c.mu.Lock()
 		switch {
 		case err == nil:
@@ -350,7 +353,7 @@ func (l *loop[T]) apply(ctx context.Context) error {
 		failure := &ReasonError{Reason: ReasonApplyFailed, Ref: found.active.Ref, Err: err}
 		if found.active.Trial {
 			// If this can't be written, it holds in this process anyway.
-			_ = c.rejectConfig(found.active.Ref, ReasonApplyFailed, c.cfg.Redact(err))
+			_ = c.rejectConfig(found.active.Ref, ReasonApplyFailed, c.redact(err))
 		}
 		if !found.active.Trial || errors.Is(err, errAbandoned) {
 			defer c.mu.Unlock()
@@ -369,6 +372,13 @@ func (l *loop[T]) publish(ctx context.Context) {
 	c.reports, c.pruneErr, l.storeErr = nil, nil, nil
 	healthy := c.state.store == nil && (c.state.refused == nil || !transientStore(c.state.refused.Reason))
 	c.mu.Unlock()
+	c.panicsMu.Lock()
+	panics := c.panics
+	c.panics = nil
+	c.panicsMu.Unlock()
+	for _, err := range panics {
+		c.reportError(ctx, fmt.Errorf("configcheckpoint: %w", err), "A callback panicked")
+	}
 	if pruneErr != nil {
 		l.streaks.other.Fail(ctx, c.cfg.ErrorHandler, fmt.Errorf("configcheckpoint: remove old payloads: %w", pruneErr), "Failed to remove old payloads")
 	}
@@ -380,6 +390,7 @@ func (l *loop[T]) publish(ctx context.Context) {
 	}
 	observer := c.observer
 	observer.logger = klog.FromContext(ctx)
+	observer.call = func(name string, f func()) { report.Call(ctx, c.cfg.ErrorHandler, name, f) }
 	for _, call := range reports {
 		call(observer)
 	}
@@ -413,7 +424,7 @@ func (l *loop[T]) startCheck(ctx context.Context) {
 		return
 	}
 	if l.checked == nil {
-		l.checked = l.c.calls.start(ctx, l.c.cfg.CallTimeout, &l.busy.health, health)
+		l.checked = l.c.calls.start(ctx, "Trial.Health", l.c.cfg.CallTimeout, &l.busy.health, health)
 	}
 }
 
@@ -425,13 +436,14 @@ func (l *loop[T]) onCheck(err error) {
 	if !l.trial || !c.state.onTrial() {
 		return
 	}
+	c.panicked(err)
 	now := time.Now()
 	var r result
 	c.soak, r = c.soak.observe(now, err, c.cfg.Trial)
 	next := c.soak.next(now, c.cfg.Trial)
 	c.state.health = nil
 	if err != nil {
-		c.state.health = errors.New(c.cfg.Redact(err))
+		c.state.health = errors.New(c.redact(err))
 	}
 	c.refresh()
 	switch r {
@@ -440,7 +452,7 @@ func (l *loop[T]) onCheck(err error) {
 			next = l.storeRetry(err)
 		}
 	case failed:
-		if err := c.rollBack(ReasonUnhealthy, c.cfg.Redact(err)); err != nil {
+		if err := c.rollBack(ReasonUnhealthy, c.redact(err)); err != nil {
 			l.storeErr = err
 		}
 	case undecided:
@@ -463,10 +475,10 @@ const abandonAfter = time.Second
 // wait for a function that this configuration has hung.
 type calls struct{ pending sync.WaitGroup }
 
-// start runs f under a context with a deadline. The channel yields its error,
+// start runs f, the function of that name, under a context with a deadline. The channel yields its error,
 // or errAbandoned soon after the deadline. busy is set while f runs; if it is
 // set already, f is not called and the error is errAbandoned. busy may be nil.
-func (c *calls) start(ctx context.Context, timeout time.Duration, busy *atomic.Bool, f func(context.Context) error) <-chan error {
+func (c *calls) start(ctx context.Context, name string, timeout time.Duration, busy *atomic.Bool, f func(context.Context) error) <-chan error {
 	// Room for both senders: the second one is never read.
 	result := make(chan error, 2)
 	if busy != nil && !busy.CompareAndSwap(false, true) {
@@ -479,7 +491,7 @@ func (c *calls) start(ctx context.Context, timeout time.Duration, busy *atomic.B
 	})
 	c.pending.Go(func() {
 		defer cancel()
-		_, err := guard(func() (struct{}, error) { return struct{}{}, f(ctx) })
+		err := callback.Contain(name, func() error { return f(ctx) })
 		abandoned.Stop()
 		if busy != nil {
 			busy.Store(false)
@@ -490,8 +502,8 @@ func (c *calls) start(ctx context.Context, timeout time.Duration, busy *atomic.B
 }
 
 // do runs f like start and waits for it. It returns soon after ctx is done.
-func (c *calls) do(ctx context.Context, timeout time.Duration, busy *atomic.Bool, f func(context.Context) error) error {
-	result := c.start(ctx, timeout, busy, f)
+func (c *calls) do(ctx context.Context, name string, timeout time.Duration, busy *atomic.Bool, f func(context.Context) error) error {
+	result := c.start(ctx, name, timeout, busy, f)
 	select {
 	case err := <-result:
 		return err

@@ -82,7 +82,7 @@ func testPanicInDecodeIsOneAttempt(t *testing.T) {
 	n.delivers("C")
 	n.runs()
 	n.is("A", isFalse, PhaseRolledBack, ReasonDecodeFailed)
-	if s := n.c.Status(); !strings.Contains(s.Message, "panic: out of range") {
+	if s := n.c.Status(); !strings.Contains(s.Message, "panic in Codec.Decode: out of range") {
 		t.Error(s.Message)
 	}
 }
