@@ -94,7 +94,5 @@ func (c *Controller) containerEvent(t *podState, fieldPath, container, reason, a
 		APIVersion: "v1", Kind: "Pod", Namespace: t.ref.Namespace, Name: t.ref.Name, UID: t.ref.UID,
 		FieldPath: fieldPath + "{" + container + "}",
 	}
-	recorder := c.cfg.ContainerEvents
-	note = cut(note, maxEventNote)
-	c.later(func() { recorder.Eventf(regarding, nil, corev1.EventTypeNormal, reason, action, "%s", note) })
+	c.record(c.cfg.ContainerEvents, regarding, corev1.EventTypeNormal, reason, action, cut(note, maxEventNote))
 }

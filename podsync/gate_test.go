@@ -14,6 +14,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/klog/v2"
 	"k8s.io/klog/v2/textlogger"
 
@@ -185,6 +186,12 @@ func TestAProcessThatWasReplacedLeavesThePodsAlone(t *testing.T) {
 	})
 }
 
+type panickyRecorder struct{}
+
+func (panickyRecorder) Eventf(runtime.Object, runtime.Object, string, string, string, string, ...any) {
+	panic("no recorder")
+}
+
 func TestAPanicStaysWithItsPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, podsynctest.Options{})
@@ -193,6 +200,7 @@ func TestAPanicStaysWithItsPod(t *testing.T) {
 		var asked atomic.Int32
 		p := w.fork(func(cfg *podsync.Config) {
 			cfg.Provider = panickyProvider{cfg.Provider}
+			cfg.EventRecorder, cfg.ContainerEvents = panickyRecorder{}, panickyRecorder{}
 			cfg.ErrorHandler = func(_ context.Context, err error, _ string) { errs = append(errs, err) }
 			cfg.Hooks.StageChanged = func(c podsync.StageChanged) {
 				hooks++
@@ -217,8 +225,11 @@ func TestAPanicStaysWithItsPod(t *testing.T) {
 		if !strings.Contains(bad.Status.Message, "boom") || strings.Contains(bad.Status.Message, "goroutine") {
 			t.Errorf("message %q", bad.Status.Message)
 		}
-		found := false
+		found, recorder := false, 0
 		for _, err := range errs {
+			if err.Error() == "panic in EventRecorder.Eventf: no recorder" {
+				recorder++
+			}
 			var pe *podsync.PanicError
 			if errors.As(err, &pe) && pe.Callback == "start" {
 				found = true
@@ -227,7 +238,7 @@ func TestAPanicStaysWithItsPod(t *testing.T) {
 				}
 			}
 		}
-		if !found || hooks == 0 {
+		if !found || hooks == 0 || recorder < 5 { // a warning, and Created and Started of two pods
 			t.Errorf("errors %v, %d hooks", errs, hooks)
 		}
 		for ref, info := range p.c.All() {

@@ -15,6 +15,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
 
 	"github.com/kubewright/kubewright/internal/report"
@@ -221,16 +222,22 @@ func cut(s string, limit int) string {
 
 // warn records a Warning about t, once for each distinct message in a row.
 func (c *Controller) warn(t *podState, reason, action, message string) {
-	recorder := c.cfg.EventRecorder
 	reason, message = cut(reason, maxEventReason), cut(message, maxEventNote)
-	if recorder == nil || t.sched.warned == reason+message {
+	if c.cfg.EventRecorder == nil || t.sched.warned == reason+message {
 		return
 	}
 	t.sched.warned = reason + message
 	regarding := &corev1.ObjectReference{
 		APIVersion: "v1", Kind: "Pod", Namespace: t.ref.Namespace, Name: t.ref.Name, UID: t.ref.UID,
 	}
-	c.later(func() { recorder.Eventf(regarding, nil, corev1.EventTypeWarning, reason, action, "%s", message) })
+	c.record(c.cfg.EventRecorder, regarding, corev1.EventTypeWarning, reason, action, message)
+}
+
+// record records an event when c.mu is no longer held. A panic of the recorder is reported.
+func (c *Controller) record(to events.EventRecorder, regarding *corev1.ObjectReference, kind, reason, action, note string) {
+	c.later(func() {
+		report.Call(c.callCtx, c.cfg.ErrorHandler, "EventRecorder.Eventf", func() { to.Eventf(regarding, nil, kind, reason, action, "%s", note) })
+	})
 }
 
 // listGap is the least time between two Lists: pods that ask for one at the
