@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -195,13 +196,18 @@ func (panickyRecorder) Eventf(runtime.Object, runtime.Object, string, string, st
 func TestAPanicStaysWithItsPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, podsynctest.Options{})
+		var mu sync.Mutex
 		var errs []error
 		hooks := 0
 		var asked atomic.Int32
 		p := w.fork(func(cfg *podsync.Config) {
 			cfg.Provider = panickyProvider{cfg.Provider}
 			cfg.EventRecorder, cfg.ContainerEvents = panickyRecorder{}, panickyRecorder{}
-			cfg.ErrorHandler = func(_ context.Context, err error, _ string) { errs = append(errs, err) }
+			cfg.ErrorHandler = func(_ context.Context, err error, _ string) {
+				mu.Lock()
+				defer mu.Unlock()
+				errs = append(errs, err)
+			}
 			cfg.Hooks.StageChanged = func(c podsync.StageChanged) {
 				hooks++
 				if c.Ref.Name == "hook" {
@@ -226,6 +232,8 @@ func TestAPanicStaysWithItsPod(t *testing.T) {
 			t.Errorf("message %q", bad.Status.Message)
 		}
 		found, recorder := false, 0
+		mu.Lock()
+		defer mu.Unlock()
 		for _, err := range errs {
 			if err.Error() == "panic in EventRecorder.Eventf: no recorder" {
 				recorder++
