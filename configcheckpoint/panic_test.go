@@ -15,14 +15,9 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 
-	"github.com/kubewright/kubewright/internal/callback"
+	"github.com/kubewright/kubewright/internal/callback/callbacktest"
 )
-
-type panickyRecorder struct{}
-
-func (panickyRecorder) Eventf(_, _ runtime.Object, _, _, _, _ string, _ ...any) { panic("boom") }
 
 // TestAPanicInAHookChangesNothing: the same configurations run, and the same hooks are
 // called, as without it.
@@ -68,7 +63,7 @@ func testHooksThatPanic(t *testing.T, name string) []string {
 		StatusChanged: func(Status) { call("Hooks.StatusChanged") },
 	}
 	if name == "EventRecorder" {
-		n.cfg.EventRecorder, n.cfg.EventObject = panickyRecorder{}, &corev1.Node{}
+		n.cfg.EventRecorder, n.cfg.EventObject = callbacktest.Recorder{}, &corev1.Node{}
 	}
 	if name == "Redact" {
 		n.cfg.Redact = func(error) string { panic("boom") }
@@ -103,25 +98,9 @@ func testHooksThatPanic(t *testing.T, name string) []string {
 		t.Error("the scenario has no error")
 	}
 	if name != "" && name != "ErrorHandler" {
-		wantPanic(t, errs, name)
+		callbacktest.WantPanic(t, errs, name)
 	}
 	return log
-}
-
-// wantPanic checks that a panic in a callback was reported.
-func wantPanic(t *testing.T, errs []error, name string) {
-	t.Helper()
-	for _, err := range errs {
-		p, ok := errors.AsType[*callback.PanicError](err)
-		if !ok || p.Error() != "panic in "+name+": boom" {
-			continue
-		}
-		if !strings.Contains(string(p.Stack()), "panic_test.go") {
-			t.Errorf("the stack does not show the callback:\n%s", p.Stack())
-		}
-		return
-	}
-	t.Errorf("no panic of %s was reported, only %v", name, errs)
 }
 
 // TestAPanicIsTheErrorOfItsCallback: the configuration that it was about does not run,
@@ -179,7 +158,7 @@ func TestAPanicIsTheErrorOfItsCallback(t *testing.T) {
 				if s := n.c.Status(); s.Reason != c.reason || n.active.Config != "A" {
 					t.Errorf("%s runs, and the status is %+v", n.active.Config, s)
 				}
-				wantPanic(t, errs, name)
+				callbacktest.WantPanic(t, errs, name)
 				if strings.Contains(fmt.Sprint(n.c.Status()), "goroutine") {
 					t.Errorf("the status has the stack: %v", n.c.Status())
 				}

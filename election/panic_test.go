@@ -5,7 +5,6 @@ package election
 
 import (
 	"context"
-	"errors"
 	"os"
 	"os/exec"
 	"slices"
@@ -13,38 +12,24 @@ import (
 	"testing"
 	"time"
 
-	"k8s.io/apimachinery/pkg/runtime"
-
 	"github.com/kubewright/kubewright/apitest"
-	"github.com/kubewright/kubewright/internal/callback"
+	"github.com/kubewright/kubewright/internal/callback/callbacktest"
 	"github.com/kubewright/kubewright/internal/statuserr"
 )
-
-// thenPanic returns a hook that calls hook and panics.
-func thenPanic[T any](hook func(T)) func(T) {
-	return func(v T) {
-		hook(v)
-		panic("boom")
-	}
-}
-
-type panickyRecorder struct{}
-
-func (panickyRecorder) Eventf(_, _ runtime.Object, _, _, _, _ string, _ ...any) { panic("boom") }
 
 // A panic in a callback that returns nothing changes nothing: the candidate leads, and
 // hands the lease to a better one, as without it.
 func TestAPanicInAHookChangesNothing(t *testing.T) {
 	for name, change := range map[string]func(*Config){
 		"":                    func(*Config) {},
-		"Hooks.TermStarted":   func(cfg *Config) { cfg.Hooks.TermStarted = thenPanic(cfg.Hooks.TermStarted) },
-		"Hooks.TermEnded":     func(cfg *Config) { cfg.Hooks.TermEnded = thenPanic(cfg.Hooks.TermEnded) },
-		"Hooks.LeaderChanged": func(cfg *Config) { cfg.Hooks.LeaderChanged = thenPanic(cfg.Hooks.LeaderChanged) },
-		"Hooks.Renewed":       func(cfg *Config) { cfg.Hooks.Renewed = thenPanic(cfg.Hooks.Renewed) },
-		"Hooks.Failed":        func(cfg *Config) { cfg.Hooks.Failed = thenPanic(cfg.Hooks.Failed) },
-		"Hooks.Offered":       func(cfg *Config) { cfg.Hooks.Offered = thenPanic(cfg.Hooks.Offered) },
-		"Hooks.OfferEnded":    func(cfg *Config) { cfg.Hooks.OfferEnded = thenPanic(cfg.Hooks.OfferEnded) },
-		"EventRecorder":       func(cfg *Config) { cfg.EventRecorder = panickyRecorder{} },
+		"Hooks.TermStarted":   func(cfg *Config) { cfg.Hooks.TermStarted = callbacktest.ThenPanic(cfg.Hooks.TermStarted) },
+		"Hooks.TermEnded":     func(cfg *Config) { cfg.Hooks.TermEnded = callbacktest.ThenPanic(cfg.Hooks.TermEnded) },
+		"Hooks.LeaderChanged": func(cfg *Config) { cfg.Hooks.LeaderChanged = callbacktest.ThenPanic(cfg.Hooks.LeaderChanged) },
+		"Hooks.Renewed":       func(cfg *Config) { cfg.Hooks.Renewed = callbacktest.ThenPanic(cfg.Hooks.Renewed) },
+		"Hooks.Failed":        func(cfg *Config) { cfg.Hooks.Failed = callbacktest.ThenPanic(cfg.Hooks.Failed) },
+		"Hooks.Offered":       func(cfg *Config) { cfg.Hooks.Offered = callbacktest.ThenPanic(cfg.Hooks.Offered) },
+		"Hooks.OfferEnded":    func(cfg *Config) { cfg.Hooks.OfferEnded = callbacktest.ThenPanic(cfg.Hooks.OfferEnded) },
+		"EventRecorder":       func(cfg *Config) { cfg.EventRecorder = callbacktest.Recorder{} },
 		"ErrorHandler": func(cfg *Config) {
 			handler := cfg.ErrorHandler
 			cfg.ErrorHandler = func(ctx context.Context, err error, msg string) {
@@ -84,27 +69,11 @@ func TestAPanicInAHookChangesNothing(t *testing.T) {
 				case len(errs) == 0:
 					t.Error("the scenario has no error")
 				case name != "" && name != "ErrorHandler":
-					wantPanic(t, errs, name)
+					callbacktest.WantPanic(t, errs, name)
 				}
 			})
 		})
 	}
-}
-
-// wantPanic checks that a panic in a callback was reported.
-func wantPanic(t *testing.T, errs []error, name string) {
-	t.Helper()
-	for _, err := range errs {
-		p, ok := errors.AsType[*callback.PanicError](err)
-		if !ok || p.Error() != "panic in "+name+": boom" {
-			continue
-		}
-		if !strings.Contains(string(p.Stack()), "panic_test.go") {
-			t.Errorf("the stack does not show the callback:\n%s", p.Stack())
-		}
-		return
-	}
-	t.Errorf("no panic of %s was reported, only %v", name, errs)
 }
 
 // A panickyStrategy prefers higher priorities. A method of it panics about a candidate.
@@ -150,7 +119,7 @@ func TestAPanicInAStrategyConcernsOneCandidate(t *testing.T) {
 				if errs := a.errors(); len(errs) != 1 {
 					t.Errorf("%d errors, want one: %v", len(errs), errs)
 				}
-				wantPanic(t, a.errors(), "Strategy."+method)
+				callbacktest.WantPanic(t, a.errors(), "Strategy."+method)
 				bad.stop()
 				better := r.start("better", func(cfg *Config) { cfg.Self.Priority = 2 })
 				r.sleep(20 * time.Minute)

@@ -5,7 +5,6 @@ package lease
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -16,44 +15,31 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
 
 	"github.com/kubewright/kubewright/apitest"
-	"github.com/kubewright/kubewright/internal/callback"
+	"github.com/kubewright/kubewright/internal/callback/callbacktest"
 	"github.com/kubewright/kubewright/internal/statuserr"
 )
-
-// thenPanic returns a hook that calls hook and panics.
-func thenPanic[T any](hook func(T)) func(T) {
-	return func(v T) {
-		hook(v)
-		panic("boom")
-	}
-}
-
-type panickyRecorder struct{}
-
-func (panickyRecorder) Eventf(_, _ runtime.Object, _, _, _, _ string, _ ...any) { panic("boom") }
 
 // A panic in a callback that returns nothing changes nothing: the nodes go through the
 // same phases as without it.
 func TestAPanicInAHookChangesNothing(t *testing.T) {
 	for name, mutate := range map[string]func(*Config){
 		"":                   func(*Config) {},
-		"Hooks.Renewed":      func(cfg *Config) { cfg.Hooks.Renewed = thenPanic(cfg.Hooks.Renewed) },
-		"Hooks.Failed":       func(cfg *Config) { cfg.Hooks.Failed = thenPanic(cfg.Hooks.Failed) },
-		"Hooks.Recovered":    func(cfg *Config) { cfg.Hooks.Recovered = thenPanic(cfg.Hooks.Recovered) },
-		"Hooks.PhaseChanged": func(cfg *Config) { cfg.Hooks.PhaseChanged = thenPanic(cfg.Hooks.PhaseChanged) },
-		"Hooks.Deleted":      func(cfg *Config) { cfg.Hooks.Deleted = thenPanic(cfg.Hooks.Deleted) },
-		"Hooks.Contended":    func(cfg *Config) { cfg.Hooks.Contended = thenPanic(cfg.Hooks.Contended) },
-		"Hooks.TakenOver":    func(cfg *Config) { cfg.Hooks.TakenOver = thenPanic(cfg.Hooks.TakenOver) },
-		"EventRecorder":      func(cfg *Config) { cfg.EventRecorder = panickyRecorder{} },
+		"Hooks.Renewed":      func(cfg *Config) { cfg.Hooks.Renewed = callbacktest.ThenPanic(cfg.Hooks.Renewed) },
+		"Hooks.Failed":       func(cfg *Config) { cfg.Hooks.Failed = callbacktest.ThenPanic(cfg.Hooks.Failed) },
+		"Hooks.Recovered":    func(cfg *Config) { cfg.Hooks.Recovered = callbacktest.ThenPanic(cfg.Hooks.Recovered) },
+		"Hooks.PhaseChanged": func(cfg *Config) { cfg.Hooks.PhaseChanged = callbacktest.ThenPanic(cfg.Hooks.PhaseChanged) },
+		"Hooks.Deleted":      func(cfg *Config) { cfg.Hooks.Deleted = callbacktest.ThenPanic(cfg.Hooks.Deleted) },
+		"Hooks.Contended":    func(cfg *Config) { cfg.Hooks.Contended = callbacktest.ThenPanic(cfg.Hooks.Contended) },
+		"Hooks.TakenOver":    func(cfg *Config) { cfg.Hooks.TakenOver = callbacktest.ThenPanic(cfg.Hooks.TakenOver) },
+		"EventRecorder":      func(cfg *Config) { cfg.EventRecorder = callbacktest.Recorder{} },
 		"ResetConnections":   func(cfg *Config) { cfg.ResetConnections = func() { panic("boom") } },
 		"ErrorHandler": func(cfg *Config) {
 			handler := cfg.ErrorHandler
 			cfg.ErrorHandler = func(ctx context.Context, err error, msg string) {
-				handler(ctx, fmt.Errorf("panic in ErrorHandler: boom: %w", err), msg)
+				handler(ctx, err, msg)
 				panic("boom")
 			}
 		},
@@ -112,26 +98,15 @@ func TestAPanicInAHookChangesNothing(t *testing.T) {
 				if err := f.controller.Check(nil); err != nil {
 					t.Errorf("Check = %v", err)
 				}
-				if name != "" {
-					wantPanic(f.fixture, name)
+				if len(f.told.errs) == 0 {
+					t.Error("the scenario has no error")
+				}
+				if name != "" && name != "ErrorHandler" {
+					callbacktest.WantPanic(t, f.told.errs, name)
 				}
 			})
 		})
 	}
-}
-
-// wantPanic checks that a panic in a callback was reported.
-func wantPanic(f *fixture, name string) {
-	f.Helper()
-	for _, err := range f.told.errs {
-		if strings.Contains(err.Error(), "panic in "+name+": boom") {
-			if p, ok := errors.AsType[*callback.PanicError](err); ok && !strings.Contains(string(p.Stack()), "panic_test.go") {
-				f.Errorf("the stack does not show the callback:\n%s", p.Stack())
-			}
-			return
-		}
-	}
-	f.Errorf("no panic of %s was reported, only %v", name, f.told.errs)
 }
 
 // A panic in Gate is a no, and one in Owner an error, for one node and until it ends.
@@ -179,7 +154,7 @@ func TestAPanicInGateOrOwnerConcernsOneNode(t *testing.T) {
 				if len(f.told.errs) != 1 || !strings.Contains(f.told.errs[0].Error(), bad) {
 					t.Errorf("reported %v, want one error about the node", f.told.errs)
 				}
-				wantPanic(f.fixture, name)
+				callbacktest.WantPanic(t, f.told.errs, name)
 				broken.Store(false)
 				pass(11 * time.Second)
 				if s, _ := f.controller.Status(bad); s.Phase != PhaseHeld {

@@ -14,10 +14,9 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/kubewright/kubewright/apitest"
-	"github.com/kubewright/kubewright/internal/callback"
+	"github.com/kubewright/kubewright/internal/callback/callbacktest"
 	"github.com/kubewright/kubewright/internal/statuserr"
 )
 
@@ -30,10 +29,6 @@ func noted[T any](calls *notes[string], name, panics string) func(T) {
 		}
 	}
 }
-
-type panickyRecorder struct{}
-
-func (panickyRecorder) Eventf(_, _ runtime.Object, _, _, _, _ string, _ ...any) { panic("boom") }
 
 // A panic in a callback that returns nothing changes nothing: the same hooks are called
 // and the Node is the same as without it.
@@ -89,7 +84,7 @@ func testHooks(t *testing.T, panics string) []string {
 		},
 	}
 	if panics == "EventRecorder" {
-		cfg.EventRecorder = panickyRecorder{}
+		cfg.EventRecorder = callbacktest.Recorder{}
 	}
 	w := start(t, s, cfg)
 	w.pass(time.Minute)
@@ -139,25 +134,9 @@ func testHooks(t *testing.T, panics string) []string {
 		}
 	}
 	if panics != "" && panics != "ErrorHandler" {
-		wantPanic(t, errs.get(), panics)
+		callbacktest.WantPanic(t, errs.get(), panics)
 	}
 	return calls.get()
-}
-
-// wantPanic checks that a panic in a callback was reported.
-func wantPanic(t *testing.T, errs []error, name string) {
-	t.Helper()
-	for _, err := range errs {
-		p, ok := errors.AsType[*callback.PanicError](err)
-		if !ok || p.Error() != "panic in "+name+": boom" {
-			continue
-		}
-		if !strings.Contains(string(p.Stack()), "panic_test.go") {
-			t.Errorf("the stack does not show the callback:\n%s", p.Stack())
-		}
-		return
-	}
-	t.Errorf("no panic of %s was reported, only %v", name, errs)
 }
 
 // A panic in Gate closes it, and one in a setter or health check is its failure, for
@@ -215,7 +194,7 @@ func TestAPanicConcernsOneNode(t *testing.T) {
 				if told := errs.get(); len(told) != 1 || !strings.Contains(told[0].Error(), bad) {
 					t.Errorf("reported %v, want one error about the node", told)
 				}
-				wantPanic(t, errs.get(), name)
+				callbacktest.WantPanic(t, errs.get(), name)
 
 				broken.set(false)
 				w.c.Trigger(bad)

@@ -5,9 +5,6 @@ package resourceslice_test
 
 import (
 	"context"
-	"errors"
-	"slices"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -15,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubewright/kubewright/apitest"
-	"github.com/kubewright/kubewright/internal/callback"
+	"github.com/kubewright/kubewright/internal/callback/callbacktest"
 	"github.com/kubewright/kubewright/internal/statuserr"
 	"github.com/kubewright/kubewright/resourceslice"
 )
@@ -80,21 +77,10 @@ func TestAPanicInACallbackIsContained(t *testing.T) {
 					t.Error("the scenario has no error")
 				}
 				if name != "ErrorHandler" {
-					wantPanic(r, name)
+					callbacktest.WantPanic(r, r.reported(), name)
 				}
 			})
 		})
-	}
-}
-
-// wantPanic checks that a panic in a callback was reported.
-func wantPanic(r *rig, name string) {
-	r.Helper()
-	if !slices.ContainsFunc(r.reported(), func(err error) bool {
-		p, ok := errors.AsType[*callback.PanicError](err)
-		return ok && p.Error() == "panic in "+name+": boom" && strings.Contains(string(p.Stack()), "panic_test.go")
-	}) {
-		r.Errorf("no panic of %s was reported, only %v", name, r.reported())
 	}
 }
 
@@ -120,7 +106,7 @@ func TestAPanicInOwnerIsReportedWithoutAPool(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.settle(10 * time.Minute)
-		wantPanic(r, "Owner")
+		callbacktest.WantPanic(r, r.reported(), "Owner")
 		if n := len(r.reported()); n != 1 {
 			t.Errorf("reported %d errors, want one: %v", n, r.reported())
 		}

@@ -5,7 +5,6 @@ package coordinator
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -17,29 +16,21 @@ import (
 
 	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/election"
-	"github.com/kubewright/kubewright/internal/callback"
+	"github.com/kubewright/kubewright/internal/callback/callbacktest"
 	"github.com/kubewright/kubewright/internal/statuserr"
 )
-
-// thenPanic returns a hook that calls hook and panics.
-func thenPanic[T any](hook func(T)) func(T) {
-	return func(v T) {
-		hook(v)
-		panic("boom")
-	}
-}
 
 // A panic in a callback that returns nothing changes nothing: the controller elects, and
 // replaces, the same holders as without it.
 func TestAPanicInAHookChangesNothing(t *testing.T) {
 	for name, change := range map[string]func(*Config){
 		"":                func(*Config) {},
-		"Hooks.Elected":   func(cfg *Config) { cfg.Hooks.Elected = thenPanic(cfg.Hooks.Elected) },
-		"Hooks.Preferred": func(cfg *Config) { cfg.Hooks.Preferred = thenPanic(cfg.Hooks.Preferred) },
-		"Hooks.Silent":    func(cfg *Config) { cfg.Hooks.Silent = thenPanic(cfg.Hooks.Silent) },
-		"Hooks.Collected": func(cfg *Config) { cfg.Hooks.Collected = thenPanic(cfg.Hooks.Collected) },
+		"Hooks.Elected":   func(cfg *Config) { cfg.Hooks.Elected = callbacktest.ThenPanic(cfg.Hooks.Elected) },
+		"Hooks.Preferred": func(cfg *Config) { cfg.Hooks.Preferred = callbacktest.ThenPanic(cfg.Hooks.Preferred) },
+		"Hooks.Silent":    func(cfg *Config) { cfg.Hooks.Silent = callbacktest.ThenPanic(cfg.Hooks.Silent) },
+		"Hooks.Collected": func(cfg *Config) { cfg.Hooks.Collected = callbacktest.ThenPanic(cfg.Hooks.Collected) },
 		"Hooks.RequestFailed": func(cfg *Config) {
-			cfg.Hooks.RequestFailed = thenPanic(func(RequestFailed) {})
+			cfg.Hooks.RequestFailed = callbacktest.ThenPanic(func(RequestFailed) {})
 		},
 		"ErrorHandler": func(cfg *Config) {
 			handler := cfg.ErrorHandler
@@ -77,27 +68,11 @@ func TestAPanicInAHookChangesNothing(t *testing.T) {
 				case len(errs) == 0:
 					t.Error("the scenario has no error")
 				case name != "" && name != "ErrorHandler":
-					wantPanic(t, errs, name)
+					callbacktest.WantPanic(t, errs, name)
 				}
 			})
 		})
 	}
-}
-
-// wantPanic checks that a panic in a callback was reported.
-func wantPanic(t *testing.T, errs []error, name string) {
-	t.Helper()
-	for _, err := range errs {
-		p, ok := errors.AsType[*callback.PanicError](err)
-		if !ok || p.Error() != "panic in "+name+": boom" {
-			continue
-		}
-		if !strings.Contains(string(p.Stack()), "panic_test.go") {
-			t.Errorf("the stack does not show the callback:\n%s", p.Stack())
-		}
-		return
-	}
-	t.Errorf("no panic of %s was reported, only %v", name, errs)
 }
 
 // A strategy that panics holds up its Lease and no other, and until it no longer panics.
@@ -129,7 +104,7 @@ func TestAPanicInAStrategyConcernsOneLease(t *testing.T) {
 		if errs := r.errors(); len(errs) != 1 || !strings.Contains(errs[0].Error(), ctlNamespace+"/"+ctlLease) {
 			t.Errorf("reported %v, want one error about the Lease", errs)
 		}
-		wantPanic(t, r.errors(), "Strategies")
+		callbacktest.WantPanic(t, r.errors(), "Strategies")
 		if err := c.Check(nil); err != nil {
 			t.Errorf("Check = %v", err)
 		}
