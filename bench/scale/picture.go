@@ -8,6 +8,7 @@ import (
 	"image/color"
 	"io"
 	"math"
+	"strconv"
 	"time"
 
 	"gonum.org/v1/plot"
@@ -159,6 +160,7 @@ func (p panel) plot(r *results, last bool) (*plot.Plot, error) {
 		drawn.Y.Max = max(math.Pow(10, math.Ceil(math.Log10(high))), 10*drawn.Y.Min)
 	} else {
 		drawn.Y.Min, drawn.Y.Max = 0, max(high, 1)
+		drawn.Y.Tick.Marker = plot.TickerFunc(shortTicks)
 	}
 	for i := range r.Contenders {
 		if err := addChurn(drawn, &r.Contenders[i]); err != nil {
@@ -166,6 +168,17 @@ func (p panel) plot(r *results, last bool) (*plot.Plot, error) {
 		}
 	}
 	return drawn, nil
+}
+
+// shortTicks returns the default ticks without the zeros of their labels, for which the margin has no room.
+func shortTicks(low, high float64) []plot.Tick {
+	ticks := plot.DefaultTicks{}.Ticks(low, high)
+	for i := range ticks {
+		if ticks[i].Label != "" {
+			ticks[i].Label = strconv.FormatFloat(ticks[i].Value, 'g', 6, 64)
+		}
+	}
+	return ticks
 }
 
 // segments returns the points of a curve, in minutes, without NaN values. A
