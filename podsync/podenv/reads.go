@@ -5,12 +5,14 @@ package podenv
 
 import (
 	"context"
-	"fmt"
-	"runtime/debug"
+	"errors"
 	"sync"
 	"time"
 
 	"k8s.io/klog/v2"
+
+	"github.com/kubewright/kubewright/internal/callback"
+	"github.com/kubewright/kubewright/internal/report"
 )
 
 // objectKey names the object that a request reads.
@@ -68,17 +70,15 @@ func (r *reads) join(ctx context.Context, key objectKey, fresh bool, fetch func(
 	case current != nil && current.next != nil:
 		return current.next
 	}
-	f := &flight{done: make(chan struct{}), fetch: func() (obj any, err error) {
+	f := &flight{done: make(chan struct{}), fetch: func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.timeout)
 		defer cancel()
 		// No caller could contain a panic of the client: it would end the process.
-		defer func() {
-			if v := recover(); v != nil {
-				err = fmt.Errorf("panic in a client: %v", v)
-				klog.FromContext(ctx).Error(err, "A callback panicked", "kind", key.kind, "object", klog.KRef(key.namespace, key.name), "stack", string(debug.Stack()))
-			}
-		}()
-		return fetch(ctx)
+		obj, err := callback.Get("a client", func() (any, error) { return fetch(ctx) })
+		if _, ok := errors.AsType[*callback.PanicError](err); ok {
+			report.Tell(ctx, nil, err, "A callback panicked", "kind", key.kind, "object", klog.KRef(key.namespace, key.name))
+		}
+		return obj, err
 	}}
 	if current != nil {
 		current.next = f
