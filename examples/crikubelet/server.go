@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/tools/remotecommand"
 
 	"github.com/kubewright/kubewright/examples/crikubelet/internal/cri"
+	"github.com/kubewright/kubewright/examples/internal/crilog"
 	"github.com/kubewright/kubewright/nodeapi"
 	"github.com/kubewright/kubewright/podsync/podruntime"
 )
@@ -114,7 +115,7 @@ func (b *backend) Logs(ctx context.Context, c nodeapi.Container, opts nodeapi.Lo
 			return now.ID == run.ID && now.State == podruntime.ContainerRunning
 		})
 	}
-	log, err := b.runtime.Log(ctx, run.ID, cri.LogOptionsOf(&opts, time.Now()), ended)
+	log, err := b.runtime.Log(run.ID, crilog.OptionsOf(&opts, time.Now(), ended))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, apierrors.NewBadRequest("container " + c.Name + " has no log")
 	}

@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/rest"
 	statsv1alpha1 "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
+	"github.com/kubewright/kubewright/examples/internal/crilog"
 	"github.com/kubewright/kubewright/examples/internal/machine"
 	"github.com/kubewright/kubewright/examples/kubelet/internal/process"
 	"github.com/kubewright/kubewright/examples/kubelet/internal/shim"
@@ -89,23 +90,7 @@ func (b *backend) Logs(ctx context.Context, c nodeapi.Container, opts nodeapi.Lo
 	if err != nil {
 		return nil, err
 	}
-	from := process.LogOptions{Lines: -1, Timestamps: opts.Timestamps, Follow: opts.Follow}
-	switch {
-	case opts.SinceSeconds != nil:
-		from.Since = time.Now().Add(-time.Duration(*opts.SinceSeconds) * time.Second)
-	case opts.SinceTime != nil:
-		from.Since = opts.SinceTime.Time
-	}
-	if opts.TailLines != nil {
-		from.Lines = *opts.TailLines
-	}
-	switch *opts.Stream {
-	case corev1.LogStreamStdout:
-		from.Stream = shim.Stdout
-	case corev1.LogStreamStderr:
-		from.Stream = shim.Stderr
-	}
-	return run.Log(from)
+	return run.Log(crilog.OptionsOf(&opts, time.Now(), run.Over))
 }
 
 // Exec implements nodeapi.Executor.

@@ -275,7 +275,7 @@ func logName(id podruntime.ContainerID) string {
 
 // removeLogs deletes the log of a container and its rotated parts.
 func (r *Runtime) removeLogs(id podruntime.ContainerID) error {
-	log := filepath.Join(r.logDir(id.Pod), logName(id))
+	log := r.logPath(id)
 	rotated, err := filepath.Glob(log + ".*")
 	errs := []error{err, os.RemoveAll(log)}
 	for _, path := range rotated {

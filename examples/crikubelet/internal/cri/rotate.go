@@ -46,7 +46,7 @@ func (r *Runtime) rotateLogs(ctx context.Context, rotation LogRotation) error {
 	var errs []error
 	for _, c := range list.Containers {
 		id := idOf(c)
-		errs = append(errs, r.rotateLog(ctx, c.Id, filepath.Join(r.logDir(id.Pod), logName(id)), rotation))
+		errs = append(errs, r.rotateLog(ctx, c.Id, r.logPath(id), rotation))
 	}
 	return errors.Join(errs...)
 }

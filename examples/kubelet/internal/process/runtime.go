@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
+	"github.com/kubewright/kubewright/examples/internal/crilog"
 	"github.com/kubewright/kubewright/examples/kubelet/internal/shim"
 	"github.com/kubewright/kubewright/internal/record"
 	"github.com/kubewright/kubewright/podsync/podruntime"
@@ -433,7 +434,7 @@ func (r *Runtime) detach(id podruntime.ContainerID, to string) error {
 
 // LogTail implements podruntime.LogTailer.
 func (r *Runtime) LogTail(_ context.Context, id podruntime.ContainerID, limit int64) ([]byte, error) {
-	return lastOutput(r.log(id), limit)
+	return crilog.Tail(r.log(id), limit)
 }
 
 // DiskUsage implements podruntime.DiskMeter: a container has the output of its runs and
@@ -506,7 +507,7 @@ func (r *Runtime) Exec(ctx context.Context, id podruntime.ContainerID, command [
 		return result, errors.New("the command was not started")
 	}
 	result.ExitCode = st.Exit.Code
-	output, err := lastOutput(log, maxOutput)
+	output, err := crilog.Tail(log, maxOutput)
 	result.Output = append([]byte(st.Exit.Message), output...)
 	return result, err
 }

@@ -23,6 +23,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/kubewright/kubewright/examples/internal/crilog"
 	"github.com/kubewright/kubewright/examples/kubelet/internal/shim"
 	"github.com/kubewright/kubewright/internal/record"
 	"github.com/kubewright/kubewright/podsync/podruntime"
@@ -74,8 +75,17 @@ func (r *Runtime) Find(ctx context.Context, pod types.UID, name string, previous
 	return found, err
 }
 
-// over reports whether the run has ended.
-func (i Instance) over() bool {
+// Log opens the output of the run.
+func (i Instance) Log(opts crilog.Options) (*crilog.Reader, error) {
+	log, err := crilog.Open(i.log, opts)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, apierrors.NewBadRequest("the container has not written a log yet")
+	}
+	return log, err
+}
+
+// Over reports whether the run has ended.
+func (i Instance) Over() bool {
 	status, err := shim.Read(i.dir)
 	if err != nil {
 		return false // the disk may recover
@@ -94,13 +104,20 @@ type IO struct {
 	Resize <-chan shim.Size
 }
 
+// pollRun is the time between two looks at a run. pollAttached is shorter, because a
+// person waits for the echo of each key.
+const (
+	pollRun      = 100 * time.Millisecond
+	pollAttached = 10 * time.Millisecond
+)
+
 // Attach connects the streams to the command of the run until the run ends, ctx is
 // done, or the client takes no more output. Output from before is left out.
 func (i Instance) Attach(ctx context.Context, s IO) error {
 	if !i.running {
 		return apierrors.NewBadRequest("the container is not running")
 	}
-	log, err := i.entries(0, true, pollAttached)
+	log, err := i.Log(crilog.Options{Follow: true, Poll: pollAttached, Ended: i.Over})
 	if err != nil {
 		return err
 	}
@@ -130,29 +147,25 @@ func (i Instance) Attach(ctx context.Context, s IO) error {
 		}()
 	}
 	for {
-		for {
-			entry, ok := log.buffered()
-			if !ok {
-				break
-			}
-			text := entry.Text
-			if entry.Full {
-				text = append(text[:len(text):len(text)], '\n')
-			}
-			to := s.Stdout
-			if entry.Stream == shim.Stderr {
-				to = s.Stderr
-			}
-			if to == nil {
-				continue
-			}
-			if _, err := to.Write(text); err != nil {
-				return err
-			}
-		}
-		if err := log.fill(); errors.Is(err, io.EOF) || ctx.Err() != nil {
+		entry, err := log.Next()
+		if errors.Is(err, io.EOF) || err != nil && ctx.Err() != nil {
 			return nil
-		} else if err != nil {
+		}
+		if err != nil {
+			return err
+		}
+		text := entry.Text
+		if entry.Full {
+			text = append(text[:len(text):len(text)], '\n')
+		}
+		to := s.Stdout
+		if entry.Stream == crilog.Stderr {
+			to = s.Stderr
+		}
+		if to == nil {
+			continue
+		}
+		if _, err := to.Write(text); err != nil {
 			return err
 		}
 	}
@@ -179,9 +192,9 @@ func (i Instance) Exec(ctx context.Context, command []string, s IO) error {
 	ended := make(chan struct{})
 	defer close(ended)
 	go func() {
-		for !i.over() {
+		for !i.Over() {
 			select {
-			case <-time.After(logPoll):
+			case <-time.After(pollRun):
 			case <-ended:
 				return
 			}

@@ -11,7 +11,7 @@
 // shim kills its descendants, writes the exit code to a file, and ends.
 //
 // The shim copies the output of the command to the log, with the time and the
-// stream of each line ([ParseEntry]), and closes the log before it writes the exit
+// stream of each line (package crilog), and closes the log before it writes the exit
 // code. A command can have an input ([Input]) and a terminal.
 //
 // A run is a directory. Its files, in the order of its life:

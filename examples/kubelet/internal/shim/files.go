@@ -35,7 +35,7 @@ type Command struct {
 	Env []string
 	// Dir is the working directory.
 	Dir string
-	// Log is the file that output is appended to; see [ParseEntry].
+	// Log is the file that output is appended to, by package crilog.
 	Log string
 	// Stdin gives the command an input that [Run.Input] writes to. Otherwise its
 	// input is empty.

@@ -6,62 +6,17 @@
 package shim
 
 import (
-	"bytes"
 	"errors"
 	"io"
 	"os"
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/kubewright/kubewright/examples/internal/crilog"
 )
 
-// The streams of a log.
-const (
-	Stdout = "stdout"
-	Stderr = "stderr"
-)
-
-// The tags of a log entry, from the log format of the CRI.
-const (
-	tagFull    = 'F' // the text ends a line
-	tagPartial = 'P' // the line continues in the next entry of its stream
-)
-
-// timeFormat is the time of a log entry, always in UTC. Its width is constant.
-const timeFormat = "2006-01-02T15:04:05.000000000Z07:00"
-
-// HeaderSize is the number of bytes of an entry before its text.
-const HeaderSize = int64(len("2006-01-02T15:04:05.000000000Z stdout F "))
-
-// FormatTime returns a time as the log has it: times compare as their bytes do.
-func FormatTime(t time.Time) []byte { return t.UTC().AppendFormat(nil, timeFormat) }
-
-// An Entry is a line of a log, or a part of it.
-type Entry struct {
-	Time   []byte // in RFC 3339; empty if the entry is damaged
-	Stream string
-	Text   []byte // without a newline
-	Full   bool   // Text is the end of a line
-}
-
-// ParseEntry parses a line of a log, which shares its memory with the Entry. A
-// line that a power failure has damaged is an Entry without a time.
-func ParseEntry(line []byte) Entry {
-	at, rest, _ := bytes.Cut(line, []byte{' '})
-	stream, rest, _ := bytes.Cut(rest, []byte{' '})
-	tag, text, ok := bytes.Cut(rest, []byte{' '})
-	if !ok || len(at) != len(timeFormat)-len("07:00") || len(tag) != 1 {
-		return Entry{Stream: Stdout, Text: line, Full: true}
-	}
-	e := Entry{Time: at, Stream: Stdout, Text: text, Full: tag[0] == tagFull}
-	if string(stream) == Stderr {
-		e.Stream = Stderr
-	}
-	return e
-}
-
-// A logger writes the output of a command to its log, in the log format of the
-// CRI: the time, the stream, a tag and the text. Output that the disk does not
+// A logger writes the output of a command to its log. Output that the disk does not
 // take is lost, as it is in other container runtimes: waiting would stop the
 // command.
 type logger struct {
@@ -127,24 +82,7 @@ func (l *logger) write(stream string, output []byte) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	now := time.Now().UTC()
-	l.pending = l.pending[:0]
-	for len(output) > 0 {
-		text, tag := output, byte(tagPartial)
-		if at := bytes.IndexByte(output, '\n'); at >= 0 {
-			text, tag = output[:at], tagFull
-		}
-		output = output[len(text):]
-		if tag == tagFull {
-			output = output[1:]
-		}
-		l.pending = now.AppendFormat(l.pending, timeFormat)
-		l.pending = append(l.pending, ' ')
-		l.pending = append(l.pending, stream...)
-		l.pending = append(l.pending, ' ', tag, ' ')
-		l.pending = append(l.pending, text...)
-		l.pending = append(l.pending, '\n')
-	}
+	l.pending = crilog.Append(l.pending[:0], time.Now(), stream, output)
 	if n, err := l.f.Write(l.pending); err != nil && n > 0 {
 		if end, err := l.f.Seek(0, io.SeekEnd); err == nil {
 			_ = l.f.Truncate(end - int64(n))

@@ -23,6 +23,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/kubewright/kubewright/examples/internal/crilog"
 	"github.com/kubewright/kubewright/internal/record"
 )
 
@@ -264,7 +265,7 @@ func (s *reaper) connect(c Command, attr *syscall.ProcAttr) (files []*os.File, e
 			return nil, err
 		}
 		s.terminal = master
-		s.log.read(Stdout, master)
+		s.log.read(crilog.Stdout, master)
 		if s.input != nil {
 			go func() { _, _ = io.Copy(master, s.input) }()
 		}
@@ -282,7 +283,7 @@ func (s *reaper) connect(c Command, attr *syscall.ProcAttr) (files []*os.File, e
 	}
 	files = append(files, in)
 	attr.Files = append(attr.Files, in.Fd())
-	for _, stream := range []string{Stdout, Stderr} {
+	for _, stream := range []string{crilog.Stdout, crilog.Stderr} {
 		from, to, err := os.Pipe()
 		if err != nil {
 			return files, err

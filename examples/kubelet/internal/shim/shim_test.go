@@ -21,6 +21,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/kubewright/kubewright/examples/internal/crilog"
 )
 
 func TestMain(m *testing.M) {
@@ -453,10 +455,10 @@ func (r *rig) texts(c Command, began time.Time) string {
 		r.Fatal(err)
 	}
 	var text []byte
-	last := FormatTime(began)
+	last := began
 	for line := range bytes.Lines(log) {
-		e := ParseEntry(bytes.TrimSuffix(line, []byte{'\n'}))
-		if bytes.Compare(e.Time, last) < 0 || bytes.Compare(e.Time, FormatTime(time.Now())) > 0 {
+		e := crilog.Parse(bytes.TrimSuffix(line, []byte{'\n'}))
+		if e.Time.Before(last) || e.Time.After(time.Now()) {
 			r.Errorf("%q comes after %s", line, last)
 		}
 		last = e.Time
@@ -604,7 +606,7 @@ func TestAnEntryThatTheDiskCutsOffIsTakenBack(t *testing.T) {
 	}
 	defer func() { _ = full.Close() }()
 	l := &logger{f: full}
-	l.write(Stdout, []byte("first\n"))
+	l.write(crilog.Stdout, []byte("first\n"))
 	var old syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_FSIZE, &old); err != nil {
 		t.Fatal(err)
@@ -618,17 +620,17 @@ func TestAnEntryThatTheDiskCutsOffIsTakenBack(t *testing.T) {
 	if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: uint64(info.Size()) + 20, Max: old.Max}); err != nil {
 		t.Fatal(err)
 	}
-	l.write(Stdout, []byte("lost\n"))
+	l.write(crilog.Stdout, []byte("lost\n"))
 	if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &old); err != nil {
 		t.Fatal(err)
 	}
-	l.write(Stdout, []byte("last\n"))
+	l.write(crilog.Stdout, []byte("last\n"))
 	log, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	lines := strings.Split(string(log), "\n")
-	if len(lines) != 3 || !strings.HasSuffix(lines[0], " stdout F first") || !strings.HasSuffix(lines[1], "Z stdout F last") || int64(len(lines[1])) != HeaderSize+4 {
+	if len(lines) != 3 || !strings.HasSuffix(lines[0], " stdout F first") || len(lines[1]) != len("2026-01-02T03:04:05.000000000Z stdout F last") || !strings.HasSuffix(lines[1], "Z stdout F last") {
 		t.Errorf("%q", lines)
 	}
 }
