@@ -13,6 +13,7 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -128,6 +129,9 @@ func (k *kubelet) assemblePods() error {
 		Client: core, Provider: k.provider, NodeName: k.nodeName, Gate: k.holds,
 		EventRecorder: k.recorder, ContainerEvents: k.containers,
 		HostIPs: func(string) []string { return []string{k.nodeIP} },
+		// A busy runtime takes longer than a second for a step, such as from the sandbox to
+		// the container. Two patches become one if the first one waits.
+		PendingAfter: 2 * time.Second,
 	})
 	return err
 }

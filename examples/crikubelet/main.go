@@ -14,12 +14,19 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"syscall"
 
 	"github.com/kubewright/kubewright/examples/internal/kube"
 )
 
-func main() { kube.Main(run) }
+func main() {
+	// The memory of a node is for its pods, and this program has CPU time to spare.
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(50)
+	}
+	kube.Main(run)
+}
 
 func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 	o, err := parse(args)

@@ -36,6 +36,7 @@ func BuildCrikubelet(t testing.TB) string {
 	t.Helper()
 	out := filepath.Join(t.TempDir(), "crikubelet")
 	cmd := exec.Command("go", "build", "-tags", "grpcnotrace", "-o", out, ".")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // as the kubelet is built, see BuildKubelet
 	cmd.Dir = "../../examples/crikubelet"
 	if _, err := os.Stat(cmd.Dir); err != nil { // a test below another directory
 		cmd.Dir = "../" + cmd.Dir
