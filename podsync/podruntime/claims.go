@@ -63,9 +63,8 @@ type Claims struct {
 	// Required. Drivers calls the drivers.
 	Drivers DRADrivers
 
-	// mu is held during driver calls: if two pods have one claim, it must not be
-	// unprepared for one while it is prepared for the other.
-	mu sync.Mutex
+	mu   sync.Mutex
+	held map[types.UID]chan struct{} // by claim; closed when it is given back
 }
 
 // claimRecord is a claim of a pod in its record.
@@ -84,8 +83,6 @@ func (c *Claims) Prepare(ctx context.Context, pod *corev1.Pod) error {
 	if len(pod.Spec.ResourceClaims) == 0 {
 		return nil
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	var records []claimRecord
 	for i := range pod.Spec.ResourceClaims {
 		claim, err := c.allocated(ctx, pod, &pod.Spec.ResourceClaims[i])
@@ -101,6 +98,11 @@ func (c *Claims) Prepare(ctx context.Context, pod *corev1.Pod) error {
 		}
 		records = append(records, r)
 	}
+	giveBack, err := c.hold(ctx, records)
+	if err != nil {
+		return err
+	}
+	defer giveBack()
 	if err := errors.Join(os.MkdirAll(c.Dir, 0o700), record.Write(c.file(pod.UID), records)); err != nil {
 		return err
 	}
@@ -189,12 +191,15 @@ func (d *ClaimDevice) serves(request string) bool {
 // Release undoes Prepare, except for the claims of other pods. A pod without a record is
 // no error.
 func (c *Claims) Release(ctx context.Context, pod types.UID) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	var records []claimRecord
 	if found, err := record.Read(c.file(pod), &records); err != nil || !found {
 		return err
 	}
+	giveBack, err := c.hold(ctx, records)
+	if err != nil {
+		return err
+	}
+	defer giveBack()
 	shared, err := c.others(pod)
 	if err != nil {
 		return err
@@ -210,6 +215,57 @@ func (c *Claims) Release(ctx context.Context, pod types.UID) error {
 		}
 	}
 	return os.Remove(c.file(pod))
+}
+
+// hold waits until no other call is about one of the claims, or ctx ends. If two pods have
+// one claim, it must not be unprepared for one while it is prepared for the other. Calls
+// about other claims go on, because a driver may hang.
+func (c *Claims) hold(ctx context.Context, records []claimRecord) (giveBack func(), err error) {
+	var mine []types.UID
+	giveBack = func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		for _, uid := range mine {
+			close(c.held[uid])
+			delete(c.held, uid)
+		}
+	}
+	var wanted []types.UID
+	for _, r := range records {
+		wanted = append(wanted, r.Claim.UID)
+	}
+	slices.Sort(wanted) // in one order, so that no two calls wait for each other
+	for _, uid := range slices.Compact(wanted) {
+		for {
+			other := c.take(uid)
+			if other == nil {
+				break
+			}
+			select {
+			case <-other:
+			case <-ctx.Done():
+				giveBack()
+				return nil, fmt.Errorf("podruntime: another call about the resource claim %s goes on: %w", uid, ctx.Err())
+			}
+		}
+		mine = append(mine, uid)
+	}
+	return giveBack, nil
+}
+
+// take takes a claim, unless another call has it: then it returns the channel that is
+// closed when it is given back.
+func (c *Claims) take(claim types.UID) <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if other := c.held[claim]; other != nil {
+		return other
+	}
+	if c.held == nil {
+		c.held = map[types.UID]chan struct{}{}
+	}
+	c.held[claim] = make(chan struct{})
+	return nil
 }
 
 // others returns the claims in the records of all other pods.

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
@@ -97,6 +99,99 @@ func TestASharedClaimIsPreparedUntilItsLastPodIsReleased(t *testing.T) {
 	if len(drivers.prepared) != 0 {
 		t.Errorf("%v are still prepared", drivers.prepared)
 	}
+}
+
+// A hanging is drivers of which one does not answer.
+type hanging struct {
+	*fakeDrivers
+	claim  string
+	answer chan struct{}
+}
+
+func (d hanging) Prepare(ctx context.Context, driver string, c podruntime.ClaimReference) ([]podruntime.ClaimDevice, error) {
+	if c.Name == d.claim {
+		<-d.answer
+	}
+	return d.fakeDrivers.Prepare(ctx, driver, c)
+}
+
+func TestADriverThatHangsHoldsUpItsClaimsOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		claims, drivers, api := newClaims(t)
+		api.Put(allocatedClaim("other", "three"))
+		answer := make(chan struct{})
+		claims.Drivers = hanging{drivers, "claim", answer}
+		first := make(chan error, 1)
+		go func() { first <- claims.Prepare(t.Context(), claimPod("one")) }()
+		synctest.Wait()
+
+		other := claimPod("three")
+		other.Spec.ResourceClaims[0].ResourceClaimName = new("other")
+		if err := errors.Join(claims.Prepare(t.Context(), other), claims.Release(t.Context(), "three"), claims.Release(t.Context(), "none")); err != nil {
+			t.Error(err)
+		}
+		// The claim itself is not unprepared for one pod while it is prepared for another.
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if err := claims.Release(ctx, "one"); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Release = %v, while Prepare of the same claim goes on", err)
+		}
+		second := make(chan error, 1)
+		go func() { second <- claims.Prepare(t.Context(), claimPod("two")) }()
+		synctest.Wait()
+		if len(second) != 0 {
+			t.Error("two calls about one claim at a time")
+		}
+		close(answer)
+		if err := errors.Join(<-first, <-second); err != nil {
+			t.Error(err)
+		}
+		if drivers.prepared["a.example.com/claim"] != 2 {
+			t.Errorf("prepared: %v", drivers.prepared)
+		}
+		if err := errors.Join(claims.Release(t.Context(), "one"), claims.Release(t.Context(), "two")); err != nil || len(drivers.prepared) != 0 {
+			t.Errorf("Release = %v, and %v are still prepared", err, drivers.prepared)
+		}
+	})
+}
+
+// Two pods have the same two claims in another order.
+func TestPodsWithSeveralClaimsDoNotWaitForEachOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		claims, drivers, api := newClaims(t)
+		api.Put(allocatedClaim("other", "one", "two"))
+		both := func(uid types.UID, names ...string) *corev1.Pod {
+			pod := claimPod(uid)
+			pod.Spec.ResourceClaims = nil
+			for _, name := range names {
+				pod.Spec.ResourceClaims = append(pod.Spec.ResourceClaims, corev1.PodResourceClaim{Name: name, ResourceClaimName: new(name)})
+			}
+			return pod
+		}
+		for _, blocked := range []string{"claim", "other"} {
+			for range 20 {
+				answer, done := make(chan struct{}), make(chan error, 3)
+				claims.Drivers = hanging{drivers, blocked, answer}
+				prepare := func(pod *corev1.Pod) {
+					go func() { done <- claims.Prepare(t.Context(), pod) }()
+					synctest.Wait()
+				}
+				prepare(both("one", blocked))
+				// One that gives up lets go of the claims that it has.
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				if err := claims.Prepare(ctx, both("two", "claim", "other")); !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("Prepare = %v", err)
+				}
+				cancel()
+				prepare(both("one", "claim", "other"))
+				prepare(both("two", "other", "claim"))
+				close(answer)
+				if err := errors.Join(<-done, <-done, <-done); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	})
 }
 
 func TestAClaimIsReleasedAlthoughItsPreparationFailed(t *testing.T) {

@@ -204,7 +204,10 @@ func (c *container) start() {
 	l := launch{pod: c.pod, container: c.Container, kind: c.kind, spec: c.pod.labelled(), id: c.id(attempt), rec: rec, sandbox: c.pod.sandbox, addresses: c.pod.addresses(), grow: c.pod.mustGrow()}
 	ctx := c.pod.starting
 	c.pod.p.wg.Go(func() {
-		err := c.pod.p.gate.enter(ctx, ticket{created: l.spec.CreationTimestamp.Time, begun: l.sandbox != nil})
+		err := l.pull(ctx)
+		if err == nil {
+			err = c.pod.p.gate.enter(ctx, ticket{created: l.spec.CreationTimestamp.Time, begun: l.sandbox != nil})
+		}
 		if err == nil {
 			err = l.run(ctx)
 			c.pod.p.gate.leave()

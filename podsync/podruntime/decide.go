@@ -46,7 +46,7 @@ type sandboxState uint8
 
 const (
 	sandboxNone  sandboxState = iota // the Runtime is no Sandboxer, or the sandbox is torn down
-	sandboxUnset                     // the Runtime has no sandbox for the pod
+	sandboxUnset                     // the Runtime lists no sandbox of the pod
 	sandboxBusy                      // SetUpPod or TearDownPod has been called and has not returned
 	sandboxReady
 	sandboxLost // the sandbox is not ready, and containers may be left from it
@@ -278,12 +278,12 @@ func decideStop(w world, now time.Time) (p plan) {
 	}
 	switch {
 	case slices.ContainsFunc(w.views, func(v view) bool { return v.live() }), w.sandbox == sandboxBusy:
-	case w.sandbox == sandboxNone, w.sandbox == sandboxUnset:
+	case w.sandbox == sandboxNone:
 		p.stopped = true
 	case w.sandboxDue.After(now):
 		p.wait(w.sandboxDue)
 	default:
-		p.tearDown = true
+		p.tearDown = true // also if none is listed: SetUpPod may have failed half-way
 	}
 	return p
 }

@@ -238,7 +238,8 @@ func TestSandboxComesBeforeContainersAndGoesAfterThem(t *testing.T) {
 		"also one that is not ready":    {"Always", world{sandbox: sandboxLost, deadline: &end}, nil, plan{tearDown: true}},
 		"once as well":                  {"Always", world{sandbox: sandboxBusy, deadline: &end}, nil, plan{}},
 		"after a failure with one, too": {"Always", world{sandbox: sandboxLost, deadline: &end, sandboxDue: at(4)}, nil, plan{again: at(4)}},
-		"if there is one":               {"Always", world{sandbox: sandboxUnset, deadline: &end}, nil, plan{stopped: true}},
+		"and one that may be half made": {"Always", world{sandbox: sandboxUnset, deadline: &end}, nil, plan{tearDown: true}},
+		"if there is one":               {"Always", world{sandbox: sandboxNone, deadline: &end}, nil, plan{stopped: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tc.world.views = views(tc.views)

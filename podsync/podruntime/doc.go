@@ -23,8 +23,9 @@
 //	group.Go(pods.Run)
 //
 // A Runtime with more abilities has the methods of [Watcher], [Execer], [LogTailer],
-// [Sandboxer], [Resizer], [PodResizer], [DiskMeter], [Preparer] or [Checker]. [Claims]
-// prepares the devices of resource claims for it. Package podruntimetest tests a Runtime.
+// [Puller], [Sandboxer], [Resizer], [PodResizer], [DiskMeter], [Preparer] or [Checker].
+// [Claims] prepares the devices of resource claims for it. Package podruntimetest tests a
+// Runtime.
 //
 // # Behavior
 //
@@ -62,7 +63,7 @@
 // The methods of Provider may be called from any goroutine. Each pod has one goroutine
 // that lists its containers, decides and acts; a call of the Runtime that may take long
 // runs in a goroutine of its own. A pod waits for another one only for a place among
-// Config.MaxStarts.
+// Config.MaxStarts, which no pull of an image takes.
 //
 // # Failure modes
 //

@@ -35,6 +35,9 @@ func guarded(r Runtime) (Runtime, capabilities) {
 	if has.tailer != nil {
 		has.tailer = g
 	}
+	if has.puller != nil {
+		has.puller = g
+	}
 	if has.sandboxer != nil {
 		has.sandboxer = g
 	}
@@ -91,6 +94,10 @@ func (g guard) Exec(ctx context.Context, id ContainerID, command []string) (resu
 func (g guard) LogTail(ctx context.Context, id ContainerID, size int64) (tail []byte, err error) {
 	err = contain(ctx, "LogTailer.LogTail", func() error { tail, err = g.tailer.LogTail(ctx, id, size); return err })
 	return tail, err
+}
+
+func (g guard) Pull(ctx context.Context, pod *corev1.Pod, container *corev1.Container) error {
+	return contain(ctx, "Puller.Pull", func() error { return g.puller.Pull(ctx, pod, container) })
 }
 
 func (g guard) SetUpPod(ctx context.Context, spec SandboxSpec) (box Sandbox, err error) {

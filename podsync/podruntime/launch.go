@@ -32,6 +32,15 @@ type launch struct {
 	grow      bool // the pod as a whole must grow first
 }
 
+// pull makes sure that the image is there.
+func (l *launch) pull(ctx context.Context) error {
+	puller := l.pod.p.caps.puller
+	if puller == nil {
+		return nil
+	}
+	return puller.Pull(ctx, l.spec.DeepCopy(), l.container.DeepCopy())
+}
+
 // run prepares the files of the run and starts it.
 func (l *launch) run(ctx context.Context) error {
 	p := l.pod.p

@@ -352,6 +352,7 @@ func (p *pod) stop(deadline time.Time) {
 	}
 	p.deadline = &deadline
 	p.endStarting()
+	p.sandboxDue, p.sandboxFailures = time.Time{}, 0 // a SetUpPod that failed does not delay TearDownPod
 	if p.keepDeadline(); p.unkept {
 		klog.FromContext(p.ctx).Info("The time of the pod's end is not on disk yet")
 	}

@@ -467,6 +467,75 @@ func TestASandboxThatFailsIsTriedAgain(t *testing.T) {
 	})
 }
 
+// Whatever a SetUpPod that failed has left, such as the devices of claims, goes before the pod
+// counts as stopped.
+func TestAPodWithoutASandboxIsTornDownToo(t *testing.T) {
+	inWorldWith(t, func(w *world) { w.boxed = true }, func(w *world) {
+		w.link.setBefore(func(op string) error {
+			if op == "SetUpPod" {
+				return errors.New("no address is left")
+			}
+			return nil
+		})
+		ref := w.start(podOf(corev1.RestartPolicyNever, command("app", "forever")))
+		time.Sleep(40 * time.Second) // the next try is a while off
+		hanging := make(chan struct{})
+		w.link.setBefore(func(op string) error {
+			if op == "TearDownPod" {
+				<-hanging
+			}
+			return nil
+		})
+		w.stop(ref, time.Minute)
+		synctest.Wait()
+		if w.state(ref).Stopped {
+			t.Error("it counts as stopped before TearDownPod has returned")
+		}
+		close(hanging)
+		synctest.Wait()
+		if !w.state(ref).Stopped {
+			t.Error("it does not count as stopped")
+		}
+		w.expect("tear down")
+	})
+}
+
+// Who waits for a registry holds up no other pod.
+func TestAPullTakesNoPlaceOfAStart(t *testing.T) {
+	inWorldWith(t, func(w *world) {
+		w.boxed = true
+		w.change = func(cfg *podruntime.Config) { cfg.MaxStarts = 1 }
+	}, func(w *world) {
+		var pulls atomic.Int32
+		registry := make(chan error)
+		w.link.setBefore(func(op string) error {
+			if op == "Pull" && pulls.Add(1) == 1 {
+				return <-registry
+			}
+			return nil
+		})
+		refs := make([]podsync.Ref, 2)
+		for i, name := range []string{"far", "near"} {
+			pod := podOf(corev1.RestartPolicyAlways, command(name, "forever"))
+			pod.UID, pod.Name = types.UID("uid-"+name), name
+			refs[i] = w.start(pod)
+			synctest.Wait()
+		}
+		time.Sleep(time.Minute)
+		w.expect("set up", "set up", "start near/0")
+		if c := w.container(refs[0], "far"); c.State.Waiting == nil {
+			t.Errorf("%+v", c.State)
+		}
+		registry <- &podruntime.StartError{Reason: "ErrImagePull", BackoffReason: "ImagePullBackOff", Err: errors.New("not found")}
+		synctest.Wait()
+		if c := w.container(refs[0], "far"); c.State.Waiting == nil || c.State.Waiting.Reason != "ImagePullBackOff" {
+			t.Errorf("%+v", c.State)
+		}
+		time.Sleep(time.Minute)
+		w.expect("set up", "set up", "start near/0", "start far/0")
+	})
+}
+
 func TestAnEphemeralContainerRunsOnce(t *testing.T) {
 	inWorld(t, func(w *world) {
 		pod := podOf(corev1.RestartPolicyAlways, command("app", "forever"))
@@ -1002,7 +1071,7 @@ func TestAPanicOfTheRuntimeConcernsOneCall(t *testing.T) {
 		})
 		want := []string{"Exec", "List", "Remove", "Start"}
 		if boxed {
-			want = []string{"Exec", "List", "ListPods", "Remove", "RemovePod", "SetUpPod", "Start", "TearDownPod"}
+			want = []string{"Exec", "List", "ListPods", "Pull", "Remove", "RemovePod", "SetUpPod", "Start", "TearDownPod"}
 		}
 		if got := slices.Sorted(maps.Keys(calls)); !slices.Equal(got, want) {
 			t.Errorf("the calls that panicked were %q, want %q", got, want)

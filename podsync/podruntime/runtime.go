@@ -129,7 +129,7 @@ type Runtime interface {
 	// pods if pod is empty. An error means that nothing is known; a Runtime must
 	// not return a partial list.
 	List(ctx context.Context, pod types.UID) ([]Container, error)
-	// Start creates the container, with its image, and starts it. It returns nil
+	// Start creates the container and starts it. It returns nil
 	// if the container runs or has run already. After an error the container
 	// must not begin to run. If ctx ends, Start returns soon, and List tells the
 	// outcome. Use [StartError] to choose the reason in the container's status, and
@@ -177,6 +177,15 @@ type LogTailer interface {
 	LogTail(ctx context.Context, id ContainerID, limit int64) ([]byte, error)
 }
 
+// A Puller is a Runtime whose containers have images, which it may have to wait for.
+type Puller interface {
+	// Pull is called before each Start and makes sure that the image of a container is
+	// there, as its pull policy says. An error is handled like one of Start. It can take long:
+	// it does not count as one of the starts that [Config.MaxStarts] limits, so a slow registry
+	// holds up no other pod.
+	Pull(ctx context.Context, pod *corev1.Pod, container *corev1.Container) error
+}
+
 // A Sandboxer is a Runtime whose containers share a sandbox per pod: namespaces,
 // a network, a cgroup. The Provider sets it up before the first container and
 // tears it down after the last one.
@@ -184,8 +193,10 @@ type Sandboxer interface {
 	// SetUpPod makes the sandbox of a pod. It returns the existing one if that is
 	// ready.
 	SetUpPod(ctx context.Context, spec SandboxSpec) (Sandbox, error)
-	// TearDownPod ends the sandbox and frees its addresses. It keeps what List
-	// returns about its containers. A sandbox that does not exist is no error.
+	// TearDownPod ends the sandbox and frees its addresses, and whatever a SetUpPod that
+	// failed has left: it is called for each pod that stops, also if ListPods has no sandbox
+	// of it. It keeps what List returns about its containers. A sandbox that does not exist is
+	// no error.
 	TearDownPod(ctx context.Context, pod types.UID) error
 	// RemovePod deletes everything that is left of the pod: sandboxes, containers
 	// that do not run, logs. A pod that does not exist is no error.
@@ -309,6 +320,7 @@ type capabilities struct {
 	watcher    Watcher
 	execer     Execer
 	tailer     LogTailer
+	puller     Puller
 	sandboxer  Sandboxer
 	resizer    Resizer
 	podResizer PodResizer
@@ -321,6 +333,7 @@ func capabilitiesOf(r Runtime) (c capabilities) {
 	c.watcher, _ = r.(Watcher)
 	c.execer, _ = r.(Execer)
 	c.tailer, _ = r.(LogTailer)
+	c.puller, _ = r.(Puller)
 	c.sandboxer, _ = r.(Sandboxer)
 	c.resizer, _ = r.(Resizer)
 	c.podResizer, _ = r.(PodResizer)

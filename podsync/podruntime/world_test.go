@@ -158,8 +158,12 @@ func (l *link) LogTail(context.Context, podruntime.ContainerID, int64) ([]byte, 
 	return []byte("the last line"), nil
 }
 
-// A sandboxed is a link that is a Sandboxer and a PodResizer.
+// A sandboxed is a link that is a Sandboxer, a PodResizer and a Puller.
 type sandboxed struct{ *link }
+
+func (s sandboxed) Pull(context.Context, *corev1.Pod, *corev1.Container) error {
+	return s.call("Pull", func() error { return nil })
+}
 
 func (s sandboxed) SetUpPod(_ context.Context, spec podruntime.SandboxSpec) (box podruntime.Sandbox, err error) {
 	err = s.call("SetUpPod", func() error {

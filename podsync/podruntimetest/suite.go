@@ -139,6 +139,11 @@ func (s *subject) spec(pod *corev1.Pod, attempt int) podruntime.ContainerSpec {
 		}
 		spec.Sandbox = &list[0]
 	}
+	if puller, ok := s.runtime.(podruntime.Puller); ok {
+		if err := puller.Pull(s.Context(), pod.DeepCopy(), c.DeepCopy()); err != nil {
+			s.Fatalf("Pull of the image of %v: %v", id, err)
+		}
+	}
 	return spec
 }
 
@@ -486,6 +491,9 @@ var checks = []check{
 		}
 		if list, err := box.ListPods(s.Context(), pod.UID); err != nil || len(list) > 0 {
 			s.Errorf("ListPods after RemovePod: %+v, %v", list, err)
+		}
+		if err := box.TearDownPod(s.Context(), s.pod(s.suite.Forever()).UID); err != nil {
+			s.Errorf("TearDownPod of a pod that never had a sandbox: %v", err)
 		}
 	}},
 	{"AResizeKeepsTheContainer", func(s *subject) bool { _, ok := s.runtime.(podruntime.Resizer); return ok }, func(s *subject) {
