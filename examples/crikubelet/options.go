@@ -71,6 +71,7 @@ func parse(args []string) (*options, error) {
 	o.IntVar(&o.imageGC.High, "image-gc-high", 85, "`percentage` of the images' file system from which on unused images are deleted; 0: never")
 	o.IntVar(&o.imageGC.Low, "image-gc-low", 80, "`percentage` at which that ends")
 	o.DurationVar(&o.imageGC.MinAge, "image-gc-age", 2*time.Minute, "`time` for which an image must have been unused")
+	o.Func("image-gc-keep", "`names` of images that are never deleted", commas(&o.imageGC.Keep))
 	o.Int64Var(&o.rotation.MaxSize, "log-max-size", 10<<20, "`bytes` of a container's log before it is put aside")
 	o.IntVar(&o.rotation.MaxFiles, "log-max-files", 5, "`number` of log files of a container")
 	if err := o.Parse(args); err != nil {

@@ -219,13 +219,15 @@ func (r *Reader) buffered() (Entry, bool) {
 
 // fill reads more, and waits for it if the log is followed.
 func (r *Reader) fill() error {
-	for {
-		over := !r.opts.Follow || r.opts.Ended() // in this order: output from before the end is read
+	for over := !r.opts.Follow; ; {
 		if n, err := r.readMore(); n > 0 || err != nil {
 			return err
 		}
 		if over {
 			return io.EOF
+		}
+		if over = r.opts.Ended(); over {
+			continue // once more: output from before the end
 		}
 		select {
 		case <-time.After(r.opts.Poll):

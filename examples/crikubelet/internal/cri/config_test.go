@@ -169,6 +169,7 @@ func TestContainerConfig(t *testing.T) {
 	p := pod(func(p *corev1.Pod) {
 		c := &p.Spec.Containers[0]
 		c.WorkingDir, c.TTY, c.Stdin = "/work", true, true
+		p.Annotations = map[string]string{"cdi.k8s.io/x": "example.com/device=0"} // a device that the pod has no claim of
 		c.Ports = []corev1.ContainerPort{{ContainerPort: 80}, {ContainerPort: 53, HostPort: 5353, HostIP: "127.0.0.1", Protocol: corev1.ProtocolUDP}}
 	})
 	spec := set(t, r, p)
@@ -182,11 +183,17 @@ func TestContainerConfig(t *testing.T) {
 			len(c.Config.Envs) != 1 || string(c.Config.Envs[0].Value) != "b" {
 			t.Errorf("%v", c.Config)
 		}
+		if len(c.Config.Annotations) > 0 {
+			t.Errorf("the container has the annotations %v", c.Config.Annotations)
+		}
 		if m := c.Config.Mounts; len(m) != 1 || !m[0].Readonly || m[0].HostPath != "/h" || m[0].Propagation != runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL {
 			t.Errorf("%v", m)
 		}
 	}
 	for _, b := range server.Sandboxes {
+		if len(b.Config.Annotations) != 1 {
+			t.Errorf("the sandbox has the annotations %v", b.Config.Annotations)
+		}
 		ports := b.Config.PortMappings
 		if len(ports) != 1 || ports[0].HostPort != 5353 || ports[0].Protocol != runtimeapi.Protocol_UDP || ports[0].HostIp != "127.0.0.1" {
 			t.Errorf("%v", ports)

@@ -18,6 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/klog/v2"
 
 	"github.com/kubewright/kubewright/podsync/podruntime"
 )
@@ -91,22 +92,34 @@ func (r *Runtime) containerStatus(ctx context.Context, c *runtimeapi.Container) 
 		return s, nil
 	}
 	if c.State == runtimeapi.ContainerState_CONTAINER_UNKNOWN {
-		// The runtime has lost the task. To stop it settles its state.
-		if _, err := r.client.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: c.Id}); err != nil {
-			return nil, err
-		}
+		r.settle(ctx, c)
 	}
 	answer, err := r.client.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: c.Id})
 	if err != nil {
 		return nil, err
 	}
 	if s = answer.GetStatus(); s.GetState() == runtimeapi.ContainerState_CONTAINER_UNKNOWN {
-		return nil, errors.New("the runtime does not know its state")
+		// It may run. The list is complete with it, so that the other pods go on.
+		return &runtimeapi.ContainerStatus{State: runtimeapi.ContainerState_CONTAINER_RUNNING, ImageRef: s.ImageRef, StartedAt: s.StartedAt}, nil
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.statuses[c.Id] = s
 	return s, nil
+}
+
+// settleTimeout is the time that List waits for the end of a container whose task the
+// runtime has lost.
+const settleTimeout = 2 * time.Second
+
+// settle ends such a container, which settles its state. A shim that hangs may prevent that;
+// it is tried again with the next list.
+func (r *Runtime) settle(ctx context.Context, c *runtimeapi.Container) {
+	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
+	defer cancel()
+	if _, err := r.client.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: c.Id}); err != nil {
+		klog.FromContext(ctx).Error(err, "The runtime does not know the state of a container, and can't end it", "container", idOf(c))
+	}
 }
 
 // forgetStatuses drops the statuses of containers that are no longer listed.
@@ -191,7 +204,7 @@ func (r *Runtime) Start(ctx context.Context, spec podruntime.ContainerSpec) erro
 	if spec.Sandbox == nil {
 		return errors.New("the container has no sandbox")
 	}
-	image, err := r.ensureImage(ctx, spec.Pod, spec.Container)
+	image, err := r.pulled(ctx, spec.Container)
 	if err != nil {
 		return err
 	}

@@ -25,15 +25,16 @@ func (r *Runtime) containerConfig(ctx context.Context, spec *podruntime.Containe
 		return nil, err
 	}
 	cfg := &runtimeapi.ContainerConfig{
-		Metadata:    &runtimeapi.ContainerMetadata{Name: c.Name, Attempt: uint32(spec.ID.Attempt)},
-		Image:       &runtimeapi.ImageSpec{Image: image.Id, UserSpecifiedImage: c.Image},
-		Command:     spec.Environment.Command,
-		Args:        spec.Environment.Args,
-		WorkingDir:  c.WorkingDir,
-		Labels:      labelsOf(pod, r.cfg.Node),
-		Annotations: pod.Annotations,
-		LogPath:     logName(spec.ID),
-		Stdin:       c.Stdin, StdinOnce: c.StdinOnce, Tty: c.TTY,
+		Metadata:   &runtimeapi.ContainerMetadata{Name: c.Name, Attempt: uint32(spec.ID.Attempt)},
+		Image:      &runtimeapi.ImageSpec{Image: image.Id, UserSpecifiedImage: c.Image},
+		Command:    spec.Environment.Command,
+		Args:       spec.Environment.Args,
+		WorkingDir: c.WorkingDir,
+		// Without the annotations of the pod, which the sandbox has: runtimes take devices from
+		// those of a container.
+		Labels:  labelsOf(pod, r.cfg.Node),
+		LogPath: logName(spec.ID),
+		Stdin:   c.Stdin, StdinOnce: c.StdinOnce, Tty: c.TTY,
 		Linux: &runtimeapi.LinuxContainerConfig{Resources: resources(pod, c, r.cfg.Memory), SecurityContext: security},
 	}
 	cfg.Labels[labelContainer] = c.Name

@@ -5,7 +5,9 @@ package cri
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"syscall"
 	"time"
@@ -22,7 +24,8 @@ type ImageGC struct {
 	High, Low int
 	// MinAge is the time for which an image must have been unused.
 	MinAge time.Duration
-	// Keep are images that are never deleted, such as that of sandboxes.
+	// Keep are the names or IDs of images that are never deleted. That of sandboxes need not
+	// be among them if the runtime pins it, or is containerd.
 	Keep []string
 }
 
@@ -77,6 +80,11 @@ func (r *Runtime) collectImages(ctx context.Context, gc ImageGC, used map[string
 	if err != nil {
 		return 0, err
 	}
+	sandbox, err := r.sandboxImage(ctx)
+	if err != nil {
+		return 0, err
+	}
+	keep := append(slices.Clone(gc.Keep), sandbox)
 	// All containers of the runtime count, also those of others.
 	containers, err := r.client.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
 	if err != nil {
@@ -84,7 +92,7 @@ func (r *Runtime) collectImages(ctx context.Context, gc ImageGC, used map[string
 	}
 	var unused []*runtimeapi.Image
 	for _, i := range images.Images {
-		inUse := i.Pinned || slices.ContainsFunc(gc.Keep, func(name string) bool { return name == i.Id || slices.Contains(i.RepoTags, name) }) ||
+		inUse := i.Pinned || slices.ContainsFunc(keep, func(name string) bool { return name == i.Id || slices.Contains(i.RepoTags, name) }) ||
 			slices.ContainsFunc(containers.Containers, func(c *runtimeapi.Container) bool {
 				return c.ImageRef == i.Id || c.ImageId == i.Id || c.GetImage().GetImage() == i.Id || slices.Contains(i.RepoDigests, c.ImageRef)
 			})
@@ -94,19 +102,24 @@ func (r *Runtime) collectImages(ctx context.Context, gc ImageGC, used map[string
 			unused = append(unused, i)
 		}
 	}
+	maps.DeleteFunc(used, func(id string, _ time.Time) bool {
+		return !slices.ContainsFunc(images.Images, func(i *runtimeapi.Image) bool { return i.Id == id })
+	})
 	slices.SortStableFunc(unused, func(a, b *runtimeapi.Image) int { return used[a.Id].Compare(used[b.Id]) })
+	var errs []error
 	for _, i := range unused {
 		if freed >= excess {
 			break
 		}
 		if _, err := r.images.RemoveImage(ctx, &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: i.Id}}); err != nil {
-			return freed, err
+			errs = append(errs, fmt.Errorf("image %s: %w", i.Id, err)) // for example one of a container that the CRI does not list
+			continue
 		}
 		klog.FromContext(ctx).V(2).Info("An unused image was deleted", "image", i.Id, "tags", i.RepoTags, "bytes", i.Size)
 		freed += i.Size
 		delete(used, i.Id)
 	}
-	return freed, nil
+	return freed, errors.Join(errs...)
 }
 
 // sleep waits, and reports whether ctx has not ended first.

@@ -15,17 +15,11 @@ import (
 	"github.com/kubewright/kubewright/podsync/podruntime"
 )
 
-// ensureImage returns the image of a container, which it pulls as the policy says.
-// Its errors have the kubelet's reasons.
-func (r *Runtime) ensureImage(ctx context.Context, pod *corev1.Pod, c *corev1.Container) (*runtimeapi.Image, error) {
-	ref, err := reference(c.Image)
+// Pull implements podruntime.Puller. Its errors have the kubelet's reasons.
+func (r *Runtime) Pull(ctx context.Context, pod *corev1.Pod, c *corev1.Container) error {
+	spec, image, err := r.image(ctx, c)
 	if err != nil {
-		return nil, &podruntime.StartError{Reason: "InvalidImageName", Err: err}
-	}
-	spec := &runtimeapi.ImageSpec{Image: ref, UserSpecifiedImage: c.Image}
-	image, err := r.image(ctx, spec)
-	if err != nil {
-		return nil, &podruntime.StartError{Reason: "ImageInspectError", Err: err}
+		return err
 	}
 	policy := c.ImagePullPolicy
 	if policy == "" {
@@ -33,26 +27,37 @@ func (r *Runtime) ensureImage(ctx context.Context, pod *corev1.Pod, c *corev1.Co
 	}
 	switch {
 	case image != nil && policy != corev1.PullAlways:
-		return image, nil
+		return nil
 	case policy == corev1.PullNever:
-		return nil, &podruntime.StartError{Reason: "ErrImageNeverPull", Err: fmt.Errorf("container image %q is not present with pull policy of Never", c.Image)}
+		return &podruntime.StartError{Reason: "ErrImageNeverPull", Err: fmt.Errorf("container image %q is not present with pull policy of Never", c.Image)}
 	}
 	if err := r.pull(ctx, pod, spec); err != nil {
-		return nil, &podruntime.StartError{Reason: "ErrImagePull", BackoffReason: "ImagePullBackOff", Err: err}
+		return &podruntime.StartError{Reason: "ErrImagePull", BackoffReason: "ImagePullBackOff", Err: err}
 	}
-	if image, err = r.image(ctx, spec); err == nil && image == nil {
-		err = fmt.Errorf("the image %q was pulled and is not there", c.Image)
-	}
-	if err != nil {
-		return nil, &podruntime.StartError{Reason: "ImageInspectError", Err: err}
-	}
-	return image, nil
+	return nil
 }
 
-// image returns an image of the runtime, or nil.
-func (r *Runtime) image(ctx context.Context, spec *runtimeapi.ImageSpec) (*runtimeapi.Image, error) {
+// pulled returns the image of a container after Pull.
+func (r *Runtime) pulled(ctx context.Context, c *corev1.Container) (*runtimeapi.Image, error) {
+	_, image, err := r.image(ctx, c)
+	if err == nil && image == nil {
+		err = &podruntime.StartError{Reason: "ImageInspectError", Err: fmt.Errorf("the image %q was pulled and is not there", c.Image)}
+	}
+	return image, err
+}
+
+// image returns the image of a container, nil if the runtime does not have it.
+func (r *Runtime) image(ctx context.Context, c *corev1.Container) (*runtimeapi.ImageSpec, *runtimeapi.Image, error) {
+	ref, err := reference(c.Image)
+	if err != nil {
+		return nil, nil, &podruntime.StartError{Reason: "InvalidImageName", Err: err}
+	}
+	spec := &runtimeapi.ImageSpec{Image: ref, UserSpecifiedImage: c.Image}
 	answer, err := r.images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: spec})
-	return answer.GetImage(), err
+	if err != nil {
+		return nil, nil, &podruntime.StartError{Reason: "ImageInspectError", Err: err}
+	}
+	return spec, answer.Image, nil
 }
 
 // pull pulls an image with each of the pod's credentials for its registry, until one

@@ -6,6 +6,7 @@ package cri
 import (
 	"encoding/base64"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -61,7 +62,12 @@ func TestPullPolicies(t *testing.T) {
 			if tc.there {
 				server.Registry["app:1"] = image
 			}
-			_, err := newRuntime(t, server).ensureImage(t.Context(), pod(), &corev1.Container{Image: "app:1", ImagePullPolicy: tc.policy})
+			r, c := newRuntime(t, server), &corev1.Container{Image: "app:1", ImagePullPolicy: tc.policy}
+			err := r.Pull(t.Context(), pod(), c)
+			image, startErr := r.pulled(t.Context(), c)
+			if there := err == nil || tc.here; there != (startErr == nil) || there != (image.GetId() == "sha256:1") {
+				t.Errorf("after Pull there is %v, %v", image, startErr)
+			}
 			start := &podruntime.StartError{}
 			if errors.As(err, &start); start.Reason != tc.reason || start.BackoffReason != tc.backOff || len(server.Pulls) != tc.pulls {
 				t.Errorf("%v, %d pulls", err, len(server.Pulls))
@@ -108,7 +114,7 @@ func TestPullSecretsAreTriedUntilOneIsAccepted(t *testing.T) {
 	p := pod(func(p *corev1.Pod) {
 		p.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "missing"}, {Name: "old"}, {Name: "new"}}
 	})
-	if _, err := r.ensureImage(t.Context(), p, &corev1.Container{Image: "r.example/team/app:1"}); err != nil {
+	if err := r.Pull(t.Context(), p, &corev1.Container{Image: "r.example/team/app:1"}); err != nil {
 		t.Fatal(err)
 	}
 	if len(server.Pulls) != 2 || server.Pulls[0].Auth.Password != "wrong" || server.Pulls[1].Auth.Username != "me" {
@@ -132,6 +138,8 @@ func TestImageGC(t *testing.T) {
 	if err := r.Start(t.Context(), set(t, r, pod())); err != nil { // uses none:latest
 		t.Fatal(err)
 	}
+	server.Images["pause:1"] = &runtimeapi.Image{Id: "sha256:pause", RepoTags: []string{"pause:1"}}
+	server.Info = map[string]string{"config": `{"sandboxImage": "pause:1"}`}
 	gc.MinAge, gc.Keep = time.Minute, []string{"keep:1"}
 	now := time.Now()
 	used := map[string]time.Time{}
@@ -149,8 +157,25 @@ func TestImageGC(t *testing.T) {
 	if server.Images["b:1"] != nil || server.Images["a:1"] == nil {
 		t.Errorf("b:1 was used the longest ago, and there are %v", server.Images)
 	}
-	collect(1000, now.Add(time.Hour), 20)
-	if len(server.Images) != 3 {
-		t.Errorf("the images in use, pinned and kept are left, and there are %v", server.Images)
+	// One that the runtime keeps is no reason to keep the others.
+	used["sha256:a:1"] = now.Add(-time.Hour)
+	refused := false
+	server.Fail = func(method string) error {
+		if method == "RemoveImage" && !refused {
+			refused = true
+			return errors.New("in use by another program")
+		}
+		return nil
+	}
+	if freed, err := r.collectImages(t.Context(), gc, used, 1000, now.Add(time.Hour)); freed != 10 || err == nil || !strings.Contains(err.Error(), "sha256:a:1") {
+		t.Errorf("%d bytes freed, %v", freed, err)
+	}
+	used["sha256:gone"] = now // somebody else has deleted it
+	collect(1000, now.Add(time.Hour), 10)
+	if len(server.Images) != 4 {
+		t.Errorf("the images in use, pinned, kept and of sandboxes are left, and there are %v", server.Images)
+	}
+	if len(used) != 4 {
+		t.Errorf("times are kept of %v", used)
 	}
 }

@@ -6,6 +6,7 @@ package cri
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	nodev1client "k8s.io/client-go/kubernetes/typed/node/v1"
@@ -93,6 +95,7 @@ var _ interface {
 	podruntime.Watcher
 	podruntime.Execer
 	podruntime.LogTailer
+	podruntime.Puller
 	podruntime.Sandboxer
 	podruntime.PodResizer
 	podruntime.Checker
@@ -115,8 +118,11 @@ func New(cfg Config) (*Runtime, error) {
 	if cfg.MaxPulls <= 0 {
 		cfg.MaxPulls = DefaultMaxPulls
 	}
+	reconnect := backoff.DefaultConfig
+	reconnect.BaseDelay, reconnect.MaxDelay = 100*time.Millisecond, 3*time.Second
 	conn, err := grpc.NewClient(cfg.Endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)), grpc.WithIdleTimeout(0))
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)), grpc.WithIdleTimeout(0),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: reconnect, MinConnectTimeout: 5 * time.Second}), grpc.WithUnaryInterceptor(bounded))
 	if err != nil {
 		return nil, err
 	}
@@ -124,6 +130,28 @@ func New(cfg Config) (*Runtime, error) {
 		cfg: cfg, conn: conn, client: runtimeapi.NewRuntimeServiceClient(conn), images: runtimeapi.NewImageServiceClient(conn),
 		pulls: make(chan struct{}, cfg.MaxPulls), statuses: map[string]*runtimeapi.ContainerStatus{}, boxes: map[string]*runtimeapi.PodSandboxStatus{},
 	}, nil
+}
+
+// callTimeout is the time after which a runtime that does not answer a call has failed, as
+// with the kubelet.
+const callTimeout = 2 * time.Minute
+
+// bounded gives a call its deadline: a shim or a network plugin that hangs must not keep a
+// place of a start, or hold up the containers after its own in a loop. Pulls and commands
+// have theirs already.
+func bounded(ctx context.Context, method string, req, answer any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	timeout := callTimeout
+	switch req := req.(type) {
+	case *runtimeapi.PullImageRequest, *runtimeapi.ExecSyncRequest:
+		return invoke(ctx, method, req, answer, conn, opts...)
+	case *runtimeapi.RunPodSandboxRequest:
+		timeout *= 2
+	case *runtimeapi.StopContainerRequest:
+		timeout += time.Duration(req.Timeout) * time.Second
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	return invoke(ctx, method, req, answer, conn, opts...)
 }
 
 // Close closes the connection. Containers run on.
@@ -157,6 +185,21 @@ func (r *Runtime) lastVersion() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.version
+}
+
+// sandboxImage returns the image of sandboxes, which no container has, or nothing. containerd
+// before 1.7.3 does not pin it, and has its name in the details for people.
+func (r *Runtime) sandboxImage(ctx context.Context) (string, error) {
+	answer, err := r.client.Status(ctx, &runtimeapi.StatusRequest{Verbose: true})
+	if err != nil {
+		return "", err
+	}
+	var config struct {
+		SandboxImage string `json:"sandboxImage"`
+	}
+	// A runtime may have no details, or others.
+	_ = json.Unmarshal([]byte(answer.Info["config"]), &config)
+	return config.SandboxImage, nil
 }
 
 // Ready returns an error that says why no pod can run, or nil.

@@ -10,8 +10,10 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
@@ -247,6 +249,104 @@ func TestALostTaskIsStoppedAndThenKnown(t *testing.T) {
 		if len(c.Stops) != 1 || c.Stops[0] != 0 {
 			t.Errorf("it was stopped with timeouts %v, want one stop at once", c.Stops)
 		}
+	}
+}
+
+// The shim of one container hangs. The others are listed, and it may run.
+func TestALostTaskThatCantBeEndedConcernsItsPodOnly(t *testing.T) {
+	server := criserver.Start(t)
+	r := newRuntime(t, server)
+	other := pod()
+	other.UID, other.Name = "other", "other"
+	for _, p := range []*corev1.Pod{pod(), other} {
+		if err := r.Start(t.Context(), set(t, r, p)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lost := pod().UID
+	setState := func(state runtimeapi.ContainerState) {
+		server.Lock()
+		defer server.Unlock()
+		for _, c := range server.Containers {
+			if c.Config.Labels[labelUID] == string(lost) {
+				c.Status.State = state
+			}
+		}
+	}
+	setState(runtimeapi.ContainerState_CONTAINER_UNKNOWN)
+	stops := 0
+	server.Fail = func(method string) error {
+		if method == "StopContainer" {
+			stops++
+			return errors.New("the shim does not answer")
+		}
+		return nil
+	}
+	for range 2 {
+		list, err := r.List(t.Context(), "")
+		if err != nil || len(list) != 2 || list[0].State != podruntime.ContainerRunning || list[1].State != podruntime.ContainerRunning {
+			t.Errorf("%+v, %v", list, err)
+		}
+	}
+	if stops != 2 {
+		t.Errorf("it was ended %d times, want a try for each list", stops)
+	}
+	server.Lock()
+	server.Fail = nil
+	server.Unlock()
+	if list, err := r.List(t.Context(), lost); err != nil || len(list) != 1 || list[0].State != podruntime.ContainerExited {
+		t.Errorf("when the shim answers: %+v, %v", list, err)
+	}
+}
+
+func TestEachCallHasADeadline(t *testing.T) {
+	for name, tc := range map[string]struct {
+		request any
+		want    time.Duration // 0: that of the caller
+	}{
+		"list":    {&runtimeapi.ListContainersRequest{}, 2 * time.Minute},
+		"start":   {&runtimeapi.StartContainerRequest{}, 2 * time.Minute},
+		"sandbox": {&runtimeapi.RunPodSandboxRequest{}, 4 * time.Minute},
+		"stop":    {&runtimeapi.StopContainerRequest{Timeout: 30}, 2*time.Minute + 30*time.Second},
+		"command": {&runtimeapi.ExecSyncRequest{}, 0},
+		"pull":    {&runtimeapi.PullImageRequest{}, 0},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			begin := time.Now()
+			_ = bounded(t.Context(), "", tc.request, nil, nil, func(ctx context.Context, _ string, _, _ any, _ *grpc.ClientConn, _ ...grpc.CallOption) error {
+				deadline, ok := ctx.Deadline()
+				if ok != (tc.want > 0) || ok && deadline.Sub(begin) != tc.want {
+					t.Errorf("%s: %v, want %v", name, deadline.Sub(begin), tc.want)
+				}
+				return nil
+			})
+		})
+	}
+}
+
+// CRI-O ends the stream of events at once if they are switched off.
+func TestARuntimeWithoutEventsIsPolled(t *testing.T) {
+	for _, end := range []bool{false, true} {
+		server := criserver.Start(t)
+		server.EndEvents = end
+		r := newRuntime(t, server)
+		ctx, cancel := context.WithCancel(t.Context())
+		changed := make(chan types.UID, 10)
+		done := make(chan error, 1)
+		go func() { done <- r.Watch(ctx, func(uid types.UID) { changed <- uid }) }()
+		if err := r.Start(t.Context(), set(t, r, pod())); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case uid := <-changed:
+			if uid != pod().UID {
+				t.Errorf("%s has changed", uid)
+			}
+		case err := <-done:
+			t.Errorf("Watch has ended: %v", err)
+		}
+		cancel()
+		<-done
 	}
 }
 

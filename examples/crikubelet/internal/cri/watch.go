@@ -5,6 +5,8 @@ package cri
 
 import (
 	"context"
+	"errors"
+	"io"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -16,16 +18,18 @@ import (
 // none by two lists, of containers and sandboxes, every Config.Poll.
 func (r *Runtime) Watch(ctx context.Context, changed func(types.UID)) error {
 	stream, err := r.client.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{})
-	for err == nil {
+	events := 0
+	for ; err == nil; events++ {
 		var event *runtimeapi.ContainerEventResponse
 		if event, err = stream.Recv(); err == nil && event.GetPodSandboxStatus().GetLabels()[labelNode] == r.cfg.Node {
 			changed(types.UID(event.PodSandboxStatus.Labels[labelUID]))
 		}
 	}
-	if status.Code(err) != codes.Unimplemented {
-		return err
+	// CRI-O ends the stream at once if its events are switched off.
+	if status.Code(err) == codes.Unimplemented || events == 1 && errors.Is(err, io.EOF) {
+		return r.poll(ctx, changed)
 	}
-	return r.poll(ctx, changed)
+	return err
 }
 
 // A snapshot is the states of all sandboxes and containers, by ID, with their pods.

@@ -48,8 +48,11 @@ type Server struct {
 	Fail func(method string) error
 	// Calls counts calls by method.
 	Calls map[string]int
-	// Events has the server report events.
-	Events bool
+	// Events has the server report events. EndEvents has it end their stream at once, as
+	// CRI-O does if they are switched off.
+	Events, EndEvents bool
+	// Info are the details in Status.
+	Info map[string]string
 
 	server   *grpc.Server
 	ids      int
@@ -137,8 +140,12 @@ func (s *Server) Version(context.Context, *runtimeapi.VersionRequest) (*runtimea
 }
 
 // Status implements the CRI.
-func (s *Server) Status(context.Context, *runtimeapi.StatusRequest) (*runtimeapi.StatusResponse, error) {
-	return &runtimeapi.StatusResponse{Status: &runtimeapi.RuntimeStatus{Conditions: []*runtimeapi.RuntimeCondition{
+func (s *Server) Status(_ context.Context, r *runtimeapi.StatusRequest) (*runtimeapi.StatusResponse, error) {
+	info := map[string]string{}
+	if r.Verbose {
+		info = s.Info
+	}
+	return &runtimeapi.StatusResponse{Info: info, Status: &runtimeapi.RuntimeStatus{Conditions: []*runtimeapi.RuntimeCondition{
 		{Type: runtimeapi.RuntimeReady, Status: true}, {Type: runtimeapi.NetworkReady, Status: true},
 	}}}, nil
 }
@@ -308,6 +315,10 @@ func (s *Server) report(c *Container) {
 // GetContainerEvents implements the CRI.
 func (s *Server) GetContainerEvents(_ *runtimeapi.GetEventsRequest, stream grpc.ServerStreamingServer[runtimeapi.ContainerEventResponse]) error {
 	s.Lock()
+	if s.EndEvents {
+		s.Unlock()
+		return nil
+	}
 	if !s.Events {
 		s.Unlock()
 		return status.Error(codes.Unimplemented, "no events")
