@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -333,4 +334,83 @@ func TestCheckProviderSaysThatTheBackendDoesNotAnswer(t *testing.T) {
 			}
 		})
 	}
+}
+
+// An API server that was restored from a backup lacks the pods, and for a while the lease: the
+// gate shuts. That no pod is stopped of which the API has only said nothing must not depend on
+// which of the two was seen first.
+func TestAGateThatShutsDoesNotConfirmThatPodsAreGone(t *testing.T) {
+	const pods = 10
+	for name, first := range map[string]string{"the pods are missing first": "pods", "the gate is shut first": "gate"} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, podsynctest.Options{}, func(w *world) {
+				var shut atomic.Bool
+				w.cfg.Gate = func(context.Context, string) error {
+					if shut.Load() {
+						return errors.New("the node has no lease")
+					}
+					return nil
+				}
+				w.cfg.Relist = time.Hour
+				w.run()
+				for i := range pods {
+					w.bind(newPod(fmt.Sprint("p", i)))
+				}
+				kept := w.bind(newPod("kept"))
+				pass(time.Minute)
+				var back func()
+				if first == "pods" {
+					back = w.vanish(pods)
+				}
+				shut.Store(true)
+				w.backend.Edit(kept.UID, func(st *corev1.PodStatus) { st.Message = "new" }) // its write asks the gate
+				pass(5 * time.Second)
+				if first == "gate" {
+					back = w.vanish(pods)
+				}
+				shut.Store(false)
+				pass(time.Minute)
+				back()
+				pass(time.Minute)
+				if n := w.callsOf(podsync.OpStop); n > 0 || w.callsOf(podsync.OpStart) != pods+1 {
+					t.Errorf("%d calls of Stop, %d of Start for %d pods", n, w.callsOf(podsync.OpStart), pods+1)
+				}
+				for i := range pods {
+					w.expectPhase(fmt.Sprint("p", i), corev1.PodRunning)
+				}
+			})
+		})
+	}
+}
+
+// A pod that is gone while the gate is shut is stopped after it has opened, also if only a LIST
+// left it out: the API is asked.
+func TestAPodThatIsGoneWhileTheGateIsShutIsStoppedLater(t *testing.T) {
+	bubble(t, podsynctest.Options{}, func(w *world) {
+		var shut atomic.Bool
+		w.cfg.Gate = func(context.Context, string) error {
+			if shut.Load() {
+				return errors.New("not now")
+			}
+			return nil
+		}
+		w.cfg.Relist = 10 * time.Second
+		w.run()
+		a := w.bind(newPod("a"))
+		for i := range 9 {
+			w.bind(newPod(fmt.Sprint("p", i)))
+		}
+		pass(time.Minute)
+		shut.Store(true)
+		pass(time.Minute)
+		w.missOneEvent(func() { apitest.Delete[*corev1.Pod](w.server, "default", "a") })
+		if !w.backend.Running(a.UID) {
+			t.Error("it was stopped while the gate was shut")
+		}
+		shut.Store(false)
+		pass(time.Minute)
+		if w.backend.Running(a.UID) || w.callsOf(podsync.OpStop) != 1 {
+			t.Errorf("it runs on, or others don't: %d calls of Stop", w.callsOf(podsync.OpStop))
+		}
+	})
 }

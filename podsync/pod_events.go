@@ -115,15 +115,20 @@ func (t *podState) markDeleted(now instant) {
 }
 
 // markMissing records that the API seems to have no such object. A pod that ends
-// anyway, or that was never started, is gone with that.
+// anyway, or that the provider does not hold, is gone with that.
 func (t *podState) markMissing(now instant) {
 	if t.removed() {
 		return
 	}
-	if t.end != nil || !t.held() {
+	if t.end != nil || t.provider.listed && !t.held() {
 		t.markDeleted(now)
 		return
 	}
+	t.doubt(now)
+}
+
+// doubt makes the pod a suspect: the API is asked whether it is gone.
+func (t *podState) doubt(now instant) {
 	t.api.presence = presenceMissing
 	t.sched.suspectAt, t.sched.goneSince, t.sched.unsure = now+missingDelay, 0, false
 }
@@ -525,8 +530,10 @@ func (t *podState) reset(r *rules, now instant) {
 	}
 	t.api.pod = nil
 	t.setPod(r, now, pod)
-	if presence != presencePresent {
-		t.api.presence = presenceGone
+	switch presence {
+	case presenceMissing:
+		t.doubt(now) // what nobody has confirmed is not certain now either
+	case presenceGone:
 		t.beginTermination(now, StopDeleted, nil, minGrace)
 	}
 }
