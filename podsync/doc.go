@@ -72,8 +72,9 @@
 //   - A panic in a function of the program fails that call with a [PanicError].
 //   - A provider call that hangs blocks its own pod only, and a List that fails has no
 //     effect on any pod. [Controller.CheckProvider] reports that List does not answer.
-//   - A status that the API refuses as invalid is not sent again until it changes,
-//     and never keeps a pod from being deleted.
+//   - A status with a field that the API refuses as invalid is not sent again until it
+//     changes, and never keeps a pod from being deleted. One that an admission policy or a
+//     proxy refuses is sent again.
 //   - An answer "no such pod" has no effect until the informer, or a second answer,
 //     confirms it. If the answer to a write is lost, the pod is read first.
 //   - If the process dies, the next one finds the instances through List. If the

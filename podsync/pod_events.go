@@ -966,7 +966,7 @@ func (t *podState) writeFailed(r *rules, now instant, err error) {
 	t.write.inflight = nil
 	t.write.failures++
 	delay := max(r.retry.Delay(int(t.write.failures)), apierr.RetryAfter(err))
-	if apierr.Classify(err) == apierr.Forbidden {
+	if class := apierr.Classify(err); class == apierr.Forbidden || class == apierr.Invalid {
 		delay = r.retry.Cap // only an administrator can help
 	}
 	t.write.retryAt = now + delay

@@ -137,6 +137,8 @@ func TestEveryAPIErrorIsRetried(t *testing.T) {
 	faults := map[string]apitest.Fault{
 		"409":   {Status: statuserr.New(http.StatusConflict, metav1.StatusReasonConflict, "changed")},
 		"403":   {Status: statuserr.Forbidden("pods", "a", "by a webhook")},
+		"400":   {Status: statuserr.New(http.StatusBadRequest, metav1.StatusReasonBadRequest, "<html>of a proxy</html>")},
+		"422":   {Status: statuserr.New(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, "ValidatingAdmissionPolicy denied request")},
 		"500":   {Status: statuserr.InternalError("broken")},
 		"reset": {Err: apitest.ErrConnReset},
 		"EOF":   {Err: apitest.ErrEOF},

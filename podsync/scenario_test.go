@@ -182,6 +182,7 @@ func TestInvalidStatusThenDelete(t *testing.T) {
 			w.run()
 			pod := w.bind(newPod("a"))
 			invalid := statuserr.New(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, "status.x: Invalid value")
+			invalid.ErrStatus.Details = &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: metav1.CauseTypeFieldValueInvalid, Field: "status.x", Message: "Invalid value"}}}
 			w.server.Inject(apitest.Fault{Match: apitest.Match{User: nodeUser, Verb: "patch", Func: func(r apitest.Request) bool {
 				body, err := r.Map()
 				return err == nil && (all || body["status"].(map[string]any)["containerStatuses"] != nil || body["status"].(map[string]any)["message"] != nil)

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"slices"
 	"strconv"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -144,7 +145,7 @@ func (c *Controller) patch(ctx context.Context, t *podState, call *call, base *c
 			t.notFound(now)
 		case apierr.Classify(err) == apierr.Conflict:
 			t.conflicted(&c.rules, now)
-		case apierr.Classify(err) == apierr.Invalid:
+		case isAboutStatus(err):
 			t.statusRejected(call)
 			c.dropped(t.ref, DroppedInvalid, err)
 			c.warn(t, reasonInvalidStatus, actionSync, err.Error())
@@ -232,6 +233,18 @@ func isInstanceGone(err error, name string) bool {
 		}
 	}
 	return false
+}
+
+// isAboutStatus reports whether a PATCH failed because the status itself is invalid or too
+// large. An admission policy or a webhook answers 422 or 400 too, and a proxy 400: what they
+// refuse now they may accept later.
+func isAboutStatus(err error) bool {
+	if apierrors.IsRequestEntityTooLargeError(err) {
+		return true
+	}
+	var status apierrors.APIStatus
+	return errors.As(err, &status) && apierrors.IsInvalid(err) && status.Status().Details != nil &&
+		slices.ContainsFunc(status.Status().Details.Causes, func(c metav1.StatusCause) bool { return strings.HasPrefix(c.Field, "status") })
 }
 
 // errAnswer is the error of an answer that can be decoded but lacks required fields,
