@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubewright/kubewright/podsync/podstatus"
 )
@@ -41,12 +42,34 @@ func TestAContainerWithoutAStatusKeepsThePodFromEnding(t *testing.T) {
 	}
 }
 
+// The clock of the machine is set after the Controller was made, or went on while the machine was
+// suspended.
+func TestADeadlineIsOneOfTheWallClock(t *testing.T) {
+	for name, step := range map[string]time.Duration{"set back": -2 * time.Hour, "set forward": 48 * time.Hour, "not set": 0} {
+		s := newScene(testPod(ran))
+		s.provider.listed, s.provider.instance = true, instanceRunning
+		wall := s.r.epoch.Add(tick + step)
+		s.pod().Status.StartTime = &metav1.Time{Time: wall.Add(-10 * time.Second)}
+		s.pod().Spec.ActiveDeadlineSeconds = new(int64(100))
+		for _, tc := range []struct {
+			later   time.Duration
+			expired bool
+			wake    time.Duration
+		}{{0, false, 30 * time.Second}, {85 * time.Second, false, 5 * time.Second}, {90 * time.Second, true, 0}} {
+			expired, wake := s.advance(s.r, tick, wall.Add(tc.later))
+			if expired != tc.expired || !expired && wake != tick+tc.wake {
+				t.Errorf("%s, %v after it: expired %v, wake after %v", name, tc.later, expired, wake-tick)
+			}
+		}
+	}
+}
+
 func TestAPodThatEndsAnywayIsNotLostAtFirstSight(t *testing.T) {
 	s := newScene(testPod(ran, deletedWithin(30)))
 	if s.classify(s.r, tick) {
 		t.Error("lost")
 	}
-	if s.advance(s.r, tick); s.end.reason != StopDeleted || !s.stopped() {
+	if s.advance(s.r, tick, s.r.epoch.Add(tick)); s.end.reason != StopDeleted || !s.stopped() {
 		t.Errorf("it ends as %s, stopped: %v", s.end.reason, s.stopped())
 	}
 }

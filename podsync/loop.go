@@ -189,7 +189,7 @@ func (c *Controller) reconcile(ctx context.Context, t *podState, now instant) {
 	if c.tracks[keyOf(t.ref)] != t {
 		return // forgotten
 	}
-	expired, wake := t.advance(&c.rules, now)
+	expired, wake := t.advance(&c.rules, now, time.Now().Round(0))
 	if expired {
 		c.warn(t, ReasonDeadlineExceeded, actionStop, messageDeadline)
 	}

@@ -127,7 +127,7 @@ func TestAPIResults(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			s := tc.scene
-			s.advance(s.r, tick+tc.at)
+			s.advance(s.r, tick+tc.at, s.r.epoch.Add(tick+tc.at))
 			if got, _ := s.decideWrite(s.r, tick+tc.at); got.op != tc.write {
 				t.Errorf("write %q, want %q", got.op, tc.write)
 			}

@@ -258,7 +258,7 @@ func TestPlan(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			now := tick + tc.at
 			s := tc.scene
-			s.advance(s.r, now)
+			s.advance(s.r, now, s.r.epoch.Add(now))
 			call := s.decideCall(s.r, now, s.free)
 			write, _ := s.decideWrite(s.r, now)
 			if got := s.stage(); got != tc.stage {

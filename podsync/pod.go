@@ -37,9 +37,6 @@ type rules struct {
 	updates, releases, admits, inspects bool // capabilities of the provider
 }
 
-// at returns the instant of a time.
-func (r *rules) at(t time.Time) instant { return t.Sub(r.epoch) }
-
 // stopSlack is the time after the grace period at which Stop is called again if the
 // provider has not said that the pod has stopped.
 const stopSlack = 2 * time.Second
@@ -376,9 +373,14 @@ func (t *podState) over() bool { return t.stopped() || t.write.forced }
 // blocksName reports whether another pod of the same name must wait for t.
 func (t *podState) blocksName() bool { return !t.stopped() && (t.held() || !t.provider.listed) }
 
-// advance makes the transitions that depend on the time only. It reports whether the
-// pod's deadline has expired just now, and when to call advance again.
-func (t *podState) advance(r *rules, now instant) (expired bool, wake instant) {
+// clockCheck is the longest time between two comparisons of a pod's deadline with the wall
+// clock, which may be set, and which goes on while the machine is suspended.
+const clockCheck = 30 * time.Second
+
+// advance makes the transitions that depend on the time only. wall is the wall clock, by
+// which status.startTime was taken. advance reports whether the pod's deadline has expired just
+// now, and when to call it again.
+func (t *podState) advance(r *rules, now instant, wall time.Time) (expired bool, wake instant) {
 	wake = noDeadline
 	if !t.provider.listed {
 		return false, wake
@@ -395,10 +397,10 @@ func (t *podState) advance(r *rules, now instant) (expired bool, wake instant) {
 	if limit := t.pod().Spec.ActiveDeadlineSeconds; limit != nil && t.end == nil && !r.policy.IgnoreDeadline {
 		at := t.api.since + seconds(*limit)
 		if start := t.pod().Status.StartTime; start != nil {
-			at = r.at(start.Add(seconds(*limit)))
+			at = now + start.Add(seconds(*limit)).Sub(wall)
 		}
 		if now < at {
-			wake = at
+			wake = min(at, now+clockCheck)
 		} else {
 			expired = true
 			t.beginTermination(now, StopDeadline, &podstatus.Failure{Reason: ReasonDeadlineExceeded, Message: messageDeadline}, specGrace(t.pod()))
