@@ -414,3 +414,36 @@ func TestAPodThatIsGoneWhileTheGateIsShutIsStoppedLater(t *testing.T) {
 		}
 	})
 }
+
+// Evict has promised that the pod fails. That the gate shuts for a moment while it ends changes
+// neither that nor its reason.
+func TestAnEvictionOutlivesAGateThatShuts(t *testing.T) {
+	bubble(t, podsynctest.Options{StopTime: 10 * time.Second}, func(w *world) {
+		var shut atomic.Bool
+		w.cfg.Gate = func(context.Context, string) error {
+			if shut.Load() {
+				return errors.New("the lease was lost")
+			}
+			return nil
+		}
+		w.run()
+		pod := w.bind(newPod("a", restart(corev1.RestartPolicyNever)))
+		other := w.bind(newPod("b"))
+		pass(time.Minute)
+		if err := w.c.Evict(podsync.RefOf(pod), podsync.Eviction{Message: "the node is out of memory", Grace: 30 * time.Second}); err != nil {
+			t.Fatal(err)
+		}
+		pass(time.Second)
+		shut.Store(true)
+		w.backend.Edit(other.UID, func(st *corev1.PodStatus) { st.Message = "new" }) // its write asks the gate
+		pass(3 * time.Second)
+		shut.Store(false)
+		pass(time.Minute)
+		if got := w.expectPhase("a", corev1.PodFailed); got.Status.Reason != "Evicted" || got.Status.Message != "the node is out of memory" {
+			t.Errorf("%s: %s", got.Status.Reason, got.Status.Message)
+		}
+		if w.backend.Running(pod.UID) {
+			t.Error("it runs on")
+		}
+	})
+}

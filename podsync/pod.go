@@ -397,7 +397,7 @@ func (t *podState) advance(r *rules, now instant, wall time.Time) (expired bool,
 	if limit := t.pod().Spec.ActiveDeadlineSeconds; limit != nil && t.end == nil && !r.policy.IgnoreDeadline {
 		at := t.api.since + seconds(*limit)
 		if start := t.pod().Status.StartTime; start != nil {
-			at = now + start.Add(seconds(*limit)).Sub(wall)
+			at = now + min(start.Add(seconds(*limit)).Sub(wall), horizon) // Sub stops at 292 years
 		}
 		if now < at {
 			wake = min(at, now+clockCheck)

@@ -510,7 +510,7 @@ func (t *podState) classify(r *rules, now instant) (lost bool) {
 }
 
 // reset drops the reports of the provider and all state derived from them. Results of
-// calls and requests in flight will not count.
+// calls and requests in flight will not count. An eviction is kept: Evict was its only cause.
 func (t *podState) reset(r *rules, now instant) {
 	for _, c := range [...]*call{t.call.inflight, t.write.inflight} {
 		if c != nil {
@@ -522,7 +522,11 @@ func (t *podState) reset(r *rules, now instant) {
 	t.provider = providerState{nodeName: t.provider.nodeName}
 	t.call = callState{inflight: t.call.inflight}
 	t.write = writeState{inflight: t.write.inflight, statusSeq: t.write.statusSeq + 1, storedSeq: t.write.storedSeq}
-	t.end = nil
+	if e := t.end; pod != nil && e != nil && e.reason == StopEvicted {
+		t.end = &termination{reason: e.reason, failure: e.failure, since: e.since, grace: e.grace}
+	} else {
+		t.end = nil
+	}
 	if pod == nil { // an orphan: it is verified again
 		t.api.presence, t.provider.instance, t.provider.listed = presenceOrphan, instanceHeld, true
 		t.sched.suspectAt = now + t.sched.suspectWait
