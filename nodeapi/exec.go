@@ -50,7 +50,7 @@ func (s *Server) serveCommand(w *response, r *http.Request, to route, query url.
 	}
 	defer end()
 	w.hijack = s.streams.takeOver(st)
-	call := &commandCall{ctx: ctx, call: func(ctx context.Context, streams Streams) error {
+	call := &commandCall{ctx: ctx, asked: *opts, call: func(ctx context.Context, streams Streams) error {
 		if exec {
 			return s.backend.exec.Exec(ctx, c, command, streams)
 		}
@@ -104,9 +104,10 @@ func upgradable(r *http.Request) error {
 // commandCall is one call of an Executor or Attacher, as package remotecommand
 // wants it.
 type commandCall struct {
-	ctx  context.Context
-	call func(context.Context, Streams) error
-	err  error
+	ctx   context.Context
+	asked remotecommand.Options // the streams that the client asked for
+	call  func(context.Context, Streams) error
+	err   error
 }
 
 // ExecInContainer implements remotecommand.Executor.
@@ -121,14 +122,15 @@ func (c *commandCall) AttachContainer(_ context.Context, _, _, _ string, in io.R
 
 func (c *commandCall) run(in io.Reader, out, err io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize) error {
 	streams := Streams{TTY: tty}
-	// The libraries pass interfaces that hold nil pointers.
-	if in != nil {
+	// A WebSocket has all streams, also those that the client did not ask for: its
+	// input is then at its end, and a backend would end that of the container.
+	if in != nil && c.asked.Stdin {
 		streams.Stdin = in
 	}
-	if out != nil {
+	if out != nil && c.asked.Stdout {
 		streams.Stdout = out
 	}
-	if err != nil && !tty {
+	if err != nil && c.asked.Stderr {
 		streams.Stderr = err
 	}
 	if tty {

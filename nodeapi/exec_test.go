@@ -246,6 +246,53 @@ func TestOldWebSocketProtocolsAreServed(t *testing.T) {
 	}
 }
 
+// TestStreamsThatWereNotAskedForAreNil: the library opens all streams of a WebSocket,
+// and a backend ends the input of the container when Stdin is at its end.
+func TestStreamsThatWereNotAskedForAreNil(t *testing.T) {
+	seen := make(chan Streams, 1)
+	see := func(s Streams) error {
+		seen <- s
+		return nil
+	}
+	r := start(t, &testBackend{
+		exec:   func(_ context.Context, _ Container, _ []string, s Streams) error { return see(s) },
+		attach: func(_ context.Context, _ Container, s Streams) error { return see(s) },
+	}, nil)
+	clients := map[string]func(path string){
+		"SPDY": func(path string) {
+			opts := remotecommand.StreamOptions{}
+			for query, set := range map[string]func(){
+				"input=1":  func() { opts.Stdin = strings.NewReader("") },
+				"output=1": func() { opts.Stdout = io.Discard },
+				"error=1":  func() { opts.Stderr = io.Discard },
+			} {
+				if strings.Contains(path, query) {
+					set()
+				}
+			}
+			if err := r.stream(t.Context(), path, opts); err != nil {
+				t.Error(err)
+			}
+		},
+	}
+	for _, protocol := range []string{"v4.channel.k8s.io", "channel.k8s.io", ""} {
+		clients["WebSocket "+protocol] = func(path string) { r.webSocket(path, protocol).until(3) }
+	}
+	for name, connect := range clients {
+		for _, kind := range []endpoint{endpointExec, endpointAttach} {
+			for _, query := range []string{"input=1", "output=1", "error=1", "input=1&output=1&error=1"} {
+				connect("/" + string(kind) + "/default/web/main?command=x&" + query)
+				s := await(t, "the call", seen)
+				for param, set := range map[string]bool{"input": s.Stdin != nil, "output": s.Stdout != nil, "error": s.Stderr != nil} {
+					if asked := strings.Contains(query, param); set != asked {
+						t.Errorf("%s %s %s: %s is set: %t", name, kind, query, param, set)
+					}
+				}
+			}
+		}
+	}
+}
+
 func TestTheServerDecidesTheProtocols(t *testing.T) {
 	r := startEverything(t, nil)
 	// virtual-kubelet took the supported protocols from the client's header.
