@@ -102,7 +102,12 @@ func (c *forwardCall) PortForward(_ context.Context, _, _ string, port int32, st
 		return errors.New("the node failed to serve this request")
 	}
 	if c.ctx.Err() != nil {
-		return nil // the library would log it
+		// The library resets a stream only for an error, which it would log. Data
+		// that is not read would keep goroutines of the connection without limit.
+		if s, ok := stream.(interface{ Reset() error }); ok {
+			_ = s.Reset()
+		}
+		return nil
 	}
 	return err
 }

@@ -13,6 +13,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -111,6 +112,46 @@ func TestALostClientCancelsItsForwards(t *testing.T) {
 	stop()
 	await(t, "the backend to be cancelled", ended)
 	r.awaitRequest(endpointPortForward)
+}
+
+// awaitStacks waits until the stacks of all goroutines are as wanted.
+func awaitStacks(t *testing.T, what string, wanted func(stacks string) bool) {
+	t.Helper()
+	buf := make([]byte, 1<<20)
+	for deadline := time.Now().Add(patience); ; runtime.Gosched() {
+		stacks := string(buf[:runtime.Stack(buf, true)])
+		if wanted(stacks) {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("waited %v for %s:\n%s", patience, what, stacks)
+		}
+	}
+}
+
+// TestAnUploadThatIsCutLeavesNothingBehind: the frames that wait for a reader kept
+// goroutines of the SPDY connection.
+func TestAnUploadThatIsCutLeavesNothingBehind(t *testing.T) {
+	r := start(t, &testBackend{forward: func(ctx context.Context, _ Pod, _ uint16, stream io.ReadWriteCloser) error {
+		conn, far := net.Pipe() // far is not read
+		defer func() { _ = far.Close() }()
+		return Copy(ctx, stream, conn)
+	}}, nil)
+	addresses, stop := r.forwarder(t)
+	conn, err := net.Dial("tcp", addresses[80])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	// A frame has at most 32 KiB. Copy holds the first one, the connection the
+	// second one. More of them than its queue holds would stop the reading.
+	if _, err := conn.Write(make([]byte, 256<<10)); err != nil {
+		t.Fatal(err)
+	}
+	awaitStacks(t, "a frame that is not read", func(s string) bool { return strings.Contains(s, "handleDataFrame") })
+	stop()
+	r.awaitRequest(endpointPortForward)
+	awaitStacks(t, "the connection to end", func(s string) bool { return !strings.Contains(s, "spdystream") })
 }
 
 func TestAWebSocketForwardsPorts(t *testing.T) {
