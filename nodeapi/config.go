@@ -68,6 +68,7 @@ type Config struct {
 	// Pods yields the pods of the node. Their UIDs, containers and statuses
 	// decide what exists: requests for other pods and containers get 404. If it is
 	// nil, the backend decides, and /pods and /runningpods/ are answered with 501.
+	// If several pods have the name in a request without a UID, it is for the newest.
 	// The pods are not modified. It may be called by several goroutines.
 	Pods iter.Seq[*corev1.Pod]
 	// Checks are the checks of /healthz and /livez, by name. The controllers of

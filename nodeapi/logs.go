@@ -308,14 +308,33 @@ func (s *Server) hasEnded(c Container, began instance) bool {
 	return now.ended || began.found && now.restarts > began.restarts
 }
 
-// findPod returns the pod from Config.Pods, or nil.
-func (s *Server) findPod(want Pod) *corev1.Pod {
+// findPod returns the pod from Config.Pods, or nil. If want has no UID, it returns the
+// newest pod of that name: a pod that was deleted by force may still be stopping.
+func (s *Server) findPod(want Pod) (found *corev1.Pod) {
 	for pod := range s.cfg.Pods {
-		if pod != nil && pod.Name == want.Name && pod.Namespace == want.Namespace && (want.UID == "" || pod.UID == want.UID) {
+		switch {
+		case pod == nil || pod.Name != want.Name || pod.Namespace != want.Namespace:
+		case want.UID == "":
+			if found == nil || supersedes(pod, found) {
+				found = pod
+			}
+		case pod.UID == want.UID:
 			return pod
 		}
 	}
-	return nil
+	return found
+}
+
+// supersedes reports whether pod a is newer than pod b of the same name. Creation
+// timestamps are in seconds. The order of UIDs makes each request find the same pod.
+func supersedes(a, b *corev1.Pod) bool {
+	if !a.CreationTimestamp.Equal(&b.CreationTimestamp) {
+		return b.CreationTimestamp.Before(&a.CreationTimestamp)
+	}
+	if (a.DeletionTimestamp == nil) != (b.DeletionTimestamp == nil) {
+		return a.DeletionTimestamp == nil
+	}
+	return a.UID > b.UID
 }
 
 // resolve sets the UID of p and returns the pod if Config.Pods is set. It returns

@@ -18,6 +18,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 func TestLogOptionsAreValidatedAsTheAPIServerDoes(t *testing.T) {
@@ -79,6 +81,52 @@ func TestLogsOfWhatIsNotThereAre404(t *testing.T) {
 	for _, container := range []string{"setup", "main", "debugger"} {
 		if code, body := r.get("/containerLogs/default/web/" + container); code != 200 {
 			t.Errorf("%s: %d %q", container, code, body)
+		}
+	}
+}
+
+// TestTheNewestPodOfANameIsMeant: Config.Pods yields in no order, and may yield a pod
+// that was deleted by force and is still stopping.
+func TestTheNewestPodOfANameIsMeant(t *testing.T) {
+	var got types.UID
+	r := start(t, &testBackend{logs: func(_ context.Context, c Container, _ LogOptions) (io.ReadCloser, error) {
+		got = c.UID
+		return text(""), nil
+	}, exec: func(_ context.Context, c Container, _ []string, _ Streams) error {
+		got = c.UID
+		return nil
+	}}, nil)
+	pod := func(uid types.UID, second int64, deleted bool) *corev1.Pod {
+		pod := testPod()
+		pod.UID, pod.CreationTimestamp = uid, metav1.Unix(second, 0)
+		if deleted {
+			pod.DeletionTimestamp = new(metav1.Unix(10, 0))
+		}
+		return pod
+	}
+	for name, c := range map[string]struct{ want, other *corev1.Pod }{
+		"the later one":                    {pod("a", 2, false), pod("b", 1, false)},
+		"the later one, although deleted":  {pod("a", 2, true), pod("b", 1, false)},
+		"of one second, one not deleted":   {pod("a", 1, false), pod("b", 1, true)},
+		"of one second, the larger UID":    {pod("b", 1, false), pod("a", 1, false)},
+		"of one second, both are deleted":  {pod("b", 1, true), pod("a", 1, true)},
+		"another one of the name is later": {pod("a", 1, false), func() *corev1.Pod { p := pod("b", 2, false); p.Namespace = "other"; return p }()},
+	} {
+		for _, pods := range [][]*corev1.Pod{{c.want, c.other}, {c.other, c.want}} {
+			r.setPods(pods...)
+			if code, body := r.get("/containerLogs/default/web/main"); code != 200 || got != c.want.UID {
+				t.Errorf("%s: got %s, want %s: %d %s", name, got, c.want.UID, code, body)
+			}
+		}
+	}
+	// A UID names its pod.
+	older, newer := pod("a", 1, true), pod("b", 2, false)
+	for _, pods := range [][]*corev1.Pod{{older, newer}, {newer, older}} {
+		r.setPods(pods...)
+		for _, want := range []types.UID{"a", "b"} {
+			if code, body := r.do(http.MethodPost, "/run/default/web/"+string(want)+"/main?cmd=x", "admin", nil); code != 200 || got != want {
+				t.Errorf("got %s, want %s: %d %s", got, want, code, body)
+			}
 		}
 	}
 }
