@@ -345,12 +345,14 @@ func TestATrustBundleThatIsMadeLaterIsFound(t *testing.T) {
 
 func TestTokensAreRenewedInTime(t *testing.T) {
 	now := time.Now()
-	for name, tc := range map[string]struct{ expires, want time.Duration }{
-		"after 80 %":                   {30 * time.Minute, 24 * time.Minute},
-		"sooner if it was cut":         {10 * time.Minute, 8 * time.Minute},
-		"not later than was asked for": {time.Hour, 24 * time.Minute},
+	for name, tc := range map[string]struct{ expires, asked, want time.Duration }{
+		"after 80 %":                   {30 * time.Minute, 30 * time.Minute, 24 * time.Minute},
+		"sooner if it was cut":         {10 * time.Minute, 30 * time.Minute, 8 * time.Minute},
+		"not later than was asked for": {time.Hour, 30 * time.Minute, 24 * time.Minute},
+		"80 % of 30 hours are a day":   {30 * time.Hour, 30 * time.Hour, 24 * time.Hour},
+		"after a day at the latest":    {720 * time.Hour, 720 * time.Hour, 24 * time.Hour},
 	} {
-		if got := renewal(now.Add(tc.expires), now, 30*time.Minute).Sub(now); got != tc.want {
+		if got := renewal(now.Add(tc.expires), now, tc.asked).Sub(now); got != tc.want {
 			t.Errorf("%s: after %v, want %v", name, got, tc.want)
 		}
 	}

@@ -53,11 +53,15 @@ func (f *filler) token(ctx context.Context, s *corev1.ServiceAccountTokenProject
 	f.addFile(s.Path, File{Data: []byte(answer.Status.Token), Expires: expires, Renew: renew}, nil)
 }
 
-// renewal returns when a token is made again: after 80 % of its life, which is no
-// longer than the pod asked for, even if this machine's clock is behind that of the API
-// server, which chose expires.
+// maxTokenAge is the age at which the API promises a new token, whatever the life of
+// the token; see corev1.ServiceAccountTokenProjection.
+const maxTokenAge = 24 * time.Hour
+
+// renewal returns when a token is made again: after 80 % of its life, and after
+// maxTokenAge at the latest. Its life is no longer than the pod asked for, even if this
+// machine's clock is behind that of the API server, which chose expires.
 func renewal(expires, now time.Time, asked time.Duration) time.Time {
-	return now.Add(min(expires.Sub(now), asked) * 8 / 10)
+	return now.Add(min(min(expires.Sub(now), asked)*8/10, maxTokenAge))
 }
 
 // accountOf returns the name of the pod's service account.

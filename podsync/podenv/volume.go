@@ -25,8 +25,9 @@ type File struct {
 	// Zero for all else.
 	Expires time.Time
 	// Renew is when to call [Pod.Volume] again for a new token or certificate: after
-	// 80 % of a token's life by the clock of this machine, as the kubelet does, and at
-	// the time that a certificate's signer asks for. Zero for all else.
+	// 80 % of a token's life by the clock of this machine, or after a day if that is
+	// sooner, as the kubelet does, and at the time that a certificate's signer asks for.
+	// Zero for all else.
 	Renew time.Time
 }
 

@@ -44,10 +44,10 @@
 // between the request and the kill.
 //
 // Volumes of ConfigMaps, Secrets and pod fields follow changes, all files of a
-// volume at once. Tokens are renewed after 80 % of their life. An emptyDir with
-// medium Memory is a tmpfs if this process may mount one, else a directory. No container
-// can lead the mount of a subPath out of its volume if the Runtime is a [Sandboxer] and
-// this process may mount.
+// volume at once. Tokens are renewed after 80 % of their life, or after a day. An
+// emptyDir with medium Memory is a tmpfs if this process may mount one, else a
+// directory. No container can lead the mount of a subPath out of its volume if the
+// Runtime is a [Sandboxer] and this process may mount.
 //
 // Admit rejects a pod with the kubelet's reasons: another OS, a node selector or
 // affinity that does not match, a NoExecute taint that is not tolerated, host ports
