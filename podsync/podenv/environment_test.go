@@ -48,8 +48,8 @@ func TestContainer(t *testing.T) {
 		{name: "optional keys keep what was there", env: []corev1.EnvVar{value("A", "1"), configMapRef("A", "settings", "NONE", true), secretRef("B", "none", "NONE", true)}, want: "A=1"},
 
 		{name: "fields", env: []corev1.EnvVar{fieldRef("N", "metadata.name"), fieldRef("NS", "metadata.namespace"), fieldRef("U", "metadata.uid"), fieldRef("L", "metadata.labels['app']"),
-			fieldRef("X", "metadata.annotations['none']"), fieldRef("NODE", "spec.nodeName"), fieldRef("SA", "spec.serviceAccountName")},
-			want: "N=p;NS=shop;U=uid-1;L=web;X=;NODE=n1;SA=robot"},
+			fieldRef("X", "metadata.annotations['none']"), fieldRef("NODE", "spec.nodeName"), fieldRef("HOST", "spec.host"), fieldRef("SA", "spec.serviceAccountName")},
+			want: "N=p;NS=shop;U=uid-1;L=web;X=;NODE=n1;HOST=n1;SA=robot"},
 		{name: "addresses come late", env: []corev1.EnvVar{value("POD_IP", "old"), fieldRef("POD_IP", "status.podIP"), fieldRef("ALL", "status.podIPs"), fieldRef("HOST", "status.hostIP"),
 			fieldRef("HOSTS", "status.hostIPs"), value("URL", "http://$(POD_IP)"), value("X", "$(URL)"), value("LITERAL", "$$(POD_IP)"), value("ALL", "none")},
 			args: []string{"--ip=$(POD_IP)", "--x=$(LITERAL)"}, want: "LITERAL=$(POD_IP);ALL=none", late: "HOST HOSTS POD_IP URL X", wantedArgs: "--ip=$(POD_IP) --x=$(POD_IP)"},

@@ -62,7 +62,7 @@ func fieldValue(pod *corev1.Pod, ref *corev1.ObjectFieldSelector) (string, error
 		return formatMap(pod.Labels), nil
 	case "metadata.annotations":
 		return formatMap(pod.Annotations), nil
-	case "spec.nodeName":
+	case "spec.nodeName", "spec.host": // the API server accepts the name of old versions, too
 		return pod.Spec.NodeName, nil
 	case "spec.serviceAccountName":
 		return pod.Spec.ServiceAccountName, nil
