@@ -201,11 +201,13 @@ state = "%[1]s/state"
     bin_dir = "%[3]s"
     conf_dir = "%[1]s/cni"
 `, r.Dir, PauseImage, cniPlugins)
+	// No address comes twice in a run: the host would send the first packet to the pod that had
+	// it before, and a probe that may fail once, after a second, would fail.
 	network := fmt.Sprintf(`{"cniVersion": "0.4.0", "name": "%[1]s", "plugins": [
   {"type": "bridge", "bridge": "%[1]s", "isGateway": true, "hairpinMode": true,
-   "ipam": {"type": "host-local", "dataDir": "%[2]s/ipam", "ranges": [[{"subnet": "10.213.%[3]d.0/24"}]], "routes": [{"dst": "0.0.0.0/0"}]}},
+   "ipam": {"type": "host-local", "dataDir": "%[2]s/ipam", "ranges": [[{"subnet": "10.213.%[3]d.0/21"}]], "routes": [{"dst": "0.0.0.0/0"}]}},
   {"type": "portmap", "capabilities": {"portMappings": true}}
-]}`, r.bridge, r.Dir, os.Getpid()%256)
+]}`, r.bridge, r.Dir, os.Getpid()%32*8)
 	return errors.Join(
 		os.WriteFile(filepath.Join(r.Dir, "config.toml"), []byte(config), 0o644),
 		os.WriteFile(filepath.Join(r.Dir, "bridge"), []byte(r.bridge), 0o644),
