@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -335,9 +336,10 @@ func (c *container) terminationMessage() string {
 	return message
 }
 
-// tail returns the last bytes of a file, and nothing of one that can't be read.
+// tail returns the last bytes of a file, and nothing of one that can't be read. It does
+// not block if a container has made a FIFO of the file.
 func tail(path string, size int64) string {
-	f, err := os.Open(path)
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return ""
 	}

@@ -6,6 +6,9 @@ package podruntime
 import (
 	"bytes"
 	"context"
+	"errors"
+	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -139,15 +142,34 @@ func (l *launch) prepare(env *podenv.Environment, name, fqdn string) ([]Mount, e
 	return mounts, nil
 }
 
-// rewrite makes the content of a file, which containers may have mounted, data.
+// rewrite makes data the content of a file, which containers may have mounted. A
+// container can make the file as long as it likes, so no more is read than tells whether
+// it differs.
 func rewrite(path string, data []byte, mode os.FileMode) error {
-	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, data) {
-		return nil
-	}
-	if err := os.WriteFile(path, data, mode); err != nil {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, mode) // O_RDWR does not block for a FIFO
+	if err != nil {
 		return err
 	}
-	return os.Chmod(path, mode) // without the umask
+	defer func() { _ = f.Close() }()
+	// Reading a FIFO blocks, and a link leads to a file of the node.
+	opened, err1 := f.Stat()
+	named, err2 := os.Lstat(path)
+	if err := errors.Join(err1, err2); err != nil {
+		return err
+	}
+	if !opened.Mode().IsRegular() || !os.SameFile(opened, named) {
+		return fmt.Errorf("%s is not a regular file", path)
+	}
+	if old, err := io.ReadAll(io.LimitReader(f, int64(len(data))+1)); err == nil && bytes.Equal(old, data) {
+		return nil
+	}
+	if err := f.Truncate(0); err != nil {
+		return err
+	}
+	if _, err := f.WriteAt(data, 0); err != nil {
+		return err
+	}
+	return errors.Join(f.Chmod(mode), f.Close()) // Chmod: without the umask
 }
 
 // A gate lets a number of callers through at once: pods that have a sandbox first, so
