@@ -5,15 +5,18 @@ package podruntime
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -38,8 +41,13 @@ const (
 // volumePath returns the path of a volume of a pod.
 func volumePath(dir, name string) string { return filepath.Join(dir, "volumes", name) }
 
+// maxFile is the size of the largest file that ReadFile reads: that of a Secret, which
+// is the other source of such variables.
+const maxFile = corev1.MaxSecretSize
+
 // ReadFile returns a function for [podenv.Config.ReadFile] that reads files in the
-// volumes of the pods of a Provider with this Root.
+// volumes of the pods of a Provider with this Root. A file that is not regular or is
+// larger than 1 MiB is an error, because containers make the files.
 func ReadFile(root string) func(ctx context.Context, pod *corev1.Pod, volume, path string) ([]byte, error) {
 	return func(_ context.Context, pod *corev1.Pod, volume, path string) ([]byte, error) {
 		dir, err := os.OpenRoot(volumePath(store{root}.pod(pod.UID), volume))
@@ -47,7 +55,20 @@ func ReadFile(root string) func(ctx context.Context, pod *corev1.Pod, volume, pa
 			return nil, err
 		}
 		defer func() { _ = dir.Close() }()
-		return dir.ReadFile(filepath.FromSlash(path))
+		// Opening a FIFO blocks otherwise, until a process writes to it.
+		f, err := dir.OpenFile(filepath.FromSlash(path), os.O_RDONLY|syscall.O_NONBLOCK, 0)
+		if err != nil {
+			return nil, err
+		}
+		defer func() { _ = f.Close() }()
+		if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+			return nil, cmp.Or(err, fmt.Errorf("%s is not a regular file", path))
+		}
+		data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+		if err == nil && len(data) > maxFile {
+			err = fmt.Errorf("%s is larger than %d bytes", path, maxFile)
+		}
+		return data, err
 	}
 }
 
