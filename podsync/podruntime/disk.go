@@ -27,6 +27,10 @@ const (
 	// systemCritical is the priority from which on a pod is never evicted for its
 	// disk usage, as with the kubelet.
 	systemCritical = 2_000_000_000
+	// maxPath is the length of the longest path of a directory, relative to the measured
+	// one, that is read: PATH_MAX of Linux, at which the kubelet's walk ends too. Each
+	// directory is opened element by element, so a deep tree costs the square of its depth.
+	maxPath = 4096
 )
 
 // watchDisk evicts pods that exceed one of their limits of disk usage.
@@ -92,7 +96,7 @@ func (p *Provider) measure(ctx context.Context, pod *pod, spec *corev1.Pod, cont
 				continue
 			}
 		}
-		if u.volumes[v.Name], err = DirUsage(path); err != nil {
+		if u.volumes[v.Name], err = dirUsage(ctx, path); err != nil {
 			return u, fmt.Errorf("volume %s: %w", v.Name, err)
 		}
 	}
@@ -142,8 +146,14 @@ func hasSizeLimit(v corev1.Volume) bool {
 // it, for implementations of [DiskMeter]. Holes in files do not count, and a file with
 // several names counts once. Symbolic links are not followed, and no other directory
 // is read if a process makes one of them in the meantime. An entry that can't be read
-// does not count.
+// does not count, nor does the content of a directory whose path below the measured one
+// is longer than 4096 bytes.
 func DirUsage(path string) (bytes int64, err error) {
+	return dirUsage(context.Background(), path)
+}
+
+// dirUsage is DirUsage until ctx ends.
+func dirUsage(ctx context.Context, path string) (bytes int64, err error) {
 	root, err := os.OpenRoot(path)
 	if err != nil {
 		return 0, err
@@ -151,6 +161,9 @@ func DirUsage(path string) (bytes int64, err error) {
 	defer func() { _ = root.Close() }()
 	seen := map[inode]bool{}
 	err = fs.WalkDir(root.FS(), ".", func(path string, entry fs.DirEntry, err error) error {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
 		var info fs.FileInfo
 		if err == nil {
 			info, err = entry.Info()
@@ -165,6 +178,9 @@ func DirUsage(path string) (bytes int64, err error) {
 		if several := names > 1 && !info.IsDir(); !several || !seen[id] {
 			bytes += size
 			seen[id] = several
+		}
+		if info.IsDir() && len(path) > maxPath {
+			return fs.SkipDir
 		}
 		return nil
 	})

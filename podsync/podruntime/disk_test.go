@@ -4,8 +4,11 @@
 package podruntime
 
 import (
+	"context"
+	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -104,5 +107,48 @@ func TestDirUsageCountsBlocksOnce(t *testing.T) {
 	}
 	if _, err := DirUsage(filepath.Join(dir, "absent")); err == nil {
 		t.Error("the usage of a directory that does not exist is no error")
+	}
+}
+
+// One pod must not keep those of all others from being measured.
+func TestDirUsageEndsInADeepDirectory(t *testing.T) {
+	dir := t.TempDir()
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	const size, name = 1 << 20, 200
+	path := "top"
+	for range 30 { // longer than a path that the kernel takes, and so made from the root
+		path = filepath.Join(path, strings.Repeat("d", name))
+	}
+	if err := root.MkdirAll(path, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	before, err := DirUsage(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for at, counts := range map[int]bool{20: true, 21: false, 30: false} {
+		file := filepath.Join(path[:len("top")+at*(name+1)], "file")
+		if err := root.WriteFile(file, make([]byte, size), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		after, err := DirUsage(dir)
+		if grown := after - before; err != nil || (grown >= size) != counts || grown > size+1<<16 {
+			t.Errorf("a file of %d bytes %d levels deep takes %d, %v, want it counted %v", size, at, grown, err, counts)
+		}
+		if err := root.Remove(file); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestDiskUsageIsMeasuredUntilTheEnd(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := dirUsage(ctx, t.TempDir()); !errors.Is(err, context.Canceled) {
+		t.Errorf("a measurement after the end returned %v", err)
 	}
 }
