@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -44,12 +45,17 @@ func (t *target) hook(ctx context.Context, h *corev1.LifecycleHandler) error {
 	case h.Exec != nil:
 		return t.exec(ctx, h.Exec.Command)
 	case h.HTTPGet != nil:
-		err := t.get(ctx, h.HTTPGet, nil)
+		// A hook succeeds with any response, whatever its status, as the kubelet's.
+		_, _, err := t.send(ctx, h.HTTPGet, nil)
 		if g := h.HTTPGet; g.Scheme == corev1.URISchemeHTTPS && err != nil && strings.Contains(err.Error(), "server gave HTTP response to HTTPS client") {
-			// Hooks have ignored the scheme for years, and pods rely on it.
+			// Hooks have ignored the scheme for years, and pods rely on it. The second
+			// request is not encrypted, so it has no credentials.
 			plain := *g
 			plain.Scheme = corev1.URISchemeHTTP
-			err = t.get(ctx, &plain, nil)
+			plain.HTTPHeaders = slices.DeleteFunc(slices.Clone(g.HTTPHeaders), func(h corev1.HTTPHeader) bool {
+				return http.CanonicalHeaderKey(h.Name) == "Authorization"
+			})
+			_, _, err = t.send(ctx, &plain, nil)
 		}
 		return err
 	case h.TCPSocket != nil:
@@ -74,7 +80,7 @@ func (t *target) probe(ctx context.Context, p *corev1.Probe) error {
 	case p.Exec != nil:
 		return t.exec(ctx, p.Exec.Command)
 	case p.HTTPGet != nil:
-		return t.get(ctx, p.HTTPGet, sameHost)
+		return t.get(ctx, p.HTTPGet)
 	case p.TCPSocket != nil:
 		return t.dial(ctx, p.TCPSocket)
 	case p.GRPC != nil:
@@ -179,11 +185,27 @@ func sameHost(request *http.Request, via []*http.Request) error {
 	return nil
 }
 
-// get sends a GET request. Without redirects redirects are followed anywhere.
-func (t *target) get(ctx context.Context, g *corev1.HTTPGetAction, redirects func(*http.Request, []*http.Request) error) error {
+// get probes with a GET request.
+func (t *target) get(ctx context.Context, g *corev1.HTTPGetAction) error {
+	code, body, err := t.send(ctx, g, sameHost)
+	switch {
+	case err != nil:
+		return err
+	case code >= 300 && code < 400:
+		return &warning{fmt.Sprintf("Probe terminated redirects, Response body: %s", strings.ToValidUTF8(string(body), "\uFFFD"))}
+	case code < 200 || code >= 400:
+		return fmt.Errorf("HTTP probe failed with statuscode: %d", code)
+	}
+	return nil
+}
+
+// send sends a GET request and returns the status and the first bytes of the body
+// of the response. Without redirects redirects are followed anywhere. The error wraps
+// errUnknown if there is no request to send.
+func (t *target) send(ctx context.Context, g *corev1.HTTPGetAction, redirects func(*http.Request, []*http.Request) error) (code int, body []byte, err error) {
 	address, err := t.address(g.Host, g.Port)
 	if err != nil {
-		return err
+		return 0, nil, err
 	}
 	target, err := url.Parse(g.Path)
 	if err != nil { // it is sent as it is
@@ -198,7 +220,7 @@ func (t *target) get(ctx context.Context, g *corev1.HTTPGetAction, redirects fun
 	}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, target.String(), nil)
 	if err != nil {
-		return err
+		return 0, nil, fmt.Errorf("%w: %w", errUnknown, err)
 	}
 	request.Header.Set("User-Agent", "kube-probe/kubewright")
 	request.Header.Set("Accept", "*/*")
@@ -225,17 +247,11 @@ func (t *target) get(ctx context.Context, g *corev1.HTTPGetAction, redirects fun
 	}}
 	response, err := client.Do(request)
 	if err != nil {
-		return err
+		return 0, nil, err
 	}
-	body, _ := io.ReadAll(io.LimitReader(response.Body, maxOutput))
+	body, _ = io.ReadAll(io.LimitReader(response.Body, maxOutput))
 	_ = response.Body.Close()
-	switch code := response.StatusCode; {
-	case code >= 300 && code < 400 && redirects != nil:
-		return &warning{fmt.Sprintf("Probe terminated redirects, Response body: %s", strings.ToValidUTF8(string(body), "\uFFFD"))}
-	case code < 200 || code >= 400:
-		return fmt.Errorf("HTTP probe failed with statuscode: %d", code)
-	}
-	return nil
+	return response.StatusCode, body, nil
 }
 
 func (t *target) dial(ctx context.Context, s *corev1.TCPSocketAction) error {
@@ -251,7 +267,7 @@ func (t *target) dial(ctx context.Context, s *corev1.TCPSocketAction) error {
 }
 
 // address joins a host, by default that of the pod, and a port, which may be
-// named in the container.
+// named in the container. The error wraps errUnknown: nothing has been probed.
 func (t *target) address(host string, port intstr.IntOrString) (string, error) {
 	if host == "" {
 		host = t.host
@@ -269,7 +285,7 @@ func (t *target) address(host string, port intstr.IntOrString) (string, error) {
 		}
 	}
 	if number <= 0 || number > 65535 {
-		return "", fmt.Errorf("the container has no port %s", port.String())
+		return "", fmt.Errorf("%w: the container has no port %s", errUnknown, port.String())
 	}
 	return net.JoinHostPort(host, strconv.Itoa(int(number))), nil
 }
