@@ -128,12 +128,13 @@ func (p shutdownPeriods) grace(i int, pod *corev1.Pod) time.Duration {
 
 // drained returns a context that is done after ctx is and the node has drained. The
 // node is not Ready from the moment at which ctx is done, and alive until the end:
-// its status and its lease are written as before.
+// its status and its lease are written as before. It drains only if the program has been
+// asked to end: ctx is also done if another controller has ended, for new settings.
 func (k *kubelet) drained(ctx context.Context) (context.Context, context.CancelFunc) {
 	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
 		defer cancel()
-		if len(k.shutdownPeriods) == 0 {
+		if len(k.shutdownPeriods) == 0 || k.asked() == nil {
 			return
 		}
 		k.node.SetNotReady(k.nodeName, &nodestatus.NotReadyError{Reason: "NodeShuttingDown", Message: "the node ends its pods"})

@@ -19,6 +19,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/examples/internal/exampletest"
 	"github.com/kubewright/kubewright/podsync"
 )
@@ -69,6 +70,30 @@ func TestAShutdownEndsThePods(t *testing.T) {
 		t.Errorf("the status is %+v", pod.Status)
 	}
 	exampletest.NothingRefused(t, k.api)
+}
+
+// New settings restart the program and leave the pods alone. SIGTERM ends them, by the
+// program with the new settings too.
+func TestNewSettingsDoNotEndThePods(t *testing.T) {
+	api := exampletest.Server(t, "../rbac/kubelet.yaml")
+	k := newNodeWith(t, api, supervised, "--config-map=kubewright/kubelet/settings.yaml", "--config-soak=1s", "--shutdown-grace-period-by-pod-priority=0=20s")
+	k.bind("service", corev1.RestartPolicyAlways, "exec sleep 1000")
+	before := k.await("service", "to run", phase(corev1.PodRunning))
+	rollOut(api, "labels: {room: blue}")
+	exampletest.Eventually(t, api, "good settings", func() bool {
+		c := settingsCondition(api)
+		return c.Status == corev1.ConditionTrue && c.Reason == "Good"
+	})
+	if !strings.Contains(k.program.Output(), "supervisor: ") {
+		t.Error("the settings came without a restart")
+	}
+	after := apitest.Get[*corev1.Pod](api, "default", "service")
+	if a, b := after.Status.ContainerStatuses[0], before.Status.ContainerStatuses[0]; after.Status.Phase != corev1.PodRunning || a.ContainerID != b.ContainerID || a.RestartCount != 0 {
+		t.Errorf("the pod was %+v and is %s, %+v", b, after.Status.Phase, a)
+	}
+	k.stop()
+	k.await("service", "to have failed", phase(corev1.PodFailed))
+	exampletest.NothingRefused(t, api)
 }
 
 // podsToEnd are pods that end some time after they were evicted.

@@ -36,6 +36,7 @@ type kubelet struct {
 	*options
 	root   *process.Root
 	stdout io.Writer
+	asked  func() error // not nil once the program has been asked to end, as by SIGTERM
 
 	// From connect: leases and the node's status have a connection of their own.
 	client     *kubernetes.Clientset

@@ -46,7 +46,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	k := &kubelet{options: o, root: root, stdout: stdout}
+	k := &kubelet{options: o, root: root, stdout: stdout, asked: ctx.Err}
 	if err := k.connect(context.WithoutCancel(ctx), cfg); err != nil { // k.shutdown ends it
 		return err
 	}
