@@ -205,7 +205,8 @@ func fillData(ctx context.Context, resolved *podenv.Pod, pod *corev1.Pod, name, 
 	}
 	old, _ := os.Readlink(filepath.Join(volume, dataLink))
 	if old != "" && sameFiles(filepath.Join(volume, old), files) {
-		return renew, dropVersions(volume, old)
+		// The process that made this version may have died before it made the links.
+		return renew, errors.Join(linkFirst(volume, files), dropVersions(volume, old))
 	}
 	fresh, err := os.MkdirTemp(volume, versionPrefix)
 	if err != nil {

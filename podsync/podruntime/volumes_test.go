@@ -104,6 +104,32 @@ func TestDataVolumeIsReplacedAtOnce(t *testing.T) {
 	}
 }
 
+// A process that dies between the exchange of the version and the links leaves them as
+// they were.
+func TestALaterRefreshMakesTheLinks(t *testing.T) {
+	pod, resolver, put := configMapVolume(t)
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, "volumes"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	volume := volumePath(dir, "v")
+	put(map[string]string{"key": "one", "new": "two"})
+	for range 2 {
+		if _, err := fillData(t.Context(), resolver.Pod(pod), pod, "v", dir); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := os.ReadFile(filepath.Join(volume, "new")); err != nil || string(got) != "two" {
+			t.Errorf("the key has %q, %v", got, err)
+		}
+		if _, err := os.Lstat(filepath.Join(volume, "gone")); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("a key that is gone: %v", err)
+		}
+		if err := os.Rename(filepath.Join(volume, "new"), filepath.Join(volume, "gone")); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestVolumeOfAnObjectWithoutTheKeyIsAnError(t *testing.T) {
 	pod, resolver, put := configMapVolume(t)
 	dir := t.TempDir()
