@@ -96,7 +96,7 @@ func (p *Provider) measure(ctx context.Context, pod *pod, spec *corev1.Pod, cont
 				continue
 			}
 		}
-		if u.volumes[v.Name], err = dirUsage(ctx, path); err != nil {
+		if u.volumes[v.Name], err = dirUsage(path, ctx.Err); err != nil {
 			return u, fmt.Errorf("volume %s: %w", v.Name, err)
 		}
 	}
@@ -149,11 +149,11 @@ func hasSizeLimit(v corev1.Volume) bool {
 // does not count, nor does the content of a directory whose path below the measured one
 // is longer than 4096 bytes.
 func DirUsage(path string) (bytes int64, err error) {
-	return dirUsage(context.Background(), path)
+	return dirUsage(path, func() error { return nil })
 }
 
-// dirUsage is DirUsage until ctx ends.
-func dirUsage(ctx context.Context, path string) (bytes int64, err error) {
+// dirUsage is DirUsage until ended returns an error.
+func dirUsage(path string, ended func() error) (bytes int64, err error) {
 	root, err := os.OpenRoot(path)
 	if err != nil {
 		return 0, err
@@ -161,8 +161,8 @@ func dirUsage(ctx context.Context, path string) (bytes int64, err error) {
 	defer func() { _ = root.Close() }()
 	seen := map[inode]bool{}
 	err = fs.WalkDir(root.FS(), ".", func(path string, entry fs.DirEntry, err error) error {
-		if ctx.Err() != nil {
-			return ctx.Err()
+		if err := ended(); err != nil {
+			return err
 		}
 		var info fs.FileInfo
 		if err == nil {

@@ -148,7 +148,7 @@ func TestDirUsageEndsInADeepDirectory(t *testing.T) {
 func TestDiskUsageIsMeasuredUntilTheEnd(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := dirUsage(ctx, t.TempDir()); !errors.Is(err, context.Canceled) {
+	if _, err := dirUsage(t.TempDir(), ctx.Err); !errors.Is(err, context.Canceled) {
 		t.Errorf("a measurement after the end returned %v", err)
 	}
 }
