@@ -31,8 +31,8 @@ const (
 )
 
 // accept takes in the answer to a write: answer is the Node as it is now, shown
-// as it was known before, nil for one that was created.
-func (r *work) accept(ctx context.Context, answer, shown *corev1.Node) {
+// as it was known before, from the view held; both are nil for one that was created.
+func (r *work) accept(ctx context.Context, answer, shown *corev1.Node, held *view) {
 	owned, err := ownershipOf(r.node)
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "Failed to note what was written")
@@ -56,7 +56,7 @@ func (r *work) accept(ctx context.Context, answer, shown *corev1.Node) {
 	st.owned, st.hash = owned.encode(), r.hash
 	st.lastWrite = now
 	st.nextReport = nextReportAfter(now, r.cfg.ReportInterval, r.cause, rand.Float64())
-	st.see(answer)
+	st.seeAnswer(answer, held)
 	switch {
 	case st.view.resourceVersion != answer.ResourceVersion:
 		// The event handler has shown something newer in the meantime.

@@ -35,7 +35,7 @@ func (r *work) register(ctx context.Context) {
 	r.state.mu.Unlock()
 	switch v := judge(err, r.name); {
 	case v == accepted:
-		r.accept(ctx, answer, nil)
+		r.accept(ctx, answer, nil, nil)
 		return
 	case v == present:
 	case apierr.Classify(err) == apierr.Forbidden && ctx.Err() == nil:
@@ -88,7 +88,7 @@ func (r *work) look(ctx context.Context) bool {
 	st := r.state
 	st.mu.Lock()
 	st.look = false // before the read: a request that comes during it wants another
-	phase, uid := st.phase, st.uid
+	phase, uid, held := st.phase, st.uid, st.view
 	st.mu.Unlock()
 	node, latency, err := r.get(ctx, r.name)
 	switch {
@@ -96,7 +96,7 @@ func (r *work) look(ctx context.Context) bool {
 		st.mu.Lock()
 		defer st.mu.Unlock()
 		st.specChanged = st.specChanged || specDiffers(st.view.node(), node)
-		st.see(node)
+		st.seeAnswer(node, held)
 		st.force = true
 		return true
 	case err == nil && phase == PhaseRegistered:

@@ -171,3 +171,80 @@ func TestFarewellToANodeThatWasBeingCreated(t *testing.T) {
 		})
 	}
 }
+
+// An API server that was restored from a backup shows the Node with older values and
+// an older resourceVersion. They were taken for a late answer: the old values stayed in
+// the Node, and each write conflicted until the versions were used up.
+func TestARestoredAPIServerIsSeen(t *testing.T) {
+	for name, tc := range map[string]struct {
+		run    func(*testing.T, *apitest.Server, Config) *world
+		resync bool
+	}{
+		"no events": {start, false}, "a watch": {watching, false}, "a read": {start, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { testARestoredAPIServerIsSeen(t, tc.run, tc.resync) })
+		})
+	}
+}
+
+func testARestoredAPIServerIsSeen(t *testing.T, run func(*testing.T, *apitest.Server, Config) *world, resync bool) {
+	s := apitest.New(apitest.Options{})
+	pods := &knob[int64]{value: 110}
+	w := run(t, s, Config{Template: template(), Setters: []Setter{podsSetter(pods)}})
+	capacity := func() int64 { return w.node().Status.Capacity.Pods().Value() }
+	w.pass(10 * time.Minute)
+	restore := s.Backup()
+	pods.set(200)
+	w.pass(time.Hour)
+	if got := capacity(); got != 200 {
+		t.Fatalf("the Node has %d pods", got)
+	}
+	restore()
+	if got := capacity(); got != 110 {
+		t.Fatalf("the backup has %d pods", got)
+	}
+	s.ResetJournal()
+	if resync {
+		w.c.Resync(node1)
+		w.pass(time.Second)
+		w.expect(0, 1, 1)
+	}
+	w.pass(8 * time.Minute) // one and a half report intervals
+	if n := len(s.Requests(gets)); n > 1 {
+		t.Errorf("%d reads after the restore", n)
+	}
+	if got := capacity(); got != 200 {
+		t.Errorf("the Node has %d pods after the restore, want 200", got)
+	}
+	s.ResetJournal()
+	w.pass(time.Hour)
+	if n := len(s.Requests(gets)); n != 0 {
+		t.Errorf("%d reads in an hour", n)
+	}
+	if n := len(s.Requests(patches)); n > 13 {
+		t.Errorf("%d patches in an hour", n)
+	}
+}
+
+// An answer is older than an event that came after the call was sent.
+func TestAnEventDuringACallOutlivesItsAnswer(t *testing.T) {
+	node := func(version string) *corev1.Node {
+		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node1, UID: "a", ResourceVersion: version}}
+	}
+	for name, tc := range map[string]struct{ event, answer, want string }{
+		"no event, a newer answer":       {"", "21", "21"},
+		"no event, restored":             {"", "10", "10"},
+		"an event newer than the answer": {"30", "21", "30"},
+		"an event older than the answer": {"21", "30", "30"},
+	} {
+		st := &state{uid: "a", view: newView(node("20"))}
+		held := st.view
+		if tc.event != "" {
+			st.see(node(tc.event))
+		}
+		if st.seeAnswer(node(tc.answer), held); st.view.resourceVersion != tc.want {
+			t.Errorf("%s: the view is %s, want %s", name, st.view.resourceVersion, tc.want)
+		}
+	}
+}

@@ -227,14 +227,15 @@ func (r *work) write(ctx context.Context) {
 		st.mu.Unlock()
 		return
 	}
-	shown, uid, owned := st.view.node(), st.uid, st.removable()
+	held, uid, owned := st.view, st.uid, st.removable()
 	version := ""
 	if (st.force || st.watched) && r.conflicts < maxConflicts {
 		// The view is the present state, as far as we know. If it is not the write
 		// must conflict, because transition times are computed from the view.
-		version = st.view.resourceVersion
+		version = held.resourceVersion
 	}
 	st.mu.Unlock()
+	shown := held.node()
 	d, err := compare(r.node, shown, owned)
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "Failed to compare the status with the API server's")
@@ -251,7 +252,7 @@ func (r *work) write(ctx context.Context) {
 		r.failed(ctx, "patch", err, latency)
 		return
 	}
-	r.accept(ctx, answer, shown)
+	r.accept(ctx, answer, shown, held)
 	klog.FromContext(ctx).V(4).Info("Wrote status", "cause", r.cause, "bytes", len(data), "latency", latency)
 	if hook := r.cfg.Hooks.Written; hook != nil {
 		hook(Written{NodeName: r.name, Cause: r.cause, Bytes: len(data), Latency: latency})

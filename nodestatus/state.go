@@ -164,11 +164,27 @@ func (st *state) see(node *corev1.Node) bool {
 	if st.view != nil && st.uid == node.UID && !newer(node.ResourceVersion, st.view.resourceVersion) {
 		return false
 	}
+	st.take(node)
+	return true
+}
+
+// seeAnswer takes node, the answer to a call, as the server's view. held is the view
+// when the call was sent. If no event has changed the view since, node is newer, even
+// with an older resourceVersion: the API server was restored from a backup.
+func (st *state) seeAnswer(node *corev1.Node, held *view) {
+	if st.view != held {
+		st.see(node)
+		return
+	}
+	st.take(node)
+}
+
+// take takes node as the server's view.
+func (st *state) take(node *corev1.Node) {
 	st.view, st.taintsDue = newView(node), true
 	if st.uid == node.UID {
 		st.view.uid = st.uid // one string in memory
 	}
-	return true
 }
 
 // newer reports whether resourceVersion a is later than b. Since Kubernetes
