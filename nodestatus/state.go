@@ -172,11 +172,11 @@ func (st *state) see(node *corev1.Node) bool {
 // when the call was sent. If no event has changed the view since, node is newer, even
 // with an older resourceVersion: the API server was restored from a backup.
 func (st *state) seeAnswer(node *corev1.Node, held *view) {
-	if st.view != held {
-		st.see(node)
+	if held != nil && st.view == held && node.ResourceVersion != held.resourceVersion {
+		st.take(node)
 		return
 	}
-	st.take(node)
+	st.see(node)
 }
 
 // take takes node as the server's view.
