@@ -46,7 +46,7 @@ func (t *target) hook(ctx context.Context, h *corev1.LifecycleHandler) error {
 		return t.exec(ctx, h.Exec.Command)
 	case h.HTTPGet != nil:
 		// A hook succeeds with any response, whatever its status, as the kubelet's.
-		_, _, err := t.send(ctx, h.HTTPGet, nil)
+		_, _, err := t.send(ctx, h.HTTPGet)
 		if g := h.HTTPGet; g.Scheme == corev1.URISchemeHTTPS && err != nil && strings.Contains(err.Error(), "server gave HTTP response to HTTPS client") {
 			// Hooks have ignored the scheme for years, and pods rely on it. The second
 			// request is not encrypted, so it has no credentials.
@@ -55,7 +55,7 @@ func (t *target) hook(ctx context.Context, h *corev1.LifecycleHandler) error {
 			plain.HTTPHeaders = slices.DeleteFunc(slices.Clone(g.HTTPHeaders), func(h corev1.HTTPHeader) bool {
 				return http.CanonicalHeaderKey(h.Name) == "Authorization"
 			})
-			_, _, err = t.send(ctx, &plain, nil)
+			_, _, err = t.send(ctx, &plain)
 		}
 		return err
 	case h.TCPSocket != nil:
@@ -170,11 +170,11 @@ func (t *target) exec(ctx context.Context, command []string) error {
 	return nil
 }
 
-// maxRedirects is the number of redirects that an HTTP probe follows.
+// maxRedirects is the number of redirects that an HTTP probe or hook follows.
 const maxRedirects = 10
 
-// sameHost is the redirect policy of probes: a server that sends them to another
-// host has answered.
+// sameHost is the redirect policy of probes and hooks: a server that sends them to
+// another host has answered.
 func sameHost(request *http.Request, via []*http.Request) error {
 	if request.URL.Hostname() != via[0].URL.Hostname() {
 		return http.ErrUseLastResponse
@@ -187,7 +187,7 @@ func sameHost(request *http.Request, via []*http.Request) error {
 
 // get probes with a GET request.
 func (t *target) get(ctx context.Context, g *corev1.HTTPGetAction) error {
-	code, body, err := t.send(ctx, g, sameHost)
+	code, body, err := t.send(ctx, g)
 	switch {
 	case err != nil:
 		return err
@@ -200,9 +200,8 @@ func (t *target) get(ctx context.Context, g *corev1.HTTPGetAction) error {
 }
 
 // send sends a GET request and returns the status and the first bytes of the body
-// of the response. Without redirects redirects are followed anywhere. The error wraps
-// errUnknown if there is no request to send.
-func (t *target) send(ctx context.Context, g *corev1.HTTPGetAction, redirects func(*http.Request, []*http.Request) error) (code int, body []byte, err error) {
+// of the response. The error wraps errUnknown if there is no request to send.
+func (t *target) send(ctx context.Context, g *corev1.HTTPGetAction) (code int, body []byte, err error) {
 	address, err := t.address(g.Host, g.Port)
 	if err != nil {
 		return 0, nil, err
@@ -239,7 +238,7 @@ func (t *target) send(ctx context.Context, g *corev1.HTTPGetAction, redirects fu
 		}
 		request.Header.Add(h.Name, h.Value)
 	}
-	client := http.Client{CheckRedirect: redirects, Transport: &http.Transport{
+	client := http.Client{CheckRedirect: sameHost, Transport: &http.Transport{
 		// A probe asks whether a server answers, not which one, as the kubelet's.
 		TLSClientConfig:    &tls.Config{InsecureSkipVerify: true},
 		DisableKeepAlives:  true,

@@ -94,6 +94,9 @@ func TestHTTPHooksNeedAnyResponse(t *testing.T) {
 		if r.URL.Path == "/fails" {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
+		if r.URL.Path == "/far" {
+			http.Redirect(w, r, "http://far.invalid/", http.StatusFound)
+		}
 	})
 	plain, secure := httptest.NewServer(handler), httptest.NewTLSServer(handler)
 	defer plain.Close()
@@ -110,6 +113,7 @@ func TestHTTPHooksNeedAnyResponse(t *testing.T) {
 	}{
 		"HTTP":                           {plain, corev1.URISchemeHTTP, "/", true, []string{"secret", "x"}},
 		"HTTP, failure":                  {plain, corev1.URISchemeHTTP, "/fails", true, []string{"secret", "x"}},
+		"HTTP, to another host":          {plain, corev1.URISchemeHTTP, "/far", true, []string{"secret", "x"}},
 		"HTTPS":                          {secure, corev1.URISchemeHTTPS, "/", true, []string{"secret", "x"}},
 		"HTTPS, failure":                 {secure, corev1.URISchemeHTTPS, "/fails", true, []string{"secret", "x"}},
 		"HTTPS to a plain server":        {plain, corev1.URISchemeHTTPS, "/", true, []string{"x"}},
