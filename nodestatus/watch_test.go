@@ -58,20 +58,26 @@ func TestAForeignUnknownIsUndoneWithoutAnInformer(t *testing.T) {
 	})
 }
 
+// expectAQuietHour lets an hour pass in which the status is reported and the Node is not read.
+func (w *world) expectAQuietHour(s *apitest.Server) {
+	w.Helper()
+	s.ResetJournal()
+	w.pass(time.Hour)
+	if n := len(s.Requests(gets)); n != 0 {
+		w.Errorf("%d reads in an hour", n)
+	}
+	if n := len(s.Requests(patches)); n > 13 {
+		w.Errorf("%d patches in an hour", n)
+	}
+}
+
 // The watch replaces reads: an hour without changes costs the same as without.
 func TestTheWatchOfTheNodeCostsNoReads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := apitest.New(apitest.Options{})
 		w := watching(t, s, Config{})
 		w.pass(10 * time.Minute)
-		s.ResetJournal()
-		w.pass(time.Hour)
-		if n := len(s.Requests(gets)); n != 0 {
-			t.Errorf("%d reads in an hour", n)
-		}
-		if n := len(s.Requests(patches)); n > 13 {
-			t.Errorf("%d patches in an hour", n)
-		}
+		w.expectAQuietHour(s)
 		if n := len(s.Requests(apitest.Match{Verb: "list,watch"})); n > 12 {
 			t.Errorf("%d watches in an hour: the API server ends one after 5 to 10 minutes", n)
 		}

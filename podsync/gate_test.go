@@ -336,6 +336,18 @@ func TestCheckProviderSaysThatTheBackendDoesNotAnswer(t *testing.T) {
 	}
 }
 
+// gated gives the controller a gate that is shut while the returned value is true.
+func (w *world) gated() *atomic.Bool {
+	shut := new(atomic.Bool)
+	w.cfg.Gate = func(context.Context, string) error {
+		if shut.Load() {
+			return errors.New("the node has no lease")
+		}
+		return nil
+	}
+	return shut
+}
+
 // An API server that was restored from a backup lacks the pods, and for a while the lease: the
 // gate shuts. That no pod is stopped of which the API has only said nothing must not depend on
 // which of the two was seen first.
@@ -344,13 +356,7 @@ func TestAGateThatShutsDoesNotConfirmThatPodsAreGone(t *testing.T) {
 	for name, first := range map[string]string{"the pods are missing first": "pods", "the gate is shut first": "gate"} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, podsynctest.Options{}, func(w *world) {
-				var shut atomic.Bool
-				w.cfg.Gate = func(context.Context, string) error {
-					if shut.Load() {
-						return errors.New("the node has no lease")
-					}
-					return nil
-				}
+				shut := w.gated()
 				w.cfg.Relist = time.Hour
 				w.run()
 				for i := range pods {
@@ -387,13 +393,7 @@ func TestAGateThatShutsDoesNotConfirmThatPodsAreGone(t *testing.T) {
 // left it out: the API is asked.
 func TestAPodThatIsGoneWhileTheGateIsShutIsStoppedLater(t *testing.T) {
 	bubble(t, podsynctest.Options{}, func(w *world) {
-		var shut atomic.Bool
-		w.cfg.Gate = func(context.Context, string) error {
-			if shut.Load() {
-				return errors.New("not now")
-			}
-			return nil
-		}
+		shut := w.gated()
 		w.cfg.Relist = 10 * time.Second
 		w.run()
 		a := w.bind(newPod("a"))
@@ -419,13 +419,7 @@ func TestAPodThatIsGoneWhileTheGateIsShutIsStoppedLater(t *testing.T) {
 // neither that nor its reason.
 func TestAnEvictionOutlivesAGateThatShuts(t *testing.T) {
 	bubble(t, podsynctest.Options{StopTime: 10 * time.Second}, func(w *world) {
-		var shut atomic.Bool
-		w.cfg.Gate = func(context.Context, string) error {
-			if shut.Load() {
-				return errors.New("the lease was lost")
-			}
-			return nil
-		}
+		shut := w.gated()
 		w.run()
 		pod := w.bind(newPod("a", restart(corev1.RestartPolicyNever)))
 		other := w.bind(newPod("b"))

@@ -536,7 +536,7 @@ func (t *podState) reset(r *rules, now instant) {
 	t.setPod(r, now, pod)
 	switch presence {
 	case presenceMissing:
-		t.doubt(now) // what nobody has confirmed is not certain now either
+		t.doubt(now) // what was not confirmed is not certain now either
 	case presenceGone:
 		t.beginTermination(now, StopDeleted, nil, minGrace)
 	}

@@ -223,28 +223,22 @@ func isInstanceGone(err error, name string) bool {
 	if isPodMissing(err, name) {
 		return true
 	}
+	return isInvalidField(err, func(field string) bool { return field == "metadata.uid" })
+}
+
+// isInvalidField reports whether the API server calls a field invalid for which is holds.
+func isInvalidField(err error, is func(field string) bool) bool {
 	var status apierrors.APIStatus
-	if !errors.As(err, &status) || !apierrors.IsInvalid(err) || status.Status().Details == nil {
-		return false
-	}
-	for _, cause := range status.Status().Details.Causes {
-		if cause.Field == "metadata.uid" {
-			return true
-		}
-	}
-	return false
+	return errors.As(err, &status) && apierrors.IsInvalid(err) && status.Status().Details != nil &&
+		slices.ContainsFunc(status.Status().Details.Causes, func(c metav1.StatusCause) bool { return is(c.Field) })
 }
 
 // isAboutStatus reports whether a PATCH failed because the status itself is invalid or too
 // large. An admission policy or a webhook answers 422 or 400 too, and a proxy 400: what they
 // refuse now they may accept later.
 func isAboutStatus(err error) bool {
-	if apierrors.IsRequestEntityTooLargeError(err) {
-		return true
-	}
-	var status apierrors.APIStatus
-	return errors.As(err, &status) && apierrors.IsInvalid(err) && status.Status().Details != nil &&
-		slices.ContainsFunc(status.Status().Details.Causes, func(c metav1.StatusCause) bool { return strings.HasPrefix(c.Field, "status") })
+	return apierrors.IsRequestEntityTooLargeError(err) ||
+		isInvalidField(err, func(field string) bool { return strings.HasPrefix(field, "status") })
 }
 
 // errAnswer is the error of an answer that can be decoded but lacks required fields,

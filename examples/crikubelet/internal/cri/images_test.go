@@ -170,7 +170,7 @@ func TestImageGC(t *testing.T) {
 	if freed, err := r.collectImages(t.Context(), gc, used, 1000, now.Add(time.Hour)); freed != 10 || err == nil || !strings.Contains(err.Error(), "sha256:a:1") {
 		t.Errorf("%d bytes freed, %v", freed, err)
 	}
-	used["sha256:gone"] = now // somebody else has deleted it
+	used["sha256:gone"] = now // another program has deleted it
 	collect(1000, now.Add(time.Hour), 10)
 	if len(server.Images) != 4 {
 		t.Errorf("the images in use, pinned, kept and of sandboxes are left, and there are %v", server.Images)
