@@ -103,15 +103,22 @@ func TestALostClientCancelsItsForwards(t *testing.T) {
 		return ctx.Err()
 	}}, nil)
 	addresses, stop := r.forwarder(t)
-	conn, err := net.Dial("tcp", addresses[80])
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = conn.Close() }()
+	dial(t, addresses[80])
 	await(t, "the forward", started)
 	stop()
 	await(t, "the backend to be cancelled", ended)
 	r.awaitRequest(endpointPortForward)
+}
+
+// dial connects to a forwarded port until the end of the test.
+func dial(t *testing.T, address string) net.Conn {
+	t.Helper()
+	conn, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
 }
 
 // awaitStacks waits until the stacks of all goroutines are as wanted.
@@ -138,11 +145,7 @@ func TestAnUploadThatIsCutLeavesNothingBehind(t *testing.T) {
 		return Copy(ctx, stream, conn)
 	}}, nil)
 	addresses, stop := r.forwarder(t)
-	conn, err := net.Dial("tcp", addresses[80])
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = conn.Close() }()
+	conn := dial(t, addresses[80])
 	// A frame has at most 32 KiB. Copy holds the first one, the connection the
 	// second one. More of them than its queue holds would stop the reading.
 	if _, err := conn.Write(make([]byte, 256<<10)); err != nil {
@@ -234,11 +237,7 @@ func TestCopyPassesOnTheEndOfEachDirection(t *testing.T) {
 	}}, nil)
 	addresses, stop := r.forwarder(t)
 	defer stop()
-	conn, err := net.Dial("tcp", addresses[80])
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = conn.Close() }()
+	conn := dial(t, addresses[80])
 	fmt.Fprint(conn, "all")
 	_ = conn.(*net.TCPConn).CloseWrite()
 	if got, err := io.ReadAll(conn); err != nil || string(got) != "got all" {
