@@ -226,11 +226,11 @@ func isInstanceGone(err error, name string) bool {
 	return isInvalidField(err, func(field string) bool { return field == "metadata.uid" })
 }
 
-// isInvalidField reports whether the API server calls a field invalid for which is holds.
-func isInvalidField(err error, is func(field string) bool) bool {
+// isInvalidField reports whether the API server calls a wanted field invalid.
+func isInvalidField(err error, wanted func(field string) bool) bool {
 	var status apierrors.APIStatus
 	return errors.As(err, &status) && apierrors.IsInvalid(err) && status.Status().Details != nil &&
-		slices.ContainsFunc(status.Status().Details.Causes, func(c metav1.StatusCause) bool { return is(c.Field) })
+		slices.ContainsFunc(status.Status().Details.Causes, func(c metav1.StatusCause) bool { return wanted(c.Field) })
 }
 
 // isAboutStatus reports whether a PATCH failed because the status itself is invalid or too
