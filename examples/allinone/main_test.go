@@ -245,8 +245,9 @@ func TestCutOff(t *testing.T) {
 	r := newRig(t)
 	a, b := r.pair()
 	seen := r.observe()
-	// A command leaves the active replica, and is held back.
-	late := a.network.hold(http.MethodPut)
+	// A command leaves the active replica, and is held back. The Lease is written
+	// with PUT, too.
+	late := a.network.hold(http.MethodPut, "/nodes/n1/pods/")
 	r.bind("late", corev1.RestartPolicyAlways)
 	late.await(t)
 	a.network.cut()

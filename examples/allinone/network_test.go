@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -24,6 +25,7 @@ type network struct {
 // letter is a request that is held back.
 type letter struct {
 	method  string
+	prefix  string // of the path
 	arrived chan struct{}
 	open    chan struct{}
 	answer  chan int
@@ -34,7 +36,7 @@ func (n *network) to(server http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		n.mu.Lock()
 		down, held := n.down, n.waiting
-		if held != nil && held.method == r.Method {
+		if held != nil && held.method == r.Method && strings.HasPrefix(r.URL.Path, held.prefix) {
 			n.waiting = nil
 		} else {
 			held = nil
@@ -106,11 +108,12 @@ func (n *network) heal() {
 	n.down = make(chan struct{})
 }
 
-// hold holds back the next request with a method until it is released.
-func (n *network) hold(method string) *letter {
+// hold holds back the next request with a method and a prefix of its path until
+// it is released.
+func (n *network) hold(method, prefix string) *letter {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.waiting = &letter{method: method, arrived: make(chan struct{}), open: make(chan struct{}), answer: make(chan int, 1)}
+	n.waiting = &letter{method: method, prefix: prefix, arrived: make(chan struct{}), open: make(chan struct{}), answer: make(chan int, 1)}
 	return n.waiting
 }
 
