@@ -19,7 +19,9 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/kubewright/kubewright/internal/cgroups"
@@ -320,7 +322,7 @@ func (r *Runtime) Client(t testing.TB) runtimeapi.RuntimeServiceClient {
 func (r *Runtime) remove() error {
 	var errs []error
 	if r.cmd != nil && r.cmd.Process != nil {
-		errs = append(errs, r.stopSandboxes())
+		errs = append(errs, r.stop())
 		_ = r.cmd.Process.Signal(syscall.SIGTERM)
 		select {
 		case <-r.exited:
@@ -345,9 +347,8 @@ func (r *Runtime) remove() error {
 	return errors.Join(errs...)
 }
 
-// stopSandboxes kills the containers of all sandboxes and removes their networks. What
-// remains is in the directory. RemovePodSandbox would be refused while a container starts.
-func (r *Runtime) stopSandboxes() error {
+// stop stops all sandboxes.
+func (r *Runtime) stop() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	conn, client, err := r.connect()
@@ -355,6 +356,12 @@ func (r *Runtime) stopSandboxes() error {
 		return err
 	}
 	defer func() { _ = conn.Close() }()
+	return stopSandboxes(ctx, client)
+}
+
+// stopSandboxes kills the containers of all sandboxes and removes their networks. What
+// remains is in the directory. RemovePodSandbox would be refused while a container starts.
+func stopSandboxes(ctx context.Context, client runtimeapi.RuntimeServiceClient) error {
 	list, err := client.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
 	if err != nil {
 		return err
@@ -362,7 +369,10 @@ func (r *Runtime) stopSandboxes() error {
 	var errs []error
 	for _, s := range list.Items {
 		_, err := client.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: s.Id})
-		errs = append(errs, err)
+		// containerd finishes a removal that a kubelet requested before it was stopped.
+		if status.Code(err) != codes.NotFound {
+			errs = append(errs, err)
+		}
 	}
 	return errors.Join(errs...)
 }
