@@ -9,6 +9,10 @@
 // keeps sleeping when its context is done; after others it retries at once,
 // without limit. The sources of this package set a deadline for every request
 // and every stream, and do the waiting themselves.
+//
+// An API server that was restored from a backup takes a version that it has not
+// reached yet for the start of a watch, and delivers nothing until it has. So a
+// stream that breaks, or a watch that is refused, is followed by a list.
 package listwatch
 
 import (
@@ -54,23 +58,49 @@ type Config struct {
 // New returns an informer source with the bounds in cfg.
 func New(cfg Config) *cache.ListWatch {
 	p := &pacer{outcome: cfg.Outcome, policy: cfg.Retries}
+	// A reflector's calls do not overlap.
+	var ends time.Time // when the last stream ends, if it does not break
+	var doubt bool     // the version of the last stream may be newer than the server's
+	anew := func() (watch.Interface, error) {
+		doubt = true
+		return nil, errAnew
+	}
 	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
 			call, cancel := context.WithTimeout(ctx, cfg.ListTimeout)
 			defer cancel()
 			opts.FieldSelector = cfg.FieldSelector
+			if doubt {
+				opts.ResourceVersion = "" // not one that the server must have reached
+			}
+			ends = time.Time{}
 			list, err := cfg.List(call, opts)
+			doubt = doubt && err != nil
 			return list, p.note(ctx, err)
 		},
 		WatchFuncWithContext: func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
 			opts.FieldSelector = cfg.FieldSelector
+			lists := opts.SendInitialEvents != nil && *opts.SendInitialEvents
+			switch {
+			case lists && doubt:
+				opts.ResourceVersion = ""
+			case !lists && time.Until(ends) > early:
+				return anew()
+			}
+			ends = time.Time{}
+			if opts.TimeoutSeconds != nil {
+				ends = time.Now().Add(time.Duration(*opts.TimeoutSeconds) * time.Second)
+			}
 			for {
 				stream, err := Bounded(ctx, cfg.AnswerTimeout, opts, cfg.Watch)
 				switch err = p.note(ctx, err); {
 				case err == nil:
+					doubt = false
 					return stream, nil
 				case ctx.Err() != nil:
 					return nil, ctx.Err()
+				case utilnet.IsConnectionRefused(err) && !lists:
+					return anew()
 				case !isWaitedFor(err):
 					return nil, err
 				}
@@ -78,6 +108,12 @@ func New(cfg Config) *cache.ListWatch {
 		},
 	}
 }
+
+// early is how much too early a stream may end that did not break.
+const early = time.Second
+
+// errAnew makes a reflector list.
+var errAnew error = apierrors.NewResourceExpired("the API server may have been restored from a backup")
 
 // Bounded opens a watch that cannot hang. The answer must arrive within
 // timeout, and the stream must end at the requested time or soon after.

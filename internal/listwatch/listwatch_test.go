@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -232,6 +233,70 @@ func TestDeadStream(t *testing.T) {
 		resume()
 		s.pass(time.Minute)
 		s.has(2)
+	})
+}
+
+// TestARestoredServer: a real API server takes a version that is newer than its own
+// for the start of a watch, and then delivers nothing until it has reached that
+// version.
+func TestARestoredServer(t *testing.T) {
+	for name, test := range map[string]struct {
+		drop   bool
+		refuse time.Duration
+	}{
+		"that keeps its address":                              {},
+		"that refuses connections first":                      {drop: true, refuse: time.Minute},
+		"that refuses connections when a stream ends in time": {refuse: 11 * time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(s *subject) {
+				s.start()
+				restore := s.server.Backup()
+				for i := range 10 {
+					s.put(fmt.Sprint("lost", i), "n1")
+				}
+				s.pass(10 * time.Second)
+				s.has(11)
+				if test.refuse > 0 {
+					over := s.server.Inject(apitest.Fault{Match: pods, Err: apitest.ErrConnRefused})
+					defer over()
+					if test.drop {
+						s.server.DropWatches(pods)
+					}
+					s.pass(test.refuse)
+					restore()
+					over()
+				} else {
+					restore()
+				}
+				s.pass(time.Minute)
+				s.has(1)
+				s.put("two", "n1")
+				s.pass(time.Second)
+				s.has(2)
+			})
+		})
+	}
+}
+
+// TestAStreamThatEndsInTimeNeedsNoList: the server ends each stream after the
+// requested time. Only a stream that broke is followed by a list.
+func TestAStreamThatEndsInTimeNeedsNoList(t *testing.T) {
+	bubble(t, func(s *subject) {
+		s.start()
+		s.server.ResetJournal()
+		s.pass(time.Hour)
+		lists := apitest.Match{Func: func(r apitest.Request) bool {
+			return r.Verb == "list" || strings.Contains(r.Query, "sendInitialEvents=true")
+		}}
+		if all, n := len(s.server.Requests(pods)), len(s.server.Requests(lists)); all < 6 || n > 0 {
+			s.Errorf("%d lists among %d requests in an hour without faults", n, all)
+		}
+		s.server.BreakWatches(pods)
+		s.pass(time.Minute)
+		if n := len(s.server.Requests(lists)); n != 1 {
+			s.Errorf("%d lists after a stream that broke", n)
+		}
 	})
 }
 
