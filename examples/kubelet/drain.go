@@ -100,11 +100,10 @@ func (p shutdownPeriods) drain(ctx context.Context, pods drainer) {
 				}
 				left++
 				if !asked[ref] { // a pod may still come, for which the node is not Ready
-					asked[ref] = true
-					// A pod that has stopped in this moment is none that is left.
-					_ = pods.Evict(ref, podsync.Eviction{
+					err := pods.Evict(ref, podsync.Eviction{
 						Reason: "Terminated", Message: "The node is shutting down.", Grace: p.grace(i, info.Pod),
 					})
+					asked[ref] = err == nil // it is an error while the lease of the node is not held
 				}
 			}
 			if left == 0 || !time.Now().Before(over) || ctx.Err() != nil {

@@ -170,6 +170,34 @@ func TestADrainEndsWithItsPeriods(t *testing.T) {
 	})
 }
 
+// A program that is asked to end soon after its start does not hold the lease yet.
+func TestADrainAsksAgainForAPodThatWasNotEvicted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &podsToEnd{start: time.Now(), pods: map[podsync.Ref]*corev1.Pod{}, takes: map[string]time.Duration{}, ends: map[podsync.Ref]time.Time{}}
+		p.add("web", 0, 2*time.Second)
+		shutdownPeriods{{0, 20 * time.Second}}.drain(t.Context(), gated{p, p.start.Add(5 * time.Second)})
+		if want := []string{"5s web 20s"}; !slices.Equal(p.log, want) {
+			t.Errorf("evictions %q, want %q", p.log, want)
+		}
+		if d := time.Since(p.start).Round(time.Second); d != 7*time.Second {
+			t.Errorf("drained after %v, want 7s", d)
+		}
+	})
+}
+
+// gated are pods of a controller that may not act until a time.
+type gated struct {
+	*podsToEnd
+	until time.Time
+}
+
+func (p gated) Evict(ref podsync.Ref, e podsync.Eviction) error {
+	if time.Now().Before(p.until) {
+		return podsync.ErrGateShut
+	}
+	return p.podsToEnd.Evict(ref, e)
+}
+
 // stuckPods never end.
 type stuckPods struct{ *podsToEnd }
 
