@@ -165,7 +165,6 @@ func TestAHeadRequestIsARead(t *testing.T) {
 func TestReviewsThatFailAreNoPermission(t *testing.T) {
 	r := startEverything(t, func(cfg *Config) {
 		cfg.Client = reviewer{failAccesses: true}.client(t)
-		cfg.CallTimeout = 50 * time.Millisecond
 	})
 	if code, body := r.get("/pods"); code != 503 || !strings.Contains(body, "could not check the permissions") {
 		t.Errorf("%d %q", code, body)
@@ -173,7 +172,6 @@ func TestReviewsThatFailAreNoPermission(t *testing.T) {
 	reported := make(chan string, 10)
 	r = startEverything(t, func(cfg *Config) {
 		cfg.Client = reviewer{failTokens: true}.client(t)
-		cfg.CallTimeout = 50 * time.Millisecond
 		cfg.ErrorHandler = func(_ context.Context, _ error, msg string) { reported <- msg }
 	})
 	if code, body := r.get("/pods"); code != 503 || !strings.Contains(body, "could not check the bearer token") {

@@ -53,7 +53,12 @@ func (r *rig) forwarder(t *testing.T) (addresses map[uint16]string, stop func())
 	select {
 	case <-ready:
 	case err := <-ended:
-		t.Fatal(err)
+		select {
+		case <-ready: // both
+			ended <- err
+		default:
+			t.Fatal(err)
+		}
 	}
 	ports, err := fw.GetPorts()
 	if err != nil {

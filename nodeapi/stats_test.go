@@ -89,7 +89,7 @@ func TestStatsThatFailAreAScrapeError(t *testing.T) {
 
 func TestStatsThatHangEndAfterCallTimeout(t *testing.T) {
 	r := start(t, &testBackend{stats: func(ctx context.Context) (*statsv1alpha1.Summary, error) { <-ctx.Done(); return nil, ctx.Err() }},
-		func(cfg *Config) { cfg.CallTimeout = 100 * time.Millisecond })
+		func(cfg *Config) { cfg.CallTimeout = 2 * time.Second })
 	if code, _ := r.get("/stats/summary"); code != 504 {
 		t.Errorf("%d", code)
 	}

@@ -85,9 +85,9 @@ func TestGracefulHandOver(t *testing.T) {
 
 func TestBetterCandidateTakesOver(t *testing.T) {
 	s := electionServer(t)
-	a := stand(t, s, "a", "--min-tenure", "50ms", "--lease-duration", "3s")
+	a := stand(t, s, "a", "--min-tenure", "50ms")
 	says(t, s, a, "counted")
-	b := stand(t, s, "b", "--priority", "1", "--lease-duration", "3s")
+	b := stand(t, s, "b", "--priority", "1")
 	says(t, s, a, "offered the lease to b_")
 	says(t, s, a, "stopped: election: a better candidate takes over")
 	says(t, s, b, "leading with token")

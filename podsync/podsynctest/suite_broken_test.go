@@ -43,7 +43,7 @@ func TestSuiteFindsBrokenProviders(t *testing.T) {
 		"hides the node":            {func(p *Provider) podsync.Provider { p.backend.opts.HidesNode = true; return p }, []string{"PodsOfAnotherNodeAreToldApart"}},
 		"lists one page":            {func(p *Provider) podsync.Provider { return onePage{p} }, []string{"ListHasEveryPodOnce"}},
 		"restarts nothing":          {func(p *Provider) podsync.Provider { p.backend.opts.NeverRestarts = true; return p }, []string{"ContainersAreRestartedByPolicy"}},
-		"watch never ends":          {func(p *Provider) podsync.Provider { return endless{p} }, []string{"WatchReportsTheEnd"}},
+		"watch never ends":          {func(p *Provider) podsync.Provider { return endless{p, t.Context().Done()} }, []string{"WatchReportsTheEnd"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			suite := &Suite{Timeout: 100 * time.Millisecond, Pods: DefaultPods, Completes: func() *corev1.Pod {
@@ -237,9 +237,12 @@ func (inspectsAnything) Inspect(_ context.Context, ref podsync.Ref) (podsync.Sta
 	return podsync.State{Ref: ref}, nil
 }
 
-type endless struct{ *Provider }
+type endless struct {
+	*Provider
+	never <-chan struct{}
+}
 
-func (p endless) Watch(ctx context.Context, report func(podsync.State)) error {
-	time.Sleep(200 * time.Millisecond)
-	return p.Provider.Watch(ctx, report)
+func (p endless) Watch(context.Context, func(podsync.State)) error {
+	<-p.never
+	return nil
 }

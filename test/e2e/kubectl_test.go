@@ -24,6 +24,7 @@ import (
 	"time"
 	"unsafe"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -129,7 +130,7 @@ func TestKubectlOnTheExampleKubelet(t *testing.T) {
 		}
 	})
 	t.Run("logs -f ends with its pod", func(t *testing.T) {
-		r.create("ends", corev1.RestartPolicyNever, "for i in 1 2 3; do echo $i; sleep 0.5; done; echo last", podRuns)
+		r.create("ends", corev1.RestartPolicyNever, "for i in 1 2 3; do echo $i; sleep 0.5; done; echo last", func(p *corev1.Pod) bool { return podRuns(p) || terminal(p) })
 		if out, complaint, status := r.kubectl(nil, "logs", "-f", "ends"); out != "1\n2\n3\nlast\n" || status != 0 {
 			t.Errorf("%d %q %q", status, out, complaint)
 		}
@@ -392,6 +393,21 @@ func (r *kubeletRig) refusesStrangers(t *testing.T) {
 	}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
+	}
+	// The API server learns of them by a watch, and the node remembers a refusal.
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for allowed := false; !allowed; {
+		review, err := r.client.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{
+			Spec: authorizationv1.SubjectAccessReviewSpec{
+				User:               "system:serviceaccount:" + r.namespace + ":reader",
+				ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: "get", Resource: "nodes", Subresource: "proxy", Name: r.node},
+			},
+		}, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		allowed = review.Status.Allowed
 	}
 	nobody, err := clientcmd.BuildConfigFromFlags("", r.cluster.ServiceAccountKubeconfig(t, r.namespace, "nobody"))
 	if err != nil {

@@ -120,6 +120,8 @@ func TestLease(t *testing.T) {
 		NodeName: name,
 		Owner:    lease.NodeOwner(storeGetter{nodes.GetStore()}),
 		Duration: 4 * interval,
+		// Its default is a second, which a request may take on a busy machine.
+		CallTimeout: 4 * interval,
 		Hooks: lease.Hooks{
 			Renewed:      func(lease.Renewed) { renewals.Add(1) },
 			PhaseChanged: func(p lease.PhaseChanged) { phases <- p.To },
@@ -311,11 +313,12 @@ func TestLeaseKeepsNodeReady(t *testing.T) {
 		harness.ControllerManager: {"--node-monitor-grace-period=" + grace.String(), "--node-monitor-period=1s"},
 	}})
 	admin := kubernetes.NewForConfigOrDie(cluster.AdminConfig())
-	createReadyNode(t, admin, name)
+	binary := buildExample(t, "lease") // before the grace period begins
+	node := createReadyNode(t, admin, name)
 	// Renewals are 2 s apart, a call may take 2 s, and so may a backoff. The
 	// API server may be down for the rest of the grace period, 14 s.
-	p := startExample(t, "lease", "--kubeconfig="+cluster.NodeKubeconfig(t, name), "--node-name="+name, "--lease-duration=8s")
-	awaitNode(t, admin, name, "served", func(*corev1.Node) bool { return true })
+	p := startBinary(t, binary, "--kubeconfig="+cluster.NodeKubeconfig(t, name), "--node-name="+name, "--lease-duration=8s")
+	awaitLeaseRenewals(t, admin, name, node, 2)
 	verdicts := watchReady(t, cluster.AdminConfig(), name)
 
 	for range 2 {
