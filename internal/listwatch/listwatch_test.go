@@ -269,7 +269,7 @@ func TestARestoredServer(t *testing.T) {
 				} else {
 					restore()
 				}
-				s.pass(time.Minute)
+				s.pass(2 * time.Minute) // a reflector waits for up to one
 				s.has(1)
 				s.put("two", "n1")
 				s.pass(time.Second)
@@ -293,7 +293,7 @@ func TestAStreamThatEndsInTimeNeedsNoList(t *testing.T) {
 			s.Errorf("%d lists among %d requests in an hour without faults", n, all)
 		}
 		s.server.BreakWatches(pods)
-		s.pass(time.Minute)
+		s.pass(2 * time.Minute)
 		if n := len(s.server.Requests(lists)); n != 1 {
 			s.Errorf("%d lists after a stream that broke", n)
 		}
