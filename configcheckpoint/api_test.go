@@ -4,6 +4,7 @@
 package configcheckpoint
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -113,9 +114,51 @@ func testNoConfig(t *testing.T) {
 		if defaults != nil && !strings.Contains(err.Error(), "no such machine") {
 			t.Errorf("Boot: %v", err)
 		}
+		if err := c.Forget(ref("A").Digest); !errors.Is(err, ErrNotBooted) {
+			t.Errorf("Forget: %v", err)
+		}
 		if err := c.Close(nil); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// TestCloseDuringBoot: Boot went on with a store that was closed, and started a
+// configuration on trial whose start was not counted.
+func TestCloseDuringBoot(t *testing.T) { synctest.Test(t, testCloseDuringBoot) }
+func testCloseDuringBoot(t *testing.T) {
+	n := proven(t, "A")
+	n.delivers("B")
+	n.stop(nil)
+	decoding, decode := make(chan struct{}), make(chan struct{})
+	n.cfg.Codec.Decode = func(data []byte) (string, error) {
+		close(decoding)
+		<-decode
+		return string(data), nil
+	}
+	c, err := New(n.cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.store = storeOn(n.disk)
+	booted := make(chan error, 1)
+	go func() {
+		_, err := c.Boot(t.Context())
+		booted <- err
+	}()
+	<-decoding
+	if err := c.Close(nil); err == nil {
+		t.Error("Close during Boot: no error")
+	}
+	close(decode)
+	if err := <-booted; err != nil {
+		t.Error(err)
+	}
+	if err := c.Verdict(nil); err != nil {
+		t.Errorf("Verdict: %v", err)
+	}
+	if err := c.Close(nil); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -219,4 +262,30 @@ func testForget(t *testing.T) {
 	}
 	n.restarts()
 	n.is("C", isTrue, PhaseTrial, ReasonTrial)
+}
+
+// TestForgetDuringARollBack: the configuration still runs while Apply replaces it,
+// and so it was not tried again.
+func TestForgetDuringARollBack(t *testing.T) { synctest.Test(t, testForgetDuringARollBack) }
+func testForgetDuringARollBack(t *testing.T) {
+	n := proven(t, "A")
+	n.stop(nil)
+	n.cfg.Apply = func(context.Context, Active[string]) error {
+		time.Sleep(2 * time.Second)
+		return nil
+	}
+	n.start()
+	n.delivers("B")
+	n.goes(5 * time.Second)
+	if err := n.c.Verdict(errors.New("ill")); err != nil {
+		t.Fatal(err)
+	}
+	n.goes(time.Second)
+	if err := n.c.Forget(ref("B").Digest); err != nil {
+		t.Fatal(err)
+	}
+	n.goes(5 * time.Second)
+	if s := n.c.Status(); s.Active.Digest != ref("B").Digest || s.Phase != PhaseTrial {
+		t.Errorf("%s is active, %s", s.Active, s.Phase)
+	}
 }

@@ -36,7 +36,7 @@ func (c *Controller[T]) Boot(ctx context.Context) (Active[T], error) {
 	damage, err := c.openStore()
 	c.mu.Unlock()
 	if errors.Is(err, ErrLocked) || errors.Is(err, ErrPermissions) {
-		return none, err
+		return none, c.bootFailed(err)
 	}
 	for _, problem := range []error{err, damage} {
 		if problem != nil {
@@ -45,9 +45,7 @@ func (c *Controller[T]) Boot(ctx context.Context) (Active[T], error) {
 	}
 	found, err := c.choose(ctx)
 	if err != nil {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		return none, errors.Join(err, c.store.Close())
+		return none, c.bootFailed(err)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -79,6 +77,17 @@ func (c *Controller[T]) beginBoot() error {
 		return ErrClosed
 	}
 	return ErrAlreadyBooted
+}
+
+// bootFailed returns the error of Boot.
+func (c *Controller[T]) bootFailed(err error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.life = unbooted
+	if closing := c.store.Close(); closing != nil {
+		return errors.Join(err, closing)
+	}
+	return err
 }
 
 // openStore opens the store, and finds out how the process before this one
@@ -236,7 +245,7 @@ func (c *Controller[T]) activate(found choice[T]) {
 	c.soak = soak{}
 	c.state.running, c.state.role = found.active.Ref, found.active.Role
 	c.state.skipped, c.state.health = found.skipped, nil
-	c.state.restart, c.diverged = false, false
+	c.state.restart = false
 	if found.skipped == nil && c.state.rec.Repairs > 0 {
 		// The first start after a repair writes; every other start writes nothing here.
 		_ = c.update(func(r record) (record, bool) { return withRepairs(r, 0) }) // a failure is in the status

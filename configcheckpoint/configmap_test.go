@@ -253,6 +253,35 @@ func onConfigMap(t *testing.T, s *apitest.Server, key string) *node {
 
 // TestMetadataOnlyEditIsIgnored: every label or annotation restarted every
 // agent of the fleet.
+// TestARestoredServerIsReadAgain: the source waited for the version that it knew
+// before, and delivered neither the restored content nor an edit of it.
+func TestARestoredServerIsReadAgain(t *testing.T) {
+	for _, refuses := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			server := apitest.New(apitest.Options{})
+			server.Put(agentConfig("1"))
+			restore := server.Backup()
+			server.Put(agentConfig("2"))
+			w := watchConfigMap(t, server)
+			w.yields("2")
+			time.Sleep(time.Minute)
+			if refuses {
+				over := server.Inject(apitest.Fault{Err: apitest.ErrConnRefused})
+				server.DropWatches(apitest.Match{})
+				time.Sleep(time.Minute)
+				restore()
+				over()
+			} else {
+				restore()
+			}
+			time.Sleep(2 * time.Minute) // a reflector waits for up to one
+			w.yields("1")
+			server.Put(agentConfig("3"))
+			w.yields("3")
+		})
+	}
+}
+
 func TestMetadataOnlyEditIsIgnored(t *testing.T) { synctest.Test(t, testMetadataOnlyEditIsIgnored) }
 func testMetadataOnlyEditIsIgnored(t *testing.T) {
 	s := apitest.New(apitest.Options{})

@@ -87,6 +87,7 @@ type life int
 const (
 	created life = iota
 	booting
+	unbooted // Boot has failed
 	booted
 	inRun
 	afterRun
@@ -178,14 +179,14 @@ func (c *Controller[T]) Forget(d Digest) error {
 		err = errors.Join(err, c.store.SetNote(nil))
 	}
 	c.reconsider = c.reconsider || forgot
-	if err == nil && forgot && c.state.rec.isAssigned(d) && c.state.running.Digest != d {
-		c.diverged = true
+	if err == nil && forgot && c.state.rec.isAssigned(d) {
+		c.diverged = true // also if it still runs, and is about to be replaced
 	}
 	return err
 }
 
-// Close ends this process's use of the store. Call it after Run has returned
-// and the work has stopped. failure is nil if the work was asked to stop; that
+// Close ends this process's use of the store. Call it after Boot and Run have
+// returned and the work has stopped. failure is nil if the work was asked to stop; that
 // does not count as a failed start, provided that the configuration on trial was
 // healthy at the end. Otherwise failure is the error that ended the work, which
 // the message of a later roll-back quotes.
@@ -199,6 +200,8 @@ func (c *Controller[T]) Close(failure error) error {
 	switch c.life {
 	case closed:
 		return nil
+	case booting:
+		return errors.New("configcheckpoint: Close before Boot has returned")
 	case inRun:
 		return errors.New("configcheckpoint: Close before Run has returned")
 	}
@@ -220,7 +223,7 @@ func (c *Controller[T]) Close(failure error) error {
 // usable returns why the controller can't be used now. Callers hold mu.
 func (c *Controller[T]) usable() error {
 	switch c.life {
-	case created, booting:
+	case created, booting, unbooted:
 		return ErrNotBooted
 	case closed:
 		return ErrClosed

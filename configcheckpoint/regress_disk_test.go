@@ -121,6 +121,34 @@ func testDowngradeDoesNotOverwrite(t *testing.T) {
 	n.is("default", isFalse, PhaseDegraded, ReasonStoreTooNew)
 }
 
+// TestDowngradeTakesTheNewestRecord: of two records of a newer version, the one in
+// the second slot counted, even if it was older.
+func TestDowngradeTakesTheNewestRecord(t *testing.T) {
+	for newest, other := range map[string]string{slotstore.SlotA: slotstore.SlotB, slotstore.SlotB: slotstore.SlotA} {
+		synctest.Test(t, func(t *testing.T) {
+			n := proven(t, "A")
+			n.delivers("B")
+			n.restarts()
+			onTrial := stored(n.c.store)
+			n.goes(DefaultSoak)
+			promoted := stored(n.c.store)
+			n.kill()
+			for name, r := range map[string]record{newest: promoted, other: onTrial} {
+				r.Schema, r.MinReader = recordSchema+1, recordSchema+1
+				slot, err := slotOf(r)
+				if err != nil {
+					t.Fatal(err)
+				}
+				n.disk.Put(name, slot)
+			}
+			n.start()
+			if n.active.Config != "B" {
+				t.Errorf("runs %q, and the newest record, in %s, has B", n.active.Config, newest)
+			}
+		})
+	}
+}
+
 // TestSigtermWhileHealthyNotCounted: a clean stop of a healthy process is not a failed start, and any
 // other stop is.
 func TestSigtermWhileHealthyNotCounted(t *testing.T) {

@@ -146,7 +146,7 @@ func (s *Store) readSlots() (present bool, invalid []error) {
 		}
 	}
 	for i, found := range s.slots {
-		if found != nil && found.info.ReadOnly != nil {
+		if found != nil && found.info.ReadOnly != nil && (s.readOnly == nil || found.info.Generation > s.info().Generation) {
 			s.cur, s.readOnly = i, found.info.ReadOnly
 		}
 	}
