@@ -87,6 +87,10 @@ func TestWhoseLeaseItIs(t *testing.T) {
 		"of a later start of ours":              {heldState(), stored(by("host/3")), true},
 		"of another process":                    {newState(), stored(by("other/2")), true},
 		"of another process, and we had it":     {heldState(), stored(by("other/2")), true},
+		"of an earlier start, before our time":  {heldState(), stored(by("host/1"), renewedAt(1)), false}, // a backup was restored
+		"of another process, before our time":   {heldState(), stored(by("other/2"), renewedAt(1)), false},
+		"an older one of another object":        {heldState(), stored(by("other/2"), renewedAt(1), func(l *coordinationv1.Lease) { l.UID = "another" }), true},
+		"an older one of another holder":        {heldState(), stored(heldBy("other"), renewedAt(1)), true},
 		"of another process that gave it up":    {newState(), stored(by("other/2"), heldBy("")), false},
 		"of another holder":                     {newState(), stored(heldBy("other"), by("host/2")), true},
 		"of a process without a start":          {newState(), stored(by("other")), true},

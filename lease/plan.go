@@ -145,7 +145,7 @@ func (s *state) after(r *rules, t *turn, did step, lease *coordinationv1.Lease, 
 		if t.conflicts++; t.conflicts <= maxConflicts {
 			return get
 		}
-	case class == apierr.NotFound && did != create:
+	case class == apierr.NotFound && did != create && (s.uid == "" || apierr.IsMissing(err, "leases", t.nodeName)):
 		return s.gone(r, t, now)
 	case class == apierr.Invalid && did == update:
 		// Perhaps our idea of the lease is at fault: read it once. If the API server
@@ -250,6 +250,8 @@ func (s *state) isForeign(t *turn, lease *coordinationv1.Lease) bool {
 		return true
 	case by == process{} || by == t.process:
 		return false
+	case lease.UID == s.uid && microseconds(lease.Spec.RenewTime) < s.renewTime:
+		return false // older than our own: the API server was restored from a backup
 	case by.name != t.process.name:
 		return true
 	}

@@ -6,6 +6,7 @@ package lease
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -16,6 +17,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/ptr"
 
@@ -129,6 +131,32 @@ func TestATakeOverWhoseResponseIsLostIsReported(t *testing.T) {
 			t.Error("contended by ourselves")
 		}
 	})
+}
+
+// TestATakeOverThatWasNotStoredIsNotReleased: the write was cut off by the end of Run,
+// which then gave up the lease of the other holder.
+func TestATakeOverThatWasNotStoredIsNotReleased(t *testing.T) {
+	for _, policy := range []ShutdownPolicy{ShutdownDelete, ShutdownExpire} {
+		for name, fault := range map[string]apitest.Fault{
+			"not stored": {Match: puts, Times: 1, Hang: true},
+			"stored":     {Match: puts, Times: 1, HangResponse: true},
+		} {
+			t.Run(fmt.Sprint(policy, " ", name), func(t *testing.T) {
+				bubble(t, func(_ *fixture, cfg *Config) { cfg.OnForeign, cfg.OnShutdown = ForeignTakeOver, policy }, func(f *fixture) {
+					f.putLease("other", time.Now(), nil)
+					f.server.Inject(fault)
+					f.start()
+					pass(3 * time.Second)
+					f.stop()
+					l := f.lease()
+					others := l != nil && ptr.Deref(l.Spec.HolderIdentity, "") == "other"
+					if others != (name == "not stored") {
+						t.Errorf("the lease is %+v after %s", l, f.calls())
+					}
+				})
+			})
+		}
+	}
 }
 
 func TestForeignTakeOverTakesTheLeaseAtOnce(t *testing.T) {
@@ -537,5 +565,43 @@ func TestRemoveJustBeforeTheEnd(t *testing.T) {
 				t.Errorf("%v: told of %v", policy, f.told.errs)
 			}
 		})
+	}
+}
+
+// TestTheLeaseOfAnotherProcessIsNotReleased: the first process was cut off, and the
+// times of its lost writes span the renewals of the second one. Its end gave up their
+// lease.
+func TestTheLeaseOfAnotherProcessIsNotReleased(t *testing.T) {
+	for _, policy := range []ShutdownPolicy{ShutdownExpire, ShutdownDelete} {
+		for offset := 20 * time.Second; offset < 60*time.Second; offset += time.Second {
+			t.Run(fmt.Sprint(policy, " ", offset), func(t *testing.T) {
+				cable := newCut()
+				bubble(t, func(f *fixture, cfg *Config) {
+					cfg.Process, cfg.OnShutdown = "host-1", policy
+					config := f.server.Config(apitest.NodeUser(nodeName))
+					config.Wrap(cable.wrap)
+					cfg.Client = kubernetes.NewForConfigOrDie(config).CoordinationV1()
+				}, func(f *fixture) {
+					f.start()
+					second, stop := f.process("host-2", func(cfg *Config) {
+						cfg.Client = f.server.Client(apitest.NodeUser(nodeName)).CoordinationV1()
+					})
+					defer stop()
+					pass(95 * time.Second)
+					cable.cut()
+					for !holds(second) {
+						pass(100 * time.Millisecond)
+					}
+					pass(offset)
+					f.cancel()
+					cable.mend()
+					<-f.done
+					f.cancel = nil
+					if l := f.lease(); l == nil || l.Spec.HolderIdentity == nil || !holds(second) {
+						t.Errorf("the lease is %+v", l)
+					}
+				})
+			})
+		}
 	}
 }

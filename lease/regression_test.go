@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/internal/statuserr"
 )
 
 // The tests of this file are about defects that other implementations have or had:
@@ -261,6 +262,48 @@ func TestAfterARestartOurOwnLeaseIsNotForeign(t *testing.T) {
 			f.wantPhase(PhaseHeld)
 		})
 	}
+}
+
+// TestARestoredLeaseOfAnEarlierStartIsOurs: the backup is older than the start of the
+// process, which took the lease of its predecessor for that of its successor.
+func TestARestoredLeaseOfAnEarlierStartIsOurs(t *testing.T) {
+	for _, policy := range []ForeignPolicy{ForeignWaitExpired, ForeignFail} {
+		t.Run(policy.String(), func(t *testing.T) {
+			var restore func()
+			bubble(t, func(f *fixture, cfg *Config) {
+				cfg.Process, cfg.OnForeign = "host-1", policy
+				f.putLease(nodeName, time.Now(), func(l *coordinationv1.Lease) {
+					l.Annotations = map[string]string{processAnnotation: "host-1/earlier"}
+				})
+				restore = f.server.Backup()
+			}, func(f *fixture) {
+				f.start()
+				pass(5 * time.Minute)
+				f.wantPhase(PhaseHeld)
+				restore()
+				pass(12 * time.Second)
+				f.wantPhase(PhaseHeld)
+				if !holds(f.controller) {
+					t.Errorf("not held: %s", f.calls())
+				}
+			})
+		})
+	}
+}
+
+// TestA404OfAProxyIsNoDeletion: the lease counted as deleted.
+func TestA404OfAProxyIsNoDeletion(t *testing.T) {
+	bubble(t, nil, func(f *fixture) {
+		f.start()
+		pass(time.Minute)
+		f.server.Inject(apitest.Fault{Match: puts, Times: 1, Status: statuserr.New(404, metav1.StatusReasonNotFound, "default backend - 404")})
+		for range 150 {
+			pass(100 * time.Millisecond)
+			if err := f.controller.Holds(f.Context(), nodeName); err != nil || len(f.told.deleted) > 0 {
+				t.Fatalf("%v, deleted %v", err, f.told.deleted)
+			}
+		}
+	})
 }
 
 // A lease is always created with an owner, whatever Owner says in between.

@@ -67,8 +67,8 @@ func (c *Controller) release(ctx context.Context, nodeName string, n *node) (rel
 		return false, unlessGone(err)
 	}
 	renewTime := microseconds(lease.Spec.RenewTime)
-	known := n.uid == lease.UID && n.renewTime == renewTime
-	if ptr.Deref(lease.Spec.HolderIdentity, "") != c.holder(nodeName) || !known && !n.unsure(renewTime) {
+	ours := n.uid == lease.UID && n.renewTime == renewTime || n.unsure(renewTime) && processOf(lease) == c.process
+	if ptr.Deref(lease.Spec.HolderIdentity, "") != c.holder(nodeName) || !ours {
 		return false, nil
 	}
 	n.mu.Lock()

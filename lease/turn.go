@@ -88,6 +88,9 @@ func (c *Controller) step(ctx context.Context, n *node, t *turn, did step) step 
 		if did != get {
 			n.mayBeStored(t)
 		}
+		if t.takeFrom != (party{}) {
+			n.forget() // it may still be another's
+		}
 		return done
 	}
 	return n.after(&c.rules, t, did, lease, err, c.now())

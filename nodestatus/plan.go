@@ -118,7 +118,8 @@ func judge(err error, nodeName string) verdict {
 	case apierr.None:
 		return accepted
 	case apierr.NotFound:
-		if isNodeMissing(err, nodeName) {
+		// Too much follows from a deleted Node to take the 404 of a proxy for one.
+		if apierr.IsMissing(err, "nodes", nodeName) {
 			return gone
 		}
 		return refused
@@ -136,18 +137,6 @@ func judge(err error, nodeName string) verdict {
 	default:
 		return away
 	}
-}
-
-// isNodeMissing reports whether the 404 says that this Node does not exist,
-// rather than that a proxy or a wrong address does not know the path: what
-// follows from a deleted Node is too much to follow from that.
-func isNodeMissing(err error, nodeName string) bool {
-	details := detailsOf(err)
-	if details == nil || details.Name != nodeName || details.Kind != "nodes" {
-		return false
-	}
-	_, unexpected := apierrors.StatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
-	return !unexpected
 }
 
 // mentionsUID reports whether a 422 is about metadata.uid, which can't change:

@@ -146,6 +146,18 @@ func RetryAfter(err error) time.Duration {
 	return time.Duration(seconds) * time.Second
 }
 
+// IsMissing reports whether err says that an object does not exist. It does not for
+// the 404 of a proxy or of a wrong address, which does not know the path.
+func IsMissing(err error, resource, name string) bool {
+	var status apierrors.APIStatus
+	if !apierrors.IsNotFound(err) || !errors.As(err, &status) {
+		return false
+	}
+	details := status.Status().Details
+	_, unexpected := apierrors.StatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
+	return details != nil && details.Kind == resource && details.Name == name && !unexpected
+}
+
 // ErrAnswer is the error of a successful answer that is not about the requested
 // object, such as an empty object that a proxy makes up.
 var ErrAnswer = errors.New("the API server's answer is not about the requested object")

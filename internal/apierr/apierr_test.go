@@ -94,6 +94,29 @@ func TestClassNames(t *testing.T) {
 	}
 }
 
+func TestIsMissing(t *testing.T) {
+	proxy := apierrors.NewGenericServerResponse(http.StatusNotFound, "put", leases, "n", "default backend", 0, true)
+	for _, tc := range []struct {
+		name string
+		err  error
+		want bool
+	}{
+		{"the object", apierrors.NewNotFound(leases, "n"), true},
+		{"wrapped", fmt.Errorf("read: %w", apierrors.NewNotFound(leases, "n")), true},
+		{"another object", apierrors.NewNotFound(leases, "m"), false},
+		{"its namespace", apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, "n"), false},
+		{"a proxy", proxy, false},
+		{"no details", &apierrors.StatusError{ErrStatus: metav1.Status{Code: 404, Reason: metav1.StatusReasonNotFound}}, false},
+		{"a conflict", apierrors.NewConflict(leases, "n", nil), false},
+		{"another error", errors.New("refused"), false},
+		{"none", nil, false},
+	} {
+		if got := IsMissing(tc.err, "leases", "n"); got != tc.want {
+			t.Errorf("%s: %v", tc.name, got)
+		}
+	}
+}
+
 func TestAnswer(t *testing.T) {
 	refused := errors.New("refused")
 	for _, tc := range []struct {
