@@ -240,7 +240,7 @@ func copyLog(ctx context.Context, w *response, reader io.ReadCloser, limit int64
 		spare []byte
 	)
 	if ended != nil {
-		ticker := time.NewTicker(max(drain/5, 10*time.Millisecond))
+		ticker := time.NewTicker(endCheck(drain))
 		defer ticker.Stop()
 		check = ticker.C
 	}
@@ -300,12 +300,42 @@ func instanceOf(pod *corev1.Pod, container string) (i instance) {
 
 // hasEnded reports whether the run of a container that was followed has ended.
 func (s *Server) hasEnded(c Container, began instance) bool {
-	pod := s.findPod(c.Pod)
+	pod := s.followed.get(c.Pod, &s.cfg)
 	if pod == nil {
 		return true
 	}
 	now := instanceOf(pod, c.Name)
 	return now.ended || began.found && now.restarts > began.restarts
+}
+
+// endCheck is the time between two looks at the pod of a log that is followed.
+func endCheck(drain time.Duration) time.Duration { return max(drain/5, 10*time.Millisecond) }
+
+// snapshot is the pods of the node at most half an endCheck ago. The logs that are
+// followed share it: each alone would ask for all pods once in that time.
+type snapshot struct {
+	mu   sync.Mutex
+	pods map[Pod]*corev1.Pod // nil if it is too old
+}
+
+func (n *snapshot) get(want Pod, cfg *Config) *corev1.Pod {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.pods == nil {
+		pods := make(map[Pod]*corev1.Pod)
+		for pod := range cfg.Pods {
+			if pod != nil {
+				pods[Pod{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID}] = pod
+			}
+		}
+		n.pods = pods
+		time.AfterFunc(endCheck(cfg.LogDrain)/2, func() {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			n.pods = nil
+		})
+	}
+	return n.pods[want]
 }
 
 // findPod returns the pod from Config.Pods, or nil. If want has no UID, it returns the

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -279,6 +280,43 @@ func TestAFollowOfAContainerThatHasEndedEnds(t *testing.T) {
 		r.setPods(terminated)
 		if code, body := r.get("/containerLogs/default/web/main?follow=true"); code != 200 || body != "all\n" {
 			t.Errorf("%d %q", code, body)
+		}
+	})
+}
+
+// TestFollowedLogsShareTheirLooksAtThePods: each asked for all pods of the node once a
+// second.
+func TestFollowedLogsShareTheirLooksAtThePods(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		looks, pod := 0, testPod()
+		s := &Server{cfg: Config{LogDrain: 5 * time.Second, Pods: func(yield func(*corev1.Pod) bool) {
+			looks++
+			_ = yield(nil) && yield(pod)
+		}}}
+		c, began := Container{Pod: Pod{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID}, Name: "main"}, instanceOf(pod, "main")
+		for range 3 {
+			before := looks
+			for range 100 {
+				if s.hasEnded(c, began) {
+					t.Error("the container runs")
+				}
+			}
+			if looks != before+1 {
+				t.Errorf("%d looks for 100 logs", looks-before)
+			}
+			time.Sleep(500 * time.Millisecond)
+			synctest.Wait()
+		}
+		pod = pod.DeepCopy()
+		pod.Status.ContainerStatuses[0].State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}
+		if !s.hasEnded(c, began) {
+			t.Error("the container has ended")
+		}
+		time.Sleep(500 * time.Millisecond)
+		synctest.Wait()
+		pod = nil
+		if !s.hasEnded(c, began) {
+			t.Error("the pod is gone")
 		}
 	})
 }

@@ -41,6 +41,7 @@ type Server struct {
 	authenticator authenticator.Request
 	authorizer    authorizer.Authorizer
 	streams       *streams
+	followed      snapshot
 	ready         ready
 	begun         atomic.Bool
 	failure       atomic.Pointer[error] // of the listener
