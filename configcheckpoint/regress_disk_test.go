@@ -127,11 +127,16 @@ func TestDowngradeTakesTheNewestRecord(t *testing.T) {
 	for newest, other := range map[string]string{slotstore.SlotA: slotstore.SlotB, slotstore.SlotB: slotstore.SlotA} {
 		synctest.Test(t, func(t *testing.T) {
 			n := proven(t, "A")
+			committed := func() record {
+				n.c.mu.Lock()
+				defer n.c.mu.Unlock()
+				return stored(n.c.store)
+			}
 			n.delivers("B")
 			n.restarts()
-			onTrial := stored(n.c.store)
+			onTrial := committed()
 			n.goes(DefaultSoak)
-			promoted := stored(n.c.store)
+			promoted := committed()
 			n.kill()
 			for name, r := range map[string]record{newest: promoted, other: onTrial} {
 				r.Schema, r.MinReader = recordSchema+1, recordSchema+1
