@@ -102,9 +102,13 @@ compiler:
 .PHONY: race
 race: race-root race-modules ## Unit tests under the race detector, with short soaks: unit runs the long ones
 
+# With two CPUs the race detector corrupts its own memory if two goroutines of a bubble
+# receive from timers at once (golang/go#78156); with one it finds the same races.
+RACE := -race -cpu 1
+
 .PHONY: race-root
 race-root: compiler
-	$(GO) test -race -short -timeout $(TEST_TIMEOUT) ./...
+	$(GO) test $(RACE) -short -timeout $(TEST_TIMEOUT) ./...
 
 .PHONY: race-modules
 race-modules: compiler
@@ -112,7 +116,7 @@ race-modules: compiler
 
 .PHONY: soak
 soak: ## The long soaks, under the race detector too
-	$(GO) test -race -timeout 2h -run 'Soak|Random|Crash|Fleet' -count=1 ./...
+	$(GO) test $(RACE) -timeout 2h -run 'Soak|Random|Crash|Fleet' -count=1 ./...
 
 .PHONY: e2e
 e2e: ## The packages and examples against a real control plane (built on first use: five to eight minutes; KUBEWRIGHT_E2E_VERSION=1.36 takes another version)
