@@ -5,8 +5,11 @@ package election
 
 import (
 	"fmt"
+	"io"
 	"math"
+	"net/http"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -179,6 +182,62 @@ func TestHandedToOneThatEnds(t *testing.T) {
 			t.Errorf("%q leads, after %v of nobody", r.office.current(), gap)
 		}
 	})
+}
+
+// A proxy answers one request with 200 and an empty object. The candidate took that for
+// the state of the Lease, and nothing that it sent after that could succeed.
+func TestAnEmptyAnswerIsNoAnswer(t *testing.T) {
+	empty := func(apitest.Request) (*http.Response, error) {
+		return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader("{}"))}, nil
+	}
+	leases, candidates := "leases", "leasecandidates"
+	for name, tc := range map[string]struct {
+		resource, verb string
+		skip           int
+		absent         bool // there is no Lease
+		lost           bool // the first claim is lost
+	}{
+		"first read":                 {resource: leases, verb: "get"},
+		"record":                     {resource: leases, verb: "update"},
+		"claim":                      {resource: leases, verb: "update", skip: 1},
+		"claim by create":            {resource: leases, verb: "create", absent: true},
+		"read after a lost claim":    {resource: leases, verb: "get", skip: 1, lost: true},
+		"renewal":                    {resource: leases, verb: "update", skip: 3},
+		"read of the LeaseCandidate": {resource: candidates, verb: "get"},
+		"new LeaseCandidate":         {resource: candidates, verb: "create"},
+		"renewed LeaseCandidate":     {resource: candidates, verb: "update"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inRig(t, func(r *rig) {
+				r.native = tc.resource == candidates
+				if !tc.absent {
+					r.put("x")
+				}
+				if tc.lost {
+					r.server.Inject(apitest.Fault{Match: apitest.Match{Resource: leases, Verb: "update"}, Skip: 1, Times: 1, Err: apitest.ErrConnReset})
+				}
+				r.server.Inject(apitest.Fault{Name: "empty", Match: apitest.Match{Resource: tc.resource, Verb: tc.verb}, Skip: tc.skip, Times: 1, Answer: empty})
+				a := r.start("a")
+				r.awaitLeader(time.Minute)
+				r.sleep(15 * time.Minute) // a LeaseCandidate is renewed after ten
+				r.expectLeader(a)
+				if terms := r.lease().Spec.LeaseTransitions; *terms > 1 {
+					t.Errorf("the term was lost: %d transitions", *terms)
+				}
+				if n := len(r.server.Requests(apitest.Match{Func: func(q apitest.Request) bool { return q.Fault == "empty" }})); n != 1 {
+					t.Errorf("%d empty answers, want 1", n)
+				}
+				if lc := a.record(); r.native && (lc == nil || time.Since(lc.Spec.RenewTime.Time) > recordInterval+2*time.Minute) {
+					t.Errorf("the LeaseCandidate is %+v", lc)
+				}
+				r.server.Inject(apitest.Fault{Match: apitest.Match{Resource: leases, Verb: "update"}, Times: 1, Answer: empty})
+				a.stop()
+				if holder := spec.HolderOf(r.lease()); holder != "" {
+					t.Errorf("%q holds the lease after Run", holder)
+				}
+			})
+		})
+	}
 }
 
 // A leader that leads for months meets candidates that come and go.

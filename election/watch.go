@@ -184,17 +184,20 @@ func (l *lane[T]) take(s step[T], watched bool, version string) {
 	}
 }
 
-// do sends the request of a step.
-func (l *lane[T]) do(ctx context.Context, s step[T]) (T, error) {
+// do sends the request of a step. An answer about another object, such as an empty one
+// that a proxy makes up, is an error.
+func (l *lane[T]) do(ctx context.Context, s step[T]) (o T, err error) {
 	switch {
-	case s.op == OpRead:
-		return l.client.Get(ctx, l.name, metav1.GetOptions{})
 	case s.op == opDelete:
 		return s.object, l.client.Delete(ctx, l.name, *metav1.NewPreconditionDeleteOptions(string(s.object.GetUID())))
+	case s.op == OpRead:
+		o, err = l.client.Get(ctx, l.name, metav1.GetOptions{})
 	case s.object.GetResourceVersion() == "":
-		return l.client.Create(ctx, s.object, metav1.CreateOptions{FieldManager: spec.FieldManager})
+		o, err = l.client.Create(ctx, s.object, metav1.CreateOptions{FieldManager: spec.FieldManager})
+	default:
+		o, err = l.client.Update(ctx, s.object, metav1.UpdateOptions{FieldManager: spec.FieldManager})
 	}
-	return l.client.Update(ctx, s.object, metav1.UpdateOptions{FieldManager: spec.FieldManager})
+	return apierr.Answer(o, err, l.name)
 }
 
 // cancel ends the request under way, if there is one.

@@ -6,6 +6,7 @@ package coordinator
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -315,6 +316,48 @@ func TestControllerLostAnswers(t *testing.T) {
 			r.advance(40 * time.Second)
 			r.want("holder", r.holder(), "b")
 			r.want("transitions", *r.lease().Spec.LeaseTransitions, 1)
+		}))
+	}
+}
+
+// TestControllerEmptyAnswers: a proxy answers one request with 200 and an empty object.
+// The controller took that for the state of the Lease, or for a candidate without a name,
+// and patched an object without a name from then on.
+func TestControllerEmptyAnswers(t *testing.T) {
+	empty := func(apitest.Request) (*http.Response, error) {
+		return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader("{}"))}, nil
+	}
+	conflict := statuserr.New(http.StatusConflict, metav1.StatusReasonConflict, "changed")
+	for name, faults := range map[string][]apitest.Fault{
+		"creation":               {{Match: apitest.Match{Verb: "create", Resource: "leases"}, Answer: empty}},
+		"look":                   {{Match: apitest.Match{Verb: "get", Resource: "leases"}, Answer: empty}},
+		"assignment":             {{Match: apitest.Match{Verb: "patch", Resource: "leases"}, Answer: empty}},
+		"read after a conflict":  {{Match: apitest.Match{Verb: "patch", Resource: "leases"}, Status: conflict}, {Match: apitest.Match{Verb: "get", Resource: "leases"}, Skip: 1, Answer: empty}},
+		"ping":                   {{Match: apitest.Match{Verb: "patch", Resource: "leasecandidates"}, Answer: empty}},
+		"read of the pinged one": {{Match: apitest.Match{Verb: "patch", Resource: "leasecandidates"}, Status: conflict}, {Match: apitest.Match{Verb: "get", Resource: "leasecandidates"}, Answer: empty}},
+	} {
+		t.Run(name, ctlBubble(func(r *ctlRig) {
+			for _, f := range faults {
+				f.Name, f.Match.User, f.Times = "once", ctlUser, 1
+				r.server.Inject(f)
+			}
+			c := r.start()
+			a := r.stub("a", "1.19.0", "1.19.0").start()
+			r.stub("b", "1.20.0", "1.20.0").start()
+			r.advance(20 * time.Second)
+			r.want("holder", r.holder(), "a")
+			a.stop()
+			r.advance(20 * time.Second)
+			r.want("holder", r.holder(), "b")
+			r.want("transitions", *r.lease().Spec.LeaseTransitions, 1)
+			r.want("faults", len(r.server.Requests(apitest.Match{Func: func(q apitest.Request) bool { return q.Fault == "once" }})), len(faults))
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			for key, e := range c.index {
+				if e.candidates[""] != nil {
+					r.Errorf("a candidate of %v has no name", key)
+				}
+			}
 		}))
 	}
 }

@@ -252,7 +252,7 @@ func (c *Controller) send(ctx context.Context, r *request) (err error) {
 	default:
 		r.gotLease, err = leases.Patch(call, r.key.Name, types.MergePatchType, body, metav1.PatchOptions{FieldManager: spec.FieldManager})
 	}
-	if err == nil {
+	if err = r.answered(err); err == nil {
 		return nil
 	}
 	r.gotLease, r.gotCandidate = nil, nil // a client returns empty objects
@@ -309,12 +309,24 @@ func (c *Controller) read(ctx context.Context, r *request) (err error) {
 	} else {
 		r.gotLease, err = c.cfg.Client.Leases(r.key.Namespace).Get(ctx, r.key.Name, metav1.GetOptions{})
 	}
-	if err != nil {
+	if err = r.answered(err); err != nil {
 		r.gotLease, r.gotCandidate, r.gone = nil, nil, r.isMissing(err)
 	}
 	r.read = err == nil || r.gone
 	if r.gone {
 		return nil
+	}
+	return err
+}
+
+// answered returns the error of a call, or an error if the answer is about another
+// object, such as an empty one that a proxy makes up.
+func (r *request) answered(err error) error {
+	switch {
+	case r.gotCandidate != nil:
+		_, err = apierr.Answer(r.gotCandidate, err, r.name)
+	case r.gotLease != nil:
+		_, err = apierr.Answer(r.gotLease, err, r.key.Name)
 	}
 	return err
 }
