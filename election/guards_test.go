@@ -181,6 +181,22 @@ func TestTheAcknowledgmentOfAnEarlierOfferDoesNotCount(t *testing.T) {
 	}
 }
 
+func TestAnOfferThatIsNotStoredYetEndsIfItsCandidateWithdraws(t *testing.T) {
+	b := newBench(t)
+	b.lead()
+	offer := &pendingOffer{to: "better", id: "0.2"}
+	b.term.offer = offer
+	b.records = map[string]record{"better": {Peer: Peer{Identity: "better"}}}
+	if b.succession(31 * time.Second); b.term.offer != offer || len(b.doubts) > 0 {
+		t.Fatalf("an offer that the candidate has not seen ended; doubts: %v", b.doubts)
+	}
+	clear(b.records)
+	b.succession(31 * time.Second)
+	if _, told := effect[OfferEnded](b); b.term.offer != nil || told {
+		t.Errorf("the offer is %+v; reported: %v", b.term.offer, told)
+	}
+}
+
 func TestAReleaseEndsTheRequestAboutARecord(t *testing.T) {
 	b := newBench(t)
 	b.expect(0, OpRead)

@@ -306,7 +306,7 @@ func (m *machine) nextLeading(now instant) move {
 		return read
 	}
 	at := m.term.renewAt
-	if m.phase == leading && m.offerOutdated() || m.term.suspended(now) {
+	if m.phase == leading && m.term.offer != m.term.sentOffer || m.term.suspended(now) {
 		at = now.mono
 	}
 	if !m.due(now.mono, max(at, m.retryAt)) {
@@ -321,18 +321,6 @@ func (m *machine) nextLeading(now instant) move {
 func (m *machine) leaderTimeout(now time.Duration) time.Duration {
 	left := m.term.until() - now
 	return min(m.CallTimeout, max(left/2, minCall), left)
-}
-
-// offerOutdated reports whether the offer on the Lease differs from the present one.
-func (m *machine) offerOutdated() bool {
-	if m.Registry.native {
-		return false
-	}
-	value, shown := m.lease.Annotations[offerAnnotation]
-	if m.term.offer == nil {
-		return shown
-	}
-	return value != m.term.offer.encode()
 }
 
 // succession compares the leader with the other candidates.
@@ -366,13 +354,13 @@ func (m *machine) succession(now time.Duration) {
 func (m *machine) awaitAck(now time.Duration, o *pendingOffer) {
 	r, present := m.records[o.to]
 	switch {
+	case !present:
+		m.closeOffer(now, false) // it has withdrawn
 	case !o.stored:
-	case present && r.Ack == o.id:
+	case r.Ack == o.id:
 		m.term.target = o.to
 		m.closeOffer(now, true)
 		m.drain(now, ErrSuperseded)
-	case !present:
-		m.closeOffer(now, false) // it has withdrawn
 	case m.due(now, o.until):
 		maps.DeleteFunc(m.doubts, func(_ string, d doubt) bool { return now >= d.until()+spec.Doubt(math.MaxInt) }) // long gone
 		m.doubts[o.to] = doubt{n: m.doubts[o.to].n + 1, since: now}
@@ -380,9 +368,11 @@ func (m *machine) awaitAck(now time.Duration, o *pendingOffer) {
 	}
 }
 
-// offerStored updates the offer after a renewal was stored.
+// offerStored updates the offer after a renewal was stored. The API server may have
+// stored it without the offer, because of a webhook. Then the next renewal repeats it.
 func (m *machine) offerStored(now time.Duration) {
 	o := m.term.offer
+	m.term.sentOffer = o
 	if o == nil || o.stored || m.lease.Annotations[offerAnnotation] != o.encode() {
 		return
 	}

@@ -71,12 +71,13 @@ func (t Term) left() (time.Duration, bool) {
 // Invariant: a term that is over stays over, and one that has expired is not
 // extended.
 type term struct {
-	token   uint64
-	pulse   spec.Pulse // its uid, holder and transitions are those of the term
-	began   time.Duration
-	renewAt time.Duration
-	offer   *pendingOffer
-	target  string // the candidate that takes over
+	token     uint64
+	pulse     spec.Pulse // its uid, holder and transitions are those of the term
+	began     time.Duration
+	renewAt   time.Duration
+	offer     *pendingOffer
+	sentOffer *pendingOffer // in the last renewal that was stored
+	target    string        // the candidate that takes over
 
 	cause       error         // of the end
 	cancelledAt time.Duration // when the context of the work was cancelled
