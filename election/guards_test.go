@@ -360,6 +360,40 @@ func TestTheEndOfRunCancelsARead(t *testing.T) {
 	}
 }
 
+// After a write whose result is not known, only a read shows whether there is something
+// to withdraw or to release.
+func TestTheEndOfRunWaitsForAReadThatItNeeds(t *testing.T) {
+	b := newBench(t)
+	b.expect(0, OpRead)
+	b.answer(OpRead, nil, errNotFound)
+	b.expect(0, OpClaim)
+	b.answer(OpClaim, nil, errServer)
+	b.nothingUntil(b.retryAt, OpRead)
+	b.stop(b.now, ErrResigned)
+	if s := b.next(b.instant()); s.abort {
+		t.Error("the read was aborted at once")
+	}
+	if s := b.at(b.stopBy); !s.abort {
+		t.Error("the read goes on after ShutdownTimeout")
+	}
+}
+
+// The work of a lost term still runs. A read that was cancelled would be due again at
+// once.
+func TestTheEndOfRunCancelsNoReadBeforeTheWorkHasReturned(t *testing.T) {
+	b := newBench(t)
+	b.lead()
+	b.lost(0, false) // so the Lease is polled
+	b.endTerm(0, ErrLost)
+	b.expect(0, OpRead)
+	b.answer(OpRead, leaseOf("x", 1, atVersion("11")), nil)
+	b.nothingUntil(b.readAt, OpRead)
+	b.stop(b.now, ErrResigned)
+	if s := b.next(b.instant()); s.abort {
+		t.Error("the read was aborted")
+	}
+}
+
 func TestACandidateWakesWhenItNoLongerStandsBack(t *testing.T) {
 	b := newBench(t)
 	b.expect(0, OpRead)

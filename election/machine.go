@@ -178,7 +178,7 @@ func (m *machine) unwanted(now time.Duration) bool {
 	case OpRenew:
 		return !m.holds()
 	case OpRead:
-		return m.stopping && m.phase == standby && m.release == nil
+		return stopped || m.stopping && m.phase == standby && !m.stale()
 	case OpPublish:
 		return m.stopping || claims
 	}
@@ -516,8 +516,8 @@ func (m *machine) nextRelease(now instant) (request move, more bool) {
 	return move{op: OpHandOver, object: m.handedLease(now, m.release.to), timeout: timeout}, true
 }
 
-// nextStopping releases a lease that was handed to this candidate in the meantime,
-// withdraws the record, and ends.
+// nextStopping releases a lease that was handed to this candidate in the meantime, or
+// claimed with a request that seemed to fail, withdraws the record, and ends.
 func (m *machine) nextStopping(now instant) move {
 	over := m.due(now.mono, m.stopBy)
 	if !over && m.mine() && m.due(now.mono, m.base) {
@@ -528,14 +528,19 @@ func (m *machine) nextStopping(now instant) move {
 	}
 	_, published := m.records[m.id]
 	switch {
-	case over || m.Registry.native || !published:
+	case over, !m.stale() && (m.Registry.native || !published):
 		m.phase = finished
 		return move{}
 	case !m.due(now.mono, m.retryAt):
 		return move{}
+	case m.stale():
+		return move{op: OpRead, timeout: m.stopTimeout(now.mono)}
 	}
 	return move{op: OpWithdraw, object: m.recordLease(now), timeout: m.stopTimeout(now.mono)}
 }
+
+// stale reports whether the Lease must be read before another write.
+func (m *machine) stale() bool { return m.known && m.reread }
 
 // stopTimeout returns the timeout of a request of a candidate that may be stopping.
 func (m *machine) stopTimeout(now time.Duration) time.Duration {

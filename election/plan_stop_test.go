@@ -45,6 +45,35 @@ func TestStop(t *testing.T) {
 			t.Error(b.phase)
 		}
 	})
+	t.Run("standby with record, and another client was faster", func(t *testing.T) {
+		b := newBench(t)
+		b.expect(0, OpRead)
+		recorded := func(l *coordinationv1.Lease) {
+			l.Annotations = map[string]string{recordKey("me"): record{Peer: Peer{Identity: "me"}}.encode()}
+		}
+		b.answer(OpRead, leaseOf("x", 1, recorded), nil)
+		b.stop(0, cause)
+		b.expect(0, OpWithdraw)
+		b.answer(OpWithdraw, nil, errConflict)
+		b.expect(0, OpRead)
+		b.answer(OpRead, leaseOf("x", 2, recorded, atVersion("2")), nil)
+		if s := b.expect(0, OpWithdraw); s.object.ResourceVersion != "2" {
+			t.Errorf("withdraws from version %s", s.object.ResourceVersion)
+		}
+	})
+	t.Run("the answer to a claim was lost", func(t *testing.T) {
+		b := newBench(t)
+		b.expect(0, OpRead)
+		b.answer(OpRead, nil, errNotFound)
+		claim := b.expect(0, OpClaim)
+		b.stop(0, cause)
+		b.answer(OpClaim, nil, errServer)
+		b.nothingUntil(b.retryAt, OpRead)
+		b.answer(OpRead, store(claim.object, "5"), nil)
+		if s := b.expect(b.now, OpHandOver); spec.HolderOf(s.object) != "" {
+			t.Errorf("released to %q", spec.HolderOf(s.object))
+		}
+	})
 	t.Run("while a claim is under way", func(t *testing.T) {
 		b := newBench(t)
 		b.expect(0, OpRead)

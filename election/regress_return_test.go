@@ -163,6 +163,49 @@ func TestWithdrawalAfterOldFailures(t *testing.T) {
 	})
 }
 
+// A candidate that polls the Lease ends between two of its reads. It repeated the
+// withdrawal from its last read, which conflicts with a renewal of the leader, until
+// ShutdownTimeout, and left its record behind.
+func TestAWithdrawalWithoutAWatchMeetsARenewal(t *testing.T) {
+	for after := time.Duration(0); after < 3*time.Second; after += 500 * time.Millisecond {
+		inRig(t, func(r *rig) {
+			r.server.Inject(apitest.Fault{Match: apitest.Match{Verb: "watch"}, Status: statuserr.Forbidden("leases", "agent", "no")})
+			a := r.start("a")
+			r.sleep(time.Second)
+			b := r.start("b")
+			r.sleep(time.Minute + after)
+			r.expectLeader(a)
+			began := time.Now()
+			b.stop()
+			_, there := records(r.lease().Annotations)[b.Identity()]
+			if took := time.Since(began); there || took > time.Second {
+				t.Errorf("after %v: Run ended after %v; the record is there: %v", after, took, there)
+			}
+		})
+	}
+}
+
+// Run ends while the lease is claimed, and the answer to the claim is lost. There is no
+// watch that shows the claim.
+func TestAClaimWhoseAnswerIsLostIsReleasedAtTheEnd(t *testing.T) {
+	for _, native := range []bool{false, true} {
+		inRig(t, func(r *rig) {
+			r.native = native
+			r.server.Inject(apitest.Fault{Match: apitest.Match{Verb: "watch"}, Status: statuserr.Forbidden("leases", "agent", "no")})
+			r.server.Inject(apitest.Fault{Match: apitest.Match{Verb: "create", Resource: "leases"}, LoseResponse: true})
+			a := r.start("a")
+			for r.lease() == nil {
+				r.sleep(time.Millisecond)
+			}
+			began := time.Now()
+			a.stop()
+			if holder, took := spec.HolderOf(r.lease()), time.Since(began); holder != "" || took > time.Second {
+				t.Errorf("native %v: held by %q after Run, which took %v", native, holder, took)
+			}
+		})
+	}
+}
+
 // The lease was accepted by one that ends before the work of the leader has.
 func TestHandedToOneThatEnds(t *testing.T) {
 	inRig(t, func(r *rig) {
