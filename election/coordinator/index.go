@@ -177,7 +177,8 @@ func (e *entry) admit(now time.Time, obj *coordinationv1beta1.LeaseCandidate, fr
 		if fresh {
 			c.heard = now
 		}
-	} else if renewed != c.renewTime {
+	} else if renewed != c.renewTime && !spec.Older(obj.ResourceVersion, c.version) {
+		// Not a renewal that a restored backup shows again.
 		c.seen, c.heard, c.pinged, c.missed = now, now, time.Time{}, false
 		c.answered = c.pingTime
 	}

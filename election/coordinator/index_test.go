@@ -6,6 +6,7 @@ package coordinator
 import (
 	"errors"
 	"net/http"
+	"slices"
 	"testing"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/election/internal/spec"
 	"github.com/kubewright/kubewright/internal/statuserr"
 )
 
@@ -82,6 +84,90 @@ func TestControllerRestoredBackup(t *testing.T) {
 	c.takeIn(time.Now(), e, r)
 	if e.lease.ResourceVersion != "2000" {
 		t.Errorf("the lease is %+v", e.lease)
+	}
+}
+
+// A restored backup shows an earlier renewal of a candidate that may be dead. A clock
+// that was set back shows an earlier time too, but in a newer version.
+func TestOnlyANewerVersionIsASignOfLife(t *testing.T) {
+	for name, tc := range map[string]struct {
+		version string
+		renewed time.Duration
+		want    bool
+	}{
+		"renewed":                         {"101", time.Second, true},
+		"renewed by a clock set back":     {"101", -time.Hour, true},
+		"not renewed":                     {"101", 0, false},
+		"restored, to an earlier renewal": {"99", -time.Second, false},
+		"restored, with a later time":     {"99", time.Second, false},
+	} {
+		obj := benchCandidate(0, 1)
+		obj.ResourceVersion = "100"
+		start := time.Unix(1e9, 0)
+		e := &entry{situation: situation{candidates: map[string]*candidate{}}}
+		e.admit(start, obj, true)
+		obj = obj.DeepCopy()
+		obj.ResourceVersion, obj.Spec.RenewTime.Time = tc.version, obj.Spec.RenewTime.Add(tc.renewed)
+		c := e.admit(start.Add(time.Minute), obj, false)
+		if got := c.heard.After(start); got != tc.want || c.seen.After(start) != tc.want {
+			t.Errorf("%s: heard at %v and seen at %v, want a sign of life: %v", name, c.heard, c.seen, tc.want)
+		}
+		if c.version != tc.version || c.renewTime != spec.Micros(obj.Spec.RenewTime) {
+			t.Errorf("%s: version %s renewed at %d", name, c.version, c.renewTime)
+		}
+	}
+}
+
+// TestControllerRestoredServer: the API server is restored from a backup. Processes that
+// start after that are elected soon, and a dead one is not, although the backup shows it
+// alive. The watches continued from versions that the restored server reached after
+// hours.
+func TestControllerRestoredServer(t *testing.T) {
+	for name, tc := range map[string]struct {
+		names  []string // of the candidates that start after the restore
+		outage bool     // the server is down before it
+	}{
+		"restarted candidates":                  {names: []string{"a", "b"}},
+		"other candidates":                      {names: []string{"c", "d"}},
+		"restarted candidates, after an outage": {names: []string{"a", "b"}, outage: true},
+		"other candidates, after an outage":     {names: []string{"c", "d"}, outage: true},
+	} {
+		t.Run(name, ctlBubble(func(r *ctlRig) {
+			r.start()
+			a, b := r.stub("a", "1.19.0", "1.19.0").start(), r.stub("b", "1.19.0", "1.19.0").start()
+			r.advance(20 * time.Second)
+			restore := r.server.Backup()
+			a.touch()
+			b.touch()
+			r.advance(time.Minute)
+			r.want("holder", r.holder(), "a")
+			up := func() {}
+			if tc.outage {
+				up = r.server.Inject(apitest.Fault{Err: apitest.ErrConnRefused})
+				r.server.DropWatches(apitest.Match{})
+			}
+			a.stop()
+			b.stop()
+			r.advance(time.Minute)
+			restore()
+			up()
+			restored := time.Now()
+			r.told()
+			for _, name := range tc.names {
+				r.stub(name, "1.19.0", "1.19.0").start()
+			}
+			r.advance(2 * time.Minute)
+			lease := r.lease()
+			if !slices.Contains(tc.names, r.holder()) || !lease.Spec.RenewTime.After(restored) || time.Since(lease.Spec.RenewTime.Time) > 3*time.Second {
+				r.Errorf("%s holds the Lease, renewed at %v", r.holder(), lease.Spec.RenewTime)
+			}
+			told := r.told()
+			for _, dead := range []string{"a", "b"} {
+				if !slices.Contains(tc.names, dead) && slices.Contains(told, "elected "+dead) {
+					r.Errorf("a dead candidate was elected: %q", told)
+				}
+			}
+		}))
 	}
 }
 
