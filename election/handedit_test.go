@@ -6,6 +6,7 @@ package election
 import (
 	"context"
 	"errors"
+	"net/http"
 	"runtime"
 	"testing"
 	"time"
@@ -51,9 +52,11 @@ func TestALeaseThatWasVacatedUnseenIsLeftAloneForItsDuration(t *testing.T) {
 		"made ours again, seen":          {leaseOf("me", 1), leaseOf("me", 2), inOrder, 25 * s},
 		"renewed by a twin":              {leaseOf("me", 1), leaseOf("me", 2, renewedSince), inOrder, 25 * s},
 		"handed to us":                   {leaseOf("x", 1), leaseOf("me", 2, handedBy("x")), afterGap, 0},
-		"restored, released":             {leaseOf("x", 5), leaseOf("", 2, released), restored, 25 * s},
-		"restored, as it was":            {leaseOf("", 2, released), leaseOf("", 2, released), restored, 25 * s},
-		"restored, ours":                 {leaseOf("x", 5), leaseOf("me", 2), restored, 25 * s},
+		"restored, released":             {leaseOf("x", 5), leaseOf("", 2, released), unrelated, 25 * s},
+		"restored, as it was":            {leaseOf("", 2, released), leaseOf("", 2, released), unrelated, 25 * s},
+		"absent, absent after a poll":    {nil, nil, afterGap, 0},
+		"absent, absent after a claim":   {nil, nil, unrelated, 25 * s},
+		"restored, ours":                 {leaseOf("x", 5), leaseOf("me", 2), unrelated, 25 * s},
 	} {
 		seen := sighting{me: "me", def: 15 * s, exclusive: true}
 		seen.see(0, tc.before, inOrder)
@@ -124,6 +127,101 @@ func TestPollersWaitOutALeaderThatWasEditedAway(t *testing.T) {
 			})
 		}
 	}
+}
+
+// b reads that there is no Lease, and its claim does not arrive. The Lease that a creates
+// and leads with is deleted while neither of them can see that.
+func TestALeaseThatWasCreatedAndDeletedUnseenIsWaitedFor(t *testing.T) {
+	inRig(t, func(r *rig) {
+		cut := r.server.Inject(apitest.Fault{Match: apitest.Match{User: "b", Verb: "create,watch"}, Hang: true})
+		b := r.start("b")
+		r.sleep(100 * time.Millisecond)
+		heal := b.isolate()
+		a := r.start("a", func(cfg *Config) { cfg.Lead = r.office.lead("a", 2900*time.Millisecond) })
+		r.sleep(time.Minute)
+		r.expectLeader(a)
+		a.isolate()
+		apitest.Delete[*coordinationv1.Lease](r.server, theLease.Namespace, theLease.Name)
+		cut()
+		heal()
+		r.sleep(time.Minute) // and the office has seen no two
+		r.expectLeader(b)
+	})
+}
+
+// There is no Lease before a claim and after it. If the claim may have met another
+// candidate's, that one may lead.
+func TestAnAbsentLeaseIsWaitedForAfterAFailedClaim(t *testing.T) {
+	for name, err := range map[string]error{
+		"no answer":                    errServer,
+		"another candidate was faster": statuserr.New(http.StatusConflict, metav1.StatusReasonAlreadyExists, "exists"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			b.expect(0, OpRead)
+			b.answer(OpRead, nil, errNotFound)
+			b.expect(0, OpClaim)
+			b.answer(OpClaim, nil, err)
+			b.nothingUntil(b.retryAt, OpRead)
+			b.answer(OpRead, nil, errNotFound)
+			b.nothingUntil(b.now+15*time.Second, OpClaim)
+		})
+	}
+}
+
+// The claims can't have met another candidate's. A candidate that polls, and waited after
+// each read, would never claim.
+func TestAnAbsentLeaseIsClaimedBetweenPolls(t *testing.T) {
+	for name, err := range map[string]error{"forbidden": statuserr.Forbidden("leases", "agent", "no"), "no namespace": errNotFound} {
+		b := newBench(t)
+		b.expect(0, OpRead)
+		b.lost(0, false)
+		claims := 0
+		b.answer(OpRead, nil, errNotFound)
+		for b.now < 30*time.Second {
+			switch s := b.next(b.instant()); s.op {
+			case "":
+				b.now = s.wake
+			case OpRead:
+				b.answer(OpRead, nil, errNotFound)
+			default:
+				claims++
+				b.answer(s.op, nil, err)
+			}
+		}
+		if claims < 6 {
+			t.Errorf("%s: %d claims in 30 s", name, claims)
+		}
+	}
+}
+
+// Every other read and the first four claims of a Lease that does not exist fail.
+func TestAnAbsentLeaseIsClaimedAfterFailures(t *testing.T) {
+	for _, native := range []bool{false, true} {
+		inRig(t, func(r *rig) {
+			r.native = native
+			reads := 0
+			r.server.Inject(apitest.Fault{Status: statuserr.Unavailable(0), Match: apitest.Match{Verb: "get", Resource: "leases", Func: func(apitest.Request) bool {
+				reads++
+				return reads%2 == 0
+			}}})
+			r.server.Inject(apitest.Fault{Match: apitest.Match{Verb: "create", Resource: "leases"}, Times: 4, Err: apitest.ErrConnReset})
+			a := r.start("a")
+			r.awaitLeader(3 * time.Minute)
+			r.expectLeader(a)
+		})
+	}
+}
+
+// The watch has shown that no other candidate leads.
+func TestALeaderWhoseLeaseIsDeletedClaimsItAtOnce(t *testing.T) {
+	b := newBench(t)
+	b.lead()
+	b.see(nil)
+	b.finishWork(0)
+	b.expect(0, OpRead)
+	b.answer(OpRead, nil, errNotFound)
+	b.expect(0, OpClaim)
 }
 
 func TestALeaderThatSeesTheRenewalOfATwinEndsItsTerm(t *testing.T) {

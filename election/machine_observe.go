@@ -62,6 +62,12 @@ func (m *machine) readDone(now, sent instant, l *coordinationv1.Lease, err error
 		m.failed(&m.failures, now.mono, now.mono-sent.mono, err)
 		return
 	}
+	from := afterGap
+	if l == nil && m.reread && m.denials+m.conflicts > 0 {
+		// If there was no Lease before the write that failed either, there may have been
+		// one in between, and its holder may still lead.
+		from = unrelated
+	}
 	m.reread, m.failures, m.lastRead = false, 0, now.mono
 	if m.conflicts == 0 {
 		m.retryAt = 0
@@ -75,23 +81,23 @@ func (m *machine) readDone(now, sent instant, l *coordinationv1.Lease, err error
 		// back: the API server was restored from a backup. A watch from the known
 		// version would deliver nothing for long.
 		m.watchStale = true
-		m.accept(now, l, restored)
+		m.accept(now, l, unrelated)
 		return
 	}
-	m.observe(now, l, false, afterGap)
+	m.observe(now, l, false, from)
 }
 
 // writeDone updates m after a write. l is the stored Lease.
 func (m *machine) writeDone(now, sent instant, op Op, l *coordinationv1.Lease, err error) {
 	m.busy = ""
-	switch apierr.Classify(err) {
-	case apierr.None:
+	switch class := apierr.Classify(err); {
+	case class == apierr.None:
 		m.failures, m.denials, m.conflicts, m.retryAt = 0, 0, 0, 0
 		m.stored(now, sent, op, l)
 		return
-	case apierr.Conflict, apierr.AlreadyExists, apierr.NotFound:
+	case class == apierr.Conflict, class == apierr.AlreadyExists, class == apierr.NotFound && m.basedOn != "":
 		// Another client was faster. If the watch has delivered its write, a GET
-		// is not needed.
+		// is not needed. 404 to a POST is about the namespace.
 		m.reread = m.reread || versionOf(m.lease) == m.basedOn
 		m.retryAt = now.mono + m.delay(now.mono, m.conflicts, nil)
 		m.conflicts++
@@ -238,9 +244,10 @@ const (
 	inOrder source = iota
 	// afterGap: by a read. Other states, and other terms, may have been missed.
 	afterGap
-	// restored: by a read that shows an older resourceVersion, because the API
-	// server was restored from a backup.
-	restored
+	// unrelated: by a read that shows an older resourceVersion, because the API server
+	// was restored from a backup, or no Lease after a claim that failed. Terms may
+	// have been missed even if the state is the same as before.
+	unrelated
 )
 
 // releaseSeconds is the leaseDurationSeconds of a released Lease, here and in
@@ -283,7 +290,7 @@ func (s *sighting) wrote(l *coordinationv1.Lease) bool {
 func (s *sighting) see(now time.Duration, l *coordinationv1.Lease, from source) bool {
 	before, first := s.lease, !s.known
 	s.known, s.lease = true, l
-	if !first && from != restored && spec.PulseOf(before) == spec.PulseOf(l) {
+	if !first && from != unrelated && spec.PulseOf(before) == spec.PulseOf(l) {
 		return false
 	}
 	s.pulseAt = now
@@ -320,8 +327,8 @@ func (s *sighting) protectHolder(now time.Duration, before, l *coordinationv1.Le
 	// coordinator may have assigned the lease to us again.
 	twin := holder == s.me && previous == s.me && !s.wrote(l) && !(s.assignable && begun(l))
 	switch {
-	case from != restored && handedOver(before, l):
-	case from == restored, from == afterGap && vacated && !s.wrote(l), twin:
+	case from != unrelated && handedOver(before, l):
+	case from == unrelated, from == afterGap && vacated && !s.wrote(l), twin:
 		// A holder that was missed renewed before this state was stored, or its
 		// renewal fails: the resourceVersion has changed since.
 		s.base = max(s.base, s.held, now+max(spec.DurationOf(before, 0), spec.DurationOf(l, 0), s.def))
