@@ -6,6 +6,7 @@ package resourceslice_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"testing"
@@ -22,9 +23,9 @@ import (
 	"github.com/kubewright/kubewright/resourceslice"
 )
 
-// refuseDevice refuses every slice with a device of that name and model. The
-// answer names the device.
-func (r *rig) refuseDevice(name, model string) {
+// refuseDevice refuses every slice with a device of that name and model until undo is
+// called. The answer names the device.
+func (r *rig) refuseDevice(name, model string) (undo func()) {
 	at := func(q apitest.Request) int {
 		obj, err := q.Object()
 		s, ok := obj.(*resourcev1.ResourceSlice)
@@ -35,7 +36,7 @@ func (r *rig) refuseDevice(name, model string) {
 			return d.Name == name && *d.Attributes["model"].StringValue == "model-"+model
 		})
 	}
-	r.s.Inject(apitest.Fault{
+	return r.s.Inject(apitest.Fault{
 		Match: apitest.Match{Verb: "create,update", Resource: "resourceslices", Func: func(q apitest.Request) bool { return at(q) >= 0 }},
 		Answer: func(q apitest.Request) (*http.Response, error) {
 			err := statuserr.New(422, metav1.StatusReasonInvalid, name+" is not welcome")
@@ -73,6 +74,92 @@ func TestARefusedDeviceMovesWithItsOldContent(t *testing.T) {
 			t.Errorf("status %+v", s)
 		}
 	})
+}
+
+// partition is a device that consumes one unit of a counter.
+func partition(i int, model, set, counter string) resourcev1.Device {
+	d := device(i, model)
+	d.ConsumesCounters = []resourcev1.DeviceCounterConsumption{{CounterSet: set, Counters: map[string]resourcev1.Counter{counter: {Value: quantity("1")}}}}
+	return d
+}
+
+func setOf(name, counter string) resourcev1.CounterSet {
+	return resourcev1.CounterSet{Name: name, Counters: map[string]resourcev1.Counter{counter: {Value: quantity("7")}}}
+}
+
+// TestADeviceIsLeftOutWithoutItsCounters: the API server refuses a device that keeps
+// its live version then, or it refuses a counter set. A consumer of a counter that is
+// not published would make the whole pool invalid.
+func TestADeviceIsLeftOutWithoutItsCounters(t *testing.T) {
+	before := resourceslice.Pool{
+		SharedCounters: []resourcev1.CounterSet{setOf("s", "memory")},
+		Devices:        []resourcev1.Device{partition(1, "a", "s", "memory"), partition(2, "a", "s", "memory"), device(3, "a")},
+	}
+	for name, tc := range map[string]struct {
+		set     resourcev1.CounterSet
+		counter string
+		refuse  func(*rig) (undo func())
+		left    string // devices that are offered while the API server refuses the other content
+	}{
+		"the live version of a refused device consumes a set that is gone": {
+			setOf("other", "memory"), "memory",
+			func(r *rig) func() { return r.refuseDevice("dev-00001", "b") }, "[dev-00002 dev-00003]",
+		},
+		"the live version of a refused device consumes a counter that is gone": {
+			setOf("s", "slots"), "slots",
+			func(r *rig) func() { return r.refuseDevice("dev-00001", "b") }, "[dev-00002 dev-00003]",
+		},
+		"a live device and a set that another client deleted and that can't be created": {
+			setOf("s", "memory"), "memory",
+			func(r *rig) func() {
+				withSets := func(q apitest.Request) bool {
+					obj, err := q.Object()
+					s, ok := obj.(*resourcev1.ResourceSlice)
+					return err == nil && ok && len(s.Spec.SharedCounters) > 0
+				}
+				undo := r.s.Inject(apitest.Fault{
+					Match:  apitest.Match{Verb: "create", Resource: "resourceslices", Func: withSets},
+					Status: statuserr.New(422, metav1.StatusReasonInvalid, "no"),
+				})
+				r.foreign(func() {
+					for _, s := range r.slices() {
+						if len(s.Spec.SharedCounters) > 0 {
+							apitest.Delete[sliceType](r.s, "", s.Name)
+						}
+					}
+				})
+				return undo
+			}, "[dev-00003]",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(r *rig) {
+				r.start()
+				r.publish(before)
+				r.settle(time.Minute)
+				undo := tc.refuse(r)
+				r.set(resourceslice.Pool{
+					SharedCounters: []resourcev1.CounterSet{tc.set},
+					Devices:        []resourcev1.Device{partition(1, "b", tc.set.Name, tc.counter), partition(2, "a", tc.set.Name, tc.counter), device(3, "a")},
+				})
+				r.settle(time.Minute)
+				if problem := invalidPool(r.slices()); problem != "" {
+					t.Errorf("the pool is invalid: %s", problem)
+				}
+				if got := fmt.Sprint(slices.Sorted(maps.Keys(r.devices()))); got != tc.left {
+					t.Errorf("devices %s, want %s", got, tc.left)
+				}
+				if s, _ := r.c.Status(pool); s.Err == nil || s.Published != s.Revision || !s.Complete {
+					t.Errorf("status %+v", s)
+				}
+				undo()
+				r.settle(time.Hour)
+				if got := r.devices(); len(got) != 3 || *got["dev-00001"].Attributes["model"].StringValue != "model-b" {
+					t.Errorf("devices %v, although nothing is refused", got)
+				}
+			})
+		})
+	}
 }
 
 // TestASetDoesNotWaitForARetry: whatever the pool waits for, a Set that changes

@@ -178,12 +178,15 @@ func (d *desired) layOut(o *observed, usable []*record, count int, compact bool)
 
 // publishable returns the wanted items without those that the API server
 // refuses: these are replaced with their live version, or omitted. A consumer of
-// a counter set that is not as wanted is omitted unless it is live as wanted.
+// a counter set that is not as wanted is omitted unless it is live as wanted. A
+// device that consumes a counter that is not published is always omitted, because it
+// makes the whole pool invalid.
 func (d *desired) publishable(o *observed) (sets, devices []item) {
 	if len(o.answers) == 0 {
 		return d.sets, d.devices
 	}
-	other := make(map[string]bool) // counter sets that are not as wanted
+	other := make(map[string]bool)                             // counter sets that are not as wanted
+	counters := make(map[string]map[string]resourcev1.Counter) // by set
 	for _, it := range d.sets {
 		instead, ok := o.instead(it)
 		if a := o.answers[it.hash]; a != nil && a.refused {
@@ -192,17 +195,39 @@ func (d *desired) publishable(o *observed) (sets, devices []item) {
 		if ok {
 			sets = append(sets, instead)
 		}
+		// A set that the API server dropped, but did not refuse, counts: the devices
+		// are published without it, see Config.PublishUnrestricted.
+		var set resourcev1.CounterSet
+		_ = set.Unmarshal([]byte(instead.encoded)) // of an own encoding, or empty
+		counters[it.name] = set.Counters
 	}
 	for _, it := range d.devices {
 		instead, ok := o.instead(it)
 		if ok && len(other) > 0 && slices.ContainsFunc(it.consumes, func(set string) bool { return other[set] }) {
 			ok = slices.ContainsFunc(o.live, func(rec *record) bool { return cmp.Or(find(rec.items, it.name), noItem).hash == instead.hash })
 		}
-		if ok {
+		if ok && instead.finds(counters) {
 			devices = append(devices, instead)
 		}
 	}
 	return sets, devices
+}
+
+// finds reports whether counters has, by set, all that the device consumes.
+func (it *item) finds(counters map[string]map[string]resourcev1.Counter) bool {
+	if len(it.consumes) == 0 {
+		return true
+	}
+	var device resourcev1.Device
+	_ = device.Unmarshal([]byte(it.encoded)) // an own encoding
+	for _, consumed := range device.ConsumesCounters {
+		for name := range consumed.Counters {
+			if _, ok := counters[consumed.CounterSet][name]; !ok {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // newLayout returns a layout of the items that are on live pages, newest
