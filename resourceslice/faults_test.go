@@ -169,7 +169,7 @@ func TestASetDoesNotWaitForARetry(t *testing.T) {
 	for name, hold := range map[string]func(r *rig) (undo func()){
 		"refused as a whole": func(r *rig) func() {
 			undo := r.s.Inject(apitest.Fault{Match: writes, Status: statuserr.New(422, metav1.StatusReasonInvalid, "no")})
-			r.set(resourceslice.Pool{SkipNodeOperations: []resourcev1.SkipNodeOperation{"*"}, Devices: []resourcev1.Device{device(1, "a")}})
+			r.set(skipped(device(1, "a")))
 			return undo
 		},
 		"forbidden": func(r *rig) func() {
@@ -537,6 +537,18 @@ func TestASuccessorThatStopsCompletesThePoolThatItFillsUp(t *testing.T) {
 	})
 }
 
+// skipping matches the writes of pools that are skipped.
+var skipping = apitest.Match{Verb: "create,update", Resource: "resourceslices", Func: func(q apitest.Request) bool {
+	obj, err := q.Object()
+	s, ok := obj.(*resourcev1.ResourceSlice)
+	return err == nil && ok && len(s.Spec.SkipNodeOperations) > 0
+}}
+
+// skipped is a pool with a field that a webhook may not like.
+func skipped(devices ...resourcev1.Device) resourceslice.Pool {
+	return resourceslice.Pool{SkipNodeOperations: []resourcev1.SkipNodeOperation{"*"}, Devices: devices}
+}
+
 // TestARefusedRepetitionOfALostWriteHoldsTheNextSetForAMinute: a write is lost, and
 // when it is repeated the API server refuses it. The first attempt may be carried out
 // for another minute. After that the content is not sent again.
@@ -545,14 +557,9 @@ func TestARefusedRepetitionOfALostWriteHoldsTheNextSetForAMinute(t *testing.T) {
 		r.start()
 		r.publish(pools(device(1, "a")))
 		r.settle(time.Minute)
-		skipping := apitest.Match{Verb: "update", Resource: "resourceslices", Func: func(q apitest.Request) bool {
-			obj, err := q.Object()
-			s, ok := obj.(*resourcev1.ResourceSlice)
-			return err == nil && ok && len(s.Spec.SkipNodeOperations) > 0
-		}}
 		r.s.Inject(apitest.Fault{Match: skipping, Times: 1, Hang: true})
 		r.s.Inject(apitest.Fault{Match: skipping, Status: statuserr.New(422, metav1.StatusReasonInvalid, "no")})
-		r.set(resourceslice.Pool{SkipNodeOperations: []resourcev1.SkipNodeOperation{"*"}, Devices: []resourcev1.Device{device(1, "a")}})
+		r.set(skipped(device(1, "a")))
 		r.settle(resourceslice.DefaultCallTimeout + time.Second) // the write is lost, and repeated
 		if n := len(r.s.Requests(skipping)); n < 2 {
 			t.Fatalf("%d writes with the refused content, want the lost one and its repetition", n)
@@ -571,6 +578,195 @@ func TestARefusedRepetitionOfALostWriteHoldsTheNextSetForAMinute(t *testing.T) {
 		r.settle(3 * time.Hour)
 		if more := len(r.s.Requests(skipping)) - n; more != 0 {
 			t.Errorf("%d more writes with the refused content", more)
+		}
+	})
+}
+
+// TestAForbiddenRepetitionOfALostWriteEndsAfterAMinute: a webhook is not up, and then
+// it denies the content with a 403. A write that is over must not keep the next Set,
+// or Remove, from being published.
+func TestAForbiddenRepetitionOfALostWriteEndsAfterAMinute(t *testing.T) {
+	denied := statuserr.Forbidden("resourceslices", "s", "admission webhook denied the request")
+	lose := func(r *rig, match apitest.Match) {
+		r.s.Inject(apitest.Fault{Match: match, Times: 1, Status: statuserr.InternalError("failed calling webhook")})
+	}
+	corrected := func(r *rig) {
+		r.Helper()
+		r.set(pools(device(1, "b")))
+		r.settle(2 * time.Minute)
+		if got := r.devices(); len(got) != 1 || *got["dev-00001"].Attributes["model"].StringValue != "model-b" {
+			r.Errorf("devices %v two minutes after a corrected Set", got)
+		}
+		if s, _ := r.c.Status(pool); s.Err != nil || s.Published != s.Revision {
+			r.Errorf("status %+v", s)
+		}
+	}
+	for name, test := range map[string]func(*rig){
+		"create": func(r *rig) {
+			lose(r, skipping)
+			r.s.Inject(apitest.Fault{Match: skipping, Status: denied})
+			r.set(skipped(device(1, "a")))
+			r.settle(time.Second)
+			corrected(r)
+		},
+		"update": func(r *rig) {
+			r.publish(pools(device(1, "a")))
+			r.settle(time.Minute)
+			lose(r, skipping)
+			r.s.Inject(apitest.Fault{Match: skipping, Status: denied})
+			r.set(skipped(device(1, "a")))
+			r.settle(time.Second)
+			corrected(r)
+		},
+		"an update that nothing replaces": func(r *rig) {
+			r.publish(pools(device(1, "a")))
+			r.settle(time.Minute)
+			lose(r, skipping)
+			r.s.Inject(apitest.Fault{Match: skipping, Status: statuserr.New(422, metav1.StatusReasonInvalid, "no")})
+			r.set(skipped(device(1, "a")))
+			r.settle(3 * time.Minute)
+			if s, _ := r.c.Status(pool); !contains(s.Err, "no") {
+				r.Errorf("status %+v, although the content is refused", s)
+			}
+			r.s.ResetJournal()
+			r.settle(50 * time.Minute)
+			r.expect("refused content", 0, 0, 0)
+		},
+		"an update of a slice that another client has deleted": func(r *rig) {
+			r.publish(pools(device(1, "a")))
+			r.settle(time.Minute)
+			defer r.s.StallWatches(apitest.Match{User: r.user.Name})()
+			lose(r, skipping)
+			r.s.Inject(apitest.Fault{Match: skipping, Status: denied})
+			r.set(skipped(device(1, "a")))
+			r.settle(time.Second)
+			r.foreign(func() { apitest.Delete[sliceType](r.s, "", r.slices()[0].Name) })
+			corrected(r)
+		},
+		"an update that was carried out": func(r *rig) {
+			r.publish(pools(device(1, "a")))
+			r.settle(time.Minute)
+			defer r.s.StallWatches(apitest.Match{User: r.user.Name})()
+			r.s.Inject(apitest.Fault{Match: skipping, Times: 1, LoseResponse: true})
+			r.s.Inject(apitest.Fault{Match: skipping, Status: denied})
+			r.set(skipped(device(1, "a")))
+			r.settle(time.Second)
+			r.s.ResetJournal()
+			corrected(r)
+			if n := len(r.s.Requests(apitest.Match{Verb: "get", Resource: "resourceslices"})); n != 0 {
+				r.Errorf("%d GETs of slices, although the list shows what was carried out", n)
+			}
+		},
+		"delete": func(r *rig) {
+			r.publish(pools(device(1, "a")))
+			r.settle(time.Minute)
+			r.consumer.remove()
+			deletes := apitest.Match{Verb: "delete", Resource: "resourceslices"}
+			lose(r, deletes)
+			undo := r.s.Inject(apitest.Fault{Match: deletes, Status: denied})
+			if err := r.c.Remove(pool); err != nil {
+				r.Fatal(err)
+			}
+			r.settle(time.Second)
+			corrected(r)
+			r.s.ResetJournal()
+			if err := r.c.Remove(pool); err != nil {
+				r.Fatal(err)
+			}
+			r.settle(10 * time.Minute)
+			if n := len(r.slices()); n != 1 {
+				r.Errorf("%d slices while deletes are denied", n)
+			}
+			undo()
+			r.settle(time.Minute)
+			if n := len(r.slices()); n != 0 {
+				r.Errorf("%d slices after Remove", n)
+			}
+		},
+		"a delete that nothing replaces": func(r *rig) {
+			r.publish(pools(device(1, "a")))
+			r.settle(time.Minute)
+			r.consumer.remove()
+			deletes := apitest.Match{Verb: "delete", Resource: "resourceslices"}
+			lose(r, deletes)
+			undo := r.s.Inject(apitest.Fault{Match: deletes, Status: denied})
+			if err := r.c.Remove(pool); err != nil {
+				r.Fatal(err)
+			}
+			r.settle(10 * time.Minute)
+			if s, ok := r.c.Status(pool); !ok || s.Published == s.Revision {
+				r.Errorf("the pool counts as removed: %+v", s)
+			}
+			undo()
+			r.settle(time.Minute)
+			if n := len(r.slices()); n != 0 {
+				r.Errorf("%d slices after Remove", n)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(r *rig) {
+				r.start()
+				test(r)
+			})
+		})
+	}
+}
+
+// TestContentThatTheAPIServerFailsAtGivesWayToTheNextSet: a webhook fails at it each
+// time, so the answer to each repetition is lost. The next Set waits for a minute after
+// the last one, which may be carried out until then.
+func TestContentThatTheAPIServerFailsAtGivesWayToTheNextSet(t *testing.T) {
+	next := apitest.Match{Verb: "update", Resource: "resourceslices", Func: func(q apitest.Request) bool { return !skipping.Func(q) }}
+	fails := apitest.Fault{Match: skipping, Status: statuserr.InternalError("failed calling webhook: EOF")}
+	late := apitest.Fault{Match: skipping, CommitAfter: 55 * time.Second}
+	for name, last := range map[string]apitest.Fault{"it fails to the end": fails, "the last one is carried out late": late} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(r *rig) {
+				r.start()
+				r.publish(pools(device(1, "a")))
+				r.settle(time.Minute)
+				undo := r.s.Inject(fails)
+				r.set(skipped(device(1, "a")))
+				r.settle(10 * time.Minute)
+				undo()
+				r.s.Inject(last)
+				r.s.ResetJournal()
+				for i := range 8 { // a driver that changes its pool all the time
+					r.set(pools(broken(device(1, fmt.Sprint(i)))))
+					r.settle(20 * time.Second)
+				}
+				before, after := r.s.Requests(skipping), r.s.Requests(next)
+				if len(before) != 1 || len(after) == 0 {
+					t.Fatalf("%d repetitions of the failing write, want one, and %d writes of the next Sets", len(before), len(after))
+				}
+				if wait := after[0].Time.Sub(before[0].Time); wait < time.Minute {
+					t.Errorf("the next Set is written %v after a write that may be carried out", wait)
+				}
+				if d := r.devices()["dev-00001"]; len(d.Taints) != 1 || *d.Attributes["model"].StringValue != "model-7" {
+					t.Errorf("device %v", d)
+				}
+			})
+		})
+	}
+}
+
+// TestASetInAShortOutageIsPublishedSoonAfterIt: the lost write is repeated for a minute
+// although it is no longer wanted, because an answer to it is the fastest way to go on.
+func TestASetInAShortOutageIsPublishedSoonAfterIt(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start()
+		r.publish(pools(device(1, "a")))
+		r.settle(time.Minute)
+		undo := r.s.Inject(apitest.Fault{Match: apitest.Match{Verb: "update", Resource: "resourceslices"}, Err: apitest.ErrConnReset})
+		r.set(pools(device(1, "b")))
+		r.settle(10 * time.Second)
+		r.set(pools(device(1, "c")))
+		r.settle(20 * time.Second)
+		undo()
+		r.settle(30 * time.Second) // the longest backoff
+		if got := *r.devices()["dev-00001"].Attributes["model"].StringValue; got != "model-c" {
+			t.Errorf("%s half a minute after the outage", got)
 		}
 	})
 }

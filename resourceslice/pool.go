@@ -111,7 +111,7 @@ const (
 //   - a Set or Remove that changes want moves next to the end of the spacing at
 //     most, whatever why was.
 //   - unanswered has a write: no plan is made until the API server has answered
-//     its repetition.
+//     its repetition, or can't carry it out any longer.
 //   - half implies that status.Complete is false.
 type pool struct {
 	id PoolID

@@ -67,9 +67,16 @@ type request struct {
 	rec    *record                   // as it was; nil to create
 	dryRun bool                      // the API server answers and stores nothing
 	verb   string
-	name   string    // of the slice
-	lost   time.Time // when an answer was lost the last time
+	name   string // of the slice
+
+	revision int64     // of the pool when it was planned; 0 after the last repetition
+	since    time.Time // when an answer was lost the first time
+	lost     time.Time // when an answer was lost the last time
 }
+
+// isOver reports whether the answer was lost so long ago that the API server can't
+// carry out the request any longer.
+func (req *request) isOver() bool { return !req.lost.IsZero() && time.Since(req.lost) >= lateWrites }
 
 // execute writes a plan, phase by phase. The facts about written slices are
 // known when it returns, so the next plan goes on from there.
@@ -97,7 +104,7 @@ func (j *job) execute(p *plan) result {
 	}
 	for _, group := range p.deletes {
 		if r := parallel(j, group, false, func(rec *record) result {
-			return j.send(&request{rec: rec, verb: "delete", name: rec.Name})
+			return j.send(&request{rec: rec, verb: "delete", name: rec.Name, revision: j.status.Revision})
 		}); r.verdict != stored {
 			return r
 		}
@@ -128,7 +135,7 @@ func (j *job) write(p *plan, page *page, dryRun bool) result {
 	if err != nil {
 		return failureOf(err)
 	}
-	req := &request{page: page, slice: slice, rec: page.rec, dryRun: dryRun, verb: "update", name: page.name}
+	req := &request{page: page, slice: slice, rec: page.rec, dryRun: dryRun, verb: "update", name: page.name, revision: j.status.Revision}
 	if page.rec == nil {
 		req.verb = "create"
 	}
@@ -143,10 +150,40 @@ func (j *job) write(p *plan, page *page, dryRun bool) result {
 // has answered each. A success or a conflict excludes that the first attempt is
 // carried out later: an update carries a resource version, a create a name, and a
 // delete a UID. A refusal excludes nothing, because a webhook may have let the first
-// attempt pass, so it counts only after lateWrites. A plan never has to assume
-// anything.
+// attempt pass, so it counts only after lateWrites. If Set has changed the pool and the
+// answers have been lost for that time, the write is sent once more: the API server may
+// fail because of its content. A plan never has to assume anything.
 func (j *job) repeat() result {
-	return parallel(j, slices.Collect(maps.Values(j.w.unanswered)), false, j.send)
+	return parallel(j, slices.Collect(maps.Values(j.w.unanswered)), false, func(req *request) result {
+		switch {
+		case req.revision == j.status.Revision || time.Since(req.since) < lateWrites:
+			return j.send(req)
+		case req.revision != 0:
+			req.revision = 0
+			return j.send(req)
+		case !req.isOver():
+			return waitFor(time.Until(req.lost.Add(lateWrites)), failing)
+		}
+		return j.abandon(req)
+	})
+}
+
+// abandon ends the repetition of a lost write that is over. It lists, because the view
+// may not know yet that the write was carried out.
+func (j *job) abandon(req *request) result {
+	for _, sc := range j.c.scopesOf(j.p.id, j.cluster, !j.s.noPool.Load()) {
+		all, err := j.s.list(j.c.outlives, sc)
+		if err != nil {
+			return failureOf(err)
+		}
+		if i := slices.IndexFunc(all, func(rec *record) bool { return rec.Name == req.name }); i >= 0 {
+			j.c.view.wrote(all[i])
+		}
+	}
+	j.c.mu.Lock()
+	defer j.c.mu.Unlock()
+	delete(j.w.unanswered, req.name)
+	return result{verdict: outdated}
 }
 
 // parallel carries out writes, at most Config.Concurrency at once for all pools
@@ -307,8 +344,8 @@ func (j *job) send(req *request) (r result) {
 		// dropped fields.
 	case apierr.Classify(err) == apierr.Invalid && req.lost.IsZero() && req.slice != nil:
 		r = j.refuse(req.page, err)
-	case apierr.Classify(err) == apierr.Invalid && !req.lost.IsZero() && time.Since(req.lost) >= lateWrites:
-		r.verdict = outdated // not carried out; only a plan of now may be refused
+	case req.isOver() && (apierr.Classify(err) == apierr.Invalid || apierr.Classify(err) == apierr.Forbidden):
+		r = j.abandon(req) // only a plan of now may be refused
 	default:
 		r = j.judge(req, err)
 	}
@@ -322,6 +359,9 @@ func (j *job) send(req *request) (r result) {
 		delete(j.w.unanswered, req.name)
 	case apierr.MayHaveCommitted(err):
 		j.w.unanswered[req.name], req.lost = req, time.Now()
+		if req.since.IsZero() {
+			req.since = req.lost
+		}
 		if req.rec == nil {
 			j.w.lostCreate = req.lost
 		}
