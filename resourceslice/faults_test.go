@@ -6,9 +6,11 @@ package resourceslice_test
 import (
 	"context"
 	"fmt"
+	"io"
 	"maps"
 	"net/http"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -769,6 +771,56 @@ func TestASetInAShortOutageIsPublishedSoonAfterIt(t *testing.T) {
 			t.Errorf("%s half a minute after the outage", got)
 		}
 	})
+}
+
+// TestAnEmptyAnswerIsNoAnswer: a proxy makes it up. All devices of the slice would count
+// as dropped, or as not live.
+func TestAnEmptyAnswerIsNoAnswer(t *testing.T) {
+	writes := apitest.Match{Verb: "create,update", Resource: "resourceslices"}
+	dryRuns := apitest.Match{Resource: "resourceslices", Func: func(q apitest.Request) bool { return q.DryRun }}
+	for name, tc := range map[string]struct {
+		match   apitest.Match
+		refused bool
+		next    resourceslice.Pool
+		want    string // models of the two devices
+	}{
+		"write":   {writes, false, pools(device(1, "b"), device(2, "b")), "model-b model-b"},
+		"dry run": {dryRuns, false, pools(broken(device(1, "b")), broken(device(2, "b"))), "model-b model-b"},
+		"get":     {apitest.Match{Verb: "get", Resource: "resourceslices"}, true, pools(device(1, "b"), device(2, "b")), "model-a model-b"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(r *rig) {
+				inject := func() {
+					r.s.Inject(apitest.Fault{Match: tc.match, Times: 1, Answer: func(apitest.Request) (*http.Response, error) {
+						return &http.Response{
+							StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}},
+							Body: io.NopCloser(strings.NewReader(`{"kind":"ResourceSlice","apiVersion":"resource.k8s.io/v1"}`)),
+						}, nil
+					}})
+				}
+				inject()
+				r.start()
+				r.publish(pools(device(1, "a"), device(2, "a")))
+				r.settle(time.Minute)
+				inject()
+				if tc.refused {
+					r.refuseDevice("dev-00001", "b")
+				}
+				r.set(tc.next)
+				r.settle(time.Minute)
+				var models []string
+				for _, name := range slices.Sorted(maps.Keys(r.devices())) {
+					models = append(models, *r.devices()[name].Attributes["model"].StringValue)
+				}
+				if got := strings.Join(models, " "); got != tc.want {
+					t.Errorf("models %q, want %q", got, tc.want)
+				}
+				if _, n := has[*resourceslice.DroppedFieldsError](r); n > 0 {
+					t.Errorf("reported %v", r.reported())
+				}
+			})
+		})
+	}
 }
 
 // TestANodeThatIsDeniedAnotherSliceOfTheNameReadsIt: another client has replaced a

@@ -38,7 +38,8 @@ type Version struct {
 
 	// Get, Write and Delete each send one request. Write creates a slice without
 	// a resource version, and updates others. The API server stores nothing if
-	// dryRun is set, but answers as if it did.
+	// dryRun is set, but answers as if it did. Get and Write return
+	// apierr.ErrAnswer if the answer is about another object or none.
 	Get    func(ctx context.Context, name string) (*resourcev1.ResourceSlice, error)
 	Write  func(ctx context.Context, slice *resourcev1.ResourceSlice, dryRun bool) (*resourcev1.ResourceSlice, error)
 	Delete func(ctx context.Context, name string, opts metav1.DeleteOptions) error
@@ -62,11 +63,17 @@ type slicesClient[T, L any] interface {
 	Watch(context.Context, metav1.ListOptions) (watch.Interface, error)
 }
 
-func newVersion[T, L runtime.Object](name string, c slicesClient[T, L], fieldManager string,
+// object is an API object of one version.
+type object interface {
+	runtime.Object
+	metav1.Object
+}
+
+func newVersion[T object, L runtime.Object](name string, c slicesClient[T, L], fieldManager string,
 	from func(T) (*resourcev1.ResourceSlice, error), to func(*resourcev1.ResourceSlice) (T, error),
 ) Version {
-	answer := func(obj T, err error) (*resourcev1.ResourceSlice, error) {
-		if err != nil {
+	answer := func(obj T, err error, name string) (*resourcev1.ResourceSlice, error) {
+		if obj, err = apierr.Answer(obj, err, name); err != nil {
 			return nil, err
 		}
 		return from(obj)
@@ -83,7 +90,8 @@ func newVersion[T, L runtime.Object](name string, c slicesClient[T, L], fieldMan
 			return from(s)
 		},
 		Get: func(ctx context.Context, name string) (*resourcev1.ResourceSlice, error) {
-			return answer(c.Get(ctx, name, metav1.GetOptions{}))
+			obj, err := c.Get(ctx, name, metav1.GetOptions{})
+			return answer(obj, err, name)
 		},
 		Write: func(ctx context.Context, s *resourcev1.ResourceSlice, dryRun bool) (*resourcev1.ResourceSlice, error) {
 			obj, err := to(s)
@@ -95,9 +103,11 @@ func newVersion[T, L runtime.Object](name string, c slicesClient[T, L], fieldMan
 				runs = []string{metav1.DryRunAll}
 			}
 			if s.ResourceVersion == "" {
-				return answer(c.Create(ctx, obj, metav1.CreateOptions{FieldManager: fieldManager, DryRun: runs}))
+				obj, err = c.Create(ctx, obj, metav1.CreateOptions{FieldManager: fieldManager, DryRun: runs})
+			} else {
+				obj, err = c.Update(ctx, obj, metav1.UpdateOptions{FieldManager: fieldManager, DryRun: runs})
 			}
-			return answer(c.Update(ctx, obj, metav1.UpdateOptions{FieldManager: fieldManager, DryRun: runs}))
+			return answer(obj, err, s.Name)
 		},
 		Delete: c.Delete,
 	}
