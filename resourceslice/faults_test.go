@@ -16,6 +16,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
+	resourcev1beta2 "k8s.io/api/resource/v1beta2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
@@ -452,6 +453,36 @@ func TestADryRunComesBeforeTheFirstRestriction(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) { bubble(t, test) })
+	}
+}
+
+// TestANewSessionRepairsAFaultyPool: another client deletes a slice while no version of
+// the API is watched, so there is no event. A pool with refused content would be
+// reconciled an hour later.
+func TestANewSessionRepairsAFaultyPool(t *testing.T) {
+	for _, faulty := range []bool{false, true} {
+		t.Run(fmt.Sprintf("faulty=%v", faulty), func(t *testing.T) {
+			bubble(t, func(r *rig) {
+				r.start()
+				if faulty {
+					r.refuseDevice("dev-00002", "b")
+				}
+				r.set(pools(device(1, "a"), device(2, "b")))
+				r.settle(10 * time.Minute)
+				r.s.Serve(resourcev1.SchemeGroupVersion, false)
+				r.s.Serve(resourcev1beta2.SchemeGroupVersion, true)
+				down := r.s.Inject(apitest.Fault{Match: apitest.Match{User: r.user.Name}, Status: statuserr.New(503, metav1.StatusReasonServiceUnavailable, "down")})
+				r.s.DropWatches(apitest.Match{User: r.user.Name})
+				r.settle(5 * time.Second)
+				r.foreign(func() { apitest.Delete[sliceType](r.s, "", r.slices()[0].Name) })
+				r.settle(time.Minute)
+				down()
+				r.settle(2 * time.Minute)
+				if n := len(r.slices()); n != 1 {
+					t.Errorf("%d slices two minutes after the outage, want 1", n)
+				}
+			})
+		})
 	}
 }
 

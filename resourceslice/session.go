@@ -197,7 +197,10 @@ func (s *session) synced() {
 	s.known.Store(true)
 	klog.FromContext(s.ctx).V(2).Info("Watching ResourceSlices", "version", s.version.Name)
 	s.c.mu.Lock()
-	for id := range s.c.pools {
+	for id, p := range s.c.pools {
+		if p.why == faulty {
+			p.next = time.Time{} // another client may have changed its slices since the last session
+		}
 		s.c.enqueue(id, 0)
 	}
 	s.c.mu.Unlock()
