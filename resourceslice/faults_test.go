@@ -218,16 +218,17 @@ type switchable struct{ http.RoundTripper }
 
 // TestARestoreFromABackupIsRepaired: the slices are those of yesterday, with
 // lower resource versions than the last own write. If the watch doesn't start
-// over, the next write finds out.
+// over, the next write finds out. If a load balancer answered with 404 in the meantime,
+// the list is the first one of a new session.
 func TestARestoreFromABackupIsRepaired(t *testing.T) {
-	for _, relist := range []bool{true, false} {
-		t.Run(fmt.Sprintf("relist=%v", relist), func(t *testing.T) {
-			bubble(t, func(r *rig) { restoreFromBackup(r, relist) })
+	for _, then := range []string{"list", "new session", "write"} {
+		t.Run(then, func(t *testing.T) {
+			bubble(t, func(r *rig) { restoreFromBackup(r, then) })
 		})
 	}
 }
 
-func restoreFromBackup(r *rig, relist bool) {
+func restoreFromBackup(r *rig, then string) {
 	yesterday := apitest.New(apitest.Options{})
 	r.user = apitest.NodeUser(node)
 	rc := r.s.Config(r.user)
@@ -249,15 +250,23 @@ func restoreFromBackup(r *rig, relist bool) {
 	yesterday.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}})
 	old.ResourceVersion = ""
 	yesterday.Put(old)
+	soon := time.Minute
+	if then == "new session" {
+		soon = 5 * time.Minute // the longest time between two sessions
+		undo := r.s.Inject(apitest.Fault{Match: apitest.Match{User: r.user.Name}, Status: statuserr.New(404, metav1.StatusReasonNotFound, "default backend - 404")})
+		r.s.DropWatches(apitest.Match{User: r.user.Name})
+		r.settle(5 * time.Minute)
+		undo()
+	}
 	proxy.RoundTripper = yesterday.Config(r.user).Transport
 	r.s.DropWatches(apitest.Match{User: r.user.Name})
 	r.settle(time.Second)
 	after := &rig{T: r.T, s: yesterday}
-	if relist {
+	if then != "write" {
 		yesterday.ExpireWatches(apitest.Match{User: r.user.Name})
-		r.settle(time.Minute)
+		r.settle(soon)
 		if got := after.devices(); len(got) != 1 || *got["dev-00001"].Attributes["model"].StringValue != "model-b" {
-			r.Errorf("devices a minute after the restore: %v", got)
+			r.Errorf("devices after the restore: %v", got)
 		}
 	}
 	r.set(pools(device(1, "c")))

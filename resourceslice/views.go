@@ -68,6 +68,7 @@ type entry struct {
 	// gone is set if this process deletes the slice, or found out that it is
 	// deleted. The entry is kept until the watch knows.
 	gone bool
+	at   time.Time // when it was stored
 }
 
 // pool returns the slices of a pool, or false if not all mirrors have synced.
@@ -119,7 +120,7 @@ func (v *view) wrote(rec *record) {
 	case e == nil && m != nil && !newer(rec.ResourceVersion, m.at):
 		// The watch has delivered that it was deleted since.
 	case e == nil || e.gone || !newer(e.rec.ResourceVersion, rec.ResourceVersion):
-		v.slices[rec.Name] = &entry{rec: rec}
+		v.slices[rec.Name] = &entry{rec: rec, at: time.Now()}
 	}
 }
 
@@ -161,7 +162,7 @@ func (v *view) deliver(rec *record, at string) (foreign bool) {
 		e.rec = rec // the last change before the delete
 		return false
 	}
-	v.slices[rec.Name] = &entry{rec: rec}
+	v.slices[rec.Name] = &entry{rec: rec, at: time.Now()}
 	return true
 }
 
@@ -270,8 +271,10 @@ func (m *mirror) Replace(list []any, at string) error {
 	}
 	initial, restored := !m.synced, m.synced && newer(m.at, at) // from a backup
 	for name, e := range c.view.slices {
-		there := listed[e.rec.UID] != nil
-		if !m.scope.covers(e.rec) || !restored && (there || newer(e.rec.ResourceVersion, at)) {
+		there, ahead := listed[e.rec.UID] != nil, newer(e.rec.ResourceVersion, at)
+		// No API server is so far behind with its first list.
+		backup := restored || initial && ahead && time.Since(e.at) >= lateWrites
+		if !m.scope.covers(e.rec) || !backup && (there || ahead) {
 			continue
 		}
 		if delete(c.view.slices, name); !there && !e.gone && !initial {

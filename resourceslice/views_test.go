@@ -6,6 +6,7 @@ package resourceslice
 import (
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -251,6 +252,73 @@ func TestANewSessionKeepsOwnWrites(t *testing.T) {
 		w.list("10", written("b", "2", "5"))
 		w.expect(false, want...)
 	}
+}
+
+// TestANewSessionForgetsAnOldEntryThatIsNewerThanItsList: the API server was restored
+// from a backup while no session had a list. An own write is that much newer only for
+// a short time.
+func TestANewSessionForgetsAnOldEntryThatIsNewerThanItsList(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		age  time.Duration
+		list []*record
+		want []string
+	}{
+		{"an own write", lateWrites - time.Second, []*record{written("a", "1", "5")}, []string{"a/1/12"}},
+		{"an own create", lateWrites - time.Second, nil, []string{"a/1/12"}},
+		{"an older version is listed", lateWrites, []*record{written("a", "1", "5")}, []string{"a/1/5"}},
+		{"the slice is not listed", lateWrites, nil, nil},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				for _, watched := range []bool{false, true} {
+					w := newWatched(t)
+					w.list("9")
+					if w.v.wrote(written("a", "1", "12")); watched {
+						w.v.begin(true)
+						w.v.mirrors[w.m.scope] = w.m
+						w.changed(written("a", "1", "12"))
+						w.p.driftedAt = time.Time{}
+					}
+					w.v.begin(false)
+					time.Sleep(tc.age)
+					w.m = &mirror{s: w.m.s}
+					w.v.mirrors[w.m.scope] = w.m
+					w.list("10", tc.list...)
+					w.expect(false, tc.want...)
+				}
+			})
+		})
+	}
+}
+
+// TestANewSessionStillWaitsForFinalizers: a slice that this process has deleted is not
+// live again because it is listed.
+func TestANewSessionStillWaitsForFinalizers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWatched(t)
+		w.list("9", written("a", "1", "5"))
+		w.v.mark(written("a", "1", "5"), true)
+		w.v.begin(false)
+		time.Sleep(time.Hour)
+		w.m = &mirror{s: w.m.s}
+		w.v.mirrors[w.m.scope] = w.m
+		w.list("10", written("a", "1", "5"))
+		w.expect(false)
+	})
+}
+
+// TestAnOldEntryStaysInALaterList of the same session: the versions of the lists show
+// whether there was a restore.
+func TestAnOldEntryStaysInALaterList(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWatched(t)
+		w.list("9")
+		w.v.wrote(written("a", "1", "12"))
+		time.Sleep(time.Hour)
+		w.list("10")
+		w.expect(false, "a/1/12")
+	})
 }
 
 // TestTheViewIsUnknownBeforeTheFirstList: a plan from half of the slices would
