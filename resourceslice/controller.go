@@ -164,7 +164,7 @@ func (c *Controller) claim(rec *record, owner *metav1.OwnerReference) bool {
 	defer c.mu.Unlock()
 	names, ok := c.named[rec.id.Driver]
 	isClusters := rec.nodeName == ""
-	if !ok || rec.deleting() || isClusters && (rec.otherOwner(owner) != nil || c.cfg.NodeName != "" && len(rec.OwnerReferences) == 0) {
+	if !ok || rec.deleting() || isClusters && (rec.otherOwner(owner) != nil || owner != nil && len(rec.OwnerReferences) == 0) {
 		return true
 	}
 	p := c.pools[rec.id]

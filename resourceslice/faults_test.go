@@ -1148,37 +1148,51 @@ func TestSetAllRemovesAPoolOnceWhileTheWatchIsStalled(t *testing.T) {
 }
 
 // TestSetAllInTheCluster: a controller without a node removes the pools of its
-// driver, and neither those of other drivers nor those of nodes.
+// driver that have its Owner, or no owner if it has none, and neither those of other
+// drivers nor those of nodes.
 func TestSetAllInTheCluster(t *testing.T) {
-	bubble(t, func(r *rig) {
-		everywhere := func(name, driver, pool string) *resourcev1.ResourceSlice {
-			s := live(name, 1, 1, device(1, "a"))
-			s.Spec.NodeName, s.Spec.AllNodes, s.Spec.Driver, s.Spec.Pool.Name = nil, new(true), driver, pool
-			return s
-		}
-		r.foreign(func() {
-			r.s.Put(everywhere("s1", driver, "old"))
-			r.s.Put(everywhere("s2", "other.example.com", "old"))
+	mine := metav1.OwnerReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "mine", UID: "u1"}
+	for name, tc := range map[string]struct {
+		owner resourceslice.OwnerFunc
+		stays string
+	}{
+		"without an owner": {nil, "owned"},
+		"with an owner":    {func(context.Context) (metav1.OwnerReference, error) { return mine, nil }, "unowned"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(r *rig) {
+				everywhere := func(name, driver, pool string, owners ...metav1.OwnerReference) *resourcev1.ResourceSlice {
+					s := live(name, 1, 1, device(1, "a"))
+					s.Spec.NodeName, s.Spec.AllNodes, s.Spec.Driver, s.Spec.Pool.Name = nil, new(true), driver, pool
+					s.OwnerReferences = owners
+					return s
+				}
+				r.foreign(func() {
+					r.s.Put(everywhere("s1", driver, "owned", mine))
+					r.s.Put(everywhere("s2", driver, "unowned"))
+					r.s.Put(everywhere("s3", "other.example.com", "old"))
+				})
+				r.there(everywhere("s4", driver, "of-a-node"))
+				r.consumer.remove()
+				r.start(func(cfg *resourceslice.Config) {
+					cfg.NodeName, cfg.Owner, cfg.Client = "", tc.owner, r.s.Client(apitest.User{})
+				})
+				all := resourceslice.Pool{Devices: devices(3), Nodes: resourceslice.NodeSelection{AllNodes: true}}
+				if err := r.c.SetAll(driver, map[string]resourceslice.Pool{"new": all}); err != nil {
+					t.Fatal(err)
+				}
+				r.settle(time.Minute)
+				var got []string
+				for _, s := range r.slices() {
+					got = append(got, s.Spec.Driver+"/"+s.Spec.Pool.Name)
+				}
+				slices.Sort(got)
+				if want := []string{driver + "/new", driver + "/of-a-node", driver + "/" + tc.stays, "other.example.com/old"}; !slices.Equal(got, want) {
+					t.Errorf("pools %v, want %v", got, want)
+				}
+			})
 		})
-		r.there(everywhere("s3", driver, "of-a-node"))
-		r.consumer.remove()
-		r.start(func(cfg *resourceslice.Config) {
-			cfg.NodeName, cfg.Owner, cfg.Client = "", nil, r.s.Client(apitest.User{})
-		})
-		all := resourceslice.Pool{Devices: devices(3), Nodes: resourceslice.NodeSelection{AllNodes: true}}
-		if err := r.c.SetAll(driver, map[string]resourceslice.Pool{"new": all}); err != nil {
-			t.Fatal(err)
-		}
-		r.settle(time.Minute)
-		var got []string
-		for _, s := range r.slices() {
-			got = append(got, s.Spec.Driver+"/"+s.Spec.Pool.Name)
-		}
-		slices.Sort(got)
-		if want := []string{driver + "/new", driver + "/of-a-node", "other.example.com/old"}; !slices.Equal(got, want) {
-			t.Errorf("pools %v, want %v", got, want)
-		}
-	})
+	}
 }
 
 // TestRemoveRefusesOtherDrivers: a controller of one driver deletes no slice of
