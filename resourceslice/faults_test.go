@@ -1117,6 +1117,84 @@ func TestSetAllWithNodeCredentials(t *testing.T) {
 	})
 }
 
+// TestAMistakenClusterPoolDoesNotBlockThePoolOfTheNode: the node's credentials can't
+// list slices without a node, so they can't have created any for the pool.
+func TestAMistakenClusterPoolDoesNotBlockThePoolOfTheNode(t *testing.T) {
+	mistake := resourceslice.Pool{Devices: devices(3), Nodes: resourceslice.NodeSelection{AllNodes: true}}
+	for _, remove := range []bool{false, true} {
+		t.Run(fmt.Sprintf("remove=%v", remove), func(t *testing.T) {
+			bubble(t, func(r *rig) {
+				r.start()
+				r.publish(pools(device(1, "a")))
+				r.settle(time.Minute)
+				r.set(mistake)
+				r.settle(time.Minute)
+				if forbidden, n := has[*resourceslice.ForbiddenError](r); n != 1 || forbidden.Verb != "list" {
+					t.Errorf("reported %v", r.reported())
+				}
+				want := 1
+				if remove {
+					want = 0
+					r.consumer.remove()
+					if err := r.c.Remove(pool); err != nil {
+						t.Fatal(err)
+					}
+				} else {
+					r.set(pools(device(2, "a")))
+				}
+				r.settle(time.Minute)
+				all := r.slices()
+				if len(all) != want || want > 0 && !hasDevice(all[0], "dev-00002") {
+					t.Errorf("slices %v a minute after the correction", all)
+				}
+				if n := requests.OpenWatches(r.s, apitest.Match{User: r.user.Name, Resource: "resourceslices"}); n != 1 {
+					t.Errorf("%d watches", n)
+				}
+				if s, ok := r.c.Status(pool); ok == remove || s.Published != s.Revision {
+					t.Errorf("status %+v, %v", s, ok)
+				}
+				r.s.ResetJournal()
+				r.settle(time.Hour)
+				if n := len(r.s.Requests(apitest.Match{Func: func(q apitest.Request) bool { return q.Code == http.StatusForbidden }})); n != 0 {
+					t.Errorf("%d forbidden requests in an hour", n)
+				}
+			})
+		})
+	}
+}
+
+// TestAClusterPoolThatCantBeListedAnyLongerIsNotPublishedTwice: the permission is gone
+// for a while when the pool becomes one of the node.
+func TestAClusterPoolThatCantBeListedAnyLongerIsNotPublishedTwice(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.user = admin
+		r.start()
+		r.publish(resourceslice.Pool{Devices: devices(3), Nodes: resourceslice.NodeSelection{AllNodes: true}})
+		r.settle(time.Minute)
+		r.consumer.remove()
+		allow := r.s.Inject(apitest.Fault{
+			Match: apitest.Match{User: admin.Name, Resource: "resourceslices", Func: func(q apitest.Request) bool {
+				return (q.Verb == "list" || q.Verb == "watch") && !strings.Contains(q.FieldSelector, "spec.nodeName="+node)
+			}},
+			Status: statuserr.Forbidden("resourceslices", "", "no"),
+		})
+		r.s.Serve(resourcev1.SchemeGroupVersion, false)
+		r.s.Serve(resourcev1beta2.SchemeGroupVersion, true)
+		r.s.DropWatches(apitest.Match{User: admin.Name})
+		r.settle(5 * time.Minute) // a new session begins
+		r.set(resourceslice.Pool{Devices: devices(3)})
+		r.settle(10 * time.Minute)
+		if all := r.slices(); len(all) != 1 || all[0].Spec.NodeName != nil {
+			t.Errorf("slices %v while those of the cluster can't be listed", all)
+		}
+		allow()
+		r.settle(2 * time.Minute)
+		if all := r.slices(); len(all) != 1 || all[0].Spec.NodeName == nil {
+			t.Errorf("slices %v", all)
+		}
+	})
+}
+
 // TestSetAllRemovesAPoolOnceWhileTheWatchIsStalled: its slice stays in the view until
 // the event of the delete comes, and does not make the pool one to remove again.
 func TestSetAllRemovesAPoolOnceWhileTheWatchIsStalled(t *testing.T) {

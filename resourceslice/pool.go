@@ -174,6 +174,9 @@ func (p *pool) half() bool { return !p.work.windowAt.IsZero() }
 // published reports whether nothing is left to do.
 func (p *pool) published() bool { return p.status.Published == p.status.Revision }
 
+// local reports whether no slice without a node is wanted.
+func (p *pool) local() bool { return p.want == nil || p.want.nodeName != "" }
+
 // isGone reports whether the pool was removed.
 func (p *pool) isGone() bool { return p.want == nil && p.published() }
 

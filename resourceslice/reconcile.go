@@ -365,8 +365,7 @@ func (j *job) finish(done *Published) {
 	if !p.published() {
 		return // Set has scheduled it
 	}
-	local := j.want == nil || j.want.nodeName != ""
-	if p.cluster && local && !slices.ContainsFunc(j.live, func(rec *record) bool { return rec.nodeName == "" }) {
+	if p.cluster && p.local() && !slices.ContainsFunc(j.live, func(rec *record) bool { return rec.nodeName == "" }) {
 		p.cluster = false
 		j.s.poke() // a watch may be of no use
 	}

@@ -231,9 +231,26 @@ func (s *session) failed(m *mirror, err error) {
 		// The API server has no WatchList, or not the resource version. The
 		// informer lists instead.
 	case class == apierr.Forbidden:
+		s.leaveOut(m.scope)
 		s.streak.Fail(s.ctx, s.c.cfg.ErrorHandler, &ForbiddenError{Verb: "list", Err: err}, "Failed to list and watch ResourceSlices")
 	default:
 		s.streak.FailAfter(s.ctx, reportAfter, s.c.cfg.ErrorHandler, fmt.Errorf("resourceslice: list and watch: %w", err), "Failed to list and watch ResourceSlices")
+	}
+}
+
+// leaveOut makes the pools of the node wait no longer for a scope that the credentials
+// can't list. They can't have created a slice in it either, unless the view has one.
+func (s *session) leaveOut(sc scope) {
+	if s.c.view.has(sc) {
+		return
+	}
+	s.c.mu.Lock()
+	defer s.c.mu.Unlock()
+	for id, p := range s.c.pools {
+		if p.cluster && p.local() && sc.covers(&record{id: id}) {
+			p.cluster = false
+			s.c.enqueue(id, 0)
+		}
 	}
 }
 

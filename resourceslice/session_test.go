@@ -130,6 +130,19 @@ func TestOnlyAWatchByPoolFindsOutThatPoolsCantBeSelected(t *testing.T) {
 	}
 }
 
+// TestAForbiddenScopeIsLeftOutForItsPoolsOnly: another pool of the driver may be one
+// that can be listed, and has slices.
+func TestAForbiddenScopeIsLeftOutForItsPoolsOnly(t *testing.T) {
+	s, _, p := newWatching(t)
+	other := newPool(PoolID{testID.Driver, "other"})
+	s.c.pools[other.id] = other
+	p.cluster, other.cluster = true, true
+	s.failed(&mirror{s: s, scope: scope{driver: testID.Driver, pool: testID.Name}}, statuserr.Forbidden("resourceslices", "", "no"))
+	if p.cluster || !other.cluster {
+		t.Errorf("the pool waits for the slices of the cluster: %v, the other pool: %v", p.cluster, other.cluster)
+	}
+}
+
 // TestAScopeCoversWhatItsSelectorSelects, or the view has slices that no watch
 // delivers, or that a pool doesn't find.
 func TestAScopeCoversWhatItsSelectorSelects(t *testing.T) {

@@ -101,6 +101,18 @@ func (v *view) all() (records []*record) {
 	return records
 }
 
+// has reports whether a slice in the scope is known.
+func (v *view) has(sc scope) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for _, e := range v.slices {
+		if sc.covers(e.rec) {
+			return true
+		}
+	}
+	return false
+}
+
 // mirrorOf returns the mirror that delivers a slice, or nil.
 func (v *view) mirrorOf(rec *record) *mirror {
 	for sc, m := range v.mirrors {
