@@ -1001,6 +1001,56 @@ func TestAPartitionTypeWithoutPartitions(t *testing.T) {
 	})
 }
 
+// TestAnErrorIsReportedAgainAfterARepair: the pool was published without it in between.
+func TestAnErrorIsReportedAgainAfterARepair(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start()
+		r.publish(pools(device(1, "a")))
+		r.settle(time.Minute)
+		r.foreign(func() { apitest.Delete[sliceType](r.s, "", r.slices()[0].Name) })
+		r.settle(time.Hour)
+		for i := range 3 {
+			undo := r.s.Inject(apitest.Fault{Match: apitest.Match{Verb: "update", Resource: "resourceslices"}, Status: statuserr.Forbidden("resourceslices", "s", "policy")})
+			r.set(pools(device(1, fmt.Sprint(i))))
+			r.settle(10 * time.Minute)
+			undo()
+			r.settle(10 * time.Minute)
+			if s, _ := r.c.Status(pool); s.Published != s.Revision {
+				t.Fatalf("status %+v", s)
+			}
+		}
+		if _, n := has[*resourceslice.ForbiddenError](r); n != 3 {
+			t.Errorf("three lasting errors are reported %d times", n)
+		}
+	})
+}
+
+// TestEachSeriesOfRepairsIsReportedOnce, with the third repair.
+func TestEachSeriesOfRepairsIsReportedOnce(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start()
+		r.publish(pools(device(1, "a")))
+		for series := range 3 {
+			r.settle(time.Hour)
+			for repair := range 6 {
+				r.foreign(func() {
+					apitest.Edit(r.s, "", r.slices()[0].Name, func(s sliceType) {
+						s.Spec.Devices[0].Attributes["model"] = resourcev1.DeviceAttribute{StringValue: new("changed")}
+					})
+				})
+				r.settle(time.Minute)
+				want := series
+				if repair >= 2 {
+					want++
+				}
+				if _, n := has[*resourceslice.ContendedError](r); n != want {
+					t.Fatalf("%d reports after repair %d of series %d, want %d", n, repair+1, series+1, want)
+				}
+			}
+		}
+	})
+}
+
 // TestSetAllRemovesTheOtherPoolsOfTheDriver: a pool that was renamed while the
 // process was down, one that was a cluster pool, and one that this process Set.
 func TestSetAllRemovesTheOtherPoolsOfTheDriver(t *testing.T) {

@@ -315,7 +315,7 @@ func (j *job) noteRepair() {
 	e := &ContendedError{Pool: j.p.id, Manager: conflict.manager, Repairs: conflict.repairs, Next: j.p.repairDelay(j.c.cfg.RepairDelay)}
 	j.c.mu.Unlock()
 	j.logger.V(2).Info("Repairing what another writer changed", "manager", e.Manager, "repairs", e.Repairs)
-	if e.Repairs >= contentionAfter {
+	if e.Repairs == contentionAfter {
 		j.report("contended by "+e.Manager, e, "Another writer keeps changing the pool")
 	}
 }
@@ -350,7 +350,7 @@ func (j *job) finish(done *Published) {
 	j.c.mu.Lock()
 	defer j.c.mu.Unlock()
 	p := j.p
-	if j.w.problem == nil && p.conflict.repairs == 0 {
+	if j.w.problem == nil {
 		clear(j.w.reported)
 	}
 	if p.driftedAt.Equal(j.driftedAt) {
