@@ -26,7 +26,7 @@ func (j *job) compare(req *request, got *resourcev1.ResourceSlice, rec *record) 
 	found := make(map[hash]*answer)
 	fieldsOf := sync.OnceValue(func() map[string][]string { return missingFields(&req.slice.Spec, &got.Spec) })
 	add := func(name string, sent, live hash, unsafe bool) {
-		a := &answer{stored: live, at: time.Now()}
+		a := &answer{stored: live, at: time.Now(), head: name == ""}
 		if fields := fieldsOf()[name]; len(fields) > 0 {
 			err := &DroppedFieldsError{Pool: j.p.id, Slice: got.Name, Fields: fields}
 			if unsafe && !j.c.cfg.PublishUnrestricted {

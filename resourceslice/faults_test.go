@@ -495,6 +495,59 @@ func TestANewSessionRepairsAFaultyPool(t *testing.T) {
 	}
 }
 
+// TestADroppedHeadIsAskedForWithADryRun: a field that all slices have is dropped. It is
+// tried again each hour and after each outage, but not with a new generation.
+func TestADroppedHeadIsAskedForWithADryRun(t *testing.T) {
+	bubble(t, func(r *rig) {
+		dryRuns := apitest.Match{Verb: "update", Resource: "resourceslices", Func: func(q apitest.Request) bool { return q.DryRun }}
+		expect := func(what string, n int) {
+			t.Helper()
+			if got := len(r.s.Requests(dryRuns)); got != n {
+				t.Errorf("%s: %d dry runs, want %d", what, got, n)
+			}
+			if s, _ := r.c.Status(pool); s.Generation != 1 || !contains(s.Err, "skipNodeOperations") {
+				t.Errorf("%s: status %+v", what, s)
+			}
+			r.expect(what, 0, 0, 0)
+		}
+		r.s.SetGate(apitest.DRAOptionalNodeOperations, false)
+		r.start()
+		r.set(skipped(tainted(200)...))
+		r.settle(time.Minute)
+		r.s.ResetJournal()
+		r.settle(10 * time.Hour)
+		expect("ten hours", 10)
+		r.s.DropWatches(apitest.Match{User: r.user.Name}) // so that the next watch is a short one
+		r.settle(2 * time.Minute)
+		r.s.ResetJournal()
+		r.s.DropWatches(apitest.Match{User: r.user.Name})
+		r.settle(2 * time.Minute)
+		expect("an outage", 1)
+
+		undo := r.s.Inject(apitest.Fault{Match: dryRuns, Status: statuserr.InternalError("x")})
+		r.settle(61 * time.Minute)
+		if n := len(r.s.Requests(dryRuns)); n < 2 {
+			t.Errorf("%d dry runs, although the first one failed", n)
+		}
+		undo()
+		r.settle(time.Minute)
+		r.s.ResetJournal()
+		r.settle(30 * time.Minute)
+		expect("after dry runs that failed", 0)
+
+		r.s.SetGate(apitest.DRAOptionalNodeOperations, true)
+		r.settle(time.Hour)
+		for _, s := range r.slices() {
+			if len(s.Spec.SkipNodeOperations) == 0 {
+				t.Errorf("slice %s does not have the field an hour after the feature is on", s.Name)
+			}
+		}
+		if s, _ := r.c.Status(pool); s.Generation != 2 || s.Err != nil {
+			t.Errorf("status %+v", s)
+		}
+	})
+}
+
 // TestContentIsSentAgainAfterAnOutageAtTheEndOfALongWatch: the API server is down, and
 // gets another feature gate, at the time at which the watch ends anyway.
 func TestContentIsSentAgainAfterAnOutageAtTheEndOfALongWatch(t *testing.T) {

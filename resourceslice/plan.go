@@ -36,6 +36,9 @@ type answer struct {
 	// only added something. Content with an error is sent again after retryFaults.
 	err error
 	at  time.Time
+	// head is set if the content is the head of slices. Without this answer all pages
+	// would be written again, so it is doubted when it is old, and not forgotten.
+	head, doubted bool
 }
 
 // observed has the facts that a plan starts from, except for the desired pool.

@@ -249,9 +249,13 @@ func (w *work) begin(d *desired) {
 }
 
 // forget forgets answers with an error that are that old, so that their content
-// is sent again.
+// is sent again. It doubts those about heads.
 func (w *work) forget(age time.Duration) {
-	maps.DeleteFunc(w.answers, func(_ hash, a *answer) bool { return a.err != nil && time.Since(a.at) >= age })
+	maps.DeleteFunc(w.answers, func(_ hash, a *answer) bool {
+		old := a.err != nil && time.Since(a.at) >= age
+		a.doubted = a.doubted || old && a.head
+		return old && !a.head
+	})
 }
 
 // faultsDue returns when content has to be sent again that the API server

@@ -175,6 +175,9 @@ func (j *job) try() result {
 		return r
 	}
 	if p.empty() {
+		if r := j.doubt(p); r.verdict != stored {
+			return r
+		}
 		j.published(p)
 		return result{verdict: done}
 	}
