@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -214,7 +215,23 @@ func TestASetDoesNotWaitForARetry(t *testing.T) {
 }
 
 // switchable is a RoundTripper that can be switched to another API server.
-type switchable struct{ http.RoundTripper }
+type switchable struct {
+	mu sync.Mutex
+	to http.RoundTripper
+}
+
+func (s *switchable) become(to http.RoundTripper) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.to = to
+}
+
+func (s *switchable) RoundTrip(req *http.Request) (*http.Response, error) {
+	s.mu.Lock()
+	to := s.to
+	s.mu.Unlock()
+	return to.RoundTrip(req)
+}
 
 // TestARestoreFromABackupIsRepaired: the slices are those of yesterday, with
 // lower resource versions than the last own write. If the watch doesn't start
@@ -232,7 +249,7 @@ func restoreFromBackup(r *rig, then string) {
 	yesterday := apitest.New(apitest.Options{})
 	r.user = apitest.NodeUser(node)
 	rc := r.s.Config(r.user)
-	proxy := &switchable{rc.Transport}
+	proxy := &switchable{to: rc.Transport}
 	rc.Transport = proxy
 	cs := kubernetes.NewForConfigOrDie(rc)
 	for range 50 { // so that resource versions are higher than on the other
@@ -258,7 +275,7 @@ func restoreFromBackup(r *rig, then string) {
 		r.settle(5 * time.Minute)
 		undo()
 	}
-	proxy.RoundTripper = yesterday.Config(r.user).Transport
+	proxy.become(yesterday.Config(r.user).Transport)
 	r.s.DropWatches(apitest.Match{User: r.user.Name})
 	r.settle(time.Second)
 	after := &rig{T: r.T, s: yesterday}
