@@ -12,7 +12,6 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	coordinationv1beta1 "k8s.io/api/coordination/v1beta1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
@@ -331,15 +330,12 @@ func (r *request) answered(err error) error {
 	return err
 }
 
-// isMissing reports whether err means that the object does not exist. If its API does
-// not exist, the error does not name the object.
+// isMissing reports whether err means that the object does not exist, and not its API.
 func (r *request) isMissing(err error) bool {
-	name := r.key.Name
 	if r.ofCandidate() {
-		name = r.name
+		return apierr.IsMissing(err, "leasecandidates", r.name)
 	}
-	status, ok := errors.AsType[*apierrors.StatusError](err)
-	return ok && apierrors.IsNotFound(err) && status.Status().Details != nil && status.Status().Details.Name == name
+	return apierr.IsMissing(err, "leases", r.key.Name)
 }
 
 // takeIn updates the index from the answer to a request. c.mu must be held.
