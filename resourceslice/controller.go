@@ -157,9 +157,11 @@ func (c *Controller) SetAll(driver string, pools map[string]Pool) error {
 
 // claim makes the pool of a slice one of this controller's: it removes the pool
 // if SetAll did not name it, and publishes it once more if this process
-// published it without looking at the slices that belong to no node. It returns
-// false if a pool that SetAll named has not been Set yet.
-func (c *Controller) claim(rec *record, owner *metav1.OwnerReference) bool {
+// published it without looking at the slices that belong to no node. managed says that
+// the pool was there, and not removed, before the slice was read. claim returns false if
+// it must be called again: a pool that SetAll named has not been Set yet, or the removal
+// of the pool has just ended.
+func (c *Controller) claim(rec *record, owner *metav1.OwnerReference, managed bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	names, ok := c.named[rec.id.Driver]
@@ -171,6 +173,8 @@ func (c *Controller) claim(rec *record, owner *metav1.OwnerReference) bool {
 	switch {
 	case p == nil && names[rec.id.Name]:
 		return false // Set refused it
+	case managed && (p == nil || p.isGone()):
+		return false // perhaps with this slice
 	case p == nil || p.isGone():
 		klog.FromContext(c.outlives).Info("Removing a pool that the driver no longer has", "driver", rec.id.Driver, "pool", rec.id.Name)
 		p = newPool(rec.id)

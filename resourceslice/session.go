@@ -273,7 +273,10 @@ func (s *session) live(id PoolID, cluster bool) ([]*record, bool) {
 // removeUnnamed removes pools that SetAll did not name.
 func (s *session) removeUnnamed() {
 	s.c.mu.Lock()
-	named := maps.Clone(s.c.named)
+	named, managed := maps.Clone(s.c.named), make(map[PoolID]bool)
+	for id, p := range s.c.pools {
+		managed[id] = !p.isGone()
+	}
 	s.c.mu.Unlock()
 	if len(named) == 0 || !s.known.Load() {
 		return
@@ -287,7 +290,7 @@ func (s *session) removeUnnamed() {
 	}
 	s.owning.OK(s.ctx, "Got the owner of ResourceSlices again")
 	for _, rec := range s.c.view.all() {
-		s.c.claim(rec, owner)
+		s.c.claim(rec, owner, managed[rec.id])
 	}
 	if s.c.cfg.NodeName == "" {
 		return // the mirrors have all slices
@@ -296,7 +299,7 @@ func (s *session) removeUnnamed() {
 		if _, listed := s.orphans[driver]; !listed && !s.listOrphans(driver) {
 			continue // the next beat tries again
 		}
-		s.orphans[driver] = slices.DeleteFunc(s.orphans[driver], func(rec *record) bool { return s.c.claim(rec, owner) })
+		s.orphans[driver] = slices.DeleteFunc(s.orphans[driver], func(rec *record) bool { return s.c.claim(rec, owner, managed[rec.id]) })
 	}
 }
 
