@@ -220,10 +220,7 @@ func (c *Controller) reportProblems(t *podState, problems field.ErrorList) {
 // this UID, does not exist. The API server calls the latter an attempt to change
 // an immutable field.
 func isInstanceGone(err error, name string) bool {
-	if isPodMissing(err, name) {
-		return true
-	}
-	return isInvalidField(err, func(field string) bool { return field == "metadata.uid" })
+	return isPodMissing(err, name) || isInvalidField(err, func(field string) bool { return field == "metadata.uid" })
 }
 
 // isInvalidField reports whether the API server calls a wanted field invalid.
@@ -245,17 +242,9 @@ func isAboutStatus(err error) bool {
 // such as an empty object from a proxy.
 var errAnswer = errors.New("podsync: the API server's answer is not about the pod")
 
-// isPodMissing reports whether a 404 is about this pod. A proxy, or a server at a wrong
-// address, also answers 404 for the path, and a missing pod is stopped.
-func isPodMissing(err error, name string) bool {
-	var status apierrors.APIStatus
-	if !apierrors.IsNotFound(err) || !errors.As(err, &status) || status.Status().Details == nil {
-		return false
-	}
-	_, unexpected := apierrors.StatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
-	details := status.Status().Details
-	return details.Kind == "pods" && details.Name == name && !unexpected
-}
+// isPodMissing reports whether a 404 is about this pod. A proxy's is not, and a missing
+// pod is stopped.
+func isPodMissing(err error, name string) bool { return apierr.IsMissing(err, "pods", name) }
 
 // delete sends the DELETE of the pod.
 func (c *Controller) delete(ctx context.Context, t *podState, call *call) {
