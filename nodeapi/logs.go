@@ -312,7 +312,7 @@ func (s *Server) hasEnded(c Container, began instance) bool {
 func endCheck(drain time.Duration) time.Duration { return max(drain/5, 10*time.Millisecond) }
 
 // snapshot is the pods of the node at most half an endCheck ago. The logs that are
-// followed share it: each alone would ask for all pods once in that time.
+// followed share it. Otherwise each would ask for all pods at each of its looks.
 type snapshot struct {
 	mu   sync.Mutex
 	pods map[Pod]*corev1.Pod // nil if it is too old

@@ -61,9 +61,9 @@ func New(cfg Config) *cache.ListWatch {
 	// A reflector's calls do not overlap.
 	var ends time.Time // when the last stream ends, if it does not break
 	var doubt bool     // the version of the last stream may be newer than the server's
-	anew := func() (watch.Interface, error) {
+	relist := func() (watch.Interface, error) {
 		doubt = true
-		return nil, errAnew
+		return nil, errRelist
 	}
 	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
@@ -85,7 +85,7 @@ func New(cfg Config) *cache.ListWatch {
 			case lists && doubt:
 				opts.ResourceVersion = ""
 			case !lists && time.Until(ends) > early:
-				return anew()
+				return relist()
 			}
 			ends = time.Time{}
 			if opts.TimeoutSeconds != nil {
@@ -100,7 +100,7 @@ func New(cfg Config) *cache.ListWatch {
 				case ctx.Err() != nil:
 					return nil, ctx.Err()
 				case utilnet.IsConnectionRefused(err) && !lists:
-					return anew()
+					return relist()
 				case !isWaitedFor(err):
 					return nil, err
 				}
@@ -112,8 +112,8 @@ func New(cfg Config) *cache.ListWatch {
 // early is how much too early a stream may end that did not break.
 const early = time.Second
 
-// errAnew makes a reflector list.
-var errAnew error = apierrors.NewResourceExpired("the API server may have been restored from a backup")
+// errRelist makes a reflector list.
+var errRelist error = apierrors.NewResourceExpired("the API server may have been restored from a backup")
 
 // Bounded opens a watch that cannot hang. The answer must arrive within
 // timeout, and the stream must end at the requested time or soon after.
