@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore"
+	"github.com/kubewright/kubewright/internal/durable"
 )
 
 // The benchmarks run on the disk of the temporary directory (TMPDIR), which
@@ -21,7 +22,7 @@ import (
 
 // counting counts the flushes of the disk that a store asks for.
 type counting struct {
-	slotstore.FS
+	durable.FS
 	flushes int
 }
 

@@ -14,10 +14,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/kubewright/kubewright/internal/testlog"
-
 	"fmt"
-	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore/crashfs"
+
+	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore/slottest"
+	"github.com/kubewright/kubewright/internal/testlog"
 )
 
 // feed is a Source that a test speaks through.
@@ -41,7 +41,7 @@ func (f feed) Payloads(ctx context.Context) iter.Seq2[Payload, error] {
 // node is a machine with a disk, on which a process runs or does not.
 type node struct {
 	t    *testlog.T
-	disk *crashfs.FS
+	disk *slottest.Disk
 	cfg  Config[string]
 	boot string // the machine's boot ID
 
@@ -56,7 +56,7 @@ type node struct {
 
 // newNode makes a node inside a bubble.
 func newNode(t *testing.T) *node {
-	n := &node{t: testlog.New(t), disk: crashfs.New(), boot: "boot 1", feed: make(feed)}
+	n := &node{t: testlog.New(t), disk: slottest.New(), boot: "boot 1", feed: make(feed)}
 	n.cfg = Config[string]{
 		Dir: "/crashfs", Codec: testCodec(), Source: n.feed, Build: "1",
 		ErrorHandler: func(_ context.Context, err error, msg string) { n.t.Notef("%s: %v", msg, err) },

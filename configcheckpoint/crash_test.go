@@ -11,7 +11,8 @@ import (
 	"maps"
 
 	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore"
-	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore/crashfs"
+	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore/slottest"
+	"github.com/kubewright/kubewright/internal/durable/crashfs"
 )
 
 const testAttempts = 2
@@ -19,7 +20,7 @@ const testAttempts = 2
 // machine is one node: a disk, and the process on it if one runs. It records
 // the acknowledged state, to check the next process.
 type machine struct {
-	fs *crashfs.FS
+	fs *slottest.Disk
 	c  *Controller[string]
 	l  *loop[string]
 
@@ -29,12 +30,12 @@ type machine struct {
 	promoted map[Digest]bool
 }
 
-func newMachine(disk *crashfs.FS) *machine {
+func newMachine(disk *slottest.Disk) *machine {
 	return &machine{fs: disk, starts: map[string]int{}, promoted: map[Digest]bool{}}
 }
 
 // on returns the same node with another disk, and no process.
-func (m *machine) on(disk *crashfs.FS) *machine {
+func (m *machine) on(disk *slottest.Disk) *machine {
 	return &machine{fs: disk, last: m.last, starts: maps.Clone(m.starts), promoted: maps.Clone(m.promoted)}
 }
 

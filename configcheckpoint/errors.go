@@ -9,6 +9,7 @@ import (
 	"syscall"
 
 	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore"
+	"github.com/kubewright/kubewright/internal/durable"
 )
 
 var (
@@ -32,10 +33,10 @@ var (
 	// configuration. After any other error Admit is called again.
 	ErrRefused = errors.New("configcheckpoint: refused")
 	// ErrLocked is returned by Boot if another process has the store open.
-	ErrLocked = slotstore.ErrLocked
+	ErrLocked = durable.ErrLocked
 	// ErrPermissions is returned by Boot if another user could write the store,
 	// and so choose the configuration that this node runs.
-	ErrPermissions = slotstore.ErrPermissions
+	ErrPermissions = durable.ErrPermissions
 	// ErrNoConfig is returned by Boot if no configuration can be run and
 	// Codec.Default is not set or fails too. The error has a cause for each.
 	ErrNoConfig = errors.New("configcheckpoint: no configuration can be run")

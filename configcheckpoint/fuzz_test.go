@@ -18,9 +18,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubewright/kubewright/apitest"
-
 	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore"
-	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore/crashfs"
+	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore/slottest"
 )
 
 // someSlots returns slots of every kind, for the fuzzer to start from.
@@ -89,7 +88,7 @@ func FuzzBoot(f *testing.F) {
 		if framed {
 			a, b = frame(a), frame(b)
 		}
-		disk := crashfs.New()
+		disk := slottest.New()
 		disk.Put(".", nil)
 		disk.Put(slotstore.PayloadDir, nil)
 		disk.Put(slotstore.SlotA, append([]byte{}, a...))
@@ -189,7 +188,7 @@ func FuzzDeliver(f *testing.F) {
 	f.Add([]byte("bad"), strings.Repeat("\xff\"", 500), strings.Repeat("<", 500))
 	f.Add([]byte(nil), "", "\n")
 	f.Fuzz(func(t *testing.T, data []byte, name, version string) {
-		m := newMachine(crashfs.New())
+		m := newMachine(slottest.New())
 		if err := m.boot(); err != nil {
 			t.Fatal(err)
 		}

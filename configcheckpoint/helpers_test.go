@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore"
+	"github.com/kubewright/kubewright/internal/durable"
 	"github.com/kubewright/kubewright/internal/testmain"
 )
 
@@ -31,7 +32,7 @@ const errReadOnly = syscall.EROFS
 const slotSize = 8192
 
 // storeOn returns the store on a disk of a test.
-func storeOn(disk slotstore.FS) *slotstore.Store {
+func storeOn(disk durable.FS) *slotstore.Store {
 	s, err := newStore(disk)
 	if err != nil {
 		panic(err)

@@ -15,9 +15,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/events"
+
+	"github.com/kubewright/kubewright/internal/durable"
 )
 
 // TestHooksAndEvents goes through all of them, in order.
@@ -237,7 +238,7 @@ func testLateDisk(t *testing.T) {
 }
 
 type lateDisk struct {
-	slotstore.FS
+	durable.FS
 	mounted atomic.Bool
 }
 

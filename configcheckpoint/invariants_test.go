@@ -7,8 +7,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore"
-	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore/crashfs"
+	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore/slottest"
 )
 
 // Package slotstore tests that a record survives crashes. The tests here check
@@ -29,10 +28,11 @@ func (in *inspector) done() bool { return in.quick && len(in.violations) > 0 }
 
 // crashEverywhere performs steps once for every shards-th change of the disk,
 // beginning with first, crashes there, and checks everything that could be left.
-func (in *inspector) crashEverywhere(off crashfs.Mutation, steps []step, first, shards int) {
+func (in *inspector) crashEverywhere(off slottest.Rule, steps []step, first, shards int) {
 	for k := first; !in.done(); k += shards {
-		m := newMachine(crashfs.New())
-		m.fs.Off, m.fs.CrashAt = off, k
+		m := newMachine(slottest.New())
+		m.fs.SwitchOff(off)
+		m.fs.CrashAt = k
 		where, err := m.run(steps)
 		if err != nil {
 			in.violated("without a crash: %v", err)
@@ -63,15 +63,15 @@ func (in *inspector) crashEverywhere(off crashfs.Mutation, steps []step, first, 
 // consistent checks a disk and a boot on it: Boot does not fail because of a
 // crash, every payload that the record refers to is there, and only a
 // configuration that ran and passed its trial is called good.
-func (in *inspector) consistent(m *machine, disk *crashfs.FS, where string) {
+func (in *inspector) consistent(m *machine, disk *slottest.Disk, where string) {
 	s := storeOn(disk)
 	if damage, err := s.Open(); err != nil || damage != nil {
 		in.violated("%s: open: %v, %v", where, err, damage)
 		return
 	}
 	r := stored(s)
-	if disk.Acked != nil && r.Gen < crashfs.Generation(disk.Acked) {
-		in.violated("%s: generation %d is back at %d", where, crashfs.Generation(disk.Acked), r.Gen)
+	if disk.Acked != nil && r.Gen < slottest.Generation(disk.Acked) {
+		in.violated("%s: generation %d is back at %d", where, slottest.Generation(disk.Acked), r.Gen)
 	}
 	for _, ref := range r.refs() {
 		if _, err := s.Load(ref.Digest); err != nil {
@@ -134,7 +134,7 @@ func TestCrashAtEveryChange(t *testing.T) {
 			t.Run(fmt.Sprint(i), func(t *testing.T) {
 				t.Parallel()
 				in := &all[i]
-				in.crashEverywhere(crashfs.Mutation{}, crashLife(), i+1, shards)
+				in.crashEverywhere("", crashLife(), i+1, shards)
 				for _, v := range in.violations[:min(10, len(in.violations))] {
 					t.Error(v)
 				}
@@ -162,14 +162,11 @@ func TestStartsMustBeDurable(t *testing.T) {
 	if testing.Short() {
 		t.Skip("single goroutines, in which there is no race: make unit runs it")
 	}
-	for name, off := range map[string]crashfs.Mutation{
-		"records":  {SlotFlush: true},
-		"payloads": {PayloadDirFlush: true},
-	} {
+	for _, off := range []slottest.Rule{slottest.SlotFlush, slottest.PayloadDirFlush} {
 		in := &inspector{quick: true}
 		in.crashEverywhere(off, crashLife(), 1, 1)
 		if len(in.violations) == 0 {
-			t.Errorf("%s that are not flushed: nothing noticed in %d images", name, in.images)
+			t.Errorf("without %q: nothing noticed in %d images", off, in.images)
 		}
 	}
 }
@@ -180,5 +177,3 @@ func sameRecord(a, b record) bool {
 	y, errY := b.encode()
 	return errX == nil && errY == nil && string(x) == string(y)
 }
-
-var _ slotstore.FS = (*crashfs.FS)(nil)

@@ -15,9 +15,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore/slottest"
 	"github.com/kubewright/kubewright/internal/lifecycletest"
-
-	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore/crashfs"
 )
 
 // bootAndRun is a process without work of its own: it boots, runs and takes
@@ -51,7 +50,7 @@ func TestLifecycle(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			c.store = storeOn(crashfs.New())
+			c.store = storeOn(slottest.New())
 			return bootAndRun{c}
 		},
 		ErrAlreadyRun: ErrAlreadyRun,

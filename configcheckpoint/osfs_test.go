@@ -19,7 +19,7 @@ import (
 	"testing"
 
 	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore"
-	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore/crashfs"
+	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore/slottest"
 )
 
 // The tests of this file are those of real file systems.
@@ -40,7 +40,7 @@ func startIn(t *testing.T, dir string) (process, error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := process{&machine{fs: crashfs.New(), c: c, starts: map[string]int{}, promoted: map[Digest]bool{}}, t}
+	p := process{&machine{fs: slottest.New(), c: c, starts: map[string]int{}, promoted: map[Digest]bool{}}, t}
 	p.l = newLoop(c)
 	p.active, err = c.Boot(t.Context())
 	return p, err

@@ -18,9 +18,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubewright/kubewright/apitest"
-
 	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore"
-	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore/crashfs"
+	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore/slottest"
 )
 
 // The tests of this file are about faults that this package once had.
@@ -100,13 +99,13 @@ func TestUnreadableSlotsAreNotWrittenOver(t *testing.T) {
 }
 
 // gen returns the generation in a slot.
-func gen(disk *crashfs.FS, name string) uint64 {
+func gen(disk *slottest.Disk, name string) uint64 {
 	data, _ := disk.Data(name)
 	record, err := slotstore.DecodeSlot(data)
 	if err != nil {
 		panic(err)
 	}
-	return crashfs.Generation(record)
+	return slottest.Generation(record)
 }
 
 // TestUnreadablePayloadIsNotDamaged: a payload that could not be read for want of

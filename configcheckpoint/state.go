@@ -15,6 +15,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore"
+	"github.com/kubewright/kubewright/internal/durable"
 )
 
 // This file has the state on the disk and the decisions about it. The decisions do
@@ -167,7 +168,7 @@ func (r record) check() error {
 var errTooNew = errors.New("the store was written by a newer program")
 
 // newStore returns the store of records in a directory.
-func newStore(fs slotstore.FS) (*slotstore.Store, error) {
+func newStore(fs durable.FS) (*slotstore.Store, error) {
 	empty, err := emptyRecord().encode()
 	if err != nil {
 		return nil, err

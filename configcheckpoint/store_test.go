@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore"
-	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore/crashfs"
+	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore/slottest"
 )
 
 // TestErrorAtEveryChange lets each change of the disk fail once, with each
@@ -23,24 +23,24 @@ func TestErrorAtEveryChange(t *testing.T) {
 	}
 	for _, errno := range errnos {
 		in := &inspector{}
-		points := in.errorEverywhere(crashfs.Mutation{}, errno)
+		points := in.errorEverywhere("", errno)
 		t.Logf("%v: %d points", errno, points)
 		for _, v := range in.violations[:min(10, len(in.violations))] {
 			t.Errorf("%v: %s", errno, v)
 		}
 	}
 	in := &inspector{quick: true}
-	in.errorEverywhere(crashfs.Mutation{Errors: true}, syscall.EIO)
+	in.errorEverywhere(slottest.Errors, syscall.EIO)
 	if len(in.violations) == 0 {
 		t.Error("swallowed errors were not noticed")
 	}
 }
 
 // errorEverywhere lives once for every change of the disk, which fails.
-func (in *inspector) errorEverywhere(off crashfs.Mutation, errno error) (points int) {
+func (in *inspector) errorEverywhere(off slottest.Rule, errno error) (points int) {
 	for k := 1; !in.done(); k++ {
-		m := newMachine(crashfs.New())
-		m.fs.Off = off
+		m := newMachine(slottest.New())
+		m.fs.SwitchOff(off)
 		m.fs.Fail[k] = errno
 		where := ""
 		for i, s := range crashLife() {
@@ -104,7 +104,7 @@ func TestDeadDisk(t *testing.T) {
 			{boot(), deliver("A"), boot(), promoteNow(), deliver("B")},
 			{boot(), deliver("A"), boot(), promoteNow(), deliver("B"), boot()},
 		} {
-			m := newMachine(crashfs.New())
+			m := newMachine(slottest.New())
 			if where, err := m.run(life); err != nil {
 				t.Fatal(where, err)
 			}
@@ -128,7 +128,7 @@ func TestDeadDisk(t *testing.T) {
 
 // TestFlushesAreCounted holds the store to its costs.
 func TestFlushesAreCounted(t *testing.T) {
-	m := newMachine(crashfs.New())
+	m := newMachine(slottest.New())
 	count := func(what string, flushes, changes int, steps ...step) {
 		t.Helper()
 		m.fs.ResetCounts()
@@ -166,7 +166,7 @@ func TestFlushesAreCounted(t *testing.T) {
 // TestThousandUpdatesLeaveBoundedStore: e2e_node's stress of 100 updates
 // exposed leaks.
 func TestThousandUpdatesLeaveBoundedStore(t *testing.T) {
-	m := newMachine(crashfs.New())
+	m := newMachine(slottest.New())
 	if err := m.boot(); err != nil {
 		t.Fatal(err)
 	}

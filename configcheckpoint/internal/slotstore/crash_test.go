@@ -12,18 +12,19 @@ import (
 	"testing"
 
 	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore"
-	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore/crashfs"
+	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore/slottest"
+	"github.com/kubewright/kubewright/internal/durable/crashfs"
 )
 
 // machine is a disk, and the process on it if one runs.
 type machine struct {
-	disk *crashfs.FS
+	disk *slottest.Disk
 	s    *slotstore.Store
 	// keepNewestOnly switches off the rule "both records".
 	keepNewestOnly bool
 }
 
-func (m *machine) on(disk *crashfs.FS) *machine {
+func (m *machine) on(disk *slottest.Disk) *machine {
 	return &machine{disk: disk, keepNewestOnly: m.keepNewestOnly}
 }
 
@@ -130,10 +131,11 @@ func (in *inspector) done() bool { return in.quick && len(in.violations) > 0 }
 
 // crashEverywhere performs life once for every shards-th change of the disk,
 // beginning with first, crashes there, and checks everything that could be left.
-func (in *inspector) crashEverywhere(off crashfs.Mutation, keepNewestOnly bool, first, shards int) {
+func (in *inspector) crashEverywhere(off slottest.Rule, keepNewestOnly bool, first, shards int) {
 	for k := first; !in.done(); k += shards {
-		m := &machine{disk: crashfs.New(), keepNewestOnly: keepNewestOnly}
-		m.disk.Off, m.disk.CrashAt = off, k
+		m := &machine{disk: slottest.New(), keepNewestOnly: keepNewestOnly}
+		m.disk.SwitchOff(off)
+		m.disk.CrashAt = k
 		where, err := m.run(life())
 		if err != nil {
 			in.violated("without a crash: %v", err)
@@ -184,7 +186,7 @@ func (in *inspector) afterPowerCut(m *machine, i crashfs.Image, where string) {
 // consistent checks that a store opens without damage on a disk, that the record
 // is an acknowledged one or a newer one, and that its payloads are there. It
 // returns the generation of the record.
-func (in *inspector) consistent(disk *crashfs.FS, where string) (uint64, bool) {
+func (in *inspector) consistent(disk *slottest.Disk, where string) (uint64, bool) {
 	before := len(in.violations)
 	s := slotstore.New(config(disk))
 	acked, attempted := disk.Acked, disk.Attempted
@@ -195,9 +197,9 @@ func (in *inspector) consistent(disk *crashfs.FS, where string) (uint64, bool) {
 		in.violated("%s: open: %v, %v", where, err, damage)
 		return 0, false
 	}
-	gen := crashfs.Generation(s.Record())
-	if acked != nil && gen < crashfs.Generation(acked) {
-		in.violated("%s: generation %d is back at %d", where, crashfs.Generation(acked), gen)
+	gen := slottest.Generation(s.Record())
+	if acked != nil && gen < slottest.Generation(acked) {
+		in.violated("%s: generation %d is back at %d", where, slottest.Generation(acked), gen)
 	}
 	known := slices.ContainsFunc(attempted, func(r []byte) bool { return bytes.Equal(s.Record(), r) })
 	if !known && !bytes.Equal(s.Record(), acked) && gen > 0 {
@@ -235,7 +237,7 @@ func (in *inspector) rot(m *machine, i crashfs.Image, gen uint64, where string) 
 				in.violated("%s: %s spoilt: open: %v, %v", where, name, err, damage)
 				continue
 			}
-			if now := crashfs.Generation(s.Record()); now+1 < gen {
+			if now := slottest.Generation(s.Record()); now+1 < gen {
 				in.violated("%s: %s spoilt: generation %d is back at %d", where, name, gen, now)
 			}
 			if err := holds(s); err != nil {
@@ -280,7 +282,7 @@ func TestCrashAtEveryChange(t *testing.T) {
 			t.Run(fmt.Sprint(i), func(t *testing.T) {
 				t.Parallel()
 				in := &all[i]
-				in.crashEverywhere(crashfs.Mutation{}, false, i+1, shards)
+				in.crashEverywhere("", false, i+1, shards)
 				for _, v := range in.violations[:min(10, len(in.violations))] {
 					t.Error(v)
 				}
@@ -312,22 +314,15 @@ func TestEveryRuleIsNeeded(t *testing.T) {
 	if testing.Short() {
 		t.Skip("single goroutines, in which there is no race: make unit runs it")
 	}
-	for name, off := range map[string]crashfs.Mutation{
-		"payload first: the bytes are not flushed":       {PayloadFlush: true},
-		"payload first: the name is not flushed":         {PayloadDirFlush: true},
-		"spare slot: commits overwrite the only slot":    {TwoSlots: true},
-		"slots first: the names are not flushed":         {SlotDirFlush: true},
-		"slots first: another process is trusted":        {TrustNames: true},
-		"repair at open: torn slots stay":                {Repair: true},
-		"both records: the older one loses its payloads": {},
-		"commits are not flushed":                        {SlotFlush: true},
-		"the write of a slot and its flush are apart":    {OneCall: true},
-		"slots have no checksum":                         {Checksum: true},
+	const bothRecords slottest.Rule = "both records: the older one keeps its payloads"
+	for _, off := range []slottest.Rule{
+		slottest.PayloadFlush, slottest.PayloadDirFlush, slottest.TwoSlots, slottest.SlotDirFlush, slottest.TrustNames,
+		slottest.Repair, bothRecords, slottest.SlotFlush, slottest.OneCall, slottest.Checksum,
 	} {
-		t.Run(name, func(t *testing.T) {
+		t.Run(string(off), func(t *testing.T) {
 			t.Parallel()
 			in := &inspector{quick: true}
-			in.crashEverywhere(off, off == crashfs.Mutation{}, 1, 1)
+			in.crashEverywhere(off, off == bothRecords, 1, 1)
 			if len(in.violations) == 0 {
 				t.Errorf("nothing noticed in %d images", in.images)
 				return

@@ -66,9 +66,10 @@
 //
 // # The crash harness
 //
-// Package crashfs is a file system in memory that distinguishes the view of
-// a program from the content of stable storage. The tests of this package stop a store at
-// every change of its disk, enumerate the images that a power cut could leave,
-// and check each; they also stop the recovery at every change, spoil slots, and
-// let single changes fail.
+// Package internal/durable has the calls that this package makes, and in crashfs
+// a disk in memory that distinguishes the view of a program from the content of
+// stable storage. The tests of this package stop a store at every change of its
+// disk, enumerate the images that a power cut could leave, and check each; they
+// also stop the recovery at every change, spoil slots, and let single changes
+// fail.
 package slotstore

@@ -16,6 +16,7 @@ import (
 	"testing"
 
 	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore"
+	"github.com/kubewright/kubewright/internal/durable"
 )
 
 // TestParentThatCanNotBeOpened: a store below a directory of mode 0711, which the
@@ -56,24 +57,6 @@ func TestParentThatCanNotBeOpened(t *testing.T) {
 	}
 }
 
-// TestDirectoriesThatCanNotBeFlushed: the system has no flush for them.
-func TestDirectoriesThatCanNotBeFlushed(t *testing.T) {
-	proc, err := os.Open("/proc")
-	if err != nil {
-		t.Skip(err)
-	}
-	defer proc.Close()
-	if err := proc.Sync(); !errors.Is(err, syscall.EINVAL) {
-		t.Skipf("/proc can be flushed: %v", err)
-	}
-	if err := slotstore.Dir("/proc/store").SyncDir(".."); err != nil {
-		t.Error(err)
-	}
-	if err := slotstore.Dir(filepath.Join(t.TempDir(), "gone", "store")).SyncDir(".."); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("a parent that is gone: %v", err)
-	}
-}
-
 // TestFilesThatOthersCanWriteAreRefused, inside a directory that they can't
 // write, and without changing them.
 func TestFilesThatOthersCanWriteAreRefused(t *testing.T) {
@@ -88,7 +71,7 @@ func TestFilesThatOthersCanWriteAreRefused(t *testing.T) {
 			if err := os.Chmod(path, 0o600|mode); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := s.Open(); !errors.Is(err, slotstore.ErrPermissions) || !strings.Contains(err.Error(), path) {
+			if _, err := s.Open(); !errors.Is(err, durable.ErrPermissions) || !strings.Contains(err.Error(), path) {
 				t.Errorf("%s with mode %v: %v, want ErrPermissions with the path", name, 0o600|mode, err)
 			}
 			if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600|mode {
@@ -100,7 +83,7 @@ func TestFilesThatOthersCanWriteAreRefused(t *testing.T) {
 			if err := errors.Join(os.Chmod(path, 0o700), os.Chown(path, 12345, 12345)); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := s.Open(); !errors.Is(err, slotstore.ErrPermissions) || !strings.Contains(err.Error(), "12345") {
+			if _, err := s.Open(); !errors.Is(err, durable.ErrPermissions) || !strings.Contains(err.Error(), "12345") {
 				t.Errorf("%s of another user: %v, want ErrPermissions with the owner", name, err)
 			}
 		}

@@ -22,7 +22,7 @@ import (
 	"testing"
 
 	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore"
-	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore/crashfs"
+	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore/slottest"
 )
 
 // childEnv makes the test binary a process that commits to the store in the
@@ -36,7 +36,7 @@ func runChild() int {
 		return 1
 	}
 	for {
-		gen := crashfs.Generation(s.Record())
+		gen := slottest.Generation(s.Record())
 		if err := put(s, fmt.Sprint("payload ", gen)); err != nil {
 			fmt.Println("error:", err)
 			return 1
@@ -122,7 +122,7 @@ func liveAndDie(t *testing.T, dir string, gen uint64) uint64 {
 		t.Errorf("open: %v, %v", damage, err)
 		return gen
 	}
-	left := crashfs.Generation(s.Record())
+	left := slottest.Generation(s.Record())
 	if left < gen || left > gen+1 {
 		t.Errorf("generation %d, and %d was acknowledged", left, gen)
 	}

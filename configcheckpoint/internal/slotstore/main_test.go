@@ -12,7 +12,8 @@ import (
 	"testing"
 
 	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore"
-	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore/crashfs"
+	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore/slottest"
+	"github.com/kubewright/kubewright/internal/durable"
 	"github.com/kubewright/kubewright/internal/testmain"
 )
 
@@ -51,13 +52,13 @@ func parse(text []byte) (slotstore.Info, error) {
 	return info, nil
 }
 
-func config(disk slotstore.FS) slotstore.Config {
+func config(disk durable.FS) slotstore.Config {
 	return slotstore.Config{FS: disk, Parse: parse, Empty: []byte(`{"gen":0}`), MaxPayload: 1 << 20}
 }
 
 // put saves payloads and commits a record that refers to them.
 func put(s *slotstore.Store, texts ...string) error {
-	r := record{Gen: crashfs.Generation(s.Record()) + 1}
+	r := record{Gen: slottest.Generation(s.Record()) + 1}
 	for _, text := range texts {
 		d := sha256.Sum256([]byte(text))
 		if err := s.Save(d, []byte(text)); err != nil {
@@ -77,7 +78,7 @@ func encode(r record) []byte {
 }
 
 // opened returns an open store on disk without damage.
-func opened(t *testing.T, disk slotstore.FS) *slotstore.Store {
+func opened(t *testing.T, disk durable.FS) *slotstore.Store {
 	t.Helper()
 	s := slotstore.New(config(disk))
 	if damage, err := s.Open(); err != nil || damage != nil {

@@ -10,9 +10,23 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
-	"strings"
 	"syscall"
+
+	"github.com/kubewright/kubewright/internal/durable"
 )
+
+// The names in a store's directory.
+const (
+	SlotA      = "slot.a"
+	SlotB      = "slot.b"
+	PayloadDir = "p"
+	NoteFile   = "note"
+	// BadSuffix is appended to the names of slots that were set aside.
+	BadSuffix = ".bad"
+)
+
+// slotNames returns the names of the two slots, by index.
+func slotNames() [2]string { return [2]string{SlotA, SlotB} }
 
 var (
 	// ErrPayload is wrapped by the error of Load for a payload that is missing
@@ -24,6 +38,10 @@ var (
 	// ErrNotOpen is returned before Open has succeeded and after Close.
 	ErrNotOpen = errors.New("the store is not open")
 )
+
+// Dir returns the directory of a store. Payloads are not trusted: their name is
+// their digest.
+func Dir(path string) durable.FS { return durable.Dir(path, SlotA, SlotB, NoteFile, PayloadDir) }
 
 // A Digest is the SHA-256 of a payload.
 type Digest = [sha256.Size]byte
@@ -42,7 +60,7 @@ type Info struct {
 // Config configures a Store. All fields are required.
 type Config struct {
 	// FS is the directory of the store.
-	FS FS
+	FS durable.FS
 	// Parse returns the facts about a record that Commit wrote, by this program or
 	// another version of it. An error means that the record is damaged.
 	Parse func(record []byte) (Info, error)
@@ -111,7 +129,7 @@ func (s *Store) Open() (damage, err error) {
 	default:
 		damage = s.create()
 	}
-	s.removeLeftovers()
+	durable.RemoveLeftovers(s.cfg.FS, PayloadDir)
 	return damage, nil
 }
 
@@ -128,7 +146,7 @@ func (s *Store) readSlots() (present bool, invalid []error) {
 			continue
 		}
 		present = true
-		if err != nil && !errors.Is(err, errNotRegular) {
+		if err != nil && !errors.Is(err, durable.ErrNotRegular) {
 			s.unreadable = errors.Join(s.unreadable, fmt.Errorf("read %s: %w", name, err))
 			continue
 		}
@@ -278,20 +296,6 @@ func (s *Store) settle() error {
 	return nil
 }
 
-// removeLeftovers removes payloads whose writing was cut short. Errors are
-// ignored: the next Open tries again.
-func (s *Store) removeLeftovers() {
-	names, err := s.cfg.FS.ReadDir(PayloadDir)
-	if err != nil {
-		return
-	}
-	for _, name := range names {
-		if strings.HasSuffix(name, tmpSuffix) {
-			_ = s.cfg.FS.Remove(PayloadDir + "/" + name)
-		}
-	}
-}
-
 // Commit makes record the newest one. Its generation must be one more than that
 // of Record. When Commit returns nil, the record is durable. Otherwise Record is
 // unchanged, and so is the disk, unless the flush failed after the write.
@@ -340,7 +344,7 @@ func (s *Store) Load(d Digest) ([]byte, error) {
 	}
 	data, err := s.cfg.FS.ReadFile(PayloadPath(d), s.cfg.MaxPayload+1)
 	switch {
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, errNotRegular), errors.Is(err, syscall.EIO):
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, durable.ErrNotRegular), errors.Is(err, syscall.EIO):
 		// A new copy takes nothing away: it has the same bytes, in another file.
 		return nil, fmt.Errorf("%w: %w", ErrPayload, err)
 	case err != nil:
@@ -368,23 +372,7 @@ func (s *Store) Save(d Digest, data []byte) error {
 	} else if !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	tmp := PayloadPath(d) + tmpSuffix
-	if err := s.cfg.FS.WriteFile(tmp, data); err != nil {
-		return errors.Join(err, s.discard(tmp))
-	}
-	if err := s.cfg.FS.Rename(tmp, PayloadPath(d)); err != nil {
-		return errors.Join(err, s.discard(tmp))
-	}
-	return s.cfg.FS.SyncDir(PayloadDir)
-}
-
-// discard removes a file that could not be written, because it may hold the last
-// free space.
-func (s *Store) discard(name string) error {
-	if err := s.cfg.FS.Remove(name); !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
+	return durable.Replace(s.cfg.FS, PayloadPath(d), data)
 }
 
 // Prune removes the payloads that neither slot refers to. Files with other names

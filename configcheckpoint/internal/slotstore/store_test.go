@@ -18,12 +18,12 @@ import (
 	"testing"
 
 	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore"
-	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore/crashfs"
+	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore/slottest"
 )
 
 // syncs records the directories that are flushed, and lets one of them fail.
 type syncs struct {
-	*crashfs.FS
+	*slottest.Disk
 	flushed []string
 	fail    string
 }
@@ -33,13 +33,13 @@ func (s *syncs) SyncDir(name string) error {
 		return syscall.EIO
 	}
 	s.flushed = append(s.flushed, name)
-	return s.FS.SyncDir(name)
+	return s.Disk.SyncDir(name)
 }
 
 // TestParentIsFlushedUntilTheFirstCommitOnly: its entry is durable then, and a
 // commit must not depend on a directory that is not ours.
 func TestParentIsFlushedUntilTheFirstCommitOnly(t *testing.T) {
-	disk := &syncs{FS: crashfs.New()}
+	disk := &syncs{Disk: slottest.New()}
 	s := opened(t, disk)
 	if !slices.Contains(disk.flushed, "..") {
 		t.Errorf("an empty directory: flushed %q", disk.flushed)
@@ -63,7 +63,7 @@ func TestParentIsFlushedUntilTheFirstCommitOnly(t *testing.T) {
 // TestDamagedSlotsAreSetAside: if neither slot can be decoded, Open reports it and keeps
 // both under another name for an administrator.
 func TestDamagedSlotsAreSetAside(t *testing.T) {
-	disk := crashfs.New()
+	disk := slottest.New()
 	s := opened(t, disk)
 	if err := put(s, "A"); err != nil {
 		t.Fatal(err)
@@ -86,7 +86,7 @@ func TestDamagedSlotsAreSetAside(t *testing.T) {
 // TestPayloadDirectoryMadeAgain: if p/ was removed, its new name is flushed before
 // a record refers to a payload in it, and the error of that flush is returned.
 func TestPayloadDirectoryMadeAgain(t *testing.T) {
-	disk := &syncs{FS: crashfs.New()}
+	disk := &syncs{Disk: slottest.New()}
 	s := opened(t, disk)
 	if err := put(s, "A"); err != nil {
 		t.Fatal(err)
@@ -119,7 +119,7 @@ func TestPayloadDirectoryMadeAgain(t *testing.T) {
 // TestPayloadThatExistsIsFlushed: the process that gave it its name may have died
 // before it flushed the directory.
 func TestPayloadThatExistsIsFlushed(t *testing.T) {
-	disk := &syncs{FS: crashfs.New()}
+	disk := &syncs{Disk: slottest.New()}
 	s := opened(t, disk)
 	if err := put(s, "A"); err != nil {
 		t.Fatal(err)
@@ -138,7 +138,7 @@ func TestPayloadThatExistsIsFlushed(t *testing.T) {
 func TestUnreadableSlotIsNotWrittenOver(t *testing.T) {
 	for _, errno := range []syscall.Errno{syscall.EACCES, syscall.EPERM, syscall.EIO, syscall.ESTALE, syscall.ETIMEDOUT, syscall.EMFILE} {
 		for _, slot := range []string{slotstore.SlotA, slotstore.SlotB} {
-			disk := crashfs.New()
+			disk := slottest.New()
 			s := opened(t, disk)
 			if err := errors.Join(put(s, "A"), put(s, "B"), s.Close()); err != nil {
 				t.Fatal(err)
@@ -149,7 +149,7 @@ func TestUnreadableSlotIsNotWrittenOver(t *testing.T) {
 			if damage, err := s.Open(); err != nil || !errors.Is(damage, errno) || s.Unreadable() == nil {
 				t.Fatalf("%v on %s: Open: %v, %v", errno, slot, damage, err)
 			}
-			gen := crashfs.Generation(s.Record())
+			gen := slottest.Generation(s.Record())
 			if gen != 1 && gen != 2 {
 				t.Errorf("%v on %s: generation %d", errno, slot, gen)
 			}
@@ -165,7 +165,7 @@ func TestUnreadableSlotIsNotWrittenOver(t *testing.T) {
 				t.Errorf("%v on %s: the disk was changed", errno, slot)
 			}
 			disk.SetUnreadable(slot, nil)
-			if damage, err := s.Open(); err != nil || damage != nil || s.Unreadable() != nil || crashfs.Generation(s.Record()) != 2 {
+			if damage, err := s.Open(); err != nil || damage != nil || s.Unreadable() != nil || slottest.Generation(s.Record()) != 2 {
 				t.Errorf("%v on %s: readable again: %v, %v, %s", errno, slot, damage, err, s.Record())
 			}
 			if err := put(s, "C"); err != nil {
@@ -178,7 +178,7 @@ func TestUnreadableSlotIsNotWrittenOver(t *testing.T) {
 // TestRecordOfTheFutureIsNotWritten although it is in one slot only.
 func TestRecordOfTheFutureIsNotWritten(t *testing.T) {
 	for _, slot := range []string{slotstore.SlotA, slotstore.SlotB} {
-		disk := crashfs.New()
+		disk := slottest.New()
 		s := opened(t, disk)
 		if err := put(s, "A"); err != nil {
 			t.Fatal(err)
@@ -200,7 +200,7 @@ func TestRecordOfTheFutureIsNotWritten(t *testing.T) {
 
 // TestNote survives a process, does not survive damage, and costs no flush.
 func TestNote(t *testing.T) {
-	disk := crashfs.New()
+	disk := slottest.New()
 	s := opened(t, disk)
 	if s.Note() != nil {
 		t.Errorf("a new store has the note %q", s.Note())
@@ -236,7 +236,7 @@ func TestNote(t *testing.T) {
 
 // TestWrongCalls return errors and change nothing.
 func TestWrongCalls(t *testing.T) {
-	disk := crashfs.New()
+	disk := slottest.New()
 	s := slotstore.New(config(disk))
 	if err := s.Commit([]byte(`{"gen":1}`)); !errors.Is(err, slotstore.ErrNotOpen) {
 		t.Errorf("Commit before Open: %v", err)

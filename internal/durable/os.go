@@ -1,7 +1,7 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package slotstore
+package durable
 
 import (
 	"errors"
@@ -18,13 +18,18 @@ import (
 // osFS is the FS of a real directory. Every access goes through an os.Root, so
 // no symbolic link in the directory leads out of it.
 type osFS struct {
-	path string
-	root *os.Root
-	lock *os.File // the directory itself: the lock leaves no file behind
+	path    string
+	trusted []string
+	root    *os.Root
+	lock    *os.File // the directory itself: the lock leaves no file behind
 }
 
-// Dir returns the FS of the directory at path. The parent of path must exist.
-func Dir(path string) FS { return &osFS{path: path} }
+// Dir returns the FS of the directory at path. The parent of path must exist. Open
+// checks that only this user can write the directory and the trusted names in it.
+// Between Open and Close no other process can open it.
+func Dir(path string, trusted ...string) FS {
+	return &osFS{path: path, trusted: append([]string{"."}, trusted...)}
+}
 
 func (o *osFS) Open() (err error) {
 	if err := os.Mkdir(o.path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
@@ -51,34 +56,30 @@ func (o *osFS) Open() (err error) {
 			err = errors.Join(err, dir.Close())
 		}
 	}()
-	if err := checkOwners(root, o.path); err != nil {
+	if err := o.checkOwners(root); err != nil {
 		return err
 	}
-	if err := dirlock.Lock(dir); errors.Is(err, dirlock.ErrHeld) {
-		return fmt.Errorf("%s: %w", o.path, ErrLocked)
-	} else if err != nil {
-		return err
+	if err := dirlock.Lock(dir); err != nil {
+		return fmt.Errorf("%s: %w", o.path, err)
 	}
 	o.root, o.lock = root, dir
 	return nil
 }
 
-// checkOwners checks that only this user can write the directory and the files
-// in it that the store trusts. Payloads are not among them: their name is their
-// digest.
-func checkOwners(root *os.Root, path string) error {
-	for _, name := range []string{".", SlotA, SlotB, NoteFile, PayloadDir} {
+// checkOwners checks that only this user can write the trusted names.
+func (o *osFS) checkOwners(root *os.Root) error {
+	for _, name := range o.trusted {
 		info, err := root.Lstat(name)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 			continue
 		case err != nil:
-			return fmt.Errorf("%s: %w", filepath.Join(path, name), err)
+			return fmt.Errorf("%s: %w", filepath.Join(o.path, name), err)
 		case !info.Mode().IsRegular() && !info.IsDir():
 			continue // never opened; a link has mode 0777
 		}
 		if err := checkOwner(info); err != nil {
-			return fmt.Errorf("%s: %w", filepath.Join(path, name), err)
+			return fmt.Errorf("%s: %w", filepath.Join(o.path, name), err)
 		}
 	}
 	return nil
@@ -94,7 +95,7 @@ func (o *osFS) openFile(name string, flag int) (*os.File, error) {
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return nil, err
 	case err == nil && !info.Mode().IsRegular():
-		return nil, &fs.PathError{Op: "open", Path: name, Err: errNotRegular}
+		return nil, &fs.PathError{Op: "open", Path: name, Err: ErrNotRegular}
 	}
 	return o.root.OpenFile(name, flag, 0o600)
 }

@@ -1,77 +1,62 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package crashfs is a file system in memory, for tests, that returns the images a
+// Package crashfs is a directory in memory, for tests, that returns the images a
 // power cut could leave of it.
 //
 // The view of a program (names, data) and the content of stable storage differ until
 // a flush: the flush of a file for its data, that of a directory for its names.
 // Every change is a step. A test can let the n-th step panic with [Crashed], or
 // fail, and then ask for every image that this moment could leave behind.
+//
+// A test that finds no violation shows something only if the harness has reach: it
+// must also find the violation after one rule of the store is switched off. See
+// [Mutation].
 package crashfs
 
 import (
 	"bytes"
-	"crypto/sha256"
-	"encoding/json"
-	"fmt"
 	"io/fs"
 	"path"
 	"slices"
 	"sync"
 
-	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore"
+	"github.com/kubewright/kubewright/internal/durable"
 )
 
-// FS is a file system with one directory. Its fields may be set while no store
-// uses it; the methods Changes and Break may be called at any time.
+// FS is a file system with one directory. Its exported fields may be set while no
+// store uses it; its methods may be called at any time.
 type FS struct {
 	// CrashAt is the step to crash before; 0 means never.
 	CrashAt int
 	// Fail has the errors of steps that fail.
 	Fail map[int]error
-	// Unreadable has the errors of files that can't be read, by name. Set it with
-	// SetUnreadable while a store uses the disk.
-	Unreadable map[string]error
-	// Off is the rule that is switched off.
+	// Off is what does not work.
 	Off Mutation
-	// Opening is set by the test while a store opens.
-	Opening bool
 	// Calls counts the steps by kind.
 	Calls map[string]int
 
-	// Acked is the newest record whose write returned, and Attempted are those
-	// whose write was started since.
-	Acked     []byte
-	Attempted [][]byte
-	// Crashed means that no store was opened since the last crash.
-	Crashed bool
+	mu sync.Mutex // guards all that follows
 
 	names   map[string]*inode // the view of the program
 	durable map[string]*inode // the content of stable storage
 	pending []nameChange      // changes of names not flushed, oldest first
 
-	lossy map[string]bool // files whose content is lost when it is written
-
-	mu        sync.Mutex
-	steps     int    // mu guards it
-	broken    error  // the error of every step, or nil; mu guards it
-	flushing  *inode // the file that the next step flushes
-	overwrote []byte // the data of flushing before
+	steps      int
+	broken     error            // the error of every step, or nil
+	unreadable map[string]error // the errors of files that can't be read
+	lossy      map[string]bool  // files whose content is lost when they get their name
+	flushing   *inode           // the file that the next step flushes
+	overwrote  []byte           // the data of flushing before
 }
 
-// A Mutation switches off one rule of the store, or something that it relies on.
+// A Mutation switches off something that stores rely on, to show that a test
+// notices it.
 type Mutation struct {
-	PayloadFlush    bool // payload first: the bytes
-	PayloadDirFlush bool // payload first: the name
-	TwoSlots        bool // spare slot
-	SlotDirFlush    bool // slots first
-	TrustNames      bool // slots first: names that another process made
-	Repair          bool // repair at open
-	Errors          bool // report every error
-	SlotFlush       bool // the flush of a commit
-	Checksum        bool // the checksum of the slots
-	OneCall         bool // the write of a slot and its flush as one system call
+	FileFlush      bool // WriteFile flushes
+	OverwriteFlush bool // Overwrite flushes
+	OneCall        bool // the write of Overwrite and its flush are one system call
+	Errors         bool // a change that failed returns its error
 }
 
 // Crashed is the panic value of a crash.
@@ -101,18 +86,16 @@ func New() *FS {
 		durable:    map[string]*inode{},
 		Fail:       map[int]error{},
 		Calls:      map[string]int{},
-		Unreadable: map[string]error{},
+		unreadable: map[string]error{},
 		lossy:      map[string]bool{},
 	}
 }
 
-var _ slotstore.FS = (*FS)(nil)
+var _ durable.FS = (*FS)(nil)
 
 // step counts a change, and crashes or fails there if the test says so. It
-// returns whether to make the change.
+// returns whether to make the change. m.mu must be held.
 func (m *FS) step(kind string) (bool, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	m.steps++
 	if m.steps == m.CrashAt {
 		panic(Crashed{})
@@ -157,11 +140,7 @@ func (m *FS) Break(err error) {
 func (m *FS) SetUnreadable(name string, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if err == nil {
-		delete(m.Unreadable, name)
-		return
-	}
-	m.Unreadable[name] = err
+	m.unreadable[name] = err
 }
 
 // SetLossy lets a file lose its content whenever it gets its name, or ends that.
@@ -182,6 +161,8 @@ func (m *FS) Count(kind string) int {
 // Put places a file on the disk, durably, as an older program or a fault of the
 // disk could have. Nil data is a directory.
 func (m *FS) Put(name string, data []byte) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	node := m.names[name]
 	if node == nil {
 		node = &inode{dir: data == nil}
@@ -192,6 +173,8 @@ func (m *FS) Put(name string, data []byte) {
 
 // Delete removes a name from the disk, durably.
 func (m *FS) Delete(name string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	delete(m.names, name)
 	delete(m.durable, name)
 }
@@ -199,6 +182,8 @@ func (m *FS) Delete(name string) {
 // Data returns the content of a file as the program sees it, and whether the
 // file exists.
 func (m *FS) Data(name string) ([]byte, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	node := m.names[name]
 	if node == nil {
 		return nil, false
@@ -208,6 +193,8 @@ func (m *FS) Data(name string) ([]byte, bool) {
 
 // Files returns the names of all files and directories.
 func (m *FS) Files() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	var names []string
 	for name := range m.names {
 		names = append(names, name)
@@ -216,12 +203,32 @@ func (m *FS) Files() []string {
 	return names
 }
 
+// Uncertain reports whether this process changed names in a directory that are not
+// flushed. Changes by processes before it don't count.
+func (m *FS) Uncertain(dir string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.ContainsFunc(m.pending, func(c nameChange) bool { return c.dir == dir && !c.foreign })
+}
+
 func missing(op, name string) error {
 	return &fs.PathError{Op: op, Path: name, Err: fs.ErrNotExist}
 }
 
+// parent returns the directory whose flush makes a name durable.
+func parent(name string) string {
+	if name == "." {
+		return ".."
+	}
+	return path.Dir(name)
+}
+
 // change alters the visible names and records that the change is not durable.
-func (m *FS) change(dir, from, to string, node *inode) {
+func (m *FS) change(from, to string, node *inode) {
+	dir := parent(from)
+	if to != "" {
+		dir = parent(to)
+	}
 	c := nameChange{dir: dir, from: from, to: to, node: node}
 	c.apply(m.names)
 	m.pending = append(m.pending, c)
@@ -236,75 +243,46 @@ func (c nameChange) apply(names map[string]*inode) {
 	}
 }
 
-// Open implements slotstore.FS.
+// Open implements durable.FS.
 func (m *FS) Open() error {
-	if m.names["."] == nil {
-		return m.Mkdir(".")
+	if _, exists := m.Data("."); exists {
+		return nil
 	}
-	return nil
+	return m.Mkdir(".")
 }
 
-// Mkdir implements slotstore.FS.
+// Mkdir implements durable.FS.
 func (m *FS) Mkdir(name string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	if m.names[name] != nil {
 		return &fs.PathError{Op: "mkdir", Path: name, Err: fs.ErrExist}
 	}
 	do, err := m.step("mkdir")
 	if do {
-		dir := path.Dir(name)
-		if name == "." {
-			dir = ".."
-		}
-		m.change(dir, "", name, &inode{dir: true})
+		m.change("", name, &inode{dir: true})
 	}
 	return err
 }
 
-func (m *FS) slot(name string) string {
-	if m.Off.TwoSlots && name == slotstore.SlotB {
-		return slotstore.SlotA
-	}
-	return name
-}
-
-// ReadFile implements slotstore.FS.
+// ReadFile implements durable.FS.
 func (m *FS) ReadFile(name string, limit int) ([]byte, error) {
 	m.mu.Lock()
-	err := m.Unreadable[name]
-	m.mu.Unlock()
-	if err != nil {
+	defer m.mu.Unlock()
+	if err := m.unreadable[name]; err != nil {
 		return nil, &fs.PathError{Op: "open", Path: name, Err: err}
 	}
-	name = m.slot(name)
 	node := m.names[name]
 	if node == nil || node.dir {
 		return nil, missing("open", name)
 	}
-	data := node.data[:min(limit, len(node.data))]
-	if m.Off.Checksum {
-		data = forgeChecksum(data)
-	}
-	return bytes.Clone(data), nil
+	return bytes.Clone(node.data[:min(limit, len(node.data))]), nil
 }
 
-// forgeChecksum corrects the checksum of a slot, whatever the slot holds.
-func forgeChecksum(slot []byte) []byte {
-	header, rest, ok := bytes.Cut(slot, []byte("\n"))
-	var length int
-	var sum string
-	if !ok {
-		return slot
-	}
-	if n, _ := fmt.Sscanf(string(header), "cc1 %d %s", &length, &sum); n != 2 || length > len(rest) {
-		return slot
-	}
-	// Damage to the padding passes as well.
-	forged := fmt.Appendf(nil, "cc1 %d %x\n%s\n", length, sha256.Sum256(rest[:length]), rest[:length])
-	return append(forged, bytes.Repeat([]byte{' '}, max(0, len(slot)-len(forged)))...)
-}
-
-// ReadDir implements slotstore.FS.
+// ReadDir implements durable.FS.
 func (m *FS) ReadDir(name string) ([]string, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	if m.names[name] == nil {
 		return nil, missing("open", name)
 	}
@@ -318,8 +296,10 @@ func (m *FS) ReadDir(name string) ([]string, error) {
 	return names, nil
 }
 
-// WriteFile implements slotstore.FS.
+// WriteFile implements durable.FS.
 func (m *FS) WriteFile(name string, data []byte) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	if m.names[path.Dir(name)] == nil {
 		return missing("open", name)
 	}
@@ -331,7 +311,7 @@ func (m *FS) WriteFile(name string, data []byte) error {
 	if do {
 		if node == nil {
 			node = &inode{}
-			m.change(path.Dir(name), "", name, node)
+			m.change("", name, node)
 		}
 		node.data = nil
 	}
@@ -342,7 +322,7 @@ func (m *FS) WriteFile(name string, data []byte) error {
 	if do && node != nil {
 		node.data = bytes.Clone(data)
 	}
-	if m.Off.PayloadFlush {
+	if m.Off.FileFlush {
 		return nil
 	}
 	do, err = m.step("flush")
@@ -352,20 +332,10 @@ func (m *FS) WriteFile(name string, data []byte) error {
 	return err
 }
 
-// Overwrite implements slotstore.FS.
+// Overwrite implements durable.FS.
 func (m *FS) Overwrite(name string, data []byte, flush bool) error {
-	var record []byte
-	isSlot := name == slotstore.SlotA || name == slotstore.SlotB
-	if isSlot {
-		var err error
-		if record, err = slotstore.DecodeSlot(data); err != nil {
-			return fmt.Errorf("the data written to a slot can't be read: %w", err)
-		}
-	}
-	name = m.slot(name)
-	if m.Opening && m.Off.Repair && isSlot && Generation(record) > 0 {
-		return nil
-	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	node := m.names[name]
 	if node == nil {
 		do, err := m.step("create")
@@ -374,63 +344,40 @@ func (m *FS) Overwrite(name string, data []byte, flush bool) error {
 		}
 		node = &inode{}
 		if do {
-			m.change(".", "", name, node)
+			m.change("", name, node)
 		}
 	}
 	do, err := m.step("write")
 	if err != nil {
 		return err
 	}
-	if isSlot {
-		m.Attempted = append(m.Attempted, record)
-	}
 	m.overwrote = node.data
 	if do {
 		node.data = append(bytes.Clone(data), node.data[min(len(data), len(node.data)):]...)
 	}
-	if flush && !m.Off.SlotFlush {
-		m.flushing = node
-		do, err = m.step("flush")
-		m.flushing = nil
-		if err != nil {
-			return err
-		}
-		if do {
-			node.durable = node.data
-		}
+	if !flush || m.Off.OverwriteFlush {
+		return nil
 	}
-	if isSlot {
-		m.Acked = record
-		if !m.Opening {
-			m.Attempted = nil
-		}
+	m.flushing = node
+	do, err = m.step("flush")
+	m.flushing = nil
+	if do {
+		node.durable = node.data
 	}
-	return nil
+	return err
 }
 
-// Generation returns the generation of a record, which the tests keep in the
-// JSON field gen.
-func Generation(record []byte) uint64 {
-	var r struct {
-		Gen uint64 `json:"gen"`
-	}
-	if err := json.Unmarshal(record, &r); err != nil {
-		return 0
-	}
-	return r.Gen
-}
-
-// Rename implements slotstore.FS.
+// Rename implements durable.FS.
 func (m *FS) Rename(from, to string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	node := m.names[from]
 	if node == nil {
 		return missing("rename", from)
 	}
 	do, err := m.step("rename")
 	if do {
-		m.change(path.Dir(to), from, to, node)
-		m.mu.Lock()
-		defer m.mu.Unlock()
+		m.change(from, to, node)
 		if m.lossy[to] {
 			node.data, node.durable = []byte("lost"), []byte("lost")
 		}
@@ -438,33 +385,30 @@ func (m *FS) Rename(from, to string) error {
 	return err
 }
 
-// Remove implements slotstore.FS.
+// Remove implements durable.FS.
 func (m *FS) Remove(name string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	if m.names[name] == nil {
 		return missing("remove", name)
 	}
 	do, err := m.step("remove")
 	if do {
-		m.change(path.Dir(name), name, "", nil)
+		m.change(name, "", nil)
 	}
 	return err
 }
 
-// SyncDir implements slotstore.FS.
+// SyncDir implements durable.FS.
 func (m *FS) SyncDir(name string) error {
-	inDir := func(c nameChange) bool { return c.dir == name }
-	switch {
-	case name == slotstore.PayloadDir && m.Off.PayloadDirFlush, name != slotstore.PayloadDir && m.Off.SlotDirFlush:
-		return nil
-	case m.Off.TrustNames && name != slotstore.PayloadDir &&
-		!slices.ContainsFunc(m.pending, func(c nameChange) bool { return inDir(c) && !c.foreign }):
-		return nil
-	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	if name != ".." && m.names[name] == nil {
 		return missing("open", name)
 	}
 	do, err := m.step("flush")
 	if do {
+		inDir := func(c nameChange) bool { return c.dir == name }
 		for _, c := range m.pending {
 			if inDir(c) {
 				c.apply(m.durable)
@@ -475,5 +419,5 @@ func (m *FS) SyncDir(name string) error {
 	return err
 }
 
-// Close implements slotstore.FS.
+// Close implements durable.FS.
 func (m *FS) Close() error { return nil }

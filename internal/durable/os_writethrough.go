@@ -3,7 +3,7 @@
 
 //go:build !linux
 
-package slotstore
+package durable
 
 import "os"
 

@@ -3,7 +3,7 @@
 
 //go:build unix && !aix && !solaris
 
-package slotstore
+package durable
 
 import (
 	"errors"
@@ -14,7 +14,7 @@ import (
 )
 
 // checkOwner refuses a file or directory that another user could write: a user
-// who can write the store chooses the configuration of the node.
+// who can write a store decides what the node does.
 func checkOwner(info fs.FileInfo) error {
 	if mode := info.Mode().Perm(); mode&0o022 != 0 {
 		return fmt.Errorf("%w: mode %#o lets other users write; set it to 0700 for a directory, 0600 for a file", ErrPermissions, mode)

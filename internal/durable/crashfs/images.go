@@ -11,8 +11,6 @@ import (
 	"path"
 	"slices"
 	"strings"
-
-	"github.com/kubewright/kubewright/configcheckpoint/internal/slotstore"
 )
 
 // An Image is one state of the disk that a power cut could leave.
@@ -24,7 +22,8 @@ type Image struct {
 
 // Boot returns the disk after the machine was booted on an image.
 func (m *FS) Boot(i Image) *FS {
-	fresh := m.successor()
+	fresh := New()
+	fresh.Off = m.Off
 	for name, data := range i.files {
 		node := &inode{dir: data == nil, data: data, durable: data}
 		fresh.names[name], fresh.durable[name] = node, node
@@ -32,29 +31,13 @@ func (m *FS) Boot(i Image) *FS {
 	return fresh
 }
 
-// successor returns an empty disk on which the same was acknowledged.
-func (m *FS) successor() *FS {
-	fresh := New()
-	fresh.Off, fresh.Acked, fresh.Attempted, fresh.Crashed = m.Off, m.Acked, slices.Clone(m.Attempted), true
-	return fresh
-}
-
-// AfterCrash finds out which of the possible records the crash has left. From
-// now on that one must not be lost.
-func (m *FS) AfterCrash(cfg slotstore.Config) {
-	m.Crashed = false
-	cfg.FS = m.Clone()
-	s := slotstore.New(cfg)
-	if _, err := s.Open(); err == nil && (m.Acked == nil || Generation(s.Record()) >= Generation(m.Acked)) {
-		m.Acked = s.Record()
-	}
-}
-
 // PowerCut returns every image that a power cut now could leave. In the weak
 // model any of the changes of names that are not flushed may have reached the
 // disk; in the ordered one, as with a journal, the first few of them. The weak
 // images include the ordered ones.
 func (m *FS) PowerCut(weak bool) []Image {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	var images []Image
 	seen := map[string]bool{}
 	for _, kept := range m.keptChanges(weak) {
@@ -94,7 +77,11 @@ func (m *FS) keptChanges(weak bool) []int {
 func reachable(names map[string]*inode) map[string]*inode {
 	kept := map[string]*inode{}
 	for name, node := range names {
-		if name == "." || names["."] != nil && (path.Dir(name) == "." || names[path.Dir(name)] != nil) {
+		reached := names["."] != nil
+		for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
+			reached = reached && names[dir] != nil
+		}
+		if reached {
 			kept[name] = node
 		}
 	}
@@ -167,7 +154,7 @@ func (m *FS) Killed() []*FS {
 	if m.flushing == nil || m.Off.OneCall {
 		return []*FS{m.clone(nil)}
 	}
-	torn := append(bytes.Clone(m.flushing.data[:4096]), m.overwrote[min(4096, len(m.overwrote)):]...)
+	torn := append(bytes.Clone(m.flushing.data[:min(4096, len(m.flushing.data))]), m.overwrote[min(4096, len(m.overwrote)):]...)
 	return []*FS{m.clone(m.flushing.data), m.clone(torn)}
 }
 
@@ -176,7 +163,10 @@ func (m *FS) Clone() *FS { return m.clone(nil) }
 
 // clone copies the disk; the file that is being flushed then holds flushed.
 func (m *FS) clone(flushed []byte) *FS {
-	fresh := m.successor()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	fresh := New()
+	fresh.Off = m.Off
 	copies := map[*inode]*inode{nil: nil}
 	clone := func(node *inode) *inode {
 		if copies[node] == nil && node != nil {

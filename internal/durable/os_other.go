@@ -3,16 +3,16 @@
 
 //go:build !unix || aix || solaris
 
-package slotstore
+package durable
 
 import (
 	"io/fs"
 	"os"
 )
 
-// Without the system calls of Unix a store has no lock, no check of the owner
-// and no flush of directories. The package comment of configcheckpoint says what
-// that costs.
+// Without the system calls of Unix a directory has no lock, no check of its owner
+// and no flush of its names. The package comment of configcheckpoint says what that
+// costs.
 
 func checkOwner(fs.FileInfo) error { return nil }
 
