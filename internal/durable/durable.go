@@ -54,13 +54,14 @@ type FS interface {
 	// WriteFile creates or truncates a file with mode 0600, and writes and
 	// flushes its data. After an error the file may be there in part.
 	WriteFile(name string, data []byte) error
-	// Overwrite writes data over the beginning of a file. It creates the file
-	// with mode 0600 if it is missing, and never truncates it. If flush is set,
+	// Overwrite writes data over a file from offset on. It creates the file
+	// with mode 0600 if it is missing, and never truncates it. A power cut spoils
+	// no byte outside of data that was flushed before. If flush is set,
 	// the write and its flush are one system call, and the data is on stable
 	// storage when Overwrite returns nil: a process killed at any moment leaves
 	// no bytes behind that another process could read and a power cut could
 	// still take away.
-	Overwrite(name string, data []byte, flush bool) error
+	Overwrite(name string, data []byte, offset int, flush bool) error
 	// Rename renames a file, and replaces the file at to.
 	Rename(from, to string) error
 	// Remove removes a file.

@@ -129,7 +129,7 @@ func (o *osFS) WriteFile(name string, data []byte) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-func (o *osFS) Overwrite(name string, data []byte, flush bool) error {
+func (o *osFS) Overwrite(name string, data []byte, offset int, flush bool) error {
 	flag := os.O_WRONLY | os.O_CREATE
 	if flush {
 		flag |= writeThrough
@@ -138,7 +138,7 @@ func (o *osFS) Overwrite(name string, data []byte, flush bool) error {
 	if err != nil {
 		return err
 	}
-	_, err = f.WriteAt(data, 0)
+	_, err = f.WriteAt(data, int64(offset))
 	return errors.Join(err, f.Close())
 }
 

@@ -26,11 +26,11 @@ type counting struct {
 	flushes int
 }
 
-func (c *counting) Overwrite(name string, data []byte, flush bool) error {
+func (c *counting) Overwrite(name string, data []byte, offset int, flush bool) error {
 	if flush {
 		c.flushes++
 	}
-	return c.FS.Overwrite(name, data, flush)
+	return c.FS.Overwrite(name, data, offset, flush)
 }
 
 func (c *counting) SyncDir(name string) error {

@@ -271,7 +271,7 @@ func (s *Store) writeSlot(i int, record []byte) error {
 	if err != nil {
 		return err
 	}
-	if err := s.cfg.FS.Overwrite(slotNames()[i], data, true); err != nil {
+	if err := s.cfg.FS.Overwrite(slotNames()[i], data, 0, true); err != nil {
 		return err
 	}
 	s.slots[i] = &slot{record, info}
@@ -417,7 +417,7 @@ func (s *Store) SetNote(text []byte) error {
 			return err
 		}
 	}
-	if err := s.cfg.FS.Overwrite(NoteFile, data, false); err != nil {
+	if err := s.cfg.FS.Overwrite(NoteFile, data, 0, false); err != nil {
 		return err
 	}
 	s.note = text

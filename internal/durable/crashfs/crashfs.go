@@ -67,6 +67,9 @@ type inode struct {
 	dir     bool
 	data    []byte // the program reads this
 	durable []byte // as of the last flush
+	// from and to are the bytes that were written since the last flush. A power cut
+	// spoils no others. They have no meaning while data is durable.
+	from, to int
 }
 
 func (i *inode) dirty() bool { return !i.dir && !bytes.Equal(i.data, i.durable) }
@@ -314,6 +317,7 @@ func (m *FS) WriteFile(name string, data []byte) error {
 			m.change("", name, node)
 		}
 		node.data = nil
+		node.from, node.to = 0, max(len(node.durable), len(data))
 	}
 	do, err = m.step("write")
 	if err != nil {
@@ -333,7 +337,7 @@ func (m *FS) WriteFile(name string, data []byte) error {
 }
 
 // Overwrite implements durable.FS.
-func (m *FS) Overwrite(name string, data []byte, flush bool) error {
+func (m *FS) Overwrite(name string, data []byte, offset int, flush bool) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	node := m.names[name]
@@ -353,7 +357,13 @@ func (m *FS) Overwrite(name string, data []byte, flush bool) error {
 	}
 	m.overwrote = node.data
 	if do {
-		node.data = append(bytes.Clone(data), node.data[min(len(data), len(node.data)):]...)
+		if !node.dirty() {
+			node.from, node.to = offset, offset+len(data)
+		}
+		node.from, node.to = min(node.from, offset), max(node.to, offset+len(data))
+		grown := append(bytes.Clone(node.data), make([]byte, max(0, offset+len(data)-len(node.data)))...)
+		copy(grown[offset:], data)
+		node.data = grown
 	}
 	if !flush || m.Off.OverwriteFlush {
 		return nil

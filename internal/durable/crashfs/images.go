@@ -112,7 +112,7 @@ func fileImages(names map[string]*inode) []map[string][]byte {
 		if !node.dirty() {
 			continue
 		}
-		for _, torn := range tornImages(node.durable, node.data) {
+		for _, torn := range tornFiles(node) {
 			files := maps.Clone(newer)
 			files[name] = torn
 			images = append(images, files)
@@ -121,7 +121,22 @@ func fileImages(names map[string]*inode) []map[string][]byte {
 	return images
 }
 
-// tornImages returns the contents that a power cut can leave of a file between two contents.
+// tornFiles returns the contents that a power cut can leave of a dirty file.
+func tornFiles(node *inode) [][]byte {
+	part := func(b []byte) []byte { return b[min(node.from, len(b)):min(node.to, len(b))] }
+	images := tornImages(part(node.durable), part(node.data))
+	before := node.durable[:min(node.from, len(node.durable))]
+	for i, torn := range images {
+		whole := append(bytes.Clone(before), torn...)
+		if len(whole) < len(node.durable) && (node.from > 0 || node.to < len(node.durable)) {
+			whole = append(whole, node.durable[len(whole):]...) // what a write leaves alone stays
+		}
+		images[i] = whole
+	}
+	return images
+}
+
+// tornImages returns the contents that a power cut can leave of bytes between two contents.
 func tornImages(before, after []byte) [][]byte {
 	longer := func(b []byte) []byte {
 		return append(bytes.Clone(b), make([]byte, max(len(before), len(after))-len(b))...)

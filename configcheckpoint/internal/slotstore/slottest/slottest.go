@@ -137,9 +137,9 @@ func forgeChecksum(slot []byte) []byte {
 }
 
 // Overwrite implements durable.FS.
-func (d *Disk) Overwrite(name string, data []byte, flush bool) error {
+func (d *Disk) Overwrite(name string, data []byte, offset int, flush bool) error {
 	if name != slotstore.SlotA && name != slotstore.SlotB {
-		return d.FS.Overwrite(name, data, flush)
+		return d.FS.Overwrite(name, data, offset, flush)
 	}
 	record, err := slotstore.DecodeSlot(data)
 	if err != nil {
@@ -149,7 +149,7 @@ func (d *Disk) Overwrite(name string, data []byte, flush bool) error {
 		return nil
 	}
 	d.Attempted = append(d.Attempted, record)
-	if err := d.FS.Overwrite(d.slot(name), data, flush); err != nil {
+	if err := d.FS.Overwrite(d.slot(name), data, offset, flush); err != nil {
 		return err
 	}
 	d.Acked = record
