@@ -63,7 +63,7 @@ type Config struct {
 	// default of client-go is five requests a second, for all pods together.
 	Client corev1client.PodsGetter
 	// Required. Provider runs the pods. It may also implement [Updater], [Watcher],
-	// [Inspector], [Releaser] and [Admitter].
+	// [Inspector], [Releaser], [Admitter] and [Annotator].
 	Provider Provider
 	// Required, unless Informer is set. NodeName is the node whose pods are
 	// run.

@@ -116,6 +116,7 @@ func New(cfg Config) (*Controller, error) {
 	c.rules.releases = c.caps.releaser != nil
 	c.rules.admits = c.caps.admitter != nil
 	c.rules.inspects = c.caps.inspector != nil
+	c.rules.annotates = c.caps.annotator != nil
 	c.cfg.Hooks = c.containHooks(cfg.Hooks)
 	if c.informer == nil {
 		c.informer = c.newInformer()
@@ -266,7 +267,7 @@ func (c *Controller) Report(st State) {
 		t.provider.seenSeq, t.provider.absences = c.seq, 0
 		return
 	}
-	st.Status = *st.Status.DeepCopy()
+	st = st.private()
 	if t == nil {
 		c.early[st.UID] = early{state: st, fp: fp, at: now}
 		return

@@ -18,8 +18,8 @@
 //	...
 //	err = controller.Run(ctx)
 //
-// A provider may implement [Updater], [Watcher], [Inspector], [Releaser] and
-// [Admitter] in addition. Package podsynctest has a provider in memory and a test
+// A provider may implement [Updater], [Watcher], [Inspector], [Releaser], [Admitter] and
+// [Annotator] in addition. Package podsynctest has a provider in memory and a test
 // suite for providers; podruntime makes a provider out of a container runtime;
 // podstatus computes statuses; podenv resolves environments and volumes. The Node must
 // exist and have a lease: packages nodestatus and lease maintain them.

@@ -178,16 +178,18 @@ func (c *Controller) openGate(ctx context.Context, node string) {
 		c.later(func() { logger.Info("Acting for the node: the gate is open", "node", node) })
 	}
 	for _, t := range c.tracks {
-		if c.nodeOf(t) != node || t.provider.listed || t.api.pod == nil {
+		if c.nodeOf(t) != node {
 			continue
 		}
-		if before == gateShut {
+		c.markDirty(t)
+		switch {
+		case t.provider.listed || t.api.pod == nil:
+		case before == gateShut:
 			c.seq++
 			t.sched.born = c.seq
-			continue
+		default:
+			c.classifyFresh(t)
 		}
-		c.classifyFresh(t)
-		c.markDirty(t)
 	}
 	wake(c.relist)
 }

@@ -441,3 +441,113 @@ func TestAnEvictionOutlivesAGateThatShuts(t *testing.T) {
 		}
 	})
 }
+
+// The gate closes while the API is being asked whether the pod of an instance exists. The
+// answer plans a Stop, which must wait for the gate and not ask it again and again.
+func TestAGateThatClosesDuringAQuestionIsNotAskedWithoutPause(t *testing.T) {
+	bubble(t, podsynctest.Options{}, func(w *world) {
+		closed, asked := new(atomic.Bool), new(atomic.Int32)
+		w.cfg.Gate = func(context.Context, string) error {
+			if asked.Add(1) > 500 {
+				return nil // or the time of the bubble would stand still
+			}
+			if closed.Load() {
+				return errors.New("the node has no lease")
+			}
+			return nil
+		}
+		w.cfg.Policy.ExclusiveBackend = true
+		other := w.bind(newPod("other"))
+		orphan := newPod("orphan")
+		orphan.UID = "orphan"
+		w.backend.Plant(orphan)
+		arrived := make(chan struct{}, 1)
+		slow := gets
+		slow.Func = func(apitest.Request) bool {
+			arrived <- struct{}{}
+			return true
+		}
+		w.server.Inject(apitest.Fault{Match: slow, Latency: 5 * time.Second, Times: 1})
+		w.cfg.Relist = 10 * time.Second
+		w.run()
+		<-arrived // the GET is in flight
+		closed.Store(true)
+		w.backend.Edit(other.UID, func(st *corev1.PodStatus) { st.Message = "new" }) // its write asks the gate
+		asked.Store(0)
+		pass(time.Minute)
+		if n := asked.Load(); n > 100 {
+			t.Errorf("the closed gate was asked %d times in a minute", n)
+		}
+		if !w.backend.Running("orphan") {
+			t.Error("it was stopped without the gate")
+		}
+		closed.Store(false)
+		asked.Store(-1000)
+		pass(5 * time.Minute)
+		if w.backend.Running("orphan") {
+			t.Error("it still runs when the gate is open")
+		}
+	})
+}
+
+// A provider that keeps nothing of a stopped pod has told its exit codes to this process only.
+// They must not be lost because the gate closes before the API has them.
+func TestExitCodesOutliveAGateThatCloses(t *testing.T) {
+	for name, stopTime := range map[string]time.Duration{"after Stop": 0, "during Stop": 3 * time.Second} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, podsynctest.Options{Forgets: true}, func(w *world) {
+				w.wrap = simple
+				w.cfg.Relist = 10 * time.Second
+				closed := w.gated()
+				w.run()
+				pod := w.bind(newPod("a", restart(corev1.RestartPolicyNever)))
+				w.bind(newPod("b"))
+				pass(time.Minute)
+				down := w.server.Inject(apitest.Fault{Match: patches, Err: apitest.ErrConnRefused})
+				if stopTime > 0 {
+					w.backend.Inject(podsynctest.Fault{Op: podsync.OpStop, Delay: stopTime, Times: 1})
+				}
+				w.backend.Exit(pod.UID, 0)
+				pass(11 * time.Second)
+				closed.Store(true)
+				apitest.Edit(w.server, "default", "b", func(p *corev1.Pod) { setCondition(p, corev1.PodReady, corev1.ConditionFalse) })
+				pass(time.Minute)
+				down()
+				closed.Store(false)
+				pass(10 * time.Minute)
+				w.expectPhase("a", corev1.PodSucceeded)
+				if n := w.callsOf(podsync.OpStart); n != 2 {
+					t.Errorf("%d calls of Start for two pods", n)
+				}
+			})
+		})
+	}
+}
+
+// The API has the exit codes, and the process dies before the phase is written. The next one
+// must not take the pod for lost.
+func TestStoredExitCodesDecideBeforeAPodCountsAsLost(t *testing.T) {
+	for _, lost := range []podsync.LostPolicy{podsync.LostByRestartPolicy, podsync.LostFail, podsync.LostRestart} {
+		for code, phase := range map[int32]corev1.PodPhase{0: corev1.PodSucceeded, 3: corev1.PodFailed} {
+			t.Run(fmt.Sprint(lost, " ", code), func(t *testing.T) {
+				bubble(t, podsynctest.Options{Forgets: true}, func(w *world) {
+					w.wrap = simple
+					w.cfg.Policy.Lost = lost
+					w.bind(newPod("a", restart(corev1.RestartPolicyNever), func(p *corev1.Pod) {
+						p.Status.Phase = corev1.PodRunning
+						p.Status.ContainerStatuses = []corev1.ContainerStatus{{
+							Name: "main", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code}},
+						}}
+					}))
+					w.run()
+					pass(time.Minute)
+					pod := w.expectPhase("a", phase)
+					if end := pod.Status.ContainerStatuses[0].State.Terminated; end == nil || end.ExitCode != code || pod.Status.Reason != "" {
+						t.Errorf("ended with %+v, reason %q", pod.Status.ContainerStatuses[0].State, pod.Status.Reason)
+					}
+					w.expectCalls()
+				})
+			})
+		}
+	}
+}

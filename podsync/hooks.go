@@ -63,14 +63,15 @@ type Op string
 
 // The calls of the provider, which are its methods.
 const (
-	OpAdmit   Op = "admit"
-	OpStart   Op = "start"
-	OpUpdate  Op = "update"
-	OpStop    Op = "stop"
-	OpRelease Op = "release"
-	OpInspect Op = "inspect"
-	OpList    Op = "list"
-	OpWatch   Op = "watch"
+	OpAdmit    Op = "admit"
+	OpAnnotate Op = "annotate"
+	OpStart    Op = "start"
+	OpUpdate   Op = "update"
+	OpStop     Op = "stop"
+	OpRelease  Op = "release"
+	OpInspect  Op = "inspect"
+	OpList     Op = "list"
+	OpWatch    Op = "watch"
 )
 
 // The requests to the API.

@@ -68,7 +68,7 @@ func (c *Controller) BrokenInvariants(h History) (broken []string) {
 func (t *podState) brokenSince(before earlier) (broken []string) {
 	if before.instance >= instanceStopped && !t.stopped() {
 		runsAgain := t.provider.instance == instanceHeld && t.end != nil && t.end.accepted == 0
-		if shut := !t.provider.listed; !runsAgain && !shut {
+		if shut := !t.provider.listed || t.orphan(); !runsAgain && !shut {
 			broken = append(broken, "an instance never leaves Stopped or Forgotten, except that a List shows that the provider runs it again")
 		}
 	}

@@ -169,7 +169,7 @@ func (c *Controller) quiet() bool {
 		return true
 	}
 	for _, t := range c.tracks {
-		if t.over() && t.provider.listed && t.api.pod != nil && !t.removed() && t.api.notFoundAt == 0 && (!t.write.final || t.deleted() && !t.write.released) {
+		if t.over() && t.provider.listed && t.api.pod != nil && !t.removed() && t.api.notFoundAt == 0 && (!t.write.final || t.unreleased()) {
 			return false
 		}
 	}

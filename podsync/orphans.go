@@ -170,7 +170,7 @@ func (c *Controller) applyVerdicts(ctx context.Context, due []*podState, verdict
 	defer wake(c.kick)
 	now := c.now()
 	for i, t := range due {
-		if !t.suspect() || c.tracks[keyOf(t.ref)] != t {
+		if !t.suspect() || c.tracks[keyOf(t.ref)] != t || !c.mayAct(t) {
 			continue // it changed during the call
 		}
 		t.sched.unsure = false

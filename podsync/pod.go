@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubewright/kubewright/internal/backoff"
 	"github.com/kubewright/kubewright/internal/report"
@@ -34,7 +35,7 @@ type rules struct {
 	retry        backoff.Policy
 	epoch        time.Time // the instant 0
 
-	updates, releases, admits, inspects bool // capabilities of the provider
+	updates, releases, admits, inspects, annotates bool // capabilities of the provider
 }
 
 // stopSlack is the time after the grace period at which Stop is called again if the
@@ -144,12 +145,24 @@ type providerState struct {
 	losses            uint8                     // losses in a row without a List that shows the pod
 	fp                uint64                    // the fingerprint of the last report
 	seenSeq           uint64                    // the last proof that the provider holds it, in Controller.seq
+	annotations       map[string]string         // that were reported last, and of which the API lacks unsaved
+	unsaved           []string                  // the keys of annotations that the API does not have yet
+	annotated         bool                      // Annotate has succeeded
+	deletes           bool                      // a report had State.Delete and Stopped
+	kept              *keptReport               // the last report of an instance that ended before the gate closed
 	generation        int64                     // the generation that the provider has accepted
 	resources         uint64                    // the fingerprint of the resources of the accepted spec; 0 if unknown
 	refused           *RejectError              // the answer of Update to refusedGeneration
 	refusedGeneration int64
 	saysGeneration    bool        // the last report has State.Generation
 	acceptedPod       *corev1.Pod // the accepted pod, if the API keeps no generations
+}
+
+// A keptReport is the last report of an instance that had ended when the gate closed. If the
+// next List does not have the instance, nothing else remembers its exit codes.
+type keptReport struct {
+	status *corev1.PodStatus
+	end    *termination // nil if it had not begun
 }
 
 // reportedFields are the fields that are derived unless the last report has them.
@@ -238,16 +251,17 @@ type termination struct {
 
 // A call is a provider call or an API request under way.
 type call struct {
-	op       Op
-	since    instant
-	seq      uint64        // when it began, in Controller.seq
-	grace    time.Duration // of Stop
-	want     uint64        // of a PATCH: the statusSeq that it stores
-	over     bool          // of a PATCH: it stores the final status; of Stop: the pod had stopped
-	pod      *corev1.Pod   // the argument
-	canceled bool
-	stale    bool // the gate was shut since: the result does not count
-	cancel   func()
+	op          Op
+	since       instant
+	seq         uint64            // when it began, in Controller.seq
+	grace       time.Duration     // of Stop
+	want        uint64            // of a PATCH: the statusSeq that it stores
+	over        bool              // of a PATCH: it stores the final status; of Stop: the pod had stopped
+	pod         *corev1.Pod       // the argument
+	annotations map[string]string // of a PATCH
+	canceled    bool
+	stale       bool // the gate was shut since: the result does not count
+	cancel      func()
 }
 
 // held reports whether the provider has, or may have, an instance.
@@ -438,7 +452,7 @@ func (t *podState) decideCall(r *rules, now instant, nameFree bool) action {
 // being called with a shorter grace period.
 func (t *podState) inTheWay() bool {
 	switch t.call.inflight.op {
-	case OpAdmit, OpStart, OpUpdate, OpInspect:
+	case OpAdmit, OpAnnotate, OpStart, OpUpdate, OpInspect:
 		return t.end != nil
 	case OpStop:
 		return !t.stopped() && t.end.grace < t.call.inflight.grace
@@ -463,6 +477,10 @@ func (t *podState) wantedCall(r *rules, now instant, nameFree bool) action {
 			return idle
 		case r.admits && !t.provider.admitted:
 			return action{op: OpAdmit, wake: noDeadline}
+		case r.annotates && !t.provider.annotated:
+			return action{op: OpAnnotate, wake: noDeadline}
+		case r.annotates && len(t.provider.unsaved) > 0:
+			return idle // until the API has them
 		}
 		return action{op: OpStart, wake: noDeadline}
 	case t.provider.needsInspect:
@@ -569,10 +587,10 @@ func (t *podState) decideWrite(r *rules, now instant) (s action, urgent bool) {
 		if t.write.statusSeq == t.write.storedSeq && !t.write.stale || t.write.statusSeq == t.write.rejectedSeq || t.write.final {
 			return s, false
 		}
-		s.op, at, urgent = OpPatch, max(t.mergeUntil(r), t.write.notBefore), t.pod().Status.Phase == corev1.PodPending
+		s.op, at, urgent = OpPatch, max(t.mergeUntil(r), t.write.notBefore), t.pod().Status.Phase == corev1.PodPending || len(t.provider.unsaved) > 0
 	case !t.write.final:
 		s.op, urgent = OpPatch, true
-	case t.deleted() && !t.write.released:
+	case t.unreleased():
 		s.op, urgent = OpDelete, true
 		if t.api.goingAt > 0 {
 			at = t.api.goingAt + goneAfter // the API server is removing it
@@ -589,10 +607,19 @@ func (t *podState) decideWrite(r *rules, now instant) (s action, urgent bool) {
 	return s, urgent
 }
 
+// unreleased reports whether the object must be deleted once its final status is stored:
+// because it is being deleted, or because the provider asks for it and a controller will
+// make another one.
+func (t *podState) unreleased() bool {
+	return !t.write.released && (t.deleted() || t.provider.deletes && metav1.GetControllerOfNoCopy(t.pod()) != nil)
+}
+
 // mergeUntil returns the instant until which a status waits for the next one, so that
 // one write has both.
 func (t *podState) mergeUntil(r *rules) instant {
 	switch {
+	case len(t.provider.unsaved) > 0:
+		return 0
 	case t.write.quietSeq == t.write.statusSeq:
 		return t.write.reportedAt + r.pendingAfter
 	case t.end != nil:

@@ -196,7 +196,9 @@ func (t *podState) observe(r *rules, now instant, seq uint64, st *State, fp uint
 		return ""
 	}
 	t.provider.fp = fp
+	t.takeAnnotations(st.Annotations)
 	t.take(r, now, st)
+	t.provider.deletes = t.provider.deletes || st.Stopped && st.Delete
 	if st.Stopped {
 		t.markStopped(r, now)
 	}
@@ -243,6 +245,53 @@ func (t *podState) take(r *rules, now instant, st *State) {
 	if t.end == nil && t.api.pod != nil && t.ended(r) {
 		t.beginTermination(now, StopCompleted, nil, specGrace(t.pod()))
 	}
+}
+
+// takeAnnotations records the annotations that are new since the last report and that the
+// API does not have.
+func (t *podState) takeAnnotations(annotations map[string]string) {
+	if t.write.final || t.removed() {
+		return
+	}
+	for key, value := range annotations {
+		if last, ok := t.provider.annotations[key]; ok && last == value {
+			continue
+		}
+		if t.provider.annotations == nil {
+			t.provider.annotations = map[string]string{}
+		}
+		t.provider.annotations[key] = value
+		if t.api.pod != nil {
+			if stored, ok := t.pod().Annotations[key]; ok && stored == value {
+				continue
+			}
+		}
+		if !slices.Contains(t.provider.unsaved, key) {
+			t.provider.unsaved = append(t.provider.unsaved, key)
+		}
+		t.write.statusSeq++
+	}
+}
+
+// newAnnotations returns the annotations that the API does not have yet.
+func (t *podState) newAnnotations() map[string]string {
+	if len(t.provider.unsaved) == 0 {
+		return nil
+	}
+	out := make(map[string]string, len(t.provider.unsaved))
+	for _, key := range t.provider.unsaved {
+		out[key] = t.provider.annotations[key]
+	}
+	return out
+}
+
+// annotationsSettled records that the API has stored the annotations, or will never store
+// them.
+func (t *podState) annotationsSettled(settled map[string]string) {
+	t.provider.unsaved = slices.DeleteFunc(t.provider.unsaved, func(key string) bool {
+		value, ok := settled[key]
+		return ok && value == t.provider.annotations[key]
+	})
 }
 
 // quiet reports whether a report may wait for the next one: no container has started,
@@ -440,26 +489,32 @@ func (t *podState) absent(r *rules, now instant, seq uint64, sure bool) (lost bo
 	case !t.running():
 		return false // Start is being retried, and decides
 	case sure || twice:
-		t.markLost(r, now)
-		return true
+		return t.markLost(r, now)
 	}
 	t.provider.needsInspect = r.inspects
 	return false
 }
 
 // markLost decides about a pod that had started and that the provider does not
-// hold.
-func (t *podState) markLost(r *rules, now instant) {
+// hold. It reports false if the pod had ended before, and so is not lost.
+func (t *podState) markLost(r *rules, now instant) (lost bool) {
 	t.provider.absences, t.provider.needsInspect = 0, false
+	if t.end == nil && podstatus.Ended(&t.pod().Spec, &t.base().Status) {
+		// It had ended, and the API knows how: only its phase is not written.
+		t.beginTermination(now, StopCompleted, nil, specGrace(t.pod()))
+		t.markStopped(r, now)
+		t.forgotten()
+		return false
+	}
 	again := r.policy.Lost == LostRestart ||
 		r.policy.Lost == LostByRestartPolicy && (t.pod().Spec.RestartPolicy == corev1.RestartPolicyAlways || t.pod().Spec.RestartPolicy == "")
 	if !again {
 		t.beginTermination(now, StopLost, &podstatus.Failure{Reason: ReasonLost, Message: messageLost}, minGrace)
-		return
+		return true
 	}
 	status, _ := podstatus.Next(t.base(), t.update(r))
-	lost := podstatus.Lost(&status)
-	t.provider.lost = &lost
+	ended := podstatus.Lost(&status)
+	t.provider.lost = &ended
 	t.setReport(nil)
 	t.provider.fp = 0
 	if t.provider.losses < 250 {
@@ -475,6 +530,7 @@ func (t *podState) markLost(r *rules, now instant) {
 	t.provider.generation, t.provider.acceptedPod = 0, nil
 	t.api.since = now
 	t.write.statusSeq++
+	return true
 }
 
 // classify adopts the pod, finds it lost, or lets it start, once the provider has said
@@ -486,6 +542,9 @@ func (t *podState) classify(r *rules, now instant) (lost bool) {
 	}
 	if podstatus.IsTerminal(t.pod().Status.Phase) {
 		t.write.final = true // the status needs no further write
+	}
+	if t.recall(now) {
+		return false
 	}
 	if t.held() {
 		t.provider.admitted = true
@@ -503,10 +562,33 @@ func (t *podState) classify(r *rules, now instant) (lost bool) {
 	}
 	if t.end == nil && podstatus.HasStarted(&t.pod().Status) {
 		t.provider.admitted = true
-		t.markLost(r, now)
-		return true
+		return t.markLost(r, now)
 	}
 	return false
+}
+
+// keepReport keeps the last report of an instance that has ended, while the gate is closed.
+func (t *podState) keepReport(status *corev1.PodStatus, end *termination) {
+	t.provider.kept = &keptReport{status: status, end: end}
+}
+
+// recall applies the kept report to a pod that the provider no longer holds. It reports false
+// if there is none.
+func (t *podState) recall(now instant) bool {
+	kept := t.provider.kept
+	t.provider.kept = nil
+	if kept == nil || t.held() || t.write.final {
+		return false
+	}
+	t.setReport(kept.status)
+	if kept.end != nil {
+		t.beginTermination(now, kept.end.reason, kept.end.failure, kept.end.grace)
+	} else {
+		t.beginTermination(now, StopCompleted, nil, specGrace(t.pod()))
+	}
+	t.provider.admitted = true
+	t.write.statusSeq++
+	return true
 }
 
 // reset drops the reports of the provider and all state derived from them. Results of
@@ -519,7 +601,10 @@ func (t *podState) reset(r *rules, now instant) {
 		}
 	}
 	pod, presence := t.api.pod, t.api.presence
-	t.provider = providerState{nodeName: t.provider.nodeName}
+	if pod != nil && t.provider.status != nil && (t.stopped() || t.ended(r)) {
+		t.keepReport(t.provider.status, t.end)
+	}
+	t.provider = providerState{nodeName: t.provider.nodeName, admitted: t.provider.admitted, kept: t.provider.kept}
 	t.call = callState{inflight: t.call.inflight}
 	t.write = writeState{inflight: t.write.inflight, statusSeq: t.write.statusSeq + 1, storedSeq: t.write.storedSeq}
 	if e := t.end; pod != nil && e != nil && e.reason == StopEvicted {
@@ -579,7 +664,7 @@ func (t *podState) callReturned(r *rules, now instant, seq uint64, st *State, fp
 		}
 		return false
 	}
-	if reject, ok := errors.AsType[*RejectError](err); ok && (c.op == OpStart || c.op == OpAdmit) {
+	if reject, ok := errors.AsType[*RejectError](err); ok && (c.op == OpStart || c.op == OpAdmit || c.op == OpAnnotate) {
 		t.call.err = err
 		t.beginTermination(now, StopRejected, &podstatus.Failure{Reason: reject.Reason, Message: messageRejected + reject.Message}, minGrace)
 		return false
@@ -609,6 +694,10 @@ func (t *podState) callSucceeded(r *rules, now instant, seq uint64, c *call, st 
 	switch c.op {
 	case OpAdmit:
 		t.provider.admitted = true
+		return
+	case OpAnnotate:
+		t.provider.annotated = true
+		t.takeAnnotations(st.Annotations)
 		return
 	case OpRelease:
 		t.forgotten()
@@ -831,6 +920,9 @@ func waiting(containers []corev1.Container) []corev1.ContainerStatus {
 // writeStarted records an API request.
 func (t *podState) writeStarted(now instant, op Op) *call {
 	t.write.inflight = &call{op: op, since: now, want: t.write.statusSeq, over: t.over(), pod: t.pod()}
+	if op == OpPatch {
+		t.write.inflight.annotations = t.newAnnotations()
+	}
 	return t.write.inflight
 }
 
@@ -840,6 +932,7 @@ func (t *podState) writeStarted(now instant, op Op) *call {
 func (t *podState) statusStored(r *rules, now instant, c *call, resp *corev1.Pod, same bool) {
 	t.write.inflight = nil
 	t.write.failures, t.write.retryAt = 0, 0
+	t.annotationsSettled(c.annotations)
 	if resp != nil {
 		t.paceWrites(now)
 	}
@@ -906,6 +999,14 @@ func (t *podState) statusRejected(c *call) {
 	if c.over {
 		t.write.final, t.write.minimal = t.write.minimal, true
 	}
+}
+
+// annotationsRejected records that the API refused the annotations as invalid. They are not
+// sent again unless they change.
+func (t *podState) annotationsRejected(c *call) {
+	t.write.inflight = nil
+	t.annotationsSettled(c.annotations)
+	t.write.statusSeq++ // the status is sent without them
 }
 
 // notFound records the answer "no such pod".

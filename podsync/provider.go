@@ -6,6 +6,7 @@ package podsync
 import (
 	"context"
 	"iter"
+	"maps"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -57,6 +58,28 @@ type State struct {
 	// [Policy.TrustPhase]. Each State replaces the one before: it is complete, not a
 	// change.
 	Status corev1.PodStatus
+	// Annotations are merged into the pod's metadata, for example the identity of the
+	// job in the backend. Keep them few and small. A new or changed one is written at
+	// once, with the status and guarded by the UID: through the subresource pods/status,
+	// which the credentials of a node may write. One that a State no longer has is left
+	// alone, and so is one that another client changes. podsync itself never reads
+	// them. If the process dies between Start and the write, the annotation is lost: a
+	// provider that can't bear that is an [Annotator]. Annotations that the API server
+	// refuses are dropped with DroppedInvalid.
+	Annotations map[string]string
+	// Delete asks that the pod be deleted from the API when its final status is stored,
+	// for a backend whose jobs can be removed behind podsync's back. It counts only
+	// with Stopped, cannot be withdrawn, and counts only for a pod that has a controller among its owners
+	// (metadata.ownerReferences), because only a controller makes another pod. Any
+	// other pod stays with its final status, until a client deletes it.
+	Delete bool
+}
+
+// private returns a copy that shares no memory with st.
+func (st State) private() State {
+	st.Status = *st.Status.DeepCopy()
+	st.Annotations = maps.Clone(st.Annotations)
+	return st
 }
 
 // A Provider runs pods, and restarts their containers as spec.restartPolicy says:
@@ -72,6 +95,11 @@ type State struct {
 // returns blocks its own pod only.
 //
 // A panic in a method fails the call with a [PanicError].
+//
+// A provider may keep the values of a context, such as its logger, but not its
+// cancellation: that of Start, Update and Stop is canceled when the call has returned.
+// Work that outlives a call takes context.WithoutCancel of it, or the context of Watch,
+// which is canceled only when Run's context is or when Watch returns.
 //
 // The pods passed in are private copies.
 type Provider interface {
@@ -152,6 +180,9 @@ type Watcher interface {
 	// provider that needs a loop runs it here. If Watch returns sooner, with or
 	// without an error, it is called again after a backoff, and List is called.
 	//
+	// Watch is called when Run begins: before the first List, and before the pods of
+	// the API are known. What it reports then is kept until its pod is seen.
+	//
 	// report never blocks and may be called from any goroutine, also during
 	// other calls. It must not be called after Watch has returned; use
 	// [Controller.Report] for that.
@@ -190,6 +221,17 @@ type Admitter interface {
 	Admit(ctx context.Context, pod *corev1.Pod, active iter.Seq[*corev1.Pod]) error
 }
 
+// An Annotator stores its key to a pod in the API before the pod starts, so that the key
+// is not lost if the process dies during Start.
+type Annotator interface {
+	// Annotate returns annotations for the pod. Start is called when the API has
+	// them, and gets a pod that has them. It is called after Admit, and again by each
+	// process that has to start the pod: it should return the values that the pod has
+	// already. Errors and rejections (see [Reject]) are those of Start. While the API
+	// can't be written, no pod that needs new annotations starts.
+	Annotate(ctx context.Context, pod *corev1.Pod) (map[string]string, error)
+}
+
 // capabilities are the optional methods of a provider, nil if it does not have them.
 type capabilities struct {
 	updater   Updater
@@ -197,6 +239,7 @@ type capabilities struct {
 	inspector Inspector
 	releaser  Releaser
 	admitter  Admitter
+	annotator Annotator
 }
 
 func capabilitiesOf(p Provider) (c capabilities) {
@@ -205,5 +248,6 @@ func capabilitiesOf(p Provider) (c capabilities) {
 	c.inspector, _ = p.(Inspector)
 	c.releaser, _ = p.(Releaser)
 	c.admitter, _ = p.(Admitter)
+	c.annotator, _ = p.(Annotator)
 	return c
 }

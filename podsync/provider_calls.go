@@ -8,7 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -32,6 +34,9 @@ func (c *Controller) startCall(t *podState, now instant, waited bool) (wake inst
 	if s.op == "" || c.draining {
 		return s.wake
 	}
+	if !c.mayAct(t) {
+		return noDeadline // until the gate opens
+	}
 	q := queueOf(s.op)
 	if !c.take(t, q, now, waited) {
 		return noDeadline // its turn comes
@@ -51,7 +56,7 @@ func (c *Controller) startCall(t *podState, now instant, waited bool) (wake inst
 	node := c.nodeOf(t)
 	c.calls.Go(func() {
 		defer cancel()
-		if err := c.askGate(c.callCtx, node); err != nil {
+		if err := c.askGate(c.callCtx, node); err != nil || c.isStale(call) {
 			c.callGated(t, call, node, err)
 			return
 		}
@@ -71,13 +76,21 @@ func (c *Controller) nameFree(t *podState) bool {
 	return true
 }
 
-// callGated ends a call that the gate did not allow.
+// isStale reports whether the gate has closed since the call was planned.
+func (c *Controller) isStale(call *call) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return call.stale
+}
+
+// callGated ends a call that the gate did not allow: now, or, if err is nil, since it was
+// planned.
 func (c *Controller) callGated(t *podState, call *call, node string, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t.call.inflight = nil
 	c.running[laneOf(queueOf(call.op))]--
-	if c.callCtx.Err() == nil {
+	if err != nil && c.callCtx.Err() == nil {
 		c.shutGate(c.callCtx, node, err)
 	}
 	c.markDirty(t)
@@ -94,6 +107,8 @@ func (c *Controller) callProvider(ctx context.Context, ref Ref, call *call, opts
 		switch call.op {
 		case OpAdmit:
 			err = c.caps.admitter.Admit(ctx, pod, c.active)
+		case OpAnnotate:
+			st.Annotations, err = c.caps.annotator.Annotate(ctx, pod)
 		case OpStart:
 			st, err = c.cfg.Provider.Start(ctx, pod)
 		case OpUpdate:
@@ -109,8 +124,7 @@ func (c *Controller) callProvider(ctx context.Context, ref Ref, call *call, opts
 		return err
 	})
 	st.Ref = ref
-	st.Status = *st.Status.DeepCopy()
-	return st, err
+	return st.private(), err
 }
 
 // finishCall applies the result of a provider call.
@@ -131,6 +145,9 @@ func (c *Controller) finishCall(t *podState, call *call, st State, err error) {
 		// effect.
 		c.seq++
 		t.call.inflight, t.provider.listed, t.sched.born = nil, t.api.pod == nil, c.seq
+		if err == nil && st.Stopped && !c.rules.releases {
+			t.keepReport(&st.Status, nil)
+		}
 		c.markDirty(t)
 		c.mu.Unlock()
 		wake(c.relist)
@@ -184,7 +201,7 @@ func (c *Controller) afterCall(t *podState, call *call, err error, wasEnding boo
 		t.sched.warned = ""
 		return
 	}
-	if reject, ok := errors.AsType[*RejectError](err); ok && !wasEnding && (call.op == OpStart || call.op == OpAdmit) {
+	if reject, ok := errors.AsType[*RejectError](err); ok && !wasEnding && (call.op == OpStart || call.op == OpAdmit || call.op == OpAnnotate) {
 		c.warn(t, reject.Reason, actionAdmit, reject.Message)
 		return
 	}
@@ -192,6 +209,8 @@ func (c *Controller) afterCall(t *podState, call *call, err error, wasEnding boo
 		return
 	}
 	switch call.op {
+	case OpAnnotate:
+		c.warn(t, ReasonFailedStart, actionStart, err.Error())
 	case OpAdmit:
 		c.warn(t, reasonFailedAdmit, actionAdmit, err.Error())
 	case OpStart:
@@ -398,8 +417,7 @@ func (c *Controller) listed(now instant, begin uint64, st *State, fp uint64) {
 		return
 	}
 	// A report that is not stored yet is kept. It must not keep the whole List.
-	own := *st
-	own.Status = *st.Status.DeepCopy()
+	own := st.private()
 	c.observe(t, now, begin, &own, fp, true)
 }
 
@@ -537,11 +555,14 @@ func (f *fingerprints) of(st *State) uint64 {
 	_, _ = h.Write(b[size-n:])
 	// The encoding does not tell a nil list of conditions from an empty one, and
 	// an empty one takes conditions off the pod.
-	tail := [9]byte{0: bit(st.Stopped) | bit(st.Status.Conditions != nil)<<1}
+	tail := [9]byte{0: bit(st.Stopped) | bit(st.Status.Conditions != nil)<<1 | bit(st.Delete)<<2}
 	for i := range 8 {
 		tail[1+i] = byte(st.Generation >> (8 * i))
 	}
 	_, _ = h.Write(tail[:])
+	for _, key := range slices.Sorted(maps.Keys(st.Annotations)) {
+		_, _ = h.WriteString(key + "=" + st.Annotations[key] + "\n")
+	}
 	return h.Sum64() | 1
 }
 

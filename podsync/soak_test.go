@@ -62,9 +62,57 @@ type soaker struct {
 	ended   map[types.UID]corev1.PodPhase
 	before  map[types.UID]*corev1.Pod
 	history podsync.History
+	gate    randomGate
 
 	mu    sync.Mutex // requests come from many goroutines
 	asked int        // requests about single pods
+}
+
+// A randomGate is closed in the windows that the soak gives it.
+type randomGate struct {
+	used bool
+
+	mu          sync.Mutex
+	from, until time.Time // the next or last window
+	at          time.Time // the last instant at which it was asked
+	asked       int       // how often at that instant
+}
+
+// close closes the gate for d, after a delay in which calls may be in flight.
+func (g *randomGate) close(delay, d time.Duration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.from = time.Now().Add(delay)
+	g.until = g.from.Add(d)
+}
+
+// open opens the gate for good.
+func (g *randomGate) open() { g.close(0, 0) }
+
+// maxAsked is the number of questions to the gate at one instant above which the controller
+// must be spinning.
+const maxAsked = 2000
+
+// gated gives the controller the random gate.
+func (s *soaker) gated() {
+	s.gate.used = true
+	s.cfg.Gate = func(context.Context, string) error {
+		g, now := &s.gate, time.Now()
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if !g.at.Equal(now) {
+			g.at, g.asked = now, 0
+		}
+		if g.asked++; g.asked > maxAsked {
+			s.t.Errorf("the gate was asked %d times in one instant", g.asked)
+			g.from, g.until = time.Time{}, time.Time{} // or the bubble's time would stand still
+			return nil
+		}
+		if !now.Before(g.from) && now.Before(g.until) {
+			return errors.New("another process holds the node")
+		}
+		return nil
+	}
 }
 
 func soak(t *testing.T, seed uint64) {
@@ -86,6 +134,9 @@ func soak(t *testing.T, seed uint64) {
 	s.cfg.PendingAfter = pick(r, 0, -1, time.Minute)
 	s.cfg.StatusWriters = pick(r, 0, 1)
 	s.cfg.MaxCalls = pick(r, 0, 2)
+	if r.IntN(2) == 0 {
+		s.gated()
+	}
 	s.server = apitest.New(apitest.Options{})
 	s.server.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}})
 	s.watchWrites()
@@ -122,7 +173,7 @@ func (s *soaker) step() {
 	}
 	uid := pod.UID
 	admin := s.server.Client(apitest.User{}).CoreV1().Pods("default")
-	switch n := s.rand.IntN(26); n {
+	switch n := s.rand.IntN(28); n {
 	case 0, 1, 2:
 		grace := pick[int64](s.rand, 1, 5, 30, 120)
 		s.t.Notef("delete %s within %d s", name, grace)
@@ -218,7 +269,13 @@ func (s *soaker) step() {
 	case 23, 24:
 		s.t.Notef("all is well again")
 		s.repair()
-	case 25:
+	case 25, 26:
+		delay, d := pick(s.rand, 0, 10*time.Millisecond, time.Second, 10*time.Second), pick(s.rand, time.Second, 5*time.Second, time.Minute, time.Hour)
+		if s.gate.used {
+			s.t.Notef("the gate closes in %v for %v", delay, d)
+			s.gate.close(delay, d)
+		}
+	case 27:
 		s.t.Notef("restart")
 		s.stop()
 		s.start()
@@ -290,6 +347,7 @@ func (s *soaker) check() {
 func (s *soaker) converge() {
 	s.t.Notef("the end")
 	s.repair()
+	s.gate.open()
 	for _, name := range s.names {
 		if pod := s.pod(name); pod != nil && s.rand.IntN(3) == 0 {
 			_ = s.server.Client(apitest.User{}).CoreV1().Pods("default").Delete(context.Background(), name, metav1.DeleteOptions{})

@@ -6,6 +6,7 @@ package podsync
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"slices"
 	"strconv"
@@ -32,6 +33,9 @@ func (c *Controller) startWrite(t *podState, now instant, waited bool) (wake ins
 	s, urgent := t.decideWrite(&c.rules, now)
 	if s.op == "" || c.draining && (!t.over() || t.api.notFoundAt > 0 || c.apiCtx.Err() != nil) {
 		return s.wake
+	}
+	if !c.mayAct(t) {
+		return noDeadline // until the gate opens
 	}
 	q := queueWrite
 	switch {
@@ -104,6 +108,7 @@ func (c *Controller) patch(ctx context.Context, t *podState, call *call, base *c
 	if next.Phase != pod.Status.Phase {
 		body = pin(body, pod.ResourceVersion)
 	}
+	body = annotate(body, pod, call.annotations)
 	logger := klog.FromContext(ctx)
 	if body == nil {
 		logger.V(4).Info("Status is stored already", "pod", klog.KObj(pod), "podUID", pod.UID)
@@ -145,6 +150,10 @@ func (c *Controller) patch(ctx context.Context, t *podState, call *call, base *c
 			t.notFound(now)
 		case apierr.Classify(err) == apierr.Conflict:
 			t.conflicted(&c.rules, now)
+		case isAboutAnnotations(err) && len(call.annotations) > 0:
+			t.annotationsRejected(call)
+			c.dropped(t.ref, DroppedInvalid, err)
+			c.warn(t, reasonInvalidStatus, actionSync, err.Error())
 		case isAboutStatus(err):
 			t.statusRejected(call)
 			c.dropped(t.ref, DroppedInvalid, err)
@@ -193,6 +202,22 @@ func pin(body []byte, version string) []byte {
 	return slices.Concat([]byte(`{"metadata":{"resourceVersion":`), strconv.AppendQuote(nil, version), []byte(`,`), rest)
 }
 
+// annotate adds annotations to a patch. body is nil if the status needs no patch.
+func annotate(body []byte, pod *corev1.Pod, annotations map[string]string) []byte {
+	if len(annotations) == 0 {
+		return body
+	}
+	if body == nil {
+		body = slices.Concat([]byte(`{"metadata":{"uid":`), strconv.AppendQuote(nil, string(pod.UID)), []byte(`}}`))
+	}
+	encoded, err := json.Marshal(annotations)
+	rest, ok := bytes.CutPrefix(body, []byte(`{"metadata":{`))
+	if err != nil || !ok {
+		return body // can't happen
+	}
+	return slices.Concat([]byte(`{"metadata":{"annotations":`), encoded, []byte(`,`), rest)
+}
+
 // reportProblems reports the invalid fields of a report.
 func (c *Controller) reportProblems(t *podState, problems field.ErrorList) {
 	if len(problems) == 0 {
@@ -236,6 +261,12 @@ func isInvalidField(err error, wanted func(field string) bool) bool {
 func isAboutStatus(err error) bool {
 	return apierrors.IsRequestEntityTooLargeError(err) ||
 		isInvalidField(err, func(field string) bool { return strings.HasPrefix(field, "status") })
+}
+
+// isAboutAnnotations reports whether a PATCH failed because its annotations are invalid or
+// too large.
+func isAboutAnnotations(err error) bool {
+	return isInvalidField(err, func(field string) bool { return strings.HasPrefix(field, "metadata.annotations") })
 }
 
 // errAnswer is the error of an answer that can be decoded but lacks required fields,
