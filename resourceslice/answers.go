@@ -206,14 +206,15 @@ func namedItems(err error, page *page) (items []*item) {
 	if !errors.As(err, &status) || status.Status().Details == nil {
 		return nil
 	}
+	written := page.written()
 	format := "spec.devices[%d]"
 	if page.isSets() {
 		format = "spec.sharedCounters[%d]"
 	}
 	for _, cause := range status.Status().Details.Causes {
 		var i int
-		if _, err := fmt.Sscanf(cause.Field, format, &i); err == nil && i >= 0 && i < len(page.items) {
-			items = append(items, &page.items[i])
+		if _, err := fmt.Sscanf(cause.Field, format, &i); err == nil && i >= 0 && i < len(written) {
+			items = append(items, &written[i])
 		}
 	}
 	return items

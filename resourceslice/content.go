@@ -18,6 +18,7 @@ import (
 type item struct {
 	name string
 	hash hash
+	at   int32 // the place in Pool.Devices or in the slice
 	*traits
 	// encoded is the protobuf encoding, which takes a tenth of the memory of the
 	// decoded object. Items of records have none.
@@ -95,6 +96,9 @@ func find(items []item, name string) *item {
 
 func byName(a, b item) int { return strings.Compare(a.name, b.name) }
 
+// byPlace is the order in which the scheduler tries devices: the caller's.
+func byPlace(a, b item) int { return cmp.Compare(a.at, b.at) }
+
 func same(a, b item) bool { return a.name == b.name && a.hash == b.hash }
 
 func traitsOf(d *resourcev1.Device) *traits {
@@ -156,7 +160,7 @@ func (f *hasher) device(d *resourcev1.Device, before *item) (it item, reused boo
 	for i := range bare.Taints {
 		bare.Taints[i].TimeAdded = nil
 	}
-	it = item{d.Name, h, traitsOf(d), string(encode(&bare))}
+	it = item{name: d.Name, hash: h, traits: traitsOf(d), encoded: string(encode(&bare))}
 	if at := strings.Index(it.encoded, d.Name); at >= 0 {
 		it.name = it.encoded[at : at+len(d.Name)] // shares the memory
 	}
@@ -164,7 +168,7 @@ func (f *hasher) device(d *resourcev1.Device, before *item) (it item, reused boo
 }
 
 func (f *hasher) counterSet(s *resourcev1.CounterSet) item {
-	return item{s.Name, f.rare(setHash, s), setTraits, string(encode(s))}
+	return item{name: s.Name, hash: f.rare(setHash, s), traits: setTraits, encoded: string(encode(s))}
 }
 
 // head returns the hash of the fields of a spec that are about neither its
@@ -189,6 +193,7 @@ type desired struct {
 	devices  []item                       // by name
 	sets     []item                       // by name
 	atomic   bool
+	ordered  bool // the order of devices is content
 }
 
 // kinds of pages, as indexes of desired.heads
@@ -214,7 +219,7 @@ func (d *desired) spec(kind int) resourcev1.ResourceSliceSpec {
 // indexes in pool.Devices of all other devices: those must be validated. same
 // reports that the pool equals before.
 func (f *hasher) newDesired(id PoolID, pool *Pool, nodeName string, before *desired) (d *desired, fresh []int, same bool) {
-	d = &desired{id: id, atomic: pool.Atomic, devices: make([]item, len(pool.Devices)), base: resourcev1.ResourceSliceSpec{
+	d = &desired{id: id, atomic: pool.Atomic, ordered: pool.Ordered, devices: make([]item, len(pool.Devices)), base: resourcev1.ResourceSliceSpec{
 		Driver: id.Driver, Pool: resourcev1.ResourcePool{Name: id.Name},
 		NodeSelector: pool.Nodes.Selector.DeepCopy(), AllNodes: orNil(pool.Nodes.AllNodes), PerDeviceNodeSelection: orNil(pool.Nodes.PerDevice),
 		PartitionTypeAttribute: orNil(pool.PartitionTypeAttribute),
@@ -234,6 +239,7 @@ func (f *hasher) newDesired(id PoolID, pool *Pool, nodeName string, before *desi
 	for i := range pool.Devices {
 		it, reused := f.device(&pool.Devices[i], find(before.devices, pool.Devices[i].Name))
 		// A device that was valid is not if only one of the pools is PerDevice.
+		it.at = int32(i)
 		if d.devices[i] = it; !reused || (before.base.PerDeviceNodeSelection == nil) != (d.base.PerDeviceNodeSelection == nil) {
 			fresh = append(fresh, i)
 		}
@@ -252,8 +258,14 @@ func orNil[T comparable](v T) *T {
 }
 
 func (d *desired) equal(other *desired) bool {
-	return d.atomic == other.atomic && d.nodeName == other.nodeName && d.heads == other.heads &&
-		slices.EqualFunc(d.sets, other.sets, same) && slices.EqualFunc(d.devices, other.devices, same)
+	return d.atomic == other.atomic && d.ordered == other.ordered && d.nodeName == other.nodeName && d.heads == other.heads &&
+		slices.EqualFunc(d.sets, other.sets, same) && slices.EqualFunc(d.devices, other.devices, same) && (!d.ordered || d.sameOrder(other))
+}
+
+// sameOrder reports whether the devices of both are in the same order. Their names
+// must be the same.
+func (d *desired) sameOrder(other *desired) bool {
+	return slices.EqualFunc(d.devices, other.devices, func(a, b item) bool { return a.at == b.at })
 }
 
 // urgent reports whether replacing before with d takes something from Pods: a
@@ -299,7 +311,7 @@ func (f *hasher) record(s *resourcev1.ResourceSlice) *record {
 	r.manager, r.ManagedFields = last.Manager, nil
 	for i := range s.Spec.Devices {
 		d := &s.Spec.Devices[i]
-		r.items = append(r.items, item{name: d.Name, hash: f.deviceHash(d), traits: traitsOf(d)})
+		r.items = append(r.items, item{name: d.Name, hash: f.deviceHash(d), at: int32(i), traits: traitsOf(d)})
 	}
 	for i := range s.Spec.SharedCounters {
 		set := &s.Spec.SharedCounters[i]

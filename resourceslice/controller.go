@@ -110,6 +110,9 @@ func (c *Controller) Set(id PoolID, p Pool) error {
 
 	d, fresh, same := c.hasher.newDesired(id, &p, c.cfg.NodeName, before)
 	if same {
+		if !d.sameOrder(before) {
+			c.reorder(id, before, d)
+		}
 		return nil
 	}
 	spec := d.base
@@ -121,6 +124,16 @@ func (c *Controller) Set(id PoolID, p Pool) error {
 	defer c.mu.Unlock()
 	c.want(id, d, d.urgent(before))
 	return nil
+}
+
+// reorder makes the next writes of a pool follow the order of d, which equals before
+// in all else.
+func (c *Controller) reorder(id PoolID, before, d *desired) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if p := c.pools[id]; p != nil && p.want == before {
+		p.want = d
+	}
 }
 
 // SetAll makes pools, by name, all pools of a driver: it Sets them and removes

@@ -40,7 +40,7 @@ const (
 type page struct {
 	rec   *record // the slice as it is; nil if it must be created
 	name  string
-	items []item // devices or counter sets, by name once the layout is done
+	items []item // devices or counter sets, by place; by name once the layout is done
 
 	change change // the difference from rec
 }
@@ -59,6 +59,9 @@ const (
 
 // isSets reports whether the page has counter sets, not devices.
 func (p *page) isSets() bool { return len(p.items) > 0 && p.items[0].isSet }
+
+// written returns the items in the order in which they are written.
+func (p *page) written() []item { return slices.SortedStableFunc(slices.Values(p.items), byPlace) }
 
 func (p *page) kind() int {
 	switch {
@@ -114,7 +117,7 @@ func (p *page) diff(d *desired, o *observed) change {
 func (p *page) differs(d *desired, o *observed) bool {
 	return p.rec == nil || !o.stored(d.heads[p.kind()], p.rec.head) || !slices.EqualFunc(p.items, p.rec.items, func(it, is item) bool {
 		return it.name == is.name && o.stored(it.hash, is.hash) && !otherTimes(it.taints, is.taints)
-	})
+	}) || d.ordered && !slices.EqualFunc(p.written(), (&page{items: p.rec.items}).written(), func(it, is item) bool { return it.name == is.name })
 }
 
 // otherTimes reports whether a taint was Set with another time than the stored
@@ -164,15 +167,25 @@ func (d *desired) layOut(o *observed, usable []*record, count int, compact bool)
 		l.compact(needed + (needed+sparePer-1)/sparePer)
 	}
 	l.shed()
+	if d.ordered {
+		l.follow()
+	}
 	l.place(d, o, newest)
 	if len(l.pages) == 0 && len(counters.pages) == 0 {
 		l.pages = []*page{{}} // a pool without devices is an empty slice
+	}
+	d.name(slices.Concat(counters.pages, l.pages), o)
+	if d.ordered && !l.inOrder() {
+		for len(l.pages) < l.needed(len(devices)) {
+			l.pages = append(l.pages, &page{})
+		}
+		d.name(slices.Concat(counters.pages, l.pages), o)
+		l.deal(devices)
 	}
 	pages := slices.Concat(counters.pages, l.pages)
 	for _, p := range pages {
 		slices.SortFunc(p.items, byName)
 	}
-	d.name(pages, o)
 	return pages
 }
 
@@ -207,6 +220,7 @@ func (d *desired) publishable(o *observed) (sets, devices []item) {
 			ok = slices.ContainsFunc(o.live, func(rec *record) bool { return cmp.Or(find(rec.items, it.name), noItem).hash == instead.hash })
 		}
 		if ok && instead.finds(counters) {
+			instead.at = it.at
 			devices = append(devices, instead)
 		}
 	}
@@ -251,12 +265,71 @@ func newLayout(items []item, live []*record, counters bool) *layout {
 		}
 		l.pages = append(l.pages, p)
 	}
+	for _, p := range l.pages {
+		slices.SortStableFunc(p.items, byPlace)
+	}
 	for i := range items {
 		if !placed[items[i].name] {
 			l.left = append(l.left, items[i])
 		}
 	}
+	slices.SortStableFunc(l.left, byPlace)
 	return l
+}
+
+// follow assigns items to the pages of their neighbors in an ordered pool, as long as
+// these have room.
+func (l *layout) follow() {
+	type neighbor struct {
+		at   int32
+		page *page
+	}
+	var all []neighbor
+	for _, p := range l.pages {
+		for i := range p.items {
+			all = append(all, neighbor{p.items[i].at, p})
+		}
+	}
+	slices.SortFunc(all, func(a, b neighbor) int { return cmp.Compare(a.at, b.at) })
+	next := 0
+	l.left = slices.DeleteFunc(l.left, func(it item) bool {
+		for next < len(all) && all[next].at < it.at {
+			next++
+		}
+		for _, n := range all[max(0, next-1):min(len(all), next+1)] {
+			grown := page{items: append(slices.Clone(n.page.items), it)}
+			if len(grown.items) <= grown.limit() {
+				n.page.items = grown.items
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// inOrder sorts the pages by name and reports whether the scheduler tries their items
+// in the caller's order.
+func (l *layout) inOrder() bool {
+	slices.SortFunc(l.pages, func(a, b *page) int { return strings.Compare(a.name, b.name) })
+	last := int32(-1)
+	for _, p := range l.pages {
+		for _, it := range p.written() {
+			if it.at < last {
+				return false
+			}
+			last = it.at
+		}
+	}
+	return true
+}
+
+// deal assigns all items, by place, to the pages, by name.
+func (l *layout) deal(items []item) {
+	slices.SortFunc(l.pages, func(a, b *page) int { return strings.Compare(a.name, b.name) })
+	l.left = slices.SortedFunc(slices.Values(items), byPlace)
+	for _, p := range l.pages {
+		p.items = l.take(l.fill)
+	}
 }
 
 // match makes the number of pages count if that is sensible. It keeps pages
@@ -294,7 +367,7 @@ func (l *layout) shed() {
 			p.items = p.items[:limit:limit]
 		}
 	}
-	slices.SortStableFunc(l.left, byName)
+	slices.SortStableFunc(l.left, byPlace)
 }
 
 // compact empties the emptiest pages and drops them until keep are left.
@@ -303,6 +376,7 @@ func (l *layout) compact(keep int) {
 	for _, p := range l.pages[keep:] {
 		l.left = append(l.left, p.items...)
 	}
+	slices.SortStableFunc(l.left, byPlace)
 	l.pages = l.pages[:keep]
 }
 
@@ -370,7 +444,7 @@ func (l *layout) stow(pages []*page) {
 		}
 	}
 	l.left = append(l.left, advanced...)
-	slices.SortStableFunc(l.left, byName)
+	slices.SortStableFunc(l.left, byPlace)
 }
 
 // take removes up to n items from those that are left.
@@ -388,6 +462,9 @@ func (d *desired) name(pages []*page, o *observed) {
 	for _, rec := range o.live {
 		taken[rec.Name] = true
 	}
+	for _, p := range pages {
+		taken[p.name] = true
+	}
 	stem := d.id.Driver
 	if d.nodeName != "" {
 		stem += "-" + d.nodeName
@@ -397,7 +474,7 @@ func (d *desired) name(pages []*page, o *observed) {
 		for p.name == "" {
 			order++
 			if name := pageName(d.id, strings.ToLower(stem), order); !taken[name] && !o.taken[name] {
-				p.name = name
+				p.name, taken[name] = name, true
 			}
 		}
 	}

@@ -266,8 +266,12 @@ func (p *plan) sum(d *desired) string {
 		spec := d.spec(page.kind())
 		add([]byte(page.name))
 		add(encode(&spec))
-		for i := range page.items {
-			add([]byte(page.items[i].encoded))
+		items := page.items
+		if d.ordered {
+			items = page.written()
+		}
+		for i := range items {
+			add([]byte(items[i].encoded))
 		}
 	}
 	return strconv.FormatUint(h.Sum64(), 36)

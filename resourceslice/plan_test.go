@@ -300,12 +300,15 @@ func (m *model) checkOrder(p Pool) {
 	m.t.Helper()
 	var got, want []string
 	for _, rec := range m.live() {
-		for _, li := range rec.items {
-			got = append(got, li.name)
+		for _, d := range m.slices[rec.Name].Spec.Devices {
+			got = append(got, d.Name)
 		}
 	}
 	for _, d := range p.Devices {
 		want = append(want, d.Name)
+	}
+	if p.Ordered && !slices.Equal(got, want) {
+		m.t.Errorf("devices in the order %v\nwant %v", got, want)
 	}
 	slices.Sort(got)
 	slices.Sort(want)
@@ -325,7 +328,7 @@ func TestPlanProperty(t *testing.T) {
 	for seed := range seeds {
 		rng := rand.New(rand.NewPCG(seed, 7))
 		m := newModel(t)
-		p := Pool{Atomic: seed%5 == 0}
+		p := Pool{Atomic: seed%5 == 0, Ordered: seed%3 == 0}
 		for step := range 25 {
 			p.Devices = randomPool(rng, p.Devices)
 			d := m.desired(p)

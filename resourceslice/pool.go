@@ -30,10 +30,21 @@ func (id PoolID) String() string { return id.Driver + "/" + id.Name }
 // Pool is the whole desired content of a pool. The controller decides how it is
 // laid out in slices.
 type Pool struct {
-	// Devices of the pool. Their names must be unique in it; their order has no
-	// meaning. A pool without devices is one empty slice, which says that there
-	// is nothing to allocate; a pool without slices says nothing.
+	// Devices of the pool. Their names must be unique in it. A pool without devices
+	// is one empty slice, which says that there is nothing to allocate; a pool
+	// without slices says nothing.
+	//
+	// The scheduler takes the first device that matches a claim, so the order is the
+	// driver's preference: list a partition before the whole device. Each slice that
+	// is written has its devices in this order, and so has a pool that is published
+	// for the first time, across its slices. A device that is added later may come
+	// after devices that it precedes here, and another order alone is no change,
+	// because some drivers publish from a map. See Ordered.
 	Devices []resourcev1.Device
+	// Ordered makes the order of Devices a part of the content: it holds across all
+	// slices, at all times, and another order is a change. That takes a write of all
+	// slices if a device must move to another slice. Default: false.
+	Ordered bool
 	// SharedCounters are the counter sets that devices consume from. They need
 	// an API server that serves resource.k8s.io/v1 in the layout of Kubernetes
 	// 1.35 and newer.

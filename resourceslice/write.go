@@ -278,17 +278,17 @@ func (j *job) build(p *plan, page *page) (*resourcev1.ResourceSlice, error) {
 	}
 	slice.Spec.Pool.Generation = p.generation
 	slice.Spec.Pool.ResourceSliceCount = int64(len(p.pages))
-	for i := range page.items {
+	for i, it := range page.written() {
 		var err error
-		if it := &page.items[i]; page.isSets() {
+		if page.isSets() {
 			slice.Spec.SharedCounters = append(slice.Spec.SharedCounters, resourcev1.CounterSet{})
 			err = slice.Spec.SharedCounters[i].Unmarshal([]byte(it.encoded))
 		} else {
 			slice.Spec.Devices = append(slice.Spec.Devices, resourcev1.Device{})
-			err = j.decode(it, &slice.Spec.Devices[i])
+			err = j.decode(&it, &slice.Spec.Devices[i])
 		}
 		if err != nil {
-			return nil, fmt.Errorf("resourceslice: decode %s: %w", page.items[i].name, err)
+			return nil, fmt.Errorf("resourceslice: decode %s: %w", it.name, err)
 		}
 	}
 	return slice, nil

@@ -135,6 +135,33 @@ func TestAllocator(t *testing.T) {
 	}
 }
 
+// TestAllocatorPrefersTheFirstDevice lists partitions before the whole device, whose
+// name sorts first: a small claim must get the first partition.
+func TestAllocatorPrefersTheFirstDevice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer()
+		p := &ours{}
+		p.start(t, s.Client(apitest.NodeUser(node)))
+		defer p.stop()
+		o := &oracle{t: t, slices: map[string]*resourcev1.ResourceSlice{}, cache: cel.NewCache(10, cel.Features{})}
+		var all []resourcev1.Device
+		for i := range 150 {
+			all = append(all, resourcev1.Device{Name: fmt.Sprintf("partition-%d", 150-i)})
+		}
+		all = append(all, resourcev1.Device{Name: "full"})
+		if err := errors.Join(p.c.Set(poolID, resourceslice.Pool{Devices: all}), p.c.Wait(t.Context(), poolID)); err != nil {
+			t.Fatal(err)
+		}
+		for _, slice := range apitest.List[*resourcev1.ResourceSlice](s, "") {
+			o.slices[slice.Name] = slice
+		}
+		got, err := o.allocate(resourcev1.DeviceAllocationModeExactCount)
+		if err != nil || len(got) != 1 || got[0].Devices.Results[0].Device != "partition-150" {
+			t.Errorf("allocated %v, %v, want the first partition", got, err)
+		}
+	})
+}
+
 func allocator(t *testing.T, rng *rand.Rand) {
 	s := newServer()
 	o := &oracle{t: t, slices: map[string]*resourcev1.ResourceSlice{}, cache: cel.NewCache(10, cel.Features{})}
@@ -153,7 +180,7 @@ func allocator(t *testing.T, rng *rand.Rand) {
 	}()
 	p := &ours{}
 	p.start(t, s.Client(apitest.NodeUser(node)))
-	pool := resourceslice.Pool{}
+	pool := resourceslice.Pool{Ordered: rng.IntN(3) == 0}
 	gpus, next := 1+rng.IntN(4), 0
 	for range 25 {
 		pool.SharedCounters, pool.Devices = nil, edit(rng, pool.Devices, &next)
