@@ -27,8 +27,7 @@ import (
 
 // The defaults of Config. Those of Timing are with [Timing].
 const (
-	// DefaultCallTimeout is the default deadline of one API call if RenewDeadline is
-	// at least twice as long.
+	// DefaultCallTimeout is the largest default of the deadline of one API call.
 	DefaultCallTimeout = 5 * time.Second
 	// DefaultShutdownTimeout is the time to give the lease away after the work has
 	// returned.
@@ -95,8 +94,9 @@ type Config struct {
 
 	// CallTimeout is the deadline of one API call; a leader gives a call half of
 	// the time that is left, if that is less. 1.1 Timing.RenewInterval +
-	// CallTimeout < Timing.RenewDeadline must hold. Default: half of
-	// Timing.RenewDeadline, at most DefaultCallTimeout.
+	// CallTimeout < Timing.RenewDeadline must hold. Default: half of the time that
+	// 1.1 Timing.RenewInterval leaves of Timing.RenewDeadline, which is room for two
+	// calls, at most DefaultCallTimeout.
 	CallTimeout time.Duration
 	// ShutdownTimeout bounds the requests that give the lease away and withdraw
 	// the record when Run ends. It does not bound Lead. Default:
@@ -157,19 +157,14 @@ func (cfg *Config) complete() error {
 }
 
 func (cfg *Config) completeTimes() field.ErrorList {
-	problems := cfg.Timing.complete()
+	problems := cfg.Timing.complete(cfg.CallTimeout)
 	timing := cfg.Timing
 	if len(problems) > 0 {
 		timing = Timing{}.WithDefaults() // do not report their consequences
 	}
 	problems = append(problems, spec.DefaultDuration("FallbackAfter", &cfg.FallbackAfter, timing.LeaseDuration, time.Nanosecond)...)
 	problems = append(problems, spec.DefaultDuration("ShutdownTimeout", &cfg.ShutdownTimeout, DefaultShutdownTimeout, spec.MinCallTimeout)...)
-	problems = append(problems, spec.DefaultDuration("CallTimeout", &cfg.CallTimeout, timing.callTimeout(), spec.MinCallTimeout)...)
-	if first := timing.longestInterval(); len(problems) == 0 && first+cfg.CallTimeout >= timing.RenewDeadline {
-		problems = append(problems, field.Invalid(field.NewPath("CallTimeout"), cfg.CallTimeout.String(),
-			fmt.Sprintf("1.1 RenewInterval + CallTimeout < RenewDeadline must hold, but %v + %v >= %v", first, cfg.CallTimeout, timing.RenewDeadline)))
-	}
-	return problems
+	return append(problems, spec.DefaultDuration("CallTimeout", &cfg.CallTimeout, timing.callTimeout(), spec.MinCallTimeout)...)
 }
 
 // checkPeer returns the problems of the Peer of a candidate.
@@ -188,10 +183,20 @@ func checkPeer(path *field.Path, p Peer, native bool, s Strategy) (problems fiel
 	} else if len(record{Peer: p, Strategy: s.Name()}.encode()) > maxPeerBytes {
 		problems = append(problems, field.TooLong(path, "", maxPeerBytes))
 	}
-	if len(problems) == 0 && !Eligible(s, p) {
+	switch {
+	case len(problems) > 0 || Eligible(s, p):
+	case p.BinaryVersion == "" && eligibleWith(s, p, "1.0.0"):
+		problems = append(problems, field.Required(path.Child("BinaryVersion"), fmt.Sprintf("the strategy %s compares it", s.Name())))
+	default:
 		problems = append(problems, field.Invalid(path, p.Identity, fmt.Sprintf("is not eligible under the strategy %s", s.Name())))
 	}
 	return problems
+}
+
+// eligibleWith reports whether p would be eligible with a BinaryVersion.
+func eligibleWith(s Strategy, p Peer, version string) bool {
+	p.BinaryVersion = version
+	return Eligible(s, p)
 }
 
 func checkVersions(path *field.Path, p Peer, native bool) field.ErrorList {
@@ -313,7 +318,7 @@ func LongOutageTiming() Timing {
 
 // WithDefaults returns t with defaults in its zero fields.
 func (t Timing) WithDefaults() Timing {
-	t.complete()
+	t.complete(0)
 	return t
 }
 
@@ -321,20 +326,21 @@ func (t Timing) WithDefaults() Timing {
 // that it violates:
 //
 //	RenewDeadline + Drain < LeaseDuration
-//	1.1 RenewInterval + a call (half of RenewDeadline, at most 5 s) < RenewDeadline
+//	1.1 RenewInterval + a fifth of RenewDeadline < RenewDeadline
 //
 // The first one keeps two leaders apart, with [Timing.RateTolerance] to spare;
-// the second leaves time for another renewal after one has failed.
+// the second leaves time for another renewal after one has failed. [New] puts
+// [Config.CallTimeout] in the place of the fifth, if it is set.
 func (t Timing) Validate() error {
-	return lifecycle.InvalidConfig("election", t.complete())
+	return lifecycle.InvalidConfig("election", t.complete(0))
 }
 
 // MaxOutage returns the longest API server outage of any kind that costs no term.
 // In the worst case a renewal is due when the outage begins, and the last failed
 // renewal is repeated a second after it ends.
 func (t Timing) MaxOutage() time.Duration {
-	t.complete()
-	return t.RenewDeadline - t.longestInterval() - leaderRetry
+	t.complete(0)
+	return max(0, t.RenewDeadline-t.longestInterval()-leaderRetry)
 }
 
 // CrashFailover returns the longest time from the crash of a leader to the next
@@ -343,7 +349,7 @@ func (t Timing) MaxOutage() time.Duration {
 // which candidates claim in the order of their rank. A leader that exits gracefully
 // is replaced at once.
 func (t Timing) CrashFailover() time.Duration {
-	t.complete()
+	t.complete(0)
 	return t.LeaseDuration + maxRank*stagger
 }
 
@@ -355,7 +361,7 @@ func (t Timing) CrashFailover() time.Duration {
 //
 // A constant difference between clocks has no effect.
 func (t Timing) RateTolerance() float64 {
-	t.complete()
+	t.complete(0)
 	held := t.RenewDeadline + t.Drain
 	return float64(t.LeaseDuration-held) / float64(t.LeaseDuration+held)
 }
@@ -366,10 +372,13 @@ func (t Timing) longestInterval() time.Duration {
 }
 
 // callTimeout returns the default of Config.CallTimeout.
-func (t Timing) callTimeout() time.Duration { return min(t.RenewDeadline/2, DefaultCallTimeout) }
+func (t Timing) callTimeout() time.Duration {
+	return min((t.RenewDeadline-t.longestInterval())/2, DefaultCallTimeout)
+}
 
-// complete sets the defaults and returns all problems.
-func (t *Timing) complete() (problems field.ErrorList) {
+// complete sets the defaults and returns all problems. call is the deadline of an API
+// call, 0 for the default.
+func (t *Timing) complete(call time.Duration) (problems field.ErrorList) {
 	path := field.NewPath("Timing")
 	def := func(name string, d *time.Duration, def, minimum time.Duration) {
 		problems = append(problems, spec.DefaultDuration(path.Child(name).String(), d, def, minimum)...)
@@ -389,11 +398,20 @@ func (t *Timing) complete() (problems field.ErrorList) {
 	}
 	if sum := t.RenewDeadline + t.Drain; sum >= t.LeaseDuration {
 		msg := fmt.Sprintf("RenewDeadline + Drain < LeaseDuration must hold, but %v + %v >= %v: there would be two leaders", t.RenewDeadline, t.Drain, t.LeaseDuration)
+		if left := t.LeaseDuration - t.RenewDeadline; left > 0 {
+			msg += fmt.Sprintf("; less than %v is left for Drain", left)
+		}
 		problems = append(problems, field.Invalid(path.Child("RenewDeadline"), t.RenewDeadline.String(), msg))
 	}
-	if call := t.callTimeout(); t.longestInterval()+call >= t.RenewDeadline {
-		msg := fmt.Sprintf("1.1 RenewInterval + a call < RenewDeadline must hold, but %v + %v >= %v: one renewal that fails would end the term", t.longestInterval(), call, t.RenewDeadline)
-		problems = append(problems, field.Invalid(path.Child("RenewInterval"), t.RenewInterval.String(), msg))
+	name, value, term, call := path.Child("RenewInterval"), t.RenewInterval, "a fifth of RenewDeadline", min(call, spec.MaxLeaseDuration)
+	if call > 0 {
+		name, value, term = field.NewPath("CallTimeout"), call, "CallTimeout"
+	} else {
+		call = t.RenewDeadline / 5
+	}
+	if interval := t.longestInterval(); interval+call >= t.RenewDeadline {
+		msg := fmt.Sprintf("1.1 RenewInterval + %s < RenewDeadline must hold, but %v + %v >= %v: one renewal that fails would end the term", term, interval, call, t.RenewDeadline)
+		problems = append(problems, field.Invalid(name, value.String(), msg))
 	}
 	return problems
 }

@@ -58,7 +58,11 @@ func TestInvalidConfigs(t *testing.T) {
 	}{
 		"emulates what it is not": {func(c *Config) { c.Self.BinaryVersion, c.Self.EmulationVersion = "1.1.0", "1.2.0" }, "at most BinaryVersion"},
 		"a pre-release":           {func(c *Config) { c.Self.BinaryVersion, c.Self.EmulationVersion = "1.33.0-alpha.1", "1.33.0" }, "a pre-release is lower"},
-		"not eligible":            {func(c *Config) { c.Strategy = OldestEmulationVersion() }, "not eligible"},
+		"not eligible":            {func(c *Config) { c.Strategy = rejects{First()} }, "Self: Invalid value: \"a\": is not eligible"},
+		"oldest without version":  {func(c *Config) { c.Strategy = OldestEmulationVersion() }, "Self.BinaryVersion: Required value: the strategy OldestEmulationVersion compares it"},
+		"newest without version":  {func(c *Config) { c.Strategy = HighestPriority(NewestVersion()) }, "Self.BinaryVersion: Required value"},
+		"no namespace":            {func(c *Config) { c.Lease.Namespace = "" }, "Lease.Namespace: Required value"},
+		"no name":                 {func(c *Config) { c.Lease.Name = "" }, "Lease.Name: Required value"},
 		"identity of an address": {func(c *Config) {
 			c.Registry = LeaseCandidates(apitest.New(apitest.Options{}).Client(apitest.User{}).CoordinationV1beta1())
 			c.Self.Identity, c.Self.BinaryVersion = "10.0.0.1:80", "1.0.0"
@@ -79,6 +83,11 @@ func TestInvalidConfigs(t *testing.T) {
 		}
 	}
 }
+
+// rejects is a Strategy that rejects all candidates.
+type rejects struct{ Strategy }
+
+func (rejects) Eligible(Peer) bool { return false }
 
 // An address is a valid identity if no object has its name.
 func TestAnyIdentityOnTheLease(t *testing.T) {
@@ -101,11 +110,12 @@ func TestLeaderElectionConfigValidation(t *testing.T) {
 		"long outages":               {LongOutageTiming(), ""},
 		"the shortest":               {Timing{LeaseDuration: 2 * s}, ""},
 		"OpenShift's":                {Timing{LeaseDuration: 137 * s, RenewDeadline: 107 * s, RenewInterval: 26 * s}, ""},
-		"15/14/2":                    {Timing{LeaseDuration: 15 * s, RenewDeadline: 14 * s, RenewInterval: 2 * s}, "RenewDeadline + Drain < LeaseDuration must hold, but 14s + 3s >= 15s"},
+		"15/14/2":                    {Timing{LeaseDuration: 15 * s, RenewDeadline: 14 * s, RenewInterval: 2 * s}, "RenewDeadline + Drain < LeaseDuration must hold, but 14s + 3s >= 15s: there would be two leaders; less than 1s is left for Drain"},
 		"deadline of the lease":      {Timing{LeaseDuration: 15 * s, RenewDeadline: 15 * s}, "RenewDeadline + Drain < LeaseDuration"},
 		"too long a drain":           {Timing{Drain: 5 * s}, "but 10s + 5s >= 15s"},
 		"a drain that just fits":     {Timing{Drain: 4999 * time.Millisecond}, ""},
-		"renewals too far apart":     {Timing{RenewInterval: 5 * s}, "1.1 RenewInterval + a call < RenewDeadline must hold, but 5.5s + 5s >= 10s"},
+		"the CSI sidecars'":          {Timing{LeaseDuration: 15 * s, RenewDeadline: 10 * s, RenewInterval: 5 * s}, ""},
+		"renewals too far apart":     {Timing{RenewInterval: 8 * s}, "1.1 RenewInterval + a fifth of RenewDeadline < RenewDeadline must hold, but 8.8s + 2s >= 10s"},
 		"fractions":                  {Timing{LeaseDuration: 2500 * time.Millisecond}, "whole seconds"},
 		"a second":                   {Timing{LeaseDuration: s}, "at least 2s"},
 		"negative":                   {Timing{LeaseDuration: -s}, "Timing.LeaseDuration"},
@@ -119,6 +129,30 @@ func TestLeaderElectionConfigValidation(t *testing.T) {
 		}
 		if err == nil && tc.timing.RateTolerance() <= 0 {
 			t.Errorf("%s: tolerance %v", name, tc.timing.RateTolerance())
+		}
+	}
+}
+
+// The rule has the call that is set; the default follows from the other two.
+func TestTheTimeOfACallIsTheOneThatIsSet(t *testing.T) {
+	for name, tc := range map[string]struct {
+		interval, call time.Duration
+		want           time.Duration // of a call; 0 if the Config is invalid
+	}{
+		"the default Timing":         {0, 0, 3350 * time.Millisecond},
+		"CSI sidecars":               {5 * time.Second, 0, 2250 * time.Millisecond},
+		"CSI sidecars, a short call": {5 * time.Second, 2 * time.Second, 2 * time.Second},
+		"CSI sidecars, a long call":  {5 * time.Second, 4500 * time.Millisecond, 0},
+		"a short call is room":       {8 * time.Second, time.Second, time.Second},
+	} {
+		cfg := validConfig()
+		cfg.Timing.RenewInterval, cfg.CallTimeout = tc.interval, tc.call
+		c, err := New(cfg)
+		if (err == nil) != (tc.want > 0) || err != nil && !strings.Contains(err.Error(), "CallTimeout") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err == nil && c.cfg.CallTimeout != tc.want {
+			t.Errorf("%s: a call may take %v, want %v", name, c.cfg.CallTimeout, tc.want)
 		}
 	}
 }

@@ -20,5 +20,5 @@ func ExampleTiming() {
 	// Output:
 	// outage 5.7s, failover 17.5s, clocks 7 %
 	// outage 1m12.5s, failover 2m2.5s, clocks 13 %
-	// election: invalid config: Timing.RenewDeadline: Invalid value: "14s": RenewDeadline + Drain < LeaseDuration must hold, but 14s + 3s >= 15s: there would be two leaders
+	// election: invalid config: Timing.RenewDeadline: Invalid value: "14s": RenewDeadline + Drain < LeaseDuration must hold, but 14s + 3s >= 15s: there would be two leaders; less than 1s is left for Drain
 }

@@ -134,11 +134,21 @@ func (oldestEmulationVersion) Eligible(p Peer) bool {
 }
 
 // NewestVersion prefers the highest BinaryVersion, then the highest
-// EmulationVersion. An invalid version is the lowest.
-func NewestVersion() Strategy {
-	return StrategyFunc(spec.Domain+"/NewestVersion", func(a, b Peer) int {
-		return cmp.Or(spec.CompareVersions(b.BinaryVersion, a.BinaryVersion), spec.CompareVersions(b.emulated(), a.emulated()))
-	})
+// EmulationVersion. A candidate with a missing or invalid BinaryVersion is not
+// eligible.
+func NewestVersion() Strategy { return newestVersion{} }
+
+type newestVersion struct{}
+
+func (newestVersion) Name() string { return spec.Domain + "/NewestVersion" }
+
+func (newestVersion) Compare(a, b Peer) int {
+	return cmp.Or(spec.CompareVersions(b.BinaryVersion, a.BinaryVersion), spec.CompareVersions(b.emulated(), a.emulated()))
+}
+
+func (newestVersion) Eligible(p Peer) bool {
+	_, ok := spec.ParseVersion(p.BinaryVersion)
+	return ok
 }
 
 // HighestPriority prefers the highest [Peer.Priority]. Ties are left to the

@@ -222,7 +222,10 @@ func Invalid(path *field.Path, value string, messages ...string) (problems field
 
 // CheckNamespace returns the problems of the namespace of an election.
 func CheckNamespace(path *field.Path, name string) field.ErrorList {
-	if name == nodeLeases {
+	switch name {
+	case "":
+		return field.ErrorList{field.Required(path, "")}
+	case nodeLeases:
 		return Invalid(path, name, "is for the heartbeats of nodes")
 	}
 	return Invalid(path, name, apivalidation.ValidateNamespaceName(name, false)...)
@@ -230,8 +233,11 @@ func CheckNamespace(path *field.Path, name string) field.ErrorList {
 
 // CheckLease returns the problems of a Lease's namespace and name.
 func CheckLease(path *field.Path, name types.NamespacedName) field.ErrorList {
-	return append(CheckNamespace(path.Child("Namespace"), name.Namespace),
-		Invalid(path.Child("Name"), name.Name, apivalidation.NameIsDNSSubdomain(name.Name, false)...)...)
+	problems := CheckNamespace(path.Child("Namespace"), name.Namespace)
+	if name.Name == "" {
+		return append(problems, field.Required(path.Child("Name"), ""))
+	}
+	return append(problems, Invalid(path.Child("Name"), name.Name, apivalidation.NameIsDNSSubdomain(name.Name, false)...)...)
 }
 
 // CheckStrategyName returns the problems of a strategy name, by the rules that
