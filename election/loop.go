@@ -224,7 +224,7 @@ func (l *loop) tell(effect any) {
 	log, hooks := klog.FromContext(l.ctx), &l.cfg.Hooks
 	switch e := effect.(type) {
 	case TermStarted:
-		log.V(2).Info("Became leader", "token", e.Token, "transitions", e.Transitions, "vacant", e.Vacant)
+		log.Info("Became leader", "token", e.Token, "transitions", e.Transitions, "vacant", e.Vacant)
 		l.event(corev1.EventTypeNormal, "BecameLeader", "%s leads", l.identity)
 		spec.Call(hooks.TermStarted, e)
 	case workCancelled:
@@ -244,7 +244,13 @@ func (l *loop) tell(effect any) {
 		}
 		spec.Call(hooks.TermEnded, e)
 	case LeaderChanged:
-		log.V(2).Info("Saw another leader", "from", e.From, "to", e.To)
+		switch e.To {
+		case "":
+			log.V(2).Info("The lease has no holder", "previous", e.From)
+		case l.identity: // which becomes the leader, or gives the lease away
+		default:
+			log.Info("Another candidate leads", "leader", e.To, "previous", e.From)
+		}
 		spec.Call(hooks.LeaderChanged, e)
 	case Offered:
 		log.V(2).Info("Offered the lease to a better candidate", "to", e.To)

@@ -17,6 +17,7 @@ import (
 	"k8s.io/klog/v2/ktesting"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/internal/statuserr"
 )
 
 // The calls of the hooks of two candidates in two hand-overs and a loss.
@@ -107,4 +108,78 @@ func TestLog(t *testing.T) {
 			t.Errorf("%d lines about a short outage:\n%s", n, buffer.String())
 		}
 	})
+}
+
+// logged runs a new candidate with a log of that verbosity, and returns its text.
+func (r *rig) logged(name string, verbosity int, change ...func(*Config)) func() string {
+	logger := ktesting.NewLogger(ktesting.NopTL{}, ktesting.NewConfig(ktesting.BufferLogs(true), ktesting.Verbosity(verbosity)))
+	c := r.new(name, append(change, func(cfg *Config) { cfg.ErrorHandler = nil })...)
+	ctx, cancel := context.WithCancel(klog.NewContext(r.Context(), logger))
+	go func() { defer close(c.done); c.err = c.Run(ctx) }()
+	r.Cleanup(func() { cancel(); <-c.done })
+	return logger.GetSink().(ktesting.Underlier).GetBuffer().String
+}
+
+func TestTheDefaultLogSaysWhoLeads(t *testing.T) {
+	inRig(t, func(r *rig) {
+		exclusive := func(cfg *Config) { cfg.ExclusiveIdentity = true }
+		a := r.logged("a", 0, exclusive)
+		r.sleep(time.Second)
+		b := r.logged("b", 0, exclusive)
+		r.sleep(time.Minute)
+		if got := a(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "Became leader") {
+			t.Errorf("the leader has logged:\n%s", got)
+		}
+		if got := b(); strings.Count(got, "\n") != 1 || !strings.Contains(got, `Another candidate leads`) || !strings.Contains(got, `leader="a"`) {
+			t.Errorf("the other has logged:\n%s", got)
+		}
+	})
+}
+
+// A failure of the watch is logged once, its end once, and the next one again. Reads and
+// writes that succeed in the meantime are not its end.
+func TestEachOutageOfTheWatchIsLogged(t *testing.T) {
+	for _, native := range []bool{false, true} {
+		inRig(t, func(r *rig) {
+			r.native = native
+			r.start("a")
+			r.sleep(time.Minute)
+			refuse := func() func() {
+				heal := r.server.Inject(apitest.Fault{Match: apitest.Match{User: "b", Verb: "watch"}, Status: statuserr.Forbidden("leases", "agent", "no")})
+				r.server.BreakWatches(apitest.Match{User: "b"})
+				return heal
+			}
+			heal := refuse()
+			log := r.logged("b", 0)
+			kinds := 1
+			if native {
+				kinds = 2
+			}
+			expect := func(when string, failures, ends int) {
+				t.Helper()
+				text := log()
+				if f, e := strings.Count(text, "failed"), strings.Count(text, "again"); f != failures*kinds || e != ends*kinds {
+					t.Errorf("native %v, %s: %d failures and %d ends in the log:\n%s", native, when, f, e, text)
+				}
+			}
+			r.sleep(2 * time.Hour)
+			expect("the watch is forbidden", 1, 0)
+			flaky := r.server.Inject(apitest.Fault{Match: apitest.Match{User: "b", Verb: "get"}, Times: 2 * kinds, Status: statuserr.Unavailable(0)})
+			r.sleep(time.Hour)
+			flaky()
+			text := log()
+			if strings.Contains(text, "watch of the lease works again") || !strings.Contains(text, "Reads of the lease succeed again") {
+				t.Errorf("native %v, after reads have failed for a while:\n%s", native, text)
+			}
+			before := [2]int{strings.Count(text, "failed"), strings.Count(text, "again")}
+			heal()
+			r.sleep(2 * time.Hour)
+			refuse()
+			r.sleep(time.Hour)
+			text = log()
+			if f, e := strings.Count(text, "failed")-before[0], strings.Count(text, "again")-before[1]; f != kinds || e != kinds {
+				t.Errorf("native %v: %d failures and %d ends after the watch was allowed and refused again:\n%s", native, f, e, text)
+			}
+		})
+	}
 }

@@ -130,11 +130,12 @@ type client[T object] interface {
 // zero value does nothing.
 type lane[T object] struct {
 	*follower
-	loop          *loop
-	kind, name    string
-	client        client[T]
-	failed        func(Failed)  // a hook
-	reads, writes report.Streak // one may fail while the other succeeds
+	loop       *loop
+	kind, name string
+	client     client[T]
+	failed     func(Failed) // a hook
+	// Each of these may fail while the others succeed.
+	reads, writes, watches report.Streak
 
 	answers chan answer[T]
 	abort   context.CancelFunc // of the request under way; nil for none
@@ -219,7 +220,9 @@ func (l *lane[T]) stopWatch() {
 func (l *lane[T]) sighted(now time.Duration, s sight[T]) bool {
 	if !s.ended {
 		l.gone, l.broken = 0, 0
-		return true
+		l.report(OpWatch, nil)
+		var none T
+		return s.object != none
 	}
 	l.stopWatch()
 	gone := apierr.Classify(s.err) == apierr.Gone
@@ -230,6 +233,7 @@ func (l *lane[T]) sighted(now time.Duration, s sight[T]) bool {
 		silent = !l.lost(now, gone)
 	case silent && time.Since(s.opened) > longStream:
 		l.broken, l.resume = 0, s.version // the API server ends every stream after some minutes
+		l.report(OpWatch, nil)
 	default:
 		l.broken++
 		l.resume, l.pause = s.version, spec.Retry(l.broken, standbyRetry, s.err)
@@ -242,15 +246,18 @@ func (l *lane[T]) sighted(now time.Duration, s sight[T]) bool {
 
 // report reports the result of a request or of a watch.
 func (l *lane[T]) report(op Op, err error) {
-	streak := &l.writes
-	if op == OpRead || op == OpWatch {
-		streak = &l.reads
+	streak, again := &l.writes, "Writes of the "+l.kind+" succeed again"
+	switch op {
+	case OpRead:
+		streak, again = &l.reads, "Reads of the "+l.kind+" succeed again"
+	case OpWatch:
+		streak, again = &l.watches, "The watch of the "+l.kind+" works again"
 	}
 	class := apierr.Classify(err)
 	missing := class == apierr.NotFound && !missingNamespace(err)
 	switch {
 	case class == apierr.None:
-		streak.OK(l.loop.ctx, "Requests about the "+l.kind+" succeed again")
+		streak.OK(l.loop.ctx, again)
 		return
 	case class == apierr.Conflict, class == apierr.AlreadyExists, class == apierr.Canceled && l.aborted, missing && op != opCreate:
 		return
@@ -273,7 +280,7 @@ const longStream = 10 * time.Second
 
 // sight is an observation of a watch, or the end of its stream.
 type sight[T object] struct {
-	object  T
+	object  T // none for a bookmark, which shows only that the stream works
 	deleted bool
 
 	ended   bool
@@ -319,7 +326,10 @@ func (l *lane[T]) watch(ctx context.Context, from string, pause time.Duration, s
 			return
 		}
 		end.version = o.GetResourceVersion()
-		if event.Type != watch.Bookmark && o.GetName() == l.name {
+		switch {
+		case event.Type == watch.Bookmark:
+			send(ctx, sights, sight[T]{})
+		case o.GetName() == l.name:
 			send(ctx, sights, sight[T]{object: o, deleted: event.Type == watch.Deleted})
 		}
 	}

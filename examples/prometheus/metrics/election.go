@@ -13,9 +13,11 @@ import (
 	"github.com/kubewright/kubewright/election/coordinator"
 )
 
-// Election returns hooks that count the events of an election.Candidate.
-func Election(registry prometheus.Registerer, next election.Hooks) (election.Hooks, error) {
-	s := set{registry: registry}
+// Election returns hooks that count the events of an election.Candidate. The label
+// election has the given name, for example that of the Lease, because a process may
+// stand in several elections.
+func Election(registry prometheus.Registerer, name string, next election.Hooks) (election.Hooks, error) {
+	s := set{registry: prometheus.WrapRegistererWith(prometheus.Labels{"election": name}, registry)}
 	var (
 		leader   = s.gauge("kubewright_election_leader", "1 while this process leads, until its work has returned.").WithLabelValues()
 		terms    = s.counter("kubewright_election_terms_total", "Terms of this process that have ended, by cause.", "cause")

@@ -50,10 +50,15 @@ var subjects = []subject{
 	{name: "resourceslice", make: adapt(metrics.ResourceSlice), none: resourceslice.Hooks{}},
 	{name: "configcheckpoint", make: adapt(metrics.ConfigCheckpoint), none: configcheckpoint.Hooks{},
 		uncounted: []string{"Booted", "Staged"}}, // StatusChanged follows both
-	{name: "election", make: adapt(metrics.Election), none: election.Hooks{},
+	{name: "election", make: adapt(balancer), none: election.Hooks{},
 		uncounted: []string{"LeaderChanged", "Offered"},
 		samples:   []any{election.TermStarted{Vacant: time.Second}}},
 	{name: "election", make: adapt(metrics.ElectionController), none: coordinator.Hooks{}},
+}
+
+// balancer returns the hooks of the election of that name.
+func balancer(r prometheus.Registerer, next election.Hooks) (election.Hooks, error) {
+	return metrics.Election(r, "balancer", next)
 }
 
 func adapt[H any](f func(prometheus.Registerer, H) (H, error)) func(prometheus.Registerer, any) (any, error) {

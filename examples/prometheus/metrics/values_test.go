@@ -227,8 +227,8 @@ func TestConfigCheckpoint(t *testing.T) {
 }
 
 func TestElection(t *testing.T) {
-	hooks, registry := hooksOf(t, metrics.Election)
-	const leader = "kubewright_election_leader"
+	hooks, registry := hooksOf(t, balancer)
+	const leader = `kubewright_election_leader{election="balancer"}`
 	for cause, err := range map[string]error{
 		"finished": nil, "lost": election.ErrLost, "expired": fmt.Errorf("x: %w", election.ErrExpired),
 		"superseded": election.ErrSuperseded, "resigned": election.ErrResigned, "stopped": context.Canceled,
@@ -246,23 +246,36 @@ func TestElection(t *testing.T) {
 	hooks.OfferEnded(election.OfferEnded{To: "c", Accepted: true})
 	check(t, registry, map[string]float64{
 		leader: 0,
-		`kubewright_election_terms_total{cause="finished"}`:              2,
-		`kubewright_election_terms_total{cause="lost"}`:                  1,
-		`kubewright_election_terms_total{cause="expired"}`:               1,
-		`kubewright_election_terms_total{cause="superseded"}`:            1,
-		`kubewright_election_terms_total{cause="resigned"}`:              1,
-		`kubewright_election_terms_total{cause="stopped"}`:               1,
-		"kubewright_election_term_duration_seconds_count":                7,
-		"kubewright_election_term_duration_seconds_sum":                  360,
-		"kubewright_election_drain_duration_seconds_count":               7,
-		"kubewright_election_drain_duration_seconds_sum":                 2,
-		"kubewright_election_vacancy_duration_seconds_count":             6,
-		"kubewright_election_vacancy_duration_seconds_sum":               60,
-		"kubewright_election_renewal_duration_seconds_count":             1,
-		"kubewright_election_renewal_duration_seconds_sum":               0.125,
-		`kubewright_election_failures_total{class="Timeout",op="renew"}`: 1,
-		`kubewright_election_offers_total{accepted="true"}`:              1,
+		`kubewright_election_terms_total{cause="finished",election="balancer"}`:              2,
+		`kubewright_election_terms_total{cause="lost",election="balancer"}`:                  1,
+		`kubewright_election_terms_total{cause="expired",election="balancer"}`:               1,
+		`kubewright_election_terms_total{cause="superseded",election="balancer"}`:            1,
+		`kubewright_election_terms_total{cause="resigned",election="balancer"}`:              1,
+		`kubewright_election_terms_total{cause="stopped",election="balancer"}`:               1,
+		`kubewright_election_term_duration_seconds_count{election="balancer"}`:               7,
+		`kubewright_election_term_duration_seconds_sum{election="balancer"}`:                 360,
+		`kubewright_election_drain_duration_seconds_count{election="balancer"}`:              7,
+		`kubewright_election_drain_duration_seconds_sum{election="balancer"}`:                2,
+		`kubewright_election_vacancy_duration_seconds_count{election="balancer"}`:            6,
+		`kubewright_election_vacancy_duration_seconds_sum{election="balancer"}`:              60,
+		`kubewright_election_renewal_duration_seconds_count{election="balancer"}`:            1,
+		`kubewright_election_renewal_duration_seconds_sum{election="balancer"}`:              0.125,
+		`kubewright_election_failures_total{class="Timeout",election="balancer",op="renew"}`: 1,
+		`kubewright_election_offers_total{accepted="true",election="balancer"}`:              1,
 	})
+}
+
+// A process may stand in two elections, which have metrics of their own.
+func TestTwoElections(t *testing.T) {
+	hooks, registry := hooksOf(t, balancer)
+	if _, err := metrics.Election(registry, "other", election.Hooks{}); err != nil {
+		t.Fatal(err)
+	}
+	hooks.TermStarted(election.TermStarted{})
+	got := gather(t, registry)
+	if a, b := got[`kubewright_election_leader{election="balancer"}`], got[`kubewright_election_leader{election="other"}`]; a != 1 || b != 0 {
+		t.Errorf("leader is %v and %v", a, b)
+	}
 }
 
 func TestElectionController(t *testing.T) {
