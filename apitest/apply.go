@@ -216,9 +216,9 @@ func (c *call) apply() (*answer, error) {
 			return nil, err
 		}
 	}
-	c.s.store.mu.Lock()
+	c.s.store.begin()
 	it, code, err := c.merge(patch, force)
-	c.s.store.mu.Unlock()
+	c.s.store.commit()
 	if err != nil {
 		return nil, err
 	}

@@ -7,7 +7,7 @@ import "maps"
 
 // Backup remembers all objects. The function that it returns restores them, as from
 // a backup of etcd: with their old resourceVersions, from which later writes go on.
-// It breaks all watches. Many versions lie between the backup and the next write, so
+// It breaks all watches, and Observe does not report it. Many versions lie between the backup and the next write, so
 // a resourceVersion does not soon stand for two states.
 func (s *Server) Backup() (restore func()) {
 	const busy = 1_000_000
@@ -19,7 +19,7 @@ func (s *Server) Backup() (restore func()) {
 	}
 	s.store.rv += busy
 	return func() {
-		s.store.mu.Lock()
+		s.store.begin()
 		for _, t := range s.store.tables {
 			t.items = maps.Clone(backup[t])
 			if t.items == nil {
@@ -28,7 +28,7 @@ func (s *Server) Backup() (restore func()) {
 			t.forget(0)
 		}
 		s.store.rv = rv
-		s.store.mu.Unlock()
+		s.store.commit()
 		s.BreakWatches(Match{})
 	}
 }

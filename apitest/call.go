@@ -40,6 +40,7 @@ type call struct {
 	kind     *kind
 	view     int
 	warnings []string
+	served   []func(Request) // of the faults
 }
 
 // answer is a response: a complete body, or a stream.
@@ -56,9 +57,15 @@ type answer struct {
 func (c *call) serve() *answer {
 	a, err := c.dispatch()
 	if err != nil {
-		return c.failure(err)
+		a = c.failure(err)
+	} else {
+		a.warnings = c.warnings
 	}
-	a.warnings = c.warnings
+	for _, f := range c.served {
+		r := *c.r
+		r.Code = a.code
+		f(r)
+	}
 	return a
 }
 

@@ -66,14 +66,14 @@ func (c *call) delete() (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.s.store.mu.Lock()
+	c.s.store.begin()
 	it := c.table().items[c.key()]
 	if it == nil {
-		c.s.store.mu.Unlock()
+		c.s.store.commit()
 		return nil, apierrors.NewNotFound(c.resource(), c.r.Name)
 	}
 	last, gone, err := c.removeOne(it, *opts)
-	c.s.store.mu.Unlock()
+	c.s.store.commit()
 	if err != nil {
 		return nil, err
 	}
@@ -251,7 +251,7 @@ func (c *call) deleteCollection() (*answer, error) {
 		return nil, err
 	}
 	st := c.s.store
-	st.mu.Lock()
+	st.begin()
 	rv := st.rv
 	var items []*item
 	for _, it := range c.table().sorted(sel.namespace) {
@@ -264,7 +264,7 @@ func (c *call) deleteCollection() (*answer, error) {
 			break
 		}
 	}
-	st.mu.Unlock()
+	st.commit()
 	if err != nil {
 		return nil, err
 	}
@@ -276,8 +276,8 @@ func (c *call) deleteCollection() (*answer, error) {
 // Foreground and Orphan policies. It returns the deleted objects as
 // "resource/namespace/name". Owners of unknown kinds count as existing.
 func (s *Server) CollectGarbage() (deleted []string) {
-	s.store.mu.Lock()
-	defer s.store.mu.Unlock()
+	s.store.begin()
+	defer s.store.commit()
 	all := s.kinds()
 	for {
 		n := 0
@@ -430,8 +430,8 @@ func (s *Server) emptyLater(name string) {
 	}
 	s.store.emptying[name] = true
 	time.AfterFunc(namespaceDelay, func() {
-		s.store.mu.Lock()
-		defer s.store.mu.Unlock()
+		s.store.begin()
+		defer s.store.commit()
 		delete(s.store.emptying, name)
 		s.empty(name)
 	})

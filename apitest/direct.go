@@ -26,8 +26,8 @@ func (s *Server) Put(obj runtime.Object) runtime.Object {
 	k, v := s.kindOf(obj)
 	obj = k.from(obj, v)
 	m := metaOf(obj)
-	s.store.mu.Lock()
-	defer s.store.mu.Unlock()
+	s.store.begin()
+	defer s.store.commit()
 	t := s.store.table(k)
 	old := t.items[key{m.GetNamespace(), m.GetName()}]
 	if old != nil {
@@ -84,8 +84,8 @@ func List[T runtime.Object](s *Server, namespace string) []T {
 // use the server. Edit writes nothing if f changes nothing.
 func Edit[T runtime.Object](s *Server, namespace, name string, f func(T)) (obj T) {
 	k, v := s.kindOf(newOf[T]())
-	s.store.mu.Lock()
-	defer s.store.mu.Unlock()
+	s.store.begin()
+	defer s.store.commit()
 	t := s.store.table(k)
 	old := t.items[key{namespace, name}]
 	if old == nil {
@@ -112,8 +112,8 @@ func (s *Server) edited(t *table, obj runtime.Object, old *item) *item {
 // finalizers, and reports whether it existed.
 func Delete[T runtime.Object](s *Server, namespace, name string) bool {
 	k, _ := s.kindOf(newOf[T]())
-	s.store.mu.Lock()
-	defer s.store.mu.Unlock()
+	s.store.begin()
+	defer s.store.commit()
 	t := s.store.table(k)
 	it := t.items[key{namespace, name}]
 	if it == nil {

@@ -47,7 +47,9 @@
 // [Server.ExpireWatches] end watches. [Server.Compact] forgets all history.
 // [Server.Requests] returns the journal: every request with its time, user, body and
 // result. [Server.Put], [Get], [List], [Edit] and [Delete] read and change objects
-// without a request, a journal entry, authorization or validation.
+// without a request, a journal entry, authorization or validation. [Server.Observe]
+// reports every change, [Server.Objects] returns all objects, [Server.StallReads] makes
+// reads old, and [Server.Backup] remembers and restores everything.
 //
 // By default the Node authorizer applies to node identities, and all other requests are
 // allowed; [Options].Authorizer replaces that, see [RBACFrom]. NodeRestriction is always on.

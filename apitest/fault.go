@@ -66,6 +66,12 @@ type Fault struct {
 	Malformed bool
 	// Answer, if set, returns the response, and the request is not served.
 	Answer func(Request) (*http.Response, error)
+
+	// Served is called when the request has been served, before the client gets
+	// the answer. A write is stored by then. It is called on the goroutine of the
+	// client, and may use the server. It can be combined with the other fields;
+	// the function is not called if one of them keeps the request from being served.
+	Served func(Request)
 }
 
 func (f *Fault) decides() bool {
@@ -99,18 +105,18 @@ func (s *Server) Inject(f Fault) (remove func()) {
 
 // take returns the latency and the deciding fault for a request. Matching
 // functions are called without the lock, so they may use the server.
-func (fs *faults) take(r *Request) (latency time.Duration, decider *Fault) {
+func (fs *faults) take(r *Request) (latency time.Duration, decider *Fault, served []func(Request)) {
 	fs.mu.Lock()
 	list := fs.list
 	if len(list) == 0 {
 		fs.mu.Unlock()
-		return 0, nil
+		return 0, nil, nil
 	}
 	list = slices.Clone(list)
 	fs.mu.Unlock()
 	for _, in := range list {
 		f := &in.fault
-		if f.For > 0 && r.Time.Sub(in.since) >= f.For || decider != nil && f.decides() && f.Latency == 0 {
+		if f.For > 0 && r.Time.Sub(in.since) >= f.For || decider != nil && f.decides() && f.Latency == 0 && f.Served == nil {
 			continue
 		}
 		if !f.Match.matches(r) {
@@ -124,11 +130,14 @@ func (fs *faults) take(r *Request) (latency time.Duration, decider *Fault) {
 			continue
 		}
 		latency += f.Latency
+		if f.Served != nil {
+			served = append(served, f.Served)
+		}
 		if decider == nil && f.decides() {
 			decider = f
 		}
 	}
-	return latency, decider
+	return latency, decider, served
 }
 
 // sleep waits for d or the end of ctx.

@@ -53,8 +53,8 @@ func (c *call) patch() (*answer, error) {
 }
 
 func (c *call) applyPatch() (*item, error) {
-	c.s.store.mu.Lock()
-	defer c.s.store.mu.Unlock()
+	c.s.store.begin()
+	defer c.s.store.commit()
 	old := c.table().items[c.key()]
 	if old == nil {
 		return nil, apierrors.NewNotFound(c.resource(), c.r.Name)

@@ -536,8 +536,8 @@ func (c *call) onPod(kind, name string, do func(old *item, pod *corev1.Pod) erro
 	if name != c.r.Name {
 		return nil, apierrors.NewBadRequest("name in URL does not match name in " + kind + " object")
 	}
-	c.s.store.mu.Lock()
-	defer c.s.store.mu.Unlock()
+	c.s.store.begin()
+	defer c.s.store.commit()
 	old := c.table().items[c.key()]
 	if old == nil {
 		return nil, apierrors.NewNotFound(c.resource(), c.r.Name)

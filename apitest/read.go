@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"net/url"
 	"reflect"
@@ -41,6 +42,9 @@ func (c *call) get() (*answer, error) {
 		return nil, err
 	}
 	it, err := c.lookup()
+	if until := c.s.watches.of(c.r).until; rv != "" && until != math.MaxUint64 {
+		it, err = c.lookupAt(until)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -57,6 +61,18 @@ func (c *call) lookup() (*item, error) {
 		return nil, apierrors.NewNotFound(c.resource(), c.r.Name)
 	}
 	return it, nil
+}
+
+// lookupAt finds the object that the path names as it was at rv.
+func (c *call) lookupAt(rv uint64) (*item, error) {
+	st := c.s.store
+	st.mu.Lock()
+	items, _ := c.table().at(rv)
+	st.mu.Unlock()
+	if it := items[c.key()]; it != nil {
+		return it, nil
+	}
+	return nil, apierrors.NewNotFound(c.resource(), c.r.Name)
 }
 
 func parseRV(rv string) (uint64, error) {
@@ -81,8 +97,9 @@ func (c *call) waitFresh(rv string) error {
 	}
 	st := c.s.store
 	for deadline := time.Now().Add(freshWait); ; {
+		until := c.s.watches.of(c.r).until
 		st.mu.Lock()
-		have := st.rv
+		have := min(st.rv, until)
 		st.mu.Unlock()
 		if want <= have {
 			return nil
@@ -182,6 +199,7 @@ func (c *call) list() (*answer, error) {
 // page selects the objects of a list. more is how many are left for further
 // pages, nil if this is the last.
 func (c *call) page(sel *selector, opts *metav1.ListOptions) (items []*item, rv uint64, more *int, err error) {
+	until := c.s.watches.of(c.r).until
 	st := c.s.store
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -203,7 +221,10 @@ func (c *call) page(sel *selector, opts *metav1.ListOptions) (items []*item, rv 
 		i, _ := slices.BinarySearchFunc(snapshot, sel.start(token), func(it *item, k key) int { return it.key.compare(k) })
 		items = snapshot[i:]
 	} else {
-		items = t.sorted(sel.namespace)
+		if opts.ResourceVersion != "" {
+			rv = min(rv, until)
+		}
+		items = t.sortedAt(rv, sel.namespace)
 	}
 	items = slices.DeleteFunc(slices.Clone(items), func(it *item) bool { return !sel.matches(it.obj) })
 	if opts.Limit > 0 && int64(len(items)) > opts.Limit {

@@ -186,7 +186,8 @@ func (s *Server) roundTrip(user User, req *http.Request) (*http.Response, error)
 	s.journal.begin(r)
 	call := &call{s: s, r: r, ctx: ctx, query: query}
 
-	latency, f := s.faults.take(r)
+	latency, f, served := s.faults.take(r)
+	call.served = served
 	if latency > 0 {
 		if err := sleep(ctx, latency); err != nil {
 			return s.fail(r, f, err)

@@ -5,6 +5,7 @@ package apitest
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"strconv"
 	"sync"
@@ -76,7 +77,7 @@ func (it *item) encoded(k *kind, v int, a accepted) []byte {
 
 // event is one change, for watches that start in the past.
 type event struct {
-	kind *kind // for store.observe
+	kind *kind // for store.observe and the observers
 	typ  watch.EventType
 	rv   uint64
 	at   time.Time
@@ -96,9 +97,20 @@ type table struct {
 }
 
 // sorted returns the items of one namespace, or all, in the order of keys.
-func (t *table) sorted(namespace string) []*item {
-	out := make([]*item, 0, len(t.items))
-	for k, it := range t.items {
+func (t *table) sorted(namespace string) []*item { return sorted(t.items, namespace) }
+
+// sortedAt returns the items of sorted as they were at rv. store.mu must be held.
+func (t *table) sortedAt(rv uint64, namespace string) []*item {
+	if n := len(t.log); n == 0 || t.log[n-1].rv <= rv {
+		return t.sorted(namespace)
+	}
+	items, _ := t.at(rv)
+	return sorted(items, namespace)
+}
+
+func sorted(items map[key]*item, namespace string) []*item {
+	out := make([]*item, 0, len(items))
+	for k, it := range items {
 		if namespace == "" || k.namespace == namespace {
 			out = append(out, it)
 		}
@@ -107,16 +119,21 @@ func (t *table) sorted(namespace string) []*item {
 	return out
 }
 
-// store holds all objects and their history. One lock guards it. No function of a test
-// is called with the lock, except for that of Edit.
+// store holds all objects and their history. mu guards it. Whoever changes objects
+// holds writing too, from begin to commit, so that observers can read the state after
+// each write. No function of a test is called with mu, except for that of Edit.
 type store struct {
-	mu       sync.Mutex
+	writing   sync.Mutex // locked before mu
+	mu        sync.Mutex
+	observers []*observer
+	changes   []event // of this write, for the observers
+
 	rv       uint64
 	tables   map[*kind]*table  // made when they are first used
 	named    map[string]*table // of the special kinds, by resource
 	history  int
 	forgot   uint64          // the resourceVersion of the last Compact
-	observe  func(event)     // is called with every change, under the lock
+	observe  func(event)     // is called with every change, with mu held
 	emptying map[string]bool // namespaces that a timer is set for
 }
 
@@ -140,6 +157,26 @@ func (st *store) table(k *kind) *table {
 		st.tables[k] = t
 	}
 	return t
+}
+
+// begin locks the store for a write.
+func (st *store) begin() {
+	st.writing.Lock()
+	st.mu.Lock()
+}
+
+// commit ends a write: it unlocks mu, reports the changes to the observers, and
+// unlocks writing.
+func (st *store) commit() {
+	defer st.writing.Unlock()
+	changes, observers := st.changes, st.observers
+	st.changes = nil
+	st.mu.Unlock()
+	for _, ev := range changes {
+		for _, o := range observers {
+			o.f(ev.change())
+		}
+	}
 }
 
 func (st *store) next() uint64 {
@@ -203,10 +240,30 @@ func (st *store) publish(t *table, ev event) {
 	for w := range t.watchers {
 		w.offer(ev)
 	}
+	ev.kind = t.kind
+	if len(st.observers) > 0 {
+		st.changes = append(st.changes, ev)
+	}
 	if st.observe != nil {
-		ev.kind = t.kind
 		st.observe(ev)
 	}
+}
+
+// at returns the objects as they were at rv, or at the oldest resourceVersion after it
+// that is not forgotten. exact reports whether it is rv. store.mu must be held.
+func (t *table) at(rv uint64) (items map[key]*item, exact bool) {
+	items = maps.Clone(t.items)
+	for _, ev := range slices.Backward(t.log) {
+		if ev.rv <= rv {
+			break
+		}
+		if ev.prev == nil {
+			delete(items, ev.cur.key)
+		} else {
+			items[ev.cur.key] = ev.prev
+		}
+	}
+	return items, rv >= t.forgotten
 }
 
 // since returns the events after rv. ok is false if some of them are forgotten.
@@ -217,6 +274,22 @@ func (t *table) since(rv uint64) (evs []event, ok bool) {
 	}
 	i, _ := slices.BinarySearchFunc(t.log, rv+1, func(e event, rv uint64) int { return cmp.Compare(e.rv, rv) })
 	return t.log[i:], true
+}
+
+// before returns the resourceVersion before the last n changes, or before all that are
+// known. st.mu must be held.
+func (st *store) before(n int) uint64 {
+	var rvs []uint64
+	for _, t := range st.tables {
+		for _, ev := range t.log[max(0, len(t.log)-n):] {
+			rvs = append(rvs, ev.rv)
+		}
+	}
+	if n <= 0 || len(rvs) == 0 {
+		return st.rv
+	}
+	slices.Sort(rvs)
+	return rvs[max(0, len(rvs)-n)] - 1
 }
 
 // forget drops all history: older resourceVersions are expired.

@@ -9,6 +9,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"slices"
 	"strconv"
@@ -36,6 +37,15 @@ type frame struct {
 	rv     uint64         // of a bookmark
 	initEd bool           // a bookmark that ends the initial events
 	status *metav1.Status // of an error
+}
+
+// revision returns the resourceVersion up to which the client knows the objects when it
+// has read f, or 0 for an error.
+func (f *frame) revision() uint64 {
+	if f.item != nil {
+		return f.item.rv
+	}
+	return f.rv
 }
 
 // watcher is the body of a watch response. It has no goroutine: events are
@@ -71,7 +81,7 @@ func (c *call) watch() (*answer, error) {
 		return nil, fmt.Errorf("resourceVersion: Invalid value: %q: %w", opts.ResourceVersion, err)
 	}
 	if opts.SendInitialEvents != nil && *opts.SendInitialEvents {
-		if err := c.waitFresh(opts.ResourceVersion); err != nil {
+		if err := c.waitFresh(cmp.Or(opts.ResourceVersion, c.s.ResourceVersion())); err != nil {
 			return nil, err
 		}
 	}
@@ -97,6 +107,7 @@ func (c *call) watch() (*answer, error) {
 // start queues past events and subscribes w to later ones. It holds store.mu, so
 // that there is no gap.
 func (w *watcher) start(sendInitial *bool, from uint64) {
+	rule := w.c.s.watches.of(w.c.r)
 	st := w.c.s.store
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -104,14 +115,19 @@ func (w *watcher) start(sendInitial *bool, from uint64) {
 	now := time.Now()
 	switch {
 	case sendInitial != nil && *sendInitial, sendInitial == nil && from == 0:
-		for _, it := range t.sorted(w.sel.namespace) {
+		w.after = min(st.rv, rule.until)
+		for _, it := range t.sortedAt(w.after, w.sel.namespace) {
 			if w.sel.matches(it.obj) {
 				w.queue = append(w.queue, frame{typ: watch.Added, item: it, at: now})
 			}
 		}
-		w.after = st.rv
 		if sendInitial != nil && w.bookmarks {
-			w.queue = append(w.queue, frame{typ: watch.Bookmark, rv: st.rv, initEd: true, at: now})
+			w.queue = append(w.queue, frame{typ: watch.Bookmark, rv: w.after, initEd: true, at: now})
+		}
+		if evs, ok := t.since(w.after); ok {
+			for _, ev := range evs {
+				w.offer(ev)
+			}
 		}
 	case from == 0:
 		w.after = st.rv
@@ -206,10 +222,10 @@ func (w *watcher) take() (*frame, time.Duration, error) {
 	if err := w.c.ctx.Err(); err != nil {
 		return nil, 0, err
 	}
-	lag, stalled := w.c.s.watches.of(w.c.r)
+	rule := w.c.s.watches.of(w.c.r)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if stalled {
+	if rule.stalled || len(w.queue) > 0 && w.queue[0].revision() > rule.until {
 		if w.ended && w.err != io.EOF {
 			return nil, 0, w.err
 		}
@@ -222,7 +238,7 @@ func (w *watcher) take() (*frame, time.Duration, error) {
 		return nil, 0, nil
 	}
 	f := w.queue[0]
-	if due := time.Until(f.at.Add(lag)); lag > 0 && due > 0 {
+	if due := time.Until(f.at.Add(rule.lag)); rule.lag > 0 && due > 0 {
 		return nil, due, nil
 	}
 	w.queue[0] = frame{}
@@ -260,7 +276,8 @@ func (w *watcher) wait(d time.Duration) error {
 
 // bookmark queues a bookmark if the queue is empty.
 func (w *watcher) bookmark() {
-	if _, stalled := w.c.s.watches.of(w.c.r); stalled {
+	rule := w.c.s.watches.of(w.c.r)
+	if rule.stalled {
 		return
 	}
 	st := w.c.s.store
@@ -268,8 +285,8 @@ func (w *watcher) bookmark() {
 	defer st.mu.Unlock()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if len(w.queue) == 0 && !w.ended {
-		w.queue = append(w.queue, frame{typ: watch.Bookmark, rv: max(st.rv, w.after)})
+	if rv := max(min(st.rv, rule.until), w.after); len(w.queue) == 0 && !w.ended && rv <= rule.until {
+		w.queue = append(w.queue, frame{typ: watch.Bookmark, rv: rv})
 	}
 }
 
@@ -360,24 +377,27 @@ type watchRule struct {
 	match   Match
 	lag     time.Duration
 	stalled bool
+	until   uint64 // later changes are held back
 }
 
-// of returns the delay of a watch and whether it is stalled.
-func (ws *watchRules) of(r *Request) (lag time.Duration, stalled bool) {
+// of returns the sum of the rules for a request. Its match is not used.
+func (ws *watchRules) of(r *Request) (sum watchRule) {
+	sum.until = math.MaxUint64
 	ws.mu.Lock()
 	if len(ws.list) == 0 {
 		ws.mu.Unlock()
-		return 0, false
+		return sum
 	}
 	list := slices.Clone(ws.list)
 	ws.mu.Unlock()
 	for _, rule := range list {
 		if rule.match.matches(r) {
-			lag = max(lag, rule.lag)
-			stalled = stalled || rule.stalled
+			sum.lag = max(sum.lag, rule.lag)
+			sum.stalled = sum.stalled || rule.stalled
+			sum.until = min(sum.until, rule.until)
 		}
 	}
-	return lag, stalled
+	return sum
 }
 
 func (s *Server) addRule(rule *watchRule) (remove func()) {
@@ -397,13 +417,27 @@ func (s *Server) addRule(rule *watchRule) (remove func()) {
 // LagWatches delays every event of the watches that match by d, until remove is
 // called.
 func (s *Server) LagWatches(m Match, d time.Duration) (remove func()) {
-	return s.addRule(&watchRule{match: m, lag: d})
+	return s.addRule(&watchRule{match: m, lag: d, until: math.MaxUint64})
 }
 
 // StallWatches holds back the events of the watches that match, which stay open,
 // until resume is called. Then they receive these events.
 func (s *Server) StallWatches(m Match) (resume func()) {
-	return s.addRule(&watchRule{match: m, stalled: true})
+	return s.addRule(&watchRule{match: m, stalled: true, until: math.MaxUint64})
+}
+
+// StallReads makes the requests that match see the state from before the last writes
+// changes, of any kind, until resume is called. It is an API server whose watch cache
+// stands still: a get or list with resourceVersion 0 and the initial events of a watch
+// are old, and all later events are held back. A read without a resourceVersion is not
+// old, because the real server passes it to etcd. A read of a later resourceVersion, and a
+// watch with initial events that may not be old, are answered with 504 after three
+// seconds, as the real server does.
+func (s *Server) StallReads(m Match, writes int) (resume func()) {
+	s.store.mu.Lock()
+	until := s.store.before(writes)
+	s.store.mu.Unlock()
+	return s.addRule(&watchRule{match: m, until: until})
 }
 
 // watchers returns the open watches that m matches.

@@ -118,9 +118,9 @@ func (c *call) create() (*answer, error) {
 	if m.GetName() == "" && m.GetGenerateName() != "" {
 		m.SetName(c.s.generateName(m.GetGenerateName()))
 	}
-	c.s.store.mu.Lock()
+	c.s.store.begin()
 	it, err := c.insert(w, obj)
-	c.s.store.mu.Unlock()
+	c.s.store.commit()
 	if err != nil {
 		return nil, err
 	}
@@ -225,8 +225,8 @@ func (c *call) update() (*answer, error) {
 
 // put replaces the object of the path by obj, or creates it.
 func (c *call) put(obj runtime.Object, mayCreate bool) (*item, int, error) {
-	c.s.store.mu.Lock()
-	defer c.s.store.mu.Unlock()
+	c.s.store.begin()
+	defer c.s.store.commit()
 	w := c.newWrite()
 	old := c.table().items[c.key()]
 	if old == nil && !mayCreate {
