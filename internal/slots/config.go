@@ -9,7 +9,7 @@ import (
 )
 
 // Config configures a Scheduler. All fields are required except for MinGap,
-// StartWithin, Farewell and Gone.
+// StartWithin, Farewell, Gone and Overloaded.
 type Config[E any] struct {
 	// Interval is the steady time between two runs of a name.
 	Interval time.Duration
@@ -36,7 +36,26 @@ type Config[E any] struct {
 	// End. Gone counts as a run of the name, but waits for no slot and no token.
 	// Nil calls nothing.
 	Gone func(ctx context.Context, name string, value E)
+	// Overloaded is called when runs begin to start more than an Interval after they
+	// were due, because the workers can't do them all; and with false when they start
+	// in time again. It is called by Run and must not block. Nil calls nothing.
+	Overloaded func(ctx context.Context, load Load, overloaded bool)
 }
+
+// A Load is the work that a Scheduler has, and how much it can do.
+type Load struct {
+	Names    int           // that run
+	Interval time.Duration // each of them once in this time
+	Workers  int           // so many at once
+	Run      time.Duration // the average duration of the last runs
+	Late     time.Duration // after it was due, a run started
+}
+
+// Needed returns the number of runs a second that are necessary.
+func (l Load) Needed() float64 { return float64(l.Names) / l.Interval.Seconds() }
+
+// Possible returns the number of runs a second that the workers can do.
+func (l Load) Possible() float64 { return float64(l.Workers) / max(l.Run.Seconds(), 1e-9) }
 
 // Next says when a name runs next. The zero value: at its next slot.
 type Next struct {

@@ -73,3 +73,37 @@ func (b *bucket) wait(now time.Duration, rate, burst float64) time.Duration {
 
 // take takes the token that wait reported.
 func (b *bucket) take() { b.tokens-- }
+
+// A load remembers whether the workers can do the runs that are necessary.
+type load struct {
+	average    time.Duration // of the last runs
+	late       time.Duration // by which the last late run started late
+	lateAt     time.Duration // when that was
+	overloaded bool
+	changed    bool // since it was last reported
+}
+
+// averaged is the number of runs that the average is mostly about.
+const averaged = 64
+
+// ran records the duration of a run.
+func (l *load) ran(took time.Duration) { l.average += (took - l.average) / averaged }
+
+// started records that a run started so much after it was due. It is an overload only
+// if the workers are short, too: after a process that was frozen all runs are late
+// once.
+func (l *load) started(now, late time.Duration, all Load) {
+	if late > all.Interval && all.Needed() > all.Possible()/2 {
+		l.late, l.lateAt = late, now
+		l.changed = l.changed || !l.overloaded
+		l.overloaded = true
+	}
+}
+
+// drained records that no name that is due waits for a worker. While some names starve
+// others start in time, so that alone does not end an overload.
+func (l *load) drained(now, interval time.Duration) {
+	if l.overloaded && now-l.lateAt > 2*interval {
+		l.late, l.overloaded, l.changed = 0, false, true
+	}
+}

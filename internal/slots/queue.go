@@ -14,7 +14,7 @@ type entry[E any] struct {
 	value E
 	phase phase
 
-	due      time.Duration // when to run next
+	due      time.Duration // when to run next; during a run, when it started
 	deadline time.Duration // when it is lost if it has not run; never when forever
 	ended    time.Duration // when its last run ended
 

@@ -36,6 +36,7 @@ type Scheduler[E any] struct {
 	begun   bool          // Run is running
 	running int
 	bucket  bucket
+	load    load
 }
 
 // New returns a Scheduler without names.
@@ -332,14 +333,32 @@ func (s *Scheduler[E]) end(ctx context.Context) {
 // be.
 func (s *Scheduler[E]) start(ctx context.Context, runs *sync.WaitGroup) time.Duration {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	now := s.now()
 	wait := s.startDue(ctx, runs, now)
 	s.wakeAt = forever
 	if wait < forever-now {
 		s.wakeAt = now + wait
 	}
+	changed, load, overloaded := s.load.changed, s.loadNow(), s.load.overloaded
+	s.load.changed = false
+	s.mu.Unlock()
+	if changed && s.cfg.Overloaded != nil {
+		s.cfg.Overloaded(ctx, load, overloaded)
+	}
 	return wait
+}
+
+// loadNow returns the current load. s.mu must be held.
+func (s *Scheduler[E]) loadNow() Load {
+	return Load{Names: len(s.entries), Interval: s.cfg.Interval, Workers: s.cfg.Workers, Run: s.load.average, Late: s.load.late}
+}
+
+// Overloaded returns the load, and whether runs start more than an Interval after they
+// were due because of it.
+func (s *Scheduler[E]) Overloaded() (Load, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.loadNow(), s.load.overloaded
 }
 
 func (s *Scheduler[E]) startDue(ctx context.Context, runs *sync.WaitGroup, now time.Duration) time.Duration {
@@ -358,6 +377,7 @@ func (s *Scheduler[E]) startDue(ctx context.Context, runs *sync.WaitGroup, now t
 	for s.running < s.cfg.Workers {
 		e := s.mostUrgent(now)
 		if e == nil {
+			s.load.drained(now, s.cfg.Interval)
 			break
 		}
 		if wait := s.bucket.wait(now, s.rate(), s.burst()); wait > 0 {
@@ -367,6 +387,8 @@ func (s *Scheduler[E]) startDue(ctx context.Context, runs *sync.WaitGroup, now t
 		e.leave()
 		e.running, e.again = true, false
 		s.running++
+		s.load.started(now, now-e.due, s.loadNow())
+		e.due = now // while it runs: when it started
 		runCtx, cancel := context.WithCancel(ctx)
 		e.cancel = cancel
 		runs.Go(func() {
@@ -425,6 +447,7 @@ func (s *Scheduler[E]) finish(e *entry[E], next Next) bool {
 		s.forget(e)
 		return true
 	}
+	s.load.ran(now - e.due)
 	e.deadline = s.startBy(now)
 	if !next.Deadline.IsZero() {
 		e.deadline = next.Deadline.Sub(s.epoch)
