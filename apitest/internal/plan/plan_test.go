@@ -6,6 +6,11 @@ package plan
 import (
 	"net/http/httptest"
 	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/scheme"
 )
 
 func TestRoundTrip(t *testing.T) {
@@ -81,6 +86,22 @@ func TestOfRequest(t *testing.T) {
 		if want := c.method != "GET"; p.IsWrite() != want {
 			t.Errorf("%s %s is a write: %v", c.method, c.url, !want)
 		}
+	}
+}
+
+func TestNameInProtobuf(t *testing.T) {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{GenerateName: "web-"}}
+	info, ok := runtime.SerializerInfoForMediaType(scheme.Codecs.SupportedMediaTypes(), runtime.ContentTypeProtobuf)
+	if !ok {
+		t.Fatal("no protobuf")
+	}
+	body, err := runtime.Encode(scheme.Codecs.EncoderForVersion(info.Serializer, corev1.SchemeGroupVersion), pod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := OfRequest(httptest.NewRequest("POST", "/api/v1/namespaces/default/pods", nil), body)
+	if p.Target != "pods default/web-*" {
+		t.Errorf("got %q", p)
 	}
 }
 

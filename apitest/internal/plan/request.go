@@ -7,12 +7,15 @@ import (
 	"encoding/json"
 	"net/http"
 	"strings"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/client-go/kubernetes/scheme"
 )
 
 // OfRequest returns the place of a request without its program and number, named by
-// the URL conventions of the Kubernetes API. body is the body of a request in JSON, from
-// which the name of a created object is taken. The target of a path that is no resource,
-// such as /version, is the path, and the verb is the HTTP method in lower case.
+// the URL conventions of the Kubernetes API. The name of a created object is taken from
+// body. The target of a path that is no resource, such as /version, is the path, and the
+// verb is the HTTP method in lower case.
 func OfRequest(req *http.Request, body []byte) Place {
 	path := strings.Trim(req.URL.Path, "/")
 	parts := strings.Split(path, "/")
@@ -65,13 +68,22 @@ func OfRequest(req *http.Request, body []byte) Place {
 	return Place{Verb: verb, Target: strings.TrimSpace(resource + " " + strings.TrimSuffix(namespace+name, "/"))}
 }
 
-// created returns the name of an object in JSON, "web-*" for the generateName web-, or "".
+// created returns the name of an object in JSON, or in protobuf if client-go knows its
+// kind: "web-*" for the generateName web-, or "".
 func created(body []byte) string {
 	var obj struct {
 		Metadata struct{ Name, GenerateName string }
 	}
 	if json.Unmarshal(body, &obj) != nil {
-		return ""
+		decoded, _, err := scheme.Codecs.UniversalDeserializer().Decode(body, nil, nil)
+		if err != nil {
+			return ""
+		}
+		m, err := meta.Accessor(decoded)
+		if err != nil {
+			return ""
+		}
+		obj.Metadata.Name, obj.Metadata.GenerateName = m.GetName(), m.GetGenerateName()
 	}
 	if m := obj.Metadata; m.Name != "" || m.GenerateName == "" {
 		return m.Name

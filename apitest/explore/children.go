@@ -1,0 +1,354 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package explore
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"regexp"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// childEnv names the call of Find that a child process serves.
+const childEnv = "KUBEWRIGHT_EXPLORE_CHILD"
+
+// freeEnv is set if a child must not order requests.
+const freeEnv = "KUBEWRIGHT_EXPLORE_FREE"
+
+// stuckAfter is the real time after which a run counts as stuck.
+const stuckAfter = time.Minute
+
+// calls counts the calls of Find in each test, because a child must know which is its.
+var calls = struct {
+	sync.Mutex
+	n map[string]int
+}{n: map[string]int{}}
+
+// callOf names this call of Find.
+func callOf(t *testing.T) string {
+	calls.Lock()
+	defer calls.Unlock()
+	name := t.Name()
+	calls.n[name]++
+	if calls.n[name] == 1 {
+		t.Cleanup(func() {
+			calls.Lock()
+			defer calls.Unlock()
+			delete(calls.n, name)
+		})
+	}
+	return fmt.Sprintf("%s#%d", name, calls.n[name])
+}
+
+// team runs jobs.
+type team interface {
+	// prepare returns all plans with one fault.
+	prepare() ([]string, error)
+	// do runs jobs, and calls done for each, one at a time.
+	do(jobs []job, done func(i int, v verdict))
+	close()
+}
+
+// solo runs jobs in this process.
+type solo struct{ *lab }
+
+func (s *solo) prepare() ([]string, error) {
+	if err := s.lab.prepare(); err != nil {
+		return nil, err
+	}
+	return s.lines(), nil
+}
+
+func (l *lab) lines() []string {
+	lines := make([]string, len(l.plans))
+	for i, p := range l.plans {
+		lines[i] = p.String()
+	}
+	return lines
+}
+
+func (s *solo) do(jobs []job, done func(int, verdict)) {
+	for i, j := range jobs {
+		done(i, s.try(j))
+	}
+}
+
+func (s *solo) close() {}
+
+// greeting is the first message of a child.
+type greeting struct {
+	Error string
+	Plans []string
+}
+
+// serve is the life of a child process: it answers jobs until its input ends.
+func (l *lab) serve() {
+	l.free = os.Getenv(freeEnv) != ""
+	answers := json.NewEncoder(os.NewFile(3, "answers"))
+	var hello greeting
+	if err := l.prepare(); err != nil {
+		hello.Error = err.Error()
+	}
+	hello.Plans = l.lines()
+	err := answers.Encode(hello)
+	for in := json.NewDecoder(os.Stdin); err == nil; {
+		var j job
+		if err = in.Decode(&j); err == nil {
+			err = answers.Encode(l.try(j))
+		}
+	}
+	os.Exit(0)
+}
+
+// children runs jobs in child processes, one for each processor.
+type children struct {
+	call, test string
+	free       bool
+	idle       []*child
+}
+
+// pattern is the -test.run of a test.
+func pattern(name string) string {
+	parts := strings.Split(name, "/")
+	for i, p := range parts {
+		parts[i] = "^" + regexp.QuoteMeta(p) + "$"
+	}
+	return strings.Join(parts, "/")
+}
+
+// child is a running child process.
+type child struct {
+	cmd     *exec.Cmd
+	in      io.WriteCloser
+	jobs    *json.Encoder
+	answers chan json.RawMessage // closed when the process has ended
+	log     *tail
+	pipe    *os.File
+}
+
+func (c *children) start() (*child, greeting, error) {
+	args := []string{"-test.run=" + pattern(c.test), "-test.timeout=0"}
+	for _, a := range os.Args[1:] {
+		if !strings.HasPrefix(a, "-test.") && !strings.HasPrefix(a, "-explore.") {
+			args = append(args, a)
+		}
+	}
+	k := &child{cmd: exec.Command(os.Args[0], args...), answers: make(chan json.RawMessage), log: &tail{}}
+	k.cmd.Env = append(os.Environ(), childEnv+"="+c.call, "GOMAXPROCS=1")
+	if c.free {
+		k.cmd.Env = append(k.cmd.Env, freeEnv+"=1")
+	}
+	k.cmd.Stdout, k.cmd.Stderr = k.log, k.log
+	in, err := k.cmd.StdinPipe()
+	if err != nil {
+		return nil, greeting{}, err
+	}
+	out, w, err := os.Pipe()
+	if err != nil {
+		return nil, greeting{}, err
+	}
+	k.in, k.jobs, k.pipe = in, json.NewEncoder(in), out
+	k.cmd.ExtraFiles = []*os.File{w}
+	err = k.cmd.Start()
+	w.Close()
+	if err != nil {
+		out.Close()
+		return nil, greeting{}, err
+	}
+	go func() {
+		defer close(k.answers)
+		for dec := json.NewDecoder(bufio.NewReader(out)); ; {
+			var raw json.RawMessage
+			if dec.Decode(&raw) != nil {
+				return
+			}
+			k.answers <- raw
+		}
+	}()
+	var hello greeting
+	if err := k.receive(&hello); err != nil {
+		k.end()
+		return nil, hello, err
+	}
+	if hello.Error != "" {
+		k.end()
+		return nil, hello, errors.New(hello.Error)
+	}
+	return k, hello, nil
+}
+
+// errStuck is the error of a process that does not answer.
+var errStuck = fmt.Errorf("no end within %v of real time", stuckAfter)
+
+// receive reads one message, or returns how the process has ended.
+func (k *child) receive(v any) error {
+	timeout := time.NewTimer(stuckAfter)
+	defer timeout.Stop()
+	select {
+	case raw, ok := <-k.answers:
+		if !ok {
+			state := "ended"
+			if err := k.cmd.Wait(); err != nil {
+				state = err.Error()
+			}
+			return fmt.Errorf("the process of the run has died: %s\n%s", state, k.log)
+		}
+		return json.Unmarshal(raw, v)
+	case <-timeout.C:
+		return errStuck
+	}
+}
+
+// end stops the process.
+func (k *child) end() {
+	k.in.Close()
+	_ = k.cmd.Process.Kill()
+	go func() {
+		for range k.answers {
+		}
+	}()
+	_ = k.cmd.Wait()
+	k.pipe.Close()
+}
+
+func (c *children) prepare() ([]string, error) {
+	k, hello, err := c.start()
+	if errors.Is(err, errStuck) {
+		// A program waits for a lock that another goroutine holds during a request, so
+		// time can't move.
+		fmt.Fprintln(os.Stderr, "explore: programs hold locks during requests, so the order of requests is not fixed")
+		c.free = true
+		k, hello, err = c.start()
+	}
+	if err != nil {
+		return nil, err
+	}
+	c.idle = append(c.idle, k)
+	return hello.Plans, nil
+}
+
+func (c *children) do(jobs []job, done func(int, verdict)) {
+	var mu sync.Mutex
+	next := 0
+	var wg sync.WaitGroup
+	for n := range min(runtime.GOMAXPROCS(0), (len(jobs)+7)/8) {
+		var k *child
+		if n < len(c.idle) {
+			k = c.idle[n]
+		}
+		wg.Go(func() {
+			for {
+				mu.Lock()
+				i := next
+				next++
+				mu.Unlock()
+				if i >= len(jobs) {
+					break
+				}
+				var v verdict
+				k, v = c.answer(k, jobs[i])
+				mu.Lock()
+				done(i, v)
+				mu.Unlock()
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if n < len(c.idle) {
+				c.idle[n] = k
+			} else if k != nil {
+				c.idle = append(c.idle, k)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// answer has a job done by k, or by a new process if k is nil or dies.
+func (c *children) answer(k *child, j job) (*child, verdict) {
+	v := verdict{Plan: j.Plan}
+	for v.Runs < repeats {
+		if k == nil {
+			var err error
+			if k, _, err = c.start(); err != nil {
+				v.Runs++
+				v.Failed++
+				v.Problem, v.Story = "no process for the run", err.Error()
+				return nil, v
+			}
+		}
+		var got verdict
+		err := k.jobs.Encode(j)
+		if err == nil {
+			err = k.receive(&got)
+		} else {
+			err = k.receive(&got) // says how it died
+		}
+		if err == nil {
+			if v.Failed == 0 {
+				return k, got
+			}
+			v.Runs++
+			continue
+		}
+		k.end()
+		k = nil
+		if errors.Is(err, errStuck) && !j.Free {
+			j.Free = true // see prepare
+			continue
+		}
+		v.Runs++
+		v.Failed++
+		problem, _, _ := strings.Cut(err.Error(), "\n")
+		v.Problem, v.Story = problem, fmt.Sprintf("plan: %s\nproblem: %v", j.Plan, err)
+	}
+	return k, v
+}
+
+func (c *children) close() {
+	for _, k := range c.idle {
+		if k != nil {
+			k.end()
+		}
+	}
+}
+
+// tail keeps the end of what a process has written, from its first panic on if it has one.
+type tail struct {
+	mu  sync.Mutex
+	buf []byte
+}
+
+const tailSize = 64 << 10
+
+func (t *tail) Write(b []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.buf = append(t.buf, b...)
+	if len(t.buf) > 2*tailSize {
+		t.buf = append([]byte(nil), t.buf[len(t.buf)-tailSize:]...)
+	}
+	return len(b), nil
+}
+
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := string(t.buf)
+	for _, mark := range []string{"panic: ", "fatal error: "} {
+		if at := strings.Index(s, mark); at >= 0 {
+			s = s[at:]
+			return s[:min(len(s), 4000)]
+		}
+	}
+	return s[max(0, len(s)-4000):]
+}

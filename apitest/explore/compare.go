@@ -1,0 +1,325 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package explore
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"reflect"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	apiruntime "k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/kubewright/kubewright/apitest"
+)
+
+// What differs from run to run without a meaning.
+var (
+	instants = regexp.MustCompile(`\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:?\d\d| [+-]\d{4} \w+)?`)
+	uids     = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
+)
+
+// editedKey is the annotation of the edit fault. The comparison ignores it.
+const editedKey = "explore.test/edited"
+
+// normalized returns the objects of the server in a form that can be compared between
+// runs, by "Kind ns/name". Objects with generated names are collected under the prefix.
+func normalized(s *apitest.Server, ignore []string) map[string]any {
+	n := &normalizer{names: map[string]string{}, owners: map[string]string{}, ignore: ignore}
+	objects := s.Objects()
+	for _, obj := range objects {
+		m, err := meta.Accessor(obj)
+		if err != nil {
+			continue
+		}
+		if prefix := m.GetGenerateName(); prefix != "" && strings.HasPrefix(m.GetName(), prefix) {
+			n.names[m.GetName()] = prefix + "*"
+		}
+	}
+	for _, obj := range objects {
+		if m, err := meta.Accessor(obj); err == nil {
+			n.owners[string(m.GetUID())] = "UID of " + n.text(objectName(obj))
+		}
+	}
+	out := map[string]any{}
+	generated := map[string][]any{}
+	for _, obj := range objects {
+		name := objectName(obj)
+		m, err := meta.Accessor(obj)
+		if name == "" || err != nil {
+			continue
+		}
+		content, err := apiruntime.DefaultUnstructuredConverter.ToUnstructured(obj)
+		if err != nil {
+			continue
+		}
+		kind := obj.GetObjectKind().GroupVersionKind().Kind
+		n.generation = m.GetGeneration()
+		v := n.value(kind, "", content)
+		if _, ok := n.names[m.GetName()]; ok {
+			key := n.text(name)
+			generated[key] = append(generated[key], v)
+		} else {
+			out[name] = v
+		}
+	}
+	for key, list := range generated {
+		slices.SortFunc(list, func(a, b any) int { return bytes.Compare(encode(a), encode(b)) })
+		for i, v := range list {
+			out[fmt.Sprintf("%s (%d of them)", key, i+1)] = v
+		}
+	}
+	return out
+}
+
+func encode(v any) []byte {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Append(nil, v)
+	}
+	return b
+}
+
+type normalizer struct {
+	names      map[string]string // generated names
+	owners     map[string]string // UIDs of objects that exist
+	ignore     []string
+	generation int64 // of the object
+}
+
+// text replaces times, UIDs and generated names.
+func (n *normalizer) text(s string) string {
+	s = instants.ReplaceAllString(s, "TIME")
+	s = uids.ReplaceAllStringFunc(s, func(uid string) string {
+		if owner, ok := n.owners[uid]; ok {
+			return owner
+		}
+		return "UID"
+	})
+	for name, general := range n.names {
+		if strings.Contains(s, name) {
+			s = strings.ReplaceAll(s, name, general)
+		}
+	}
+	return s
+}
+
+// always lists fields that have no meaning for a comparison.
+var always = []string{
+	"*.metadata.uid", "*.metadata.resourceVersion", "*.metadata.creationTimestamp", "*.metadata.managedFields", "*.metadata.generation",
+	"*.metadata.annotations." + editedKey, "Lease.spec.leaseTransitions", "Lease.spec.acquireTime", "Lease.spec.renewTime",
+}
+
+func (n *normalizer) ignored(kind, path string) bool {
+	for _, list := range [][]string{always, n.ignore} {
+		for _, field := range list {
+			if field == "*."+path || field == kind+"."+path {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// value returns a copy of v without what is ignored, or nil for what is empty.
+func (n *normalizer) value(kind, path string, v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		out := map[string]any{}
+		for key, field := range v {
+			below := strings.TrimPrefix(path+"."+key, ".")
+			if n.ignored(kind, below) {
+				continue
+			}
+			if key == "observedGeneration" {
+				if g, ok := field.(int64); ok {
+					if g == n.generation {
+						out[key] = "current"
+					} else {
+						out[key] = "outdated"
+					}
+					continue
+				}
+			}
+			if x := n.value(kind, below, field); x != nil {
+				out[n.text(key)] = x
+			}
+		}
+		if len(out) == 0 {
+			return nil
+		}
+		return out
+	case []any:
+		out := make([]any, 0, len(v))
+		for _, element := range v {
+			out = append(out, n.value(kind, path, element))
+		}
+		if len(out) == 0 {
+			return nil
+		}
+		if unordered(path, out) {
+			slices.SortFunc(out, func(a, b any) int { return bytes.Compare(encode(a), encode(b)) })
+		}
+		return out
+	case string:
+		if v == "" {
+			return nil
+		}
+		return n.text(v)
+	case nil:
+		return nil
+	}
+	return v
+}
+
+// unordered reports whether a list is a set, or a map with a key.
+func unordered(path string, list []any) bool {
+	if strings.HasPrefix(path, "metadata.") {
+		return true
+	}
+	for _, key := range []string{"type", "name", "key", "uid", "ip", "port"} {
+		if !slices.ContainsFunc(list, func(v any) bool {
+			m, ok := v.(map[string]any)
+			return !ok || m[key] == nil
+		}) {
+			return true
+		}
+	}
+	return false
+}
+
+// differences returns the fields in which two ends differ, as lines.
+func differences(want, got map[string]any) (lines []string) {
+	keys := maps.Clone(want)
+	maps.Copy(keys, got)
+	for _, key := range slices.Sorted(maps.Keys(keys)) {
+		a, inWant := want[key]
+		b, inGot := got[key]
+		switch {
+		case !inGot:
+			lines = append(lines, key+": does not exist, but does in the reference")
+		case !inWant:
+			lines = append(lines, key+": exists, but not in the reference")
+		default:
+			lines = diff(lines, key+" ", "", a, b)
+		}
+	}
+	return lines
+}
+
+func diff(lines []string, object, path string, want, got any) []string {
+	if reflect.DeepEqual(want, got) {
+		return lines
+	}
+	a, aMap := want.(map[string]any)
+	b, bMap := got.(map[string]any)
+	if aMap && bMap {
+		keys := maps.Clone(a)
+		maps.Copy(keys, b)
+		for _, key := range slices.Sorted(maps.Keys(keys)) {
+			lines = diff(lines, object, path+"."+key, a[key], b[key])
+		}
+		return lines
+	}
+	la, aList := want.([]any)
+	lb, bList := got.([]any)
+	if aList && bList && len(la) == len(lb) {
+		for i := range la {
+			lines = diff(lines, object, fmt.Sprintf("%s[%d]", path, i), la[i], lb[i])
+		}
+		return lines
+	}
+	return append(lines, fmt.Sprintf("%s%s: %s, in the reference %s", object, path, compact(got), compact(want)))
+}
+
+func compact(v any) string {
+	if v == nil {
+		return "none"
+	}
+	s := string(encode(v))
+	if len(s) > 300 {
+		s = s[:300] + "…"
+	}
+	return s
+}
+
+// noise returns the fields in which two runs of the reference differ, as
+// Config.Ignore has them.
+func noise(a, b map[string]any) (fields []string) {
+	for key, x := range a {
+		if y, ok := b[key]; ok {
+			kind, _, _ := strings.Cut(key, " ")
+			fields = differing(fields, kind, x, y)
+		}
+	}
+	slices.Sort(fields)
+	return slices.Compact(fields)
+}
+
+func differing(fields []string, path string, a, b any) []string {
+	if reflect.DeepEqual(a, b) {
+		return fields
+	}
+	switch x := a.(type) {
+	case map[string]any:
+		if y, ok := b.(map[string]any); ok {
+			keys := maps.Clone(x)
+			maps.Copy(keys, y)
+			for key := range keys {
+				fields = differing(fields, path+"."+key, x[key], y[key])
+			}
+			return fields
+		}
+	case []any:
+		if y, ok := b.([]any); ok && len(x) == len(y) {
+			for i := range x {
+				fields = differing(fields, path, x[i], y[i])
+			}
+			return fields
+		}
+	}
+	return append(fields, path)
+}
+
+// leftInBubble returns the stacks of the goroutines that are left of the last bubble.
+func leftInBubble() string {
+	buf := make([]byte, 1<<20)
+	buf = buf[:runtime.Stack(buf, true)]
+	var left []string
+	for stack := range strings.SplitSeq(string(buf), "\n\n") {
+		head, _, _ := strings.Cut(stack, "\n")
+		if strings.Contains(head, "synctest bubble") && !strings.Contains(head, "synctest.Run") {
+			left = append(left, stack)
+		}
+	}
+	return strings.Join(left[:min(len(left), 5)], "\n\n")
+}
+
+// objectNames returns the objects that another client may change, as "Kind ns/name".
+func objectNames(s *apitest.Server) (names []string) {
+	for _, obj := range s.Objects() {
+		if name := objectName(obj); name != "" {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+func objectName(obj apiruntime.Object) string {
+	kind := obj.GetObjectKind().GroupVersionKind().Kind
+	m, err := meta.Accessor(obj)
+	if err != nil || kind == "Event" || kind == "Namespace" {
+		return ""
+	}
+	if m.GetNamespace() == "" {
+		return kind + " " + m.GetName()
+	}
+	return kind + " " + m.GetNamespace() + "/" + m.GetName()
+}

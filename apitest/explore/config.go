@@ -1,0 +1,136 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package explore
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/kubewright/kubewright/apitest"
+)
+
+// Defaults of Config.
+const (
+	DefaultSettle   = 2 * time.Minute
+	DefaultDeadline = 10 * time.Minute
+	DefaultRate     = 5
+)
+
+// Config selects what is explored. The zero value hits every place of a scenario once
+// with every fault of Faults.
+type Config struct {
+	// Options are those of the API server of each run.
+	Options apitest.Options
+	// Faults are the faults that are tried. Nil means those of Faults.
+	Faults []Fault
+	// Ignore names fields that may differ at the end: a kind and a path, such as
+	// "Pod.status.message" or "Node.metadata.annotations.example.com/seen". The kind *
+	// stands for every kind. Lists are looked through: "Pod.status.conditions.reason".
+	Ignore []string
+	// Sample is the maximal number of plans with one fault, which are spread over all
+	// plans. 0 means all plans.
+	Sample int
+	// Budget is the real time for plans with two faults, which are run after those with
+	// one. 0 means that there are none.
+	Budget time.Duration
+	// Seed selects the plans with two faults. 0 means a seed of the moment, which is
+	// printed.
+	Seed uint64
+	// Settle is the virtual time between the last step or fault and the comparison.
+	// 0 means DefaultSettle.
+	Settle time.Duration
+	// Deadline is the virtual time within which a step must be reached, the end must be
+	// that of the reference, and a program must return. It begins again with each of
+	// these, and is prolonged by a fault. 0 means DefaultDeadline.
+	Deadline time.Duration
+	// Rate is how many times the requests an hour of the reference are a finding.
+	// 0 means DefaultRate. The requests of a restart are allowed in addition.
+	Rate float64
+	// Refused makes an answer of 403 that the reference did not have a finding.
+	Refused bool
+	// InProcess runs all plans in this process, for a debugger and for coverage. A
+	// panic in a goroutine of a program then ends the test without its plan.
+	InProcess bool
+}
+
+func (c Config) withDefaults() Config {
+	if c.Faults == nil {
+		c.Faults = Faults()
+	}
+	if c.Settle == 0 {
+		c.Settle = DefaultSettle
+	}
+	if c.Deadline == 0 {
+		c.Deadline = DefaultDeadline
+	}
+	if c.Rate == 0 {
+		c.Rate = DefaultRate
+	}
+	return c
+}
+
+// Scenario is what a run consists of. All of it belongs to one World: the function that
+// returns it is called in the bubble of each run, and makes whatever the run needs.
+type Scenario struct {
+	// Programs run from the beginning to the end. Required.
+	Programs []Program
+	// Steps are what other clients do, one after the other.
+	Steps []Step
+	// Always has invariants. They are asked after every change of an object, after
+	// every Process.Call, and while a step is waited for. A function must not write to
+	// the server or wait. It may be called by several goroutines, one at a time.
+	Always []Invariant
+	// Finally, if set, is asked at the end, in addition to the comparison with the
+	// reference. It is asked again until Config.Deadline while it returns an error. It
+	// is not asked after a fault that changes the world.
+	Finally func() error
+}
+
+// Invariant is something that must be true at all times.
+type Invariant struct {
+	Name  string
+	Holds func() error // nil if it is true, or what is wrong
+}
+
+// Program is a program under test, such as a controller or a whole manager.
+type Program struct {
+	// Name is in plan lines and journals. Required, and unique in a scenario. It must
+	// not contain ": ", "@", "+" or "#".
+	Name string
+	// User is the identity of the requests. The zero User is an administrator.
+	User apitest.User
+	// Run runs the program until ctx is done. It is called again after a crash, and
+	// after it returned. Required.
+	Run func(ctx context.Context, p *Process) error
+}
+
+// Step is one action of another client.
+type Step struct {
+	Name string
+	// Do acts. Nil does nothing.
+	Do func() error
+	// Until reports whether the step has had its effect. It must not write. Nil does
+	// not wait.
+	Until func() bool
+}
+
+func (s *Scenario) validate() error {
+	if len(s.Programs) == 0 {
+		return fmt.Errorf("explore: invalid scenario: no Programs")
+	}
+	names := map[string]bool{}
+	for _, p := range s.Programs {
+		switch {
+		case p.Name == "" || p.Name != clean(p.Name):
+			return fmt.Errorf("explore: invalid scenario: program name %q", p.Name)
+		case names[p.Name]:
+			return fmt.Errorf("explore: invalid scenario: two programs %q", p.Name)
+		case p.Run == nil:
+			return fmt.Errorf("explore: invalid scenario: program %q has no Run", p.Name)
+		}
+		names[p.Name] = true
+	}
+	return nil
+}

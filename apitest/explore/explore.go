@@ -1,0 +1,290 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package explore
+
+import (
+	"cmp"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kubewright/kubewright/apitest/internal/plan"
+)
+
+var planFlag = flag.String("explore.plan", "", "run only this plan of each exploration, and log its story")
+
+// Finding is a plan with which the scenario breaks.
+type Finding struct {
+	// Plan is the shortest plan that is known, in one line. The flag -explore.plan of
+	// the test replays it.
+	Plan string
+	// Problem is the first problem of the run.
+	Problem string
+	// Story has all problems, and the journal of the run beside that of the reference.
+	Story string
+	// Runs and Failed are how often the plan was run, and how many of these runs had a
+	// problem. A plan that does not always fail depends on the order of goroutines.
+	Runs, Failed int
+}
+
+// Report is the result of an exploration.
+type Report struct {
+	// Plans is the number of plans that were run, and Pairs how many of them have two
+	// faults.
+	Plans, Pairs int
+	// Missed counts the plans whose place was not reached, because the run took another
+	// way before.
+	Missed int
+	// Findings are in the order of their plans.
+	Findings []Finding
+	// Took is the real time.
+	Took time.Duration
+}
+
+// Run explores a scenario, and fails t for each finding. See Find.
+func Run(t *testing.T, cfg Config, scenario func(w *World) Scenario) {
+	t.Helper()
+	report := Find(t, cfg, scenario)
+	first := map[string]string{}
+	for _, f := range report.Findings {
+		if plan := first[f.Problem]; plan != "" {
+			t.Errorf("finding: %s\nthe same problem as %s", f.Plan, plan)
+			continue
+		}
+		first[f.Problem] = f.Plan
+		often := ""
+		if f.Failed < f.Runs {
+			often = fmt.Sprintf(" (in %d of %d runs)", f.Failed, f.Runs)
+		}
+		t.Errorf("finding%s\nreplay with: go test -run '%s' -explore.plan='%s'\n%s", often, pattern(t.Name()), f.Plan, f.Story)
+	}
+	if report.Plans > 0 {
+		t.Logf("%d plans (%d pairs) in %v, %d places not reached, %d findings",
+			report.Plans, report.Pairs, report.Took.Round(time.Millisecond), report.Missed, len(report.Findings))
+	}
+}
+
+// Find explores a scenario and returns what it found. It fails t only if the run
+// without faults has a problem. It starts the test binary again for the runs, unless
+// Config.InProcess is set: in those processes, code of the test before Find runs again,
+// and code after it never does.
+func Find(t *testing.T, cfg Config, scenario func(w *World) Scenario) Report {
+	t.Helper()
+	begin := time.Now()
+	cfg = cfg.withDefaults()
+	if cfg.Seed == 0 {
+		cfg.Seed = rand.Uint64()
+	}
+	l := &lab{t: t, cfg: cfg, scenario: scenario}
+	call := callOf(t)
+	if me := os.Getenv(childEnv); me != "" {
+		if me == call {
+			l.serve()
+		}
+		return Report{}
+	}
+	if *planFlag != "" {
+		return l.replay(*planFlag)
+	}
+	var staff team
+	if cfg.InProcess {
+		staff = &solo{l}
+	} else {
+		staff = &children{call: call, test: t.Name()}
+	}
+	defer staff.close()
+	plans, err := staff.prepare()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &survey{cfg: cfg, staff: staff, begin: begin, seen: map[uint64]bool{}}
+	s.singles(sample(plans, cfg.Sample))
+	if cfg.Budget > 0 {
+		t.Logf("pairs of faults with Seed %d", cfg.Seed)
+		s.pairs()
+	}
+	s.report.Took = time.Since(begin)
+	return s.report
+}
+
+// replay runs one plan in this process.
+func (l *lab) replay(line string) Report {
+	l.t.Helper()
+	begin := time.Now()
+	p, err := plan.Parse(line)
+	if err == nil {
+		_, err = faultsOf(l.cfg.Faults, p)
+	}
+	if err == nil {
+		err = l.prepare()
+	}
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	out := l.run(p, false)
+	story := l.story(p, &out)
+	l.t.Log("\n" + story)
+	r := Report{Plans: 1, Took: time.Since(begin)}
+	if out.missed {
+		r.Missed = 1
+	}
+	if len(out.problems) > 0 {
+		r.Findings = []Finding{{Plan: p.String(), Problem: out.problems[0], Story: story, Runs: 1, Failed: 1}}
+	}
+	return r
+}
+
+// sample returns at most n of the plans, spread over all. 0 means all.
+func sample(plans []string, n int) []string {
+	if n <= 0 || n >= len(plans) {
+		return plans
+	}
+	some := make([]string, n)
+	for i := range some {
+		some[i] = plans[i*len(plans)/n]
+	}
+	return some
+}
+
+// survey collects the verdicts of an exploration.
+type survey struct {
+	cfg    Config
+	staff  team
+	begin  time.Time
+	report Report
+	seen   map[uint64]bool // states
+	seeds  []seed
+	bad    []string // plans with one fault that are findings
+}
+
+// seed is a plan with one fault that a second fault can follow.
+type seed struct {
+	plan   string
+	next   []string
+	weight int
+}
+
+func (s *survey) singles(plans []string) {
+	verdicts := make([]verdict, len(plans))
+	jobs := make([]job, len(plans))
+	for i, p := range plans {
+		jobs[i] = job{Plan: p, More: s.cfg.Budget > 0, Seed: s.cfg.Seed}
+	}
+	p := newProgress(s.begin, len(plans))
+	s.staff.do(jobs, func(i int, v verdict) {
+		verdicts[i] = v
+		p.done(v.Problem != "")
+	})
+	for _, v := range verdicts {
+		fresh := s.add(v)
+		if v.Problem != "" {
+			s.bad = append(s.bad, v.Plan)
+		} else if len(v.Next) > 0 {
+			s.seeds = append(s.seeds, seed{v.Plan, v.Next, 1 + fresh})
+		}
+	}
+}
+
+// add enters a verdict, and returns how many of its states are new.
+func (s *survey) add(v verdict) (fresh int) {
+	s.report.Plans++
+	if v.Missed {
+		s.report.Missed++
+	}
+	for _, state := range v.States {
+		if !s.seen[state] {
+			s.seen[state] = true
+			fresh++
+		}
+	}
+	known := func(f Finding) bool { return f.Plan == v.Plan }
+	if v.Problem != "" && !slices.ContainsFunc(s.report.Findings, known) {
+		s.report.Findings = append(s.report.Findings, Finding{v.Plan, v.Problem, v.Story, v.Runs, v.Failed})
+	}
+	return fresh
+}
+
+// pairs runs plans with two faults until the budget is spent. Plans whose runs had new
+// states are continued more often.
+func (s *survey) pairs() {
+	deadline := time.Now().Add(s.cfg.Budget)
+	random := rand.New(rand.NewPCG(s.cfg.Seed, 2))
+	p := newProgress(time.Now(), 0)
+	p.deadline = deadline
+	tried := map[string]bool{}
+	for len(s.seeds) > 0 && time.Now().Before(deadline) {
+		total := 0
+		for _, x := range s.seeds {
+			total += x.weight
+		}
+		var jobs []job
+		var from []int
+		for range 500 {
+			if len(jobs) == 64 {
+				break
+			}
+			at, r := 0, random.IntN(total)
+			for r >= s.seeds[at].weight {
+				r -= s.seeds[at].weight
+				at++
+			}
+			second := s.seeds[at].next[random.IntN(len(s.seeds[at].next))]
+			pair := s.seeds[at].plan + " + " + second
+			if tried[pair] || slices.Contains(s.bad, second) {
+				continue
+			}
+			tried[pair] = true
+			jobs, from = append(jobs, job{Plan: pair, More: true, Seed: s.cfg.Seed}), append(from, at)
+		}
+		if len(jobs) == 0 {
+			return
+		}
+		verdicts := make([]verdict, len(jobs))
+		s.staff.do(jobs, func(i int, v verdict) {
+			verdicts[i] = v
+			p.done(v.Problem != "")
+		})
+		for i, v := range verdicts {
+			s.report.Pairs++
+			s.seeds[from[i]].weight += s.add(v)
+			if v.Problem != "" && !strings.Contains(v.Plan, " + ") {
+				s.bad = append(s.bad, v.Plan)
+			}
+		}
+	}
+}
+
+// progress prints how far a long exploration is.
+type progress struct {
+	begin, printed, deadline time.Time
+	total, ran, findings     int
+}
+
+func newProgress(begin time.Time, total int) *progress {
+	return &progress{begin: begin, printed: begin, total: total}
+}
+
+// done counts a plan. Calls are not concurrent.
+func (p *progress) done(found bool) {
+	p.ran++
+	if found {
+		p.findings++
+	}
+	now := time.Now()
+	if now.Sub(p.printed) < 10*time.Second {
+		return
+	}
+	p.printed = now
+	if p.total == 0 {
+		fmt.Fprintf(os.Stderr, "explore: pair %d, %d findings, %v left\n", p.ran, p.findings, cmp.Or(p.deadline.Sub(now), 0).Round(time.Second))
+		return
+	}
+	left := time.Duration(float64(now.Sub(p.begin)) / float64(p.ran) * float64(p.total-p.ran))
+	fmt.Fprintf(os.Stderr, "explore: plan %d of %d, %d findings, %v left\n", p.ran, p.total, p.findings, left.Round(time.Second))
+}

@@ -1,0 +1,327 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package explore
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+
+	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/apitest/internal/plan"
+)
+
+// Durations of faults, in virtual time.
+const (
+	slowFor   = 5 * time.Second
+	lateFor   = 10 * time.Second
+	dropFor   = 5 * time.Second
+	staleFor  = 15 * time.Second
+	pauseFor  = time.Minute
+	restoreIn = 5 * time.Second
+)
+
+// Fault is one kind of disturbance, which is tried at each of its places.
+type Fault struct {
+	// Name is in the plan lines. It must not contain "@", "+" or "#".
+	Name string
+	// Do acts as another client, immediately before a write or a call of a program. It
+	// must not wait.
+	Do func(w *World)
+	// World means that the fault changes what the programs must achieve, as the deletion
+	// of an object does. Such a run need not end as the reference does: only the
+	// invariants are asked, and panics, loops and left goroutines are found.
+	World bool
+
+	places  func(plan.Place) bool // nil: writes and calls
+	objects bool                  // one plan for each object
+	lasts   time.Duration
+	apply   func(x *exchange)
+	object  string // in a plan: the object, as "Kind ns/name"
+}
+
+// Faults returns the faults that are tried by default. A caller may leave some out and
+// append its own.
+//
+//	crash before       the process ends before a write or call, and starts again
+//	crash after        the process ends after a write or call, before its answer
+//	lost answer        a write is stored, and its answer is lost
+//	409                an update, patch or deletion is refused with Conflict
+//	429                a request is refused with TooManyRequests, Retry-After 1
+//	500, 503, reset    a request is refused, or its connection breaks
+//	slow               a request takes 5 s
+//	late events        from a write on, all watch events are held back for 10 s
+//	dropped events     from a write on, 5 s of watch events are lost, and watches expire
+//	stale 1, 2, 4      as crash after, with reads that are so many writes behind for 15 s
+//	takeover           the process is paused for a minute; a second one starts on another host
+//	edit OBJECT        another client annotates the object before a write or call
+//	delete OBJECT      another client deletes it
+//	recreate OBJECT    another client deletes it and creates it again, without its status
+//	restore            5 s after a write, the state before it is restored from a backup
+func Faults() []Fault {
+	faults := []Fault{
+		{Name: "crash before", apply: func(x *exchange) { x.p.crash() }},
+		{Name: "crash after", apply: func(x *exchange) { x.after(x.p.crash) }},
+		{Name: "lost answer", places: writes, apply: func(x *exchange) {
+			send := x.send
+			x.send = func() (*http.Response, error) {
+				resp, err := send()
+				if resp != nil {
+					resp.Body.Close()
+				}
+				if err == nil {
+					err = apitest.ErrConnReset
+				}
+				return nil, err
+			}
+		}},
+		{Name: "409", places: func(p plan.Place) bool { return p.Verb == "update" || p.Verb == "patch" || p.Verb == "delete" },
+			apply: refuse(http.StatusConflict, metav1.StatusReasonConflict)},
+		{Name: "429", places: requests, apply: refuse(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests)},
+		{Name: "500", places: requests, apply: refuse(http.StatusInternalServerError, metav1.StatusReasonInternalError)},
+		{Name: "503", places: requests, apply: refuse(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable)},
+		{Name: "reset", places: requests, apply: func(x *exchange) {
+			x.send = func() (*http.Response, error) { return nil, apitest.ErrConnReset }
+		}},
+		{Name: "slow", places: requests, lasts: slowFor, apply: func(x *exchange) {
+			send := x.send
+			x.send = func() (*http.Response, error) {
+				select {
+				case <-time.After(slowFor):
+				case <-x.ctx.Done():
+					return nil, x.ctx.Err()
+				}
+				return send()
+			}
+		}},
+		{Name: "late events", places: writes, lasts: lateFor, apply: func(x *exchange) {
+			time.AfterFunc(lateFor, x.w.Server.StallWatches(apitest.Match{}))
+		}},
+		{Name: "dropped events", places: writes, lasts: dropFor, apply: func(x *exchange) {
+			resume := x.w.Server.StallWatches(apitest.Match{})
+			time.AfterFunc(dropFor, func() {
+				x.w.Server.Compact()
+				x.w.Server.BreakWatches(apitest.Match{})
+				resume()
+			})
+		}},
+		{Name: "takeover", lasts: pauseFor, apply: takeover},
+		{Name: "edit", objects: true, apply: edit},
+		{Name: "delete", objects: true, World: true, apply: func(x *exchange) { x.remove(metav1.DeleteOptions{}) }},
+		{Name: "recreate", objects: true, World: true, apply: recreate},
+		{Name: "restore", places: writes, World: true, lasts: restoreIn, apply: func(x *exchange) {
+			restore := x.w.Server.Backup()
+			time.AfterFunc(restoreIn, func() {
+				x.w.note("the API server is restored")
+				restore()
+				x.w.changed()
+			})
+		}},
+	}
+	for _, k := range []int{1, 2, 4} {
+		faults = append(faults, Fault{Name: "stale " + strconv.Itoa(k), places: writes, lasts: staleFor, apply: func(x *exchange) {
+			x.after(func() {
+				time.AfterFunc(staleFor, x.w.Server.StallReads(apitest.Match{User: x.p.program.User.Name}, k))
+				x.p.crash()
+			})
+		}})
+	}
+	return faults
+}
+
+func requests(p plan.Place) bool { return p.Verb != "call" }
+func writes(p plan.Place) bool   { return p.Verb != "call" && p.IsWrite() }
+
+// clean returns a name without the separators of plan lines.
+func clean(name string) string { return plan.Clean(name) }
+
+// exchange is a request or call that a fault acts on.
+type exchange struct {
+	w     *World
+	p     *Process
+	ctx   context.Context
+	place plan.Place
+	entry *entry
+	send  func() (*http.Response, error) // what is left to do
+
+	object string // the object of the fault
+}
+
+func (x *exchange) apply(f Fault) {
+	x.object = f.object
+	if f.Do != nil {
+		f.Do(x.w)
+	}
+	if f.apply != nil {
+		f.apply(x)
+	}
+}
+
+// after calls f when the request has been served.
+func (x *exchange) after(f func()) {
+	send := x.send
+	x.send = func() (*http.Response, error) {
+		resp, err := send()
+		f()
+		return resp, err
+	}
+}
+
+// refuse answers instead of the server.
+func refuse(code int, reason metav1.StatusReason) func(*exchange) {
+	return func(x *exchange) {
+		status := metav1.Status{
+			TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure,
+			Code: int32(code), Reason: reason, Message: "refused by explore", Details: &metav1.StatusDetails{},
+		}
+		header := http.Header{"Content-Type": {"application/json"}}
+		if code == http.StatusTooManyRequests {
+			header.Set("Retry-After", "1")
+			status.Details.RetryAfterSeconds = 1
+		}
+		body, err := json.Marshal(status)
+		if err != nil {
+			panic(err) // a struct of strings and numbers
+		}
+		x.send = func() (*http.Response, error) {
+			return &http.Response{
+				Status: http.StatusText(code), StatusCode: code, Proto: "HTTP/2.0", ProtoMajor: 2, Header: header,
+				Body: io.NopCloser(bytes.NewReader(body)), ContentLength: int64(len(body)),
+			}, nil
+		}
+	}
+}
+
+// takeover pauses the process and starts a second one of the program.
+func takeover(x *exchange) {
+	w, p := x.w, x.p
+	p.hold(pauseFor)
+	w.mu.Lock()
+	w.extra[p.program.Name]++
+	n := w.extra[p.program.Name] + 1
+	w.mu.Unlock()
+	w.launch(p.program, &lane{name: fmt.Sprintf("%s(%d)", p.program.Name, n), host: fmt.Sprintf("host-%d", n)})
+	send := x.send
+	x.send = func() (*http.Response, error) {
+		p.held(x.ctx)
+		return send()
+	}
+}
+
+// target returns the object of the fault, and a client for it, or false if there is none.
+func (x *exchange) target() (dynamic.ResourceInterface, *unstructured.Unstructured, bool) {
+	for _, obj := range x.w.Server.Objects() {
+		if objectName(obj) != x.object {
+			continue
+		}
+		content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(obj)
+		if err != nil {
+			break
+		}
+		u := &unstructured.Unstructured{Object: content}
+		gvr, _ := meta.UnsafeGuessKindToResource(u.GroupVersionKind())
+		client, err := dynamic.NewForConfig(x.w.Server.Config(apitest.User{}))
+		if err != nil {
+			break
+		}
+		if u.GetNamespace() == "" {
+			return client.Resource(gvr), u, true
+		}
+		return client.Resource(gvr).Namespace(u.GetNamespace()), u, true
+	}
+	x.w.note("there is no %s", x.object)
+	return nil, nil, false
+}
+
+func edit(x *exchange) {
+	if client, u, ok := x.target(); ok {
+		_, err := client.Patch(context.Background(), u.GetName(), types.MergePatchType,
+			fmt.Appendf(nil, `{"metadata":{"annotations":{%q:"%d"}}}`, editedKey, x.place.Number), metav1.PatchOptions{})
+		x.report("edit", err)
+	}
+}
+
+func (x *exchange) remove(opts metav1.DeleteOptions) (dynamic.ResourceInterface, *unstructured.Unstructured, bool) {
+	client, u, ok := x.target()
+	if ok {
+		x.report("delete", client.Delete(context.Background(), u.GetName(), opts))
+	}
+	return client, u, ok
+}
+
+func recreate(x *exchange) {
+	now := int64(0)
+	client, u, ok := x.remove(metav1.DeleteOptions{GracePeriodSeconds: &now})
+	if !ok {
+		return
+	}
+	if len(u.GetFinalizers()) > 0 {
+		_, err := client.Patch(context.Background(), u.GetName(), types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+		x.report("remove the finalizers of", err)
+	}
+	fresh := u.DeepCopy()
+	for _, field := range []string{"uid", "resourceVersion", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "managedFields", "selfLink"} {
+		unstructured.RemoveNestedField(fresh.Object, "metadata", field)
+	}
+	unstructured.RemoveNestedField(fresh.Object, "status")
+	_, err := client.Create(context.Background(), fresh, metav1.CreateOptions{})
+	x.report("create", err)
+}
+
+// report enters what another client did in the journal.
+func (x *exchange) report(what string, err error) {
+	if err != nil {
+		what += " (" + short(err.Error()) + ")"
+	}
+	x.w.note("another client: %s %s", what, x.object)
+}
+
+// faultsOf returns the faults of the hits of a plan.
+func faultsOf(known []Fault, p plan.Plan) (faults []Fault, _ error) {
+	known = append(slices.Clone(known), Faults()...)
+	for _, h := range p {
+		at := slices.IndexFunc(known, func(f Fault) bool {
+			return f.Name == h.Fault && !f.objects || f.objects && strings.HasPrefix(h.Fault, f.Name+" ")
+		})
+		if at < 0 {
+			return nil, fmt.Errorf("explore: plan %q: unknown fault %q", p, h.Fault)
+		}
+		f := known[at]
+		if f.objects {
+			f.object = strings.TrimPrefix(h.Fault, f.Name+" ")
+		}
+		faults = append(faults, f)
+	}
+	return faults, nil
+}
+
+// plansAt returns the plans with one fault for a place.
+func plansAt(faults []Fault, s spot) (plans []plan.Plan) {
+	for _, f := range faults {
+		switch {
+		case f.places != nil && !f.places(s.place), f.places == nil && !s.place.IsWrite():
+		case f.objects:
+			for _, obj := range s.objects {
+				plans = append(plans, plan.Plan{{Fault: f.Name + " " + obj, Place: s.place}})
+			}
+		default:
+			plans = append(plans, plan.Plan{{Fault: f.Name, Place: s.place}})
+		}
+	}
+	return plans
+}

@@ -1,0 +1,179 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package explore
+
+import (
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/kubewright/kubewright/apitest/internal/plan"
+)
+
+// repeats is how often a plan with a problem is run in all.
+const repeats = 3
+
+// A lab runs the plans of one scenario in this process.
+type lab struct {
+	t        *testing.T
+	cfg      Config
+	scenario func(*World) Scenario
+	free     bool // requests are not ordered
+
+	ref   outcome
+	plans []plan.Plan // with one fault
+}
+
+// A job is a plan to run.
+type job struct {
+	Plan string
+	Free bool // do not order requests
+	More bool // answer with States and Next
+	Seed uint64
+}
+
+// A verdict is the result of a job.
+type verdict struct {
+	Plan    string // the part of the job's plan that the problems need
+	Missed  bool   // a place of the plan was not reached
+	Problem string // the first problem; empty if there is none
+	Story   string
+	Runs    int // of the plan
+	Failed  int // of these
+	// States identify what happened in the run, for the choice of pairs of faults.
+	States []uint64
+	// Next are faults that can follow, as plans.
+	Next []string
+}
+
+// prepare runs the reference twice, to learn which fields differ without a fault.
+func (l *lab) prepare() error {
+	none := func(problems []string) error {
+		if len(problems) == 0 {
+			return nil
+		}
+		return errors.New("explore: the run without faults has problems:\n" + strings.Join(problems, "\n"))
+	}
+	first := runPlan(l.t, l.cfg, l.scenario, nil, l.free, 0, nil)
+	if err := none(first.problems); err != nil {
+		return err
+	}
+	second := runPlan(l.t, l.cfg, l.scenario, nil, l.free, 0, nil)
+	if err := none(second.problems); err != nil {
+		return err
+	}
+	l.cfg.Ignore = append(slices.Clone(l.cfg.Ignore), noise(first.end, second.end)...)
+	l.ref = runPlan(l.t, l.cfg, l.scenario, nil, l.free, 0, nil)
+	l.cfg.Ignore = append(l.cfg.Ignore, noise(first.end, l.ref.end)...)
+	again := runPlan(l.t, l.cfg, l.scenario, nil, l.free, 0, nil)
+	if lines := differences(l.ref.end, again.end); len(lines) > 0 {
+		return errors.New("explore: runs without faults end differently (see Config.Ignore):\n" + strings.Join(lines, "\n"))
+	}
+	for _, s := range l.ref.spots {
+		l.plans = append(l.plans, plansAt(l.cfg.Faults, s)...)
+	}
+	return nil
+}
+
+// run runs a plan once and judges it.
+func (l *lab) run(p plan.Plan, free bool) outcome {
+	ref := &l.ref
+	out := runPlan(l.t, l.cfg, l.scenario, p, free, 20*ref.requests+10_000, func(end map[string]any) error {
+		if lines := differences(ref.end, end); len(lines) > 0 {
+			return errors.New("the end differs from the reference:\n" + strings.Join(lines, "\n"))
+		}
+		return nil
+	})
+	allowed := l.cfg.Rate*float64(ref.requests)*max(1, out.virtual.Seconds()/ref.virtual.Seconds()) + float64(max(0, out.restarts-ref.restarts)*ref.requests) + 100
+	if float64(out.requests) > allowed {
+		out.problems = append(out.problems, fmt.Sprintf("%d requests in %v; the reference has %d in %v", out.requests, out.virtual, ref.requests, ref.virtual))
+	}
+	if l.cfg.Refused {
+		for request := range out.refused {
+			if !ref.refused[request] {
+				out.problems = append(out.problems, "answered with 403: "+request)
+			}
+		}
+	}
+	return out
+}
+
+// try runs a plan, again if it has a problem, and reduces a pair to the half that is
+// enough.
+func (l *lab) try(j job) verdict {
+	p, err := plan.Parse(j.Plan)
+	if err != nil {
+		return verdict{Plan: j.Plan, Problem: err.Error(), Runs: 1, Failed: 1}
+	}
+	free := j.Free || l.free
+	out := l.run(p, free)
+	v := verdict{Plan: p.String(), Missed: out.missed, Runs: 1}
+	if j.More {
+		v.States, v.Next = states(out.journal), l.next(p, out, j.Seed)
+	}
+	if len(out.problems) == 0 {
+		return v
+	}
+	if len(p) > 1 {
+		for _, h := range p {
+			if half := l.run(plan.Plan{h}, free); len(half.problems) > 0 {
+				p, out = plan.Plan{h}, half
+				v.Plan = p.String()
+				break
+			}
+		}
+	}
+	v.Failed = 1
+	v.Problem, v.Story = out.problems[0], l.story(p, &out)
+	for v.Runs < repeats {
+		v.Runs++
+		if again := l.run(p, free); len(again.problems) > 0 {
+			v.Failed++
+		}
+	}
+	return v
+}
+
+// states returns what identifies the sequences of three requests in a journal.
+func states(journal []*entry) (states []uint64) {
+	last := map[string][2]string{}
+	for _, e := range journal {
+		if e.program == "" {
+			continue
+		}
+		h := fnv.New64a()
+		before := last[e.program]
+		fmt.Fprintln(h, before[0], before[1], e.line())
+		last[e.program] = [2]string{before[1], e.line()}
+		states = append(states, h.Sum64())
+	}
+	slices.Sort(states)
+	return slices.Compact(states)
+}
+
+// next returns at most forty faults that can follow the fault of p, chosen by seed.
+func (l *lab) next(p plan.Plan, out outcome, seed uint64) (next []string) {
+	if len(p) != 1 {
+		return nil
+	}
+	at := slices.IndexFunc(out.spots, func(s spot) bool { return p[0].Place.Covers(s.place) })
+	if at < 0 {
+		return nil
+	}
+	h := fnv.New64a()
+	fmt.Fprint(h, p)
+	random := rand.New(rand.NewPCG(seed, h.Sum64()))
+	var all []plan.Plan
+	for _, s := range out.spots[at+1:] {
+		all = append(all, plansAt(l.cfg.Faults, s)...)
+	}
+	for range min(40, len(all)) {
+		next = append(next, all[random.IntN(len(all))].String())
+	}
+	return next
+}

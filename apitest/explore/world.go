@@ -1,0 +1,440 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package explore
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/apitest/internal/plan"
+)
+
+// World is everything in one run: an API server in memory, the programs, and what the
+// scenario adds. Each run has its own, in a bubble of its own.
+type World struct {
+	// Server is the API server. Steps act on it directly, or with a client of
+	// Server.Client, which no fault disturbs.
+	Server *apitest.Server
+
+	cfg      Config
+	plan     plan.Plan
+	faults   []Fault
+	limit    int // requests after which the run is given up; 0 means none
+	scenario Scenario
+	order    *turnstile
+	over     context.Context // done when programs must have ended
+	programs context.Context // of all programs
+	begun    time.Time
+	wake     chan struct{} // has a token after a change
+	disturb  atomic.Bool   // a fault has acted, or the run is ending
+	worldly  atomic.Bool   // a fault has changed the world
+	listing  atomic.Bool   // spots are recorded
+
+	files sync.Mutex // guards lane.dir and temp
+	temp  string
+	dirs  int
+
+	asking sync.Mutex // held while invariants are asked
+
+	mu        sync.Mutex
+	lanes     sync.WaitGroup
+	processes []*Process
+	extra     map[string]int // second instances of a program
+	seen      map[plan.Place]int
+	hit       []bool
+	busy      time.Time // the last fault is over by then
+	requests  int
+	spots     []spot
+	journal   []*entry
+	problems  []string
+	broken    map[string]bool // invariants that have been reported
+	refused   map[string]bool // requests answered with 403
+	hot       bool
+}
+
+// entry is a line of the journal.
+type entry struct {
+	at      time.Duration
+	program string // empty for a note
+	text    string
+	result  string
+	times   int // in a story: how often it is repeated
+}
+
+func (e entry) line() string {
+	if e.program == "" {
+		return "-- " + e.text
+	}
+	return e.program + ": " + e.text + " " + e.result
+}
+
+// spot is a place where faults can act, with the objects that exist then.
+type spot struct {
+	place   plan.Place
+	objects []string
+}
+
+// outcome is the result of one run.
+type outcome struct {
+	problems []string
+	missed   bool // a hit of the plan was not reached
+	worldly  bool
+	end      map[string]any // the objects
+	spots    []spot
+	journal  []*entry
+	requests int
+	restarts int
+	virtual  time.Duration
+	refused  map[string]bool
+	leak     string
+}
+
+// now returns the time since the beginning of the run.
+func (w *World) now() time.Duration { return time.Since(w.begun) }
+
+func (w *World) note(format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.journal = append(w.journal, &entry{at: w.now(), text: fmt.Sprintf(format, args...)})
+}
+
+func (w *World) problem(format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	text := fmt.Sprintf(format, args...)
+	first, _, _ := strings.Cut(text, "\n")
+	w.problems = append(w.problems, text)
+	w.journal = append(w.journal, &entry{at: w.now(), text: "PROBLEM: " + first})
+}
+
+// isHot reports whether the run is given up, because of too many requests.
+func (w *World) isHot() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.hot
+}
+
+func (w *World) undisturbed() bool { return !w.disturb.Load() }
+
+// newDir returns a new empty directory. w.files must be held.
+func (w *World) newDir() (string, error) {
+	if w.temp == "" {
+		temp, err := os.MkdirTemp("", "explore")
+		if err != nil {
+			return "", err
+		}
+		w.temp = temp
+	}
+	w.dirs++
+	dir := filepath.Join(w.temp, strconv.Itoa(w.dirs))
+	return dir, os.Mkdir(dir, 0o700)
+}
+
+// begin numbers a request, takes the faults that act on it, and enters it in the journal.
+func (w *World) begin(p *Process, place plan.Place) (plan.Place, *entry, []Fault) {
+	place.Program = p.lane.name
+	place.Target = uids.ReplaceAllString(place.Target, "UID")
+	var objects []string
+	if w.listing.Load() && place.IsWrite() {
+		objects = objectNames(w.Server)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.requests++
+	w.seen[place]++
+	place.Number = w.seen[place]
+	if w.listing.Load() && !strings.HasPrefix(place.Target, "events ") && !strings.HasPrefix(place.Target, "/") {
+		w.spots = append(w.spots, spot{place, objects})
+	}
+	faults := w.faultsAt(place)
+	e := &entry{at: w.now(), program: p.lane.name, text: strings.TrimSpace(place.Verb + " " + place.Target)}
+	w.journal = append(w.journal, e)
+	if w.limit > 0 && w.requests > w.limit && !w.hot {
+		w.hot = true
+		w.problems = append(w.problems, fmt.Sprintf("%d requests within %v: a loop without a pause", w.requests, w.now()))
+		for _, p := range w.processes {
+			p.dead.Store(true)
+			p.cut()
+			p.run()
+		}
+	}
+	return place, e, faults
+}
+
+// faultsAt returns the faults of the plan that act on the request at place now. w.mu must
+// be held.
+func (w *World) faultsAt(place plan.Place) (at []Fault) {
+	for i, h := range w.plan {
+		if w.hit[i] || !h.Place.Covers(place) {
+			continue
+		}
+		w.hit[i] = h.Place.Number > 0
+		at = append(at, w.faults[i])
+		w.disturb.Store(true)
+		if w.faults[i].World {
+			w.worldly.Store(true)
+		}
+		w.busy = later(w.busy, time.Now().Add(w.faults[i].lasts))
+		w.journal = append(w.journal, &entry{at: w.now(), text: "FAULT: " + h.String()})
+	}
+	return at
+}
+
+func (w *World) finish(e *entry, resp *http.Response, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case err != nil:
+		e.result = "-> " + short(err.Error())
+	case resp != nil:
+		e.result = "-> " + strconv.Itoa(resp.StatusCode)
+		if resp.StatusCode == http.StatusForbidden {
+			w.refused[e.text] = true
+		}
+	}
+}
+
+func short(s string) string {
+	s = strings.ReplaceAll(s, "\n", " ")
+	return s[:min(len(s), 60)]
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// changed asks the invariants, and wakes what waits for a step.
+func (w *World) changed() {
+	w.ask()
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (w *World) ask() {
+	w.asking.Lock()
+	defer w.asking.Unlock()
+	for _, inv := range w.scenario.Always {
+		if w.broken[inv.Name] {
+			continue
+		}
+		if err := inv.Holds(); err != nil {
+			w.broken[inv.Name] = true
+			w.problem("invariant %q is broken: %v", inv.Name, err)
+		}
+	}
+}
+
+// await waits until ok returns nil. It returns what ok returned last if that does not
+// happen within the deadline.
+func (w *World) await(ok func() error) error {
+	from := time.Now()
+	for {
+		synctest.Wait()
+		err := ok()
+		if err == nil {
+			return nil
+		}
+		w.mu.Lock()
+		from = later(from, w.busy)
+		w.mu.Unlock()
+		if time.Since(from) > w.cfg.Deadline || w.isHot() {
+			return err
+		}
+		select {
+		case <-w.wake:
+		case <-time.After(time.Second): // what happens outside wakes nobody
+		}
+		time.Sleep(1) // everything else that happens now comes first
+		w.ask()
+	}
+}
+
+// settle waits until time has passed since now and the last fault.
+func (w *World) settle() {
+	until := time.Now()
+	for {
+		w.mu.Lock()
+		end := later(until, w.busy).Add(w.cfg.Settle)
+		w.mu.Unlock()
+		d := time.Until(end)
+		if d <= 0 || w.isHot() {
+			break
+		}
+		time.Sleep(d)
+	}
+	synctest.Wait()
+	w.ask()
+}
+
+// runPlan runs the scenario with the faults of a plan. same compares the end with that of
+// the reference; nil means that this is the reference.
+func runPlan(t *testing.T, cfg Config, scenario func(*World) Scenario, p plan.Plan, free bool, limit int, same func(map[string]any) error) (out outcome) {
+	faults, err := faultsOf(cfg.Faults, p)
+	if err != nil {
+		out.problems = []string{err.Error()}
+		return out
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			out.problems = append(out.problems, fmt.Sprintf("goroutines are left: %v\n%s", r, leftInBubble()))
+		}
+	}()
+	apitest.Bubble(t, cfg.Options, func(_ *testing.T, s *apitest.Server) {
+		w := &World{
+			Server: s, cfg: cfg, plan: p, faults: faults, limit: limit, order: newTurnstile(free), begun: time.Now(),
+			wake: make(chan struct{}, 1), extra: map[string]int{}, seen: map[plan.Place]int{}, hit: make([]bool, len(p)),
+			broken: map[string]bool{}, refused: map[string]bool{},
+		}
+		w.listing.Store(true)
+		w.run(scenario, same, &out)
+	})
+	return out
+}
+
+func (w *World) run(scenario func(*World) Scenario, same func(map[string]any) error, out *outcome) {
+	background := context.Background()
+	over, end := context.WithCancel(background)
+	w.over = over
+	var stopPrograms context.CancelFunc
+	w.programs, stopPrograms = context.WithCancel(background)
+	go w.order.run(over)
+	w.scenario = scenario(w)
+	if err := w.scenario.validate(); err != nil {
+		w.problem("%v", err)
+		w.scenario = Scenario{}
+	}
+	defer w.Server.Observe(func(apitest.Change) { w.changed() })()
+	for _, prog := range w.scenario.Programs {
+		w.launch(prog, &lane{name: prog.Name, host: "host-1"})
+	}
+	finished := w.steps()
+	w.listing.Store(false)
+	w.settle()
+	if finished && !w.worldly.Load() {
+		w.compare(same)
+	}
+	out.end = normalized(w.Server, w.cfg.Ignore)
+	out.virtual = w.now()
+	w.mu.Lock()
+	out.requests = w.requests
+	out.restarts = len(w.processes)
+	w.mu.Unlock()
+
+	w.disturb.Store(true) // from now on, programs return
+	w.note("the end: all contexts are done")
+	stopPrograms()
+	w.lanes.Wait()
+	deadline := time.After(w.cfg.Deadline)
+	for _, p := range slices.Clone(w.processes) {
+		select {
+		case <-p.ended:
+			continue
+		default:
+		}
+		select {
+		case <-p.ended:
+		case <-deadline:
+			deadline = time.After(0)
+			w.problem("program %s, start %d, did not return within %v after its context was done", p.lane.name, p.Start, w.cfg.Deadline)
+		}
+	}
+	for _, p := range w.processes {
+		p.cut()
+	}
+	end()
+	time.Sleep(10 * time.Minute) // goroutines that only sleep end on their own
+	synctest.Wait()
+	if w.temp != "" {
+		_ = os.RemoveAll(w.temp)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	out.problems, out.spots, out.journal, out.refused = w.problems, w.spots, w.journal, w.refused
+	out.worldly = w.worldly.Load()
+	for i, h := range w.plan {
+		out.missed = out.missed || !w.hit[i] && h.Place.Number > 0
+	}
+}
+
+// launch starts a program and keeps it running.
+func (w *World) launch(prog Program, l *lane) {
+	w.lanes.Go(func() { w.supervise(w.programs, prog, l) })
+}
+
+// steps does the steps, and reports whether all of them were reached.
+func (w *World) steps() bool {
+	for _, st := range w.scenario.Steps {
+		time.Sleep(1)
+		synctest.Wait()
+		w.note("step: %s", st.Name)
+		if st.Do != nil {
+			if err := st.Do(); err != nil {
+				if !w.worldly.Load() {
+					w.problem("step %q: %v", st.Name, err)
+				}
+				return false
+			}
+			w.changed()
+		}
+		if st.Until == nil {
+			continue
+		}
+		err := w.await(func() error {
+			if st.Until() {
+				return nil
+			}
+			return fmt.Errorf("step %q was not reached within %v", st.Name, w.cfg.Deadline)
+		})
+		if err != nil {
+			if !w.worldly.Load() {
+				w.problem("%v", err)
+			}
+			return false
+		}
+	}
+	return true
+}
+
+// compare compares the end with the reference, and asks Finally.
+func (w *World) compare(same func(map[string]any) error) {
+	var differs error
+	version := ""
+	err := w.await(func() error {
+		if same != nil {
+			if now := w.Server.ResourceVersion(); now != version {
+				version, differs = now, same(normalized(w.Server, w.cfg.Ignore))
+			}
+			if differs != nil {
+				return differs
+			}
+		}
+		if w.scenario.Finally == nil {
+			return nil
+		}
+		if err := w.scenario.Finally(); err != nil {
+			return fmt.Errorf("finally: %w", err)
+		}
+		return nil
+	})
+	if err != nil {
+		w.problem("%v", err)
+	}
+}
