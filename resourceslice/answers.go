@@ -43,14 +43,18 @@ func (j *job) compare(req *request, got *resourcev1.ResourceSlice, rec *record) 
 		it := &req.page.items[i]
 		is := cmp.Or(find(rec.items, it.name), noItem)
 		if is.hash != it.hash {
-			add(it.name, it.hash, is.hash, it.isSet && is == noItem || len(is.consumes) < len(it.consumes) || it.restricts(is))
+			add(it.name, it.hash, is.hash, is.isLooser(it))
 		}
 	}
 	v := stored
 	j.c.mu.Lock()
 	defer j.c.mu.Unlock()
+	for i := range req.page.items {
+		delete(j.w.answers, req.page.items[i].hash) // a doubted one
+	}
 	for h, a := range found {
 		if j.w.answers[h] = a; a.refused {
+			j.s.trusted.Store(0)
 			v = refused
 		}
 	}

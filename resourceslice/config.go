@@ -66,8 +66,8 @@ type Config struct {
 	// comes back.
 	Owner OwnerFunc
 	// Driver limits the controller to one driver: the watch delivers only that
-	// driver's slices, and Set refuses other drivers. Default: any driver, so
-	// that a program with several drivers needs one watch.
+	// driver's slices, and Set refuses other drivers; Remove and SetAll still remove
+	// the pools of a former name. Default: any driver, so that a program with several drivers needs one watch.
 	Driver string
 	// Labels are set on every slice; other labels stay. Default: none.
 	Labels map[string]string
@@ -86,10 +86,16 @@ type Config struct {
 	// Default: 0, no delay.
 	HoldEmpty time.Duration
 	// PublishUnrestricted publishes devices although the API server drops their
-	// consumesCounters or a taint with the effect NoSchedule or NoExecute. By
-	// default such devices are withheld: a partition without its counters could
-	// be allocated together with the whole device. Either way a
-	// *DroppedFieldsError is reported. Default: false.
+	// consumesCounters, the compatibilityGroups in these (feature gate
+	// DRADeviceCompatibilityGroups, off by default in Kubernetes 1.37), or a taint
+	// with the effect NoSchedule or NoExecute. By default such devices are withheld:
+	// partitions that exclude each other could be allocated at the same time.
+	//
+	// Other dropped fields never withhold a device. Without bindingConditions a Pod is
+	// bound before its device is ready, and waits when the driver prepares the claim.
+	// Without nodeAllocatableResources the scheduler does not subtract what the device
+	// takes from its node, as before that feature. Either way a *DroppedFieldsError is
+	// reported. Default: false.
 	PublishUnrestricted bool
 	// Concurrency is the largest number of writes under way at once. Default:
 	// DefaultConcurrency.
@@ -112,7 +118,10 @@ type Config struct {
 	// ErrorHandler is called with errors that the controller recovers from: with
 	// an *InvalidError, *DroppedFieldsError, *ForbiddenError, *ContendedError or
 	// *UnavailableError when it begins, and with an API outage when it has lasted
-	// for 30 seconds. Panics in functions of Config are errors with a method
+	// for 30 seconds. None of them ends the controller. A driver that passes them to
+	// HandleError of its kubeletplugin.DRAPlugin must wrap each with
+	// kubeletplugin.ErrRecoverable, because the examples and most drivers exit on every
+	// other error. Panics in functions of Config are errors with a method
 	// Stack() []byte, which errors.As finds. It is called synchronously and must not
 	// block. Default: the logger of Run's context.
 	ErrorHandler func(ctx context.Context, err error, msg string)

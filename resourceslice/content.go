@@ -31,6 +31,7 @@ type traits struct {
 	isSet    bool     // it is a counter set
 	advanced bool     // a slice with such a device holds 64 devices, not 128
 	consumes []string // names of counter sets
+	groups   []string // compatibility groups, each after its counter set
 	taints   []taint
 }
 
@@ -64,6 +65,16 @@ func (it *item) restricts(other *item) bool {
 	})
 }
 
+// isLooser reports whether Pods could use the stored device in a way that the wanted one
+// forbids, because the API server dropped a counter, a compatibility group or a
+// restrictive taint. Other fields that it drops, such as nodeAllocatableResources and
+// bindingConditions, do not make two claims share what they must not share: see
+// Config.PublishUnrestricted.
+func (stored *item) isLooser(wanted *item) bool {
+	return wanted.isSet && stored == noItem || len(stored.consumes) < len(wanted.consumes) ||
+		len(stored.groups) < len(wanted.groups) || wanted.restricts(stored)
+}
+
 // restrictions are kinds of fields that the API server drops if a feature is
 // off, although Pods could then use devices that they must not use.
 type restrictions uint8
@@ -71,6 +82,7 @@ type restrictions uint8
 const (
 	byCounters restrictions = 1 << iota
 	byTaint
+	byGroup
 )
 
 func restrictionsOf(items []item) (kinds restrictions) {
@@ -80,6 +92,9 @@ func restrictionsOf(items []item) (kinds restrictions) {
 		}
 		if items[i].restricts(noItem) {
 			kinds |= byTaint
+		}
+		if len(items[i].groups) > 0 {
+			kinds |= byGroup
 		}
 	}
 	return kinds
@@ -104,7 +119,11 @@ func same(a, b item) bool { return a.name == b.name && a.hash == b.hash }
 func traitsOf(d *resourcev1.Device) *traits {
 	var t traits
 	for i := range d.ConsumesCounters {
-		t.consumes = append(t.consumes, d.ConsumesCounters[i].CounterSet)
+		set := d.ConsumesCounters[i].CounterSet
+		t.consumes = append(t.consumes, set)
+		for _, group := range d.ConsumesCounters[i].CompatibilityGroups {
+			t.groups = append(t.groups, set+"/"+group)
+		}
 	}
 	for i := range d.Taints {
 		t.taints = append(t.taints, taintOf(&d.Taints[i]))

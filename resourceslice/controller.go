@@ -101,6 +101,10 @@ func (c *Controller) Set(id PoolID, p Pool) error {
 	if err := c.checkID(id); err != nil {
 		return err
 	}
+	if c.isOthers(id.Driver) {
+		problem := field.NotSupported(field.NewPath("driver"), id.Driver, []string{c.cfg.Driver})
+		return &InvalidError{Pool: id, Err: field.ErrorList{problem}.ToAggregate()}
+	}
 	before := &desired{}
 	c.mu.Lock()
 	if p := c.pools[id]; p != nil && p.want != nil {
@@ -143,9 +147,12 @@ func (c *Controller) reorder(id PoolID, before, d *desired) {
 // node removes all pools of the driver that have its Owner, or no owner if
 // Config has none.
 //
+// If driver is not Config.Driver but a former name of it, pools must be empty: SetAll
+// then removes what was published under that name, and watches it from then on.
+//
 // The error joins the errors of Set. A pool with an error is not removed.
 func (c *Controller) SetAll(driver string, pools map[string]Pool) error {
-	if problems := c.validateDriver(driver); len(problems) > 0 {
+	if problems := validation.DriverName(driver, field.NewPath("driver")); len(problems) > 0 {
 		return &InvalidError{Pool: PoolID{Driver: driver}, Err: problems.ToAggregate()}
 	}
 	var problems []error
@@ -206,7 +213,7 @@ func (c *Controller) claim(rec *record, owner *metav1.OwnerReference, managed bo
 
 // checkID validates the identity of a pool.
 func (c *Controller) checkID(id PoolID) error {
-	problems := c.validateDriver(id.Driver)
+	problems := validation.DriverName(id.Driver, field.NewPath("driver"))
 	if len(problems) == 0 {
 		problems = validation.ID(id.Driver, id.Name)
 	}
@@ -216,17 +223,17 @@ func (c *Controller) checkID(id PoolID) error {
 	return nil
 }
 
-func (c *Controller) validateDriver(driver string) field.ErrorList {
-	if c.cfg.Driver != "" && driver != c.cfg.Driver {
-		return field.ErrorList{field.NotSupported(field.NewPath("driver"), driver, []string{c.cfg.Driver})}
-	}
-	return validation.DriverName(driver, field.NewPath("driver"))
+// isOthers reports whether Config.Driver is another driver. Its pools can be removed
+// only: it may be an earlier name of the same driver.
+func (c *Controller) isOthers(driver string) bool {
+	return c.cfg.Driver != "" && driver != c.cfg.Driver
 }
 
 // Remove deletes the slices of a pool. It may be called like Set, and also for
 // a pool of the node that this process never Set. A controller of a node must
-// have Set a cluster pool to remove it, or use SetAll. Remove returns an
-// *InvalidError if id is invalid or another driver's than Config.Driver.
+// have Set a cluster pool to remove it, or use SetAll. The driver may be another one
+// than Config.Driver, such as a former name of it. Remove returns an *InvalidError
+// if id is invalid.
 func (c *Controller) Remove(id PoolID) error {
 	if err := c.checkID(id); err != nil {
 		return err
@@ -250,7 +257,7 @@ func (c *Controller) want(id PoolID, d *desired, urgent bool) {
 	if names := c.named[id.Driver]; names != nil {
 		names[id.Name] = d != nil
 	}
-	if (p.cluster || c.cfg.NodeName == "") && c.session != nil {
+	if (p.cluster || c.cfg.NodeName == "" || c.isOthers(id.Driver)) && c.session != nil {
 		c.session.poke() // it may have to watch more
 	}
 	c.enqueue(id, time.Until(p.next))

@@ -335,6 +335,11 @@ func TestALateWriteOfADeadProcessMeetsAnotherGeneration(t *testing.T) {
 func TestRestrictionsAreNotPublishedWithoutTheirFields(t *testing.T) {
 	partitions := gpus(2)
 	partitions.Devices = append(partitions.Devices, device(90, "a"))
+	exclusive := gpus(2)
+	for i := range exclusive.Devices {
+		exclusive.Devices[i].ConsumesCounters[0].CompatibilityGroups = []string{[]string{"half", "whole"}[i%2]}
+	}
+	exclusive.Devices = append(exclusive.Devices, device(90, "a"))
 	for name, tc := range map[string]struct {
 		gate     apitest.Gate
 		pool     resourceslice.Pool
@@ -343,6 +348,7 @@ func TestRestrictionsAreNotPublishedWithoutTheirFields(t *testing.T) {
 		withheld string
 	}{
 		"counters": {apitest.DRAPartitionableDevices, partitions, []string{"dev-00090"}, 7, "gpu-0"},
+		"groups":   {apitest.DRADeviceCompatibilityGroups, exclusive, []string{"dev-00090"}, 7, "dev-00001"},
 		"taint":    {apitest.DRADeviceTaints, pools(broken(device(1, "a")), device(2, "a")), []string{"dev-00002"}, 2, "dev-00001"},
 	} {
 		for _, optOut := range []bool{false, true} {
@@ -476,6 +482,27 @@ func TestADryRunComesBeforeTheFirstRestriction(t *testing.T) {
 			r.start()
 			r.publish(pools(broken(device(1, "a"))))
 			expect(r, "the first publish", 1, 1)
+		},
+		"a webhook doesn't support it, and the taint is dropped": func(r *rig) {
+			r.s.SetGate(apitest.DRADeviceTaints, false)
+			r.s.Inject(apitest.Fault{Match: dryRuns, Status: statuserr.New(400, metav1.StatusReasonBadRequest, "admission webhook does not support dry run")})
+			r.start()
+			r.set(pools(broken(device(1, "a")), device(2, "a")))
+			r.settle(time.Minute)
+			expect(r, "it is withheld after one round trip", 1, 2)
+			r.consumer.withhold("dev-00001")
+			r.settle(10 * time.Hour)
+			expect(r, "ten hours", 10, 0)
+		},
+		"a webhook doesn't support it, and a field of all slices is dropped": func(r *rig) {
+			r.s.SetGate(apitest.DRAOptionalNodeOperations, false)
+			r.s.Inject(apitest.Fault{Match: dryRuns, Status: statuserr.New(400, metav1.StatusReasonBadRequest, "admission webhook does not support dry run")})
+			r.start()
+			r.set(resourceslice.Pool{Devices: devices(200), SkipNodeOperations: []resourcev1.SkipNodeOperation{"*"}})
+			r.settle(time.Minute)
+			expect(r, "publish", 0, 4)
+			r.settle(10 * time.Hour)
+			expect(r, "ten hours", 10, 0)
 		},
 	} {
 		t.Run(name, func(t *testing.T) { bubble(t, test) })
@@ -1393,22 +1420,45 @@ func TestSetAllInTheCluster(t *testing.T) {
 	}
 }
 
-// TestRemoveRefusesOtherDrivers: a controller of one driver deletes no slice of
-// another.
-func TestRemoveRefusesOtherDrivers(t *testing.T) {
-	bubble(t, func(r *rig) {
-		s := live("s1", 1, 1, device(1, "a"))
-		s.Spec.NodeName, s.Spec.AllNodes, s.Spec.Driver = nil, new(true), "other.example.com"
-		r.foreign(func() { r.s.Put(s) })
-		r.start(func(cfg *resourceslice.Config) {
-			cfg.NodeName, cfg.Owner, cfg.Driver, cfg.Client = "", nil, driver, r.s.Client(apitest.User{})
-		})
-		if err := r.c.Remove(resourceslice.PoolID{Driver: "other.example.com", Name: node}); err == nil {
-			t.Error("Remove of another driver's pool was accepted")
+// TestARenamedDriverRemovesItsFormerPools: a controller with Config.Driver watches that
+// driver alone, but Remove and SetAll still remove what it published under its former
+// name. It touches nothing of another driver before that, and never Sets it.
+func TestARenamedDriverRemovesItsFormerPools(t *testing.T) {
+	former := resourceslice.PoolID{Driver: "former.example.com", Name: node}
+	for name, remove := range map[string]func(*resourceslice.Controller) error{
+		"Remove": func(c *resourceslice.Controller) error { return c.Remove(former) },
+		"SetAll": func(c *resourceslice.Controller) error { return c.SetAll(former.Driver, nil) },
+	} {
+		for _, inCluster := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/cluster=%v", name, inCluster), func(t *testing.T) {
+				bubble(t, func(r *rig) {
+					r.consumer.remove()
+					s := live("s1", 1, 1, device(1, "a"))
+					if s.Spec.Driver = former.Driver; inCluster {
+						s.Spec.NodeName, s.Spec.AllNodes = nil, new(true)
+						r.foreign(func() { r.s.Put(s) })
+					} else {
+						r.there(s)
+					}
+					r.start(func(cfg *resourceslice.Config) {
+						if cfg.Driver = driver; inCluster {
+							cfg.NodeName, cfg.Owner, cfg.Client = "", nil, r.s.Client(apitest.User{})
+						}
+					})
+					if err := r.c.Set(former, pools(device(1, "a"))); err == nil {
+						t.Error("Set of another driver's pool was accepted")
+					}
+					r.settle(time.Hour)
+					r.expect("before", 0, 0, 0)
+					if err := remove(r.c); err != nil {
+						t.Fatal(err)
+					}
+					r.settle(time.Minute)
+					r.expect(name, 0, 0, 1)
+				})
+			})
 		}
-		r.settle(time.Hour)
-		r.expect("Remove", 0, 0, 0)
-	})
+	}
 }
 
 // TestAWriteThatHangsIsRepeatedAndThenPlanned: a create without an answer, a Set

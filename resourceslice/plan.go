@@ -37,8 +37,17 @@ type answer struct {
 	err error
 	at  time.Time
 	// head is set if the content is the head of slices. Without this answer all pages
-	// would be written again, so it is doubted when it is old, and not forgotten.
-	head, doubted bool
+	// would be written again.
+	head bool
+	// doubted is set when the answer is old and a dry run must confirm it: of a head,
+	// which is still taken as stored, and of a withheld item, which is planned again.
+	doubted bool
+}
+
+// withheld reports whether the API server dropped a restriction of the item.
+func (a *answer) withheld() bool {
+	_, dropped := a.err.(*DroppedFieldsError) //nolint:errorlint // only errors of this package
+	return a.refused && dropped
 }
 
 // observed has the facts that a plan starts from, except for the desired pool.
@@ -62,18 +71,27 @@ type observed struct {
 	labels labels.ValidatedSetSelector
 }
 
+// answer returns what the API server made of content, or nil if that is not known or must
+// be asked for again.
+func (o *observed) answer(sent hash) *answer {
+	if a := o.answers[sent]; a != nil && (a.head || !a.doubted) {
+		return a
+	}
+	return nil
+}
+
 // stored reports whether live is the stored form of wanted.
 func (o *observed) stored(wanted, live hash) bool {
 	if wanted == live {
 		return true
 	}
-	a := o.answers[wanted]
+	a := o.answer(wanted)
 	return a != nil && !a.refused && a.stored == live
 }
 
 // instead returns the item to publish for it, or false for none.
 func (o *observed) instead(it item) (item, bool) {
-	switch a := o.answers[it.hash]; {
+	switch a := o.answer(it.hash); {
 	case a == nil:
 		return it, true
 	case !a.refused:

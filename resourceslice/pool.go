@@ -260,13 +260,23 @@ func (w *work) begin(d *desired) {
 }
 
 // forget forgets answers with an error that are that old, so that their content
-// is sent again. It doubts those about heads.
+// is sent again. It doubts those that a dry run can confirm.
 func (w *work) forget(age time.Duration) {
 	maps.DeleteFunc(w.answers, func(_ hash, a *answer) bool {
-		old := a.err != nil && time.Since(a.at) >= age
-		a.doubted = a.doubted || old && a.head
-		return old && !a.head
+		old, asks := a.err != nil && time.Since(a.at) >= age, a.head || a.withheld()
+		a.doubted = a.doubted || old && asks
+		return old && !asks
 	})
+}
+
+// confirm records that no dry run can tell whether an answer still holds, because a webhook
+// refuses dry runs. It reports whether the answer was doubted.
+func (a *answer) confirm() bool {
+	if a == nil || !a.doubted {
+		return false
+	}
+	a.doubted, a.at = false, time.Now()
+	return true
 }
 
 // faultsDue returns when content has to be sent again that the API server

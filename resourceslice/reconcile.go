@@ -128,6 +128,9 @@ func (c *Controller) begin(ctx context.Context, id PoolID) *job {
 	if p == nil || c.session == nil || ctx.Err() != nil && !p.half() || p.isGone() {
 		return nil
 	}
+	if c.session.gone.Load() && ctx.Err() == nil {
+		return nil // the next session requeues all pools
+	}
 	if wait := max(time.Until(p.next), time.Until(c.paused)); wait > 0 && ctx.Err() == nil {
 		c.enqueue(id, wait)
 		return nil

@@ -44,6 +44,10 @@ const (
 // unavailableBackoff is for an API server that serves no version at all.
 var unavailableBackoff = backoff.Policy{Base: 30 * time.Second, Cap: 5 * time.Minute}
 
+// youngBackoff is for sessions that end before shortestWatch, for example because a
+// proxy serves the list and not the watch.
+var youngBackoff = backoff.Policy{Base: time.Second, Cap: 5 * time.Minute}
+
 // session is the time during which one version of the API is used.
 type session struct {
 	c       *Controller
@@ -70,7 +74,7 @@ type session struct {
 // serve runs sessions with the newest version that is served until ctx is done.
 func (c *Controller) serve(ctx context.Context) {
 	var streak report.Streak
-	failures := 0
+	failures, young := 0, 0 // sessions without a list, and sessions that ended early
 	for next := 0; ctx.Err() == nil; {
 		s := &session{
 			c: c, version: c.versions[next], wake: make(chan struct{}, 1),
@@ -81,25 +85,34 @@ func (c *Controller) serve(ctx context.Context) {
 		c.session = s
 		c.mu.Unlock()
 		c.view.begin(false)
+		begin := time.Now()
 		s.run()
 		switch {
 		case ctx.Err() != nil:
 			return
 		case s.known.Load():
+			if young++; time.Since(begin) >= shortestWatch {
+				young = 0
+			}
 			next, failures, streak = 0, 0, report.Streak{}
+			c.idle(ctx, youngBackoff.Delay(young))
 		case next+1 < len(c.versions):
 			next++
 		default:
 			next = 0
 			failures++
 			streak.Fail(ctx, c.cfg.ErrorHandler, &UnavailableError{Versions: versions.Names}, "ResourceSlices are not served")
-			// Nothing is polled: the loop waits and reports that it lives.
-			_ = wait.PollUntilContextTimeout(ctx, beatInterval, unavailableBackoff.Delay(failures), true, func(context.Context) (bool, error) {
-				c.progress.Beat()
-				return false, nil
-			})
+			c.idle(ctx, unavailableBackoff.Delay(failures))
 		}
 	}
+}
+
+// idle waits between two sessions and reports that the main loop lives.
+func (c *Controller) idle(ctx context.Context, d time.Duration) {
+	_ = wait.PollUntilContextTimeout(ctx, beatInterval, d, true, func(context.Context) (bool, error) {
+		c.progress.Beat()
+		return false, nil
+	})
 }
 
 // run watches until the version is gone, ctx is done, or it is time to try the
@@ -162,9 +175,7 @@ func (s *session) needed() (scopes []scope) {
 		scopes = append(scopes, scope{nodeName: s.c.cfg.NodeName, driver: s.c.cfg.Driver})
 	}
 	for driver := range s.c.named {
-		if s.c.cfg.NodeName == "" {
-			scopes = append(scopes, scope{driver: driver})
-		}
+		scopes = append(scopes, s.c.scopesOf(PoolID{Driver: driver}, false, false)...)
 	}
 	for id, p := range s.c.pools {
 		if !p.isGone() {
@@ -183,6 +194,9 @@ func (c *Controller) scopesOf(id PoolID, cluster, byPool bool) []scope {
 		return []scope{{driver: id.Driver}}
 	}
 	scopes := []scope{{nodeName: c.cfg.NodeName, driver: c.cfg.Driver}}
+	if c.isOthers(id.Driver) {
+		scopes[0].driver = id.Driver
+	}
 	switch {
 	case cluster && byPool:
 		scopes = append(scopes, scope{driver: id.Driver, pool: id.Name})
@@ -236,6 +250,14 @@ func (s *session) failed(m *mirror, err error) {
 	default:
 		s.streak.FailAfter(s.ctx, reportAfter, s.c.cfg.ErrorHandler, fmt.Errorf("resourceslice: list and watch: %w", err), "Failed to list and watch ResourceSlices")
 	}
+}
+
+// lasted reports whether a watch that started after begin has lasted for a while. Time
+// that failing requests have taken does not count.
+func (s *session) lasted(m *mirror, begin time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !m.started.Before(begin) && time.Since(m.started) > watchBackoff.Cap
 }
 
 // leaveOut makes the pools of the node wait no longer for a scope that the credentials

@@ -108,7 +108,8 @@ func TestTrustInOneRestrictionIsNoTrustInAnother(t *testing.T) {
 		{0, 0, byTaint},
 		{byTaint, byTaint, byCounters},
 		{0, byTaint, byTaint | byCounters},
-		{byCounters, byTaint | byCounters, 0},
+		{byCounters, byTaint | byCounters, byGroup},
+		{byGroup, byTaint | byCounters | byGroup, 0},
 	} {
 		s.trust(step.learned)
 		if !s.trusts(step.trusted) || !s.trusts(0) || step.untrusted != 0 && s.trusts(step.untrusted) {

@@ -369,6 +369,33 @@ func TestVersionRotation(t *testing.T) {
 	})
 }
 
+// TestAWatchThatIsNotServed: a proxy or an aggregator serves the list and not the watch.
+func TestAWatchThatIsNotServed(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.s.SetGate(apitest.WatchList, false)
+		undo := r.s.Inject(apitest.Fault{
+			Match:  apitest.Match{Verb: "watch", Resource: "resourceslices", User: apitest.NodeUser(node).Name},
+			Status: statuserr.New(404, metav1.StatusReasonNotFound, "the server could not find the requested resource"),
+		})
+		r.start()
+		r.set(pools(device(1, "a")))
+		r.settle(10 * time.Second)
+		if n := len(r.s.Requests(apitest.Match{Verb: "list"})); n > 5 {
+			t.Errorf("%d lists in ten seconds", n)
+		}
+		r.s.ResetJournal()
+		r.settle(time.Hour)
+		if n := len(r.s.Requests(apitest.Match{})); n > 100 {
+			t.Errorf("%d requests in an hour", n)
+		}
+		undo()
+		r.settle(6 * time.Minute)
+		if len(r.devices()) != 1 {
+			t.Error("not published when the watch is served")
+		}
+	})
+}
+
 func TestNoVersionIsServed(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.s.Serve(resourcev1.SchemeGroupVersion, false)

@@ -208,7 +208,7 @@ func (m *mirror) run(ctx context.Context) {
 		begin := time.Now()
 		err := reflector.ListAndWatchWithContext(ctx)
 		klog.FromContext(ctx).V(4).Info("Watch of ResourceSlices ended", "selector", m.scope.selector(), "err", err)
-		if failures++; time.Since(begin) > watchBackoff.Cap {
+		if failures++; m.s.lasted(m, begin) {
 			failures = 1
 		}
 		select {

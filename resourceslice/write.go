@@ -37,6 +37,7 @@ type verdict int
 
 const (
 	stored   verdict = iota // or the slice is gone, for a delete
+	unasked                 // a webhook refuses dry runs
 	outdated                // another writer was faster; the facts are known
 	refused                 // never in this form; answers has that
 	waiting                 // not before after
@@ -121,12 +122,28 @@ func (j *job) rehearse(p *plan) result {
 		if j.c.cfg.PublishUnrestricted || j.s.trusts(kinds) {
 			continue
 		}
-		if r := parallel(j, []*page{one}, false, func(page *page) result { return j.write(p, page, true) }); r.verdict != stored {
+		r := parallel(j, []*page{one}, false, func(page *page) result { return j.write(p, page, true) })
+		if r.verdict == unasked && j.confirm(one) {
+			return result{verdict: refused}
+		}
+		if r.verdict > unasked {
 			return r
 		}
+		// Without a dry run the answer to the write shows what is dropped.
 		j.s.trust(kinds)
 	}
 	return result{}
+}
+
+// confirm keeps what was withheld from a page withheld if that can't be asked for. It
+// reports whether there is any.
+func (j *job) confirm(page *page) (found bool) {
+	j.c.mu.Lock()
+	defer j.c.mu.Unlock()
+	for i := range page.items {
+		found = j.w.answers[page.items[i].hash].confirm() || found
+	}
+	return found
 }
 
 // doubt sends a dry run of one page for a doubted answer about its head. The next plan
@@ -143,7 +160,10 @@ func (j *job) doubt(p *plan) result {
 		if r.verdict == stored {
 			return result{verdict: outdated}
 		}
-		j.w.answers[head] = a
+		if j.w.answers[head] = a; r.verdict == unasked {
+			a.confirm()
+			continue
+		}
 		return r
 	}
 	return result{}
@@ -359,9 +379,9 @@ func (j *job) send(req *request) (r result) {
 			j.c.view.wrote(rec)
 		}
 		r.verdict = j.compare(req, got, rec)
-	case err == nil, req.dryRun && apierrors.IsBadRequest(err):
-		// A webhook may not support dry runs. The answer to the write shows the
-		// dropped fields.
+	case req.dryRun && apierrors.IsBadRequest(err):
+		r.verdict = unasked
+	case err == nil:
 	case apierr.Classify(err) == apierr.Invalid && req.lost.IsZero() && req.slice != nil:
 		r = j.refuse(req.page, err)
 	case req.isOver() && (apierr.Classify(err) == apierr.Invalid || apierr.Classify(err) == apierr.Forbidden):
