@@ -200,7 +200,7 @@ func isExpired(err error) bool {
 
 // noWatchList makes a Reflector list and then watch: a list of one object costs
 // less than finding out whether the server can stream it.
-type noWatchList struct{ *cache.ListWatch }
+type noWatchList struct{ *listwatch.Source }
 
 // IsWatchListSemanticsUnSupported is the method that Reflectors look for.
 func (noWatchList) IsWatchListSemanticsUnSupported() bool { return true }

@@ -208,10 +208,10 @@ func (p LostPolicy) String() string {
 // complete fills in the defaults and returns all invalid fields.
 func (cfg *Config) complete() error {
 	var problems field.ErrorList
-	if cfg.Client == nil {
+	if lifecycle.IsNil(cfg.Client) {
 		problems = append(problems, field.Required(field.NewPath("Client"), "for example clientset.CoreV1()"))
 	}
-	if cfg.Provider == nil {
+	if lifecycle.IsNil(cfg.Provider) {
 		problems = append(problems, field.Required(field.NewPath("Provider"), "what runs the pods"))
 	}
 	if cfg.NodeName == "" && cfg.Informer == nil {

@@ -5,6 +5,7 @@ package podsync
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"net/http"
@@ -48,6 +49,7 @@ type Controller struct {
 	verify   chan struct{} // orphans are due
 	askGates chan struct{} // a node is new
 
+	cacheErrors    *cacheErrors
 	providerErrors report.Group
 	apiErrors      report.Group
 
@@ -112,6 +114,7 @@ func New(cfg Config) (*Controller, error) {
 			policy: backoff.Policy{Base: cfg.RetryMin, Cap: max(cfg.RetryMin, min(cfg.RetryMax, breakerCap))},
 		},
 	}
+	c.cacheErrors = &cacheErrors{handler: cfg.ErrorHandler}
 	c.rules.updates = c.caps.updater != nil
 	c.rules.releases = c.caps.releaser != nil
 	c.rules.admits = c.caps.admitter != nil
@@ -216,15 +219,25 @@ func (l *listing) began(now instant) {
 func (l *listing) failed(err error) { l.err = err }
 func (l *listing) succeeded()       { *l = listing{} }
 
-// CheckProvider reports whether the provider answers: nil if it does, and an
-// error if List has failed or hung for 20 seconds. It fits
-// nodestatus.HealthCheck, so that the Node is not ready while its backend does
-// not answer. The arguments are not used: a Controller has one provider.
+// CheckProvider reports whether the pods of the node are known and the provider answers.
+// It returns an error until [Controller.Ready] is done, while List has failed or hung for
+// 20 seconds, and while the API server has refused to show the pods (403) for as long. It
+// fits nodestatus.HealthCheck: the Node is not ready before its pods are known, nor while its
+// backend does not answer. An API server that does not answer at all is no error, because
+// the Node's status could not be written anyway. The arguments are not used: a Controller has
+// one provider.
 func (c *Controller) CheckProvider(context.Context, string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if err := c.cacheErrors.check(providerPatience); err != nil {
+		return err
+	}
 	d := c.now() - c.listing.since
-	if c.listing.since == 0 || d <= providerPatience {
+	switch {
+	case c.listing.since != 0 && d > providerPatience:
+	case !c.synced:
+		return errors.New("podsync: the pods of the node are not known yet")
+	default:
 		return nil
 	}
 	if c.listing.err != nil {
@@ -247,7 +260,7 @@ func wake(ch chan struct{}) {
 // Report records a state of the provider, as the report function of Watch does. It
 // does not wait for calls or requests. It may be called at any time, also before and
 // after Run. Of several reports about a pod the last one counts. A report about a
-// pod that was not seen yet is kept for five minutes.
+// pod that was not seen yet is kept for five minutes, unless 10,000 others are.
 func (c *Controller) Report(st State) {
 	fp := c.prints.of(&st)
 	c.mu.Lock()
@@ -269,6 +282,11 @@ func (c *Controller) Report(st State) {
 	}
 	st = st.private()
 	if t == nil {
+		if _, known := c.early[st.UID]; !known && len(c.early) >= maxEarly {
+			c.dropped(st.Ref, DroppedUnknown, nil)
+			wake(c.kick)
+			return
+		}
 		c.early[st.UID] = early{state: st, fp: fp, at: now}
 		return
 	}

@@ -37,7 +37,9 @@ func ExampleReject() {
 		Provider: onePod{podsynctest.NewBackend(podsynctest.Options{}).Connect()},
 		NodeName: "node-1",
 		Hooks: podsync.Hooks{APICall: func(call podsync.APICall) {
-			stored <- call.Ref.Name
+			if call.Op == podsync.OpPatch {
+				stored <- call.Ref.Name
+			}
 		}},
 	})
 	if err != nil {

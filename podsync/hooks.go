@@ -16,7 +16,8 @@ import (
 type Hooks struct {
 	// ProviderCall is called after each call of the provider has returned.
 	ProviderCall func(ProviderCall)
-	// APICall is called after each API request about one pod.
+	// APICall is called after each API request about one pod, and after each LIST and each
+	// start of a WATCH of the Controller's own informer: OpList and OpWatch.
 	APICall func(APICall)
 	// StatusStored is called when the API has stored a provider's report.
 	StatusStored func(StatusStored)
@@ -61,7 +62,8 @@ func containHook[T any](c *Controller, name string, hook func(T)) func(T) {
 // An Op names a call, in a word that is fit for a label of a metric.
 type Op string
 
-// The calls of the provider, which are its methods.
+// The calls of the provider, which are its methods. OpList and OpWatch are also the requests
+// of the Controller's own informer.
 const (
 	OpAdmit    Op = "admit"
 	OpAnnotate Op = "annotate"
@@ -97,7 +99,7 @@ type ProviderCall struct {
 type APICall struct {
 	// Op is the request.
 	Op Op
-	// Ref is the pod.
+	// Ref is the pod; zero for OpList and OpWatch.
 	Ref Ref
 	// Latency is the duration of the request.
 	Latency time.Duration

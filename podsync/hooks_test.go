@@ -139,7 +139,7 @@ func TestHooks(t *testing.T) {
 		slices.Sort(got) // calls of one moment come from several goroutines
 		want := []string{
 			"admit 0s <nil>", "start 0s <nil>", "stop 0s <nil>", "release 0s <nil>",
-			"patch 5ms <nil>", "patch 5ms <nil>", "delete 0s <nil>",
+			"patch 5ms <nil>", "patch 5ms <nil>", "delete 0s <nil>", "watch 0s <nil>",
 			"stored after 5ms", "stored after 5ms",
 			"Unsynced to Waiting", "Waiting to Starting", "Starting to Running", "Running to Terminating",
 			"Terminating to Stopped", "Stopped to Final", "Final to Released", "forgotten at Released",

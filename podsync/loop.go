@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -16,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
@@ -316,6 +318,10 @@ func (c *Controller) forget(ctx context.Context, t *podState) {
 // earlyFor is the time that a report waits for its pod to be seen.
 const earlyFor = 5 * time.Minute
 
+// maxEarly is the number of reports that wait for their pods. It bounds the memory that a
+// provider with unknown UIDs costs while List hangs.
+const maxEarly = 10_000
+
 // early is a report of a pod that was not seen yet.
 type early struct {
 	state State
@@ -445,6 +451,9 @@ func (c *Controller) supersede(t *podState, now instant) {
 
 // firstSight applies early reports to a pod that the informer shows for the first time.
 func (c *Controller) firstSight(t *podState, now instant) {
+	if t.provider.status != nil {
+		t.nameContainer(t.provider.status) // it was reported before the pod was seen
+	}
 	if e, ok := c.early[t.ref.UID]; ok {
 		delete(c.early, t.ref.UID)
 		c.seq++
@@ -551,37 +560,96 @@ func (c *Controller) newInformer() cache.SharedIndexInformer {
 				// be in it, and be started (k/k #59848).
 				opts.ResourceVersion = ""
 			}
+			start := time.Now()
 			list, err := pods.List(ctx, opts)
 			if err == nil && list.ResourceVersion == "" {
-				return nil, errAnswer // not a list without pods, which would end them all
+				list, err = nil, errAnswer // not a list without pods, which would end them all
 			}
+			c.informerCalled(OpList, start, err)
 			return list, err
 		},
-		Watch:         pods.Watch,
+		Watch: func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
+			start := time.Now()
+			stream, err := pods.Watch(ctx, opts)
+			c.informerCalled(OpWatch, start, err)
+			return stream, err
+		},
+		Client:        c.cfg.Client,
 		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", c.cfg.NodeName).String(),
 		ListTimeout:   max(listTimeout, c.cfg.CallTimeout),
 		AnswerTimeout: c.cfg.CallTimeout,
 		Retries:       c.breaker.policy,
-		Outcome:       (&cacheErrors{handler: c.cfg.ErrorHandler}).note,
+		Outcome:       c.cacheErrors.note,
 	})
 	informer := cache.NewSharedIndexInformerWithOptions(source, &corev1.Pod{}, cache.SharedIndexInformerOptions{})
 	_ = informer.SetTransform(Compact) // fails only once it runs
 	return informer
 }
 
-// cacheErrors reports errors of the informer's list and watch, once per outage.
+// informerCalled calls Hooks.APICall for a request of the informer.
+func (c *Controller) informerCalled(op Op, start time.Time, err error) {
+	if hook := c.cfg.Hooks.APICall; hook != nil {
+		hook(APICall{Op: op, Latency: time.Since(start), Err: err})
+	}
+}
+
+// cacheErrorsAgain is the time after which errors of the informer that go on are reported
+// again.
+const cacheErrorsAgain = time.Hour
+
+// cacheErrors reports errors of the informer's list and watch: once per outage, and then each
+// hour.
 type cacheErrors struct {
 	handler report.Handler
 	streak  report.Streak
+	told    time.Time // when the streak was last reported
+
+	mu      sync.Mutex
+	refused error     // the API server refuses the requests; nil if the last one succeeded
+	since   time.Time // of refused
 }
 
 func (e *cacheErrors) note(ctx context.Context, err error) time.Duration {
+	now := time.Now()
+	e.refusal(now, err)
 	if err == nil {
 		e.streak.OK(ctx, "Watching pods works again")
-	} else {
-		e.streak.Fail(ctx, e.handler, fmt.Errorf("podsync: watch pods: %w", err), "Failed to watch pods")
+		return 0
 	}
+	err = fmt.Errorf("podsync: watch pods: %w", err)
+	const msg = "Failed to watch pods"
+	switch {
+	case e.streak.Failures() == 0:
+		e.told = now
+	case now.Sub(e.told) >= cacheErrorsAgain:
+		e.told = now
+		report.Tell(ctx, e.handler, err, msg, "failures", e.streak.Failures())
+	}
+	e.streak.Fail(ctx, e.handler, err, msg)
 	return 0
+}
+
+// refusal records an answer that the credentials may not read pods.
+func (e *cacheErrors) refusal(now time.Time, err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch {
+	case err == nil:
+		e.refused = nil
+	case apierr.Classify(err) != apierr.Forbidden: // says nothing
+	case e.refused == nil:
+		e.refused, e.since = err, now
+	}
+}
+
+// check returns an error if the API server has refused the informer's requests for d.
+func (e *cacheErrors) check(d time.Duration) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.refused == nil || time.Since(e.since) < d {
+		return nil
+	}
+	return fmt.Errorf("podsync: the API server does not show the pods of the node: %w", e.refused)
 }
 
 // watchEnded is the informer's error handler. cacheErrors reports the errors.
@@ -696,7 +764,7 @@ func (b *breaker) done(now instant, err error) (back bool) {
 
 // breakerCap is the longest time between two requests of a tripped breaker. It
 // bounds how long the end of an outage goes unnoticed.
-const breakerCap = 30 * time.Second
+const breakerCap = unansweredCap
 
 // wakes is a heap of pods by the instant at which they are due.
 type wakes []*podState

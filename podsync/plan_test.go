@@ -251,7 +251,7 @@ func TestPlan(t *testing.T) {
 		{name: "half-done deletion: once more", scene: ended(deletedWithin(30)).with(func(s *scene) { s.deleteSent(tick) }), at: 30 * time.Second, stage: StageReleased, call: OpRelease, write: OpDelete},
 		{name: "removed: release", scene: ended().with(func(s *scene) { s.markDeleted(tick) }), stage: StageFinal, call: OpRelease},
 		{name: "removed, no releaser: stop once", scene: ended().with(func(s *scene) { s.r.releases = false; s.markDeleted(tick) }), stage: StageFinal, call: OpStop, grace: time.Second},
-		{name: "removed while it runs", scene: running().with(func(s *scene) { s.markDeleted(tick) }), stage: StageTerminating, call: OpStop, grace: time.Second},
+		{name: "removed while it runs", scene: running().with(func(s *scene) { s.markDeleted(tick) }), stage: StageTerminating, call: OpStop, grace: 30 * time.Second},
 		{name: "3.7 orphan: nothing", scene: orphan(runs()), stage: StageOrphaned},
 		{name: "3.7 stopped orphan: nothing", scene: orphan(exited(0, true)), stage: StageFinal},
 	} {

@@ -53,6 +53,15 @@ const (
 	writeBurst    = 10
 )
 
+// pinnedTries is the number of conflicts after which a change of the phase is written
+// without a resourceVersion, if the phase has not changed in between.
+const pinnedTries = 3
+
+// unansweredCap is the longest time between two requests of a pod while no answer comes. With
+// the deadline of a request it bounds how much later than the lease, which is renewed every
+// ten seconds, a pod recovers from a connection that drops everything.
+const unansweredCap = 10 * time.Second
+
 // minGrace is the shortest grace period that is passed on. It is the kubelet's.
 const minGrace = time.Second
 
@@ -202,7 +211,9 @@ type writeState struct {
 	reportedAt  instant // the first report that is not stored yet
 	failures    int32
 	retryAt     instant
-	repairs     uint8 // patches in a row that only other clients' writes caused
+	conflicts   uint8           // conflicts in a row in which the phase in the API was contested
+	contested   corev1.PodPhase // see conflicts
+	repairs     uint8           // patches in a row that only other clients' writes caused
 	repairedAt  instant
 	quietSeq    uint64        // the newest status, if it and those before it that are not stored have details only
 	spent       time.Duration // writeInterval for each recent write, less the time since

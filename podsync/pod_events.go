@@ -110,7 +110,7 @@ func (t *podState) markDeleted(now instant) {
 	t.api.presence = presenceGone
 	t.call.retryAt = 0
 	if t.end == nil { // a termination under way keeps its grace period
-		t.beginTermination(now, StopDeleted, nil, minGrace)
+		t.beginTermination(now, StopDeleted, nil, t.vanishedGrace())
 	}
 }
 
@@ -145,6 +145,15 @@ func (t *podState) beginTermination(now instant, reason StopReason, failure *pod
 	}
 	t.end = &termination{reason: reason, failure: failure, since: now, grace: grace}
 	t.call.retryAt, t.call.failures = 0, 0
+}
+
+// vanishedGrace returns the grace period of a pod that is gone from the API without having
+// been marked as deleted: that of its spec.
+func (t *podState) vanishedGrace() time.Duration {
+	if t.api.pod == nil {
+		return minGrace
+	}
+	return specGrace(t.pod())
 }
 
 // specGrace returns the grace period in the pod's spec.
@@ -217,6 +226,7 @@ func (t *podState) take(r *rules, now instant, st *State) {
 	if t.write.final || equality.Semantic.DeepEqual(&st.Status, &corev1.PodStatus{}) {
 		return // too late, or no opinion
 	}
+	t.nameContainer(&st.Status)
 	if before := t.provider.status; before != nil {
 		// The previous report is not stored. A container that only it has keeps
 		// its state, or an exit code would be lost.
@@ -245,6 +255,21 @@ func (t *podState) take(r *rules, now instant, st *State) {
 	if t.end == nil && t.api.pod != nil && t.ended(r) {
 		t.beginTermination(now, StopCompleted, nil, specGrace(t.pod()))
 	}
+}
+
+// nameContainer gives the status of the only container of a pod that container's name. A
+// backend that has one container for a pod often knows it by a name of its own.
+func (t *podState) nameContainer(status *corev1.PodStatus) {
+	if t.api.pod == nil || len(status.ContainerStatuses) != 1 || len(t.pod().Spec.Containers) != 1 {
+		return
+	}
+	spec, name := &t.pod().Spec, status.ContainerStatuses[0].Name
+	for i := range spec.InitContainers {
+		if spec.InitContainers[i].Name == name {
+			return
+		}
+	}
+	status.ContainerStatuses[0].Name = spec.Containers[0].Name
 }
 
 // takeAnnotations records the annotations that are new since the last report and that the
@@ -623,7 +648,7 @@ func (t *podState) reset(r *rules, now instant) {
 	case presenceMissing:
 		t.doubt(now) // what was not confirmed is not certain now either
 	case presenceGone:
-		t.beginTermination(now, StopDeleted, nil, minGrace)
+		t.beginTermination(now, StopDeleted, nil, t.vanishedGrace())
 	}
 }
 
@@ -932,6 +957,7 @@ func (t *podState) writeStarted(now instant, op Op) *call {
 func (t *podState) statusStored(r *rules, now instant, c *call, resp *corev1.Pod, same bool) {
 	t.write.inflight = nil
 	t.write.failures, t.write.retryAt = 0, 0
+	t.write.conflicts = 0
 	t.annotationsSettled(c.annotations)
 	if resp != nil {
 		t.paceWrites(now)
@@ -1031,11 +1057,22 @@ func (t *podState) conflicted(r *rules, now instant) {
 	t.write.reload = !older(t.write.inflight.pod, t.pod()) // else the informer has it already
 	t.write.lostRace = t.write.reload
 	t.write.inflight = nil
+	if phase := t.pod().Status.Phase; t.write.conflicts == 0 || t.write.contested != phase {
+		t.write.contested, t.write.conflicts = phase, 0
+	}
+	t.write.conflicts = min(t.write.conflicts+1, 250)
 	if t.write.failures > 0 {
 		// A lost race is no outage: the next try may succeed.
 		t.write.retryAt = now + min(r.retry.Delay(int(t.write.failures)), 4*r.retry.Base)
 	}
 	t.write.failures++
+}
+
+// pinned reports whether a patch that changes the phase must be conditional on the version
+// from which it was computed. Other clients that write again and again without changing the
+// phase must not keep it from being written.
+func (t *podState) pinned() bool {
+	return t.write.conflicts < pinnedTries || t.write.contested != t.pod().Status.Phase
 }
 
 // finishGet applies the answer to a GET; pod is nil if the instance does not exist.
@@ -1061,6 +1098,12 @@ func (t *podState) finishGet(r *rules, now instant, pod *corev1.Pod) {
 	}
 }
 
+// unanswered reports whether a request failed because no answer came.
+func unanswered(err error) bool {
+	class := apierr.Classify(err)
+	return class == apierr.Timeout || class == apierr.Unreachable
+}
+
 // writeFailed schedules a retry of the current request.
 func (t *podState) writeFailed(r *rules, now instant, err error) {
 	if t.write.inflight.op == OpPatch && apierr.MayHaveCommitted(err) && !older(t.write.inflight.pod, t.pod()) {
@@ -1070,7 +1113,11 @@ func (t *podState) writeFailed(r *rules, now instant, err error) {
 	}
 	t.write.inflight = nil
 	t.write.failures++
-	delay := max(r.retry.Delay(int(t.write.failures)), apierr.RetryAfter(err))
+	delay := r.retry.Delay(int(t.write.failures))
+	if unanswered(err) {
+		delay = min(delay, unansweredCap)
+	}
+	delay = max(delay, apierr.RetryAfter(err))
 	if class := apierr.Classify(err); class == apierr.Forbidden || class == apierr.Invalid {
 		delay = r.retry.Cap // only an administrator can help
 	}

@@ -52,7 +52,7 @@ func (c *Controller) startWrite(t *podState, now instant, waited bool) (wake ins
 	if s.op == OpPatch {
 		u, base = t.update(&c.rules), t.base()
 	}
-	minimal := t.write.minimal
+	minimal, pinned := t.write.minimal, t.pinned()
 	call := t.writeStarted(now, s.op)
 	ctx, cancel := context.WithTimeout(c.apiCtx, c.cfg.CallTimeout)
 	call.cancel = cancel
@@ -66,7 +66,7 @@ func (c *Controller) startWrite(t *podState, now instant, waited bool) (wake ins
 		}
 		switch s.op {
 		case OpPatch:
-			c.patch(ctx, t, call, base, u, minimal)
+			c.patch(ctx, t, call, base, u, minimal, pinned)
 		case OpDelete:
 			c.delete(ctx, t, call)
 		case OpGet:
@@ -97,7 +97,7 @@ func (c *Controller) writeGated(t *podState, node string, err error) {
 }
 
 // patch writes the status. If the API has it already, it sends no request.
-func (c *Controller) patch(ctx context.Context, t *podState, call *call, base *corev1.Pod, u podstatus.Update, minimal bool) {
+func (c *Controller) patch(ctx context.Context, t *podState, call *call, base *corev1.Pod, u podstatus.Update, minimal, pinned bool) {
 	pod := call.pod
 	c.addHostIPs(ctx, pod, &u.Observed)
 	next, problems := podstatus.Next(base, u)
@@ -105,7 +105,7 @@ func (c *Controller) patch(ctx context.Context, t *podState, call *call, base *c
 		next = podstatus.Minimal(pod, &next)
 	}
 	body := podstatus.Patch(pod, &next)
-	if next.Phase != pod.Status.Phase {
+	if pinned && next.Phase != pod.Status.Phase {
 		body = pin(body, pod.ResourceVersion)
 	}
 	body = annotate(body, pod, call.annotations)
@@ -192,7 +192,8 @@ func (c *Controller) addHostIPs(ctx context.Context, pod *corev1.Pod, observed *
 
 // pin makes a patch conditional on the version from which it was computed. Changes of
 // the phase are pinned: a pod that another client has ended must not become Running
-// by a patch that was in flight. Other patches are not, because components that write
+// by a patch that was in flight. If other clients' writes make it fail again and again while
+// the phase stays as it is, it is sent without the version: see pinnedTries. Other patches are not, because components that write
 // different conditions would conflict.
 func pin(body []byte, version string) []byte {
 	rest, ok := bytes.CutPrefix(body, []byte(`{"metadata":{`))

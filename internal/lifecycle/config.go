@@ -5,6 +5,7 @@ package lifecycle
 
 import (
 	"fmt"
+	"reflect"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -20,6 +21,20 @@ func InvalidConfig(pkg string, problems field.ErrorList) error {
 		return nil
 	}
 	return fmt.Errorf("%s: invalid config: %w", pkg, problems.ToAggregate())
+}
+
+// IsNil reports whether v is nil, or an interface that holds a nil pointer, map, slice or
+// func. A required field of a Config is checked with it: a method of a typed nil would panic
+// only when it is called.
+func IsNil(v any) bool {
+	if v == nil {
+		return true
+	}
+	switch r := reflect.ValueOf(v); r.Kind() {
+	case reflect.Pointer, reflect.Map, reflect.Slice, reflect.Func, reflect.Chan:
+		return r.IsNil()
+	}
+	return false
 }
 
 // CheckNodeName returns the problems of a Node name. It accepts an empty name,

@@ -17,7 +17,9 @@ package listwatch
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/http/httptrace"
 	"sync"
 	"time"
 
@@ -26,21 +28,31 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/watchlist"
 
 	"github.com/kubewright/kubewright/internal/backoff"
 )
+
+// listSilence is the least time in which the first byte of a list must come. A connection that
+// drops everything must not cost the whole ListTimeout, which is for long lists.
+const listSilence = 20 * time.Second
 
 // slack is the time that a watch may exceed the requested timeout before it
 // counts as dead.
 const slack = 30 * time.Second
 
 // Config describes a list and watch and its bounds. All fields except
-// FieldSelector and Outcome are required.
+// Client, FieldSelector and Outcome are required.
 type Config struct {
 	// List and Watch are the methods of a typed client.
 	List  func(context.Context, metav1.ListOptions) (runtime.Object, error)
 	Watch func(context.Context, metav1.ListOptions) (watch.Interface, error)
+	// Client, if set, is the client of List and Watch. If it says that it can't stream a
+	// list, as the fake clientset of client-go does, the informer lists instead. The typed
+	// clients of that clientset don't say so, but have no REST client.
+	Client any
 	// FieldSelector restricts both List and Watch.
 	FieldSelector string
 	// ListTimeout is the deadline of a list, AnswerTimeout the deadline for the
@@ -55,8 +67,31 @@ type Config struct {
 	Outcome func(ctx context.Context, err error) time.Duration
 }
 
+// A Source is an informer source.
+type Source struct {
+	*cache.ListWatch
+	listOnly bool
+}
+
+// IsWatchListSemanticsUnSupported reports whether the client can't stream a list. It is the
+// method that reflectors look for.
+func (s *Source) IsWatchListSemanticsUnSupported() bool { return s.listOnly }
+
+// cannotStream reports whether client can't stream a list.
+func cannotStream(client any) bool {
+	if watchlist.DoesClientNotSupportWatchListSemantics(client) {
+		return true
+	}
+	typed, ok := client.(interface{ RESTClient() rest.Interface })
+	if !ok {
+		return false
+	}
+	c, ok := typed.RESTClient().(*rest.RESTClient)
+	return ok && c == nil // only a fake has none
+}
+
 // New returns an informer source with the bounds in cfg.
-func New(cfg Config) *cache.ListWatch {
+func New(cfg Config) *Source {
 	p := &pacer{outcome: cfg.Outcome, policy: cfg.Retries}
 	// A reflector's calls do not overlap.
 	var ends time.Time // when the last stream ends, if it does not break
@@ -65,16 +100,22 @@ func New(cfg Config) *cache.ListWatch {
 		doubt = true
 		return nil, errRelist
 	}
-	return &cache.ListWatch{
+	return &Source{listOnly: cannotStream(cfg.Client), ListWatch: &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
 			call, cancel := context.WithTimeout(ctx, cfg.ListTimeout)
 			defer cancel()
+			silent := time.AfterFunc(max(cfg.AnswerTimeout, listSilence), cancel)
+			defer silent.Stop()
+			call = httptrace.WithClientTrace(call, &httptrace.ClientTrace{GotFirstResponseByte: func() { silent.Stop() }})
 			opts.FieldSelector = cfg.FieldSelector
 			if doubt {
 				opts.ResourceVersion = "" // not one that the server must have reached
 			}
 			ends = time.Time{}
 			list, err := cfg.List(call, opts)
+			if err != nil && ctx.Err() == nil && errors.Is(call.Err(), context.Canceled) {
+				err = fmt.Errorf("list: no answer: %w", context.DeadlineExceeded)
+			}
 			doubt = doubt && err != nil
 			return list, p.note(ctx, err)
 		},
@@ -106,7 +147,7 @@ func New(cfg Config) *cache.ListWatch {
 				}
 			}
 		},
-	}
+	}}
 }
 
 // early is how much too early a stream may end that did not break.

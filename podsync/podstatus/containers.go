@@ -95,7 +95,7 @@ func mergeContainers(m *merger, k kind, specs []corev1.Container, list string, s
 		case indexOfContainer(observed, name) != i:
 			m.problem(field.Duplicate(place{list, i}.path("name"), name))
 		case !hasContainer(specs, name):
-			m.problem(field.NotFound(place{list, i}.path("name"), name))
+			m.problem(field.Invalid(place{list, i}.path("name"), name, "not a container of the spec: podsync leaves such a status out, although the API server would store it"))
 		}
 	}
 	return out

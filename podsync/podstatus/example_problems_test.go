@@ -27,6 +27,6 @@ func ExampleNext_problems() {
 	// Output:
 	// status.podIP: Invalid value: "not-an-address": must be an IP address
 	// status.containerStatuses[0].restartCount: Invalid value: -1: must not be negative
-	// status.containerStatuses[1].name: Not found: "z"
+	// status.containerStatuses[1].name: Invalid value: "z": not a container of the spec: podsync leaves such a status out, although the API server would store it
 	// Pending ContainerCreating 0
 }
