@@ -56,7 +56,7 @@ test-real-time:
 
 .PHONY: test-virtual-time
 test-virtual-time:
-	@nice -n 10 $(MAKE) --no-print-directory vet race-root deeper-root
+	@nice -n 10 $(MAKE) --no-print-directory vet race-root deeper-root explore-short
 
 .PHONY: check
 check: ## The inner loop: vet and short unit tests of the root module, without soaks, race detector and control plane
@@ -113,6 +113,15 @@ race-root: compiler
 .PHONY: race-modules
 race-modules: compiler
 	@for m in $(EXAMPLES); do echo "test $$m"; (cd $$m && $(GO) test -race -short -timeout $(TEST_TIMEOUT) ./...); done
+
+.PHONY: explore
+explore: ## The library's controllers with every fault at every place, then an hour of pairs of faults (EXPLORE_PAIRS=1m for each test)
+	cd test/explore && $(GO) test -timeout 5h -count=1 -v ./own -args -pairs=$(or $(EXPLORE_PAIRS),8m)
+	cd test/explore && $(GO) test -timeout 1h -count=1 ./planted ./manager
+
+.PHONY: explore-short
+explore-short:
+	cd test/explore && $(GO) test -short -timeout $(TEST_TIMEOUT) ./...
 
 .PHONY: soak
 soak: ## The long soaks, under the race detector too
