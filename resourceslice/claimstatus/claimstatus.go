@@ -50,8 +50,10 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	resourcev1client "k8s.io/client-go/kubernetes/typed/resource/v1"
+	"k8s.io/klog/v2"
 
 	"github.com/kubewright/kubewright/internal/lifecycle"
 )
@@ -77,8 +79,9 @@ type Config struct {
 	// Required. Driver is the name of the DRA driver whose devices get a status.
 	Driver string
 	// Name and the prefix "kubewright-" are the field manager of the status. Two
-	// programs of one driver that write different devices of one claim need
-	// different names. Default: the driver's name.
+	// programs of one driver that write to one claim need different names, whether
+	// the devices are different or the same. With one name, a Write of one program
+	// removes the conditions and the data of the other. Default: the driver's name.
 	Name string
 	// CallTimeout is the deadline of the request that Write sends. Default:
 	// DefaultCallTimeout.
@@ -108,6 +111,9 @@ func New(cfg Config) (*Writer, error) {
 	return &Writer{cfg: cfg}, nil
 }
 
+// manager returns the field manager of the status.
+func (w *Writer) manager() string { return "kubewright-" + w.cfg.Name }
+
 // Bound returns the status of an allocated device with all its binding
 // conditions true. A caller may add further conditions and data.
 func Bound(device *resourcev1.DeviceRequestAllocationResult, reason, message string) resourcev1.AllocatedDeviceStatus {
@@ -133,15 +139,19 @@ func statusOf(device *resourcev1.DeviceRequestAllocationResult, conditions []str
 }
 
 // Write makes devices the status of the driver's devices in a claim, and returns
-// the claim as stored. A status that this Writer wrote before and that is not in
-// devices is removed; a status from another field manager stays. claim is
-// the claim as read last; Write does not change it.
+// the claim as stored. A condition, data or network data that this Writer wrote before
+// and that is not in devices is removed; what another field manager wrote stays, also
+// in the same device. Write logs a line if it overwrites what another one wrote.
+// claim is the claim as read last; Write does not change it. If its managedFields were
+// stripped, Write takes the whole status of the driver for its own when it compares.
 //
 // Driver may be empty in devices. A condition without LastTransitionTime gets the
 // time of the condition in claim if that has the same Status, otherwise the
 // present time.
 //
-// The error is that of the API server, or wraps ErrNotAllocated or ErrDropped.
+// The error is that of the API server, or wraps ErrNotAllocated or ErrDropped, or
+// names an address in NetworkData.IPs that the API server would refuse: it needs a
+// prefix length, as in 10.0.0.7/24.
 // apierrors.IsNotFound is true if the claim was deleted; the error wraps
 // ErrNotAllocated if another claim has its name now. Write sends at most one request and does not retry:
 // the kubelet repeats the call of a driver that fails.
@@ -150,8 +160,17 @@ func (w *Writer) Write(ctx context.Context, claim *resourcev1.ResourceClaim, dev
 	if err != nil {
 		return nil, err
 	}
-	if w.has(claim, devices) {
+	same, overwritten, removed := w.difference(claim, devices)
+	if same {
 		return claim, nil
+	}
+	for message, parts := range map[string][]string{
+		"Overwriting the device status of another program":                               overwritten,
+		"Removing binding conditions; a second program of the driver needs its own Name": removed,
+	} {
+		if len(parts) > 0 {
+			klog.FromContext(ctx).Info(message, "claim", klog.KObj(claim), "driver", w.cfg.Driver, "parts", parts)
+		}
 	}
 	type identity struct {
 		Name      string    `json:"name"`
@@ -170,7 +189,7 @@ func (w *Writer) Write(ctx context.Context, claim *resourcev1.ResourceClaim, dev
 	ctx, cancel := context.WithTimeout(ctx, w.cfg.CallTimeout)
 	defer cancel()
 	stored, err := w.cfg.Client.ResourceClaims(claim.Namespace).Patch(ctx, claim.Name, types.ApplyPatchType, patch,
-		metav1.PatchOptions{FieldManager: "kubewright-" + w.cfg.Name, Force: new(true)}, "status")
+		metav1.PatchOptions{FieldManager: w.manager(), Force: new(true)}, "status")
 	var status apierrors.APIStatus
 	if errors.As(err, &status) && status.Status().Details != nil &&
 		slices.ContainsFunc(status.Status().Details.Causes, func(c metav1.StatusCause) bool { return c.Field == "metadata.uid" }) {
@@ -203,6 +222,14 @@ func (w *Writer) complete(claim *resourcev1.ResourceClaim, devices []resourcev1.
 		if is := find(claim.Status.Devices, device); is != nil {
 			before = is.Conditions
 		}
+		if device.NetworkData != nil {
+			for j, ip := range device.NetworkData.IPs {
+				path := field.NewPath("devices").Index(i).Child("networkData", "ips").Index(j)
+				if problems := validation.IsValidInterfaceAddress(path, ip); len(problems) > 0 {
+					return nil, fmt.Errorf("claimstatus: claim %s/%s: %w", claim.Namespace, claim.Name, problems.ToAggregate())
+				}
+			}
+		}
 		if device.Conditions == nil {
 			device.Conditions = []metav1.Condition{} // the API server refuses null
 		}
@@ -219,21 +246,6 @@ func (w *Writer) complete(claim *resourcev1.ResourceClaim, devices []resourcev1.
 		complete = append(complete, *device)
 	}
 	return complete, nil
-}
-
-// has reports whether a claim has a status for exactly these devices of the
-// driver.
-func (w *Writer) has(claim *resourcev1.ResourceClaim, devices []resourcev1.AllocatedDeviceStatus) bool {
-	n := 0
-	for i := range claim.Status.Devices {
-		if claim.Status.Devices[i].Driver == w.cfg.Driver {
-			n++
-		}
-	}
-	return n == len(devices) && !slices.ContainsFunc(devices, func(device resourcev1.AllocatedDeviceStatus) bool {
-		is := find(claim.Status.Devices, &device)
-		return is == nil || !equality.Semantic.DeepEqual(*is, device)
-	})
 }
 
 // find returns the status of a device in all, or nil.

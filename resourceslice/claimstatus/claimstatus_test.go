@@ -21,6 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
 
 	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/internal/testmain"
@@ -169,6 +170,108 @@ func TestDriversShareAClaim(t *testing.T) {
 		r.expect("three", "gpu-0: port-1: port-0:attached=True@00:00,configured=True@00:00,", 3)
 		r.write()
 		r.expect("two", "gpu-0: port-1:", 1)
+	})
+}
+
+// TestTwoProgramsShareADevice: one sets the binding conditions, the other the address. Each
+// repeats its write, which costs nothing, and neither removes what the other wrote.
+func TestTwoProgramsShareADevice(t *testing.T) {
+	bubble(t, func(r *rig) {
+		binder, network := r.w, r.writer(driver, "network")
+		address := claimstatus.Bound(result(0), "", "")
+		address.Conditions = nil
+		address.NetworkData = &resourcev1.NetworkDeviceData{InterfaceName: "net1", IPs: []string{"10.0.0.7/24"}}
+		write := func(w *claimstatus.Writer, d resourcev1.AllocatedDeviceStatus) {
+			r.Helper()
+			if _, err := w.Write(r.Context(), r.get(), d); err != nil {
+				r.Fatal(err)
+			}
+		}
+		both := "port-0:attached=True@00:00,configured=True@00:00,"
+		bound := claimstatus.Bound(result(0), "Attached", "up")
+		write(binder, bound)
+		write(network, address)
+		r.expect("both", both, 2)
+		for range 3 {
+			time.Sleep(time.Minute)
+			write(binder, bound)
+			write(network, address)
+		}
+		r.expect("the same again", both, 0)
+		if n := r.get().Status.Devices[0].NetworkData; n == nil || n.IPs[0] != "10.0.0.7/24" {
+			r.Errorf("network data %+v", n)
+		}
+		address.NetworkData.IPs = nil
+		write(network, address)
+		r.expect("less of the own", both, 1)
+		write(network, address)
+		r.expect("the same", both, 0)
+		c := r.get()
+		c.ManagedFields = nil // as from an informer that strips them
+		if _, err := binder.Write(r.Context(), c, bound); err != nil {
+			r.Fatal(err)
+		}
+		r.expect("without managed fields", both, 1)
+		if n := r.get().Status.Devices[0].NetworkData; n == nil || n.InterfaceName != "net1" || n.IPs != nil {
+			r.Errorf("network data %+v", n)
+		}
+		if _, err := binder.Write(r.Context(), r.get()); err != nil {
+			r.Fatal(err)
+		}
+		r.expect("one leaves", "port-0:", 1)
+	})
+}
+
+// lineSink collects log messages.
+type lineSink []string
+
+func (s *lineSink) Init(klog.RuntimeInfo)               {}
+func (s *lineSink) Enabled(level int) bool              { return level == 0 }
+func (s *lineSink) Info(_ int, msg string, _ ...any)    { *s = append(*s, msg) }
+func (s *lineSink) Error(_ error, msg string, _ ...any) { *s = append(*s, msg) }
+func (s *lineSink) WithValues(...any) klog.LogSink      { return s }
+func (s *lineSink) WithName(string) klog.LogSink        { return s }
+
+// TestAWriteThatTakesFromAnotherProgramIsLogged: two names that write one condition, and
+// one name for two programs.
+func TestAWriteThatTakesFromAnotherProgramIsLogged(t *testing.T) {
+	bubble(t, func(r *rig) {
+		var lines lineSink
+		logger := klog.New(&lines)
+		write := func(w *claimstatus.Writer, want int, d ...resourcev1.AllocatedDeviceStatus) {
+			r.Helper()
+			lines = nil
+			if _, err := w.Write(klog.NewContext(r.Context(), logger), r.get(), d...); err != nil {
+				r.Fatal(err)
+			}
+			if len(lines) != want {
+				r.Errorf("logged %q, want %d lines", lines, want)
+			}
+		}
+		bound := claimstatus.Bound(result(0), "Attached", "up")
+		write(r.w, 0, bound)
+		other := claimstatus.Bound(result(0), "Checked", "")
+		write(r.writer(driver, "second"), 1, other)
+		write(r.writer(driver, "second"), 0, other)
+		write(r.writer(driver, "second"), 0) // the device is unprepared
+		write(r.writer(driver, "second"), 1, other)
+		port := other
+		port.Conditions = []metav1.Condition{{Type: "Link", Status: metav1.ConditionTrue}}
+		write(r.writer(driver, "second"), 1, port) // the same name, for another purpose
+		write(r.writer(driver, "second"), 0, claimstatus.BindingFailed(result(0), "Broken", ""))
+		write(r.w, 0, claimstatus.BindingFailed(result(0), "Broken", ""))
+	})
+}
+
+func TestAnAddressNeedsItsPrefix(t *testing.T) {
+	bubble(t, func(r *rig) {
+		for ip, ok := range map[string]bool{"10.0.0.7": false, "10.0.0.07/24": false, "2001:db8::1": false, "10.0.0.7/24": true, "2001:db8::1/64": true} {
+			d := claimstatus.Bound(result(0), "Attached", "")
+			d.NetworkData = &resourcev1.NetworkDeviceData{IPs: []string{ip}}
+			if _, err := r.w.Write(r.Context(), r.get(), d); (err == nil) != ok {
+				r.Errorf("%s: %v", ip, err)
+			}
+		}
 	})
 }
 

@@ -1,0 +1,150 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package claimstatus
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+
+	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// part is a part of the status of devices that one field manager can own alone: a
+// condition, the data, or a field of the network data. The part with an empty name is
+// the entry of the device.
+type part struct{ driver, pool, device, share, name string }
+
+const (
+	dataPart      = "data"
+	conditionPart = "conditions/"
+	networkPart   = "networkData/"
+)
+
+// partsOf returns the parts that a status has, with their values.
+func partsOf(devices []resourcev1.AllocatedDeviceStatus) map[part]any {
+	parts := make(map[part]any)
+	for i := range devices {
+		d := &devices[i]
+		at := part{driver: d.Driver, pool: d.Pool, device: d.Device}
+		if d.ShareID != nil {
+			at.share = *d.ShareID
+		}
+		add := func(name string, value any) {
+			at.name = name
+			parts[at] = value
+		}
+		add("", true)
+		for _, c := range d.Conditions {
+			add(conditionPart+c.Type, c)
+		}
+		if d.Data != nil {
+			add(dataPart, d.Data)
+		}
+		if n := d.NetworkData; n != nil {
+			for name, value := range map[string]string{
+				"interfaceName": n.InterfaceName, "ips": strings.Join(n.IPs, " "), "hardwareAddress": n.HardwareAddress,
+			} {
+				if value != "" {
+					add(networkPart+name, value)
+				}
+			}
+		}
+	}
+	return parts
+}
+
+// owned returns the parts that a field manager has applied to the status of a claim.
+func owned(claim *resourcev1.ResourceClaim, manager string) map[part]bool {
+	parts := make(map[part]bool)
+	for _, entry := range claim.ManagedFields {
+		if entry.Manager != manager || entry.Operation != metav1.ManagedFieldsOperationApply || entry.Subresource != "status" || entry.FieldsV1 == nil {
+			continue
+		}
+		var fields struct {
+			Status struct {
+				Devices map[string]map[string]json.RawMessage `json:"f:devices"`
+			} `json:"f:status"`
+		}
+		if json.Unmarshal(entry.FieldsV1.Raw, &fields) != nil {
+			continue // then a write that may not be necessary makes it known again
+		}
+		for key, has := range fields.Status.Devices {
+			var id struct{ Driver, Pool, Device, ShareID, Type string }
+			_ = json.Unmarshal([]byte(strings.TrimPrefix(key, "k:")), &id)
+			at := part{driver: id.Driver, pool: id.Pool, device: id.Device, share: id.ShareID}
+			parts[at] = true
+			for field, inner := range has {
+				var names map[string]json.RawMessage
+				_ = json.Unmarshal(inner, &names)
+				switch field {
+				case "f:data":
+					at.name = dataPart
+					parts[at] = true
+				case "f:conditions":
+					for name := range names {
+						_ = json.Unmarshal([]byte(strings.TrimPrefix(name, "k:")), &id)
+						at.name = conditionPart + id.Type
+						parts[at] = true
+					}
+				case "f:networkData":
+					for name := range names {
+						if field, ok := strings.CutPrefix(name, "f:"); ok {
+							at.name = networkPart + field
+							parts[at] = true
+						}
+					}
+				}
+			}
+		}
+	}
+	return parts
+}
+
+// difference compares the status that is wanted with a claim. same reports that a write
+// would change nothing. overwritten has the parts that the write takes from another
+// program, removed the binding conditions that it removes from a device that keeps a
+// status and whose binding has not failed.
+func (w *Writer) difference(claim *resourcev1.ResourceClaim, devices []resourcev1.AllocatedDeviceStatus) (same bool, overwritten, removed []string) {
+	wanted, live, own := partsOf(devices), partsOf(claim.Status.Devices), owned(claim, w.manager())
+	if len(claim.ManagedFields) == 0 {
+		// An informer may strip them. Then every part of the driver counts as own.
+		for at := range live {
+			own[at] = own[at] || at.driver == w.cfg.Driver
+		}
+	}
+	same = len(own) == len(wanted)
+	for at, value := range wanted {
+		is, exists := live[at]
+		equal := exists && equality.Semantic.DeepEqual(is, value)
+		same = same && equal && own[at]
+		if exists && !equal && !own[at] {
+			overwritten = append(overwritten, at.device+" "+at.name)
+		}
+	}
+	for at := range own {
+		device := at
+		device.name = ""
+		if wanted[at] == nil && wanted[device] != nil && bindingCondition(claim, at, wanted) {
+			removed = append(removed, at.device+" "+at.name)
+		}
+	}
+	return same, slices.Sorted(slices.Values(overwritten)), slices.Sorted(slices.Values(removed))
+}
+
+// bindingCondition reports whether a part is a condition for which the scheduler waits,
+// and wanted has no failure of that device.
+func bindingCondition(claim *resourcev1.ResourceClaim, at part, wanted map[part]any) bool {
+	condition, ok := strings.CutPrefix(at.name, conditionPart)
+	return ok && claim.Status.Allocation != nil && slices.ContainsFunc(claim.Status.Allocation.Devices.Results, func(r resourcev1.DeviceRequestAllocationResult) bool {
+		failed := slices.ContainsFunc(slices.Collect(maps.Keys(wanted)), func(other part) bool {
+			failure, ok := strings.CutPrefix(other.name, conditionPart)
+			return ok && other.device == at.device && other.pool == at.pool && slices.Contains(r.BindingFailureConditions, failure)
+		})
+		return r.Driver == at.driver && r.Pool == at.pool && r.Device == at.device && slices.Contains(r.BindingConditions, condition) && !failed
+	})
+}
