@@ -14,7 +14,9 @@ import (
 
 // cores are the packages that decide what a controller does next. They are pure:
 // what they return depends on their arguments and their state only.
-var cores = []string{}
+var cores = []string{
+	"resourceslice/claimstore/internal/journal",
+}
 
 // pureImports are what a core may import in addition to types of the API,
 // other cores and the packages of the standard library that are not in impure.

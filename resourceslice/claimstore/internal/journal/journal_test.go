@@ -1,0 +1,262 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package journal
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"unicode/utf8"
+)
+
+const driver = "gpu.example.com"
+
+func parse(t *testing.T, data []byte) *Log {
+	t.Helper()
+	l, err := Parse(driver, data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Check(); err != nil {
+		t.Fatalf("%v in\n%s", err, data)
+	}
+	return l
+}
+
+// state sums up the claims of a log, the ended ones too.
+func state(l *Log) string {
+	var parts []string
+	for n := range l.current() {
+		e := n.entry
+		text := fmt.Sprintf("%s %s", e.UID, e.Phase)
+		if len(e.State) > 0 {
+			text += " " + string(e.State)
+		}
+		if e.Ended {
+			text += " ended"
+		}
+		if e.Unreadable {
+			text += " unreadable"
+		}
+		parts = append(parts, text)
+	}
+	return strings.Join(parts, ", ")
+}
+
+// TestScripts runs the scripts in testdata. A script has a command in each line:
+//
+//	add UID PHASE [STATE]   write a record
+//	end UID                 write its mark
+//	tear UID PHASE N        write N bytes of a record, as a power cut leaves it
+//	spoil TEXT              replace each such text in the file
+//	reread                  read the file as another process does
+//	rewrite                 replace the file
+//	state TEXT              the claims must be these
+//	lost N                  so many damaged lines must stand for no claim
+func TestScripts(t *testing.T) {
+	scripts, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(scripts) == 0 {
+		t.Fatalf("no scripts: %v", err)
+	}
+	for _, path := range scripts {
+		t.Run(filepath.Base(path), func(t *testing.T) {
+			text, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			l := New(driver)
+			for i, command := range strings.Split(string(text), "\n") {
+				word, rest, _ := strings.Cut(command, " ")
+				args := strings.SplitN(rest, " ", 3)
+				where := fmt.Sprintf("%s:%d: %s", path, i+1, command)
+				switch word {
+				case "", "#":
+				case "add":
+					e := Entry{UID: args[0], Phase: Phase(args[1])}
+					if len(args) > 2 {
+						e.State = json.RawMessage(args[2])
+					}
+					data, offset, err := l.Append(e)
+					if err != nil {
+						t.Fatal(where, err)
+					}
+					l.Wrote(data, offset)
+				case "end":
+					data, offset, ok := l.End(args[0])
+					if !ok {
+						t.Fatalf("%s: there is nothing to end", where)
+					}
+					l.Wrote(data, offset)
+				case "tear":
+					data, offset, err := l.Append(Entry{UID: args[0], Phase: Phase(args[1])})
+					if err != nil {
+						t.Fatal(where, err)
+					}
+					var n int
+					fmt.Sscan(args[2], &n)
+					l = parse(t, append(l.raw[:offset:offset], data[:n]...))
+				case "spoil":
+					if !strings.Contains(string(l.raw), rest) {
+						t.Fatalf("%s: no such text in\n%s", where, l.raw)
+					}
+					l = parse(t, []byte(strings.ReplaceAll(string(l.raw), rest, strings.Repeat("?", len(rest)))))
+				case "reread":
+					l = parse(t, slices.Clone(l.raw))
+				case "rewrite":
+					l = parse(t, l.Rewritten())
+					if l.Wasteful() {
+						t.Errorf("%s: the new file is wasteful", where)
+					}
+				case "state":
+					if got := state(l); got != rest {
+						t.Errorf("%s: the claims are\n%s", where, got)
+					}
+				case "lost":
+					if got := fmt.Sprint(len(l.Lost())); got != rest {
+						t.Errorf("%s: %s", where, got)
+					}
+				default:
+					t.Fatalf("%s: unknown command", where)
+				}
+				if err := l.Check(); err != nil {
+					t.Fatalf("%s: %v", where, err)
+				}
+			}
+		})
+	}
+}
+
+func TestParseRefusesWhatItMustNotWrite(t *testing.T) {
+	for header, want := range map[string]error{
+		"claimstore 2 gpu.example.com\n":  ErrVersion,
+		"claimstore 1 nic.example.com\n":  ErrDriver,
+		"claimstore 1 gpu.example.com \n": nil,
+		"claimst?re 1 gpu.example.com\n":  nil,
+		"":                                nil,
+	} {
+		if _, err := Parse(driver, []byte(header)); !errors.Is(err, want) {
+			t.Errorf("%q: %v, want %v", header, err, want)
+		}
+	}
+}
+
+func TestARecordOfANewerVersionIsUnreadable(t *testing.T) {
+	object := `{"v":2,"uid":"a","phase":"Frozen","devices":[{"pool":"n1","name":"gpu-0"}]}`
+	l := parse(t, fmt.Appendf(New(driver).raw, "+ %s %s\n+ 0 x\n", checksum([]byte(object)), object))
+	e, ok := l.Get("a")
+	if !ok || !e.Unreadable {
+		t.Fatalf("%+v, %v, want an unreadable entry", e, ok)
+	}
+	if holder, ok := l.Holder("b", Device{Pool: "n1", Name: "gpu-0"}); !ok || holder.UID != "a" {
+		t.Errorf("the device of the unreadable claim is free: %+v, %v", holder, ok)
+	}
+}
+
+func TestHolder(t *testing.T) {
+	gpu, part := Device{Pool: "n1", Name: "gpu-0"}, Device{Pool: "n1", Name: "gpu-0", ShareID: "s1"}
+	l := New(driver)
+	data, offset, _ := l.Append(Entry{UID: "a", Phase: Preparing, Devices: []Device{gpu}})
+	l.Wrote(data, offset)
+	for _, c := range []struct {
+		uid    string
+		device Device
+		want   bool
+	}{{"b", gpu, true}, {"a", gpu, false}, {"b", part, false}, {"b", Device{Pool: "n2", Name: "gpu-0"}, false}} {
+		if _, held := l.Holder(c.uid, c.device); held != c.want {
+			t.Errorf("Holder(%s, %+v) is %v", c.uid, c.device, held)
+		}
+	}
+	mark, offset, _ := l.End("a")
+	l.Wrote(mark, offset)
+	if _, held := l.Holder("b", gpu); held {
+		t.Error("a claim that has ended holds its device")
+	}
+}
+
+func TestARewriteKeepsTheNewestTombstones(t *testing.T) {
+	l := New(driver)
+	for i := range keptEnded + 10 {
+		data, offset, _ := l.Append(Entry{UID: fmt.Sprint(i), Phase: Prepared})
+		l.Wrote(data, offset)
+		mark, offset, _ := l.End(fmt.Sprint(i))
+		l.Wrote(mark, offset)
+	}
+	l = parse(t, l.Rewritten())
+	_, oldest := l.Get("9")
+	_, kept := l.Get("10")
+	if oldest || !kept || len(l.latest) != keptEnded {
+		t.Errorf("%d tombstones; the tenth is there: %v, the eleventh: %v", len(l.latest), oldest, kept)
+	}
+}
+
+func TestWasteful(t *testing.T) {
+	l := New(driver)
+	add := func(uid string) {
+		data, offset, _ := l.Append(Entry{UID: uid, Phase: Prepared, State: json.RawMessage(`"` + strings.Repeat("x", 1000) + `"`)})
+		l.Wrote(data, offset)
+	}
+	for range slack / 1200 {
+		add("a")
+	}
+	if l.Wasteful() {
+		t.Errorf("%d bytes for one claim are wasteful", len(l.raw))
+	}
+	for range 10 {
+		add("a")
+	}
+	if !l.Wasteful() {
+		t.Errorf("%d bytes for one claim are not wasteful", len(l.raw))
+	}
+	if after := parse(t, l.Rewritten()); state(after) != state(l) || len(after.raw) > 2000 {
+		t.Errorf("%d bytes after a rewrite, %s", len(after.raw), state(after))
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	good, _ := Encode(Entry{UID: "a", Phase: Prepared, State: json.RawMessage(`{"x":1}`)})
+	gone, _ := Encode(Entry{UID: "b", Phase: Absent, Ended: true})
+	header := string(New(driver).raw)
+	f.Add(header+string(good)+string(gone), "a")
+	f.Add(header+string(good)+string(good[:40]), "b")
+	f.Add(string(good)+"\n\n"+string(gone), "")
+	f.Add(header+strings.ReplaceAll(string(good), "x", "y")+string(good)+string(gone), "a")
+	f.Fuzz(func(t *testing.T, data, uid string) {
+		l, err := Parse(driver, []byte(data))
+		if err != nil {
+			return
+		}
+		if err := l.Check(); err != nil {
+			t.Fatal(err)
+		}
+		before := state(l)
+		again := parse(t, l.Rewritten())
+		if got := state(again); got != before {
+			t.Fatalf("%q became %q in a rewrite", before, got)
+		}
+		if mark, offset, ok := l.End(uid); ok {
+			l.Wrote(mark, offset)
+		}
+		if uid != "" && utf8.ValidString(uid) {
+			line, offset, err := l.Append(Entry{UID: uid, Phase: Preparing})
+			if err != nil {
+				t.Fatal(err)
+			}
+			l.Wrote(line, offset)
+			if e, ok := l.Get(uid); !ok || e.Unreadable || e.Ended {
+				t.Fatalf("%+v, %v after its record was written", e, ok)
+			}
+		}
+		if err := l.Check(); err != nil {
+			t.Fatal(err)
+		}
+		if read := parse(t, slices.Clone(l.raw)); !l.headerDamaged && state(read) != state(l) {
+			t.Fatalf("another process reads %q instead of %q", state(read), state(l))
+		}
+	})
+}

@@ -1,0 +1,181 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package claimstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+
+	"github.com/kubewright/kubewright/internal/backoff"
+	"github.com/kubewright/kubewright/internal/report"
+)
+
+// retries are the pauses after a pass that failed.
+var retries = backoff.Policy{Base: time.Second, Cap: time.Minute}
+
+// errDamaged is the error of damaged lines that stand for no claim.
+var errDamaged = errors.New("damaged records name no claim")
+
+// Run unprepares claims for which no call will come, until ctx is done:
+//
+//   - At its start, all claims of an earlier boot (Rebooted). A kubelet prepares
+//     again what Pods need.
+//   - A claim whose preparation was cut off (Preparing), if it no longer exists or no
+//     Pod uses it.
+//   - Any other claim that did not exist in two passes, so that a kubelet has had
+//     Config.Interval to stop the containers and to call Unprepare itself.
+//
+// A pass begins at the start, after each Interval, and when Prepare met a device
+// that another claim holds. An error concerns one claim; the pass goes on, and the
+// next one comes within a minute. An API server that does not answer never ends a
+// claim.
+//
+// Run returns nil when ctx is done, after all calls that it began have returned,
+// and ErrAlreadyRun at the second call. Several processes may run it at once.
+func (s *Store[S]) Run(ctx context.Context) error {
+	if !s.once.Begin() {
+		return ErrAlreadyRun
+	}
+	defer s.progress.Stop()
+	ctx = klog.NewContext(ctx, klog.FromContext(ctx).WithName(s.cfg.Name))
+	var streak report.Streak
+	seen := sightings{gone: map[types.UID]bool{}, unreadable: map[types.UID]bool{}}
+	for failures := 0; ; {
+		s.progress.Beat()
+		err := s.pass(ctx, seen)
+		pause := s.cfg.Interval
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			failures++
+			pause = min(pause, retries.Delay(failures))
+			streak.Fail(ctx, s.cfg.ErrorHandler, err, "Could not reconcile all prepared claims")
+		default:
+			failures = 0
+			streak.OK(ctx, "All prepared claims are reconciled again")
+			s.ready.Mark()
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return nil
+		case <-s.wake:
+			timer.Stop()
+			// One pass a second at most, however often calls meet a held device.
+			select {
+			case <-time.After(time.Second):
+			case <-ctx.Done():
+				return nil
+			}
+		case <-timer.C:
+		}
+	}
+}
+
+// sightings is what Run remembers from pass to pass.
+type sightings struct {
+	gone       map[types.UID]bool // claims that did not exist in the last pass
+	unreadable map[types.UID]bool // claims that were reported
+}
+
+// forget drops the claims that have no record any longer.
+func (s sightings) forget(present map[types.UID]bool) {
+	for _, claims := range []map[types.UID]bool{s.gone, s.unreadable} {
+		maps.DeleteFunc(claims, func(uid types.UID, _ bool) bool { return !present[uid] })
+	}
+}
+
+// pass looks at each claim once. It updates seen.
+func (s *Store[S]) pass(ctx context.Context, seen sightings) error {
+	entries, err := s.entries(ctx)
+	if err != nil {
+		return fmt.Errorf("claimstore: %w", err)
+	}
+	for _, line := range s.disk.takeLost() {
+		report.Tell(ctx, s.cfg.ErrorHandler, fmt.Errorf("claimstore: %w: %.200q", errDamaged, line), "A damaged record was put aside")
+	}
+	present := map[types.UID]bool{}
+	var errs []error
+	for _, e := range entries {
+		claim, _, phase, why := s.decode(e)
+		present[claim.UID] = true
+		if phase == Unreadable && !seen.unreadable[claim.UID] {
+			seen.unreadable[claim.UID] = true
+			err := &UnreadableError{Claim: claim, Err: why}
+			report.Tell(ctx, s.cfg.ErrorHandler, fmt.Errorf("claimstore: %w", err), "A record can't be read")
+		}
+		if err := s.reconcile(ctx, claim, phase, seen.gone); err != nil {
+			errs = append(errs, fmt.Errorf("claimstore: ResourceClaim %s: %w", claim, err))
+		}
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	seen.forget(present)
+	return errors.Join(errs...)
+}
+
+// reconcile unprepares a claim if no call will come for it.
+func (s *Store[S]) reconcile(ctx context.Context, c Claim, phase Phase, gone map[types.UID]bool) error {
+	if phase == Rebooted {
+		return s.endAs(ctx, c, Rebooted)
+	}
+	now, err := s.read(ctx, c)
+	if err != nil {
+		return err
+	}
+	switch missedBefore := gone[c.UID]; {
+	case now != nil:
+		delete(gone, c.UID)
+		if phase == Preparing && !s.inUse(now) {
+			return s.endAs(ctx, c, Preparing)
+		}
+	case phase == Preparing:
+		return s.endAs(ctx, c, Preparing) // no container has it
+	case missedBefore:
+		return s.endAs(ctx, c, phase)
+	default:
+		gone[c.UID] = true
+	}
+	return nil
+}
+
+// endAs unprepares a claim unless a call for it is under way or its phase has
+// changed.
+func (s *Store[S]) endAs(ctx context.Context, c Claim, phase Phase) error {
+	unlock, err := s.locks.lock(ctx, claimLock(c.UID))
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	entry, exists, err := s.get(ctx, c.UID)
+	if err != nil || !exists || entry.Ended {
+		return err
+	}
+	held, state, current, _ := s.decode(entry)
+	if current != phase {
+		return nil
+	}
+	return s.undo(ctx, held, state, phase)
+}
+
+// Ready is done when a pass of Run has succeeded for the first time.
+func (s *Store[S]) Ready() cache.DoneChecker { return s.ready }
+
+// Name returns Config.Name.
+func (s *Store[S]) Name() string { return s.cfg.Name }
+
+// Check returns an error if Run makes no progress or has returned. It fits
+// healthz.HealthChecker of k8s.io/apiserver.
+func (s *Store[S]) Check(*http.Request) error { return s.progress.Check() }

@@ -1,0 +1,331 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package claimstore
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	resourcev1 "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/internal/durable/crashfs"
+	"github.com/kubewright/kubewright/internal/lifecycletest"
+)
+
+// running is a store with a client of an API server in memory, and a Run.
+type running struct {
+	*Store[partition]
+	t      *testing.T
+	server *apitest.Server
+	disk   *crashfs.FS
+	hw     *hardware
+	tells  []string
+	stop   func() error
+}
+
+func newRunning(t *testing.T, s *apitest.Server) *running {
+	r := &running{t: t, server: s, disk: crashfs.New(), hw: newHardware()}
+	r.open("boot-1")
+	return r
+}
+
+func (r *running) open(boot string) {
+	r.t.Helper()
+	cfg := Config[partition]{
+		Dir: "store", Driver: driver, BootID: boot, Claims: r.server.Client(apitest.User{}).ResourceV1(), Unprepare: r.hw.unprepare,
+		ErrorHandler: func(_ context.Context, err error, msg string) { r.tells = append(r.tells, msg+": "+err.Error()) },
+	}
+	var err error
+	if r.Store, err = openOn(cfg, r.disk); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// run starts Run.
+func (r *running) run() {
+	ctx, cancel := context.WithCancel(r.t.Context())
+	done := make(chan error)
+	go func() { done <- r.Run(ctx) }()
+	r.stop = func() error { cancel(); return <-done }
+	r.t.Cleanup(func() { cancel() })
+	synctest.Wait()
+}
+
+// create stores a claim, allocated, in the cluster.
+func (r *running) create(name, device string) *resourcev1.ResourceClaim {
+	claim := testClaim(name, device)
+	claim.Spec.Devices.Requests = []resourcev1.DeviceRequest{{Name: "gpu", Exactly: &resourcev1.ExactDeviceRequest{DeviceClassName: "gpu", AllocationMode: resourcev1.DeviceAllocationModeExactCount, Count: 1}}}
+	claim.Status.Allocation.Devices.Results[0].Request = "gpu"
+	claim.Status.ReservedFor[0].UID = "pod"
+	r.server.Put(claim)
+	return apitest.Get[*resourcev1.ResourceClaim](r.server, "ns", name)
+}
+
+func (r *running) mustPrepare(claim *resourcev1.ResourceClaim, id string) {
+	r.t.Helper()
+	if _, err := r.Prepare(r.t.Context(), claim, r.hw.prepare(claim, id)); err != nil {
+		r.t.Fatal(err)
+	}
+	r.hw.did()
+}
+
+func (r *running) gets() int { return len(r.server.Requests(apitest.Match{})) }
+
+func bubble(t *testing.T, f func(r *running)) {
+	apitest.Bubble(t, apitest.Options{Namespaces: []string{"ns"}}, func(t *testing.T, s *apitest.Server) {
+		f(newRunning(t, s))
+	})
+}
+
+// TestRequests counts the requests of a quiet hour: one for each claim and interval.
+func TestRequests(t *testing.T) {
+	bubble(t, func(r *running) {
+		r.mustPrepare(r.create("a", "gpu-0"), "mig-1")
+		r.mustPrepare(r.create("b", "gpu-1"), "mig-2")
+		r.run()
+		<-r.Ready().Done()
+		r.server.ResetJournal()
+		time.Sleep(time.Hour + time.Second)
+		if n, want := r.gets(), 2*12; n != want {
+			t.Errorf("%d requests in an hour with two claims, want %d", n, want)
+		}
+		if err := r.Check(nil); err != nil {
+			t.Error(err)
+		}
+		if err := r.stop(); err != nil {
+			t.Error(err)
+		}
+		if got := r.hw.did(); got != "" {
+			t.Errorf("%s", got)
+		}
+	})
+}
+
+// TestAClaimThatIsGone leaves the kubelet the time to call Unprepare itself.
+func TestAClaimThatIsGone(t *testing.T) {
+	bubble(t, func(r *running) {
+		a := r.create("a", "gpu-0")
+		r.mustPrepare(a, "mig-1")
+		b := r.create("b", "gpu-1")
+		r.mustPrepare(b, "mig-2")
+		r.run()
+		apitest.Delete[*resourcev1.ResourceClaim](r.server, "ns", a.Name)
+		apitest.Delete[*resourcev1.ResourceClaim](r.server, "ns", b.Name)
+		another := testClaim("b", "gpu-1")
+		another.UID = "another"
+		r.server.Put(another)
+		time.Sleep(2*DefaultInterval - time.Second)
+		if got := r.hw.did(); got != "" {
+			t.Errorf("%s before the second pass without the claims", got)
+		}
+		time.Sleep(2 * time.Second)
+		if got, want := r.hw.did(), "unprepare a Prepared mig-1, unprepare b Prepared mig-2"; got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+		if err := r.stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestAPreparationThatWasCutOff needs no such time: no container has the devices.
+func TestAPreparationThatWasCutOff(t *testing.T) {
+	bubble(t, func(r *running) {
+		cutOff := func(claim *resourcev1.ResourceClaim) {
+			if err := r.record(t.Context(), r.claimOf(claim), "Preparing", partition{ID: "of-" + claim.Name}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		gone, unused, used := r.create("gone", "gpu-0"), r.create("unused", "gpu-1"), r.create("used", "gpu-2")
+		cutOff(gone)
+		cutOff(unused)
+		cutOff(used)
+		apitest.Delete[*resourcev1.ResourceClaim](r.server, "ns", gone.Name)
+		apitest.Edit(r.server, "ns", "unused", func(c *resourcev1.ResourceClaim) { c.Status.ReservedFor = nil })
+		r.run()
+		time.Sleep(time.Hour)
+		if got, want := r.hw.did(), "unprepare gone Preparing of-gone, unprepare unused Preparing of-unused"; got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+		if err := r.stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestRunHandsOverAnotherBootOnce(t *testing.T) {
+	bubble(t, func(r *running) {
+		r.mustPrepare(r.create("a", "gpu-0"), "mig-1")
+		r.open("boot-2")
+		r.server.ResetJournal()
+		r.run()
+		time.Sleep(time.Hour)
+		if got, want := r.hw.did(), "unprepare a Rebooted mig-1"; got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+		if n := r.gets(); n != 0 {
+			t.Errorf("%d requests", n)
+		}
+		if err := r.stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestAnAPIServerThatIsAwayEndsNoClaim(t *testing.T) {
+	bubble(t, func(r *running) {
+		r.mustPrepare(r.create("a", "gpu-0"), "mig-1")
+		r.mustPrepare(r.create("b", "gpu-1"), "mig-2")
+		apitest.Delete[*resourcev1.ResourceClaim](r.server, "ns", "a")
+		restore := r.server.Inject(apitest.Fault{Err: apitest.ErrConnRefused})
+		r.run()
+		time.Sleep(time.Hour)
+		if got := r.hw.did(); got != "" {
+			t.Errorf("%s", got)
+		}
+		if n := r.gets(); n > 2*(120+10) {
+			t.Errorf("%d requests in an hour without an answer", n)
+		}
+		if len(r.tells) != 1 || !strings.Contains(r.tells[0], "ns/b (UID ") {
+			t.Errorf("reports: %q", r.tells)
+		}
+		restore()
+		time.Sleep(time.Minute)
+		<-r.Ready().Done()
+		if err := r.stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestAHeldDeviceWakesRun: the claim that holds it was deleted while the driver was
+// away, and the next claim needs not wait for two intervals.
+func TestAHeldDeviceWakesRun(t *testing.T) {
+	bubble(t, func(r *running) {
+		a := r.create("a", "gpu-0")
+		r.mustPrepare(a, "mig-1")
+		r.run()
+		apitest.Delete[*resourcev1.ResourceClaim](r.server, "ns", a.Name)
+		b := r.create("b", "gpu-0")
+		start := time.Now()
+		for {
+			_, err := r.Prepare(t.Context(), b, r.hw.prepare(b, "mig-2"))
+			if err == nil {
+				break
+			}
+			if _, held := errors.AsType[*DeviceHeldError](err); !held {
+				t.Fatal(err)
+			}
+			time.Sleep(10 * time.Second) // the kubelet
+		}
+		if waited := time.Since(start); waited > 30*time.Second {
+			t.Errorf("the device was free after %v", waited)
+		}
+		if err := r.stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestUnprepareIsRepeatedUntilItSucceeds(t *testing.T) {
+	bubble(t, func(r *running) {
+		r.mustPrepare(r.create("a", "gpu-0"), "mig-1")
+		r.open("boot-2")
+		r.hw.failing = errors.New("busy")
+		r.run()
+		time.Sleep(time.Minute)
+		if n := strings.Count(r.hw.did(), "unprepare a Rebooted"); n < 3 || n > 10 {
+			t.Errorf("%d calls in a minute", n)
+		}
+		r.hw.mu.Lock()
+		r.hw.failing = nil
+		r.hw.mu.Unlock()
+		time.Sleep(2 * time.Minute)
+		if got, want := r.hw.did(), "unprepare a Rebooted mig-1"; !strings.HasSuffix(got, want) {
+			t.Errorf("%q, want %q", got, want)
+		}
+		if len(r.tells) != 1 {
+			t.Errorf("reports: %q", r.tells)
+		}
+		if err := r.stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestRunWaitsForACallThatIsUnderWay: the claim is half prepared because its call
+// still runs.
+func TestRunWaitsForACallThatIsUnderWay(t *testing.T) {
+	bubble(t, func(r *running) {
+		a := r.create("a", "gpu-0")
+		go func() {
+			_, err := r.Prepare(t.Context(), a, func(ctx context.Context, begin func(partition) error) (partition, error) {
+				defer time.Sleep(time.Minute)
+				return r.hw.prepare(a, "mig-1")(ctx, begin)
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		}()
+		synctest.Wait()
+		apitest.Edit(r.server, "ns", "a", func(c *resourcev1.ResourceClaim) { c.Status.ReservedFor = nil })
+		r.run()
+		time.Sleep(time.Hour)
+		if got, want := r.hw.did(), "prepare a mig-1"; got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+		if err := r.stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestLifecycle(t *testing.T) {
+	lifecycletest.Test(t, lifecycletest.Subject{
+		ErrAlreadyRun: ErrAlreadyRun,
+		MaxPerHour:    1300, // client-go repeats a GET up to ten times,
+		ReadyWithin:   2 * time.Minute,
+		New: func(t *testing.T, s *apitest.Server, i int) lifecycletest.Controller {
+			s.Put(&resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a"}})
+			claim := apitest.Get[*resourcev1.ResourceClaim](s, "default", "a")
+			cfg := Config[partition]{
+				Dir: "store", Driver: driver, BootID: "boot", Claims: s.Client(apitest.User{}).ResourceV1(),
+				Unprepare: func(context.Context, Claim, partition, Phase) error { return nil },
+			}
+			c, err := openOn(cfg, crashfs.New())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := c.record(t.Context(), Claim{NamespacedName: types.NamespacedName{Namespace: "default", Name: "a"}, UID: claim.UID}, "Prepared", partition{}); err != nil {
+				t.Fatal(err)
+			}
+			return c
+		},
+	})
+}
+
+func TestAForbiddenReadEndsNoClaim(t *testing.T) {
+	r := newRig(t)
+	r.mustPrepare(testClaim("a", "gpu-0"), "mig-1")
+	r.hw.did()
+	r.api.fail(apierrors.NewForbidden(resourcev1.Resource("resourceclaims"), "a", errors.New("no")))
+	for range 3 {
+		if err := r.pass(t.Context(), r.seen); !apierrors.IsForbidden(err) {
+			t.Errorf("%v, want the error of the API server", err)
+		}
+	}
+	r.api.fail(nil)
+	if err := r.pass(t.Context(), r.seen); err != nil {
+		t.Error(err)
+	}
+	r.expect("", "[a-uid] [a-uid]")
+}

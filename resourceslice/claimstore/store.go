@@ -1,0 +1,396 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package claimstore
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	resourcev1 "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"github.com/kubewright/kubewright/internal/apierr"
+	"github.com/kubewright/kubewright/internal/callback"
+	"github.com/kubewright/kubewright/internal/durable"
+	"github.com/kubewright/kubewright/internal/lifecycle"
+	"github.com/kubewright/kubewright/resourceslice/claimstore/internal/journal"
+)
+
+// A Store records the claims of one driver on one node. Its methods may be called
+// by any goroutine, and by several processes with one directory.
+type Store[S any] struct {
+	cfg   Config[S]
+	disk  *disk
+	locks *locks
+
+	once     lifecycle.Once
+	ready    *lifecycle.Ready
+	progress *lifecycle.Progress
+	wake     chan struct{} // has a token if Run must begin a pass now
+}
+
+// Open opens the store in a directory, and creates the directory if it is missing.
+// A store holds no file open and needs no Close.
+//
+// Open returns an error that lists every invalid field, and errors about the
+// directory: it can't be read, another user may write it, it belongs to another
+// driver (ErrDriver) or a newer version (ErrVersion). Damaged records are no error
+// of Open; see Unreadable. Open waits while another process writes, which takes
+// milliseconds.
+func Open[S any](ctx context.Context, cfg Config[S]) (*Store[S], error) {
+	if err := cfg.complete(); err != nil {
+		return nil, err
+	}
+	return open(ctx, cfg, durable.Dir(cfg.Dir, journalFile, lockFile), filepath.Join(cfg.Dir, lockFile))
+}
+
+// open opens the store on a disk. If lockPath is empty, no other process may use it.
+func open[S any](ctx context.Context, cfg Config[S], fs durable.FS, lockPath string) (*Store[S], error) {
+	s := &Store[S]{
+		cfg:   cfg,
+		disk:  newDisk(cfg.Driver, fs),
+		locks: &locks{file: lockPath, busy: map[string]chan struct{}{}},
+		ready: lifecycle.NewReady(cfg.Name),
+		// A pass may wait for a call of Config.Unprepare.
+		progress: lifecycle.NewProgress(cfg.Name, 2*cfg.Interval+10*time.Minute),
+		wake:     make(chan struct{}, 1),
+	}
+	if err := s.disk.transact(ctx, func(*journal.Log) error { return nil }); err != nil {
+		return nil, fmt.Errorf("claimstore: open %s: %w", cfg.Dir, err)
+	}
+	return s, nil
+}
+
+// Prepare prepares a claim unless it is prepared already, and returns its state.
+//
+// The function f does the work. Before its first side effect that must be undone
+// it calls begin with a state from which Config.Unprepare can undo everything that
+// may follow. When begin returns nil, that state is on the disk; f may call begin
+// again with more. The state that f returns is on the disk when Prepare returns.
+// A function without such side effects does not call begin, which saves a write.
+//
+// A claim that is prepared with the same devices costs no call of f and no write.
+// What an attempt that was cut off, another allocation of the claim, or an earlier
+// boot has left is undone by Config.Unprepare before f is called.
+//
+// Calls for one claim wait for each other, also across processes, and so do calls
+// for one device. Prepare returns a *DeviceHeldError if another claim holds one of
+// the devices; Run then looks at once whether that claim still exists. It returns
+// ErrNotAllocated, ErrNotInUse, ErrNotUndone, an *UnreadableError, the error of f,
+// or an error about the disk. A kubelet calls again after each of them.
+//
+// The states that f passes on are encoded by encoding/json, once.
+func (s *Store[S]) Prepare(ctx context.Context, claim *resourcev1.ResourceClaim, f func(ctx context.Context, begin func(S) error) (S, error)) (state S, err error) {
+	c := s.claimOf(claim)
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("claimstore: prepare ResourceClaim %s: %w", c, err)
+		}
+	}()
+	if c.UID == "" || claim.Status.Allocation == nil || !s.allocated(claim) {
+		return state, ErrNotAllocated
+	}
+	names := []string{claimLock(c.UID)}
+	for _, d := range c.Devices {
+		names = append(names, deviceLock(d))
+	}
+	unlock, err := s.locks.lock(ctx, names...)
+	if err != nil {
+		return state, err
+	}
+	defer unlock()
+
+	before, exists, err := s.get(ctx, c.UID)
+	if err != nil {
+		return state, err
+	}
+	if exists && before.Ended {
+		if err := s.checkInUse(ctx, c); err != nil {
+			return state, err
+		}
+	}
+	if exists && !before.Ended {
+		held, state, phase, err := s.decode(before)
+		switch {
+		case phase == Unreadable:
+			return state, &UnreadableError{Claim: held, Err: err}
+		case phase == Prepared && sameDevices(held.Devices, c.Devices):
+			return state, nil
+		}
+		if err := s.undo(ctx, held, state, phase); err != nil {
+			return state, fmt.Errorf("%w: %w", ErrNotUndone, err)
+		}
+	}
+	if err := s.checkFree(ctx, c); err != nil {
+		return state, err
+	}
+
+	returned := false // begin has no meaning once f has returned
+	var mu sync.Mutex
+	begin := func(state S) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if returned {
+			return errors.New("claimstore: begin was called after the function had returned")
+		}
+		return s.record(ctx, c, journal.Preparing, state)
+	}
+	state, err = callback.Get("the function of Prepare", func() (S, error) { return f(ctx, begin) })
+	mu.Lock()
+	returned = true
+	mu.Unlock()
+	if err != nil {
+		var none S
+		return none, err
+	}
+	// The work is done: the end of the call's context must not lose the record of it.
+	write, cancel := lifecycle.Shutdown(ctx, callTimeout)
+	defer cancel()
+	return state, s.record(write, c, journal.Prepared, state)
+}
+
+// Unprepare calls Config.Unprepare for a claim and records that the claim has
+// ended. It returns nil at once for a claim that has ended. The namespace and the
+// name are used if there is no record of the claim, with the phase Absent.
+//
+// It returns the error of Config.Unprepare, or an error about the disk. The claim
+// then is as it was, and a kubelet calls again. A full disk is no reason for an
+// error.
+func (s *Store[S]) Unprepare(ctx context.Context, claim types.NamespacedName, uid types.UID) (err error) {
+	c := Claim{NamespacedName: claim, UID: uid}
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("claimstore: unprepare ResourceClaim %s: %w", c, err)
+		}
+	}()
+	if uid == "" {
+		return errors.New("the UID is missing")
+	}
+	unlock, err := s.locks.lock(ctx, claimLock(uid))
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return s.end(ctx, c)
+}
+
+// end unprepares a claim whose lock the caller has.
+func (s *Store[S]) end(ctx context.Context, c Claim) error {
+	entry, exists, err := s.get(ctx, c.UID)
+	switch {
+	case err != nil:
+		return err
+	case exists && entry.Ended:
+		return nil
+	case exists:
+		held, state, phase, _ := s.decode(entry)
+		return s.undo(ctx, held, state, phase)
+	}
+	var none S
+	if err := s.undo(ctx, c, none, Absent); err != nil {
+		return err
+	}
+	write, cancel := lifecycle.Shutdown(ctx, callTimeout)
+	defer cancel()
+	err = s.disk.transact(write, func(*journal.Log) error {
+		return s.disk.add(journal.Entry{UID: string(c.UID), Namespace: c.Namespace, Name: c.Name, Phase: journal.Absent, Boot: s.cfg.BootID, Ended: true})
+	})
+	if err != nil {
+		// The record would only keep an older call of Prepare away.
+		klog.FromContext(ctx).V(2).Info("Could not record a claim that is unknown and unprepared", "claim", c, "err", err)
+	}
+	return nil
+}
+
+// undo calls Config.Unprepare and then records that the claim has ended.
+func (s *Store[S]) undo(ctx context.Context, c Claim, state S, phase Phase) error {
+	err := callback.Contain("Config.Unprepare", func() error { return s.cfg.Unprepare(ctx, c, state, phase) })
+	if err != nil {
+		return err
+	}
+	write, cancel := lifecycle.Shutdown(ctx, callTimeout)
+	defer cancel()
+	err = s.disk.transact(write, func(*journal.Log) error { return s.disk.end(string(c.UID)) })
+	if err == nil {
+		klog.FromContext(ctx).V(2).Info("Unprepared a claim", "claim", c, "phase", phase)
+	}
+	return err
+}
+
+// All returns the claims that are prepared on this boot, with their states, oldest
+// first. It leaves out a claim whose record can't be read. The error is about the
+// disk.
+func (s *Store[S]) All(ctx context.Context) (iter.Seq2[Claim, S], error) {
+	entries, err := s.entries(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("claimstore: %w", err)
+	}
+	return func(yield func(Claim, S) bool) {
+		for _, e := range entries {
+			if claim, state, phase, _ := s.decode(e); phase == Prepared && !yield(claim, state) {
+				return
+			}
+		}
+	}, nil
+}
+
+// entries returns the records of the claims that have not ended.
+func (s *Store[S]) entries(ctx context.Context) (entries []journal.Entry, err error) {
+	err = s.disk.transact(ctx, func(l *journal.Log) error {
+		entries = slices.Collect(l.All())
+		return nil
+	})
+	return entries, err
+}
+
+func (s *Store[S]) get(ctx context.Context, uid types.UID) (entry journal.Entry, exists bool, err error) {
+	err = s.disk.transact(ctx, func(l *journal.Log) error {
+		entry, exists = l.Get(string(uid))
+		return nil
+	})
+	return entry, exists, err
+}
+
+func (s *Store[S]) record(ctx context.Context, c Claim, phase journal.Phase, state S) error {
+	encoded, err := json.Marshal(state)
+	if err != nil {
+		return fmt.Errorf("encode the state: %w", err)
+	}
+	entry := journal.Entry{UID: string(c.UID), Namespace: c.Namespace, Name: c.Name, Phase: phase, Boot: s.cfg.BootID, State: encoded}
+	for _, d := range c.Devices {
+		entry.Devices = append(entry.Devices, journal.Device{Pool: d.Pool, Name: d.Name, ShareID: string(d.ShareID)})
+	}
+	return s.disk.transact(ctx, func(*journal.Log) error { return s.disk.add(entry) })
+}
+
+// decode returns what the record of a claim means on this boot. The error says why
+// the phase is Unreadable.
+func (s *Store[S]) decode(e journal.Entry) (c Claim, state S, phase Phase, err error) {
+	c = Claim{NamespacedName: types.NamespacedName{Namespace: e.Namespace, Name: e.Name}, UID: types.UID(e.UID)}
+	for _, d := range e.Devices {
+		c.Devices = append(c.Devices, Device{Pool: d.Pool, Name: d.Name, ShareID: types.UID(d.ShareID)})
+	}
+	if e.Unreadable {
+		return c, state, Unreadable, errors.New("it is damaged, or of a newer version of claimstore")
+	}
+	if err := json.Unmarshal(e.State, &state); err != nil {
+		var none S
+		return c, none, Unreadable, err
+	}
+	switch {
+	case e.Boot != s.cfg.BootID:
+		phase = Rebooted
+	case e.Phase == journal.Prepared:
+		phase = Prepared
+	default:
+		phase = Preparing
+	}
+	return c, state, phase, nil
+}
+
+// checkFree returns a *DeviceHeldError if another claim holds a device of c.
+func (s *Store[S]) checkFree(ctx context.Context, c Claim) error {
+	return s.disk.transact(ctx, func(l *journal.Log) error {
+		for _, d := range c.Devices {
+			holder, held := l.Holder(string(c.UID), journal.Device{Pool: d.Pool, Name: d.Name, ShareID: string(d.ShareID)})
+			if held && !s.cfg.Shared(d) {
+				select {
+				case s.wake <- struct{}{}:
+				default:
+				}
+				other, _, _, _ := s.decode(holder)
+				return &DeviceHeldError{Device: d, Holder: other}
+			}
+		}
+		return nil
+	})
+}
+
+// checkInUse returns nil if the API server says that a Pod uses the claim with the
+// devices of c.
+func (s *Store[S]) checkInUse(ctx context.Context, c Claim) error {
+	now, err := s.read(ctx, c)
+	if err != nil {
+		return err
+	}
+	if now == nil || !s.inUse(now) || !sameDevices(s.claimOf(now).Devices, c.Devices) {
+		return ErrNotInUse
+	}
+	return nil
+}
+
+// read returns the claim of the API server, or nil if it does not exist.
+func (s *Store[S]) read(ctx context.Context, c Claim) (*resourcev1.ResourceClaim, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	now, err := s.cfg.Claims.ResourceClaims(c.Namespace).Get(ctx, c.Name, metav1.GetOptions{})
+	now, err = apierr.Answer(now, err, c.Name) // an empty answer of a proxy is none
+	switch {
+	case apierr.IsMissing(err, "resourceclaims", c.Name), err == nil && now.UID != c.UID:
+		return nil, nil
+	case err != nil:
+		return nil, err
+	}
+	return now, nil
+}
+
+// inUse reports whether a Pod may use devices of the driver through the claim.
+func (s *Store[S]) inUse(claim *resourcev1.ResourceClaim) bool {
+	return s.allocated(claim) && len(claim.Status.ReservedFor) > 0
+}
+
+// allocated reports whether a device of the driver is allocated to the claim.
+func (s *Store[S]) allocated(claim *resourcev1.ResourceClaim) bool {
+	return claim.Status.Allocation != nil && slices.ContainsFunc(claim.Status.Allocation.Devices.Results,
+		func(r resourcev1.DeviceRequestAllocationResult) bool { return r.Driver == s.cfg.Driver })
+}
+
+// claimOf returns a claim with the devices that it holds, sorted.
+func (s *Store[S]) claimOf(claim *resourcev1.ResourceClaim) Claim {
+	c := Claim{NamespacedName: types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}, UID: claim.UID}
+	if claim.Status.Allocation == nil {
+		return c
+	}
+	for _, r := range claim.Status.Allocation.Devices.Results {
+		if r.Driver != s.cfg.Driver || r.AdminAccess != nil && *r.AdminAccess {
+			continue
+		}
+		d := Device{Pool: r.Pool, Name: r.Device}
+		if r.ShareID != nil {
+			d.ShareID = *r.ShareID
+		}
+		c.Devices = append(c.Devices, d)
+	}
+	slices.SortFunc(c.Devices, compareDevices)
+	return c
+}
+
+func compareDevices(a, b Device) int {
+	if n := strings.Compare(a.Pool, b.Pool); n != 0 {
+		return n
+	}
+	if n := strings.Compare(a.Name, b.Name); n != 0 {
+		return n
+	}
+	return strings.Compare(string(a.ShareID), string(b.ShareID))
+}
+
+// sameDevices compares sorted devices.
+func sameDevices(a, b []Device) bool { return slices.Equal(a, b) }
+
+func claimLock(uid types.UID) string { return "claim " + string(uid) }
+
+func deviceLock(d Device) string {
+	return "device " + d.Pool + "/" + d.Name + "/" + string(d.ShareID)
+}

@@ -1,0 +1,493 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package claimstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+
+	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+const nothing = "[] []"
+
+func TestALife(t *testing.T) {
+	r := newRig(t)
+	a := testClaim("a", "gpu-0", "gpu-1")
+	r.disk.ResetCounts()
+	r.mustPrepare(a, "mig-1")
+	r.expect("prepare a mig-1", "[a-uid] [a-uid]")
+
+	// The second call, and one of the next process, cost nothing.
+	changes := r.disk.Changes()
+	r.mustPrepare(a, "mig-2")
+	r.open("boot-1")
+	r.mustPrepare(a, "mig-3")
+	r.expect("", "[a-uid] [a-uid]")
+	if n := r.disk.Changes() - changes; n != 0 {
+		t.Errorf("calls for a claim that is prepared changed the disk %d times", n)
+	}
+	all, err := r.All(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for claim, state := range all {
+		if claim.String() != "ns/a (UID a-uid)" || len(claim.Devices) != 2 || state != (partition{ID: "mig-1", Extra: "done"}) {
+			t.Errorf("%+v %+v", claim, state)
+		}
+	}
+
+	if err := r.unprepare(a); err != nil {
+		t.Fatal(err)
+	}
+	r.expect("unprepare a Prepared mig-1", nothing)
+	if err := r.unprepare(a); err != nil {
+		t.Fatal(err)
+	}
+	r.expect("", nothing)
+}
+
+// TestFlushes counts the writes that wait for the disk: they are what a call costs.
+func TestFlushes(t *testing.T) {
+	r := newRig(t)
+	r.mustPrepare(testClaim("first", "gpu-9"), "mig-9") // makes the file
+	flushes := func(f func() error) int {
+		t.Helper()
+		r.disk.ResetCounts()
+		if err := f(); err != nil {
+			t.Fatal(err)
+		}
+		return r.disk.Count("flush")
+	}
+	a, b := testClaim("a", "gpu-0"), testClaim("b", "gpu-1")
+	if n := flushes(func() error { _, err := r.prepare(a, "mig-1"); return err }); n != 2 {
+		t.Errorf("Prepare with begin flushed %d times, want 2", n)
+	}
+	plain := func(context.Context, func(partition) error) (partition, error) { return partition{}, nil }
+	if n := flushes(func() error { _, err := r.Prepare(t.Context(), b, plain); return err }); n != 1 {
+		t.Errorf("Prepare without begin flushed %d times, want 1", n)
+	}
+	if n := flushes(func() error { return r.unprepare(a) }); n != 1 {
+		t.Errorf("Unprepare flushed %d times, want 1", n)
+	}
+}
+
+func TestAnAttemptThatFailedIsUndoneFirst(t *testing.T) {
+	r := newRig(t)
+	a := testClaim("a", "gpu-0")
+	broken := errors.New("no such GPU")
+	half := func(_ context.Context, begin func(partition) error) (partition, error) {
+		if err := begin(partition{ID: "mig-1"}); err != nil {
+			return partition{}, err
+		}
+		r.hw.partitions[a.UID] = "mig-1"
+		return partition{ID: "never seen"}, broken
+	}
+	if state, err := r.Prepare(t.Context(), a, half); !errors.Is(err, broken) || state != (partition{}) {
+		t.Fatalf("%+v, %v", state, err)
+	}
+	r.open("boot-1")
+	r.hw.failing = errors.New("busy")
+	if _, err := r.prepare(a, "mig-2"); !errors.Is(err, ErrNotUndone) || !errors.Is(err, r.hw.failing) {
+		t.Fatalf("%v, want ErrNotUndone", err)
+	}
+	r.hw.failing = nil
+	r.mustPrepare(a, "mig-3")
+	r.expect("unprepare a Preparing mig-1, unprepare a Preparing mig-1, prepare a mig-3", "[a-uid] [a-uid]")
+
+	// A function that fails before it calls begin leaves no record.
+	b := testClaim("b", "gpu-1")
+	if _, err := r.Prepare(t.Context(), b, func(context.Context, func(partition) error) (partition, error) { return partition{}, broken }); !errors.Is(err, broken) {
+		t.Fatal(err)
+	}
+	r.mustPrepare(b, "mig-4")
+	r.expect("prepare b mig-4", "[a-uid b-uid] [a-uid b-uid]")
+}
+
+func TestAnotherAllocationOfAClaimIsUndoneFirst(t *testing.T) {
+	r := newRig(t)
+	r.mustPrepare(testClaim("a", "gpu-0"), "mig-1")
+	r.mustPrepare(testClaim("a", "gpu-1"), "mig-2")
+	r.expect("prepare a mig-1, unprepare a Prepared mig-1, prepare a mig-2", "[a-uid] [a-uid]")
+	r.mustPrepare(testClaim("b", "gpu-0"), "mig-3") // free again
+}
+
+func TestADeviceBelongsToOneClaim(t *testing.T) {
+	r := newRig(t)
+	a, b := testClaim("a", "gpu-0"), testClaim("b", "gpu-1", "gpu-0")
+	r.mustPrepare(a, "mig-1")
+	_, err := r.prepare(b, "mig-2")
+	held, ok := errors.AsType[*DeviceHeldError](err)
+	if !ok || held.Holder.Name != "a" || held.Device != (Device{Pool: "n1", Name: "gpu-0"}) {
+		t.Fatalf("%v, want a DeviceHeldError that names a", err)
+	}
+	if want := "claimstore: prepare ResourceClaim ns/b (UID b-uid): device gpu-0 of pool n1 is held by ResourceClaim ns/a (UID a-uid)"; err.Error() != want {
+		t.Errorf("%v", err)
+	}
+	select {
+	case <-r.wake:
+	default:
+		t.Error("Run is not asked to look whether the holder still exists")
+	}
+
+	// Shares, admin access, other drivers and other pools are no conflict.
+	share, yes := types.UID("share-1"), true
+	for name, change := range map[string]func(*resourcev1.DeviceRequestAllocationResult){
+		"share": func(r *resourcev1.DeviceRequestAllocationResult) { r.ShareID = &share },
+		"admin": func(r *resourcev1.DeviceRequestAllocationResult) { r.AdminAccess = &yes },
+		"pool":  func(r *resourcev1.DeviceRequestAllocationResult) { r.Pool = "n2" },
+	} {
+		claim := testClaim(name, "gpu-0")
+		change(&claim.Status.Allocation.Devices.Results[0])
+		r.mustPrepare(claim, "x")
+	}
+	r.cfg.Shared = func(d Device) bool { return d.Name == "gpu-0" }
+	r.mustPrepare(b, "mig-2")
+}
+
+func TestAClaimWithoutDevicesIsRefused(t *testing.T) {
+	r := newRig(t)
+	other := testClaim("a", "gpu-0")
+	other.Status.Allocation.Devices.Results[0].Driver = "nic.example.com"
+	unallocated := testClaim("a")
+	unallocated.Status.Allocation = nil
+	noUID := testClaim("a", "gpu-0")
+	noUID.UID = ""
+	for _, claim := range []*resourcev1.ResourceClaim{other, unallocated, noUID, testClaim("a")} {
+		if _, err := r.prepare(claim, "x"); !errors.Is(err, ErrNotAllocated) {
+			t.Errorf("%v, want ErrNotAllocated", err)
+		}
+	}
+	if err := r.Unprepare(t.Context(), types.NamespacedName{Namespace: "ns", Name: "a"}, ""); err == nil {
+		t.Error("Unprepare without a UID succeeded")
+	}
+	r.expect("", nothing)
+}
+
+// TestALateCallOfPrepareChangesNothing: the kubelet gave the call up, unprepared
+// the claim, and the call comes to its turn after that.
+func TestALateCallOfPrepareChangesNothing(t *testing.T) {
+	r := newRig(t)
+	a := testClaim("a", "gpu-0")
+	r.mustPrepare(a, "mig-1")
+	if err := r.unprepare(a); err != nil {
+		t.Fatal(err)
+	}
+	r.hw.did()
+	late := func(what string, want error) {
+		t.Helper()
+		r.open("boot-1")
+		if _, err := r.prepare(a, "mig-2"); !errors.Is(err, want) {
+			t.Errorf("%s: %v, want %v", what, err, want)
+		}
+	}
+	late("the claim is gone", ErrNotInUse)
+	again := testClaim("a", "gpu-0")
+	again.UID = "another"
+	r.api.put(again)
+	late("another claim has the name", ErrNotInUse)
+	unused := testClaim("a", "gpu-0")
+	unused.Status.ReservedFor = nil
+	r.api.put(unused)
+	late("no Pod uses it", ErrNotInUse)
+	r.api.put(testClaim("a", "gpu-1"))
+	late("it has another device", ErrNotInUse)
+	away := errors.New("connection refused")
+	r.api.fail(away)
+	late("the API server is away", away)
+	r.expect("", nothing)
+
+	// The next Pod uses the claim.
+	r.api.fail(nil)
+	r.api.put(a)
+	r.mustPrepare(a, "mig-2")
+	r.expect("prepare a mig-2", "[a-uid] [a-uid]")
+
+	// The same for a claim that was unknown when it was unprepared.
+	b := testClaim("b", "gpu-1")
+	if err := r.unprepare(b); err != nil {
+		t.Fatal(err)
+	}
+	r.expect("unprepare b Absent", "[a-uid] [a-uid]")
+	if _, err := r.prepare(b, "mig-3"); !errors.Is(err, ErrNotInUse) {
+		t.Errorf("%v, want ErrNotInUse", err)
+	}
+}
+
+func TestACallThatWasGivenUpChangesNothing(t *testing.T) {
+	r := newRig(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	a := testClaim("a", "gpu-0")
+	if _, err := r.Prepare(ctx, a, r.hw.prepare(a, "mig-1")); !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	r.expect("", nothing)
+}
+
+// TestWorkThatIsDoneIsRecorded: the kubelet gives the call up while the driver works.
+func TestWorkThatIsDoneIsRecorded(t *testing.T) {
+	r := newRig(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	a := testClaim("a", "gpu-0")
+	_, err := r.Prepare(ctx, a, func(ctx context.Context, begin func(partition) error) (partition, error) {
+		defer cancel()
+		return r.hw.prepare(a, "mig-1")(ctx, begin)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.open("boot-1")
+	r.mustPrepare(a, "mig-2")
+	r.expect("prepare a mig-1", "[a-uid] [a-uid]")
+}
+
+func TestAPanicConcernsOneCall(t *testing.T) {
+	r := newRig(t)
+	a := testClaim("a", "gpu-0")
+	_, err := r.Prepare(t.Context(), a, func(_ context.Context, begin func(partition) error) (partition, error) {
+		if err := begin(partition{ID: "mig-1"}); err != nil {
+			return partition{}, err
+		}
+		panic("boom")
+	})
+	if err == nil || !strings.Contains(err.Error(), "boom") {
+		t.Fatal(err)
+	}
+	unprepare := r.cfg.Unprepare
+	r.cfg.Unprepare = func(context.Context, Claim, partition, Phase) error { panic("bang") }
+	if err := r.unprepare(a); err == nil || !strings.Contains(err.Error(), "bang") {
+		t.Fatal(err)
+	}
+	r.cfg.Unprepare = unprepare
+	if err := r.unprepare(a); err != nil {
+		t.Fatal(err)
+	}
+	r.expect("unprepare a Preparing mig-1", nothing)
+}
+
+func TestBeginAfterTheFunctionReturnedIsRefused(t *testing.T) {
+	r := newRig(t)
+	a := testClaim("a", "gpu-0")
+	var late func(partition) error
+	_, err := r.Prepare(t.Context(), a, func(_ context.Context, begin func(partition) error) (partition, error) {
+		late = begin
+		return partition{ID: "mig-1"}, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := late(partition{}); err == nil {
+		t.Error("begin was accepted and made a prepared claim half prepared")
+	}
+}
+
+func TestAnotherBoot(t *testing.T) {
+	r := newRig(t)
+	a, b := testClaim("a", "gpu-0"), testClaim("b", "gpu-1")
+	r.mustPrepare(a, "mig-1")
+	r.mustPrepare(b, "mig-2")
+	r.hw.did()
+	r.hw = r.hw.reboot()
+	r.open("boot-2")
+	all, err := r.All(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for claim := range all {
+		t.Errorf("%s counts as prepared", claim)
+	}
+	// The kubelet prepares a again; Run takes care of b.
+	r.mustPrepare(a, "mig-3")
+	if err := r.pass(t.Context(), r.seen); err != nil {
+		t.Fatal(err)
+	}
+	r.expect("unprepare a Rebooted mig-1, prepare a mig-3, unprepare b Rebooted mig-2", "[a-uid] [a-uid]")
+}
+
+func TestAFullDiskDoesNotKeepAClaim(t *testing.T) {
+	r := newRig(t)
+	a, b := testClaim("a", "gpu-0"), testClaim("b", "gpu-1")
+	r.mustPrepare(a, "mig-1")
+	r.hw.did()
+	full := &fullDisk{FS: r.disk}
+	cfg := testConfig(r.hw, r.api)
+	s, err := openOn(cfg, full)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Prepare(t.Context(), b, r.hw.prepare(b, "mig-2")); !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("%v, want ENOSPC", err)
+	}
+	if err := s.Unprepare(t.Context(), types.NamespacedName{Namespace: "ns", Name: "a"}, a.UID); err != nil {
+		t.Error(err)
+	}
+	if err := s.Unprepare(t.Context(), types.NamespacedName{Namespace: "ns", Name: "c"}, "unknown"); err != nil {
+		t.Error(err)
+	}
+	r.open("boot-1")
+	r.mustPrepare(b, "mig-3")
+	r.expect("unprepare a Prepared mig-1, unprepare c Absent, prepare b mig-3", "[b-uid] [b-uid]")
+}
+
+// TestDamage spoils bytes of the file at rest.
+func TestDamage(t *testing.T) {
+	r := newRig(t)
+	a, b, c := testClaim("a", "gpu-0"), testClaim("b", "gpu-1"), testClaim("c", "gpu-2")
+	for _, claim := range []*resourcev1.ResourceClaim{a, b, c} {
+		claim := claim
+		_, err := r.Prepare(t.Context(), claim, func(context.Context, func(partition) error) (partition, error) {
+			r.hw.partitions[claim.UID] = claim.Name
+			return partition{ID: "id-of-" + claim.Name, Extra: "done"}, nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	data, _ := r.disk.Data(journalFile)
+	spoilt := strings.ReplaceAll(strings.ReplaceAll(string(data), "id-of-a", "xx-xx-x"), `"uid":"b-uid"`, `?uid?:?b-uid?`)
+	r.disk.Put(journalFile, []byte(spoilt))
+	r.open("boot-1")
+
+	// What can be read of a names its claim and device.
+	if _, err := r.prepare(a, "mig"); !isUnreadable(err, "a") {
+		t.Errorf("%v, want an UnreadableError about a", err)
+	}
+	if _, err := r.prepare(testClaim("d", "gpu-0"), "mig"); err == nil {
+		t.Error("the device of a damaged claim was handed out")
+	}
+	r.mustPrepare(c, "mig") // not damaged
+	r.api.put(a)
+	r.api.put(c)
+	for range 2 {
+		if err := r.pass(t.Context(), r.seen); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := strings.Join(r.tells, "\n"); len(r.tells) != 2 || !strings.Contains(got, `?b-uid?`) || !strings.Contains(got, "ns/a (UID a-uid)") {
+		t.Errorf("reports:\n%s", got)
+	}
+	if err := r.unprepare(a); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.unprepare(b); err != nil { // the driver finds it by the UID
+		t.Fatal(err)
+	}
+	r.expect("unprepare a Unreadable, unprepare b Absent", "[c-uid] []")
+	r.mustPrepare(testClaim("d", "gpu-0"), "mig")
+	if aside, _ := r.disk.Data(damagedFile); !strings.Contains(string(aside), "?b-uid?") {
+		t.Errorf("put aside: %q", aside)
+	}
+}
+
+func isUnreadable(err error, name string) bool {
+	e, ok := errors.AsType[*UnreadableError](err)
+	return ok && e.Claim.Name == name
+}
+
+// TestAStateOfAnotherTypeConcernsOneClaim: a downgrade meets what it can't decode.
+func TestAStateOfAnotherTypeConcernsOneClaim(t *testing.T) {
+	r := newRig(t)
+	a, b := testClaim("a", "gpu-0"), testClaim("b", "gpu-1")
+	type newer struct {
+		ID    []string `json:"id"`
+		Field string   `json:"field"`
+	}
+	s, err := open(t.Context(), Config[newer]{Driver: driver, BootID: "boot-1"}, r.disk, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = s.Prepare(t.Context(), a, func(context.Context, func(newer) error) (newer, error) {
+		return newer{ID: []string{"x"}, Field: "kept"}, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.open("boot-1")
+	if _, err := r.prepare(a, "mig"); !isUnreadable(err, "a") {
+		t.Errorf("%v, want an UnreadableError", err)
+	}
+	r.mustPrepare(b, "mig-2")
+	r.expect("prepare b mig-2", "[b-uid] [b-uid]")
+	data, _ := r.disk.Data(journalFile)
+	if !strings.Contains(string(data), `"field":"kept"`) {
+		t.Errorf("the field of the newer version is gone:\n%s", data)
+	}
+	if err := r.unprepare(a); err != nil {
+		t.Fatal(err)
+	}
+	r.expect("unprepare a Unreadable", "[b-uid] [b-uid]")
+}
+
+func TestTheFileOfAnotherIsRefused(t *testing.T) {
+	for content, want := range map[string]error{
+		"claimstore 1 nic.example.com\n": ErrDriver,
+		"claimstore 2 gpu.example.com\n": ErrVersion,
+	} {
+		r := newRig(t)
+		r.disk.Put(".", nil)
+		r.disk.Put(journalFile, []byte(content))
+		if _, err := openOn(testConfig(r.hw, r.api), r.disk); !errors.Is(err, want) {
+			t.Errorf("%v, want %v", err, want)
+		}
+		if data, _ := r.disk.Data(journalFile); string(data) != content {
+			t.Errorf("the file was changed to %q", data)
+		}
+	}
+}
+
+func TestWhatCannotBeReadIsNotWrittenOver(t *testing.T) {
+	r := newRig(t)
+	a := testClaim("a", "gpu-0")
+	r.mustPrepare(a, "mig-1")
+	before, _ := r.disk.Data(journalFile)
+	r.disk.SetUnreadable(journalFile, syscall.EIO)
+	if _, err := r.prepare(testClaim("b", "gpu-1"), "mig-2"); !errors.Is(err, syscall.EIO) {
+		t.Errorf("%v, want EIO", err)
+	}
+	if err := r.unprepare(a); !errors.Is(err, syscall.EIO) {
+		t.Errorf("%v, want EIO", err)
+	}
+	r.disk.SetUnreadable(journalFile, nil)
+	if after, _ := r.disk.Data(journalFile); string(after) != string(before) {
+		t.Error("the file was changed")
+	}
+}
+
+func TestTheFileDoesNotGrowWithoutLimit(t *testing.T) {
+	r := newRig(t)
+	for i := range 1200 {
+		claim := testClaim(fmt.Sprintf("c%d", i), "gpu-0")
+		r.mustPrepare(claim, "mig")
+		if err := r.unprepare(claim); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if data, _ := r.disk.Data(journalFile); len(data) > 250<<10 {
+		t.Errorf("%d bytes after 1,200 claims have come and gone", len(data))
+	}
+	r.open("boot-1")
+	if _, err := r.prepare(testClaim("c1199", "gpu-0"), "mig"); !errors.Is(err, ErrNotInUse) {
+		t.Errorf("the newest tombstone is lost: %v", err)
+	}
+}
+
+func TestInvalidConfig(t *testing.T) {
+	_, err := Open(t.Context(), Config[partition]{Interval: 1})
+	for _, field := range []string{"Dir", "Driver", "BootID", "Claims", "Unprepare", "Interval"} {
+		if err == nil || !strings.Contains(err.Error(), field+": ") {
+			t.Errorf("%v: does not name %s", err, field)
+		}
+	}
+	cfg := testConfig(newHardware(), &cluster{})
+	cfg.Driver = "two words"
+	if _, err := Open(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), "Driver: ") {
+		t.Errorf("%v", err)
+	}
+}
