@@ -24,6 +24,7 @@ import (
 	cdi "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/kubewright/kubewright/resourceslice/claimstatus"
+	"github.com/kubewright/kubewright/resourceslice/claimstore"
 	"github.com/kubewright/kubewright/resourceslice/sysfs"
 )
 
@@ -35,6 +36,7 @@ type driver struct {
 	sys    fs.FS
 	cdiDir string
 	pool   string
+	claims *claimstore.Store[prepared]
 	status *claimstatus.Writer
 	stdout io.Writer
 	fail   context.CancelCauseFunc
@@ -83,31 +85,36 @@ func (d *driver) found(devices map[string]nic) {
 	d.changed = make(chan struct{})
 }
 
+// prepared is what the driver remembers of a claim: the answer for the kubelet. What
+// has to be undone is the CDI file, which has the UID of the claim in its name.
+type prepared struct {
+	Devices []kubeletplugin.Device `json:"devices"`
+}
+
 // PrepareResourceClaims writes a CDI file and the status of each claim. The
 // kubelet calls it again until it succeeds, also after a restart.
 func (d *driver) PrepareResourceClaims(ctx context.Context, claims []*resourcev1.ResourceClaim) (map[types.UID]kubeletplugin.PrepareResult, error) {
 	results := make(map[types.UID]kubeletplugin.PrepareResult)
 	for _, claim := range claims {
-		devices, err := d.prepare(ctx, claim)
-		results[claim.UID] = kubeletplugin.PrepareResult{Devices: devices, Err: err}
+		state, err := d.claims.Prepare(ctx, claim, func(_ context.Context, begin func(prepared) error) (prepared, error) {
+			return d.prepare(claim, begin)
+		})
+		if err == nil {
+			_, err = d.status.Write(ctx, claim, d.statuses(claim)...)
+		}
+		results[claim.UID] = kubeletplugin.PrepareResult{Devices: state.Devices, Err: err}
 	}
 	return results, nil
 }
 
-func (d *driver) prepare(ctx context.Context, claim *resourcev1.ResourceClaim) (devices []kubeletplugin.Device, err error) {
+// prepare writes the CDI file of a claim.
+func (d *driver) prepare(claim *resourcev1.ResourceClaim, begin func(prepared) error) (state prepared, err error) {
 	// 1.1.0 is the first version with NetDevices.
 	spec := cdi.Spec{Version: "1.1.0", Kind: cdiKind}
-	var statuses []resourcev1.AllocatedDeviceStatus
-	for i := range claim.Status.Allocation.Devices.Results {
-		result := &claim.Status.Allocation.Devices.Results[i]
-		if result.Driver != driverName || result.Pool != d.pool {
-			continue
-		}
-		d.mu.Lock()
-		one, ok := d.devices[result.Device]
-		d.mu.Unlock()
+	for _, result := range d.results(claim) {
+		one, ok := d.device(result.Device)
 		if !ok {
-			return nil, fmt.Errorf("device %s is not on this node", result.Device)
+			return state, fmt.Errorf("device %s is not on this node", result.Device)
 		}
 		name := *one.Attributes["interfaceName"].StringValue
 		// The name has the claim's UID, because runtimes cache CDI devices.
@@ -116,36 +123,66 @@ func (d *driver) prepare(ctx context.Context, claim *resourcev1.ResourceClaim) (
 			Env:        []string{"NIC_" + strings.ToUpper(strings.ReplaceAll(result.Request, "-", "_")) + "=" + name},
 			NetDevices: []*cdi.LinuxNetDevice{{HostInterfaceName: name, Name: name}},
 		}})
-		devices = append(devices, kubeletplugin.Device{
+		state.Devices = append(state.Devices, kubeletplugin.Device{
 			Requests: []string{result.Request}, PoolName: result.Pool, DeviceName: result.Device, CDIDeviceIDs: []string{cdiKind + "=" + id}, ShareID: result.ShareID,
 		})
-		status := claimstatus.Bound(result, "Prepared", "The interface is ready for the Pod.")
-		status.NetworkData = &resourcev1.NetworkDeviceData{InterfaceName: name, HardwareAddress: one.mac}
-		statuses = append(statuses, status)
+	}
+	if err := begin(state); err != nil {
+		return state, err
 	}
 	if err := d.writeCDI(claim.UID, &spec); err != nil {
-		return nil, err
-	}
-	if _, err := d.status.Write(ctx, claim, statuses...); err != nil {
-		return nil, err
+		return state, err
 	}
 	fmt.Fprintf(d.stdout, "prepared claim %s/%s\n", claim.Namespace, claim.Name)
-	return devices, nil
+	return state, nil
 }
 
-// UnprepareResourceClaims removes the CDI files. The claims may be gone already;
-// the files are all that the driver has to remember.
-func (d *driver) UnprepareResourceClaims(_ context.Context, claims []kubeletplugin.NamespacedObject) (map[types.UID]error, error) {
+// statuses returns the status of the devices of a claim that is prepared. A device
+// that was unplugged since then has none.
+func (d *driver) statuses(claim *resourcev1.ResourceClaim) (statuses []resourcev1.AllocatedDeviceStatus) {
+	for _, result := range d.results(claim) {
+		if one, ok := d.device(result.Device); ok {
+			status := claimstatus.Bound(result, "Prepared", "The interface is ready for the Pod.")
+			status.NetworkData = &resourcev1.NetworkDeviceData{InterfaceName: *one.Attributes["interfaceName"].StringValue, HardwareAddress: one.mac}
+			statuses = append(statuses, status)
+		}
+	}
+	return statuses
+}
+
+// results returns the allocation results of a claim that are for this driver.
+func (d *driver) results(claim *resourcev1.ResourceClaim) (mine []*resourcev1.DeviceRequestAllocationResult) {
+	for i := range claim.Status.Allocation.Devices.Results {
+		if result := &claim.Status.Allocation.Devices.Results[i]; result.Driver == driverName && result.Pool == d.pool {
+			mine = append(mine, result)
+		}
+	}
+	return mine
+}
+
+func (d *driver) device(name string) (nic, bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	one, ok := d.devices[name]
+	return one, ok
+}
+
+// UnprepareResourceClaims removes the CDI files. The claims may be gone already.
+func (d *driver) UnprepareResourceClaims(ctx context.Context, claims []kubeletplugin.NamespacedObject) (map[types.UID]error, error) {
 	results := make(map[types.UID]error)
 	for _, claim := range claims {
-		err := os.Remove(d.cdiFile(claim.UID))
-		if errors.Is(err, fs.ErrNotExist) {
-			err = nil
-		}
-		results[claim.UID] = err
-		fmt.Fprintf(d.stdout, "unprepared claim %s/%s\n", claim.Namespace, claim.Name)
+		results[claim.UID] = d.claims.Unprepare(ctx, claim.NamespacedName, claim.UID)
 	}
 	return results, nil
+}
+
+// unprepare undoes prepare, whatever of it was done.
+func (d *driver) unprepare(_ context.Context, claim claimstore.Claim, _ prepared, _ claimstore.Phase) error {
+	if err := os.Remove(d.cdiFile(claim.UID)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	fmt.Fprintf(d.stdout, "unprepared claim %s\n", claim.NamespacedName)
+	return nil
 }
 
 // HandleError ends the driver after errors that it can't recover from.

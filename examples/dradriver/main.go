@@ -4,8 +4,8 @@
 // Dradriver is a whole DRA driver, to be copied: it lends the network interfaces
 // of a machine to Pods. Package kubeletplugin of k8s.io/dynamic-resource-allocation
 // speaks gRPC with the kubelet, package resourceslice publishes the devices, package
-// sysfs finds their PCI attributes, and package claimstatus writes the status of
-// claims.
+// sysfs finds their PCI attributes, package claimstore remembers the prepared claims,
+// and package claimstatus writes the status of claims.
 package main
 
 import (
@@ -25,6 +25,7 @@ import (
 
 	"github.com/kubewright/kubewright/resourceslice"
 	"github.com/kubewright/kubewright/resourceslice/claimstatus"
+	"github.com/kubewright/kubewright/resourceslice/claimstore"
 )
 
 const driverName = "nic.example.com"
@@ -87,11 +88,22 @@ func (o *options) run(ctx context.Context, client kubernetes.Interface, stdout i
 		return err
 	}
 	d := &driver{sys: os.DirFS(o.sysfs), cdiDir: o.cdiDir, pool: o.nodeName, status: status, stdout: stdout, changed: make(chan struct{})}
+	boot, err := claimstore.BootID()
+	if err != nil {
+		return err
+	}
+	d.claims, err = claimstore.Open(ctx, claimstore.Config[prepared]{
+		Dir: filepath.Join(o.pluginDir, "claims"), Driver: driverName, BootID: boot, Claims: client.ResourceV1(), Unprepare: d.unprepare,
+	})
+	if err != nil {
+		return err
+	}
 
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	published := make(chan error, 1)
+	published := make(chan error, 2)
 	go func() { published <- publisher.Run(ctx) }()
+	go func() { published <- d.claims.Run(ctx) }()
 	d.fail = stop
 	// Without a call of PublishResources the helper writes no ResourceSlices.
 	helper, err := kubeletplugin.Start(ctx, d,
@@ -99,11 +111,11 @@ func (o *options) run(ctx context.Context, client kubernetes.Interface, stdout i
 		kubeletplugin.PluginDataDirectoryPath(o.pluginDir), kubeletplugin.RegistrarDirectoryPath(o.kubeletDir))
 	if err != nil {
 		stop(nil)
-		return errors.Join(err, <-published)
+		return errors.Join(err, <-published, <-published)
 	}
 	o.scan(ctx, d, publisher)
 	helper.Stop()
-	err = <-published
+	err = errors.Join(<-published, <-published)
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
 		err = errors.Join(err, cause)
 	}

@@ -48,6 +48,12 @@ func (o *output) Write(p []byte) (int, error) {
 	return o.b.Write(p)
 }
 
+func (m *machine) printed() string {
+	m.out.mu.Lock()
+	defer m.out.mu.Unlock()
+	return m.out.b.String()
+}
+
 // newMachine returns a machine with the network interfaces eth0, which has a
 // link, and lo, which is on no PCI bus.
 func newMachine(t *testing.T) *machine {
@@ -264,10 +270,19 @@ func TestAClaimIsPreparedAndUnprepared(t *testing.T) {
 	await(healthapi.HealthStatus_UNHEALTHY)
 	m.eventually("a taint", func() bool { return len(slices()[0].Spec.Devices[0].Taints) == 1 })
 
+	// The next process of the driver answers from what this one has remembered.
+	stop()
+	m.start(client)
+	k = m.register()
+	if ids, _ := m.prepare(k, claim); len(ids) != 1 {
+		t.Errorf("CDI devices %v after a restart", ids)
+	}
 	for range 2 {
 		m.unprepare(k, claim)
 	}
-	stop()
+	if n := strings.Count(m.printed(), "prepared claim default/net\n"); n != 2 {
+		t.Errorf("%d lines about the claim, want that it was prepared once and unprepared once:\n%s", n, m.printed())
+	}
 	if n := len(slices()); n != 1 {
 		t.Errorf("%d slices after the end, want 1: the next process goes on with it", n)
 	}
