@@ -103,8 +103,10 @@ type Config struct {
 	// Authorizer replaces SubjectAccessReviews if it is set.
 	Authorizer authorizer.Authorizer
 
-	// MaxStreams bounds the open exec, attach, run, port-forward and log requests.
-	// More are answered with 429. Default: DefaultMaxStreams.
+	// MaxStreams bounds the open exec, attach, run, port-forward and log requests, and
+	// the connections that are forwarded. One pod may have a quarter of them, one user
+	// three quarters, and each at least 10. More are answered with 429. Default:
+	// DefaultMaxStreams.
 	MaxStreams int
 	// StreamIdleTimeout closes exec, attach and port-forward connections without
 	// traffic. Default: DefaultStreamIdleTimeout.

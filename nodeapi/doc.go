@@ -50,11 +50,13 @@
 //
 // A capability that the backend does not have is answered with 501 and its name,
 // an unknown pod or container with 404, a malformed request with 400, an invalid
-// log option with 422, and too many streams with 429. An error of the backend that
+// log option with 422, and too many streams with 429, of the node, of a pod (a quarter
+// of them) or of a user (three quarters). An error of the backend that
 // is an APIStatus of package k8s.io/apimachinery/pkg/api/errors keeps its status.
 //
-// Exec, attach and port-forward speak SPDY and WebSocket (v4.channel.k8s.io and
-// older). The context of a command ends when its client is gone. A followed log
+// Exec, attach and port-forward speak SPDY (v4.channel.k8s.io to v2) and WebSocket
+// (v4.channel.k8s.io and older). At most 256 KiB of input of a connection wait for
+// their reader. The context of a command ends when its client is gone. A followed log
 // ends when its reader does, when its client is gone, or [Config.LogDrain] after
 // the container has ended by the status of its pod.
 //

@@ -126,7 +126,7 @@ func (s *Server) serveLogs(w *response, r *http.Request, c Container, query url.
 			ended = func() bool { return s.hasEnded(c, now) }
 		}
 	}
-	ctx, _, end, err := s.streams.begin(r.Context())
+	ctx, _, end, err := s.streams.begin(r.Context(), shareOf(r.Context(), c.Pod))
 	if err != nil {
 		return err
 	}

@@ -5,7 +5,9 @@ package nodeapi
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -13,8 +15,11 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
-	"k8s.io/cri-streaming/pkg/streaming/portforward"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/kubewright/kubewright/nodeapi/internal/wire"
 )
 
 func (s *Server) servePortForward(w *response, r *http.Request, pod Pod, query url.Values) error {
@@ -34,18 +39,39 @@ func (s *Server) servePortForward(w *response, r *http.Request, pod Pod, query u
 	if err := upgradable(r); err != nil {
 		return err
 	}
-	ctx, st, end, err := s.streams.begin(r.Context())
+	of := shareOf(r.Context(), pod)
+	ctx, st, end, err := s.streams.begin(r.Context(), of)
 	if err != nil {
 		return err
 	}
 	defer end()
 	w.hijack = s.streams.takeOver(st)
-	call := &forwardCall{ctx: ctx, pod: pod, backend: s.backend.forward}
-	portforward.ServePortForward(w, r.WithContext(ctx), call, pod.Name, string(pod.UID), &portforward.V4Options{Ports: ports},
-		s.cfg.StreamIdleTimeout, s.cfg.StreamCreationTimeout, portforward.SupportedProtocols)
-	// The library does not wait for its goroutines.
+	f := &forwards{Server: s, ctx: ctx, of: of, pod: pod, pairs: make(map[string]*forwardPair)}
+	ended := ctx.Done()
+	var conn *wire.Conn
+	if ports == nil {
+		if conn, err = upgradeSPDY(w, r, []string{portForwardProtocol}, func(string) func(*wire.Stream) error { return f.open }); err != nil {
+			return err
+		}
+	} else {
+		var channels []*wire.Stream
+		if conn, channels, _, err = upgradeWebSocket(w, r, webSocketForwardProtocols, 2*len(ports)); err != nil {
+			return err
+		}
+		ended = f.begin(ports, channels)
+	}
+	select {
+	case <-ended:
+	case <-conn.Done(): // and no stream is opened after that
+	case <-ctx.Done():
+	}
 	st.cancel(errEnded)
-	return call.wait()
+	conn.Close(linger)
+	f.calls.Wait()
+	if cause := conn.Err(); cause != nil {
+		s.log(r).V(4).Info("The client has ended the connection", "cause", cause)
+	}
+	return f.panicked()
 }
 
 // parsePorts parses the ports of a WebSocket request.
@@ -62,63 +88,154 @@ func parsePorts(values []string) (ports []int32, err error) {
 	switch {
 	case len(ports) == 0:
 		return nil, badRequest("the query parameter port is required for a WebSocket")
-	case len(ports) > maxPorts:
-		return nil, badRequest("the query names %d ports, at most %d are allowed", len(ports), maxPorts)
+	case len(ports) > maxForwards:
+		return nil, badRequest("the query names %d ports, at most %d are allowed", len(ports), maxForwards)
 	}
 	return ports, nil
 }
 
-// maxPorts is the number of ports that fits in the channels of a WebSocket, two
-// for each.
-const maxPorts = 127
+// maxForwards bounds the forwarded connections of one request. So many ports fit in
+// the channels of a WebSocket, two for each.
+const maxForwards = 127
 
-// forwardCall is the calls of a PortForwarder for one request.
-type forwardCall struct {
-	ctx     context.Context
-	pod     Pod
-	backend PortForwarder
+// The protocols of port-forward requests.
+const portForwardProtocol = "portforward.k8s.io"
 
-	mu    sync.Mutex
+var webSocketForwardProtocols = []string{"v4.channel.k8s.io", "v4.base64.channel.k8s.io"}
+
+// forwards are the forwarded connections of one request.
+type forwards struct {
+	*Server
+	ctx   context.Context
+	of    share
+	pod   Pod
 	calls sync.WaitGroup
-	over  bool
+
+	mu sync.Mutex
+	// pairs are the connections that are open, or of which one stream is, by the
+	// client's request ID.
+	//
+	// Invariant: len(pairs) <= maxForwards.
+	pairs map[string]*forwardPair
 	err   error // the first panic
 }
 
-// PortForward implements portforward.PortForwarder.
-func (c *forwardCall) PortForward(_ context.Context, _, _ string, port int32, stream io.ReadWriteCloser) error {
-	c.mu.Lock()
-	if c.over {
-		c.mu.Unlock()
-		return errClientGone
-	}
-	c.calls.Add(1)
-	c.mu.Unlock()
-	defer c.calls.Done()
-	err := guard(func() error { return c.backend.PortForward(c.ctx, c.pod, uint16(port), stream) })
-	if _, ok := errors.AsType[*PanicError](err); ok {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.err = err
-		return errors.New("the node failed to serve this request")
-	}
-	if c.ctx.Err() != nil {
-		// The library resets a stream only for an error, which it would log. Data
-		// that is not read would keep goroutines of the connection without limit.
-		if s, ok := stream.(interface{ Reset() error }); ok {
-			_ = s.Reset()
-		}
-		return nil
-	}
-	return err
+// forwardPair is the two streams of a forwarded connection.
+type forwardPair struct {
+	id            string
+	port          uint16
+	data, failure *wire.Stream
+	late          *time.Timer // ends a pair that is not complete
 }
 
-// wait waits for the calls and prevents further ones.
-func (c *forwardCall) wait() error {
-	c.mu.Lock()
-	c.over = true
-	c.mu.Unlock()
-	c.calls.Wait()
-	return c.err
+// open is called for each stream that a client of SPDY opens.
+func (f *forwards) open(st *wire.Stream) error {
+	id, kind := st.Headers.Get(corev1.PortForwardRequestIDHeader), st.Headers.Get(corev1.StreamType)
+	port, err := strconv.ParseUint(st.Headers.Get(corev1.PortHeader), 10, 16)
+	if err != nil || port == 0 || id == "" || kind != corev1.StreamTypeData && kind != corev1.StreamTypeError {
+		return wire.ErrRefused
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	p := f.pairs[id]
+	if p == nil {
+		if len(f.pairs) >= maxForwards {
+			return wire.ErrRefused
+		}
+		p = &forwardPair{id: id}
+		p.late = time.AfterFunc(f.cfg.StreamCreationTimeout, func() { f.drop(p) })
+		f.pairs[id] = p
+	}
+	at := &p.data
+	if kind == corev1.StreamTypeError {
+		at = &p.failure
+		st.Discard()
+	} else {
+		p.port = uint16(port)
+	}
+	if *at != nil {
+		return wire.ErrRefused
+	}
+	*at = st
+	if err := st.Accept(); err != nil {
+		return err
+	}
+	if p.data != nil && p.failure != nil {
+		p.late.Stop()
+		f.calls.Go(func() { f.forward(p) })
+	}
+	return nil
+}
+
+// begin forwards the ports of a WebSocket. The channel that it returns is closed when
+// all have ended.
+func (f *forwards) begin(ports []int32, channels []*wire.Stream) <-chan struct{} {
+	for i, port := range ports {
+		p := &forwardPair{port: uint16(port), data: channels[2*i], failure: channels[2*i+1]}
+		p.failure.Discard()
+		for _, st := range []*wire.Stream{p.data, p.failure} {
+			_, _ = st.Write(binary.LittleEndian.AppendUint16(nil, p.port))
+		}
+		f.calls.Go(func() { f.forward(p) })
+	}
+	ended := make(chan struct{})
+	go func() {
+		f.calls.Wait()
+		close(ended)
+	}()
+	return ended
+}
+
+// drop ends a pair of which the client did not open the second stream.
+func (f *forwards) drop(p *forwardPair) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if p.data != nil && p.failure != nil {
+		return
+	}
+	for _, st := range []*wire.Stream{p.data, p.failure} {
+		if st != nil {
+			st.Reset()
+		}
+	}
+	delete(f.pairs, p.id)
+}
+
+// forward calls the backend for a pair.
+func (f *forwards) forward(p *forwardPair) {
+	err := f.call(p)
+	switch {
+	case f.ctx.Err() != nil:
+		p.data.Reset()
+	case err != nil:
+		_, sentence := answerTo(err)
+		_, _ = fmt.Fprintf(p.failure, "error forwarding port %d to pod %s, uid %s: %s", p.port, f.pod.Name, f.pod.UID, sentence)
+		p.data.Reset()
+	default:
+		p.data.Finish()
+	}
+	p.failure.Finish()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.pairs, p.id)
+	if _, ok := errors.AsType[*PanicError](err); ok {
+		f.err = err
+	}
+}
+
+func (f *forwards) call(p *forwardPair) error {
+	ctx, _, end, err := f.streams.begin(f.ctx, f.of)
+	if err != nil {
+		return err
+	}
+	defer end()
+	return guard(func() error { return f.backend.forward.PortForward(ctx, f.pod, p.port, p.data) })
+}
+
+func (f *forwards) panicked() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.err
 }
 
 // Copy copies bytes between a forwarded stream and a connection in both

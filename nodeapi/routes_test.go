@@ -157,7 +157,7 @@ func FuzzQueries(f *testing.F) {
 		}
 		remote, err := remoteOptions(query)
 		check(err)
-		if err == nil && remote.TTY && remote.Stderr {
+		if err == nil && remote.tty && remote.stderr {
 			t.Fatalf("%q: %+v", raw, remote)
 		}
 		ports, err := parsePorts(query["port"])

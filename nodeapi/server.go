@@ -19,6 +19,7 @@ import (
 
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 )
@@ -57,7 +58,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	s := &Server{
 		cfg: cfg, backend: newBackend(cfg.Backend), authenticator: cfg.Authenticator, authorizer: cfg.Authorizer,
-		streams: newStreams(cfg.MaxStreams, cfg.Hooks.Streams), ready: ready{cfg.Name, make(chan struct{})},
+		streams: newStreams(cfg.MaxStreams, cfg.StreamIdleTimeout, cfg.Hooks.Streams), ready: ready{cfg.Name, make(chan struct{})},
 	}
 	var err error
 	if s.authenticator == nil {
@@ -220,6 +221,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	user, err := s.authenticate(r)
 	if err == nil {
 		done.User = user.GetName()
+		r = r.WithContext(request.WithUser(r.Context(), user))
 		route := parsePath(r.URL.Path, r.URL.RawPath)
 		done.Endpoint = string(route.endpoint)
 		if err = s.authorize(r, user, route.endpoint); err == nil {
@@ -281,8 +283,8 @@ func (s *Server) serve(w *response, r *http.Request, to route) error {
 	}
 }
 
-// response is the http.ResponseWriter of a request. It has no method Unwrap:
-// package cri-streaming would go past it to the connection.
+// response is the http.ResponseWriter of a request. It has no method Unwrap, by
+// which the connection would be taken over past it.
 type response struct {
 	w       http.ResponseWriter
 	code    int

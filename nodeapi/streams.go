@@ -13,21 +13,47 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"time"
+
+	"k8s.io/apiserver/pkg/endpoints/request"
 )
 
 // streams counts the open streams, and ends them when the Server stops.
 type streams struct {
 	max    int
+	idle   time.Duration // after which a connection without traffic is closed
 	opened func(StreamsOpen)
 
 	mu      sync.Mutex
 	open    map[*openStream]struct{}
 	stopped bool
-	idle    chan struct{} // closed when stopped and no stream is open
+	settled chan struct{} // closed when stopped and no stream is open
 }
 
-// openStream is a request that may last: a log, a command, a port-forward.
+// A share says who holds a stream. None may hold all of them.
+type share struct{ pod, user string }
+
+// shareOf returns the share of a request for a pod.
+func shareOf(ctx context.Context, pod Pod) share {
+	to := share{pod: pod.String()}
+	if u, ok := request.UserFrom(ctx); ok {
+		to.user = u.GetName()
+	}
+	return to
+}
+
+// undivided is the number of streams that any pod or user may hold.
+const undivided = 10
+
+// perPod and perUser are the streams that one pod and one user may hold. An API
+// server is one user for all of its clients.
+func (s *streams) perPod() int  { return max(s.max/4, undivided) }
+func (s *streams) perUser() int { return max(s.max*3/4, undivided) }
+
+// openStream is a request that may last: a log, a command, a port-forward, and each
+// connection that is forwarded.
 type openStream struct {
+	of     share
 	cancel context.CancelCauseFunc
 	conn   net.Conn // set when the connection was taken over
 }
@@ -39,26 +65,20 @@ var (
 	errEnded      = errors.New("the stream has ended")
 )
 
-func newStreams(limit int, opened func(StreamsOpen)) *streams {
-	return &streams{max: limit, opened: opened, open: make(map[*openStream]struct{}), idle: make(chan struct{})}
+func newStreams(limit int, idle time.Duration, opened func(StreamsOpen)) *streams {
+	return &streams{max: limit, idle: idle, opened: opened, open: make(map[*openStream]struct{}), settled: make(chan struct{})}
 }
 
 // begin adds a stream. Its context ends with that of the request, when the client
 // is gone, or when the Server stops. end must be called when it has ended.
-func (s *streams) begin(ctx context.Context) (_ context.Context, st *openStream, end func(), err error) {
-	st = &openStream{}
+func (s *streams) begin(ctx context.Context, of share) (_ context.Context, st *openStream, end func(), err error) {
+	st = &openStream{of: of}
 	ctx, st.cancel = context.WithCancelCause(ctx)
 	s.mu.Lock()
-	n := len(s.open)
-	switch {
-	case s.stopped:
-		err = &statusError{http.StatusServiceUnavailable, stopping}
-	case n >= s.max:
-		err = &statusError{http.StatusTooManyRequests, fmt.Sprintf("the node has %d open log, exec, attach and port-forward requests, its maximum; try again later", n)}
-	default:
+	if err = s.admit(of); err == nil {
 		s.open[st] = struct{}{}
 	}
-	n = len(s.open)
+	n := len(s.open)
 	s.mu.Unlock()
 	s.report(n, err != nil)
 	if err != nil {
@@ -69,7 +89,7 @@ func (s *streams) begin(ctx context.Context) (_ context.Context, st *openStream,
 		st.cancel(errEnded)
 		s.mu.Lock()
 		if st.conn != nil {
-			_ = st.conn.Close() // package remotecommand leaves it open after a failed handshake
+			_ = st.conn.Close()
 		}
 		delete(s.open, st)
 		n := len(s.open)
@@ -79,19 +99,46 @@ func (s *streams) begin(ctx context.Context) (_ context.Context, st *openStream,
 	}), nil
 }
 
+// admit returns an error if no stream may be opened. s.mu must be held.
+func (s *streams) admit(of share) error {
+	var pod, user int
+	for st := range s.open {
+		if st.of.pod == of.pod {
+			pod++
+		}
+		if st.of.user == of.user {
+			user++
+		}
+	}
+	whose, n := "", 0
+	switch {
+	case s.stopped:
+		return &statusError{http.StatusServiceUnavailable, stopping}
+	case len(s.open) >= s.max:
+		whose, n = "the node has", len(s.open)
+	case pod >= s.perPod():
+		whose, n = "pod "+of.pod+" has", pod
+	case user >= s.perUser():
+		whose, n = fmt.Sprintf("user %q has", of.user), user
+	default:
+		return nil
+	}
+	return &statusError{http.StatusTooManyRequests, fmt.Sprintf("%s %d open log, exec, attach and port-forward streams, the maximum; try again later", whose, n)}
+}
+
 func (s *streams) report(n int, rejected bool) {
 	if s.opened != nil {
 		s.opened(StreamsOpen{Open: n, Rejected: rejected})
 	}
 }
 
-// settle closes idle if it is due. s.mu must be held.
+// settle closes settled if it is due. s.mu must be held.
 func (s *streams) settle() {
 	if s.stopped && len(s.open) == 0 {
 		select {
-		case <-s.idle:
+		case <-s.settled:
 		default:
-			close(s.idle)
+			close(s.settled)
 		}
 	}
 }
@@ -121,7 +168,7 @@ func (s *streams) close() {
 // wait returns when no stream is open after stop, or with the error of ctx.
 func (s *streams) wait(ctx context.Context) error {
 	select {
-	case <-s.idle:
+	case <-s.settled:
 		return nil
 	case <-ctx.Done():
 		return fmt.Errorf("streams did not end: %w", ctx.Err())
@@ -131,7 +178,8 @@ func (s *streams) wait(ctx context.Context) error {
 // takeOver returns the function that wraps the hijacked connection of st.
 func (s *streams) takeOver(st *openStream) func(net.Conn) net.Conn {
 	return func(conn net.Conn) net.Conn {
-		c := &streamConn{Conn: conn, gone: st.cancel}
+		c := &streamConn{Conn: conn, gone: st.cancel, idle: s.idle}
+		c.timer = time.AfterFunc(s.idle, func() { _ = c.Close() })
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		st.conn = c
@@ -139,12 +187,14 @@ func (s *streams) takeOver(st *openStream) func(net.Conn) net.Conn {
 	}
 }
 
-// streamConn is a hijacked connection. The streaming libraries read from it all
-// the time, so a failed read is how the loss of a client is noticed: the context
-// of a hijacked request does not end with its client.
+// streamConn is a hijacked connection. Package wire reads from it all the time, so a
+// failed read is how the loss of a client is noticed: the context of a hijacked
+// request does not end with its client. It is closed after idle without traffic.
 type streamConn struct {
 	net.Conn
-	gone context.CancelCauseFunc
+	gone  context.CancelCauseFunc
+	idle  time.Duration
+	timer *time.Timer
 }
 
 func (c *streamConn) Read(p []byte) (int, error) {
@@ -152,19 +202,30 @@ func (c *streamConn) Read(p []byte) (int, error) {
 	if err != nil {
 		c.gone(errClientGone)
 	}
+	c.timer.Reset(c.idle)
+	return n, err
+}
+
+func (c *streamConn) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	c.timer.Reset(c.idle)
 	return n, err
 }
 
 func (c *streamConn) Close() error {
+	c.timer.Stop()
 	c.gone(errClientGone)
 	return c.Conn.Close()
 }
 
-// hijackBuffer is the size of the buffers of a taken over connection: two TLS
-// records.
-const hijackBuffer = 32 << 10
+// The buffers of a taken over connection: two TLS records of input, and the header of
+// a message.
+const (
+	readBuffer  = 32 << 10
+	writeBuffer = 1 << 10
+)
 
-// Hijack implements http.Hijacker for the streaming libraries.
+// Hijack implements http.Hijacker.
 func (w *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	hijacker, ok := w.w.(http.Hijacker)
 	if !ok || w.hijack == nil {
@@ -183,5 +244,5 @@ func (w *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 		early, _ := buffered.Reader.Peek(n)
 		from = io.MultiReader(bytes.NewReader(bytes.Clone(early)), wrapped)
 	}
-	return wrapped, bufio.NewReadWriter(bufio.NewReaderSize(from, hijackBuffer), bufio.NewWriterSize(wrapped, hijackBuffer)), nil
+	return wrapped, bufio.NewReadWriter(bufio.NewReaderSize(from, readBuffer), bufio.NewWriterSize(wrapped, writeBuffer)), nil
 }

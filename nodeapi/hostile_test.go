@@ -1,0 +1,340 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package nodeapi
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gorilla/websocket"
+	"github.com/moby/spdystream/spdy"
+)
+
+// rawSPDY upgrades a connection by hand, for clients that break rules.
+type rawSPDY struct {
+	net.Conn
+	*rig
+	framer *spdy.Framer
+	next   uint32
+}
+
+func (r *rig) rawSPDY(path, protocol string) *rawSPDY {
+	r.Helper()
+	conn, err := tls.Dial("tcp", strings.TrimPrefix(r.url, "https://"), &tls.Config{InsecureSkipVerify: true})
+	if err != nil {
+		r.Fatal(err)
+	}
+	r.Cleanup(func() { _ = conn.Close() })
+	fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: node\r\nAuthorization: Bearer admin\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\nX-Stream-Protocol-Version: %s\r\n\r\n", path, protocol)
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil || resp.StatusCode != http.StatusSwitchingProtocols {
+		r.Fatal(err, resp)
+	}
+	framer, err := spdy.NewFramer(conn, conn)
+	if err != nil {
+		r.Fatal(err)
+	}
+	return &rawSPDY{conn, r, framer, 1}
+}
+
+// open opens a stream and does not wait for the reply. Headers are names and values.
+func (c *rawSPDY) open(headers ...string) (id uint32, err error) {
+	h := http.Header{}
+	for i := 0; i < len(headers); i += 2 {
+		h.Set(headers[i], headers[i+1])
+	}
+	id = c.next
+	c.next += 2
+	return id, c.framer.WriteFrame(&spdy.SynStreamFrame{StreamId: spdy.StreamId(id), Headers: h})
+}
+
+// flood sends data frames until the server does not take them any more. It returns
+// the number of bytes.
+func (c *rawSPDY) flood(id uint32, frame, most int) (sent int) {
+	data := make([]byte, 8+frame)
+	binary.BigEndian.PutUint32(data, id)
+	binary.BigEndian.PutUint32(data[4:], uint32(frame))
+	for sent < most {
+		_ = c.SetWriteDeadline(time.Now().Add(time.Second))
+		n, err := c.Write(data)
+		if sent += n; err != nil {
+			break
+		}
+	}
+	return sent
+}
+
+// heap is the memory that is in use.
+func heap() int64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapInuse + m.StackInuse)
+}
+
+// nothingLeft reports whether no goroutine serves an upgraded connection.
+func nothingLeft(stacks []byte) bool {
+	return !bytes.Contains(stacks, []byte("internal/wire.")) && !bytes.Contains(stacks, []byte("spdystream.")) && !bytes.Contains(stacks, []byte("wsstream."))
+}
+
+// idleBackend has commands and forwards that read nothing.
+func idleBackend() (b *testBackend, started chan struct{}) {
+	started = make(chan struct{}, 1000)
+	wait := func(ctx context.Context) error {
+		started <- struct{}{}
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	return &testBackend{
+		exec:    func(ctx context.Context, _ Container, _ []string, _ Streams) error { return wait(ctx) },
+		attach:  func(ctx context.Context, _ Container, _ Streams) error { return wait(ctx) },
+		forward: func(ctx context.Context, _ Pod, _ uint16, _ io.ReadWriteCloser) error { return wait(ctx) },
+	}, started
+}
+
+const (
+	execPath    = "/exec/default/web/main?command=x&input=1&output=1"
+	attachPath  = "/attach/default/web/main?input=1&output=1"
+	forwardPath = "/portForward/default/web"
+)
+
+// TestInputThatIsNotReadTakesLittleMemory: one connection took 800 MiB, and kept them
+// after its client was gone.
+func TestInputThatIsNotReadTakesLittleMemory(t *testing.T) {
+	const most = 64 << 20
+	b, started := idleBackend()
+	r := start(t, b, nil)
+	spdyClient := func(path, protocol string, streams [][]string) func() int {
+		return func() (sent int) {
+			c := r.rawSPDY(path, protocol)
+			var ids []uint32
+			for _, headers := range streams {
+				id, err := c.open(headers...)
+				if err != nil {
+					t.Fatal(err)
+				}
+				ids = append(ids, id)
+			}
+			await(t, "the call", started)
+			for _, id := range ids {
+				sent = max(sent, c.flood(id, 1<<20, most))
+			}
+			return sent
+		}
+	}
+	command := [][]string{{"streamType", "error"}, {"streamType", "stdout"}, {"streamType", "stdin"}}
+	forward := [][]string{{"streamType", "error", "port", "80", "requestID", "1"}, {"streamType", "data", "port", "80", "requestID", "1"}}
+	webSocketClient := func(path string) func() int {
+		return func() (sent int) {
+			ws := r.webSocket(path, "v4.channel.k8s.io")
+			await(t, "the call", started)
+			for sent < most {
+				_ = ws.SetWriteDeadline(time.Now().Add(time.Second))
+				if err := ws.WriteMessage(websocket.BinaryMessage, make([]byte, 1<<20)); err != nil {
+					return sent
+				}
+				sent += 1 << 20
+			}
+			return sent
+		}
+	}
+	for name, flood := range map[string]func() int{
+		"exec":                   spdyClient(execPath, "v4.channel.k8s.io", command),
+		"attach":                 spdyClient(attachPath, "v4.channel.k8s.io", command),
+		"port-forward":           spdyClient(forwardPath, "portforward.k8s.io", forward),
+		"exec, WebSocket":        webSocketClient(execPath),
+		"port-forward,WebSocket": webSocketClient(forwardPath + "?port=80"),
+	} {
+		before := heap()
+		sent := flood()
+		if took := heap() - before; took > 8<<20 {
+			t.Errorf("%s: %d MiB are in use after a client has sent %d MiB that are not read", name, took>>20, sent>>20)
+		}
+	}
+	r.stop()
+	awaitStacks(t, "the connections to end", nothingLeft)
+}
+
+// TestStreamsThatNobodyAskedForEndTheConnection: each of them kept a goroutine of the
+// connection, and what was queued behind it, after the client was gone.
+func TestStreamsThatNobodyAskedForEndTheConnection(t *testing.T) {
+	b, started := idleBackend()
+	r := start(t, b, nil)
+	for _, path := range []string{execPath, attachPath} {
+		c := r.rawSPDY(path, "v4.channel.k8s.io")
+		for _, kind := range []string{"error", "stdout", "stdin", "stderr", "resize"} { // the last two have no effect
+			if _, err := c.open("streamType", kind); err != nil {
+				t.Fatal(err)
+			}
+		}
+		await(t, "the call", started)
+		for err := error(nil); err == nil; {
+			_, err = c.open("streamType", "stdin")
+		}
+		_ = c.Close()
+	}
+	c := r.rawSPDY(execPath, "v4.channel.k8s.io") // before the command begins
+	_, _ = c.open("streamType", "unknown")
+	r.awaitEnd(c)
+	awaitStacks(t, "the connections to end", nothingLeft)
+}
+
+// awaitEnd waits until the server closes the connection.
+func (r *rig) awaitEnd(c net.Conn) {
+	r.Helper()
+	_ = c.SetReadDeadline(time.Now().Add(patience))
+	if _, err := io.Copy(io.Discard, c); errors.Is(err, os.ErrDeadlineExceeded) {
+		r.Fatal("the server does not close the connection")
+	}
+}
+
+func TestAClientThatDoesNotOpenItsStreamsIsGivenUp(t *testing.T) {
+	b, _ := idleBackend()
+	r := start(t, b, func(cfg *Config) { cfg.StreamCreationTimeout = 10 * time.Millisecond })
+	c := r.rawSPDY(execPath, "v4.channel.k8s.io")
+	_, _ = c.open("streamType", "error")
+	r.awaitEnd(c)
+	if done := r.awaitRequest(endpointExec); done.Err == nil || !strings.Contains(done.Err.Error(), "in time") {
+		t.Error(done.Err)
+	}
+	// Half of a forward goes, and the others of the connection go on.
+	c = r.rawSPDY(forwardPath, "portforward.k8s.io")
+	id, _ := c.open("streamType", "error", "port", "80", "requestID", "1")
+	for {
+		frame, err := c.framer.ReadFrame()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if reset, ok := frame.(*spdy.RstStreamFrame); ok {
+			if uint32(reset.StreamId) != id {
+				t.Errorf("stream %d is reset", reset.StreamId)
+			}
+			break
+		}
+	}
+	awaitStacks(t, "nothing but the reader", func(s []byte) bool { return !bytes.Contains(s, []byte("(*forwards).forward(")) })
+}
+
+// TestTheForwardsOfAConnectionAreLimited: one request opened any number of them.
+func TestTheForwardsOfAConnectionAreLimited(t *testing.T) {
+	b, started := idleBackend()
+	r := start(t, b, nil)
+	c := r.rawSPDY(forwardPath, "portforward.k8s.io")
+	refused := make(chan uint32, 1000)
+	go func() {
+		defer close(refused)
+		for {
+			frame, err := c.framer.ReadFrame()
+			if err != nil {
+				return
+			}
+			if reset, ok := frame.(*spdy.RstStreamFrame); ok {
+				refused <- uint32(reset.StreamId)
+			}
+		}
+	}()
+	for i := range maxForwards {
+		for _, kind := range []string{"error", "data"} {
+			if _, err := c.open("streamType", kind, "port", "80", "requestID", strconv.Itoa(i)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		await(t, "a forward", started)
+	}
+	for _, headers := range [][]string{
+		{"streamType", "error", "port", "80", "requestID", "more"},
+		{"streamType", "error", "port", "80", "requestID", "1"}, // a second one
+		{"streamType", "stdin", "port", "80", "requestID", "1"},
+		{"streamType", "error", "port", "0", "requestID", "x"},
+		{"streamType", "error", "port", "65536", "requestID", "x"},
+		{"streamType", "error", "port", "80"},
+	} {
+		id, err := c.open(headers...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := await(t, "the refusal", refused); got != id {
+			t.Errorf("%v: stream %d is refused, want %d", headers, got, id)
+		}
+	}
+	if n := r.streams.count(); n != 1+maxForwards {
+		t.Errorf("%d streams are open", n)
+	}
+	_ = c.Close()
+	awaitStacks(t, "the forwards to end", func(s []byte) bool {
+		return nothingLeft(s) && !bytes.Contains(s, []byte("(*forwards).forward("))
+	})
+	if n := r.streams.count(); n != 0 {
+		t.Errorf("%d streams are open", n)
+	}
+}
+
+func (s *streams) count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.open)
+}
+
+// TestAClientThatLeavesDuringAForwardLeavesNothing: one that left between its data
+// stream and the call of the backend left goroutines.
+func TestAClientThatLeavesDuringAForwardLeavesNothing(t *testing.T) {
+	r := start(t, &testBackend{forward: echo}, nil)
+	for i := range 50 {
+		c := r.rawSPDY(forwardPath, "portforward.k8s.io")
+		for _, kind := range []string{"error", "data"} {
+			_, _ = c.open("streamType", kind, "port", "80", "requestID", strconv.Itoa(i))
+		}
+		if i%2 == 0 {
+			_ = c.NetConn().(*net.TCPConn).SetLinger(0) // a reset
+		}
+		_ = c.Close()
+	}
+	awaitStacks(t, "the connections to end", nothingLeft)
+}
+
+func (c *rawSPDY) NetConn() net.Conn { return c.Conn.(*tls.Conn).NetConn() }
+
+// TestNoPodOrUserHoldsAllStreams: one pod's followers denied all others.
+func TestNoPodOrUserHoldsAllStreams(t *testing.T) {
+	s := newStreams(100, time.Hour, nil)
+	fill := func(of share, want int) (ends []func()) {
+		t.Helper()
+		for {
+			_, _, end, err := s.begin(t.Context(), of)
+			if err != nil {
+				if len(ends) != want || !strings.Contains(err.Error(), "maximum") {
+					t.Errorf("%v has %d streams, want %d: %v", of, len(ends), want, err)
+				}
+				return ends
+			}
+			ends = append(ends, end)
+		}
+	}
+	ends := fill(share{"a/web", "one"}, 25)
+	fill(share{"b/web", "one"}, 25)
+	fill(share{"c/web", "one"}, 25)
+	fill(share{"d/web", "one"}, 0) // the user's share
+	fill(share{"a/web", "two"}, 0) // the pod's share
+	fill(share{"d/web", "two"}, 25)
+	fill(share{"e/web", "two"}, 0) // all
+	ends[0]()
+	fill(share{"e/web", "two"}, 1)
+	few := newStreams(3, time.Hour, nil)
+	s = few
+	fill(share{"a/web", "one"}, 3)
+}
