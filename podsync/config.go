@@ -158,13 +158,26 @@ type Policy struct {
 	// pod with 404; the credentials of a node get 403, and the orphan is kept
 	// and reported.
 	ExclusiveBackend bool
+	// CompleteList says that a List without an error is always complete, as that of a
+	// provider that keeps its pods in its own memory. A pod that it leaves out is lost, also
+	// if all are: such a provider must not wait for MassHold when it has started again.
+	CompleteList bool
 	// MassHold is the time that the API must say that pods are gone before their
 	// instances are stopped, if more than five and more than a quarter of the
 	// provider's pods are gone, or all of two or more. So many are probably a
 	// mistake, such as a wrong cluster or an API server that was restored from a
-	// backup. [Hooks.MassOrphans] is called in the meantime. The time begins again
+	// backup. So are pods that were replaced under their own names, if the API server shows
+	// an older state than before. A new process can't know that: to it they are instances
+	// without pods, which are held just so, even if they were replaced in an ordinary way
+	// while no process ran.
+	//
+	// It is also the time that the provider's List must leave out pods before they count as
+	// lost, if it leaves out as many: a back end that fails may answer with an empty list. Pods
+	// that an [Inspector] does not know are not held, nor any with CompleteList.
+	//
+	// [Hooks.MassOrphans] is called in the meantime. The time begins again
 	// with each process. A negative value means that the instances are never
-	// stopped. Default: DefaultMassHold.
+	// stopped, and the pods never lost. Default: DefaultMassHold.
 	MassHold time.Duration
 	// Overlap lets a pod start while another one of its namespace and name has
 	// not stopped. Default: it waits, as backends that go by names and

@@ -76,7 +76,9 @@ type Controller struct {
 	breaker   breaker
 	effects   []func()
 	synced    bool // the first List was reconciled
+	restored  bool // the informer's last list is older than the one before
 	heldBack  bool // the last pass has found too many orphans
+	lossHeld  bool // the last List has left out too many pods
 	draining  bool // Run's context is done
 	closed    bool // Run has returned
 }
@@ -277,7 +279,7 @@ func (c *Controller) Report(st State) {
 	}
 	if t != nil && t.provider.fp == fp && t.stopped() == st.Stopped {
 		c.seq++
-		t.provider.seenSeq, t.provider.absences = c.seq, 0
+		t.provider.seenSeq, t.provider.absences, t.provider.lostSince = c.seq, 0, 0
 		return
 	}
 	st = st.private()

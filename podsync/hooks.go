@@ -25,7 +25,8 @@ type Hooks struct {
 	StageChanged func(StageChanged)
 	// Dropped is called when a report, a status field or an instance is ignored.
 	Dropped func(Dropped)
-	// MassOrphans is called each minute while so many pods are gone from the
+	// MassOrphans is called with each List while it leaves out so many pods that they are
+	// not taken for lost, and each minute while so many pods are gone from the
 	// API that their instances are held back, and once without any when that is
 	// over: the pods are back, the instances are gone, or [Policy.MassHold] is
 	// over and they are being stopped.
@@ -169,8 +170,12 @@ type MassOrphans struct {
 	// Refs are the instances that are held back. The API has confirmed that
 	// their pods are gone. Empty means that none is held back any longer.
 	Refs []Ref
-	// Held is the number of all pods that the provider holds.
+	// Held is the number of all pods that the provider holds, or, if Lost is set, that it
+	// should hold.
 	Held int
+	// Lost says that it is the other way round: Refs are pods that the API has, that had
+	// started, and that the provider's List leaves out.
+	Lost bool
 }
 
 // A Stage is a stage of a pod between its binding to the node and the moment at which

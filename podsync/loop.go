@@ -338,7 +338,7 @@ func (c *Controller) handlers() cache.ResourceEventHandler {
 			// A relist shows a pod that was deleted and created again under its
 			// name as a change.
 			if a, b := versionOf(old), versionOf(obj); a != nil && b != nil && a.uid() != b.uid() {
-				c.onPodDelete(old)
+				c.onPodReplaced(a, b)
 			}
 			c.onPodUpdate(obj)
 		},
@@ -376,7 +376,7 @@ func (c *Controller) onPodUpdate(obj any) {
 	}
 	t.api.cached = true
 	if t.api.pod == nil || !olderVersion(v.resourceVersion(), t.api.pod.resourceVersion()) || t.rewound(v) {
-		t.api.presence, t.sched.goneSince = presencePresent, 0
+		t.api.presence, t.api.restored, t.sched.goneSince = presencePresent, false, 0
 	}
 	if !t.setPod(&c.rules, now, v) {
 		return
@@ -441,7 +441,7 @@ func (c *Controller) refuse(pod *corev1.Pod, err error) {
 // supersede records that other pods of the name of t are gone, because the API has t.
 func (c *Controller) supersede(t *podState, now instant) {
 	for other := t.next; other != nil; other = other.next {
-		if !other.orphan() && (other.api.cached || other.api.presence == presenceMissing) {
+		if !other.orphan() && !other.api.restored && (other.api.cached || other.api.presence == presenceMissing) {
 			other.api.cached = false
 			other.markDeleted(now)
 			c.markDirty(other)
@@ -478,6 +478,29 @@ func (c *Controller) classifyFresh(t *podState) {
 	}
 }
 
+// onPodReplaced applies that a list has another pod of the same name instead of old. It is gone,
+// unless the API server was restored from a backup: then the pod may have never been deleted,
+// and the API is asked as for any pod that a list left out.
+func (c *Controller) onPodReplaced(old, next *version) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	t := c.tracks[old.uid()]
+	if c.closed || t == nil || t.api.pod == nil {
+		return
+	}
+	now := c.now()
+	t.api.cached = false
+	t.api.restored = c.restored || olderVersion(next.resourceVersion(), old.resourceVersion())
+	if t.api.restored {
+		t.markMissing(now)
+		wake(c.verify)
+	} else {
+		t.markDeleted(now)
+	}
+	c.markDirty(t)
+	wake(c.kick)
+}
+
 // onPodDelete applies that the informer no longer has a pod.
 func (c *Controller) onPodDelete(obj any) {
 	last, tombstone := obj.(cache.DeletedFinalStateUnknown)
@@ -495,6 +518,7 @@ func (c *Controller) onPodDelete(obj any) {
 		t.api.cached = false
 		if tombstone {
 			// A LIST left it out, which is not as certain as an event.
+			t.api.restored = c.restored
 			t.markMissing(now)
 			wake(c.verify)
 		} else {
@@ -575,6 +599,7 @@ func (c *Controller) newInformer() cache.SharedIndexInformer {
 			return stream, err
 		},
 		Client:        c.cfg.Client,
+		Listed:        c.informerListed,
 		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", c.cfg.NodeName).String(),
 		ListTimeout:   max(listTimeout, c.cfg.CallTimeout),
 		AnswerTimeout: c.cfg.CallTimeout,
@@ -584,6 +609,15 @@ func (c *Controller) newInformer() cache.SharedIndexInformer {
 	informer := cache.NewSharedIndexInformerWithOptions(source, &corev1.Pod{}, cache.SharedIndexInformerOptions{})
 	_ = informer.SetTransform(Compact) // fails only once it runs
 	return informer
+}
+
+// informerListed compares the version of a list with the last one that the informer had. If the
+// list is older, the API server was restored from a backup.
+func (c *Controller) informerListed(version string) {
+	last := c.informer.LastSyncResourceVersion()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.restored = olderVersion(version, last)
 }
 
 // informerCalled calls Hooks.APICall for a request of the informer.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -293,4 +294,187 @@ func (w *world) starts(n int) (calls []string) {
 		calls = append(calls, fmt.Sprint("start p", i))
 	}
 	return calls
+}
+
+// restored restores the backup while the controller can't see the API server.
+func (w *world) restored(restore func(), then func()) {
+	blind := w.server.Inject(apitest.Fault{Match: apitest.Match{User: nodeUser}, Err: apitest.ErrConnRefused})
+	w.server.BreakWatches(watches)
+	restore()
+	then()
+	w.server.Compact()
+	blind()
+	pass(90 * time.Second)
+}
+
+// replace makes another pod of the name, as a StatefulSet does.
+func (w *world) replace(name string) {
+	apitest.Delete[*corev1.Pod](w.server, "default", name)
+	w.server.Put(newPod(name))
+}
+
+// An API server that was restored from a backup has the StatefulSet of before: its pods have the
+// names of those that run, and other UIDs. They are held like pods that are gone.
+func TestPodsReplacedByARestoredAPIServerAreHeld(t *testing.T) {
+	const n = 10
+	for name, tc := range map[string]struct {
+		outage func(w *world, restore func())
+		held   bool
+	}{
+		"restored": {func(w *world, restore func()) {
+			w.restored(restore, func() {
+				for i := range n {
+					w.server.Put(newPod(fmt.Sprint("p", i)))
+				}
+			})
+		}, true},
+		"restored, and replaced later": {func(w *world, restore func()) {
+			w.restored(restore, func() {})
+			for i := range n {
+				w.server.Put(newPod(fmt.Sprint("p", i)))
+			}
+			pass(time.Minute)
+		}, true},
+		"rolled in an outage": {func(w *world, _ func()) {
+			w.restored(func() {}, func() {
+				for i := range n {
+					w.replace(fmt.Sprint("p", i))
+				}
+			})
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, podsynctest.Options{}, func(w *world) {
+				w.run()
+				restore := w.server.Backup()
+				var old []podsync.Ref
+				for i := range n {
+					old = append(old, podsync.RefOf(w.bind(newPod(fmt.Sprint("p", i)))))
+				}
+				pass(time.Minute)
+				tc.outage(w, restore)
+				running := func() (count int) {
+					for _, ref := range old {
+						if w.backend.Running(ref.UID) {
+							count++
+						}
+					}
+					return count
+				}
+				if got := running(); tc.held && got != n || !tc.held && got != 0 {
+					t.Errorf("%d of %d pods run on", got, n)
+				}
+				pass(15 * time.Minute)
+				if got := running(); got != 0 {
+					t.Errorf("%d pods of before run after MassHold", got)
+				}
+				for i := range n {
+					w.expectPhase(fmt.Sprint("p", i), corev1.PodRunning)
+				}
+			})
+		})
+	}
+}
+
+// emptyList is a provider whose List may be empty by mistake.
+type emptyList struct {
+	podsync.Provider
+	empty *atomic.Bool
+}
+
+func (p emptyList) List(ctx context.Context) ([]podsync.State, error) {
+	states, err := p.Provider.List(ctx)
+	if p.empty.Load() {
+		return nil, err
+	}
+	return states, err
+}
+
+// inspecting is emptyList with an Inspector.
+type inspecting struct {
+	emptyList
+	podsync.Inspector
+}
+
+// A back end that answers with an empty list by mistake must not fail all pods, or start them
+// twice: neither those that run nor those of the process before.
+func TestManyLostPodsAreHeld(t *testing.T) {
+	const n = 10
+	for _, tc := range []struct {
+		name               string
+		complete, inspects bool // Policy.CompleteList, and an Inspector
+		really             bool // they are lost
+		restarts           bool // the process starts again
+		held               bool
+	}{
+		{name: "an empty list", held: true},
+		{name: "an empty list after a restart", restarts: true, held: true},
+		{name: "an empty list, but an Inspector", inspects: true, held: true},
+		{name: "an empty list after a restart, but an Inspector", inspects: true, restarts: true, held: true},
+		{name: "lost, says an Inspector", inspects: true, really: true},
+		{name: "lost after a restart, says an Inspector", inspects: true, really: true, restarts: true},
+		{name: "lost, with CompleteList", complete: true, really: true},
+		{name: "lost after a restart, with CompleteList", complete: true, really: true, restarts: true},
+		{name: "lost", really: true, held: true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			bubble(t, podsynctest.Options{}, func(w *world) {
+				empty := new(atomic.Bool)
+				w.wrap = func(p *podsynctest.Provider) podsync.Provider {
+					if tc.inspects {
+						return inspecting{emptyList{p, empty}, p}
+					}
+					return emptyList{p, empty}
+				}
+				w.cfg.Relist = 10 * time.Second
+				w.cfg.Policy.CompleteList = tc.complete
+				w.run()
+				var refs []podsync.Ref
+				for i := range n {
+					policy := corev1.RestartPolicyAlways
+					if i%2 == 0 {
+						policy = corev1.RestartPolicyNever
+					}
+					refs = append(refs, podsync.RefOf(w.bind(newPod(fmt.Sprint("p", i), restart(policy)))))
+				}
+				pass(time.Minute)
+				w.masses = nil
+				if tc.restarts {
+					w.crash()
+				}
+				if tc.really {
+					for _, ref := range refs {
+						w.backend.Lose(ref.UID)
+					}
+				}
+				empty.Store(true)
+				starts := w.callsOf(podsync.OpStart)
+				if tc.restarts {
+					w.start()
+				}
+				pass(5 * time.Minute)
+				again := w.callsOf(podsync.OpStart) - starts
+				for i := range n {
+					pod := w.pod(fmt.Sprint("p", i))
+					if failed := terminal(pod); failed == (tc.held || i%2 == 1) {
+						t.Errorf("%s is %s after 5 minutes", pod.Name, pod.Status.Phase)
+					}
+				}
+				if want := n / 2; tc.held && again != 0 || !tc.held && again < want {
+					t.Errorf("%d calls of Start after 5 minutes", again)
+				}
+				if reported := len(w.masses) > 0; reported != (tc.held && !tc.inspects) {
+					t.Errorf("MassOrphans %v", w.masses)
+				}
+				empty.Store(false)
+				pass(20 * time.Minute)
+				for i := range n {
+					pod := w.pod(fmt.Sprint("p", i))
+					if lost := tc.really && i%2 == 0; lost != terminal(pod) {
+						t.Errorf("%s is %s in the end", pod.Name, pod.Status.Phase)
+					}
+				}
+			})
+		})
+	}
 }

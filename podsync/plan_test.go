@@ -21,6 +21,7 @@ const tick = time.Minute // the present of the tables, as an instant
 
 func testRules() *rules {
 	return &rules{
+		policy: Policy{CompleteList: true},
 		relist: 10 * time.Second, pendingAfter: time.Second,
 		retry:   backoff.Policy{Base: time.Second, Cap: time.Minute},
 		epoch:   time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),

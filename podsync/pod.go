@@ -115,6 +115,7 @@ type apiState struct {
 	cachedVersion string
 	presence      presence
 	cached        bool    // the informer has the object
+	restored      bool    // it is missing since the API server was restored: no other pod of its name proves anything
 	since         instant // first seen; or lost and due to start again
 	notFoundAt    instant // the first "no such pod" in answer to a write; 0: none
 	goingAt       instant // first seen deleted with grace 0 and no finalizers; 0: never
@@ -145,6 +146,7 @@ type providerState struct {
 	needsInspect      bool
 	absences          uint8             // Lists in a row that left the instance out
 	absentAt          instant           // the first of absences
+	lostSince         instant           // when Lists first showed that the pod is lost, if too many are to believe it; 0: not lost
 	status            *corev1.PodStatus // the last report, until the API has it
 	mirror            *version          // the version of the pod that has the last report
 	reports           reportedFields
@@ -447,12 +449,17 @@ func (t *podState) advance(r *rules, now instant, wall time.Time) (expired bool,
 // the same name blocks it.
 func (t *podState) decideCall(r *rules, now instant, nameFree bool) action {
 	switch {
-	case !t.provider.listed:
+	case !t.provider.listed && !t.provider.needsInspect:
 		return action{wake: noDeadline}
 	case t.call.inflight != nil:
 		return action{wake: noDeadline, cancel: !t.call.inflight.canceled && t.inTheWay()}
 	}
-	s := t.wantedCall(r, now, nameFree)
+	var s action
+	if t.provider.listed {
+		s = t.wantedCall(r, now, nameFree)
+	} else {
+		s = t.decideInspect()
+	}
 	if s.op != "" && now < t.call.retryAt {
 		return action{wake: t.call.retryAt}
 	}
@@ -495,12 +502,15 @@ func (t *podState) wantedCall(r *rules, now instant, nameFree bool) action {
 		}
 		return action{op: OpStart, wake: noDeadline}
 	case t.provider.needsInspect:
-		return action{op: OpInspect, wake: noDeadline}
+		return t.decideInspect()
 	case r.updates && t.changed(r):
 		return action{op: OpUpdate, wake: noDeadline}
 	}
 	return idle
 }
+
+// decideInspect returns the question to the Inspector.
+func (t *podState) decideInspect() action { return action{op: OpInspect, wake: noDeadline} }
 
 // decideStop returns when Stop is due, and its grace period, which never grows: after
 // the first success it is the rest of that call's grace period.

@@ -196,7 +196,7 @@ func (t *podState) observe(r *rules, now instant, seq uint64, st *State, fp uint
 		return DroppedAfterStop
 	}
 	t.provider.seenSeq = seq
-	t.provider.absences, t.provider.needsInspect = 0, false
+	t.provider.absences, t.provider.needsInspect, t.provider.lostSince = 0, false, 0
 	if listed {
 		t.provider.losses = 0
 	}
@@ -513,8 +513,11 @@ func (t *podState) absent(r *rules, now instant, seq uint64, sure bool) (lost bo
 		return false
 	case !t.running():
 		return false // Start is being retried, and decides
-	case sure || twice:
+	case sure || twice && r.policy.CompleteList:
 		return t.markLost(r, now)
+	case twice:
+		t.suspectLoss(t.provider.absentAt) // decideLosses decides
+		return false
 	}
 	t.provider.needsInspect = r.inspects
 	return false
@@ -523,6 +526,7 @@ func (t *podState) absent(r *rules, now instant, seq uint64, sure bool) (lost bo
 // markLost decides about a pod that had started and that the provider does not
 // hold. It reports false if the pod had ended before, and so is not lost.
 func (t *podState) markLost(r *rules, now instant) (lost bool) {
+	t.provider.listed, t.provider.lostSince = true, 0
 	t.provider.absences, t.provider.needsInspect = 0, false
 	if t.end == nil && podstatus.Ended(&t.pod().Spec, &t.base().Status) {
 		// It had ended, and the API knows how: only its phase is not written.
@@ -565,6 +569,9 @@ func (t *podState) classify(r *rules, now instant) (lost bool) {
 	if t.api.pod == nil {
 		return false
 	}
+	if t.held() || t.end != nil {
+		t.provider.lostSince, t.provider.needsInspect = 0, false
+	}
 	if podstatus.IsTerminal(t.pod().Status.Phase) {
 		t.write.final = true // the status needs no further write
 	}
@@ -587,10 +594,24 @@ func (t *podState) classify(r *rules, now instant) (lost bool) {
 	}
 	if t.end == nil && podstatus.HasStarted(&t.pod().Status) {
 		t.provider.admitted = true
-		return t.markLost(r, now)
+		if r.policy.CompleteList {
+			return t.markLost(r, now)
+		}
+		t.provider.listed = false
+		t.suspectLoss(now)
 	}
 	return false
 }
+
+// suspectLoss records that the provider's Lists show that the pod is lost.
+func (t *podState) suspectLoss(since instant) {
+	if t.provider.lostSince == 0 {
+		t.provider.lostSince = since
+	}
+}
+
+// suspectedLoss reports whether the pod is lost if its List is to be believed.
+func (t *podState) suspectedLoss() bool { return t.provider.lostSince > 0 && t.end == nil }
 
 // keepReport keeps the last report of an instance that has ended, while the gate is closed.
 func (t *podState) keepReport(status *corev1.PodStatus, end *termination) {
@@ -685,6 +706,9 @@ func (t *podState) callReturned(r *rules, now instant, seq uint64, st *State, fp
 	if c.op == OpInspect {
 		t.provider.needsInspect = false // the next List decides
 		if errors.Is(err, ErrNotFound) {
+			if t.suspectedLoss() {
+				return t.markLost(r, now)
+			}
 			return t.absent(r, now, c.seq, true) // a report since then is newer
 		}
 		return false

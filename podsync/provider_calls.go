@@ -351,6 +351,7 @@ func (c *Controller) list(ctx context.Context) error {
 	for _, t := range c.tracks {
 		c.absentOrNew(t, now, begin)
 	}
+	c.decideLosses(now)
 	c.synced = true
 	c.dropEarly()
 	c.pruneGates()
@@ -413,7 +414,7 @@ func (c *Controller) listed(now instant, begin uint64, st *State, fp uint64) {
 	}
 	if t.provider.fp == fp && t.stopped() == st.Stopped && (t.held() || t.stopped()) {
 		t.provider.seenSeq, t.provider.absences, t.provider.needsInspect = max(t.provider.seenSeq, begin), 0, false
-		t.provider.losses = 0
+		t.provider.losses, t.provider.lostSince = 0, 0
 		return
 	}
 	// A report that is not stored yet is kept. It must not keep the whole List.
@@ -471,6 +472,59 @@ func (c *Controller) absentOrNew(t *podState, now instant, begin uint64) {
 	}
 	if t.orphan() && c.blocks(t) {
 		t.sched.suspectAt = min(t.sched.suspectAt, now) // another pod waits for its name
+	}
+}
+
+// decideLosses decides about the pods that Lists have left out. So many losses at once are more
+// likely a mistake of the backend: they are held, unless the Inspector confirms each.
+func (c *Controller) decideLosses(now instant) {
+	var lost []*podState
+	held := 0
+	for _, t := range c.tracks {
+		switch {
+		case t.suspectedLoss():
+			lost = append(lost, t)
+			held++
+		case t.held():
+			held++
+		}
+	}
+	many := tooMany(len(lost), 0, held)
+	var kept []Ref
+	for _, t := range lost {
+		hold := c.cfg.Policy.MassHold
+		switch {
+		case !many || hold > 0 && now-t.provider.lostSince >= hold:
+			if t.markLost(&c.rules, now) {
+				c.warn(t, ReasonLost, actionSync, messageLost)
+			}
+		case c.rules.inspects:
+			t.provider.needsInspect = true
+		default:
+			kept = append(kept, t.ref)
+		}
+		c.markDirty(t)
+	}
+	if len(kept) > 0 || c.lossHeld {
+		c.holdLosses(kept, held)
+	}
+}
+
+// holdLosses reports the pods whose loss is not believed yet, if any.
+func (c *Controller) holdLosses(refs []Ref, held int) {
+	ctx := c.callCtx
+	switch {
+	case len(refs) == 0:
+		c.later(func() { klog.FromContext(ctx).Info("Pods that the provider's List left out are no longer held back") })
+	case !c.lossHeld:
+		err := fmt.Errorf("podsync: the provider's List leaves out %d of %d pods that had started: they are not taken for lost before %v", len(refs), held, c.cfg.Policy.MassHold)
+		c.later(func() {
+			report.Tell(ctx, c.cfg.ErrorHandler, err, "Too many pods are lost at once: none is restarted or failed", "lost", len(refs), "held", held)
+		})
+	}
+	c.lossHeld = len(refs) > 0
+	if hook := c.cfg.Hooks.MassOrphans; hook != nil {
+		c.later(func() { hook(MassOrphans{Refs: refs, Held: held, Lost: true}) })
 	}
 }
 

@@ -191,7 +191,7 @@ func TestAnInformerThatIsRefusedIsVisible(t *testing.T) {
 		if err := w.c.CheckProvider(t.Context(), node); err == nil {
 			t.Error("the node may be ready before its pods are known")
 		}
-		pass(3*time.Hour + time.Minute)
+		pass(3*time.Hour + 10*time.Minute)
 		if err := w.c.CheckProvider(t.Context(), node); err == nil || !strings.Contains(err.Error(), "does not show the pods") {
 			t.Errorf("after hours without permissions: %v", err)
 		}

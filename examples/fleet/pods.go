@@ -38,7 +38,7 @@ func newPods(client kubernetes.Interface, prefix string, runFor time.Duration, g
 		},
 		// The pods of this provider end with the process, so pods that had
 		// started are simply started again.
-		Policy: podsync.Policy{Lost: podsync.LostRestart},
+		Policy: podsync.Policy{Lost: podsync.LostRestart, CompleteList: true},
 	})
 	return controller, informer, provider, err
 }

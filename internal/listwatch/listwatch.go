@@ -24,6 +24,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
@@ -44,7 +45,7 @@ const listSilence = 20 * time.Second
 const slack = 30 * time.Second
 
 // Config describes a list and watch and its bounds. All fields except
-// Client, FieldSelector and Outcome are required.
+// Client, FieldSelector, Listed and Outcome are required.
 type Config struct {
 	// List and Watch are the methods of a typed client.
 	List  func(context.Context, metav1.ListOptions) (runtime.Object, error)
@@ -61,6 +62,9 @@ type Config struct {
 	// Retries is the backoff after errors that the reflector handles with a
 	// wrong delay or with none.
 	Retries backoff.Policy
+	// Listed, if set, is called with the version of each complete list before the informer
+	// has it: the answer to a list, or the end of a streamed one.
+	Listed func(resourceVersion string)
 	// Outcome is called after each list and each start of a watch, with nil for
 	// a success. It is not called for requests that ended with the context. It
 	// returns the minimum delay before the next request. Calls do not overlap.
@@ -117,6 +121,9 @@ func New(cfg Config) *Source {
 				err = fmt.Errorf("list: no answer: %w", context.DeadlineExceeded)
 			}
 			doubt = doubt && err != nil
+			if meta, e := apimeta.ListAccessor(list); e == nil && err == nil && cfg.Listed != nil {
+				cfg.Listed(meta.GetResourceVersion())
+			}
 			return list, p.note(ctx, err)
 		},
 		WatchFuncWithContext: func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
@@ -137,6 +144,9 @@ func New(cfg Config) *Source {
 				switch err = p.note(ctx, err); {
 				case err == nil:
 					doubt = false
+					if lists && cfg.Listed != nil {
+						return listing(stream, cfg.Listed), nil
+					}
 					return stream, nil
 				case ctx.Err() != nil:
 					return nil, ctx.Err()
@@ -190,6 +200,45 @@ func (s *stream) Stop() {
 	s.timer.Stop()
 	s.cancel()
 	s.Interface.Stop()
+}
+
+// A listingStream is a stream that begins with a list.
+type listingStream struct {
+	watch.Interface
+	events chan watch.Event
+	done   chan struct{}
+	once   sync.Once
+}
+
+// listing returns a stream with the events of s. It calls listed with the version of the list
+// before it delivers the end of the list.
+func listing(s watch.Interface, listed func(resourceVersion string)) watch.Interface {
+	l := &listingStream{Interface: s, events: make(chan watch.Event), done: make(chan struct{})}
+	go func() {
+		defer close(l.events)
+		for event := range s.ResultChan() {
+			if event.Type == watch.Bookmark {
+				if meta, err := apimeta.Accessor(event.Object); err == nil && meta.GetAnnotations()[metav1.InitialEventsAnnotationKey] == "true" {
+					listed(meta.GetResourceVersion())
+				}
+			}
+			select {
+			case l.events <- event:
+			case <-l.done:
+				return
+			}
+		}
+	}()
+	return l
+}
+
+// ResultChan implements watch.Interface.
+func (l *listingStream) ResultChan() <-chan watch.Event { return l.events }
+
+// Stop implements watch.Interface.
+func (l *listingStream) Stop() {
+	l.once.Do(func() { close(l.done) })
+	l.Interface.Stop()
 }
 
 // isWaitedFor reports whether err is an error after which a reflector waits for
