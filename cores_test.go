@@ -16,6 +16,7 @@ import (
 // what they return depends on their arguments and their state only.
 var cores = []string{
 	"resourceslice/claimstore/internal/journal",
+	"lease/internal/plan",
 }
 
 // pureImports are what a core may import in addition to types of the API,

@@ -18,6 +18,7 @@ import (
 
 	"github.com/kubewright/kubewright/internal/enum"
 	"github.com/kubewright/kubewright/internal/lifecycle"
+	"github.com/kubewright/kubewright/lease/internal/plan"
 )
 
 // The defaults of Config.
@@ -52,8 +53,9 @@ const (
 //     has, and none is created.
 //   - A reference without UID says that the lease has no owner; see [NoOwner].
 //
-// It is called before each renewal, for different nodes at the same time, so it
-// must answer from memory. It must return when ctx is done.
+// It is called after the gate was found open, within the time that [GateFunc] has, for
+// different nodes at the same time. It must answer from memory, and return when ctx is
+// done.
 type OwnerFunc func(ctx context.Context, nodeName string) (metav1.OwnerReference, error)
 
 // NoOwner is an [OwnerFunc] for leases without an owner. Only [ShutdownDelete] and an
@@ -82,28 +84,24 @@ func NodeOwner(nodes NodeGetter) OwnerFunc {
 			return metav1.OwnerReference{}, err
 		}
 		return metav1.OwnerReference{
-			APIVersion: nodeAPIVersion,
-			Kind:       nodeKind,
+			APIVersion: plan.NodeAPIVersion,
+			Kind:       plan.NodeKind,
 			Name:       node.Name,
 			UID:        node.UID,
 		}, nil
 	}
 }
 
-// How an owner reference names the kind of a Node.
-const (
-	nodeAPIVersion = "v1"
-	nodeKind       = "Node"
-)
-
 // A GateFunc says whether the lease of nodeName may be renewed: nil for yes. An
 // error that lasts makes the node Unknown within its grace period, so it is
 // for a node that can't be trusted to report its own state; one that knows
 // that it is not healthy should report Ready=False instead and go on renewing.
 //
-// It is called before each renewal, for different nodes at the same time, and
-// has a quarter of RenewInterval: to return later means no, and so does a panic, which
-// is reported as well.
+// It is called before each renewal, for different nodes at the same time. It must answer
+// from memory, and return when ctx is done, a quarter of RenewInterval after the call.
+// The controller goes on with other nodes after 50 ms. Until the answer comes nothing is
+// sent for this node. No answer by the deadline closes the gate and is reported, and so
+// does a panic. While a call has not returned the gate is not called again for that node.
 type GateFunc func(ctx context.Context, nodeName string) error
 
 // Config configures a Controller. The zero value of every optional field means
@@ -113,7 +111,8 @@ type Config struct {
 	// kube-node-lease. clientset.CoordinationV1() is one. It should have a
 	// connection of its own, for ResetConnections, and its rate limit must
 	// be off (QPS -1) or leave room for one request per node and RenewInterval:
-	// the default of client-go, 5 a second, is used up by 50 nodes.
+	// the default of client-go, 5 a second, is used up by 50 nodes. Then
+	// [Hooks.Overloaded] is called.
 	Client coordinationv1client.LeasesGetter
 	// Required, unless Fleet is set. NodeName is the name of the Node that is
 	// managed from the start.
@@ -156,9 +155,6 @@ type Config struct {
 	// (--node-monitor-grace-period, 50 s by default). Default: a quarter of
 	// Duration.
 	RenewInterval time.Duration
-	// OnForeign is the policy for a lease that another process holds.
-	// Default: ForeignWaitExpired.
-	OnForeign ForeignPolicy
 	// OnShutdown says what becomes of the leases that are held when Run ends,
 	// and of that of a node when it is removed. Default: ShutdownLeave.
 	OnShutdown ShutdownPolicy
@@ -183,7 +179,10 @@ type Config struct {
 	// DefaultShutdownTimeout.
 	ShutdownTimeout time.Duration
 	// Workers is the largest number of nodes that are visited, and so of requests
-	// under way, at once. Default: DefaultWorkers.
+	// under way, at once. A fleet far away from its API server needs more (kwok has
+	// --node-lease-parallelism for it): nodes, divided by RenewInterval, times the
+	// latency. [Hooks.Overloaded] is called with these numbers if they don't fit.
+	// Default: DefaultWorkers.
 	Workers int
 
 	// Name is the name in logs and health checks. Default: DefaultName.
@@ -199,30 +198,6 @@ type Config struct {
 	EventRecorder events.EventRecorder
 	// Hooks are called on events. Default: none.
 	Hooks Hooks
-}
-
-// A ForeignPolicy is the policy for a lease that another process holds.
-type ForeignPolicy int
-
-const (
-	// ForeignWaitExpired waits until the holder has not renewed the lease for
-	// the duration that the lease itself states, and then takes it over. The
-	// time is measured on the monotonic clock of this process from when it saw
-	// the last renewal; the holder's clock does not matter.
-	ForeignWaitExpired ForeignPolicy = iota
-	// ForeignTakeOver takes the lease over at once, as the kubelet does. Two
-	// processes that do so with the same node take it from each other without end,
-	// once each RenewInterval.
-	ForeignTakeOver
-	// ForeignFail ends Run with a [*HeldByOtherError] if the node is
-	// Config.NodeName. A node that came with Add waits until the lease is given
-	// up or deleted, so that one of ten thousand does not end the others.
-	ForeignFail
-)
-
-// String returns the name of the policy.
-func (p ForeignPolicy) String() string {
-	return enum.Name(p, "WaitExpired", "TakeOver", "Fail")
 }
 
 // A ShutdownPolicy says what becomes of a lease that is no longer renewed.
@@ -267,7 +242,6 @@ func (cfg *Config) complete() error {
 	problems = append(problems, cfg.completeProcess()...)
 	problems = append(problems, cfg.completeTimes()...)
 	problems = append(problems, lifecycle.DefaultInt("Workers", &cfg.Workers, DefaultWorkers, 1)...)
-	problems = append(problems, enum.Check("OnForeign", cfg.OnForeign, ForeignFail)...)
 	problems = append(problems, enum.Check("OnShutdown", cfg.OnShutdown, ShutdownExpire)...)
 	if cfg.Name == "" {
 		cfg.Name = DefaultName

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/rest"
 )
 
@@ -28,7 +27,7 @@ func TestDefaults(t *testing.T) {
 	}
 	if cfg.Duration != 40*time.Second || cfg.RenewInterval != 10*time.Second || cfg.CallTimeout != 10*time.Second ||
 		cfg.ShutdownTimeout != 5*time.Second || cfg.Workers != 40 || cfg.Name != "lease" ||
-		cfg.OnForeign != ForeignWaitExpired || cfg.OnShutdown != ShutdownLeave {
+		cfg.OnShutdown != ShutdownLeave {
 		t.Errorf("defaults are %+v", cfg)
 	}
 	for duration, want := range map[time.Duration]struct{ interval, timeout time.Duration }{
@@ -60,10 +59,10 @@ func TestInvalidConfig(t *testing.T) {
 		"long interval":     {func(cfg *Config) { cfg.RenewInterval = 21 * time.Second }, []string{"RenewInterval: Invalid", "half of Duration"}},
 		"long call":         {func(cfg *Config) { cfg.CallTimeout = 41 * time.Second }, []string{"CallTimeout: Invalid"}},
 		"workers":           {func(cfg *Config) { cfg.Workers = -1 }, []string{"Workers: Invalid"}},
-		"policies":          {func(cfg *Config) { cfg.OnForeign, cfg.OnShutdown = 3, -1 }, []string{"OnForeign: Unsupported", "OnShutdown: Unsupported"}},
+		"policy":            {func(cfg *Config) { cfg.OnShutdown = -1 }, []string{"OnShutdown: Unsupported"}},
 		"all at once": {func(cfg *Config) {
-			*cfg = Config{NodeName: "-", Duration: -1, RenewInterval: -1, CallTimeout: -1, ShutdownTimeout: -1, Workers: -1, OnForeign: 9, OnShutdown: 9}
-		}, []string{"Client", "Owner", "NodeName", "Duration", "RenewInterval", "CallTimeout", "ShutdownTimeout", "Workers", "OnForeign", "OnShutdown"}},
+			*cfg = Config{NodeName: "-", Duration: -1, RenewInterval: -1, CallTimeout: -1, ShutdownTimeout: -1, Workers: -1, OnShutdown: 9}
+		}, []string{"Client", "Owner", "NodeName", "Duration", "RenewInterval", "CallTimeout", "ShutdownTimeout", "Workers", "OnShutdown"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := validConfig()
@@ -114,21 +113,10 @@ func TestConfigIsCopied(t *testing.T) {
 	}
 }
 
-// A clientset for tests has no REST client: that must be no obstacle.
-func TestFakeClientset(t *testing.T) {
-	if limiter := rateLimiterOf(fake.NewClientset().CoordinationV1()); limiter != nil {
-		t.Errorf("limiter is %v", limiter)
-	}
-	cfg := validConfig()
-	if limiter := rateLimiterOf(cfg.Client); limiter == nil || limiter.QPS() != 5 {
-		t.Errorf("limiter of a default client is %v", limiter)
-	}
-}
-
 func TestNames(t *testing.T) {
 	for got, want := range map[string]string{
 		PhaseHeld.String(): "Held", PhaseStopped.String(): "Stopped", Phase(99).String(): "Invalid(99)",
-		ForeignFail.String(): "Fail", ShutdownExpire.String(): "Expire", ForeignPolicy(-1).String(): "Invalid(-1)",
+		ShutdownExpire.String(): "Expire", ShutdownPolicy(-1).String(): "Invalid(-1)",
 	} {
 		if got != want {
 			t.Errorf("%q, want %q", got, want)

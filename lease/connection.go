@@ -12,8 +12,6 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/util/flowcontrol"
 
 	"github.com/kubewright/kubewright/internal/apierr"
 )
@@ -72,34 +70,4 @@ func (r *resetter) due(err error, answered bool) bool {
 	}
 	r.timeouts, r.last = 0, time.Now()
 	return true
-}
-
-// A rateLimit warns, once, that the client allows fewer requests than the nodes
-// need. Otherwise renewals would be late without a visible reason.
-type rateLimit struct {
-	limiter flowcontrol.RateLimiter // nil: none, or none that we can see
-
-	warned atomic.Bool
-}
-
-// rateLimiterOf returns the rate limiter of a typed client, or nil.
-func rateLimiterOf(client any) flowcontrol.RateLimiter {
-	with, ok := client.(interface{ RESTClient() rest.Interface })
-	if !ok {
-		return nil
-	}
-	// A clientset for tests has a typed nil here.
-	restClient, ok := with.RESTClient().(*rest.RESTClient)
-	if !ok || restClient == nil {
-		return nil
-	}
-	return restClient.GetRateLimiter()
-}
-
-// short reports, once, that the client allows fewer requests than the nodes need.
-func (l *rateLimit) short(nodes int, interval time.Duration) bool {
-	if l.limiter == nil || float64(l.limiter.QPS())*interval.Seconds() >= float64(nodes) {
-		return false
-	}
-	return !l.warned.Swap(true)
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/kubewright/kubewright/internal/lifecycle"
 	"github.com/kubewright/kubewright/internal/report"
 	"github.com/kubewright/kubewright/internal/slots"
+	"github.com/kubewright/kubewright/lease/internal/plan"
 )
 
 // triggerGap is the least time between two visits to a node that Trigger asks
@@ -32,37 +33,25 @@ const triggerGap = 100 * time.Millisecond
 // All its methods may be called by any number of goroutines, from hooks too;
 // none of them blocks but Run.
 type Controller struct {
-	cfg     Config
-	rules   rules
-	leases  coordinationv1client.LeaseInterface
-	process process
-	epoch   time.Time
-	wall    func() time.Time // the clock of RenewTime; tests step it
+	cfg    Config
+	rules  plan.Rules
+	leases coordinationv1client.LeaseInterface
+	epoch  time.Time
+	wall   func() time.Time  // the clock of RenewTime; tests step it
+	check  func(*node) error // after every event; for tests
 
 	once     lifecycle.Once
 	ready    *lifecycle.Ready
 	progress *lifecycle.Progress
-	stop     context.CancelCauseFunc // ends Run; set before the first turn
+	work     context.Context // that of Run; set before the first turn
 
-	nodes     *slots.Scheduler[*node]
-	renewing  report.Group
-	asking    report.Group // Gate and Owner
-	reset     resetter
-	rateLimit rateLimit
+	nodes    *slots.Scheduler[*node]
+	asker    asker
+	reporter reporter
+	reset    resetter
 
 	mu      sync.Mutex
 	stopped bool // Run has returned, or is about to
-}
-
-// node is a managed node. The state is written under mu by the one turn that the
-// node has at a time, which may read it without mu.
-type node struct {
-	mu sync.Mutex
-	state
-	reported Phase // the last one that the hook was called for
-
-	renewing report.Member
-	asking   report.Member
 }
 
 // New returns a Controller for a valid Config. The error names every field that
@@ -72,18 +61,22 @@ func New(cfg Config) (*Controller, error) {
 		return nil, err
 	}
 	c := &Controller{
-		cfg:       cfg,
-		rules:     rules{duration: cfg.Duration, interval: cfg.RenewInterval, onForeign: cfg.OnForeign},
-		leases:    cfg.Client.Leases(corev1.NamespaceNodeLease),
-		process:   process{name: cfg.Process, start: strconv.FormatUint(rand.Uint64(), 36)},
-		epoch:     time.Now(),
-		wall:      time.Now,
-		ready:     lifecycle.NewReady(cfg.Name),
-		rateLimit: rateLimit{limiter: rateLimiterOf(cfg.Client)},
+		cfg: cfg,
+		rules: plan.Rules{
+			Duration: cfg.Duration, Interval: cfg.RenewInterval,
+			Process: plan.Process{Name: cfg.Process, Start: strconv.FormatUint(rand.Uint64(), 36)},
+		},
+		leases:   cfg.Client.Leases(corev1.NamespaceNodeLease),
+		epoch:    time.Now(),
+		wall:     time.Now,
+		ready:    lifecycle.NewReady(cfg.Name),
+		reporter: reporter{handler: cfg.ErrorHandler, recorder: cfg.EventRecorder, process: cfg.Process},
 	}
+	c.reporter.hooks = &c.cfg.Hooks
+	c.asker = asker{gate: cfg.Gate, owner: cfg.Owner, limit: cfg.RenewInterval / 4, trigger: c.Trigger}
 	// A turn has two rounds of conflicts at most: six calls, in addition to Gate,
 	// Owner and the wait for its slot, or after a failure a longer one.
-	c.progress = lifecycle.NewProgress(cfg.Name, 2*cfg.RenewInterval+8*cfg.CallTimeout+max(retries().Cap, cfg.Duration))
+	c.progress = lifecycle.NewProgress(cfg.Name, 2*cfg.RenewInterval+8*cfg.CallTimeout+max(plan.Retries().Cap, cfg.Duration))
 	c.nodes = slots.New(slots.Config[*node]{
 		Interval:    cfg.RenewInterval,
 		Workers:     cfg.Workers,
@@ -92,6 +85,7 @@ func New(cfg Config) (*Controller, error) {
 		Do:          c.visit,
 		Farewell:    c.farewell(),
 		Gone:        c.gone,
+		Overloaded:  c.reporter.overloaded,
 	})
 	if cfg.NodeName != "" {
 		c.nodes.Add(cfg.NodeName, newNode())
@@ -99,27 +93,23 @@ func New(cfg Config) (*Controller, error) {
 	return c, nil
 }
 
-func newNode() *node { return &node{state: state{renewed: never}} }
-
 // Run keeps the leases until ctx is done. It returns nil then, after everything
-// that it started has ended and OnShutdown is carried out. It returns earlier only
-// with a [*HeldByOtherError], if Config.OnForeign is ForeignFail. A second call
-// returns [ErrAlreadyRun].
+// that it started has ended and OnShutdown is carried out. A second call returns
+// [ErrAlreadyRun].
 func (c *Controller) Run(ctx context.Context) error {
 	if !c.once.Begin() {
 		return ErrAlreadyRun
 	}
 	logger := klog.LoggerWithName(klog.FromContext(ctx), c.cfg.Name)
 	ctx = klog.NewContext(ctx, logger)
-	work, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	c.stop = stop
+	c.work = ctx
 	c.contain(ctx)
 	logger.V(3).Info("Started", "nodes", c.nodes.Len(), "renewInterval", c.cfg.RenewInterval, "duration", c.cfg.Duration)
 	defer logger.V(3).Info("Stopped")
 
 	c.progress.Beat()
-	c.nodes.Run(work)
+	c.nodes.Run(ctx)
+	c.asker.calls.Wait()
 	c.mu.Lock()
 	c.stopped = true
 	c.mu.Unlock()
@@ -128,9 +118,6 @@ func (c *Controller) Run(ctx context.Context) error {
 	defer cancel()
 	if nodes := c.nodes.End(shutdown); nodes > 0 {
 		logger.Info("Shutdown timed out before every node lease was released", "nodes", nodes, "onShutdown", c.cfg.OnShutdown)
-	}
-	if ctx.Err() == nil {
-		return context.Cause(work) // a turn has ended us
 	}
 	return nil
 }
@@ -207,6 +194,6 @@ func (c *Controller) hasStopped() bool {
 }
 
 // now reads both clocks.
-func (c *Controller) now() instant {
-	return instant{since: time.Since(c.epoch), wall: c.wall().UnixMicro()}
+func (c *Controller) now() plan.Instant {
+	return plan.Instant{Since: time.Since(c.epoch), Wall: c.wall().UnixMicro()}
 }

@@ -38,7 +38,7 @@
 // A visit to a node asks Gate and Owner, and then sends one PUT with the
 // resourceVersion and UID of the last answer. Only a lease that was not written
 // before is read: it is created if Owner returns its Node, taken if it has no holder
-// or is ours, and subject to [ForeignPolicy] if another process holds it. After a
+// or is ours, and waited for if another process holds it, until it has expired. After a
 // conflict it is read too, and if it is gone, Owner is asked again, because usually
 // the Node is gone too. A start costs a GET and one write.
 //
@@ -56,9 +56,9 @@
 //
 // All methods may be called by any number of goroutines. A node has at most one
 // visit at a time, and at most Workers nodes are visited at once. Gate, Owner and
-// hooks are called from these visits, without locks, and may call the Controller; a
-// call that hangs blocks its node and one worker. A waiting node has no goroutine
-// and no timer.
+// hooks are called without locks, and may call the Controller. A hook that hangs blocks
+// its node and one worker; a Gate or Owner that hangs blocks its node only, and Run at
+// its end. A waiting node has no goroutine and no timer.
 //
 // # Failure modes
 //
@@ -76,6 +76,12 @@
 //     renews, and reports that once. [Controller.Holds] reports which of them may
 //     act. A client that writes regardless, such as a kubelet of the same name, is
 //     reported by [Hooks.Contended].
+//   - If the visits of a fleet start late, because Workers are too few for the latency of
+//     the API server or the client has a rate limit, one log line and
+//     [Hooks.Overloaded] have the arithmetic.
+//   - A Pod with another host name than its predecessor waits until the predecessor's
+//     lease has expired, which is too long for kube-controller-manager if the Pod also
+//     started late: set [Config.Process] or [ShutdownExpire] (see DESIGN.md).
 //   - A panic in Gate or Owner counts as its error; one in a hook is only reported.
 //
 // # Compatibility

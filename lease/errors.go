@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/kubewright/kubewright/internal/apierr"
+	"github.com/kubewright/kubewright/lease/internal/plan"
 )
 
 var (
@@ -19,34 +20,12 @@ var (
 	ErrAlreadyRun = errors.New("lease: already run: a Controller runs once")
 	// ErrStopped is returned by Add after Run has returned.
 	ErrStopped = errors.New("lease: stopped: Run has returned")
-	// ErrHeldByOther is wrapped by [*HeldByOtherError].
-	ErrHeldByOther = errors.New("lease: held by another")
 	// ErrNotHeld is wrapped by [*NotHeldError].
 	ErrNotHeld = errors.New("lease: not held")
 	// ErrNoNamespace is reported when the namespace kube-node-lease does not
 	// exist. kube-apiserver creates it within a minute of its start.
 	ErrNoNamespace = errors.New("lease: namespace " + corev1.NamespaceNodeLease + " does not exist")
 )
-
-// A HeldByOtherError is returned by Run with [ForeignFail]. It wraps
-// [ErrHeldByOther].
-type HeldByOtherError struct {
-	// NodeName is the node whose lease it is.
-	NodeName string
-	// Holder is its holder identity, which may be ours.
-	Holder string
-	// Process is the Config.Process of the process that holds it, if that
-	// process uses this package; else empty.
-	Process string
-}
-
-// Error implements error.
-func (e *HeldByOtherError) Error() string {
-	return fmt.Sprintf("lease: lease of node %q is held by another: %v", e.NodeName, party{e.Holder, e.Process})
-}
-
-// Unwrap returns ErrHeldByOther.
-func (e *HeldByOtherError) Unwrap() error { return ErrHeldByOther }
 
 // A NotHeldError is returned by [Controller.Holds]. It wraps [ErrNotHeld] and
 // its cause.
@@ -61,19 +40,13 @@ type NotHeldError struct {
 	Err error
 }
 
-// The causes of a NotHeldError.
-var (
-	errNotServed = errors.New("the node is not served")
-	errNotHeld   = errors.New("it was not written yet, or is gone")
-	errForeign   = errors.New("held by another process")
-	errExpired   = errors.New("it was not renewed in time")
-	errContended = errors.New("another process keeps writing it")
-)
+// errNotServed is the cause of a NotHeldError that the lease's own state has not.
+var errNotServed = errors.New("the node is not managed")
 
 // Error implements error. The text stays the same as long as the cause does.
 func (e *NotHeldError) Error() string {
 	if e.Holder != "" {
-		return fmt.Sprintf("lease: lease of node %q is not held: %v: %v", e.NodeName, e.Err, party{e.Holder, e.Process})
+		return fmt.Sprintf("lease: lease of node %q is not held: %v: %v", e.NodeName, e.Err, plan.Party{Holder: e.Holder, Process: e.Process})
 	}
 	return fmt.Sprintf("lease: lease of node %q is not held: %v", e.NodeName, e.Err)
 }
@@ -117,8 +90,11 @@ func explain(nodeName string, err error) error {
 	return fmt.Errorf("lease: node %q: %w", nodeName, err)
 }
 
-// explainOwner is explain for an error of Owner.
+// explainOwner is explain for an error of Owner, or nil.
 func explainOwner(nodeName string, err error) error {
+	if err == nil {
+		return nil
+	}
 	return fmt.Errorf("lease: owner of the lease of node %q: %w", nodeName, err)
 }
 

@@ -7,7 +7,9 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -325,21 +327,139 @@ func TestOneBadNodeDoesNotHoldUpOthers(t *testing.T) {
 	})
 }
 
-// The rate limit that client-go sets by default starves a fleet, and nothing else
-// would show why.
-func TestRateLimitIsSeen(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		server := apitest.New(apitest.Options{})
-		for qps, want := range map[float32]bool{5: true, 1000: false, -1: false} {
-			config := server.Config(apitest.User{})
-			config.QPS, config.Burst = qps, 10
-			limit := rateLimit{limiter: rateLimiterOf(kubernetes.NewForConfigOrDie(config).CoordinationV1())}
-			if got := limit.short(100, 10*time.Second); got != want {
-				t.Errorf("100 nodes with QPS %v: short %v, want %v", qps, got, want)
+// Gates that do not answer cost the other nodes nothing, whether they return at their
+// deadline or never, and are reported once. They were asked with a worker each for a
+// quarter of the interval, at every visit, which left no workers for the others.
+func TestGatesThatHangCloseNoOtherGate(t *testing.T) {
+	nodes := 7_000
+	if testing.Short() {
+		nodes = 1_000
+	}
+	hangs := func(name string) bool { return name[len(name)-1] == '7' } // one in ten
+	for _, test := range []struct {
+		name string
+		hang func(ctx context.Context, end <-chan struct{}) error
+	}{
+		{"until the deadline", func(ctx context.Context, _ <-chan struct{}) error { <-ctx.Done(); return ctx.Err() }},
+		{"for ever", func(_ context.Context, end <-chan struct{}) error { <-end; return nil }},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			var end chan struct{}
+			fleetBubble(t, nodes, func(cfg *Config) {
+				end = make(chan struct{})
+				cfg.Gate = func(ctx context.Context, name string) error {
+					if hangs(name) {
+						return test.hang(ctx, end)
+					}
+					return nil
+				}
+			}, func(f *fleet) {
+				f.start()
+				pass(2 * time.Minute)
+				late := 0
+				for i := range nodes {
+					name := fmt.Sprintf("node-%05d", i)
+					s, _ := f.controller.Status(name)
+					switch {
+					case hangs(name) && s.Phase != PhasePaused:
+						t.Fatalf("%s, whose gate hangs: %+v", name, s)
+					case !hangs(name) && (s.LastRenewal.IsZero() || time.Since(s.LastRenewal) > 11*time.Second):
+						late++
+					}
+				}
+				if late > 0 {
+					t.Errorf("%d leases of nodes that are well are late", late)
+				}
+				if len(f.told.errs) != 1 {
+					t.Errorf("%d errors were reported, want one for all gates: %v", len(f.told.errs), f.told.errs)
+				}
+				if len(f.told.overload) > 0 {
+					t.Errorf("overloaded: %+v", f.told.overload)
+				}
+				close(end)
+				if test.name == "for ever" {
+					pass(time.Second) // the answers trigger visits; they come too late to count
+					pass(20 * time.Second)
+					if s, _ := f.controller.Status("node-00007"); s.Phase != PhaseHeld {
+						t.Errorf("a node whose gate answers again: %+v", s)
+					}
+				}
+			})
+		})
+	}
+}
+
+// A gate that answers later than a worker waits, and before the deadline, is used.
+func TestASlowGateIsWaitedForWithoutAWorker(t *testing.T) {
+	fleetBubble(t, 500, func(cfg *Config) {
+		cfg.Workers = 2
+		cfg.Gate = func(ctx context.Context, _ string) error {
+			select {
+			case <-time.After(2 * time.Second):
+			case <-ctx.Done():
 			}
-			if limit.short(100, 10*time.Second) {
-				t.Error("said twice")
-			}
+			return ctx.Err()
+		}
+	}, func(f *fleet) {
+		f.start()
+		pass(3 * time.Minute)
+		f.server.ResetJournal()
+		pass(10 * time.Minute)
+		if n := len(f.server.Requests(puts)); n < 500*60*4/5 || n > 500*61 {
+			t.Errorf("%d renewals in 60 intervals of 500 nodes", n)
+		}
+	})
+}
+
+// An answer that a worker did not wait for is used once, and not for the next renewal.
+func TestALateAnswerIsUsedOnce(t *testing.T) {
+	var asked, slow atomic.Int64
+	bubble(t, func(_ *fixture, cfg *Config) {
+		cfg.Gate = func(context.Context, string) error {
+			asked.Add(1)
+			time.Sleep(time.Duration(slow.Load()))
+			return nil
+		}
+	}, func(f *fixture) {
+		slow.Store(int64(time.Second))
+		f.start()
+		pass(time.Minute)
+		slow.Store(0)
+		pass(time.Minute)
+		asked.Store(0)
+		f.server.ResetJournal()
+		pass(10 * time.Minute)
+		if n, writes := asked.Load(), len(f.server.Requests(puts)); n != 60 || writes != 60 {
+			t.Errorf("%d questions and %d renewals in 60 intervals", n, writes)
+		}
+	})
+}
+
+// Too few workers are said once, in the log, by a hook and in the status, with the
+// arithmetic.
+func TestTooFewWorkersAreSaid(t *testing.T) {
+	fleetBubble(t, 1_000, func(cfg *Config) { cfg.Workers = 4 }, func(f *fleet) {
+		f.server.Inject(apitest.Fault{Latency: 250 * time.Millisecond})
+		f.start()
+		pass(5 * time.Minute)
+		s, _ := f.controller.Status("node-00000")
+		if len(f.told.overload) != 1 || !s.Overloaded {
+			t.Fatalf("overloaded: %+v, status %+v", f.told.overload, s)
+		}
+		o := f.told.overload[0]
+		if o.Nodes != 1_000 || o.Workers != 4 || o.RenewInterval != 10*time.Second || o.Ended || o.Late <= o.RenewInterval {
+			t.Errorf("%+v", o)
+		}
+		want := "Node leases are visited late: 1000 nodes every 10s need 100 visits a second, and 4 workers with 250ms a visit make 16: "
+		if text := (Overloaded{Nodes: 1000, Workers: 4, RenewInterval: o.RenewInterval, Visit: 250 * time.Millisecond}).String(); !strings.HasPrefix(text, want) {
+			t.Errorf("%q, want %q", text, want)
+		}
+		for i := 100; i < 1_000; i++ {
+			f.controller.Remove(fmt.Sprintf("node-%05d", i))
+		}
+		pass(5 * time.Minute)
+		if s, _ := f.controller.Status("node-00000"); len(f.told.overload) != 2 || !f.told.overload[1].Ended || s.Overloaded {
+			t.Errorf("with fewer nodes: %+v, status %+v", f.told.overload, s)
 		}
 	})
 }

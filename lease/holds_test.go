@@ -14,95 +14,12 @@ import (
 	"testing/synctest"
 	"time"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/events"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/lease/internal/plan"
 )
-
-func TestALeaseIsHeldWhileNoOtherProcessCanHaveIt(t *testing.T) {
-	for name, test := range map[string]struct {
-		mutate func(*state)
-		now    instant
-		want   error
-	}{
-		"renewed":                      {nil, at(), nil},
-		"just before it expires":       {nil, instant{since: 128*time.Second - 1, wall: 5_027_999_999}, nil},
-		"expired":                      {nil, instant{since: 128 * time.Second, wall: 5_000_000_000}, errExpired},
-		"resumed after a suspension":   {nil, instant{since: 95 * time.Second, wall: 5_028_000_000}, errExpired},
-		"the wall clock was set back":  {nil, instant{since: 100 * time.Second, wall: 0}, nil},
-		"paused":                       {func(s *state) { s.phase = PhasePaused }, at(), nil},
-		"never written":                {func(s *state) { *s = *newState() }, at(), errNotHeld},
-		"forgotten":                    {func(s *state) { s.forget() }, at(), errNotHeld},
-		"in conflict":                  {func(s *state) { s.after(testRules(0), testTurn(), update, nil, errConflict, at()) }, at(), errNotHeld},
-		"an answer is missing":         {func(s *state) { s.after(testRules(0), testTurn(), update, nil, context.DeadlineExceeded, at()) }, at(), nil},
-		"deleted":                      {func(s *state) { s.after(testRules(0), testTurn(), update, nil, errNotFound, at()) }, at(), errNotHeld},
-		"its Node is gone":             {func(s *state) { s.withoutNode(testRules(0), at()) }, at(), errNotHeld},
-		"another's":                    {func(s *state) { s.found(testRules(0), testTurn(), stored(heldBy("other")), at()) }, at(), errForeign},
-		"another's, of the same name":  {func(s *state) { s.found(testRules(0), testTurn(), stored(by("host-2/1")), at()) }, at(), errForeign},
-		"read and about to be written": {func(s *state) { s.forget(); s.found(testRules(0), testTurn(), stored(), at()) }, at(), errNotHeld},
-		"about to be taken": {func(s *state) {
-			s.forget()
-			s.found(testRules(ForeignTakeOver), testTurn(), stored(heldBy("other")), at())
-		}, at(), errNotHeld},
-		"contended":                     {func(s *state) { s.inTrouble().contended = true }, at(), errContended},
-		"stored although it timed out":  {lostAnswer, at(), nil},
-		"stored, and counted from then": {lostAnswer, instant{since: 137 * time.Second, wall: 5_037_000_000}, errExpired},
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := heldState()
-			if test.mutate != nil {
-				test.mutate(s)
-			}
-			if got := s.holds(testRules(0), test.now); !errors.Is(got, test.want) {
-				t.Errorf("holds = %v, want %v", got, test.want)
-			}
-		})
-	}
-}
-
-// lostAnswer has a write that was sent after 99 s be found by a read.
-func lostAnswer(s *state) {
-	s.mayBeStored(&turn{renewTime: 4_999_000_000, sent: instant{since: 99 * time.Second, wall: 4_999_000_000}})
-	s.version = ""
-	s.found(testRules(0), testTurn(), stored(renewedAt(4_999_000_000), by("host/2")), at())
-}
-
-// by names the process that holds the lease.
-func by(process string) func(*coordinationv1.Lease) {
-	return func(l *coordinationv1.Lease) { l.Annotations = map[string]string{processAnnotation: process} }
-}
-
-func TestWhoseLeaseItIs(t *testing.T) {
-	for name, test := range map[string]struct {
-		state *state
-		lease *coordinationv1.Lease
-		want  bool
-	}{
-		"of no process":                         {newState(), stored(), false},
-		"of no process, and we had it":          {heldState(), stored(), false},
-		"ours":                                  {heldState(), stored(by("host/2")), false},
-		"ours before a restart":                 {newState(), stored(by("host/1")), false},
-		"of a later start of ours":              {heldState(), stored(by("host/3")), true},
-		"of another process":                    {newState(), stored(by("other/2")), true},
-		"of another process, and we had it":     {heldState(), stored(by("other/2")), true},
-		"of an earlier start, before our time":  {heldState(), stored(by("host/1"), renewedAt(1)), false}, // a backup was restored
-		"of another process, before our time":   {heldState(), stored(by("other/2"), renewedAt(1)), false},
-		"an older one of another object":        {heldState(), stored(by("other/2"), renewedAt(1), func(l *coordinationv1.Lease) { l.UID = "another" }), true},
-		"an older one of another holder":        {heldState(), stored(heldBy("other"), renewedAt(1)), true},
-		"of another process that gave it up":    {newState(), stored(by("other/2"), heldBy("")), false},
-		"of another holder":                     {newState(), stored(heldBy("other"), by("host/2")), true},
-		"of a process without a start":          {newState(), stored(by("other")), true},
-		"of a process with slashes in its name": {newState(), stored(by("a/host/2")), true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			if got := test.state.isForeign(testTurn(), test.lease); got != test.want {
-				t.Errorf("isForeign = %v, want %v", got, test.want)
-			}
-		})
-	}
-}
 
 // A cut is a network cable: while it is cut requests are neither sent nor
 // answered.
@@ -204,7 +121,7 @@ func TestOfTwoProcessesWithOneNameOneHoldsTheLease(t *testing.T) {
 		if len(waiting.takenOver) != 1 || waiting.takenOver[0] != (TakenOver{NodeName: nodeName, Holder: nodeName, Process: "host-1"}) {
 			t.Errorf("TakenOver: %+v", waiting.takenOver)
 		}
-		if l := f.lease(); *l.Spec.HolderIdentity != nodeName || *l.Spec.LeaseTransitions != 1 || !strings.HasPrefix(l.Annotations[processAnnotation], "host-2/") {
+		if l := f.lease(); *l.Spec.HolderIdentity != nodeName || *l.Spec.LeaseTransitions != 1 || !strings.HasPrefix(l.Annotations[plan.ProcessAnnotation], "host-2/") {
 			t.Errorf("lease is %+v", l)
 		}
 		stopSecond()
@@ -314,7 +231,7 @@ func TestAnExpiredLeaseIsTakenAtOnce(t *testing.T) {
 		f.start()
 		pass(15 * time.Second)
 		f.stop()
-		if _, there := f.lease().Annotations[processAnnotation]; there {
+		if _, there := f.lease().Annotations[plan.ProcessAnnotation]; there {
 			t.Error("the lease that was given up names its process")
 		}
 		second, stop := f.process("host-2", nil)

@@ -3,7 +3,10 @@
 
 package lease
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
 // Hooks are called on events. Each is optional. They are called synchronously
 // and without locks by a goroutine of Run, one at a time for each node, and must
@@ -34,6 +37,11 @@ type Hooks struct {
 	Contended func(Contended)
 	// TakenOver is called after a lease was taken over from another process.
 	TakenOver func(TakenOver)
+	// Overloaded is called when visits of nodes begin to start more than
+	// RenewInterval after they were due, because all workers are busy, and when they
+	// start in time again. It is about all nodes, and called by the goroutine that
+	// starts visits.
+	Overloaded func(Overloaded)
 }
 
 // Renewed is the argument of Hooks.Renewed.
@@ -109,4 +117,25 @@ type TakenOver struct {
 	// Process is the Config.Process of the process that held it, if that
 	// process uses this package.
 	Process string
+}
+
+// Overloaded is the argument of Hooks.Overloaded.
+type Overloaded struct {
+	// Nodes is the number of nodes; each must be visited once every RenewInterval.
+	Nodes         int
+	RenewInterval time.Duration
+	// Workers is the number of nodes that are visited at once, and Visit the average
+	// duration of the last visits.
+	Workers int
+	Visit   time.Duration
+	// Late is the time by which a visit started late.
+	Late time.Duration
+	// Ended says that visits start in time again.
+	Ended bool
+}
+
+// String returns the arithmetic.
+func (o Overloaded) String() string {
+	return fmt.Sprintf("Node leases are visited late: %d nodes every %v need %.0f visits a second, and %d workers with %v a visit make %.0f: raise Workers or the client's rate limit, or find out why the API server, Gate or Owner is slow",
+		o.Nodes, o.RenewInterval, float64(o.Nodes)/o.RenewInterval.Seconds(), o.Workers, o.Visit.Round(time.Millisecond), float64(o.Workers)/max(o.Visit.Seconds(), 1e-9))
 }

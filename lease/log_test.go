@@ -25,7 +25,7 @@ INFO lease: Created node lease lease="kube-node-lease/node-1"
 INFO lease: Changed phase of node lease lease="kube-node-lease/node-1" from="Pending" to="Held"
 ERROR lease: Failed to renew node lease err="lease: node \"node-1\": Internal error occurred: broken" lease="kube-node-lease/node-1"
 INFO lease: Renewing node leases again lease="kube-node-lease/node-1" failures=3 members=1
-INFO lease: Node lease is held by another process lease="kube-node-lease/node-1" holder="other" process="" onForeign="WaitExpired"
+INFO lease: Node lease is held by another process lease="kube-node-lease/node-1" holder="other" process=""
 INFO lease: Changed phase of node lease lease="kube-node-lease/node-1" from="Foreign" to="Held"
 INFO lease: Took over node lease lease="kube-node-lease/node-1" from="other" process=""
 INFO lease: Renewed a node lease that had expired lease="kube-node-lease/node-1"

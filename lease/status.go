@@ -7,32 +7,8 @@ import (
 	"context"
 	"time"
 
-	"github.com/kubewright/kubewright/internal/enum"
+	"github.com/kubewright/kubewright/lease/internal/plan"
 )
-
-// A Phase is the state of the lease of a node.
-type Phase int
-
-const (
-	// PhasePending: nothing is known yet, or must be found out again.
-	PhasePending Phase = iota
-	// PhaseHeld: the last write was accepted. Whether the lease has expired
-	// since, because renewals fail, Status.Expires says.
-	PhaseHeld
-	// PhaseForeign: another process holds it.
-	PhaseForeign
-	// PhasePaused: Gate does not let it be renewed.
-	PhasePaused
-	// PhaseNoOwner: the Node does not exist.
-	PhaseNoOwner
-	// PhaseStopped: the node is no longer managed, or Run has returned.
-	PhaseStopped
-)
-
-// String returns the name of the phase, fit for a label of a metric.
-func (p Phase) String() string {
-	return enum.Name(p, "Pending", "Held", "Foreign", "Paused", "NoOwner", "Stopped")
-}
 
 // Status is the state of the lease of one node.
 type Status struct {
@@ -56,6 +32,9 @@ type Status struct {
 	Process string
 	// Contended reports that another client keeps writing the lease.
 	Contended bool
+	// Overloaded reports that the visits of this Controller start more than
+	// RenewInterval late; see Hooks.Overloaded. It is the same for all nodes.
+	Overloaded bool
 }
 
 // Holds returns nil while this process holds the lease of the node, and an error
@@ -71,8 +50,8 @@ type Status struct {
 // clock has moved on by more than that, as after a suspended machine resumes, the
 // lease does not count as held either until it is renewed.
 //
-// Another process gets the lease no sooner, provided that it waits
-// (ForeignWaitExpired) and has another Config.Process. A process with the same one
+// Another process gets the lease no sooner, provided that it uses this package and has
+// another Config.Process. A process with the same one
 // is taken for a restart: it gets the lease at once, and Holds says so at the next
 // renewal only. While the lease is contended it is not held.
 //
@@ -87,15 +66,12 @@ func (c *Controller) Holds(_ context.Context, nodeName string) error {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	err := n.holds(&c.rules, c.now())
+	err := n.lease.Holds(&c.rules, c.now())
 	if err == nil {
 		return nil
 	}
-	held := &NotHeldError{NodeName: nodeName, Err: err}
-	if n.phase == PhaseForeign {
-		held.Holder, held.Process = n.trouble.foreign.holder, n.trouble.foreign.process
-	}
-	return held
+	by := n.lease.HeldBy()
+	return &NotHeldError{NodeName: nodeName, Holder: by.Holder, Process: by.Process, Err: err}
 }
 
 // Status returns the state of the lease of a node, and false if the controller does
@@ -105,18 +81,18 @@ func (c *Controller) Status(nodeName string) (Status, bool) {
 	if !ok {
 		return Status{}, false
 	}
+	_, overloaded := c.nodes.Overloaded()
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	status := Status{Phase: n.phase}
-	if n.renewed > never {
-		status.LastRenewal = c.epoch.Add(n.renewed)
-		status.Expires = status.LastRenewal.Add(c.cfg.Duration)
+	by := n.lease.HeldBy()
+	status := Status{
+		Phase: Phase(n.lease.Phase()), Holder: by.Holder, Process: by.Process,
+		Contended: n.lease.Contended(), Overloaded: overloaded,
 	}
-	if t := n.trouble; t != nil {
-		status.Failures, status.LastError, status.Contended = t.failures, t.err, t.contended
-		if n.phase == PhaseForeign {
-			status.Holder, status.Process = t.foreign.holder, t.foreign.process
-		}
+	status.Failures, status.LastError = n.lease.Failures()
+	if renewed := n.lease.Renewed(); renewed != plan.Never {
+		status.LastRenewal = c.epoch.Add(renewed)
+		status.Expires = status.LastRenewal.Add(c.cfg.Duration)
 	}
 	if c.hasStopped() {
 		status.Phase = PhaseStopped

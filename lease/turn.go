@@ -6,32 +6,32 @@ package lease
 import (
 	"context"
 	"errors"
-	"fmt"
+	"sync"
 	"time"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
-	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
 
 	"github.com/kubewright/kubewright/internal/apierr"
-	"github.com/kubewright/kubewright/internal/callback"
-	"github.com/kubewright/kubewright/internal/report"
 	"github.com/kubewright/kubewright/internal/slots"
+	"github.com/kubewright/kubewright/lease/internal/plan"
 )
 
 // fieldManager is the name of this writer in managedFields.
 const fieldManager = "kubewright-lease"
 
-// The reasons and actions of events.
-const (
-	reasonForeign   = "LeaseHeldByOther"
-	reasonTakenOver = "LeaseTakenOver"
-	reasonContended = "LeaseContended"
+// node is a managed node. The lease is written under mu by the one turn that the
+// node has at a time, which may read it without mu.
+type node struct {
+	mu    sync.Mutex
+	lease plan.Lease
 
-	actionRenew    = "RenewLease"
-	actionTakeOver = "TakeOverLease"
-)
+	memo    memo // of the turns
+	reports reports
+}
+
+func newNode() *node { return &node{lease: plan.New()} }
 
 // visit runs the turn of a node. The scheduler calls it.
 func (c *Controller) visit(ctx context.Context, nodeName string, n *node) slots.Next {
@@ -39,103 +39,108 @@ func (c *Controller) visit(ctx context.Context, nodeName string, n *node) slots.
 	if c.nodes.Part(ctx, nodeName) {
 		return slots.Next{}
 	}
-	if nodes := c.nodes.Len(); c.rateLimit.short(nodes, c.cfg.RenewInterval) {
-		klog.FromContext(ctx).Info("Client allows fewer requests a second than the node leases need: renewals will be late", "nodes", nodes, "renewInterval", c.cfg.RenewInterval)
-	}
-	t := &turn{nodeName: nodeName, holder: c.holder(nodeName), process: c.process, mayFail: nodeName == c.cfg.NodeName}
-	t.gateErr = c.gate(ctx, nodeName)
-	if t.gateErr == nil {
-		t.owner, t.ownerErr = c.owner(ctx, nodeName)
-	}
+	said, wait, ok := c.asker.ask(c.work, nodeName, &n.memo)
 	if ctx.Err() != nil {
 		return slots.Next{} // answers under a dead context mean nothing
 	}
-	n.mu.Lock()
-	next := n.begin(&c.rules, t, c.now())
-	n.mu.Unlock()
+	next := slots.Next{Wait: wait}
+	if ok {
+		c.apply(ctx, nodeName, n, plan.Asked{
+			NodeName: nodeName, Holder: c.holder(nodeName),
+			Gate: said.gate, Owner: said.owner, OwnerErr: explainOwner(nodeName, said.ownerErr), NodeGone: apierrors.IsNotFound(said.ownerErr),
+		})
+		next.Wait = c.turn(ctx, nodeName, n, said)
+	}
+	if renewed := n.lease.Renewed(); renewed != plan.Never {
+		next.Deadline = c.epoch.Add(renewed + c.cfg.Duration)
+	}
+	return next
+}
+
+// turn carries out a turn and reports its end. It returns the time until the next one.
+func (c *Controller) turn(ctx context.Context, nodeName string, n *node, said answer) time.Duration {
 	begun := time.Now()
-	for next != done && ctx.Err() == nil {
+	action := n.lease.Next(&c.rules, c.now())
+	for action.Do != plan.Finish && ctx.Err() == nil {
 		begun = time.Now()
-		next = c.step(ctx, n, t, next)
+		c.apply(ctx, nodeName, n, c.send(ctx, nodeName, action))
+		action = n.lease.Next(&c.rules, c.now())
 	}
-	if ctx.Err() == nil || t.written {
-		c.report(ctx, n, t, time.Since(begun))
+	result := action.Result
+	if ctx.Err() == nil || result.Written {
+		c.reporter.turn(ctx, nodeName, n, said, &result, time.Since(begun))
 	}
-	if n.renewed != never {
-		t.next.Deadline = c.epoch.Add(n.renewed + c.cfg.Duration)
+	if result.Written {
+		c.ready.Mark()
 	}
-	return t.next
+	c.apply(ctx, nodeName, n, plan.Reported{})
+	return result.Wait
 }
 
-// step carries out a step of a turn and returns the next one.
-func (c *Controller) step(ctx context.Context, n *node, t *turn, did step) step {
-	if did == ask {
-		if hook := c.cfg.Hooks.Deleted; hook != nil {
-			hook(Deleted{NodeName: t.nodeName})
-		}
-		t.owner, t.ownerErr = c.owner(ctx, t.nodeName)
-		if ctx.Err() != nil {
-			return done
-		}
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		return n.asked(&c.rules, t, c.now())
-	}
-	lease, err := c.send(ctx, n, t, did)
+// apply applies an event. An error is one of this package, and is only reported.
+func (c *Controller) apply(ctx context.Context, nodeName string, n *node, event plan.Event) {
 	n.mu.Lock()
-	defer n.mu.Unlock()
-	if ctx.Err() != nil && err != nil {
-		if did != get {
-			n.mayBeStored(t)
-		}
-		if t.takeFrom != (party{}) {
-			n.forget() // it may still be another's
-		}
-		return done
+	err := n.lease.Apply(&c.rules, c.now(), event)
+	n.mu.Unlock()
+	if check := c.check; check != nil && err == nil {
+		err = check(n)
 	}
-	return n.after(&c.rules, t, did, lease, err, c.now())
+	if err != nil {
+		c.reporter.broken(ctx, nodeName, err)
+	}
 }
 
-// send sends the request of a step.
-func (c *Controller) send(ctx context.Context, n *node, t *turn, did step) (lease *coordinationv1.Lease, err error) {
-	ctx, cancel := context.WithTimeout(ctx, c.cfg.CallTimeout)
+// send sends the request of an action, and returns what became of it.
+func (c *Controller) send(ctx context.Context, nodeName string, action plan.Action) plan.Event {
+	call, cancel := context.WithTimeout(ctx, c.cfg.CallTimeout)
 	defer cancel()
-	ctx, ended := c.reset.begin(ctx)
-	switch did {
-	case create:
-		lease, err = c.leases.Create(ctx, n.object(&c.rules, t, c.now()), metav1.CreateOptions{FieldManager: fieldManager})
-	case update:
-		lease, err = c.leases.Update(ctx, n.object(&c.rules, t, c.now()), metav1.UpdateOptions{FieldManager: fieldManager})
-	default:
-		lease, err = c.leases.Get(ctx, t.nodeName, metav1.GetOptions{})
+	call, ended := c.reset.begin(call)
+	answered := plan.Answered{To: action}
+	var err error
+	switch action.Do {
+	case plan.Get:
+		answered.Lease, err = c.leases.Get(call, nodeName, metav1.GetOptions{})
+	case plan.Create:
+		answered.Lease, err = c.leases.Create(call, action.Lease, metav1.CreateOptions{FieldManager: fieldManager})
+	case plan.Update, plan.Expire:
+		answered.Lease, err = c.leases.Update(call, action.Lease, metav1.UpdateOptions{FieldManager: fieldManager})
+	case plan.Delete:
+		err = c.leases.Delete(call, nodeName, metav1.DeleteOptions{
+			Preconditions: &metav1.Preconditions{UID: ptr.To(action.Lease.UID), ResourceVersion: ptr.To(action.Lease.ResourceVersion)},
+		})
 	}
-	lease, err = apierr.Answer(lease, err, t.nodeName) // an answer about another object is no renewal
+	if action.Do != plan.Delete {
+		answered.Lease, err = apierr.Answer(answered.Lease, err, nodeName) // an answer about another object is no renewal
+	}
 	ended(err)
-	return lease, err
+	if err != nil && errors.Is(ctx.Err(), context.Canceled) { // not the end of ShutdownTimeout
+		return plan.CutOff{To: action}
+	}
+	answered.Answer, answered.RetryAfter = answerOf(err, nodeName), apierr.RetryAfter(err)
+	if err != nil {
+		answered.Lease, answered.Err = nil, explain(nodeName, err)
+	}
+	return answered
 }
 
-// gate asks Gate.
-func (c *Controller) gate(ctx context.Context, nodeName string) error {
-	if c.cfg.Gate == nil {
-		return nil
+// answerOf returns the kind of an answer.
+func answerOf(err error, nodeName string) plan.Answer {
+	switch apierr.Classify(err) {
+	case apierr.None:
+		return plan.OK
+	case apierr.Conflict, apierr.AlreadyExists:
+		return plan.Conflict
+	case apierr.NotFound:
+		if apierr.IsMissing(err, "leases", nodeName) {
+			return plan.Missing
+		}
+		return plan.NotFound
+	case apierr.Invalid:
+		return plan.Invalid
+	case apierr.Unauthorized, apierr.Forbidden:
+		return plan.Refused
 	}
-	limit := c.cfg.RenewInterval / 4
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	if err := callback.Contain("Gate", func() error { return c.cfg.Gate(ctx, nodeName) }); err != nil {
-		return err
-	}
-	if ctx.Err() != nil {
-		return fmt.Errorf("lease: gate of node %q: no answer within %v: %w", nodeName, limit, ctx.Err())
-	}
-	return nil
-}
-
-// owner asks Owner.
-func (c *Controller) owner(ctx context.Context, nodeName string) (metav1.OwnerReference, error) {
-	ctx, cancel := context.WithTimeout(ctx, c.cfg.RenewInterval/4)
-	defer cancel()
-	return callback.Get("Owner", func() (metav1.OwnerReference, error) { return c.cfg.Owner(ctx, nodeName) })
+	return plan.Failed
 }
 
 // holder returns our holder identity for the lease of a node.
@@ -146,137 +151,29 @@ func (c *Controller) holder(nodeName string) string {
 	return nodeName
 }
 
-// report reports the outcome of a turn to the log, the hooks, the event recorder and
-// the readiness checker. Latency is that of the last call.
-func (c *Controller) report(ctx context.Context, n *node, t *turn, latency time.Duration) {
-	log := klog.FromContext(ctx)
-	lease := klog.KRef(corev1.NamespaceNodeLease, t.nodeName)
-	hooks := &c.cfg.Hooks
-
-	_, gatePanicked := errors.AsType[*callback.PanicError](t.gateErr)
-	switch {
-	case gatePanicked:
-		c.asking.Fail(ctx, c.cfg.ErrorHandler, &n.asking, fmt.Errorf("lease: gate of node %q: %w", t.nodeName, t.gateErr), "Failed to ask the gate of a node lease", "lease", lease)
-	case t.gateErr != nil || n.phase == PhaseNoOwner || t.ownerErr != nil && errors.Is(t.err, t.ownerErr):
-		c.asking.Leave(&n.asking) // not asked, or reported below
-	case t.ownerErr != nil:
-		c.asking.Fail(ctx, c.cfg.ErrorHandler, &n.asking, explainOwner(t.nodeName, t.ownerErr), "Failed to get the owner of a node lease", "lease", lease)
-	default:
-		c.asking.OK(ctx, &n.asking, "Gates and owners of node leases answer again", "lease", lease)
+// farewell returns the farewell of a node, or nil if OnShutdown leaves the lease.
+func (c *Controller) farewell() func(ctx context.Context, nodeName string, n *node) {
+	if c.cfg.OnShutdown == ShutdownLeave {
+		return nil
 	}
-
-	switch {
-	case t.written:
-		if log := log.V(4); log.Enabled() { // ten thousand in ten seconds
-			log.Info("Renewed node lease", "lease", lease, "created", t.created, "latency", latency)
-		}
-		if t.created {
-			log.V(2).Info("Created node lease", "lease", lease)
-		}
-		c.ready.Mark()
-		c.renewing.OK(ctx, &n.renewing, "Renewing node leases again", "lease", lease)
-		if hooks.Renewed != nil {
-			hooks.Renewed(Renewed{NodeName: t.nodeName, Latency: latency, Created: t.created})
-		}
-	case t.err != nil:
-		c.renewing.Fail(ctx, c.cfg.ErrorHandler, &n.renewing, t.err, "Failed to renew node lease", "lease", lease)
-		if hooks.Failed != nil {
-			hooks.Failed(Failed{NodeName: t.nodeName, Class: t.class.String(), Err: t.err, Failures: n.trouble.failures})
-		}
-	case t.skipped:
-		log.V(4).Info("Did not write node lease: it was renewed a moment ago", "lease", lease)
-	default:
-		c.renewing.Leave(&n.renewing) // it does not try
-	}
-	if t.again && !t.written && t.err == nil && n.phase == PhasePending {
-		log.V(2).Info("Node lease was deleted again: not creating it with the same owner at once", "lease", lease, "ownerUID", t.owner.UID)
-	}
-	if t.vanished && !t.again && t.next.Wait > 0 && t.err == nil {
-		log.V(4).Info("Node lease was deleted: not creating it with the same owner yet", "lease", lease, "ownerUID", t.owner.UID, "wait", t.next.Wait)
-	}
-	c.reportPhase(ctx, n, t, lease)
-	c.reportForeign(ctx, n, t, lease)
-	if t.behind > 0 {
-		log.Info("Clock is behind the renew time of a node lease: counting up from there", "lease", lease, "behind", t.behind)
-	}
-	if t.recovered > 0 {
-		log.V(2).Info("Renewed a node lease that had expired", "lease", lease, "outage", t.recovered)
-		if hooks.Recovered != nil {
-			hooks.Recovered(Recovered{NodeName: t.nodeName, Outage: t.recovered})
-		}
-	}
-	if t.fatal != nil {
-		c.stop(t.fatal)
-	}
+	return c.release
 }
 
-// reportPhase reports a change of phase.
-func (c *Controller) reportPhase(ctx context.Context, n *node, t *turn, lease klog.ObjectRef) {
-	if n.phase == n.reported {
-		return
+// release applies OnShutdown to the lease of a node that was removed, or of each node
+// when Run ends.
+func (c *Controller) release(ctx context.Context, nodeName string, n *node) {
+	c.apply(ctx, nodeName, n, plan.Leaving{NodeName: nodeName, Holder: c.holder(nodeName), Delete: c.cfg.OnShutdown == ShutdownDelete})
+	action := n.lease.Next(&c.rules, c.now())
+	for action.Do != plan.Finish && ctx.Err() == nil {
+		c.apply(ctx, nodeName, n, c.send(ctx, nodeName, action))
+		action = n.lease.Next(&c.rules, c.now())
 	}
-	log := klog.FromContext(ctx)
-	changed := PhaseChanged{NodeName: t.nodeName, From: n.reported, To: n.phase}
-	n.reported = n.phase
-	switch n.phase {
-	case PhaseForeign:
-		holder := n.trouble.foreign.party
-		changed.Holder, changed.Process = holder.holder, holder.process
-		log.Info("Node lease is held by another process", "lease", lease, "holder", changed.Holder, "process", changed.Process, "onForeign", c.cfg.OnForeign)
-		c.event(ctx, t, corev1.EventTypeWarning, reasonForeign, actionRenew, "Lease is held by %v, not by %v", holder, party{t.holder, t.process.name})
-	case PhasePaused:
-		changed.Reason = t.gateErr
-		log.V(2).Info("Paused renewal of node lease", "lease", lease, "reason", t.gateErr)
-	case PhaseNoOwner:
-		changed.Reason = t.ownerErr
-		log.V(2).Info("Stopped renewal of node lease: its Node does not exist", "lease", lease)
-	case PhaseStopped:
-		log.V(4).Info("Node lease is not served any more", "lease", lease, "from", changed.From) // of thousands at the end of Run
-	default:
-		log.V(2).Info("Changed phase of node lease", "lease", lease, "from", changed.From, "to", changed.To)
-	}
-	if hook := c.cfg.Hooks.PhaseChanged; hook != nil {
-		hook(changed)
-	}
+	c.reporter.release(ctx, nodeName, n, &action.Result, c.cfg.OnShutdown)
+	c.apply(ctx, nodeName, n, plan.Reported{})
 }
 
-// gone reports that a node is no longer managed. It is called after its last turn.
+// gone ends a node that is no longer managed. It is called after its last turn.
 func (c *Controller) gone(ctx context.Context, nodeName string, n *node) {
-	n.mu.Lock()
-	n.phase = PhaseStopped
-	n.mu.Unlock()
-	c.renewing.Retire(&n.renewing)
-	c.asking.Retire(&n.asking)
-	c.reportPhase(ctx, n, &turn{nodeName: nodeName}, klog.KRef(corev1.NamespaceNodeLease, nodeName))
-}
-
-// reportForeign reports take-overs and contention.
-func (c *Controller) reportForeign(ctx context.Context, n *node, t *turn, lease klog.ObjectRef) {
-	log := klog.FromContext(ctx)
-	if from := t.takenOver; from != (party{}) {
-		log.Info("Took over node lease", "lease", lease, "from", from.holder, "process", from.process)
-		c.event(ctx, t, corev1.EventTypeWarning, reasonTakenOver, actionTakeOver, "Took over the lease from %v", from)
-		if hook := c.cfg.Hooks.TakenOver; hook != nil {
-			hook(TakenOver{NodeName: t.nodeName, Holder: from.holder, Process: from.process})
-		}
-	}
-	if by := t.stolen; by != (party{}) {
-		log.Info("Node lease is contended: another process keeps writing it", "lease", lease, "holder", by.holder, "process", by.process)
-		c.event(ctx, t, corev1.EventTypeWarning, reasonContended, actionRenew, "Another process keeps writing the lease as %v: does a second one serve this node?", by)
-		if hook := c.cfg.Hooks.Contended; hook != nil {
-			hook(Contended{NodeName: t.nodeName, Holder: by.holder, Process: by.process})
-		}
-	}
-}
-
-// event records an event about the Node.
-func (c *Controller) event(ctx context.Context, t *turn, eventType, reason, action, note string, args ...any) {
-	if c.cfg.EventRecorder == nil {
-		return
-	}
-	regarding := &corev1.ObjectReference{APIVersion: nodeAPIVersion, Kind: nodeKind, Name: t.nodeName, UID: t.owner.UID}
-	related := &corev1.ObjectReference{APIVersion: "coordination.k8s.io/v1", Kind: "Lease", Namespace: corev1.NamespaceNodeLease, Name: t.nodeName}
-	report.Call(ctx, c.cfg.ErrorHandler, "EventRecorder", func() {
-		c.cfg.EventRecorder.Eventf(regarding, related, eventType, reason, action, note, args...)
-	}, "lease", klog.KRef(related.Namespace, related.Name))
+	c.apply(ctx, nodeName, n, plan.Ended{})
+	c.reporter.gone(ctx, nodeName, n)
 }

@@ -20,6 +20,7 @@ func Lease(registry prometheus.Registerer, next lease.Hooks) (lease.Hooks, error
 		nodes       = s.gauge("kubewright_lease_nodes", "Nodes by the phase of their lease, except for pending and stopped ones.", "phase")
 		contentions = s.counter("kubewright_lease_contentions_total", "Leases that another client keeps writing.").WithLabelValues()
 		takeovers   = s.counter("kubewright_lease_takeovers_total", "Leases taken from another holder.").WithLabelValues()
+		overloads   = s.counter("kubewright_lease_overloads_total", "Times that renewals began to be late because all workers were busy.").WithLabelValues()
 	)
 	hooks := next
 	hooks.Renewed = func(e lease.Renewed) {
@@ -53,6 +54,12 @@ func Lease(registry prometheus.Registerer, next lease.Hooks) (lease.Hooks, error
 	hooks.TakenOver = func(e lease.TakenOver) {
 		takeovers.Inc()
 		call(next.TakenOver, e)
+	}
+	hooks.Overloaded = func(e lease.Overloaded) {
+		if !e.Ended {
+			overloads.Inc()
+		}
+		call(next.Overloaded, e)
 	}
 	return hooks, s.err()
 }

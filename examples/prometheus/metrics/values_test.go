@@ -74,6 +74,8 @@ func TestLease(t *testing.T) {
 	hooks.Failed(lease.Failed{Class: "Forbidden"})
 	hooks.Recovered(lease.Recovered{Outage: time.Minute})
 	hooks.TakenOver(lease.TakenOver{})
+	hooks.Overloaded(lease.Overloaded{})
+	hooks.Overloaded(lease.Overloaded{Ended: true})
 	check(t, registry, map[string]float64{
 		"kubewright_lease_renewals_total":                    3,
 		"kubewright_lease_renewal_duration_seconds_count":    3,
@@ -87,6 +89,7 @@ func TestLease(t *testing.T) {
 		`kubewright_lease_nodes{phase="Paused"}`:             1,
 		"kubewright_lease_contentions_total":                 0,
 		"kubewright_lease_takeovers_total":                   1,
+		"kubewright_lease_overloads_total":                   1,
 	})
 }
 
