@@ -190,6 +190,7 @@ bench: ## Benchmarks of the packages, then side by side with their peers, on a r
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) -benchmem ./...
 	cd bench && KUBEWRIGHT_E2E=1 $(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -timeout 60m ./...
 	cd bench && $(GO) test -v -count=1 -run 'TestCompare|TestMemory' -timeout 60m ./resourceslice -args -100k # tests: writes and time incomplete
+	cd bench/claimstore && $(GO) test -run '^$$' -bench '$(BENCH)' -benchtime 200x .
 	cd bench/election && $(GO) test -run TestCompare -v -count=1 . # elections in virtual time: a table, which can't be faster or slower
 
 .PHONY: scale

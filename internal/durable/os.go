@@ -4,6 +4,7 @@
 package durable
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -105,8 +106,14 @@ func (o *osFS) ReadFile(name string, limit int) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	data, err := io.ReadAll(io.LimitReader(f, int64(limit)))
-	return data, errors.Join(err, f.Close())
+	info, err := f.Stat()
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	// The file may grow meanwhile, or have a size of 0 although it has data.
+	data := bytes.NewBuffer(make([]byte, 0, min(int64(limit), info.Size()+bytes.MinRead)))
+	_, err = data.ReadFrom(io.LimitReader(f, int64(limit)))
+	return data.Bytes(), errors.Join(err, f.Close())
 }
 
 func (o *osFS) ReadDir(name string) ([]string, error) {

@@ -42,8 +42,11 @@ func nodeConfig(dir string) Config[partition] {
 	return Config[partition]{
 		Dir: filepath.Join(dir, "store"), Driver: driver, BootID: "boot", Claims: &cluster{},
 		Unprepare: func(_ context.Context, _ Claim, state partition, phase Phase) error {
-			if phase == Unreadable {
+			switch phase {
+			case Unreadable:
 				return errors.New("a record was damaged")
+			case Absent:
+				return nil // it ended so long ago that its tombstone is gone
 			}
 			if err := os.Remove(filepath.Join(dir, "gpu", state.ID)); err != nil && (phase == Prepared || !errors.Is(err, fs.ErrNotExist)) {
 				return err

@@ -159,7 +159,7 @@ func (s *Store[S]) endAs(ctx context.Context, c Claim, phase Phase) error {
 		return err
 	}
 	defer unlock()
-	entry, exists, err := s.get(ctx, c.UID)
+	entry, exists, _, err := s.look(ctx, c.UID)
 	if err != nil || !exists || entry.Ended {
 		return err
 	}

@@ -111,7 +111,11 @@ func (s *Store[S]) Prepare(ctx context.Context, claim *resourcev1.ResourceClaim,
 	}
 	defer unlock()
 
-	before, exists, err := s.get(ctx, c.UID)
+	exclusive, err := s.exclusive(c.Devices)
+	if err != nil {
+		return state, err
+	}
+	before, exists, busy, err := s.look(ctx, c.UID, exclusive...)
 	if err != nil {
 		return state, err
 	}
@@ -132,8 +136,12 @@ func (s *Store[S]) Prepare(ctx context.Context, claim *resourcev1.ResourceClaim,
 			return state, fmt.Errorf("%w: %w", ErrNotUndone, err)
 		}
 	}
-	if err := s.checkFree(ctx, c); err != nil {
-		return state, err
+	if busy != nil {
+		select {
+		case s.wake <- struct{}{}:
+		default:
+		}
+		return state, busy
 	}
 
 	returned := false // begin has no meaning once f has returned
@@ -187,7 +195,7 @@ func (s *Store[S]) Unprepare(ctx context.Context, claim types.NamespacedName, ui
 
 // end unprepares a claim whose lock the caller has.
 func (s *Store[S]) end(ctx context.Context, c Claim) error {
-	entry, exists, err := s.get(ctx, c.UID)
+	entry, exists, _, err := s.look(ctx, c.UID)
 	switch {
 	case err != nil:
 		return err
@@ -254,14 +262,6 @@ func (s *Store[S]) entries(ctx context.Context) (entries []journal.Entry, err er
 	return entries, err
 }
 
-func (s *Store[S]) get(ctx context.Context, uid types.UID) (entry journal.Entry, exists bool, err error) {
-	err = s.disk.transact(ctx, func(l *journal.Log) error {
-		entry, exists = l.Get(string(uid))
-		return nil
-	})
-	return entry, exists, err
-}
-
 func (s *Store[S]) record(ctx context.Context, c Claim, phase journal.Phase, state S) error {
 	encoded, err := json.Marshal(state)
 	if err != nil {
@@ -299,22 +299,28 @@ func (s *Store[S]) decode(e journal.Entry) (c Claim, state S, phase Phase, err e
 	return c, state, phase, nil
 }
 
-// checkFree returns a *DeviceHeldError if another claim holds a device of c.
-func (s *Store[S]) checkFree(ctx context.Context, c Claim) error {
-	return s.disk.transact(ctx, func(l *journal.Log) error {
-		for _, d := range c.Devices {
-			holder, held := l.Holder(string(c.UID), journal.Device{Pool: d.Pool, Name: d.Name, ShareID: string(d.ShareID)})
-			if held && !s.cfg.Shared(d) {
-				select {
-				case s.wake <- struct{}{}:
-				default:
-				}
+// exclusive returns the devices that only one claim may hold.
+func (s *Store[S]) exclusive(devices []Device) ([]Device, error) {
+	return callback.Get("Config.Shared", func() ([]Device, error) {
+		return slices.DeleteFunc(slices.Clone(devices), s.cfg.Shared), nil
+	})
+}
+
+// look returns the record of a claim, and a *DeviceHeldError if another claim holds
+// one of the devices.
+func (s *Store[S]) look(ctx context.Context, uid types.UID, devices ...Device) (entry journal.Entry, exists bool, busy, err error) {
+	err = s.disk.transact(ctx, func(l *journal.Log) error {
+		entry, exists = l.Get(string(uid))
+		for _, d := range devices {
+			if holder, held := l.Holder(string(uid), journal.Device{Pool: d.Pool, Name: d.Name, ShareID: string(d.ShareID)}); held {
 				other, _, _, _ := s.decode(holder)
-				return &DeviceHeldError{Device: d, Holder: other}
+				busy = &DeviceHeldError{Device: d, Holder: other}
+				break
 			}
 		}
 		return nil
 	})
+	return entry, exists, busy, err
 }
 
 // checkInUse returns nil if the API server says that a Pod uses the claim with the

@@ -260,6 +260,12 @@ func TestAPanicConcernsOneCall(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "boom") {
 		t.Fatal(err)
 	}
+	shared := r.cfg.Shared
+	r.cfg.Shared = func(Device) bool { panic("crash") }
+	if _, err := r.prepare(testClaim("b", "gpu-1"), "mig-2"); err == nil || !strings.Contains(err.Error(), "crash") {
+		t.Fatal(err)
+	}
+	r.cfg.Shared = shared
 	unprepare := r.cfg.Unprepare
 	r.cfg.Unprepare = func(context.Context, Claim, partition, Phase) error { panic("bang") }
 	if err := r.unprepare(a); err == nil || !strings.Contains(err.Error(), "bang") {
@@ -399,7 +405,7 @@ func TestAStateOfAnotherTypeConcernsOneClaim(t *testing.T) {
 		ID    []string `json:"id"`
 		Field string   `json:"field"`
 	}
-	s, err := open(t.Context(), Config[newer]{Driver: driver, BootID: "boot-1"}, r.disk, "")
+	s, err := open(t.Context(), Config[newer]{Driver: driver, BootID: "boot-1", Shared: func(Device) bool { return false }}, r.disk, "")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -43,7 +43,7 @@ const (
 	ended    = '-'
 	jsonFrom = 2 + 2*16 + 1 // the mark, the checksum, and the spaces behind them
 	// slack is the size of superseded lines that no rewrite is worth.
-	slack = 64 << 10
+	slack = 32 << 10
 	// keptEnded is the number of ended claims that a rewrite keeps, newest first.
 	keptEnded = 256
 )
