@@ -4,7 +4,6 @@
 package apitest
 
 import (
-	"bytes"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -12,7 +11,6 @@ import (
 	"math"
 	"net/http"
 	"net/url"
-	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,17 +18,14 @@ import (
 
 	resourcev1 "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	internalvalidation "k8s.io/apimachinery/pkg/apis/meta/internalversion/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/selection"
-	"k8s.io/client-go/kubernetes/scheme"
 )
 
 func (c *call) get() (*answer, error) {
@@ -257,45 +252,11 @@ func (c *call) encodeList(items []*item, m metav1.ListMeta) (*answer, error) {
 		return &answer{code: http.StatusOK, contentType: c.accept.name, body: c.accept.encode(list)}, nil
 	}
 	gvk := c.kind.views[c.view].gv.WithKind(c.kind.name + "List")
-	if c.kind.dynamic {
-		list := &unstructured.UnstructuredList{Object: map[string]any{}}
-		list.SetGroupVersionKind(gvk)
-		list.SetResourceVersion(m.ResourceVersion)
-		list.SetContinue(m.Continue)
-		list.SetRemainingItemCount(m.RemainingItemCount)
-		for _, it := range items {
-			list.Items = append(list.Items, *c.kind.convertTo(it.obj, c.view).(*unstructured.Unstructured))
-		}
-		return &answer{code: http.StatusOK, contentType: c.accept.name, body: c.accept.encode(list)}, nil
-	}
-	list, err := scheme.Scheme.New(gvk)
-	if err != nil {
-		return nil, err
-	}
-	list.GetObjectKind().SetGroupVersionKind(gvk)
-	ptr, err := meta.GetItemsPtr(list)
-	if err != nil {
-		return nil, err
-	}
-	slice := reflect.MakeSlice(reflect.TypeOf(ptr).Elem(), len(items), len(items))
+	elements := make([][]byte, len(items))
 	for i, it := range items {
-		e := slice.Index(i)
-		e.Set(reflect.ValueOf(c.kind.convertTo(it.obj, c.view)).Elem())
-		e.Addr().Interface().(runtime.Object).GetObjectKind().SetGroupVersionKind(noGVK)
+		elements[i] = it.encodedAs(c.kind, c.view, c.accept.media, inList)
 	}
-	reflect.ValueOf(ptr).Elem().Set(slice)
-	lm, err := meta.ListAccessor(list)
-	if err != nil {
-		return nil, err
-	}
-	lm.SetResourceVersion(m.ResourceVersion)
-	lm.SetContinue(m.Continue)
-	lm.SetRemainingItemCount(m.RemainingItemCount)
-	var b bytes.Buffer
-	if err := c.accept.Encode(list, &b); err != nil {
-		return nil, err
-	}
-	return &answer{code: http.StatusOK, contentType: c.accept.name, body: b.Bytes()}, nil
+	return &answer{code: http.StatusOK, contentType: c.accept.name, body: c.accept.encodeElements(gvk, m, elements)}, nil
 }
 
 var noGVK schema.GroupVersionKind

@@ -43,11 +43,20 @@ type item struct {
 }
 
 type encoding struct {
-	view    int
-	media   *media
-	partial bool
-	bytes   []byte
+	view  int
+	media *media
+	form  form
+	bytes []byte
 }
+
+// form is what of an object is encoded.
+type form int
+
+const (
+	whole   form = iota
+	partial      // its metadata
+	inList       // the object as an element of a list, which has no kind
+)
 
 func newItem(obj runtime.Object, rv uint64) *item {
 	m := metaOf(obj)
@@ -57,21 +66,37 @@ func newItem(obj runtime.Object, rv uint64) *item {
 // encoded returns the encoding of the item in view v and representation a. The
 // caller must not change the bytes.
 func (it *item) encoded(k *kind, v int, a accepted) []byte {
+	if a.partial {
+		return it.encodedAs(k, v, a.media, partial)
+	}
+	return it.encodedAs(k, v, a.media, whole)
+}
+
+// encodedAs returns the encoding of a form of the item. An object is encoded once for all
+// clients that read it.
+func (it *item) encodedAs(k *kind, v int, m *media, f form) []byte {
 	it.mu.Lock()
 	defer it.mu.Unlock()
 	for _, e := range it.enc {
-		if e.view == v && e.media == a.media && e.partial == a.partial {
+		if e.view == v && e.media == m && e.form == f {
 			return e.bytes
 		}
 	}
-	obj := it.obj
-	if a.partial {
-		obj = partialOf(obj)
-	} else {
-		obj = k.convertTo(obj, v)
+	var b []byte
+	switch f {
+	case partial:
+		b = m.encode(partialOf(it.obj))
+	case whole:
+		b = m.encode(k.convertTo(it.obj, v))
+	case inList:
+		obj := k.convertTo(it.obj, v)
+		if !k.dynamic { // unstructured objects keep their kind
+			obj = shallow(obj)
+			obj.GetObjectKind().SetGroupVersionKind(noGVK)
+		}
+		b = m.element(obj)
 	}
-	b := a.encode(obj)
-	it.enc = append(it.enc, encoding{v, a.media, a.partial, b})
+	it.enc = append(it.enc, encoding{v, m, f, b})
 	return b
 }
 
