@@ -274,7 +274,7 @@ func (d *decider) unasked(strategy election.Strategy) (next *candidate) {
 		case !d.takesPart(c) || !election.Eligible(strategy, c.peer):
 		case c.late(d.now, d.rules):
 			silent = silent || d.now.Before(c.pinged.Add(2*d.AckTimeout))
-		case d.may(c) && !d.waits(c) && !d.fresh(c) && (next == nil || c.key.Name < next.key.Name):
+		case d.may(c) && !d.waits(c) && !d.fresh(c) && (next == nil || election.Compare(strategy, c.peer, next.peer, d.holder()) < 0):
 			next = c
 		}
 	}

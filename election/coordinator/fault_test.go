@@ -470,3 +470,48 @@ func TestDeadCandidatesArePingedTogether(t *testing.T) {
 		r.want("holder", r.holder(), "live")
 	})(t)
 }
+
+// A fleet that died leaves its candidates for half an hour. All are better than the
+// next version's, which needs two AckTimeouts, however many they are.
+func TestManyDeadCandidatesCostOneRound(t *testing.T) {
+	ctlBubble(func(r *ctlRig) {
+		r.server.Inject(apitest.Fault{Match: apitest.Match{User: ctlUser, Verb: "patch"}, Latency: 10 * time.Millisecond})
+		for i := range 120 {
+			r.stub(fmt.Sprintf("dead-%03d", i), "1.35.0", "1.35.0").start().stop()
+		}
+		r.stub("a-live", "1.36.0", "1.36.0").start()
+		r.advance(10 * time.Second) // no answer is fresh
+		r.start()
+		r.server.ResetJournal()
+		r.advance(13 * time.Second)
+		r.want("holder", r.holder(), "a-live")
+		pings, first := 0, ""
+		for _, q := range r.server.Requests(apitest.Match{User: ctlUser, Verb: "patch", Resource: "leasecandidates"}) {
+			pings++
+			if pings == 2 {
+				first = q.Name
+			}
+		}
+		if pings > 121 || first == "a-live" {
+			r.Errorf("%d pings of 121 candidates, after the first that of %s: better candidates come first", pings, first)
+		}
+	})(t)
+}
+
+// Another client that undoes pings makes no storm of them.
+func TestPingsThatAreUndoneAreCharged(t *testing.T) {
+	ctlBubble(func(r *ctlRig) {
+		r.stub("a", "1.36.0", "1.36.0").set(func(s *ctlStub) { s.deaf = true }).start()
+		r.advance(10 * time.Second)
+		r.start()
+		for range 600 {
+			if lc := r.candidate("a"); lc != nil && lc.Spec.PingTime != nil {
+				apitest.Edit(r.server, ctlNamespace, "a", func(c *coordinationv1beta1.LeaseCandidate) { c.Spec.PingTime = nil })
+			}
+			r.advance(10 * time.Millisecond)
+		}
+		if n := len(r.requests()); n > requestBurst+10 {
+			r.Errorf("%d requests in six seconds", n)
+		}
+	})(t)
+}

@@ -73,6 +73,7 @@ type candidate struct {
 	heard  time.Time // when its last renewal or its creation was observed; zero for never
 	pinged time.Time // since when it has a ping to answer; zero for none
 	missed bool      // the late ping was reported
+	asked  time.Time // when this controller last sent it a ping
 
 	doubts       int       // assignments in a row that it did not claim
 	doubtedUntil time.Time // until then it is a last resort

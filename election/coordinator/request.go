@@ -51,7 +51,7 @@ func (c *Controller) visit(ctx context.Context, key types.NamespacedName) {
 		}
 	case now.Before(e.retryAt):
 		d.wakeAt = e.retryAt
-	case !e.pace.TryAccept():
+	case !d.firstPing(now, c.rules) && !e.pace.TryAccept():
 		d.wakeAt = now.Add(time.Second / requestRate)
 	default:
 		r = e.request(now, d)
@@ -67,6 +67,12 @@ func (c *Controller) visit(ctx context.Context, key types.NamespacedName) {
 	} else if !d.wakeAt.IsZero() {
 		c.queue.AddAfter(key, d.wakeAt.Sub(now))
 	}
+}
+
+// firstPing reports whether d pings a candidate for the first time in this round. Such
+// pings are not paced: each candidate gets one, however many are dead.
+func (d decision) firstPing(now time.Time, r *rules) bool {
+	return d.do == ping && !now.Before(d.who.asked.Add(2*r.AckTimeout))
 }
 
 // carryOut sends a request and requeues the Lease.
@@ -97,9 +103,9 @@ func (c *Controller) carryOut(ctx context.Context, e *entry, r *request) {
 	}
 }
 
-// The pace of requests about one Lease. An election needs three or four, and one more
-// every AckTimeout while candidates do not answer. More requests mean that another
-// client undoes the writes.
+// The pace of requests about one Lease, except for the first ping of a candidate in a
+// round. An election needs two or three. More requests mean that another client undoes
+// the writes.
 const (
 	requestBurst = 12
 	requestRate  = 1 // a second
@@ -221,6 +227,7 @@ func (e *entry) request(now time.Time, d decision) *request {
 			// This one is, and any answer will be later than it, whatever the
 			// clocks of the candidate and of this machine show.
 			r.pingTime = c.renewTime + 1
+			c.asked = now
 		}
 	}
 	return r
