@@ -57,6 +57,7 @@ func TestTryAcquireOrRenew(t *testing.T) {
 func TestRenewAlreadyAcquiredObject(t *testing.T) {
 	inRig(t, func(r *rig) {
 		r.put("baz")
+		r.edit(marked)
 		r.start("baz", func(cfg *Config) { cfg.ExclusiveIdentity = true })
 		if _, took := r.awaitLeader(time.Minute); took > 50*time.Millisecond {
 			t.Errorf("leads after %v", took)

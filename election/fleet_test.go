@@ -242,7 +242,7 @@ func TestGarbageOnTheLease(t *testing.T) {
 		r.sleep(time.Minute)
 		r.expectLeader(a)
 		l := r.lease()
-		if n := len(l.Annotations); n != 3 || l.Annotations["example.com/mine"] != "stays" {
+		if n := len(l.Annotations); n != 4 || l.Annotations["example.com/mine"] != "stays" {
 			t.Errorf("annotations %v", l.Annotations)
 		}
 		if _, ok := records(l.Annotations)[b.Identity()]; !ok {

@@ -39,18 +39,18 @@ func TestALeaseThatWasVacatedUnseenIsLeftAloneForItsDuration(t *testing.T) {
 	}{
 		"emptied":                        {leaseOf("x", 1), emptied, afterGap, 25 * s},
 		"emptied, the watch saw all":     {leaseOf("x", 1), emptied, inOrder, 15 * s},
-		"emptied, after our own term":    {leaseOf("me", 1), emptied, afterGap, 25 * s},
+		"emptied, after our own term":    {leaseOf("me", 1, marked), emptied, afterGap, 25 * s},
 		"emptied, with a long duration":  {leaseOf("x", 1), leaseOf("", 2, renewedSince, func(l *coordinationv1.Lease) { *l.Spec.LeaseDurationSeconds = 60 }), afterGap, 70 * s},
 		"emptied, with a short duration": {leaseOf("x", 1), leaseOf("", 2, renewedSince, oneSecond), afterGap, 25 * s},
 		"deleted":                        {leaseOf("x", 1), nil, afterGap, 25 * s},
 		"released":                       {leaseOf("x", 1), leaseOf("", 2, released), afterGap, 10 * s},
-		"released, after our own term":   {leaseOf("me", 1), leaseOf("", 2, released), afterGap, 10 * s},
+		"released, after our own term":   {leaseOf("me", 1, marked), leaseOf("", 2, released), afterGap, 10 * s},
 		"created and released":           {nil, leaseOf("", 2, released), afterGap, 10 * s},
 		"made ours":                      {leaseOf("x", 1), leaseOf("me", 2), afterGap, 25 * s},
 		"made ours, was released":        {leaseOf("", 1, released), leaseOf("me", 2), afterGap, 25 * s},
-		"made ours again":                {leaseOf("me", 1), leaseOf("me", 2), afterGap, 25 * s},
-		"made ours again, seen":          {leaseOf("me", 1), leaseOf("me", 2), inOrder, 25 * s},
-		"renewed by a twin":              {leaseOf("me", 1), leaseOf("me", 2, renewedSince), inOrder, 25 * s},
+		"made ours again":                {leaseOf("me", 1, marked), leaseOf("me", 2), afterGap, 25 * s},
+		"made ours again, seen":          {leaseOf("me", 1, marked), leaseOf("me", 2), inOrder, 25 * s},
+		"renewed by a twin":              {leaseOf("me", 1, marked), leaseOf("me", 2, renewedSince), inOrder, 25 * s},
 		"handed to us":                   {leaseOf("x", 1), leaseOf("me", 2, handedBy("x")), afterGap, 0},
 		"restored, released":             {leaseOf("x", 5), leaseOf("", 2, released), unrelated, 25 * s},
 		"restored, as it was":            {leaseOf("", 2, released), leaseOf("", 2, released), unrelated, 25 * s},
@@ -70,7 +70,7 @@ func TestALeaseThatWasVacatedUnseenIsLeftAloneForItsDuration(t *testing.T) {
 		}
 	}
 	again := sighting{me: "me", def: 15 * s, exclusive: true, assignable: true}
-	again.see(0, leaseOf("me", 1), inOrder)
+	again.see(0, leaseOf("me", 1, marked), inOrder)
 	again.see(10*s, leaseOf("me", 2), inOrder)
 	if again.base != 0 {
 		t.Errorf("assigned again by a coordinator: free at %v, want at once", again.base)
@@ -90,16 +90,6 @@ func TestAnEmptiedLeaseIsNoReleaseForANewcomer(t *testing.T) {
 	seen.see(time.Second, leaseOf("", 1, oneSecond, renewedSince), afterGap)
 	if got := seen.freeAt(); got != 16*time.Second {
 		t.Errorf("free at %v, want after a lease of ours", got)
-	}
-}
-
-func TestAFirstSightOfOnesOwnIdentityIsAnEdit(t *testing.T) {
-	for exclusive, want := range map[bool]time.Duration{true: 0, false: 16 * time.Second} {
-		seen := sighting{me: "me", def: 15 * time.Second, exclusive: exclusive}
-		seen.see(time.Second, leaseOf("me", 1), afterGap)
-		if seen.base != want {
-			t.Errorf("exclusive %v: free at %v, want %v", exclusive, seen.base, want)
-		}
 	}
 }
 

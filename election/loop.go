@@ -83,7 +83,7 @@ func (l *loop) run() {
 			l.keeper.upkeep.done(l.clock.now(), a.op, a.object, a.err)
 			l.keeper.report(a.op, a.err)
 		case s := <-l.keeper.sights:
-			if l.keeper.sighted(l.clock.now().mono, s) {
+			if !s.began && l.keeper.sighted(l.clock.now().mono, s) {
 				l.keeper.upkeep.observe(s.object, s.deleted)
 			}
 		case err := <-l.returned:
@@ -133,8 +133,11 @@ func (l *loop) answered(a answer[*coordinationv1.Lease]) {
 // sighted passes an observation of the watch to the machine.
 func (l *loop) sighted(s sight[*coordinationv1.Lease]) {
 	now := l.clock.now()
-	if l.lease.sighted(now.mono, s) {
-		l.machine.observe(now, s.object, s.deleted, inOrder)
+	switch {
+	case s.began:
+		l.machine.watchBegan(now.mono)
+	case l.lease.sighted(now.mono, s):
+		l.machine.watched(now, s.object, s.deleted)
 		l.effects()
 	}
 }

@@ -65,8 +65,12 @@ type machine struct {
 	// write. A successful read between two writes resets neither.
 	denials, conflicts int
 	lastRead           time.Duration // when the last GET was answered
-	busy               Op            // the request under way
-	basedOn            string        // the resourceVersion that it is based on
+	// blind means that the next event of the watch may stand for several states, because
+	// the watch began without a version, at blindSince.
+	blind      bool
+	blindSince time.Duration
+	busy       Op     // the request under way
+	basedOn    string // the resourceVersion that it is based on
 
 	self        Peer // without the identity on the Lease
 	created     time.Time

@@ -4,6 +4,7 @@
 package election
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -13,6 +14,21 @@ import (
 	"github.com/kubewright/kubewright/election/internal/spec"
 	"github.com/kubewright/kubewright/internal/apierr"
 )
+
+// watchBegan updates m after a watch began without a version. If there is no Lease, a
+// read after the beginning of the watch shows that the watch misses nothing from then on.
+func (m *machine) watchBegan(now time.Duration) {
+	m.blind, m.blindSince, m.reread = true, now, m.reread || m.lease == nil
+}
+
+// watched updates m from an event of the watch.
+func (m *machine) watched(now instant, l *coordinationv1.Lease, deleted bool) {
+	from := inOrder
+	if m.blind {
+		from, m.blind = afterGap, false
+	}
+	m.observe(now, l, deleted, from)
+}
 
 // observe updates m from a sighting of the Lease: l is the stored object, the
 // object as it was when it was deleted, or nil if there is none.
@@ -68,7 +84,8 @@ func (m *machine) readDone(now, sent instant, l *coordinationv1.Lease, err error
 		// one in between, and its holder may still lead.
 		from = unrelated
 	}
-	m.reread, m.failures, m.lastRead = false, 0, now.mono
+	m.blind = m.blind && sent.mono < m.blindSince
+	m.reread, m.failures, m.lastRead = m.blind && l == nil, 0, now.mono
 	if m.conflicts == 0 {
 		m.retryAt = 0
 	}
@@ -224,7 +241,8 @@ type sighting struct {
 	// held is until when the present holder, another process, may lead. base is
 	// until when an earlier holder may lead that has not given the lease away.
 	held, base time.Duration
-	// exclusive says that a predecessor may have used the same identity.
+	// exclusive says that a predecessor, which no longer runs, may have used the same
+	// identity.
 	exclusive bool
 	// assignable says that a coordinator may assign the lease to this candidate.
 	assignable bool
@@ -242,7 +260,8 @@ const (
 	// inOrder: by the watch, or as the answer to a write with a resourceVersion.
 	// No state in between was missed.
 	inOrder source = iota
-	// afterGap: by a read. Other states, and other terms, may have been missed.
+	// afterGap: by a read, or by the first event of a watch that began without a
+	// version. Other states, and other terms, may have been missed.
 	afterGap
 	// unrelated: by a read that shows an older resourceVersion, because the API server
 	// was restored from a backup, or no Lease after a claim that failed. Terms may
@@ -264,6 +283,15 @@ func begun(l *coordinationv1.Lease) bool {
 // hand leaves another duration or two different times.
 func isReleased(l *coordinationv1.Lease) bool {
 	return spec.HolderOf(l) == "" && begun(l) && spec.DurationOf(l, 0) <= releaseSeconds*time.Second
+}
+
+// isMarked reports whether the holder of the Lease was named by a claim or a hand-over,
+// and not by an edit over another holder: the mark names the holder and its term.
+func isMarked(l *coordinationv1.Lease) bool { return l.Annotations[termAnnotation] == markOf(l) }
+
+// markOf returns the value of termAnnotation for the holder and term of a Lease.
+func markOf(l *coordinationv1.Lease) string {
+	return fmt.Sprintf("%d %s", spec.TransitionsOf(l), spec.HolderOf(l))
 }
 
 // handedOver reports whether the holder of before has given the lease away, so that
@@ -298,9 +326,10 @@ func (s *sighting) see(now time.Duration, l *coordinationv1.Lease, from source) 
 		holder := spec.HolderOf(l)
 		emptied := holder == "" && l != nil && l.Spec.RenewTime != nil && !isReleased(l)
 		// A coordinator assigns with a duration of its own. Until the holder renews, it
-		// may wait for an earlier leader, which had the duration of the candidates.
-		assigned := s.assignable && holder != "" && holder != s.me && begun(l) && spec.DurationOf(l, s.def) < s.def
-		if emptied || assigned || holder == s.me && !s.exclusive {
+		// may wait for an earlier leader, which had the duration of the candidates. The
+		// one in the API server leaves acquireTime empty, so its holder may have renewed.
+		assigned := s.assignable && holder != "" && holder != s.me && (begun(l) || l.Spec.AcquireTime == nil) && spec.DurationOf(l, s.def) < s.def
+		if emptied || assigned || holder == s.me && !(s.exclusive && isMarked(l)) {
 			s.base = now + max(spec.DurationOf(l, s.def), s.def) // maybe edited just now
 		}
 	} else {

@@ -60,6 +60,7 @@ func (m *machine) leaseFor(holder string, now instant) *coordinationv1.Lease {
 	l.Spec.PreferredHolder = nil
 	delete(l.Annotations, offerAnnotation)
 	delete(l.Annotations, handoverAnnotation)
+	delete(l.Annotations, termAnnotation)
 	return l
 }
 
@@ -75,6 +76,7 @@ func (m *machine) claimedLease(now instant) *coordinationv1.Lease {
 	case !assigned || spec.PulseOf(m.lease).SameTerm(m.past): // an assignment is counted already
 		l.Spec.LeaseTransitions = ptr.To(spec.NextTransition(spec.TransitionsOf(l)))
 	}
+	l.Annotations[termAnnotation] = markOf(l)
 	if m.Registry.native {
 		return l
 	}
@@ -129,7 +131,7 @@ func (m *machine) handedLease(now instant, to string) *coordinationv1.Lease {
 	} else {
 		l.Spec.LeaseDurationSeconds = ptr.To(min(*m.seconds(), handoverSeconds))
 		l.Spec.LeaseTransitions = ptr.To(spec.NextTransition(spec.TransitionsOf(l)))
-		l.Annotations[handoverAnnotation] = m.id
+		l.Annotations[handoverAnnotation], l.Annotations[termAnnotation] = m.id, markOf(l)
 	}
 	m.putRecord(now.mono, l.Annotations)
 	return l
@@ -315,7 +317,7 @@ func (m *machine) dropRecords(now time.Duration, annotations map[string]string, 
 	maps.DeleteFunc(annotations, func(key, _ string) bool { return strings.HasPrefix(key, recordPrefix) && !keep[key] })
 }
 
-// The annotations of a Lease whose candidates use the registry OnLease.
+// The annotations of a Lease. Records and offers belong to the registry OnLease.
 const (
 	// recordPrefix and a digest of the identity are the key of a record.
 	recordPrefix = "candidate.election." + spec.Domain + "/"
@@ -325,6 +327,10 @@ const (
 	// its work had returned. Without it a holder that was written over another one
 	// waits until that one must have stopped.
 	handoverAnnotation = "election." + spec.Domain + "/handover"
+	// termAnnotation names the holder and its term. The claim and the hand-over write
+	// it. An edit that names another holder leaves it behind, so a restarted process
+	// with ExclusiveIdentity tells its own lease from one that it was given by hand.
+	termAnnotation = "election." + spec.Domain + "/term"
 )
 
 const (

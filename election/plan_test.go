@@ -148,13 +148,13 @@ func TestClaims(t *testing.T) {
 		"released":              {leaseOf("", 1, released), nil, 0},
 		"held":                  {leaseOf("x", 1), nil, 15 * s},
 		"held, two come before": {better, nil, 16 * s},
-		"assigned to us":        {leaseOf("me", 1), nil, 0},
+		"claimed before":        {leaseOf("me", 1, marked), nil, 0},
 		"unknown strategy of a newer one": {leaseOf("x", 1, func(l *coordinationv1.Lease) {
 			l.Annotations = map[string]string{recordKey("n"): record{Peer: Peer{Identity: "n", BinaryVersion: "2.0.0"}, Strategy: "example.com/new"}.encode()}
 		}), nil, 15*s + 2250*time.Millisecond},
 		"native, absent":         {nil, func(s *setup) { s.Registry.native = true }, 16250 * time.Millisecond},
 		"native, held":           {leaseOf("x", 1), func(s *setup) { s.Registry.native = true }, 31250 * time.Millisecond},
-		"native, assigned to us": {leaseOf("me", 1), func(s *setup) { s.Registry.native = true }, 0},
+		"native, claimed before": {leaseOf("me", 1, marked), func(s *setup) { s.Registry.native = true }, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t, func(s *setup) {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/kubewright/kubewright/apitest"
 )
@@ -133,5 +134,55 @@ func TestValidEndsWithTheContext(t *testing.T) {
 		if <-got {
 			t.Error("valid although its context is done")
 		}
+	})
+}
+
+// The lease of a live leader is given by hand to the name of a process that starts then.
+// The leader is cut off, and does not know.
+func TestAnIdentityNamedOverALiveLeaderWaits(t *testing.T) {
+	inRig(t, func(r *rig) {
+		exclusive := func(cfg *Config) { cfg.ExclusiveIdentity = true }
+		a := r.start("a", exclusive, func(cfg *Config) { cfg.Lead = r.office.lead("a", 2900*time.Millisecond) })
+		r.sleep(time.Minute)
+		r.expectLeader(a)
+		a.isolate()
+		r.edit(func(l *coordinationv1.Lease) { l.Spec.HolderIdentity = ptr.To("b") })
+		b := r.start("b", exclusive) // and the office complains about two
+		r.sleep(20 * time.Second)
+		r.expectLeader(b)
+	})
+}
+
+// While b knows of no Lease and its watch is down, a creates one and leads. Another
+// client empties it. The watch of b begins without a version, so its first event is that
+// state, and shows nothing of a.
+func TestTheFirstEventOfAWatchWithoutAVersionIsAfterAGap(t *testing.T) {
+	inNativeRig(t, func(r *rig) {
+		wait := func(cfg *Config) { cfg.FallbackAfter = time.Hour }
+		b := r.new("b", wait)
+		hang := r.server.Inject(apitest.Fault{Match: apitest.Match{User: "b", Verb: "watch", Resource: "leases"}, Times: 1, Latency: 3 * time.Second})
+		b.start()
+		r.sleep(100 * time.Millisecond)
+		a := r.start("a", func(cfg *Config) { cfg.Lead = r.office.lead("a", 2900*time.Millisecond) })
+		r.sleep(time.Second)
+		r.elect(a)
+		r.sleep(500 * time.Millisecond)
+		r.expectLeader(a)
+		a.isolate()
+		r.edit(func(l *coordinationv1.Lease) { l.Spec.HolderIdentity, l.Spec.AcquireTime = ptr.To(b.Identity()), nil })
+		hang()
+		r.sleep(time.Minute) // and the office complains about two
+		r.expectLeader(b)
+	})
+}
+
+// The watch is open when the coordinator creates the Lease: nothing was missed.
+func TestACreationThatTheWatchShowsCostsNoWait(t *testing.T) {
+	inNativeRig(t, func(r *rig) {
+		a := r.start("a")
+		r.sleep(2 * time.Second)
+		r.elect(a)
+		r.sleep(50 * time.Millisecond)
+		r.expectLeader(a)
 	})
 }

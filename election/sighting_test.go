@@ -80,9 +80,9 @@ func TestFreeAt(t *testing.T) {
 		"given to us by somebody else":     {[]*coordinationv1.Lease{leaseOf("x", 1), leaseOf("me", 2, handedBy("z"))}, 15 * s},
 		"written over a leader":            {[]*coordinationv1.Lease{leaseOf("x", 1), leaseOf("me", 2)}, 15 * s},
 		"ours, released and taken by another": {[]*coordinationv1.Lease{
-			leaseOf("me", 1), leaseOf("", 2, released), leaseOf("y", 3),
+			leaseOf("me", 1, marked), leaseOf("", 2, released), leaseOf("y", 3),
 		}, 35 * s},
-		"ours, and deleted": {[]*coordinationv1.Lease{leaseOf("me", 1), nil}, 10 * s},
+		"ours, and deleted": {[]*coordinationv1.Lease{leaseOf("me", 1, marked), nil}, 10 * s},
 	} {
 		seen := sighting{me: "me", def: 15 * s, exclusive: true}
 		for i, l := range tc.seen {
@@ -94,6 +94,40 @@ func TestFreeAt(t *testing.T) {
 		}
 		if got != tc.want {
 			t.Errorf("%s: free at %v, want %v", name, got, tc.want)
+		}
+	}
+}
+
+// marked is what a claim leaves on the Lease.
+func marked(l *coordinationv1.Lease) {
+	if l.Annotations == nil {
+		l.Annotations = make(map[string]string)
+	}
+	l.Annotations[termAnnotation] = markOf(l)
+}
+
+// A process with an exclusive identity continues the term of its predecessor. An edit
+// that names it over a live leader leaves no mark of a claim, or that of the leader.
+func TestOnlyATermOfItsOwnIsContinuedAtOnce(t *testing.T) {
+	const s = time.Second
+	name := func(l *coordinationv1.Lease) { l.Spec.HolderIdentity = ptr.To("me") }
+	again := func(l *coordinationv1.Lease) { l.Spec.LeaseTransitions = ptr.To[int32](9) }
+	for story, tc := range map[string]struct {
+		exclusive bool
+		seen      *coordinationv1.Lease
+		want      time.Duration
+	}{
+		"claimed by the predecessor":                       {true, leaseOf("me", 1, marked), 0},
+		"claimed by another process of a random identity":  {false, leaseOf("me", 1, marked), 15 * s},
+		"named over a leader":                              {true, leaseOf("x", 1, marked, name), 15 * s},
+		"named over a leader that left no mark":            {true, leaseOf("x", 1, name), 15 * s},
+		"claimed, taken by a client-go replica, and named": {true, leaseOf("me", 1, marked, again), 15 * s},
+		"named for a longer time":                          {true, leaseOf("me", 1, func(l *coordinationv1.Lease) { l.Spec.LeaseDurationSeconds = ptr.To[int32](60) }), 60 * s},
+	} {
+		seen := sighting{me: "me", def: 15 * s, exclusive: tc.exclusive}
+		seen.see(0, tc.seen, afterGap)
+		if seen.base != tc.want {
+			t.Errorf("%s: free at %v, want %v", story, seen.base, tc.want)
 		}
 	}
 }
@@ -111,6 +145,7 @@ func TestFirstSightOfAnAssignmentIsNoFirstSightOfALeader(t *testing.T) {
 	}{
 		"assigned":                          {true, leaseOf("x", 1, shorter), 15 * s},
 		"assigned for longer":               {true, leaseOf("x", 1, func(l *coordinationv1.Lease) { l.Spec.LeaseDurationSeconds = ptr.To[int32](60) }), 60 * s},
+		"assigned by the API server":        {true, leaseOf("x", 1, shorter, func(l *coordinationv1.Lease) { l.Spec.AcquireTime = nil }), 15 * s},
 		"renewed since":                     {true, leaseOf("x", 1, shorter, renewed), 6 * s},
 		"claimed where nothing is assigned": {false, leaseOf("x", 1, shorter), 6 * s},
 	} {

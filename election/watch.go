@@ -282,6 +282,9 @@ const longStream = 10 * time.Second
 type sight[T object] struct {
 	object  T // none for a bookmark, which shows only that the stream works
 	deleted bool
+	// began reports that a stream began without a version, so that its first event is
+	// the state at its beginning.
+	began bool
 
 	ended   bool
 	version string // from which another stream may continue
@@ -310,6 +313,9 @@ func (l *lane[T]) watch(ctx context.Context, from string, pause time.Duration, s
 		return
 	}
 	defer stream.Stop()
+	if from == "" {
+		send(ctx, sights, sight[T]{began: true})
+	}
 	for {
 		var event watch.Event
 		select {
