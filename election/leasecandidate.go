@@ -33,15 +33,16 @@ func describe(lc *coordinationv1beta1.LeaseCandidate, p Peer, strategy string) (
 // candidacy is the state that a LeaseCandidate should have.
 type candidacy struct {
 	self     Peer
-	present  bool // it should exist
-	stopping bool // it should not, and Run waits for its deletion
+	present  bool   // it should exist
+	stopping bool   // it should not, and Run waits for its deletion
+	inquiry  string // the name of another candidate's to read; "" for none
 }
 
 // candidacy returns the LeaseCandidate as it should be now. A candidate that does
 // not want to lead withdraws it. It does not exist before the Lease was read:
 // otherwise an assignment over a live leader could be the first observation.
 func (m *machine) candidacy(now time.Duration) candidacy {
-	return candidacy{self: m.self, present: m.known && !m.stopping && !m.self.LastResort && now >= m.standBackTo, stopping: m.stopping}
+	return candidacy{self: m.self, present: m.known && !m.stopping && !m.self.LastResort && now >= m.standBackTo, stopping: m.stopping, inquiry: m.inquiry}
 }
 
 // upkeep decides about the LeaseCandidate of a candidate. Like machine, it is pure
@@ -58,14 +59,16 @@ type upkeep struct {
 	renewAt time.Duration
 	denials int           // writes in a row that failed
 	stopBy  time.Duration // 0 while not stopping
+	asked   string        // the candidate that was read last
 	ended   bool
 }
 
-// The writes of an upkeep.
+// The requests of an upkeep.
 const (
-	opCreate Op = "create"
-	opUpdate Op = "update"
-	opDelete Op = "delete"
+	opInquire Op = "inquire" // the GET of another candidate's object
+	opCreate  Op = "create"
+	opUpdate  Op = "update"
+	opDelete  Op = "delete"
 )
 
 // watching reports whether the object should be watched, and can be.
@@ -90,6 +93,8 @@ func (u *upkeep) next(now instant) step[*coordinationv1beta1.LeaseCandidate] {
 	case u.ended:
 	case u.due(now.mono, u.nextRead(u.known && !u.polling)):
 		s.op = OpRead
+	case u.want.inquiry != "":
+		s.op, s.object, u.asked = opInquire, &coordinationv1beta1.LeaseCandidate{ObjectMeta: metav1.ObjectMeta{Name: u.want.inquiry}}, u.want.inquiry
 	case !u.due(now.mono, u.retryAt):
 	case !u.want.present && u.object != nil:
 		s.op = opDelete

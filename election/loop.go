@@ -80,7 +80,11 @@ func (l *loop) run() {
 			l.sighted(s)
 		case a := <-l.keeper.answers:
 			l.keeper.abort = nil
-			l.keeper.upkeep.done(l.clock.now(), a.op, a.object, a.err)
+			if now := l.clock.now(); a.op == opInquire {
+				l.machine.judge(now.mono, l.keeper.upkeep.asked, a.object, a.err)
+			} else {
+				l.keeper.upkeep.done(now, a.op, a.object, a.err)
+			}
 			l.keeper.report(a.op, a.err)
 		case s := <-l.keeper.sights:
 			if !s.began && l.keeper.sighted(l.clock.now().mono, s) {

@@ -69,6 +69,7 @@ type machine struct {
 	// the watch began without a version, at blindSince.
 	blind      bool
 	blindSince time.Duration
+	confirms   bool   // the next read is due only because of that
 	busy       Op     // the request under way
 	basedOn    string // the resourceVersion that it is based on
 
@@ -85,6 +86,9 @@ type machine struct {
 	past    spec.Pulse // of the last term
 	doubts  map[string]doubt
 	release *release
+
+	verdicts map[string]verdict // about candidates that a coordinator prefers
+	inquiry  string             // the candidate about which a verdict is needed; "" for none
 
 	stopping bool
 	stopBy   time.Duration // of what follows the work; never before it has returned
@@ -123,7 +127,7 @@ func newMachine(s setup, self Peer, now instant) *machine {
 		setup: s, self: self, created: now.wall.UTC().Truncate(time.Millisecond), draw: s.random(), stopBy: never,
 		sighting: sighting{me: s.id, exclusive: s.ExclusiveIdentity, def: s.Timing.LeaseDuration},
 		follower: follower{poll: s.Timing.RenewInterval, reread: true},
-		doubts:   make(map[string]doubt), published: publishing{at: now.mono - changeGap},
+		doubts:   make(map[string]doubt), verdicts: make(map[string]verdict), published: publishing{at: now.mono - changeGap},
 	}
 }
 
@@ -194,7 +198,7 @@ func (m *machine) endTerm(now time.Duration, cause error) {
 	m.cancelWork(now, cause)
 	m.closeOffer(now, false)
 	m.phase = ended
-	m.reread = true
+	m.mustRead(true)
 	m.failures, m.denials, m.retryAt = 0, 0, 0
 }
 
@@ -330,10 +334,7 @@ func (m *machine) leaderTimeout(now time.Duration) time.Duration {
 // succession compares the leader with the other candidates.
 func (m *machine) succession(now time.Duration) {
 	if m.Registry.native {
-		if to := spec.PreferredOf(m.lease); to != "" && to != m.id {
-			m.term.target = to
-			m.drain(now, ErrSuperseded)
-		}
+		m.weighPreference(now)
 		return
 	}
 	if m.term.offer != nil {

@@ -18,7 +18,10 @@ import (
 // watchBegan updates m after a watch began without a version. If there is no Lease, a
 // read after the beginning of the watch shows that the watch misses nothing from then on.
 func (m *machine) watchBegan(now time.Duration) {
-	m.blind, m.blindSince, m.reread = true, now, m.reread || m.lease == nil
+	m.blind, m.blindSince = true, now
+	if !m.reread && m.lease == nil {
+		m.reread, m.confirms = true, true
+	}
 }
 
 // watched updates m from an event of the watch.
@@ -79,13 +82,14 @@ func (m *machine) readDone(now, sent instant, l *coordinationv1.Lease, err error
 		return
 	}
 	from := afterGap
-	if l == nil && m.reread && m.denials+m.conflicts > 0 {
+	if l == nil && m.reread && !m.confirms && m.denials+m.conflicts > 0 {
 		// If there was no Lease before the write that failed either, there may have been
 		// one in between, and its holder may still lead.
 		from = unrelated
 	}
 	m.blind = m.blind && sent.mono < m.blindSince
-	m.reread, m.failures, m.lastRead = m.blind && l == nil, 0, now.mono
+	m.confirms = m.blind && l == nil
+	m.reread, m.failures, m.lastRead = m.confirms, 0, now.mono
 	if m.conflicts == 0 {
 		m.retryAt = 0
 	}
@@ -115,16 +119,24 @@ func (m *machine) writeDone(now, sent instant, op Op, l *coordinationv1.Lease, e
 	case class == apierr.Conflict, class == apierr.AlreadyExists, class == apierr.NotFound && m.basedOn != "":
 		// Another client was faster. If the watch has delivered its write, a GET
 		// is not needed. 404 to a POST is about the namespace.
-		m.reread = m.reread || versionOf(m.lease) == m.basedOn
+		m.mustRead(versionOf(m.lease) == m.basedOn)
 		m.retryAt = now.mono + m.delay(now.mono, m.conflicts, nil)
 		m.conflicts++
 	default:
-		m.reread = m.reread || apierr.MayHaveCommitted(err) && op != OpRenew
+		m.mustRead(apierr.MayHaveCommitted(err) && op != OpRenew)
 		m.failed(&m.denials, now.mono, now.mono-sent.mono, err)
 	}
 	if op == OpPublish {
 		// Only preference depends on a record, so there is no hurry.
 		m.published.retryAt, m.retryAt = max(m.retryAt, now.mono+spec.Retry(max(m.denials, m.conflicts), hintRetry, nil)), 0
+	}
+}
+
+// mustRead requires a read before the next write, if unknown: the effect of the last one
+// is not known.
+func (m *machine) mustRead(unknown bool) {
+	if unknown {
+		m.reread, m.confirms = true, false
 	}
 }
 

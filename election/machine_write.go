@@ -96,6 +96,9 @@ func (m *machine) renewedLease(now instant) *coordinationv1.Lease {
 	l.Spec.LeaseDurationSeconds = m.seconds()
 	m.stamp(l, now.wall)
 	if m.Registry.native {
+		if m.refuses(spec.PreferredOf(l), now.mono) {
+			l.Spec.PreferredHolder = nil
+		}
 		return l
 	}
 	delete(l.Annotations, offerAnnotation)

@@ -179,7 +179,7 @@ func TestACandidateLeadsWithoutACoordinator(t *testing.T) {
 func TestAPreferredHolderTakesOverWithoutAGap(t *testing.T) {
 	inNativeRig(t, func(r *rig) {
 		a := r.start("a", func(cfg *Config) { cfg.Lead = r.office.lead("a", 2*time.Second) })
-		b := r.start("b")
+		b := r.start("b", func(cfg *Config) { cfg.Self.EmulationVersion = "1.36.0" })
 		r.sleep(time.Second)
 		r.elect(a)
 		r.sleep(time.Minute)
@@ -196,6 +196,93 @@ func TestAPreferredHolderTakesOverWithoutAGap(t *testing.T) {
 		}
 		if l := r.lease(); spec.PreferredOf(l) != "" || l.Spec.Strategy == nil || *l.Spec.LeaseTransitions != 1 {
 			t.Errorf("Lease %+v", l.Spec)
+		}
+	})
+}
+
+// The controller in the API server breaks ties at random. The leader gives way to better
+// candidates only, and not before MinTenure.
+func TestAPreferenceIsWeighed(t *testing.T) {
+	older := func(cfg *Config) { cfg.Self.EmulationVersion = "1.36.0" }
+	for name, tc := range map[string]struct {
+		change   func(*Config)
+		after    time.Duration // of the term
+		strategy coordinationv1.CoordinatedLeaseStrategy
+		refuse   bool // the read of the LeaseCandidate
+		gone     bool
+		leads    string // the leader after MinTenure
+	}{
+		"equal":                        {after: time.Minute, strategy: coordinationv1.OldestEmulationVersion, leads: "a"},
+		"better":                       {after: time.Minute, strategy: coordinationv1.OldestEmulationVersion, change: older, leads: "b"},
+		"better, too early":            {after: time.Second, strategy: coordinationv1.OldestEmulationVersion, change: older, leads: "b"},
+		"equal, too early":             {after: time.Second, strategy: coordinationv1.OldestEmulationVersion, leads: "a"},
+		"gone":                         {after: time.Minute, strategy: coordinationv1.OldestEmulationVersion, change: older, gone: true, leads: "a"},
+		"unreadable":                   {after: time.Minute, strategy: coordinationv1.OldestEmulationVersion, refuse: true, leads: "b"},
+		"by a strategy not known to a": {after: time.Minute, strategy: "example.com/other", leads: "b"},
+	} {
+		inNativeRig(t, func(r *rig) {
+			a := r.start("a")
+			b := r.start("b", func(cfg *Config) {
+				if tc.change != nil {
+					tc.change(cfg)
+				}
+			})
+			r.sleep(time.Second)
+			r.elect(a)
+			r.sleep(10 * time.Millisecond)
+			r.expectLeader(a)
+			if tc.refuse {
+				r.server.Inject(apitest.Fault{Match: apitest.Match{User: "a", Verb: "get", Resource: "leasecandidates"}, Status: statuserr.Forbidden("leasecandidates", "b", "no")})
+			}
+			to := b.Identity()
+			if tc.gone {
+				to = "gone"
+			}
+			r.sleep(tc.after)
+			r.server.ResetJournal()
+			r.edit(func(l *coordinationv1.Lease) { l.Spec.PreferredHolder, l.Spec.Strategy = &to, &tc.strategy })
+			if tc.after < DefaultMinTenure {
+				r.sleep(DefaultMinTenure - tc.after - time.Second)
+				if r.office.current() != "a" {
+					t.Errorf("%s: gave way before MinTenure", name)
+				}
+			}
+			r.sleep(5 * time.Second)
+			if got := r.office.current(); got != tc.leads {
+				t.Errorf("%s: %q leads, want %q", name, got, tc.leads)
+			}
+			if got := spec.PreferredOf(r.lease()); got != "" {
+				t.Errorf("%s: preferredHolder %q is not withdrawn", name, got)
+			}
+			if n := len(r.server.Requests(apitest.Match{User: "a", Verb: "get", Resource: "leasecandidates"})); n > 1 {
+				t.Errorf("%s: %d reads for one preference", name, n)
+			}
+		})
+	}
+}
+
+// Another preference in each second costs no term and no more writes than renewals.
+func TestRandomPreferencesCostNoTerm(t *testing.T) {
+	inNativeRig(t, func(r *rig) {
+		a := r.start("a")
+		others := []*replica{r.start("b"), r.start("c"), r.start("d")}
+		r.sleep(time.Second)
+		r.elect(a)
+		r.sleep(time.Minute)
+		r.server.ResetJournal()
+		for i := range 600 {
+			r.edit(func(l *coordinationv1.Lease) { l.Spec.PreferredHolder = ptr.To(others[i%3].Identity()) })
+			r.sleep(time.Second)
+		}
+		r.expectLeader(a)
+		if n := len(r.office.stays()); n != 1 {
+			t.Errorf("%d terms", n)
+		}
+		if n := len(r.server.Requests(apitest.Match{User: "a", Verb: "update", Resource: "leases"})); n > 240 {
+			t.Errorf("%d writes of the Lease in ten minutes", n)
+		}
+		if n := len(r.server.Requests(apitest.Match{User: "a", Verb: "get", Resource: "leasecandidates"})); n > 70 {
+			t.Errorf("%d reads in ten minutes", n)
 		}
 	})
 }

@@ -188,17 +188,21 @@ func (l *lane[T]) take(s step[T], watched bool, version string) {
 // do sends the request of a step. An answer about another object, such as an empty one
 // that a proxy makes up, is an error.
 func (l *lane[T]) do(ctx context.Context, s step[T]) (o T, err error) {
+	name := l.name
 	switch {
 	case s.op == opDelete:
 		return s.object, l.client.Delete(ctx, l.name, *metav1.NewPreconditionDeleteOptions(string(s.object.GetUID())))
+	case s.op == opInquire:
+		name = s.object.GetName()
+		fallthrough
 	case s.op == OpRead:
-		o, err = l.client.Get(ctx, l.name, metav1.GetOptions{})
+		o, err = l.client.Get(ctx, name, metav1.GetOptions{})
 	case s.object.GetResourceVersion() == "":
 		o, err = l.client.Create(ctx, s.object, metav1.CreateOptions{FieldManager: spec.FieldManager})
 	default:
 		o, err = l.client.Update(ctx, s.object, metav1.UpdateOptions{FieldManager: spec.FieldManager})
 	}
-	return apierr.Answer(o, err, l.name)
+	return apierr.Answer(o, err, name)
 }
 
 // cancel ends the request under way, if there is one.
@@ -248,7 +252,7 @@ func (l *lane[T]) sighted(now time.Duration, s sight[T]) bool {
 func (l *lane[T]) report(op Op, err error) {
 	streak, again := &l.writes, "Writes of the "+l.kind+" succeed again"
 	switch op {
-	case OpRead:
+	case OpRead, opInquire:
 		streak, again = &l.reads, "Reads of the "+l.kind+" succeed again"
 	case OpWatch:
 		streak, again = &l.watches, "The watch of the "+l.kind+" works again"
