@@ -39,10 +39,11 @@ type candidacy struct {
 }
 
 // candidacy returns the LeaseCandidate as it should be now. A candidate that does
-// not want to lead withdraws it. It does not exist before the Lease was read:
-// otherwise an assignment over a live leader could be the first observation.
+// not want to lead withdraws it. It does not exist before the Lease was read, or its
+// creation would be seen: otherwise an assignment over a live leader could be the first
+// observation.
 func (m *machine) candidacy(now time.Duration) candidacy {
-	return candidacy{self: m.self, present: m.known && !m.stopping && !m.self.LastResort && now >= m.standBackTo, stopping: m.stopping, inquiry: m.inquiry}
+	return candidacy{self: m.self, present: m.settled && !m.stopping && !m.self.LastResort && now >= m.standBackTo, stopping: m.stopping, inquiry: m.inquiry}
 }
 
 // upkeep decides about the LeaseCandidate of a candidate. Like machine, it is pure

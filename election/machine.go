@@ -70,6 +70,7 @@ type machine struct {
 	blind      bool
 	blindSince time.Duration
 	confirms   bool   // the next read is due only because of that
+	settled    bool   // a Lease was seen, or its creation would be
 	busy       Op     // the request under way
 	basedOn    string // the resourceVersion that it is based on
 

@@ -48,6 +48,7 @@ func (m *machine) observe(now instant, l *coordinationv1.Lease, deleted bool, fr
 // accept is observe for a Lease that is certainly the stored one.
 func (m *machine) accept(now instant, l *coordinationv1.Lease, from source) {
 	before, known := spec.HolderOf(m.lease), m.known
+	m.settled = m.settled || l != nil
 	m.assignable = m.Registry.native && m.phase == standby
 	if m.see(now.mono, l, from) {
 		m.draw = m.random()
@@ -87,7 +88,9 @@ func (m *machine) readDone(now, sent instant, l *coordinationv1.Lease, err error
 		// one in between, and its holder may still lead.
 		from = unrelated
 	}
+	blind := m.blind
 	m.blind = m.blind && sent.mono < m.blindSince
+	m.settled = m.settled || m.polling || blind && !m.blind
 	m.confirms = m.blind && l == nil
 	m.reread, m.failures, m.lastRead = m.confirms, 0, now.mono
 	if m.conflicts == 0 {
