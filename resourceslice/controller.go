@@ -6,7 +6,9 @@ package resourceslice
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
+	"math/rand/v2"
 	"net/http"
 	"slices"
 	"sync"
@@ -32,6 +34,7 @@ const fieldManagerPrefix = "kubewright-"
 // by any number of goroutines; only Run, Wait and Withdraw block.
 type Controller struct {
 	cfg      Config
+	self     instance
 	hasher   hasher
 	versions []versions.Version
 	once     lifecycle.Once
@@ -61,6 +64,7 @@ func New(cfg Config) (*Controller, error) {
 	}
 	return &Controller{
 		cfg:      cfg,
+		self:     instance{manager: fieldManagerPrefix + cfg.Name, at: time.Now().UnixMilli(), id: fmt.Sprintf("%08x", rand.Uint32())},
 		hasher:   newHasher(),
 		versions: versions.All(cfg.Client.ResourceV1(), cfg.Client.ResourceV1beta2(), fieldManagerPrefix+cfg.Name),
 		ready:    lifecycle.NewReady(cfg.Name),
@@ -197,7 +201,7 @@ func (c *Controller) claim(rec *record, owner *metav1.OwnerReference, managed bo
 		return false // perhaps with this slice
 	case p == nil || p.isGone():
 		klog.FromContext(c.outlives).Info("Removing a pool that the driver no longer has", "driver", rec.id.Driver, "pool", rec.id.Name)
-		p = newPool(rec.id)
+		p = newPool(rec.id, c.self)
 		c.pools[rec.id] = p
 	case !isClusters || p.cluster:
 		return true
@@ -248,7 +252,7 @@ func (c *Controller) Remove(id PoolID) error {
 func (c *Controller) want(id PoolID, d *desired, urgent bool) {
 	p := c.pools[id]
 	if p == nil {
-		p = newPool(id)
+		p = newPool(id, c.self)
 		c.pools[id] = p
 	} else if d == nil && p.want == nil {
 		return
@@ -305,13 +309,23 @@ func (c *Controller) onForeign(rec *record, deleted bool) {
 	if rec.manager != "" {
 		p.conflict.manager = rec.manager
 	}
+	if deleted {
+		p.siblings.missing(time.Now())
+	} else {
+		p.siblings.found(time.Now(), rec.writer(), true)
+	}
+	if p.why == yielding {
+		_, wait := p.siblings.next(time.Now())
+		p.next = time.Now().Add(wait)
+	}
 	c.enqueue(rec.id, time.Until(p.drifted(c.cfg.RepairDelay)))
 }
 
 // Wait blocks until the API server has the pool as of the latest Set or Remove
 // before the call, or of a later one. It returns nil if the pool is published
 // as a whole, and an *InvalidError or *DroppedFieldsError if the API server
-// doesn't take all of it. It returns the cause if ctx is done, and
+// doesn't take all of it, and a *ContendedError if a newer instance of the program
+// publishes it. It returns the cause if ctx is done, and
 // ErrUnknownPool for a pool that was neither Set nor removed lately.
 func (c *Controller) Wait(ctx context.Context, id PoolID) error {
 	c.mu.Lock()
@@ -348,8 +362,8 @@ func (c *Controller) Status(id PoolID) (Status, bool) {
 	return p.status, true
 }
 
-// Withdraw removes every pool that was Set, and returns when their slices are
-// gone, or the cause if ctx is done first. Run must be running: call Withdraw
+// Withdraw removes every pool that was Set, except for pools that a newer instance of
+// the program publishes, and returns when their slices are gone, or the cause if ctx is done first. Run must be running: call Withdraw
 // before its context is cancelled.
 func (c *Controller) Withdraw(ctx context.Context) error {
 	c.mu.Lock()

@@ -51,8 +51,9 @@
 // # Concurrency
 //
 // All methods may be called by any goroutine at any time; Set, SetAll and Remove
-// never block on I/O. Two controllers must not publish the same pool: they undo each
-// other's work and report a *ContendedError. Use a leader election for cluster pools,
+// never block on I/O. Of two instances of one program, as during a rolling update, the
+// older one leaves a pool to the newer one. Other controllers must not publish the same
+// pool: they undo each other's work and report a *ContendedError. Use a leader election for cluster pools,
 // and name the pools of a node after the node.
 //
 // # Failure modes

@@ -110,6 +110,10 @@ type ContendedError struct {
 	// they are not changed.
 	Repairs int
 	Next    time.Duration
+	// Newer is set if the other writer is a newer instance of this program, with the
+	// same field manager and owner, as during a rolling update. Then this instance
+	// leaves the pool to it until it falls silent. Such an error is only in a Status.
+	Newer bool
 }
 
 // Error implements error.
@@ -117,6 +121,9 @@ func (e *ContendedError) Error() string {
 	by := "another writer"
 	if e.Manager != "" {
 		by = e.Manager
+	}
+	if e.Newer {
+		return fmt.Sprintf("resourceslice: pool %s is published by a newer instance of %s", e.Pool, by)
 	}
 	if e.Repairs == 0 {
 		return fmt.Sprintf("resourceslice: pool %s belongs to %s", e.Pool, by)

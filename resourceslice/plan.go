@@ -67,6 +67,7 @@ type observed struct {
 	// taken has names that slices of other pools have.
 	taken map[string]bool
 
+	self   instance
 	owner  *metav1.OwnerReference // nil: none
 	labels labels.ValidatedSetSelector
 }
@@ -132,6 +133,13 @@ type plan struct {
 }
 
 func (p *plan) empty() bool { return len(p.phases) == 0 && len(p.deletes) == 0 }
+
+// isReply reports whether the plan changes neither devices nor the head of a slice.
+func (p *plan) isReply() bool {
+	return len(p.deletes) == 0 && !slices.ContainsFunc(p.phases, func(phase []*page) bool {
+		return slices.ContainsFunc(phase, func(page *page) bool { return page.change < relabelled })
+	})
+}
 
 // window reports whether the pool is incomplete from the first write to the
 // last.

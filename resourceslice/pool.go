@@ -89,7 +89,8 @@ type Status struct {
 	// the scheduler takes no device from the pool during that time.
 	Complete bool
 	// Err is an *InvalidError or *DroppedFieldsError if the API server doesn't
-	// have the whole pool and a retry would not help.
+	// have the whole pool and a retry would not help. It is a *ContendedError
+	// while a newer instance of the program publishes the pool.
 	Err error
 	// Since is the time of the last change of the status.
 	Since time.Time
@@ -106,6 +107,7 @@ const (
 	failing   reason = "failing"   // backoff after an error
 	forbidden reason = "forbidden" // forbiddenRetry after a 403
 	faulty    reason = "faulty"    // retryFaults after content was refused or dropped
+	yielding  reason = "yielding"  // a newer instance publishes the pool
 )
 
 // pool is all state of one pool.
@@ -147,6 +149,7 @@ type pool struct {
 		manager string
 	}
 	resendAll bool // the API server may have changed: forget its answers
+	siblings  siblings
 
 	work work
 }
@@ -173,8 +176,8 @@ type work struct {
 	window   time.Duration
 }
 
-func newPool(id PoolID) *pool {
-	return &pool{id: id, changed: make(chan struct{}), work: work{
+func newPool(id PoolID, self instance) *pool {
+	return &pool{id: id, changed: make(chan struct{}), siblings: siblings{self: self}, work: work{
 		answers: map[hash]*answer{}, unanswered: map[string]*request{}, taken: map[string]bool{}, reported: map[string]bool{},
 	}}
 }

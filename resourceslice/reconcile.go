@@ -74,6 +74,7 @@ type job struct {
 	setAt, driftedAt time.Time
 	cluster          bool
 
+	self   instance
 	owner  *metav1.OwnerReference
 	live   []*record          // newest generation first
 	times  map[string][]taint // live taints, by device
@@ -184,7 +185,7 @@ func (j *job) try() result {
 		j.published(p)
 		return result{verdict: done}
 	}
-	j.noteRepair()
+	j.noteRepair(p)
 	return j.execute(p)
 }
 
@@ -216,10 +217,13 @@ func (j *job) plan() (*plan, result) {
 			return nil, waitFor(forbiddenRetry, forbidden)
 		}
 	}
+	if r := j.yield(); r.verdict != stored {
+		return nil, r
+	}
 	return newPlan(j.want, &observed{
 		live: j.live, floor: j.w.floor, ours: j.w.ours, answers: j.w.answers, taken: j.w.taken,
 		compact: time.Since(j.w.compacted) >= compactInterval,
-		owner:   j.owner, labels: j.c.cfg.Labels,
+		self:    j.self, owner: j.owner, labels: j.c.cfg.Labels,
 	}), result{}
 }
 
@@ -235,7 +239,77 @@ func (j *job) planRemoval() (*plan, result) {
 	if len(j.live) == 0 && time.Since(j.w.lostCreate) < lateWrites {
 		return nil, waitFor(time.Second, holding) // the first attempt may still be carried out
 	}
+	if r := j.yield(); r.verdict != stored {
+		return &plan{outcome: removal}, result{} // the slices are the newer instance's
+	}
 	return planRemoval(j.live), result{}
+}
+
+// yield returns a wait if a newer instance of the program publishes the pool.
+func (j *job) yield() result {
+	now := time.Now()
+	j.c.mu.Lock()
+	s := &j.p.siblings
+	was := s.yields()
+	for _, rec := range j.live {
+		s.found(now, rec.writer(), false)
+	}
+	do, wait := s.next(now)
+	if do == takesOver {
+		s.takeOver()
+	}
+	above := s.above
+	j.self = s.self
+	j.c.mu.Unlock()
+	switch {
+	case do == publishes:
+		return result{}
+	case do == takesOver:
+		j.logger.Info("Publishing the pool again: the newer instance is silent", "instance", above)
+		return result{}
+	case !was:
+		j.logger.Info("Leaving the pool to a newer instance", "instance", above)
+	case do == asks && j.want != nil:
+		if err := j.ask(above); err != nil {
+			return failureOf(err)
+		}
+		wait = replyTime
+	}
+	j.closeWindow()
+	j.c.mu.Lock()
+	defer j.c.mu.Unlock()
+	if e, ok := j.p.status.Err.(*ContendedError); !ok || !e.Newer { //nolint:errorlint // an own error
+		j.p.update(func(s *Status) { s.Err = &ContendedError{Pool: j.p.id, Manager: above.manager, Newer: true} })
+	}
+	return waitFor(wait, yielding)
+}
+
+// ask writes a slice of the newer instance, unchanged except for the annotation that makes
+// a living one write it again. If no slice is left, a living one creates them.
+func (j *job) ask(above instance) error {
+	at := slices.IndexFunc(j.live, func(rec *record) bool { return rec.writer() == above })
+	if at >= 0 {
+		slice, err := j.get(j.live[at].Name)
+		if err != nil {
+			return err
+		}
+		self := j.self
+		self.asks = true
+		metav1.SetMetaDataAnnotation(&slice.ObjectMeta, instanceAnnotation, self.String())
+		req := &request{slice: slice, verb: "update", name: slice.Name}
+		err = j.call(req, func(ctx context.Context) (err error) {
+			slice, err = j.s.version.Write(ctx, slice, false)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		j.c.view.wrote(j.c.hasher.record(slice))
+	}
+	j.c.mu.Lock()
+	defer j.c.mu.Unlock()
+	j.p.siblings.asked(time.Now())
+	return nil
 }
 
 // isForeign reports whether a slice belongs to another owner. A slice of the
@@ -309,8 +383,8 @@ func (j *job) permanent(err error) {
 }
 
 // noteRepair counts the repairs of another writer's changes.
-func (j *job) noteRepair() {
-	if j.repair || j.driftedAt.IsZero() || j.status.Published != j.status.Revision {
+func (j *job) noteRepair(p *plan) {
+	if j.repair || j.driftedAt.IsZero() || p.isReply() || j.status.Published != j.status.Revision {
 		return
 	}
 	j.repair = true
@@ -356,6 +430,7 @@ func (j *job) finish(done *Published) {
 	j.c.mu.Lock()
 	defer j.c.mu.Unlock()
 	p := j.p
+	p.siblings.settled = true
 	if j.w.problem == nil {
 		clear(j.w.reported)
 	}

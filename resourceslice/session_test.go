@@ -21,7 +21,7 @@ import (
 // newWatching makes a session whose watch has just started, and a pool whose content
 // the API server refused.
 func newWatching(t *testing.T) (*session, *mirror, *pool) {
-	p := newPool(testID)
+	p := newPool(testID, instance{})
 	p.why, p.next = faulty, time.Now().Add(retryFaults)
 	c := &Controller{pools: map[PoolID]*pool{testID: p}}
 	c.cfg.ErrorHandler = func(context.Context, error, string) {}
@@ -135,7 +135,7 @@ func TestOnlyAWatchByPoolFindsOutThatPoolsCantBeSelected(t *testing.T) {
 // that can be listed, and has slices.
 func TestAForbiddenScopeIsLeftOutForItsPoolsOnly(t *testing.T) {
 	s, _, p := newWatching(t)
-	other := newPool(PoolID{testID.Driver, "other"})
+	other := newPool(PoolID{testID.Driver, "other"}, instance{})
 	s.c.pools[other.id] = other
 	p.cluster, other.cluster = true, true
 	s.failed(&mirror{s: s, scope: scope{driver: testID.Driver, pool: testID.Name}}, statuserr.Forbidden("resourceslices", "", "no"))

@@ -31,7 +31,7 @@ type watched struct {
 func newWatched(t *testing.T) *watched {
 	c := &Controller{pools: map[PoolID]*pool{}, ready: lifecycle.NewReady("test"), view: view{slices: map[string]*entry{}}}
 	c.view.begin(false)
-	w := &watched{t: t, m: &mirror{s: &session{c: c, ctx: t.Context()}}, v: &c.view, p: newPool(testID)}
+	w := &watched{t: t, m: &mirror{s: &session{c: c, ctx: t.Context()}}, v: &c.view, p: newPool(testID, instance{})}
 	w.p.want = &desired{}
 	c.pools[testID], c.view.mirrors[w.m.scope] = w.p, w.m
 	return w

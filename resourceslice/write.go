@@ -286,6 +286,9 @@ func (j *job) build(p *plan, page *page) (*resourcev1.ResourceSlice, error) {
 		page.rec.DeepCopyInto(&slice.ObjectMeta)
 	}
 	slice.Labels = labels.Merge(slice.Labels, j.c.cfg.Labels)
+	if j.self.id != "" {
+		metav1.SetMetaDataAnnotation(&slice.ObjectMeta, instanceAnnotation, j.self.String())
+	}
 	if p.digest != "" {
 		metav1.SetMetaDataAnnotation(&slice.ObjectMeta, planAnnotation, p.digest)
 	}

@@ -20,7 +20,7 @@ func newWriting(t *testing.T) (j *job, stop, kill context.CancelFunc) {
 	outlives, kill := context.WithCancel(t.Context())
 	ctx, stop := context.WithCancel(outlives)
 	t.Cleanup(kill)
-	p := newPool(testID)
+	p := newPool(testID, instance{})
 	c := &Controller{tokens: make(chan struct{}, 1), outlives: outlives, progress: lifecycle.NewProgress("test", time.Minute)}
 	return &job{c: c, ctx: ctx, p: p, w: &p.work}, stop, kill
 }
