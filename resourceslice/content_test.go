@@ -274,3 +274,41 @@ func TestNamesTakeNoMemory(t *testing.T) {
 		}
 	}
 }
+
+// TestDifferentContentsHaveDifferentHashes: each pair differs in a type or in a part of a
+// quantity only.
+func TestDifferentContentsHaveDifferentHashes(t *testing.T) {
+	e := newHasher()
+	of := func(a resourcev1.DeviceAttribute) resourcev1.Device {
+		return resourcev1.Device{Name: "a", Attributes: map[resourcev1.QualifiedName]resourcev1.DeviceAttribute{"x": a}}
+	}
+	size := func(q string) resourcev1.Device {
+		return resourcev1.Device{Name: "a", Capacity: map[resourcev1.QualifiedName]resourcev1.DeviceCapacity{"x": {Value: resource.MustParse(q)}}}
+	}
+	all := []resourcev1.Device{
+		of(resourcev1.DeviceAttribute{StringValue: new("1.0")}), of(resourcev1.DeviceAttribute{VersionValue: new("1.0")}),
+		of(resourcev1.DeviceAttribute{StringValue: new("1")}), of(resourcev1.DeviceAttribute{IntValue: new(int64(1))}),
+		of(resourcev1.DeviceAttribute{BoolValue: new(true)}), of(resourcev1.DeviceAttribute{StringValues: []string{"1"}}),
+		of(resourcev1.DeviceAttribute{VersionValues: []string{"1"}}), of(resourcev1.DeviceAttribute{IntValues: []int64{1}}),
+		size("1"), size("1100m"), size("10m"), size("1m"), size("1k"), size("1Ki"),
+	}
+	names := map[hash]int{}
+	for i := range all {
+		h := e.deviceHash(&all[i])
+		if other, ok := names[h]; ok {
+			t.Errorf("%v and %v have one hash", all[other], all[i])
+		}
+		names[h] = i
+	}
+	for _, same := range [][2]string{{"1", "1000m"}, {"1k", "1000"}, {"1Gi", "1024Mi"}, {"1e3", "1k"}, {"1100m", "1.1"}} {
+		a, b := size(same[0]), size(same[1])
+		if e.deviceHash(&a) != e.deviceHash(&b) {
+			t.Errorf("%s and %s have different hashes", same[0], same[1])
+		}
+		milli := size("0")
+		milli.Capacity["x"] = resourcev1.DeviceCapacity{Value: *resource.NewMilliQuantity(1000, resource.DecimalSI)}
+		if one := size("1"); e.deviceHash(&milli) != e.deviceHash(&one) {
+			t.Error("1000 thousandths are not 1")
+		}
+	}
+}

@@ -5,9 +5,11 @@ package resourceslice
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"time"
 
 	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -396,6 +398,45 @@ func TestConsumersStayWithTheirCounterSet(t *testing.T) {
 		if _, devices := d.publishable(o); len(devices) != want {
 			t.Errorf("refused %v: %d devices, want %d", refused, len(devices), want)
 		}
+	}
+}
+
+// TestAConsumerWaitsForItsCounterSet: the API server refuses a changed counter set, and the
+// live one is published instead. A consumer that is live as wanted stays. Another one is
+// not published with counters that are not those it was made for.
+func TestAConsumerWaitsForItsCounterSet(t *testing.T) {
+	m := newModel(t)
+	old := consumer("old", "s")
+	m.publish(m.desired(Pool{SharedCounters: []resourcev1.CounterSet{counterSet("s")}, Devices: []resourcev1.Device{old}}))
+	live := m.e.counterSet(new(counterSet("s")))
+	changed := counterSet("s")
+	changed.Counters = maps.Clone(changed.Counters)
+	changed.Counters["more"] = resourcev1.Counter{}
+	d := m.desired(Pool{SharedCounters: []resourcev1.CounterSet{changed}, Devices: []resourcev1.Device{old, consumer("new", "s")}})
+	o := m.observed()
+	o.answers[d.sets[0].hash] = &answer{refused: true, instead: &live}
+	sets, devices := d.publishable(o)
+	if len(sets) != 1 || sets[0].hash != live.hash || len(devices) != 1 || devices[0].name != "old" {
+		t.Errorf("published %v with %v", devices, sets)
+	}
+}
+
+// TestTheEarliestFaultDecidesTheRetry: content that was dropped an hour ago is not kept back
+// because other content was refused later.
+func TestTheEarliestFaultDecidesTheRetry(t *testing.T) {
+	first := time.Unix(1000, 0)
+	for range 20 { // maps have no order
+		w := work{answers: map[hash]*answer{
+			1: {err: errRaces, at: first.Add(time.Minute)}, 2: {err: errRaces, at: first}, 3: {err: errRaces, at: first.Add(time.Hour)},
+			4: {at: first.Add(-time.Hour)}, // not a fault
+		}}
+		if due, ok := w.faultsDue(); !ok || !due.Equal(first.Add(retryFaults)) {
+			t.Fatalf("due %v, %v, want %v", due, ok, first.Add(retryFaults))
+		}
+	}
+	w := work{answers: map[hash]*answer{4: {at: first}}}
+	if due, ok := w.faultsDue(); ok {
+		t.Errorf("due %v without a fault", due)
 	}
 }
 

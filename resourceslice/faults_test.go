@@ -91,6 +91,27 @@ func setOf(name, counter string) resourcev1.CounterSet {
 	return resourcev1.CounterSet{Name: name, Counters: map[string]resourcev1.Counter{counter: {Value: quantity("7")}}}
 }
 
+// TestRefusedContentIsNotItsOwnReplacement: the API server refuses content that it has, for
+// example because a webhook is newer than the slice. The device is left out, and the rest
+// is published.
+func TestRefusedContentIsNotItsOwnReplacement(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.start()
+		r.publish(pools(device(1, "a"), device(2, "a")))
+		r.refuseDevice("dev-00001", "a")
+		r.s.ResetJournal()
+		r.set(pools(device(1, "a"), device(2, "b")))
+		r.settle(time.Minute)
+		if got := r.devices(); len(got) != 1 || *got["dev-00002"].Attributes["model"].StringValue != "model-b" {
+			t.Errorf("devices %v", got)
+		}
+		r.expect("a refused write and another one", 0, 2, 0)
+		if s, _ := r.c.Status(pool); !contains(s.Err, "refused") || s.Published != s.Revision {
+			t.Errorf("status %+v", s)
+		}
+	})
+}
+
 // TestADeviceIsLeftOutWithoutItsCounters: the API server refuses a device that keeps
 // its live version then, or it refuses a counter set. A consumer of a counter that is
 // not published would make the whole pool invalid.
