@@ -51,6 +51,9 @@ const (
 	DefaultOrphanDelay = 30 * time.Second
 	// DefaultMassHold is the time that many instances without pods keep running.
 	DefaultMassHold = 10 * time.Minute
+	// DefaultOfflineAfter is the time without an answer after which the pods of the
+	// Checkpoint start.
+	DefaultOfflineAfter = 30 * time.Second
 	// DefaultName is the name of the controller in logs and health checks.
 	DefaultName = "podsync"
 )
@@ -85,6 +88,20 @@ type Config struct {
 	// processes with one node name need it, or each pod runs twice.
 	// lease.Controller.Holds is one. Default: the process may always act.
 	Gate GateFunc
+	// Checkpoint stores the pods that this node has accepted and that have not ended. If the
+	// API server can't be reached for OfflineAfter when Run begins, they are started or
+	// adopted from it. When the API is back, it decides: a pod that was deleted ends, and one
+	// that was changed is updated. The Gate still decides too: with lease.Controller.Holds
+	// nothing starts offline, because another process could hold the node by now. A program
+	// that fences otherwise, for example by a lock on its only machine, hands over a Gate that
+	// says so; no two processes run one pod then if that lock is as good as the lease. It
+	// needs the Controller's own informer. Default: none, and no pod starts while the API is
+	// away. ConfigMaps and Secrets are the provider's part.
+	Checkpoint Checkpoint
+	// OfflineAfter is the time without an answer of the API server, from the beginning of
+	// Run, after which the pods of the Checkpoint start. An answer is any except 502, 503 and
+	// 504. After a 401 or 403 they never start. Default: DefaultOfflineAfter.
+	OfflineAfter time.Duration
 	// Policy decides cases for which programs need different behavior. Default: the
 	// zero Policy.
 	Policy Policy
@@ -234,6 +251,9 @@ func (cfg *Config) complete() error {
 	if cfg.Owns != nil && cfg.Informer == nil {
 		problems = append(problems, field.Invalid(field.NewPath("Owns"), "func", "needs Informer: the Controller's own shows the pods of NodeName only"))
 	}
+	if cfg.Checkpoint != nil && cfg.Informer != nil {
+		problems = append(problems, field.Forbidden(field.NewPath("Checkpoint"), "needs the Controller's own informer, which shows whether the API server can be reached"))
+	}
 	if cfg.Owns == nil {
 		node := cfg.NodeName
 		cfg.Owns = func(pod *corev1.Pod) bool {
@@ -262,6 +282,7 @@ func (cfg *Config) complete() error {
 		def, min time.Duration
 	}{
 		{"Relist", &cfg.Relist, relist, 100 * ms},
+		{"OfflineAfter", &cfg.OfflineAfter, DefaultOfflineAfter, ms},
 		{"RetryMin", &cfg.RetryMin, DefaultRetryMin, ms},
 		{"RetryMax", &cfg.RetryMax, max(DefaultRetryMax, cfg.RetryMin), ms},
 		{"CallTimeout", &cfg.CallTimeout, DefaultCallTimeout, ms},

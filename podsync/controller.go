@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"iter"
 	"net/http"
 	"slices"
@@ -50,6 +51,7 @@ type Controller struct {
 	askGates chan struct{} // a node is new
 
 	cacheErrors    *cacheErrors
+	reach          *reach
 	providerErrors report.Group
 	apiErrors      report.Group
 
@@ -75,12 +77,14 @@ type Controller struct {
 	running   [laneCount]int
 	breaker   breaker
 	effects   []func()
-	synced    bool // the first List was reconciled
-	restored  bool // the informer's last list is older than the one before
-	heldBack  bool // the last pass has found too many orphans
-	lossHeld  bool // the last List has left out too many pods
-	draining  bool // Run's context is done
-	closed    bool // Run has returned
+	synced    bool                  // the first List was reconciled
+	records   map[types.UID]*record // of Config.Checkpoint, of pods that are not tracked
+	removing  map[types.UID]bool    // records that are being removed
+	restored  bool                  // the informer's last list is older than the one before
+	heldBack  bool                  // the last pass has found too many orphans
+	lossHeld  bool                  // the last List has left out too many pods
+	draining  bool                  // Run's context is done
+	closed    bool                  // Run has returned
 }
 
 // New returns a Controller for a valid Config. The error names every field that
@@ -111,12 +115,16 @@ func New(cfg Config) (*Controller, error) {
 		tracks:    map[types.UID]*podState{},
 		names:     map[types.NamespacedName]*podState{},
 		early:     map[types.UID]early{},
+		records:   map[types.UID]*record{},
+		removing:  map[types.UID]bool{},
 		breaker: breaker{
 			trip:   cfg.StatusWriters,
 			policy: backoff.Policy{Base: cfg.RetryMin, Cap: max(cfg.RetryMin, min(cfg.RetryMax, breakerCap))},
 		},
 	}
-	c.cacheErrors = &cacheErrors{handler: cfg.ErrorHandler}
+	c.reach = &reach{}
+	c.cacheErrors = &cacheErrors{handler: cfg.ErrorHandler, reach: c.reach}
+	c.rules.checkpoints = cfg.Checkpoint != nil
 	c.rules.updates = c.caps.updater != nil
 	c.rules.releases = c.caps.releaser != nil
 	c.rules.admits = c.caps.admitter != nil
@@ -153,6 +161,11 @@ func (c *Controller) Run(ctx context.Context) error {
 	c.apiCtx, c.cancelAPI = context.WithCancel(context.WithoutCancel(ctx))
 	defer c.cancelAPI()
 
+	c.loadRecords(ctx)
+	if closer, ok := c.cfg.Checkpoint.(io.Closer); ok {
+		defer closer.Close() //nolint:errcheck // nothing is lost: each record is durable already
+	}
+	c.reach.begin()
 	own := c.cfg.Informer == nil
 	if own {
 		if err := c.informer.SetWatchErrorHandlerWithContext(watchEnded); err != nil {
@@ -237,7 +250,7 @@ func (c *Controller) CheckProvider(context.Context, string) error {
 	d := c.now() - c.listing.since
 	switch {
 	case c.listing.since != 0 && d > providerPatience:
-	case !c.synced:
+	case !isDone(c.ready.Done()):
 		return errors.New("podsync: the pods of the node are not known yet")
 	default:
 		return nil
@@ -246,6 +259,16 @@ func (c *Controller) CheckProvider(context.Context, string) error {
 		return fmt.Errorf("podsync: the provider has not answered List for %v: %w", d.Round(time.Second), c.listing.err)
 	}
 	return fmt.Errorf("podsync: the provider has not answered List for %v", d.Round(time.Second))
+}
+
+// isDone reports whether ch is closed.
+func isDone(ch <-chan struct{}) bool {
+	select {
+	case <-ch:
+		return true
+	default:
+		return false
+	}
 }
 
 // now returns the present instant.

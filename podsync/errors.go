@@ -130,10 +130,12 @@ const (
 	reasonFailedStop    = "FailedStop"
 	reasonFailedAdmit   = "FailedAdmit"
 	reasonFailedRelease = "FailedRelease"
-	reasonInvalidStatus = "InvalidStatus"
-	reasonOrphanRemoved = "OrphanRemoved"
-	reasonOrphanKept    = "OrphanKept"
-	reasonNameTaken     = "NameTaken"
+
+	reasonFailedCheckpoint = "FailedCheckpoint"
+	reasonInvalidStatus    = "InvalidStatus"
+	reasonOrphanRemoved    = "OrphanRemoved"
+	reasonOrphanKept       = "OrphanKept"
+	reasonNameTaken        = "NameTaken"
 )
 
 // The actions of events: the controller's next step.

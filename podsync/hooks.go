@@ -75,6 +75,8 @@ const (
 	OpInspect  Op = "inspect"
 	OpList     Op = "list"
 	OpWatch    Op = "watch"
+	OpSave     Op = "save"   // Save of Config.Checkpoint; that of a pod that starts is part of OpStart
+	OpRemove   Op = "remove" // Remove of Config.Checkpoint
 )
 
 // The requests to the API.

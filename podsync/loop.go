@@ -270,6 +270,7 @@ func (c *Controller) add(ref Ref, now instant) *podState {
 	c.seq++
 	t := &podState{ref: ref}
 	t.api.since, t.sched.born, t.write.statusSeq = now, c.seq, 1
+	c.claim(t, now)
 	c.tracks[keyOf(ref)] = t
 	name := nameOf(ref)
 	t.next = c.names[name]
@@ -634,6 +635,7 @@ const cacheErrorsAgain = time.Hour
 // cacheErrors reports errors of the informer's list and watch: once per outage, and then each
 // hour.
 type cacheErrors struct {
+	reach   *reach
 	handler report.Handler
 	streak  report.Streak
 	told    time.Time // when the streak was last reported
@@ -646,6 +648,7 @@ type cacheErrors struct {
 func (e *cacheErrors) note(ctx context.Context, err error) time.Duration {
 	now := time.Now()
 	e.refusal(now, err)
+	e.reach.note(err)
 	if err == nil {
 		e.streak.OK(ctx, "Watching pods works again")
 		return 0

@@ -36,6 +36,8 @@ type rules struct {
 	epoch        time.Time // the instant 0
 
 	updates, releases, admits, inspects, annotates bool // capabilities of the provider
+
+	checkpoints bool // Config.Checkpoint is set
 }
 
 // stopSlack is the time after the grace period at which Stop is called again if the
@@ -144,6 +146,7 @@ type providerState struct {
 	listed            bool   // the provider has said whether it holds the pod
 	admitted          bool
 	needsInspect      bool
+	saved             savedRecord
 	absences          uint8             // Lists in a row that left the instance out
 	absentAt          instant           // the first of absences
 	lostSince         instant           // when Lists first showed that the pod is lost, if too many are to believe it; 0: not lost
@@ -273,7 +276,9 @@ type call struct {
 	pod         *corev1.Pod       // the argument
 	annotations map[string]string // of a PATCH
 	canceled    bool
-	stale       bool // the gate was shut since: the result does not count
+	stale       bool    // the gate was shut since: the result does not count
+	lostSince   instant // of OpSave
+	saved       bool    // of OpStart: the Checkpoint has the pod
 	cancel      func()
 }
 
@@ -449,15 +454,18 @@ func (t *podState) advance(r *rules, now instant, wall time.Time) (expired bool,
 // the same name blocks it.
 func (t *podState) decideCall(r *rules, now instant, nameFree bool) action {
 	switch {
-	case !t.provider.listed && !t.provider.needsInspect:
+	case !t.provider.listed && !t.provider.needsInspect && !(t.suspectedLoss() && t.unsaved(r)):
 		return action{wake: noDeadline}
 	case t.call.inflight != nil:
 		return action{wake: noDeadline, cancel: !t.call.inflight.canceled && t.inTheWay()}
 	}
 	var s action
-	if t.provider.listed {
+	switch {
+	case t.provider.listed:
 		s = t.wantedCall(r, now, nameFree)
-	} else {
+	case t.unsaved(r):
+		s = action{op: OpSave, wake: noDeadline}
+	default:
 		s = t.decideInspect()
 	}
 	if s.op != "" && now < t.call.retryAt {
@@ -483,6 +491,8 @@ func (t *podState) wantedCall(r *rules, now instant, nameFree bool) action {
 	switch {
 	case t.orphan():
 		return idle // until it is verified
+	case t.stopped() && t.provider.saved.exists && (t.write.final || t.removed()):
+		return action{op: OpRemove, wake: noDeadline}
 	case t.stopped():
 		return t.decideRelease(r)
 	case t.end != nil:
@@ -501,6 +511,8 @@ func (t *podState) wantedCall(r *rules, now instant, nameFree bool) action {
 			return idle // until the API has them
 		}
 		return action{op: OpStart, wake: noDeadline}
+	case t.unsaved(r):
+		return action{op: OpSave, wake: noDeadline}
 	case t.provider.needsInspect:
 		return t.decideInspect()
 	case r.updates && t.changed(r):
@@ -581,7 +593,7 @@ func (t *podState) forgettable() bool {
 	if !t.provider.listed || !t.removed() || t.api.presence == presenceMissing || t.api.cached || !t.stopped() || t.call.inflight != nil || t.write.inflight != nil {
 		return false
 	}
-	return !t.held()
+	return !t.held() && !t.provider.saved.exists
 }
 
 // decideWrite returns the API request that is due, and whether it is urgent.

@@ -592,7 +592,7 @@ func (t *podState) classify(r *rules, now instant) (lost bool) {
 		}
 		return false
 	}
-	if t.end == nil && podstatus.HasStarted(&t.pod().Status) {
+	if t.end == nil && t.started() {
 		t.provider.admitted = true
 		if r.policy.CompleteList {
 			return t.markLost(r, now)
@@ -607,11 +607,14 @@ func (t *podState) classify(r *rules, now instant) (lost bool) {
 func (t *podState) suspectLoss(since instant) {
 	if t.provider.lostSince == 0 {
 		t.provider.lostSince = since
+		if before := t.provider.saved.lostSince; before != 0 {
+			t.provider.lostSince = before // it goes on since the process before
+		}
 	}
 }
 
 // suspectedLoss reports whether the pod is lost if its List is to be believed.
-func (t *podState) suspectedLoss() bool { return t.provider.lostSince > 0 && t.end == nil }
+func (t *podState) suspectedLoss() bool { return t.provider.lostSince != 0 && t.end == nil }
 
 // keepReport keeps the last report of an instance that has ended, while the gate is closed.
 func (t *podState) keepReport(status *corev1.PodStatus, end *termination) {
@@ -650,7 +653,7 @@ func (t *podState) reset(r *rules, now instant) {
 	if pod != nil && t.provider.status != nil && (t.stopped() || t.ended(r)) {
 		t.keepReport(t.provider.status, t.end)
 	}
-	t.provider = providerState{nodeName: t.provider.nodeName, admitted: t.provider.admitted, kept: t.provider.kept}
+	t.provider = providerState{nodeName: t.provider.nodeName, admitted: t.provider.admitted, kept: t.provider.kept, saved: t.provider.saved}
 	t.call = callState{inflight: t.call.inflight}
 	t.write = writeState{inflight: t.write.inflight, statusSeq: t.write.statusSeq + 1, storedSeq: t.write.storedSeq}
 	if e := t.end; pod != nil && e != nil && e.reason == StopEvicted {
@@ -676,12 +679,17 @@ func (t *podState) reset(r *rules, now instant) {
 // evidence reports whether the API says that the pod has been started before,
 // so that not finding it in the provider means something.
 func (t *podState) evidence() bool {
-	return podstatus.IsTerminal(t.pod().Status.Phase) || podstatus.HasStarted(&t.pod().Status)
+	return podstatus.IsTerminal(t.pod().Status.Phase) || t.started()
+}
+
+// started reports whether the API or the Checkpoint says that the pod has been started.
+func (t *podState) started() bool {
+	return t.provider.saved.exists || podstatus.HasStarted(&t.pod().Status)
 }
 
 // callStarted records a provider call.
 func (t *podState) callStarted(now instant, seq uint64, s action) *call {
-	t.call.inflight = &call{op: s.op, since: now, seq: seq, grace: s.grace, pod: t.pod()}
+	t.call.inflight = &call{op: s.op, since: now, seq: seq, grace: s.grace, pod: t.pod(), lostSince: t.provider.lostSince}
 	switch s.op {
 	case OpStart:
 		t.hold()
@@ -744,6 +752,12 @@ func (t *podState) callSucceeded(r *rules, now instant, seq uint64, c *call, st 
 	case OpAdmit:
 		t.provider.admitted = true
 		return
+	case OpSave:
+		t.provider.saved = savedRecord{exists: true, generation: c.pod.Generation, lost: c.lostSince != 0}
+		return
+	case OpRemove:
+		t.provider.saved = savedRecord{}
+		return
 	case OpAnnotate:
 		t.provider.annotated = true
 		t.takeAnnotations(st.Annotations)
@@ -753,6 +767,9 @@ func (t *podState) callSucceeded(r *rules, now instant, seq uint64, c *call, st 
 		return
 	case OpStart, OpUpdate:
 		t.provider.generation = max(t.provider.generation, c.pod.Generation)
+		if c.saved {
+			t.provider.saved = savedRecord{exists: true, generation: c.pod.Generation}
+		}
 		if !t.stopped() {
 			t.provider.instance = instanceRunning
 		}

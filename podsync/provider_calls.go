@@ -34,8 +34,8 @@ func (c *Controller) startCall(t *podState, now instant, waited bool) (wake inst
 	if s.op == "" || c.draining {
 		return s.wake
 	}
-	if !c.mayAct(t) {
-		return noDeadline // until the gate opens
+	if !c.mayAct(t) || c.removing[t.ref.UID] {
+		return noDeadline // until the gate opens, or the record is removed
 	}
 	q := queueOf(s.op)
 	if !c.take(t, q, now, waited) {
@@ -111,8 +111,16 @@ func (c *Controller) callProvider(ctx context.Context, ref Ref, call *call, opts
 			st.Annotations, err = c.caps.annotator.Annotate(ctx, pod)
 		case OpStart:
 			st, err = c.cfg.Provider.Start(ctx, pod)
+			if err == nil && !st.Stopped && c.rules.checkpoints {
+				err = c.save(ctx, call.pod, 0)
+				call.saved = err == nil
+			}
 		case OpUpdate:
 			st, err = c.caps.updater.Update(ctx, pod)
+		case OpSave:
+			err = c.save(ctx, call.pod, call.lostSince)
+		case OpRemove:
+			err = c.cfg.Checkpoint.Remove(ctx, ref.UID)
 		case OpStop:
 			opts.Pod = pod
 			st, err = c.cfg.Provider.Stop(ctx, ref, opts)
@@ -217,6 +225,8 @@ func (c *Controller) afterCall(t *podState, call *call, err error, wasEnding boo
 		c.warn(t, ReasonFailedStart, actionStart, err.Error())
 	case OpUpdate:
 		c.warn(t, reasonFailedUpdate, actionUpdate, err.Error())
+	case OpSave, OpRemove:
+		c.warn(t, reasonFailedCheckpoint, actionSync, err.Error())
 	case OpStop:
 		c.warn(t, reasonFailedStop, actionStop, err.Error())
 	case OpRelease:
@@ -266,11 +276,8 @@ const listGap = time.Second
 // runLists calls List until ctx is done: when the informer has synced, then each
 // Config.Relist, and when c.relist is woken.
 func (c *Controller) runLists(ctx context.Context, registration cache.ResourceEventHandlerRegistration) {
-	select {
-	case <-registration.HasSyncedChecker().Done():
-	case <-ctx.Done():
-		return
-	}
+	synced := registration.HasSyncedChecker().Done()
+	c.awaitPods(ctx, synced)
 	var streak report.Streak
 	for ctx.Err() == nil {
 		c.askAll(ctx, true)
@@ -285,7 +292,12 @@ func (c *Controller) runLists(ctx context.Context, registration cache.ResourceEv
 			wait = min(wait, c.breaker.policy.Delay(streak.Failures()))
 		default:
 			streak.OK(ctx, "Listing the provider's pods works again")
-			c.ready.Mark()
+			if isDone(synced) { // before the List, as List has seen
+				c.ready.Mark()
+				if c.cfg.Checkpoint != nil {
+					c.dropRecords(ctx)
+				}
+			}
 			wake(c.verify)
 		}
 		c.waitForList(ctx, wait)

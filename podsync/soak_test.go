@@ -137,6 +137,9 @@ func soak(t *testing.T, seed uint64) {
 	if r.IntN(2) == 0 {
 		s.gated()
 	}
+	if r.IntN(2) == 0 {
+		s.cfg.Checkpoint = &records{all: map[types.UID][]byte{}}
+	}
 	s.server = apitest.New(apitest.Options{})
 	s.server.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}})
 	s.watchWrites()

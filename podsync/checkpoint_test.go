@@ -1,0 +1,394 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podsync_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/internal/statuserr"
+	"github.com/kubewright/kubewright/podsync"
+	"github.com/kubewright/kubewright/podsync/podsynctest"
+)
+
+// records is a Checkpoint in memory, which outlives a process.
+type records struct {
+	mu   sync.Mutex
+	all  map[types.UID][]byte
+	fail error
+}
+
+func (r *records) Load(context.Context) (map[types.UID][]byte, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return maps.Clone(r.all), nil
+}
+
+func (r *records) Save(_ context.Context, uid types.UID, record []byte) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.fail != nil {
+		return r.fail
+	}
+	r.all[uid] = record
+	return nil
+}
+
+func (r *records) Remove(_ context.Context, uid types.UID) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.fail != nil {
+		return r.fail
+	}
+	delete(r.all, uid)
+	return nil
+}
+
+func (r *records) setFail(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.fail = err
+}
+
+func (r *records) has(pod *corev1.Pod) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.all[pod.UID] != nil
+}
+
+// away makes the API server not answer.
+func (w *world) away(f apitest.Fault) (back func()) {
+	f.Match = apitest.Match{User: nodeUser}
+	remove := w.server.Inject(f)
+	w.server.BreakWatches(watches)
+	return remove
+}
+
+// checkpointed runs a controller with a Checkpoint.
+func (w *world) checkpointed() *records {
+	r := &records{all: map[types.UID][]byte{}}
+	w.cfg.Checkpoint = r
+	w.cfg.Relist = 10 * time.Second
+	w.run()
+	return r
+}
+
+// A machine that reboots without its network starts its pods, and the API decides when it is back.
+func TestPodsStartWhileTheAPIIsAway(t *testing.T) {
+	bubble(t, podsynctest.Options{}, func(w *world) {
+		r := w.checkpointed()
+		always := w.bind(newPod("always"))
+		job := w.bind(newPod("job", restart(corev1.RestartPolicyNever)))
+		done := w.bind(newPod("done", restart(corev1.RestartPolicyNever)))
+		deleted := w.bind(newPod("deleted"))
+		changed := w.bind(newPod("changed"))
+		pass(time.Minute)
+		w.backend.Exit(done.UID, 0)
+		pass(time.Minute)
+		w.expectPhase("done", corev1.PodSucceeded)
+		if r.has(done) || !r.has(always) || !r.has(job) {
+			t.Errorf("records %v", slices.Collect(maps.Keys(r.all)))
+		}
+
+		w.crash()
+		for _, pod := range []*corev1.Pod{always, job, done, deleted, changed} {
+			w.backend.Lose(pod.UID)
+		}
+		apitest.Delete[*corev1.Pod](w.server, "default", "deleted")
+		apitest.Edit(w.server, "default", "changed", func(p *corev1.Pod) { p.Spec.Containers[0].Image = "registry.example/app:2" })
+		back := w.away(apitest.Fault{Err: apitest.ErrConnRefused})
+		w.backend.ResetCalls()
+		w.start()
+		pass(podsync.DefaultOfflineAfter - time.Second)
+		w.expectCalls()
+		if w.c.CheckProvider(t.Context(), node) == nil {
+			t.Error("the node may be ready although its pods are not known")
+		}
+		pass(time.Minute)
+		for pod, runs := range map[*corev1.Pod]bool{always: true, deleted: true, changed: true, job: false, done: false} {
+			if w.backend.Running(pod.UID) != runs {
+				t.Errorf("%s runs: %v, want %v", pod.Name, !runs, runs)
+			}
+		}
+		if n := w.callsOf(podsync.OpStart); n != 3 {
+			t.Errorf("%d calls of Start, want 3: %v", n, w.backend.Calls(""))
+		}
+
+		back()
+		pass(5 * time.Minute)
+		w.isReady()
+		if n := w.callsOf(podsync.OpStart); n != 3 {
+			t.Errorf("%d calls of Start, want still 3", n)
+		}
+		w.expectPhase("always", corev1.PodRunning)
+		if got := w.expectPhase("job", corev1.PodFailed).Status.Reason; got != podsync.ReasonLost {
+			t.Errorf("job failed with %q", got)
+		}
+		if w.backend.Running(deleted.UID) || r.has(deleted) || r.has(job) {
+			t.Error("a pod that is deleted or has ended runs, or has a record")
+		}
+		if got := w.expectPhase("changed", corev1.PodRunning).Status.ObservedGeneration; got != 2 {
+			t.Errorf("observed generation %d of the changed pod", got)
+		}
+		if err := w.c.CheckProvider(t.Context(), node); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Pods that outlive the process are adopted, and nothing runs twice.
+func TestPodsAreAdoptedWhileTheAPIIsAway(t *testing.T) {
+	bubble(t, podsynctest.Options{}, func(w *world) {
+		r := w.checkpointed()
+		job := w.bind(newPod("job", restart(corev1.RestartPolicyNever)))
+		w.bind(newPod("b"))
+		pass(time.Minute)
+		w.crash()
+		back := w.away(apitest.Fault{Hang: true})
+		w.start()
+		pass(time.Minute)
+		w.backend.Exit(job.UID, 0)
+		pass(time.Minute)
+		// It dies again before the API knows.
+		w.crash()
+		w.start()
+		pass(time.Minute)
+		back()
+		pass(5 * time.Minute)
+		w.expectPhase("job", corev1.PodSucceeded)
+		w.expectPhase("b", corev1.PodRunning)
+		if n := w.callsOf(podsync.OpStart); n != 2 || r.has(job) {
+			t.Errorf("%d calls of Start for two pods; a record of the pod that has ended: %v", n, r.has(job))
+		}
+	})
+}
+
+// Only a server that does not answer is away.
+func TestWhatCountsAsAnAPIThatIsAway(t *testing.T) {
+	for name, tc := range map[string]struct {
+		fault apitest.Fault
+		away  bool
+	}{
+		"refused": {apitest.Fault{Err: apitest.ErrConnRefused}, true},
+		"hangs":   {apitest.Fault{Hang: true}, true},
+		"502":     {apitest.Fault{Status: statuserr.New(502, "", "bad gateway")}, true},
+		"503":     {apitest.Fault{Status: statuserr.Unavailable(0)}, true},
+		"504":     {apitest.Fault{Status: statuserr.New(504, "", "gateway timeout")}, true},
+		"401":     {apitest.Fault{Status: statuserr.Unauthorized()}, false},
+		"403":     {apitest.Fault{Status: statuserr.Forbidden("pods", "", "no")}, false},
+		"500":     {apitest.Fault{Status: statuserr.InternalError("broken")}, false},
+		"429":     {apitest.Fault{Status: statuserr.TooManyRequests(1)}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, podsynctest.Options{}, func(w *world) {
+				w.checkpointed()
+				w.bind(newPod("a"))
+				pass(time.Minute)
+				w.crash()
+				w.backend.Lose(w.pod("a").UID)
+				w.away(tc.fault)
+				w.backend.ResetCalls()
+				w.start()
+				pass(2 * time.Minute)
+				if n := w.callsOf(podsync.OpStart); (n > 0) != tc.away {
+					t.Errorf("%d calls of Start", n)
+				}
+			})
+		})
+	}
+	// After a 403 they never start, also if the server does not answer later.
+	bubble(t, podsynctest.Options{}, func(w *world) {
+		w.checkpointed()
+		w.bind(newPod("a"))
+		pass(time.Minute)
+		w.crash()
+		w.backend.Lose(w.pod("a").UID)
+		allow := w.away(apitest.Fault{Status: statuserr.Forbidden("pods", "", "no")})
+		w.backend.ResetCalls()
+		w.start()
+		pass(10 * time.Second)
+		allow()
+		w.away(apitest.Fault{Err: apitest.ErrConnRefused})
+		pass(time.Hour)
+		w.expectCalls()
+	})
+}
+
+func TestTheGateDecidesAboutPodsThatStartOffline(t *testing.T) {
+	bubble(t, podsynctest.Options{}, func(w *world) {
+		closed := w.gated()
+		w.checkpointed()
+		pod := w.bind(newPod("a"))
+		pass(time.Minute)
+		w.crash()
+		w.backend.Lose(pod.UID)
+		closed.Store(true)
+		w.away(apitest.Fault{Err: apitest.ErrConnRefused})
+		w.start()
+		pass(time.Hour)
+		if w.backend.Running(pod.UID) {
+			t.Error("it was started without the gate")
+		}
+		closed.Store(false)
+		pass(time.Minute)
+		if !w.backend.Running(pod.UID) {
+			t.Error("it does not run although the gate is open")
+		}
+	})
+}
+
+func TestARecordThatCannotBeReadCostsOnePod(t *testing.T) {
+	bubble(t, podsynctest.Options{}, func(w *world) {
+		r := w.checkpointed()
+		a, b := w.bind(newPod("a")), w.bind(newPod("b"))
+		pass(time.Minute)
+		w.crash()
+		w.backend.Lose(a.UID)
+		w.backend.Lose(b.UID)
+		r.all[a.UID][100] ^= 1
+		var errs []error
+		w.cfg.ErrorHandler = func(_ context.Context, err error, _ string) { errs = append(errs, err) }
+		back := w.away(apitest.Fault{Err: apitest.ErrConnRefused})
+		w.start()
+		pass(time.Minute)
+		if w.backend.Running(a.UID) || !w.backend.Running(b.UID) {
+			t.Error("a runs, or b does not")
+		}
+		if !slices.ContainsFunc(errs, func(err error) bool { return strings.Contains(err.Error(), string(a.UID)) }) {
+			t.Errorf("errors %v", errs)
+		}
+		back()
+		pass(5 * time.Minute)
+		w.expectPhase("a", corev1.PodRunning)
+	})
+}
+
+// A pod that has no record does not count as started, or it would be missing after a reboot.
+func TestAPodIsSavedBeforeItCountsAsStarted(t *testing.T) {
+	bubble(t, podsynctest.Options{}, func(w *world) {
+		r := w.checkpointed()
+		r.setFail(errors.New("the disk is full"))
+		pod := w.bind(newPod("a"))
+		pass(5 * time.Minute)
+		if got := w.pod("a"); !strings.Contains(got.Status.Message, "the disk is full") || w.stage(pod.UID) != "Starting" {
+			t.Errorf("stage %s, message %q", w.stage(pod.UID), got.Status.Message)
+		}
+		r.setFail(nil)
+		pass(5 * time.Minute)
+		w.expectPhase("a", corev1.PodRunning)
+		if !r.has(pod) {
+			t.Error("it has no record")
+		}
+		// It is updated with the spec.
+		before := string(r.all[pod.UID])
+		apitest.Edit(w.server, "default", "a", func(p *corev1.Pod) { p.Spec.Containers[0].Image = "registry.example/app:2" })
+		pass(time.Minute)
+		if string(r.all[pod.UID]) == before {
+			t.Error("the record has the old spec")
+		}
+		// A record that can't be removed is tried again, also by the next process.
+		r.setFail(errors.New("the disk is read-only"))
+		w.kubectlDelete("a", -1)
+		pass(time.Minute)
+		w.expectGone("a")
+		w.crash()
+		r.setFail(nil)
+		w.run()
+		pass(time.Minute)
+		if r.has(pod) || w.c.Kept() != 0 {
+			t.Errorf("a record: %v, %d entries", r.has(pod), w.c.Kept())
+		}
+	})
+}
+
+// The time for which losses are held does not begin again with each process.
+func TestTheHoldOfMassLossesGoesOnAfterACrash(t *testing.T) {
+	bubble(t, podsynctest.Options{}, func(w *world) {
+		w.wrap = simple
+		w.cfg.Policy.MassHold = 10 * time.Minute
+		w.checkpointed()
+		var pods []*corev1.Pod
+		for i := range 3 {
+			pods = append(pods, w.bind(newPod(fmt.Sprint("p", i))))
+		}
+		pass(time.Minute)
+		for _, pod := range pods {
+			w.backend.Lose(pod.UID)
+		}
+		w.backend.ResetCalls()
+		for range 2 {
+			pass(4 * time.Minute)
+			w.expectCalls()
+			w.crash()
+			w.run()
+		}
+		pass(3 * time.Minute)
+		if n := w.callsOf(podsync.OpStart); n != 3 {
+			t.Errorf("%d calls of Start after 11 minutes", n)
+		}
+		// Later losses are held anew.
+		pass(time.Hour)
+		for _, pod := range pods {
+			w.backend.Lose(pod.UID)
+		}
+		w.crash()
+		w.run()
+		pass(5 * time.Minute)
+		if n := w.callsOf(podsync.OpStart); n != 3 {
+			t.Errorf("%d calls of Start: the second loss is not held", n)
+		}
+	})
+}
+
+func TestCheckpointDirKeepsRecords(t *testing.T) {
+	ctx, path := t.Context(), filepath.Join(t.TempDir(), "pods")
+	open := func() podsync.Checkpoint {
+		t.Helper()
+		c := podsync.CheckpointDir(path)
+		if _, err := c.Load(ctx); err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	c := podsync.CheckpointDir(path)
+	if err := c.Save(ctx, "u", []byte("x")); err == nil {
+		t.Error("it saves before it was loaded")
+	}
+	c = open()
+	for _, uid := range []types.UID{"", "../u", ".u", "a/b"} {
+		if err := c.Save(ctx, uid, []byte("x")); err == nil {
+			t.Errorf("it saves under the name %q", uid)
+		}
+	}
+	if err := errors.Join(c.Save(ctx, "u1", []byte("one")), c.Save(ctx, "u2", []byte("two")), c.Save(ctx, "u1", []byte("1")),
+		c.Remove(ctx, "u2"), c.Remove(ctx, "u3")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := podsync.CheckpointDir(path).Load(ctx); err == nil {
+		t.Error("two processes have it open")
+	}
+	if err := c.(interface{ Close() error }).Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Save(ctx, "u4", nil); err == nil {
+		t.Error("it saves when it is closed")
+	}
+	c = podsync.CheckpointDir(path)
+	got, err := c.Load(ctx)
+	if err != nil || len(got) != 1 || string(got["u1"]) != "1" {
+		t.Errorf("records %q, %v", got, err)
+	}
+}
