@@ -134,6 +134,8 @@ go build -C examples/kubelet -o "$dir/" .
 say "Starting etcd, kube-apiserver, kube-controller-manager and kube-scheduler"
 "$dir/controlplane" up --detach --name="$cluster"
 admin=$("$dir/controlplane" kubeconfig --name="$cluster")
+# By the certificates of this CA the nodes recognize the API server.
+kubectl get configmap --namespace=kube-system extension-apiserver-authentication -o 'jsonpath={.data.client-ca-file}' >"$dir/client-ca.crt"
 
 . hack/demo/node.sh
 . hack/demo/pods.sh

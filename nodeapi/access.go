@@ -67,15 +67,35 @@ func newAuthenticator(cfg *Config, report func(context.Context, error, string)) 
 	}
 	return group.NewAuthenticatedGroupAdder(union.New(
 		withLoad{cas, certificates, report},
-		bearertoken.New(cache.New(reviews{tokens}, false, tokenTTL, tokenTTL)),
+		bearertoken.New(cache.New(reviews{tokens, make(chan struct{}, maxReviews), cfg.CallTimeout}, false, tokenTTL, tokenTTL)),
 	)), nil
 }
 
-// reviews marks the errors of TokenReviews that the API server did not answer:
-// they say nothing about the token.
-type reviews struct{ authenticator.Token }
+// maxReviews is the number of TokenReviews at a time. Anyone who reaches the node can
+// cause one.
+const maxReviews = 10
+
+// reviews bounds the TokenReviews that are open, and marks the errors of those that
+// the API server did not answer: they say nothing about the token.
+type reviews struct {
+	authenticator.Token
+	open    chan struct{} // has room for maxReviews
+	timeout time.Duration // for which a review waits for others
+}
 
 func (r reviews) AuthenticateToken(ctx context.Context, token string) (*authenticator.Response, bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*r.timeout)
+	defer cancel()
+	late := time.NewTimer(r.timeout)
+	defer late.Stop()
+	select {
+	case r.open <- struct{}{}:
+		defer func() { <-r.open }()
+	case <-late.C:
+		return nil, false, &uncheckedError{bearerToken, errors.New("too many other tokens are being checked")}
+	case <-ctx.Done():
+		return nil, false, &uncheckedError{bearerToken, ctx.Err()}
+	}
 	response, ok, err := r.Token.AuthenticateToken(ctx, token)
 	var status apierrors.APIStatus
 	_, transport := errors.AsType[*url.Error](err)
@@ -139,7 +159,7 @@ func clientCA(cfg *Config) func(context.Context) (*x509.CertPool, error) {
 			defer cancel()
 			cm, err := client.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(ctx, "extension-apiserver-authentication", metav1.GetOptions{})
 			if err != nil {
-				return nil, err
+				return nil, fmt.Errorf("neither ClientCAFile nor ClientCA is set: %w", err)
 			}
 			return []byte(cm.Data["client-ca-file"]), nil
 		}
@@ -184,7 +204,11 @@ func (s *Server) authenticate(r *http.Request) (user.Info, error) {
 		if failed.credential == bearerToken { // withLoad has reported the others
 			s.report(r.Context(), failed, "Bearer tokens could not be checked")
 		}
-		return nil, &statusError{http.StatusServiceUnavailable, "the node could not check the " + failed.credential + " of this request"}
+		sentence := "the node could not check the " + failed.credential + " of this request"
+		if failed.credential == clientCertificate {
+			sentence += ", because the CA of client certificates can't be loaded: see ClientCAFile and ClientCA of nodeapi.Config, or --client-ca-file of the node"
+		}
+		return nil, &statusError{http.StatusServiceUnavailable, sentence}
 	}
 	if err != nil {
 		s.log(r).V(4).Info("Authentication failed", "err", err)
@@ -203,7 +227,7 @@ func attributes(nodeName string, u user.Info, method, urlPath string, e endpoint
 		verb = "create" // an unknown method is refused with the stronger permission
 	}
 	for _, subresource := range []string{rule.subresource, "proxy"} {
-		if subresource != "" {
+		if subresource != "" && (subresource != "proxy" || !rule.alone) {
 			all = append(all, authorizer.AttributesRecord{
 				User: u, Verb: verb, APIVersion: "v1", Resource: "nodes", Subresource: subresource, Name: nodeName,
 				ResourceRequest: true, Path: urlPath,

@@ -37,7 +37,7 @@
 // Every request is authenticated by a client certificate of the cluster's client
 // CA or by a bearer token (TokenReview); anonymous requests are rejected. Then a
 // SubjectAccessReview for this node decides, first for the fine-grained
-// subresource, then for nodes/proxy:
+// subresource, then for nodes/proxy, which does not grant stats and metrics:
 //
 //	/healthz, /livez, /readyz             get nodes/healthz
 //	/pods, /runningpods/                  get nodes/pods

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+	"syscall"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/utils/exec"
@@ -64,8 +65,25 @@ func answerTo(err error) (code int, sentence string) {
 	return http.StatusInternalServerError, err.Error()
 }
 
+// signalOf returns the signal that ended a process, or 0.
+func signalOf(err error) int {
+	var process interface{ Sys() any }
+	if !errors.As(err, &process) {
+		return 0
+	}
+	status, ok := process.Sys().(interface {
+		Signaled() bool
+		Signal() syscall.Signal
+	})
+	if !ok || !status.Signaled() {
+		return 0
+	}
+	return int(status.Signal())
+}
+
 // asExit returns err as the type by which package remotecommand knows an exit
-// code, or unchanged if it has none.
+// code, or unchanged if it has none. As in a shell, the code of a process that a
+// signal ended is 128 and the signal.
 func asExit(err error) error {
 	var (
 		code    interface{ ExitCode() int }
@@ -82,6 +100,9 @@ func asExit(err error) error {
 		}
 	case errors.As(err, &code):
 		exit = code.ExitCode() // negative if a signal ended the process
+	}
+	if signal := signalOf(err); exit < 0 && signal > 0 {
+		exit = 128 + signal
 	}
 	switch {
 	case exit < 0:

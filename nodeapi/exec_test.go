@@ -73,7 +73,7 @@ func TestErrorsBecomeExitCodes(t *testing.T) {
 		err  error
 		code int // -1: not an exit code, 0: success
 	}{
-		{nil, 0}, {run, 3}, {fmt.Errorf("wrapped: %w", run), 3}, {killed, -1}, {errors.New("other"), -1},
+		{nil, 0}, {run, 3}, {fmt.Errorf("wrapped: %w", run), 3}, {killed, 137}, {fmt.Errorf("wrapped: %w", killed), 137}, {errors.New("other"), -1},
 		{utilexec.CodeExitError{Err: errors.New("x"), Code: 9}, 9}, {utilexec.CodeExitError{Err: errors.New("x")}, 0},
 	} {
 		var exit nodeexec.CodeExitError

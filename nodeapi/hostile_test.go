@@ -18,11 +18,15 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/gorilla/websocket"
 	"github.com/moby/spdystream/spdy"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/client-go/tools/remotecommand"
+	"k8s.io/klog/v2"
 )
 
 // rawSPDY upgrades a connection by hand, for clients that break rules.
@@ -337,4 +341,165 @@ func TestNoPodOrUserHoldsAllStreams(t *testing.T) {
 	few := newStreams(3, time.Hour, nil)
 	s = few
 	fill(share{"a/web", "one"}, 3)
+}
+
+// TestAFollowerThatDoesNotReadIsGivenUp: it held its stream without limit.
+func TestAFollowerThatDoesNotReadIsGivenUp(t *testing.T) {
+	for _, protocol := range []string{"http/1.1", "h2"} {
+		r := start(t, &testBackend{logs: func(context.Context, Container, LogOptions) (io.ReadCloser, error) {
+			return io.NopCloser(&pattern{}), nil
+		}}, nil)
+		r.stall = 10 * time.Millisecond
+		client := insecureClient(nil)
+		client.Transport.(*http.Transport).ForceAttemptHTTP2 = protocol == "h2"
+		defer client.CloseIdleConnections()
+		resp, err := client.Do(r.request("/containerLogs/default/web/main?follow=true"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if done := r.awaitRequest(endpointLogs); done.Err == nil || !strings.Contains(done.Err.Error(), "has not read") {
+			t.Errorf("%s: %v", protocol, done.Err)
+		}
+		_ = resp.Body.Close()
+	}
+}
+
+// TestAQuietLogIsNotGivenUp: only a write that is not read counts.
+func TestAQuietLogIsNotGivenUp(t *testing.T) {
+	lines := make(chan string)
+	r := start(t, &testBackend{logs: func(context.Context, Container, LogOptions) (io.ReadCloser, error) {
+		return io.NopCloser(readerFunc(func(p []byte) (int, error) {
+			line, ok := <-lines
+			if !ok {
+				return 0, io.EOF
+			}
+			return copy(p, line), nil
+		})), nil
+	}}, nil)
+	r.stall = 100 * time.Millisecond
+	client := insecureClient(nil)
+	defer client.CloseIdleConnections()
+	resp, err := client.Do(r.request("/containerLogs/default/web/main?follow"))
+	if err != nil || resp.StatusCode != http.StatusOK {
+		t.Fatal(err, resp)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	in := bufio.NewReader(resp.Body)
+	for range 2 {
+		lines <- "line\n"
+		if got, err := in.ReadString('\n'); err != nil || got != "line\n" {
+			t.Errorf("%q, %v", got, err)
+		}
+		<-time.After(2 * r.stall)
+	}
+	close(lines)
+}
+
+// TestABodyThatNeverComesIsNotWaitedFor: its connection was held without limit, before
+// and after authentication.
+func TestABodyThatNeverComesIsNotWaitedFor(t *testing.T) {
+	r := startEverything(t, nil)
+	r.bodyTimeout = 50 * time.Millisecond
+	for _, c := range []struct {
+		token string
+		code  int
+	}{{"", 401}, {"invented", 401}, {"none", 403}, {"admin", 200}} {
+		conn, err := tls.Dial("tcp", strings.TrimPrefix(r.url, "https://"), &tls.Config{InsecureSkipVerify: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(conn, "POST /run/default/web/main?cmd=id HTTP/1.1\r\nHost: node\r\nAuthorization: Bearer %s\r\nContent-Length: 10\r\n\r\n", c.token)
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil || resp.StatusCode != c.code || c.code == 401 && !resp.Close {
+			t.Error(c, err, resp)
+		}
+		r.awaitEnd(conn)
+		_ = conn.Close()
+	}
+}
+
+// TestInventedTokensAreCheckedAFewAtATime: each is a TokenReview, and anyone can send
+// any number of them.
+func TestInventedTokensAreCheckedAFewAtATime(t *testing.T) {
+	asked, proceed := make(chan struct{}, 1000), make(chan struct{})
+	tokens := reviews{authenticator.TokenFunc(func(_ context.Context, token string) (*authenticator.Response, bool, error) {
+		asked <- struct{}{}
+		<-proceed
+		return nil, false, nil
+	}), make(chan struct{}, maxReviews), 50 * time.Millisecond}
+	var wg sync.WaitGroup
+	unchecked := make(chan error, 100)
+	for i := range 3 * maxReviews {
+		wg.Go(func() {
+			if _, _, err := tokens.AuthenticateToken(t.Context(), strconv.Itoa(i)); err != nil {
+				unchecked <- err
+			}
+		})
+	}
+	for range 2 * maxReviews {
+		if err := await(t, "those that wait for too long", unchecked); findUnchecked(err) == nil {
+			t.Error(err)
+		}
+	}
+	if len(asked) != maxReviews {
+		t.Errorf("%d reviews at a time", len(asked))
+	}
+	close(proceed)
+	wg.Wait()
+	if _, _, err := tokens.AuthenticateToken(t.Context(), "next"); err != nil {
+		t.Error(err)
+	}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	tokens.open = make(chan struct{})
+	if _, _, err := tokens.AuthenticateToken(gone, "x"); findUnchecked(err) == nil {
+		t.Error(err)
+	}
+}
+
+// TestAFailedCommandIsLoggedByTheProgram: each wrote an error to the process's log.
+func TestAFailedCommandIsLoggedByTheProgram(t *testing.T) {
+	var out lockedBuffer
+	klog.LogToStderr(false)
+	klog.SetOutput(&out)
+	defer func() {
+		klog.SetOutput(os.Stderr)
+		klog.LogToStderr(true)
+	}()
+	r := start(t, &testBackend{
+		exec:    func(context.Context, Container, []string, Streams) error { return errors.New("no such command") },
+		attach:  func(context.Context, Container, Streams) error { return errors.New("no such process") },
+		forward: func(context.Context, Pod, uint16, io.ReadWriteCloser) error { return errors.New("no such port") },
+	}, nil)
+	for _, path := range []string{execPath, attachPath} {
+		got := r.webSocket(path, "v4.channel.k8s.io").until(3)[3]
+		if err := r.stream(t.Context(), path, remotecommand.StreamOptions{Stdin: strings.NewReader(""), Stdout: io.Discard}); err == nil || !strings.Contains(err.Error(), "no such") || !strings.Contains(got, "no such") {
+			t.Errorf("%v, %q", err, got)
+		}
+	}
+	if got := r.webSocket(forwardPath+"?port=80", "v4.channel.k8s.io").until(9)[1]; !strings.Contains(got, "error forwarding port 80 to pod web, uid 1234-abcd: no such port") {
+		t.Errorf("%q", got)
+	}
+	r.stop()
+	klog.Flush()
+	if got := out.String(); got != "" {
+		t.Errorf("the process's log has %q", got)
+	}
+}
+
+type lockedBuffer struct {
+	mu sync.Mutex
+	bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.Buffer.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.Buffer.String()
 }

@@ -43,11 +43,11 @@ func parseLogOptions(query url.Values) (opts LogOptions, err error) {
 		value := values[len(values)-1]
 		switch name {
 		case "follow":
-			opts.Follow, err = strconv.ParseBool(value)
+			opts.Follow, err = parseBool(value)
 		case "previous":
-			opts.Previous, err = strconv.ParseBool(value)
+			opts.Previous, err = parseBool(value)
 		case "timestamps":
-			opts.Timestamps, err = strconv.ParseBool(value)
+			opts.Timestamps, err = parseBool(value)
 		case "insecureSkipTLSVerifyBackend", "container": // for the API server
 		case "tailLines":
 			opts.TailLines, err = parseInt(value)
@@ -70,6 +70,14 @@ func parseLogOptions(query url.Values) (opts LogOptions, err error) {
 		return opts, &statusError{http.StatusUnprocessableEntity, problems.ToAggregate().Error()}
 	}
 	return opts, nil
+}
+
+// parseBool parses a switch, which is on without a value.
+func parseBool(value string) (bool, error) {
+	if value == "" {
+		return true, nil
+	}
+	return strconv.ParseBool(value)
 }
 
 func parseInt(value string) (*int64, error) {
@@ -148,6 +156,7 @@ func (s *Server) serveLogs(w *response, r *http.Request, c Container, query url.
 		w.WriteHeader(http.StatusOK)
 		w.Flush() // the client learns that it is connected
 	}
+	w.stall = s.stall
 	return copyLog(ctx, w, reader, limit, opts.Follow, ended, s.cfg.LogDrain)
 }
 
@@ -263,14 +272,11 @@ func copyLog(ctx context.Context, w *response, reader io.ReadCloser, limit int64
 				data = data[:min(int64(len(data)), limit)]
 				limit -= int64(len(data))
 			}
-			if _, err := w.Write(data); err != nil {
+			if err := w.send(data, follow); err != nil {
 				return err
 			}
 			if over || limit == 0 {
 				return readErr
-			}
-			if follow {
-				w.Flush()
 			}
 			spare = data
 		}

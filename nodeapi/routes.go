@@ -40,9 +40,11 @@ const (
 type rule struct {
 	// methods are the allowed HTTP methods, the first for the error message.
 	methods []string
-	// subresource is the fine-grained subresource of nodes that grants access;
-	// nodes/proxy grants it too. Empty: only nodes/proxy does.
+	// subresource is the fine-grained subresource of nodes that grants access. Empty:
+	// only nodes/proxy does.
 	subresource string
+	// alone is set if nodes/proxy does not grant access, as in a kubelet.
+	alone bool
 	// create is set if the permission must be for the verb create, whatever the
 	// HTTP method: a WebSocket upgrade is a GET, but exec is no read.
 	create bool
@@ -63,10 +65,10 @@ var (
 		endpointAttach:      {methods: stream, create: true},
 		endpointRun:         {methods: []string{"POST"}, create: true},
 		endpointPortForward: {methods: stream, create: true},
-		endpointStats:       {methods: get, subresource: "stats"},
-		endpointResource:    {methods: get, subresource: "metrics"},
-		endpointMetrics:     {methods: get, subresource: "metrics"},
-		endpointProbes:      {methods: get, subresource: "metrics"},
+		endpointStats:       {methods: get, subresource: "stats", alone: true},
+		endpointResource:    {methods: get, subresource: "metrics", alone: true},
+		endpointMetrics:     {methods: get, subresource: "metrics", alone: true},
+		endpointProbes:      {methods: get, subresource: "metrics", alone: true},
 		endpointConfigz:     {methods: get, subresource: "configz"},
 		endpointPprof:       {methods: []string{"GET", "HEAD", "POST"}},
 	}

@@ -10,6 +10,7 @@ import (
 	"log"
 	"net"
 	"net/http"
+	"os"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -29,6 +30,10 @@ import (
 const (
 	headerTimeout = 10 * time.Second
 	idleTimeout   = 2 * time.Minute
+	// bodyTimeout bounds the wait for the body of a request, which is not read.
+	bodyTimeout = 10 * time.Second
+	// stall is the time for which the client of a log may not read what is sent.
+	stall = 10 * time.Minute
 	// plainTimeout bounds the writing of an answer that is no stream.
 	plainTimeout   = time.Minute
 	maxHeaderBytes = 64 << 10
@@ -47,6 +52,8 @@ type Server struct {
 	begun         atomic.Bool
 	failure       atomic.Pointer[error] // of the listener
 	requests      sync.RWMutex          // held for reading by each request that Run serves
+	// The constants of the same names, but for tests.
+	stall, bodyTimeout time.Duration
 }
 
 // New returns a Server. It returns an error that names every invalid field of
@@ -59,6 +66,7 @@ func New(cfg Config) (*Server, error) {
 	s := &Server{
 		cfg: cfg, backend: newBackend(cfg.Backend), authenticator: cfg.Authenticator, authorizer: cfg.Authorizer,
 		streams: newStreams(cfg.MaxStreams, cfg.StreamIdleTimeout, cfg.Hooks.Streams), ready: ready{cfg.Name, make(chan struct{})},
+		stall: stall, bodyTimeout: bodyTimeout,
 	}
 	var err error
 	if s.authenticator == nil {
@@ -196,6 +204,10 @@ func (s *Server) report(ctx context.Context, err error, msg string) {
 // last, and its contexts decide when requests end.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	began := time.Now()
+	if r.ContentLength != 0 {
+		// No endpoint reads a body, and package net/http waits for its end.
+		_ = http.NewResponseController(w).SetReadDeadline(began.Add(s.bodyTimeout))
+	}
 	done := Request{Endpoint: string(endpointUnknown), Method: r.Method}
 	out := &response{w: w}
 	defer func() {
@@ -289,6 +301,8 @@ type response struct {
 	w       http.ResponseWriter
 	code    int
 	written int64
+	// stall bounds the time for which the client of a log may not read.
+	stall time.Duration
 	// hijack, if set, takes over the connection.
 	hijack func(net.Conn) net.Conn
 }
@@ -317,14 +331,34 @@ func (w *response) Flush() {
 	}
 }
 
+// send writes a part of a log. It returns an error if the client does not read for
+// too long: a client that never does would hold its stream without limit.
+func (w *response) send(p []byte, flush bool) error {
+	control := http.NewResponseController(w.w)
+	_ = control.SetWriteDeadline(time.Now().Add(w.stall))
+	// A deadline that passes between two writes would end an HTTP/2 stream.
+	defer func() { _ = control.SetWriteDeadline(time.Time{}) }()
+	_, err := w.Write(p)
+	if err == nil && flush {
+		err = control.Flush()
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return fmt.Errorf("the client has not read for %v: %w", w.stall, err)
+	}
+	return err
+}
+
 // fail writes an error if nothing has been written yet.
 func (w *response) fail(err error) {
 	if w.code != 0 {
 		return
 	}
 	code, sentence := answerTo(err)
-	if code == http.StatusTooManyRequests {
+	switch code {
+	case http.StatusTooManyRequests:
 		w.Header().Set("Retry-After", "1")
+	case http.StatusUnauthorized:
+		w.Header().Set("Connection", "close") // a connection has one guess
 	}
 	http.Error(w, sentence, code)
 }

@@ -90,7 +90,7 @@ func (k *kubelet) assemble(ctx context.Context) (err error) {
 		err = k.assembleNode(ctx)
 	}
 	if err == nil {
-		k.server, err = k.newServer(k.client, k.api)
+		k.server, err = k.newServer(ctx, k.client, k.api)
 	}
 	if err != nil {
 		k.runtime.Close()

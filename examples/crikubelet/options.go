@@ -65,7 +65,7 @@ func parse(args []string) (*options, error) {
 	o.StringVar(&o.clusterDomain, "cluster-domain", "cluster.local", "`domain` of the cluster")
 	o.StringVar(&o.resolvConf, "resolv-conf", "/etc/resolv.conf", "`path` of the node's resolv.conf")
 	o.Func("allowed-unsafe-sysctls", "`names` of sysctls, or prefixes with *, that pods may set though they are not safe", commas(&o.sysctls))
-	o.StringVar(&o.clientCAFile, "client-ca-file", "", "`path` of the CAs of client certificates (default: the CA of the API server)")
+	o.StringVar(&o.clientCAFile, "client-ca-file", "", kube.ClientCAUsage)
 	o.StringVar(&o.certFile, "tls-cert-file", "", "`path` of the serving certificate (default: self-signed)")
 	o.StringVar(&o.keyFile, "tls-private-key-file", "", "`path` of its key")
 	o.IntVar(&o.imageGC.High, "image-gc-high", 85, "`percentage` of the images' file system from which on unused images are deleted; 0: never")

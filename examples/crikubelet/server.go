@@ -20,16 +20,18 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/remotecommand"
+	"k8s.io/klog/v2"
 
 	"github.com/kubewright/kubewright/examples/crikubelet/internal/cri"
 	"github.com/kubewright/kubewright/examples/internal/crilog"
+	"github.com/kubewright/kubewright/examples/internal/kube"
 	"github.com/kubewright/kubewright/nodeapi"
 	"github.com/kubewright/kubewright/podsync/podruntime"
 )
 
 // newServer returns the server of the node: logs, exec, attach, port-forward and
 // stats of its pods.
-func (k *kubelet) newServer(client kubernetes.Interface, cfg *rest.Config) (*nodeapi.Server, error) {
+func (k *kubelet) newServer(ctx context.Context, client kubernetes.Interface, cfg *rest.Config) (*nodeapi.Server, error) {
 	server := nodeapi.Config{
 		NodeName: k.nodeName,
 		Client:   client,
@@ -40,14 +42,10 @@ func (k *kubelet) newServer(client kubernetes.Interface, cfg *rest.Config) (*nod
 		Certificate: nodeapi.Certificate{
 			CertFile: k.certFile, KeyFile: k.keyFile, Hosts: []string{k.nodeIP},
 		},
-		ClientCAFile: k.clientCAFile,
 	}
-	if k.clientCAFile == "" {
-		// Most clusters sign client certificates with the CA of the API server.
-		server.ClientCAFile, server.ClientCA = cfg.CAFile, cfg.CAData
-	}
-	if len(server.ClientCA) > 0 {
-		server.ClientCAFile = ""
+	var note string
+	if server.ClientCAFile, server.ClientCA, note = kube.ClientCA(k.clientCAFile, cfg, k.listener.Addr()); note != "" {
+		klog.FromContext(ctx).Info(note)
 	}
 	return nodeapi.New(server)
 }

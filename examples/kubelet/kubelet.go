@@ -102,7 +102,7 @@ func (k *kubelet) assemble(ctx context.Context, s settings, condition nodestatus
 		return err
 	}
 	if k.provider, k.pods, err = k.assemblePods(s, allocatable, env); err == nil {
-		k.server, err = k.newServer(k.client, k.api)
+		k.server, err = k.newServer(ctx, k.client, k.api)
 	}
 	if err != nil {
 		k.runtime.Close()

@@ -54,7 +54,7 @@ func parse(args []string) (*options, error) {
 	o.DurationVar(&o.configSoak, "config-soak", configcheckpoint.DefaultSoak, "how `long` new settings must run well to be called good")
 	o.BoolVar(&o.publishCPUs, "publish-cpus", false, "publish the CPUs of this machine as devices of the driver "+cpuDriver)
 	o.IntVar(&o.port, "port", 10250, "`port` on which the node answers kubectl logs, exec and top; 0: any that is free")
-	o.StringVar(&o.clientCAFile, "client-ca-file", "", "`path` of the CAs of client certificates (default: the CA of the API server)")
+	o.StringVar(&o.clientCAFile, "client-ca-file", "", kube.ClientCAUsage)
 	o.StringVar(&o.certFile, "tls-cert-file", "", "`path` of the serving certificate (default: self-signed)")
 	o.StringVar(&o.keyFile, "tls-private-key-file", "", "`path` of its key")
 	o.StringVar(&o.certDir, "cert-dir", "", "`folder` of the certificates that the cluster issues (default ROOT-DIR/pki)")

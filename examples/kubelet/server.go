@@ -17,9 +17,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
 	statsv1alpha1 "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
 	"github.com/kubewright/kubewright/examples/internal/crilog"
+	"github.com/kubewright/kubewright/examples/internal/kube"
 	"github.com/kubewright/kubewright/examples/internal/machine"
 	"github.com/kubewright/kubewright/examples/kubelet/internal/process"
 	"github.com/kubewright/kubewright/examples/kubelet/internal/shim"
@@ -28,7 +30,7 @@ import (
 
 // newServer returns the server of the node: logs, exec, attach, port-forward and
 // stats of its pods.
-func (k *kubelet) newServer(client kubernetes.Interface, cfg *rest.Config) (*nodeapi.Server, error) {
+func (k *kubelet) newServer(ctx context.Context, client kubernetes.Interface, cfg *rest.Config) (*nodeapi.Server, error) {
 	server := nodeapi.Config{
 		NodeName: k.nodeName,
 		Client:   client,
@@ -39,18 +41,13 @@ func (k *kubelet) newServer(client kubernetes.Interface, cfg *rest.Config) (*nod
 		Certificate: nodeapi.Certificate{
 			CertFile: k.certFile, KeyFile: k.keyFile, Hosts: []string{k.nodeIP},
 		},
-		ClientCAFile: k.clientCAFile,
 	}
 	if k.rotateServing {
 		server.Certificate.Dir = k.certDir
 	}
-	if k.clientCAFile == "" {
-		// Most clusters sign client certificates with the CA of the API server. A
-		// node may not read the ConfigMap that has the CA for sure.
-		server.ClientCAFile, server.ClientCA = cfg.CAFile, cfg.CAData
-	}
-	if len(server.ClientCA) > 0 {
-		server.ClientCAFile = ""
+	var note string
+	if server.ClientCAFile, server.ClientCA, note = kube.ClientCA(k.clientCAFile, cfg, k.listener.Addr()); note != "" {
+		klog.FromContext(ctx).Info(note)
 	}
 	return nodeapi.New(server)
 }

@@ -17,7 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
 
 	"github.com/kubewright/kubewright/examples/internal/kube"
 	"github.com/kubewright/kubewright/lease"
@@ -35,7 +35,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	nodeIP := flags.String("node-ip", "127.0.0.1", "`address` of the node")
 	address := flags.String("address", "", "`address` to listen on, if connections to the node arrive elsewhere (default: that of the node)")
 	port := flags.Int("port", 10250, "`port` on which the node answers kubectl logs, exec and top; 0: any that is free")
-	clientCA := flags.String("client-ca-file", "", "`path` of the CAs of client certificates (default: the CA of the API server)")
+	clientCA := flags.String("client-ca-file", "", kube.ClientCAUsage)
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -126,6 +126,10 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
+	caFile, caBundle, note := kube.ClientCA(*clientCA, cfg, listener.Addr())
+	if note != "" {
+		klog.FromContext(ctx).Info(note)
+	}
 	server, err := nodeapi.New(nodeapi.Config{
 		NodeName: *nodeName,
 		Backend:  AdaptServer(provider),
@@ -140,8 +144,8 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		},
 		Checks:       []nodeapi.Check{pods, node, leases},
 		Certificate:  nodeapi.Certificate{Hosts: []string{*nodeIP}},
-		ClientCAFile: cmp.Or(*clientCA, cfg.CAFile),
-		ClientCA:     caData(*clientCA, cfg),
+		ClientCAFile: caFile,
+		ClientCA:     caBundle,
 	})
 	if err != nil {
 		return err
@@ -152,15 +156,6 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	group.Go(pods.Run)
 	group.Go(node.Run)
 	return group.Wait()
-}
-
-// caData returns the CA of the API server, which signs client certificates in
-// most clusters, unless a file has the CA.
-func caData(file string, cfg *rest.Config) []byte {
-	if file != "" || cfg.CAFile != "" {
-		return nil
-	}
-	return cfg.CAData
 }
 
 func template() *corev1.Node {

@@ -16,7 +16,7 @@ stop
 show kubectl create namespace kubewright
 show kubectl apply -f examples/rbac/kubelet.yaml
 settings 'labels: {room: blue}'
-start supervise "$dir/kubelet" --kubeconfig="$(credentials "$node")" --node-name="$node" --node-credentials \
+start supervise "$dir/kubelet" --kubeconfig="$(credentials "$node")" --node-name="$node" --node-credentials --client-ca-file="$dir/client-ca.crt" \
   --root-dir="$dir/pods" --port=0 --register-taint=false --sync-interval=1s \
   --config-map=kubewright/kubelet/settings.yaml --config-soak=5s --publish-cpus
 

@@ -140,6 +140,9 @@ func TestKubectlOnTheExampleKubelet(t *testing.T) {
 		if out != "quiet input\n" || !strings.Contains(complaint, "complaint\n") || status != 3 {
 			t.Errorf("%d %q %q", status, out, complaint)
 		}
+		if _, complaint, status := r.kubectl(nil, "exec", "quiet", "--", "sh", "-c", "kill -KILL $$"); status != 137 {
+			t.Errorf("a command that a signal ends: %d %q", status, complaint)
+		}
 		if _, complaint, status := r.kubectl(nil, "exec", "quiet", "--", "no-such-program"); status == 0 || !strings.Contains(complaint, "no-such-program") {
 			t.Errorf("%d %q", status, complaint)
 		}

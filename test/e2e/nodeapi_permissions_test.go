@@ -62,7 +62,7 @@ func TestPermissionsOfTheNodeAPI(t *testing.T) {
 	await("without nodeapi.yaml", "/metrics/resource", 503, "the node could not check the bearer token of this request")
 	applyManifests(t, cluster, "nodeapi.yaml") // no other test does
 	// The node keeps a refusal for half a minute, so the next request has another path.
-	await("without nodeapi-clients.yaml", "/stats/summary", 403, `may not get nodes/stats or get nodes/proxy of node "permissions-node"`)
+	await("without nodeapi-clients.yaml", "/stats/summary", 403, `may not get nodes/stats of node "permissions-node"`)
 	applyManifests(t, cluster, "nodeapi-clients.yaml")
 	await("with both", "/metrics/resource", 200, "node_cpu_usage_seconds_total")
 	program.stop() // and its output is complete
