@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -118,6 +119,17 @@ func (w *World) problem(format string, args ...any) {
 	first, _, _ := strings.Cut(text, "\n")
 	w.problems = append(w.problems, text)
 	w.journal = append(w.journal, &entry{at: w.now(), text: "PROBLEM: " + first})
+}
+
+// guard calls a function of the scenario. A panic in it is a problem, and its error.
+func (w *World) guard(what string, f func() error) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("panic of %s: %v", what, r)
+			w.problem("%v\n%s", err, debug.Stack())
+		}
+	}()
+	return f()
 }
 
 // isHot reports whether the run is given up, because of too many requests.
@@ -235,7 +247,7 @@ func (w *World) ask() {
 		if w.broken[inv.Name] {
 			continue
 		}
-		if err := inv.Holds(); err != nil {
+		if err := w.guard("invariant "+inv.Name, inv.Holds); err != nil {
 			w.broken[inv.Name] = true
 			w.problem("invariant %q is broken: %v", inv.Name, err)
 		}
@@ -386,7 +398,7 @@ func (w *World) steps() bool {
 		synctest.Wait()
 		w.note("step: %s", st.Name)
 		if st.Do != nil {
-			if err := st.Do(); err != nil {
+			if err := w.guard("step "+st.Name, st.Do); err != nil {
 				if !w.worldly.Load() {
 					w.problem("step %q: %v", st.Name, err)
 				}
@@ -397,12 +409,22 @@ func (w *World) steps() bool {
 		if st.Until == nil {
 			continue
 		}
+		panicked := false
 		err := w.await(func() error {
-			if st.Until() {
+			reached := false
+			err := w.guard("step "+st.Name, func() error { reached = st.Until(); return nil })
+			if reached {
+				return nil
+			}
+			if err != nil {
+				panicked = true
 				return nil
 			}
 			return fmt.Errorf("step %q was not reached within %v", st.Name, w.cfg.Deadline)
 		})
+		if panicked {
+			return false
+		}
 		if err != nil {
 			if !w.worldly.Load() {
 				w.problem("%v", err)
@@ -429,7 +451,7 @@ func (w *World) compare(same func(map[string]any) error) {
 		if w.scenario.Finally == nil {
 			return nil
 		}
-		if err := w.scenario.Finally(); err != nil {
+		if err := w.guard("Finally", w.scenario.Finally); err != nil {
 			return fmt.Errorf("finally: %w", err)
 		}
 		return nil
