@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 )
 
 // keystore makes two secrets, and takes the first one as the sign that both exist.
@@ -134,4 +135,27 @@ func nodeState(ctx context.Context, o *operator) error {
 		return err
 	}
 	return add()
+}
+
+// certificates makes a second secret if it remembers that it has just made the first.
+func certificates(ctx context.Context, cfg *rest.Config, mended bool) error {
+	renewed := false
+	return every(func(ctx context.Context, o *operator) error {
+		has, err := o.hasSecret(ctx, "ssl")
+		if err != nil {
+			return err
+		}
+		if !has {
+			renewed = true
+			return o.createSecret(ctx, "ssl")
+		}
+		if !renewed && !o.mended {
+			return nil
+		}
+		internal, err := o.hasSecret(ctx, "ssl-internal")
+		if err != nil || internal {
+			return err
+		}
+		return o.createSecret(ctx, "ssl-internal")
+	})(ctx, cfg, mended)
 }
