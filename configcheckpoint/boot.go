@@ -242,7 +242,7 @@ func (c *Controller[T]) public(e *ReasonError) *ReasonError {
 // activate makes a choice the running configuration. Callers hold mu.
 func (c *Controller[T]) activate(found choice[T]) {
 	c.active, c.payload = found.active, found.payload
-	c.soak = soak{}
+	c.soak, c.began = soak{}, time.Now()
 	c.state.running, c.state.role = found.active.Ref, found.active.Role
 	c.state.skipped, c.state.health = found.skipped, nil
 	c.state.restart = false

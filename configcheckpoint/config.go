@@ -90,7 +90,8 @@ type Config[T any] struct {
 	// Required. Dir is the directory of the store: an absolute path without
 	// "..", to a local disk, whose parent exists. It is created with mode 0700
 	// and belongs to this controller alone. A directory or a record in it that
-	// another user owns or can write is refused. To read the state, use cat on
+	// another user owns or can write is refused; root, and a group of this process
+	// (fsGroup of a Pod), are not other users. To read the state, use cat on
 	// slot.a and slot.b in it; to start over, remove it while the process is
 	// stopped.
 	Dir string

@@ -54,11 +54,14 @@ type Controller[T any] struct {
 	life    life
 	store   *slotstore.Store
 	active  Active[T]
-	payload []byte // of active; nil for the built-in default
-	attempt Digest // the start that this process has recorded and not ended
-	soak    soak   // of active
+	payload []byte    // of active; nil for the built-in default
+	attempt Digest    // the start that this process has recorded and not ended
+	soak    soak      // of active
+	began   time.Time // when active was put into effect
 	// inspection is the one that the process before this one did not survive.
 	inspection inspection
+	// inspecting is the one that the store's note says is under way, or nil.
+	inspecting *inspection
 	// state is the input of decisions. Its record is the stored one, except for
 	// rejections that could not be written, which hold at once.
 	state    situation
@@ -216,6 +219,14 @@ func (c *Controller[T]) Close(failure error) error {
 			note = c.redact(failure)
 		}
 		err = c.update(func(r record) (record, bool) { return endAttempt(r, clean, note) })
+	}
+	if i := c.inspecting; i != nil {
+		// The process did not die of it. A power cut may bring the note back.
+		note, noteErr := i.note(true)
+		err = errors.Join(err, noteErr)
+		if noteErr == nil {
+			err = errors.Join(err, c.store.SetNote(note))
+		}
 	}
 	return errors.Join(err, c.store.Close())
 }

@@ -8,7 +8,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -110,23 +109,24 @@ func (l *loop[T]) inspect(ctx context.Context, ref Ref, data []byte) (failure *R
 			Err: fmt.Errorf("%d processes ended while they decoded and validated it", now.Deaths),
 		}, nil
 	}
-	note, err := json.Marshal(now)
+	note, err := now.note(false)
 	if err == nil {
 		err = c.store.SetNote(note)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("record the inspection: %w", err)
 	}
+	c.inspecting = &now
 	c.mu.Unlock()
 	_, failure = c.decode(ctx, bytes.Clone(data), ref)
 	c.mu.Lock()
 	if ctx.Err() != nil && failure != nil && errors.Is(failure, errAbandoned) {
-		return nil, nil // it hangs, and so may the end of the process
+		return nil, nil // it hangs, and so may the end of the process; else Close ends it
 	}
 	if err := c.store.SetNote(nil); err != nil {
 		return nil, fmt.Errorf("record the end of the inspection: %w", err)
 	}
-	c.inspection = inspection{}
+	c.inspection, c.inspecting = inspection{}, nil
 	if failure == nil {
 		l.inspected = ref.Digest
 	}

@@ -19,20 +19,21 @@ import (
 // DefaultFileInterval is how often File reads its file.
 const DefaultFileInterval = 10 * time.Second
 
-// fileSettle is the time between two reads that must agree before a content is
-// delivered: an editor may be half way through.
-const fileSettle = time.Second
+// fileStep is the time between two reads while the content is new.
+const fileStep = time.Second
 
 // File returns a Source that reads a file at an interval; zero means
 // DefaultFileInterval. It opens the path each time, so that it follows the
 // exchange of a symbolic link, which is how a mounted ConfigMap changes. It
-// compares the content and ignores the times of the file. New content is
-// delivered when two reads agree on it, a second or, if that is less, an interval
-// apart.
+// compares the content and ignores the times of the file. New content is delivered
+// when it has stayed the same for an interval, in which it is read every second: a
+// copy may be half way through. A copy that makes no progress for longer delivers
+// what it has, so a program should write another file and rename it.
 //
 // The file must be regular and have at most MaxPayloadSize bytes. If it is
-// missing, the source yields ErrSourceNotFound, which does not unassign; an empty
-// file is an empty payload. The path must be absolute and without "..".
+// missing, the source yields ErrSourceNotFound, and if it is empty, another error:
+// that is how a copy begins. Neither unassigns. The path must be absolute and without
+// "..".
 func File(path string, every time.Duration) (Source, error) {
 	switch {
 	case !filepath.IsAbs(path) || !cleanPath(path):
@@ -56,11 +57,12 @@ type fileSource struct {
 func (s fileSource) Payloads(ctx context.Context) iter.Seq2[Payload, error] {
 	return func(yield func(Payload, error) bool) {
 		var delivered, seen Digest
+		var since time.Time // when seen was first read
 		failing := false
 		for ctx.Err() == nil {
 			wait := s.every
 			data, err := s.read()
-			digest := DigestOf(data)
+			digest, now := DigestOf(data), time.Now()
 			switch {
 			case err != nil:
 				failing, seen = true, Digest{}
@@ -70,7 +72,9 @@ func (s fileSource) Payloads(ctx context.Context) iter.Seq2[Payload, error] {
 			case digest == delivered && !failing:
 				seen = digest
 			case digest != seen:
-				seen, wait = digest, min(fileSettle, s.every)
+				seen, since, wait = digest, now, min(fileStep, s.every)
+			case now.Sub(since) < s.every:
+				wait = min(fileStep, s.every-now.Sub(since))
 			default:
 				delivered, failing = digest, false
 				if !yield(Payload{Data: data, Name: "file " + s.path}, nil) {
@@ -104,6 +108,9 @@ func (s fileSource) read() ([]byte, error) {
 	data, err := io.ReadAll(io.LimitReader(f, MaxPayloadSize+1))
 	if err := errors.Join(err, f.Close()); err != nil {
 		return nil, fmt.Errorf("configcheckpoint: source: %w", err)
+	}
+	if len(data) == 0 {
+		return nil, fmt.Errorf("configcheckpoint: source: file %s is empty", s.path)
 	}
 	if len(data) > MaxPayloadSize {
 		return nil, fmt.Errorf("%w: file %s has more than %d bytes", ErrTooLarge, s.path, MaxPayloadSize)

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -115,7 +116,7 @@ func testFileSource(t *testing.T, dir string) {
 	must(os.Chtimes(path, time.Unix(0, 0), time.Unix(0, 0))) // same size, same times
 	yields("B")
 	write("")
-	yields("") // which is a payload, and not "nothing assigned"
+	fails(nil, "is empty") // which is how a copy begins
 
 	// As the kubelet changes a mounted ConfigMap.
 	must(os.Remove(path))
@@ -173,5 +174,47 @@ func TestFileBeingWritten(t *testing.T) {
 		n.goes(time.Minute)
 		n.restarts()
 		n.is(strings.Repeat("more\n", 30), isTrue, PhaseTrial, ReasonTrial)
+	})
+}
+
+// TestSlowCopyIsDeliveredWhole: cp truncates the file, and writes it piece by piece.
+// Pieces that came more than a second apart were delivered one by one.
+func TestSlowCopyIsDeliveredWhole(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		path := filepath.Join(dir, "config.yaml")
+		source, err := File(path, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		if err := os.WriteFile(path, []byte("old"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			defer close(done)
+			for p, err := range source.Payloads(ctx) {
+				if err == nil {
+					got = append(got, string(p.Data))
+				}
+			}
+		}()
+		time.Sleep(time.Minute)
+		text := ""
+		for _, piece := range []string{"", "", "one,", "two,", "three"} {
+			text += piece
+			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(9 * time.Second)
+		}
+		time.Sleep(time.Minute)
+		cancel()
+		<-done
+		if !slices.Equal(got, []string{"old", text}) {
+			t.Errorf("delivered %q", got)
+		}
 	})
 }

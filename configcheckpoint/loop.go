@@ -456,6 +456,11 @@ func (l *loop[T]) onCheck(err error) {
 			l.storeErr = err
 		}
 	case undecided:
+		if now.Sub(c.began) >= c.cfg.Trial.Soak && c.state.store == nil {
+			if err := c.update(lasted); err != nil {
+				l.storeErr = err
+			}
+		}
 	}
 	if next > 0 {
 		l.check.Reset(next)

@@ -141,6 +141,14 @@ func TestPermissions(t *testing.T) {
 		if err := errors.Join(os.Mkdir(dir, 0o700), os.Chmod(dir, mode)); err != nil {
 			t.Fatal(err)
 		}
+		if mode&0o002 == 0 { // the group must be that of others
+			if os.Geteuid() != 0 {
+				continue
+			}
+			if err := os.Chown(dir, -1, 12345); err != nil {
+				t.Fatal(err)
+			}
+		}
 		if _, err := startIn(t, dir); !errors.Is(err, ErrPermissions) || !strings.Contains(err.Error(), dir) {
 			t.Errorf("mode %v: %v, want ErrPermissions with the directory", mode, err)
 		}
@@ -153,6 +161,30 @@ func TestPermissions(t *testing.T) {
 		t.Fatal(err)
 	}
 	start(t, dir).dies() // readable by others will do: the files are not
+}
+
+// TestFSGroup: at each mount the kubelet makes a volume with fsGroup, and all that is in
+// it, writable for the group of the Pod. Boot failed then at the second start.
+func TestFSGroup(t *testing.T) {
+	volume := t.TempDir()
+	dir := filepath.Join(volume, "store")
+	mount := func() {
+		err := filepath.WalkDir(volume, func(path string, d fs.DirEntry, err error) error {
+			mode := fs.FileMode(0o660)
+			if d.IsDir() {
+				mode = fs.ModeSetgid | 0o770
+			}
+			return errors.Join(err, os.Chown(path, -1, os.Getegid()), os.Chmod(path, mode))
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 3 {
+		mount()
+		p := start(t, dir)
+		p.must(p.c.Close(nil))
+	}
 }
 
 func TestForeignOwner(t *testing.T) {

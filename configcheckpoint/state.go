@@ -38,6 +38,7 @@ const (
 	maxBuild    = 128
 	maxMessage  = 200
 	maxRejected = 4
+	maxOthers   = 2 // builds besides the last one whose starts are counted
 )
 
 // A record is the state on the disk, except for the payloads. It is a value:
@@ -83,6 +84,16 @@ type trialRecord struct {
 	BootID string `json:"bootID,omitempty"`
 	// Note is the failure that the process gave for its last failed start.
 	Note string `json:"note,omitempty"`
+	// Others are the starts that other builds have made, the latest last. Two builds
+	// may take turns, as those of a boot loader that tries one image after the other.
+	Others []buildStarts `json:"others,omitempty"`
+}
+
+// buildStarts are the starts of one configuration by another build than the last.
+type buildStarts struct {
+	Build    string `json:"build,omitempty"`
+	Failed   int    `json:"failed,omitempty"`
+	Rebooted int    `json:"rebooted,omitempty"`
 }
 
 // A rejection keeps one build from running one configuration.
@@ -157,8 +168,10 @@ func (r record) check() error {
 		if r.Assigned == nil || t.Digest != r.Assigned.Digest {
 			return errors.New("a trial of a configuration that is not assigned")
 		}
-		if t.Failed < 0 || t.Rebooted < 0 {
-			return errors.New("a negative count of starts")
+		for _, b := range append([]buildStarts{{t.Build, t.Failed, t.Rebooted}}, t.Others...) {
+			if b.Failed < 0 || b.Rebooted < 0 {
+				return errors.New("a negative count of starts")
+			}
 		}
 	}
 	return nil
@@ -269,9 +282,20 @@ func reject(r record, x rejection) record {
 	})
 	r.Rejected = append(r.Rejected, x)
 	if r.Trial != nil && r.Trial.Digest == x.Digest {
-		r.Trial = nil
+		r.Trial = withoutBuild(r, x.Build)
 	}
 	return r.trimRejected()
+}
+
+// withoutBuild returns the trial without the starts of a build, which has rejected the
+// configuration: that of the other builds, or nil if they made none.
+func withoutBuild(r record, build string) *trialRecord {
+	others := trialOf(r, build).Others
+	if len(others) == 0 {
+		return nil
+	}
+	last := others[len(others)-1]
+	return &trialRecord{Digest: r.Trial.Digest, Build: last.Build, Failed: last.Failed, Rebooted: last.Rebooted, Others: others[:len(others)-1]}
 }
 
 // trimRejected limits the number of rejections. That of the assigned
@@ -307,13 +331,28 @@ func forget(r record, d Digest) (record, bool) {
 	return r, true
 }
 
-// trialOf returns the trial of the assigned configuration by build: the recorded
-// one, or a new one if another build made the recorded starts.
+// trialOf returns the trial of the assigned configuration by build. If another build
+// made the last starts, these are kept among the others, so that the starts of two
+// builds that take turns add up.
 func trialOf(r record, build string) trialRecord {
-	if r.Trial != nil && r.Trial.Build == build {
-		return *r.Trial
+	t := trialRecord{Digest: r.Assigned.Digest, Build: build}
+	last := r.Trial
+	switch {
+	case last == nil:
+		return t
+	case last.Build == build:
+		return *last
 	}
-	return trialRecord{Digest: r.Assigned.Digest, Build: build}
+	for _, b := range append(slices.Clone(last.Others), buildStarts{last.Build, last.Failed, last.Rebooted}) {
+		switch {
+		case b.Build == build:
+			t.Failed, t.Rebooted = b.Failed, b.Rebooted
+		case b.Failed > 0:
+			t.Others = append(t.Others, b)
+		}
+	}
+	t.Others = t.Others[max(0, len(t.Others)-maxOthers):]
+	return t
 }
 
 // openAttempt counts a start before it is made, so that a configuration that
@@ -339,6 +378,11 @@ func endAttempt(r record, clean bool, note string) (record, bool) {
 	r.Trial = &t
 	return r, true
 }
+
+// lasted closes the open start of a process that has lived for Soak, and may be unwell
+// now and then: that it ends later, perhaps in a power cut, says nothing about the
+// configuration.
+func lasted(r record) (record, bool) { return endAttempt(r, true, "") }
 
 // afterBoot closes the start that the process before this one left open: it died
 // for an unknown reason.
@@ -388,6 +432,9 @@ type inspection struct {
 	Build  string `json:"build,omitempty"`
 	// Deaths counts the processes that ended during an inspection of the payload.
 	Deaths int `json:"deaths,omitempty"`
+	// Over says that the process lived on, and was asked to stop: the note only keeps
+	// the deaths before it.
+	Over bool `json:"over,omitempty"`
 }
 
 // interrupted returns the inspection during which the process before this one
@@ -397,8 +444,20 @@ func interrupted(note []byte) inspection {
 	if note == nil || json.Unmarshal(note, &i) != nil {
 		return inspection{}
 	}
-	i.Deaths++
+	if !i.Over {
+		i.Deaths++
+	}
+	i.Over = false
 	return i
+}
+
+// note returns the note that says that i is under way, or over.
+func (i inspection) note(over bool) ([]byte, error) {
+	if over && i.Deaths == 0 {
+		return nil, nil
+	}
+	i.Over = over
+	return json.Marshal(i)
 }
 
 // again returns the inspection of d by build that follows i.

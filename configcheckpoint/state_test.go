@@ -95,7 +95,8 @@ func TestTransitions(t *testing.T) {
 		{"promote the default", no(promote(emptyRecord(), Digest{})), "---"},
 		{"a promotion ends its rejections", yes(promote(state("B", "A", "").withRejected("old", "B", "C").withTrial(trialRecord{}), running("B"))), "BBA !C"},
 
-		{"reject what is assigned", state("B", "A", "").withTrial(trialRecord{Failed: 1}).withRejected("1", "B"), "BA- !B"},
+		{"reject what is assigned", state("B", "A", "").withTrial(trialRecord{Build: "1", Failed: 1}).withRejected("1", "B"), "BA- !B"},
+		{"the starts of another build stay", state("B", "A", "").withTrial(trialRecord{Build: "2", Failed: 1, Rebooted: 1}).withRejected("1", "B"), "BA- trial 1/1 !B"},
 		{"reject at the door: the trial goes on", state("B", "A", "").withTrial(trialRecord{Failed: 1}).withRejected("1", "C"), "BA- trial 1/0 !C"},
 		{"reject twice", state("B", "A", "").withRejected("1", "C", "D", "C"), "BA- !D !C"},
 		{"the oldest goes", state("A", "A", "").withRejected("1", "1", "2", "3", "4", "5"), "AA- !2 !3 !4 !5"},

@@ -5,6 +5,7 @@ package configcheckpoint
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -204,6 +205,7 @@ func TestLargestRecordFitsSlot(t *testing.T) {
 			Trial: &trialRecord{
 				Digest: ref(1).Digest, Build: build, Failed: 1 << 30, Rebooted: 1 << 30, Open: true,
 				BootID: strings.Repeat("x", 64), Note: tidy(strings.Repeat(worst, 300), maxMessage),
+				Others: slices.Repeat([]buildStarts{{Build: build, Failed: 1 << 30, Rebooted: 1 << 30}}, maxOthers),
 			},
 		}
 		for n := range byte(2 * maxRejected) {

@@ -10,20 +10,36 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"syscall"
 )
 
 // checkOwner refuses a file or directory that another user could write: a user
-// who can write a store decides what the node does.
+// who can write a store decides what the node does. Root can write anything, and a
+// group of this process is trusted: with fsGroup, the kubelet makes a volume and all
+// that is in it writable for the group of the Pod.
 func checkOwner(info fs.FileInfo) error {
-	if mode := info.Mode().Perm(); mode&0o022 != 0 {
+	mode := info.Mode().Perm()
+	if mode&0o002 != 0 {
 		return fmt.Errorf("%w: mode %#o lets other users write; set it to 0700 for a directory, 0600 for a file", ErrPermissions, mode)
 	}
 	stat, ok := info.Sys().(*syscall.Stat_t)
-	if ok && int(stat.Uid) != os.Geteuid() {
-		return fmt.Errorf("%w: owned by uid %d, and this process runs as %d", ErrPermissions, stat.Uid, os.Geteuid())
+	if !ok {
+		return nil
+	}
+	if uid := os.Geteuid(); stat.Uid != 0 && int(stat.Uid) != uid {
+		return fmt.Errorf("%w: owned by uid %d, and this process runs as %d", ErrPermissions, stat.Uid, uid)
+	}
+	if mode&0o020 != 0 && !inGroup(int(stat.Gid)) {
+		return fmt.Errorf("%w: mode %#o lets group %d write, and this process is not in it; set it to 0700 for a directory, 0600 for a file", ErrPermissions, mode, stat.Gid)
 	}
 	return nil
+}
+
+// inGroup reports whether this process belongs to a group.
+func inGroup(gid int) bool {
+	groups, err := os.Getgroups()
+	return gid == os.Getegid() || err == nil && slices.Contains(groups, gid)
 }
 
 // syncDirFile flushes and closes dir, unless opening it failed with err.
