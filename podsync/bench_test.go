@@ -34,7 +34,7 @@ type bench struct {
 	stop     func()
 }
 
-func newBench(b *testing.B, pods int, edit func(*podsync.Config)) *bench {
+func newBench(b *testing.B, pods, writers int) *bench {
 	w := &bench{B: b, stub: newStub(benchLatency), started: make(chan podsync.Ref, pods)}
 	w.provider = &instantProvider{held: map[types.UID]podsync.Ref{}, started: w.started}
 	cfg := podsync.Config{
@@ -42,14 +42,14 @@ func newBench(b *testing.B, pods int, edit func(*podsync.Config)) *bench {
 		Hooks:  podsync.Hooks{StatusStored: func(podsync.StatusStored) { w.stored.Add(1) }},
 		Relist: time.Hour,
 	}
-	if edit != nil {
-		edit(&cfg)
-	}
 	c, err := podsync.New(cfg)
 	if err != nil {
 		b.Fatal(err)
 	}
 	w.c = c
+	if writers > 0 {
+		c.LimitWrites(writers)
+	}
 	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), klog.Logger{}))
 	done := make(chan struct{})
 	go func() {
@@ -88,7 +88,7 @@ func BenchmarkBindBurst(b *testing.B) {
 	for b.Loop() {
 		b.StopTimer()
 		pods := benchPods(n)
-		w := newBench(b, n, nil)
+		w := newBench(b, n, 0)
 		b.StartTimer()
 		start := time.Now()
 		go w.stub.add(pods)
@@ -108,10 +108,10 @@ func BenchmarkBindBurst(b *testing.B) {
 // until the API has all of it.
 func BenchmarkStatusWrites(b *testing.B) {
 	const n = 2000
-	for _, writers := range []int{podsync.DefaultStatusWriters, 64} {
+	for _, writers := range []int{32, 64} {
 		b.Run(fmt.Sprint(writers, "-writers"), func(b *testing.B) {
 			pods := benchPods(n)
-			w := newBench(b, n, func(c *podsync.Config) { c.StatusWriters = writers })
+			w := newBench(b, n, writers)
 			defer w.stop()
 			go w.stub.add(pods)
 			w.awaitStarts(n)
@@ -151,7 +151,7 @@ func BenchmarkHangingCalls(b *testing.B) {
 						hangs[pod.UID] = true
 					}
 				}
-				w := newBench(b, n, nil)
+				w := newBench(b, n, 0)
 				w.provider.hang = func(ref podsync.Ref) bool { return hangs[ref.UID] }
 				b.StartTimer()
 				start := time.Now()
@@ -183,7 +183,7 @@ func BenchmarkMemory(b *testing.B) {
 	}
 	for b.Loop() {
 		pods := benchPods(n)
-		w := newBench(b, n, func(c *podsync.Config) { c.StatusWriters = 256 })
+		w := newBench(b, n, 256)
 		go w.stub.add(pods)
 		w.awaitStarts(n)
 		w.awaitStored(n)
@@ -209,7 +209,7 @@ func BenchmarkMemory(b *testing.B) {
 func BenchmarkRelist(b *testing.B) {
 	const n = 10_000
 	pods := benchPods(n)
-	w := newBench(b, n, func(c *podsync.Config) { c.StatusWriters = 256 })
+	w := newBench(b, n, 256)
 	defer w.stop()
 	go w.stub.add(pods)
 	w.awaitStarts(n)

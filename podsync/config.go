@@ -32,17 +32,6 @@ const (
 	// also of Stop and Release. A call in flight costs a goroutine; the limit bounds
 	// the goroutines of a backend that hangs.
 	DefaultMaxCalls = 512
-	// DefaultStatusWriters is the number of concurrent status writes and
-	// deletions: 3,200 a second if each takes 10 ms. A small kube-apiserver nearby
-	// gets no faster beyond eight, and one node should not take all the seats that
-	// API priority and fairness gives to nodes.
-	DefaultStatusWriters = 32
-	// DefaultRetryMin is the delay after the first failure of a call.
-	DefaultRetryMin = time.Second
-	// DefaultRetryMax is the longest delay between two tries of a call.
-	DefaultRetryMax = 5 * time.Minute
-	// DefaultCallTimeout is the deadline of one API request.
-	DefaultCallTimeout = 10 * time.Second
 	// DefaultShutdownTimeout is the time for storing the final statuses that are
 	// known when Run's context is done.
 	DefaultShutdownTimeout = 5 * time.Second
@@ -56,6 +45,19 @@ const (
 	DefaultOfflineAfter = 30 * time.Second
 	// DefaultName is the name of the controller in logs and health checks.
 	DefaultName = "podsync"
+)
+
+const (
+	// statusWriters is the number of concurrent status writes and deletions: 3,200 a second
+	// if each takes 10 ms. A small kube-apiserver nearby gets no faster beyond eight, and one
+	// node should not take all the seats that API priority and fairness gives to nodes.
+	statusWriters = 32
+	// retryMin is the delay after the first failure of a call, and retryMax the longest one.
+	// It doubles with each failure, with jitter.
+	retryMin = time.Second
+	retryMax = 5 * time.Minute
+	// callTimeout is the deadline of one API request, its retries inside client-go included.
+	callTimeout = 10 * time.Second
 )
 
 // Config configures a Controller. The zero value of every optional field means
@@ -115,19 +117,9 @@ type Config struct {
 	// negative value means that they do not wait. Default: DefaultPendingAfter.
 	PendingAfter time.Duration
 	// MaxCalls is the number of concurrent calls of Start and Update, and also of
-	// Stop and Release. Default: DefaultMaxCalls.
+	// Stop and Release, for backends that take fewer: a batch system, or a program that sets
+	// NumWorkers of virtual-kubelet. Default: DefaultMaxCalls.
 	MaxCalls int
-	// StatusWriters is the number of concurrent API requests.
-	// Default: DefaultStatusWriters.
-	StatusWriters int
-	// RetryMin and RetryMax bound the delay before a failed call of the
-	// provider or the API is repeated. It doubles with each failure, with
-	// jitter. Retries never end. Defaults: DefaultRetryMin, DefaultRetryMax.
-	RetryMin time.Duration
-	RetryMax time.Duration
-	// CallTimeout is the deadline of one API request, its retries inside
-	// client-go included. Default: DefaultCallTimeout.
-	CallTimeout time.Duration
 	// ShutdownTimeout is the time that Run continues after its context is done, to
 	// store final statuses. Default: DefaultShutdownTimeout.
 	ShutdownTimeout time.Duration
@@ -162,10 +154,6 @@ type Policy struct {
 	// Lost decides about a pod that had started and that the provider no longer
 	// holds. Default: LostByRestartPolicy.
 	Lost LostPolicy
-	// KeepOrphans leaves instances alone whose pods are gone from the API. Other pods
-	// do not wait for their names. Default: orphans are stopped, after the API has
-	// confirmed for each that its pod is gone.
-	KeepOrphans bool
 	// OrphanDelay is the time that List must have returned an instance without a
 	// pod before the API is asked. Default: DefaultOrphanDelay.
 	OrphanDelay time.Duration
@@ -196,18 +184,6 @@ type Policy struct {
 	// with each process. A negative value means that the instances are never
 	// stopped, and the pods never lost. Default: DefaultMassHold.
 	MassHold time.Duration
-	// Overlap lets a pod start while another one of its namespace and name has
-	// not stopped. Default: it waits, as backends that go by names and
-	// StatefulSets need.
-	Overlap bool
-	// ReleaseAfter is the time after its grace period at which a pod is deleted from
-	// the API although the provider has not confirmed that it has stopped. Stop is
-	// still repeated. Default: never, because the pod's successor would run next to
-	// it.
-	ReleaseAfter time.Duration
-	// IgnoreDeadline leaves spec.activeDeadlineSeconds to the provider.
-	// Default: a pod beyond it is stopped and Failed.
-	IgnoreDeadline bool
 	// UpdateMetadata calls Update also for a change of labels or annotations.
 	// Default: only for a change of the spec.
 	UpdateMetadata bool
@@ -283,9 +259,6 @@ func (cfg *Config) complete() error {
 	}{
 		{"Relist", &cfg.Relist, relist, 100 * ms},
 		{"OfflineAfter", &cfg.OfflineAfter, DefaultOfflineAfter, ms},
-		{"RetryMin", &cfg.RetryMin, DefaultRetryMin, ms},
-		{"RetryMax", &cfg.RetryMax, max(DefaultRetryMax, cfg.RetryMin), ms},
-		{"CallTimeout", &cfg.CallTimeout, DefaultCallTimeout, ms},
 		{"ShutdownTimeout", &cfg.ShutdownTimeout, DefaultShutdownTimeout, ms},
 		{"Policy.OrphanDelay", &cfg.Policy.OrphanDelay, DefaultOrphanDelay, ms},
 	} {
@@ -293,14 +266,6 @@ func (cfg *Config) complete() error {
 		*d.value = min(*d.value, horizon)
 	}
 	problems = append(problems, lifecycle.DefaultInt("MaxCalls", &cfg.MaxCalls, DefaultMaxCalls, 1)...)
-	problems = append(problems, lifecycle.DefaultInt("StatusWriters", &cfg.StatusWriters, DefaultStatusWriters, 1)...)
-	if cfg.RetryMax > 0 && cfg.RetryMax < cfg.RetryMin {
-		problems = append(problems, field.Invalid(field.NewPath("RetryMax"), cfg.RetryMax.String(), "must be at least RetryMin"))
-	}
 	problems = append(problems, enum.Check("Policy.Lost", cfg.Policy.Lost, LostRestart)...)
-	if cfg.Policy.ReleaseAfter < 0 {
-		problems = append(problems, field.Invalid(field.NewPath("Policy.ReleaseAfter"), cfg.Policy.ReleaseAfter.String(), "must not be negative"))
-	}
-	cfg.Policy.ReleaseAfter = min(cfg.Policy.ReleaseAfter, horizon)
 	return lifecycle.InvalidConfig("podsync", problems)
 }

@@ -19,21 +19,18 @@ import (
 
 func TestConfigProblemsAllAtOnce(t *testing.T) {
 	_, err := podsync.New(podsync.Config{
-		Owns:          func(*corev1.Pod) bool { return true },
-		Relist:        time.Millisecond,
-		MaxCalls:      -1,
-		StatusWriters: -1,
-		RetryMin:      time.Minute,
-		RetryMax:      time.Second,
-		CallTimeout:   -1,
-		Policy:        podsync.Policy{Lost: -1, ReleaseAfter: -1, OrphanDelay: -1},
+		Owns:         func(*corev1.Pod) bool { return true },
+		Relist:       time.Millisecond,
+		MaxCalls:     -1,
+		OfflineAfter: -1,
+		Policy:       podsync.Policy{Lost: -1, OrphanDelay: -1},
 	})
 	if err == nil || !strings.HasPrefix(err.Error(), "podsync: invalid config: ") {
 		t.Fatalf("error %v", err)
 	}
 	for _, name := range []string{
-		"Client", "Provider", "NodeName", "Owns", "Relist", "MaxCalls", "StatusWriters", "RetryMax", "CallTimeout",
-		"Policy.Lost", "Policy.ReleaseAfter", "Policy.OrphanDelay",
+		"Client", "Provider", "NodeName", "Owns", "Relist", "MaxCalls", "OfflineAfter",
+		"Policy.Lost", "Policy.OrphanDelay",
 	} {
 		if !strings.Contains(err.Error(), name+":") {
 			t.Errorf("%s is missing in %v", name, err)
@@ -53,10 +50,6 @@ func TestConfigDefaultsAreValid(t *testing.T) {
 	}
 	if c.Name() != "podsync" || c.Ready().Name() != "podsync" {
 		t.Errorf("names %q, %q", c.Name(), c.Ready().Name())
-	}
-	cfg.RetryMin = 10 * time.Minute // beyond the default of RetryMax
-	if _, err := podsync.New(cfg); err != nil {
-		t.Error(err)
 	}
 	cfg.NodeName = "Not_A_Name"
 	if _, err := podsync.New(cfg); err == nil || !strings.Contains(err.Error(), "NodeName: Invalid value") {

@@ -60,31 +60,31 @@ type Controller struct {
 	apiCtx    context.Context // of requests; outlives callCtx to store final statuses
 	cancelAPI context.CancelFunc
 
-	mu        sync.Mutex
-	seq       uint64 // orders calls, reports and lists
-	listNo    uint32
-	gates     map[string]gateState // by node
-	shutGates int
-	undecided map[types.UID]types.NamespacedName // pods about which Owns panicked
-	retried   map[string]instant                 // by namespace, the last call of retryWrites
-	listing   listing
-	tracks    map[types.UID]*podState
-	names     map[types.NamespacedName]*podState // heads of chains
-	early     map[types.UID]early
-	dirty     []*podState
-	wakes     wakes
-	queues    [queueCount]fifo
-	running   [laneCount]int
-	breaker   breaker
-	effects   []func()
-	synced    bool                  // the first List was reconciled
-	records   map[types.UID]*record // of Config.Checkpoint, of pods that are not tracked
-	removing  map[types.UID]bool    // records that are being removed
-	restored  bool                  // the informer's last list is older than the one before
-	heldBack  bool                  // the last pass has found too many orphans
-	lossHeld  bool                  // the last List has left out too many pods
-	draining  bool                  // Run's context is done
-	closed    bool                  // Run has returned
+	mu          sync.Mutex
+	seq         uint64 // orders calls, reports and lists
+	listNo      uint32
+	gates       map[string]gateState // by node
+	closedGates int
+	undecided   map[types.UID]types.NamespacedName // pods about which Owns panicked
+	retried     map[string]instant                 // by namespace, the last call of retryWrites
+	listing     listing
+	tracks      map[types.UID]*podState
+	names       map[types.NamespacedName]*podState // heads of chains
+	early       map[types.UID]early
+	dirty       []*podState
+	wakes       wakes
+	queues      [queueCount]fifo
+	running     [laneCount]int
+	breaker     breaker
+	effects     []func()
+	synced      bool                  // the first List was reconciled
+	records     map[types.UID]*record // of Config.Checkpoint, of pods that are not tracked
+	removing    map[types.UID]bool    // records that are being removed
+	restored    bool                  // the informer's last list is older than the one before
+	heldBack    bool                  // the last pass has found too many orphans
+	lossHeld    bool                  // the last List has left out too many pods
+	draining    bool                  // Run's context is done
+	closed      bool                  // Run has returned
 }
 
 // New returns a Controller for a valid Config. The error names every field that
@@ -93,7 +93,7 @@ func New(cfg Config) (*Controller, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
 	}
-	retry := backoff.Policy{Base: cfg.RetryMin, Cap: cfg.RetryMax}
+	retry := backoff.Policy{Base: retryMin, Cap: retryMax}
 	c := &Controller{
 		cfg:  cfg,
 		caps: capabilitiesOf(cfg.Provider),
@@ -118,8 +118,8 @@ func New(cfg Config) (*Controller, error) {
 		records:   map[types.UID]*record{},
 		removing:  map[types.UID]bool{},
 		breaker: breaker{
-			trip:   cfg.StatusWriters,
-			policy: backoff.Policy{Base: cfg.RetryMin, Cap: max(cfg.RetryMin, min(cfg.RetryMax, breakerCap))},
+			trip:   statusWriters,
+			policy: backoff.Policy{Base: retryMin, Cap: breakerCap},
 		},
 	}
 	c.reach = &reach{}
@@ -351,7 +351,7 @@ func (c *Controller) Evict(ref Ref, eviction Eviction) error {
 		return ErrNotFound
 	}
 	if !c.mayAct(t) {
-		return ErrGateShut
+		return ErrGateClosed
 	}
 	if eviction.Grace <= 0 {
 		eviction.Grace = specGrace(t.pod())

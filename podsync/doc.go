@@ -60,7 +60,7 @@
 // All methods of Controller may be called from any number of goroutines. For one pod
 // at most one provider call and at most one API request are in flight, and they do
 // not wait for each other. No pod waits for one of another name, unless
-// [Config.MaxCalls] or [Config.StatusWriters] are reached; Stop has places of its own,
+// [Config.MaxCalls] or the limit of 32 requests is reached; Stop has places of its own,
 // and Admit is called for one pod at a time. A waiting pod has no goroutine and no timer.
 //
 // # Failure modes

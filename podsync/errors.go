@@ -16,9 +16,9 @@ var (
 	// ErrNotFound is wrapped by the error of an [Inspector] if the provider does not
 	// hold the pod. Evict returns it for a pod that is unknown or has ended.
 	ErrNotFound = errors.New("podsync: no such pod")
-	// ErrGateShut is returned by Evict while [Config.Gate] does not let this
+	// ErrGateClosed is returned by Evict while [Config.Gate] does not let this
 	// process act for the pod's node.
-	ErrGateShut = errors.New("podsync: the gate of the node is shut")
+	ErrGateClosed = errors.New("podsync: the gate of the node is closed")
 	// ErrNoUID is the error of a pod without metadata.uid, which is ignored. API
 	// servers and package apitest set the UID; client-go's fake clientset does not.
 	ErrNoUID = errors.New("podsync: the pod has no UID: in tests use package apitest, not a fake clientset")
@@ -52,7 +52,7 @@ type RetryError struct {
 
 // RetryAfter wraps an error of a provider's method to say when the call should
 // be repeated, instead of the exponential backoff. A delay of zero or less
-// means after [Config.RetryMin].
+// means after a second.
 func RetryAfter(err error, after time.Duration) error {
 	if err == nil {
 		return nil

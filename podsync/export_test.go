@@ -59,3 +59,6 @@ func (c *Controller) ListWith(p Provider) {
 
 // OnPod shows a pod as the informer does.
 func (c *Controller) OnPod(pod *corev1.Pod) { c.onPodUpdate(pod) }
+
+// LimitWrites sets the number of concurrent API requests. It must be called before Run.
+func (c *Controller) LimitWrites(n int) { c.breaker.trip = n }

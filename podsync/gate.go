@@ -27,7 +27,7 @@ type gateState uint8
 
 const (
 	gateUnasked gateState = iota
-	gateShut
+	gateClosed
 	gateOpen
 )
 
@@ -63,7 +63,7 @@ func (c *Controller) askGate(ctx context.Context, node string) error {
 	if c.cfg.Gate == nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, c.cfg.CallTimeout)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	return contain("Gate", func() error { return c.cfg.Gate(ctx, node) })
 }
@@ -74,7 +74,7 @@ func (c *Controller) runGates(ctx context.Context) {
 	timer := time.NewTimer(gateRetry)
 	defer timer.Stop()
 	for {
-		if shut := c.askAll(ctx, false); shut {
+		if closed := c.askAll(ctx, false); closed {
 			timer.Reset(gateRetry)
 		}
 		select {
@@ -99,16 +99,16 @@ func (c *Controller) pruneGates() {
 		if used[node] || node == c.cfg.NodeName {
 			continue
 		}
-		if state == gateShut {
-			c.shutGates--
+		if state == gateClosed {
+			c.closedGates--
 		}
 		delete(c.gates, node)
 	}
 }
 
 // askAll asks the gates that are not open, or all of them. It reports whether
-// one is shut.
-func (c *Controller) askAll(ctx context.Context, openToo bool) (shut bool) {
+// one is closed.
+func (c *Controller) askAll(ctx context.Context, openToo bool) (closed bool) {
 	c.mu.Lock()
 	var nodes []string
 	for node, state := range c.gates {
@@ -124,8 +124,8 @@ func (c *Controller) askAll(ctx context.Context, openToo bool) (shut bool) {
 		}
 		c.mu.Lock()
 		if err != nil {
-			shut = true
-			c.shutGate(ctx, node, err)
+			closed = true
+			c.closeGate(ctx, node, err)
 		} else {
 			c.openGate(ctx, node)
 		}
@@ -134,25 +134,25 @@ func (c *Controller) askAll(ctx context.Context, openToo bool) (shut bool) {
 	if len(nodes) > 0 {
 		wake(c.kick)
 	}
-	return shut
+	return closed
 }
 
-// shutGate makes every pod of the node wait for a List that begins after the
+// closeGate makes every pod of the node wait for a List that begins after the
 // gate has opened again: another process may act for the node from now on, and
 // nothing that this one knows of the provider is certain then. c.mu must be held.
-func (c *Controller) shutGate(ctx context.Context, node string, err error) {
-	if c.gates[node] == gateShut {
+func (c *Controller) closeGate(ctx context.Context, node string, err error) {
+	if c.gates[node] == gateClosed {
 		return
 	}
-	c.gates[node] = gateShut
-	c.shutGates++
+	c.gates[node] = gateClosed
+	c.closedGates++
 	wake(c.askGates)
 	level := klog.Level(0)
-	if c.shutGates > 1 {
+	if c.closedGates > 1 {
 		level = 2 // one line is enough for a thousand nodes
 	}
 	logger := klog.FromContext(ctx).V(int(level))
-	c.later(func() { logger.Info("Not acting for the node: the gate is shut", "node", node, "reason", err) })
+	c.later(func() { logger.Info("Not acting for the node: the gate is closed", "node", node, "reason", err) })
 	for _, t := range c.tracks {
 		if c.nodeOf(t) == node {
 			t.reset(&c.rules, c.now())
@@ -168,10 +168,10 @@ func (c *Controller) openGate(ctx context.Context, node string) {
 		return
 	}
 	c.gates[node] = gateOpen
-	if before == gateShut {
-		c.shutGates--
+	if before == gateClosed {
+		c.closedGates--
 		level := klog.Level(2)
-		if c.shutGates == 0 {
+		if c.closedGates == 0 {
 			level = 0
 		}
 		logger := klog.FromContext(ctx).V(int(level))
@@ -184,7 +184,7 @@ func (c *Controller) openGate(ctx context.Context, node string) {
 		c.markDirty(t)
 		switch {
 		case t.provider.listed || t.api.pod == nil:
-		case before == gateShut:
+		case before == gateClosed:
 			c.seq++
 			t.sched.born = c.seq
 		default:

@@ -101,13 +101,13 @@ func TestOfTwoProcessesOnlyTheOneThatHoldsTheNodeActs(t *testing.T) {
 			t.Errorf("%d calls of Start for two pods", n)
 		}
 		w.expectRequests(2, 0, 0)
-		if n := strings.Count(second.log.String(), "gate is shut"); n != 1 {
+		if n := strings.Count(second.log.String(), "gate is closed"); n != 1 {
 			t.Errorf("the second process says %d times that it does not act:\n%s", n, second.log.String())
 		}
 		if strings.Contains(first.log.String(), "gate") {
 			t.Errorf("the first process speaks of its gate:\n%s", first.log.String())
 		}
-		if err := second.c.Evict(podsync.RefOf(a), podsync.Eviction{}); !errors.Is(err, podsync.ErrGateShut) {
+		if err := second.c.Evict(podsync.RefOf(a), podsync.Eviction{}); !errors.Is(err, podsync.ErrGateClosed) {
 			t.Errorf("Evict: %v", err)
 		}
 		w.kubectlDelete("b", -1)
@@ -336,27 +336,27 @@ func TestCheckProviderSaysThatTheBackendDoesNotAnswer(t *testing.T) {
 	}
 }
 
-// gated gives the controller a gate that is shut while the returned value is true.
+// gated gives the controller a gate that is closed while the returned value is true.
 func (w *world) gated() *atomic.Bool {
-	shut := new(atomic.Bool)
+	closed := new(atomic.Bool)
 	w.cfg.Gate = func(context.Context, string) error {
-		if shut.Load() {
+		if closed.Load() {
 			return errors.New("the node has no lease")
 		}
 		return nil
 	}
-	return shut
+	return closed
 }
 
 // An API server that was restored from a backup lacks the pods, and for a while the lease: the
-// gate shuts. That no pod is stopped of which the API has only said nothing must not depend on
+// gate closes. That no pod is stopped of which the API has only said nothing must not depend on
 // which of the two was seen first.
 func TestAGateThatShutsDoesNotConfirmThatPodsAreGone(t *testing.T) {
 	const pods = 10
-	for name, first := range map[string]string{"the pods are missing first": "pods", "the gate is shut first": "gate"} {
+	for name, first := range map[string]string{"the pods are missing first": "pods", "the gate is closed first": "gate"} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, podsynctest.Options{}, func(w *world) {
-				shut := w.gated()
+				closed := w.gated()
 				w.cfg.Relist = time.Hour
 				w.run()
 				for i := range pods {
@@ -368,13 +368,13 @@ func TestAGateThatShutsDoesNotConfirmThatPodsAreGone(t *testing.T) {
 				if first == "pods" {
 					back = w.vanish(pods)
 				}
-				shut.Store(true)
+				closed.Store(true)
 				w.backend.Edit(kept.UID, func(st *corev1.PodStatus) { st.Message = "new" }) // its write asks the gate
 				pass(5 * time.Second)
 				if first == "gate" {
 					back = w.vanish(pods)
 				}
-				shut.Store(false)
+				closed.Store(false)
 				pass(time.Minute)
 				back()
 				pass(time.Minute)
@@ -389,11 +389,11 @@ func TestAGateThatShutsDoesNotConfirmThatPodsAreGone(t *testing.T) {
 	}
 }
 
-// A pod that is gone while the gate is shut is stopped after it has opened, also if only a LIST
+// A pod that is gone while the gate is closed is stopped after it has opened, also if only a LIST
 // left it out: the API is asked.
 func TestAPodThatIsGoneWhileTheGateIsShutIsStoppedLater(t *testing.T) {
 	bubble(t, podsynctest.Options{}, func(w *world) {
-		shut := w.gated()
+		closed := w.gated()
 		w.cfg.Relist = 10 * time.Second
 		w.run()
 		a := w.bind(newPod("a"))
@@ -401,13 +401,13 @@ func TestAPodThatIsGoneWhileTheGateIsShutIsStoppedLater(t *testing.T) {
 			w.bind(newPod(fmt.Sprint("p", i)))
 		}
 		pass(time.Minute)
-		shut.Store(true)
+		closed.Store(true)
 		pass(time.Minute)
 		w.missOneEvent(func() { apitest.Delete[*corev1.Pod](w.server, "default", "a") })
 		if !w.backend.Running(a.UID) {
-			t.Error("it was stopped while the gate was shut")
+			t.Error("it was stopped while the gate was closed")
 		}
-		shut.Store(false)
+		closed.Store(false)
 		pass(time.Minute)
 		if w.backend.Running(a.UID) || w.callsOf(podsync.OpStop) != 1 {
 			t.Errorf("it runs on, or others don't: %d calls of Stop", w.callsOf(podsync.OpStop))
@@ -415,11 +415,11 @@ func TestAPodThatIsGoneWhileTheGateIsShutIsStoppedLater(t *testing.T) {
 	})
 }
 
-// Evict has promised that the pod fails. That the gate shuts for a moment while it ends changes
+// Evict has promised that the pod fails. That the gate closes for a moment while it ends changes
 // neither that nor its reason.
 func TestAnEvictionOutlivesAGateThatShuts(t *testing.T) {
 	bubble(t, podsynctest.Options{StopTime: 10 * time.Second}, func(w *world) {
-		shut := w.gated()
+		closed := w.gated()
 		w.run()
 		pod := w.bind(newPod("a", restart(corev1.RestartPolicyNever)))
 		other := w.bind(newPod("b"))
@@ -428,10 +428,10 @@ func TestAnEvictionOutlivesAGateThatShuts(t *testing.T) {
 			t.Fatal(err)
 		}
 		pass(time.Second)
-		shut.Store(true)
+		closed.Store(true)
 		w.backend.Edit(other.UID, func(st *corev1.PodStatus) { st.Message = "new" }) // its write asks the gate
 		pass(3 * time.Second)
-		shut.Store(false)
+		closed.Store(false)
 		pass(time.Minute)
 		if got := w.expectPhase("a", corev1.PodFailed); got.Status.Reason != "Evicted" || got.Status.Message != "the node is out of memory" {
 			t.Errorf("%s: %s", got.Status.Reason, got.Status.Message)

@@ -188,7 +188,7 @@ type Stage int
 // cases. The provider has lost it and [Policy.Lost] lets it start again: from Running
 // to Starting. The provider broke its promise and runs it again: from Stopped or later
 // to Terminating. Another client has undone the end in the API: from Final or later
-// to Stopped. [Config.Gate] is shut: to Unsynced, or to Orphaned if the informer never
+// to Stopped. [Config.Gate] is closed: to Unsynced, or to Orphaned if the informer never
 // showed the pod.
 const (
 	// StageUnsynced: the provider has not yet said whether it holds the pod.

@@ -113,20 +113,6 @@ func TestOneInstanceOfAName(t *testing.T) {
 	})
 }
 
-func TestTwoInstancesOfANameMayOverlapIfWanted(t *testing.T) {
-	bubble(t, podsynctest.Options{StopTime: 20 * time.Second, AllowOverlap: true}, func(w *world) {
-		w.cfg.Policy.Overlap = true
-		w.run()
-		old := w.bind(newPod("a"))
-		w.kubectlDelete("a", 0)
-		next := w.bind(newPod("a"))
-		if !w.backend.Running(next.UID) || !w.backend.Running(old.UID) {
-			t.Error("with Overlap the next pod starts at once")
-		}
-		pass(time.Minute)
-	})
-}
-
 func TestStoppedUntilItHasStopped(t *testing.T) {
 	bubble(t, podsynctest.Options{}, func(w *world) {
 		// The answer of Start is lost, so that podsync does not know whether it runs.

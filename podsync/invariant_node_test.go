@@ -193,17 +193,6 @@ func TestTheMassHoldCountsWhatIsNotKnown(t *testing.T) {
 	})
 }
 
-func TestOrphansAreKeptIfWanted(t *testing.T) {
-	bubble(t, podsynctest.Options{}, func(w *world) {
-		w.cfg.Policy.KeepOrphans = true
-		w.plant(3)
-		w.run()
-		pass(24 * time.Hour)
-		w.expectCalls()
-		w.expectRequests(0, 0, 0)
-	})
-}
-
 func TestOrphanGivesWayToItsName(t *testing.T) {
 	bubble(t, podsynctest.Options{}, func(w *world) {
 		w.plant(1)
@@ -390,16 +379,6 @@ func TestActiveDeadlineEndsThePod(t *testing.T) {
 			pass(time.Hour)
 		})
 	}
-}
-
-func TestActiveDeadlineMayBeLeftToTheProvider(t *testing.T) {
-	bubble(t, podsynctest.Options{}, func(w *world) {
-		w.cfg.Policy.IgnoreDeadline = true
-		w.run()
-		w.bind(newPod("a", func(p *corev1.Pod) { p.Spec.ActiveDeadlineSeconds = new(int64(100)) }))
-		pass(time.Hour)
-		w.expectPhase("a", corev1.PodRunning)
-	})
 }
 
 func TestNothingIsKeptOfForgottenPods(t *testing.T) {

@@ -68,7 +68,7 @@ func (c *Controller) BrokenInvariants(h History) (broken []string) {
 func (t *podState) brokenSince(before earlier) (broken []string) {
 	if before.instance >= instanceStopped && !t.stopped() {
 		runsAgain := t.provider.instance == instanceHeld && t.end != nil && t.end.accepted == 0
-		if shut := !t.provider.listed || t.orphan(); !runsAgain && !shut {
+		if closed := !t.provider.listed || t.orphan(); !runsAgain && !closed {
 			broken = append(broken, "an instance never leaves Stopped or Forgotten, except that a List shows that the provider runs it again")
 		}
 	}
@@ -92,7 +92,7 @@ func (t *podState) broken() (broken []string) {
 	is(t.provider.listed || t.call.inflight == nil || t.call.inflight.stale, "a pod that is not listed has no call under way")
 	is(t.provider.listed || t.write.inflight == nil || t.write.inflight.stale, "a pod that is not listed has no write under way")
 	if d := t.write.inflight; d != nil && !d.stale && d.op == OpDelete {
-		is(t.over(), "a DELETE is sent only of a stopped instance, or after Policy.ReleaseAfter")
+		is(t.stopped(), "a DELETE is sent only of a stopped instance")
 	}
 	if t.end != nil {
 		is(t.end.grace >= minGrace && (t.end.passed == 0 || t.end.passed >= minGrace), "grace and passed are at least minGrace")
@@ -106,7 +106,7 @@ func (t *podState) broken() (broken []string) {
 	is(t.api.pod.resourceVersion() == pod.ResourceVersion && t.api.pod.uid() == pod.UID, "compact and pod are equal")
 	is(t.api.node == pod.Spec.NodeName && t.api.deleting == (pod.DeletionTimestamp != nil), "node and deleting are those of pod")
 	is(t.provider.generation <= pod.Generation, "generation is at most api.pod.Generation")
-	is(!t.write.final || t.over() || podstatus.IsTerminal(pod.Status.Phase), "a final status is written only of a stopped instance, or after Policy.ReleaseAfter")
+	is(!t.write.final || t.stopped() || podstatus.IsTerminal(pod.Status.Phase), "a final status is written only of a stopped instance")
 	is(!t.deleted() || t.end != nil, "a pod that is being deleted has a termination")
 	return broken
 }

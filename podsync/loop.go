@@ -138,7 +138,7 @@ func (c *Controller) free(lane int, now instant) (ok bool, wake instant) {
 	case laneAdmit:
 		return c.running[lane] == 0, noDeadline
 	case laneAPI:
-		if c.running[lane] >= c.cfg.StatusWriters {
+		if c.running[lane] >= c.breaker.trip {
 			return false, noDeadline
 		}
 		return c.breaker.allows(now, c.running[lane])
@@ -171,7 +171,7 @@ func (c *Controller) quiet() bool {
 		return true
 	}
 	for _, t := range c.tracks {
-		if t.over() && t.provider.listed && t.api.pod != nil && !t.removed() && t.api.notFoundAt == 0 && (!t.write.final || t.unreleased()) {
+		if t.stopped() && t.provider.listed && t.api.pod != nil && !t.removed() && t.api.notFoundAt == 0 && (!t.write.final || t.unreleased()) {
 			return false
 		}
 	}
@@ -602,8 +602,8 @@ func (c *Controller) newInformer() cache.SharedIndexInformer {
 		Client:        c.cfg.Client,
 		Listed:        c.informerListed,
 		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", c.cfg.NodeName).String(),
-		ListTimeout:   max(listTimeout, c.cfg.CallTimeout),
-		AnswerTimeout: c.cfg.CallTimeout,
+		ListTimeout:   listTimeout,
+		AnswerTimeout: callTimeout,
 		Retries:       c.breaker.policy,
 		Outcome:       c.cacheErrors.note,
 	})

@@ -143,7 +143,7 @@ func (c *Controller) checkSuspect(ctx context.Context, ref Ref, node string, mis
 			return verdictThere // Owns has said no
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, c.cfg.CallTimeout)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	start := time.Now()
 	pod, err := c.get(ctx, ref, node)

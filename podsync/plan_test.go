@@ -195,7 +195,6 @@ func TestPlan(t *testing.T) {
 		{name: "3.4 lost, always restarted: start", scene: fresh(ran, func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyAlways }), stage: StageWaiting, call: OpStart, write: OpPatch},
 
 		{name: "name taken: wait", scene: fresh().with(func(s *scene) { s.free = false }), stage: StageWaiting, write: OpPatch},
-		{name: "name taken, overlap", scene: fresh().with(func(s *scene) { s.free, s.r.policy.Overlap = false, true }), stage: StageWaiting, call: OpStart, write: OpPatch},
 		{name: "admission first", scene: fresh().with(func(s *scene) { s.r.admits = true }), stage: StageWaiting, call: OpAdmit, write: OpPatch},
 		{name: "admitted: start", scene: fresh().with(func(s *scene) { s.r.admits = true }).calls(OpAdmit, 0, nil), stage: StageWaiting, call: OpStart, write: OpPatch},
 		{name: "started", scene: fresh().calls(OpStart, 0, runs()), stage: StageRunning, write: OpPatch},

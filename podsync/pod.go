@@ -78,7 +78,7 @@ const minGrace = time.Second
 //   - Invariant: an instance that has stopped implies a termination.
 //   - Invariant: a call of Start or Update implies no termination when it began.
 //   - Invariant: a DELETE is sent only with a final status, and a final status
-//     is written only of a stopped instance or after Policy.ReleaseAfter.
+//     is written only of a stopped instance.
 //   - Invariant: a pod that is not listed has no write under way, and no call
 //     that began after the Controller began to wait for a List.
 type podState struct {
@@ -209,7 +209,6 @@ type writeState struct {
 	reload      bool   // a write met a newer version, or may have made one: GET the pod
 	lostRace    bool   // reload because of a newer version
 	minimal     bool   // the final status is invalid: write only podstatus.Minimal
-	forced      bool   // Policy.ReleaseAfter has expired
 	final       bool   // the API has the final status
 	released    bool   // DELETE was sent, or finalizers are all that is left
 	releasedAt  instant
@@ -276,7 +275,7 @@ type call struct {
 	pod         *corev1.Pod       // the argument
 	annotations map[string]string // of a PATCH
 	canceled    bool
-	stale       bool    // the gate was shut since: the result does not count
+	stale       bool    // the gate was closed since: the result does not count
 	lostSince   instant // of OpSave
 	saved       bool    // of OpStart: the Checkpoint has the pod
 	cancel      func()
@@ -398,10 +397,6 @@ func (t *podState) stage() Stage {
 	return StageWaiting
 }
 
-// over reports whether the final status may be written: nothing of the pod runs, or
-// Policy.ReleaseAfter has expired.
-func (t *podState) over() bool { return t.stopped() || t.write.forced }
-
 // blocksName reports whether another pod of the same name must wait for t.
 func (t *podState) blocksName() bool { return !t.stopped() && (t.held() || !t.provider.listed) }
 
@@ -423,10 +418,10 @@ func (t *podState) advance(r *rules, now instant, wall time.Time) (expired bool,
 	if t.api.pod == nil || t.removed() {
 		return false, wake
 	}
-	if t.over() && t.write.final && t.finalized() {
+	if t.stopped() && t.write.final && t.finalized() {
 		t.write.released = true // the owners of the finalizers remove the object
 	}
-	if limit := t.pod().Spec.ActiveDeadlineSeconds; limit != nil && t.end == nil && !r.policy.IgnoreDeadline {
+	if limit := t.pod().Spec.ActiveDeadlineSeconds; limit != nil && t.end == nil {
 		at := t.api.since + seconds(*limit)
 		if start := t.pod().Status.StartTime; start != nil {
 			at = now + min(start.Add(seconds(*limit)).Sub(wall), horizon) // Sub stops at 292 years
@@ -436,15 +431,6 @@ func (t *podState) advance(r *rules, now instant, wall time.Time) (expired bool,
 		} else {
 			expired = true
 			t.beginTermination(now, StopDeadline, &podstatus.Failure{Reason: ReasonDeadlineExceeded, Message: messageDeadline}, specGrace(t.pod()))
-		}
-	}
-	if e := t.end; e != nil && r.policy.ReleaseAfter > 0 && t.deleted() && !t.stopped() && !t.write.forced {
-		at := e.since + e.grace + r.policy.ReleaseAfter
-		if now < at {
-			wake = min(wake, at)
-		} else {
-			t.write.forced = true
-			t.write.statusSeq++
 		}
 	}
 	return expired, wake
@@ -501,7 +487,7 @@ func (t *podState) wantedCall(r *rules, now instant, nameFree bool) action {
 		switch {
 		case t.removed():
 			return idle // until it is certain that the pod is there
-		case !nameFree && !r.policy.Overlap:
+		case !nameFree:
 			return idle
 		case r.admits && !t.provider.admitted:
 			return action{op: OpAdmit, wake: noDeadline}
@@ -616,7 +602,7 @@ func (t *podState) decideWrite(r *rules, now instant) (s action, urgent bool) {
 	}
 	var at instant
 	switch {
-	case !t.over():
+	case !t.stopped():
 		if t.write.statusSeq == t.write.storedSeq && !t.write.stale || t.write.statusSeq == t.write.rejectedSeq || t.write.final {
 			return s, false
 		}

@@ -846,7 +846,7 @@ func (r *rules) delay(err error, failures int) time.Duration {
 // changed.
 func (t *podState) update(r *rules) podstatus.Update {
 	u := podstatus.Update{
-		Stopped: t.over(), KeepPhase: r.policy.TrustPhase, Generation: t.provider.generation,
+		Stopped: t.stopped(), KeepPhase: r.policy.TrustPhase, Generation: t.provider.generation,
 		Withdrawn: slices.Clone(t.provider.withdrawn), Now: time.Now(),
 	}
 	if report := t.report(); report != nil {
@@ -985,7 +985,7 @@ func waiting(containers []corev1.Container) []corev1.ContainerStatus {
 
 // writeStarted records an API request.
 func (t *podState) writeStarted(now instant, op Op) *call {
-	t.write.inflight = &call{op: op, since: now, want: t.write.statusSeq, over: t.over(), pod: t.pod()}
+	t.write.inflight = &call{op: op, since: now, want: t.write.statusSeq, over: t.stopped(), pod: t.pod()}
 	if op == OpPatch {
 		t.write.inflight.annotations = t.newAnnotations()
 	}

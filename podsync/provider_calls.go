@@ -91,7 +91,7 @@ func (c *Controller) callGated(t *podState, call *call, node string, err error) 
 	t.call.inflight = nil
 	c.running[laneOf(queueOf(call.op))]--
 	if err != nil && c.callCtx.Err() == nil {
-		c.shutGate(c.callCtx, node, err)
+		c.closeGate(c.callCtx, node, err)
 	}
 	c.markDirty(t)
 	wake(c.kick)
@@ -149,7 +149,7 @@ func (c *Controller) finishCall(t *podState, call *call, st State, err error) {
 	canceled := call.canceled
 	c.running[laneOf(queueOf(call.op))]--
 	if call.stale {
-		// The gate was shut during the call: only a List that begins now shows its
+		// The gate was closed during the call: only a List that begins now shows its
 		// effect.
 		c.seq++
 		t.call.inflight, t.provider.listed, t.sched.born = nil, t.api.pod == nil, c.seq
@@ -404,7 +404,7 @@ func (c *Controller) listed(now instant, begin uint64, st *State, fp uint64) {
 			c.dropped(st.Ref, DroppedAmbiguous, nil)
 			return
 		}
-		if c.cfg.Policy.KeepOrphans || c.foreign(st) {
+		if c.foreign(st) {
 			return
 		}
 		t = c.add(st.Ref, now)
@@ -447,7 +447,7 @@ func (t *podState) mayBe(begin uint64) bool {
 // supersedeInstance stops the instance of an earlier pod of the name of t. The
 // backend keeps no UIDs, so t would be taken to run already.
 func (c *Controller) supersedeInstance(t *podState, ref Ref, now instant) {
-	if c.cfg.Policy.KeepOrphans || !c.mayAct(t) {
+	if !c.mayAct(t) {
 		c.dropped(ref, DroppedAmbiguous, nil)
 		return
 	}
@@ -542,7 +542,7 @@ func (c *Controller) holdLosses(refs []Ref, held int) {
 
 // blocks reports whether a pod waits for the name of the orphan t.
 func (c *Controller) blocks(t *podState) bool {
-	if !t.blocksName() || c.cfg.Policy.Overlap {
+	if !t.blocksName() {
 		return false
 	}
 	for other := c.names[nameOf(t.ref)]; other != nil; other = other.next {

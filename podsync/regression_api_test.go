@@ -281,7 +281,6 @@ func TestEmptyAnswerIsNoEmptyList(t *testing.T) {
 // it: the start time, and the times of the conditions, moved.
 func TestLostAnswerMovesNoTimes(t *testing.T) {
 	bubble(t, podsynctest.Options{StartTime: time.Hour}, func(w *world) {
-		w.cfg.RetryMin = 4 * time.Second
 		w.run()
 		w.server.Inject(apitest.Fault{Match: patches, LoseResponse: true, Times: 1})
 		w.bind(newPod("a"))

@@ -150,7 +150,7 @@ func TestTimesBeyondADuration(t *testing.T) {
 	t.Run("Relist", func(t *testing.T) {
 		bubble(t, podsynctest.Options{StopTime: time.Hour}, func(w *world) {
 			var lists atomic.Int32
-			w.cfg.Relist, w.cfg.PendingAfter, w.cfg.Policy.ReleaseAfter = math.MaxInt64, math.MaxInt64, math.MaxInt64
+			w.cfg.Relist, w.cfg.PendingAfter = math.MaxInt64, math.MaxInt64
 			w.wrap = func(p *podsynctest.Provider) podsync.Provider {
 				return bending{Provider: p, list: func(s []podsync.State) []podsync.State {
 					if lists.Add(1) > 50 {

@@ -105,31 +105,6 @@ func TestAPodIsNotReleasedWhileItRuns(t *testing.T) {
 	}
 }
 
-// ReleaseAfter gives the object up, and goes on stopping.
-func TestReleaseAfterReleasesIfWanted(t *testing.T) {
-	bubble(t, podsynctest.Options{}, func(w *world) {
-		w.cfg.Policy.ReleaseAfter = time.Minute
-		w.run()
-		heal := w.backend.Inject(podsynctest.Fault{Op: podsync.OpStop, Err: errDown})
-		pod := w.bind(newPod("a"))
-		w.kubectlDelete("a", 5)
-		pass(64 * time.Second)
-		w.expectPhase("a", corev1.PodRunning)
-		pass(2 * time.Second)
-		w.expectGone("a")
-		next := w.bind(newPod("a"))
-		pass(time.Minute)
-		if !w.backend.Running(pod.UID) || w.backend.Running(next.UID) {
-			t.Error("the next pod of the name starts beside the old one")
-		}
-		heal()
-		pass(6 * time.Minute)
-		if w.backend.Running(pod.UID) || !w.backend.Running(next.UID) {
-			t.Error("the old pod was not stopped")
-		}
-	})
-}
-
 // A write that failed for longer than the retries lasted was forgotten.
 func TestOutageLongerThanAnyRetries(t *testing.T) {
 	bubble(t, podsynctest.Options{}, func(w *world) {

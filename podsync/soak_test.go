@@ -132,7 +132,7 @@ func soak(t *testing.T, seed uint64) {
 	s.wrap = wrap
 	s.cfg.Policy.Lost = pick(r, podsync.LostByRestartPolicy, podsync.LostFail, podsync.LostRestart)
 	s.cfg.PendingAfter = pick(r, 0, -1, time.Minute)
-	s.cfg.StatusWriters = pick(r, 0, 1)
+	s.writers = pick(r, 0, 1)
 	s.cfg.MaxCalls = pick(r, 0, 2)
 	if r.IntN(2) == 0 {
 		s.gated()

@@ -31,7 +31,7 @@ const fieldManager = "kubewright-podsync"
 // when to call startWrite again.
 func (c *Controller) startWrite(t *podState, now instant, waited bool) (wake instant) {
 	s, urgent := t.decideWrite(&c.rules, now)
-	if s.op == "" || c.draining && (!t.over() || t.api.notFoundAt > 0 || c.apiCtx.Err() != nil) {
+	if s.op == "" || c.draining && (!t.stopped() || t.api.notFoundAt > 0 || c.apiCtx.Err() != nil) {
 		return s.wake
 	}
 	if !c.mayAct(t) {
@@ -54,7 +54,7 @@ func (c *Controller) startWrite(t *podState, now instant, waited bool) (wake ins
 	}
 	minimal, pinned := t.write.minimal, t.pinned()
 	call := t.writeStarted(now, s.op)
-	ctx, cancel := context.WithTimeout(c.apiCtx, c.cfg.CallTimeout)
+	ctx, cancel := context.WithTimeout(c.apiCtx, callTimeout)
 	call.cancel = cancel
 	c.running[laneAPI]++
 	node := c.nodeOf(t)
@@ -90,7 +90,7 @@ func (c *Controller) writeGated(t *podState, node string, err error) {
 	t.write.inflight = nil
 	c.running[laneAPI]--
 	if c.apiCtx.Err() == nil {
-		c.shutGate(c.apiCtx, node, err)
+		c.closeGate(c.apiCtx, node, err)
 	}
 	c.markDirty(t)
 	wake(c.kick)
@@ -382,14 +382,14 @@ func (c *Controller) finishWrite(t *podState, call *call, err error, apply func(
 }
 
 // retryWrites ends the backoff of every pod of the namespace, or of all if it is
-// empty: at most once each RetryMin, because each pod that recovers asks for it.
+// empty: at most once each second, because each pod that recovers asks for it.
 func (c *Controller) retryWrites(namespace string) {
 	now := c.now()
-	if at, ok := c.retried[namespace]; ok && now-at < c.cfg.RetryMin {
+	if at, ok := c.retried[namespace]; ok && now-at < retryMin {
 		return
 	}
 	for other, at := range c.retried {
-		if now-at >= c.cfg.RetryMin {
+		if now-at >= retryMin {
 			delete(c.retried, other)
 		}
 	}

@@ -48,6 +48,7 @@ type world struct {
 	c        *podsync.Controller
 	cfg      podsync.Config
 	wrap     func(*podsynctest.Provider) podsync.Provider
+	writers  int         // the number of concurrent API requests; 0: the default
 	admin    bool        // the controller has an administrator's credentials
 	logger   klog.Logger // zero: prints nothing
 
@@ -147,6 +148,9 @@ func (w *world) start() {
 		w.t.Fatal(err)
 	}
 	w.c = c
+	if w.writers > 0 {
+		c.LimitWrites(w.writers)
+	}
 	ctx, cancel := context.WithCancel(klog.NewContext(w.t.Context(), w.logger))
 	w.cancel, w.done = cancel, make(chan struct{})
 	go func() {

@@ -193,7 +193,7 @@ type gated struct {
 
 func (p gated) Evict(ref podsync.Ref, e podsync.Eviction) error {
 	if time.Now().Before(p.until) {
-		return podsync.ErrGateShut
+		return podsync.ErrGateClosed
 	}
 	return p.podsToEnd.Evict(ref, e)
 }

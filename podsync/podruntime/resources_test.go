@@ -568,7 +568,7 @@ func TestAPodAboveTheSizeLimitOfAVolumeIsEvicted(t *testing.T) {
 		time.Sleep(61 * time.Second)
 		e.expect(w)
 		w.fill(pod, 1<<21)
-		e.answer(podsync.ErrGateShut)
+		e.answer(podsync.ErrGateClosed)
 		time.Sleep(10 * time.Second)
 		e.answer(nil)
 		e.expect(w)

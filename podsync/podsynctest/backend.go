@@ -37,9 +37,6 @@ type Options struct {
 	// HidesNode leaves State.NodeName empty, as backends do that keep no more
 	// than UIDs.
 	HidesNode bool
-	// AllowOverlap says that two pods of one name may run at once, as with
-	// podsync's Policy.Overlap. Default: that is a violation.
-	AllowOverlap bool
 }
 
 // A Backend runs pods in memory. Make it with NewBackend.

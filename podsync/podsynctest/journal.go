@@ -70,7 +70,7 @@ func (b *Backend) begin(p *Provider, c Call) *Call {
 			b.violate("%s of %v after Stop", c.Op, c.Ref)
 		}
 		r.started = true
-		if c.Op == podsync.OpStart && !b.opts.AllowOverlap {
+		if c.Op == podsync.OpStart {
 			b.judgeName(c.Ref)
 		}
 	case podsync.OpStop:
