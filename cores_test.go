@@ -17,6 +17,7 @@ import (
 var cores = []string{
 	"resourceslice/claimstore/internal/journal",
 	"lease/internal/plan",
+	"resourceslice/internal/pool",
 }
 
 // pureImports are what a core may import in addition to types of the API,

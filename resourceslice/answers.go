@@ -17,6 +17,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/klog/v2"
+
+	core "github.com/kubewright/kubewright/resourceslice/internal/pool"
 )
 
 // compare records the differences between a slice as sent and as stored. The API
@@ -145,7 +147,7 @@ func (j *job) refuse(page *page, err error) result {
 	}
 	if len(bad) == 0 {
 		j.permanent(invalid)
-		return waitFor(retryFaults, faulty)
+		return waitFor(retryFaults, core.Stuck)
 	}
 	instead, err := j.liveItems(bad)
 	if err != nil {

@@ -23,8 +23,6 @@ import (
 const (
 	// DefaultMinInterval is the least time between two publishes of a pool.
 	DefaultMinInterval = time.Second
-	// DefaultRepairDelay is the time before another writer's change is undone.
-	DefaultRepairDelay = time.Second
 	// DefaultConcurrency is the largest number of writes under way at once.
 	DefaultConcurrency = 8
 	// DefaultCallTimeout is the deadline of one API call.
@@ -77,10 +75,6 @@ type Config struct {
 	// published together. A Set that removes a device, or adds a taint with the
 	// effect NoSchedule or NoExecute, does not wait. Default: DefaultMinInterval.
 	MinInterval time.Duration
-	// RepairDelay is the time before another writer's change is undone. It
-	// doubles, up to five minutes, while the other writer continues. Default:
-	// DefaultRepairDelay.
-	RepairDelay time.Duration
 	// HoldEmpty delays a Set without devices for a pool that has devices on the
 	// API server, because a driver that starts too early at boot finds none.
 	// Default: 0, no delay.
@@ -148,7 +142,6 @@ func (cfg *Config) complete() error {
 		lifecycle.CheckNodeName("NodeName", cfg.NodeName),
 		metav1validation.ValidateLabels(cfg.Labels, field.NewPath("Labels")),
 		lifecycle.DefaultDuration("MinInterval", &cfg.MinInterval, DefaultMinInterval, time.Millisecond),
-		lifecycle.DefaultDuration("RepairDelay", &cfg.RepairDelay, DefaultRepairDelay, time.Millisecond),
 		lifecycle.DefaultDuration("HoldEmpty", &cfg.HoldEmpty, 0, 0),
 		lifecycle.DefaultInt("Concurrency", &cfg.Concurrency, DefaultConcurrency, 1),
 		lifecycle.DefaultDuration("CallTimeout", &cfg.CallTimeout, DefaultCallTimeout, time.Millisecond),

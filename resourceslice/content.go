@@ -12,6 +12,8 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+
+	core "github.com/kubewright/kubewright/resourceslice/internal/pool"
 )
 
 // item is a device or a counter set. Items are immutable.
@@ -338,6 +340,11 @@ func (f *hasher) record(s *resourcev1.ResourceSlice) *record {
 	}
 	slices.SortStableFunc(r.items, byName)
 	return r
+}
+
+// writer returns the instance that wrote the slice, or the zero value if that is unknown.
+func (r *record) writer() core.Instance {
+	return core.ParseInstance(r.Annotations[instanceAnnotation])
 }
 
 // has reports whether the slice has counter sets, or devices.

@@ -22,6 +22,7 @@ import (
 
 	"github.com/kubewright/kubewright/internal/lifecycle"
 	"github.com/kubewright/kubewright/internal/report"
+	core "github.com/kubewright/kubewright/resourceslice/internal/pool"
 	"github.com/kubewright/kubewright/resourceslice/internal/validation"
 	"github.com/kubewright/kubewright/resourceslice/internal/versions"
 )
@@ -34,7 +35,8 @@ const fieldManagerPrefix = "kubewright-"
 // by any number of goroutines; only Run, Wait and Withdraw block.
 type Controller struct {
 	cfg      Config
-	self     instance
+	self     core.Instance
+	checked  func(error) // for tests: called with the Check of each pool's state
 	hasher   hasher
 	versions []versions.Version
 	once     lifecycle.Once
@@ -64,7 +66,7 @@ func New(cfg Config) (*Controller, error) {
 	}
 	return &Controller{
 		cfg:      cfg,
-		self:     instance{manager: fieldManagerPrefix + cfg.Name, at: time.Now().UnixMilli(), id: fmt.Sprintf("%08x", rand.Uint32())},
+		self:     core.Instance{Manager: fieldManagerPrefix + cfg.Name, At: time.Now().UnixMilli(), ID: fmt.Sprintf("%08x", rand.Uint32())},
 		hasher:   newHasher(),
 		versions: versions.All(cfg.Client.ResourceV1(), cfg.Client.ResourceV1beta2(), fieldManagerPrefix+cfg.Name),
 		ready:    lifecycle.NewReady(cfg.Name),
@@ -201,7 +203,7 @@ func (c *Controller) claim(rec *record, owner *metav1.OwnerReference, managed bo
 		return false // perhaps with this slice
 	case p == nil || p.isGone():
 		klog.FromContext(c.outlives).Info("Removing a pool that the driver no longer has", "driver", rec.id.Driver, "pool", rec.id.Name)
-		p = newPool(rec.id, c.self)
+		p = newPool(rec.id, core.New(c.self, c.cfg.MinInterval))
 		c.pools[rec.id] = p
 	case !isClusters || p.cluster:
 		return true
@@ -209,7 +211,7 @@ func (c *Controller) claim(rec *record, owner *metav1.OwnerReference, managed bo
 	p.cluster = p.cluster || isClusters
 	// A new revision, because a reconciliation that is under way has not seen
 	// the slices without a node, and must not count as the last word.
-	p.set(p.want, true)
+	c.set(p, p.want, true)
 	c.session.poke() // it may have to watch more
 	c.enqueue(rec.id, 0)
 	return true
@@ -252,19 +254,19 @@ func (c *Controller) Remove(id PoolID) error {
 func (c *Controller) want(id PoolID, d *desired, urgent bool) {
 	p := c.pools[id]
 	if p == nil {
-		p = newPool(id, c.self)
+		p = newPool(id, core.New(c.self, c.cfg.MinInterval))
 		c.pools[id] = p
 	} else if d == nil && p.want == nil {
 		return
 	}
-	p.set(d, urgent)
+	c.set(p, d, urgent)
 	if names := c.named[id.Driver]; names != nil {
 		names[id.Name] = d != nil
 	}
 	if (p.cluster || c.cfg.NodeName == "" || c.isOthers(id.Driver)) && c.session != nil {
 		c.session.poke() // it may have to watch more
 	}
-	c.enqueue(id, time.Until(p.next))
+	c.enqueue(id, p.wait())
 }
 
 // enqueue requeues a pool after a wait. c.mu must be held.
@@ -287,8 +289,8 @@ func (c *Controller) resendAll() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for id, p := range c.pools {
-		if p.resendAll = true; p.why == faulty {
-			p.next = time.Time{}
+		p.resendAll = true
+		if c.apply(p, core.Restarted{}); p.state.Phase() == core.Faulty || p.state.Phase() == core.Stuck {
 			c.enqueue(id, 0)
 		}
 	}
@@ -307,18 +309,10 @@ func (c *Controller) onForeign(rec *record, deleted bool) {
 		return
 	}
 	if rec.manager != "" {
-		p.conflict.manager = rec.manager
+		p.contender = rec.manager
 	}
-	if deleted {
-		p.siblings.missing(time.Now())
-	} else {
-		p.siblings.found(time.Now(), rec.writer(), true)
-	}
-	if p.why == yielding {
-		_, wait := p.siblings.next(time.Now())
-		p.next = time.Now().Add(wait)
-	}
-	c.enqueue(rec.id, time.Until(p.drifted(c.cfg.RepairDelay)))
+	c.apply(p, core.Foreign{Deleted: deleted, Writer: rec.writer()})
+	c.enqueue(rec.id, p.wait())
 }
 
 // Wait blocks until the API server has the pool as of the latest Set or Remove

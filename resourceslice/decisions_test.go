@@ -430,12 +430,12 @@ func TestTheEarliestFaultDecidesTheRetry(t *testing.T) {
 			1: {err: errRaces, at: first.Add(time.Minute)}, 2: {err: errRaces, at: first}, 3: {err: errRaces, at: first.Add(time.Hour)},
 			4: {at: first.Add(-time.Hour)}, // not a fault
 		}}
-		if due, ok := w.faultsDue(); !ok || !due.Equal(first.Add(retryFaults)) {
-			t.Fatalf("due %v, %v, want %v", due, ok, first.Add(retryFaults))
+		if due := w.faultsDue(); !due.Equal(first.Add(retryFaults)) {
+			t.Fatalf("due %v, want %v", due, first.Add(retryFaults))
 		}
 	}
 	w := work{answers: map[hash]*answer{4: {at: first}}}
-	if due, ok := w.faultsDue(); ok {
+	if due := w.faultsDue(); !due.IsZero() {
 		t.Errorf("due %v without a fault", due)
 	}
 }

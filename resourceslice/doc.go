@@ -43,7 +43,8 @@
 //     scheduler does not wake up for deletes.
 //   - After an error a publish continues at the failed write, and a restarted process
 //     continues too if it wants the same content. Slices are adopted under any name.
-//   - Another writer's change is undone, more and more rarely: see Config.RepairDelay.
+//   - Another writer's change is undone after a second, and more and more rarely, up to
+//     five minutes, if it comes again.
 //
 // The controller stores names and hashes in place of objects: 100,000 devices of
 // seven attributes take less than 40 MB. DESIGN.md has the details.

@@ -106,7 +106,7 @@ func (p *page) diff(d *desired, o *observed) change {
 			return restrictive
 		}
 		return edited
-	case !o.labels.Matches(labels.Set(p.rec.Labels)), p.rec.writer().asks && p.rec.writer().isSiblingOf(o.self), o.owner != nil && !p.rec.ownedBy(o.owner):
+	case !o.labels.Matches(labels.Set(p.rec.Labels)), p.rec.writer().Asks && p.rec.writer().IsSiblingOf(o.self), o.owner != nil && !p.rec.ownedBy(o.owner):
 		return relabelled
 	}
 	return unchanged

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -102,7 +103,7 @@ func TestAnotherOrderAloneIsNoChange(t *testing.T) {
 				r.Fatal(err)
 			}
 		})
-		r.settle(resourceslice.DefaultRepairDelay * 2)
+		r.settle(2 * time.Second)
 		r.expectOrder("repair", downwards(200))
 	})
 }

@@ -15,11 +15,16 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+
+	core "github.com/kubewright/kubewright/resourceslice/internal/pool"
 )
 
 // planAnnotation has the digest of the plan that wrote a slice, if the pool was
 // incomplete for the time of that plan. Another process resumes the same plan only.
 const planAnnotation = "resourceslice.kubewright.dev/plan"
+
+// instanceAnnotation has the instance that wrote a slice.
+const instanceAnnotation = "resourceslice.kubewright.dev/instance"
 
 // answer is the API server's answer about a content: it refused the content, or it
 // stored something else.
@@ -67,7 +72,7 @@ type observed struct {
 	// taken has names that slices of other pools have.
 	taken map[string]bool
 
-	self   instance
+	self   core.Instance
 	owner  *metav1.OwnerReference // nil: none
 	labels labels.ValidatedSetSelector
 }

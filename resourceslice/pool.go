@@ -4,6 +4,7 @@
 package resourceslice
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -12,6 +13,7 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 
 	"github.com/kubewright/kubewright/internal/report"
+	core "github.com/kubewright/kubewright/resourceslice/internal/pool"
 )
 
 // PoolID identifies a pool: consumers of ResourceSlices distinguish pools by
@@ -96,33 +98,15 @@ type Status struct {
 	Since time.Time
 }
 
-// reason says why a pool waits until pool.next.
-type reason string
-
-const (
-	idle      reason = ""          // it is published
-	spacing   reason = "spacing"   // MinInterval since the last publish
-	drift     reason = "drift"     // RepairDelay since another writer's change
-	holding   reason = "holding"   // HoldEmpty, or lateWrites before a removal is over
-	failing   reason = "failing"   // backoff after an error
-	forbidden reason = "forbidden" // forbiddenRetry after a 403
-	faulty    reason = "faulty"    // retryFaults after content was refused or dropped
-	yielding  reason = "yielding"  // a newer instance publishes the pool
-)
-
 // pool is all state of one pool.
 //
 // Its fields are guarded by Controller.mu, with one exception: only the worker
 // that reconciles the pool uses those of work, and the queue gives a pool to one
 // worker at a time. Writers of one worker run in parallel and lock for work too.
 //
-// Invariants:
+// Invariants, in addition to those of core.State:
 //   - want is nil and status.Published equals status.Revision: the pool is gone,
 //     and no slice of it is touched.
-//   - next is in the future: nothing is sent for the pool, except for what
-//     completes a half published pool when Run ends.
-//   - a Set or Remove that changes want moves next to the end of the spacing at
-//     most, whatever why was.
 //   - unanswered has a write: no plan is made until the API server has answered
 //     its repetition, or can't carry it out any longer.
 //   - half implies that status.Complete is false.
@@ -136,20 +120,9 @@ type pool struct {
 	changed chan struct{} // closed when the status changes
 	goneAt  time.Time
 
-	// next is the earliest time to reconcile, and why its reason. spaced is the
-	// end of MinInterval after the last publish.
-	next   time.Time
-	why    reason
-	spaced time.Time
-	// driftedAt is when another writer's change was noticed, zero for none.
-	driftedAt time.Time
-	conflict  struct {
-		repairs int
-		last    time.Time
-		manager string
-	}
-	resendAll bool // the API server may have changed: forget its answers
-	siblings  siblings
+	state     *core.State // when it is reconciled, and by which instance
+	contender string      // the field manager of another writer, if known
+	resendAll bool        // the API server may have changed: forget its answers
 
 	work work
 }
@@ -165,7 +138,6 @@ type work struct {
 	taken      map[string]bool
 	compacted  time.Time
 	wrote      time.Time // the last write
-	lostCreate time.Time // the last create without an answer
 
 	streak   report.Streak
 	reported map[string]bool // errors that were reported
@@ -176,8 +148,8 @@ type work struct {
 	window   time.Duration
 }
 
-func newPool(id PoolID, self instance) *pool {
-	return &pool{id: id, changed: make(chan struct{}), siblings: siblings{self: self}, work: work{
+func newPool(id PoolID, state *core.State) *pool {
+	return &pool{id: id, changed: make(chan struct{}), state: state, work: work{
 		answers: map[hash]*answer{}, unanswered: map[string]*request{}, taken: map[string]bool{}, reported: map[string]bool{},
 	}}
 }
@@ -185,51 +157,37 @@ func newPool(id PoolID, self instance) *pool {
 // half reports whether a generation is begun and not complete.
 func (p *pool) half() bool { return !p.work.windowAt.IsZero() }
 
-// published reports whether nothing is left to do.
-func (p *pool) published() bool { return p.status.Published == p.status.Revision }
-
 // local reports whether no slice without a node is wanted.
 func (p *pool) local() bool { return p.want == nil || p.want.nodeName != "" }
 
 // isGone reports whether the pool was removed.
-func (p *pool) isGone() bool { return p.want == nil && p.published() }
+func (p *pool) isGone() bool { return p.state.Gone() }
 
-// set makes d the desired pool, nil for none.
-func (p *pool) set(d *desired, urgent bool) {
+// set makes d the desired pool, nil for none. c.mu must be held.
+func (c *Controller) set(p *pool, d *desired, urgent bool) {
 	p.want, p.setAt = d, time.Now()
 	p.cluster = p.cluster || d != nil && d.nodeName == ""
-	if p.next, p.why = p.spaced, spacing; urgent {
-		p.next, p.spaced = time.Time{}, time.Time{} // nor do those that follow before the next publish
-	}
+	c.apply(p, core.Set{Remove: d == nil, Urgent: urgent})
 	p.update(func(s *Status) {
 		s.Revision++
 		s.Err = nil
 	})
 }
 
-// drifted records another writer's change and returns when to repair it.
-func (p *pool) drifted(repairDelay time.Duration) time.Time {
-	if p.driftedAt.IsZero() {
-		p.driftedAt = time.Now()
+// apply records a fact about a pool. c.mu must be held.
+func (c *Controller) apply(p *pool, e core.Event) {
+	if err := p.state.Apply(time.Now(), e); err != nil {
+		report.Tell(c.outlives, c.cfg.ErrorHandler, fmt.Errorf("%w: pool %s", err, p.id), "A step of a pool came at the wrong time")
 	}
-	due := p.driftedAt.Add(p.repairDelay(repairDelay))
-	if p.published() && (p.why == idle || p.why == faulty && due.Before(p.next)) {
-		p.next, p.why = due, drift
+	if c.checked != nil {
+		c.checked(p.state.Check())
 	}
-	return p.next
 }
 
-// repairDelay returns the time before another writer's change is undone: base,
-// doubled with each repair of a series, up to maxRepairDelay.
-func (p *pool) repairDelay(base time.Duration) time.Duration {
-	if time.Since(p.conflict.last) > contentionWindow+maxRepairDelay {
-		p.conflict.repairs = 0
-	}
-	delay := base
-	for n := contentionAfter; n <= p.conflict.repairs && delay < maxRepairDelay; n++ {
-		delay = min(2*delay, maxRepairDelay)
-	}
-	return delay
+// wait returns how long a pool must wait.
+func (p *pool) wait() time.Duration {
+	_, wait := p.state.Next(time.Now())
+	return wait
 }
 
 // update changes the status and wakes all Waits.
@@ -283,12 +241,12 @@ func (a *answer) confirm() bool {
 }
 
 // faultsDue returns when content has to be sent again that the API server
-// refused or dropped, or false if there is none.
-func (w *work) faultsDue() (due time.Time, ok bool) {
+// refused or dropped, zero if there is none.
+func (w *work) faultsDue() (due time.Time) {
 	for _, a := range w.answers {
-		if at := a.at.Add(retryFaults); a.err != nil && (!ok || at.Before(due)) {
-			due, ok = at, true
+		if at := a.at.Add(retryFaults); a.err != nil && (due.IsZero() || at.Before(due)) {
+			due = at
 		}
 	}
-	return due, ok
+	return due
 }

@@ -20,16 +20,11 @@ import (
 	"github.com/kubewright/kubewright/internal/apierr"
 	"github.com/kubewright/kubewright/internal/backoff"
 	"github.com/kubewright/kubewright/internal/report"
+	core "github.com/kubewright/kubewright/resourceslice/internal/pool"
 	"github.com/kubewright/kubewright/resourceslice/internal/versions"
 )
 
 const (
-	// contentionAfter is the number of repairs after which another writer is
-	// reported and repairs become rarer, unless a pause of contentionWindow and
-	// the longest delay was between them.
-	contentionAfter  = 3
-	contentionWindow = 5 * time.Minute
-	maxRepairDelay   = 5 * time.Minute
 	// forbiddenRetry is the time between two tries of a forbidden request.
 	forbiddenRetry = time.Minute
 	// retryFaults is the time between two tries of content that the API server refused
@@ -38,10 +33,6 @@ const (
 	// resendAge is the age of a fault at which an outage of the API server is a
 	// reason to try again.
 	resendAge = time.Minute
-	// lateWrites is the time after a lost answer in which the API server may still
-	// carry out the request: it gives up a minute after the request came, if its
-	// --request-timeout is the default.
-	lateWrites = time.Minute
 	// compactInterval is the least time between two compactions of a pool for
 	// no other reason.
 	compactInterval = time.Hour
@@ -74,7 +65,7 @@ type job struct {
 	setAt, driftedAt time.Time
 	cluster          bool
 
-	self   instance
+	self   core.Instance
 	owner  *metav1.OwnerReference
 	live   []*record          // newest generation first
 	times  map[string][]taint // live taints, by device
@@ -115,6 +106,9 @@ func (c *Controller) reconcile(ctx context.Context, id PoolID) {
 		// Run ends and the pool is half published: there is no later.
 		select {
 		case <-time.After(wait):
+			c.mu.Lock()
+			c.apply(j.p, core.Begin{})
+			c.mu.Unlock()
 		case <-c.outlives.Done():
 			return
 		}
@@ -132,24 +126,24 @@ func (c *Controller) begin(ctx context.Context, id PoolID) *job {
 	if c.session.gone.Load() && ctx.Err() == nil {
 		return nil // the next session requeues all pools
 	}
-	if wait := max(time.Until(p.next), time.Until(c.paused)); wait > 0 && ctx.Err() == nil {
+	if wait := max(p.wait(), time.Until(c.paused)); wait > 0 && ctx.Err() == nil {
 		c.enqueue(id, wait)
 		return nil
 	}
-	p.next, p.why = time.Time{}, idle
 	if p.resendAll {
 		p.work.forget(resendAge)
 	}
 	p.resendAll = false
 	p.work.forget(retryFaults)
 	if p.work.revision != p.status.Revision {
-		p.work.revision, p.spaced = p.status.Revision, time.Now().Add(c.cfg.MinInterval)
+		p.work.revision = p.status.Revision
 		p.work.begin(p.want)
 	}
+	c.apply(p, core.Begin{})
 	return &job{
 		c: c, s: c.session, p: p, w: &p.work, ctx: ctx,
 		logger: klog.LoggerWithValues(klog.FromContext(ctx), "driver", id.Driver, "pool", id.Name),
-		want:   p.want, status: p.status, setAt: p.setAt, driftedAt: p.driftedAt, cluster: p.cluster,
+		want:   p.want, status: p.status, setAt: p.setAt, driftedAt: p.state.Drifted(), cluster: p.cluster,
 	}
 }
 
@@ -202,7 +196,7 @@ func (j *job) plan() (*plan, result) {
 	}
 	if wait := time.Until(j.setAt.Add(j.c.cfg.HoldEmpty)); wait > 0 && len(j.want.devices) == 0 &&
 		slices.ContainsFunc(j.live, func(rec *record) bool { return rec.has(false) }) {
-		return nil, waitFor(wait, holding)
+		return nil, waitFor(wait, core.Holding)
 	}
 	if err := j.askOwner(); err != nil {
 		return nil, failureOf(err)
@@ -214,7 +208,7 @@ func (j *job) plan() (*plan, result) {
 			other := rec.otherOwner(j.owner)
 			name := strings.ToLower(other.Kind) + " " + other.Name
 			j.report("contended by "+name, &ContendedError{Pool: j.p.id, Manager: name}, "The pool belongs to another owner")
-			return nil, waitFor(forbiddenRetry, forbidden)
+			return nil, waitFor(forbiddenRetry, core.Forbidden)
 		}
 	}
 	if r := j.yield(); r.verdict != stored {
@@ -236,8 +230,8 @@ func (j *job) planRemoval() (*plan, result) {
 		}
 		j.live = slices.DeleteFunc(j.live, j.isForeign)
 	}
-	if len(j.live) == 0 && time.Since(j.w.lostCreate) < lateWrites {
-		return nil, waitFor(time.Second, holding) // the first attempt may still be carried out
+	if len(j.live) == 0 && j.lostCreate() {
+		return nil, waitFor(time.Second, core.Holding) // the first attempt may still be carried out
 	}
 	if r := j.yield(); r.verdict != stored {
 		return &plan{outcome: removal}, result{} // the slices are the newer instance's
@@ -245,48 +239,52 @@ func (j *job) planRemoval() (*plan, result) {
 	return planRemoval(j.live), result{}
 }
 
+func (j *job) lostCreate() bool {
+	j.c.mu.Lock()
+	defer j.c.mu.Unlock()
+	return j.p.state.LostCreate(time.Now())
+}
+
 // yield returns a wait if a newer instance of the program publishes the pool.
 func (j *job) yield() result {
-	now := time.Now()
 	j.c.mu.Lock()
-	s := &j.p.siblings
-	was := s.yields()
+	was := j.p.state.Above()
 	for _, rec := range j.live {
-		s.found(now, rec.writer(), false)
+		j.c.apply(j.p, core.Found{Writer: rec.writer()})
 	}
-	do, wait := s.next(now)
-	if do == takesOver {
-		s.takeOver()
+	do, wait := j.p.state.Turn(time.Now())
+	if do == core.TakeOver {
+		j.c.apply(j.p, core.TookOver{})
 	}
-	above := s.above
-	j.self = s.self
+	above := j.p.state.Above()
+	j.self = j.p.state.Self()
 	j.c.mu.Unlock()
 	switch {
-	case do == publishes:
+	case do == core.Publish:
 		return result{}
-	case do == takesOver:
+	case do == core.TakeOver:
 		j.logger.Info("Publishing the pool again: the newer instance is silent", "instance", above)
 		return result{}
-	case !was:
+	case was != above:
 		j.logger.Info("Leaving the pool to a newer instance", "instance", above)
-	case do == asks && j.want != nil:
+	case do == core.Ask && j.want != nil:
 		if err := j.ask(above); err != nil {
 			return failureOf(err)
 		}
-		wait = replyTime
+		wait = core.ReplyTime
 	}
 	j.closeWindow()
 	j.c.mu.Lock()
 	defer j.c.mu.Unlock()
 	if e, ok := j.p.status.Err.(*ContendedError); !ok || !e.Newer { //nolint:errorlint // an own error
-		j.p.update(func(s *Status) { s.Err = &ContendedError{Pool: j.p.id, Manager: above.manager, Newer: true} })
+		j.p.update(func(s *Status) { s.Err = &ContendedError{Pool: j.p.id, Manager: above.Manager, Newer: true} })
 	}
-	return waitFor(wait, yielding)
+	return waitFor(wait, core.Yielding)
 }
 
 // ask writes a slice of the newer instance, unchanged except for the annotation that makes
 // a living one write it again. If no slice is left, a living one creates them.
-func (j *job) ask(above instance) error {
+func (j *job) ask(above core.Instance) error {
 	at := slices.IndexFunc(j.live, func(rec *record) bool { return rec.writer() == above })
 	if at >= 0 {
 		slice, err := j.get(j.live[at].Name)
@@ -294,7 +292,7 @@ func (j *job) ask(above instance) error {
 			return err
 		}
 		self := j.self
-		self.asks = true
+		self.Asks = true
 		metav1.SetMetaDataAnnotation(&slice.ObjectMeta, instanceAnnotation, self.String())
 		req := &request{slice: slice, verb: "update", name: slice.Name}
 		err = j.call(req, func(ctx context.Context) (err error) {
@@ -308,7 +306,7 @@ func (j *job) ask(above instance) error {
 	}
 	j.c.mu.Lock()
 	defer j.c.mu.Unlock()
-	j.p.siblings.asked(time.Now())
+	j.c.apply(j.p, core.Asked{})
 	return nil
 }
 
@@ -332,14 +330,12 @@ func (j *job) askOwner() error {
 func (j *job) retry(r result) time.Duration {
 	wait, why := r.after, r.why
 	if r.err != nil {
-		wait, why = max(wait, j.failed(r.err)), failing
+		wait, why = max(wait, j.failed(r.err)), core.Failing
 	}
 	j.c.mu.Lock()
 	defer j.c.mu.Unlock()
-	if j.p.status.Revision == j.status.Revision { // else Set has scheduled it
-		j.p.next, j.p.why = time.Now().Add(wait), why
-	}
-	j.c.enqueue(j.p.id, time.Until(j.p.next))
+	j.c.apply(j.p, core.Delay{Revision: j.status.Revision, Wait: wait, Phase: why})
+	j.c.enqueue(j.p.id, j.p.wait())
 	return wait
 }
 
@@ -389,13 +385,11 @@ func (j *job) noteRepair(p *plan) {
 	}
 	j.repair = true
 	j.c.mu.Lock()
-	conflict := &j.p.conflict
-	conflict.repairs++
-	conflict.last = time.Now()
-	e := &ContendedError{Pool: j.p.id, Manager: conflict.manager, Repairs: conflict.repairs, Next: j.p.repairDelay(j.c.cfg.RepairDelay)}
+	j.c.apply(j.p, core.Repair{})
+	e := &ContendedError{Pool: j.p.id, Manager: j.p.contender, Repairs: j.p.state.Repairs(), Next: j.p.state.RepairDelay(time.Now())}
 	j.c.mu.Unlock()
 	j.logger.V(2).Info("Repairing what another writer changed", "manager", e.Manager, "repairs", e.Repairs)
-	if e.Repairs == contentionAfter {
+	if e.Repairs == core.ContentionAfter {
 		j.report("contended by "+e.Manager, e, "Another writer keeps changing the pool")
 	}
 }
@@ -430,12 +424,8 @@ func (j *job) finish(done *Published) {
 	j.c.mu.Lock()
 	defer j.c.mu.Unlock()
 	p := j.p
-	p.siblings.settled = true
 	if j.w.problem == nil {
 		clear(j.w.reported)
-	}
-	if p.driftedAt.Equal(j.driftedAt) {
-		p.driftedAt = time.Time{}
 	}
 	p.update(func(s *Status) {
 		s.Published, s.Generation, s.Slices, s.Devices, s.Complete = done.Revision, done.Generation, done.Slices, done.Devices, true
@@ -443,7 +433,12 @@ func (j *job) finish(done *Published) {
 			s.Err = j.w.problem
 		}
 	})
-	if !p.published() {
+	var fault time.Time
+	if j.want != nil {
+		fault = j.w.faultsDue()
+	}
+	j.c.apply(p, core.Published{Revision: done.Revision, Fault: fault})
+	if !p.state.IsPublished() {
 		return // Set has scheduled it
 	}
 	if p.cluster && p.local() && !slices.ContainsFunc(j.live, func(rec *record) bool { return rec.nodeName == "" }) {
@@ -455,14 +450,8 @@ func (j *job) finish(done *Published) {
 		j.s.poke()
 		return
 	}
-	if due, ok := j.w.faultsDue(); ok {
-		p.next, p.why = due, faulty
-	}
-	if !p.driftedAt.IsZero() {
-		p.drifted(j.c.cfg.RepairDelay)
-	}
-	if p.why != idle {
-		j.c.enqueue(p.id, time.Until(p.next))
+	if p.state.Phase() != core.Idle {
+		j.c.enqueue(p.id, p.wait())
 	}
 }
 

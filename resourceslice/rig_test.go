@@ -109,6 +109,11 @@ func (r *rig) start(change ...func(*resourceslice.Config)) {
 }
 
 func (r *rig) run(c *resourceslice.Controller) {
+	resourceslice.OnCheck(c, func(err error) {
+		if err != nil {
+			r.Error(err)
+		}
+	})
 	ctx, cancel := context.WithCancel(r.Context())
 	r.c, r.stop, r.done = c, cancel, make(chan error, 1)
 	go func() { r.done <- c.Run(ctx) }()

@@ -24,6 +24,7 @@ import (
 	"github.com/kubewright/kubewright/internal/backoff"
 	"github.com/kubewright/kubewright/internal/callback"
 	"github.com/kubewright/kubewright/internal/report"
+	core "github.com/kubewright/kubewright/resourceslice/internal/pool"
 	"github.com/kubewright/kubewright/resourceslice/internal/versions"
 )
 
@@ -212,9 +213,7 @@ func (s *session) synced() {
 	klog.FromContext(s.ctx).V(2).Info("Watching ResourceSlices", "version", s.version.Name)
 	s.c.mu.Lock()
 	for id, p := range s.c.pools {
-		if p.why == faulty {
-			p.next = time.Time{} // another client may have changed its slices since the last session
-		}
+		s.c.apply(p, core.Restarted{}) // another client may have changed its slices since the last session
 		s.c.enqueue(id, 0)
 	}
 	s.c.mu.Unlock()

@@ -16,13 +16,18 @@ import (
 
 	"github.com/kubewright/kubewright/internal/statuserr"
 	"github.com/kubewright/kubewright/internal/testlog"
+	core "github.com/kubewright/kubewright/resourceslice/internal/pool"
 )
 
 // newWatching makes a session whose watch has just started, and a pool whose content
 // the API server refused.
 func newWatching(t *testing.T) (*session, *mirror, *pool) {
-	p := newPool(testID, instance{})
-	p.why, p.next = faulty, time.Now().Add(retryFaults)
+	p := newPool(testID, core.New(core.Instance{}, 0))
+	for _, e := range []core.Event{core.Set{}, core.Begin{}, core.Published{Revision: 1, Fault: time.Now().Add(2 * retryFaults)}} {
+		if err := p.state.Apply(time.Now(), e); err != nil {
+			t.Fatal(err)
+		}
+	}
 	c := &Controller{pools: map[PoolID]*pool{testID: p}}
 	c.cfg.ErrorHandler = func(context.Context, error, string) {}
 	s := &session{c: c, ctx: testlog.New(t).Context(), wake: make(chan struct{}, 1)}
@@ -60,10 +65,10 @@ func TestContentIsSentAgainIfTheWatchEndedByAnOutage(t *testing.T) {
 				if p.resendAll || !s.trusts(byTaint) {
 					t.Error("the answers are forgotten before the API server is there")
 				}
-				due := p.next
+				due := time.Now().Add(p.wait())
 				s.failed(m, nil)
-				if p.resendAll != tc.outage || s.trusts(byTaint) == tc.outage || p.next.Equal(due) == tc.outage {
-					t.Errorf("resend %v, at %v, trust %v after the start, want an outage: %v", p.resendAll, p.next, s.trusts(byTaint), tc.outage)
+				if p.resendAll != tc.outage || s.trusts(byTaint) == tc.outage || time.Now().Add(p.wait()).Equal(due) == tc.outage {
+					t.Errorf("resend %v, at %v, trust %v after the start, want an outage: %v", p.resendAll, p.wait(), s.trusts(byTaint), tc.outage)
 				}
 
 				p.resendAll = false
@@ -135,7 +140,7 @@ func TestOnlyAWatchByPoolFindsOutThatPoolsCantBeSelected(t *testing.T) {
 // that can be listed, and has slices.
 func TestAForbiddenScopeIsLeftOutForItsPoolsOnly(t *testing.T) {
 	s, _, p := newWatching(t)
-	other := newPool(PoolID{testID.Driver, "other"}, instance{})
+	other := newPool(PoolID{testID.Driver, "other"}, core.New(core.Instance{}, 0))
 	s.c.pools[other.id] = other
 	p.cluster, other.cluster = true, true
 	s.failed(&mirror{s: s, scope: scope{driver: testID.Driver, pool: testID.Name}}, statuserr.Forbidden("resourceslices", "", "no"))

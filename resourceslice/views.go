@@ -18,6 +18,7 @@ import (
 
 	"github.com/kubewright/kubewright/internal/backoff"
 	"github.com/kubewright/kubewright/internal/listwatch"
+	core "github.com/kubewright/kubewright/resourceslice/internal/pool"
 )
 
 // listTimeout is the deadline of a list, which may be long.
@@ -285,7 +286,7 @@ func (m *mirror) Replace(list []any, at string) error {
 	for name, e := range c.view.slices {
 		there, ahead := listed[e.rec.UID] != nil, newer(e.rec.ResourceVersion, at)
 		// No API server is so far behind with its first list.
-		backup := restored || initial && ahead && time.Since(e.at) >= lateWrites
+		backup := restored || initial && ahead && time.Since(e.at) >= core.LateWrites
 		if !m.scope.covers(e.rec) || !backup && (there || ahead) {
 			continue
 		}

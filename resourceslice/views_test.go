@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kubewright/kubewright/internal/lifecycle"
+	core "github.com/kubewright/kubewright/resourceslice/internal/pool"
 )
 
 // written makes a record of a slice.
@@ -31,7 +32,7 @@ type watched struct {
 func newWatched(t *testing.T) *watched {
 	c := &Controller{pools: map[PoolID]*pool{}, ready: lifecycle.NewReady("test"), view: view{slices: map[string]*entry{}}}
 	c.view.begin(false)
-	w := &watched{t: t, m: &mirror{s: &session{c: c, ctx: t.Context()}}, v: &c.view, p: newPool(testID, instance{})}
+	w := &watched{t: t, m: &mirror{s: &session{c: c, ctx: t.Context()}}, v: &c.view, p: newPool(testID, core.New(core.Instance{}, 0))}
 	w.p.want = &desired{}
 	c.pools[testID], c.view.mirrors[w.m.scope] = w.p, w.m
 	return w
@@ -78,10 +79,10 @@ func (w *watched) expect(foreign bool, want ...string) {
 	if !ok || !slices.Equal(got, want) {
 		w.t.Errorf("slices %v, %v, want %v", got, ok, want)
 	}
-	if drifted := !w.p.driftedAt.IsZero(); drifted != foreign {
+	if drifted := !w.p.state.Drifted().IsZero(); drifted != foreign {
 		w.t.Errorf("another client's change was noticed: %v, want %v", drifted, foreign)
 	}
-	w.p.driftedAt = time.Time{}
+	w.p.state = core.New(core.Instance{}, 0)
 }
 
 func TestTheViewHasTheNewestVersion(t *testing.T) {
@@ -264,10 +265,10 @@ func TestANewSessionForgetsAnOldEntryThatIsNewerThanItsList(t *testing.T) {
 		list []*record
 		want []string
 	}{
-		{"an own write", lateWrites - time.Second, []*record{written("a", "1", "5")}, []string{"a/1/12"}},
-		{"an own create", lateWrites - time.Second, nil, []string{"a/1/12"}},
-		{"an older version is listed", lateWrites, []*record{written("a", "1", "5")}, []string{"a/1/5"}},
-		{"the slice is not listed", lateWrites, nil, nil},
+		{"an own write", core.LateWrites - time.Second, []*record{written("a", "1", "5")}, []string{"a/1/12"}},
+		{"an own create", core.LateWrites - time.Second, nil, []string{"a/1/12"}},
+		{"an older version is listed", core.LateWrites, []*record{written("a", "1", "5")}, []string{"a/1/5"}},
+		{"the slice is not listed", core.LateWrites, nil, nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -278,7 +279,7 @@ func TestANewSessionForgetsAnOldEntryThatIsNewerThanItsList(t *testing.T) {
 						w.v.begin(true)
 						w.v.mirrors[w.m.scope] = w.m
 						w.changed(written("a", "1", "12"))
-						w.p.driftedAt = time.Time{}
+						w.p.state = core.New(core.Instance{}, 0)
 					}
 					w.v.begin(false)
 					time.Sleep(tc.age)

@@ -19,6 +19,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/kubewright/kubewright/internal/apierr"
+	core "github.com/kubewright/kubewright/resourceslice/internal/pool"
 	"github.com/kubewright/kubewright/resourceslice/internal/versions"
 )
 
@@ -50,10 +51,10 @@ type result struct {
 	verdict verdict
 	err     error         // of a failure
 	after   time.Duration // the least wait
-	why     reason        // of waiting
+	why     core.Phase    // of waiting
 }
 
-func waitFor(after time.Duration, why reason) result {
+func waitFor(after time.Duration, why core.Phase) result {
 	return result{verdict: waiting, after: after, why: why}
 }
 
@@ -70,14 +71,8 @@ type request struct {
 	verb   string
 	name   string // of the slice
 
-	revision int64     // of the pool when it was planned; 0 after the last repetition
-	since    time.Time // when an answer was lost the first time
-	lost     time.Time // when an answer was lost the last time
+	revision int64 // of the pool when it was planned
 }
-
-// isOver reports whether the answer was lost so long ago that the API server can't
-// carry out the request any longer.
-func (req *request) isOver() bool { return !req.lost.IsZero() && time.Since(req.lost) >= lateWrites }
 
 // execute writes a plan, phase by phase. The facts about written slices are
 // known when it returns, so the next plan goes on from there.
@@ -190,21 +185,23 @@ func (j *job) write(p *plan, page *page, dryRun bool) result {
 // has answered each. A success or a conflict excludes that the first attempt is
 // carried out later: an update carries a resource version, a create a name, and a
 // delete a UID. A refusal excludes nothing, because a webhook may have let the first
-// attempt pass, so it counts only after lateWrites. If Set has changed the pool and the
-// answers have been lost for that time, the write is sent once more: the API server may
-// fail because of its content. A plan never has to assume anything.
+// attempt pass, so it counts only after core.LateWrites. A plan never has to assume
+// anything.
 func (j *job) repeat() result {
 	return parallel(j, slices.Collect(maps.Values(j.w.unanswered)), false, func(req *request) result {
-		switch {
-		case req.revision == j.status.Revision || time.Since(req.since) < lateWrites:
-			return j.send(req)
-		case req.revision != 0:
-			req.revision = 0
-			return j.send(req)
-		case !req.isOver():
-			return waitFor(time.Until(req.lost.Add(lateWrites)), failing)
+		j.c.mu.Lock()
+		do, wait := j.p.state.Repeat(time.Now(), req.name)
+		if do == core.SendLast {
+			j.c.apply(j.p, core.LastTry{Name: req.name})
 		}
-		return j.abandon(req)
+		j.c.mu.Unlock()
+		switch do {
+		case core.Await:
+			return waitFor(wait, core.Failing)
+		case core.Abandon:
+			return j.abandon(req)
+		}
+		return j.send(req)
 	})
 }
 
@@ -223,6 +220,7 @@ func (j *job) abandon(req *request) result {
 	j.c.mu.Lock()
 	defer j.c.mu.Unlock()
 	delete(j.w.unanswered, req.name)
+	j.c.apply(j.p, core.Answered{Name: req.name})
 	return result{verdict: outdated}
 }
 
@@ -286,7 +284,7 @@ func (j *job) build(p *plan, page *page) (*resourcev1.ResourceSlice, error) {
 		page.rec.DeepCopyInto(&slice.ObjectMeta)
 	}
 	slice.Labels = labels.Merge(slice.Labels, j.c.cfg.Labels)
-	if j.self.id != "" {
+	if j.self.ID != "" {
 		metav1.SetMetaDataAnnotation(&slice.ObjectMeta, instanceAnnotation, j.self.String())
 	}
 	if p.digest != "" {
@@ -363,6 +361,9 @@ func (j *job) send(req *request) (r result) {
 	if req.slice == nil {
 		j.c.view.mark(req.rec, true) // its event may come before the answer
 	}
+	j.c.mu.Lock()
+	lost := j.p.state.Lost(req.name)
+	j.c.mu.Unlock()
 	var got *resourcev1.ResourceSlice
 	err := j.patiently(func() error {
 		return j.call(req, func(ctx context.Context) (err error) {
@@ -385,12 +386,12 @@ func (j *job) send(req *request) (r result) {
 	case req.dryRun && apierrors.IsBadRequest(err):
 		r.verdict = unasked
 	case err == nil:
-	case apierr.Classify(err) == apierr.Invalid && req.lost.IsZero() && req.slice != nil:
+	case apierr.Classify(err) == apierr.Invalid && !lost && req.slice != nil:
 		r = j.refuse(req.page, err)
-	case req.isOver() && (apierr.Classify(err) == apierr.Invalid || apierr.Classify(err) == apierr.Forbidden):
+	case j.isOver(req) && (apierr.Classify(err) == apierr.Invalid || apierr.Classify(err) == apierr.Forbidden):
 		r = j.abandon(req) // only a plan of now may be refused
 	default:
-		r = j.judge(req, err)
+		r = j.judge(req, err, lost)
 	}
 	if req.dryRun {
 		return r
@@ -400,14 +401,10 @@ func (j *job) send(req *request) (r result) {
 	switch {
 	case r.verdict < waiting:
 		delete(j.w.unanswered, req.name)
+		j.c.apply(j.p, core.Answered{Name: req.name})
 	case apierr.MayHaveCommitted(err):
-		j.w.unanswered[req.name], req.lost = req, time.Now()
-		if req.since.IsZero() {
-			req.since = req.lost
-		}
-		if req.rec == nil {
-			j.w.lostCreate = req.lost
-		}
+		j.w.unanswered[req.name] = req
+		j.c.apply(j.p, core.LostAnswer{Name: req.name, Create: req.rec == nil, Revision: req.revision})
 	}
 	isOpen := j.w.unanswered[req.name] != nil
 	j.c.mu.Unlock()
@@ -415,6 +412,14 @@ func (j *job) send(req *request) (r result) {
 		j.c.view.mark(req.rec, false)
 	}
 	return r
+}
+
+// isOver reports whether the answer was lost so long ago that the API server can't
+// carry out the request any longer.
+func (j *job) isOver(req *request) bool {
+	j.c.mu.Lock()
+	defer j.c.mu.Unlock()
+	return j.p.state.Over(time.Now(), req.name)
 }
 
 // patiently repeats a request that a node is denied although the slice is its
@@ -439,11 +444,11 @@ func (j *job) patiently(request func() error) error {
 }
 
 // judge returns the result that follows from an error, and updates the facts
-// about the slice.
-func (j *job) judge(req *request, err error) result {
+// about the slice. lost says that the answer to an earlier attempt was lost.
+func (j *job) judge(req *request, err error, lost bool) result {
 	switch apierr.Classify(err) {
 	case apierr.Conflict, apierr.AlreadyExists:
-		return j.lookUp(req, err)
+		return j.lookUp(req, err, lost)
 	case apierr.NotFound:
 		if versions.Gone(err, req.rec == nil) {
 			j.s.end()
@@ -468,7 +473,7 @@ func (j *job) judge(req *request, err error) result {
 			}
 		}
 		j.report("forbidden to "+req.verb, &ForbiddenError{Pool: j.p.id, Verb: req.verb, Err: err}, "A ResourceSlice can't be written")
-		return waitFor(forbiddenRetry, forbidden)
+		return waitFor(forbiddenRetry, core.Forbidden)
 	case apierr.Throttled:
 		j.c.mu.Lock()
 		j.c.paused = time.Now().Add(max(apierr.RetryAfter(err), time.Second))
@@ -483,11 +488,11 @@ func (j *job) judge(req *request, err error) result {
 
 // lookUp gets the slice that is in the way of a write. If none is, for example because
 // a webhook said so, an earlier attempt may still be carried out.
-func (j *job) lookUp(req *request, because error) result {
+func (j *job) lookUp(req *request, because error, lost bool) result {
 	slice, err := j.get(req.name)
 	switch {
 	case err == nil:
-	case !req.lost.IsZero() && req.rec == nil && (apierrors.IsNotFound(err) || apierrors.IsForbidden(err)):
+	case lost && req.rec == nil && (apierrors.IsNotFound(err) || apierrors.IsForbidden(err)):
 		return failureOf(because) // it is not there yet, or the authorizer doesn't know it yet
 	case apierrors.IsNotFound(err) && !versions.Gone(err, false):
 		if req.rec != nil {
@@ -509,7 +514,7 @@ func (j *job) lookUp(req *request, because error) result {
 		j.w.taken[req.name] = true
 		return result{verdict: outdated}
 	}
-	if !req.lost.IsZero() && req.rec != nil && found.UID == req.rec.UID && found.ResourceVersion == req.rec.ResourceVersion {
+	if lost && req.rec != nil && found.UID == req.rec.UID && found.ResourceVersion == req.rec.ResourceVersion {
 		return failureOf(because)
 	}
 	if req.rec != nil && newer(req.rec.ResourceVersion, found.ResourceVersion) {

@@ -13,6 +13,7 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 
 	"github.com/kubewright/kubewright/internal/lifecycle"
+	core "github.com/kubewright/kubewright/resourceslice/internal/pool"
 )
 
 // newWriting makes a job with one writer.
@@ -20,7 +21,7 @@ func newWriting(t *testing.T) (j *job, stop, kill context.CancelFunc) {
 	outlives, kill := context.WithCancel(t.Context())
 	ctx, stop := context.WithCancel(outlives)
 	t.Cleanup(kill)
-	p := newPool(testID, instance{})
+	p := newPool(testID, core.New(core.Instance{}, 0))
 	c := &Controller{tokens: make(chan struct{}, 1), outlives: outlives, progress: lifecycle.NewProgress("test", time.Minute)}
 	return &job{c: c, ctx: ctx, p: p, w: &p.work}, stop, kill
 }

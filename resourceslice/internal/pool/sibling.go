@@ -1,10 +1,11 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package resourceslice
+package pool
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -12,56 +13,60 @@ import (
 )
 
 const (
-	// instanceAnnotation has the instance that wrote a slice.
-	instanceAnnotation = "resourceslice.kubewright.dev/instance"
 	// firstAsk is the time without a write of the newer instance after which an older
 	// one asks whether the newer one lives. It doubles with each reply, up to maxAsk.
 	firstAsk = time.Minute
-	maxAsk   = time.Hour
-	// replyTime is the time in which a living instance replies, or repairs a delete.
-	replyTime = 15 * time.Second
+	maxAsk   = 10 * time.Minute
+	// ReplyTime is the time in which a living instance replies, or repairs a delete.
+	ReplyTime = 15 * time.Second
 )
 
-// instance is one process that publishes a pool. Instances of one field manager are
+// Instance is one process that publishes a pool. Instances of one field manager are
 // siblings: during a rolling update two of them run at the same time.
-type instance struct {
-	manager string
-	// at is the time when it began, in milliseconds, or more than any sibling's that it
+type Instance struct {
+	// Manager is the field manager of its writes.
+	Manager string
+	// At is the time when it began, in milliseconds, or more than any sibling's that it
 	// found in the pool before it published. So the clock of its machine may be wrong.
-	at   int64
-	id   string // random
-	asks bool   // the slice was written only to ask whether its other writer lives
+	At int64
+	// ID is random.
+	ID string
+	// Asks is set if the slice was written only to ask whether its other writer lives.
+	Asks bool
 }
 
-func (i instance) String() string {
-	text := fmt.Sprintf("%s/%d/%s", i.manager, i.at, i.id)
-	if i.asks {
+// String returns the instance as in the annotation of a slice.
+func (i Instance) String() string {
+	text := fmt.Sprintf("%s/%d/%s", i.Manager, i.At, i.ID)
+	if i.Asks {
 		text += "?"
 	}
 	return text
 }
 
-// writer returns the instance that wrote a slice, or the zero value if that is unknown.
-func (r *record) writer() instance {
-	text, asks := strings.CutSuffix(r.Annotations[instanceAnnotation], "?")
+// ParseInstance returns the instance whose String is text, or the zero value if text is
+// none.
+func ParseInstance(text string) Instance {
+	text, asks := strings.CutSuffix(text, "?")
 	parts := strings.Split(text, "/")
 	if len(parts) != 3 {
-		return instance{}
+		return Instance{}
 	}
 	at, err := strconv.ParseInt(parts[1], 10, 64)
 	if err != nil {
-		return instance{}
+		return Instance{}
 	}
-	return instance{parts[0], at, parts[2], asks}
+	return Instance{parts[0], at, parts[2], asks}
 }
 
-func (i instance) isSiblingOf(other instance) bool {
-	return i.manager == other.manager && i.id != other.id
+// IsSiblingOf reports whether other is another instance of the same program.
+func (i Instance) IsSiblingOf(other Instance) bool {
+	return i.Manager == other.Manager && i.ID != other.ID
 }
 
 // newer reports whether i is the newer one of two siblings.
-func (i instance) newer(than instance) bool {
-	return i.isSiblingOf(than) && cmp.Or(cmp.Compare(i.at, than.at), strings.Compare(i.id, than.id)) > 0
+func (i Instance) newer(than Instance) bool {
+	return i.IsSiblingOf(than) && cmp.Or(cmp.Compare(i.At, than.At), strings.Compare(i.ID, than.ID)) > 0
 }
 
 // siblings decides whether this process publishes a pool or leaves that to a newer
@@ -73,9 +78,9 @@ func (i instance) newer(than instance) bool {
 //   - silent: above is not the zero value.
 //   - settled is false: above is the zero value.
 type siblings struct {
-	self    instance
+	self    Instance
 	settled bool     // self has published the pool
-	above   instance // the newest sibling, if it is newer than self
+	above   Instance // the newest sibling, if it is newer than self
 	heard   time.Time
 	pause   time.Duration // after heard, before self asks
 	awaited time.Time     // since when a reply or a repair is awaited; zero: none
@@ -84,7 +89,7 @@ type siblings struct {
 
 // check returns the invariant that does not hold, or nil.
 func (s *siblings) check() error {
-	none := s.above == instance{}
+	none := s.above == Instance{}
 	for text, broken := range map[string]bool{
 		"above is newer than self":                   !none && !s.above.newer(s.self),
 		"awaited implies above, which is not silent": !s.awaited.IsZero() && (none || s.silent),
@@ -99,14 +104,14 @@ func (s *siblings) check() error {
 }
 
 // found records the writer of a slice. event is set if the slice has just been written.
-func (s *siblings) found(now time.Time, writer instance, event bool) {
-	writer.asks = false
+func (s *siblings) found(now time.Time, writer Instance, event bool) {
+	writer.Asks = false
 	switch {
-	case !writer.isSiblingOf(s.self):
+	case !writer.IsSiblingOf(s.self):
 	case !s.settled:
 		// All that was written before this process published is older.
-		s.self.at = max(s.self.at, writer.at+1)
-	case writer.newer(s.self) && (s.above == instance{} || writer.newer(s.above)):
+		s.self.At = max(s.self.At, writer.At+1)
+	case writer.newer(s.self) && (s.above == Instance{} || writer.newer(s.above)):
 		s.above, s.heard, s.pause = writer, now, firstAsk
 		s.awaited, s.silent = time.Time{}, false
 	case writer == s.above && event:
@@ -125,34 +130,47 @@ func (s *siblings) missing(now time.Time) {
 }
 
 // asked records that the newer instance was asked whether it lives.
-func (s *siblings) asked(now time.Time) { s.awaited = now }
+func (s *siblings) asked(now time.Time) error {
+	if !s.yields() {
+		return errors.New("resourceslice: there is no newer instance to ask")
+	}
+	s.awaited = now
+	return nil
+}
 
 // takeOver records that the newer instance has not replied.
-func (s *siblings) takeOver() { s.silent, s.awaited = true, time.Time{} }
+func (s *siblings) takeOver(now time.Time) error {
+	if do, _ := s.turn(now); do != TakeOver {
+		return errors.New("resourceslice: the newer instance may still reply")
+	}
+	s.silent, s.awaited = true, time.Time{}
+	return nil
+}
 
-func (s *siblings) yields() bool { return s.above != instance{} && !s.silent }
+func (s *siblings) yields() bool { return s.above != Instance{} && !s.silent }
 
-// turn is what a sibling does next.
-type turn int
+// Turn is what an instance does about a pool.
+type Turn int
 
+// The turns of an instance.
 const (
-	publishes turn = iota
-	waits
-	asks
-	takesOver
+	Publish  Turn = iota // there is no newer instance, or it is silent
+	Wait                 // the newer instance publishes the pool
+	Ask                  // the same, and it must be asked whether it lives
+	TakeOver             // it has not replied
 )
 
-// next returns what to do now, and how long to wait if there is nothing.
-func (s *siblings) next(now time.Time) (turn, time.Duration) {
-	due, then := s.heard.Add(s.pause), asks
+// turn returns what to do now, and how long to wait if there is nothing.
+func (s *siblings) turn(now time.Time) (Turn, time.Duration) {
+	due, then := s.heard.Add(s.pause), Ask
 	if !s.awaited.IsZero() {
-		due, then = s.awaited.Add(replyTime), takesOver
+		due, then = s.awaited.Add(ReplyTime), TakeOver
 	}
 	switch {
 	case !s.yields():
-		return publishes, 0
+		return Publish, 0
 	case now.Before(due):
-		return waits, due.Sub(now)
+		return Wait, due.Sub(now)
 	}
 	return then, 0
 }

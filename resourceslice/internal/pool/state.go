@@ -1,0 +1,421 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package pool
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+)
+
+const (
+	// RepairDelay is the time before another writer's change is undone. It doubles with
+	// each repair of a series from the third on, up to maxRepairDelay.
+	RepairDelay    = time.Second
+	maxRepairDelay = 5 * time.Minute
+	// ContentionAfter is the number of repairs after which another writer is reported and
+	// repairs become rarer, unless a pause of contentionWindow and the longest delay was
+	// between them.
+	ContentionAfter  = 3
+	contentionWindow = 5 * time.Minute
+	// LateWrites is the time after a lost answer in which the API server may still
+	// carry out the request: it gives up a minute after the request came, if its
+	// --request-timeout is the default.
+	LateWrites = time.Minute
+)
+
+// Phase says what happens to a pool, or why it waits.
+type Phase string
+
+// The phases of a pool.
+const (
+	Idle      Phase = "idle"      // it is published, or nothing was ever wanted
+	Working   Phase = "working"   // a worker reconciles it, or left that to the next session
+	Spacing   Phase = "spacing"   // the minimum interval since the last publish
+	Drifted   Phase = "drifted"   // another writer's change waits for its repair
+	Holding   Phase = "holding"   // a Set without devices, or a removal after a lost create
+	Failing   Phase = "failing"   // backoff after an error
+	Forbidden Phase = "forbidden" // after a 403, or another owner's slices
+	Faulty    Phase = "faulty"    // published without content that the API server refused or dropped
+	Stuck     Phase = "stuck"     // the API server refused a whole slice
+	Yielding  Phase = "yielding"  // a newer instance publishes the pool
+)
+
+// sources has the phases from which each phase can be reached. Set reaches Spacing, and a
+// worker Working, from every phase.
+var sources = map[Phase][]Phase{
+	Idle: {Working}, Faulty: {Working}, Drifted: {Working, Idle, Faulty},
+	Holding: {Working}, Failing: {Working}, Forbidden: {Working}, Stuck: {Working}, Yielding: {Working},
+}
+
+// delays are the phases in which a pool waits that is not published.
+var delays = []Phase{Holding, Failing, Forbidden, Stuck, Yielding}
+
+// Lost is a write without an answer.
+type Lost struct {
+	// Revision is that of the pool when the write was planned, 0 for the last repetition.
+	Revision int64
+	// First and Last are the times when answers were lost.
+	First, Last time.Time
+}
+
+// State is what decides when a pool is reconciled. The zero value is not valid: see [New].
+type State struct {
+	minInterval time.Duration
+
+	// What is wanted and what the API server has.
+	//
+	// Invariant: published is not beyond revision.
+	revision, published int64
+	removed             bool // no slices are wanted
+
+	// When the pool is reconciled: at next, and why not before.
+	//
+	// Invariant: idle or faulty implies that the latest revision is published.
+	// Invariant: drifted implies that a change was noticed.
+	phase  Phase
+	next   time.Time
+	spaced time.Time // the end of minInterval after the last publish began
+	begun  int64     // the revision that was reconciled last
+
+	// What other writers did.
+	//
+	// Invariant: repairs is not negative, and positive only after a repair.
+	driftedAt  time.Time // zero for none
+	undone     time.Time // driftedAt when the reconciliation began
+	repairs    int
+	lastRepair time.Time
+
+	// Writes whose answers are lost, by the name of the slice.
+	//
+	// Invariant: the first loss of a write is not after its last.
+	lost       map[string]Lost
+	lostCreate time.Time // the last create without an answer
+
+	siblings siblings
+}
+
+// New returns the state of a pool that self has not published. minInterval is the least
+// time between the beginnings of two publishes.
+func New(self Instance, minInterval time.Duration) *State {
+	return &State{minInterval: minInterval, phase: Idle, lost: map[string]Lost{}, siblings: siblings{self: self}}
+}
+
+// Check returns the invariant that does not hold, or nil.
+func (s *State) Check() error {
+	for _, it := range []struct {
+		text   string
+		broken bool
+	}{
+		{"published is not beyond revision", s.published > s.revision},
+		{"idle or faulty implies that the latest revision is published", (s.phase == Idle || s.phase == Faulty) && s.published != s.revision},
+		{"drifted implies that a change was noticed", s.phase == Drifted && s.driftedAt.IsZero()},
+		{"repairs is positive only after a repair", s.repairs < 0 || s.repairs > 0 && s.lastRepair.IsZero()},
+	} {
+		if it.broken {
+			return fmt.Errorf("invariant: %s: %+v", it.text, *s)
+		}
+	}
+	for name, w := range s.lost {
+		if w.First.After(w.Last) {
+			return fmt.Errorf("invariant: the first loss of a write is not after its last: %s: %+v", name, w)
+		}
+	}
+	return s.siblings.check()
+}
+
+// An Event is a fact about a pool.
+type Event interface {
+	apply(s *State, now time.Time) error
+}
+
+// The events of a pool.
+type (
+	// Set means that another content is wanted.
+	Set struct {
+		Remove bool // no slices are wanted
+		Urgent bool // it takes something from Pods
+	}
+	// Begin means that a worker begins to reconcile the pool.
+	Begin struct{}
+	// Published means that the API server has the pool as of a revision.
+	Published struct {
+		Revision int64     // the number of Sets that it includes
+		Fault    time.Time // when refused or dropped content is sent again, zero for none
+	}
+	// Delay means that a worker could not publish a revision.
+	Delay struct {
+		Revision int64         // the number of Sets that it included
+		Wait     time.Duration // the time before the next try
+		Phase    Phase         // why
+	}
+	// Foreign means that another client changed or deleted a slice.
+	Foreign struct {
+		Deleted bool     // the slice is gone
+		Writer  Instance // in its annotation
+	}
+	// Found means that a slice of the pool has this writer.
+	Found struct {
+		Writer Instance // in its annotation
+	}
+	// Repair means that a worker undoes another writer's change.
+	Repair struct{}
+	// Asked means that the newer instance was asked whether it lives.
+	Asked struct{}
+	// TookOver means that the newer instance did not reply, and this one publishes.
+	TookOver struct{}
+	// Restarted means that the API server may have other features, or that its slices may
+	// have changed unseen.
+	Restarted struct{}
+	// LostAnswer means that a write has no answer.
+	LostAnswer struct {
+		Name     string // of the slice
+		Create   bool   // the slice was to be created
+		Revision int64  // of the pool when the write was planned
+	}
+	// Answered means that a write has an answer, or can't be carried out any longer.
+	Answered struct {
+		Name string // of the slice
+	}
+	// LastTry means that a write of an earlier revision is repeated once more.
+	LastTry struct {
+		Name string // of the slice
+	}
+)
+
+// Apply records an event. The error says that the event is not possible now; then the
+// state is as it was.
+func (s *State) Apply(now time.Time, e Event) error { return e.apply(s, now) }
+
+// become changes the phase.
+func (s *State) become(to Phase, next time.Time) error {
+	if from, limited := sources[to]; limited && !slices.Contains(from, s.phase) {
+		return fmt.Errorf("resourceslice: a pool that is %s can't become %s", s.phase, to)
+	}
+	s.phase, s.next = to, next
+	return nil
+}
+
+func (e Set) apply(s *State, _ time.Time) error {
+	if s.removed = e.Remove; e.Urgent {
+		s.spaced = time.Time{} // nor do the Sets that follow before the next publish wait
+	}
+	s.revision++
+	return s.become(Spacing, s.spaced)
+}
+
+func (Begin) apply(s *State, now time.Time) error {
+	if s.begun != s.revision {
+		s.begun, s.spaced = s.revision, now.Add(s.minInterval)
+	}
+	s.undone = s.driftedAt
+	return s.become(Working, time.Time{})
+}
+
+func (e Published) apply(s *State, now time.Time) error {
+	// A Set may have come in the meantime, for which the pool waits again.
+	overtaken := e.Revision < s.revision && s.phase == Spacing
+	if e.Revision > s.revision || e.Revision < s.published || s.phase != Working && !overtaken {
+		return fmt.Errorf("resourceslice: revision %d of %d can't be published while the pool is %s", e.Revision, s.revision, s.phase)
+	}
+	s.published = e.Revision
+	s.siblings.settled = true
+	if s.driftedAt.Equal(s.undone) {
+		s.driftedAt = time.Time{}
+	}
+	if e.Revision < s.revision {
+		return nil // Set has scheduled it
+	}
+	if e.Fault.IsZero() {
+		if err := s.become(Idle, time.Time{}); err != nil {
+			return err
+		}
+	} else if err := s.become(Faulty, e.Fault); err != nil {
+		return err
+	}
+	if !s.driftedAt.IsZero() {
+		s.drift(now)
+	}
+	return nil
+}
+
+func (e Delay) apply(s *State, now time.Time) error {
+	if s.revision != e.Revision {
+		return nil // Set has scheduled it
+	}
+	if !slices.Contains(delays, e.Phase) {
+		return fmt.Errorf("resourceslice: a pool that is not published can't become %s", e.Phase)
+	}
+	return s.become(e.Phase, now.Add(e.Wait))
+}
+
+func (e Foreign) apply(s *State, now time.Time) error {
+	if e.Deleted {
+		s.siblings.missing(now)
+	} else {
+		s.siblings.found(now, e.Writer, true)
+	}
+	if s.driftedAt.IsZero() {
+		s.driftedAt = now
+	}
+	s.drift(now)
+	if s.phase == Yielding {
+		_, wait := s.siblings.turn(now)
+		s.next = now.Add(wait)
+	}
+	return nil
+}
+
+// drift schedules the repair of a published pool.
+func (s *State) drift(now time.Time) {
+	due := s.driftedAt.Add(s.RepairDelay(now))
+	if s.phase == Idle || s.phase == Faulty && due.Before(s.next) {
+		_ = s.become(Drifted, due) // from these two
+	}
+}
+
+func (e Found) apply(s *State, now time.Time) error {
+	s.siblings.found(now, e.Writer, false)
+	return nil
+}
+
+func (Repair) apply(s *State, now time.Time) error {
+	if s.driftedAt.IsZero() {
+		return errors.New("resourceslice: nothing has drifted")
+	}
+	s.repairs, s.lastRepair = s.series(now)+1, now
+	return nil
+}
+
+func (Asked) apply(s *State, now time.Time) error    { return s.siblings.asked(now) }
+func (TookOver) apply(s *State, now time.Time) error { return s.siblings.takeOver(now) }
+
+func (Restarted) apply(s *State, _ time.Time) error {
+	if s.phase == Faulty || s.phase == Stuck {
+		s.next = time.Time{}
+	}
+	return nil
+}
+
+func (e LostAnswer) apply(s *State, now time.Time) error {
+	w, again := s.lost[e.Name]
+	if !again {
+		w.Revision, w.First = e.Revision, now
+	}
+	w.Last = now
+	s.lost[e.Name] = w
+	if e.Create {
+		s.lostCreate = now
+	}
+	return nil
+}
+
+func (e Answered) apply(s *State, _ time.Time) error {
+	delete(s.lost, e.Name)
+	return nil
+}
+
+func (e LastTry) apply(s *State, _ time.Time) error {
+	w, ok := s.lost[e.Name]
+	if !ok {
+		return fmt.Errorf("resourceslice: the write of %s is not lost", e.Name)
+	}
+	w.Revision = 0
+	s.lost[e.Name] = w
+	return nil
+}
+
+// Next returns whether the pool must be reconciled, and after what wait.
+func (s *State) Next(now time.Time) (due bool, wait time.Duration) {
+	if s.phase == Idle {
+		return !s.Gone(), 0 // a worker that is asked finds out whether something differs
+	}
+	return true, max(0, s.next.Sub(now))
+}
+
+// Turn returns what this process does about a pool that may have a newer publisher.
+func (s *State) Turn(now time.Time) (Turn, time.Duration) { return s.siblings.turn(now) }
+
+// Repetition is what becomes of a lost write.
+type Repetition int
+
+// The repetitions of a lost write.
+const (
+	Send     Repetition = iota // it is sent again
+	SendLast                   // the same, for the last time: another revision is wanted
+	Await                      // the API server may still carry it out
+	Abandon                    // it can't be carried out any longer
+)
+
+// Repeat returns what to do about a lost write. A success or a conflict excludes that the
+// first attempt is carried out later, so the write is sent until it is answered. The API
+// server may fail because of its content, so a write of an earlier revision is sent once
+// more after LateWrites, and given up LateWrites after that.
+func (s *State) Repeat(now time.Time, name string) (Repetition, time.Duration) {
+	switch w := s.lost[name]; {
+	case w.Revision == s.revision, w.Revision != 0 && now.Sub(w.First) < LateWrites:
+		return Send, 0
+	case w.Revision != 0:
+		return SendLast, 0
+	case !s.Over(now, name):
+		return Await, w.Last.Add(LateWrites).Sub(now)
+	}
+	return Abandon, 0
+}
+
+// Over reports whether a write was lost, and so long ago that the API server can't carry it
+// out any longer. A refusal of its repetition counts only then: a webhook may have let the
+// first attempt pass.
+func (s *State) Over(now time.Time, name string) bool {
+	w, ok := s.lost[name]
+	return ok && now.Sub(w.Last) >= LateWrites
+}
+
+// Lost reports whether the last answer to a write of name was lost.
+func (s *State) Lost(name string) bool { _, ok := s.lost[name]; return ok }
+
+// LostCreate reports whether a create may still be carried out.
+func (s *State) LostCreate(now time.Time) bool { return now.Sub(s.lostCreate) < LateWrites }
+
+// Gone reports whether the pool was removed, and the API server has none of it.
+func (s *State) Gone() bool { return s.removed && s.published == s.revision }
+
+// IsPublished reports whether nothing is left to do.
+func (s *State) IsPublished() bool { return s.published == s.revision }
+
+// Revision returns the number of Sets, and Phase the phase.
+func (s *State) Revision() int64 { return s.revision }
+
+// Phase returns the phase.
+func (s *State) Phase() Phase { return s.phase }
+
+// Self returns this instance.
+func (s *State) Self() Instance { return s.siblings.self }
+
+// Above returns the newer instance, if any.
+func (s *State) Above() Instance { return s.siblings.above }
+
+// RepairDelay returns the time before the next change of another writer is undone.
+func (s *State) RepairDelay(now time.Time) time.Duration {
+	delay := RepairDelay
+	for n := ContentionAfter; n <= s.series(now) && delay < maxRepairDelay; n++ {
+		delay = min(2*delay, maxRepairDelay)
+	}
+	return delay
+}
+
+// Drifted returns when another writer's change was noticed, zero for none.
+func (s *State) Drifted() time.Time { return s.driftedAt }
+
+// Repairs returns the number of recent repairs.
+func (s *State) Repairs() int { return s.repairs }
+
+// series returns the number of recent repairs.
+func (s *State) series(now time.Time) int {
+	if now.Sub(s.lastRepair) > contentionWindow+maxRepairDelay {
+		return 0
+	}
+	return s.repairs
+}

@@ -1,0 +1,234 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package pool
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+var epoch = time.Unix(1_000_000, 0)
+
+// story is a script of events and of the decisions that must follow.
+type story struct {
+	s   *State
+	now time.Time
+}
+
+func newStory() *story {
+	return &story{s: New(Instance{Manager: "gpu", At: 100, ID: "me"}, 10*time.Second), now: epoch}
+}
+
+// apply applies an event and checks the state.
+func (st *story) apply(e Event) error {
+	before := fmt.Sprintf("%+v", *st.s)
+	err := st.s.Apply(st.now, e)
+	if after := fmt.Sprintf("%+v", *st.s); err != nil && after != before {
+		return fmt.Errorf("an event that is refused (%w) changes\n%s\nto\n%s", err, before, after)
+	}
+	if broken := st.s.Check(); broken != nil {
+		return broken
+	}
+	return err
+}
+
+// has removes word from words and reports whether it was there.
+func has(words *[]string, word string) bool {
+	i := slices.Index(*words, word)
+	if i >= 0 {
+		*words = slices.Delete(*words, i, i+1)
+	}
+	return i >= 0
+}
+
+// do carries out one line and returns what is to be seen.
+func (st *story) do(words []string) (string, error) {
+	number := func(i int) int64 {
+		n, err := strconv.ParseInt(words[i], 10, 64)
+		if err != nil {
+			panic(err)
+		}
+		return n
+	}
+	duration := func(i int) time.Duration {
+		d, err := time.ParseDuration(words[i])
+		if err != nil {
+			panic(err)
+		}
+		return d
+	}
+	name := words[0]
+	words = words[1:]
+	wait := func(text string, d time.Duration) string {
+		if d > 0 {
+			text += " " + d.String()
+		}
+		return text
+	}
+	switch name {
+	case "wait":
+		st.now = st.now.Add(duration(0))
+		return "", nil
+	case "set":
+		return "", st.apply(Set{Urgent: has(&words, "urgent"), Remove: has(&words, "nothing")})
+	case "begin":
+		return "", st.apply(Begin{})
+	case "published":
+		e := Published{Revision: number(0)}
+		if len(words) > 1 {
+			e.Fault = st.now.Add(duration(1))
+		}
+		return "", st.apply(e)
+	case "delay":
+		return "", st.apply(Delay{Revision: number(0), Wait: duration(1), Phase: Phase(words[2])})
+	case "foreign":
+		e := Foreign{Deleted: has(&words, "delete")}
+		if len(words) > 0 {
+			e.Writer = ParseInstance(words[0])
+		}
+		return "", st.apply(e)
+	case "found":
+		return "", st.apply(Found{ParseInstance(words[0])})
+	case "repair":
+		return "", st.apply(Repair{})
+	case "asked":
+		return "", st.apply(Asked{})
+	case "takes-over":
+		return "", st.apply(TookOver{})
+	case "restarted":
+		return "", st.apply(Restarted{})
+	case "lost":
+		return "", st.apply(LostAnswer{Name: words[0], Revision: number(1), Create: has(&words, "create")})
+	case "answered":
+		return "", st.apply(Answered{words[0]})
+	case "last-try":
+		return "", st.apply(LastTry{words[0]})
+	case "next":
+		due, d := st.s.Next(st.now)
+		if !due {
+			return "gone", nil
+		}
+		return wait(string(st.s.Phase()), d), nil
+	case "turn":
+		turn, d := st.s.Turn(st.now)
+		return wait([]string{"publish", "wait", "ask", "take over"}[turn], d), nil
+	case "repeat":
+		repetition, d := st.s.Repeat(st.now, words[0])
+		return wait([]string{"send", "send once more", "wait", "give up"}[repetition], d), nil
+	case "late":
+		return fmt.Sprint(st.s.Lost(words[0]), " ", st.s.Over(st.now, words[0]), " ", st.s.LostCreate(st.now)), nil
+	case "self":
+		return st.s.Self().String(), nil
+	case "repairs":
+		return fmt.Sprintf("%d, the next after %v", st.s.Repairs(), st.s.RepairDelay(st.now)), nil
+	}
+	return "", fmt.Errorf("unknown word %q", name)
+}
+
+// TestStories carries out the scripts in testdata. A line is an event, or a question with the
+// answer after an arrow. "refused" after an arrow means that the event is not possible.
+func TestStories(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(files) < 5 {
+		t.Fatalf("%d scripts, %v", len(files), err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			st := newStory()
+			for i, line := range strings.Split(string(text), "\n") {
+				line, _, _ = strings.Cut(line, "#")
+				if strings.TrimSpace(line) == "---" {
+					st = newStory()
+					continue
+				}
+				do, want, _ := strings.Cut(line, "->")
+				words := strings.Fields(do)
+				if len(words) == 0 {
+					continue
+				}
+				got, err := st.do(words)
+				if err != nil && strings.HasPrefix(err.Error(), "resourceslice: ") {
+					got = "refused"
+				} else if err != nil {
+					t.Fatalf("%s:%d: %s: %v", file, i+1, line, err)
+				}
+				if got != strings.TrimSpace(want) {
+					t.Errorf("%s:%d: %s: got %q", file, i+1, line, got)
+				}
+			}
+		})
+	}
+}
+
+// TestAnyOrderOfEventsKeepsTheInvariants: whatever the events are, an event that is refused
+// changes nothing, and a pool that is wanted is never forgotten.
+func TestAnyOrderOfEventsKeepsTheInvariants(t *testing.T) {
+	writers := []Instance{{}, {"gpu", 50, "old", false}, {"gpu", 200, "new", true}, {"gpu", 300, "newest", false}, {"other", 900, "x", false}, {"gpu", 100, "me", false}}
+	phases := []Phase{Idle, Working, Spacing, Drifted, Holding, Failing, Forbidden, Faulty, Stuck, Yielding}
+	for seed := range uint64(300) {
+		rng := rand.New(rand.NewPCG(seed, 11))
+		st := newStory()
+		for step := range 80 {
+			st.now = st.now.Add(time.Duration(rng.IntN(40)) * time.Second)
+			name := string(rune('a' + rng.IntN(3)))
+			revision := max(0, st.s.Revision()-int64(rng.IntN(2)))
+			e := []Event{
+				Set{Remove: rng.IntN(4) == 0, Urgent: rng.IntN(2) == 0}, Begin{}, Begin{},
+				Published{Revision: revision}, Published{Revision: revision, Fault: st.now.Add(time.Hour)}, Published{Revision: st.s.Revision() + 1},
+				Delay{Revision: revision, Wait: time.Minute, Phase: phases[rng.IntN(len(phases))]},
+				Foreign{Deleted: rng.IntN(2) == 0, Writer: writers[rng.IntN(len(writers))]}, Found{writers[rng.IntN(len(writers))]},
+				Repair{}, Asked{}, TookOver{}, Restarted{}, LostAnswer{Name: name, Revision: revision}, Answered{name}, LastTry{name},
+			}[rng.IntN(16)]
+			if err := st.apply(e); err != nil && !strings.HasPrefix(err.Error(), "resourceslice: ") {
+				t.Fatalf("seed %d, step %d, %#v: %v", seed, step, e, err)
+			}
+			if due, wait := st.s.Next(st.now); due == st.s.Gone() && st.s.Phase() == Idle || wait < 0 || wait > time.Hour {
+				t.Fatalf("seed %d, step %d, %#v: next %v, %v in %+v", seed, step, e, due, wait, *st.s)
+			}
+			if turn, wait := st.s.Turn(st.now); wait > maxAsk || (turn == Wait) != (wait > 0) {
+				t.Fatalf("seed %d, step %d, %#v: turn %v, %v in %+v", seed, step, e, turn, wait, *st.s)
+			}
+		}
+	}
+}
+
+// TestCheckNamesTheBrokenInvariant breaks each of them.
+func TestCheckNamesTheBrokenInvariant(t *testing.T) {
+	above := Instance{Manager: "gpu", At: 200, ID: "new"}
+	for want, spoil := range map[string]func(*State){
+		"not beyond revision": func(s *State) { s.published = 1; s.phase = Working },
+		"idle or faulty":      func(s *State) { s.revision = 1 },
+		"change was noticed":  func(s *State) { s.phase = Drifted },
+		"only after a repair": func(s *State) { s.repairs = 1 },
+		"first loss":          func(s *State) { s.lost["a"] = Lost{First: epoch, Last: epoch.Add(-1)} },
+		"newer than self": func(s *State) {
+			s.siblings.settled, s.siblings.above = true, Instance{Manager: "gpu", At: 1, ID: "old"}
+		},
+		"which is not silent":  func(s *State) { s.siblings.awaited = epoch },
+		"silent implies above": func(s *State) { s.siblings.silent = true },
+		"settled before above": func(s *State) { s.siblings.above = above },
+		"awaited implies above": func(s *State) {
+			s.siblings.settled, s.siblings.above, s.siblings.silent, s.siblings.awaited = true, above, true, epoch
+		},
+	} {
+		st := newStory()
+		if err := st.s.Check(); err != nil {
+			t.Fatal(err)
+		}
+		if spoil(st.s); st.s.Check() == nil || !strings.Contains(st.s.Check().Error(), want) {
+			t.Errorf("%s: Check = %v", want, st.s.Check())
+		}
+	}
+}
