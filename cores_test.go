@@ -18,6 +18,7 @@ var cores = []string{
 	"resourceslice/claimstore/internal/journal",
 	"lease/internal/plan",
 	"resourceslice/internal/pool",
+	"nodestatus/internal/status",
 }
 
 // pureImports are what a core may import in addition to types of the API,

@@ -10,6 +10,8 @@ import (
 	"os"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
@@ -23,6 +25,7 @@ func run(ctx context.Context, client kubernetes.Interface, name string, healthy 
 	node, err := nodestatus.New(nodestatus.Config{
 		Client:       client.CoreV1(),
 		NodeName:     name,
+		Setters:      []nodestatus.Setter{nodestatus.Capacity(corev1.ResourceList{"pods": resource.MustParse("110")}, nil)},
 		HealthChecks: []nodestatus.HealthCheck{healthy},
 		Gate:         func(ctx context.Context, name string) error { return leases.Holds(ctx, name) }, // of two processes one writes
 		Hooks:        nodestatus.Hooks{Registered: func(r nodestatus.Registered) { leases.Trigger(r.NodeName) }},

@@ -57,7 +57,7 @@ func registered(b *testing.B, n int) (*Controller, []string) {
 		st, _ := c.nodes.Get(names[i])
 		c.round(b.Context(), names[i], st)
 		c.act(b.Context(), names[i])
-		if st.phase != PhaseRegistered {
+		if s, _ := c.Status(names[i]); s.Phase != PhaseRegistered {
 			b.Fatalf("%s is not registered", names[i])
 		}
 	}
@@ -76,54 +76,14 @@ func BenchmarkRoundUnchanged(b *testing.B) {
 	}
 }
 
-// BenchmarkPatch is the cost of a write before it is sent.
-func BenchmarkPatch(b *testing.B) {
-	for _, images := range []int{0, maxImages} {
-		b.Run(fmt.Sprintf("images=%d", images), func(b *testing.B) {
-			node := said(func(n *corev1.Node) {
-				for i := range images {
-					n.Status.Images = append(n.Status.Images, corev1.ContainerImage{
-						Names:     []string{fmt.Sprintf("registry.example.com/team/image-%02d@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef", i), fmt.Sprintf("registry.example.com/team/image-%02d:v1.2.3", i)},
-						SizeBytes: 123456789,
-					})
-				}
-			})
-			node.UID = "u1"
-			encoded := newView(node)
-			owned, err := ownershipOf(node)
-			if err != nil {
-				b.Fatal(err)
-			}
-			handle := owned.encode()
-			var size int
-			b.ReportAllocs()
-			for b.Loop() {
-				shown := encoded.node()
-				d, err := compare(node, shown, decodeOwnership(handle))
-				if err != nil {
-					b.Fatal(err)
-				}
-				data, err := d.patch("u1", "", stamp(node.Status.Conditions, shown.Status.Conditions, metav1.Now()))
-				if err != nil {
-					b.Fatal(err)
-				}
-				size = len(data)
-			}
-			b.ReportMetric(float64(size), "patch-B")
-		})
-	}
-}
-
 // BenchmarkIdleNodes is the memory of registered nodes between rounds.
 func BenchmarkIdleNodes(b *testing.B) {
 	const n = 10000
 	for b.Loop() {
 		before := heap()
 		goroutines := runtime.NumGoroutine()
-		c, names := registered(b, n)
+		c, _ := registered(b, n)
 		b.ReportMetric((heap()-before)/n, "B/node")
-		st, _ := c.nodes.Get(names[0])
-		b.ReportMetric(float64(len(st.view.encoded)), "encoded-B/node")
 		b.ReportMetric(float64(runtime.NumGoroutine()-goroutines), "goroutines")
 		runtime.KeepAlive(c)
 	}

@@ -163,10 +163,11 @@ func testASetterThatFailsFromTheStart(t *testing.T) {
 	s := apitest.New(apitest.Options{})
 	failing := &knob[error]{value: errors.New("no disk")}
 	w := start(t, s, Config{Setters: []Setter{func(context.Context, *corev1.Node) error { return failing.get() }}})
+	w.pass(DefaultGracePeriod + DefaultSyncInterval)
 	if ready := w.condition(corev1.NodeReady); ready.Status != corev1.ConditionFalse || ready.Reason != ReasonSetterFailed || ready.Message != "Setters[0]: no disk" {
 		t.Errorf("Ready is %+v", ready)
 	}
-	w.expect(1, 0, 0)
+	w.expect(1, 1, 0)
 	failing.set(nil)
 	w.pass(10 * time.Second)
 	if ready := w.condition(corev1.NodeReady); ready.Status != corev1.ConditionTrue {
@@ -229,7 +230,7 @@ func testACheckThatHangs(t *testing.T, deaf bool, config func(hang func(context.
 	hanging.set(true)
 	begin := time.Now()
 	w.c.Trigger(node1)
-	w.pass(DefaultSetterTimeout + 200*time.Millisecond)
+	w.pass(functionTimeout + 200*time.Millisecond)
 	ready := w.condition(corev1.NodeReady)
 	if ready.Status != corev1.ConditionFalse || ready.Reason != ReasonSetterTimeout && ready.Reason != ReasonHealthCheckTimeout {
 		t.Errorf("Ready is %+v after the timeout", ready)
@@ -273,7 +274,7 @@ func testOneNodeHangsAndOthersRun(t *testing.T) {
 	pods := &knob[int64]{value: 7}
 	hang := func(ctx context.Context, _ *corev1.Node) error { <-ctx.Done(); return ctx.Err() }
 	w := start(t, s, Config{Setters: []Setter{hang, hang, hang, podsSetter(pods)}})
-	w.pass(2 * DefaultSetterTimeout)
+	w.pass(DefaultGracePeriod + DefaultSyncInterval)
 	if got := w.node().Status.Capacity.Pods().Value(); got != 7 {
 		t.Errorf("%d pods, want 7: the last setter had no time", got)
 	}
@@ -446,27 +447,6 @@ func testAReplacedNodeIsAdopted(t *testing.T) {
 	}
 }
 
-func TestAReplacedNodeEndsRun(t *testing.T) { synctest.Test(t, testAReplacedNodeEndsRun) }
-
-func testAReplacedNodeEndsRun(t *testing.T) {
-	s := apitest.New(apitest.Options{})
-	w := start(t, s, Config{OnReplaced: ReplacedExit})
-	apitest.Delete[*corev1.Node](s, "", node1)
-	s.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node1}})
-	w.pass(7*time.Minute + 40*time.Second)
-	select {
-	case <-w.done:
-	default:
-		t.Fatal("Run goes on")
-	}
-	if !errors.Is(w.err, ErrNodeReplaced) {
-		t.Errorf("Run = %v, want ErrNodeReplaced", w.err)
-	}
-	if n := w.node(); len(n.Status.Conditions) != 0 {
-		t.Errorf("the other Node was written: %v", n.Status.Conditions)
-	}
-}
-
 // Two internal addresses that change places, and become one.
 func TestAddressesThatChangePlaces(t *testing.T) { synctest.Test(t, testAddressesThatChangePlaces) }
 
@@ -508,11 +488,11 @@ func testAnExistingNodeIsAdoptedAsItIs(t *testing.T) {
 		Spec:       corev1.NodeSpec{Unschedulable: true, ProviderID: "theirs://1", Taints: []corev1.Taint{{Key: "admin", Effect: corev1.TaintEffectNoExecute}}},
 		Status: corev1.NodeStatus{
 			Capacity:   corev1.ResourceList{"example.com/dongle": resource.MustParse("3")},
-			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown, Reason: "NodeStatusUnknown"}, theirs, {Type: "OldOfOurs", Status: corev1.ConditionTrue}},
+			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown, Reason: "NodeStatusUnknown"}, theirs},
 		},
 	})
 	before := w1(s)
-	w := start(t, s, Config{FormerConditions: []corev1.NodeConditionType{"OldOfOurs"}})
+	w := start(t, s, Config{})
 	w.expect(1, 1, 1)
 	n := w.node()
 	want := map[string]string{"team": "a", "example.com/pool": "a", "node-role.kubernetes.io/worker": "", "kubernetes.io/hostname": node1}
@@ -524,9 +504,6 @@ func testAnExistingNodeIsAdoptedAsItIs(t *testing.T) {
 	}
 	if diff := cmp.Diff(theirs, w.condition("KernelDeadlock")); diff != "" {
 		t.Errorf("their condition (-want +got):\n%s", diff)
-	}
-	if findCondition(n.Status.Conditions, "OldOfOurs") != nil {
-		t.Error("the condition of an earlier run is still there")
 	}
 	if dongle := n.Status.Capacity["example.com/dongle"]; dongle.Value() != 3 || n.Annotations["note"] != "x" {
 		t.Errorf("capacity %v, annotations %v", n.Status.Capacity, n.Annotations)

@@ -48,11 +48,20 @@ func Cloud(instance func(ctx context.Context, nodeName string) (CloudInstance, e
 			corev1.LabelInstanceTypeStable: i.Type, corev1.LabelTopologyZone: i.Zone, corev1.LabelTopologyRegion: i.Region,
 		} {
 			if value != "" {
-				node.Labels = withEntries(node.Labels, map[string]string{key: value})
+				node.Labels = with(node.Labels, key, value)
 			}
 		}
 		return Addresses(i.Addresses...)(ctx, node)
 	}
+}
+
+// with returns entries with one more.
+func with(entries map[string]string, key, value string) map[string]string {
+	if entries == nil {
+		entries = make(map[string]string)
+	}
+	entries[key] = value
+	return entries
 }
 
 const (
@@ -82,7 +91,7 @@ func ExternalCloud(nodeIPs ...string) Setter {
 			node.Spec.Taints = append(node.Spec.Taints, taint)
 		}
 		if provided != "" {
-			node.Annotations = withEntries(node.Annotations, map[string]string{annotationProvidedIP: provided})
+			node.Annotations = with(node.Annotations, annotationProvidedIP, provided)
 		}
 		return nil
 	}

@@ -20,6 +20,7 @@ import (
 
 	"github.com/kubewright/kubewright/internal/enum"
 	"github.com/kubewright/kubewright/internal/lifecycle"
+	"github.com/kubewright/kubewright/nodestatus/internal/status"
 )
 
 // The defaults of Config.
@@ -30,13 +31,9 @@ const (
 	// DefaultReportInterval is the time between two writes of an unchanged status,
 	// the kubelet's nodeStatusReportFrequency (KEP-589).
 	DefaultReportInterval = 5 * time.Minute
-	// DefaultSetterTimeout is the longest duration of a setter or health check.
-	DefaultSetterTimeout = 5 * time.Second
 	// DefaultGracePeriod is below the 50 s (40 s before Kubernetes 1.32) that
 	// kube-controller-manager waits before it calls a node Unknown.
 	DefaultGracePeriod = 40 * time.Second
-	// DefaultCallTimeout is the deadline of one API call.
-	DefaultCallTimeout = 10 * time.Second
 	// DefaultShutdownTimeout is the time for what OnShutdown asks for.
 	DefaultShutdownTimeout = 5 * time.Second
 	// DefaultWorkers is the number of rounds that run at once.
@@ -56,11 +53,13 @@ const (
 // filled in: the controller does.
 //
 // An error or a panic discards the values of this call and keeps the setter's last
-// values. So does a call that takes longer than SetterTimeout, until it returns: its
-// values then go into the next round, which follows at once. Its ctx is done after six
-// times SetterTimeout. Until every setter has succeeded once, Ready is False with the
-// reason [ReasonSetterFailed] or [ReasonSetterTimeout], but a Node that was there before
-// is not written for up to GracePeriod.
+// values, which a Node that is created again has, too. So does a call that takes longer
+// than 5 s, or than its share of the 10 s that the setters of a round have, until it
+// returns: its values then go into the next round, which follows at once. A round hardly
+// waits for a setter that was late the last time. Its ctx is done after 30 s. Until every
+// setter has succeeded once, no Node is created and none that was there before is
+// written for up to GracePeriod; after that Ready is False with the reason
+// [ReasonSetterFailed] or [ReasonSetterTimeout].
 //
 // A value that the API server would refuse, such as a label with a bad value, is left
 // out and reported once.
@@ -72,8 +71,10 @@ type Setter func(ctx context.Context, node *corev1.Node) error
 
 // A HealthCheck says whether the node can run pods: nil for yes. Any error
 // makes Ready False at once, with the error's text as message and, if the
-// error is a [*NotReadyError], its reason. A check that does not return in time
-// counts as failed, and is not called again for this node before it returns.
+// error is a [*NotReadyError], its reason. A check that does not return within 5 s
+// counts as failed, and is not called again for this node before it returns. The next
+// call is not waited for: if it returns in time its result goes into another round,
+// which follows at once.
 //
 // The checks of one node run at the same time as each other and as its setters.
 type HealthCheck func(ctx context.Context, nodeName string) error
@@ -82,8 +83,9 @@ type HealthCheck func(ctx context.Context, nodeName string) error
 // several processes that serve one node it lets one act. The method Holds of a
 // lease.Controller is one.
 //
-// It is called before each write, and in each round, for different nodes at the
-// same time, so it must answer from memory. A panic means no, and is reported.
+// While it returns an error the gate is closed. It is called before each write, and in
+// each round, for different nodes at the same time, so it must answer from memory. A
+// panic means no, and is reported.
 type GateFunc func(ctx context.Context, nodeName string) error
 
 // Config configures a Controller. The zero value of every optional field means
@@ -107,7 +109,8 @@ type Config struct {
 	// and status go into each round before the setters run. Taints, providerID
 	// and the rest of the spec, ownerReferences and finalizers take effect
 	// when the Node is created, and are never changed after that. Its name
-	// must be empty or NodeName. Default: an empty Node.
+	// must be empty or NodeName, and it must not have a Ready condition, which health
+	// checks decide about. Default: an empty Node.
 	Template *corev1.Node
 	// KeepTaints are taints that every node must have: it is created with them, and
 	// they are added again if another client removes them. Taints of Template and of
@@ -116,7 +119,7 @@ type Config struct {
 	// nodes, and node credentials may not change taints: New refuses the combination
 	// with NodeCredentials. Default: none.
 	KeepTaints []corev1.Taint
-	// Setters fill in the status, in this order. At most 64. Default: none.
+	// Setters fill in the status, in this order. Default: none.
 	Setters []Setter
 	// HealthChecks decide about the Ready condition. Default: none, and Ready is
 	// True while the setters work, unless a setter sets it.
@@ -130,28 +133,12 @@ type Config struct {
 	// from the hook PhaseChanged of the lease; otherwise the next round finds out.
 	// Default: always open.
 	Gate GateFunc
-	// LiveNeedsStatus makes [Controller.Live] fail if the API server has refused
-	// the status (401, 403, 422) for GracePeriod. The node then becomes Unknown
-	// because of a slip in its permissions or in an admission policy, so set it
-	// only if a status that can't be corrected is worse. Default: false, as the
-	// kubelet, which renews its lease.
-	LiveNeedsStatus bool
 	// NodeCredentials says that Client authenticates as system:node:NodeName,
 	// as kubelets do. The API server lets such an identity set few of the
 	// labels under kubernetes.io and k8s.io (NodeRestriction): New refuses a
 	// Template with another one, and one that a setter sets is left out and
 	// reported. Default: false, for a ServiceAccount or an administrator.
 	NodeCredentials bool
-	// OmitPressure leaves the conditions MemoryPressure, DiskPressure and
-	// PIDPressure to another component. By default those that no setter sets are
-	// written as False: kube-controller-manager sets all three to Unknown after
-	// an outage, and without an owner they stay so.
-	OmitPressure bool
-	// FormerConditions lists types of conditions that an earlier version of
-	// the program owned. They are removed when the Node is adopted, unless a
-	// setter sets them. Default: none.
-	FormerConditions []corev1.NodeConditionType
-
 	// SyncInterval is the time between two rounds of setters and health checks.
 	// At least 100 ms. Default: DefaultSyncInterval.
 	SyncInterval time.Duration
@@ -161,37 +148,27 @@ type Config struct {
 	// must be below the grace period of kube-controller-manager; SyncInterval
 	// is a good choice then. Default: DefaultReportInterval.
 	ReportInterval time.Duration
-	// SetterTimeout is the longest duration of a setter or health check. All the
-	// setters of a round share twice this time: with more than two of them a
-	// slow one is given an even share of the rest. Default:
-	// DefaultSetterTimeout.
-	SetterTimeout time.Duration
 	// GracePeriod is the silence after which another client may have set the node to
 	// Unknown: --node-monitor-grace-period of kube-controller-manager with a
 	// margin. When the process slept or the API failed for so long, the next
-	// write is complete and is based on a fresh read. With LiveNeedsStatus,
-	// [Controller.Live] fails after status writes were refused for so long.
+	// write is complete and is based on a fresh read.
 	// Default: DefaultGracePeriod.
 	GracePeriod time.Duration
 
 	// OnDeleted is the policy for a Node that another client has deleted.
 	// Default: DeletedExit.
 	OnDeleted DeletedPolicy
-	// OnReplaced is the policy for a Node that is another object of the same
-	// name. Default: ReplacedAdopt.
-	OnReplaced ReplacedPolicy
 	// OnShutdown is the last write for a node, when Run ends and when it is removed.
 	// Default: ShutdownLeave.
 	OnShutdown ShutdownPolicy
 
-	// CallTimeout is the deadline of one API call, its retries inside client-go
-	// included. Default: DefaultCallTimeout.
-	CallTimeout time.Duration
 	// ShutdownTimeout bounds what OnShutdown asks for. Default:
 	// DefaultShutdownTimeout.
 	ShutdownTimeout time.Duration
-	// Workers is the largest number of rounds that run at once.
-	// Default: DefaultWorkers.
+	// Workers is the largest number of requests at once, and of rounds that are in
+	// their first 100 ms. Raise it for fleets with functions so slow that
+	// [Hooks.Overloaded] is called, or with an API server so slow that Nodes times its
+	// latency, divided by ReportInterval, comes near it. Default: DefaultWorkers.
 	Workers int
 
 	// Name is the name in logs and health checks. Default: DefaultName.
@@ -233,24 +210,6 @@ func (p DeletedPolicy) String() string {
 	return enum.Name(p, "Exit", "Reregister", "Idle")
 }
 
-// A ReplacedPolicy is the policy for a Node that is another object than the one that
-// was registered: it was deleted and created again.
-type ReplacedPolicy int
-
-const (
-	// ReplacedAdopt serves the new object: the name is the identity.
-	ReplacedAdopt ReplacedPolicy = iota
-	// ReplacedExit ends Run with [ErrNodeReplaced] if the node is
-	// Config.NodeName; a node that came with Add falls idle, and Resync adopts
-	// the new object.
-	ReplacedExit
-)
-
-// String returns the name of the policy.
-func (p ReplacedPolicy) String() string {
-	return enum.Name(p, "Adopt", "Exit")
-}
-
 // A ShutdownPolicy is the last write for a node: before Run returns, and after Remove.
 type ShutdownPolicy int
 
@@ -272,9 +231,9 @@ func (p ShutdownPolicy) String() string {
 	return enum.Name(p, "Leave", "NotReady", "Unregister")
 }
 
-// maxFunctions is the largest number of setters, and of health checks:
-// a node has a bit for each.
-const maxFunctions = 64
+// minGap is the least time between two rounds of a node: triggers that come
+// faster are one.
+const minGap = 100 * time.Millisecond
 
 // longest is the longest time that is reckoned with, nine years: sums of several
 // are no less than each, which the largest durations that are asked for would
@@ -299,7 +258,6 @@ func (cfg *Config) complete() error {
 
 	cfg.Setters = slices.Clone(cfg.Setters)
 	cfg.HealthChecks = slices.Clone(cfg.HealthChecks)
-	cfg.FormerConditions = slices.Clone(cfg.FormerConditions)
 	cfg.KeepTaints = slices.Clone(cfg.KeepTaints)
 	cfg.Template = cfg.Template.DeepCopy()
 	if cfg.Template == nil {
@@ -318,9 +276,7 @@ func (cfg *Config) completeTimes() field.ErrorList {
 	}{
 		{"SyncInterval", &cfg.SyncInterval, DefaultSyncInterval, minGap},
 		{"ReportInterval", &cfg.ReportInterval, max(DefaultReportInterval, cfg.SyncInterval), minGap},
-		{"SetterTimeout", &cfg.SetterTimeout, DefaultSetterTimeout, time.Millisecond},
 		{"GracePeriod", &cfg.GracePeriod, DefaultGracePeriod, time.Second},
-		{"CallTimeout", &cfg.CallTimeout, DefaultCallTimeout, time.Millisecond},
 		{"ShutdownTimeout", &cfg.ShutdownTimeout, DefaultShutdownTimeout, time.Millisecond},
 	} {
 		problems = append(problems, lifecycle.DefaultDuration(d.name, d.value, d.def, d.minimum)...)
@@ -345,24 +301,12 @@ func (cfg *Config) checkFunctions() field.ErrorList {
 			problems = append(problems, field.Required(field.NewPath("HealthChecks").Index(i), "must not be nil"))
 		}
 	}
-	if n := len(cfg.Setters); n > maxFunctions {
-		problems = append(problems, field.TooMany(field.NewPath("Setters"), n, maxFunctions))
-	}
-	if n := len(cfg.HealthChecks); n > maxFunctions {
-		problems = append(problems, field.TooMany(field.NewPath("HealthChecks"), n, maxFunctions))
-	}
-	for i, kind := range cfg.FormerConditions {
-		if kind == "" {
-			problems = append(problems, field.Required(field.NewPath("FormerConditions").Index(i), "a type of condition"))
-		}
-	}
 	return problems
 }
 
 func (cfg *Config) checkPolicies() field.ErrorList {
 	var problems field.ErrorList
 	problems = append(problems, enum.Check("OnDeleted", cfg.OnDeleted, DeletedIdle)...)
-	problems = append(problems, enum.Check("OnReplaced", cfg.OnReplaced, ReplacedExit)...)
 	problems = append(problems, enum.Check("OnShutdown", cfg.OnShutdown, ShutdownUnregister)...)
 	if cfg.NodeCredentials && cfg.OnShutdown == ShutdownUnregister {
 		problems = append(problems, field.Forbidden(field.NewPath("OnShutdown"),
@@ -386,7 +330,7 @@ func (cfg *Config) checkTemplate() field.ErrorList {
 	}
 	problems = append(problems, metav1validation.ValidateLabels(template.Labels, path.Child("Labels"))...)
 	problems = append(problems, apivalidation.ValidateAnnotations(template.Annotations, path.Child("Annotations"))...)
-	if keys := forbiddenLabels(template.Labels); cfg.NodeCredentials && len(keys) > 0 {
+	if keys := status.ForbiddenLabels(template.Labels); cfg.NodeCredentials && len(keys) > 0 {
 		problems = append(problems, field.Forbidden(path.Child("Labels"),
 			fmt.Sprintf("node credentials may not set %s (NodeRestriction); see MayLabel", strings.Join(keys, ", "))))
 	}
@@ -396,7 +340,12 @@ func (cfg *Config) checkTemplate() field.ErrorList {
 	}
 	problems = append(problems, checkTaints(path.Child("Spec", "Taints"), template.Spec.Taints)...)
 	problems = append(problems, checkTaints(field.NewPath("KeepTaints"), cfg.KeepTaints)...)
-	if err := checkConditions(template.Status.Conditions); err != nil {
+	for i, c := range template.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			problems = append(problems, field.Forbidden(path.Child("Status", "Conditions").Index(i), "health checks decide about Ready: use HealthChecks, SetNotReady or a setter"))
+		}
+	}
+	if err := status.CheckConditions(template.Status.Conditions); err != nil {
 		problems = append(problems, field.Invalid(path.Child("Status", "Conditions"), len(template.Status.Conditions), err.Error()))
 	}
 	return problems

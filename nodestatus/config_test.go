@@ -27,9 +27,7 @@ func TestNewFillsInDefaults(t *testing.T) {
 	for name, same := range map[string]bool{
 		"SyncInterval":    cfg.SyncInterval == DefaultSyncInterval,
 		"ReportInterval":  cfg.ReportInterval == DefaultReportInterval,
-		"SetterTimeout":   cfg.SetterTimeout == DefaultSetterTimeout,
 		"GracePeriod":     cfg.GracePeriod == DefaultGracePeriod,
-		"CallTimeout":     cfg.CallTimeout == DefaultCallTimeout,
 		"ShutdownTimeout": cfg.ShutdownTimeout == DefaultShutdownTimeout,
 		"Workers":         cfg.Workers == DefaultWorkers,
 		"Name":            cfg.Name == DefaultName && c.Name() == DefaultName,
@@ -74,16 +72,10 @@ func TestNewReportsEveryProblemByItsField(t *testing.T) {
 		{"bad name of a fleet's first node", ok(func(c *Config) { c.NodeName, c.Fleet = "Node_1", true }), []string{"NodeName: Invalid value"}},
 		{"bad name", ok(func(c *Config) { c.NodeName = "Node_1" }), []string{"NodeName: Invalid value"}},
 		{"short interval", ok(func(c *Config) { c.SyncInterval = time.Millisecond }), []string{"SyncInterval: Invalid value"}},
-		{"negative", ok(func(c *Config) { c.CallTimeout, c.Workers = -1, -1 }), []string{"CallTimeout: Invalid value", "Workers: Invalid value"}},
+		{"negative", ok(func(c *Config) { c.ShutdownTimeout, c.Workers = -1, -1 }), []string{"ShutdownTimeout: Invalid value", "Workers: Invalid value"}},
 		{"reports more often than rounds", ok(func(c *Config) { c.ReportInterval = time.Second }), []string{"ReportInterval: Invalid value", "SyncInterval, which is 10s"}},
 		{"nil functions", ok(func(c *Config) { c.Setters, c.HealthChecks = []Setter{nil}, []HealthCheck{nil} }), []string{"Setters[0]: Required value", "HealthChecks[0]: Required value"}},
-		{"too many", ok(func(c *Config) {
-			c.Setters = make([]Setter, 65)
-			for i := range c.Setters {
-				c.Setters[i] = StandardLabels()
-			}
-		}), []string{"Setters: Too many: 65"}},
-		{"no policies", ok(func(c *Config) { c.OnDeleted, c.OnReplaced, c.OnShutdown = 3, -1, 9 }), []string{"OnDeleted: Unsupported value", "OnReplaced: Unsupported value", "OnShutdown: Unsupported value"}},
+		{"no policies", ok(func(c *Config) { c.OnDeleted, c.OnShutdown = 3, 9 }), []string{"OnDeleted: Unsupported value", "OnShutdown: Unsupported value"}},
 		{"a node can't unregister itself", ok(func(c *Config) { c.NodeCredentials, c.OnShutdown = true, ShutdownUnregister }), []string{"OnShutdown: Forbidden"}},
 		{"template of another node", ok(func(c *Config) { c.Template = &corev1.Node{}; c.Template.Name = "n2" }), []string{"Template.Name: Invalid value"}},
 		{"generated name", ok(func(c *Config) { c.Template = &corev1.Node{}; c.Template.GenerateName = "n-" }), []string{"Template.GenerateName: Forbidden"}},
@@ -109,9 +101,12 @@ func TestNewReportsEveryProblemByItsField(t *testing.T) {
 		}), []string{"KeepTaints: Forbidden"}},
 		{"conditions", ok(func(c *Config) {
 			c.Template = template()
-			c.Template.Status.Conditions = []corev1.NodeCondition{{Type: "Ready"}}
+			c.Template.Status.Conditions = []corev1.NodeCondition{{Type: "Mine"}}
 		}), []string{"Template.Status.Conditions: Invalid value", `status ""`}},
-		{"former conditions", ok(func(c *Config) { c.FormerConditions = []corev1.NodeConditionType{""} }), []string{"FormerConditions[0]: Required value"}},
+		{"Ready in the Template", ok(func(c *Config) {
+			c.Template = template()
+			SetCondition(c.Template, corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue})
+		}), []string{"Template.Status.Conditions[0]: Forbidden"}},
 		{"all at once", Config{NodeName: "!", Workers: -1, OnDeleted: 7}, []string{"Client", "NodeName", "Workers", "OnDeleted"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -179,9 +174,8 @@ func TestMayLabel(t *testing.T) {
 func TestNamesOfConstants(t *testing.T) {
 	for _, tc := range []struct{ got, want string }{
 		{DeletedExit.String(), "Exit"}, {DeletedReregister.String(), "Reregister"}, {DeletedIdle.String(), "Idle"}, {DeletedPolicy(9).String(), "Invalid(9)"},
-		{ReplacedAdopt.String(), "Adopt"}, {ReplacedExit.String(), "Exit"}, {ReplacedPolicy(-1).String(), "Invalid(-1)"},
 		{ShutdownLeave.String(), "Leave"}, {ShutdownNotReady.String(), "NotReady"}, {ShutdownUnregister.String(), "Unregister"},
-		{PhaseRegistering.String(), "Registering"}, {PhaseRegistered.String(), "Registered"}, {PhaseDeleted.String(), "Deleted"}, {PhaseReplaced.String(), "Replaced"},
+		{PhaseRegistering.String(), "Registering"}, {PhaseRegistered.String(), "Registered"}, {PhaseDeleted.String(), "Deleted"},
 	} {
 		if tc.got != tc.want {
 			t.Errorf("%q, want %q", tc.got, tc.want)

@@ -12,39 +12,38 @@ import (
 	"sync/atomic"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"github.com/kubewright/kubewright/internal/callqueue"
 	"github.com/kubewright/kubewright/internal/lifecycle"
 	"github.com/kubewright/kubewright/internal/report"
 	"github.com/kubewright/kubewright/internal/slots"
+	"github.com/kubewright/kubewright/nodestatus/internal/status"
 )
-
-// minGap is the least time between two rounds of a node: triggers that come
-// faster are one.
-const minGap = 100 * time.Millisecond
 
 // A Controller registers Nodes and keeps their status true. Make it with [New].
 // All its methods may be called by any number of goroutines, from setters and
-// hooks too; none of them blocks but Run.
+// hooks too; none of them blocks but Run and Flush.
 type Controller struct {
-	cfg      Config
-	epoch    time.Time    // what state's durations count from
-	seed     maphash.Seed // of the hashes in state
-	nodes    *slots.Scheduler[*state]
-	once     lifecycle.Once
-	ready    *lifecycle.Ready
-	progress *lifecycle.Progress
-	queue    callQueue
-	life     context.Context // of Run, for setters that outlast their round
-	running  sync.WaitGroup  // setters and health checks under way
-	sleeps   sleepWatch
+	cfg       Config
+	rules     status.Rules // of all nodes
+	clock     clock
+	nodes     *slots.Scheduler[*node]
+	queue     *callqueue.Queue // of requests, which a round must not wait for
+	functions functions
+	requests  sender
+	gate      gateAsker
+	report    reporter
+	once      lifecycle.Once
+	progress  *lifecycle.Progress
+	sleeps    sleepWatch
 
-	// The failures of many nodes at once are reported once.
-	calling, setting, invalid, asking report.Group
-
-	exit    context.CancelCauseFunc // ends Run with an error; for rounds
+	life    context.Context         // of Run
+	rounds  sync.WaitGroup          // rounds under way
+	exit    context.CancelCauseFunc // ends Run with an error
 	ended   atomic.Bool             // Run has returned
 	handled atomic.Bool             // EventHandler was called: the program has an informer
 }
@@ -57,43 +56,60 @@ func New(cfg Config) (*Controller, error) {
 	}
 	c := &Controller{
 		cfg:   cfg,
-		epoch: time.Now().Add(-1), // so that no time is 0, which means never
-		seed:  maphash.MakeSeed(),
-		ready: lifecycle.NewReady(cfg.Name),
+		clock: clock{epoch: time.Now().Add(-1)}, // so that no time is 0, which means never
+		rules: status.Rules{
+			Setters: len(cfg.Setters), Checks: len(cfg.HealthChecks),
+			Interval: cfg.SyncInterval, Report: cfg.ReportInterval, Grace: cfg.GracePeriod,
+			Reregister: cfg.OnDeleted == DeletedReregister, NodeCredentials: cfg.NodeCredentials,
+			KeepTaints: cfg.KeepTaints, Seed: maphash.MakeSeed(),
+		},
+		requests: sender{client: cfg.Client},
+		gate:     gateAsker{allows: cfg.Gate, handler: cfg.ErrorHandler},
+		sleeps:   sleepWatch{limit: max(cfg.GracePeriod, 2*cfg.SyncInterval)},
 	}
-	// A round is bounded by its setters and a few calls; three that did not
-	// come round mean that something is stuck.
+	c.functions = functions{template: cfg.Template, setters: cfg.Setters, checks: cfg.HealthChecks, wake: c.trigger}
+	c.report = reporter{cfg: &c.cfg, seed: c.rules.Seed, ready: lifecycle.NewReady(cfg.Name)}
+	c.queue = callqueue.New(cfg.Workers, c.act)
+	c.clock.bug = c.impossible
+	// Rounds that did not come round for so long mean that something is stuck.
 	c.progress = lifecycle.NewProgress(cfg.Name, c.patience())
-	c.sleeps.limit = max(cfg.GracePeriod, 2*cfg.SyncInterval)
-	c.queue = callQueue{limit: cfg.Workers, call: c.act}
-	c.nodes = slots.New(slots.Config[*state]{
+	c.nodes = slots.New(slots.Config[*node]{
 		Interval:    cfg.SyncInterval,
 		Workers:     cfg.Workers,
 		MinGap:      minGap,
 		StartWithin: c.patience(),
 		Do:          c.round,
 		Farewell:    c.farewell(),
-		Gone:        c.gone,
+		Overloaded:  c.overloaded,
+		Gone:        func(_ context.Context, _ string, n *node) { n.end(); c.report.leave(n, &c.gate, true) },
 	})
 	if cfg.NodeName != "" {
-		c.nodes.Add(cfg.NodeName, &state{})
+		c.nodes.Add(cfg.NodeName, c.newNode(cfg.NodeName))
 	}
 	return c, nil
 }
 
-// roundLimit is the longest duration of a round: its setters, a read and two writes.
-func (c *Controller) roundLimit() time.Duration {
-	return 2*c.cfg.SetterTimeout + 3*c.cfg.CallTimeout
+func (c *Controller) newNode(name string) *node {
+	return &node{name: name, clock: &c.clock, state: status.New(&c.rules)}
+}
+
+// impossible reports an event that package status did not expect. The node goes on.
+func (c *Controller) impossible(err error) {
+	if c.life == nil {
+		return // nothing that can fail happens before Run
+	}
+	report.Tell(c.life, c.cfg.ErrorHandler, fmt.Errorf("nodestatus: a defect: %w", err), "A decision about a node is not possible")
 }
 
 // patience is the time after its last round at which a node counts as neglected: for
 // Live, and for the scheduler if it has more to run than it can.
-func (c *Controller) patience() time.Duration { return 3*c.cfg.SyncInterval + c.roundLimit() }
+func (c *Controller) patience() time.Duration {
+	return 3*c.cfg.SyncInterval + 2*functionTimeout + 3*callTimeout
+}
 
 // Run serves the nodes until ctx is done and then returns nil, after what
-// OnShutdown asks for. It returns an error that wraps [ErrNodeDeleted] or
-// [ErrNodeReplaced] if the policies ask for that, and [ErrAlreadyRun] at a second
-// call. An API server that is away or refuses is no reason to return.
+// OnShutdown asks for. It returns an error that wraps [ErrNodeDeleted] if
+// OnDeleted asks for that, and [ErrAlreadyRun] at a second call. An API server that is away or refuses is no reason to return.
 //
 // It returns after every setter, health check and hook it called has returned:
 // a setter that ignores its context holds it up.
@@ -111,12 +127,13 @@ func (c *Controller) Run(ctx context.Context) error {
 	c.progress.Beat()
 
 	c.life = runCtx
-	c.queue.open(runCtx)
+	c.queue.Open(runCtx)
 	if c.cfg.NodeName != "" && !c.handled.Load() {
-		c.running.Go(func() { c.watch(runCtx) })
+		c.functions.running.Go(func() { watchNode(runCtx, &c.cfg, c.handler()) })
 	}
 	c.nodes.Run(runCtx)
-	c.queue.close()
+	c.rounds.Wait()
+	c.queue.Close()
 	var fatal error
 	if ctx.Err() == nil {
 		fatal = context.Cause(runCtx) // a round has ended us
@@ -127,7 +144,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	if nodes := c.nodes.End(shutdown); nodes > 0 {
 		logger.Info("Shutdown timed out before every node was released", "nodes", nodes, "onShutdown", c.cfg.OnShutdown)
 	}
-	c.running.Wait()
+	c.functions.running.Wait()
 	c.progress.Stop()
 	c.ended.Store(true)
 	logger.V(3).Info("Stopped")
@@ -148,7 +165,7 @@ func (c *Controller) Add(nodeName string) error {
 	if c.once.Begun() && c.nodes.Len() == 0 {
 		c.progress.Beat() // nothing was to be done until now
 	}
-	c.nodes.Add(nodeName, &state{})
+	c.nodes.Add(nodeName, c.newNode(nodeName))
 	return nil
 }
 
@@ -157,24 +174,18 @@ func (c *Controller) Add(nodeName string) error {
 // kube-controller-manager calls it Unknown after a while. Under the other
 // policies Run then makes the last write that they ask for. Remove never blocks.
 func (c *Controller) Remove(nodeName string) {
-	if c.nodes.Leave(nodeName) {
-		c.queue.cancel(nodeName)
+	n, ok := c.nodes.Get(nodeName)
+	if c.nodes.Leave(nodeName) && ok {
+		c.queue.Cancel(nodeName)
+		n.end()
 	}
-}
-
-// gone takes a node that is no longer managed out of the reports.
-func (c *Controller) gone(_ context.Context, _ string, st *state) {
-	c.calling.Retire(&st.calling)
-	c.setting.Retire(&st.setting)
-	c.invalid.Retire(&st.invalid)
-	c.asking.Retire(&st.asking)
 }
 
 // Trigger runs the setters and health checks of a node now, and writes the changes.
 // Calls that come before the round they ask for has begun are one, and rounds are at
 // least 100 ms apart. It never blocks, and does nothing for a node that is not managed.
 func (c *Controller) Trigger(nodeName string) {
-	c.nodes.Trigger(nodeName)
+	c.trigger(nodeName)
 }
 
 // SetNotReady makes the Ready condition False with the reason and the message of
@@ -184,32 +195,91 @@ func (c *Controller) Trigger(nodeName string) {
 // its lease are renewed as before. It never blocks, and does nothing for a node that
 // is not managed.
 func (c *Controller) SetNotReady(nodeName string, cause *NotReadyError) {
-	st, ok := c.nodes.Get(nodeName)
+	n, ok := c.nodes.Get(nodeName)
 	if !ok {
 		return
 	}
+	var failure *status.Failure
 	if cause != nil {
-		cause = &NotReadyError{Reason: cause.Reason, Message: cause.Message}
+		failure = &status.Failure{Field: "SetNotReady", Check: true, Reason: cause.Reason, Message: cause.Message}
 	}
-	st.mu.Lock()
-	st.markExtra().notReady = cause
-	st.mu.Unlock()
-	c.nodes.Trigger(nodeName)
+	n.apply(status.NotReadySet{Failure: failure})
+	c.trigger(nodeName)
 }
 
 // Resync reads the Node and writes its whole status, now. Call it when another client
 // may have set the node to Unknown in the meantime, as from the lease controller's hook
 // Recovered. It never blocks.
 func (c *Controller) Resync(nodeName string) {
-	if st, ok := c.nodes.Get(nodeName); ok {
-		st.requestLook()
-		c.nodes.Trigger(nodeName)
+	if n, ok := c.nodes.Get(nodeName); ok {
+		n.apply(status.Asked{})
+		c.trigger(nodeName)
+	}
+}
+
+// Flush runs a round of the node that begins after the call, and returns nil when every
+// setter has succeeded in it and the API server has its status. Otherwise it waits for
+// the next round, and returns the error of ctx when that is done. It returns an error at
+// once if the node is not managed. A node that is removed, or one whose gate is closed,
+// ends no wait.
+func (c *Controller) Flush(ctx context.Context, nodeName string) error {
+	n, ok := c.nodes.Get(nodeName)
+	if !ok {
+		return fmt.Errorf("nodestatus: node %q is not managed", nodeName)
+	}
+	done := n.flushed()
+	c.trigger(nodeName)
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		n.abandon(done)
+		return fmt.Errorf("nodestatus: flush the status of node %q: %w", nodeName, context.Cause(ctx))
+	}
+}
+
+// EventHandler returns a handler for an informer of Nodes. With it the controller
+// sees at once, and without a request of its own, that a Node was deleted or
+// replaced, and that another client has overwritten a condition that it owns, as
+// kube-controller-manager does after an outage.
+//
+// A program that has an informer of Nodes must call EventHandler before Run: Run
+// then starts no watch. Otherwise Run watches the Node of Config.NodeName. Nodes that
+// came with [Controller.Add] are not watched without this handler: such changes are
+// then seen in the answer to the next write.
+//
+// Nodes that are not managed are ignored. A program with a watch of its own may
+// call the methods of the handler; they never block and do not keep the object.
+func (c *Controller) EventHandler() cache.ResourceEventHandler {
+	c.handled.Store(true)
+	return c.handler()
+}
+
+func (c *Controller) handler() cache.ResourceEventHandler {
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(obj any) { c.observe(obj, false) },
+		UpdateFunc: func(_, obj any) { c.observe(obj, false) },
+		DeleteFunc: func(obj any) { c.observe(obj, true) },
+	}
+}
+
+// observe records an object that an informer shows.
+func (c *Controller) observe(obj any, deleted bool) {
+	if tombstone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+		obj = tombstone.Obj
+	}
+	node, ok := obj.(*corev1.Node)
+	if !ok {
+		return
+	}
+	if n, ok := c.nodes.Get(node.Name); ok && n.apply(status.Shown{Node: node, Deleted: deleted}).Wake {
+		c.trigger(node.Name)
 	}
 }
 
 // Ready returns a checker that is done when the first node has been registered.
 // For one of several nodes see [Controller.Status].
-func (c *Controller) Ready() cache.DoneChecker { return c.ready }
+func (c *Controller) Ready() cache.DoneChecker { return c.report.ready }
 
 // Name returns Config.Name.
 func (c *Controller) Name() string { return c.cfg.Name }
@@ -230,35 +300,13 @@ func (c *Controller) Check(*http.Request) error {
 // busy reports whether a round of any node is due.
 func (c *Controller) busy() bool {
 	for _, name := range c.nodes.Names() {
-		if st, ok := c.nodes.Get(name); ok && !st.idle() {
+		resting := true
+		if n, ok := c.nodes.Get(name); ok {
+			n.read(func(s *status.State) { resting = s.Resting() })
+		}
+		if !resting {
 			return true
 		}
 	}
 	return false
-}
-
-// now returns the monotonic time since New.
-func (c *Controller) now() time.Duration { return time.Since(c.epoch) }
-
-// A sleepWatch notices that the whole process did not run for a while.
-type sleepWatch struct {
-	limit time.Duration
-
-	mu     sync.Mutex
-	last   time.Time
-	sleeps uint32
-}
-
-// tick returns the number of times that the process slept up to now. The clock is the
-// wall's, because the monotonic one stands still while a machine is suspended;
-// a step of the wall clock counts as a sleep, which costs one read per node.
-func (w *sleepWatch) tick(now time.Time) uint32 {
-	now = now.Round(0)
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if !w.last.IsZero() && now.Sub(w.last) > w.limit {
-		w.sleeps++
-	}
-	w.last = now
-	return w.sleeps
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/internal/testlog"
+	"github.com/kubewright/kubewright/nodestatus/internal/status"
 )
 
 // world is one bubble: a server, a controller that serves node n1, and the
@@ -57,6 +58,11 @@ func start(t *testing.T, s *apitest.Server, cfg Config) *world {
 		t.Fatal(err)
 	}
 	c.EventHandler() // no watch: most tests count all requests
+	c.clock.check = func(s *status.State, err error) {
+		if err = errors.Join(err, s.Check()); err != nil {
+			t.Error(err)
+		}
+	}
 	w := &world{T: testlog.New(t), server: s, c: c, done: make(chan struct{})}
 	ctx, cancel := context.WithCancel(w.Context())
 	w.cancel = cancel
@@ -115,7 +121,7 @@ func (w *world) node() *corev1.Node {
 // condition returns a condition of the Node that the server holds.
 func (w *world) condition(kind corev1.NodeConditionType) corev1.NodeCondition {
 	w.Helper()
-	c := findCondition(w.node().Status.Conditions, kind)
+	c := status.FindCondition(w.node().Status.Conditions, kind)
 	if c == nil {
 		w.Fatalf("the Node has no condition %s", kind)
 	}

@@ -6,8 +6,8 @@
 // or for ten thousand in one process.
 //
 // It does the work of the kubelet's node status manager. It owns the values that those
-// functions set, Ready, and by default three other conditions (see Config.OmitPressure).
-// It never changes conditions of other writers, taints and labels of administrators, and
+// functions set, Ready, and the three conditions of pressure, as False if no setter sets
+// them: kube-controller-manager sets them to Unknown after an outage. It never changes conditions of other writers, taints and labels of administrators, and
 // fields that no function sets.
 //
 // # Usage
@@ -36,7 +36,7 @@
 //
 // After that the controller runs a round of setters and health checks every
 // SyncInterval (10 s), and at once after [Controller.Trigger]. A round never waits for
-// a request. A change is written within 200 ms, and an unchanged status every
+// a request. [Controller.Flush] waits until the API server has the status of a round. A change is written within 200 ms, and an unchanged status every
 // ReportInterval (5 min), which costs 12 PATCHes an hour and no GET.
 //
 // A write is one strategic merge patch of the status subresource. It carries the UID,
@@ -54,25 +54,30 @@
 //
 // # Concurrency
 //
-// All methods are safe for concurrent use, and only Run blocks. The setters of one node
-// run one after another in the order of Config, concurrently with its health checks and
-// requests; at most Workers goroutines run rounds. Hooks are called without locks.
-// SetterFailed and SpecChanged may run at the same time as another hook of the same
+// All methods are safe for concurrent use, and only Run and Flush block. The setters of
+// one node run one after another in the order of Config, concurrently with its health
+// checks and requests. A round holds one of Workers for at most 100 ms and then goes on
+// without it, so slow functions of some nodes hold up no others. Hooks are called without
+// locks. SetterFailed, SpecChanged and Overloaded may run at the same time as another hook of the same
 // node. A waiting node has no goroutine and no timer.
 //
 // # Failure modes
 //
 //   - A health check fails: Ready is False with its reason within one round.
-//   - A health check hangs: Ready is False after SetterTimeout with reason
-//     HealthCheckTimeout. After three rounds [Controller.Live] fails, so the lease is
-//     no longer renewed.
-//   - A setter fails, panics or is late: its last values stay; see [Setter].
+//   - A health check hangs: Ready is False after 5 s with reason HealthCheckTimeout.
+//     After three rounds [Controller.Live] fails, so the lease is no longer renewed. A
+//     check that was late is called again when it has returned, but not waited for.
+//   - A setter fails, panics or is late: its last values stay, also in a Node that is
+//     created again; see [Setter]. The first creation waits for setters that have not
+//     succeeded yet, for up to GracePeriod.
+//   - There are too few Workers: the log and [Hooks.Overloaded] have the arithmetic.
 //   - The API server is away: the controller retries without limit after 200 ms to
-//     7 s, less up to half of it at random, and honors Retry-After. Live keeps
-//     returning nil.
+//     7 s, less up to half of it at random, and honors a Retry-After of up to 30 s.
+//     Live keeps returning nil.
 //   - The API server refuses (401, 403, 422): the same after 7 s to 30 s. Parts of the
 //     status that it can't store are left out and reported once.
-//   - The Node is deleted, or is another object: [DeletedPolicy], [ReplacedPolicy]. A
+//   - The Node is deleted, or is another object: [DeletedPolicy]; another object is
+//     adopted, because the name is the identity. A
 //     404 that is not about the Node, such as a proxy's, is no deletion.
 //   - Two processes serve one node: with Gate one of them writes. Without Gate both
 //     write, at most once a SyncInterval after a foreign change.

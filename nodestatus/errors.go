@@ -18,9 +18,6 @@ var (
 	// ErrNodeDeleted is wrapped by Run's error if another client has deleted the
 	// Node of Config.NodeName and OnDeleted is DeletedExit.
 	ErrNodeDeleted = errors.New("nodestatus: the Node was deleted")
-	// ErrNodeReplaced is wrapped by Run's error if the Node of
-	// Config.NodeName has become another object and OnReplaced is ReplacedExit.
-	ErrNodeReplaced = errors.New("nodestatus: the Node was replaced by another object of the same name")
 )
 
 // A NotReadyError is an error of a [HealthCheck] that chooses the reason of the

@@ -96,7 +96,7 @@ func testOutage(t *testing.T, fault apitest.Fault, length time.Duration) {
 		}
 		end := time.Now()
 		// A call that hangs when the outage ends does so for CallTimeout.
-		w.pass(DefaultCallTimeout + 7*time.Second + time.Second)
+		w.pass(callTimeout + 7*time.Second + time.Second)
 		ready := w.condition(corev1.NodeReady)
 		if ready.Status != corev1.ConditionTrue || ready.LastHeartbeatTime.Time.Before(end.Add(-fault.Latency).Truncate(time.Second)) {
 			t.Errorf("Ready is %+v after the outage, which ended at %v", ready, end)
@@ -200,7 +200,7 @@ func testGate(t *testing.T) {
 	w.pass(time.Minute)
 
 	hang.set(true)
-	w.pass(DefaultSyncInterval + DefaultSetterTimeout)
+	w.pass(DefaultSyncInterval + functionTimeout)
 	if ready := w.condition(corev1.NodeReady); ready.Reason != ReasonHealthCheckTimeout {
 		t.Errorf("Ready is %+v", ready)
 	}
@@ -226,18 +226,12 @@ func TestRefusals(t *testing.T) {
 		"404": statuserr.New(404, metav1.StatusReasonNotFound, "the path is not there"),
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { testRefusal(t, status, false) })
+			synctest.Test(t, func(t *testing.T) { testRefusal(t, status) })
 		})
 	}
 }
 
-func TestRefusalsCloseTheGateIfAskedTo(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		testRefusal(t, statuserr.Forbidden("nodes", node1, "not yours"), true)
-	})
-}
-
-func testRefusal(t *testing.T, status *apierrors.StatusError, needed bool) {
+func testRefusal(t *testing.T, status *apierrors.StatusError) {
 	s := apitest.New(apitest.Options{})
 	health := &knob[error]{}
 	var told notes[string]
@@ -250,8 +244,7 @@ func testRefusal(t *testing.T, status *apierrors.StatusError, needed bool) {
 				told.add(msg)
 			}
 		},
-		Hooks:           Hooks{Failed: failures.add},
-		LiveNeedsStatus: needed,
+		Hooks: Hooks{Failed: failures.add},
 	})
 	w.pass(time.Minute)
 	remove := s.Inject(apitest.Fault{Match: patches, Status: status})
@@ -262,7 +255,7 @@ func testRefusal(t *testing.T, status *apierrors.StatusError, needed bool) {
 		t.Errorf("Live = %v after the first refusal", err)
 	}
 	w.pass(DefaultGracePeriod + 10*time.Second)
-	if err := w.c.Live(t.Context(), node1); (err != nil) != needed {
+	if err := w.c.Live(t.Context(), node1); err != nil {
 		t.Errorf("Live = %v while the status is refused", err)
 	}
 	if status, _ := w.c.Status(node1); status.LastError == nil || status.Failures == 0 {

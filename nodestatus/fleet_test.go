@@ -16,6 +16,7 @@ import (
 	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/internal/requests"
 	"github.com/kubewright/kubewright/internal/statuserr"
+	"github.com/kubewright/kubewright/nodestatus/internal/status"
 )
 
 // fleet returns the names of n nodes.
@@ -133,7 +134,7 @@ func testFleetNodeDeleted(t *testing.T) {
 	if _, ok := w.c.Status("other"); ok {
 		t.Error("a removed node has a status")
 	}
-	if err := w.c.Live(t.Context(), "other"); err == nil || err.Error() != `nodestatus: node "other" is not served` {
+	if err := w.c.Live(t.Context(), "other"); err == nil || err.Error() != `nodestatus: node "other" is not managed` {
 		t.Errorf("Live of a removed node: %v", err)
 	}
 	if err := w.c.Add("other"); err != nil {
@@ -264,7 +265,7 @@ func testShutdown(t *testing.T, policy ShutdownPolicy) {
 		}
 	case ShutdownNotReady:
 		for _, node := range left {
-			ready := findCondition(node.Status.Conditions, corev1.NodeReady)
+			ready := status.FindCondition(node.Status.Conditions, corev1.NodeReady)
 			if node.Name == names[0] {
 				if ready != nil {
 					t.Errorf("the stranger was written: %+v", ready)

@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/nodestatus/internal/status"
 )
 
 // The managedFields of a Node that an earlier process has created and written since.
@@ -74,11 +75,11 @@ func TestARestartRemovesWhatItNoLongerSets(t *testing.T) {
 		if diff := cmp.Diff(map[string]string{"kubernetes.io/hostname": node1, "example.com/pool": "a", "example.com/theirs": "1"}, n.Labels); diff != "" {
 			t.Errorf("labels (-want +got):\n%s", diff)
 		}
-		if _, there := n.Annotations["example.com/old"]; there || len(n.Status.Images) != 0 || findCondition(n.Status.Conditions, "ExampleOld") != nil {
+		if _, there := n.Annotations["example.com/old"]; there || len(n.Status.Images) != 0 || status.FindCondition(n.Status.Conditions, "ExampleOld") != nil {
 			t.Errorf("left of the earlier process: annotations %v, images %v, conditions %v", n.Annotations, n.Status.Images, n.Status.Conditions)
 		}
 		dongle := n.Status.Capacity["example.com/dongle"]
-		if dongle.Value() != 3 || len(n.Status.VolumesInUse) != 1 || findCondition(n.Status.Conditions, "KernelDeadlock") == nil {
+		if dongle.Value() != 3 || len(n.Status.VolumesInUse) != 1 || status.FindCondition(n.Status.Conditions, "KernelDeadlock") == nil {
 			t.Errorf("another client's: %+v", n.Status)
 		}
 		if cpu := n.Status.Capacity[corev1.ResourceCPU]; cpu.Value() != 4 {
@@ -108,34 +109,4 @@ func TestARestartRemovesNothingBeforeEverySetterHasSucceeded(t *testing.T) {
 			t.Errorf("labels %v, status %+v", n.Labels, n.Status)
 		}
 	})
-}
-
-func TestFormerOwnership(t *testing.T) {
-	none := ""
-	all := "aexample.com/old\ncExampleOld\ncReady\nfaddresses\nfimages\nlexample.com/old\nlexample.com/pool\n" +
-		"qcpu\nqexample.com/fpga\nqexample.com/gpu\nqmemory\nqpods\nrcpu\nrexample.com/fpga\nrmemory\nrpods\n"
-	unreadable := managed("other", "", `{`)
-	foreignCreation := entryOfCreation
-	foreignCreation.Manager = "kubectl"
-	takenOver := managed("other", "status", `{"f:status":{"f:conditions":{"k:{\"type\":\"ExampleOld\"}":{"f:lastHeartbeatTime":{}}}}}`)
-	for _, tc := range []struct {
-		name    string
-		entries []metav1.ManagedFieldsEntry
-		want    string
-	}{
-		{"nothing recorded", nil, none},
-		{"another client's only", []metav1.ManagedFieldsEntry{entryOfOthers}, none},
-		{"created and updated", []metav1.ManagedFieldsEntry{entryOfCreation, entryOfUpdates, entryOfOthers}, all},
-		{"updated only", []metav1.ManagedFieldsEntry{foreignCreation, entryOfUpdates, entryOfOthers}, "cExampleOld\ncReady\nqexample.com/gpu\n"},
-		{"created, and no field that only a creation writes", []metav1.ManagedFieldsEntry{managed(fieldManager, "", `{"f:metadata":{"f:labels":{}},"f:spec":{}}`)}, none},
-		{"one entry can't be read", []metav1.ManagedFieldsEntry{entryOfCreation, unreadable}, none},
-		{"a condition that another client has written last", []metav1.ManagedFieldsEntry{foreignCreation, takenOver, entryOfOthers}, none},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			former := formerOwnership(left(tc.entries...))
-			if diff := cmp.Diff(tc.want, former.encode().Value()); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
-		})
-	}
 }

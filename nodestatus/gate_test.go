@@ -34,7 +34,7 @@ func TestAClosedGateLetsAMissingNodeBeCreated(t *testing.T) {
 		pods.set(50)
 		w.pass(time.Hour)
 		w.expect(0, 0, 0)
-		if status, _ := w.c.Status(node1); !status.Gated || status.Phase != PhaseRegistered {
+		if status, _ := w.c.Status(node1); !status.GateClosed || status.Phase != PhaseRegistered {
 			t.Errorf("status is %+v", status)
 		}
 		if err := w.c.Live(t.Context(), node1); err != nil {
@@ -72,7 +72,7 @@ func TestAClosedGateLetsANodeBeAdoptedButNotWritten(t *testing.T) {
 			t.Errorf("Written: %+v", n)
 		}
 		w.pass(10 * time.Second)
-		if status, _ := w.c.Status(node1); status.Gated {
+		if status, _ := w.c.Status(node1); status.GateClosed {
 			t.Error("gated although the gate is open")
 		}
 	})

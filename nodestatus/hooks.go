@@ -42,6 +42,11 @@ type Hooks struct {
 	// the one that a setter sets, after the API server has accepted the new one. See
 	// [HostInfo].
 	Rebooted func(Rebooted)
+	// Overloaded is called when rounds of setters and health checks begin to start more
+	// than SyncInterval after they were due, because Workers can't do them all, and when
+	// they start in time again. It is not about a node, and may run at the same time as
+	// other hooks.
+	Overloaded func(Overloaded)
 	// SetterFailed is called for each setter and health check that failed or
 	// was late, in each round. It may run at the same time as another hook of the
 	// same node.
@@ -75,8 +80,6 @@ type Replaced struct {
 	// OldUID is that of the object served so far, NewUID that of the one that
 	// has its name now.
 	OldUID, NewUID types.UID
-	// Policy is the policy that applies.
-	Policy ReplacedPolicy
 }
 
 // A Cause says why a status was written.
@@ -170,4 +173,19 @@ type SetterFailed struct {
 	Late bool
 	// Err is the error.
 	Err error
+}
+
+// Overloaded is the argument of Hooks.Overloaded. With more than Workers/Round rounds
+// a second to do, which is Nodes/SyncInterval, some nodes wait for ever longer.
+type Overloaded struct {
+	// Nodes is the number of nodes, SyncInterval and Workers are those of Config.
+	Nodes        int
+	SyncInterval time.Duration
+	Workers      int
+	// Round is the average time for which a round holds a worker.
+	Round time.Duration
+	// Late is the time after it was due that a round began.
+	Late time.Duration
+	// Ended says that rounds begin in time again.
+	Ended bool
 }

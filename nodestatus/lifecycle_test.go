@@ -25,7 +25,7 @@ func TestLifecycle(t *testing.T) {
 		ErrAlreadyRun: ErrAlreadyRun,
 		// A failed call is repeated after 5.25 s on average; a throttled one is
 		// repeated by client-go, ten times and as often as the server says,
-		// within CallTimeout. So are the attempts to watch the Node, twice a minute.
+		// within callTimeout. So are the attempts to watch the Node, twice a minute.
 		MaxPerHour:  5000,
 		ReadyWithin: 30 * time.Second,
 	})
@@ -37,7 +37,7 @@ func TestLifecycleWithShutdownWork(t *testing.T) {
 			name := fmt.Sprintf("n%d", i)
 			c, err := New(Config{
 				Client: s.Client(apitest.User{}).CoreV1(), NodeName: name,
-				OnShutdown: ShutdownUnregister, OnDeleted: DeletedReregister, CallTimeout: 30 * time.Second,
+				OnShutdown: ShutdownUnregister, OnDeleted: DeletedReregister,
 			})
 			if err != nil {
 				t.Fatal(err)
@@ -47,6 +47,6 @@ func TestLifecycleWithShutdownWork(t *testing.T) {
 		ErrAlreadyRun: ErrAlreadyRun,
 		ReturnWithin:  DefaultShutdownTimeout,
 		MaxPerHour:    5000,
-		ReadyWithin:   45 * time.Second, // a call that hangs does so for CallTimeout
+		ReadyWithin:   45 * time.Second, // a call that hangs does so for callTimeout
 	})
 }

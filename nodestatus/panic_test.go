@@ -18,6 +18,7 @@ import (
 	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/internal/callback/callbacktest"
 	"github.com/kubewright/kubewright/internal/statuserr"
+	"github.com/kubewright/kubewright/nodestatus/internal/status"
 )
 
 // noted returns a hook that notes its call, and then panics if it is the one named.
@@ -186,7 +187,7 @@ func TestAPanicConcernsOneNode(t *testing.T) {
 					if n := writes[node]; n < want-1 || n > want+1 {
 						t.Errorf("%d writes of %s in an hour, want %d", n, node, want)
 					}
-					ready := findCondition(apitest.Get[*corev1.Node](s, "", node).Status.Conditions, corev1.NodeReady)
+					ready := status.FindCondition(apitest.Get[*corev1.Node](s, "", node).Status.Conditions, corev1.NodeReady)
 					if sick := node == bad && name == "HealthChecks[0]"; sick == (ready.Status == corev1.ConditionTrue) || strings.Contains(ready.Message, "goroutine") {
 						t.Errorf("Ready of %s is %+v", node, ready)
 					}
@@ -199,10 +200,10 @@ func TestAPanicConcernsOneNode(t *testing.T) {
 				broken.set(false)
 				w.c.Trigger(bad)
 				w.pass(time.Second)
-				if status, _ := w.c.Status(bad); status.Gated || status.Failures > 0 {
+				if status, _ := w.c.Status(bad); status.GateClosed || status.Failures > 0 {
 					t.Errorf("status after that: %+v", status)
 				}
-				ready := findCondition(apitest.Get[*corev1.Node](s, "", bad).Status.Conditions, corev1.NodeReady)
+				ready := status.FindCondition(apitest.Get[*corev1.Node](s, "", bad).Status.Conditions, corev1.NodeReady)
 				if ready.Status != corev1.ConditionTrue {
 					t.Errorf("Ready after that is %+v", ready)
 				}

@@ -30,7 +30,7 @@ func TestTimesBeyondADuration(t *testing.T) {
 		s := apitest.New(apitest.Options{})
 		const forever time.Duration = math.MaxInt64
 		w := start(t, s, Config{
-			ReportInterval: forever, SetterTimeout: forever, GracePeriod: forever, CallTimeout: forever, ShutdownTimeout: forever,
+			ReportInterval: forever, GracePeriod: forever, ShutdownTimeout: forever,
 			Setters:      []Setter{func(ctx context.Context, _ *corev1.Node) error { return ctx.Err() }},
 			HealthChecks: []HealthCheck{func(ctx context.Context, _ string) error { return ctx.Err() }},
 			OnShutdown:   ShutdownNotReady,
@@ -128,7 +128,7 @@ func TestEmptyAnswerIsNoOtherNode(t *testing.T) {
 					s.Inject(answer)
 				}
 				replaced := 0
-				w := start(t, s, Config{OnReplaced: ReplacedExit, Hooks: Hooks{Replaced: func(Replaced) { replaced++ }}})
+				w := start(t, s, Config{Hooks: Hooks{Replaced: func(Replaced) { replaced++ }}})
 				w.pass(time.Minute)
 				if verb != "create" {
 					s.Inject(answer)

@@ -219,25 +219,3 @@ func testARestoredAPIServerIsSeen(t *testing.T, run func(*testing.T, *apitest.Se
 	}
 	w.expectAQuietHour(s)
 }
-
-// An answer is older than an event that came after the call was sent.
-func TestAnEventDuringACallOutlivesItsAnswer(t *testing.T) {
-	node := func(version string) *corev1.Node {
-		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node1, UID: "a", ResourceVersion: version}}
-	}
-	for name, tc := range map[string]struct{ event, answer, want string }{
-		"no event, a newer answer":       {"", "21", "21"},
-		"no event, restored":             {"", "10", "10"},
-		"an event newer than the answer": {"30", "21", "30"},
-		"an event older than the answer": {"21", "30", "30"},
-	} {
-		st := &state{uid: "a", view: newView(node("20"))}
-		held := st.view
-		if tc.event != "" {
-			st.see(node(tc.event))
-		}
-		if st.seeAnswer(node(tc.answer), held); st.view.resourceVersion != tc.want {
-			t.Errorf("%s: the view is %s, want %s", name, st.view.resourceVersion, tc.want)
-		}
-	}
-}

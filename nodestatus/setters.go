@@ -12,17 +12,15 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/kubewright/kubewright/nodestatus/internal/status"
 )
 
 // SetCondition sets a condition of a scratch Node, in the place of the one of
 // the same type if there is one. It is for use in a Setter. The times of the
 // condition do not matter: the controller fills them in.
 func SetCondition(node *corev1.Node, condition corev1.NodeCondition) {
-	if old := findCondition(node.Status.Conditions, condition.Type); old != nil {
-		*old = condition
-		return
-	}
-	node.Status.Conditions = append(node.Status.Conditions, condition)
+	status.SetCondition(node, condition)
 }
 
 // Condition returns a Setter for a condition that state decides about. An error
@@ -170,10 +168,10 @@ func DeclaredFeatures(names ...string) Setter {
 // scheduler uses the features of the default handler, whose name is empty, for pods
 // with user namespaces. features may be nil.
 func Runtime(handlers []corev1.NodeRuntimeHandler, features *corev1.NodeFeatures) Setter {
-	status := (&corev1.NodeStatus{RuntimeHandlers: handlers, Features: features}).DeepCopy()
-	slices.SortStableFunc(status.RuntimeHandlers, func(a, b corev1.NodeRuntimeHandler) int { return cmp.Compare(a.Name, b.Name) })
+	said := (&corev1.NodeStatus{RuntimeHandlers: handlers, Features: features}).DeepCopy()
+	slices.SortStableFunc(said.RuntimeHandlers, func(a, b corev1.NodeRuntimeHandler) int { return cmp.Compare(a.Name, b.Name) })
 	return func(_ context.Context, node *corev1.Node) error {
-		copied := status.DeepCopy()
+		copied := said.DeepCopy()
 		node.Status.RuntimeHandlers, node.Status.Features = copied.RuntimeHandlers, copied.Features
 		return nil
 	}
@@ -182,8 +180,8 @@ func Runtime(handlers []corev1.NodeRuntimeHandler, features *corev1.NodeFeatures
 // VolumesInUse returns a Setter for the attachable volumes that are mounted on the
 // node, or about to be. kube-controller-manager detaches a volume only after it has
 // left this list, so a volume must be in it before it is mounted, and until it is
-// unmounted: call [Controller.Trigger] before a mount, and wait for
-// [Hooks.Written]. An error of list keeps the list as it was last. What list returns
+// unmounted: before a mount add it to what list returns, and wait for
+// [Controller.Flush]. An error of list keeps the list as it was last. What list returns
 // is not changed.
 func VolumesInUse(list func(ctx context.Context, nodeName string) ([]corev1.UniqueVolumeName, error)) Setter {
 	return func(ctx context.Context, node *corev1.Node) error {

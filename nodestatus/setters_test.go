@@ -16,6 +16,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kubewright/kubewright/nodestatus/internal/status"
 )
 
 // set runs setters on a scratch node.
@@ -119,7 +121,7 @@ func TestStandardLabels(t *testing.T) {
 	if diff := cmp.Diff(want, n.Labels); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if len(forbiddenLabels(n.Labels)) != 0 {
+	if len(status.ForbiddenLabels(n.Labels)) != 0 {
 		t.Error("a node may not set the standard labels")
 	}
 	if n.Status.DaemonEndpoints.KubeletEndpoint.Port != 10250 {
@@ -166,7 +168,7 @@ func TestDeclaredFeaturesAreSortedAndUnique(t *testing.T) {
 	if diff := cmp.Diff(want, n.Status.DeclaredFeatures); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if problems := dropInvalid(n, true); len(problems) > 0 || len(n.Status.DeclaredFeatures) != len(want) {
+	if problems := status.DropInvalid(n, true); len(problems) > 0 || len(n.Status.DeclaredFeatures) != len(want) {
 		t.Errorf("the API server refuses %v", problems)
 	}
 }

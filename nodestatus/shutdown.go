@@ -10,67 +10,63 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
 	"github.com/kubewright/kubewright/internal/apierr"
+	"github.com/kubewright/kubewright/internal/backoff"
+	"github.com/kubewright/kubewright/nodestatus/internal/status"
 )
 
 // farewell returns the farewell of a node, or nil if OnShutdown leaves the Node.
-func (c *Controller) farewell() func(ctx context.Context, name string, st *state) {
+func (c *Controller) farewell() func(ctx context.Context, name string, n *node) {
 	if c.cfg.OnShutdown == ShutdownLeave {
 		return nil
 	}
-	return func(ctx context.Context, name string, st *state) {
+	return func(ctx context.Context, _ string, n *node) {
 		ctx, cancel := context.WithTimeout(ctx, c.cfg.ShutdownTimeout)
 		defer cancel()
-		c.release(ctx, name, st)
+		if c.gate.ask(ctx, n) {
+			return // the Node is another process's
+		}
+		released, err := c.release(ctx, n)
+		switch verdict := judge(err, n.name); {
+		case !released:
+		case err == nil:
+			klog.FromContext(ctx).V(2).Info("Released node", "node", klog.KRef("", n.name), "onShutdown", c.cfg.OnShutdown)
+		case verdict == status.Gone || verdict == status.Other: // another client was faster, and the Node is no longer ours
+		default:
+			c.report.calling.Fail(ctx, c.cfg.ErrorHandler, &n.members.calling, explainCall(n.name, "release", err), "Failed to release node", "onShutdown", c.cfg.OnShutdown)
+		}
 	}
 }
 
 // release writes what OnShutdown asks for. While the API server is away it retries
-// until ctx is done.
-func (c *Controller) release(ctx context.Context, name string, st *state) {
-	if last := (&work{Controller: c, name: name, state: st}); last.gateIsClosed(ctx) {
-		return // the Node is another process's
-	}
-	st.mu.Lock()
-	phase, uid, view, unsure := st.phase, st.uid, st.view, st.unsure
-	st.mu.Unlock()
-	switch {
-	case phase == PhaseRegistering && unsure:
-		// Whether the Node was created only a read can tell.
-		node, _, err := c.get(ctx, name)
-		if err != nil {
-			c.endRelease(ctx, name, st, err)
-			return
+// until ctx is done. It reports false if there is nothing to write.
+func (c *Controller) release(ctx context.Context, n *node) (bool, error) {
+	var phase status.Phase
+	var shown *corev1.Node
+	n.read(func(s *status.State) { phase, shown = s.Phase(), s.Node() })
+	switch phase {
+	case status.Unsure: // whether the Node was created only a read can tell
+		var err error
+		if shown, _, err = c.requests.get(ctx, n.name); err != nil {
+			return true, err
 		}
-		uid, view = node.UID, newView(node)
-	case phase != PhaseRegistered:
-		return
-	}
-	var err error
-	for failures := 1; ; failures++ {
-		if c.cfg.OnShutdown == ShutdownUnregister {
-			err = c.remove(ctx, name, uid)
-		} else {
-			err = c.writeNotReady(ctx, name, uid, view)
-		}
-		if judge(err, name) != away || !sleep(ctx, pause(away, err, failures)) {
-			break
-		}
-	}
-	c.endRelease(ctx, name, st, err)
-}
-
-// endRelease reports the result of release.
-func (c *Controller) endRelease(ctx context.Context, name string, st *state, err error) {
-	switch judge(err, name) {
-	case accepted:
-		klog.FromContext(ctx).V(2).Info("Released node", "node", klog.KRef("", name), "onShutdown", c.cfg.OnShutdown)
-	case gone, other: // another client was faster, and the Node is no longer ours
+	case status.Registered:
 	default:
-		c.calling.Fail(ctx, c.cfg.ErrorHandler, &st.calling, explainCall(name, "release", err), "Failed to release node", "onShutdown", c.cfg.OnShutdown)
+		return false, nil
+	}
+	retries := backoff.Policy{Base: 200 * time.Millisecond, Cap: 7 * time.Second}
+	for failures := 1; ; failures++ {
+		var err error
+		if c.cfg.OnShutdown == ShutdownUnregister {
+			err = c.requests.remove(ctx, n.name, shown.UID)
+		} else {
+			err = c.writeNotReady(ctx, n, shown)
+		}
+		if err == nil || judge(err, n.name) != status.Away || !sleep(ctx, max(retries.Delay(failures), apierr.RetryAfter(err))) {
+			return true, err
+		}
 	}
 }
 
@@ -86,30 +82,26 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// writeNotReady makes Ready False.
-func (c *Controller) writeNotReady(ctx context.Context, name string, uid types.UID, view *view) error {
-	shown := view.node()
-	if shown == nil {
-		return nil
-	}
-	ready := stamp([]corev1.NodeCondition{{
-		Type: corev1.NodeReady, Status: corev1.ConditionFalse, Reason: ReasonShutdown, Message: "the node is shutting down",
-	}}, shown.Status.Conditions, metav1.Now())
-	data, err := difference{}.patch(uid, "", ready)
+// writeNotReady makes the Ready condition of shown False.
+func (c *Controller) writeNotReady(ctx context.Context, n *node, shown *corev1.Node) error {
+	data, ready, err := status.NotReadyPatch(shown, ReasonShutdown, "the node is shutting down", metav1.Now())
 	if err != nil {
 		return fmt.Errorf("encode the status: %w", err)
 	}
-	answer, latency, err := c.patch(ctx, name, data)
+	_, latency, err := c.requests.patch(ctx, n.name, data)
 	if err != nil {
-		if hook := c.cfg.Hooks.Failed; hook != nil {
-			hook(Failed{NodeName: name, Verb: "patch", Class: apierr.Classify(err).String(), Err: err, Latency: latency})
-		}
+		c.report.failed(n, "patch", err, latency)
 		return err
 	}
 	if hook := c.cfg.Hooks.Written; hook != nil {
-		hook(Written{NodeName: name, Cause: CauseShutdown, Bytes: len(data), Latency: latency})
+		hook(Written{NodeName: n.name, Cause: CauseShutdown, Bytes: len(data), Latency: latency})
 	}
-	last := &work{Controller: c, name: name, node: &corev1.Node{Status: corev1.NodeStatus{Conditions: ready}}}
-	last.reportConditions(ctx, answer, shown)
+	change := status.ConditionChange{Condition: ready}
+	if old := status.FindCondition(shown.Status.Conditions, corev1.NodeReady); old != nil {
+		change.From = old.Status
+	}
+	if change.From != ready.Status {
+		c.report.conditions(ctx, n, []status.ConditionChange{change})
+	}
 	return nil
 }

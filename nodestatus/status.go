@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kubewright/kubewright/internal/enum"
+	"github.com/kubewright/kubewright/nodestatus/internal/status"
 )
 
 // A Phase is the state of a node's registration.
@@ -26,13 +27,21 @@ const (
 	PhaseRegistered
 	// PhaseDeleted: the Node was deleted, and nothing is written.
 	PhaseDeleted
-	// PhaseReplaced: the Node is another object, and nothing is written.
-	PhaseReplaced
 )
 
 // String returns the name of the phase, fit for a label of a metric.
 func (p Phase) String() string {
-	return enum.Name(p, "Registering", "Registered", "Deleted", "Replaced")
+	return enum.Name(p, "Registering", "Registered", "Deleted")
+}
+
+func phaseOf(p status.Phase) Phase {
+	switch p {
+	case status.Registered:
+		return PhaseRegistered
+	case status.Deleted:
+		return PhaseDeleted
+	}
+	return PhaseRegistering
 }
 
 // Status is the state of a node.
@@ -45,63 +54,47 @@ type Status struct {
 	LastRound time.Time
 	// LastWrite is when the API server last accepted the status, zero before.
 	LastWrite time.Time
-	// Gated says that Gate did not let the Node be written when it was last asked.
-	Gated bool
+	// GateClosed says that Gate did not let the Node be written when it was last asked.
+	GateClosed bool
 	// Failures is the number of API calls that failed since the last success.
 	Failures int
 	// LateRounds is the number of rounds in a row in which a health check did not
 	// return in time.
 	LateRounds int
+	// Overloaded says that rounds begin more than SyncInterval late, because there are
+	// too few Workers for all nodes of the Controller.
+	Overloaded bool
 	// LastError is the last error of an API call, nil after a success.
 	LastError error
 }
 
 // Status returns the state of a node, and false if it is
-// not served. It never blocks.
+// not managed. It never blocks.
 func (c *Controller) Status(nodeName string) (Status, bool) {
-	st, ok := c.nodes.Get(nodeName)
+	n, ok := c.nodes.Get(nodeName)
 	if !ok {
 		return Status{}, false
 	}
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	s := Status{
-		Phase:      st.phase,
-		UID:        st.uid,
-		LastRound:  c.at(st.lastRound),
-		LastWrite:  c.at(st.lastWrite),
-		LateRounds: int(st.lateRounds),
-		Gated:      st.gated,
-	}
-	if st.trouble != nil {
-		s.Failures, s.LastError = st.trouble.failures, st.trouble.err
-	}
-	return s, true
-}
-
-// at turns a time of state into one of the clock; 0 is never.
-func (c *Controller) at(d time.Duration) time.Time {
-	if d == 0 {
-		return time.Time{}
-	}
-	return c.epoch.Add(d)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	f := n.state.Figures()
+	_, overloaded := c.nodes.Overloaded()
+	return Status{
+		Phase: phaseOf(n.state.Phase()), UID: n.state.UID(),
+		LastRound: c.clock.at(f.LastRound), LastWrite: c.clock.at(f.LastWrite),
+		GateClosed: f.Closed, Failures: f.Failures, LateRounds: f.LateRounds, Overloaded: overloaded, LastError: f.Err,
+	}, true
 }
 
 // Node returns the Node as the API server or the event handler showed it last,
 // without managedFields, or nil before it was registered and after it was
 // deleted. The caller may keep and change it. It never blocks.
 func (c *Controller) Node(nodeName string) *corev1.Node {
-	st, ok := c.nodes.Get(nodeName)
-	if !ok {
-		return nil
+	var shown *corev1.Node
+	if n, ok := c.nodes.Get(nodeName); ok {
+		n.read(func(s *status.State) { shown = s.Node() })
 	}
-	st.mu.Lock()
-	view := st.view
-	if st.phase != PhaseRegistered {
-		view = nil // being adopted
-	}
-	st.mu.Unlock()
-	return view.node()
+	return shown
 }
 
 // OwnerReference returns a reference to the registered Node, for objects that
@@ -109,54 +102,31 @@ func (c *Controller) Node(nodeName string) *corev1.Node {
 // apierrors.IsNotFound recognizes if the Node is not registered: not yet, or
 // no longer. It never blocks and makes no call.
 func (c *Controller) OwnerReference(_ context.Context, nodeName string) (metav1.OwnerReference, error) {
-	st, ok := c.nodes.Get(nodeName)
-	if ok {
-		st.mu.Lock()
-		defer st.mu.Unlock()
-		ok = st.phase == PhaseRegistered
+	if n, ok := c.nodes.Get(nodeName); ok {
+		if uid := n.uid(); uid != "" {
+			return metav1.OwnerReference{APIVersion: "v1", Kind: "Node", Name: nodeName, UID: uid}, nil
+		}
 	}
-	if !ok {
-		return metav1.OwnerReference{}, apierrors.NewNotFound(corev1.Resource("nodes"), nodeName)
-	}
-	return metav1.OwnerReference{APIVersion: "v1", Kind: "Node", Name: nodeName, UID: st.uid}, nil
+	return metav1.OwnerReference{}, apierrors.NewNotFound(corev1.Resource("nodes"), nodeName)
 }
-
-// lateRoundsLimit is the number of rounds in a row with a late health check after
-// which the node counts as stuck.
-const lateRoundsLimit = 3
 
 // Live returns nil while the lease of the node should be renewed, and an error that
 // says why if it should not: the Node is not registered; no round was completed for
 // three intervals and the time that a round may take; or a health check has been
-// late three rounds in a row. With Config.LiveNeedsStatus it is also an error if
-// the API server has refused the status for GracePeriod. A node that is not Ready
-// is alive: its status says so faster and better than a lease that runs out. An
-// API server that is away, or without LiveNeedsStatus one that refuses the status,
-// is no error: a lease that is renewed as soon as that is possible keeps the node.
+// late three rounds in a row. A node that is not Ready is alive: its status says so
+// faster and better than a lease that runs out. An API server that is away or refuses
+// the status is no error: a lease that is renewed keeps the node.
 //
 // It never blocks and makes no call.
 func (c *Controller) Live(_ context.Context, nodeName string) error {
-	st, ok := c.nodes.Get(nodeName)
+	n, ok := c.nodes.Get(nodeName)
 	if !ok {
-		return fmt.Errorf("nodestatus: node %q is not served", nodeName)
+		return fmt.Errorf("nodestatus: node %q is not managed", nodeName)
 	}
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	now := c.now()
-	var refusedFor time.Duration
-	if c.cfg.LiveNeedsStatus && st.trouble != nil && st.trouble.refusedSince != 0 {
-		refusedFor = now - st.trouble.refusedSince
-	}
-	age := now - st.lastRound
-	switch {
-	case st.phase != PhaseRegistered:
-		return fmt.Errorf("nodestatus: node %q is not registered (%v)", nodeName, st.phase)
-	case age > c.patience():
-		return fmt.Errorf("nodestatus: node %q: setters and health checks ran last %v ago", nodeName, age.Round(time.Second))
-	case st.lateRounds >= lateRoundsLimit:
-		return fmt.Errorf("nodestatus: node %q: a health check did not return in time for %d rounds", nodeName, st.lateRounds)
-	case c.cfg.LiveNeedsStatus && refusedFor >= c.cfg.GracePeriod:
-		return fmt.Errorf("nodestatus: node %q: the status has been refused for %v: %w", nodeName, refusedFor.Round(time.Second), st.trouble.err)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if err := n.state.Live(n.clock.now(), c.patience()); err != nil {
+		return fmt.Errorf("nodestatus: node %q: %w", nodeName, err)
 	}
 	return nil
 }

@@ -21,6 +21,7 @@ import (
 
 	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/internal/statuserr"
+	"github.com/kubewright/kubewright/nodestatus/internal/status"
 )
 
 // watch runs the informer that a kubelet has, of its own Node, and returns when
@@ -51,11 +52,11 @@ func watch(t *testing.T, c *Controller, client kubernetes.Interface) {
 // heard of. It reports whether that was a transition.
 func unknown(s *apitest.Server) bool {
 	now := metav1.Now()
-	known := findCondition(w1(s).Status.Conditions, corev1.NodeReady).Status != corev1.ConditionUnknown
+	known := status.FindCondition(w1(s).Status.Conditions, corev1.NodeReady).Status != corev1.ConditionUnknown
 	apitest.Edit(s, "", node1, func(n *corev1.Node) {
 		for _, kind := range []corev1.NodeConditionType{corev1.NodeReady, corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure} {
 			c := corev1.NodeCondition{Type: kind, Status: corev1.ConditionUnknown, Reason: "NodeStatusUnknown", Message: "Kubelet stopped posting node status.", LastTransitionTime: now}
-			if old := findCondition(n.Status.Conditions, kind); old != nil {
+			if old := status.FindCondition(n.Status.Conditions, kind); old != nil {
 				c.LastHeartbeatTime = old.LastHeartbeatTime
 				if old.Status == corev1.ConditionUnknown {
 					c.LastTransitionTime = old.LastTransitionTime
@@ -229,7 +230,7 @@ func testFightIsSlow(t *testing.T) {
 	go func() {
 		defer close(ended)
 		for ctx.Err() == nil {
-			if ready := findCondition(w1(s).Status.Conditions, corev1.NodeReady); ready.Reason != "Mine" {
+			if ready := status.FindCondition(w1(s).Status.Conditions, corev1.NodeReady); ready.Reason != "Mine" {
 				apitest.Edit(s, "", node1, func(n *corev1.Node) {
 					SetCondition(n, corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionFalse, Reason: "Mine"})
 				})
@@ -291,39 +292,5 @@ func testEventHandler(t *testing.T) {
 	}
 	if diff := cmp.Diff([]bool{true, false, false}, registered.get()); diff != "" {
 		t.Errorf("registrations (-want +got):\n%s", diff)
-	}
-}
-
-// Under ReplacedExit a node of a fleet keeps off the other object, whatever the
-// event handler shows, until Resync.
-func TestEventHandlerReplacedExit(t *testing.T) { synctest.Test(t, testEventHandlerReplacedExit) }
-
-func testEventHandlerReplacedExit(t *testing.T) {
-	s := apitest.New(apitest.Options{})
-	w := start(t, s, Config{NodeName: "other", Client: s.Client(apitest.User{}).CoreV1(), Template: &corev1.Node{}, OnReplaced: ReplacedExit})
-	if err := w.c.Add(node1); err != nil {
-		t.Fatal(err)
-	}
-	watch(t, w.c, s.Client(apitest.User{}))
-	apitest.Delete[*corev1.Node](s, "", node1)
-	s.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node1}})
-	w.pass(time.Second)
-	for i := range 5 {
-		apitest.Edit(s, "", node1, func(n *corev1.Node) { n.Labels = map[string]string{"i": fmt.Sprint(i)} })
-		w.pass(time.Minute)
-	}
-	if n := w.node(); len(n.Status.Conditions) != 0 {
-		t.Errorf("the other object was written: %v", n.Status.Conditions)
-	}
-	if status, _ := w.c.Status(node1); status.Phase != PhaseReplaced {
-		t.Errorf("the status is %+v", status)
-	}
-	if err := w.c.Live(t.Context(), "other"); err != nil {
-		t.Errorf("Live of the other node: %v", err)
-	}
-	w.c.Resync(node1)
-	w.pass(time.Second)
-	if ready := w.condition(corev1.NodeReady); ready.Status != corev1.ConditionTrue {
-		t.Errorf("Ready is %+v after Resync", ready)
 	}
 }

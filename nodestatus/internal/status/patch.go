@@ -1,7 +1,7 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package nodestatus
+package status
 
 import (
 	"bytes"
@@ -41,13 +41,13 @@ func compare(said, shown *corev1.Node, owned ownership) (difference, error) {
 		return difference{}, err
 	}
 	for _, c := range said.Status.Conditions {
-		old := findCondition(shown.Status.Conditions, c.Type)
+		old := FindCondition(shown.Status.Conditions, c.Type)
 		if old == nil || old.Status != c.Status || old.Reason != c.Reason || old.Message != c.Message {
 			d.conditions = true
 		}
 	}
 	for _, c := range shown.Status.Conditions {
-		if owned.conditions.Has(string(c.Type)) && findCondition(said.Status.Conditions, c.Type) == nil {
+		if owned.conditions.Has(string(c.Type)) && FindCondition(said.Status.Conditions, c.Type) == nil {
 			d.dropped = append(d.dropped, string(c.Type))
 		}
 	}
@@ -213,12 +213,12 @@ func conditionTypes(conditions []corev1.NodeCondition) []corev1.NodeConditionTyp
 func orderAfter(said, shown []corev1.NodeCondition) []corev1.NodeConditionType {
 	var order []corev1.NodeConditionType
 	for _, c := range shown {
-		if findCondition(said, c.Type) != nil {
+		if FindCondition(said, c.Type) != nil {
 			order = append(order, c.Type)
 		}
 	}
 	for _, c := range said {
-		if findCondition(shown, c.Type) == nil {
+		if FindCondition(shown, c.Type) == nil {
 			order = append(order, c.Type)
 		}
 	}

@@ -1,7 +1,7 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package nodestatus
+package status
 
 import (
 	"maps"
@@ -43,9 +43,9 @@ func within(namespace, domain string) bool {
 	return namespace == domain || strings.HasSuffix(namespace, "."+domain)
 }
 
-// forbiddenLabels returns the keys of labels that a node identity may not set,
+// ForbiddenLabels returns the keys of labels that a node identity may not set,
 // sorted.
-func forbiddenLabels(labels map[string]string) []string {
+func ForbiddenLabels(labels map[string]string) []string {
 	var keys []string
 	for _, key := range slices.Sorted(maps.Keys(labels)) {
 		if !MayLabel(key) {

@@ -1,7 +1,7 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package nodestatus
+package status
 
 import (
 	"encoding/json"
@@ -27,7 +27,7 @@ func said(edit func(*corev1.Node)) *corev1.Node {
 	if edit != nil {
 		edit(n)
 	}
-	complementConditions(&n.Status, nil, true, false)
+	complementConditions(&n.Status, nil, true)
 	canonical(n.Status.Capacity, n.Status.Allocatable)
 	return n
 }
@@ -246,16 +246,21 @@ func TestPatch(t *testing.T) {
 	}
 }
 
+func hashOf(seed maphash.Seed, n *corev1.Node) uint64 {
+	said, _ := fingerprint(seed, n)
+	return said
+}
+
 func TestFingerprint(t *testing.T) {
 	seed := maphash.MakeSeed()
-	base := fingerprint(seed, said(nil))
-	if again := fingerprint(seed, said(nil)); again != base {
+	base := hashOf(seed, said(nil))
+	if again := hashOf(seed, said(nil)); again != base {
 		t.Error("the same node has another fingerprint")
 	}
-	if other := fingerprint(seed, said(func(n *corev1.Node) { n.Status.Capacity["cpu"] = resource.MustParse("4000m") })); other != base {
+	if other := hashOf(seed, said(func(n *corev1.Node) { n.Status.Capacity["cpu"] = resource.MustParse("4000m") })); other != base {
 		t.Error("the same amount in other words has another fingerprint")
 	}
-	if other := fingerprint(seed, said(func(n *corev1.Node) { n.Spec.Unschedulable = true })); other != base {
+	if other := hashOf(seed, said(func(n *corev1.Node) { n.Spec.Unschedulable = true })); other != base {
 		t.Error("the spec, which is never patched, changes the fingerprint")
 	}
 	for name, edit := range map[string]func(*corev1.Node){
@@ -266,7 +271,7 @@ func TestFingerprint(t *testing.T) {
 		"image":      func(n *corev1.Node) { n.Status.Images = []corev1.ContainerImage{{SizeBytes: 1}} },
 		"port":       func(n *corev1.Node) { n.Status.DaemonEndpoints.KubeletEndpoint.Port = 1 },
 	} {
-		if fingerprint(seed, said(edit)) == base {
+		if hashOf(seed, said(edit)) == base {
 			t.Errorf("another %s has the same fingerprint", name)
 		}
 	}
@@ -276,7 +281,7 @@ func TestFingerprint(t *testing.T) {
 func TestASpellingOfAQuantityIsNoChange(t *testing.T) {
 	seed := maphash.MakeSeed()
 	of := func(cpu string) uint64 {
-		return fingerprint(seed, said(func(n *corev1.Node) {
+		return hashOf(seed, said(func(n *corev1.Node) {
 			n.Status.Capacity[corev1.ResourceCPU] = resource.MustParse(cpu)
 			n.Status.Allocatable[corev1.ResourceCPU] = resource.MustParse(cpu)
 		}))
@@ -296,13 +301,13 @@ func TestAForeignReasonIsADifference(t *testing.T) {
 		"message": func(c *corev1.NodeCondition) { c.Message = "theirs" },
 	} {
 		shown := said(nil)
-		edit(findCondition(shown.Status.Conditions, corev1.NodeReady))
+		edit(FindCondition(shown.Status.Conditions, corev1.NodeReady))
 		if d, err := compare(said(nil), shown, ownership{}); err != nil || d.empty() {
 			t.Errorf("another %s is no difference (%v)", name, err)
 		}
 	}
 	shown := said(nil)
-	findCondition(shown.Status.Conditions, corev1.NodeReady).LastHeartbeatTime = metav1.Now()
+	FindCondition(shown.Status.Conditions, corev1.NodeReady).LastHeartbeatTime = metav1.Now()
 	if d, err := compare(said(nil), shown, ownership{}); err != nil || !d.empty() {
 		t.Errorf("another heartbeat is a difference: %+v (%v)", d, err)
 	}

@@ -1,7 +1,7 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package nodestatus
+package status
 
 import (
 	"bytes"
@@ -17,7 +17,7 @@ import (
 )
 
 // ownership names the parts of a Node that we own. All other parts belong to
-// others and is neither changed nor removed.
+// other clients and are neither changed nor removed.
 type ownership struct {
 	conditions, labels, annotations, capacity, allocatable sets.Set[string]
 	fields                                                 sets.Set[string] // of the status, by JSON name; not those above
@@ -112,6 +112,9 @@ func decodeOwnership(h unique.Handle[string]) ownership {
 	return o
 }
 
+// FieldManager is who managedFields names as the writer of a Node and its status.
+const FieldManager = "kubewright-nodestatus"
+
 // formerOwnership returns the parts of node that an earlier process with the same
 // field manager has written last, by the managedFields of node.
 //
@@ -131,7 +134,7 @@ func formerOwnership(node *corev1.Node) ownership {
 		}
 		written := fields.ownership()
 		status.add(written)
-		if entry.Manager == fieldManager {
+		if entry.Manager == FieldManager {
 			former.add(written)
 			created = created || entry.Subresource == "" && len(fields.Metadata.Labels)+len(fields.Metadata.Annotations)+len(fields.Spec) > 0
 		}

@@ -1,10 +1,9 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package nodestatus
+package status
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -17,11 +16,11 @@ import (
 )
 
 func TestReadiness(t *testing.T) {
-	check := func(i int, err error) failure {
-		return failure{field: fmt.Sprintf("HealthChecks[%d]", i), check: true, err: err}
+	check := func(i int, reason, message string) Failure {
+		return Failure{Field: fmt.Sprintf("HealthChecks[%d]", i), Check: true, Reason: reason, Message: message}
 	}
-	setter := func(i int, late bool) failure {
-		return failure{field: fmt.Sprintf("Setters[%d]", i), late: late, err: errors.New("no disk")}
+	setter := func(i int, late bool) Failure {
+		return Failure{Field: fmt.Sprintf("Setters[%d]", i), Late: late, Message: "no disk"}
 	}
 	ready := func(status corev1.ConditionStatus, reason, message string) corev1.NodeCondition {
 		return corev1.NodeCondition{Type: corev1.NodeReady, Status: status, Reason: reason, Message: message}
@@ -30,22 +29,21 @@ func TestReadiness(t *testing.T) {
 	for _, tc := range []struct {
 		name       string
 		set        *corev1.NodeCondition
-		failures   []failure
+		failures   []Failure
 		incomplete bool
 		want       corev1.NodeCondition
 	}{
 		{name: "all is well", want: ready(corev1.ConditionTrue, ReasonReady, "all health checks passed")},
 		{name: "a setter's own", set: &own, want: own},
-		{name: "a failed check outweighs it", set: &own, failures: []failure{check(0, errors.New("runtime is down"))}, want: ready(corev1.ConditionFalse, ReasonHealthCheckFailed, "runtime is down")},
-		{name: "two checks", failures: []failure{check(0, errors.New("a")), check(3, &NotReadyError{Reason: "B", Message: "b"})}, want: ready(corev1.ConditionFalse, ReasonHealthCheckFailed, "a; b")},
-		{name: "reason of the check", failures: []failure{check(0, fmt.Errorf("probe: %w", &NotReadyError{Reason: "RuntimeDown", Message: "since noon"}))}, want: ready(corev1.ConditionFalse, "RuntimeDown", "since noon")},
-		{name: "no reason of the check", failures: []failure{check(0, &NotReadyError{Message: "since noon"})}, want: ready(corev1.ConditionFalse, ReasonHealthCheckFailed, "since noon")},
-		{name: "late check", failures: []failure{{field: "HealthChecks[1]", check: true, late: true, err: errLate}}, want: ready(corev1.ConditionFalse, ReasonHealthCheckTimeout, "HealthChecks[1] did not return in time")},
-		{name: "late setter that worked before", failures: []failure{setter(2, true)}, want: ready(corev1.ConditionTrue, ReasonReady, "all health checks passed")},
-		{name: "late setter that never worked", failures: []failure{setter(2, true)}, incomplete: true, want: ready(corev1.ConditionFalse, ReasonSetterTimeout, "Setters[2] did not return in time")},
-		{name: "failed setter that worked before", failures: []failure{setter(2, false)}, want: ready(corev1.ConditionTrue, ReasonReady, "all health checks passed")},
-		{name: "failed setter that never worked", failures: []failure{setter(2, false)}, incomplete: true, want: ready(corev1.ConditionFalse, ReasonSetterFailed, "Setters[2]: no disk")},
-		{name: "check before setter", failures: []failure{setter(0, true), check(0, errors.New("down"))}, incomplete: true, want: ready(corev1.ConditionFalse, ReasonHealthCheckFailed, "down; Setters[0] did not return in time")},
+		{name: "a failed check outweighs it", set: &own, failures: []Failure{check(0, "", "runtime is down")}, want: ready(corev1.ConditionFalse, ReasonHealthCheckFailed, "runtime is down")},
+		{name: "two checks", failures: []Failure{check(0, "", "a"), check(3, "B", "b")}, want: ready(corev1.ConditionFalse, ReasonHealthCheckFailed, "a; b")},
+		{name: "reason of the check", failures: []Failure{check(0, "RuntimeDown", "since noon")}, want: ready(corev1.ConditionFalse, "RuntimeDown", "since noon")},
+		{name: "late check", failures: []Failure{{Field: "HealthChecks[1]", Check: true, Late: true}}, want: ready(corev1.ConditionFalse, ReasonHealthCheckTimeout, "HealthChecks[1] did not return in time")},
+		{name: "late setter that worked before", failures: []Failure{setter(2, true)}, want: ready(corev1.ConditionTrue, ReasonReady, "all health checks passed")},
+		{name: "late setter that never worked", failures: []Failure{setter(2, true)}, incomplete: true, want: ready(corev1.ConditionFalse, ReasonSetterTimeout, "Setters[2] did not return in time")},
+		{name: "failed setter that worked before", failures: []Failure{setter(2, false)}, want: ready(corev1.ConditionTrue, ReasonReady, "all health checks passed")},
+		{name: "failed setter that never worked", failures: []Failure{setter(2, false)}, incomplete: true, want: ready(corev1.ConditionFalse, ReasonSetterFailed, "Setters[2]: no disk")},
+		{name: "check before setter", failures: []Failure{setter(0, true), check(0, "", "down")}, incomplete: true, want: ready(corev1.ConditionFalse, ReasonHealthCheckFailed, "down; Setters[0] did not return in time")},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if diff := cmp.Diff(tc.want, readiness(tc.set, tc.failures, !tc.incomplete)); diff != "" {
@@ -61,7 +59,7 @@ func TestComplementConditionsPutsReadyLast(t *testing.T) {
 		{Type: corev1.NodePIDPressure, Status: corev1.ConditionTrue, Reason: "TooMany"},
 		{Type: "Extra", Status: corev1.ConditionUnknown, Message: strings.Repeat("é", 2000)},
 	}}
-	complementConditions(&status, nil, true, false)
+	complementConditions(&status, nil, true)
 	var kinds []string
 	for _, c := range status.Conditions {
 		kinds = append(kinds, string(c.Type)+"="+string(c.Status))
@@ -75,12 +73,6 @@ func TestComplementConditionsPutsReadyLast(t *testing.T) {
 	want := []string{"PIDPressure=True", "Extra=Unknown", "MemoryPressure=False", "DiskPressure=False", "Ready=True"}
 	if diff := cmp.Diff(want, kinds); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
-	}
-
-	bare := corev1.NodeStatus{}
-	complementConditions(&bare, nil, true, true)
-	if len(bare.Conditions) != 1 || bare.Conditions[0].Type != corev1.NodeReady {
-		t.Errorf("OmitPressure: %v, want Ready alone", bare.Conditions)
 	}
 }
 
@@ -127,9 +119,9 @@ func TestCheckConditions(t *testing.T) {
 		{"another status", []corev1.NodeCondition{{Type: "B", Status: "Yes"}}, `condition B has status "Yes", want True, False or Unknown`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			err := checkConditions(tc.conditions)
+			err := CheckConditions(tc.conditions)
 			if got := fmt.Sprint(err); err == nil && tc.want != "" || err != nil && got != tc.want {
-				t.Errorf("checkConditions = %v, want %q", err, tc.want)
+				t.Errorf("CheckConditions = %v, want %q", err, tc.want)
 			}
 		})
 	}

@@ -1,7 +1,7 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package nodestatus
+package status
 
 import (
 	"fmt"
@@ -16,10 +16,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// dropInvalid removes the parts of node that the API server would refuse, because it
+// DropInvalid removes the parts of node that the API server would refuse, because it
 // refuses everything else in the same write, and returns the reasons. The same node
 // gives the same text: it is reported once.
-func dropInvalid(node *corev1.Node, nodeCredentials bool) (problems []string) {
+func DropInvalid(node *corev1.Node, nodeCredentials bool) (problems []string) {
 	drop := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
 	for _, key := range slices.Sorted(maps.Keys(node.Labels)) {
 		if problem := labelProblem(key, node.Labels[key], nodeCredentials); problem != "" {

@@ -1,9 +1,10 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package nodestatus
+package status
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -14,40 +15,30 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// The reasons of the conditions that the controller writes on its own.
+// The reasons of conditions; package nodestatus documents them.
 const (
-	// ReasonReady is the reason of Ready=True.
-	ReasonReady = "NodeReady"
-	// ReasonHealthCheckFailed: a health check, or SetNotReady, gave an error without
-	// a reason of its own.
-	ReasonHealthCheckFailed = "HealthCheckFailed"
-	// ReasonHealthCheckTimeout: a health check did not return in time.
+	ReasonReady              = "NodeReady"
+	ReasonHealthCheckFailed  = "HealthCheckFailed"
 	ReasonHealthCheckTimeout = "HealthCheckTimeout"
-	// ReasonSetterFailed: a setter failed before all had succeeded once, so
-	// that part of the status was never known.
-	ReasonSetterFailed = "StatusSetterFailed"
-	// ReasonSetterTimeout: a setter did not return in time.
-	ReasonSetterTimeout = "StatusSetterTimeout"
-	// ReasonShutdown: Run ended under ShutdownNotReady.
-	ReasonShutdown = "NodeShutdown"
-	// ReasonNoPressure is the reason of the pressure conditions that no setter
-	// sets.
-	ReasonNoPressure = "NoPressureReported"
+	ReasonSetterFailed       = "StatusSetterFailed"
+	ReasonSetterTimeout      = "StatusSetterTimeout"
+	ReasonNoPressure         = "NoPressureReported"
 )
 
 // maxMessage is the length at which messages of conditions are cut.
 const maxMessage = 1024
 
-// A failure is a setter or health check that failed.
-type failure struct {
-	field string // as Config spells it
-	check bool
-	late  bool
-	err   error
+// A Failure is a setter or health check that failed.
+type Failure struct {
+	Field   string // as Config spells it
+	Check   bool   // a health check, or SetNotReady
+	Late    bool   // it did not return in time
+	Reason  string // of the Ready condition, if a check has chosen one
+	Message string // of the Ready condition
 }
 
-// findCondition returns the condition of the type, or nil.
-func findCondition(conditions []corev1.NodeCondition, kind corev1.NodeConditionType) *corev1.NodeCondition {
+// FindCondition returns the condition of the type, or nil.
+func FindCondition(conditions []corev1.NodeCondition, kind corev1.NodeConditionType) *corev1.NodeCondition {
 	for i := range conditions {
 		if conditions[i].Type == kind {
 			return &conditions[i]
@@ -56,21 +47,19 @@ func findCondition(conditions []corev1.NodeCondition, kind corev1.NodeConditionT
 	return nil
 }
 
-// complementConditions adds the conditions that no setter has set: Ready, in
-// the last place, and unless omitPressure the three pressures. Times become
-// zero: they are not part of the status that is compared.
-func complementConditions(status *corev1.NodeStatus, failures []failure, complete, omitPressure bool) {
-	if !omitPressure {
-		addPressures(status)
-	}
-	ready := readiness(findCondition(status.Conditions, corev1.NodeReady), failures, complete)
+// complementConditions adds the conditions that no setter has set: the three
+// pressures, and Ready in the last place. Times become zero: they are not part of the
+// status that is compared.
+func complementConditions(status *corev1.NodeStatus, failures []Failure, complete bool) {
+	addPressures(status)
+	ready := readiness(FindCondition(status.Conditions, corev1.NodeReady), failures, complete)
 	conditions := slices.DeleteFunc(status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == corev1.NodeReady })
 	// Consumers of old took the last condition for Ready; the place costs nothing.
 	status.Conditions = append(conditions, ready)
 	for i := range status.Conditions {
 		c := &status.Conditions[i]
 		c.LastHeartbeatTime, c.LastTransitionTime = metav1.Time{}, metav1.Time{}
-		c.Reason, c.Message = text(c.Reason), cut(text(c.Message))
+		c.Reason, c.Message = text(c.Reason), Cut(text(c.Message))
 	}
 }
 
@@ -87,7 +76,7 @@ func addPressures(status *corev1.NodeStatus) {
 		{corev1.NodeDiskPressure, "disk"},
 		{corev1.NodePIDPressure, "PID"},
 	} {
-		if findCondition(status.Conditions, p.kind) == nil {
+		if FindCondition(status.Conditions, p.kind) == nil {
 			status.Conditions = append(status.Conditions, corev1.NodeCondition{
 				Type: p.kind, Status: corev1.ConditionFalse, Reason: ReasonNoPressure, Message: "nothing has reported " + p.what + " pressure",
 			})
@@ -98,13 +87,13 @@ func addPressures(status *corev1.NodeStatus) {
 // readiness returns the Ready condition. set is the one that a setter set, or
 // nil. A failed check outweighs it; so does a failed or late setter until all
 // setters have succeeded once.
-func readiness(set *corev1.NodeCondition, failures []failure, complete bool) corev1.NodeCondition {
+func readiness(set *corev1.NodeCondition, failures []Failure, complete bool) corev1.NodeCondition {
 	reason := ""
 	var messages []string
 	// Checks go first: their messages are the program's.
 	for _, checks := range []bool{true, false} {
 		for _, f := range failures {
-			if f.check != checks || !f.check && complete {
+			if f.Check != checks || !f.Check && complete {
 				continue
 			}
 			why, message := explain(f)
@@ -124,34 +113,25 @@ func readiness(set *corev1.NodeCondition, failures []failure, complete bool) cor
 }
 
 // explain returns the reason and message of the Ready condition for a failure.
-func explain(f failure) (reason, message string) {
-	if own, ok := errors.AsType[*NotReadyError](f.err); ok && f.check {
-		reason, message = own.Reason, own.Message
-		if reason == "" {
-			reason = ReasonHealthCheckFailed
-		}
-		return reason, message
-	}
+func explain(f Failure) (reason, message string) {
 	switch {
-	case f.late:
+	case f.Late && f.Check:
 		// The same text as long as it lasts: another one would be a write.
-		reason = ReasonSetterTimeout
-		if f.check {
-			reason = ReasonHealthCheckTimeout
-		}
-		return reason, f.field + " did not return in time"
-	case f.check:
-		return ReasonHealthCheckFailed, f.err.Error()
+		return ReasonHealthCheckTimeout, f.Field + " did not return in time"
+	case f.Late:
+		return ReasonSetterTimeout, f.Field + " did not return in time"
+	case f.Check:
+		return cmp.Or(f.Reason, ReasonHealthCheckFailed), f.Message
 	}
-	return ReasonSetterFailed, fmt.Sprintf("%s: %v", f.field, f.err)
+	return ReasonSetterFailed, f.Field + ": " + f.Message
 }
 
 // text returns s as the API stores it, in UTF-8. A value that is stored differently
 // would count as another client's.
 func text(s string) string { return strings.ToValidUTF8(s, string(utf8.RuneError)) }
 
-// cut shortens a message to maxMessage bytes without splitting a character.
-func cut(message string) string {
+// Cut shortens a message to maxMessage bytes without splitting a character.
+func Cut(message string) string {
 	if len(message) <= maxMessage {
 		return message
 	}
@@ -163,10 +143,19 @@ func cut(message string) string {
 	return message[:end] + mark
 }
 
-// checkConditions returns the problems of the conditions that a setter has set.
+// SetCondition sets a condition of node, in the place of the one of the same type.
+func SetCondition(node *corev1.Node, condition corev1.NodeCondition) {
+	if old := FindCondition(node.Status.Conditions, condition.Type); old != nil {
+		*old = condition
+		return
+	}
+	node.Status.Conditions = append(node.Status.Conditions, condition)
+}
+
+// CheckConditions returns the problems of the conditions that a setter has set.
 // An empty status, which the API server would store, is none of the three that
 // consumers know.
-func checkConditions(conditions []corev1.NodeCondition) error {
+func CheckConditions(conditions []corev1.NodeCondition) error {
 	seen := make(map[corev1.NodeConditionType]bool, len(conditions))
 	for _, c := range conditions {
 		switch {
@@ -190,15 +179,9 @@ func stamp(conditions, shown []corev1.NodeCondition, now metav1.Time) []corev1.N
 	for i := range stamped {
 		c := &stamped[i]
 		c.LastHeartbeatTime, c.LastTransitionTime = now, now
-		if old := findCondition(shown, c.Type); old != nil && old.Status == c.Status && !old.LastTransitionTime.IsZero() {
+		if old := FindCondition(shown, c.Type); old != nil && old.Status == c.Status && !old.LastTransitionTime.IsZero() {
 			c.LastTransitionTime = old.LastTransitionTime
 		}
 	}
 	return stamped
-}
-
-// byNodeLifecycle reports whether kube-controller-manager wrote the condition
-// because it had not heard of the node.
-func byNodeLifecycle(c corev1.NodeCondition) bool {
-	return c.Status == corev1.ConditionUnknown && (c.Reason == "NodeStatusUnknown" || c.Reason == "NodeStatusNeverUpdated")
 }

@@ -1,7 +1,7 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package nodestatus
+package status
 
 import (
 	"testing"
@@ -58,6 +58,7 @@ func TestAContributionIsWhatASetterHasChanged(t *testing.T) {
 	got := contribution(before, after)
 	want := &corev1.Node{}
 	want.Labels = map[string]string{"example.com/pool": "b"}
+	want.Spec.ProviderID = "example://other"
 	want.Status.Capacity = corev1.ResourceList{"example.com/gpu": resource.MustParse("2")}
 	want.Status.NodeInfo.KubeletVersion = "v2"
 	want.Status.Images = []corev1.ContainerImage{{Names: []string{"a"}, SizeBytes: 1}}
@@ -78,26 +79,7 @@ func TestAContributionIsWhatASetterHasChanged(t *testing.T) {
 	if diff := cmp.Diff([]corev1.NodeAddress{{Type: corev1.NodeHostName, Address: node1}, {Type: corev1.NodeInternalIP, Address: "10.0.0.9"}}, now.Status.Addresses); diff != "" {
 		t.Errorf("addresses (-want +got):\n%s", diff)
 	}
-	if findCondition(now.Status.Conditions, "Mine") == nil || findCondition(now.Status.Conditions, "Theirs") == nil {
+	if FindCondition(now.Status.Conditions, "Mine") == nil || FindCondition(now.Status.Conditions, "Theirs") == nil {
 		t.Errorf("conditions are %v", now.Status.Conditions)
-	}
-	// Its keys pick the same from the server's Node, and nothing else.
-	keys := withKeys(withKeys(unique.Handle[string]{}, 2, got), 0, &corev1.Node{})
-	if withKeys(keys, 2, got) != keys {
-		t.Error("the same keys have two encodings")
-	}
-	after.Labels["admin"] = "x"
-	SetCondition(after, corev1.NodeCondition{Type: "KernelDeadlock", Status: corev1.ConditionFalse})
-	mine := findCondition(after.Status.Conditions, "Mine")
-	mine.LastHeartbeatTime = metav1.Time{}
-	if diff := cmp.Diff(want, keysOfSetter(keys, 2).pick(after)); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-	*mine = corev1.NodeCondition{Type: "Mine", Status: corev1.ConditionUnknown, Reason: "NodeStatusUnknown"}
-	if c := keysOfSetter(keys, 2).pick(after); len(c.Status.Conditions) != 0 {
-		t.Errorf("conditions are %v: what kube-controller-manager says is nobody's last word", c.Status.Conditions)
-	}
-	if c := keysOfSetter(keys, 1).pick(after); len(c.Labels) != 0 || keysOfSetter(keys, 9) != nil {
-		t.Errorf("a setter that has set nothing has %v", c)
 	}
 }

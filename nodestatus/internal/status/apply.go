@@ -1,0 +1,575 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package status
+
+import (
+	"errors"
+	"math"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubewright/kubewright/internal/backoff"
+)
+
+// An Event is a fact that Apply takes in. The types below are all there are.
+type Event interface{ event() }
+
+type (
+	// RoundBegan: the setters and health checks are about to be called.
+	RoundBegan struct{}
+	// Called: a setter or health check was called, and the round waits for it.
+	Called struct {
+		Index int // of the function
+	}
+	// GaveUp: the round no longer waits for the function.
+	GaveUp struct {
+		Index int // of the function
+	}
+	// Taken: the round has the result of the function, whose plan was Take.
+	Taken struct {
+		Index int // of the function
+	}
+	// Returned: the function has returned.
+	Returned struct {
+		Index  int          // of the function
+		Err    error        // its result
+		Late   bool         // it took too long
+		Before *corev1.Node // what a setter was given
+		After  *corev1.Node // what it has made of that
+	}
+	// RoundEnded: the round has a result.
+	RoundEnded struct {
+		Name     string         // of the node
+		Stages   []*corev1.Node // the Template, and the Node after each setter
+		Fresh    []int          // the setters that have succeeded in this round
+		Failures []Failure      // those of setters first
+	}
+
+	// Sent: a request was sent.
+	Sent struct {
+		Do    Do    // as Next has returned it
+		Cause Cause // likewise
+	}
+	// Created: the Node was created.
+	Created struct {
+		Node *corev1.Node // the answer
+		Draw float64      // a random number in [0,1)
+	}
+	// Found: the Node was read, or it was there already when it should be created.
+	Found struct {
+		Node *corev1.Node // the answer
+	}
+	// Written: the status was accepted.
+	Written struct {
+		Node *corev1.Node // the answer
+		Draw float64      // a random number in [0,1)
+	}
+	// Tainted: taints were added.
+	Tainted struct {
+		Node *corev1.Node // the answer
+	}
+	// Failed: the request failed.
+	Failed struct {
+		Verdict    Verdict       // what that means
+		Err        error         // the answer
+		RetryAfter time.Duration // what the server asks for
+		Committed  bool          // it may have been stored
+		Draw       float64       // a random number in [0,1)
+	}
+
+	// Shown: an event of a watch shows the Node.
+	Shown struct {
+		Node    *corev1.Node // as it is, or was last
+		Deleted bool         // it was deleted
+	}
+	// Asked: the program asks for a read and a whole write.
+	Asked struct{}
+	// Slept: the process did not run for a while.
+	Slept struct{}
+	// GateAnswered: Gate was asked.
+	GateAnswered struct {
+		Closed bool // the Node may not be written
+	}
+	// NotReadySet: the program calls the node not ready.
+	NotReadySet struct {
+		Failure *Failure // why; nil: no longer
+	}
+)
+
+func (RoundBegan) event()   {}
+func (Called) event()       {}
+func (GaveUp) event()       {}
+func (Taken) event()        {}
+func (Returned) event()     {}
+func (RoundEnded) event()   {}
+func (Sent) event()         {}
+func (Created) event()      {}
+func (Found) event()        {}
+func (Written) event()      {}
+func (Tainted) event()      {}
+func (Failed) event()       {}
+func (Shown) event()        {}
+func (Asked) event()        {}
+func (Slept) event()        {}
+func (GateAnswered) event() {}
+func (NotReadySet) event()  {}
+
+// A Verdict is the meaning of the error of a request.
+type Verdict int
+
+const (
+	// Away: no answer, or one that is not about us. It is worth trying again.
+	Away Verdict = iota
+	// Refused: the same request will fail again.
+	Refused
+	// Gone: there is no such Node.
+	Gone
+	// Other: the Node may be another object.
+	Other
+	// HungUp: the request was ended by the program.
+	HungUp
+)
+
+// News is what follows from an event for others.
+type News struct {
+	Wake       bool              // a round should follow
+	Deleted    types.UID         // the Node with this UID was deleted by another client
+	Replaced   types.UID         // the Node with this UID is now another object
+	Registered *corev1.Node      // the Node that is kept from now on
+	Created    bool              // it was created, not adopted
+	Recovered  time.Duration     // of how long an outage
+	Conditions []ConditionChange // of ours
+	Reboot     [2]string         // the boot IDs before and after, or nothing
+	Spec       *corev1.Node      // another client has changed the spec of this Node
+	NoPods     bool              // the Node has no allocatable pods
+	LeftOut    []string          // parts of the status that the API server would refuse
+	Counts     bool              // the failure counts: it is not about a deletion, conflict or taint
+}
+
+// A ConditionChange is a change of the status of one of our conditions.
+type ConditionChange struct {
+	From      corev1.ConditionStatus // empty: it is new
+	Condition corev1.NodeCondition   // as it is now
+}
+
+// errUnsent is the error of an answer to no request, and of a second request.
+var errUnsent = errors.New("an answer without a request, or a second request")
+
+// Apply takes in an event. An error says that the event is impossible in this state,
+// which is then as it was, except that no request is under way.
+func (s *State) Apply(now time.Duration, event Event) (news News, err error) {
+	switch ev := event.(type) {
+	case RoundBegan:
+		s.rounds++
+		if s.firstRound == 0 {
+			s.firstRound = now
+		}
+		for i := range s.calls {
+			if s.calls[i].phase == alone {
+				s.calls[i].phase = missed
+			}
+		}
+	case Called:
+		s.calls[ev.Index].phase = awaited
+	case GaveUp:
+		s.calls[ev.Index].phase = alone
+	case Taken:
+		s.calls[ev.Index].phase, s.calls[ev.Index].err = idle, nil
+	case Returned:
+		news.Wake = s.returned(ev)
+		return news, nil
+	case RoundEnded:
+		news.LeftOut = s.roundEnded(now, ev)
+
+	case Sent:
+		return news, s.send(now, ev)
+	case Created, Found, Written, Tainted, Failed:
+		sent := s.sent
+		if s.sent = nil; !sent.answeredBy(event) {
+			return news, errUnsent
+		}
+		switch ev := event.(type) {
+		case Created:
+			err = s.created(now, sent, ev, &news)
+		case Found:
+			err = s.found(sent, ev.Node, &news)
+		case Written:
+			s.accept(now, sent, ev.Node, ev.Draw, &news)
+		case Tainted:
+			s.see(ev.Node)
+		case Failed:
+			err = s.failed(now, sent, ev, &news)
+		}
+
+	case Shown:
+		news.Wake = s.shown(ev)
+		return news, nil
+	case Asked:
+		s.doubt()
+		return news, nil
+	case Slept:
+		if s.phase == Registered {
+			s.doubt()
+		}
+	case GateAnswered:
+		if s.closed && !ev.Closed && s.phase == Registered && s.sight != owed {
+			s.doubt() // another process may have written in the meantime
+		}
+		s.closed = ev.Closed
+	case NotReadySet:
+		s.notReady = ev.Failure
+		return news, nil
+	}
+	if s.view != nil && s.view.spec != s.told {
+		s.told, news.Spec = s.view.spec, s.view.node()
+	}
+	return news, err
+}
+
+// answeredBy reports whether event can be the answer of the request.
+func (s *sent) answeredBy(event Event) bool {
+	if s == nil {
+		return false
+	}
+	switch event.(type) {
+	case Created:
+		return s.do == Create
+	case Found:
+		return s.do == Create || s.do == Read
+	case Written:
+		return s.do == Patch
+	case Tainted:
+		return s.do == Taint
+	}
+	return true
+}
+
+// doubt makes a read come before the next write.
+func (s *State) doubt() {
+	if s.phase == Registered || s.phase == Deleted {
+		s.sight = doubted
+	}
+}
+
+// roundEnded makes the status of what the setters and checks have said. It returns
+// the parts left out of it.
+func (s *State) roundEnded(now time.Duration, ev RoundEnded) (leftOut []string) {
+	s.lastRound = now
+	late, clean := false, true
+	for _, f := range ev.Failures {
+		late = late || f.Check && f.Late
+		clean = clean && f.Check
+	}
+	switch {
+	case !late:
+		s.lateRounds = 0
+	case s.lateRounds == 0 || now-s.lateAt >= s.rules.Interval/2:
+		// Triggers may come much more often.
+		s.lateRounds = min(s.lateRounds, math.MaxUint16-1) + 1
+		s.lateAt = now
+	}
+	last := ev.Stages[len(ev.Stages)-1]
+	_, said := fingerprint(s.rules.Seed, last)
+	for _, i := range ev.Fresh {
+		// The same status was said by the same setters.
+		if said != s.computed || !s.calls[i].succeeded {
+			s.keep(i, ev.Stages[i], ev.Stages[i+1])
+		}
+	}
+	s.computed = said
+	// The last setter may have put slices and maps of its own into its copy.
+	node := last.DeepCopy()
+	node.Name = ev.Name
+	leftOut = DropInvalid(node, s.rules.NodeCredentials)
+	failures := ev.Failures
+	if s.notReady != nil {
+		failures = append([]Failure{*s.notReady}, failures...)
+	}
+	complementConditions(&node.Status, failures, s.complete())
+	canonical(node.Status.Capacity, node.Status.Allocatable)
+	for key, value := range node.Annotations {
+		node.Annotations[key] = text(value)
+	}
+	hash, _ := fingerprint(s.rules.Seed, node)
+	s.want = &want{node: node, hash: hash, round: s.rounds, clean: clean}
+	s.rest(now)
+	return leftOut
+}
+
+// rest drops a status from which no request follows, and notes if the server has it.
+func (s *State) rest(now time.Duration) {
+	if s.want == nil || s.sent != nil {
+		return
+	}
+	if s.sight == foreign && s.want.hash == s.accepted && !s.differs() {
+		// Only another client's write can make the Node differ from the accepted
+		// status, so a quiet node is never decoded.
+		s.sight = settled
+	}
+	if do, _ := s.Next(now); do == Nothing {
+		if s.sight == settled && !s.closed && s.want.hash == s.accepted && s.want.clean {
+			s.agreed = s.want.round
+		}
+		s.want = nil
+	}
+}
+
+// send notes that a request is under way.
+func (s *State) send(now time.Duration, ev Sent) error {
+	if s.sent != nil || ev.Do == Nothing {
+		return errUnsent
+	}
+	switch ev.Do {
+	case Create:
+		if err := s.becomeUnsure(); err != nil {
+			return err
+		}
+	case Read:
+		if s.phase == Registered || s.phase == Deleted {
+			s.sight = reading // a request for a read that comes from now on wants another
+		}
+	case Taint:
+		s.nextTaints = now + s.rules.Interval
+	}
+	s.sent = &sent{do: ev.Do, cause: ev.Cause, want: s.want, held: s.view}
+	return nil
+}
+
+// created takes in the answer of a creation.
+func (s *State) created(now time.Duration, sent *sent, ev Created, news *News) error {
+	if err := s.becomeRegistered(ev.Node); err != nil {
+		return err
+	}
+	news.Registered, news.Created = ev.Node, true
+	s.accept(now, sent, ev.Node, ev.Draw, news)
+	return nil
+}
+
+// found takes in the answer of a read.
+func (s *State) found(sent *sent, node *corev1.Node, news *News) error {
+	if s.phase == Registered && s.view.uid == node.UID {
+		s.seeAnswer(node, sent.held)
+		if s.sight == reading {
+			s.sight = owed
+		}
+		return nil
+	}
+	if s.phase == Registered {
+		news.Replaced = s.view.uid
+	}
+	if err := s.becomeRegistered(node); err != nil {
+		return err
+	}
+	// Values that an earlier process has written are ours, and all others belong to
+	// other clients. The Node is registered before the first write: Gate may not let
+	// us write before the lease has the Node for its owner.
+	former := formerOwnership(node)
+	if s.rules.NodeCredentials {
+		for key := range former.labels {
+			if !MayLabel(key) {
+				former.labels.Delete(key) // its removal would be refused, and all else with it
+			}
+		}
+	}
+	s.owned, s.sight = former.encode(), owed
+	news.Registered = node
+	return nil
+}
+
+// accept takes in the answer to a write.
+func (s *State) accept(now time.Duration, sent *sent, answer *corev1.Node, draw float64, news *News) {
+	said := sent.want.node
+	owned, _ := ownershipOf(said) // it was encoded for the request
+	if !s.complete() {
+		owned.add(decodeOwnership(s.owned))
+	}
+	// The answer shows whether the Node has our values now: an admission
+	// webhook, or a write that came between, may have changed it.
+	d, err := compare(said, answer, ownership{})
+	clobbered := err == nil && !d.empty()
+	shown := sent.held.node()
+
+	s.owned, s.accepted = owned.encode(), sent.want.hash
+	s.lastWrite, s.notBefore = now, 0
+	s.nextReport = nextReportAfter(now, s.rules.Report, sent.cause, draw)
+	s.seeAnswer(answer, sent.held)
+	switch {
+	case s.sight == doubted: // a read was asked for in the meantime
+	case s.view.resourceVersion != answer.ResourceVersion:
+		s.sight = foreign // an event has shown something newer in the meantime
+	case clobbered && sent.cause != Drift:
+		s.sight = foreign
+	default:
+		// What was written again, and changed again, the other client will change
+		// every time. The next report writes it again.
+		s.sight = settled
+	}
+	if sent.cause == Drift {
+		s.nextDrift = now + s.rules.Interval
+	}
+	if s.trouble != nil {
+		news.Recovered = now - s.trouble.since
+		s.trouble = nil
+	}
+	news.Conditions = conditionChanges(said, answer, shown)
+	news.NoPods = answer.Status.Allocatable.Pods().IsZero()
+	if before, after := bootID(shown), bootID(said); before != "" && after != "" && before != after {
+		news.Reboot = [2]string{before, after}
+	}
+	if sent.want.clean && s.sight == settled {
+		s.agreed = max(s.agreed, sent.want.round)
+	}
+	if s.want == sent.want {
+		s.want = nil
+	}
+	s.rest(now)
+}
+
+func bootID(node *corev1.Node) string {
+	if node == nil {
+		return ""
+	}
+	return node.Status.NodeInfo.BootID
+}
+
+// conditionChanges returns the conditions of said whose status the answer shows to have
+// changed.
+func conditionChanges(said, answer, shown *corev1.Node) (changes []ConditionChange) {
+	for _, ours := range said.Status.Conditions {
+		condition := FindCondition(answer.Status.Conditions, ours.Type)
+		if condition == nil {
+			continue
+		}
+		var from corev1.ConditionStatus
+		if shown != nil {
+			if old := FindCondition(shown.Status.Conditions, ours.Type); old != nil {
+				from = old.Status
+			}
+		}
+		if from != condition.Status {
+			changes = append(changes, ConditionChange{From: from, Condition: *condition})
+		}
+	}
+	return changes
+}
+
+// nextReportAfter returns when to report next. The first report after a change
+// comes after between half and one and a half of the interval, by the draw in
+// [0,1), so that nodes that changed together do not report together from then on.
+func nextReportAfter(now, interval time.Duration, cause Cause, draw float64) time.Duration {
+	if cause == Report {
+		return now + interval
+	}
+	return now + time.Duration((0.5+draw)*float64(interval))
+}
+
+// failed takes in the error of a request.
+func (s *State) failed(now time.Duration, sent *sent, ev Failed, news *News) error {
+	if s.sight == reading {
+		s.sight = doubted
+	}
+	if sent.do == Create && !ev.Committed && ev.Verdict != HungUp {
+		if err := s.becomeAbsent(); err != nil {
+			return err
+		}
+	}
+	switch {
+	case ev.Verdict == HungUp:
+		return nil
+	case sent.do == Taint:
+		switch ev.Verdict {
+		case Gone, Other:
+			s.doubt() // a read decides
+		case Refused:
+			s.nextTaints = now + s.rules.Report
+		}
+		return nil
+	case ev.Verdict == Gone && s.phase == Registered:
+		return s.gone(now, ev.Draw, news)
+	case ev.Verdict == Gone && sent.do == Read && s.phase == Absent:
+		return s.becomeMissing()
+	case ev.Verdict == Gone && s.phase == Deleted: // still
+		s.sight, s.trouble, s.want = settled, nil, nil
+		return nil
+	case ev.Verdict == Other && sent.do == Patch && (s.want != sent.want || sent.want.conflicts < maxConflicts):
+		// Another client was faster, or it is another object: one read decides.
+		sent.want.conflicts++
+		s.doubt()
+		return nil
+	}
+	s.count(now, ev)
+	s.want = nil // the round after the wait makes a new one
+	news.Counts = true
+	return nil
+}
+
+// gone takes in that another client has deleted the Node.
+func (s *State) gone(now time.Duration, draw float64, news *News) error {
+	news.Deleted = s.view.uid
+	s.want, s.trouble = nil, nil
+	if !s.rules.Reregister {
+		return s.becomeDeleted()
+	}
+	if err := s.becomeAbsent(); err != nil {
+		return err
+	}
+	// The client that deleted it may want to see it gone; a fleet's nodes do not come
+	// back as one.
+	s.notBefore = now + s.rules.Interval + time.Duration(draw/2*float64(s.rules.Interval))
+	return nil
+}
+
+// maxRetryAfter is the longest wait that a server can ask for: as long as for one that
+// refuses.
+const maxRetryAfter = 30 * time.Second
+
+// count counts a failed request and sets the time before which there is no other. A
+// server that is away is tried again soon. One that refuses will do so again, so it is
+// asked rarely.
+func (s *State) count(now time.Duration, ev Failed) {
+	if s.trouble == nil {
+		s.trouble = &trouble{since: now}
+	}
+	t := s.trouble
+	t.failures++
+	t.err = ev.Err
+	policy, tries := backoff.Policy{Base: 200 * time.Millisecond, Cap: 7 * time.Second}, t.failures
+	if ev.Verdict == Refused {
+		t.refusals++
+		policy, tries = backoff.Policy{Base: 7 * time.Second, Cap: maxRetryAfter}, t.refusals
+	} else {
+		t.refusals = 0
+	}
+	s.notBefore = now + max(policy.Delay(tries), min(ev.RetryAfter, maxRetryAfter))
+}
+
+// shown takes in an object that an event shows, and reports whether it calls for a round.
+func (s *State) shown(ev Shown) (wake bool) {
+	switch s.phase {
+	case Absent, Missing, Unsure:
+		return false // the creation finds out on its own
+	case Deleted:
+		if !ev.Deleted {
+			s.doubt() // a Node is there again; a read decides
+		}
+		return true
+	}
+	if ev.Deleted || ev.Node.UID != s.view.uid {
+		if ev.Node.UID != s.view.uid && !newer(ev.Node.ResourceVersion, s.view.resourceVersion) {
+			return false // about an object that was here before ours
+		}
+		s.doubt() // what informers say of the past is not always so: a read decides
+		return true
+	}
+	s.watched = true
+	if !s.see(ev.Node) {
+		return false // our own write, or older
+	}
+	if s.sight == settled {
+		s.sight = foreign
+	}
+	return true
+}

@@ -1,0 +1,283 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package status decides what package nodestatus does about one node. It does no I/O:
+// Apply takes in facts, such as the result of a round of setters or the answer of the
+// API server, and Next returns the request that follows from them.
+package status
+
+import (
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"time"
+	"unique"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Rules are the settings that the nodes of a controller share.
+type Rules struct {
+	Setters, Checks int // how many there are; the checks are numbered after the setters
+
+	Interval time.Duration // between rounds
+	Report   time.Duration // between writes of an unchanged status
+	Grace    time.Duration // the silence after which another client may have written Unknown
+
+	Reregister      bool           // create a deleted Node again
+	NodeCredentials bool           // the client is the node itself
+	KeepTaints      []corev1.Taint // that a Node must have
+	Seed            maphash.Seed   // of the hashes in State
+}
+
+// A Phase is the state of a node's registration.
+type Phase int
+
+const (
+	// Absent: there is no Node that we know of.
+	Absent Phase = iota
+	// Missing: a read has shown that there is none.
+	Missing
+	// Unsure: a creation was sent, and no answer says that it was not stored.
+	Unsure
+	// Registered: the Node was created or adopted.
+	Registered
+	// Deleted: another client deleted the Node, and it is not created again.
+	Deleted
+)
+
+// String returns the name of the phase.
+func (p Phase) String() string {
+	return [...]string{"Absent", "Missing", "Unsure", "Registered", "Deleted"}[p]
+}
+
+// A sight is how well we know what the API server has.
+type sight int
+
+const (
+	settled sight = iota // the view has no other client's write that must be undone now
+	foreign              // the view has another client's write
+	doubted              // the view may be old: a read comes before the next write
+	reading              // that read is under way
+	owed                 // the Node was read, and its whole status must be written
+)
+
+// State is the state of one node between requests and rounds. There may be ten
+// thousand of them: the Node is encoded, the accepted status is a hash, and nodes with
+// the same fields share their names. Times are durations since a common epoch; 0 is
+// never. The zero State is not valid; see New.
+type State struct {
+	rules *Rules
+
+	// The Node as the API server has it.
+	//
+	// Invariant: a Node that is registered, and no other, has a view, and the view's UID.
+	// Invariant: only a Node that is registered has owned fields or an accepted status.
+	// Invariant: only a Node that is registered is foreign or owed.
+	phase    Phase
+	view     *view                 // as the server showed it last
+	sight    sight                 // how well the view is known
+	watched  bool                  // events show what other clients write
+	told     uint64                // hash of the spec that the program knows
+	owned    unique.Handle[string] // the fields that are ours: an encoded ownership
+	accepted uint64                // hash of the status that the server has accepted; 0: none for this object
+
+	// The status that should be written.
+	//
+	// Invariant: a round that is settled has begun.
+	want       *want  // nil if no request follows from it
+	computed   uint64 // hash of what the setters of the last round have said
+	rounds     uint32 // that have begun
+	agreed     uint32 // the last of them whose status the server has, and in which no setter failed
+	firstRound time.Duration
+	lastRound  time.Duration
+	lastWrite  time.Duration
+	nextReport time.Duration
+	nextDrift  time.Duration // no write against another client before this
+	nextTaints time.Duration // no attempt to add taints before this
+	notReady   *Failure      // of SetNotReady
+
+	// The request that is under way, and those that failed.
+	//
+	// Invariant: the view is being read only while a read is under way.
+	// Invariant: while a creation is under way, whether there is a Node is not sure.
+	// Invariant: only a status that is sent has conflicts, and no more than allowed.
+	// Invariant: trouble counts at least one failure; a Node left alone has none.
+	sent      *sent
+	trouble   *trouble
+	notBefore time.Duration // no request before this
+	closed    bool          // Gate's last answer
+
+	// The setters and health checks.
+	//
+	// Invariant: there is one call for each of them.
+	// Invariant: only setters keep values, and only calls that have arrived an error.
+	// Invariant: rounds are late only if there are checks.
+	calls      []call
+	lateRounds uint16
+	lateAt     time.Duration // when they were last counted
+}
+
+// A want is a status that a round has computed.
+type want struct {
+	node      *corev1.Node // without times
+	hash      uint64
+	round     uint32
+	clean     bool // every setter has succeeded in the round
+	conflicts int  // writes of it that conflicted with another client's
+}
+
+// sent is a request that is under way.
+type sent struct {
+	do    Do
+	cause Cause
+	want  *want
+	held  *view // the view when it was sent
+}
+
+// trouble is the state of a run of failed requests.
+type trouble struct {
+	err      error
+	failures int
+	refusals int // the last of them in a row that the server refused
+	since    time.Duration
+}
+
+// New returns the state of a node.
+func New(rules *Rules) State {
+	return State{rules: rules, calls: make([]call, rules.Setters+rules.Checks)}
+}
+
+// errPhase is the error of a change of the phase that its present value does not allow.
+var errPhase = errors.New("illegal change of phase")
+
+// leave returns an error unless the phase is one of from.
+func (s *State) leave(to Phase, from ...Phase) error {
+	for _, p := range from {
+		if s.phase == p {
+			return nil
+		}
+	}
+	return fmt.Errorf("%w from %v to %v", errPhase, s.phase, to)
+}
+
+// becomeUnsure is called when a creation is sent.
+func (s *State) becomeUnsure() error {
+	if err := s.leave(Unsure, Absent, Missing, Unsure); err != nil {
+		return err
+	}
+	s.phase = Unsure
+	return nil
+}
+
+// becomeAbsent is called when the API server has not stored a creation, or no longer
+// has the Node.
+func (s *State) becomeAbsent() error {
+	if err := s.leave(Absent, Unsure, Registered); err != nil {
+		return err
+	}
+	s.forget()
+	s.phase = Absent
+	return nil
+}
+
+// becomeMissing is called when a read has not found a Node that we did not know of.
+func (s *State) becomeMissing() error {
+	if err := s.leave(Missing, Absent); err != nil {
+		return err
+	}
+	s.phase, s.trouble = Missing, nil
+	return nil
+}
+
+// becomeRegistered is called when an answer shows the Node that is kept from now on.
+func (s *State) becomeRegistered(node *corev1.Node) error {
+	if err := s.leave(Registered, Absent, Unsure, Registered, Deleted); err != nil {
+		return err
+	}
+	s.forget()
+	s.phase = Registered
+	s.take(node)
+	s.told = s.view.spec
+	return nil
+}
+
+// becomeDeleted is called when another client has deleted a Node that is then left alone.
+func (s *State) becomeDeleted() error {
+	if err := s.leave(Deleted, Registered); err != nil {
+		return err
+	}
+	s.forget()
+	s.phase, s.trouble = Deleted, nil
+	return nil
+}
+
+// forget drops what is known of the object that was kept so far.
+func (s *State) forget() {
+	s.view, s.accepted, s.owned, s.told = nil, 0, unique.Handle[string]{}, 0
+	s.sight, s.notBefore, s.nextDrift, s.nextTaints = settled, 0, 0, 0
+}
+
+// see takes node as the server's view unless a newer one is known, and reports
+// whether it did. It does not keep node.
+func (s *State) see(node *corev1.Node) bool {
+	if s.view != nil && s.view.uid == node.UID && !newer(node.ResourceVersion, s.view.resourceVersion) {
+		return false
+	}
+	s.take(node)
+	return true
+}
+
+// seeAnswer takes node, the answer to a request, as the server's view. held is the view
+// when the request was sent. If no event has changed the view since, node is newer, even
+// with an older resourceVersion: the API server was restored from a backup.
+func (s *State) seeAnswer(node *corev1.Node, held *view) {
+	if held != nil && s.view == held && node.ResourceVersion != held.resourceVersion {
+		s.take(node)
+		return
+	}
+	s.see(node)
+}
+
+// take takes node as the server's view.
+func (s *State) take(node *corev1.Node) {
+	old := s.view
+	s.view = newView(node, s.rules.Seed, s.rules.KeepTaints)
+	if old != nil && old.uid == node.UID {
+		s.view.uid = old.uid // one string in memory
+	}
+}
+
+// Check returns an error that names the invariant that is broken, if one is.
+func (s *State) Check() error {
+	registered := s.phase == Registered
+	under := Nothing
+	if s.sent != nil {
+		under = s.sent.do
+	}
+	for _, i := range []struct {
+		name string
+		ok   bool
+	}{
+		{"a Node that is registered, and no other, has a view, and the view's UID", registered == (s.view != nil) && (!registered || s.view.uid != "")},
+		{"only a Node that is registered has owned fields or an accepted status", registered || s.accepted == 0 && s.owned == unique.Handle[string]{}},
+		{"only a Node that is registered is foreign or owed", registered || s.sight != foreign && s.sight != owed},
+		{"a round that is settled has begun", s.agreed <= s.rounds},
+		{"the view is being read only while a read is under way", s.sight != reading || under == Read},
+		{"while a creation is under way, whether there is a Node is not sure", under != Create || s.phase == Unsure},
+		{"only a status that is sent has conflicts, and no more than allowed", s.want == nil || s.want.conflicts <= maxConflicts},
+		{"trouble counts at least one failure; a Node left alone has none", s.trouble == nil || s.trouble.failures > 0 && s.trouble.refusals <= s.trouble.failures},
+		{"there is one call for each of them", len(s.calls) == s.rules.Setters+s.rules.Checks},
+		{"rounds are late only if there are checks", s.lateRounds == 0 || s.rules.Checks > 0},
+	} {
+		if !i.ok {
+			return fmt.Errorf("invariant broken: %s", i.name)
+		}
+	}
+	for i, c := range s.calls {
+		if i >= s.rules.Setters && c.succeeded || c.err != nil && c.phase != arrived {
+			return fmt.Errorf("invariant broken: only setters keep values, and only calls that have arrived an error (%d)", i)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,242 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package nodestatus
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubewright/kubewright/internal/report"
+	"github.com/kubewright/kubewright/nodestatus/internal/status"
+)
+
+// node is a node that is managed. Package status decides about it; a node guards the
+// decisions with its lock.
+type node struct {
+	name  string
+	clock *clock
+
+	mu      sync.Mutex // guards what follows
+	state   status.State
+	ctx     context.Context // of functions: ends with Run, and when the node is removed; nil while none is under way
+	cancel  context.CancelFunc
+	round   chan struct{} // closed at the end of the round that is under way; nil if there is none
+	again   bool          // a round was asked for during it
+	sleeps  uint32        // how many sleeps of the process were answered
+	invalid uint64        // hash of the parts that were left out last
+	waiters []waiter      // calls of Flush
+
+	members members
+}
+
+// members are the node's parts in the reports of its controller, which guards them.
+type members struct {
+	calling, setting, leavingOut, asking, tainting report.Member
+}
+
+// waiter is a call of Flush, which waits for a round after the given one.
+type waiter struct {
+	after uint32
+	done  chan struct{}
+}
+
+// A clock is what the nodes of a controller share.
+type clock struct {
+	epoch time.Time                  // what durations count from
+	bug   func(error)                // told of an impossible event
+	check func(*status.State, error) // for tests: called after each event; nil otherwise
+}
+
+// now returns the monotonic time since the epoch.
+func (c *clock) now() time.Duration { return time.Since(c.epoch) }
+
+// at turns a time of a node into one of the wall clock; 0 is never.
+func (c *clock) at(d time.Duration) time.Time {
+	if d == 0 {
+		return time.Time{}
+	}
+	return c.epoch.Add(d)
+}
+
+// apply tells the node's state about an event.
+func (n *node) apply(ev status.Event) status.News {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.applyLocked(ev)
+}
+
+func (n *node) applyLocked(ev status.Event) status.News {
+	news, err := n.state.Apply(n.clock.now(), ev)
+	if err != nil {
+		n.clock.bug(err)
+	}
+	if n.clock.check != nil {
+		n.clock.check(&n.state, err)
+	}
+	for len(n.waiters) > 0 && n.state.Agreed() > n.waiters[0].after {
+		close(n.waiters[0].done)
+		n.waiters = n.waiters[1:]
+	}
+	return news
+}
+
+// read calls f with the node's state, which f must not keep.
+func (n *node) read(f func(s *status.State)) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	f(&n.state)
+}
+
+// begin begins the round of function i, and returns what the round does about it.
+func (n *node) begin(i int) (plan status.Plan, arrived error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	switch plan = n.state.Plan(i); plan {
+	case status.Call, status.CallBriefly:
+		n.applyLocked(status.Called{Index: i})
+	case status.Take:
+		arrived = n.state.Arrived(i)
+		n.applyLocked(status.Taken{Index: i})
+	}
+	return plan, arrived
+}
+
+// giveUp ends the wait for function i. It reports false if the function has returned.
+func (n *node) giveUp(i int) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if !n.state.Awaited(i) {
+		return false
+	}
+	n.applyLocked(status.GaveUp{Index: i})
+	return true
+}
+
+// lastValues returns a copy of base with the last values of setter i.
+func (n *node) lastValues(i int, base *corev1.Node) *corev1.Node {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.state.LastValues(i, base)
+}
+
+// A request is a request to the API server, and its body.
+type request struct {
+	do     status.Do
+	cause  status.Cause
+	create *corev1.Node
+	patch  []byte
+}
+
+// next returns the request that follows, which counts as sent from now on.
+func (n *node) next() (r request, err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	r.do, r.cause = n.state.Next(n.clock.now())
+	switch r.do {
+	case status.Nothing:
+		return r, nil
+	case status.Create:
+		r.create = n.state.Creation(metav1.Now())
+	case status.Patch:
+		r.patch, err = n.state.StatusPatch(metav1.Now())
+	case status.Taint:
+		r.patch, err = n.state.TaintPatch()
+	}
+	if err == nil {
+		n.applyLocked(status.Sent{Do: r.do, Cause: r.cause})
+	}
+	return r, err
+}
+
+// life returns the context of the node's functions, which ends with parent.
+func (n *node) life(parent context.Context) context.Context {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.ctx == nil {
+		n.ctx, n.cancel = context.WithCancel(parent)
+	}
+	return n.ctx
+}
+
+// end ends the context of the node's functions, and the calls of Flush.
+func (n *node) end() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.cancel != nil {
+		n.cancel()
+	}
+}
+
+// beginRound begins a round and returns a channel that is closed at its end. It returns
+// nil if a round is under way.
+func (n *node) beginRound() chan struct{} {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.round != nil {
+		return nil
+	}
+	n.round, n.again = make(chan struct{}), false
+	return n.round
+}
+
+// wantRound has another round follow the one that is under way, and reports false if
+// there is none.
+func (n *node) wantRound() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.again = n.round != nil
+	return n.again
+}
+
+// noteSleeps reports whether the process has slept since the last round.
+func (n *node) noteSleeps(sleeps uint32) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	was := n.sleeps
+	n.sleeps = sleeps
+	return was != sleeps
+}
+
+// endRound ends the round, and reports whether another one was asked for.
+func (n *node) endRound() (again bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if !n.state.Busy() {
+		n.cancel()
+		n.ctx = nil
+	}
+	close(n.round)
+	n.round = nil
+	return n.again
+}
+
+// flushed returns a channel that is closed when the API server has the status of a round
+// that begins after now.
+func (n *node) flushed() chan struct{} {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	done := make(chan struct{})
+	n.waiters = append(n.waiters, waiter{after: n.state.Rounds(), done: done})
+	return done
+}
+
+// abandon forgets a channel of flushed.
+func (n *node) abandon(done chan struct{}) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.waiters = slices.DeleteFunc(n.waiters, func(w waiter) bool { return w.done == done })
+}
+
+// uid returns the UID of the registered Node, or nothing.
+func (n *node) uid() types.UID {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.state.UID()
+}
