@@ -118,6 +118,7 @@ func Faults() []Fault {
 			time.AfterFunc(dropFor, func() {
 				x.w.Server.Compact()
 				x.w.Server.BreakWatches(apitest.Match{})
+				time.Sleep(1) // the streams have ended, without the events that were held back
 				resume()
 			})
 		}},

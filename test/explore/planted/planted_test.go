@@ -226,7 +226,12 @@ func TestEachIsFound(t *testing.T) {
 			if len(report.Findings) == 0 {
 				t.Fatalf("%d plans, and the bug is not found", report.Plans)
 			}
-			f := report.Findings[0]
+			kind := map[string]string{"intermediate state": "crash ", "stale state": "stale ", "unobserved state": "dropped events "}[bug.pattern]
+			at := slices.IndexFunc(report.Findings, func(f explore.Finding) bool { return strings.HasPrefix(f.Plan, kind) && f.Failed == f.Runs })
+			if at < 0 {
+				t.Fatalf("no %sfinding that is the same in each run: %+v", kind, report.Findings)
+			}
+			f := report.Findings[at]
 			problem, _, _ := strings.Cut(strings.ReplaceAll(f.Problem, ":\n", ": "), "\n")
 			t.Logf("| %s | %s | `%s` | %d of %d | %v |", bug.after, bug.pattern, f.Plan, len(report.Findings), report.Plans, report.Took.Round(100*time.Millisecond))
 			t.Log(problem)

@@ -1,0 +1,271 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package explore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/apitest/explore"
+)
+
+// only returns a configuration with the faults of these names, and short waits.
+func only(names ...string) explore.Config {
+	return explore.Config{
+		InProcess: true, Settle: 10 * time.Second, Deadline: time.Minute,
+		Faults: slices.DeleteFunc(explore.Faults(), func(f explore.Fault) bool { return !slices.Contains(names, f.Name) }),
+	}
+}
+
+func plans(r explore.Report) (plans []string) {
+	for _, f := range r.Findings {
+		plans = append(plans, f.Plan)
+	}
+	return plans
+}
+
+// loop calls f every second until ctx is done.
+func loop(ctx context.Context, f func() error) error {
+	for ctx.Err() == nil {
+		_ = f()
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Second):
+		}
+	}
+	return nil
+}
+
+func create(ctx context.Context, p *explore.Process, name string) error {
+	m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	_, err := kubernetes.NewForConfigOrDie(p.Config).CoreV1().ConfigMaps("default").Create(ctx, m, metav1.CreateOptions{})
+	return err
+}
+
+func has(w *explore.World, name string) func() bool {
+	return func() bool { return apitest.Get[*corev1.ConfigMap](w.Server, "default", name) != nil }
+}
+
+// A process that has crashed does nothing any more: no request, no call, no write to its
+// directory that the next one sees.
+func TestNothingOfADeadProcessHasAnEffect(t *testing.T) {
+	report := explore.Find(t, only("crash before", "crash after"), func(w *explore.World) explore.Scenario {
+		var mu sync.Mutex
+		var outside []string
+		closed := 0
+		return explore.Scenario{
+			Programs: []explore.Program{{Name: "p", Run: func(ctx context.Context, p *explore.Process) error {
+				dir, err := p.Dir()
+				if err != nil {
+					return err
+				}
+				last, _ := os.ReadFile(filepath.Join(dir, "state"))
+				p.OnCrash(func() {
+					mu.Lock()
+					defer mu.Unlock()
+					closed++
+				})
+				note := func(what string) error {
+					return p.Call(what, func() {
+						mu.Lock()
+						defer mu.Unlock()
+						outside = append(outside, fmt.Sprint(p.Start, " ", what))
+					})
+				}
+				if string(last) == "ended" || string(last) == "ends" && p.Start == 0 {
+					return errors.New("the end of a dead process was written")
+				}
+				_ = create(ctx, p, "first")
+				_ = note("work")
+				_ = os.WriteFile(filepath.Join(dir, "state"), []byte("works"), 0o600)
+				_ = create(ctx, p, "second")
+				<-ctx.Done()
+				// The graceful end. After a crash, none of it may have an effect.
+				late := context.WithoutCancel(ctx)
+				_ = os.WriteFile(filepath.Join(dir, "state"), []byte("ended"), 0o600)
+				if err := create(late, p, fmt.Sprint("end-", p.Start)); err == nil && p.Start == 0 {
+					_ = note("end")
+				}
+				return nil
+			}}},
+			Steps: []explore.Step{{Name: "both", Until: func() bool { return has(w, "first")() && has(w, "second")() }}},
+			Always: []explore.Invariant{{Name: "no end of a process that has crashed", Holds: func() error {
+				mu.Lock()
+				defer mu.Unlock()
+				if closed > 0 && (slices.Contains(outside, "0 end") || has(w, "end-0")()) {
+					return fmt.Errorf("%v", outside)
+				}
+				if closed > 1 {
+					return fmt.Errorf("OnCrash was called %d times", closed)
+				}
+				return nil
+			}}},
+		}
+	})
+	if len(report.Findings) > 0 {
+		t.Errorf("findings: %s", report.Findings[0].Story)
+	}
+	if report.Plans != 6 || report.Missed != 0 {
+		t.Errorf("%d plans, %d missed; want two for each of two writes and a call", report.Plans, report.Missed)
+	}
+}
+
+// The next process has the files as they were at the crash.
+func TestDirectoryIsThatOfTheCrash(t *testing.T) {
+	report := explore.Find(t, only("crash after"), func(w *explore.World) explore.Scenario {
+		var got []string
+		return explore.Scenario{
+			Programs: []explore.Program{{Name: "p", Run: func(ctx context.Context, p *explore.Process) error {
+				dir, err := p.Dir()
+				if err != nil {
+					return err
+				}
+				file := filepath.Join(dir, "file")
+				b, _ := os.ReadFile(file)
+				got = append(got, string(b))
+				_ = os.WriteFile(file, []byte("before"), 0o600)
+				_ = create(ctx, p, "a")
+				_ = os.WriteFile(file, []byte("after"), 0o600)
+				<-ctx.Done()
+				return nil
+			}}},
+			Steps: []explore.Step{{Name: "a", Until: has(w, "a")}},
+			Finally: func() error {
+				if len(got) == 2 && !slices.Equal(got, []string{"", "before"}) {
+					return fmt.Errorf("%q", got)
+				}
+				return nil
+			},
+		}
+	})
+	if len(report.Findings) > 0 || report.Plans != 1 {
+		t.Errorf("%d plans, %+v", report.Plans, report.Findings)
+	}
+}
+
+// Each kind of finding is reported with its plan, by a child process.
+func TestKindsOfFindings(t *testing.T) {
+	for name, c := range map[string]struct {
+		bad  func(ctx context.Context, p *explore.Process) // what a second process does
+		want string
+	}{
+		"panic": {func(context.Context, *explore.Process) { panic("a bug") }, "panic of p: a bug"},
+		"panic of a goroutine": {func(ctx context.Context, _ *explore.Process) {
+			go func() { panic("a bug in a goroutine") }()
+			<-ctx.Done()
+		}, "the process of the run has died"},
+		"exit": {func(context.Context, *explore.Process) { os.Exit(7) }, "exit status 7"},
+		"left goroutine": {func(context.Context, *explore.Process) {
+			go func() { <-make(chan int) }()
+		}, "goroutines are left"},
+		"hang": {func(context.Context, *explore.Process) { select {} }, "did not return within"},
+		"loop": {func(ctx context.Context, p *explore.Process) {
+			for ctx.Err() == nil {
+				_ = create(ctx, p, "a")
+			}
+		}, "requests within"},
+		"too many requests": {func(ctx context.Context, p *explore.Process) {
+			for ctx.Err() == nil {
+				_ = create(ctx, p, "a")
+				time.Sleep(10 * time.Millisecond)
+			}
+		}, "the reference has"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := only("crash after")
+			cfg.InProcess = false
+			report := explore.Find(t, cfg, func(w *explore.World) explore.Scenario {
+				return explore.Scenario{
+					Programs: []explore.Program{{Name: "p", Run: func(ctx context.Context, p *explore.Process) error {
+						if p.Start == 1 {
+							c.bad(ctx, p)
+						}
+						return loop(ctx, func() error { return create(ctx, p, "a") })
+					}}},
+					Steps: []explore.Step{{Name: "a", Until: has(w, "a")}},
+				}
+			})
+			if len(report.Findings) != 1 {
+				t.Fatalf("%d findings: %+v", len(report.Findings), report.Findings)
+			}
+			f := report.Findings[0]
+			if f.Plan != "crash after @ p: create configmaps default/a #1" || f.Runs != 3 || f.Failed != 3 || !strings.Contains(f.Story, c.want) {
+				t.Errorf("%s failed in %d of %d runs: %s", f.Plan, f.Failed, f.Runs, f.Story)
+			}
+		})
+	}
+}
+
+// A bug that needs two faults is found as a pair, and one that needs one of them is
+// reported as that one.
+func TestPairs(t *testing.T) {
+	scenario := func(needed int) func(w *explore.World) explore.Scenario {
+		return func(w *explore.World) explore.Scenario {
+			starts := 0
+			return explore.Scenario{
+				Programs: []explore.Program{{Name: "p", Run: func(ctx context.Context, p *explore.Process) error {
+					starts = p.Start
+					for _, name := range []string{"a", "b", "c"} {
+						_ = create(ctx, p, name)
+					}
+					<-ctx.Done()
+					return nil
+				}}},
+				Steps: []explore.Step{{Name: "c", Until: has(w, "c")}},
+				Always: []explore.Invariant{{Name: "few starts", Holds: func() error {
+					if starts >= needed {
+						return fmt.Errorf("%d starts", starts)
+					}
+					return nil
+				}}},
+			}
+		}
+	}
+	cfg := only("crash before")
+	cfg.Budget, cfg.Seed = time.Second, 1
+	if r := explore.Find(t, cfg, scenario(1)); slices.ContainsFunc(plans(r), func(p string) bool { return strings.Contains(p, " + ") }) || len(r.Findings) == 0 {
+		t.Errorf("findings %q, want plans with one fault", plans(r))
+	}
+	r := explore.Find(t, cfg, scenario(2))
+	if len(r.Findings) == 0 || r.Pairs == 0 {
+		t.Fatalf("%d pairs, and nothing found", r.Pairs)
+	}
+	for _, p := range plans(r) {
+		if strings.Count(p, " + ") != 1 {
+			t.Errorf("finding %q, want a pair", p)
+		}
+	}
+}
+
+func TestSample(t *testing.T) {
+	cfg := explore.Config{InProcess: true, Sample: 5, Settle: time.Second}
+	if r := explore.Find(t, cfg, twinsScenario(true)); r.Plans != 5 {
+		t.Errorf("%d plans, want 5", r.Plans)
+	}
+}
+
+// Each fault of the default reaches its place in a scenario that survives all of them.
+func TestEachFaultActs(t *testing.T) {
+	for _, f := range explore.Faults() {
+		t.Run(f.Name, func(t *testing.T) {
+			report := explore.Find(t, only(f.Name), twinsScenario(true))
+			if report.Plans == 0 || report.Missed > 0 || len(report.Findings) > 0 {
+				t.Errorf("%d plans, %d missed, findings %q", report.Plans, report.Missed, plans(report))
+			}
+		})
+	}
+}
