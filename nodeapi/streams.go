@@ -13,6 +13,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/apiserver/pkg/endpoints/request"
@@ -179,7 +180,10 @@ func (s *streams) wait(ctx context.Context) error {
 func (s *streams) takeOver(st *openStream) func(net.Conn) net.Conn {
 	return func(conn net.Conn) net.Conn {
 		c := &streamConn{Conn: conn, gone: st.cancel, idle: s.idle}
-		c.timer = time.AfterFunc(s.idle, func() { _ = c.Close() })
+		c.timer = time.AfterFunc(s.idle, func() {
+			st.cancel(errClientGone)
+			_ = conn.Close()
+		})
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		st.conn = c
@@ -192,9 +196,18 @@ func (s *streams) takeOver(st *openStream) func(net.Conn) net.Conn {
 // request does not end with its client. It is closed after idle without traffic.
 type streamConn struct {
 	net.Conn
-	gone  context.CancelCauseFunc
-	idle  time.Duration
-	timer *time.Timer
+	gone   context.CancelCauseFunc
+	idle   time.Duration
+	timer  *time.Timer
+	closed atomic.Bool
+}
+
+// used records traffic.
+func (c *streamConn) used() {
+	c.timer.Reset(c.idle)
+	if c.closed.Load() { // a timer would keep the connection in memory
+		c.timer.Stop()
+	}
 }
 
 func (c *streamConn) Read(p []byte) (int, error) {
@@ -202,17 +215,18 @@ func (c *streamConn) Read(p []byte) (int, error) {
 	if err != nil {
 		c.gone(errClientGone)
 	}
-	c.timer.Reset(c.idle)
+	c.used()
 	return n, err
 }
 
 func (c *streamConn) Write(p []byte) (int, error) {
 	n, err := c.Conn.Write(p)
-	c.timer.Reset(c.idle)
+	c.used()
 	return n, err
 }
 
 func (c *streamConn) Close() error {
+	c.closed.Store(true)
 	c.timer.Stop()
 	c.gone(errClientGone)
 	return c.Conn.Close()
