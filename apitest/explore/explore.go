@@ -127,7 +127,7 @@ func (l *lab) replay(line string) Report {
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	out := l.run(p, false)
+	out := l.run(p, mode{})
 	story := l.story(p, &out)
 	l.t.Log("\n" + story)
 	r := Report{Plans: 1, Took: time.Since(begin)}

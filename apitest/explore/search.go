@@ -59,18 +59,18 @@ func (l *lab) prepare() error {
 		}
 		return errors.New("explore: the run without faults has problems:\n" + strings.Join(problems, "\n"))
 	}
-	first := runPlan(l.t, l.cfg, l.scenario, nil, l.free, 0, nil)
+	first := runPlan(l.t, l.cfg, l.scenario, nil, mode{free: l.free, list: true}, nil)
 	if err := none(first.problems); err != nil {
 		return err
 	}
-	second := runPlan(l.t, l.cfg, l.scenario, nil, l.free, 0, nil)
+	second := runPlan(l.t, l.cfg, l.scenario, nil, mode{free: l.free, list: true}, nil)
 	if err := none(second.problems); err != nil {
 		return err
 	}
 	l.cfg.Ignore = append(slices.Clone(l.cfg.Ignore), noise(first.end, second.end)...)
-	l.ref = runPlan(l.t, l.cfg, l.scenario, nil, l.free, 0, nil)
+	l.ref = runPlan(l.t, l.cfg, l.scenario, nil, mode{free: l.free, list: true}, nil)
 	l.cfg.Ignore = append(l.cfg.Ignore, noise(first.end, l.ref.end)...)
-	again := runPlan(l.t, l.cfg, l.scenario, nil, l.free, 0, nil)
+	again := runPlan(l.t, l.cfg, l.scenario, nil, mode{free: l.free, list: true}, nil)
 	if lines := differences(l.ref.end, again.end); len(lines) > 0 {
 		return errors.New("explore: runs without faults end differently (see Config.Ignore):\n" + strings.Join(lines, "\n"))
 	}
@@ -81,9 +81,10 @@ func (l *lab) prepare() error {
 }
 
 // run runs a plan once and judges it.
-func (l *lab) run(p plan.Plan, free bool) outcome {
+func (l *lab) run(p plan.Plan, how mode) outcome {
 	ref := &l.ref
-	out := runPlan(l.t, l.cfg, l.scenario, p, free, 20*ref.requests+10_000, func(end map[string]any) error {
+	how.limit = 20*ref.requests + 10_000
+	out := runPlan(l.t, l.cfg, l.scenario, p, how, func(end map[string]any) error {
 		if lines := differences(ref.end, end); len(lines) > 0 {
 			return errors.New("the end differs from the reference:\n" + strings.Join(lines, "\n"))
 		}
@@ -110,8 +111,9 @@ func (l *lab) try(j job) verdict {
 	if err != nil {
 		return verdict{Plan: j.Plan, Problem: err.Error(), Runs: 1, Failed: 1}
 	}
-	free := j.Free || l.free
-	out := l.run(p, free)
+	how := mode{free: j.Free || l.free, list: j.More}
+	out := l.run(p, how)
+	how.list = false
 	v := verdict{Plan: p.String(), Missed: out.missed, Runs: 1}
 	if j.More {
 		v.States, v.Next = states(out.journal), l.next(p, out, j.Seed)
@@ -121,7 +123,7 @@ func (l *lab) try(j job) verdict {
 	}
 	if len(p) > 1 {
 		for _, h := range p {
-			if half := l.run(plan.Plan{h}, free); len(half.problems) > 0 {
+			if half := l.run(plan.Plan{h}, how); len(half.problems) > 0 {
 				p, out = plan.Plan{h}, half
 				v.Plan = p.String()
 				break
@@ -132,7 +134,7 @@ func (l *lab) try(j job) verdict {
 	v.Problem, v.Story = out.problems[0], l.story(p, &out)
 	for v.Runs < repeats {
 		v.Runs++
-		if again := l.run(p, free); len(again.problems) > 0 {
+		if again := l.run(p, how); len(again.problems) > 0 {
 			v.Failed++
 		}
 	}

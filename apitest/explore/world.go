@@ -296,9 +296,16 @@ func (w *World) settle() {
 	w.ask()
 }
 
+// mode says how a plan is run.
+type mode struct {
+	free  bool // requests are not ordered
+	list  bool // the outcome has the spots
+	limit int  // requests after which the run is given up; 0 means none
+}
+
 // runPlan runs the scenario with the faults of a plan. same compares the end with that of
 // the reference; nil means that this is the reference.
-func runPlan(t *testing.T, cfg Config, scenario func(*World) Scenario, p plan.Plan, free bool, limit int, same func(map[string]any) error) (out outcome) {
+func runPlan(t *testing.T, cfg Config, scenario func(*World) Scenario, p plan.Plan, how mode, same func(map[string]any) error) (out outcome) {
 	faults, err := faultsOf(cfg.Faults, p)
 	if err != nil {
 		out.problems = []string{err.Error()}
@@ -311,11 +318,11 @@ func runPlan(t *testing.T, cfg Config, scenario func(*World) Scenario, p plan.Pl
 	}()
 	apitest.Bubble(t, cfg.Options, func(_ *testing.T, s *apitest.Server) {
 		w := &World{
-			Server: s, cfg: cfg, plan: p, faults: faults, limit: limit, order: newTurnstile(free), begun: time.Now(),
+			Server: s, cfg: cfg, plan: p, faults: faults, limit: how.limit, order: newTurnstile(how.free), begun: time.Now(),
 			wake: make(chan struct{}, 1), extra: map[string]int{}, seen: map[plan.Place]int{}, hit: make([]bool, len(p)),
 			broken: map[string]bool{}, refused: map[string]bool{},
 		}
-		w.listing.Store(true)
+		w.listing.Store(how.list)
 		w.run(scenario, same, &out)
 	})
 	return out

@@ -18,11 +18,11 @@ import (
 
 var pairs = flag.Duration("pairs", 0, "real time for plans with two faults, for each test")
 
-// config explores everything, or a sample of 250 plans.
+// config explores everything, or a sample of 120 plans.
 func config(short bool) explore.Config {
 	c := explore.Config{Budget: *pairs}
 	if short {
-		c.Sample = 250
+		c.Sample = 120
 	}
 	return c
 }

@@ -1,0 +1,138 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package explore
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kubewright/kubewright/apitest"
+)
+
+// ends returns the differences between a server with x and one with y. Each also has a
+// Node, so that UIDs differ between them.
+func ends(t *testing.T, ignore []string, x, y []metav1.Object) []string {
+	t.Helper()
+	var got []map[string]any
+	for i, objects := range [][]metav1.Object{x, y} {
+		s := apitest.New(apitest.Options{})
+		for range i {
+			s.Put(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "x"}})
+			apitest.Delete[*corev1.ConfigMap](s, "default", "x")
+		}
+		node := s.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}).(*corev1.Node)
+		for _, o := range objects {
+			for j, ref := range o.GetOwnerReferences() {
+				if ref.Name == "n" {
+					refs := o.GetOwnerReferences()
+					refs[j].UID = node.UID
+					o.SetOwnerReferences(refs)
+				}
+			}
+			switch o := o.(type) {
+			case *corev1.ConfigMap:
+				s.Put(o)
+			case *corev1.Pod:
+				s.Put(o)
+			case *coordinationv1.Lease:
+				s.Put(o)
+			}
+		}
+		got = append(got, normalized(s, ignore))
+	}
+	return differences(got[0], got[1])
+}
+
+func TestDifferences(t *testing.T) {
+	now, later := metav1.NewMicroTime(time.Unix(1e9, 0)), metav1.NewMicroTime(time.Unix(2e9, 0))
+	config := func(name string, data map[string]string, change func(*corev1.ConfigMap)) []metav1.Object {
+		m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Data: data}
+		if change != nil {
+			change(m)
+		}
+		return []metav1.Object{m}
+	}
+	lease := func(at metav1.MicroTime, holder string, transitions int32) []metav1.Object {
+		return []metav1.Object{&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "l"},
+			Spec: coordinationv1.LeaseSpec{HolderIdentity: &holder, RenewTime: &at, LeaseTransitions: &transitions}}}
+	}
+	pod := func(types ...corev1.PodConditionType) []metav1.Object {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p"}}
+		for _, typ := range types {
+			p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: typ, Status: corev1.ConditionTrue})
+		}
+		return []metav1.Object{p}
+	}
+	owned := func(uid string) func(*corev1.ConfigMap) {
+		return func(m *corev1.ConfigMap) {
+			m.OwnerReferences = []metav1.OwnerReference{{Kind: "Node", Name: "n"}}
+			if uid != "" {
+				m.OwnerReferences = []metav1.OwnerReference{{Kind: "Node", Name: "other", UID: "00000000-1111-2222-3333-444444444444"}}
+			}
+		}
+	}
+	generated := func(names ...string) (all []metav1.Object) {
+		for _, n := range names {
+			all = append(all, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "g-" + n, GenerateName: "g-"}, Data: map[string]string{"me": "g-" + n}})
+		}
+		return all
+	}
+	for name, c := range map[string]struct {
+		x, y   []metav1.Object
+		ignore []string
+		want   string // a part of the first difference; empty means none
+	}{
+		"the same":           {config("a", map[string]string{"k": "v"}, nil), config("a", map[string]string{"k": "v"}, nil), nil, ""},
+		"a value":            {config("a", map[string]string{"k": "v"}, nil), config("a", map[string]string{"k": "w"}, nil), nil, `ConfigMap default/a .data.k: "w", in the reference "v"`},
+		"a key more":         {config("a", nil, nil), config("a", map[string]string{"k": "w"}, nil), nil, ".data"},
+		"missing":            {config("a", nil, nil), nil, nil, "does not exist"},
+		"one more":           {nil, config("a", nil, nil), nil, "exists, but not in the reference"},
+		"ignored":            {config("a", map[string]string{"x.y/k": "v"}, nil), config("a", map[string]string{"x.y/k": "w"}, nil), []string{"ConfigMap.data.x.y/k"}, ""},
+		"ignored everywhere": {config("a", map[string]string{"k": "v"}, nil), config("a", map[string]string{"k": "w"}, nil), []string{"*.data.k"}, ""},
+		"another's ignored":  {config("a", map[string]string{"k": "v"}, nil), config("a", map[string]string{"k": "w"}, nil), []string{"Pod.data.k"}, ".data.k"},
+		"a time in a text":   {config("a", map[string]string{"k": "at 2001-01-01T00:00:00Z"}, nil), config("a", map[string]string{"k": "at 2002-02-02T00:00:00.5Z"}, nil), nil, ""},
+		"the same owner":     {config("a", nil, owned("")), config("a", nil, owned("")), nil, ""},
+		"another owner":      {config("a", nil, owned("")), config("a", nil, owned("x")), nil, ".metadata.ownerReferences"},
+		"generated names":    {generated("abc", "def"), generated("xyz", "uvw"), nil, ""},
+		"one generated more": {generated("abc"), generated("xyz", "uvw"), nil, "ConfigMap default/g-* (2 of them): exists, but not in the reference"},
+		"lease times":        {lease(now, "a", 1), lease(later, "a", 7), nil, ""},
+		"lease holder":       {lease(now, "a", 1), lease(now, "b", 1), nil, ".spec.holderIdentity"},
+		"order of a map":     {pod("A", "B"), pod("B", "A"), nil, ""},
+		"a condition less":   {pod("A", "B"), pod("B"), nil, ".status.conditions"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := ends(t, c.ignore, c.x, c.y)
+			if c.want == "" && len(got) > 0 || c.want != "" && (len(got) == 0 || !strings.Contains(got[0], c.want)) {
+				t.Errorf("got %q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
+func TestObservedGenerationIsComparedWithGeneration(t *testing.T) {
+	for observed, want := range map[int64]string{3: "current", 2: "outdated"} {
+		n := &normalizer{generation: 3}
+		got := n.value("Deployment", "", map[string]any{"status": map[string]any{"observedGeneration": observed}})
+		if s := string(encode(got)); s != `{"status":{"observedGeneration":"`+want+`"}}` {
+			t.Errorf("%d is %s", observed, s)
+		}
+	}
+}
+
+func TestNoise(t *testing.T) {
+	a := map[string]any{"Pod a/b": map[string]any{"x": "1", "same": "s", "list": []any{map[string]any{"y": "1"}, "z"}}}
+	b := map[string]any{"Pod a/b": map[string]any{"x": "2", "same": "s", "list": []any{map[string]any{"y": "2"}, "z"}}}
+	if got := noise(a, b); !slices.Equal(got, []string{"Pod.list.y", "Pod.x"}) {
+		t.Errorf("got %q", got)
+	}
+	if got := noise(a, a); len(got) > 0 {
+		t.Errorf("got %q for the same", got)
+	}
+}
