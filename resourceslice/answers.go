@@ -31,10 +31,10 @@ func (j *job) compare(req *request, got *resourcev1.ResourceSlice, rec *record) 
 		a := &answer{stored: live, at: time.Now(), head: name == ""}
 		if fields := fieldsOf()[name]; len(fields) > 0 {
 			err := &DroppedFieldsError{Pool: j.p.id, Slice: got.Name, Fields: fields}
+			a.standing, a.err = partial, err
 			if unsafe && !j.c.cfg.PublishUnrestricted {
-				a.refused, err.Withheld = true, []string{name}
+				a.standing, err.Withheld = withheld, []string{name}
 			}
-			a.err = err
 		}
 		found[sent] = a
 	}
@@ -55,7 +55,7 @@ func (j *job) compare(req *request, got *resourcev1.ResourceSlice, rec *record) 
 		delete(j.w.answers, req.page.items[i].hash) // a doubted one
 	}
 	for h, a := range found {
-		if j.w.answers[h] = a; a.refused {
+		if j.w.answers[h] = a; a.omits() {
 			j.s.trusted.Store(0)
 			v = refused
 		}
@@ -137,8 +137,9 @@ func missing(path string, sent, got any, names bool) (paths []string) {
 func (j *job) refuse(page *page, err error) result {
 	invalid := &InvalidError{Pool: j.p.id, Slice: page.name, Err: err}
 	bad := namedItems(err, page)
-	culpritUnknown := len(bad) == 0
-	if culpritUnknown {
+	as := rejected
+	if len(bad) == 0 {
+		as = suspect
 		for i := range page.items {
 			if it := &page.items[i]; j.holder(it) == nil || find(j.holder(it).items, it.name).hash != it.hash {
 				bad = append(bad, it)
@@ -158,7 +159,7 @@ func (j *job) refuse(page *page, err error) result {
 	j.c.mu.Lock()
 	defer j.c.mu.Unlock()
 	for _, it := range bad {
-		a := &answer{refused: true, instead: instead[it.name], culpritUnknown: culpritUnknown, err: invalid, at: time.Now()}
+		a := &answer{standing: as, instead: instead[it.name], err: invalid, at: time.Now()}
 		if a.instead != nil && (a.instead.hash == it.hash || a.instead.isSet != it.isSet) {
 			a.instead = nil // it is refused there too
 		}

@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	resourcev1client "k8s.io/client-go/kubernetes/typed/resource/v1"
 	resourcev1beta2client "k8s.io/client-go/kubernetes/typed/resource/v1beta2"
-	"k8s.io/client-go/util/workqueue"
 
 	"github.com/kubewright/kubewright/internal/lifecycle"
 	"github.com/kubewright/kubewright/resourceslice/internal/validation"
@@ -23,18 +22,21 @@ import (
 const (
 	// DefaultMinInterval is the least time between two publishes of a pool.
 	DefaultMinInterval = time.Second
-	// DefaultConcurrency is the largest number of writes under way at once.
-	DefaultConcurrency = 8
-	// DefaultCallTimeout is the deadline of one API call.
-	DefaultCallTimeout = 10 * time.Second
 	// DefaultShutdownTimeout is the time to complete half published pools after
 	// Run's context is done.
 	DefaultShutdownTimeout = 2 * time.Second
-	// DefaultWorkers is the largest number of pools that are reconciled at once.
-	DefaultWorkers = 4
 	// DefaultName is the name of the controller in logs, metrics and health
 	// checks.
 	DefaultName = "resourceslice"
+)
+
+const (
+	// concurrency is the largest number of writes under way at once, of all pools.
+	concurrency = 8
+	// workers is the largest number of pools that are reconciled at once.
+	workers = 4
+	// callTimeout is the deadline of one API call, including client-go's own retries.
+	callTimeout = 10 * time.Second
 )
 
 // Client is the part of a clientset that the controller uses; any
@@ -91,19 +93,9 @@ type Config struct {
 	// takes from its node, as before that feature. Either way a *DroppedFieldsError is
 	// reported. Default: false.
 	PublishUnrestricted bool
-	// Concurrency is the largest number of writes under way at once. Default:
-	// DefaultConcurrency.
-	Concurrency int
-
-	// CallTimeout is the deadline of one API call, including client-go's own
-	// retries. Default: DefaultCallTimeout.
-	CallTimeout time.Duration
 	// ShutdownTimeout is the time that Run has to complete half published pools
 	// after its context is done. Slices stay. Default: DefaultShutdownTimeout.
 	ShutdownTimeout time.Duration
-	// Workers is the largest number of pools that are reconciled at once.
-	// Default: DefaultWorkers.
-	Workers int
 
 	// Name is the name in logs, metrics and health checks. With the prefix
 	// "kubewright-" it is the field manager of the slices, which a second
@@ -121,8 +113,6 @@ type Config struct {
 	ErrorHandler func(ctx context.Context, err error, msg string)
 	// Hooks are called after writes and publishes. Default: none.
 	Hooks Hooks
-	// QueueMetrics provides the metrics of the queue of pools. Default: none.
-	QueueMetrics workqueue.MetricsProvider
 }
 
 // complete sets the defaults. The error lists every invalid field.
@@ -143,10 +133,7 @@ func (cfg *Config) complete() error {
 		metav1validation.ValidateLabels(cfg.Labels, field.NewPath("Labels")),
 		lifecycle.DefaultDuration("MinInterval", &cfg.MinInterval, DefaultMinInterval, time.Millisecond),
 		lifecycle.DefaultDuration("HoldEmpty", &cfg.HoldEmpty, 0, 0),
-		lifecycle.DefaultInt("Concurrency", &cfg.Concurrency, DefaultConcurrency, 1),
-		lifecycle.DefaultDuration("CallTimeout", &cfg.CallTimeout, DefaultCallTimeout, time.Millisecond),
 		lifecycle.DefaultDuration("ShutdownTimeout", &cfg.ShutdownTimeout, DefaultShutdownTimeout, time.Millisecond),
-		lifecycle.DefaultInt("Workers", &cfg.Workers, DefaultWorkers, 1),
 	)
 	cfg.Labels = maps.Clone(cfg.Labels)
 	if cfg.Name == "" {

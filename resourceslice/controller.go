@@ -70,8 +70,8 @@ func New(cfg Config) (*Controller, error) {
 		hasher:   newHasher(),
 		versions: versions.All(cfg.Client.ResourceV1(), cfg.Client.ResourceV1beta2(), fieldManagerPrefix+cfg.Name),
 		ready:    lifecycle.NewReady(cfg.Name),
-		progress: lifecycle.NewProgress(cfg.Name, 2*beatInterval+3*cfg.CallTimeout),
-		tokens:   make(chan struct{}, cfg.Concurrency),
+		progress: lifecycle.NewProgress(cfg.Name, 2*beatInterval+3*callTimeout),
+		tokens:   make(chan struct{}, concurrency),
 		view:     view{slices: map[string]*entry{}},
 		owner:    ownerCache{source: cfg.Owner, turn: make(chan struct{}, 1)},
 		pools:    make(map[PoolID]*pool),
@@ -393,18 +393,16 @@ func (c *Controller) Run(ctx context.Context) error {
 	c.outlives = outlives
 	report.ContainHooks(outlives, c.cfg.ErrorHandler, &c.cfg.Hooks)
 
-	queue := workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[PoolID]{
-		Name: c.cfg.Name, MetricsProvider: c.cfg.QueueMetrics,
-	})
+	queue := workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[PoolID]{Name: c.cfg.Name})
 	c.mu.Lock()
 	c.queue = queue
 	c.mu.Unlock()
 	c.progress.Beat()
 	logger.V(3).Info("Started", "node", klog.KRef("", c.cfg.NodeName))
 
-	var workers sync.WaitGroup
-	for range c.cfg.Workers {
-		workers.Go(func() {
+	var running sync.WaitGroup
+	for range workers {
+		running.Go(func() {
 			for {
 				id, shutdown := queue.Get()
 				if shutdown {
@@ -420,7 +418,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	timer := time.AfterFunc(c.cfg.ShutdownTimeout, cancel)
 	defer timer.Stop()
 	c.shutDown(queue)
-	workers.Wait()
+	running.Wait()
 	logger.V(3).Info("Stopped")
 	return nil
 }

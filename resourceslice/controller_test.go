@@ -26,8 +26,8 @@ import (
 )
 
 func TestNewRefuses(t *testing.T) {
-	_, err := resourceslice.New(resourceslice.Config{NodeName: "N!", Driver: "no driver", MinInterval: -1, Concurrency: -1, Labels: map[string]string{"a b": "c"}})
-	for _, field := range []string{"Client", "NodeName", "Owner", "Driver", "MinInterval", "Concurrency", "Labels"} {
+	_, err := resourceslice.New(resourceslice.Config{NodeName: "N!", Driver: "no driver", MinInterval: -1, HoldEmpty: -1, Labels: map[string]string{"a b": "c"}})
+	for _, field := range []string{"Client", "NodeName", "Owner", "Driver", "MinInterval", "HoldEmpty", "Labels"} {
 		if !contains(err, field+": ") {
 			t.Errorf("%v does not name %s", err, field)
 		}
@@ -180,7 +180,8 @@ func TestCrashInTheMiddle(t *testing.T) {
 			t.Run(fmt.Sprint(name, " ", after), func(t *testing.T) {
 				bubble(t, func(r *rig) {
 					last := len(tc.pools) - 1
-					r.start(func(cfg *resourceslice.Config) { cfg.Concurrency = 1 + after%3 })
+					r.concurrency = 1 + after%3
+					r.start()
 					for _, n := range tc.pools[:last] {
 						r.publish(resourceslice.Pool{Devices: tainted(n)})
 						r.settle(time.Minute)
@@ -213,7 +214,8 @@ func TestCrashInTheMiddle(t *testing.T) {
 // completed first.
 func TestStopClosesTheWindow(t *testing.T) {
 	bubble(t, func(r *rig) {
-		r.start(func(cfg *resourceslice.Config) { cfg.Concurrency = 1 })
+		r.concurrency = 1
+		r.start()
 		r.publish(resourceslice.Pool{Devices: tainted(7 * 64)})
 		r.settle(time.Minute)
 		r.s.ResetJournal()
@@ -306,7 +308,8 @@ func TestThrottled(t *testing.T) {
 // TestStopWithoutWindow: no write begins after Run's context is done.
 func TestStopWithoutWindow(t *testing.T) {
 	bubble(t, func(r *rig) {
-		r.start(func(cfg *resourceslice.Config) { cfg.Concurrency = 1 })
+		r.concurrency = 1
+		r.start()
 		r.publish(resourceslice.Pool{Devices: tainted(7 * 64)})
 		r.settle(time.Minute)
 		r.s.ResetJournal()

@@ -185,17 +185,17 @@ func TestAnswersDecideWhatIsPublished(t *testing.T) {
 		"no answer":                  {nil, 1},
 		"stored as something else":   {map[hash]*answer{1: {stored: 9}}, 1},
 		"dropped":                    {map[hash]*answer{1: {}}, 0},
-		"refused and not live":       {map[hash]*answer{1: {refused: true}}, 0},
-		"refused and live":           {map[hash]*answer{1: {refused: true, instead: &live}}, 7},
-		"live version refused":       {map[hash]*answer{1: {refused: true, instead: &live}, 7: {refused: true}}, 0},
-		"live version stored anyway": {map[hash]*answer{1: {refused: true, instead: &live}, 7: {stored: 8}}, 7},
+		"refused and not live":       {map[hash]*answer{1: {standing: rejected}}, 0},
+		"refused and live":           {map[hash]*answer{1: {standing: rejected, instead: &live}}, 7},
+		"live version refused":       {map[hash]*answer{1: {standing: rejected, instead: &live}, 7: {standing: rejected}}, 0},
+		"live version stored anyway": {map[hash]*answer{1: {standing: rejected, instead: &live}, 7: {stored: 8}}, 7},
 	} {
 		o := &observed{answers: tc.answers}
 		if got, ok := o.instead(device(1)); ok != (tc.want != 0) || ok && got.hash != tc.want {
 			t.Errorf("%s: hash %d, %v, want %d", name, got.hash, ok, tc.want)
 		}
 	}
-	o := &observed{answers: map[hash]*answer{1: {stored: 9}, 2: {refused: true, stored: 9}}}
+	o := &observed{answers: map[hash]*answer{1: {stored: 9}, 2: {standing: rejected, stored: 9}}}
 	for _, tc := range []struct {
 		wanted, live hash
 		want         bool
@@ -392,11 +392,11 @@ func TestCounterSetsWithoutDevices(t *testing.T) {
 func TestConsumersStayWithTheirCounterSet(t *testing.T) {
 	m := newModel(t)
 	d := m.desired(Pool{SharedCounters: []resourcev1.CounterSet{counterSet("s")}, Devices: []resourcev1.Device{consumer("a", "s"), someDevices(0, 1)[0]}})
-	for refused, want := range map[bool]int{true: 1, false: 2} {
+	for standing, want := range map[standing]int{rejected: 1, suspect: 1, withheld: 1, partial: 2, altered: 2} {
 		o := m.observed()
-		o.answers[d.sets[0].hash] = &answer{refused: refused, stored: 1}
+		o.answers[d.sets[0].hash] = &answer{standing: standing, stored: 1}
 		if _, devices := d.publishable(o); len(devices) != want {
-			t.Errorf("refused %v: %d devices, want %d", refused, len(devices), want)
+			t.Errorf("standing %v: %d devices, want %d", standing, len(devices), want)
 		}
 	}
 }
@@ -414,7 +414,7 @@ func TestAConsumerWaitsForItsCounterSet(t *testing.T) {
 	changed.Counters["more"] = resourcev1.Counter{}
 	d := m.desired(Pool{SharedCounters: []resourcev1.CounterSet{changed}, Devices: []resourcev1.Device{old, consumer("new", "s")}})
 	o := m.observed()
-	o.answers[d.sets[0].hash] = &answer{refused: true, instead: &live}
+	o.answers[d.sets[0].hash] = &answer{standing: rejected, instead: &live}
 	sets, devices := d.publishable(o)
 	if len(sets) != 1 || sets[0].hash != live.hash || len(devices) != 1 || devices[0].name != "old" {
 		t.Errorf("published %v with %v", devices, sets)

@@ -96,7 +96,8 @@ func TestLostAnswerCompletesThePool(t *testing.T) {
 
 func lostAnswer(r *rig, fault apitest.Fault) {
 	all := devices(1000)
-	r.start(func(cfg *resourceslice.Config) { cfg.Concurrency = 1 })
+	r.concurrency = 1
+	r.start()
 	r.publish(resourceslice.Pool{Devices: all[300:500]})
 	defer r.s.StallWatches(apitest.Match{Resource: "resourceslices", User: r.user.Name})()
 	n := len(r.slices())
@@ -128,7 +129,8 @@ func TestALateWriteIsAwaitedAfterAnAnswerWithoutCause(t *testing.T) {
 			t.Run(fmt.Sprint(answer, " after ", k, " writes"), func(t *testing.T) {
 				bubble(t, func(r *rig) {
 					all := devices(300)
-					r.start(func(cfg *resourceslice.Config) { cfg.Concurrency = 1 })
+					r.concurrency = 1
+					r.start()
 					r.publish(resourceslice.Pool{Devices: all[:25]})
 					writes := apitest.Match{Verb: "create,update", Resource: "resourceslices"}
 					late, because, hung := faults["late"], faults[answer], faults["hungAnswer"]
@@ -190,9 +192,9 @@ func randomEdits(r *rig, rng *rand.Rand) {
 	start := func() {
 		lives++
 		life = fmt.Sprint("life-", lives)
+		r.concurrency = concurrency
 		r.start(func(cfg *resourceslice.Config) {
 			cfg.Name = life
-			cfg.Concurrency = concurrency
 			cfg.MinInterval = 50 * time.Millisecond
 		})
 	}

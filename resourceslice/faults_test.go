@@ -341,7 +341,8 @@ func TestALateWriteOfADeadProcessMeetsAnotherGeneration(t *testing.T) {
 		// Ten devices of the first slice are gone, so it has room for ten of
 		// those that were meant for the second.
 		r.s.Inject(apitest.Fault{Match: apitest.Match{Verb: "create,update", Resource: "resourceslices"}, Latency: 2 * time.Second})
-		r.start(func(cfg *resourceslice.Config) { cfg.Concurrency = 1 })
+		r.concurrency = 1
+		r.start()
 		r.publish(resourceslice.Pool{Devices: all[10:]})
 		r.settle(time.Minute)
 		if got := r.devices(); len(got) != 182 {
@@ -673,7 +674,8 @@ func TestASuccessorThatStopsCompletesThePoolThatItFillsUp(t *testing.T) {
 	bubble(t, func(r *rig) {
 		writes := apitest.Match{Verb: "create,update", Resource: "resourceslices"}
 		want := resourceslice.Pool{Devices: tainted(3 * 64)}
-		r.start(func(cfg *resourceslice.Config) { cfg.Concurrency = 1 })
+		r.concurrency = 1
+		r.start()
 		r.publish(resourceslice.Pool{Devices: tainted(2 * 64)})
 		r.settle(time.Minute)
 		heal := r.s.Inject(apitest.Fault{Match: writes, Skip: 2, Err: apitest.ErrConnReset})
@@ -687,7 +689,8 @@ func TestASuccessorThatStopsCompletesThePoolThatItFillsUp(t *testing.T) {
 
 		r.s.Inject(apitest.Fault{Match: writes, Latency: 100 * time.Millisecond})
 		r.s.Inject(apitest.Fault{Match: writes, Times: 1, Status: statuserr.InternalError("x")})
-		r.start(func(cfg *resourceslice.Config) { cfg.Concurrency = 1 })
+		r.concurrency = 1
+		r.start()
 		r.set(want)
 		r.settle(50 * time.Millisecond) // the first write is under way
 		r.halt()
@@ -720,7 +723,7 @@ func TestARefusedRepetitionOfALostWriteHoldsTheNextSetForAMinute(t *testing.T) {
 		r.s.Inject(apitest.Fault{Match: skipping, Times: 1, Hang: true})
 		r.s.Inject(apitest.Fault{Match: skipping, Status: statuserr.New(422, metav1.StatusReasonInvalid, "no")})
 		r.set(skipped(device(1, "a")))
-		r.settle(resourceslice.DefaultCallTimeout + time.Second) // the write is lost, and repeated
+		r.settle(resourceslice.CallTimeout + time.Second) // the write is lost, and repeated
 		if n := len(r.s.Requests(skipping)); n < 2 {
 			t.Fatalf("%d writes with the refused content, want the lost one and its repetition", n)
 		}
@@ -1067,7 +1070,7 @@ func TestAnOwnDeleteThatIsCarriedOutLateIsNoForeignChange(t *testing.T) {
 		r.consumer.remove()
 		r.s.Inject(apitest.Fault{
 			Match: apitest.Match{Verb: "delete", Resource: "resourceslices"}, Times: 1,
-			CommitAfter: resourceslice.DefaultCallTimeout + 10*time.Millisecond, // before the repetition
+			CommitAfter: resourceslice.CallTimeout + 10*time.Millisecond, // before the repetition
 		})
 		r.c.Remove(pool)
 		r.wait()

@@ -202,7 +202,7 @@ func (d *desired) publishable(o *observed) (sets, devices []item) {
 	counters := make(map[string]map[string]resourcev1.Counter) // by set
 	for _, it := range d.sets {
 		instead, ok := o.instead(it)
-		if a := o.answer(it.hash); a != nil && a.refused {
+		if o.answer(it.hash).omits() {
 			other[it.name] = true
 		}
 		if ok {

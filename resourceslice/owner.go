@@ -24,7 +24,7 @@ import (
 // slice is created while it returns an error. An error for which
 // [k8s.io/apimachinery/pkg/api/errors.IsNotFound] is true means that the owner
 // does not exist yet, and is not reported. A panic is an error. It must return when ctx
-// is done, which is after CallTimeout.
+// is done, which is after ten seconds.
 type OwnerFunc func(ctx context.Context) (metav1.OwnerReference, error)
 
 // NodeOwner returns an [OwnerFunc] that makes a Node the owner. Each call costs

@@ -26,19 +26,26 @@ const planAnnotation = "resourceslice.kubewright.dev/plan"
 // instanceAnnotation has the instance that wrote a slice.
 const instanceAnnotation = "resourceslice.kubewright.dev/instance"
 
-// answer is the API server's answer about a content: it refused the content, or it
-// stored something else.
+// standing is what the API server made of content.
+type standing int
+
+const (
+	altered  standing = iota // it added something: counts as stored
+	partial                  // it dropped a field: counts as stored
+	withheld                 // it dropped a restriction: the item is left out
+	suspect                  // it refused a slice with the item and named none: the item is left out
+	rejected                 // it refused the item, which is left out
+)
+
+// answer is the API server's answer about content that it did not store as sent.
 type answer struct {
-	refused bool
-	// instead is the live version of refused content, nil if there is none.
+	standing standing
+	// instead is the live version of suspect or rejected content, nil if there is none.
 	instead *item
-	// culpritUnknown is set if the refusal named no device, so that others may
-	// be at fault.
-	culpritUnknown bool
-	// stored is the hash of the stored content, 0 for none. Not for refused.
+	// stored is the hash of the stored content, 0 for none. Not for suspect or rejected.
 	stored hash
-	// err is an *InvalidError or a *DroppedFieldsError, or nil if the API server
-	// only added something. Content with an error is sent again after retryFaults.
+	// err is an *InvalidError or a *DroppedFieldsError, nil for altered. Content with an
+	// error is sent again after retryFaults.
 	err error
 	at  time.Time
 	// head is set if the content is the head of slices. Without this answer all pages
@@ -49,11 +56,8 @@ type answer struct {
 	doubted bool
 }
 
-// withheld reports whether the API server dropped a restriction of the item.
-func (a *answer) withheld() bool {
-	_, dropped := a.err.(*DroppedFieldsError) //nolint:errorlint // only errors of this package
-	return a.refused && dropped
-}
+// omits reports whether the item is left out, or its live version published.
+func (a *answer) omits() bool { return a != nil && a.standing >= withheld }
 
 // observed has the facts that a plan starts from, except for the desired pool.
 type observed struct {
@@ -92,7 +96,7 @@ func (o *observed) stored(wanted, live hash) bool {
 		return true
 	}
 	a := o.answer(wanted)
-	return a != nil && !a.refused && a.stored == live
+	return a != nil && !a.omits() && a.stored == live
 }
 
 // instead returns the item to publish for it, or false for none.
@@ -100,9 +104,9 @@ func (o *observed) instead(it item) (item, bool) {
 	switch a := o.answer(it.hash); {
 	case a == nil:
 		return it, true
-	case !a.refused:
+	case !a.omits():
 		return it, a.stored != 0 // the API server knows no such thing
-	case a.instead == nil || o.answers[a.instead.hash] != nil && o.answers[a.instead.hash].refused:
+	case a.instead == nil || o.answers[a.instead.hash].omits():
 		return item{}, false
 	default:
 		return *a.instead, true

@@ -217,14 +217,14 @@ func (w *work) begin(d *desired) {
 			wanted[head] = true
 		}
 	}
-	maps.DeleteFunc(w.answers, func(h hash, a *answer) bool { return !wanted[h] || a.culpritUnknown })
+	maps.DeleteFunc(w.answers, func(h hash, a *answer) bool { return !wanted[h] || a.standing == suspect })
 }
 
 // forget forgets answers with an error that are that old, so that their content
 // is sent again. It doubts those that a dry run can confirm.
 func (w *work) forget(age time.Duration) {
 	maps.DeleteFunc(w.answers, func(_ hash, a *answer) bool {
-		old, asks := a.err != nil && time.Since(a.at) >= age, a.head || a.withheld()
+		old, asks := a.err != nil && time.Since(a.at) >= age, a.head || a.standing == withheld
 		a.doubted = a.doubted || old && asks
 		return old && !asks
 	})

@@ -276,7 +276,8 @@ func (j *job) yield() result {
 	j.closeWindow()
 	j.c.mu.Lock()
 	defer j.c.mu.Unlock()
-	if e, ok := j.p.status.Err.(*ContendedError); !ok || !e.Newer { //nolint:errorlint // an own error
+	e, ok := j.p.status.Err.(*ContendedError) //nolint:errorlint // an own error
+	if known := ok && e.Newer; !known && j.want != nil && j.p.status.Revision == j.status.Revision {
 		j.p.update(func(s *Status) { s.Err = &ContendedError{Pool: j.p.id, Manager: above.Manager, Newer: true} })
 	}
 	return waitFor(wait, core.Yielding)
@@ -322,7 +323,7 @@ func (j *job) askOwner() error {
 		ctx = j.c.outlives // the pool is completed when Run ends
 	}
 	var err error
-	j.owner, err = j.c.owner.get(ctx, j.c.cfg.CallTimeout)
+	j.owner, err = j.c.owner.get(ctx, callTimeout)
 	return err
 }
 

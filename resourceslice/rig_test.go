@@ -63,6 +63,8 @@ type rig struct {
 	consumer *consumer
 	user     apitest.User // zero: the node
 
+	concurrency int // of writes; 0: the default
+
 	stop context.CancelFunc
 	done chan error
 
@@ -109,6 +111,9 @@ func (r *rig) start(change ...func(*resourceslice.Config)) {
 }
 
 func (r *rig) run(c *resourceslice.Controller) {
+	if r.concurrency > 0 {
+		resourceslice.SetConcurrency(c, r.concurrency)
+	}
 	resourceslice.OnCheck(c, func(err error) {
 		if err != nil {
 			r.Error(err)

@@ -302,7 +302,7 @@ func (s *session) removeUnnamed() {
 	if len(named) == 0 || !s.known.Load() {
 		return
 	}
-	owner, err := s.c.owner.get(s.ctx, s.c.cfg.CallTimeout)
+	owner, err := s.c.owner.get(s.ctx, callTimeout)
 	if err != nil {
 		if _, panicked := errors.AsType[*callback.PanicError](err); panicked {
 			s.owning.Fail(s.ctx, s.c.cfg.ErrorHandler, fmt.Errorf("resourceslice: %w", err), "Failed to get the owner of ResourceSlices")
@@ -338,7 +338,7 @@ func (s *session) listOrphans(driver string) bool {
 
 // list lists the slices of a scope.
 func (s *session) list(ctx context.Context, sc scope) (records []*record, err error) {
-	ctx, cancel := context.WithTimeout(ctx, s.c.cfg.CallTimeout)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	list, err := s.version.List(ctx, metav1.ListOptions{FieldSelector: sc.selector()})
 	if err != nil {

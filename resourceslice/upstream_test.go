@@ -27,7 +27,8 @@ import (
 // 500, with one more generation.
 func TestErrorInTheMiddleOfABump(t *testing.T) {
 	bubble(t, func(r *rig) {
-		r.start(func(cfg *resourceslice.Config) { cfg.Concurrency = 1 })
+		r.concurrency = 1
+		r.start()
 		r.publish(resourceslice.Pool{Devices: devices(640), Atomic: true})
 		r.expect("first publish", 10, 0, 0)
 		r.s.Inject(apitest.Fault{Match: apitest.Match{Verb: "update", Resource: "resourceslices"}, Skip: 4, Times: 1, Status: statuserr.InternalError("etcd")})

@@ -198,7 +198,7 @@ func (m *mirror) run(ctx context.Context) {
 	c, v := m.s.c, m.s.version
 	reflector := cache.NewReflectorWithOptions(listwatch.New(listwatch.Config{
 		List: v.List, Watch: v.Watch, FieldSelector: m.scope.selector(),
-		ListTimeout: max(listTimeout, c.cfg.CallTimeout), AnswerTimeout: c.cfg.CallTimeout,
+		ListTimeout: listTimeout, AnswerTimeout: callTimeout,
 		Retries: watchBackoff,
 		Outcome: func(_ context.Context, err error) time.Duration {
 			m.s.failed(m, err)

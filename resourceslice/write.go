@@ -224,7 +224,7 @@ func (j *job) abandon(req *request) result {
 	return result{verdict: outdated}
 }
 
-// parallel carries out writes, at most Config.Concurrency at once for all pools
+// parallel carries out writes, at most concurrency at once for all pools
 // together, and returns the worst result. It starts no further writes if one can't
 // succeed now. If the pool is incomplete, other writes must not complete it after
 // one was outdated.
@@ -335,7 +335,7 @@ func (j *job) decode(it *item, device *resourcev1.Device) error {
 
 // call sends one request with its deadline and calls the hook.
 func (j *job) call(req *request, do func(ctx context.Context) error) error {
-	ctx, cancel := context.WithTimeout(j.c.outlives, j.c.cfg.CallTimeout)
+	ctx, cancel := context.WithTimeout(j.c.outlives, callTimeout)
 	defer cancel()
 	begin := time.Now()
 	err := do(ctx)
@@ -529,7 +529,7 @@ func (j *job) lookUp(req *request, because error, lost bool) result {
 }
 
 func (j *job) get(name string) (*resourcev1.ResourceSlice, error) {
-	ctx, cancel := context.WithTimeout(j.c.outlives, j.c.cfg.CallTimeout)
+	ctx, cancel := context.WithTimeout(j.c.outlives, callTimeout)
 	defer cancel()
 	return j.s.version.Get(ctx, name)
 }
