@@ -11,14 +11,17 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
+	"os"
 
 	"github.com/kubewright/kubewright/configcheckpoint"
 	"github.com/kubewright/kubewright/examples/internal/kube"
 	"github.com/kubewright/kubewright/examples/kubelet/internal/process"
 	"github.com/kubewright/kubewright/examples/kubelet/internal/shim"
+	"github.com/kubewright/kubewright/internal/dirlock"
 )
 
 func main() {
@@ -46,6 +49,14 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
+	lock, err := o.lockNode(ctx, cfg.Host, stdout)
+	if errors.Is(err, context.Canceled) {
+		return nil // stopped while it waited
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, lock.Close()) }()
 	k := &kubelet{options: o, root: root, stdout: stdout, asked: ctx.Err}
 	if err := k.connect(context.WithoutCancel(ctx), cfg); err != nil { // k.shutdown ends it
 		return err
@@ -82,4 +93,18 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 		return restart{err}
 	}
 	return err
+}
+
+// lockNode gets the node name for this process alone, among those of this machine. Two
+// of them have the same host name, so the lease takes the second one for a restart of
+// the first, and both would act.
+func (o *options) lockNode(ctx context.Context, cluster string, stdout io.Writer) (*os.File, error) {
+	name := fmt.Sprintf("%s-%.4x", o.nodeName, sha256.Sum256([]byte(cluster)))
+	lock, err := dirlock.ForName(ctx, o.lockDir, name, func() {
+		fmt.Fprintf(stdout, "another process manages node %s: waiting for its end\n", o.nodeName)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("lock node %s: %w", o.nodeName, err)
+	}
+	return lock, nil
 }

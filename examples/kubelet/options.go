@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -25,6 +26,7 @@ type options struct {
 	bootstrapKubeconfig string
 	taint               bool
 	root                string
+	lockDir             string
 	configMap           string
 	configFile          string
 	configDir           string
@@ -48,6 +50,7 @@ func parse(args []string) (*options, error) {
 	o.StringVar(&o.bootstrapKubeconfig, "bootstrap-kubeconfig", "", "`path` of a kubeconfig file with a bootstrap token, with which the node requests its client certificate; instead of --kubeconfig, and implies --node-credentials")
 	o.BoolVar(&o.taint, "register-taint", true, "let only pods come that tolerate "+taintKey+", since they are not isolated from this machine")
 	o.StringVar(&o.root, "root-dir", "/var/lib/kubewright-kubelet", "`folder` for what has to outlive this process: pods, logs, exit codes")
+	o.StringVar(&o.lockDir, "lock-dir", filepath.Join(os.TempDir(), fmt.Sprintf("kubewright-nodes-%d", os.Getuid())), "`folder` in which the processes of this machine lock their node names")
 	o.StringVar(&o.configMap, "config-map", "", "`namespace/name/key` of a ConfigMap with settings; see README.md")
 	o.StringVar(&o.configFile, "config-file", "", "`path` of a file with settings, instead of a ConfigMap")
 	o.StringVar(&o.configDir, "config-dir", "", "`folder` of the settings on disk, the good ones and those on trial (default ROOT-DIR/config)")

@@ -9,9 +9,13 @@ package main
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"errors"
 	"fmt"
 	"io"
 	"net"
+	"os"
+	"path/filepath"
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
@@ -20,6 +24,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/kubewright/kubewright/examples/internal/kube"
+	"github.com/kubewright/kubewright/internal/dirlock"
 	"github.com/kubewright/kubewright/lease"
 	"github.com/kubewright/kubewright/nodeapi"
 	"github.com/kubewright/kubewright/nodestatus"
@@ -36,6 +41,8 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	address := flags.String("address", "", "`address` to listen on, if connections to the node arrive elsewhere (default: that of the node)")
 	port := flags.Int("port", 10250, "`port` on which the node answers kubectl logs, exec and top; 0: any that is free")
 	clientCA := flags.String("client-ca-file", "", kube.ClientCAUsage)
+	lockDir := flags.String("lock-dir", filepath.Join(os.TempDir(), fmt.Sprintf("kubewright-nodes-%d", os.Getuid())), "`folder` in which the processes of this machine lock their node names")
+	process := flags.String("process", "", "`name` of this process in the node's Lease; the same after a restart elsewhere, and never that of two processes at a time (default: the host name)")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -43,6 +50,14 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
+	lock, err := lockNode(ctx, *lockDir, cfg.Host, *nodeName, stdout)
+	if errors.Is(err, context.Canceled) {
+		return nil // stopped while it waited
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { _ = lock.Close() }()
 	heartbeats, err := kube.Heartbeats(cfg)
 	if err != nil {
 		return err
@@ -69,7 +84,8 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	}
 	provider := newCloud(*nodeName)
 	var leases *lease.Controller
-	// Of two processes with one node name one acts, and the other waits.
+	// Of two processes with one node name one acts, and the other waits: on one machine
+	// for lockNode, on two for the lease.
 	holds := func(ctx context.Context, name string) error { return leases.Holds(ctx, name) }
 	pods, err := podsync.New(podsync.Config{
 		Client:   client.CoreV1(),
@@ -117,6 +133,8 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		NodeName:         *nodeName,
 		Owner:            node.OwnerReference,
 		Gate:             node.Live,
+		Process:          *process,
+		OnShutdown:       lease.ShutdownExpire, // a successor on another machine need not wait
 		Hooks: lease.Hooks{
 			PhaseChanged: func(p lease.PhaseChanged) { node.Trigger(p.NodeName) }, // the gates may be open
 			Recovered:    func(r lease.Recovered) { node.Resync(r.NodeName) },
@@ -169,4 +187,18 @@ func template() *corev1.Node {
 		Spec:       corev1.NodeSpec{Taints: []corev1.Taint{{Key: "virtual-kubelet.io/provider", Value: "cloud", Effect: corev1.TaintEffectNoSchedule}}},
 		Status:     corev1.NodeStatus{Capacity: capacity, Allocatable: capacity},
 	}
+}
+
+// lockNode gets the node name for this process alone, among those of this machine. Two
+// of them have the same host name, so the lease takes the second one for a restart of
+// the first, and both would act.
+func lockNode(ctx context.Context, dir, cluster, nodeName string, stdout io.Writer) (*os.File, error) {
+	name := fmt.Sprintf("%s-%.4x", nodeName, sha256.Sum256([]byte(cluster)))
+	lock, err := dirlock.ForName(ctx, dir, name, func() {
+		fmt.Fprintf(stdout, "another process manages node %s: waiting for its end\n", nodeName)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("lock node %s: %w", nodeName, err)
+	}
+	return lock, nil
 }

@@ -6,6 +6,7 @@ package main
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -35,7 +36,7 @@ func TestPodsOfAVirtualKubeletProvider(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := exampletest.Server(t, "../rbac/lease.yaml", "../rbac/nodestatus.yaml", "../rbac/podsync.yaml", "../rbac/podenv.yaml")
-			program := exampletest.Start(t, run, append(tc.args, "--kubeconfig", exampletest.Kubeconfig(t, s, tc.user), "--node-name", "vk", "--port=0")...)
+			program := exampletest.Start(t, run, append(tc.args, "--kubeconfig", exampletest.Kubeconfig(t, s, tc.user), "--node-name", "vk", "--port=0", "--lock-dir", t.TempDir())...)
 			s.Put(newPod("web", "1"))
 			exampletest.Eventually(t, s, "the pod to run and be ready", func() bool {
 				pod := apitest.Get[*corev1.Pod](s, "default", "web")
@@ -64,6 +65,37 @@ func TestPodsOfAVirtualKubeletProvider(t *testing.T) {
 			}
 			exampletest.NothingRefused(t, s)
 		})
+	}
+}
+
+// The second process of a node name waits and says so, and goes on when the first has
+// ended; one with another name runs beside it.
+func TestTheSecondProcessOfANodeWaits(t *testing.T) {
+	s := exampletest.Server(t, "../rbac/lease.yaml", "../rbac/nodestatus.yaml", "../rbac/podsync.yaml", "../rbac/podenv.yaml")
+	args := []string{"--kubeconfig", exampletest.Kubeconfig(t, s, apitest.ServiceAccountUser("kubewright", "virtual-node")), "--port=0", "--lock-dir", t.TempDir()}
+	start := func(name string) *exampletest.Program {
+		return exampletest.Start(t, run, append(slices.Clone(args), "--node-name", name)...)
+	}
+	registered := func(name string) func() bool {
+		return func() bool { return apitest.Get[*corev1.Node](s, "", name) != nil }
+	}
+	first := start("vk")
+	exampletest.Eventually(t, s, "the node to be registered", registered("vk"))
+	second, other := start("vk"), start("vk-2")
+	exampletest.Eventually(t, s, "the second process to say that it waits", func() bool {
+		return strings.Contains(second.Output(), "another process manages node vk")
+	})
+	exampletest.Eventually(t, s, "the other node to be registered", registered("vk-2"))
+	if err := errors.Join(first.Stop(), other.Stop()); err != nil {
+		t.Error(err)
+	}
+	s.Put(newPod("web", "1"))
+	exampletest.Eventually(t, s, "the second process to run the pod", func() bool {
+		pod := apitest.Get[*corev1.Pod](s, "default", "web")
+		return pod.Status.Phase == corev1.PodRunning
+	})
+	if err := second.Stop(); err != nil {
+		t.Error(err)
 	}
 }
 
