@@ -26,7 +26,9 @@ func Below(path string) ([]string, error) {
 		path = real
 	}
 	var found []string
-	for lines := bufio.NewScanner(f); lines.Scan(); {
+	lines := bufio.NewScanner(f)
+	lines.Buffer(nil, 1<<20) // an overlay of many layers has a long line
+	for lines.Scan() {
 		fields := strings.Fields(lines.Text())
 		if len(fields) < 5 {
 			continue
@@ -35,6 +37,10 @@ func Below(path string) ([]string, error) {
 		if point == path || strings.HasPrefix(point, path+"/") {
 			found = append(found, point)
 		}
+	}
+	// What was not read may be mounted below path, and is not to be deleted with it.
+	if err := lines.Err(); err != nil {
+		return nil, fmt.Errorf("read the mounts: %w", err)
 	}
 	slices.Reverse(found)
 	return found, nil

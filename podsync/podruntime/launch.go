@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -146,7 +147,11 @@ func (l *launch) prepare(env *podenv.Environment, name, fqdn string) ([]Mount, e
 // container can make the file as long as it likes, so no more is read than tells whether
 // it differs.
 func rewrite(path string, data []byte, mode os.FileMode) error {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, mode) // O_RDWR does not block for a FIFO
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, mode)
+	changed := err == nil // a new file needs the mode, too: the umask has taken from it
+	if errors.Is(err, fs.ErrExist) {
+		f, err = os.OpenFile(path, os.O_RDWR, mode) // O_RDWR does not block for a FIFO
+	}
 	if err != nil {
 		return err
 	}
@@ -160,16 +165,19 @@ func rewrite(path string, data []byte, mode os.FileMode) error {
 	if !opened.Mode().IsRegular() || !os.SameFile(opened, named) {
 		return fmt.Errorf("%s is not a regular file", path)
 	}
-	if old, err := io.ReadAll(io.LimitReader(f, int64(len(data))+1)); err == nil && bytes.Equal(old, data) {
+	if old, err := io.ReadAll(io.LimitReader(f, int64(len(data))+1)); err != nil || !bytes.Equal(old, data) {
+		if err := f.Truncate(0); err != nil {
+			return err
+		}
+		if _, err := f.WriteAt(data, 0); err != nil {
+			return err
+		}
+		changed = true
+	}
+	if !changed {
 		return nil
 	}
-	if err := f.Truncate(0); err != nil {
-		return err
-	}
-	if _, err := f.WriteAt(data, 0); err != nil {
-		return err
-	}
-	return errors.Join(f.Chmod(mode), f.Close()) // Chmod: without the umask
+	return f.Chmod(mode)
 }
 
 // A gate lets a number of callers through at once: pods that have a sandbox first, so

@@ -121,6 +121,9 @@ func (p *Provider) Run(ctx context.Context) error {
 
 // open finds the pods of the last process.
 func (p *Provider) open(ctx context.Context) error {
+	if err := p.dirs.emptyTrash(); err != nil {
+		klog.FromContext(ctx).Error(err, "What a pod has left can't be deleted; the next start tries again")
+	}
 	dirs, err := p.dirs.open()
 	if err != nil {
 		return err
@@ -508,8 +511,13 @@ func (p *Provider) Release(ctx context.Context, ref podsync.Ref) error {
 	if err := p.forget(ctx, ref.UID, runs[ref.UID]); err != nil {
 		return err
 	}
-	if err := p.dirs.remove(ref.UID); err != nil {
+	remove, err := p.dirs.discard(ref.UID)
+	if err != nil {
 		return err
+	}
+	if err := remove(); err != nil {
+		klog.FromContext(ctx).Error(err, "The files of a pod can't be deleted; the next start tries again", "pod", ref)
+		pod.event(corev1.EventTypeWarning, "FailedCleanup", "Release", "Some files of the pod can't be deleted: %v", err)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -20,6 +20,7 @@ import (
 	"github.com/kubewright/kubewright/internal/dirlock"
 	"github.com/kubewright/kubewright/internal/mounts"
 	"github.com/kubewright/kubewright/internal/record"
+	"github.com/kubewright/kubewright/internal/rmtree"
 )
 
 // A store is the directory of a Provider:
@@ -130,12 +131,12 @@ func (s store) lock(ctx context.Context) (unlock func(), err error) {
 	return nil, err
 }
 
-// open makes the directories, empties the trash and returns the directories of all
-// pods.
+// emptyTrash deletes what pods have left that ended. What can't be deleted stays, and
+// must not keep the node down.
+func (s store) emptyTrash() error { return removeTree(s.trash()) }
+
+// open makes the directories and returns the directories of all pods.
 func (s store) open() ([]string, error) {
-	if err := removeTree(s.trash()); err != nil {
-		return nil, err
-	}
 	for _, dir := range []string{s.pods(), s.trash()} {
 		// Secrets are below it.
 		if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -166,12 +167,12 @@ func (s store) create(pod *corev1.Pod, accepted time.Time, prepare func(dir stri
 		return dir, nil
 	}
 	draft := s.draft(pod.UID)
-	if err := os.RemoveAll(draft); err != nil {
+	if err := rmtree.Remove(draft); err != nil {
 		return "", err
 	}
 	defer func() {
 		if err != nil {
-			_ = os.RemoveAll(draft)
+			_ = rmtree.Remove(draft)
 		}
 	}()
 	for _, dir := range []string{"", "volumes", "runs", "messages", "containers"} {
@@ -188,17 +189,23 @@ func (s store) create(pod *corev1.Pod, accepted time.Time, prepare func(dir stri
 	return dir, os.Rename(draft, dir)
 }
 
-// remove deletes the directory of a pod. Other callers see all of it or nothing.
-func (s store) remove(uid types.UID) error {
+// discard moves the directory of a pod to the trash, as a whole, and returns a
+// function that deletes it there. The error of that function is about files only: the
+// pod is gone, and the next start tries again.
+func (s store) discard(uid types.UID) (remove func() error, err error) {
 	// A mount can't be renamed away with its directory safely: it goes first.
 	if err := mounts.UnmountBelow(s.pod(uid)); err != nil {
-		return err
+		return nil, err
 	}
-	gone := filepath.Join(s.trash(), string(uid))
-	if err := os.Rename(s.pod(uid), gone); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
+	// What an earlier pod of this UID has left may stand there.
+	gone, err := os.MkdirTemp(s.trash(), string(uid)+"-")
+	if err != nil {
+		return nil, err
 	}
-	return removeTree(gone)
+	if err := os.Rename(s.pod(uid), filepath.Join(gone, "pod")); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, errors.Join(err, os.Remove(gone))
+	}
+	return func() error { return removeTree(gone) }, nil
 }
 
 // removeTree deletes a directory, but nothing of a file system mounted below it.
@@ -206,7 +213,7 @@ func removeTree(path string) error {
 	if err := mounts.UnmountBelow(path); err != nil {
 		return err
 	}
-	return os.RemoveAll(path)
+	return rmtree.Remove(path)
 }
 
 // runFile returns the path of a run's record.

@@ -25,6 +25,7 @@ import (
 	"github.com/kubewright/kubewright/examples/internal/crilog"
 	"github.com/kubewright/kubewright/examples/kubelet/internal/shim"
 	"github.com/kubewright/kubewright/internal/record"
+	"github.com/kubewright/kubewright/internal/rmtree"
 	"github.com/kubewright/kubewright/podsync/podruntime"
 )
 
@@ -78,15 +79,16 @@ func New(ctx context.Context, cfg Config) (*Runtime, error) {
 	r.ctx, r.end = context.WithCancel(ctx)
 	// Commands that ran in containers for the last process have ended with it, and what
 	// it was removing is removed.
-	var errs []error
 	for _, prefix := range []string{execPrefix, removedPrefix} {
 		left, err := filepath.Glob(filepath.Join(cfg.Root.containers("*", "*"), prefix+"*"))
-		errs = append(errs, err)
+		if err != nil {
+			return nil, err
+		}
 		for _, path := range left {
-			errs = append(errs, os.RemoveAll(path))
+			discard(ctx, path)
 		}
 	}
-	return r, errors.Join(errs...)
+	return r, nil
 }
 
 // Close lets go of the containers, which run on.
@@ -274,7 +276,7 @@ func (r *Runtime) fork(ctx context.Context, spec podruntime.ContainerSpec) (*run
 // execute makes the directory of a run and its shim.
 func (r *Runtime) execute(dir string, rec runRecord, c shim.Command) (*shim.Run, error) {
 	// A directory that is there belongs to a run that has not started anything.
-	if err := os.RemoveAll(dir); err != nil {
+	if err := rmtree.Remove(dir); err != nil {
 		return nil, err
 	}
 	if err := os.Mkdir(dir, 0o700); err != nil {
@@ -407,13 +409,23 @@ const removedPrefix = "removed-"
 
 // Remove implements podruntime.Runtime. The directory gets another name before its
 // files go one after the other: half a run looks like one whose shim was killed.
-func (r *Runtime) Remove(_ context.Context, id podruntime.ContainerID) error {
+func (r *Runtime) Remove(ctx context.Context, id podruntime.ContainerID) error {
 	dir := r.dir(id)
 	removed := filepath.Join(filepath.Dir(dir), removedPrefix+filepath.Base(dir))
 	if err := r.detach(id, removed); err != nil {
 		return err
 	}
-	return errors.Join(os.RemoveAll(removed), os.RemoveAll(r.log(id)))
+	discard(ctx, removed)
+	return os.RemoveAll(r.log(id))
+}
+
+// discard deletes a directory that a container could write to. What can't be deleted
+// goes, or stays, with the directory of the pod: it must keep neither the pod nor the
+// node.
+func discard(ctx context.Context, dir string) {
+	if err := rmtree.Remove(dir); err != nil {
+		klog.FromContext(ctx).Error(err, "Files of a container can't be deleted")
+	}
 }
 
 // detach renames the directory of a run that is not followed, if there is one.
@@ -425,7 +437,8 @@ func (r *Runtime) detach(id podruntime.ContainerID, to string) error {
 	}
 	delete(r.ended, id)
 	// One of this name is left if a process died, or if the disk failed.
-	err := errors.Join(os.RemoveAll(to), os.Rename(r.dir(id), to))
+	discard(r.ctx, to)
+	err := os.Rename(r.dir(id), to)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -486,7 +499,7 @@ func (r *Runtime) Exec(ctx context.Context, id podruntime.ContainerID, command [
 	if err != nil {
 		return result, err
 	}
-	defer func() { _ = os.RemoveAll(dir) }()
+	defer func() { discard(ctx, dir) }()
 	log := filepath.Join(dir, "log")
 	bound, err := shim.Start(dir, shim.Command{Args: command, Env: env, Dir: rec.Dir, Log: log, Bound: true})
 	if err != nil {
