@@ -25,11 +25,14 @@ func TestAPodThatIsNotListedBlocksItsName(t *testing.T) {
 
 func TestAPodIsNotReleasedBeforeItsFinalStatusIsStored(t *testing.T) {
 	s := running(deletedWithin(30)).says(exited(0, true))
-	s.write.released = true
 	if got := s.decideCall(s.r, tick, true); got.op != "" {
 		t.Errorf("%q before the final status", got.op)
 	}
-	s.write.final = true
+	s.becomeFinal()
+	if got := s.decideCall(s.r, tick, true); got.op != "" {
+		t.Errorf("%q before the deletion is sent", got.op)
+	}
+	s.becomeReleased(tick)
 	if got := s.decideCall(s.r, tick, true); got.op != OpRelease {
 		t.Errorf("%q with the final status, want Release", got.op)
 	}
@@ -110,7 +113,7 @@ func TestAWriteThatMayBeStoredIsNotReadIfTheCacheIsNewer(t *testing.T) {
 	s.writeStarted(tick, OpPatch)
 	s.now()
 	s.writeFailed(s.r, tick, errFailed)
-	if s.write.reload {
+	if s.write.read != readNothing {
 		t.Error("it is read")
 	}
 }

@@ -8,8 +8,6 @@ import (
 	"slices"
 	"testing"
 	"time"
-
-	"github.com/kubewright/kubewright/podsync/podstatus"
 )
 
 // A History has the earlier state of each pod, for invariants about changes.
@@ -28,7 +26,10 @@ func (c *Controller) BrokenInvariants(h History) (broken []string) {
 	defer c.mu.Unlock()
 	var running [laneCount]int
 	for _, t := range c.tracks {
-		what := t.broken()
+		var what []string
+		if err := t.check(); err != nil {
+			what = append(what, err.Error())
+		}
 		if before, ok := h[t]; ok {
 			what = append(what, t.brokenSince(before)...)
 		}
@@ -75,39 +76,6 @@ func (t *podState) brokenSince(before earlier) (broken []string) {
 	if t.end != nil && t.end == before.end && (t.end.grace > before.grace || before.passed > 0 && t.end.passed > before.passed) {
 		broken = append(broken, "grace and passed never grow")
 	}
-	return broken
-}
-
-// broken returns the invariants of t that do not hold.
-func (t *podState) broken() (broken []string) {
-	is := func(ok bool, what string) {
-		if !ok {
-			broken = append(broken, what)
-		}
-	}
-	is(!t.stopped() || t.end != nil, "an instance that has stopped implies a termination")
-	is(!t.orphan() || t.api.pod == nil, "presenceOrphan implies a nil pod")
-	is(t.provider.status == nil || t.provider.mirror == nil, "at most one of status and mirror is set")
-	is(t.write.storedSeq <= t.write.statusSeq, "storedSeq <= statusSeq")
-	is(t.provider.listed || t.call.inflight == nil || t.call.inflight.stale, "a pod that is not listed has no call under way")
-	is(t.provider.listed || t.write.inflight == nil || t.write.inflight.stale, "a pod that is not listed has no write under way")
-	if d := t.write.inflight; d != nil && !d.stale && d.op == OpDelete {
-		is(t.stopped(), "a DELETE is sent only of a stopped instance")
-	}
-	if t.end != nil {
-		is(t.end.grace >= minGrace && (t.end.passed == 0 || t.end.passed >= minGrace), "grace and passed are at least minGrace")
-	}
-	if t.api.pod == nil {
-		is(t.provider.mirror == nil && !t.api.deleting, "an instance without an object mirrors none")
-		return broken
-	}
-	is(t.api.pod.pod != nil || t.api.pod.compact != nil, "pod or compact is set")
-	pod := t.api.pod.private()
-	is(t.api.pod.resourceVersion() == pod.ResourceVersion && t.api.pod.uid() == pod.UID, "compact and pod are equal")
-	is(t.api.node == pod.Spec.NodeName && t.api.deleting == (pod.DeletionTimestamp != nil), "node and deleting are those of pod")
-	is(t.provider.generation <= pod.Generation, "generation is at most api.pod.Generation")
-	is(!t.write.final || t.stopped() || podstatus.IsTerminal(pod.Status.Phase), "a final status is written only of a stopped instance")
-	is(!t.deleted() || t.end != nil, "a pod that is being deleted has a termination")
 	return broken
 }
 

@@ -6,6 +6,7 @@ package podsync
 import (
 	"container/heap"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"sync"
@@ -171,7 +172,7 @@ func (c *Controller) quiet() bool {
 		return true
 	}
 	for _, t := range c.tracks {
-		if t.stopped() && t.provider.listed && t.api.pod != nil && !t.removed() && t.api.notFoundAt == 0 && (!t.write.final || t.unreleased()) {
+		if t.stopped() && t.provider.listed && t.api.pod != nil && !t.removed() && t.api.notFoundAt == 0 && (!t.final() || t.unreleased()) {
 			return false
 		}
 	}
@@ -190,6 +191,11 @@ func (c *Controller) markDirty(t *podState) {
 func (c *Controller) reconcile(ctx context.Context, t *podState, now instant) {
 	if c.tracks[keyOf(t.ref)] != t {
 		return // forgotten
+	}
+	if t.illegal != "" && !t.sched.illegalTold {
+		t.sched.illegalTold = true
+		err := explain("follow", t.ref, errors.New(t.illegal))
+		c.later(func() { report.Tell(ctx, c.cfg.ErrorHandler, err, "A pod took an illegal step: please report it") })
 	}
 	expired, wake := t.advance(&c.rules, now, time.Now().Round(0))
 	if expired {

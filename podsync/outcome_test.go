@@ -131,8 +131,8 @@ func TestAPIResults(t *testing.T) {
 			if got, _ := s.decideWrite(s.r, tick+tc.at); got.op != tc.write {
 				t.Errorf("write %q, want %q", got.op, tc.write)
 			}
-			if s.write.final != tc.final {
-				t.Errorf("final %v, want %v", s.write.final, tc.final)
+			if s.final() != tc.final {
+				t.Errorf("final %v, want %v", s.final(), tc.final)
 			}
 		})
 	}

@@ -135,13 +135,21 @@ func (s *scene) now(edit ...func(*corev1.Pod)) *scene {
 		f(pod)
 	}
 	s.setPod(s.r, tick, &version{pod: pod})
+	return s.checked()
+}
+
+// checked panics if an invariant does not hold: a scene is made before its test has a T.
+func (s *scene) checked() *scene {
+	if err := s.check(); err != nil {
+		panic(err)
+	}
 	return s
 }
 
 func (s *scene) says(st *State) *scene {
 	s.seq++
 	s.observe(s.r, tick, s.seq, st, uint64(1000+s.seq), false)
-	return s
+	return s.checked()
 }
 
 // calls begins a call, and ends it if it has a result.
@@ -162,10 +170,10 @@ func (s *scene) calls(op Op, grace time.Duration, results ...any) *scene {
 		err = r
 	}
 	s.callReturned(s.r, tick, s.seq, st, uint64(1000+s.seq), err)
-	return s
+	return s.checked()
 }
 
-func (s *scene) with(f func(*scene)) *scene { f(s); return s }
+func (s *scene) with(f func(*scene)) *scene { f(s); return s.checked() }
 
 var errFailed = errors.New("failed")
 
@@ -259,6 +267,7 @@ func TestPlan(t *testing.T) {
 			now := tick + tc.at
 			s := tc.scene
 			s.advance(s.r, now, s.r.epoch.Add(now))
+			s.checked()
 			call := s.decideCall(s.r, now, s.free)
 			write, _ := s.decideWrite(s.r, now)
 			if got := s.stage(); got != tc.stage {

@@ -4,7 +4,9 @@
 package podsync
 
 import (
+	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -91,6 +93,8 @@ type podState struct {
 	call     callState
 	write    writeState
 	sched    schedState
+
+	illegal string // the last step that become refused; "": none
 }
 
 // A presence says whether the API has the object.
@@ -196,21 +200,47 @@ type callState struct {
 	err      error // of the last call; nil after a success
 }
 
+// An endState says how far the end of the pod is written to the API. It leaves Final and
+// Released only if another client undoes the end, or if the gate closes.
+type endState uint8
+
+const (
+	endUnwritten endState = iota // the final status is not stored
+	endInvalid                   // the API called it invalid: podstatus.Minimal is next
+	endFinal                     // it is stored, or the API refuses podstatus.Minimal too
+	endReleased                  // DELETE was sent, or finalizers are all that is left
+)
+
+// A readState says why a GET must come before the next write.
+type readState uint8
+
+const (
+	readNothing readState = iota
+	readUnsure            // a write may have been stored
+	readRaced             // a write met a newer version
+)
+
+// A callFate says what the result of a call is worth. It only grows.
+type callFate uint8
+
+const (
+	fateCounts   callFate = iota
+	fateCanceled          // the call was in the way: an error of it says nothing
+	fateStale             // the gate closed: only a List that begins later shows its effect
+)
+
 // writeState is the pod's lane of API requests.
 //
 // Invariant: at most one request is in flight.
 // Invariant: storedSeq <= statusSeq.
 type writeState struct {
 	inflight    *call
-	statusSeq   uint64 // the newest status
-	storedSeq   uint64 // the newest status that the API has
-	rejectedSeq uint64 // the status that the API called invalid
-	stale       bool   // another client has written: the status may need a repair
-	reload      bool   // a write met a newer version, or may have made one: GET the pod
-	lostRace    bool   // reload because of a newer version
-	minimal     bool   // the final status is invalid: write only podstatus.Minimal
-	final       bool   // the API has the final status
-	released    bool   // DELETE was sent, or finalizers are all that is left
+	statusSeq   uint64    // the newest status
+	storedSeq   uint64    // the newest status that the API has
+	rejectedSeq uint64    // the status that the API called invalid
+	stale       bool      // another client has written: the status may need a repair
+	read        readState // why the pod must be read before the next write
+	end         endState
 	releasedAt  instant
 	reportedAt  instant // the first report that is not stored yet
 	failures    int32
@@ -244,6 +274,7 @@ type schedState struct {
 	suspectWait       time.Duration
 	goneSince         instant // when the API first said that the suspect's pod is gone; 0: never
 	unsure            bool    // the API did not answer the last question about the suspect
+	illegalTold       bool    // podState.illegal was reported
 	relist            bool    // a List must decide between a report and a result
 	reported          bool    // it was reported that the orphan is kept
 	born              uint64  // when it was first seen, in Controller.seq
@@ -274,8 +305,7 @@ type call struct {
 	over        bool              // of a PATCH: it stores the final status; of Stop: the pod had stopped
 	pod         *corev1.Pod       // the argument
 	annotations map[string]string // of a PATCH
-	canceled    bool
-	stale       bool    // the gate was closed since: the result does not count
+	fate        callFate
 	lostSince   instant // of OpSave
 	saved       bool    // of OpStart: the Checkpoint has the pod
 	cancel      func()
@@ -286,6 +316,56 @@ func (t *podState) held() bool {
 	i := t.provider.instance
 	return i == instanceHeld || i == instanceRunning || i == instanceStopped
 }
+
+// The legal steps of an instance. A gate that closes drops what is known, which is no step.
+var instanceSteps = [...][]instanceState{
+	instanceNone:      {instanceHeld, instanceForgotten},
+	instanceHeld:      {instanceNone, instanceRunning, instanceStopped},
+	instanceRunning:   {instanceHeld, instanceStopped},
+	instanceStopped:   {instanceHeld, instanceForgotten},
+	instanceForgotten: {instanceHeld},
+}
+
+// become changes the state of the instance. It refuses a step that is not legal: the state stays as
+// it is, and check and the driver say so.
+func (t *podState) become(next instanceState) {
+	from := t.provider.instance
+	switch {
+	case from == next:
+	case slices.Contains(instanceSteps[from], next):
+		t.provider.instance = next
+	default:
+		t.illegal = fmt.Sprintf("instance %d can't become %d", from, next)
+	}
+}
+
+// final reports whether the API has the final status, or never will.
+func (t *podState) final() bool { return t.write.end >= endFinal }
+
+// released reports whether DELETE was sent, or only finalizers keep the object.
+func (t *podState) released() bool { return t.write.end == endReleased }
+
+// becomeFinal records that the final status needs no further write.
+func (t *podState) becomeFinal() { t.write.end = max(t.write.end, endFinal) }
+
+// becomeInvalid records that the API called the final status invalid, in full or in its
+// minimal form.
+func (t *podState) becomeInvalid() {
+	if t.write.end < endFinal {
+		t.write.end++
+	}
+}
+
+// becomeReleased records that the object goes. If another client has undone the end in the
+// meantime, the end is written again first.
+func (t *podState) becomeReleased(now instant) {
+	if t.final() {
+		t.write.end, t.write.releasedAt = endReleased, now
+	}
+}
+
+// becomeUnwritten records that another client has undone the end.
+func (t *podState) becomeUnwritten() { t.write.end = endUnwritten }
 
 // running reports whether Start has succeeded and the pod has not stopped since.
 func (t *podState) running() bool { return t.provider.instance == instanceRunning }
@@ -353,16 +433,16 @@ func (t *podState) finalized() bool { return t.atOnce() && len(t.pod().Finalizer
 // hold records that the provider has, or may have, an instance.
 func (t *podState) hold() {
 	if t.provider.instance == instanceNone {
-		t.provider.instance = instanceHeld
+		t.become(instanceHeld)
 	}
 }
 
 // forgotten records that the provider keeps nothing of the pod.
 func (t *podState) forgotten() {
 	if t.stopped() {
-		t.provider.instance = instanceForgotten
+		t.become(instanceForgotten)
 	} else {
-		t.provider.instance = instanceNone
+		t.become(instanceNone)
 	}
 }
 
@@ -381,9 +461,9 @@ func (t *podState) stage() Stage {
 		return StageUnsynced
 	case t.orphan() && !t.stopped():
 		return StageOrphaned
-	case t.write.released, t.stopped() && t.write.final && !t.deleted() && !t.removed():
+	case t.released(), t.stopped() && t.final() && !t.deleted() && !t.removed():
 		return StageReleased // it may disappear, or stays as completed
-	case t.stopped() && (t.write.final || t.removed()):
+	case t.stopped() && (t.final() || t.removed()):
 		return StageFinal
 	case t.stopped():
 		return StageStopped
@@ -418,8 +498,8 @@ func (t *podState) advance(r *rules, now instant, wall time.Time) (expired bool,
 	if t.api.pod == nil || t.removed() {
 		return false, wake
 	}
-	if t.stopped() && t.write.final && t.finalized() {
-		t.write.released = true // the owners of the finalizers remove the object
+	if t.stopped() && t.final() && t.finalized() {
+		t.becomeReleased(now) // the owners of the finalizers remove the object
 	}
 	if limit := t.pod().Spec.ActiveDeadlineSeconds; limit != nil && t.end == nil {
 		at := t.api.since + seconds(*limit)
@@ -443,7 +523,7 @@ func (t *podState) decideCall(r *rules, now instant, nameFree bool) action {
 	case !t.provider.listed && !t.provider.needsInspect && !(t.suspectedLoss() && t.unsaved(r)):
 		return action{wake: noDeadline}
 	case t.call.inflight != nil:
-		return action{wake: noDeadline, cancel: !t.call.inflight.canceled && t.inTheWay()}
+		return action{wake: noDeadline, cancel: t.call.inflight.fate == fateCounts && t.inTheWay()}
 	}
 	var s action
 	switch {
@@ -477,7 +557,7 @@ func (t *podState) wantedCall(r *rules, now instant, nameFree bool) action {
 	switch {
 	case t.orphan():
 		return idle // until it is verified
-	case t.stopped() && t.provider.saved.exists && (t.write.final || t.removed()):
+	case t.stopped() && t.provider.saved.exists && (t.final() || t.removed()):
 		return action{op: OpRemove, wake: noDeadline}
 	case t.stopped():
 		return t.decideRelease(r)
@@ -528,7 +608,7 @@ func (t *podState) decideStop(now instant) action {
 // is due when the API no longer needs the pod.
 func (t *podState) decideRelease(r *rules) action {
 	idle := action{wake: noDeadline}
-	if !t.held() || !t.removed() && !(t.write.released && t.write.final) {
+	if !t.held() || !t.removed() && !t.released() {
 		return idle
 	}
 	switch {
@@ -594,7 +674,7 @@ func (t *podState) decideWrite(r *rules, now instant) (s action, urgent bool) {
 		}
 		return action{op: OpGet, wake: noDeadline}, false
 	}
-	if t.write.reload {
+	if t.write.read != readNothing {
 		if now < t.write.retryAt {
 			return action{wake: t.write.retryAt}, false
 		}
@@ -603,11 +683,11 @@ func (t *podState) decideWrite(r *rules, now instant) (s action, urgent bool) {
 	var at instant
 	switch {
 	case !t.stopped():
-		if t.write.statusSeq == t.write.storedSeq && !t.write.stale || t.write.statusSeq == t.write.rejectedSeq || t.write.final {
+		if t.write.statusSeq == t.write.storedSeq && !t.write.stale || t.write.statusSeq == t.write.rejectedSeq || t.final() {
 			return s, false
 		}
 		s.op, at, urgent = OpPatch, max(t.mergeUntil(r), t.write.notBefore), t.pod().Status.Phase == corev1.PodPending || len(t.provider.unsaved) > 0
-	case !t.write.final:
+	case !t.final():
 		s.op, urgent = OpPatch, true
 	case t.unreleased():
 		s.op, urgent = OpDelete, true
@@ -630,7 +710,7 @@ func (t *podState) decideWrite(r *rules, now instant) (s action, urgent bool) {
 // because it is being deleted, or because the provider asks for it and a controller will
 // make another one.
 func (t *podState) unreleased() bool {
-	return !t.write.released && (t.deleted() || t.provider.deletes && metav1.GetControllerOfNoCopy(t.pod()) != nil)
+	return !t.released() && (t.deleted() || t.provider.deletes && metav1.GetControllerOfNoCopy(t.pod()) != nil)
 }
 
 // mergeUntil returns the instant until which a status waits for the next one, so that

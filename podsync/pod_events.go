@@ -48,8 +48,8 @@ func (t *podState) setPod(r *rules, now instant, next *version) bool {
 		t.provider.refusedGeneration = 0
 	}
 	t.api.pod, t.api.node, t.api.deleting = next, pod.Spec.NodeName, pod.DeletionTimestamp != nil
-	if t.write.reload {
-		t.write.reload, t.write.lostRace, t.write.retryAt = false, false, 0
+	if t.write.read != readNothing {
+		t.write.read, t.write.retryAt = readNothing, 0
 	}
 	wasDeleted, grace := old != nil && old.DeletionTimestamp != nil, graceOf(pod)
 	if t.atOnce() && !t.finalized() && t.api.goingAt == 0 {
@@ -65,9 +65,9 @@ func (t *podState) setPod(r *rules, now instant, next *version) bool {
 	switch {
 	case podstatus.IsTerminal(pod.Status.Phase):
 		t.beginTermination(now, StopCompleted, nil, specGrace(pod))
-	case t.write.final:
+	case t.final():
 		// Another client has undone the end. It is written again.
-		t.write.final = false
+		t.becomeUnwritten()
 	}
 	t.write.stale = true
 	return true
@@ -190,7 +190,7 @@ func (t *podState) observe(r *rules, now instant, seq uint64, st *State, fp uint
 			return DroppedAfterStop
 		}
 		// The provider broke its promise: stop it again.
-		t.provider.instance = instanceHeld
+		t.become(instanceHeld)
 		t.provider.seenSeq, t.provider.fp = seq, fp
 		t.end.accepted, t.end.recheck = 0, 0
 		return DroppedAfterStop
@@ -223,7 +223,7 @@ func (t *podState) take(r *rules, now instant, st *State) {
 		t.provider.generation = st.Generation
 		t.limitAccepted()
 	}
-	if t.write.final || equality.Semantic.DeepEqual(&st.Status, &corev1.PodStatus{}) {
+	if t.final() || equality.Semantic.DeepEqual(&st.Status, &corev1.PodStatus{}) {
 		return // too late, or no opinion
 	}
 	t.nameContainer(&st.Status)
@@ -275,7 +275,7 @@ func (t *podState) nameContainer(status *corev1.PodStatus) {
 // takeAnnotations records the annotations that are new since the last report and that the
 // API does not have.
 func (t *podState) takeAnnotations(annotations map[string]string) {
-	if t.write.final || t.removed() {
+	if t.final() || t.removed() {
 		return
 	}
 	for key, value := range annotations {
@@ -470,9 +470,9 @@ func (t *podState) markStopped(r *rules, now instant) {
 	}
 	t.provider.needsInspect = false
 	if t.held() {
-		t.provider.instance = instanceStopped
+		t.become(instanceStopped)
 	} else {
-		t.provider.instance = instanceForgotten
+		t.become(instanceForgotten)
 	}
 	t.call.retryAt, t.call.failures = 0, 0
 	t.beginTermination(now, StopCompleted, nil, specGrace(t.pod()))
@@ -554,7 +554,7 @@ func (t *podState) markLost(r *rules, now instant) (lost bool) {
 		t.call.retryAt = now + r.retry.Delay(int(t.provider.losses-1))
 	}
 	if t.running() {
-		t.provider.instance = instanceHeld
+		t.become(instanceHeld)
 	}
 	t.provider.generation, t.provider.acceptedPod = 0, nil
 	t.api.since = now
@@ -573,7 +573,7 @@ func (t *podState) classify(r *rules, now instant) (lost bool) {
 		t.provider.lostSince, t.provider.needsInspect = 0, false
 	}
 	if podstatus.IsTerminal(t.pod().Status.Phase) {
-		t.write.final = true // the status needs no further write
+		t.becomeFinal() // the status needs no further write
 	}
 	if t.recall(now) {
 		return false
@@ -581,7 +581,7 @@ func (t *podState) classify(r *rules, now instant) (lost bool) {
 	if t.held() {
 		t.provider.admitted = true
 		if !t.stopped() {
-			t.provider.instance = instanceRunning
+			t.become(instanceRunning)
 			if t.provider.generation == 0 {
 				t.provider.generation = t.pod().Status.ObservedGeneration
 			}
@@ -626,7 +626,7 @@ func (t *podState) keepReport(status *corev1.PodStatus, end *termination) {
 func (t *podState) recall(now instant) bool {
 	kept := t.provider.kept
 	t.provider.kept = nil
-	if kept == nil || t.held() || t.write.final {
+	if kept == nil || t.held() || t.final() {
 		return false
 	}
 	t.setReport(kept.status)
@@ -645,7 +645,7 @@ func (t *podState) recall(now instant) bool {
 func (t *podState) reset(r *rules, now instant) {
 	for _, c := range [...]*call{t.call.inflight, t.write.inflight} {
 		if c != nil {
-			c.stale, c.canceled = true, true
+			c.fate = fateStale
 			c.cancel()
 		}
 	}
@@ -733,7 +733,7 @@ func (t *podState) callReturned(r *rules, now instant, seq uint64, st *State, fp
 		t.write.statusSeq++
 		return false
 	}
-	if c.canceled {
+	if c.fate == fateCanceled {
 		t.call.retryAt = 0 // it failed because it was canceled
 		return false
 	}
@@ -771,7 +771,7 @@ func (t *podState) callSucceeded(r *rules, now instant, seq uint64, c *call, st 
 			t.provider.saved = savedRecord{exists: true, generation: c.pod.Generation}
 		}
 		if !t.stopped() {
-			t.provider.instance = instanceRunning
+			t.become(instanceRunning)
 		}
 		t.write.statusSeq++
 		t.provider.refused, t.provider.refusedGeneration = nil, 0
@@ -1022,7 +1022,9 @@ func (t *podState) statusStored(r *rules, now instant, c *call, resp *corev1.Pod
 	case t.pod().ResourceVersion == resp.ResourceVersion && resp.ResourceVersion == c.pod.ResourceVersion:
 		t.write.stale, t.provider.lost, t.provider.withdrawn = false, nil, nil // the server drops fields: a feature gate is off
 	}
-	t.write.final = t.write.final || c.over && podstatus.IsTerminal(resp.Status.Phase)
+	if c.over && podstatus.IsTerminal(resp.Status.Phase) {
+		t.becomeFinal()
+	}
 }
 
 // paceWrites lets a burst of statuses through, and then one each writeInterval:
@@ -1064,7 +1066,7 @@ func (t *podState) statusRejected(c *call) {
 	t.write.inflight = nil
 	t.write.rejectedSeq = c.want
 	if c.over {
-		t.write.final, t.write.minimal = t.write.minimal, true
+		t.becomeInvalid()
 	}
 }
 
@@ -1089,14 +1091,15 @@ func (t *podState) notFound(now instant) {
 func (t *podState) deleteSent(now instant) {
 	t.write.inflight = nil
 	t.write.failures, t.write.retryAt = 0, 0
-	t.write.released, t.write.releasedAt = true, now
+	t.becomeReleased(now)
 }
 
 // conflicted records that another client has written the pod since the version from
 // which the status was computed.
 func (t *podState) conflicted(r *rules, now instant) {
-	t.write.reload = !older(t.write.inflight.pod, t.pod()) // else the informer has it already
-	t.write.lostRace = t.write.reload
+	if !older(t.write.inflight.pod, t.pod()) { // else the informer has it already
+		t.write.read = readRaced
+	}
 	t.write.inflight = nil
 	if phase := t.pod().Status.Phase; t.write.conflicts == 0 || t.write.contested != phase {
 		t.write.contested, t.write.conflicts = phase, 0
@@ -1118,8 +1121,8 @@ func (t *podState) pinned() bool {
 
 // finishGet applies the answer to a GET; pod is nil if the instance does not exist.
 func (t *podState) finishGet(r *rules, now instant, pod *corev1.Pod) {
-	base, beaten := t.write.inflight.pod, t.write.lostRace
-	t.write.reload, t.write.lostRace = false, false
+	base, beaten := t.write.inflight.pod, t.write.read == readRaced
+	t.write.read = readNothing
 	if pod != nil {
 		t.answer(r, now, pod)
 	}
@@ -1150,7 +1153,7 @@ func (t *podState) writeFailed(r *rules, now instant, err error) {
 	if t.write.inflight.op == OpPatch && apierr.MayHaveCommitted(err) && !older(t.write.inflight.pod, t.pod()) {
 		// A status computed from the version before might have another start time
 		// than the stored one.
-		t.write.reload = true
+		t.write.read = readUnsure
 	}
 	t.write.inflight = nil
 	t.write.failures++

@@ -28,7 +28,7 @@ import (
 func (c *Controller) startCall(t *podState, now instant, waited bool) (wake instant) {
 	s := t.decideCall(&c.rules, now, c.nameFree(t))
 	if s.cancel {
-		t.call.inflight.canceled = true
+		t.call.inflight.fate = fateCanceled
 		t.call.inflight.cancel()
 	}
 	if s.op == "" || c.draining {
@@ -80,7 +80,7 @@ func (c *Controller) nameFree(t *podState) bool {
 func (c *Controller) isStale(call *call) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return call.stale
+	return call.fate == fateStale
 }
 
 // callGated ends a call that the gate did not allow: now, or, if err is nil, since it was
@@ -146,9 +146,9 @@ func (c *Controller) finishCall(t *podState, call *call, st State, err error) {
 	c.mu.Lock()
 	now := c.now()
 	c.seq++
-	canceled := call.canceled
+	canceled := call.fate != fateCounts
 	c.running[laneOf(queueOf(call.op))]--
-	if call.stale {
+	if call.fate == fateStale {
 		// The gate was closed during the call: only a List that begins now shows its
 		// effect.
 		c.seq++
@@ -213,7 +213,7 @@ func (c *Controller) afterCall(t *podState, call *call, err error, wasEnding boo
 		c.warn(t, reject.Reason, actionAdmit, reject.Message)
 		return
 	}
-	if call.canceled || errors.Is(err, ErrNotFound) {
+	if call.fate != fateCounts || errors.Is(err, ErrNotFound) {
 		return
 	}
 	switch call.op {

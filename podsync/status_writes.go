@@ -52,7 +52,7 @@ func (c *Controller) startWrite(t *podState, now instant, waited bool) (wake ins
 	if s.op == OpPatch {
 		u, base = t.update(&c.rules), t.base()
 	}
-	minimal, pinned := t.write.minimal, t.pinned()
+	minimal, pinned := t.write.end == endInvalid, t.pinned()
 	call := t.writeStarted(now, s.op)
 	ctx, cancel := context.WithTimeout(c.apiCtx, callTimeout)
 	call.cancel = cancel
@@ -356,7 +356,7 @@ func (c *Controller) finishWrite(t *podState, call *call, err error, apply func(
 	} else if err == nil && call.op != OpGet && t.write.failures > 0 {
 		c.retryWrites(t.ref.Namespace) // a webhook may work again
 	}
-	if call.stale {
+	if call.fate == fateStale {
 		t.write.inflight = nil // the informer shows its effect
 	} else {
 		apply(now)
