@@ -322,7 +322,7 @@ func (c *children) close() {
 	}
 }
 
-// tail keeps the end of what a process has written, from its first panic on if it has one.
+// tail keeps the end of the output of a process. String begins at the first panic.
 type tail struct {
 	mu  sync.Mutex
 	buf []byte

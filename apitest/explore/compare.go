@@ -20,7 +20,7 @@ import (
 	"github.com/kubewright/kubewright/apitest"
 )
 
-// What differs from run to run without a meaning.
+// Texts that differ from run to run without a meaning.
 var (
 	instants = regexp.MustCompile(`\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:?\d\d| [+-]\d{4} \w+)?`)
 	uids     = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
@@ -128,7 +128,7 @@ func (n *normalizer) ignored(kind, path string) bool {
 	return false
 }
 
-// value returns a copy of v without what is ignored, or nil for what is empty.
+// value returns a copy of v without ignored fields, or nil for an empty value.
 func (n *normalizer) value(kind, path string, v any) any {
 	switch v := v.(type) {
 	case map[string]any:

@@ -18,7 +18,7 @@ const (
 	DefaultRate     = 5
 )
 
-// Config selects what is explored. The zero value hits every place of a scenario once
+// Config selects the faults and limits of an exploration. The zero value hits every place of a scenario once
 // with every fault of Faults.
 type Config struct {
 	// Options are those of the API server of each run.
@@ -71,7 +71,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Scenario is what a run consists of. All of it belongs to one World: the function that
+// Scenario has the parts of a run. All of it belongs to one World: the function that
 // returns it is called in the bubble of each run, and makes whatever the run needs.
 type Scenario struct {
 	// Programs run from the beginning to the end. Required.
@@ -91,7 +91,7 @@ type Scenario struct {
 // Invariant is something that must be true at all times.
 type Invariant struct {
 	Name  string
-	Holds func() error // nil if it is true, or what is wrong
+	Holds func() error // nil if it is true, or an error with the reason
 }
 
 // Program is a program under test, such as a controller or a whole manager.

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package explore runs controllers against package apitest once for every fault and every
-// place where the fault can hit them, and reports where the end differs.
+// place that the fault can hit, and reports the runs that end differently.
 //
 // # Usage
 //
@@ -53,7 +53,7 @@
 // # Crashes
 //
 // From the instant of a crash, no request of the process reaches the server, and no answer
-// reaches the process. Then the context of Run is done; what the program does after that has
+// reaches the process. Then the context of Run is done; later actions of the program have
 // no effect. The program starts again a second later. Its files and its calls to
 // anything else need a gate: [Process.Dir], [Process.Call] and [Process.OnCrash].
 //
@@ -70,7 +70,7 @@
 // # Failure modes
 //
 // A place that is not reached, because an earlier fault led elsewhere, is counted in
-// [Report].Missed. What can't be simulated within one process: SIGSTOP of all its threads (a
+// [Report].Missed. These can't be simulated within one process: SIGSTOP of all its threads (a
 // takeover pauses requests, calls and watch events, not computation), a torn page of a
 // file, and package variables, which survive a crash. A program that calls os.Exit ends its
 // process, which is a finding. Events are requests, but no places for faults.

@@ -70,7 +70,7 @@ func Run(t *testing.T, cfg Config, scenario func(w *World) Scenario) {
 	}
 }
 
-// Find explores a scenario and returns what it found. It fails t only if the run
+// Find explores a scenario and returns its findings. It fails t only if the run
 // without faults has a problem. It starts the test binary again for the runs, unless
 // Config.InProcess is set: in those processes, code of the test before Find runs again,
 // and code after it never does.

@@ -44,7 +44,7 @@ type Fault struct {
 	// Do acts as another client, immediately before a write or a call of a program. It
 	// must not wait.
 	Do func(w *World)
-	// World means that the fault changes what the programs must achieve, as the deletion
+	// World means that the fault changes the goal of the programs, as the deletion
 	// of an object does. Such a run need not end as the reference does: only the
 	// invariants are asked, and panics, loops and left goroutines are found.
 	World bool
@@ -159,7 +159,7 @@ type exchange struct {
 	ctx   context.Context
 	place plan.Place
 	entry *entry
-	send  func() (*http.Response, error) // what is left to do
+	send  func() (*http.Response, error) // the rest of the exchange
 
 	object string // the object of the fault
 }
@@ -250,8 +250,8 @@ func (x *exchange) target() (dynamic.ResourceInterface, *unstructured.Unstructur
 	return nil, nil, false
 }
 
-// edit annotates the object without the admission of the server, which would add what the
-// scenario's Put has left out.
+// edit annotates the object without the admission of the server, which would add fields
+// that the scenario's Put has left out.
 func edit(x *exchange) {
 	for _, obj := range x.w.Server.Objects() {
 		if m, err := meta.Accessor(obj); err == nil && objectName(obj) == x.object {

@@ -160,7 +160,7 @@ func TestDirectoryIsThatOfTheCrash(t *testing.T) {
 // Each kind of finding is reported with its plan, by a child process.
 func TestKindsOfFindings(t *testing.T) {
 	for name, c := range map[string]struct {
-		bad  func(ctx context.Context, p *explore.Process) // what a second process does
+		bad  func(ctx context.Context, p *explore.Process) // the second process
 		want string
 	}{
 		"panic": {func(context.Context, *explore.Process) { panic("a bug") }, "panic of p: a bug"},

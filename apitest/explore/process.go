@@ -29,12 +29,12 @@ var ErrCrashed = errors.New("explore: the process has crashed")
 // Process is one start of a program. A crash ends it, and the program is started again
 // as another Process.
 type Process struct {
-	// World is where the process runs.
+	// World is the run that the process belongs to.
 	World *World
 	// Config is for all API clients of the process.
 	Config *rest.Config
 	// Host names the machine. It is the same after a crash. A second instance of the
-	// program, which takes over, has another. Use it where a program uses os.Hostname.
+	// program, which takes over, has another. Use it in place of os.Hostname.
 	Host string
 	// Start is 0 for the first process of a program, and one more after each restart.
 	Start int
@@ -55,7 +55,7 @@ type Process struct {
 	pause  chan struct{} // not nil while the process is paused; closed at the end of it
 }
 
-// lane is what the processes of one program on one host have in common.
+// lane has the state that the processes of one program on one host share.
 type lane struct {
 	name string // of the program, and of the host if it is not the first
 	host string
@@ -179,7 +179,7 @@ func (p *Process) held(ctx context.Context) {
 	}
 }
 
-// gone is the result of whatever a dead process does. It takes time, so that a loop
+// gone is the result of all requests and calls of a dead process. It takes time, so that a loop
 // without a pause in a dead process does not stop the time of the bubble.
 func (p *Process) gone(ctx context.Context) error {
 	t := time.NewTimer(time.Minute)

@@ -45,7 +45,7 @@ type verdict struct {
 	Story   string
 	Runs    int // of the plan
 	Failed  int // of these
-	// States identify what happened in the run, for the choice of pairs of faults.
+	// States identify the sequences of requests in the run, for the choice of pairs.
 	States []uint64
 	// Next are faults that can follow, as plans.
 	Next []string
@@ -141,7 +141,7 @@ func (l *lab) try(j job) verdict {
 	return v
 }
 
-// states returns what identifies the sequences of three requests in a journal.
+// states returns the hashes of all sequences of three requests in a journal.
 func states(journal []*entry) (states []uint64) {
 	last := map[string][2]string{}
 	for _, e := range journal {

@@ -18,7 +18,7 @@ const (
 	width  = 74
 )
 
-// story tells what happened in a run, beside the reference.
+// story describes a run, with its journal next to that of the reference.
 func (l *lab) story(p plan.Plan, out *outcome) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "plan: %s\n", p)

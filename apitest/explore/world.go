@@ -23,8 +23,8 @@ import (
 	"github.com/kubewright/kubewright/apitest/internal/plan"
 )
 
-// World is everything in one run: an API server in memory, the programs, and what the
-// scenario adds. Each run has its own, in a bubble of its own.
+// World has all parts of one run: an API server in memory, the programs, and the objects
+// of the scenario. Each run has its own, in a bubble of its own.
 type World struct {
 	// Server is the API server. Steps act on it directly, or with a client of
 	// Server.Client, which no fault disturbs.
@@ -272,7 +272,7 @@ func (w *World) await(ok func() error) error {
 		}
 		select {
 		case <-w.wake:
-		case <-time.After(time.Second): // what happens outside wakes nobody
+		case <-time.After(time.Second): // a change outside of the API server does not wake this goroutine
 		}
 		time.Sleep(1) // everything else that happens now comes first
 		w.ask()

@@ -24,7 +24,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// operator is what the operators have in common.
+// operator has the client and helpers of all operators.
 type operator struct {
 	kubernetes.Interface
 	mended bool

@@ -74,7 +74,7 @@ func scaledAgain(ctx context.Context, o *operator) error {
 }
 
 // budget makes a PodDisruptionBudget again if it differs from the database. If it reads
-// the past, the budget returns to what it was.
+// the past, the budget returns to its former value.
 func budget(ctx context.Context, o *operator) error {
 	db, err := o.db(ctx, cached)
 	if err != nil {
