@@ -11,6 +11,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"sync"
 	"time"
@@ -87,7 +88,7 @@ func Parse(line []byte) Entry {
 
 // Options select a part of a log.
 type Options struct {
-	Tail       int64     // begin that many lines before the end, unless negative
+	Tail       int64     // begin that many lines before the end, unless negative; a damaged line counts
 	Since      time.Time // leave out earlier output
 	Stream     string    // leave out the other stream, unless empty
 	Timestamps bool      // begin each line with its time
@@ -138,9 +139,27 @@ type Reader struct {
 	f  *os.File
 }
 
-// Open opens a log. The error is fs.ErrNotExist if it is not there.
+// openRegular opens a regular file. A container that can write where logs are, as one with a
+// hostPath can, must not make this process show another file or wait for a FIFO.
+func openRegular(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|noFollow, 0)
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = &fs.PathError{Op: "open", Path: path, Err: errors.New("not a regular file")}
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// Open opens a log. The error is fs.ErrNotExist if it is not there, and another one if it is
+// not a regular file.
 func Open(path string, opts Options) (*Reader, error) {
-	f, err := os.Open(path)
+	f, err := openRegular(path)
 	if err != nil {
 		return nil, err
 	}
@@ -192,12 +211,13 @@ func (r *Reader) Next() (Entry, error) {
 	}
 }
 
-// add appends an entry to the text if it is selected.
+// add appends an entry to the text if it is selected. Like a kubelet it leaves out what is
+// damaged: it may be anything but output of the container.
 func (r *Reader) add(e Entry) {
-	if e.Time.Before(r.opts.Since) || r.opts.Stream != "" && r.opts.Stream != e.Stream {
+	if e.Time.IsZero() || e.Time.Before(r.opts.Since) || r.opts.Stream != "" && r.opts.Stream != e.Stream {
 		return
 	}
-	if r.opts.Timestamps && r.newline && !e.Time.IsZero() {
+	if r.opts.Timestamps && r.newline {
 		r.text = append(e.Time.AppendFormat(r.text, timeFormat), ' ')
 	}
 	r.text = append(r.text, e.Text...)
@@ -259,7 +279,7 @@ func (r *Reader) readMore() (int, error) {
 		if !replaced {
 			return 0, nil
 		}
-		next, err := os.Open(r.path)
+		next, err := openRegular(r.path)
 		if err != nil {
 			return 0, nil // it is being replaced again
 		}
@@ -350,7 +370,7 @@ func isFull(f *os.File, at int64) (bool, error) {
 
 // Tail returns the last bytes of the output in a log.
 func Tail(path string, limit int64) ([]byte, error) {
-	f, err := os.Open(path)
+	f, err := openRegular(path)
 	if err != nil {
 		return nil, err
 	}

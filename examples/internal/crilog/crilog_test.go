@@ -84,8 +84,8 @@ func TestALogBeginsSoManyLinesBeforeItsEnd(t *testing.T) {
 		{full("a"), 1, "a\n"},
 		{"", 2, ""},
 		{full("a", "b") + "2026-01-02T03", 1, "b\n"}, // cut off by a crash
-		{full("a") + "2026-01\n" + full("b"), 2, "2026-01\nb\n"},
-		{full("a") + "2026\n" + part("b1 ") + full("b2"), 2, "2026\nb1 b2\n"}, // the damaged entry is shorter than a header
+		{full("a") + "2026-01\n" + full("b"), 2, "b\n"},
+		{full("a") + "2026\n" + part("b1 ") + full("b2"), 2, "b1 b2\n"}, // the damaged entry, which counts, is shorter than a header
 		{full("first") + part(long) + part(long) + full("", long, "end"), 3, long + long + "\n" + long + "\nend\n"},
 		{short("a") + short("") + short("b"), 2, "\nb\n"},
 		{"2026-01-02T03:04:05Z stdout P:X a1 \n" + short("a2") + short("b"), 2, "a1 a2\nb\n"},
@@ -120,9 +120,9 @@ func TestALogHasTimesAndStreams(t *testing.T) {
 		opts Options
 		want string
 	}{
-		"all":        {Options{Tail: -1}, "one\ntwo\nthree\ndamaged\nwith spaces  and F P\n\n"},
-		"times":      {Options{Tail: -1, Timestamps: true}, at(1) + "one\n" + at(2) + "two\n" + at(3) + "three\ndamaged\n" + at(5) + "with spaces  and F P\n" + at(6) + "\n"},
-		"stdout":     {Options{Tail: -1, Stream: Stdout}, "one\nthree\ndamaged\nwith spaces  and F P\n"},
+		"all":        {Options{Tail: -1}, "one\ntwo\nthree\nwith spaces  and F P\n\n"},
+		"times":      {Options{Tail: -1, Timestamps: true}, at(1) + "one\n" + at(2) + "two\n" + at(3) + "three\n" + at(5) + "with spaces  and F P\n" + at(6) + "\n"},
+		"stdout":     {Options{Tail: -1, Stream: Stdout}, "one\nthree\nwith spaces  and F P\n"},
 		"stderr":     {Options{Tail: -1, Stream: Stderr}, "two\n\n"},
 		"since":      {Options{Tail: -1, Since: time.Date(2026, 1, 2, 5, 4, 3, 0, time.FixedZone("", 2*3600))}, "three\nwith spaces  and F P\n\n"},
 		"since soon": {Options{Tail: -1, Since: time.Date(2026, 1, 2, 3, 4, 6, 1, time.UTC)}, ""},
