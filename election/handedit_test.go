@@ -43,6 +43,7 @@ func TestALeaseThatWasVacatedUnseenIsLeftAloneForItsDuration(t *testing.T) {
 		"emptied, with a long duration":  {leaseOf("x", 1), leaseOf("", 2, renewedSince, func(l *coordinationv1.Lease) { *l.Spec.LeaseDurationSeconds = 60 }), afterGap, 70 * s},
 		"emptied, with a short duration": {leaseOf("x", 1), leaseOf("", 2, renewedSince, oneSecond), afterGap, 25 * s},
 		"deleted":                        {leaseOf("x", 1), nil, afterGap, 25 * s},
+		"deleted, of a minute":           {leaseOf("x", 1, minute), nil, afterGap, 70 * s},
 		"released":                       {leaseOf("x", 1), leaseOf("", 2, released), afterGap, 10 * s},
 		"released, after our own term":   {leaseOf("me", 1, marked), leaseOf("", 2, released), afterGap, 10 * s},
 		"created and released":           {nil, leaseOf("", 2, released), afterGap, 10 * s},
@@ -80,6 +81,30 @@ func TestALeaseThatWasVacatedUnseenIsLeftAloneForItsDuration(t *testing.T) {
 	own.see(20*s, leaseOf("me", 2), afterGap)
 	if own.base != 15*s {
 		t.Errorf("our own unanswered claim: free at %v, want the end of the lease before it", own.base)
+	}
+}
+
+func minute(l *coordinationv1.Lease) { *l.Spec.LeaseDurationSeconds = 60 }
+
+// The holder of a minute may not have noticed that another client shortened it, and
+// renewed before the deletion, which a gap hides.
+func TestAShortenedDurationIsNotForgotten(t *testing.T) {
+	const s = time.Second
+	seen := sighting{me: "me", def: 15 * s}
+	seen.see(0, leaseOf("x", 1, minute), inOrder)
+	seen.see(1*s, leaseOf("x", 1, shorter), inOrder)
+	seen.see(2*s, leaseOf("x", 3, shorter), inOrder)
+	if got := seen.freeAt(); got != 62*s {
+		t.Errorf("free at %v after a renewal", got)
+	}
+	seen.see(10*s, nil, afterGap)
+	if got := seen.freeAt(); got != 70*s {
+		t.Errorf("free at %v after the deletion", got)
+	}
+	seen.see(80*s, leaseOf("y", 4), inOrder)
+	seen.see(90*s, nil, afterGap)
+	if got := seen.freeAt(); got != 105*s {
+		t.Errorf("free at %v after the next term, which had the usual duration", got)
 	}
 }
 

@@ -256,6 +256,9 @@ type sighting struct {
 	// held is until when the present holder, another process, may lead. base is
 	// until when an earlier holder may lead that has not given the lease away.
 	held, base time.Duration
+	// longest is the longest duration that the Lease had in the present term. Only
+	// another client shortens it, and the holder may not have observed that.
+	longest time.Duration
 	// exclusive says that a predecessor, which no longer runs, may have used the same
 	// identity.
 	exclusive bool
@@ -350,14 +353,12 @@ func (s *sighting) see(now time.Duration, l *coordinationv1.Lease, from source) 
 	} else {
 		s.protectHolder(now, before, l, from)
 	}
+	if !spec.PulseOf(before).SameTerm(spec.PulseOf(l)) {
+		s.longest = 0
+	}
+	s.longest = max(s.longest, spec.DurationOf(l, 0))
 	if holder := spec.HolderOf(l); holder != "" && holder != s.me {
-		// Within a term only another client shortens the duration, and the holder
-		// may not have observed that.
-		promised := spec.DurationOf(l, s.def)
-		if spec.PulseOf(before).SameTerm(spec.PulseOf(l)) {
-			promised = max(promised, spec.DurationOf(before, s.def))
-		}
-		s.held = max(s.held, now+promised)
+		s.held = max(s.held, now+max(s.longest, spec.DurationOf(l, s.def)))
 	}
 	return true
 }
@@ -375,7 +376,7 @@ func (s *sighting) protectHolder(now time.Duration, before, l *coordinationv1.Le
 	case from == unrelated, from == afterGap && vacated && !s.wrote(l), twin:
 		// A holder that was missed renewed before this state was stored, or its
 		// renewal fails: the resourceVersion has changed since.
-		s.base = max(s.base, s.held, now+max(spec.DurationOf(before, 0), spec.DurationOf(l, 0), s.def))
+		s.base = max(s.base, s.held, now+max(s.longest, spec.DurationOf(l, 0), s.def))
 	case holder != previous || before != nil && l != nil && before.UID != l.UID:
 		s.base = max(s.base, s.held)
 	default:

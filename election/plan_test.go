@@ -5,6 +5,7 @@ package election
 
 import (
 	"errors"
+	"strconv"
 	"testing"
 	"time"
 
@@ -106,6 +107,9 @@ func store(l *coordinationv1.Lease, rv string) *coordinationv1.Lease {
 	l.ResourceVersion, l.UID = rv, "u1"
 	return l
 }
+
+// tokenAfter returns the next resourceVersion.
+func tokenAfter(l *coordinationv1.Lease) string { return strconv.FormatUint(tokenOf(l)+1, 10) }
 
 // lead makes the machine lead, from 0 on.
 func (b *bench) lead() {

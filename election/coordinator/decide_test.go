@@ -312,3 +312,31 @@ func TestDecideReachesTheNextDeadline(t *testing.T) {
 		}
 	}
 }
+
+// A candidate that did not claim a Lease is doubted only if the Lease fell silent. Another
+// client that took the Lease earlier says nothing about it. A claim ends all doubts.
+func TestDoubtsAboutAnAssignee(t *testing.T) {
+	for name, tc := range map[string]struct {
+		after  time.Duration
+		holder string
+		want   int
+	}{
+		"taken at once by another client": {time.Second, "other", 2},
+		"silent, and given to another":    {time.Minute, "other", 3},
+		"claimed":                         {time.Second, "a", 0},
+	} {
+		a := nominee("a", 30)
+		a.doubts = 2
+		e := &entry{situation: held("a", 0, a).situation}
+		e.assignee = a
+		next := e.lease.DeepCopy()
+		next.Spec.HolderIdentity, next.Spec.RenewTime = &tc.holder, ptr.To(metav1.NewMicroTime(decideNow))
+		if tc.holder != "a" {
+			next.Spec.LeaseTransitions = ptr.To[int32](4)
+		}
+		e.observe(decideNow.Add(tc.after), next, decideRules())
+		if a.doubts != tc.want || e.assignee != nil {
+			t.Errorf("%s: %d doubts, want %d; assignee %v", name, a.doubts, tc.want, e.assignee)
+		}
+	}
+}
