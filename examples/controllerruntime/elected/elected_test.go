@@ -1,0 +1,187 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package elected_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/election"
+	"github.com/kubewright/kubewright/examples/controllerruntime/elected"
+)
+
+// replica is a process with a manager and one controller.
+type replica struct {
+	mgr     *elected.Manager
+	stop    func()
+	ended   chan struct{}
+	err     error
+	calls   atomic.Int64 // of Reconcile
+	working atomic.Bool  // an always-on runnable runs
+}
+
+// crowd notes reconcilers that run in two replicas at once.
+type crowd struct {
+	mu   sync.Mutex
+	busy map[string]int
+	both int
+}
+
+func (c *crowd) enter(name string) (leave func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.busy[name]++
+	if len(c.busy) > 1 {
+		c.both++
+	}
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.busy[name]--; c.busy[name] == 0 {
+			delete(c.busy, name)
+		}
+	}
+}
+
+type everywhere struct{ running *atomic.Bool }
+
+func (e everywhere) Start(ctx context.Context) error {
+	e.running.Store(true)
+	<-ctx.Done()
+	return nil
+}
+
+func (everywhere) NeedLeaderElection() bool { return false }
+
+func start(t *testing.T, s *apitest.Server, c *crowd, name string) *replica {
+	t.Helper()
+	skip := true
+	user := apitest.User{Name: name}
+	mgr, err := ctrl.NewManager(s.Config(user), ctrl.Options{
+		Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
+		Controller: config.Controller{SkipNameValidation: &skip},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &replica{ended: make(chan struct{})}
+	r.mgr, err = elected.New(mgr, election.Config{
+		Client: kubernetes.NewForConfigOrDie(s.Config(user)).CoordinationV1(),
+		Lease:  types.NamespacedName{Namespace: "default", Name: "balancer"},
+		Self:   election.Peer{Identity: name},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = errors.Join(r.mgr.Add(everywhere{&r.working}),
+		ctrl.NewControllerManagedBy(r.mgr).For(&corev1.Node{}).Complete(reconcile.Func(func(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
+			defer c.enter(name)()
+			r.calls.Add(1)
+			time.Sleep(100 * time.Millisecond) // also after ctx is done
+			return reconcile.Result{RequeueAfter: 50 * time.Millisecond}, nil
+		})))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	r.stop = func() { stop(); <-r.ended }
+	go func() {
+		defer close(r.ended)
+		r.err = r.mgr.Start(ctx)
+	}()
+	return r
+}
+
+func elections(t *testing.T, test func(t *testing.T, s *apitest.Server, c *crowd, a, b *replica)) {
+	apitest.Bubble(t, apitest.Options{}, func(t *testing.T, s *apitest.Server) {
+		s.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
+		c := &crowd{busy: map[string]int{}}
+		a := start(t, s, c, "a")
+		time.Sleep(time.Second)
+		b := start(t, s, c, "b")
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if a.calls.Load() == 0 || b.calls.Load() != 0 || !a.working.Load() || !b.working.Load() {
+			t.Errorf("reconciles: %d of the leader, %d of the other; run everywhere: %v, %v", a.calls.Load(), b.calls.Load(), a.working.Load(), b.working.Load())
+		}
+		test(t, s, c, a, b)
+		a.stop()
+		b.stop()
+		if c.both > 0 {
+			t.Errorf("reconciled in two replicas at once, %d times", c.both)
+		}
+	})
+}
+
+func TestTheNextReplicaReconcilesWhenTheLeaderStops(t *testing.T) {
+	elections(t, func(t *testing.T, _ *apitest.Server, _ *crowd, a, b *replica) {
+		a.stop()
+		if a.err != nil {
+			t.Errorf("Start = %v", a.err)
+		}
+		time.Sleep(time.Second)
+		<-b.mgr.Elected()
+		if b.calls.Load() == 0 {
+			t.Error("no reconcile within a second")
+		}
+	})
+}
+
+func TestALostLeaseEndsTheManager(t *testing.T) {
+	elections(t, func(t *testing.T, s *apitest.Server, _ *crowd, a, b *replica) {
+		apitest.Edit(s, "default", "balancer", func(l *coordinationv1.Lease) { *l.Spec.LeaseTransitions = 7 })
+		time.Sleep(time.Second)
+		synctest.Wait()
+		select {
+		case <-a.ended:
+		default:
+			t.Fatal("the manager runs a second after its lease was lost")
+		}
+		if !errors.Is(a.err, election.ErrLost) {
+			t.Errorf("Start = %v", a.err)
+		}
+		time.Sleep(20 * time.Second)
+		if b.calls.Load() == 0 {
+			t.Error("the other replica does not reconcile")
+		}
+	})
+}
+
+func TestAFailedControllerReleasesTheLease(t *testing.T) {
+	elections(t, func(t *testing.T, _ *apitest.Server, _ *crowd, a, b *replica) {
+		broken := errors.New("broken")
+		if err := a.mgr.Add(manual(func(context.Context) error { return broken })); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		<-a.ended
+		if !errors.Is(a.err, broken) {
+			t.Errorf("Start = %v", a.err)
+		}
+		if b.calls.Load() == 0 {
+			t.Error("the other replica does not reconcile")
+		}
+	})
+}
+
+// manual is a runnable that says nothing about elections, so it waits for one.
+type manual func(context.Context) error
+
+func (f manual) Start(ctx context.Context) error { return f(ctx) }
