@@ -80,10 +80,16 @@ type Config struct {
 	// Registry selects the place of the records of candidates. Default: OnLease.
 	Registry Registry
 	// ExclusiveIdentity is the caller's promise that no two processes use
-	// Self.Identity at the same time, for example because of a lock on the host or a
-	// StatefulSet. The identity then has no random suffix, and a restarted process
-	// continues the term of its predecessor at once, without waiting for the lease
-	// to expire. If the promise is broken, as by a clone of a virtual machine, both
+	// Self.Identity at the same time. The identity then has no random suffix, and a
+	// restarted process continues the term of its predecessor at once, without waiting
+	// for the lease to expire. It does so if the Lease has the mark of a claim or of a
+	// hand-over, and not if another client has named it over another holder.
+	//
+	// A single replica should set it, with an identity that keeps the promise. One is the
+	// UID of the Pod, because the kubelet starts a container only after the one before it
+	// has ended; another is the name of a host on which the process holds a lock on a
+	// file. The name of a Pod is not enough: a StatefulSet may reuse it while a node that
+	// does not answer still runs the old Pod. If the promise is broken, as by a clone of a virtual machine, both
 	// lead until one observes a renewal that it did not send, and its term ends with
 	// [ErrLost]. Default: false.
 	ExclusiveIdentity bool

@@ -40,6 +40,13 @@
 // every two seconds. The built-in controller works on for up to ten seconds,
 // which is harmless: two controllers cost requests, not safety.
 //
+// The built-in controller (Kubernetes 1.33 to 1.37) breaks full ties at random, in each
+// step again. Candidates whose LeaseCandidates were created in the same second, as those
+// of a Deployment are, tie. It then asks the leader to give way, again and again. A
+// candidate of package election gives way to a better one only, and not before MinTenure.
+// The pings and writes of the built-in controller remain. This Controller breaks ties by
+// the incumbent, then by age.
+//
 // # Behavior
 //
 // The Controller decides by its observations and their times, never by a time that
