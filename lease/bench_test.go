@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"runtime"
 	"strconv"
-	"syscall"
 	"testing"
 	"time"
 
@@ -163,12 +162,4 @@ func deviation(b *testing.B, perSecond []int, want float64) (worst float64) {
 		b.Logf("renewals in each second, want %v: %v", want, perSecond)
 	}
 	return worst
-}
-
-func cpuTime(b *testing.B) time.Duration {
-	var usage syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
-		b.Fatal(err)
-	}
-	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }

@@ -288,7 +288,7 @@ func FuzzDecodeSlot(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	for _, data := range [][]byte{good, nil, make([]byte, 8192), good[:4096], []byte("cc1 -1 x\n"), fmt.Appendf(nil, "cc1 %d x\n", 1<<62)} {
+	for _, data := range [][]byte{good, nil, make([]byte, 8192), good[:4096], []byte("cc1 -1 x\n"), fmt.Appendf(nil, "cc1 %d x\n", int64(1)<<62)} {
 		f.Add(data)
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
