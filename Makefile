@@ -23,6 +23,8 @@ TEST_TIMEOUT ?= 30m
 E2E_TIMEOUT ?= 30m
 BENCH ?= .
 BENCHTIME ?= 1s
+FUZZTIME ?= 10m
+FUZZ ?= .
 SCALE_DURATION ?= 10m
 SCALE_NODES ?= 1000
 SCALE_PODS ?= 20000
@@ -36,6 +38,7 @@ absolute = $(if $(filter /%,$(1)),$(1),$(CURDIR)/$(1))
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.8.0
+CYCLONEDX := github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.10.0
 # A copy of the database, http(s):// or file://, for machines that can't reach the one it knows.
 GOVULNDB ?=
 
@@ -200,7 +203,7 @@ scale: ## 1,000 nodes and 20,000 pods in one process for ten minutes, and kwok w
 	cd bench && exec "$(CURDIR)/$(BIN)/scale-run" --duration=$(SCALE_DURATION) --nodes=$(SCALE_NODES) --pods=$(SCALE_PODS) --out="$(call absolute,$(SCALE_OUT))" $(SCALE_ARGS)
 
 .PHONY: lint
-lint: vet words structure vuln ## Vet, staticcheck and govulncheck (pinned) of every module, the words of the comments, circles of files, and the list of licences
+lint: vet verify words structure vuln ## Vet, staticcheck and govulncheck (pinned) of every module, the words of the comments, circles of files, and the list of licences
 	@mkdir -p $(BIN) && GOBIN="$(CURDIR)/$(BIN)" $(GO) install $(STATICCHECK)
 	"$(CURDIR)/$(BIN)/staticcheck" ./...
 	@for m in $(MODULES); do echo "staticcheck $$m"; (cd $$m && "$(CURDIR)/$(BIN)/staticcheck" ./...); done
@@ -219,6 +222,22 @@ structure: ## How the files of each package use one another; fails for a circle 
 vuln: ## Known vulnerabilities in what the modules call; says so where the database can't be reached
 	@mkdir -p $(BIN) && GOBIN="$(CURDIR)/$(BIN)" $(GO) install $(GOVULNCHECK)
 	@hack/vuln.sh "$(CURDIR)/$(BIN)/govulncheck" '$(GOVULNDB)' . $(MODULES)
+
+.PHONY: verify
+verify: ## The downloaded modules are those of go.sum
+	$(GO) mod verify
+	@for m in $(MODULES); do echo "verify $$m"; (cd $$m && $(GO) mod verify); done
+
+.PHONY: sbom
+sbom: ## Bills of materials (CycloneDX) of the modules that programs import, in bin/sbom
+	@mkdir -p $(BIN)/sbom && GOBIN="$(CURDIR)/$(BIN)" $(GO) install $(CYCLONEDX)
+	"$(CURDIR)/$(BIN)/cyclonedx-gomod" mod -licenses -json -output $(BIN)/sbom/kubewright.json .
+	"$(CURDIR)/$(BIN)/cyclonedx-gomod" mod -licenses -json -output $(BIN)/sbom/nodeapi.json nodeapi
+
+# The inputs that reached new code are kept below bin/fuzz, those that fail below testdata/fuzz of their package.
+.PHONY: fuzz
+fuzz: ## Every fuzz target for FUZZTIME (10m), of those that match FUZZ
+	@GO=$(GO) hack/fuzz.sh $(FUZZTIME) '$(FUZZ)' "$(CURDIR)/$(BIN)/fuzz"
 
 .PHONY: licences
 licences: ## Rewrite DEPENDENCIES.md, the modules that this is built from and their licences

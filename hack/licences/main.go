@@ -50,7 +50,7 @@ func run(nested []string) error {
 		return err
 	}
 	for _, folder := range nested {
-		if err := note("`"+folder+"`", folder, "-test", "./..."); err != nil {
+		if err := note("`"+folder+"`", folder, "-test", "./...", "tool"); err != nil {
 			return err
 		}
 	}
@@ -80,9 +80,10 @@ Every module that this repository is built from, and its licence. ` + "`make lic
 writes this page, and ` + "`make lint`" + ` checks it. Rows for "the packages" are modules that
 a program links if it imports all six packages; the others are used only here.
 
-The page omits the control plane of the end-to-end tests. It is built on the machine
-that runs the tests, from the modules that
-[test/controlplane/versions](test/controlplane/versions) pins, and never distributed.
+The page omits the control plane of the end-to-end tests and the programs of the
+conformance tests. They are built on the machine that runs the tests, from the modules
+that [test/controlplane/versions](test/controlplane/versions) and
+[test/conformance/versions](test/conformance/versions) pin, and never distributed.
 
 | module | version | licence | for |
 |---|---|---|---|
