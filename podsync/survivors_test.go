@@ -4,10 +4,12 @@
 package podsync
 
 import (
+	"context"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // After the grace period Stop is repeated each Relist, and not without a pause.
@@ -105,5 +107,23 @@ func TestSuspectsWithoutAnAnswerKeepTheOthersRunning(t *testing.T) {
 	}
 	if c.believed(s.podState, now-1, 10, 0, 20) {
 		t.Error("before MassHold")
+	}
+}
+
+// While the gate is closed, no call and no request is planned, whatever the state of the pod says:
+// each would ask the gate again.
+func TestNothingIsPlannedWhileTheGateIsClosed(t *testing.T) {
+	c := &Controller{
+		cfg:   Config{NodeName: "n", Gate: func(context.Context, string) error { return nil }},
+		rules: *testRules(), gates: map[string]gateState{"n": gateClosed},
+		names: map[types.NamespacedName]*podState{},
+	}
+	s := running().now(deletedWithin(5)).says(unready())
+	s.api.node = "n"
+	if wake := min(c.startCall(s.podState, tick, false), c.startWrite(s.podState, tick+time.Hour, false)); wake != noDeadline {
+		t.Errorf("it is planned again after %v", wake-tick)
+	}
+	if s.call.inflight != nil || s.write.inflight != nil {
+		t.Error("a call or a request is under way")
 	}
 }

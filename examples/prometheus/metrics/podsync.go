@@ -16,11 +16,12 @@ func PodSync(registry prometheus.Registerer, next podsync.Hooks) (podsync.Hooks,
 	s := set{registry: registry}
 	var (
 		provider = s.histogram("kubewright_podsync_provider_call_duration_seconds", "Duration of a provider call.", lagBuckets(), "op", "result")
-		requests = s.histogram("kubewright_podsync_api_call_duration_seconds", "Duration of an API request about one pod.", callBuckets(), "op", "result")
+		requests = s.histogram("kubewright_podsync_api_call_duration_seconds", "Duration of an API request about one pod, or of a list or the start of a watch of pods.", callBuckets(), "op", "result")
 		lag      = s.histogram("kubewright_podsync_status_lag_seconds", "Time from the provider's report to the status in the API.", lagBuckets()).WithLabelValues()
 		pods     = s.gauge("kubewright_podsync_pods", "Pods by stage, once the provider has reported whether it has them.", "stage")
 		dropped  = s.counter("kubewright_podsync_dropped_total", "Objects, fields and actions that were skipped, by reason.", "reason")
 		orphans  = s.gauge("kubewright_podsync_orphans_held_back", "Orphans that are not stopped because there are implausibly many of them.").WithLabelValues()
+		losses   = s.gauge("kubewright_podsync_losses_held_back", "Pods that the provider's List leaves out and that are not taken for lost because there are implausibly many of them.").WithLabelValues()
 	)
 	hooks := next
 	hooks.ProviderCall = func(e podsync.ProviderCall) {
@@ -51,7 +52,11 @@ func PodSync(registry prometheus.Registerer, next podsync.Hooks) (podsync.Hooks,
 		call(next.Dropped, e)
 	}
 	hooks.MassOrphans = func(e podsync.MassOrphans) {
-		orphans.Set(float64(len(e.Refs)))
+		held := orphans
+		if e.Lost {
+			held = losses
+		}
+		held.Set(float64(len(e.Refs)))
 		call(next.MassOrphans, e)
 	}
 	return hooks, s.err()

@@ -145,6 +145,7 @@ func TestPodSync(t *testing.T) {
 		t.Errorf("%v orphans are held back, want 7", got)
 	}
 	hooks.MassOrphans(podsync.MassOrphans{Held: 8})
+	hooks.MassOrphans(podsync.MassOrphans{Refs: make([]podsync.Ref, 3), Held: 4, Lost: true})
 	const call, request = "kubewright_podsync_provider_call_duration_seconds", "kubewright_podsync_api_call_duration_seconds"
 	check(t, registry, map[string]float64{
 		call + `_count{op="start",result="ok"}`:                    2,
@@ -168,6 +169,7 @@ func TestPodSync(t *testing.T) {
 		`kubewright_podsync_pods{stage="Released"}`:                0,
 		`kubewright_podsync_dropped_total{reason="InvalidStatus"}`: 1,
 		"kubewright_podsync_orphans_held_back":                     0,
+		"kubewright_podsync_losses_held_back":                      3,
 	})
 }
 
