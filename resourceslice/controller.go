@@ -269,6 +269,27 @@ func (c *Controller) want(id PoolID, d *desired, urgent bool) {
 	c.enqueue(id, p.wait())
 }
 
+// set makes d the desired pool, nil for none. c.mu must be held.
+func (c *Controller) set(p *pool, d *desired, urgent bool) {
+	p.want, p.setAt = d, time.Now()
+	p.cluster = p.cluster || d != nil && d.nodeName == ""
+	c.apply(p, core.Set{Remove: d == nil, Urgent: urgent})
+	p.update(func(s *Status) {
+		s.Revision++
+		s.Err = nil
+	})
+}
+
+// apply records a fact about a pool. c.mu must be held.
+func (c *Controller) apply(p *pool, e core.Event) {
+	if err := p.state.Apply(time.Now(), e); err != nil {
+		report.Tell(c.outlives, c.cfg.ErrorHandler, fmt.Errorf("%w: pool %s", err, p.id), "A step of a pool came at the wrong time")
+	}
+	if c.checked != nil {
+		c.checked(p.state.Check())
+	}
+}
+
 // enqueue requeues a pool after a wait. c.mu must be held.
 func (c *Controller) enqueue(id PoolID, after time.Duration) {
 	if c.queue != nil {

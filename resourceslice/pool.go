@@ -4,99 +4,19 @@
 package resourceslice
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 
 	"github.com/kubewright/kubewright/internal/report"
 	core "github.com/kubewright/kubewright/resourceslice/internal/pool"
 )
 
-// PoolID identifies a pool: consumers of ResourceSlices distinguish pools by
-// driver and name only.
-type PoolID struct {
-	// Driver is spec.driver of the slices, for example gpu.example.com.
-	Driver string
-	// Name is spec.pool.name. For the devices of a node it is usually the
-	// node's name: a pool must have one publisher only.
-	Name string
-}
-
-// String returns driver/name.
-func (id PoolID) String() string { return id.Driver + "/" + id.Name }
-
-// Pool is the whole desired content of a pool. The controller decides how it is
-// laid out in slices.
-type Pool struct {
-	// Devices of the pool. Their names must be unique in it. A pool without devices
-	// is one empty slice, which says that there is nothing to allocate; a pool
-	// without slices says nothing.
-	//
-	// The scheduler takes the first device that matches a claim, so the order is the
-	// driver's preference: list a partition before the whole device. Each slice that
-	// is written has its devices in this order, and so has a pool that is published
-	// for the first time, across its slices. A device that is added later may come
-	// after devices that it precedes here, and another order alone is no change,
-	// because some drivers publish from a map. See Ordered.
-	Devices []resourcev1.Device
-	// Ordered makes the order of Devices a part of the content: it holds across all
-	// slices, at all times, and another order is a change. That takes a write of all
-	// slices if a device must move to another slice. Default: false.
-	Ordered bool
-	// SharedCounters are the counter sets that devices consume from. They need
-	// an API server that serves resource.k8s.io/v1 in the layout of Kubernetes
-	// 1.35 and newer.
-	SharedCounters []resourcev1.CounterSet
-	// Nodes selects the nodes that can use the devices. The zero value is the
-	// node of Config.NodeName.
-	Nodes NodeSelection
-	// Atomic makes every change of more than one slice a switch of the whole
-	// pool to a new generation. By default independent changes of several
-	// slices are made one by one, each as if it were the only one. That takes
-	// fewer writes, and the pool stays usable.
-	Atomic bool
-	// PartitionTypeAttribute is spec.partitionTypeAttribute of the slices with
-	// devices that consume counters. Default: none.
-	PartitionTypeAttribute resourcev1.FullyQualifiedName
-	// SkipNodeOperations is spec.skipNodeOperations of all slices with devices.
-	SkipNodeOperations []resourcev1.SkipNodeOperation
-}
-
-// NodeSelection selects the nodes that can use the devices of a pool. At most
-// one field may be set; the zero value means the node of Config.NodeName.
-type NodeSelection struct {
-	// Selector is spec.nodeSelector: exactly one term.
-	Selector *corev1.NodeSelector
-	// AllNodes is spec.allNodes.
-	AllNodes bool
-	// PerDevice is spec.perDeviceNodeSelection: every device has its own.
-	PerDevice bool
-}
-
-// Status is the state of a pool.
-type Status struct {
-	// Revision counts the Sets and Removes that changed the desired pool.
-	// Published is the revision that the API server has. They are equal if
-	// nothing is left to do.
-	Revision, Published int64
-	// Generation is spec.pool.generation of the slices. Slices and Devices are
-	// their numbers. All three are of the last publish.
-	Generation      int64
-	Slices, Devices int
-	// Complete is false from the first write of a new generation to the last:
-	// the scheduler takes no device from the pool during that time.
-	Complete bool
-	// Err is an *InvalidError or *DroppedFieldsError if the API server doesn't
-	// have the whole pool and a retry would not help. It is a *ContendedError
-	// while a newer instance of the program publishes the pool.
-	Err error
-	// Since is the time of the last change of the status.
-	Since time.Time
-}
+// retryFaults is the time between two tries of content that the API server refused
+// or dropped: a webhook or a feature gate may have changed.
+const retryFaults = time.Hour
 
 // pool is all state of one pool.
 //
@@ -125,6 +45,18 @@ type pool struct {
 	resendAll bool        // the API server may have changed: forget its answers
 
 	work work
+}
+
+// request is a write, to be repeated if its answer is lost.
+type request struct {
+	page   *page
+	slice  *resourcev1.ResourceSlice // as sent; nil to delete rec
+	rec    *record                   // as it was; nil to create
+	dryRun bool                      // the API server answers and stores nothing
+	verb   string
+	name   string // of the slice
+
+	revision int64 // of the pool when it was planned
 }
 
 // work is the part of a pool's state that its worker uses.
@@ -162,27 +94,6 @@ func (p *pool) local() bool { return p.want == nil || p.want.nodeName != "" }
 
 // isGone reports whether the pool was removed.
 func (p *pool) isGone() bool { return p.state.Gone() }
-
-// set makes d the desired pool, nil for none. c.mu must be held.
-func (c *Controller) set(p *pool, d *desired, urgent bool) {
-	p.want, p.setAt = d, time.Now()
-	p.cluster = p.cluster || d != nil && d.nodeName == ""
-	c.apply(p, core.Set{Remove: d == nil, Urgent: urgent})
-	p.update(func(s *Status) {
-		s.Revision++
-		s.Err = nil
-	})
-}
-
-// apply records a fact about a pool. c.mu must be held.
-func (c *Controller) apply(p *pool, e core.Event) {
-	if err := p.state.Apply(time.Now(), e); err != nil {
-		report.Tell(c.outlives, c.cfg.ErrorHandler, fmt.Errorf("%w: pool %s", err, p.id), "A step of a pool came at the wrong time")
-	}
-	if c.checked != nil {
-		c.checked(p.state.Check())
-	}
-}
 
 // wait returns how long a pool must wait.
 func (p *pool) wait() time.Duration {

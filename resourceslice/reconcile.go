@@ -27,9 +27,6 @@ import (
 const (
 	// forbiddenRetry is the time between two tries of a forbidden request.
 	forbiddenRetry = time.Minute
-	// retryFaults is the time between two tries of content that the API server refused
-	// or dropped: a webhook or a feature gate may have changed.
-	retryFaults = time.Hour
 	// resendAge is the age of a fault at which an outage of the API server is a
 	// reason to try again.
 	resendAge = time.Minute

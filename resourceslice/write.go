@@ -62,18 +62,6 @@ func failureOf(err error) result {
 	return result{verdict: failure, err: err, after: apierr.RetryAfter(err)}
 }
 
-// request is a write, to be repeated if its answer is lost.
-type request struct {
-	page   *page
-	slice  *resourcev1.ResourceSlice // as sent; nil to delete rec
-	rec    *record                   // as it was; nil to create
-	dryRun bool                      // the API server answers and stores nothing
-	verb   string
-	name   string // of the slice
-
-	revision int64 // of the pool when it was planned
-}
-
 // execute writes a plan, phase by phase. The facts about written slices are
 // known when it returns, so the next plan goes on from there.
 func (j *job) execute(p *plan) result {

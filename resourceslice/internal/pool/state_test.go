@@ -232,3 +232,17 @@ func TestCheckNamesTheBrokenInvariant(t *testing.T) {
 		}
 	}
 }
+
+// TestOnlyWhatStringWritesIsAnInstance: the annotation may have been changed by hand.
+func TestOnlyWhatStringWritesIsAnInstance(t *testing.T) {
+	for _, i := range []Instance{{"gpu", 5, "a", false}, {"gpu", 5, "a", true}} {
+		if got := ParseInstance(i.String()); got != i {
+			t.Errorf("%s is %+v, want %+v", i, got, i)
+		}
+	}
+	for _, text := range []string{"", "?", "gpu/5", "gpu/x/a", "gpu//a", "gpu/5/a/b"} {
+		if got := ParseInstance(text); got != (Instance{}) {
+			t.Errorf("%q is %+v", text, got)
+		}
+	}
+}
