@@ -25,8 +25,12 @@ const childEnv = "KUBEWRIGHT_EXPLORE_CHILD"
 // freeEnv is set if a child must not order requests.
 const freeEnv = "KUBEWRIGHT_EXPLORE_FREE"
 
-// stuckAfter is the real time after which a run counts as stuck.
+// stuckAfter is the real time without a step after which a run counts as stuck. A run
+// that is slow, on a machine with a high load, is not.
 const stuckAfter = time.Minute
+
+// aliveEvery is the real time between messages of a child that is busy with a job.
+const aliveEvery = 5 * time.Second
 
 // calls counts the calls of Find in each test, because a child must know which is its.
 var calls = struct {
@@ -94,21 +98,49 @@ type greeting struct {
 // serve is the life of a child process: it answers jobs until its input ends.
 func (l *lab) serve() {
 	l.free = os.Getenv(freeEnv) != ""
-	answers := json.NewEncoder(os.NewFile(3, "answers"))
+	answers := &sender{to: json.NewEncoder(os.NewFile(3, "answers"))}
+	go answers.alive()
 	var hello greeting
 	if err := l.prepare(); err != nil {
 		hello.Error = err.Error()
 	}
 	hello.Plans = l.lines()
-	err := answers.Encode(hello)
+	err := answers.send(hello)
 	for in := json.NewDecoder(os.Stdin); err == nil; {
 		var j job
 		if err = in.Decode(&j); err == nil {
-			err = answers.Encode(l.try(j))
+			err = answers.send(l.try(j))
 		}
 	}
 	os.Exit(0)
 }
+
+// sender sends the messages of a child.
+type sender struct {
+	mu sync.Mutex
+	to *json.Encoder
+}
+
+func (s *sender) send(v any) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.to.Encode(v)
+}
+
+// alive sends a message at times, if there were steps since the last one.
+func (s *sender) alive() {
+	for last := int64(0); ; time.Sleep(aliveEvery) {
+		if now := steps.Load(); now != last {
+			last = now
+			if s.send(sign{Alive: true}) != nil {
+				return
+			}
+		}
+	}
+}
+
+// sign is the message of alive.
+type sign struct{ Alive bool }
 
 // children runs jobs in child processes, one for each processor.
 type children struct {
@@ -188,24 +220,30 @@ func (c *children) start() (*child, greeting, error) {
 }
 
 // errStuck is the error of a process that does not answer.
-var errStuck = fmt.Errorf("no end within %v of real time", stuckAfter)
+var errStuck = fmt.Errorf("no step within %v of real time", stuckAfter)
 
 // receive reads one message, or returns how the process has ended.
 func (k *child) receive(v any) error {
-	timeout := time.NewTimer(stuckAfter)
-	defer timeout.Stop()
-	select {
-	case raw, ok := <-k.answers:
-		if !ok {
-			state := "ended"
-			if err := k.cmd.Wait(); err != nil {
-				state = err.Error()
+	for {
+		timeout := time.NewTimer(stuckAfter)
+		select {
+		case raw, ok := <-k.answers:
+			timeout.Stop()
+			if !ok {
+				state := "ended"
+				if err := k.cmd.Wait(); err != nil {
+					state = err.Error()
+				}
+				return fmt.Errorf("the process of the run has died: %s\n%s", state, k.log)
 			}
-			return fmt.Errorf("the process of the run has died: %s\n%s", state, k.log)
+			var s sign
+			if json.Unmarshal(raw, &s) == nil && s.Alive {
+				continue
+			}
+			return json.Unmarshal(raw, v)
+		case <-timeout.C:
+			return errStuck
 		}
-		return json.Unmarshal(raw, v)
-	case <-timeout.C:
-		return errStuck
 	}
 }
 

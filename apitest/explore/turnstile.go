@@ -8,6 +8,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -27,6 +28,10 @@ type ticket struct {
 	key string
 	ok  chan struct{} // closed when the request may go on
 }
+
+// steps counts the steps of all runs of the process. A run in which it stands still
+// for long is stuck.
+var steps atomic.Int64
 
 func newTurnstile(free bool) *turnstile {
 	return &turnstile{free: free, arrive: make(chan struct{}, 1)}
@@ -79,6 +84,7 @@ func (s *turnstile) run(ctx context.Context) {
 // next lets one request through and reports whether there was one.
 func (s *turnstile) next() bool {
 	time.Sleep(1) // time moves only if everything else is blocked
+	steps.Add(1)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.queue) == 0 {

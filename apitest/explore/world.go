@@ -165,6 +165,7 @@ func (w *World) begin(p *Process, place plan.Place) (plan.Place, *entry, []Fault
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	steps.Add(1)
 	w.requests++
 	w.seen[place]++
 	place.Number = w.seen[place]
@@ -275,6 +276,7 @@ func (w *World) await(ok func() error) error {
 		case <-time.After(time.Second): // a change outside of the API server does not wake this goroutine
 		}
 		time.Sleep(1) // everything else that happens now comes first
+		steps.Add(1)
 		w.ask()
 	}
 }
