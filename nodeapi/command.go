@@ -41,7 +41,7 @@ type commandSession struct {
 }
 
 // openCommand takes over the connection and waits for the streams of a command.
-func (s *Server) openCommand(ctx context.Context, w *response, r *http.Request, opts *commandOptions) (*commandSession, error) {
+func openCommand(ctx context.Context, w http.ResponseWriter, r *http.Request, opts *commandOptions, timeout time.Duration) (*commandSession, error) {
 	if websocket.IsWebSocketUpgrade(r) {
 		return openWebSocketCommand(w, r, opts)
 	}
@@ -53,7 +53,7 @@ func (s *Server) openCommand(ctx context.Context, w *response, r *http.Request, 
 	if err != nil {
 		return nil, err
 	}
-	late := time.NewTimer(s.cfg.StreamCreationTimeout)
+	late := time.NewTimer(timeout)
 	defer late.Stop()
 	select {
 	case <-opening.complete:
@@ -120,7 +120,7 @@ func (o *commandOpening) open(st *wire.Stream) error {
 // openWebSocketCommand has all streams at once. Those that the client did not ask for
 // are not used: input would be at its end, and a backend would end that of the
 // container.
-func openWebSocketCommand(w *response, r *http.Request, opts *commandOptions) (*commandSession, error) {
+func openWebSocketCommand(w http.ResponseWriter, r *http.Request, opts *commandOptions) (*commandSession, error) {
 	conn, channels, protocol, err := upgradeWebSocket(w, r, webSocketCommandProtocols, 5)
 	if err != nil {
 		return nil, err

@@ -48,7 +48,7 @@ func (s *Server) serveCommand(w *response, r *http.Request, to route, query url.
 	}
 	defer end()
 	w.hijack = s.streams.takeOver(st)
-	session, err := s.openCommand(ctx, w, r, opts)
+	session, err := openCommand(ctx, w, r, opts, s.cfg.StreamCreationTimeout)
 	if err != nil {
 		return err
 	}

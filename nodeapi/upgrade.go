@@ -44,7 +44,7 @@ func upgradable(r *http.Request) error {
 
 // upgradeSPDY takes over the connection of a request. It returns the first protocol
 // of the client that is in protocols. open is called as wire.SPDY says.
-func upgradeSPDY(w *response, r *http.Request, protocols []string, open func(protocol string) func(*wire.Stream) error) (*wire.Conn, error) {
+func upgradeSPDY(w http.ResponseWriter, r *http.Request, protocols []string, open func(protocol string) func(*wire.Stream) error) (*wire.Conn, error) {
 	protocol, err := negotiate(r.Header.Values(protocolVersion), protocols)
 	if err != nil {
 		for _, p := range protocols {
@@ -57,7 +57,7 @@ func upgradeSPDY(w *response, r *http.Request, protocols []string, open func(pro
 	h.Set("Upgrade", "SPDY/3.1")
 	h.Set(protocolVersion, protocol)
 	w.WriteHeader(http.StatusSwitchingProtocols)
-	conn, buffered, err := w.Hijack()
+	conn, buffered, err := http.NewResponseController(w).Hijack()
 	if err != nil {
 		return nil, err
 	}
@@ -66,7 +66,7 @@ func upgradeSPDY(w *response, r *http.Request, protocols []string, open func(pro
 
 // upgradeWebSocket takes over the connection of a request. A protocol that contains
 // base64 has text messages. A client without a protocol gets binary ones.
-func upgradeWebSocket(w *response, r *http.Request, protocols []string, channels int) (conn *wire.Conn, streams []*wire.Stream, protocol string, err error) {
+func upgradeWebSocket(w http.ResponseWriter, r *http.Request, protocols []string, channels int) (conn *wire.Conn, streams []*wire.Stream, protocol string, err error) {
 	var header http.Header
 	if offered := websocket.Subprotocols(r); len(offered) > 0 {
 		if protocol, err = negotiate(offered, protocols); err != nil {
