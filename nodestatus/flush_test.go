@@ -45,6 +45,7 @@ func TestFlushWaitsForAStatusOfLaterValues(t *testing.T) {
 		if got := w.node().Status.VolumesInUse; len(got) != 2 {
 			t.Errorf("the API server has %v after Flush", got)
 		}
+		synctest.Wait() // for the hook of that write
 		// What is listed already needs no write.
 		before := len(written.get())
 		flush(time.Second, true)

@@ -30,9 +30,9 @@ type node struct {
 	round   chan struct{} // closed at the end of the round that is under way; nil if there is none
 	again   bool          // a round was asked for during it
 	sleeps  uint32        // how many sleeps of the process were answered
-	invalid uint64        // hash of the parts that were left out last
 	waiters []waiter      // calls of Flush
 
+	leftOut uint64 // hash of the parts that were left out last; of rounds, of which there is one at a time
 	members members
 }
 

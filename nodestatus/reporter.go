@@ -177,15 +177,15 @@ func (r *reporter) functions(ctx context.Context, n *node, failures []failure) {
 // refuse the whole of it.
 func (r *reporter) leftOut(ctx context.Context, n *node, problems []string) {
 	if len(problems) == 0 {
-		n.invalid = 0
+		n.leftOut = 0
 		r.leavingOut.OK(ctx, &n.members.leavingOut, "No setter sets anything that the API server refuses")
 		return
 	}
 	text := strings.Join(problems, "; ")
 	err := fmt.Errorf("nodestatus: node %q: left out of the status: %s", n.name, text)
 	r.leavingOut.Fail(ctx, r.cfg.ErrorHandler, &n.members.leavingOut, err, "A setter has set what the API server refuses")
-	if hash := maphash.String(r.seed, text); n.invalid != hash {
-		n.invalid = hash
+	if hash := maphash.String(r.seed, text); n.leftOut != hash {
+		n.leftOut = hash
 		r.event(ctx, n.name, n.uid(), corev1.EventTypeWarning, reasonInvalid, actionUpdate, "Left out of the status: "+text)
 	}
 }

@@ -174,10 +174,13 @@ func (s *State) Apply(now time.Duration, event Event) (news News, err error) {
 		}
 	case Called:
 		s.calls[ev.Index].phase = awaited
+		return news, nil
 	case GaveUp:
 		s.calls[ev.Index].phase = alone
+		return news, nil
 	case Taken:
 		s.calls[ev.Index].phase, s.calls[ev.Index].err = idle, nil
+		return news, nil
 	case Returned:
 		news.Wake = s.returned(ev)
 		return news, nil
@@ -214,15 +217,18 @@ func (s *State) Apply(now time.Duration, event Event) (news News, err error) {
 		if s.phase == Registered {
 			s.doubt()
 		}
+		return news, nil
 	case GateAnswered:
 		if s.closed && !ev.Closed && s.phase == Registered && s.sight != owed {
 			s.doubt() // another process may have written in the meantime
 		}
 		s.closed = ev.Closed
+		return news, nil
 	case NotReadySet:
 		s.notReady = ev.Failure
 		return news, nil
 	}
+	// Of rounds and answers the program hears; of what comes between, then.
 	if s.view != nil && s.view.spec != s.told {
 		s.told, news.Spec = s.view.spec, s.view.node()
 	}

@@ -291,7 +291,10 @@ func (w *script) set(i int, node *corev1.Node, value string) *corev1.Node {
 // check "ok", "failed" or "late".
 func (w *script) round(results []string) string {
 	w.Helper()
-	w.apply(RoundBegan{})
+	spec := ""
+	if strings.Contains(w.apply(RoundBegan{}), "+spec") {
+		spec = " +spec"
+	}
 	end := RoundEnded{Name: node1, Stages: []*corev1.Node{template()}}
 	for i, result := range results {
 		setter := i < w.rules.Setters
@@ -333,5 +336,5 @@ func (w *script) round(results []string) string {
 			end.Stages = append(end.Stages, w.set(i, before, result))
 		}
 	}
-	return w.apply(end)
+	return w.apply(end) + spec
 }
