@@ -321,7 +321,8 @@ func (w *write) manage(obj runtime.Object, old *item) (changed bool) {
 	if w.applied {
 		return old == nil || !sameManagers(m.GetManagedFields(), metaOf(old.obj).GetManagedFields())
 	}
-	if old != nil && old.tracked {
+	if w.s.opts.ManagedFields || old != nil && old.tracked {
+		w.exact = true
 		return w.track(obj, old)
 	}
 	entries := m.GetManagedFields()
@@ -359,14 +360,20 @@ func (w *write) manage(obj runtime.Object, old *item) (changed bool) {
 
 // track lets apimachinery's field manager bring the managedFields up to date.
 func (w *write) track(obj runtime.Object, old *item) (changed bool) {
-	was := metaOf(old.obj).GetManagedFields()
+	live := w.kind.zero(0)
+	var was []metav1.ManagedFieldsEntry
+	if old != nil {
+		was = metaOf(old.obj).GetManagedFields()
+	}
 	fm, err := w.kind.fieldManager(0, w.r.Subresource)
+	if err == nil && old != nil {
+		live, err = w.kind.resolve(old, 0) // a copy: the field manager changes its arguments
+	}
 	if err != nil {
 		metaOf(obj).SetManagedFields(was)
 		return false
 	}
-	// It changes its arguments, and stored objects are immutable.
-	fm.UpdateNoErrors(old.obj.DeepCopyObject(), obj, w.manager())
+	fm.UpdateNoErrors(live, obj, w.manager())
 	return !sameManagers(metaOf(obj).GetManagedFields(), was)
 }
 

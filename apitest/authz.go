@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -175,6 +176,11 @@ func forbidden(c *call, r Request, reason string) error {
 // admit calls the admission plugins for a write. old is nil for a creation.
 // store.mu must be held.
 func (s *Server) admit(c *call, obj, old runtime.Object) error {
+	if c.kind.admit != nil {
+		if err := c.kind.admit(c, obj, old); err != nil {
+			return err
+		}
+	}
 	return s.nodeRestriction(c, obj, old)
 }
 
@@ -317,18 +323,18 @@ func rulesAllow(rules []rbacv1.PolicyRule, r Request) bool {
 	return false
 }
 
-// accessReviews returns a new object for a resource of authorization.k8s.io that
-// asks the authorizer, or nil. The server answers such a request and stores
-// nothing.
-func accessReviews(gv schema.GroupVersion, resource string) runtime.Object {
-	if gv != authorizationv1.SchemeGroupVersion {
-		return nil
-	}
-	switch resource {
-	case "subjectaccessreviews":
+// reviews returns a new object for a resource that asks the authorizer, or about a user,
+// or nil. The server answers such a request and stores nothing.
+func reviews(gv schema.GroupVersion, resource string) runtime.Object {
+	switch gv.WithResource(resource) {
+	case authorizationv1.SchemeGroupVersion.WithResource("subjectaccessreviews"):
 		return &authorizationv1.SubjectAccessReview{}
-	case "selfsubjectaccessreviews":
+	case authorizationv1.SchemeGroupVersion.WithResource("selfsubjectaccessreviews"):
 		return &authorizationv1.SelfSubjectAccessReview{}
+	case authenticationv1.SchemeGroupVersion.WithResource("tokenreviews"):
+		return &authenticationv1.TokenReview{}
+	case authenticationv1.SchemeGroupVersion.WithResource("selfsubjectreviews"):
+		return &authenticationv1.SelfSubjectReview{}
 	}
 	return nil
 }
@@ -360,6 +366,16 @@ func (c *call) review(obj runtime.Object) (*answer, error) {
 	case *authorizationv1.SelfSubjectAccessReview:
 		review.Status, err = c.decide("SelfSubjectAccessReview", c.r.User, review.Spec.ResourceAttributes, review.Spec.NonResourceAttributes)
 		review.TypeMeta = metav1.TypeMeta{APIVersion: authorizationv1.SchemeGroupVersion.String(), Kind: "SelfSubjectAccessReview"}
+	case *authenticationv1.TokenReview:
+		err = c.reviewToken(review)
+		review.TypeMeta = metav1.TypeMeta{APIVersion: authenticationv1.SchemeGroupVersion.String(), Kind: "TokenReview"}
+	case *authenticationv1.SelfSubjectReview:
+		groups := slices.Clone(c.r.User.Groups)
+		if !slices.Contains(groups, groupAuthenticated) {
+			groups = append(groups, groupAuthenticated)
+		}
+		review.Status.UserInfo = authenticationv1.UserInfo{Username: c.r.User.Name, Groups: groups}
+		review.TypeMeta = metav1.TypeMeta{APIVersion: authenticationv1.SchemeGroupVersion.String(), Kind: "SelfSubjectReview"}
 	}
 	if err != nil {
 		return nil, err

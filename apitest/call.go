@@ -69,6 +69,25 @@ func (c *call) serve() *answer {
 	return a
 }
 
+// maxBody is the size of a request's body, in bytes, that the server reads.
+const maxBody = 3 << 20
+
+// maxStored is the size of a request, in bytes, that etcd accepts.
+const maxStored = 3 << 19
+
+// checkSize returns an error if an object can't be stored because of its size.
+func checkSize(obj runtime.Object) error {
+	o, ok := obj.(interface{ Size() int })
+	if !ok {
+		return nil // an object without a Go type: at most as large as a request
+	}
+	const aroundIt = 200 // the key, and the rest of the request
+	if o.Size()+aroundIt > maxStored {
+		return errors.New("etcdserver: request is too large")
+	}
+	return nil
+}
+
 func (c *call) dispatch() (*answer, error) {
 	var ok bool
 	if strings.TrimSuffix(c.r.Path, "/") == "/version" {
@@ -86,7 +105,7 @@ func (c *call) dispatch() (*answer, error) {
 		return c.discover()
 	}
 	gv := schema.GroupVersion{Group: c.r.Group, Version: c.r.Version}
-	if review := accessReviews(gv, c.r.Resource); review != nil {
+	if review := reviews(gv, c.r.Resource); review != nil {
 		return c.review(review)
 	}
 	c.kind, c.view = c.s.lookup(gv, c.r.Resource)
@@ -124,6 +143,9 @@ func (c *call) dispatch() (*answer, error) {
 		if !slices.Contains(sub.verbs(), c.r.Verb) {
 			return nil, methodNotAllowed()
 		}
+	}
+	if len(c.r.Body) > maxBody {
+		return nil, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d", maxBody))
 	}
 	switch c.r.Verb {
 	case "get":

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	coordinationv1beta1 "k8s.io/api/coordination/v1beta1"
 	corev1 "k8s.io/api/core/v1"
@@ -80,6 +81,9 @@ var namespaces = &kind{
 	},
 }
 
+// fixed is why a field of an immutable object may not change.
+const fixed = "field is immutable when `immutable` is set"
+
 var configMaps = &kind{
 	name: "ConfigMap", resource: "configmaps", views: []view{{gv: corev1.SchemeGroupVersion}},
 	namespaced: true, validName: apivalidation.NameIsDNSSubdomain, unconditional: true,
@@ -105,48 +109,14 @@ var configMaps = &kind{
 		}
 		if o := old.(*corev1.ConfigMap); o.Immutable != nil && *o.Immutable {
 			if cm.Immutable == nil || !*cm.Immutable {
-				errs = append(errs, field.Forbidden(field.NewPath("immutable"), "field is immutable when `immutable` is set"))
+				errs = append(errs, field.Forbidden(field.NewPath("immutable"), fixed))
 			}
 			if !equality.Semantic.DeepEqual(cm.Data, o.Data) {
-				errs = append(errs, field.Forbidden(field.NewPath("data"), "field is immutable when `immutable` is set"))
+				errs = append(errs, field.Forbidden(field.NewPath("data"), fixed))
 			}
 			if !equality.Semantic.DeepEqual(cm.BinaryData, o.BinaryData) {
-				errs = append(errs, field.Forbidden(field.NewPath("binaryData"), "field is immutable when `immutable` is set"))
+				errs = append(errs, field.Forbidden(field.NewPath("binaryData"), fixed))
 			}
-		}
-		return errs
-	},
-}
-
-var secrets = &kind{
-	name: "Secret", resource: "secrets", views: []view{{gv: corev1.SchemeGroupVersion}},
-	namespaced: true, validName: apivalidation.NameIsDNSSubdomain, unconditional: true,
-	fields: func(obj runtime.Object, path string) (string, bool) {
-		return string(obj.(*corev1.Secret).Type), path == "type"
-	},
-	defaults: func(obj runtime.Object) {
-		s := obj.(*corev1.Secret)
-		if s.Type == "" {
-			s.Type = corev1.SecretTypeOpaque
-		}
-		if len(s.StringData) > 0 {
-			s.Data = maps.Clone(s.Data)
-			if s.Data == nil {
-				s.Data = map[string][]byte{}
-			}
-			for k, v := range s.StringData {
-				s.Data[k] = []byte(v)
-			}
-			s.StringData = nil
-		}
-	},
-	validate: func(_ *write, obj, old runtime.Object) (errs field.ErrorList) {
-		s := obj.(*corev1.Secret)
-		for k := range s.Data {
-			errs = append(errs, validateDataKey(k, field.NewPath("data").Key(k))...)
-		}
-		if old != nil {
-			errs = append(errs, apivalidation.ValidateImmutableField(s.Type, old.(*corev1.Secret).Type, field.NewPath("type"))...)
 		}
 		return errs
 	},
@@ -162,6 +132,7 @@ func validateDataKey(k string, path *field.Path) (errs field.ErrorList) {
 var serviceAccounts = &kind{
 	name: "ServiceAccount", resource: "serviceaccounts", views: []view{{gv: corev1.SchemeGroupVersion}},
 	namespaced: true, validName: apivalidation.ValidateServiceAccountName, unconditional: true, returnsDeleted: true,
+	subresources: []subresource{{name: "token", create: requestToken, gvk: authenticationv1.SchemeGroupVersion.WithKind("TokenRequest")}},
 }
 
 var services = &kind{

@@ -77,14 +77,28 @@
 //	other kinds                            metadata, status, generation, watch:
 //	                                         recorded; no defaults, no validation
 //	access reviews                         answered by the Authorizer
-//	/scale, logs, exec, proxy              no: 404
+//	tokens of ServiceAccounts, TokenReview yes; a client is who its Config says
+//	eviction, PodDisruptionBudgets         yes; no controller fills in the status of a budget
+//	PriorityClasses                        yes
 //	server-side apply                      yes, recorded; managedFields are exact
-//	                                         from the first apply to an object on
+//	                                         from the first apply to an object on,
+//	                                         or always: Options.ManagedFields
 //	custom resources                       yes, recorded; no schema, no conversion
-//	authentication, quota, webhooks,       no
-//	  priority and fairness
 //	garbage collection                     on Server.CollectGarbage
 //	namespaces                             emptied by the server itself
+//
+// Not enforced, and so a program that a test accepts may be refused by a real server:
+//
+//   - authentication, quotas, limit ranges, webhooks, admission policies, Pod Security,
+//     priority and fairness, rate limits
+//   - the schemas of custom resources: no validation, pruning, defaults or conversion
+//   - defaults and validation of the kinds that are not named above
+//   - of pods: probes, lifecycle handlers, affinity, topology, security contexts, DNS,
+//     projected, downward API and CSI volumes, the admission plugin ServiceAccount
+//   - of ResourceClaims: allocations and the status of devices
+//   - the size of custom resources in etcd
+//
+// Not offered, and answered with 404: /scale, logs, exec, attach, port-forward, proxy.
 //
 // There is no promise of compatibility before version 1.0.
 package apitest

@@ -103,9 +103,17 @@ func (k *kind) follow(stored runtime.Object) {
 	if _, ok := typ.FieldByName("Spec"); ok && !withoutGeneration[k.name] {
 		k.spec = func(obj runtime.Object) any { return part(obj, "Spec").Addr().Interface() }
 	}
+	if k.name == "PriorityClass" {
+		k.defaults, k.admit, k.validate = defaultClass, admitClass, validateClass
+	}
 	if k.name == "EndpointSlice" { // its generation counts changes of labels too
 		k.spec = func(obj runtime.Object) any {
 			return []any{metaOf(obj).GetLabels(), part(obj, "Endpoints").Interface(), part(obj, "Ports").Interface()}
+		}
+	}
+	if k.name == "Deployment" { // so does its generation of annotations
+		k.spec = func(obj runtime.Object) any {
+			return []any{metaOf(obj).GetAnnotations(), part(obj, "Spec").Interface()}
 		}
 	}
 	switch stored.(type) {
@@ -133,7 +141,10 @@ func (k *kind) follow(stored runtime.Object) {
 			part(obj, "Status").Set(part(old, "Status"))
 			return
 		}
-		// A write of a subresource changes only the status.
+		// A write of a subresource changes only the status, and metadata.
+		if k.name == "Deployment" {
+			metaOf(obj).SetLabels(metaOf(old).GetLabels())
+		}
 		for _, f := range reflect.VisibleFields(typ) {
 			if len(f.Index) == 1 && f.Name != "TypeMeta" && f.Name != "ObjectMeta" && f.Name != "Status" {
 				part(obj, f.Name).Set(part(old, f.Name))

@@ -59,6 +59,9 @@ type kind struct {
 	node func(obj runtime.Object) string
 	// defaults sets the default values of fields on every write.
 	defaults func(obj runtime.Object)
+	// admit changes or refuses a write, as an admission plugin does; old is nil on
+	// create. store.mu is held.
+	admit func(c *call, obj, old runtime.Object) error
 	// onCreate and onUpdate reset fields that a client must not set, before
 	// validation.
 	onCreate func(w *write, obj runtime.Object)

@@ -68,6 +68,9 @@ func authorizeNode(s *Server, r Request) (bool, string) {
 	case schema.GroupResource{Resource: "secrets"}, schema.GroupResource{Resource: "configmaps"}:
 		return nodeOnReferenced(s, node, r)
 	case schema.GroupResource{Resource: "serviceaccounts"}:
+		if r.Verb == "create" && r.Subresource == "token" && r.Name != "" {
+			r.Verb, r.Subresource = "get", ""
+		}
 		if r.Verb != "get" || r.Subresource != "" {
 			return false, "can only create tokens for individual service accounts"
 		}

@@ -97,7 +97,8 @@ func TestObjects(t *testing.T) {
 		m, _ := meta.Accessor(o)
 		got = append(got, o.GetObjectKind().GroupVersionKind().Kind+" "+m.GetName())
 	}
-	want := []string{"ConfigMap a", "ConfigMap b", "Namespace default", "Namespace kube-node-lease", "Namespace kube-public", "Namespace kube-system", "Widget w"}
+	want := []string{"ConfigMap a", "ConfigMap b", "Namespace default", "Namespace kube-node-lease", "Namespace kube-public", "Namespace kube-system", "Widget w",
+		"PriorityClass system-cluster-critical", "PriorityClass system-node-critical"}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}

@@ -40,13 +40,10 @@ var pods = &kind{
 	node:     func(obj runtime.Object) string { return obj.(*corev1.Pod).Spec.NodeName },
 	fields:   podField,
 	defaults: defaultPod,
+	admit:    prioritize,
 	onCreate: func(w *write, obj runtime.Object) {
 		p := obj.(*corev1.Pod)
 		p.Status = corev1.PodStatus{Phase: corev1.PodPending, QOSClass: qosClass(&p.Spec)}
-		if p.Spec.Priority == nil {
-			p.Spec.Priority = ptr.To[int32](0)
-			p.Spec.PreemptionPolicy = ptr.To(corev1.PreemptLowerPriority)
-		}
 		tolerateAbsence(p)
 	},
 	onUpdate: updatePod,
@@ -321,8 +318,9 @@ func validatePod(w *write, obj, old runtime.Object) field.ErrorList {
 	return nil
 }
 
-func validatePodSpec(s *corev1.PodSpec) (errs field.ErrorList) {
+func validatePodSpec(s *corev1.PodSpec) field.ErrorList {
 	path := field.NewPath("spec")
+	volumes, errs := validateVolumes(s.Volumes, path.Child("volumes"))
 	if len(s.Containers) == 0 {
 		errs = append(errs, field.Required(path.Child("containers"), ""))
 	}
@@ -347,6 +345,7 @@ func validatePodSpec(s *corev1.PodSpec) (errs field.ErrorList) {
 			if c.Image == "" {
 				errs = append(errs, field.Required(at.Child("image"), ""))
 			}
+			errs = append(errs, validateContainer(&c, volumes, at)...)
 		}
 	}
 	switch s.RestartPolicy {
@@ -590,41 +589,4 @@ func (c *call) bindTo(b *corev1.Binding, old *item, pod *corev1.Pod) error {
 		c.s.store.put(c.table(), pod, old)
 	}
 	return nil
-}
-
-// evict is pods/eviction: a deletion with a reason. There are no disruption
-// budgets.
-func evict(c *call) (*answer, error) {
-	obj, err := c.decodeAs(policyv1.SchemeGroupVersion.WithKind("Eviction"))
-	if err != nil {
-		return nil, err
-	}
-	e := obj.(*policyv1.Eviction)
-	return c.onPod("Eviction", e.Name, func(old *item, pod *corev1.Pod) error {
-		return c.evictPod(ptr.Deref(e.DeleteOptions, metav1.DeleteOptions{}), old, pod)
-	})
-}
-
-func (c *call) evictPod(opts metav1.DeleteOptions, old *item, pod *corev1.Pod) error {
-	if err := c.s.nodeRestriction(c, nil, old.obj); err != nil {
-		return err
-	}
-	if err := c.preconditions(opts.Preconditions, pod); err != nil {
-		return err
-	}
-	opts.Preconditions = nil
-	if c.r.DryRun || len(opts.DryRun) > 0 {
-		return nil
-	}
-	if setPodCondition(pod, corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue,
-		Reason: "EvictionByEvictionAPI", Message: "Eviction API: evicting"}) {
-		old = c.s.store.put(c.table(), pod, old)
-	}
-	// The server deletes the pod itself: NodeRestriction has admitted the eviction.
-	own := *c
-	req := *c.r
-	req.User = admin
-	own.r = &req
-	_, _, err := own.removeOne(old, opts)
-	return err
 }

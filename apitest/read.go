@@ -11,7 +11,6 @@ import (
 	"math"
 	"net/http"
 	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -63,8 +62,9 @@ func (c *call) lookupAt(rv uint64) (*item, error) {
 	st := c.s.store
 	st.mu.Lock()
 	items, _ := c.table().at(rv)
+	it := items[c.key()]
 	st.mu.Unlock()
-	if it := items[c.key()]; it != nil {
+	if it != nil {
 		return it, nil
 	}
 	return nil, apierrors.NewNotFound(c.resource(), c.r.Name)
@@ -158,10 +158,6 @@ func parseContinue(s string) (t continueToken, err error) {
 	return t, nil
 }
 
-// maxSnapshots is the number of paged lists of a kind after which the oldest one
-// expires.
-const maxSnapshots = 64
-
 func (c *call) list() (*answer, error) {
 	sel, err := c.selector()
 	if err != nil {
@@ -195,45 +191,44 @@ func (c *call) list() (*answer, error) {
 // pages, nil if this is the last.
 func (c *call) page(sel *selector, opts *metav1.ListOptions) (items []*item, rv uint64, more *int, err error) {
 	until := c.s.watches.of(c.r).until
+	var first key
 	st := c.s.store
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	t := c.table()
 	rv = st.rv
-	if opts.Continue != "" {
+	asked, _ := strconv.ParseUint(opts.ResourceVersion, 10, 64) // checked by waitFresh
+	tooOld := "The resourceVersion for the provided list is too old."
+	switch {
+	case opts.Continue != "":
 		token, err := parseContinue(opts.Continue)
 		if err != nil {
 			return nil, 0, nil, err
 		}
-		snapshot, ok := t.snapshots[uint64(token.RV)]
-		if token.RV == inconsistent {
-			snapshot, ok, token.RV = t.sorted(""), true, int64(rv)
+		if asked > 0 {
+			return nil, 0, nil, apierrors.NewBadRequest("specifying resource version is not allowed when using continue")
 		}
-		if !ok {
-			return nil, 0, nil, apierrors.NewResourceExpired("The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter.")
+		if token.RV != inconsistent {
+			rv = uint64(token.RV)
 		}
-		rv = uint64(token.RV)
-		i, _ := slices.BinarySearchFunc(snapshot, sel.start(token), func(it *item, k key) int { return it.key.compare(k) })
-		items = snapshot[i:]
-	} else {
-		if opts.ResourceVersion != "" {
-			rv = min(rv, until)
-		}
-		items = t.sortedAt(rv, sel.namespace)
+		first = sel.start(token)
+		tooOld = "The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter."
+	case asked > 0 && (opts.ResourceVersionMatch == metav1.ResourceVersionMatchExact || opts.ResourceVersionMatch == "" && opts.Limit > 0):
+		rv = asked
+	case opts.ResourceVersion != "" && (opts.Limit == 0 || asked == 0):
+		// The watch cache serves such a list, and as a whole.
+		rv, opts.Limit = min(rv, until), 0
 	}
-	items = slices.DeleteFunc(slices.Clone(items), func(it *item) bool { return !sel.matches(it.obj) })
-	if opts.Limit > 0 && int64(len(items)) > opts.Limit {
-		if opts.Continue == "" && t.snapshots[rv] == nil {
-			if t.snapshots == nil {
-				t.snapshots = map[uint64][]*item{}
-			}
-			if len(t.pages) == maxSnapshots {
-				delete(t.snapshots, t.pages[0])
-				t.pages = t.pages[1:]
-			}
-			t.snapshots[rv] = t.sorted("")
-			t.pages = append(t.pages, rv)
+	at, exact := t.at(rv)
+	if !exact && rv < until {
+		return nil, 0, nil, apierrors.NewResourceExpired(tooOld)
+	}
+	for _, it := range sorted(at, sel.namespace) {
+		if it.key.compare(first) >= 0 && sel.matches(it.obj) {
+			items = append(items, it)
 		}
+	}
+	if opts.Limit > 0 && int64(len(items)) > opts.Limit {
 		n := len(items) - int(opts.Limit)
 		return items[:opts.Limit], rv, &n, nil
 	}

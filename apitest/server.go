@@ -49,6 +49,10 @@ type Options struct {
 	// Authorizer decides which requests are allowed. Nil means NodeRules for
 	// node identities, and that all other requests are allowed.
 	Authorizer Authorizer
+	// ManagedFields makes metadata.managedFields exact for every write of a client.
+	// Otherwise they are exact from the first server-side apply to an object on, and
+	// before it name only the managers. Exact ones make a write several times slower.
+	ManagedFields bool
 	// History is the minimal number of past changes of each kind from which a
 	// watch can start. Older resourceVersions are answered with 410. 0 means
 	// 4096.
@@ -102,6 +106,9 @@ func New(opts Options) *Server {
 	}
 	for _, ns := range append([]string{metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic, corev1.NamespaceNodeLease}, opts.Namespaces...) {
 		s.Put(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}})
+	}
+	for _, class := range systemClasses() {
+		s.Put(class)
 	}
 	s.Compact() // no client can have read an earlier state
 	return s

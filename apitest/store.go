@@ -117,8 +117,6 @@ type table struct {
 	log       []event // oldest first, at most Options.History
 	forgotten uint64  // events up to this resourceVersion are no longer in log
 	watchers  map[*watcher]struct{}
-	snapshots map[uint64][]*item // for the pages of a list, by resourceVersion
-	pages     []uint64           // keys of snapshots, oldest first
 }
 
 // sorted returns the items of one namespace, or all, in the order of keys.
@@ -126,9 +124,6 @@ func (t *table) sorted(namespace string) []*item { return sorted(t.items, namesp
 
 // sortedAt returns the items of sorted as they were at rv. store.mu must be held.
 func (t *table) sortedAt(rv uint64, namespace string) []*item {
-	if n := len(t.log); n == 0 || t.log[n-1].rv <= rv {
-		return t.sorted(namespace)
-	}
 	items, _ := t.at(rv)
 	return sorted(items, namespace)
 }
@@ -220,7 +215,7 @@ func (st *store) put(t *table, obj runtime.Object, prev *item) *item {
 // write calls put for the write of a client. st.mu must be held.
 func (st *store) write(w *write, t *table, obj runtime.Object, prev *item) *item {
 	it := st.putBy(w.by, t, obj, prev)
-	if w.applied {
+	if w.applied || w.exact {
 		it.tracked, it.earlier = true, nil
 	}
 	return it
@@ -275,8 +270,12 @@ func (st *store) publish(t *table, ev event) {
 }
 
 // at returns the objects as they were at rv, or at the oldest resourceVersion after it
-// that is not forgotten. exact reports whether it is rv. store.mu must be held.
+// that is not forgotten. exact reports whether it is rv. The caller must not change
+// items, and must hold store.mu as long as it uses them.
 func (t *table) at(rv uint64) (items map[key]*item, exact bool) {
+	if n := len(t.log); n == 0 || t.log[n-1].rv <= rv {
+		return t.items, rv >= t.forgotten
+	}
 	items = maps.Clone(t.items)
 	for _, ev := range slices.Backward(t.log) {
 		if ev.rv <= rv {
@@ -320,5 +319,4 @@ func (st *store) before(n int) uint64 {
 // forget drops all history: older resourceVersions are expired.
 func (t *table) forget(rv uint64) {
 	t.forgotten, t.log = rv, nil
-	t.snapshots, t.pages = nil, nil
 }

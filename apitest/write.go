@@ -37,6 +37,7 @@ type write struct {
 	by   *metav1.ManagedFieldsEntry // the writer, once manage has been called
 	// applied is set for a server-side apply, which brings its managedFields.
 	applied bool
+	exact   bool        // the managedFields are exact
 	now     metav1.Time // truncated to seconds, as the API stores times
 }
 
@@ -154,6 +155,9 @@ func (c *call) insert(w *write, obj runtime.Object) (*item, error) {
 	}
 	if c.r.DryRun {
 		return newItem(obj, 0), nil
+	}
+	if err := checkSize(obj); err != nil {
+		return nil, err
 	}
 	return c.s.store.write(w, t, obj, nil), nil
 }
@@ -318,6 +322,9 @@ func (c *call) replace(w *write, obj runtime.Object, old *item) (*item, error) {
 		// The last finalizer is gone, and nothing else keeps the object.
 		c.s.store.remove(t, old)
 		return newItem(obj, old.rv), nil
+	}
+	if err := checkSize(obj); err != nil {
+		return nil, err
 	}
 	return c.s.store.write(w, t, obj, old), nil
 }
