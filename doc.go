@@ -39,6 +39,7 @@
 //			Client: client.CoordinationV1(), NodeName: name,
 //			Owner: node.OwnerReference, // no lease without its Node
 //			Gate:  node.Live,           // a stuck process must not look alive
+//			// In a Deployment set Process to its name, and OnShutdown to lease.ShutdownExpire: else the next Pod waits.
 //			Hooks: lease.Hooks{
 //				PhaseChanged: func(p lease.PhaseChanged) { node.Trigger(p.NodeName) }, // the gates may be open
 //				Recovered:    func(r lease.Recovered) { node.Resync(r.NodeName) },     // after an outage
