@@ -41,6 +41,13 @@ func (j *journal) call(ctx context.Context, name string) {
 	}
 }
 
+// seen returns the calls so far, the most at once, and those whose contexts ended.
+func (j *journal) seen() (began []string, most, canceled int) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return slices.Clone(j.began), j.most, j.canceled
+}
+
 func TestCallsAreBoundedAndInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var j journal
@@ -58,8 +65,8 @@ func TestCallsAreBoundedAndInOrder(t *testing.T) {
 		}
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		if !slices.Equal(j.began, names) || j.most != 3 {
-			t.Errorf("calls %v, %d at once, want %v, 3 at once", j.began, j.most, names)
+		if began, most, _ := j.seen(); !slices.Equal(began, names) || most != 3 {
+			t.Errorf("calls %v, %d at once, want %v, 3 at once", began, most, names)
 		}
 	})
 }
@@ -73,15 +80,15 @@ func TestANameHasOneCallAtATime(t *testing.T) {
 			q.Add("a")
 			synctest.Wait()
 		}
-		if j.most != 1 || len(j.began) != 1 {
-			t.Errorf("%d calls at once, %d in all", j.most, len(j.began))
+		if began, most, _ := j.seen(); most != 1 || len(began) != 1 {
+			t.Errorf("%d calls at once, %d in all", most, len(began))
 		}
 		time.Sleep(3 * time.Second)
 		synctest.Wait()
-		if len(j.began) != 2 || len(q.names) != 0 {
-			t.Errorf("%d calls, %d names left, want 2 and none", len(j.began), len(q.names))
-		}
 		q.Close()
+		if began, _, _ := j.seen(); len(began) != 2 || len(q.names) != 0 {
+			t.Errorf("%d calls, %d names left, want 2 and none", len(began), len(q.names))
+		}
 	})
 }
 
@@ -96,19 +103,20 @@ func TestCancelAndClose(t *testing.T) {
 		q.Cancel("b") // it waits, and is called later
 		q.Cancel("a")
 		synctest.Wait()
-		if j.canceled != 1 || !slices.Equal(j.began, []string{"a", "b"}) {
-			t.Errorf("canceled %d, began %v", j.canceled, j.began)
+		if began, _, canceled := j.seen(); canceled != 1 || !slices.Equal(began, []string{"a", "b"}) {
+			t.Errorf("canceled %d, began %v", canceled, began)
 		}
 		q.Add("c")
 		begin := time.Now()
 		q.Close()
-		if took := time.Since(begin); took != time.Second || len(j.began) != 2 {
-			t.Errorf("Close took %v, began %v: it waits for the call under way and begins no other", took, j.began)
+		took := time.Since(begin)
+		if began, _, _ := j.seen(); took != time.Second || len(began) != 2 {
+			t.Errorf("Close took %v, began %v: it waits for the call under way and begins no other", took, began)
 		}
 		q.Add("d")
 		synctest.Wait()
-		if len(j.began) != 2 {
-			t.Errorf("began %v after Close", j.began)
+		if began, _, _ := j.seen(); len(began) != 2 {
+			t.Errorf("began %v after Close", began)
 		}
 	})
 }
