@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 
 // systems returns the columns of the table, this library first.
 func systems() []*system {
-	return []*system{onLease(), controlled(), controlledElectors(), electors(false), electors(true), builtIn(false), builtIn(true)}
+	return []*system{onLease(), controlled(), controlledElectors(), builtInWithOurs(), electors(false), electors(true), builtIn(false), builtIn(true)}
 }
 
 // tolerance is how much worse a median may be and still count as equal: about
@@ -82,7 +82,7 @@ func measure(t *testing.T, sc scenario, all []*system) [][]sample {
 	}
 	n = max(n, sc.least)
 	for j, s := range all {
-		if sc.preference && !s.prefers {
+		if sc.preference && !s.prefers || s.only != "" && s.only != sc.name {
 			continue
 		}
 		for seed := range n {
@@ -102,6 +102,9 @@ func measure(t *testing.T, sc scenario, all []*system) [][]sample {
 // library.
 func compare(t *testing.T, row string, all []*system, results []sample) {
 	for i, mine := range all {
+		if row == termsRow && mine.ours && len(results[i]) > 0 && slices.Max(results[i]) > 1 {
+			t.Errorf("%s: %s of %s, want one", row, figure(slices.Max(results[i])), mine.name)
+		}
 		for j, other := range all {
 			switch {
 			case !mine.ours || other.ours || len(results[i]) == 0 || len(results[j]) == 0:
@@ -197,6 +200,8 @@ comment describes the simulation. The systems:
 - **Controller**: this library's Controller with its candidates.
 - **Controller, client-go**: this library's Controller with candidates such as
   kube-scheduler: client-go's elector in coordinated mode, which releases.
+- **API server, our candidates**: the controller of kube-apiserver with this library's
+  candidates.
 - **client-go**: client-go's elector, without and with ReleaseOnCancel.
 - **API server**: the controller of kube-apiserver v1.37.1 behind the gate
   CoordinatedLeaderElection, with candidates such as kube-scheduler, which

@@ -33,6 +33,15 @@ func controlledElectors() *system {
 	return s
 }
 
+// builtInWithOurs is the API server's controller with this library's candidates. Its
+// random choice among equal candidates must cost them no term.
+func builtInWithOurs() *system {
+	s := controlled()
+	s.only = "ties"
+	s.name, s.coordinator = "API server, our candidates", coordinate
+	return s
+}
+
 // stand stands for election until ctx is done.
 func (p *process) stand(ctx context.Context, registry election.Registry) {
 	candidate, err := election.New(election.Config{

@@ -37,6 +37,10 @@ var never = math.Inf(1)
 // patience bounds the wait for events that should happen within seconds.
 const patience = 10 * time.Minute
 
+// termsRow is the number of terms of candidates of which none is better than the others.
+// Candidates of this library have one.
+const termsRow = "terms"
+
 var scenarios = []scenario{
 	{name: "crash", rows: []string{"crash fail-over"}, run: crash},
 	{name: "exit", rows: []string{"graceful exit: leaderless"}, run: gracefulExit},
@@ -47,7 +51,7 @@ var scenarios = []scenario{
 	{name: "upgrade", rows: []string{"rolling upgrade of 3 replicas: leaderless", "requests per second in the 20 min after it"}, runs: 10, run: upgrade},
 	{name: "steady", rows: []string{"requests per second, 5 candidates"}, runs: 5, run: steady},
 	{name: "crowd", rows: []string{"requests and watch events per second, 200 candidates"}, runs: 1, run: crowd},
-	{name: "ties", rows: []string{"5 equal candidates of one second: leaderless, % of 25 min", "terms", "requests per second"}, runs: 10, run: ties},
+	{name: "ties", rows: []string{"5 equal candidates of one second: leaderless, % of 25 min", termsRow, "requests per second"}, runs: 10, run: ties},
 	{name: "slow clocks", rows: []string{"candidates' clocks 6 s behind: leaderless, % of a minute", "requests per second"}, runs: 3, run: slowClocks},
 	{name: "fast clock", rows: []string{"leader's clock 10 min ahead: crash fail-over"}, runs: 10, run: fastClock},
 	{name: "partition", rows: []string{"leader cut off: until another leads", "two leaders until then"}, run: partitioned},

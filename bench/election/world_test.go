@@ -50,6 +50,8 @@ type system struct {
 	coordinator func(ctx context.Context, p *process)
 	// prefers reports whether a better candidate takes over.
 	prefers bool
+	// only is the name of the one scenario that the system runs; "" means all.
+	only string
 }
 
 // world is an API server and the processes of one system.
