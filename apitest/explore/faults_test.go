@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -127,6 +128,7 @@ func TestNothingOfADeadProcessHasAnEffect(t *testing.T) {
 // The next process has the files as they were at the crash.
 func TestDirectoryIsThatOfTheCrash(t *testing.T) {
 	report := explore.Find(t, only("crash after"), func(w *explore.World) explore.Scenario {
+		var mu sync.Mutex
 		var got []string
 		return explore.Scenario{
 			Programs: []explore.Program{{Name: "p", Run: func(ctx context.Context, p *explore.Process) error {
@@ -136,7 +138,9 @@ func TestDirectoryIsThatOfTheCrash(t *testing.T) {
 				}
 				file := filepath.Join(dir, "file")
 				b, _ := os.ReadFile(file)
+				mu.Lock()
 				got = append(got, string(b))
+				mu.Unlock()
 				_ = os.WriteFile(file, []byte("before"), 0o600)
 				_ = create(ctx, p, "a")
 				_ = os.WriteFile(file, []byte("after"), 0o600)
@@ -145,6 +149,8 @@ func TestDirectoryIsThatOfTheCrash(t *testing.T) {
 			}}},
 			Steps: []explore.Step{{Name: "a", Until: has(w, "a")}},
 			Finally: func() error {
+				mu.Lock()
+				defer mu.Unlock()
 				if len(got) == 2 && !slices.Equal(got, []string{"", "before"}) {
 					return fmt.Errorf("%q", got)
 				}
@@ -213,12 +219,12 @@ func TestKindsOfFindings(t *testing.T) {
 // A bug that needs two faults is found as a pair, and one that needs one of them is
 // reported as that one.
 func TestPairs(t *testing.T) {
-	scenario := func(needed int) func(w *explore.World) explore.Scenario {
+	scenario := func(needed int64) func(w *explore.World) explore.Scenario {
 		return func(w *explore.World) explore.Scenario {
-			starts := 0
+			var starts atomic.Int64
 			return explore.Scenario{
 				Programs: []explore.Program{{Name: "p", Run: func(ctx context.Context, p *explore.Process) error {
-					starts = p.Start
+					starts.Store(int64(p.Start))
 					for _, name := range []string{"a", "b", "c"} {
 						_ = create(ctx, p, name)
 					}
@@ -227,8 +233,8 @@ func TestPairs(t *testing.T) {
 				}}},
 				Steps: []explore.Step{{Name: "c", Until: has(w, "c")}},
 				Always: []explore.Invariant{{Name: "few starts", Holds: func() error {
-					if starts >= needed {
-						return fmt.Errorf("%d starts", starts)
+					if n := starts.Load(); n >= needed {
+						return fmt.Errorf("%d starts", n)
 					}
 					return nil
 				}}},
