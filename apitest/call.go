@@ -75,6 +75,9 @@ const maxBody = 3 << 20
 // maxStored is the size of a request, in bytes, that etcd accepts.
 const maxStored = 3 << 19
 
+// maxMessage is the size of a request that the API server sends to etcd at all.
+const maxMessage = 2 << 20
+
 // checkSize returns an error if an object can't be stored because of its size.
 func checkSize(obj runtime.Object) error {
 	o, ok := obj.(interface{ Size() int })
@@ -82,7 +85,9 @@ func checkSize(obj runtime.Object) error {
 		return nil // an object without a Go type: at most as large as a request
 	}
 	const aroundIt = 200 // the key, and the rest of the request
-	if o.Size()+aroundIt > maxStored {
+	if size := o.Size() + aroundIt; size > maxMessage {
+		return fmt.Errorf("rpc error: code = ResourceExhausted desc = trying to send message larger than max (%d vs. %d)", size, maxMessage)
+	} else if size > maxStored {
 		return errors.New("etcdserver: request is too large")
 	}
 	return nil

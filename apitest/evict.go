@@ -120,6 +120,8 @@ func decrement(b *policyv1.PodDisruptionBudget, pod string) error {
 		return forbidden("DisruptedPods map too big - too many evictions not confirmed by PDB controller")
 	case s.DisruptionsAllowed == 0 && condition != nil && condition.Reason == policyv1.SyncFailedReason:
 		return violates(0, "The disruption budget %s does not allow evicting pods currently because it failed sync: %v", b.Name, condition.Message)
+	case s.DisruptionsAllowed == 0 && s.CurrentHealthy > s.DesiredHealthy:
+		return violates(0, "The disruption budget %s does not allow evicting pods currently", b.Name)
 	case s.DisruptionsAllowed == 0:
 		return violates(0, "The disruption budget %s needs %d healthy pods and has %d currently", b.Name, s.DesiredHealthy, s.CurrentHealthy)
 	}

@@ -105,6 +105,7 @@ func (k *kind) follow(stored runtime.Object) {
 	}
 	if k.name == "PriorityClass" {
 		k.defaults, k.admit, k.validate = defaultClass, admitClass, validateClass
+		k.spec = func(runtime.Object) any { return nil } // its generation is always 1
 	}
 	if k.name == "EndpointSlice" { // its generation counts changes of labels too
 		k.spec = func(obj runtime.Object) any {

@@ -95,7 +95,7 @@ func defaultClass(obj runtime.Object) {
 func admitClass(c *call, obj, _ runtime.Object) error {
 	class := obj.(*schedulingv1.PriorityClass)
 	if d := c.s.defaultPriorityClass(); class.GlobalDefault && d != nil && d.Name != class.Name {
-		return c.forbidden(class.Name, "PriorityClass with name %v is already marked as default. Only one default can exist", d.Name)
+		return c.forbidden(class.Name, "PriorityClass %v is already marked as default. Only one default can exist", d.Name)
 	}
 	return nil
 }

@@ -208,6 +208,9 @@ func (c *call) page(sel *selector, opts *metav1.ListOptions) (items []*item, rv 
 		if asked > 0 {
 			return nil, 0, nil, apierrors.NewBadRequest("specifying resource version is not allowed when using continue")
 		}
+		if opts.ResourceVersion == "0" {
+			opts.Limit = 0
+		}
 		if token.RV != inconsistent {
 			rv = uint64(token.RV)
 		}

@@ -304,7 +304,7 @@ func (c *call) replace(w *write, obj runtime.Object, old *item) (*item, error) {
 	if k.onUpdate != nil {
 		k.onUpdate(w, obj, old.obj)
 	}
-	if k.spec != nil && !k.sameSpec(obj, old.obj) {
+	if k.spec != nil && w.r.Subresource != "status" && !k.sameSpec(obj, old.obj) {
 		m.SetGeneration(om.GetGeneration() + 1)
 	}
 	changed := w.manage(obj, old)

@@ -32,6 +32,9 @@ var wording = map[string][]string{
 
 var older = []string{"apply-bad", "claims", "create-metadata", "node-fields", "patch-bad", "put-server-fields", "slice-limits"}
 
+// pending are the cases whose recordings apitest does not match yet.
+var pending = []string{"claim-devices", "generations", "ownership", "pod-checks"}
+
 // withoutWording returns a transcript without the messages and details of errors, and
 // without warnings of unknown fields.
 func withoutWording(transcript string) string {
@@ -167,6 +170,12 @@ func Run(t *testing.T, target Target) {
 			}
 			if err != nil {
 				t.Fatal(err)
+			}
+			if !target.Real && slices.Contains(pending, s.name) {
+				if want == transcript {
+					t.Error("the recording is matched: remove the case from pending")
+				}
+				t.Skip("apitest does not match this recording yet")
 			}
 			if !target.Real && slices.Contains(wording[version], s.name) {
 				if want == transcript {
