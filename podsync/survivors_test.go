@@ -127,3 +127,47 @@ func TestNothingIsPlannedWhileTheGateIsClosed(t *testing.T) {
 		t.Error("a call or a request is under way")
 	}
 }
+
+// forgottenPod has stopped at a provider that keeps nothing of it, before the API has its exit
+// code, and then the gate closed.
+func forgottenPod() *scene {
+	s := running(func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyAlways }).now(deletedWithin(30))
+	s.r.releases = false
+	s.calls(OpStop, 30*time.Second, exited(3, true))
+	s.reset(s.r, tick)
+	return s.checked()
+}
+
+func TestTheReportOfAForgottenInstanceIsKept(t *testing.T) {
+	s := forgottenPod()
+	s.classify(s.r, tick)
+	if report := s.report(); report == nil || report.ContainerStatuses[0].State.Terminated == nil || report.ContainerStatuses[0].State.Terminated.ExitCode != 3 {
+		t.Errorf("the exit code is lost: %+v", report)
+	}
+}
+
+func TestAKeptReportGivesWayToAnInstance(t *testing.T) {
+	s := forgottenPod().says(runs())
+	s.classify(s.r, tick)
+	if report := s.report(); report == nil || report.ContainerStatuses[0].State.Running == nil || s.stopped() {
+		t.Errorf("it runs, and the report is %+v", report)
+	}
+}
+
+// The first conflicts may be those of a client that ends the pod.
+func TestAChangeOfThePhaseIsPinnedAtFirst(t *testing.T) {
+	s := running().says(unready())
+	for n := range pinnedTries {
+		if !s.pinned() {
+			t.Errorf("not pinned after %d conflicts", n)
+		}
+		s.writeStarted(tick, OpPatch)
+		s.conflicted(s.r, tick)
+	}
+	if s.pinned() {
+		t.Errorf("pinned after %d conflicts", pinnedTries)
+	}
+	if s.now(phase(corev1.PodFailed)); !s.pinned() {
+		t.Error("the phase has changed, and the next change of it is not pinned")
+	}
+}
