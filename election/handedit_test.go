@@ -93,9 +93,9 @@ func TestAShortenedDurationIsNotForgotten(t *testing.T) {
 	seen := sighting{me: "me", def: 15 * s}
 	seen.see(0, leaseOf("x", 1, minute), inOrder)
 	seen.see(1*s, leaseOf("x", 1, shorter), inOrder)
-	seen.see(2*s, leaseOf("x", 3, shorter), inOrder)
+	seen.see(2*s, leaseOf("x", 1, shorter, released), inOrder)
 	if got := seen.freeAt(); got != 62*s {
-		t.Errorf("free at %v after a renewal", got)
+		t.Errorf("free at %v after it was shortened twice", got)
 	}
 	seen.see(10*s, nil, afterGap)
 	if got := seen.freeAt(); got != 70*s {

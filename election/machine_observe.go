@@ -256,8 +256,9 @@ type sighting struct {
 	// held is until when the present holder, another process, may lead. base is
 	// until when an earlier holder may lead that has not given the lease away.
 	held, base time.Duration
-	// longest is the longest duration that the Lease had in the present term. Only
-	// another client shortens it, and the holder may not have observed that.
+	// longest is the longest duration that the Lease had since the last renewal, which
+	// states that of the holder. Between two renewals only another client shortens it,
+	// and the holder may not have observed that.
 	longest time.Duration
 	// exclusive says that a predecessor, which no longer runs, may have used the same
 	// identity.
@@ -353,8 +354,11 @@ func (s *sighting) see(now time.Duration, l *coordinationv1.Lease, from source) 
 	} else {
 		s.protectHolder(now, before, l, from)
 	}
-	if !spec.PulseOf(before).SameTerm(spec.PulseOf(l)) {
+	switch was, is := spec.PulseOf(before), spec.PulseOf(l); {
+	case !was.SameTerm(is):
 		s.longest = 0
+	case was.Renewed != is.Renewed:
+		s.longest = spec.DurationOf(before, 0) // it may have been shortened after the renewal
 	}
 	s.longest = max(s.longest, spec.DurationOf(l, 0))
 	if holder := spec.HolderOf(l); holder != "" && holder != s.me {
