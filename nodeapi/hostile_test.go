@@ -27,6 +27,8 @@ import (
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/client-go/tools/remotecommand"
 	"k8s.io/klog/v2"
+
+	"github.com/kubewright/kubewright/nodeapi/internal/wire"
 )
 
 // rawSPDY upgrades a connection by hand, for clients that break rules.
@@ -285,6 +287,92 @@ func TestTheForwardsOfAConnectionAreLimited(t *testing.T) {
 	})
 	if n := r.streams.count(); n != 0 {
 		t.Errorf("%d streams are open", n)
+	}
+}
+
+// TestASecondDataStreamDoesNotChangeThePort: it was refused after it had.
+func TestASecondDataStreamDoesNotChangeThePort(t *testing.T) {
+	ports := make(chan uint16, 1)
+	r := start(t, &testBackend{forward: func(_ context.Context, _ Pod, port uint16, _ io.ReadWriteCloser) error {
+		ports <- port
+		return nil
+	}}, nil)
+	c := r.rawSPDY(forwardPath, "portforward.k8s.io")
+	for _, headers := range [][]string{
+		{"streamType", "data", "port", "80", "requestID", "0"},
+		{"streamType", "data", "port", "81", "requestID", "0"},
+		{"streamType", "error", "port", "80", "requestID", "0"},
+		{"streamType", "data", "port", "82", "requestID", "0"},
+	} {
+		if _, err := c.open(headers...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if port := await(t, "the forward", ports); port != 80 {
+		t.Errorf("port %d is forwarded", port)
+	}
+}
+
+// TestAForwardThatItsClientResetsEndsAlone: one that was blocked by its pod did not end,
+// and others were told that they had failed, by which kubectl ends all.
+func TestAForwardThatItsClientResetsEndsAlone(t *testing.T) {
+	blocked := func(ctx context.Context, stream io.ReadWriteCloser) error {
+		conn, far := net.Pipe() // far is not read
+		defer func() { _ = far.Close() }()
+		return Copy(ctx, stream, conn)
+	}
+	talking := func(_ context.Context, stream io.ReadWriteCloser) error {
+		_, err := io.Copy(stream, &pattern{})
+		return err
+	}
+	reading := func(_ context.Context, stream io.ReadWriteCloser) error {
+		_, err := io.Copy(io.Discard, stream)
+		return err
+	}
+	for name, backend := range map[string]func(context.Context, io.ReadWriteCloser) error{"blocked": blocked, "talking": talking, "reading": reading} {
+		ended := make(chan error, 1)
+		r := start(t, &testBackend{forward: func(ctx context.Context, _ Pod, port uint16, stream io.ReadWriteCloser) error {
+			if port == 443 {
+				return echo(ctx, Pod{}, port, stream)
+			}
+			fmt.Fprint(stream, "begun")
+			err := backend(ctx, stream)
+			ended <- err
+			return err
+		}}, nil)
+		c := r.rawSPDY(forwardPath, "portforward.k8s.io")
+		pair := func(port string) (failure, data uint32) {
+			failure, _ = c.open("streamType", "error", "port", port, "requestID", port)
+			data, _ = c.open("streamType", "data", "port", port, "requestID", port)
+			return failure, data
+		}
+		// until reads frames until a stream has bytes or its end.
+		until := func(id uint32) (data []byte, end bool) {
+			for {
+				frame, err := c.framer.ReadFrame()
+				if err != nil {
+					t.Fatalf("%s: %v", name, err)
+				}
+				if f, ok := frame.(*spdy.DataFrame); ok && uint32(f.StreamId) == id {
+					return f.Data, f.Flags&spdy.DataFlagFin != 0
+				}
+			}
+		}
+		failure, data := pair("80")
+		until(data)
+		_ = c.framer.WriteFrame(&spdy.DataFrame{StreamId: spdy.StreamId(data), Data: []byte("upload")})
+		_ = c.framer.WriteFrame(&spdy.RstStreamFrame{StreamId: spdy.StreamId(data), Status: spdy.Cancel})
+		if got, end := until(failure); len(got) > 0 || !end {
+			t.Errorf("%s: the client is told %q", name, got)
+		}
+		if err := await(t, "the forward", ended); name == "blocked" && err != nil || name != "blocked" && !errors.Is(err, wire.ErrReset) {
+			t.Errorf("%s: %v", name, err)
+		}
+		_, data = pair("443")
+		if got, end := until(data); string(got) != "  443:" || end {
+			t.Errorf("%s: the next forward sends %q", name, got)
+		}
+		_ = c.Close()
 	}
 }
 

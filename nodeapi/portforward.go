@@ -146,17 +146,15 @@ func (f *forwards) open(st *wire.Stream) error {
 		p.late = time.AfterFunc(f.cfg.StreamCreationTimeout, func() { f.drop(p) })
 		f.pairs[id] = p
 	}
-	at := &p.data
-	if kind == corev1.StreamTypeError {
-		at = &p.failure
+	switch {
+	case kind == corev1.StreamTypeData && p.data == nil:
+		p.data, p.port = st, uint16(port)
+	case kind == corev1.StreamTypeError && p.failure == nil:
+		p.failure = st
 		st.Discard()
-	} else {
-		p.port = uint16(port)
-	}
-	if *at != nil {
+	default: // a second one
 		return wire.ErrRefused
 	}
-	*at = st
 	if err := st.Accept(); err != nil {
 		return err
 	}
@@ -205,7 +203,7 @@ func (f *forwards) drop(p *forwardPair) {
 func (f *forwards) forward(p *forwardPair) {
 	err := f.call(p)
 	switch {
-	case f.ctx.Err() != nil:
+	case f.ctx.Err() != nil, p.data.Aborted(): // kubectl ends all its forwards when it is told about a failure
 		p.data.Reset()
 	case err != nil:
 		_, sentence := answerTo(err)
@@ -224,11 +222,12 @@ func (f *forwards) forward(p *forwardPair) {
 }
 
 func (f *forwards) call(p *forwardPair) error {
-	ctx, _, end, err := f.streams.begin(f.ctx, f.of)
+	ctx, st, end, err := f.streams.begin(f.ctx, f.of)
 	if err != nil {
 		return err
 	}
 	defer end()
+	p.data.OnAbort(func() { st.cancel(wire.ErrReset) })
 	return guard(func() error { return f.backend.forward.PortForward(ctx, f.pod, p.port, p.data) })
 }
 
@@ -241,7 +240,8 @@ func (f *forwards) panicked() error {
 // Copy copies bytes between a forwarded stream and a connection in both
 // directions, for implementations of PortForwarder. When one side ends its
 // direction, Copy ends it on the other side. Copy returns when both directions have
-// ended or ctx is done. It closes conn.
+// ended, one of them has failed, or ctx is done. It closes conn. A client that resets
+// its stream ends both directions, and that is no error.
 func Copy(ctx context.Context, stream io.ReadWriteCloser, conn net.Conn) error {
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
@@ -257,17 +257,23 @@ func Copy(ctx context.Context, stream io.ReadWriteCloser, conn net.Conn) error {
 		received <- err
 	}()
 	_, err := io.Copy(stream, conn)
-	_ = stream.Close()
-	if ctx.Err() != nil {
-		// The stream ends with its connection, which the Server closes.
-		return context.Cause(ctx)
+	if err != nil {
+		_ = conn.Close() // and the other direction with it
 	}
+	_ = stream.Close()
 	select {
 	case e := <-received:
-		return errors.Join(err, e)
+		err = errors.Join(err, e)
 	case <-ctx.Done():
-		return context.Cause(ctx)
 	}
+	if ctx.Err() != nil {
+		// The stream ends with its connection, which the Server closes.
+		err = context.Cause(ctx)
+	}
+	if errors.Is(err, wire.ErrReset) {
+		return nil
+	}
+	return err
 }
 
 var _ http.Handler = (*Server)(nil)

@@ -30,6 +30,10 @@ const (
 // ErrRefused is returned by a caller that refuses one stream. The connection goes on.
 var ErrRefused = errors.New("the stream is refused")
 
+// ErrReset is returned by the reads and writes of a stream that the client has reset:
+// what was read is not the whole.
+var ErrReset = errors.New("the client has reset the stream")
+
 // errGone is the error of a write after the connection has ended.
 var errGone = errors.New("the client has closed the connection")
 
@@ -84,8 +88,7 @@ func (c *Conn) serve(read func() error) {
 	c.mu.Lock()
 	c.over, c.err = true, err
 	for _, s := range c.streams {
-		s.ended = true
-		s.arrived.Broadcast()
+		s.finish(io.EOF)
 	}
 	c.mu.Unlock()
 	_ = c.raw.Close()
@@ -151,8 +154,8 @@ func (c *Conn) receive(to *Stream, r io.Reader, n int) error {
 			_, err := io.CopyN(io.Discard, r, int64(n))
 			return err
 		}
-		_, err := io.ReadFull(r, piece)
-		c.deliver(to, piece)
+		got, err := io.ReadFull(r, piece)
+		c.deliver(to, piece[:got])
 		if err != nil {
 			return err
 		}
@@ -190,16 +193,16 @@ func (c *Conn) reserve(to *Stream, n int) (piece []byte) {
 	}
 }
 
-// deliver appends a piece, for which reserve was called, to a stream.
+// deliver appends a piece to a stream. Its buffer is from reserve. It has fewer bytes
+// if the client is gone.
 func (c *Conn) deliver(to *Stream, piece []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.reserved = 0
-	if to.unwanted() {
-		c.held -= len(piece)
-		c.space.Signal()
+	c.held, c.reserved = c.held-c.reserved, 0
+	if len(piece) == 0 || to.unwanted() {
 		return
 	}
+	c.held += len(piece)
 	if len(piece) <= smallPiece {
 		last := len(to.pieces) - 1
 		if last < 0 || cap(to.pieces[last])-len(to.pieces[last]) < len(piece) {
@@ -219,8 +222,7 @@ func (c *Conn) finish(s *Stream) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s.ended = true
-	s.arrived.Broadcast()
+	s.finish(io.EOF)
 }
 
 // A Stream is one of the streams of a connection.
@@ -238,18 +240,25 @@ type Stream struct {
 	// Invariant: no piece is empty, and from < len(pieces[0]).
 	pieces [][]byte
 	from   int
-	// arrived is signaled when pieces or ended changes.
+	// arrived is signaled when pieces or end changes.
 	arrived sync.Cond
-	ended   bool // the client sends no more
-	// discard is set if received bytes are dropped.
-	//
-	// Invariant: discard implies that there are no pieces.
-	discard bool
-	closed  bool // the end was sent, or the stream was reset
+	// end is what Read returns after the pieces; nil while more bytes are wanted.
+	end     error
+	closed  bool   // the end was sent, or the stream was reset
+	onAbort func() // nil if nobody asks
 }
 
-// unwanted reports whether received bytes are dropped.
-func (s *Stream) unwanted() bool { return s.discard || s.conn.ending }
+// unwanted reports whether received bytes are dropped, because nobody will read them
+// or they come after their end.
+func (s *Stream) unwanted() bool { return s.end != nil || s.conn.ending }
+
+// finish sets what Read returns after the pieces. conn.mu must be held.
+func (s *Stream) finish(end error) {
+	if s.end == nil {
+		s.end = end
+	}
+	s.arrived.Broadcast()
+}
 
 // unread returns the number of unread bytes. conn.mu must be held.
 func (s *Stream) unread() (n int) {
@@ -259,23 +268,23 @@ func (s *Stream) unread() (n int) {
 	return n - s.from
 }
 
-// drop drops the unread bytes. conn.mu must be held.
+// drop drops the unread bytes and those that still come. conn.mu must be held.
 func (s *Stream) drop() {
 	s.conn.held -= s.unread()
-	s.pieces, s.from, s.discard, s.ended = nil, 0, true, true
-	s.arrived.Broadcast()
+	s.pieces, s.from = nil, 0
+	s.finish(io.EOF)
 	s.conn.space.Broadcast()
 }
 
 // Read reads bytes that the client sent. It returns io.EOF at their end, and when
-// the client is gone.
+// the client is gone, and ErrReset if the client has reset the stream.
 func (s *Stream) Read(p []byte) (int, error) {
 	c := s.conn
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for len(s.pieces) == 0 {
-		if s.ended || c.over {
-			return 0, io.EOF
+		if s.end != nil {
+			return 0, s.end
 		}
 		s.arrived.Wait()
 	}
@@ -312,6 +321,8 @@ func (s *Stream) writable() error {
 	s.conn.mu.Lock()
 	defer s.conn.mu.Unlock()
 	switch {
+	case errors.Is(s.end, ErrReset):
+		return ErrReset
 	case s.closed:
 		return io.ErrClosedPipe
 	case s.conn.over:
@@ -349,6 +360,37 @@ func (s *Stream) Reset() {
 		_ = s.conn.send(func(w frameWriter) error { return w.reset(s.id) })
 	}
 	s.forget()
+}
+
+// abort records that the client has reset the stream.
+func (s *Stream) abort() {
+	s.conn.mu.Lock()
+	s.end, s.closed = ErrReset, true
+	s.drop()
+	delete(s.conn.streams, s.id)
+	f := s.onAbort
+	s.conn.mu.Unlock()
+	if f != nil {
+		f()
+	}
+}
+
+// OnAbort has f called when the client resets the stream, and at once if it has. f must
+// not block: the connection is not read meanwhile.
+func (s *Stream) OnAbort(f func()) {
+	s.conn.mu.Lock()
+	s.onAbort = f
+	s.conn.mu.Unlock()
+	if s.Aborted() {
+		f()
+	}
+}
+
+// Aborted reports whether the client has reset the stream.
+func (s *Stream) Aborted() bool {
+	s.conn.mu.Lock()
+	defer s.conn.mu.Unlock()
+	return errors.Is(s.end, ErrReset)
 }
 
 // Accept tells the client that the stream is open.

@@ -118,8 +118,7 @@ func (s *spdyReader) control(kind uint32, payload []byte) error {
 		return s.opened()
 	case rstStream:
 		if to := s.find(word()); to != nil {
-			to.close()
-			to.forget()
+			to.abort()
 		}
 	case ping:
 		if id := word(); id%2 == 1 { // one of the client

@@ -25,6 +25,10 @@ func WebSocket(ws *websocket.Conn, text bool, channels int) (*Conn, []*Stream) {
 	for i := range streams {
 		streams[i] = c.add(uint32(i))
 	}
+	// The default handler gives up a pong after a second, and with it all later writes.
+	ws.SetPingHandler(func(payload string) error {
+		return c.send(func(frameWriter) error { return ws.WriteControl(websocket.PongMessage, []byte(payload), time.Time{}) })
+	})
 	go c.serve(func() error { return c.messages(ws, text) })
 	return c, streams
 }

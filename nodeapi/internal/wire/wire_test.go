@@ -13,8 +13,10 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/gorilla/websocket"
@@ -32,9 +34,6 @@ func (c *Conn) check() error {
 	unread := c.reserved
 	for _, s := range c.streams {
 		unread += s.unread()
-		if s.discard && len(s.pieces) > 0 {
-			return fmt.Errorf("stream %d discards its bytes and has %d", s.id, s.unread())
-		}
 		for i, p := range s.pieces {
 			if len(p) == 0 || i == 0 && s.from >= len(p) {
 				return fmt.Errorf("stream %d has a piece of %d bytes, %d of which are read", s.id, len(p), s.from)
@@ -188,12 +187,19 @@ func TestAResetEndsBothDirections(t *testing.T) {
 	r := serve(t, nil)
 	c := r.client()
 	ours, theirs := r.open(c, http.Header{})
+	_, _ = theirs.Write([]byte("half of an upload"))
 	_ = theirs.Reset()
-	if _, err := ours.Read(make([]byte, 1)); err != io.EOF {
+	if _, err := c.Ping(); err != nil {
 		t.Error(err)
 	}
-	if _, err := ours.Write([]byte("x")); !errors.Is(err, io.ErrClosedPipe) {
+	if _, err := ours.Read(make([]byte, 1)); !errors.Is(err, ErrReset) || !ours.Aborted() {
 		t.Error(err)
+	}
+	if _, err := ours.Write([]byte("x")); !errors.Is(err, ErrReset) {
+		t.Error(err)
+	}
+	if n := len(r.streams); n != 0 {
+		t.Errorf("%d streams", n)
 	}
 	ours, theirs = r.open(c, http.Header{})
 	ours.Reset()
@@ -408,6 +414,83 @@ func TestDataOfAnyLengthIsReceivedInPieces(t *testing.T) {
 	if n, err := io.Copy(io.Discard, ours); n != 1<<24-1 || err != nil {
 		t.Errorf("%d bytes, %v", n, err)
 	}
+}
+
+// TestAFrameThatIsCutPassesOnlyWhatCame: the rest of its buffer has bytes of others.
+func TestAFrameThatIsCutPassesOnlyWhatCame(t *testing.T) {
+	for _, length := range []int{smallPiece, maxPiece - 1, maxPiece} {
+		for _, came := range []string{"", "abc"} {
+			r := serve(t, nil)
+			sent := append(synFrame(t, 1, http.Header{}), 0, 0, 0, 1, 0, byte(length>>16), byte(length>>8), byte(length))
+			_, _ = r.far.Write(append(sent, came...))
+			ours := receive(t, "a stream", r.opened)
+			_ = r.far.(*net.TCPConn).CloseWrite()
+			<-r.Done()
+			if err := r.check(); err != nil {
+				t.Error(err)
+			}
+			if got, err := io.ReadAll(ours); string(got) != came || err != nil {
+				t.Errorf("of %d bytes %q came, but %d were read: %v", length, came, len(got), err)
+			}
+		}
+	}
+}
+
+// TestNoBytesComeAfterTheEnd: a reader that has seen the end would not read them.
+func TestNoBytesComeAfterTheEnd(t *testing.T) {
+	r := serve(t, nil)
+	end := []byte{0, 0, 0, 1, flagFin, 0, 0, 1, 'a'}
+	_, _ = r.far.Write(slices.Concat(synFrame(t, 1, http.Header{}), end, bytes.Repeat(end, MaxUnread), frame(ping, 0, 0, 0, 0, 1)))
+	ours := receive(t, "a stream", r.opened)
+	pong := frame(ping, 0, 0, 0, 0, 1)
+	got := make([]byte, 8+4+len(zlibHeader)+len(noHeaders)+len(pong))
+	if _, err := io.ReadFull(r.far, got); err != nil || !bytes.HasSuffix(got, pong) {
+		t.Errorf("% x, %v", got, err)
+	}
+	if got, err := io.ReadAll(ours); string(got) != "a" || err != nil {
+		t.Errorf("%d bytes, %v", len(got), err)
+	}
+}
+
+// TestAPongThatMustWaitEndsNothing: a client that reads nothing for a second had its
+// connection broken for all later writes.
+func TestAPongThatMustWaitEndsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		near, far := net.Pipe()
+		defer func() { _ = far.Close() }()
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)
+		r.Header = http.Header{"Connection": {"Upgrade"}, "Upgrade": {"websocket"}, "Sec-Websocket-Version": {"13"}, "Sec-Websocket-Key": {"dGhlIHNhbXBsZSBub25jZQ=="}}
+		in := bufio.NewReader(far)
+		answered := make(chan error, 1)
+		go func() {
+			resp, err := http.ReadResponse(in, r)
+			if err == nil {
+				err = resp.Body.Close()
+			}
+			answered <- err
+		}()
+		ws, err := (&websocket.Upgrader{}).Upgrade(&hijacked{httptest.NewRecorder(), near}, r, nil)
+		if err := errors.Join(err, <-answered); err != nil {
+			t.Fatal(err)
+		}
+		c, streams := WebSocket(ws, false, 1)
+		_, _ = far.Write([]byte{0x89, 0x81, 0, 0, 0, 0, 'p'})
+		time.Sleep(time.Hour)
+		written := make(chan error, 1)
+		go func() {
+			_, err := streams[0].Write([]byte("x"))
+			written <- err
+		}()
+		got := make([]byte, 7)
+		if _, err := io.ReadFull(in, got); err != nil || string(got) != "\x8a\x01p\x82\x02\x00x" {
+			t.Errorf("%q, %v", got, err)
+		}
+		if err := <-written; err != nil {
+			t.Error(err)
+		}
+		_ = far.Close()
+		<-c.Done()
+	})
 }
 
 // channels connects a WebSocket.
