@@ -22,8 +22,6 @@ import (
 	"k8s.io/klog/v2"
 )
 
-var zeroTime time.Time
-
 // certificateAge is the time for which a certificate file is not read again.
 const certificateAge = 10 * time.Second
 

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -30,6 +31,22 @@ var (
 	spdyCommandProtocols      = []string{protocols.StreamProtocolV4Name, protocols.StreamProtocolV3Name, protocols.StreamProtocolV2Name}
 	webSocketCommandProtocols = []string{"v4.channel.k8s.io", "v4.base64.channel.k8s.io", "channel.k8s.io", "base64.channel.k8s.io"}
 )
+
+// commandOptions say which streams a client asks for.
+type commandOptions struct{ stdin, stdout, stderr, tty bool }
+
+// remoteOptions parses which streams the client asks for.
+func remoteOptions(query url.Values) (*commandOptions, error) {
+	on := func(name string) bool { v := query.Get(name); return v == "1" || v == "true" }
+	opts := &commandOptions{stdin: on(corev1.ExecStdinParam), stdout: on(corev1.ExecStdoutParam), stderr: on(corev1.ExecStderrParam), tty: on(corev1.ExecTTYParam)}
+	if opts.tty {
+		opts.stderr = false // a terminal has one output
+	}
+	if !opts.stdin && !opts.stdout && !opts.stderr {
+		return nil, badRequest("at least one of the query parameters input, output and error must be 1")
+	}
+	return opts, nil
+}
 
 // commandSession is the connection of an exec or attach request.
 type commandSession struct {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"runtime/debug"
 	"strconv"
 	"syscall"
 
@@ -114,4 +115,14 @@ func asExit(err error) error {
 		message = "exit status " + strconv.Itoa(exit)
 	}
 	return exec.CodeExitError{Err: errors.New(message), Code: exit}
+}
+
+// guard calls f and returns a panic as an error.
+func guard(f func() error) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = &PanicError{v, debug.Stack()}
+		}
+	}()
+	return f()
 }

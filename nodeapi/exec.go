@@ -13,8 +13,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	corev1 "k8s.io/api/core/v1"
 )
 
 // serveCommand serves exec and attach.
@@ -74,22 +72,6 @@ func (s *Server) target(c *Container) error {
 		return err
 	}
 	return hasContainer(pod, c.Name)
-}
-
-// commandOptions say which streams a client asks for.
-type commandOptions struct{ stdin, stdout, stderr, tty bool }
-
-// remoteOptions parses which streams the client asks for.
-func remoteOptions(query url.Values) (*commandOptions, error) {
-	on := func(name string) bool { v := query.Get(name); return v == "1" || v == "true" }
-	opts := &commandOptions{stdin: on(corev1.ExecStdinParam), stdout: on(corev1.ExecStdoutParam), stderr: on(corev1.ExecStderrParam), tty: on(corev1.ExecTTYParam)}
-	if opts.tty {
-		opts.stderr = false // a terminal has one output
-	}
-	if !opts.stdin && !opts.stdout && !opts.stderr {
-		return nil, badRequest("at least one of the query parameters input, output and error must be 1")
-	}
-	return opts, nil
 }
 
 // maxRunOutput bounds the output of /run, which is no stream.

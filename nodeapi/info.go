@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/pprof"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -77,7 +78,7 @@ func (s *Server) servePprof(w *response, r *http.Request, profile string) error 
 	if !s.cfg.Pprof {
 		return unset("pprof", "Pprof")
 	}
-	_ = http.NewResponseController(w.w).SetWriteDeadline(zeroTime) // a CPU profile takes as long as the client says
+	_ = http.NewResponseController(w.w).SetWriteDeadline(time.Time{}) // a CPU profile takes as long as the client says
 	switch profile {
 	case "":
 		pprof.Index(w, r)

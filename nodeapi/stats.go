@@ -5,7 +5,6 @@ package nodeapi
 
 import (
 	"context"
-	"encoding/json"
 	"net/http"
 	"net/url"
 	"slices"
@@ -68,16 +67,6 @@ func cpuAndMemory(in *statsv1alpha1.Summary) *statsv1alpha1.Summary {
 		})
 	}
 	return out
-}
-
-func writeJSON(w *response, value any) error {
-	body, err := json.Marshal(value)
-	if err != nil {
-		return err
-	}
-	w.Header().Set("Content-Type", "application/json")
-	_, err = w.Write(body)
-	return err
 }
 
 func (s *Server) serveResource(w *response, r *http.Request) error {

@@ -4,12 +4,9 @@
 package nodeapi
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"sync"
@@ -58,6 +55,9 @@ type openStream struct {
 	cancel context.CancelCauseFunc
 	conn   net.Conn // set when the connection was taken over
 }
+
+// stopping is the answer to a request that comes too late.
+const stopping = "the node is shutting down"
 
 // The causes with which the context of a stream ends.
 var (
@@ -230,33 +230,4 @@ func (c *streamConn) Close() error {
 	c.timer.Stop()
 	c.gone(errClientGone)
 	return c.Conn.Close()
-}
-
-// The buffers of a taken over connection: two TLS records of input, and the header of
-// a message.
-const (
-	readBuffer  = 32 << 10
-	writeBuffer = 1 << 10
-)
-
-// Hijack implements http.Hijacker.
-func (w *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	hijacker, ok := w.w.(http.Hijacker)
-	if !ok || w.hijack == nil {
-		return nil, nil, errors.New("nodeapi: the connection can't be taken over")
-	}
-	conn, buffered, err := hijacker.Hijack()
-	if err != nil {
-		return nil, nil, err
-	}
-	if w.code == 0 {
-		w.code = http.StatusSwitchingProtocols
-	}
-	wrapped := w.hijack(conn)
-	var from io.Reader = wrapped
-	if n := buffered.Reader.Buffered(); n > 0 { // bytes that came with the request
-		early, _ := buffered.Reader.Peek(n)
-		from = io.MultiReader(bytes.NewReader(bytes.Clone(early)), wrapped)
-	}
-	return wrapped, bufio.NewReadWriter(bufio.NewReaderSize(from, readBuffer), bufio.NewWriterSize(wrapped, writeBuffer)), nil
 }

@@ -443,6 +443,7 @@ func TestNoBytesComeAfterTheEnd(t *testing.T) {
 	_, _ = r.far.Write(slices.Concat(synFrame(t, 1, http.Header{}), end, bytes.Repeat(end, MaxUnread), frame(ping, 0, 0, 0, 0, 1)))
 	ours := receive(t, "a stream", r.opened)
 	pong := frame(ping, 0, 0, 0, 0, 1)
+	_ = r.far.SetReadDeadline(time.Now().Add(patience))
 	got := make([]byte, 8+4+len(zlibHeader)+len(noHeaders)+len(pong))
 	if _, err := io.ReadFull(r.far, got); err != nil || !bytes.HasSuffix(got, pong) {
 		t.Errorf("% x, %v", got, err)
