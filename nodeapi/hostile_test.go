@@ -361,6 +361,9 @@ func TestAForwardThatItsClientResetsEndsAlone(t *testing.T) {
 		failure, data := pair("80")
 		until(data)
 		_ = c.framer.WriteFrame(&spdy.DataFrame{StreamId: spdy.StreamId(data), Data: []byte("upload")})
+		if name == "blocked" {
+			awaitStacks(t, "the write to the pod", func(s []byte) bool { return bytes.Contains(s, []byte("net.(*pipe).write")) })
+		}
 		_ = c.framer.WriteFrame(&spdy.RstStreamFrame{StreamId: spdy.StreamId(data), Status: spdy.Cancel})
 		if got, end := until(failure); len(got) > 0 || !end {
 			t.Errorf("%s: the client is told %q", name, got)

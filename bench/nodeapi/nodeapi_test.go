@@ -37,6 +37,9 @@ func execute(command []string, in io.Reader, out io.Writer) error {
 	case "discard":
 		_, err := io.Copy(io.Discard, in)
 		return err
+	case "hold":
+		hold()
+		return nil
 	case "produce":
 		_, err := io.CopyN(out, zeros{}, streamSize)
 		return err
