@@ -164,7 +164,7 @@ func TestEachOutageOfTheWatchIsLogged(t *testing.T) {
 			}
 			r.sleep(2 * time.Hour)
 			expect("the watch is forbidden", 1, 0)
-			flaky := r.server.Inject(apitest.Fault{Match: apitest.Match{User: "b", Verb: "get"}, Times: 2 * kinds, Status: statuserr.Unavailable(0)})
+			flaky := r.server.Inject(apitest.Fault{Match: apitest.Match{User: "b", Verb: "get", Resource: "leases"}, Times: 2, Status: statuserr.Unavailable(0)})
 			r.sleep(time.Hour)
 			flaky()
 			text := log()
