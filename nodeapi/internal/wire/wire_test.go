@@ -198,6 +198,9 @@ func TestAResetEndsBothDirections(t *testing.T) {
 	if _, err := ours.Write([]byte("x")); !errors.Is(err, ErrReset) {
 		t.Error(err)
 	}
+	if ours.close() {
+		t.Error("the client is sent the end of a stream that it has reset")
+	}
 	if n := len(r.streams); n != 0 {
 		t.Errorf("%d streams", n)
 	}
@@ -433,6 +436,45 @@ func TestAFrameThatIsCutPassesOnlyWhatCame(t *testing.T) {
 				t.Errorf("of %d bytes %q came, but %d were read: %v", length, came, len(got), err)
 			}
 		}
+	}
+}
+
+func TestAStreamThatIsForgottenKeepsNothing(t *testing.T) {
+	c := newConn(nil, nil)
+	s := c.add(1)
+	piece := c.reserve(s, maxPiece)
+	if err := c.check(); err != nil || c.held != maxPiece {
+		t.Errorf("%d bytes are held: %v", c.held, err)
+	}
+	s.forget() // while its bytes come
+	c.deliver(s, piece)
+	if err := c.check(); err != nil || c.held != 0 || s.unread() != 0 {
+		t.Errorf("%d bytes are held, %d unread: %v", c.held, s.unread(), err)
+	}
+}
+
+// TestAStreamThatComesTooLateKeepsNothing: it would stop the reading that notices the
+// end of the client.
+func TestAStreamThatComesTooLateKeepsNothing(t *testing.T) {
+	c := newConn(nil, nil)
+	c.ending = true
+	if c.reserve(c.add(1), 1) != nil || c.held != 0 {
+		t.Errorf("%d bytes are held", c.held)
+	}
+}
+
+// TestUnwantedBytesDoNotWaitForSpace: the bytes that hold it may be read much later.
+func TestUnwantedBytesDoNotWaitForSpace(t *testing.T) {
+	c := newConn(nil, nil)
+	full, gone := c.add(1), c.add(3)
+	for range MaxUnread / maxPiece {
+		c.deliver(full, c.reserve(full, maxPiece))
+	}
+	gone.forget()
+	passed := make(chan bool, 1)
+	go func() { passed <- c.reserve(gone, 1) == nil }()
+	if !receive(t, "bytes that nobody reads", passed) || c.held != MaxUnread {
+		t.Errorf("%d bytes are held", c.held)
 	}
 }
 
