@@ -478,6 +478,32 @@ func TestUnwantedBytesDoNotWaitForSpace(t *testing.T) {
 	}
 }
 
+// TestAStreamThatGoesMakesSpace: the goroutine that reads waits for it.
+func TestAStreamThatGoesMakesSpace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newConn(nil, nil)
+		full, other := c.add(1), c.add(3)
+		for range MaxUnread / maxPiece {
+			c.deliver(full, c.reserve(full, maxPiece))
+		}
+		reserved := make(chan []byte, 1)
+		go func() { reserved <- c.reserve(other, 1) }()
+		synctest.Wait()
+		full.forget()
+		if len(<-reserved) != 1 || c.held != 1 {
+			t.Errorf("%d bytes are held", c.held)
+		}
+	})
+}
+
+func TestAnAbortThatCameBeforeIsToldAtOnce(t *testing.T) {
+	s, told := newConn(nil, nil).add(1), false
+	s.abort()
+	if s.OnAbort(func() { told = true }); !told {
+		t.Error("it is not told")
+	}
+}
+
 // TestNoBytesComeAfterTheEnd: a reader that has seen the end would not read them.
 func TestNoBytesComeAfterTheEnd(t *testing.T) {
 	r := serve(t, nil)
