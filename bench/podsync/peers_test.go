@@ -90,7 +90,7 @@ func startBareClient(watching bool) func(context.Context, kubernetes.Interface, 
 			work <- write{pod, podstatus.Patch(pod, &next)}
 		}
 		close(work)
-		for range podsync.DefaultStatusWriters {
+		for range 32 { // as many as podsync has
 			go func() {
 				for w := range work {
 					if _, err := client.CoreV1().Pods(w.pod.Namespace).Patch(ctx, w.pod.Name, podstatus.PatchType, w.patch, metav1.PatchOptions{}, "status"); err != nil {

@@ -430,7 +430,9 @@ var ruleCases = []scenario{
 		const accounts = "/api/v1/namespaces/{NS}/serviceaccounts"
 		const reviews = "/apis/authentication.k8s.io/v1/tokenreviews"
 		account := c.quiet("POST", accounts, object{"metadata": object{"name": "sa"}}, 201)
-		owner := c.quiet("POST", podsPath, pod("p", "n-tokens", specOf("serviceAccountName", "sa")), 201)
+		owner := c.quiet("POST", podsPath, pod("p", "n-tokens", specOf("serviceAccountName", "sa"),
+			// A node may request tokens only for the audiences that its pods mount.
+			specOf("volumes", []any{object{"name": "t", "projected": object{"sources": []any{object{"serviceAccountToken": object{"path": "token"}}}}}}))), 201)
 		token := func(as apitest.User, spec object) string {
 			c.Helper()
 			a := c.do(req{As: as, Method: "POST", Path: accounts + "/sa/token", Body: object{"spec": spec}, quiet: true})

@@ -384,7 +384,7 @@ func (r *kubeletRig) refusesStrangers(t *testing.T) {
 	}
 	_, err = r.client.RbacV1().ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{
 		ObjectMeta: metav1.ObjectMeta{Name: r.node + "-reader"},
-		Rules:      []rbacv1.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"nodes/proxy"}, ResourceNames: []string{r.node}}},
+		Rules:      []rbacv1.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"nodes/proxy", "nodes/metrics"}, ResourceNames: []string{r.node}}},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -428,9 +428,9 @@ func (r *kubeletRig) refusesStrangers(t *testing.T) {
 		{"an unknown token", "x.y.z", logs, 401},
 		{"a token without rights", nobody.BearerToken, logs, 403},
 		{"a token without rights", nobody.BearerToken, "/stats/summary", 403},
-		{"get nodes/proxy", reader.BearerToken, logs, 200},
-		{"get nodes/proxy", reader.BearerToken, "/metrics/resource", 200},
-		{"get nodes/proxy", reader.BearerToken, command, 403},
+		{"get nodes/proxy and nodes/metrics", reader.BearerToken, logs, 200},
+		{"get nodes/proxy and nodes/metrics", reader.BearerToken, "/metrics/resource", 200},
+		{"get nodes/proxy and nodes/metrics", reader.BearerToken, command, 403},
 	} {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, base+c.path, nil)
 		if err != nil {
