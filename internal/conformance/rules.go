@@ -432,7 +432,7 @@ var ruleCases = []scenario{
 		account := c.quiet("POST", accounts, object{"metadata": object{"name": "sa"}}, 201)
 		owner := c.quiet("POST", podsPath, pod("p", "n-tokens", specOf("serviceAccountName", "sa"),
 			// A node may request tokens only for the audiences that its pods mount.
-			specOf("volumes", []any{object{"name": "t", "projected": object{"sources": []any{object{"serviceAccountToken": object{"path": "token"}}}}}}))), 201)
+			specOf("volumes", []any{object{"name": "t", "projected": object{"sources": []any{object{"serviceAccountToken": object{"path": "token"}}}}}})), 201)
 		token := func(as apitest.User, spec object) string {
 			c.Helper()
 			a := c.do(req{As: as, Method: "POST", Path: accounts + "/sa/token", Body: object{"spec": spec}, quiet: true})
