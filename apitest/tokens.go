@@ -185,7 +185,7 @@ func (s *Server) restrictToken(c *call, node string, tr *authenticationv1.TokenR
 	}
 	it := s.store.named["pods"].items[key{c.r.Namespace, ref.Name}]
 	if it == nil {
-		return apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, ref.Name)
+		return apierrors.NewNotFound(schema.GroupResource{Resource: "pod"}, ref.Name) // the plugin asks its informer
 	}
 	switch pod := it.obj.(*corev1.Pod); {
 	case pod.UID != ref.UID:
