@@ -203,15 +203,11 @@ scale: ## 1,000 nodes and 20,000 pods in one process for ten minutes, and kwok w
 	cd bench && exec "$(CURDIR)/$(BIN)/scale-run" --duration=$(SCALE_DURATION) --nodes=$(SCALE_NODES) --pods=$(SCALE_PODS) --out="$(call absolute,$(SCALE_OUT))" $(SCALE_ARGS)
 
 .PHONY: lint
-lint: vet verify words structure vuln ## Vet, staticcheck and govulncheck (pinned) of every module, the words of the comments, circles of files, and the list of licences
+lint: vet verify structure vuln ## Vet, staticcheck and govulncheck (pinned) of every module, circles of files, and the list of licences
 	@mkdir -p $(BIN) && GOBIN="$(CURDIR)/$(BIN)" $(GO) install $(STATICCHECK)
 	"$(CURDIR)/$(BIN)/staticcheck" ./...
 	@for m in $(MODULES); do echo "staticcheck $$m"; (cd $$m && "$(CURDIR)/$(BIN)/staticcheck" ./...); done
 	@$(GO) run ./hack/licences $(MODULES) | diff -u DEPENDENCIES.md - || { echo "run make licences"; exit 1; }
-
-.PHONY: words
-words: ## Phrases that make comments and documentation hard to read, compared with net/http (WORDS=-v lists them)
-	@$(GO) run ./hack/words $(WORDS)
 
 .PHONY: structure
 structure: ## How the files of each package use one another; fails for a circle of more than four files (STRUCTURE=-v prints the names)

@@ -158,6 +158,13 @@ func TestARecordOfANewerVersionIsUnreadable(t *testing.T) {
 	}
 }
 
+func TestABlankLineIsNoDamage(t *testing.T) {
+	l := parse(t, append(New(driver).raw, "   \n\n"...))
+	if len(l.Lost()) > 0 || l.Wasteful() {
+		t.Errorf("lost %q", l.Lost())
+	}
+}
+
 func TestHolder(t *testing.T) {
 	gpu, part := Device{Pool: "n1", Name: "gpu-0"}, Device{Pool: "n1", Name: "gpu-0", ShareID: "s1"}
 	l := New(driver)
