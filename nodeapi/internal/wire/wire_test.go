@@ -361,6 +361,17 @@ func hostile(t testing.TB) map[string][]byte {
 	}
 }
 
+// TestTheLengthOfAControlFrameIsBounded: the connection ends at the length, without the
+// bytes that would follow.
+func TestTheLengthOfAControlFrameIsBounded(t *testing.T) {
+	r := serve(t, nil)
+	_, _ = r.far.Write([]byte{0x80, 3, 0, 1, 0, 0, (maxControl + 1) >> 8, (maxControl + 1) & 0xff})
+	receive(t, "a control frame that is one byte too long", r.Done())
+	if r.Err() == nil {
+		t.Error("the connection ended without an error")
+	}
+}
+
 func TestABrokenProtocolEndsTheConnection(t *testing.T) {
 	for name, sent := range hostile(t) {
 		r := serve(t, nil)
