@@ -67,6 +67,8 @@ func TestFlushWaitsForAStatusOfLaterValues(t *testing.T) {
 			t.Error("Flush of a node that is not managed")
 		}
 		n, _ := w.c.nodes.Get(node1)
+		n.mu.Lock()
+		defer n.mu.Unlock()
 		if len(n.waiters) != 0 {
 			t.Errorf("%d calls of Flush are remembered", len(n.waiters))
 		}

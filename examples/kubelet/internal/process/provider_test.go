@@ -215,16 +215,7 @@ func TestStopIsKeptWhenTheDiskTakesItAgain(t *testing.T) {
 	if err := os.Remove(record + ".tmp"); err != nil {
 		t.Fatal(err)
 	}
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	timeout := time.After(patience)
-	for _, err := os.Stat(record); err != nil; _, err = os.Stat(record) {
-		select {
-		case <-tick.C:
-		case <-timeout:
-			t.Fatalf("waited %v for the record: %v", patience, err)
-		}
-	}
+	r.eventually("the record", func() bool { _, err := os.Stat(record); return err == nil })
 	r.neverAgain(ref)
 }
 
@@ -239,6 +230,7 @@ func (r *rig) stopWithoutRoom() podsync.Ref {
 	r.Helper()
 	ref := r.begin(newPod(corev1.RestartPolicyAlways, r.container("c", forever)))
 	r.await(ref, "it to run", allRunning)
+	r.eventually("its first output", func() bool { return len(r.output()) > 0 }) // a signal before it would be the end
 	if err := os.Mkdir(r.stopRecord(ref)+".tmp", 0o700); err != nil {
 		r.Fatal(err)
 	}

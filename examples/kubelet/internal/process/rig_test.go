@@ -198,6 +198,20 @@ func (r *rig) await(ref podsync.Ref, what string, condition func(podsync.State) 
 	}
 }
 
+// eventually waits until a condition holds that no State shows.
+func (r *rig) eventually(what string, condition func() bool) {
+	r.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for timeout := time.After(patience); !condition(); {
+		select {
+		case <-tick.C:
+		case <-timeout:
+			r.Fatalf("waited %v for %s", patience, what)
+		}
+	}
+}
+
 func stopped(s podsync.State) bool { return s.Stopped }
 
 func allRunning(s podsync.State) bool {
