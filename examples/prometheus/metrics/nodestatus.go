@@ -25,6 +25,7 @@ func NodeStatus(registry prometheus.Registerer, next nodestatus.Hooks) (nodestat
 		rebooted      = s.counter("kubewright_nodestatus_reboots_total", "Machines with another boot ID than the Node of an earlier process.").WithLabelValues()
 		deleted       = s.counter("kubewright_nodestatus_deletions_total", "Nodes deleted by another client.").WithLabelValues()
 		replaced      = s.counter("kubewright_nodestatus_replacements_total", "Nodes that were replaced by another object with the same name.").WithLabelValues()
+		overloads     = s.counter("kubewright_nodestatus_overloads_total", "Times that rounds of setters and health checks began to be late because all workers were busy.").WithLabelValues()
 		conditions    = s.counter("kubewright_nodestatus_condition_changes_total", "Changes of conditions, by type and new status.", "type", "status")
 	)
 	hooks := next
@@ -62,6 +63,12 @@ func NodeStatus(registry prometheus.Registerer, next nodestatus.Hooks) (nodestat
 	hooks.Replaced = func(e nodestatus.Replaced) {
 		replaced.Inc()
 		call(next.Replaced, e)
+	}
+	hooks.Overloaded = func(e nodestatus.Overloaded) {
+		if !e.Ended {
+			overloads.Inc()
+		}
+		call(next.Overloaded, e)
 	}
 	hooks.ConditionChanged = func(e nodestatus.ConditionChanged) {
 		conditions.WithLabelValues(string(e.Condition.Type), string(e.Condition.Status)).Inc()

@@ -96,6 +96,8 @@ func TestLease(t *testing.T) {
 func TestNodeStatus(t *testing.T) {
 	hooks, registry := hooksOf(t, metrics.NodeStatus)
 	hooks.Registered(nodestatus.Registered{Created: true})
+	hooks.Overloaded(nodestatus.Overloaded{})
+	hooks.Overloaded(nodestatus.Overloaded{Ended: true})
 	hooks.Written(nodestatus.Written{Cause: nodestatus.CauseReport, Bytes: 512, Latency: time.Second / 4})
 	hooks.Written(nodestatus.Written{Cause: nodestatus.CauseReport, Bytes: 512, Latency: time.Second / 4})
 	hooks.Failed(nodestatus.Failed{Verb: "patch", Class: "Server"})
@@ -118,6 +120,7 @@ func TestNodeStatus(t *testing.T) {
 		`kubewright_nodestatus_registrations_total{created="true"}`:                   1,
 		"kubewright_nodestatus_reboots_total":                                         1,
 		"kubewright_nodestatus_deletions_total":                                       1,
+		"kubewright_nodestatus_overloads_total":                                       1,
 		"kubewright_nodestatus_replacements_total":                                    1,
 		`kubewright_nodestatus_condition_changes_total{status="False",type="Ready"}`:  1,
 	})

@@ -330,8 +330,13 @@ func (l *Log) Wasteful() bool {
 // that are superseded or lost. Of the claims that have ended it keeps the newest.
 func (l *Log) Rewritten() []byte {
 	data := New(l.driver).raw
+	unreadable := false
 	for n := range l.current() {
 		data = append(data, l.raw[n.from:n.to]...)
+		unreadable = n.entry.Unreadable
+	}
+	if unreadable {
+		data = append(data, '\n') // a damaged line that is the last one counts as cut off
 	}
 	return data
 }
