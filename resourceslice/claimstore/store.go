@@ -129,7 +129,7 @@ func (s *Store[S]) Prepare(ctx context.Context, claim *resourcev1.ResourceClaim,
 		switch {
 		case phase == Unreadable:
 			return state, &UnreadableError{Claim: held, Err: err}
-		case phase == Prepared && sameDevices(held.Devices, c.Devices):
+		case phase == Prepared && slices.Equal(held.Devices, c.Devices):
 			return state, nil
 		}
 		if err := s.undo(ctx, held, state, phase); err != nil {
@@ -330,7 +330,7 @@ func (s *Store[S]) checkInUse(ctx context.Context, c Claim) error {
 	if err != nil {
 		return err
 	}
-	if now == nil || !s.inUse(now) || !sameDevices(s.claimOf(now).Devices, c.Devices) {
+	if now == nil || !s.inUse(now) || !slices.Equal(s.claimOf(now).Devices, c.Devices) {
 		return ErrNotInUse
 	}
 	return nil
@@ -391,9 +391,6 @@ func compareDevices(a, b Device) int {
 	}
 	return strings.Compare(string(a.ShareID), string(b.ShareID))
 }
-
-// sameDevices compares sorted devices.
-func sameDevices(a, b []Device) bool { return slices.Equal(a, b) }
 
 func claimLock(uid types.UID) string { return "claim " + string(uid) }
 
