@@ -16,29 +16,27 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/klog/v2"
-
-	core "github.com/kubewright/kubewright/resourceslice/internal/pool"
 )
 
-// compare records the differences between a slice as sent and as stored. The API
-// server silently drops fields that it doesn't know or whose feature is off. The
-// verdict is refused if a device must be withheld for that.
-func (j *job) compare(req *request, got *resourcev1.ResourceSlice, rec *record) verdict {
+// answersOf returns the differences between a slice as sent and as stored, by the hash of
+// the content as sent. The API server silently drops fields that it doesn't know or whose
+// feature is off. If it dropped a restriction, and unless unrestricted content may be
+// published, the item must be withheld.
+func (f *hasher) answersOf(req *request, got *resourcev1.ResourceSlice, rec *record, unrestricted bool) map[hash]*answer {
 	found := make(map[hash]*answer)
 	fieldsOf := sync.OnceValue(func() map[string][]string { return missingFields(&req.slice.Spec, &got.Spec) })
 	add := func(name string, sent, live hash, unsafe bool) {
 		a := &answer{stored: live, at: time.Now(), head: name == ""}
 		if fields := fieldsOf()[name]; len(fields) > 0 {
-			err := &DroppedFieldsError{Pool: j.p.id, Slice: got.Name, Fields: fields}
+			err := &DroppedFieldsError{Pool: PoolID{req.slice.Spec.Driver, req.slice.Spec.Pool.Name}, Slice: got.Name, Fields: fields}
 			a.standing, a.err = partial, err
-			if unsafe && !j.c.cfg.PublishUnrestricted {
+			if unsafe && !unrestricted {
 				a.standing, err.Withheld = withheld, []string{name}
 			}
 		}
 		found[sent] = a
 	}
-	if head := j.c.hasher.head(&req.slice.Spec); head != rec.head {
+	if head := f.head(&req.slice.Spec); head != rec.head {
 		add("", head, rec.head, false)
 	}
 	for i := range req.page.items {
@@ -48,19 +46,7 @@ func (j *job) compare(req *request, got *resourcev1.ResourceSlice, rec *record) 
 			add(it.name, it.hash, is.hash, is.isLooser(it))
 		}
 	}
-	v := stored
-	j.c.mu.Lock()
-	defer j.c.mu.Unlock()
-	for i := range req.page.items {
-		delete(j.w.answers, req.page.items[i].hash) // a doubted one
-	}
-	for h, a := range found {
-		if j.w.answers[h] = a; a.omits() {
-			j.s.trusted.Store(0)
-			v = refused
-		}
-	}
-	return v
+	return found
 }
 
 // keyedByName are the fields whose keys are names, not fields.
@@ -129,82 +115,6 @@ func missing(path string, sent, got any, names bool) (paths []string) {
 		paths = append(paths, path)
 	}
 	return paths
-}
-
-// refuse records which items the API server refused: those that it names or, if
-// it names none, all that are not live as wanted. Their live versions are
-// published instead. If nothing can be left out the pool is stuck.
-func (j *job) refuse(page *page, err error) result {
-	invalid := &InvalidError{Pool: j.p.id, Slice: page.name, Err: err}
-	bad := namedItems(err, page)
-	as := rejected
-	if len(bad) == 0 {
-		as = suspect
-		for i := range page.items {
-			if it := &page.items[i]; j.holder(it) == nil || find(j.holder(it).items, it.name).hash != it.hash {
-				bad = append(bad, it)
-			}
-		}
-	}
-	if len(bad) == 0 {
-		j.permanent(invalid)
-		return waitFor(retryFaults, core.Stuck)
-	}
-	instead, err := j.liveItems(bad)
-	if err != nil {
-		return failureOf(err)
-	}
-	j.logger.V(2).Info("The API server refused a ResourceSlice", "slice", klog.KRef("", page.name), "leftOut", len(bad))
-	j.report(invalid.Error(), invalid, "The pool can't be published as it is")
-	j.c.mu.Lock()
-	defer j.c.mu.Unlock()
-	for _, it := range bad {
-		a := &answer{standing: as, instead: instead[it.name], err: invalid, at: time.Now()}
-		if a.instead != nil && (a.instead.hash == it.hash || a.instead.isSet != it.isSet) {
-			a.instead = nil // it is refused there too
-		}
-		j.w.answers[it.hash] = a
-	}
-	return result{verdict: refused}
-}
-
-// holder returns the newest slice that has an item of the name and kind, or nil.
-func (j *job) holder(it *item) *record {
-	i := slices.IndexFunc(j.live, func(rec *record) bool {
-		is := find(rec.items, it.name)
-		return is != nil && is.isSet == it.isSet
-	})
-	if i < 0 {
-		return nil
-	}
-	return j.live[i]
-}
-
-// liveItems gets the live versions of items, by name.
-func (j *job) liveItems(of []*item) (map[string]*item, error) {
-	live := make(map[string]*item)
-	for _, it := range of {
-		rec := j.holder(it)
-		if rec == nil || live[it.name] != nil {
-			continue
-		}
-		slice, err := j.get(rec.Name)
-		if apierrors.IsNotFound(err) {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		for i := range slice.Spec.Devices {
-			is, _ := j.c.hasher.device(&slice.Spec.Devices[i], nil)
-			live[is.name] = &is
-		}
-		for i := range slice.Spec.SharedCounters {
-			is := j.c.hasher.counterSet(&slice.Spec.SharedCounters[i])
-			live[is.name] = &is
-		}
-	}
-	return live, nil
 }
 
 // namedItems returns the items of a page that an error names.

@@ -159,7 +159,7 @@ func (s *session) watch() {
 	}
 	for _, sc := range needed {
 		if v.mirrors[sc] == nil {
-			m := &mirror{s: s, scope: sc}
+			m := s.mirror(sc)
 			var ctx context.Context
 			ctx, m.stop = context.WithCancel(s.ctx)
 			v.mirrors[sc] = m
@@ -167,6 +167,13 @@ func (s *session) watch() {
 		}
 	}
 }
+
+func (s *session) mirror(sc scope) *mirror {
+	return &mirror{to: s, view: &s.c.view, hasher: s.c.hasher, version: s.version, name: s.c.cfg.Name, scope: sc}
+}
+
+// onForeign implements listener.
+func (s *session) onForeign(rec *record, deleted bool) { s.c.onForeign(rec, deleted) }
 
 // needed returns the scopes of all pools.
 func (s *session) needed() (scopes []scope) {
@@ -207,7 +214,7 @@ func (c *Controller) scopesOf(id PoolID, cluster, byPool bool) []scope {
 	return scopes
 }
 
-// synced starts the reconciliation of all pools: a mirror has all slices.
+// synced implements listener: it starts the reconciliation of all pools.
 func (s *session) synced() {
 	s.known.Store(true)
 	klog.FromContext(s.ctx).V(2).Info("Watching ResourceSlices", "version", s.version.Name)
@@ -221,7 +228,7 @@ func (s *session) synced() {
 	s.poke()
 }
 
-// failed is called with the result of each list and of each start of a watch.
+// failed implements listener.
 func (s *session) failed(m *mirror, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -251,8 +258,7 @@ func (s *session) failed(m *mirror, err error) {
 	}
 }
 
-// lasted reports whether a watch that started after begin has lasted for a while. Time
-// that failing requests have taken does not count.
+// lasted implements listener. Time that failing requests have taken does not count.
 func (s *session) lasted(m *mirror, begin time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -31,7 +31,7 @@ func newWatching(t *testing.T) (*session, *mirror, *pool) {
 	c := &Controller{pools: map[PoolID]*pool{testID: p}}
 	c.cfg.ErrorHandler = func(context.Context, error, string) {}
 	s := &session{c: c, ctx: testlog.New(t).Context(), wake: make(chan struct{}, 1)}
-	m := &mirror{s: s, scope: scope{nodeName: "n1"}}
+	m := s.mirror(scope{nodeName: "n1"})
 	s.failed(m, nil)
 	s.trust(byTaint)
 	return s, m, p
@@ -92,7 +92,7 @@ func TestAnEndedSessionLearnsNothing(t *testing.T) {
 	reported := 0
 	s.c.cfg.ErrorHandler = func(context.Context, error, string) { reported++ }
 	cancel()
-	byPool := &mirror{s: s, scope: scope{driver: testID.Driver, pool: testID.Name}, started: time.Now()}
+	byPool := s.mirror(scope{driver: testID.Driver, pool: testID.Name})
 	for _, err := range []error{
 		nil, statuserr.Forbidden("resourceslices", "", "no"),
 		statuserr.New(400, metav1.StatusReasonBadRequest, "no"), statuserr.New(404, metav1.StatusReasonNotFound, "no"),
@@ -131,7 +131,7 @@ func TestOnlyAWatchByPoolFindsOutThatPoolsCantBeSelected(t *testing.T) {
 	if s.failed(m, refused); s.noPool.Load() {
 		t.Error("the watch of a node's slices turned off the selection by pool")
 	}
-	if s.failed(&mirror{s: s, scope: scope{driver: testID.Driver, pool: testID.Name}}, refused); !s.noPool.Load() {
+	if s.failed(s.mirror(scope{driver: testID.Driver, pool: testID.Name}), refused); !s.noPool.Load() {
 		t.Error("the selection by pool stays on")
 	}
 }
@@ -143,7 +143,7 @@ func TestAForbiddenScopeIsLeftOutForItsPoolsOnly(t *testing.T) {
 	other := newPool(PoolID{testID.Driver, "other"}, core.New(core.Instance{}, 0))
 	s.c.pools[other.id] = other
 	p.cluster, other.cluster = true, true
-	s.failed(&mirror{s: s, scope: scope{driver: testID.Driver, pool: testID.Name}}, statuserr.Forbidden("resourceslices", "", "no"))
+	s.failed(s.mirror(scope{driver: testID.Driver, pool: testID.Name}), statuserr.Forbidden("resourceslices", "", "no"))
 	if p.cluster || !other.cluster {
 		t.Errorf("the pool waits for the slices of the cluster: %v, the other pool: %v", p.cluster, other.cluster)
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/kubewright/kubewright/internal/backoff"
 	"github.com/kubewright/kubewright/internal/listwatch"
 	core "github.com/kubewright/kubewright/resourceslice/internal/pool"
+	"github.com/kubewright/kubewright/resourceslice/internal/versions"
 )
 
 // listTimeout is the deadline of a list, which may be long.
@@ -179,14 +180,30 @@ func (v *view) deliver(rec *record, at string) (foreign bool) {
 	return true
 }
 
+// listener learns what a mirror finds out.
+type listener interface {
+	// failed is called with the result of each list and of each start of a watch.
+	failed(m *mirror, err error)
+	// lasted reports whether a watch that started after begin has lasted for a while.
+	lasted(m *mirror, begin time.Time) bool
+	// synced is called when the first list is in the view.
+	synced()
+	// onForeign is called when another client has created, changed or deleted a slice.
+	onForeign(rec *record, deleted bool)
+}
+
 // mirror feeds the view with the slices of one scope. It is the store of a
 // reflector, which calls its methods one after the other.
 type mirror struct {
-	s     *session
-	scope scope
-	stop  context.CancelFunc
+	to      listener
+	view    *view
+	hasher  hasher
+	version versions.Version
+	name    string // of the controller
+	scope   scope
+	stop    context.CancelFunc
 
-	started time.Time // the last start of the watch, only for session.failed
+	started time.Time // the last start of the watch, only for the listener
 
 	// The lock of the view guards these.
 	synced bool
@@ -195,21 +212,21 @@ type mirror struct {
 
 // run lists and watches until ctx is done.
 func (m *mirror) run(ctx context.Context) {
-	c, v := m.s.c, m.s.version
+	v := m.version
 	reflector := cache.NewReflectorWithOptions(listwatch.New(listwatch.Config{
 		List: v.List, Watch: v.Watch, FieldSelector: m.scope.selector(),
 		ListTimeout: listTimeout, AnswerTimeout: callTimeout,
 		Retries: watchBackoff,
 		Outcome: func(_ context.Context, err error) time.Duration {
-			m.s.failed(m, err)
+			m.to.failed(m, err)
 			return 0
 		},
-	}), nil, m, cache.ReflectorOptions{Name: c.cfg.Name, TypeDescription: "ResourceSlice"})
+	}), nil, m, cache.ReflectorOptions{Name: m.name, TypeDescription: "ResourceSlice"})
 	for failures := 0; ctx.Err() == nil; {
 		begin := time.Now()
 		err := reflector.ListAndWatchWithContext(ctx)
 		klog.FromContext(ctx).V(4).Info("Watch of ResourceSlices ended", "selector", m.scope.selector(), "err", err)
-		if failures++; m.s.lasted(m, begin) {
+		if failures++; m.to.lasted(m, begin) {
 			failures = 1
 		}
 		select {
@@ -228,11 +245,11 @@ func (m *mirror) record(obj any) (*record, error) {
 	if rec, ok := obj.(*record); ok {
 		return rec, nil
 	}
-	slice, err := m.s.version.Convert(obj)
+	slice, err := m.version.Convert(obj)
 	if err != nil {
 		return nil, err
 	}
-	return m.s.c.hasher.record(slice), nil
+	return m.hasher.record(slice), nil
 }
 
 // Add, Update, Delete, Replace and Resync implement cache.ReflectorStore.
@@ -247,7 +264,7 @@ func (m *mirror) event(obj any, deleted bool) error {
 	if err != nil {
 		return err
 	}
-	v := &m.s.c.view
+	v := m.view
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.mirrors[m.scope] != m {
@@ -261,7 +278,7 @@ func (m *mirror) event(obj any, deleted bool) error {
 		delete(v.slices, rec.Name)
 	}
 	if deleted && e != nil && !(isSame && e.gone) || !deleted && v.deliver(rec, m.at) {
-		m.s.c.onForeign(rec, deleted)
+		m.to.onForeign(rec, deleted)
 	}
 	return nil
 }
@@ -276,31 +293,31 @@ func (m *mirror) Replace(list []any, at string) error {
 		}
 		listed[rec.UID] = rec
 	}
-	c := m.s.c
-	c.view.mu.Lock()
-	defer c.view.mu.Unlock()
-	if c.view.mirrors[m.scope] != m {
+	v := m.view
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.mirrors[m.scope] != m {
 		return nil
 	}
 	initial, restored := !m.synced, m.synced && newer(m.at, at) // from a backup
-	for name, e := range c.view.slices {
+	for name, e := range v.slices {
 		there, ahead := listed[e.rec.UID] != nil, newer(e.rec.ResourceVersion, at)
 		// No API server is so far behind with its first list.
 		backup := restored || initial && ahead && time.Since(e.at) >= core.LateWrites
 		if !m.scope.covers(e.rec) || !backup && (there || ahead) {
 			continue
 		}
-		if delete(c.view.slices, name); !there && !e.gone && !initial {
-			c.onForeign(e.rec, true)
+		if delete(v.slices, name); !there && !e.gone && !initial {
+			m.to.onForeign(e.rec, true)
 		}
 	}
 	for _, rec := range listed {
-		if c.view.deliver(rec, at) && !initial {
-			c.onForeign(rec, false)
+		if v.deliver(rec, at) && !initial {
+			m.to.onForeign(rec, false)
 		}
 	}
 	if m.synced, m.at = true, at; initial {
-		m.s.synced() // it reconciles all pools
+		m.to.synced() // it reconciles all pools
 	}
 	return nil
 }

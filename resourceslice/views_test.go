@@ -32,7 +32,7 @@ type watched struct {
 func newWatched(t *testing.T) *watched {
 	c := &Controller{pools: map[PoolID]*pool{}, ready: lifecycle.NewReady("test"), view: view{slices: map[string]*entry{}}}
 	c.view.begin(false)
-	w := &watched{t: t, m: &mirror{s: &session{c: c, ctx: t.Context()}}, v: &c.view, p: newPool(testID, core.New(core.Instance{}, 0))}
+	w := &watched{t: t, m: (&session{c: c, ctx: t.Context()}).mirror(scope{}), v: &c.view, p: newPool(testID, core.New(core.Instance{}, 0))}
 	w.p.want = &desired{}
 	c.pools[testID], c.view.mirrors[w.m.scope] = w.p, w.m
 	return w
@@ -248,7 +248,7 @@ func TestANewSessionKeepsOwnWrites(t *testing.T) {
 		if _, ok := w.v.pool(testID, []scope{w.m.scope}); ok {
 			t.Error("the pool is known without a watch")
 		}
-		w.m = &mirror{s: w.m.s}
+		w.m = &mirror{to: w.m.to, view: w.v}
 		w.v.mirrors[w.m.scope] = w.m
 		w.list("10", written("b", "2", "5"))
 		w.expect(false, want...)
@@ -283,7 +283,7 @@ func TestANewSessionForgetsAnOldEntryThatIsNewerThanItsList(t *testing.T) {
 					}
 					w.v.begin(false)
 					time.Sleep(tc.age)
-					w.m = &mirror{s: w.m.s}
+					w.m = &mirror{to: w.m.to, view: w.v}
 					w.v.mirrors[w.m.scope] = w.m
 					w.list("10", tc.list...)
 					w.expect(false, tc.want...)
@@ -302,7 +302,7 @@ func TestANewSessionStillWaitsForFinalizers(t *testing.T) {
 		w.v.mark(written("a", "1", "5"), true)
 		w.v.begin(false)
 		time.Sleep(time.Hour)
-		w.m = &mirror{s: w.m.s}
+		w.m = &mirror{to: w.m.to, view: w.v}
 		w.v.mirrors[w.m.scope] = w.m
 		w.list("10", written("a", "1", "5"))
 		w.expect(false)

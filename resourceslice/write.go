@@ -370,7 +370,7 @@ func (j *job) send(req *request) (r result) {
 		if !req.dryRun {
 			j.c.view.wrote(rec)
 		}
-		r.verdict = j.compare(req, got, rec)
+		r.verdict = j.learn(req, j.c.hasher.answersOf(req, got, rec, j.c.cfg.PublishUnrestricted))
 	case req.dryRun && apierrors.IsBadRequest(err):
 		r.verdict = unasked
 	case err == nil:
@@ -400,6 +400,100 @@ func (j *job) send(req *request) (r result) {
 		j.c.view.mark(req.rec, false)
 	}
 	return r
+}
+
+// learn records what the API server made of a slice. The verdict is refused if a device
+// must be withheld.
+func (j *job) learn(req *request, answers map[hash]*answer) verdict {
+	j.c.mu.Lock()
+	defer j.c.mu.Unlock()
+	for i := range req.page.items {
+		delete(j.w.answers, req.page.items[i].hash) // a doubted one
+	}
+	v := stored
+	for h, a := range answers {
+		if j.w.answers[h] = a; a.omits() {
+			j.s.trusted.Store(0)
+			v = refused
+		}
+	}
+	return v
+}
+
+// refuse records which items the API server refused: those that it names or, if
+// it names none, all that are not live as wanted. Their live versions are
+// published instead. If nothing can be left out the pool is stuck.
+func (j *job) refuse(page *page, err error) result {
+	invalid := &InvalidError{Pool: j.p.id, Slice: page.name, Err: err}
+	bad := namedItems(err, page)
+	as := rejected
+	if len(bad) == 0 {
+		as = suspect
+		for i := range page.items {
+			if it := &page.items[i]; j.holder(it) == nil || find(j.holder(it).items, it.name).hash != it.hash {
+				bad = append(bad, it)
+			}
+		}
+	}
+	if len(bad) == 0 {
+		j.permanent(invalid)
+		return waitFor(retryFaults, core.Stuck)
+	}
+	instead, err := j.liveItems(bad)
+	if err != nil {
+		return failureOf(err)
+	}
+	j.logger.V(2).Info("The API server refused a ResourceSlice", "slice", klog.KRef("", page.name), "leftOut", len(bad))
+	j.report(invalid.Error(), invalid, "The pool can't be published as it is")
+	j.c.mu.Lock()
+	defer j.c.mu.Unlock()
+	for _, it := range bad {
+		a := &answer{standing: as, instead: instead[it.name], err: invalid, at: time.Now()}
+		if a.instead != nil && (a.instead.hash == it.hash || a.instead.isSet != it.isSet) {
+			a.instead = nil // it is refused there too
+		}
+		j.w.answers[it.hash] = a
+	}
+	return result{verdict: refused}
+}
+
+// holder returns the newest slice that has an item of the name and kind, or nil.
+func (j *job) holder(it *item) *record {
+	i := slices.IndexFunc(j.live, func(rec *record) bool {
+		is := find(rec.items, it.name)
+		return is != nil && is.isSet == it.isSet
+	})
+	if i < 0 {
+		return nil
+	}
+	return j.live[i]
+}
+
+// liveItems gets the live versions of items, by name.
+func (j *job) liveItems(of []*item) (map[string]*item, error) {
+	live := make(map[string]*item)
+	for _, it := range of {
+		rec := j.holder(it)
+		if rec == nil || live[it.name] != nil {
+			continue
+		}
+		slice, err := j.get(rec.Name)
+		if apierrors.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		for i := range slice.Spec.Devices {
+			is, _ := j.c.hasher.device(&slice.Spec.Devices[i], nil)
+			live[is.name] = &is
+		}
+		for i := range slice.Spec.SharedCounters {
+			is := j.c.hasher.counterSet(&slice.Spec.SharedCounters[i])
+			live[is.name] = &is
+		}
+	}
+	return live, nil
 }
 
 // isOver reports whether the answer was lost so long ago that the API server can't
