@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -341,13 +340,7 @@ var corpusCases = []scenario{
 	{"corpus", func(c *C) {
 		c.namespace()
 		CorpusSeed(func(r Request) { c.raw(r) })
-		// The real server takes a moment before it serves a new kind.
-		for range 100 {
-			if c.do(req{Path: corpusWidgets, quiet: true}).Code == 200 {
-				break
-			}
-			time.Sleep(100 * time.Millisecond)
-		}
+		c.settleKind(corpusWidgets)
 		c.restoreCorpus(false) // the widget was refused if it came too early
 		for _, r := range Corpus() {
 			code := c.raw(r)

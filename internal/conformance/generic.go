@@ -7,7 +7,6 @@ import (
 	"cmp"
 	"slices"
 	"strings"
-	"time"
 )
 
 const (
@@ -88,13 +87,7 @@ var genericCases = []scenario{
 				}}},
 			}}},
 		}, 201)
-		// The real server takes a moment before it serves a new kind.
-		for range 100 {
-			if c.do(req{Path: widgetsPath, quiet: true}).Code == 200 {
-				break
-			}
-			time.Sleep(100 * time.Millisecond)
-		}
+		c.settleKind(widgetsPath)
 		widget := func(name string, size int) object {
 			return object{"apiVersion": "c.example.com/v1", "kind": "Widget", "metadata": object{"name": name}, "spec": object{"size": size}, "status": object{"ready": true}}
 		}

@@ -93,7 +93,13 @@ var identityCases = []scenario{
 		n := c.quiet("POST", nodesPath, node("n-podder"), 201)
 		mine := c.quiet("POST", podsPath, pod("mine", "n-podder"), 201)
 		c.quiet("POST", podsPath, pod("other", "n-elsewhere"), 201)
-		c.settle(me, podsPath+"/mine")
+		c.settleRead(me, podsPath+"/mine")
+		eviction := func(pod string) object {
+			return object{"apiVersion": "policy/v1", "kind": "Eviction", "metadata": object{"name": pod}}
+		}
+		for _, name := range []string{"mine", "other"} {
+			c.settle("the admission to know the pod", req{As: me, Method: "POST", Path: podsPath + "/" + name + "/eviction", Query: "dryRun=All", Body: eviction(name)}, func(a *answer) bool { return a.Code != 404 })
+		}
 		as("GET", podsPath, nil, 403)
 		c.do(req{As: me, Path: "/api/v1/pods", Query: "watch=true", Code: 403})
 		c.lists(req{As: me, Path: podsPath, Query: "fieldSelector=spec.nodeName=n-podder", Code: 200})
@@ -118,13 +124,14 @@ var identityCases = []scenario{
 		owner := func(k string, v any) func(object) {
 			return func(p object) { in(p, "metadata")["ownerReferences"].([]any)[0].(object)[k] = v }
 		}
+		c.settle("the admission to know the node", req{As: me, Method: "POST", Path: podsPath, Query: "dryRun=All", Body: mirror()}, func(a *answer) bool { return a.Code == 201 })
 		as("POST", podsPath, mirror(owner("uid", "99999999-9999-9999-9999-999999999999")), 403)
 		as("POST", podsPath, mirror(owner("controller", false)), 403)
 		as("POST", podsPath, mirror(func(p object) { delete(in(p, "metadata"), "ownerReferences") }), 403)
 		as("POST", podsPath, mirror(specOf("nodeName", "n-elsewhere")), 403)
 		as("POST", podsPath, mirror(specOf("volumes", []any{object{"name": "v", "secret": object{"secretName": "s"}}})), 403)
 		as("POST", podsPath, mirror(), 201)
-		as("POST", podsPath+"/other/eviction", object{"apiVersion": "policy/v1", "kind": "Eviction", "metadata": object{"name": "other"}}, 403)
+		as("POST", podsPath+"/other/eviction", eviction("other"), 403)
 		as("DELETE", podsPath+"/other", nil, 403)
 		as("DELETE", podsPath+"/absent", nil, 404)
 		as("DELETE", podsPath, nil, 403)
@@ -146,7 +153,7 @@ var identityCases = []scenario{
 		}
 		c.quiet("POST", podsPath, pod("p", "n-reader", specOf("volumes", []any{
 			object{"name": "a", "configMap": object{"name": "mine"}}, object{"name": "b", "secret": object{"secretName": "mine"}}})), 201)
-		c.settle(me, configMapsPath+"/mine")
+		c.settleRead(me, configMapsPath+"/mine")
 		as(configMapsPath+"/mine", "", 200)
 		as(configMapsPath+"/other", "", 403)
 		as(configMapsPath, "", 403)
@@ -173,7 +180,7 @@ var identityCases = []scenario{
 		as("POST", slicesPath, "", all, 403)
 		made := as("POST", slicesPath, "", slice("mine", "n-slicer"), 201)
 		c.quiet("POST", slicesPath, slice("other", "n-elsewhere"), 201)
-		c.settle(me, slicesPath+"/mine")
+		c.settleRead(me, slicesPath+"/mine")
 		as("PUT", slicesPath+"/mine", "", made.with(func(m object) { in(m, "spec", "pool")["generation"] = 2 }), 200)
 		as("GET", slicesPath+"/other", "", nil, 403)
 		as("GET", slicesPath+"/absent", "", nil, 403)
@@ -198,14 +205,4 @@ var identityCases = []scenario{
 		c.do(req{As: me, Path: path + "/e", Code: 403})
 		c.do(req{As: me, Method: "DELETE", Path: path + "/e", Code: 403})
 	}},
-}
-
-// settle waits until the server's authorizer, which learns from watches, knows
-// that the object belongs to the node.
-func (c *C) settle(u apitest.User, path string) {
-	c.Helper()
-	w := newWaiter(c)
-	for c.do(req{As: u, Path: path, quiet: true}).Code != 200 {
-		w.wait("the authorizer to know " + path)
-	}
 }

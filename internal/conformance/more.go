@@ -3,26 +3,7 @@
 
 package conformance
 
-import (
-	"fmt"
-	"time"
-)
-
-// waiter bounds the wait for something that the server does on its own.
-type waiter struct {
-	c     *C
-	until time.Time
-}
-
-func newWaiter(c *C) *waiter { return &waiter{c, time.Now().Add(patience)} }
-
-func (w *waiter) wait(what string) {
-	w.c.Helper()
-	if time.Now().After(w.until) {
-		w.c.Fatalf("waited in vain for %s", what)
-	}
-	time.Sleep(20 * time.Millisecond)
-}
+import "fmt"
 
 const candidatesPath = "/apis/coordination.k8s.io/v1beta1/namespaces/{NS}/leasecandidates"
 

@@ -60,7 +60,10 @@ var rbacCases = []scenario{
 		}
 		c.quiet("POST", configMapsPath, configMap("one", nil), 201)
 		c.quiet("POST", podsPath, pod("p", ""), 201)
-		c.settle(me, configMapsPath+"/one")
+		// The authorizer learns of roles and of bindings, in namespaces and of the cluster, from four watches.
+		for _, path := range []string{configMapsPath + "/one", nodesPath + "/n-rbac", leasesPath} {
+			c.settleRead(me, path)
+		}
 		as("POST", nodesPath, "", named("n-rbac"), 201)
 		as("GET", nodesPath+"/n-rbac", "", nil, 200)
 		as("GET", nodesPath, "", nil, 403)

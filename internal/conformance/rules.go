@@ -100,6 +100,7 @@ var ruleCases = []scenario{
 		past("resourceVersion="+rv+"&resourceVersionMatch=Exact&labelSelector=even=true", 200)
 		page := past("resourceVersion="+rv+"&resourceVersionMatch=Exact&limit=2", 200)
 		past("limit=2&continue="+page.str("metadata", "continue"), 200)
+		c.settleCache(configMapsPath)
 		past("resourceVersion="+rv, 200)
 		past("resourceVersion="+rv+"&resourceVersionMatch=NotOlderThan", 200)
 		past("resourceVersion=0", 200)
@@ -237,6 +238,8 @@ var ruleCases = []scenario{
 			a := c.do(req{Method: "POST", Path: podsPath, Body: pod(name, "", change...), quiet: true})
 			c.note("pod %s: %d %s%s %s %s", name, a.Code, a.str("message"), a.str("spec", "priority"), a.str("spec", "preemptionPolicy"), a.str("spec", "priorityClassName"))
 		}
+		c.settlePriority("c-high", 1000)
+		c.settlePriority("c-low", -5)
 		p("none")
 		p("high", specOf("priorityClassName", "c-high"))
 		p("low", specOf("priorityClassName", "c-low"))
@@ -248,13 +251,13 @@ var ruleCases = []scenario{
 		p("other", specOf("priorityClassName", "c-high"), specOf("priority", 5))
 		p("policy", specOf("priorityClassName", "c-high"), specOf("preemptionPolicy", "PreemptLowerPriority"))
 		c.post(classes, object{"metadata": object{"name": "c-default"}, "value": 7, "globalDefault": true}, 201)
+		c.settlePriority("", 7)
 		c.post(classes, object{"metadata": object{"name": "c-default-2"}, "value": 8, "globalDefault": true}, 0)
-		c.settlePriority(7)
 		p("defaulted")
 		for _, name := range []string{"c-high", "c-low", "c-default", "c-default-2"} {
 			c.do(req{Method: "DELETE", Path: classes + "/" + name, quiet: true})
 		}
-		c.settlePriority(0)
+		c.settlePriority("", 0)
 	}},
 	{"pod-checks", func(c *C) {
 		c.namespace()
@@ -520,29 +523,4 @@ var ruleCases = []scenario{
 func keysOf(v any) []string {
 	m, _ := v.(object)
 	return slices.Sorted(maps.Keys(m))
-}
-
-// settlePriority waits until a pod without a class gets a priority: the real server
-// learns of classes from a watch.
-func (c *C) settlePriority(want int) {
-	c.Helper()
-	for w := newWaiter(c); ; {
-		a := c.do(req{Method: "POST", Path: podsPath, Query: "dryRun=All", Body: pod("settle", ""), quiet: true})
-		if a.str("spec", "priority") == fmt.Sprint(want) {
-			return
-		}
-		w.wait("the priority " + fmt.Sprint(want))
-	}
-}
-
-// settleToken waits until the server's authorizer knows that the pod belongs to the node.
-func (c *C) settleToken(node apitest.User, path, uid string) {
-	c.Helper()
-	for w := newWaiter(c); ; {
-		a := c.do(req{As: node, Method: "POST", Path: path, Body: object{"spec": object{"boundObjectRef": object{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": uid}}}, quiet: true})
-		if a.Code == 201 {
-			return
-		}
-		w.wait("the authorizer to know the pod")
-	}
 }
