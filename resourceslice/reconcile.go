@@ -436,7 +436,7 @@ func (j *job) finish(done *Published) {
 		fault = j.w.faultsDue()
 	}
 	j.c.apply(p, core.Published{Revision: done.Revision, Fault: fault})
-	if !p.state.IsPublished() {
+	if p.status.Published != p.status.Revision {
 		return // Set has scheduled it
 	}
 	if p.cluster && p.local() && !slices.ContainsFunc(j.live, func(rec *record) bool { return rec.nodeName == "" }) {

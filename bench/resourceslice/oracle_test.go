@@ -125,8 +125,8 @@ func (o *oracle) see(event watch.EventType, s *resourcev1.ResourceSlice) {
 	}
 }
 
-// TestAllocator applies random edits to random pools, with failing writes, and
-// runs the allocator after every write.
+// TestAllocator applies random edits to random pools, with failing writes, restarts,
+// rolling updates and slices that others delete, and runs the allocator after every write.
 func TestAllocator(t *testing.T) {
 	for seed := range uint64(12) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -169,7 +169,7 @@ func allocator(t *testing.T, rng *rand.Rand) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	done := make(chan struct{})
+	done, ended, updates := make(chan struct{}), make(chan struct{}, 25), 0
 	go func() {
 		defer close(done)
 		for event := range w.ResultChan() {
@@ -178,18 +178,40 @@ func allocator(t *testing.T, rng *rand.Rand) {
 			}
 		}
 	}()
-	p := &ours{}
-	p.start(t, s.Client(apitest.NodeUser(node)))
+	start := func() *ours {
+		p := &ours{}
+		if rng.IntN(2) == 0 {
+			p.shutdown = time.Millisecond // it leaves a pool half published, as a crash does
+		}
+		p.start(t, s.Client(apitest.NodeUser(node)))
+		return p
+	}
+	p := start()
 	pool := resourceslice.Pool{Ordered: rng.IntN(3) == 0}
 	gpus, next := 1+rng.IntN(4), 0
+	var whole resourceslice.Pool
 	for range 25 {
 		pool.SharedCounters, pool.Devices = nil, edit(rng, pool.Devices, &next)
 		if rng.IntN(4) == 0 {
 			gpus = rng.IntN(12)
 		}
-		whole := pool
+		whole = pool
 		whole.Devices = slices.Clone(pool.Devices)
 		partition(&whole, gpus)
+		switch rng.IntN(8) {
+		case 0: // a restart
+			p.stop()
+			p = start()
+		case 1: // a rolling update: both publish for a while
+			older, overlap := p, time.Duration(1+rng.IntN(100))*100*time.Millisecond
+			p = start()
+			go func() {
+				time.Sleep(overlap)
+				older.stop()
+				ended <- struct{}{}
+			}()
+			updates++
+		}
 		if err := p.c.Set(poolID, whole); err != nil {
 			t.Fatal(err)
 		}
@@ -199,16 +221,37 @@ func allocator(t *testing.T, rng *rand.Rand) {
 				Status: statuserr.InternalError("etcd"), LoseResponse: rng.IntN(2) == 0,
 			})
 		}
+		if rng.IntN(4) == 0 { // others delete some of the slices
+			for _, slice := range apitest.List[*resourcev1.ResourceSlice](s, "") {
+				if rng.IntN(3) == 0 {
+					apitest.Delete[*resourcev1.ResourceSlice](s, "", slice.Name)
+				}
+			}
+		}
 		time.Sleep(time.Duration(rng.IntN(3000)) * time.Millisecond)
 	}
 	time.Sleep(time.Hour)
 	p.stop()
+	for range updates {
+		<-ended
+	}
 	w.Stop()
 	<-done
 	if o.states < 25 {
 		t.Errorf("only %d states", o.states)
 	}
-	t.Logf("%d states, of which %d incomplete", o.states, o.incomplete)
+	if free, devices := o.count(), len(whole.Devices); free != devices {
+		t.Errorf("%d devices are published at the end, want %d", free, devices)
+	}
+	t.Logf("%d states, of which %d incomplete, %d rolling updates", o.states, o.incomplete, updates)
+}
+
+// count returns the number of devices in all slices.
+func (o *oracle) count() (n int) {
+	for _, s := range o.slices {
+		n += len(s.Spec.Devices)
+	}
+	return n
 }
 
 // partition adds partitionable devices with their counters.

@@ -42,6 +42,8 @@ var peers = map[string]func() peer{
 var peerNames = []string{"kubewright", "upstream"}
 
 type ours struct {
+	shutdown time.Duration // 0 for the default
+
 	t      testing.TB
 	c      *resourceslice.Controller
 	cancel context.CancelFunc
@@ -51,6 +53,7 @@ type ours struct {
 func (o *ours) start(t testing.TB, client kubernetes.Interface) {
 	c, err := resourceslice.New(resourceslice.Config{
 		Client: client, NodeName: node, Driver: driver, Owner: resourceslice.NodeOwner(client.CoreV1().Nodes(), node),
+		ShutdownTimeout: o.shutdown,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -228,11 +228,11 @@ func (e Published) apply(s *State, now time.Time) error {
 	if e.Revision < s.revision {
 		return nil // Set has scheduled it
 	}
+	to := Faulty
 	if e.Fault.IsZero() {
-		if err := s.become(Idle, time.Time{}); err != nil {
-			return err
-		}
-	} else if err := s.become(Faulty, e.Fault); err != nil {
+		to = Idle
+	}
+	if err := s.become(to, e.Fault); err != nil {
 		return err
 	}
 	if !s.driftedAt.IsZero() {
@@ -382,10 +382,7 @@ func (s *State) LostCreate(now time.Time) bool { return now.Sub(s.lostCreate) < 
 // Gone reports whether the pool was removed, and the API server has none of it.
 func (s *State) Gone() bool { return s.removed && s.published == s.revision }
 
-// IsPublished reports whether nothing is left to do.
-func (s *State) IsPublished() bool { return s.published == s.revision }
-
-// Revision returns the number of Sets, and Phase the phase.
+// Revision returns the number of Sets.
 func (s *State) Revision() int64 { return s.revision }
 
 // Phase returns the phase.
