@@ -80,8 +80,7 @@ func (c *Controller) request(ctx context.Context, n *node, r request) {
 	case status.Taint:
 		answer, latency, err := c.requests.taint(ctx, n.name, r.patch)
 		if err != nil {
-			c.failed(ctx, n, "patch", err, latency, false)
-			if ctx.Err() == nil {
+			if c.take(ctx, n, "patch", err, latency, false).Counts {
 				c.report.tainting.Fail(ctx, c.cfg.ErrorHandler, &n.members.tainting, fmt.Errorf("nodestatus: taint node %q: %w", n.name, err), "Failed to add taints that the Node lacks")
 			}
 			return
@@ -128,10 +127,20 @@ func (c *Controller) tell(ctx context.Context, n *node, answer status.Event) {
 		c.report.calling.OK(ctx, &n.members.calling, "Writing nodes works again")
 	}
 	c.report.news(ctx, n, news)
+	if news.Wake {
+		c.trigger(n.name)
+	}
 }
 
-// failed takes in the error of a request.
+// failed takes in and reports the error of a request that is not about taints.
 func (c *Controller) failed(ctx context.Context, n *node, verb string, err error, latency time.Duration, committed bool) {
+	if c.take(ctx, n, verb, err, latency, committed).Counts {
+		c.report.calling.Fail(ctx, c.cfg.ErrorHandler, &n.members.calling, explainCall(n.name, verb, err), "Failed to write node")
+	}
+}
+
+// take takes in the error of a request.
+func (c *Controller) take(ctx context.Context, n *node, verb string, err error, latency time.Duration, committed bool) status.News {
 	failed := status.Failed{Verdict: judge(err, n.name), Err: err, RetryAfter: apierr.RetryAfter(err), Committed: committed, Draw: rand.Float64()}
 	if ctx.Err() != nil {
 		failed.Verdict = status.HungUp
@@ -140,9 +149,6 @@ func (c *Controller) failed(ctx context.Context, n *node, verb string, err error
 	}
 	news := n.apply(failed)
 	c.report.news(ctx, n, news)
-	if news.Counts {
-		c.report.calling.Fail(ctx, c.cfg.ErrorHandler, &n.members.calling, explainCall(n.name, verb, err), "Failed to write node")
-	}
 	var resting bool
 	n.read(func(s *status.State) { resting = s.Resting() })
 	if resting {
@@ -151,4 +157,5 @@ func (c *Controller) failed(ctx context.Context, n *node, verb string, err error
 	if news.Deleted != "" && c.cfg.OnDeleted == DeletedExit && n.name == c.cfg.NodeName {
 		c.exit(fmt.Errorf("%w: node %q", ErrNodeDeleted, n.name))
 	}
+	return news
 }

@@ -154,3 +154,33 @@ func TestTaintsAreSeenToGoWithoutAnInformer(t *testing.T) {
 		}
 	})
 }
+
+// Controllers of the cluster write a Node as well, most of all just after its creation.
+// A conflict with one of them is no failure: a read and another patch follow.
+func TestAConflictOverTaintsIsNotReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := apitest.New(apitest.Options{})
+		w := start(t, s, Config{
+			Client: s.Client(apitest.User{}).CoreV1(), KeepTaints: []corev1.Taint{kept},
+			ErrorHandler: func(_ context.Context, err error, msg string) { t.Errorf("%s: %v", msg, err) },
+		})
+		watch(t, w.c, s.Client(apitest.User{}))
+		s.ResetJournal()
+		s.Inject(apitest.Fault{Match: taintPatches, Times: 1, Latency: time.Second})
+		apitest.Edit(s, "", node1, func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{foreign} })
+		w.pass(500 * time.Millisecond) // the patch is under way
+		apitest.Edit(s, "", node1, func(n *corev1.Node) { n.Annotations = map[string]string{"example.com/other": "x"} })
+		w.pass(2 * DefaultSyncInterval)
+		want := []string{"example.com/admin:NoExecute", "example.com/dedicated=gpu:NoSchedule"}
+		if got := taints(w.node()); !slices.Equal(got, want) {
+			t.Errorf("taints are %v, want %v", got, want)
+		}
+		var codes []int
+		for _, r := range s.Requests(taintPatches) {
+			codes = append(codes, r.Code)
+		}
+		if !slices.Equal(codes, []int{409, 200}) {
+			t.Errorf("patches of taints: %v, want a conflict and a success", codes)
+		}
+	})
+}

@@ -98,7 +98,7 @@ func by(t *testing.T, cluster *harness.Cluster, agent string) (calls []string) {
 // and nothing else, as long as the Node exists.
 func TestLease(t *testing.T) {
 	quiet(t)
-	const name, agent, interval = "lease-1", "kubewright-e2e-lease", time.Second
+	const name, agent, interval = "lease-1", "kubewright-e2e-lease", 3 * time.Second
 	cluster := shared.Cluster(t)
 	admin := kubernetes.NewForConfigOrDie(cluster.AdminConfig())
 	node := createReadyNode(t, admin, name)
@@ -120,7 +120,7 @@ func TestLease(t *testing.T) {
 		NodeName: name,
 		Owner:    lease.NodeOwner(storeGetter{nodes.GetStore()}),
 		Duration: 4 * interval,
-		// Its default is a second, which a request may take on a busy machine.
+		// Its default is an interval, which a request may take on a busy machine.
 		CallTimeout: 4 * interval,
 		Hooks: lease.Hooks{
 			Renewed:      func(lease.Renewed) { renewals.Add(1) },
@@ -136,7 +136,7 @@ func TestLease(t *testing.T) {
 		t.Fatal(err)
 	}
 	stop := runLease(t, c)
-	awaitLeaseRenewals(t, admin, name, node, 15)
+	awaitLeaseRenewals(t, admin, name, node, 6)
 	if got := awaitPhase(t, phases); got != lease.PhaseHeld {
 		t.Fatalf("phase %v, want Held", got)
 	}

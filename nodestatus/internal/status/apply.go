@@ -146,7 +146,7 @@ type News struct {
 	Spec       *corev1.Node      // another client has changed the spec of this Node
 	NoPods     bool              // the Node has no allocatable pods
 	LeftOut    []string          // parts of the status that the API server would refuse
-	Counts     bool              // the failure counts: it is not about a deletion, conflict or taint
+	Counts     bool              // the failure should be reported: it is not about a deletion or conflict
 }
 
 // A ConditionChange is a change of the status of one of our conditions.
@@ -344,13 +344,17 @@ func (s *State) send(now time.Duration, ev Sent) error {
 	return nil
 }
 
-// created takes in the answer of a creation.
+// created takes in the answer of a creation, and then the event that came before it.
 func (s *State) created(now time.Duration, sent *sent, ev Created, news *News) error {
+	early := s.early
 	if err := s.becomeRegistered(ev.Node); err != nil {
 		return err
 	}
 	news.Registered, news.Created = ev.Node, true
 	s.accept(now, sent, ev.Node, ev.Draw, news)
+	if early != nil {
+		news.Wake = s.shown(*early)
+	}
 	return nil
 }
 
@@ -491,6 +495,9 @@ func (s *State) failed(now time.Duration, sent *sent, ev Failed, news *News) err
 			s.doubt() // a read decides
 		case Refused:
 			s.nextTaints = now + s.rules.Report
+			news.Counts = true
+		case Away:
+			news.Counts = true
 		}
 		return nil
 	case ev.Verdict == Gone && s.phase == Registered:
@@ -555,8 +562,12 @@ func (s *State) count(now time.Duration, ev Failed) {
 // shown takes in an object that an event shows, and reports whether it calls for a round.
 func (s *State) shown(ev Shown) (wake bool) {
 	switch s.phase {
-	case Absent, Missing, Unsure:
+	case Absent, Missing:
 		return false // the creation finds out on its own
+	case Unsure:
+		// The answer to the creation may be older.
+		s.early = &Shown{Node: ev.Node.DeepCopy(), Deleted: ev.Deleted}
+		return false
 	case Deleted:
 		if !ev.Deleted {
 			s.doubt() // a Node is there again; a read decides

@@ -69,7 +69,9 @@ type script struct {
 	version int
 	uid     int
 	body    []byte
-	created *corev1.Node
+	created *corev1.Node // what was sent
+	stored  *corev1.Node // what the API server has made of it
+	gone    *corev1.Node // what was deleted last
 }
 
 func (w *script) apply(ev Event) string {
@@ -218,8 +220,15 @@ func (w *script) run(words []string) string {
 			w.Fatal(err)
 		}
 		return w.apply(Sent{Do: do, Cause: cause})
+	case "stored":
+		w.stored = w.serve(w.created, true)
+		return "ok"
 	case "created":
-		return w.apply(Created{Node: w.serve(w.created, true)})
+		node := w.stored
+		if w.stored = nil; node == nil {
+			node = w.serve(w.created, true)
+		}
+		return w.apply(Created{Node: node})
 	case "found":
 		return w.apply(Found{Node: w.server.DeepCopy()})
 	case "written":
@@ -256,11 +265,11 @@ func (w *script) run(words []string) string {
 		w.serve(node, true)
 		return "ok"
 	case "delete":
-		w.server = nil
+		w.gone, w.server = w.server, nil
 		return "ok"
 	case "event":
 		if arg(1) == "deleted" {
-			return w.apply(Shown{Node: w.state.Node(), Deleted: true})
+			return w.apply(Shown{Node: w.gone, Deleted: true})
 		}
 		return w.apply(Shown{Node: w.server.DeepCopy()})
 	case "asked":

@@ -74,8 +74,10 @@ type State struct {
 	// Invariant: a Node that is registered, and no other, has a view, and the view's UID.
 	// Invariant: only a Node that is registered has owned fields or an accepted status.
 	// Invariant: only a Node that is registered is foreign or owed.
+	// Invariant: an event is kept only while it is not sure whether there is a Node.
 	phase    Phase
 	view     *view                 // as the server showed it last
+	early    *Shown                // the last event since the creation was sent, or nil
 	sight    sight                 // how well the view is known
 	watched  bool                  // events show what other clients write
 	told     uint64                // hash of the spec that the program knows
@@ -214,7 +216,7 @@ func (s *State) becomeDeleted() error {
 
 // forget drops what is known of the object that was kept so far.
 func (s *State) forget() {
-	s.view, s.accepted, s.owned, s.told = nil, 0, unique.Handle[string]{}, 0
+	s.view, s.early, s.accepted, s.owned, s.told = nil, nil, 0, unique.Handle[string]{}, 0
 	s.sight, s.notBefore, s.nextDrift, s.nextTaints = settled, 0, 0, 0
 }
 
@@ -262,6 +264,7 @@ func (s *State) Check() error {
 		{"a Node that is registered, and no other, has a view, and the view's UID", registered == (s.view != nil) && (!registered || s.view.uid != "")},
 		{"only a Node that is registered has owned fields or an accepted status", registered || s.accepted == 0 && s.owned == unique.Handle[string]{}},
 		{"only a Node that is registered is foreign or owed", registered || s.sight != foreign && s.sight != owed},
+		{"an event is kept only while it is not sure whether there is a Node", s.early == nil || s.phase == Unsure},
 		{"a round that is settled has begun", s.agreed <= s.rounds},
 		{"the view is being read only while a read is under way", s.sight != reading || under == Read},
 		{"while a creation is under way, whether there is a Node is not sure", under != Create || s.phase == Unsure},
