@@ -162,7 +162,7 @@ func (f *filler) issued(r *certificateRequest, answer *certificatesv1.PodCertifi
 	} {
 		if path != "" {
 			file.Data = data
-			f.addFile(path, file, nil)
+			f.addToken(path, file)
 		}
 	}
 	return nil

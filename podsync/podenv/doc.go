@@ -30,8 +30,7 @@
 //
 // All sources of the API are known: fieldRef, resourceFieldRef, configMapKeyRef,
 // secretKeyRef, and fileKeyRef where Config.ReadFile is set. Limits that the
-// container doesn't set are those of the pod, else the node's allocatable. Of
-// projected volumes clusterTrustBundle and podCertificate are not supported.
+// container doesn't set are those of the pod, else the node's allocatable.
 //
 // A pod has its addresses only once it runs somewhere. Variables that need one
 // before that don't fail: they are left out and named in Environment.Late. Resolve
@@ -49,6 +48,9 @@
 // was after the pod was handed over, or newer. Lists of Services, from the API
 // server's watch cache, are kept for Config.ServiceAge.
 //
+// A [Memory] keeps what a pod has read for a later start while the API server can't be
+// reached: see [Resolver.Recall].
+//
 // # Concurrency
 //
 // [Resolver] and [Pod] are safe for concurrent use. Objects that a client returned
@@ -62,6 +64,11 @@
 // tells a pod that may yet start from one that never will. Failures of the API are
 // returned as they are, within a SourceError. There are no retries: the caller has
 // a backoff already.
+//
+// While the API server can't be reached, [Resolver.Recall] uses the objects and tokens of
+// the last time, and after one failed request it makes no other for what it remembers.
+// Answers with 403 and 404 count: an object that was deleted is missing. Certificates are
+// not remembered.
 //
 // # Permissions
 //

@@ -22,9 +22,11 @@ import (
 type Pod struct {
 	resolver *Resolver
 	pod      *corev1.Pod // private copy, read-only
+	memory   *Memory     // nil: none
 
-	mu      sync.Mutex
-	objects map[objectKey]any
+	mu       sync.Mutex
+	objects  map[objectKey]any
+	noAnswer bool // a request has found that the API server can't be reached
 }
 
 // Addresses are the addresses of a pod and its host, the primary one first.
@@ -134,6 +136,20 @@ func (p *Pod) secretKey(ctx context.Context, name, key string) (string, error) {
 	return string(value), nil
 }
 
+// away reports whether a request has found that the API server can't be reached. What the
+// Memory has is not asked for again, because each request may take Config.CallTimeout.
+func (p *Pod) away() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.noAnswer
+}
+
+func (p *Pod) setAway() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.noAnswer = true
+}
+
 // forget lets the next call read an object again.
 func (p *Pod) forget(kind, name string) {
 	p.mu.Lock()
@@ -150,12 +166,30 @@ func read[T any](ctx context.Context, p *Pod, kind, name string, get func(contex
 	if ok {
 		return kept.(*T), nil
 	}
-	obj, err := p.resolver.reads.get(ctx, key, true, func(ctx context.Context) (any, error) { return get(ctx) })
-	if apierrors.IsNotFound(err) {
-		return nil, ErrMissing
+	last, known := p.memory.recall(key)
+	var obj any
+	var err error
+	if !known || !p.away() {
+		obj, err = p.resolver.reads.get(ctx, key, true, func(ctx context.Context) (any, error) { return get(ctx) })
+		switch {
+		case apierrors.IsNotFound(err):
+			p.memory.keep(key, &held{})
+			return nil, ErrMissing
+		case err == nil && p.memory != nil:
+			last = p.resolver.shelf.share(key, obj)
+			p.memory.keep(key, last)
+			obj = last.object
+		case known && unreachable(ctx, err):
+			p.setAway()
+		case err != nil:
+			return nil, err
+		}
 	}
-	if err != nil {
-		return nil, err
+	if obj == nil {
+		if last.object == nil {
+			return nil, ErrMissing
+		}
+		obj = last.object
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()

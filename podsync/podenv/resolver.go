@@ -14,6 +14,7 @@ type Resolver struct {
 	reads    reads
 	services serviceCache
 	requests requests
+	shelf    shelf
 }
 
 // New returns a Resolver. It makes no request; it returns an error that names
@@ -30,4 +31,13 @@ func New(cfg Config) (*Resolver, error) {
 // Pod returns the inputs of pod. It makes no request, and copies pod.
 func (r *Resolver) Pod(pod *corev1.Pod) *Pod {
 	return &Pod{resolver: r, pod: pod.DeepCopy(), objects: map[objectKey]any{}}
+}
+
+// Recall is Pod for a pod whose objects were read before: while the API server can't be
+// reached, those in memory take their places, and so do its tokens. A request that the API
+// server answers with 403 or 404 fails as usual. What is read is stored in memory for the next time.
+func (r *Resolver) Recall(pod *corev1.Pod, memory *Memory) *Pod {
+	p := r.Pod(pod)
+	p.memory = memory
+	return p
 }

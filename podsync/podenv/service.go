@@ -27,8 +27,8 @@ const (
 
 // serviceLinks are the variables that name one Service.
 type serviceLinks struct {
-	service string
-	vars    []Var
+	Service string `json:"service"`
+	Vars    []Var  `json:"vars"`
 }
 
 // serviceVars returns the variables that name Services, by Service. Services whose
@@ -38,29 +38,29 @@ func (p *Pod) serviceVars(ctx context.Context) ([]Var, error) {
 	if p.resolver.cfg.Services == nil {
 		return nil, nil
 	}
-	links, err := p.resolver.serviceLinks(ctx, apiServiceNamespace, apiServiceName)
+	links, err := p.serviceLinks(ctx, apiServiceNamespace, apiServiceName)
 	if err != nil {
 		return nil, fmt.Errorf("podenv: Service %s/%s: %w", apiServiceNamespace, apiServiceName, err)
 	}
 	// The API's default is true.
 	if enabled := p.pod.Spec.EnableServiceLinks; enabled == nil || *enabled {
-		own, err := p.resolver.serviceLinks(ctx, p.pod.Namespace, "")
+		own, err := p.serviceLinks(ctx, p.pod.Namespace, "")
 		if err != nil {
 			return nil, fmt.Errorf("podenv: Services of %s: %w", p.pod.Namespace, err)
 		}
 		// A Service of this name in the pod's namespace hides the API's.
-		if !slices.ContainsFunc(own, func(l serviceLinks) bool { return l.service == apiServiceName }) {
+		if !slices.ContainsFunc(own, func(l serviceLinks) bool { return l.Service == apiServiceName }) {
 			own = slices.Concat(links, own)
 		}
 		links = own
 	}
 	n := 0
 	for i := range links {
-		n += len(links[i].vars)
+		n += len(links[i].Vars)
 	}
 	vars := make([]Var, 0, n)
 	for i := range links {
-		vars = append(vars, links[i].vars...)
+		vars = append(vars, links[i].Vars...)
 	}
 	return vars, nil
 }
@@ -103,11 +103,38 @@ type serviceEntry struct {
 	links []serviceLinks
 }
 
+// serviceLinks returns the variables of Services; see Resolver.serviceLinks. If the API
+// server can't be reached, they are those of the last time that this pod or another one
+// asked.
+func (p *Pod) serviceLinks(ctx context.Context, namespace, name string) ([]serviceLinks, error) {
+	key := objectKey{kindServices, namespace, name}
+	last, known := p.memory.recall(key)
+	if p.memory != nil && !known {
+		last, known = p.resolver.shelf.find(key)
+	}
+	if known && p.away() {
+		p.memory.keep(key, last)
+		return last.object.([]serviceLinks), nil
+	}
+	links, err := p.resolver.serviceLinks(ctx, namespace, name)
+	switch {
+	case err == nil:
+		if p.memory != nil {
+			p.memory.keep(key, p.resolver.shelf.share(key, links))
+		}
+	case known && unreachable(ctx, err):
+		p.setAway()
+		p.memory.keep(key, last)
+		return last.object.([]serviceLinks), nil
+	}
+	return links, err
+}
+
 // serviceLinks returns the variables of the Services of a namespace that have a
 // cluster IP, by name, or of the one of this name if it exists and has one. They are
 // shared and read-only.
 func (r *Resolver) serviceLinks(ctx context.Context, namespace, name string) ([]serviceLinks, error) {
-	key := objectKey{"Service", namespace, name}
+	key := objectKey{kindServices, namespace, name}
 	if links, ok := r.services.get(key, r.cfg.ServiceAge); ok {
 		return links, nil
 	}
@@ -151,7 +178,7 @@ func (r *Resolver) readLinks(ctx context.Context, namespace, name string) ([]ser
 		}
 		links = append(links, serviceLinks{items[i].Name, varsOf(&items[i])})
 	}
-	slices.SortFunc(links, func(a, b serviceLinks) int { return strings.Compare(a.service, b.service) })
+	slices.SortFunc(links, func(a, b serviceLinks) int { return strings.Compare(a.Service, b.Service) })
 	return links, nil
 }
 

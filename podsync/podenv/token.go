@@ -38,9 +38,22 @@ func (f *filler) token(ctx context.Context, s *corev1.ServiceAccountTokenProject
 	if s.Audience != "" {
 		request.Spec.Audiences = []string{s.Audience}
 	}
-	ctx, cancel := context.WithTimeout(ctx, f.p.resolver.cfg.CallTimeout)
-	defer cancel()
-	answer, err := f.p.resolver.cfg.ServiceAccounts.ServiceAccounts(pod.Namespace).CreateToken(ctx, account, request, metav1.CreateOptions{})
+	key := objectKey{kindToken, pod.Namespace, account + "/" + s.Audience}
+	last, known := f.p.memory.recall(key)
+	var answer *authenticationv1.TokenRequest
+	err := error(nil)
+	if !known || !f.p.away() {
+		call, cancel := context.WithTimeout(ctx, f.p.resolver.cfg.CallTimeout)
+		answer, err = f.p.resolver.cfg.ServiceAccounts.ServiceAccounts(pod.Namespace).CreateToken(call, account, request, metav1.CreateOptions{})
+		cancel()
+	}
+	if known && (answer == nil && err == nil || unreachable(ctx, err)) {
+		f.p.setAway()
+		// It may have expired. The API server that rejects it can issue the next one.
+		token := last.object.(*keptToken)
+		f.addToken(s.Path, File{Data: []byte(token.Token), Expires: token.Expires, Renew: time.Now()})
+		return
+	}
 	if err != nil {
 		if apierrors.IsNotFound(err) {
 			err = fmt.Errorf("%w: %w", ErrMissing, err)
@@ -50,7 +63,8 @@ func (f *filler) token(ctx context.Context, s *corev1.ServiceAccountTokenProject
 	}
 	expires := answer.Status.ExpirationTimestamp.Time.Truncate(time.Second)
 	renew := renewal(expires, time.Now(), time.Duration(seconds)*time.Second)
-	f.addFile(s.Path, File{Data: []byte(answer.Status.Token), Expires: expires, Renew: renew}, nil)
+	f.p.memory.keep(key, &held{&keptToken{answer.Status.Token, expires}})
+	f.addToken(s.Path, File{Data: []byte(answer.Status.Token), Expires: expires, Renew: renew})
 }
 
 // maxTokenAge is the age at which the API promises a new token, whatever the life of

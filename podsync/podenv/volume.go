@@ -19,8 +19,13 @@ import (
 type File struct {
 	// Data is the content.
 	Data []byte
-	// Mode are the permission bits that the pod asks for, 0644 by default.
+	// Mode are the permission bits that the pod asks for, 0644 by default. Those of a
+	// token or a certificate are 0600 if it has a User or if the pod has an fsGroup, which
+	// must then be able to read it, as all files of the volume.
 	Mode int32
+	// User is the owner of a token or a certificate: the user that all containers and
+	// init containers run as, by the spec. nil: root, and for all else.
+	User *int64
 	// Expires is when the content is no longer valid, for a token or a certificate.
 	// Zero for all else.
 	Expires time.Time
@@ -126,6 +131,37 @@ func (f *filler) addFile(path string, file File, mode *int32) {
 		file.Mode = *mode
 	}
 	f.files[path] = file
+}
+
+// addToken is addFile for a token or a certificate.
+func (f *filler) addToken(path string, file File) {
+	var mode *int32
+	file.User = userOf(f.p.pod)
+	if s := f.p.pod.Spec.SecurityContext; file.User != nil || s != nil && s.FSGroup != nil {
+		mode = new(int32(0o600))
+	}
+	f.addFile(path, file, mode)
+}
+
+// userOf returns the user of all containers and init containers of a pod, or nil if they
+// have several or one of them has that of its image.
+func userOf(pod *corev1.Pod) (user *int64) {
+	for _, list := range [...][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			var own *int64
+			if s := pod.Spec.SecurityContext; s != nil {
+				own = s.RunAsUser
+			}
+			if s := list[i].SecurityContext; s != nil && s.RunAsUser != nil {
+				own = s.RunAsUser
+			}
+			if own == nil || user != nil && *user != *own {
+				return nil
+			}
+			user = own
+		}
+	}
+	return user
 }
 
 // project adds the files of a source, which has this index in its volume.
