@@ -56,6 +56,7 @@ func TestTheMemoryStandsInWhileTheAPIServerIsAway(t *testing.T) {
 		away  bool
 	}{
 		"refused":     {apitest.Fault{Err: errors.New("connection refused")}, true},
+		"alone":       {apitest.Fault{Err: errors.New("connection refused")}, true}, // without Services
 		"silent":      {apitest.Fault{Hang: true}, true},
 		"overloaded":  {apitest.Fault{Status: apierrors.NewTooManyRequestsError("later")}, true},
 		"unavailable": {apitest.Fault{Status: apierrors.NewServiceUnavailable("etcd")}, true},
@@ -66,10 +67,13 @@ func TestTheMemoryStandsInWhileTheAPIServerIsAway(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := memoryWorld(t)
+				if name == "alone" {
+					w.resolver.cfg.Services = nil
+				}
 				first := w.pod(everything())
 				memory := &Memory{}
 				vars, files, err := resolve(t.Context(), w.resolver.Recall(first.pod, memory))
-				if err != nil || !slices.Contains(vars, "SHOP_SERVICE_HOST=10.0.0.2") {
+				if err != nil || slices.Contains(vars, "SHOP_SERVICE_HOST=10.0.0.2") == (name == "alone") {
 					t.Fatalf("%q, %v", vars, err)
 				}
 				time.Sleep(time.Hour) // no list of Services is that old

@@ -181,6 +181,7 @@ func read[T any](ctx context.Context, p *Pod, kind, name string, get func(contex
 			obj = last.object
 		case known && unreachable(ctx, err):
 			p.setAway()
+			obj = nil // what a client returns with an error is an empty object
 		case err != nil:
 			return nil, err
 		}

@@ -18,7 +18,6 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/kubewright/kubewright/podsync"
-	"github.com/kubewright/kubewright/podsync/podenv"
 )
 
 // The reasons of rejections, as the kubelet has them. OutOf is followed by the name
@@ -102,12 +101,8 @@ func (p *Provider) unsupported(pod *corev1.Pod) string {
 	var why []string
 	add := func(format string, args ...any) { why = append(why, fmt.Sprintf(format, args...)) }
 	for i := range pod.Spec.Volumes {
-		switch v := &pod.Spec.Volumes[i]; {
-		case v.Image != nil:
-			add("volume %s: images can't be mounted", v.Name)
-		case !podenv.IsData(v) && v.EmptyDir == nil && v.HostPath == nil:
-			add("volume %s: only emptyDir, hostPath and data from the API", v.Name)
-		case v.EmptyDir != nil && v.EmptyDir.Medium != corev1.StorageMediumDefault && v.EmptyDir.Medium != corev1.StorageMediumMemory:
+		v := &pod.Spec.Volumes[i]
+		if v.EmptyDir != nil && v.EmptyDir.Medium != corev1.StorageMediumDefault && v.EmptyDir.Medium != corev1.StorageMediumMemory {
 			add("volume %s: an emptyDir with medium %s", v.Name, v.EmptyDir.Medium)
 		}
 	}

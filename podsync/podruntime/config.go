@@ -91,6 +91,17 @@ type Config struct {
 	// API; volumes with tokens are read when a token must be renewed. Default:
 	// DefaultVolumeRefresh.
 	VolumeRefresh time.Duration
+	// Volumes mounts the volumes of other kinds than those of the package comment, by the name
+	// of their source in the API: "persistentVolumeClaim", "csi", "nfs" or "image", for example.
+	// Default: none. A pod with a volume of such a kind waits with an event FailedMount; a
+	// program that would rather reject it does that with a [Checker].
+	Volumes map[string]VolumePlugin
+	// Sealer encrypts the Secrets and tokens that containers have read for inputs.json in the
+	// directory of their pod, so that they can start again in the next process while the API
+	// server can't be reached. Default: none; ConfigMaps and Services are on disk, and a
+	// container with a variable of a Secret waits for the API server then, as does a pod whose
+	// Secrets or tokens were in memory when the machine was restarted.
+	Sealer podenv.Sealer
 	// MaxStarts is the number of containers and sandboxes that are started at once:
 	// the containers of pods that have a sandbox go first, and then the oldest pods.
 	// Default: DefaultMaxStarts.

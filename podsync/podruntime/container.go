@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 
+	"github.com/kubewright/kubewright/podsync/podenv"
 	"github.com/kubewright/kubewright/podsync/podstatus"
 )
 
@@ -206,11 +207,15 @@ func (c *container) start() {
 	ctx := c.pod.starting
 	c.pod.p.wg.Go(func() {
 		err := l.pull(ctx)
+		var env podenv.Environment
+		if err == nil { // which may wait for the API server, and takes no place meanwhile
+			env, err = l.resolve(ctx)
+		}
 		if err == nil {
 			err = c.pod.p.gate.enter(ctx, ticket{created: l.spec.CreationTimestamp.Time, begun: l.sandbox != nil})
 		}
 		if err == nil {
-			err = l.run(ctx)
+			err = l.run(ctx, env)
 			c.pod.p.gate.leave()
 		}
 		c.pod.do(func() {

@@ -23,7 +23,7 @@
 //	group.Go(pods.Run)
 //
 // A Runtime with more abilities has the methods of [Watcher], [Execer], [LogTailer],
-// [Puller], [Sandboxer], [Resizer], [PodResizer], [DiskMeter], [Preparer] or [Checker].
+// [Puller], [Sandboxer], [Resizer], [PodResizer], [DiskMeter], [PodChecker] or [Checker].
 // [Claims] prepares the devices of resource claims for it. Package podruntimetest tests a
 // Runtime.
 //
@@ -44,10 +44,13 @@
 // between the request and the kill.
 //
 // Volumes of ConfigMaps, Secrets and pod fields follow changes, all files of a
-// volume at once. Tokens are renewed after 80 % of their life, or after a day. An
-// emptyDir with medium Memory is a tmpfs if this process may mount one, else a
-// directory. No container can lead the mount of a subPath out of its volume if the
-// Runtime is a [Sandboxer] and this process may mount.
+// volume at once. Tokens are renewed after 80 % of their life, or after a day. Secrets,
+// tokens and emptyDir volumes with medium Memory are in a tmpfs if this process may mount
+// one, which a Runtime in another mount namespace must see; else they are directories, and
+// the log says so for Secrets. Files have the kubelet's modes and owners. No container can
+// lead the mount of a subPath out of its volume if the Runtime is a [Sandboxer] and this
+// process may mount. Volumes of other kinds are those of Config.Volumes; a pod with a volume
+// that this node can't mount waits.
 //
 // Admit rejects a pod with the kubelet's reasons: another OS, a node selector or
 // affinity that does not match, a NoExecute taint that is not tolerated, host ports
@@ -71,10 +74,15 @@
 // Config.Root. So the process can be killed at any moment: the next one goes on with the
 // same containers, starts none twice, and loses no exit code. See DESIGN.md.
 //
+// While the API server is away containers start again with what they have read from it the
+// last time, also those of the next process and after a restart of the machine; Config.Sealer
+// says what that needs for Secrets and tokens.
+//
 // While List fails nothing is decided. A container that ran and is no longer listed
 // has ended with exit code 137 and reason ContainerStatusUnknown. A full disk delays
 // starts, but never the end of a pod. A call that hangs blocks its own container;
-// the calls that should be short have a deadline (Config.CallTimeout).
+// the calls that should be short have a deadline (Config.CallTimeout). A Start that is under
+// way when its pod ends goes on for that time.
 //
 // Containers of pods that are not in Root are removed after a minute.
 //
@@ -82,8 +90,8 @@
 //
 // The rules are those of Kubernetes 1.37: sidecars (KEP-753), restart policies and
 // rules of containers (KEP-5307, KEP-5532), in-place resize (KEP-1287), environment
-// variables from files (KEP-3721). Volumes other than emptyDir, hostPath,
-// configMap, secret, downwardAPI and projected are rejected.
+// variables from files (KEP-3721). The volumes are emptyDir, hostPath, configMap, secret,
+// downwardAPI, projected and those of Config.Volumes.
 //
 // docs/operations.md has the events.
 package podruntime

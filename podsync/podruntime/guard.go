@@ -15,7 +15,7 @@ import (
 )
 
 // A guard is a Runtime whose panics are errors: a fault in it concerns one call of
-// one pod, and not the process. It has no Prepare and no Check, since podsync contains
+// one pod, and not the process. It has no CheckPod and no Check, since podsync contains
 // the calls of the Provider that they are part of; a launch contains its own.
 type guard struct {
 	runtime Runtime

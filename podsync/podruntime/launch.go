@@ -45,21 +45,32 @@ func (l *launch) pull(ctx context.Context) error {
 	return puller.Pull(ctx, l.spec.DeepCopy(), l.container.DeepCopy())
 }
 
-// run prepares the files of the run and starts it.
-func (l *launch) run(ctx context.Context) error {
-	p := l.pod.p
+// resolve reads what the run needs from the API, or recalls it. The sources may have changed
+// since the last run.
+func (l *launch) resolve(ctx context.Context) (env podenv.Environment, err error) {
 	if err := l.check(ctx); err != nil {
-		return &StartError{Reason: "CreateContainerConfigError", Err: err}
+		return env, &StartError{Reason: "CreateContainerConfigError", Err: err}
 	}
-	// The sources of the environment may have changed since the last run.
-	var env podenv.Environment
-	err := contain(ctx, "Config.Environment", func() (err error) {
-		env, err = p.cfg.Environment.Pod(l.spec).Container(ctx, l.id.Name, l.addresses)
+	p := l.pod
+	err = contain(ctx, "Config.Environment", func() (err error) {
+		resolved := p.p.cfg.Environment.Recall(l.spec, p.memory)
+		if err = p.fillAbsent(ctx, resolved, l.spec); err == nil {
+			env, err = resolved.Container(ctx, l.id.Name, l.addresses)
+		}
 		return err
 	})
 	if err != nil {
-		return &StartError{Reason: "CreateContainerConfigError", Err: err}
+		return env, &StartError{Reason: "CreateContainerConfigError", Err: err}
 	}
+	p.prepare.Lock()
+	defer p.prepare.Unlock()
+	p.keepInputs()
+	return env, nil
+}
+
+// run prepares the files of the run and starts it.
+func (l *launch) run(ctx context.Context, env podenv.Environment) error {
+	p := l.pod.p
 	name, fqdn := hostnameOf(l.spec, p.cfg.DNS.Domain)
 	mounts, err := l.prepare(&env, name, fqdn)
 	if err != nil {
@@ -89,7 +100,9 @@ func (l *launch) run(ctx context.Context) error {
 			return err
 		}
 	}
-	return p.cfg.Runtime.Start(ctx, spec)
+	start, cancel := l.pod.lasting()
+	defer cancel()
+	return p.cfg.Runtime.Start(start, spec)
 }
 
 // check asks the Runtime whether it can run an ephemeral container, which was not in the

@@ -30,6 +30,7 @@ func TestRewriteReadsNoMoreThanItCompares(t *testing.T) {
 		data string
 	}{
 		"an absent file":             {"", 0, "hosts"},
+		"an absent file, no data":    {"", 0, ""},
 		"other data":                 {"guest", 0, "hosts"},
 		"less":                       {"host", 0, "hosts"},
 		"more":                       {"hosts of before", 0, "hosts"},

@@ -33,6 +33,12 @@ func mountMemory(path string, size int64) (bool, error) {
 	return true, nil
 }
 
+// isMountPoint reports whether another file system is mounted at path.
+func isMountPoint(path string) bool {
+	var at, above syscall.Stat_t
+	return syscall.Lstat(path, &at) == nil && syscall.Lstat(filepath.Dir(path), &above) == nil && at.Dev != above.Dev
+}
+
 // bindBelow mounts the file or directory rel of the directory base at target, in place
 // of an earlier mount there. It reports false without an error if this process lacks
 // the permission.

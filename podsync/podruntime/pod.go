@@ -5,8 +5,11 @@ package podruntime
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -46,7 +49,11 @@ type pod struct {
 	sandbox    *Sandbox     // nil: none
 	removing   map[ContainerID]bool
 
-	// The sandbox calls.
+	// The volumes of plugins.
+	plugins bool // it has some
+	mounted bool // by this process
+
+	// The calls for the sandbox and for the volumes of plugins.
 	sandboxBusy     bool
 	sandboxFailure  *failure
 	sandboxFailures int
@@ -78,7 +85,9 @@ type pod struct {
 	refreshing bool
 	refreshDue map[string]time.Time // by volume
 
-	prepare sync.Mutex // held while a launch makes files of the pod
+	prepare    sync.Mutex     // held while a goroutine makes files of the pod
+	memory     *podenv.Memory // what its containers have read
+	keptInputs int            // the version of memory on disk; guarded by prepare
 
 	mu    sync.Mutex
 	work  []func() // for the goroutine
@@ -106,6 +115,8 @@ func (p *Provider) load(dir string) (*pod, error) {
 	}
 	pod.ctx, pod.end = context.WithCancel(klog.NewContext(p.ctx, klog.LoggerWithValues(klog.FromContext(p.ctx), "pod", klog.KObj(rec.Pod), "uid", rec.Pod.UID)))
 	pod.starting, pod.endStarting = context.WithCancel(pod.ctx)
+	pod.memory = p.recallInputs(pod.ctx, dir)
+	pod.plugins = hasPluginVolumes(rec.Pod)
 	var stop stopRecord
 	if ok, err = record.Read(filepath.Join(dir, "stop.json"), &stop); err != nil {
 		return nil, err
@@ -279,15 +290,15 @@ func (p *pod) world() world {
 		w.views[i] = c.view()
 	}
 	switch {
-	case p.p.caps.sandboxer == nil || p.tornDown:
+	case p.tornDown || p.p.caps.sandboxer == nil && !p.plugins:
 	case p.sandboxBusy:
 		w.sandbox = sandboxBusy
-	case p.sandbox == nil:
-		w.sandbox = sandboxUnset
-	case p.sandbox.Ready:
-		w.sandbox = sandboxReady
-	default:
+	case p.sandbox != nil && !p.sandbox.Ready:
 		w.sandbox = sandboxLost
+	case p.p.caps.sandboxer != nil && p.sandbox == nil || p.plugins && !p.mounted:
+		w.sandbox = sandboxUnset
+	default:
+		w.sandbox = sandboxReady
 	}
 	return w
 }
@@ -391,24 +402,30 @@ func (p *pod) restart(rule bool) error {
 	return nil
 }
 
-// setUp makes the sandbox.
+// setUp mounts the volumes of plugins and makes the sandbox.
 func (p *pod) setUp() {
 	name, _ := hostnameOf(p.spec, p.p.cfg.DNS.Domain)
 	spec := SandboxSpec{Pod: p.spec.DeepCopy(), Hostname: name, DNS: dnsOf(p.spec, p.p.cfg.DNS)}
-	ctx := p.starting
+	ctx, sandboxer := p.starting, p.p.caps.sandboxer
 	p.sandboxBusy = true
 	p.p.wg.Go(func() {
-		err := p.p.gate.enter(ctx, ticket{created: spec.Pod.CreationTimestamp.Time})
-		if err == nil {
-			_, err = p.p.caps.sandboxer.SetUpPod(ctx, spec)
-			p.p.gate.leave()
+		err := p.p.mountVolumes(ctx, spec.Pod, p.dir)
+		mounted := err == nil
+		if mounted && sandboxer != nil {
+			if err = p.p.gate.enter(ctx, ticket{created: spec.Pod.CreationTimestamp.Time}); err == nil {
+				_, err = sandboxer.SetUpPod(ctx, spec)
+				p.p.gate.leave()
+			}
 		}
 		p.do(func() {
 			p.sandboxBusy, p.stale = false, true
+			p.mounted = p.mounted || mounted
 			switch {
 			case err == nil:
 				p.sandboxFailure, p.sandboxFailures = nil, 0
-				p.resizedTo(PodResources(spec.Pod))
+				if sandboxer != nil {
+					p.resizedTo(PodResources(spec.Pod))
+				}
 			case ctx.Err() == nil:
 				p.sandboxFailure = failureOf(err, "FailedCreatePodSandBox")
 				p.sandboxFailed(err, p.sandboxFailure.reason)
@@ -417,10 +434,19 @@ func (p *pod) setUp() {
 	})
 }
 
-// tearDown ends the sandbox of a pod whose containers have ended.
+// tearDown ends the sandbox of a pod whose containers have ended, and unmounts the volumes of
+// plugins.
 func (p *pod) tearDown() {
 	p.sandboxBusy, p.tearing = true, true
-	p.call(func(ctx context.Context) error { return p.p.caps.sandboxer.TearDownPod(ctx, p.ref.UID) }, func(err error) {
+	spec := p.spec
+	p.call(func(ctx context.Context) error {
+		if p.p.caps.sandboxer != nil {
+			if err := p.p.caps.sandboxer.TearDownPod(ctx, p.ref.UID); err != nil {
+				return err
+			}
+		}
+		return p.p.unmountVolumes(ctx, spec, p.dir)
+	}, func(err error) {
 		p.sandboxBusy, p.tearing = false, false
 		if p.tornDown = err == nil; err != nil {
 			p.sandboxFailed(err, "FailedKillPod")
@@ -472,11 +498,15 @@ func (p *pod) refresh(now time.Time) (again time.Time) {
 	}
 	p.refreshing = true
 	p.p.wg.Go(func() {
-		var renew time.Time
+		var files map[string]podenv.File
 		err := contain(ctx, "Config.Environment", func() (err error) {
-			renew, err = fillData(ctx, p.p.cfg.Environment.Pod(spec), spec, name, p.dir)
+			files, err = p.p.cfg.Environment.Recall(spec, p.memory).Volume(ctx, name)
 			return err
 		})
+		if err == nil {
+			err = p.replaceData(v, files)
+		}
+		renew := nextRenewal(files)
 		p.do(func() {
 			p.refreshing = false
 			now := time.Now()
@@ -491,6 +521,67 @@ func (p *pod) refresh(now time.Time) (again time.Time) {
 		})
 	})
 	return time.Time{}
+}
+
+// fillAbsent fills the volumes that the restart of the machine has emptied.
+func (p *pod) fillAbsent(ctx context.Context, resolved *podenv.Pod, spec *corev1.Pod) error {
+	p.prepare.Lock() // containers of a pod share its volumes
+	defer p.prepare.Unlock()
+	return fillAbsent(ctx, resolved, spec, p.dir)
+}
+
+// replaceData replaces the content of a volume.
+func (p *pod) replaceData(v *corev1.Volume, files map[string]podenv.File) error {
+	p.prepare.Lock()
+	defer p.prepare.Unlock()
+	p.keepInputs()
+	return writeData(dataPath(p.dir, v), files, fsGroup(p.spec))
+}
+
+// keepInputs writes what the containers have read, if it has changed. p.prepare must be held.
+// If it can't be written, the containers run anyway: it is for an API server that is away.
+func (p *pod) keepInputs() {
+	version := p.memory.Version()
+	if version == p.keptInputs {
+		return
+	}
+	err := contain(p.ctx, "Config.Sealer", func() error { return keepInputs(p.dir, p.memory, p.p.cfg.Sealer) })
+	if err != nil {
+		klog.FromContext(p.ctx).Error(err, "What the containers of a pod have read is not on disk")
+		return
+	}
+	p.keptInputs = version
+}
+
+// recallInputs returns what the containers of a pod have read in an earlier process. What can't
+// be read is read from the API again.
+func (p *Provider) recallInputs(ctx context.Context, dir string) *podenv.Memory {
+	data, err := os.ReadFile(inputsFile(dir))
+	if errors.Is(err, fs.ErrNotExist) {
+		return &podenv.Memory{}
+	}
+	memory := &podenv.Memory{}
+	if err == nil {
+		err = contain(ctx, "Config.Sealer", func() (err error) {
+			memory, err = p.cfg.Environment.Remember(data, p.cfg.Sealer)
+			return err
+		})
+	}
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "A part of what the containers of a pod had read can't be recalled")
+	}
+	return memory
+}
+
+// lasting returns the context of a start that goes on when the pod ends, for CallTimeout: if a
+// runtime is cut off while it starts a container, the container may end as one that failed.
+func (p *pod) lasting() (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(p.ctx)
+	forget := context.AfterFunc(p.starting, func() {
+		t := time.AfterFunc(p.p.cfg.CallTimeout, cancel)
+		context.AfterFunc(ctx, func() { t.Stop() })
+	})
+	return ctx, func() { forget(); cancel() }
 }
 
 // labelled returns the spec in force with the newest labels and annotations, which change

@@ -274,20 +274,43 @@ const strayDelay = time.Minute
 func (p *Provider) removeStray(ctx context.Context, uid types.UID, runs []Container) {
 	ctx, cancel := context.WithTimeout(ctx, p.cfg.CallTimeout)
 	defer cancel()
-	var errs []error
-	live := false
-	for _, run := range runs {
-		if run.State == ContainerRunning {
-			live = true
-			errs = append(errs, p.cfg.Runtime.Stop(ctx, run.ID, StopOptions{Deadline: time.Now().Add(minWindow)}))
-		}
+	err := p.stopAll(ctx, runs, 0)
+	if err == nil {
+		err = p.forget(ctx, uid, runs)
 	}
-	if !live {
-		errs = append(errs, p.forget(ctx, uid, runs))
-	}
-	if err := errors.Join(errs...); err != nil {
+	if err != nil && !errors.Is(err, errRuns) {
 		klog.FromContext(ctx).Error(err, "Containers without a pod are still there", "uid", uid)
 	}
+}
+
+// errRuns says that a container runs.
+var errRuns = errors.New("containers of the pod still run")
+
+// end ends and removes what the Runtime has of a pod that is not in Root, because the directory
+// was lost. It returns an error as long as a container runs.
+func (p *Provider) end(ctx context.Context, uid types.UID, grace time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, p.cfg.CallTimeout)
+	defer cancel()
+	runs, sandboxes, err := p.listRuntime(ctx, uid)
+	if err == nil {
+		err = p.stopAll(ctx, runs[uid], grace)
+	}
+	if err != nil || len(runs[uid]) == 0 && sandboxes[uid] == nil {
+		return err
+	}
+	return p.forget(ctx, uid, runs[uid])
+}
+
+// stopAll asks all containers to end, and returns an error as long as one runs. A later deadline
+// changes nothing.
+func (p *Provider) stopAll(ctx context.Context, runs []Container, grace time.Duration) error {
+	var errs []error
+	for _, run := range runs {
+		if run.State == ContainerRunning {
+			errs = append(errs, errRuns, p.cfg.Runtime.Stop(ctx, run.ID, StopOptions{Deadline: time.Now().Add(max(grace, minWindow))}))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // forget removes everything that the Runtime has of a pod that has stopped.
@@ -372,13 +395,17 @@ func (p *Provider) Start(ctx context.Context, spec *corev1.Pod) (podsync.State, 
 	if pod := p.find(spec.UID); pod != nil {
 		return pod.published(), nil
 	}
-	dir, err := p.dirs.create(spec, time.Now(), func(dir string) error { return p.prepare(ctx, spec, dir) })
+	memory := &podenv.Memory{}
+	dir, err := p.dirs.create(spec, time.Now(), func(dir string) error { return p.prepare(ctx, spec, dir, memory) })
 	if err != nil {
 		return podsync.State{}, err
 	}
 	pod, err := p.load(dir)
 	if err != nil {
 		return podsync.State{}, err
+	}
+	if memory.Version() > 0 { // else the pod was prepared before
+		pod.memory, pod.keptInputs = memory, memory.Version()
 	}
 	pod.publish()
 	p.mu.Lock()
@@ -392,14 +419,14 @@ func (p *Provider) Start(ctx context.Context, spec *corev1.Pod) (podsync.State, 
 }
 
 // prepare makes the volumes and checks the environment of a pod.
-func (p *Provider) prepare(ctx context.Context, spec *corev1.Pod, dir string) error {
-	if p.caps.preparer != nil {
-		if err := p.caps.preparer.Prepare(ctx, spec.DeepCopy()); err != nil {
+func (p *Provider) prepare(ctx context.Context, spec *corev1.Pod, dir string, memory *podenv.Memory) error {
+	if p.caps.podChecker != nil {
+		if err := p.caps.podChecker.CheckPod(ctx, spec.DeepCopy()); err != nil {
 			return err
 		}
 	}
-	resolved := p.cfg.Environment.Pod(spec)
-	errs := []error{fillVolumes(ctx, resolved, spec, dir)}
+	resolved := p.cfg.Environment.Recall(spec, memory)
+	errs := []error{makeVolumes(ctx, resolved, spec, dir)}
 	addresses := podenv.Addresses{PodIPs: p.cfg.HostIPs, HostIPs: p.cfg.HostIPs}
 	for _, c := range containersOf(&spec.Spec) {
 		if slices.ContainsFunc(c.Env, func(v corev1.EnvVar) bool { return v.ValueFrom != nil && v.ValueFrom.FileKeyRef != nil }) {
@@ -411,6 +438,9 @@ func (p *Provider) prepare(ctx context.Context, spec *corev1.Pod, dir string) er
 	err := errors.Join(errs...)
 	if err != nil && !podenv.CanWait(err) {
 		return podsync.Reject("ContainerConfigError", err.Error())
+	}
+	if err == nil && memory.Version() > 0 {
+		err = contain(ctx, "Config.Sealer", func() error { return keepInputs(dir, memory, p.cfg.Sealer) })
 	}
 	return err
 }
@@ -453,6 +483,9 @@ func (p *Provider) Stop(ctx context.Context, ref podsync.Ref, opts podsync.StopO
 	pod := p.find(ref.UID)
 	if pod == nil {
 		p.room.leave(ctx, ref.UID) // it was admitted, perhaps, and never started
+		if err := p.end(ctx, ref.UID, opts.Grace); err != nil {
+			return podsync.State{}, fmt.Errorf("%v is not in Root: %w", ref, err)
+		}
 		return podsync.State{Ref: ref, Stopped: true}, nil
 	}
 	deadline := time.Now().Add(opts.Grace)

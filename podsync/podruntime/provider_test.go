@@ -748,30 +748,6 @@ func TestAPullThatFailsBacksOffUnderItsOwnReason(t *testing.T) {
 	})
 }
 
-func TestAStopInterruptsAStart(t *testing.T) {
-	inWorld(t, func(w *world) {
-		slow := make(chan struct{})
-		w.link.setBefore(func(op string) error {
-			if op == "Start" {
-				<-slow
-			}
-			return nil
-		})
-		ref := w.start(podOf(corev1.RestartPolicyAlways, command("c", "forever")))
-		time.Sleep(time.Second)
-		w.stop(ref, time.Minute)
-		time.Sleep(time.Hour)
-		if w.state(ref).Stopped {
-			w.Error("it counts as stopped while a start is under way")
-		}
-		close(slow) // the memory refuses a start whose context is done
-		if !w.state(ref).Stopped {
-			w.Error("it does not count as stopped")
-		}
-		w.expect()
-	})
-}
-
 func TestAContainerThatTheRuntimeLostHasEnded(t *testing.T) {
 	inWorld(t, func(w *world) {
 		ref := w.start(podOf(corev1.RestartPolicyNever, command("c", "forever")))

@@ -274,13 +274,28 @@ type Checker interface {
 	Check(pod *corev1.Pod) error
 }
 
-// A Preparer is a Runtime that prepares something for a whole pod, such as the
-// devices of resource claims.
-type Preparer interface {
-	// Prepare is called before the pod is accepted, and repeated until it returns
-	// nil or a rejection of package podsync. The Runtime undoes it when the last
-	// container or, of a [Sandboxer], the pod is removed.
-	Prepare(ctx context.Context, pod *corev1.Pod) error
+// A PodChecker is a Runtime that can't run every pod yet, for example not before a resource
+// claim is allocated.
+type PodChecker interface {
+	// CheckPod is called before the pod is accepted, and repeated until it returns nil or a
+	// rejection of package podsync. It must take nothing that has to be given back, because
+	// the pod may be deleted before it is accepted: SetUpPod of a [Sandboxer], which TearDownPod
+	// ends, can do that, and Mount of a [VolumePlugin].
+	CheckPod(ctx context.Context, pod *corev1.Pod) error
+}
+
+// A VolumePlugin provides the volumes of a kind that this package does not know; see
+// Config.Volumes. Its methods are called concurrently, but not for one pod.
+type VolumePlugin interface {
+	// Mount makes the content of a volume available at path, whose parent directory exists. It
+	// is called before the sandbox is set up or the first container starts, again before the
+	// first start in a later process, and repeated until it returns nil. An error is the
+	// message of the waiting containers and an event FailedMount. ctx ends with the pod.
+	Mount(ctx context.Context, pod *corev1.Pod, volume *corev1.Volume, path string) error
+	// Unmount undoes Mount, also one that failed, that was cut off or that was never called. It
+	// is called when all containers have ended, and repeated until it returns nil. The pod has
+	// not stopped before that. ctx has the deadline Config.CallTimeout.
+	Unmount(ctx context.Context, pod *corev1.Pod, volume *corev1.Volume, path string) error
 }
 
 // A GRPCProber checks the health service of a gRPC server (GRPCAction). It is
@@ -326,7 +341,7 @@ type capabilities struct {
 	podResizer PodResizer
 	meter      DiskMeter
 	checker    Checker
-	preparer   Preparer
+	podChecker PodChecker
 }
 
 func capabilitiesOf(r Runtime) (c capabilities) {
@@ -339,6 +354,6 @@ func capabilitiesOf(r Runtime) (c capabilities) {
 	c.podResizer, _ = r.(PodResizer)
 	c.meter, _ = r.(DiskMeter)
 	c.checker, _ = r.(Checker)
-	c.preparer, _ = r.(Preparer)
+	c.podChecker, _ = r.(PodChecker)
 	return c
 }

@@ -121,9 +121,9 @@ func (c *container) status() corev1.ContainerStatus {
 		st.State.Waiting = &corev1.ContainerStateWaiting{Reason: "PodInitializing"}
 	default:
 		st.State.Waiting = &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}
-		if f := c.pod.sandboxFailure; f != nil {
-			st.State.Waiting.Message = f.message
-		}
+	}
+	if f := c.pod.sandboxFailure; f != nil && st.State.Waiting != nil && st.State.Waiting.Message == "" {
+		st.State.Waiting.Message = f.message
 	}
 	if c.kind == initKind && st.State.Terminated != nil {
 		st.Ready = st.State.Terminated.ExitCode == 0

@@ -5,6 +5,7 @@ package podruntime
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -21,6 +22,7 @@ import (
 	"github.com/kubewright/kubewright/internal/mounts"
 	"github.com/kubewright/kubewright/internal/record"
 	"github.com/kubewright/kubewright/internal/rmtree"
+	"github.com/kubewright/kubewright/podsync/podenv"
 )
 
 // A store is the directory of a Provider:
@@ -30,7 +32,9 @@ import (
 //	pods/UID/stop.spare            stop.json without a deadline, for a full disk
 //	pods/UID/past.json             the runs before the last restart of the whole pod
 //	pods/UID/runs/NAME.N.json      facts about run N of a container that the Runtime does not keep
+//	pods/UID/inputs.json           what the containers have read from the API, without Secrets
 //	pods/UID/volumes/NAME          see volumes.go
+//	pods/UID/memory/NAME           the same for Secrets and tokens, in a tmpfs at memory
 //	pods/UID/subpaths/NAME/N       mount points for subPath, by container and its mount
 //	pods/UID/messages/NAME         the termination message of the newest run
 //	pods/UID/hosts                 /etc/hosts
@@ -156,8 +160,7 @@ func (s store) open() ([]string, error) {
 
 // create makes the directory of a pod with everything that prepare puts into it,
 // whole or not at all. One that is there already is kept: it is of a Start that
-// failed after it. Mounts in it would not survive the rename: prepare must not make
-// any.
+// failed after it. What prepare mounts in it moves along.
 func (s store) create(pod *corev1.Pod, accepted time.Time, prepare func(dir string) error) (dir string, err error) {
 	if !filepath.IsLocal(string(pod.UID)) || strings.ContainsAny(string(pod.UID), `/\`) {
 		return "", fmt.Errorf("podruntime: the UID %q can't be the name of a directory", pod.UID)
@@ -167,12 +170,12 @@ func (s store) create(pod *corev1.Pod, accepted time.Time, prepare func(dir stri
 		return dir, nil
 	}
 	draft := s.draft(pod.UID)
-	if err := rmtree.Remove(draft); err != nil {
+	if err := removeTree(draft); err != nil {
 		return "", err
 	}
 	defer func() {
 		if err != nil {
-			_ = rmtree.Remove(draft)
+			_ = removeTree(draft)
 		}
 	}()
 	for _, dir := range []string{"", "volumes", "runs", "messages", "containers"} {
@@ -215,6 +218,18 @@ func removeTree(path string) error {
 	}
 	return rmtree.Remove(path)
 }
+
+// keepInputs writes what the containers of a pod have read.
+func keepInputs(dir string, memory *podenv.Memory, sealer podenv.Sealer) error {
+	data, err := memory.Encode(sealer)
+	if err != nil {
+		return err
+	}
+	return record.Write(inputsFile(dir), json.RawMessage(data))
+}
+
+// inputsFile returns the path of the file that keepInputs writes.
+func inputsFile(dir string) string { return filepath.Join(dir, "inputs.json") }
 
 // runFile returns the path of a run's record.
 func runFile(dir, name string, attempt int) string {

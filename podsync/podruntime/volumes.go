@@ -20,8 +20,10 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
 
 	"github.com/kubewright/kubewright/internal/mounts"
+	"github.com/kubewright/kubewright/internal/rmtree"
 	"github.com/kubewright/kubewright/podsync/podenv"
 )
 
@@ -36,10 +38,25 @@ import (
 const (
 	dataLink      = "..data"
 	versionPrefix = "..data-"
+	// pinned is the directory beside the volumes with what containers have of them by
+	// subPath: no volume has a name with a dot.
+	pinned = ".pinned"
 )
 
 // volumePath returns the path of a volume of a pod.
 func volumePath(dir, name string) string { return filepath.Join(dir, "volumes", name) }
+
+// memoryPath returns the mount point of the file system in memory with a pod's Secrets,
+// tokens and certificates.
+func memoryPath(dir string) string { return filepath.Join(dir, "memory") }
+
+// dataPath returns the path of a volume with data from the API.
+func dataPath(dir string, v *corev1.Volume) string {
+	if memory := memoryPath(dir); hasSecrets(v) && isMountPoint(memory) {
+		return filepath.Join(memory, v.Name)
+	}
+	return volumePath(dir, v.Name)
+}
 
 // maxFile is the size of the largest file that ReadFile reads: that of a Secret, which
 // is the other source of such variables.
@@ -72,15 +89,12 @@ func ReadFile(root string) func(ctx context.Context, pod *corev1.Pod, volume, pa
 	}
 }
 
-// fillVolumes makes the volumes of a pod, except for file systems in memory.
-func fillVolumes(ctx context.Context, resolved *podenv.Pod, pod *corev1.Pod, dir string) error {
-	var errs []error
+// makeVolumes makes the volumes of a pod, except for emptyDir volumes in memory.
+func makeVolumes(ctx context.Context, resolved *podenv.Pod, pod *corev1.Pod, dir string) error {
+	errs := []error{fillAbsent(ctx, resolved, pod, dir)}
 	for i := range pod.Spec.Volumes {
 		v := &pod.Spec.Volumes[i]
 		switch {
-		case podenv.IsData(v):
-			_, err := fillData(ctx, resolved, pod, v.Name, dir)
-			errs = append(errs, err)
 		case v.EmptyDir != nil:
 			errs = append(errs, makeShared(volumePath(dir, v.Name), 0o777, fsGroup(pod)))
 		case v.HostPath != nil:
@@ -88,6 +102,53 @@ func fillVolumes(ctx context.Context, resolved *podenv.Pod, pod *corev1.Pod, dir
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// fillAbsent fills the volumes with data from the API that have none: those of a new pod, and
+// those in memory after a restart of the machine.
+func fillAbsent(ctx context.Context, resolved *podenv.Pod, pod *corev1.Pod, dir string) error {
+	if slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return hasSecrets(&v) }) {
+		if err := mountSecrets(ctx, dir); err != nil {
+			return err
+		}
+	}
+	var errs []error
+	for i := range pod.Spec.Volumes {
+		v := &pod.Spec.Volumes[i]
+		if !podenv.IsData(v) {
+			continue
+		}
+		if _, err := os.Readlink(filepath.Join(dataPath(dir, v), dataLink)); err == nil {
+			continue
+		}
+		files, err := resolved.Volume(ctx, v.Name)
+		if err == nil {
+			err = writeData(dataPath(dir, v), files, fsGroup(pod))
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// mountSecrets makes sure that the Secrets of a pod have a file system in memory. Without the
+// permission to mount they are on the disk.
+func mountSecrets(ctx context.Context, dir string) error {
+	memory := memoryPath(dir)
+	if err := os.Mkdir(memory, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	if isMountPoint(memory) {
+		return nil
+	}
+	mounted, err := mountMemory(memory, 0)
+	if err != nil {
+		return err
+	}
+	if !mounted {
+		klog.FromContext(ctx).Info("The Secrets and tokens of a pod are on the disk, because this process may not mount file systems")
+		return nil
+	}
+	return os.Chmod(memory, 0o755)
 }
 
 // makeShared makes a directory that every user can write to.
@@ -184,59 +245,53 @@ func checkHostPath(h *corev1.HostPathVolumeSource) error {
 	return nil
 }
 
-// fillData makes or replaces a volume with data from the API if its content
-// differs. It returns the time at which the first part must be renewed, or zero.
-func fillData(ctx context.Context, resolved *podenv.Pod, pod *corev1.Pod, name, dir string) (renew time.Time, err error) {
-	files, err := resolved.Volume(ctx, name)
-	if err != nil {
-		return renew, err
-	}
+// nextRenewal returns the time at which the first of the files must be renewed, or zero.
+func nextRenewal(files map[string]podenv.File) (renew time.Time) {
 	for _, f := range files {
 		if !f.Renew.IsZero() && (renew.IsZero() || f.Renew.Before(renew)) {
 			renew = f.Renew
 		}
 	}
-	volume := volumePath(dir, name)
+	return renew
+}
+
+// writeData makes or replaces a volume with data from the API if its content differs.
+func writeData(volume string, files map[string]podenv.File, group int) error {
 	if err := os.Mkdir(volume, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
-		return renew, err
+		return err
 	}
 	if err := os.Chmod(volume, 0o755); err != nil {
-		return renew, err
+		return err
 	}
 	old, _ := os.Readlink(filepath.Join(volume, dataLink))
 	if old != "" && sameFiles(filepath.Join(volume, old), files) {
 		// The process that made this version may have died before it made the links.
-		return renew, errors.Join(linkFirst(volume, files), dropVersions(volume, old))
+		return errors.Join(linkFirst(volume, files), dropVersions(volume, old))
 	}
 	fresh, err := os.MkdirTemp(volume, versionPrefix)
 	if err != nil {
-		return renew, err
+		return err
 	}
-	if err := writeFiles(fresh, files, fsGroup(pod)); err != nil {
-		return renew, err
+	if err := writeFiles(fresh, files, group); err != nil {
+		return err
 	}
 	link := filepath.Join(volume, dataLink)
 	if err := os.RemoveAll(link + ".new"); err != nil { // left by a crash
-		return renew, err
+		return err
 	}
 	if err := os.Symlink(filepath.Base(fresh), link+".new"); err != nil {
-		return renew, err
+		return err
 	}
 	if err := os.Rename(link+".new", link); err != nil {
-		return renew, err
+		return err
 	}
-	return renew, errors.Join(linkFirst(volume, files), dropVersions(volume, filepath.Base(fresh)))
+	return errors.Join(linkFirst(volume, files), dropVersions(volume, filepath.Base(fresh)))
 }
 
-// writeFiles writes one version of a volume.
+// writeFiles writes one version of a volume. As with the kubelet, its files can be read by the
+// group if there is one, whatever their modes.
 func writeFiles(dir string, files map[string]podenv.File, group int) error {
-	own := func(path string, mode fs.FileMode) error {
-		if group >= 0 && os.Chown(path, -1, group) == nil {
-			mode |= (mode & 0o400) >> 3
-		}
-		return os.Chmod(path, mode)
-	}
-	if err := own(dir, 0o755); err != nil {
+	if err := os.Chmod(dir, 0o755); err != nil {
 		return err
 	}
 	for path, f := range files {
@@ -247,11 +302,33 @@ func writeFiles(dir string, files map[string]podenv.File, group int) error {
 		if err := os.WriteFile(target, f.Data, 0o600); err != nil {
 			return err
 		}
-		if err := own(target, fs.FileMode(f.Mode)&fs.ModePerm); err != nil {
+		if f.User != nil {
+			// A process that may not do this runs containers as its own user.
+			if err := os.Chown(target, int(*f.User), -1); err != nil && !errors.Is(err, fs.ErrPermission) {
+				return err
+			}
+		}
+		if err := os.Chmod(target, fs.FileMode(f.Mode)&fs.ModePerm); err != nil {
 			return err
 		}
 	}
-	return nil
+	if group < 0 {
+		return nil
+	}
+	return filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || os.Chown(path, -1, group) != nil { // it may not be allowed
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		mode := info.Mode() | 0o440
+		if d.IsDir() {
+			mode |= fs.ModeSetgid | 0o110
+		}
+		return os.Chmod(path, mode)
+	})
 }
 
 // sameFiles reports whether a version of a volume has these files and no others.
@@ -332,8 +409,11 @@ func mountsOf(pod *corev1.Pod, c *corev1.Container, env *podenv.Environment, dir
 		}
 		v := &pod.Spec.Volumes[at]
 		path := volumePath(dir, m.Name)
-		if v.HostPath != nil {
+		switch {
+		case v.HostPath != nil:
 			path = v.HostPath.Path
+		case podenv.IsData(v):
+			path = dataPath(dir, v)
 		}
 		sub, err := subPathOf(m, env)
 		if err != nil {
@@ -341,11 +421,18 @@ func mountsOf(pod *corev1.Pod, c *corev1.Container, env *podenv.Environment, dir
 		}
 		if sub != "" {
 			base, rel, err := below(path, sub)
-			path = filepath.Join(base, rel)
-			if target := filepath.Join(dir, "subpaths", c.Name, strconv.Itoa(i)); err == nil && bind {
+			target := filepath.Join(c.Name, strconv.Itoa(i))
+			switch path = filepath.Join(base, rel); {
+			case err != nil:
+			case podenv.IsData(v):
+				// The version that it is in is dropped at the next change.
+				target = filepath.Join(filepath.Dir(dataPath(dir, v)), pinned, target)
+				err = pin(path, target)
+				path = target
+			case bind:
 				var bound bool
-				if bound, err = bindBelow(base, rel, target); bound {
-					path = target
+				if bound, err = bindBelow(base, rel, filepath.Join(dir, "subpaths", target)); bound {
+					path = filepath.Join(dir, "subpaths", target)
 				}
 			}
 			if err != nil {
@@ -369,6 +456,32 @@ func mountsOf(pod *corev1.Pod, c *corev1.Container, env *podenv.Environment, dir
 		return len(filepath.Clean(a.ContainerPath)) - len(filepath.Clean(b.ContainerPath))
 	})
 	return mounts, nil
+}
+
+// pin makes target the file or directory at path, in the file system of path, by links to the
+// same files, and in place of an earlier one.
+func pin(path, target string) error {
+	if err := rmtree.Remove(target); err != nil {
+		return err
+	}
+	return filepath.WalkDir(path, func(from string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(path, from)
+		if err != nil {
+			return err
+		}
+		to := filepath.Join(target, rel)
+		if !d.IsDir() {
+			return errors.Join(os.MkdirAll(filepath.Dir(to), 0o755), os.Link(from, to))
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		return errors.Join(os.MkdirAll(to, 0o755), os.Chmod(to, info.Mode()))
+	})
 }
 
 // subPathOf returns the path in a volume that is mounted; empty for the volume.
@@ -435,6 +548,12 @@ func below(volume, sub string) (base, rel string, err error) {
 		return "", "", errors.New("it leads out of the volume")
 	}
 	return base, rel, nil
+}
+
+// hasSecrets reports whether a volume has data that must not be on a disk.
+func hasSecrets(v *corev1.Volume) bool {
+	return v.Secret != nil || hasCredentials(v) ||
+		v.Projected != nil && slices.ContainsFunc(v.Projected.Sources, func(s corev1.VolumeProjection) bool { return s.Secret != nil })
 }
 
 // hasCredentials reports whether a volume has a token or a certificate, which each

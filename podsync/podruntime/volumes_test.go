@@ -5,11 +5,13 @@ package podruntime
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -40,6 +42,18 @@ func configMapVolume(t *testing.T) (*corev1.Pod, *podenv.Resolver, func(map[stri
 	}
 }
 
+// fillData reads the volume v of a pod and writes it.
+func fillData(t *testing.T, resolved *podenv.Pod, pod *corev1.Pod, dir string) {
+	t.Helper()
+	files, err := resolved.Volume(t.Context(), "v")
+	if err == nil {
+		err = writeData(dataPath(dir, &pod.Spec.Volumes[0]), files, fsGroup(pod))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestDataVolumeIsReplacedAtOnce(t *testing.T) {
 	pod, resolver, put := configMapVolume(t)
 	dir := t.TempDir()
@@ -49,9 +63,7 @@ func TestDataVolumeIsReplacedAtOnce(t *testing.T) {
 	volume := volumePath(dir, "v")
 	fill := func() {
 		t.Helper()
-		if _, err := fillData(t.Context(), resolver.Pod(pod), pod, "v", dir); err != nil {
-			t.Fatal(err)
-		}
+		fillData(t, resolver.Pod(pod), pod, dir)
 	}
 	put(map[string]string{"key": "one", "gone": "soon"})
 	fill()
@@ -115,9 +127,7 @@ func TestALaterRefreshMakesTheLinks(t *testing.T) {
 	volume := volumePath(dir, "v")
 	put(map[string]string{"key": "one", "new": "two"})
 	for range 2 {
-		if _, err := fillData(t.Context(), resolver.Pod(pod), pod, "v", dir); err != nil {
-			t.Fatal(err)
-		}
+		fillData(t, resolver.Pod(pod), pod, dir)
 		if got, err := os.ReadFile(filepath.Join(volume, "new")); err != nil || string(got) != "two" {
 			t.Errorf("the key has %q, %v", got, err)
 		}
@@ -135,7 +145,7 @@ func TestVolumeOfAnObjectWithoutTheKeyIsAnError(t *testing.T) {
 	dir := t.TempDir()
 	put(map[string]string{"key": "one"})
 	pod.Spec.Volumes[0].ConfigMap.Items = []corev1.KeyToPath{{Key: "absent", Path: "a"}}
-	if err := fillVolumes(t.Context(), resolver.Pod(pod), pod, dir); !errors.Is(err, podenv.ErrMissing) {
+	if err := makeVolumes(t.Context(), resolver.Pod(pod), pod, dir); !errors.Is(err, podenv.ErrMissing) {
 		t.Errorf("%v, want ErrMissing", err)
 	}
 }
@@ -147,7 +157,7 @@ func TestEmptyDirCanBeWrittenByAll(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, resolver, _ := configMapVolume(t)
-	if err := fillVolumes(t.Context(), resolver.Pod(pod), pod, dir); err != nil {
+	if err := makeVolumes(t.Context(), resolver.Pod(pod), pod, dir); err != nil {
 		t.Fatal(err)
 	}
 	if info, err := os.Stat(volumePath(dir, "v")); err != nil || info.Mode().Perm() != 0o777 {
@@ -271,6 +281,82 @@ func TestSubPaths(t *testing.T) {
 	}
 	if info, err := os.Stat(filepath.Join(volume, "a/b")); err != nil || info.Mode().Perm() != 0o777 {
 		t.Errorf("a directory that was made: %v, %v, want the mode of the volume", info.Mode(), err)
+	}
+}
+
+// A version of a volume is dropped when its content changes. A container has what it was
+// started with by subPath, as with the kubelet.
+func TestASubPathOfAConfigMapOutlivesItsVersion(t *testing.T) {
+	pod, resolver, put := configMapVolume(t)
+	pod.Spec.Volumes[0].ConfigMap.Items = []corev1.KeyToPath{{Key: "key", Path: "key"}, {Key: "key", Path: "etc/key", Mode: new(int32(0o444))}}
+	c := &corev1.Container{Name: "c", VolumeMounts: []corev1.VolumeMount{{Name: "v", MountPath: "/file", SubPath: "key"}, {Name: "v", MountPath: "/etc", SubPath: "etc"}}}
+	for _, bind := range []bool{false, true} {
+		dir := t.TempDir()
+		if err := os.Mkdir(filepath.Join(dir, "volumes"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		read := func(mounts []Mount) (all []string) {
+			for i, name := range []string{"", "key"} {
+				data, err := os.ReadFile(filepath.Join(mounts[i].HostPath, name))
+				all = append(all, fmt.Sprint(string(data), err))
+			}
+			return all
+		}
+		start := func() []Mount {
+			mounts, err := mountsOf(pod, c, &podenv.Environment{}, dir, bind)
+			if err != nil || len(mounts) != 2 {
+				t.Fatalf("%v, %v", mounts, err)
+			}
+			slices.SortFunc(mounts, func(a, b Mount) int { return -strings.Compare(a.ContainerPath, b.ContainerPath) })
+			return mounts
+		}
+		put(map[string]string{"key": "one"})
+		fillData(t, resolver.Pod(pod), pod, dir)
+		mounts := start()
+		if info, err := os.Stat(filepath.Join(mounts[1].HostPath, "key")); err != nil || info.Mode().Perm() != 0o444 {
+			t.Errorf("mode %v, %v", info.Mode(), err)
+		}
+		put(map[string]string{"key": "two"})
+		fillData(t, resolver.Pod(pod), pod, dir)
+		if got, want := read(mounts), []string{"one<nil>", "one<nil>"}; !slices.Equal(got, want) {
+			t.Errorf("bind %v: the container has %q, want %q", bind, got, want)
+		}
+		if got, want := read(start()), []string{"two<nil>", "two<nil>"}; !slices.Equal(got, want) {
+			t.Errorf("bind %v: the next run has %q, want %q", bind, got, want)
+		}
+	}
+}
+
+// The rules of the kubelet: a token is the user's alone if there is one user, and an fsGroup can
+// read every file.
+func TestOwnersAndModesOfFiles(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root gives files away")
+	}
+	files := map[string]podenv.File{
+		"token": {Mode: 0o600, User: new(int64(7))}, "secret": {Mode: 0o400}, "dir/config": {Mode: 0o644}, "none": {Mode: 0},
+	}
+	for group, want := range map[int]string{
+		-1: "dir drwxr-xr-x 0 0, dir/config -rw-r--r-- 0 0, none ---------- 0 0, secret -r-------- 0 0, token -rw------- 7 0",
+		9:  "dir dgrwxr-xr-x 0 9, dir/config -rw-r--r-- 0 9, none -r--r----- 0 9, secret -r--r----- 0 9, token -rw-r----- 7 9",
+	} {
+		dir := t.TempDir()
+		if err := writeFiles(dir, files, group); err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+			if err != nil || path == dir {
+				return err
+			}
+			info, err := d.Info()
+			st := info.Sys().(*syscall.Stat_t)
+			got = append(got, fmt.Sprint(path[len(dir)+1:], " ", info.Mode(), " ", st.Uid, " ", st.Gid))
+			return err
+		})
+		if err != nil || strings.Join(got, ", ") != want {
+			t.Errorf("%v, %v\nwant %v", strings.Join(got, ", "), err, want)
+		}
 	}
 }
 

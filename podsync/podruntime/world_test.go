@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/internal/mounts"
 	"github.com/kubewright/kubewright/internal/testlog"
 	"github.com/kubewright/kubewright/internal/testmain"
 	"github.com/kubewright/kubewright/podsync"
@@ -296,6 +297,7 @@ type world struct {
 	api     *apitest.Server
 	root    string
 	boxed   bool                     // the Runtime is a Sandboxer
+	env     *podenv.Config           // nil: without Services and tokens
 	change  func(*podruntime.Config) // nil: none
 	link    *link
 	p       *podruntime.Provider
@@ -309,6 +311,11 @@ func inWorld(t *testing.T, f func(w *world)) { inWorldWith(t, func(*world) {}, f
 func inWorldWith(t *testing.T, prepare, f func(w *world)) {
 	t.Helper()
 	root := t.TempDir()
+	t.Cleanup(func() { // of pods that were not released
+		if err := mounts.UnmountBelow(root); err != nil {
+			t.Error(err)
+		}
+	})
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{T: testlog.New(t), root: root, api: apitest.New(apitest.Options{})}
 		w.machine = &machine{memory: newMemory(), starts: map[string][]time.Duration{}, limits: map[any]int64{}, boxes: map[types.UID]*podruntime.Sandbox{}, begin: time.Now()}
@@ -326,7 +333,12 @@ func inWorldWith(t *testing.T, prepare, f func(w *world)) {
 func (w *world) boot() {
 	w.Helper()
 	core := w.api.Client(apitest.User{}).CoreV1()
-	env, err := podenv.New(podenv.Config{ConfigMaps: core, Secrets: core, ReadFile: podruntime.ReadFile(w.root)})
+	inputs := podenv.Config{}
+	if w.env != nil {
+		inputs = *w.env
+	}
+	inputs.ConfigMaps, inputs.Secrets, inputs.ReadFile = core, core, podruntime.ReadFile(w.root)
+	env, err := podenv.New(inputs)
 	if err != nil {
 		w.Fatal(err)
 	}

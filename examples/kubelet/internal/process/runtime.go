@@ -69,7 +69,7 @@ var _ interface {
 	podruntime.LogTailer
 	podruntime.DiskMeter
 	podruntime.Checker
-	podruntime.Preparer
+	podruntime.PodChecker
 } = (*Runtime)(nil)
 
 // New returns a Runtime with the containers of earlier processes in the directory.
@@ -533,9 +533,9 @@ func (r *Runtime) cpus(ctx context.Context, pod *corev1.Pod, c *corev1.Container
 	return r.cfg.CPUs(ctx, pod, c)
 }
 
-// Prepare implements podruntime.Preparer: the claims of all containers must be
+// CheckPod implements podruntime.PodChecker: the claims of all containers must be
 // allocated.
-func (r *Runtime) Prepare(ctx context.Context, pod *corev1.Pod) error {
+func (r *Runtime) CheckPod(ctx context.Context, pod *corev1.Pod) error {
 	var errs []error
 	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range list {
