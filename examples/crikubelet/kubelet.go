@@ -125,8 +125,13 @@ func (k *kubelet) assemblePods() error {
 	if err != nil {
 		return err
 	}
+	var checkpoint podsync.Checkpoint
+	if k.offline {
+		checkpoint = podsync.CheckpointDir(filepath.Join(k.root, "checkpoint"))
+	}
 	k.pods, err = podsync.New(podsync.Config{
-		Client: core, Provider: k.provider, NodeName: k.nodeName, Gate: k.holds,
+		Checkpoint: checkpoint,
+		Client:     core, Provider: k.provider, NodeName: k.nodeName, Gate: k.holds,
 		EventRecorder: k.recorder, ContainerEvents: k.containers,
 		HostIPs: func(string) []string { return []string{k.nodeIP} },
 		// A busy runtime takes longer than a second for a step, such as from the sandbox to
@@ -189,8 +194,11 @@ func (k *kubelet) assembleNode(ctx context.Context) (err error) {
 }
 
 // holds is the gate of the controllers: of two kubelets with one node name one acts,
-// and the other waits.
+// and the other waits. With --offline the lock of the root directory is the gate.
 func (k *kubelet) holds(ctx context.Context, nodeName string) error {
+	if k.offline {
+		return nil
+	}
 	return k.leases.Holds(ctx, nodeName)
 }
 

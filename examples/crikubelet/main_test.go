@@ -6,6 +6,7 @@
 package main
 
 import (
+	"errors"
 	"io"
 	"net/http"
 	"os"
@@ -145,6 +146,53 @@ func TestPodsRunAndOutliveTheKubelet(t *testing.T) {
 	exampletest.NothingRefused(t, n.api)
 }
 
+// The machine is restarted while the API server is away: the pods run again, and when the API
+// server is back it finds each of them once.
+func TestOfflineThePodsRunAgain(t *testing.T) {
+	n := newNode(t, "--offline")
+	n.api.Put(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "settings"}, Data: map[string]string{"k": "text"}})
+	c := main0("forever")
+	c[0].Env = []corev1.EnvVar{{Name: "K", ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: "settings"}, Key: "k"}}}}
+	n.put("service", corev1.PodSpec{Containers: c})
+	n.await("service", "to run", phase(corev1.PodRunning))
+	if err := n.program.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	n.runtime.Lock()
+	for _, box := range n.runtime.Sandboxes {
+		box.Status.State = runtimeapi.PodSandboxState_SANDBOX_NOTREADY
+	}
+	for _, c := range n.runtime.Containers {
+		c.Status.State, c.Status.ExitCode = runtimeapi.ContainerState_CONTAINER_EXITED, 255
+	}
+	n.runtime.Unlock()
+	back := n.api.Inject(apitest.Fault{Err: errors.New("no route to host")})
+	n.program = exampletest.Start(t, run, n.args...)
+	running := func() (n0 int) {
+		n.runtime.Lock()
+		defer n.runtime.Unlock()
+		for _, c := range n.runtime.Containers {
+			if c.Status.State == runtimeapi.ContainerState_CONTAINER_RUNNING {
+				n0++
+			}
+		}
+		return n0
+	}
+	exampletest.Eventually(t, n.api, "the pod to run without the API server", func() bool { return running() == 1 })
+	back()
+	n.await("service", "to be found by the API server", func(p *corev1.Pod) bool {
+		s := p.Status.ContainerStatuses[0]
+		return p.Status.Phase == corev1.PodRunning && s.State.Running != nil && s.RestartCount == 1
+	})
+	if got := running(); got != 1 {
+		t.Errorf("%d containers run", got)
+	}
+	if err := n.api.Client(apitest.User{}).CoreV1().Pods("default").Delete(t.Context(), "service", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	n.await("service", "to be gone", func(p *corev1.Pod) bool { return p == nil })
+}
+
 func TestPodsThatDoNotFitTheNodeFail(t *testing.T) {
 	n := newNode(t, "--max-pods=2")
 	n.put("elsewhere", corev1.PodSpec{NodeSelector: map[string]string{"zone": "x"}, Containers: main0("forever")})
@@ -152,8 +200,7 @@ func TestPodsThatDoNotFitTheNodeFail(t *testing.T) {
 		Requests: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Pi")},
 	}}}})
 	n.put("users", corev1.PodSpec{HostUsers: new(false), Containers: main0("forever")})
-	n.put("image", corev1.PodSpec{Volumes: []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{Reference: "none:1"}}}}, Containers: main0("forever")})
-	for name, want := range map[string]string{"elsewhere": "NodeAffinity", "memory": "OutOfmemory", "users": "Unsupported", "image": "Unsupported"} {
+	for name, want := range map[string]string{"elsewhere": "NodeAffinity", "memory": "OutOfmemory", "users": "Unsupported"} {
 		if st := n.await(name, "to fail", phase(corev1.PodFailed)).Status; st.Reason != want {
 			t.Errorf("%s: %s: %s, want %s", name, st.Reason, st.Message, want)
 		}

@@ -23,6 +23,7 @@ type options struct {
 	nodeName        string
 	nodeIP          string
 	nodeCredentials bool
+	offline         bool
 	endpoint        string
 	root            string
 	logDir          string
@@ -54,6 +55,8 @@ func parse(args []string) (*options, error) {
 	nodeName := o.NodeName()
 	o.StringVar(&o.nodeIP, "node-ip", "127.0.0.1", "`address` of the node, and of pods in the network of the host")
 	o.BoolVar(&o.nodeCredentials, "node-credentials", false, "the client is system:node:NODE-NAME")
+	o.BoolVar(&o.offline, "offline", false, "start the pods of the node while the API server can't be reached. The lock of ROOT-DIR then keeps a second process from running them, instead of the lease: "+
+		"never give the node's name to another machine or to a process with another folder, because both would run each pod")
 	o.StringVar(&o.endpoint, "container-runtime-endpoint", "unix:///run/containerd/containerd.sock", "`socket` of the container runtime")
 	o.StringVar(&o.root, "root-dir", "/var/lib/kubewright-crikubelet", "`folder` for pods, volumes and records")
 	o.StringVar(&o.logDir, "log-dir", "", "`folder` of the containers' logs (default ROOT-DIR/logs)")

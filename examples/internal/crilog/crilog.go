@@ -5,6 +5,10 @@
 // has a time, the name of a stream, a tag and text. The tag is F for the end of a line
 // of the container, and P for a part of one. Copy it along with an example. Its API may
 // change at any time.
+//
+// Two things differ from the kubelet's reader. Options.Tail counts lines of the container,
+// which may be several entries, and the kubelet counts entries. An entry without a newline
+// at the end of a log, which the runtime is still writing or never finished, is left out.
 package crilog
 
 import (
@@ -294,7 +298,7 @@ func (r *Reader) replaced() bool {
 	if err != nil {
 		return false
 	}
-	now, err := os.Stat(r.path)
+	now, err := os.Lstat(r.path)
 	return err == nil && !os.SameFile(was, now)
 }
 

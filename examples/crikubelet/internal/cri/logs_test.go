@@ -94,3 +94,24 @@ func TestAFollowedLogSurvivesItsRotation(t *testing.T) {
 		t.Errorf("after Remove: %v", left)
 	}
 }
+
+// A process is killed after it has put a log aside, so the runtime writes to that file on and on.
+func TestALogThatWasPutAsideIsOpenedAgain(t *testing.T) {
+	server := criserver.Start(t)
+	r := newRuntime(t, server)
+	if err := r.Start(t.Context(), set(t, r, pod())); err != nil {
+		t.Fatal(err)
+	}
+	path := writeLog(t, r, "before\n")
+	if err := os.Rename(path, path+".20261124-000000.000000000"); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.rotateLogs(t.Context(), LogRotation{MaxSize: 100, MaxFiles: 3}); err != nil {
+		t.Fatal(err)
+	}
+	log, err := r.Log(logID, crilog.Options{Tail: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = log.Close()
+}

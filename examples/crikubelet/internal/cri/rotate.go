@@ -54,11 +54,13 @@ func (r *Runtime) rotateLogs(ctx context.Context, rotation LogRotation) error {
 // rotateLog puts a log aside if it is too big. The runtime writes to the old file until
 // it has opened the new one, so no line is lost.
 func (r *Runtime) rotateLog(ctx context.Context, container, log string, rotation LogRotation) error {
-	info, err := os.Stat(log)
+	info, err := os.Lstat(log)
+	if errors.Is(err, fs.ErrNotExist) {
+		// The process that put it aside was killed before the runtime opened the next one.
+		_, err := r.client.ReopenContainerLog(ctx, &runtimeapi.ReopenContainerLogRequest{ContainerId: container})
+		return err
+	}
 	if err != nil || info.Size() < rotation.MaxSize {
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
 		return err
 	}
 	aside := log + "." + time.Now().UTC().Format("20060102-150405.000000000")

@@ -9,7 +9,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -30,8 +30,11 @@ type Drivers struct {
 	// Registry is the directory in which drivers register.
 	Registry string
 
-	mu      sync.Mutex
-	plugins map[string]plugin // by the path of the socket in Registry
+	mu          sync.Mutex
+	plugins     map[string]plugin // by the path of the socket in Registry
+	registering map[string]bool   // the same, while the driver is asked
+
+	wg sync.WaitGroup // of registrations
 }
 
 var _ podruntime.DRADrivers = (*Drivers)(nil)
@@ -52,9 +55,10 @@ const (
 func (d *Drivers) Run(ctx context.Context) error {
 	scan := time.NewTicker(scanInterval)
 	defer scan.Stop()
+	defer d.wg.Wait()
 	for {
 		if err := d.scan(ctx); err != nil && ctx.Err() == nil {
-			klog.FromContext(ctx).V(2).Info("A plugin is not registered", "err", err)
+			klog.FromContext(ctx).V(2).Info("The directory of plugins can't be read", "err", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -65,34 +69,51 @@ func (d *Drivers) Run(ctx context.Context) error {
 }
 
 // scan registers the drivers whose sockets are new, and forgets those whose sockets
-// have gone.
+// have gone. A driver that does not answer delays no other: its registration goes on, at most
+// for callTimeout, and later scans leave it alone.
 func (d *Drivers) scan(ctx context.Context) error {
 	entries, err := os.ReadDir(d.Registry)
 	if errors.Is(err, os.ErrNotExist) {
 		err = nil
 	}
-	found, errs := map[string]plugin{}, []error{err}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	found := map[string]bool{}
 	for _, entry := range entries {
 		info, err := entry.Info()
 		if err != nil || info.Mode().Type() != os.ModeSocket {
 			continue
 		}
 		path := filepath.Join(d.Registry, entry.Name())
-		known, ok := d.plugins[path] // no other goroutine replaces the map
-		if !ok || !known.since.Equal(info.ModTime()) {
-			if known, err = register(ctx, path); err != nil {
-				errs = append(errs, fmt.Errorf("%s: %w", path, err))
-				continue
-			}
-			known.since = info.ModTime()
-			klog.FromContext(ctx).V(2).Info("Plugin registered", "driver", known.name, "socket", path)
+		found[path] = true
+		if known, ok := d.plugins[path]; d.registering[path] || ok && known.since.Equal(info.ModTime()) {
+			continue
 		}
-		found[path] = known
+		if d.registering == nil {
+			d.plugins, d.registering = map[string]plugin{}, map[string]bool{}
+		}
+		d.registering[path] = true
+		d.wg.Go(func() { d.add(ctx, path, info.ModTime()) })
 	}
+	maps.DeleteFunc(d.plugins, func(path string, _ plugin) bool { return !found[path] })
+	return err
+}
+
+// add registers the driver at a socket.
+func (d *Drivers) add(ctx context.Context, path string, since time.Time) {
+	p, err := register(ctx, path)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.plugins = found
-	return errors.Join(errs...)
+	delete(d.registering, path)
+	if err != nil {
+		if ctx.Err() == nil {
+			klog.FromContext(ctx).V(2).Info("A plugin is not registered", "socket", path, "err", err)
+		}
+		return
+	}
+	p.since = since
+	d.plugins[path] = p // if the socket has gone, until the next scan
+	klog.FromContext(ctx).V(2).Info("Plugin registered", "driver", p.name, "socket", path)
 }
 
 // register returns the plugin at a socket, without a name if it is no DRA driver.

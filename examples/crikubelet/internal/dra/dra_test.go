@@ -31,6 +31,7 @@ type driver struct {
 	message  string // the error of each claim
 	silent   bool   // answers about no claim
 	fail     error
+	notified func() // nil: nothing
 }
 
 func (d *driver) GetInfo(context.Context, *registration.InfoRequest) (*registration.PluginInfo, error) {
@@ -39,6 +40,9 @@ func (d *driver) GetInfo(context.Context, *registration.InfoRequest) (*registrat
 
 func (d *driver) NotifyRegistrationStatus(_ context.Context, s *registration.RegistrationStatus) (*registration.RegistrationStatusResponse, error) {
 	d.statuses = append(d.statuses, s)
+	if d.notified != nil {
+		d.notified()
+	}
 	return &registration.RegistrationStatusResponse{}, nil
 }
 
@@ -107,6 +111,41 @@ func newDriver() *driver {
 
 var claim0 = podruntime.ClaimReference{Namespace: "default", Name: "gpu", UID: "uid"}
 
+// settle scans and waits for the registrations.
+func (d *Drivers) settle(ctx context.Context) error {
+	err := d.scan(ctx)
+	d.wg.Wait()
+	return err
+}
+
+// A driver that hangs must not keep the claims of others from being prepared.
+func TestADriverThatHangsDelaysNoOther(t *testing.T) {
+	d, one := newDrivers(t), newDriver()
+	ctx, cancel := context.WithCancel(t.Context())
+	t.Cleanup(func() { cancel(); d.wg.Wait() })
+	silent, err := net.Listen("unix", filepath.Join(d.Registry, "a.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = silent.Close() })
+	registered := make(chan struct{})
+	one.notified = func() { close(registered) }
+	serve(t, d, "b.sock", one, time.Unix(1, 0))
+	if err := d.scan(ctx); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-registered:
+	case <-time.After(callTimeout / 2):
+		t.Fatal("the driver waits for another one")
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.registering[filepath.Join(d.Registry, "a.sock")] {
+		t.Error("the silent driver has answered")
+	}
+}
+
 func TestADriverIsRegisteredOnceAndCalled(t *testing.T) {
 	d, one := newDrivers(t), newDriver()
 	if _, err := d.Prepare(t.Context(), "example.com", claim0); err == nil {
@@ -117,7 +156,7 @@ func TestADriverIsRegisteredOnceAndCalled(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 3 {
-		if err := d.scan(t.Context()); err != nil {
+		if err := d.settle(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -139,7 +178,7 @@ func TestADriverIsRegisteredOnceAndCalled(t *testing.T) {
 func TestAFailedAnswerOfADriverIsAnError(t *testing.T) {
 	d, one := newDrivers(t), newDriver()
 	serve(t, d, "driver.sock", one, time.Unix(1, 0))
-	if err := d.scan(t.Context()); err != nil {
+	if err := d.settle(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	for name, change := range map[string]func(){
@@ -164,7 +203,7 @@ func TestTheNewestDriverIsCalled(t *testing.T) {
 	stop := serve(t, d, "b.sock", older, time.Unix(1, 0))
 	prepare := func() {
 		t.Helper()
-		if err := d.scan(t.Context()); err != nil {
+		if err := d.settle(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := d.Prepare(t.Context(), "example.com", claim0); err != nil {
@@ -202,7 +241,7 @@ func TestOtherPluginsAreRefused(t *testing.T) {
 		change(one)
 		serve(t, d, "other.sock", one, time.Unix(1, 0))
 		for range 2 {
-			if err := d.scan(t.Context()); err != nil {
+			if err := d.settle(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 		}
