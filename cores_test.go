@@ -19,6 +19,7 @@ var cores = []string{
 	"lease/internal/plan",
 	"resourceslice/internal/pool",
 	"nodestatus/internal/status",
+	"podsync/internal/pod",
 }
 
 // pureImports are what a core may import in addition to types of the API,

@@ -7,11 +7,17 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
 )
 
 func TestACompactPodIsThePodThatWasEncoded(t *testing.T) {
-	pod := testPod(ran)
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "a", UID: "u", ResourceVersion: "10", Labels: map[string]string{"k": "v"}},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c"}}},
+		Status:     corev1.PodStatus{Phase: corev1.PodRunning},
+	}
 	obj, err := Compact(pod.DeepCopy())
 	if err != nil {
 		t.Fatal(err)
@@ -28,32 +34,5 @@ func TestACompactPodIsThePodThatWasEncoded(t *testing.T) {
 	}
 	if other, err := Compact("no pod"); err != nil || other != any("no pod") {
 		t.Errorf("%v, %v", other, err)
-	}
-}
-
-// A pod at rest is kept in its encoded form only; one that has a call or request
-// under way is not decoded again and again.
-func TestAPodAtRestIsKeptEncoded(t *testing.T) {
-	s := running().says(runs())
-	pod := s.pod().DeepCopy()
-	pod.ResourceVersion = "40"
-	obj, _ := Compact(pod)
-	s.setPod(s.r, tick, versionOf(obj))
-	s.writeStarted(tick, OpPatch)
-	s.podState.close()
-	if s.api.pod.pod == nil {
-		t.Error("closed during a request")
-	}
-	first := s.pod()
-	if s.pod() != first {
-		t.Error("decoded twice")
-	}
-	s.statusStored(s.r, tick, s.write.inflight, nil, true)
-	s.podState.close()
-	if s.api.pod.pod != nil || s.provider.mirror != s.api.pod || s.provider.status != nil {
-		t.Errorf("at rest a decoded pod is kept: %+v, mirror %p of %p", s.api.pod, s.provider.mirror, s.api.pod)
-	}
-	if s.report() == nil || s.deleted() {
-		t.Error("it can't be opened again")
 	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/kubewright/kubewright/internal/enum"
 	"github.com/kubewright/kubewright/internal/lifecycle"
+	core "github.com/kubewright/kubewright/podsync/internal/pod"
 )
 
 // The defaults of Config and Policy.
@@ -58,7 +59,21 @@ const (
 	retryMax = 5 * time.Minute
 	// callTimeout is the deadline of one API request, its retries inside client-go included.
 	callTimeout = 10 * time.Second
+	// listTimeout is the deadline of a LIST of pods, which may be long, and of the
+	// provider's List.
+	listTimeout = 2 * time.Minute
+	// horizon limits durations, so that sums of them do not overflow.
+	horizon = core.Horizon
 )
+
+// A GateFunc reports whether this process may act for a node: nil if it may, or
+// an error that says why not, for example because another process renews the
+// node's lease.
+//
+// It is called before each provider call, each List and each request of a pod, and each
+// second while it returns an error. It is called for several pods at the same time, so
+// it must answer from memory. It must return when ctx is done.
+type GateFunc func(ctx context.Context, nodeName string) error
 
 // Config configures a Controller. The zero value of every optional field means
 // the default that its comment states.

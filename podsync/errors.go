@@ -149,10 +149,6 @@ const (
 )
 
 const (
-	messageLost               = "the provider no longer holds the pod"
 	messageOrphanRemoved      = "the API server has no such pod; its instance is being stopped"
 	messageInstanceWithoutUID = "stopping an instance of this name that was started before the pod; the provider reports no UID for it"
-	messageUnapplied          = "the provider runs an older generation of the spec and can't change a running pod"
-	messageDeadline           = "the pod was active for longer than spec.activeDeadlineSeconds"
-	messageRejected           = "Pod was rejected: " // and the message of the provider
 )

@@ -5,60 +5,125 @@ package podsync
 
 import (
 	"context"
+	"fmt"
+	"slices"
 
-	corev1 "k8s.io/api/core/v1"
+	core "github.com/kubewright/kubewright/podsync/internal/pod"
+	"github.com/kubewright/kubewright/podsync/internal/queue"
 )
 
 // Kept returns the number of entries of all maps and queues.
 func (c *Controller) Kept() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	n := len(c.tracks) + len(c.names) + len(c.early) + len(c.dirty) + len(c.wakes)
-	for q := range c.queues {
-		n += c.queues[q].len()
+	c.pods.mu.Lock()
+	defer c.pods.mu.Unlock()
+	n := len(c.pods.pods) + len(c.pods.names) + len(c.reports.early) + len(c.pods.dirty) + c.pods.wakes.Len()
+	for q := range queueCount {
+		n += len(c.waiting(q))
 	}
 	return n
+}
+
+// waiting returns the pods that wait in a queue.
+func (c *Controller) waiting(q int) []*entry {
+	if q < callQueues {
+		return c.loop.caller.queues[q].Items()
+	}
+	return c.loop.writer.queues[q-callQueues].Items()
 }
 
 // Lag returns the number of pods that are known by an answer to a write, and not yet by
 // the version of it that the informer has.
 func (c *Controller) Lag() (n int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for key, t := range c.names {
-		obj, ok, err := c.informer.GetIndexer().GetByKey(key.String())
-		if err != nil || !ok || versionOf(obj).resourceVersion() != t.api.pod.resourceVersion() || t.api.pod.compact == nil && obj != any(t.api.pod.pod) {
+	c.pods.mu.Lock()
+	defer c.pods.mu.Unlock()
+	for key, t := range c.pods.names {
+		obj, ok, err := c.intake.informer.GetIndexer().GetByKey(key.String())
+		if err != nil || !ok || lags(t, versionOf(obj)) {
 			n++
 		}
 	}
 	return n
 }
 
+func lags(t *entry, informer *core.Version) bool {
+	v := t.Version()
+	return !v.Shares(informer)
+}
+
 // DropTracks makes the controller forget everything, and returns the number of pods
 // it knew.
 func (c *Controller) DropTracks() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	n := len(c.tracks)
-	c.tracks, c.names, c.dirty, c.wakes = nil, nil, nil, nil
-	for q := range c.queues {
-		c.queues[q] = fifo{}
-	}
+	c.pods.mu.Lock()
+	defer c.pods.mu.Unlock()
+	n := len(c.pods.pods)
+	c.pods.pods, c.pods.names, c.pods.dirty, c.pods.wakes = nil, nil, nil, queue.Heap[*entry]{}
+	c.loop.caller.queues = [callQueues]queue.Fifo[*entry]{}
+	c.loop.writer.queues = [writeQueues]queue.Fifo[*entry]{}
 	return n
 }
 
 // ListWith reconciles with the List of another provider.
 func (c *Controller) ListWith(p Provider) {
-	own := c.cfg.Provider
-	c.cfg.Provider = p
-	defer func() { c.cfg.Provider = own }()
-	if err := c.list(context.Background()); err != nil {
+	own := c.lister.provider
+	c.lister.provider = p
+	defer func() { c.lister.provider = own }()
+	if err := c.lister.list(context.Background()); err != nil {
 		panic(err)
 	}
 }
 
 // OnPod shows a pod as the informer does.
-func (c *Controller) OnPod(pod *corev1.Pod) { c.onPodUpdate(pod) }
+func (c *Controller) OnPod(obj any) { c.intake.onUpdate(obj) }
 
 // LimitWrites sets the number of concurrent API requests. It must be called before Run.
-func (c *Controller) LimitWrites(n int) { c.breaker.trip = n }
+func (c *Controller) LimitWrites(n int) { c.loop.writer.breaker.Trip = n }
+
+// A History has the earlier state of each pod, for invariants about changes.
+type History map[*entry]core.Trace
+
+// BrokenInvariants returns the invariants of the pods, and of the queues,
+// that do not hold. It keeps in h what the next call compares with.
+func (c *Controller) BrokenInvariants(h History) (broken []string) {
+	b := c.pods
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var calls [callQueues]int
+	writes := 0
+	for _, t := range b.pods {
+		wrong := func(format string, args ...any) {
+			broken = append(broken, fmt.Sprintf("%s: ", t.ref)+fmt.Sprintf(format, args...))
+		}
+		if err := t.Check(); err != nil {
+			wrong("%v", err)
+		}
+		before := h[t]
+		now, err := t.Since(before)
+		if h[t] = now; err != nil {
+			wrong("%v", err)
+		}
+		if t.dirty != slices.Contains(b.dirty, t) {
+			wrong("dirty means that the pod is in table.dirty")
+		}
+		for q := range queueCount {
+			if t.queued[q] != slices.Contains(c.waiting(q), t) {
+				wrong("queued[%d] means that the pod is in queue %d", q, q)
+			}
+		}
+		if call := t.InFlight(core.Calls); call != nil {
+			calls[queueOf(call.Op)]++
+			if t.cancelCall == nil {
+				wrong("cancelCall is set while a call is under way")
+			}
+		}
+		if t.InFlight(core.Writes) != nil {
+			writes++
+			if t.cancelWrite == nil {
+				wrong("cancelWrite is set while a request is under way")
+			}
+		}
+	}
+	if calls != c.loop.caller.running || writes != c.loop.writer.running {
+		broken = append(broken, fmt.Sprintf("the drivers run %v and %d, and %v and %d are in flight", c.loop.caller.running, c.loop.writer.running, calls, writes))
+	}
+	return broken
+}

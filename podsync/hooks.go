@@ -4,7 +4,6 @@
 package podsync
 
 import (
-	"github.com/kubewright/kubewright/internal/report"
 	"time"
 
 	"github.com/kubewright/kubewright/internal/enum"
@@ -31,33 +30,6 @@ type Hooks struct {
 	// over: the pods are back, the instances are gone, or [Policy.MassHold] is
 	// over and they are being stopped.
 	MassOrphans func(MassOrphans)
-}
-
-// containHooks returns hooks whose panics are reported and go no further.
-func (c *Controller) containHooks(h Hooks) Hooks {
-	return Hooks{
-		ProviderCall: containHook(c, "Hooks.ProviderCall", h.ProviderCall),
-		APICall:      containHook(c, "Hooks.APICall", h.APICall),
-		StatusStored: containHook(c, "Hooks.StatusStored", h.StatusStored),
-		StageChanged: containHook(c, "Hooks.StageChanged", h.StageChanged),
-		Dropped:      containHook(c, "Hooks.Dropped", h.Dropped),
-		MassOrphans:  containHook(c, "Hooks.MassOrphans", h.MassOrphans),
-	}
-}
-
-func containHook[T any](c *Controller, name string, hook func(T)) func(T) {
-	if hook == nil {
-		return nil
-	}
-	return func(v T) {
-		err := contain(name, func() error {
-			hook(v)
-			return nil
-		})
-		if err != nil {
-			report.Tell(c.callCtx, c.cfg.ErrorHandler, err, "A hook panicked", panicValues(err, "argument", v)...)
-		}
-	}
 }
 
 // An Op names a call, in a word that is fit for a label of a metric.

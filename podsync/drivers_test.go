@@ -1,0 +1,152 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podsync
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/kubewright/kubewright/internal/report"
+	core "github.com/kubewright/kubewright/podsync/internal/pod"
+)
+
+var errFailed = errors.New("it failed")
+
+// silent is a client that is not called.
+type silent struct{}
+
+func (silent) Pods(string) corev1client.PodInterface { return nil }
+
+// empty is a provider that is not called.
+type empty struct{ Provider }
+
+// The failure of a request that ended just after its pod was forgotten never
+// ended: no later outage was reported.
+func TestFailureOfAForgottenPod(t *testing.T) {
+	ctx := klog.NewContext(t.Context(), klog.Logger{})
+	told := 0
+	handler := func(context.Context, error, string) { told++ }
+	for name, of := range map[string]func(*loop, *entry) (*report.Group, *report.Member){
+		"provider": func(l *loop, t *entry) (*report.Group, *report.Member) { return &l.caller.errors, &t.callErrs },
+		"API":      func(l *loop, t *entry) (*report.Group, *report.Member) { return &l.writer.errors, &t.apiErrs },
+	} {
+		b := &table{pods: map[types.UID]*entry{}, names: map[types.NamespacedName]*entry{}}
+		l := &loop{pods: b, caller: &caller{}, writer: &writer{}, observer: &observer{pods: b}}
+		var forgotten entry
+		l.forget(ctx, &forgotten)
+		group, late := of(l, &forgotten)
+		group.Fail(ctx, handler, late, errFailed, "late")
+		told = 0
+		var next report.Member
+		group.Fail(ctx, handler, &next, errFailed, "the next outage")
+		if told != 1 {
+			t.Errorf("%s: the next outage was told of %d times", name, told)
+		}
+	}
+}
+
+// While the gate is closed, no call and no request is planned, whatever the state of the pod says:
+// each would ask the gate again.
+func TestNothingIsPlannedWhileTheGateIsClosed(t *testing.T) {
+	c, err := New(Config{Client: silent{}, Provider: empty{}, NodeName: "n", Gate: func(context.Context, string) error { return nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := c.pods.moment()
+	pod := c.pods.add(Ref{UID: "u", Namespace: "ns", Name: "a"}, core.New(&c.pods.rules, at.Since, 1, core.Saved{}))
+	c.pods.apply(pod, at, core.Seen{Version: core.Cached(&corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "a", UID: "u", ResourceVersion: "1"}, Spec: corev1.PodSpec{NodeName: "n"},
+	})})
+	c.pods.apply(pod, at, core.ListEnded{Seq: 2, First: true, Open: true})
+	at.Since += time.Hour
+	if pod.Next(at.Since, core.Calls, true).Op != core.Start || pod.Next(at.Since, core.Writes, true).Op != core.Patch {
+		t.Fatal("nothing is due")
+	}
+	c.gates.states["n"] = gateClosed
+	if wake := min(c.loop.caller.start(pod, at, false), c.loop.writer.start(pod, at, false)); wake != core.Never {
+		t.Errorf("it is planned again after %v", wake-at.Since)
+	}
+	if pod.InFlight(core.Calls) != nil || pod.InFlight(core.Writes) != nil {
+		t.Error("a call or a request is under way")
+	}
+}
+
+// What the errors of a provider mean.
+func TestResultsOfCalls(t *testing.T) {
+	notFound := fmt.Errorf("of my own: %w", ErrNotFound)
+	for name, tc := range map[string]struct {
+		op    core.Op
+		err   error
+		want  core.Result
+		after time.Duration
+	}{
+		"success":                {core.Start, nil, core.Succeeded, 0},
+		"an error":               {core.Start, errFailed, core.Failed, 0},
+		"Stop finds nothing":     {core.Stop, notFound, core.NoSuchPod, 0},
+		"Release finds nothing":  {core.Release, notFound, core.NoSuchPod, 0},
+		"Inspect finds nothing":  {core.Inspect, notFound, core.NoSuchPod, 0},
+		"Start finds nothing":    {core.Start, notFound, core.Failed, 0},
+		"a rejection":            {core.Start, fmt.Errorf("of my own: %w", Reject("R", "m")), core.Refused, 0},
+		"a delay":                {core.Start, RetryAfter(errFailed, time.Hour), core.Failed, time.Hour},
+		"the shortest delay":     {core.Start, RetryAfter(errFailed, 0), core.Failed, time.Second},
+		"a delay below nothing":  {core.Start, RetryAfter(errFailed, -time.Hour), core.Failed, time.Second},
+		"a rejection with delay": {core.Start, RetryAfter(Reject("R", "m"), time.Hour), core.Refused, time.Hour},
+	} {
+		got := resultOf(tc.op, tc.err)
+		if got.Result != tc.want || got.After != tc.after || !errors.Is(got.Err, tc.err) || got.Result == core.Refused && got.Rejection != (core.Rejection{Reason: "R", Message: "m"}) {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+}
+
+// What the errors of the API server mean.
+func TestFailuresOfRequests(t *testing.T) {
+	pods := schema.GroupResource{Resource: "pods"}
+	for name, tc := range map[string]struct {
+		err  error
+		want core.WriteFailed
+	}{
+		"no connection": {errFailed, core.WriteFailed{MayBeStored: true}},
+		"a deadline":    {context.DeadlineExceeded, core.WriteFailed{MayBeStored: true, Unanswered: true}},
+		"throttled":     {apierrors.NewTooManyRequests("later", 20), core.WriteFailed{After: 20 * time.Second}},
+		"forbidden":     {apierrors.NewForbidden(pods, "a", errFailed), core.WriteFailed{Hopeless: true}},
+		"invalid":       {apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "a", nil), core.WriteFailed{Hopeless: true}},
+	} {
+		if got := failureOf(tc.err); got != tc.want {
+			t.Errorf("%s: %+v, want %+v", name, got, tc.want)
+		}
+	}
+}
+
+// The breaker must not trip because of one object.
+func TestWhatTheBreakerCounts(t *testing.T) {
+	w := &writer{}
+	w.breaker.Trip = 2
+	for _, err := range []error{apierrors.NewInternalError(errFailed), context.Canceled, apierrors.NewInternalError(errFailed)} {
+		w.serverAnswered(0, err)
+	}
+	if ok, _ := w.breaker.Allows(0, 1); !ok {
+		t.Error("tripped by the failures of a webhook")
+	}
+	for range 2 {
+		w.serverAnswered(0, context.DeadlineExceeded)
+	}
+	if ok, _ := w.breaker.Allows(0, 1); ok {
+		t.Error("not tripped by a server that does not answer")
+	}
+	if w.serverAnswered(0, apierrors.NewInternalError(errFailed)) || !w.serverAnswered(0, apierrors.NewConflict(schema.GroupResource{Resource: "pods"}, "a", errFailed)) {
+		t.Error("it is back when the server answers, and not before")
+	}
+}

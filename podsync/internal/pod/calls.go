@@ -1,0 +1,151 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package pod
+
+import (
+	"github.com/kubewright/kubewright/podsync/podstatus"
+)
+
+// callStarted records a provider call.
+func (t *State) callStarted(now Instant, seq uint64, s Action) *Call {
+	c := &Call{Op: s.Op, Since: now, seq: seq, Grace: s.Grace, Pod: t.Pod(), LostSince: t.provider.lostSince}
+	t.call.inflight = c
+	switch s.Op {
+	case Start:
+		if t.provider.instance == none {
+			t.becomeHeld()
+		}
+	case Stop:
+		c.Over, c.Reason = t.Stopped(), t.end.reason
+		t.end.stops++
+		if !c.Over {
+			t.end.passed = s.Grace // else nothing runs that the grace period is for
+		}
+	}
+	return c
+}
+
+// callReturned applies the result of a provider call.
+func (t *State) callReturned(at Moment, ev Returned) (news News) {
+	now := at.Since
+	c := t.call.inflight
+	t.call.inflight = nil
+	news.Canceled = c.fate != counts
+	if c.fate == stale {
+		// The gate was closed during the call: only a List that begins now shows its
+		// effect.
+		t.provider.born = ev.Seq
+		if t.Seen() {
+			t.look(unlisted, 0)
+		}
+		if ev.Result == Succeeded && ev.Report.Stopped && !t.rules.Releases {
+			t.keepReport(&ev.Report.Status, nil)
+		}
+		news.Stale, news.Relist = true, true
+		return news
+	}
+	switch {
+	case ev.Result == Succeeded, ev.Result == NoSuchPod && c.Op != Inspect:
+		t.call.failures, t.call.err = 0, nil
+		t.callSucceeded(now, c, ev, &news)
+	case c.Op == Inspect:
+		t.provider.needsInspect = false // the next List decides
+		switch {
+		case ev.Result != NoSuchPod:
+		case t.MayBeLost():
+			news.Lost = t.markLost(at)
+		default:
+			news.Lost = t.absent(at, c.seq, true) // a report since then is newer
+		}
+	case ev.Result == Refused && c.Op == Update:
+		// It would be refused again. The pod keeps running unchanged.
+		t.call.failures, t.call.err = 0, ev.Err
+		t.provider.refused, t.provider.refusedGeneration = ev.Err.Error(), c.Pod.Generation
+		t.write.news.statusSeq++
+	case ev.Result == Refused && (c.Op == Start || c.Op == Admit || c.Op == Annotate):
+		t.call.err = ev.Err
+		t.beginTermination(now, StopRejected, &podstatus.Failure{Reason: ev.Rejection.Reason, Message: messageRejected + ev.Rejection.Message}, MinGrace)
+	case c.fate == canceled:
+		t.call.retryAt = 0 // it failed because it was canceled
+	default:
+		t.call.failures++
+		delay := t.rules.Retry.Delay(int(t.call.failures))
+		if ev.After > 0 {
+			delay = min(ev.After, Horizon)
+		}
+		t.call.retryAt = now + delay
+		if t.call.err == nil || t.call.err.Error() != ev.Err.Error() {
+			t.write.news.statusSeq++ // the message in the status changes
+		}
+		t.call.err = ev.Err
+	}
+	return news
+}
+
+// callSucceeded applies the result of a call that returned no error.
+func (t *State) callSucceeded(now Instant, c *Call, ev Returned, news *News) {
+	st := ev.Report
+	switch c.Op {
+	case Admit:
+		t.provider.admitted = true
+		return
+	case Save:
+		t.provider.saved = Saved{Exists: true, Generation: c.Pod.Generation, Lost: c.LostSince != 0}
+		return
+	case Remove:
+		t.provider.saved = Saved{}
+		return
+	case Annotate:
+		t.provider.annotated = true
+		t.takeAnnotations(st.Annotations)
+		return
+	case Release:
+		t.becomeForgotten()
+		return
+	case Start, Update:
+		t.provider.generation = max(t.provider.generation, c.Pod.Generation)
+		if ev.Saved {
+			t.provider.saved = Saved{Exists: true, Generation: c.Pod.Generation}
+		}
+		if !t.Stopped() {
+			t.becomeRunning()
+		}
+		t.write.news.statusSeq++
+		t.provider.refused, t.provider.refusedGeneration = "", 0
+		t.provider.resources = resourcesOf(c.Pod)
+		if c.Pod.Generation == 0 || t.rules.UpdateMetadata {
+			t.provider.acceptedPod = c.Pod
+		}
+	case Stop:
+		if ev.Result == NoSuchPod {
+			st = &Report{Stopped: true}
+		}
+		if c.Over {
+			t.becomeForgotten()
+			return
+		}
+	}
+	if t.provider.seenSeq <= c.seq || st.Stopped {
+		t.observe(now, ev.Seq, st, ev.FP, false)
+	} else if ev.FP != t.provider.fp {
+		news.Relist = true // a report came during the call: which is newer, a List says
+	}
+	if c.Op == Stop && !t.Stopped() {
+		t.stopAccepted(now, c)
+	}
+}
+
+// stopAccepted records that the provider is stopping the pod.
+func (t *State) stopAccepted(now Instant, c *Call) {
+	e := t.end
+	killAt := now + c.Grace
+	if e.accepted == 0 {
+		e.killAt, e.recheck = killAt, killAt+stopSlack
+	} else {
+		// After the grace period, Stop is called again each Relist.
+		e.killAt = min(e.killAt, killAt)
+		e.recheck = max(e.killAt+stopSlack, now+t.rules.Relist)
+	}
+	e.accepted = now
+}

@@ -1,0 +1,294 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podsync
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/kubewright/kubewright/internal/backoff"
+	"github.com/kubewright/kubewright/internal/lifecycle"
+	"github.com/kubewright/kubewright/internal/report"
+	core "github.com/kubewright/kubewright/podsync/internal/pod"
+)
+
+// listGap is the least time between two Lists: pods that ask for one at the
+// same time share it.
+const listGap = time.Second
+
+// A lister calls List and Watch of the provider. The lock of the table guards lossHeld and
+// health.
+type lister struct {
+	pods     *table
+	gates    *gates
+	observer *observer
+	reports  *reports
+	records  *records
+	intake   *intake
+	provider Provider
+	watcher  Watcher // nil: the provider has no Watch
+	handler  report.Handler
+	nodeName string // Config.NodeName
+	relist   time.Duration
+	massHold time.Duration
+	retries  backoff.Policy // of List
+	ready    *lifecycle.Ready
+
+	health   listHealth
+	lossHeld bool // the last List has left out too many pods
+}
+
+// listHealth follows the calls of List.
+type listHealth struct {
+	since instant // when the first List without a success began; 0: the last one succeeded
+	err   error
+}
+
+func (h *listHealth) began(now instant) {
+	if h.since == 0 {
+		h.since = now
+	}
+}
+func (h *listHealth) failed(err error) { h.err = err }
+func (h *listHealth) succeeded()       { *h = listHealth{} }
+
+// run calls List until ctx is done: when the informer has synced, then each
+// Config.Relist, and when table.relist is woken.
+func (l *lister) run(ctx context.Context, synced <-chan struct{}) {
+	l.records.awaitPods(ctx, synced)
+	var streak report.Streak
+	for ctx.Err() == nil {
+		l.gates.askAll(ctx, true)
+		l.intake.askOwnsAgain()
+		err := l.list(ctx)
+		wait := time.Duration(float64(l.relist) * (0.9 + 0.2*rand.Float64()))
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
+			streak.Fail(ctx, l.handler, fmt.Errorf("podsync: list of the provider: %w", err), "Failed to list the provider's pods")
+			wait = min(wait, l.retries.Delay(streak.Failures()))
+		default:
+			streak.OK(ctx, "Listing the provider's pods works again")
+			if isDone(synced) { // before the List, as List has seen
+				l.ready.Mark()
+				l.records.drop(ctx)
+			}
+			wake(l.pods.verify)
+		}
+		l.wait(ctx, wait)
+	}
+}
+
+// wait waits for the next List to be due, or asked for.
+func (l *lister) wait(ctx context.Context, wait time.Duration) {
+	gap := min(listGap, wait)
+	sleep(ctx, gap)
+	timer := time.NewTimer(wait - gap)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-l.pods.relist:
+	case <-ctx.Done():
+	}
+}
+
+// list calls the provider's List and applies its result to each pod.
+func (l *lister) list(ctx context.Context) error {
+	l.pods.mu.Lock()
+	begin := l.pods.tick()
+	l.health.began(l.pods.now())
+	l.pods.mu.Unlock()
+
+	callCtx, cancel := context.WithTimeout(ctx, max(listTimeout, l.relist))
+	defer cancel()
+	start := time.Now()
+	var states []State
+	err := contain("List", func() (err error) {
+		states, err = l.provider.List(callCtx)
+		return err
+	})
+	l.observer.called(OpList, Ref{}, time.Since(start), err)
+	if err != nil {
+		l.pods.mu.Lock()
+		defer l.pods.mu.Unlock()
+		l.health.failed(err)
+		l.reports.expire(l.pods.now())
+		return err
+	}
+	fps := make([]uint64, len(states))
+	for i := range states {
+		fps[i] = l.reports.prints.of(&states[i])
+	}
+	klog.FromContext(ctx).V(5).Info("Listed the provider's pods", "pods", len(states))
+
+	l.pods.mu.Lock()
+	defer l.pods.mu.Unlock()
+	at := l.pods.moment()
+	if l.health.err != nil {
+		l.pods.retry(core.Calls, at, func(*entry) bool { return true }) // the backend is back
+	}
+	l.health.succeeded()
+	l.pods.listNo++
+	for i := range states {
+		l.apply(at, begin, &states[i], fps[i])
+	}
+	for _, t := range l.pods.pods {
+		l.conclude(t, at, begin)
+	}
+	l.decideLosses(at)
+	l.pods.synced = true
+	l.reports.expire(at.Since)
+	l.gates.prune()
+	wake(l.pods.kick)
+	return nil
+}
+
+// apply applies one entry of a List that began at begin.
+func (l *lister) apply(at core.Moment, begin uint64, st *State, fp uint64) {
+	t := l.pods.find(st.Ref)
+	if t == nil {
+		if st.UID == "" {
+			// It may be the instance of any pod of the name: none is absent.
+			for t := l.pods.names[nameOf(st.Ref)]; t != nil; t = t.next {
+				t.listNo = l.pods.listNo
+			}
+			l.observer.dropped(st.Ref, DroppedAmbiguous, nil)
+			return
+		}
+		if l.foreign(st) {
+			return
+		}
+		t = l.pods.add(st.Ref, core.NewOrphan(&l.pods.rules, at.Since, l.pods.tick(), l.records.claim(st.UID, at.Since)))
+		delete(l.reports.early, st.UID)
+	}
+	if st.UID == "" && !t.MayBe(begin) {
+		l.supersede(t, st.Ref, at)
+		return
+	}
+	t.listNo = l.pods.listNo
+	l.reports.apply(t, at, st, fp, begin, true)
+}
+
+// foreign reports whether the instance was started for a node of another
+// Controller.
+func (l *lister) foreign(st *State) bool {
+	return st.NodeName != "" && l.nodeName != "" && st.NodeName != l.nodeName
+}
+
+// supersede stops the instance of an earlier pod of the name of t. The
+// backend keeps no UIDs, so t would be taken to run already.
+func (l *lister) supersede(t *entry, ref Ref, at core.Moment) {
+	if !l.gates.mayAct(t) {
+		l.observer.dropped(ref, DroppedAmbiguous, nil)
+		return
+	}
+	if t.InFlight(core.Calls) != nil {
+		return // Start is under way, and the List is older
+	}
+	earlier := l.pods.add(ref, core.NewLeftover(&l.pods.rules, at.Since, l.pods.tick(), l.gates.nodeOf(t)))
+	earlier.listNo = l.pods.listNo
+	l.observer.warn(t, reasonNameTaken, actionStart, messageInstanceWithoutUID)
+	l.pods.markDirty(earlier)
+}
+
+// conclude applies to a pod that a List, which began at begin, has ended.
+func (l *lister) conclude(t *entry, at core.Moment, begin uint64) {
+	if t.Orphan() {
+		for range l.pods.waiters(t) {
+			l.pods.apply(t, at, core.NameWanted{})
+			break
+		}
+	}
+	shown := t.listNo == l.pods.listNo
+	if shown && t.Known() {
+		return // as for most pods
+	}
+	news := l.pods.apply(t, at, core.ListEnded{Seq: begin, Shown: shown, First: !l.pods.synced, Open: l.gates.mayAct(t)})
+	if news.Changed {
+		l.pods.markDirty(t)
+	}
+	if news.Lost {
+		l.observer.warn(t, ReasonLost, actionSync, core.MessageLost)
+	}
+}
+
+// decideLosses decides about the pods that Lists have left out. So many losses at once are more
+// likely a mistake of the backend: they are held, unless the Inspector confirms each.
+func (l *lister) decideLosses(at core.Moment) {
+	var lost []*entry
+	held := 0
+	for _, t := range l.pods.pods {
+		switch {
+		case t.MayBeLost():
+			lost = append(lost, t)
+			held++
+		case t.Held():
+			held++
+		}
+	}
+	many := core.TooMany(len(lost), 0, held)
+	var kept []Ref
+	for _, t := range lost {
+		switch {
+		case !many || t.LossBelievable(at.Since):
+			if l.pods.apply(t, at, core.LossBelieved{}).Lost {
+				l.observer.warn(t, ReasonLost, actionSync, core.MessageLost)
+			}
+		case l.pods.rules.Inspects:
+			l.pods.apply(t, at, core.LossQuestioned{})
+		default:
+			kept = append(kept, t.ref)
+		}
+		l.pods.markDirty(t)
+	}
+	if len(kept) > 0 || l.lossHeld {
+		l.hold(kept, held)
+	}
+}
+
+// hold reports the pods whose loss is not believed yet, if any.
+func (l *lister) hold(refs []Ref, held int) {
+	ctx := l.pods.run.callCtx
+	switch {
+	case len(refs) == 0:
+		l.pods.later(func() { klog.FromContext(ctx).Info("Pods that the provider's List left out are no longer held back") })
+	case !l.lossHeld:
+		err := fmt.Errorf("podsync: the provider's List leaves out %d of %d pods that had started: they are not taken for lost before %v", len(refs), held, l.massHold)
+		l.pods.later(func() {
+			report.Tell(ctx, l.handler, err, "Too many pods are lost at once: none is restarted or failed", "lost", len(refs), "held", held)
+		})
+	}
+	l.lossHeld = len(refs) > 0
+	l.observer.heldBack(MassOrphans{Refs: refs, Held: held, Lost: true})
+}
+
+// watch runs the provider's Watch again and again. take takes its reports.
+func (l *lister) watch(ctx context.Context, take func(State)) {
+	var streak report.Streak
+	failures := 0
+	for ctx.Err() == nil {
+		start := time.Now()
+		err := contain("Watch", func() error { return l.watcher.Watch(ctx, take) })
+		l.observer.called(OpWatch, Ref{}, time.Since(start), err)
+		if ctx.Err() != nil {
+			return
+		}
+		if time.Since(start) > time.Minute {
+			failures = 0
+		}
+		failures++
+		if err != nil {
+			streak.Fail(ctx, l.handler, fmt.Errorf("podsync: watch of the provider: %w", err), "Watch of the provider ended")
+		} else {
+			streak.OK(ctx, "Watch of the provider works again")
+		}
+		wake(l.pods.relist) // for missed reports
+		sleep(ctx, l.pods.rules.Retry.Delay(failures))
+	}
+}

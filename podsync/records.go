@@ -1,0 +1,191 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podsync
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"github.com/kubewright/kubewright/internal/report"
+	core "github.com/kubewright/kubewright/podsync/internal/pod"
+)
+
+// records keep Config.Checkpoint, and start its pods while the API can't be reached. The lock
+// of the table guards unclaimed and removing.
+type records struct {
+	pods       *table
+	checkpoint Checkpoint // nil: none
+	handler    report.Handler
+	reach      *reach
+	after      time.Duration // Config.OfflineAfter
+
+	unclaimed map[types.UID]*record // of pods that are not in the table
+	removing  map[types.UID]bool    // records that are being removed
+}
+
+// load loads the Checkpoint. A record that can't be read costs its pod only.
+func (r *records) load(ctx context.Context) {
+	if r.checkpoint == nil {
+		return
+	}
+	const msg = "Failed to load the checkpoint of the pods"
+	var all map[types.UID][]byte
+	err := contain("Checkpoint.Load", func() (err error) {
+		all, err = r.checkpoint.Load(ctx)
+		return err
+	})
+	if err != nil {
+		report.Tell(ctx, r.handler, fmt.Errorf("podsync: load the checkpoint: %w", err), msg, panicValues(err)...)
+	}
+	for uid, data := range all {
+		rec, err := decodeRecord(uid, data)
+		if err != nil {
+			rec = &record{} // to be removed when the API is back
+			report.Tell(ctx, r.handler, fmt.Errorf("podsync: the record of pod %s: %w", uid, err), msg, "podUID", uid)
+		}
+		r.unclaimed[uid] = rec
+	}
+}
+
+// close closes a Checkpoint that can be closed.
+func (r *records) close() {
+	if closer, ok := r.checkpoint.(io.Closer); ok {
+		_ = closer.Close() // nothing is lost: each record is durable already
+	}
+}
+
+// claim returns what the Checkpoint has of a pod that is added to the table. The lock of the
+// table must be held.
+func (r *records) claim(uid types.UID, now instant) (saved core.Saved) {
+	rec, ok := r.unclaimed[uid]
+	if !ok {
+		return saved
+	}
+	delete(r.unclaimed, uid)
+	saved.Exists = true
+	if rec.Pod != nil {
+		saved.Generation = rec.Pod.Generation
+	}
+	if rec.LostSince != nil {
+		saved.Lost, saved.LostSince = true, now-max(time.Since(*rec.LostSince), 1)
+	}
+	return saved
+}
+
+// save saves the record of a pod.
+func (r *records) save(ctx context.Context, pod *corev1.Pod, lostSince instant) error {
+	rec := record{Pod: pod}
+	if lostSince != 0 {
+		at := time.Now().Add(lostSince - r.pods.now())
+		rec.LostSince = &at
+	}
+	data, err := rec.encode()
+	if err == nil {
+		err = r.checkpoint.Save(ctx, pod.UID, data)
+	}
+	if err != nil {
+		return fmt.Errorf("save the checkpoint: %w", err)
+	}
+	return nil
+}
+
+// drop removes the records of pods that neither the API nor the provider has.
+func (r *records) drop(ctx context.Context) {
+	r.pods.mu.Lock()
+	gone := r.unclaimed
+	r.unclaimed = map[types.UID]*record{}
+	for uid := range gone {
+		r.removing[uid] = true
+	}
+	r.pods.mu.Unlock()
+	for uid, rec := range gone {
+		err := contain("Checkpoint.Remove", func() error { return r.checkpoint.Remove(ctx, uid) })
+		r.pods.mu.Lock()
+		delete(r.removing, uid)
+		if t := r.pods.pods[uid]; t != nil {
+			r.pods.markDirty(t) // it came in the meantime, and waits
+		} else if err != nil {
+			r.unclaimed[uid] = rec // with the next List
+		}
+		r.pods.mu.Unlock()
+		wake(r.pods.kick)
+	}
+}
+
+// awaitPods waits until the informer has synced, or until the pods of the Checkpoint must start
+// without it.
+func (r *records) awaitPods(ctx context.Context, synced <-chan struct{}) {
+	var offline <-chan time.Time
+	for {
+		if r.checkpoint != nil {
+			wait, never := r.reach.offlineIn(r.after)
+			switch {
+			case never:
+				offline = nil
+			case wait <= 0:
+				r.goOffline(ctx)
+				r.pods.run.calls.Go(func() {
+					select {
+					case <-synced:
+						r.goOnline()
+					case <-ctx.Done():
+					}
+				})
+				return
+			default:
+				offline = time.After(wait)
+			}
+		}
+		select {
+		case <-synced:
+			return
+		case <-ctx.Done():
+			return
+		case <-offline:
+		}
+	}
+}
+
+// goOffline takes the pods from the Checkpoint.
+func (r *records) goOffline(ctx context.Context) {
+	r.pods.mu.Lock()
+	defer r.pods.mu.Unlock()
+	at, n := r.pods.moment(), 0
+	for uid, rec := range r.unclaimed {
+		if rec.Pod == nil || r.pods.pods[uid] != nil {
+			continue
+		}
+		t := r.pods.add(RefOf(rec.Pod), core.New(&r.pods.rules, at.Since, r.pods.tick(), r.claim(uid, at.Since)))
+		r.pods.apply(t, at, core.Recorded{Pod: rec.Pod})
+		r.pods.markDirty(t)
+		n++
+	}
+	logger := klog.FromContext(ctx)
+	r.pods.later(func() {
+		logger.Info("The API server can't be reached: the pods of the checkpoint are started", "pods", n)
+	})
+	wake(r.pods.kick)
+}
+
+// goOnline lets the API decide again: what it does not have is asked about, and ends.
+func (r *records) goOnline() {
+	r.pods.mu.Lock()
+	defer r.pods.mu.Unlock()
+	at := r.pods.moment()
+	for _, t := range r.pods.pods {
+		if t.Seen() && !t.Cached() {
+			r.pods.apply(t, at, core.Vanished{Doubtful: true})
+			r.pods.markDirty(t)
+		}
+	}
+	wake(r.pods.verify)
+	wake(r.pods.relist)
+	wake(r.pods.kick)
+}

@@ -1,0 +1,297 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podsync
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+
+	"github.com/kubewright/kubewright/internal/report"
+	core "github.com/kubewright/kubewright/podsync/internal/pod"
+)
+
+// Two kinds of pods are suspects: orphans, which are instances whose pods the
+// informer never showed, and missing pods, which a LIST of the informer, or an
+// answer to a write, left out. The API is asked about each. A suspect whose pod
+// is gone is stopped, unless there are suspiciously many.
+
+const (
+	// suspectGets is the number of suspects that the API is asked about at once.
+	suspectGets = 8
+	// suspectIdle is the longest time between two looks at the suspects.
+	suspectIdle = time.Hour
+)
+
+// suspects asks the API about them. The lock of the table guards heldBack.
+type suspects struct {
+	pods     *table
+	gates    *gates
+	observer *observer
+	client   corev1client.PodsGetter
+	informer cache.SharedIndexInformer
+	handler  report.Handler
+	// exclusive is Policy.ExclusiveBackend.
+	exclusive bool
+	massHold  time.Duration
+
+	heldBack bool // the last pass has found too many
+}
+
+// run asks the API about suspects until ctx is done.
+func (s *suspects) run(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-s.pods.verify:
+		case <-timer.C:
+		case <-ctx.Done():
+			return
+		}
+		timer.Reset(s.askAll(ctx))
+	}
+}
+
+// A question is a suspect that the API is asked about.
+type question struct {
+	t       *entry
+	node    string
+	missing bool
+	answer  core.Answer
+}
+
+// askAll asks the API about the suspects that are due, and returns when
+// the next one is due. The informer's cache must not decide: one that is empty
+// by mistake would end every pod of the node.
+func (s *suspects) askAll(ctx context.Context) (wait time.Duration) {
+	questions, idle := s.due()
+	if !idle {
+		var (
+			wg     sync.WaitGroup
+			places = make(chan struct{}, suspectGets)
+		)
+		for i := range questions {
+			places <- struct{}{}
+			wg.Go(func() {
+				defer func() { <-places }()
+				s.ask(ctx, &questions[i])
+			})
+		}
+		wg.Wait()
+		if ctx.Err() != nil {
+			return suspectIdle
+		}
+		s.apply(ctx, questions)
+	}
+	s.pods.mu.Lock()
+	defer s.pods.mu.Unlock()
+	wait = suspectIdle
+	now := s.pods.now()
+	for _, t := range s.pods.pods {
+		due, suspect := t.Suspect()
+		if goneSince, _ := t.Suspicion(); t.Missing() || suspect && goneSince > 0 {
+			wait = min(wait, max(due-now, core.MissingDelay))
+		}
+	}
+	return wait
+}
+
+// due returns the suspects that are due, and whether there is nothing to do.
+func (s *suspects) due() (questions []question, idle bool) {
+	s.pods.mu.Lock()
+	defer s.pods.mu.Unlock()
+	now := s.pods.now()
+	for _, t := range s.pods.pods {
+		if due, suspect := t.Suspect(); suspect && due <= now && s.gates.mayAct(t) {
+			questions = append(questions, question{t: t, node: s.nodeOf(t), missing: t.Missing()})
+		}
+	}
+	return questions, len(questions) == 0 && !s.heldBack
+}
+
+// nodeOf returns the node that the instance was started for, as far as
+// that is certain.
+func (s *suspects) nodeOf(t *entry) string {
+	if _, started := t.NodeName(); !t.Seen() && started == "" && !s.exclusive {
+		return ""
+	}
+	return s.gates.nodeOf(t)
+}
+
+// ask asks the API whether the pod of an instance exists.
+func (s *suspects) ask(ctx context.Context, q *question) {
+	ref := q.t.ref
+	if obj, ok, _ := s.informer.GetIndexer().GetByKey(nameOf(ref).String()); ok && !q.missing {
+		if v := versionOf(obj); v != nil && v.UID() == ref.UID {
+			q.answer = core.AnswerThere // Owns has said no
+			return
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	start := time.Now()
+	pod, err := getPod(ctx, s.client, ref, q.node)
+	s.observer.requested(OpGet, ref, time.Since(start), err)
+	switch {
+	case errors.Is(err, errUnconfirmed):
+		q.answer = core.AnswerForbidden
+	case err != nil:
+		klog.FromContext(ctx).V(4).Info("Failed to ask whether the pod of an instance exists", "pod", klog.KRef(ref.Namespace, ref.Name), "podUID", ref.UID, "err", err)
+	case pod == nil:
+		q.answer = core.AnswerGone
+	default:
+		q.answer = core.AnswerThere
+	}
+}
+
+// apply applies the API's answers about the suspects that were due, and stops
+// those that are gone unless there are too many.
+func (s *suspects) apply(ctx context.Context, questions []question) {
+	s.pods.mu.Lock()
+	defer s.pods.mu.Unlock()
+	defer wake(s.pods.kick)
+	at := s.pods.moment()
+	for _, q := range questions {
+		t := q.t
+		if _, suspect := t.Suspect(); !suspect || !s.pods.has(t) || !s.gates.mayAct(t) {
+			continue // it changed during the call
+		}
+		news := s.pods.apply(t, at, core.SuspectAnswered{Answer: q.answer})
+		switch {
+		case news.Back:
+			s.pods.markDirty(t)
+		case q.answer == core.AnswerForbidden:
+			s.keepUnconfirmed(ctx, t)
+		case q.answer == core.AnswerThere:
+			s.observer.dropped(t.ref, DroppedOrphan, nil)
+		}
+	}
+	s.decide(ctx, at, len(questions) > 0)
+	for _, t := range s.pods.pods {
+		if t.Orphan() && t.Held() {
+			s.announce(ctx, t)
+		}
+	}
+}
+
+// decide stops the suspects that are gone, unless there are too many. asked says that the
+// API was asked just now.
+func (s *suspects) decide(ctx context.Context, at core.Moment, asked bool) {
+	var gone []*entry
+	unsure, held := 0, 0
+	for _, t := range s.pods.pods {
+		if t.Held() {
+			held++
+		}
+		if _, suspect := t.Suspect(); !suspect {
+			continue
+		}
+		switch goneSince, silent := t.Suspicion(); {
+		case silent:
+			unsure++
+		case goneSince > 0:
+			gone = append(gone, t)
+		}
+	}
+	many := core.TooMany(len(gone), unsure, held)
+	var kept []Ref
+	for _, t := range gone {
+		if many && !t.SuspectBelievable(at.Since, len(gone), unsure, held) {
+			kept = append(kept, t.ref)
+			s.pods.apply(t, at, core.SuspectHeld{})
+			continue
+		}
+		s.stop(ctx, at, t)
+	}
+	if len(kept) > 0 && asked || len(kept) == 0 && s.heldBack && !many {
+		s.holdBack(ctx, kept, held)
+	}
+}
+
+// holdBack reports the suspects that are held back now, if any.
+func (s *suspects) holdBack(ctx context.Context, refs []Ref, held int) {
+	logger := klog.FromContext(ctx)
+	switch {
+	case len(refs) == 0:
+		s.pods.later(func() { logger.Info("Pods that are gone from the API are no longer held back", "held", held) })
+	case !s.heldBack:
+		hold := s.massHold.String()
+		if s.massHold < 0 {
+			hold = "ever"
+		}
+		err := fmt.Errorf("podsync: %d of the %d pods that the provider holds are gone from the API: they run on for %s", len(refs), held, hold)
+		s.pods.later(func() {
+			report.Tell(ctx, s.handler, err, "Too many pods are gone at once: none is stopped", "gone", len(refs), "held", held, "hold", hold)
+		})
+	default:
+		s.pods.later(func() {
+			logger.V(4).Info("Still too many pods are gone: none is stopped", "gone", len(refs), "held", held)
+		})
+	}
+	s.heldBack = len(refs) > 0
+	s.observer.heldBack(MassOrphans{Refs: refs, Held: held})
+}
+
+// stop begins the termination of a suspect whose pod is gone.
+func (s *suspects) stop(ctx context.Context, at core.Moment, t *entry) {
+	news := s.pods.apply(t, at, core.SuspectBelieved{})
+	s.pods.markDirty(t)
+	if !news.Superfluous {
+		return
+	}
+	logger := klog.FromContext(ctx)
+	ref := t.ref
+	s.pods.later(func() {
+		logger.Info("Stopping an orphan: the API server has no such pod", "pod", klog.KRef(ref.Namespace, ref.Name), "podUID", ref.UID)
+	})
+	s.observer.warn(t, reasonOrphanRemoved, actionStop, messageOrphanRemoved)
+}
+
+// keepUnconfirmed reports an orphan that is kept, once.
+func (s *suspects) keepUnconfirmed(ctx context.Context, t *entry) {
+	if t.reported {
+		return
+	}
+	t.reported = true
+	ref := t.ref
+	err := explain("keep the instance of", ref, errUnconfirmed)
+	s.pods.later(func() {
+		report.Tell(ctx, s.handler, err, "Keeping an instance that may be an orphan", "pod", klog.KRef(ref.Namespace, ref.Name), "podUID", ref.UID)
+	})
+	s.observer.warn(t, reasonOrphanKept, actionSync, errUnconfirmed.Error())
+	s.observer.dropped(ref, DroppedUnconfirmed, errUnconfirmed)
+}
+
+// announce reports to the pods that wait for the name of an orphan why they wait.
+func (s *suspects) announce(ctx context.Context, t *entry) {
+	why := "the API server has not confirmed yet that its pod is gone"
+	switch goneSince, unsure := t.Suspicion(); {
+	case t.reported:
+		why = errUnconfirmed.Error()
+	case goneSince > 0:
+		why = "too many pods are gone from the API at once"
+	case !unsure:
+		return // the API has not been asked
+	}
+	logger := klog.FromContext(ctx)
+	for other := range s.pods.waiters(t) {
+		if other.warned == reasonNameTaken {
+			continue
+		}
+		ref, uid := other.ref, t.ref.UID
+		message := fmt.Sprintf("waiting for the instance of pod %s, which had the same name, to stop: %s", uid, why)
+		s.observer.warn(other, reasonNameTaken, actionStart, message)
+		other.warned = reasonNameTaken // once, whatever the cause is next
+		s.pods.later(func() {
+			logger.Info("A pod waits for an orphan of its name", "pod", klog.KRef(ref.Namespace, ref.Name), "podUID", ref.UID, "orphanUID", uid, "reason", why)
+		})
+	}
+}
