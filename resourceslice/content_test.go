@@ -275,8 +275,8 @@ func TestNamesTakeNoMemory(t *testing.T) {
 	}
 }
 
-// TestDifferentContentsHaveDifferentHashes: each pair differs in a type or in a part of a
-// quantity only.
+// TestDifferentContentsHaveDifferentHashes: each pair differs in a type, in the value of a
+// type, or in a part of a quantity only.
 func TestDifferentContentsHaveDifferentHashes(t *testing.T) {
 	e := newHasher()
 	of := func(a resourcev1.DeviceAttribute) resourcev1.Device {
@@ -290,6 +290,11 @@ func TestDifferentContentsHaveDifferentHashes(t *testing.T) {
 		of(resourcev1.DeviceAttribute{StringValue: new("1")}), of(resourcev1.DeviceAttribute{IntValue: new(int64(1))}),
 		of(resourcev1.DeviceAttribute{BoolValue: new(true)}), of(resourcev1.DeviceAttribute{StringValues: []string{"1"}}),
 		of(resourcev1.DeviceAttribute{VersionValues: []string{"1"}}), of(resourcev1.DeviceAttribute{IntValues: []int64{1}}),
+		of(resourcev1.DeviceAttribute{BoolValues: []bool{true}}),
+		of(resourcev1.DeviceAttribute{StringValue: new("1.1")}), of(resourcev1.DeviceAttribute{VersionValue: new("1.1")}),
+		of(resourcev1.DeviceAttribute{IntValue: new(int64(2))}), of(resourcev1.DeviceAttribute{BoolValue: new(false)}),
+		of(resourcev1.DeviceAttribute{StringValues: []string{"2"}}), of(resourcev1.DeviceAttribute{VersionValues: []string{"2"}}),
+		of(resourcev1.DeviceAttribute{IntValues: []int64{2}}), of(resourcev1.DeviceAttribute{BoolValues: []bool{false}}),
 		size("1"), size("1100m"), size("10m"), size("1m"), size("1k"), size("1Ki"),
 	}
 	names := map[hash]int{}
