@@ -1114,6 +1114,11 @@ func TestAPartitionTypeWithoutPartitions(t *testing.T) {
 		p.PartitionTypeAttribute = driver + "/model"
 		r.publish(p)
 		r.settle(time.Minute)
+		for _, s := range r.slices() {
+			if has, want := s.Spec.PartitionTypeAttribute != nil, len(s.Spec.Devices) > 0; has != want {
+				t.Errorf("slice %s with %d devices has a partition type: %v", s.Name, len(s.Spec.Devices), has)
+			}
+		}
 		r.publish(resourceslice.Pool{PartitionTypeAttribute: driver + "/model"})
 		if n := len(r.devices()); n != 0 {
 			t.Errorf("%d devices", n)

@@ -139,6 +139,12 @@ func TestAnOrderedPoolFollowsTheOrderOfEachSet(t *testing.T) {
 		}
 		r.publish(resourceslice.Pool{Devices: all, Ordered: true})
 		r.expectOrder("a slice overflows", all)
+		all = tainted(192)
+		r.publish(resourceslice.Pool{Devices: all, Ordered: true})
+		all = slices.Delete(slices.Delete(all, 70, 71), 10, 11)
+		set("two devices with taints are removed", all, 0, 2, 0)
+		all = slices.Insert(all, 80, tainted(301)[300])
+		set("one takes the last place of a slice", all, 0, 1, 0)
 	})
 }
 
