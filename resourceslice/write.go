@@ -186,7 +186,7 @@ func (j *job) repeat() result {
 		switch do {
 		case core.Await:
 			return waitFor(wait, core.Failing)
-		case core.Abandon:
+		case core.Relist:
 			return j.abandon(req)
 		}
 		return j.send(req)
@@ -349,9 +349,6 @@ func (j *job) send(req *request) (r result) {
 	if req.slice == nil {
 		j.c.view.mark(req.rec, true) // its event may come before the answer
 	}
-	j.c.mu.Lock()
-	lost := j.p.state.Lost(req.name)
-	j.c.mu.Unlock()
 	var got *resourcev1.ResourceSlice
 	err := j.patiently(func() error {
 		return j.call(req, func(ctx context.Context) (err error) {
@@ -374,12 +371,8 @@ func (j *job) send(req *request) (r result) {
 	case req.dryRun && apierrors.IsBadRequest(err):
 		r.verdict = unasked
 	case err == nil:
-	case apierr.Classify(err) == apierr.Invalid && !lost && req.slice != nil:
-		r = j.refuse(req.page, err)
-	case j.isOver(req) && (apierr.Classify(err) == apierr.Invalid || apierr.Classify(err) == apierr.Forbidden):
-		r = j.abandon(req) // only a plan of now may be refused
 	default:
-		r = j.judge(req, err, lost)
+		r = j.judge(req, err)
 	}
 	if req.dryRun {
 		return r
@@ -496,14 +489,6 @@ func (j *job) liveItems(of []*item) (map[string]*item, error) {
 	return live, nil
 }
 
-// isOver reports whether the answer was lost so long ago that the API server can't
-// carry out the request any longer.
-func (j *job) isOver(req *request) bool {
-	j.c.mu.Lock()
-	defer j.c.mu.Unlock()
-	return j.p.state.Over(time.Now(), req.name)
-}
-
 // patiently repeats a request that a node is denied although the slice is its
 // own.
 func (j *job) patiently(request func() error) error {
@@ -525,12 +510,29 @@ func (j *job) patiently(request func() error) error {
 	}
 }
 
+// refusals are the answers that the core judges.
+var refusals = map[apierr.Class]core.Answer{
+	apierr.Invalid: core.Refused, apierr.Forbidden: core.Denied, apierr.Conflict: core.Conflicts, apierr.AlreadyExists: core.Conflicts,
+}
+
 // judge returns the result that follows from an error, and updates the facts
-// about the slice. lost says that the answer to an earlier attempt was lost.
-func (j *job) judge(req *request, err error, lost bool) result {
-	switch apierr.Classify(err) {
-	case apierr.Conflict, apierr.AlreadyExists:
-		return j.lookUp(req, err, lost)
+// about the slice.
+func (j *job) judge(req *request, err error) result {
+	class := apierr.Classify(err)
+	if answer, ok := refusals[class]; ok {
+		j.c.mu.Lock()
+		step := j.p.state.Judge(time.Now(), req.name, answer, req.slice == nil)
+		j.c.mu.Unlock()
+		switch step {
+		case core.LeaveOut:
+			return j.refuse(req.page, err)
+		case core.Relist:
+			return j.abandon(req) // only a plan of now may be refused
+		case core.LookUp:
+			return j.lookUp(req, err)
+		}
+	}
+	switch class {
 	case apierr.NotFound:
 		if versions.Gone(err, req.rec == nil) {
 			j.s.end()
@@ -568,46 +570,56 @@ func (j *job) judge(req *request, err error, lost bool) result {
 	return failureOf(err)
 }
 
-// lookUp gets the slice that is in the way of a write. If none is, for example because
-// a webhook said so, an earlier attempt may still be carried out.
-func (j *job) lookUp(req *request, because error, lost bool) result {
+// lookUp gets the slice that is in the way of a write.
+func (j *job) lookUp(req *request, because error) result {
 	slice, err := j.get(req.name)
+	var found *record
+	var finding core.Finding
 	switch {
 	case err == nil:
-	case lost && req.rec == nil && (apierrors.IsNotFound(err) || apierrors.IsForbidden(err)):
-		return failureOf(because) // it is not there yet, or the authorizer doesn't know it yet
+		found = j.c.hasher.record(slice)
+		finding = j.compare(req, found)
 	case apierrors.IsNotFound(err) && !versions.Gone(err, false):
-		if req.rec != nil {
-			j.c.view.mark(req.rec, true)
-		}
-		return result{verdict: outdated}
-	case apierr.Classify(err) == apierr.Forbidden && req.rec == nil:
-		j.c.mu.Lock()
-		defer j.c.mu.Unlock()
-		j.w.taken[req.name] = true // a node can't see slices of others
-		return result{verdict: outdated}
+		finding = core.Nothing
+	case apierr.Classify(err) == apierr.Forbidden:
+		finding = core.Hidden
 	default:
 		return failureOf(err)
 	}
-	found := j.c.hasher.record(slice)
-	if found.id != j.p.id || req.rec == nil && found.nodeName != ptr.Deref(req.slice.Spec.NodeName, "") {
-		j.c.mu.Lock()
-		defer j.c.mu.Unlock()
+	j.c.mu.Lock()
+	step := j.p.state.Found(req.name, req.rec == nil, finding)
+	if step == core.Avoid {
 		j.w.taken[req.name] = true
-		return result{verdict: outdated}
 	}
-	if lost && req.rec != nil && found.UID == req.rec.UID && found.ResourceVersion == req.rec.ResourceVersion {
+	j.c.mu.Unlock()
+	switch {
+	case step == core.Send:
 		return failureOf(because)
-	}
-	if req.rec != nil && newer(req.rec.ResourceVersion, found.ResourceVersion) {
-		// Restored from a backup, and the watch waits for the resource versions
-		// of before: only a list has the facts.
+	case step == core.Restart:
+		// The watch waits for the resource versions of before: only a list has the facts.
 		j.c.view.begin(true)
 		j.s.end()
 		return failureOf(because)
+	case step == core.Replan && found != nil:
+		j.c.view.wrote(found)
+	case step == core.Replan && req.rec != nil:
+		j.c.view.mark(req.rec, true)
 	}
-	j.c.view.wrote(found)
 	return result{verdict: outdated}
+}
+
+// compare returns what a slice that is in the way of a write is.
+func (j *job) compare(req *request, found *record) core.Finding {
+	switch {
+	case found.id != j.p.id, req.rec == nil && found.nodeName != ptr.Deref(req.slice.Spec.NodeName, ""):
+		return core.Stranger
+	case req.rec == nil:
+	case found.UID == req.rec.UID && found.ResourceVersion == req.rec.ResourceVersion:
+		return core.Same
+	case newer(req.rec.ResourceVersion, found.ResourceVersion):
+		return core.Older
+	}
+	return core.Newer
 }
 
 func (j *job) get(name string) (*resourcev1.ResourceSlice, error) {

@@ -338,44 +338,6 @@ func (s *State) Next(now time.Time) (due bool, wait time.Duration) {
 // Turn returns what this process does about a pool that may have a newer publisher.
 func (s *State) Turn(now time.Time) (Turn, time.Duration) { return s.siblings.turn(now) }
 
-// Repetition is what becomes of a lost write.
-type Repetition int
-
-// The repetitions of a lost write.
-const (
-	Send     Repetition = iota // it is sent again
-	SendLast                   // the same, for the last time: another revision is wanted
-	Await                      // the API server may still carry it out
-	Abandon                    // it can't be carried out any longer
-)
-
-// Repeat returns what to do about a lost write. A success or a conflict excludes that the
-// first attempt is carried out later, so the write is sent until it is answered. The API
-// server may fail because of its content, so a write of an earlier revision is sent once
-// more after LateWrites, and given up LateWrites after that.
-func (s *State) Repeat(now time.Time, name string) (Repetition, time.Duration) {
-	switch w := s.lost[name]; {
-	case w.Revision == s.revision, w.Revision != 0 && now.Sub(w.First) < LateWrites:
-		return Send, 0
-	case w.Revision != 0:
-		return SendLast, 0
-	case !s.Over(now, name):
-		return Await, w.Last.Add(LateWrites).Sub(now)
-	}
-	return Abandon, 0
-}
-
-// Over reports whether a write was lost, and so long ago that the API server can't carry it
-// out any longer. A refusal of its repetition counts only then: a webhook may have let the
-// first attempt pass.
-func (s *State) Over(now time.Time, name string) bool {
-	w, ok := s.lost[name]
-	return ok && now.Sub(w.Last) >= LateWrites
-}
-
-// Lost reports whether the last answer to a write of name was lost.
-func (s *State) Lost(name string) bool { _, ok := s.lost[name]; return ok }
-
 // LostCreate reports whether a create may still be carried out.
 func (s *State) LostCreate(now time.Time) bool { return now.Sub(s.lostCreate) < LateWrites }
 

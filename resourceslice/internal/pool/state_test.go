@@ -121,10 +121,15 @@ func (st *story) do(words []string) (string, error) {
 		turn, d := st.s.Turn(st.now)
 		return wait([]string{"publish", "wait", "ask", "take over"}[turn], d), nil
 	case "repeat":
-		repetition, d := st.s.Repeat(st.now, words[0])
-		return wait([]string{"send", "send once more", "wait", "give up"}[repetition], d), nil
+		step, d := st.s.Repeat(st.now, words[0])
+		return wait(string(step), d), nil
 	case "late":
-		return fmt.Sprint(st.s.Lost(words[0]), " ", st.s.Over(st.now, words[0]), " ", st.s.LostCreate(st.now)), nil
+		return fmt.Sprint(st.s.isLost(words[0]), " ", st.s.over(st.now, words[0]), " ", st.s.LostCreate(st.now)), nil
+	case "refused", "denied", "conflicts":
+		return string(st.s.Judge(st.now, words[0], Answer(name), has(&words, "delete"))), nil
+	case "found-in-the-way":
+		create := has(&words, "create")
+		return string(st.s.Found(words[0], create, Finding(words[1]))), nil
 	case "self":
 		return st.s.Self().String(), nil
 	case "repairs":
