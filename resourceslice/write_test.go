@@ -11,6 +11,7 @@ import (
 	"time"
 
 	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/kubewright/kubewright/internal/lifecycle"
 	core "github.com/kubewright/kubewright/resourceslice/internal/pool"
@@ -108,6 +109,39 @@ func TestAListThatLosesElementsIsOneMissingField(t *testing.T) {
 	} {
 		if got := missingFields(tc.sent, tc.got)["d"]; !slices.Equal(got, tc.want) {
 			t.Errorf("%s: missing %v, want %v", name, got, tc.want)
+		}
+	}
+}
+
+// TestAMissingFieldHasThePathOfItsFields: names of attributes, capacities and counters are
+// left out, also if one is that of a field, and nothing else.
+func TestAMissingFieldHasThePathOfItsFields(t *testing.T) {
+	spec := func(change func(*resourcev1.Device)) *resourcev1.ResourceSliceSpec {
+		d := resourcev1.Device{
+			Name:       "d",
+			Attributes: map[resourcev1.QualifiedName]resourcev1.DeviceAttribute{"counters": {StringValue: new("x")}},
+			Capacity: map[resourcev1.QualifiedName]resourcev1.DeviceCapacity{"memory": {
+				Value: resource.MustParse("8"), RequestPolicy: &resourcev1.CapacityRequestPolicy{
+					Default: new(resource.MustParse("1")), ValidRange: &resourcev1.CapacityRequestPolicyRange{Min: new(resource.MustParse("1")), Step: new(resource.MustParse("1"))},
+				},
+			}},
+		}
+		change(&d)
+		return &resourcev1.ResourceSliceSpec{Devices: []resourcev1.Device{d}}
+	}
+	sent := spec(func(*resourcev1.Device) {})
+	for want, drop := range map[string]func(*resourcev1.Device){
+		"devices.attributes.string": func(d *resourcev1.Device) {
+			d.Attributes["counters"] = resourcev1.DeviceAttribute{IntValue: new(int64(1))}
+		},
+		"devices.attributes": func(d *resourcev1.Device) { d.Attributes = nil },
+		"devices.capacity.requestPolicy.validRange.step": func(d *resourcev1.Device) {
+			d.Capacity["memory"].RequestPolicy.ValidRange.Step = nil
+		},
+		"devices.capacity.requestPolicy.default": func(d *resourcev1.Device) { d.Capacity["memory"].RequestPolicy.Default = nil },
+	} {
+		if got := missingFields(sent, spec(drop))["d"]; !slices.Equal(got, []string{want}) {
+			t.Errorf("missing %v, want %s", got, want)
 		}
 	}
 }
