@@ -208,7 +208,7 @@ func (c *Controller) claim(rec *record, owner *metav1.OwnerReference, managed bo
 	case !isClusters || p.cluster:
 		return true
 	}
-	p.cluster = p.cluster || isClusters
+	c.widen(p, isClusters)
 	// A new revision, because a reconciliation that is under way has not seen
 	// the slices without a node, and must not count as the last word.
 	c.set(p, p.want, true)
@@ -272,12 +272,20 @@ func (c *Controller) want(id PoolID, d *desired, urgent bool) {
 // set makes d the desired pool, nil for none. c.mu must be held.
 func (c *Controller) set(p *pool, d *desired, urgent bool) {
 	p.want, p.setAt = d, time.Now()
-	p.cluster = p.cluster || d != nil && d.nodeName == ""
+	c.widen(p, d != nil && d.nodeName == "")
 	c.apply(p, core.Set{Remove: d == nil, Urgent: urgent})
 	p.update(func(s *Status) {
 		s.Revision++
 		s.Err = nil
 	})
+}
+
+// widen makes the slices without a node count for a pool. c.mu must be held.
+func (c *Controller) widen(p *pool, cluster bool) {
+	if cluster && !p.cluster {
+		p.cluster = true
+		c.apply(p, core.Widened{})
+	}
 }
 
 // apply records a fact about a pool. c.mu must be held.

@@ -6,6 +6,7 @@ package resourceslice_test
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -191,6 +192,36 @@ func TestAnInstanceIsNewerThanWhatItFinds(t *testing.T) {
 		r.settle(2 * time.Second)
 		if got := *r.slices()[0].Spec.Devices[0].Attributes["model"].StringValue; got != "model-b" {
 			t.Errorf("the slice has %s", got)
+		}
+	})
+}
+
+// TestAnInstanceIsNewerThanWhatItFindsLater: the slices without a node are listed after the
+// pool of the node was published. An earlier process wrote them, on a machine whose clock
+// is ahead.
+func TestAnInstanceIsNewerThanWhatItFindsLater(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.user = admin
+		r.consumer.remove()
+		s := live("s1", 1, 1, device(1, "a"))
+		s.Spec.NodeName, s.Spec.AllNodes = nil, new(true)
+		ahead := time.Now().Add(24 * time.Hour).UnixMilli()
+		s.Annotations = map[string]string{"resourceslice.kubewright.dev/instance": fmt.Sprintf("kubewright-resourceslice/%d/ffffffff", ahead)}
+		r.there(s)
+		r.s.Inject(apitest.Fault{Match: apitest.Match{Verb: "list", Resource: "resourceslices", Func: func(q apitest.Request) bool {
+			return strings.Contains(q.FieldSelector+",", "spec.nodeName=,")
+		}}, Latency: 5 * time.Second})
+		r.start()
+		if err := r.c.SetAll(driver, map[string]resourceslice.Pool{node: pools(device(1, "a"))}); err != nil {
+			t.Fatal(err)
+		}
+		r.settle(3 * time.Second)
+		if n := len(r.slices()); n != 2 {
+			t.Fatalf("%d slices before those without a node are known, want 2", n)
+		}
+		r.settle(7 * time.Second)
+		if all := r.slices(); len(all) != 1 || all[0].Spec.NodeName == nil {
+			t.Errorf("slices %v", all)
 		}
 	})
 }

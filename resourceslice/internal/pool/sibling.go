@@ -77,9 +77,11 @@ func (i Instance) newer(than Instance) bool {
 //   - awaited is not zero: above is not the zero value, and not silent.
 //   - silent: above is not the zero value.
 //   - settled is false: above is the zero value.
+//   - blind: settled is false, or above is not the zero value.
 type siblings struct {
 	self    Instance
-	settled bool     // self has published the pool
+	settled bool     // self has published the pool, from all of its slices
+	blind   bool     // the present reconciliation has not seen all slices
 	above   Instance // the newest sibling, if it is newer than self
 	heard   time.Time
 	pause   time.Duration // after heard, before self asks
@@ -95,6 +97,7 @@ func (s *siblings) check() error {
 		"awaited implies above, which is not silent": !s.awaited.IsZero() && (none || s.silent),
 		"silent implies above":                       s.silent && none,
 		"settled before above":                       !s.settled && !none,
+		"blind implies that nothing is settled":      s.blind && s.settled && none,
 	} {
 		if broken {
 			return fmt.Errorf("invariant: %s: %+v", text, *s)
@@ -102,6 +105,9 @@ func (s *siblings) check() error {
 	}
 	return nil
 }
+
+// widen records that more slices count, which an earlier process may have written.
+func (s *siblings) widen() { s.blind, s.settled = true, s.above != Instance{} }
 
 // found records the writer of a slice. event is set if the slice has just been written.
 func (s *siblings) found(now time.Time, writer Instance, event bool) {

@@ -156,6 +156,9 @@ type (
 		Deleted bool     // the slice is gone
 		Writer  Instance // in its annotation
 	}
+	// Widened means that slices count that no reconciliation has seen, those without a
+	// node: an earlier process may have written them.
+	Widened struct{}
 	// Found means that a slice of the pool has this writer.
 	Found struct {
 		Writer Instance // in its annotation
@@ -210,7 +213,7 @@ func (Begin) apply(s *State, now time.Time) error {
 	if s.begun != s.revision {
 		s.begun, s.spaced = s.revision, now.Add(s.minInterval)
 	}
-	s.undone = s.driftedAt
+	s.undone, s.siblings.blind = s.driftedAt, false
 	return s.become(Working, time.Time{})
 }
 
@@ -221,7 +224,7 @@ func (e Published) apply(s *State, now time.Time) error {
 		return fmt.Errorf("resourceslice: revision %d of %d can't be published while the pool is %s", e.Revision, s.revision, s.phase)
 	}
 	s.published = e.Revision
-	s.siblings.settled = true
+	s.siblings.settled = s.siblings.settled || !s.siblings.blind
 	if s.driftedAt.Equal(s.undone) {
 		s.driftedAt = time.Time{}
 	}
@@ -274,6 +277,11 @@ func (s *State) drift(now time.Time) {
 	if s.phase == Idle || s.phase == Faulty && due.Before(s.next) {
 		_ = s.become(Drifted, due) // from these two
 	}
+}
+
+func (Widened) apply(s *State, _ time.Time) error {
+	s.siblings.widen()
+	return nil
 }
 
 func (e Found) apply(s *State, now time.Time) error {

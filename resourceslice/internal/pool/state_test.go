@@ -97,6 +97,8 @@ func (st *story) do(words []string) (string, error) {
 		return "", st.apply(e)
 	case "found":
 		return "", st.apply(Found{ParseInstance(words[0])})
+	case "widened":
+		return "", st.apply(Widened{})
 	case "repair":
 		return "", st.apply(Repair{})
 	case "asked":
@@ -194,8 +196,8 @@ func TestAnyOrderOfEventsKeepsTheInvariants(t *testing.T) {
 				Published{Revision: revision}, Published{Revision: revision, Fault: st.now.Add(time.Hour)}, Published{Revision: st.s.Revision() + 1},
 				Delay{Revision: revision, Wait: time.Minute, Phase: phases[rng.IntN(len(phases))]},
 				Foreign{Deleted: rng.IntN(2) == 0, Writer: writers[rng.IntN(len(writers))]}, Found{writers[rng.IntN(len(writers))]},
-				Repair{}, Asked{}, TookOver{}, Restarted{}, LostAnswer{Name: name, Revision: revision}, Answered{name}, LastTry{name},
-			}[rng.IntN(16)]
+				Repair{}, Asked{}, TookOver{}, Restarted{}, LostAnswer{Name: name, Revision: revision}, Answered{name}, LastTry{name}, Widened{},
+			}[rng.IntN(17)]
 			if err := st.apply(e); err != nil && !strings.HasPrefix(err.Error(), "resourceslice: ") {
 				t.Fatalf("seed %d, step %d, %#v: %v", seed, step, e, err)
 			}
@@ -224,6 +226,7 @@ func TestCheckNamesTheBrokenInvariant(t *testing.T) {
 		"which is not silent":  func(s *State) { s.siblings.awaited = epoch },
 		"silent implies above": func(s *State) { s.siblings.silent = true },
 		"settled before above": func(s *State) { s.siblings.above = above },
+		"nothing is settled":   func(s *State) { s.siblings.settled, s.siblings.blind = true, true },
 		"awaited implies above": func(s *State) {
 			s.siblings.settled, s.siblings.above, s.siblings.silent, s.siblings.awaited = true, above, true, epoch
 		},
