@@ -14,7 +14,6 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	resourcev1beta1 "k8s.io/api/resource/v1beta1"
 	resourcev1beta2 "k8s.io/api/resource/v1beta2"
-	"k8s.io/apimachinery/pkg/api/equality"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
@@ -26,68 +25,6 @@ var deviceClasses = &kind{
 	name: "DeviceClass", resource: "deviceclasses", views: resourceViews(&resourcev1.DeviceClass{}, &resourcev1beta2.DeviceClass{}, &resourcev1beta1.DeviceClass{}, nil, nil),
 	validName: apivalidation.NameIsDNSSubdomain, unconditional: true, returnsDeleted: true,
 	spec: func(obj runtime.Object) any { return &obj.(*resourcev1.DeviceClass).Spec },
-}
-
-var resourceClaimTemplates = &kind{
-	name: "ResourceClaimTemplate", resource: "resourceclaimtemplates",
-	views: resourceViews(&resourcev1.ResourceClaimTemplate{}, &resourcev1beta2.ResourceClaimTemplate{}, &resourcev1beta1.ResourceClaimTemplate{},
-		inSpec(inSpec(flatRequests)), inSpec(inSpec(exactRequests))),
-	namespaced: true, validName: apivalidation.NameIsDNSSubdomain, unconditional: true, returnsDeleted: true,
-	defaults: func(obj runtime.Object) {
-		defaultRequests(obj.(*resourcev1.ResourceClaimTemplate).Spec.Spec.Devices.Requests)
-	},
-	validate: func(_ *write, obj, old runtime.Object) field.ErrorList {
-		if old == nil {
-			return nil
-		}
-		return immutableSpec(obj.(*resourcev1.ResourceClaimTemplate).Spec, old.(*resourcev1.ResourceClaimTemplate).Spec)
-	},
-}
-
-// immutableSpec rejects a change of spec.
-func immutableSpec(spec, old any) (errs field.ErrorList) {
-	if !equality.Semantic.DeepEqual(spec, old) {
-		errs = append(errs, field.Invalid(field.NewPath("spec"), nil, apivalidation.FieldImmutableErrorMsg))
-	}
-	return errs
-}
-
-// defaultRequests sets the count of a request to one device if it has none.
-func defaultRequests(requests []resourcev1.DeviceRequest) {
-	for i := range requests {
-		e := requests[i].Exactly
-		if e != nil && e.AllocationMode == "" {
-			e.AllocationMode = resourcev1.DeviceAllocationModeExactCount
-		}
-		if e != nil && e.AllocationMode == resourcev1.DeviceAllocationModeExactCount && e.Count == 0 {
-			e.Count = 1
-		}
-	}
-}
-
-var resourceClaims = &kind{
-	name: "ResourceClaim", resource: "resourceclaims",
-	views: resourceViews(&resourcev1.ResourceClaim{}, &resourcev1beta2.ResourceClaim{}, &resourcev1beta1.ResourceClaim{},
-		inSpec(flatRequests), inSpec(exactRequests)),
-	namespaced: true, status: true, validName: apivalidation.NameIsDNSSubdomain, unconditional: true, returnsDeleted: true,
-	defaults: func(obj runtime.Object) { defaultRequests(obj.(*resourcev1.ResourceClaim).Spec.Devices.Requests) },
-	onCreate: func(_ *write, obj runtime.Object) {
-		obj.(*resourcev1.ResourceClaim).Status = resourcev1.ResourceClaimStatus{}
-	},
-	onUpdate: func(w *write, obj, old runtime.Object) {
-		c, o := obj.(*resourcev1.ResourceClaim), old.(*resourcev1.ResourceClaim)
-		if w.r.Subresource == "status" {
-			c.Spec = o.Spec
-		} else {
-			c.Status = o.Status
-		}
-	},
-	validate: func(_ *write, obj, old runtime.Object) field.ErrorList {
-		if old == nil {
-			return nil
-		}
-		return immutableSpec(obj.(*resourcev1.ResourceClaim).Spec, old.(*resourcev1.ResourceClaim).Spec)
-	},
 }
 
 var resourceSlices = &kind{
@@ -213,29 +150,6 @@ func hoist(object map[string]any, name string) {
 	fields, _ := object[name].(map[string]any)
 	delete(object, name)
 	maps.Copy(object, fields)
-}
-
-// flatRequests moves the fields below "exactly" up to the request, as in v1beta1.
-func flatRequests(spec map[string]any) {
-	devices, _ := spec["devices"].(map[string]any)
-	eachMap(devices["requests"], func(r map[string]any) { hoist(r, "exactly") })
-}
-
-// exactRequests undoes flatRequests.
-func exactRequests(spec map[string]any) {
-	devices, _ := spec["devices"].(map[string]any)
-	eachMap(devices["requests"], func(r map[string]any) {
-		exactly := map[string]any{}
-		for k, v := range r {
-			if k != "name" && k != "firstAvailable" {
-				exactly[k] = v
-				delete(r, k)
-			}
-		}
-		if len(exactly) > 0 {
-			r["exactly"] = exactly
-		}
-	})
 }
 
 // validateSlice checks the limits and rules that matter to a publisher.

@@ -72,7 +72,8 @@
 //	lists, pages, selectors, watches       yes, recorded
 //	Table and CBOR encodings               no: 406 and 415
 //	nodes, pods, leases, LeaseCandidates,  yes, recorded, with the validation
-//	  events, secrets, resource.k8s.io       and defaults that controllers meet
+//	  events, secrets, ResourceSlices,       and defaults that controllers meet
+//	  the status of ResourceClaims
 //	Node authorizer, NodeRestriction, RBAC yes, recorded
 //	other kinds                            metadata, status, generation, watch:
 //	                                         recorded; no defaults, no validation
@@ -93,9 +94,10 @@
 //     priority and fairness, rate limits
 //   - the schemas of custom resources: no validation, pruning, defaults or conversion
 //   - defaults and validation of the kinds that are not named above
-//   - of pods: probes, lifecycle handlers, affinity, topology, security contexts, DNS,
-//     projected, downward API and CSI volumes, the admission plugin ServiceAccount
-//   - of ResourceClaims: allocations and the status of devices
+//   - of pods: affinity beyond its shape, most of security contexts, resource claims' names,
+//     volumes of storage systems, RuntimeClasses, and the admission plugin ServiceAccount
+//   - the finalizers of PersistentVolumes and their claims, which only a controller removes
+//   - of ResourceClaims: the requests, and the gates of the status' fields
 //   - the size of custom resources in etcd
 //
 // Not offered, and answered with 404: /scale, logs, exec, attach, port-forward, proxy.

@@ -23,7 +23,7 @@ import (
 var (
 	// withoutGeneration have a spec and keep no generation.
 	withoutGeneration = setOf("PersistentVolume", "PersistentVolumeClaim", "CertificateSigningRequest", "VolumeAttachment", "ResourceQuota",
-		"LimitRange", "CSIDriver", "CSINode", "IPAddress", "ServiceCIDR", "HorizontalPodAutoscaler", "ClusterTrustBundle")
+		"LimitRange", "CSIDriver", "CSINode", "IPAddress", "ServiceCIDR", "ClusterTrustBundle")
 	// createdByUpdate are created by a PUT of an object that does not exist.
 	createdByUpdate = setOf("Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding", "Endpoints", "LimitRange", "RuntimeClass", "ComponentStatus")
 	// returnedByDelete are in the answer to their deletion.

@@ -173,8 +173,8 @@ func mergePatch(doc, patch any) any {
 	return d
 }
 
-// operation is one step of a JSON patch (RFC 6902).
-type operation struct {
+// jsonOperation is one step of a JSON patch (RFC 6902).
+type jsonOperation struct {
 	Op    string          `json:"op"`
 	Path  string          `json:"path"`
 	From  string          `json:"from"`
@@ -190,7 +190,7 @@ const maxOperations = 10_000
 // for null, operations without a value, negative indices, and a path without its
 // first slash.
 func jsonPatch(doc, patch []byte) ([]byte, error) {
-	var ops []operation
+	var ops []jsonOperation
 	if err := apijson.Unmarshal(patch, &ops); err != nil { // the names of fields are case-sensitive
 		return nil, apierrors.NewBadRequest(err.Error())
 	}
@@ -210,7 +210,7 @@ func jsonPatch(doc, patch []byte) ([]byte, error) {
 	return json.Marshal(root)
 }
 
-func (op operation) apply(root any) (any, error) {
+func (op jsonOperation) apply(root any) (any, error) {
 	path, err := pointer(op.Path)
 	if err != nil {
 		return nil, err

@@ -42,8 +42,8 @@ func validateVolumes(volumes []corev1.Volume, at *field.Path) (names sets.Set[st
 }
 
 // hostPathTypes are the values of HostPathVolumeSource.Type.
-var hostPathTypes = []corev1.HostPathType{corev1.HostPathBlockDev, corev1.HostPathCharDev, corev1.HostPathDirectory, corev1.HostPathDirectoryOrCreate,
-	corev1.HostPathFile, corev1.HostPathFileOrCreate, corev1.HostPathSocket, corev1.HostPathUnset}
+var hostPathTypes = []corev1.HostPathType{corev1.HostPathUnset, corev1.HostPathBlockDev, corev1.HostPathCharDev, corev1.HostPathDirectory, corev1.HostPathDirectoryOrCreate,
+	corev1.HostPathFile, corev1.HostPathFileOrCreate, corev1.HostPathSocket}
 
 func validateVolumeSource(s *corev1.VolumeSource, p *field.Path) (errs field.ErrorList) {
 	sources := 0
@@ -89,20 +89,144 @@ func validateVolumeSource(s *corev1.VolumeSource, p *field.Path) (errs field.Err
 		}
 		errs = append(errs, validateKeys(s.ConfigMap.Items, s.ConfigMap.DefaultMode, cp)...)
 	}
+	if first(s.DownwardAPI != nil, "downwardAPI") {
+		for _, file := range s.DownwardAPI.Items {
+			errs = append(errs, validateDownwardFile(&file, p.Child("downwardAPI"))...)
+		}
+	}
+	if first(s.Projected != nil, "projected") {
+		errs = append(errs, validateProjected(s.Projected, p.Child("projected"))...)
+	}
 	// Sources whose fields are not checked.
 	others := map[string]bool{
 		"awsElasticBlockStore": s.AWSElasticBlockStore != nil, "azureDisk": s.AzureDisk != nil, "azureFile": s.AzureFile != nil, "cephfs": s.CephFS != nil,
-		"cinder": s.Cinder != nil, "csi": s.CSI != nil, "downwardAPI": s.DownwardAPI != nil, "ephemeral": s.Ephemeral != nil, "fc": s.FC != nil,
+		"cinder": s.Cinder != nil, "csi": s.CSI != nil, "ephemeral": s.Ephemeral != nil, "fc": s.FC != nil,
 		"flexVolume": s.FlexVolume != nil, "flocker": s.Flocker != nil, "gcePersistentDisk": s.GCEPersistentDisk != nil, "gitRepo": s.GitRepo != nil,
 		"glusterfs": s.Glusterfs != nil, "image": s.Image != nil, "iscsi": s.ISCSI != nil, "nfs": s.NFS != nil, "photonPersistentDisk": s.PhotonPersistentDisk != nil,
-		"portworxVolume": s.PortworxVolume != nil, "projected": s.Projected != nil, "quobyte": s.Quobyte != nil, "rbd": s.RBD != nil,
+		"portworxVolume": s.PortworxVolume != nil, "quobyte": s.Quobyte != nil, "rbd": s.RBD != nil,
 		"scaleIO": s.ScaleIO != nil, "storageos": s.StorageOS != nil, "vsphereVolume": s.VsphereVolume != nil,
 	}
 	for _, child := range slices.Sorted(maps.Keys(others)) {
 		first(others[child], child)
 	}
-	if sources == 0 {
-		errs = append(errs, field.Required(p, "must specify a volume type"))
+	return errs
+}
+
+// validateProjected checks the sources of a projected volume.
+func validateProjected(v *corev1.ProjectedVolumeSource, p *field.Path) (errs field.ErrorList) {
+	for i, source := range v.Sources {
+		at := p.Child("sources").Index(i)
+		if s := source.Secret; s != nil {
+			if s.Name == "" {
+				errs = append(errs, field.Required(at.Child("secret").Child("name"), ""))
+			}
+			errs = append(errs, validateKeys(s.Items, nil, at.Child("secret"))...)
+		}
+		if s := source.ConfigMap; s != nil {
+			if s.Name == "" {
+				errs = append(errs, field.Required(at.Child("configMap").Child("name"), ""))
+			}
+			errs = append(errs, validateKeys(s.Items, nil, at.Child("configMap"))...)
+		}
+		if s := source.DownwardAPI; s != nil {
+			for _, file := range s.Items {
+				errs = append(errs, validateDownwardFile(&file, at.Child("downwardAPI"))...)
+			}
+		}
+		if s := source.ServiceAccountToken; s != nil {
+			if s.ExpirationSeconds != nil && *s.ExpirationSeconds < 600 {
+				errs = append(errs, field.Invalid(at.Child("serviceAccountToken").Child("expirationSeconds"), *s.ExpirationSeconds, "may not specify a duration less than 10 minutes"))
+			}
+			if s.Path == "" {
+				errs = append(errs, field.Required(p.Child("path"), ""))
+			} else {
+				errs = append(errs, localPath(s.Path, p.Child("path"))...)
+			}
+		}
+	}
+	return errs
+}
+
+// downwardFields are the fields of a pod that a volume and a variable may have, of those
+// that have a name in a field selector.
+var (
+	inVolumes   = []string{"metadata.annotations", "metadata.labels", "metadata.name", "metadata.namespace", "metadata.uid"}
+	inVariables = []string{"metadata.name", "metadata.namespace", "metadata.uid", "spec.nodeName", "spec.serviceAccountName", "status.hostIP", "status.hostIPs", "status.podIP", "status.podIPs"}
+	inNeither   = []string{"spec.restartPolicy", "spec.schedulerName", "status.phase"}
+)
+
+// validateFieldRef checks a reference to a field of the pod itself.
+func validateFieldRef(ref *corev1.ObjectFieldSelector, allowed []string, p *field.Path) field.ErrorList {
+	at := p.Child("fieldPath")
+	if ref.FieldPath == "" {
+		return field.ErrorList{field.Required(at, "")}
+	}
+	if name, _, subscript := strings.Cut(ref.FieldPath, "['"); subscript && strings.HasSuffix(ref.FieldPath, "']") && (name == "metadata.annotations" || name == "metadata.labels") {
+		return nil
+	}
+	switch {
+	case slices.Contains(allowed, ref.FieldPath):
+		return nil
+	case slices.Contains(slices.Concat(inVolumes, inVariables, inNeither), ref.FieldPath):
+		return field.ErrorList{field.NotSupported(at, ref.FieldPath, allowed)}
+	}
+	return field.ErrorList{field.Invalid(at, ref.FieldPath, "error converting fieldPath: field label not supported: "+ref.FieldPath)}
+}
+
+func validateDownwardFile(file *corev1.DownwardAPIVolumeFile, p *field.Path) (errs field.ErrorList) {
+	if file.Path == "" {
+		errs = append(errs, field.Required(p.Child("path"), ""))
+	} else {
+		errs = append(errs, localPath(file.Path, p.Child("path"))...)
+	}
+	if file.FieldRef != nil {
+		errs = append(errs, validateFieldRef(file.FieldRef, inVolumes, p.Child("fieldRef"))...)
+	} else if file.ResourceFieldRef == nil {
+		errs = append(errs, field.Required(p, "one of fieldRef and resourceFieldRef is required"))
+	}
+	return errs
+}
+
+// validateSource checks where the value of a variable comes from.
+func validateSource(e *corev1.EnvVar, p *field.Path) (errs field.ErrorList) {
+	from, sources := e.ValueFrom, 0
+	if from == nil {
+		return nil
+	}
+	key := func(name, key string, p *field.Path) {
+		sources++
+		for _, msg := range apivalidation.NameIsDNSSubdomain(name, false) {
+			errs = append(errs, field.Invalid(p.Child("name"), name, msg))
+		}
+		if key == "" {
+			errs = append(errs, field.Required(p.Child("key"), ""))
+		} else {
+			errs = append(errs, validateDataKey(key, p.Child("key"))...)
+		}
+	}
+	if from.FieldRef != nil {
+		sources++
+		errs = append(errs, validateFieldRef(from.FieldRef, inVariables, p.Child("fieldRef"))...)
+	}
+	if from.ResourceFieldRef != nil {
+		sources++
+	}
+	if ref := from.ConfigMapKeyRef; ref != nil {
+		key(ref.Name, ref.Key, p.Child("configMapKeyRef"))
+	}
+	if ref := from.SecretKeyRef; ref != nil {
+		key(ref.Name, ref.Key, p.Child("secretKeyRef"))
+	}
+	if from.FileKeyRef != nil {
+		sources++
+	}
+	switch {
+	case sources == 0:
+		errs = append(errs, field.Invalid(p, "", "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`"))
+	case e.Value != "":
+		errs = append(errs, field.Invalid(p, "", "may not be specified when `value` is not empty"))
+	case sources > 1:
+		errs = append(errs, field.Invalid(p, "", "may not have more than one field specified at a time"))
 	}
 	return errs
 }
@@ -151,6 +275,9 @@ func validateKeys(items []corev1.KeyToPath, mode *int32, p *field.Path) (errs fi
 
 // validateContainer checks the parts of a container that reach a node agent.
 func validateContainer(c *corev1.Container, volumes sets.Set[string], p *field.Path) (errs field.ErrorList) {
+	if strings.TrimSpace(c.Image) != c.Image {
+		errs = append(errs, field.Invalid(p.Child("image"), c.Image, "must not have leading or trailing whitespace"))
+	}
 	errs = append(errs, validatePorts(c.Ports, p.Child("ports"))...)
 	for i, e := range c.Env {
 		ep := p.Child("env").Index(i)
@@ -161,8 +288,11 @@ func validateContainer(c *corev1.Container, volumes sets.Set[string], p *field.P
 				errs = append(errs, field.Invalid(ep.Child("name"), e.Name, msg))
 			}
 		}
-		if e.ValueFrom != nil && e.Value != "" {
-			errs = append(errs, field.Invalid(ep.Child("valueFrom"), "", "may not be specified when `value` is not empty"))
+		errs = append(errs, validateSource(&e, ep.Child("valueFrom"))...)
+	}
+	for _, e := range c.EnvFrom {
+		if (e.ConfigMapRef == nil) == (e.SecretRef == nil) {
+			errs = append(errs, field.Invalid(p.Child("envFrom"), "", "must specify one of: `configMapRef` or `secretRef`"))
 		}
 	}
 	mounted := sets.New[string]()
@@ -182,9 +312,12 @@ func validateContainer(c *corev1.Container, volumes sets.Set[string], p *field.P
 		}
 		mounted.Insert(m.MountPath)
 		if m.SubPath != "" {
-			errs = append(errs, localPath(m.SubPath, mp.Child("subPath"))...)
+			errs = append(errs, localPath(m.SubPath, p.Child("volumeMounts").Child("subPath"))...)
 		}
 	}
+	errs = append(errs, requireOneOf(p.Child("imagePullPolicy"), c.ImagePullPolicy, corev1.PullAlways, corev1.PullIfNotPresent, corev1.PullNever)...)
+	errs = append(errs, requireOneOf(p.Child("terminationMessagePolicy"), c.TerminationMessagePolicy, corev1.TerminationMessageReadFile, corev1.TerminationMessageFallbackToLogsOnError)...)
+	errs = append(errs, validateSecurity(c.SecurityContext, p.Child("securityContext"))...)
 	return append(errs, validateResources(&c.Resources, p.Child("resources"))...)
 }
 
@@ -242,7 +375,7 @@ func validateResources(r *corev1.ResourceRequirements, p *field.Path) (errs fiel
 				errs = append(errs, field.Invalid(p.Child(child).Key(string(name)), name, msg))
 			}
 			if !strings.Contains(string(name), "/") && !standardResources.Has(name) && !hugePages(name) {
-				errs = append(errs, field.Invalid(qp, name, "must be a standard resource for containers"), field.Invalid(qp, name, "must be a standard resource type or fully qualified"))
+				errs = append(errs, field.Invalid(qp, name, "must be a standard resource type or fully qualified"), field.Invalid(qp, name, "must be a standard resource for containers"))
 			}
 			if q.Sign() < 0 {
 				errs = append(errs, field.Invalid(qp, q.String(), apivalidation.IsNegativeErrorMsg))

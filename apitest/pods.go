@@ -40,7 +40,7 @@ var pods = &kind{
 	node:     func(obj runtime.Object) string { return obj.(*corev1.Pod).Spec.NodeName },
 	fields:   podField,
 	defaults: defaultPod,
-	admit:    prioritize,
+	admit:    admitPod,
 	onCreate: func(w *write, obj runtime.Object) {
 		p := obj.(*corev1.Pod)
 		p.Status = corev1.PodStatus{Phase: corev1.PodPending, QOSClass: qosClass(&p.Spec)}
@@ -88,8 +88,21 @@ func podField(obj runtime.Object, path string) (string, bool) {
 	return "", false
 }
 
+// admitPod is what the admission plugins RuntimeClass and Priority do with a new pod. Of
+// RuntimeClass it has one rule only.
+func admitPod(c *call, obj, old runtime.Object) error {
+	p := obj.(*corev1.Pod)
+	if old != nil {
+		return nil
+	}
+	if len(p.Spec.Overhead) > 0 && p.Spec.RuntimeClassName == nil {
+		return c.forbidden(p.Name, "pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead")
+	}
+	return prioritize(c, p)
+}
+
 // defaultPod sets the defaults that a kubelet or another node agent reads. It
-// does not set those of probes and volumes.
+// does not set those of volumes of storage systems.
 func defaultPod(obj runtime.Object) {
 	p := obj.(*corev1.Pod)
 	s := &p.Spec
@@ -117,7 +130,19 @@ func defaultPod(obj runtime.Object) {
 		s.ServiceAccountName = s.DeprecatedServiceAccount
 	}
 	s.DeprecatedServiceAccount = s.ServiceAccountName
+	for i := range s.Volumes {
+		defaultVolume(&s.Volumes[i].VolumeSource)
+	}
 	eachContainer(p, defaultContainer)
+	if s.HostNetwork {
+		eachContainer(p, func(c *corev1.Container) {
+			for i := range c.Ports {
+				if c.Ports[i].HostPort == 0 {
+					c.Ports[i].HostPort = c.Ports[i].ContainerPort
+				}
+			}
+		})
+	}
 	for i := range s.EphemeralContainers {
 		defaultContainer((*corev1.Container)(&s.EphemeralContainers[i].EphemeralContainerCommon))
 	}
@@ -142,12 +167,101 @@ func defaultContainer(c *corev1.Container) {
 			c.Ports[i].Protocol = corev1.ProtocolTCP
 		}
 	}
+	for i := range c.Env {
+		if from := c.Env[i].ValueFrom; from != nil {
+			defaultFieldRef(from.FieldRef)
+		}
+	}
+	for _, probe := range []*corev1.Probe{c.LivenessProbe, c.ReadinessProbe, c.StartupProbe} {
+		defaultProbe(probe)
+	}
+	if c.Lifecycle != nil {
+		for _, h := range []*corev1.LifecycleHandler{c.Lifecycle.PostStart, c.Lifecycle.PreStop} {
+			if h != nil {
+				defaultHTTPGet(h.HTTPGet)
+			}
+		}
+	}
 	for k, v := range c.Resources.Limits {
 		if _, ok := c.Resources.Requests[k]; !ok {
 			if c.Resources.Requests == nil {
 				c.Resources.Requests = corev1.ResourceList{}
 			}
 			c.Resources.Requests[k] = v.DeepCopy()
+		}
+	}
+}
+
+func defaultFieldRef(ref *corev1.ObjectFieldSelector) {
+	if ref != nil && ref.APIVersion == "" {
+		ref.APIVersion = "v1"
+	}
+}
+
+func defaultHTTPGet(get *corev1.HTTPGetAction) {
+	if get == nil {
+		return
+	}
+	if get.Path == "" {
+		get.Path = "/"
+	}
+	if get.Scheme == "" {
+		get.Scheme = corev1.URISchemeHTTP
+	}
+}
+
+func defaultProbe(p *corev1.Probe) {
+	if p == nil {
+		return
+	}
+	defaultHTTPGet(p.HTTPGet)
+	if p.GRPC != nil && p.GRPC.Service == nil {
+		p.GRPC.Service = ptr.To("")
+	}
+	for _, f := range []struct {
+		value    *int32
+		standard int32
+	}{{&p.TimeoutSeconds, 1}, {&p.PeriodSeconds, 10}, {&p.SuccessThreshold, 1}, {&p.FailureThreshold, 3}} {
+		if *f.value == 0 {
+			*f.value = f.standard
+		}
+	}
+}
+
+// defaultVolume makes a volume without a source an empty directory, and sets the modes of
+// files.
+func defaultVolume(s *corev1.VolumeSource) {
+	mode := func(m **int32) {
+		if *m == nil {
+			*m = ptr.To[int32](0o644)
+		}
+	}
+	files := func(items []corev1.DownwardAPIVolumeFile) {
+		for i := range items {
+			defaultFieldRef(items[i].FieldRef)
+		}
+	}
+	switch {
+	case *s == corev1.VolumeSource{}:
+		s.EmptyDir = &corev1.EmptyDirVolumeSource{}
+	case s.HostPath != nil && s.HostPath.Type == nil:
+		s.HostPath.Type = ptr.To(corev1.HostPathUnset)
+	case s.Secret != nil:
+		mode(&s.Secret.DefaultMode)
+	case s.ConfigMap != nil:
+		mode(&s.ConfigMap.DefaultMode)
+	case s.DownwardAPI != nil:
+		mode(&s.DownwardAPI.DefaultMode)
+		files(s.DownwardAPI.Items)
+	case s.Projected != nil:
+		mode(&s.Projected.DefaultMode)
+		for _, source := range s.Projected.Sources {
+			if source.DownwardAPI != nil {
+				files(source.DownwardAPI.Items)
+			}
+			if t := source.ServiceAccountToken; t != nil && t.ExpirationSeconds == nil {
+				t.ExpirationSeconds = ptr.To[int64](3600)
+			}
 		}
 	}
 }
@@ -300,7 +414,11 @@ func setPodCondition(p *corev1.Pod, c corev1.PodCondition) bool {
 func validatePod(w *write, obj, old runtime.Object) field.ErrorList {
 	p := obj.(*corev1.Pod)
 	if old == nil {
-		return validatePodSpec(&p.Spec)
+		errs := validatePodSpec(&p.Spec)
+		if len(p.Spec.EphemeralContainers) > 0 {
+			errs = append(errs, field.Forbidden(field.NewPath("spec", "ephemeralContainers"), "cannot be set on create"))
+		}
+		return errs
 	}
 	o := old.(*corev1.Pod)
 	switch w.r.Subresource {
@@ -346,6 +464,7 @@ func validatePodSpec(s *corev1.PodSpec) field.ErrorList {
 				errs = append(errs, field.Required(at.Child("image"), ""))
 			}
 			errs = append(errs, validateContainer(&c, volumes, at)...)
+			errs = append(errs, validateRunning(&c, list.name == "initContainers", at)...)
 		}
 	}
 	switch s.RestartPolicy {
@@ -362,7 +481,11 @@ func validatePodSpec(s *corev1.PodSpec) field.ErrorList {
 	if d := s.ActiveDeadlineSeconds; d != nil && (*d < 1 || *d > math.MaxInt32) {
 		errs = append(errs, field.Invalid(path.Child("activeDeadlineSeconds"), *d, utilvalidation.InclusiveRangeError(1, math.MaxInt32)))
 	}
-	return errs
+	errs = append(errs, validateHostPorts(s, path)...)
+	errs = append(errs, validatePodSecurity(s.SecurityContext, path.Child("securityContext"))...)
+	errs = append(errs, validateDNS(s, path)...)
+	errs = append(errs, validateScheduling(s, path)...)
+	return append(errs, validateClaims(s, path)...)
 }
 
 // podMayChange is the server's list of the fields of a spec that are not

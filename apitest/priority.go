@@ -50,11 +50,7 @@ func (s *Server) defaultPriorityClass() *schedulingv1.PriorityClass {
 }
 
 // prioritize sets the priority of a new pod from its class.
-func prioritize(c *call, obj, old runtime.Object) error {
-	if old != nil {
-		return nil
-	}
-	p := obj.(*corev1.Pod)
+func prioritize(c *call, p *corev1.Pod) error {
 	class := &schedulingv1.PriorityClass{PreemptionPolicy: ptr.To(corev1.PreemptLowerPriority)}
 	if name := p.Spec.PriorityClassName; name != "" {
 		it := c.s.priorityClasses().items[key{name: name}]

@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -310,90 +311,53 @@ func TestPriorities(t *testing.T) {
 	}
 }
 
-// TestPodChecks sends pods that the real server refuses.
-func TestPodChecks(t *testing.T) {
+// TestValidPod sends a pod whose fields the real server accepts, and reads the defaults.
+// internal/conformance has the pods that it refuses.
+func TestValidPod(t *testing.T) {
 	pods := apitest.New(apitest.Options{}).Client(apitest.User{}).CoreV1().Pods("default")
-	volume := func(s corev1.VolumeSource) func(*corev1.PodSpec) {
-		return func(p *corev1.PodSpec) { p.Volumes = append(p.Volumes, corev1.Volume{Name: "v", VolumeSource: s}) }
+	p := podOn("p", "n")
+	ref := &corev1.ObjectFieldSelector{FieldPath: "metadata.labels['a']"}
+	probe := &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Port: intstr.FromString("web")}}}
+	claim := "claim"
+	p.Spec.HostNetwork = true
+	p.Spec.Hostname, p.Spec.ServiceAccountName = "h", "sa"
+	p.Spec.NodeSelector = map[string]string{"example.com/a": "b"}
+	p.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}, {Key: "k", Value: "v", Effect: corev1.TaintEffectNoExecute, TolerationSeconds: ptr.To[int64](1)}}
+	p.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: "example.com/ready"}}
+	p.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsUser: ptr.To[int64](0), Sysctls: []corev1.Sysctl{{Name: "net.core.somaxconn", Value: "1"}}}
+	p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "r", ResourceClaimName: &claim}}
+	p.Spec.Volumes = []corev1.Volume{
+		{Name: "none"},
+		{Name: "host", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/a/..b"}}},
+		{Name: "secret", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "s"}}},
+		{Name: "projected", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
+			{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token"}},
+			{DownwardAPI: &corev1.DownwardAPIProjection{Items: []corev1.DownwardAPIVolumeFile{{Path: "l", FieldRef: ref}}}},
+		}}}},
 	}
-	empty := corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}
-	container := func(f func(*corev1.Container)) func(*corev1.PodSpec) {
-		return func(p *corev1.PodSpec) { f(&p.Containers[0]) }
+	c := &p.Spec.Containers[0]
+	c.VolumeMounts = []corev1.VolumeMount{{Name: "none", MountPath: "/m", SubPath: "x"}}
+	c.Ports = []corev1.ContainerPort{{ContainerPort: 80, Name: "web"}, {ContainerPort: 443}}
+	c.Env = []corev1.EnvVar{{Name: "a.b-C", Value: "x"}, {Name: "B", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "status.podIP"}}}}
+	c.Resources = corev1.ResourceRequirements{Limits: corev1.ResourceList{"example.com/gpu": resource.MustParse("2"), "cpu": resource.MustParse("1")}, Claims: []corev1.ResourceClaim{{Name: "r"}}}
+	c.LivenessProbe, c.ReadinessProbe = probe, &corev1.Probe{ProbeHandler: probe.ProbeHandler, SuccessThreshold: 2}
+	c.Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"x"}}}}
+	c.SecurityContext = &corev1.SecurityContext{AllowPrivilegeEscalation: ptr.To(false)}
+	p.Spec.InitContainers = []corev1.Container{{Name: "sidecar", Image: "i", RestartPolicy: ptr.To(corev1.ContainerRestartPolicyAlways), StartupProbe: probe}}
+	got, err := pods.Create(t.Context(), p, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
 	}
-	mount := func(m corev1.VolumeMount) func(*corev1.PodSpec) {
-		return container(func(c *corev1.Container) { c.VolumeMounts = append(c.VolumeMounts, m) })
-	}
-	port := func(p corev1.ContainerPort) func(*corev1.PodSpec) {
-		return container(func(c *corev1.Container) { c.Ports = append(c.Ports, p) })
-	}
-	env := func(e corev1.EnvVar) func(*corev1.PodSpec) {
-		return container(func(c *corev1.Container) { c.Env = append(c.Env, e) })
-	}
-	resources := func(name corev1.ResourceName, request, limit string) func(*corev1.PodSpec) {
-		return container(func(c *corev1.Container) {
-			set := func(q string) corev1.ResourceList {
-				if q == "" {
-					return nil
-				}
-				return corev1.ResourceList{name: resource.MustParse(q)}
-			}
-			c.Resources = corev1.ResourceRequirements{Requests: set(request), Limits: set(limit)}
-		})
-	}
-	type change = func(*corev1.PodSpec)
-	for i, test := range []struct {
-		at      string // the field of the error; empty for none
-		changes []change
-	}{
-		{"", []change{volume(corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/a/..b"}})}},
-		{"spec.volumes[0].hostPath.path", []change{volume(corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/a/../b"}})}},
-		{"spec.volumes[0].hostPath.path", []change{volume(corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{}})}},
-		{"spec.volumes[0].hostPath.type", []change{volume(corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/a", Type: ptr.To(corev1.HostPathType("Odd"))}})}},
-		{"spec.volumes[0]", []change{volume(corev1.VolumeSource{})}},
-		{"spec.volumes[0].hostPath", []change{volume(corev1.VolumeSource{EmptyDir: empty.EmptyDir, HostPath: &corev1.HostPathVolumeSource{Path: "/a"}})}},
-		{"spec.volumes[1].name", []change{volume(empty), volume(empty)}},
-		{"spec.volumes[0].secret.secretName", []change{volume(corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{}})}},
-		{"spec.volumes[0].secret.defaultMode", []change{volume(corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "s", DefaultMode: ptr.To[int32](0o1000)}})}},
-		{"spec.volumes[0].configMap.items[0].path", []change{volume(corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "m"}, Items: []corev1.KeyToPath{{Key: "k", Path: "../x"}}}})}},
-		{"", []change{volume(empty), mount(corev1.VolumeMount{Name: "v", MountPath: "/m", SubPath: "x"})}},
-		{"spec.containers[0].volumeMounts[0].name", []change{mount(corev1.VolumeMount{Name: "v", MountPath: "/m"})}},
-		{"spec.containers[0].volumeMounts[0].mountPath", []change{volume(empty), mount(corev1.VolumeMount{Name: "v"})}},
-		{"spec.containers[0].volumeMounts[1].mountPath", []change{volume(empty), mount(corev1.VolumeMount{Name: "v", MountPath: "/m"}), mount(corev1.VolumeMount{Name: "v", MountPath: "/m"})}},
-		{"spec.containers[0].volumeMounts[0].subPath", []change{volume(empty), mount(corev1.VolumeMount{Name: "v", MountPath: "/m", SubPath: "/x"})}},
-		{"", []change{port(corev1.ContainerPort{ContainerPort: 65535, Name: "a"}), port(corev1.ContainerPort{ContainerPort: 1, HostPort: 1, Name: "b"})}},
-		{"spec.containers[0].ports[0].containerPort", []change{port(corev1.ContainerPort{ContainerPort: 70000})}},
-		{"spec.containers[0].ports[0].containerPort", []change{port(corev1.ContainerPort{})}},
-		{"spec.containers[0].ports[0].hostPort", []change{port(corev1.ContainerPort{ContainerPort: 1, HostPort: 65536})}},
-		{"spec.containers[0].ports[0].protocol", []change{port(corev1.ContainerPort{ContainerPort: 1, Protocol: "ICMP"})}},
-		{"spec.containers[0].ports[1].name", []change{port(corev1.ContainerPort{ContainerPort: 1, Name: "a"}), port(corev1.ContainerPort{ContainerPort: 2, Name: "a"})}},
-		{"", []change{env(corev1.EnvVar{Name: "a.b-C", Value: "x"})}},
-		{"spec.containers[0].env[0].name", []change{env(corev1.EnvVar{Name: "A=B"})}},
-		{"spec.containers[0].env[0].name", []change{env(corev1.EnvVar{})}},
-		{"spec.containers[0].env[0].valueFrom", []change{env(corev1.EnvVar{Name: "A", Value: "x", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"}}})}},
-		{"", []change{resources("example.com/gpu", "2", "2")}},
-		{"", []change{resources("cpu", "500m", "1")}},
-		{"spec.containers[0].resources.requests[cpu]", []change{resources("cpu", "-1", "")}},
-		{"spec.containers[0].resources.limits[memory]", []change{resources("memory", "", "-1")}},
-		{"spec.containers[0].resources.requests", []change{resources("cpu", "2", "1")}},
-		{"spec.containers[0].resources.requests[odd]", []change{resources("odd", "1", "")}},
-		{"spec.containers[0].resources.limits[example.com/gpu]", []change{resources("example.com/gpu", "", "1500m")}},
-		{"spec.containers[0].resources.limits", []change{resources("example.com/gpu", "1", "")}},
-		{"spec.containers[0].resources.requests", []change{resources("example.com/gpu", "1", "2")}},
-	} {
-		p := podOn(fmt.Sprint("p", i), "n")
-		for _, f := range test.changes {
-			f(&p.Spec)
-		}
-		_, err := pods.Create(t.Context(), p, metav1.CreateOptions{})
-		var fields []string
-		if status, ok := err.(apierrors.APIStatus); ok && status.Status().Details != nil {
-			for _, c := range status.Status().Details.Causes {
-				fields = append(fields, c.Field)
-			}
-		}
-		if (err == nil) != (test.at == "") || test.at != "" && !slices.Contains(fields, test.at) {
-			t.Errorf("%d: %v, want an error at %q", i, err, test.at)
-		}
+	vs, container := got.Spec.Volumes, got.Spec.Containers[0]
+	want := &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/", Port: intstr.FromString("web"), Scheme: corev1.URISchemeHTTP}},
+		TimeoutSeconds: 1, PeriodSeconds: 10, SuccessThreshold: 1, FailureThreshold: 3}
+	switch token := vs[3].Projected.Sources[0].ServiceAccountToken; {
+	case vs[0].EmptyDir == nil, *vs[1].HostPath.Type != "", *vs[2].Secret.DefaultMode != 0o644, *vs[3].Projected.DefaultMode != 0o644, *token.ExpirationSeconds != 3600,
+		vs[3].Projected.Sources[1].DownwardAPI.Items[0].FieldRef.APIVersion != "v1":
+		t.Errorf("volumes %v", vs)
+	case container.Ports[1].HostPort != 443, container.Env[1].ValueFrom.FieldRef.APIVersion != "v1", !equality.Semantic.DeepEqual(container.LivenessProbe, want),
+		container.ReadinessProbe.SuccessThreshold != 2:
+		t.Errorf("container %v", container)
 	}
 }
 

@@ -20,29 +20,36 @@ import (
 // server and in its own bubble.
 func TestAPITest(t *testing.T) {
 	for _, version := range conformance.Versions {
-		t.Run(version, func(t *testing.T) { run(t, version) })
+		t.Run(version, func(t *testing.T) {
+			// Of managedFields the default has stubs.
+			run(t, conformance.Target{Version: version, Except: []string{"ownership"}}, apitest.Options{})
+		})
 	}
 }
 
-func run(t *testing.T, version string) {
-	conformance.Run(t, conformance.Target{
-		Version: version,
-		Isolate: synctest.Test,
-		Server: func(t *testing.T) conformance.Server {
-			s := apitest.New(apitest.Options{Version: version, Serve: []schema.GroupVersion{
-				coordinationv1beta1.SchemeGroupVersion, resourcev1beta1.SchemeGroupVersion, resourcev1beta2.SchemeGroupVersion,
-			}})
-			return conformance.Server{
-				Config: s.Config,
-				Forget: s.Compact,
-				Grant: func(manifest string) {
-					rbac, err := apitest.RBACFrom([]byte(manifest))
-					if err != nil {
-						t.Fatal(err)
-					}
-					s.Authorize(apitest.AnyOf(apitest.NodeRules, rbac))
-				},
-			}
-		},
-	})
+// TestExactManagedFields runs the cases against a server that tracks the fields of every
+// writer.
+func TestExactManagedFields(t *testing.T) {
+	run(t, conformance.Target{Except: []string{"corpus"}}, apitest.Options{ManagedFields: true})
+}
+
+func run(t *testing.T, target conformance.Target, opts apitest.Options) {
+	opts.Version = target.Version
+	opts.Serve = []schema.GroupVersion{coordinationv1beta1.SchemeGroupVersion, resourcev1beta1.SchemeGroupVersion, resourcev1beta2.SchemeGroupVersion}
+	target.Isolate = synctest.Test
+	target.Server = func(t *testing.T) conformance.Server {
+		s := apitest.New(opts)
+		return conformance.Server{
+			Config: s.Config,
+			Forget: s.Compact,
+			Grant: func(manifest string) {
+				rbac, err := apitest.RBACFrom([]byte(manifest))
+				if err != nil {
+					t.Fatal(err)
+				}
+				s.Authorize(apitest.AnyOf(apitest.NodeRules, rbac))
+			},
+		}
+	}
+	conformance.Run(t, target)
 }

@@ -250,16 +250,16 @@ func TestAWriteThatTakesFromAnotherProgramIsLogged(t *testing.T) {
 		}
 		bound := claimstatus.Bound(result(0), "Attached", "up")
 		write(r.w, 0, bound)
+		write(r.w, 0) // the device is unprepared
+		write(r.w, 0, bound)
+		port := bound
+		port.Conditions = []metav1.Condition{{Type: "Link", Status: metav1.ConditionTrue, Reason: "Up"}}
+		write(r.writer(driver, ""), 1, port) // the same name, for another purpose
+		write(r.w, 0, claimstatus.BindingFailed(result(0), "Broken", ""))
+		write(r.w, 0, bound)
 		other := claimstatus.Bound(result(0), "Checked", "")
 		write(r.writer(driver, "second"), 1, other)
 		write(r.writer(driver, "second"), 0, other)
-		write(r.writer(driver, "second"), 0) // the device is unprepared
-		write(r.writer(driver, "second"), 1, other)
-		port := other
-		port.Conditions = []metav1.Condition{{Type: "Link", Status: metav1.ConditionTrue}}
-		write(r.writer(driver, "second"), 1, port) // the same name, for another purpose
-		write(r.writer(driver, "second"), 0, claimstatus.BindingFailed(result(0), "Broken", ""))
-		write(r.w, 0, claimstatus.BindingFailed(result(0), "Broken", ""))
 	})
 }
 
