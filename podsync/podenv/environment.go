@@ -14,12 +14,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Var is an environment variable.
-type Var struct {
-	// Name is its name, Value its value with all references resolved.
-	Name, Value string
-}
-
 // Environment holds the variables and the command line of a container's process.
 type Environment struct {
 	// Vars are the variables, each name once: those of Services by Service, then

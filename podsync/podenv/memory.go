@@ -225,13 +225,11 @@ func (m *Memory) Encode(sealer Sealer) ([]byte, error) {
 	return json.Marshal(out)
 }
 
-// Remember returns the Memory that Encode made data of. If a part of it can't be read, such
-// as what is sealed without a sealer, it returns the rest along with an error.
-func (r *Resolver) Remember(data []byte, sealer Sealer) (*Memory, error) {
-	m := &Memory{}
+// decode is the inverse of Encode. share returns what the Memory holds of an object.
+func (m *Memory) decode(data []byte, sealer Sealer, share func(objectKey, any) *held) error {
 	var in keptMemory
 	if err := json.Unmarshal(data, &in); err != nil {
-		return m, fmt.Errorf("podenv: %w", err)
+		return fmt.Errorf("podenv: %w", err)
 	}
 	var errs []error
 	if len(in.Sealed) > 0 {
@@ -265,8 +263,8 @@ func (r *Resolver) Remember(data []byte, sealer Sealer) (*Memory, error) {
 		if links, ok := obj.(*[]serviceLinks); ok {
 			obj = *links
 		}
-		m.keep(key, r.shelf.share(key, obj))
+		m.keep(key, share(key, obj))
 	}
 	m.version = 0
-	return m, errors.Join(errs...)
+	return errors.Join(errs...)
 }

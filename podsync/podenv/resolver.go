@@ -41,3 +41,11 @@ func (r *Resolver) Recall(pod *corev1.Pod, memory *Memory) *Pod {
 	p.memory = memory
 	return p
 }
+
+// Remember returns the Memory that Encode made data of. If a part of it can't be read, such
+// as what is sealed without a sealer, it returns the rest along with an error.
+func (r *Resolver) Remember(data []byte, sealer Sealer) (*Memory, error) {
+	m := &Memory{}
+	err := m.decode(data, sealer, r.shelf.share)
+	return m, err
+}

@@ -25,12 +25,6 @@ const (
 	apiServiceName      = "kubernetes"
 )
 
-// serviceLinks are the variables that name one Service.
-type serviceLinks struct {
-	Service string `json:"service"`
-	Vars    []Var  `json:"vars"`
-}
-
 // serviceVars returns the variables that name Services, by Service. Services whose
 // names run into each other once they are upper case define a variable twice; the
 // last definition counts.

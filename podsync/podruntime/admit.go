@@ -9,26 +9,11 @@ import (
 	"fmt"
 	"iter"
 	"runtime"
-	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/selection"
-	"k8s.io/klog/v2"
 
 	"github.com/kubewright/kubewright/podsync"
-)
-
-// The reasons of rejections, as the kubelet has them. OutOf is followed by the name
-// of a resource.
-const (
-	ReasonUnsupported       = "Unsupported"
-	ReasonPodOSNotSupported = "PodOSNotSupported"
-	ReasonNodeAffinity      = "NodeAffinity"
-	ReasonNodePorts         = "NodePorts"
-	ReasonTaintToleration   = "TaintToleration"
-	ReasonOutOf             = "OutOf"
 )
 
 // Admit implements podsync.Admitter: a pod that needs something this node does not
@@ -78,23 +63,6 @@ func (p *Provider) matchesNode(ctx context.Context, pod *corev1.Pod) error {
 	return mismatch(ctx, pod, node)
 }
 
-// mismatch returns the rejection of a pod that a Node is not for. As with the kubelet,
-// only taints with the effect NoExecute count: another component may bind a pod in
-// spite of the others.
-func mismatch(ctx context.Context, pod *corev1.Pod, node *corev1.Node) error {
-	if !selects(&pod.Spec, node.Name, node.Labels) {
-		return podsync.Reject(ReasonNodeAffinity, "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector")
-	}
-	for i := range node.Spec.Taints {
-		taint := &node.Spec.Taints[i]
-		tolerates := func(t corev1.Toleration) bool { return t.ToleratesTaint(klog.FromContext(ctx), taint, true) }
-		if taint.Effect == corev1.TaintEffectNoExecute && !slices.ContainsFunc(pod.Spec.Tolerations, tolerates) {
-			return podsync.Reject(ReasonTaintToleration, "Predicate TaintToleration failed: node(s) had taints that the pod didn't tolerate")
-		}
-	}
-	return nil
-}
-
 // unsupported returns the parts of a pod that this Provider can't have with its
 // Runtime, or nothing.
 func (p *Provider) unsupported(pod *corev1.Pod) string {
@@ -127,88 +95,4 @@ func (p *Provider) unsupported(pod *corev1.Pod) string {
 		add("hostAliases: the pod has the /etc/hosts of the node")
 	}
 	return strings.Join(why, "; ")
-}
-
-// selects reports whether a node matches the node selector and the required node
-// affinity of a pod.
-func selects(spec *corev1.PodSpec, name string, set labels.Set) bool {
-	for key, value := range spec.NodeSelector {
-		if got, ok := set[key]; !ok || got != value {
-			return false
-		}
-	}
-	if spec.Affinity == nil || spec.Affinity.NodeAffinity == nil || spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
-		return true
-	}
-	// Terms are alternatives; one without requirements matches nothing.
-	return slices.ContainsFunc(spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms, func(term corev1.NodeSelectorTerm) bool {
-		if len(term.MatchExpressions)+len(term.MatchFields) == 0 {
-			return false
-		}
-		fields := labels.Set{"metadata.name": name}
-		return matches(term.MatchExpressions, set) && matches(term.MatchFields, fields)
-	})
-}
-
-// matches reports whether all requirements hold for set.
-func matches(requirements []corev1.NodeSelectorRequirement, set labels.Set) bool {
-	operators := map[corev1.NodeSelectorOperator]selection.Operator{
-		corev1.NodeSelectorOpIn: selection.In, corev1.NodeSelectorOpNotIn: selection.NotIn,
-		corev1.NodeSelectorOpExists: selection.Exists, corev1.NodeSelectorOpDoesNotExist: selection.DoesNotExist,
-		corev1.NodeSelectorOpGt: selection.GreaterThan, corev1.NodeSelectorOpLt: selection.LessThan,
-	}
-	return !slices.ContainsFunc(requirements, func(r corev1.NodeSelectorRequirement) bool {
-		requirement, err := labels.NewRequirement(r.Key, operators[r.Operator], r.Values)
-		return err != nil || !requirement.Matches(set)
-	})
-}
-
-// conflict returns a port of the node that two pods want, and whether there is one.
-func conflict(pod, other *corev1.Pod) (number int32, taken bool) {
-	ports := hostPorts(pod)
-	for _, port := range hostPorts(other) {
-		if slices.ContainsFunc(ports, port.conflicts) {
-			return port.number, true
-		}
-	}
-	return 0, false
-}
-
-// A hostPort is a port of the node that a pod takes.
-type hostPort struct {
-	ip       string
-	protocol corev1.Protocol
-	number   int32
-}
-
-// conflicts reports whether two pods can't have both ports.
-func (a hostPort) conflicts(b hostPort) bool {
-	return a.number == b.number && a.protocol == b.protocol && (a.ip == b.ip || a.ip == "" || b.ip == "")
-}
-
-// hostPorts returns the ports of the node that a pod takes.
-func hostPorts(pod *corev1.Pod) (ports []hostPort) {
-	for _, c := range containersOf(&pod.Spec) {
-		if c.kind == initKind || c.kind == ephemeral {
-			continue
-		}
-		for _, p := range c.Ports {
-			number := p.HostPort
-			if number == 0 && pod.Spec.HostNetwork {
-				number = p.ContainerPort
-			}
-			if number == 0 {
-				continue
-			}
-			port := hostPort{p.HostIP, p.Protocol, number}
-			if port.protocol == "" {
-				port.protocol = corev1.ProtocolTCP
-			}
-			if port.ip == "0.0.0.0" || port.ip == "::" {
-				port.ip = ""
-			}
-			ports = append(ports, port)
-		}
-	}
-	return ports
 }

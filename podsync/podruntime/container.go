@@ -43,6 +43,7 @@ type container struct {
 	failures int      // in a row
 
 	// The end of the run.
+	reading      bool      // of its log, for the termination message
 	endBy        time.Time // a probe or hook failed: it must have ended by then
 	sent, sentAt time.Time // the deadline of the last Stop and the time of the first
 	hook         context.CancelFunc
@@ -195,6 +196,9 @@ func (c *container) wanted() string { return grantOf(c.pod.spec, c.Container).te
 
 // start begins the next run.
 func (c *container) start() {
+	if c.reading {
+		return // decide is called again when it has ended
+	}
 	attempt, rec := max(c.attempt, 0), runRecord{Image: c.Image, Resources: c.wanted()}
 	if c.obs != nil && c.obs.State == ContainerExited {
 		attempt, rec.Waited = c.attempt+1, c.delay()
@@ -263,10 +267,48 @@ func (c *container) noteExit() {
 	if c.inPast() && !podstatus.RestartsPod(c.Container, c.obs.ExitCode) {
 		c.due = time.Time{} // only the container that asked for the restart is held back
 	}
-	if !c.rec.Noted {
-		message := c.terminationMessage()
-		c.note(func(r *runRecord) { r.Message, r.Noted, r.Ready = message, true, false })
+	if c.rec.Noted || c.reading {
+		return
 	}
+	message := tail(messagePath(c.pod.dir, c.Name), maxMessage)
+	if message == "" && c.obs.ExitCode != 0 && c.TerminationMessagePolicy == corev1.TerminationMessageFallbackToLogsOnError && c.pod.p.caps.tailer != nil {
+		c.readLog()
+		return
+	}
+	c.noteMessage(message)
+}
+
+// noteMessage records the termination message of the newest run.
+func (c *container) noteMessage(message string) {
+	c.note(func(r *runRecord) { r.Message, r.Noted, r.Ready = message, true, false })
+}
+
+// logTimeout is the time that the end of a log may take. Until then the container is not started
+// again, and its pod does not count as stopped.
+const logTimeout = 5 * time.Second
+
+// readLog reads the termination message from the log of the newest run.
+func (c *container) readLog() {
+	c.reading = true
+	p, id := c.pod, c.id(c.attempt)
+	p.p.wg.Go(func() {
+		ctx, cancel := context.WithTimeout(p.ctx, logTimeout)
+		defer cancel()
+		data, err := p.p.caps.tailer.LogTail(ctx, id, maxMessageOfLog)
+		p.do(func() {
+			c.reading = false
+			if err != nil {
+				if p.ctx.Err() != nil {
+					return // the next process reads it
+				}
+				klog.FromContext(p.ctx).V(2).Info("The log of a container can't be read", "container", c.Name, "err", err)
+			}
+			if c.attempt != id.Attempt {
+				return // it was started without this process
+			}
+			c.noteMessage(strings.ToValidUTF8(string(data), "\uFFFD"))
+		})
+	})
 }
 
 // stop asks the Runtime to end the run by a time.
@@ -325,21 +367,6 @@ const (
 
 // messagePath returns the path of the file with a container's termination message.
 func messagePath(dir, name string) string { return filepath.Join(dir, "messages", name) }
-
-// terminationMessage returns the message that the newest run has left.
-func (c *container) terminationMessage() string {
-	message := tail(messagePath(c.pod.dir, c.Name), maxMessage)
-	if message == "" && c.obs.ExitCode != 0 && c.TerminationMessagePolicy == corev1.TerminationMessageFallbackToLogsOnError && c.pod.p.caps.tailer != nil {
-		ctx, cancel := context.WithTimeout(c.pod.ctx, c.pod.p.cfg.CallTimeout)
-		defer cancel()
-		data, err := c.pod.p.caps.tailer.LogTail(ctx, c.id(c.attempt), maxMessageOfLog)
-		if err != nil {
-			klog.FromContext(c.pod.ctx).V(2).Info("The log of a container can't be read", "container", c.Name, "err", err)
-		}
-		message = strings.ToValidUTF8(string(data), "\uFFFD")
-	}
-	return message
-}
 
 // tail returns the last bytes of a file, and nothing of one that can't be read. It does
 // not block if a container has made a FIFO of the file.

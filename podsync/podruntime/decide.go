@@ -12,16 +12,6 @@ import (
 	"github.com/kubewright/kubewright/podsync/podstatus"
 )
 
-// A kind is the place of a container in the life of its pod.
-type kind uint8
-
-const (
-	initKind kind = iota
-	sidecar
-	regular
-	ephemeral
-)
-
 // A phase is the progress of the newest run of a container.
 type phase uint8
 

@@ -162,7 +162,7 @@ func (a *attendant) report(which string) func(error) {
 }
 
 func (a *attendant) event(reason, message string) {
-	a.c.pod.event(corev1.EventTypeWarning, reason, "Probing", "%s", message)
+	a.c.pod.do(func() { a.c.pod.event(corev1.EventTypeWarning, reason, "Probing", "%s", message) })
 }
 
 // failed ends the run because of a probe, unless that was interrupted.

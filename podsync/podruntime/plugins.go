@@ -36,12 +36,15 @@ func sourceName(v *corev1.Volume) (name string) {
 	return name
 }
 
-// mountVolumes mounts the volumes of a pod that this package does not have.
-func (p *Provider) mountVolumes(ctx context.Context, pod *corev1.Pod, dir string) error {
+// plugins are the plugins of Config.Volumes.
+type plugins map[string]VolumePlugin
+
+// mount mounts the volumes of a pod that this package does not have.
+func (p plugins) mount(ctx context.Context, pod *corev1.Pod, dir string) error {
 	if slices.ContainsFunc(containersOf(&pod.Spec), func(c spec) bool { return len(c.VolumeDevices) > 0 }) {
 		return &StartError{Reason: reasonFailedMount, Err: errors.New("block devices (volumeDevices) are not supported on this node")}
 	}
-	return p.eachPlugin(pod, func(v *corev1.Volume, plugin VolumePlugin) error {
+	return p.each(pod, func(v *corev1.Volume, plugin VolumePlugin) error {
 		err := fmt.Errorf("no plugin of this node mounts %s", sourceName(v))
 		if plugin != nil {
 			err = contain(ctx, "VolumePlugin.Mount", func() error { return plugin.Mount(ctx, pod.DeepCopy(), v.DeepCopy(), volumePath(dir, v.Name)) })
@@ -56,9 +59,9 @@ func (p *Provider) mountVolumes(ctx context.Context, pod *corev1.Pod, dir string
 // reasonFailedMount is the kubelet's reason of events about volumes.
 const reasonFailedMount = "FailedMount"
 
-// unmountVolumes undoes mountVolumes.
-func (p *Provider) unmountVolumes(ctx context.Context, pod *corev1.Pod, dir string) error {
-	return p.eachPlugin(pod, func(v *corev1.Volume, plugin VolumePlugin) error {
+// unmount undoes mount.
+func (p plugins) unmount(ctx context.Context, pod *corev1.Pod, dir string) error {
+	return p.each(pod, func(v *corev1.Volume, plugin VolumePlugin) error {
 		if plugin == nil {
 			return nil
 		}
@@ -70,12 +73,12 @@ func (p *Provider) unmountVolumes(ctx context.Context, pod *corev1.Pod, dir stri
 	})
 }
 
-// eachPlugin calls f for each volume that this package does not have, with its plugin, or nil.
-func (p *Provider) eachPlugin(pod *corev1.Pod, f func(*corev1.Volume, VolumePlugin) error) error {
+// each calls f for each volume that this package does not have, with its plugin, or nil.
+func (p plugins) each(pod *corev1.Pod, f func(*corev1.Volume, VolumePlugin) error) error {
 	var errs []error
 	for i := range pod.Spec.Volumes {
 		if v := &pod.Spec.Volumes[i]; !ownVolume(v) {
-			errs = append(errs, f(v, p.cfg.Volumes[sourceName(v)]))
+			errs = append(errs, f(v, p[sourceName(v)]))
 		}
 	}
 	return errors.Join(errs...)

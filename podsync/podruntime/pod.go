@@ -22,7 +22,6 @@ import (
 	"github.com/kubewright/kubewright/internal/record"
 	"github.com/kubewright/kubewright/podsync"
 	"github.com/kubewright/kubewright/podsync/podenv"
-	"github.com/kubewright/kubewright/podsync/podstatus"
 )
 
 // A pod is a pod that the Provider holds. Its fields belong to its goroutine, which
@@ -206,30 +205,6 @@ func (p *pod) setSpec(spec *corev1.Pod) {
 	}
 }
 
-// A spec is a container of a pod with its kind.
-type spec struct {
-	*corev1.Container
-	kind kind
-}
-
-// containersOf returns the containers of a pod in the order of decide.
-func containersOf(s *corev1.PodSpec) (list []spec) {
-	for i := range s.InitContainers {
-		k := initKind
-		if podstatus.IsSidecar(&s.InitContainers[i]) {
-			k = sidecar
-		}
-		list = append(list, spec{&s.InitContainers[i], k})
-	}
-	for i := range s.Containers {
-		list = append(list, spec{&s.Containers[i], regular})
-	}
-	for i := range s.EphemeralContainers {
-		list = append(list, spec{(*corev1.Container)(&s.EphemeralContainers[i].EphemeralContainerCommon), ephemeral})
-	}
-	return list
-}
-
 // loop is the goroutine of the pod.
 func (p *pod) loop() {
 	defer close(p.done)
@@ -280,7 +255,13 @@ func (p *pod) take(runs []Container, sandbox *Sandbox) {
 		c.take(own)
 	}
 	p.resize()
-	p.stopped = p.deadline != nil && decideStop(p.world(), time.Now()).stopped
+	p.stopped = p.deadline != nil && decideStop(p.world(), time.Now()).stopped && !p.reading()
+}
+
+// reading reports whether the log of a container is read for its termination message, which
+// belongs to the last status of the pod.
+func (p *pod) reading() bool {
+	return slices.ContainsFunc(p.containers, func(c *container) bool { return c.reading })
 }
 
 // world returns the input of decide.
@@ -341,7 +322,7 @@ func (p *pod) step() (again time.Time) {
 	if todo.tearDown {
 		p.tearDown()
 	}
-	p.stopped = todo.stopped
+	p.stopped = todo.stopped && !p.reading()
 	for _, c := range p.containers {
 		c.prune()
 	}
@@ -409,7 +390,7 @@ func (p *pod) setUp() {
 	ctx, sandboxer := p.starting, p.p.caps.sandboxer
 	p.sandboxBusy = true
 	p.p.wg.Go(func() {
-		err := p.p.mountVolumes(ctx, spec.Pod, p.dir)
+		err := plugins(p.p.cfg.Volumes).mount(ctx, spec.Pod, p.dir)
 		mounted := err == nil
 		if mounted && sandboxer != nil {
 			if err = p.p.gate.enter(ctx, ticket{created: spec.Pod.CreationTimestamp.Time}); err == nil {
@@ -445,7 +426,7 @@ func (p *pod) tearDown() {
 				return err
 			}
 		}
-		return p.p.unmountVolumes(ctx, spec, p.dir)
+		return plugins(p.p.cfg.Volumes).unmount(ctx, spec, p.dir)
 	}, func(err error) {
 		p.sandboxBusy, p.tearing = false, false
 		if p.tornDown = err == nil; err != nil {
@@ -656,7 +637,7 @@ func (p *pod) await(until time.Time) {
 	}
 }
 
-// event records an event about the pod.
+// event records an event about the pod. Only the goroutine of the pod calls it.
 func (p *pod) event(kind, reason, action, format string, args ...any) {
 	if p.p.cfg.EventRecorder != nil {
 		_ = contain(p.ctx, "EventRecorder.Eventf", func() error {
@@ -701,12 +682,4 @@ func (p *pod) published() podsync.State {
 	state := p.state
 	state.Status = *state.Status.DeepCopy()
 	return state
-}
-
-func grace(pod *corev1.Pod) time.Duration {
-	seconds := int64(corev1.DefaultTerminationGracePeriodSeconds)
-	if s := pod.Spec.TerminationGracePeriodSeconds; s != nil {
-		seconds = *s
-	}
-	return time.Duration(max(seconds, 1)) * time.Second
 }

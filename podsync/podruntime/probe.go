@@ -98,19 +98,24 @@ func (t *target) probe(ctx context.Context, p *corev1.Probe) error {
 // poll runs a probe again and again, until goOn returns false for a verdict that
 // has changed. It returns the last verdict, or false if ctx is done.
 func (t *target) poll(ctx context.Context, p *corev1.Probe, startedAt time.Time, report func(error), goOn func(ok bool) bool) bool {
-	wait := max(time.Until(startedAt.Add(time.Duration(p.InitialDelaySeconds)*time.Second)), 0)
+	next := time.After(max(time.Until(startedAt.Add(time.Duration(p.InitialDelaySeconds)*time.Second)), 0))
+	var ticks *time.Ticker
 	var n tally
 	for {
 		select {
-		case <-time.After(wait):
+		case <-next:
 		case <-ctx.Done():
 			return false
+		}
+		if ticks == nil { // they go on while a probe hangs, as the kubelet's
+			ticks = time.NewTicker(seconds(p.PeriodSeconds, 10))
+			defer ticks.Stop()
+			next = ticks.C
 		}
 		err := t.probe(ctx, p)
 		if ctx.Err() != nil {
 			return false
 		}
-		wait = seconds(p.PeriodSeconds, 10)
 		if err != nil {
 			report(err)
 		}

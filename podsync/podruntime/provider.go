@@ -25,9 +25,6 @@ import (
 var (
 	// ErrAlreadyRun is returned by Run if it was called before.
 	ErrAlreadyRun = errors.New("podruntime: already run: a Provider runs once")
-	// ErrRootInUse is returned by Run if another process has Config.Root. Two that
-	// ran the same pods would start their containers twice.
-	ErrRootInUse = errors.New("another process runs pods in this directory; end it, or choose another one")
 	// ErrStopped is returned by calls after Run has returned.
 	ErrStopped = errors.New("podruntime: Run has returned")
 )

@@ -26,6 +26,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/events"
 
 	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/podsync"
@@ -189,6 +190,64 @@ func TestALivenessProbeRestartsAContainer(t *testing.T) {
 		}
 		time.Sleep(time.Hour)
 		w.expect("start c/0", "stop c/0", "start c/1")
+	})
+}
+
+// The kubelet's ticker runs on while a probe hangs: three failures are noticed after 25 s.
+func TestAProbeThatHangsKeepsItsPeriod(t *testing.T) {
+	inWorld(t, func(w *world) {
+		c := command("c", "forever")
+		c.LivenessProbe = execProbe("sleep")
+		c.LivenessProbe.TimeoutSeconds = 5
+		w.start(podOf(corev1.RestartPolicyAlways, c))
+		time.Sleep(26 * time.Second)
+		w.begun("c", 0, 25*time.Second)
+	})
+}
+
+// An end must not wait for a log: neither that of another container nor for long its own.
+func TestALogThatHangsDelaysNoEnd(t *testing.T) {
+	inWorldWith(t, func(w *world) {}, func(w *world) {
+		w.deaf = true
+		failed := command("failed", "exit 1 1s")
+		failed.TerminationMessagePolicy = corev1.TerminationMessageFallbackToLogsOnError
+		ref := w.start(podOf(corev1.RestartPolicyAlways, failed, command("other", "stubborn")))
+		time.Sleep(500 * time.Millisecond)
+		w.stop(ref, 3*time.Second)
+		time.Sleep(3 * time.Second)
+		if st := w.container(ref, "other"); st.State.Terminated == nil {
+			t.Errorf("the other container has %+v", st.State)
+		}
+		time.Sleep(3 * time.Second)
+		if s := w.state(ref); !s.Stopped {
+			t.Errorf("the pod has not stopped: %+v", s)
+		}
+	})
+}
+
+// Probes have events of their own goroutines, and an Update changes the pod. With -race this
+// fails if both use it.
+func TestEventsOfProbesDoNotRaceWithUpdates(t *testing.T) {
+	recorder := events.NewFakeRecorder(1000)
+	inWorldWith(t, func(w *world) {
+		w.change = func(cfg *podruntime.Config) { cfg.EventRecorder = recorder }
+	}, func(w *world) {
+		c := command("c", "forever")
+		c.ReadinessProbe = execProbe("exit", "1")
+		c.ReadinessProbe.PeriodSeconds = 1
+		pod := podOf(corev1.RestartPolicyAlways, c)
+		w.start(pod)
+		for range 20 {
+			time.Sleep(time.Second)
+			pod = pod.DeepCopy()
+			pod.Generation++
+			if _, err := w.p.Update(w.Context(), pod); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if len(recorder.Events) < 20 {
+			t.Errorf("%d events", len(recorder.Events))
+		}
 	})
 }
 

@@ -25,6 +25,10 @@ import (
 	"github.com/kubewright/kubewright/podsync/podenv"
 )
 
+// ErrRootInUse is returned by Run if another process has Config.Root. Two that ran the same
+// pods would start their containers twice.
+var ErrRootInUse = errors.New("another process runs pods in this directory; end it, or choose another one")
+
 // A store is the directory of a Provider:
 //
 //	pods/UID/pod.json              an accepted pod

@@ -116,6 +116,7 @@ func (r *Runtime) collectImages(ctx context.Context, gc ImageGC, used map[string
 			continue
 		}
 		klog.FromContext(ctx).V(2).Info("An unused image was deleted", "image", i.Id, "tags", i.RepoTags, "bytes", i.Size)
+		errs = append(errs, r.pulledImages.forgetImage(i.Id))
 		freed += i.Size
 		delete(used, i.Id)
 	}

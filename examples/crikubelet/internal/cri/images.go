@@ -27,7 +27,15 @@ func (r *Runtime) Pull(ctx context.Context, pod *corev1.Pod, c *corev1.Container
 	}
 	switch {
 	case image != nil && policy != corev1.PullAlways:
-		return nil
+		allowed, err := r.pulledImages.mayUse(spec.Image, image.Id, pod.UID, func() ([]*runtimeapi.AuthConfig, error) { return r.credentials(ctx, pod, spec.Image) })
+		switch {
+		case allowed || err != nil && policy == corev1.PullNever:
+			return err
+		case err != nil:
+			return &podruntime.StartError{Reason: "ErrImagePull", BackoffReason: "ImagePullBackOff", Err: err}
+		case policy == corev1.PullNever:
+			return &podruntime.StartError{Reason: "ErrImageNeverPull", Err: fmt.Errorf("container image %q was pulled with credentials that the pod does not have", c.Image)}
+		}
 	case policy == corev1.PullNever:
 		return &podruntime.StartError{Reason: "ErrImageNeverPull", Err: fmt.Errorf("container image %q is not present with pull policy of Never", c.Image)}
 	}
@@ -78,9 +86,17 @@ func (r *Runtime) pull(ctx context.Context, pod *corev1.Pod, spec *runtimeapi.Im
 	}
 	var errs []error
 	for _, auth := range credentials {
+		if auth != nil {
+			if err := r.pulledImages.begin(spec.Image); err != nil {
+				return err
+			}
+		}
 		_, err := r.images.PullImage(ctx, &runtimeapi.PullImageRequest{Image: spec, Auth: auth, SandboxConfig: r.sandboxConfig(pod, "")})
 		if err == nil {
-			return nil
+			var answer *runtimeapi.ImageStatusResponse // which has its ID, whatever PullImage calls it
+			if answer, err = r.images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: spec}); err == nil && answer.Image != nil {
+				return r.pulledImages.pulled(spec.Image, answer.Image.Id, auth, pod.UID)
+			}
 		}
 		errs = append(errs, err)
 	}

@@ -6,12 +6,14 @@ package cri
 import (
 	"encoding/base64"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/kubewright/kubewright/examples/crikubelet/internal/criserver"
@@ -73,6 +75,72 @@ func TestPullPolicies(t *testing.T) {
 				t.Errorf("%v, %d pulls", err, len(server.Pulls))
 			}
 		})
+	}
+}
+
+// An image that one tenant's secret has fetched is not there for the pod of another tenant.
+func TestAnImageOfASecretIsForPodsWithThatSecret(t *testing.T) {
+	server := criserver.Start(t)
+	server.Images["r.example/loaded:1"] = &runtimeapi.Image{Id: "sha256:3"}
+	server.Registry["r.example/app:1"] = &runtimeapi.Image{Id: "sha256:2"}
+	server.Password = "right"
+	secret := func(name, password string) *corev1.Secret {
+		encoded := base64.StdEncoding.EncodeToString([]byte("me:" + password))
+		return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Type: corev1.SecretTypeDockercfg,
+			Data: map[string][]byte{corev1.DockerConfigKey: []byte(`{"r.example": {"auth": "` + encoded + `"}}`)}}
+	}
+	r := newRuntime(t, server, secret("right", "right"), secret("same", "right"), secret("wrong", "wrong"))
+	pull := func(r *Runtime, image, secret, uid string, policy corev1.PullPolicy) string {
+		p := pod()
+		p.UID = types.UID(uid)
+		if secret != "" {
+			p.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: secret}}
+		}
+		before := len(server.Pulls)
+		err := r.Pull(t.Context(), p, &corev1.Container{Image: "r.example/" + image + ":1", ImagePullPolicy: policy})
+		start := &podruntime.StartError{}
+		errors.As(err, &start)
+		return fmt.Sprint(start.Reason, " ", len(server.Pulls)-before)
+	}
+	for _, tc := range []struct {
+		image, secret, uid string
+		policy             corev1.PullPolicy
+		want               string // the reason, and the pulls
+	}{
+		{"loaded", "", "1", corev1.PullIfNotPresent, " 0"}, // it was there before
+		{"app", "right", "1", corev1.PullIfNotPresent, " 1"},
+		{"app", "right", "1", corev1.PullIfNotPresent, " 0"},
+		{"app", "same", "2", corev1.PullNever, " 0"},
+		{"app", "wrong", "3", corev1.PullIfNotPresent, "ErrImagePull 1"},
+		{"app", "", "4", corev1.PullIfNotPresent, "ErrImagePull 1"},
+		{"app", "", "4", corev1.PullNever, "ErrImageNeverPull 0"},
+		{"app", "gone", "2", corev1.PullIfNotPresent, " 0"}, // it was allowed before: the secret may be out of reach
+	} {
+		if got := pull(r, tc.image, tc.secret, tc.uid, tc.policy); got != tc.want {
+			t.Errorf("%+v: %q", tc, got)
+		}
+	}
+	if err := r.RemovePod(t.Context(), "2"); err != nil {
+		t.Fatal(err)
+	}
+	if got := pull(r, "app", "", "2", corev1.PullIfNotPresent); got != "ErrImagePull 1" {
+		t.Errorf("after its end a pod with its UID: %q", got)
+	}
+	// A process that is killed during a pull leaves an image that it has not accounted for.
+	next := newRuntime(t, server, secret("right", "right"))
+	if err := next.pulledImages.begin("r.example/loaded:1"); err != nil {
+		t.Fatal(err)
+	}
+	if got := pull(next, "loaded", "", "1", corev1.PullIfNotPresent); got != "ErrImagePull 1" {
+		t.Errorf("after a pull that was cut off: %q", got)
+	}
+	// What anyone can pull anyone can use.
+	server.Password = ""
+	if got := pull(r, "app", "", "5", corev1.PullIfNotPresent) + pull(r, "app", "", "6", corev1.PullNever); got != " 1 0" {
+		t.Errorf("a public image: %q", got)
+	}
+	if err := r.pulledImages.forgetImage("sha256:2"); err != nil {
+		t.Fatal(err)
 	}
 }
 

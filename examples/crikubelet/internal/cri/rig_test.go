@@ -37,7 +37,7 @@ func newRuntime(t testing.TB, server *criserver.Server, objects ...runtime.Objec
 	t.Helper()
 	client := clients(objects...)
 	r, err := New(Config{
-		Endpoint: server.Endpoint(), Node: "n1", LogDir: t.TempDir(), Memory: 1 << 30,
+		Endpoint: server.Endpoint(), Node: "n1", LogDir: t.TempDir(), PullDir: t.TempDir(), Memory: 1 << 30,
 		Claims:  &podruntime.Claims{Dir: t.TempDir(), Client: client.ResourceV1(), Drivers: drivers{}},
 		Secrets: client.CoreV1(), RuntimeClasses: client.NodeV1(), Poll: DefaultPoll / 50,
 	})

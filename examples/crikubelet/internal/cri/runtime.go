@@ -42,6 +42,9 @@ type Config struct {
 	Node string
 	// Required. LogDir is the directory of the logs. The runtime writes to it.
 	LogDir string
+	// Required. PullDir is the directory of records about images that were pulled with
+	// credentials.
+	PullDir string
 	// Required. Secrets reads the image pull secrets of pods.
 	Secrets corev1client.SecretsGetter
 	// Required. RuntimeClasses reads the runtime classes of pods.
@@ -83,6 +86,8 @@ type Runtime struct {
 	client runtimeapi.RuntimeServiceClient
 	images runtimeapi.ImageServiceClient
 	pulls  chan struct{}
+
+	pulledImages pulledImages
 
 	mu       sync.Mutex
 	version  string                                  // the last answer of Version
@@ -127,7 +132,8 @@ func New(cfg Config) (*Runtime, error) {
 		return nil, err
 	}
 	return &Runtime{
-		cfg: cfg, conn: conn, client: runtimeapi.NewRuntimeServiceClient(conn), images: runtimeapi.NewImageServiceClient(conn),
+		pulledImages: pulledImages{dir: cfg.PullDir},
+		cfg:          cfg, conn: conn, client: runtimeapi.NewRuntimeServiceClient(conn), images: runtimeapi.NewImageServiceClient(conn),
 		pulls: make(chan struct{}, cfg.MaxPulls), statuses: map[string]*runtimeapi.ContainerStatus{}, boxes: map[string]*runtimeapi.PodSandboxStatus{},
 	}, nil
 }

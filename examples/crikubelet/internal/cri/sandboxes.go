@@ -241,5 +241,5 @@ func (r *Runtime) RemovePod(ctx context.Context, pod types.UID) error {
 			return err
 		}
 	}
-	return errors.Join(r.removePodCgroup(ctx, pod), os.RemoveAll(r.logDir(pod)))
+	return errors.Join(r.removePodCgroup(ctx, pod), os.RemoveAll(r.logDir(pod)), r.pulledImages.forgetPod(pod))
 }

@@ -1,0 +1,54 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podruntime
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/kubewright/kubewright/podsync/podstatus"
+)
+
+// A kind is the place of a container in the life of its pod.
+type kind uint8
+
+const (
+	initKind kind = iota
+	sidecar
+	regular
+	ephemeral
+)
+
+// A spec is a container of a pod with its kind.
+type spec struct {
+	*corev1.Container
+	kind kind
+}
+
+// containersOf returns the containers of a pod in the order of decide.
+func containersOf(s *corev1.PodSpec) (list []spec) {
+	for i := range s.InitContainers {
+		k := initKind
+		if podstatus.IsSidecar(&s.InitContainers[i]) {
+			k = sidecar
+		}
+		list = append(list, spec{&s.InitContainers[i], k})
+	}
+	for i := range s.Containers {
+		list = append(list, spec{&s.Containers[i], regular})
+	}
+	for i := range s.EphemeralContainers {
+		list = append(list, spec{(*corev1.Container)(&s.EphemeralContainers[i].EphemeralContainerCommon), ephemeral})
+	}
+	return list
+}
+
+func grace(pod *corev1.Pod) time.Duration {
+	seconds := int64(corev1.DefaultTerminationGracePeriodSeconds)
+	if s := pod.Spec.TerminationGracePeriodSeconds; s != nil {
+		seconds = *s
+	}
+	return time.Duration(max(seconds, 1)) * time.Second
+}
