@@ -109,13 +109,13 @@ func newSuite(t *testing.T) *suite {
 	return newSuiteWith(t, rig.Build(t))
 }
 
-func newSuiteWith(t *testing.T, binaries rig.Binaries) *suite {
+func newSuiteWith(t *testing.T, binaries rig.Binaries, args ...string) *suite {
 	t.Helper()
 	s := &suite{e2e: binaries.E2E, root: "test/e2e/common/", dir: resultDir(t)}
 	program := rig.BuildCrikubelet(t)
 	s.runtime = rig.StartRuntime(t, binaries)
 	s.cluster = harness.Start(t, harness.Options{})
-	s.kubelet = rig.Crikubelet(t, program, s.cluster, s.runtime, "worker")
+	s.kubelet = rig.Crikubelet(t, program, s.cluster, s.runtime, "worker", args...)
 	client, err := kubernetes.NewForConfig(s.cluster.AdminConfig())
 	if err != nil {
 		t.Fatal(err)
