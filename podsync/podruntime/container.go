@@ -23,8 +23,11 @@ import (
 // goroutine of the pod.
 //
 // Invariant: rec and obs are about run attempt, prevRec and prev about an older one.
-// Invariant: busy implies that obs is not running.
+// Invariant: busy implies that the run is not being stopped. It may be listed as running already.
 // Invariant: endBy, sent, hook and watch are zero unless run attempt is listed as running.
+// Invariant: reading implies that run attempt has exited and that its message is not noted.
+//
+// check has these sentences as code, and more.
 type container struct {
 	*corev1.Container
 	pod  *pod

@@ -224,6 +224,11 @@ func (p *pod) loop() {
 			}
 		}
 		again := p.step()
+		if f := p.p.checked; f != nil {
+			if err := p.check(); err != nil {
+				f(err)
+			}
+		}
 		p.publish()
 		p.await(again)
 	}

@@ -40,6 +40,8 @@ type Provider struct {
 	gate gate
 	room *room
 
+	checked func(error) // of tests; nil: no invariant is checked
+
 	ctx    context.Context // of Run, set before loaded is closed
 	loaded chan struct{}   // closed when pods is complete
 	ended  chan struct{}   // closed when Run returns

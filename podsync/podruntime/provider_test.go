@@ -426,6 +426,41 @@ func TestAGracePeriodBecomesShorter(t *testing.T) {
 	})
 }
 
+// The two seconds that a container has at the least begin with the first request to end.
+func TestTheShortestWindowBeginsWithTheFirstStop(t *testing.T) {
+	inWorld(t, func(w *world) {
+		ref := w.start(podOf(corev1.RestartPolicyAlways, command("c", "stubborn")))
+		synctest.Wait()
+		w.stop(ref, time.Minute)
+		time.Sleep(10 * time.Second)
+		w.stop(ref, 3*time.Second)
+		time.Sleep(500 * time.Millisecond)
+		w.stop(ref, time.Second)
+		time.Sleep(3 * time.Second)
+		if end := w.container(ref, "c").State.Terminated; end == nil || end.FinishedAt.Sub(w.begin) != 11500*time.Millisecond {
+			w.Errorf("it ended %+v", end)
+		}
+	})
+}
+
+// Of the containers that start again only the one that asked for it is held back.
+func TestOnlyTheContainerOfTheRuleIsHeldBack(t *testing.T) {
+	inWorld(t, func(w *world) {
+		never := corev1.ContainerRestartPolicyNever
+		app := command("app", "exit 88 1s")
+		app.RestartPolicy = &never
+		app.RestartPolicyRules = []corev1.ContainerRestartRule{{
+			Action:    corev1.ContainerRestartRuleActionRestartAllContainers,
+			ExitCodes: &corev1.ContainerRestartRuleOnExitCodes{Operator: corev1.ContainerRestartRuleOnExitCodesOpIn, Values: []int32{88}},
+		}}
+		w.start(podOf(corev1.RestartPolicyNever, app, command("other", "forever")))
+		time.Sleep(40 * time.Second)
+		const s = time.Second
+		w.begun("app", 0, 1*s, 12*s, 33*s)
+		w.begun("other", 0, 1*s, 2*s, 13*s, 34*s)
+	})
+}
+
 func TestARuleRestartsThePodFromItsFirstContainer(t *testing.T) {
 	inWorld(t, func(w *world) {
 		never := corev1.ContainerRestartPolicyNever

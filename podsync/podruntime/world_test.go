@@ -358,6 +358,7 @@ func (w *world) boot() {
 	if w.p, err = podruntime.New(cfg); err != nil {
 		w.Fatal(err)
 	}
+	w.p.Check(func(err error) { w.Errorf("broken: %v", err) })
 	ctx, cancel := context.WithCancel(w.Context())
 	w.cancel, w.stopped = cancel, make(chan struct{})
 	go func() {
