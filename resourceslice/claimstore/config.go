@@ -96,7 +96,7 @@ type Config[S any] struct {
 	// time. It must be safe for concurrent use. Default: no device.
 	Shared func(Device) bool
 	// Interval is the time between two passes of Run, which sends one GET for each
-	// claim in a pass. At least 1 s. Default: DefaultInterval.
+	// claim in a pass, and the time that a claim keeps its devices after it is gone. At least 1 s. Default: DefaultInterval.
 	Interval time.Duration
 	// Name is the name of the store in logs and checks. Default: "claimstore".
 	Name string

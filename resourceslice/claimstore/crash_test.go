@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -158,10 +159,10 @@ func (w *world) check() error {
 
 // recover is what Run does after all claims were deleted while the driver was away.
 func (w *world) recover(s *Store[partition]) error {
-	seen := sightings{gone: map[types.UID]bool{}, unreadable: map[types.UID]bool{}}
+	seen := newSightings()
 	s.cfg.Claims = &cluster{}
-	for range 2 {
-		if err := s.pass(context.Background(), seen); err != nil {
+	for i := range 2 {
+		if err := s.pass(context.Background(), time.Unix(0, 0).Add(time.Duration(i)*s.cfg.Interval), seen); err != nil {
 			return fmt.Errorf("pass: %w", err)
 		}
 	}

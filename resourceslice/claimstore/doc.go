@@ -49,8 +49,8 @@
 // delayed until after Unprepare changes nothing.
 //
 // Records of another boot of the machine are handed to Config.Unprepare once, with
-// the phase Rebooted, and end. Run unprepares claims that no longer exist. It
-// sends one GET for each claim and Interval.
+// the phase Rebooted, and end. Run unprepares claims that no longer exist or have lost
+// their devices. It sends one GET for each claim and Interval.
 //
 // The state is encoded once and never again: a field that a newer version of the
 // driver adds survives an older one, as long as the older one only reads the

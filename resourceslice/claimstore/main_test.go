@@ -188,7 +188,7 @@ func (r *rig) open(boot string) {
 		r.t.Fatal(err)
 	}
 	r.Store = s
-	r.seen = sightings{gone: map[types.UID]bool{}, unreadable: map[types.UID]bool{}}
+	r.seen = newSightings()
 }
 
 // openOn opens a store that no other process uses. It asserts the invariants of

@@ -162,9 +162,9 @@ func TestProcessesShareADirectory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	seen := sightings{gone: map[types.UID]bool{}, unreadable: map[types.UID]bool{}}
-	for range 2 {
-		if err := s.pass(t.Context(), seen); err != nil {
+	seen := newSightings()
+	for i := range 2 {
+		if err := s.pass(t.Context(), time.Now().Add(time.Duration(i)*s.cfg.Interval), seen); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -9,8 +9,10 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"slices"
 	"time"
 
+	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
@@ -31,8 +33,9 @@ var errDamaged = errors.New("damaged records name no claim")
 //     again what Pods need.
 //   - A claim whose preparation was cut off (Preparing), if it no longer exists or no
 //     Pod uses it.
-//   - Any other claim that did not exist in two passes, so that a kubelet has had
-//     Config.Interval to stop the containers and to call Unprepare itself.
+//   - Any other claim that does not exist, or was allocated other devices, for
+//     Config.Interval, so that a kubelet has had that time to stop the containers and to
+//     call Unprepare itself.
 //
 // A pass begins at the start, after each Interval, and when Prepare met a device
 // that another claim holds. An error concerns one claim; the pass goes on, and the
@@ -48,10 +51,10 @@ func (s *Store[S]) Run(ctx context.Context) error {
 	defer s.progress.Stop()
 	ctx = klog.NewContext(ctx, klog.FromContext(ctx).WithName(s.cfg.Name))
 	var streak report.Streak
-	seen := sightings{gone: map[types.UID]bool{}, unreadable: map[types.UID]bool{}}
+	seen := newSightings()
 	for failures := 0; ; {
 		s.progress.Beat()
-		err := s.pass(ctx, seen)
+		err := s.pass(ctx, time.Now(), seen)
 		pause := s.cfg.Interval
 		switch {
 		case ctx.Err() != nil:
@@ -85,19 +88,22 @@ func (s *Store[S]) Run(ctx context.Context) error {
 
 // sightings is what Run remembers from pass to pass.
 type sightings struct {
-	gone       map[types.UID]bool // claims that did not exist in the last pass
-	unreadable map[types.UID]bool // claims that were reported
+	gone       map[types.UID]time.Time // since when claims do not need their devices
+	unreadable map[types.UID]bool      // claims that were reported
+}
+
+func newSightings() sightings {
+	return sightings{gone: map[types.UID]time.Time{}, unreadable: map[types.UID]bool{}}
 }
 
 // forget drops the claims that have no record any longer.
 func (s sightings) forget(present map[types.UID]bool) {
-	for _, claims := range []map[types.UID]bool{s.gone, s.unreadable} {
-		maps.DeleteFunc(claims, func(uid types.UID, _ bool) bool { return !present[uid] })
-	}
+	maps.DeleteFunc(s.gone, func(uid types.UID, _ time.Time) bool { return !present[uid] })
+	maps.DeleteFunc(s.unreadable, func(uid types.UID, _ bool) bool { return !present[uid] })
 }
 
 // pass looks at each claim once. It updates seen.
-func (s *Store[S]) pass(ctx context.Context, seen sightings) error {
+func (s *Store[S]) pass(ctx context.Context, now time.Time, seen sightings) error {
 	entries, err := s.entries(ctx)
 	if err != nil {
 		return fmt.Errorf("claimstore: %w", err)
@@ -115,7 +121,7 @@ func (s *Store[S]) pass(ctx context.Context, seen sightings) error {
 			err := &UnreadableError{Claim: claim, Err: why}
 			report.Tell(ctx, s.cfg.ErrorHandler, fmt.Errorf("claimstore: %w", err), "A record can't be read")
 		}
-		if err := s.reconcile(ctx, claim, phase, seen.gone); err != nil {
+		if err := s.reconcile(ctx, claim, phase, now, seen.gone); err != nil {
 			errs = append(errs, fmt.Errorf("claimstore: ResourceClaim %s: %w", claim, err))
 		}
 		if ctx.Err() != nil {
@@ -127,28 +133,38 @@ func (s *Store[S]) pass(ctx context.Context, seen sightings) error {
 }
 
 // reconcile unprepares a claim if no call will come for it.
-func (s *Store[S]) reconcile(ctx context.Context, c Claim, phase Phase, gone map[types.UID]bool) error {
+func (s *Store[S]) reconcile(ctx context.Context, c Claim, phase Phase, now time.Time, gone map[types.UID]time.Time) error {
 	if phase == Rebooted {
 		return s.endAs(ctx, c, Rebooted)
 	}
-	now, err := s.read(ctx, c)
+	claim, err := s.read(ctx, c)
 	if err != nil {
 		return err
 	}
-	switch missedBefore := gone[c.UID]; {
-	case now != nil:
+	since, known := gone[c.UID]
+	switch {
+	case s.needs(claim, c, phase):
 		delete(gone, c.UID)
-		if phase == Preparing && !s.inUse(now) {
-			return s.endAs(ctx, c, Preparing)
-		}
-	case phase == Preparing:
-		return s.endAs(ctx, c, Preparing) // no container has it
-	case missedBefore:
+	case phase == Preparing, known && now.Sub(since) >= s.cfg.Interval: // no container has the devices
 		return s.endAs(ctx, c, phase)
-	default:
-		gone[c.UID] = true
+	case !known:
+		gone[c.UID] = now
 	}
 	return nil
+}
+
+// needs reports whether a claim may need what was done for it. claim is that of the API
+// server, or nil if it does not exist.
+func (s *Store[S]) needs(claim *resourcev1.ResourceClaim, c Claim, phase Phase) bool {
+	switch {
+	case claim == nil:
+		return false
+	case phase == Preparing:
+		return s.inUse(claim)
+	case phase == Prepared:
+		return s.allocated(claim) && slices.Equal(s.claimOf(claim).Devices, c.Devices)
+	}
+	return true // its devices are not known
 }
 
 // endAs unprepares a claim unless a call for it is under way or its phase has

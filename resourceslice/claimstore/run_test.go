@@ -137,6 +137,58 @@ func TestAClaimThatIsGone(t *testing.T) {
 	})
 }
 
+// TestAClaimThatLosesItsDevices: a kubelet that was set up again does not know the claim.
+// The scheduler gives the device to another claim, which must not wait without limit, and
+// not get it while the containers of the former one may run.
+func TestAClaimThatLosesItsDevices(t *testing.T) {
+	for name, lose := range map[string]func(*resourcev1.ResourceClaim){
+		"it is deleted":        nil,
+		"none is allocated":    func(c *resourcev1.ResourceClaim) { c.Status.Allocation, c.Status.ReservedFor = nil, nil },
+		"another is allocated": func(c *resourcev1.ResourceClaim) { c.Status.Allocation.Devices.Results[0].Device = "gpu-7" },
+		"one of another driver": func(c *resourcev1.ResourceClaim) {
+			c.Status.Allocation.Devices.Results[0].Driver = "nic.example.com"
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(r *running) {
+				a, keeps := r.create("a", "gpu-0"), r.create("keeps", "gpu-1")
+				r.mustPrepare(a, "mig-1")
+				r.mustPrepare(keeps, "mig-2")
+				keeps.Status.ReservedFor = nil // a claim without a Pod keeps its devices
+				r.server.Put(keeps)
+				r.run()
+				if lose == nil {
+					apitest.Delete[*resourcev1.ResourceClaim](r.server, "ns", a.Name)
+				} else {
+					lose(a)
+					r.server.Put(a)
+				}
+				b := r.create("b", "gpu-0")
+				began := time.Now()
+				for { // as a kubelet does; each call has the claims looked at
+					if _, err := r.Prepare(t.Context(), b, r.hw.prepare(b, "mig-3")); err == nil || time.Since(began) > time.Hour {
+						break
+					}
+					time.Sleep(10 * time.Second)
+				}
+				if took := time.Since(began); took < DefaultInterval || took > DefaultInterval+20*time.Second {
+					t.Errorf("the device was free after %v, want about %v", took, DefaultInterval)
+				}
+				if got, want := r.hw.did(), "unprepare a Prepared mig-1, prepare b mig-3"; got != want {
+					t.Errorf("%q, want %q", got, want)
+				}
+				time.Sleep(time.Hour)
+				if got := r.hw.did(); got != "" {
+					t.Error(got)
+				}
+				if err := r.stop(); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
 // TestAPreparationThatWasCutOff needs no such time: no container has the devices.
 func TestAPreparationThatWasCutOff(t *testing.T) {
 	bubble(t, func(r *running) {
@@ -201,35 +253,6 @@ func TestAnAPIServerThatIsAwayEndsNoClaim(t *testing.T) {
 		restore()
 		time.Sleep(time.Minute)
 		<-r.Ready().Done()
-		if err := r.stop(); err != nil {
-			t.Error(err)
-		}
-	})
-}
-
-// TestAHeldDeviceWakesRun: the claim that holds it was deleted while the driver was
-// away, and the next claim needs not wait for two intervals.
-func TestAHeldDeviceWakesRun(t *testing.T) {
-	bubble(t, func(r *running) {
-		a := r.create("a", "gpu-0")
-		r.mustPrepare(a, "mig-1")
-		r.run()
-		apitest.Delete[*resourcev1.ResourceClaim](r.server, "ns", a.Name)
-		b := r.create("b", "gpu-0")
-		start := time.Now()
-		for {
-			_, err := r.Prepare(t.Context(), b, r.hw.prepare(b, "mig-2"))
-			if err == nil {
-				break
-			}
-			if _, held := errors.AsType[*DeviceHeldError](err); !held {
-				t.Fatal(err)
-			}
-			time.Sleep(10 * time.Second) // the kubelet
-		}
-		if waited := time.Since(start); waited > 30*time.Second {
-			t.Errorf("the device was free after %v", waited)
-		}
 		if err := r.stop(); err != nil {
 			t.Error(err)
 		}
@@ -319,12 +342,12 @@ func TestAForbiddenReadEndsNoClaim(t *testing.T) {
 	r.hw.did()
 	r.api.fail(apierrors.NewForbidden(resourcev1.Resource("resourceclaims"), "a", errors.New("no")))
 	for range 3 {
-		if err := r.pass(t.Context(), r.seen); !apierrors.IsForbidden(err) {
+		if err := r.pass(t.Context(), time.Now(), r.seen); !apierrors.IsForbidden(err) {
 			t.Errorf("%v, want the error of the API server", err)
 		}
 	}
 	r.api.fail(nil)
-	if err := r.pass(t.Context(), r.seen); err != nil {
+	if err := r.pass(t.Context(), time.Now(), r.seen); err != nil {
 		t.Error(err)
 	}
 	r.expect("", "[a-uid] [a-uid]")

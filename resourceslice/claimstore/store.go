@@ -86,7 +86,7 @@ func open[S any](ctx context.Context, cfg Config[S], fs durable.FS, lockPath str
 //
 // Calls for one claim wait for each other, also across processes, and so do calls
 // for one device. Prepare returns a *DeviceHeldError if another claim holds one of
-// the devices; Run then looks at once whether that claim still exists. It returns
+// the devices; Run then looks at once whether that claim still has it. It returns
 // ErrNotAllocated, ErrNotInUse, ErrNotUndone, an *UnreadableError, the error of f,
 // or an error about the disk. A kubelet calls again after each of them.
 //

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -311,7 +312,7 @@ func TestAnotherBoot(t *testing.T) {
 	}
 	// The kubelet prepares a again; Run takes care of b.
 	r.mustPrepare(a, "mig-3")
-	if err := r.pass(t.Context(), r.seen); err != nil {
+	if err := r.pass(t.Context(), time.Now(), r.seen); err != nil {
 		t.Fatal(err)
 	}
 	r.expect("unprepare a Rebooted mig-1, prepare a mig-3, unprepare b Rebooted mig-2", "[a-uid] [a-uid]")
@@ -372,7 +373,7 @@ func TestDamage(t *testing.T) {
 	r.api.put(a)
 	r.api.put(c)
 	for range 2 {
-		if err := r.pass(t.Context(), r.seen); err != nil {
+		if err := r.pass(t.Context(), time.Now(), r.seen); err != nil {
 			t.Fatal(err)
 		}
 	}
