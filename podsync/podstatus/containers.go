@@ -7,40 +7,8 @@ import (
 	"math"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
-
-// Reasons of waiting containers without one.
-const (
-	reasonContainerCreating = "ContainerCreating"
-	reasonPodInitializing   = "PodInitializing"
-	reasonCompleted         = "Completed"
-)
-
-// kind is one of the three lists of containers of a pod.
-type kind int
-
-const (
-	regular kind = iota
-	initial
-	ephemeral
-)
-
-// place is an element of a list in the status. Its path is made when there is a
-// problem to report: most reports have none.
-type place struct {
-	list  string
-	index int
-}
-
-func (p place) path(names ...string) *field.Path {
-	path := statusPath.Child(p.list).Index(p.index)
-	if len(names) > 0 {
-		path = path.Child(names[0], names[1:]...)
-	}
-	return path
-}
 
 // containers merges the three lists of container statuses.
 func (m *merger) containers() {
@@ -306,17 +274,4 @@ func (m *merger) containerState(at place, which string, state *corev1.ContainerS
 		state.Waiting.Reason = text(state.Waiting.Reason, maxReason)
 		state.Waiting.Message = text(state.Waiting.Message, maxMessage)
 	}
-}
-
-func (m *merger) timestamp(at place, t *metav1.Time, names ...string) {
-	if t.IsZero() {
-		*t = metav1.Time{}
-		return
-	}
-	if !storable(*t) {
-		m.problem(field.Invalid(at.path(names...), t.Unix(), "not a time that the API can store"))
-		*t = metav1.Time{}
-		return
-	}
-	*t = cut(*t)
 }

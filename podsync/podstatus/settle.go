@@ -7,6 +7,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
+// Reasons of waiting containers without one.
+const (
+	reasonContainerCreating = "ContainerCreating"
+	reasonPodInitializing   = "PodInitializing"
+	reasonCompleted         = "Completed"
+)
+
 // The end of a container whose end was not observed. 137 is the exit code of a process
 // that was killed, as shells spell signal 9, and never counts as a success.
 const (
