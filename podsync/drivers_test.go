@@ -102,6 +102,8 @@ func TestResultsOfCalls(t *testing.T) {
 		"a delay":                {core.Start, RetryAfter(errFailed, time.Hour), core.Failed, time.Hour},
 		"the shortest delay":     {core.Start, RetryAfter(errFailed, 0), core.Failed, time.Second},
 		"a delay below nothing":  {core.Start, RetryAfter(errFailed, -time.Hour), core.Failed, time.Second},
+		"a panic is no answer":   {core.Stop, contain("Stop", func() error { panic(notFound) }), core.Failed, 0},
+		"a panic is no decision": {core.Start, contain("Start", func() error { panic(Reject("R", "m")) }), core.Failed, 0},
 		"a rejection with delay": {core.Start, RetryAfter(Reject("R", "m"), time.Hour), core.Refused, time.Hour},
 	} {
 		got := resultOf(tc.op, tc.err)
@@ -148,5 +150,47 @@ func TestWhatTheBreakerCounts(t *testing.T) {
 	}
 	if w.serverAnswered(0, apierrors.NewInternalError(errFailed)) || !w.serverAnswered(0, apierrors.NewConflict(schema.GroupResource{Resource: "pods"}, "a", errFailed)) {
 		t.Error("it is back when the server answers, and not before")
+	}
+}
+
+// The core has words of its own, which are converted as they are.
+func TestTheCoreHasTheSameWords(t *testing.T) {
+	for got, want := range map[core.Op]Op{
+		core.Admit: OpAdmit, core.Annotate: OpAnnotate, core.Start: OpStart, core.Update: OpUpdate, core.Stop: OpStop, core.Release: OpRelease,
+		core.Inspect: OpInspect, core.Save: OpSave, core.Remove: OpRemove, core.Patch: OpPatch, core.Delete: OpDelete, core.Get: OpGet,
+	} {
+		if Op(got) != want {
+			t.Errorf("the call %q is %q", got, want)
+		}
+	}
+	for got, want := range map[core.Stage]Stage{
+		core.Unsynced: StageUnsynced, core.Waiting: StageWaiting, core.Starting: StageStarting, core.Running: StageRunning, core.Terminating: StageTerminating,
+		core.Stopped: StageStopped, core.Final: StageFinal, core.Released: StageReleased, core.Orphaned: StageOrphaned,
+	} {
+		if Stage(got) != want {
+			t.Errorf("the stage %d is %v", got, want)
+		}
+	}
+	for got, want := range map[core.StopReason]StopReason{
+		core.StopDeleted: StopDeleted, core.StopCompleted: StopCompleted, core.StopEvicted: StopEvicted, core.StopDeadline: StopDeadline,
+		core.StopRejected: StopRejected, core.StopLost: StopLost, core.StopOrphaned: StopOrphaned,
+	} {
+		if StopReason(got) != want {
+			t.Errorf("the reason %q is %q", got, want)
+		}
+	}
+	for got, want := range map[core.LostPolicy]LostPolicy{
+		core.LostByRestartPolicy: LostByRestartPolicy, core.LostFail: LostFail, core.LostRestart: LostRestart,
+	} {
+		if LostPolicy(got) != want {
+			t.Errorf("the policy %d is %v", got, want)
+		}
+	}
+	for got, want := range map[string]string{
+		core.DroppedAfterStop: DroppedAfterStop, core.ReasonFailedStart: ReasonFailedStart, core.ReasonLost: ReasonLost, core.ReasonDeadlineExceeded: ReasonDeadlineExceeded,
+	} {
+		if got != want {
+			t.Errorf("the word %q is %q", got, want)
+		}
 	}
 }

@@ -67,7 +67,8 @@ func (e *RetryError) Error() string { return e.Err.Error() }
 func (e *RetryError) Unwrap() error { return e.Err }
 
 // A PanicError is a panic in a method of the provider or another function of
-// [Config]. The call counts as failed with it, and is retried with backoff.
+// [Config]. The call counts as failed with it, and is retried with backoff. It does not wrap
+// the argument of panic: an error there is no answer of the provider, such as [ErrNotFound].
 type PanicError struct {
 	// Callback names the function.
 	Callback string
@@ -79,12 +80,6 @@ type PanicError struct {
 
 // Error implements error, without the stack.
 func (e *PanicError) Error() string { return fmt.Sprintf("panic in %s: %v", e.Callback, e.Value) }
-
-// Unwrap returns Value if it is an error.
-func (e *PanicError) Unwrap() error {
-	err, _ := e.Value.(error)
-	return err
-}
 
 // contain calls f, which calls a function of [Config], and returns a panic in it
 // as a *PanicError.

@@ -5,6 +5,7 @@ package podsync_test
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"net/http"
 	"testing"
 	"testing/synctest"
@@ -21,64 +22,91 @@ import (
 
 // Scenarios that no other controller has a name for.
 
-// A crash at every moment of a life, with and without a Releaser.
+// A crash at every moment of a life, with and without a Releaser, and with a gate that closes
+// at random.
 func TestCrashWindows(t *testing.T) {
 	for _, releases := range []bool{true, false} {
 		for _, window := range []string{"before the first status", "before the final status", "before the deletion", "before the release"} {
-			t.Run(fmt.Sprint(window, ", releaser: ", releases), func(t *testing.T) {
-				bubble(t, podsynctest.Options{ExitCode: 0, Forgets: !releases}, func(w *world) {
-					w.wrap = simple
-					if releases {
-						w.wrap = releasing
-					}
-					fault := apitest.Fault{Match: apitest.Match{User: nodeUser, Verb: "patch,delete"}, Err: apitest.ErrConnRefused}
-					w.run()
-					heal := func() {}
-					if window == "before the first status" {
-						heal = w.server.Inject(fault)
-					}
-					pod := w.bind(newPod("a", restart(corev1.RestartPolicyNever)))
-					pass(2 * time.Second)
-					switch window {
-					case "before the final status":
-						heal = w.server.Inject(fault)
-						w.kubectlDelete("a", -1)
-					case "before the deletion":
-						fault.Match.Verb = "delete"
-						heal = w.server.Inject(fault)
-						w.kubectlDelete("a", -1)
-					case "before the release":
-						w.backend.Inject(podsynctest.Fault{Op: podsync.OpRelease, Err: errDown})
-						w.kubectlDelete("a", -1)
-					}
-					pass(3 * time.Second)
-					w.crash()
-					heal()
-					w.backend.ClearFaults()
-					w.run()
-					pass(5 * time.Minute)
-					if n := len(w.backend.Calls(podsync.OpStart)); n != 1 {
-						t.Errorf("%d calls of Start", n)
-					}
-					if window == "before the first status" {
-						w.expectPhase("a", corev1.PodRunning)
-						return
-					}
-					w.expectGone("a")
-					if len(w.backend.Held()) != 0 || w.known() != 0 {
-						t.Errorf("held: %v, known: %d", w.backend.Held(), w.known())
-					}
-					if bodies := w.patched("a"); window == "before the final status" {
-						want := map[bool]string{true: "Succeeded", false: "Failed"}[releases]
-						last := bodies[len(bodies)-1]["status"].(map[string]any)
-						if last["phase"] != want {
-							t.Errorf("the exit code of %s was kept: %v, want %s", pod.Name, last["phase"], want)
-						}
-					}
-				})
-			})
+			testCrash(t, window, releases, 0)
+			for seed := range uint64(10) {
+				testCrash(t, window, releases, seed+1)
+			}
 		}
 	}
+}
+
+// testCrash crashes in a window. Seed 0 means no gate.
+func testCrash(t *testing.T, window string, releases bool, seed uint64) {
+	t.Run(fmt.Sprint(window, ", releaser: ", releases, ", gate: ", seed), func(t *testing.T) {
+		bubble(t, podsynctest.Options{ExitCode: 0, Forgets: !releases}, func(w *world) {
+			var gate randomGate
+			r := rand.New(rand.NewPCG(seed, 3))
+			gated := func() {
+				if seed > 0 {
+					gate.close(time.Duration(r.Int64N(int64(4*time.Second))), time.Duration(r.Int64N(int64(8*time.Second))))
+				}
+			}
+			if seed > 0 {
+				gate.use(&w.cfg, t.Errorf)
+				w.cfg.Relist = 10 * time.Second
+			}
+			w.wrap = simple
+			if releases {
+				w.wrap = releasing
+			}
+			fault := apitest.Fault{Match: apitest.Match{User: nodeUser, Verb: "patch,delete"}, Err: apitest.ErrConnRefused}
+			w.run()
+			heal := func() {}
+			if window == "before the first status" {
+				heal = w.server.Inject(fault)
+			}
+			pod := w.bind(newPod("a", restart(corev1.RestartPolicyNever)))
+			gated()
+			pass(2 * time.Second)
+			if seed > 0 {
+				pass(20 * time.Second)
+				gated()
+			}
+			switch window {
+			case "before the final status":
+				heal = w.server.Inject(fault)
+				w.kubectlDelete("a", -1)
+			case "before the deletion":
+				fault.Match.Verb = "delete"
+				heal = w.server.Inject(fault)
+				w.kubectlDelete("a", -1)
+			case "before the release":
+				w.backend.Inject(podsynctest.Fault{Op: podsync.OpRelease, Err: errDown})
+				w.kubectlDelete("a", -1)
+			}
+			pass(3 * time.Second)
+			w.crash()
+			heal()
+			w.backend.ClearFaults()
+			gated()
+			w.start()
+			pass(5 * time.Minute)
+			w.isReady()
+			if n := len(w.backend.Calls(podsync.OpStart)); n != 1 {
+				t.Errorf("%d calls of Start", n)
+			}
+			if window == "before the first status" {
+				w.expectPhase("a", corev1.PodRunning)
+				return
+			}
+			w.expectGone("a")
+			if len(w.backend.Held()) != 0 || w.known() != 0 {
+				t.Errorf("held: %v, known: %d", w.backend.Held(), w.known())
+			}
+			if bodies := w.patched("a"); window == "before the final status" && seed == 0 {
+				want := map[bool]string{true: "Succeeded", false: "Failed"}[releases]
+				last := bodies[len(bodies)-1]["status"].(map[string]any)
+				if last["phase"] != want {
+					t.Errorf("the exit code of %s was kept: %v, want %s", pod.Name, last["phase"], want)
+				}
+			}
+		})
+	})
 }
 
 func TestLostPods(t *testing.T) {

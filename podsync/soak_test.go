@@ -93,18 +93,18 @@ func (g *randomGate) open() { g.close(0, 0) }
 // must be spinning.
 const maxAsked = 2000
 
-// gated gives the controller the random gate.
-func (s *soaker) gated() {
-	s.gate.used = true
-	s.cfg.Gate = func(context.Context, string) error {
-		g, now := &s.gate, time.Now()
+// use makes the gate that of a controller. errorf reports a controller that spins.
+func (g *randomGate) use(cfg *podsync.Config, errorf func(format string, args ...any)) {
+	g.used = true
+	cfg.Gate = func(context.Context, string) error {
+		now := time.Now()
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		if !g.at.Equal(now) {
 			g.at, g.asked = now, 0
 		}
 		if g.asked++; g.asked > maxAsked {
-			s.t.Errorf("the gate was asked %d times in one instant", g.asked)
+			errorf("the gate was asked %d times in one instant", g.asked)
 			g.from, g.until = time.Time{}, time.Time{} // or the bubble's time would stand still
 			return nil
 		}
@@ -135,7 +135,7 @@ func soak(t *testing.T, seed uint64) {
 	s.writers = pick(r, 0, 1)
 	s.cfg.MaxCalls = pick(r, 0, 2)
 	if r.IntN(2) == 0 {
-		s.gated()
+		s.gate.use(&s.cfg, s.t.Errorf)
 	}
 	if r.IntN(2) == 0 {
 		s.cfg.Checkpoint = &records{all: map[types.UID][]byte{}}
