@@ -551,3 +551,47 @@ func TestStoredExitCodesDecideBeforeAPodCountsAsLost(t *testing.T) {
 		}
 	}
 }
+
+// slowStart is a provider whose first Start takes its time, whatever becomes of its context.
+type slowStart struct {
+	podsync.Provider
+	slow *atomic.Bool
+}
+
+func (p slowStart) Start(ctx context.Context, pod *corev1.Pod) (podsync.State, error) {
+	if p.slow.CompareAndSwap(true, false) {
+		time.Sleep(time.Minute)
+		ctx = context.WithoutCancel(ctx)
+	}
+	return p.Provider.Start(ctx, pod)
+}
+
+// A Start that is under way while the gate closes and opens again has its effect later. Until
+// then no other pod of its name may start.
+func TestASlowStartKeepsItsNameOverAClosedGate(t *testing.T) {
+	bubble(t, podsynctest.Options{}, func(w *world) {
+		slow := new(atomic.Bool)
+		slow.Store(true)
+		w.wrap = func(p *podsynctest.Provider) podsync.Provider { return slowStart{p, slow} }
+		w.cfg.Relist = 5 * time.Second
+		closed := w.gated()
+		w.run()
+		first := w.bind(newPod("a"))
+		pass(2 * time.Second)
+		closed.Store(true)
+		w.bind(newPod("b")) // its Start asks the gate
+		pass(3 * time.Second)
+		closed.Store(false)
+		pass(15 * time.Second)
+		w.kubectlDelete("a", 0)
+		second := w.bind(newPod("a"))
+		pass(20 * time.Second)
+		if w.backend.Running(second.UID) {
+			t.Error("the second pod of the name runs, and the Start of the first one is under way")
+		}
+		pass(5 * time.Minute)
+		if w.backend.Running(first.UID) || !w.backend.Running(second.UID) {
+			t.Errorf("the first one runs: %v, the second one: %v", w.backend.Running(first.UID), w.backend.Running(second.UID))
+		}
+	})
+}

@@ -13,6 +13,17 @@ import (
 	"github.com/kubewright/kubewright/podsync/podstatus"
 )
 
+// writeStarted records an API request.
+func (t *State) writeStarted(now Instant, op Op, wall time.Time) *Call {
+	c := &Call{Op: op, Since: now, want: t.write.news.statusSeq, Over: t.Stopped(), Pod: t.Pod()}
+	if op == Patch {
+		c.Base, c.Update, c.Annotations = t.base(), t.update(wall), t.newAnnotations()
+		c.Minimal, c.Pinned = t.write.end == endInvalid, t.pinned()
+	}
+	t.write.inflight = c
+	return c
+}
+
 // update returns the argument of podstatus.Next at the time wall. The memory that it refers to is never
 // changed.
 func (t *State) update(wall time.Time) podstatus.Update {

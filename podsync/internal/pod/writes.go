@@ -4,23 +4,10 @@
 package pod
 
 import (
-	"time"
-
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kubewright/kubewright/podsync/podstatus"
 )
-
-// writeStarted records an API request.
-func (t *State) writeStarted(now Instant, op Op, wall time.Time) *Call {
-	c := &Call{Op: op, Since: now, want: t.write.news.statusSeq, Over: t.Stopped(), Pod: t.Pod()}
-	if op == Patch {
-		c.Base, c.Update, c.Annotations = t.base(), t.update(wall), t.newAnnotations()
-		c.Minimal, c.Pinned = t.write.end == endInvalid, t.pinned()
-	}
-	t.write.inflight = c
-	return c
-}
 
 // statusStored records that the API has the status of c: it had it already, or resp
 // has it. same says that the status of resp is the computed one, so that no write of
