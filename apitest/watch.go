@@ -197,6 +197,7 @@ func (w *watcher) poke() {
 // Read implements io.Reader for the response body.
 func (w *watcher) Read(p []byte) (int, error) {
 	for len(w.rest) == 0 {
+		resumed := w.c.s.watches.resumed()
 		f, wait, err := w.take()
 		if err != nil {
 			w.end(err)
@@ -206,7 +207,7 @@ func (w *watcher) Read(p []byte) (int, error) {
 			w.rest = w.encode(*f)
 			continue
 		}
-		if err := w.wait(wait); err != nil {
+		if err := w.wait(wait, resumed); err != nil {
 			w.end(err)
 			return 0, err
 		}
@@ -246,9 +247,9 @@ func (w *watcher) take() (*frame, time.Duration, error) {
 	return &f, 0, nil
 }
 
-// wait blocks for d, or until w.wake, the timeout or the context end it. It queues
-// a bookmark that becomes due.
-func (w *watcher) wait(d time.Duration) error {
+// wait blocks for d, or until w.wake, resumed, the timeout or the context end it. It
+// queues a bookmark that becomes due.
+func (w *watcher) wait(d time.Duration, resumed <-chan struct{}) error {
 	var due <-chan time.Time
 	bookmark := false
 	if d == 0 && w.bookmarks {
@@ -261,6 +262,7 @@ func (w *watcher) wait(d time.Duration) error {
 	}
 	select {
 	case <-w.wake:
+	case <-resumed:
 	case <-due:
 		if bookmark {
 			w.next = w.next.Add(bookmarkInterval)
@@ -369,8 +371,9 @@ func (c *call) bookmarkObject(f frame) runtime.Object {
 
 // watchRules are delays of the watches that match.
 type watchRules struct {
-	mu   sync.Mutex
-	list []*watchRule
+	mu      sync.Mutex
+	list    []*watchRule
+	changed chan struct{} // closed when a rule is removed; nil if no reader has asked for it
 }
 
 type watchRule struct {
@@ -400,16 +403,29 @@ func (ws *watchRules) of(r *Request) (sum watchRule) {
 	return sum
 }
 
+// resumed returns a channel that is closed when a rule is removed. It also wakes the
+// readers of streams that have ended, which the tables no longer know.
+func (ws *watchRules) resumed() <-chan struct{} {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	if ws.changed == nil {
+		ws.changed = make(chan struct{})
+	}
+	return ws.changed
+}
+
 func (s *Server) addRule(rule *watchRule) (remove func()) {
-	s.watches.mu.Lock()
-	s.watches.list = append(s.watches.list, rule)
-	s.watches.mu.Unlock()
+	ws := &s.watches
+	ws.mu.Lock()
+	ws.list = append(ws.list, rule)
+	ws.mu.Unlock()
 	return func() {
-		s.watches.mu.Lock()
-		s.watches.list = slices.DeleteFunc(s.watches.list, func(r *watchRule) bool { return r == rule })
-		s.watches.mu.Unlock()
-		for _, w := range s.watchers(Match{}) {
-			w.poke()
+		ws.mu.Lock()
+		defer ws.mu.Unlock()
+		ws.list = slices.DeleteFunc(ws.list, func(r *watchRule) bool { return r == rule })
+		if ws.changed != nil {
+			close(ws.changed)
+			ws.changed = nil
 		}
 	}
 }

@@ -211,3 +211,49 @@ func testWatchEnds(t *testing.T) {
 		}
 	}
 }
+
+// A stream that has ended is read to its end when the stall is over, not at the next
+// bookmark.
+func TestEndedStreamOfStalledWatch(t *testing.T) {
+	for name, end := range map[string]func(s *apitest.Server) string{
+		"dropped": func(s *apitest.Server) string { s.DropWatches(apitest.Match{}); return "1" },
+		"expired": func(s *apitest.Server) string { s.ExpireWatches(apitest.Match{}); return "1" },
+		"too old": func(s *apitest.Server) string {
+			rv := s.ResourceVersion()
+			s.Put(podOn("b", "n"))
+			s.Compact()
+			return rv
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			apitest.Bubble(t, apitest.Options{}, func(t *testing.T, s *apitest.Server) {
+				watchFrom := func(rv string) (<-chan watch.Event, func()) {
+					w, err := s.Client(apitest.User{}).CoreV1().Pods("default").Watch(t.Context(), metav1.ListOptions{ResourceVersion: rv})
+					if err != nil {
+						t.Fatal(err)
+					}
+					return w.ResultChan(), w.Stop
+				}
+				s.Put(podOn("a", "n"))
+				resume := s.StallWatches(apitest.Match{})
+				events, stop := watchFrom("1")
+				defer func() { stop() }()
+				if rv := end(s); rv != "1" {
+					stop()
+					events, stop = watchFrom(rv)
+				}
+				time.Sleep(time.Minute)
+				resume()
+				synctest.Wait()
+				select {
+				case _, ok := <-events:
+					if !ok {
+						t.Error("no event")
+					}
+				default:
+					t.Error("the reader still waits")
+				}
+			})
+		})
+	}
+}

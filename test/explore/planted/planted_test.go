@@ -250,12 +250,6 @@ func TestMendedOnesPass(t *testing.T) {
 	for _, bug := range bugs {
 		t.Run(bug.name, func(t *testing.T) {
 			cfg := config
-			if bug.name == "one by one" {
-				// In about half of the runs its informer resumes in the instant in which the
-				// dropped events end, and misses them for good. Whether an API server can do
-				// that is not known yet.
-				cfg.Faults = slices.DeleteFunc(slices.Clone(cfg.Faults), func(f explore.Fault) bool { return f.Name == "dropped events" })
-			}
 			explore.Run(t, cfg, scenario(bug.run, true, bug.scenario))
 		})
 	}
