@@ -97,6 +97,7 @@ func TestDifferences(t *testing.T) {
 		"ignored":            {config("a", map[string]string{"x.y/k": "v"}, nil), config("a", map[string]string{"x.y/k": "w"}, nil), []string{"ConfigMap.data.x.y/k"}, ""},
 		"ignored everywhere": {config("a", map[string]string{"k": "v"}, nil), config("a", map[string]string{"k": "w"}, nil), []string{"*.data.k"}, ""},
 		"another's ignored":  {config("a", map[string]string{"k": "v"}, nil), config("a", map[string]string{"k": "w"}, nil), []string{"Pod.data.k"}, ".data.k"},
+		"an ignored kind":    {config("a", nil, nil), pod("A"), []string{"ConfigMap", "Pod"}, ""},
 		"a time in a text":   {config("a", map[string]string{"k": "at 2001-01-01T00:00:00Z"}, nil), config("a", map[string]string{"k": "at 2002-02-02T00:00:00.5Z"}, nil), nil, ""},
 		"the same owner":     {config("a", nil, owned("")), config("a", nil, owned("")), nil, ""},
 		"another owner":      {config("a", nil, owned("")), config("a", nil, owned("x")), nil, ".metadata.ownerReferences"},

@@ -28,15 +28,19 @@ type Config struct {
 	// Ignore names fields that may differ at the end: a kind and a path, such as
 	// "Pod.status.message" or "Node.metadata.annotations.example.com/seen". The kind *
 	// stands for every kind. Lists are looked through: "Pod.status.conditions.reason".
+	// A kind alone, such as "LeaseCandidate", leaves out its objects, if programs choose
+	// their names at random.
 	Ignore []string
 	// Sample is the maximal number of plans with one fault, which are spread over all
 	// plans. 0 means all plans.
 	Sample int
 	// Budget is the real time for plans with two faults, which are run after those with
-	// one. 0 means that there are none.
+	// one. Pairs is their maximal number. If both are set, the exploration ends at the
+	// first of the two limits. If both are 0, there are no such plans.
 	Budget time.Duration
-	// Seed selects the plans with two faults. 0 means a seed of the moment, which is
-	// printed.
+	Pairs  int
+	// Seed selects the plans with two faults. With the same Seed and Pairs, and no
+	// Budget, the same plans run. 0 means a seed of the moment, which is printed.
 	Seed uint64
 	// Settle is the virtual time between the last step or fault and the comparison.
 	// 0 means DefaultSettle.
@@ -71,6 +75,9 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
+// pairs reports whether there are plans with two faults.
+func (c Config) pairs() bool { return c.Budget > 0 || c.Pairs > 0 }
+
 // Scenario has the parts of a run. All of it belongs to one World: the function that
 // returns it is called in the bubble of each run, and makes whatever the run needs.
 type Scenario struct {
@@ -101,6 +108,9 @@ type Program struct {
 	Name string
 	// User is the identity of the requests. The zero User is an administrator.
 	User apitest.User
+	// Undisturbed programs stand in for what the scenario needs, such as a kubelet that
+	// reports pods as ready: no fault hits their requests.
+	Undisturbed bool
 	// Run runs the program until ctx is done. It is called again after a crash, and
 	// after it returned. Required.
 	Run func(ctx context.Context, p *Process) error
@@ -108,6 +118,7 @@ type Program struct {
 
 // Step is one action of another client.
 type Step struct {
+	// Name is in plan lines and journals.
 	Name string
 	// Do acts. Nil does nothing.
 	Do func() error

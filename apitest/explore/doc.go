@@ -25,8 +25,9 @@
 // # Behavior
 //
 // The scenario is run without faults first. That reference shows every request of every
-// program. Then each fault of [Faults] is tried at each of its places, in a run of its
-// own, in virtual time. These are findings:
+// program until the last step is reached. Then each fault of [Faults] is tried at each of
+// its places, which are those requests and the steps, in a run of its own, in virtual
+// time. These are findings:
 //
 //   - an invariant of Scenario.Always is broken
 //   - the objects at the end differ from those of the reference, or Scenario.Finally fails
@@ -42,12 +43,14 @@
 // A finding has a plan, one line that replays it with the flag -explore.plan:
 //
 //	crash after @ controller: create configmaps default/child-* #1
+//	crash before @ controller: step scale up #1
 //
-// That is the first such request of the program. A plan with a problem is run three times
+// The first is a crash after the first such request of the program, the second one while
+// another client acts. A plan with a problem is run three times
 // before it is a finding, and a plan with two faults is replaced by one of them
 // if that is enough. The story of a finding has both journals side by side.
 //
-// With Config.Budget, plans with two faults follow. Pairs whose first fault led to new
+// With Config.Budget or Config.Pairs, plans with two faults follow. Pairs whose first fault led to new
 // sequences of requests are preferred.
 //
 // # Crashes
@@ -55,7 +58,8 @@
 // From the instant of a crash, no request of the process reaches the server, and no answer
 // reaches the process. Then the context of Run is done; later actions of the program have
 // no effect. The program starts again a second later. Its files and its calls to
-// anything else need a gate: [Process.Dir], [Process.Call] and [Process.OnCrash].
+// anything else need a gate: [Process.Dir], [Process.Call] and [Process.OnCrash]. A fault of
+// the caller's own crashes programs with [World.Crash].
 //
 // # Concurrency
 //

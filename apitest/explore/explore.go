@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"flag"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -22,7 +23,7 @@ var planFlag = flag.String("explore.plan", "", "run only this plan of each explo
 // Finding is a plan with which the scenario breaks.
 type Finding struct {
 	// Plan is the shortest plan that is known, in one line. The flag -explore.plan of
-	// the test replays it.
+	// the test replays it, and shows the whole journal.
 	Plan string
 	// Problem is the first problem of the run.
 	Problem string
@@ -105,7 +106,7 @@ func Find(t *testing.T, cfg Config, scenario func(w *World) Scenario) Report {
 	}
 	s := &survey{cfg: cfg, staff: staff, begin: begin, seen: map[uint64]bool{}}
 	s.singles(sample(plans, cfg.Sample))
-	if cfg.Budget > 0 {
+	if cfg.pairs() {
 		t.Logf("pairs of faults with Seed %d", cfg.Seed)
 		s.pairs()
 	}
@@ -128,7 +129,7 @@ func (l *lab) replay(line string) Report {
 		l.t.Fatal(err)
 	}
 	out := l.run(p, mode{})
-	story := l.story(p, &out)
+	story := l.story(p, &out, len(out.journal)+len(l.ref.journal))
 	l.t.Log("\n" + story)
 	r := Report{Plans: 1, Took: time.Since(begin)}
 	if out.missed {
@@ -174,7 +175,7 @@ func (s *survey) singles(plans []string) {
 	verdicts := make([]verdict, len(plans))
 	jobs := make([]job, len(plans))
 	for i, p := range plans {
-		jobs[i] = job{Plan: p, More: s.cfg.Budget > 0, Seed: s.cfg.Seed}
+		jobs[i] = job{Plan: p, More: s.cfg.pairs(), Seed: s.cfg.Seed}
 	}
 	p := newProgress(s.begin, len(plans))
 	s.staff.do(jobs, func(i int, v verdict) {
@@ -210,15 +211,16 @@ func (s *survey) add(v verdict) (fresh int) {
 	return fresh
 }
 
-// pairs runs plans with two faults until the budget is spent. Plans whose runs had new
-// states are continued more often.
+// pairs runs plans with two faults until one of the limits is reached. Plans whose runs
+// had new states are continued more often.
 func (s *survey) pairs() {
-	deadline := time.Now().Add(s.cfg.Budget)
+	begin := time.Now()
+	left := cmp.Or(s.cfg.Pairs, math.MaxInt)
 	random := rand.New(rand.NewPCG(s.cfg.Seed, 2))
-	p := newProgress(time.Now(), 0)
-	p.deadline = deadline
+	p := newProgress(begin, s.cfg.Pairs)
+	p.what, p.budget = "pair", s.cfg.Budget
 	tried := map[string]bool{}
-	for len(s.seeds) > 0 && time.Now().Before(deadline) {
+	for len(s.seeds) > 0 && left > 0 && (s.cfg.Budget == 0 || time.Since(begin) < s.cfg.Budget) {
 		total := 0
 		for _, x := range s.seeds {
 			total += x.weight
@@ -226,7 +228,7 @@ func (s *survey) pairs() {
 		var jobs []job
 		var from []int
 		for range 500 {
-			if len(jobs) == 64 {
+			if len(jobs) == min(64, left) {
 				break
 			}
 			at, r := 0, random.IntN(total)
@@ -245,6 +247,7 @@ func (s *survey) pairs() {
 		if len(jobs) == 0 {
 			return
 		}
+		left -= len(jobs)
 		verdicts := make([]verdict, len(jobs))
 		s.staff.do(jobs, func(i int, v verdict) {
 			verdicts[i] = v
@@ -262,12 +265,14 @@ func (s *survey) pairs() {
 
 // progress prints how far a long exploration is.
 type progress struct {
-	begin, printed, deadline time.Time
-	total, ran, findings     int
+	what                 string
+	begin, printed       time.Time
+	budget               time.Duration // 0 means no limit
+	total, ran, findings int           // total is 0 if it is not known
 }
 
 func newProgress(begin time.Time, total int) *progress {
-	return &progress{begin: begin, printed: begin, total: total}
+	return &progress{what: "plan", begin: begin, printed: begin, total: total}
 }
 
 // done counts a plan. Calls are not concurrent.
@@ -281,10 +286,18 @@ func (p *progress) done(found bool) {
 		return
 	}
 	p.printed = now
-	if p.total == 0 {
-		fmt.Fprintf(os.Stderr, "explore: pair %d, %d findings, %v left\n", p.ran, p.findings, cmp.Or(p.deadline.Sub(now), 0).Round(time.Second))
-		return
+	fmt.Fprintln(os.Stderr, p.line(now.Sub(p.begin)))
+}
+
+// line returns the state after the time took.
+func (p *progress) line(took time.Duration) string {
+	of, left := "", p.budget-took
+	if p.total > 0 {
+		of = fmt.Sprintf(" of %d", p.total)
+		rest := time.Duration(float64(took) / float64(p.ran) * float64(p.total-p.ran))
+		if p.budget == 0 || rest < left {
+			left = rest
+		}
 	}
-	left := time.Duration(float64(now.Sub(p.begin)) / float64(p.ran) * float64(p.total-p.ran))
-	fmt.Fprintf(os.Stderr, "explore: plan %d of %d, %d findings, %v left\n", p.ran, p.total, p.findings, left.Round(time.Second))
+	return fmt.Sprintf("explore: %s %d%s, %d findings, %v left", p.what, p.ran, of, p.findings, max(left, 0).Round(time.Second))
 }

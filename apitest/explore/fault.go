@@ -49,7 +49,8 @@ type Fault struct {
 	// invariants are asked, and panics, loops and left goroutines are found.
 	World bool
 
-	places  func(plan.Place) bool // nil: writes and calls
+	places  func(plan.Place) bool // nil: writes, calls and steps
+	shared  bool                  // at a step it is the same for all programs
 	objects bool                  // one plan for each object
 	lasts   time.Duration
 	apply   func(x *exchange)
@@ -62,7 +63,7 @@ type Fault struct {
 //	crash before       the process ends before a write or call, and starts again
 //	crash after        the process ends after a write or call, before its answer
 //	lost answer        a write is stored, and its answer is lost
-//	409                an update, patch or deletion is refused with Conflict
+//	409                an update or patch is refused with Conflict
 //	429                a request is refused with TooManyRequests, Retry-After 1
 //	500, 503, reset    a request is refused, or its connection breaks
 //	slow               a request takes 5 s
@@ -74,6 +75,11 @@ type Fault struct {
 //	delete OBJECT      another client deletes it
 //	recreate OBJECT    another client deletes it and creates it again, without its status
 //	restore            5 s after a write, the state before it is restored from a backup
+//
+// The places of a fault are writes, and also calls if the list says so. Faults that refuse or
+// slow down requests also hit reads. Faults that are not about one request also hit steps,
+// which are what other clients do: a crash, takeover or restart hits each program at
+// that instant, and a fault of events or objects is tried once for each step.
 func Faults() []Fault {
 	faults := []Fault{
 		{Name: "crash before", apply: func(x *exchange) { x.p.crash() }},
@@ -91,7 +97,7 @@ func Faults() []Fault {
 				return nil, err
 			}
 		}},
-		{Name: "409", places: func(p plan.Place) bool { return p.Verb == "update" || p.Verb == "patch" || p.Verb == "delete" },
+		{Name: "409", places: func(p plan.Place) bool { return p.Verb == "update" || p.Verb == "patch" },
 			apply: refuse(http.StatusConflict, metav1.StatusReasonConflict)},
 		{Name: "429", places: requests, apply: refuse(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests)},
 		{Name: "500", places: requests, apply: refuse(http.StatusInternalServerError, metav1.StatusReasonInternalError)},
@@ -110,10 +116,10 @@ func Faults() []Fault {
 				return send()
 			}
 		}},
-		{Name: "late events", places: writes, lasts: lateFor, apply: func(x *exchange) {
+		{Name: "late events", places: changes, shared: true, lasts: lateFor, apply: func(x *exchange) {
 			time.AfterFunc(lateFor, x.w.Server.StallWatches(apitest.Match{}))
 		}},
-		{Name: "dropped events", places: writes, lasts: dropFor, apply: func(x *exchange) {
+		{Name: "dropped events", places: changes, shared: true, lasts: dropFor, apply: func(x *exchange) {
 			resume := x.w.Server.StallWatches(apitest.Match{})
 			time.AfterFunc(dropFor, func() {
 				x.w.Server.Compact()
@@ -123,10 +129,10 @@ func Faults() []Fault {
 			})
 		}},
 		{Name: "takeover", lasts: pauseFor, apply: takeover},
-		{Name: "edit", objects: true, apply: edit},
-		{Name: "delete", objects: true, World: true, apply: func(x *exchange) { x.remove(metav1.DeleteOptions{}) }},
-		{Name: "recreate", objects: true, World: true, apply: recreate},
-		{Name: "restore", places: writes, World: true, lasts: restoreIn, apply: func(x *exchange) {
+		{Name: "edit", objects: true, shared: true, apply: edit},
+		{Name: "delete", objects: true, shared: true, World: true, apply: func(x *exchange) { x.remove(metav1.DeleteOptions{}) }},
+		{Name: "recreate", objects: true, shared: true, World: true, apply: recreate},
+		{Name: "restore", places: changes, shared: true, World: true, lasts: restoreIn, apply: func(x *exchange) {
 			restore := x.w.Server.Backup()
 			time.AfterFunc(restoreIn, func() {
 				x.w.note("the API server is restored")
@@ -136,7 +142,7 @@ func Faults() []Fault {
 		}},
 	}
 	for _, k := range []int{1, 2, 4} {
-		faults = append(faults, Fault{Name: "stale " + strconv.Itoa(k), places: writes, lasts: staleFor, apply: func(x *exchange) {
+		faults = append(faults, Fault{Name: "stale " + strconv.Itoa(k), places: changes, lasts: staleFor, apply: func(x *exchange) {
 			x.after(func() {
 				time.AfterFunc(staleFor, x.w.Server.StallReads(apitest.Match{User: x.p.program.User.Name}, k))
 				x.p.crash()
@@ -146,8 +152,15 @@ func Faults() []Fault {
 	return faults
 }
 
-func requests(p plan.Place) bool { return p.Verb != "call" }
-func writes(p plan.Place) bool   { return p.Verb != "call" && p.IsWrite() }
+func requests(p plan.Place) bool { return p.Verb != "call" && p.Verb != stepVerb }
+func writes(p plan.Place) bool   { return requests(p) && p.IsWrite() }
+func changes(p plan.Place) bool  { return p.Verb != "call" && acts(p) }
+
+// acts reports whether something changes at p: it is a write, a call or a step.
+func acts(p plan.Place) bool { return p.IsWrite() || p.Verb == stepVerb }
+
+// stepVerb is the verb of the place of a step.
+const stepVerb = "step"
 
 // clean returns a name without the separators of plan lines.
 func clean(name string) string { return plan.Clean(name) }
@@ -218,6 +231,9 @@ func takeover(x *exchange) {
 	n := w.extra[p.program.Name] + 1
 	w.mu.Unlock()
 	w.launch(p.program, &lane{name: fmt.Sprintf("%s(%d)", p.program.Name, n), host: fmt.Sprintf("host-%d", n)})
+	if x.place.Verb == stepVerb {
+		return // another client acts, which is not paused
+	}
 	send := x.send
 	x.send = func() (*http.Response, error) {
 		p.held(x.ctx)
@@ -327,7 +343,8 @@ func faultsOf(known []Fault, p plan.Plan) (faults []Fault, _ error) {
 func plansAt(faults []Fault, s spot) (plans []plan.Plan) {
 	for _, f := range faults {
 		switch {
-		case f.places != nil && !f.places(s.place), f.places == nil && !s.place.IsWrite():
+		case f.places != nil && !f.places(s.place), f.places == nil && !acts(s.place):
+		case f.shared && s.again:
 		case f.objects:
 			for _, obj := range s.objects {
 				plans = append(plans, plan.Plan{{Fault: f.Name + " " + obj, Place: s.place}})

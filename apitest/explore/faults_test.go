@@ -257,6 +257,221 @@ func TestPairs(t *testing.T) {
 	}
 }
 
+// The same Seed and Pairs give the same plans, and not more than Pairs.
+func TestPairsAreReproducible(t *testing.T) {
+	cfg := only("crash before", "crash after")
+	cfg.Pairs, cfg.Seed = 70, 3 // more than one batch
+	run := func() explore.Report {
+		return explore.Find(t, cfg, func(w *explore.World) explore.Scenario {
+			starts := 0
+			return explore.Scenario{
+				Programs: []explore.Program{{Name: "p", Run: func(ctx context.Context, p *explore.Process) error {
+					starts = p.Start // read by Finally alone, when the program waits
+					for i := range 12 {
+						_ = create(ctx, p, fmt.Sprint("m", i))
+					}
+					<-ctx.Done()
+					return nil
+				}}},
+				Finally: func() error {
+					if starts > 1 {
+						return errors.New("two restarts")
+					}
+					return nil
+				},
+			}
+		})
+	}
+	a, b := run(), run()
+	if a.Pairs != 70 || len(a.Findings) != 70 {
+		t.Errorf("%d pairs, %d findings", a.Pairs, len(a.Findings))
+	}
+	if x, y := plans(a), plans(b); !slices.Equal(x, y) {
+		t.Errorf("%q and then %q", x, y)
+	}
+}
+
+// A program can be hit while another client acts. It does not have to write then.
+func TestStepsArePlaces(t *testing.T) {
+	scenario := func(w *explore.World) explore.Scenario {
+		flag := func(v string) func() error {
+			return func() error {
+				w.Server.Put(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "flag"}, Data: map[string]string{"v": v}})
+				return nil
+			}
+		}
+		return explore.Scenario{
+			Programs: []explore.Program{
+				{Name: "p", Run: func(ctx context.Context, p *explore.Process) error {
+					first := false // only in memory
+					return loop(ctx, func() error {
+						m, err := kubernetes.NewForConfigOrDie(p.Config).CoreV1().ConfigMaps("default").Get(ctx, "flag", metav1.GetOptions{})
+						switch {
+						case err != nil:
+							return err
+						case m.Data["v"] == "1":
+							first = true
+							return create(ctx, p, "seen")
+						case first:
+							return create(ctx, p, "done")
+						}
+						return nil
+					})
+				}},
+				{Name: "helper", Undisturbed: true, Run: func(ctx context.Context, p *explore.Process) error {
+					return loop(ctx, func() error { return create(ctx, p, "help") })
+				}},
+			},
+			Steps: []explore.Step{
+				{Name: "one", Do: flag("1"), Until: has(w, "seen")},
+				{Name: "a pause"},
+				{Name: "two", Do: flag("2"), Until: has(w, "done")},
+			},
+		}
+	}
+	cfg := only("crash before")
+	cfg.Rate = 100 // the helper
+	report := explore.Find(t, cfg, scenario)
+	want := []string{"crash before @ p: step two #1", "crash before @ p: create configmaps default/done #1"}
+	if got := plans(report); report.Plans < 4 || !slices.Equal(got, want) {
+		t.Errorf("%d plans, findings %q, want %q", report.Plans, got, want)
+	}
+	// Objects are hit once at a step, however many programs there are.
+	var counts []int
+	for _, undisturbed := range []bool{true, false} {
+		report = explore.Find(t, only("edit"), func(w *explore.World) explore.Scenario {
+			s := scenario(w)
+			s.Programs[1].Undisturbed = undisturbed
+			s.Programs[1].Run = func(ctx context.Context, _ *explore.Process) error { <-ctx.Done(); return nil }
+			return s
+		})
+		if len(report.Findings) > 0 {
+			t.Errorf("%q", plans(report))
+		}
+		counts = append(counts, report.Plans)
+	}
+	if counts[0] != counts[1] {
+		t.Errorf("%d plans with one program, %d with two", counts[0], counts[1])
+	}
+}
+
+// A paused process does nothing for a minute, while another one works on another host.
+// Then its write arrives.
+func TestTakeover(t *testing.T) {
+	report := explore.Find(t, only("takeover"), func(w *explore.World) explore.Scenario {
+		var mu sync.Mutex
+		var did []string
+		var at []time.Duration
+		begun := time.Now()
+		return explore.Scenario{
+			Programs: []explore.Program{{Name: "p", Run: func(ctx context.Context, p *explore.Process) error {
+				var work sync.WaitGroup
+				defer work.Wait()
+				for _, what := range []string{"a", "b"} { // the other goroutines of the process are paused too
+					work.Go(func() {
+						_ = loop(ctx, func() error {
+							if err := p.Call(what, func() {
+								mu.Lock()
+								defer mu.Unlock()
+								did, at = append(did, p.Host+" "+what), append(at, time.Since(begun))
+							}); err != nil {
+								return err
+							}
+							return create(ctx, p, p.Host+"-"+what)
+						})
+					})
+				}
+				return nil
+			}}},
+			Steps: []explore.Step{{Name: "b", Until: has(w, "host-1-b")}},
+			Finally: func() error {
+				if !has(w, "host-2-a")() {
+					return nil // the reference
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				var last time.Duration
+				gap := time.Duration(0)
+				for i, d := range did {
+					if strings.HasPrefix(d, "host-1") {
+						gap, last = max(gap, at[i]-last), at[i]
+					}
+				}
+				if gap < time.Minute || gap > time.Minute+2*time.Second {
+					return fmt.Errorf("the first process was paused for %v", gap)
+				}
+				return nil
+			},
+		}
+	})
+	for _, f := range report.Findings {
+		if !strings.Contains(f.Problem, "host-2-a: exists, but not in the reference") {
+			t.Errorf("%s", f.Story)
+		}
+	}
+	if len(report.Findings) == 0 {
+		t.Errorf("%d plans, and none with a second host", report.Plans)
+	}
+}
+
+// A fault of the caller's own can crash a program.
+func TestCrashOfAProgram(t *testing.T) {
+	cfg := only()
+	cfg.Faults = []explore.Fault{{Name: "reboot", Do: func(w *explore.World) { w.Crash("p"); w.Crash("q") }}}
+	report := explore.Find(t, cfg, func(w *explore.World) explore.Scenario {
+		var starts atomic.Int64
+		return explore.Scenario{
+			Programs: []explore.Program{{Name: "p", Run: func(ctx context.Context, p *explore.Process) error {
+				starts.Add(1)
+				_ = create(ctx, p, fmt.Sprint("p-", p.Start))
+				<-ctx.Done()
+				return nil
+			}}},
+			Steps: []explore.Step{{Name: "a request", Until: has(w, "p-0")}},
+			Always: []explore.Invariant{{Name: "one start", Holds: func() error {
+				if n := starts.Load(); n > 1 {
+					return fmt.Errorf("%d starts", n)
+				}
+				return nil
+			}}},
+		}
+	})
+	if len(report.Findings) != 1 || report.Findings[0].Plan != "reboot @ p: create configmaps default/p-0 #1" || !strings.Contains(report.Findings[0].Problem, "2 starts") {
+		t.Errorf("%+v", report.Findings)
+	}
+	if !strings.Contains(report.Findings[0].Story, "-- p crashes") {
+		t.Errorf("%s", report.Findings[0].Story)
+	}
+}
+
+// An answer of 403 that the reference did not have is a finding on request.
+func TestRefused(t *testing.T) {
+	for _, asked := range []bool{false, true} {
+		cfg := only("crash after")
+		cfg.Refused = asked
+		report := explore.Find(t, cfg, func(w *explore.World) explore.Scenario {
+			return explore.Scenario{
+				Programs: []explore.Program{{Name: "p", User: apitest.NodeUser("n1"), Run: func(ctx context.Context, p *explore.Process) error {
+					client := kubernetes.NewForConfigOrDie(p.Config).CoreV1()
+					_, _ = client.Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, metav1.CreateOptions{})
+					if p.Start > 0 {
+						_, _ = client.Secrets("default").Get(ctx, "foreign", metav1.GetOptions{})
+					}
+					<-ctx.Done()
+					return nil
+				}}},
+				Steps: []explore.Step{{Name: "a node", Until: func() bool { return apitest.Get[*corev1.Node](w.Server, "", "n1") != nil }}},
+			}
+		})
+		if found := len(report.Findings) > 0; found != asked {
+			t.Errorf("Refused %v: findings %q", asked, plans(report))
+		}
+		if asked && report.Findings[0].Problem != "answered with 403: get secrets default/foreign" {
+			t.Errorf("%s", report.Findings[0].Problem)
+		}
+	}
+}
+
 func TestSample(t *testing.T) {
 	cfg := explore.Config{InProcess: true, Sample: 5, Settle: time.Second}
 	if r := explore.Find(t, cfg, twinsScenario(true)); r.Plans != 5 {

@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -108,6 +109,30 @@ func (p *Process) Dir() (string, error) {
 		p.lane.dir = dir
 	}
 	return p.lane.dir, nil
+}
+
+// Crash crashes the running processes of a program, for a Fault of the caller's own, such as
+// a reboot of a machine. The program starts again a second later.
+func (w *World) Crash(program string) {
+	w.mu.Lock()
+	all := slices.Clone(w.processes)
+	w.mu.Unlock()
+	w.disturb.Store(true)
+	for _, p := range all {
+		if p.program.Name == program && !p.hasEnded() {
+			p.crash()
+		}
+	}
+}
+
+// hasEnded reports whether Run has returned.
+func (p *Process) hasEnded() bool {
+	select {
+	case <-p.ended:
+		return true
+	default:
+		return false
+	}
 }
 
 // crash ends the process: nothing of it has an effect from here on.

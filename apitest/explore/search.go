@@ -77,6 +77,9 @@ func (l *lab) prepare() error {
 	for _, s := range l.ref.spots {
 		l.plans = append(l.plans, plansAt(l.cfg.Faults, s)...)
 	}
+	if len(l.plans) == 0 {
+		return errors.New("explore: there is no place for a fault: the programs did not write until the last step was reached")
+	}
 	return nil
 }
 
@@ -131,7 +134,7 @@ func (l *lab) try(j job) verdict {
 		}
 	}
 	v.Failed = 1
-	v.Problem, v.Story = out.problems[0], l.story(p, &out)
+	v.Problem, v.Story = out.problems[0], l.story(p, &out, before+after)
 	for v.Runs < repeats {
 		v.Runs++
 		if again := l.run(p, how); len(again.problems) > 0 {

@@ -11,15 +11,16 @@ import (
 	"github.com/kubewright/kubewright/apitest/internal/plan"
 )
 
-// Lines of the journals in a story.
+// Lines of the journals in a story, and the width of one.
 const (
 	before = 3
 	after  = 32
 	width  = 74
 )
 
-// story describes a run, with its journal next to that of the reference.
-func (l *lab) story(p plan.Plan, out *outcome) string {
+// story describes a run, with its journal next to that of the reference: lines of it from
+// the first difference on.
+func (l *lab) story(p plan.Plan, out *outcome, lines int) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "plan: %s\n", p)
 	for _, problem := range out.problems {
@@ -35,10 +36,10 @@ func (l *lab) story(p plan.Plan, out *outcome) string {
 	}
 	from := max(0, same-before)
 	fmt.Fprintf(&b, "%-*s | %s\n", width, "the run, from the first difference", "the reference")
-	for i := from; i < from+before+after && (i < len(run) || i < len(ref)); i++ {
+	for i := from; i < from+lines && (i < len(run) || i < len(ref)); i++ {
 		fmt.Fprintf(&b, "%-*s | %s\n", width, column(run, i), column(ref, i))
 	}
-	for i := from + before + after; i < len(run); i++ { // the notes of the rest
+	for i := from + lines; i < len(run); i++ { // the notes of the rest
 		if run[i].program == "" {
 			fmt.Fprintf(&b, "%s\n", column(run, i))
 		}

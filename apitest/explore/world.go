@@ -86,6 +86,7 @@ func (e entry) line() string {
 type spot struct {
 	place   plan.Place
 	objects []string
+	again   bool // the step of another program: shared faults are tried at the first
 }
 
 // outcome is the result of one run.
@@ -169,10 +170,13 @@ func (w *World) begin(p *Process, place plan.Place) (plan.Place, *entry, []Fault
 	w.requests++
 	w.seen[place]++
 	place.Number = w.seen[place]
-	if w.listing.Load() && !strings.HasPrefix(place.Target, "events ") && !strings.HasPrefix(place.Target, "/") {
-		w.spots = append(w.spots, spot{place, objects})
+	var faults []Fault
+	if !p.program.Undisturbed {
+		if w.listing.Load() && !strings.HasPrefix(place.Target, "events ") && !strings.HasPrefix(place.Target, "/") {
+			w.spots = append(w.spots, spot{place: place, objects: objects})
+		}
+		faults = w.faultsAt(place)
 	}
-	faults := w.faultsAt(place)
 	e := &entry{at: w.now(), program: p.lane.name, text: strings.TrimSpace(place.Verb + " " + place.Target)}
 	w.journal = append(w.journal, e)
 	if w.limit > 0 && w.requests > w.limit && !w.hot {
@@ -347,8 +351,11 @@ func (w *World) run(scenario func(*World) Scenario, same func(map[string]any) er
 		w.launch(prog, &lane{name: prog.Name, host: "host-1"})
 	}
 	finished := w.steps()
-	w.listing.Store(false)
+	if len(w.scenario.Steps) > 0 { // what programs do later is not new
+		w.listing.Store(false)
+	}
 	w.settle()
+	w.listing.Store(false)
 	if finished && !w.worldly.Load() {
 		w.compare(same)
 	}
@@ -365,10 +372,8 @@ func (w *World) run(scenario func(*World) Scenario, same func(map[string]any) er
 	w.lanes.Wait()
 	deadline := time.After(w.cfg.Deadline)
 	for _, p := range slices.Clone(w.processes) {
-		select {
-		case <-p.ended:
+		if p.hasEnded() {
 			continue
-		default:
 		}
 		select {
 		case <-p.ended:
@@ -407,7 +412,7 @@ func (w *World) steps() bool {
 		synctest.Wait()
 		w.note("step: %s", st.Name)
 		if st.Do != nil {
-			if err := w.guard("step "+st.Name, st.Do); err != nil {
+			if err := w.act(st); err != nil {
 				if !w.worldly.Load() {
 					w.problem("step %q: %v", st.Name, err)
 				}
@@ -442,6 +447,54 @@ func (w *World) steps() bool {
 		}
 	}
 	return true
+}
+
+// act does a step. It is a place of each program that runs.
+func (w *World) act(st Step) (err error) {
+	send := func() (*http.Response, error) {
+		err = w.guard("step "+st.Name, st.Do)
+		return nil, nil
+	}
+	var objects []string
+	if w.listing.Load() {
+		objects = objectNames(w.Server)
+	}
+	for i, p := range w.running() {
+		x := &exchange{w: w, p: p, ctx: context.Background(), send: send}
+		x.place = plan.Place{Program: p.lane.name, Verb: stepVerb, Target: clean(st.Name)}
+		w.mu.Lock()
+		w.seen[x.place]++
+		x.place.Number = w.seen[x.place]
+		if w.listing.Load() {
+			w.spots = append(w.spots, spot{x.place, objects, i > 0})
+		}
+		faults := w.faultsAt(x.place)
+		w.mu.Unlock()
+		for _, f := range faults {
+			x.apply(f)
+		}
+		send = x.send
+	}
+	_, _ = send()
+	return err
+}
+
+// running returns the process of each program that faults may hit.
+func (w *World) running() (all []*Process) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, prog := range w.scenario.Programs {
+		for _, p := range slices.Backward(w.processes) {
+			if p.lane.name != prog.Name || prog.Undisturbed {
+				continue
+			}
+			if !p.dead.Load() && !p.hasEnded() {
+				all = append(all, p)
+			}
+			break
+		}
+	}
+	return all
 }
 
 // compare compares the end with the reference, and asks Finally.

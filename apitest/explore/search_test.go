@@ -1,0 +1,128 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package explore
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/apitest/internal/plan"
+)
+
+// crowd writes to four objects from four goroutines, which are started in the order of a
+// map and wake at the same instants.
+func crowd(w *World) Scenario {
+	marked := func() bool {
+		for i := range 4 {
+			m := apitest.Get[*corev1.ConfigMap](w.Server, "default", fmt.Sprint("m", i))
+			if m == nil || m.Annotations["step"] != "9" {
+				return false
+			}
+		}
+		return true
+	}
+	return Scenario{
+		Programs: []Program{{Name: "crowd", Run: func(ctx context.Context, p *Process) error {
+			objects := kubernetes.NewForConfigOrDie(p.Config).CoreV1().ConfigMaps("default")
+			var work sync.WaitGroup
+			for name := range map[string]bool{"m0": true, "m1": true, "m2": true, "m3": true} {
+				work.Go(func() {
+					for step := 0; step < 10 && ctx.Err() == nil; {
+						_, _ = objects.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+						patch := fmt.Appendf(nil, `{"metadata":{"annotations":{"step":"%d"}}}`, step)
+						if _, err := objects.Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{}); err == nil {
+							step++
+						}
+						time.Sleep(time.Millisecond)
+					}
+				})
+			}
+			work.Wait()
+			<-ctx.Done()
+			return nil
+		}}},
+		Steps: []Step{{Name: "all marked", Until: marked}},
+	}
+}
+
+// Runs of one plan have the same requests of each object in the same order, and the same
+// end, however goroutines are scheduled.
+func TestRunsOfAPlanAreTheSame(t *testing.T) {
+	l := &lab{t: t, cfg: Config{Settle: time.Second}.withDefaults(), scenario: crowd}
+	if err := l.prepare(); err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range []string{
+		"", "crash after @ crowd: patch configmaps default/m1 #3", "lost answer @ crowd: patch configmaps default/m2 #5",
+		"503 @ crowd: create configmaps default/m0 #1", "takeover @ crowd: patch configmaps default/m3 #2",
+		"crash before @ crowd: patch configmaps default/m0 #4 + slow @ crowd: patch configmaps default/m1 #9",
+	} {
+		p, err := plan.Parse(line)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var first map[string]string
+		var end map[string]any
+		for i := range 10 {
+			out := l.run(p, mode{})
+			if len(out.problems) > 0 || out.missed {
+				t.Fatalf("%q: missed %v, %q", line, out.missed, out.problems)
+			}
+			objects := map[string]string{}
+			for _, e := range out.journal {
+				if f := strings.Fields(e.text); e.program != "" && len(f) == 3 {
+					objects[e.program+" "+f[2]] += e.line() + "\n"
+				}
+			}
+			if i == 0 {
+				first, end = objects, out.end
+				continue
+			}
+			if !maps.Equal(first, objects) {
+				t.Errorf("%q: run %d has other requests:\n%v\nthan the first:\n%v", line, i, objects, first)
+			}
+			if d := differences(end, out.end); len(d) > 0 {
+				t.Errorf("%q: run %d ends differently: %q", line, i, d)
+			}
+		}
+	}
+}
+
+// A scenario in which nothing can be hit is not a success.
+func TestNoPlaces(t *testing.T) {
+	l := &lab{t: t, cfg: Config{Settle: time.Second}.withDefaults(), scenario: func(*World) Scenario {
+		return Scenario{Programs: []Program{{Name: "idle", Run: func(ctx context.Context, _ *Process) error { <-ctx.Done(); return nil }}}}
+	}}
+	if err := l.prepare(); err == nil || !strings.Contains(err.Error(), "no place for a fault") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestProgress(t *testing.T) {
+	p := newProgress(time.Time{}, 3400)
+	p.ran, p.findings = 850, 2
+	if got, want := p.line(10*time.Second), "explore: plan 850 of 3400, 2 findings, 30s left"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	p = newProgress(time.Time{}, 0)
+	p.what, p.budget, p.ran = "pair", time.Minute, 10
+	if got, want := p.line(20*time.Second), "explore: pair 10, 0 findings, 40s left"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	p.total = 1000 // the budget ends first
+	if got, want := p.line(70*time.Second), "explore: pair 10 of 1000, 0 findings, 0s left"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}

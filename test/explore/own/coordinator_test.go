@@ -1,0 +1,131 @@
+// Copyright The Kubewright Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package own
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"testing"
+
+	coordinationv1beta1 "k8s.io/api/coordination/v1beta1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/apitest/explore"
+	"github.com/kubewright/kubewright/election"
+	"github.com/kubewright/kubewright/election/coordinator"
+)
+
+// TestCoordinator explores a coordinator, which is elected itself, and two candidates, of
+// which the older version comes later and takes over.
+func TestCoordinator(t *testing.T) {
+	cfg := config(testing.Short())
+	cfg.Options = apitest.Options{Serve: []schema.GroupVersion{coordinationv1beta1.SchemeGroupVersion}, Gates: map[apitest.Gate]bool{apitest.CoordinatedLeaderElection: true}}
+	// A backup can free a Lease that a leader holds. Package election says so. If the event
+	// of an assignment is lost and the history with it, candidates poll, and for ten
+	// minutes the coordinator assigns again before one of them claims.
+	cfg.Faults = slices.DeleteFunc(explore.Faults(), func(f explore.Fault) bool { return f.Name == "restore" || f.Name == "dropped events" })
+	cfg.Ignore = []string{"Lease.spec.holderIdentity", "Lease.metadata.annotations", "Lease.metadata.labels", "LeaseCandidate"}
+	explore.Run(t, cfg, func(w *explore.World) explore.Scenario {
+		var mu sync.Mutex
+		leaders := map[string]bool{}
+		late := make(chan struct{})
+		leading := func() []string {
+			mu.Lock()
+			defer mu.Unlock()
+			return slices.Sorted(maps.Keys(leaders))
+		}
+		identity := func(name string, p *explore.Process) string { return fmt.Sprintf("%s-%s-%d", name, p.Host, p.Start) }
+		candidate := func(name, version string, begin <-chan struct{}) explore.Program {
+			return explore.Program{Name: name, Run: func(ctx context.Context, p *explore.Process) error {
+				if begin != nil {
+					select {
+					case <-begin:
+					case <-ctx.Done():
+						return nil
+					}
+				}
+				me := identity(name, p)
+				stop := func() {
+					mu.Lock()
+					defer mu.Unlock()
+					delete(leaders, me)
+				}
+				p.OnCrash(stop)
+				client := kubernetes.NewForConfigOrDie(p.Config)
+				c, err := election.New(election.Config{
+					Client: client.CoordinationV1(), Registry: election.LeaseCandidates(client.CoordinationV1beta1()),
+					Lease:             types.NamespacedName{Namespace: "default", Name: "work"},
+					Self:              election.Peer{Identity: me, BinaryVersion: version, EmulationVersion: version},
+					ExclusiveIdentity: true, // each process has its own; names without a random part are places
+					Lead: func(ctx context.Context, _ election.Term) error {
+						if err := p.Call("lead", func() {
+							if ctx.Err() != nil {
+								return // a call that comes late
+							}
+							mu.Lock()
+							defer mu.Unlock()
+							leaders[me] = true
+						}); err != nil {
+							return err
+						}
+						<-ctx.Done()
+						stop()
+						return nil
+					},
+				})
+				if err != nil {
+					return err
+				}
+				return c.Run(ctx)
+			}}
+		}
+		return explore.Scenario{
+			Programs: []explore.Program{
+				{Name: "coordinator", Run: func(ctx context.Context, p *explore.Process) error {
+					client := kubernetes.NewForConfigOrDie(p.Config)
+					c, err := election.New(election.Config{
+						Client: client.CoordinationV1(), Lease: types.NamespacedName{Namespace: "kube-system", Name: coordinator.BuiltInLease},
+						Self: election.Peer{Identity: identity("coordinator", p)},
+						Lead: func(ctx context.Context, _ election.Term) error {
+							c, err := coordinator.New(coordinator.Config{Client: client.CoordinationV1(), Candidates: client.CoordinationV1beta1()})
+							if err != nil {
+								return err
+							}
+							return c.Run(ctx)
+						},
+					})
+					if err != nil {
+						return err
+					}
+					return c.Run(ctx)
+				}},
+				candidate("a", "1.37.0", nil),
+				candidate("b", "1.36.0", late),
+			},
+			Steps: []explore.Step{
+				{Name: "a leader", Until: func() bool { return len(leading()) == 1 }},
+				{Name: "b is better", Do: func() error { close(late); return nil }, Until: func() bool { l := leading(); return len(l) == 1 && l[0][0] == 'b' }},
+			},
+			Always: []explore.Invariant{{Name: "one leader", Holds: func() error {
+				if l := leading(); len(l) > 1 {
+					return fmt.Errorf("%v", l)
+				}
+				return nil
+			}}},
+			Finally: func() error {
+				if l := leading(); len(l) != 1 || l[0][0] != 'b' {
+					return errors.New(fmt.Sprint(l, " leads"))
+				}
+				return nil
+			},
+		}
+	})
+}
