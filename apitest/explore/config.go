@@ -109,7 +109,8 @@ type Program struct {
 	// User is the identity of the requests. The zero User is an administrator.
 	User apitest.User
 	// Undisturbed programs stand in for what the scenario needs, such as a kubelet that
-	// reports pods as ready: no fault hits their requests.
+	// reports pods as ready: no fault hits their requests, and these don't count for
+	// Config.Rate.
 	Undisturbed bool
 	// Run runs the program until ctx is done. It is called again after a crash, and
 	// after it returned. Required.

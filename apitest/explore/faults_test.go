@@ -294,6 +294,7 @@ func TestPairsAreReproducible(t *testing.T) {
 // A program can be hit while another client acts. It does not have to write then.
 func TestStepsArePlaces(t *testing.T) {
 	scenario := func(w *explore.World) explore.Scenario {
+		var restarts atomic.Int64
 		flag := func(v string) func() error {
 			return func() error {
 				w.Server.Put(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "flag"}, Data: map[string]string{"v": v}})
@@ -303,6 +304,7 @@ func TestStepsArePlaces(t *testing.T) {
 		return explore.Scenario{
 			Programs: []explore.Program{
 				{Name: "p", Run: func(ctx context.Context, p *explore.Process) error {
+					restarts.Store(int64(p.Start))
 					first := false // only in memory
 					return loop(ctx, func() error {
 						m, err := kubernetes.NewForConfigOrDie(p.Config).CoreV1().ConfigMaps("default").Get(ctx, "flag", metav1.GetOptions{})
@@ -319,7 +321,19 @@ func TestStepsArePlaces(t *testing.T) {
 					})
 				}},
 				{Name: "helper", Undisturbed: true, Run: func(ctx context.Context, p *explore.Process) error {
-					return loop(ctx, func() error { return create(ctx, p, "help") })
+					for ctx.Err() == nil {
+						_ = create(ctx, p, "help")
+						for n := restarts.Swap(0); n > 0; n-- { // many requests after a crash
+							for range 200 {
+								_ = create(ctx, p, "help")
+							}
+						}
+						select {
+						case <-ctx.Done():
+						case <-time.After(time.Second):
+						}
+					}
+					return nil
 				}},
 			},
 			Steps: []explore.Step{
@@ -330,7 +344,6 @@ func TestStepsArePlaces(t *testing.T) {
 		}
 	}
 	cfg := only("crash before")
-	cfg.Rate = 100 // the helper
 	report := explore.Find(t, cfg, scenario)
 	want := []string{"crash before @ p: step two #1", "crash before @ p: create configmaps default/done #1"}
 	if got := plans(report); report.Plans < 4 || !slices.Equal(got, want) {

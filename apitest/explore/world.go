@@ -167,11 +167,11 @@ func (w *World) begin(p *Process, place plan.Place) (plan.Place, *entry, []Fault
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	steps.Add(1)
-	w.requests++
 	w.seen[place]++
 	place.Number = w.seen[place]
 	var faults []Fault
 	if !p.program.Undisturbed {
+		w.requests++
 		if w.listing.Load() && !strings.HasPrefix(place.Target, "events ") && !strings.HasPrefix(place.Target, "/") {
 			w.spots = append(w.spots, spot{place: place, objects: objects})
 		}
