@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"github.com/kubewright/kubewright/election/internal/machine"
 	"github.com/kubewright/kubewright/internal/lifecycle"
 	"github.com/kubewright/kubewright/internal/report"
 )
@@ -37,6 +38,7 @@ type Candidate struct {
 	leading   atomic.Pointer[term]   // the last term
 
 	status atomic.Pointer[status]
+	check  func(error) // tests: is called with the result of Machine.Check; nil otherwise
 
 	mu   sync.Mutex
 	self Peer
@@ -62,14 +64,14 @@ func New(cfg Config) (*Candidate, error) {
 		identity: cfg.Self.Identity,
 		clock:    newClock(),
 		ready:    lifecycle.NewReady(cfg.Name),
-		// The loop makes a step at least every idleWake.
-		progress: lifecycle.NewProgress(cfg.Name, 3*idleWake),
+		// The loop makes a step at least every machine.IdleWake.
+		progress: lifecycle.NewProgress(cfg.Name, 3*machine.IdleWake),
 		changed:  make(chan struct{}, 1),
 		self:     cfg.Self,
 	}
 	c.status.Store(&status{})
 	if !cfg.ExclusiveIdentity {
-		c.identity += fmt.Sprintf("_%0*x", suffixLength, rand.Uint32())
+		c.identity += fmt.Sprintf("_%0*x", machine.SuffixLength, rand.Uint32())
 	}
 	return c, nil
 }
@@ -104,9 +106,6 @@ func (c *Candidate) Run(ctx context.Context) error {
 // set.
 func (c *Candidate) Identity() string { return c.identity }
 
-// suffixLength is the number of random digits in a holder identity.
-const suffixLength = 8
-
 // IsLeader reports whether this candidate leads now: [Term.Valid] of its present
 // term. It is for health endpoints and metrics; work should use its own Term.
 func (c *Candidate) IsLeader() bool { return Term{c.leading.Load()}.Valid() }
@@ -130,7 +129,7 @@ func (c *Candidate) HolderGone(identity string) {
 // reports whether that holder has renewed it in time.
 func (c *Candidate) Leader() (identity string, ok bool) {
 	st := c.status.Load()
-	return st.holder, st.holder != "" && c.clock.now().mono < st.until
+	return st.holder, st.holder != "" && c.clock.now().Mono < st.until
 }
 
 // Update changes the Peer that describes this candidate, for example its load, its
@@ -190,7 +189,7 @@ func (c *Candidate) Name() string { return c.cfg.Name }
 // The request is not used and may be nil.
 func (c *Candidate) Check(*http.Request) error {
 	drainBy := c.status.Load().drainBy
-	if late := c.clock.now().mono - drainBy; drainBy != 0 && late > 0 {
+	if late := c.clock.now().Mono - drainBy; drainBy != 0 && late > 0 {
 		return fmt.Errorf("%s: the work of the leader goes on %v after it should have returned", c.cfg.Name, late.Round(time.Millisecond))
 	}
 	return c.progress.Check()

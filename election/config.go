@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"time"
 	"unicode/utf8"
@@ -21,7 +22,9 @@ import (
 	coordinationv1beta1client "k8s.io/client-go/kubernetes/typed/coordination/v1beta1"
 	"k8s.io/client-go/tools/events"
 
+	"github.com/kubewright/kubewright/election/internal/machine"
 	"github.com/kubewright/kubewright/election/internal/spec"
+	"github.com/kubewright/kubewright/election/internal/valid"
 	"github.com/kubewright/kubewright/internal/lifecycle"
 )
 
@@ -133,8 +136,8 @@ type Config struct {
 
 // The limits of a record.
 const (
-	maxIdentity  = 200                  // with the suffix below the 253 of an object's name
-	maxPeerBytes = maxRecordBytes - 224 // the rest is for the suffix, the times and the ack
+	maxIdentity  = 200                          // with the suffix below the 253 of an object's name
+	maxPeerBytes = machine.MaxRecordBytes - 224 // the rest is for the suffix, the times and the ack
 )
 
 // complete sets the defaults and returns all problems.
@@ -151,8 +154,8 @@ func (cfg *Config) complete() error {
 			cfg.Strategy = OldestEmulationVersion()
 		}
 	}
-	problems = append(problems, spec.CheckStrategyName(at("Strategy"), cfg.Strategy.Name())...)
-	problems = append(problems, spec.CheckLease(at("Lease"), cfg.Lease)...)
+	problems = append(problems, valid.CheckStrategyName(at("Strategy"), cfg.Strategy.Name())...)
+	problems = append(problems, valid.CheckLease(at("Lease"), cfg.Lease)...)
 	problems = append(problems, checkPeer(at("Self"), cfg.Self, cfg.Registry.native, cfg.Strategy)...)
 	problems = append(problems, cfg.completeTimes()...)
 	problems = append(problems, metav1validation.ValidateLabels(cfg.Labels, at("Labels"))...)
@@ -162,15 +165,26 @@ func (cfg *Config) complete() error {
 	return lifecycle.InvalidConfig("election", problems)
 }
 
+// rules returns the part of the configuration that decisions need.
+func (cfg *Config) rules(id string, strategy spec.Strategy) machine.Rules {
+	return machine.Rules{
+		ID: id, Lease: cfg.Lease, Strategy: strategy, Exclusive: cfg.ExclusiveIdentity, Coordinated: cfg.Registry.native,
+		LeaseDuration: cfg.Timing.LeaseDuration, RenewDeadline: cfg.Timing.RenewDeadline, RenewInterval: cfg.Timing.RenewInterval,
+		AckTimeout: cfg.Timing.AckTimeout, MinTenure: cfg.Timing.MinTenure, FallbackAfter: cfg.FallbackAfter,
+		CallTimeout: cfg.CallTimeout, ShutdownTimeout: cfg.ShutdownTimeout,
+		Labels: cfg.Labels, OwnerReferences: cfg.OwnerReferences, Random: rand.Float64,
+	}
+}
+
 func (cfg *Config) completeTimes() field.ErrorList {
 	problems := cfg.Timing.complete(cfg.CallTimeout)
 	timing := cfg.Timing
 	if len(problems) > 0 {
 		timing = Timing{}.WithDefaults() // do not report their consequences
 	}
-	problems = append(problems, spec.DefaultDuration("FallbackAfter", &cfg.FallbackAfter, timing.LeaseDuration, time.Nanosecond)...)
-	problems = append(problems, spec.DefaultDuration("ShutdownTimeout", &cfg.ShutdownTimeout, DefaultShutdownTimeout, spec.MinCallTimeout)...)
-	return append(problems, spec.DefaultDuration("CallTimeout", &cfg.CallTimeout, timing.callTimeout(), spec.MinCallTimeout)...)
+	problems = append(problems, valid.DefaultDuration("FallbackAfter", &cfg.FallbackAfter, timing.LeaseDuration, time.Nanosecond)...)
+	problems = append(problems, valid.DefaultDuration("ShutdownTimeout", &cfg.ShutdownTimeout, DefaultShutdownTimeout, valid.MinCallTimeout)...)
+	return append(problems, valid.DefaultDuration("CallTimeout", &cfg.CallTimeout, timing.callTimeout(), valid.MinCallTimeout)...)
 }
 
 // checkPeer returns the problems of the Peer of a candidate.
@@ -181,12 +195,12 @@ func checkPeer(path *field.Path, p Peer, native bool, s Strategy) (problems fiel
 	case len(p.Identity) > maxIdentity:
 		problems = append(problems, field.TooLong(path.Child("Identity"), "", maxIdentity))
 	case native:
-		problems = append(problems, spec.Invalid(path.Child("Identity"), p.Identity, validation.IsConfigMapKey(p.Identity)...)...)
+		problems = append(problems, valid.Invalid(path.Child("Identity"), p.Identity, validation.IsConfigMapKey(p.Identity)...)...)
 	}
 	problems = append(problems, checkVersions(path, p, native)...)
 	if !utf8.ValidString(fmt.Sprint(p.Identity, p.Attributes)) {
 		problems = append(problems, field.Invalid(path, "", "Identity and Attributes must be valid UTF-8"))
-	} else if len(record{Peer: p, Strategy: s.Name()}.encode()) > maxPeerBytes {
+	} else if machine.RecordSize(spec.Peer(p), s.Name()) > maxPeerBytes {
 		problems = append(problems, field.TooLong(path, "", maxPeerBytes))
 	}
 	switch {
@@ -206,8 +220,8 @@ func eligibleWith(s Strategy, p Peer, version string) bool {
 }
 
 func checkVersions(path *field.Path, p Peer, native bool) field.ErrorList {
-	problems := spec.CheckVersion(path.Child("BinaryVersion"), p.BinaryVersion)
-	problems = append(problems, spec.CheckVersion(path.Child("EmulationVersion"), p.EmulationVersion)...)
+	problems := valid.CheckVersion(path.Child("BinaryVersion"), p.BinaryVersion)
+	problems = append(problems, valid.CheckVersion(path.Child("EmulationVersion"), p.EmulationVersion)...)
 	if len(problems) == 0 && p.EmulationVersion != "" && spec.CompareVersions(p.BinaryVersion, p.EmulationVersion) < 0 {
 		problems = append(problems, field.Invalid(path.Child("EmulationVersion"), p.EmulationVersion, fmt.Sprintf("must be at most BinaryVersion, %q; a pre-release is lower than its release", p.BinaryVersion)))
 	}
@@ -267,23 +281,8 @@ const (
 	DefaultMinTenure = 30 * time.Second
 )
 
-// The times that can't be configured.
-const (
-	// stagger is the time between the claims of candidates of consecutive ranks
-	// when the lease is free.
-	stagger = 500 * time.Millisecond
-	// maxRank is the rank from which all candidates claim at the same time.
-	maxRank = 5
-	// renewJitter is the share of RenewInterval by which a renewal is early or
-	// late.
-	renewJitter = 0.1
-	// leaderRetry, standbyRetry and hintRetry are the longest waits after failures:
-	// of a leader, of the others, and of writes on which only preference depends.
-	leaderRetry, standbyRetry, hintRetry = time.Second, 5 * time.Second, 30 * time.Second
-	// minRetry is the shortest wait of a leader whose time runs out.
-	minRetry         = 100 * time.Millisecond
-	minRenewInterval = 100 * time.Millisecond
-)
+// minRenewInterval is the shortest valid RenewInterval.
+const minRenewInterval = 100 * time.Millisecond
 
 // Timing holds the durations of an election. They determine the time of a fail-over
 // and the length of an outage that costs no term. Defaults of zero fields derive
@@ -346,7 +345,7 @@ func (t Timing) Validate() error {
 // renewal is repeated a second after it ends.
 func (t Timing) MaxOutage() time.Duration {
 	t.complete(0)
-	return max(0, t.RenewDeadline-t.longestInterval()-leaderRetry)
+	return max(0, t.RenewDeadline-t.longestInterval()-machine.LeaderRetry)
 }
 
 // CrashFailover returns the longest time from the crash of a leader to the next
@@ -356,7 +355,7 @@ func (t Timing) MaxOutage() time.Duration {
 // is replaced at once.
 func (t Timing) CrashFailover() time.Duration {
 	t.complete(0)
-	return t.LeaseDuration + maxRank*stagger
+	return t.LeaseDuration + machine.MaxRank*machine.Stagger
 }
 
 // RateTolerance returns the largest error in the rate of clocks with which there
@@ -374,7 +373,7 @@ func (t Timing) RateTolerance() float64 {
 
 // longestInterval returns RenewInterval with all of its jitter.
 func (t Timing) longestInterval() time.Duration {
-	return t.RenewInterval + time.Duration(renewJitter*float64(t.RenewInterval))
+	return t.RenewInterval + time.Duration(machine.RenewJitter*float64(t.RenewInterval))
 }
 
 // callTimeout returns the default of Config.CallTimeout.
@@ -387,9 +386,9 @@ func (t Timing) callTimeout() time.Duration {
 func (t *Timing) complete(call time.Duration) (problems field.ErrorList) {
 	path := field.NewPath("Timing")
 	def := func(name string, d *time.Duration, def, minimum time.Duration) {
-		problems = append(problems, spec.DefaultDuration(path.Child(name).String(), d, def, minimum)...)
+		problems = append(problems, valid.DefaultDuration(path.Child(name).String(), d, def, minimum)...)
 	}
-	problems = append(problems, spec.DefaultLeaseDuration(path.Child("LeaseDuration"), &t.LeaseDuration, DefaultLeaseDuration)...)
+	problems = append(problems, valid.DefaultLeaseDuration(path.Child("LeaseDuration"), &t.LeaseDuration, DefaultLeaseDuration)...)
 	base := t.LeaseDuration
 	if len(problems) > 0 {
 		base = DefaultLeaseDuration // not to report the defaults of others
@@ -409,7 +408,7 @@ func (t *Timing) complete(call time.Duration) (problems field.ErrorList) {
 		}
 		problems = append(problems, field.Invalid(path.Child("RenewDeadline"), t.RenewDeadline.String(), msg))
 	}
-	name, value, term, call := path.Child("RenewInterval"), t.RenewInterval, "a fifth of RenewDeadline", min(call, spec.MaxLeaseDuration)
+	name, value, term, call := path.Child("RenewInterval"), t.RenewInterval, "a fifth of RenewDeadline", min(call, valid.MaxLeaseDuration)
 	if call > 0 {
 		name, value, term = field.NewPath("CallTimeout"), call, "CallTimeout"
 	} else {

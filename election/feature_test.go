@@ -72,17 +72,6 @@ func TestAHolderThatIsGoneIsReplacedAtOnce(t *testing.T) {
 	}
 }
 
-func TestAHolderThatIsGoneIsWaitedForIfItRenewsAgain(t *testing.T) {
-	b := newBench(t)
-	b.expect(0, OpRead)
-	b.answer(OpRead, leaseOf("x", 1), nil)
-	b.holderGone(0, "x")
-	b.see(leaseOf("x", 2, atVersion("2")))
-	if at := b.claimAt(); at < 15*time.Second {
-		t.Errorf("claims at %v", at)
-	}
-}
-
 // An edit by hand that leaves the holder alone costs no term.
 func TestEditsThatKeepTheHolderCostNoTerm(t *testing.T) {
 	inRig(t, func(r *rig) {

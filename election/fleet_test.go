@@ -234,8 +234,8 @@ func TestGarbageOnTheLease(t *testing.T) {
 			for i := range 40 {
 				l.Annotations[fmt.Sprintf("%s%016x", recordPrefix, i)] = `{"id":`
 			}
-			l.Annotations[recordKey("x")] = `{"id":"y"}`
-			l.Annotations[offerAnnotation] = "what"
+			l.Annotations[recordPrefix+"2d711642b726b044"] = `{"id":"y"}`
+			l.Annotations["election.kubewright.dev/offer"] = "what"
 			l.Annotations["example.com/mine"] = "stays"
 		})
 		b := r.start("b")

@@ -7,15 +7,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"sync"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	coordinationv1beta1 "k8s.io/api/coordination/v1beta1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 
+	"github.com/kubewright/kubewright/election/internal/machine"
 	"github.com/kubewright/kubewright/election/internal/spec"
 	"github.com/kubewright/kubewright/internal/report"
 )
@@ -24,37 +25,42 @@ import (
 // reports. One goroutine owns it.
 type loop struct {
 	*Candidate
-	machine *machine
-	// ctx is the context of Run. requests is the same without its end, because the
-	// lease is kept until the work has returned.
-	ctx, requests context.Context
-	wg            sync.WaitGroup
+	core *machine.Machine
+	ctx  context.Context // of Run
+	wg   sync.WaitGroup
 
 	lease    lane[*coordinationv1.Lease]
-	keeper   *keeper    // does nothing with the registry OnLease
-	returned chan error // by the work
-	err      error      // of work that returned on its own
+	keeper   keeper // does nothing with the registry OnLease
+	term     *term  // the last one
+	returned chan error
+	err      error // of work that returned on its own
 }
 
 func (c *Candidate) newLoop(ctx context.Context) *loop {
-	s := setup{Config: c.cfg, id: c.identity, random: rand.Float64}
 	var panics report.Streak // never ends: one that happens at each step is reported once
-	s.Strategy = contained{Strategy: c.cfg.Strategy, name: c.cfg.Strategy.Name(), report: func(err error) {
+	strategy := ranking{Strategy: c.cfg.Strategy, name: c.cfg.Strategy.Name(), report: func(err error) {
 		panics.Fail(ctx, c.cfg.ErrorHandler, fmt.Errorf("election: %w", err), "The strategy panicked")
 	}}
+	rules := c.cfg.rules(c.identity, strategy)
 	l := &loop{
-		Candidate: c, ctx: ctx, requests: context.WithoutCancel(ctx),
-		machine: newMachine(s, c.peer(), c.clock.now()), returned: make(chan error, 1),
-		keeper: &keeper{upkeep: upkeep{ended: true}},
+		Candidate: c, ctx: ctx, returned: make(chan error, 1),
+		core: machine.New(rules, spec.Peer(c.peer()), c.clock.now()),
 	}
-	l.lease = lane[*coordinationv1.Lease]{
-		follower: &l.machine.follower, loop: l, kind: "lease", name: c.cfg.Lease.Name, client: c.cfg.Client.Leases(c.cfg.Lease.Namespace),
-		answers: make(chan answer[*coordinationv1.Lease], 1), failed: c.cfg.Hooks.Failed,
-	}
+	l.lease = newLane(l, "lease", c.cfg.Lease.Name, client[*coordinationv1.Lease](c.cfg.Client.Leases(c.cfg.Lease.Namespace)))
+	l.lease.failed = c.cfg.Hooks.Failed
 	if c.cfg.Registry.native {
-		l.keeper = l.newKeeper()
+		l.keeper.lane = newLane(l, "LeaseCandidate", c.identity, client[*coordinationv1beta1.LeaseCandidate](c.cfg.Registry.candidates.LeaseCandidates(c.cfg.Lease.Namespace)))
+		l.keeper.upkeep = machine.NewUpkeep(rules)
 	}
 	return l
+}
+
+// newLane returns a lane of l.
+func newLane[T object](l *loop, kind, name string, c client[T]) lane[T] {
+	return lane[T]{
+		kind: kind, name: name, client: c, clock: l.clock, callTimeout: l.cfg.CallTimeout, handler: l.cfg.ErrorHandler,
+		ctx: l.ctx, requests: context.WithoutCancel(l.ctx), running: &l.wg, answers: make(chan answer[T], 1),
+	}
 }
 
 // run returns when the candidate has finished.
@@ -68,10 +74,10 @@ func (l *loop) run() {
 	for {
 		l.progress.Beat()
 		wake := l.step()
-		if l.machine.phase == finished && l.keeper.upkeep.ended {
+		if l.core.Status().Phase == machine.Finished && l.keeper.ended() {
 			return
 		}
-		timer.Reset(l.clock.span(wake - l.clock.now().mono))
+		timer.Reset(l.clock.span(wake - l.clock.now().Mono))
 		select {
 		case <-timer.C:
 		case a := <-l.lease.answers:
@@ -79,40 +85,39 @@ func (l *loop) run() {
 		case s := <-l.lease.sights:
 			l.sighted(s)
 		case a := <-l.keeper.answers:
-			l.keeper.abort = nil
-			if now := l.clock.now(); a.op == opInquire {
-				l.machine.judge(now.mono, l.keeper.upkeep.asked, a.object, a.err)
-			} else {
-				l.keeper.upkeep.done(now, a.op, a.object, a.err)
+			l.keeper.answered(a)
+			if a.op == machine.Inquire {
+				l.apply(machine.Inquired{Name: a.name, Candidate: a.object, Outcome: outcomeOf(a.err)})
 			}
 			l.keeper.report(a.op, a.err)
 		case s := <-l.keeper.sights:
-			if !s.began && l.keeper.sighted(l.clock.now().mono, s) {
-				l.keeper.upkeep.observe(s.object, s.deleted)
-			}
+			l.keeper.saw(s)
 		case err := <-l.returned:
 			l.workReturned(err)
 		case <-l.changed:
 			l.takeRequests()
 		case <-stopped:
 			stopped = nil
-			l.machine.stop(l.clock.now().mono, context.Cause(l.ctx))
+			l.apply(machine.Stopped{})
 		}
 	}
 }
 
-// step asks the machine and the upkeep for the next requests, and sends them. It
+// step asks the machine and the keeper for the next requests, and sends them. It
 // returns when to ask again.
 func (l *loop) step() time.Duration {
-	wake := l.clock.now().mono + idleWake
-	if l.machine.phase != finished {
-		s := l.machine.next(l.clock.now())
-		wake = s.wake
-		l.effects()
-		l.lease.take(s, l.machine.watching(), versionOf(l.machine.lease))
+	wake := l.clock.now().Mono + machine.IdleWake
+	if l.core.Status().Phase != machine.Finished {
+		l.apply(machine.Tick{})
+		now := l.clock.now()
+		a := l.core.Next(now)
+		wake = a.Wake
+		if l.lease.take(a) {
+			l.apply(machine.Sent[*coordinationv1.Lease]{Action: a})
+		}
 	}
-	if !l.keeper.upkeep.ended {
-		wake = min(wake, l.keep())
+	if !l.keeper.ended() {
+		wake = min(wake, l.keeper.step(l.core.Candidacy(l.clock.now().Mono)))
 	}
 	l.publishStatus()
 	return wake
@@ -122,52 +127,78 @@ func (l *loop) step() time.Duration {
 func (l *loop) answered(a answer[*coordinationv1.Lease]) {
 	l.lease.abort = nil
 	now := l.clock.now()
-	if a.op == OpRead {
-		l.machine.readDone(now, a.sent, a.object, a.err)
-	} else {
-		l.machine.writeDone(now, a.sent, a.op, a.object, a.err)
-	}
-	l.effects() // a term that is over ends before any report
+	l.effects(now, l.core.Apply(now, a.event())) // a term that is over ends before any report
 	l.lease.report(a.op, a.err)
-	if a.op == OpRenew && a.err == nil {
-		spec.Call(l.cfg.Hooks.Renewed, Renewed{Latency: now.mono - a.sent.mono})
+	if a.op == machine.Renew && a.err == nil {
+		spec.Call(l.cfg.Hooks.Renewed, Renewed{Latency: now.Mono - a.sent.Mono})
 	}
 }
 
 // sighted passes an observation of the watch to the machine.
 func (l *loop) sighted(s sight[*coordinationv1.Lease]) {
-	now := l.clock.now()
-	switch {
-	case s.began:
-		l.machine.watchBegan(now.mono)
-	case l.lease.sighted(now.mono, s):
-		l.machine.watched(now, s.object, s.deleted)
-		l.effects()
+	if s.began {
+		l.apply(machine.WatchBegan{})
+		return
+	}
+	seen := l.lease.sighted(s, func() { l.apply(machine.WatchWorks{}) }, func(gone bool) bool {
+		l.apply(machine.WatchLost{Gone: gone})
+		return l.core.Status().Polling
+	})
+	if seen {
+		l.apply(machine.Seen[*coordinationv1.Lease]{Object: s.object, Deleted: s.deleted})
 	}
 }
 
-// effects carries out and reports the decisions of the machine.
-func (l *loop) effects() {
-	told := l.machine.told
-	l.machine.told = nil
-	for _, effect := range told {
+// apply passes a fact to the machine, and carries out what follows.
+func (l *loop) apply(e machine.Event) {
+	now := l.clock.now()
+	l.effects(now, l.core.Apply(now, e))
+	l.checkInvariants()
+}
+
+// checkInvariants is for tests.
+func (l *loop) checkInvariants() {
+	if l.check != nil {
+		l.check(l.core.Check())
+	}
+}
+
+// effects carries out and reports the decisions of the machine. A hook may take long, so
+// a term ends before anything is reported.
+func (l *loop) effects(now machine.Instant, effects []machine.Effect) {
+	late := false
+	for _, effect := range effects {
+		switch e := effect.(type) {
+		case machine.WorkCancelled:
+			l.term.end(l.cause(e.Cause))
+		case machine.TermExtended:
+			late = !l.term.extend(now.Mono, e.Sent, e.Deadline)
+		case machine.TermEnded:
+			l.term.end(nil)
+		}
+	}
+	if late { // its timer was faster
+		l.apply(machine.Expired{})
+	}
+	for _, effect := range effects {
 		l.tell(effect)
-		if _, ok := effect.(TermStarted); ok {
-			l.begin()
+		if e, ok := effect.(machine.TermStarted); ok {
+			l.begin(e)
 		}
 	}
 }
 
 // begin starts the work.
-func (l *loop) begin() {
+func (l *loop) begin(e machine.TermStarted) {
 	ctx, cancel := context.WithCancelCause(l.ctx)
-	t := l.machine.term
-	started := t.start(l.clock, ctx.Err, cancel)
+	t := &term{token: e.Token, clock: l.clock, sent: e.Sent, deadline: e.Deadline}
+	started := t.start(ctx.Err, cancel)
+	l.term = t
 	l.leading.Store(t)
 	if !started {
 		// A hook took longer than the term. Another candidate may lead now, so the
 		// work must not begin.
-		l.machine.endTerm(l.clock.now().mono, ErrExpired)
+		l.apply(machine.Expired{})
 		l.returned <- nil
 		return
 	}
@@ -180,77 +211,98 @@ func (l *loop) begin() {
 
 // workReturned passes the end of the work to the machine.
 func (l *loop) workReturned(err error) {
-	now := l.clock.now()
-	// The reason for the end may not have been processed yet.
-	l.machine.expire(now)
-	if l.ctx.Err() != nil {
-		l.machine.stop(now.mono, context.Cause(l.ctx))
+	if l.ctx.Err() != nil { // that may not have been processed yet
+		l.apply(machine.Stopped{})
 	}
-	cause := l.machine.term.cause
+	now := l.clock.now()
+	effects := l.core.Apply(now, machine.WorkReturned{})
+	for _, effect := range effects {
+		if e, ok := effect.(machine.TermEnded); ok {
+			l.judge(err, l.cause(e.Cause))
+		}
+	}
+	l.effects(now, effects)
+}
+
+// judge keeps the error of work that returned on its own, and reports one that says more
+// than the cause of the end of the term.
+func (l *loop) judge(err, cause error) {
 	expected := err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || cause != nil && errors.Is(err, cause)
-	if l.machine.finishWork(now.mono) {
+	if cause == nil {
 		l.err = err
 	} else if !expected {
 		report.Tell(l.ctx, l.cfg.ErrorHandler, fmt.Errorf("election: lead: %w", err), "The work of the leader ended with an error")
 	}
-	l.effects()
 }
 
 // takeRequests handles the requests of other goroutines.
 func (l *loop) takeRequests() {
-	l.machine.self = l.peer()
+	l.apply(machine.Described{Self: spec.Peer(l.peer())})
 	if holder := l.gone.Swap(nil); holder != nil {
-		l.machine.holderGone(l.clock.now().mono, *holder)
+		l.apply(machine.HolderGone{Identity: *holder})
 	}
 	if l.resigning.CompareAndSwap(true, false) {
-		l.machine.resign(l.clock.now().mono)
-		l.effects()
+		l.apply(machine.Resigned{})
 	}
 }
 
 // publishStatus copies the state of the machine for other goroutines.
 func (l *loop) publishStatus() {
-	m := l.machine
-	st := status{holder: spec.HolderOf(m.lease), until: m.held}
-	if t := m.term; t != nil {
-		if t.cause != nil {
-			st.drainBy = t.cancelledAt + l.cfg.Timing.Drain
-		}
-		if m.mine() {
-			st.until = t.until()
-		}
+	s := l.core.Status()
+	st := status{holder: s.Holder, until: s.Until}
+	if s.Cause != machine.NoCause {
+		st.drainBy = s.CancelledAt + l.cfg.Timing.Drain
 	}
 	l.status.Store(&st)
-	if m.lease != nil {
+	if s.Exists {
 		l.ready.Mark()
 	}
 }
 
+// cause returns the cause of the end of a term, nil for none.
+func (l *loop) cause(c machine.Cause) error {
+	switch c {
+	case machine.Lost:
+		return ErrLost
+	case machine.TimeOut:
+		return ErrExpired
+	case machine.Superseded:
+		return ErrSuperseded
+	case machine.Resigning:
+		return ErrResigned
+	case machine.Stopping:
+		return context.Cause(l.ctx)
+	}
+	return nil
+}
+
 // tell reports an event to the log, the hooks and the event recorder.
-func (l *loop) tell(effect any) {
+func (l *loop) tell(effect machine.Effect) {
 	log, hooks := klog.FromContext(l.ctx), &l.cfg.Hooks
 	switch e := effect.(type) {
-	case TermStarted:
+	case machine.TermStarted:
 		log.Info("Became leader", "token", e.Token, "transitions", e.Transitions, "vacant", e.Vacant)
 		l.event(corev1.EventTypeNormal, "BecameLeader", "%s leads", l.identity)
-		spec.Call(hooks.TermStarted, e)
-	case workCancelled:
-		if !lost(e.cause) {
-			log.V(2).Info("Told the work to stop", "cause", e.cause.Error())
+		spec.Call(hooks.TermStarted, TermStarted{Token: e.Token, Transitions: e.Transitions, Vacant: e.Vacant})
+	case machine.WorkCancelled:
+		cause := l.cause(e.Cause)
+		if !lost(e.Cause) {
+			log.V(2).Info("Told the work to stop", "cause", cause.Error())
 			break
 		}
-		log.Info("Lost the lease", "cause", e.cause.Error(), "holder", spec.HolderOf(l.machine.lease))
-		l.event(corev1.EventTypeWarning, "LeadershipLost", "%s has lost the lease: %v", l.identity, e.cause)
-	case TermEnded:
-		log.V(2).Info("Stopped leading", "token", e.Token, "cause", fmt.Sprint(e.Cause), "duration", e.Duration, "drained", e.Drained)
+		log.Info("Lost the lease", "cause", cause.Error(), "holder", l.core.Status().Holder)
+		l.event(corev1.EventTypeWarning, "LeadershipLost", "%s has lost the lease: %v", l.identity, cause)
+	case machine.TermEnded:
+		cause := l.cause(e.Cause)
+		log.V(2).Info("Stopped leading", "token", e.Token, "cause", fmt.Sprint(cause), "duration", e.Duration, "drained", e.Drained)
 		if lost(e.Cause) && e.Drained > l.cfg.Timing.Drain {
 			log.Info("The work returned later than Timing.Drain after its context was cancelled: two may have led", "drained", e.Drained, "drain", l.cfg.Timing.Drain)
 		}
 		if !lost(e.Cause) {
 			l.event(corev1.EventTypeNormal, "StoppedLeading", "%s does not lead any more", l.identity)
 		}
-		spec.Call(hooks.TermEnded, e)
-	case LeaderChanged:
+		spec.Call(hooks.TermEnded, TermEnded{Token: e.Token, Cause: cause, Duration: e.Duration, Drained: e.Drained})
+	case machine.LeaderChanged:
 		switch e.To {
 		case "":
 			log.V(2).Info("The lease has no holder", "previous", e.From)
@@ -258,28 +310,31 @@ func (l *loop) tell(effect any) {
 		default:
 			log.Info("Another candidate leads", "leader", e.To, "previous", e.From)
 		}
-		spec.Call(hooks.LeaderChanged, e)
-	case Offered:
+		spec.Call(hooks.LeaderChanged, LeaderChanged(e))
+	case machine.Offered:
 		log.V(2).Info("Offered the lease to a better candidate", "to", e.To)
-		spec.Call(hooks.Offered, e)
-	case OfferEnded:
+		spec.Call(hooks.Offered, Offered(e))
+	case machine.OfferEnded:
 		log.V(2).Info("The offer of the lease has ended", "to", e.To, "accepted", e.Accepted, "elapsed", e.Elapsed)
-		spec.Call(hooks.OfferEnded, e)
-	case mixedRegistries:
+		spec.Call(hooks.OfferEnded, OfferEnded(e))
+	case machine.MixedRegistries:
 		report.Tell(l.ctx, l.cfg.ErrorHandler, ErrMixedRegistries, "Other candidates for the lease use another registry")
+	case machine.Broken:
+		report.Tell(l.ctx, l.cfg.ErrorHandler, fmt.Errorf("election: broken invariant: %w", e.Err), "A change of state was refused")
 	}
 }
 
-func lost(cause error) bool { return errors.Is(cause, ErrLost) || errors.Is(cause, ErrExpired) }
+func lost(c machine.Cause) bool { return c == machine.Lost || c == machine.TimeOut }
 
 // event records an event about the Lease.
 func (l *loop) event(eventType, reason, note string, args ...any) {
-	if l.cfg.EventRecorder == nil || l.machine.lease == nil {
+	s := l.core.Status()
+	if l.cfg.EventRecorder == nil || !s.Exists {
 		return
 	}
 	regarding := &coordinationv1.Lease{
 		TypeMeta:   metav1.TypeMeta{APIVersion: coordinationv1.SchemeGroupVersion.String(), Kind: "Lease"},
-		ObjectMeta: metav1.ObjectMeta{Namespace: l.cfg.Lease.Namespace, Name: l.cfg.Lease.Name, UID: l.machine.lease.UID},
+		ObjectMeta: metav1.ObjectMeta{Namespace: l.cfg.Lease.Namespace, Name: l.cfg.Lease.Name, UID: s.UID},
 	}
 	report.Call(l.ctx, l.cfg.ErrorHandler, "EventRecorder", func() {
 		l.cfg.EventRecorder.Eventf(regarding, nil, eventType, reason, "Lead", note, args...)

@@ -12,50 +12,12 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/kubewright/kubewright/election/internal/spec"
+	"github.com/kubewright/kubewright/election/internal/valid"
 )
 
 // at returns a candidate with versions, made so many seconds after the first.
 func at(id, emulation, binary string, created int) Peer {
 	return Peer{Identity: id, EmulationVersion: emulation, BinaryVersion: binary, Created: time.Unix(int64(created), 0)}
-}
-
-// The scenarios of the API server's tests have their names.
-
-func TestPickBestLeaderOldestEmulationVersion(t *testing.T) {
-	for name, tc := range map[string]struct {
-		peers []Peer
-		want  string
-	}{
-		"empty":                                {nil, ""},
-		"single candidate":                     {[]Peer{at("a", "0.1.0", "0.1.0", 0)}, "a"},
-		"different emulation":                  {[]Peer{at("a", "0.2.0", "0.2.0", 0), at("b", "0.1.0", "0.2.0", 1)}, "b"},
-		"same emulation, different binary":     {[]Peer{at("a", "0.1.0", "0.2.0", 0), at("b", "0.1.0", "0.1.0", 1)}, "b"},
-		"same versions, different creation":    {[]Peer{at("a", "0.1.0", "0.1.0", 1), at("b", "0.1.0", "0.1.0", 0)}, "b"},
-		"the same in all":                      {[]Peer{at("b", "0.1.0", "0.1.0", 0), at("a", "0.1.0", "0.1.0", 0)}, "a"},
-		"who is not eligible is not chosen":    {[]Peer{at("a", "x", "0.1.0", 0), at("b", "0.9.0", "0.9.0", 1)}, "b"},
-		"nobody is eligible":                   {[]Peer{at("a", "x", "0.1.0", 0)}, ""},
-		"binary version stands for emulation":  {[]Peer{at("a", "", "0.2.0", 0), at("b", "0.1.0", "0.3.0", 1)}, "b"},
-		"a pre-release is before its release":  {[]Peer{at("a", "1.33.0", "1.33.0", 0), at("b", "1.33.0-alpha.1", "1.33.0", 1)}, "b"},
-		"numbers are compared as numbers":      {[]Peer{at("a", "1.10.0", "1.10.0", 0), at("b", "1.9.0", "1.10.0", 1)}, "b"},
-		"numbers with leading v are not valid": {[]Peer{at("a", "v1.1.0", "v1.1.0", 0), at("b", "1.9.0", "1.10.0", 1)}, "b"},
-	} {
-		for range 2 {
-			b := newBench(t, func(s *setup) { s.Strategy = OldestEmulationVersion() })
-			b.lead()
-			b.self.LastResort = true // any eligible candidate is better
-			for _, p := range tc.peers {
-				b.records[p.Identity] = record{Peer: p, Strategy: b.Strategy.Name()}
-			}
-			got := ""
-			if b.succession(time.Hour); b.term.offer != nil {
-				got = b.term.offer.to
-			}
-			if got != tc.want {
-				t.Errorf("%s: %q, want %q", name, got, tc.want)
-			}
-			slices.Reverse(tc.peers) // the order of a list makes no difference
-		}
-	}
 }
 
 func TestValidLeaseCandidateForOldestEmulationVersion(t *testing.T) {
@@ -161,7 +123,7 @@ func TestStrategies(t *testing.T) {
 		if got := tc.strategy.Name(); got != tc.name {
 			t.Errorf("name %q, want %q", got, tc.name)
 		}
-		if problems := spec.CheckStrategyName(field.NewPath("Strategy"), tc.strategy.Name()); len(problems) > 0 {
+		if problems := valid.CheckStrategyName(field.NewPath("Strategy"), tc.strategy.Name()); len(problems) > 0 {
 			t.Errorf("%s: %v", tc.strategy.Name(), problems)
 		}
 		var got []string
@@ -176,7 +138,7 @@ func TestStrategies(t *testing.T) {
 		t.Error("strategies that differ have one name")
 	}
 	for _, bad := range []string{"", "mine", "example.com/", "/x", "a/b/c"} {
-		if len(spec.CheckStrategyName(field.NewPath("Strategy"), bad)) == 0 {
+		if len(valid.CheckStrategyName(field.NewPath("Strategy"), bad)) == 0 {
 			t.Errorf("the name %q was accepted", bad)
 		}
 	}

@@ -9,8 +9,6 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
-	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -77,7 +75,7 @@ func TestWatchThatHasAlwaysLostItsPlace(t *testing.T) {
 				t.Error("nobody was told")
 			}
 			heal()
-			r.sleep(pollFor)
+			r.sleep(10 * time.Minute)
 			if n, want := requests.OpenWatches(r.server, apitest.Match{}), map[bool]int{false: 1, true: 2}[native]; n != want {
 				t.Errorf("native %v: %d watches afterwards, want %d", native, n, want)
 			}
@@ -123,55 +121,6 @@ func TestRecordThatIsNotStored(t *testing.T) {
 			t.Errorf("%d requests in an hour", n)
 		}
 	})
-}
-
-// Something undoes the offer that a renewal contains, or its removal. An offer that the
-// Lease did not show made a renewal due at once, about a hundred times a second.
-func TestAnOfferThatIsUndoneCausesNoRenewals(t *testing.T) {
-	strip := func(l *coordinationv1.Lease) { delete(l.Annotations, offerAnnotation) }
-	for name, tc := range map[string]struct {
-		webhook func(*coordinationv1.Lease) // alters what is written
-		client  func(*coordinationv1.Lease) // writes after each renewal; may be nil
-	}{
-		"by a webhook":                {webhook: strip},
-		"by another client":           {webhook: func(*coordinationv1.Lease) {}, client: strip},
-		"by a webhook that offers it": {webhook: func(l *coordinationv1.Lease) { l.Annotations[offerAnnotation] = "1 z" }},
-	} {
-		b := newBench(t)
-		b.lead()
-		version := 10
-		stored := func(l *coordinationv1.Lease) *coordinationv1.Lease {
-			version++
-			return store(l, strconv.Itoa(version))
-		}
-		better := stored(b.lease)
-		better.Annotations[recordKey("y")] = record{Peer: Peer{Identity: "y", Priority: 9}, Strategy: b.Strategy.Name()}.encode()
-		b.see(better)
-		var renewals []time.Duration
-		for b.now < 2*DefaultMinTenure {
-			s := b.next(b.instant())
-			if s.op == "" {
-				b.now = s.wake
-				continue
-			}
-			renewals = append(renewals, b.now)
-			b.now += 10 * time.Millisecond
-			l := stored(s.object)
-			tc.webhook(l)
-			b.answer(s.op, l, nil)
-			if tc.client != nil {
-				l = stored(l)
-				tc.client(l)
-				b.see(l)
-			}
-		}
-		if n := len(renewals); n < 19 || n > 24 { // every three seconds, and one for each offer and its end
-			t.Errorf("%s: %d renewals in a minute: %v", name, n, renewals)
-		}
-		if !slices.ContainsFunc(renewals, func(at time.Duration) bool { return at == DefaultMinTenure }) {
-			t.Errorf("%s: the offer waited for a renewal: %v", name, renewals)
-		}
-	}
 }
 
 // Nothing can be created in a namespace that does not exist.

@@ -201,7 +201,7 @@ func TestARemovedRecordIsBackWithinASecond(t *testing.T) {
 		r.sleep(time.Second)
 		b := r.start("b")
 		r.sleep(time.Minute)
-		r.edit(func(l *coordinationv1.Lease) { delete(l.Annotations, recordKey(b.Identity())) })
+		r.edit(func(l *coordinationv1.Lease) { delete(l.Annotations, keyOf(l, b.Identity())) })
 		r.sleep(time.Second)
 		if _, ok := records(r.lease().Annotations)[b.Identity()]; !ok {
 			t.Error("the record is not back")

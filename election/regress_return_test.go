@@ -4,107 +4,20 @@
 package election
 
 import (
-	"fmt"
 	"io"
 	"math"
 	"net/http"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
-	coordinationv1beta1 "k8s.io/api/coordination/v1beta1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/election/internal/spec"
 	"github.com/kubewright/kubewright/internal/statuserr"
 )
-
-// A leader or a record that did not return, or that stayed.
-
-// The API server is restored from a backup: versions go back by 500, and the Lease
-// to who held it then.
-func TestRestoredBackup(t *testing.T) {
-	b := newBench(t)
-	current, restored := leaseOf("x", 9, atVersion("1000")), false
-	for b.now < time.Minute && b.phase == standby {
-		if b.now > 10*time.Second && !restored {
-			current, restored = leaseOf("y", 5, atVersion("500")), true
-		}
-		switch s := b.next(b.instant()); {
-		case s.op == OpRead:
-			b.answer(OpRead, current, nil)
-		case s.op == "":
-			b.now = s.wake
-		case s.object != nil && s.object.ResourceVersion == current.ResourceVersion:
-			version, _ := strconv.Atoi(current.ResourceVersion)
-			current = store(s.object, strconv.Itoa(version+1))
-			b.answer(s.op, current, nil)
-		default:
-			b.answer(s.op, nil, errConflict)
-		}
-		b.now += 10 * time.Millisecond
-	}
-	if b.phase != leading {
-		t.Errorf("%v at %v, holder %q", b.phase, b.now, spec.HolderOf(b.machine.lease))
-	}
-}
-
-func TestRestoredBackupOfALeaseCandidate(t *testing.T) {
-	u := &upkeep{setup: newBench(t).setup, follower: follower{reread: true}}
-	u.want = candidacy{self: Peer{BinaryVersion: "1.0.0"}, present: true}
-	now := func(d time.Duration) instant { return instant{mono: d, wall: time.Unix(1e9, 0).Add(d)} }
-	stored := &coordinationv1beta1.LeaseCandidate{ObjectMeta: metav1.ObjectMeta{Name: "me", ResourceVersion: "1000"}}
-	answer := func(at time.Duration, s step[*coordinationv1beta1.LeaseCandidate]) {
-		switch {
-		case s.op == OpRead:
-			u.done(now(at), s.op, stored.DeepCopy(), nil)
-		case s.object.ResourceVersion == stored.ResourceVersion:
-			stored = s.object.DeepCopy()
-			stored.ResourceVersion += "1"
-			u.done(now(at), s.op, stored.DeepCopy(), nil)
-		default:
-			u.done(now(at), s.op, nil, errConflict)
-		}
-	}
-	written := func(from, to time.Duration) (n int) {
-		for at := from; at < to; at += time.Second {
-			if s := u.next(now(at)); s.op != "" {
-				answer(at, s)
-				if s.op == opUpdate && u.denials == 0 {
-					n++
-				}
-			}
-		}
-		return n
-	}
-	if n := written(0, time.Minute); n != 1 {
-		t.Fatalf("written %d times", n)
-	}
-	stored.ResourceVersion = "500"
-	if n := written(time.Minute, 20*time.Minute); n == 0 || !u.watchStale {
-		t.Errorf("written %d times after versions went back; the watch is to begin anew: %v", n, u.watchStale)
-	}
-}
-
-// The watch delivers a deletion after the answer to the write that re-created the
-// object.
-func TestAnOldDeletionDoesNotHideANewerLeaseCandidate(t *testing.T) {
-	u := &upkeep{}
-	at := func(version string) *coordinationv1beta1.LeaseCandidate {
-		return &coordinationv1beta1.LeaseCandidate{ObjectMeta: metav1.ObjectMeta{ResourceVersion: version}}
-	}
-	u.observe(at("12"), false)
-	if u.observe(at("11"), true); u.object == nil {
-		t.Error("the newer object is forgotten")
-	}
-	if u.observe(at("13"), true); u.object != nil {
-		t.Error("a deleted object is known")
-	}
-}
 
 // No leaseTransitions is greater than that, and the API takes none below 0.
 func TestTransitionsAtTheirLimit(t *testing.T) {
@@ -280,21 +193,5 @@ func TestAnEmptyAnswerIsNoAnswer(t *testing.T) {
 				}
 			})
 		})
-	}
-}
-
-// A leader that leads for months meets candidates that come and go.
-func TestSuspicionsAreForgotten(t *testing.T) {
-	b := newBench(t)
-	b.lead()
-	for i := range 1000 {
-		b.now += time.Hour
-		b.term.offer = &pendingOffer{to: fmt.Sprint("gone", i), id: "1", stored: true}
-		b.records[b.term.offer.to] = record{Peer: Peer{Identity: b.term.offer.to}}
-		b.awaitAck(b.now, b.term.offer)
-		delete(b.records, fmt.Sprint("gone", i))
-	}
-	if n := len(b.doubts); n != 1 {
-		t.Errorf("%d candidates are suspected", n)
 	}
 }

@@ -100,22 +100,6 @@ func TestWrittenOverALeaderUnseen(t *testing.T) {
 	}
 }
 
-// The claim was sent before the machine was suspended, and answered after.
-func TestSuspendedWhileClaiming(t *testing.T) {
-	b := newBench(t)
-	b.expect(0, OpRead)
-	b.answer(OpRead, nil, errNotFound)
-	s := b.expect(0, OpClaim)
-	sent := b.instant()
-	b.now = time.Second
-	now := b.instant()
-	now.wall = now.wall.Add(time.Hour)
-	b.writeDone(now, sent, OpClaim, store(s.object, "10"), nil)
-	if b.phase == leading {
-		t.Error("leads by a claim of an hour ago")
-	}
-}
-
 // The context of the work is done before the loop has heard of that.
 func TestValidEndsWithTheContext(t *testing.T) {
 	inRig(t, func(r *rig) {

@@ -5,8 +5,10 @@ package election
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -132,6 +134,11 @@ func (r *rig) new(name string, change ...func(*Config)) *replica {
 		r.Fatal(err)
 	}
 	c.clock.step = c.wrong
+	c.check = func(err error) {
+		if err != nil {
+			r.Errorf("%s: %v", name, err)
+		}
+	}
 	return c
 }
 
@@ -251,4 +258,51 @@ func (r *rig) awaitLeader(limit time.Duration) (string, time.Duration) {
 		}
 		time.Sleep(time.Millisecond)
 	}
+}
+
+// The annotations of a Lease, as candidates write them.
+const (
+	recordPrefix   = "candidate.election.kubewright.dev/"
+	termAnnotation = "election.kubewright.dev/term"
+	maxRecords     = 16
+	recordInterval = 10 * time.Minute
+	recordTTL      = 31 * time.Minute
+)
+
+// record is that of a candidate on the Lease.
+type record struct {
+	Peer
+	Strategy string `json:"strategy,omitempty"`
+	Ack      string `json:"ack,omitempty"`
+	Beat     int    `json:"beat,omitempty"`
+}
+
+// records returns the records among annotations by identity.
+func records(annotations map[string]string) map[string]record {
+	found := make(map[string]record)
+	for key, value := range annotations {
+		var r record
+		if strings.HasPrefix(key, recordPrefix) && json.Unmarshal([]byte(value), &r) == nil {
+			found[r.Identity] = r
+		}
+	}
+	return found
+}
+
+// keyOf returns the key of the record of an identity.
+func keyOf(l *coordinationv1.Lease, identity string) string {
+	for key, value := range l.Annotations {
+		if _, there := records(map[string]string{key: value})[identity]; there {
+			return key
+		}
+	}
+	return ""
+}
+
+// marked makes a Lease look as if its holder had claimed it.
+func marked(l *coordinationv1.Lease) {
+	if l.Annotations == nil {
+		l.Annotations = make(map[string]string)
+	}
+	l.Annotations[termAnnotation] = fmt.Sprintf("%d %s", *l.Spec.LeaseTransitions, *l.Spec.HolderIdentity)
 }

@@ -19,6 +19,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/kubewright/kubewright/apitest"
+	"github.com/kubewright/kubewright/election/internal/machine"
 	"github.com/kubewright/kubewright/internal/statuserr"
 )
 
@@ -402,7 +403,7 @@ func (s *soak) bound() time.Duration {
 	if s.native {
 		b += s.timing.LeaseDuration + 30*time.Second // the fallback, and a keeper that backs off
 	}
-	return slowest(b, s.timing) + lateCommit + 2*DefaultCallTimeout + standbyRetry + 20*time.Second // of a hook
+	return slowest(b, s.timing) + lateCommit + 2*DefaultCallTimeout + machine.StandbyRetry + 20*time.Second // of a hook
 }
 
 // slowest returns the longest time for d by a tolerated clock.

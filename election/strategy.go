@@ -53,7 +53,7 @@ func (p Peer) clone() Peer {
 }
 
 // emulated returns EmulationVersion with its default.
-func (p Peer) emulated() string { return cmp.Or(p.EmulationVersion, p.BinaryVersion) }
+func (p Peer) emulated() string { return spec.Peer(p).Emulated() }
 
 // A Strategy decides which of two candidates is the better leader. It must be a
 // pure function of the two, the same in all replicas, and safe for concurrent use.
@@ -197,30 +197,35 @@ func Prefer(key string, values ...string) Strategy {
 	})
 }
 
-// contained is a Strategy whose panics are reported. The result is then the zero value.
-type contained struct {
+// ranking is a Strategy as decisions need it. Its panics are reported if report is set;
+// the result is then the zero value.
+type ranking struct {
 	Strategy
 	name   string
 	report func(error)
 }
 
-func (s contained) Name() string { return s.name }
+// Name returns the name that the strategy had when the Candidate was made.
+func (s ranking) Name() string { return s.name }
 
-func (s contained) Compare(a, b Peer) int {
-	return ask(s, "Strategy.Compare", func() int { return s.Strategy.Compare(a, b) })
+func (s ranking) Compare(a, b spec.Peer) int {
+	return ask(s, "Strategy.Compare", func() int { return s.Strategy.Compare(Peer(a), Peer(b)) })
 }
 
-func (s contained) Eligible(p Peer) bool {
-	return ask(s, "Strategy.Eligible", func() bool { return Eligible(s.Strategy, p) })
+func (s ranking) Eligible(p spec.Peer) bool {
+	return ask(s, "Strategy.Eligible", func() bool { return Eligible(s.Strategy, Peer(p)) })
 }
 
-func (s contained) Preempts(challenger, incumbent Peer) bool {
+func (s ranking) Preempts(challenger, incumbent spec.Peer) bool {
 	p, ok := s.Strategy.(Preempter)
-	return !ok || ask(s, "Strategy.Preempts", func() bool { return p.Preempts(challenger, incumbent) })
+	return !ok || ask(s, "Strategy.Preempts", func() bool { return p.Preempts(Peer(challenger), Peer(incumbent)) })
 }
 
 // ask calls a method of the strategy.
-func ask[T any](s contained, name string, method func() T) T {
+func ask[T any](s ranking, name string, method func() T) T {
+	if s.report == nil {
+		return method()
+	}
 	answer, err := callback.Get(name, func() (T, error) { return method(), nil })
 	if err != nil {
 		s.report(err)
@@ -231,17 +236,7 @@ func ask[T any](s contained, name string, method func() T) T {
 // Compare is the total order of candidates under a strategy: negative if a is the
 // better leader. incumbent is the identity of the leader, or "".
 func Compare(s Strategy, a, b Peer, incumbent string) int {
-	return cmp.Or(
-		prefer(s, a, b),
-		spec.TrueFirst(incumbent != "" && a.Identity == incumbent, incumbent != "" && b.Identity == incumbent),
-		a.Created.Compare(b.Created),
-		cmp.Compare(a.Identity, b.Identity),
-	)
-}
-
-// prefer is Compare without its tie-breaks.
-func prefer(s Strategy, a, b Peer) int {
-	return cmp.Or(spec.TrueFirst(Eligible(s, a), Eligible(s, b)), s.Compare(a, b))
+	return spec.Compare(ranking{Strategy: s}, spec.Peer(a), spec.Peer(b), incumbent)
 }
 
 // Eligible reports whether p may be chosen under a strategy.
@@ -253,9 +248,5 @@ func Eligible(s Strategy, p Peer) bool {
 // Preempts reports whether challenger must replace incumbent, the leader. A tie
 // never replaces a leader.
 func Preempts(s Strategy, challenger, incumbent Peer) bool {
-	if !Eligible(s, challenger) || Eligible(s, incumbent) && s.Compare(challenger, incumbent) >= 0 {
-		return false
-	}
-	p, ok := s.(Preempter)
-	return !ok || p.Preempts(challenger, incumbent)
+	return spec.Preempts(ranking{Strategy: s}, spec.Peer(challenger), spec.Peer(incumbent))
 }

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/kubewright/kubewright/election/internal/spec"
+	"github.com/kubewright/kubewright/election/internal/machine"
 )
 
 // Term is one period in which this candidate leads. It is a small value that may be
@@ -61,34 +61,25 @@ func (t Term) left() (time.Duration, bool) {
 	now := t.t.clock.now()
 	t.t.mu.Lock()
 	defer t.t.mu.Unlock()
-	return t.t.deadline - now.mono, !t.t.over && t.t.done() == nil && now.mono < t.t.deadline && !t.t.drifted(now)
+	return t.t.deadline - now.Mono, !t.t.over && t.t.done() == nil && now.Mono < t.t.deadline && !t.t.drifted(now)
 }
 
-// term is the state of a term. It owns the deadline: the machine moves it by
-// renewals, and a timer ends the term at the deadline even if the loop is blocked
-// in a hook.
+// term enforces the deadline of a term: a timer ends the term at the deadline even if
+// the loop is blocked in a hook. Renewals move it.
 //
 // Invariant: a term that is over stays over, and one that has expired is not
 // extended.
 type term struct {
-	token     uint64
-	pulse     spec.Pulse // its uid, holder and transitions are those of the term
-	began     time.Duration
-	renewAt   time.Duration
-	offer     *pendingOffer
-	sentOffer *pendingOffer // in the last renewal that was stored
-	target    string        // the candidate that takes over
+	token uint64
+	clock *clock
 
-	cause       error         // of the end
-	cancelledAt time.Duration // when the context of the work was cancelled
-
-	clock  *clock // set by start, as are done and cancel
+	// Set by start.
 	done   func() error
 	cancel context.CancelCauseFunc
 
 	mu       sync.Mutex
-	sent     instant       // when the last successful write was sent
-	deadline time.Duration // of the monotonic clock
+	sent     machine.Instant // when the last successful write was sent
+	deadline time.Duration   // of the monotonic clock
 	over     bool
 	expired  bool
 	timer    *time.Timer // nil before start
@@ -96,13 +87,13 @@ type term struct {
 
 // start binds the term to the context of its work. It reports false if the term
 // has expired.
-func (t *term) start(c *clock, done func() error, cancel context.CancelCauseFunc) bool {
-	now := c.now().mono
+func (t *term) start(done func() error, cancel context.CancelCauseFunc) bool {
+	now := t.clock.now().Mono
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.clock, t.done, t.cancel = c, done, cancel
-	t.timer = time.AfterFunc(c.span(t.deadline-now), func() {
-		if t.expire(c.now().mono) {
+	t.done, t.cancel = done, cancel
+	t.timer = time.AfterFunc(t.clock.span(t.deadline-now), func() {
+		if t.expire(t.clock.now().Mono) {
 			t.end(ErrExpired)
 		}
 	})
@@ -111,7 +102,7 @@ func (t *term) start(c *clock, done func() error, cancel context.CancelCauseFunc
 
 // extend moves the deadline after a renewal that was sent at the given instant. It
 // reports false if the term had expired before.
-func (t *term) extend(now time.Duration, sent instant, deadline time.Duration) bool {
+func (t *term) extend(now time.Duration, sent machine.Instant, deadline time.Duration) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.expired || now >= t.deadline {
@@ -144,26 +135,11 @@ func (t *term) end(cause error) {
 	}
 }
 
-// until returns the deadline.
-func (t *term) until() time.Duration {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.deadline
+// drifted reports whether the machine was suspended since the last renewal. t.mu must be
+// held.
+func (t *term) drifted(now machine.Instant) bool {
+	return now.Drift()-t.sent.Drift() > machine.MaxDrift
 }
-
-// suspended reports whether the machine was suspended since the last renewal.
-func (t *term) suspended(now instant) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.drifted(now)
-}
-
-func (t *term) drifted(now instant) bool { return now.drift()-t.sent.drift() > maxDrift }
-
-// maxDrift is the largest difference between the advances of the wall clock and the
-// monotonic clock since a renewal. A larger one means that the machine was
-// suspended, because the monotonic clock stands still then.
-const maxDrift = time.Second
 
 // clock reads the two clocks of a process. Safety depends on the monotonic clock
 // only. The wall clock is written to the Lease, and shows that the machine was
@@ -180,20 +156,11 @@ func newClock() *clock {
 	return &clock{epoch: time.Now(), rate: 1, step: func() time.Duration { return 0 }}
 }
 
-// instant is a reading of both clocks.
-type instant struct {
-	mono time.Duration // since the epoch
-	wall time.Time
-}
-
-// drift is the difference of the two clocks, except for a constant.
-func (i instant) drift() time.Duration { return time.Duration(i.wall.UnixNano()) - i.mono }
-
-func (c *clock) now() instant {
+func (c *clock) now() machine.Instant {
 	t := time.Now()
 	mono := t.Sub(c.epoch)
 	fast := time.Duration(float64(mono) * (c.rate - 1))
-	return instant{mono: mono + fast, wall: t.Round(0).Add(fast + c.step())}
+	return machine.Instant{Mono: mono + fast, Wall: t.Round(0).Add(fast + c.step())}
 }
 
 // span returns the time in which this clock advances by d, rounded up so that a

@@ -18,7 +18,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/kubewright/kubewright/election"
-	"github.com/kubewright/kubewright/election/internal/spec"
+	"github.com/kubewright/kubewright/election/internal/valid"
 	"github.com/kubewright/kubewright/internal/lifecycle"
 )
 
@@ -108,16 +108,16 @@ func (cfg *Config) complete() error {
 	problems = append(problems, lifecycle.Required("Client", cfg.Client != nil, "for example clientset.CoordinationV1()")...)
 	problems = append(problems, lifecycle.Required("Candidates", cfg.Candidates != nil, "for example clientset.CoordinationV1beta1()")...)
 	if cfg.Namespace != metav1.NamespaceAll {
-		problems = append(problems, spec.CheckNamespace(field.NewPath("Namespace"), cfg.Namespace)...)
+		problems = append(problems, valid.CheckNamespace(field.NewPath("Namespace"), cfg.Namespace)...)
 	}
 	_, wrong := cfg.strategies()
 	problems = append(problems, wrong...)
-	problems = append(problems, spec.DefaultLeaseDuration(field.NewPath("LeaseDuration"), &cfg.LeaseDuration, election.DefaultLeaseDuration)...)
-	problems = append(problems, spec.DefaultDuration("AckTimeout", &cfg.AckTimeout, election.DefaultAckTimeout, time.Millisecond)...)
-	problems = append(problems, spec.DefaultDuration("MinTenure", &cfg.MinTenure, election.DefaultMinTenure, time.Millisecond)...)
-	problems = append(problems, spec.DefaultDuration("CandidateTTL", &cfg.CandidateTTL, DefaultCandidateTTL, minCandidateTTL)...)
-	problems = append(problems, spec.DefaultDuration("CallTimeout", &cfg.CallTimeout, election.DefaultCallTimeout, spec.MinCallTimeout)...)
-	cfg.CallTimeout = min(cfg.CallTimeout, spec.MaxLeaseDuration/listFactor)
+	problems = append(problems, valid.DefaultLeaseDuration(field.NewPath("LeaseDuration"), &cfg.LeaseDuration, election.DefaultLeaseDuration)...)
+	problems = append(problems, valid.DefaultDuration("AckTimeout", &cfg.AckTimeout, election.DefaultAckTimeout, time.Millisecond)...)
+	problems = append(problems, valid.DefaultDuration("MinTenure", &cfg.MinTenure, election.DefaultMinTenure, time.Millisecond)...)
+	problems = append(problems, valid.DefaultDuration("CandidateTTL", &cfg.CandidateTTL, DefaultCandidateTTL, minCandidateTTL)...)
+	problems = append(problems, valid.DefaultDuration("CallTimeout", &cfg.CallTimeout, election.DefaultCallTimeout, valid.MinCallTimeout)...)
+	cfg.CallTimeout = min(cfg.CallTimeout, valid.MaxLeaseDuration/listFactor)
 	problems = append(problems, lifecycle.DefaultInt("Workers", &cfg.Workers, DefaultWorkers, 1)...)
 	cfg.Name = cmp.Or(cfg.Name, DefaultName)
 	return lifecycle.InvalidConfig("coordinator", problems)
@@ -136,7 +136,7 @@ func (cfg *Config) strategies() (strategies map[string]election.Strategy, proble
 			problems = append(problems, field.Required(path, ""))
 			continue
 		}
-		problems = append(problems, spec.CheckStrategyName(path, s.Name())...)
+		problems = append(problems, valid.CheckStrategyName(path, s.Name())...)
 		if strategies[s.Name()] != nil {
 			problems = append(problems, field.Duplicate(path, s.Name()))
 		}

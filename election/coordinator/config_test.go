@@ -15,7 +15,7 @@ import (
 
 	"github.com/kubewright/kubewright/apitest"
 	"github.com/kubewright/kubewright/election"
-	"github.com/kubewright/kubewright/election/internal/spec"
+	"github.com/kubewright/kubewright/election/internal/valid"
 )
 
 func controllerConfig() (Config, kubernetes.Interface) {
@@ -66,7 +66,7 @@ func TestControllerConfigProblems(t *testing.T) {
 			t.Errorf("Namespace %q: %v", ns, err)
 		}
 	}
-	for _, d := range []time.Duration{2500 * time.Millisecond, spec.MaxLeaseDuration + time.Second, time.Second} {
+	for _, d := range []time.Duration{2500 * time.Millisecond, valid.MaxLeaseDuration + time.Second, time.Second} {
 		cfg, _ := controllerConfig()
 		cfg.LeaseDuration = d
 		if _, err := New(cfg); err == nil || strings.Count(err.Error(), ":") < 2 {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/kubewright/kubewright/election"
 	"github.com/kubewright/kubewright/election/internal/spec"
+	"github.com/kubewright/kubewright/election/internal/valid"
 	"github.com/kubewright/kubewright/internal/report"
 )
 
@@ -206,10 +207,10 @@ func peerOf(obj *coordinationv1beta1.LeaseCandidate) (election.Peer, error) {
 	}
 	p.Identity, p.BinaryVersion, p.EmulationVersion, p.Created = obj.Name, obj.Spec.BinaryVersion, obj.Spec.EmulationVersion, obj.CreationTimestamp.Time
 	path := field.NewPath("spec")
-	problems := spec.CheckLease(path.Child("leaseName"), leaseKey(obj))
-	problems = append(problems, spec.CheckStrategyName(path.Child("strategy"), string(obj.Spec.Strategy))...)
-	problems = append(problems, spec.CheckVersion(path.Child("binaryVersion"), p.BinaryVersion)...)
-	problems = append(problems, spec.CheckVersion(path.Child("emulationVersion"), p.EmulationVersion)...)
+	problems := valid.CheckLease(path.Child("leaseName"), leaseKey(obj))
+	problems = append(problems, valid.CheckStrategyName(path.Child("strategy"), string(obj.Spec.Strategy))...)
+	problems = append(problems, valid.CheckVersion(path.Child("binaryVersion"), p.BinaryVersion)...)
+	problems = append(problems, valid.CheckVersion(path.Child("emulationVersion"), p.EmulationVersion)...)
 	if p.BinaryVersion == "" {
 		problems = append(problems, field.Required(path.Child("binaryVersion"), ""))
 	}

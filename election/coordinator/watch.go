@@ -21,6 +21,7 @@ import (
 
 	"github.com/kubewright/kubewright/election"
 	"github.com/kubewright/kubewright/election/internal/spec"
+	"github.com/kubewright/kubewright/election/internal/valid"
 	"github.com/kubewright/kubewright/internal/apierr"
 	"github.com/kubewright/kubewright/internal/listwatch"
 	"github.com/kubewright/kubewright/internal/report"
@@ -74,7 +75,7 @@ func newMirror[T metav1.Object, L runtime.Object](
 	if c.cfg.Namespace == metav1.NamespaceAll {
 		// Most Leases of a cluster are heartbeats of nodes, which have no
 		// candidates.
-		source.FieldSelector = spec.OutsideNodeLeases
+		source.FieldSelector = valid.OutsideNodeLeases
 	}
 	m.informer = cache.NewSharedIndexInformerWithOptions(listwatch.New(source), example, cache.SharedIndexInformerOptions{ObjectDescription: resource})
 	// The calls fail only after the informer was started. Decisions need a small part
@@ -130,7 +131,7 @@ func (c *Controller) watched(ctx context.Context, m *mirror, err error) time.Dur
 	switch class {
 	case apierr.Forbidden, apierr.NotFound, apierr.Unauthorized, apierr.Invalid, apierr.Gone:
 		m.refusals++
-		return spec.Retry(m.refusals, watchRefusedRetry, err)
+		return spec.Retry(m.refusals, watchRefusedRetry, apierr.RetryAfter(err))
 	}
 	return 0
 }

@@ -1,30 +1,25 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package spec holds the rules that candidates and coordinators share: the
-// limits of the API, versions, and the choice among strategies.
+// Package spec holds the rules that candidates and coordinators share: the parts of
+// a Lease, versions, the choice among strategies, and the order of candidates. It is
+// pure: it has no clock and sends nothing.
 package spec
 
 import (
 	"cmp"
-	"fmt"
 	"math"
 	"strings"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
-	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
-	"k8s.io/apimachinery/pkg/util/validation"
-	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apimachinery/pkg/util/version"
 	"k8s.io/utils/ptr"
 
-	"github.com/kubewright/kubewright/internal/apierr"
 	"github.com/kubewright/kubewright/internal/backoff"
-	"github.com/kubewright/kubewright/internal/lifecycle"
 )
 
 const (
@@ -38,14 +33,6 @@ const (
 	// All candidates and coordinators share it, so a Lease has one entry for all
 	// of them.
 	FieldManager = "kubewright-election"
-	// OutsideNodeLeases is the field selector of all namespaces except the one of
-	// node heartbeats. Its watchers take every Lease in it for a heartbeat.
-	OutsideNodeLeases = "metadata.namespace!=" + nodeLeases
-	nodeLeases        = "kube-node-lease"
-	// MaxLeaseDuration is the longest duration that the API can hold.
-	MaxLeaseDuration = math.MaxInt32 * time.Second
-	// MinCallTimeout is the shortest valid deadline of an API call.
-	MinCallTimeout = time.Millisecond
 )
 
 // Call calls a hook, if there is one.
@@ -124,10 +111,10 @@ func Retries(limit time.Duration) backoff.Policy {
 	return backoff.Policy{Base: 250 * time.Millisecond, Cap: limit}
 }
 
-// Retry returns the wait after n failures in a row, the last of which was err. It is
-// at least the time that the API server asks for.
-func Retry(n int, limit time.Duration, err error) time.Duration {
-	return max(Retries(limit).Delay(n), apierr.RetryAfter(err))
+// Retry returns the wait after n failures in a row. It is at least asked, the time that
+// the API server asks for, which is 0 for none.
+func Retry(n int, limit, asked time.Duration) time.Duration {
+	return max(Retries(limit).Delay(n), asked)
 }
 
 // Doubt returns the time for which a candidate comes last after it did not take a
@@ -210,73 +197,4 @@ func NextTransition(transitions int32) int32 {
 		return 0
 	}
 	return transitions + 1
-}
-
-// Invalid returns one problem for each message about a value.
-func Invalid(path *field.Path, value string, messages ...string) (problems field.ErrorList) {
-	for _, msg := range messages {
-		problems = append(problems, field.Invalid(path, value, msg))
-	}
-	return problems
-}
-
-// CheckNamespace returns the problems of the namespace of an election.
-func CheckNamespace(path *field.Path, name string) field.ErrorList {
-	switch name {
-	case "":
-		return field.ErrorList{field.Required(path, "")}
-	case nodeLeases:
-		return Invalid(path, name, "is for the heartbeats of nodes")
-	}
-	return Invalid(path, name, apivalidation.ValidateNamespaceName(name, false)...)
-}
-
-// CheckLease returns the problems of a Lease's namespace and name.
-func CheckLease(path *field.Path, name types.NamespacedName) field.ErrorList {
-	problems := CheckNamespace(path.Child("Namespace"), name.Namespace)
-	if name.Name == "" {
-		return append(problems, field.Required(path.Child("Name"), ""))
-	}
-	return append(problems, Invalid(path.Child("Name"), name.Name, apivalidation.NameIsDNSSubdomain(name.Name, false)...)...)
-}
-
-// CheckStrategyName returns the problems of a strategy name, by the rules that
-// the API has for Lease and LeaseCandidate.
-func CheckStrategyName(path *field.Path, name string) field.ErrorList {
-	switch {
-	case name == string(coordinationv1.OldestEmulationVersion):
-		return nil
-	case !strings.Contains(name, "/"):
-		return Invalid(path, name, fmt.Sprintf("must be %s or a name with a domain, for example example.com/least-loaded", coordinationv1.OldestEmulationVersion))
-	}
-	return Invalid(path, name, validation.IsQualifiedName(name)...)
-}
-
-// CheckVersion returns the problem of a version. An empty one has none.
-func CheckVersion(path *field.Path, value string) field.ErrorList {
-	if _, ok := ParseVersion(value); ok || value == "" {
-		return nil
-	}
-	return Invalid(path, value, "must be a semantic version without v, for example 1.37.1")
-}
-
-// DefaultLeaseDuration is lifecycle.DefaultDuration for a duration that is written
-// to a Lease.
-func DefaultLeaseDuration(path *field.Path, d *time.Duration, def time.Duration) field.ErrorList {
-	problems := lifecycle.DefaultDuration(path.String(), d, def, 2*time.Second)
-	if *d%time.Second != 0 {
-		problems = append(problems, field.Invalid(path, d.String(), "must be whole seconds: the API has no others"))
-	}
-	if *d > MaxLeaseDuration {
-		problems = append(problems, field.Invalid(path, d.String(), fmt.Sprintf("must be at most %v", MaxLeaseDuration)))
-	}
-	return problems
-}
-
-// DefaultDuration is lifecycle.DefaultDuration for a duration that is added to
-// others. It reduces d to MaxLeaseDuration, because a sum must not overflow.
-func DefaultDuration(name string, d *time.Duration, def, minimum time.Duration) field.ErrorList {
-	problems := lifecycle.DefaultDuration(name, d, def, minimum)
-	*d = min(*d, MaxLeaseDuration)
-	return problems
 }

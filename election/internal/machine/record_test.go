@@ -1,7 +1,7 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package election
+package machine
 
 import (
 	"strings"
@@ -10,11 +10,13 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	coordinationv1 "k8s.io/api/coordination/v1"
+
+	"github.com/kubewright/kubewright/election/internal/spec"
 )
 
 func TestRecordsAreReadAsTheyWereWritten(t *testing.T) {
 	r := record{
-		Peer: Peer{
+		Peer: spec.Peer{
 			Identity: "10.0.0.1:80/ü_0a1b2c3d", BinaryVersion: "1.37.0", EmulationVersion: "1.36.0", Priority: -3,
 			Attributes: map[string]string{"zone": "a"}, Created: time.Date(2026, 1, 2, 3, 4, 5, 6000000, time.UTC),
 		},
@@ -28,14 +30,14 @@ func TestRecordsAreReadAsTheyWereWritten(t *testing.T) {
 
 // An invalid record is no candidate, and the next leader drops it.
 func TestWhatIsNoRecord(t *testing.T) {
-	good := record{Peer: Peer{Identity: "a"}}
+	good := record{Peer: spec.Peer{Identity: "a"}}
 	for name, tc := range map[string]struct{ key, value string }{
 		"empty":              {recordKey("x"), ""},
 		"not JSON":           {recordKey("x"), "{"},
 		"another type":       {recordKey("x"), `["x"]`},
 		"without identity":   {recordKey("x"), `{}`},
 		"another's key":      {recordKey("x"), `{"id":"y"}`},
-		"too long":           {recordKey("x"), `{"id":"x","strategy":"` + strings.Repeat("s", maxRecordBytes) + `"}`},
+		"too long":           {recordKey("x"), `{"id":"x","strategy":"` + strings.Repeat("s", MaxRecordBytes) + `"}`},
 		"a number too large": {recordKey("x"), `{"id":"x","priority":3000000000}`},
 		"a wrong time":       {recordKey("x"), `{"id":"x","created":"yesterday"}`},
 	} {
@@ -45,7 +47,7 @@ func TestWhatIsNoRecord(t *testing.T) {
 		}
 		b := newBench(t)
 		b.see(leaseOf("x", 1, func(l *coordinationv1.Lease) { l.Annotations = annotations }))
-		b.dropRecords(0, annotations, func(record) bool { return false })
+		b.reg.dropRecords(0, annotations, func(record) bool { return false })
 		if _, ok := annotations[tc.key]; ok || len(annotations) != 1 {
 			t.Errorf("%s: the leader keeps %v", name, annotations)
 		}
@@ -66,7 +68,7 @@ func TestACandidateAcceptsOffersToItselfOnly(t *testing.T) {
 	} {
 		b := newBench(t)
 		b.see(leaseOf("x", 1, func(l *coordinationv1.Lease) { l.Annotations = map[string]string{offerAnnotation: offer} }))
-		if got := b.offered(0); got != want {
+		if got := b.reg.offered(0); got != want {
 			t.Errorf("%q: accepts %q, want %q", offer, got, want)
 		}
 	}
@@ -83,18 +85,18 @@ func FuzzAnnotations(f *testing.F) {
 			if got != r.Identity || recordKey(got) != recordKey(id) {
 				t.Errorf("a record of %q under the key of %q", got, id)
 			}
-			for _, s := range []Strategy{OldestEmulationVersion(), NewestVersion(), HighestPriority(nil), Prefer("x", "y")} {
-				if Compare(s, r.Peer, r.Peer, "") != 0 {
+			for _, s := range []spec.Strategy{oldest{}, newest{}, byPriority{}} {
+				if spec.Compare(s, r.Peer, r.Peer, "") != 0 {
 					t.Errorf("%s: %+v differs from itself", s.Name(), r)
 				}
 			}
-			if again := records(map[string]string{recordKey(r.Identity): r.encode()}); len(r.encode()) <= maxRecordBytes && len(again) != 1 {
+			if again := records(map[string]string{recordKey(r.Identity): r.encode()}); len(r.encode()) <= MaxRecordBytes && len(again) != 1 {
 				t.Errorf("%+v is not read again", r)
 			}
 		}
 		b := newBench(t)
 		b.see(leaseOf("x", 1, func(l *coordinationv1.Lease) { l.Annotations = annotations }))
-		if got := b.offered(0); got != "" && got+" me" != offer {
+		if got := b.reg.offered(0); got != "" && got+" me" != offer {
 			t.Errorf("%q is accepted as %q", offer, got)
 		}
 	})

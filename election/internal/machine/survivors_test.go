@@ -1,7 +1,7 @@
 // Copyright The Kubewright Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package election
+package machine
 
 import (
 	"slices"
@@ -10,7 +10,7 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 
-	"github.com/kubewright/kubewright/internal/statuserr"
+	"github.com/kubewright/kubewright/election/internal/spec"
 )
 
 // put stores a record on the Lease that the bench leads.
@@ -24,16 +24,16 @@ func (b *bench) put(rv string, r record) {
 func (b *bench) renewFor(d time.Duration, stored func(*coordinationv1.Lease)) {
 	b.t.Helper()
 	for end := b.now + d; b.now < end; {
-		s := b.next(b.instant())
+		s := b.next()
 		switch {
-		case s.op == OpRenew:
-			l := store(s.object, tokenAfter(b.lease))
-			b.answer(OpRenew, l, nil)
+		case s.Op == Renew:
+			l := store(s.Object, tokenAfter(b.lease))
+			b.answer(Renew, l, nil)
 			stored(l)
-		case s.op != "" || s.wake <= b.now:
-			b.t.Fatalf("%q at %v, wakes at %v", s.op, b.now, s.wake)
+		case s.Op != "" || s.Wake <= b.now:
+			b.t.Fatalf("%q at %v, wakes at %v", s.Op, b.now, s.Wake)
 		default:
-			b.now = s.wake
+			b.now = s.Wake
 		}
 	}
 }
@@ -42,14 +42,14 @@ func (b *bench) renewFor(d time.Duration, stored func(*coordinationv1.Lease)) {
 func TestTheDoubtsAboutACandidateDouble(t *testing.T) {
 	b := newBench(t)
 	b.lead()
-	b.put("20", record{Peer: Peer{Identity: "better", Priority: 5}, Strategy: b.Strategy.Name()})
+	b.put("20", record{Peer: spec.Peer{Identity: "better", Priority: 5}, Strategy: b.Strategy.Name()})
 	var offered []time.Duration
 	b.renewFor(10*time.Minute, func(l *coordinationv1.Lease) {
-		if o := b.term.offer; o != nil && o.stored && (len(offered) == 0 || offered[len(offered)-1] != o.since) {
+		if o := b.reg.offer; o != nil && o.stored && (len(offered) == 0 || offered[len(offered)-1] != o.since) {
 			offered = append(offered, o.since)
 		}
-		if b.records["better"].Identity == "" { // dropped: it shows itself again
-			b.put(tokenAfter(l), record{Peer: Peer{Identity: "better", Priority: 5}, Strategy: b.Strategy.Name()})
+		if b.reg.records["better"].Identity == "" { // dropped: it shows itself again
+			b.put(tokenAfter(l), record{Peer: spec.Peer{Identity: "better", Priority: 5}, Strategy: b.Strategy.Name()})
 		}
 	})
 	want := []time.Duration{30 * time.Second, 95 * time.Second, 220 * time.Second, 465 * time.Second}
@@ -64,22 +64,22 @@ func TestTheDoubtsAboutACandidateDouble(t *testing.T) {
 func TestALeaderRepeatsARenewalInTime(t *testing.T) {
 	for name, tc := range map[string]struct {
 		took     time.Duration
-		err      error
+		err      *Outcome
 		min, max time.Duration
 	}{
 		"failed at once":   {0, errServer, 100 * time.Millisecond, time.Second},
 		"failed slowly":    {time.Second, errServer, 0, 0},
-		"throttled":        {0, statuserr.TooManyRequests(30), 100 * time.Millisecond, time.Second},
+		"throttled":        {0, &Outcome{Answer: Failed, RetryAfter: 30 * time.Second}, 100 * time.Millisecond, time.Second},
 		"failed in a half": {minCall - 1, errServer, 100 * time.Millisecond, time.Second},
 	} {
 		b := newBench(t)
 		b.lead()
-		b.nothingUntil(3*time.Second, OpRenew)
+		b.nothingUntil(3*time.Second, Renew)
 		sent := b.instant()
 		b.now += tc.took
-		b.writeDone(b.instant(), sent, OpRenew, nil, tc.err)
+		b.answerTo(sent, Renew, nil, tc.err)
 		began := b.now
-		for b.next(b.instant()).op != OpRenew {
+		for b.next().Op != Renew {
 			b.now += 10 * time.Millisecond
 			if b.now > began+5*time.Second {
 				t.Fatalf("%s: not repeated", name)
@@ -95,8 +95,8 @@ func TestALeaderRepeatsARenewalInTime(t *testing.T) {
 func TestARecordThatChangesDoesNotAge(t *testing.T) {
 	b := newBench(t)
 	b.lead()
-	other := record{Peer: Peer{Identity: "other"}, Strategy: b.Strategy.Name()}
-	present := func() bool { _, ok := b.records["other"]; return ok }
+	other := record{Peer: spec.Peer{Identity: "other"}, Strategy: b.Strategy.Name()}
+	present := func() bool { _, ok := b.reg.records["other"]; return ok }
 	b.put("20", other)
 	nothing := func(*coordinationv1.Lease) {}
 	b.renewFor(20*time.Minute, nothing)

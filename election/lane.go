@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -19,102 +20,18 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
+	"github.com/kubewright/kubewright/election/internal/machine"
 	"github.com/kubewright/kubewright/election/internal/spec"
 	"github.com/kubewright/kubewright/internal/apierr"
 	"github.com/kubewright/kubewright/internal/listwatch"
 	"github.com/kubewright/kubewright/internal/report"
 )
 
-// pollFor is the time for which an object is polled after a watch was refused.
-const pollFor = 10 * time.Minute
-
-// patientGone is the number of watches in a row that may lose their place, each
-// started from the result of a read, before the object is polled.
-const patientGone = 3
-
-// follower decides when an object is read, and whether it is watched. The Lease has
-// one, and so has the LeaseCandidate. It is pure state, like the machine.
-//
-// Invariant: nothing is read before retryAt. An object that is not watched has a
-// next read.
-type follower struct {
-	poll time.Duration // between two reads of an object that can't be watched
-
-	reread     bool          // a change may have been missed
-	watchStale bool          // the watch waits for versions that will not come
-	polling    bool          // the object can't be watched,
-	pollUntil  time.Duration // until then
-	gone       int           // watches in a row that only lost their place
-	readAt     time.Duration // the next read without a watch
-	failures   int           // reads in a row that failed
-	retryAt    time.Duration
-
-	wakeAt time.Duration // when the present decision is repeated
-}
-
-// begin starts a decision, which is repeated after idle at the latest. It ends the
-// polling after pollFor.
-func (f *follower) begin(now, idle time.Duration) {
-	f.wakeAt = now + idle
-	f.polling = f.polling && now < f.pollUntil
-}
-
-// due reports whether t has come. If not, the decision is repeated at t.
-func (f *follower) due(now, t time.Duration) bool {
-	if now < t {
-		f.wakeAt = min(f.wakeAt, t)
-	}
-	return now >= t
-}
-
-// nextRead returns when to read an object that is watched or not.
-func (f *follower) nextRead(watched bool) time.Duration {
-	switch {
-	case f.reread:
-		return f.retryAt
-	case watched:
-		return never
-	}
-	return max(f.readAt, f.retryAt)
-}
-
-// lost updates f after a watch that has lost its place (gone) or was refused. It
-// reports whether the object is polled from now on.
-func (f *follower) lost(now time.Duration, gone bool) bool {
-	if gone {
-		f.reread = true
-		if f.gone++; f.gone < patientGone {
-			return false
-		}
-	}
-	f.gone, f.polling, f.pollUntil, f.readAt = 0, true, now+pollFor, now+f.poll
-	return true
-}
-
 // object is an API object that can be followed.
 type object interface {
 	comparable
 	metav1.Object
 	runtime.Object
-}
-
-// versionOf returns the resourceVersion of an object, "" for none.
-func versionOf[T object](o T) string {
-	var none T
-	if o == none {
-		return ""
-	}
-	return o.GetResourceVersion()
-}
-
-// step is the next action about an object.
-type step[T object] struct {
-	op Op // of a request, "" for none
-	// object is the object to write: by PUT if it has a resourceVersion, else by POST.
-	object  T
-	timeout time.Duration // of the request
-	abort   bool          // cancel the request under way
-	wake    time.Duration // when to decide again if no event comes earlier
 }
 
 // client is the part of a typed client that a lane needs.
@@ -129,11 +46,17 @@ type client[T object] interface {
 // lane does the I/O about one object: one request at a time, and the watch. The
 // zero value does nothing.
 type lane[T object] struct {
-	*follower
-	loop       *loop
-	kind, name string
-	client     client[T]
-	failed     func(Failed) // a hook
+	kind, name  string
+	client      client[T]
+	clock       *clock
+	callTimeout time.Duration
+	handler     report.Handler
+	failed      func(Failed) // a hook
+	// ctx is the context of Run. requests is the same without its end, because the
+	// lease is kept until the work has returned.
+	ctx, requests context.Context
+	running       *sync.WaitGroup
+
 	// Each of these may fail while the others succeed.
 	reads, writes, watches report.Streak
 
@@ -143,6 +66,7 @@ type lane[T object] struct {
 
 	sights   chan sight[T] // of the watch; nil for none
 	endWatch context.CancelFunc
+	stream   int           // Action.Stream of the watch
 	resume   string        // the version from which the next stream starts; "" for that of the object
 	pause    time.Duration // before the next stream
 	broken   int           // streams in a row that failed
@@ -150,57 +74,79 @@ type lane[T object] struct {
 
 // answer is the result of a request.
 type answer[T object] struct {
-	op     Op
-	sent   instant
+	op     machine.Op
+	name   string // of the object
+	sent   machine.Instant
 	object T
 	err    error
 }
 
-// take carries out a step. If the object should be watched, the watch starts from
-// version.
-func (l *lane[T]) take(s step[T], watched bool, version string) {
-	if s.abort {
-		l.cancel()
-	}
-	if s.op != "" {
-		ctx, cancel := context.WithTimeout(l.loop.requests, l.loop.clock.span(s.timeout))
-		l.abort, l.aborted = cancel, false
-		sent := l.loop.clock.now()
-		l.loop.wg.Go(func() {
-			defer cancel()
-			o, err := l.do(ctx, s)
-			klog.FromContext(ctx).V(4).Info("Sent request", "op", s.op, "latency", l.loop.clock.now().mono-sent.mono, "outcome", apierr.Classify(err))
-			l.answers <- answer[T]{s.op, sent, o, err}
-		})
-	}
-	if l.watchStale || !watched {
-		l.watchStale = false
-		l.stopWatch()
-	}
-	if l.endWatch == nil && watched && !l.reread {
-		ctx, cancel := context.WithCancel(l.loop.requests)
-		sights, from, pause := make(chan sight[T]), cmp.Or(l.resume, version), l.pause
-		l.sights, l.endWatch = sights, cancel
-		l.loop.wg.Go(func() { l.watch(ctx, from, pause, sights) })
-	}
+// event returns the fact that a request was answered.
+func (a answer[T]) event() machine.Answered[T] {
+	return machine.Answered[T]{Op: a.op, At: a.sent, Object: a.object, Outcome: outcomeOf(a.err)}
 }
 
-// do sends the request of a step. An answer about another object, such as an empty one
+// outcomeOf returns the outcome of a request.
+func outcomeOf(err error) machine.Outcome {
+	o := machine.Outcome{Answer: machine.Failed, Unsure: apierr.MayHaveCommitted(err), RetryAfter: apierr.RetryAfter(err)}
+	switch apierr.Classify(err) {
+	case apierr.None:
+		o.Answer = machine.OK
+	case apierr.NotFound:
+		o.Answer = machine.Missing
+	case apierr.Conflict, apierr.AlreadyExists:
+		o.Answer = machine.Conflict
+	case apierr.Canceled:
+		o.Answer = machine.Cancelled
+	}
+	return o
+}
+
+// take carries out an action, and reports whether it sent a request.
+func (l *lane[T]) take(a machine.Action[T]) (sent bool) {
+	if a.Abort {
+		l.cancel()
+	}
+	if a.Op != "" {
+		ctx, cancel := context.WithTimeout(l.requests, l.clock.span(a.Timeout))
+		l.abort, l.aborted = cancel, false
+		at := l.clock.now()
+		l.running.Go(func() {
+			defer cancel()
+			name := l.name
+			if a.Op == machine.Inquire {
+				name = a.Object.GetName()
+			}
+			o, err := l.do(ctx, a, name)
+			klog.FromContext(ctx).V(4).Info("Sent request", "op", a.Op, "latency", l.clock.now().Mono-at.Mono, "outcome", apierr.Classify(err))
+			l.answers <- answer[T]{a.Op, name, at, o, err}
+		})
+	}
+	if a.Watch == machine.Unwatched || a.Stream != l.stream {
+		l.stopWatch()
+	}
+	l.stream = a.Stream
+	if l.endWatch == nil && a.Watch == machine.Watched {
+		ctx, cancel := context.WithCancel(l.requests)
+		sights, from, pause := make(chan sight[T]), cmp.Or(l.resume, a.Version), l.pause
+		l.sights, l.endWatch = sights, cancel
+		l.running.Go(func() { l.watch(ctx, from, pause, sights) })
+	}
+	return a.Op != ""
+}
+
+// do sends the request of an action, about the object with that name. An answer about another object, such as an empty one
 // that a proxy makes up, is an error.
-func (l *lane[T]) do(ctx context.Context, s step[T]) (o T, err error) {
-	name := l.name
+func (l *lane[T]) do(ctx context.Context, s machine.Action[T], name string) (o T, err error) {
 	switch {
-	case s.op == opDelete:
-		return s.object, l.client.Delete(ctx, l.name, *metav1.NewPreconditionDeleteOptions(string(s.object.GetUID())))
-	case s.op == opInquire:
-		name = s.object.GetName()
-		fallthrough
-	case s.op == OpRead:
+	case s.Op == machine.Delete:
+		return s.Object, l.client.Delete(ctx, l.name, *metav1.NewPreconditionDeleteOptions(string(s.Object.GetUID())))
+	case s.Op == machine.Read, s.Op == machine.Inquire:
 		o, err = l.client.Get(ctx, name, metav1.GetOptions{})
-	case s.object.GetResourceVersion() == "":
-		o, err = l.client.Create(ctx, s.object, metav1.CreateOptions{FieldManager: spec.FieldManager})
+	case s.Object.GetResourceVersion() == "":
+		o, err = l.client.Create(ctx, s.Object, metav1.CreateOptions{FieldManager: spec.FieldManager})
 	default:
-		o, err = l.client.Update(ctx, s.object, metav1.UpdateOptions{FieldManager: spec.FieldManager})
+		o, err = l.client.Update(ctx, s.Object, metav1.UpdateOptions{FieldManager: spec.FieldManager})
 	}
 	return apierr.Answer(o, err, name)
 }
@@ -220,11 +166,14 @@ func (l *lane[T]) stopWatch() {
 	l.sights, l.endWatch, l.resume, l.pause = nil, nil, "", 0
 }
 
-// sighted updates the follower after s. It reports whether s has an object.
-func (l *lane[T]) sighted(now time.Duration, s sight[T]) bool {
+// sighted reports s to the core: it calls works after a sign of life of the watch, and
+// lost after a watch that has lost its place (gone) or was refused, which returns whether
+// the object is polled from now on. It reports whether s has an object.
+func (l *lane[T]) sighted(s sight[T], works func(), lost func(gone bool) (polls bool)) bool {
 	if !s.ended {
-		l.gone, l.broken = 0, 0
-		l.report(OpWatch, nil)
+		l.broken = 0
+		works()
+		l.report(opWatch, nil)
 		var none T
 		return s.object != none
 	}
@@ -234,42 +183,45 @@ func (l *lane[T]) sighted(now time.Duration, s sight[T]) bool {
 	switch {
 	case gone || apierrors.IsForbidden(s.err) || apierrors.IsMethodNotSupported(s.err):
 		l.broken = 0
-		silent = !l.lost(now, gone)
+		silent = !lost(gone)
 	case silent && time.Since(s.opened) > longStream:
 		l.broken, l.resume = 0, s.version // the API server ends every stream after some minutes
-		l.report(OpWatch, nil)
+		l.report(opWatch, nil)
 	default:
 		l.broken++
-		l.resume, l.pause = s.version, spec.Retry(l.broken, standbyRetry, s.err)
+		l.resume, l.pause = s.version, spec.Retry(l.broken, machine.StandbyRetry, apierr.RetryAfter(s.err))
 	}
 	if !silent {
-		l.report(OpWatch, s.err)
+		l.report(opWatch, s.err)
 	}
 	return false
 }
 
+// opWatch is the watch of an object.
+const opWatch = machine.Op(OpWatch)
+
 // report reports the result of a request or of a watch.
-func (l *lane[T]) report(op Op, err error) {
+func (l *lane[T]) report(op machine.Op, err error) {
 	streak, again := &l.writes, "Writes of the "+l.kind+" succeed again"
 	switch op {
-	case OpRead, opInquire:
+	case machine.Read, machine.Inquire:
 		streak, again = &l.reads, "Reads of the "+l.kind+" succeed again"
-	case OpWatch:
+	case opWatch:
 		streak, again = &l.watches, "The watch of the "+l.kind+" works again"
 	}
 	class := apierr.Classify(err)
 	missing := class == apierr.NotFound && !missingNamespace(err)
 	switch {
 	case class == apierr.None:
-		streak.OK(l.loop.ctx, again)
+		streak.OK(l.ctx, again)
 		return
-	case class == apierr.Conflict, class == apierr.AlreadyExists, class == apierr.Canceled && l.aborted, missing && op != opCreate:
+	case class == apierr.Conflict, class == apierr.AlreadyExists, class == apierr.Canceled && l.aborted, missing && op != machine.Create:
 		return
 	case missing:
 		err = fmt.Errorf("%w: %w", ErrNoCandidateAPI, err)
 	}
-	streak.Fail(l.loop.ctx, l.loop.cfg.ErrorHandler, fmt.Errorf("election: %s: %w", op, err), "Request about the "+l.kind+" failed", "op", op)
-	spec.Call(l.failed, Failed{Op: op, Class: class.String(), Err: err})
+	streak.Fail(l.ctx, l.handler, fmt.Errorf("election: %s: %w", op, err), "Request about the "+l.kind+" failed", "op", op)
+	spec.Call(l.failed, Failed{Op: Op(op), Class: class.String(), Err: err})
 }
 
 // missingNamespace reports whether an object was not created because its namespace
@@ -306,7 +258,7 @@ func (l *lane[T]) watch(ctx context.Context, from string, pause time.Duration, s
 	}
 	end := sight[T]{ended: true, version: from, opened: time.Now()}
 	defer func() { send(ctx, sights, end) }()
-	stream, err := listwatch.Bounded(ctx, l.loop.cfg.CallTimeout, metav1.ListOptions{
+	stream, err := listwatch.Bounded(ctx, l.callTimeout, metav1.ListOptions{
 		FieldSelector:       fields.OneTermEqualSelector(metav1.ObjectNameField, l.name).String(),
 		ResourceVersion:     from,
 		AllowWatchBookmarks: true,
