@@ -17,6 +17,7 @@ import (
 var cores = []string{
 	"resourceslice/claimstore/internal/journal",
 	"lease/internal/plan",
+	"election/internal/machine",
 	"resourceslice/internal/pool",
 	"nodestatus/internal/status",
 	"podsync/internal/pod",
@@ -29,6 +30,7 @@ var pureImports = []string{
 	"k8s.io/apimachinery/",
 	"k8s.io/utils/",
 	module + "/internal/backoff",
+	module + "/election/internal/spec",
 	module + "/podsync/podstatus",
 }
 

@@ -189,7 +189,7 @@ func (l *lane[T]) sighted(s sight[T], works func(), lost func(gone bool) (polls 
 		l.report(opWatch, nil)
 	default:
 		l.broken++
-		l.resume, l.pause = s.version, spec.Retry(l.broken, machine.StandbyRetry, apierr.RetryAfter(s.err))
+		l.resume, l.pause = s.version, spec.Retry(l.broken, machine.StandbyRetry, rand.Float64(), apierr.RetryAfter(s.err))
 	}
 	if !silent {
 		l.report(opWatch, s.err)

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -143,7 +144,7 @@ func (e *entry) outcome(now time.Time, r *request, err error) time.Duration {
 	refused := class == apierr.Forbidden || class == apierr.Invalid || apiMissing || errors.Is(err, errAltered)
 	if refused && r.ofCandidate() && c != nil {
 		c.refusals++
-		c.retryAt = now.Add(spec.Retry(c.refusals, refusedRetry, apierr.RetryAfter(err)))
+		c.retryAt = now.Add(spec.Retry(c.refusals, refusedRetry, rand.Float64(), apierr.RetryAfter(err)))
 		return 0 // another candidate may be elected
 	}
 	if e.failing != r.do {
@@ -157,7 +158,7 @@ func (e *entry) outcome(now time.Time, r *request, err error) time.Duration {
 	case isConflict(class):
 		failures-- // the object was read again, so the first repetition need not wait
 	}
-	delay := spec.Retry(failures, limit, apierr.RetryAfter(err))
+	delay := spec.Retry(failures, limit, rand.Float64(), apierr.RetryAfter(err))
 	e.retryAt = now.Add(delay)
 	return delay
 }

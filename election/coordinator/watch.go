@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -131,7 +132,7 @@ func (c *Controller) watched(ctx context.Context, m *mirror, err error) time.Dur
 	switch class {
 	case apierr.Forbidden, apierr.NotFound, apierr.Unauthorized, apierr.Invalid, apierr.Gone:
 		m.refusals++
-		return spec.Retry(m.refusals, watchRefusedRetry, apierr.RetryAfter(err))
+		return spec.Retry(m.refusals, watchRefusedRetry, rand.Float64(), apierr.RetryAfter(err))
 	}
 	return 0
 }

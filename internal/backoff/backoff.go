@@ -28,11 +28,12 @@ type Policy struct {
 // failing call is never repeated at once; the random half is enough to spread a
 // fleet. Delay returns 0 for 0 failures.
 func (p Policy) Delay(failures int) time.Duration {
-	return p.delay(failures, rand.Float64())
+	return p.DelayAt(failures, rand.Float64())
 }
 
-// delay is Delay with a given random number r in [0,1).
-func (p Policy) delay(failures int, r float64) time.Duration {
+// DelayAt is Delay with a given random number r in [0,1), for callers that must decide
+// the same for the same arguments.
+func (p Policy) DelayAt(failures int, r float64) time.Duration {
 	if failures <= 0 {
 		return 0
 	}

@@ -31,7 +31,7 @@ func TestDelay(t *testing.T) {
 		{65, 1, 7 * time.Second},
 		{math.MaxInt, 1, 7 * time.Second},
 	} {
-		if got := p.delay(tc.failures, tc.r); got != tc.want {
+		if got := p.DelayAt(tc.failures, tc.r); got != tc.want {
 			t.Errorf("delay(%d, %v) = %v, want %v", tc.failures, tc.r, got, tc.want)
 		}
 	}
@@ -40,7 +40,7 @@ func TestDelay(t *testing.T) {
 func TestDelayStaysInTheUpperHalf(t *testing.T) {
 	p := Policy{Base: time.Second, Cap: time.Minute}
 	for failures := 1; failures < 200; failures++ {
-		top := p.delay(failures, 1)
+		top := p.DelayAt(failures, 1)
 		if got := p.Delay(failures); got < top/2 || got > top {
 			t.Fatalf("Delay(%d) = %v, want it within [%v, %v]", failures, got, top/2, top)
 		}

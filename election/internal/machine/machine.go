@@ -590,7 +590,7 @@ func (m *Machine) writeDone(now Instant, e Answered[*coordinationv1.Lease], base
 	}
 	if e.Op == Publish {
 		// Only preference depends on a record, so there is no hurry.
-		m.registry.postpone(max(m.retryAt, now.Mono+spec.Retry(max(m.denials, m.conflicts), HintRetry, 0)))
+		m.registry.postpone(max(m.retryAt, now.Mono+spec.Retry(max(m.denials, m.conflicts), HintRetry, m.Random(), 0)))
 		m.retryAt = 0
 	}
 }
@@ -619,9 +619,9 @@ func (m *Machine) delay(now time.Duration, failures int, asked time.Duration) ti
 	case failures <= 0:
 		return 0
 	case m.holds():
-		return max(minRetry, min(spec.Retry(failures, LeaderRetry, 0), (m.term.deadline-now)/2))
+		return max(minRetry, min(spec.Retry(failures, LeaderRetry, m.Random(), 0), (m.term.deadline-now)/2))
 	}
-	return spec.Retry(failures, StandbyRetry, asked)
+	return spec.Retry(failures, StandbyRetry, m.Random(), asked)
 }
 
 // stored updates m after a successful write.

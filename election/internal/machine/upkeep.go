@@ -196,7 +196,7 @@ func (u *Upkeep) done(now time.Duration, e Answered[*coordinationv1beta1.LeaseCa
 		if e.Op != Read && e.Unsure {
 			u.sure = uncertain
 		}
-		u.retryAt = now + spec.Retry(n, HintRetry, e.RetryAfter)
+		u.retryAt = now + spec.Retry(n, HintRetry, u.rules.Random(), e.RetryAfter)
 		return
 	}
 	*failures, u.readAt = 0, now+u.poll

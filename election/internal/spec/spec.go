@@ -111,10 +111,10 @@ func Retries(limit time.Duration) backoff.Policy {
 	return backoff.Policy{Base: 250 * time.Millisecond, Cap: limit}
 }
 
-// Retry returns the wait after n failures in a row. It is at least asked, the time that
-// the API server asks for, which is 0 for none.
-func Retry(n int, limit, asked time.Duration) time.Duration {
-	return max(Retries(limit).Delay(n), asked)
+// Retry returns the wait after n failures in a row, for a random number in [0,1). It is at
+// least asked, the time that the API server asks for, which is 0 for none.
+func Retry(n int, limit time.Duration, random float64, asked time.Duration) time.Duration {
+	return max(Retries(limit).DelayAt(n, random), asked)
 }
 
 // Doubt returns the time for which a candidate comes last after it did not take a
